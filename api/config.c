@@ -50,6 +50,8 @@ enum {
 /* In the order of --help: topics in the order of their first row. */
 static const weft_option product_rows[] = {
     {"model", 'm', FIRST, MODELS, LIST(models), "FILE", "GGUF file to load; may be repeated"},
+    {"served-model-name", 0, FIRST, SERVE, LIST(served_names), "NAME",
+     "what clients call the model; MODEL=NAME for one of several; may be repeated: the first one stands in answers"},
     {"chat-template", 0, FIRST, RUNTIME, LIST(chat_templates), "FILE",
      "chat template in place of the one in the model file; MODEL=FILE for one of several models; may be repeated"},
     {"config", 0, FIRST, SERVE, TEXT(config_file), "FILE", "read options from lines `name = value`"},
@@ -62,6 +64,9 @@ static const weft_option product_rows[] = {
     {"key-file", 0, FIRST, TRACE | TOP, TEXT(key_file), "FILE",
      "file with the operator's API key, where the server wants one"},
     {"api-keys", 0, FIRST, SERVE, TEXT(api_keys), "FILE", "lines `KEY TENANT [LIMITS]`: only these keys may ask"},
+    {"api-key", 0, FIRST, SERVE, LIST(api_key), "KEY",
+     "who sends this key may ask, as the tenant `default`; may be repeated; WEFT_API_KEY keeps it off the command "
+     "line"},
     {"prompt", 'p', FIRST, GENERATE | TOKENIZE, TEXT(prompt), "TEXT", "the prompt"},
     {"input", 'i', FIRST, GENERATE | TOKENIZE, TEXT(input), "FILE", "read the prompt from a file; - is standard input"},
     {"tokens", 0, FIRST, GENERATE | TOKENIZE, TEXT(tokens), "IDS", "token ids instead of text: 2,5,9"},
@@ -287,6 +292,7 @@ static weft_status set_value(weft_config *config, const weft_option *o, const ch
     *(const char **)field(config, o->at) = value;
   } else if (o->kind == WEFT_OPTION_LIST) {
     weft_text_list *list = field(config, o->at);
+    if (list->source != config->source) *list = (weft_text_list){.source = config->source};
     if (list->n == WEFT_LIST_MAX) {
       return weft_fail(error, WEFT_E_INVALID, "--%s is given more than %d times", o->name, WEFT_LIST_MAX);
     }
@@ -307,26 +313,55 @@ static weft_status set_flag_text(weft_config *config, const weft_option *o, cons
   return WEFT_OK;
 }
 
-static weft_status parse_environment(weft_config *config, weft_error *error) {
-  const weft_option *o;
-  for (uint32_t i = 0; (o = row_at(NULL, i)) != NULL; i++) {
-    if ((o->commands & WEFT_CMD_SERVE) == 0 || o->kind == WEFT_OPTION_LIST) continue;
-    char name[64];
-    int n = snprintf(name, sizeof name, "WEFT_%s", o->name);
-    for (int k = 0; k < n; k++) name[k] = name[k] == '-' ? '_' : (char)toupper((unsigned char)name[k]);
-    const char *value = getenv(name);
-    if (value == NULL) continue;
-    weft_status status = set_flag_text(config, o, value, error);
-    if (status != WEFT_OK) return status;
-  }
-  return WEFT_OK;
-}
-
 static char *trim(char *text) {
   while (isspace((unsigned char)*text)) text++;
   size_t n = strlen(text);
   while (n > 0 && isspace((unsigned char)text[n - 1])) text[--n] = 0;
   return text;
+}
+
+static weft_status own(weft_config *config, const char *value, char **out, weft_error *error) {
+  if (config->n_owned == sizeof config->owned / sizeof *config->owned)
+    return weft_fail(error, WEFT_E_TOO_LARGE, "too many texts");
+  *out = weft_strdup(value);
+  if (*out == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the options");
+  config->owned[config->n_owned++] = *out;
+  return WEFT_OK;
+}
+
+/* a,b,c */
+static weft_status set_list(weft_config *config, const weft_option *o, const char *value, weft_error *error) {
+  char *text, *save = NULL;
+  weft_status status = own(config, value, &text, error);
+  for (char *item = status == WEFT_OK ? strtok_r(text, ",", &save) : NULL; item != NULL && status == WEFT_OK;
+       item = strtok_r(NULL, ",", &save)) {
+    status = set_value(config, o, trim(item), error);
+  }
+  return status;
+}
+
+/* The value that the environment has for the option; NULL: none. name: [64], the variable. */
+static const char *from_environment(const weft_option *o, char *name) {
+  int n = snprintf(name, 64, "WEFT_%s", o->name);
+  for (int k = 0; k < n && k < 63; k++) name[k] = name[k] == '-' ? '_' : (char)toupper((unsigned char)name[k]);
+  return getenv(name);
+}
+
+static weft_status parse_environment(weft_config *config, const weft_option_table *more, unsigned command,
+                                     weft_error *error) {
+  const weft_option *o;
+  config->source = WEFT_FROM_ENVIRONMENT;
+  for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) {
+    char name[64];
+    weft_error why = {{0}};
+    if (o != find_row(more, o->name, strlen(o->name), command)) continue; /* not of this command, or overridden */
+    const char *value = from_environment(o, name);
+    if (value == NULL) continue;
+    weft_status status =
+        o->kind == WEFT_OPTION_LIST ? set_list(config, o, value, &why) : set_flag_text(config, o, value, &why);
+    if (status != WEFT_OK) return weft_fail(error, status, "%s of the environment: %s", name, why.text);
+  }
+  return WEFT_OK;
 }
 
 static weft_status parse_line(weft_config *config, char *line, const char *path, uint32_t number, weft_error *error) {
@@ -339,11 +374,8 @@ static weft_status parse_line(weft_config *config, char *line, const char *path,
   const weft_option *o = find_row(NULL, name, strlen(name), WEFT_CMD_SERVE);
   if (o == NULL) return weft_fail(error, WEFT_E_INVALID, "%s:%u: no option is named '%s'", path, number, name);
   if (o->kind == WEFT_OPTION_TEXT || o->kind == WEFT_OPTION_LIST) { /* these keep a pointer */
-    if (config->n_owned == WEFT_LIST_MAX)
-      return weft_fail(error, WEFT_E_TOO_LARGE, "%s:%u: too many texts", path, number);
-    value = weft_strdup(value);
-    if (value == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
-    config->owned[config->n_owned++] = value;
+    weft_status status = own(config, value, &value, error);
+    if (status != WEFT_OK) return status;
   }
   return set_flag_text(config, o, value, error);
 }
@@ -351,6 +383,7 @@ static weft_status parse_line(weft_config *config, char *line, const char *path,
 static weft_status parse_file(weft_config *config, const char *path, weft_error *error) {
   FILE *file = fopen(path, "r");
   if (file == NULL) return weft_fail(error, WEFT_E_IO, "--config %s: %s", path, strerror(errno));
+  config->source = WEFT_FROM_FILE;
   char line[4096];
   weft_status status = WEFT_OK;
   for (uint32_t number = 1; status == WEFT_OK && fgets(line, sizeof line, file) != NULL; number++) {
@@ -399,22 +432,25 @@ static weft_status parse_arguments(weft_config *config, const weft_option_table 
   return status;
 }
 
-/* What yields to flags. The flags are read once before it, for the name of the file and so that a wrong flag is told
- * first. */
-static weft_status parse_file_and_environment(weft_config *config, int argc, char **argv, weft_error *error) {
+/* The command line is read once before the file, for the file's name and so that a wrong flag is told first. */
+static weft_status parse_config_file(weft_config *config, int argc, char **argv, weft_error *error) {
   weft_config flags;
+  char name[64];
+  const weft_option *o = find_row(NULL, "config", strlen("config"), WEFT_CMD_SERVE);
   set_defaults(&flags, NULL, WEFT_CMD_SERVE);
+  flags.source = WEFT_FROM_COMMAND_LINE;
   weft_status status = parse_arguments(&flags, NULL, WEFT_CMD_SERVE, argc, argv, error);
-  if (status == WEFT_OK && flags.config_file != NULL) status = parse_file(config, flags.config_file, error);
-  if (status == WEFT_OK) status = parse_environment(config, error);
-  return status;
+  const char *path = flags.config_file != NULL ? flags.config_file : from_environment(o, name);
+  return status == WEFT_OK && path != NULL ? parse_file(config, path, error) : status;
 }
 
 weft_status weft_config_parse(weft_config *config, const weft_option_table *more, unsigned command, int argc,
                               char **argv, weft_error *error) {
   set_defaults(config, more, command);
   weft_status status = WEFT_OK;
-  if (command == WEFT_CMD_SERVE) status = parse_file_and_environment(config, argc, argv, error);
+  if (command == WEFT_CMD_SERVE) status = parse_config_file(config, argc, argv, error);
+  if (status == WEFT_OK) status = parse_environment(config, more, command, error);
+  config->source = WEFT_FROM_COMMAND_LINE;
   if (status == WEFT_OK) status = parse_arguments(config, more, command, argc, argv, error);
   if (status == WEFT_OK && config->has_diffusion_seed) {
     config->sampling.seed = config->diffusion_seed;
@@ -469,6 +505,8 @@ void weft_config_help(const weft_option_table *more, unsigned command, FILE *to)
 weft_open_options weft_config_open(const weft_config *config) {
   return (weft_open_options){.models = config->models.item,
                              .n_models = config->models.n,
+                             .served_names = config->served_names.item,
+                             .n_served_names = config->served_names.n,
                              .kv_8bit = config->kv_8bit.item,
                              .n_kv_8bit = config->kv_8bit.n,
                              .chat_templates = config->chat_templates.item,

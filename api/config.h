@@ -3,9 +3,11 @@
  * and help come from that row, and weft_open takes its defaults from it too. The product's rows are in config.c; the
  * laboratory has a table of its own (bench/lab/lab.c), which is handed over by main.
  *
- * Law: later wins: default, then the file of --config (lines `name = value`), then the environment (WEFT_NAME,
- * dashes as underscores, server options only), then flags. An unknown name or a value out of range is one line and
- * a failure, never a guess. This is the only file that reads the environment. */
+ * Law: later wins: default, then the file of --config (lines `name = value`; `weft serve` only), then the environment
+ * (WEFT_NAME in capitals, dashes as underscores; every option of every command), then the command line. A list that a
+ * later source names takes the place of the earlier source's; in the environment its parts are parted by commas. An
+ * unknown name or a value out of range is one line and a failure, never a guess. This is the only file that reads the
+ * environment. */
 #ifndef WEFT_API_CONFIG_H
 #define WEFT_API_CONFIG_H
 
@@ -20,9 +22,18 @@
 
 enum { WEFT_LIST_MAX = 64 };
 
+/* Where a value came from; the later ones win. */
+typedef enum weft_option_source {
+  WEFT_FROM_DEFAULT = 0,
+  WEFT_FROM_FILE,
+  WEFT_FROM_ENVIRONMENT,
+  WEFT_FROM_COMMAND_LINE
+} weft_option_source;
+
 typedef struct weft_text_list {
   const char *item[WEFT_LIST_MAX];
   uint32_t n;
+  weft_option_source source;
 } weft_text_list;
 
 /* Which commands an option belongs to: bits of an option's row. A command takes all rows that share a bit with it. */
@@ -104,7 +115,7 @@ typedef struct weft_option {
 
 typedef struct weft_config {
   /* what is served and how */
-  weft_text_list models, kv_8bit, chat_templates;
+  weft_text_list models, served_names, kv_8bit, chat_templates;
   const char *backend, *config_file, *spill_file;
   uint32_t threads, kv_mib, device_mib, host_mib, spill_mib, request_mib, context, running, queue, rows, pins;
   uint32_t tpot_ms, slice_ms, products;
@@ -112,7 +123,7 @@ typedef struct weft_config {
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, quiet, verbose, json, help;
   /* the server */
   const char *host, *socket_mode, *tls_cert, *tls_key, *api_keys, *directory;
-  weft_text_list pin_files, origins;
+  weft_text_list api_key, pin_files, origins;
   uint32_t port, body_mib, connections, drain_seconds;
   /* one generation */
   const char *prompt, *input, *tokens, *system, *mode, *trace;
@@ -129,8 +140,9 @@ typedef struct weft_config {
   float interval;
   /* words that are no options */
   weft_text_list words;
-  /* texts of the --config file */
-  char *owned[WEFT_LIST_MAX];
+  weft_option_source source; /* that is being read */
+  /* texts of the --config file, lists of the environment */
+  char *owned[2 * WEFT_LIST_MAX];
   uint32_t n_owned;
 } weft_config;
 

@@ -56,7 +56,10 @@ typedef struct weft_source {
 /* What begin keeps with an exchange: the endpoint, its index for the counters, and the tenant. */
 typedef struct weft_note {
   const void *route;
+  const void *answer; /* lives until the exchange is done */
   uint32_t index, tenant;
+  bool has_tenant; /* it is known who asks */
+  uint64_t begun_us;
 } weft_note;
 
 typedef struct weft_http_config {

@@ -13,7 +13,7 @@
 #include "base/memory.h"
 #include "base/text.h"
 
-enum { FILE_BYTES_MAX = 4 << 20, NAME_BYTES_MAX = 64 };
+enum { FILE_BYTES_MAX = 4 << 20, NAME_BYTES_MAX = 64, KEY_LINE_MAX = WEFT_KEY_BYTES_MAX + 16 };
 
 /* Zero padded, so that comparing reads the same bytes whatever the lengths are. */
 typedef struct key_row {
@@ -251,29 +251,54 @@ weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_k
   return WEFT_OK;
 }
 
-weft_status weft_keys_open(const char *path, weft_keys **out, weft_error *error) {
-  *out = NULL;
+/* bytes: [FILE_BYTES_MAX] */
+static weft_status read_file(const char *path, char *bytes, size_t *n, weft_error *error) {
   FILE *file = fopen(path, "rb");
   if (file == NULL) return weft_fail(error, WEFT_E_IO, "%s: %s", path, strerror(errno));
   struct stat info;
   if (fstat(fileno(file), &info) == 0 && S_ISREG(info.st_mode) && (info.st_mode & S_IROTH) != 0) {
     weft_log(WEFT_LOG_WARN, "%s can be read by everybody on this machine: chmod 600 it", path);
   }
-  char *bytes = weft_alloc(FILE_BYTES_MAX, 1);
-  if (bytes == NULL) {
-    (void)fclose(file); /* only read */
-    return weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory for the keys", path);
-  }
-  size_t n = fread(bytes, 1, FILE_BYTES_MAX, file);
-  weft_status status;
+  *n = fread(bytes, 1, FILE_BYTES_MAX, file);
+  weft_status status = WEFT_OK;
   if (ferror(file) != 0) {
     status = weft_fail(error, WEFT_E_IO, "%s could not be read", path);
-  } else if (n == FILE_BYTES_MAX) {
+  } else if (*n == FILE_BYTES_MAX) {
     status = weft_fail(error, WEFT_E_TOO_LARGE, "%s is larger than %d MiB", path, FILE_BYTES_MAX >> 20);
-  } else {
-    status = weft_keys_parse(bytes, n, path, out, error);
   }
   (void)fclose(file); /* only read */
+  return status;
+}
+
+/* A key that no line of a file could hold is refused before it is made one; what is refused is not told. */
+static weft_status check_key_text(const char *key, weft_error *error) {
+  size_t n = strlen(key);
+  bool good = n > 0 && n <= WEFT_KEY_BYTES_MAX && key[0] != '#' && strcmp(key, "-") != 0;
+  for (size_t i = 0; i < n; i++) good = good && (unsigned char)key[i] > ' ' && (unsigned char)key[i] != 0x7F;
+  if (good) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID, "--api-key: a key has 1 to %d bytes without blanks, and no # before them",
+                   WEFT_KEY_BYTES_MAX);
+}
+
+/* Lines for the keys that are in no file. */
+static weft_status add_lines(const weft_keys_source *source, char *bytes, size_t *n, weft_error *error) {
+  for (uint32_t i = 0; i < source->n_keys; i++) {
+    weft_status status = check_key_text(source->key[i], error);
+    if (status != WEFT_OK) return status;
+    *n += (size_t)snprintf(bytes + *n, KEY_LINE_MAX, "\n%s %s", source->key[i], WEFT_EVERYBODY);
+  }
+  return WEFT_OK;
+}
+
+weft_status weft_keys_open(const weft_keys_source *source, weft_keys **out, weft_error *error) {
+  *out = NULL;
+  const char *name = source->path == NULL ? "--api-key" : source->path;
+  size_t n_max = FILE_BYTES_MAX + (size_t)source->n_keys * KEY_LINE_MAX, n = 0;
+  char *bytes = weft_alloc(n_max, 1);
+  if (bytes == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory for the keys", name);
+  weft_status status = source->path == NULL ? WEFT_OK : read_file(source->path, bytes, &n, error);
+  if (status == WEFT_OK) status = add_lines(source, bytes, &n, error);
+  if (status == WEFT_OK) status = weft_keys_parse(bytes, n, name, out, error);
   explicit_bzero(bytes, n);
   weft_free(bytes);
   return status;
@@ -362,12 +387,12 @@ static weft_status match_tenants(const weft_keys *keys, const weft_keys *fresh, 
   return WEFT_OK;
 }
 
-weft_status weft_keys_reload(weft_keys *keys, const char *path, weft_error *error) {
+weft_status weft_keys_reload(weft_keys *keys, const weft_keys_source *source, weft_error *error) {
   weft_keys *fresh;
   uint32_t number[WEFT_TENANTS_MAX];
-  weft_status status = weft_keys_open(path, &fresh, error);
+  weft_status status = weft_keys_open(source, &fresh, error);
   if (status != WEFT_OK) return status;
-  status = match_tenants(keys, fresh, path, number, error);
+  status = match_tenants(keys, fresh, source->path, number, error);
   if (status == WEFT_OK) {
     key_table *now = keys->table, *next = fresh->table;
     for (uint32_t i = 0; i < next->n; i++) next->row[i].tenant = number[next->row[i].tenant];

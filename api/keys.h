@@ -20,16 +20,24 @@
 
 enum { WEFT_KEY_BYTES_MAX = 128, WEFT_KEYS_MAX = 4096, WEFT_TENANTS_MAX = 255 };
 
-#define WEFT_OPERATOR "operator"
+#define WEFT_OPERATOR  "operator"
+#define WEFT_EVERYBODY "default" /* also who asks where there are no keys */
 
 typedef struct weft_keys weft_keys;
 
-weft_status weft_keys_open(const char *path, weft_keys **out, weft_error *error);
+/* Where keys are told. Zero-initialise. */
+typedef struct weft_keys_source {
+  const char *path;       /* NULL: no file */
+  const char *const *key; /* [n_keys] further keys, of the tenant named WEFT_EVERYBODY */
+  uint32_t n_keys;
+} weft_keys_source;
+
+weft_status weft_keys_open(const weft_keys_source *source, weft_keys **out, weft_error *error);
 /* From text in memory; name stands for the file in messages. */
 weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_keys **out, weft_error *error);
-/* The keys of the file take the place of the present ones, all of them or none. A new tenant, or a tenant that may do
+/* The keys of the source take the place of the present ones, all of them or none. A new tenant, or a tenant that may do
  * something else than before, is refused, because the scheduler's tenants are fixed at its start. Any thread. */
-weft_status weft_keys_reload(weft_keys *keys, const char *path, weft_error *error);
+weft_status weft_keys_reload(weft_keys *keys, const weft_keys_source *source, weft_error *error);
 void weft_keys_close(weft_keys *keys); /* NULL is fine */
 uint32_t weft_keys_n_tenants(const weft_keys *keys);
 /* [n_tenants], as weft_open wants them; borrowed until close. */

@@ -28,7 +28,7 @@ typedef struct weft_endpoint {
   void (*handle)(weft_server *server, weft_exchange *exchange);
 } weft_endpoint;
 
-enum { WEFT_ENDPOINTS_MAX = 32, WEFT_CODES_MAX = 16 };
+enum { WEFT_ENDPOINTS_MAX = 64, WEFT_CODES_MAX = 16 };
 
 struct weft_server {
   weft_runtime *runtime;
@@ -56,12 +56,15 @@ void weft_handle_completions(weft_server *server, weft_exchange *x);
 /* service.c */
 void weft_handle_models(weft_server *server, weft_exchange *x);
 void weft_handle_model(weft_server *server, weft_exchange *x);
-void weft_handle_health(weft_server *server, weft_exchange *x);
 void weft_handle_metrics(weft_server *server, weft_exchange *x);
 void weft_handle_trace(weft_server *server, weft_exchange *x);
 void weft_handle_version(weft_server *server, weft_exchange *x);
 void weft_handle_tokenize(weft_server *server, weft_exchange *x);
 void weft_handle_detokenize(weft_server *server, weft_exchange *x);
+/* probes.c */
+void weft_handle_alive(weft_server *server, weft_exchange *x);
+void weft_handle_ready(weft_server *server, weft_exchange *x);
+void weft_handle_load(weft_server *server, weft_exchange *x);
 /* admin.c */
 void weft_handle_pin(weft_server *server, weft_exchange *x);
 void weft_handle_pins(weft_server *server, weft_exchange *x);

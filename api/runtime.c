@@ -5,11 +5,13 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "api/chat_template.h"
 #include "api/config.h"
 #include "api/request_memory.h"
+#include "api/served_names.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -23,14 +25,6 @@ int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_
 }
 
 /* ---- models ------------------------------------------------------------------------------------------------ */
-
-static char *name_of_path(const char *path) {
-  const char *slash = strrchr(path, '/');
-  const char *name = slash == NULL ? path : slash + 1;
-  size_t n = strlen(name);
-  if (n > 5 && strcmp(name + n - 5, ".gguf") == 0) n -= 5;
-  return weft_strndup(name, n);
-}
 
 static void show_progress(void *self, uint64_t done, uint64_t total) {
   const char *name = self;
@@ -60,17 +54,19 @@ static weft_model_limits limits_of(const weft_open_options *o) {
 
 static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char *path, weft_error *error) {
   m->path = weft_strdup(path);
-  m->name = name_of_path(path);
-  if (m->path == NULL || m->name == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
-  weft_status status = weft_gguf_open(path, &m->gguf, error);
+  if (m->path == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
+  weft_status status = served_names_set(&rt->options, path, m, error);
+  if (status == WEFT_OK) status = weft_gguf_open(path, &m->gguf, error);
   if (status == WEFT_OK) status = weft_tokenizer_open(m->gguf, &m->tokenizer, error);
   if (status == WEFT_OK) status = chat_template_open(&rt->options, m, error);
   if (status == WEFT_OK && weft_formats_open(m->tokenizer, rt->options.tenants, &m->formats) != WEFT_OK) {
     status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
   }
   if (status != WEFT_OK) return status;
+  struct stat about;
+  if (stat(path, &about) == 0) m->created = about.st_mtime;
   weft_model_limits limits = limits_of(&rt->options);
-  limits.kv_8bit = wants_8bit(&rt->options, m->name);
+  limits.kv_8bit = wants_8bit(&rt->options, m->file_name);
   status = weft_model_open(m->gguf, rt->device, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model,
                            error);
   if (status != WEFT_OK) return status;
@@ -92,19 +88,13 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
 }
 
 static weft_status check_names(const weft_runtime *rt, weft_error *error) {
-  for (uint32_t i = 0; i < rt->n_models; i++) {
-    for (uint32_t j = 0; j < i; j++) {
-      if (strcmp(rt->model[i].name, rt->model[j].name) == 0) {
-        return weft_fail(error, WEFT_E_INVALID, "%s and %s would both be served as '%s': rename one", rt->model[j].path,
-                         rt->model[i].path, rt->model[i].name);
-      }
-    }
-  }
+  weft_status status = served_names_check(rt, error);
+  if (status != WEFT_OK) return status;
   for (uint32_t i = 0; i < rt->options.n_kv_8bit; i++) {
     const char *name = rt->options.kv_8bit[i];
     bool known = strcmp(name, "all") == 0;
-    for (uint32_t j = 0; j < rt->n_models; j++) known |= strcmp(name, rt->model[j].name) == 0;
-    if (!known) return weft_fail(error, WEFT_E_INVALID, "--kv-8bit: no model is served as '%s'", name);
+    for (uint32_t j = 0; j < rt->n_models; j++) known |= strcmp(name, rt->model[j].file_name) == 0;
+    if (!known) return weft_fail(error, WEFT_E_INVALID, "--kv-8bit: no model's file is named '%s'", name);
   }
   return WEFT_OK;
 }
@@ -437,6 +427,7 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   rt->options.backend = NULL;
   rt->options.spill_file = NULL;
   rt->options.kv_8bit = NULL;
+  rt->options.served_names = NULL;
   rt->options.tenant = NULL;
   *out = rt;
   return 0;
@@ -458,7 +449,7 @@ void weft_close(weft_runtime *rt) {
     weft_tokenizer_close(m->tokenizer);
     weft_gguf_close(m->gguf);
     weft_free(m->path);
-    weft_free(m->name);
+    served_names_free(m);
   }
   weft_kv_store_close(rt->store);
   if (rt->device != NULL) weft_device_close(rt->device);
@@ -483,7 +474,7 @@ const weft_served_model *weft_runtime_model(const weft_runtime *rt, const char *
   *index = 0;
   if (name == NULL || rt->n_models == 1) return &rt->model[0];
   for (uint32_t i = 0; i < rt->n_models; i++) {
-    if (strcmp(rt->model[i].name, name) != 0) continue;
+    if (!served_names_fit(&rt->model[i], name)) continue;
     *index = i;
     return &rt->model[i];
   }
@@ -500,6 +491,9 @@ weft_model_card weft_model_at(const weft_runtime *rt, uint32_t index) {
   const weft_served_model *m = &rt->model[index];
   const weft_model_info *info = weft_model_get_info(m->model);
   return (weft_model_card){.name = m->name,
+                           .aliases = (const char *const *)m->alias,
+                           .n_aliases = m->n_aliases,
+                           .created = m->created,
                            .arch = info->arch,
                            .path = m->path,
                            .context = m->context,

@@ -17,7 +17,10 @@
 
 /* One model that is served. The runtime owns everything that it points to. */
 typedef struct weft_served_model {
-  char *path, *name;
+  char *path, *file_name, *name; /* name: what clients call it; alias: what they may call it, too */
+  char **alias;
+  uint32_t n_aliases;
+  int64_t created; /* when its file was written, in seconds since 1970 */
   weft_gguf *gguf;
   weft_model *model;
   weft_tokenizer *tokenizer;

@@ -9,7 +9,9 @@
 
 #include "api/config.h"
 #include "api/prometheus.h"
+#include "api/request_log.h"
 #include "api/router.h"
+#include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -40,6 +42,7 @@ static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access
   const char *key = known ? "" : header + sizeof scheme - 1;
   if (!known && !weft_keys_find(s->keys, key, strlen(key), &note->tenant))
     return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
+  note->has_tenant = true;
   if (access == WEFT_ACCESS_TENANT || weft_keys_is_operator(s->keys, note->tenant)) return WEFT_OK;
   return weft_refuse(why, 403, "operator_only", NULL, "only the operator may do this: use a key of the tenant `%s`",
                      WEFT_OPERATOR);
@@ -101,6 +104,7 @@ static weft_status check_origin(const weft_server *s, weft_exchange *x, weft_ref
   if (allowed != NULL) {
     weft_exchange_set_header(x, "Access-Control-Allow-Origin", allowed);
     weft_exchange_set_header(x, "Vary", "Origin");
+    weft_exchange_set_header(x, "Access-Control-Expose-Headers", "Retry-After, X-Request-Id");
     return WEFT_OK;
   }
   bool foreign = origin != NULL && (host == NULL || strcasecmp(host_of_origin(origin), host) != 0);
@@ -115,10 +119,12 @@ static bool is_preflight(weft_exchange *x) {
          weft_exchange_header(x, "Access-Control-Request-Method") != NULL;
 }
 
+/* A page that may ask may send any header: clients of this dialect have dozens of their own. */
 static void answer_preflight(weft_exchange *x) {
   weft_text none = {0};
+  const char *headers = weft_exchange_header(x, "Access-Control-Request-Headers");
   weft_exchange_set_header(x, "Access-Control-Allow-Methods", "GET, POST, DELETE");
-  weft_exchange_set_header(x, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+  if (headers != NULL) weft_exchange_set_header(x, "Access-Control-Allow-Headers", headers);
   weft_exchange_set_header(x, "Access-Control-Max-Age", "600");
   weft_exchange_answer(x, 204, NULL, &none);
 }
@@ -151,6 +157,7 @@ static bool begin(void *self, weft_exchange *x) {
   weft_note *note = weft_exchange_note(x);
   const weft_endpoint *route = weft_router_find(weft_exchange_method(x), weft_exchange_path(x), &allow, &why);
   note->route = route;
+  note->begun_us = weft_clock_us();
   note->index = route == NULL ? WEFT_ENDPOINTS_MAX : (uint32_t)(route - weft_endpoints);
   bool preflight = is_preflight(x);
   weft_status status = weft_http_is_loopback(s->http) ? check_host(s, x, &who) : WEFT_OK;
@@ -176,8 +183,11 @@ static void done(void *self, weft_exchange *x, int code, bool left) {
   weft_server *s = self;
   if (code > 0) atomic_fetch_add(&s->answered[weft_exchange_note(x)->index][code_index(code)], 1);
   if (left) atomic_fetch_add(&s->left, 1);
-  weft_log(WEFT_LOG_INFO, "%s %s %s: %d%s", weft_exchange_id(x), weft_exchange_method(x), weft_exchange_path(x), code,
-           left ? ", the client left" : "");
+  if (!weft_log_wants(WEFT_LOG_INFO)) return;
+  weft_text line = {0};
+  weft_request_line(s, x, code, left, &line);
+  if (weft_text_status(&line) == WEFT_OK) weft_log(WEFT_LOG_INFO, "%s", line.bytes);
+  weft_text_free(&line);
 }
 
 /* ---- what it counted ---- */

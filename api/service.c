@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The small endpoints: what is served, how it is doing, text to tokens and back. */
+/* The small endpoints: what is served, counters, text to tokens and back. */
 #include <string.h>
 
 #include "api/json.h"
@@ -19,10 +19,12 @@ static const char *yes_no(bool yes) {
   return yes ? "true" : "false";
 }
 
-static void put_model(const weft_model_card *card, weft_text *out) {
+/* name: one of those it is served under. */
+static void put_model(const weft_model_card *card, const char *name, weft_text *out) {
   weft_text_puts(out, "{\"id\":");
-  weft_json_words(out, card->name);
-  weft_text_puts(out, ",\"object\":\"model\",\"created\":0,\"owned_by\":\"weft\",\"root\":");
+  weft_json_words(out, name);
+  weft_text_printf(out,
+                   ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"weft\",\"root\":", (long long)card->created);
   weft_json_words(out, card->name);
   weft_text_printf(out, ",\"parent\":null,\"max_model_len\":%u,\"architecture\":", card->context);
   weft_json_words(out, card->arch);
@@ -33,13 +35,23 @@ static void put_model(const weft_model_card *card, weft_text *out) {
                    yes_no(card->chat), (unsigned long long)card->weight_bytes);
 }
 
+static bool has_name(const weft_model_card *card, const char *name) {
+  bool found = strcmp(card->name, name) == 0;
+  for (uint32_t i = 0; i < card->n_aliases; i++) found = found || strcmp(card->aliases[i], name) == 0;
+  return found;
+}
+
 void weft_handle_models(weft_server *s, weft_exchange *x) {
   weft_text body = {0};
   weft_text_puts(&body, "{\"object\":\"list\",\"data\":[");
   for (uint32_t i = 0; i < weft_n_models(s->runtime); i++) {
     weft_model_card card = weft_model_at(s->runtime, i);
     if (i > 0) weft_text_puts(&body, ",");
-    put_model(&card, &body);
+    put_model(&card, card.name, &body);
+    for (uint32_t k = 0; k < card.n_aliases; k++) {
+      weft_text_puts(&body, ",");
+      put_model(&card, card.aliases[k], &body);
+    }
   }
   weft_text_puts(&body, "]}");
   answer_json(x, 200, &body);
@@ -50,8 +62,8 @@ void weft_handle_model(weft_server *s, weft_exchange *x) {
   weft_text body = {0};
   for (uint32_t i = 0; i < weft_n_models(s->runtime); i++) {
     weft_model_card card = weft_model_at(s->runtime, i);
-    if (strcmp(card.name, name) != 0) continue;
-    put_model(&card, &body);
+    if (!has_name(&card, name)) continue;
+    put_model(&card, name, &body);
     answer_json(x, 200, &body);
     return;
   }
@@ -62,19 +74,6 @@ void weft_handle_model(weft_server *s, weft_exchange *x) {
 }
 
 /* ---- how it is doing ---- */
-
-void weft_handle_health(weft_server *s, weft_exchange *x) {
-  const char *unwell = weft_unwell(s->runtime);
-  weft_text body = {0};
-  if (unwell != NULL) {
-    weft_text_puts(&body, "{\"status\":\"unwell\",\"message\":");
-    weft_json_words(&body, unwell);
-    weft_text_puts(&body, "}");
-  } else {
-    weft_text_puts(&body, atomic_load(&s->draining) ? "{\"status\":\"draining\"}" : "{\"status\":\"ok\"}");
-  }
-  answer_json(x, unwell != NULL || atomic_load(&s->draining) ? 503 : 200, &body);
-}
 
 void weft_handle_metrics(weft_server *s, weft_exchange *x) {
   char *text = weft_metrics(s->runtime);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "api/json.h"
+#include "api/runtime.h"
 #include "api/sse.h"
 #include "base/memory.h"
 
@@ -292,12 +293,11 @@ static weft_pull pull_whole(void *self, weft_exchange *x, weft_text *out) {
 
 /* ---- starting ---- */
 
+/* An unknown name is refused when the request is submitted. */
 static const char *served_name(const weft_runtime *rt, const char *asked) {
-  for (uint32_t i = 0; asked != NULL && i < weft_n_models(rt); i++) {
-    const char *name = weft_model_at(rt, i).name;
-    if (strcmp(name, asked) == 0) return name;
-  }
-  return weft_model_at(rt, 0).name;
+  uint32_t index;
+  const weft_served_model *m = weft_runtime_model(rt, asked, &index, NULL);
+  return m == NULL ? "" : m->name;
 }
 
 static weft_answer *open_answer(const weft_answer_config *config, weft_exchange *x) {
@@ -381,6 +381,7 @@ void weft_answer_start(const weft_answer_config *config, weft_exchange *x) {
     weft_exchange_refuse(x, &why);
     return;
   }
+  weft_exchange_note(x)->answer = a;
   weft_source source = {
       .pull = a->stream ? pull_stream : pull_whole, .left = cancel_all, .close = close_answer, .self = a};
   if (a->stream) {

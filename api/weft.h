@@ -59,6 +59,9 @@ typedef struct weft_open_options {
   bool shared_cache;          /* one prefix cache for all tenants: each can learn from times what others have asked */
   const char *const *kv_8bit; /* [n_kv_8bit] names of models whose keys and values are kept in 8 bits; "all" */
   uint32_t n_kv_8bit;
+  const char *const *served_names; /* [n_served_names] NAME, or MODEL=NAME: what clients call a model in place of its
+                                      file's name; further names of one model are aliases */
+  uint32_t n_served_names;
   const char *const *chat_templates; /* [n_chat_templates] FILE or MODEL=FILE: used in place of the model file's own */
   uint32_t n_chat_templates;
   uint32_t pins; /* [serve] prefixes that weft_pin may keep */
@@ -211,6 +214,9 @@ WEFT_API void weft_generation_free(weft_generation *generation); /* cancels if s
 
 typedef struct weft_model_card {
   const char *name, *arch, *path;
+  const char *const *aliases; /* [n_aliases] further names that lead to it */
+  uint32_t n_aliases;
+  int64_t created;                      /* when its file was written, in seconds since 1970 */
   uint32_t context, vocabulary, canvas; /* canvas 0: autoregressive only */
   bool autoregressive, diffusion, chat;
   uint64_t weight_bytes;

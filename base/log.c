@@ -26,6 +26,10 @@ void weft_log_set_level(weft_log_level level) {
   atomic_store(&max_level, (int)level);
 }
 
+bool weft_log_wants(weft_log_level level) {
+  return (int)level <= atomic_load(&max_level);
+}
+
 uint64_t weft_log_dropped(void) {
   return atomic_load(&n_dropped);
 }

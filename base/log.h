@@ -9,6 +9,7 @@
 #ifndef WEFT_BASE_LOG_H
 #define WEFT_BASE_LOG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #ifdef __cplusplus
@@ -23,6 +24,7 @@ typedef enum weft_log_level {
 } weft_log_level;
 
 void weft_log_set_level(weft_log_level level);
+bool weft_log_wants(weft_log_level level); /* lines of this level are written */
 void weft_log(weft_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* Lines that were dropped since the process began. */
 uint64_t weft_log_dropped(void);

@@ -100,7 +100,7 @@ static void say_where(const weft_config *config, const weft_runtime *rt, uint32_
 
 static void say_what_is_open(const weft_config *config, uint32_t port, int to) {
   (void)dprintf(to,
-                "weft: warning: --host %s without --api-keys: whoever reaches port %u may use every model and read "
+                "weft: warning: --host %s without API keys: whoever reaches port %u may use every model and read "
                 "/metrics; /admin answers this machine alone\n",
                 config->host, port);
 }
@@ -151,6 +151,7 @@ static void reopen_log(workplace *w) {
  * the option was not given. */
 typedef struct read_again {
   weft_keys *keys;
+  weft_keys_source keys_source; /* with the name below */
   char *keys_path, *tls_cert, *tls_key;
 } read_again;
 
@@ -158,8 +159,8 @@ typedef struct read_again {
 static void reload(weft_server *server, const read_again *files, workplace *place) {
   weft_error error = {{0}};
   reopen_log(place);
-  if (files->keys != NULL) {
-    if (weft_keys_reload(files->keys, files->keys_path, &error) == WEFT_OK) {
+  if (files->keys_path != NULL) {
+    if (weft_keys_reload(files->keys, &files->keys_source, &error) == WEFT_OK) {
       weft_log(WEFT_LOG_WARN, "SIGHUP: the keys of %s are in use now", files->keys_path);
     } else {
       weft_log(WEFT_LOG_ERROR, "SIGHUP: the old keys stay: %s", error.text);
@@ -186,7 +187,7 @@ static void run(const weft_config *config, weft_server *server, const read_again
   (void)wait_idle(server, CANCEL_MS);
 }
 
-static const weft_tenant_options everybody = {.name = "default"};
+static const weft_tenant_options everybody = {.name = WEFT_EVERYBODY};
 
 static void say_plan(const weft_runtime *rt, const weft_server *server) {
   weft_text more = {0};
@@ -265,14 +266,17 @@ int weft_cli_serve(const weft_config *config) {
   }
   if (config->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
   if (config->words.n > 0) return weft_cli_fail(WEFT_EXIT_USAGE, "serve: '%s' is no option", config->words.item[0]);
-  if (config->api_keys != NULL) {
-    weft_status status = weft_keys_open(config->api_keys, &files.keys, &error);
-    if (status != WEFT_OK) return weft_cli_fail(WEFT_EXIT_USAGE, "--api-keys: %s", error.text);
+  files.keys_source =
+      (weft_keys_source){.path = config->api_keys, .key = config->api_key.item, .n_keys = config->api_key.n};
+  if (config->api_keys != NULL || config->api_key.n > 0) {
+    weft_status status = weft_keys_open(&files.keys_source, &files.keys, &error);
+    if (status != WEFT_OK) return weft_cli_fail(WEFT_EXIT_USAGE, "API keys: %s", error.text);
   }
   workplace place;
   int code = open_workplace(config->directory, &place);
   if (code == 0) code = check_tls(config);
   files.keys_path = name_from_root(config->api_keys, &code);
+  files.keys_source.path = files.keys_path;
   files.tls_cert = name_from_root(config->tls_cert, &code);
   files.tls_key = name_from_root(config->tls_key, &code);
   if (code == 0) code = catch_signals();

@@ -70,7 +70,7 @@ void weft_sim_load_prompt(const weft_sim_load *load, const weft_sim_item *item, 
 static int read_tenants(const char *path, weft_sim_load *load) {
   weft_error error = {{0}};
   weft_keys *keys;
-  weft_status status = weft_keys_open(path, &keys, &error);
+  weft_status status = weft_keys_open(&(weft_keys_source){.path = path}, &keys, &error);
   if (status != WEFT_OK) return weft_cli_fail(WEFT_EXIT_LOAD, "%s", error.text);
   const weft_tenant_options *options = weft_keys_options(keys);
   for (uint32_t i = 0; i < weft_keys_n_tenants(keys) && i < WEFT_SIM_TENANTS; i++) {

@@ -3,6 +3,7 @@
  * process: where it listens, a port in use, signals, exit codes. */
 #include <fcntl.h>
 #include <spawn.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "tests/support/http_conversation.h"
@@ -348,6 +349,43 @@ static void test_second_signal_cancels(void **state) {
   assert_int_equal(await_end(&p), 0);
 }
 
+/* Reads up to the first line with these words; an empty one when there is none. */
+static void read_line_with(int fd, const char *words, char *line, size_t n_max) {
+  do {
+    read_line(fd, line, n_max);
+  } while (line[0] != 0 && strstr(line, words) == NULL);
+}
+
+/* A stream, a refusal and an open endpoint: one line each, with the time of day, who asked and what it came to. */
+static void test_a_line_for_each_request(void **state) {
+  char line[1024];
+  (void)state;
+  program p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "-v", "--api-key", "sk-a", NULL});
+  await_port(&p);
+  static const char key[] = "Authorization: Bearer sk-a\r\nX-Request-Id: one\r\n";
+  talk_answer a = talk_ask_as(p.port, "POST", CHAT, key,
+                              "{\"stream\":true,\"mode\":\"autoregressive\",\"ignore_eos\":true," USER "}");
+  assert_int_equal(a.code, 200);
+  talk_answer_free(&a);
+  a = talk_ask_as(p.port, "GET", "/a%20code=200", "X-Request-Id: two\r\n", "");
+  assert_int_equal(a.code, 404);
+  talk_answer_free(&a);
+  read_line_with(p.err, " one POST ", line, sizeof line);
+  int year = 0, minute = 0;
+  assert_int_equal(sscanf(line, "weft: %4d-%*2d-%*2dT%*2d:%2d:", &year, &minute), 2);
+  assert_in_range(year, 2024, 9999);
+  static const char *const words[] = {" code=200 tenant=default model=weft-demo answers=1 prompt=", " completion=2 ",
+                                      " queue_ms=", " first_ms=", " finish=length ms="};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    if (strstr(line, words[i]) == NULL) fail_msg("'%s' lacks '%s'", line, words[i]);
+  }
+  read_line_with(p.err, " two: refused: 404: nothing is served", line, sizeof line);
+  read_line_with(p.err, " two GET ", line, sizeof line);
+  assert_non_null(strstr(line, " two GET /a%20code=200 code=404 ms="));
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  assert_int_equal(await_end(&p), 0);
+}
+
 static bool file_says(const char *folder, const char *words) {
   char path[512], text[65536];
   (void)snprintf(path, sizeof path, "%s/weft.log", folder);
@@ -488,7 +526,7 @@ static void test_an_open_host_is_said(void **state) {
   read_line(p.err, line, sizeof line);
   assert_int_equal(strncmp(line, "weft: serving", 13), 0);
   read_line(p.err, line, sizeof line);
-  assert_non_null(strstr(line, "--host 0.0.0.0 without --api-keys"));
+  assert_non_null(strstr(line, "--host 0.0.0.0 without API keys"));
   assert_int_equal(kill(p.pid, SIGTERM), 0);
   assert_int_equal(await_end(&p), 0);
 }
@@ -503,6 +541,40 @@ static void check_fails(const char *const *args, int code, const char *words) {
   read_line(p.err, rest, sizeof rest);
   assert_string_equal(rest, ""); /* one line */
   assert_int_equal(await_end(&p), code);
+}
+
+/* A key of the command line and those of a file: one tenant `default`, and the file's. The key of the environment gives
+ * way to that of the command line. */
+static void test_a_key_of_the_command_line(void **state) {
+  char path[] = "/tmp/weft-keys-XXXXXX";
+  (void)state;
+  int fd = mkstemp(path);
+  assert_true(fd >= 0 && fchmod(fd, 0600) == 0 && close(fd) == 0);
+  write_file(path, "sk-op operator\n");
+  assert_int_equal(setenv("WEFT_API_KEY", "sk-env", 1), 0);
+  program p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "--api-keys", path, "--api-key",
+                                           "sk-one", "--api-key=sk-two", NULL});
+  await_port(&p);
+  assert_int_equal(code_as(p.port, "", "GET", "/v1/models", ""), 401);
+  assert_int_equal(code_as(p.port, "Authorization: Bearer sk-env\r\n", "GET", "/v1/models", ""), 401);
+  assert_int_equal(code_as(p.port, "Authorization: Bearer sk-one\r\n", "GET", "/v1/models", ""), 200);
+  assert_int_equal(code_as(p.port, "Authorization: Bearer sk-two\r\n", "GET", "/v1/models", ""), 200);
+  assert_int_equal(code_as(p.port, "Authorization: Bearer sk-one\r\n", "GET", "/metrics", ""), 403);
+  await_words(p.port, "Authorization: Bearer sk-op\r\n", "weft_tenant_requests_total{tenant=\"default\"} 0\n");
+  write_file(path, "sk-new operator\n");
+  assert_int_equal(kill(p.pid, SIGHUP), 0);
+  await_code(p.port, "Authorization: Bearer sk-new\r\n", 200);
+  assert_int_equal(code_as(p.port, "Authorization: Bearer sk-one\r\n", "GET", "/v1/models", ""), 200);
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  assert_int_equal(await_end(&p), 0);
+  p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", NULL});
+  await_port(&p);
+  assert_int_equal(code_as(p.port, "", "GET", "/v1/models", ""), 401);
+  assert_int_equal(code_as(p.port, "Authorization: Bearer sk-env\r\n", "GET", "/v1/models", ""), 200);
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  assert_int_equal(await_end(&p), 0);
+  assert_int_equal(unsetenv("WEFT_API_KEY"), 0);
+  assert_int_equal(unlink(path), 0);
 }
 
 static void test_port_in_use(void **state) {
@@ -527,6 +599,7 @@ static void test_bad_command_lines(void **state) {
   check_fails((const char *const[]){"-m", DEMO_MODEL, "--port", "70000", NULL}, 2, "70000");
   check_fails((const char *const[]){"-m", DEMO_MODEL, "--api-keys", "/nowhere.keys", NULL}, 2, "/nowhere.keys");
   check_fails((const char *const[]){"-m", DEMO_MODEL, "--api-keys", "/dev/null", NULL}, 2, "holds no key");
+  check_fails((const char *const[]){"-m", DEMO_MODEL, "--api-key", "a b", NULL}, 2, "without blanks");
   check_fails((const char *const[]){"-m", DEMO_MODEL, "--directory", "/nowhere", NULL}, 2, "/nowhere");
   check_fails((const char *const[]){"-m", DEMO_MODEL, "-m", DEMO_MODEL, NULL}, 2, "would both be served");
   check_fails((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--allow-origin", "chat.example", NULL}, 2,
@@ -547,6 +620,8 @@ int main(void) {
       cmocka_unit_test(test_a_log_that_nobody_reads),
       cmocka_unit_test(test_half_a_body_delays_no_drain),
       cmocka_unit_test(test_an_open_host_is_said),
+      cmocka_unit_test(test_a_line_for_each_request),
+      cmocka_unit_test(test_a_key_of_the_command_line),
       cmocka_unit_test(test_bad_command_lines),
   };
   (void)signal(SIGPIPE, SIG_IGN);

@@ -143,7 +143,7 @@ static void bad_files_name_the_line(void **state) {
   }
   weft_keys *keys;
   weft_error error = {{0}};
-  assert_int_equal(weft_keys_open("/nowhere", &keys, &error), WEFT_E_IO);
+  assert_int_equal(weft_keys_open(&(weft_keys_source){.path = "/nowhere"}, &keys, &error), WEFT_E_IO);
   assert_non_null(strstr(error.text, "/nowhere"));
 }
 

@@ -146,6 +146,48 @@ static void environment_and_file_yield_to_flags(void **state) {
   assert_non_null(strstr(error.text, ":1:"));
 }
 
+/* A list of a later source takes the place of an earlier one's; every option has a name in the environment. */
+static void lists_are_replaced(void **state) {
+  (void)state;
+  weft_config c;
+  weft_error error;
+  const char *path = WEFT_BINARY_DIR "/test_config_lists.txt";
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  fputs("model = f1.gguf\nmodel = f2.gguf\nallow-origin = http://a\nallow-origin = http://b\n", file);
+  fclose(file);
+  setenv("WEFT_CONFIG", path, 1);
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 0, NULL, &error), WEFT_OK);
+  assert_int_equal(c.models.n, 2);
+  assert_string_equal(c.models.item[1], "f2.gguf");
+  weft_config_free(&c);
+  setenv("WEFT_MODEL", "e1.gguf, e2.gguf,e3.gguf", 1);
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 0, NULL, &error), WEFT_OK);
+  assert_int_equal(c.models.n, 3);
+  assert_string_equal(c.models.item[0], "e1.gguf");
+  assert_string_equal(c.models.item[1], "e2.gguf");
+  assert_int_equal(c.origins.n, 2);
+  weft_config_free(&c);
+  const char *words[] = {"-m", "c.gguf", "--allow-origin", "http://c"};
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 4, words, &error), WEFT_OK);
+  assert_int_equal(c.models.n, 1);
+  assert_string_equal(c.models.item[0], "c.gguf");
+  assert_int_equal(c.origins.n, 1);
+  weft_config_free(&c);
+  setenv("WEFT_MAX_TOKENS", "77", 1); /* another command's option */
+  assert_int_equal(parse(&c, WEFT_CMD_GENERATE, 0, NULL, &error), WEFT_OK);
+  assert_int_equal(c.max_tokens, 77);
+  assert_int_equal(c.models.n, 3);
+  weft_config_free(&c);
+  setenv("WEFT_MAX_TOKENS", "many", 1);
+  assert_int_equal(parse(&c, WEFT_CMD_GENERATE, 0, NULL, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "WEFT_MAX_TOKENS"));
+  weft_config_free(&c);
+  unsetenv("WEFT_MAX_TOKENS");
+  unsetenv("WEFT_MODEL");
+  unsetenv("WEFT_CONFIG");
+}
+
 static void id_lists(void **state) {
   (void)state;
   int32_t *ids;
@@ -165,6 +207,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(options_of_the_command_line),
                                      cmocka_unit_test(zeros_of_weft_open_are_the_defaults_of_serve),
                                      cmocka_unit_test(a_second_table),
-                                     cmocka_unit_test(environment_and_file_yield_to_flags), cmocka_unit_test(id_lists)};
+                                     cmocka_unit_test(environment_and_file_yield_to_flags),
+                                     cmocka_unit_test(lists_are_replaced),
+                                     cmocka_unit_test(id_lists)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

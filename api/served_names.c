@@ -1,0 +1,96 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/served_names.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+
+static char *name_of_path(const char *path) {
+  const char *slash = strrchr(path, '/');
+  const char *name = slash == NULL ? path : slash + 1;
+  size_t n = strlen(name);
+  if (n > 5 && strcmp(name + n - 5, ".gguf") == 0) n -= 5;
+  return weft_strndup(name, n);
+}
+
+/* The name that an entry has for the model of this file; NULL: it is another's. */
+static const char *name_in(const weft_open_options *o, const char *entry, const char *file_name) {
+  const char *equals = strchr(entry, '=');
+  size_t n = strlen(file_name);
+  if (equals == NULL) return o->n_models == 1 ? entry : NULL;
+  return (size_t)(equals - entry) == n && memcmp(entry, file_name, n) == 0 ? equals + 1 : NULL;
+}
+
+weft_status served_names_set(const weft_open_options *o, const char *path, weft_served_model *m, weft_error *error) {
+  m->file_name = name_of_path(path);
+  m->alias = weft_alloc(o->n_served_names + 1u, sizeof *m->alias);
+  bool good = m->file_name != NULL && m->alias != NULL;
+  for (uint32_t i = 0; good && i < o->n_served_names; i++) {
+    const char *name = name_in(o, o->served_names[i], m->file_name);
+    if (name == NULL) continue;
+    char *copy = weft_strdup(name);
+    good = copy != NULL;
+    if (m->name == NULL) {
+      m->name = copy;
+    } else if (good) {
+      m->alias[m->n_aliases++] = copy;
+    }
+  }
+  if (good && m->name == NULL) good = (m->name = weft_strdup(m->file_name)) != NULL;
+  return good ? WEFT_OK : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
+}
+
+void served_names_free(weft_served_model *m) {
+  for (uint32_t i = 0; i < m->n_aliases; i++) weft_free(m->alias[i]);
+  weft_free(m->alias);
+  weft_free(m->file_name);
+  weft_free(m->name);
+}
+
+bool served_names_fit(const weft_served_model *m, const char *name) {
+  if (strcmp(m->name, name) == 0) return true;
+  for (uint32_t i = 0; i < m->n_aliases; i++) {
+    if (strcmp(m->alias[i], name) == 0) return true;
+  }
+  return false;
+}
+
+/* 0: the name that answers carry; then its aliases; NULL: no more. */
+static const char *name_at(const weft_served_model *m, uint32_t i) {
+  if (i == 0) return m->name;
+  return i <= m->n_aliases ? m->alias[i - 1] : NULL;
+}
+
+static weft_status check_entry(const weft_runtime *rt, const char *entry, weft_error *error) {
+  const char *name = NULL;
+  for (uint32_t i = 0; i < rt->n_models && name == NULL; i++)
+    name = name_in(&rt->options, entry, rt->model[i].file_name);
+  if (name != NULL && *name != 0) return WEFT_OK;
+  if (name != NULL) return weft_fail(error, WEFT_E_INVALID, "--served-model-name %s: the name is empty", entry);
+  if (strchr(entry, '=') == NULL) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--served-model-name %s: there are %u models: say MODEL=NAME, where MODEL is the name of its file",
+                     entry, rt->n_models);
+  }
+  return weft_fail(error, WEFT_E_INVALID, "--served-model-name %s: no model's file has this name", entry);
+}
+
+weft_status served_names_check(const weft_runtime *rt, weft_error *error) {
+  for (uint32_t i = 0; i < rt->options.n_served_names; i++) {
+    weft_status status = check_entry(rt, rt->options.served_names[i], error);
+    if (status != WEFT_OK) return status;
+  }
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    const char *name;
+    for (uint32_t k = 0; (name = name_at(&rt->model[i], k)) != NULL; k++) {
+      for (uint32_t j = 0; j < i; j++) {
+        if (!served_names_fit(&rt->model[j], name)) continue;
+        return weft_fail(error, WEFT_E_INVALID,
+                         "%s and %s would both be served as '%s': give one another name with "
+                         "--served-model-name",
+                         rt->model[j].path, rt->model[i].path, name);
+      }
+    }
+  }
+  return WEFT_OK;
+}

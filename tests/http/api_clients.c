@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: MIT */
+/* What clients and supervisors take for granted: names of models that the operator chose, when a model was made, probes of
+ * life and of readiness, the load, headers for pages of browsers. */
+#include <time.h>
+
+#include "tests/support/http_conversation.h"
+
+#define CHAT "/v1/chat/completions"
+#define USER "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"max_tokens\":2"
+
+static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
+
+static weft_open_options small(uint32_t n_models) {
+  return (weft_open_options){
+      .models = models, .n_models = n_models, .threads = 1, .kv_bytes = 8 << 20, .context = 256, .quiet = true};
+}
+
+/* The name that an answer carries; the caller's body asks for a model. */
+static void check_answers_as(uint16_t port, const char *asked, const char *carried) {
+  char body[256];
+  (void)snprintf(body, sizeof body, "{\"model\":\"%s\"," USER "}", asked);
+  json_t *root = talk_json(port, CHAT, body);
+  assert_string_equal(text_at(root, "model"), carried);
+  json_decref(root);
+}
+
+static void test_names_that_were_chosen(void **state) {
+  static const char *const names[] = {"weft-demo=acme/writer", "weft-demo-ar=reader", "weft-demo=gpt-4o"};
+  static const char *const listed[] = {"acme/writer", "gpt-4o", "reader"};
+  weft_open_options options = small(2);
+  weft_server_options where = {0};
+  talk server;
+  (void)state;
+  options.served_names = names;
+  options.n_served_names = 3;
+  talk_open(&server, &options, &where);
+  json_t *list = talk_json(server.port, "/v1/models", NULL);
+  assert_int_equal(json_array_size(at(list, "data")), 3);
+  for (size_t i = 0; i < 3; i++) {
+    json_t *model = json_array_get(at(list, "data"), i);
+    assert_string_equal(text_at(model, "id"), listed[i]);
+    assert_string_equal(text_at(model, "root"), i < 2 ? "acme/writer" : "reader");
+    assert_in_range(int_at(model, "created"), 1600000000, time(NULL)); /* when the file was written */
+  }
+  json_decref(list);
+  json_decref(talk_json(server.port, "/v1/models/acme/writer", NULL));
+  json_decref(talk_json(server.port, "/v1/models/gpt-4o", NULL));
+  check_answers_as(server.port, "acme/writer", "acme/writer");
+  check_answers_as(server.port, "gpt-4o", "acme/writer");
+  check_answers_as(server.port, "reader", "reader");
+  talk_answer a = talk_ask(server.port, "POST", CHAT, "{\"model\":\"weft-demo\"," USER "}");
+  assert_int_equal(a.code, 404); /* the file's name is no name for clients any more */
+  talk_answer_free(&a);
+  talk_close(&server);
+}
+
+static void check_names_fail(uint32_t n_models, const char *const *names, uint32_t n, const char *words) {
+  weft_open_options options = small(n_models);
+  weft_runtime *rt = NULL;
+  char line[512];
+  options.served_names = names;
+  options.n_served_names = n;
+  assert_true(weft_open(&options, &rt, line, sizeof line) < 0);
+  if (strstr(line, words) == NULL) fail_msg("'%s' does not say '%s'", line, words);
+}
+
+static void test_names_that_lead_nowhere(void **state) {
+  (void)state;
+  check_names_fail(2, (const char *const[]){"both"}, 1, "MODEL=NAME");
+  check_names_fail(1, (const char *const[]){"other=a"}, 1, "no model's file");
+  check_names_fail(1, (const char *const[]){"weft-demo="}, 1, "empty");
+  check_names_fail(2, (const char *const[]){"weft-demo=a", "weft-demo-ar=b", "weft-demo-ar=a"}, 3,
+                   "would both be served as 'a'");
+}
+
+static int code_of(uint16_t port, const char *method, const char *path) {
+  talk_answer a = talk_ask(port, method, path, "");
+  int code = a.code;
+  talk_answer_free(&a);
+  return code;
+}
+
+/* While it drains a server lives, and wants no new requests. */
+static void test_alive_is_not_ready(void **state) {
+  static const char *const ready[] = {"/health", "/readyz", "/ping"};
+  weft_open_options options = small(1);
+  weft_server_options where = {0};
+  talk server;
+  (void)state;
+  talk_open(&server, &options, &where);
+  for (int i = 0; i < 3; i++) assert_int_equal(code_of(server.port, "GET", ready[i]), 200);
+  assert_int_equal(code_of(server.port, "POST", "/ping"), 200);
+  assert_int_equal(code_of(server.port, "GET", "/livez"), 200);
+  json_t *load = talk_json(server.port, "/load", NULL);
+  assert_int_equal(int_at(load, "server_load"), 0);
+  json_decref(load);
+  weft_server_drain(server.server);
+  for (int i = 0; i < 3; i++) assert_int_equal(code_of(server.port, "GET", ready[i]), 503);
+  assert_int_equal(code_of(server.port, "GET", "/livez"), 200);
+  talk_close(&server);
+}
+
+/* A page's client sends headers of its own, and wants to read when to come again. */
+static void test_headers_of_pages(void **state) {
+  static const char *const origins[] = {"https://chat.example"};
+  static const char preflight[] =
+      "Origin: https://chat.example\r\nAccess-Control-Request-Method: POST\r\n"
+      "Access-Control-Request-Headers: authorization,content-type,x-stainless-os\r\n";
+  weft_open_options options = small(1);
+  weft_server_options where = {.origins = origins, .n_origins = 1};
+  talk server;
+  char value[128];
+  (void)state;
+  talk_open(&server, &options, &where);
+  talk_answer a = talk_ask_as(server.port, "OPTIONS", CHAT, preflight, "");
+  assert_int_equal(a.code, 204);
+  assert_string_equal(talk_header(&a, "Access-Control-Allow-Headers", value, sizeof value),
+                      "authorization,content-type,x-stainless-os");
+  talk_answer_free(&a);
+  a = talk_ask_as(server.port, "POST", CHAT, "Origin: https://chat.example\r\n", "{" USER "}");
+  assert_int_equal(a.code, 200);
+  assert_non_null(strstr(talk_header(&a, "Access-Control-Expose-Headers", value, sizeof value), "Retry-After"));
+  talk_answer_free(&a);
+  a = talk_ask_as(server.port, "OPTIONS", CHAT,
+                  "Origin: https://evil.example\r\nAccess-Control-Request-Method: POST\r\n", "");
+  assert_int_equal(a.code, 403);
+  talk_answer_free(&a);
+  talk_close(&server);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_names_that_were_chosen), cmocka_unit_test(test_names_that_lead_nowhere),
+      cmocka_unit_test(test_alive_is_not_ready), cmocka_unit_test(test_headers_of_pages)};
+  (void)signal(SIGPIPE, SIG_IGN);
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
