@@ -6,6 +6,8 @@
 const weft_endpoint weft_endpoints[] = {
     {"POST", "/v1/chat/completions", WEFT_ACCESS_TENANT, false, weft_handle_chat},
     {"POST", "/v1/completions", WEFT_ACCESS_TENANT, false, weft_handle_completions},
+    {"POST", "/v1/messages", WEFT_ACCESS_TENANT, false, weft_handle_messages},
+    {"POST", "/v1/messages/count_tokens", WEFT_ACCESS_TENANT, false, weft_handle_count_tokens},
     {"GET", "/v1/models", WEFT_ACCESS_TENANT, true, weft_handle_models},
     {"GET", "/v1/models/*", WEFT_ACCESS_TENANT, true, weft_handle_model},
     {"POST", "/tokenize", WEFT_ACCESS_TENANT, false, weft_handle_tokenize},
@@ -22,6 +24,17 @@ const weft_endpoint weft_endpoints[] = {
 const uint32_t weft_n_endpoints = sizeof weft_endpoints / sizeof *weft_endpoints;
 _Static_assert(sizeof weft_endpoints / sizeof *weft_endpoints <= WEFT_ENDPOINTS_MAX,
                "the counters have a row for each route");
+
+weft_refusal_form weft_router_refusals(const char *path) {
+  static const struct {
+    const char *beginning;
+    weft_refusal_form form;
+  } rows[] = {{"/v1/messages", weft_anthropic_refusal}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    if (strncmp(path, rows[i].beginning, strlen(rows[i].beginning)) == 0) return rows[i].form;
+  }
+  return NULL;
+}
 
 static bool path_fits(const char *pattern, const char *path) {
   size_t n = strlen(pattern);

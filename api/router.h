@@ -28,7 +28,7 @@ typedef struct weft_endpoint {
   void (*handle)(weft_server *server, weft_exchange *exchange);
 } weft_endpoint;
 
-enum { WEFT_ENDPOINTS_MAX = 32, WEFT_CODES_MAX = 16 };
+enum { WEFT_ENDPOINTS_MAX = 64, WEFT_CODES_MAX = 16 };
 
 struct weft_server {
   weft_runtime *runtime;
@@ -50,9 +50,16 @@ extern const uint32_t weft_n_endpoints;
  */
 const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow, weft_refusal *why);
 
+/* How refusals at a path look: as the dialect of the path has them; NULL: the common form. */
+weft_refusal_form weft_router_refusals(const char *path);
+
 /* openai.c */
 void weft_handle_chat(weft_server *server, weft_exchange *x);
 void weft_handle_completions(weft_server *server, weft_exchange *x);
+/* anthropic.c */
+void weft_handle_messages(weft_server *server, weft_exchange *x);
+void weft_handle_count_tokens(weft_server *server, weft_exchange *x);
+void weft_anthropic_refusal(const weft_refusal *why, const char *id, weft_text *out);
 /* service.c */
 void weft_handle_models(weft_server *server, weft_exchange *x);
 void weft_handle_model(weft_server *server, weft_exchange *x);

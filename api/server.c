@@ -28,16 +28,24 @@ static uint32_t code_index(int code) {
 
 /* ---- keys ---- */
 
-static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access access, weft_refusal *why) {
+/* What it sends as its key, where OpenAI's clients send one or else where Anthropic's do; NULL: none. */
+static const char *key_of(weft_exchange *x, bool *sent) {
   static const char scheme[] = "Bearer ";
-  const char *header = weft_exchange_header(x, "Authorization");
+  const char *header = weft_exchange_header(x, "Authorization"), *bare = weft_exchange_header(x, "X-Api-Key");
+  *sent = header != NULL || bare != NULL;
+  if (header == NULL) return bare;
+  return strncasecmp(header, scheme, sizeof scheme - 1) == 0 ? header + sizeof scheme - 1 : NULL;
+}
+
+static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access access, weft_refusal *why) {
+  bool sent;
+  const char *key = key_of(x, &sent);
   weft_note *note = weft_exchange_note(x);
-  bool known = header == NULL && weft_keys_find_none(s->keys, &note->tenant);
-  if (!known && (header == NULL || strncasecmp(header, scheme, sizeof scheme - 1) != 0)) {
+  bool known = !sent && weft_keys_find_none(s->keys, &note->tenant);
+  if (!known && key == NULL) {
     return weft_refuse(why, 401, "missing_api_key", NULL,
                        "an API key is needed: send the header Authorization: Bearer KEY");
   }
-  const char *key = known ? "" : header + sizeof scheme - 1;
   if (!known && !weft_keys_find(s->keys, key, strlen(key), &note->tenant))
     return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
   if (access == WEFT_ACCESS_TENANT || weft_keys_is_operator(s->keys, note->tenant)) return WEFT_OK;
@@ -118,7 +126,7 @@ static bool is_preflight(weft_exchange *x) {
 static void answer_preflight(weft_exchange *x) {
   weft_text none = {0};
   weft_exchange_set_header(x, "Access-Control-Allow-Methods", "GET, POST, DELETE");
-  weft_exchange_set_header(x, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Request-Id");
+  weft_exchange_set_header(x, "Access-Control-Allow-Headers", "Authorization, Content-Type, X-Api-Key, X-Request-Id");
   weft_exchange_set_header(x, "Access-Control-Max-Age", "600");
   weft_exchange_answer(x, 204, NULL, &none);
 }
@@ -152,6 +160,7 @@ static bool begin(void *self, weft_exchange *x) {
   const weft_endpoint *route = weft_router_find(weft_exchange_method(x), weft_exchange_path(x), &allow, &why);
   note->route = route;
   note->index = route == NULL ? WEFT_ENDPOINTS_MAX : (uint32_t)(route - weft_endpoints);
+  weft_exchange_set_refusals(x, weft_router_refusals(weft_exchange_path(x)));
   bool preflight = is_preflight(x);
   weft_status status = weft_http_is_loopback(s->http) ? check_host(s, x, &who) : WEFT_OK;
   if (status == WEFT_OK) status = check_origin(s, x, &who);

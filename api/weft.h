@@ -178,10 +178,11 @@ typedef struct weft_delta {
   const int32_t *canvas_in, *drawn, *canvas_out; /* CANVAS with trace: [n_tokens] */
   const float *entropy;
   const uint8_t *accepted_mask;
-  const char *finish;      /* END: "stop", "length", "cancelled", "deadline", "error", "evicted" (below) */
-  const char *error;       /* END with "error": one line */
-  uint32_t retry_ms;       /* END with "evicted": after how many milliseconds to come again */
-  double mean_logprob;     /* END with score: per token of the answer; -INFINITY without tokens */
+  const char *finish;  /* END: "stop", "length", "cancelled", "deadline", "error", "evicted" (below) */
+  const char *stop;    /* END with "stop": the stop string that ended it, until free; NULL: the model itself ended */
+  const char *error;   /* END with "error": one line */
+  uint32_t retry_ms;   /* END with "evicted": after how many milliseconds to come again */
+  double mean_logprob; /* END with score: per token of the answer; -INFINITY without tokens */
   weft_usage_counts usage; /* END */
 } weft_delta;
 

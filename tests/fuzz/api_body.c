@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/openai.h"
+#include "api/anthropic.h"
 #include "model/sampler.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -72,6 +72,20 @@ static void read_refusal(const weft_refusal *why) {
   weft_text_free(&out);
 }
 
+static weft_status parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                              weft_refusal *why) {
+  return weft_openai_parse(WEFT_OPENAI_CHAT, body, n, limits, gen, why);
+}
+
+static weft_status parse_completions(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                                     weft_refusal *why) {
+  return weft_openai_parse(WEFT_OPENAI_COMPLETIONS, body, n, limits, gen, why);
+}
+
+/* By the letters A, B, .. of the committed inputs. */
+static const weft_parser parsers[] = {parse_completions, parse_chat, weft_anthropic_parse, weft_anthropic_parse_count};
+enum { N_PARSERS = sizeof parsers / sizeof *parsers };
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   if (n == 0) return 0;
   weft_gen gen;
@@ -80,8 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   /* a copy of its own length, so that reading past its end is seen */
   char *body = malloc(n);
   memcpy(body, data + 1, n - 1);
-  weft_openai_kind kind = data[0] % 2 == 0 ? WEFT_OPENAI_CHAT : WEFT_OPENAI_COMPLETIONS;
-  if (weft_openai_parse(kind, body, n - 1, &limits, &gen, &why) == WEFT_OK) {
+  if (parsers[(data[0] + 256u - 'A') % N_PARSERS](body, n - 1, &limits, &gen, &why) == WEFT_OK) {
     memset(body, '#', n); /* nothing points into the body */
     read_gen(&gen);
     weft_gen_close(&gen);
