@@ -49,12 +49,12 @@ static const field_row fields[] = {
     {.name = "model", .kind = FIELD_TEXT, .at = AT(model)},
     {.name = "messages", .kind = FIELD_LATER},
     {.name = "system", .kind = FIELD_LATER},
-    {.name = "max_tokens", .kind = FIELD_U32, .at = AT(max_tokens), .low = 1, .high = UINT32_MAX},
+    {.name = "max_tokens", .kind = FIELD_U32, .at = AT(max_tokens), .range = {WEFT_RANGE_MAX_TOKENS}},
     {.name = "stop_sequences", .kind = FIELD_READ, .read = weft_openai_stop},
     {.name = "stream", .kind = FIELD_BOOL, .at = offsetof(weft_gen, stream)},
-    {.name = "temperature", .kind = FIELD_REAL, .at = AT(sampling.temperature), .high = 100},
-    {.name = "top_p", .kind = FIELD_REAL, .at = AT(sampling.top_p), .low = 1e-6, .high = 1},
-    {.name = "top_k", .kind = FIELD_I32, .at = AT(sampling.top_k), .high = INT_MAX},
+    {.name = "temperature", .kind = FIELD_REAL, .at = AT(sampling.temperature), .range = {WEFT_RANGE_TEMPERATURE}},
+    {.name = "top_p", .kind = FIELD_REAL, .at = AT(sampling.top_p), .range = {WEFT_RANGE_TOP_P}},
+    {.name = "top_k", .kind = FIELD_I32, .at = AT(sampling.top_k), .range = {WEFT_RANGE_TOP_K}},
     {.name = "thinking", .kind = FIELD_READ, .read = read_thinking},
     {.name = "output_config", .kind = FIELD_READ, .read = read_output},
     {.name = "output_format", .kind = FIELD_READ, .read = read_format},
@@ -81,14 +81,24 @@ static const field_row block_fields[] = {{.name = "type", .kind = FIELD_LATER},
                                          {.name = "cache_control", .kind = FIELD_KNOWN},
                                          {.name = "citations", .kind = FIELD_KNOWN}};
 
-/* One block's text, appended to *text. */
-static weft_status read_block(weft_gen *gen, const json_t *block, const char *field, bool of_model, weft_text *text,
+/* What the blocks of a message hold. */
+typedef struct block_texts {
+  weft_text text, thinking;
+} block_texts;
+
+/* Appends one block. Whether earlier thinking is shown to the model is for its template to say. */
+static weft_status read_block(weft_gen *gen, const json_t *block, const char *field, bool of_model, block_texts *out,
                               weft_refusal *why) {
   const char *type = json_string_value(json_object_get(block, "type"));
-  const json_t *words = json_object_get(block, "text");
+  const json_t *words = json_object_get(block, "text"), *thought = json_object_get(block, "thinking");
   char prefix[96];
   if (type == NULL) return field_wrong(why, field, "an object with a type");
-  if (of_model && (strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0)) return WEFT_OK;
+  if (of_model && strcmp(type, "redacted_thinking") == 0) return WEFT_OK; /* no model here can read it */
+  if (of_model && strcmp(type, "thinking") == 0) {
+    if (!json_is_string(thought)) return field_wrong(why, field, "{\"type\":\"thinking\",\"thinking\":\"...\"}");
+    weft_text_append(&out->thinking, json_string_value(thought), json_string_length(thought));
+    return WEFT_OK;
+  }
   if (strcmp(type, "tool_use") == 0 || strcmp(type, "tool_result") == 0) {
     return weft_refuse(why, 400, "unsupported", field, "%s is of type '%s': tool calls are not supported", field, type);
   }
@@ -96,26 +106,29 @@ static weft_status read_block(weft_gen *gen, const json_t *block, const char *fi
     return weft_refuse(why, 400, "unsupported", field, "%s is of type '%.32s'; only text is read", field, type);
   }
   if (!json_is_string(words)) return field_wrong(why, field, "{\"type\":\"text\",\"text\":\"...\"}");
-  weft_text_append(text, json_string_value(words), json_string_length(words));
+  weft_text_append(&out->text, json_string_value(words), json_string_length(words));
   (void)snprintf(prefix, sizeof prefix, "%.90s.", field);
   return fields_read(gen, block_fields, FIELDS_COUNT(block_fields), block, prefix, why);
 }
 
-/* A string, or blocks. What a model thought in earlier turns is not shown to it again, as Anthropic does. */
-static weft_status read_content(weft_gen *gen, const json_t *content, const char *field, bool of_model,
-                                const char **out, weft_refusal *why) {
-  *out = json_string_value(content);
-  if (*out != NULL) return WEFT_OK;
+/* A string, or blocks. */
+static weft_status read_content(weft_gen *gen, const json_t *content, const char *field, weft_chat_turn *turn,
+                                weft_refusal *why) {
+  bool of_model = strcmp(turn->role, "assistant") == 0;
+  turn->content = json_string_value(content);
+  if (turn->content != NULL) return WEFT_OK;
   if (!json_is_array(content)) return field_wrong(why, field, "a string or a list of blocks");
-  weft_text text = {0};
+  block_texts texts = {0};
   weft_status status = WEFT_OK;
   for (size_t i = 0; i < json_array_size(content) && status == WEFT_OK; i++) {
     char name[96];
     (void)snprintf(name, sizeof name, "%.64s[%zu]", field, i);
-    status = read_block(gen, json_array_get(content, i), name, of_model, &text, why);
+    status = read_block(gen, json_array_get(content, i), name, of_model, &texts, why);
   }
-  if (status == WEFT_OK) status = weft_dialect_keep(gen, &text, out, why);
-  weft_text_free(&text);
+  if (status == WEFT_OK) status = weft_dialect_keep(gen, &texts.text, &turn->content, why);
+  if (status == WEFT_OK && texts.thinking.n > 0) status = weft_dialect_keep(gen, &texts.thinking, &turn->thinking, why);
+  weft_text_free(&texts.text);
+  weft_text_free(&texts.thinking);
   return status;
 }
 
@@ -129,13 +142,12 @@ static weft_status read_message(weft_gen *gen, const json_t *message, size_t i, 
   weft_status status = fields_read(gen, rows, FIELDS_COUNT(rows), message, prefix, why);
   if (status != WEFT_OK) return status;
   turn->role = json_string_value(json_object_get(message, "role"));
-  bool of_model = turn->role != NULL && strcmp(turn->role, "assistant") == 0;
-  if (!of_model && (turn->role == NULL || strcmp(turn->role, "user") != 0)) {
+  if (turn->role == NULL || (strcmp(turn->role, "assistant") != 0 && strcmp(turn->role, "user") != 0)) {
     (void)snprintf(field, sizeof field, "messages[%zu].role", i);
     return field_wrong(why, field, "user or assistant; what the system says is the field system");
   }
   (void)snprintf(field, sizeof field, "messages[%zu].content", i);
-  return read_content(gen, json_object_get(message, "content"), field, of_model, &turn->content, why);
+  return read_content(gen, json_object_get(message, "content"), field, turn, why);
 }
 
 static weft_status read_messages(weft_gen *gen, weft_refusal *why) {
@@ -150,7 +162,7 @@ static weft_status read_messages(weft_gen *gen, weft_refusal *why) {
   if (turns == NULL) return field_no_memory(why);
   weft_status status = WEFT_OK;
   turns->role = "system";
-  if (system != NULL) status = read_content(gen, system, "system", false, &turns->content, why);
+  if (system != NULL) status = read_content(gen, system, "system", turns, why);
   for (size_t i = 0; i < n && status == WEFT_OK; i++) {
     status = read_message(gen, json_array_get(messages, i), i, &turns[i + n_system], why);
   }

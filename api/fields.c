@@ -32,9 +32,10 @@ static weft_status read_number(const field_row *row, const json_t *value, const 
   if (!json_is_number(value) || (whole && number != floor(number))) {
     return field_wrong(why, field, whole ? "a whole number" : "a number");
   }
-  if (!(number >= row->low && number <= row->high)) {
-    return weft_refuse(why, 400, "invalid_value", field, "%s is %.12g; it must be from %.10g to %.10g", field, number,
-                       row->low, row->high);
+  if (!weft_range_has(&row->range, number)) {
+    char allowed[WEFT_RANGE_TEXT];
+    return weft_refuse(why, 400, "invalid_value", field, "%s is %.12g; it must be %s", field, number,
+                       weft_range_text(&row->range, allowed));
   }
   if (row->kind == FIELD_REAL) *(float *)at = (float)number;
   if (row->kind == FIELD_U32) *(uint32_t *)at = (uint32_t)number;
@@ -57,12 +58,12 @@ static weft_status read_field(weft_gen *gen, const field_row *row, const json_t 
     case FIELD_SEED:
       if (!json_is_integer(value)) return field_wrong(why, field, "a whole number of at most 63 bits");
       gen->params.has_seed = true;
-      gen->params.seed = (uint64_t)json_integer_value(value);
+      gen->params.sampling.seed = (uint64_t)json_integer_value(value);
       return WEFT_OK;
     case FIELD_READ:
       return row->read(gen, value, field, why);
     case FIELD_REFUSED:
-      if (asks_for_nothing(value, row->low)) return WEFT_OK;
+      if (asks_for_nothing(value, row->nothing)) return WEFT_OK;
       return weft_refuse(why, 400, "unsupported", field, "%s: %s", field, row->instead);
     case FIELD_LATER:
     case FIELD_KNOWN:

@@ -10,6 +10,7 @@
 #include <jansson.h>
 
 #include "api/gen.h"
+#include "base/range.h"
 
 typedef enum field_kind {
   FIELD_BOOL = 1,
@@ -31,9 +32,10 @@ typedef struct field_row {
   const char *name;
   field_kind kind;
   size_t at;           /* in a weft_gen */
-  double low, high;    /* of a number, both allowed; low of FIELD_REFUSED: a number that asks for nothing */
+  weft_range range;    /* of a number */
   field_reader read;   /* FIELD_READ */
   const char *instead; /* FIELD_REFUSED: what is not done, or what to do */
+  double nothing;      /* FIELD_REFUSED: a number that asks for nothing */
 } field_row;
 
 #define FIELDS_COUNT(rows) (sizeof(rows) / sizeof *(rows))

@@ -166,7 +166,7 @@ static uint64_t caller_bytes(const weft_generation *g, const weft_generate_param
                                      .n_top = p->sampling.n_top_logprobs,
                                      .stop_bytes = g->stops.n_bytes,
                                      .format_bytes = g->grammar == NULL ? 0 : weft_grammar_bytes(g->grammar)};
-  return weft_generation_bytes(g->model, &need);
+  return weft_generation_bytes(g->model, &need) + p->kept_bytes;
 }
 
 static weft_status find_grammar(weft_generation *g, const weft_generate_params *p, weft_error *error) {

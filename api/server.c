@@ -223,6 +223,8 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
     weft_text_printf(out, "weft_http_connections_ended_total{reason=\"%s\"} %llu\n", end_names[i],
                      (unsigned long long)weft_http_ended(s->http, (weft_http_end)i));
   }
+  weft_prometheus_head(out, "weft_responses_bytes", "gauge", "Memory of responses that clients may ask for again.");
+  weft_text_printf(out, "weft_responses_bytes %llu\n", (unsigned long long)weft_responses_bytes(s->responses));
   weft_prometheus_head(out, "weft_log_lines_dropped_total", "counter", "Lines of the log that nobody took.");
   weft_text_printf(out, "weft_log_lines_dropped_total %llu\n", (unsigned long long)weft_log_dropped());
   weft_prometheus_head(out, "weft_http_worker_microseconds_total", "counter",
@@ -292,8 +294,14 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
     config.weight = weight;
     for (uint32_t i = 0; i < config.n_tenants; i++) weight[i] = weft_keys_options(o->keys)[i].weight;
   }
+  status = weft_responses_open(config.n_tenants, 0, &s->responses);
+  if (status != WEFT_OK) {
+    weft_free(s);
+    return weft_fail(error, status, "no memory for the server");
+  }
   status = weft_http_open(&config, &s->http, error);
   if (status != WEFT_OK) {
+    weft_responses_close(s->responses);
     weft_free(s);
     return status;
   }
@@ -308,6 +316,8 @@ uint32_t weft_server_port(const weft_server *s) {
 void weft_server_plan(const weft_server *s, weft_text *out) {
   weft_http_plan plan = weft_http_get_plan(s->http);
   double mib = 1024.0 * 1024.0;
+  weft_text_printf(out, "responses at most %.1f MiB that clients of /v1/responses may ask for again\n",
+                   WEFT_RESPONSES_BYTES / mib);
   weft_text_printf(out, "http     %.1f MiB at most for bodies being read, %.1f MiB for %u connections%s\n",
                    (double)plan.body_bytes / mib, (double)plan.connection_bytes * plan.n_connections / mib,
                    plan.n_connections, plan.tls ? " in TLS" : "");
@@ -338,5 +348,6 @@ void weft_server_close(weft_server *s) {
   if (s == NULL) return;
   atomic_store(&s->draining, true);
   weft_http_close(s->http);
+  weft_responses_close(s->responses);
   weft_free(s);
 }

@@ -131,6 +131,7 @@ typedef struct weft_generate_params {
   bool whole_tokens;                /* cut text deltas at token boundaries: decode(tokens) equals text */
   bool with_special;                /* print control tokens, too */
   bool collected;                   /* the caller keeps the whole answer until its end: count that memory, too */
+  size_t kept_bytes;                /* memory besides that the caller keeps until the end: count that, too */
   uint32_t timeout_ms;              /* 0: none; the request ends with "deadline" */
   int32_t priority;                 /* among requests of this tenant: each is worth 10 s of waiting */
   /* Out, may be NULL; of the first request of a submission. With status 3: an estimate of the milliseconds after which
