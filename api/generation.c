@@ -53,6 +53,7 @@ struct weft_generation {
   uint32_t n_given, n_released; /* tokens of deltas before the present one; of the present one */
   uint32_t n_ids;               /* tokens taken and not given before */
   weft_text text;               /* of the present delta */
+  weft_text stop;               /* the stop string that was found */
   weft_token_logprob *lp, *top;
   uint32_t lp_capacity, top_capacity;
   weft_text lp_bytes;
@@ -165,7 +166,7 @@ static uint64_t caller_bytes(const weft_generation *g, const weft_generate_param
                                      .n_top = p->sampling.n_top_logprobs,
                                      .stop_bytes = g->stops.n_bytes,
                                      .format_bytes = g->grammar == NULL ? 0 : weft_grammar_bytes(g->grammar)};
-  return weft_generation_bytes(g->model, &need);
+  return weft_generation_bytes(g->model, &need) + p->kept_bytes;
 }
 
 static weft_status find_grammar(weft_generation *g, const weft_generate_params *p, weft_error *error) {
@@ -342,6 +343,7 @@ void weft_generation_free(weft_generation *g) {
   prompt_close(&g->prompt);
   weft_text_free(&g->limbo);
   weft_text_free(&g->text);
+  weft_text_free(&g->stop);
   weft_text_free(&g->lp_bytes);
   weft_free(g->lp);
   weft_free(g->top);
@@ -371,7 +373,9 @@ static void release_text(weft_generation *g, bool all) {
   size_t end = 0, from = g->n_searched, n_new = g->limbo.n - from;
   if (!g->stopped && n_new > 0 &&
       weft_stops_read(&g->stops, &g->search, g->limbo.bytes + from, n_new, g->limbo_thinking, &end)) {
-    weft_text_append(&g->text, g->limbo.bytes, from + end - weft_stops_found(&g->stops, &g->search));
+    size_t n_stop = weft_stops_found(&g->stops, &g->search);
+    weft_text_append(&g->text, g->limbo.bytes, from + end - n_stop);
+    weft_text_append(&g->stop, g->limbo.bytes + from + end - n_stop, n_stop);
     g->stopped = true;
   }
   g->n_searched = g->limbo.n;
@@ -528,6 +532,7 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
       .kind = WEFT_DELTA_END,
       .text = "",
       .finish = weft_finish_text(g->event.finish),
+      .stop = g->stopped && g->event.finish == WEFT_FINISH_STOP ? g->stop.bytes : NULL,
       .error = g->event.finish == WEFT_FINISH_ERROR ? g->error : NULL,
       .retry_ms = to_ms(g->event.retry_us),
       .mean_logprob = u->n_answer == 0 ? -INFINITY : g->logprob_sum / u->n_answer,

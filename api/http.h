@@ -126,6 +126,9 @@ void weft_http_close(weft_http *http);
 const char *weft_exchange_method(const weft_exchange *exchange);
 const char *weft_exchange_path(const weft_exchange *exchange);
 const char *weft_exchange_id(const weft_exchange *exchange); /* X-Request-Id of the client, or a fresh one */
+/* How its refusals are written, from here on; at first as weft_refusal_json does. Only in begin. */
+typedef void (*weft_refusal_form)(const weft_refusal *why, const char *id, weft_text *out);
+void weft_exchange_set_refusals(weft_exchange *exchange, weft_refusal_form form);
 /* The host that the request names, with its port; NULL: it names none. Only in begin. */
 const char *weft_exchange_host(const weft_exchange *exchange);
 /* A header of the request, or NULL. Only in begin. */

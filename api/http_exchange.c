@@ -130,7 +130,11 @@ void weft_exchange_answer(weft_exchange *x, int code, const char *type, weft_tex
 
 void weft_exchange_refuse(weft_exchange *x, const weft_refusal *why) {
   weft_text body = {0};
-  weft_refusal_json(why, &body);
+  if (x->refusals == NULL) {
+    weft_refusal_json(why, &body);
+  } else {
+    x->refusals(why, x->id, &body);
+  }
   if (why->http == 401) weft_exchange_set_header(x, "WWW-Authenticate", "Bearer");
   char seconds[16];
   (void)snprintf(seconds, sizeof seconds, "%u", why->retry_s > 0 ? why->retry_s : 1);
@@ -138,6 +142,10 @@ void weft_exchange_refuse(weft_exchange *x, const weft_refusal *why) {
   if (why->http == 503) weft_exchange_set_header(x, "Retry-After", "5");
   weft_log(WEFT_LOG_INFO, "%s: refused: %d: %s", x->id, why->http, why->message);
   weft_exchange_answer(x, why->http, "application/json", &body);
+}
+
+void weft_exchange_set_refusals(weft_exchange *x, weft_refusal_form form) {
+  x->refusals = form;
 }
 
 static void set_source(weft_exchange *x, answer_kind kind, const weft_source *source) {

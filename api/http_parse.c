@@ -226,6 +226,7 @@ static weft_parse judge(weft_http_head *head, const char *authority, weft_http_f
   if (count_fields(head, "Host") > 1) return malformed(fault, "Host is there twice");
   if (head->host == NULL && head->minor == 1) return malformed(fault, "HTTP/1.1 needs the header field Host");
   if (count_fields(head, "Authorization") > 1) return malformed(fault, "Authorization is there twice");
+  if (count_fields(head, "X-Api-Key") > 1) return malformed(fault, "X-Api-Key is there twice");
   if (authority != NULL) head->host = authority;
   head->keep_alive = head->minor == 1 ? !lists(connection, "close") : lists(connection, "keep-alive");
   if (expect != NULL && strcasecmp(expect, "100-continue") != 0) {

@@ -34,8 +34,30 @@ weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, const wef
 /* The calls of message i, which is the assistant's; what a message of a tool says of the call that it answers. */
 weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
 weft_status weft_openai_result(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
+/* Readers of values that other dialects have, too; field is what refusals name. NULL: nothing was given. */
+weft_status weft_openai_stop(weft_gen *gen, const json_t *stop, const char *field, weft_refusal *why);
+weft_status weft_openai_mode(weft_gen *gen, const json_t *mode, const char *field, weft_refusal *why);
+weft_status weft_openai_diffusion(weft_gen *gen, const json_t *diffusion, const char *field, weft_refusal *why);
+/* Holds the answer to a format: value is its schema, its text or its list of texts, and nothing for any JSON object. */
+weft_status weft_openai_set_format(weft_gen *gen, const char *field, weft_format format, const json_t *value,
+                                   weft_refusal *why);
 /* Sets the format of the answer that a body asks for, by any of the names that it has (openai_format.c). */
 weft_status weft_openai_format(weft_gen *gen, const json_t *root, weft_refusal *why);
+
+/* What the two endpoints do not share: how a choice is written. */
+typedef struct weft_openai_form {
+  const char *object, *chunk_object;
+  bool prompt_ids_in_choice; /* else beside the choices */
+  /* The object of one choice, without its closing brace: a chunk of what was not sent yet, with finish the last one, or
+   * the whole. */
+  void (*chunk)(const weft_answer *answer, const weft_choice *choice, const char *finish, weft_text *out);
+  void (*whole)(const weft_answer *answer, const weft_choice *choice, weft_text *out);
+} weft_openai_form;
+
+extern const weft_openai_form weft_openai_chat_form, weft_openai_completions_form;
+/* Tokens with their logprobs as chat writes them, which other dialects took over; and as completions do. */
+void weft_openai_chat_logprobs(weft_choice *choice, const weft_delta *delta);
+void weft_openai_completions_logprobs(weft_choice *choice, const weft_delta *delta);
 
 extern const weft_dialect weft_openai_chat, weft_openai_completions;
 

@@ -19,7 +19,7 @@ static void put_token(const weft_token_logprob *t, weft_text *out) {
   weft_text_puts(out, "]");
 }
 
-static void add_logprobs(weft_choice *c, const weft_delta *d) {
+void weft_openai_chat_logprobs(weft_choice *c, const weft_delta *d) {
   weft_text *out = &c->logprobs[0];
   for (uint32_t i = 0; i < d->n_tokens; i++) {
     if (c->n_logprobs++ > 0) weft_text_puts(out, ",");
@@ -93,10 +93,5 @@ static void put_whole(const weft_answer *a, const weft_choice *c, weft_text *out
   put_ids(a, c, out);
 }
 
-const weft_dialect weft_openai_chat = {.id_prefix = "chatcmpl-",
-                                       .object = "chat.completion",
-                                       .chunk_object = "chat.completion.chunk",
-                                       .opens = true,
-                                       .logprobs = add_logprobs,
-                                       .chunk = put_chunk,
-                                       .whole = put_whole};
+const weft_openai_form weft_openai_chat_form = {
+    .object = "chat.completion", .chunk_object = "chat.completion.chunk", .chunk = put_chunk, .whole = put_whole};

@@ -10,7 +10,7 @@ static void put_logprob(double value, weft_text *out) {
   weft_json_real(out, value < -9999.0 ? -9999.0 : value);
 }
 
-static void add_logprobs(weft_choice *c, const weft_delta *d) {
+void weft_openai_completions_logprobs(weft_choice *c, const weft_delta *d) {
   for (uint32_t i = 0; i < d->n_tokens; i++) {
     const weft_token_logprob *t = &d->logprobs[i];
     if (c->n_logprobs++ > 0) {
@@ -75,10 +75,8 @@ static void put_whole(const weft_answer *a, const weft_choice *c, weft_text *out
   put_choice(a, c, c->finish, true, out);
 }
 
-const weft_dialect weft_openai_completions = {.id_prefix = "cmpl-",
-                                              .object = "text_completion",
-                                              .chunk_object = "text_completion",
-                                              .prompt_ids_in_choice = true,
-                                              .logprobs = add_logprobs,
-                                              .chunk = put_chunk,
-                                              .whole = put_whole};
+const weft_openai_form weft_openai_completions_form = {.object = "text_completion",
+                                                       .chunk_object = "text_completion",
+                                                       .prompt_ids_in_choice = true,
+                                                       .chunk = put_chunk,
+                                                       .whole = put_whole};

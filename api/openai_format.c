@@ -32,8 +32,9 @@ static weft_status set_text(weft_gen *gen, const char *field, weft_format format
 }
 
 /* A value of the body as the text of a format: strings as they are, all else as JSON. */
-static weft_status set_value(weft_gen *gen, const char *field, weft_format format, const json_t *value,
-                             weft_refusal *why) {
+weft_status weft_openai_set_format(weft_gen *gen, const char *field, weft_format format, const json_t *value,
+                                   weft_refusal *why) {
+  if (format == WEFT_FORMAT_JSON_OBJECT) return set_text(gen, field, format, "", 0, why);
   if (json_is_string(value) && (format != WEFT_FORMAT_CHOICE)) {
     return set_text(gen, field, format, json_string_value(value), json_string_length(value), why);
   }
@@ -59,7 +60,8 @@ static weft_status read_response_format(weft_gen *gen, const json_t *format, wef
   if (strcmp(type, "text") == 0) return WEFT_OK;
   if (strcmp(type, "json_object") == 0) {
     const json_t *schema = get(format, "schema"); /* as llama.cpp has it */
-    if (schema != NULL) return set_value(gen, "response_format.schema", WEFT_FORMAT_JSON_SCHEMA, schema, why);
+    if (schema != NULL)
+      return weft_openai_set_format(gen, "response_format.schema", WEFT_FORMAT_JSON_SCHEMA, schema, why);
     return set_text(gen, field, WEFT_FORMAT_JSON_OBJECT, "", 0, why);
   }
   if (strcmp(type, "json_schema") != 0) {
@@ -71,7 +73,7 @@ static weft_status read_response_format(weft_gen *gen, const json_t *format, wef
     return weft_refuse(why, 400, "invalid_value", "response_format.json_schema.schema",
                        "response_format.json_schema must be an object with a schema");
   }
-  return set_value(gen, "response_format.json_schema.schema", WEFT_FORMAT_JSON_SCHEMA, schema, why);
+  return weft_openai_set_format(gen, "response_format.json_schema.schema", WEFT_FORMAT_JSON_SCHEMA, schema, why);
 }
 
 /* vLLM's: an object with one of json, regex, choice, grammar, json_object. */
@@ -101,7 +103,7 @@ static weft_status read_structured(weft_gen *gen, const json_t *object, weft_ref
                            "%s is not supported: structured_outputs has json, json_object, regex, choice and grammar",
                            field);
     } else {
-      status = set_value(gen, field, row->format, value, why);
+      status = weft_openai_set_format(gen, field, row->format, value, why);
     }
     if (status != WEFT_OK) return status;
   }
@@ -118,7 +120,7 @@ weft_status weft_openai_format(weft_gen *gen, const json_t *root, weft_refusal *
   for (size_t i = 0; i < sizeof rows / sizeof *rows && status == WEFT_OK; i++) {
     const json_t *value = get(root, rows[i].name);
     bool nothing = value == NULL || (json_is_string(value) && json_string_length(value) == 0);
-    if (!nothing) status = set_value(gen, rows[i].name, rows[i].format, value, why);
+    if (!nothing) status = weft_openai_set_format(gen, rows[i].name, rows[i].format, value, why);
   }
   return status;
 }

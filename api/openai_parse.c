@@ -351,20 +351,21 @@ static weft_status read_prompts(weft_gen *gen, const json_t *prompt, weft_refusa
 
 /* ---- what the tables cannot say ---- */
 
-static weft_status read_stop(weft_gen *gen, const json_t *stop, weft_refusal *why) {
+weft_status weft_openai_stop(weft_gen *gen, const json_t *stop, const char *field, weft_refusal *why) {
   if (stop == NULL) return WEFT_OK;
   bool one = json_is_string(stop);
   size_t n = one ? 1 : json_array_size(stop);
-  if (!one && !json_is_array(stop)) return wrong(why, "stop", "a string or a list of strings");
+  if (!one && !json_is_array(stop)) return wrong(why, field, "a string or a list of strings");
   if (n > STOPS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "stop", "stop has %zu strings; at most %d are allowed", n, STOPS_MAX);
+    return weft_refuse(why, 400, "invalid_value", field, "%s has %zu strings; at most %d are allowed", field, n,
+                       STOPS_MAX);
   }
   const char **list = weft_gen_alloc(gen, n == 0 ? 1 : n, sizeof *list);
   if (list == NULL) return no_memory(why);
   for (size_t i = 0; i < n; i++) {
     const json_t *item = one ? stop : json_array_get(stop, i);
     list[i] = json_string_value(item);
-    if (list[i] == NULL || list[i][0] == 0) return wrong(why, "stop", "made of strings that are not empty");
+    if (list[i] == NULL || list[i][0] == 0) return wrong(why, field, "made of strings that are not empty");
   }
   gen->params.stop = list;
   gen->params.n_stop = (uint32_t)n;
@@ -421,7 +422,7 @@ static weft_status read_logprobs(weft_gen *gen, weft_openai_kind kind, const jso
   return status;
 }
 
-static weft_status read_mode(weft_gen *gen, const json_t *mode, weft_refusal *why) {
+weft_status weft_openai_mode(weft_gen *gen, const json_t *mode, const char *field, weft_refusal *why) {
   const char *word = json_string_value(mode);
   if (mode == NULL) return WEFT_OK;
   if (word != NULL && strcmp(word, "auto") == 0) {
@@ -431,18 +432,18 @@ static weft_status read_mode(weft_gen *gen, const json_t *mode, weft_refusal *wh
   } else if (word != NULL && strcmp(word, "diffusion") == 0) {
     gen->params.mode = WEFT_MODE_DIFFUSION;
   } else {
-    return wrong(why, "mode", "\"autoregressive\", \"diffusion\" or \"auto\"");
+    return wrong(why, field, "\"autoregressive\", \"diffusion\" or \"auto\"");
   }
   return WEFT_OK;
 }
 
 /* The object `diffusion` is an extension of this server, so an unknown name in it is a mistake, not a field of another
  * dialect. */
-static weft_status read_diffusion(weft_gen *gen, const json_t *diffusion, weft_refusal *why) {
+weft_status weft_openai_diffusion(weft_gen *gen, const json_t *diffusion, const char *field, weft_refusal *why) {
   const char *key;
   json_t *value;
   if (diffusion == NULL) return WEFT_OK;
-  if (!json_is_object(diffusion)) return wrong(why, "diffusion", "an object");
+  if (!json_is_object(diffusion)) return wrong(why, field, "an object");
   json_object_foreach((json_t *)diffusion, key, value) {
     char name[64];
     const field_row *row = NULL;
@@ -581,10 +582,10 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   weft_status status = check_refused(root, why);
   if (status == WEFT_OK) status = read_fields(gen, kind, root, why);
   if (status == WEFT_OK) status = read_choices(gen, kind, root, why);
-  if (status == WEFT_OK) status = read_mode(gen, get(root, "mode"), why);
-  if (status == WEFT_OK) status = read_diffusion(gen, get(root, "diffusion"), why);
+  if (status == WEFT_OK) status = weft_openai_mode(gen, get(root, "mode"), "mode", why);
+  if (status == WEFT_OK) status = weft_openai_diffusion(gen, get(root, "diffusion"), "diffusion", why);
   if (status == WEFT_OK) status = weft_openai_format(gen, root, why);
-  if (status == WEFT_OK) status = read_stop(gen, get(root, "stop"), why);
+  if (status == WEFT_OK) status = weft_openai_stop(gen, get(root, "stop"), "stop", why);
   if (status == WEFT_OK) status = read_bias(gen, get(root, "logit_bias"), why);
   if (status == WEFT_OK) status = read_logprobs(gen, kind, root, why);
   if (status == WEFT_OK) status = read_stream(gen, root, why);

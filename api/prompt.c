@@ -103,7 +103,8 @@ weft_status prompt_encode(const weft_served_model *m, const weft_prompt *p, cons
                      p->n_tools > 0 ? "tools need" : "chat_template_kwargs needs");
   }
   if (p->tokens != NULL) return copy_tokens(p->tokens, p->n_tokens, &out->tokens, error);
-  return encode_text(m, p, form->text_flags, &out->tokens, error);
+  unsigned control = p->control_tokens ? (unsigned)WEFT_ENCODE_PARSE_SPECIAL : 0u;
+  return encode_text(m, p, form->text_flags | control, &out->tokens, error);
 }
 
 weft_status prompt_copy(const encoded_prompt *from, encoded_prompt *out, weft_error *error) {

@@ -6,6 +6,24 @@
 const weft_endpoint weft_endpoints[] = {
     {"POST", "/v1/chat/completions", WEFT_ACCESS_TENANT, false, weft_handle_chat},
     {"POST", "/v1/completions", WEFT_ACCESS_TENANT, false, weft_handle_completions},
+    {"POST", "/v1/responses", WEFT_ACCESS_TENANT, false, weft_handle_responses},
+    {"GET", "/v1/responses/*", WEFT_ACCESS_TENANT, false, weft_handle_response},
+    {"DELETE", "/v1/responses/*", WEFT_ACCESS_TENANT, false, weft_handle_response_delete},
+    {"POST", "/v1/messages", WEFT_ACCESS_TENANT, false, weft_handle_messages},
+    {"POST", "/v1/messages/count_tokens", WEFT_ACCESS_TENANT, false, weft_handle_count_tokens},
+    {"POST", "/api/chat", WEFT_ACCESS_TENANT, false, weft_handle_ollama_chat},
+    {"POST", "/api/generate", WEFT_ACCESS_TENANT, false, weft_handle_ollama_generate},
+    {"GET", "/api/tags", WEFT_ACCESS_TENANT, false, weft_handle_ollama_tags},
+    {"POST", "/api/show", WEFT_ACCESS_TENANT, false, weft_handle_ollama_show},
+    {"GET", "/api/ps", WEFT_ACCESS_TENANT, false, weft_handle_ollama_ps},
+    {"GET", "/api/version", WEFT_ACCESS_OPEN, true, weft_handle_version},
+    {"POST", "/api/embed", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
+    {"POST", "/api/embeddings", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
+    {"POST", "/api/pull", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
+    {"POST", "/api/push", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
+    {"POST", "/api/create", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
+    {"POST", "/api/copy", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
+    {"DELETE", "/api/delete", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
     {"GET", "/v1/models", WEFT_ACCESS_TENANT, true, weft_handle_models},
     {"GET", "/v1/models/*", WEFT_ACCESS_TENANT, true, weft_handle_model},
     {"POST", "/tokenize", WEFT_ACCESS_TENANT, false, weft_handle_tokenize},
@@ -27,6 +45,17 @@ const weft_endpoint weft_endpoints[] = {
 const uint32_t weft_n_endpoints = sizeof weft_endpoints / sizeof *weft_endpoints;
 _Static_assert(sizeof weft_endpoints / sizeof *weft_endpoints <= WEFT_ENDPOINTS_MAX,
                "the counters have a row for each route");
+
+weft_refusal_form weft_router_refusals(const char *path) {
+  static const struct {
+    const char *beginning;
+    weft_refusal_form form;
+  } rows[] = {{"/v1/messages", weft_anthropic_refusal}, {"/api/", weft_ollama_refusal}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    if (strncmp(path, rows[i].beginning, strlen(rows[i].beginning)) == 0) return rows[i].form;
+  }
+  return NULL;
+}
 
 static bool path_fits(const char *pattern, const char *path) {
   size_t n = strlen(pattern);

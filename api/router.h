@@ -11,6 +11,7 @@
 
 #include "api/http.h"
 #include "api/json_scan.h"
+#include "api/responses_store.h"
 #include "api/server.h"
 
 /* Who may ask: a client with such an API key where the server has keys, else as the words after the semicolon say. */
@@ -38,6 +39,7 @@ struct weft_server {
   const char *const *origins;
   uint32_t n_origins;
   weft_json_size json_limits; /* of a body, before it is parsed */
+  weft_responses *responses;  /* those that clients may ask for again */
   atomic_bool draining;
   atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;
@@ -50,9 +52,28 @@ extern const uint32_t weft_n_endpoints;
  */
 const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow, weft_refusal *why);
 
+/* How refusals at a path look: as the dialect of the path has them; NULL: the common form. */
+weft_refusal_form weft_router_refusals(const char *path);
+
 /* openai.c */
 void weft_handle_chat(weft_server *server, weft_exchange *x);
 void weft_handle_completions(weft_server *server, weft_exchange *x);
+/* anthropic.c */
+void weft_handle_messages(weft_server *server, weft_exchange *x);
+void weft_handle_count_tokens(weft_server *server, weft_exchange *x);
+void weft_anthropic_refusal(const weft_refusal *why, const char *id, weft_text *out);
+/* ollama.c, ollama_models.c */
+void weft_handle_ollama_chat(weft_server *server, weft_exchange *x);
+void weft_handle_ollama_generate(weft_server *server, weft_exchange *x);
+void weft_handle_ollama_tags(weft_server *server, weft_exchange *x);
+void weft_handle_ollama_ps(weft_server *server, weft_exchange *x);
+void weft_handle_ollama_show(weft_server *server, weft_exchange *x);
+void weft_handle_ollama_not_here(weft_server *server, weft_exchange *x);
+void weft_ollama_refusal(const weft_refusal *why, const char *id, weft_text *out);
+/* responses.c */
+void weft_handle_responses(weft_server *server, weft_exchange *x);
+void weft_handle_response(weft_server *server, weft_exchange *x);
+void weft_handle_response_delete(weft_server *server, weft_exchange *x);
 /* service.c */
 void weft_handle_models(weft_server *server, weft_exchange *x);
 void weft_handle_model(weft_server *server, weft_exchange *x);

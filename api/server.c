@@ -30,16 +30,24 @@ static uint32_t code_index(int code) {
 
 /* ---- keys ---- */
 
-static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access access, weft_refusal *why) {
+/* What it sends as its key, where OpenAI's clients send one or else where Anthropic's do; NULL: none. */
+static const char *key_of(weft_exchange *x, bool *sent) {
   static const char scheme[] = "Bearer ";
-  const char *header = weft_exchange_header(x, "Authorization");
+  const char *header = weft_exchange_header(x, "Authorization"), *bare = weft_exchange_header(x, "X-Api-Key");
+  *sent = header != NULL || bare != NULL;
+  if (header == NULL) return bare;
+  return strncasecmp(header, scheme, sizeof scheme - 1) == 0 ? header + sizeof scheme - 1 : NULL;
+}
+
+static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access access, weft_refusal *why) {
+  bool sent;
+  const char *key = key_of(x, &sent);
   weft_note *note = weft_exchange_note(x);
-  bool known = header == NULL && weft_keys_find_none(s->keys, &note->tenant);
-  if (!known && (header == NULL || strncasecmp(header, scheme, sizeof scheme - 1) != 0)) {
+  bool known = !sent && weft_keys_find_none(s->keys, &note->tenant);
+  if (!known && key == NULL) {
     return weft_refuse(why, 401, "missing_api_key", NULL,
                        "an API key is needed: send the header Authorization: Bearer KEY");
   }
-  const char *key = known ? "" : header + sizeof scheme - 1;
   if (!known && !weft_keys_find(s->keys, key, strlen(key), &note->tenant))
     return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
   note->has_tenant = true;
@@ -159,6 +167,7 @@ static bool begin(void *self, weft_exchange *x) {
   note->route = route;
   note->begun_us = weft_clock_us();
   note->index = route == NULL ? WEFT_ENDPOINTS_MAX : (uint32_t)(route - weft_endpoints);
+  weft_exchange_set_refusals(x, weft_router_refusals(weft_exchange_path(x)));
   bool preflight = is_preflight(x);
   weft_status status = weft_http_is_loopback(s->http) ? check_host(s, x, &who) : WEFT_OK;
   if (status == WEFT_OK) status = check_origin(s, x, &who);
@@ -224,6 +233,8 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
     weft_text_printf(out, "weft_http_connections_ended_total{reason=\"%s\"} %llu\n", end_names[i],
                      (unsigned long long)weft_http_ended(s->http, (weft_http_end)i));
   }
+  weft_prometheus_head(out, "weft_responses_bytes", "gauge", "Memory of responses that clients may ask for again.");
+  weft_text_printf(out, "weft_responses_bytes %llu\n", (unsigned long long)weft_responses_bytes(s->responses));
   weft_prometheus_head(out, "weft_log_lines_dropped_total", "counter", "Lines of the log that nobody took.");
   weft_text_printf(out, "weft_log_lines_dropped_total %llu\n", (unsigned long long)weft_log_dropped());
   weft_prometheus_head(out, "weft_http_worker_microseconds_total", "counter",
@@ -293,8 +304,14 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
     config.weight = weight;
     for (uint32_t i = 0; i < config.n_tenants; i++) weight[i] = weft_keys_options(o->keys)[i].weight;
   }
+  status = weft_responses_open(config.n_tenants, 0, &s->responses);
+  if (status != WEFT_OK) {
+    weft_free(s);
+    return weft_fail(error, status, "no memory for the server");
+  }
   status = weft_http_open(&config, &s->http, error);
   if (status != WEFT_OK) {
+    weft_responses_close(s->responses);
     weft_free(s);
     return status;
   }
@@ -309,6 +326,8 @@ uint32_t weft_server_port(const weft_server *s) {
 void weft_server_plan(const weft_server *s, weft_text *out) {
   weft_http_plan plan = weft_http_get_plan(s->http);
   double mib = 1024.0 * 1024.0;
+  weft_text_printf(out, "responses at most %.1f MiB that clients of /v1/responses may ask for again\n",
+                   WEFT_RESPONSES_BYTES / mib);
   weft_text_printf(out, "http     %.1f MiB at most for bodies being read, %.1f MiB for %u connections%s\n",
                    (double)plan.body_bytes / mib, (double)plan.connection_bytes * plan.n_connections / mib,
                    plan.n_connections, plan.tls ? " in TLS" : "");
@@ -339,5 +358,6 @@ void weft_server_close(weft_server *s) {
   if (s == NULL) return;
   atomic_store(&s->draining, true);
   weft_http_close(s->http);
+  weft_responses_close(s->responses);
   weft_free(s);
 }

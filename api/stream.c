@@ -7,7 +7,6 @@
 
 #include "api/json.h"
 #include "api/runtime.h"
-#include "api/sse.h"
 #include "base/memory.h"
 
 enum { PULL_BYTES = 16384, DELTAS_PER_PULL = 64, TOKENS_PER_PULL = 512 };
@@ -39,6 +38,7 @@ static void close_answer(void *self) {
     weft_text_free(&c->ids);
     for (int k = 0; k < 4; k++) weft_text_free(&c->logprobs[k]);
   }
+  if (a->own != NULL) a->dialect->close(a->own);
   weft_free(a->choice);
   weft_free(a->id);
   weft_free(a);
@@ -51,87 +51,32 @@ static void cancel_all(void *self) {
 
 /* ---- what is written ---- */
 
-static void put_prompt_ids(const weft_choice *c, weft_text *out) {
-  const int32_t *ids;
-  uint32_t n = weft_prompt_tokens(c->generation, &ids);
-  weft_text_puts(out, ",\"prompt_token_ids\":");
-  weft_json_ids(out, ids, n);
-}
-
-static void put_head(const weft_answer *a, const char *object, weft_text *out) {
-  weft_text_puts(out, "{\"id\":");
-  weft_json_words(out, a->id);
-  weft_text_printf(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object, (long long)a->created);
-  weft_json_words(out, a->model);
-}
-
-static void put_usage(const weft_answer *a, weft_text *out) {
-  uint64_t prompt = 0, cached = 0, completion = 0, thinking = 0, canvases = 0, steps = 0;
+weft_answer_usage weft_answer_get_usage(const weft_answer *a) {
+  weft_answer_usage u = {0};
   for (uint32_t i = 0; i < a->n; i++) {
     const weft_choice *c = &a->choice[i];
-    if (i % a->n_per_prompt == 0) { /* the choices of a prompt read it once */
-      prompt += c->usage.prompt_tokens;
-      cached += c->usage.cached_tokens;
+    if (i % a->n_per_prompt == 0) {
+      u.prompt += c->usage.prompt_tokens;
+      u.cached += c->usage.cached_tokens;
     }
-    completion += c->usage.completion_tokens;
-    thinking += c->n_thinking_tokens;
-    canvases += c->usage.canvases;
-    steps += c->usage.denoise_steps;
+    u.completion += c->usage.completion_tokens;
+    u.thinking += c->n_thinking_tokens;
+    u.canvases += c->usage.canvases;
+    u.steps += c->usage.denoise_steps;
   }
-  weft_text_printf(out, "{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu",
-                   (unsigned long long)prompt, (unsigned long long)completion,
-                   (unsigned long long)(prompt + completion));
-  weft_text_printf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}", (unsigned long long)cached);
-  weft_text_printf(out,
-                   ",\"completion_tokens_details\":{\"reasoning_tokens\":%llu,\"canvases\":%llu,"
-                   "\"denoise_steps\":%llu}}",
-                   (unsigned long long)thinking, (unsigned long long)canvases, (unsigned long long)steps);
+  return u;
 }
 
-/* One event with one choice in it. */
+static void put_begin(const weft_answer *a, weft_choice *c, weft_text *out) {
+  if (c->begun || a->dialect->begin == NULL) return;
+  a->dialect->begin(a, c, out);
+  c->begun = true;
+}
+
 static void put_chunk(const weft_answer *a, weft_choice *c, const char *finish, weft_text *out) {
-  weft_sse_begin(out, NULL);
-  put_head(a, a->dialect->chunk_object, out);
-  if (!c->begun && a->token_ids && !a->dialect->prompt_ids_in_choice) put_prompt_ids(c, out);
-  weft_text_puts(out, ",\"choices\":[");
   a->dialect->chunk(a, c, finish, out);
-  if (!c->begun && a->token_ids && a->dialect->prompt_ids_in_choice) put_prompt_ids(c, out);
-  weft_text_puts(out, a->include_usage ? "}],\"usage\":null}" : "}]}");
-  weft_sse_end(out);
   c->begun = true;
   clear_choice(c);
-}
-
-/* A chunk without choices with more fields beside: clients that read every event as a chunk find nothing new in it. */
-static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_delta *d, weft_text *out) {
-  weft_sse_begin(out, "replace");
-  put_head(a, a->dialect->chunk_object, out);
-  weft_text_puts(out, a->include_usage ? ",\"choices\":[],\"usage\":null" : ",\"choices\":[]");
-  weft_text_printf(out, ",\"index\":%u,\"block\":%u,\"step\":%u,\"text\":", c->index, d->block, d->step);
-  weft_json_string(out, d->text, d->n_text);
-  weft_text_printf(out, ",\"accepted\":%u,\"positions\":%u,\"stopped\":%s,\"temperature\":", d->accepted, d->n_tokens,
-                   d->stopped ? "true" : "false");
-  weft_json_real(out, (double)d->step_temperature);
-  weft_text_puts(out, ",\"mean_entropy\":");
-  weft_json_real(out, (double)d->mean_entropy);
-  if (a->token_ids) {
-    weft_text_puts(out, ",\"token_ids\":");
-    weft_json_ids(out, d->tokens, d->n_tokens);
-  }
-  weft_text_puts(out, "}");
-  weft_sse_end(out);
-}
-
-static void put_last(const weft_answer *a, weft_text *out) {
-  if (a->include_usage) {
-    weft_sse_begin(out, NULL);
-    put_head(a, a->dialect->chunk_object, out);
-    weft_text_puts(out, ",\"choices\":[],\"usage\":");
-    put_usage(a, out);
-    weft_text_puts(out, "}");
-    weft_sse_end(out);
-  }
-  weft_sse_done(out);
 }
 
 /* Numbers the choices that are given: of each prompt the most likely ones, the earlier of equals. */
@@ -148,28 +93,6 @@ static void choose(weft_answer *a) {
       best->index = index++;
     }
   }
-}
-
-static const weft_choice *choice_at(const weft_answer *a, uint32_t index) {
-  const weft_choice *c = a->choice;
-  while (c->index != index) c++;
-  return c;
-}
-
-static void put_whole(const weft_answer *a, weft_text *out) {
-  put_head(a, a->dialect->object, out);
-  if (a->token_ids && !a->dialect->prompt_ids_in_choice) put_prompt_ids(&a->choice[0], out);
-  weft_text_puts(out, ",\"choices\":[");
-  for (uint32_t i = 0; i < a->n / a->n_per_prompt * a->n_given; i++) {
-    const weft_choice *c = choice_at(a, i);
-    if (i > 0) weft_text_puts(out, ",");
-    a->dialect->whole(a, c, out);
-    if (a->token_ids && a->dialect->prompt_ids_in_choice) put_prompt_ids(c, out);
-    weft_text_puts(out, "}");
-  }
-  weft_text_puts(out, "],\"usage\":");
-  put_usage(a, out);
-  weft_text_puts(out, "}");
 }
 
 /* ---- taking deltas ---- */
@@ -206,12 +129,13 @@ static weft_status refuse_end(const weft_delta *end, weft_refusal *why) {
 static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
   c->ended = true;
   c->finish = d->finish;
+  c->stop = d->stop;
   c->usage = d->usage;
   c->mean_logprob = d->mean_logprob;
   a->n_ended += 1;
   weft_status status = refuse_end(d, why);
   if (status != WEFT_OK || !a->stream) return status;
-  if (!c->begun && a->dialect->opens) put_chunk(a, c, NULL, out);
+  put_begin(a, c, out);
   put_chunk(a, c, d->finish, out);
   return WEFT_OK;
 }
@@ -219,10 +143,10 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
 static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
   if (d->kind == WEFT_DELTA_END) return take_end(a, c, d, why, out);
   if (d->kind == WEFT_DELTA_CANVAS) {
-    if (a->stream && a->canvas_events) put_canvas(a, c, d, out);
+    if (a->stream && a->canvas_events) a->dialect->canvas(a, c, d, out);
     return WEFT_OK;
   }
-  if (a->stream && !c->begun && a->dialect->opens) put_chunk(a, c, NULL, out);
+  if (a->stream) put_begin(a, c, out);
   keep_text(a, c, d);
   if (choice_status(c) != WEFT_OK) return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
   bool says = c->text.n > 0 || c->thinking.n > 0 || c->n_ids > 0 || c->n_logprobs > 0;
@@ -261,14 +185,11 @@ static weft_pull pull_stream(void *self, weft_exchange *x, weft_text *out) {
   if (status == WEFT_AGAIN) return WEFT_PULL_WAIT;
   if (status != WEFT_OK) {
     cancel_all(a);
-    weft_sse_begin(out, NULL);
-    weft_refusal_json(&why, out);
-    weft_sse_end(out);
-    weft_sse_done(out);
+    a->dialect->fault(a, &why, out);
     return WEFT_PULL_END;
   }
   if (a->n_ended < a->n) return WEFT_PULL_MORE;
-  put_last(a, out);
+  a->dialect->last(a, out);
   return WEFT_PULL_END;
 }
 
@@ -286,7 +207,7 @@ static weft_pull pull_whole(void *self, weft_exchange *x, weft_text *out) {
   }
   if (a->n_ended < a->n) return WEFT_PULL_MORE;
   if (a->n_given < a->n_per_prompt) choose(a);
-  put_whole(a, &body);
+  a->dialect->whole(a, &body);
   weft_exchange_answer(x, 200, "application/json", &body);
   return WEFT_PULL_END;
 }
@@ -303,7 +224,12 @@ static const char *served_name(const weft_runtime *rt, const char *asked) {
 static weft_answer *open_answer(const weft_answer_config *config, weft_exchange *x) {
   const weft_gen *gen = config->gen;
   weft_answer *a = weft_alloc(1, sizeof *a);
-  if (a == NULL) return NULL;
+  bool lacks_own = config->dialect->close != NULL && config->own == NULL; /* there was no memory for it */
+  if (a == NULL || lacks_own) {
+    if (config->own != NULL) config->dialect->close(config->own);
+    weft_free(a);
+    return NULL;
+  }
   struct timespec now;
   (void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail with this clock */
   weft_text id = {0};
@@ -319,7 +245,8 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
                      .canvas_events = gen->canvas_events,
                      .logprobs = gen->params.sampling.logprobs,
                      .n_per_prompt = gen->n_choices,
-                     .n_given = gen->n_given};
+                     .n_given = gen->n_given,
+                     .own = config->own};
   a->choice = weft_alloc((size_t)gen->n_prompts * gen->n_choices, sizeof *a->choice);
   if (a->choice != NULL && weft_text_status(&id) == WEFT_OK && id.bytes != NULL) return a;
   close_answer(a);
@@ -334,7 +261,7 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
   for (uint32_t p = 0; p < gen->n_prompts; p++) {
     params[p] = gen->params;
     params[p].tenant = config->tenant;
-    params[p].collected = !gen->stream;
+    params[p].collected = !gen->stream || a->dialect->keeps_text;
     params[p].prompt = gen->prompt[p];
   }
   params->retry_ms = &retry_ms;
@@ -385,7 +312,7 @@ void weft_answer_start(const weft_answer_config *config, weft_exchange *x) {
   weft_source source = {
       .pull = a->stream ? pull_stream : pull_whole, .left = cancel_all, .close = close_answer, .self = a};
   if (a->stream) {
-    weft_exchange_stream(x, WEFT_SSE_TYPE, &source);
+    weft_exchange_stream(x, a->dialect->stream_type, &source);
   } else {
     weft_exchange_later(x, &source);
   }

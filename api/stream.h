@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Answering a weft_gen over HTTP: one generation for each prompt and choice, and their deltas in the shape of a
- * dialect, as events or as one body.
+ * dialect, as a stream or as one body.
  *
  * Law: the answer is one source of its exchange (api/http.h). It takes deltas only in pull, so a slow reader delays
  * itself alone; a client that leaves cancels every generation (left), and close frees them. A fault of one choice ends
- * the whole request: with a refusal before anything was sent, else with an error event. A dialect writes one choice at
- * a time; the envelope around the choices is written here. Where fewer choices are given than made (best_of), they are
- * the most likely ones by mean log probability of a token, in that order. */
+ * the whole request: with a refusal before anything was sent, else with an error in the stream. What is written and when
+ * is decided here; a dialect only says how it looks. Where fewer choices are given than made (best_of), they are the most
+ * likely ones by mean log probability of a token, in that order. */
 #ifndef WEFT_API_STREAM_H
 #define WEFT_API_STREAM_H
 
@@ -39,21 +39,30 @@ typedef struct weft_choice {
   uint64_t text_offset;        /* bytes of text before the next token */
   uint32_t n_thinking_tokens;
   const char *finish;  /* once ended */
+  const char *stop;    /* once ended: the stop string that did it, or NULL */
   double mean_logprob; /* once ended */
   weft_usage_counts usage;
 } weft_choice;
 
-/* How a dialect writes; its members are static data and functions. */
+/* How a dialect writes; its members are static data and functions, each of which appends to out. */
 typedef struct weft_dialect {
-  const char *id_prefix, *object, *chunk_object;
-  bool prompt_ids_in_choice; /* token ids of the prompt stand in each choice, else beside the choices */
-  bool opens;                /* a stream begins with a chunk without text */
-  /* Adds the logprobs of a delta to choice->logprobs. */
+  const char *id_prefix;
+  const char *stream_type; /* Content-Type of a stream */
+  bool keeps_text;         /* a stream's end repeats the whole answer, which is kept until then */
+  /* Adds the logprobs of a delta to choice->logprobs; NULL: the dialect never asks for any. */
   void (*logprobs)(weft_choice *choice, const weft_delta *delta);
-  /* The object of one choice, without its closing brace. chunk: what was not sent yet; with finish it is the last
-   * chunk. whole: the whole choice. */
+  /* A stream: what comes before the first text of a choice (NULL: nothing), what was not sent yet of a choice (with finish
+   * the last of it), a canvas as it stands (NULL: text that was sent is never replaced, so only committed text is), the
+   * end, and a fault in place of the end. */
+  void (*begin)(const weft_answer *answer, const weft_choice *choice, weft_text *out);
   void (*chunk)(const weft_answer *answer, const weft_choice *choice, const char *finish, weft_text *out);
-  void (*whole)(const weft_answer *answer, const weft_choice *choice, weft_text *out);
+  void (*canvas)(const weft_answer *answer, const weft_choice *choice, const weft_delta *delta, weft_text *out);
+  void (*last)(const weft_answer *answer, weft_text *out);
+  void (*fault)(const weft_answer *answer, const weft_refusal *why, weft_text *out);
+  /* The whole answer as one body. */
+  void (*whole)(const weft_answer *answer, weft_text *out);
+  void (*close)(void *own); /* NULL: the dialect keeps nothing of its own */
+  const void *form;         /* the dialect's: what its endpoints do not share */
 } weft_dialect;
 
 struct weft_answer {
@@ -66,7 +75,14 @@ struct weft_answer {
   weft_choice *choice;
   uint32_t n, n_per_prompt, n_ended, turn;
   uint32_t n_given; /* how many of n_per_prompt the client gets */
+  void *own;        /* what the dialect keeps with the answer */
 };
+
+/* What all choices took together. The choices of a prompt read it once. */
+typedef struct weft_answer_usage {
+  uint64_t prompt, cached, completion, thinking, canvases, steps;
+} weft_answer_usage;
+weft_answer_usage weft_answer_get_usage(const weft_answer *answer);
 
 typedef struct weft_answer_config {
   weft_runtime *runtime;
@@ -74,6 +90,7 @@ typedef struct weft_answer_config {
   const weft_gen *gen; /* copied from; may be closed afterwards */
   uint32_t tenant;
   bool draining;
+  void *own; /* the answer's from here on, also when the exchange is refused */
 } weft_answer_config;
 
 /* Submits every generation and gives the exchange a source that answers; or refuses the exchange. On a worker. */

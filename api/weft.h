@@ -134,6 +134,7 @@ typedef struct weft_generate_params {
   bool whole_tokens;                /* cut text deltas at token boundaries: decode(tokens) equals text */
   bool with_special;                /* print control tokens, too */
   bool collected;                   /* the caller keeps the whole answer until its end: count that memory, too */
+  size_t kept_bytes;                /* memory besides that the caller keeps until the end: count that, too */
   uint32_t timeout_ms;              /* 0: none; the request ends with "deadline" */
   int32_t priority;                 /* among requests of this tenant: each is worth 10 s of waiting */
   /* Out, may be NULL; of the first request of a submission. With status 3: an estimate of the milliseconds after which
@@ -181,10 +182,11 @@ typedef struct weft_delta {
   const int32_t *canvas_in, *drawn, *canvas_out; /* CANVAS with trace: [n_tokens] */
   const float *entropy;
   const uint8_t *accepted_mask;
-  const char *finish;      /* END: "stop", "length", "cancelled", "deadline", "error", "evicted" (below) */
-  const char *error;       /* END with "error": one line */
-  uint32_t retry_ms;       /* END with "evicted": after how many milliseconds to come again */
-  double mean_logprob;     /* END with score: per token of the answer; -INFINITY without tokens */
+  const char *finish;  /* END: "stop", "length", "cancelled", "deadline", "error", "evicted" (below) */
+  const char *stop;    /* END with "stop": the stop string that ended it, until free; NULL: the model itself ended */
+  const char *error;   /* END with "error": one line */
+  uint32_t retry_ms;   /* END with "evicted": after how many milliseconds to come again */
+  double mean_logprob; /* END with score: per token of the answer; -INFINITY without tokens */
   weft_usage_counts usage; /* END */
 } weft_delta;
 

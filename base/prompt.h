@@ -52,6 +52,7 @@ typedef struct weft_prompt {
   bool thinking;    /* with turns: the model may think before it answers, where its template has a switch for that */
   const char *text; /* a plain prompt; control tokens in it are text */
   size_t n_text;
+  bool control_tokens;   /* with text: what is spelt like a control token is one; the caller is its own template */
   const int32_t *tokens; /* a prompt as token ids */
   uint32_t n_tokens;
 } weft_prompt;

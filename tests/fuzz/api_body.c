@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/openai.h"
+#include "api/anthropic.h"
+#include "api/ollama.h"
+#include "api/responses.h"
 #include "model/sampler.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -40,9 +42,10 @@ static void read_prompt(const weft_prompt *p) {
   for (uint32_t i = 0; i < p->n_tokens; i++) REQUIRE(p->tokens[i] >= 0);
 }
 
-static void read_gen(const weft_gen *gen) {
+/* empty: Ollama has requests that ask for no answer. */
+static void read_gen(const weft_gen *gen, bool empty) {
   const weft_generate_params *p = &gen->params;
-  REQUIRE(gen->n_prompts >= 1 && gen->n_choices >= 1 && gen->n_prompts * gen->n_choices <= WEFT_ANSWERS_MAX);
+  REQUIRE((gen->n_prompts >= 1 || empty) && gen->n_choices >= 1 && gen->n_prompts * gen->n_choices <= WEFT_ANSWERS_MAX);
   for (uint32_t i = 0; i < gen->n_prompts; i++) read_prompt(&gen->prompt[i]);
   if (p->model != NULL) read_text(p->model);
   for (uint32_t i = 0; i < p->n_stop; i++) {
@@ -72,6 +75,45 @@ static void read_refusal(const weft_refusal *why) {
   weft_text_free(&out);
 }
 
+static weft_status parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                              weft_refusal *why) {
+  return weft_openai_parse(WEFT_OPENAI_CHAT, body, n, limits, gen, why);
+}
+
+static weft_status parse_completions(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                                     weft_refusal *why) {
+  return weft_openai_parse(WEFT_OPENAI_COMPLETIONS, body, n, limits, gen, why);
+}
+
+/* Also with a conversation before it, and what is kept of both: it is JSON again. */
+static weft_status parse_response(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                                  weft_refusal *why) {
+  static const char before[] = "{\"role\":\"user\",\"content\":\"a\"},{\"type\":\"reasoning\"}";
+  const weft_text items = {.bytes = (char *)(uintptr_t)before, .n = sizeof before - 1};
+  weft_text kept = {0};
+  weft_status status = weft_responses_parse(body, n, limits, gen, why);
+  if (status != WEFT_OK) return status;
+  weft_text_puts(&kept, "{");
+  weft_responses_put_echo(gen, &kept);
+  weft_text_puts(&kept, "\"items\":[");
+  weft_responses_put_items(gen, &kept);
+  weft_text_puts(&kept, "]}");
+  json_t *root = json_loadb(kept.bytes, kept.n, 0, NULL);
+  REQUIRE(json_array_size(json_object_get(root, "items")) > 0);
+  json_decref(root);
+  weft_text_free(&kept);
+  uint32_t n_turns = gen->prompt->n_turns;
+  status = weft_responses_continue(gen, &items, limits, why);
+  REQUIRE(status != WEFT_OK || gen->prompt->n_turns == n_turns + 1);
+  return status;
+}
+
+/* By the letters A, B, .. of the committed inputs. */
+static const weft_parser parsers[] = {
+    parse_completions,          parse_chat,    weft_anthropic_parse, weft_anthropic_parse_count, weft_ollama_parse_chat,
+    weft_ollama_parse_generate, parse_response};
+enum { N_PARSERS = sizeof parsers / sizeof *parsers };
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   if (n == 0) return 0;
   weft_gen gen;
@@ -80,10 +122,10 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   /* a copy of its own length, so that reading past its end is seen */
   char *body = malloc(n);
   memcpy(body, data + 1, n - 1);
-  weft_openai_kind kind = data[0] % 2 == 0 ? WEFT_OPENAI_CHAT : WEFT_OPENAI_COMPLETIONS;
-  if (weft_openai_parse(kind, body, n - 1, &limits, &gen, &why) == WEFT_OK) {
+  weft_parser parse = parsers[(data[0] + 256u - 'A') % N_PARSERS];
+  if (parse(body, n - 1, &limits, &gen, &why) == WEFT_OK) {
     memset(body, '#', n); /* nothing points into the body */
-    read_gen(&gen);
+    read_gen(&gen, parse == weft_ollama_parse_chat || parse == weft_ollama_parse_generate);
     weft_gen_close(&gen);
   } else {
     read_refusal(&why);

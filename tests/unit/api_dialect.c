@@ -24,14 +24,18 @@ static json_t *written(void (*put)(const weft_answer *, const weft_choice *, wef
   return root;
 }
 
+static const weft_openai_form *form_of(const weft_answer *a) {
+  return a->dialect->form;
+}
+
 static void chunk(const weft_answer *a, const weft_choice *c, weft_text *out) {
-  a->dialect->chunk(a, c, NULL, out);
+  form_of(a)->chunk(a, c, NULL, out);
 }
 static void last(const weft_answer *a, const weft_choice *c, weft_text *out) {
-  a->dialect->chunk(a, c, "stop", out);
+  form_of(a)->chunk(a, c, "stop", out);
 }
 static void whole(const weft_answer *a, const weft_choice *c, weft_text *out) {
-  a->dialect->whole(a, c, out);
+  form_of(a)->whole(a, c, out);
 }
 
 static const char *text_at(json_t *root, const char *first, const char *second) {

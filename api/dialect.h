@@ -1,0 +1,49 @@
+/* SPDX-License-Identifier: MIT */
+/* What the endpoints that generate do alike: a body becomes a request, the request an answer.
+ *
+ * Law: a dialect is a parser (bytes to weft_gen, with no model or engine), a writer (weft_dialect in api/stream.h) and a
+ * shape for its errors. Admission, tenants, sampling, stop strings and streams know nothing of it. */
+#ifndef WEFT_API_DIALECT_H
+#define WEFT_API_DIALECT_H
+
+#include <limits.h>
+#include <stddef.h>
+
+#include "api/fields.h"
+#include "api/openai.h"
+#include "api/prompt.h"
+#include "api/router.h"
+
+/* On failure *gen is closed. */
+typedef weft_status (*weft_parser)(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                                   weft_refusal *why);
+
+/* Parses the body, submits what it asks for and answers in the dialect; or refuses. */
+void weft_dialect_answer(weft_server *server, weft_exchange *x, weft_parser parse, const weft_dialect *dialect);
+/* The first two steps: WEFT_OK and an open *gen, or the exchange is refused. */
+weft_status weft_dialect_read(weft_server *server, weft_exchange *x, weft_parser parse, weft_gen *gen);
+/* The last: closes *gen. own: as in weft_answer_config. */
+void weft_dialect_start(weft_server *server, weft_exchange *x, const weft_dialect *dialect, weft_gen *gen, void *own);
+
+/* The parser of a body that has one prompt and asks for one answer: loads it, fills what is not said and reads its
+ * fields by a table. What the table leaves for later is for the caller; on failure *gen is closed. */
+weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *limits, const field_row *rows,
+                              size_t n_rows, weft_gen *gen, weft_refusal *why);
+/* Fields of our own that every dialect has, for the end of its table. */
+/* clang-format off */
+#define WEFT_DIALECT_FIELDS                                                                                 \
+  {.name = "mode", .kind = FIELD_READ, .read = weft_openai_mode},                                           \
+      {.name = "diffusion", .kind = FIELD_READ, .read = weft_openai_diffusion},                             \
+      {.name = "seed", .kind = FIELD_SEED},                                                                 \
+      {"timeout_ms", FIELD_U32, offsetof(weft_gen, params.timeout_ms), {0, 1, UINT32_MAX, false}, NULL, NULL, 0},          \
+      {"priority", FIELD_I32, offsetof(weft_gen, params.priority), {0, INT_MIN, INT_MAX, false}, NULL, NULL, 0}
+/* clang-format on */
+
+/* A field_reader: how hard the model is to think, a variable of chat templates that know of it. */
+weft_status weft_dialect_effort(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
+/* A text made while parsing, kept until the request is closed. */
+weft_status weft_dialect_keep(weft_gen *gen, const weft_text *text, const char **out, weft_refusal *why);
+/* The tokens of the request's prompt, as it would be answered. Close *out whatever was returned. */
+weft_status weft_dialect_encode(const weft_server *server, const weft_gen *gen, encoded_prompt *out, weft_refusal *why);
+
+#endif

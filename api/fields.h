@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: MIT */
+/* The fields of a JSON object of a body, by one table for each kind of object.
+ *
+ * Law: a field is understood, known to change nothing here, or refused by its name: nothing that a client asked for is
+ * left out in silence, and a misspelt field is an error. null counts as left out, and so does a refused field whose value
+ * asks for nothing. */
+#ifndef WEFT_API_FIELDS_H
+#define WEFT_API_FIELDS_H
+
+#include <jansson.h>
+
+#include "api/gen.h"
+#include "base/range.h"
+
+typedef enum field_kind {
+  FIELD_BOOL = 1,
+  FIELD_U32,
+  FIELD_I32,
+  FIELD_REAL,
+  FIELD_TEXT,
+  FIELD_SEED,  /* sets has_seed, too */
+  FIELD_READ,  /* by the function of the row */
+  FIELD_LATER, /* by whoever reads the object, after all other fields */
+  FIELD_KNOWN, /* changes nothing here */
+  FIELD_REFUSED
+} field_kind;
+
+/* field: the name with the path to it, for refusals. */
+typedef weft_status (*field_reader)(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
+
+typedef struct field_row {
+  const char *name;
+  field_kind kind;
+  size_t at;           /* in a weft_gen */
+  weft_range range;    /* of a number */
+  field_reader read;   /* FIELD_READ */
+  const char *instead; /* FIELD_REFUSED: what is not done, or what to do */
+  double nothing;      /* FIELD_REFUSED: a number that asks for nothing */
+} field_row;
+
+#define FIELDS_COUNT(rows) (sizeof(rows) / sizeof *(rows))
+
+/* Reads every field of the object. prefix: what stands before a name in refusals, for example "options.". */
+weft_status fields_read(weft_gen *gen, const field_row *rows, size_t n_rows, const json_t *object, const char *prefix,
+                        weft_refusal *why);
+
+/* A value that was given, or NULL. */
+const json_t *field_of(const json_t *object, const char *name);
+weft_status field_wrong(weft_refusal *why, const char *field, const char *must_be);
+weft_status field_no_memory(weft_refusal *why);
+
+#endif

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/* How the Ollama dialect answers: chat, generate, errors. */
+#include "api/ollama.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "api/json.h"
+#include "api/runtime.h"
+
+void weft_ollama_refusal(const weft_refusal *why, const char *id, weft_text *out) {
+  (void)id;
+  weft_text_puts(out, "{\"error\":");
+  weft_json_words(out, why->message);
+  weft_text_puts(out, "}");
+}
+
+void weft_ollama_time(int64_t seconds, int64_t nanoseconds, weft_text *out) {
+  time_t time = (time_t)seconds;
+  struct tm day;
+  char text[40];
+  if (gmtime_r(&time, &day) == NULL || strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &day) == 0) {
+    weft_text_puts(out, "null");
+    return;
+  }
+  weft_text_printf(out, "\"%s.%09lldZ\"", text, (long long)nanoseconds);
+}
+
+/* ---- lines ---- */
+
+static const bool of_chat = true, of_generate = false; /* the forms of the dialect */
+
+static void put_head(const char *model, weft_text *out) {
+  struct timespec now;
+  (void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail with this clock */
+  weft_text_puts(out, "{\"model\":");
+  weft_json_words(out, model);
+  weft_text_puts(out, ",\"created_at\":");
+  weft_ollama_time(now.tv_sec, now.tv_nsec, out);
+}
+
+static void put_text(const char *name, const weft_text *text, weft_text *out) {
+  weft_text_printf(out, "\"%s\":", name);
+  weft_json_string(out, text->bytes, text->n);
+}
+
+static void put_content(bool chat, const weft_text *text, const weft_text *thinking, weft_text *out) {
+  weft_text_puts(out, chat ? ",\"message\":{\"role\":\"assistant\"," : ",");
+  put_text(chat ? "content" : "response", text, out);
+  if (thinking->n > 0) {
+    weft_text_puts(out, ",");
+    put_text("thinking", thinking, out);
+  }
+  weft_text_puts(out, chat ? "}" : "");
+}
+
+static void put_done(const weft_choice *c, weft_text *out) {
+  const weft_usage_counts *u = &c->usage;
+  uint64_t first = u->first_token_us > 0 ? u->first_token_us : u->total_us;
+  weft_text_printf(out, ",\"done\":true,\"done_reason\":\"%s\",\"total_duration\":%llu,\"load_duration\":0",
+                   strcmp(c->finish, "length") == 0 ? "length" : "stop", (unsigned long long)u->total_us * 1000);
+  weft_text_printf(out, ",\"prompt_eval_count\":%u,\"prompt_eval_duration\":%llu", u->prompt_tokens,
+                   (unsigned long long)(first > u->queue_us ? first - u->queue_us : 0) * 1000);
+  weft_text_printf(out, ",\"eval_count\":%u,\"eval_duration\":%llu", u->completion_tokens,
+                   (unsigned long long)(u->total_us > first ? u->total_us - first : 0) * 1000);
+}
+
+/* One object: of what was not sent yet, or all. */
+static void put_object(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
+  put_head(a->model, out);
+  put_content(*(const bool *)a->dialect->form, &c->text, &c->thinking, out);
+  if (c->n_logprobs > 0) {
+    weft_text_puts(out, ",\"logprobs\":[");
+    weft_text_append(out, c->logprobs[0].bytes, c->logprobs[0].n);
+    weft_text_puts(out, "]");
+  }
+  if (finish == NULL) {
+    weft_text_puts(out, ",\"done\":false");
+  } else {
+    put_done(c, out);
+  }
+  weft_text_puts(out, "}");
+}
+
+static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
+  put_object(a, c, finish, out);
+  weft_text_puts(out, "\n");
+}
+
+static void put_last(const weft_answer *a, weft_text *out) {
+  (void)a;
+  (void)out; /* the line with "done" was the last */
+}
+
+static void put_fault(const weft_answer *a, const weft_refusal *why, weft_text *out) {
+  weft_ollama_refusal(why, weft_exchange_id(a->exchange), out);
+  weft_text_puts(out, "\n");
+}
+
+static void put_whole(const weft_answer *a, weft_text *out) {
+  put_object(a, a->choice, a->choice->finish, out);
+}
+
+#define DIALECT(kind)                                                                                                  \
+  {                                                                                                                    \
+    .id_prefix = "", .stream_type = "application/x-ndjson", .logprobs = weft_openai_chat_logprobs, .chunk = put_chunk, \
+    .last = put_last, .fault = put_fault, .whole = put_whole, .form = &(kind)                                          \
+  }
+
+static const weft_dialect ollama_chat = DIALECT(of_chat), ollama_generate = DIALECT(of_generate);
+
+/* ---- endpoints ---- */
+
+/* What a request that only loads a model is told. */
+static void answer_loaded(weft_server *s, weft_exchange *x, bool chat, const weft_gen *gen) {
+  weft_error error = {{0}};
+  uint32_t index;
+  const weft_served_model *model = weft_runtime_model(s->runtime, gen->params.model, &index, &error);
+  if (model == NULL) {
+    weft_refusal why;
+    (void)weft_refuse_status(&why, WEFT_E_NOT_FOUND, error.text, false);
+    weft_exchange_refuse(x, &why);
+    return;
+  }
+  const weft_text none = {0};
+  weft_text body = {0};
+  put_head(model->name, &body);
+  put_content(chat, &none, &none, &body);
+  weft_text_puts(&body, ",\"done\":true,\"done_reason\":\"load\"}");
+  weft_exchange_answer(x, 200, "application/json", &body);
+}
+
+static void answer(weft_server *s, weft_exchange *x, weft_parser parse, const weft_dialect *dialect) {
+  weft_gen gen;
+  if (weft_dialect_read(s, x, parse, &gen) != WEFT_OK) return;
+  if (gen.n_prompts > 0) {
+    weft_dialect_start(s, x, dialect, &gen, NULL);
+    return;
+  }
+  answer_loaded(s, x, dialect == &ollama_chat, &gen);
+  weft_gen_close(&gen);
+}
+
+void weft_handle_ollama_chat(weft_server *s, weft_exchange *x) {
+  answer(s, x, weft_ollama_parse_chat, &ollama_chat);
+}
+
+void weft_handle_ollama_generate(weft_server *s, weft_exchange *x) {
+  answer(s, x, weft_ollama_parse_generate, &ollama_generate);
+}

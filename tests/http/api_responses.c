@@ -1,0 +1,358 @@
+/* SPDX-License-Identifier: MIT */
+/* OpenAI's responses over both demo models: what one says is what a chat completion of the same request says, whole or in
+ * events; what is kept is found again, continued and deleted by its own tenant, and is not there for another. */
+#include "tests/support/http_conversation.h"
+
+#define RESPONSES "/v1/responses"
+#define CHAT      "/v1/chat/completions"
+#define QUESTION  "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris"
+#define SAMPLING  "\"temperature\":0,\"seed\":5"
+
+static const char red[] = "Authorization: Bearer sk-red\r\n", blue[] = "Authorization: Bearer sk-blue\r\n";
+static const char *const names[] = {"weft-demo", "weft-demo-ar"};
+static talk server;
+static weft_keys *keys;
+
+static int open_server(void **state) {
+  static const char text[] = "sk-red red\nsk-blue blue\n- anybody\n";
+  const char *models[] = {DEMO_MODEL, DEMO_AR_MODEL};
+  (void)state;
+  assert_int_equal(weft_keys_parse(text, strlen(text), "keys", &keys, NULL), WEFT_OK);
+  weft_open_options options = {.models = models,
+                               .n_models = 2,
+                               .threads = 2,
+                               .kv_bytes = 16 << 20,
+                               .context = 1024,
+                               .tenants = weft_keys_n_tenants(keys),
+                               .tenant = weft_keys_options(keys),
+                               .quiet = true};
+  weft_server_options where = {.keys = keys};
+  talk_open(&server, &options, &where);
+  return 0;
+}
+
+static int close_server(void **state) {
+  (void)state;
+  talk_close(&server);
+  weft_keys_close(keys);
+  return 0;
+}
+
+static json_t *ask(const char *path, const char *model, const char *fields) {
+  weft_text body = {0};
+  weft_text_printf(&body, "{\"model\":\"%s\",%s}", model, fields);
+  json_t *root = talk_json(server.port, path, body.bytes);
+  weft_text_free(&body);
+  return root;
+}
+
+static json_t *ask_chat(const char *model, const char *messages, const char *more) {
+  char fields[1024];
+  (void)snprintf(fields, sizeof fields, "\"messages\":[%s]," SAMPLING "%s", messages, more);
+  return ask(CHAT, model, fields);
+}
+
+/* The answer's only message says this. */
+static void check_text(json_t *response, json_t *chat) {
+  assert_int_equal(json_array_size(at(response, "output")), 1);
+  assert_string_equal(text_at(response, "output.0.type"), "message");
+  assert_string_equal(text_at(response, "output.0.content.0.type"), "output_text");
+  assert_string_equal(text_at(response, "output.0.content.0.text"), text_at(chat, "choices.0.message.content"));
+  assert_int_equal(int_at(response, "usage.input_tokens"), int_at(chat, "usage.prompt_tokens"));
+  assert_int_equal(int_at(response, "usage.output_tokens"), int_at(chat, "usage.completion_tokens"));
+}
+
+static void test_whole(void **state) {
+  (void)state;
+  for (int m = 0; m < 2; m++) {
+    json_t *chat = ask_chat(names[m], "{\"role\":\"user\",\"content\":\"" QUESTION "\"}", ",\"max_tokens\":96");
+    json_t *root = ask(RESPONSES, names[m],
+                       "\"input\":\"" QUESTION "\",\"max_output_tokens\":96,\"metadata\":{\"k\":\"v\"}," SAMPLING);
+    assert_true(strncmp(text_at(root, "id"), "resp_", 5) == 0);
+    assert_string_equal(text_at(root, "object"), "response");
+    assert_string_equal(text_at(root, "status"), "completed");
+    assert_string_equal(text_at(root, "model"), names[m]);
+    assert_true(json_is_null(at(root, "error")) && json_is_null(at(root, "incomplete_details")));
+    assert_int_equal(int_at(root, "max_output_tokens"), 96);
+    assert_string_equal(text_at(root, "metadata.k"), "v");
+    assert_true(json_is_null(at(root, "instructions")));
+    assert_string_equal(text_at(root, "text.format.type"), "text");
+    check_text(root, chat);
+    json_decref(root);
+    json_decref(chat);
+  }
+}
+
+static void test_cut(void **state) {
+  (void)state;
+  json_t *root = ask(RESPONSES, names[1], "\"input\":\"" QUESTION "\",\"max_output_tokens\":5," SAMPLING);
+  assert_string_equal(text_at(root, "status"), "incomplete");
+  assert_string_equal(text_at(root, "incomplete_details.reason"), "max_output_tokens");
+  assert_int_equal(int_at(root, "usage.output_tokens"), 5);
+  json_decref(root);
+}
+
+/* Instructions, roles and parts are the turns of a chat. */
+static void test_items(void **state) {
+  (void)state;
+  for (int m = 0; m < 2; m++) {
+    json_t *chat = ask_chat(names[m],
+                            "{\"role\":\"system\",\"content\":\"Be brief.\"},{\"role\":\"user\",\"content\":\"a b\"},"
+                            "{\"role\":\"assistant\",\"content\":\"c\"},{\"role\":\"user\",\"content\":\"Say 5.\"}",
+                            ",\"max_tokens\":24");
+    json_t *root = ask(RESPONSES, names[m],
+                       "\"instructions\":\"Be brief.\",\"input\":[{\"role\":\"user\",\"content\":[{\"type\":"
+                       "\"input_text\",\"text\":\"a \"},{\"type\":\"input_text\",\"text\":\"b\"}]},"
+                       "{\"type\":\"reasoning\",\"id\":\"rs_1\",\"summary\":[]},"
+                       "{\"type\":\"message\",\"id\":\"msg_1\",\"status\":\"completed\",\"role\":\"assistant\","
+                       "\"content\":[{\"type\":\"output_text\",\"text\":\"c\",\"annotations\":[]}]},"
+                       "{\"role\":\"user\",\"content\":\"Say 5.\"}],\"max_output_tokens\":24," SAMPLING);
+    check_text(root, chat);
+    assert_string_equal(text_at(root, "instructions"), "Be brief.");
+    json_decref(root);
+    json_decref(chat);
+  }
+}
+
+/* The names of all events in their order, deltas once. */
+static weft_text names_of(json_t *events) {
+  weft_text out = {0};
+  const char *last = "";
+  size_t i;
+  json_t *event;
+  json_array_foreach(events, i, event) {
+    const char *name = text_at(event, "event");
+    assert_string_equal(name, text_at(event, "data.type"));
+    assert_int_equal(int_at(event, "data.sequence_number"), i);
+    if (strcmp(name, last) != 0) weft_text_printf(&out, "%s ", name);
+    last = name;
+  }
+  return out;
+}
+
+static void check_stream(const char *model, const char *fields, const char *end) {
+  char body[512], order[512];
+  (void)snprintf(body, sizeof body, "{\"model\":\"%s\",\"stream\":true,%s}", model, fields);
+  json_t *whole = ask(RESPONSES, model, fields), *events = talk_stream(server.port, RESPONSES, body), *event;
+  weft_text text = {0}, all = names_of(events);
+  size_t i, n = json_array_size(events);
+  (void)snprintf(order, sizeof order,
+                 "response.created response.in_progress response.output_item.added response.content_part.added "
+                 "response.output_text.delta response.output_text.done response.content_part.done "
+                 "response.output_item.done %s ",
+                 end);
+  assert_string_equal(all.bytes, order);
+  json_array_foreach(events, i, event) {
+    if (strcmp(text_at(event, "event"), "response.output_text.delta") != 0) continue;
+    assert_string_equal(text_at(event, "data.item_id"), text_at(json_array_get(events, 2), "data.item.id"));
+    assert_int_equal(int_at(event, "data.output_index"), 0);
+    weft_text_puts(&text, text_at(event, "data.delta"));
+  }
+  json_t *last = at(json_array_get(events, n - 1), "data.response");
+  assert_string_equal(text.bytes, text_at(whole, "output.0.content.0.text"));
+  assert_string_equal(text.bytes, text_at(json_array_get(events, n - 4), "data.text"));
+  assert_string_equal(text.bytes, text_at(last, "output.0.content.0.text"));
+  assert_true(json_equal(at(json_array_get(events, n - 2), "data.item"), at(last, "output.0")));
+  assert_string_equal(text_at(last, "status"), text_at(whole, "status"));
+  assert_int_equal(int_at(last, "usage.total_tokens"), int_at(whole, "usage.total_tokens"));
+  assert_string_equal(text_at(json_array_get(events, 0), "data.response.status"), "in_progress");
+  assert_string_equal(text_at(json_array_get(events, 0), "data.response.id"), text_at(last, "id"));
+  weft_text_free(&all);
+  weft_text_free(&text);
+  json_decref(events);
+  json_decref(whole);
+}
+
+static void test_stream_says_what_whole_says(void **state) {
+  (void)state;
+  for (int m = 0; m < 2; m++) {
+    check_stream(names[m], "\"input\":\"" QUESTION "\",\"max_output_tokens\":96," SAMPLING, "response.completed");
+    check_stream(names[m], "\"input\":\"" QUESTION "\",\"max_output_tokens\":9," SAMPLING, "response.incomplete");
+  }
+  check_stream(names[0], "\"input\":\"" QUESTION "\",\"mode\":\"autoregressive\"," SAMPLING, "response.completed");
+}
+
+static void test_format_and_logprobs(void **state) {
+  (void)state;
+  json_t *root = ask(RESPONSES, names[1],
+                     "\"input\":\"" QUESTION
+                     "\",\"max_output_tokens\":60,\"text\":{\"format\":{\"type\":"
+                     "\"json_schema\",\"name\":\"n\",\"strict\":true,\"schema\":{\"type\":\"object\",\"properties\":{"
+                     "\"a\":{\"type\":\"boolean\"}},\"required\":[\"a\"],\"additionalProperties\":false}}}," SAMPLING);
+  json_t *value = json_loads(text_at(root, "output.0.content.0.text"), 0, NULL);
+  assert_true(json_is_boolean(json_object_get(value, "a")));
+  assert_string_equal(text_at(root, "text.format.name"), "n");
+  json_decref(value);
+  json_decref(root);
+  json_t *chat = ask_chat(names[1], "{\"role\":\"user\",\"content\":\"Say 5.\"}",
+                          ",\"max_tokens\":9,\"logprobs\":true,\"top_logprobs\":2");
+  root = ask(RESPONSES, names[1],
+             "\"input\":\"Say 5.\",\"max_output_tokens\":9,\"top_logprobs\":2,"
+             "\"include\":[\"message.output_text.logprobs\"]," SAMPLING);
+  assert_true(json_equal(at(root, "output.0.content.0.logprobs"), at(chat, "choices.0.logprobs.content")));
+  json_decref(root);
+  json_decref(chat);
+}
+
+/* ---- what is kept ---- */
+
+static json_t *ask_as(const char *header, const char *method, const char *path, const char *body, int code) {
+  talk_answer a = talk_ask_as(server.port, method, path, header, body);
+  if (a.code != code) fail_msg("%s %s gave %d: %s", method, path, a.code, a.body.bytes);
+  json_t *root = json_loads(a.body.bytes, 0, NULL);
+  assert_non_null(root);
+  talk_answer_free(&a);
+  return root;
+}
+
+#define FIRST \
+  "{\"model\":\"weft-demo-ar\",\"input\":\"What is 58 + 37?\",\"instructions\":\"Be brief.\"," SAMPLING "%s}"
+#define SECOND "{\"model\":\"weft-demo-ar\",\"input\":\"Say 5.\",\"previous_response_id\":\"%s\"," SAMPLING "}"
+
+static json_t *continue_as(const char *header, const char *id, int code) {
+  char body[512];
+  (void)snprintf(body, sizeof body, SECOND, id);
+  return ask_as(header, "POST", RESPONSES, body, code);
+}
+
+/* The second request reads the first one's conversation, without its instructions; the third reads both. Whole and
+ * streamed responses are kept alike. */
+static void test_continued(void **state) {
+  (void)state;
+  for (int streamed = 0; streamed < 2; streamed++) {
+    char body[512], messages[1024];
+    (void)snprintf(body, sizeof body, FIRST, streamed ? ",\"stream\":true" : "");
+    json_t *first, *events = NULL;
+    if (streamed) {
+      events = talk_stream(server.port, RESPONSES, body);
+      first = json_incref(at(json_array_get(events, json_array_size(events) - 1), "data.response"));
+    } else {
+      first = ask_as("", "POST", RESPONSES, body, 200);
+    }
+    json_t *second = continue_as("", text_at(first, "id"), 200);
+    json_t *third = continue_as("", text_at(second, "id"), 200);
+    char *said = json_dumps(at(first, "output.0.content.0.text"), JSON_ENCODE_ANY);
+    char *said2 = json_dumps(at(second, "output.0.content.0.text"), JSON_ENCODE_ANY);
+    (void)snprintf(messages, sizeof messages,
+                   "{\"role\":\"user\",\"content\":\"What is 58 + 37?\"},{\"role\":\"assistant\",\"content\":%s},"
+                   "{\"role\":\"user\",\"content\":\"Say 5.\"}",
+                   said);
+    json_t *chat = ask_chat(names[1], messages, "");
+    check_text(second, chat);
+    assert_string_equal(text_at(second, "previous_response_id"), text_at(first, "id"));
+    (void)snprintf(messages + strlen(messages), sizeof messages - strlen(messages),
+                   ",{\"role\":\"assistant\",\"content\":%s},{\"role\":\"user\",\"content\":\"Say 5.\"}", said2);
+    json_t *chat2 = ask_chat(names[1], messages, "");
+    check_text(third, chat2);
+    free(said);
+    free(said2);
+    json_t *const all[] = {first, second, third, chat, chat2, events};
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++) json_decref(all[i]);
+  }
+}
+
+static void test_kept_for_its_tenant_alone(void **state) {
+  char body[512], path[256];
+  (void)state;
+  (void)snprintf(body, sizeof body, FIRST, "");
+  json_t *first = ask_as(red, "POST", RESPONSES, body, 200);
+  const char *id = text_at(first, "id");
+  (void)snprintf(path, sizeof path, "/v1/responses/%s", id);
+  json_t *found = ask_as(red, "GET", path, "", 200);
+  assert_true(json_equal(found, first));
+  json_decref(found);
+  /* for another tenant it is one that never was, word for word */
+  json_t *foreign = continue_as(blue, id, 404), *unknown = continue_as(blue, "resp_never", 404);
+  assert_string_equal(text_at(foreign, "error.code"), text_at(unknown, "error.code"));
+  assert_string_equal(text_at(foreign, "error.param"), "previous_response_id");
+  json_decref(foreign);
+  json_decref(unknown);
+  json_decref(ask_as(blue, "GET", path, "", 404));
+  json_decref(ask_as("", "DELETE", path, "", 404));
+  json_decref(continue_as(red, id, 200));
+  json_t *gone = ask_as(red, "DELETE", path, "", 200);
+  assert_true(json_is_true(at(gone, "deleted")));
+  assert_string_equal(text_at(gone, "id"), id);
+  json_decref(gone);
+  json_decref(ask_as(red, "GET", path, "", 404));
+  json_decref(ask_as(red, "DELETE", path, "", 404));
+  json_decref(continue_as(red, id, 404));
+  json_decref(first);
+}
+
+static void test_not_kept(void **state) {
+  char body[512], path[256];
+  (void)state;
+  (void)snprintf(body, sizeof body, FIRST, ",\"store\":false");
+  json_t *root = ask_as("", "POST", RESPONSES, body, 200);
+  assert_true(json_is_false(at(root, "store")));
+  (void)snprintf(path, sizeof path, "/v1/responses/%s", text_at(root, "id"));
+  json_decref(ask_as("", "GET", path, "", 404));
+  json_decref(continue_as("", text_at(root, "id"), 404));
+  json_decref(root);
+}
+
+typedef struct bad_body {
+  const char *body;
+  int code;
+  const char *param, *words;
+} bad_body;
+
+static const bad_body bad_bodies[] = {
+    {"{}", 400, "input", "input must be"},
+    {"{\"input\":\"\",\"model\":5}", 400, "model", "string"},
+    {"{\"input\":5}", 400, "input", "input must be"},
+    {"{\"input\":[]}", 400, "input", "input must be"},
+    {"{\"input\":[5]}", 400, "input[0]", "object"},
+    {"{\"input\":[{\"role\":\"pirate\",\"content\":\"x\"}]}", 400, "input[0].role", "user"},
+    {"{\"input\":[{\"role\":\"user\"}]}", 400, "input[0].content", "string"},
+    {"{\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_image\",\"image_url\":\"x\"}]}]}", 400,
+     "input[0].content[0]", "only text"},
+    {"{\"input\":[{\"role\":\"user\",\"content\":\"x\",\"colour\":1}]}", 400, "input[0].colour", "not known"},
+    {"{\"input\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"content\":\"y\"}]}", 400, "input",
+     "continued"},
+    {"{\"input\":[{\"type\":\"item_reference\",\"id\":\"x\"}]}", 400, "input[0]", "item_reference"},
+    {"{\"input\":\"x\",\"max_tokens\":5}", 400, "max_tokens", "not known"},
+    {"{\"input\":\"x\",\"max_output_tokens\":0}", 400, "max_output_tokens", "0"},
+    {"{\"input\":\"x\",\"instructions\":5}", 400, "instructions", "string"},
+    {"{\"input\":\"x\",\"store\":5}", 400, "store", "true or false"},
+    {"{\"input\":\"x\",\"background\":true}", 400, "background", "waits"},
+    {"{\"input\":\"x\",\"conversation\":\"c\"}", 400, "conversation", "previous_response_id"},
+    {"{\"input\":\"x\",\"previous_response_id\":5}", 400, "previous_response_id", "string"},
+    {"{\"input\":\"x\",\"previous_response_id\":\"resp_x\"}", 404, "previous_response_id", "resp_x"},
+    {"{\"input\":\"x\",\"text\":{\"format\":{\"type\":\"xml\"}}}", 400, "text.format", "json_schema"},
+    {"{\"input\":\"x\",\"text\":{\"colour\":1}}", 400, "text.colour", "not known"},
+    {"{\"input\":\"x\",\"reasoning\":{\"effort\":\"much\"}}", 400, "reasoning.effort", "medium"},
+    {"{\"input\":\"x\",\"include\":[\"file_search_call.results\"]}", 400, "include", "file_search_call"},
+    {"{\"input\":\"x\",\"top_logprobs\":99}", 400, "top_logprobs", "20"},
+    {"{\"input\":\"x\",\"model\":\"nobody\"}", 404, "model", "nobody"},
+};
+
+static void test_refusals(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof bad_bodies / sizeof *bad_bodies; i++) {
+    const bad_body *b = &bad_bodies[i];
+    json_t *root = ask_as("", "POST", RESPONSES, b->body, b->code);
+    if (strstr(text_at(root, "error.message"), b->words) == NULL ||
+        strcmp(text_at(root, "error.param"), b->param) != 0) {
+      fail_msg("%s: '%s' does not say '%s', or names %s and not %s", b->body, text_at(root, "error.message"), b->words,
+               text_at(root, "error.param"), b->param);
+    }
+    json_decref(root);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_whole),
+      cmocka_unit_test(test_cut),
+      cmocka_unit_test(test_items),
+      cmocka_unit_test(test_stream_says_what_whole_says),
+      cmocka_unit_test(test_format_and_logprobs),
+      cmocka_unit_test(test_continued),
+      cmocka_unit_test(test_kept_for_its_tenant_alone),
+      cmocka_unit_test(test_not_kept),
+      cmocka_unit_test(test_refusals),
+  };
+  return cmocka_run_group_tests(tests, open_server, close_server);
+}

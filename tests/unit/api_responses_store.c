@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: MIT */
+/* The store of responses: found by their own tenant alone, bounded in bytes and in number, and who keeps most gives way. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "api/responses_store.h"
+
+static void put(weft_responses *store, uint32_t tenant, const char *id, size_t n_bytes) {
+  weft_text body = {0}, items = {0};
+  for (size_t i = 0; i < n_bytes; i++) weft_text_puts(&body, "b");
+  weft_text_puts(&items, id);
+  weft_responses_put(store, tenant, id, &body, &items);
+  weft_text_free(&body);
+  weft_text_free(&items);
+}
+
+static bool has(weft_responses *store, uint32_t tenant, const char *id) {
+  return weft_responses_get(store, tenant, id, NULL, NULL);
+}
+
+static void found_by_its_tenant_alone(void **state) {
+  weft_responses *store;
+  weft_text body = {0}, items = {0};
+  (void)state;
+  assert_int_equal(weft_responses_open(2, 0, &store), WEFT_OK);
+  put(store, 1, "resp_a", 5);
+  assert_false(has(store, 0, "resp_a"));
+  assert_false(weft_responses_delete(store, 0, "resp_a"));
+  assert_false(has(store, 1, "resp_"));
+  assert_true(weft_responses_get(store, 1, "resp_a", &body, &items));
+  assert_string_equal(body.bytes, "bbbbb");
+  assert_string_equal(items.bytes, "resp_a");
+  assert_true(weft_responses_delete(store, 1, "resp_a"));
+  assert_false(weft_responses_delete(store, 1, "resp_a"));
+  assert_int_equal(weft_responses_bytes(store), 0);
+  weft_text_free(&body);
+  weft_text_free(&items);
+  weft_responses_close(store);
+}
+
+/* The newest of an id is found; deleting it leaves none. */
+static void an_id_given_twice(void **state) {
+  weft_responses *store;
+  weft_text body = {0};
+  (void)state;
+  assert_int_equal(weft_responses_open(1, 0, &store), WEFT_OK);
+  put(store, 0, "x", 3);
+  put(store, 0, "y", 4);
+  put(store, 0, "x", 5);
+  assert_true(weft_responses_get(store, 0, "x", &body, NULL));
+  assert_int_equal(body.n, 5);
+  assert_true(weft_responses_delete(store, 0, "x"));
+  assert_false(has(store, 0, "x"));
+  assert_true(has(store, 0, "y"));
+  weft_text_free(&body);
+  weft_responses_close(store);
+}
+
+static void who_keeps_most_gives_way(void **state) {
+  weft_responses *store;
+  char id[16];
+  (void)state;
+  assert_int_equal(weft_responses_open(3, 10000, &store), WEFT_OK);
+  put(store, 2, "small", 500);
+  for (int i = 0; i < 50; i++) { /* a flood of one tenant drives out its own alone */
+    (void)snprintf(id, sizeof id, "flood%d", i);
+    put(store, 0, id, 1000);
+    assert_true(weft_responses_bytes(store) <= 10000);
+    assert_true(has(store, 2, "small"));
+  }
+  assert_true(has(store, 0, "flood49"));
+  assert_false(has(store, 0, "flood0"));
+  put(store, 1, "new", 3000); /* makes room at the cost of the flood */
+  assert_true(has(store, 1, "new"));
+  assert_true(has(store, 2, "small"));
+  assert_true(has(store, 0, "flood49"));
+  put(store, 1, "huge", 20000); /* larger than all the room: nobody loses anything for it */
+  assert_false(has(store, 1, "huge"));
+  assert_true(has(store, 1, "new"));
+  weft_responses_close(store);
+}
+
+static void bounded_in_number(void **state) {
+  weft_responses *store;
+  char id[16];
+  (void)state;
+  assert_int_equal(weft_responses_open(1, 0, &store), WEFT_OK);
+  for (int i = 0; i < WEFT_RESPONSES + 10; i++) {
+    (void)snprintf(id, sizeof id, "r%d", i);
+    put(store, 0, id, 1);
+  }
+  assert_false(has(store, 0, "r9"));
+  assert_true(has(store, 0, "r10"));
+  weft_responses_close(store);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(found_by_its_tenant_alone), cmocka_unit_test(an_id_given_twice),
+                                     cmocka_unit_test(who_keeps_most_gives_way), cmocka_unit_test(bounded_in_number)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
