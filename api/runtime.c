@@ -24,7 +24,7 @@ int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_
 
 /* ---- models ------------------------------------------------------------------------------------------------ */
 
-static char *name_of_path(const char *path) {
+char *weft_served_name(const char *path) {
   const char *slash = strrchr(path, '/');
   const char *name = slash == NULL ? path : slash + 1;
   size_t n = strlen(name);
@@ -60,7 +60,7 @@ static weft_model_limits limits_of(const weft_open_options *o) {
 
 static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char *path, weft_error *error) {
   m->path = weft_strdup(path);
-  m->name = name_of_path(path);
+  m->name = weft_served_name(path);
   if (m->path == NULL || m->name == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
   weft_status status = weft_gguf_open(path, &m->gguf, error);
   if (status == WEFT_OK) status = weft_tokenizer_open(m->gguf, &m->tokenizer, error);

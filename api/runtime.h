@@ -50,6 +50,8 @@ const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const c
 static inline weft_key128 weft_runtime_domain(const weft_runtime *runtime, uint32_t tenant) {
   return (weft_key128){runtime->options.shared_cache ? 0u : tenant + 1u, 0x7765667430303031ull};
 }
+/* As clients ask for a model file: its name without folder and .gguf. The caller frees it; NULL: no memory. */
+char *weft_served_name(const char *path);
 /* Writes a weft_error's line to a caller's buffer and gives the status as int. */
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error);
 

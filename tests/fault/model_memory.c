@@ -92,9 +92,10 @@ static void test_runner(void **state) {
   world_close(&w);
 }
 
-static int keep_row(void *self, const float *logits, uint32_t n_vocab) {
+static int keep_rows(void *self, const weft_logits_row *row, uint32_t n_rows, const float *logits, uint32_t n_vocab) {
   float *sum = self;
-  *sum += logits[n_vocab - 1];
+  (void)row;
+  *sum += logits[(uint64_t)n_rows * n_vocab - 1];
   return 0;
 }
 
@@ -103,18 +104,19 @@ static weft_status make_logits(void *self, weft_error *error) {
   static const int32_t tokens[20] = {2, 7, 9, 30, 41}, canvas[8] = {5, 6, 7};
   static float previous[8 * 128];
   float sum = 0.0f;
-  weft_logits_args args = {.device = w->device,
-                           .model = w->model,
-                           .limits = limits,
-                           .tokens = tokens,
-                           .n_tokens = 20,
-                           .canvas = canvas,
-                           .n_canvas = 8,
-                           .previous = previous,
-                           .previous_temperature = 0.7f,
-                           .row = keep_row,
-                           .self = &sum};
-  weft_status status = weft_logits(&args, error);
+  weft_logits_config config = {
+      .device = w->device, .model = w->model, .limits = limits, .tokens_max = 20, .sequences_max = 1, .head_rows = 3};
+  weft_logits_sequence sequence = {.tokens = tokens,
+                                   .n_tokens = 20,
+                                   .first = 20,
+                                   .canvas = canvas,
+                                   .n_canvases = 1,
+                                   .previous = previous,
+                                   .previous_temperature = 0.7f};
+  weft_logits *logits = NULL;
+  weft_status status = weft_logits_open(&config, &logits, error);
+  if (status == WEFT_OK) status = weft_logits_run(logits, &sequence, 1, keep_rows, &sum, error);
+  weft_logits_close(logits);
   assert_true(status != WEFT_OK || sum != 0.0f);
   return status;
 }
