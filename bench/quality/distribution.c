@@ -7,8 +7,8 @@
 enum { STEPS = 65535, DIGIT = 256, DIGITS = 2 };
 static const float range_max = 32.0f;
 
-uint64_t weft_kept_row_bytes(uint32_t n_vocab) {
-  return sizeof(weft_kept_row) + ((uint64_t)n_vocab + n_vocab % 2) * sizeof(uint16_t);
+uint64_t weft_saved_row_bytes(uint32_t n_vocab) {
+  return sizeof(weft_saved_row) + ((uint64_t)n_vocab + n_vocab % 2) * sizeof(uint16_t);
 }
 
 weft_score weft_score_row(const float *logits, uint32_t n_vocab, uint32_t token) {
@@ -27,11 +27,11 @@ weft_score weft_score_row(const float *logits, uint32_t n_vocab, uint32_t token)
   return score;
 }
 
-void weft_keep_row(const float *logits, uint32_t n_vocab, const weft_score *score, weft_kept_row *out) {
+void weft_shorten_row(const float *logits, uint32_t n_vocab, const weft_score *score, weft_saved_row *out) {
   float largest = logits[score->top], range = 0.0f;
   for (uint32_t v = 0; v < n_vocab; v++) range = fmaxf(range, largest - logits[v]);
   range = fminf(range, range_max);
-  memset(out, 0, weft_kept_row_bytes(n_vocab));
+  memset(out, 0, weft_saved_row_bytes(n_vocab));
   out->step = range / STEPS;
   out->nll = score->nll;
   out->top = score->top;
@@ -42,7 +42,7 @@ void weft_keep_row(const float *logits, uint32_t n_vocab, const weft_score *scor
   }
 }
 
-bool weft_kept_row_is_sound(const weft_kept_row *row, uint32_t n_vocab) {
+bool weft_saved_row_is_sound(const weft_saved_row *row, uint32_t n_vocab) {
   return row->step >= 0.0f && row->step <= range_max / STEPS * 1.001f && row->nll >= 0.0f && isfinite(row->nll) &&
          row->top < n_vocab && row->below[row->top] == 0;
 }
@@ -66,25 +66,25 @@ static double power_of(const powers *p, double step, double n) {
   return p->of[0][k % DIGIT] * p->of[1][k / DIGIT];
 }
 
-double weft_divergence(const weft_kept_row *kept, const float *logits, uint32_t n_vocab, const weft_score *score) {
+double weft_divergence(const weft_saved_row *saved, const float *logits, uint32_t n_vocab, const weft_score *score) {
   powers p;
-  double step = (double)kept->step, largest = (double)logits[score->top];
-  double kept_total = 0.0, total = 0.0, weighted = 0.0;
+  double step = (double)saved->step, largest = (double)logits[score->top];
+  double saved_total = 0.0, total = 0.0, weighted = 0.0;
   fill_powers(&p, step);
   for (uint32_t v = 0; v < n_vocab; v++) {
-    double a = kept->below[v], b = 0.0, gap = largest - (double)logits[v], weight = power_of(&p, step, a);
+    double a = saved->below[v], b = 0.0, gap = largest - (double)logits[v], weight = power_of(&p, step, a);
     if (step > 0.0) {
       b = rint(gap / step);
       if (a == STEPS && b > STEPS) b = STEPS; /* both are further below than the short form tells apart */
       total += power_of(&p, step, b);
-    } else { /* all logits of the kept row are equal: there are no steps to round to */
+    } else { /* all logits of the saved row are equal: there are no steps to round to */
       b = gap;
       total += exp(-gap);
     }
-    kept_total += weight;
+    saved_total += weight;
     weighted += weight * (b - a);
   }
   double unit = step > 0.0 ? step : 1.0;
-  double divergence = unit * weighted / kept_total + log(total) - log(kept_total);
+  double divergence = unit * weighted / saved_total + log(total) - log(saved_total);
   return divergence > 0.0 ? divergence : 0.0; /* sums may be off by their rounding */
 }

@@ -14,6 +14,8 @@
 #include "bench/quality/scores.h"
 #include "bench/quality/summary.h"
 
+enum { SEGMENTS_MAX = 256 }; /* windows and canvases of a step */
+
 static const char *const default_noise = "0.25,0.5,0.75,1";
 
 typedef struct perplexity_job {
@@ -24,10 +26,10 @@ typedef struct perplexity_job {
   weft_lab_model model;
   weft_tokenizer *tokenizer;
   weft_windows windows;
-  float level[WEFT_KEPT_LEVELS_MAX];
+  float level[WEFT_SAVED_LEVELS_MAX];
   uint32_t n_levels; /* 0: token by token */
-  weft_kept_header header;
-  weft_kept_file *save, *against;
+  weft_saved_header header;
+  weft_saved_file *save, *against;
   weft_scores scores;
   weft_lab_progress progress;
   double seconds;
@@ -37,7 +39,7 @@ typedef struct perplexity_job {
 
 static weft_status read_levels(perplexity_job *job, weft_error *error) {
   const char *list = job->config->noise == NULL ? default_noise : job->config->noise, *at = list;
-  for (char *end; job->n_levels < WEFT_KEPT_LEVELS_MAX; at = end + 1) {
+  for (char *end; job->n_levels < WEFT_SAVED_LEVELS_MAX; at = end + 1) {
     float level = strtof(at, &end);
     if (end == at || !(level > 0.0f && level <= 1.0f)) break;
     job->level[job->n_levels++] = level;
@@ -45,7 +47,7 @@ static weft_status read_levels(perplexity_job *job, weft_error *error) {
     if (*end != ',') break;
   }
   return weft_fail(error, WEFT_E_INVALID, "--noise %s: give at most %d shares above 0 and up to 1, as in %s", list,
-                   WEFT_KEPT_LEVELS_MAX, default_noise);
+                   WEFT_SAVED_LEVELS_MAX, default_noise);
 }
 
 /* What can be said without the model: 0, or an exit code after one line. */
@@ -97,7 +99,8 @@ static weft_status choose_way(perplexity_job *job, weft_error *error) {
 
 static weft_status load_model(perplexity_job *job, weft_error *error) {
   uint32_t rows = job->config->product.rows;
-  weft_model_limits limits = {.rows_max = rows, .canvas_rows_max = rows, .segments_max = rows};
+  weft_model_limits limits = {
+      .rows_max = rows, .canvas_rows_max = rows, .segments_max = rows < SEGMENTS_MAX ? rows : SEGMENTS_MAX};
   weft_status status = weft_lab_model_load(&job->model, job->config, &limits, error);
   if (status != WEFT_OK) return status;
   uint32_t n_vocab = weft_model_get_info(job->model.model)->n_vocab;
@@ -130,7 +133,7 @@ static void describe_backend(const weft_lab_model *m, char *out, size_t n_out) {
 
 static weft_status fill_header(perplexity_job *job, weft_error *error) {
   const weft_model_info *info = weft_model_get_info(job->model.model);
-  weft_kept_header *h = &job->header;
+  weft_saved_header *h = &job->header;
   memset(h, 0, sizeof *h);
   (void)snprintf(h->model, sizeof h->model, "%s", info->name);
   describe_backend(&job->model, h->backend, sizeof h->backend);
@@ -152,9 +155,9 @@ static weft_status open_saved(perplexity_job *job, weft_error *error) {
   const weft_lab_config *c = job->config;
   weft_status status = fill_header(job, error);
   if (status == WEFT_OK && c->save_logits != NULL) {
-    status = weft_kept_create(c->save_logits, &job->header, &job->save, error);
+    status = weft_saved_create(c->save_logits, &job->header, &job->save, error);
   }
-  if (status == WEFT_OK && c->kl != NULL) status = weft_kept_open(c->kl, &job->header, &job->against, error);
+  if (status == WEFT_OK && c->kl != NULL) status = weft_saved_open(c->kl, &job->header, &job->against, error);
   return status;
 }
 
@@ -200,7 +203,7 @@ static weft_status run(perplexity_job *job, weft_error *error) {
   if (status == WEFT_OK) status = open_saved(job, error);
   if (status == WEFT_OK) status = measure_text(job, error);
   weft_error closing = {{0}};
-  weft_status closed = weft_kept_close(job->save, &closing);
+  weft_status closed = weft_saved_close(job->save, &closing);
   job->save = NULL;
   return status == WEFT_OK && closed != WEFT_OK ? weft_fail(error, closed, "%s", closing.text) : status;
 }
@@ -216,7 +219,7 @@ typedef struct comparison {
 static comparison compare_series(weft_series *s) {
   comparison c = {.mean = weft_moments_of(s->divergence, s->n).mean};
   c.of_mean = weft_interval_of(s->divergence, NULL, s->n_windows, s->per_window);
-  weft_interval log_ratio = weft_interval_of(s->nll, s->kept_nll, s->n_windows, s->per_window);
+  weft_interval log_ratio = weft_interval_of(s->nll, s->saved_nll, s->n_windows, s->per_window);
   c.of_ratio = (weft_interval){exp(log_ratio.low), exp(log_ratio.high), log_ratio.known};
   c.ratio = exp(0.5 * (log_ratio.low + log_ratio.high));
   c.same_top = (double)s->n_same_top / (double)s->n;
@@ -249,7 +252,7 @@ static json_t *series_json(const perplexity_job *job, uint32_t index) {
 }
 
 static int print_json(const perplexity_job *job) {
-  const weft_kept_header *h = &job->header;
+  const weft_saved_header *h = &job->header;
   json_t *series = json_array();
   for (uint32_t i = 0; i < job->scores.n_series; i++) (void)json_array_append_new(series, series_json(job, i));
   json_t *root =
@@ -258,7 +261,7 @@ static int print_json(const perplexity_job *job) {
                 (int)h->context, "stride", (int)h->stride, "windows", (int)h->n_windows, "seconds", job->seconds);
   if (job->n_levels > 0) (void)json_object_set_new(root, "seed", json_integer((json_int_t)h->seed));
   if (job->against != NULL) {
-    const weft_kept_header *base = weft_kept_header_of(job->against);
+    const weft_saved_header *base = weft_saved_header_of(job->against);
     (void)json_object_set_new(root, "against", json_pack("{s:s, s:s}", "model", base->model, "backend", base->backend));
   }
   (void)json_object_set_new(root, "results", series);
@@ -281,7 +284,7 @@ static void print_comparison(weft_series *s) {
 }
 
 static void print_text(perplexity_job *job) {
-  const weft_kept_header *h = &job->header;
+  const weft_saved_header *h = &job->header;
   (void)printf("%s, %s: %" PRIu32 " windows of %" PRIu32 " tokens\n", h->model, h->backend, h->n_windows, h->context);
   for (uint32_t i = 0; i < job->scores.n_series; i++) {
     weft_series *s = &job->scores.series[i];
@@ -310,7 +313,7 @@ int weft_lab_perplexity(const weft_config *product) {
   } else if (code == 0) {
     print_text(&job);
   }
-  (void)weft_kept_close(job.against, &error);
+  (void)weft_saved_close(job.against, &error);
   weft_scores_free(&job.scores);
   weft_windows_close(&job.windows);
   weft_tokenizer_close(job.tokenizer);

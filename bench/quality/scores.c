@@ -21,8 +21,8 @@ typedef struct scores_run {
   const weft_logits_row *row;
   weft_score score[HEAD_ROWS];
   double divergence[HEAD_ROWS];
-  uint8_t *kept; /* [HEAD_ROWS] short forms: to be saved, or of the other model */
-  uint64_t kept_bytes;
+  uint8_t *saved; /* [HEAD_ROWS] short forms: to be saved, or of the other model */
+  uint64_t saved_bytes;
   weft_status status;
   weft_error *error;
 } scores_run;
@@ -41,8 +41,8 @@ static int32_t token_of(const scores_run *m, const weft_logits_row *row) {
   return m->canvas == 0 ? window[row->row + 1] : window[m->n_prompt + (row->row - m->n_prompt) % m->canvas];
 }
 
-static weft_kept_row *kept_row(const scores_run *m, uint32_t i) {
-  return (weft_kept_row *)(void *)(m->kept + i * m->kept_bytes);
+static weft_saved_row *saved_row(const scores_run *m, uint32_t i) {
+  return (weft_saved_row *)(void *)(m->saved + i * m->saved_bytes);
 }
 
 static void measure_row(void *self, uint32_t i, uint32_t thread) {
@@ -53,8 +53,8 @@ static void measure_row(void *self, uint32_t i, uint32_t thread) {
   *score = weft_score_row(logits, m->n_vocab, (uint32_t)token_of(m, &m->row[i]));
   score->bad |= m->row[i].bad;
   if (score->bad) return;
-  if (m->args->save != NULL) weft_keep_row(logits, m->n_vocab, score, kept_row(m, i));
-  if (m->args->against != NULL) m->divergence[i] = weft_divergence(kept_row(m, i), logits, m->n_vocab, score);
+  if (m->args->save != NULL) weft_shorten_row(logits, m->n_vocab, score, saved_row(m, i));
+  if (m->args->against != NULL) m->divergence[i] = weft_divergence(saved_row(m, i), logits, m->n_vocab, score);
 }
 
 static weft_status take_score(scores_run *m, uint32_t i) {
@@ -67,12 +67,12 @@ static weft_status take_score(scores_run *m, uint32_t i) {
   weft_series *s = &m->out->series[m->canvas == 0 ? 0 : (row->row - m->n_prompt) / m->canvas];
   s->nll[s->n] = m->score[i].nll;
   if (m->args->against != NULL) {
-    s->kept_nll[s->n] = kept_row(m, i)->nll;
+    s->saved_nll[s->n] = saved_row(m, i)->nll;
     s->divergence[s->n] = (float)m->divergence[i];
-    s->n_same_top += kept_row(m, i)->top == m->score[i].top;
+    s->n_same_top += saved_row(m, i)->top == m->score[i].top;
   }
   s->n += 1;
-  return m->args->save == NULL ? WEFT_OK : weft_kept_write(m->args->save, kept_row(m, i), m->error);
+  return m->args->save == NULL ? WEFT_OK : weft_saved_write(m->args->save, saved_row(m, i), m->error);
 }
 
 static int take_rows(void *self, const weft_logits_row *row, uint32_t n, const float *logits, uint32_t n_vocab) {
@@ -81,7 +81,7 @@ static int take_rows(void *self, const weft_logits_row *row, uint32_t n, const f
   m->row = row;
   m->row_logits = logits;
   for (uint32_t i = 0; i < n && m->args->against != NULL && m->status == WEFT_OK; i++) {
-    m->status = weft_kept_read(m->args->against, kept_row(m, i), m->error);
+    m->status = weft_saved_read(m->args->against, saved_row(m, i), m->error);
   }
   if (m->status == WEFT_OK) weft_pool_run(m->pool, measure_row, m, n);
   for (uint32_t i = 0; i < n && m->status == WEFT_OK; i++) m->status = take_score(m, i);
@@ -137,9 +137,9 @@ static weft_status open_series(scores_run *m) {
                                     : weft_scores_per_window(&a->windows->config, NULL, 0, 0);
     uint64_t n = (uint64_t)s->n_windows * s->per_window;
     s->nll = weft_alloc(n, sizeof *s->nll);
-    if (a->against != NULL) s->kept_nll = weft_alloc(n, sizeof *s->kept_nll);
+    if (a->against != NULL) s->saved_nll = weft_alloc(n, sizeof *s->saved_nll);
     if (a->against != NULL) s->divergence = weft_alloc(n, sizeof *s->divergence);
-    if (s->nll == NULL || (a->against != NULL && (s->kept_nll == NULL || s->divergence == NULL))) {
+    if (s->nll == NULL || (a->against != NULL && (s->saved_nll == NULL || s->divergence == NULL))) {
       return weft_fail(m->error, WEFT_E_NO_MEMORY, "no memory for the numbers of %llu tokens", (unsigned long long)n);
     }
   }
@@ -157,13 +157,13 @@ static uint32_t count_at_once(const scores_run *m) {
 static weft_status open_memory(scores_run *m) {
   const weft_scores_args *a = m->args;
   uint64_t n = m->n_at_once, n_noisy = n * a->n_levels * m->canvas;
-  m->kept_bytes = weft_kept_row_bytes(m->n_vocab);
+  m->saved_bytes = weft_saved_row_bytes(m->n_vocab);
   m->sequence = weft_alloc(n, sizeof *m->sequence);
   m->window = weft_alloc(n * a->windows->config.context, sizeof *m->window);
   m->noisy = weft_alloc(n_noisy, sizeof *m->noisy);
   m->noised = weft_alloc(n_noisy, 1);
-  m->kept = weft_alloc(a->save != NULL || a->against != NULL ? HEAD_ROWS : 0, m->kept_bytes);
-  if (m->sequence == NULL || m->window == NULL || m->noisy == NULL || m->noised == NULL || m->kept == NULL) {
+  m->saved = weft_alloc(a->save != NULL || a->against != NULL ? HEAD_ROWS : 0, m->saved_bytes);
+  if (m->sequence == NULL || m->window == NULL || m->noisy == NULL || m->noised == NULL || m->saved == NULL) {
     return weft_fail(m->error, WEFT_E_NO_MEMORY, "no memory for %llu windows", (unsigned long long)n);
   }
   return weft_pool_open(a->n_threads, &m->pool, m->error);
@@ -176,7 +176,7 @@ static void close_memory(scores_run *m) {
   weft_free(m->window);
   weft_free(m->noisy);
   weft_free(m->noised);
-  weft_free(m->kept);
+  weft_free(m->saved);
 }
 
 weft_status weft_scores_run(const weft_scores_args *args, weft_scores *out, weft_error *error) {
@@ -210,7 +210,7 @@ weft_status weft_scores_run(const weft_scores_args *args, weft_scores *out, weft
 void weft_scores_free(weft_scores *scores) {
   for (uint32_t i = 0; i < scores->n_series; i++) {
     weft_free(scores->series[i].nll);
-    weft_free(scores->series[i].kept_nll);
+    weft_free(scores->series[i].saved_nll);
     weft_free(scores->series[i].divergence);
   }
   scores->n_series = 0;

@@ -8,7 +8,7 @@
 #ifndef WEFT_BENCH_QUALITY_SCORES_H
 #define WEFT_BENCH_QUALITY_SCORES_H
 
-#include "bench/quality/kept_file.h"
+#include "bench/quality/saved_rows.h"
 #include "bench/quality/windows.h"
 
 typedef struct weft_scores_args {
@@ -19,9 +19,9 @@ typedef struct weft_scores_args {
   const float *level; /* of noise; n_levels 0: token by token */
   uint32_t n_levels;
   uint64_t seed;
-  uint32_t n_threads;      /* for the sums over the vocabulary; 0: all cores */
-  weft_kept_file *save;    /* NULL: rows are not saved */
-  weft_kept_file *against; /* NULL: rows are not compared */
+  uint32_t n_threads;       /* for the sums over the vocabulary; 0: all cores */
+  weft_saved_file *save;    /* NULL: rows are not saved */
+  weft_saved_file *against; /* NULL: rows are not compared */
   void (*progress)(void *self, uint32_t n_windows,
                    double nll); /* windows done, mean so far of the last level; or NULL */
   void *progress_self;
@@ -32,12 +32,12 @@ typedef struct weft_series {
   uint32_t n_windows, per_window;
   uint64_t n;
   float *nll;
-  float *kept_nll, *divergence; /* with `against` */
-  uint64_t n_same_top;          /* rows whose likeliest token is the same */
+  float *saved_nll, *divergence; /* with `against` */
+  uint64_t n_same_top;           /* rows whose likeliest token is the same */
 } weft_series;
 
 typedef struct weft_scores {
-  weft_series series[WEFT_KEPT_LEVELS_MAX];
+  weft_series series[WEFT_SAVED_LEVELS_MAX];
   uint32_t n_series;
 } weft_scores;
 

@@ -17,6 +17,7 @@
 #include "model/device_runner.h"
 #include "model/inspect.h"
 #include "model/logits.h"
+#include "tests/support/refuse_each.h"
 
 typedef struct world {
   weft_gguf *gguf;
@@ -45,22 +46,6 @@ static void world_close(world *w) {
   weft_model_close(w->model);
   weft_device_close(w->device);
   weft_gguf_close(w->gguf);
-}
-
-/* Refuses allocation 1, 2, 3, ... of the act until one run meets no refusal; gives how many were refused. */
-static uint64_t refuse_each(weft_status (*act)(void *self, weft_error *error), void *self, bool has_line) {
-  for (uint64_t n = 1;; n++) {
-    weft_error error = {{0}};
-    (void)weft_memory_fail_at(n);
-    weft_status status = act(self, &error);
-    if (weft_memory_fail_at(0) < n) {
-      if (status != WEFT_OK) fail_msg("undisturbed: %s: %s", weft_status_text(status), error.text);
-      assert_true(n > 1);
-      return n - 1;
-    }
-    bool good = status == WEFT_E_NO_MEMORY && (!has_line || (error.text[0] != 0 && strchr(error.text, '\n') == NULL));
-    if (!good) fail_msg("allocation %llu: %s: '%s'", (unsigned long long)n, weft_status_text(status), error.text);
-  }
 }
 
 static weft_status open_runner(void *self, weft_error *error) {
