@@ -5,7 +5,7 @@
 
 #include "base/memory.h"
 
-static char *name_of_path(const char *path) {
+char *served_names_of_file(const char *path) {
   const char *slash = strrchr(path, '/');
   const char *name = slash == NULL ? path : slash + 1;
   size_t n = strlen(name);
@@ -22,7 +22,7 @@ static const char *name_in(const weft_open_options *o, const char *entry, const 
 }
 
 weft_status served_names_set(const weft_open_options *o, const char *path, weft_served_model *m, weft_error *error) {
-  m->file_name = name_of_path(path);
+  m->file_name = served_names_of_file(path);
   m->alias = weft_alloc(o->n_served_names + 1u, sizeof *m->alias);
   bool good = m->file_name != NULL && m->alias != NULL;
   for (uint32_t i = 0; good && i < o->n_served_names; i++) {

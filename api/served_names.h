@@ -8,6 +8,8 @@
 
 #include "api/runtime.h"
 
+/* The name of a file without folder and .gguf. The caller frees it; NULL: no memory. */
+char *served_names_of_file(const char *path);
 /* Sets m->file_name, m->name and m->alias. An entry of options->served_names is NAME, where there is one model, or
  * MODEL=NAME. */
 weft_status served_names_set(const weft_open_options *options, const char *path, weft_served_model *m,

@@ -15,7 +15,8 @@ typedef enum weft_draw_purpose {
   WEFT_DRAW_INIT = 2,    /* first tokens of a canvas */
   WEFT_DRAW_CANVAS = 3,  /* token drawn at a canvas position */
   WEFT_DRAW_RENOISE = 4, /* fresh random token at a canvas position */
-  WEFT_DRAW_TEST = 5
+  WEFT_DRAW_TEST = 5,
+  WEFT_DRAW_NOISED = 6 /* which positions of a text get noise, where that is measured */
 } weft_draw_purpose;
 
 typedef struct weft_draw_key {

@@ -461,7 +461,9 @@ static bool watch_device(void *self, uint32_t layer, const char *op, const void 
   return true;
 }
 
-static int ignore_row(void *self, const float *logits, uint32_t n_vocab) {
+static int ignore_rows(void *self, const weft_logits_row *row, uint32_t n_rows, const float *logits, uint32_t n_vocab) {
+  (void)row;
+  (void)n_rows;
   (void)logits;
   (void)n_vocab;
   return ((check_run *)self)->status == WEFT_OK ? 0 : 1;
@@ -475,22 +477,29 @@ static weft_status run_on(check_run *run, weft_device *device, weft_error *error
   weft_model *model = NULL;
   weft_status status = weft_model_open(a->gguf, device, &limits, NULL, NULL, &model, error);
   if (status != WEFT_OK) return status;
-  weft_logits_args logits = {.device = device,
-                             .model = model,
-                             .limits = limits,
-                             .tokens = a->tokens,
-                             .n_tokens = a->n_tokens,
-                             .row = ignore_row,
-                             .self = run};
+  weft_logits_config config = {.device = device,
+                               .model = model,
+                               .limits = limits,
+                               .tokens_max = a->n_tokens,
+                               .sequences_max = 1,
+                               .head_rows = 1};
+  weft_logits_sequence sequence = {.tokens = a->tokens, .n_tokens = a->n_tokens, .canvas = a->canvas};
+  weft_logits *logits = NULL;
+  if (a->canvas != NULL && a->n_canvas != weft_model_get_info(model)->canvas_length) {
+    status = weft_fail(error, WEFT_E_INVALID, "the canvas has %u tokens; this model's has %u", a->n_canvas,
+                       weft_model_get_info(model)->canvas_length);
+  }
   run->head = weft_model_head(model, &run->cap, &run->embed_scale);
+  if (status == WEFT_OK) status = weft_logits_open(&config, &logits, error);
   weft_device_watch(device, watch_device, run);
-  status = weft_logits(&logits, error);
+  if (status == WEFT_OK) status = weft_logits_run(logits, &sequence, 1, ignore_rows, run, error);
   if (status == WEFT_OK && a->canvas != NULL) {
-    logits.canvas = a->canvas;
-    logits.n_canvas = a->n_canvas;
-    status = weft_logits(&logits, error);
+    sequence.first = a->n_tokens;
+    sequence.n_canvases = 1;
+    status = weft_logits_run(logits, &sequence, 1, ignore_rows, run, error);
   }
   weft_device_watch(device, NULL, NULL);
+  weft_logits_close(logits);
   weft_model_close(model);
   if (run->status != WEFT_OK) {
     status = weft_fail(error, run->status, "the check could not go on: %s", weft_status_text(run->status));

@@ -6,216 +6,348 @@
 #include "base/memory.h"
 #include "kernels/ops.h"
 
-typedef struct logits_run {
-  const weft_logits_args *args;
+struct weft_logits {
+  weft_logits_config config;
   const weft_model_info *info;
   const weft_weight *head;
   float cap, embed_scale;
   weft_kv_layout layout;
   weft_kv_store *store;
-  uint32_t rows_max, n_blocks[WEFT_GROUPS_MAX], first_page[WEFT_GROUPS_MAX];
-  int32_t *position;
+  /* Pages of a sequence lie one after the other: its groups' blocks from first_page[g] on. */
+  uint32_t sequence_pages, first_page[WEFT_GROUPS_MAX];
+  uint32_t *table; /* page i is page i */
+  /* the step that is being filled: [rows_max], [segments_max] */
+  uint32_t n_rows, n_segments, n_output;
+  int32_t *token, *position;
   int64_t *kv_slot[WEFT_GROUPS_MAX];
-  uint32_t *table, *output_row;
-  uint32_t table_at[WEFT_GROUPS_MAX];
-  float *d_hidden, *d_logits, *d_soft, *d_temperature; /* device */
-  uint8_t *d_bad;
-  float *logits; /* host, one row */
+  uint32_t *output_row, *table_at;
+  weft_logits_row *output;
+  weft_segment *segment;
+  const float **soft;
+  float *d_hidden, *d_soft, *d_logits, *d_temperature; /* device */
+  uint8_t *d_bad, *bad;
+  float *logits; /* host, [head_rows, n_vocab] */
   void *d_scratch;
   uint64_t scratch_bytes;
-} logits_run;
+  /* of the call */
+  const weft_logits_sequence *sequence;
+  weft_logits_take take;
+  void *self;
+};
 
-static void close_run(logits_run *r) {
-  weft_device *d = r->args->device;
-  for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) weft_free(r->kv_slot[g]);
-  weft_free(r->position);
-  weft_free(r->table);
-  weft_free(r->output_row);
-  weft_free(r->logits);
-  weft_device_free(d, r->d_hidden);
-  weft_device_free(d, r->d_logits);
-  weft_device_free(d, r->d_soft);
-  weft_device_free(d, r->d_temperature);
-  weft_device_free(d, r->d_bad);
-  weft_device_free(d, r->d_scratch);
-  weft_kv_store_close(r->store);
+void weft_logits_close(weft_logits *l) {
+  if (l == NULL) return;
+  weft_device *d = l->config.device;
+  for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) weft_free(l->kv_slot[g]);
+  weft_free(l->table);
+  weft_free(l->token);
+  weft_free(l->position);
+  weft_free(l->output_row);
+  weft_free(l->table_at);
+  weft_free(l->output);
+  weft_free(l->segment);
+  weft_free(l->soft);
+  weft_free(l->bad);
+  weft_free(l->logits);
+  weft_device_free(d, l->d_hidden);
+  weft_device_free(d, l->d_logits);
+  weft_device_free(d, l->d_soft);
+  weft_device_free(d, l->d_temperature);
+  weft_device_free(d, l->d_bad);
+  weft_device_free(d, l->d_scratch);
+  weft_kv_store_close(l->store);
+  weft_free(l);
 }
 
-/* Every group's blocks lie one after the other in the pool. */
-static weft_status open_pool(logits_run *r, weft_error *error) {
-  const weft_kv_geometry *geometry = &r->info->kv;
-  weft_status status = weft_kv_layout_choose(&geometry, 1, 0, &r->layout, error);
+static weft_status open_pool(weft_logits *l, weft_error *error) {
+  const weft_kv_geometry *geometry = &l->info->kv;
+  weft_status status = weft_kv_layout_choose(&geometry, 1, 0, &l->layout, error);
   if (status != WEFT_OK) return status;
-  uint32_t n_pages = 0;
-  for (uint32_t g = 0; g < r->layout.n_groups; g++) {
-    r->n_blocks[g] = (r->args->n_tokens + r->rows_max) / r->layout.group[g].block_tokens + 1;
-    r->first_page[g] = n_pages;
-    n_pages += r->n_blocks[g];
+  uint64_t n_pages = 0;
+  for (uint32_t g = 0; g < l->layout.n_groups; g++) {
+    l->first_page[g] = (uint32_t)n_pages;
+    n_pages += (l->config.tokens_max - 1) / l->layout.group[g].block_tokens + 1;
   }
-  status = weft_kv_store_open(r->args->device, r->layout.page_bytes, n_pages, &r->store, error);
+  l->sequence_pages = (uint32_t)n_pages;
+  n_pages *= l->config.sequences_max;
+  if (n_pages > UINT32_MAX) return weft_fail(error, WEFT_E_TOO_LARGE, "the sequences need more than 2^32 pages");
+  status = weft_kv_store_open(l->config.device, l->layout.page_bytes, (uint32_t)n_pages, &l->store, error);
   if (status != WEFT_OK) return status;
-  r->table = weft_alloc(n_pages, sizeof *r->table);
-  if (r->table == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the block tables");
-  for (uint32_t i = 0; i < n_pages; i++) r->table[i] = i;
-  for (uint32_t g = 0; g < r->layout.n_groups; g++) r->table_at[g] = r->first_page[g];
+  l->table = weft_alloc(n_pages, sizeof *l->table);
+  if (l->table == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the block tables");
+  for (uint32_t i = 0; i < n_pages; i++) l->table[i] = i;
   return WEFT_OK;
 }
 
-static weft_status open_memory(logits_run *r, weft_error *error) {
-  weft_device *d = r->args->device;
-  uint64_t n = r->rows_max, hidden = r->info->n_hidden;
-  r->position = weft_alloc(n, sizeof *r->position);
-  r->output_row = weft_alloc(n, sizeof *r->output_row);
-  r->logits = weft_alloc(r->info->n_vocab, sizeof *r->logits);
-  bool refused = r->position == NULL || r->output_row == NULL || r->logits == NULL;
-  for (uint32_t g = 0; g < r->layout.n_groups; g++) {
-    r->kv_slot[g] = weft_alloc(n, sizeof *r->kv_slot[g]);
-    refused |= r->kv_slot[g] == NULL;
+static weft_status open_arrays(weft_logits *l, weft_error *error) {
+  uint64_t n = l->config.limits.rows_max, n_segments = l->config.limits.segments_max;
+  l->token = weft_alloc(n, sizeof *l->token);
+  l->position = weft_alloc(n, sizeof *l->position);
+  l->output_row = weft_alloc(n, sizeof *l->output_row);
+  l->output = weft_alloc(n, sizeof *l->output);
+  l->segment = weft_alloc(n_segments, sizeof *l->segment);
+  l->soft = weft_alloc(n_segments, sizeof *l->soft);
+  l->table_at = weft_alloc(n_segments * l->layout.n_groups, sizeof *l->table_at);
+  l->bad = weft_alloc(l->config.head_rows, 1);
+  l->logits = weft_alloc((uint64_t)l->config.head_rows * l->info->n_vocab, sizeof *l->logits);
+  bool refused = l->token == NULL || l->position == NULL || l->output_row == NULL || l->output == NULL ||
+                 l->segment == NULL || l->soft == NULL || l->table_at == NULL || l->bad == NULL || l->logits == NULL;
+  for (uint32_t g = 0; g < l->layout.n_groups; g++) {
+    l->kv_slot[g] = weft_alloc(n, sizeof *l->kv_slot[g]);
+    refused |= l->kv_slot[g] == NULL;
   }
-  weft_head_rows_args rows = {.weight = r->head, .n_rows = 1, .h_stride = hidden, .logits_stride = r->info->n_vocab};
-  weft_soft_args soft = {.weight = r->head, .n_rows = 1, .logits_stride = r->info->n_vocab, .soft_stride = hidden};
+  return refused ? weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the arrays of a step") : WEFT_OK;
+}
+
+static weft_status open_buffers(weft_logits *l, weft_error *error) {
+  weft_device *d = l->config.device;
+  uint64_t n = l->config.limits.rows_max, hidden = l->info->n_hidden, n_head = l->config.head_rows;
+  weft_head_rows_args rows = {
+      .weight = l->head, .n_rows = (uint32_t)n_head, .h_stride = hidden, .logits_stride = l->info->n_vocab};
+  weft_soft_args soft = {.weight = l->head, .n_rows = 1, .logits_stride = l->info->n_vocab, .soft_stride = hidden};
   uint64_t a = weft_head_rows_scratch(d, &rows), b = weft_soft_scratch(d, &soft);
-  r->scratch_bytes = a > b ? a : b;
-  weft_status status = refused ? WEFT_E_NO_MEMORY : WEFT_OK;
-  if (status == WEFT_OK) status = weft_device_alloc(d, n * hidden * sizeof(float), (void **)&r->d_hidden);
-  if (status == WEFT_OK) status = weft_device_alloc(d, n * hidden * sizeof(float), (void **)&r->d_soft);
-  if (status == WEFT_OK) status = weft_device_alloc(d, r->info->n_vocab * sizeof(float), (void **)&r->d_logits);
-  if (status == WEFT_OK) status = weft_device_alloc(d, sizeof(float), (void **)&r->d_temperature);
-  if (status == WEFT_OK) status = weft_device_alloc(d, 1, (void **)&r->d_bad);
-  if (status == WEFT_OK && r->scratch_bytes > 0) status = weft_device_alloc(d, r->scratch_bytes, &r->d_scratch);
+  l->scratch_bytes = a > b ? a : b;
+  weft_status status = weft_device_alloc(d, n * hidden * sizeof(float), (void **)&l->d_hidden);
+  if (status == WEFT_OK) status = weft_device_alloc(d, n * hidden * sizeof(float), (void **)&l->d_soft);
+  if (status == WEFT_OK) {
+    status = weft_device_alloc(d, n_head * l->info->n_vocab * sizeof(float), (void **)&l->d_logits);
+  }
+  if (status == WEFT_OK) status = weft_device_alloc(d, sizeof(float), (void **)&l->d_temperature);
+  if (status == WEFT_OK) status = weft_device_alloc(d, n_head, (void **)&l->d_bad);
+  if (status == WEFT_OK && l->scratch_bytes > 0) status = weft_device_alloc(d, l->scratch_bytes, &l->d_scratch);
   return status == WEFT_OK ? status : weft_fail(error, status, "no memory for the logits' buffers");
 }
 
-static weft_status give_rows(logits_run *r, uint32_t n, weft_error *error) {
-  weft_device *d = r->args->device;
-  for (uint32_t i = 0; i < n; i++) {
-    weft_head_rows_args rows = {.h = r->d_hidden + (uint64_t)i * r->info->n_hidden,
-                                .weight = r->head,
-                                .logits = r->d_logits,
-                                .bad = r->d_bad,
-                                .n_rows = 1,
-                                .h_stride = r->info->n_hidden,
-                                .logits_stride = r->info->n_vocab,
-                                .cap = r->cap,
-                                .scratch = r->d_scratch,
-                                .scratch_bytes = r->scratch_bytes};
+weft_status weft_logits_open(const weft_logits_config *config, weft_logits **out, weft_error *error) {
+  *out = NULL;
+  weft_logits *l = weft_alloc(1, sizeof *l);
+  if (l == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory");
+  l->config = *config;
+  l->info = weft_model_get_info(config->model);
+  l->head = weft_model_head(config->model, &l->cap, &l->embed_scale);
+  weft_status status = WEFT_OK;
+  if (config->tokens_max == 0 || config->sequences_max == 0 || config->head_rows == 0) {
+    status = weft_fail(error, WEFT_E_INVALID, "no tokens were given");
+  } else if (config->tokens_max > l->info->context_length) {
+    status = weft_fail(error, WEFT_E_TOO_LARGE, "%u tokens are more than the context of %u", config->tokens_max,
+                       l->info->context_length);
+  }
+  if (status == WEFT_OK) status = open_pool(l, error);
+  if (status == WEFT_OK) status = open_arrays(l, error);
+  if (status == WEFT_OK) status = open_buffers(l, error);
+  if (status != WEFT_OK) {
+    weft_logits_close(l);
+    return status;
+  }
+  *out = l;
+  return WEFT_OK;
+}
+
+/* ---- a step ---- */
+
+/* The rows of the step that are wanted, through the head, as many at once as there is room for. */
+static weft_status give_rows(weft_logits *l, weft_error *error) {
+  weft_device *d = l->config.device;
+  uint64_t n_vocab = l->info->n_vocab;
+  for (uint32_t first = 0, n; first < l->n_output; first += n) {
+    n = l->n_output - first < l->config.head_rows ? l->n_output - first : l->config.head_rows;
+    weft_head_rows_args rows = {.h = l->d_hidden + (uint64_t)first * l->info->n_hidden,
+                                .weight = l->head,
+                                .logits = l->d_logits,
+                                .bad = l->d_bad,
+                                .n_rows = n,
+                                .h_stride = l->info->n_hidden,
+                                .logits_stride = n_vocab,
+                                .cap = l->cap,
+                                .scratch = l->d_scratch,
+                                .scratch_bytes = l->scratch_bytes};
     weft_status status = weft_head_rows(d, &rows);
-    if (status == WEFT_OK) status = weft_device_download(d, r->logits, r->d_logits, r->info->n_vocab * sizeof(float));
+    if (status == WEFT_OK) status = weft_device_download(d, l->logits, l->d_logits, n * n_vocab * sizeof(float));
+    if (status == WEFT_OK) status = weft_device_download(d, l->bad, l->d_bad, n);
     if (status != WEFT_OK) return weft_fail(error, status, "the head failed: %s", weft_status_text(status));
-    if (r->args->row(r->args->self, r->logits, r->info->n_vocab) != 0) {
+    for (uint32_t i = 0; i < n; i++) l->output[first + i].bad = l->bad[i] != 0;
+    if (l->take(l->self, l->output + first, n, l->logits, l->info->n_vocab) != 0) {
       return weft_fail(error, WEFT_E_IO, "the logits could not be written");
     }
   }
   return WEFT_OK;
 }
 
-/* One batch of one segment: n tokens at position first. */
-static weft_status forward_piece(logits_run *r, const int32_t *tokens, uint32_t first, uint32_t n, bool canvas,
-                                 const float *soft, bool wanted, weft_error *error) {
-  for (uint32_t i = 0; i < n; i++) {
-    r->position[i] = (int32_t)(first + i);
-    r->output_row[i] = i;
-    for (uint32_t g = 0; g < r->layout.n_groups; g++) {
-      uint32_t block = r->layout.group[g].block_tokens;
-      int64_t page = r->first_page[g] + (first + i) / block;
-      r->kv_slot[g][i] = canvas ? -1 : page * block + (first + i) % block;
-    }
-  }
-  weft_segment segment = {.n_rows = n,
-                          .kv_len = first,
-                          .canvas = canvas,
-                          .output = canvas ? WEFT_OUTPUT_CANVAS : WEFT_OUTPUT_NONE,
-                          .step = soft != NULL};
-  weft_batch batch = {.n_rows = n,
-                      .n_causal = canvas ? 0 : n,
-                      .n_segments = 1,
-                      .n_groups = r->layout.n_groups,
-                      .token = tokens,
-                      .position = r->position,
-                      .segment = &segment,
-                      .table = r->table,
-                      .table_at = r->table_at};
-  for (uint32_t g = 0; g < r->layout.n_groups; g++) batch.kv_slot[g] = r->kv_slot[g];
+/* Computes what the step holds and empties it. */
+static weft_status run_step(weft_logits *l, weft_error *error) {
+  bool canvas = l->n_segments > 0 && l->segment[0].canvas;
+  weft_batch batch = {.n_rows = l->n_rows,
+                      .n_causal = canvas ? 0 : l->n_rows,
+                      .n_segments = l->n_segments,
+                      .n_groups = l->layout.n_groups,
+                      .token = l->token,
+                      .position = l->position,
+                      .segment = l->segment,
+                      .table = l->table,
+                      .table_at = l->table_at};
+  for (uint32_t g = 0; g < l->layout.n_groups; g++) batch.kv_slot[g] = l->kv_slot[g];
   weft_forward_args args = {.batch = &batch,
-                            .token = tokens,
-                            .kv = r->store,
-                            .layout = &r->layout,
-                            .soft = &soft,
-                            .output_row = r->output_row,
-                            .n_output = wanted ? n : 0,
-                            .hidden = r->d_hidden};
-  weft_status status = weft_model_forward(r->args->model, &args);
+                            .token = l->token,
+                            .kv = l->store,
+                            .layout = &l->layout,
+                            .soft = l->soft,
+                            .output_row = l->output_row,
+                            .n_output = l->n_output,
+                            .hidden = l->d_hidden};
+  weft_status status = weft_model_forward(l->config.model, &args);
   if (status != WEFT_OK) return weft_fail(error, status, "the forward pass failed: %s", weft_status_text(status));
-  return wanted ? give_rows(r, n, error) : WEFT_OK;
+  status = give_rows(l, error);
+  l->n_rows = l->n_segments = l->n_output = 0;
+  return status;
 }
 
-/* Soft embedding rows from given logits. */
-static weft_status make_soft(logits_run *r, weft_error *error) {
-  weft_device *d = r->args->device;
-  uint64_t n_vocab = r->info->n_vocab;
-  weft_status status = weft_device_upload(d, r->d_temperature, &r->args->previous_temperature, sizeof(float));
-  for (uint32_t i = 0; i < r->args->n_canvas && status == WEFT_OK; i++) {
-    status = weft_device_upload(d, r->d_logits, r->args->previous + i * n_vocab, n_vocab * sizeof(float));
-    weft_soft_args args = {.logits = r->d_logits,
-                           .temperature = r->d_temperature,
-                           .weight = r->head,
-                           .soft = r->d_soft + (uint64_t)i * r->info->n_hidden,
+/* One more segment of the step: n tokens of a sequence, from position kv_len on. Returns its first row. */
+static uint32_t add_segment(weft_logits *l, uint32_t sequence, const int32_t *tokens, uint32_t kv_len, uint32_t n,
+                            const float *soft, bool canvas) {
+  uint32_t first = l->n_rows, s = l->n_segments, pages = sequence * l->sequence_pages;
+  l->segment[s] = (weft_segment){.first_row = first,
+                                 .n_rows = n,
+                                 .kv_len = kv_len,
+                                 .canvas = canvas,
+                                 .output = canvas ? WEFT_OUTPUT_CANVAS : WEFT_OUTPUT_NONE,
+                                 .step = soft != NULL};
+  l->soft[s] = soft;
+  for (uint32_t i = 0; i < n; i++) {
+    l->token[first + i] = tokens[i];
+    l->position[first + i] = (int32_t)(kv_len + i);
+  }
+  for (uint32_t g = 0; g < l->layout.n_groups; g++) {
+    uint32_t block = l->layout.group[g].block_tokens;
+    l->table_at[s * l->layout.n_groups + g] = pages + l->first_page[g];
+    for (uint32_t i = 0; i < n; i++) {
+      int64_t page = (int64_t)pages + l->first_page[g] + (kv_len + i) / block;
+      l->kv_slot[g][first + i] = canvas ? -1 : page * block + (kv_len + i) % block;
+    }
+  }
+  l->n_rows += n;
+  l->n_segments += 1;
+  return first;
+}
+
+static void want_row(weft_logits *l, uint32_t row_of_step, uint32_t sequence, uint32_t row) {
+  l->output_row[l->n_output] = row_of_step;
+  l->output[l->n_output++] = (weft_logits_row){.sequence = sequence, .row = row};
+}
+
+static weft_status run_tokens(weft_logits *l, uint32_t n_sequences, weft_error *error) {
+  const weft_model_limits *limits = &l->config.limits;
+  weft_status status = WEFT_OK;
+  for (uint32_t s = 0; s < n_sequences && status == WEFT_OK; s++) {
+    const weft_logits_sequence *q = &l->sequence[s];
+    for (uint32_t at = 0, n; at < q->n_tokens && status == WEFT_OK; at += n) {
+      uint32_t room = limits->rows_max - l->n_rows;
+      n = q->n_tokens - at < room ? q->n_tokens - at : room;
+      uint32_t first = add_segment(l, s, q->tokens + at, at, n, NULL, false);
+      for (uint32_t i = 0; i < n; i++) {
+        if (at + i >= q->first) want_row(l, first + i, s, at + i);
+      }
+      if (l->n_rows == limits->rows_max || l->n_segments == limits->segments_max) status = run_step(l, error);
+    }
+  }
+  return status == WEFT_OK && l->n_rows > 0 ? run_step(l, error) : status;
+}
+
+/* Soft embedding rows of a canvas whose rows of the step will be first, first + 1, ... */
+static weft_status make_soft(weft_logits *l, const weft_logits_sequence *q, const float *previous, uint32_t first,
+                             weft_error *error) {
+  weft_device *d = l->config.device;
+  uint64_t n_vocab = l->info->n_vocab;
+  weft_status status = weft_device_upload(d, l->d_temperature, &q->previous_temperature, sizeof(float));
+  for (uint32_t i = 0; i < l->info->canvas_length && status == WEFT_OK; i++) {
+    status = weft_device_upload(d, l->d_logits, previous + i * n_vocab, n_vocab * sizeof(float));
+    weft_soft_args args = {.logits = l->d_logits,
+                           .temperature = l->d_temperature,
+                           .weight = l->head,
+                           .soft = l->d_soft + (uint64_t)(first + i) * l->info->n_hidden,
                            .n_rows = 1,
                            .logits_stride = n_vocab,
-                           .soft_stride = r->info->n_hidden,
-                           .scale = r->embed_scale,
-                           .scratch = r->d_scratch,
-                           .scratch_bytes = r->scratch_bytes};
+                           .soft_stride = l->info->n_hidden,
+                           .scale = l->embed_scale,
+                           .scratch = l->d_scratch,
+                           .scratch_bytes = l->scratch_bytes};
     if (status == WEFT_OK) status = weft_soft(d, &args);
   }
   return status == WEFT_OK ? status
                            : weft_fail(error, status, "the soft embedding failed: %s", weft_status_text(status));
 }
 
-static weft_status check_args(const weft_logits_args *a, const weft_model_info *info, weft_error *error) {
-  if (a->n_tokens == 0) return weft_fail(error, WEFT_E_INVALID, "no tokens were given");
-  if ((uint64_t)a->n_tokens + a->n_canvas > info->context_length) {
-    return weft_fail(error, WEFT_E_TOO_LARGE, "%u tokens are more than the context of %u", a->n_tokens + a->n_canvas,
-                     info->context_length);
+static weft_status add_canvas(weft_logits *l, uint32_t s, uint32_t canvas, weft_error *error) {
+  const weft_logits_sequence *q = &l->sequence[s];
+  uint32_t n = l->info->canvas_length, at = canvas * n;
+  const float *soft = NULL;
+  if (q->previous != NULL) {
+    soft = l->d_soft + (uint64_t)l->n_rows * l->info->n_hidden;
+    weft_status status = make_soft(l, q, q->previous + (uint64_t)at * l->info->n_vocab, l->n_rows, error);
+    if (status != WEFT_OK) return status;
   }
-  if (a->canvas != NULL && info->canvas_length == 0) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s has no canvas pass: leave --canvas out", info->name);
-  }
-  if (a->canvas != NULL && a->n_canvas != info->canvas_length) {
-    return weft_fail(error, WEFT_E_INVALID, "the canvas has %u tokens; this model's has %u", a->n_canvas,
-                     info->canvas_length);
-  }
-  for (uint32_t i = 0; i < a->n_tokens + a->n_canvas; i++) {
-    int32_t token = i < a->n_tokens ? a->tokens[i] : a->canvas[i - a->n_tokens];
-    if (token >= 0 && (uint32_t)token < info->n_vocab) continue;
-    return weft_fail(error, WEFT_E_INVALID, "token %d is not in the vocabulary of %u", token, info->n_vocab);
+  uint32_t first = add_segment(l, s, q->canvas + at, q->n_tokens, n, soft, true);
+  for (uint32_t i = 0; i < n; i++) {
+    if (q->wanted == NULL || q->wanted[at + i] != 0) want_row(l, first + i, s, q->n_tokens + at + i);
   }
   return WEFT_OK;
 }
 
-weft_status weft_logits(const weft_logits_args *args, weft_error *error) {
-  logits_run *r = weft_alloc(1, sizeof *r);
-  if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory");
-  r->args = args;
-  r->info = weft_model_get_info(args->model);
-  r->head = weft_model_head(args->model, &r->cap, &r->embed_scale);
-  r->rows_max = args->limits.rows_max;
-  weft_status status = check_args(args, r->info, error);
-  if (status == WEFT_OK) status = open_pool(r, error);
-  if (status == WEFT_OK) status = open_memory(r, error);
-  bool canvas = args->canvas != NULL;
-  for (uint32_t first = 0; first < args->n_tokens && status == WEFT_OK; first += r->rows_max) {
-    uint32_t n = args->n_tokens - first < r->rows_max ? args->n_tokens - first : r->rows_max;
-    status = forward_piece(r, args->tokens + first, first, n, false, NULL, !canvas, error);
-  }
-  if (status == WEFT_OK && canvas) {
-    if (args->previous != NULL) status = make_soft(r, error);
-    if (status == WEFT_OK) {
-      status = forward_piece(r, args->canvas, args->n_tokens, args->n_canvas, true,
-                             args->previous != NULL ? r->d_soft : NULL, true, error);
+static weft_status run_canvases(weft_logits *l, uint32_t n_sequences, weft_error *error) {
+  const weft_model_limits *limits = &l->config.limits;
+  weft_status status = WEFT_OK;
+  for (uint32_t s = 0; s < n_sequences; s++) {
+    for (uint32_t k = 0; k < l->sequence[s].n_canvases && status == WEFT_OK; k++) {
+      status = add_canvas(l, s, k, error);
+      bool full = l->n_rows + l->info->canvas_length > limits->canvas_rows_max || l->n_segments == limits->segments_max;
+      if (status == WEFT_OK && full) status = run_step(l, error);
     }
   }
-  close_run(r);
-  weft_free(r);
+  return status == WEFT_OK && l->n_rows > 0 ? run_step(l, error) : status;
+}
+
+/* ---- a call ---- */
+
+static weft_status check_tokens(const weft_logits *l, const int32_t *tokens, uint64_t n, weft_error *error) {
+  for (uint64_t i = 0; i < n; i++) {
+    if (tokens[i] >= 0 && (uint32_t)tokens[i] < l->info->n_vocab) continue;
+    return weft_fail(error, WEFT_E_INVALID, "token %d is not in the vocabulary of %u", tokens[i], l->info->n_vocab);
+  }
+  return WEFT_OK;
+}
+
+static weft_status check_sequence(const weft_logits *l, const weft_logits_sequence *q, weft_error *error) {
+  const weft_model_info *info = l->info;
+  uint32_t canvas = q->n_canvases > 0 ? info->canvas_length : 0;
+  if (q->n_tokens == 0) return weft_fail(error, WEFT_E_INVALID, "no tokens were given");
+  if (q->n_tokens > l->config.tokens_max || (uint64_t)q->n_tokens + canvas > info->context_length) {
+    return weft_fail(error, WEFT_E_TOO_LARGE, "%u tokens are more than the context of %u", q->n_tokens + canvas,
+                     info->context_length);
+  }
+  if (q->n_canvases > 0 && canvas == 0) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s has no canvas pass", info->name);
+  }
+  if (canvas > l->config.limits.canvas_rows_max) {
+    return weft_fail(error, WEFT_E_TOO_LARGE, "a canvas of %u rows is more than the %u of a step", canvas,
+                     l->config.limits.canvas_rows_max);
+  }
+  weft_status status = check_tokens(l, q->tokens, q->n_tokens, error);
+  if (status == WEFT_OK) status = check_tokens(l, q->canvas, (uint64_t)q->n_canvases * canvas, error);
+  return status;
+}
+
+weft_status weft_logits_run(weft_logits *l, const weft_logits_sequence *sequence, uint32_t n_sequences,
+                            weft_logits_take take, void *self, weft_error *error) {
+  weft_status status = WEFT_OK;
+  if (n_sequences > l->config.sequences_max) {
+    status = weft_fail(error, WEFT_E_TOO_LARGE, "%u sequences are more than the %u of a call", n_sequences,
+                       l->config.sequences_max);
+  }
+  for (uint32_t s = 0; s < n_sequences && status == WEFT_OK; s++) status = check_sequence(l, &sequence[s], error);
+  l->sequence = sequence;
+  l->take = take;
+  l->self = self;
+  l->n_rows = l->n_segments = l->n_output = 0;
+  if (status == WEFT_OK) status = run_tokens(l, n_sequences, error);
+  if (status == WEFT_OK) status = run_canvases(l, n_sequences, error);
   return status;
 }

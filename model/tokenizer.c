@@ -435,6 +435,9 @@ int32_t weft_tokenizer_pad(const weft_tokenizer *t) {
 int32_t weft_tokenizer_unk(const weft_tokenizer *t) {
   return t->unk;
 }
+bool weft_tokenizer_adds_bos(const weft_tokenizer *t) {
+  return t->add_bos;
+}
 bool weft_tokenizer_adds_space(const weft_tokenizer *t) {
   return t->kind == TOKENIZER_LLAMA && t->add_space_prefix;
 }

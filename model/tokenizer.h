@@ -93,6 +93,8 @@ int32_t weft_tokenizer_bos(const weft_tokenizer *tokenizer);
 int32_t weft_tokenizer_eos(const weft_tokenizer *tokenizer);
 int32_t weft_tokenizer_pad(const weft_tokenizer *tokenizer);
 int32_t weft_tokenizer_unk(const weft_tokenizer *tokenizer);
+/* Whether a text begins with the bos token: ADD_SPECIAL. */
+bool weft_tokenizer_adds_bos(const weft_tokenizer *tokenizer);
 /* Whether a space is put before every stretch of text (llama). */
 bool weft_tokenizer_adds_space(const weft_tokenizer *tokenizer);
 

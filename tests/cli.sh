@@ -69,6 +69,33 @@ expect 0 '' "$weft" logits -m $tiny --tokens 2,5,9 --canvas 1,2,3,4,5,6,7,8 --se
 expect 1 'differ' cmp "$dir/b.f32" "$dir/c.f32"
 expect 2 'bytes' "$weft" logits -m $tiny --tokens 2 --canvas 1,2,3,4,5,6,7,8 --self-cond "$dir/a.f32" -o "$dir/d.f32"
 expect 2 'the canvas has' "$weft" logits -m $tiny --tokens 2 --canvas 1,2 -o "$dir/d.f32"
+text=tests/golden/perplexity/tiny.txt
+expect 0 'over 279 tokens' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 -q
+expect 0 '"perplexity"' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 --stride 20 --chunks 2 --json -q
+expect 0 'noise 0.5: cross-entropy' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --save-logits "$dir/rows" --seed 3 -q
+expect 0 'divergence from the saved rows 0 (' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/rows" --seed 3 -q
+expect 2 'another --noise or --seed' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/rows" -q
+expect 0 '"max": 0.0' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/rows" --seed 3 -q --json --rows 40
+expect 0 'over' "$weft" perplexity -m $tiny -f $text --mode ar -c 32 --kv-8bit all -q
+head -c 3000 "$dir/rows" >"$dir/short"
+expect 3 'bytes, a whole file' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/short" --seed 3 -q
+expect 3 'was not written by' "$weft" perplexity -m $tiny -f $text -c 32 --kl README.md -q
+expect 3 'No space left' "$weft" perplexity -m $tiny -f $text -c 32 --save-logits /dev/full -q
+expect 3 'File too large' bash -c "trap '' XFSZ; ulimit -f 8; '$weft' perplexity -m $tiny -f $text -c 32 --save-logits '$dir/large' -q"
+: >"$dir/empty"
+printf 'ab\xffcdefgh' >"$dir/broken"
+expect 2 'is empty' "$weft" perplexity -m $tiny -f "$dir/empty"
+expect 2 'byte 2 is not UTF-8' "$weft" perplexity -m $tiny -f "$dir/broken"
+expect 2 'give a longer text, or a smaller -c' "$weft" perplexity -m $tiny -f $text -c 4096
+expect 2 'name the text with -f FILE' "$weft" perplexity -m $tiny
+expect 2 'at least 4' "$weft" perplexity -m $tiny -f $text -c 0
+expect 2 'must be a whole number' "$weft" perplexity -m $tiny -f $text -c 99999999
+expect 2 'the context of' "$weft" perplexity -m $tiny -f model/demo/eval.jsonl -c 5000
+expect 2 'canvases of 8' "$weft" perplexity -m $tiny -f $text -c 8
+expect 2 '--noise 0,1' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0,1
+expect 2 'token by token' "$weft" perplexity -m $ar -f $text -c 64 --noise 0.5
+expect 2 'no canvas pass' "$weft" perplexity -m $ar -f $text -c 64 --mode diffusion
+expect 2 'two runs' "$weft" perplexity -m $tiny -f $text --save-logits "$dir/a" --kl "$dir/a"
 printf 'What is 58 + 37?\n\n' >"$dir/said"
 if "$weft" chat -m $demo --mode ar --temperature 0 <"$dir/said" 2>/dev/null | grep -qF 95; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "failed: chat"; fi
 expect 0 'mixed' "$weft" demo -m $demo -m $ar

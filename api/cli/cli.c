@@ -48,7 +48,7 @@ int weft_cli_open(const weft_config *config, weft_runtime **runtime) {
   return 0;
 }
 
-static int set_mode(const char *mode, weft_mode *out) {
+int weft_cli_mode(const char *mode, weft_mode *out) {
   *out = WEFT_MODE_AUTO;
   if (mode == NULL || strcmp(mode, "auto") == 0) return 0;
   if (strcmp(mode, "ar") == 0 || strcmp(mode, "autoregressive") == 0) {
@@ -64,7 +64,7 @@ static int set_mode(const char *mode, weft_mode *out) {
 
 int weft_cli_params(const weft_config *config, weft_generate_params *p) {
   weft_generate_defaults(p);
-  int code = set_mode(config->mode, &p->mode);
+  int code = weft_cli_mode(config->mode, &p->mode);
   if (code != 0) return code;
   p->prompt.thinking = config->thinking;
   p->max_tokens = config->max_tokens;

@@ -40,6 +40,8 @@ int weft_cli_fail(int code, const char *format, ...) __attribute__((format(print
 int weft_cli_code(int status);
 /* Opens what -m names; 0, or an exit code after one line. */
 int weft_cli_open(const weft_config *config, weft_runtime **runtime);
+/* What --mode says; NULL: auto. 0, or an exit code after one line. */
+int weft_cli_mode(const char *mode, weft_mode *out);
 /* Parameters of one generation from the options (prompt left out). 0, or an exit code after one line. */
 int weft_cli_params(const weft_config *config, weft_generate_params *params);
 /* A whole file, or standard input for "-"; the caller frees. NULL after one line. */

@@ -38,7 +38,7 @@ enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_commands(FILE *to, const char *topic, const weft_command *list, uint32_t n) {
   (void)fprintf(to, "\n%s:\n", topic);
-  for (uint32_t i = 0; i < n; i++) (void)fprintf(to, "  weft %-9s %s\n", list[i].name, list[i].help);
+  for (uint32_t i = 0; i < n; i++) (void)fprintf(to, "  weft %-10s %s\n", list[i].name, list[i].help);
 }
 
 static int usage(FILE *to, int code) {

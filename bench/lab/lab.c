@@ -6,8 +6,9 @@ enum {
   CHECK = WEFT_FOR_LABORATORY << 1,
   EVAL = WEFT_FOR_LABORATORY << 2,
   LOGITS = WEFT_FOR_LABORATORY << 3,
-  SIM = WEFT_FOR_LABORATORY << 4,
-  SOAK = WEFT_FOR_LABORATORY << 5
+  PERPLEXITY = WEFT_FOR_LABORATORY << 4,
+  SIM = WEFT_FOR_LABORATORY << 5,
+  SOAK = WEFT_FOR_LABORATORY << 6
 };
 
 #define FLAG(field) WEFT_OPTION_IS_FLAG(weft_lab_config, field)
@@ -15,6 +16,7 @@ enum {
 #define U32(...)    WEFT_OPTION_IS_U32(weft_lab_config, __VA_ARGS__)
 #define F32(...)    WEFT_OPTION_IS_F32(weft_lab_config, __VA_ARGS__)
 #define U64(...)    WEFT_OPTION_IS_U64(weft_lab_config, __VA_ARGS__)
+#define LIST(field) WEFT_OPTION_IS_LIST(weft_lab_config, field)
 
 #define FIRST     WEFT_TOPIC_FIRST
 #define DRAWN     "Load that is drawn, where --trace names none"
@@ -29,7 +31,20 @@ static const weft_option rows[] = {
     {"api-keys", 0, FIRST, SIM, TEXT(product.api_keys), "FILE",
      "a server's keys: weights, classes and limits of its tenants"},
     {"tokens", 0, FIRST, CHECK | LOGITS, TEXT(product.tokens), "IDS", "token ids instead of text: 2,5,9"},
-    {"mode", 0, FIRST, BENCH, TEXT(product.mode), "NAME", "auto, autoregressive (ar) or diffusion [auto]"},
+    {"file", 'f', FIRST, PERPLEXITY, TEXT(product.input), "FILE", "the text to measure; - is standard input"},
+    {"mode", 0, FIRST, BENCH | PERPLEXITY, TEXT(product.mode), "NAME", "auto, autoregressive (ar) or diffusion [auto]"},
+    {"context", 'c', FIRST, PERPLEXITY, U32(product.context, 512, 0, 1 << 20), "N", "tokens of a window"},
+    {"chunks", 0, FIRST, PERPLEXITY, U32(chunks, 0, 0, 1 << 30), "N", "most windows [0: the whole text]"},
+    {"stride", 0, FIRST, PERPLEXITY, U32(stride, 0, 0, 1 << 20), "N",
+     "windows begin N tokens apart, and their last N are scored [0: one after another, the second half]"},
+    {"special", 0, FIRST, PERPLEXITY, FLAG(product.special), NULL, "control tokens in the text are tokens"},
+    {"save-logits", 0, FIRST, PERPLEXITY, TEXT(save_logits), "FILE", "save what the model says of each scored token"},
+    {"kl", 0, FIRST, PERPLEXITY, TEXT(kl), "FILE", "compare with what --save-logits saved"},
+    {"noise", 0, DIFFUSION, PERPLEXITY, TEXT(noise), "LIST",
+     "of a canvas: shares of positions that are replaced [0.25,0.5,0.75,1]"},
+    {"kv-8bit", 0, MEMORY, PERPLEXITY, LIST(product.kv_8bit), "MODEL",
+     "keep this model's keys and values in 8 bits; `all` is any"},
+    {"rows", 0, MEMORY, PERPLEXITY, U32(product.rows, 2048, 1, 65536), "N", "rows of one step"},
     {"seed", 's', FIRST, EVAL | SOAK, U64(product.sampling.seed, product.has_seed), "N",
      "the same seed gives the same answer [fresh]"},
     {"canvas", 0, FIRST, LOGITS, TEXT(canvas), "IDS", "canvas tokens: logits of a denoise pass"},
@@ -49,7 +64,7 @@ static const weft_option rows[] = {
     {"trace", 0, FIRST, SIM, TEXT(product.trace), "FILE", "requests as JSON lines; without it they are drawn"},
     {"profile", 0, FIRST, SIM, TEXT(profile), "FILE", "models and their times, as JSON [built in]"},
     {"replicas", 0, FIRST, SIM, U32(replicas, 1, 1, 64), "N", "engines, each with its device and pool"},
-    {"seed", 's', FIRST, SIM, U64(product.sampling.seed, product.has_seed), "N",
+    {"seed", 's', FIRST, SIM | PERPLEXITY, U64(product.sampling.seed, product.has_seed), "N",
      "the same seed gives the same numbers [0]"},
     {"requests", 0, DRAWN, SIM, U32(requests, 1000, 1, 1 << 22), "N", "how many"},
     {"rate", 0, DRAWN, SIM, F32(rate, 4, 1e-3, 1e6), "X", "arrivals per second, Poisson"},
@@ -121,6 +136,12 @@ const weft_command weft_lab_commands[] = {
      "them\n"},
     {"logits", WEFT_OPENS_MODEL | LOGITS, weft_lab_logits, "-m FILE --tokens IDS -o FILE", "write raw f32 logits",
      "  weft logits -m a.gguf --tokens 2,5,9 -o logits.f32\n"},
+    {"perplexity", WEFT_OPENS_MODEL | PERPLEXITY, weft_lab_perplexity, "-m FILE -f FILE",
+     "how well a model foretells a text, and how far two are apart",
+     "  weft perplexity -m a.gguf -f wiki.txt                          windows as llama.cpp takes them\n"
+     "  weft perplexity -m f16.gguf -f wiki.txt --save-logits f16.rows\n"
+     "  weft perplexity -m q4.gguf -f wiki.txt --kl f16.rows           KL divergence from those\n"
+     "  weft perplexity -m diffusion.gguf -f wiki.txt --noise 0.5,1    a canvas model, at two levels of noise\n"},
     {"soak", WEFT_OPENS_RUNTIME | SOAK, weft_lab_soak, "-m FILE", "full load with random cancels for a while",
      "  weft soak -m a.gguf --seconds 600 --seed 1\n"},
     {"sim", WEFT_FOR_ENGINE | WEFT_FOR_ALL | SIM, weft_lab_sim, "[--trace FILE]",

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The laboratory of the program: its commands (bench, eval, check, logits, soak, sim) and the options that they alone
+/* The laboratory of the program: its commands (bench, eval, check, logits, perplexity, soak, sim) and the options that they alone
  * have.
  *
  * Law: the program's main hands both tables over; nothing else of the product knows them. Every command of the table is
@@ -14,6 +14,9 @@ typedef struct weft_lab_config {
   /* logits */
   const char *canvas, *self_cond;
   float self_cond_temperature;
+  /* perplexity */
+  const char *noise, *save_logits, *kl;
+  uint32_t chunks, stride;
   /* check */
   float tolerance;
   /* bench, eval, soak */
@@ -42,6 +45,7 @@ int weft_lab_bench(const weft_config *config);
 int weft_lab_check(const weft_config *config);
 int weft_lab_eval(const weft_config *config);
 int weft_lab_logits(const weft_config *config);
+int weft_lab_perplexity(const weft_config *config);
 int weft_lab_sim(const weft_config *config);
 int weft_lab_soak(const weft_config *config);
 

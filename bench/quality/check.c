@@ -2,16 +2,16 @@
 /* weft check: a backend against ref, op by op, over a model. 0: they agree; 1: the first op that does not is named. */
 
 #include <inttypes.h>
-#include <unistd.h>
 
-#include "bench/lab/lab.h"
+#include "bench/lab/model.h"
+#include "bench/lab/progress.h"
 
 /* REF_RATE: weights that ref reads and multiplies per second on one core of a server, about. The work is bounded by it and
  * not by a clock, so that a command compares the same rows on every machine. */
 enum { TOKENS = 12, REF_RATE = 600000000 };
 
 typedef struct check_job {
-  uint32_t n_told; /* quarters of ref's work that have been told, and one for its beginning */
+  weft_lab_progress progress; /* of ref's work */
   weft_gguf *gguf;
   weft_device *device, *ref;
   int32_t *tokens, *canvas;
@@ -39,27 +39,15 @@ static weft_status find_sizes(const check_job *job, uint32_t *n_vocab, uint32_t 
   return WEFT_OK;
 }
 
-/* A bar on a terminal; else a line for each quarter. */
 static void show_progress(void *self, uint64_t done, uint64_t total) {
-  enum { WIDTH = 40 };
   check_job *job = self;
-  char bar[WIDTH + 1];
-  uint32_t n = 1 + (uint32_t)(4 * done / total);
-  bool news = n > job->n_told;
-  job->n_told = n;
-  if (!isatty(STDERR_FILENO)) {
-    if (news) (void)fprintf(stderr, "check: %u %% of about %.0f s of ref\n", 25 * (n - 1), (double)total / REF_RATE);
-    return;
-  }
-  for (uint64_t i = 0; i < WIDTH; i++) bar[i] = i < done * WIDTH / total ? '#' : '.';
-  bar[WIDTH] = 0;
-  (void)fprintf(stderr, "\rcomparing with ref [%s] %3d %%%s", bar, (int)(100 * done / total),
-                done == total && news ? "\n" : "");
+  char whole[64];
+  (void)snprintf(whole, sizeof whole, "of about %.0f s of ref", (double)total / REF_RATE);
+  weft_lab_progress_show(&job->progress, done, total, done == 0 ? whole : "");
 }
 
 static weft_status run(const weft_lab_config *c, check_job *job, weft_check_report *report, weft_error *error) {
-  weft_device_config device = {.backend = c->product.backend, .n_threads = c->product.threads, .no_graphs = true},
-                     ref = {.backend = "ref"};
+  weft_device_config device = weft_lab_device(c), ref = {.backend = "ref"};
   uint32_t n_tokens = TOKENS, n_vocab = 0, n_canvas = 0;
   weft_status status = weft_gguf_open(c->product.models.item[0], &job->gguf, error);
   if (status == WEFT_OK) status = weft_device_open(&device, &job->device, error);
@@ -83,7 +71,7 @@ static weft_status run(const weft_lab_config *c, check_job *job, weft_check_repo
                           .n_canvas = n_canvas,
                           .tolerance = c->tolerance,
                           .work_max = (uint64_t)c->seconds * REF_RATE,
-                          .progress = c->product.quiet ? NULL : show_progress,
+                          .progress = show_progress,
                           .progress_self = job};
   return weft_check(&args, report, error);
 }
@@ -115,7 +103,7 @@ static void say(const weft_lab_config *c, const check_job *job, const weft_check
 int weft_lab_check(const weft_config *product) {
   const weft_lab_config *config = weft_lab_of(product);
   if (config->product.models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "check: name one GGUF file with -m FILE");
-  check_job job = {.gguf = NULL};
+  check_job job = {.progress = {.what = "comparing with ref", .quiet = config->product.quiet}};
   weft_check_report report = {.agrees = false};
   weft_error error = {{0}};
   weft_status status = run(config, &job, &report, &error);

@@ -3,13 +3,11 @@
 #include <errno.h>
 #include <string.h>
 
-#include "bench/lab/lab.h"
+#include "bench/lab/model.h"
 
 typedef struct logits_job {
   const weft_lab_config *config;
-  weft_gguf *gguf;
-  weft_device *device;
-  weft_model *model;
+  weft_lab_model model;
   int32_t *tokens, *canvas;
   uint32_t n_tokens, n_canvas;
   char *previous;
@@ -17,9 +15,11 @@ typedef struct logits_job {
   FILE *out;
 } logits_job;
 
-static int write_row(void *self, const float *logits, uint32_t n_vocab) {
+static int write_rows(void *self, const weft_logits_row *row, uint32_t n_rows, const float *logits, uint32_t n_vocab) {
   logits_job *job = self;
-  return fwrite(logits, sizeof *logits, n_vocab, job->out) == n_vocab ? 0 : 1;
+  size_t n = (size_t)n_rows * n_vocab;
+  (void)row;
+  return fwrite(logits, sizeof *logits, n, job->out) == n ? 0 : 1;
 }
 
 static int read_inputs(logits_job *job, weft_error *error) {
@@ -35,51 +35,63 @@ static int read_inputs(logits_job *job, weft_error *error) {
   return job->previous == NULL ? WEFT_EXIT_LOAD : 0;
 }
 
-static int load(logits_job *job, weft_model_limits *limits, weft_error *error) {
-  const weft_lab_config *c = job->config;
-  weft_device_config device = {.backend = c->product.backend, .n_threads = c->product.threads};
-  weft_status status = weft_gguf_open(c->product.models.item[0], &job->gguf, error);
-  if (status == WEFT_OK) status = weft_device_open(&device, &job->device, error);
-  limits->rows_max = job->n_tokens > 256 ? 256 : job->n_tokens;
-  if (limits->rows_max < job->n_canvas) limits->rows_max = job->n_canvas;
-  limits->canvas_rows_max = job->n_canvas > 0 ? job->n_canvas : 1;
-  limits->segments_max = 1;
-  if (status == WEFT_OK) {
-    status = weft_model_open(job->gguf, job->device, limits, NULL, NULL, &job->model, error);
+static weft_status load(logits_job *job, weft_error *error) {
+  weft_model_limits limits = {.rows_max = job->n_tokens > 256 ? 256 : job->n_tokens, .segments_max = 1};
+  if (limits.rows_max < job->n_canvas) limits.rows_max = job->n_canvas;
+  limits.canvas_rows_max = job->n_canvas > 0 ? job->n_canvas : 1;
+  weft_status status = weft_lab_model_load(&job->model, job->config, &limits, error);
+  if (status != WEFT_OK) return status;
+  const weft_model_info *info = weft_model_get_info(job->model.model);
+  if (job->canvas != NULL && info->canvas_length == 0) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s has no canvas pass: leave --canvas out", info->name);
   }
-  return status == WEFT_OK ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error->text);
+  if (job->canvas != NULL && job->n_canvas != info->canvas_length) {
+    return weft_fail(error, WEFT_E_INVALID, "the canvas has %u tokens; this model's has %u", job->n_canvas,
+                     info->canvas_length);
+  }
+  size_t wanted = (size_t)job->n_canvas * info->n_vocab * sizeof(float);
+  if (job->previous != NULL && job->n_previous != wanted) {
+    return weft_fail(error, WEFT_E_INVALID, "--self-cond %s has %zu bytes; %u rows of f32 logits are %zu",
+                     job->config->self_cond, job->n_previous, job->n_canvas, wanted);
+  }
+  return WEFT_OK;
+}
+
+static weft_status compute(logits_job *job, weft_error *error) {
+  weft_logits_config config = {.device = job->model.device,
+                               .model = job->model.model,
+                               .limits = job->model.limits,
+                               .tokens_max = job->n_tokens,
+                               .sequences_max = 1,
+                               .head_rows = 1};
+  weft_logits_sequence sequence = {.tokens = job->tokens,
+                                   .n_tokens = job->n_tokens,
+                                   .first = job->canvas != NULL ? job->n_tokens : 0,
+                                   .canvas = job->canvas,
+                                   .n_canvases = job->canvas != NULL ? 1 : 0,
+                                   .previous = (const float *)(const void *)job->previous,
+                                   .previous_temperature = job->config->self_cond_temperature};
+  weft_logits *logits = NULL;
+  weft_status status = weft_logits_open(&config, &logits, error);
+  if (status == WEFT_OK) status = weft_logits_run(logits, &sequence, 1, write_rows, job, error);
+  weft_logits_close(logits);
+  return status;
 }
 
 static int run(logits_job *job) {
   weft_error error = {{0}};
-  weft_model_limits limits = {0};
-  const weft_lab_config *c = job->config;
+  const char *output = job->config->product.output;
   int code = read_inputs(job, &error);
-  if (code == 0) code = load(job, &limits, &error);
   if (code != 0) return code;
-  size_t wanted = (size_t)job->n_canvas * weft_model_get_info(job->model)->n_vocab * sizeof(float);
-  if (job->previous != NULL && job->n_previous != wanted) {
-    return weft_cli_fail(WEFT_EXIT_USAGE, "--self-cond %s has %zu bytes; %u rows of f32 logits are %zu", c->self_cond,
-                         job->n_previous, job->n_canvas, wanted);
-  }
-  job->out = fopen(c->product.output, "wb");
-  if (job->out == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "-o %s: %s", c->product.output, strerror(errno));
-  weft_logits_args args = {.device = job->device,
-                           .model = job->model,
-                           .limits = limits,
-                           .tokens = job->tokens,
-                           .n_tokens = job->n_tokens,
-                           .canvas = job->canvas,
-                           .n_canvas = job->n_canvas,
-                           .previous = (const float *)(const void *)job->previous,
-                           .previous_temperature = c->self_cond_temperature,
-                           .row = write_row,
-                           .self = job};
-  weft_status status = weft_logits(&args, &error);
+  weft_status status = weft_lab_model_open(&job->model, job->config, &error);
+  if (status == WEFT_OK) status = load(job, &error);
+  if (status != WEFT_OK) return weft_cli_fail(weft_cli_code(status), "%s", error.text);
+  job->out = fopen(output, "wb");
+  if (job->out == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "-o %s: %s", output, strerror(errno));
+  status = compute(job, &error);
   bool written = fclose(job->out) == 0;
   job->out = NULL;
-  if (status == WEFT_OK && !written)
-    return weft_cli_fail(WEFT_EXIT_RUNTIME, "-o %s: %s", c->product.output, strerror(errno));
+  if (status == WEFT_OK && !written) return weft_cli_fail(WEFT_EXIT_RUNTIME, "-o %s: %s", output, strerror(errno));
   return status == WEFT_OK ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error.text);
 }
 
@@ -91,9 +103,7 @@ int weft_lab_logits(const weft_config *product) {
   if (config->product.output == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "logits: name the result with -o FILE");
   logits_job job = {.config = config};
   int code = run(&job);
-  weft_model_close(job.model);
-  if (job.device != NULL) weft_device_close(job.device);
-  weft_gguf_close(job.gguf);
+  weft_lab_model_close(&job.model);
   weft_free(job.tokens);
   weft_free(job.canvas);
   weft_free(job.previous);

@@ -17,6 +17,7 @@
 #include "model/device_runner.h"
 #include "model/inspect.h"
 #include "model/logits.h"
+#include "tests/support/refuse_each.h"
 
 typedef struct world {
   weft_gguf *gguf;
@@ -45,22 +46,6 @@ static void world_close(world *w) {
   weft_model_close(w->model);
   weft_device_close(w->device);
   weft_gguf_close(w->gguf);
-}
-
-/* Refuses allocation 1, 2, 3, ... of the act until one run meets no refusal; gives how many were refused. */
-static uint64_t refuse_each(weft_status (*act)(void *self, weft_error *error), void *self, bool has_line) {
-  for (uint64_t n = 1;; n++) {
-    weft_error error = {{0}};
-    (void)weft_memory_fail_at(n);
-    weft_status status = act(self, &error);
-    if (weft_memory_fail_at(0) < n) {
-      if (status != WEFT_OK) fail_msg("undisturbed: %s: %s", weft_status_text(status), error.text);
-      assert_true(n > 1);
-      return n - 1;
-    }
-    bool good = status == WEFT_E_NO_MEMORY && (!has_line || (error.text[0] != 0 && strchr(error.text, '\n') == NULL));
-    if (!good) fail_msg("allocation %llu: %s: '%s'", (unsigned long long)n, weft_status_text(status), error.text);
-  }
 }
 
 static weft_status open_runner(void *self, weft_error *error) {
@@ -92,9 +77,10 @@ static void test_runner(void **state) {
   world_close(&w);
 }
 
-static int keep_row(void *self, const float *logits, uint32_t n_vocab) {
+static int keep_rows(void *self, const weft_logits_row *row, uint32_t n_rows, const float *logits, uint32_t n_vocab) {
   float *sum = self;
-  *sum += logits[n_vocab - 1];
+  (void)row;
+  *sum += logits[(uint64_t)n_rows * n_vocab - 1];
   return 0;
 }
 
@@ -103,18 +89,19 @@ static weft_status make_logits(void *self, weft_error *error) {
   static const int32_t tokens[20] = {2, 7, 9, 30, 41}, canvas[8] = {5, 6, 7};
   static float previous[8 * 128];
   float sum = 0.0f;
-  weft_logits_args args = {.device = w->device,
-                           .model = w->model,
-                           .limits = limits,
-                           .tokens = tokens,
-                           .n_tokens = 20,
-                           .canvas = canvas,
-                           .n_canvas = 8,
-                           .previous = previous,
-                           .previous_temperature = 0.7f,
-                           .row = keep_row,
-                           .self = &sum};
-  weft_status status = weft_logits(&args, error);
+  weft_logits_config config = {
+      .device = w->device, .model = w->model, .limits = limits, .tokens_max = 20, .sequences_max = 1, .head_rows = 3};
+  weft_logits_sequence sequence = {.tokens = tokens,
+                                   .n_tokens = 20,
+                                   .first = 20,
+                                   .canvas = canvas,
+                                   .n_canvases = 1,
+                                   .previous = previous,
+                                   .previous_temperature = 0.7f};
+  weft_logits *logits = NULL;
+  weft_status status = weft_logits_open(&config, &logits, error);
+  if (status == WEFT_OK) status = weft_logits_run(logits, &sequence, 1, keep_rows, &sum, error);
+  weft_logits_close(logits);
   assert_true(status != WEFT_OK || sum != 0.0f);
   return status;
 }

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: MIT */
+#include "bench/lab/model.h"
+
+#include <string.h>
+
+#include "bench/lab/progress.h"
+
+weft_device_config weft_lab_device(const weft_lab_config *config) {
+  return (weft_device_config){.backend = config->product.backend,
+                              .n_threads = config->product.threads,
+                              .products = config->product.products,
+                              .no_graphs = true};
+}
+
+weft_status weft_lab_model_open(weft_lab_model *m, const weft_lab_config *config, weft_error *error) {
+  const weft_text_list *files = &config->product.models;
+  *m = (weft_lab_model){.gguf = NULL};
+  if (files->n != 1) return weft_fail(error, WEFT_E_INVALID, "name one GGUF file with -m FILE");
+  return weft_gguf_open(files->item[0], &m->gguf, error);
+}
+
+static weft_status choose_kv(const weft_lab_config *config, bool *kv_8bit, weft_error *error) {
+  const weft_text_list *names = &config->product.kv_8bit;
+  char *served = served_names_of_file(config->product.models.item[0]);
+  weft_status status = served == NULL ? weft_fail(error, WEFT_E_NO_MEMORY, "no memory") : WEFT_OK;
+  for (uint32_t i = 0; i < names->n && status == WEFT_OK; i++) {
+    *kv_8bit = strcmp(names->item[i], "all") == 0 || strcmp(names->item[i], served) == 0;
+    if (!*kv_8bit) status = weft_fail(error, WEFT_E_INVALID, "--kv-8bit: no model is called '%s'", names->item[i]);
+  }
+  weft_free(served);
+  return status;
+}
+
+static void show_loading(void *self, uint64_t done, uint64_t total) {
+  if (total >= (uint64_t)64 << 20) weft_lab_progress_show(self, done, total, "");
+}
+
+weft_status weft_lab_model_load(weft_lab_model *m, const weft_lab_config *config, const weft_model_limits *limits,
+                                weft_error *error) {
+  weft_device_config device = weft_lab_device(config);
+  weft_lab_progress progress = {.what = "loading", .quiet = config->product.quiet};
+  m->limits = *limits;
+  weft_status status = choose_kv(config, &m->limits.kv_8bit, error);
+  if (status == WEFT_OK) status = weft_device_open(&device, &m->device, error);
+  if (status != WEFT_OK) return status;
+  return weft_model_open(m->gguf, m->device, &m->limits, show_loading, &progress, &m->model, error);
+}
+
+void weft_lab_model_close(weft_lab_model *m) {
+  weft_model_close(m->model);
+  if (m->device != NULL) weft_device_close(m->device);
+  weft_gguf_close(m->gguf);
+  *m = (weft_lab_model){.gguf = NULL};
+}

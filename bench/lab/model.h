@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* The one model file of a command of the laboratory, on a device, as the command's options say.
+ *
+ * Law: open looks at the file only, so that what is wrong with the rest of a command line is said before weights are
+ * loaded; load does the rest. close undoes whatever was done. */
+#ifndef WEFT_BENCH_LAB_MODEL_H
+#define WEFT_BENCH_LAB_MODEL_H
+
+#include "bench/lab/lab.h"
+
+typedef struct weft_lab_model {
+  weft_gguf *gguf;
+  weft_device *device;
+  weft_model *model;
+  weft_model_limits limits;
+} weft_lab_model;
+
+/* The device that --backend, --threads and --products name. */
+weft_device_config weft_lab_device(const weft_lab_config *config);
+
+weft_status weft_lab_model_open(weft_lab_model *m, const weft_lab_config *config, weft_error *error);
+weft_status weft_lab_model_load(weft_lab_model *m, const weft_lab_config *config, const weft_model_limits *limits,
+                                weft_error *error);
+void weft_lab_model_close(weft_lab_model *m);
+
+#endif
