@@ -2,10 +2,11 @@
 /* What a request may ask of sampling: the one description that a client of weft.h fills in, the scheduler carries, and
  * the ops compute with. This header is installed beside weft.h.
  *
- * Law: a value that a comment calls "the model's" is taken from the model by weft_submit; below api/ every value is
- * resolved, and 0 or a negative number means itself. WEFT_RANGE_... is the one place where the default and the bounds
- * of a number are written; weft_generate_defaults takes the defaults from there, through the table of options.
- * model/sampler.h has other numbers for tests and for the laboratory: those of a sampler that changes nothing. */
+ * Law: a value that a comment calls "the model's" is taken from the model file by weft_submit (resolve_sampling in
+ * api/generation.c; model/model.c reads the file's keys). Below api/ every value is resolved, and 0 or a negative
+ * number means itself. WEFT_RANGE_... is the one place where the default and the bounds of a number are written;
+ * weft_generate_defaults takes the defaults from there, through the table of options. model/sampler.h has other
+ * numbers for tests and for the laboratory: those of a sampler that changes nothing. */
 #ifndef WEFT_BASE_SAMPLING_H
 #define WEFT_BASE_SAMPLING_H
 

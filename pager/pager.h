@@ -2,6 +2,9 @@
 /* The pager: decides which page of KV memory belongs to which sequence. It deals in integers only: page numbers, token
  * numbers, counts and hashes. It never sees a device pointer, a tensor or a clock.
  *
+ * Keys and values lie in pages, and a block table says where, as in PagedAttention (Kwon et al., arXiv 2309.06180);
+ * prefixes are found in a trie over tokens, as in RadixAttention (Zheng et al., arXiv 2312.07104).
+ *
  * Pages. The pool is n_pages pages of one size. Each page is in exactly one state:
  *   FREE    no sequence holds the page and its content is meaningless
  *   CACHED  no sequence holds the page; its content is valid and in the prefix index until the page is evicted
@@ -90,8 +93,8 @@ typedef struct weft_pager_config {
   uint32_t journal_capacity;     /* events that the journal keeps (journal.h), a power of two; 0: there is no journal */
   bool no_prefix_cache;          /* nothing is published and nothing is found */
   /* Seeds the hash of the prefix index. 0, as a server needs it: the system draws a secret (pager_secret_draw in
-   * prefix.c), so that no client can choose tokens that slow down the searches of others. Tests give a number. No result
-   * depends on the seed, only the time that searches take. */
+   * prefix.c), so that no client can choose tokens that slow down the searches of others. Tests give a number. No
+   * result depends on the seed, only the time that searches take. */
   uint64_t hash_seed;
 } weft_pager_config;
 

@@ -2,21 +2,20 @@
 /* Law: every page is in one state, and this file makes all changes of state.
  *
  *            take                       unpin, published
- *    FREE ----------> PINNED (refs) ------------------------> CACHED: COLD or a WARM list
- *     ^                |        ^                               |   |
- *     +----------------+        +------------- pin -------------+   |
- *       unpin, not published                                        |
- *     ^------------- evict (COLD pages first, then the one due) ----+
+ *    FREE ----------> PINNED (refs) ------------------------> CACHED: COLD or a WARM list ^                |
+ *      ^                               |   | +----------------+        +------------- pin -------------+   | unpin,
+ *      not published                                        | ^------------- evict (COLD pages first, then the one
+ *      due) ----+
  *
- * The order of eviction is GreedyDual in whole numbers. A page of worth w that becomes WARM when the clock shows c is
- * due at c + 2^w. The page that is due first is evicted, and the clock moves on to its `due`; nothing else moves the
- * clock. So a page whose worth is one higher is kept about twice as long, and a page that is not used is evicted in the
- * end, whatever its worth. Within the list of one worth the pages are due in the order in which they came, so only the
- * oldest page of each list has to be compared: O(1).
+ * The order of eviction is GreedyDual (Young, 1994) in whole numbers. A page of worth w that becomes WARM when the
+ * clock shows c is due at c + 2^w. The page that is due first is evicted, and the clock moves on to its `due`; nothing
+ * else moves the clock. So a page whose worth is one higher is kept about twice as long, and a page that is not used
+ * is evicted in the end, whatever its worth. Within the list of one worth the pages are due in the order in which they
+ * came, so only the oldest page of each list has to be compared: O(1).
  *
- * A sequence pins all blocks of a prefix and unpins them from the end, and no block is worth more than those before it.
- * So in a group that keeps every token a page is due no later than the pages before it in its prefix: what is evicted
- * is the tail of a prefix, and what stays can be reached from its head. */
+ * A sequence pins all blocks of a prefix and unpins them from the end, and no block is worth more than those before
+ * it. So in a group that keeps every token a page is due no later than the pages before it in its prefix: what is
+ * evicted is the tail of a prefix, and what stays can be reached from its head. */
 #include "pager/spill.h"
 
 static uint32_t list_head(const weft_pager *pager, pager_list list) {

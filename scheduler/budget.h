@@ -5,7 +5,7 @@
  * Law. All requests together never hold more than the budget. Where there are several tenants, a tenant may take
  * memory only while what it then holds is no more than what is still free. So of k tenants that hold as much as they
  * may, each has at least one (k + 1)th of the budget, and another (k + 1)th is free for the next tenant. A request is
- * counted whole before its memory is taken, and until that memory is given back. What could never fit is TOO_LARGE,
+ * counted whole before its memory is taken, and until that memory is given back. What could never fit is LIMIT,
  * what does not fit now is FULL. */
 #ifndef WEFT_SCHEDULER_BUDGET_H
 #define WEFT_SCHEDULER_BUDGET_H

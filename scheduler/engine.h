@@ -32,10 +32,11 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
 void weft_engine_close(weft_engine *engine);
 
 /* Submits n requests of one tenant, 1 to WEFT_SUBMISSION_MAX, as one act: all of them or none. Checks them against
- * what could ever fit (pool, context, vocabulary, parameters, limits of the tenant, places for n): INVALID or
- * TOO_LARGE with one line that names the largest length or number that would fit. FULL when the queue or the memory of
- * requests is full for now, or a limit of the tenant is reached for now; params->retry_us then says when to come
- * again. On WEFT_OK the caller owns out[0 .. n) until it releases each of them; otherwise they are NULL. */
+ * what could ever fit, and refuses with one line that names the largest length or number that would: INVALID
+ * (parameters, vocabulary, places for n), TOO_LARGE (pool, context), LIMIT (tokens of a minute, memory of one
+ * request). FULL when the queue or the memory of requests is full for now, or a limit of the tenant is reached for
+ * now; params->retry_us then says when to come again. On WEFT_OK the caller owns out[0 .. n) until it releases each of
+ * them; otherwise they are NULL. */
 weft_status weft_engine_submit_all(weft_engine *engine, const weft_request_params *params, uint32_t n, uint64_t now_us,
                                    weft_request **out, weft_error *error);
 /* One request. */

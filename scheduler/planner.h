@@ -1,6 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Planning: one loop that asks which request is due, what that request can use, and has it performed.
  *
+ * A step holds rows of many requests, and requests join and leave between steps (continuous batching, Yu et al., Orca,
+ * OSDI 2022); long prompts are computed in chunks beside decode rows (chunked prefill, Agrawal et al., arXiv
+ * 2403.02310).
+ *
  * Law. Planning goes one way: share.h says which request is due, rows.h and admission.h say what should happen to it,
  * relief.h says where missing blocks come from, perform.h makes it true; none of these calls back. The request that
  * lacks blocks (claims.h, starved) is served first. Then come decode rows, commits and denoise steps, as long as they

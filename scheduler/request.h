@@ -188,7 +188,7 @@ static inline bool weft_request_wants_logprobs(const weft_request_params *params
 /* The bytes that a request takes of the budget. */
 uint64_t weft_request_bytes(const weft_request_params *params, const weft_request_size *size);
 /* Takes the memory from the budget and copies what was asked; the request has two references, the submitter's and the
- * engine's. FULL, TOO_LARGE or NO_MEMORY with one line. */
+ * engine's. FULL, LIMIT or NO_MEMORY with one line. */
 weft_status weft_request_open(const weft_request_params *params, const weft_request_size *size, weft_budget *budget,
                               weft_request **out, weft_error *error);
 void weft_request_unref(weft_request *request);

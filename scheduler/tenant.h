@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Tenants: what each tenant has used, and which of its requests wait for which lane. Engine thread, except where said.
  *
- * Law. The clock of a tenant is its virtual time, as in weighted fair queueing: what it was charged (cost.h), divided
- * by its weight. While a plan is made, the clock runs ahead by what the tenant's rows, keys and outputs cost alone;
- * when the plan is complete, by the tenant's part of the whole step. Among tenants with work the one with the smallest
- * clock is served first (share.h). No tenant saves up time: a tenant that wanted nothing more at the end of a plan, or
- * that comes back after having had no requests, has its clock raised to `now`, the smallest clock of the tenants that
- * still want rows. No tenant pays for time that it used without rivals: while all get what they want, all clocks are
- * raised to the same value. Each queue (one for each lane and tenant) is in order of submission, where one unit of a
- * request's priority counts as having been submitted WEFT_AGE_US earlier. */
+ * Law. The clock of a tenant is its virtual time: what it was charged (cost.h), divided by its weight, as in weighted
+ * fair queueing and in the virtual token counter of Sheng et al. (arXiv 2401.00588). While a plan is made, the clock
+ * runs ahead by what the tenant's rows, keys and outputs cost alone; when the plan is complete, by the tenant's part
+ * of the whole step. Among tenants with work the one with the smallest clock is served first (share.h). No tenant
+ * saves up time: a tenant that wanted nothing more at the end of a plan, or that comes back after having had no
+ * requests, has its clock raised to `now`, the smallest clock of the tenants that still want rows. No tenant pays for
+ * time that it used without rivals: while all get what they want, all clocks are raised to the same value. Each queue
+ * (one for each lane and tenant) is in order of submission, where one unit of a request's priority counts as having
+ * been submitted WEFT_AGE_US earlier. */
 #ifndef WEFT_SCHEDULER_TENANT_H
 #define WEFT_SCHEDULER_TENANT_H
 

@@ -2,12 +2,14 @@
 /* attention, the definition: one row and one head at a time, in chunks of absolute key positions.
  *
  *   positions   first ... 255   | 256 ... 511     | 512 ... end - 1     what the row sees, cut at multiples of 256
- *   state       (m, l, o) fresh | (m, l, o) fresh | (m, l, o) fresh     m: largest score so far, l: sum of e^(score -
- *               m),
+ *   state       (m, l, o) fresh | (m, l, o) fresh | (m, l, o) fresh     m: the largest score so far
+ *                                                                       l: sum of e^(score - m)
  *                                                                       o: sum of e^(score - m) * value
  *   result      the chunks' states merged, ascending; then o / l
  *
- * A canvas's own key i has position kv_len + i, so its keys go on in the same grid of chunks. */
+ * The state and its merge are those of the online softmax (Milakov and Gimelshein, arXiv 1805.02867), on which
+ * FlashAttention is built. A canvas's own key i has position kv_len + i, so its keys go on in the same grid of
+ * chunks. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
