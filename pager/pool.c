@@ -2,10 +2,11 @@
 /* Law: every page is in one state, and this file makes all changes of state.
  *
  *            take                       unpin, published
- *    FREE ----------> PINNED (refs) ------------------------> CACHED: COLD or a WARM list ^                |
- *      ^                               |   | +----------------+        +------------- pin -------------+   | unpin,
- *      not published                                        | ^------------- evict (COLD pages first, then the one
- *      due) ----+
+ *    FREE ----------> PINNED (refs) ------------------------> CACHED: COLD or a WARM list
+ *     ^                |        ^                               |   |
+ *     +----------------+        +------------- pin -------------+   |
+ *       unpin, not published                                        |
+ *     ^------------- evict (COLD pages first, then the one due) ----+
  *
  * The order of eviction is GreedyDual (Young, 1994) in whole numbers. A page of worth w that becomes WARM when the
  * clock shows c is due at c + 2^w. The page that is due first is evicted, and the clock moves on to its `due`; nothing

@@ -13,9 +13,10 @@
  * States (engine):
  *
  *              admit            finish, preempt            finished, nothing in flight
- *   WAITING ----------> RUNNING ----------------> LEAVING ----------------------------> DONE |   ^
- *     | |   +-----------------------------------------+  preempted, nothing in flight +--> DONE  (cancelled, expired,
- *     evicted or refused while it waited)
+ *   WAITING ----------> RUNNING ----------------> LEAVING ----------------------------> DONE
+ *    |   ^                                         |
+ *    |   +-----------------------------------------+  preempted, nothing in flight
+ *    +--> DONE  (cancelled, expired, evicted or refused while it waited)
  *
  * Positions of a running request, oldest first (n_virtual = n_tokens + n_pending: tokens that exist or are sampled
  * now):
