@@ -2,8 +2,10 @@
 /* HTTP: sockets in, whole requests to a handler, answers out, whole or over time. Knows no endpoint and no model.
  *
  * An exchange is one request and its answer. begin is called when the headers of the request are in, handle when its
- * body is in. Law: an exchange is answered exactly once: by weft_exchange_answer or _refuse, at once or later, or by
- * _stream; one head goes out for it. A request that begin refused is answered at once and its body is kept nowhere.
+ * body is in.
+ *
+ * Law: an exchange is answered exactly once: by weft_exchange_answer or _refuse, at once or later, or by _stream; one
+ * head goes out for it. A request that begin refused is answered at once and its body is kept nowhere.
  *
  * Law: no client holds up another one. Every phase of a connection ends by a deadline of its own, however the peer
  * feeds it: the head 10 s after its first byte, a body by its size, an answer when the client takes none of it. A

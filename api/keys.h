@@ -5,10 +5,11 @@
  * key is the tenant of the key `-`, if there is one. Tenants are numbered in the order in which they first appear;
  * several keys may name one tenant. What a tenant may do follows its name, on one of its lines:
  *   KEY TENANT weight=2 class=high running=8 queued=32 tokens-per-minute=60000 blocks=4096
- * The tenant named WEFT_OPERATOR may also do what only the operator may (router.h). Law: whether and where a key
- * matches does not show in the time that a look-up takes; keys are wiped before their memory is given back. Tenants,
- * their order and what they may do are immutable after open; which keys there are changes by weft_keys_reload alone,
- * for all threads at once. */
+ * The tenant named WEFT_OPERATOR may also do what only the operator may (router.h).
+ *
+ * Law: whether and where a key matches does not show in the time that a look-up takes; keys are wiped before their
+ * memory is given back. Tenants, their order and what they may do are immutable after open; which keys there are
+ * changes by weft_keys_reload alone, for all threads at once. */
 #ifndef WEFT_API_KEYS_H
 #define WEFT_API_KEYS_H
 

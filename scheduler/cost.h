@@ -2,13 +2,17 @@
 /* Cost: what rows cost, in two currencies. Engine thread.
  *
  * A charge is what fair share takes of a tenant for its part of a step, in whole 1/256 microseconds of predicted
- * device time. Law. The parts of a step share its time in proportion to what their rows, keys and outputs would cost
- * alone (weft_cost_of_part), and a row is never charged less than a microsecond; so charges sum to the predicted time
- * of the step, or to a microsecond for each row where that is more. A canvas pays for its rows at every step. A cached
- * token is never a row and so is free.
+ * device time.
+ *
+ * Law. The parts of a step share its time in proportion to what their rows, keys and outputs would cost alone
+ * (weft_cost_of_part), and a row is never charged less than a microsecond; so charges sum to the predicted time of the
+ * step, or to a microsecond for each row where that is more. A canvas pays for its rows at every step. A cached token
+ * is never a row and so is free.
  *
  * A cost model describes one model on its device: it predicts the time of a step, and learns from the steps that were
- * measured. Law. The time is a sum of features, each times a coefficient that is never negative nor beyond a bound:
+ * measured.
+ *
+ * Law. The time is a sum of features, each times a coefficient that is never negative nor beyond a bound:
  *
  *   1                 what a step costs however small it is: launches, dense weights
  *   rows              and what is beyond each of two knees: few rows are bound by the bytes of weights, many by
