@@ -11,24 +11,17 @@ static weft_server *secure; /* the same in TLS */
 static tls_files files;
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .threads = 1, .kv_bytes = 4 << 20, .context = 128, .quiet = true};
-  weft_server_options where = {0};
-  (void)state;
-  talk_open(&server, &options, &where);
+  *state = talk_serve(&server, NULL, (weft_open_options){.context = 128}, (weft_server_options){0});
   tls_files_make(&files, "localhost");
-  where = (weft_server_options){.tls_cert = files.cert, .tls_key = files.key};
+  const weft_server_options where = {.tls_cert = files.cert, .tls_key = files.key};
   weft_error error;
   return weft_server_open(&where, server.runtime, &secure, &error) == WEFT_OK ? 0 : -1;
 }
 
-static int close_server(void **state) {
-  (void)state;
+static int close_all(void **state) {
   weft_server_close(secure);
   tls_files_remove(&files);
-  talk_close(&server);
-  return 0;
+  return close_talk(state);
 }
 
 /* The client takes no memory from the counted allocator. Bytes until the server closes. */
@@ -142,5 +135,5 @@ int main(void) {
       cmocka_unit_test(test_memory_refused_in_a_request),
       cmocka_unit_test(test_memory_refused_at_opening),
   };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_all);
 }

@@ -10,32 +10,13 @@ static const char *const green = "Authorization: Bearer sk-green\r\n";
 static const char *const blue = "Authorization: Bearer sk-blue\r\n";
 static const char *const boss = "Authorization: Bearer sk-op\r\n";
 
-static talk server;
-static weft_keys *keys;
 static char spaces[MIB];
 
-static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  (void)state;
-  assert_int_equal(weft_keys_parse(keys_text, strlen(keys_text), "keys", &keys, NULL), WEFT_OK);
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 1,
-                               .kv_bytes = 4 << 20,
-                               .context = 256,
-                               .tenants = weft_keys_n_tenants(keys),
-                               .tenant = weft_keys_options(keys),
-                               .quiet = true};
-  weft_server_options where = {.body_mib = 1, .keys = keys};
-  talk_open(&server, &options, &where);
-  memset(spaces, ' ', sizeof spaces);
-  return 0;
-}
+static talk server;
 
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
-  weft_keys_close(keys);
+static int open_server(void **state) {
+  *state = talk_serve(&server, keys_text, (weft_open_options){0}, (weft_server_options){.body_mib = 1});
+  memset(spaces, ' ', sizeof spaces);
   return 0;
 }
 
@@ -156,10 +137,7 @@ static void keys_are_checked_before_bodies(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(one_tenant_has_half),
-      cmocka_unit_test(who_holds_most_gives_way),
-      cmocka_unit_test(keys_are_checked_before_bodies),
-  };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(one_tenant_has_half), cmocka_unit_test(who_holds_most_gives_way),
+                                     cmocka_unit_test(keys_are_checked_before_bodies)};
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

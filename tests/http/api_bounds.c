@@ -12,8 +12,6 @@
 
 enum { BODY = 8 << 20, CONTEXT = 256 };
 
-static talk server;
-static weft_keys *keys;
 static atomic_size_t n_json, n_json_most; /* bytes that the JSON library holds, and held at most */
 
 static void *count_taken(size_t n) {
@@ -28,30 +26,12 @@ static void count_given(void *memory) {
   free(memory);
 }
 
-static int open_server(void **state) {
-  static const char text[] = "key-a a\nkey-b b\nkey-op operator\n";
-  const char *models[] = {DEMO_MODEL};
-  weft_error error;
-  (void)state;
-  assert_int_equal(weft_keys_parse(text, strlen(text), "keys", &keys, &error), WEFT_OK);
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 1,
-                               .kv_bytes = 4 << 20,
-                               .context = CONTEXT,
-                               .tenants = weft_keys_n_tenants(keys),
-                               .tenant = weft_keys_options(keys),
-                               .quiet = true};
-  weft_server_options where = {.keys = keys};
-  talk_open(&server, &options, &where);
-  json_set_alloc_funcs(count_taken, count_given);
-  return 0;
-}
+static talk server;
 
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
-  weft_keys_close(keys);
+static int open_server(void **state) {
+  *state = talk_serve(&server, "key-a a\nkey-b b\nkey-op operator\n", (weft_open_options){.context = CONTEXT},
+                      (weft_server_options){0});
+  json_set_alloc_funcs(count_taken, count_given);
   return 0;
 }
 
@@ -213,5 +193,5 @@ int main(void) {
                                      cmocka_unit_test(test_workers_charge_the_tenant),
                                      cmocka_unit_test(test_stop_strings_have_limits),
                                      cmocka_unit_test(test_memory_of_requests_is_shared)};
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

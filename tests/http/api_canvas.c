@@ -19,18 +19,8 @@ enum { CHOICES_MAX = 3, POSITIONS = 32 };
 static talk server;
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .threads = 2, .kv_bytes = 16 << 20, .context = 1024, .quiet = true};
-  weft_server_options where = {0};
-  (void)state;
-  talk_open(&server, &options, &where);
-  return 0;
-}
-
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
+  *state = talk_serve(&server, NULL, (weft_open_options){.threads = 2, .kv_bytes = 16 << 20, .context = 1024},
+                      (weft_server_options){0});
   return 0;
 }
 
@@ -180,5 +170,5 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_to_the_end), cmocka_unit_test(test_several_choices),
                                      cmocka_unit_test(test_cut_by_length), cmocka_unit_test(test_cut_by_a_stop),
                                      cmocka_unit_test(test_all_steps)};
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

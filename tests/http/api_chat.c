@@ -6,18 +6,8 @@
 static talk server;
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .threads = 2, .kv_bytes = 16 << 20, .context = 1024, .quiet = true};
-  weft_server_options where = {0};
-  (void)state;
-  talk_open(&server, &options, &where);
-  return 0;
-}
-
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
+  *state = talk_serve(&server, NULL, (weft_open_options){.threads = 2, .kv_bytes = 16 << 20, .context = 1024},
+                      (weft_server_options){0});
   return 0;
 }
 
@@ -541,5 +531,5 @@ int main(void) {
       cmocka_unit_test(test_metrics),
       cmocka_unit_test(test_trace),
   };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

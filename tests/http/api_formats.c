@@ -7,29 +7,14 @@
 static talk server;
 
 static int open_with(uint64_t kv_bytes, uint32_t running) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 2,
-                               .kv_bytes = kv_bytes,
-                               .context = 256,
-                               .running = running,
-                               .no_prefix_cache = true,
-                               .quiet = true};
-  weft_server_options where = {.body_mib = 1, .idle_seconds = 2};
-  talk_open(&server, &options, &where);
+  const weft_open_options options = {.threads = 2, .kv_bytes = kv_bytes, .running = running, .no_prefix_cache = true};
+  talk_serve(&server, NULL, options, (weft_server_options){.body_mib = 1, .idle_seconds = 2});
   return 0;
 }
 
 static int open_server(void **state) {
-  (void)state;
+  *state = &server;
   return open_with(8 << 20, 8);
-}
-
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
-  return 0;
 }
 
 #define SCHEMA                                                                                                       \
@@ -213,5 +198,5 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_name_is_understood), cmocka_unit_test(answers_are_complete_in_time),
       cmocka_unit_test(answers_are_the_same_alone_and_beside_others), cmocka_unit_test(what_cannot_be_is_refused)};
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

@@ -8,25 +8,9 @@ static talk server;
 
 /* One request runs at a time, so that a second one waits. Small steps make prefill last. */
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 1,
-                               .kv_bytes = 24 << 20,
-                               .context = 2048,
-                               .running = 1,
-                               .queue = 2,
-                               .rows = 32,
-                               .quiet = true};
-  weft_server_options where = {0};
-  (void)state;
-  talk_open(&server, &options, &where);
-  return 0;
-}
-
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
+  *state = talk_serve(&server, NULL,
+                      (weft_open_options){.kv_bytes = 24 << 20, .context = 2048, .running = 1, .queue = 2, .rows = 32},
+                      (weft_server_options){0});
   return 0;
 }
 
@@ -232,9 +216,8 @@ static void test_drain_and_close(void **state) {
 
 /* Closing ends a stream with an error event, a waiting answer with 503, and takes no long time. */
 static void test_close_with_requests_in_every_phase(void **state) {
-  (void)state;
   talk_close(&server);
-  (void)open_server(NULL);
+  (void)open_server(state);
   int stream = start("", "autoregressive", true), queued = start("b", "autoregressive", false),
       half = talk_dial(server.port);
   talk_await(server.port, "vllm:num_requests_waiting", 1);
@@ -262,7 +245,6 @@ int main(void) {
       cmocka_unit_test(test_left_mid_stream),   cmocka_unit_test(test_left_in_prefill),
       cmocka_unit_test(test_left_while_queued), cmocka_unit_test(test_full_queue),
       cmocka_unit_test(test_slow_reader),       cmocka_unit_test(test_deadline),
-      cmocka_unit_test(test_drain_and_close),   cmocka_unit_test(test_close_with_requests_in_every_phase),
-  };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+      cmocka_unit_test(test_drain_and_close),   cmocka_unit_test(test_close_with_requests_in_every_phase)};
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

@@ -16,27 +16,11 @@ static const char *const names[] = {"weft-demo", "weft-demo-ar"};
 static talk server;
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL, DEMO_AR_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 2, .threads = 2, .kv_bytes = 16 << 20, .context = 1024, .quiet = true};
-  weft_server_options where = {0};
-  (void)state;
-  talk_open(&server, &options, &where);
+  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
+  const weft_open_options options = {
+      .models = models, .n_models = 2, .threads = 2, .kv_bytes = 16 << 20, .context = 1024};
+  *state = talk_serve(&server, NULL, options, (weft_server_options){0});
   return 0;
-}
-
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
-  return 0;
-}
-
-static json_t *ask(const char *path, const char *model, const char *fields) {
-  weft_text body = {0};
-  weft_text_printf(&body, "{\"model\":\"%s\",%s}", model, fields);
-  json_t *root = talk_json(server.port, path, body.bytes);
-  weft_text_free(&body);
-  return root;
 }
 
 static json_t *ask_stream(const char *model, const char *fields) {
@@ -55,8 +39,9 @@ static json_int_t input_of(json_t *usage) {
 static void test_whole(void **state) {
   (void)state;
   for (int m = 0; m < 2; m++) {
-    json_t *chat = ask(CHAT, names[m], ASK ",\"max_tokens\":40");
-    json_t *root = ask(MESSAGES, names[m], ASK ",\"max_tokens\":40,\"metadata\":{\"user_id\":\"u\"}");
+    json_t *chat = talk_model(server.port, CHAT, names[m], ASK ",\"max_tokens\":40");
+    json_t *root =
+        talk_model(server.port, MESSAGES, names[m], ASK ",\"max_tokens\":40,\"metadata\":{\"user_id\":\"u\"}");
     assert_true(strncmp(text_at(root, "id"), "msg_", 4) == 0);
     assert_string_equal(text_at(root, "type"), "message");
     assert_string_equal(text_at(root, "role"), "assistant");
@@ -110,7 +95,7 @@ static weft_text check_events(json_t *events, json_t *whole) {
 }
 
 static void check_stream(const char *model, const char *fields, const char *reason) {
-  json_t *whole = ask(MESSAGES, model, fields), *events = ask_stream(model, fields);
+  json_t *whole = talk_model(server.port, MESSAGES, model, fields), *events = ask_stream(model, fields);
   weft_text text = check_events(events, whole);
   assert_string_equal(text.bytes, text_at(whole, "content.0.text"));
   assert_string_equal(text_at(whole, "stop_reason"), reason);
@@ -133,8 +118,8 @@ static void test_stream_says_what_whole_says(void **state) {
 static void test_stop_sequence_is_named(void **state) {
   (void)state;
   for (int m = 0; m < 2; m++) {
-    json_t *root =
-        ask(MESSAGES, names[m], TABLE ",\"max_tokens\":96,\"stop_sequences\":[\"never said\",\"Seoul\",\"Paris\"]");
+    json_t *root = talk_model(server.port, MESSAGES, names[m],
+                              TABLE ",\"max_tokens\":96,\"stop_sequences\":[\"never said\",\"Seoul\",\"Paris\"]");
     assert_string_equal(text_at(root, "stop_sequence"), "Seoul");
     assert_null(strstr(text_at(root, "content.0.text"), "Seoul"));
     assert_non_null(strstr(text_at(root, "content.0.text"), "Zoe"));
@@ -151,13 +136,13 @@ static void test_system_and_blocks(void **state) {
       "{\"type\":\"text\",\"text\":\"Say \"},{\"type\":\"text\",\"text\":\"5.\"}]}],"};
   (void)state;
   for (int m = 0; m < 2; m++) {
-    json_t *chat = ask(CHAT, names[m],
-                       "\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},{\"role\":\"user\","
-                       "\"content\":\"Say 5.\"}],\"max_tokens\":24,\"temperature\":0,\"seed\":5");
+    json_t *chat = talk_model(server.port, CHAT, names[m],
+                              "\"messages\":[{\"role\":\"system\",\"content\":\"Be brief.\"},{\"role\":\"user\","
+                              "\"content\":\"Say 5.\"}],\"max_tokens\":24,\"temperature\":0,\"seed\":5");
     for (int i = 0; i < 2; i++) {
       char fields[512];
       (void)snprintf(fields, sizeof fields, "%s\"max_tokens\":24,\"temperature\":0,\"seed\":5", same[i]);
-      json_t *root = ask(MESSAGES, names[m], fields);
+      json_t *root = talk_model(server.port, MESSAGES, names[m], fields);
       assert_string_equal(text_at(root, "content.0.text"), text_at(chat, "choices.0.message.content"));
       assert_int_equal(input_of(at(root, "usage")), int_at(chat, "usage.prompt_tokens"));
       json_decref(root);
@@ -176,7 +161,8 @@ static void test_history(void **state) {
       "\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"b\"},"
       "{\"role\":\"user\",\"content\":\"c\"}]";
   (void)state;
-  json_t *one = ask(COUNT, names[0], fields), *other = ask(COUNT, names[0], plain);
+  json_t *one = talk_model(server.port, COUNT, names[0], fields),
+         *other = talk_model(server.port, COUNT, names[0], plain);
   assert_int_equal(int_at(one, "input_tokens"), int_at(other, "input_tokens"));
   json_decref(one);
   json_decref(other);
@@ -185,8 +171,8 @@ static void test_history(void **state) {
 static void test_count_tokens(void **state) {
   (void)state;
   for (int m = 0; m < 2; m++) {
-    json_t *count = ask(COUNT, names[m], ASK ",\"system\":\"Be brief.\"");
-    json_t *root = ask(MESSAGES, names[m], ASK ",\"system\":\"Be brief.\",\"max_tokens\":1");
+    json_t *count = talk_model(server.port, COUNT, names[m], ASK ",\"system\":\"Be brief.\"");
+    json_t *root = talk_model(server.port, MESSAGES, names[m], ASK ",\"system\":\"Be brief.\",\"max_tokens\":1");
     assert_true(int_at(count, "input_tokens") > 5);
     assert_int_equal(int_at(count, "input_tokens"), input_of(at(root, "usage")));
     json_decref(count);
@@ -196,11 +182,11 @@ static void test_count_tokens(void **state) {
 
 static void test_format(void **state) {
   (void)state;
-  json_t *root = ask(MESSAGES, names[1],
-                     ASK
-                     ",\"max_tokens\":60,\"output_config\":{\"format\":{\"type\":\"json_schema\",\"schema\":{"
-                     "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"boolean\"}},\"required\":[\"a\"],"
-                     "\"additionalProperties\":false}}}");
+  json_t *root = talk_model(server.port, MESSAGES, names[1],
+                            ASK
+                            ",\"max_tokens\":60,\"output_config\":{\"format\":{\"type\":\"json_schema\",\"schema\":{"
+                            "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"boolean\"}},\"required\":[\"a\"],"
+                            "\"additionalProperties\":false}}}");
   json_t *value = json_loads(text_at(root, "content.0.text"), 0, NULL);
   assert_true(json_is_boolean(json_object_get(value, "a")));
   json_decref(value);
@@ -362,5 +348,5 @@ int main(void) {
       cmocka_unit_test(test_keys),
       cmocka_unit_test(test_leaving),
   };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

@@ -14,27 +14,11 @@ static const char *const names[] = {"weft-demo", "weft-demo-ar"};
 static talk server;
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL, DEMO_AR_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 2, .threads = 2, .kv_bytes = 16 << 20, .context = 1024, .quiet = true};
-  weft_server_options where = {0};
-  (void)state;
-  talk_open(&server, &options, &where);
+  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
+  const weft_open_options options = {
+      .models = models, .n_models = 2, .threads = 2, .kv_bytes = 16 << 20, .context = 1024};
+  *state = talk_serve(&server, NULL, options, (weft_server_options){0});
   return 0;
-}
-
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
-  return 0;
-}
-
-static json_t *ask(const char *path, const char *model, const char *fields) {
-  weft_text body = {0};
-  weft_text_printf(&body, "{\"model\":\"%s\",%s}", model, fields);
-  json_t *root = talk_json(server.port, path, body.bytes);
-  weft_text_free(&body);
-  return root;
 }
 
 /* The lines of a stream, each an object. */
@@ -64,7 +48,7 @@ static json_t *ask_lines(const char *path, const char *model, const char *fields
 static json_t *ask_openai(const char *model, const char *more) {
   char fields[1024];
   (void)snprintf(fields, sizeof fields, TABLE ",\"temperature\":0,\"seed\":5,\"max_tokens\":96%s", more);
-  return ask("/v1/chat/completions", model, fields);
+  return talk_model(server.port, "/v1/chat/completions", model, fields);
 }
 
 static void check_done(json_t *end, json_t *openai) {
@@ -80,7 +64,7 @@ static void check_kind(const char *path, const char *model, const char *fields, 
                        json_t *openai) {
   char body[1024];
   (void)snprintf(body, sizeof body, "%s,\"stream\":false%s", fields, more);
-  json_t *whole = ask(path, model, body);
+  json_t *whole = talk_model(server.port, path, model, body);
   assert_string_equal(text_at(whole, "model"), model);
   assert_int_equal(strlen(text_at(whole, "created_at")), strlen("2026-01-01T00:00:00.000000000Z"));
   assert_string_equal(text_at(whole, text_path), text_at(openai, "choices.0.message.content"));
@@ -120,26 +104,27 @@ static void test_options(void **state) {
   (void)state;
   json_t *openai =
       ask_openai(names[1], ",\"stop\":[\"Seoul\"],\"repetition_penalty\":1.1,\"top_k\":5,\"top_p\":0.9,\"min_p\":0.01");
-  json_t *root = ask(CHAT, names[1],
-                     TABLE
-                     ",\"stream\":false,\"keep_alive\":\"5m\",\"options\":{\"temperature\":0,\"seed\":5,"
-                     "\"num_predict\":96,\"stop\":[\"Seoul\"],\"repeat_penalty\":1.1,\"top_k\":5,\"top_p\":0.9,"
-                     "\"min_p\":0.01,\"repeat_last_n\":-1,\"mirostat\":0,\"typical_p\":1.0}");
+  json_t *root = talk_model(server.port, CHAT, names[1],
+                            TABLE
+                            ",\"stream\":false,\"keep_alive\":\"5m\",\"options\":{\"temperature\":0,\"seed\":5,"
+                            "\"num_predict\":96,\"stop\":[\"Seoul\"],\"repeat_penalty\":1.1,\"top_k\":5,\"top_p\":0.9,"
+                            "\"min_p\":0.01,\"repeat_last_n\":-1,\"mirostat\":0,\"typical_p\":1.0}");
   assert_string_equal(text_at(root, "message.content"), text_at(openai, "choices.0.message.content"));
   assert_string_equal(text_at(root, "done_reason"), "stop");
   json_decref(root);
   json_decref(openai);
-  root = ask(CHAT, names[1], TABLE ",\"stream\":false,\"options\":{\"num_predict\":3}");
+  root = talk_model(server.port, CHAT, names[1], TABLE ",\"stream\":false,\"options\":{\"num_predict\":3}");
   assert_string_equal(text_at(root, "done_reason"), "length");
   assert_int_equal(int_at(root, "eval_count"), 3);
   json_decref(root);
-  root = ask(CHAT, names[1], TABLE ",\"stream\":false,\"options\":{\"num_predict\":-1,\"temperature\":0}");
+  root = talk_model(server.port, CHAT, names[1],
+                    TABLE ",\"stream\":false,\"options\":{\"num_predict\":-1,\"temperature\":0}");
   assert_string_equal(text_at(root, "done_reason"), "stop");
   json_decref(root);
   /* a window of 0 turns penalties off */
-  json_t *plain = ask(CHAT, names[1], TABLE ",\"stream\":false,\"options\":{\"temperature\":0}");
-  root = ask(CHAT, names[1],
-             TABLE ",\"stream\":false,\"options\":{\"temperature\":0,\"repeat_penalty\":9,\"repeat_last_n\":0}");
+  json_t *plain = talk_model(server.port, CHAT, names[1], TABLE ",\"stream\":false,\"options\":{\"temperature\":0}");
+  root = talk_model(server.port, CHAT, names[1],
+                    TABLE ",\"stream\":false,\"options\":{\"temperature\":0,\"repeat_penalty\":9,\"repeat_last_n\":0}");
   assert_string_equal(text_at(root, "message.content"), text_at(plain, "message.content"));
   json_decref(root);
   json_decref(plain);
@@ -147,17 +132,17 @@ static void test_options(void **state) {
 
 static void test_format(void **state) {
   (void)state;
-  json_t *root = ask(CHAT, names[1],
-                     TABLE
-                     ",\"stream\":false,\"format\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
-                     "\"boolean\"}},\"required\":[\"a\"],\"additionalProperties\":false},\"options\":{"
-                     "\"num_predict\":60,\"temperature\":0}");
+  json_t *root = talk_model(server.port, CHAT, names[1],
+                            TABLE
+                            ",\"stream\":false,\"format\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
+                            "\"boolean\"}},\"required\":[\"a\"],\"additionalProperties\":false},\"options\":{"
+                            "\"num_predict\":60,\"temperature\":0}");
   json_t *value = json_loads(text_at(root, "message.content"), 0, NULL);
   assert_true(json_is_boolean(json_object_get(value, "a")));
   json_decref(value);
   json_decref(root);
-  root =
-      ask("/api/generate", names[1], PROMPT ",\"stream\":false,\"format\":\"json\",\"options\":{\"num_predict\":60}");
+  root = talk_model(server.port, "/api/generate", names[1],
+                    PROMPT ",\"stream\":false,\"format\":\"json\",\"options\":{\"num_predict\":60}");
   value = json_loads(text_at(root, "response"), 0, NULL);
   assert_true(json_is_object(value));
   json_decref(value);
@@ -168,7 +153,8 @@ static void test_logprobs(void **state) {
   static const char fields[] = TABLE ",\"logprobs\":true,\"top_logprobs\":2," OPTIONS;
   (void)state;
   json_t *openai = ask_openai(names[1], ",\"logprobs\":true,\"top_logprobs\":2");
-  json_t *root = ask(CHAT, names[1], TABLE ",\"stream\":false,\"logprobs\":true,\"top_logprobs\":2," OPTIONS);
+  json_t *root =
+      talk_model(server.port, CHAT, names[1], TABLE ",\"stream\":false,\"logprobs\":true,\"top_logprobs\":2," OPTIONS);
   assert_true(json_equal(at(root, "logprobs"), at(openai, "choices.0.logprobs.content")));
   json_t *lines = ask_lines(CHAT, names[1], fields), *all = json_array(), *line;
   size_t i;
@@ -187,8 +173,9 @@ static void test_raw(void **state) {
   (void)state;
   json_t *tokens = talk_json(server.port, "/tokenize",
                              "{\"model\":\"weft-demo-ar\",\"messages\":[{\"role\":\"user\",\"content\":\"Say 5.\"}]}");
-  json_t *openai = ask("/v1/chat/completions", names[1],
-                       "\"messages\":[{\"role\":\"user\",\"content\":\"Say 5.\"}],\"temperature\":0,\"max_tokens\":24");
+  json_t *openai =
+      talk_model(server.port, "/v1/chat/completions", names[1],
+                 "\"messages\":[{\"role\":\"user\",\"content\":\"Say 5.\"}],\"temperature\":0,\"max_tokens\":24");
   json_t *no_beginning = json_copy(at(tokens, "tokens"));
   json_t *bare = talk_json(server.port, "/tokenize", "{\"model\":\"weft-demo-ar\",\"prompt\":\"\"}");
   for (json_int_t i = 0; i < int_at(bare, "count"); i++)
@@ -334,5 +321,5 @@ int main(void) {
       cmocka_unit_test(test_models),
       cmocka_unit_test(test_errors_have_their_shape),
   };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

@@ -8,29 +8,17 @@ static const char *const blue = "Authorization: Bearer sk-blue\r\n";
 static const char *const boss = "Authorization: Bearer sk-op\r\n";
 
 static talk server, open_server;
-static weft_keys *keys;
 
 static int open_servers(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .threads = 2, .kv_bytes = 8 << 20, .context = 256, .pins = 3, .quiet = true};
-  weft_error error = {{0}};
-  (void)state;
-  weft_server_options nobody = {0};
-  talk_open(&open_server, &options, &nobody);
-  if (weft_keys_parse(keys_text, strlen(keys_text), "keys", &keys, &error) != WEFT_OK) fail_msg("%s", error.text);
-  options.tenants = weft_keys_n_tenants(keys);
-  weft_server_options where = {.keys = keys};
-  talk_open(&server, &options, &where);
+  const weft_open_options options = {.threads = 2, .kv_bytes = 8 << 20, .pins = 3};
+  talk_serve(&open_server, NULL, options, (weft_server_options){0});
+  *state = talk_serve(&server, keys_text, options, (weft_server_options){0});
   return 0;
 }
 
 static int close_servers(void **state) {
-  (void)state;
   talk_close(&open_server);
-  talk_close(&server);
-  weft_keys_close(keys);
-  return 0;
+  return close_talk(state);
 }
 
 /* The answer's JSON; its code must be this. */

@@ -11,32 +11,14 @@ static const char keys_text[] =
 enum { WAIT_MS = 300000 };
 
 static talk server;
-static weft_keys *keys;
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_AR_MODEL};
-  weft_error error = {{0}};
-  (void)state;
-  if (weft_keys_parse(keys_text, strlen(keys_text), "keys", &keys, &error) != WEFT_OK) fail_msg("%s", error.text);
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 1,
-                               .kv_bytes = 64 << 20,
-                               .context = 2048,
-                               .running = 2,
-                               .queue = 4,
-                               .tenants = weft_keys_n_tenants(keys),
-                               .tenant = weft_keys_options(keys),
-                               .quiet = true};
-  weft_server_options where = {.keys = keys};
-  talk_open(&server, &options, &where);
-  return 0;
-}
-
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
-  weft_keys_close(keys);
+  static const char *const models[] = {DEMO_AR_MODEL};
+  *state =
+      talk_serve(&server, keys_text,
+                 (weft_open_options){
+                     .models = models, .n_models = 1, .kv_bytes = 64 << 20, .context = 2048, .running = 2, .queue = 4},
+                 (weft_server_options){0});
   return 0;
 }
 
@@ -148,5 +130,5 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(many_answers_are_one_request),
                                      cmocka_unit_test(too_many_answers_are_refused_for_good),
                                      cmocka_unit_test(the_newest_gives_way)};
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

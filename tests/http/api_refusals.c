@@ -6,18 +6,8 @@
 static talk server;
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .threads = 2, .kv_bytes = 4 << 20, .context = 256, .quiet = true};
-  weft_server_options where = {.body_mib = 1, .idle_seconds = 2};
-  (void)state;
-  talk_open(&server, &options, &where);
-  return 0;
-}
-
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
+  *state = talk_serve(&server, NULL, (weft_open_options){.threads = 2},
+                      (weft_server_options){.body_mib = 1, .idle_seconds = 2});
   return 0;
 }
 
@@ -345,5 +335,5 @@ int main(void) {
       cmocka_unit_test(test_not_http),
       cmocka_unit_test(test_nothing_was_disturbed),
   };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

@@ -11,45 +11,19 @@
 static const char red[] = "Authorization: Bearer sk-red\r\n", blue[] = "Authorization: Bearer sk-blue\r\n";
 static const char *const names[] = {"weft-demo", "weft-demo-ar"};
 static talk server;
-static weft_keys *keys;
 
 static int open_server(void **state) {
-  static const char text[] = "sk-red red\nsk-blue blue\n- anybody\n";
-  const char *models[] = {DEMO_MODEL, DEMO_AR_MODEL};
-  (void)state;
-  assert_int_equal(weft_keys_parse(text, strlen(text), "keys", &keys, NULL), WEFT_OK);
-  weft_open_options options = {.models = models,
-                               .n_models = 2,
-                               .threads = 2,
-                               .kv_bytes = 16 << 20,
-                               .context = 1024,
-                               .tenants = weft_keys_n_tenants(keys),
-                               .tenant = weft_keys_options(keys),
-                               .quiet = true};
-  weft_server_options where = {.keys = keys};
-  talk_open(&server, &options, &where);
+  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
+  const weft_open_options options = {
+      .models = models, .n_models = 2, .threads = 2, .kv_bytes = 16 << 20, .context = 1024};
+  *state = talk_serve(&server, "sk-red red\nsk-blue blue\n- anybody\n", options, (weft_server_options){0});
   return 0;
-}
-
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
-  weft_keys_close(keys);
-  return 0;
-}
-
-static json_t *ask(const char *path, const char *model, const char *fields) {
-  weft_text body = {0};
-  weft_text_printf(&body, "{\"model\":\"%s\",%s}", model, fields);
-  json_t *root = talk_json(server.port, path, body.bytes);
-  weft_text_free(&body);
-  return root;
 }
 
 static json_t *ask_chat(const char *model, const char *messages, const char *more) {
   char fields[1024];
   (void)snprintf(fields, sizeof fields, "\"messages\":[%s]," SAMPLING "%s", messages, more);
-  return ask(CHAT, model, fields);
+  return talk_model(server.port, CHAT, model, fields);
 }
 
 /* The answer's only message says this. */
@@ -66,8 +40,9 @@ static void test_whole(void **state) {
   (void)state;
   for (int m = 0; m < 2; m++) {
     json_t *chat = ask_chat(names[m], "{\"role\":\"user\",\"content\":\"" QUESTION "\"}", ",\"max_tokens\":96");
-    json_t *root = ask(RESPONSES, names[m],
-                       "\"input\":\"" QUESTION "\",\"max_output_tokens\":96,\"metadata\":{\"k\":\"v\"}," SAMPLING);
+    json_t *root =
+        talk_model(server.port, RESPONSES, names[m],
+                   "\"input\":\"" QUESTION "\",\"max_output_tokens\":96,\"metadata\":{\"k\":\"v\"}," SAMPLING);
     assert_true(strncmp(text_at(root, "id"), "resp_", 5) == 0);
     assert_string_equal(text_at(root, "object"), "response");
     assert_string_equal(text_at(root, "status"), "completed");
@@ -85,7 +60,8 @@ static void test_whole(void **state) {
 
 static void test_cut(void **state) {
   (void)state;
-  json_t *root = ask(RESPONSES, names[1], "\"input\":\"" QUESTION "\",\"max_output_tokens\":5," SAMPLING);
+  json_t *root =
+      talk_model(server.port, RESPONSES, names[1], "\"input\":\"" QUESTION "\",\"max_output_tokens\":5," SAMPLING);
   assert_string_equal(text_at(root, "status"), "incomplete");
   assert_string_equal(text_at(root, "incomplete_details.reason"), "max_output_tokens");
   assert_int_equal(int_at(root, "usage.output_tokens"), 5);
@@ -100,13 +76,13 @@ static void test_items(void **state) {
                             "{\"role\":\"system\",\"content\":\"Be brief.\"},{\"role\":\"user\",\"content\":\"a b\"},"
                             "{\"role\":\"assistant\",\"content\":\"c\"},{\"role\":\"user\",\"content\":\"Say 5.\"}",
                             ",\"max_tokens\":24");
-    json_t *root = ask(RESPONSES, names[m],
-                       "\"instructions\":\"Be brief.\",\"input\":[{\"role\":\"user\",\"content\":[{\"type\":"
-                       "\"input_text\",\"text\":\"a \"},{\"type\":\"input_text\",\"text\":\"b\"}]},"
-                       "{\"type\":\"reasoning\",\"id\":\"rs_1\",\"summary\":[]},"
-                       "{\"type\":\"message\",\"id\":\"msg_1\",\"status\":\"completed\",\"role\":\"assistant\","
-                       "\"content\":[{\"type\":\"output_text\",\"text\":\"c\",\"annotations\":[]}]},"
-                       "{\"role\":\"user\",\"content\":\"Say 5.\"}],\"max_output_tokens\":24," SAMPLING);
+    json_t *root = talk_model(server.port, RESPONSES, names[m],
+                              "\"instructions\":\"Be brief.\",\"input\":[{\"role\":\"user\",\"content\":[{\"type\":"
+                              "\"input_text\",\"text\":\"a \"},{\"type\":\"input_text\",\"text\":\"b\"}]},"
+                              "{\"type\":\"reasoning\",\"id\":\"rs_1\",\"summary\":[]},"
+                              "{\"type\":\"message\",\"id\":\"msg_1\",\"status\":\"completed\",\"role\":\"assistant\","
+                              "\"content\":[{\"type\":\"output_text\",\"text\":\"c\",\"annotations\":[]}]},"
+                              "{\"role\":\"user\",\"content\":\"Say 5.\"}],\"max_output_tokens\":24," SAMPLING);
     check_text(root, chat);
     assert_string_equal(text_at(root, "instructions"), "Be brief.");
     json_decref(root);
@@ -133,7 +109,8 @@ static weft_text names_of(json_t *events) {
 static void check_stream(const char *model, const char *fields, const char *end) {
   char body[512], order[512];
   (void)snprintf(body, sizeof body, "{\"model\":\"%s\",\"stream\":true,%s}", model, fields);
-  json_t *whole = ask(RESPONSES, model, fields), *events = talk_stream(server.port, RESPONSES, body), *event;
+  json_t *whole = talk_model(server.port, RESPONSES, model, fields),
+         *events = talk_stream(server.port, RESPONSES, body), *event;
   weft_text text = {0}, all = names_of(events);
   size_t i, n = json_array_size(events);
   (void)snprintf(order, sizeof order,
@@ -174,11 +151,12 @@ static void test_stream_says_what_whole_says(void **state) {
 
 static void test_format_and_logprobs(void **state) {
   (void)state;
-  json_t *root = ask(RESPONSES, names[1],
-                     "\"input\":\"" QUESTION
-                     "\",\"max_output_tokens\":60,\"text\":{\"format\":{\"type\":"
-                     "\"json_schema\",\"name\":\"n\",\"strict\":true,\"schema\":{\"type\":\"object\",\"properties\":{"
-                     "\"a\":{\"type\":\"boolean\"}},\"required\":[\"a\"],\"additionalProperties\":false}}}," SAMPLING);
+  json_t *root =
+      talk_model(server.port, RESPONSES, names[1],
+                 "\"input\":\"" QUESTION
+                 "\",\"max_output_tokens\":60,\"text\":{\"format\":{\"type\":"
+                 "\"json_schema\",\"name\":\"n\",\"strict\":true,\"schema\":{\"type\":\"object\",\"properties\":{"
+                 "\"a\":{\"type\":\"boolean\"}},\"required\":[\"a\"],\"additionalProperties\":false}}}," SAMPLING);
   json_t *value = json_loads(text_at(root, "output.0.content.0.text"), 0, NULL);
   assert_true(json_is_boolean(json_object_get(value, "a")));
   assert_string_equal(text_at(root, "text.format.name"), "n");
@@ -186,9 +164,9 @@ static void test_format_and_logprobs(void **state) {
   json_decref(root);
   json_t *chat = ask_chat(names[1], "{\"role\":\"user\",\"content\":\"Say 5.\"}",
                           ",\"max_tokens\":9,\"logprobs\":true,\"top_logprobs\":2");
-  root = ask(RESPONSES, names[1],
-             "\"input\":\"Say 5.\",\"max_output_tokens\":9,\"top_logprobs\":2,"
-             "\"include\":[\"message.output_text.logprobs\"]," SAMPLING);
+  root = talk_model(server.port, RESPONSES, names[1],
+                    "\"input\":\"Say 5.\",\"max_output_tokens\":9,\"top_logprobs\":2,"
+                    "\"include\":[\"message.output_text.logprobs\"]," SAMPLING);
   assert_true(json_equal(at(root, "output.0.content.0.logprobs"), at(chat, "choices.0.logprobs.content")));
   json_decref(root);
   json_decref(chat);
@@ -354,5 +332,5 @@ int main(void) {
       cmocka_unit_test(test_not_kept),
       cmocka_unit_test(test_refusals),
   };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

@@ -61,21 +61,9 @@ static void test_limits_of_a_tenant(void **state) {
   static const char text[] = "sk-op operator weight=3\n- anybody class=low tokens-per-minute=100\n";
   static const char ask[] = "{\"prompt\":[5,6,7,8],\"max_tokens\":96,\"ignore_eos\":true,\"mode\":\"autoregressive\"}";
   static const char operator_key[] = "Authorization: Bearer sk-op\r\n";
-  const char *models[] = {DEMO_MODEL};
-  weft_keys *keys;
   talk server;
   (void)state;
-  assert_int_equal(weft_keys_parse(text, strlen(text), "keys", &keys, NULL), WEFT_OK);
-  weft_server_options where = {.keys = keys};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 1,
-                               .kv_bytes = 8 << 20,
-                               .context = 512,
-                               .tenants = weft_keys_n_tenants(keys),
-                               .tenant = weft_keys_options(keys),
-                               .quiet = true};
-  talk_open(&server, &options, &where);
+  talk_serve(&server, text, (weft_open_options){.kv_bytes = 8 << 20, .context = 512}, (weft_server_options){0});
   char retry[16], line[128];
   int n_answered = 0;
   talk_answer a = talk_ask_as(server.port, "POST", COMPLETIONS, "", ask);
@@ -102,23 +90,12 @@ static void test_limits_of_a_tenant(void **state) {
   await_words(server.port, operator_key, "weft_tenant_requests_running{tenant=\"operator\"} 0\n");
   await_words(server.port, operator_key, "weft_tenant_queue_seconds_count{tenant=\"operator\"} 1\n");
   talk_close(&server);
-  weft_keys_close(keys);
 }
 
 static void test_keys_and_tenants(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .threads = 1, .kv_bytes = 8 << 20, .context = 512, .quiet = true};
-  weft_server_options where = {0};
-  weft_error error = {{0}};
-  weft_keys *keys;
   talk server;
   (void)state;
-  assert_int_equal(weft_keys_parse(keys_text, strlen(keys_text), "keys", &keys, &error), WEFT_OK);
-  where.keys = keys;
-  options.tenants = weft_keys_n_tenants(keys);
-  options.tenant = weft_keys_options(keys);
-  talk_open(&server, &options, &where);
+  talk_serve(&server, keys_text, (weft_open_options){.kv_bytes = 8 << 20, .context = 512}, (weft_server_options){0});
   static const char *const bad[] = {"",
                                     "Authorization: Bearer \r\n",
                                     "Authorization: Bearer sk-re\r\n",
@@ -154,20 +131,17 @@ static void test_keys_and_tenants(void **state) {
   await_words(server.port, operator_key, "weft_tenant_requests_total{tenant=\"red\"} 4\n");
   await_words(server.port, operator_key, "weft_tenant_requests_total{tenant=\"blue\"} 2\n");
   talk_close(&server);
-  weft_keys_close(keys);
 }
 
 /* ---- models
  * ------------------------------------------------------------------------------------------------- */
 
 static void test_two_models(void **state) {
-  const char *models[] = {DEMO_MODEL, DEMO_AR_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 2, .threads = 1, .kv_bytes = 8 << 20, .context = 512, .quiet = true};
-  weft_server_options where = {0};
+  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
+  const weft_open_options options = {.models = models, .n_models = 2, .kv_bytes = 8 << 20, .context = 512};
   talk server;
   (void)state;
-  talk_open(&server, &options, &where);
+  talk_serve(&server, NULL, options, (weft_server_options){0});
   static const char *const names[] = {"weft-demo", "weft-demo-ar"};
   json_t *list = talk_json(server.port, "/v1/models", NULL);
   assert_int_equal(json_array_size(at(list, "data")), 2);
@@ -198,13 +172,12 @@ static void test_two_models(void **state) {
 
 /* A model without a chat template answers prompts, and says why it does not chat. */
 static void test_model_without_template(void **state) {
-  const char *models[] = {TINY_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .backend = "ref", .kv_bytes = 1 << 20, .context = 128, .quiet = true};
-  weft_server_options where = {0};
+  static const char *const models[] = {TINY_MODEL};
+  const weft_open_options options = {
+      .models = models, .n_models = 1, .backend = "ref", .kv_bytes = 1 << 20, .context = 128};
   talk server;
   (void)state;
-  talk_open(&server, &options, &where);
+  talk_serve(&server, NULL, options, (weft_server_options){0});
   json_decref(talk_json(server.port, COMPLETIONS, "{\"model\":\"anything\",\"prompt\":[5,6,7],\"max_tokens\":4}"));
   talk_answer a = talk_ask(server.port, "POST", CHAT, "{" USER "}");
   assert_int_equal(a.code, 400);

@@ -9,23 +9,18 @@ static talk server;
 static char folder[32], path[64], host[80];
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .threads = 1, .kv_bytes = 8 << 20, .context = 512, .quiet = true};
-  weft_server_options where = {.host = host};
-  (void)state;
   (void)snprintf(folder, sizeof folder, "/tmp/weft-socket-XXXXXX");
   assert_non_null(mkdtemp(folder));
   (void)snprintf(path, sizeof path, "%s/socket", folder);
   (void)snprintf(host, sizeof host, "unix:%s", path);
-  talk_open(&server, &options, &where);
+  const weft_open_options options = {.kv_bytes = 8 << 20, .context = 512};
+  *state = talk_serve(&server, NULL, options, (weft_server_options){.host = host});
   return 0;
 }
 
-static int close_server(void **state) {
+static int close_folder(void **state) {
   struct stat file;
-  (void)state;
-  talk_close(&server);
+  (void)close_talk(state);
   assert_int_not_equal(lstat(path, &file), 0); /* removed */
   assert_int_equal(rmdir(folder), 0);          /* and nothing else is left */
   return 0;
@@ -235,7 +230,6 @@ int main(void) {
       cmocka_unit_test(answers_and_streams),         cmocka_unit_test(names_and_pages),
       cmocka_unit_test(left_in_mid_answer),          cmocka_unit_test(who_may_connect),
       cmocka_unit_test(a_file_that_was_left_behind), cmocka_unit_test(files_that_are_refused),
-      cmocka_unit_test(new_keys_without_end),        cmocka_unit_test(the_plan_says_what_connections_hold),
-  };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+      cmocka_unit_test(new_keys_without_end),        cmocka_unit_test(the_plan_says_what_connections_hold)};
+  return cmocka_run_group_tests(tests, open_server, close_folder);
 }

@@ -7,21 +7,14 @@ static talk server, friendly;
 static const char *const origins[] = {"https://chat.example", "http://localhost:3000"};
 
 static int open_servers(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .threads = 1, .kv_bytes = 4 << 20, .context = 256, .quiet = true};
-  weft_server_options where = {.body_mib = 1}, open = {.origins = origins, .n_origins = 2};
-  (void)state;
-  talk_open(&server, &options, &where);
-  talk_open(&friendly, &options, &open);
+  *state = talk_serve(&server, NULL, (weft_open_options){0}, (weft_server_options){.body_mib = 1});
+  talk_serve(&friendly, NULL, (weft_open_options){0}, (weft_server_options){.origins = origins, .n_origins = 2});
   return 0;
 }
 
 static int close_servers(void **state) {
-  (void)state;
-  talk_close(&server);
   talk_close(&friendly);
-  return 0;
+  return close_talk(state);
 }
 
 /* All that comes until the server closes. */
@@ -265,10 +258,8 @@ static void origins_of_pages(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_refused), cmocka_unit_test(what_is_too_much),
-      cmocka_unit_test(what_is_served),  cmocka_unit_test(one_head_to_an_answer),
-      cmocka_unit_test(hosts),           cmocka_unit_test(origins_of_pages),
-  };
+  const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_refused), cmocka_unit_test(what_is_too_much),
+                                     cmocka_unit_test(what_is_served),  cmocka_unit_test(one_head_to_an_answer),
+                                     cmocka_unit_test(hosts),           cmocka_unit_test(origins_of_pages)};
   return cmocka_run_group_tests(tests, open_servers, close_servers);
 }

@@ -17,25 +17,19 @@ static uint64_t turned_clock(void) {
 }
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .threads = 1, .kv_bytes = 8 << 20, .context = 512, .quiet = true};
-  weft_server_options where = {.connections = PLACES,
-                               .idle_seconds = IDLE_SECONDS,
-                               .clock_us = turned_clock,
-                               .tls_cert = files.cert,
-                               .tls_key = files.key};
-  (void)state;
   tls_files_make(&files, "localhost");
-  talk_open(&server, &options, &where);
+  *state = talk_serve(&server, NULL, (weft_open_options){.kv_bytes = 8 << 20, .context = 512},
+                      (weft_server_options){.connections = PLACES,
+                                            .idle_seconds = IDLE_SECONDS,
+                                            .clock_us = turned_clock,
+                                            .tls_cert = files.cert,
+                                            .tls_key = files.key});
   return 0;
 }
 
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
+static int close_all(void **state) {
   tls_files_remove(&files);
-  return 0;
+  return close_talk(state);
 }
 
 /* One request over a connection of its own; all that came until the server ended it. */
@@ -403,5 +397,5 @@ int main(void) {
       cmocka_unit_test(files_that_are_refused),
       cmocka_unit_test(a_certificate_is_renewed),
   };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_all);
 }

@@ -21,18 +21,9 @@ static void turn_clock(uint64_t seconds) {
 }
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .threads = 1, .kv_bytes = 4 << 20, .context = 256, .quiet = true};
-  weft_server_options where = {.connections = PLACES, .idle_seconds = IDLE_SECONDS, .clock_us = turned_clock};
-  (void)state;
-  talk_open(&server, &options, &where);
-  return 0;
-}
-
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
+  *state =
+      talk_serve(&server, NULL, (weft_open_options){0},
+                 (weft_server_options){.connections = PLACES, .idle_seconds = IDLE_SECONDS, .clock_us = turned_clock});
   return 0;
 }
 
@@ -255,5 +246,5 @@ int main(void) {
       cmocka_unit_test(expectations),
       cmocka_unit_test(the_older_version),
   };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

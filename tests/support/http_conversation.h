@@ -36,6 +36,7 @@ enum { TALK_MS = 1200000 };
 typedef struct talk {
   weft_runtime *runtime;
   weft_server *server;
+  weft_keys *keys; /* NULL: everybody may ask */
   uint16_t port;
 } talk;
 
@@ -43,16 +44,49 @@ static inline void talk_open(talk *t, const weft_open_options *options, const we
   char line[512] = "";
   weft_error error = {{0}};
   (void)signal(SIGPIPE, SIG_IGN);
+  t->keys = NULL;
   int status = weft_open(options, &t->runtime, line, sizeof line);
   if (status != 0) fail_msg("weft_open: %s", line);
   if (weft_server_open(where, t->runtime, &t->server, &error) != WEFT_OK) fail_msg("weft_server_open: %s", error.text);
   t->port = (uint16_t)weft_server_port(t->server);
 }
 
+/* What the options leave at zero is small: one thread, and keys for 256 tokens of the demo model. keys_text NULL:
+ * everybody may ask. Gives t back. */
+static inline talk *talk_serve(talk *t, const char *keys_text, weft_open_options options, weft_server_options where) {
+  static const char *const demo[] = {DEMO_MODEL};
+  weft_error error = {{0}};
+  weft_keys *keys = NULL;
+  if (options.models == NULL) {
+    options.models = demo;
+    options.n_models = 1;
+  }
+  if (options.threads == 0) options.threads = 1;
+  if (options.kv_bytes == 0) options.kv_bytes = 4 << 20;
+  if (options.context == 0) options.context = 256;
+  options.quiet = true;
+  if (keys_text != NULL) {
+    if (weft_keys_parse(keys_text, strlen(keys_text), "keys", &keys, &error) != WEFT_OK) fail_msg("%s", error.text);
+    options.tenants = weft_keys_n_tenants(keys);
+    options.tenant = weft_keys_options(keys);
+  }
+  where.keys = keys;
+  talk_open(t, &options, &where);
+  t->keys = keys;
+  return t;
+}
+
 static inline void talk_close(talk *t) {
   weft_server_close(t->server);
   weft_close(t->runtime);
+  weft_keys_close(t->keys);
   memset(t, 0, sizeof *t);
+}
+
+/* For groups of tests whose state is a server. */
+static inline int close_talk(void **state) {
+  talk_close(*state);
+  return 0;
 }
 
 /* ---- the client ---- */
@@ -197,6 +231,15 @@ static inline json_t *talk_json(uint16_t port, const char *path, const char *bod
   json_t *root = json_loads(a.body.bytes, 0, &error);
   if (root == NULL) fail_msg("%s: %s in %s", path, error.text, a.body.bytes);
   talk_answer_free(&a);
+  return root;
+}
+
+/* The same, of a body whose model is this one. */
+static inline json_t *talk_model(uint16_t port, const char *path, const char *model, const char *fields) {
+  weft_text body = {0};
+  weft_text_printf(&body, "{\"model\":\"%s\",%s}", model, fields);
+  json_t *root = talk_json(port, path, body.bytes);
+  weft_text_free(&body);
   return root;
 }
 
