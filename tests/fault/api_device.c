@@ -15,8 +15,7 @@
 #include "kernels/device_internal.h"
 #include "tests/support/amount.h"
 #include "tests/support/real_engine.h"
-
-#define MODELS WEFT_SOURCE_DIR "/tests/golden/models/"
+#include "tests/support/small_runtime.h"
 
 enum { N = 12, PROMPT = 20, CONTEXT = 64 };
 
@@ -75,16 +74,9 @@ static void make_sound(weft_device *device) {
 
 /* ---- the engine over it ---------------------------------------------------------------------------------- */
 
-typedef struct answer {
-  weft_finish finish;
-  uint32_t n, n_ends;
-  int32_t tokens[CONTEXT];
-  char error[320];
-} answer;
-
 static int32_t prompts[N][PROMPT];
 static weft_request_params requests[N];
-static answer clean[N], got[N];
+static rig_answer clean[N], got[N];
 
 static void make_requests(void) {
   for (uint32_t i = 0; i < N; i++) {
@@ -102,24 +94,7 @@ static void make_requests(void) {
   }
 }
 
-static void collect(rig *r, weft_request **handle, answer *a) {
-  weft_event event;
-  while (*handle != NULL && weft_engine_poll(r->engine, *handle, &event) == WEFT_OK) {
-    if (event.kind == WEFT_EVENT_TOKENS) {
-      memcpy(a->tokens + event.first, event.tokens, event.n * sizeof *event.tokens);
-      a->n = event.first + event.n;
-    } else if (event.kind == WEFT_EVENT_FINISHED) {
-      a->n_ends += 1;
-      a->finish = event.finish;
-      if (event.error != NULL) (void)snprintf(a->error, sizeof a->error, "%s", event.error);
-      assert_int_equal(weft_engine_poll(r->engine, *handle, &event), WEFT_AGAIN);
-      weft_engine_release(r->engine, *handle);
-      *handle = NULL;
-    }
-  }
-}
-
-static void play(rig *r, const rig_options *o, uint64_t at, answer *answers, weft_engine_stats *stats) {
+static void play(rig *r, const rig_options *o, uint64_t at, rig_answer *answers, weft_engine_stats *stats) {
   weft_request *handle[N] = {NULL};
   weft_error error = {{0}};
   rig_open(r, o);
@@ -130,11 +105,11 @@ static void play(rig *r, const rig_options *o, uint64_t at, answer *answers, wef
   }
   for (uint32_t turns = 0; !weft_engine_idle(r->engine); turns++) {
     (void)weft_engine_step(r->engine, ++r->now);
-    for (uint32_t i = 0; i < N; i++) collect(r, &handle[i], &answers[i]);
+    for (uint32_t i = 0; i < N; i++) rig_collect(r, &handle[i], &answers[i]);
     rig_check_pager(r);
     assert_true(turns < 1000);
   }
-  for (uint32_t i = 0; i < N; i++) collect(r, &handle[i], &answers[i]);
+  for (uint32_t i = 0; i < N; i++) rig_collect(r, &handle[i], &answers[i]);
   weft_engine_get_stats(r->engine, stats);
   assert_int_equal(stats->pager.n_pinned, 0);
   assert_int_equal(stats->pager.n_seqs, 0);
@@ -146,7 +121,7 @@ static void check_broken(rig *r, uint32_t broken, uint64_t at) {
   const char *name = r->info[broken]->name;
   uint32_t n_failed = 0;
   for (uint32_t i = 0; i < N; i++) {
-    const answer *a = &got[i], *b = &clean[i];
+    const rig_answer *a = &got[i], *b = &clean[i];
     bool failed = a->finish == WEFT_FINISH_ERROR;
     bool good = a->n_ends == 1 && a->n <= b->n && memcmp(a->tokens, b->tokens, a->n * sizeof(int32_t)) == 0;
     if (failed)
@@ -163,11 +138,11 @@ static void check_broken(rig *r, uint32_t broken, uint64_t at) {
   assert_int_equal(weft_engine_submit(r->engine, &requests[broken], r->now, &handle, &error), WEFT_E_DEVICE);
   assert_true(handle == NULL && strstr(error.text, name) != NULL);
   uint32_t well = 1 - broken; /* and the other one still serves */
-  answer again = {0};
+  rig_answer again = {0};
   assert_int_equal(weft_engine_submit(r->engine, &requests[well], r->now, &handle, &error), WEFT_OK);
   while (handle != NULL) {
     (void)weft_engine_step(r->engine, ++r->now);
-    collect(r, &handle, &again);
+    rig_collect(r, &handle, &again);
   }
   assert_int_equal(again.n, clean[well].n);
   assert_memory_equal(again.tokens, clean[well].tokens, again.n * sizeof(int32_t));
@@ -244,16 +219,7 @@ static int start(weft_runtime *rt, uint32_t i, weft_generation **out) {
 static void test_public(void **state) {
   (void)state;
   const char *models[] = {MODELS "dg-base.gguf"};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .backend = "cpu",
-                               .threads = 2,
-                               .kv_bytes = 1 << 20,
-                               .context = 128,
-                               .running = 4,
-                               .queue = 16,
-                               .rows = 64,
-                               .quiet = true};
+  const weft_open_options options = small_runtime(models, 1);
   weft_runtime *rt;
   weft_generation *g[6];
   weft_delta d;

@@ -13,30 +13,23 @@
 
 #include <cmocka.h>
 
-#include "api/weft.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/status.h"
 #include "tests/support/amount.h"
+#include "tests/support/small_runtime.h"
 
-#define MODELS WEFT_SOURCE_DIR "/tests/golden/models/"
-#define DEMO   WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"
+#define DEMO WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"
 
 enum { TEXT_MAX = 8192, KINDS = 7 };
 
 static const char *const tiny[] = {MODELS "dg-base.gguf", MODELS "ar-base.gguf"};
 
 static weft_open_options options_of(const char *const *models, uint32_t n_models, const char *backend) {
-  return (weft_open_options){.models = models,
-                             .n_models = n_models,
-                             .backend = backend,
-                             .threads = 2,
-                             .kv_bytes = 1 << 20,
-                             .context = 256,
-                             .running = 4,
-                             .queue = 8,
-                             .rows = 48,
-                             .quiet = true};
+  weft_open_options options = small_runtime(models, n_models);
+  options.backend = backend;
+  options.context = 256;
+  return options;
 }
 
 /* ---- open ---------------------------------------------------------------------------------------------- */

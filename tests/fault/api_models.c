@@ -9,24 +9,9 @@
 
 #include <cmocka.h>
 
-#include "api/weft.h"
 #include "base/log.h"
 #include "tests/support/gguf_edit.h"
-
-#define MODELS WEFT_SOURCE_DIR "/tests/golden/models/"
-
-static weft_open_options options_of(const char *const *models, uint32_t n_models) {
-  return (weft_open_options){.models = models,
-                             .n_models = n_models,
-                             .backend = "cpu",
-                             .threads = 1,
-                             .kv_bytes = 1 << 20,
-                             .context = 128,
-                             .running = 4,
-                             .queue = 8,
-                             .rows = 48,
-                             .quiet = true};
-}
+#include "tests/support/small_runtime.h"
 
 static void refused_with(const weft_open_options *options, weft_status wanted, const char *words) {
   weft_runtime *runtime = (weft_runtime *)(void *)&wanted;
@@ -45,7 +30,7 @@ static void refused_with(const weft_open_options *options, weft_status wanted, c
 }
 
 static void refused_file(const char *path, weft_status wanted, const char *words) {
-  weft_open_options options = options_of(&path, 1);
+  weft_open_options options = small_runtime(&path, 1);
   refused_with(&options, wanted, words);
   char error[600] = "";
   weft_runtime *runtime;
@@ -60,7 +45,7 @@ static void refused(const char *name, gguf_edit e, weft_status wanted, const cha
 }
 
 static void opens(const char *path) {
-  weft_open_options options = options_of(&path, 1);
+  weft_open_options options = small_runtime(&path, 1);
   weft_runtime *runtime;
   char error[512] = "";
   if (weft_open(&options, &runtime, error, sizeof error) != 0) fail_msg("%s", error);
@@ -189,40 +174,34 @@ static void test_options(void **state) {
   static const char *const twice[] = {MODELS "dg-base.gguf", MODELS "dg-base.gguf"};
   static const char *many[17];
   for (uint32_t i = 0; i < 17; i++) many[i] = one[0];
-  weft_open_options o = options_of(one, 0);
+  weft_open_options o = small_runtime(one, 0);
   refused_with(&o, WEFT_E_INVALID, "no model was given");
-  o = options_of(twice, 2);
+  o = small_runtime(twice, 2);
   refused_with(&o, WEFT_E_INVALID, "would both be served as 'dg-base'");
-  o = options_of(many, 17);
+  o = small_runtime(many, 17);
   refused_with(&o, WEFT_E_INVALID, "at most 16");
-  o = options_of(one, 1);
+  o = small_runtime(one, 1);
   o.backend = "tpu";
   refused_with(&o, WEFT_E_UNSUPPORTED, "'tpu'");
-  o = options_of(one, 1);
+  static const struct {
+    size_t at; /* of a member of four bytes */
+    uint32_t value;
+    const char *words;
+  } numbers[] = {{offsetof(weft_open_options, rows), 4, "canvas of 8 rows"},
+                 {offsetof(weft_open_options, context), 1, "a context of 1 has no room"},
+                 {offsetof(weft_open_options, context), UINT32_MAX, "out of range"},
+                 {offsetof(weft_open_options, running), UINT32_MAX, "out of range"},
+                 {offsetof(weft_open_options, queue), UINT32_MAX, "out of range"},
+                 {offsetof(weft_open_options, rows), UINT32_MAX, "out of range"},
+                 {offsetof(weft_open_options, tenants), UINT32_MAX, "out of range"}};
+  for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+    o = small_runtime(one, 1);
+    memcpy((char *)&o + numbers[i].at, &numbers[i].value, sizeof numbers[i].value);
+    refused_with(&o, WEFT_E_INVALID, numbers[i].words);
+  }
+  o = small_runtime(one, 1);
   o.kv_bytes = 1;
   refused_with(&o, WEFT_E_INVALID, "raise --kv-mib");
-  o = options_of(one, 1);
-  o.rows = 4;
-  refused_with(&o, WEFT_E_INVALID, "canvas of 8 rows");
-  o = options_of(one, 1);
-  o.context = 1;
-  refused_with(&o, WEFT_E_INVALID, "a context of 1 has no room");
-  o = options_of(one, 1);
-  o.context = UINT32_MAX;
-  refused_with(&o, WEFT_E_INVALID, "out of range");
-  o = options_of(one, 1);
-  o.running = UINT32_MAX;
-  refused_with(&o, WEFT_E_INVALID, "out of range");
-  o = options_of(one, 1);
-  o.queue = UINT32_MAX;
-  refused_with(&o, WEFT_E_INVALID, "out of range");
-  o = options_of(one, 1);
-  o.rows = UINT32_MAX;
-  refused_with(&o, WEFT_E_INVALID, "out of range");
-  o = options_of(one, 1);
-  o.tenants = UINT32_MAX;
-  refused_with(&o, WEFT_E_INVALID, "out of range");
-  o = options_of(one, 1);
   o.kv_bytes = UINT64_MAX;
   refused_with(&o, WEFT_E_INVALID, "lower --kv-mib");
 }
@@ -232,7 +211,7 @@ static void test_among_good(void **state) {
   (void)state;
   const char *bad = gguf_edit_file(MODELS "ar-base.gguf", &(gguf_edit){.drop_tensor = "output_norm.weight"}, "among");
   const char *list[] = {MODELS "dg-base.gguf", bad, MODELS "ar-w16.gguf"};
-  weft_open_options o = options_of(list, 3);
+  weft_open_options o = small_runtime(list, 3);
   refused_with(&o, WEFT_E_FORMAT, "among.gguf");
 }
 

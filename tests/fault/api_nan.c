@@ -15,17 +15,9 @@
 #include "tests/support/amount.h"
 #include "tests/support/gguf_edit.h"
 #include "tests/support/real_engine.h"
-
-#define MODELS WEFT_SOURCE_DIR "/tests/golden/models/"
+#include "tests/support/small_runtime.h"
 
 enum { N = 24, PROMPT_MAX = 40, CONTEXT = 80, POISON = 77 };
-
-typedef struct answer {
-  weft_finish finish;
-  uint32_t n;
-  int32_t tokens[CONTEXT];
-  char error[160];
-} answer;
 
 typedef struct way {
   const char *backend, *isa;
@@ -34,7 +26,7 @@ typedef struct way {
 static const way ways[] = {{"ref", NULL}, {"cpu", "portable"}, {"cpu", "avx2"}, {"cpu", "avx512"}};
 static int32_t prompts[N][PROMPT_MAX];
 static weft_request_params requests[N];
-static answer clean[N], got[N];
+static rig_answer clean[N], got[N];
 
 static uint32_t draw(uint64_t *state, uint32_t n) {
   return (uint32_t)((weft_mix64(++*state * 0x9E3779B97F4A7C15ull) >> 32) % n);
@@ -62,23 +54,8 @@ static void make_requests(bool canvases) {
   }
 }
 
-static void collect(rig *r, weft_request **handle, answer *a) {
-  weft_event event;
-  while (*handle != NULL && weft_engine_poll(r->engine, *handle, &event) == WEFT_OK) {
-    if (event.kind == WEFT_EVENT_TOKENS) {
-      memcpy(a->tokens + event.first, event.tokens, event.n * sizeof *event.tokens);
-      a->n = event.first + event.n;
-    } else if (event.kind == WEFT_EVENT_FINISHED) {
-      a->finish = event.finish;
-      if (event.error != NULL) (void)snprintf(a->error, sizeof a->error, "%s", event.error);
-      weft_engine_release(r->engine, *handle);
-      *handle = NULL;
-    }
-  }
-}
-
 /* All requests at once over a pool in which pages are handed on. */
-static void play(const way *w, const char *first, const char *second, bool overlap, answer *answers) {
+static void play(const way *w, const char *first, const char *second, bool overlap, rig_answer *answers) {
   rig r;
   weft_request *handle[N] = {NULL};
   weft_error error = {{0}};
@@ -103,7 +80,7 @@ static void play(const way *w, const char *first, const char *second, bool overl
   }
   while (!weft_engine_idle(r.engine)) {
     (void)weft_engine_step(r.engine, ++r.now);
-    for (uint32_t i = 0; i < N; i++) collect(&r, &handle[i], &answers[i]);
+    for (uint32_t i = 0; i < N; i++) rig_collect(&r, &handle[i], &answers[i]);
     rig_check_pager(&r);
   }
   weft_engine_get_stats(r.engine, &stats);
@@ -126,7 +103,7 @@ static bool has_way(const way *w) {
 static void compare(const char *what, const way *w, bool (*must_fail)(uint32_t index)) {
   uint32_t n_failed = 0;
   for (uint32_t i = 0; i < N; i++) {
-    const answer *a = &got[i], *b = &clean[i];
+    const rig_answer *a = &got[i], *b = &clean[i];
     bool fails = must_fail(i);
     bool good = fails ? a->finish == WEFT_FINISH_ERROR && strstr(a->error, "not finite") != NULL && a->n <= b->n
                       : a->finish == b->finish && a->n == b->n;
@@ -237,16 +214,8 @@ static void test_public(void **state) {
   (void)state;
   const char *bad = gguf_edit_file(MODELS "dg-base.gguf", &(gguf_edit){.poison = "output_norm"}, "bad");
   const char *models[] = {bad, MODELS "dg-fused-c4.gguf"};
-  weft_open_options options = {.models = models,
-                               .n_models = 2,
-                               .backend = "cpu",
-                               .threads = 2,
-                               .kv_bytes = 1 << 20,
-                               .context = 128,
-                               .running = 8,
-                               .queue = 16,
-                               .rows = 64,
-                               .quiet = true};
+  weft_open_options options = small_runtime(models, 2);
+  options.running = 8;
   weft_runtime *rt;
   char error[512] = "";
   if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("%s", error);

@@ -16,7 +16,7 @@
 #include "scheduler/engine.h"
 #include "tests/support/fake_card.h"
 
-enum { RIG_MODELS_MAX = 2, RIG_TENANTS = 3 };
+enum { RIG_MODELS_MAX = 2, RIG_TENANTS = 3, RIG_TOKENS = 128 };
 
 typedef struct rig_options {
   const char *backend, *isa;
@@ -143,6 +143,33 @@ static inline void rig_close(rig *r) {
   }
   weft_kv_store_close(r->store);
   weft_device_close(r->device);
+}
+
+/* What came of a request of at most RIG_TOKENS tokens. */
+typedef struct rig_answer {
+  weft_finish finish;
+  uint32_t n, n_ends;
+  int32_t tokens[RIG_TOKENS];
+  char error[320];
+} rig_answer;
+
+/* Takes what there is to take. After its end the request is released and *handle is NULL. */
+static inline void rig_collect(rig *r, weft_request **handle, rig_answer *a) {
+  weft_event event;
+  while (*handle != NULL && weft_engine_poll(r->engine, *handle, &event) == WEFT_OK) {
+    if (event.kind == WEFT_EVENT_TOKENS) {
+      rig_need(event.first + event.n <= RIG_TOKENS, "answer", "more tokens than there is room for");
+      memcpy(a->tokens + event.first, event.tokens, event.n * sizeof *event.tokens);
+      a->n = event.first + event.n;
+    } else if (event.kind == WEFT_EVENT_FINISHED) {
+      a->n_ends += 1;
+      a->finish = event.finish;
+      if (event.error != NULL) (void)snprintf(a->error, sizeof a->error, "%s", event.error);
+      rig_need(weft_engine_poll(r->engine, *handle, &event) == WEFT_AGAIN, "answer", "an event after the end");
+      weft_engine_release(r->engine, *handle);
+      *handle = NULL;
+    }
+  }
 }
 
 static inline void rig_check_pager(rig *r) {
