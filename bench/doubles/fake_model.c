@@ -50,16 +50,17 @@ size_t weft_fake_canvas_bytes(uint32_t n_canvas) {
 
 void weft_fake_canvas_open(weft_fake_canvas *canvas, void *memory, uint32_t n_canvas) {
   int32_t *at = memory;
-  *canvas = (weft_fake_canvas){.current = at,
-                               .next = at + n_canvas,
-                               .argmax = at + (size_t)2 * n_canvas,
-                               .drawn = at + (size_t)3 * n_canvas,
-                               .renoise = at + (size_t)4 * n_canvas,
-                               .history = at + (size_t)5 * n_canvas};
-  at += (size_t)(5 + WEFT_STABILITY_MAX) * n_canvas;
-  canvas->order = (uint32_t *)at;
-  canvas->entropy = (float *)(void *)(at + n_canvas);
-  canvas->accepted = (uint8_t *)(at + (size_t)2 * n_canvas);
+  *canvas = (weft_fake_canvas){.current = at, .host = {.n = n_canvas}};
+  weft_host_canvas *host = &canvas->host;
+  host->next = at += n_canvas;
+  host->argmax = at += n_canvas;
+  host->drawn = at += n_canvas;
+  host->fresh = at += n_canvas;
+  host->history = at += n_canvas;
+  at += (size_t)WEFT_STABILITY_MAX * n_canvas;
+  host->order = (uint32_t *)at;
+  host->entropy = (float *)(void *)(at + n_canvas);
+  host->accepted = (uint8_t *)(at + (size_t)2 * n_canvas);
 }
 
 static uint64_t hash_tokens(const int32_t *tokens, uint32_t n) {
@@ -77,12 +78,12 @@ static weft_draw_key draw_key(const weft_sampling *sampling, weft_draw_purpose p
 static void begin(const weft_fake_model *model, weft_fake_canvas *c, uint32_t position, const weft_sampling *sampling) {
   c->done = false;
   c->soft = 0;
-  c->n_history = 0;
+  c->host.n_history = 0;
   for (uint32_t i = 0; i < model->n_canvas; i++) {
     weft_draw_key key = draw_key(sampling, WEFT_DRAW_INIT, position + i, 0);
-    c->next[i] = (int32_t)weft_draw_below(&key, model->n_vocab);
+    c->host.next[i] = (int32_t)weft_draw_below(&key, model->n_vocab);
   }
-  c->first = hash_tokens(c->next, model->n_canvas);
+  c->first = hash_tokens(c->host.next, model->n_canvas);
 }
 
 /* argmax, draw and entropy of every position: a position settles after a number of steps of its
@@ -94,13 +95,13 @@ static void statistics(const weft_fake_model *model, weft_fake_canvas *c, uint64
     uint64_t own = mix(mix(seen, c->first), position + i);
     bool settled = c->step >= own % SETTLE_STEPS_MAX;
     uint64_t h = settled ? own >> 8 : mix(mix(state, i), c->step);
-    c->argmax[i] = (int32_t)(h % model->n_vocab);
-    c->entropy[i] = settled ? 0.001f : 0.02f + (float)(h >> 44) * 0x1p-20f;
+    c->host.argmax[i] = (int32_t)(h % model->n_vocab);
+    c->host.entropy[i] = settled ? 0.001f : 0.02f + (float)(h >> 44) * 0x1p-20f;
     weft_draw_key key = draw_key(sampling, WEFT_DRAW_CANVAS, position + i, c->step);
     uint64_t draw = weft_draw_bits(&key);
-    c->drawn[i] = settled ? c->argmax[i] : (int32_t)((draw ^ h) % model->n_vocab);
+    c->host.drawn[i] = settled ? c->host.argmax[i] : (int32_t)((draw ^ h) % model->n_vocab);
     key = draw_key(sampling, WEFT_DRAW_RENOISE, position + i, c->step);
-    c->renoise[i] = (int32_t)weft_draw_below(&key, model->n_vocab);
+    c->host.fresh[i] = (int32_t)weft_draw_below(&key, model->n_vocab);
   }
 }
 
@@ -110,28 +111,13 @@ void weft_fake_canvas_step(const weft_fake_model *model, weft_fake_canvas *c, co
   size_t n_bytes = (size_t)model->n_canvas * sizeof *c->current;
   if (step == 0) begin(model, c, position, sampling);
   c->step = step;
-  memcpy(c->current, c->next, n_bytes);
+  memcpy(c->current, c->host.next, n_bytes);
   statistics(model, c, digest(model, seen), position, sampling);
-  weft_canvas_step rule = {.params = params,
-                           .step = step,
-                           .n = model->n_canvas,
-                           .argmax = c->argmax,
-                           .drawn = c->drawn,
-                           .renoise = c->renoise,
-                           .entropy = c->entropy,
-                           .history = c->history,
-                           .n_history = c->n_history,
-                           .order = c->order,
-                           .next = c->next,
-                           .accepted = c->accepted};
-  weft_entropy_bound_step(&rule);
-  memmove(c->history + model->n_canvas, c->history, (WEFT_STABILITY_MAX - 1) * n_bytes);
-  memcpy(c->history, c->argmax, n_bytes);
-  if (c->n_history < WEFT_STABILITY_MAX) c->n_history += 1;
-  c->soft = params->no_self_conditioning ? 0 : mix(hash_tokens(c->argmax, model->n_canvas), step);
-  c->done = rule.done;
-  c->stopped = rule.stopped;
-  c->n_accepted = rule.n_accepted;
-  c->mean_entropy = rule.mean_entropy;
+  weft_canvas_result result = weft_host_canvas_step(&c->host, params, step);
+  c->soft = params->no_self_conditioning ? 0 : mix(hash_tokens(c->host.argmax, model->n_canvas), step);
+  c->done = result.done != 0;
+  c->stopped = result.stopped != 0;
+  c->n_accepted = result.n_accepted;
+  c->mean_entropy = result.mean_entropy;
   c->temperature = weft_entropy_bound_temperature(params, step);
 }

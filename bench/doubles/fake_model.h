@@ -9,6 +9,7 @@
 #ifndef WEFT_BENCH_DOUBLES_FAKE_MODEL_H
 #define WEFT_BENCH_DOUBLES_FAKE_MODEL_H
 
+#include "bench/doubles/canvas_step.h"
 #include "model/batch.h"
 #include "model/runner.h"
 
@@ -34,19 +35,16 @@ weft_sampled weft_fake_token(const weft_fake_model *model, const weft_fake_sums 
                              uint32_t choice);
 bool weft_fake_is_bad(const weft_fake_model *model, const weft_fake_sums *seen);
 
-/* A canvas between steps. All arrays [n_canvas] except history. */
+/* A canvas between steps. */
 typedef struct weft_fake_canvas {
   uint32_t step;
   bool done, stopped;
   uint64_t soft;  /* stands for the soft embedding: hash of the step before */
   uint64_t first; /* hash of the canvas of step 0 */
-  uint32_t n_history, n_accepted;
+  uint32_t n_accepted;
   float temperature, mean_entropy;
-  int32_t *current, *next, *argmax, *drawn, *renoise;
-  int32_t *history; /* [WEFT_STABILITY_MAX][n_canvas], newest first */
-  uint32_t *order;
-  float *entropy;
-  uint8_t *accepted;
+  int32_t *current; /* [n_canvas] */
+  weft_host_canvas host;
 } weft_fake_canvas;
 
 size_t weft_fake_canvas_bytes(uint32_t n_canvas);

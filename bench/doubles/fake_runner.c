@@ -155,7 +155,7 @@ static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segmen
       }
       return slot->last_token;
     case WEFT_TOKENS_ARGMAX:
-      return slot->canvas.argmax[i];
+      return slot->canvas.host.argmax[i];
     case WEFT_TOKENS_CANVAS:
       break;
   }
@@ -202,14 +202,14 @@ static void copy_canvas_result(fake_runner *f, fake_flight *b, const weft_segmen
   for (uint32_t i = 0; i < 4; i++) {
     rows[i] = b->canvas_rows + (size_t)i * f->info.rows_max + segment->first_row;
   }
-  memcpy(rows[0], c->argmax, n_bytes);
+  memcpy(rows[0], c->host.argmax, n_bytes);
   result->argmax = rows[0];
   if (!slot->params.trace) return;
   memcpy(rows[1], c->current, n_bytes);
-  memcpy(rows[2], c->drawn, n_bytes);
-  memcpy(rows[3], c->next, n_bytes);
-  memcpy(b->entropy + segment->first_row, c->entropy, (size_t)n * sizeof(float));
-  memcpy(b->accepted + segment->first_row, c->accepted, n);
+  memcpy(rows[2], c->host.drawn, n_bytes);
+  memcpy(rows[3], c->host.next, n_bytes);
+  memcpy(b->entropy + segment->first_row, c->host.entropy, (size_t)n * sizeof(float));
+  memcpy(b->accepted + segment->first_row, c->host.accepted, n);
   result->canvas_in = rows[1];
   result->drawn = rows[2];
   result->canvas_out = rows[3];

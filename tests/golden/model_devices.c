@@ -138,25 +138,25 @@ static void check_tokens(pair *p, const int32_t *prompt, uint32_t n_prompt, bool
   }
 }
 
+/* A canvas of one device. Nothing is remembered between steps: what counts is which positions are accepted. */
 typedef struct canvas {
-  int32_t argmax[ROWS_MAX], drawn[ROWS_MAX], fresh[ROWS_MAX], next[ROWS_MAX];
+  int32_t tokens[4][ROWS_MAX], history[WEFT_STABILITY_MAX * ROWS_MAX];
   float entropy[ROWS_MAX];
   uint32_t order[ROWS_MAX];
   uint8_t accepted[ROWS_MAX];
+  weft_host_canvas host;
 } canvas;
 
-static void judge_canvas(const weft_entropy_bound *rule, uint32_t step, uint32_t n, canvas *c) {
-  weft_canvas_step s = {.params = rule,
-                        .step = step,
-                        .n = n,
-                        .argmax = c->argmax,
-                        .drawn = c->drawn,
-                        .renoise = c->fresh,
-                        .entropy = c->entropy,
-                        .order = c->order,
-                        .next = c->next,
-                        .accepted = c->accepted};
-  weft_entropy_bound_step(&s);
+static void open_canvas(canvas *c, uint32_t n) {
+  c->host = (weft_host_canvas){.n = n, .entropy = c->entropy, .accepted = c->accepted, .order = c->order};
+  c->host.argmax = c->tokens[0], c->host.drawn = c->tokens[1], c->host.fresh = c->tokens[2],
+  c->host.next = c->tokens[3];
+  c->host.history = c->history;
+}
+
+static void judge_canvas(const weft_entropy_bound *rule, uint32_t step, canvas *c) {
+  c->host.n_history = 0;
+  (void)weft_host_canvas_step(&c->host, rule, step);
 }
 
 static void check_canvases(pair *p, const int32_t *prompt, uint32_t n_prompt, uint64_t seed) {
@@ -166,6 +166,7 @@ static void check_canvases(pair *p, const int32_t *prompt, uint32_t n_prompt, ui
   int32_t tokens[ROWS_MAX];
   if (n == 0) return;
   rule.max_steps = STEPS;
+  for (uint32_t i = 0; i < 2; i++) open_canvas(&of[i], n);
   run_both(p, prompt, n_prompt, false, 0.0);
   for (uint32_t i = 0; i < n; i++) tokens[i] = (int32_t)(weft_mix64(seed + i) % n_vocab);
   for (uint32_t step = 0; step < STEPS; step++) {
@@ -176,17 +177,18 @@ static void check_canvases(pair *p, const int32_t *prompt, uint32_t n_prompt, ui
       row_facts f[2];
       for (uint32_t i = 0; i < 2; i++) {
         f[i] = facts_of((i == 0 ? p->cpu_logits : p->other_logits) + (size_t)r * n_vocab, n_vocab, t, u);
-        of[i].argmax[r] = f[i].argmax, of[i].drawn[r] = f[i].drawn, of[i].entropy[r] = f[i].entropy;
-        of[i].fresh[r] = (int32_t)(weft_mix64(seed * 37 + step * n + r) % n_vocab);
+        const weft_host_canvas *host = &of[i].host;
+        host->argmax[r] = f[i].argmax, host->drawn[r] = f[i].drawn, host->entropy[r] = f[i].entropy;
+        host->fresh[r] = (int32_t)(weft_mix64(seed * 37 + step * n + r) % n_vocab);
       }
       char where[64];
       (void)snprintf(where, sizeof where, "canvas step %u, position %u", step, r);
       compare_row(p, p->cpu_logits + (size_t)r * n_vocab, p->other_logits + (size_t)r * n_vocab, &f[0], &f[1], where);
     }
-    for (uint32_t i = 0; i < 2; i++) judge_canvas(&rule, step, n, &of[i]);
+    for (uint32_t i = 0; i < 2; i++) judge_canvas(&rule, step, &of[i]);
     p->tally.n_steps += 1;
     p->tally.n_moved += memcmp(of[0].accepted, of[1].accepted, n) != 0;
-    memcpy(tokens, of[0].next, n * sizeof *tokens);
+    memcpy(tokens, of[0].host.next, n * sizeof *tokens);
   }
 }
 

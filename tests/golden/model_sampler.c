@@ -73,28 +73,17 @@ static void check_step(golden *g, int stop) {
     fail_msg("%s step %u: temperature %.9g, expected %.9g", g->name, g->step, (double)t, (double)g->temperature);
   check_statistics(g);
   memcpy(g->entropy, g->floats + g->entropy_at, g->n * sizeof(float));
-  weft_canvas_step s = {.params = &g->params,
-                        .step = g->step,
-                        .n = g->n,
-                        .argmax = g->argmax,
-                        .drawn = g->drawn,
-                        .renoise = g->renoise,
-                        .entropy = g->entropy,
-                        .history = g->history,
-                        .n_history = g->n_history,
-                        .order = g->order,
-                        .next = g->our_next,
-                        .accepted = g->our_accepted};
-  weft_entropy_bound_step(&s);
+  weft_host_canvas canvas = {.n = g->n, .n_history = g->n_history, .history = g->history, .order = g->order};
+  canvas.argmax = g->argmax, canvas.drawn = g->drawn, canvas.fresh = g->renoise, canvas.entropy = g->entropy;
+  canvas.next = g->our_next, canvas.accepted = g->our_accepted;
+  bool stopped = weft_host_canvas_step(&canvas, &g->params, g->step).stopped != 0;
   for (uint32_t i = 0; i < g->n; i++) {
     if (g->our_accepted[i] != g->accepted[i])
       fail_msg("%s step %u position %u: accepted %d", g->name, g->step, i, g->our_accepted[i]);
     assert_int_equal(g->our_next[i], g->next[i]);
   }
-  if (s.stopped != (stop != 0)) fail_msg("%s step %u: stopped %d, expected %d", g->name, g->step, s.stopped, stop);
-  memmove(g->history + g->n, g->history, (WEFT_STABILITY_MAX - 1) * g->n * sizeof(int32_t));
-  memcpy(g->history, g->argmax, g->n * sizeof(int32_t));
-  if (g->n_history < WEFT_STABILITY_MAX) g->n_history++;
+  if (stopped != (stop != 0)) fail_msg("%s step %u: stopped %d, expected %d", g->name, g->step, stopped, stop);
+  g->n_history = canvas.n_history;
   g->step++;
   g->n_steps++;
 }

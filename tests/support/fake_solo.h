@@ -109,10 +109,10 @@ static inline void solo_canvases(solo_state *s, const weft_request_params *p, ui
     }
     if (a->finish != WEFT_FINISH_NONE) break;
     a->n_canvases += 1;
-    solo_cut(p, canvas.argmax, n_canvas, answer_max, a);
+    solo_cut(p, canvas.host.argmax, n_canvas, answer_max, a);
     weft_fake_sums unused;
     if (a->finish == WEFT_FINISH_NONE)
-      for (uint32_t i = 0; i < n_canvas; i++) solo_row(s, canvas.argmax[i], &unused);
+      for (uint32_t i = 0; i < n_canvas; i++) solo_row(s, canvas.host.argmax[i], &unused);
   }
   free(memory);
 }

@@ -205,37 +205,40 @@ static inline void solo_tokens(solo *s) {
 
 /* Arrays of one canvas. */
 typedef struct solo_canvas {
-  uint32_t n, n_history;
-  int32_t *tokens, *argmax, *drawn, *renoise, *next, *history;
-  float *temperature, *u, *entropy, *top, *log_total, *soft;
-  uint8_t *bad, *accepted, *want_soft;
-  uint32_t *order;
+  uint32_t n;
+  weft_host_canvas host;
+  int32_t *tokens;
+  float *temperature, *u, *top, *log_total, *soft;
+  uint8_t *bad, *want_soft;
 } solo_canvas;
 
 static inline solo_canvas solo_canvas_open(const harness *h) {
   uint32_t n = h->info->canvas_length;
   return (solo_canvas){.n = n,
+                       .host = {.n = n,
+                                .argmax = harness_memory(h, n, 4),
+                                .drawn = harness_memory(h, n, 4),
+                                .entropy = harness_memory(h, n, 4),
+                                .fresh = harness_alloc(n, 4),
+                                .next = harness_alloc(n, 4),
+                                .history = harness_alloc((size_t)n * WEFT_STABILITY_MAX, 4),
+                                .accepted = harness_alloc(n, 1),
+                                .order = harness_alloc(n, 4)},
                        .tokens = harness_alloc(n, 4),
-                       .argmax = harness_memory(h, n, 4),
-                       .drawn = harness_memory(h, n, 4),
-                       .renoise = harness_alloc(n, 4),
-                       .next = harness_alloc(n, 4),
-                       .history = harness_alloc((size_t)n * WEFT_STABILITY_MAX, 4),
                        .temperature = harness_memory(h, n, 4),
                        .u = harness_memory(h, n, 4),
-                       .entropy = harness_memory(h, n, 4),
                        .top = harness_memory(h, n, 4),
                        .log_total = harness_memory(h, n, 4),
                        .soft = harness_memory(h, (size_t)n * h->info->n_hidden, 4),
                        .bad = harness_memory(h, n, 1),
-                       .accepted = harness_alloc(n, 1),
-                       .want_soft = harness_alloc(n, 1),
-                       .order = harness_alloc(n, 4)};
+                       .want_soft = harness_alloc(n, 1)};
 }
 
 static inline void solo_canvas_close(const harness *h, solo_canvas *c) {
-  void *const of_ops[] = {c->argmax, c->drawn, c->temperature, c->u, c->entropy, c->top, c->log_total, c->soft, c->bad};
-  void *const own[] = {c->tokens, c->renoise, c->next, c->history, c->accepted, c->want_soft, c->order};
+  const weft_host_canvas *host = &c->host;
+  void *const of_ops[] = {host->argmax, host->drawn,  host->entropy, c->temperature, c->u,
+                          c->top,       c->log_total, c->soft,       c->bad};
+  void *const own[] = {host->fresh, host->next, host->history, host->accepted, host->order, c->tokens, c->want_soft};
   for (size_t i = 0; i < sizeof of_ops / sizeof *of_ops; i++) harness_release(h, of_ops[i]);
   for (size_t i = 0; i < sizeof own / sizeof *own; i++) free(own[i]);
 }
@@ -249,11 +252,11 @@ static inline bool solo_step(solo *s, solo_canvas *c, uint32_t block, uint32_t s
                   .step = step,
                   .n_canvas = c->n,
                   .canvas_in = c->tokens,
-                  .argmax = c->argmax,
-                  .drawn = c->drawn,
-                  .canvas_out = c->next,
-                  .entropy = c->entropy,
-                  .accepted = c->accepted};
+                  .argmax = c->host.argmax,
+                  .drawn = c->host.drawn,
+                  .canvas_out = c->host.next,
+                  .entropy = c->host.entropy,
+                  .accepted = c->host.accepted};
   bool has_soft = step > 0 && !p->no_self_conditioning;
   harness_piece piece = {.seq = &s->seq,
                          .tokens = c->tokens,
@@ -268,48 +271,33 @@ static inline bool solo_step(solo *s, solo_canvas *c, uint32_t block, uint32_t s
     weft_draw_key fresh = {drawn->seed, drawn->choice, WEFT_DRAW_RENOISE, first + i, step};
     c->temperature[i] = weft_entropy_bound_temperature(p, step);
     c->u[i] = weft_draw_uniform(&draw);
-    c->renoise[i] = (int32_t)weft_draw_below(&fresh, n_vocab);
+    c->host.fresh[i] = (int32_t)weft_draw_below(&fresh, n_vocab);
   }
-  weft_head_stats_args stats = {.argmax = c->argmax,
-                                .drawn = c->drawn,
+  weft_head_stats_args stats = {.argmax = c->host.argmax,
+                                .drawn = c->host.drawn,
                                 .top = c->top,
                                 .log_total = c->log_total,
-                                .entropy = c->entropy,
+                                .entropy = c->host.entropy,
                                 .bad = c->bad,
                                 .soft = c->soft};
   solo_stats(s, c->n, c->temperature, c->u, true, &stats);
-  weft_canvas_step rule = {.params = p,
-                           .step = step,
-                           .n = c->n,
-                           .argmax = c->argmax,
-                           .drawn = c->drawn,
-                           .renoise = c->renoise,
-                           .entropy = c->entropy,
-                           .history = c->history,
-                           .n_history = c->n_history,
-                           .order = c->order,
-                           .next = c->next,
-                           .accepted = c->accepted};
-  weft_entropy_bound_step(&rule);
-  memmove(c->history + c->n, c->history, (size_t)(WEFT_STABILITY_MAX - 1) * c->n * sizeof(int32_t));
-  memcpy(c->history, c->argmax, c->n * sizeof(int32_t));
-  if (c->n_history < WEFT_STABILITY_MAX) c->n_history += 1;
-  e.n_accepted = rule.n_accepted;
-  e.stopped = rule.stopped;
+  weft_canvas_result result = weft_host_canvas_step(&c->host, p, step);
+  e.n_accepted = result.n_accepted;
+  e.stopped = result.stopped != 0;
   e.temperature = c->temperature[0];
-  e.mean_entropy = rule.mean_entropy;
+  e.mean_entropy = result.mean_entropy;
   if (s->p->trace) solo_add_event(&s->digest, &e);
-  memcpy(c->tokens, c->next, c->n * sizeof(int32_t));
+  memcpy(c->tokens, c->host.next, c->n * sizeof(int32_t));
   s->n_steps += 1;
-  return rule.done;
+  return result.done != 0;
 }
 
 /* A finished canvas becomes part of the answer. */
 static inline void solo_take_canvas(solo *s, const solo_canvas *c, uint32_t n_before, uint32_t most) {
-  memcpy(s->tokens + s->p->n_tokens + (size_t)s->n_canvases * c->n, c->argmax, c->n * sizeof(int32_t));
+  memcpy(s->tokens + s->p->n_tokens + (size_t)s->n_canvases * c->n, c->host.argmax, c->n * sizeof(int32_t));
   s->n_canvases += 1;
   for (uint32_t i = 0; i < c->n && s->finish == WEFT_FINISH_NONE; i++) {
-    if (solo_is_stop(s->p, c->argmax[i])) {
+    if (solo_is_stop(s->p, c->host.argmax[i])) {
       s->finish = WEFT_FINISH_STOP;
     } else if (++s->n_answer == most) {
       s->finish = WEFT_FINISH_LENGTH;
@@ -332,7 +320,7 @@ static inline void solo_canvases(solo *s) {
       weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_INIT, s->seq.n_valid + i, 0};
       c.tokens[i] = (int32_t)weft_draw_below(&key, h->info->n_vocab);
     }
-    c.n_history = 0;
+    c.host.n_history = 0;
     for (uint32_t step = 0; !solo_step(s, &c, block, step);) step += 1;
     solo_take_canvas(s, &c, s->n_answer, most);
   }
