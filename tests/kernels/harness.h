@@ -116,6 +116,16 @@ static inline void buffer_free(buffer *b) {
   *b = (buffer){0};
 }
 
+/* Runs the op with as much scratch as it asks for, which goes into its arguments. */
+#define RUN_OP(op, device, args)                                      \
+  do {                                                                \
+    (args)->scratch_bytes = weft_##op##_scratch(device, args);        \
+    buffer op_scratch = buffer_new((args)->scratch_bytes);            \
+    (args)->scratch = op_scratch.data;                                \
+    assert_int_equal(done(device, weft_##op(device, args)), WEFT_OK); \
+    buffer_free(&op_scratch);                                         \
+  } while (0)
+
 /* ---- numbers ---- */
 
 static inline float random_uniform(uint64_t seed, uint64_t i) {
@@ -240,6 +250,34 @@ static inline int setup_devices(void **state) {
 
 static inline int teardown_devices(void **state) {
   close_devices(*state);
+  return 0;
+}
+
+/* The same with one thread, and the best of the cpus with two and with three: for tests of how threads share work. */
+typedef struct fixture {
+  devices all;
+  weft_device *more[2];
+} fixture;
+
+static inline int setup_fixture(void **state) {
+  static fixture f;
+  f.all = open_devices(1);
+  f.more[0] = open_cpu(NULL, 2);
+  f.more[1] = open_cpu(NULL, 3);
+  *state = &f;
+  return 0;
+}
+
+static inline int setup_fixture_with_eight(void **state) {
+  (void)setup_fixture(state);
+  add_eight(&((fixture *)*state)->all);
+  return 0;
+}
+
+static inline int teardown_fixture(void **state) {
+  fixture *f = *state;
+  close_devices(&f->all);
+  for (uint32_t i = 0; i < 2; i++) weft_device_close(f->more[i]);
   return 0;
 }
 

@@ -324,11 +324,7 @@ static buffer run(weft_device *device, const layout *l, const weft_attention_seg
   args.segment = segment;
   args.n_segments = n_segments;
   args.out = out.data;
-  args.scratch_bytes = weft_attention_scratch(device, &args);
-  buffer scratch = buffer_new(args.scratch_bytes);
-  args.scratch = scratch.data;
-  assert_int_equal(done(device, weft_attention(device, &args)), WEFT_OK);
-  buffer_free(&scratch);
+  RUN_OP(attention, device, &args);
   return out;
 }
 
@@ -547,14 +543,10 @@ static void run_huge(weft_device *device, const huge *h, float out[HUGE_ROWS][HU
   args.n_heads = 1;
   args.scale = 0.25f;
   args.q_stride = args.out_stride = huge_stride;
-  args.scratch_bytes = weft_attention_scratch(device, &args);
-  buffer scratch = buffer_new(args.scratch_bytes);
-  args.scratch = scratch.data;
-  assert_int_equal(done(device, weft_attention(device, &args)), WEFT_OK);
+  RUN_OP(attention, device, &args);
   for (uint64_t r = 0; r < HUGE_ROWS; r++) {
     assert_int_equal(weft_device_download(device, out[r], h->out + r * huge_stride, sizeof out[r]), WEFT_OK);
   }
-  buffer_free(&scratch);
   buffer_free(&table);
 }
 

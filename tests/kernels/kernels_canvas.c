@@ -5,20 +5,6 @@
 
 enum { SLOTS = 5, CANVASES = 3, STEPS = 12, POSITIONS = WEFT_CANVAS_MAX };
 
-static devices all;
-
-static int open_all(void **state) {
-  (void)state;
-  all = open_devices(1);
-  return 0;
-}
-
-static int close_all(void **state) {
-  (void)state;
-  close_devices(&all);
-  return 0;
-}
-
 /* Memory of one device's run; rows of canvas c begin at c * n + 1. */
 typedef struct run {
   uint32_t n;
@@ -96,11 +82,7 @@ static void step(weft_device *device, run *r) {
                            .out = r->out.data,
                            .n_rows = CANVASES,
                            .n = r->n};
-  args.scratch_bytes = weft_canvas_scratch(device, &args);
-  buffer scratch = buffer_new(args.scratch_bytes);
-  args.scratch = scratch.data;
-  assert_int_equal(done(device, weft_canvas(device, &args)), WEFT_OK);
-  buffer_free(&scratch);
+  RUN_OP(canvas, device, &args);
 }
 
 static void assert_runs(const char *device, const run *a, const run *b) {
@@ -121,30 +103,30 @@ static void assert_runs(const char *device, const run *a, const run *b) {
 }
 
 static void test_equals_ref(void **state) {
-  (void)state;
+  const devices *all = *state;
   static const uint32_t sizes[] = {1, 2, 8, 31, 256, 300, POSITIONS};
   uint32_t n_void = 0, n_stopped = 0, n_bad = 0;
   for (uint32_t i = case_first; i < 7 * 8; i += case_step) {
     uint32_t n = sizes[i % 7];
     run want = run_new(n);
     run got[DEVICES_MAX];
-    for (uint32_t d = 0; d < all.n; d++) got[d] = run_new(n);
+    for (uint32_t d = 0; d < all->n; d++) got[d] = run_new(n);
     for (uint32_t s = 0; s < STEPS; s++) {
       fill(&want, 900 + i, s);
-      step(all.ref, &want);
+      step(all->ref, &want);
       for (uint32_t c = 0; c < CANVASES; c++) {
         const weft_canvas_result *result = (const weft_canvas_result *)want.out.data + c;
         n_void += result->is_void;
         n_stopped += result->stopped;
         n_bad += result->bad;
       }
-      for (uint32_t d = 0; d < all.n; d++) {
+      for (uint32_t d = 0; d < all->n; d++) {
         fill(&got[d], 900 + i, s);
-        step(all.cpu[d], &got[d]);
-        assert_runs(all.name[d], &got[d], &want);
+        step(all->cpu[d], &got[d]);
+        assert_runs(all->name[d], &got[d], &want);
       }
     }
-    for (uint32_t d = 0; d < all.n; d++) run_free(&got[d]);
+    for (uint32_t d = 0; d < all->n; d++) run_free(&got[d]);
     run_free(&want);
   }
   assert_true(case_step > 1 || (n_void > 20 && n_stopped > 20 && n_bad > 5));
@@ -152,9 +134,9 @@ static void test_equals_ref(void **state) {
 
 /* A void step changes nothing; a step 0 begins anew. */
 static void test_done_is_kept(void **state) {
-  (void)state;
-  for (uint32_t d = 0; d <= all.n; d++) {
-    weft_device *device = d == all.n ? all.ref : all.cpu[d];
+  const devices *all = *state;
+  for (uint32_t d = 0; d <= all->n; d++) {
+    weft_device *device = d == all->n ? all->ref : all->cpu[d];
     run r = run_new(8);
     uint64_t n_bytes = SLOTS * weft_canvas_state_words(8) * 4;
     const weft_canvas_result *out = r.out.data;
@@ -180,5 +162,5 @@ static void test_done_is_kept(void **state) {
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_equals_ref), cmocka_unit_test(test_done_is_kept)};
-  return cmocka_run_group_tests(tests, open_all, close_all);
+  return cmocka_run_group_tests(tests, setup_devices, teardown_devices);
 }

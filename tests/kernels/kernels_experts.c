@@ -27,29 +27,6 @@ typedef struct weights {
   stored gate, up, down;
 } weights;
 
-typedef struct fixture {
-  devices all;
-  weft_device *more[2];
-} fixture;
-
-static int open_all(void **state) {
-  static fixture f;
-  f.all = open_devices(1);
-  add_eight(&f.all);
-  f.more[0] = open_cpu(NULL, 2);
-  f.more[1] = open_cpu(NULL, 3);
-  *state = &f;
-  return 0;
-}
-
-static int close_all(void **state) {
-  fixture *f = *state;
-  close_devices(&f->all);
-  weft_device_close(f->more[0]);
-  weft_device_close(f->more[1]);
-  return 0;
-}
-
 static weights make_weights(const experts_case *c, uint64_t seed) {
   bool fused = c->up_type == WEFT_TYPE_NONE;
   weights w = {0};
@@ -98,11 +75,7 @@ static buffer run_experts(weft_device *device, const experts_case *c, const weig
   args.x_stride = args.y_stride = c->n_in;
   args.activation = c->activation;
   args.n_touched = n_touched;
-  args.scratch_bytes = weft_experts_scratch(device, &args);
-  buffer scratch = buffer_new(args.scratch_bytes);
-  args.scratch = scratch.data;
-  assert_int_equal(done(device, weft_experts(device, &args)), WEFT_OK);
-  buffer_free(&scratch);
+  RUN_OP(experts, device, &args);
   weft_device_weight_free(device, &gate);
   weft_device_weight_free(device, &up);
   weft_device_weight_free(device, &down);
@@ -121,11 +94,7 @@ static void one_product(weft_device *device, const stored *s, uint32_t expert, u
   args.weight[0] = &weight;
   args.y[0] = y;
   args.y_stride[0] = n;
-  args.scratch_bytes = weft_matmul_scratch(device, &args);
-  buffer scratch = buffer_new(args.scratch_bytes);
-  args.scratch = scratch.data;
-  assert_int_equal(done(device, weft_matmul(device, &args)), WEFT_OK);
-  buffer_free(&scratch);
+  RUN_OP(matmul, device, &args);
   weft_device_weight_free(device, &weight);
 }
 
@@ -344,5 +313,5 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_parts),       cmocka_unit_test(test_rows_and_threads), cmocka_unit_test(test_many_items),
       cmocka_unit_test(test_against_ref), cmocka_unit_test(test_bad_ids),
   };
-  return cmocka_run_group_tests(tests, open_all, close_all);
+  return cmocka_run_group_tests(tests, setup_fixture_with_eight, teardown_fixture);
 }

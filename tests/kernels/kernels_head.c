@@ -37,28 +37,6 @@ enum {
   WORDS = VOCAB_MAX / 32
 };
 
-typedef struct fixture {
-  devices all;
-  weft_device *more[2];
-} fixture;
-
-static int open_all(void **state) {
-  static fixture f;
-  f.all = open_devices(1);
-  f.more[0] = open_cpu(NULL, 2);
-  f.more[1] = open_cpu(NULL, 3);
-  *state = &f;
-  return 0;
-}
-
-static int close_all(void **state) {
-  fixture *f = *state;
-  close_devices(&f->all);
-  weft_device_close(f->more[0]);
-  weft_device_close(f->more[1]);
-  return 0;
-}
-
 /* Inputs of ROWS rows: temperatures from cold to hot, every third row with a mask. */
 typedef struct inputs {
   float h[ROWS_MAX * IN_MAX], temperature[ROWS_MAX], u[ROWS_MAX];
@@ -129,11 +107,7 @@ static outputs run_stats(weft_device *device, const head_case *c, const weft_wei
       .cap = c->cap,
       .soft_scale = 1.5f,
   };
-  args.scratch_bytes = weft_head_stats_scratch(device, &args);
-  buffer scratch = buffer_new(args.scratch_bytes);
-  args.scratch = scratch.data;
-  assert_int_equal(done(device, weft_head_stats(device, &args)), WEFT_OK);
-  buffer_free(&scratch);
+  RUN_OP(head_stats, device, &args);
   return o;
 }
 
@@ -160,13 +134,9 @@ static buffer run_rows(weft_device *device, const head_case *c, const weft_weigh
                        uint8_t *bad) {
   buffer logits = buffer_new((size_t)n * c->n_vocab * 4), flags = buffer_new(n);
   weft_head_rows_args args = {h, weight, logits.data, flags.data, n, c->n_in, c->n_vocab, c->cap, NULL, 0};
-  args.scratch_bytes = weft_head_rows_scratch(device, &args);
-  buffer scratch = buffer_new(args.scratch_bytes);
-  args.scratch = scratch.data;
-  assert_int_equal(done(device, weft_head_rows(device, &args)), WEFT_OK);
+  RUN_OP(head_rows, device, &args);
   memcpy(bad, flags.data, n);
   buffer_free(&flags);
-  buffer_free(&scratch);
   return logits;
 }
 
@@ -379,12 +349,8 @@ static void test_soft_op(void **state) {
       outputs o = run_stats(device, c, &weight, in, 0, ROWS, NULL, true);
       weft_soft_args args = {logits.data, in->temperature, &weight, soft.data, ROWS,
                              c->n_vocab,  c->n_in,         1.5f,    NULL,      0};
-      args.scratch_bytes = weft_soft_scratch(device, &args);
-      buffer scratch = buffer_new(args.scratch_bytes);
-      args.scratch = scratch.data;
-      assert_int_equal(done(device, weft_soft(device, &args)), WEFT_OK);
+      RUN_OP(soft, device, &args);
       assert_same("soft", f->all.name[d], "head_stats' soft", soft.data, o.soft.data, soft.n_bytes);
-      buffer_free(&scratch);
       buffer_free(&soft);
       buffer_free(&logits);
       free_outputs(&o);
@@ -450,5 +416,5 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_meaning),   cmocka_unit_test(test_logits),  cmocka_unit_test(test_rows_and_threads),
       cmocka_unit_test(test_many_rows), cmocka_unit_test(test_soft_op), cmocka_unit_test(test_bad_rows),
   };
-  return cmocka_run_group_tests(tests, open_all, close_all);
+  return cmocka_run_group_tests(tests, setup_fixture, teardown_fixture);
 }

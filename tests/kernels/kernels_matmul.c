@@ -28,30 +28,6 @@ static const matmul_case cases[] = {
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
-/* Every isa with one thread, and the best one with two and three. */
-typedef struct fixture {
-  devices all;
-  weft_device *more[2];
-} fixture;
-
-static int open_all(void **state) {
-  static fixture f;
-  f.all = open_devices(1);
-  add_eight(&f.all);
-  f.more[0] = open_cpu(NULL, 2);
-  f.more[1] = open_cpu(NULL, 3);
-  *state = &f;
-  return 0;
-}
-
-static int close_all(void **state) {
-  fixture *f = *state;
-  close_devices(&f->all);
-  weft_device_close(f->more[0]);
-  weft_device_close(f->more[1]);
-  return 0;
-}
-
 /* y = x W^T for n_rows rows of x with stride; y has room for n_rows * n_out and is made here. */
 static buffer product(weft_device *device, const weft_weight *weight, const float *x, uint64_t x_stride,
                       uint32_t n_rows) {
@@ -60,11 +36,7 @@ static buffer product(weft_device *device, const weft_weight *weight, const floa
   args.weight[0] = weight;
   args.y[0] = y.data;
   args.y_stride[0] = weight->n_out;
-  args.scratch_bytes = weft_matmul_scratch(device, &args);
-  buffer scratch = buffer_new(args.scratch_bytes);
-  args.scratch = scratch.data;
-  assert_int_equal(done(device, weft_matmul(device, &args)), WEFT_OK);
-  buffer_free(&scratch);
+  RUN_OP(matmul, device, &args);
   return y;
 }
 
@@ -281,10 +253,7 @@ static void three_weights(weft_device *device) {
     args.y[w] = y[w].data;
     args.y_stride[w] = n_out[w] + GAP;
   }
-  args.scratch_bytes = weft_matmul_scratch(device, &args);
-  buffer scratch = buffer_new(args.scratch_bytes);
-  args.scratch = scratch.data;
-  assert_int_equal(done(device, weft_matmul(device, &args)), WEFT_OK);
+  RUN_OP(matmul, device, &args);
   for (uint32_t w = 0; w < 3; w++) {
     buffer alone = product(device, &weight[w], x.data, X_STRIDE, N_ROWS);
     for (uint32_t r = 0; r < N_ROWS; r++) {
@@ -297,7 +266,6 @@ static void three_weights(weft_device *device) {
     weft_device_weight_free(device, &weight[w]);
     stored_free(&s[w]);
   }
-  buffer_free(&scratch);
   buffer_free(&x);
 }
 
@@ -565,5 +533,5 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_many_rows), cmocka_unit_test(test_items),       cmocka_unit_test(test_far_scales),
       cmocka_unit_test(test_free_sums), cmocka_unit_test(test_eight_bits),  cmocka_unit_test(test_products_refused),
   };
-  return cmocka_run_group_tests(tests, open_all, close_all);
+  return cmocka_run_group_tests(tests, setup_fixture_with_eight, teardown_fixture);
 }

@@ -472,11 +472,7 @@ static void run_soft(weft_device *device, const weft_weight *weight, uint32_t fi
   args.logits_stride = STRIDE;
   args.soft_stride = N_IN + PAD;
   args.scale = 3.0f;
-  args.scratch_bytes = weft_soft_scratch(device, &args);
-  buffer scratch = buffer_new(args.scratch_bytes);
-  args.scratch = scratch.data;
-  assert_int_equal(done(device, weft_soft(device, &args)), WEFT_OK);
-  buffer_free(&scratch);
+  RUN_OP(soft, device, &args);
   buffer_free(&logits);
   memory_free(temperature);
 }
@@ -606,13 +602,11 @@ static void test_memory(void **state) {
 
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_norm),   cmocka_unit_test(test_gate),
-      cmocka_unit_test(test_route),  cmocka_unit_test(test_route_nan),
-      cmocka_unit_test(test_qkv),    cmocka_unit_test(test_embed),
-      cmocka_unit_test(test_soft),   cmocka_unit_test(test_refusals),
-      cmocka_unit_test(test_open),   cmocka_unit_test(test_open_without_memory),
-      cmocka_unit_test(test_memory),
-  };
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm),  cmocka_unit_test(test_gate),
+                                     cmocka_unit_test(test_route), cmocka_unit_test(test_route_nan),
+                                     cmocka_unit_test(test_qkv),   cmocka_unit_test(test_embed),
+                                     cmocka_unit_test(test_soft),  cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_open),  cmocka_unit_test(test_open_without_memory),
+                                     cmocka_unit_test(test_memory)};
   return cmocka_run_group_tests_name("kernels/ops", tests, setup_devices, teardown_devices);
 }

@@ -8,20 +8,6 @@
 
 enum { ROWS = 24, CELLS = 2 * ROWS, HISTORY = 160, BIASES = 40, KINDS = 8 };
 
-static devices all;
-
-static int open_all(void **state) {
-  (void)state;
-  all = open_devices(2);
-  return 0;
-}
-
-static int close_all(void **state) {
-  (void)state;
-  close_devices(&all);
-  return 0;
-}
-
 /* What a call is given; device-readable. */
 typedef struct wishes {
   uint32_t n_vocab, n_rows;
@@ -132,14 +118,10 @@ static buffer run(weft_device *device, const wishes *w, uint32_t first, uint32_t
                            .n_rows = n,
                            .n_vocab = w->n_vocab,
                            .logits_stride = w->n_vocab};
-  args.scratch_bytes = weft_sample_scratch(device, &args);
-  buffer scratch = buffer_new(args.scratch_bytes);
-  args.scratch = scratch.data;
-  assert_int_equal(done(device, weft_sample(device, &args)), WEFT_OK);
+  RUN_OP(sample, device, &args);
   memcpy(cells, own_cells, CELLS * sizeof *cells);
   memory_free(own_cells);
   buffer_free(&logits);
-  buffer_free(&scratch);
   return out;
 }
 
@@ -161,25 +143,25 @@ static void assert_result(const char *device, const wishes *w, uint32_t r, const
 }
 
 static void test_equals_ref(void **state) {
-  (void)state;
+  const devices *all = *state;
   static const uint32_t vocabs[] = {1, 2, 5, 33, 128, 700, 4099, 30011, 262144};
   for (uint32_t i = case_first; i < 9 * 6; i += case_step) {
     uint32_t n_vocab = vocabs[i % 9], n_rows = n_vocab > 100000 ? 3 : ROWS;
     int32_t want_cells[CELLS], cells[CELLS];
     wishes w = make(n_vocab, n_rows, 7000 + 1000 * (uint64_t)i);
-    buffer want = run(all.ref, &w, 0, n_rows, want_cells);
+    buffer want = run(all->ref, &w, 0, n_rows, want_cells);
     const weft_sample_result *ref = want.data;
-    for (uint32_t d = 0; d < all.n; d++) {
-      if (d + 1 < all.n_cpu) continue; /* the op has one text for all instruction sets */
-      buffer got = run(all.cpu[d], &w, 0, n_rows, cells);
+    for (uint32_t d = 0; d < all->n; d++) {
+      if (d + 1 < all->n_cpu) continue; /* the op has one text for all instruction sets */
+      buffer got = run(all->cpu[d], &w, 0, n_rows, cells);
       for (uint32_t r = 0; r < n_rows; r++) {
-        assert_result(all.name[d], &w, r, (const weft_sample_result *)got.data + r, &ref[r]);
+        assert_result(all->name[d], &w, r, (const weft_sample_result *)got.data + r, &ref[r]);
       }
-      assert_same("sample", all.name[d], "a cell", cells, want_cells, sizeof cells);
+      assert_same("sample", all->name[d], "a cell", cells, want_cells, sizeof cells);
       buffer_free(&got);
       uint32_t r = i % n_rows; /* and alone */
-      got = run(all.cpu[d], &w, r, 1, cells);
-      assert_result(all.name[d], &w, r, got.data, &ref[r]);
+      got = run(all->cpu[d], &w, r, 1, cells);
+      assert_result(all->name[d], &w, r, got.data, &ref[r]);
       buffer_free(&got);
     }
     buffer_free(&want);
@@ -188,9 +170,9 @@ static void test_equals_ref(void **state) {
 }
 
 static void test_bad_rows_say_so(void **state) {
-  (void)state;
-  for (uint32_t d = 0; d <= all.n; d++) {
-    weft_device *device = d == all.n ? all.ref : all.cpu[d];
+  const devices *all = *state;
+  for (uint32_t d = 0; d <= all->n; d++) {
+    weft_device *device = d == all->n ? all->ref : all->cpu[d];
     wishes w = make(700, ROWS, 3000);
     int32_t cells[CELLS];
     for (uint32_t r = 0; r < ROWS; r++) fill_logits(w.logits + (size_t)r * 700, 700, r % 2 == 0 ? 4 : 0, r);
@@ -224,5 +206,5 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_equals_ref),
       cmocka_unit_test(test_bad_rows_say_so),
   };
-  return cmocka_run_group_tests(tests, open_all, close_all);
+  return cmocka_run_group_tests(tests, setup_devices, teardown_devices);
 }
