@@ -321,34 +321,34 @@ static void op_admit(mirror *m) {
   if (hit < args.n_cached_least) expected = WEFT_E_NOT_FOUND;
   REQUIRE(status == expected || (status == WEFT_AGAIN && cache), "admit says %d and not %d", status, expected);
   if (status != WEFT_OK && status != WEFT_AGAIN) {
-    m->n_quota += status == WEFT_QUOTA;
-    m->n_roomless += status == WEFT_NO_BLOCKS;
+    m->total.n_quota += status == WEFT_QUOTA;
+    m->total.n_roomless += status == WEFT_NO_BLOCKS;
     return;
   }
   if (status == WEFT_AGAIN && waits_for == WEFT_SEQ_NONE) {
     REQUIRE(filed > stored && args.restore_wait && weft_pager_get_stats(m->pager).n_lifting > 0, "waits for no move");
-    m->n_lifts += 1;
+    m->total.n_lifts += 1;
     return;
   }
   if (status == WEFT_AGAIN) {
     REQUIRE(waits_for < m->config.n_seqs && m->seq[waits_for].live, "waits for nobody");
     REQUIRE(shared_prompt(m, &args, digest, &m->seq[waits_for], m->pager->base_tokens) > 0,
             "waits for sequence %u, which computes nothing for it", waits_for);
-    m->n_waits += 1;
+    m->total.n_waits += 1;
     return;
   }
   REQUIRE(wait <= filed || m->windows[args.model], /* a window may be gone: no use in waiting */
           "computes [%u, %u), which a running sequence computes", filed, wait);
-  m->n_restored += restore;
+  m->total.n_restored += restore;
   REQUIRE(n_cached == hit, "hit of %u tokens, expected %u", n_cached, hit);
   REQUIRE(seq < m->config.n_seqs && !m->seq[seq].live, "sequence %u is taken", seq);
   model_seq *s = &m->seq[seq];
   *s = begun;
   s->n_valid = s->n_reserved = s->n_written = hit;
-  m->n_admits += 1;
+  m->total.n_admits += 1;
   if (below(m, 2) == 0) weft_pager_enter(m->pager, seq, below(m, 4) == 0);
-  m->n_public += cache && s->n_public != 0 && hit > s->n_public;
-  m->n_hits += hit > 0;
+  m->total.n_public += cache && s->n_public != 0 && hit > s->n_public;
+  m->total.n_hits += hit > 0;
   if (cache) require_begun(m, seq, &args);
   if (cache && m->pager->seq[seq].tail == PAGER_NODE_NONE) s->cache = false; /* no node was left */
 }
@@ -397,15 +397,15 @@ static void op_reserve(mirror *m) {
   REQUIRE(status == expected, "reserve of %u pages says %d", need, status);
   if (status != WEFT_OK) {
     REQUIRE(memcmp(&before, &after, sizeof before) == 0, "a refused reserve changed a counter");
-    m->n_refused += 1;
-    m->n_quota += status == WEFT_QUOTA;
+    m->total.n_refused += 1;
+    m->total.n_quota += status == WEFT_QUOTA;
     return;
   }
   REQUIRE(after.n_taken - before.n_taken == need, "took %llu pages for %u",
           (unsigned long long)(after.n_taken - before.n_taken), need);
   uint32_t n_evicted = need > before.n_free ? need - before.n_free : 0;
   REQUIRE(after.n_evicted - before.n_evicted == n_evicted, "evicted while pages were free");
-  m->n_evicted += n_evicted;
+  m->total.n_evicted += n_evicted;
   s->n_reserved = end;
 }
 
@@ -428,7 +428,7 @@ static bool perform(mirror *m, const weft_page_copy *copy) {
   bool lost = copy->kind == WEFT_PAGE_TO_HOST && below(m, 20) == 0;
   copy_place(m, copy, !lost);
   m->ready[to_of(copy)] = true;
-  m->n_spilled += copy->kind == WEFT_PAGE_TO_HOST;
+  m->total.n_spilled += copy->kind == WEFT_PAGE_TO_HOST;
   return lost;
 }
 
@@ -445,7 +445,7 @@ static void op_move(mirror *m) {
   weft_pager_moved(m->pager, &move, ok);
   read_journal(m);
   if (ok) m->ready[to_of(&move)] = true;
-  m->n_moved += ok;
+  m->total.n_moved += ok;
 }
 
 /* The device: copies first, then all rows reserved so far. Tokens beyond the prompt are made up
@@ -457,10 +457,10 @@ static void op_device(mirror *m) {
     n = weft_pager_take_copies(m->pager, copy, 2);
     for (uint32_t i = 0; i < n; i++)
       if (perform(m, &copy[i]) && n_lost < PLACES) lost[n_lost++] = copy[i].to;
-    m->n_copies += n;
+    m->total.n_copies += n;
   } while (n == 2);
   for (uint32_t i = 0; i < n_lost; i++) weft_pager_spill_lost(m->pager, lost[i]);
-  m->n_lost += n_lost;
+  m->total.n_lost += n_lost;
   for (weft_seq seq = 0; seq < m->config.n_seqs; seq++) {
     model_seq *s = &m->seq[seq];
     if (!s->live) continue;
@@ -541,7 +541,7 @@ static void op_fork(mirror *m) {
   m->seq[fork].n_valid = m->seq[fork].n_reserved = m->seq[fork].n_written = n;
   m->seq[fork].cache = m->pager->seq[fork].tail != PAGER_NODE_NONE;
   REQUIRE(m->seq[fork].cache == (m->seq[seq].cache && n >= m->seq[seq].n_public), "fork at %u", n);
-  m->n_forks += 1;
+  m->total.n_forks += 1;
   if (below(m, 2) == 0) weft_pager_enter(m->pager, fork, false);
 }
 
@@ -648,24 +648,7 @@ static void drain(mirror *m) {
 }
 
 static void episode(mirror *m, uint64_t seed, uint32_t n_ops) {
-  *m = (mirror){.seed = seed,
-                .random = seed * 0xD6E8FEB86659FD93ull,
-                .n_ops = n_ops,
-                .n_admits = m->n_admits,
-                .n_hits = m->n_hits,
-                .n_waits = m->n_waits,
-                .n_refused = m->n_refused,
-                .n_copies = m->n_copies,
-                .n_evicted = m->n_evicted,
-                .n_spilled = m->n_spilled,
-                .n_restored = m->n_restored,
-                .n_moved = m->n_moved,
-                .n_lifts = m->n_lifts,
-                .n_lost = m->n_lost,
-                .n_forks = m->n_forks,
-                .n_quota = m->n_quota,
-                .n_roomless = m->n_roomless,
-                .n_public = m->n_public};
+  *m = (mirror){.seed = seed, .random = seed * 0xD6E8FEB86659FD93ull, .n_ops = n_ops, .total = m->total};
   weft_error error;
   make_config(m);
   REQUIRE(weft_pager_open(&m->config, &m->pager, &error) == WEFT_OK, "%s", error.text);
@@ -696,16 +679,17 @@ int main(int argc, char **argv) {
       "forks, %llu copies, %llu quotas, %llu without room, %llu hits beyond a public prefix, %llu to the host, %llu "
       "admits that brought "
       "back, %llu moves of the file, %llu waits for one, %llu lost\n",
-      (unsigned long long)n_done, (unsigned long long)m.n_admits, (unsigned long long)m.n_hits,
-      (unsigned long long)m.n_waits, (unsigned long long)m.n_refused, (unsigned long long)m.n_evicted,
-      (unsigned long long)m.n_forks, (unsigned long long)m.n_copies, (unsigned long long)m.n_quota,
-      (unsigned long long)m.n_roomless, (unsigned long long)m.n_public, (unsigned long long)m.n_spilled,
-      (unsigned long long)m.n_restored, (unsigned long long)m.n_moved, (unsigned long long)m.n_lifts,
-      (unsigned long long)m.n_lost);
+      (unsigned long long)n_done, (unsigned long long)m.total.n_admits, (unsigned long long)m.total.n_hits,
+      (unsigned long long)m.total.n_waits, (unsigned long long)m.total.n_refused, (unsigned long long)m.total.n_evicted,
+      (unsigned long long)m.total.n_forks, (unsigned long long)m.total.n_copies, (unsigned long long)m.total.n_quota,
+      (unsigned long long)m.total.n_roomless, (unsigned long long)m.total.n_public,
+      (unsigned long long)m.total.n_spilled, (unsigned long long)m.total.n_restored,
+      (unsigned long long)m.total.n_moved, (unsigned long long)m.total.n_lifts, (unsigned long long)m.total.n_lost);
   if (argc <= 2 && n_ops >= 100000 &&
-      (m.n_hits == 0 || m.n_waits == 0 || m.n_refused == 0 || m.n_copies == 0 || m.n_evicted == 0 || m.n_quota == 0 ||
-       m.n_roomless == 0 || m.n_public == 0 || m.n_spilled == 0 || m.n_restored == 0 || m.n_moved == 0 ||
-       m.n_lifts == 0 || m.n_lost == 0)) {
+      (m.total.n_hits == 0 || m.total.n_waits == 0 || m.total.n_refused == 0 || m.total.n_copies == 0 ||
+       m.total.n_evicted == 0 || m.total.n_quota == 0 || m.total.n_roomless == 0 || m.total.n_public == 0 ||
+       m.total.n_spilled == 0 || m.total.n_restored == 0 || m.total.n_moved == 0 || m.total.n_lifts == 0 ||
+       m.total.n_lost == 0)) {
     fprintf(stderr, "an outcome never happened: the test tests less than it says\n");
     return 1;
   }

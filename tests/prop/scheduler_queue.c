@@ -9,6 +9,7 @@
 
 #include "base/random.h"
 #include "scheduler/inbox.h"
+#include "tests/support/seeds.h"
 
 enum { TENANTS_MAX = 6, CALLS = 400, LIVE_MAX = 256, DEFAULT_SEEDS = 3000 };
 
@@ -36,13 +37,10 @@ typedef struct model {
 
 static uint64_t n_ok, n_full, n_displaced;
 
-#define FAIL(m, ...)                                                                                                \
-  (fprintf(stderr, "seed %llu, call %u: ", (unsigned long long)(m)->seed, (m)->call), fprintf(stderr, __VA_ARGS__), \
-   fprintf(stderr, "\nreplay: test_prop_scheduler_queue --seed %llu\n", (unsigned long long)(m)->seed), exit(1))
+#define FAIL(m, ...) (fprintf(stderr, "call %u: ", (m)->call), seeds_fail((m)->seed, __VA_ARGS__))
 
 static uint32_t draw(model *m, uint32_t low, uint32_t high) {
-  uint64_t x = weft_mix64(m->seed * 0x9E3779B97F4A7C15ull + weft_mix64(++m->draws));
-  return low + (uint32_t)((x >> 32) * (uint64_t)(high - low + 1) >> 32);
+  return seeds_draw(m->seed, &m->draws, low, high);
 }
 
 static bool is_live(const entry *e) {
@@ -324,16 +322,9 @@ static void run_seed(uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-  unsigned long long first = 1, last = DEFAULT_SEEDS;
-  bool one = argc == 3 && strcmp(argv[1], "--seed") == 0 && sscanf(argv[2], "%llu", &first) == 1;
-  bool range = argc == 3 && strcmp(argv[1], "--seeds") == 0 && sscanf(argv[2], "%llu..%llu", &first, &last) == 2;
-  if (argc > 1 && !one && !range) {
-    fprintf(stderr, "usage: %s [--seed N | --seeds A..B]\n", argv[0]);
-    return 2;
-  }
-  if (one) last = first;
-  for (unsigned long long seed = first; seed <= last; seed++) run_seed(seed);
-  printf("%llu worlds: %llu submissions in, %llu refused, %llu requests evicted\n", last - first + 1,
+  const seeds s = seeds_open(DEFAULT_SEEDS, argc, argv);
+  for (unsigned long long seed = s.first; seed <= s.last; seed++) run_seed(seed);
+  printf("%llu worlds: %llu submissions in, %llu refused, %llu requests evicted\n", s.last - s.first + 1,
          (unsigned long long)n_ok, (unsigned long long)n_full, (unsigned long long)n_displaced);
-  return first == last || (n_full > 0 && n_displaced > 0) ? 0 : 1;
+  return s.first == s.last || (n_full > 0 && n_displaced > 0) ? 0 : 1;
 }

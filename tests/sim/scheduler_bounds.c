@@ -20,6 +20,7 @@
 #include "scheduler/engine.h"
 #include "scheduler/waiting.h"
 #include "tests/support/amount.h"
+#include "tests/support/seeds.h"
 
 enum { LANES = 3, TENANTS = 5, STREAMS = 40, PROMPT_MAX = 96, VOCAB = 200, STEP_US = 1000 };
 enum { LIGHT = 0, PROBES = 12 };
@@ -42,15 +43,10 @@ typedef struct world {
   uint32_t waited_most;
 } world;
 
-static const char *program;
+#define FAIL(w, ...) seeds_fail((w)->seed, __VA_ARGS__)
 
-#define FAIL(w, ...)                                                                            \
-  (fprintf(stderr, "seed %llu: ", (unsigned long long)(w)->seed), fprintf(stderr, __VA_ARGS__), \
-   fprintf(stderr, "\nreplay: %s --seed %llu\n", program, (unsigned long long)(w)->seed), exit(1))
-
-static uint32_t draw(world *w, uint32_t low, uint32_t high) { /* inclusive */
-  uint64_t x = weft_mix64(w->seed * 0x9E3779B97F4A7C15ull + weft_mix64(++w->draws));
-  return low + (uint32_t)((x >> 32) * (uint64_t)(high - low + 1) >> 32);
+static uint32_t draw(world *w, uint32_t low, uint32_t high) {
+  return seeds_draw(w->seed, &w->draws, low, high);
 }
 
 static void open_runners(world *w) {
@@ -219,22 +215,13 @@ static uint32_t run_world(uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-  unsigned long long first = 1, last = test_amount(300, 2000, 20000);
-  program = argv[0];
+  const seeds s = seeds_open(test_amount(300, 2000, 20000), argc, argv);
   weft_log_set_level(WEFT_LOG_ERROR);
-  if (argc == 3 && strcmp(argv[1], "--seed") == 0) {
-    first = last = strtoull(argv[2], NULL, 10);
-  } else if (argc == 3 && strcmp(argv[1], "--seeds") == 0) {
-    if (sscanf(argv[2], "%llu..%llu", &first, &last) != 2) return 2;
-  } else if (argc != 1) {
-    (void)fprintf(stderr, "usage: %s [--seeds FIRST..LAST] [--seed N]\n", argv[0]);
-    return 2;
-  }
   uint32_t most = 0;
-  for (unsigned long long seed = first; seed <= last; seed++) {
+  for (unsigned long long seed = s.first; seed <= s.last; seed++) {
     uint32_t waited = run_world(seed);
     if (waited > most) most = waited;
   }
-  (void)printf("%llu worlds: the longest wait for a first token was %u steps\n", last - first + 1, most);
+  (void)printf("%llu worlds: the longest wait for a first token was %u steps\n", s.last - s.first + 1, most);
   return 0;
 }

@@ -24,6 +24,7 @@
 #include "scheduler/pace.h"
 #include "scheduler/policy.h"
 #include "tests/support/amount.h"
+#include "tests/support/seeds.h"
 
 enum { LANES = 2, TENANTS = 4, STREAMS = 48, LIGHT = 0, VOCAB = 200, CONTEXT = 256, CANVAS = 16, ROWS = 512 };
 enum { WARM_STEPS = 200, JUDGED_STEPS = 300, STEPS_MAX = 4000, ANSWER_MAX = 240 };
@@ -52,16 +53,12 @@ typedef struct world {
   stream stream[STREAMS];
 } world;
 
-static const char *program;
 static bool verbose;
 
-#define FAIL(w, ...)                                                                            \
-  (fprintf(stderr, "seed %llu: ", (unsigned long long)(w)->seed), fprintf(stderr, __VA_ARGS__), \
-   fprintf(stderr, "\nreplay: %s --seed %llu\n", program, (unsigned long long)(w)->seed), exit(1))
+#define FAIL(w, ...) seeds_fail((w)->seed, __VA_ARGS__)
 
-static uint32_t draw(world *w, uint32_t low, uint32_t high) { /* inclusive */
-  uint64_t x = weft_mix64(w->seed * 0x9E3779B97F4A7C15ull + weft_mix64(++w->draws));
-  return low + (uint32_t)((x >> 32) * (uint64_t)(high - low + 1) >> 32);
+static uint32_t draw(world *w, uint32_t low, uint32_t high) {
+  return seeds_draw(w->seed, &w->draws, low, high);
 }
 
 static uint64_t law(void *self, const weft_batch *batch) {
@@ -301,19 +298,10 @@ static void run_world(uint64_t seed) {
 }
 
 int main(int argc, char **argv) {
-  unsigned long long first = 1, last = test_amount(50, 200, 5000);
-  program = argv[0];
+  const seeds s = seeds_open(test_amount(50, 200, 5000), argc, argv);
   weft_log_set_level(WEFT_LOG_ERROR);
-  if (argc == 3 && strcmp(argv[1], "--seed") == 0) {
-    first = last = strtoull(argv[2], NULL, 10);
-    verbose = true;
-  } else if (argc == 3 && strcmp(argv[1], "--seeds") == 0) {
-    if (sscanf(argv[2], "%llu..%llu", &first, &last) != 2) return 2;
-  } else if (argc != 1) {
-    (void)fprintf(stderr, "usage: %s [--seeds FIRST..LAST] [--seed N]\n", argv[0]);
-    return 2;
-  }
-  for (unsigned long long seed = first; seed <= last; seed++) run_world(seed);
-  (void)printf("%llu worlds\n", last - first + 1);
+  verbose = s.one;
+  for (unsigned long long seed = s.first; seed <= s.last; seed++) run_world(seed);
+  (void)printf("%llu worlds\n", s.last - s.first + 1);
   return 0;
 }

@@ -32,6 +32,7 @@
 #include "tests/support/service_watch.h"
 #include "tests/support/sim_request.h"
 #include "tests/support/sim_totals.h"
+#include "tests/support/seeds.h"
 
 enum {
   RUNNERS_MAX = 3,
@@ -67,15 +68,10 @@ typedef struct sim {
   bool apart; /* every second tenant asks for canvases, the others for tokens */
 } sim;
 
-static const char *program;
+#define FAIL(s, ...) (fprintf(stderr, "step %u: ", (s)->step), seeds_fail((s)->seed, __VA_ARGS__))
 
-#define FAIL(s, ...)                                                                                                \
-  (fprintf(stderr, "seed %llu, step %u: ", (unsigned long long)(s)->seed, (s)->step), fprintf(stderr, __VA_ARGS__), \
-   fprintf(stderr, "\nreplay: %s --seed %llu\n", program, (unsigned long long)(s)->seed), exit(1))
-
-static uint32_t draw(sim *s, uint32_t low, uint32_t high) { /* inclusive */
-  uint64_t x = weft_mix64(s->seed * 0x9E3779B97F4A7C15ull + weft_mix64(++s->draws));
-  return low + (uint32_t)((x >> 32) * (uint64_t)(high - low + 1) >> 32);
+static uint32_t draw(sim *s, uint32_t low, uint32_t high) {
+  return seeds_draw(s->seed, &s->draws, low, high);
 }
 static bool chance(sim *s, uint32_t percent) {
   return draw(s, 0, 99) < percent;
@@ -773,17 +769,9 @@ static void run_seed(uint64_t seed, bool verbose) {
 }
 
 int main(int argc, char **argv) {
-  unsigned long long first = 1, last = test_amount(1500, 10000, 60000);
-  program = argv[0];
+  const seeds s = seeds_open(test_amount(1500, 10000, 60000), argc, argv);
   weft_log_set_level((weft_log_level)-1); /* devices are lost on purpose here */
-  bool one = argc == 3 && strcmp(argv[1], "--seed") == 0 && sscanf(argv[2], "%llu", &first) == 1;
-  bool range = argc == 3 && strcmp(argv[1], "--seeds") == 0 && sscanf(argv[2], "%llu..%llu", &first, &last) == 2;
-  if (argc > 1 && !one && !range) {
-    fprintf(stderr, "usage: %s [--seed N | --seeds A..B]\n", argv[0]);
-    return 2;
-  }
-  if (one) last = first;
-  for (unsigned long long seed = first; seed <= last; seed++) run_seed(seed, one);
-  print_totals(last - first + 1);
+  for (unsigned long long seed = s.first; seed <= s.last; seed++) run_seed(seed, s.one);
+  print_totals(s.last - s.first + 1);
   return 0;
 }

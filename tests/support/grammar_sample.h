@@ -80,6 +80,18 @@ static inline void grammar_world_close(grammar_world *w) {
   weft_gguf_close(w->gguf);
 }
 
+/* For groups of tests whose state is the small world. */
+static inline int grammar_world_setup(void **state) {
+  static grammar_world world;
+  *state = &world;
+  return grammar_world_small(&world) ? 0 : -1;
+}
+
+static inline int grammar_world_teardown(void **state) {
+  grammar_world_close(*state);
+  return 0;
+}
+
 static inline bool grammar_mask_has(const uint32_t *mask, uint32_t token) {
   return (mask[token / 32] >> token % 32 & 1) != 0;
 }

@@ -47,6 +47,12 @@ typedef struct model_seq {
   uint64_t digest[TOKENS_MAX]; /* of [0, i]; without the group */
 } model_seq;
 
+/* What happened in all episodes. */
+typedef struct mirror_totals {
+  uint64_t n_admits, n_hits, n_waits, n_refused, n_copies, n_evicted, n_forks, n_quota, n_public, n_roomless;
+  uint64_t n_spilled, n_restored, n_moved, n_lifts, n_lost;
+} mirror_totals;
+
 typedef struct mirror {
   uint64_t seed, random;
   uint32_t op, n_ops;
@@ -65,12 +71,11 @@ typedef struct mirror {
   weft_page_copy move[MOVES]; /* taken and not ended */
   bool copied[MOVES];
   uint32_t n_moves;
-  uint64_t n_spilled, n_restored, n_moved, n_lifts, n_lost;
   uint32_t limit[OWNERS], payer[PAGES_MAX];
   weft_page shadow[SEQS_MAX][GROUPS][TOKENS_MAX]; /* the tables as they were */
   uint32_t shadow_n[SEQS_MAX][GROUPS], shadow_held[PAGES_MAX];
   uint64_t journal_next;
-  uint64_t n_admits, n_hits, n_waits, n_refused, n_copies, n_evicted, n_forks, n_quota, n_public, n_roomless;
+  mirror_totals total;
 } mirror;
 
 static inline void fail(const mirror *m, int line, const char *format, ...) __attribute__((noreturn))

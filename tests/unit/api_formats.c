@@ -12,19 +12,6 @@
 #include "api/formats.h"
 #include "tests/support/grammar_sample.h"
 
-static grammar_world world;
-
-static int open_world(void **state) {
-  (void)state;
-  return grammar_world_small(&world) ? 0 : -1;
-}
-
-static int close_world(void **state) {
-  (void)state;
-  grammar_world_close(&world);
-  return 0;
-}
-
 static weft_grammar *get(weft_formats *formats, uint32_t tenant, const char *text) {
   weft_grammar *g = NULL;
   uint64_t retry_us;
@@ -39,8 +26,8 @@ static void a_flood_drives_out_its_own(void **state) {
   static const char *const mine[MINE] = {"a+", "b+", "a|b"};
   weft_formats *formats;
   weft_grammar *first[MINE];
-  (void)state;
-  assert_int_equal(weft_formats_open(world.tokenizer, 2, &formats), WEFT_OK);
+  const grammar_world *world = *state;
+  assert_int_equal(weft_formats_open(world->tokenizer, 2, &formats), WEFT_OK);
   for (uint32_t i = 0; i < MINE; i++) first[i] = get(formats, 0, mine[i]);
   for (uint32_t i = 0; i < FLOOD; i++) {
     char text[16];
@@ -58,8 +45,8 @@ static void a_flood_drives_out_its_own(void **state) {
 
 static void tenants_find_their_own(void **state) {
   weft_formats *formats;
-  (void)state;
-  assert_int_equal(weft_formats_open(world.tokenizer, 2, &formats), WEFT_OK);
+  const grammar_world *world = *state;
+  assert_int_equal(weft_formats_open(world->tokenizer, 2, &formats), WEFT_OK);
   weft_grammar *one = get(formats, 0, "a+b"), *other = get(formats, 1, "a+b"), *again = get(formats, 0, "a+b");
   assert_ptr_not_equal(one, other);
   assert_ptr_equal(one, again);
@@ -72,8 +59,8 @@ static void tenants_find_their_own(void **state) {
 /* One tenant alone: the format used longest ago goes. */
 static void the_oldest_goes(void **state) {
   weft_formats *formats;
-  (void)state;
-  assert_int_equal(weft_formats_open(world.tokenizer, 1, &formats), WEFT_OK);
+  const grammar_world *world = *state;
+  assert_int_equal(weft_formats_open(world->tokenizer, 1, &formats), WEFT_OK);
   weft_grammar *kept = get(formats, 0, "a+"), *gone = get(formats, 0, "b+");
   for (uint32_t i = 0; i + 1 < WEFT_FORMATS; i++) {
     char text[16];
@@ -92,5 +79,5 @@ static void the_oldest_goes(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(a_flood_drives_out_its_own),
                                      cmocka_unit_test(tenants_find_their_own), cmocka_unit_test(the_oldest_goes)};
-  return cmocka_run_group_tests(tests, open_world, close_world);
+  return cmocka_run_group_tests(tests, grammar_world_setup, grammar_world_teardown);
 }

@@ -168,7 +168,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(keys_name_tenants),       cmocka_unit_test(lines_say_what_a_tenant_may_do),
       cmocka_unit_test(long_keys_compare_whole), cmocka_unit_test(many_keys),
-      cmocka_unit_test(bad_files_name_the_line), cmocka_unit_test(refused_memory_is_an_error),
-  };
+      cmocka_unit_test(bad_files_name_the_line), cmocka_unit_test(refused_memory_is_an_error)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

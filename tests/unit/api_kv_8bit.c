@@ -116,10 +116,7 @@ static void refusals_say_why(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(same_alone_and_among_others),
-      cmocka_unit_test(half_the_memory),
-      cmocka_unit_test(refusals_say_why),
-  };
+  const struct CMUnitTest tests[] = {cmocka_unit_test(same_alone_and_among_others), cmocka_unit_test(half_the_memory),
+                                     cmocka_unit_test(refusals_say_why)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

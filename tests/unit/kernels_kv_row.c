@@ -76,10 +76,8 @@ static void what_is_not_finite_stays_so(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(sizes_are_those_of_the_type),
-      cmocka_unit_test(eight_bits_err_by_half_a_factor),
-      cmocka_unit_test(what_is_not_finite_stays_so),
-  };
+  const struct CMUnitTest tests[] = {cmocka_unit_test(sizes_are_those_of_the_type),
+                                     cmocka_unit_test(eight_bits_err_by_half_a_factor),
+                                     cmocka_unit_test(what_is_not_finite_stays_so)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -284,12 +284,14 @@ static void pages_for_is_the_peak(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(open_names_the_bad_field),        cmocka_unit_test(open_survives_each_refused_allocation),
-      cmocka_unit_test(nothing_is_allocated_after_open), cmocka_unit_test(admit_refuses_and_changes_nothing),
-      cmocka_unit_test(reserve_at_block_edges),          cmocka_unit_test(reserve_is_all_or_nothing),
-      cmocka_unit_test(reserve_takes_all_headroom),      cmocka_unit_test(window_edges),
-      cmocka_unit_test(pages_for_is_the_peak),
-  };
+  const struct CMUnitTest tests[] = {cmocka_unit_test(open_names_the_bad_field),
+                                     cmocka_unit_test(open_survives_each_refused_allocation),
+                                     cmocka_unit_test(nothing_is_allocated_after_open),
+                                     cmocka_unit_test(admit_refuses_and_changes_nothing),
+                                     cmocka_unit_test(reserve_at_block_edges),
+                                     cmocka_unit_test(reserve_is_all_or_nothing),
+                                     cmocka_unit_test(reserve_takes_all_headroom),
+                                     cmocka_unit_test(window_edges),
+                                     cmocka_unit_test(pages_for_is_the_peak)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

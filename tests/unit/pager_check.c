@@ -170,10 +170,8 @@ static void check_without_memory_says_so(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_corruption_is_named),
-      cmocka_unit_test(wrong_order_is_named),
-      cmocka_unit_test(check_without_memory_says_so),
-  };
+  const struct CMUnitTest tests[] = {cmocka_unit_test(every_corruption_is_named),
+                                     cmocka_unit_test(wrong_order_is_named),
+                                     cmocka_unit_test(check_without_memory_says_so)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
