@@ -63,6 +63,19 @@ void host_free(weft_device *device, void *memory);
 weft_status host_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status host_zero(weft_device *device, void *to, uint64_t n_bytes);
 weft_status host_sync(weft_device *device);
+#define HOST_CALLS                                                                                               \
+  .alloc = host_alloc, .free = host_free, .alloc_host = host_alloc, .free_host = host_free, .upload = host_copy, \
+  .download = host_copy, .copy = host_copy, .zero = host_zero, .sync = host_sync
+/* The members of weft_kernels for functions whose names begin with `own`; both backends take the last two from ref. */
+#define HOST_KERNELS(own)                                                                                           \
+  .embed = own##_embed, .norm = own##_norm, .matmul = own##_matmul, .matmul_scratch = own##_matmul_scratch,         \
+  .qkv = own##_qkv, .attention = own##_attention, .attention_scratch = own##_attention_scratch, .gate = own##_gate, \
+  .route = own##_route, .route_scratch = own##_route_scratch, .experts = own##_experts,                             \
+  .experts_scratch = own##_experts_scratch, .head_stats = own##_head_stats,                                         \
+  .head_stats_scratch = own##_head_stats_scratch, .head_rows = own##_head_rows,                                     \
+  .head_rows_scratch = own##_head_rows_scratch, .soft = own##_soft, .soft_scratch = own##_soft_scratch,             \
+  .sample = own##_sample, .sample_scratch = own##_sample_scratch, .supports = own##_supports,                       \
+  .numerics = own##_numerics, .canvas = ref_canvas, .canvas_scratch = ref_canvas_scratch, .move = ref_move
 /* Total and available bytes of the machine, and the processor's name. */
 void host_describe(weft_device_info *info);
 /* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of

@@ -13,6 +13,7 @@
 #include "model/layers.h"
 #include "model/models.h"
 #include "model/rope.h"
+#include "model/tensor_rows.h"
 
 enum { PER_LAYER_MAX = 1 << 14 };
 
@@ -101,15 +102,6 @@ weft_status gemma4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *e
 
 /* ---- tensors ---- */
 
-#define ROW(name, kind, need, field, uses, ...) \
-  TENSOR_ROW(model_layer, "blk.%u." name, NULL, kind, need, field, uses, __VA_ARGS__)
-#define GLOBAL(name, kind, need, field, uses, ...) \
-  TENSOR_ROW(model_globals, name, NULL, kind, need, field, uses, __VA_ARGS__)
-#define HIDDEN  DIM_HIDDEN
-#define MATMUL  WEFT_USE_MATMUL
-#define EXPERTS WEFT_USE_EXPERTS
-#define EMBED   WEFT_USE_EMBED
-
 static const tensor_row layer_rows[] = {
     ROW("attn_norm.weight", VECTOR, ALWAYS, attn_norm, 0, HIDDEN),
     ROW("attn_q.weight", MATRIX, ALWAYS, q, MATMUL, HIDDEN, DIM_Q),
@@ -141,20 +133,6 @@ static const tensor_row per_layer_rows[] = {
 static const tensor_row per_layer_global_rows[] = {
     GLOBAL("per_layer_token_embd.weight", MATRIX, ALWAYS, per_layer_token_embd, EMBED, DIM_PER_LAYER_ALL, DIM_VOCAB),
     GLOBAL("per_layer_model_proj.weight", MATRIX, ALWAYS, per_layer_model_proj, MATMUL, HIDDEN, DIM_PER_LAYER_ALL),
-};
-
-/* After everything else: where memory ends, it ends here. */
-static const tensor_row expert_rows[] = {
-    ROW("ffn_gate_up_exps.weight", MATRIX, MOE_NEVER, gate_up_exps, EXPERTS, HIDDEN, DIM_EXPERT_FF_TWICE, DIM_EXPERTS),
-    ROW("ffn_gate_exps.weight", MATRIX, MOE_NEVER, gate_exps, EXPERTS, HIDDEN, DIM_EXPERT_FF, DIM_EXPERTS),
-    ROW("ffn_up_exps.weight", MATRIX, MOE_NEVER, up_exps, EXPERTS, HIDDEN, DIM_EXPERT_FF, DIM_EXPERTS),
-    ROW("ffn_down_exps.weight", MATRIX, MOE, down_exps, EXPERTS, DIM_EXPERT_FF, HIDDEN, DIM_EXPERTS),
-};
-
-static const tensor_row global_rows[] = {
-    GLOBAL("token_embd.weight", MATRIX, ALWAYS, token_embd, EMBED, HIDDEN, DIM_VOCAB),
-    GLOBAL("output.weight", MATRIX, NEVER, output, EMBED, HIDDEN, DIM_VOCAB),
-    GLOBAL("output_norm.weight", VECTOR, ALWAYS, output_norm, 0, HIDDEN),
 };
 
 /* The n floats of a vector that is needed, times a factor, to device memory. */

@@ -271,11 +271,9 @@ static const jinja_function filters[] = {
     {"trim", 0, 1, filter_trim},
     {"unique", 0, 2, jinja_filter_unique},
     {"upper", 0, 0, filter_upper},
+    {NULL, 0, 0, NULL},
 };
 
 const jinja_function *jinja_filter_find(const char *name, size_t n) {
-  for (size_t i = 0; i < sizeof filters / sizeof *filters; i++) {
-    if (strlen(filters[i].name) == n && memcmp(filters[i].name, name, n) == 0) return &filters[i];
-  }
-  return NULL;
+  return jinja_function_find(filters, name, n);
 }

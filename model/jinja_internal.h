@@ -7,6 +7,8 @@
 #ifndef WEFT_MODEL_JINJA_INTERNAL_H
 #define WEFT_MODEL_JINJA_INTERNAL_H
 
+#include <string.h>
+
 #include "model/jinja_syntax.h"
 
 /* ---- a render -------------------------------------------------------------------------------- */
@@ -49,7 +51,13 @@ typedef struct jinja_bound {
   const jinja_function *function;
 } jinja_bound;
 
-/* NULL when there is none of that name. */
+/* NULL when there is none of that name. The table ends with a row without one. */
+static inline const jinja_function *jinja_function_find(const jinja_function *table, const char *name, size_t n) {
+  for (; table->name != NULL; table++) {
+    if (strlen(table->name) == n && memcmp(table->name, name, n) == 0) return table;
+  }
+  return NULL;
+}
 const jinja_function *jinja_global_find(const char *name, size_t n);
 /* A method of the value's type. *known: Python has such a method, so that its lack here must be an error. */
 const jinja_function *jinja_method_find(jinja_kind kind, const char *name, size_t n, bool *known);

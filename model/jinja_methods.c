@@ -367,17 +367,16 @@ static const char *const other_list_methods[] = {"append", "clear",  "copy",    
 static const char *const other_loop_methods[] = {"changed", NULL};
 
 const jinja_function *jinja_method_find(jinja_kind kind, const char *name, size_t n, bool *known) {
-  const jinja_function *f = kind == JINJA_STRING ? string_methods
-                            : kind == JINJA_DICT ? dict_methods
-                            : kind == JINJA_LIST ? list_methods
-                                                 : loop_methods;
+  const jinja_function *methods = kind == JINJA_STRING ? string_methods
+                                  : kind == JINJA_DICT ? dict_methods
+                                  : kind == JINJA_LIST ? list_methods
+                                                       : loop_methods;
   const char *const *other = kind == JINJA_STRING ? other_string_methods
                              : kind == JINJA_DICT ? other_dict_methods
                              : kind == JINJA_LIST ? other_list_methods
                                                   : other_loop_methods;
-  for (; f->name != NULL; f++) {
-    if (strlen(f->name) == n && memcmp(f->name, name, n) == 0) return f;
-  }
+  const jinja_function *found = jinja_function_find(methods, name, n);
+  if (found != NULL) return found;
   for (*known = false; *other != NULL && !*known; other++) *known = strlen(*other) == n && memcmp(*other, name, n) == 0;
   return NULL;
 }
@@ -458,11 +457,9 @@ static const jinja_function globals[] = {
     {"raise_exception", 1, 1, global_raise_exception},
     {"range", 1, 3, global_range},
     {"strftime_now", 1, 1, global_strftime_now},
+    {NULL, 0, 0, NULL},
 };
 
 const jinja_function *jinja_global_find(const char *name, size_t n) {
-  for (size_t i = 0; i < sizeof globals / sizeof *globals; i++) {
-    if (strlen(globals[i].name) == n && memcmp(globals[i].name, name, n) == 0) return &globals[i];
-  }
-  return NULL;
+  return jinja_function_find(globals, name, n);
 }

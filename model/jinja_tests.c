@@ -109,11 +109,9 @@ static const jinja_function tests[] = {
     {"true", 0, 0, test_true},
     {"undefined", 0, 0, test_undefined},
     {"upper", 0, 0, test_upper},
+    {NULL, 0, 0, NULL},
 };
 
 const jinja_function *jinja_test_find(const char *name, size_t n) {
-  for (size_t i = 0; i < sizeof tests / sizeof *tests; i++) {
-    if (strlen(tests[i].name) == n && memcmp(tests[i].name, name, n) == 0) return &tests[i];
-  }
-  return NULL;
+  return jinja_function_find(tests, name, n);
 }

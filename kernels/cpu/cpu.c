@@ -67,48 +67,13 @@ static void cpu_close(weft_device *device) {
 
 static const device_calls cpu_calls = {
     .close = cpu_close,
-    .alloc = host_alloc,
-    .free = host_free,
-    .alloc_host = host_alloc,
-    .free_host = host_free,
-    .upload = host_copy,
-    .download = host_copy,
-    .copy = host_copy,
-    .zero = host_zero,
-    .sync = host_sync,
+    HOST_CALLS,
     .weight = cpu_pack,
     .weight_free = cpu_free_weight,
     .weight_unpack = cpu_unpack,
 };
 
-static const weft_kernels cpu_kernels = {
-    .backend = "cpu",
-    .embed = cpu_embed,
-    .norm = cpu_norm,
-    .matmul = cpu_matmul,
-    .matmul_scratch = cpu_matmul_scratch,
-    .qkv = cpu_qkv,
-    .attention = cpu_attention,
-    .attention_scratch = cpu_attention_scratch,
-    .gate = cpu_gate,
-    .route = cpu_route,
-    .route_scratch = cpu_route_scratch,
-    .experts = cpu_experts,
-    .experts_scratch = cpu_experts_scratch,
-    .head_stats = cpu_head_stats,
-    .head_stats_scratch = cpu_head_stats_scratch,
-    .head_rows = cpu_head_rows,
-    .head_rows_scratch = cpu_head_rows_scratch,
-    .soft = cpu_soft,
-    .soft_scratch = cpu_soft_scratch,
-    .sample = cpu_sample,
-    .sample_scratch = cpu_sample_scratch,
-    .canvas = ref_canvas,
-    .canvas_scratch = ref_canvas_scratch,
-    .move = ref_move,
-    .supports = cpu_supports,
-    .numerics = cpu_numerics,
-};
+static const weft_kernels cpu_kernels = {.backend = "cpu", HOST_KERNELS(cpu)};
 
 weft_status cpu_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
   const isa_row *isa = NULL;

@@ -47,15 +47,7 @@ static weft_status ref_weight_unpack(weft_device *device, const weft_weight *wei
 
 static const device_calls ref_calls = {
     .close = ref_close,
-    .alloc = host_alloc,
-    .free = host_free,
-    .alloc_host = host_alloc,
-    .free_host = host_free,
-    .upload = host_copy,
-    .download = host_copy,
-    .copy = host_copy,
-    .zero = host_zero,
-    .sync = host_sync,
+    HOST_CALLS,
     .weight = ref_weight,
     .weight_free = ref_weight_free,
     .weight_unpack = ref_weight_unpack,
@@ -70,34 +62,7 @@ static const char *ref_numerics(const weft_device *device, weft_type weight_type
   return device->info.products == 8 && ref_eight_takes(weight_type) ? "s8x256-i32" : "f64";
 }
 
-static const weft_kernels ref_kernels = {
-    .backend = "ref",
-    .embed = ref_embed,
-    .norm = ref_norm,
-    .matmul = ref_matmul,
-    .matmul_scratch = ref_matmul_scratch,
-    .qkv = ref_qkv,
-    .attention = ref_attention,
-    .attention_scratch = ref_attention_scratch,
-    .gate = ref_gate,
-    .route = ref_route,
-    .route_scratch = ref_route_scratch,
-    .experts = ref_experts,
-    .experts_scratch = ref_experts_scratch,
-    .head_stats = ref_head_stats,
-    .head_stats_scratch = ref_head_stats_scratch,
-    .head_rows = ref_head_rows,
-    .head_rows_scratch = ref_head_rows_scratch,
-    .soft = ref_soft,
-    .soft_scratch = ref_soft_scratch,
-    .sample = ref_sample,
-    .sample_scratch = ref_sample_scratch,
-    .canvas = ref_canvas,
-    .canvas_scratch = ref_canvas_scratch,
-    .move = ref_move,
-    .supports = ref_supports,
-    .numerics = ref_numerics,
-};
+static const weft_kernels ref_kernels = {.backend = "ref", HOST_KERNELS(ref)};
 
 weft_status ref_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
   weft_device *device = weft_alloc(1, sizeof *device);
