@@ -34,8 +34,9 @@ typedef struct answer {
 
 typedef struct variant {
   const char *name;
-  uint32_t order, n_pages, n_host, n_file, n_saves, chunk, rows, running, block, n_threads;
-  bool one_by_one, no_cache, overlap, tight, bad_disk;
+  rig_options rig; /* of the engine; backend, isa, models and context are filled in */
+  uint32_t order;
+  bool one_by_one, tight, bad_disk;
 } variant;
 
 /* A disk that one call in seven refuses what it is asked, or gives back another byte. */
@@ -244,23 +245,14 @@ static void play(rig *r, const variant *v) {
 }
 
 static void open_variant(rig *r, const variant *v, const char *backend, const char *isa) {
-  rig_options o = {.backend = backend,
-                   .isa = isa,
-                   .n_threads = v->n_threads,
-                   .path = {show->path[0], show->path[1]},
-                   .n_models = 2,
-                   .block = v->block,
-                   .n_pages = v->n_pages,
-                   .n_host = v->n_host,
-                   .n_file = v->n_file,
-                   .disk = v->bad_disk ? &bad_disk : NULL,
-                   .n_saves = v->n_saves,
-                   .context = show->context,
-                   .rows = v->rows,
-                   .chunk = v->chunk,
-                   .running = v->running,
-                   .overlap = v->overlap,
-                   .no_cache = v->no_cache};
+  rig_options o = v->rig;
+  o.backend = backend;
+  o.isa = isa;
+  o.path[0] = show->path[0];
+  o.path[1] = show->path[1];
+  o.n_models = 2;
+  o.context = show->context;
+  if (v->bad_disk) o.disk = &bad_disk;
   rig_open(r, &o);
 }
 
@@ -310,13 +302,8 @@ static void same_as_solo(const char *backend, const char *isa) {
 }
 
 static void play_alone(const char *backend, const char *isa, uint64_t seed) {
-  variant v = {.name = "alone",
-               .n_pages = 512,
-               .rows = show->context + 64,
-               .running = 1,
-               .one_by_one = true,
-               .no_cache = true,
-               .n_threads = 1};
+  variant v = {.name = "alone", .rig = {.n_pages = 512, .running = 1, .no_cache = true}, .one_by_one = true};
+  v.rig.rows = show->context + 64;
   rig r;
   open_variant(&r, &v, backend, isa);
   make_requests(&r, seed);
@@ -338,7 +325,7 @@ static uint32_t tight_pages(const variant *v, const char *backend, const char *i
   variant wide = *v;
   rig r;
   uint32_t most = 0;
-  wide.n_pages = 512;
+  wide.rig.n_pages = 512;
   open_variant(&r, &wide, backend, isa);
   for (uint32_t i = 0; i < 2; i++) {
     uint32_t n_rows = r.info[i]->canvas_length > 1 ? r.info[i]->canvas_length : 1;
@@ -355,7 +342,7 @@ static void play_variant(const variant *chosen, const char *backend, const char 
   char all[160], what[220];
   variant sized = *chosen;
   const variant *v = &sized;
-  if (v->tight) sized.n_pages = tight_pages(v, backend, isa);
+  if (v->tight) sized.rig.n_pages = tight_pages(v, backend, isa);
   open_variant(&r, v, backend, isa);
   play(&r, v);
   weft_engine_get_stats(r.engine, &s);
@@ -364,13 +351,16 @@ static void play_variant(const variant *chosen, const char *backend, const char 
   (void)snprintf(what, sizeof what, "%s: %s", label, v->name);
   bool many = show->n_requests == REQUESTS_MAX;
   if (v->tight) rig_need(s.n_preemptions > 0, what, "nobody was preempted");
-  if (many && v->running > 8 && !v->tight) rig_need(s.pager.n_forks > 0 && s.pager.n_copies > 0, what, "nobody forked");
-  if (v->n_host > 0) rig_need(s.pager.n_spilled > 0 && s.pager.n_restored > 0, what, "nothing came back from the host");
-  if (v->n_file > 0) rig_need(s.pager.n_to_file > 0, what, "nothing went to the file");
+  if (many && v->rig.running > 8 && !v->tight)
+    rig_need(s.pager.n_forks > 0 && s.pager.n_copies > 0, what, "nobody forked");
+  if (v->rig.n_host > 0)
+    rig_need(s.pager.n_spilled > 0 && s.pager.n_restored > 0, what, "nothing came back from the host");
+  if (v->rig.n_file > 0) rig_need(s.pager.n_to_file > 0, what, "nothing went to the file");
   n_from_file += s.pager.n_from_file;
   n_file_lost += s.pager.n_file_lost;
-  if (v->no_cache) rig_need(s.pager.n_hits == 0, what, "hits without a cache");
-  if (many && !v->no_cache && !v->tight && v->block <= 8) rig_need(s.n_cached_tokens > 0, what, "no prefix was found");
+  if (v->rig.no_cache) rig_need(s.pager.n_hits == 0, what, "hits without a cache");
+  if (many && !v->rig.no_cache && !v->tight && v->rig.block <= 8)
+    rig_need(s.n_cached_tokens > 0, what, "no prefix was found");
   if (many) rig_need(s.n_mixed_steps > 0, what, "no step was mixed");
   rig_need(s.n_switches > 0, what, "one model never had its turn");
   (void)snprintf(all, sizeof all,
@@ -396,88 +386,49 @@ static void play_variant(const variant *chosen, const char *backend, const char 
 /* ---- shows --------------------------------------------------------------------------------------------- */
 
 static const variant variants[] = {
-    {.name = "four at once", .n_pages = 600, .rows = 160, .running = 4, .block = 8},
+    {.name = "four at once", .rig = {.n_pages = 600, .rows = 160, .running = 4, .block = 8}},
     {.name = "all, overlap",
-     .order = 1,
-     .n_pages = 900,
-     .chunk = 7,
-     .rows = 64,
-     .running = 40,
-     .block = 4,
-     .n_threads = 2,
-     .overlap = true},
+     .rig = {.n_pages = 900, .chunk = 7, .rows = 64, .running = 40, .block = 4, .n_threads = 2, .overlap = true},
+     .order = 1},
     {.name = "waves, chunks of 3, no cache",
-     .order = 2,
-     .n_pages = 900,
-     .chunk = 3,
-     .rows = 40,
-     .running = 40,
-     .block = 8,
-     .no_cache = true},
-    {.name = "large blocks", .order = 2, .n_pages = 300, .rows = 96, .running = 24, .block = 16, .overlap = true},
-    {.name = "tight", .chunk = 5, .rows = 48, .running = 40, .block = 4, .tight = true},
+     .rig = {.n_pages = 900, .chunk = 3, .rows = 40, .running = 40, .block = 8, .no_cache = true},
+     .order = 2},
+    {.name = "large blocks",
+     .rig = {.n_pages = 300, .rows = 96, .running = 24, .block = 16, .overlap = true},
+     .order = 2},
+    {.name = "tight", .rig = {.chunk = 5, .rows = 48, .running = 40, .block = 4}, .tight = true},
     {.name = "tight, overlap",
+     .rig = {.chunk = 16, .rows = 160, .running = 40, .block = 4, .overlap = true, .n_threads = 3},
      .order = 1,
-     .chunk = 16,
-     .rows = 160,
-     .running = 40,
-     .block = 4,
-     .overlap = true,
-     .tight = true,
-     .n_threads = 3},
+     .tight = true},
     {.name = "tight, no cache",
+     .rig = {.chunk = 2, .rows = 40, .running = 40, .block = 4, .no_cache = true},
      .order = 2,
-     .chunk = 2,
-     .rows = 40,
-     .running = 40,
-     .block = 4,
-     .no_cache = true,
      .tight = true},
     {.name = "tight, waves, overlap",
+     .rig = {.chunk = 1, .rows = 24, .running = 40, .block = 4, .overlap = true},
      .order = 2,
-     .chunk = 1,
-     .rows = 24,
-     .running = 40,
-     .block = 4,
-     .overlap = true,
      .tight = true},
     {.name = "tight, host tier",
+     .rig = {.chunk = 16, .rows = 96, .running = 40, .block = 4, .overlap = true, .n_host = 400, .n_saves = 20},
      .order = 2,
-     .chunk = 16,
-     .rows = 96,
-     .running = 40,
-     .block = 4,
-     .overlap = true,
-     .tight = true,
-     .n_host = 400,
-     .n_saves = 20},
+     .tight = true},
     {.name = "tight, small host tier",
+     .rig = {.rows = 64, .running = 40, .block = 4, .n_host = 40, .n_saves = 1},
      .order = 1,
-     .rows = 64,
-     .running = 40,
-     .block = 4,
-     .tight = true,
-     .n_host = 40,
-     .n_saves = 1},
+     .tight = true},
     {.name = "tight, a file",
+     .rig = {.rows = 64, .running = 40, .block = 4, .overlap = true, .n_host = 100, .n_file = 800},
      .order = 1,
-     .rows = 64,
-     .running = 40,
-     .block = 4,
-     .overlap = true,
-     .tight = true,
-     .n_host = 100,
-     .n_file = 800},
+     .tight = true},
     {.name = "tight, a bad file",
+     .rig = {.rows = 96, .running = 40, .block = 4, .n_host = 100, .n_file = 800},
      .order = 2,
-     .rows = 96,
-     .running = 40,
-     .block = 4,
      .tight = true,
-     .n_host = 100,
-     .n_file = 800,
      .bad_disk = true},
-    {.name = "three at once", .order = 1, .n_pages = 400, .rows = 32, .running = 3, .block = 8, .overlap = true},
+    {.name = "three at once",
+     .rig = {.n_pages = 400, .rows = 32, .running = 3, .block = 8, .overlap = true},
+     .order = 1},
 };
 
 /* Of the first n_variants every one whose number leaves the same rest as the seed, divided by stride. */
@@ -497,7 +448,7 @@ static void run_cards(const cast *c, uint64_t seed) {
   (void)snprintf(label, sizeof label, "the fake card");
   play_alone("ref", NULL, seed);
   for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++) {
-    bool plain = i % 4 == 1, files = variants[i].n_file > 0;
+    bool plain = i % 4 == 1, files = variants[i].rig.n_file > 0;
     if (plain || files || test_amount(0, 1, 1)) play_variant(&variants[i], "fake graphs", NULL);
     if (plain) play_variant(&variants[i], "fake", NULL);
     if (plain) play_variant(&variants[i], "fake experts", NULL);
