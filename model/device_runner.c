@@ -433,12 +433,4 @@ static const weft_runner_info *runner_info(const weft_runner *base) {
   return &((const device_runner *)base)->info;
 }
 
-const weft_runner_ops runner_ops = {.info = runner_info,
-                                    .slot_open = runner_slot_open,
-                                    .slot_close = runner_slot_close,
-                                    .slot_save = runner_slot_save,
-                                    .slot_restore = runner_slot_restore,
-                                    .submit = runner_submit,
-                                    .collect = runner_collect,
-                                    .copies_ended = runner_copies_ended,
-                                    .close = runner_close};
+const weft_runner_ops runner_ops = {WEFT_RUNNER_OPS_ALL(runner)};

@@ -57,6 +57,14 @@ typedef struct weft_runner_ops {
   void (*close)(weft_runner *runner);
 } weft_runner_ops;
 
+/* The methods that every runner has, of functions whose names begin with `own`; and those of one with saves and tiers. */
+#define WEFT_RUNNER_OPS(own)                                                                                \
+  .info = own##_info, .slot_open = own##_slot_open, .slot_close = own##_slot_close, .submit = own##_submit, \
+  .collect = own##_collect, .close = own##_close
+#define WEFT_RUNNER_OPS_ALL(own)                                                          \
+  WEFT_RUNNER_OPS(own), .slot_save = own##_slot_save, .slot_restore = own##_slot_restore, \
+                        .copies_ended = own##_copies_ended
+
 struct weft_runner { /* first member of every implementation */
   const weft_runner_ops *ops;
 };

@@ -572,15 +572,7 @@ static void fake_close(weft_runner *runner) {
   weft_free(f);
 }
 
-static const weft_runner_ops fake_ops = {.info = fake_info,
-                                         .slot_open = fake_slot_open,
-                                         .slot_close = fake_slot_close,
-                                         .slot_save = fake_slot_save,
-                                         .slot_restore = fake_slot_restore,
-                                         .submit = fake_submit,
-                                         .collect = fake_collect,
-                                         .copies_ended = fake_copies_ended,
-                                         .close = fake_close};
+static const weft_runner_ops fake_ops = {WEFT_RUNNER_OPS_ALL(fake)};
 
 static bool open_flight(const fake_runner *f, fake_flight *b) {
   size_t rows = f->info.rows_max, segments = f->segments_max;

@@ -176,12 +176,7 @@ static void layer_close(weft_runner *runner) {
   (void)runner; /* the replica closes what is inside */
 }
 
-static const weft_runner_ops layer_ops = {.info = layer_info,
-                                          .slot_open = layer_slot_open,
-                                          .slot_close = layer_slot_close,
-                                          .submit = layer_submit,
-                                          .collect = layer_collect,
-                                          .close = layer_close};
+static const weft_runner_ops layer_ops = {WEFT_RUNNER_OPS(layer)};
 
 /* ---- open, close ----------------------------------------------------------------------------- */
 

@@ -158,12 +158,7 @@ static inline weft_cost_layers watch_layers(const weft_runner_info *info) {
 
 /* rows_max: of a step, as the engine is told. */
 static inline void watch_open(service_watch *w, weft_runner *inner, uint32_t rows_max) {
-  static const weft_runner_ops ops = {.info = watch_info,
-                                      .slot_open = watch_slot_open,
-                                      .slot_close = watch_slot_close,
-                                      .submit = watch_submit,
-                                      .collect = watch_collect,
-                                      .close = watch_close};
+  static const weft_runner_ops ops = {WEFT_RUNNER_OPS(watch)};
   w->head.ops = &ops;
   w->inner = inner;
   w->rows_max = rows_max;
