@@ -41,18 +41,7 @@ class Vocab:
     def cut(self, text, parse_special):
         """Parts of the text: strings, and ids of the special tokens between them."""
         kinds = (4, 3, 2) if parse_special else (4,)
-        special = [t for t, k in zip(self.tokens, self.types) if k in kinds]
-        parts = [text] if text else []
-        for t in sorted(special, key=len, reverse=True):
-            cut = []
-            for p in parts:
-                if isinstance(p, int):
-                    cut.append(p)
-                    continue
-                for i, q in enumerate(p.split(t)):
-                    cut += ([self.ids[t]] if i else []) + ([q] if q else [])
-            parts = cut
-        return parts
+        return tok_text.cut_at(text, {t: self.ids[t] for t, k in zip(self.tokens, self.types) if k in kinds})
 
     def merge(self, symbols, rank):
         symbols = list(symbols)

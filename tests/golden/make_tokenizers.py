@@ -214,19 +214,8 @@ def make_bpe(lines, texts, broken):
 
 def llama_special(sp, text):
     """Control tokens cut the text; every part between is encoded alone, with its own space prefix."""
-    control = {t: sp.piece_to_id(t) for t in LLAMA_CONTROL}
-    parts = [text]
-    for t in sorted(control, key=len, reverse=True):
-        cut = []
-        for p in parts:
-            if isinstance(p, int):
-                cut.append(p)
-                continue
-            for i, q in enumerate(p.split(t)):
-                cut += ([control[t]] if i else []) + ([q] if q else [])
-        parts = cut
     out = []
-    for p in parts:
+    for p in tok_text.cut_at(text, {t: sp.piece_to_id(t) for t in LLAMA_CONTROL}):
         out += [p] if isinstance(p, int) else sp.encode(p)
     return out
 

@@ -182,3 +182,18 @@ def repaired(raw):
             out.append("\ufffd")
             i += 1
     return "".join(out)
+
+
+def cut_at(text, ids):
+    """Parts of the text: strings, and the ids of the tokens between them; of two that fit the longer cuts first."""
+    parts = [text] if text else []
+    for t in sorted(ids, key=len, reverse=True):
+        cut = []
+        for p in parts:
+            if isinstance(p, int):
+                cut.append(p)
+                continue
+            for i, q in enumerate(p.split(t)):
+                cut += ([ids[t]] if i else []) + ([q] if q else [])
+        parts = cut
+    return parts
