@@ -96,12 +96,26 @@ static void served(const weft_generate_params *p, uint32_t n_tokens) {
 
 /* ---- numbers ------------------------------------------------------------------------------------------- */
 
+/* A float of the parameters, and what a refusal of it says. */
+typedef struct real_member {
+  size_t at;
+  const char *words;
+} real_member;
+
+static void refuse_bad_reals(weft_mode mode, const real_member *rows, size_t n) {
+  static const float bad[] = {NAN, INFINITY, 1e30f};
+  for (size_t i = 0; i < n; i++) {
+    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
+      weft_generate_params p = sound(mode);
+      memcpy((char *)&p + rows[i].at, &bad[k], sizeof(float));
+      refused(&p, WEFT_E_INVALID, rows[i].words);
+    }
+  }
+}
+
 static void test_sampling(void **state) {
   (void)state;
-  static const struct {
-    size_t at;
-    const char *words;
-  } rows[] = {
+  static const real_member rows[] = {
       {offsetof(weft_generate_params, sampling.temperature), "temperature"},
       {offsetof(weft_generate_params, sampling.top_p), "top_p"},
       {offsetof(weft_generate_params, sampling.min_p), "min_p"},
@@ -109,14 +123,7 @@ static void test_sampling(void **state) {
       {offsetof(weft_generate_params, sampling.presence_penalty), "presence_penalty"},
       {offsetof(weft_generate_params, sampling.frequency_penalty), "frequency_penalty"},
   };
-  static const float bad[] = {NAN, INFINITY, 1e30f};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
-      weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
-      memcpy((char *)&p + rows[i].at, &bad[k], sizeof(float));
-      refused(&p, WEFT_E_INVALID, rows[i].words);
-    }
-  }
+  refuse_bad_reals(WEFT_MODE_AUTOREGRESSIVE, rows, sizeof rows / sizeof *rows);
   weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
   p.sampling.top_p = 0.0f;
   refused(&p, WEFT_E_INVALID, "top_p");
@@ -131,23 +138,13 @@ static void test_sampling(void **state) {
 
 static void test_diffusion(void **state) {
   (void)state;
-  static const struct {
-    size_t at;
-    const char *words;
-  } rows[] = {
+  static const real_member rows[] = {
       {offsetof(weft_generate_params, entropy_bound.t_min), "t_m"},
       {offsetof(weft_generate_params, entropy_bound.t_max), "t_max"},
       {offsetof(weft_generate_params, entropy_bound.entropy_bound), "entropy_bound"},
       {offsetof(weft_generate_params, entropy_bound.confidence), "confidence"},
   };
-  static const float bad[] = {NAN, INFINITY, 1e30f};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    for (size_t k = 0; k < sizeof bad / sizeof *bad; k++) {
-      weft_generate_params p = sound(WEFT_MODE_DIFFUSION);
-      memcpy((char *)&p + rows[i].at, &bad[k], sizeof(float));
-      refused(&p, WEFT_E_INVALID, rows[i].words);
-    }
-  }
+  refuse_bad_reals(WEFT_MODE_DIFFUSION, rows, sizeof rows / sizeof *rows);
   weft_generate_params p = sound(WEFT_MODE_DIFFUSION);
   p.entropy_bound.max_steps = UINT32_MAX;
   refused(&p, WEFT_E_INVALID, "diffusion steps");

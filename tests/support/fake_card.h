@@ -221,22 +221,19 @@ static inline weft_head_stats_args fake_head_stats_args(fake_card *card, const w
 WEFT_OPS(X)
 #undef X
 
-static inline weft_status fake_attention(weft_device *device, const weft_attention_args *args) {
-  weft_attention_args a = fake_attention_args(fake_of(device), args);
-  return fake_run_attention(device, &a);
-}
-static inline weft_status fake_attention_walk(weft_device *device, const weft_attention_args *args) {
-  (void)fake_attention_args(fake_of(device), args);
-  return WEFT_OK;
-}
-static inline weft_status fake_head_stats(weft_device *device, const weft_head_stats_args *args) {
-  weft_head_stats_args a = fake_head_stats_args(fake_of(device), args);
-  return fake_run_head_stats(device, &a);
-}
-static inline weft_status fake_head_stats_walk(weft_device *device, const weft_head_stats_args *args) {
-  (void)fake_head_stats_args(fake_of(device), args);
-  return WEFT_OK;
-}
+/* The two ops that have tables: a walk makes them and runs nothing. */
+#define X(op)                                                                                     \
+  static inline weft_status fake_##op(weft_device *device, const weft_##op##_args *args) {        \
+    weft_##op##_args a = fake_##op##_args(fake_of(device), args);                                 \
+    return fake_run_##op(device, &a);                                                             \
+  }                                                                                               \
+  static inline weft_status fake_##op##_walk(weft_device *device, const weft_##op##_args *args) { \
+    (void)fake_##op##_args(fake_of(device), args);                                                \
+    return WEFT_OK;                                                                               \
+  }
+X(attention)
+X(head_stats)
+#undef X
 
 /* ---- experts in host memory ---- */
 

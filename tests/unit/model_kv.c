@@ -73,13 +73,18 @@ static void check_laws(const weft_kv_geometry *g, const weft_kv_layout *layout) 
   assert_int_equal(layout->page_bytes % 256, 0);
 }
 
+/* The layout of a model that has the pool for itself. */
+static weft_kv_layout layout_alone(const weft_kv_geometry *g) {
+  weft_kv_layout layout;
+  assert_int_equal(weft_kv_layout_choose(&g, 1, 0, &layout, NULL), WEFT_OK);
+  check_laws(g, &layout);
+  return layout;
+}
+
 static void test_gemma_26b(void **state) {
   (void)state;
   weft_kv_geometry g = gemma_26b();
-  const weft_kv_geometry *list = &g;
-  weft_kv_layout layout;
-  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, NULL), WEFT_OK);
-  check_laws(&g, &layout);
+  const weft_kv_layout layout = layout_alone(&g);
   assert_int_equal(layout.page_bytes, 640 * 1024);
   assert_int_equal(layout.n_groups, 6);
   assert_true(layout.padding == 0);
@@ -94,10 +99,7 @@ static void test_gemma_26b(void **state) {
 static void test_demo(void **state) {
   (void)state;
   weft_kv_geometry g = demo();
-  const weft_kv_geometry *list = &g;
-  weft_kv_layout layout;
-  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, NULL), WEFT_OK);
-  check_laws(&g, &layout);
+  const weft_kv_layout layout = layout_alone(&g);
   assert_int_equal(layout.page_bytes, 32 * 1024);
   assert_true(layout.n_groups == 2 && layout.padding == 0);
   assert_int_equal(layout.group[0].block_tokens, 16);

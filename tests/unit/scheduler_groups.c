@@ -95,18 +95,23 @@ static void every_choice_equals_itself_alone(void **state) {
   }
 }
 
+/* Two choices of a prompt, the second n_steps after the first. */
+static void submit_late(const weft_request_params *p, weft_request **r, uint32_t n_steps) {
+  r[0] = submit(p);
+  step(n_steps);
+  weft_request_params q = choice_of(p, 1);
+  q.sibling = r[0];
+  r[1] = submit(&q);
+  step(1);
+}
+
 static void choices_that_come_late_fork_too(void **state) {
   (void)state;
   plan_world();
   open_world();
   weft_request_params p = ask(false, 5, 30); /* 9 keys of window: positions 0 .. 7 stay for long */
   weft_request *r[2];
-  r[0] = submit(&p);
-  step(4);
-  weft_request_params q = choice_of(&p, 1);
-  q.sibling = r[0];
-  r[1] = submit(&q);
-  step(1);
+  submit_late(&p, r, 4);
   assert_int_equal(stats().pager.n_forks, 1);
   run_out();
   check_group(&p, r, 2);
@@ -119,12 +124,7 @@ static void choices_that_come_too_late_find_the_cache(void **state) {
   open_world();
   weft_request_params p = ask(false, 20, 40);
   weft_request *r[2];
-  r[0] = submit(&p);
-  step(30);
-  weft_request_params q = choice_of(&p, 1);
-  q.sibling = r[0];
-  r[1] = submit(&q);
-  step(1);
+  submit_late(&p, r, 30);
   assert_int_equal(stats().pager.n_forks, 0);
   assert_int_equal(stats().n_prefill_rows, 20 + 4); /* 16 were cached */
   run_out();
