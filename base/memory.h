@@ -25,10 +25,6 @@ void weft_memory_prefer_huge(void *memory, size_t n_bytes);
 char *weft_strdup(const char *text);
 char *weft_strndup(const char *text, size_t n_bytes);
 
-/* Bytes that this process could still take without driving others out, as the system estimates it: what the machine has
- * free or can free, and what its control group allows. 0: unknown. */
-uint64_t weft_memory_available(void);
-
 /* Fault injection, process-wide: counts allocations from now on; the n-th one (1-based) is refused, once.
  * n == 0 turns it off. Returns how many were counted since the last call. */
 uint64_t weft_memory_fail_at(uint64_t n);

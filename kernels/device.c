@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/memory_room.h"
 #include "kernels/device_internal.h"
 
 typedef struct backend {

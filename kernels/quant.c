@@ -47,27 +47,6 @@ const char *weft_type_names(void) {
 #undef X
 }
 
-bool weft_type_block_of_id(int32_t id, uint32_t *n_elements, uint32_t *n_bytes) {
-  static const struct {
-    int32_t id;
-    uint32_t n_elements, n_bytes;
-  } others[] = {{9, 32, 36}, {15, 256, 292}, {24, 1, 1},   {25, 1, 2},    {26, 1, 4},
-                {27, 1, 8},  {28, 1, 8},     {40, 64, 36}, {41, 128, 18}, {42, 64, 18}};
-  const weft_type_info *info = weft_type_find_stored(id);
-  if (info != NULL) {
-    *n_elements = info->n_elements;
-    *n_bytes = info->n_bytes;
-    return true;
-  }
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-    if (others[i].id != id) continue;
-    *n_elements = others[i].n_elements;
-    *n_bytes = others[i].n_bytes;
-    return true;
-  }
-  return false;
-}
-
 const char *weft_type_name_of_id(int32_t id) {
   const weft_type_info *held = id >= WEFT_TYPE_ID_HELD ? weft_type_find(id) : NULL;
   if (held != NULL) return held->name;

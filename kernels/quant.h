@@ -102,9 +102,6 @@ const char *weft_type_names(void);
 /* The format's name of any id it ever defined ("IQ2_XXS", "removed"), or "unknown". */
 const char *weft_type_name_of_id(int32_t id);
 
-/* The block of any stored id whose size is known, also of types that nothing here computes; false: unknown. */
-bool weft_type_block_of_id(int32_t id, uint32_t *n_elements, uint32_t *n_bytes);
-
 /* Bytes of n elements; n must be a multiple of the block (else 0). */
 uint64_t weft_type_row_bytes(weft_type type, uint64_t n_elements);
 

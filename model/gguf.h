@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* A GGUF v3 model on disk, one file or split into parts, mapped read-only.
  *
- * Law: nothing in the file is trusted. Every count, length, offset and product is checked against the bytes
- * that are there before it is used; each refusal names the file, the field and the value. After open succeeds,
- * every key's value and every tensor's bytes lie inside the mapping, tensors do not overlap, and names are
- * unique. A file opens whatever its architecture and its types are: who computes with a tensor asks for its type. A weft_gguf is immutable and may be read by several threads. */
+ * Law: nothing in the file is trusted. Every count, length, offset and product is checked against the bytes that are
+ * there before it is used; each refusal names the file, the field and the value. After open succeeds, every key's
+ * value and every tensor's bytes lie inside the mapping, tensors do not overlap, and names are unique. A file opens
+ * whatever its architecture and its types are: who computes with a tensor asks for its type. A weft_gguf is immutable
+ * and may be read by several threads. */
 #ifndef WEFT_MODEL_GGUF_H
 #define WEFT_MODEL_GGUF_H
 

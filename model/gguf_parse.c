@@ -323,13 +323,34 @@ static weft_status take_dims(cursor *c, weft_gguf_tensor *tensor, uint64_t *n_el
   return WEFT_OK;
 }
 
+bool gguf_type_block(int32_t id, uint32_t *n_elements, uint32_t *n_bytes) {
+  static const struct {
+    int32_t id;
+    uint32_t n_elements, n_bytes;
+  } others[] = {{9, 32, 36}, {15, 256, 292}, {24, 1, 1},   {25, 1, 2},    {26, 1, 4},
+                {27, 1, 8},  {28, 1, 8},     {40, 64, 36}, {41, 128, 18}, {42, 64, 18}};
+  const weft_type_info *info = weft_type_find_stored(id);
+  if (info != NULL) {
+    *n_elements = info->n_elements;
+    *n_bytes = info->n_bytes;
+    return true;
+  }
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    if (others[i].id != id) continue;
+    *n_elements = others[i].n_elements;
+    *n_bytes = others[i].n_bytes;
+    return true;
+  }
+  return false;
+}
+
 static weft_status take_type(cursor *c, weft_gguf_tensor *tensor, uint64_t n_elements) {
   uint32_t id = 0;
   weft_status status = take_u32(c, "the type of a tensor", &id);
   if (status != WEFT_OK) return status;
   uint32_t block = 1, block_bytes = 0;
   const weft_type_info *info = weft_type_find_stored((int32_t)id);
-  (void)weft_type_block_of_id((int32_t)id, &block, &block_bytes); /* unknown: no bytes */
+  (void)gguf_type_block((int32_t)id, &block, &block_bytes); /* unknown: no bytes */
   tensor->type = info != NULL ? info->type : WEFT_TYPE_NONE;
   tensor->type_id = id;
   if (tensor->ne[0] % block != 0) {

@@ -12,8 +12,8 @@
 typedef struct gguf_reader gguf_reader;
 
 /* direct: reads go around the page cache (O_DIRECT) where the file system takes that and the file is not in the cache
- * already. *out is NULL, with WEFT_OK, for a model that was opened from memory. Errors: IO (a file is gone or another one by
- * now), NO_MEMORY. */
+ * already. *out is NULL, with WEFT_OK, for a model that was opened from memory. Errors: IO (a file is gone or another
+ * one by now), NO_MEMORY. */
 weft_status gguf_reader_open(const weft_gguf *gguf, bool direct, gguf_reader **out, weft_error *error);
 /* Tells how much was read, how fast and in which way: with -v. NULL is fine. */
 void gguf_reader_close(gguf_reader *reader);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* What is known of a GGUF file without reading its weights: private to model/inspect*.c.
  *
- * Law: every field is filled whatever the file is; what cannot be known has a status that is not OK and a line. serves is
- * what opening the file for a server would say, by the same functions. */
+ * Law: every field is filled whatever the file is; what cannot be known has a status that is not OK and a line. serves
+ * is what opening the file for a server would say, by the same functions. */
 #ifndef WEFT_MODEL_INSPECT_REPORT_H
 #define WEFT_MODEL_INSPECT_REPORT_H
 

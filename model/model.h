@@ -45,8 +45,8 @@ typedef struct weft_model_info {
 } weft_model_info;
 
 /* Loads the weights. Errors name the file and the tensor or key; all but those of reading come before any weight is
- * read, also the one of a file that is larger than the host's free memory. progress (may be NULL) is called with bytes done
- * and bytes in all. */
+ * read, also the one of a file that is larger than the host's free memory. progress (may be NULL) is called with bytes
+ * done and bytes in all. */
 typedef void (*weft_model_progress)(void *self, uint64_t done, uint64_t total);
 weft_status weft_model_open(const weft_gguf *gguf, weft_device *device, const weft_model_limits *limits,
                             weft_model_progress progress, void *progress_self, weft_model **out, weft_error *error);

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/memory_room.h"
 
 static uint64_t dim_value(const model_hyper *hyper, tensor_dim dim, uint32_t layer) {
   uint32_t l = layer == UINT32_MAX ? 0 : layer;

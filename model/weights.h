@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Tensors of a file -> fields of a struct, by a table of rows.
  *
- * Law: a row names the tensor, its shape as a formula over the sizes of the model, and where it
- * goes. A shape that differs is refused with the name, what was expected and what was found. A
- * tensor is placed once. A loader walks the tables twice: first judging, so that a file that cannot be used is refused
- * before any of its weights is read, then placing. What is placed is read with read(2), one tensor at a time, so a file
- * that is cut while it is read is an error, and what loading takes beside the weights is the largest tensor. A tensor of a layer, or a scale of another tensor, that no row asked for is refused, since
- * the answers would be wrong without it; what else the file has is counted and told. */
+ * Law: a row names the tensor, its shape as a formula over the sizes of the model, and where it goes. A shape that
+ * differs is refused with the name, what was expected and what was found. A tensor is placed once. A loader walks the
+ * tables twice: first judging, so that a file that cannot be used is refused before any of its weights is read, then
+ * placing. What is placed is read with read(2), one tensor at a time, so a file that is cut while it is read is an
+ * error, and what loading takes beside the weights is the largest tensor. A tensor of a layer, or a scale of another
+ * tensor, that no row asked for is refused, since the answers would be wrong without it; what else the file has is
+ * counted and told. */
 #ifndef WEFT_MODEL_WEIGHTS_H
 #define WEFT_MODEL_WEIGHTS_H
 

@@ -84,9 +84,9 @@ static int run_command(const weft_command *command, int argc, char **argv) {
   return code;
 }
 
-/* A file that is mapped and then cut short by somebody else answers a read with this signal. Weights are not read through
- * a mapping, but what stands before them in a file is, while it is opened. The read is tried again and ends the process,
- * but not silently. */
+/* A file that is mapped and then cut short by somebody else answers a read with this signal. Weights are not read
+ * through a mapping, but what stands before them in a file is, while it is opened. The read is tried again and ends
+ * the process, but not silently. */
 static void tell_bus_error(int number) {
   static const char line[] =
       "weft: a file was cut short, or its disk failed, while it was read (bus error): look whether the model's file is "

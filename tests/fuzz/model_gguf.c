@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as a GGUF file: opened or refused; when opened, everything that the reader offers is
- * read, the file is described for a person and as JSON, its numbers are looked at, the keys are judged as those of a model,
- * and the model is opened on ref: or refused with a line. */
+/* Any bytes as a GGUF file: opened or refused; when opened, everything that the reader offers is read, the file is
+ * described for a person and as JSON, its numbers are looked at, the keys are judged as those of a model, and the
+ * model is opened on ref: or refused with a line. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,10 +5,10 @@
  * Law: a description is sizes and a line that says which matrix has which type. The line's entries are tried in order:
  *   NAME:TYPE     matrices of this name; NAME is what follows "blk.N." without ".weight"; * is any
  *   NAME<8:TYPE   of layers 0 to 7 only
- *   NAME+:TYPE    of the layers to which quantisers give more bits: the first and the last eighth, and every third between
+ *   NAME+:TYPE    of the layers to which quantisers give more bits: the outer eighths, and every third between
  *   #70:TYPE      the next 70 matrices that come to this entry
- * A row that a type's blocks do not divide gets the type that llama.cpp's quantiser falls back to. Vectors and routers are
- * F32. */
+ * A row that a type's blocks do not divide gets the type that llama.cpp's quantiser falls back to. Vectors and routers
+ * are F32. */
 #ifndef WEFT_TESTS_REAL_FILES_H
 #define WEFT_TESTS_REAL_FILES_H
 
@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "model/gguf_internal.h"
 #include "tests/support/gguf_writer.h"
 
 typedef struct real_model {
@@ -47,7 +48,7 @@ static inline uint32_t real_type_of_name(const char *name, size_t n) {
 /* What a quantiser takes where rows are no multiple of 256. */
 static inline uint32_t real_fallback(uint32_t id, uint64_t row) {
   uint32_t n_elements, n_bytes;
-  if (!weft_type_block_of_id((int32_t)id, &n_elements, &n_bytes) || row % n_elements == 0) return id;
+  if (!gguf_type_block((int32_t)id, &n_elements, &n_bytes) || row % n_elements == 0) return id;
   return id == WEFT_TYPE_Q4_K                             ? WEFT_TYPE_Q5_0
          : id == WEFT_TYPE_Q5_K                           ? WEFT_TYPE_Q5_1
          : id == WEFT_TYPE_Q6_K                           ? WEFT_TYPE_Q8_0
@@ -95,7 +96,7 @@ static inline void real_record(real_file *f, const char *name, uint32_t type, ui
   gguf_writer *w = &f->writer;
   uint32_t n_elements = 1, n_bytes = 0;
   uint64_t n = 1;
-  (void)weft_type_block_of_id((int32_t)type, &n_elements, &n_bytes);
+  (void)gguf_type_block((int32_t)type, &n_elements, &n_bytes);
   gguf_writer_text_raw(&w->records, name, strlen(name));
   gguf_writer_u32_raw(&w->records, n_dims);
   for (uint32_t i = 0; i < n_dims; i++) gguf_writer_u64_raw(&w->records, ne[i]);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The files that people have, as sparse files of exactly their tensors, types and keys: `weft inspect` shows the census
- * that the real file has, and weft serves it or refuses it with the line that is written here.
+/* The files that people have, as sparse files of exactly their tensors, types and keys: `weft inspect` shows the
+ * census that the real file has, and weft serves it or refuses it with the line that is written here.
  *
- * That what is served is also computed right is seen on small files of the same architectures and types: golden/model_parity
- * and golden/model_devices for the architectures, golden/model_quant and the tests of the kernels for the types. */
+ * That what is served is also computed right is seen on small files of the same architectures and types:
+ * golden/model_parity and golden/model_devices for the architectures, golden/model_quant and the tests of the kernels
+ * for the types. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
