@@ -38,7 +38,7 @@ typedef struct gguf_part {
   const uint8_t *bytes;
   uint64_t n_bytes;
   bool mapped;
-  bool let_go; /* bytes is a copy of what stands before the data, and belongs to the part */
+  bool let_go;            /* bytes is a copy of what stands before the data, and belongs to the part */
   uint64_t device, inode; /* of the file, when it was mapped */
   int64_t changed_ns;     /* when it was changed last, as of then */
   uint64_t alignment;
