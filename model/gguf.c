@@ -46,6 +46,14 @@ static weft_status map_file(gguf_part *part, int file, weft_error *error) {
   return WEFT_OK;
 }
 
+/* Behind the table of tensors only samples are read through the mapping: reading ahead of them would read a good part
+ * of the file. */
+static void expect_samples(const gguf_part *part) {
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = (part->data_at + page - 1) / page * page;
+  if (first >= part->n_bytes) return;
+  (void)madvise((void *)(uintptr_t)(part->bytes + first), part->n_bytes - first, MADV_RANDOM); /* advice only */
+}
+
 static weft_status open_part(gguf_part *part, const char *path, weft_error *error) {
   part->path = weft_strdup(path);
   if (part->path == NULL) return no_memory(error, path);
@@ -53,7 +61,9 @@ static weft_status open_part(gguf_part *part, const char *path, weft_error *erro
   if (file < 0) return weft_fail(error, WEFT_E_IO, "%s: %s", path, strerror(errno));
   weft_status status = map_file(part, file, error);
   (void)close(file); /* the mapping stays; nothing was written */
-  return status == WEFT_OK ? gguf_part_parse(part, error) : status;
+  if (status == WEFT_OK) status = gguf_part_parse(part, error);
+  if (status == WEFT_OK) expect_samples(part);
+  return status;
 }
 
 /* False when the table has a tensor of this name. */
