@@ -120,7 +120,8 @@ typedef struct weft_config {
   uint32_t threads, kv_mib, device_mib, host_mib, spill_mib, request_mib, context, running, queue, rows, pins;
   uint32_t tpot_ms, slice_ms, products;
   uint32_t saved_canvases;
-  bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, quiet, verbose, json, help;
+  bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, unused_tensors, quiet, verbose,
+      json, help;
   /* the server */
   const char *host, *socket_mode, *tls_cert, *tls_key, *api_keys, *directory;
   weft_text_list api_key, pin_files, origins;

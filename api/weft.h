@@ -64,7 +64,8 @@ typedef struct weft_open_options {
   uint32_t n_served_names;
   const char *const *chat_templates; /* [n_chat_templates] FILE or MODEL=FILE: used in place of the model file's own */
   uint32_t n_chat_templates;
-  uint32_t pins; /* [serve] prefixes that weft_pin may keep */
+  bool unused_tensors; /* open a file although tensors of its layers are not used: answers may be wrong */
+  uint32_t pins;       /* [serve] prefixes that weft_pin may keep */
   bool no_prefix_cache;
   uint32_t target_tpot_ms; /* [none] most time between two tokens of an answer; prompts and canvases fill the rest */
   uint32_t slice_ms;       /* [a step] device time after which another model in use gets its turn */

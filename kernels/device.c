@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/memory_room.h"
 #include "kernels/device_internal.h"
 
 typedef struct backend {
@@ -301,7 +302,5 @@ void host_describe(weft_device_info *info) {
   if (info->name[0] == 0) (void)snprintf(info->name, sizeof info->name, "unnamed processor");
   read_proc("/proc/meminfo", "MemTotal", value, sizeof value);
   if (sscanf(value, "%llu", &kib) == 1) info->memory_bytes = kib * 1024;
-  kib = 0;
-  read_proc("/proc/meminfo", "MemAvailable", value, sizeof value);
-  if (sscanf(value, "%llu", &kib) == 1) info->memory_free_bytes = kib * 1024;
+  info->memory_free_bytes = weft_memory_available();
 }

@@ -42,7 +42,16 @@ static weft_status map_file(gguf_part *part, int file, weft_error *error) {
   part->mapped = true;
   part->device = (uint64_t)about.st_dev;
   part->inode = (uint64_t)about.st_ino;
+  part->changed_ns = (int64_t)about.st_mtim.tv_sec * 1000000000 + about.st_mtim.tv_nsec;
   return WEFT_OK;
+}
+
+/* Behind the table of tensors only samples are read through the mapping: reading ahead of them would read a good part
+ * of the file. */
+static void expect_samples(const gguf_part *part) {
+  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), first = (part->data_at + page - 1) / page * page;
+  if (first >= part->n_bytes) return;
+  (void)madvise((void *)(uintptr_t)(part->bytes + first), part->n_bytes - first, MADV_RANDOM); /* advice only */
 }
 
 static weft_status open_part(gguf_part *part, const char *path, weft_error *error) {
@@ -52,7 +61,9 @@ static weft_status open_part(gguf_part *part, const char *path, weft_error *erro
   if (file < 0) return weft_fail(error, WEFT_E_IO, "%s: %s", path, strerror(errno));
   weft_status status = map_file(part, file, error);
   (void)close(file); /* the mapping stays; nothing was written */
-  return status == WEFT_OK ? gguf_part_parse(part, error) : status;
+  if (status == WEFT_OK) status = gguf_part_parse(part, error);
+  if (status == WEFT_OK) expect_samples(part);
+  return status;
 }
 
 /* False when the table has a tensor of this name. */
@@ -218,6 +229,32 @@ void weft_gguf_close(weft_gguf *gguf) {
   weft_free(gguf->tensors);
   gguf_names_close(&gguf->tensor_names);
   weft_free(gguf);
+}
+
+static weft_status let_part_go(gguf_part *part, weft_error *error) {
+  uint8_t *copy = weft_alloc_aligned((size_t)part->data_at, 64);
+  if (copy == NULL) return no_memory(error, part->path);
+  memcpy(copy, part->bytes, (size_t)part->data_at);
+  for (uint32_t i = 0; i < part->n_keys; i++) {
+    gguf_key *key = &part->keys[i];
+    key->name.data = (const char *)copy + ((const uint8_t *)key->name.data - part->bytes);
+    key->value = copy + (key->value - part->bytes);
+  }
+  for (uint32_t i = 0; i < part->n_tensors; i++) part->tensors[i].data = NULL;
+  (void)munmap((void *)(uintptr_t)part->bytes, part->n_bytes);
+  part->bytes = copy;
+  part->mapped = false;
+  part->let_go = true;
+  return WEFT_OK;
+}
+
+weft_status weft_gguf_let_go(weft_gguf *gguf, weft_error *error) {
+  for (uint32_t i = 0; i < gguf->n_tensors; i++) gguf->tensors[i].data = NULL;
+  for (uint32_t i = 0; i < gguf->n_parts; i++) {
+    weft_status status = gguf->parts[i].mapped ? let_part_go(&gguf->parts[i], error) : WEFT_OK;
+    if (status != WEFT_OK) return status;
+  }
+  return WEFT_OK;
 }
 
 const char *weft_gguf_path(const weft_gguf *gguf) {
@@ -420,6 +457,14 @@ const weft_gguf_tensor *weft_gguf_tensor_find(const weft_gguf *gguf, const char 
     if (strcmp(tensor->name, name) == 0) return tensor;
   }
   return NULL;
+}
+
+weft_status weft_gguf_check_type(const weft_gguf *gguf, const weft_gguf_tensor *tensor, weft_error *error) {
+  if (tensor->type != WEFT_TYPE_NONE) return WEFT_OK;
+  return weft_fail(error, WEFT_E_UNSUPPORTED,
+                   "%s: tensor '%s' has type %" PRIu32 " (%s); use a file whose tensors are of these: %s",
+                   weft_gguf_path(gguf), tensor->name, tensor->type_id, weft_type_name_of_id((int32_t)tensor->type_id),
+                   weft_type_names());
 }
 
 void weft_gguf_forget(const weft_gguf *gguf, const weft_gguf_tensor *tensor) {

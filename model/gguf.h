@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* A GGUF v3 model on disk, one file or split into parts, mapped read-only.
  *
- * Law: nothing in the file is trusted. Every count, length, offset and product is checked against the bytes
- * that are there before it is used; each refusal names the file, the field and the value. After open succeeds,
- * every key's value and every tensor's bytes lie inside the mapping, tensors do not overlap, and names are
- * unique. A weft_gguf is immutable and may be read by several threads. */
+ * Law: nothing in the file is trusted. Every count, length, offset and product is checked against the bytes that are
+ * there before it is used; each refusal names the file, the field and the value. After open succeeds, every key's
+ * value and every tensor's bytes lie inside the mapping, tensors do not overlap, and names are unique. A file opens
+ * whatever its architecture and its types are: who computes with a tensor asks for its type. A weft_gguf is immutable
+ * and may be read by several threads. */
 #ifndef WEFT_MODEL_GGUF_H
 #define WEFT_MODEL_GGUF_H
 
@@ -45,10 +46,11 @@ typedef struct weft_bytes {
 
 typedef struct weft_gguf_tensor {
   const char *name; /* zero-ended copy */
-  weft_type type;
+  weft_type type;   /* NONE: weft does not compute it, and type_id says what it is */
+  uint32_t type_id; /* as in the file */
   uint32_t n_dims;
-  uint64_t ne[4]; /* ne[0] is contiguous; missing trailing dims are 1 */
-  uint64_t n_bytes;
+  uint64_t ne[4];   /* ne[0] is contiguous; missing trailing dims are 1 */
+  uint64_t n_bytes; /* 0: of a type whose size is not known */
   const void *data; /* inside the mapping of its part */
 } weft_gguf_tensor;
 
@@ -58,6 +60,9 @@ weft_status weft_gguf_open(const char *path, weft_gguf **out, weft_error *error)
 weft_status weft_gguf_open_memory(const void *data, size_t n_bytes, const char *name, weft_gguf **out,
                                   weft_error *error);
 void weft_gguf_close(weft_gguf *gguf); /* NULL is fine */
+/* Lets go of the files: nothing of them is mapped any more. Keys, names, types and shapes stay, in memory; the data of
+ * tensors is gone (NULL). No other thread may read meanwhile. Errors: NO_MEMORY; then close is all that may follow. */
+weft_status weft_gguf_let_go(weft_gguf *gguf, weft_error *error);
 
 const char *weft_gguf_path(const weft_gguf *gguf);
 uint64_t weft_gguf_file_bytes(const weft_gguf *gguf); /* all parts */
@@ -86,6 +91,8 @@ const weft_gguf_tensor *weft_gguf_tensor_at(const weft_gguf *gguf, uint32_t inde
 const weft_gguf_tensor *weft_gguf_tensor_find(const weft_gguf *gguf, const char *name);
 /* Identifies keys, tensor table and (sampled) weights. */
 void weft_gguf_fingerprint(const weft_gguf *gguf, uint64_t *low, uint64_t *high);
+/* UNSUPPORTED, with a line that names the tensor, when weft does not compute its type. */
+weft_status weft_gguf_check_type(const weft_gguf *gguf, const weft_gguf_tensor *tensor, weft_error *error);
 /* Tells the system that the tensor's mapped pages are no longer needed (after packing). */
 void weft_gguf_forget(const weft_gguf *gguf, const weft_gguf_tensor *tensor);
 

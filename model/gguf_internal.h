@@ -38,7 +38,9 @@ typedef struct gguf_part {
   const uint8_t *bytes;
   uint64_t n_bytes;
   bool mapped;
+  bool let_go;            /* bytes is a copy of what stands before the data, and belongs to the part */
   uint64_t device, inode; /* of the file, when it was mapped */
+  int64_t changed_ns;     /* when it was changed last, as of then */
   uint64_t alignment;
   uint64_t data_at; /* offset of the data section */
   gguf_key *keys;
@@ -67,6 +69,8 @@ uint64_t gguf_names_hash(const gguf_names *names, weft_bytes name);
 /* Bytes of one element of a scalar kind; 0 for strings and arrays. */
 uint32_t gguf_kind_bytes(weft_gguf_kind kind);
 const char *gguf_kind_name(weft_gguf_kind kind);
+/* The block of any type whose size is known, also of those that nothing here computes; false: unknown. */
+bool gguf_type_block(int32_t id, uint32_t *n_elements, uint32_t *n_bytes);
 /* name as printable text, cut with dots when long; returns out. */
 #define GGUF_SHOWN 72
 const char *gguf_show(weft_bytes name, char out[GGUF_SHOWN]);

@@ -323,25 +323,45 @@ static weft_status take_dims(cursor *c, weft_gguf_tensor *tensor, uint64_t *n_el
   return WEFT_OK;
 }
 
+bool gguf_type_block(int32_t id, uint32_t *n_elements, uint32_t *n_bytes) {
+  static const struct {
+    int32_t id;
+    uint32_t n_elements, n_bytes;
+  } others[] = {{9, 32, 36}, {15, 256, 292}, {24, 1, 1},   {25, 1, 2},    {26, 1, 4},
+                {27, 1, 8},  {28, 1, 8},     {40, 64, 36}, {41, 128, 18}, {42, 64, 18}};
+  const weft_type_info *info = weft_type_find_stored(id);
+  if (info != NULL) {
+    *n_elements = info->n_elements;
+    *n_bytes = info->n_bytes;
+    return true;
+  }
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    if (others[i].id != id) continue;
+    *n_elements = others[i].n_elements;
+    *n_bytes = others[i].n_bytes;
+    return true;
+  }
+  return false;
+}
+
 static weft_status take_type(cursor *c, weft_gguf_tensor *tensor, uint64_t n_elements) {
   uint32_t id = 0;
   weft_status status = take_u32(c, "the type of a tensor", &id);
   if (status != WEFT_OK) return status;
+  uint32_t block = 1, block_bytes = 0;
   const weft_type_info *info = weft_type_find_stored((int32_t)id);
-  if (info == NULL) {
-    return weft_fail(c->error, WEFT_E_UNSUPPORTED,
-                     "%s: tensor '%s' has type %" PRIu32 " (%s); use a file whose tensors are of these: %s",
-                     c->part->path, tensor->name, id, weft_type_name_of_id((int32_t)id), weft_type_names());
-  }
-  tensor->type = info->type;
-  if (tensor->ne[0] % info->n_elements != 0) {
+  (void)gguf_type_block((int32_t)id, &block, &block_bytes); /* unknown: no bytes */
+  tensor->type = info != NULL ? info->type : WEFT_TYPE_NONE;
+  tensor->type_id = id;
+  if (tensor->ne[0] % block != 0) {
+    if (info == NULL) return WEFT_OK; /* the size that is known of this type is not the size of this tensor */
     return bad_tensor(c, tensor, "the row length", tensor->ne[0], "its type needs whole blocks");
   }
-  uint64_t n_blocks = n_elements / info->n_elements;
-  if (n_blocks > INT64_MAX / info->n_bytes) {
+  uint64_t n_blocks = n_elements / block;
+  if (block_bytes > 0 && n_blocks > INT64_MAX / block_bytes) {
     return bad_tensor(c, tensor, "the number of blocks", n_blocks, "the bytes pass 2^63-1");
   }
-  tensor->n_bytes = n_blocks * info->n_bytes;
+  tensor->n_bytes = n_blocks * block_bytes;
   return WEFT_OK;
 }
 
@@ -478,6 +498,7 @@ void gguf_part_close(gguf_part *part) {
   weft_free(part->tensors);
   gguf_names_close(&part->key_names);
   if (part->mapped) (void)munmap((void *)(uintptr_t)part->bytes, part->n_bytes);
+  if (part->let_go) weft_free((void *)(uintptr_t)part->bytes);
   weft_free(part->path);
   *part = (gguf_part){0};
 }

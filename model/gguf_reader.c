@@ -51,7 +51,16 @@ static bool is_cached(const gguf_part *part) {
   return 2 * n_cached > n;
 }
 
-static weft_status open_file(const gguf_part *part, reader_file *file, weft_error *error) {
+static weft_status check_unchanged(const gguf_part *part, const struct stat *about, weft_error *error) {
+  int64_t changed_ns = (int64_t)about->st_mtim.tv_sec * 1000000000 + about->st_mtim.tv_nsec;
+  if ((uint64_t)about->st_size == part->n_bytes && changed_ns == part->changed_ns) return WEFT_OK;
+  return weft_fail(error, WEFT_E_IO,
+                   "%s: the file was changed while it was opened (it had %" PRIu64 " bytes and has %" PRIu64
+                   "); open it again when it is complete",
+                   part->path, part->n_bytes, (uint64_t)about->st_size);
+}
+
+static weft_status open_file(const gguf_part *part, bool direct, reader_file *file, weft_error *error) {
   struct stat about;
   file->plain = open(part->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (file->plain < 0) return weft_fail(error, WEFT_E_IO, "%s: %s", part->path, strerror(errno));
@@ -59,14 +68,15 @@ static weft_status open_file(const gguf_part *part, reader_file *file, weft_erro
       (uint64_t)about.st_dev != part->device) {
     return weft_fail(error, WEFT_E_IO, "%s: the file was replaced while it was opened; open it again", part->path);
   }
-  if (is_cached(part)) return WEFT_OK;
+  weft_status status = check_unchanged(part, &about, error);
+  if (status != WEFT_OK || !direct || is_cached(part)) return status;
   char name[64]; /* the same file, whatever its name stands for by now */
   (void)snprintf(name, sizeof name, "/proc/self/fd/%d", file->plain);
   file->direct = open(name, O_RDONLY | O_CLOEXEC | O_DIRECT);
   return WEFT_OK;
 }
 
-weft_status gguf_reader_open(const weft_gguf *gguf, gguf_reader **out, weft_error *error) {
+weft_status gguf_reader_open(const weft_gguf *gguf, bool direct, gguf_reader **out, weft_error *error) {
   *out = NULL;
   if (!gguf->parts[0].mapped) return WEFT_OK;
   gguf_reader *r = weft_alloc(1, sizeof *r);
@@ -81,12 +91,23 @@ weft_status gguf_reader_open(const weft_gguf *gguf, gguf_reader **out, weft_erro
   uint32_t n_cores = weft_thread_pool_cores();
   weft_status status = weft_thread_pool_open(n_cores < READER_THREADS ? n_cores : READER_THREADS, &r->pool, error);
   for (uint32_t i = 0; i < gguf->n_parts && status == WEFT_OK; i++)
-    status = open_file(&gguf->parts[i], &r->file[i], error);
+    status = open_file(&gguf->parts[i], direct, &r->file[i], error);
   if (status != WEFT_OK) {
     gguf_reader_close(r);
     return status;
   }
   *out = r;
+  return WEFT_OK;
+}
+
+weft_status gguf_reader_check_unchanged(const gguf_reader *r, weft_error *error) {
+  for (uint32_t i = 0; r != NULL && i < r->gguf->n_parts; i++) {
+    const gguf_part *part = &r->gguf->parts[i];
+    struct stat about;
+    if (fstat(r->file[i].plain, &about) != 0) return weft_fail(error, WEFT_E_IO, "%s: %s", part->path, strerror(errno));
+    weft_status status = check_unchanged(part, &about, error);
+    if (status != WEFT_OK) return status;
+  }
   return WEFT_OK;
 }
 

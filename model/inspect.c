@@ -7,57 +7,11 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "model/gguf_internal.h"
+#include "model/inspect_report.h"
 #include "model/models.h"
 
-enum { SHOWN_ELEMENTS = 6, SHOWN_BYTES = 96, TYPES_MAX = 64 };
-
-/* Everything that both forms print. */
-typedef struct report {
-  const weft_gguf *gguf;
-  weft_text *out;
-  uint64_t n_elements, n_tensor_bytes;
-  uint64_t type_tensors[TYPES_MAX], type_bytes[TYPES_MAX];
-  weft_status model_status; /* of the keys */
-  weft_error refusal;
-  model_hyper hyper;
-  weft_kv_geometry geometry;
-  weft_kv_layout layout;
-} report;
-
-/* ---- facts ---- */
-
-static void count_tensors(report *r) {
-  for (uint32_t i = 0; i < weft_gguf_n_tensors(r->gguf); i++) {
-    const weft_gguf_tensor *tensor = weft_gguf_tensor_at(r->gguf, i);
-    r->n_elements += tensor->ne[0] * tensor->ne[1] * tensor->ne[2] * tensor->ne[3];
-    r->n_tensor_bytes += tensor->n_bytes;
-    r->type_tensors[tensor->type] += 1;
-    r->type_bytes[tensor->type] += tensor->n_bytes;
-  }
-}
-
-static void judge_model(report *r) {
-  const model_arch *arch;
-  const weft_kv_geometry *geometry = &r->geometry;
-  r->model_status = model_hyper_read(r->gguf, &arch, &r->hyper, &r->refusal);
-  if (r->model_status != WEFT_OK) return;
-  r->geometry = model_hyper_geometry(&r->hyper, gguf_kv_type(r->gguf));
-  r->model_status = weft_kv_layout_choose(&geometry, 1, 0, &r->layout, &r->refusal);
-}
-
-/* Keys and values of one sequence: layers with a window keep at most the window. */
-static uint64_t sequence_bytes(const report *r, uint64_t n_tokens) {
-  uint64_t n = 0;
-  for (uint32_t l = 0; l < r->geometry.n_layers; l++) {
-    if (r->geometry.keys_of[l] != 0) continue;
-    uint64_t window = r->geometry.window[l];
-    uint64_t kept = window > 0 && window < n_tokens ? window : n_tokens;
-    n +=
-        kept * 2 * weft_type_row_bytes(r->geometry.type, (uint64_t)r->geometry.n_kv_heads[l] * r->geometry.head_dim[l]);
-  }
-  return n;
-}
+/* COLUMNS: kinds of layers that get a column of their own in the table of memory. */
+enum { SHOWN_ELEMENTS = 6, SHOWN_BYTES = 96, COLUMNS = 6 };
 
 /* ---- values ---- */
 
@@ -182,8 +136,8 @@ static void text_key(weft_text *out, const gguf_key *key) {
   weft_text_puts(out, "\n");
 }
 
-static void text_tensors(report *r) {
-  weft_text *out = r->out;
+static void text_tensors(const inspect_report *r, weft_text *out) {
+  char name[INSPECT_TYPE_NAME];
   weft_text_printf(out, "tensors (%" PRIu32 ")\n", weft_gguf_n_tensors(r->gguf));
   for (uint32_t i = 0; i < weft_gguf_n_tensors(r->gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(r->gguf, i);
@@ -193,22 +147,21 @@ static void text_tensors(report *r) {
       at += snprintf(shape + at, sizeof shape - (size_t)at, " x %" PRIu64, tensor->ne[d]);
     }
     weft_text_printf(out, "  %-40s %-5s %-22s ", gguf_show((weft_bytes){tensor->name, strlen(tensor->name)}, shown),
-                     weft_type_name_of_id((int32_t)tensor->type), shape);
+                     inspect_type_name(tensor->type_id, name), shape);
     put_bytes(out, tensor->n_bytes);
-    weft_text_puts(out, "\n");
+    weft_text_puts(out, tensor->type == WEFT_TYPE_NONE ? "  (weft does not compute this type)\n" : "\n");
   }
   weft_text_puts(out, "types\n");
-  for (int32_t t = 0; t < TYPES_MAX; t++) {
-    if (r->type_tensors[t] == 0) continue;
-    weft_text_printf(out, "  %-6s %5" PRIu64 " tensors  ", weft_type_name_of_id(t), r->type_tensors[t]);
-    put_bytes(out, r->type_bytes[t]);
-    weft_text_puts(out, "\n");
+  for (uint32_t t = 0; t < r->n_types; t++) {
+    const inspect_type *type = &r->types[t];
+    weft_text_printf(out, "  %-8s %5" PRIu64 " tensors  ", inspect_type_name(type->id, name), type->n_tensors);
+    put_bytes(out, type->n_bytes);
+    weft_text_puts(out, type->computed ? "\n" : "  (weft does not compute this type)\n");
   }
 }
 
-static void text_model(report *r) {
+static void text_model(const inspect_report *r, weft_text *out) {
   const model_hyper *h = &r->hyper;
-  weft_text *out = r->out;
   weft_text_printf(out,
                    "model\n  %s: %" PRIu32 " layers, hidden %" PRIu32 ", vocabulary %" PRIu32 ", context %" PRIu32 "\n",
                    h->arch, h->n_layers, h->n_hidden, h->n_vocab, h->context_length);
@@ -226,20 +179,7 @@ static void text_model(report *r) {
   }
 }
 
-static void text_memory(report *r) {
-  weft_text *out = r->out;
-  const uint64_t lengths[] = {1024, 4096, r->hyper.context_length};
-  weft_text_puts(out, "memory\n  weights                      ");
-  put_bytes(out, r->n_tensor_bytes);
-  weft_text_printf(out, "\n  KV per token (%s)          ", weft_type_name_of_id((int32_t)r->geometry.type));
-  put_bytes(out, weft_kv_bytes_per_token(&r->geometry, false));
-  weft_text_puts(out, ", once windows are full ");
-  put_bytes(out, weft_kv_bytes_per_token(&r->geometry, true));
-  for (uint32_t i = 0; i < 3; i++) {
-    if (i < 2 && lengths[i] >= lengths[2]) continue;
-    weft_text_printf(out, "\n  KV of %9" PRIu64 " tokens       ", lengths[i]);
-    put_bytes(out, sequence_bytes(r, lengths[i]));
-  }
+static void text_groups(const inspect_report *r, weft_text *out) {
   weft_text_puts(out, "\n  page                         ");
   put_bytes(out, r->layout.page_bytes);
   weft_text_printf(out, ", padding %.2f %%\n", 100 * r->layout.padding);
@@ -253,8 +193,60 @@ static void text_memory(report *r) {
   }
 }
 
-static void write_text(report *r) {
-  weft_text *out = r->out;
+static void put_cell(weft_text *out, uint64_t n_bytes) {
+  weft_text cell = {0};
+  put_bytes(&cell, n_bytes);
+  weft_text_printf(out, " %14s", weft_text_status(&cell) == WEFT_OK ? cell.bytes : "?");
+  weft_text_free(&cell);
+}
+
+/* A row for each length: weights and keys of one sequence, its keys, and those of each kind of layer. */
+static void text_contexts(const inspect_report *r, weft_text *out) {
+  uint32_t n_columns = r->n_layers < COLUMNS ? r->n_layers : COLUMNS;
+  uint64_t length;
+  weft_text_puts(out, "  one sequence   with weights             KV");
+  for (uint32_t k = 0; k < n_columns; k++) {
+    const inspect_layers *kind = &r->layers[k];
+    char title[32] = "all tokens";
+    if (kind->window > 0) (void)snprintf(title, sizeof title, "window %" PRIu32, kind->window);
+    weft_text_printf(out, " %14s", title);
+  }
+  for (uint32_t i = 0; (length = inspect_length(r, i)) > 0; i++) {
+    uint64_t kv = inspect_sequence_bytes(r, length);
+    weft_text_printf(out, "\n  %7" PRIu64 " tok.", length);
+    put_cell(out, r->n_tensor_bytes + kv);
+    put_cell(out, kv);
+    for (uint32_t k = 0; k < n_columns; k++) put_cell(out, inspect_layers_bytes(r, &r->layers[k], length));
+  }
+  weft_text_puts(out, "\n");
+}
+
+static void text_memory(const inspect_report *r, weft_text *out) {
+  weft_text_puts(out, "memory\n  weights                      ");
+  put_bytes(out, r->n_tensor_bytes);
+  if (r->keys != WEFT_OK) {
+    weft_text_puts(out, "\n");
+    return;
+  }
+  weft_text_printf(out, "\n  KV per token (%s)          ", weft_type_name_of_id((int32_t)r->geometry.type));
+  put_bytes(out, weft_kv_bytes_per_token(&r->geometry, false));
+  weft_text_puts(out, ", once windows are full ");
+  put_bytes(out, weft_kv_bytes_per_token(&r->geometry, true));
+  text_groups(r, out);
+  text_contexts(r, out);
+}
+
+static void text_verdict(const inspect_report *r, weft_text *out) {
+  if (r->serves != WEFT_OK) {
+    weft_text_printf(out, "weft refuses this file: %s\n", r->refusal.text);
+  } else if (r->chat != WEFT_OK) {
+    weft_text_printf(out, "weft serves this file, without chat: %s\n", r->chat_line.text);
+  } else {
+    weft_text_puts(out, "weft serves this file\n");
+  }
+}
+
+static void write_text(const inspect_report *r, weft_text *out) {
   char name[128];
   uint64_t low, high;
   gguf_model_name(r->gguf, name, sizeof name);
@@ -268,13 +260,11 @@ static void write_text(report *r) {
                    "\nmetadata (%" PRIu32 ")\n",
                    r->gguf->n_parts, r->n_elements, high, low, weft_gguf_n_keys(r->gguf));
   for (uint32_t i = 0; i < weft_gguf_n_keys(r->gguf); i++) text_key(out, &r->gguf->parts[0].keys[i]);
-  text_tensors(r);
-  if (r->model_status == WEFT_OK) {
-    text_model(r);
-    text_memory(r);
-  } else {
-    weft_text_printf(out, "model\n  cannot be served: %s\n", r->refusal.text);
-  }
+  text_tensors(r, out);
+  weft_text_printf(out, "chat template\n  %s\n", r->family != NULL ? r->family : "none");
+  if (r->keys == WEFT_OK) text_model(r, out);
+  text_memory(r, out);
+  text_verdict(r, out);
 }
 
 /* ---- JSON ---- */
@@ -299,14 +289,14 @@ static void json_key(weft_text *out, const gguf_key *key) {
   weft_text_puts(out, "}");
 }
 
-static void json_tensors(report *r) {
-  weft_text *out = r->out;
+static void json_tensors(const inspect_report *r, weft_text *out) {
+  char name[INSPECT_TYPE_NAME];
   weft_text_puts(out, "  \"tensors\": [");
   for (uint32_t i = 0; i < weft_gguf_n_tensors(r->gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(r->gguf, i);
     weft_text_puts(out, i > 0 ? ",\n    {\"name\": " : "\n    {\"name\": ");
     put_zero_ended(out, tensor->name);
-    weft_text_printf(out, ", \"type\": \"%s\", \"shape\": [", weft_type_name_of_id((int32_t)tensor->type));
+    weft_text_printf(out, ", \"type\": \"%s\", \"shape\": [", inspect_type_name(tensor->type_id, name));
     for (uint32_t d = 0; d < tensor->n_dims; d++) {
       weft_text_printf(out, "%s%" PRIu64, d > 0 ? ", " : "", tensor->ne[d]);
     }
@@ -314,18 +304,18 @@ static void json_tensors(report *r) {
   }
   weft_text_puts(out, "],\n  \"types\": {");
   const char *comma = "";
-  for (int32_t t = 0; t < TYPES_MAX; t++) {
-    if (r->type_tensors[t] == 0) continue;
-    weft_text_printf(out, "%s\"%s\": {\"tensors\": %" PRIu64 ", \"bytes\": %" PRIu64 "}", comma,
-                     weft_type_name_of_id(t), r->type_tensors[t], r->type_bytes[t]);
+  for (uint32_t t = 0; t < r->n_types; t++) {
+    const inspect_type *type = &r->types[t];
+    weft_text_printf(out, "%s\"%s\": {\"tensors\": %" PRIu64 ", \"bytes\": %" PRIu64 ", \"computed\": %s}", comma,
+                     inspect_type_name(type->id, name), type->n_tensors, type->n_bytes,
+                     type->computed ? "true" : "false");
     comma = ", ";
   }
   weft_text_puts(out, "},\n");
 }
 
-static void json_model(report *r) {
+static void json_model(const inspect_report *r, weft_text *out) {
   const model_hyper *h = &r->hyper;
-  weft_text *out = r->out;
   weft_text_printf(out,
                    "  \"model\": {\"architecture\": \"%s\", \"layers\": %" PRIu32 ", \"hidden\": %" PRIu32
                    ", \"vocabulary\": %" PRIu32 ", \"context\": %" PRIu32 ", \"experts\": %" PRIu32
@@ -347,15 +337,34 @@ static void json_model(report *r) {
                      g > 0 ? ", " : "", group->n_layers, group->block_tokens, group->window, shape->n_kv_heads,
                      shape->head_dim);
   }
-  weft_text_printf(out,
-                   "]},\n  \"memory\": {\"weights\": %" PRIu64 ", \"kv_1024\": %" PRIu64 ", \"kv_4096\": %" PRIu64
-                   ", \"kv_context\": %" PRIu64 "},\n  \"refusal\": null\n}\n",
-                   r->n_tensor_bytes, sequence_bytes(r, 1024), sequence_bytes(r, 4096),
-                   sequence_bytes(r, h->context_length));
+  weft_text_puts(out, "]},\n");
 }
 
-static void write_json(report *r) {
-  weft_text *out = r->out;
+static void json_contexts(const inspect_report *r, weft_text *out) {
+  uint64_t length;
+  weft_text_printf(out, "  \"memory\": {\"weights\": %" PRIu64 ", \"contexts\": [", r->n_tensor_bytes);
+  for (uint32_t i = 0; r->keys == WEFT_OK && (length = inspect_length(r, i)) > 0; i++) {
+    weft_text_printf(out, "%s\n    {\"tokens\": %" PRIu64 ", \"kv\": %" PRIu64 ", \"layers\": [", i > 0 ? "," : "",
+                     length, inspect_sequence_bytes(r, length));
+    for (uint32_t k = 0; k < r->n_layers; k++) {
+      const inspect_layers *kind = &r->layers[k];
+      weft_text_printf(out, "%s{\"n\": %" PRIu32 ", \"window\": %" PRIu32 ", \"kv\": %" PRIu64 "}", k > 0 ? ", " : "",
+                       kind->n_layers, kind->window, inspect_layers_bytes(r, kind, length));
+    }
+    weft_text_puts(out, "]}");
+  }
+  weft_text_puts(out, "]},\n");
+}
+
+static void put_line(weft_text *out, bool is_line, const char *text) {
+  if (is_line) {
+    put_zero_ended(out, text);
+  } else {
+    weft_text_puts(out, "null");
+  }
+}
+
+static void write_json(const inspect_report *r, weft_text *out) {
   char name[128];
   uint64_t low, high;
   gguf_model_name(r->gguf, name, sizeof name);
@@ -373,29 +382,33 @@ static void write_json(report *r) {
     json_key(out, &r->gguf->parts[0].keys[i]);
   }
   weft_text_puts(out, "],\n");
-  json_tensors(r);
-  if (r->model_status == WEFT_OK) {
-    json_model(r);
-    return;
+  json_tensors(r, out);
+  weft_text_puts(out, "  \"chat_template\": ");
+  put_line(out, r->family != NULL, r->family);
+  weft_text_puts(out, ",\n");
+  if (r->keys == WEFT_OK) {
+    json_model(r, out);
+  } else {
+    weft_text_puts(out, "  \"model\": null,\n  \"kv\": null,\n");
   }
-  weft_text_puts(out, "  \"model\": null,\n  \"kv\": null,\n  \"refusal\": ");
-  put_zero_ended(out, r->refusal.text);
+  json_contexts(r, out);
+  weft_text_printf(out, "  \"serves\": %s,\n  \"refusal\": ", r->serves == WEFT_OK ? "true" : "false");
+  put_line(out, r->serves != WEFT_OK, r->refusal.text);
+  weft_text_puts(out, ",\n  \"chat_refusal\": ");
+  put_line(out, r->chat != WEFT_OK, r->chat_line.text);
   weft_text_puts(out, "\n}\n");
 }
 
 weft_status weft_inspect(const weft_gguf *gguf, bool json, weft_text *out, weft_error *error) {
-  report *r = weft_alloc(1, sizeof *r);
-  if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
-  r->gguf = gguf;
-  r->out = out;
-  count_tensors(r);
-  judge_model(r);
+  inspect_report *r;
+  weft_status status = inspect_report_open(gguf, &r, error);
+  if (status != WEFT_OK) return status;
   if (json) {
-    write_json(r);
+    write_json(r, out);
   } else {
-    write_text(r);
+    write_text(r, out);
   }
-  weft_free(r);
+  inspect_report_close(r);
   if (weft_text_status(out) == WEFT_OK) return WEFT_OK;
   return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
 }

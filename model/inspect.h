@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* What a GGUF file holds and what it would cost to serve.
+/* What a GGUF file holds, what it would cost to serve, and whether weft serves it.
  *
- * Law: no weight is loaded. A file whose architecture or keys are refused is still described; the
- * refusal is then part of the description. Text of the file is shown with escapes, long values are
- * cut, and their length is printed. */
+ * Law: no weight is loaded. Every GGUF file is described, whatever its architecture, types and keys are; the last line
+ * says whether it would be served, by the same checks that opening makes, and if not why not. Text of the file is shown
+ * with escapes, long values are cut, and their length is printed. */
 #ifndef WEFT_MODEL_INSPECT_H
 #define WEFT_MODEL_INSPECT_H
 

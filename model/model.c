@@ -87,21 +87,28 @@ static weft_status take_arrays(weft_model *model, const weft_gguf *gguf, weft_er
   return weft_fail(error, status, "%s: no memory for the arrays of a step", weft_gguf_path(gguf));
 }
 
-static weft_status load_weights(weft_model *model, weights_loader *loader) {
+/* Everything that can be refused without reading weights. */
+static weft_status judge_weights(weft_model *model, weights_loader *loader) {
   uint32_t n = weft_gguf_n_tensors(loader->gguf);
   loader->used = weft_alloc(n, 1);
   if (loader->used == NULL) {
     return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(loader->gguf));
   }
   for (uint32_t i = 0; i < n; i++) loader->n_bytes_all += weft_gguf_tensor_at(loader->gguf, i)->n_bytes;
-  weft_status status = WEFT_OK;
-  if (!weft_device_get_info(model->device)->host_memory)
-    status = gguf_reader_open(loader->gguf, &loader->reader, loader->error);
-  if (status == WEFT_OK) status = model->arch->load(model, loader);
-  if (status == WEFT_OK) status = weft_device_sync(model->device); /* what was enqueued has been read by the card */
+  loader->judging = true;
+  weft_status status = model->arch->load(model, loader);
   if (status == WEFT_OK) status = weights_check_unused(loader);
-  gguf_reader_close(loader->reader);
-  weft_free(loader->used);
+  return status;
+}
+
+static weft_status load_weights(weft_model *model, weights_loader *loader) {
+  weft_status status = judge_weights(model, loader);
+  if (status == WEFT_OK) status = weights_check_room(loader);
+  if (status != WEFT_OK) return status;
+  weights_rewind(loader);
+  status = model->arch->load(model, loader);
+  if (status == WEFT_OK) status = weft_device_sync(model->device); /* what was enqueued has been read by the card */
+  if (status == WEFT_OK) status = gguf_reader_check_unchanged(loader->reader, loader->error);
   return status;
 }
 
@@ -129,13 +136,16 @@ weft_status weft_model_open(const weft_gguf *gguf, weft_device *device, const we
       .gguf = gguf, .model = model, .progress = progress, .progress_self = progress_self, .error = error};
   model->device = device;
   model->limits = *limits;
-  status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
+  bool direct = !weft_device_get_info(device)->host_memory; /* a host's next start reads from the cache */
+  status = gguf_reader_open(gguf, direct, &loader.reader, error);
+  if (status == WEFT_OK) status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
   if (status == WEFT_OK) fill_info(model, gguf);
   if (status == WEFT_OK) status = check_heads(model, gguf, error);
   if (status == WEFT_OK) status = take_memory(model, gguf, error);
   if (status == WEFT_OK) status = take_arrays(model, gguf, error);
   if (status == WEFT_OK) status = load_weights(model, &loader);
+  weights_close(&loader);
   if (status == WEFT_OK) status = take_scratch(model, gguf, error);
   if (status != WEFT_OK) {
     weft_model_close(model);
@@ -143,6 +153,24 @@ weft_status weft_model_open(const weft_gguf *gguf, weft_device *device, const we
   }
   *out = model;
   return WEFT_OK;
+}
+
+weft_status weft_model_judge(const weft_gguf *gguf, weft_error *error) {
+  weft_model *model = weft_alloc(1, sizeof *model);
+  if (model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+  weights_loader loader = {.gguf = gguf, .model = model, .error = error};
+  model->limits = (weft_model_limits){.rows_max = 1, .canvas_rows_max = 1, .segments_max = 1};
+  weft_status status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
+  if (status == WEFT_OK) status = read_sampling(model, gguf, error);
+  if (status == WEFT_OK) status = take_memory(model, gguf, error);
+  if (status == WEFT_OK) status = judge_weights(model, &loader);
+  weights_close(&loader);
+  weft_free(model->owned);
+  weft_free(model->weights);
+  weft_free(model->layers);
+  weft_free(model->segments);
+  weft_free(model);
+  return status;
 }
 
 void weft_model_close(weft_model *model) {

@@ -26,7 +26,8 @@ typedef struct weft_model_limits {
   uint32_t rows_max;        /* rows of one step */
   uint32_t canvas_rows_max; /* of which canvas rows */
   uint32_t segments_max;
-  bool kv_8bit; /* keys and values in 8 bits (kernels/kv_row.h), not in the type that suits the file */
+  bool kv_8bit;        /* keys and values in 8 bits (kernels/kv_row.h), not in the type that suits the file */
+  bool unused_tensors; /* open a file although tensors of its layers are not used: answers may be wrong */
 } weft_model_limits;
 
 typedef struct weft_model_info {
@@ -43,11 +44,14 @@ typedef struct weft_model_info {
   weft_kv_geometry kv; /* layers by geometry; input of weft_kv_layout_choose */
 } weft_model_info;
 
-/* Loads the weights. Errors name the file and the tensor or key. progress (may be NULL) is called with bytes done
- * and bytes in all. */
+/* Loads the weights. Errors name the file and the tensor or key; all but those of reading come before any weight is
+ * read, also the one of a file that is larger than the host's free memory. progress (may be NULL) is called with bytes
+ * done and bytes in all. */
 typedef void (*weft_model_progress)(void *self, uint64_t done, uint64_t total);
 weft_status weft_model_open(const weft_gguf *gguf, weft_device *device, const weft_model_limits *limits,
                             weft_model_progress progress, void *progress_self, weft_model **out, weft_error *error);
+/* What opening says of the file on a device that has all types and room enough; no weight is read. */
+weft_status weft_model_judge(const weft_gguf *gguf, weft_error *error);
 void weft_model_close(weft_model *model);
 const weft_model_info *weft_model_get_info(const weft_model *model);
 

@@ -45,7 +45,13 @@ static weft_status find_arch(const weft_gguf *gguf, const model_arch **arch, wef
     shown[n] = name.data[n] >= 0x20 && name.data[n] < 0x7F ? name.data[n] : '?';
   }
   shown[n] = 0;
-  return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: architecture '%s' is not supported; known: %s", weft_gguf_path(gguf),
+  if (strcmp(shown, "clip") == 0 || strcmp(shown, "gemma4-assistant") == 0 || strcmp(shown, "gemma4_mtp") == 0) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "%s: architecture '%s' is a part beside a model (%s) and no model; give the file of the model",
+                     weft_gguf_path(gguf), shown, shown[0] == 'c' ? "an encoder of images or sound" : "a drafter");
+  }
+  return weft_fail(error, WEFT_E_UNSUPPORTED,
+                   "%s: architecture '%s' is not supported; take a model of one of these: %s", weft_gguf_path(gguf),
                    shown, model_arch_names());
 }
 

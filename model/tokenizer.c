@@ -79,7 +79,8 @@ static weft_status read_kind(weft_tokenizer *t, const weft_gguf *gguf, weft_erro
   weft_bytes model;
   weft_status status = weft_gguf_string(gguf, KEY "model", &model, error);
   if (status == WEFT_E_NOT_FOUND) {
-    return weft_fail(error, status, "%s has no tokenizer (no key " KEY "model)", t->path);
+    return weft_fail(error, status, "%s has no tokenizer (no key " KEY "model); take a file with a vocabulary",
+                     t->path);
   }
   if (status != WEFT_OK) return status;
   for (uint32_t i = 0; i < 3; i++) {

@@ -8,6 +8,7 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/memory_room.h"
 
 static uint64_t dim_value(const model_hyper *hyper, tensor_dim dim, uint32_t layer) {
   uint32_t l = layer == UINT32_MAX ? 0 : layer;
@@ -51,10 +52,33 @@ static weft_status check_shape(weights_loader *loader, const weft_gguf_tensor *t
                    wanted[2]);
 }
 
+static weft_status fail_no_memory(const weights_loader *loader, const weft_gguf_tensor *tensor) {
+  return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: tensor '%s': out of memory", weft_gguf_path(loader->gguf),
+                   tensor->name);
+}
+
+/* The bytes of a tensor, valid until the next call: read from the file, or where they lie in the mapping. */
+static weft_status fetch_bytes(weights_loader *loader, const weft_gguf_tensor *tensor, const uint8_t **out) {
+  *out = tensor->data;
+  if (loader->reader == NULL) return WEFT_OK;
+  uint64_t wanted = tensor->n_bytes + 2 * (uint64_t)WEFT_READ_ALIGN;
+  uint32_t skip = 0;
+  if (wanted > loader->n_buffer) {
+    weft_free(loader->buffer);
+    loader->buffer = weft_alloc_aligned((size_t)wanted, WEFT_READ_ALIGN);
+    loader->n_buffer = loader->buffer != NULL ? wanted : 0;
+    if (loader->buffer == NULL) return fail_no_memory(loader, tensor);
+  }
+  weft_weight_source source = gguf_reader_source(loader->reader, tensor);
+  weft_status status = source.read(source.self, 0, tensor->n_bytes, loader->buffer, &skip);
+  *out = loader->buffer + skip;
+  return status == WEFT_OK ? status : weft_fail(loader->error, status, "%s", gguf_reader_error(loader->reader));
+}
+
 static void mark_used(weights_loader *loader, const weft_gguf_tensor *tensor) {
   loader->used[tensor - weft_gguf_tensor_at(loader->gguf, 0)] = 1;
   loader->n_bytes_done += tensor->n_bytes;
-  if (loader->progress != NULL) {
+  if (loader->progress != NULL && !loader->judging) {
     loader->progress(loader->progress_self, loader->n_bytes_done, loader->n_bytes_all);
   }
 }
@@ -62,66 +86,87 @@ static void mark_used(weights_loader *loader, const weft_gguf_tensor *tensor) {
 /* ---- placing ---- */
 
 /* Rows of the tensor in the order in which the device gets them; NULL: no memory. */
-static uint8_t *unpair_rows(const weft_gguf_tensor *tensor, uint64_t n_rows, uint32_t head_dim) {
-  uint64_t row_bytes = tensor->n_bytes / n_rows;
-  uint8_t *rows = weft_alloc((size_t)tensor->n_bytes, 1);
+static uint8_t *unpair_rows(const uint8_t *bytes, uint64_t n_bytes, uint64_t n_rows, uint32_t head_dim) {
+  uint64_t row_bytes = n_bytes / n_rows;
+  uint8_t *rows = weft_alloc((size_t)n_bytes, 1);
   for (uint64_t r = 0; rows != NULL && r < n_rows; r++) {
     uint64_t head = r / head_dim, i = r % head_dim;
     uint64_t to = head * head_dim + (i % 2) * (head_dim / 2) + i / 2;
-    memcpy(rows + to * row_bytes, (const uint8_t *)tensor->data + r * row_bytes, row_bytes);
+    memcpy(rows + to * row_bytes, bytes + r * row_bytes, row_bytes);
   }
   return rows;
 }
 
-/* bytes NULL: those of the file. */
-static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, const uint8_t *bytes,
-                                unsigned uses, weft_weight *out) {
+static weft_status check_supported(const weights_loader *loader, const weft_gguf_tensor *tensor) {
   weft_device *device = loader->model->device;
-  weft_weight weight = {
-      .type = tensor->type,
-      .n_in = (uint32_t)tensor->ne[0],
-      .n_out = (uint32_t)tensor->ne[1],
-      .n_mats = (uint32_t)tensor->ne[2],
-  };
-  if (!weft_device_kernels(device)->supports(device, tensor->type)) {
-    return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
-                     "%s: tensor '%s' has type %s, which the %s backend cannot multiply; use "
-                     "another file or backend",
-                     weft_gguf_path(loader->gguf), tensor->name, weft_type_name_of_id((int32_t)tensor->type),
-                     weft_device_get_info(device)->backend);
-  }
+  if (device == NULL || weft_device_kernels(device)->supports(device, tensor->type)) return WEFT_OK;
+  return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
+                   "%s: tensor '%s' has type %s, which the %s backend cannot multiply; use another file or backend",
+                   weft_gguf_path(loader->gguf), tensor->name, weft_type_name_of_id((int32_t)tensor->type),
+                   weft_device_get_info(device)->backend);
+}
+
+static weft_status place_source(weights_loader *loader, const weft_gguf_tensor *tensor,
+                                const weft_weight_source *source, unsigned uses, weft_weight *weight) {
   weft_error inner = {{0}};
-  weft_weight_source source = gguf_reader_source(loader->reader, tensor);
-  if (bytes != NULL) source = (weft_weight_source){.bytes = bytes};
-  weft_status status = weft_device_weight_read(device, &weight, &source, uses, &inner);
+  weft_model *model = loader->model;
+  weft_status status = weft_device_weight_read(model->device, weight, source, uses, &inner);
   const char *why = gguf_reader_error(loader->reader);
   if (status == WEFT_E_IO && why[0] != 0) return weft_fail(loader->error, status, "%s", why);
   if (status != WEFT_OK) {
     return weft_fail(loader->error, status, "%s: tensor '%s': %.200s", weft_gguf_path(loader->gguf), tensor->name,
                      inner.text[0] != 0 ? inner.text : weft_status_text(status));
   }
-  weft_model *model = loader->model;
   WEFT_CHECK(model->n_weights < model->owned_max);
-  model->weights[model->n_weights++] = weight;
-  model->info.weight_bytes += weight.n_bytes;
-  *out = weight;
+  model->weights[model->n_weights++] = *weight;
+  model->info.weight_bytes += weight->n_bytes;
   return WEFT_OK;
 }
 
-static weft_status fail_no_memory(const weights_loader *loader, const weft_gguf_tensor *tensor) {
-  return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: tensor '%s': out of memory", weft_gguf_path(loader->gguf),
-                   tensor->name);
+/* bytes NULL: those of the file. */
+static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, const uint8_t *bytes,
+                                unsigned uses, weft_weight *out) {
+  weft_device *device = loader->model->device;
+  weft_weight_source source = {.bytes = bytes};
+  *out = (weft_weight){
+      .type = tensor->type,
+      .n_in = (uint32_t)tensor->ne[0],
+      .n_out = (uint32_t)tensor->ne[1],
+      .n_mats = (uint32_t)tensor->ne[2],
+  };
+  if (loader->judging) {
+    weft_type held_as = weft_type_find((int32_t)tensor->type)->held_as;
+    loader->n_bytes_held += weft_type_row_bytes(held_as, tensor->ne[0]) * tensor->ne[1] * tensor->ne[2];
+    out->data = tensor->data;
+    return check_supported(loader, tensor);
+  }
+  weft_status status = WEFT_OK;
+  if (bytes == NULL && weft_device_get_info(device)->host_memory) {
+    const uint8_t *stored;
+    status = fetch_bytes(loader, tensor, &stored);
+    source.bytes = stored;
+  } else if (bytes == NULL) {
+    source = gguf_reader_source(loader->reader, tensor);
+  }
+  return status == WEFT_OK ? place_source(loader, tensor, &source, uses, out) : status;
 }
 
-static weft_status read_values(weights_loader *loader, const weft_gguf_tensor *tensor, uint64_t n, float **out) {
-  *out = weft_alloc((size_t)n, sizeof **out);
-  if (*out == NULL) return fail_no_memory(loader, tensor);
-  weft_dequantise_row(tensor->type, tensor->data, *out, n);
-  return WEFT_OK;
+static weft_status read_values(weights_loader *loader, const weft_gguf_tensor *tensor, uint64_t n, float *out) {
+  const uint8_t *bytes;
+  if (loader->judging) {
+    for (uint64_t i = 0; i < n; i++) out[i] = 1.0f;
+    return WEFT_OK;
+  }
+  weft_status status = fetch_bytes(loader, tensor, &bytes);
+  if (status == WEFT_OK) weft_dequantise_row(tensor->type, bytes, out, n);
+  return status;
 }
 
 weft_status weights_vector(weights_loader *loader, const float *values, uint64_t n, const float **out) {
+  static const float judged;
   weft_model *model = loader->model;
+  *out = &judged;
+  if (loader->judging) return WEFT_OK;
   WEFT_CHECK(model->n_owned < model->owned_max);
   void *memory = NULL;
   weft_status status = weft_device_alloc(model->device, n * sizeof *values, &memory);
@@ -137,36 +182,32 @@ weft_status weights_vector(weights_loader *loader, const float *values, uint64_t
              : weft_fail(loader->error, status, "%s: the device refused an upload", weft_gguf_path(loader->gguf));
 }
 
-static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *tensor, const float **out) {
-  float *values = NULL;
-  weft_status status = read_values(loader, tensor, tensor->ne[0], &values);
-  if (status == WEFT_OK) status = weights_vector(loader, values, tensor->ne[0], out);
+/* With head_dim, elements change places as rows of a matrix of heads that rotate do. They are made floats first: an
+ * element of a quantised type has no bytes of its own that could be moved. */
+static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *tensor, uint32_t head_dim,
+                                const float **out) {
+  uint64_t n = tensor->ne[0];
+  float *values = weft_alloc((size_t)n, sizeof *values), *unpaired = NULL;
+  weft_status status = values != NULL ? read_values(loader, tensor, n, values) : fail_no_memory(loader, tensor);
+  if (status == WEFT_OK && head_dim > 0) {
+    unpaired = (float *)(void *)unpair_rows((const uint8_t *)values, n * sizeof *values, n, head_dim);
+    if (unpaired == NULL) status = fail_no_memory(loader, tensor);
+  }
+  if (status == WEFT_OK) status = weights_vector(loader, head_dim > 0 ? unpaired : values, n, out);
+  weft_free(unpaired);
   weft_free(values);
   return status;
 }
 
 static weft_status place_paired_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, uint32_t head_dim,
                                        unsigned uses, weft_weight *out) {
-  uint8_t *rows = unpair_rows(tensor, tensor->ne[1], head_dim);
-  weft_status status = rows == NULL ? fail_no_memory(loader, tensor) : place_matrix(loader, tensor, rows, uses, out);
-  weft_free(rows);
-  return status;
-}
-
-/* Made floats first: an element of a quantised type has no bytes of its own that could be moved. */
-static weft_status place_paired_vector(weights_loader *loader, const weft_gguf_tensor *tensor, uint32_t head_dim,
-                                       const float **out) {
-  float *values = NULL;
-  weft_status status = read_values(loader, tensor, tensor->ne[0], &values);
+  const uint8_t *bytes;
+  if (loader->judging) return place_matrix(loader, tensor, NULL, uses, out);
+  weft_status status = fetch_bytes(loader, tensor, &bytes);
   if (status != WEFT_OK) return status;
-  weft_gguf_tensor floats = *tensor;
-  floats.type = WEFT_TYPE_F32;
-  floats.data = values;
-  floats.n_bytes = tensor->ne[0] * sizeof *values;
-  floats.data = unpair_rows(&floats, tensor->ne[0], head_dim);
-  status = floats.data == NULL ? fail_no_memory(loader, tensor) : place_vector(loader, &floats, out);
-  weft_free((void *)(uintptr_t)floats.data);
-  weft_free(values);
+  uint8_t *rows = unpair_rows(bytes, tensor->n_bytes, tensor->ne[1], head_dim);
+  status = rows == NULL ? fail_no_memory(loader, tensor) : place_matrix(loader, tensor, rows, uses, out);
+  weft_free(rows);
   return status;
 }
 
@@ -178,8 +219,7 @@ static weft_status place_heads(weights_loader *loader, const weft_gguf_tensor *t
     return hyper->rope_paired ? place_paired_matrix(loader, tensor, head_dim, row->uses, field)
                               : place_matrix(loader, tensor, NULL, row->uses, field);
   }
-  return hyper->rope_paired ? place_paired_vector(loader, tensor, head_dim, field)
-                            : place_vector(loader, tensor, field);
+  return place_vector(loader, tensor, hyper->rope_paired ? head_dim : 0, field);
 }
 
 static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
@@ -188,9 +228,8 @@ static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *
   if (row->kind == TENSOR_HEADS_MATRIX || row->kind == TENSOR_HEADS_VECTOR)
     return place_heads(loader, tensor, row, layer, field);
   if (row->kind == TENSOR_MATRIX) return place_matrix(loader, tensor, NULL, row->uses, field);
-  if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, field);
-  weft_dequantise_row(tensor->type, tensor->data, field, 1);
-  return WEFT_OK;
+  if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, 0, field);
+  return read_values(loader, tensor, 1, field);
 }
 
 /* ---- rows ---- */
@@ -259,10 +298,11 @@ static weft_status load_row(weights_loader *loader, const tensor_row *row, uint3
   uint64_t wanted[3];
   for (uint32_t i = 0; i < 3; i++) wanted[i] = dim_value(hyper, row->dim[i], layer);
   weft_status status = check_shape(loader, tensor, wanted);
+  if (status == WEFT_OK) status = weft_gguf_check_type(loader->gguf, tensor, loader->error);
   if (status == WEFT_OK && !is_spare(hyper, row->need, layer)) status = place_tensor(loader, tensor, row, layer, into);
   if (status != WEFT_OK) return status;
   mark_used(loader, tensor);
-  weft_gguf_forget(loader->gguf, tensor);
+  if (!loader->judging) weft_gguf_forget(loader->gguf, tensor);
   return WEFT_OK;
 }
 
@@ -288,17 +328,32 @@ weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, f
   const weft_gguf_tensor *tensor = weft_gguf_tensor_find(loader->gguf, name);
   if (tensor == NULL) return WEFT_E_NOT_FOUND;
   weft_status status = check_shape(loader, tensor, (const uint64_t[3]){n, 1, 1});
-  if (status != WEFT_OK) return status;
-  weft_dequantise_row(tensor->type, tensor->data, out, n);
-  mark_used(loader, tensor);
-  return WEFT_OK;
+  if (status == WEFT_OK) status = weft_gguf_check_type(loader->gguf, tensor, loader->error);
+  if (status == WEFT_OK) status = read_values(loader, tensor, n, out);
+  if (status == WEFT_OK) mark_used(loader, tensor);
+  return status;
+}
+
+/* ---- the whole file ---- */
+
+static bool has_ending(const char *name, const char *ending) {
+  size_t n = strlen(name), n_ending = strlen(ending);
+  return n > n_ending && strcmp(name + n - n_ending, ending) == 0;
+}
+
+/* Encoders of images and sound beside the model, which text does not pass. */
+static bool is_of_encoder(const char *name) {
+  static const char *const starts[] = {"v.", "a.", "mm."};
+  for (uint32_t i = 0; i < 3; i++) {
+    if (strncmp(name, starts[i], strlen(starts[i])) == 0) return true;
+  }
+  return false;
 }
 
 /* Whether answers would be wrong without the tensor: it belongs to a layer that is computed, or scales another. */
 static bool must_be_used(const model_hyper *hyper, const char *name) {
-  size_t n = strlen(name);
   unsigned layer;
-  if (n > 6 && strcmp(name + n - 6, ".scale") == 0) return true;
+  if (!is_of_encoder(name) && (has_ending(name, ".scale") || has_ending(name, ".input_scale"))) return true;
   return sscanf(name, "blk.%u.", &layer) == 1 && layer < hyper->n_layers;
 }
 
@@ -308,9 +363,10 @@ weft_status weights_check_unused(const weights_loader *loader) {
   for (uint32_t i = 0; i < weft_gguf_n_tensors(loader->gguf); i++) {
     if (loader->used[i]) continue;
     const char *name = weft_gguf_tensor_at(loader->gguf, i)->name;
-    if (must_be_used(&loader->model->hyper, name)) {
+    if (must_be_used(&loader->model->hyper, name) && !loader->model->limits.unused_tensors) {
       return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
-                       "%s: tensor '%s' is not used by a %s model; without it the answers would be wrong",
+                       "%s: tensor '%s' is not used by a %s model; without it the answers would be wrong "
+                       "(--unused-tensors opens the file all the same)",
                        weft_gguf_path(loader->gguf), name, loader->model->hyper.arch);
     }
     if (n++ == 0) first = name;
@@ -319,4 +375,36 @@ weft_status weights_check_unused(const weights_loader *loader) {
   weft_log(WEFT_LOG_WARN, "%s: %" PRIu32 " tensors are not used by a %s model; the first is '%s'",
            weft_gguf_path(loader->gguf), n, loader->model->hyper.arch, first);
   return WEFT_OK;
+}
+
+weft_status weights_check_room(const weights_loader *loader) {
+  const double gib = 1024.0 * 1024.0 * 1024.0;
+  uint64_t available = weft_memory_available(), largest = 0;
+  if (available == 0 || !weft_device_get_info(loader->model->device)->host_memory) return WEFT_OK;
+  for (uint32_t i = 0; i < weft_gguf_n_tensors(loader->gguf); i++) {
+    const weft_gguf_tensor *tensor = weft_gguf_tensor_at(loader->gguf, i);
+    if (loader->used[i] && tensor->n_bytes > largest) largest = tensor->n_bytes;
+  }
+  if (loader->n_bytes_held <= available && largest <= available - loader->n_bytes_held) return WEFT_OK;
+  return weft_fail(
+      loader->error, WEFT_E_NO_MEMORY,
+      "%s: its weights need %.1f GiB of memory, and %.1f GiB while they are loaded; %.1f GiB are free. Take "
+      "a file of fewer bits or a smaller model, or free memory",
+      weft_gguf_path(loader->gguf), (double)loader->n_bytes_held / gib, (double)(loader->n_bytes_held + largest) / gib,
+      (double)available / gib);
+}
+
+void weights_rewind(weights_loader *loader) {
+  weft_model *model = loader->model;
+  loader->judging = false;
+  loader->n_bytes_done = 0;
+  memset(loader->used, 0, weft_gguf_n_tensors(loader->gguf));
+  memset(&model->globals, 0, sizeof model->globals);
+  memset(model->layers, 0, model->hyper.n_layers * sizeof *model->layers);
+}
+
+void weights_close(weights_loader *loader) {
+  gguf_reader_close(loader->reader);
+  weft_free(loader->used);
+  weft_free(loader->buffer);
 }

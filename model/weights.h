@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Tensors of a file -> fields of a struct, by a table of rows.
  *
- * Law: a row names the tensor, its shape as a formula over the sizes of the model, and where it
- * goes. A shape that differs is refused with the name, what was expected and what was found. A
- * tensor is placed once. A tensor of a layer, or a scale of another tensor, that no row asked for is refused, since
- * the answers would be wrong without it; what else the file has is counted and told. */
+ * Law: a row names the tensor, its shape as a formula over the sizes of the model, and where it goes. A shape that
+ * differs is refused with the name, what was expected and what was found. A tensor is placed once. A loader walks the
+ * tables twice: first judging, so that a file that cannot be used is refused before any of its weights is read, then
+ * placing. What is placed is read with read(2), one tensor at a time, so a file that is cut while it is read is an
+ * error, and what loading takes beside the weights is the largest tensor. A tensor of a layer, or a scale of another
+ * tensor, that no row asked for is refused, since the answers would be wrong without it; what else the file has is
+ * counted and told. */
 #ifndef WEFT_MODEL_WEIGHTS_H
 #define WEFT_MODEL_WEIGHTS_H
 
@@ -67,7 +70,11 @@ typedef struct weights_loader {
   const weft_gguf *gguf;
   gguf_reader *reader; /* NULL: through the mapping */
   weft_model *model;
-  uint8_t *used; /* per tensor of the file */
+  bool judging;    /* names, shapes and types are checked and nothing is placed; the device may be NULL */
+  uint8_t *buffer; /* of the tensor at hand, where a device does not read files itself; freed by weights_close */
+  uint64_t n_buffer;
+  uint64_t n_bytes_held; /* of the matrices that were judged, as devices hold them */
+  uint8_t *used;         /* per tensor of the file */
   uint64_t n_bytes_done, n_bytes_all;
   weft_model_progress progress;
   void *progress_self;
@@ -82,6 +89,11 @@ weft_status weights_check_experts(weights_loader *loader, uint32_t layer);
 weft_status weights_vector(weights_loader *loader, const float *values, uint64_t n, const float **out);
 /* The n floats of a tensor, on the host; NOT_FOUND when absent. */
 weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, float *out);
+/* NO_MEMORY when the host's memory cannot hold what was judged. */
+weft_status weights_check_room(const weights_loader *loader);
+/* From judging to placing: forgets what was used. */
+void weights_rewind(weights_loader *loader);
+void weights_close(weights_loader *loader);
 /* UNSUPPORTED when a tensor that was not used belongs to a layer or scales another; one warning about the others. */
 weft_status weights_check_unused(const weights_loader *loader);
 

@@ -58,6 +58,15 @@ head -c 5000 $demo >"$dir/cut.gguf"
 expect 3 'cut.gguf' "$weft" inspect "$dir/cut.gguf"
 expect 0 'diffusion-gemma' "$weft" inspect $demo
 expect 0 '"kv' "$weft" inspect $demo --json
+expect 0 'weft serves this file' "$weft" inspect $demo
+expect 0 'weft serves this file, without chat' "$weft" inspect tests/golden/models/ar-base.gguf
+expect 0 "architecture 'deepseek4' is not supported" "$weft" inspect tests/fuzz/corpus/model_gguf/good-types.gguf
+expect 0 'numbers: 143 tensors read, 0 broken' "$weft" check numbers -m $demo
+expect 0 '{"sound":true,"tensors":143' "$weft" check numbers -m $demo --json
+expect 2 'it has: numbers' "$weft" check letters -m $demo
+{ head -c -40000 $ar && head -c 40000 /dev/zero; } >"$dir/zeros.gguf"
+expect 1 'rows are zero, the first is row' "$weft" check -m "$dir/zeros.gguf"
+expect 1 '"fault":"zero"' "$weft" check -m "$dir/zeros.gguf" --json
 expect 0 '2,' "$weft" tokenize -m $demo -p 'What is 58 + 37?'
 expect 0 '"id"' "$weft" tokenize -m $demo -p 'What' --json
 ids=$("$weft" tokenize -m $demo -p 'What is 58 + 37?')

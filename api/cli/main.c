@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "api/cli/cli.h"
 #include "base/log.h"
@@ -83,8 +84,21 @@ static int run_command(const weft_command *command, int argc, char **argv) {
   return code;
 }
 
+/* A file that is mapped and then cut short by somebody else answers a read with this signal. Weights are not read
+ * through a mapping, but what stands before them in a file is, while it is opened. The read is tried again and ends
+ * the process, but not silently. */
+static void tell_bus_error(int number) {
+  static const char line[] =
+      "weft: a file was cut short, or its disk failed, while it was read (bus error): look whether the model's file is "
+      "complete, and start again\n";
+  ssize_t n = write(STDERR_FILENO, line, sizeof line - 1);
+  (void)n; /* there is nobody else to tell */
+  (void)signal(number, SIG_DFL);
+}
+
 int main(int argc, char **argv) {
   (void)signal(SIGPIPE, SIG_IGN); /* a reader that left is an error of the write */
+  (void)signal(SIGBUS, tell_bus_error);
   if (argc < 2) return usage(stderr, WEFT_EXIT_USAGE);
   int code = 0;
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {

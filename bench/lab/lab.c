@@ -129,8 +129,9 @@ const weft_command weft_lab_commands[] = {
     {"eval", WEFT_OPENS_RUNTIME | EVAL, weft_lab_eval, "-m FILE --cases FILE",
      "answer examples with known answers, both ways",
      "  weft eval -m model/demo/weft-demo.gguf --cases model/demo/eval.jsonl --limit 20\n"},
-    {"check", WEFT_OPENS_MODEL | CHECK, weft_lab_check, "-m FILE [--backend NAME]",
-     "a backend against ref, op by op, over a model",
+    {"check", WEFT_OPENS_MODEL | CHECK, weft_lab_check, "[numbers] -m FILE [--backend NAME]",
+     "the numbers of a file, then a backend against ref, op by op",
+     "  weft check numbers -m a.gguf                    NaN, rows of zeros and constant routers only\n"
      "  weft check -m a.gguf --backend cpu\n"
      "  weft check -m m26.gguf --backend cuda --seconds 120    some rows of every product; more time takes more of "
      "them\n"},

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* weft check: a backend against ref, op by op, over a model. 0: they agree; 1: the first op that does not is named. */
+/* weft check: the numbers of a file, then a backend against ref, op by op. 0: all is well; 1: tensor and row, or the
+ * first op that differs, are named. */
 
 #include <inttypes.h>
 
@@ -100,9 +101,76 @@ static void say(const weft_lab_config *c, const check_job *job, const weft_check
   }
 }
 
+/* ---- numbers ---- */
+
+typedef struct numbers_job {
+  bool json;
+  uint32_t n_told; /* findings */
+  weft_lab_progress progress;
+  weft_text list;
+} numbers_job;
+
+static void take_finding(void *self, const weft_numbers_finding *f) {
+  numbers_job *job = self;
+  const char *what = weft_numbers_fault_text(f->fault);
+  if (!job->json) {
+    weft_text_printf(&job->list,
+                     "%s: %" PRIu64 " of %" PRIu64 " rows are %s, the first is row %" PRIu64 " of matrix %" PRIu64 "\n",
+                     f->tensor, f->n_rows, f->n_rows_all, what, f->row, f->matrix);
+    return;
+  }
+  weft_text_puts(&job->list, job->n_told++ > 0 ? ",{\"tensor\":" : "{\"tensor\":");
+  weft_json_words(&job->list, f->tensor);
+  weft_text_printf(&job->list,
+                   ",\"fault\":\"%s\",\"rows\":%" PRIu64 ",\"of\":%" PRIu64 ",\"row\":%" PRIu64 ",\"matrix\":%" PRIu64
+                   "}",
+                   what, f->n_rows, f->n_rows_all, f->row, f->matrix);
+}
+
+static void show_bytes(void *self, uint64_t n_bytes, uint64_t n_bytes_all) {
+  numbers_job *job = self;
+  weft_lab_progress_show(&job->progress, n_bytes, n_bytes_all, "");
+}
+
+static void say_numbers(const weft_config *c, const numbers_job *job, const weft_numbers_report *r, bool whole) {
+  if (c->json && (whole || r->n_broken > 0)) {
+    (void)printf("{\"sound\":%s,\"tensors\":%" PRIu32 ",\"broken\":%" PRIu32 ",\"skipped\":%" PRIu32
+                 ",\"findings\":[%s]}\n",
+                 r->n_broken == 0 ? "true" : "false", r->n_tensors, r->n_broken, r->n_skipped,
+                 job->list.n > 0 ? job->list.bytes : "");
+  } else if (!c->json) {
+    (void)printf("%snumbers: %" PRIu32 " tensors read, %" PRIu32 " broken, %" PRIu32
+                 " of types that are not computed\n",
+                 job->list.n > 0 ? job->list.bytes : "", r->n_tensors, r->n_broken, r->n_skipped);
+  }
+}
+
+/* whole: this is all that was asked for. */
+static int check_numbers(const weft_config *c, bool whole) {
+  numbers_job job = {.json = c->json, .progress = {.what = "reading numbers", .quiet = c->quiet}};
+  weft_gguf *gguf = NULL;
+  weft_numbers_report report = {0};
+  weft_error error = {{0}};
+  weft_status status = weft_gguf_open(c->models.item[0], &gguf, &error);
+  weft_numbers_args args = {.gguf = gguf, .take = take_finding, .progress = show_bytes, .self = &job};
+  if (status == WEFT_OK) status = weft_numbers(&args, &report, &error);
+  if (status == WEFT_OK && weft_text_status(&job.list) != WEFT_OK)
+    status = weft_fail(&error, WEFT_E_NO_MEMORY, "no memory for the findings");
+  if (status == WEFT_OK) say_numbers(c, &job, &report, whole);
+  weft_text_free(&job.list);
+  weft_gguf_close(gguf);
+  if (status != WEFT_OK) return weft_cli_fail(weft_cli_code(status), "%s", error.text);
+  return report.n_broken == 0 ? WEFT_EXIT_OK : WEFT_EXIT_FAILED;
+}
+
 int weft_lab_check(const weft_config *product) {
   const weft_lab_config *config = weft_lab_of(product);
+  bool numbers_only = product->words.n == 1 && strcmp(product->words.item[0], "numbers") == 0;
   if (config->product.models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "check: name one GGUF file with -m FILE");
+  if (product->words.n > 0 && !numbers_only)
+    return weft_cli_fail(WEFT_EXIT_USAGE, "check: '%s' is no part of it; it has: numbers", product->words.item[0]);
+  int numbers = check_numbers(product, numbers_only);
+  if (numbers_only || numbers != WEFT_EXIT_OK) return numbers;
   check_job job = {.progress = {.what = "comparing with ref", .quiet = config->product.quiet}};
   weft_check_report report = {.agrees = false};
   weft_error error = {{0}};

@@ -27,7 +27,7 @@ typedef struct world {
   weft_kv_store *store;
 } world;
 
-static const weft_model_limits limits = {16, 16, 4, false};
+static const weft_model_limits limits = {.rows_max = 16, .canvas_rows_max = 16, .segments_max = 4};
 static const char *const tiny = WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf";
 
 static void world_open(world *w) {

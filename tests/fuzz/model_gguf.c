@@ -1,12 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as a GGUF file: opened or refused; when opened, everything that the reader offers is
- * read, the keys are judged as those of a model, and the model is opened on ref: or refused with a line. */
+/* Any bytes as a GGUF file: opened or refused; when opened, everything that the reader offers is read, the file is
+ * described for a person and as JSON, its numbers are looked at, the keys are judged as those of a model, and the
+ * model is opened on ref: or refused with a line. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "model/gguf_internal.h"
+#include "model/inspect.h"
 #include "model/models.h"
+#include "model/numbers.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 
@@ -45,8 +48,9 @@ static void read_tensor(const weft_gguf *gguf, uint32_t index) {
   const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, index);
   const uint8_t *bytes = tensor->data;
   if (weft_gguf_tensor_find(gguf, tensor->name) != tensor) abort();
-  sink += bytes[0] + bytes[tensor->n_bytes - 1];
-  if (tensor->ne[0] > 1 << 16) return;
+  if (tensor->n_bytes > 0) sink += bytes[0] + bytes[tensor->n_bytes - 1];
+  if (tensor->type == WEFT_TYPE_NONE && weft_gguf_check_type(gguf, tensor, NULL) == WEFT_OK) abort();
+  if (tensor->type == WEFT_TYPE_NONE || tensor->ne[0] > 1 << 16) return;
   float *row = malloc(tensor->ne[0] * sizeof *row);
   if (row == NULL) abort();
   weft_dequantise_row(tensor->type, tensor->data, row, tensor->ne[0]);
@@ -56,7 +60,7 @@ static void read_tensor(const weft_gguf *gguf, uint32_t index) {
 
 /* What opens has tensors of the shapes that its keys ask for, so the file bounds the memory of weights. */
 static void open_model(const weft_gguf *gguf) {
-  static const weft_model_limits limits = {2, 0, 1, false};
+  static const weft_model_limits limits = {.rows_max = 2, .segments_max = 1};
   static const weft_device_config config = {.backend = "ref", .n_threads = 1};
   weft_device *device;
   weft_model *model;
@@ -87,6 +91,31 @@ static void judge(const weft_gguf *gguf) {
   open_model(gguf);
 }
 
+static void describe(const weft_gguf *gguf) {
+  for (int json = 0; json < 2; json++) {
+    weft_text text = {0};
+    weft_error error = {{0}};
+    weft_status status = weft_inspect(gguf, json == 1, &text, &error);
+    if (status != WEFT_OK && status != WEFT_E_NO_MEMORY) abort(); /* every file that opens is shown */
+    if (status == WEFT_OK && (text.n == 0 || text.bytes[text.n - 1] != '\n')) abort();
+    weft_text_free(&text);
+  }
+}
+
+static void take_finding(void *self, const weft_numbers_finding *finding) {
+  const weft_gguf *gguf = self;
+  if (weft_gguf_tensor_find(gguf, finding->tensor) == NULL || finding->n_rows > finding->n_rows_all) abort();
+  sink += finding->row;
+}
+
+static void look_at_numbers(weft_gguf *gguf) {
+  weft_numbers_report report;
+  weft_error error;
+  weft_numbers_args args = {.gguf = gguf, .take = take_finding, .self = gguf};
+  weft_status status = weft_numbers(&args, &report, &error);
+  if (status == WEFT_OK && report.n_tensors + report.n_skipped != weft_gguf_n_tensors(gguf)) abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   weft_gguf *gguf;
   weft_error error;
@@ -98,6 +127,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   weft_gguf_fingerprint(gguf, &low, &high);
   sink += low ^ high;
   judge(gguf);
+  describe(gguf);
+  look_at_numbers(gguf);
   weft_gguf_close(gguf);
   return 0;
 }

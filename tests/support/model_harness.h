@@ -151,7 +151,8 @@ static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *na
                                .n_threads = options->n_threads,
                                .isa = options->isa,
                                .no_deterministic = options->free_sums};
-  weft_model_limits limits = {options->rows_max, options->rows_max, options->rows_max, false};
+  weft_model_limits limits = {
+      .rows_max = options->rows_max, .canvas_rows_max = options->rows_max, .segments_max = options->rows_max};
   memset(h, 0, sizeof *h);
   h->gguf = gguf;
   weft_status status = weft_device_open(&config, &h->device, &error);

@@ -99,7 +99,9 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
 
 static inline void rig_open(rig *r, const rig_options *o) {
   weft_error error = {{0}};
-  weft_model_limits limits = {o->rows, o->rows, o->running * 2 < o->rows ? o->running * 2 : o->rows, false};
+  weft_model_limits limits = {.rows_max = o->rows,
+                              .canvas_rows_max = o->rows,
+                              .segments_max = o->running * 2 < o->rows ? o->running * 2 : o->rows};
   memset(r, 0, sizeof *r);
   r->n_models = o->n_models;
   rig_open_models(r, o, &limits);

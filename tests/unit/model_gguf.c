@@ -263,15 +263,39 @@ static void test_wrapping_shapes(void **state) {
   refused_tensor((record){"x", 4, {1ull << 33, 1ull << 31, 3, 1}, 0, 0}, 64, WEFT_E_FORMAT, "passes 2^63-1");
 }
 
+/* A file of any types opens; who wants to compute with a tensor is refused. */
+static void check_type(uint32_t id, uint64_t n_elements, uint64_t n_bytes, const char *words) {
+  weft_error error = {{0}};
+  weft_text t = header(3, 1, 0);
+  tensor(&t, (record){"x", 1, {n_elements}, id, 0});
+  zeros(&t, 32, 1024);
+  weft_gguf *gguf = opened(&t);
+  const weft_gguf_tensor *x = weft_gguf_tensor_find(gguf, "x");
+  assert_int_equal(x->type, WEFT_TYPE_NONE);
+  assert_int_equal(x->type_id, id);
+  assert_int_equal(x->n_bytes, n_bytes);
+  assert_int_equal(weft_gguf_check_type(gguf, x, &error), WEFT_E_UNSUPPORTED);
+  if (strstr(error.text, words) == NULL) fail_msg("'%s' lacks '%s'", error.text, words);
+  weft_gguf_close(gguf);
+  weft_text_free(&t);
+}
+
 static void test_types(void **state) {
   (void)state;
   static const uint32_t removed[] = {4, 5, 31, 32, 33, 36, 37, 38};
   for (size_t i = 0; i < sizeof removed / sizeof *removed; i++) {
-    refused_tensor((record){"x", 1, {256}, removed[i], 0}, 1024, WEFT_E_UNSUPPORTED, "(removed)");
+    check_type(removed[i], 256, 0, "(removed); use a file whose tensors are of these: F32, F16, ");
   }
-  refused_tensor((record){"x", 1, {256}, 24, 0}, 1024, WEFT_E_UNSUPPORTED, "type 24 (I8)");
-  refused_tensor((record){"x", 1, {256}, 144, 0}, 1024, WEFT_E_UNSUPPORTED, "type 144 (unknown)");
-  refused_tensor((record){"x", 1, {256}, UINT32_MAX, 0}, 1024, WEFT_E_UNSUPPORTED, "(unknown)");
+  check_type(24, 256, 256, "type 24 (I8)");
+  check_type(26, 256, 1024, "type 26 (I32)");
+  check_type(40, 256, 144, "type 40 (NVFP4)");
+  check_type(40, 33, 0, "type 40 (NVFP4)");
+  check_type(144, 256, 0, "type 144 (unknown)");
+  check_type(1002, 256, 0, "type 1002"); /* of devices only */
+  check_type(UINT32_MAX, 256, 0, "(unknown)");
+  refused_tensor((record){"x", 1, {2048}, 24, 0}, 1024, WEFT_E_FORMAT, "the file is cut");
+  refused_tensor((record){"x", 1, {256}, 144, 2048}, 1024, WEFT_E_FORMAT, "the file is cut");
+  refused_tensor((record){"x", 4, {INT64_MAX, 1, 1, 1}, 27, 0}, 1024, WEFT_E_FORMAT, "the bytes pass");
 }
 
 static void test_two_tensors(void **state) {

@@ -204,11 +204,48 @@ static int drop_folder(void **state) {
   return rmdir(folder);
 }
 
+/* Keys, names and shapes stay when the files are let go, and cutting them then is nobody's business. */
+static void test_let_go(void **state) {
+  (void)state;
+  weft_gguf *gguf;
+  weft_error error = {{0}};
+  weft_bytes arch;
+  uint64_t total = 0;
+  char path[256];
+  write_part((part){"go-00001-of-00002.gguf", 0, 2, 2, {"a", NULL}, 1.0f});
+  write_part((part){"go-00002-of-00002.gguf", 1, 2, 2, {"b", NULL}, 2.0f});
+  assert_int_equal(open_named("go-00001-of-00002.gguf", &gguf, &error), WEFT_OK);
+  uint64_t n_bytes = weft_gguf_file_bytes(gguf);
+  assert_int_equal(weft_gguf_let_go(gguf, &error), WEFT_OK);
+  for (int i = 1; i <= 2; i++) {
+    char name[64];
+    (void)snprintf(name, sizeof name, "go-0000%d-of-00002.gguf", i);
+    path_of(name, path);
+    assert_int_equal(truncate(path, 0), 0);
+  }
+  assert_int_equal(weft_gguf_string(gguf, "general.architecture", &arch, &error), WEFT_OK);
+  assert_true(arch.n == 6 && memcmp(arch.data, "gemma4", 6) == 0);
+  assert_int_equal(weft_gguf_u64(gguf, "split.tensors.count", &total, &error), WEFT_OK);
+  assert_true(total == 2 && weft_gguf_file_bytes(gguf) == n_bytes && weft_gguf_n_tensors(gguf) == 2);
+  const weft_gguf_tensor *b = weft_gguf_tensor_find(gguf, "b");
+  assert_true(b != NULL && b->data == NULL && b->ne[0] == 2048);
+  weft_gguf_forget(gguf, b);
+  assert_int_equal(weft_gguf_let_go(gguf, &error), WEFT_OK); /* nothing is left to let go */
+  weft_gguf_close(gguf);
+  assert_int_equal(unlink(path), 0);
+  path_of("go-00001-of-00002.gguf", path);
+  assert_int_equal(unlink(path), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_single),       cmocka_unit_test(test_system_refusals),
-      cmocka_unit_test(test_split),        cmocka_unit_test(test_bad_splits),
-      cmocka_unit_test(test_count_of_one), cmocka_unit_test(test_split_memory_refused),
+      cmocka_unit_test(test_single),
+      cmocka_unit_test(test_system_refusals),
+      cmocka_unit_test(test_split),
+      cmocka_unit_test(test_bad_splits),
+      cmocka_unit_test(test_count_of_one),
+      cmocka_unit_test(test_let_go),
+      cmocka_unit_test(test_split_memory_refused),
   };
   return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }

@@ -64,7 +64,7 @@ static void reads_are_the_mapped_bytes(bool cold) {
   gguf_reader *reader;
   weft_error error = {{0}};
   uint8_t *to = aligned_alloc(WEFT_READ_ALIGN, LARGE + 4 * WEFT_READ_ALIGN);
-  assert_int_equal(gguf_reader_open(gguf, &reader, &error), WEFT_OK);
+  assert_int_equal(gguf_reader_open(gguf, true, &reader, &error), WEFT_OK);
   assert_non_null(reader);
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
@@ -87,7 +87,7 @@ static void a_file_cut_short_is_an_error(bool cold) {
   gguf_reader *reader;
   weft_error error = {{0}};
   uint8_t *to = aligned_alloc(WEFT_READ_ALIGN, LARGE + 4 * WEFT_READ_ALIGN);
-  assert_int_equal(gguf_reader_open(gguf, &reader, &error), WEFT_OK);
+  assert_int_equal(gguf_reader_open(gguf, true, &reader, &error), WEFT_OK);
   assert_int_equal(truncate(path, LARGE / 2), 0);
   const weft_gguf_tensor *tensor = weft_gguf_tensor_find(gguf, "b");
   weft_weight_source source = gguf_reader_source(reader, tensor);
@@ -120,14 +120,35 @@ static void a_replaced_file_is_refused(void **state) {
   (void)snprintf(other, sizeof other, "%s.other", path);
   assert_int_equal(rename(path, other), 0);
   write_model();
-  assert_int_equal(gguf_reader_open(gguf, &reader, &error), WEFT_E_IO);
+  assert_int_equal(gguf_reader_open(gguf, true, &reader, &error), WEFT_E_IO);
   assert_non_null(strstr(error.text, "was replaced"));
   assert_null(reader);
   assert_int_equal(unlink(path), 0);
   error.text[0] = 0;
-  assert_int_equal(gguf_reader_open(gguf, &reader, &error), WEFT_E_IO);
+  assert_int_equal(gguf_reader_open(gguf, true, &reader, &error), WEFT_E_IO);
   assert_true(error.text[0] != 0);
   assert_int_equal(unlink(other), 0);
+  weft_gguf_close(gguf);
+}
+
+static void a_changed_file_is_refused(void **state) {
+  (void)state;
+  weft_gguf *gguf = open_model(false);
+  gguf_reader *reader;
+  weft_error error = {{0}};
+  assert_int_equal(gguf_reader_open(gguf, false, &reader, &error), WEFT_OK);
+  assert_int_equal(gguf_reader_check_unchanged(reader, &error), WEFT_OK);
+  FILE *file = fopen(path, "ab");
+  assert_non_null(file);
+  assert_int_equal(fwrite("more", 1, 4, file), 4);
+  assert_int_equal(fclose(file), 0);
+  assert_int_equal(gguf_reader_check_unchanged(reader, &error), WEFT_E_IO);
+  assert_non_null(strstr(error.text, "the file was changed while it was opened"));
+  gguf_reader_close(reader);
+  assert_int_equal(gguf_reader_open(gguf, false, &reader, &error), WEFT_E_IO);
+  assert_non_null(strstr(error.text, "open it again when it is complete"));
+  assert_null(reader);
+  assert_int_equal(gguf_reader_check_unchanged(NULL, &error), WEFT_OK);
   weft_gguf_close(gguf);
 }
 
@@ -140,7 +161,7 @@ static void memory_has_no_reader(void **state) {
   gguf_writer_string(&w, "general.architecture", "gemma4");
   weft_bytes file = gguf_writer_finish(&w);
   assert_int_equal(weft_gguf_open_memory(file.data, file.n, "memory", &gguf, &error), WEFT_OK);
-  assert_int_equal(gguf_reader_open(gguf, &reader, &error), WEFT_OK);
+  assert_int_equal(gguf_reader_open(gguf, true, &reader, &error), WEFT_OK);
   assert_null(reader);
   gguf_reader_close(reader);
   weft_gguf_close(gguf);
@@ -151,9 +172,9 @@ int main(void) {
   int file = mkstemp(path);
   if (file < 0) return 1;
   (void)close(file);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(cached_reads), cmocka_unit_test(direct_reads),
-                                     cmocka_unit_test(a_replaced_file_is_refused),
-                                     cmocka_unit_test(memory_has_no_reader)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(cached_reads), cmocka_unit_test(direct_reads), cmocka_unit_test(a_replaced_file_is_refused),
+      cmocka_unit_test(a_changed_file_is_refused), cmocka_unit_test(memory_has_no_reader)};
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   (void)unlink(path);
   return failed;

@@ -27,8 +27,9 @@ typedef struct edit {
   float real;
   const char *reshape; /* the tensor loses its last row, or its last expert */
   const char *rename, *name;
-  const char *as_type; /* the tensor is stored as BF16 */
-  const char *as_q8_0; /* the tensor is stored as Q8_0 */
+  const char *as_type;     /* the tensor is stored as BF16 */
+  const char *as_q8_0;     /* the tensor is stored as Q8_0 */
+  const char *as_integers; /* its bytes are said to be I32 */
 } edit;
 
 static bool is(const char *a, const char *b) {
@@ -77,8 +78,8 @@ static void copy_tensors(const weft_gguf *from, const edit *e, gguf_writer *w) {
       free(blocks);
       continue;
     }
-    gguf_writer_tensor(w, tensor.name, (int32_t)tensor.type, tensor.n_dims, tensor.ne, tensor.data,
-                       (size_t)tensor.n_bytes);
+    int32_t type = is(e->as_integers, tensor.name) ? 26 : (int32_t)tensor.type;
+    gguf_writer_tensor(w, tensor.name, type, tensor.n_dims, tensor.ne, tensor.data, (size_t)tensor.n_bytes);
   }
 }
 
@@ -104,7 +105,7 @@ static weft_device *open_ref(void) {
   return device;
 }
 
-static const weft_model_limits limits = {8, 8, 4, false};
+static weft_model_limits limits = {.rows_max = 8, .canvas_rows_max = 8, .segments_max = 4};
 
 static weft_status try_open(const char *name, const edit *e, weft_model_info *info, weft_error *error) {
   gguf_writer w;
@@ -133,6 +134,17 @@ static void refused(const char *name, edit e, weft_status wanted, const char *wo
   assert_ptr_equal(strstr(error.text, "edited.gguf"), error.text);
 }
 
+typedef struct seen {
+  uint64_t done, total;
+} seen;
+
+static void see(void *self, uint64_t done, uint64_t total) {
+  seen *s = self;
+  assert_true(done >= s->done && done <= total);
+  s->done = done;
+  s->total = total;
+}
+
 static void accepted(const char *name, edit e, weft_model_info *info) {
   weft_error error;
   weft_status status = try_open(name, &e, info, &error);
@@ -144,7 +156,7 @@ static void test_architecture(void **state) {
   (void)state;
   refused("ar-base", (edit){.drop_key = "general.architecture"}, WEFT_E_FORMAT, "'general.architecture' is missing");
   refused("ar-base", (edit){.set_string = "general.architecture", .text = "lla\nma"}, WEFT_E_UNSUPPORTED,
-          "architecture 'lla?ma' is not supported; known: gemma4");
+          "architecture 'lla?ma' is not supported; take a model of one of these: gemma4");
   refused("ar-base", (edit){.set_u32 = "general.architecture"}, WEFT_E_FORMAT, "must be a string");
 }
 
@@ -266,8 +278,46 @@ static void test_unused_tensors(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char words[96];
     (void)snprintf(words, sizeof words, "tensor '%s' is not used by a gemma4 model", names[i]);
-    refused("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = names[i]}, WEFT_E_UNSUPPORTED, words);
+    const edit e = {.rename = "blk.1.ffn_down_exps.scale", .name = names[i]};
+    refused("ar-base", e, WEFT_E_UNSUPPORTED, words);
+    limits.unused_tensors = true;
+    accepted("ar-base", e, NULL);
+    limits.unused_tensors = false;
   }
+  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "a.blk.0.scale"}, NULL); /* of an encoder */
+}
+
+static void test_types(void **state) {
+  (void)state;
+  static const char *const names[] = {"blk.0.attn_q.weight",      "blk.3.ffn_down_exps.weight",
+                                      "output_norm.weight",       "rope_freqs.weight",
+                                      "blk.2.ffn_gate_inp.scale", "blk.1.layer_output_scale.weight"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    char words[96];
+    (void)snprintf(words, sizeof words, "tensor '%s' has type 26 (I32); use a file", names[i]);
+    refused("ar-base", (edit){.as_integers = names[i]}, WEFT_E_UNSUPPORTED, words);
+  }
+  /* a tensor that nothing reads may be of any type */
+  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "mtp.extra", .as_integers = "mtp.extra"},
+           NULL);
+}
+
+/* Nothing is placed on a device that a file cannot be used with. */
+static void test_refused_before_weights_are_read(void **state) {
+  (void)state;
+  gguf_writer w;
+  weft_gguf *gguf = open_edited("ar-base", &(edit){.drop_tensor = "blk.3.ffn_down_exps.weight"}, &w);
+  weft_device *device = open_ref();
+  weft_model *model;
+  seen s = {0, 0};
+  weft_error error = {{0}};
+  assert_int_equal(weft_model_judge(gguf, &error), WEFT_E_FORMAT);
+  assert_int_equal(weft_model_open(gguf, device, &limits, see, &s, &model, &error), WEFT_E_FORMAT);
+  assert_non_null(strstr(error.text, "'blk.3.ffn_down_exps.weight' is missing"));
+  assert_int_equal(s.total, 0);
+  weft_device_close(device);
+  weft_gguf_close(gguf);
+  gguf_writer_close(&w);
 }
 
 /* Embeddings per layer, and layers that read the keys of an earlier layer. */
@@ -448,8 +498,11 @@ static void test_limits(void **state) {
   gguf_writer w;
   weft_gguf *gguf = open_edited("ar-base", &(edit){0}, &w);
   weft_device *device = open_ref();
-  static const weft_model_limits bad[] = {
-      {0, 0, 1, false}, {8, 9, 1, false}, {8, 0, 0, false}, {8, 0, 9, false}, {UINT32_MAX, 0, 1, false}};
+  static const weft_model_limits bad[] = {{.segments_max = 1},
+                                          {.rows_max = 8, .canvas_rows_max = 9, .segments_max = 1},
+                                          {.rows_max = 8},
+                                          {.rows_max = 8, .segments_max = 9},
+                                          {.rows_max = UINT32_MAX, .segments_max = 1}};
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     weft_model *model;
     weft_error error = {{0}};
@@ -461,17 +514,6 @@ static void test_limits(void **state) {
   weft_device_close(device);
   weft_gguf_close(gguf);
   gguf_writer_close(&w);
-}
-
-typedef struct seen {
-  uint64_t done, total;
-} seen;
-
-static void see(void *self, uint64_t done, uint64_t total) {
-  seen *s = self;
-  assert_true(done >= s->done && done <= total);
-  s->done = done;
-  s->total = total;
 }
 
 /* Every allocation of an open refused once: a line, no leak (seen by the sanitizer build). */
@@ -536,7 +578,8 @@ static void test_inspect(void **state) {
                 "\"name\": \"a\\\"b\xEF\xBF\xBD?\"");
   inspect_holds("ar-base", (edit){.set_string = "general.architecture", .text = "other"}, true,
                 "\"refusal\": \"edited.gguf: architecture 'other' is not supported");
-  inspect_holds("ar-base", (edit){.set_string = "general.architecture", .text = "other"}, false, "cannot be served: ");
+  inspect_holds("ar-base", (edit){.set_string = "general.architecture", .text = "other"}, false,
+                "weft refuses this file: edited.gguf: architecture 'other' is not supported");
   inspect_holds("ar-base", (edit){.set_f32 = "a.b", .real = __builtin_inff()}, true, "\"value\": \"inf\"");
 }
 
@@ -548,6 +591,7 @@ int main(void) {
       cmocka_unit_test(test_tensors),       cmocka_unit_test(test_what_may_differ),
       cmocka_unit_test(test_limits),        cmocka_unit_test(test_memory_refused),
       cmocka_unit_test(test_inspect),       cmocka_unit_test(test_unused_tensors),
+      cmocka_unit_test(test_types),         cmocka_unit_test(test_refused_before_weights_are_read),
       cmocka_unit_test(test_shared_layers), cmocka_unit_test(test_llama_keys),
       cmocka_unit_test(test_llama_tensors), cmocka_unit_test(test_quantised_bias),
   };

@@ -1,0 +1,167 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/inspect_report.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "model/chat.h"
+#include "model/models.h"
+
+/* ---- types ---- */
+
+const char *inspect_type_name(uint32_t id, char out[INSPECT_TYPE_NAME]) {
+  const char *name = id < WEFT_TYPE_ID_HELD ? weft_type_name_of_id((int32_t)id) : "unknown";
+  if (strcmp(name, "unknown") == 0 || strcmp(name, "removed") == 0) {
+    (void)snprintf(out, INSPECT_TYPE_NAME, "type %" PRIu32, id);
+  } else {
+    (void)snprintf(out, INSPECT_TYPE_NAME, "%s", name);
+  }
+  return out;
+}
+
+static int compare_types(const void *a, const void *b) {
+  const inspect_type *x = a, *y = b;
+  return x->id < y->id ? -1 : x->id > y->id;
+}
+
+/* One entry per tensor, sorted by type, then equal ones made one. */
+static void count_types(inspect_report *r) {
+  uint32_t n = weft_gguf_n_tensors(r->gguf);
+  for (uint32_t i = 0; i < n; i++) {
+    const weft_gguf_tensor *tensor = weft_gguf_tensor_at(r->gguf, i);
+    r->types[i] = (inspect_type){tensor->type_id, tensor->type != WEFT_TYPE_NONE, 1, tensor->n_bytes};
+    r->n_elements += tensor->ne[0] * tensor->ne[1] * tensor->ne[2] * tensor->ne[3];
+    r->n_tensor_bytes += tensor->n_bytes;
+  }
+  qsort(r->types, n, sizeof *r->types, compare_types);
+  for (uint32_t i = 0; i < n; i++) {
+    inspect_type *last = r->n_types > 0 ? &r->types[r->n_types - 1] : NULL;
+    if (last == NULL || last->id != r->types[i].id) {
+      r->types[r->n_types++] = r->types[i];
+    } else {
+      last->n_tensors += 1;
+      last->n_bytes += r->types[i].n_bytes;
+    }
+  }
+}
+
+/* ---- keys and values ---- */
+
+static void count_layers(inspect_report *r) {
+  for (uint32_t l = 0; l < r->geometry.n_layers; l++) {
+    const inspect_layers own = {1, r->geometry.n_kv_heads[l], r->geometry.head_dim[l], r->geometry.window[l]};
+    uint32_t at = 0;
+    if (r->geometry.keys_of[l] != 0) continue;
+    while (at < r->n_layers && (r->layers[at].n_kv_heads != own.n_kv_heads || r->layers[at].head_dim != own.head_dim ||
+                                r->layers[at].window != own.window))
+      at += 1;
+    if (at == r->n_layers) r->layers[r->n_layers++] = (inspect_layers){0, own.n_kv_heads, own.head_dim, own.window};
+    r->layers[at].n_layers += 1;
+  }
+}
+
+uint64_t inspect_layers_bytes(const inspect_report *r, const inspect_layers *layers, uint64_t n_tokens) {
+  uint64_t kept = layers->window > 0 && layers->window < n_tokens ? layers->window : n_tokens;
+  uint64_t row = weft_type_row_bytes(r->geometry.type, (uint64_t)layers->n_kv_heads * layers->head_dim);
+  return kept * layers->n_layers * 2 * row;
+}
+
+uint64_t inspect_sequence_bytes(const inspect_report *r, uint64_t n_tokens) {
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < r->n_layers; i++) n += inspect_layers_bytes(r, &r->layers[i], n_tokens);
+  return n;
+}
+
+uint64_t inspect_length(const inspect_report *r, uint32_t i) {
+  uint64_t context = r->hyper.context_length, length = i == 0 ? 1024 : (uint64_t)2048 << i;
+  if (length < context) return length;
+  return i == 0 || (i == 1 ? 1024 : (uint64_t)1024 << i) < context ? context : 0;
+}
+
+static void judge_keys(inspect_report *r) {
+  const model_arch *arch;
+  const weft_kv_geometry *geometry = &r->geometry;
+  r->keys = model_hyper_read(r->gguf, &arch, &r->hyper, &r->keys_line);
+  if (r->keys != WEFT_OK) return;
+  r->geometry = model_hyper_geometry(&r->hyper, gguf_kv_type(r->gguf));
+  r->keys = weft_kv_layout_choose(&geometry, 1, 0, &r->layout, &r->keys_line);
+  if (r->keys == WEFT_OK) count_layers(r);
+}
+
+/* ---- the template and the verdict ---- */
+
+/* What a template writes before a turn tells whose it is. */
+static const char *family_of(weft_bytes text) {
+  static const char *const marks[][2] = {
+      {"<|turn>", "Gemma 4"},
+      {"<start_of_turn>", "Gemma 1 to 3"},
+      {"<|start_header_id|>", "Llama 3"},
+      {"<|header_start|>", "Llama 4"},
+      {"<|im_start|>", "ChatML (Qwen and others)"},
+      {"<|channel|>", "Harmony (gpt-oss)"},
+      {"<\xEF\xBD\x9CUser\xEF\xBD\x9C>", "DeepSeek"},
+      {"<|START_OF_TURN_TOKEN|>", "Command"},
+      {"<|start_of_role|>", "Granite"},
+      {"[gMASK]", "GLM"},
+      {"[INST]", "Llama 2 and Mistral"},
+      {"<|assistant|>", "Phi and Zephyr"},
+  };
+  for (uint32_t i = 0; i < sizeof marks / sizeof *marks; i++) {
+    if (memmem(text.data, text.n, marks[i][0], strlen(marks[i][0])) != NULL) return marks[i][1];
+  }
+  return "of no known family";
+}
+
+static void judge_chat(inspect_report *r, const weft_tokenizer *tokenizer) {
+  weft_bytes text;
+  weft_chat *chat = NULL;
+  if (weft_gguf_string(r->gguf, "tokenizer.chat_template", &text, NULL) == WEFT_OK) r->family = family_of(text);
+  if (tokenizer == NULL) return;
+  r->chat = weft_chat_open(r->gguf, tokenizer, (weft_bytes){0}, NULL, &chat, &r->chat_line);
+  weft_chat_close(chat);
+}
+
+static void judge_serving(inspect_report *r) {
+  weft_tokenizer *tokenizer = NULL;
+  weft_error line = {{0}};
+  weft_status vocabulary = weft_tokenizer_open(r->gguf, &tokenizer, &line);
+  r->serves = weft_model_judge(r->gguf, &r->refusal);
+  if (r->serves == WEFT_OK && r->keys != WEFT_OK) {
+    r->serves = r->keys;
+    r->refusal = r->keys_line;
+  } else if (r->serves == WEFT_OK) {
+    r->serves = vocabulary;
+    r->refusal = line;
+  }
+  judge_chat(r, tokenizer);
+  weft_tokenizer_close(tokenizer);
+}
+
+weft_status inspect_report_open(const weft_gguf *gguf, inspect_report **out, weft_error *error) {
+  *out = NULL;
+  inspect_report *r = weft_alloc(1, sizeof *r);
+  if (r != NULL) r->types = weft_alloc(weft_gguf_n_tensors(gguf), sizeof *r->types);
+  if (r == NULL || r->types == NULL) {
+    weft_free(r);
+    return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+  }
+  r->gguf = gguf;
+  count_types(r);
+  judge_keys(r);
+  judge_serving(r);
+  if (r->serves == WEFT_E_NO_MEMORY || r->chat == WEFT_E_NO_MEMORY) {
+    inspect_report_close(r);
+    return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+  }
+  *out = r;
+  return WEFT_OK;
+}
+
+void inspect_report_close(inspect_report *r) {
+  if (r == NULL) return;
+  weft_free(r->types);
+  weft_free(r);
+}
