@@ -18,9 +18,10 @@ weft_moments weft_moments_of(const float *values, uint64_t n) {
 static double student_t(uint32_t freedom) {
   static const double small[] = {12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228};
   if (freedom <= sizeof small / sizeof *small) return small[freedom - 1];
-  /* The expansion in 1 / freedom around the normal distribution's; from 11 on its error is below 0.001. */
-  const double z = 1.959964, z3 = z * z * z, z5 = z3 * z * z, n = freedom;
-  return z + (z3 + z) / (4.0 * n) + (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * n * n);
+  /* The expansion in 1 / freedom around the normal distribution's value; from 11 on its error is below 0.0002. */
+  const double z = 1.959964, z3 = z * z * z, z5 = z3 * z * z, z7 = z5 * z * z, n = freedom;
+  return z + (z3 + z) / (4.0 * n) + (5.0 * z5 + 16.0 * z3 + 3.0 * z) / (96.0 * n * n) +
+         (3.0 * z7 + 19.0 * z5 + 17.0 * z3 - 15.0 * z) / (384.0 * n * n * n);
 }
 
 weft_interval weft_interval_of(const float *values, const float *minus, uint32_t n_windows, uint32_t n_per_window) {
