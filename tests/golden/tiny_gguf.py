@@ -129,7 +129,7 @@ def layer_tensors(layer, t, kind):
            "post_ffw_norm.weight": layer.post_feedforward_layernorm.weight}
     if not t.bare:
         out["layer_output_scale.weight"] = layer.layer_scalar
-    if not a.is_kv_shared_layer:
+    if not getattr(a, "is_kv_shared_layer", False):
         out["attn_k.weight"], out["attn_k_norm.weight"] = a.k_proj.weight, a.k_norm.weight
         if a.v_proj is not None:
             out["attn_v.weight"] = a.v_proj.weight
