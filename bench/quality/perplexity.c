@@ -146,7 +146,7 @@ static weft_status fill_header(perplexity_job *job, weft_error *error) {
   h->n_windows = job->windows.n;
   h->n_levels = job->n_levels;
   memcpy(h->level, job->level, sizeof h->level);
-  if (job->n_levels > 0) h->seed = job->config->product.seed;
+  if (job->n_levels > 0) h->seed = job->config->product.sampling.seed;
   h->rows_per_window = weft_scores_per_window(&job->windows.config, job->level, job->n_levels, info->canvas_length);
   return hash_vocabulary(job->tokenizer, &h->vocabulary, error);
 }
@@ -181,7 +181,7 @@ static weft_status measure_text(perplexity_job *job, weft_error *error) {
                            .windows = &job->windows,
                            .level = job->level,
                            .n_levels = job->n_levels,
-                           .seed = job->config->product.seed,
+                           .seed = job->config->product.sampling.seed,
                            .n_threads = job->config->product.threads,
                            .save = job->save,
                            .against = job->against,

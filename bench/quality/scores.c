@@ -9,7 +9,7 @@ typedef struct scores_run {
   const weft_scores_args *args;
   weft_scores *out;
   weft_logits *logits;
-  weft_pool *pool;
+  weft_thread_pool *pool;
   uint32_t n_vocab, canvas;      /* canvas 0: token by token */
   uint32_t n_prompt, first;      /* tokens that go through the causal pass; the first scored one */
   uint32_t n_at_once, n_of_call; /* windows of a call of the model: at most, now */
@@ -83,7 +83,7 @@ static int take_rows(void *self, const weft_logits_row *row, uint32_t n, const f
   for (uint32_t i = 0; i < n && m->args->against != NULL && m->status == WEFT_OK; i++) {
     m->status = weft_saved_read(m->args->against, saved_row(m, i), m->error);
   }
-  if (m->status == WEFT_OK) weft_pool_run(m->pool, measure_row, m, n);
+  if (m->status == WEFT_OK) weft_thread_pool_run(m->pool, measure_row, m, n);
   for (uint32_t i = 0; i < n && m->status == WEFT_OK; i++) m->status = take_score(m, i);
   return m->status == WEFT_OK ? 0 : 1;
 }
@@ -166,12 +166,12 @@ static weft_status open_memory(scores_run *m) {
   if (m->sequence == NULL || m->window == NULL || m->noisy == NULL || m->noised == NULL || m->saved == NULL) {
     return weft_fail(m->error, WEFT_E_NO_MEMORY, "no memory for %llu windows", (unsigned long long)n);
   }
-  return weft_pool_open(a->n_threads, &m->pool, m->error);
+  return weft_thread_pool_open(a->n_threads, &m->pool, m->error);
 }
 
 static void close_memory(scores_run *m) {
   weft_logits_close(m->logits);
-  if (m->pool != NULL) weft_pool_close(m->pool);
+  if (m->pool != NULL) weft_thread_pool_close(m->pool);
   weft_free(m->sequence);
   weft_free(m->window);
   weft_free(m->noisy);
