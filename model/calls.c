@@ -239,6 +239,7 @@ static bool found_marker(weft_call_reader *r, size_t at, const char *marker) {
   const calls_row *row = &calls_rows[r->form];
   size_t n = strlen(marker);
   if (marker == row->close) { /* of no call */
+    if (!r->after_call) give_content(r, r->at, at);
     r->at = at + n;
     return true;
   }
