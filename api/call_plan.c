@@ -25,7 +25,7 @@ static weft_status check_plan(const weft_served_model *m, const weft_generate_pa
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "a format of the answer beside tools is not supported: leave one out, or say tool_choice none");
   }
-  if (!held && !weft_chat_tells_tools(m->chat)) {
+  if (p->tool_choice == WEFT_TOOLS_AUTO && !weft_chat_tells_tools(m->chat)) {
     return weft_fail(
         error, WEFT_E_UNSUPPORTED,
         "the chat template of %s has no place for tools, so the model would not know them: say tool_choice "
