@@ -293,6 +293,37 @@ static void random_texts(void **state) {
   }
 }
 
+/* A canvas is read by a copy of the reader: what it shows has no call in it, wherever the canvas begins, and the reader
+ * stands where it stood. */
+static void a_copy_reads_ahead(void **state) {
+  static const char answer[] = "See: <|tool_call>call:find{text:" Q "a b" Q ",n:3}<tool_call|>";
+  (void)state;
+  for (size_t cut = 0; cut < sizeof answer; cut++) {
+    weft_call_reader reader, copy;
+    taken given = {0}, shown = {0};
+    const weft_call_sink sink = {&given, take_content, take_begin, take_arguments, take_end},
+                         canvas = {&shown, take_content, take_begin, take_arguments, take_end};
+    weft_call_reader_open(&reader, WEFT_CALLS_GEMMA, tools, 2);
+    assert_int_equal(weft_call_reader_push(&reader, answer, cut, &sink), WEFT_OK);
+    assert_int_equal(weft_call_reader_copy(&reader, &copy), WEFT_OK);
+    assert_int_equal(weft_call_reader_push(&copy, answer + cut, strlen(answer) - cut, &canvas), WEFT_OK);
+    assert_int_equal(weft_call_reader_end(&copy, &canvas), WEFT_OK);
+    weft_call_reader_close(&copy);
+    weft_text_puts(&given.content, "");
+    weft_text_append(&given.content, shown.content.n == 0 ? "" : shown.content.bytes, shown.content.n);
+    assert_string_equal(given.content.bytes, "See:");
+    weft_text_clear(&given.content);
+    weft_text_clear(&given.calls);
+    assert_int_equal(weft_call_reader_push(&reader, answer + cut, strlen(answer) - cut, &sink), WEFT_OK);
+    assert_int_equal(weft_call_reader_end(&reader, &sink), WEFT_OK);
+    assert_int_equal(given.calls.n, shown.calls.n);
+    assert_int_equal(given.content.n, shown.content.n);
+    weft_call_reader_close(&reader);
+    weft_text_free(&given.content), weft_text_free(&given.calls);
+    weft_text_free(&shown.content), weft_text_free(&shown.calls);
+  }
+}
+
 static void forms_of_templates(void **state) {
   static const struct {
     const char *text;
@@ -348,6 +379,7 @@ int main(void) {
       cmocka_unit_test(random_texts),
       cmocka_unit_test(forms_of_templates),
       cmocka_unit_test(json_steps_agree),
+      cmocka_unit_test(a_copy_reads_ahead),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
