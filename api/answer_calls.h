@@ -2,8 +2,8 @@
 /* Calls of tools in the choices of an answer.
  *
  * Law: text of a choice goes through its reader, and what comes out is content (weft_choice.text) or calls
- * (weft_choice.call); nothing else writes calls. Thinking is not looked at. With one_call, calls after the first are read and
- * left out. Everything that a choice gives is the same whether it is streamed or not. */
+ * (weft_choice.call); nothing else writes calls. Thinking is not looked at. With one_call, calls after the first are
+ * read and left out. Everything that a choice gives is the same whether it is streamed or not. */
 #ifndef WEFT_API_ANSWER_CALLS_H
 #define WEFT_API_ANSWER_CALLS_H
 

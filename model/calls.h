@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* Calls of tools in the text of an answer, each model family's own way of writing them.
  *
- * Law. A reader is given the text of an answer in pieces and gives content, and calls: a name, and arguments as JSON text in
- * pieces. What it gives in all does not depend on how the text was cut. Markers are never given, neither in content nor in
- * arguments, whether they came as special tokens or as letters.
- *   A call begins when its head is whole: its marker, if the form has one, a name of 1 to 64 of A-Z a-z 0-9 _ - (one that
- * was declared, where a form has no marker), and the beginning of its arguments. From then on it is a call, whatever
- * follows: arguments that turn out not to be what the form has are given as they were written, up to the mark that ends the
- * call, and its end says that it is not whole. What turns out to be no head is content, without its marker.
- *   Blanks around calls are not given. A reader holds back only what may still become a marker, a head, or the blanks
- * before one. */
+ * Law. A reader is given the text of an answer in pieces and gives content, and calls: a name, and arguments as JSON
+ * text in pieces. What it gives in all does not depend on how the text was cut. Markers are never content, whether they
+ * came as special tokens or as letters; inside of a string of the arguments their letters are a part of it.
+ *   A call begins when its head is whole: its marker, if the form has one, a name of 1 to 64 of A-Z a-z 0-9 _ - (one
+ * that was declared, where a form has no marker), and the beginning of its arguments. From then on it is a call,
+ * whatever follows: arguments that turn out not to be what the form has are given as they were written, up to the mark
+ * that ends the call, and its end says that it is not whole. What turns out to be no head is content, without its
+ * marker.
+ *   Blanks around calls are not given. A reader holds back only what may still become a marker, a head, or the
+ * blanks before one. */
 #ifndef WEFT_MODEL_CALLS_H
 #define WEFT_MODEL_CALLS_H
 

@@ -2,8 +2,9 @@
 /* Private to model/calls*.c: how forms of calls share one reader.
  *
  * Law: a function of a form looks at held[at .. n) and either takes some of it (true: look again) or waits for more
- * (false). It decides by what is there, never by how it came: where the end of held could still change its mind, it waits,
- * unless reader->last. Whatever it searches again with every piece is bounded by CALLS_HELD_MAX or begins at `scanned`. */
+ * (false). It decides by what is there, never by how it came: where the end of held could still change its mind, it
+ * waits, unless reader->last. Whatever it searches again with every piece is bounded by CALLS_HELD_MAX or begins at
+ * `scanned`. */
 #ifndef WEFT_MODEL_CALLS_INTERNAL_H
 #define WEFT_MODEL_CALLS_INTERNAL_H
 
@@ -67,8 +68,8 @@ bool calls_qwen_head(weft_call_reader *r);
 bool calls_qwen_arguments(weft_call_reader *r);
 bool calls_qwen_tail(weft_call_reader *r);
 
-/* A JSON value that held[from .. to) is, blanks around it apart, as JSON writes it; else false and nothing is given. A word
- * of Python for true, false and null is one. */
+/* A JSON value that held[from .. to) is, blanks around it apart, as JSON writes it; else false and nothing is given.
+ * A word of Python for true, false and null is one. */
 bool calls_give_value(weft_call_reader *r, size_t from, size_t to);
 
 #endif

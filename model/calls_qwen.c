@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Qwen3-Coder's calls: <function=NAME>, for each argument <parameter=KEY>, its text on lines of its own, </parameter>, and
- * </function>. They are given as JSON; what the schema of the function calls a string is one, whatever it looks like. */
+/* Qwen3-Coder's calls: <function=NAME>, for each argument <parameter=KEY>, its text on lines of its own,
+ * </parameter>, and </function>. They are given as JSON; what the schema of the function calls a string is one,
+ * whatever it looks like. */
 #include <string.h>
 
 #include "model/calls_internal.h"

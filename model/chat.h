@@ -60,8 +60,8 @@ weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenize
                            const char *name, weft_chat **out, weft_error *error);
 void weft_chat_close(weft_chat *chat); /* NULL is fine */
 
-/* How the model writes calls of tools, read off the template's text (model/calls.h); whether the template shows the model
- * the tools that there are, and calls of earlier turns. */
+/* How the model writes calls of tools, read off the template's text (model/calls.h); whether the template shows the
+ * model the tools that there are, and calls of earlier turns. */
 weft_call_form weft_chat_call_form(const weft_chat *chat);
 bool weft_chat_tells_tools(const weft_chat *chat);
 bool weft_chat_tells_calls(const weft_chat *chat);

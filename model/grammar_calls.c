@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Calls of tools as rules: in the form that the model writes, with arguments that fit the schema of what is called.
  *
- * Law: an answer of such a grammar is read by model/calls.h as the calls that it is, and its free text as text: the letters
- * of a marker never stand in it. */
+ * Law: an answer of such a grammar is read by model/calls.h as the calls that it is, and its free text as text: the
+ * letters of a marker never stand in it. */
 #include <jansson.h>
 #include <string.h>
 
@@ -83,9 +83,9 @@ static void add_others(grammar_builder *b, uint32_t from, uint32_t to, const cha
   builder_characters(b, from, to, low, 0x10FFFF);
 }
 
-/* Text in which the letters of the marker do not stand: after k of its letters the state k is reached. The first letter of a
- * marker stands in it once, so after a letter that does not fit at most that one counts. `after`: where the marker leads;
- * GRAMMAR_NONE: nowhere. The answer may end in all states but the last one. */
+/* Text in which the letters of the marker do not stand: after k of its letters the state k is reached. The first
+ * letter of a marker stands in it once, so after a letter that does not fit at most that one counts. `after`: where
+ * the marker leads; GRAMMAR_NONE: nowhere. The answer may end in each of these states. */
 static void add_text(grammar_builder *b, uint32_t from, uint32_t end, const char *marker, uint32_t after) {
   uint32_t n = (uint32_t)strlen(marker), byte = weft_token_trie_marker(b->trie, marker), at = from, start = from;
   uint32_t one = n > 1 ? builder_state(b) : from;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* JSON read a byte at a time: where a value that begins with { [ or " ends, and whether it is one.
  *
- * Law: no memory and no look ahead. A byte is taken once; DONE comes with the last byte of the value, BAD with the first
- * byte that no JSON text has there, and nothing is read after either. Bytes above 127 are part of strings alone and are
- * not looked at: whether they are UTF-8 is for others to say. */
+ * Law: no memory and no look ahead. A byte is taken once; DONE comes with the last byte of the value, BAD with the
+ * first byte that no JSON text has there, and nothing is read after either. Bytes above 127 are part of strings
+ * alone and are not looked at: whether they are UTF-8 is for others to say. */
 #ifndef WEFT_MODEL_JSON_STEPS_H
 #define WEFT_MODEL_JSON_STEPS_H
 

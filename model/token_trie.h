@@ -2,13 +2,13 @@
 /* The bytes of a vocabulary as a tree: every token that prints text, by what it prints.
  *
  * Law: immutable after open, any number of threads. Nodes stand in the order of a walk that visits a node before its
- * children, so the nodes below node i are i + 1 .. end[i] - 1. Node 0 is the root and stands for no bytes. Tokens are
- * sorted by their bytes: those of node i are token[first[i]] .. token[first[i] + n of them - 1], and those of it and
- * all nodes below it are token[first[i]] .. token[first[end[i]] - 1]. Control tokens, unknown ones, ends of a
- * generation, markers of a chat and tokens that print nothing have no node: an answer that is held to a grammar never
- * has them, except the end of a generation. Tokens that are part of a character are nodes like any other. Markers of calls
- * (weft_call_markers) that are special tokens of the vocabulary have nodes of one byte each, from WEFT_TRIE_MARKER on,
- * which is a byte of no text: only a grammar of calls leads there. */
+ * children, so the nodes below node i are i + 1 .. end[i] - 1. Node 0 is the root and stands for no bytes. Tokens
+ * are sorted by their bytes: those of node i are token[first[i]] .. token[first[i] + n of them - 1], and those of it
+ * and all nodes below it are token[first[i]] .. token[first[end[i]] - 1]. Control tokens, unknown ones, ends of a
+ * generation, markers of a chat and tokens that print nothing have no node: an answer that is held to a grammar
+ * never has them, except the end of a generation. Tokens that are part of a character are nodes like any other.
+ * Markers of calls (weft_call_markers) that are special tokens of the vocabulary have nodes of one byte each, from
+ * WEFT_TRIE_MARKER on, which is a byte of no text: only a grammar of calls leads there. */
 #ifndef WEFT_MODEL_TOKEN_TRIE_H
 #define WEFT_MODEL_TOKEN_TRIE_H
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Any bytes as an answer that may hold calls: the first byte chooses the form, the second how the answer is cut. What comes
- * out does not depend on the cut, a call that is whole has an object of JSON, and all that is given is as long as what was
- * read, but for escapes. */
+/* Any bytes as an answer that may hold calls: the first byte chooses the form, the second how the answer is cut.
+ * What comes out does not depend on the cut, a call that is whole has an object of JSON, and all that is given is as
+ * long as what was read, but for escapes. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Tools over HTTP: prompts with declarations, calls and results; answers that must be calls, streamed and whole; what is
- * refused. The demo models were not taught to call: grammars make them, and a bias where the choice is theirs. */
+/* Tools over HTTP: prompts with declarations, calls and results; answers that must be calls, streamed and whole;
+ * what is refused. The demo models were not taught to call: grammars make them, and a bias where the choice is
+ * theirs. */
 #include "tests/support/http_conversation.h"
 #include "tests/support/schema_check.h"
 
@@ -165,7 +166,8 @@ static void choices_call_for_themselves(void **state) {
   weft_text_free(&text);
 }
 
-/* Where the choice is the model's it answers in text; a strict tool is called as its schema says once the call opens. */
+/* Where the choice is the model's it answers in text; a strict tool is called as its schema says once the call
+ * opens. */
 static void the_model_decides(void **state) {
   (void)state;
   static const char *const bodies[] = {

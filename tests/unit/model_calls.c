@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Calls in the text of answers: every form, however the text is cut, and what is no call. And JSON a byte at a time, held
- * against a parser. */
+/* Calls in the text of answers: every form, however the text is cut, and what is no call. And JSON a byte at a time,
+ * held against a parser. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -227,8 +227,8 @@ static void long_parts_at_every_cut(void **state) {
   }
 }
 
-/* Texts made of the pieces that forms are made of: no cut changes anything, no marker is given as content, and a call that
- * is whole has an object. */
+/* Texts made of the pieces that forms are made of: no cut changes anything, no marker is given as content, and a
+ * call that is whole has an object. */
 static void random_texts(void **state) {
   static const char *const words[] = {"<tool_call>",
                                       "</tool_call>",

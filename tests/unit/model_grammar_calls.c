@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Grammars of calls: what they give is read as calls, whole, of what was declared, with arguments that fit; free text stays
- * text; with markers that are tokens and with markers that are letters. */
+/* Grammars of calls: what they give is read as calls, whole, of what was declared, with arguments that fit; free
+ * text stays text; with markers that are tokens and with markers that are letters. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
