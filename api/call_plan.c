@@ -32,6 +32,13 @@ static weft_status check_plan(const weft_served_model *m, const weft_generate_pa
         "required or none, or serve it with --chat-template",
         m->name);
   }
+  weft_call_form form = weft_chat_call_form(m->chat);
+  if (held && p->tool_choice == WEFT_TOOLS_AUTO && weft_call_form_held(form) != form) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "a strict tool is not supported with tool_choice auto for %s, which writes calls in the form %s: "
+                     "leave strict out, or say tool_choice required",
+                     m->name, weft_call_form_name(form));
+  }
   const char *obstacle = held ? find_obstacle(p, canvas, thinks) : NULL;
   if (obstacle == NULL) return WEFT_OK;
   bool chosen = p->tool_choice != WEFT_TOOLS_AUTO;
