@@ -12,6 +12,8 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "api/call_plan.h"
+#include "api/generation.h"
 #include "api/prompt.h"
 #include "api/request_memory.h"
 #include "api/stops.h"
@@ -26,6 +28,7 @@ struct weft_generation {
   weft_request *request;
   encoded_prompt prompt;
   weft_grammar *grammar; /* NULL: any answer */
+  call_plan calls;       /* without its format */
   bool whole_tokens, logprobs, score, ended;
   weft_stops stops;
 
@@ -169,6 +172,26 @@ static uint64_t caller_bytes(const weft_generation *g, const weft_generate_param
   return weft_generation_bytes(g->model, &need) + p->kept_bytes;
 }
 
+/* What tools mean for the answer. A sibling's prompt has the same ones. */
+static weft_status find_calls(weft_generation *g, const weft_generate_params *p, weft_error *error) {
+  uint64_t retry_us;
+  if (p->sibling != NULL) {
+    g->calls = p->sibling->calls;
+    if (g->calls.held) g->grammar = weft_grammar_ref(p->sibling->grammar);
+    return WEFT_OK;
+  }
+  weft_text format = {0};
+  weft_status status =
+      call_plan_make(g->model, p, answers_by_canvas(g, p), g->prompt.thinks, &g->calls, &format, error);
+  if (status == WEFT_OK && g->calls.held) {
+    status = weft_formats_get(g->model->formats, p->tenant, WEFT_GRAMMAR_CALLS, format.bytes, format.n, &g->grammar,
+                              &retry_us, error);
+    if (status == WEFT_FULL && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
+  }
+  weft_text_free(&format);
+  return status;
+}
+
 static weft_status find_grammar(weft_generation *g, const weft_generate_params *p, weft_error *error) {
   uint64_t retry_us;
   if (p->format == WEFT_FORMAT_ANY) return WEFT_OK;
@@ -187,6 +210,7 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
                            weft_error *error) {
   weft_status status = make_prompt(g, p, error);
   if (status == WEFT_OK) status = weft_stops_open(&g->stops, p->stop, p->n_stop, error);
+  if (status == WEFT_OK) status = find_calls(g, p, error);
   if (status == WEFT_OK) status = find_grammar(g, p, error);
   if (status != WEFT_OK) return status;
   bool canvas = answers_by_canvas(g, p);
@@ -194,6 +218,7 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
                    (p->whole_tokens ? (unsigned)WEFT_DETOK_WHOLE_TOKENS : 0u);
   weft_chat_stream_open(&g->stream, g->prompt.chat, g->model->tokenizer, flags, g->prompt.thinks);
   weft_chat_stream_open(&g->stop_stream, g->prompt.chat, g->model->tokenizer, flags, g->prompt.thinks);
+  g->stream.shows_calls = g->stop_stream.shows_calls = g->calls.read;
   if (g->stops.n > 0 && weft_chat_stream_reserve(&g->stop_stream) != WEFT_OK) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory to look for stop strings");
   }
@@ -350,6 +375,11 @@ void weft_generation_free(weft_generation *g) {
   weft_free(g);
 }
 
+bool weft_generation_calls(const weft_generation *g, weft_call_form *form) {
+  *form = g->calls.form;
+  return g->calls.read;
+}
+
 /* ---- the reader ------------------------------------------------------------------------------------------------ */
 
 /* Forgets what the last delta gave. */
@@ -496,6 +526,8 @@ static weft_status give_canvas(weft_generation *g, weft_delta *out) {
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < e->n_canvas && status == WEFT_OK; i++) {
     if (weft_tokenizer_is_eog(g->model->tokenizer, e->argmax[i])) break;
+    bool marker = g->calls.read && weft_chat_is_call_marker(g->prompt.chat, e->argmax[i]);
+    detok.flags = marker ? WEFT_DETOK_WITH_SPECIAL : 0;
     status = weft_detok_push(&detok, e->argmax[i], &g->text, NULL);
   }
   if (status == WEFT_OK) status = weft_detok_flush(&detok, &g->text, NULL);

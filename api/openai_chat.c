@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* How /v1/chat/completions writes a choice. */
+#include "api/answer_calls.h"
 #include "api/json.h"
 #include "api/openai.h"
 
@@ -65,6 +66,30 @@ static void put_text(const char *name, const weft_text *text, weft_text *out) {
   weft_json_string(out, text->bytes, text->n);
 }
 
+/* Calls of a chunk, what was not sent of them, or of the whole answer. */
+static void put_calls(const weft_choice *c, bool chunk, weft_text *out) {
+  uint32_t first = chunk ? c->n_calls_sent : 0;
+  weft_text_puts(out, "\"tool_calls\":[");
+  for (uint32_t i = first, n = 0; i < c->n_calls; i++) {
+    const weft_answer_call *call = &c->call[i];
+    if (call->begun && call->arguments.n == 0) continue;
+    weft_text_puts(out, n++ == 0 ? "{" : ",{");
+    if (chunk) weft_text_printf(out, "\"index\":%u,", i);
+    if (!call->begun) {
+      weft_text_puts(out, "\"id\":");
+      weft_json_words(out, call->id);
+      weft_text_puts(out, ",\"type\":\"function\",\"function\":{\"name\":");
+      weft_json_words(out, call->name.bytes);
+      weft_text_puts(out, ",");
+    } else {
+      weft_text_puts(out, "\"function\":{");
+    }
+    put_text("arguments", &call->arguments, out);
+    weft_text_puts(out, "}}");
+  }
+  weft_text_puts(out, "]");
+}
+
 static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
   weft_text_printf(out, "{\"index\":%u,\"delta\":{", c->index);
   if (!c->begun) {
@@ -72,7 +97,10 @@ static void put_chunk(const weft_answer *a, const weft_choice *c, const char *fi
   } else if (c->thinking.n > 0) {
     put_text("reasoning_content", &c->thinking, out);
   } else if (finish == NULL) {
-    put_text("content", &c->text, out);
+    bool calls = answer_calls_waiting(c);
+    if (!calls || c->text.n > 0) put_text("content", &c->text, out);
+    if (calls && c->text.n > 0) weft_text_puts(out, ",");
+    if (calls) put_calls(c, true, out);
   }
   weft_text_puts(out, "}");
   put_logprobs(a, c, false, out);
@@ -82,10 +110,18 @@ static void put_chunk(const weft_answer *a, const weft_choice *c, const char *fi
 
 static void put_whole(const weft_answer *a, const weft_choice *c, weft_text *out) {
   weft_text_printf(out, "{\"index\":%u,\"message\":{\"role\":\"assistant\",", c->index);
-  put_text("content", &c->text, out);
+  if (c->n_calls > 0 && c->text.n == 0) {
+    weft_text_puts(out, "\"content\":null");
+  } else {
+    put_text("content", &c->text, out);
+  }
   if (c->thinking.n > 0) {
     weft_text_puts(out, ",");
     put_text("reasoning_content", &c->thinking, out);
+  }
+  if (c->n_calls > 0) {
+    weft_text_puts(out, ",");
+    put_calls(c, false, out);
   }
   weft_text_puts(out, "}");
   put_logprobs(a, c, true, out);

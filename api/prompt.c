@@ -57,6 +57,12 @@ static weft_status check_turns(const weft_served_model *m, const weft_prompt *p,
     if (p->turns[i].role == NULL || p->turns[i].content == NULL) {
       return weft_fail(error, WEFT_E_INVALID, "message %u lacks its role or its content", i);
     }
+    if (p->turns[i].n_calls > 0 && !weft_chat_tells_calls(m->chat)) {
+      return weft_fail(error, WEFT_E_UNSUPPORTED,
+                       "message %u has calls, which the chat template of %s has no place for: serve it with "
+                       "--chat-template",
+                       i, m->name);
+    }
     n_bytes += turn_bytes(&p->turns[i]);
   }
   return check_bytes(m, n_bytes, error);

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/answer_calls.h"
 #include "api/json.h"
 #include "api/runtime.h"
 #include "base/memory.h"
@@ -19,6 +20,7 @@ static void clear_choice(weft_choice *c) {
   weft_text_clear(&c->ids);
   for (int i = 0; i < 4; i++) weft_text_clear(&c->logprobs[i]);
   c->n_ids = c->n_logprobs = 0;
+  answer_calls_sent(c);
 }
 
 static weft_status choice_status(const weft_choice *c) {
@@ -30,6 +32,7 @@ static weft_status choice_status(const weft_choice *c) {
 static void close_answer(void *self) {
   weft_answer *a = self;
   if (a == NULL) return;
+  answer_calls_close(a);
   for (uint32_t i = 0; i < a->n; i++) {
     weft_choice *c = &a->choice[i];
     weft_generation_free(c->generation);
@@ -79,6 +82,19 @@ static void put_chunk(const weft_answer *a, weft_choice *c, const char *finish, 
   clear_choice(c);
 }
 
+/* A canvas may hold calls, or a part of one: a client is shown the rest of it. */
+static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_delta *d, weft_text *out) {
+  weft_text content = {0};
+  weft_delta shown = *d;
+  if (c->reader != NULL) {
+    if (answer_calls_canvas(c, d->text, d->n_text, &content) != WEFT_OK) out->refused = true;
+    shown.text = content.n == 0 ? "" : content.bytes;
+    shown.n_text = content.n;
+  }
+  a->dialect->canvas(a, c, &shown, out);
+  weft_text_free(&content);
+}
+
 /* Numbers the choices that are given: of each prompt the most likely ones, the earlier of equals. */
 static void choose(weft_answer *a) {
   for (uint32_t i = 0; i < a->n; i++) a->choice[i].index = UINT32_MAX;
@@ -97,14 +113,25 @@ static void choose(weft_answer *a) {
 
 /* ---- taking deltas ---- */
 
-static void keep_text(const weft_answer *a, weft_choice *c, const weft_delta *d) {
-  weft_text_append(d->thinking ? &c->thinking : &c->text, d->text, d->n_text);
+static weft_status keep_text(const weft_answer *a, weft_choice *c, const weft_delta *d) {
+  weft_status status = WEFT_OK;
+  if (!d->thinking && c->reader != NULL) {
+    status = answer_calls_push(c, d->text, d->n_text);
+  } else {
+    weft_text_append(d->thinking ? &c->thinking : &c->text, d->text, d->n_text);
+  }
   if (d->thinking) c->n_thinking_tokens += d->n_tokens;
   for (uint32_t i = 0; i < d->n_tokens && a->token_ids; i++) {
     weft_text_printf(&c->ids, c->n_ids == 0 ? "%d" : ",%d", d->tokens[i]);
     c->n_ids += 1;
   }
   if (a->logprobs && d->logprobs != NULL) a->dialect->logprobs(c, d);
+  return status == WEFT_OK ? choice_status(c) : status;
+}
+
+/* Whether the choice has something that was not sent. */
+static bool has_more(const weft_choice *c) {
+  return c->text.n > 0 || c->thinking.n > 0 || c->n_ids > 0 || c->n_logprobs > 0 || answer_calls_waiting(c);
 }
 
 static weft_status refuse_end(const weft_delta *end, weft_refusal *why) {
@@ -134,23 +161,27 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   c->mean_logprob = d->mean_logprob;
   a->n_ended += 1;
   weft_status status = refuse_end(d, why);
-  if (status != WEFT_OK || !a->stream) return status;
-  put_begin(a, c, out);
-  put_chunk(a, c, d->finish, out);
+  if (status != WEFT_OK) return status;
+  if (a->stream) put_begin(a, c, out);
+  if (c->reader != NULL && (answer_calls_end(c) != WEFT_OK || choice_status(c) != WEFT_OK)) {
+    return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
+  }
+  if (c->n_calls > 0 && strcmp(c->finish, "stop") == 0) c->finish = "tool_calls";
+  if (!a->stream) return WEFT_OK;
+  if (c->reader != NULL && has_more(c)) put_chunk(a, c, NULL, out);
+  put_chunk(a, c, c->finish, out);
   return WEFT_OK;
 }
 
 static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
   if (d->kind == WEFT_DELTA_END) return take_end(a, c, d, why, out);
   if (d->kind == WEFT_DELTA_CANVAS) {
-    if (a->stream && a->canvas_events) a->dialect->canvas(a, c, d, out);
+    if (a->stream && a->canvas_events) put_canvas(a, c, d, out);
     return WEFT_OK;
   }
   if (a->stream) put_begin(a, c, out);
-  keep_text(a, c, d);
-  if (choice_status(c) != WEFT_OK) return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
-  bool says = c->text.n > 0 || c->thinking.n > 0 || c->n_ids > 0 || c->n_logprobs > 0;
-  if (a->stream && says) put_chunk(a, c, NULL, out);
+  if (keep_text(a, c, d) != WEFT_OK) return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
+  if (a->stream && has_more(c)) put_chunk(a, c, NULL, out);
   return WEFT_OK;
 }
 
@@ -303,6 +334,9 @@ void weft_answer_start(const weft_answer_config *config, weft_exchange *x) {
   weft_status status = a == NULL
                            ? weft_refuse(&why, 503, "no_memory", NULL, "no memory for this request: try again later")
                            : submit_all(a, config, &why);
+  if (status == WEFT_OK && answer_calls_open(a, config->gen) != WEFT_OK) {
+    status = weft_refuse(&why, 503, "no_memory", NULL, "no memory for this request: try again later");
+  }
   if (status != WEFT_OK) {
     close_answer(a);
     weft_exchange_refuse(x, &why);

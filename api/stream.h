@@ -34,7 +34,7 @@ typedef struct weft_choice {
   weft_text logprobs[4];         /* as the dialect wants them */
   uint32_t n_ids, n_logprobs;
   weft_answer_call *call; /* in the order of the answer; with some, finish is "tool_calls" in place of "stop" */
-  uint32_t n_calls, calls_capacity;
+  uint32_t n_calls, calls_capacity, n_calls_sent; /* sent: calls before this one have been sent whole */
   struct answer_calls *reader; /* finds calls in the text; NULL: the request has no tools (api/answer_calls.h) */
   uint64_t text_offset;        /* bytes of text before the next token */
   uint32_t n_thinking_tokens;
@@ -74,8 +74,9 @@ struct weft_answer {
   bool stream, include_usage, token_ids, canvas_events, logprobs;
   weft_choice *choice;
   uint32_t n, n_per_prompt, n_ended, turn;
-  uint32_t n_given; /* how many of n_per_prompt the client gets */
-  void *own;        /* what the dialect keeps with the answer */
+  uint32_t n_given;           /* how many of n_per_prompt the client gets */
+  struct answer_tools *tools; /* what may be called; NULL: no calls are looked for (api/answer_calls.h) */
+  void *own;                  /* what the dialect keeps with the answer */
 };
 
 /* What all choices took together. The choices of a prompt read it once. */

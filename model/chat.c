@@ -54,6 +54,28 @@ static void read_thoughts(weft_chat *chat, weft_bytes t) {
   chat->lacks_switch = has_text(t, "<|think|>") && weft_tokenizer_find(chat->tokenizer, "<|think|>") < 0;
 }
 
+static void read_calls(weft_chat *chat, weft_bytes t) {
+  chat->calls = weft_call_form_of(t.data, t.n);
+  chat->tells_tools = has_text(t, "tools");
+  chat->tells_calls = has_text(t, "tool_calls");
+  for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
+    int32_t id = weft_tokenizer_find(chat->tokenizer, weft_call_markers[i]);
+    if (id >= 0) chat->call_marker[chat->n_call_markers++] = id;
+  }
+}
+
+weft_call_form weft_chat_call_form(const weft_chat *chat) {
+  return chat->calls;
+}
+
+bool weft_chat_tells_tools(const weft_chat *chat) {
+  return chat->tells_tools;
+}
+
+bool weft_chat_tells_calls(const weft_chat *chat) {
+  return chat->tells_calls;
+}
+
 /* The text of a token that the file names for a purpose, "" when it names none. */
 static char *named_text(const weft_tokenizer *tokenizer, int32_t id) {
   weft_text text = {0};
@@ -78,6 +100,7 @@ static weft_status read_template(weft_chat *chat, weft_bytes t, bool own, weft_e
   weft_status status = own ? need_tokens(chat, t, error) : WEFT_OK;
   if (status != WEFT_OK) return status;
   read_thoughts(chat, t);
+  read_calls(chat, t);
   status = weft_jinja_open(t.data, t.n, &chat->jinja, &line);
   if (status == WEFT_E_NO_MEMORY) return weft_fail(error, status, "%s", line.text);
   if (status != WEFT_OK) {

@@ -9,6 +9,7 @@
 #ifndef WEFT_MODEL_CHAT_H
 #define WEFT_MODEL_CHAT_H
 
+#include "model/calls.h"
 #include "model/detok.h"
 #include "model/tokenizer.h"
 
@@ -59,6 +60,14 @@ weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenize
                            const char *name, weft_chat **out, weft_error *error);
 void weft_chat_close(weft_chat *chat); /* NULL is fine */
 
+/* How the model writes calls of tools, read off the template's text (model/calls.h); whether the template shows the
+ * model the tools that there are, and calls of earlier turns. */
+weft_call_form weft_chat_call_form(const weft_chat *chat);
+bool weft_chat_tells_tools(const weft_chat *chat);
+bool weft_chat_tells_calls(const weft_chat *chat);
+
+bool weft_chat_is_call_marker(const weft_chat *chat, int32_t id);
+
 /* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, a role that is not in the list of
  * roles, or a conversation that the template refuses. TOO_LARGE: rendering takes too many steps or too much memory. */
 weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
@@ -82,7 +91,8 @@ typedef struct weft_chat_stream {
   uint32_t n_newlines; /* held back, may turn out to be the last ones */
   uint32_t state;
   bool skip_newlines, keeps_newlines;
-  bool thinking; /* the kind of the text that was given last */
+  bool shows_calls; /* set after open: markers of calls are printed, whatever tokens they are */
+  bool thinking;    /* the kind of the text that was given last */
 } weft_chat_stream;
 
 /* Takes n bytes of text, of the thinking or of the answer. */

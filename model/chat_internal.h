@@ -19,8 +19,12 @@ struct weft_chat {
   char *name; /* where the template comes from, for messages */
   chat_thoughts thoughts;
   int32_t thought, thought_end; /* -1 with CHAT_THOUGHTS_NONE */
-  bool lacks_switch;            /* the template turns thinking on by a token that the vocabulary lacks */
-  char *bos, *eos, *pad, *unk;  /* "" when the file names none */
+  weft_call_form calls;         /* how the model writes calls of tools */
+  int32_t call_marker[WEFT_CALL_MARKERS];
+  uint32_t n_call_markers;
+  bool tells_tools, tells_calls; /* the template shows tools, and calls of earlier turns */
+  bool lacks_switch;             /* the template turns thinking on by a token that the vocabulary lacks */
+  char *bos, *eos, *pad, *unk;   /* "" when the file names none */
 };
 
 #endif

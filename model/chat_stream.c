@@ -111,6 +111,23 @@ static weft_status take_marker(weft_chat_stream *s, uint32_t next, const outlet 
   return status == WEFT_OK ? stream_status(s) : status;
 }
 
+bool weft_chat_is_call_marker(const weft_chat *chat, int32_t id) {
+  for (uint32_t i = 0; i < chat->n_call_markers; i++) {
+    if (chat->call_marker[i] == id) return true;
+  }
+  return false;
+}
+
+/* The text of a token; a marker of calls is text, too, where calls are looked for. */
+static weft_status print_token(weft_chat_stream *s, int32_t id, uint32_t *n_ids) {
+  unsigned flags = s->detok.flags;
+  if (s->shows_calls && s->chat != NULL && weft_chat_is_call_marker(s->chat, id))
+    s->detok.flags |= WEFT_DETOK_WITH_SPECIAL;
+  weft_status status = weft_detok_push(&s->detok, id, &s->text, n_ids);
+  s->detok.flags = flags;
+  return status;
+}
+
 static weft_status push_token(weft_chat_stream *s, int32_t id, const outlet *out, uint32_t *n_ids) {
   const weft_chat *chat = s->chat;
   if (chat != NULL && id >= 0 && id == chat->thought) {
@@ -118,7 +135,7 @@ static weft_status push_token(weft_chat_stream *s, int32_t id, const outlet *out
   }
   if (chat != NULL && id >= 0 && id == chat->thought_end) return take_marker(s, IN_ANSWER, out, n_ids);
   weft_text_clear(&s->text);
-  weft_status status = weft_detok_push(&s->detok, id, &s->text, n_ids);
+  weft_status status = print_token(s, id, n_ids);
   if (status != WEFT_OK) return status;
   route_text(s, out);
   return stream_status(s);

@@ -22,6 +22,8 @@ static void read_grammar(grammar_builder *b, weft_grammar_kind kind, const char 
     grammar_read_choice(b, text, n);
   } else if (kind == WEFT_GRAMMAR_GBNF) {
     grammar_read_gbnf(b, text, n);
+  } else if (kind == WEFT_GRAMMAR_CALLS) {
+    grammar_read_calls(b, text, n);
   } else {
     builder_fail(b, WEFT_E_INVALID, "no such kind of grammar");
   }
@@ -36,7 +38,7 @@ static void close_grammar(weft_grammar *g) {
 
 weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_t n, const weft_token_trie *trie,
                                  weft_grammar **out, uint64_t *cost, weft_error *error) {
-  grammar_builder b = {.error = error};
+  grammar_builder b = {.trie = trie, .error = error};
   *out = NULL;
   if (cost != NULL) *cost = 0;
   weft_grammar *g = weft_alloc(1, sizeof *g);

@@ -38,9 +38,15 @@ typedef enum weft_grammar_kind {
   WEFT_GRAMMAR_JSON_SCHEMA = 2, /* text: the schema as JSON */
   WEFT_GRAMMAR_REGEX = 3,       /* text: the whole answer must match */
   WEFT_GRAMMAR_CHOICE = 4,      /* text: a JSON list of strings */
-  WEFT_GRAMMAR_GBNF = 5         /* text: rules, from `root` */
+  WEFT_GRAMMAR_GBNF = 5,        /* text: rules, from `root` */
+  WEFT_GRAMMAR_CALLS = 6        /* text: what may be called, below */
 } weft_grammar_kind;
 
+/* The text of CALLS is a JSON object:
+ *   "form": the name of a form of calls that weft_call_form_held gives (model/calls.h)
+ *   "tools": [{"name": ..., "parameters": a schema, or left out for any object}]
+ *   "several": whether there may be more than one call
+ *   "free": whether the answer may be, or begin with, text; then it is free up to the mark that begins a call */
 enum { WEFT_GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a grammar's text */
 
 /* The trie must outlive the grammar, which begins with one reference. INVALID or UNSUPPORTED with a line that names

@@ -101,6 +101,14 @@ uint32_t builder_text(grammar_builder *b, uint32_t from, const char *text, size_
   return from;
 }
 
+uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker) {
+  uint32_t byte = weft_token_trie_marker(b->trie, marker);
+  if (byte == 0) return builder_text(b, from, marker, strlen(marker));
+  uint32_t to = builder_state(b);
+  builder_bytes(b, from, to, (uint8_t)byte, (uint8_t)byte);
+  return to;
+}
+
 uint32_t builder_count(grammar_builder *b, uint32_t from, uint32_t rule, uint32_t min, uint32_t max) {
   uint32_t to = builder_state(b);
   if (max == 0) {

@@ -49,6 +49,7 @@ typedef struct grammar_builder {
   uint32_t root;
   uint64_t n_steps;
   uint32_t shared[8]; /* rules that are made once: of JSON */
+  const weft_token_trie *trie;
   weft_status status;
   weft_error *error;
 } grammar_builder;
@@ -73,6 +74,8 @@ void builder_bytes(grammar_builder *b, uint32_t from, uint32_t to, uint8_t low, 
 void builder_call(grammar_builder *b, uint32_t from, uint32_t to, uint32_t rule);
 /* Each gives the state that it leads to. */
 uint32_t builder_text(grammar_builder *b, uint32_t from, const char *text, size_t n);
+/* A marker of calls: its token, where the vocabulary has one, else its letters. */
+uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker);
 uint32_t builder_count(grammar_builder *b, uint32_t from, uint32_t rule, uint32_t min, uint32_t max);
 /* Characters low to high, surrogates left out, as UTF-8. */
 void builder_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high);
@@ -87,6 +90,7 @@ void grammar_read_pattern(grammar_builder *b, const char *text, size_t n, uint32
 void grammar_read_gbnf(grammar_builder *b, const char *text, size_t n);
 void grammar_read_schema(grammar_builder *b, const char *text, size_t n);
 void grammar_read_object(grammar_builder *b);
+void grammar_read_calls(grammar_builder *b, const char *text, size_t n);
 void grammar_read_choice(grammar_builder *b, const char *text, size_t n);
 
 /* ---- a compiled grammar (grammar_compile.c) ---- */

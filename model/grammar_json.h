@@ -49,7 +49,11 @@ typedef struct schema_reader {
   schema_rule *rule;
   uint32_t n_rules, rules_capacity, depth;
   char path[200]; /* where the reader is, for messages */
+  const char *of; /* what the schema is the schema of, for messages; NULL: nothing else */
 } schema_reader;
+
+/* A rule for a schema that is a part of a larger text. */
+uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *of);
 
 /* A failure that names the place. */
 void schema_fail(schema_reader *r, weft_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -61,7 +61,8 @@ void schema_fail(schema_reader *r, weft_status status, const char *format, ...) 
   va_start(args, format);
   (void)vsnprintf(line, sizeof line, format, args);
   va_end(args);
-  builder_fail(r->b, status, "schema at %.60s: %s", r->path, line);
+  builder_fail(r->b, status, "schema%s%.64s at %.60s: %s", r->of == NULL ? "" : " of ", r->of == NULL ? "" : r->of,
+               r->path, line);
 }
 
 uint32_t schema_type_bits(schema_reader *r, const json_t *type) {
@@ -406,6 +407,19 @@ static void read_rules(schema_reader *r) {
     builder_rule rule = b->rule[r->rule[i].rule];
     builder_empty(b, schema_emit(r, r->rule[i].schema, rule.first), rule.last);
   }
+}
+
+uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *of) {
+  schema_reader r = {.b = b, .path = "#", .of = of, .made = json_array()};
+  uint32_t rule = 0;
+  r.root = json_deep_copy(schema);
+  if (r.root == NULL || r.made == NULL) builder_fail(b, WEFT_E_NO_MEMORY, "no memory for the schema");
+  if (builder_ok(b)) rule = find_rule(&r, "#");
+  if (builder_ok(b)) read_rules(&r);
+  weft_free(r.rule);
+  json_decref(r.made);
+  json_decref(r.root);
+  return rule;
 }
 
 void grammar_read_schema(grammar_builder *b, const char *text, size_t n) {

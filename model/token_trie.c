@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "model/calls.h"
 #include "model/tokenizer_internal.h"
 
 /* A token and its bytes in one text. */
@@ -30,8 +31,29 @@ static bool is_plain_token(const weft_tokenizer *t, int32_t id) {
   return t->vocab.type[id] != VOCAB_USER_DEFINED || tokenizer_is_blank(t, (uint32_t)id);
 }
 
+/* Bytes that UTF-8 never has, so no text of a grammar has them either. */
+static bool is_outside_text(const char *bytes, size_t n) {
+  bool outside = false;
+  for (size_t i = 0; i < n; i++) outside = outside || (uint8_t)bytes[i] >= WEFT_TRIE_MARKER;
+  return outside;
+}
+
+/* Markers of calls that are tokens, each as a byte of its own. */
+static uint32_t list_markers(const weft_tokenizer *t, weft_text *text, trie_piece *piece, uint32_t n, uint32_t *found) {
+  for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
+    int32_t id = weft_tokenizer_find(t, weft_call_markers[i]);
+    const char byte = (char)(WEFT_TRIE_MARKER + i);
+    if (id < 0 || is_plain_token(t, id) || weft_tokenizer_is_eog(t, id)) continue;
+    piece[n++] = (trie_piece){.n = 1, .token = id, .at = text->n};
+    weft_text_append(text, &byte, 1);
+    *found |= 1u << i;
+  }
+  return n;
+}
+
 /* All pieces, sorted; their bytes lie in text. */
-static weft_status list_pieces(const weft_tokenizer *t, weft_text *text, trie_piece *piece, uint32_t *n_pieces) {
+static weft_status list_pieces(const weft_tokenizer *t, weft_text *text, trie_piece *piece, uint32_t *n_pieces,
+                               uint32_t *markers) {
   uint32_t n_vocab = weft_tokenizer_n_vocab(t), n = 0;
   for (uint32_t id = 0; id < n_vocab; id++) {
     size_t before = text->n;
@@ -39,9 +61,10 @@ static weft_status list_pieces(const weft_tokenizer *t, weft_text *text, trie_pi
     weft_status status = weft_tokenizer_piece(t, (int32_t)id, false, text);
     if (status != WEFT_OK) return status;
     size_t length = text->n - before;
-    if (length == 0 || length > WEFT_TRIE_BYTES_MAX) continue;
+    if (length == 0 || length > WEFT_TRIE_BYTES_MAX || is_outside_text(text->bytes + before, length)) continue;
     piece[n++] = (trie_piece){.n = (uint32_t)length, .token = (int32_t)id, .at = before};
   }
+  n = list_markers(t, text, piece, n, markers);
   if (weft_text_status(text) != WEFT_OK) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < n; i++) piece[i].bytes = text->bytes + piece[i].at;
   qsort(piece, n, sizeof *piece, compare_pieces);
@@ -103,7 +126,7 @@ static weft_status take_nodes(weft_token_trie *trie, uint64_t n_nodes, uint32_t 
 static weft_status build_trie(weft_token_trie *trie, const weft_tokenizer *t, weft_text *text, trie_piece *piece) {
   uint32_t n = 0, n_ends;
   const int32_t *ends = weft_tokenizer_eog(t, &n_ends);
-  weft_status status = list_pieces(t, text, piece, &n);
+  weft_status status = list_pieces(t, text, piece, &n, &trie->markers);
   if (status != WEFT_OK) return status;
   trie->n_vocab = weft_tokenizer_n_vocab(t);
   status = take_nodes(trie, count_nodes(piece, n), n, trie->n_vocab, n_ends);
@@ -136,6 +159,13 @@ void weft_token_trie_close(weft_token_trie *trie) {
                        trie->first, trie->token, trie->node, trie->ends};
   for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) weft_free(all[i]);
   weft_free(trie);
+}
+
+uint32_t weft_token_trie_marker(const weft_token_trie *trie, const char *marker) {
+  for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
+    if (strcmp(weft_call_markers[i], marker) == 0 && (trie->markers >> i & 1) != 0) return WEFT_TRIE_MARKER + i;
+  }
+  return 0;
 }
 
 uint32_t weft_token_trie_bytes(const weft_token_trie *trie, int32_t token, uint8_t *out) {

@@ -2,11 +2,13 @@
 /* The bytes of a vocabulary as a tree: every token that prints text, by what it prints.
  *
  * Law: immutable after open, any number of threads. Nodes stand in the order of a walk that visits a node before its
- * children, so the nodes below node i are i + 1 .. end[i] - 1. Node 0 is the root and stands for no bytes. Tokens are
- * sorted by their bytes: those of node i are token[first[i]] .. token[first[i] + n of them - 1], and those of it and
- * all nodes below it are token[first[i]] .. token[first[end[i]] - 1]. Control tokens, unknown ones, ends of a
- * generation, markers of a chat and tokens that print nothing have no node: an answer that is held to a grammar never
- * has them, except the end of a generation. Tokens that are part of a character are nodes like any other. */
+ * children, so the nodes below node i are i + 1 .. end[i] - 1. Node 0 is the root and stands for no bytes. Tokens
+ * are sorted by their bytes: those of node i are token[first[i]] .. token[first[i] + n of them - 1], and those of it
+ * and all nodes below it are token[first[i]] .. token[first[end[i]] - 1]. Control tokens, unknown ones, ends of a
+ * generation, markers of a chat and tokens that print nothing have no node: an answer that is held to a grammar
+ * never has them, except the end of a generation. Tokens that are part of a character are nodes like any other.
+ * Markers of calls (weft_call_markers) that are special tokens of the vocabulary have nodes of one byte each, from
+ * WEFT_TRIE_MARKER on, which is a byte of no text: only a grammar of calls leads there. */
 #ifndef WEFT_MODEL_TOKEN_TRIE_H
 #define WEFT_MODEL_TOKEN_TRIE_H
 
@@ -16,7 +18,10 @@
 extern "C" {
 #endif
 
-enum { WEFT_TRIE_BYTES_MAX = 256 }; /* tokens that print more have no node */
+enum {
+  WEFT_TRIE_BYTES_MAX = 256, /* tokens that print more have no node */
+  WEFT_TRIE_MARKER = 0xF5    /* this byte and those above it are never part of UTF-8 */
+};
 
 typedef struct weft_token_trie {
   uint32_t n_nodes, n_tokens, n_vocab, depth_max;
@@ -30,6 +35,7 @@ typedef struct weft_token_trie {
   int32_t *ends;    /* [n_ends] tokens that end a generation */
   uint32_t n_ends;
   uint8_t alone[32]; /* bitset: bytes that are a token by themselves */
+  uint32_t markers;  /* bitset: those of weft_call_markers that have a node */
 } weft_token_trie;
 
 weft_status weft_token_trie_open(const weft_tokenizer *tokenizer, weft_token_trie **out, weft_error *error);
@@ -40,6 +46,9 @@ static inline uint32_t weft_token_trie_n(const weft_token_trie *trie, uint32_t n
   uint32_t next = node + 1 < trie->end[node] ? trie->first[node + 1] : trie->first[trie->end[node]];
   return next - trie->first[node];
 }
+
+/* The byte that stands for a marker of calls; 0: it is no token here, and its letters stand for it. */
+uint32_t weft_token_trie_marker(const weft_token_trie *trie, const char *marker);
 
 /* The bytes of a token that has a node: written to out[WEFT_TRIE_BYTES_MAX]; how many, 0: it has none. */
 uint32_t weft_token_trie_bytes(const weft_token_trie *trie, int32_t token, uint8_t *out);

@@ -29,11 +29,30 @@ static void read_text(const char *text) {
   sink += n;
 }
 
+static void read_name(const char *name) {
+  read_text(name);
+  REQUIRE(name[0] != 0 && strlen(name) <= 64);
+}
+
 static void read_prompt(const weft_prompt *p) {
   REQUIRE((p->turns != NULL) + (p->text != NULL) + (p->tokens != NULL) == 1);
   for (uint32_t i = 0; i < p->n_turns; i++) {
     read_text(p->turns[i].role);
     read_text(p->turns[i].content);
+    for (uint32_t k = 0; k < p->turns[i].n_calls; k++) {
+      const weft_tool_call *call = &p->turns[i].calls[k];
+      read_name(call->name);
+      if (call->id != NULL) read_text(call->id);
+      if (call->arguments != NULL) read_text(call->arguments);
+    }
+    if (p->turns[i].call_id != NULL) read_text(p->turns[i].call_id);
+    if (p->turns[i].name != NULL) read_name(p->turns[i].name);
+    if (p->turns[i].thinking != NULL) read_text(p->turns[i].thinking);
+  }
+  for (uint32_t i = 0; i < p->n_tools; i++) {
+    read_name(p->tools[i].name);
+    if (p->tools[i].description != NULL) read_text(p->tools[i].description);
+    if (p->tools[i].parameters != NULL) read_text(p->tools[i].parameters);
   }
   if (p->text != NULL) {
     read_text(p->text);

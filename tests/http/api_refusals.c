@@ -62,6 +62,9 @@ static const bad_body bad_chats[] = {
     {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":\"x\"}]}]}", 400, "messages[0].content", "type"},
     /* what is not done */
     {"{" USER ",\"tools\":[{\"type\":\"function\"}]}", 400, "tools[0].function", "must be an object"},
+    {"{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}", 400, NULL, "no place for tools"},
+    {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}]}", 400, NULL,
+     "has calls, which the chat template of weft-demo has no place for"},
     {"{" USER ",\"functions\":[{}]}", 400, "functions", "tools and tool_choice"},
     {"{" USER ",\"tool_choice\":\"required\"}", 400, "tool_choice", "declares nothing"},
     {"{" USER ",\"response_format\":{\"type\":\"xml\"}}", 400, "response_format", "xml"},

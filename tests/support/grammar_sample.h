@@ -27,7 +27,7 @@ static inline bool grammar_world_ready(grammar_world *w) {
 
 /* All bytes; tokens of several, across the borders of JSON's parts and of characters; control tokens that no mask may
  * have. In the alphabet of gpt2, where G with a dot is a blank, A with a tilde the byte C3. */
-static inline bool grammar_world_small(grammar_world *w) {
+static inline bool grammar_world_with(grammar_world *w, const char *const *specials, uint32_t n_specials) {
   static const char *const words[] = {"true",
                                       "false",
                                       "null",
@@ -59,10 +59,15 @@ static inline bool grammar_world_small(grammar_world *w) {
   fixture_gpt2(&f, "qwen2");
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) (void)fixture_token(&f, words[i], FIXTURE_NORMAL);
   (void)fixture_token(&f, "<think>", FIXTURE_USER);
+  for (uint32_t i = 0; i < n_specials; i++) (void)fixture_token(&f, specials[i], FIXTURE_USER);
   gguf_writer_u32(&f.writer, "tokenizer.ggml.eos_token_id", fixture_token(&f, "<|end|>", FIXTURE_CONTROL));
   bool ok = fixture_open(&f, &w->tokenizer, &error) == WEFT_OK;
   fixture_close(&f);
   return ok && grammar_world_ready(w);
+}
+
+static inline bool grammar_world_small(grammar_world *w) {
+  return grammar_world_with(w, NULL, 0);
 }
 
 static inline bool grammar_world_open(grammar_world *w, const char *path) {

@@ -447,6 +447,42 @@ static void test_refused_memory(void **state) {
   world_close(&w);
 }
 
+/* Markers of calls that are control tokens are hidden, until calls are looked for; other control tokens stay hidden. */
+static void test_call_markers(void **state) {
+  static const char *const specials[] = {"<tool_call>", "</tool_call>", "<|im_start|>", "<|im_end|>"};
+  static const char template[] = "{{ messages[0].content }}{% if tools %}<tool_call>{% endif %}",
+                    answer[] = "a<|im_start|><tool_call>b</tool_call>c";
+  world w = {0};
+  weft_error error = {{0}};
+  (void)state;
+  fixture_gpt2(&w.f, "qwen2");
+  for (uint32_t i = 0; i < 4; i++) (void)fixture_token(&w.f, specials[i], FIXTURE_CONTROL);
+  if (fixture_open(&w.f, &w.t, &error) != WEFT_OK) fail_msg("%s", error.text);
+  const weft_bytes bytes = {template, strlen(template)};
+  if (weft_chat_open(w.f.gguf, w.t, bytes, "here", &w.chat, &error) != WEFT_OK) fail_msg("%s", error.text);
+  assert_int_equal(weft_chat_call_form(w.chat), WEFT_CALLS_HERMES);
+  assert_true(weft_chat_tells_tools(w.chat) && !weft_chat_tells_calls(w.chat));
+  for (int shows = 0; shows < 2; shows++) {
+    weft_chat_stream s;
+    weft_tokens tokens = {0};
+    weft_text all = {0};
+    bool thinking;
+    assert_int_equal(weft_tokenizer_encode(w.t, answer, strlen(answer), WEFT_ENCODE_PARSE_SPECIAL, &tokens, &error),
+                     WEFT_OK);
+    weft_chat_stream_open(&s, w.chat, w.t, 0, false);
+    s.shows_calls = shows == 1;
+    for (uint32_t i = 0; i < tokens.n; i++) {
+      assert_int_equal(weft_chat_stream_push(&s, tokens.ids[i], &all, &thinking, NULL), WEFT_OK);
+    }
+    assert_int_equal(weft_chat_stream_flush(&s, &all, &thinking, NULL), WEFT_OK);
+    assert_string_equal(all.bytes, shows == 0 ? "abc" : "a<tool_call>b</tool_call>c");
+    weft_chat_stream_close(&s);
+    weft_text_free(&all);
+    weft_tokens_free(&tokens);
+  }
+  world_close(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_gemma4_oldest_template), cmocka_unit_test(test_gemma4_later_templates),
@@ -454,7 +490,7 @@ int main(void) {
       cmocka_unit_test(test_refuses_templates),      cmocka_unit_test(test_tools),
       cmocka_unit_test(test_refuses_messages),       cmocka_unit_test(test_text_never_becomes_structure),
       cmocka_unit_test(test_stream_gemma4),          cmocka_unit_test(test_stream_qwen3),
-      cmocka_unit_test(test_refused_memory),
+      cmocka_unit_test(test_refused_memory),         cmocka_unit_test(test_call_markers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: MIT */
+/* Calls of tools in the choices of an answer.
+ *
+ * Law: text of a choice goes through its reader, and what comes out is content (weft_choice.text) or calls
+ * (weft_choice.call); nothing else writes calls. Thinking is not looked at. With one_call, calls after the first are
+ * read and left out. Everything that a choice gives is the same whether it is streamed or not. */
+#ifndef WEFT_API_ANSWER_CALLS_H
+#define WEFT_API_ANSWER_CALLS_H
+
+#include "api/stream.h"
+#include "model/calls.h"
+
+/* What the choices of an answer may call: a copy of the request's tools, shared by their readers. */
+typedef struct answer_tools {
+  weft_callable *callable;
+  uint32_t n;
+  weft_text bytes; /* what it points into */
+} answer_tools;
+
+/* Once the choices have their generations. NO_MEMORY; closing is the answer's in any case. */
+weft_status answer_calls_open(weft_answer *answer, const weft_gen *gen);
+void answer_calls_close(weft_answer *answer);
+/* More text of a choice. NO_MEMORY: text was lost. */
+weft_status answer_calls_push(weft_choice *choice, const char *text, size_t n);
+/* The text has ended. */
+weft_status answer_calls_end(weft_choice *choice);
+/* Whether there is something of a call to send; and that it was sent. */
+bool answer_calls_waiting(const weft_choice *choice);
+void answer_calls_sent(weft_choice *choice);
+/* The content of a canvas as it stands, after what the choice was given so far. */
+weft_status answer_calls_canvas(const weft_choice *choice, const char *text, size_t n, weft_text *out);
+
+#endif

@@ -1,0 +1,12 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of api/ may ask of a generation besides what weft.h has. */
+#ifndef WEFT_API_GENERATION_H
+#define WEFT_API_GENERATION_H
+
+#include "api/weft.h"
+#include "model/calls.h"
+
+/* Whether its answer may hold calls of tools, and how they are written in its text. */
+bool weft_generation_calls(const weft_generation *generation, weft_call_form *form);
+
+#endif

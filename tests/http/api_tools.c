@@ -1,0 +1,394 @@
+/* SPDX-License-Identifier: MIT */
+/* Tools over HTTP: prompts with declarations, calls and results; answers that must be calls, streamed and whole;
+ * what is refused. The demo models were not taught to call: grammars make them, and a bias where the choice is
+ * theirs. */
+#include "tests/support/http_conversation.h"
+#include "tests/support/schema_check.h"
+
+#define CHAT   "/v1/chat/completions"
+#define JSON   "\"model\":\"weft-demo\",\"mode\":\"autoregressive\","
+#define HERMES "\"model\":\"weft-demo-ar\","
+#define USER   "\"messages\":[{\"role\":\"user\",\"content\":\"Who is Dan?\"}]"
+#define SCHEMA                                                                                                         \
+  "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":6},\"age\":{\"type\":\"integer\"," \
+  "\"minimum\":0,\"maximum\":99}},\"required\":[\"name\"],\"additionalProperties\":false}"
+#define FIND \
+  "{\"type\":\"function\",\"function\":{\"name\":\"find\",\"description\":\"Finds.\",\"parameters\":" SCHEMA "}}"
+#define STRICT "{\"type\":\"function\",\"function\":{\"name\":\"find\",\"strict\":true,\"parameters\":" SCHEMA "}}"
+#define GET_TIME                                                                                    \
+  "{\"type\":\"function\",\"function\":{\"name\":\"get_time\",\"parameters\":{\"type\":\"object\"," \
+  "\"properties\":{},\"additionalProperties\":false}}}"
+#define TOOLS "\"tools\":[" FIND "," GET_TIME "]"
+
+static talk server;
+
+static int open_server(void **state) {
+  const char *models[] = {DEMO_MODEL, DEMO_AR_MODEL};
+  const char *templates[] = {"weft-demo=" WEFT_SOURCE_DIR "/tests/golden/chat/tools-json.jinja",
+                             "weft-demo-ar=" WEFT_SOURCE_DIR "/tests/golden/chat/tools-hermes.jinja"};
+  weft_open_options options = {.models = models,
+                               .n_models = 2,
+                               .threads = 2,
+                               .kv_bytes = 16 << 20,
+                               .context = 1024,
+                               .chat_templates = templates,
+                               .n_chat_templates = 2,
+                               .quiet = true};
+  weft_server_options where = {.body_mib = 1};
+  (void)state;
+  talk_open(&server, &options, &where);
+  return 0;
+}
+
+static int close_server(void **state) {
+  (void)state;
+  talk_close(&server);
+  return 0;
+}
+
+/* ---- answers ---- */
+
+/* A call is of a declared function, and its arguments fit. */
+static void check_call(const char *name, const char *arguments) {
+  json_t *value = json_loads(arguments, 0, NULL), *schema = json_loads(SCHEMA, 0, NULL);
+  if (!json_is_object(value)) fail_msg("the arguments '%s' are no object", arguments);
+  if (strcmp(name, "find") == 0) {
+    if (!schema_check(schema, schema, value)) fail_msg("'%s' does not fit", arguments);
+  } else {
+    assert_string_equal(name, "get_time");
+    assert_int_equal(json_object_size(value), 0);
+  }
+  json_decref(value);
+  json_decref(schema);
+}
+
+static void check_content(const char *content) {
+  assert_null(strstr(content, "<tool_call"));
+  assert_null(strstr(content, "</tool_call"));
+}
+
+/* The calls of a whole answer as "name arguments\n" each. */
+static void read_whole(json_t *choice, weft_text *out) {
+  json_t *calls = at(choice, "message.tool_calls");
+  assert_string_equal(text_at(choice, "finish_reason"), "tool_calls");
+  assert_true(json_is_null(at(choice, "message.content")));
+  assert_true(json_array_size(calls) > 0);
+  for (size_t i = 0; i < json_array_size(calls); i++) {
+    json_t *call = json_array_get(calls, i);
+    assert_string_equal(text_at(call, "type"), "function");
+    assert_int_equal(strncmp(text_at(call, "id"), "call_", 5), 0);
+    check_call(text_at(call, "function.name"), text_at(call, "function.arguments"));
+    weft_text_printf(out, "%s %s\n", text_at(call, "function.name"), text_at(call, "function.arguments"));
+  }
+}
+
+/* The same out of a stream: the name comes first and once, arguments in pieces, content never. */
+static void read_stream(const char *body, weft_text *out) {
+  json_t *events = talk_stream(server.port, CHAT, body);
+  size_t n = json_array_size(events), n_pieces = 0;
+  json_int_t last = -1;
+  const char *finish = NULL;
+  for (size_t i = 0; i + 1 < n; i++) {
+    json_t *choice = at(json_array_get(events, i), "data.choices.0"), *calls = at(choice, "delta.tool_calls");
+    const char *content = json_string_value(at(choice, "delta.content"));
+    if (content != NULL) assert_string_equal(content, "");
+    if (json_is_string(at(choice, "finish_reason"))) finish = text_at(choice, "finish_reason");
+    for (size_t k = 0; k < json_array_size(calls); k++) {
+      json_t *call = json_array_get(calls, k);
+      if (json_string_value(at(call, "function.name")) != NULL) {
+        assert_int_equal(int_at(call, "index"), ++last);
+        assert_non_null(json_string_value(at(call, "id")));
+        assert_string_equal(text_at(call, "type"), "function");
+        weft_text_printf(out, "%s%s ", last > 0 ? "\n" : "", text_at(call, "function.name"));
+      }
+      assert_int_equal(int_at(call, "index"), last);
+      weft_text_puts(out, text_at(call, "function.arguments"));
+      n_pieces += 1;
+    }
+  }
+  weft_text_puts(out, "\n");
+  assert_true(n_pieces > (size_t)last + 1);
+  assert_non_null(finish);
+  assert_string_equal(finish, "tool_calls");
+  json_decref(events);
+}
+
+static void calls_that_must_be(void **state) {
+  static const struct {
+    const char *model, *fields;
+    bool one, find;
+  } rows[] = {
+      {JSON, TOOLS ",\"tool_choice\":\"required\"", false, false},
+      {HERMES, TOOLS ",\"tool_choice\":\"required\"", false, false},
+      {JSON, TOOLS ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false", true, false},
+      {HERMES, TOOLS ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false", true, false},
+      {JSON, TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"find\"}}", true, true},
+      {HERMES, TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"find\"}}", true, true},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (int seed = 1; seed <= 2; seed++) {
+      weft_text body = {0}, whole = {0}, streamed = {0};
+      weft_text_printf(&body, "{%s%s,%s,\"max_tokens\":200,\"temperature\":0.7,\"seed\":%d,\"stream\":false}",
+                       rows[i].model, USER, rows[i].fields, seed);
+      json_t *answer = talk_json(server.port, CHAT, body.bytes);
+      read_whole(at(answer, "choices.0"), &whole);
+      if (rows[i].one) assert_int_equal(json_array_size(at(answer, "choices.0.message.tool_calls")), 1);
+      if (rows[i].find) assert_int_equal(strncmp(whole.bytes, "find ", 5), 0);
+      json_decref(answer);
+      body.n -= strlen("false}");
+      weft_text_puts(&body, "true}");
+      read_stream(body.bytes, &streamed);
+      assert_string_equal(whole.bytes, streamed.bytes);
+      weft_text_free(&body);
+      weft_text_free(&whole);
+      weft_text_free(&streamed);
+    }
+  }
+}
+
+/* Every choice has its own calls, with ids of their own. */
+static void choices_call_for_themselves(void **state) {
+  (void)state;
+  json_t *answer = talk_json(server.port, CHAT,
+                             "{" HERMES USER "," TOOLS
+                             ",\"tool_choice\":\"required\",\"n\":3,\"max_tokens\":120,"
+                             "\"parallel_tool_calls\":false,\"seed\":4}");
+  weft_text text = {0};
+  for (int i = 0; i < 3; i++) {
+    char path[32];
+    (void)snprintf(path, sizeof path, "choices.%d", i);
+    read_whole(at(answer, path), &text);
+  }
+  assert_string_not_equal(text_at(answer, "choices.0.message.tool_calls.0.id"),
+                          text_at(answer, "choices.1.message.tool_calls.0.id"));
+  json_decref(answer);
+  weft_text_free(&text);
+}
+
+/* Where the choice is the model's it answers in text; a strict tool is called as its schema says once the call
+ * opens. */
+static void the_model_decides(void **state) {
+  (void)state;
+  static const char *const bodies[] = {
+      "{" HERMES USER "," TOOLS ",\"max_tokens\":20,\"temperature\":0}",
+      "{" HERMES USER ",\"tools\":[" STRICT "],\"max_tokens\":20,\"temperature\":0}",
+      "{" HERMES USER "," TOOLS ",\"max_tokens\":20,\"temperature\":0,\"tool_choice\":\"none\"}",
+      "{\"model\":\"weft-demo\",\"mode\":\"diffusion\"," USER "," TOOLS ",\"max_tokens\":32,\"seed\":1}"};
+  for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+    json_t *answer = talk_json(server.port, CHAT, bodies[i]);
+    assert_null(at(answer, "choices.0.message.tool_calls"));
+    check_content(text_at(answer, "choices.0.message.content"));
+    assert_string_not_equal(text_at(answer, "choices.0.finish_reason"), "tool_calls");
+    json_decref(answer);
+  }
+  json_t *ids =
+      talk_json(server.port, "/tokenize", "{\"model\":\"weft-demo\",\"prompt\":\"{\",\"add_special_tokens\":false}");
+  weft_text body = {0}, text = {0};
+  assert_int_equal(int_at(ids, "count"), 1);
+  weft_text_printf(&body,
+                   "{" JSON USER ",\"tools\":[" STRICT "," GET_TIME
+                   "],\"parallel_tool_calls\":false,"
+                   "\"max_tokens\":100,\"seed\":2,\"logit_bias\":{\"%d\":100}}",
+                   (int)int_at(ids, "tokens.0"));
+  json_t *answer = talk_json(server.port, CHAT, body.bytes);
+  read_whole(at(answer, "choices.0"), &text);
+  json_decref(answer);
+  json_decref(ids);
+  weft_text_free(&body);
+  weft_text_free(&text);
+}
+
+/* A call that max_tokens cuts off is a call, its arguments are cut, and the end says length. A grammar never is. */
+static void calls_that_are_cut(void **state) {
+  (void)state;
+  talk_answer a =
+      talk_ask(server.port, "POST", CHAT, "{" HERMES USER "," TOOLS ",\"tool_choice\":\"required\",\"max_tokens\":4}");
+  assert_int_equal(a.code, 400);
+  assert_non_null(strstr(a.body.bytes, "raise max_tokens"));
+  talk_answer_free(&a);
+}
+
+/* Gemma's form is not JSON: calls that must be are written as JSON there, and a strict tool in a free answer is refused. */
+static void a_form_that_is_not_held(void **state) {
+  const char *models[] = {DEMO_AR_MODEL}, *templates[] = {WEFT_SOURCE_DIR "/tests/golden/chat/gemma4.jinja"};
+  weft_open_options options = {.models = models,
+                               .n_models = 1,
+                               .threads = 2,
+                               .kv_bytes = 8 << 20,
+                               .context = 1024,
+                               .chat_templates = templates,
+                               .n_chat_templates = 1,
+                               .quiet = true};
+  weft_server_options where = {.body_mib = 1};
+  weft_text text = {0};
+  talk gemma;
+  (void)state;
+  talk_open(&gemma, &options, &where);
+  talk_answer a = talk_ask(gemma.port, "POST", CHAT, "{" USER ",\"tools\":[" STRICT "]}");
+  assert_int_equal(a.code, 400);
+  assert_non_null(strstr(a.body.bytes, "writes calls in the form gemma"));
+  talk_answer_free(&a);
+  json_t *answer = talk_json(gemma.port, CHAT,
+                             "{" USER ",\"tools\":[" FIND
+                             "],\"tool_choice\":\"required\",\"parallel_tool_calls\":false,"
+                             "\"max_tokens\":120,\"seed\":1}");
+  read_whole(at(answer, "choices.0"), &text);
+  json_decref(answer);
+  weft_text_free(&text);
+  talk_close(&gemma);
+}
+
+/* ---- prompts ---- */
+
+/* The prompt of a body as text. */
+static char *prompt_of(const char *fields) {
+  weft_text body = {0};
+  weft_text_printf(&body, "{%s}", fields);
+  json_t *tokens = talk_json(server.port, "/tokenize", body.bytes);
+  weft_text_clear(&body);
+  char *ids = json_dumps(at(tokens, "tokens"), 0);
+  weft_text_printf(&body, "{" HERMES "\"tokens\":%s}", ids);
+  json_t *text = talk_json(server.port, "/detokenize", body.bytes);
+  char *out = strdup(text_at(text, "prompt"));
+  json_decref(tokens);
+  json_decref(text);
+  weft_text_free(&body);
+  free(ids);
+  return out;
+}
+
+static void prompts_hold_tools_and_calls(void **state) {
+  (void)state;
+  char *text =
+      prompt_of(HERMES
+                "\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"},{\"role\":\"assistant\",\"content\":null,"
+                "\"tool_calls\":[{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"find\","
+                "\"arguments\":\"{\\\"name\\\": \\\"Dan\\\", \\\"age\\\": 3}\"}}]},{\"role\":\"tool\","
+                "\"tool_call_id\":\"c1\",\"content\":\"not found\"}]," TOOLS);
+  assert_non_null(strstr(text,
+                         "<|turn>system\n{\"type\": \"function\", \"function\": {\"name\": \"find\", \"description\": "
+                         "\"Finds.\", \"parameters\": {\"type\": \"object\""));
+  assert_non_null(strstr(text,
+                         "<|turn>user\nHi<turn|>\n<|turn>model\n<tool_call>{\"name\": \"find\", \"arguments\": "
+                         "{\"name\": \"Dan\", \"age\": 3}}</tool_call><turn|>\n<|turn>tool\nfind c1: not found"
+                         "<turn|>\n<|turn>model\n"));
+  free(text);
+}
+
+static size_t count_of(json_t *list, json_int_t id) {
+  size_t n = 0;
+  for (size_t i = 0; i < json_array_size(list); i++) n += json_integer_value(json_array_get(list, i)) == id ? 1 : 0;
+  return n;
+}
+
+/* Wherever text of a request stands in declarations, calls and results, it stays text. */
+static void text_of_tools_is_no_structure(void **state) {
+  static const char *const fields[] = {
+      "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
+      "\"f\","
+      "\"description\":\"%s\"}}]",
+      "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
+      "\"f\","
+      "\"parameters\":{\"type\":\"object\",\"properties\":{\"%s\":{\"enum\":[\"%s\"]}}}}}]",
+      "\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"%s\","
+      "\"function\":"
+      "{\"name\":\"f\",\"arguments\":\"{\\\"%s\\\":\\\"%s\\\"}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"%s\","
+      "\"content\":"
+      "\"%s\"}]"};
+  (void)state;
+  json_t *special = talk_json(server.port, "/tokenize",
+                              "{" HERMES "\"prompt\":\"<turn|>\",\"parse_special\":true,\"add_special_tokens\":false}");
+  json_int_t id = int_at(special, "tokens.0");
+  assert_int_equal(int_at(special, "count"), 1);
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    size_t n[2];
+    for (int k = 0; k < 2; k++) {
+      const char *w = k == 0 ? "plain" : "<turn|><|turn>system";
+      char inside[1024], body[1200];
+#pragma GCC diagnostic push
+#pragma GCC diagnostic ignored "-Wformat-nonliteral"
+#pragma GCC diagnostic ignored "-Wformat-extra-args"
+      (void)snprintf(inside, sizeof inside, fields[i], w, w, w, w, w);
+#pragma GCC diagnostic pop
+      (void)snprintf(body, sizeof body, "{" HERMES "%s}", inside);
+      json_t *tokens = talk_json(server.port, "/tokenize", body);
+      n[k] = count_of(at(tokens, "tokens"), id);
+      json_decref(tokens);
+    }
+    assert_true(n[0] > 0);
+    assert_int_equal(n[0], n[1]);
+  }
+  json_decref(special);
+}
+
+/* ---- refusals ---- */
+
+static void refusals(void **state) {
+#define TOOL(inside) "{" HERMES USER ",\"tools\":[{\"type\":\"function\",\"function\":{" inside "}}]}"
+#define TURN(inside) "{" HERMES "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}," inside "]}"
+#define CALL(inside) TURN("{\"role\":\"assistant\",\"tool_calls\":[" inside "]}")
+  static const struct {
+    const char *body, *param, *words;
+  } rows[] = {
+      {"{" HERMES USER ",\"tools\":5}", "tools", "a list"},
+      {"{" HERMES USER ",\"tools\":[5]}", "tools[0]", "\"type\": \"function\""},
+      {"{" HERMES USER ",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0]", "only functions"},
+      {TOOL(""), "tools[0].function.name", "a string"},
+      {TOOL("\"name\":\"\""), "tools[0].function.name", "1 to 64"},
+      {TOOL("\"name\":\"<tool_call>\""), "tools[0].function.name", "1 to 64"},
+      {TOOL("\"name\":\"two words\""), "tools[0].function.name", "1 to 64"},
+      {TOOL("\"name\":\"a2345678901234567890123456789012345678901234567890123456789012345\""), "tools[0].function.name",
+       "1 to 64"},
+      {TOOL("\"name\":\"f\",\"description\":5"), "tools[0].function.description", "a string"},
+      {TOOL("\"name\":\"f\",\"parameters\":[]"), "tools[0].function.parameters", "a JSON schema"},
+      {TOOL("\"name\":\"f\",\"strict\":1"), "tools[0].function.strict", "true or false"},
+      {"{" HERMES USER ",\"tools\":[" FIND "," FIND "]}", "tools", "the same name"},
+      {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"any\"}", "tool_choice", "\"required\""},
+      {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"x\"}}", "tool_choice", "may be"},
+      {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}",
+       "tool_choice.function.name", "'h', which is not among tools"},
+      {"{" HERMES USER "," TOOLS ",\"parallel_tool_calls\":1}", "parallel_tool_calls", "true or false"},
+      {"{" HERMES USER "," TOOLS ",\"response_format\":{\"type\":\"json_object\"}}", NULL, "beside tools"},
+      {"{" HERMES USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"not\":{}}}}],"
+       "\"tool_choice\":\"required\"}",
+       NULL, "schema of f at #: the keyword 'not'"},
+      {"{\"model\":\"weft-demo\"," USER "," TOOLS ",\"tool_choice\":\"required\"}", NULL, "by diffusion"},
+      {"{\"model\":\"weft-demo\"," USER ",\"tools\":[" STRICT "]}", NULL, "by diffusion"},
+      {CALL("5"), "messages[1].tool_calls[0]", "an object"},
+      {CALL("{\"function\":{\"name\":\"a b\"}}"), "messages[1].tool_calls[0].function.name", "1 to 64"},
+      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":{}}}"), "messages[1].tool_calls[0].function.arguments",
+       "as a string"},
+      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"[1]\"}}"), NULL,
+       "messages[1].tool_calls[0].function.arguments must be a JSON object"},
+      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\"}}"), NULL, "must be a JSON object as text: "},
+      {TURN("{\"role\":\"user\",\"content\":\"y\",\"tool_calls\":[{}]}"), "messages[1].tool_calls",
+       "only the assistant"},
+      {TURN("{\"role\":\"tool\",\"content\":\"y\",\"tool_call_id\":5}"), "messages[1].tool_call_id", "a string"},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    talk_answer a = talk_ask(server.port, "POST", CHAT, rows[i].body);
+    if (a.code != 400) fail_msg("%s gave %d: %s", rows[i].body, a.code, a.body.bytes);
+    json_t *root = json_loads(a.body.bytes, 0, NULL);
+    if (strstr(text_at(root, "error.message"), rows[i].words) == NULL) fail_msg("%s: %s", rows[i].body, a.body.bytes);
+    const char *param = json_string_value(at(root, "error.param"));
+    if (rows[i].param != NULL && (param == NULL || strcmp(param, rows[i].param) != 0)) fail_msg("%s", a.body.bytes);
+    json_decref(root);
+    talk_answer_free(&a);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(refusals),
+      cmocka_unit_test(prompts_hold_tools_and_calls),
+      cmocka_unit_test(calls_that_must_be),
+      cmocka_unit_test(choices_call_for_themselves),
+      cmocka_unit_test(the_model_decides),
+      cmocka_unit_test(calls_that_are_cut),
+      cmocka_unit_test(text_of_tools_is_no_structure),
+      cmocka_unit_test(a_form_that_is_not_held),
+  };
+  return cmocka_run_group_tests(tests, open_server, close_server);
+}

@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: MIT */
+/* Grammars of calls: what they give is read as calls, whole, of what was declared, with arguments that fit; free
+ * text stays text; with markers that are tokens and with markers that are letters. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/calls.h"
+#include "model/grammar_internal.h"
+#include "tests/support/grammar_sample.h"
+#include "tests/support/schema_check.h"
+
+#define SCHEMA                                                         \
+  "{\"type\":\"object\",\"properties\":{\"text\":{\"$ref\":\"#/$defs/" \
+  "word\"},\"n\":{\"type\":\"integer\",\"maximum\":9}},"               \
+  "\"required\":[\"text\"],\"additionalProperties\":false,\"$defs\":{\"word\":{\"type\":\"string\",\"maxLength\":4}}}"
+
+static const weft_callable tools[] = {{"find", SCHEMA}, {"get_time", NULL}};
+
+typedef struct seen {
+  weft_text content, arguments;
+  char name[65];
+  uint32_t n_calls;
+} seen;
+
+static void take_content(void *self, const char *text, size_t n) {
+  weft_text_append(&((seen *)self)->content, text, n);
+}
+
+static void take_begin(void *self, const char *name, size_t n) {
+  seen *s = self;
+  (void)snprintf(s->name, sizeof s->name, "%.*s", (int)n, name);
+  s->n_calls += 1;
+  weft_text_clear(&s->arguments);
+}
+
+static void take_arguments(void *self, const char *text, size_t n) {
+  weft_text_append(&((seen *)self)->arguments, text, n);
+}
+
+static void take_end(void *self, bool whole) {
+  seen *s = self;
+  assert_true(whole);
+  json_t *value = json_loadb(s->arguments.bytes, s->arguments.n, 0, NULL), *schema = json_loads(SCHEMA, 0, NULL);
+  assert_true(strcmp(s->name, "find") == 0 || strcmp(s->name, "get_time") == 0);
+  if (!json_is_object(value)) fail_msg("%s", s->arguments.bytes);
+  if (strcmp(s->name, "find") == 0 && !schema_check(schema, schema, value)) fail_msg("%s", s->arguments.bytes);
+  json_decref(value);
+  json_decref(schema);
+}
+
+/* Marks of calls as tokens of their own, or not. */
+static const char *const markers[] = {"<tool_call>", "</tool_call>", "[TOOL_CALLS]", "<|python_tag|>", "<|tool_call>"};
+
+static void check_answers(grammar_world *w, weft_call_form form, bool free_text, bool several, uint32_t n_rounds) {
+  char text[1024];
+  weft_grammar *g;
+  weft_error error = {{0}};
+  uint32_t n_called = 0;
+  (void)snprintf(text, sizeof text,
+                 "{\"form\":\"%s\",\"free\":%s,\"several\":%s,\"tools\":[{\"name\":\"find\",\"parameters\":" SCHEMA
+                 "},{\"name\":\"get_time\"}]}",
+                 weft_call_form_name(form), free_text ? "true" : "false", several ? "true" : "false");
+  if (weft_grammar_compile(WEFT_GRAMMAR_CALLS, text, strlen(text), w->trie, &g, NULL, &error) != WEFT_OK) {
+    fail_msg("%s", error.text);
+  }
+  for (uint32_t i = 0; i < n_rounds; i++) {
+    weft_text answer = {0};
+    uint32_t n_tokens;
+    const char *wrong = grammar_sample(w, g, i * 31 + 1, weft_grammar_shortest(g) + i % 5 * 80, &answer, &n_tokens);
+    if (wrong != NULL) fail_msg("%s", wrong);
+    seen s = {0};
+    const weft_call_sink sink = {&s, take_content, take_begin, take_arguments, take_end};
+    weft_call_reader reader;
+    weft_call_reader_open(&reader, form, tools, 2);
+    assert_int_equal(weft_call_reader_push(&reader, answer.bytes == NULL ? "" : answer.bytes, answer.n, &sink),
+                     WEFT_OK);
+    assert_int_equal(weft_call_reader_end(&reader, &sink), WEFT_OK);
+    weft_call_reader_close(&reader);
+    if (!free_text) assert_true(s.content.n == 0 && s.n_calls > 0);
+    if (!several) assert_in_range(s.n_calls, 0, 1);
+    n_called += s.n_calls;
+    weft_text_free(&s.content);
+    weft_text_free(&s.arguments);
+    weft_text_free(&answer);
+  }
+  if (!free_text && several) assert_true(n_called > n_rounds);
+  weft_grammar_unref(g);
+}
+
+static void answers_are_calls(void **state) {
+  static const weft_call_form forms[] = {WEFT_CALLS_JSON, WEFT_CALLS_HERMES, WEFT_CALLS_LLAMA, WEFT_CALLS_MISTRAL};
+  (void)state;
+  for (uint32_t special = 0; special < 2; special++) {
+    grammar_world w;
+    assert_true(grammar_world_with(&w, markers, special == 0 ? 0 : 5));
+    for (uint32_t f = 0; f < 4; f++) {
+      for (uint32_t kind = 0; kind < 4; kind++) check_answers(&w, forms[f], kind / 2 == 1, kind % 2 == 1, 40);
+    }
+    grammar_world_close(&w);
+  }
+}
+
+static bool takes(grammar_world *w, const weft_grammar *g, const char *const *words) {
+  weft_matcher m;
+  weft_matcher_begin(&m, g);
+  for (; *words != NULL; words++) {
+    int32_t special = weft_tokenizer_find(w->tokenizer, *words);
+    if (special > 255 && !weft_matcher_take(&m, w->scratch, special)) return false;
+    for (const char *at = special > 255 ? "" : *words; *at != 0; at++) {
+      if (!weft_matcher_take(&m, w->scratch, (int32_t)(uint8_t)*at)) return false;
+    }
+  }
+  return weft_matcher_may_end(&m, w->scratch);
+}
+
+#define CALL "\n{\"name\": \"find\", \"arguments\": {\"text\": \"a\"}}\n"
+
+/* Free text may have all but the letters of the marker; a marker is the token where there is one. */
+static void free_text_and_markers(void **state) {
+  static const char grammar[] =
+      "{\"form\":\"hermes\",\"free\":true,\"several\":false,\"tools\":[{\"name\":\"find\",\"parameters\":" SCHEMA "}]}";
+  static const struct {
+    const char *words[5];
+    bool letters, tokens; /* whether it is allowed where markers are letters; where they are tokens */
+  } rows[] = {{{""}, true, true},
+              {{"Hello <tool_ <<tool_call <tool_call"}, true, true},
+              {{"<tool_call>"}, false, false},
+              {{"a<tool_call>b"}, false, false},
+              {{"Now: ", "<tool_call>", CALL, "</tool_call>"}, true, true},
+              {{"Now: ", "<tool_call>", "\n{\"name\": \"find\", \"arguments\": {}}\n", "</tool_call>"}, false, false},
+              {{"<tool_call>", CALL}, false, false},
+              {{"<tool_call>", CALL, "</tool_call>", "more"}, false, false}};
+  (void)state;
+  for (uint32_t special = 0; special < 2; special++) {
+    grammar_world w;
+    weft_grammar *g;
+    weft_error error = {{0}};
+    assert_true(grammar_world_with(&w, markers, special == 0 ? 0 : 5));
+    if (weft_grammar_compile(WEFT_GRAMMAR_CALLS, grammar, strlen(grammar), w.trie, &g, NULL, &error) != WEFT_OK) {
+      fail_msg("%s", error.text);
+    }
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+      bool allowed = takes(&w, g, rows[i].words);
+      if (allowed != (special == 0 ? rows[i].letters : rows[i].tokens)) fail_msg("row %zu, special %u", i, special);
+    }
+    weft_grammar_unref(g);
+    grammar_world_close(&w);
+  }
+}
+
+static void refusals(void **state) {
+  static const struct {
+    const char *text, *words;
+  } rows[] = {
+      {"{}", "a form and tools"},
+      {"{\"form\":\"gemma\",\"tools\":[{\"name\":\"f\"}]}", "a form and tools"},
+      {"{\"form\":\"json\",\"tools\":[]}", "a form and tools"},
+      {"{\"form\":\"json\",\"tools\":[{}]}", "a name"},
+      {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"not\":{}}}]}", "schema of f at #: the keyword"},
+      {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"$ref\":\"#/a\"}}]}", "schema of f"}};
+  grammar_world w;
+  (void)state;
+  assert_true(grammar_world_small(&w));
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    weft_grammar *g;
+    weft_error error = {{0}};
+    weft_status status =
+        weft_grammar_compile(WEFT_GRAMMAR_CALLS, rows[i].text, strlen(rows[i].text), w.trie, &g, NULL, &error);
+    assert_int_not_equal(status, WEFT_OK);
+    if (strstr(error.text, rows[i].words) == NULL) fail_msg("%s", error.text);
+  }
+  grammar_world_close(&w);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(answers_are_calls), cmocka_unit_test(free_text_and_markers),
+                                     cmocka_unit_test(refusals)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
