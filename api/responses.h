@@ -22,4 +22,6 @@ weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const
 void weft_responses_put_items(const weft_gen *gen, weft_text *out);
 void weft_responses_put_echo(const weft_gen *gen, weft_text *out);
 
+extern const weft_dialect weft_openai_responses;
+
 #endif

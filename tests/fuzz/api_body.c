@@ -34,6 +34,18 @@ static void read_prompt(const weft_prompt *p) {
   for (uint32_t i = 0; i < p->n_turns; i++) {
     read_text(p->turns[i].role);
     read_text(p->turns[i].content);
+    if (p->turns[i].thinking != NULL) read_text(p->turns[i].thinking);
+    if (p->turns[i].call_id != NULL) read_text(p->turns[i].call_id);
+    if (p->turns[i].name != NULL) read_text(p->turns[i].name);
+    for (uint32_t k = 0; k < p->turns[i].n_calls; k++) {
+      read_text(p->turns[i].calls[k].name);
+      if (p->turns[i].calls[k].id != NULL) read_text(p->turns[i].calls[k].id);
+      if (p->turns[i].calls[k].arguments != NULL) read_text(p->turns[i].calls[k].arguments);
+    }
+  }
+  for (uint32_t i = 0; i < p->n_tools; i++) {
+    read_text(p->tools[i].name);
+    if (p->tools[i].parameters != NULL) read_text(p->tools[i].parameters);
   }
   if (p->text != NULL) {
     read_text(p->text);
