@@ -7,8 +7,8 @@
 #include "api/anthropic.h"
 #include "api/turns.h"
 
-/* {"type":"enabled","budget_tokens":N}, {"type":"adaptive"} or {"type":"disabled"}. The budget is a wish to the model that
- * Anthropic's own models may exceed; no model here knows of it. */
+/* {"type":"enabled","budget_tokens":N}, {"type":"adaptive"} or {"type":"disabled"}. The budget is a wish to the model
+ * that Anthropic's own models may exceed; no model here knows of it. */
 static weft_status read_thinking(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
   const char *type = json_string_value(json_object_get(value, "type"));
   bool on = type != NULL && (strcmp(type, "enabled") == 0 || strcmp(type, "adaptive") == 0);

@@ -268,7 +268,8 @@ static const field_row generate_fields[] = {
     WEFT_DIALECT_FIELDS,
 };
 
-/* A raw prompt is what the template would have made: its control tokens are tokens. Another one is a turn of the user. */
+/* A raw prompt is what the template would have made: its control tokens are tokens. Another one is a turn of the
+ * user. */
 static weft_status read_prompt(weft_gen *gen, weft_refusal *why) {
   const json_t *prompt = field_of(gen->json, "prompt"), *system = field_of(gen->json, "system"),
                *raw = field_of(gen->json, "raw");

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What a body of the OpenAI dialect says of tools: declarations, which of them the answer must call, and in messages the
- * calls that were made and what came of them.
+/* What a body of the OpenAI dialect says of tools: declarations, which of them the answer must call, and in messages
+ * the calls that were made and what came of them.
  *
  * Law: names are checked here and nowhere else, so what follows may print them as they are. JSON inside of strings
  * (arguments) is looked at where the prompt is made (api/prompt_tools.c), for all dialects alike. */

@@ -212,7 +212,8 @@ static weft_status read_result(turn_list *list, const json_t *item, const char *
   return read_content(list->gen, json_object_get(item, "output"), name, &list->turn[list->n - 1].content, why);
 }
 
-/* What the model thought: the texts of an item's content. Summaries and what is encrypted say nothing to a model here. */
+/* What the model thought: the texts of an item's content. Summaries and what is encrypted say nothing to a model
+ * here. */
 static weft_status read_reasoning_item(weft_gen *gen, const json_t *item, const char **out, weft_refusal *why) {
   weft_text text = {0};
   size_t i;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* OpenAI's responses over both demo models: what one says is what a chat completion of the same request says, whole or in
- * events; what is kept is found again, continued and deleted by its own tenant, and is not there for another. */
+/* OpenAI's responses over both demo models: what one says is what a chat completion of the same request says, whole or
+ * in events; what is kept is found again, continued and deleted by its own tenant, and is not there for another. */
 #include "tests/support/http_conversation.h"
 
 #define RESPONSES "/v1/responses"
@@ -21,7 +21,7 @@ static int open_server(void **state) {
 }
 
 static json_t *ask_chat(const char *model, const char *messages, const char *more) {
-  char fields[1024];
+  char fields[2048];
   (void)snprintf(fields, sizeof fields, "\"messages\":[%s]," SAMPLING "%s", messages, more);
   return talk_model(server.port, CHAT, model, fields);
 }

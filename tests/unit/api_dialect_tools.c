@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Tools in the dialects beside OpenAI's chat. What a body declares and what its history holds becomes the same request as
- * the chat body that says the same; calls of an answer look as each dialect has them, streamed or whole. */
+/* Tools in the dialects beside OpenAI's chat. What a body declares and what its history holds becomes the same request
+ * as the chat body that says the same; calls of an answer look as each dialect has them, streamed or whole. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
