@@ -44,12 +44,12 @@ void weft_anthropic_refusal(const weft_refusal *why, const char *id, weft_text *
 /* ---- answers ---- */
 
 /* The block that a stream is in. */
-typedef enum block_kind { NO_BLOCK, TEXT_BLOCK, THINKING_BLOCK } block_kind;
+typedef enum block_kind { NO_BLOCK, TEXT_BLOCK, THINKING_BLOCK, CALL_BLOCK } block_kind;
 
 typedef struct anthropic_stream {
   block_kind block;
   uint32_t n_blocks; /* begun */
-  bool has_text;     /* one of them was of text */
+  bool has_content;  /* one of them was of text, or a call */
 } anthropic_stream;
 
 static void put_head(const weft_answer *a, weft_text *out) {
@@ -75,9 +75,10 @@ static void put_usage_of(const weft_answer *a, weft_text *out) {
 static void put_stop(const weft_choice *c, weft_text *out) {
   bool sequence = strcmp(c->finish, "stop") == 0 && c->stop != NULL;
   weft_text_printf(out, "\"stop_reason\":\"%s\",\"stop_sequence\":",
-                   sequence                           ? "stop_sequence"
-                   : strcmp(c->finish, "length") == 0 ? "max_tokens"
-                                                      : "end_turn");
+                   sequence                               ? "stop_sequence"
+                   : strcmp(c->finish, "length") == 0     ? "max_tokens"
+                   : strcmp(c->finish, "tool_calls") == 0 ? "tool_use"
+                                                          : "end_turn");
   if (sequence) {
     weft_json_words(out, c->stop);
   } else {
@@ -104,15 +105,29 @@ static void end_block(anthropic_stream *s, weft_text *out) {
   s->block = NO_BLOCK;
 }
 
-static void begin_block(anthropic_stream *s, block_kind kind, weft_text *out) {
-  if (s->block == kind) return;
+/* A call, without its closing brace. */
+static void put_call(const weft_answer_call *call, weft_text *out) {
+  weft_text_puts(out, "{\"type\":\"tool_use\",\"id\":");
+  weft_json_words(out, call->id);
+  weft_text_puts(out, ",\"name\":");
+  weft_json_string(out, call->name.bytes, call->name.n);
+}
+
+/* call: of a block that is one. */
+static void begin_block(anthropic_stream *s, block_kind kind, const weft_answer_call *call, weft_text *out) {
+  if (s->block == kind && kind != CALL_BLOCK) return;
   end_block(s, out);
   s->block = kind;
-  s->has_text = s->has_text || kind == TEXT_BLOCK;
+  s->has_content = s->has_content || kind != THINKING_BLOCK;
   weft_sse_begin(out, "content_block_start");
-  weft_text_printf(out, "{\"type\":\"content_block_start\",\"index\":%u,\"content_block\":%s}", s->n_blocks,
-                   kind == TEXT_BLOCK ? "{\"type\":\"text\",\"text\":\"\"}"
-                                      : "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}");
+  weft_text_printf(out, "{\"type\":\"content_block_start\",\"index\":%u,\"content_block\":", s->n_blocks);
+  if (kind == CALL_BLOCK) {
+    put_call(call, out);
+    weft_text_puts(out, ",\"input\":{}}}");
+  } else {
+    weft_text_puts(out, kind == TEXT_BLOCK ? "{\"type\":\"text\",\"text\":\"\"}}"
+                                           : "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}");
+  }
   weft_sse_end(out);
   if (s->n_blocks++ > 0) return;
   weft_sse_begin(out, "ping");
@@ -120,24 +135,40 @@ static void begin_block(anthropic_stream *s, block_kind kind, weft_text *out) {
   weft_sse_end(out);
 }
 
-static void put_delta(anthropic_stream *s, block_kind kind, const weft_text *text, weft_text *out) {
-  if (text->n == 0) return;
-  const char *name = kind == TEXT_BLOCK ? "text" : "thinking";
-  begin_block(s, kind, out);
+/* More of the block that the stream is in. */
+static void put_delta(const anthropic_stream *s, const char *type, const char *name, const weft_text *text,
+                      weft_text *out) {
   weft_sse_begin(out, "content_block_delta");
-  weft_text_printf(out, "{\"type\":\"content_block_delta\",\"index\":%u,\"delta\":{\"type\":\"%s_delta\",\"%s\":",
-                   s->n_blocks - 1, name, name);
+  weft_text_printf(out,
+                   "{\"type\":\"content_block_delta\",\"index\":%u,\"delta\":{\"type\":\"%s\",\"%s\":", s->n_blocks - 1,
+                   type, name);
   weft_json_string(out, text->bytes, text->n);
   weft_text_puts(out, "}}");
   weft_sse_end(out);
 }
 
+/* What was not sent yet of the calls. */
+static void put_calls(anthropic_stream *s, const weft_choice *c, weft_text *out) {
+  for (uint32_t i = 0; i < c->n_calls; i++) {
+    const weft_answer_call *call = &c->call[i];
+    if (!call->begun) begin_block(s, CALL_BLOCK, call, out);
+    if (call->arguments.n > 0) put_delta(s, "input_json_delta", "partial_json", &call->arguments, out);
+  }
+}
+
 static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
   anthropic_stream *s = a->own;
-  put_delta(s, THINKING_BLOCK, &c->thinking, out);
-  put_delta(s, TEXT_BLOCK, &c->text, out);
+  if (c->thinking.n > 0) {
+    begin_block(s, THINKING_BLOCK, NULL, out);
+    put_delta(s, "thinking_delta", "thinking", &c->thinking, out);
+  }
+  if (c->text.n > 0) {
+    begin_block(s, TEXT_BLOCK, NULL, out);
+    put_delta(s, "text_delta", "text", &c->text, out);
+  }
+  put_calls(s, c, out);
   if (finish == NULL) return;
-  if (!s->has_text) begin_block(s, TEXT_BLOCK, out);
+  if (!s->has_content) begin_block(s, TEXT_BLOCK, NULL, out);
   end_block(s, out);
   weft_sse_begin(out, "message_delta");
   weft_text_puts(out, "{\"type\":\"message_delta\",\"delta\":{");
@@ -161,8 +192,22 @@ static void put_fault(const weft_answer *a, const weft_refusal *why, weft_text *
   weft_sse_end(out);
 }
 
+/* The calls of a whole answer. One that was cut off has no arguments that could be given. */
+static void put_whole_calls(const weft_choice *c, bool first, weft_text *out) {
+  for (uint32_t i = 0; i < c->n_calls; i++) {
+    const weft_answer_call *call = &c->call[i];
+    bool whole = call->whole && call->arguments.n > 0;
+    weft_text_puts(out, first && i == 0 ? "" : ",");
+    put_call(call, out);
+    weft_text_puts(out, ",\"input\":");
+    weft_text_append(out, whole ? call->arguments.bytes : "{}", whole ? call->arguments.n : 2);
+    weft_text_puts(out, "}");
+  }
+}
+
 static void put_whole(const weft_answer *a, weft_text *out) {
   const weft_choice *c = a->choice;
+  bool text = c->text.n > 0 || c->n_calls == 0;
   put_head(a, out);
   weft_text_puts(out, ",\"content\":[");
   if (c->thinking.n > 0) {
@@ -170,9 +215,13 @@ static void put_whole(const weft_answer *a, weft_text *out) {
     weft_json_string(out, c->thinking.bytes, c->thinking.n);
     weft_text_puts(out, ",\"signature\":\"\"},");
   }
-  weft_text_puts(out, "{\"type\":\"text\",\"text\":");
-  weft_json_string(out, c->text.bytes, c->text.n);
-  weft_text_puts(out, "}],");
+  if (text) {
+    weft_text_puts(out, "{\"type\":\"text\",\"text\":");
+    weft_json_string(out, c->text.bytes, c->text.n);
+    weft_text_puts(out, "}");
+  }
+  put_whole_calls(c, !text, out);
+  weft_text_puts(out, "],");
   put_stop(c, out);
   weft_text_puts(out, ",");
   put_usage_of(a, out);

@@ -5,11 +5,10 @@
 #include <string.h>
 
 #include "api/anthropic.h"
+#include "api/turns.h"
 
-enum { TURNS_MAX = 4096 };
-
-/* {"type":"enabled","budget_tokens":N}, {"type":"adaptive"} or {"type":"disabled"}. The budget is a wish to the model that
- * Anthropic's own models may exceed; no model here knows of it. */
+/* {"type":"enabled","budget_tokens":N}, {"type":"adaptive"} or {"type":"disabled"}. The budget is a wish to the model
+ * that Anthropic's own models may exceed; no model here knows of it. */
 static weft_status read_thinking(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
   const char *type = json_string_value(json_object_get(value, "type"));
   bool on = type != NULL && (strcmp(type, "enabled") == 0 || strcmp(type, "adaptive") == 0);
@@ -36,13 +35,6 @@ static weft_status read_output(weft_gen *gen, const json_t *value, const char *f
   return fields_read(gen, rows, FIELDS_COUNT(rows), value, "output_config.", why);
 }
 
-static weft_status read_tool_choice(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  const char *type = json_string_value(json_object_get(value, "type"));
-  (void)gen;
-  if (type != NULL && (strcmp(type, "auto") == 0 || strcmp(type, "none") == 0)) return WEFT_OK;
-  return weft_refuse(why, 400, "unsupported", field, "%s: tool calls are not supported", field);
-}
-
 #define AT(member) offsetof(weft_gen, params.member)
 
 static const field_row fields[] = {
@@ -58,8 +50,8 @@ static const field_row fields[] = {
     {.name = "thinking", .kind = FIELD_READ, .read = read_thinking},
     {.name = "output_config", .kind = FIELD_READ, .read = read_output},
     {.name = "output_format", .kind = FIELD_READ, .read = read_format},
-    {.name = "tool_choice", .kind = FIELD_READ, .read = read_tool_choice},
-    {.name = "tools", .kind = FIELD_REFUSED, .instead = "tool calls are not supported"},
+    {.name = "tools", .kind = FIELD_LATER},
+    {.name = "tool_choice", .kind = FIELD_LATER},
     {.name = "mcp_servers", .kind = FIELD_REFUSED, .instead = "this server calls no other servers"},
     {.name = "container", .kind = FIELD_REFUSED, .instead = "nothing is executed here"},
     {.name = "context_management", .kind = FIELD_REFUSED, .instead = "a conversation is read as it was sent"},
@@ -76,104 +68,236 @@ static const field_row fields[] = {
 
 /* ---- the conversation ---- */
 
-static const field_row block_fields[] = {{.name = "type", .kind = FIELD_LATER},
-                                         {.name = "text", .kind = FIELD_LATER},
-                                         {.name = "cache_control", .kind = FIELD_KNOWN},
-                                         {.name = "citations", .kind = FIELD_KNOWN}};
+static const field_row text_fields[] = {{.name = "type", .kind = FIELD_LATER},
+                                        {.name = "text", .kind = FIELD_LATER},
+                                        {.name = "cache_control", .kind = FIELD_KNOWN},
+                                        {.name = "citations", .kind = FIELD_KNOWN}};
 
-/* What the blocks of a message hold. */
-typedef struct block_texts {
-  weft_text text, thinking;
-} block_texts;
+static const field_row use_fields[] = {
+    {.name = "type", .kind = FIELD_LATER},   {.name = "id", .kind = FIELD_LATER},
+    {.name = "name", .kind = FIELD_LATER},   {.name = "input", .kind = FIELD_LATER},
+    {.name = "caller", .kind = FIELD_KNOWN}, {.name = "cache_control", .kind = FIELD_KNOWN}};
 
-/* Appends one block. Whether earlier thinking is shown to the model is for its template to say. */
-static weft_status read_block(weft_gen *gen, const json_t *block, const char *field, bool of_model, block_texts *out,
-                              weft_refusal *why) {
-  const char *type = json_string_value(json_object_get(block, "type"));
-  const json_t *words = json_object_get(block, "text"), *thought = json_object_get(block, "thinking");
-  char prefix[96];
-  if (type == NULL) return field_wrong(why, field, "an object with a type");
-  if (of_model && strcmp(type, "redacted_thinking") == 0) return WEFT_OK; /* no model here can read it */
-  if (of_model && strcmp(type, "thinking") == 0) {
-    if (!json_is_string(thought)) return field_wrong(why, field, "{\"type\":\"thinking\",\"thinking\":\"...\"}");
-    weft_text_append(&out->thinking, json_string_value(thought), json_string_length(thought));
-    return WEFT_OK;
-  }
-  if (strcmp(type, "tool_use") == 0 || strcmp(type, "tool_result") == 0) {
-    return weft_refuse(why, 400, "unsupported", field, "%s is of type '%s': tool calls are not supported", field, type);
-  }
-  if (strcmp(type, "text") != 0) {
-    return weft_refuse(why, 400, "unsupported", field, "%s is of type '%.32s'; only text is read", field, type);
-  }
-  if (!json_is_string(words)) return field_wrong(why, field, "{\"type\":\"text\",\"text\":\"...\"}");
-  weft_text_append(&out->text, json_string_value(words), json_string_length(words));
-  (void)snprintf(prefix, sizeof prefix, "%.90s.", field);
-  return fields_read(gen, block_fields, FIELDS_COUNT(block_fields), block, prefix, why);
+static const field_row result_fields[] = {{.name = "type", .kind = FIELD_LATER},
+                                          {.name = "tool_use_id", .kind = FIELD_LATER},
+                                          {.name = "content", .kind = FIELD_LATER},
+                                          {.name = "is_error", .kind = FIELD_KNOWN}, /* its content says so, too */
+                                          {.name = "cache_control", .kind = FIELD_KNOWN}};
+
+static bool is_type(const json_t *block, const char *type) {
+  const char *word = json_string_value(json_object_get(block, "type"));
+  return word != NULL && strcmp(word, type) == 0;
 }
 
-/* A string, or blocks. */
-static weft_status read_content(weft_gen *gen, const json_t *content, const char *field, weft_chat_turn *turn,
-                                weft_refusal *why) {
-  bool of_model = strcmp(turn->role, "assistant") == 0;
-  turn->content = json_string_value(content);
-  if (turn->content != NULL) return WEFT_OK;
+/* Refuses members of a block that its table does not have. */
+static weft_status check_block(weft_gen *gen, const field_row *rows, size_t n_rows, const json_t *block,
+                               const char *field, weft_refusal *why) {
+  char prefix[112];
+  (void)snprintf(prefix, sizeof prefix, "%.100s.", field);
+  return fields_read(gen, rows, n_rows, block, prefix, why);
+}
+
+/* Appends a block of text. */
+static weft_status read_text(weft_gen *gen, const json_t *block, const char *field, weft_text *out, weft_refusal *why) {
+  const char *type = json_string_value(json_object_get(block, "type"));
+  const json_t *words = json_object_get(block, "text");
+  if (type == NULL) return field_wrong(why, field, "an object with a type");
+  if (strcmp(type, "text") != 0) {
+    return weft_refuse(why, 400, "unsupported", field, "%s is of type '%.32s'; only text is read here", field, type);
+  }
+  if (!json_is_string(words)) return field_wrong(why, field, "{\"type\":\"text\",\"text\":\"...\"}");
+  weft_text_append(out, json_string_value(words), json_string_length(words));
+  return check_block(gen, text_fields, FIELDS_COUNT(text_fields), block, field, why);
+}
+
+/* A string, or blocks of text alone. */
+static weft_status read_texts(weft_gen *gen, const json_t *content, const char *field, const char **out,
+                              weft_refusal *why) {
+  *out = json_string_value(content);
+  if (*out != NULL) return WEFT_OK;
   if (!json_is_array(content)) return field_wrong(why, field, "a string or a list of blocks");
-  block_texts texts = {0};
+  weft_text text = {0};
   weft_status status = WEFT_OK;
   for (size_t i = 0; i < json_array_size(content) && status == WEFT_OK; i++) {
-    char name[96];
-    (void)snprintf(name, sizeof name, "%.64s[%zu]", field, i);
-    status = read_block(gen, json_array_get(content, i), name, of_model, &texts, why);
+    char name[112];
+    (void)snprintf(name, sizeof name, "%.88s[%zu]", field, i);
+    status = read_text(gen, json_array_get(content, i), name, &text, why);
   }
-  if (status == WEFT_OK) status = weft_dialect_keep(gen, &texts.text, &turn->content, why);
-  if (status == WEFT_OK && texts.thinking.n > 0) status = weft_dialect_keep(gen, &texts.thinking, &turn->thinking, why);
-  weft_text_free(&texts.text);
-  weft_text_free(&texts.thinking);
+  if (status == WEFT_OK) status = weft_dialect_keep(gen, &text, out, why);
+  weft_text_free(&text);
   return status;
 }
 
-static weft_status read_message(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn,
-                                weft_refusal *why) {
-  static const field_row rows[] = {{.name = "role", .kind = FIELD_LATER}, {.name = "content", .kind = FIELD_LATER}};
-  char field[96], prefix[96];
-  (void)snprintf(field, sizeof field, "messages[%zu]", i);
-  (void)snprintf(prefix, sizeof prefix, "messages[%zu].", i);
-  if (!json_is_object(message)) return field_wrong(why, field, "an object with role and content");
-  weft_status status = fields_read(gen, rows, FIELDS_COUNT(rows), message, prefix, why);
+/* A turn of the user with the text so far, which is taken. */
+static weft_status add_user(turn_list *list, weft_text *text, weft_refusal *why) {
+  weft_status status = turns_add(list, "user", "messages", why);
+  if (status == WEFT_OK) status = weft_dialect_keep(list->gen, text, &list->turn[list->n - 1].content, why);
+  weft_text_clear(text);
+  return status;
+}
+
+static weft_status add_result(turn_list *list, const json_t *block, const char *field, weft_refusal *why) {
+  const json_t *content = field_of(block, "content");
+  const char *id = json_string_value(json_object_get(block, "tool_use_id"));
+  char name[112];
+  if (id == NULL) return field_wrong(why, field, "an object with a tool_use_id");
+  weft_status status = check_block(list->gen, result_fields, FIELDS_COUNT(result_fields), block, field, why);
+  if (status == WEFT_OK) status = turns_add(list, "tool", "messages", why);
   if (status != WEFT_OK) return status;
-  turn->role = json_string_value(json_object_get(message, "role"));
-  if (turn->role == NULL || (strcmp(turn->role, "assistant") != 0 && strcmp(turn->role, "user") != 0)) {
+  weft_chat_turn *turn = &list->turn[list->n - 1];
+  turn->call_id = id;
+  (void)snprintf(name, sizeof name, "%.100s.content", field);
+  return content == NULL ? WEFT_OK : read_texts(list->gen, content, name, &turn->content, why);
+}
+
+/* Results of tools are turns of their own; what is said between and after them is the user's. */
+static weft_status read_user(turn_list *list, const json_t *blocks, const char *field, weft_refusal *why) {
+  weft_text text = {0};
+  weft_status status = WEFT_OK;
+  size_t i;
+  json_t *block;
+  bool results = false;
+  json_array_foreach((json_t *)blocks, i, block) {
+    char name[96];
+    (void)snprintf(name, sizeof name, "%.64s[%zu]", field, i);
+    if (!is_type(block, "tool_result")) {
+      status = read_text(list->gen, block, name, &text, why);
+    } else {
+      results = true;
+      if (text.n > 0) status = add_user(list, &text, why);
+      if (status == WEFT_OK) status = add_result(list, block, name, why);
+    }
+    if (status != WEFT_OK) break;
+  }
+  if (status == WEFT_OK && (text.n > 0 || !results)) status = add_user(list, &text, why);
+  weft_text_free(&text);
+  return status;
+}
+
+static weft_status add_call(turn_list *list, const json_t *block, const char *field, weft_refusal *why) {
+  const json_t *input = json_object_get(block, "input");
+  const char *arguments, *id = json_string_value(json_object_get(block, "id"));
+  if (id == NULL || !json_is_object(input)) return field_wrong(why, field, "an object with id, name and input");
+  weft_status status = check_block(list->gen, use_fields, FIELDS_COUNT(use_fields), block, field, why);
+  if (status == WEFT_OK) status = turns_json(list->gen, input, &arguments, why);
+  if (status != WEFT_OK) return status;
+  return turns_add_call(list, id, json_object_get(block, "name"), arguments, field, why);
+}
+
+/* What the model said, thought and called. Whether thinking is shown to it again is for its template to say. */
+static weft_status read_answer(turn_list *list, const json_t *blocks, const char *field, weft_refusal *why) {
+  weft_text text = {0}, thinking = {0};
+  weft_status status = turns_add(list, "assistant", "messages", why);
+  for (size_t i = 0; i < json_array_size(blocks) && status == WEFT_OK; i++) {
+    const json_t *block = json_array_get(blocks, i), *thought = json_object_get(block, "thinking");
+    char name[96];
+    (void)snprintf(name, sizeof name, "%.64s[%zu]", field, i);
+    if (is_type(block, "redacted_thinking")) continue; /* no model here can read it */
+    if (is_type(block, "thinking") && json_is_string(thought)) {
+      weft_text_append(&thinking, json_string_value(thought), json_string_length(thought));
+    } else if (is_type(block, "tool_use")) {
+      status = add_call(list, block, name, why);
+    } else {
+      status = read_text(list->gen, block, name, &text, why);
+    }
+  }
+  if (status == WEFT_OK) status = weft_dialect_keep(list->gen, &text, &list->turn[list->n - 1].content, why);
+  if (status == WEFT_OK && thinking.n > 0) {
+    status = weft_dialect_keep(list->gen, &thinking, &list->turn[list->n - 1].thinking, why);
+  }
+  weft_text_free(&text);
+  weft_text_free(&thinking);
+  return status;
+}
+
+static weft_status read_message(turn_list *list, const json_t *message, size_t i, weft_refusal *why) {
+  static const field_row rows[] = {{.name = "role", .kind = FIELD_LATER}, {.name = "content", .kind = FIELD_LATER}};
+  char field[64];
+  (void)snprintf(field, sizeof field, "messages[%zu]", i);
+  if (!json_is_object(message)) return field_wrong(why, field, "an object with role and content");
+  weft_status status = check_block(list->gen, rows, FIELDS_COUNT(rows), message, field, why);
+  if (status != WEFT_OK) return status;
+  const json_t *content = json_object_get(message, "content");
+  const char *role = json_string_value(json_object_get(message, "role"));
+  bool of_model = role != NULL && strcmp(role, "assistant") == 0;
+  if (!of_model && (role == NULL || strcmp(role, "user") != 0)) {
     (void)snprintf(field, sizeof field, "messages[%zu].role", i);
     return field_wrong(why, field, "user or assistant; what the system says is the field system");
   }
   (void)snprintf(field, sizeof field, "messages[%zu].content", i);
-  return read_content(gen, json_object_get(message, "content"), field, turn, why);
+  if (json_is_array(content)) {
+    return of_model ? read_answer(list, content, field, why) : read_user(list, content, field, why);
+  }
+  status = turns_add(list, role, "messages", why);
+  return status == WEFT_OK ? read_texts(list->gen, content, field, &list->turn[list->n - 1].content, why) : status;
 }
 
 static weft_status read_messages(weft_gen *gen, weft_refusal *why) {
   const json_t *messages = field_of(gen->json, "messages"), *system = field_of(gen->json, "system");
-  size_t n = json_array_size(messages), n_system = system != NULL;
-  if (n == 0) return field_wrong(why, "messages", "a list of at least one message");
-  if (n > TURNS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "messages", "messages has %zu entries; at most %d are read", n,
-                       TURNS_MAX);
-  }
-  weft_chat_turn *turns = weft_gen_alloc(gen, n + n_system, sizeof *turns);
-  if (turns == NULL) return field_no_memory(why);
+  turn_list list = {.gen = gen};
   weft_status status = WEFT_OK;
-  turns->role = "system";
-  if (system != NULL) status = read_content(gen, system, "system", turns, why);
-  for (size_t i = 0; i < n && status == WEFT_OK; i++) {
-    status = read_message(gen, json_array_get(messages, i), i, &turns[i + n_system], why);
+  if (json_array_size(messages) == 0) return field_wrong(why, "messages", "a list of at least one message");
+  if (system != NULL) status = turns_add(&list, "system", "messages", why);
+  if (system != NULL && status == WEFT_OK) status = read_texts(gen, system, "system", &list.turn->content, why);
+  for (size_t i = 0; i < json_array_size(messages) && status == WEFT_OK; i++) {
+    status = read_message(&list, json_array_get(messages, i), i, why);
   }
   if (status != WEFT_OK) return status;
-  if (strcmp(turns[n + n_system - 1].role, "assistant") == 0) {
+  if (turns_end_with_answer(&list)) {
     return weft_refuse(why, 400, "unsupported", "messages",
                        "the last message is the assistant's: an answer cannot be continued here");
   }
-  gen->prompt->turns = turns;
-  gen->prompt->n_turns = (uint32_t)(n + n_system);
+  turns_finish(&list);
   return WEFT_OK;
+}
+
+/* ---- tools ---- */
+
+/* A tool of the client's own; those that Anthropic's servers have are not here. */
+static weft_status read_tool(weft_gen *gen, const json_t *tool, const char *field, weft_tool *out, weft_refusal *why) {
+  static const field_row rows[] = {
+      {.name = "type", .kind = FIELD_LATER},           {.name = "name", .kind = FIELD_LATER},
+      {.name = "description", .kind = FIELD_LATER},    {.name = "input_schema", .kind = FIELD_LATER},
+      {.name = "strict", .kind = FIELD_LATER},         {.name = "cache_control", .kind = FIELD_KNOWN},
+      {.name = "input_examples", .kind = FIELD_KNOWN}, {.name = "eager_input_streaming", .kind = FIELD_KNOWN}};
+  const json_t *type = field_of(tool, "type"), *schema = field_of(tool, "input_schema"),
+               *description = field_of(tool, "description");
+  char name[96];
+  if (type != NULL && !is_type(tool, "custom")) {
+    return weft_refuse(why, 400, "unsupported", field, "%s: only tools with a name and an input_schema are known here",
+                       field);
+  }
+  weft_status status = check_block(gen, rows, FIELDS_COUNT(rows), tool, field, why);
+  if (status != WEFT_OK) return status;
+  if (!json_is_object(schema)) return field_wrong(why, field, "an object with a name and an input_schema");
+  if (description != NULL && !json_is_string(description)) return field_wrong(why, field, "described by a string");
+  out->description = json_string_value(description);
+  out->strict = json_is_true(json_object_get(tool, "strict"));
+  (void)snprintf(name, sizeof name, "%.80s.name", field);
+  status = weft_openai_name(json_object_get(tool, "name"), name, &out->name, why);
+  return status == WEFT_OK ? turns_json(gen, schema, &out->parameters, why) : status;
+}
+
+/* Said in OpenAI's words, which are read in one place. */
+static weft_status read_tool_choice(weft_gen *gen, weft_refusal *why) {
+  const json_t *choice = field_of(gen->json, "tool_choice");
+  const char *type = json_string_value(json_object_get(choice, "type"));
+  json_t *said;
+  if (choice == NULL) return WEFT_OK;
+  if (type == NULL) return field_wrong(why, "tool_choice", "an object of type auto, any, tool or none");
+  if (strcmp(type, "tool") == 0) {
+    const char *name = json_string_value(json_object_get(choice, "name"));
+    said = json_pack("{s:{s:s,s:s}}", "tool_choice", "type", "function", "name", name == NULL ? "" : name);
+  } else {
+    said = json_pack("{s:s}", "tool_choice", strcmp(type, "any") == 0 ? "required" : type);
+  }
+  if (said == NULL) return field_no_memory(why);
+  bool one = json_is_true(json_object_get(choice, "disable_parallel_tool_use"));
+  weft_status status = one && json_object_set_new(said, "parallel_tool_calls", json_false()) != 0
+                           ? field_no_memory(why)
+                           : weft_openai_tool_choice(gen, said, gen->prompt, why);
+  json_decref(said);
+  return status;
 }
 
 weft_status weft_anthropic_parse_count(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
@@ -181,6 +305,8 @@ weft_status weft_anthropic_parse_count(const char *body, size_t n, const weft_js
   weft_status status = weft_dialect_open(body, n, limits, fields, FIELDS_COUNT(fields), gen, why);
   if (status != WEFT_OK) return status;
   status = read_messages(gen, why);
+  if (status == WEFT_OK) status = turns_tools(gen, field_of(gen->json, "tools"), read_tool, why);
+  if (status == WEFT_OK) status = read_tool_choice(gen, why);
   if (status != WEFT_OK) weft_gen_close(gen);
   return status;
 }

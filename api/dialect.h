@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* What the endpoints that generate do alike: a body becomes a request, the request an answer.
  *
- * Law: a dialect is a parser (bytes to weft_gen, with no model or engine), a writer (weft_dialect in api/stream.h) and a
- * shape for its errors. Admission, tenants, sampling, stop strings and streams know nothing of it. */
+ * Law: a dialect is a parser (bytes to weft_gen, with no model or engine), a writer (weft_dialect in api/stream.h) and
+ * a shape for its errors. Admission, tenants, sampling, stop strings and streams know nothing of it. */
 #ifndef WEFT_API_DIALECT_H
 #define WEFT_API_DIALECT_H
 
@@ -31,12 +31,14 @@ weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *
                               size_t n_rows, weft_gen *gen, weft_refusal *why);
 /* Fields of our own that every dialect has, for the end of its table. */
 /* clang-format off */
-#define WEFT_DIALECT_FIELDS                                                                                 \
-  {.name = "mode", .kind = FIELD_READ, .read = weft_openai_mode},                                           \
-      {.name = "diffusion", .kind = FIELD_READ, .read = weft_openai_diffusion},                             \
-      {.name = "seed", .kind = FIELD_SEED},                                                                 \
-      {"timeout_ms", FIELD_U32, offsetof(weft_gen, params.timeout_ms), {0, 1, UINT32_MAX, false}, NULL, NULL, 0},          \
-      {"priority", FIELD_I32, offsetof(weft_gen, params.priority), {0, INT_MIN, INT_MAX, false}, NULL, NULL, 0}
+#define WEFT_DIALECT_FIELDS                                                                                       \
+  {.name = "mode", .kind = FIELD_READ, .read = weft_openai_mode},                                                 \
+      {.name = "diffusion", .kind = FIELD_READ, .read = weft_openai_diffusion},                                   \
+      {.name = "seed", .kind = FIELD_SEED},                                                                       \
+      {.name = "timeout_ms", .kind = FIELD_U32, .at = offsetof(weft_gen, params.timeout_ms),                      \
+       .range = {0, 1, UINT32_MAX, false}},                                                                       \
+      {.name = "priority", .kind = FIELD_I32, .at = offsetof(weft_gen, params.priority),                          \
+       .range = {0, INT_MIN, INT_MAX, false}}
 /* clang-format on */
 
 /* A field_reader: how hard the model is to think, a variable of chat templates that know of it. */

@@ -2,8 +2,8 @@
 /* The fields of a JSON object of a body, by one table for each kind of object.
  *
  * Law: a field is understood, known to change nothing here, or refused by its name: nothing that a client asked for is
- * left out in silence, and a misspelt field is an error. null counts as left out, and so does a refused field whose value
- * asks for nothing. */
+ * left out in silence, and a misspelt field is an error. null counts as left out, and so does a refused field whose
+ * value asks for nothing. */
 #ifndef WEFT_API_FIELDS_H
 #define WEFT_API_FIELDS_H
 

@@ -7,6 +7,7 @@
 
 #include "api/json.h"
 #include "api/runtime.h"
+#include "base/memory.h"
 
 void weft_ollama_refusal(const weft_refusal *why, const char *id, weft_text *out) {
   (void)id;
@@ -44,12 +45,48 @@ static void put_text(const char *name, const weft_text *text, weft_text *out) {
   weft_json_string(out, text->bytes, text->n);
 }
 
-static void put_content(bool chat, const weft_text *text, const weft_text *thinking, weft_text *out) {
+/* What a stream keeps: a call is given when it is whole. */
+typedef struct ollama_stream {
+  weft_text arguments; /* of the call after those that were given */
+  uint32_t n_given;
+} ollama_stream;
+
+static void close_stream(void *self) {
+  ollama_stream *s = self;
+  weft_text_free(&s->arguments);
+  weft_free(s);
+}
+
+/* Calls that have become whole, as members of a list. One that is cut off is never given. */
+static void take_calls(ollama_stream *s, const weft_choice *c, weft_text *out) {
+  for (; s->n_given < c->n_calls; s->n_given++) {
+    const weft_answer_call *call = &c->call[s->n_given];
+    weft_text_append(&s->arguments, call->arguments.bytes, call->arguments.n);
+    if (!call->whole) return;
+    weft_text_puts(out, out->n > 0 ? ",{\"id\":" : "{\"id\":");
+    weft_json_words(out, call->id);
+    weft_text_printf(out, ",\"function\":{\"index\":%u,\"name\":", s->n_given);
+    weft_json_string(out, call->name.bytes, call->name.n);
+    weft_text_puts(out, ",\"arguments\":");
+    weft_text_puts(out, s->arguments.n > 0 ? s->arguments.bytes : "{}");
+    weft_text_puts(out, "}}");
+    out->refused = out->refused || s->arguments.refused;
+    weft_text_clear(&s->arguments);
+  }
+}
+
+static void put_content(bool chat, const weft_text *text, const weft_text *thinking, const weft_text *calls,
+                        weft_text *out) {
   weft_text_puts(out, chat ? ",\"message\":{\"role\":\"assistant\"," : ",");
   put_text(chat ? "content" : "response", text, out);
   if (thinking->n > 0) {
     weft_text_puts(out, ",");
     put_text("thinking", thinking, out);
+  }
+  if (calls->n > 0) {
+    weft_text_puts(out, ",\"tool_calls\":[");
+    weft_text_append(out, calls->bytes, calls->n);
+    weft_text_puts(out, "]");
   }
   weft_text_puts(out, chat ? "}" : "");
 }
@@ -66,9 +103,10 @@ static void put_done(const weft_choice *c, weft_text *out) {
 }
 
 /* One object: of what was not sent yet, or all. */
-static void put_object(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
+static void put_object(const weft_answer *a, const weft_choice *c, const char *finish, const weft_text *calls,
+                       weft_text *out) {
   put_head(a->model, out);
-  put_content(*(const bool *)a->dialect->form, &c->text, &c->thinking, out);
+  put_content(*(const bool *)a->dialect->form, &c->text, &c->thinking, calls, out);
   if (c->n_logprobs > 0) {
     weft_text_puts(out, ",\"logprobs\":[");
     weft_text_append(out, c->logprobs[0].bytes, c->logprobs[0].n);
@@ -83,8 +121,15 @@ static void put_object(const weft_answer *a, const weft_choice *c, const char *f
 }
 
 static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
-  put_object(a, c, finish, out);
-  weft_text_puts(out, "\n");
+  weft_text calls = {0};
+  if (a->own != NULL) take_calls(a->own, c, &calls);
+  bool says = c->text.n > 0 || c->thinking.n > 0 || c->n_logprobs > 0 || calls.n > 0;
+  if (says || finish != NULL) { /* else a piece of a call came */
+    put_object(a, c, finish, &calls, out);
+    weft_text_puts(out, "\n");
+  }
+  out->refused = out->refused || calls.refused;
+  weft_text_free(&calls);
 }
 
 static void put_last(const weft_answer *a, weft_text *out) {
@@ -98,16 +143,31 @@ static void put_fault(const weft_answer *a, const weft_refusal *why, weft_text *
 }
 
 static void put_whole(const weft_answer *a, weft_text *out) {
-  put_object(a, a->choice, a->choice->finish, out);
+  weft_text calls = {0};
+  if (a->own != NULL) take_calls(a->own, a->choice, &calls);
+  put_object(a, a->choice, a->choice->finish, &calls, out);
+  out->refused = out->refused || calls.refused;
+  weft_text_free(&calls);
 }
 
-#define DIALECT(kind)                                                                                                  \
-  {                                                                                                                    \
-    .id_prefix = "", .stream_type = "application/x-ndjson", .logprobs = weft_openai_chat_logprobs, .chunk = put_chunk, \
-    .last = put_last, .fault = put_fault, .whole = put_whole, .form = &(kind)                                          \
-  }
+const weft_dialect weft_ollama_chat = {.id_prefix = "",
+                                       .stream_type = "application/x-ndjson",
+                                       .logprobs = weft_openai_chat_logprobs,
+                                       .chunk = put_chunk,
+                                       .last = put_last,
+                                       .fault = put_fault,
+                                       .whole = put_whole,
+                                       .close = close_stream,
+                                       .form = &of_chat};
 
-static const weft_dialect ollama_chat = DIALECT(of_chat), ollama_generate = DIALECT(of_generate);
+const weft_dialect weft_ollama_generate = {.id_prefix = "",
+                                           .stream_type = "application/x-ndjson",
+                                           .logprobs = weft_openai_chat_logprobs,
+                                           .chunk = put_chunk,
+                                           .last = put_last,
+                                           .fault = put_fault,
+                                           .whole = put_whole,
+                                           .form = &of_generate};
 
 /* ---- endpoints ---- */
 
@@ -125,7 +185,7 @@ static void answer_loaded(weft_server *s, weft_exchange *x, bool chat, const wef
   const weft_text none = {0};
   weft_text body = {0};
   put_head(model->name, &body);
-  put_content(chat, &none, &none, &body);
+  put_content(chat, &none, &none, &none, &body);
   weft_text_puts(&body, ",\"done\":true,\"done_reason\":\"load\"}");
   weft_exchange_answer(x, 200, "application/json", &body);
 }
@@ -134,17 +194,17 @@ static void answer(weft_server *s, weft_exchange *x, weft_parser parse, const we
   weft_gen gen;
   if (weft_dialect_read(s, x, parse, &gen) != WEFT_OK) return;
   if (gen.n_prompts > 0) {
-    weft_dialect_start(s, x, dialect, &gen, NULL);
+    weft_dialect_start(s, x, dialect, &gen, dialect->close == NULL ? NULL : weft_alloc(1, sizeof(ollama_stream)));
     return;
   }
-  answer_loaded(s, x, dialect == &ollama_chat, &gen);
+  answer_loaded(s, x, dialect == &weft_ollama_chat, &gen);
   weft_gen_close(&gen);
 }
 
 void weft_handle_ollama_chat(weft_server *s, weft_exchange *x) {
-  answer(s, x, weft_ollama_parse_chat, &ollama_chat);
+  answer(s, x, weft_ollama_parse_chat, &weft_ollama_chat);
 }
 
 void weft_handle_ollama_generate(weft_server *s, weft_exchange *x) {
-  answer(s, x, weft_ollama_parse_generate, &ollama_generate);
+  answer(s, x, weft_ollama_parse_generate, &weft_ollama_generate);
 }

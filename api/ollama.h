@@ -13,6 +13,7 @@ weft_status weft_ollama_parse_chat(const char *body, size_t n, const weft_json_s
                                    weft_refusal *why);
 weft_status weft_ollama_parse_generate(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                                        weft_refusal *why);
+extern const weft_dialect weft_ollama_chat, weft_ollama_generate;
 /* A time as the dialect writes it, with its quotes. */
 void weft_ollama_time(int64_t seconds, int64_t nanoseconds, weft_text *out);
 

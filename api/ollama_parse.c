@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TURNS_MAX = 4096 };
+#include "api/turns.h"
 
 #define AT(member) offsetof(weft_gen, params.member)
 
@@ -156,7 +156,7 @@ static weft_status open_body(const char *body, size_t n, const weft_json_size *l
 static const field_row chat_fields[] = {
     COMMON_FIELDS,
     {.name = "messages", .kind = FIELD_LATER},
-    {.name = "tools", .kind = FIELD_REFUSED, .instead = "tool calls are not supported"},
+    {.name = "tools", .kind = FIELD_LATER},
     WEFT_DIALECT_FIELDS,
 };
 
@@ -165,52 +165,81 @@ static const field_row message_fields[] = {
     {.name = "content", .kind = FIELD_LATER},
     {.name = "thinking", .kind = FIELD_LATER},
     {.name = "images", .kind = FIELD_REFUSED, .instead = "only text is read"},
-    {.name = "tool_calls", .kind = FIELD_REFUSED, .instead = "tool calls are not supported"},
-    {.name = "tool_name", .kind = FIELD_REFUSED, .instead = "tool calls are not supported"},
-    {.name = "tool_call_id", .kind = FIELD_REFUSED, .instead = "tool calls are not supported"},
+    {.name = "tool_calls", .kind = FIELD_LATER},
+    {.name = "tool_name", .kind = FIELD_LATER},
+    {.name = "tool_call_id", .kind = FIELD_LATER},
 };
 
-static weft_status read_message(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn,
-                                weft_refusal *why) {
-  static const char *const roles[] = {"system", "user", "assistant"};
+/* Calls have arguments that are objects, where OpenAI's have them as text. */
+static weft_status read_calls(turn_list *list, const json_t *calls, size_t message, weft_refusal *why) {
+  size_t i;
+  json_t *call;
+  char field[96];
+  (void)snprintf(field, sizeof field, "messages[%zu].tool_calls", message);
+  if (calls != NULL && !json_is_array(calls)) return field_wrong(why, field, "a list of calls");
+  json_array_foreach((json_t *)calls, i, call) {
+    const json_t *function = json_object_get(call, "function"), *arguments = field_of(function, "arguments");
+    const char *text = "{}";
+    (void)snprintf(field, sizeof field, "messages[%zu].tool_calls[%zu].function", message, i);
+    if (!json_is_object(function) || (arguments != NULL && !json_is_object(arguments))) {
+      return field_wrong(why, field, "an object with a name and arguments, which are an object");
+    }
+    weft_status status = arguments == NULL ? WEFT_OK : turns_json(list->gen, arguments, &text, why);
+    const char *id = json_string_value(field_of(call, "id"));
+    if (status == WEFT_OK) status = turns_add_call(list, id, json_object_get(function, "name"), text, field, why);
+    if (status != WEFT_OK) return status;
+  }
+  return WEFT_OK;
+}
+
+static const char *role_of(const json_t *message) {
+  static const char *const roles[] = {"system", "user", "assistant", "tool"};
+  const char *role = json_string_value(json_object_get(message, "role"));
+  for (size_t i = 0; i < FIELDS_COUNT(roles) && role != NULL; i++) {
+    if (strcmp(role, roles[i]) == 0) return role;
+  }
+  return NULL;
+}
+
+static weft_status read_message(turn_list *list, const json_t *message, size_t i, weft_refusal *why) {
   char field[64], prefix[64];
-  bool known = false;
   (void)snprintf(field, sizeof field, "messages[%zu]", i);
   (void)snprintf(prefix, sizeof prefix, "messages[%zu].", i);
   if (!json_is_object(message)) return field_wrong(why, field, "an object with role and content");
-  weft_status status = fields_read(gen, message_fields, FIELDS_COUNT(message_fields), message, prefix, why);
+  weft_status status = fields_read(list->gen, message_fields, FIELDS_COUNT(message_fields), message, prefix, why);
   if (status != WEFT_OK) return status;
-  const json_t *content = field_of(message, "content");
-  turn->role = json_string_value(json_object_get(message, "role"));
-  turn->content = content == NULL ? "" : json_string_value(content);
-  for (size_t k = 0; k < FIELDS_COUNT(roles); k++) {
-    known = known || (turn->role != NULL && strcmp(turn->role, roles[k]) == 0);
-  }
-  (void)snprintf(field, sizeof field, "messages[%zu].%s", i, known ? "content" : "role");
-  if (!known) return field_wrong(why, field, "system, user or assistant");
-  if (turn->content == NULL) return field_wrong(why, field, "a string");
+  const json_t *content = field_of(message, "content"), *calls = field_of(message, "tool_calls");
+  const char *role = role_of(message);
+  (void)snprintf(field, sizeof field, "messages[%zu].%s", i, role != NULL ? "content" : "role");
+  if (role == NULL) return field_wrong(why, field, "system, user, assistant or tool");
+  if (content != NULL && !json_is_string(content)) return field_wrong(why, field, "a string");
+  status = turns_add(list, role, "messages", why);
+  if (status != WEFT_OK) return status;
+  weft_chat_turn *turn = &list->turn[list->n - 1];
+  if (content != NULL) turn->content = json_string_value(content);
   turn->thinking = json_string_value(field_of(message, "thinking"));
-  return WEFT_OK;
+  const json_t *name = field_of(message, "tool_name");
+  (void)snprintf(field, sizeof field, "messages[%zu].tool_name", i);
+  if (name != NULL) status = weft_openai_name(name, field, &turn->name, why);
+  if (status != WEFT_OK) return status;
+  turn->call_id = json_string_value(field_of(message, "tool_call_id"));
+  if (json_array_size(calls) > 0 && strcmp(role, "assistant") != 0) {
+    return field_wrong(why, "tool_calls", "in a message of the assistant");
+  }
+  return read_calls(list, calls, i, why);
 }
 
 static weft_status read_messages(weft_gen *gen, weft_refusal *why) {
   const json_t *messages = field_of(gen->json, "messages");
-  size_t n = json_array_size(messages);
+  turn_list list = {.gen = gen};
   if (messages != NULL && !json_is_array(messages)) return field_wrong(why, "messages", "a list of messages");
-  gen->n_prompts = n > 0;
-  if (n > TURNS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "messages", "messages has %zu entries; at most %d are read", n,
-                       TURNS_MAX);
-  }
-  weft_chat_turn *turns = weft_gen_alloc(gen, n + 1, sizeof *turns);
-  if (turns == NULL) return field_no_memory(why);
-  for (size_t i = 0; i < n; i++) {
-    weft_status status = read_message(gen, json_array_get(messages, i), i, &turns[i], why);
+  gen->n_prompts = json_array_size(messages) > 0;
+  for (size_t i = 0; i < json_array_size(messages); i++) {
+    weft_status status = read_message(&list, json_array_get(messages, i), i, why);
     if (status != WEFT_OK) return status;
   }
-  gen->prompt->turns = turns;
-  gen->prompt->n_turns = (uint32_t)n;
-  return WEFT_OK;
+  turns_finish(&list);
+  return weft_openai_tools(gen, field_of(gen->json, "tools"), gen->prompt, why);
 }
 
 weft_status weft_ollama_parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
@@ -239,7 +268,8 @@ static const field_row generate_fields[] = {
     WEFT_DIALECT_FIELDS,
 };
 
-/* A raw prompt is what the template would have made: its control tokens are tokens. Another one is a turn of the user. */
+/* A raw prompt is what the template would have made: its control tokens are tokens. Another one is a turn of the
+ * user. */
 static weft_status read_prompt(weft_gen *gen, weft_refusal *why) {
   const json_t *prompt = field_of(gen->json, "prompt"), *system = field_of(gen->json, "system"),
                *raw = field_of(gen->json, "raw");

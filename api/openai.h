@@ -31,6 +31,8 @@ weft_status weft_openai_tools(weft_gen *gen, const json_t *tools, weft_prompt *o
 weft_status weft_openai_function(weft_gen *gen, const json_t *function, const char *field, weft_tool *out,
                                  weft_refusal *why);
 weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, const weft_prompt *prompt, weft_refusal *why);
+/* The name of a function. */
+weft_status weft_openai_name(const json_t *value, const char *field, const char **out, weft_refusal *why);
 /* The calls of message i, which is the assistant's; what a message of a tool says of the call that it answers. */
 weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
 weft_status weft_openai_result(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What a body of the OpenAI dialect says of tools: declarations, which of them the answer must call, and in messages the
- * calls that were made and what came of them.
+/* What a body of the OpenAI dialect says of tools: declarations, which of them the answer must call, and in messages
+ * the calls that were made and what came of them.
  *
  * Law: names are checked here and nowhere else, so what follows may print them as they are. JSON inside of strings
  * (arguments) is looked at where the prompt is made (api/prompt_tools.c), for all dialects alike. */
@@ -24,7 +24,7 @@ static weft_status wrong(weft_refusal *why, const char *field, const char *must_
   return weft_refuse(why, 400, "invalid_value", field, "%s must be %s", field, must_be);
 }
 
-static weft_status read_name(const json_t *value, const char *field, const char **out, weft_refusal *why) {
+weft_status weft_openai_name(const json_t *value, const char *field, const char **out, weft_refusal *why) {
   static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
   *out = json_string_value(value);
   if (*out == NULL) return wrong(why, field, "a string");
@@ -41,7 +41,7 @@ weft_status weft_openai_function(weft_gen *gen, const json_t *function, const ch
   char part[80];
   if (!json_is_object(function)) return wrong(why, field, "an object with a name");
   (void)snprintf(part, sizeof part, "%.40s.name", field);
-  weft_status status = read_name(json_object_get(function, "name"), part, &out->name, why);
+  weft_status status = weft_openai_name(json_object_get(function, "name"), part, &out->name, why);
   if (status != WEFT_OK) return status;
   const json_t *description = get(function, "description"), *parameters = get(function, "parameters"),
                *strict = get(function, "strict");
@@ -161,7 +161,7 @@ static weft_status read_call(const json_t *call, const char *field, weft_tool_ca
   if (id != NULL && !json_is_string(id)) return wrong(why, part, "a string");
   out->id = json_string_value(id);
   (void)snprintf(part, sizeof part, "%.48s.function.name", field);
-  weft_status status = read_name(json_object_get(function, "name"), part, &out->name, why);
+  weft_status status = weft_openai_name(json_object_get(function, "name"), part, &out->name, why);
   if (status != WEFT_OK) return status;
   (void)snprintf(part, sizeof part, "%.48s.function.arguments", field);
   if (arguments != NULL && !json_is_string(arguments)) return wrong(why, part, "a JSON object as a string");
@@ -202,5 +202,5 @@ weft_status weft_openai_result(const json_t *message, size_t i, weft_chat_turn *
   if (id != NULL && !json_is_string(id)) return wrong(why, field, "a string");
   turn->call_id = json_string_value(id);
   (void)snprintf(field, sizeof field, "messages[%zu].name", i);
-  return name == NULL ? WEFT_OK : read_name(name, field, &turn->name, why);
+  return name == NULL ? WEFT_OK : weft_openai_name(name, field, &turn->name, why);
 }

@@ -11,15 +11,19 @@
 
 /* ---- one answer ---- */
 
-/* The item that a stream is in. */
-typedef enum item_kind { NO_ITEM, REASONING, MESSAGE } item_kind;
+typedef enum item_kind { NO_ITEM, REASONING, MESSAGE, CALL } item_kind;
 
 typedef struct response_answer {
   weft_responses *store; /* NULL: it is not kept */
   uint32_t tenant;
-  weft_text echo, items;              /* of the request (api/responses.h) */
-  weft_text text, thinking, logprobs; /* of the answer so far */
-  item_kind item;
+  weft_text echo, items; /* of the request (api/responses.h) */
+  weft_text output;      /* the items of the answer that are done, as members of a JSON list */
+  uint32_t n_items;      /* of them */
+  item_kind item;        /* the one that is being made */
+  weft_text text;        /* of it so far; of a call: its arguments */
+  weft_text logprobs;    /* of a message */
+  weft_text call;        /* of a call: its id and its name, as JSON members */
+  bool has_content;      /* a message or a call was begun */
   uint32_t n_events;
 } response_answer;
 
@@ -27,71 +31,99 @@ static void close_own(void *self) {
   response_answer *r = self;
   weft_text_free(&r->echo);
   weft_text_free(&r->items);
+  weft_text_free(&r->output);
   weft_text_free(&r->text);
-  weft_text_free(&r->thinking);
   weft_text_free(&r->logprobs);
+  weft_text_free(&r->call);
   weft_free(r);
 }
 
-/* Takes what was not sent yet. */
-static void keep_chunk(response_answer *r, const weft_choice *c) {
-  weft_text_append(&r->thinking, c->thinking.bytes, c->thinking.n);
-  weft_text_append(&r->text, c->text.bytes, c->text.n);
+/* ---- items ---- */
+
+static bool is_cut(const weft_answer *a) {
+  return a->choice->finish != NULL && strcmp(a->choice->finish, "length") == 0;
+}
+
+/* msg_X, rs_X and fc_X are of the answer resp_X; items after the first have their number behind it. */
+static void put_item_id(const weft_answer *a, weft_text *out) {
+  const response_answer *r = a->own;
+  static const char *const prefixes[] = {"", "rs_", "msg_", "fc_"};
+  weft_text id = {0};
+  weft_text_printf(&id, "%s%s", prefixes[r->item], a->id + strlen(a->dialect->id_prefix));
+  if (r->n_items > 0) weft_text_printf(&id, "_%u", r->n_items);
+  weft_json_string(out, id.bytes, id.n);
+  out->refused = out->refused || id.refused;
+  weft_text_free(&id);
+}
+
+static void put_part(const response_answer *r, weft_text *out) {
+  weft_text_puts(out, "{\"type\":\"output_text\",\"text\":");
+  weft_json_string(out, r->text.bytes, r->text.n);
+  weft_text_puts(out, ",\"annotations\":[],\"logprobs\":[");
+  weft_text_append(out, r->logprobs.bytes, r->logprobs.n);
+  weft_text_puts(out, "]}");
+}
+
+/* What the content of an item has in it. */
+static void put_content(const response_answer *r, weft_text *out) {
+  if (r->item == MESSAGE) {
+    put_part(r, out);
+  } else {
+    weft_text_puts(out, "{\"type\":\"reasoning_text\",\"text\":");
+    weft_json_string(out, r->text.bytes, r->text.n);
+    weft_text_puts(out, "}");
+  }
+}
+
+/* The item as it begins, without content, or done. */
+static void put_item(const weft_answer *a, bool done, weft_text *out) {
+  static const char *const types[] = {"", "reasoning", "message", "function_call"};
+  const response_answer *r = a->own;
+  weft_text_printf(out, "{\"type\":\"%s\",\"id\":", types[r->item]);
+  put_item_id(a, out);
+  weft_text_printf(out, ",\"status\":\"%s\",", !done ? "in_progress" : is_cut(a) ? "incomplete" : "completed");
+  if (r->item == CALL) {
+    weft_text_append(out, r->call.bytes, r->call.n);
+    weft_text_puts(out, ",\"arguments\":");
+    weft_json_string(out, done ? r->text.bytes : "", done ? r->text.n : 0);
+  } else {
+    weft_text_puts(out, r->item == MESSAGE ? "\"role\":\"assistant\",\"content\":[" : "\"summary\":[],\"content\":[");
+    if (done) put_content(r, out);
+    weft_text_puts(out, "]");
+  }
+  weft_text_puts(out, "}");
+}
+
+/* call: of an item that is one. */
+static void begin_item(response_answer *r, item_kind kind, const weft_answer_call *call) {
+  r->item = kind;
+  r->has_content = r->has_content || kind != REASONING;
+  if (kind != CALL) return;
+  weft_text_puts(&r->call, "\"call_id\":");
+  weft_json_words(&r->call, call->id);
+  weft_text_puts(&r->call, ",\"name\":");
+  weft_json_string(&r->call, call->name.bytes, call->name.n);
+}
+
+static void end_item(const weft_answer *a) {
+  response_answer *r = a->own;
+  if (r->text.refused || r->logprobs.refused || r->call.refused) r->output.refused = true;
+  if (r->n_items > 0) weft_text_puts(&r->output, ",");
+  put_item(a, true, &r->output);
+  r->n_items += 1;
+  r->item = NO_ITEM;
+  weft_text_clear(&r->text);
+  weft_text_clear(&r->logprobs);
+  weft_text_clear(&r->call);
+}
+
+static void add_logprobs(response_answer *r, const weft_choice *c) {
   if (c->n_logprobs == 0) return;
   if (r->logprobs.n > 0) weft_text_puts(&r->logprobs, ",");
   weft_text_append(&r->logprobs, c->logprobs[0].bytes, c->logprobs[0].n);
 }
 
-/* ---- parts of a response ---- */
-
-/* resp_X, msg_X and rs_X are one answer's. */
-static void put_id(const weft_answer *a, const char *prefix, weft_text *out) {
-  weft_text id = {0};
-  weft_text_printf(&id, "%s%s", prefix, a->id + strlen(a->dialect->id_prefix));
-  weft_json_string(out, id.bytes, id.n);
-  weft_text_free(&id);
-}
-
-static void put_string(const weft_text *text, weft_text *out) {
-  weft_json_string(out, text->bytes, text->n);
-}
-
-static void put_part(const response_answer *r, bool done, weft_text *out) {
-  weft_text_puts(out, "{\"type\":\"output_text\",\"text\":");
-  if (done) {
-    put_string(&r->text, out);
-  } else {
-    weft_text_puts(out, "\"\"");
-  }
-  weft_text_puts(out, ",\"annotations\":[],\"logprobs\":[");
-  if (done) weft_text_append(out, r->logprobs.bytes, r->logprobs.n);
-  weft_text_puts(out, "]}");
-}
-
-static const char *status_of(const weft_answer *a) {
-  return strcmp(a->choice->finish, "length") == 0 ? "incomplete" : "completed";
-}
-
-static void put_message(const weft_answer *a, bool done, weft_text *out) {
-  weft_text_puts(out, "{\"type\":\"message\",\"id\":");
-  put_id(a, "msg_", out);
-  weft_text_printf(out, ",\"status\":\"%s\",\"role\":\"assistant\",\"content\":[", done ? status_of(a) : "in_progress");
-  if (done) put_part(a->own, true, out);
-  weft_text_puts(out, "]}");
-}
-
-static void put_reasoning(const weft_answer *a, bool done, weft_text *out) {
-  const response_answer *r = a->own;
-  weft_text_puts(out, "{\"type\":\"reasoning\",\"id\":");
-  put_id(a, "rs_", out);
-  weft_text_puts(out, ",\"summary\":[],\"content\":[");
-  if (done) {
-    weft_text_puts(out, "{\"type\":\"reasoning_text\",\"text\":");
-    put_string(&r->thinking, out);
-    weft_text_puts(out, "}");
-  }
-  weft_text_puts(out, "]}");
-}
+/* ---- responses ---- */
 
 static void put_usage(const weft_answer *a, weft_text *out) {
   weft_answer_usage u = weft_answer_get_usage(a);
@@ -102,14 +134,18 @@ static void put_usage(const weft_answer *a, weft_text *out) {
   weft_text_printf(out, "\"total_tokens\":%llu}", (unsigned long long)(u.prompt + u.completion));
 }
 
-/* why: it failed; else done: it is whole; else it has just begun. */
+/* why: it failed; else done: all items are; else it has just begun. */
 static void put_response(const weft_answer *a, bool done, const weft_refusal *why, weft_text *out) {
   const response_answer *r = a->own;
-  const char *status = why != NULL ? "failed" : done ? status_of(a) : "in_progress";
+  bool cut = done && is_cut(a);
   weft_text_puts(out, "{\"id\":");
   weft_json_words(out, a->id);
-  weft_text_printf(
-      out, ",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"model\":", (long long)a->created, status);
+  weft_text_printf(out,
+                   ",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"model\":", (long long)a->created,
+                   why != NULL ? "failed"
+                   : !done     ? "in_progress"
+                   : cut       ? "incomplete"
+                               : "completed");
   weft_json_words(out, a->model);
   weft_text_puts(out, ",\"error\":");
   if (why != NULL) {
@@ -119,15 +155,10 @@ static void put_response(const weft_answer *a, bool done, const weft_refusal *wh
   } else {
     weft_text_puts(out, "null");
   }
-  weft_text_printf(out, ",\"incomplete_details\":%s,",
-                   strcmp(status, "incomplete") == 0 ? "{\"reason\":\"max_output_tokens\"}" : "null");
+  weft_text_printf(out, ",\"incomplete_details\":%s,", cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
   weft_text_append(out, r->echo.bytes, r->echo.n);
   weft_text_puts(out, "\"output\":[");
-  if (done && r->thinking.n > 0) {
-    put_reasoning(a, true, out);
-    weft_text_puts(out, ",");
-  }
-  if (done) put_message(a, true, out);
+  weft_text_append(out, r->output.bytes, r->output.n);
   weft_text_puts(out, "],\"usage\":");
   if (done) {
     put_usage(a, out);
@@ -142,152 +173,179 @@ static void put_done(const weft_answer *a, weft_text *out) {
   response_answer *r = a->own;
   size_t from = out->n;
   put_response(a, true, NULL, out);
-  if (r->text.refused || r->thinking.refused || r->logprobs.refused) out->refused = true;
+  out->refused = out->refused || r->output.refused;
   if (r->store == NULL || out->refused) return;
   if (r->items.n > 0) weft_text_puts(&r->items, ",");
-  if (r->thinking.n > 0) {
-    put_reasoning(a, true, &r->items);
-    weft_text_puts(&r->items, ",");
-  }
-  put_message(a, true, &r->items);
+  weft_text_append(&r->items, r->output.bytes, r->output.n);
   const weft_text body = {.bytes = out->bytes + from, .n = out->n - from};
   weft_responses_put(r->store, r->tenant, a->id, &body, &r->items);
 }
 
+static void put_whole(const weft_answer *a, weft_text *out) {
+  const weft_choice *c = a->choice;
+  response_answer *r = a->own;
+  if (c->thinking.n > 0) {
+    begin_item(r, REASONING, NULL);
+    weft_text_append(&r->text, c->thinking.bytes, c->thinking.n);
+    end_item(a);
+  }
+  if (c->text.n > 0 || c->n_calls == 0) {
+    begin_item(r, MESSAGE, NULL);
+    weft_text_append(&r->text, c->text.bytes, c->text.n);
+    add_logprobs(r, c);
+    end_item(a);
+  }
+  for (uint32_t i = 0; i < c->n_calls; i++) {
+    begin_item(r, CALL, &c->call[i]);
+    weft_text_append(&r->text, c->call[i].arguments.bytes, c->call[i].arguments.n);
+    end_item(a);
+  }
+  put_done(a, out);
+}
+
 /* ---- events ---- */
 
-static void begin_event(response_answer *r, const char *name, weft_text *out) {
+static void open_event(response_answer *r, const char *name, weft_text *out) {
   weft_sse_begin(out, name);
   weft_text_printf(out, "{\"type\":\"%s\",\"sequence_number\":%u", name, r->n_events++);
 }
 
-static void end_event(weft_text *out) {
+static void close_event(weft_text *out) {
   weft_text_puts(out, "}");
   weft_sse_end(out);
 }
 
-/* Reasoning comes before the message. */
-static void put_place(const weft_answer *a, item_kind kind, weft_text *out) {
+/* An event of the item that is being made; the caller closes it. */
+static void open_item_event(const weft_answer *a, const char *name, weft_text *out) {
   const response_answer *r = a->own;
+  open_event(a->own, name, out);
   weft_text_puts(out, ",\"item_id\":");
-  put_id(a, kind == MESSAGE ? "msg_" : "rs_", out);
-  weft_text_printf(out, ",\"output_index\":%d,\"content_index\":0", kind == MESSAGE && r->thinking.n > 0);
+  put_item_id(a, out);
+  weft_text_printf(out, ",\"output_index\":%u%s", r->n_items, r->item == CALL ? "" : ",\"content_index\":0");
 }
 
-static void put_item_event(const weft_answer *a, item_kind kind, bool done, weft_text *out) {
+static void put_item_event(const weft_answer *a, bool done, weft_text *out) {
   response_answer *r = a->own;
-  begin_event(r, done ? "response.output_item.done" : "response.output_item.added", out);
-  weft_text_printf(out, ",\"output_index\":%d,\"item\":", kind == MESSAGE && r->thinking.n > 0);
-  if (kind == MESSAGE) {
-    put_message(a, done, out);
-  } else {
-    put_reasoning(a, done, out);
-  }
-  end_event(out);
+  open_event(r, done ? "response.output_item.done" : "response.output_item.added", out);
+  weft_text_printf(out, ",\"output_index\":%u,\"item\":", r->n_items);
+  put_item(a, done, out);
+  close_event(out);
 }
 
-static void put_part_event(const weft_answer *a, bool done, weft_text *out) {
-  begin_event(a->own, done ? "response.content_part.done" : "response.content_part.added", out);
-  put_place(a, MESSAGE, out);
+static void put_part_event(const weft_answer *a, const char *name, weft_text *out) {
+  open_item_event(a, name, out);
   weft_text_puts(out, ",\"part\":");
-  put_part(a->own, done, out);
-  end_event(out);
+  put_part(a->own, out);
+  close_event(out);
 }
 
-static void end_item(const weft_answer *a, weft_text *out) {
+static const char *const done_names[] = {"", "response.reasoning_text.done", "response.output_text.done",
+                                         "response.function_call_arguments.done"};
+static const char *const delta_names[] = {"", "response.reasoning_text.delta", "response.output_text.delta",
+                                          "response.function_call_arguments.delta"};
+
+/* Ends the item that the stream is in. */
+static void put_item_end(const weft_answer *a, weft_text *out) {
   response_answer *r = a->own;
   if (r->item == NO_ITEM) return;
-  bool message = r->item == MESSAGE;
-  begin_event(r, message ? "response.output_text.done" : "response.reasoning_text.done", out);
-  put_place(a, r->item, out);
-  weft_text_puts(out, ",\"text\":");
-  put_string(message ? &r->text : &r->thinking, out);
-  if (message) {
+  open_item_event(a, done_names[r->item], out);
+  weft_text_printf(out, ",\"%s\":", r->item == CALL ? "arguments" : "text");
+  weft_json_string(out, r->text.bytes, r->text.n);
+  if (r->item == CALL) {
+    weft_text_puts(out, ",");
+    weft_text_append(out, r->call.bytes, r->call.n);
+  }
+  if (r->item == MESSAGE) {
     weft_text_puts(out, ",\"logprobs\":[");
     weft_text_append(out, r->logprobs.bytes, r->logprobs.n);
     weft_text_puts(out, "]");
   }
-  end_event(out);
-  if (message) put_part_event(a, true, out);
-  put_item_event(a, r->item, true, out);
-  r->item = NO_ITEM;
+  close_event(out);
+  if (r->item == MESSAGE) put_part_event(a, "response.content_part.done", out);
+  put_item_event(a, true, out);
+  end_item(a);
 }
 
-static void begin_item(const weft_answer *a, item_kind kind, weft_text *out) {
+static void put_item_begin(const weft_answer *a, item_kind kind, const weft_answer_call *call, weft_text *out) {
   response_answer *r = a->own;
-  if (r->item == kind) return;
-  end_item(a, out);
-  r->item = kind;
-  put_item_event(a, kind, false, out);
-  if (kind == MESSAGE) put_part_event(a, false, out);
+  if (r->item == kind && kind != CALL) return;
+  put_item_end(a, out);
+  begin_item(r, kind, call);
+  put_item_event(a, false, out);
+  if (kind == MESSAGE) put_part_event(a, "response.content_part.added", out);
 }
 
-static void put_delta(const weft_answer *a, item_kind kind, const weft_choice *c, weft_text *out) {
-  begin_event(a->own, kind == MESSAGE ? "response.output_text.delta" : "response.reasoning_text.delta", out);
-  put_place(a, kind, out);
+/* More of the item that the stream is in; c: of a message with logprobs. */
+static void put_delta(const weft_answer *a, const weft_text *text, const weft_choice *c, weft_text *out) {
+  response_answer *r = a->own;
+  weft_text_append(&r->text, text->bytes, text->n);
+  open_item_event(a, delta_names[r->item], out);
   weft_text_puts(out, ",\"delta\":");
-  put_string(kind == MESSAGE ? &c->text : &c->thinking, out);
-  if (kind == MESSAGE) {
+  weft_json_string(out, text->bytes, text->n);
+  if (c != NULL) {
+    add_logprobs(r, c);
     weft_text_puts(out, ",\"logprobs\":[");
     weft_text_append(out, c->logprobs[0].bytes, c->logprobs[0].n);
     weft_text_puts(out, "]");
   }
-  end_event(out);
+  close_event(out);
 }
 
 static void put_begin(const weft_answer *a, const weft_choice *c, weft_text *out) {
   static const char *const names[] = {"response.created", "response.in_progress"};
   (void)c;
   for (int i = 0; i < 2; i++) {
-    begin_event(a->own, names[i], out);
+    open_event(a->own, names[i], out);
     weft_text_puts(out, ",\"response\":");
     put_response(a, false, NULL, out);
-    end_event(out);
+    close_event(out);
   }
 }
 
-/* Thinking that comes after the message has begun is in the last event alone. */
 static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
-  response_answer *r = a->own;
-  bool thinks = c->thinking.n > 0 && r->item != MESSAGE;
-  if (thinks) begin_item(a, REASONING, out);
-  keep_chunk(r, c);
-  if (thinks) put_delta(a, REASONING, c, out);
-  if (c->text.n > 0 || c->n_logprobs > 0 || (finish != NULL && r->item != MESSAGE)) begin_item(a, MESSAGE, out);
-  if (c->text.n > 0 || c->n_logprobs > 0) put_delta(a, MESSAGE, c, out);
-  if (finish != NULL) end_item(a, out);
+  const response_answer *r = a->own;
+  if (c->thinking.n > 0) {
+    put_item_begin(a, REASONING, NULL, out);
+    put_delta(a, &c->thinking, NULL, out);
+  }
+  if (c->text.n > 0 || c->n_logprobs > 0) {
+    put_item_begin(a, MESSAGE, NULL, out);
+    put_delta(a, &c->text, c, out);
+  }
+  for (uint32_t i = 0; i < c->n_calls; i++) {
+    const weft_answer_call *call = &c->call[i];
+    if (!call->begun) put_item_begin(a, CALL, call, out);
+    if (call->arguments.n > 0) put_delta(a, &call->arguments, NULL, out);
+  }
+  if (finish == NULL) return;
+  if (!r->has_content) put_item_begin(a, MESSAGE, NULL, out);
+  put_item_end(a, out);
 }
 
 static void put_last(const weft_answer *a, weft_text *out) {
-  bool cut = strcmp(status_of(a), "incomplete") == 0;
-  begin_event(a->own, cut ? "response.incomplete" : "response.completed", out);
+  open_event(a->own, is_cut(a) ? "response.incomplete" : "response.completed", out);
   weft_text_puts(out, ",\"response\":");
   put_done(a, out);
-  end_event(out);
+  close_event(out);
 }
 
 static void put_fault(const weft_answer *a, const weft_refusal *why, weft_text *out) {
-  begin_event(a->own, "response.failed", out);
+  open_event(a->own, "response.failed", out);
   weft_text_puts(out, ",\"response\":");
   put_response(a, false, why, out);
-  end_event(out);
+  close_event(out);
 }
 
-static void put_whole(const weft_answer *a, weft_text *out) {
-  keep_chunk(a->own, a->choice);
-  put_done(a, out);
-}
-
-static const weft_dialect responses = {.id_prefix = "resp_",
-                                       .stream_type = WEFT_SSE_TYPE,
-                                       .keeps_text = true,
-                                       .logprobs = weft_openai_chat_logprobs,
-                                       .begin = put_begin,
-                                       .chunk = put_chunk,
-                                       .last = put_last,
-                                       .fault = put_fault,
-                                       .whole = put_whole,
-                                       .close = close_own};
+const weft_dialect weft_openai_responses = {.id_prefix = "resp_",
+                                            .stream_type = WEFT_SSE_TYPE,
+                                            .keeps_text = true,
+                                            .logprobs = weft_openai_chat_logprobs,
+                                            .begin = put_begin,
+                                            .chunk = put_chunk,
+                                            .last = put_last,
+                                            .fault = put_fault,
+                                            .whole = put_whole,
+                                            .close = close_own};
 
 /* ---- endpoints ---- */
 
@@ -334,7 +392,7 @@ void weft_handle_responses(weft_server *s, weft_exchange *x) {
     }
   }
   weft_text_free(&items);
-  weft_dialect_start(s, x, &responses, &gen, r);
+  weft_dialect_start(s, x, &weft_openai_responses, &gen, r);
 }
 
 static const char *id_of(const weft_exchange *x) {

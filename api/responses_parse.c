@@ -5,8 +5,8 @@
 
 #include "api/json.h"
 #include "api/responses.h"
+#include "api/turns.h"
 
-enum { TURNS_MAX = 4096 };
 static const char previous_key[] = "the items before"; /* where the parsed body keeps them; no field has this name */
 
 #define AT(member) offsetof(weft_gen, params.member)
@@ -65,13 +65,6 @@ static weft_status read_include(weft_gen *gen, const json_t *value, const char *
   return WEFT_OK;
 }
 
-static weft_status read_tool_choice(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  const char *word = json_string_value(value);
-  (void)gen;
-  if (word != NULL && (strcmp(word, "auto") == 0 || strcmp(word, "none") == 0)) return WEFT_OK;
-  return weft_refuse(why, 400, "unsupported", field, "%s: tool calls are not supported", field);
-}
-
 static weft_status read_flag(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
   (void)gen;
   return json_is_boolean(value) ? WEFT_OK : field_wrong(why, field, "true or false");
@@ -96,16 +89,16 @@ static const field_row fields[] = {
     {.name = "reasoning", .kind = FIELD_READ, .read = read_reasoning},
     {.name = "include", .kind = FIELD_READ, .read = read_include},
     {.name = "top_logprobs", .kind = FIELD_U32, .at = AT(sampling.n_top_logprobs), .range = {WEFT_RANGE_TOP_LOGPROBS}},
-    {.name = "tool_choice", .kind = FIELD_READ, .read = read_tool_choice},
-    {.name = "tools", .kind = FIELD_REFUSED, .instead = "tool calls are not supported"},
+    {.name = "tools", .kind = FIELD_LATER},
+    {.name = "tool_choice", .kind = FIELD_LATER},
+    {.name = "parallel_tool_calls", .kind = FIELD_LATER},
     {.name = "background", .kind = FIELD_REFUSED, .instead = "a response is made while its client waits"},
     {.name = "conversation", .kind = FIELD_REFUSED, .instead = "name the response before it: previous_response_id"},
     {.name = "prompt", .kind = FIELD_REFUSED, .instead = "no prompts are stored here: send input"},
     {.name = "context_management", .kind = FIELD_REFUSED, .instead = "a conversation is read as it was sent"},
     {.name = "moderation", .kind = FIELD_REFUSED, .instead = "nothing is moderated here"},
     {.name = "image", .kind = FIELD_REFUSED, .instead = "no images are made here"},
-    {.name = "parallel_tool_calls", .kind = FIELD_KNOWN}, /* of tools */
-    {.name = "max_tool_calls", .kind = FIELD_KNOWN},
+    {.name = "max_tool_calls", .kind = FIELD_KNOWN}, /* of tools that OpenAI's servers have */
     {.name = "metadata", .kind = FIELD_KNOWN},
     {.name = "truncation", .kind = FIELD_KNOWN}, /* a prompt that is too long is refused, and not cut */
     {.name = "stream_options", .kind = FIELD_KNOWN},
@@ -163,24 +156,64 @@ static weft_status read_content(weft_gen *gen, const json_t *content, const char
   return status;
 }
 
-static weft_status read_message(weft_gen *gen, const json_t *item, const char *field, weft_chat_turn *turn,
-                                weft_refusal *why) {
+/* Refuses members of an item that its table does not have. */
+static weft_status check_item(weft_gen *gen, const field_row *rows, size_t n_rows, const json_t *item,
+                              const char *field, weft_refusal *why) {
+  char prefix[64];
+  (void)snprintf(prefix, sizeof prefix, "%.40s.", field);
+  return fields_read(gen, rows, n_rows, item, prefix, why);
+}
+
+static weft_status read_message(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
   static const char *const roles[] = {"user", "assistant", "system", "developer"};
   char name[64];
   bool known = false;
-  (void)snprintf(name, sizeof name, "%.40s.", field);
-  weft_status status = fields_read(gen, message_fields, FIELDS_COUNT(message_fields), item, name, why);
+  weft_status status = check_item(list->gen, message_fields, FIELDS_COUNT(message_fields), item, field, why);
   if (status != WEFT_OK) return status;
-  turn->role = json_string_value(json_object_get(item, "role"));
-  for (size_t i = 0; i < FIELDS_COUNT(roles); i++) {
-    known = known || (turn->role != NULL && strcmp(turn->role, roles[i]) == 0);
-  }
+  const char *role = json_string_value(json_object_get(item, "role"));
+  for (size_t i = 0; i < FIELDS_COUNT(roles); i++) known = known || (role != NULL && strcmp(role, roles[i]) == 0);
   (void)snprintf(name, sizeof name, "%.40s.%s", field, known ? "content" : "role");
   if (!known) return field_wrong(why, name, "user, assistant, system or developer");
-  return read_content(gen, json_object_get(item, "content"), name, &turn->content, why);
+  status = turns_add(list, role, "input", why);
+  if (status != WEFT_OK) return status;
+  return read_content(list->gen, json_object_get(item, "content"), name, &list->turn[list->n - 1].content, why);
 }
 
-/* What the model thought: the texts of an item's content. Summaries and what is encrypted say nothing to a model here. */
+/* A call belongs to the turn of the model that it follows, or is one of its own. */
+static weft_status read_call(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
+  static const field_row rows[] = {{.name = "type", .kind = FIELD_LATER},      {.name = "call_id", .kind = FIELD_LATER},
+                                   {.name = "name", .kind = FIELD_LATER},      {.name = "id", .kind = FIELD_KNOWN},
+                                   {.name = "arguments", .kind = FIELD_LATER}, {.name = "status", .kind = FIELD_KNOWN}};
+  const char *arguments = json_string_value(json_object_get(item, "arguments")),
+             *id = json_string_value(json_object_get(item, "call_id"));
+  weft_status status = check_item(list->gen, rows, FIELDS_COUNT(rows), item, field, why);
+  if (status == WEFT_OK && (arguments == NULL || id == NULL)) {
+    status = field_wrong(why, field, "an object with call_id, name and arguments, which are a string");
+  }
+  if (status == WEFT_OK && !turns_end_with_answer(list)) status = turns_add(list, "assistant", "input", why);
+  if (status != WEFT_OK) return status;
+  return turns_add_call(list, id, json_object_get(item, "name"), arguments, field, why);
+}
+
+static weft_status read_result(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
+  static const field_row rows[] = {{.name = "type", .kind = FIELD_LATER},
+                                   {.name = "call_id", .kind = FIELD_LATER},
+                                   {.name = "output", .kind = FIELD_LATER},
+                                   {.name = "id", .kind = FIELD_KNOWN},
+                                   {.name = "status", .kind = FIELD_KNOWN}};
+  char name[64];
+  const char *id = json_string_value(json_object_get(item, "call_id"));
+  weft_status status = check_item(list->gen, rows, FIELDS_COUNT(rows), item, field, why);
+  if (status == WEFT_OK && id == NULL) status = field_wrong(why, field, "an object with call_id and output");
+  if (status == WEFT_OK) status = turns_add(list, "tool", "input", why);
+  if (status != WEFT_OK) return status;
+  (void)snprintf(name, sizeof name, "%.40s.output", field);
+  list->turn[list->n - 1].call_id = id;
+  return read_content(list->gen, json_object_get(item, "output"), name, &list->turn[list->n - 1].content, why);
+}
+
+/* What the model thought: the texts of an item's content. Summaries and what is encrypted say nothing to a model
+ * here. */
 static weft_status read_reasoning_item(weft_gen *gen, const json_t *item, const char **out, weft_refusal *why) {
   weft_text text = {0};
   size_t i;
@@ -194,9 +227,18 @@ static weft_status read_reasoning_item(weft_gen *gen, const json_t *item, const 
   return status;
 }
 
-/* Adds the turns of a list. What the model thought belongs to the message after it. */
-static weft_status read_items(weft_gen *gen, const json_t *items, weft_chat_turn *turns, uint32_t *n,
-                              weft_refusal *why) {
+static weft_status read_item(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
+  const char *type = json_string_value(json_object_get(item, "type"));
+  if (type == NULL || strcmp(type, "message") == 0) return read_message(list, item, field, why);
+  if (strcmp(type, "function_call") == 0) return read_call(list, item, field, why);
+  if (strcmp(type, "function_call_output") == 0) return read_result(list, item, field, why);
+  return weft_refuse(why, 400, "unsupported", field,
+                     "%s is of type '%.32s'; only messages, reasoning, calls of functions and their outputs are read",
+                     field, type);
+}
+
+/* Adds the turns of a list. What the model thought belongs to the turn after it. */
+static weft_status read_items(turn_list *list, const json_t *items, weft_refusal *why) {
   const char *thinking = NULL;
   size_t i;
   json_t *item;
@@ -206,17 +248,13 @@ static weft_status read_items(weft_gen *gen, const json_t *items, weft_chat_turn
     (void)snprintf(field, sizeof field, "input[%zu]", i);
     if (!json_is_object(item)) return field_wrong(why, field, "an object");
     if (type != NULL && strcmp(type, "reasoning") == 0) {
-      if (read_reasoning_item(gen, item, &thinking, why) != WEFT_OK) return WEFT_E_INVALID;
+      if (read_reasoning_item(list->gen, item, &thinking, why) != WEFT_OK) return WEFT_E_INVALID;
       continue;
     }
-    if (type != NULL && strcmp(type, "message") != 0) {
-      return weft_refuse(why, 400, "unsupported", field, "%s is of type '%.32s'; only messages are read", field, type);
-    }
-    weft_status status = read_message(gen, item, field, &turns[*n], why);
+    weft_status status = read_item(list, item, field, why);
     if (status != WEFT_OK) return status;
-    if (strcmp(turns[*n].role, "assistant") == 0) turns[*n].thinking = thinking;
+    if (thinking != NULL && turns_end_with_answer(list)) list->turn[list->n - 1].thinking = thinking;
     thinking = NULL;
-    *n += 1;
   }
   return WEFT_OK;
 }
@@ -225,31 +263,41 @@ static weft_status read_items(weft_gen *gen, const json_t *items, weft_chat_turn
 static weft_status read_turns(weft_gen *gen, weft_refusal *why) {
   const json_t *input = field_of(gen->json, "input"), *before = json_object_get(gen->json, previous_key);
   const char *text = json_string_value(input), *instructions = json_string_value(field_of(gen->json, "instructions"));
-  size_t n_max = 2 + json_array_size(input) + json_array_size(before);
-  uint32_t n = 0;
+  turn_list list = {.gen = gen};
   weft_status status = WEFT_OK;
   if (text == NULL && json_array_size(input) == 0) return field_wrong(why, "input", "a text or a list of items");
-  if (n_max > TURNS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "input", "the conversation has %zu items; at most %d are read", n_max,
-                       TURNS_MAX);
+  if (instructions != NULL) {
+    status = turns_add(&list, "system", "input", why);
+    if (status == WEFT_OK) list.turn->content = instructions;
   }
-  weft_chat_turn *turns = weft_gen_alloc(gen, n_max, sizeof *turns);
-  if (turns == NULL) return field_no_memory(why);
-  if (instructions != NULL) turns[n++] = (weft_chat_turn){.role = "system", .content = instructions};
-  if (before != NULL) status = read_items(gen, before, turns, &n, why);
-  if (text != NULL) {
-    turns[n++] = (weft_chat_turn){.role = "user", .content = text};
-  } else if (status == WEFT_OK) {
-    status = read_items(gen, input, turns, &n, why);
+  if (status == WEFT_OK && before != NULL) status = read_items(&list, before, why);
+  if (status == WEFT_OK && text == NULL) status = read_items(&list, input, why);
+  if (status == WEFT_OK && text != NULL) {
+    status = turns_add(&list, "user", "input", why);
+    if (status == WEFT_OK) list.turn[list.n - 1].content = text;
   }
   if (status != WEFT_OK) return status;
-  if (n == 0 || strcmp(turns[n - 1].role, "assistant") == 0) {
+  if (list.n == 0 || turns_end_with_answer(&list)) {
     return weft_refuse(why, 400, "unsupported", "input",
-                       "input must end with a message that is not the assistant's: an answer cannot be continued here");
+                       "input must end with an item that is not the assistant's: an answer cannot be continued here");
   }
-  gen->prompt->turns = turns;
-  gen->prompt->n_turns = n;
+  turns_finish(&list);
   return WEFT_OK;
+}
+
+/* A function, without the object around it that chat has. */
+static weft_status read_tool(weft_gen *gen, const json_t *tool, const char *field, weft_tool *out, weft_refusal *why) {
+  static const field_row rows[] = {{.name = "type", .kind = FIELD_LATER},
+                                   {.name = "name", .kind = FIELD_LATER},
+                                   {.name = "description", .kind = FIELD_LATER},
+                                   {.name = "parameters", .kind = FIELD_LATER},
+                                   {.name = "strict", .kind = FIELD_LATER}};
+  const char *type = json_string_value(json_object_get(tool, "type"));
+  if (type == NULL || strcmp(type, "function") != 0) {
+    return weft_refuse(why, 400, "unsupported", field, "%s: only tools of type function are known here", field);
+  }
+  weft_status status = check_item(gen, rows, FIELDS_COUNT(rows), tool, field, why);
+  return status == WEFT_OK ? weft_openai_function(gen, tool, field, out, why) : status;
 }
 
 weft_status weft_responses_parse(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
@@ -259,6 +307,8 @@ weft_status weft_responses_parse(const char *body, size_t n, const weft_json_siz
   weft_sampling *s = &gen->params.sampling;
   if (s->n_top_logprobs > 0) s->logprobs = true;
   status = read_turns(gen, why);
+  if (status == WEFT_OK) status = turns_tools(gen, field_of(gen->json, "tools"), read_tool, why);
+  if (status == WEFT_OK) status = weft_openai_tool_choice(gen, gen->json, gen->prompt, why);
   if (status != WEFT_OK) weft_gen_close(gen);
   return status;
 }

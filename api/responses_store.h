@@ -2,8 +2,8 @@
 /* Responses that clients may ask for again or continue (api/responses.h).
  *
  * Law: at most WEFT_RESPONSES responses and WEFT_RESPONSES_BYTES are kept, in memory alone. When there is no room, the
- * tenant that keeps most bytes loses its oldest, so nobody drives out others' by making many. A response is found by its
- * own tenant alone: for all others it is one that never was. Any thread; nothing is held up but for copying one. */
+ * tenant that keeps most bytes loses its oldest, so nobody drives out others' by making many. A response is found by
+ * its own tenant alone: for all others it is one that never was. Any thread; nothing is held up but for copying one. */
 #ifndef WEFT_API_RESPONSES_STORE_H
 #define WEFT_API_RESPONSES_STORE_H
 

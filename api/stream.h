@@ -4,9 +4,9 @@
  *
  * Law: the answer is one source of its exchange (api/http.h). It takes deltas only in pull, so a slow reader delays
  * itself alone; a client that leaves cancels every generation (left), and close frees them. A fault of one choice ends
- * the whole request: with a refusal before anything was sent, else with an error in the stream. What is written and when
- * is decided here; a dialect only says how it looks. Where fewer choices are given than made (best_of), they are the most
- * likely ones by mean log probability of a token, in that order. */
+ * the whole request: with a refusal before anything was sent, else with an error in the stream. What is written and
+ * when is decided here; a dialect only says how it looks. Where fewer choices are given than made (best_of), they are
+ * the most likely ones by mean log probability of a token, in that order. */
 #ifndef WEFT_API_STREAM_H
 #define WEFT_API_STREAM_H
 
@@ -51,9 +51,9 @@ typedef struct weft_dialect {
   bool keeps_text;         /* a stream's end repeats the whole answer, which is kept until then */
   /* Adds the logprobs of a delta to choice->logprobs; NULL: the dialect never asks for any. */
   void (*logprobs)(weft_choice *choice, const weft_delta *delta);
-  /* A stream: what comes before the first text of a choice (NULL: nothing), what was not sent yet of a choice (with finish
-   * the last of it), a canvas as it stands (NULL: text that was sent is never replaced, so only committed text is), the
-   * end, and a fault in place of the end. */
+  /* A stream: what comes before the first text of a choice (NULL: nothing), what was not sent yet of a choice (with
+   * finish the last of it), a canvas as it stands (NULL: text that was sent is never replaced, so only committed text
+   * is), the end, and a fault in place of the end. */
   void (*begin)(const weft_answer *answer, const weft_choice *choice, weft_text *out);
   void (*chunk)(const weft_answer *answer, const weft_choice *choice, const char *finish, weft_text *out);
   void (*canvas)(const weft_answer *answer, const weft_choice *choice, const weft_delta *delta, weft_text *out);

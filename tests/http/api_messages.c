@@ -127,7 +127,7 @@ static void test_stop_sequence_is_named(void **state) {
   }
 }
 
-/* A system prompt as text and as blocks, a turn as text and as blocks: the same conversation, and the same as in chat. */
+/* A system prompt as text and as blocks, a turn as text and as blocks: the same conversation, the same as in chat. */
 static void test_system_and_blocks(void **state) {
   static const char *const same[] = {
       "\"system\":\"Be brief.\",\"messages\":[{\"role\":\"user\",\"content\":\"Say 5.\"}],",

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* OpenAI's responses over both demo models: what one says is what a chat completion of the same request says, whole or in
- * events; what is kept is found again, continued and deleted by its own tenant, and is not there for another. */
+/* OpenAI's responses over both demo models: what one says is what a chat completion of the same request says, whole or
+ * in events; what is kept is found again, continued and deleted by its own tenant, and is not there for another. */
 #include "tests/support/http_conversation.h"
 
 #define RESPONSES "/v1/responses"
@@ -21,7 +21,7 @@ static int open_server(void **state) {
 }
 
 static json_t *ask_chat(const char *model, const char *messages, const char *more) {
-  char fields[1024];
+  char fields[2048];
   (void)snprintf(fields, sizeof fields, "\"messages\":[%s]," SAMPLING "%s", messages, more);
   return talk_model(server.port, CHAT, model, fields);
 }
@@ -270,6 +270,34 @@ static void test_not_kept(void **state) {
   json_decref(root);
 }
 
+/* What a response repeats of its request counts among the memory of requests. */
+static void test_what_is_repeated_is_charged(void **state) {
+  const char *models[] = {DEMO_AR_MODEL};
+  weft_open_options options = {.models = models,
+                               .n_models = 1,
+                               .threads = 1,
+                               .kv_bytes = 8 << 20,
+                               .context = 512,
+                               .request_bytes = 2 << 20,
+                               .quiet = true};
+  weft_server_options where = {0};
+  talk other;
+  (void)state;
+  talk_open(&other, &options, &where);
+  for (int large = 0; large < 2; large++) {
+    weft_text body = {0};
+    weft_text_puts(&body, "{\"input\":\"a\",\"max_output_tokens\":2,\"metadata\":{\"k\":\"");
+    for (int i = 0; i < (large ? 3 << 16 : 3); i++) weft_text_puts(&body, "0123456789abcdef");
+    weft_text_puts(&body, "\"}}");
+    talk_answer a = talk_ask(other.port, "POST", RESPONSES, body.bytes);
+    if (a.code != (large ? 400 : 200)) fail_msg("%zu bytes gave %d: %s", body.n, a.code, a.body.bytes);
+    if (large) assert_non_null(strstr(a.body.bytes, "memory"));
+    talk_answer_free(&a);
+    weft_text_free(&body);
+  }
+  talk_close(&other);
+}
+
 typedef struct bad_body {
   const char *body;
   int code;
@@ -330,6 +358,7 @@ int main(void) {
       cmocka_unit_test(test_continued),
       cmocka_unit_test(test_kept_for_its_tenant_alone),
       cmocka_unit_test(test_not_kept),
+      cmocka_unit_test(test_what_is_repeated_is_charged),
       cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, open_server, close_talk);

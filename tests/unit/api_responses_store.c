@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The store of responses: found by their own tenant alone, bounded in bytes and in number, and who keeps most gives way. */
+/* The store of responses: found by their own tenant alone, bounded in bytes and in number, and who keeps most gives
+ * way. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
