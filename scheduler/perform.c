@@ -118,7 +118,11 @@ static weft_performed start(weft_engine *e, weft_lane *lane, weft_request *r, we
     return WEFT_PERFORMED_WAITS;
   }
   lane->n_free_slots -= 1;
+  const weft_pager_stats before = weft_pager_get_stats(e->pager);
   weft_pager_enter(e->pager, seq, r->admitted_once);
+  const weft_pager_stats after = weft_pager_get_stats(e->pager);
+  e->requests[r->lane].n_sought_tokens += after.n_prompt_tokens - before.n_prompt_tokens;
+  e->requests[r->lane].n_found_tokens += after.n_hit_tokens - before.n_hit_tokens;
   weft_waiting_dequeue(e, r);
   r->seq = seq;
   e->followers[seq].leader = r;
