@@ -36,7 +36,7 @@ weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *
       {.name = "diffusion", .kind = FIELD_READ, .read = weft_openai_diffusion},                             \
       {.name = "seed", .kind = FIELD_SEED},                                                                 \
       {"timeout_ms", FIELD_U32, offsetof(weft_gen, params.timeout_ms), {0, 1, UINT32_MAX, false}, NULL, NULL, 0},          \
-      {"priority", FIELD_I32, offsetof(weft_gen, params.priority), {0, INT_MIN, INT_MAX, false}, NULL, NULL, 0}
+      {.name = "priority", .kind = FIELD_READ, .read = weft_openai_priority}
 /* clang-format on */
 
 /* A field_reader: how hard the model is to think, a variable of chat templates that know of it. */

@@ -63,6 +63,7 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
   }
   int32_t token = result->sampled.token;
   if (weft_request_is_stop_token(r, token)) {
+    r->stop_token = token;
     publish(e, r, r->n_answer, WEFT_FINISH_STOP);
     return;
   }
@@ -91,6 +92,7 @@ static void finish_canvas(weft_engine *e, weft_request *r, const int32_t *argmax
     r->tokens[r->n_tokens++] = argmax[i];
     if (finish != WEFT_FINISH_NONE) continue;
     if (weft_request_is_stop_token(r, argmax[i])) {
+      r->stop_token = argmax[i];
       finish = WEFT_FINISH_STOP;
     } else if (++n_answer == r->size.answer_max) {
       finish = WEFT_FINISH_LENGTH;

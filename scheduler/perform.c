@@ -83,6 +83,7 @@ static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
   weft_slot_params params = {.canvas = r->asked.canvas,
                              .sampling = r->asked.sampling,
                              .grammar = r->asked.grammar,
+                             .rules = r->asked.rules,
                              .entropy_bound = r->asked.entropy_bound,
                              .tokens = r->tokens,
                              .n_tokens = r->n_tokens,
