@@ -49,6 +49,7 @@ static weft_status open_given(const char *path, weft_served_model *m, weft_error
 
 weft_status chat_template_open(const weft_open_options *options, weft_served_model *m, weft_error *error) {
   const char *path = file_for(options, m->file_name);
+  m->other_template = path != NULL;
   if (path != NULL) return open_given(path, m, error);
   weft_status status = weft_chat_open(m->gguf, m->tokenizer, (weft_bytes){0}, NULL, &m->chat, &m->no_chat);
   if (status == WEFT_OK) return WEFT_OK;

@@ -158,6 +158,8 @@ static const weft_option product_rows[] = {
      "who may connect to the unix socket, as for chmod"},
     {"allow-origin", 0, SERVER, SERVE, LIST(origins), "ORIGIN",
      "pages of this origin may ask, and its host be asked for; may be repeated"},
+    {"strict-fields", 0, SERVER, SERVE, FLAG(strict_fields), NULL,
+     "refuse requests with a field that the endpoint does not know, instead of naming it in the log"},
     {"directory", 0, SERVER, SERVE, TEXT(directory), "DIR",
      "work there once all files are open; the log goes to DIR/weft.log"},
     {"body-mib", 0, SERVER, SERVE, U32(body_mib, 8, 1, 1024), "N", "largest request body in MiB"},

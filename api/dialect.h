@@ -37,8 +37,7 @@ weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *
       {.name = "seed", .kind = FIELD_SEED},                                                                       \
       {.name = "timeout_ms", .kind = FIELD_U32, .at = offsetof(weft_gen, params.timeout_ms),                      \
        .range = {0, 1, UINT32_MAX, false}},                                                                       \
-      {.name = "priority", .kind = FIELD_I32, .at = offsetof(weft_gen, params.priority),                          \
-       .range = {0, INT_MIN, INT_MAX, false}}
+      {.name = "priority", .kind = FIELD_READ, .read = weft_openai_priority}
 /* clang-format on */
 
 /* A field_reader: how hard the model is to think, a variable of chat templates that know of it. */

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "api/answer_limits.h"
 #include "api/call_plan.h"
 #include "api/generation.h"
 #include "api/prompt.h"
@@ -29,6 +30,9 @@ struct weft_generation {
   encoded_prompt prompt;
   weft_grammar *grammar; /* NULL: any answer */
   call_plan calls;       /* without its format */
+  answer_limits limits;
+  uint32_t min_tokens; /* stop strings are looked for behind them */
+  bool keep_stop, ignore_eos;
   bool whole_tokens, logprobs, score, ended;
   weft_stops stops;
 
@@ -71,6 +75,7 @@ struct weft_generation {
 static void search_text(void *self, const char *text, size_t n, bool thinking) {
   weft_generation *g = self;
   size_t end;
+  if (g->n_stop_seen <= g->min_tokens) return; /* counted before its text comes */
   if (!g->stop_found) g->stop_found = weft_stops_read(&g->stops, &g->stop_search, text, n, thinking, &end);
 }
 
@@ -96,10 +101,28 @@ static uint32_t to_ms(uint64_t us) {
   return us < 1000000000 ? (uint32_t)((us + 999) / 1000) : 1000000;
 }
 
+static bool answers_by_canvas(const weft_generation *g, const weft_generate_params *p) {
+  bool can = weft_model_get_info(g->model->model)->canvas_length > 0;
+  return p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && can);
+}
+
+/* The last tokens of a prompt where the request wants it cut. */
+static weft_status encode_prompt(weft_generation *g, const weft_prompt *prompt, const weft_generate_params *p,
+                                 weft_error *error) {
+  weft_status status = prompt_encode(g->model, prompt, &prompt_to_answer, &g->prompt, error);
+  weft_tokens *t = &g->prompt.tokens;
+  if (status != WEFT_OK) return status;
+  uint32_t n_canvas = answers_by_canvas(g, p) ? weft_model_get_info(g->model->model)->canvas_length : 0;
+  uint32_t kept = answer_limits_prompt(p, t->n, g->model->context, n_canvas);
+  if (kept < t->n) memmove(t->ids, t->ids + (t->n - kept), kept * sizeof *t->ids);
+  t->n = kept;
+  return WEFT_OK;
+}
+
 static weft_status make_prompt(weft_generation *g, const weft_generate_params *p, weft_error *error) {
   weft_prompt prompt = p->prompt;
   if (p->tool_choice == WEFT_TOOLS_NONE) prompt.n_tools = 0;
-  if (p->sibling == NULL) return prompt_encode(g->model, &prompt, &prompt_to_answer, &g->prompt, error);
+  if (p->sibling == NULL) return encode_prompt(g, &prompt, p, error);
   if (p->prompt.turns != NULL || p->prompt.text != NULL || p->prompt.tokens != NULL) {
     return weft_fail(error, WEFT_E_INVALID, "give exactly one of a prompt and a sibling");
   }
@@ -140,11 +163,6 @@ static void fill_sampling(const weft_generation *g, const weft_generate_params *
   if (!p->has_seed) out->sampling.seed = fresh_seed();
 }
 
-static bool answers_by_canvas(const weft_generation *g, const weft_generate_params *p) {
-  bool can = weft_model_get_info(g->model->model)->canvas_length > 0;
-  return p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && can);
-}
-
 /* The longest answer that is asked for; the engine cuts it to what the context leaves. */
 static uint32_t choose_length(const weft_generation *g, const weft_generate_params *p, bool canvas) {
   uint32_t max_tokens = p->max_tokens > 0 ? p->max_tokens : WEFT_ANSWER_TOKENS;
@@ -169,7 +187,7 @@ static uint64_t caller_bytes(const weft_generation *g, const weft_generate_param
                                      .n_top = p->sampling.n_top_logprobs,
                                      .stop_bytes = g->stops.n_bytes,
                                      .format_bytes = g->grammar == NULL ? 0 : weft_grammar_bytes(g->grammar)};
-  return weft_generation_bytes(g->model, &need) + p->kept_bytes;
+  return weft_generation_bytes(g->model, &need) + p->kept_bytes + answer_limits_bytes(&g->limits);
 }
 
 /* What tools mean for the answer. A sibling's prompt has the same ones. */
@@ -212,6 +230,7 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
   if (status == WEFT_OK) status = weft_stops_open(&g->stops, p->stop, p->n_stop, error);
   if (status == WEFT_OK) status = find_calls(g, p, error);
   if (status == WEFT_OK) status = find_grammar(g, p, error);
+  if (status == WEFT_OK) status = answer_limits_open(g->model, p, &g->limits, error);
   if (status != WEFT_OK) return status;
   bool canvas = answers_by_canvas(g, p);
   unsigned flags = (p->with_special ? (unsigned)WEFT_DETOK_WITH_SPECIAL : 0u) |
@@ -222,30 +241,39 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
   if (g->stops.n > 0 && weft_chat_stream_reserve(&g->stop_stream) != WEFT_OK) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory to look for stop strings");
   }
+  g->min_tokens = p->min_tokens;
+  g->keep_stop = p->keep_stop;
+  g->ignore_eos = p->ignore_eos;
   g->whole_tokens = p->whole_tokens;
   g->logprobs = p->sampling.logprobs && !canvas;
   g->score = p->score && !canvas;
   uint32_t max_tokens = choose_length(g, p, canvas);
-  *out = (weft_request_params){.tenant = p->tenant,
-                               .domain = weft_runtime_domain(g->runtime, p->tenant),
-                               .canvas = canvas,
-                               .tokens = g->prompt.tokens.ids,
-                               .n_tokens = g->prompt.tokens.n,
-                               .max_tokens = max_tokens,
-                               .ignore_eos = p->ignore_eos,
-                               .stop_rule = g->stops.n > 0 ? stop_rule : NULL,
-                               .stop_self = g,
-                               .notify = notify,
-                               .notify_self = g,
-                               .deadline_us = p->timeout_ms > 0 ? now + (uint64_t)p->timeout_ms * 1000u : 0,
-                               .priority = p->priority,
-                               .no_cache = p->no_cache,
-                               .caller_bytes = caller_bytes(g, p, max_tokens),
-                               .canvas_events = canvas && p->canvas_deltas,
-                               .trace = canvas && p->trace};
+  *out =
+      (weft_request_params){.tenant = p->tenant,
+                            .domain = answer_limits_domain(weft_runtime_domain(g->runtime, p->tenant), p->cache_salt),
+                            .canvas = canvas,
+                            .tokens = g->prompt.tokens.ids,
+                            .n_tokens = g->prompt.tokens.n,
+                            .max_tokens = max_tokens,
+                            .ignore_eos = p->ignore_eos && !g->limits.has_stop,
+                            .stop_rule = g->stops.n > 0 ? stop_rule : NULL,
+                            .stop_self = g,
+                            .notify = notify,
+                            .notify_self = g,
+                            .deadline_us = p->timeout_ms > 0 ? now + (uint64_t)p->timeout_ms * 1000u : 0,
+                            .priority = p->priority,
+                            .no_cache = p->no_cache,
+                            .caller_bytes = caller_bytes(g, p, max_tokens),
+                            .canvas_events = canvas && p->canvas_deltas,
+                            .trace = canvas && p->trace};
   out->stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &out->n_stop_tokens);
+  if (g->limits.has_stop) {
+    out->stop_tokens = g->limits.stop.ids;
+    out->n_stop_tokens = g->limits.stop.n;
+  }
   fill_sampling(g, p, out);
   out->grammar = g->grammar;
+  out->rules = g->limits.rules;
   return WEFT_OK;
 }
 
@@ -365,6 +393,7 @@ void weft_generation_free(weft_generation *g) {
   weft_chat_stream_close(&g->stop_stream);
   weft_stops_close(&g->stops);
   weft_grammar_unref(g->grammar);
+  answer_limits_close(&g->limits);
   prompt_close(&g->prompt);
   weft_text_free(&g->limbo);
   weft_text_free(&g->text);
@@ -404,7 +433,7 @@ static void release_text(weft_generation *g, bool all) {
   if (!g->stopped && n_new > 0 &&
       weft_stops_read(&g->stops, &g->search, g->limbo.bytes + from, n_new, g->limbo_thinking, &end)) {
     size_t n_stop = weft_stops_found(&g->stops, &g->search);
-    weft_text_append(&g->text, g->limbo.bytes, from + end - n_stop);
+    weft_text_append(&g->text, g->limbo.bytes, g->keep_stop ? from + end : from + end - n_stop);
     weft_text_append(&g->stop, g->limbo.bytes + from + end - n_stop, n_stop);
     g->stopped = true;
   }
@@ -432,6 +461,7 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
     size_t before = g->limbo.n;
     weft_status status = weft_chat_stream_push(&g->stream, g->event.tokens[i], &g->limbo, &channel, &n_ids);
     if (status != WEFT_OK) return status;
+    if (g->event.first + i < g->min_tokens) g->n_searched = g->limbo.n; /* as the engine thread does */
     if (g->score) g->logprob_sum += (double)g->event.logprobs[(size_t)i * (1 + g->n_top)].logprob;
     g->next += 1;
     g->n_ids += 1;
@@ -551,6 +581,12 @@ static weft_status give_canvas(weft_generation *g, weft_delta *out) {
   return status;
 }
 
+/* The model's own ends are no answer to why it stopped. */
+static int32_t own_stop_token(const weft_generation *g) {
+  int32_t token = g->event.finish == WEFT_FINISH_STOP && g->limits.has_stop ? g->event.stop_token : -1;
+  return token >= 0 && !g->ignore_eos && weft_tokenizer_is_eog(g->model->tokenizer, token) ? -1 : token;
+}
+
 static weft_status give_end(weft_generation *g, weft_delta *out) {
   const weft_usage *u = &g->event.usage;
   (void)snprintf(g->error, sizeof g->error, "%s", g->event.error == NULL ? "" : g->event.error);
@@ -567,6 +603,7 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
       .stop = g->stopped && g->event.finish == WEFT_FINISH_STOP ? g->stop.bytes : NULL,
       .error = g->event.finish == WEFT_FINISH_ERROR ? g->error : NULL,
       .retry_ms = to_ms(g->event.retry_us),
+      .stop_token = own_stop_token(g),
       .mean_logprob = u->n_answer == 0 ? -INFINITY : g->logprob_sum / u->n_answer,
       .usage = {.prompt_tokens = u->n_prompt,
                 .cached_tokens = u->n_cached,

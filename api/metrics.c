@@ -6,19 +6,16 @@
  * statistics; host memory is asked of the allocator and the system at the moment of the question. */
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "api/json.h"
+#include "api/process_metrics.h"
 #include "api/prometheus.h"
 #include "api/tenants.h"
-
-/* jemalloc's own statistics; absent where another allocator serves (sanitizers, libweft without the
- * program). */
-extern int mallctl(const char *name, void *old, size_t *old_bytes, void *new_value, size_t new_bytes)
-    __attribute__((weak));
+#include "api/vllm_metrics.h"
 
 #define AT(field) WEFT_COUNTER_AT(weft_engine_stats, field)
 
+/* Of all models together, in JSON; as Prometheus text they are told by model (vllm_metrics.c). */
 static const weft_counter_row vllm_rows[] = {
     {"vllm:num_requests_running", "gauge", "Requests running.", AT(n_running)},
     {"vllm:num_requests_waiting", "gauge", "Requests waiting for their turn.", AT(n_waiting)},
@@ -130,71 +127,17 @@ enum {
   N_FILE = sizeof file_rows / sizeof *file_rows
 };
 
-static void put_rows(weft_text *out, const void *stats, const weft_counter_row *rows, uint32_t n, const char *labels) {
+static void put_rows(weft_text *out, const void *stats, const weft_counter_row *rows, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     weft_prometheus_head(out, rows[i].name, rows[i].type, rows[i].help);
-    weft_text_printf(out, "%s%s %llu\n", rows[i].name, labels, weft_counter_of(stats, &rows[i]));
+    weft_text_printf(out, "%s %llu\n", rows[i].name, weft_counter_of(stats, &rows[i]));
   }
 }
 
 /* ---- what is not a plain number ---- */
 
-/* {model_name="a,b" */
-static void put_labels(const weft_runtime *rt, weft_text *out) {
-  weft_text_puts(out, "{model_name=\"");
-  for (uint32_t i = 0; i < rt->n_models; i++) {
-    if (i > 0) weft_text_puts(out, ",");
-    weft_prometheus_escaped(out, rt->model[i].name);
-  }
-  weft_text_puts(out, "\"");
-}
-
 static double pool_usage(const weft_engine_stats *stats) {
   return stats->pager.n_pages == 0 ? 0.0 : (double)stats->pager.n_pinned / (double)stats->pager.n_pages;
-}
-
-/* labels: begun, without its closing brace. */
-static void put_finished(weft_text *out, const weft_engine_stats *stats, const char *labels) {
-  static const struct {
-    const char *reason;
-    weft_finish finish;
-  } rows[] = {{"stop", WEFT_FINISH_STOP},         {"length", WEFT_FINISH_LENGTH}, {"abort", WEFT_FINISH_CANCELLED},
-              {"deadline", WEFT_FINISH_DEADLINE}, {"error", WEFT_FINISH_ERROR},   {"evicted", WEFT_FINISH_EVICTED}};
-  weft_prometheus_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    weft_text_printf(out, "vllm:request_success_total%s,finished_reason=\"%s\"} %llu\n", labels, rows[i].reason,
-                     (unsigned long long)stats->n_finished[rows[i].finish]);
-  }
-}
-
-static void put_histogram(weft_text *out, const char *name, const char *help, const char *labels,
-                          const uint64_t buckets[20], uint64_t sum_us) {
-  uint64_t n = 0;
-  weft_prometheus_head(out, name, "histogram", help);
-  for (int i = 0; i < 19; i++) {
-    n += buckets[i];
-    weft_text_printf(out, "%s_bucket%s,le=\"%g\"} %llu\n", name, labels, (double)weft_latency_bounds_us[i] / 1e6,
-                     (unsigned long long)n);
-  }
-  n += buckets[19];
-  weft_text_printf(out, "%s_bucket%s,le=\"+Inf\"} %llu\n", name, labels, (unsigned long long)n);
-  weft_text_printf(out, "%s_sum%s} %.6f\n%s_count%s} %llu\n", name, labels, (double)sum_us / 1e6, name, labels,
-                   (unsigned long long)n);
-}
-
-static void put_histograms(weft_text *out, const weft_engine_stats *s, const char *labels) {
-  put_histogram(out, "vllm:time_to_first_token_seconds", "From submission to the first final token.", labels, s->ttft,
-                s->ttft_sum_us);
-  /* one measurement, mean time per token of a request after its first, under the three names it has
-   * had */
-  static const char *const tpot[] = {"vllm:inter_token_latency_seconds", "vllm:time_per_output_token_seconds",
-                                     "vllm:request_time_per_output_token_seconds"};
-  for (int i = 0; i < 3; i++) {
-    put_histogram(out, tpot[i], "Mean time per token of a request after its first.", labels, s->tpot, s->tpot_sum_us);
-  }
-  put_histogram(out, "vllm:e2e_request_latency_seconds", "From submission to the end.", labels, s->e2e, s->e2e_sum_us);
-  put_histogram(out, "vllm:request_queue_time_seconds", "From submission to the first step.", labels, s->queue,
-                s->queue_us);
 }
 
 static void put_lane_rows(const weft_runtime *rt, weft_text *out, const weft_engine_stats *stats) {
@@ -273,47 +216,6 @@ static void put_step_ratios(const weft_runtime *rt, weft_text *out, const weft_e
   }
 }
 
-typedef struct host_memory {
-  unsigned long long resident, allocated, active, mapped;
-} host_memory;
-
-static unsigned long long ask_allocator(const char *name) {
-  size_t value = 0, n = sizeof value;
-  return mallctl != NULL && mallctl(name, &value, &n, NULL, 0) == 0 ? value : 0;
-}
-
-static host_memory get_memory(void) {
-  host_memory m = {0};
-  FILE *file = fopen("/proc/self/statm", "r");
-  unsigned long long pages = 0;
-  if (file != NULL) {
-    if (fscanf(file, "%*u %llu", &pages) == 1) m.resident = pages * (unsigned long long)sysconf(_SC_PAGESIZE);
-    (void)fclose(file); /* only read */
-  }
-  uint64_t epoch = 1;
-  if (mallctl != NULL) (void)mallctl("epoch", NULL, NULL, &epoch, sizeof epoch); /* refreshes what follows */
-  m.allocated = ask_allocator("stats.allocated");
-  m.active = ask_allocator("stats.active");
-  m.mapped = ask_allocator("stats.mapped");
-  return m;
-}
-
-static void put_memory(weft_text *out) {
-  host_memory m = get_memory();
-  const struct {
-    const char *name, *help;
-    unsigned long long value;
-  } rows[] = {{"process_resident_memory_bytes", "Resident memory of the process.", m.resident},
-              {"weft_host_allocated_bytes", "Host memory handed out by the allocator.", m.allocated},
-              {"weft_host_active_bytes", "Host memory in pages of the allocator that are in use.", m.active},
-              {"weft_host_mapped_bytes", "Host memory mapped by the allocator.", m.mapped}};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    if (rows[i].value == 0) continue; /* not known here */
-    weft_prometheus_head(out, rows[i].name, "gauge", rows[i].help);
-    weft_text_printf(out, "%s %llu\n", rows[i].name, rows[i].value);
-  }
-}
-
 /* Of the tiers behind the pool. */
 static void put_spill_bytes(const weft_runtime *rt, weft_text *out, const weft_engine_stats *stats) {
   const struct {
@@ -327,7 +229,7 @@ static void put_spill_bytes(const weft_runtime *rt, weft_text *out, const weft_e
   }
   if (rt->store->file == NULL) return;
   weft_kv_file_counters counters = weft_kv_file_get_counters(rt->store->file);
-  put_rows(out, &counters, file_rows, N_FILE, "");
+  put_rows(out, &counters, file_rows, N_FILE);
 }
 
 /* ---- the public calls ---- */
@@ -335,39 +237,20 @@ static void put_spill_bytes(const weft_runtime *rt, weft_text *out, const weft_e
 char *weft_metrics(weft_runtime *rt) {
   weft_engine_stats stats;
   weft_graph_counters graphs = weft_device_graph_counters(rt->device);
-  weft_text out = {0}, labels = {0}, closed = {0};
+  weft_text out = {0};
   weft_engine_get_stats(rt->engine, &stats);
-  put_labels(rt, &labels);
-  weft_text_append(&closed, labels.bytes, labels.n);
-  weft_text_puts(&closed, "}");
-  if (weft_text_status(&labels) == WEFT_OK && weft_text_status(&closed) == WEFT_OK) {
-    put_rows(&out, &stats, vllm_rows, N_VLLM, closed.bytes);
-    weft_prometheus_head(&out, "vllm:kv_cache_usage_perc", "gauge", "Share of the KV pool that requests hold, 0 to 1.");
-    weft_text_printf(&out, "vllm:kv_cache_usage_perc%s %.6f\n", closed.bytes, pool_usage(&stats));
-    weft_prometheus_head(&out, "vllm:gpu_cache_usage_perc", "gauge", "The same under its older name.");
-    weft_text_printf(&out, "vllm:gpu_cache_usage_perc%s %.6f\n", closed.bytes, pool_usage(&stats));
-    weft_prometheus_head(&out, "vllm:cache_config_info", "gauge", "How the KV pool is cut.");
-    weft_text_printf(&out, "vllm:cache_config_info%s,block_size=\"%u\",num_gpu_blocks=\"%u\",page_bytes=\"%llu\"} 1\n",
-                     labels.bytes, rt->model[0].layout.group[0].block_tokens, rt->n_pages,
-                     (unsigned long long)rt->page_bytes);
-    put_finished(&out, &stats, labels.bytes);
-    put_histograms(&out, &stats, labels.bytes);
-    put_rows(&out, &stats, weft_rows, N_WEFT, "");
-    put_lane_rows(rt, &out, &stats);
-    put_group_rows(rt, &out, stats.n_lanes);
-    put_step_ratios(rt, &out, &stats);
-    put_rows(&out, &graphs, graph_rows, N_GRAPH, "");
-    put_spill_bytes(rt, &out, &stats);
-    weft_prometheus_head(&out, "weft_well", "gauge", "1 while every model can run.");
-    weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);
-    put_memory(&out);
-    weft_tenants_metrics(rt, &out);
-  }
-  bool good =
-      weft_text_status(&labels) == WEFT_OK && weft_text_status(&closed) == WEFT_OK && weft_text_status(&out) == WEFT_OK;
-  weft_text_free(&labels);
-  weft_text_free(&closed);
-  if (good) return out.bytes;
+  weft_vllm_metrics(rt, &stats, &out);
+  put_rows(&out, &stats, weft_rows, N_WEFT);
+  put_lane_rows(rt, &out, &stats);
+  put_group_rows(rt, &out, stats.n_lanes);
+  put_step_ratios(rt, &out, &stats);
+  put_rows(&out, &graphs, graph_rows, N_GRAPH);
+  put_spill_bytes(rt, &out, &stats);
+  weft_prometheus_head(&out, "weft_well", "gauge", "1 while every model can run.");
+  weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);
+  weft_process_metrics(&out);
+  weft_tenants_metrics(rt, &out);
+  if (weft_text_status(&out) == WEFT_OK) return out.bytes;
   weft_text_free(&out);
   return NULL;
 }
@@ -382,7 +265,7 @@ char *weft_stats_json(weft_runtime *rt) {
   weft_engine_stats stats;
   weft_graph_counters graphs = weft_device_graph_counters(rt->device);
   weft_text out = {0};
-  host_memory m = get_memory();
+  weft_process_memory m = weft_process_get_memory();
   weft_engine_get_stats(rt->engine, &stats);
   weft_text_puts(&out, "{");
   put_json_rows(&out, &stats, vllm_rows, N_VLLM);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* The two endpoints of the OpenAI dialect: parse, submit, answer. */
 #include "api/dialect.h"
+#include "api/openai_fields.h"
 
 static weft_status parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                               weft_refusal *why) {
@@ -12,10 +13,23 @@ static weft_status parse_completions(const char *body, size_t n, const weft_json
   return weft_openai_parse(WEFT_OPENAI_COMPLETIONS, body, n, limits, gen, why);
 }
 
+static void answer(weft_server *s, weft_exchange *x, weft_openai_kind kind, weft_parser parse,
+                   const weft_dialect *dialect) {
+  weft_gen gen;
+  weft_refusal why;
+  if (weft_dialect_read(s, x, parse, &gen) != WEFT_OK) return;
+  if (weft_openai_check_fields(kind, gen.json, s->strict_fields, &why) == WEFT_OK) {
+    weft_dialect_start(s, x, dialect, &gen, NULL);
+    return;
+  }
+  weft_gen_close(&gen);
+  weft_exchange_refuse(x, &why);
+}
+
 void weft_handle_chat(weft_server *s, weft_exchange *x) {
-  weft_dialect_answer(s, x, parse_chat, &weft_openai_chat);
+  answer(s, x, WEFT_OPENAI_CHAT, parse_chat, &weft_openai_chat);
 }
 
 void weft_handle_completions(weft_server *s, weft_exchange *x) {
-  weft_dialect_answer(s, x, parse_completions, &weft_openai_completions);
+  answer(s, x, WEFT_OPENAI_COMPLETIONS, parse_completions, &weft_openai_completions);
 }

@@ -2,7 +2,8 @@
 /* The OpenAI dialect: bodies to requests, answers to bodies and chunks. For the files of api/ only.
  *
  * Law: every field of a body is one of four: understood; refused by name, because ignoring it would change the answer;
- * wrong, and refused by name; or unknown, and then ignored, as other servers of this dialect do. */
+ * wrong, and refused by name; or unknown: named in the log once and ignored, as other servers of this dialect do, or
+ * refused where the operator wants that (api/openai_fields.h). */
 #ifndef WEFT_API_OPENAI_H
 #define WEFT_API_OPENAI_H
 
@@ -43,6 +44,12 @@ weft_status weft_openai_diffusion(weft_gen *gen, const json_t *diffusion, const 
 /* Holds the answer to a format: value is its schema, its text or its list of texts, and nothing for any JSON object. */
 weft_status weft_openai_set_format(weft_gen *gen, const char *field, weft_format format, const json_t *value,
                                    weft_refusal *why);
+/* What ends the answer, which tokens it may have, how much of the prompt is kept (api/openai_limits.c); whether the model's
+ * turn is opened, or goes on with the last message; why a choice stopped, as a member behind another. */
+weft_status weft_openai_priority(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
+weft_status weft_openai_limits(weft_gen *gen, const json_t *root, weft_refusal *why);
+weft_status weft_openai_turn(const json_t *root, weft_prompt *prompt, weft_refusal *why);
+void weft_openai_stop_reason(const weft_choice *choice, weft_text *out);
 /* Sets the format of the answer that a body asks for, by any of the names that it has (openai_format.c). */
 weft_status weft_openai_format(weft_gen *gen, const json_t *root, weft_refusal *why);
 

@@ -105,6 +105,7 @@ static void put_chunk(const weft_answer *a, const weft_choice *c, const char *fi
   weft_text_puts(out, "}");
   put_logprobs(a, c, false, out);
   put_finish(finish, out);
+  if (finish != NULL) weft_openai_stop_reason(c, out);
   if (c->n_ids > 0) put_ids(a, c, out);
 }
 
@@ -126,6 +127,7 @@ static void put_whole(const weft_answer *a, const weft_choice *c, weft_text *out
   weft_text_puts(out, "}");
   put_logprobs(a, c, true, out);
   put_finish(c->finish, out);
+  weft_openai_stop_reason(c, out);
   put_ids(a, c, out);
 }
 

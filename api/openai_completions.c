@@ -60,6 +60,7 @@ static void put_choice(const weft_answer *a, const weft_choice *c, const char *f
     weft_text_puts(out, "null");
   } else {
     weft_json_words(out, finish);
+    weft_openai_stop_reason(c, out);
   }
   if (a->token_ids && (whole || c->n_ids > 0)) {
     weft_text_puts(out, ",");

@@ -38,7 +38,6 @@ static const field_row fields[] = {
     {"max_completion_tokens", U32, AT(max_tokens), {WEFT_RANGE_MAX_TOKENS}, WEFT_OPENAI_CHAT}, /* the newer name wins */
     {"seed", SEED, AT(sampling.seed), WEFT_NO_RANGE, BOTH},
     {"ignore_eos", BOOL, AT(ignore_eos), WEFT_NO_RANGE, BOTH},
-    {"priority", I32, AT(priority), {0, INT_MIN, INT_MAX, false}, BOTH},
     {"timeout_ms", U32, AT(timeout_ms), {0, 1, UINT32_MAX, false}, BOTH},
     {"thinking", BOOL, AT(prompt.thinking), WEFT_NO_RANGE, WEFT_OPENAI_CHAT},
 };
@@ -70,12 +69,9 @@ static const refused_row refused[] = {
     {"echo", FALSE, "the prompt cannot be sent back: put it in front yourself"},
     {"suffix", EMPTY, "filling in before a suffix is not supported"},
     {"use_beam_search", FALSE, "beam search is not supported"},
-    {"prompt_logprobs", NOTHING, "logprobs of the prompt are not supported"},
-    {"min_tokens", ZERO, "a shortest answer is not supported; ignore_eos with max_tokens gives a fixed length"},
-    {"stop_token_ids", EMPTY, "stop tokens are the model's own; use stop strings"},
+    {"prompt_logprobs", NOTHING,
+     "logprobs of the prompt are not supported: a prompt's tokens are read without their logits"},
     {"logits_processors", EMPTY, "processors of logits are not supported"},
-    {"cache_salt", EMPTY, "who shares cached prefixes follows from the API key"},
-    {"continue_final_message", FALSE, "a message of the assistant cannot be continued"},
     {"audio", NOTHING, "audio is not supported"},
 };
 
@@ -589,6 +585,7 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   if (status == WEFT_OK) status = read_bias(gen, get(root, "logit_bias"), why);
   if (status == WEFT_OK) status = read_logprobs(gen, kind, root, why);
   if (status == WEFT_OK) status = read_stream(gen, root, why);
+  if (status == WEFT_OK) status = weft_openai_limits(gen, root, why);
   if (status != WEFT_OK) return status;
   if (kind == WEFT_OPENAI_COMPLETIONS) {
     if (json_array_size(get(root, "tools")) > 0) {
@@ -602,6 +599,7 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
     gen->prompt[0] = gen->params.prompt; /* what the fields said of it */
     status = weft_openai_messages(gen, json_object_get(root, "messages"), &gen->prompt[0], why);
     if (status == WEFT_OK) status = weft_openai_variables(gen, root, &gen->prompt[0], why);
+    if (status == WEFT_OK) status = weft_openai_turn(root, &gen->prompt[0], why);
     if (status == WEFT_OK) status = weft_openai_tools(gen, get(root, "tools"), &gen->prompt[0], why);
     if (status == WEFT_OK) status = weft_openai_tool_choice(gen, root, &gen->prompt[0], why);
   }

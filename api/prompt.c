@@ -69,9 +69,41 @@ static weft_status check_turns(const weft_served_model *m, const weft_prompt *p,
 }
 
 static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p, bool open_answer, encoded_prompt *out,
+                                weft_error *error);
+
+/* The model's turn is opened as for any answer, and the message that is to be continued is put behind that. */
+static weft_status encode_continued(const weft_served_model *m, const weft_prompt *p, encoded_prompt *out,
+                                    weft_error *error) {
+  const weft_chat_turn *last = &p->turns[p->n_turns - 1];
+  if (p->n_turns < 2 || strcmp(last->role, "assistant") != 0 || last->n_calls > 0 || last->content[0] == 0) {
+    return weft_fail(
+        error, WEFT_E_INVALID,
+        "continue_final_message needs a last message of the assistant with a text and without calls, and a "
+        "message before it");
+  }
+  if (weft_tokenizer_adds_space(m->tokenizer)) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "%s cannot continue a message: its tokenizer puts a blank before every text", m->name);
+  }
+  weft_prompt before = *p;
+  before.continues = false;
+  before.n_turns -= 1;
+  weft_status status = encode_turns(m, &before, true, out, error);
+  if (status != WEFT_OK) return status;
+  if (out->thinks) {
+    return weft_fail(
+        error, WEFT_E_UNSUPPORTED,
+        "the model begins its turn with thinking, so a message of it cannot be continued: turn thinking off");
+  }
+  return weft_tokenizer_encode(m->tokenizer, last->content, strlen(last->content), WEFT_ENCODE_PLAIN, &out->tokens,
+                               error);
+}
+
+static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p, bool open_answer, encoded_prompt *out,
                                 weft_error *error) {
   weft_status status = check_turns(m, p, error);
   if (status != WEFT_OK) return status;
+  if (p->continues) return encode_continued(m, p, out, error);
   weft_chat_message *list = weft_alloc(p->n_turns, sizeof *list);
   char *tools = NULL;
   status = list == NULL ? weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt")
@@ -103,7 +135,10 @@ weft_status prompt_encode(const weft_served_model *m, const weft_prompt *p, cons
   if ((p->turns != NULL) + (p->text != NULL) + (p->tokens != NULL) != 1) {
     return weft_fail(error, WEFT_E_INVALID, "give exactly one of messages, text and tokens");
   }
-  if (p->turns != NULL) return encode_turns(m, p, form->open_answer, out, error);
+  if (p->turns != NULL) return encode_turns(m, p, form->open_answer && !p->closed, out, error);
+  if (p->continues || p->closed) {
+    return weft_fail(error, WEFT_E_INVALID, "only a conversation has a last message or a turn to open");
+  }
   if (p->n_tools > 0 || p->variables != NULL) {
     return weft_fail(error, WEFT_E_INVALID, "%s messages: nothing else is rendered",
                      p->n_tools > 0 ? "tools need" : "chat_template_kwargs needs");

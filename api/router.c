@@ -27,6 +27,7 @@ const weft_endpoint weft_endpoints[] = {
     {"GET", "/v1/models", WEFT_ACCESS_TENANT, true, weft_handle_models},
     {"GET", "/v1/models/*", WEFT_ACCESS_TENANT, true, weft_handle_model},
     {"POST", "/tokenize", WEFT_ACCESS_TENANT, false, weft_handle_tokenize},
+    {"GET", "/tokenizer_info", WEFT_ACCESS_TENANT, true, weft_handle_tokenizer_info},
     {"POST", "/detokenize", WEFT_ACCESS_TENANT, false, weft_handle_detokenize},
     {"GET", "/health", WEFT_ACCESS_OPEN, true, weft_handle_ready},
     {"GET", "/readyz", WEFT_ACCESS_OPEN, true, weft_handle_ready},

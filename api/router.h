@@ -40,6 +40,7 @@ struct weft_server {
   uint32_t n_origins;
   weft_json_size json_limits; /* of a body, before it is parsed */
   weft_responses *responses;  /* those that clients may ask for again */
+  bool strict_fields;         /* of bodies: unknown ones are refused */
   atomic_bool draining;
   atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;
@@ -82,6 +83,8 @@ void weft_handle_trace(weft_server *server, weft_exchange *x);
 void weft_handle_version(weft_server *server, weft_exchange *x);
 void weft_handle_tokenize(weft_server *server, weft_exchange *x);
 void weft_handle_detokenize(weft_server *server, weft_exchange *x);
+/* tokenizer_info.c */
+void weft_handle_tokenizer_info(weft_server *server, weft_exchange *x);
 /* probes.c */
 void weft_handle_alive(weft_server *server, weft_exchange *x);
 void weft_handle_ready(weft_server *server, weft_exchange *x);

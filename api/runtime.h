@@ -24,8 +24,9 @@ typedef struct weft_served_model {
   weft_gguf *gguf;
   weft_model *model;
   weft_tokenizer *tokenizer;
-  weft_chat *chat;    /* NULL: its chat template is missing or cannot be rendered */
-  weft_error no_chat; /* the reason, if chat is NULL */
+  weft_chat *chat;     /* NULL: its chat template is missing or cannot be rendered */
+  bool other_template; /* chat renders another template than the file's own */
+  weft_error no_chat;  /* the reason, if chat is NULL */
   weft_formats *formats;
   weft_runner *runner;
   weft_kv_layout layout;

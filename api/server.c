@@ -281,6 +281,7 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
   s->host = o->host;
   s->origins = o->origins;
   s->n_origins = o->n_origins;
+  s->strict_fields = o->strict_fields;
   s->json_limits = weft_json_limits(longest_context(runtime));
   uint64_t body = (uint64_t)o->body_mib << 20;
   weft_http_config config = {.host = o->host,

@@ -28,6 +28,7 @@ typedef struct weft_server_options {
   /* [none] pages of these origins (SCHEME://HOST[:PORT]) may ask, and requests may name their hosts */
   const char *const *origins;
   uint32_t n_origins;
+  bool strict_fields;         /* fields of bodies that nobody knows are refused, not only named in the log */
   uint64_t (*clock_us)(void); /* [weft_clock_us] clock of deadlines; tests pass their own */
 } weft_server_options;
 

@@ -141,8 +141,15 @@ static weft_status read_tokenize(const weft_server *s, const json_t *root, token
   if (status == WEFT_OK) status = weft_openai_variables(&b->memory, root, &b->prompt, why);
   if (status != WEFT_OK) return status;
   const json_t *prompt = json_object_get(root, "prompt"), *messages = json_object_get(root, "messages");
+  const json_t *content = json_object_get(root, "content"); /* llama.cpp's name for it, without tokens around it */
+  if (prompt == NULL && content != NULL) {
+    if (json_object_get(root, "add_special_tokens") == NULL) b->add_special = false;
+    status = read_flag(root, "add_special", &b->add_special, why);
+    if (status != WEFT_OK) return status;
+    prompt = content;
+  }
   if ((prompt != NULL) == (messages != NULL)) {
-    return weft_refuse(why, 400, "invalid_value", "prompt", "give exactly one of prompt and messages");
+    return weft_refuse(why, 400, "invalid_value", "prompt", "give exactly one of prompt (or content) and messages");
   }
   if (messages != NULL) {
     status = weft_openai_messages(&b->memory, messages, &b->prompt, why);
@@ -227,6 +234,8 @@ void weft_handle_detokenize(weft_server *s, weft_exchange *x) {
   if (status == WEFT_OK) {
     weft_text body = {0};
     weft_text_puts(&body, "{\"prompt\":");
+    weft_json_string(&body, text, n_text);
+    weft_text_puts(&body, ",\"content\":"); /* as llama.cpp calls it */
     weft_json_string(&body, text, n_text);
     weft_text_puts(&body, "}");
     answer_json(x, 200, &body);

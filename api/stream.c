@@ -157,6 +157,7 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   c->ended = true;
   c->finish = d->finish;
   c->stop = d->stop;
+  c->stop_token = d->stop_token;
   c->usage = d->usage;
   c->mean_logprob = d->mean_logprob;
   a->n_ended += 1;

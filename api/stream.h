@@ -40,6 +40,7 @@ typedef struct weft_choice {
   uint32_t n_thinking_tokens;
   const char *finish;  /* once ended */
   const char *stop;    /* once ended: the stop string that did it, or NULL */
+  int32_t stop_token;  /* once ended: of the request's own stop tokens the one that did it; -1: none */
   double mean_logprob; /* once ended */
   weft_usage_counts usage;
 } weft_choice;

@@ -121,7 +121,20 @@ typedef struct weft_generate_params {
   bool score;              /* WEFT_DELTA_END gives mean_logprob; not defined for a canvas */
   const char *const *stop; /* stop strings: generation ends before them */
   uint32_t n_stop;
-  weft_format format; /* not with thinking, ignore_eos or a canvas */
+  bool keep_stop;             /* ... or behind them */
+  const int32_t *stop_tokens; /* [n_stop_tokens] end the answer besides the model's own, also with ignore_eos */
+  uint32_t n_stop_tokens;
+  /* Token by token, not with a format: the answer does not end before so many tokens; it has only these; it has none of
+   * these words, as the tokenizer writes them. */
+  uint32_t min_tokens;
+  const int32_t *allowed_tokens; /* [n_allowed_tokens] */
+  uint32_t n_allowed_tokens;
+  const char *const *bad_words; /* [n_bad_words] */
+  uint32_t n_bad_words;
+  int32_t
+      truncate_prompt;    /* keep so many of the last tokens of the prompt; 0: all; -1: what the context has room for */
+  const char *cache_salt; /* only requests with the same salt share cached prefixes; NULL: those without */
+  weft_format format;     /* not with thinking, ignore_eos or a canvas */
   const char *format_text;
   size_t n_format_text;
   weft_tool_choice tool_choice; /* of prompt.tools. REQUIRED and NAMED hold the answer to calls, as a format does */
@@ -185,6 +198,7 @@ typedef struct weft_delta {
   const uint8_t *accepted_mask;
   const char *finish;  /* END: "stop", "length", "cancelled", "deadline", "error", "evicted" (below) */
   const char *stop;    /* END with "stop": the stop string that ended it, until free; NULL: the model itself ended */
+  int32_t stop_token;  /* END with "stop": the token of stop_tokens that ended it; -1: none did */
   const char *error;   /* END with "error": one line */
   uint32_t retry_ms;   /* END with "evicted": after how many milliseconds to come again */
   double mean_logprob; /* END with score: per token of the answer; -INFINITY without tokens */

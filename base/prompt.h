@@ -50,6 +50,8 @@ typedef struct weft_prompt {
   uint32_t n_tools;
   const char *variables; /* with turns: a JSON object of further variables of the chat template; NULL: none */
   bool thinking;    /* with turns: the model may think before it answers, where its template has a switch for that */
+  bool continues;   /* with turns: the last one is the model's, and the answer goes on with its content */
+  bool closed;      /* with turns: the model's turn is not opened */
   const char *text; /* a plain prompt; control tokens in it are text */
   size_t n_text;
   bool control_tokens;   /* with text: what is spelt like a control token is one; the caller is its own template */

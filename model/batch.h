@@ -20,6 +20,7 @@
 #include "base/layer_group.h"
 #include "base/page_copy.h"
 #include "model/sampler.h"
+#include "model/token_rules.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -85,9 +86,10 @@ bool weft_batch_is_sound(const weft_batch *batch, const weft_batch_bounds *bound
 
 /* What a slot needs to know when a request takes it. Copied during slot_open except where said. */
 typedef struct weft_slot_params {
-  bool canvas;            /* a diffusion request */
-  weft_sampling sampling; /* bias is copied */
-  weft_grammar *grammar;  /* NULL: any answer; the request holds it until slot_close */
+  bool canvas;                   /* a diffusion request */
+  weft_sampling sampling;        /* bias is copied */
+  weft_grammar *grammar;         /* NULL: any answer; the request holds it until slot_close */
+  const weft_token_rules *rules; /* likewise; not both */
   weft_entropy_bound entropy_bound;
   const int32_t *tokens; /* all tokens so far: prompt, then answer (after preemption) */
   uint32_t n_tokens, n_prompt;

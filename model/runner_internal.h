@@ -28,7 +28,7 @@ typedef struct runner_slot {
 
 /* Whether statistics are all that its rows need: no logits, no mask of its own. */
 static inline bool runner_is_plain(const runner_slot *s) {
-  return s->params.grammar == NULL && weft_sampling_is_plain(&s->params.sampling);
+  return s->params.grammar == NULL && s->params.rules == NULL && weft_sampling_is_plain(&s->params.sampling);
 }
 
 /* The state of a canvas that is kept outside its slot; the fields are those of runner_slot. */

@@ -24,12 +24,18 @@ typedef struct asked_size {
   uint32_t n_masks;
 } asked_size;
 
-/* The tokens that the row's grammar allows; the host knows all before it, since such a row is not planned ahead. */
+/* The tokens that the grammar or the rules of the answer allow. A grammar, and rules that look at tokens, need every token
+ * before the row on the host; the planner lets no such row overtake a result. */
 static void ask_mask(device_runner *r, const runner_slot *s, weft_sample_row *row, asked_size *size) {
   uint32_t n_answer = s->n_history - s->params.n_prompt;
-  WEFT_CHECK(s->n_pending == 0);
-  weft_matcher_mask(&s->matcher, r->grammar_scratch, s->params.max_tokens - n_answer,
-                    r->masks + (uint64_t)size->n_masks * r->mask_words);
+  uint32_t *mask = r->masks + (uint64_t)size->n_masks * r->mask_words;
+  const weft_token_rules *rules = s->params.rules;
+  WEFT_CHECK(s->n_pending == 0 || (rules != NULL && !weft_token_rules_waits(rules)));
+  if (rules != NULL) {
+    weft_token_rules_mask(rules, s->history + s->params.n_prompt, n_answer + s->n_pending, mask);
+  } else {
+    weft_matcher_mask(&s->matcher, r->grammar_scratch, s->params.max_tokens - n_answer, mask);
+  }
   size->n_masks += 1;
   row->mask = size->n_masks;
 }
@@ -53,7 +59,7 @@ static bool ask_row(device_runner *r, const runner_slot *s, const weft_segment *
   if (p->n_bias > 0) memcpy(heap + bias_at, p->bias, p->n_bias * sizeof *p->bias);
   if (n_history > 0) memcpy(heap + row->history_at, s->history + skip, n_history * sizeof *heap);
   size->n_words = bias_at + need;
-  if (s->params.grammar != NULL) ask_mask(r, s, row, size);
+  if (s->params.grammar != NULL || s->params.rules != NULL) ask_mask(r, s, row, size);
   return true;
 }
 

@@ -29,8 +29,7 @@ static void tell_all(weft_engine *e) {
 static void count_first_token(weft_engine *e, weft_request *r) {
   r->usage.first_token_us = e->now_us;
   uint64_t ttft = e->now_us > r->usage.submitted_us ? e->now_us - r->usage.submitted_us : 0;
-  e->stats.ttft_sum_us += ttft;
-  weft_latency_count(e->stats.ttft, ttft);
+  weft_histogram_count_us(&e->requests[r->lane].ttft, ttft);
 }
 
 /* n_answer tokens are in place; the stop rule may cut them, never below what was published. */
@@ -44,7 +43,7 @@ static void publish(weft_engine *e, weft_request *r, uint32_t n_answer, weft_fin
   }
   if (n_answer > before) {
     if (before == 0) count_first_token(e, r);
-    e->stats.n_answer_tokens += n_answer - before;
+    e->requests[r->lane].n_answer_tokens += n_answer - before;
     r->n_answer = n_answer;
     weft_request_publish(r, n_answer);
   }
@@ -64,6 +63,7 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
   }
   int32_t token = result->sampled.token;
   if (weft_request_is_stop_token(r, token)) {
+    r->stop_token = token;
     publish(e, r, r->n_answer, WEFT_FINISH_STOP);
     return;
   }
@@ -76,7 +76,7 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
     publish(e, r, r->n_answer + 1, finish);
     return;
   }
-  e->stats.n_answer_tokens += 1;
+  e->requests[r->lane].n_answer_tokens += 1;
   r->n_answer += 1;
   weft_request_publish(r, r->n_answer);
   tell_later(e, r);
@@ -92,6 +92,7 @@ static void finish_canvas(weft_engine *e, weft_request *r, const int32_t *argmax
     r->tokens[r->n_tokens++] = argmax[i];
     if (finish != WEFT_FINISH_NONE) continue;
     if (weft_request_is_stop_token(r, argmax[i])) {
+      r->stop_token = argmax[i];
       finish = WEFT_FINISH_STOP;
     } else if (++n_answer == r->size.answer_max) {
       finish = WEFT_FINISH_LENGTH;

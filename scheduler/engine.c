@@ -203,7 +203,10 @@ static weft_status take_memory(weft_engine *e) {
   if (status != WEFT_OK) return status;
   e->account = weft_alloc(c->n_tenants, sizeof *e->account);
   e->shared_usage = weft_alloc((size_t)e->n_lanes * WEFT_GROUPS_MAX, sizeof *e->shared_usage);
+  e->requests = weft_alloc(e->n_lanes, sizeof *e->requests);
+  e->shared_requests = weft_alloc(e->n_lanes, sizeof *e->shared_requests);
   if (e->account == NULL || e->shared_usage == NULL) return WEFT_E_NO_MEMORY;
+  if (e->requests == NULL || e->shared_requests == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < c->n_tenants; i++) {
     const weft_tenant_config *config = &e->tenants.tenant[i].config;
     weft_account_open(&e->account[i], config, c->running_max);
@@ -235,6 +238,8 @@ static void free_engine(weft_engine *e) {
   weft_pins_close(&e->pins);
   weft_free(e->account);
   weft_free(e->shared_usage);
+  weft_free(e->requests);
+  weft_free(e->shared_requests);
   weft_recorder_close(&e->recorder);
   weft_free(e->rank);
   weft_free(e->ranked);
@@ -336,9 +341,26 @@ void weft_engine_reset_cache(weft_engine *engine) {
   weft_inbox_reset_cache(&engine->inbox);
 }
 
+static void add_histogram(uint64_t *buckets, uint64_t *sum, const weft_histogram *part) {
+  for (uint32_t i = 0; i < WEFT_HISTOGRAM_BUCKETS; i++) buckets[i] += part->bucket[i];
+  *sum += part->sum;
+}
+
+/* What is counted by model, of all models. */
+static void add_request_stats(weft_engine_stats *out, const weft_request_stats *part) {
+  for (uint32_t i = 0; i < WEFT_FINISH_KINDS; i++) out->n_finished[i] += part->n_finished[i];
+  out->n_prompt_tokens += part->n_prompt_tokens;
+  out->n_answer_tokens += part->n_answer_tokens;
+  add_histogram(out->ttft, &out->ttft_sum_us, &part->ttft);
+  add_histogram(out->tpot, &out->tpot_sum_us, &part->tpot);
+  add_histogram(out->e2e, &out->e2e_sum_us, &part->e2e);
+  add_histogram(out->queue, &out->queue_us, &part->queue);
+}
+
 void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out) {
   (void)pthread_mutex_lock(&engine->stats_mutex);
   *out = engine->shared_stats;
+  for (uint32_t i = 0; i < engine->n_lanes; i++) add_request_stats(out, &engine->shared_requests[i]);
   (void)pthread_mutex_unlock(&engine->stats_mutex);
   out->request_bytes = weft_budget_held(&engine->budget);
 }
@@ -367,6 +389,12 @@ uint64_t weft_engine_request_bytes(const weft_request_params *params, uint32_t a
   uint32_t n_blocks = n_canvas == 0 ? 0 : (answer_max + n_canvas - 1) / n_canvas;
   const weft_request_size size = {.answer_max = answer_max, .n_canvas = n_canvas, .n_blocks = n_blocks};
   return weft_request_bytes(params, &size);
+}
+
+void weft_engine_get_request_stats(weft_engine *engine, uint32_t model, weft_request_stats *out) {
+  (void)pthread_mutex_lock(&engine->stats_mutex);
+  *out = engine->shared_requests[model];
+  (void)pthread_mutex_unlock(&engine->stats_mutex);
 }
 
 void weft_engine_get_group_usage(weft_engine *engine, uint32_t model, weft_group_usage *out) {

@@ -56,8 +56,9 @@ typedef struct weft_event {
   /* FINISHED */
   weft_finish finish;
   weft_usage usage;
-  const char *error; /* FINISH_ERROR: one line, valid until release */
-  uint64_t retry_us; /* FINISH_EVICTED: estimated microseconds until a new submission gets a place */
+  const char *error;  /* FINISH_ERROR: one line, valid until release */
+  int32_t stop_token; /* the stop token that ended the answer; -1: none did */
+  uint64_t retry_us;  /* FINISH_EVICTED: estimated microseconds until a new submission gets a place */
 } weft_event;
 
 #endif

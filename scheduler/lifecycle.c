@@ -54,9 +54,8 @@ static void count_start(weft_engine *e, weft_request *r) {
   r->admitted_once = true;
   r->usage.started_us = e->now_us;
   uint64_t waited = e->now_us > r->usage.submitted_us ? e->now_us - r->usage.submitted_us : 0;
-  e->stats.queue_us += waited;
-  weft_latency_count(e->stats.queue, waited);
-  e->stats.n_prompt_tokens += r->asked.n_tokens;
+  weft_histogram_count_us(&e->requests[r->lane].queue, waited);
+  e->requests[r->lane].n_prompt_tokens += r->asked.n_tokens;
   weft_tenant_stats *own = tenant_stats(e, r);
   own->queue_us += waited;
   weft_latency_count(own->queue, waited);
@@ -232,6 +231,7 @@ bool weft_lifecycle_preempt(weft_engine *e, weft_request *r) {
   WEFT_CHECK(r->state == WEFT_REQUEST_RUNNING);
   e->claims.preempted = true;
   e->stats.n_preemptions += 1;
+  e->requests[r->lane].n_preemptions += 1;
   r->usage.n_preemptions += 1;
   tenant_stats(e, r)->n_preemptions += 1;
   weft_inbox_preempt(&e->inbox, r);
@@ -260,17 +260,21 @@ static void count_finish(weft_engine *e, weft_request *r) {
   weft_usage *u = &r->usage;
   u->n_answer = r->n_answer;
   u->finished_us = e->now_us;
-  e->stats.n_finished[r->finish] += 1;
-  uint64_t e2e = u->finished_us > u->submitted_us ? u->finished_us - u->submitted_us : 0;
-  e->stats.e2e_sum_us += e2e;
+  weft_request_stats *all = &e->requests[r->lane];
+  all->n_finished[r->finish] += 1;
+  weft_histogram_count_us(&all->e2e, u->finished_us > u->submitted_us ? u->finished_us - u->submitted_us : 0);
   tenant_stats(e, r)->n_finished += 1;
   tenant_stats(e, r)->n_answer_tokens += r->n_answer;
   if (r->admitted_once) weft_forecast_answer(&e->forecast, cost_of_answer(r));
-  weft_latency_count(e->stats.e2e, e2e);
-  if (r->n_answer < 2) return;
-  uint64_t tpot = (u->finished_us - u->first_token_us) / (r->n_answer - 1);
-  e->stats.tpot_sum_us += tpot;
-  weft_latency_count(e->stats.tpot, tpot);
+  if (r->admitted_once) {
+    weft_histogram_count_tokens(&all->prompt, r->asked.n_tokens);
+    weft_histogram_count_tokens(&all->answer, r->n_answer);
+    weft_histogram_count_tokens(&all->asked, r->size.answer_max);
+  }
+  if (r->n_answer == 0) return;
+  weft_histogram_count_us(&all->prefill, u->first_token_us - u->started_us);
+  weft_histogram_count_us(&all->decode, u->finished_us - u->first_token_us);
+  if (r->n_answer > 1) weft_histogram_count_us(&all->tpot, (u->finished_us - u->first_token_us) / (r->n_answer - 1));
 }
 
 static void record_request(weft_engine *e, const weft_request *r) {

@@ -63,9 +63,10 @@ typedef struct weft_request_params {
   bool canvas;           /* answer by diffusion */
   const int32_t *tokens; /* prompt; copied */
   uint32_t n_tokens;
-  uint32_t max_tokens;    /* >= 1; the answer is cut there */
-  weft_sampling sampling; /* bias is copied */
-  weft_grammar *grammar;  /* the grammar of the answer; NULL: any answer. The request takes a reference */
+  uint32_t max_tokens;     /* >= 1; the answer is cut there */
+  weft_sampling sampling;  /* bias is copied */
+  weft_grammar *grammar;   /* the grammar of the answer; NULL: any answer. The request takes a reference */
+  weft_token_rules *rules; /* which tokens it may have; NULL: all. Likewise; not with a grammar or a canvas */
   weft_entropy_bound entropy_bound;
   const int32_t *stop_tokens; /* end-of-generation set; copied; never part of the answer */
   uint32_t n_stop_tokens;

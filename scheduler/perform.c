@@ -83,6 +83,7 @@ static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
   weft_slot_params params = {.canvas = r->asked.canvas,
                              .sampling = r->asked.sampling,
                              .grammar = r->asked.grammar,
+                             .rules = r->asked.rules,
                              .entropy_bound = r->asked.entropy_bound,
                              .tokens = r->tokens,
                              .n_tokens = r->n_tokens,
@@ -118,7 +119,11 @@ static weft_performed start(weft_engine *e, weft_lane *lane, weft_request *r, we
     return WEFT_PERFORMED_WAITS;
   }
   lane->n_free_slots -= 1;
+  const weft_pager_stats before = weft_pager_get_stats(e->pager);
   weft_pager_enter(e->pager, seq, r->admitted_once);
+  const weft_pager_stats after = weft_pager_get_stats(e->pager);
+  e->requests[r->lane].n_sought_tokens += after.n_prompt_tokens - before.n_prompt_tokens;
+  e->requests[r->lane].n_found_tokens += after.n_hit_tokens - before.n_hit_tokens;
   weft_waiting_dequeue(e, r);
   r->seq = seq;
   e->followers[seq].leader = r;

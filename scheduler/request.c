@@ -148,8 +148,11 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->n_end = params->n_tokens + size->answer_max;
   r->canvas = params->canvas;
   r->tenant = (uint16_t)params->tenant;
-  r->has_grammar = params->grammar != NULL && !params->canvas;
+  r->has_grammar =
+      !params->canvas && (params->grammar != NULL || (params->rules != NULL && weft_token_rules_waits(params->rules)));
   r->asked.grammar = weft_grammar_ref(params->grammar);
+  r->asked.rules = weft_token_rules_ref(params->rules);
+  r->stop_token = -1;
   r->has_rule = params->stop_rule != NULL;
   r->has_notify = params->notify != NULL;
   r->stop_tokens = r->asked.stop_tokens;
@@ -177,6 +180,7 @@ void weft_request_unref(weft_request *request) {
   (void)pthread_cond_destroy(&request->changed);
   weft_budget_give_back(request->budget, request->tenant, request->n_counted);
   weft_grammar_unref(request->asked.grammar);
+  weft_token_rules_unref(request->asked.rules);
   weft_free(request->memory);
   if (head != request) weft_request_unref(head); /* which is its own */
 }
@@ -287,6 +291,7 @@ weft_status weft_request_poll(weft_request *r, weft_event *out) {
                       .finish = r->finish,
                       .usage = r->usage,
                       .error = r->finish == WEFT_FINISH_ERROR ? r->error : NULL,
+                      .stop_token = r->stop_token,
                       .retry_us = r->retry_us};
   return WEFT_OK;
 }

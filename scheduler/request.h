@@ -145,7 +145,8 @@ struct weft_request {
   uint32_t n_expected;        /* of a head: siblings that have not started */
   bool expected;              /* it is counted in n_expected of its head */
   weft_usage usage;
-  uint64_t retry_us; /* of an evicted request: when to submit again */
+  int32_t stop_token; /* the stop token that ended the answer; -1: none did */
+  uint64_t retry_us;  /* of an evicted request: when to submit again */
   char error[320];
 
   /* ---- asked -----------------------------------------------------------------------------------

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "scheduler/snapshot.h"
 
+#include <string.h>
+
 void weft_snapshot_take(weft_engine *e) {
   e->stats.n_running = e->n_running;
   e->stats.step_us = e->step_ns / 1000;
@@ -15,6 +17,7 @@ void weft_snapshot_take(weft_engine *e) {
   }
   (void)pthread_mutex_lock(&e->stats_mutex);
   e->shared_stats = e->stats;
+  memcpy(e->shared_requests, e->requests, e->n_lanes * sizeof *e->requests);
   e->shared_forecast = e->forecast;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_group_usage *usage = &e->shared_usage[i * WEFT_GROUPS_MAX];

@@ -123,12 +123,14 @@ typedef struct weft_engine {
   uint64_t step_ns, plan_ns; /* sums over all turns with a step: the whole turn; the turn without runner_ns */
   uint64_t hidden_ns;        /* the part of plan_ns that passed while the device had a step */
   weft_engine_stats stats;
+  weft_request_stats *requests; /* [n_lanes] */
 
   weft_recorder recorder; /* any thread */
   pthread_mutex_t stats_mutex;
-  weft_engine_stats shared_stats; /* under stats_mutex */
-  weft_forecast shared_forecast;  /* under stats_mutex */
-  weft_group_usage *shared_usage; /* [n_lanes][WEFT_GROUPS_MAX], under stats_mutex */
+  weft_engine_stats shared_stats;      /* under stats_mutex */
+  weft_request_stats *shared_requests; /* [n_lanes], under stats_mutex */
+  weft_forecast shared_forecast;       /* under stats_mutex */
+  weft_group_usage *shared_usage;      /* [n_lanes][WEFT_GROUPS_MAX], under stats_mutex */
   pthread_t thread;
   bool has_thread; /* start and stop: the caller's thread */
 } weft_engine;

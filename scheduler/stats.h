@@ -10,6 +10,26 @@
 enum { WEFT_STEP_RATIOS = 8 };
 extern const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1];
 
+/* How often a value fell in each bucket, and the sum of the values. Bucket i counts the values that are at most bound i and
+ * above bound i - 1; the last bucket is open. */
+enum { WEFT_HISTOGRAM_BUCKETS = 20 };
+typedef struct weft_histogram {
+  uint64_t bucket[WEFT_HISTOGRAM_BUCKETS], sum;
+} weft_histogram;
+
+extern const uint64_t weft_latency_bounds_us[WEFT_HISTOGRAM_BUCKETS - 1];
+extern const uint64_t weft_token_bounds[WEFT_HISTOGRAM_BUCKETS - 1];
+
+/* What the requests of one model came to. */
+typedef struct weft_request_stats {
+  uint64_t n_finished[WEFT_FINISH_KINDS], n_preemptions; /* n_finished: by weft_finish */
+  uint64_t n_prompt_tokens, n_answer_tokens;
+  uint64_t n_sought_tokens, n_found_tokens; /* prompt tokens that were looked up in the prefix cache; those in it */
+  weft_histogram ttft, tpot, e2e, queue;    /* us: to the first token; mean of each further one; to the end; waiting */
+  weft_histogram prefill, decode;           /* us: from the start to the first token; from there to the end */
+  weft_histogram prompt, answer, asked; /* tokens: of prompts; of answers; of the longest answer that was asked for */
+} weft_request_stats;
+
 /* The part of one model. */
 typedef struct weft_lane_stats {
   uint64_t n_steps, n_rows;
@@ -40,7 +60,7 @@ typedef struct weft_engine_stats {
  * which
  *    * the device had a step; queue_us: waiting for the first start */
   uint64_t step_us, plan_us, hidden_us, queue_us;
-  /* histograms with the bounds of weft_latency_bounds_us, last bucket open */
+  /* histograms with the bounds of weft_latency_bounds_us; weft_engine_get_stats adds up those of all models */
   uint64_t ttft[20], tpot[20], e2e[20], queue[20];
   uint64_t ttft_sum_us, tpot_sum_us, e2e_sum_us;
   uint32_t n_lanes;
@@ -69,7 +89,6 @@ typedef struct weft_tenant_stats {
   uint64_t n_evicted;                     /* requests; they are among n_submitted and n_finished, too */
   uint64_t queue[20], queue_us;           /* as in weft_engine_stats */
 } weft_tenant_stats;
-extern const uint64_t weft_latency_bounds_us[19];
 
 typedef struct weft_pin_info {
   uint32_t id; /* counts from 1; never used again */

@@ -149,6 +149,22 @@ static weft_status check_sibling(const weft_request_params *p, const weft_reques
   return weft_fail(error, WEFT_E_INVALID, "a sibling must have the same prompt, model, kind, tenant and cache");
 }
 
+/* Rules of tokens are refused where they could not be kept. */
+static weft_status check_rules(const weft_request_params *p, const weft_runner_info *info, weft_error *error) {
+  if (p->rules == NULL) return WEFT_OK;
+  if (p->canvas) {
+    return weft_fail(
+        error, WEFT_E_INVALID,
+        "min_tokens, allowed_token_ids and bad_words are not defined for a canvas, whose tokens move until "
+        "it is done: leave them out, or ask %s for mode \"autoregressive\"",
+        info->name);
+  }
+  if (p->grammar == NULL) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID,
+                   "min_tokens, allowed_token_ids and bad_words together with a format of the answer or required tools "
+                   "are not supported: the answer could be kept from ever being complete");
+}
+
 /* What an answer that is held to a grammar needs. */
 static weft_status check_grammar(const weft_request_params *p, const weft_request_size *size,
                                  const weft_runner_info *info, weft_error *error) {
@@ -205,6 +221,7 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p, con
   fit_within fit = fit_of(e, lane, p->tenant);
   status =
       p->canvas ? size_canvas(&fit, lane, p, context, size, error) : size_autoregressive(&fit, p, context, size, error);
+  if (status == WEFT_OK) status = check_rules(p, lane->info, error);
   if (status == WEFT_OK) status = check_grammar(p, size, lane->info, error);
   return status == WEFT_OK ? check_tokens_per_minute(e, p, size, error) : status;
 }

@@ -209,7 +209,8 @@ static int serve(const weft_config *config, const read_again *files, workplace *
                                .connections = config->connections,
                                .keys = keys,
                                .origins = config->origins.item,
-                               .n_origins = config->origins.n};
+                               .n_origins = config->origins.n,
+                               .strict_fields = config->strict_fields};
   weft_runtime *rt = NULL;
   weft_server *server = NULL;
   weft_error error = {{0}};

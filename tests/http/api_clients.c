@@ -128,10 +128,81 @@ static void test_headers_of_pages(void **state) {
   talk_close(&server);
 }
 
+/* The value of a line; -1: there is none. */
+static double line_value(const char *text, const char *line) {
+  const char *found = strstr(text, line);
+  while (found != NULL && found != text && found[-1] != '\n')
+    found = strstr(found + 1, line); /* its help names it, too */
+  return found == NULL ? -1 : strtod(found + strlen(line), NULL);
+}
+
+static double metric_of(uint16_t port, const char *name, const char *model) {
+  char line[160];
+  (void)snprintf(line, sizeof line, "%s{model_name=\"%s\"} ", name, model);
+  talk_answer a = talk_ask(port, "GET", "/metrics", "");
+  double value = line_value(a.body.bytes, line);
+  talk_answer_free(&a);
+  return value;
+}
+
+static void await_metric(uint16_t port, const char *name, const char *model, double value) {
+  uint64_t until = weft_clock_us() + (uint64_t)TALK_MS * 1000;
+  while (metric_of(port, name, model) != value) {
+    if (weft_clock_us() > until) fail_msg("%s of %s is %g, not %g", name, model, metric_of(port, name, model), value);
+    (void)poll(NULL, 0, 5);
+  }
+}
+
+/* Two requests of one model and one of the other: each is counted under its own name, in every series. */
+static void test_series_by_model(void **state) {
+  static const char *const counted[] = {"vllm:time_to_first_token_seconds_count",
+                                        "vllm:time_per_output_token_seconds_count",
+                                        "vllm:e2e_request_latency_seconds_count",
+                                        "vllm:request_queue_time_seconds_count",
+                                        "vllm:request_prefill_time_seconds_count",
+                                        "vllm:request_decode_time_seconds_count",
+                                        "vllm:request_prompt_tokens_count",
+                                        "vllm:request_generation_tokens_count",
+                                        "vllm:request_max_num_generation_tokens_count"};
+  static const char *const process[] = {"process_cpu_seconds_total ", "process_start_time_seconds ",
+                                        "process_open_fds ", "process_max_fds ", "process_resident_memory_bytes "};
+  weft_open_options options = small(2);
+  weft_server_options where = {0};
+  talk server;
+  char body[256];
+  (void)state;
+  talk_open(&server, &options, &where);
+  for (int i = 0; i < 3; i++) {
+    (void)snprintf(body, sizeof body,
+                   "{\"model\":\"%s\",\"prompt\":[5,6,7],\"max_tokens\":4,\"ignore_eos\":true,"
+                   "\"mode\":\"autoregressive\"}",
+                   i < 2 ? "weft-demo" : "weft-demo-ar");
+    json_decref(talk_json(server.port, "/v1/completions", body));
+  }
+  for (size_t i = 0; i < sizeof counted / sizeof *counted; i++) {
+    await_metric(server.port, counted[i], "weft-demo", 2);
+    await_metric(server.port, counted[i], "weft-demo-ar", 1);
+  }
+  await_metric(server.port, "vllm:prompt_tokens_total", "weft-demo", 6);
+  await_metric(server.port, "vllm:generation_tokens_total", "weft-demo", 8);
+  await_metric(server.port, "vllm:generation_tokens_total", "weft-demo-ar", 4);
+  await_metric(server.port, "vllm:request_prompt_tokens_sum", "weft-demo-ar", 3);
+  await_metric(server.port, "vllm:prefix_cache_queries_total", "weft-demo-ar", 3);
+  await_metric(server.port, "vllm:num_requests_running", "weft-demo", 0);
+  talk_answer a = talk_ask(server.port, "GET", "/metrics", "");
+  assert_null(strstr(a.body.bytes, "weft-demo,weft-demo-ar"));
+  for (size_t i = 0; i < sizeof process / sizeof *process; i++) assert_true(line_value(a.body.bytes, process[i]) > 0);
+  double began = line_value(a.body.bytes, "process_start_time_seconds ");
+  assert_true(began > 1.6e9 && began <= (double)time(NULL) + 1);
+  talk_answer_free(&a);
+  talk_close(&server);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_names_that_were_chosen), cmocka_unit_test(test_names_that_lead_nowhere),
-      cmocka_unit_test(test_alive_is_not_ready), cmocka_unit_test(test_headers_of_pages)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_names_that_were_chosen),
+                                     cmocka_unit_test(test_names_that_lead_nowhere),
+                                     cmocka_unit_test(test_alive_is_not_ready), cmocka_unit_test(test_headers_of_pages),
+                                     cmocka_unit_test(test_series_by_model)};
   (void)signal(SIGPIPE, SIG_IGN);
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -70,7 +70,7 @@ static const bad_body bad_chats[] = {
     {"{" USER ",\"response_format\":{\"type\":\"xml\"}}", 400, "response_format", "xml"},
     {"{" USER ",\"guided_json\":5}", 400, "guided_json", "a JSON schema"},
     {"{" USER ",\"prompt_logprobs\":1}", 400, "prompt_logprobs", "not supported"},
-    {"{" USER ",\"min_tokens\":4}", 400, "min_tokens", "not supported"},
+    {"{" USER ",\"min_tokens\":4}", 400, NULL, "not defined for a canvas"},
     /* absurd values */
     {"{" USER ",\"temperature\":-1}", 400, "temperature", "-1"},
     {"{" USER ",\"temperature\":\"hot\"}", 400, "temperature", "number"},

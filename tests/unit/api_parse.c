@@ -32,7 +32,9 @@ static const char full[] =
     "\"top_p\":0.25,\"top_k\":7,\"min_p\":0.125,\"repetition_penalty\":1.5,\"presence_penalty\":-1,"
     "\"frequency_penalty\":1,"
     "\"max_tokens\":5,\"max_completion_tokens\":6,\"seed\":-1,\"ignore_eos\":true,\"priority\":-3,"
-    "\"timeout_ms\":9,\"n\":2,"
+    "\"timeout_ms\":9,\"n\":2,\"min_tokens\":2,\"stop_token_ids\":[8,9],\"bad_words\":[\"w\"],"
+    "\"allowed_token_ids\":[1,2,3],\"include_stop_str_in_output\":true,\"truncate_prompt_tokens\":-1,"
+    "\"cache_salt\":\"pepper\",\"add_generation_prompt\":false,"
     "\"stop\":[\"x\",\"yz\"],\"logit_bias\":{\"3\":-100,\"4\":1.5},\"logprobs\":true,\"top_"
     "logprobs\":4,\"stream\":true,"
     "\"stream_options\":{\"include_usage\":true},\"return_token_ids\":true,\"stream_canvas\":true,"
@@ -60,7 +62,12 @@ static void every_field_lands(void **state) {
               p->sampling.frequency_penalty == 1.0f);
   assert_int_equal(p->max_tokens, 6);
   assert_true(p->has_seed && p->sampling.seed == 77);
-  assert_true(p->ignore_eos && p->priority == -3 && p->timeout_ms == 9 && gen.prompt->thinking && p->with_special);
+  assert_true(p->ignore_eos && p->priority == 3 && p->timeout_ms == 9 && gen.prompt->thinking && p->with_special);
+  assert_true(p->min_tokens == 2 && p->n_stop_tokens == 2 && p->stop_tokens[1] == 9 && p->keep_stop);
+  assert_true(p->n_allowed_tokens == 3 && p->allowed_tokens[2] == 3 && p->n_bad_words == 1);
+  assert_string_equal(p->bad_words[0], "w");
+  assert_string_equal(p->cache_salt, "pepper");
+  assert_true(p->truncate_prompt == -1 && gen.prompt->closed && !gen.prompt->continues);
   assert_int_equal(p->n_stop, 2);
   assert_string_equal(p->stop[1], "yz");
   assert_int_equal(p->sampling.n_bias, 2);

@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/vllm_metrics.h"
+
+#include <stddef.h>
+
+#include "api/prometheus.h"
+#include "base/memory.h"
+
+/* One model as the rows below see it. */
+typedef struct model_view {
+  weft_request_stats requests;
+  uint32_t n_running, n_waiting;
+  double usage; /* share of the pool, 0 to 1 */
+} model_view;
+
+#define AT(field) WEFT_COUNTER_AT(model_view, field)
+
+static const weft_counter_row counters[] = {
+    {"vllm:num_requests_running", "gauge", "Requests running.", AT(n_running)},
+    {"vllm:num_requests_waiting", "gauge", "Requests waiting for their turn.", AT(n_waiting)},
+    {"vllm:num_preemptions_total", "counter", "Preemptions by recompute.", AT(requests.n_preemptions)},
+    {"vllm:prompt_tokens_total", "counter", "Prompt tokens.", AT(requests.n_prompt_tokens)},
+    {"vllm:generation_tokens_total", "counter", "Answer tokens.", AT(requests.n_answer_tokens)},
+    {"vllm:prefix_cache_queries_total", "counter",
+     "Prompt tokens looked up in the prefix cache, once per request, when it starts to run.",
+     AT(requests.n_sought_tokens)},
+    {"vllm:prefix_cache_hits_total", "counter", "Those of them that were found.", AT(requests.n_found_tokens)},
+};
+
+typedef struct histogram_row {
+  const char *name, *help;
+  size_t at; /* of a weft_histogram in model_view */
+  bool tokens;
+} histogram_row;
+
+#define US(field)     offsetof(model_view, requests.field), false
+#define TOKENS(field) offsetof(model_view, requests.field), true
+
+/* Where vLLM has had several names for a measurement, dashboards of each age find theirs. */
+static const histogram_row histograms[] = {
+    {"vllm:time_to_first_token_seconds", "From submission to the first final token.", US(ttft)},
+    {"vllm:inter_token_latency_seconds", "Mean time per token of a request after its first.", US(tpot)},
+    {"vllm:time_per_output_token_seconds", "Mean time per token of a request after its first.", US(tpot)},
+    {"vllm:request_time_per_output_token_seconds", "Mean time per token of a request after its first.", US(tpot)},
+    {"vllm:e2e_request_latency_seconds", "From submission to the end.", US(e2e)},
+    {"vllm:request_queue_time_seconds", "From submission to the first step.", US(queue)},
+    {"vllm:request_prefill_time_seconds", "From the first step to the first final token.", US(prefill)},
+    {"vllm:request_decode_time_seconds", "From the first final token to the end.", US(decode)},
+    {"vllm:request_prompt_tokens", "Prompt tokens of a request.", TOKENS(prompt)},
+    {"vllm:request_generation_tokens", "Answer tokens of a request.", TOKENS(answer)},
+    {"vllm:request_max_num_generation_tokens", "Answer tokens of a request; each answer counts for itself.",
+     TOKENS(answer)},
+    {"vllm:request_params_max_tokens", "Longest answer that a request may have.", TOKENS(asked)},
+};
+
+static void put_counters(const weft_runtime *rt, const model_view *view, weft_text *out) {
+  for (size_t r = 0; r < sizeof counters / sizeof *counters; r++) {
+    weft_prometheus_head(out, counters[r].name, counters[r].type, counters[r].help);
+    for (uint32_t i = 0; i < rt->n_models; i++) {
+      weft_text_printf(out, "%s{", counters[r].name);
+      weft_prometheus_label(out, "model_name", rt->model[i].name);
+      weft_text_printf(out, "} %llu\n", weft_counter_of(&view[i], &counters[r]));
+    }
+  }
+}
+
+static void put_usage(const weft_runtime *rt, const model_view *view, weft_text *out) {
+  static const char *const names[] = {"vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc"};
+  for (size_t r = 0; r < sizeof names / sizeof *names; r++) {
+    weft_prometheus_head(out, names[r], "gauge", "Share of the KV pool that requests of the model hold, 0 to 1.");
+    for (uint32_t i = 0; i < rt->n_models; i++) {
+      weft_text_printf(out, "%s{", names[r]);
+      weft_prometheus_label(out, "model_name", rt->model[i].name);
+      weft_text_printf(out, "} %.6f\n", view[i].usage);
+    }
+  }
+  weft_prometheus_head(out, "vllm:cache_config_info", "gauge", "How the KV pool is cut.");
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    weft_text_puts(out, "vllm:cache_config_info{");
+    weft_prometheus_label(out, "model_name", rt->model[i].name);
+    weft_text_printf(out, ",block_size=\"%u\",num_gpu_blocks=\"%u\",page_bytes=\"%llu\"} 1\n",
+                     rt->model[i].layout.group[0].block_tokens, rt->n_pages, (unsigned long long)rt->page_bytes);
+  }
+}
+
+static void put_finished(const weft_runtime *rt, const model_view *view, weft_text *out) {
+  static const struct {
+    const char *reason;
+    weft_finish finish;
+  } rows[] = {{"stop", WEFT_FINISH_STOP},         {"length", WEFT_FINISH_LENGTH}, {"abort", WEFT_FINISH_CANCELLED},
+              {"deadline", WEFT_FINISH_DEADLINE}, {"error", WEFT_FINISH_ERROR},   {"evicted", WEFT_FINISH_EVICTED}};
+  weft_prometheus_head(out, "vllm:request_success_total", "counter", "Requests that ended, by reason.");
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+      weft_text_puts(out, "vllm:request_success_total{");
+      weft_prometheus_label(out, "model_name", rt->model[i].name);
+      weft_text_printf(out, ",finished_reason=\"%s\"} %llu\n", rows[r].reason,
+                       (unsigned long long)view[i].requests.n_finished[rows[r].finish]);
+    }
+  }
+}
+
+/* The lines of one model. */
+static void put_histogram(const histogram_row *row, const char *model, const weft_histogram *h, weft_text *out) {
+  unsigned long long n = 0;
+  const uint64_t *bounds = row->tokens ? weft_token_bounds : weft_latency_bounds_us;
+  double unit = row->tokens ? 1.0 : 1e6;
+  for (uint32_t i = 0; i < WEFT_HISTOGRAM_BUCKETS; i++) {
+    n += h->bucket[i];
+    weft_text_printf(out, "%s_bucket{", row->name);
+    weft_prometheus_label(out, "model_name", model);
+    if (i + 1 < WEFT_HISTOGRAM_BUCKETS) {
+      weft_text_printf(out, ",le=\"%.10g\"} %llu\n", (double)bounds[i] / unit, n);
+    } else {
+      weft_text_printf(out, ",le=\"+Inf\"} %llu\n", n);
+    }
+  }
+  weft_text_printf(out, "%s_sum{", row->name);
+  weft_prometheus_label(out, "model_name", model);
+  weft_text_printf(out, "} %.6f\n%s_count{", (double)h->sum / unit, row->name);
+  weft_prometheus_label(out, "model_name", model);
+  weft_text_printf(out, "} %llu\n", n);
+}
+
+static void view_model(weft_runtime *rt, const weft_engine_stats *stats, uint32_t index, model_view *view) {
+  weft_group_usage usage[WEFT_GROUPS_MAX] = {0};
+  uint64_t n_pinned = 0;
+  weft_engine_get_request_stats(rt->engine, index, &view->requests);
+  weft_engine_get_group_usage(rt->engine, index, usage);
+  for (uint32_t g = 0; g < rt->model[index].layout.n_groups; g++) n_pinned += usage[g].n_pinned;
+  view->n_running = stats->lane[index].n_running;
+  view->n_waiting = stats->lane[index].n_waiting;
+  view->usage = stats->pager.n_pages == 0 ? 0.0 : (double)n_pinned / (double)stats->pager.n_pages;
+}
+
+void weft_vllm_metrics(weft_runtime *rt, const weft_engine_stats *stats, weft_text *out) {
+  model_view *view = weft_alloc(rt->n_models, sizeof *view);
+  out->refused = out->refused || view == NULL;
+  if (view == NULL) return;
+  for (uint32_t i = 0; i < rt->n_models; i++) view_model(rt, stats, i, &view[i]);
+  put_counters(rt, view, out);
+  put_usage(rt, view, out);
+  put_finished(rt, view, out);
+  for (size_t r = 0; r < sizeof histograms / sizeof *histograms; r++) {
+    weft_prometheus_head(out, histograms[r].name, "histogram", histograms[r].help);
+    for (uint32_t i = 0; i < rt->n_models; i++) {
+      const char *at = (const char *)&view[i] + histograms[r].at;
+      put_histogram(&histograms[r], rt->model[i].name, (const weft_histogram *)(const void *)at, out);
+    }
+  }
+  weft_free(view);
+}
