@@ -10,11 +10,14 @@
  * numbers of rows, dense and of experts, so a row's result does not depend on the other rows.
  *
  * A weight that is multiplied so (layout EIGHT) has, after its row tiles, the steps: [matrix][row tile][span][16 rows]
- * bf16. Prepared rows are
+ * bf16. Prepared rows are, for many rows,
  *   numbers   [128 inputs][tile of 8 rows][row % 8][(2 i + h) xor row % 8][c < 4][4 bytes: inputs 32 c + 8 i + 4 h ..],
  *             i < 4, h < 2; where the last 128 inputs are 64: 16 c + 8 i + 4 h .., i < 2. The rest of the last 256
  *             inputs are zeros, whatever the weights' codes beside them are
  *   scales    [span][tile of 8 rows][8] f32
+ * and for few
+ *   numbers   [row][256 inputs of each span]
+ *   scales    from the same place on: [row][span] f32
  * one after the other in memory of multiply_rows_bytes. */
 #ifndef WEFT_KERNELS_CUDA_EIGHT_H
 #define WEFT_KERNELS_CUDA_EIGHT_H
@@ -37,8 +40,17 @@ weft_status eight_make_steps(cuda_device *d, const weft_weight *weight, uint8_t 
 
 /* prepare_rows, multiply for weights of layout EIGHT. args->back and args->x_back are not used. */
 weft_status eight_prepare(cuda_device *d, const prepare_args *args);
-weft_status eight_multiply(cuda_device *d, const multiply_args *args);
+weft_status eight_multiply(cuda_device *d, const multiply_args *args); /* many rows, and jobs */
 weft_status eight_setup(cuda_device *d);
+/* Few rows (eight_few.cu), as multiply_few, and the down side of experts, as in experts.h. Whether so many rows of
+ * n_in inputs fit into a block's shared memory: */
+bool eight_few_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated);
+weft_status eight_few(cuda_device *d, const multiply_args *args);
+bool eight_down_fits(int type, uint32_t n_in, uint32_t k);
+bool eight_down_shares(const multiply_args *args, const multiply_args *shared, uint32_t k);
+weft_status eight_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared, const float *weights,
+                           uint32_t k);
+weft_status eight_few_setup(cuda_device *d);
 
 /* Where the scales of prepared rows begin. */
 __host__ __device__ static inline uint64_t eight_scales_at(uint32_t n_spans, uint32_t n_tiles) {

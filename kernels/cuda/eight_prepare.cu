@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows in 8 bits (eight.h), act(g) * u on the way into it; and the steps of weights. */
-#include "kernels/cuda/eight.h"
+#include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/few.cuh"
 
 enum { EIGHT_LANES = 16, EIGHT_PREPARE_THREADS = 256 };
-#define EIGHT_LEAST 0x1p-100f /* a span whose largest magnitude is below it counts as zeros */
 
 /* Sixteen numbers of a row that lie side by side once prepared: four runs of four inputs, `step` apart. */
 typedef struct eight_piece {
@@ -43,11 +42,12 @@ static __device__ __forceinline__ eight_piece load_eight_piece(const prepare_arg
   return piece;
 }
 
-static __device__ __forceinline__ uint32_t eight_bytes(const float *v, float inverse) {
-  uint32_t word = 0;
-#pragma unroll
-  for (int e = 0; e < 4; e++) word |= ((uint32_t)__float2int_rn(__fmul_rn(v[e], inverse)) & 0xFFu) << (8 * e);
-  return word;
+/* Four numbers every `step` bytes. */
+static __device__ __forceinline__ void store_in_line(uint8_t *to, uint32_t step, const uint4 &bytes) {
+  *(uint32_t *)(void *)to = bytes.x;
+  *(uint32_t *)(void *)(to + step) = bytes.y;
+  *(uint32_t *)(void *)(to + 2 * step) = bytes.z;
+  *(uint32_t *)(void *)(to + 3 * step) = bytes.w;
 }
 
 /* Sixteen lanes take a span of a row. */
@@ -74,16 +74,19 @@ static __global__ void __launch_bounds__(EIGHT_PREPARE_THREADS)
   for (int i = 0; i < 16; i++) most = max(most, __float_as_uint(piece.v[i]) & 0x7FFFFFFFu);
 #pragma unroll
   for (int step = EIGHT_LANES / 2; step > 0; step /= 2) most = max(most, __shfl_xor_sync(lanes, most, step));
-  float largest = __uint_as_float(most), scale = __fdiv_rn(largest, 127.0f);
-  float inverse = most == 0 ? 0.0f : __fdiv_rn(127.0f, largest);
-  if (most >= 0x7F800000u) scale = not_a_number(), inverse = 0.0f; /* a row with inf or NaN: so are its results */
-  if (largest < EIGHT_LEAST) scale = inverse = 0.0f;
+  float inverse, scale = eight_scale(most, &inverse);
   uint4 bytes = make_uint4(eight_bytes(piece.v, inverse), eight_bytes(piece.v + 4, inverse),
                            eight_bytes(piece.v + 8, inverse), eight_bytes(piece.v + 12, inverse));
   float *scales = (float *)(void *)(a.out + eight_scales_at(n_spans, a.n_tiles));
   for (uint32_t j = 0; j < (at == NULL ? 1 : a.k); j++) {
     int64_t place = at == NULL ? (int64_t)r : at[j];
     if (place < 0) continue;
+    if (!a.as_matrices) {
+      uint8_t *to = a.out + (uint64_t)place * n_spans * EIGHT_SPAN + 128 * unit + 4 * p;
+      if (exists) store_in_line(to, tail ? 16 : 32, bytes);
+      if (lane == 0) scales[(uint64_t)place * n_spans + span] = scale;
+      continue;
+    }
     uint32_t row = (uint32_t)place % 8;
     uint64_t tile = (uint64_t)place / 8;
     uint8_t *to = a.out + ((uint64_t)unit * a.n_tiles + tile) * 1024 + row * 128 + (p ^ row) * 16;

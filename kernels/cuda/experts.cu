@@ -325,14 +325,17 @@ static weft_status output_side(cuda_device *d, const weft_experts_args *args, co
 
 /* ---- few rows ------------------------------------------------------------------------------------------- */
 
-/* Gate and up must lie in whole tiles, side by side. Weights of 8-bit products have one kernel for all rows. */
+/* Gate and up must lie in whole tiles, side by side; all or none are multiplied in 8 bits. */
 static bool is_few(const weft_experts_args *args, const experts_plan *p) {
   const weft_weight *in = args->gate_up != NULL ? args->gate_up : args->gate;
   int type = in->type;
-  if (in->layout == EIGHT_LAYOUT || args->down->layout == EIGHT_LAYOUT) return false;
-  if (args->gate_up != NULL ? p->n_ff % 16 != 0 : args->up->type != type) return false;
-  return args->n_rows <= EXPERTS_FEW_ROWS && args->down->type != WEFT_TYPE_F32 &&
-         multiply_takes_raw(type, 1, p->n_in) && experts_down_fits(p->n_ff, args->k);
+  bool is_eight = in->layout == EIGHT_LAYOUT;
+  if (is_eight != (args->down->layout == EIGHT_LAYOUT)) return false;
+  if (args->gate_up != NULL ? p->n_ff % 16 != 0 : args->up->type != type || args->up->layout != in->layout)
+    return false;
+  if (args->n_rows > EXPERTS_FEW_ROWS || args->down->type == WEFT_TYPE_F32) return false;
+  if (is_eight) return eight_few_takes(type, 1, p->n_in, true) && eight_down_fits(args->down->type, p->n_ff, args->k);
+  return multiply_takes_raw(type, 1, p->n_in) && experts_down_fits(p->n_ff, args->k);
 }
 
 static multiply_args by_pair(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
@@ -349,8 +352,11 @@ static multiply_args by_pair(const weft_experts_args *args, const experts_plan *
 /* The row of the shared MLP goes along with that of experts; a block has memory for both. */
 static bool takes_shared(const weft_experts_args *args, const multiply_args *experts) {
   const weft_shared_args *shared = &args->shared;
-  return args->n_rows == 1 && shared->gate->type == experts->type && shared->up->type == experts->type &&
-         shared->gate->n_in == experts->n_in && multiply_takes_raw(experts->type, 1, 2 * experts->n_in);
+  bool same = shared->gate->type == experts->type && shared->up->type == experts->type &&
+              (multiply_form_of(shared->gate) == FORM_EIGHT) == experts->is_eight &&
+              (multiply_form_of(shared->up) == FORM_EIGHT) == experts->is_eight;
+  return args->n_rows == 1 && same && shared->gate->n_in == experts->n_in &&
+         (experts->is_eight || multiply_takes_raw(experts->type, 1, 2 * experts->n_in));
 }
 
 static weft_status few_in(weft_device *device, const weft_experts_args *args, const experts_plan *p) {
@@ -362,8 +368,7 @@ static weft_status few_in(weft_device *device, const weft_experts_args *args, co
   a.gated = true;
   a.activation = args->activation;
   if (args->gate_up == NULL) {
-    a.weight[1] = a.weight[0];
-    a.weight[1].data = (const uint8_t *)args->up->data;
+    a.weight[1] = multiply_weight_of(args->up, p->gate_up, p->n_ff);
     a.n_weights = 2;
   }
   if (shared->gate != NULL && takes_shared(args, &a)) {
@@ -391,9 +396,11 @@ static weft_status few_out(weft_device *device, const weft_experts_args *args, c
     b.n_rows = args->n_rows;
     b.raw.x = shared->g;
   }
-  bool takes = shared->gate != NULL && experts_down_shares(&a, &b);
+  bool takes = shared->gate != NULL &&
+               (a.is_eight ? eight_down_shares(&a, &b, args->k) : !b.is_eight && experts_down_shares(&a, &b));
   if (takes) b.weight[0] = multiply_weight_of(shared->down, shared->y, 0);
-  weft_status status = experts_down_few(cuda_of(device), &a, &b, args->weights, args->k);
+  auto down = a.is_eight ? eight_down_few : experts_down_few;
+  weft_status status = down(cuda_of(device), &a, &b, args->weights, args->k);
   if (takes || shared->gate == NULL || status != WEFT_OK) return status;
   weft_matmul_args out = parts_shared_out(args);
   return cuda_matmul(device, &out);

@@ -7,7 +7,7 @@
 #ifndef WEFT_KERNELS_CUDA_FEW_CUH
 #define WEFT_KERNELS_CUDA_FEW_CUH
 
-#include "kernels/cuda/multiply.h"
+#include "kernels/cuda/eight.h"
 #include "kernels/cuda/wgmma.cuh"
 
 /* Units that are copied at once, a piece; segments are whole pairs of units. */
@@ -235,6 +235,83 @@ static __device__ __forceinline__ void multiply_tile(const multiply_args &a, con
     all[1] = __fadd_rn(all[1], sum[0][2]);
     sum[0][0] = sum[0][1] = sum[0][2] = sum[0][3] = 0.0f;
     left = a.segment_units;
+  }
+}
+
+/* ---- what blocks deal out ---------------------------------------------------------------------------------- */
+
+/* Row tiles of a job that blocks deal out: pairs of them where they are gated. */
+static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_args &a) {
+  if (a.gated) return a.n_weights == 2 ? a.weight[0].n_tiles : a.weight[0].n_tiles / 2;
+  uint32_t n = 0;
+  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
+  return n;
+}
+
+/* What a warp does of an item: a tile of a weight. False: nothing. */
+typedef struct few_tile {
+  uint32_t weight, tile;
+} few_tile;
+
+static __device__ __forceinline__ bool find_few_tile(const multiply_args &a, uint32_t group, uint32_t slot,
+                                                     few_tile *out) {
+  uint32_t n_tiles = few_tiles(a), at = a.gated ? group : group * (blockDim.x / 32 / a.n_segments) + slot, w = 0;
+  if (at >= n_tiles) return false;
+  if (!a.gated) {
+    while (at >= a.weight[w].n_tiles) at -= a.weight[w++].n_tiles;
+  } else if (slot != 0) {
+    if (a.n_weights == 2)
+      w = 1;
+    else
+      at += n_tiles;
+  }
+  out->weight = w;
+  out->tile = at;
+  return true;
+}
+
+/* Items: row tiles of the shared MLP, then groups of row tiles, job by job. Gated, a block has one tile of each
+ * weight. */
+typedef struct few_items {
+  uint32_t n, n_shared, n_groups;
+} few_items;
+
+/* The same for all warps of a block: */
+static __device__ __forceinline__ bool find_job(const multiply_args &a, const few_items &items, uint32_t index,
+                                                uint32_t width, multiply_job *job) {
+  *job = {0, 0, 1};
+  return index < items.n_shared || job_of(a, (index - items.n_shared) / items.n_groups, width, job);
+}
+
+static __device__ __forceinline__ bool find_own(const multiply_args &a, const few_items &items, uint32_t index,
+                                                uint32_t slot, few_tile *out) {
+  if (index >= items.n_shared) return find_few_tile(a, (index - items.n_shared) % items.n_groups, slot, out);
+  *out = {MULTIPLY_SHARED + slot, index};
+  return true;
+}
+
+/* The next piece that a warp asks for. */
+typedef struct few_cursor {
+  uint32_t index, unit;
+  const uint8_t *row_tile; /* NULL: there is no more */
+  const uint8_t *steps;    /* products of 8 bits only */
+} few_cursor;
+
+/* Moves on to item `index` or the first one after it that has work for the warp. */
+template <int NT>
+static __device__ __forceinline__ void enter_item(const multiply_args &a, const few_items &items, uint32_t slot,
+                                                  uint32_t first, few_cursor *at) {
+  multiply_job job;
+  few_tile tile;
+  at->row_tile = NULL;
+  at->unit = first;
+  for (; at->index < items.n; at->index += gridDim.x) {
+    if (!find_job(a, items, at->index, 8 * NT, &job) || !find_own(a, items, at->index, slot, &tile)) continue;
+    const multiply_weight &weight = a.weight[tile.weight];
+    uint64_t own = (uint64_t)job.matrix * weight.n_tiles + tile.tile;
+    at->row_tile = weight.data + FORM_HEADER_BYTES + own * a.tile_bytes;
+    at->steps = weight.steps + own * ((a.n_units + 1) / 2) * EIGHT_STEPS_BYTES;
+    return;
   }
 }
 

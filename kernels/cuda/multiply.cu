@@ -86,10 +86,10 @@ bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in) {
 weft_status multiply(cuda_device *d, const multiply_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->type == WEFT_TYPE_F32) return multiply_f32(d, args);
-  if (args->is_eight) return eight_multiply(d, args);
+  bool few = args->jobs == NULL && (args->ids != NULL || !args->as_matrices);
+  if (args->is_eight) return few ? eight_few(d, args) : eight_multiply(d, args);
   if (args->jobs != NULL) return multiply_grouped(d, args);
-  if (args->ids != NULL || !args->as_matrices) return multiply_few(d, args);
-  return multiply_many(d, args);
+  return few ? multiply_few(d, args) : multiply_many(d, args);
 }
 
 weft_status cuda_multiply_setup(cuda_device *d) {
@@ -97,7 +97,9 @@ weft_status cuda_multiply_setup(cuda_device *d) {
   if (status == WEFT_OK) status = experts_few_setup(d);
   if (status == WEFT_OK) status = multiply_grouped_setup(d);
   if (status == WEFT_OK) status = multiply_many_setup(d);
-  return status == WEFT_OK && d->products_8 ? eight_setup(d) : status;
+  if (status != WEFT_OK || !d->products_8) return status;
+  status = eight_setup(d);
+  return status == WEFT_OK ? eight_few_setup(d) : status;
 }
 
 /* ---- dense products from f32 rows ----------------------------------------------------------------------- */
@@ -118,6 +120,16 @@ uint64_t multiply_dense_bytes(const weft_weight *weight, uint32_t n_rows) {
   return weight->type == WEFT_TYPE_F32 ? 0 : multiply_x_bytes(n_rows, weight->n_in);
 }
 
+/* The same of a weight of 8-bit products, whose kernel for few rows has room for so many inputs only. */
+static bool eight_as_matrices(const weft_weight *weight, uint32_t n_rows, uint32_t n_tiles, bool gated) {
+  return multiply_as_matrices(n_rows, n_tiles) || !eight_few_takes(weight->type, n_rows, weight->n_in, gated);
+}
+
+static bool takes_raw(const weft_weight *weight, uint32_t n_rows, bool as_matrices) {
+  if (multiply_form_of(weight) == FORM_EIGHT) return n_rows <= MULTIPLY_RAW_ROWS && !as_matrices;
+  return multiply_takes_raw(weight->type, n_rows, weight->n_in);
+}
+
 weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride,
                            uint32_t n_rows, float *y, uint64_t y_stride, void *scratch) {
   multiply_args a;
@@ -128,14 +140,17 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
   a.n_rows = n_rows;
   a.x = x;
   a.x_stride = x_stride;
-  if (!a.is_eight && multiply_takes_raw(weight->type, n_rows, weight->n_in)) {
+  uint32_t n_tiles = a.weight[0].n_tiles;
+  bool as_matrices =
+      a.is_eight ? eight_as_matrices(weight, n_rows, n_tiles, false) : multiply_as_matrices(n_rows, n_tiles);
+  if (takes_raw(weight, n_rows, as_matrices)) {
     a.raw.x = x;
     a.raw.x_stride = x_stride;
   } else if (weight->type != WEFT_TYPE_F32) {
     prepare_args rows = multiply_rows_of(weight, n_rows);
     rows.x = x;
     rows.x_stride = x_stride;
-    rows.as_matrices = a.as_matrices = a.is_eight || multiply_as_matrices(n_rows, a.weight[0].n_tiles);
+    rows.as_matrices = a.as_matrices = as_matrices;
     rows.out = (uint8_t *)scratch;
     rows.back = (float *)(void *)((uint8_t *)scratch + cuda_align(multiply_rows_bytes(n_rows, weight->n_in)));
     a.x = scratch;
@@ -160,13 +175,13 @@ uint64_t cuda_matmul_scratch(weft_device *device, const weft_matmul_args *args) 
 }
 
 /* Weights [*w, end) of one type and layout go together; *w moves on. */
-static multiply_args args_of_run(const weft_matmul_args *args, bool as_matrices, uint32_t *w) {
+static multiply_args args_of_run(const weft_matmul_args *args, bool as_matrices, bool eight_too, uint32_t *w) {
   multiply_args a;
   memset(&a, 0, sizeof a);
   const weft_weight *first = args->weight[*w];
   multiply_shape(&a, first);
   a.n_rows = args->n_rows;
-  a.as_matrices = as_matrices || a.is_eight;
+  a.as_matrices = a.is_eight ? eight_too : as_matrices;
   for (; *w < args->n_weights && args->weight[*w]->type == first->type && args->weight[*w]->layout == first->layout;
        *w += 1)
     a.weight[a.n_weights++] = multiply_weight_of(args->weight[*w], args->y[*w], args->y_stride[*w]);
@@ -182,16 +197,19 @@ weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
   bool gated = false;
   if (d->lost) return WEFT_E_DEVICE;
   for (uint32_t w = 0; w < args->n_weights; w++) n_tiles += cuda_ceil(args->weight[w]->n_out, 16);
-  bool as_matrices = multiply_as_matrices(args->n_rows, n_tiles);
+  bool as_matrices = multiply_as_matrices(args->n_rows, n_tiles), eight_too = false;
+  for (uint32_t w = 0; w < args->n_weights; w++) /* weights of 8-bit products share their rows */
+    if (multiply_form_of(args->weight[w]) == FORM_EIGHT)
+      eight_too = eight_too || eight_as_matrices(args->weight[w], args->n_rows, n_tiles, args->activation != 0);
   for (uint32_t w = 0; w < args->n_weights;) {
     const weft_weight *first = args->weight[w];
-    multiply_args a = args_of_run(args, as_matrices, &w);
+    multiply_args a = args_of_run(args, as_matrices, eight_too, &w);
     multiply_form form = multiply_form_of(first);
     weft_status status = WEFT_OK;
     if (form == FORM_F32) {
       a.x = args->x;
       a.x_stride = args->x_stride;
-    } else if (form != FORM_EIGHT && multiply_takes_raw(a.type, args->n_rows, n_in)) {
+    } else if (takes_raw(first, args->n_rows, a.as_matrices)) {
       a.raw.x = args->x;
       a.raw.x_stride = args->x_stride;
     } else {

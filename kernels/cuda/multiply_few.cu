@@ -22,77 +22,6 @@ enum {
   SHARED_BYTES_MAX = 220 << 10
 };
 
-/* Row tiles of a job that blocks deal out: pairs of them where they are gated. */
-static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_args &a) {
-  if (a.gated) return a.n_weights == 2 ? a.weight[0].n_tiles : a.weight[0].n_tiles / 2;
-  uint32_t n = 0;
-  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
-  return n;
-}
-
-/* What a warp does of an item: a tile of a weight. False: nothing. */
-typedef struct few_tile {
-  uint32_t weight, tile;
-} few_tile;
-
-static __device__ __forceinline__ bool find_tile(const multiply_args &a, uint32_t group, uint32_t slot, few_tile *out) {
-  uint32_t n_tiles = few_tiles(a), at = a.gated ? group : group * (blockDim.x / 32 / a.n_segments) + slot, w = 0;
-  if (at >= n_tiles) return false;
-  if (!a.gated) {
-    while (at >= a.weight[w].n_tiles) at -= a.weight[w++].n_tiles;
-  } else if (slot != 0) {
-    if (a.n_weights == 2)
-      w = 1;
-    else
-      at += n_tiles;
-  }
-  out->weight = w;
-  out->tile = at;
-  return true;
-}
-
-/* Items: row tiles of the shared MLP, then groups of row tiles, job by job. Gated, a block has one tile of each
- * weight. */
-typedef struct few_items {
-  uint32_t n, n_shared, n_groups;
-} few_items;
-
-/* The same for all warps of a block: */
-static __device__ __forceinline__ bool find_job(const multiply_args &a, const few_items &items, uint32_t index,
-                                                uint32_t width, multiply_job *job) {
-  *job = {0, 0, 1};
-  return index < items.n_shared || job_of(a, (index - items.n_shared) / items.n_groups, width, job);
-}
-
-static __device__ __forceinline__ bool find_own(const multiply_args &a, const few_items &items, uint32_t index,
-                                                uint32_t slot, few_tile *out) {
-  if (index >= items.n_shared) return find_tile(a, (index - items.n_shared) % items.n_groups, slot, out);
-  *out = {MULTIPLY_SHARED + slot, index};
-  return true;
-}
-
-/* The next piece that a warp asks for. */
-typedef struct few_cursor {
-  uint32_t index, unit;
-  const uint8_t *row_tile; /* NULL: there is no more */
-} few_cursor;
-
-/* Moves on to item `index` or the first one after it that has work for the warp. */
-template <int NT>
-static __device__ __forceinline__ void enter_item(const multiply_args &a, const few_items &items, uint32_t slot,
-                                                  uint32_t first, few_cursor *at) {
-  multiply_job job;
-  few_tile tile;
-  at->row_tile = NULL;
-  at->unit = first;
-  for (; at->index < items.n; at->index += gridDim.x) {
-    if (!find_job(a, items, at->index, 8 * NT, &job) || !find_own(a, items, at->index, slot, &tile)) continue;
-    const multiply_weight &weight = a.weight[tile.weight];
-    at->row_tile = weight.data + FORM_HEADER_BYTES + ((uint64_t)job.matrix * weight.n_tiles + tile.tile) * a.tile_bytes;
-    return;
-  }
-}
-
 template <int T, int NT>
 static __device__ __forceinline__ void ask_next(const multiply_args &a, const few_items &items, uint32_t slot,
                                                 uint32_t first, uint32_t end, few_ring &ring, uint32_t place,
@@ -174,7 +103,7 @@ static __global__ void __maxnreg__(NT == 1   ? 80
   form_header header = header_of(a.weight[known].data), of_shared = header;
   if (is_shared) of_shared = header_of(a.weight[MULTIPLY_SHARED + slot].data);
   if (of_choice) inputs_wait();
-  few_cursor ahead = {blockIdx.x, 0, NULL};
+  few_cursor ahead = {blockIdx.x, 0, NULL, NULL};
   enter_item<NT>(a, items, slot, first, &ahead);
   for (; place < PLACES && ahead.unit < end; place++) ask_next<T, NT>(a, items, slot, first, end, ring, place, &ahead);
   if (!of_choice) inputs_wait();

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/* What the kernels of 8-bit products share (eight.h): numbers of a row as integers, and codes of a weight as integers,
+ * in registers, as operands of the matrix units. */
+#ifndef WEFT_KERNELS_CUDA_EIGHT_CUH
+#define WEFT_KERNELS_CUDA_EIGHT_CUH
+
+#include "kernels/cuda/eight.h"
+
+/* ---- rows ------------------------------------------------------------------------------------------------ */
+
+#define EIGHT_LEAST 0x1p-100f /* a span whose largest magnitude is below it counts as zeros */
+
+/* The scale of a row's span whose largest magnitude has the bits `most`; a number is round(x * inverse). A span with
+ * inf or NaN has the scale NaN: so are its results. */
+static __device__ __forceinline__ float eight_scale(uint32_t most, float *inverse) {
+  float largest = __uint_as_float(most), scale = __fdiv_rn(largest, 127.0f);
+  *inverse = most == 0 ? 0.0f : __fdiv_rn(127.0f, largest);
+  if (most >= 0x7F800000u) scale = not_a_number(), *inverse = 0.0f;
+  if (largest < EIGHT_LEAST) scale = *inverse = 0.0f;
+  return scale;
+}
+
+static __device__ __forceinline__ uint32_t eight_bytes(const float *v, float inverse) {
+  uint32_t word = 0;
+#pragma unroll
+  for (int e = 0; e < 4; e++) word |= ((uint32_t)__float2int_rn(__fmul_rn(v[e], inverse)) & 0xFFu) << (8 * e);
+  return word;
+}
+
+/* ---- weights ---------------------------------------------------------------------------------------------- */
+
+/* The factors of a lane's codes, so that value_pair's result is an integer in units of 2^-13 above 3 2^-4, where f16
+ * numbers are 2^-13 apart: its low byte is the integer. A code is 2^-24 of itself, so its factor is
+ * 2^11 scale / step. */
+enum { EIGHT_ZERO = 0x3200 /* 3 2^-4 */ };
+
+/* 2^11 scale and 2^-13 least of a code, in steps. */
+static __device__ __forceinline__ uint32_t eight_pair(float scale, float least) {
+  uint32_t zero = (uint32_t)EIGHT_ZERO << 16;
+  return of_half2(__hadd2(as_half2(pair_f16(scale, least)), as_half2(zero)));
+}
+
+/* over: 2^11 / step of rows g and g + 8. */
+template <int T>
+static __device__ __forceinline__ void eight_factors(const lane_scales<T> &in, uint32_t half, uint32_t c,
+                                                     const float (&over)[2], lane_factors &out) {
+  constexpr float offset = T == WEFT_TYPE_Q6_K   ? 32.0f
+                           : T == WEFT_TYPE_Q4_0 ? 8.0f
+                           : T == WEFT_TYPE_Q5_0 ? 16.0f
+                                                 : 128.0f;
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
+      uint32_t six = super_scale(in.row[r], half, c); /* scale, 2^-10 least */
+      float scale = half_bits(in.row[r].x & 0xFFFFu) * over[r] * half_bits(six & 0xFFFFu);
+      float least = half_bits(in.row[r].x >> 16) * (over[r] * -0x1p-14f) * half_bits(six >> 16);
+      out.of[r][0] = eight_pair(scale, least);
+    } else if constexpr (T == WEFT_TYPE_Q6_K) {
+      float d = half_bits(r == 0 ? in.row[0].z : in.row[0].w) * over[r];
+      uint32_t s = r == 0 ? in.row[0].x : in.row[0].y;
+#pragma unroll
+      for (int i = 0; i < 2; i++) {
+        float scale = d * (float)(int8_t)(s >> (8 * i) & 0xFFu);
+        out.of[r][i] = eight_pair(scale, scale * (-offset * 0x1p-24f));
+      }
+    } else {
+      float scale = half_bits(in.row[0].x >> (16 * r) & 0xFFFFu) * over[r];
+      out.of[r][0] = eight_pair(scale, scale * (-offset * 0x1p-24f));
+    }
+  }
+}
+
+/* The operands of product i of 32 inputs. */
+template <int T>
+static __device__ __forceinline__ void operands_of_32(const lane_codes<T> &in, const lane_factors &f, int i,
+                                                      uint32_t (&out)[4]) {
+#pragma unroll
+  for (int r = 0; r < 2; r++) {
+    uint32_t pairs[4];
+    values_of<T>(in, f, i, r, pairs);
+    out[r] = __byte_perm(pairs[0], pairs[1], 0x6420);
+    out[r + 2] = __byte_perm(pairs[2], pairs[3], 0x6420);
+  }
+}
+
+/* 2^11 / step, rounded once: a step is 0, NaN or a normal number whose inverse is one too, so an estimate and one
+ * correction are enough. */
+static __device__ __forceinline__ float inverse_of(float step) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(step));
+  inverse = __fmaf_rn(inverse, __fmaf_rn(-step, inverse, 1.0f), inverse);
+  return step == 0.0f ? 0.0f : inverse * 0x1p11f;
+}
+
+#endif
