@@ -110,7 +110,7 @@ static void refusals_say_why(void **state) {
   char line[256] = "";
   (void)state;
   assert_true(open_with(DEMO, "other", false, &rt, line, sizeof line) < 0);
-  assert_non_null(strstr(line, "no model is served as 'other'"));
+  assert_non_null(strstr(line, "no model's file is named 'other'"));
   assert_true(open_with(TINY, "all", false, &rt, line, sizeof line) < 0);
   assert_non_null(strstr(line, "need multiples of 32"));
 }
