@@ -85,7 +85,7 @@ expect 0 'noise 0.5: cross-entropy' "$weft" perplexity -m $tiny -f $text -c 32 -
 expect 0 'divergence from the saved rows 0 (' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/rows" --seed 3 -q
 expect 2 'another --noise or --seed' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/rows" -q
 expect 0 '"max": 0.0' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/rows" --seed 3 -q --json --rows 40
-expect 0 'over' "$weft" perplexity -m $tiny -f $text --mode ar -c 32 --kv-8bit all -q
+expect 0 'over' "$weft" perplexity -m $ar -f $text -c 64 --chunks 2 --kv-8bit all -q
 head -c 3000 "$dir/rows" >"$dir/short"
 expect 3 'bytes, a whole file' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/short" --seed 3 -q
 expect 3 'was not written by' "$weft" perplexity -m $tiny -f $text -c 32 --kl README.md -q
