@@ -79,13 +79,13 @@ expect 1 'differ' cmp "$dir/b.f32" "$dir/c.f32"
 expect 2 'bytes' "$weft" logits -m $tiny --tokens 2 --canvas 1,2,3,4,5,6,7,8 --self-cond "$dir/a.f32" -o "$dir/d.f32"
 expect 2 'the canvas has' "$weft" logits -m $tiny --tokens 2 --canvas 1,2 -o "$dir/d.f32"
 text=tests/golden/perplexity/tiny.txt
-expect 0 'over 279 tokens' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 -q
+expect 0 'over 186 tokens' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 -q
 expect 0 '"perplexity"' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 --stride 20 --chunks 2 --json -q
 expect 0 'noise 0.5: cross-entropy' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --save-logits "$dir/rows" --seed 3 -q
 expect 0 'divergence from the saved rows 0 (' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/rows" --seed 3 -q
 expect 2 'another --noise or --seed' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/rows" -q
 expect 0 '"max": 0.0' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/rows" --seed 3 -q --json --rows 40
-expect 0 'over' "$weft" perplexity -m $tiny -f $text --mode ar -c 32 --kv-8bit all -q
+expect 0 'over' "$weft" perplexity -m $ar -f $text -c 64 --chunks 2 --kv-8bit all -q
 head -c 3000 "$dir/rows" >"$dir/short"
 expect 3 'bytes, a whole file' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/short" --seed 3 -q
 expect 3 'was not written by' "$weft" perplexity -m $tiny -f $text -c 32 --kl README.md -q

@@ -40,6 +40,8 @@ static const weft_option rows[] = {
     {"special", 0, FIRST, PERPLEXITY, FLAG(product.special), NULL, "control tokens in the text are tokens"},
     {"save-logits", 0, FIRST, PERPLEXITY, TEXT(save_logits), "FILE", "save what the model says of each scored token"},
     {"kl", 0, FIRST, PERPLEXITY, TEXT(kl), "FILE", "compare with what --save-logits saved"},
+    {"unused-tensors", 0, FIRST, PERPLEXITY | LOGITS, FLAG(product.unused_tensors), NULL,
+     "open a file although tensors of its layers are not used: its numbers may be wrong"},
     {"noise", 0, DIFFUSION, PERPLEXITY, TEXT(noise), "LIST",
      "of a canvas: shares of positions that are replaced [0.25,0.5,0.75,1]"},
     {"kv-8bit", 0, MEMORY, PERPLEXITY, LIST(product.kv_8bit), "MODEL",

@@ -40,6 +40,7 @@ weft_status weft_lab_model_load(weft_lab_model *m, const weft_lab_config *config
   weft_device_config device = weft_lab_device(config);
   weft_lab_progress progress = {.what = "loading", .quiet = config->product.quiet};
   m->limits = *limits;
+  m->limits.unused_tensors = config->product.unused_tensors;
   weft_status status = choose_kv(config, &m->limits.kv_8bit, error);
   if (status == WEFT_OK) status = weft_device_open(&device, &m->device, error);
   if (status != WEFT_OK) return status;

@@ -23,8 +23,8 @@ typedef struct scores_run {
   double divergence[HEAD_ROWS];
   uint8_t *saved; /* [HEAD_ROWS] short forms: to be saved, or of the other model */
   uint64_t saved_bytes;
-  weft_status status;
-  weft_error *error;
+  weft_status status; /* why rows were not taken, in `why`: the pass over the model has a line of its own for that */
+  weft_error why, *error;
 } scores_run;
 
 uint32_t weft_scores_per_window(const weft_windows_config *windows, const float *level, uint32_t n_levels,
@@ -60,7 +60,7 @@ static void measure_row(void *self, uint32_t i, uint32_t thread) {
 static weft_status take_score(scores_run *m, uint32_t i) {
   const weft_logits_row *row = &m->row[i];
   if (m->score[i].bad) {
-    return weft_fail(m->error, WEFT_E_FORMAT,
+    return weft_fail(&m->why, WEFT_E_FORMAT,
                      "a logit after %u tokens of a window is not finite: `weft check` names the op that is wrong",
                      row->row + 1);
   }
@@ -72,7 +72,7 @@ static weft_status take_score(scores_run *m, uint32_t i) {
     s->n_same_top += saved_row(m, i)->top == m->score[i].top;
   }
   s->n += 1;
-  return m->args->save == NULL ? WEFT_OK : weft_saved_write(m->args->save, saved_row(m, i), m->error);
+  return m->args->save == NULL ? WEFT_OK : weft_saved_write(m->args->save, saved_row(m, i), &m->why);
 }
 
 static int take_rows(void *self, const weft_logits_row *row, uint32_t n, const float *logits, uint32_t n_vocab) {
@@ -81,7 +81,7 @@ static int take_rows(void *self, const weft_logits_row *row, uint32_t n, const f
   m->row = row;
   m->row_logits = logits;
   for (uint32_t i = 0; i < n && m->args->against != NULL && m->status == WEFT_OK; i++) {
-    m->status = weft_saved_read(m->args->against, saved_row(m, i), m->error);
+    m->status = weft_saved_read(m->args->against, saved_row(m, i), &m->why);
   }
   if (m->status == WEFT_OK) weft_thread_pool_run(m->pool, measure_row, m, n);
   for (uint32_t i = 0; i < n && m->status == WEFT_OK; i++) m->status = take_score(m, i);
@@ -118,7 +118,7 @@ static weft_status run_windows(scores_run *m) {
     n = a->windows->n - at < m->n_at_once ? a->windows->n - at : m->n_at_once;
     for (uint32_t i = 0; i < n; i++) fill_window(m, i, at + i);
     status = weft_logits_run(m->logits, m->sequence, n, take_rows, m, m->error);
-    if (m->status != WEFT_OK) status = m->status; /* why the rows were not taken */
+    if (m->status != WEFT_OK) status = weft_fail(m->error, m->status, "%s", m->why.text);
     for (uint64_t i = before; i < last->n; i++) sum += (double)last->nll[i];
     if (status == WEFT_OK && a->progress != NULL) a->progress(a->progress_self, at + n, sum / (double)last->n);
   }

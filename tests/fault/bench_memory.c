@@ -15,7 +15,7 @@
 #include "bench/quality/scores.h"
 #include "tests/support/refuse_each.h"
 
-static const weft_model_limits limits = {24, 24, 8, false};
+static const weft_model_limits limits = {.rows_max = 24, .canvas_rows_max = 24, .segments_max = 8};
 static const char text[] = "the model is on a mode of use and in an order there";
 
 typedef struct world {

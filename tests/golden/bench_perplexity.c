@@ -137,17 +137,19 @@ static double number(json_t *from, const char *name) {
   return json_number_value(value);
 }
 
-static void judge_kl(weft_series *s, json_t *want) {
+/* tolerance: of perplexities; a divergence is a small difference of large numbers, and its tail a few tokens. */
+static void judge_kl(weft_series *s, json_t *want, double tolerance) {
   double log_ratio = weft_moments_of(s->nll, s->n).mean - weft_moments_of(s->saved_nll, s->n).mean;
   weft_interval i = weft_interval_of(s->divergence, NULL, s->n_windows, s->per_window);
-  judge("KL", weft_moments_of(s->divergence, s->n).mean, number(want, "mean"), 5e-4);
-  judge("KL, deviation of windows", (i.high - i.low) / 2.0, 2.571 * number(want, "window_sd") / sqrt(6.0), 5e-4);
+  judge("KL", weft_moments_of(s->divergence, s->n).mean, number(want, "mean"), 10.0 * tolerance);
+  judge("KL, deviation of windows", (i.high - i.low) / 2.0, 2.571 * number(want, "window_sd") / sqrt(6.0),
+        10.0 * tolerance);
   judge("same likeliest token", (double)s->n_same_top / (double)s->n, number(want, "same_top"), 0.0);
-  judge("ratio of perplexities", exp(log_ratio), number(want, "perplexity_ratio"), 1e-4);
+  judge("ratio of perplexities", exp(log_ratio), number(want, "perplexity_ratio"), 2.0 * tolerance);
   weft_sort_floats(s->divergence, s->n);
-  judge("KL, median", weft_quantile(s->divergence, s->n, 0.5), number(want, "median"), 2e-3);
-  judge("KL, 99 %", weft_quantile(s->divergence, s->n, 0.99), number(want, "p99"), 5e-4);
-  judge("KL, largest", (double)s->divergence[s->n - 1], number(want, "max"), 5e-4);
+  judge("KL, median", weft_quantile(s->divergence, s->n, 0.5), number(want, "median"), 40.0 * tolerance);
+  judge("KL, 99 %", weft_quantile(s->divergence, s->n, 0.99), number(want, "p99"), 10.0 * tolerance);
+  judge("KL, largest", (double)s->divergence[s->n - 1], number(want, "max"), 10.0 * tolerance);
 }
 
 static void judge_scores(reading *r, const golden *g, double tolerance) {
@@ -163,7 +165,7 @@ static void judge_scores(reading *r, const golden *g, double tolerance) {
     judge("cross-entropy", m.mean, number(want, "cross_entropy"), tolerance);
     judge("perplexity", exp(m.mean), exp(number(want, "cross_entropy")), tolerance);
     judge("standard error", m.standard_error, number(want, "cross_entropy_standard_error"), 10.0 * tolerance);
-    if (s->divergence != NULL) judge_kl(s, json_object_get(want, "kl"));
+    if (s->divergence != NULL) judge_kl(s, json_object_get(want, "kl"), tolerance);
   }
 }
 
@@ -183,7 +185,8 @@ static void run_case(const golden *g) {
   } else {
     run_reading(&r, g, 300, NULL, NULL);
   }
-  judge_scores(&r, g, 5e-5);
+  /* The demos' keys are BF16: one on the border between two of its numbers is rounded the other way now and then. */
+  judge_scores(&r, g, strncmp(file, "model/demo/", 11) == 0 ? 2e-4 : 5e-5);
   close_reading(&r);
   (void)unlink(path);
 }
