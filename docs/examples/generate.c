@@ -13,7 +13,7 @@ int main(int argc, char **argv) {
   if (model == NULL || weft_open(&options, &runtime, error, sizeof error) != 0) goto out;
   weft_generate_params params;
   weft_generate_defaults(&params);
-  weft_chat_turn turn = {"user", argv[2]};
+  weft_chat_turn turn = {.role = "user", .content = argv[2]};
   params.prompt.turns = &turn;
   params.prompt.n_turns = 1;
   if (weft_submit(runtime, &params, &generation, error, sizeof error) != 0) goto out;
