@@ -24,11 +24,6 @@ void weft_dialect_start(weft_server *s, weft_exchange *x, const weft_dialect *di
   weft_gen_close(gen);
 }
 
-void weft_dialect_answer(weft_server *s, weft_exchange *x, weft_parser parse, const weft_dialect *dialect) {
-  weft_gen gen;
-  if (weft_dialect_read(s, x, parse, &gen) == WEFT_OK) weft_dialect_start(s, x, dialect, &gen, NULL);
-}
-
 weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *limits, const field_row *rows,
                               size_t n_rows, weft_gen *gen, weft_refusal *why) {
   json_t *root;

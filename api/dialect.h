@@ -18,11 +18,9 @@
 typedef weft_status (*weft_parser)(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                                    weft_refusal *why);
 
-/* Parses the body, submits what it asks for and answers in the dialect; or refuses. */
-void weft_dialect_answer(weft_server *server, weft_exchange *x, weft_parser parse, const weft_dialect *dialect);
-/* The first two steps: WEFT_OK and an open *gen, or the exchange is refused. */
+/* Parses the body and judges what it asks for: WEFT_OK and an open *gen, or the exchange is refused. */
 weft_status weft_dialect_read(weft_server *server, weft_exchange *x, weft_parser parse, weft_gen *gen);
-/* The last: closes *gen. own: as in weft_answer_config. */
+/* Submits what *gen asks for, answers in the dialect, and closes *gen. own: as in weft_answer_config. */
 void weft_dialect_start(weft_server *server, weft_exchange *x, const weft_dialect *dialect, weft_gen *gen, void *own);
 
 /* The parser of a body that has one prompt and asks for one answer: loads it, fills what is not said and reads its

@@ -3,7 +3,8 @@
  * the ops compute with. This header is installed beside weft.h.
  *
  * Law: a value that a comment calls "the model's" is taken from the model file by weft_submit (resolve_sampling in
- * api/generation.c; model/model.c reads the file's keys). Below api/ every value is resolved, and 0 or a negative
+ * api/generation.c; model/model.c reads the file's keys, and takes temperature 1, top_p 1 and no top_k where the file
+ * has none). Below api/ every value is resolved, and 0 or a negative
  * number means itself. WEFT_RANGE_... is the one place where the default and the bounds of a number are written;
  * weft_generate_defaults takes the defaults from there, through the table of options. model/sampler.h has other
  * numbers for tests and for the laboratory: those of a sampler that changes nothing. */

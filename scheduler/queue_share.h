@@ -2,7 +2,8 @@
 /* The share of the queue: which tenant gives way when the queue is full. Pure functions; inbox.c calls them under its
  * mutex.
  *
- * Law. The queue holds the requests that have not started. A tenant's part of it is the number of its requests in the
+ * Law. The queue holds the requests that have not started; it is full when all requests, those that run among them, are
+ * as many as may run and wait together. A tenant's part of it is the number of its requests in the
  * queue, divided by the tenant's weight. When a submission finds too few places, the tenant with the largest part
  * gives way, its newest submission first and each submission as a whole, while its part is larger than the part that
  * the submitter will have with the new requests. If that makes too little room no tenant gives way, and the submission

@@ -124,6 +124,13 @@ static weft_status check_origin(const weft_saved_file *f, weft_error *error) {
   return WEFT_OK;
 }
 
+static bool same_levels(const weft_saved_header *a, const weft_saved_header *b) {
+  for (uint32_t i = 0; i < WEFT_SAVED_LEVELS_MAX; i++) {
+    if (a->level[i] != b->level[i]) return false;
+  }
+  return true;
+}
+
 static weft_status check_windows(const weft_saved_file *f, const weft_saved_header *w, weft_error *error) {
   const weft_saved_header *h = &f->header;
   if (h->n_vocab != w->n_vocab || h->vocabulary != w->vocabulary) {
@@ -141,7 +148,7 @@ static weft_status check_windows(const weft_saved_file *f, const weft_saved_head
     return weft_fail(error, WEFT_E_INVALID, "%s has %" PRIu32 " windows, this run %" PRIu32 ": give --chunks", f->path,
                      h->n_windows, w->n_windows);
   }
-  if (h->n_levels != w->n_levels || memcmp(h->level, w->level, sizeof h->level) != 0 || h->seed != w->seed) {
+  if (h->n_levels != w->n_levels || !same_levels(h, w) || h->seed != w->seed) {
     return weft_fail(error, WEFT_E_INVALID, "%s was saved with another --noise or --seed (seed %" PRIu64 ")", f->path,
                      h->seed);
   }

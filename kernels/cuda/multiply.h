@@ -11,8 +11,9 @@
  *
  * Numerics. Inputs are summed in segments, whose bounds are a function of the number of inputs. Within a segment,
  * products of 16 x 8 x 16 ascend, each adding to the sum of those before it; the segments' sums are added ascending,
- * from 0. Every kernel here does exactly that, so a row's result does not depend on the kernel, the tile or the other
- * rows. F32 weights are multiplied in another way (multiply_f32.cu). */
+ * from 0. Every kernel of 16 bits does exactly that, so a row's result does not depend on the kernel, the tile or the
+ * other rows. Weights that are multiplied in 8 bits have another preparation and another order (eight.h: exact sums of
+ * 256 inputs, added ascending), F32 weights a third one (multiply_f32.cu). */
 #ifndef WEFT_KERNELS_CUDA_MULTIPLY_H
 #define WEFT_KERNELS_CUDA_MULTIPLY_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* A tenant that decodes a row or two beside others that fill every step, in many small worlds: one or two models,
- * canvases, long prompts and decode rows of two to four tenants with weights. The device follows a law, the clock is
+ * canvases, long prompts and decode rows of two to four tenants with weights. The device follows a device_time, the clock is
  * virtual.
  *
  *   test_sim_scheduler_light [--seeds FIRST..LAST] [--seed N]
@@ -61,7 +61,7 @@ static uint32_t draw(world *w, uint32_t low, uint32_t high) {
   return seeds_draw(w->seed, &w->draws, low, high);
 }
 
-static uint64_t law(void *self, const weft_batch *batch) {
+static uint64_t device_time(void *self, const weft_batch *batch) {
   device *d = self;
   uint32_t n_outputs = 0;
   d->n_decode = 0;
@@ -96,7 +96,7 @@ static void open_runners(world *w) {
         .depth = 2,
         .context_length = CONTEXT,
         .store = w->store,
-        .law = law,
+        .law = device_time,
         .law_self = &w->device[i],
         .model = {.salt = 5 + i, .n_vocab = VOCAB, .n_canvas = CANVAS, .n_groups = 1, .group = {{.block_tokens = 16}}}};
     if (weft_fake_runner_open(&fake, &w->runner[i]) != WEFT_OK) FAIL(w, "no memory for a runner");
