@@ -108,6 +108,11 @@ weft_status answer_limits_open(const weft_served_model *m, const weft_generate_p
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "include_stop_str_in_output keeps stop strings; with stop_token_ids it is not supported");
   }
+  if (p->n_stop_tokens >
+      WEFT_STOP_TOKENS_MAX) { /* every answer of the request copies them, before the engine counts them */
+    return weft_fail(error, WEFT_E_INVALID, "stop_token_ids has %u tokens; at most %d are allowed", p->n_stop_tokens,
+                     WEFT_STOP_TOKENS_MAX);
+  }
   weft_status status = rules || out->has_stop ? find_stop(m, p, &out->stop, error) : WEFT_OK;
   for (uint32_t i = 0; i < p->n_stop_tokens && status == WEFT_OK; i++) {
     uint32_t n_vocab = weft_tokenizer_n_vocab(m->tokenizer);

@@ -10,6 +10,7 @@
 #include "api/runtime.h"
 
 enum {
+  WEFT_STOP_TOKENS_MAX = 1024,    /* of a request */
   WEFT_BAD_WORDS_MAX = 256,       /* of a request */
   WEFT_BAD_WORD_BYTES_MAX = 256,  /* of one word */
   WEFT_BAD_WORD_TOKENS_MAX = 4096 /* of all of them */

@@ -147,17 +147,19 @@ static void put_delta(const anthropic_stream *s, const char *type, const char *n
   weft_sse_end(out);
 }
 
-/* What was not sent yet of the calls. */
-static void put_calls(anthropic_stream *s, const weft_choice *c, weft_text *out) {
+/* What was not sent yet of the calls that the stream has begun, or of those that it has not. */
+static void put_calls(anthropic_stream *s, const weft_choice *c, bool begun, weft_text *out) {
   for (uint32_t i = 0; i < c->n_calls; i++) {
     const weft_answer_call *call = &c->call[i];
-    if (!call->begun) begin_block(s, CALL_BLOCK, call, out);
+    if (call->begun != begun) continue;
+    if (!begun) begin_block(s, CALL_BLOCK, call, out);
     if (call->arguments.n > 0) put_delta(s, "input_json_delta", "partial_json", &call->arguments, out);
   }
 }
 
 static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
   anthropic_stream *s = a->own;
+  put_calls(s, c, true, out); /* before the text of this chunk, which follows the call and ends its block */
   if (c->thinking.n > 0) {
     begin_block(s, THINKING_BLOCK, NULL, out);
     put_delta(s, "thinking_delta", "thinking", &c->thinking, out);
@@ -166,7 +168,7 @@ static void put_chunk(const weft_answer *a, const weft_choice *c, const char *fi
     begin_block(s, TEXT_BLOCK, NULL, out);
     put_delta(s, "text_delta", "text", &c->text, out);
   }
-  put_calls(s, c, out);
+  put_calls(s, c, false, out);
   if (finish == NULL) return;
   if (!s->has_content) begin_block(s, TEXT_BLOCK, NULL, out);
   end_block(s, out);

@@ -47,8 +47,8 @@ static void put_text(const char *name, const weft_text *text, weft_text *out) {
 
 /* What a stream keeps: a call is given when it is whole. */
 typedef struct ollama_stream {
-  weft_text arguments; /* of the call after those that were given */
-  uint32_t n_given;
+  weft_text arguments; /* of the call after those that were taken */
+  uint32_t n_taken, n_given;
 } ollama_stream;
 
 static void close_stream(void *self) {
@@ -57,20 +57,25 @@ static void close_stream(void *self) {
   weft_free(s);
 }
 
-/* Calls that have become whole, as members of a list. One that is cut off is never given. */
+static void put_call(ollama_stream *s, const weft_answer_call *call, weft_text *out) {
+  weft_text_puts(out, out->n > 0 ? ",{\"id\":" : "{\"id\":");
+  weft_json_words(out, call->id);
+  weft_text_printf(out, ",\"function\":{\"index\":%u,\"name\":", s->n_given++);
+  weft_json_string(out, call->name.bytes, call->name.n);
+  weft_text_puts(out, ",\"arguments\":");
+  weft_text_puts(out, s->arguments.n > 0 ? s->arguments.bytes : "{}");
+  weft_text_puts(out, "}}");
+  out->refused = out->refused || s->arguments.refused;
+}
+
+/* Calls that have become whole, as members of a list. One that is cut off, or that another call follows before it is
+ * whole, is never given. */
 static void take_calls(ollama_stream *s, const weft_choice *c, weft_text *out) {
-  for (; s->n_given < c->n_calls; s->n_given++) {
-    const weft_answer_call *call = &c->call[s->n_given];
+  for (; s->n_taken < c->n_calls; s->n_taken++) {
+    const weft_answer_call *call = &c->call[s->n_taken];
     weft_text_append(&s->arguments, call->arguments.bytes, call->arguments.n);
-    if (!call->whole) return;
-    weft_text_puts(out, out->n > 0 ? ",{\"id\":" : "{\"id\":");
-    weft_json_words(out, call->id);
-    weft_text_printf(out, ",\"function\":{\"index\":%u,\"name\":", s->n_given);
-    weft_json_string(out, call->name.bytes, call->name.n);
-    weft_text_puts(out, ",\"arguments\":");
-    weft_text_puts(out, s->arguments.n > 0 ? s->arguments.bytes : "{}");
-    weft_text_puts(out, "}}");
-    out->refused = out->refused || s->arguments.refused;
+    if (call->whole) put_call(s, call, out);
+    if (!call->whole && s->n_taken + 1 == c->n_calls) return; /* it may go on */
     weft_text_clear(&s->arguments);
   }
 }

@@ -38,9 +38,12 @@ static size_t length(const char *text) {
   return text == NULL ? 0 : strlen(text);
 }
 
+/* Of all that a template may print. */
 static size_t turn_bytes(const weft_chat_turn *t) {
-  size_t n = strlen(t->content) + length(t->thinking);
-  for (uint32_t i = 0; i < t->n_calls; i++) n += length(t->calls[i].name) + length(t->calls[i].arguments);
+  size_t n = strlen(t->content) + length(t->thinking) + length(t->call_id) + length(t->name);
+  for (uint32_t i = 0; i < t->n_calls; i++) {
+    n += length(t->calls[i].id) + length(t->calls[i].name) + length(t->calls[i].arguments);
+  }
   return n;
 }
 

@@ -11,6 +11,10 @@
 
 /* ---- one answer ---- */
 
+enum {
+  ECHOES = 3
+}; /* what a response repeats of its request: as it is kept, and in the two events that begin a stream */
+
 typedef enum item_kind { NO_ITEM, REASONING, MESSAGE, CALL } item_kind;
 
 typedef struct response_answer {
@@ -21,7 +25,7 @@ typedef struct response_answer {
   uint32_t n_items;      /* of them */
   item_kind item;        /* the one that is being made */
   weft_text text;        /* of it so far; of a call: its arguments */
-  weft_text logprobs;    /* of a message */
+  weft_text logprobs;    /* of a message, or of tokens that may yet become one */
   weft_text call;        /* of a call: its id and its name, as JSON members */
   bool has_content;      /* a message or a call was begun */
   uint32_t n_events;
@@ -75,13 +79,23 @@ static void put_content(const response_answer *r, weft_text *out) {
   }
 }
 
+/* Only the item in which the answer ends may be cut off there. */
+typedef enum item_state { ITEM_BEGUN, ITEM_DONE, ITEM_CUT } item_state;
+
+static item_state last_state(const weft_answer *a) {
+  return is_cut(a) ? ITEM_CUT : ITEM_DONE;
+}
+
 /* The item as it begins, without content, or done. */
-static void put_item(const weft_answer *a, bool done, weft_text *out) {
-  static const char *const types[] = {"", "reasoning", "message", "function_call"};
+static void put_item(const weft_answer *a, item_state state, weft_text *out) {
+  static const char *const types[] = {"", "reasoning", "message", "function_call"}, *const states[] = {"in_progress",
+                                                                                                       "completed",
+                                                                                                       "incomplete"};
   const response_answer *r = a->own;
+  bool done = state != ITEM_BEGUN;
   weft_text_printf(out, "{\"type\":\"%s\",\"id\":", types[r->item]);
   put_item_id(a, out);
-  weft_text_printf(out, ",\"status\":\"%s\",", !done ? "in_progress" : is_cut(a) ? "incomplete" : "completed");
+  weft_text_printf(out, ",\"status\":\"%s\",", states[state]);
   if (r->item == CALL) {
     weft_text_append(out, r->call.bytes, r->call.n);
     weft_text_puts(out, ",\"arguments\":");
@@ -105,11 +119,11 @@ static void begin_item(response_answer *r, item_kind kind, const weft_answer_cal
   weft_json_string(&r->call, call->name.bytes, call->name.n);
 }
 
-static void end_item(const weft_answer *a) {
+static void end_item(const weft_answer *a, item_state state) {
   response_answer *r = a->own;
   if (r->text.refused || r->logprobs.refused || r->call.refused) r->output.refused = true;
   if (r->n_items > 0) weft_text_puts(&r->output, ",");
-  put_item(a, true, &r->output);
+  put_item(a, state, &r->output);
   r->n_items += 1;
   r->item = NO_ITEM;
   weft_text_clear(&r->text);
@@ -187,18 +201,18 @@ static void put_whole(const weft_answer *a, weft_text *out) {
   if (c->thinking.n > 0) {
     begin_item(r, REASONING, NULL);
     weft_text_append(&r->text, c->thinking.bytes, c->thinking.n);
-    end_item(a);
+    end_item(a, ITEM_DONE);
   }
   if (c->text.n > 0 || c->n_calls == 0) {
     begin_item(r, MESSAGE, NULL);
     weft_text_append(&r->text, c->text.bytes, c->text.n);
     add_logprobs(r, c);
-    end_item(a);
+    end_item(a, c->n_calls == 0 ? last_state(a) : ITEM_DONE);
   }
   for (uint32_t i = 0; i < c->n_calls; i++) {
     begin_item(r, CALL, &c->call[i]);
     weft_text_append(&r->text, c->call[i].arguments.bytes, c->call[i].arguments.n);
-    end_item(a);
+    end_item(a, i + 1 == c->n_calls ? last_state(a) : ITEM_DONE);
   }
   put_done(a, out);
 }
@@ -224,11 +238,11 @@ static void open_item_event(const weft_answer *a, const char *name, weft_text *o
   weft_text_printf(out, ",\"output_index\":%u%s", r->n_items, r->item == CALL ? "" : ",\"content_index\":0");
 }
 
-static void put_item_event(const weft_answer *a, bool done, weft_text *out) {
+static void put_item_event(const weft_answer *a, item_state state, weft_text *out) {
   response_answer *r = a->own;
-  open_event(r, done ? "response.output_item.done" : "response.output_item.added", out);
+  open_event(r, state != ITEM_BEGUN ? "response.output_item.done" : "response.output_item.added", out);
   weft_text_printf(out, ",\"output_index\":%u,\"item\":", r->n_items);
-  put_item(a, done, out);
+  put_item(a, state, out);
   close_event(out);
 }
 
@@ -245,7 +259,7 @@ static const char *const delta_names[] = {"", "response.reasoning_text.delta", "
                                           "response.function_call_arguments.delta"};
 
 /* Ends the item that the stream is in. */
-static void put_item_end(const weft_answer *a, weft_text *out) {
+static void put_item_end(const weft_answer *a, item_state state, weft_text *out) {
   response_answer *r = a->own;
   if (r->item == NO_ITEM) return;
   open_item_event(a, done_names[r->item], out);
@@ -262,20 +276,20 @@ static void put_item_end(const weft_answer *a, weft_text *out) {
   }
   close_event(out);
   if (r->item == MESSAGE) put_part_event(a, "response.content_part.done", out);
-  put_item_event(a, true, out);
-  end_item(a);
+  put_item_event(a, state, out);
+  end_item(a, state);
 }
 
 static void put_item_begin(const weft_answer *a, item_kind kind, const weft_answer_call *call, weft_text *out) {
   response_answer *r = a->own;
   if (r->item == kind && kind != CALL) return;
-  put_item_end(a, out);
+  put_item_end(a, ITEM_DONE, out);
   begin_item(r, kind, call);
-  put_item_event(a, false, out);
+  put_item_event(a, ITEM_BEGUN, out);
   if (kind == MESSAGE) put_part_event(a, "response.content_part.added", out);
 }
 
-/* More of the item that the stream is in; c: of a message with logprobs. */
+/* More of the item that the stream is in; c: of a message, whose logprobs are kept already. */
 static void put_delta(const weft_answer *a, const weft_text *text, const weft_choice *c, weft_text *out) {
   response_answer *r = a->own;
   weft_text_append(&r->text, text->bytes, text->n);
@@ -283,7 +297,6 @@ static void put_delta(const weft_answer *a, const weft_text *text, const weft_ch
   weft_text_puts(out, ",\"delta\":");
   weft_json_string(out, text->bytes, text->n);
   if (c != NULL) {
-    add_logprobs(r, c);
     weft_text_puts(out, ",\"logprobs\":[");
     weft_text_append(out, c->logprobs[0].bytes, c->logprobs[0].n);
     weft_text_puts(out, "]");
@@ -302,24 +315,36 @@ static void put_begin(const weft_answer *a, const weft_choice *c, weft_text *out
   }
 }
 
+/* What was not sent yet of the calls that the stream has begun, or of those that it has not. */
+static void put_calls(const weft_answer *a, const weft_choice *c, bool begun, weft_text *out) {
+  for (uint32_t i = 0; i < c->n_calls; i++) {
+    const weft_answer_call *call = &c->call[i];
+    if (call->begun != begun) continue;
+    if (!begun) put_item_begin(a, CALL, call, out);
+    if (call->arguments.n > 0) put_delta(a, &call->arguments, NULL, out);
+  }
+}
+
+/* Tokens without text belong to a message, unless they may be those of a call. */
+static bool goes_on_with_message(const response_answer *r, const weft_choice *c) {
+  return c->text.n > 0 || (c->n_logprobs > 0 && (r->item == MESSAGE || c->reader == NULL));
+}
+
 static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
-  const response_answer *r = a->own;
+  response_answer *r = a->own;
+  put_calls(a, c, true, out); /* before the text of this chunk, which follows the call and ends its item */
   if (c->thinking.n > 0) {
     put_item_begin(a, REASONING, NULL, out);
     put_delta(a, &c->thinking, NULL, out);
   }
-  if (c->text.n > 0 || c->n_logprobs > 0) {
-    put_item_begin(a, MESSAGE, NULL, out);
-    put_delta(a, &c->text, c, out);
-  }
-  for (uint32_t i = 0; i < c->n_calls; i++) {
-    const weft_answer_call *call = &c->call[i];
-    if (!call->begun) put_item_begin(a, CALL, call, out);
-    if (call->arguments.n > 0) put_delta(a, &call->arguments, NULL, out);
-  }
+  bool says = goes_on_with_message(r, c);
+  if (says) put_item_begin(a, MESSAGE, NULL, out);
+  add_logprobs(r, c);
+  if (says) put_delta(a, &c->text, c, out);
+  put_calls(a, c, false, out);
   if (finish == NULL) return;
   if (!r->has_content) put_item_begin(a, MESSAGE, NULL, out);
-  put_item_end(a, out);
+  put_item_end(a, last_state(a), out);
 }
 
 static void put_last(const weft_answer *a, weft_text *out) {
@@ -385,7 +410,7 @@ void weft_handle_responses(weft_server *s, weft_exchange *x) {
     if (r->items.n > 0) weft_text_puts(&r->items, ",");
     if (stored) weft_responses_put_items(&gen, &r->items);
     weft_responses_put_echo(&gen, &r->echo);
-    gen.params.kept_bytes = r->items.n + r->echo.n;
+    gen.params.kept_bytes = r->items.n + ECHOES * r->echo.n;
     if (r->items.refused || r->echo.refused) {
       close_own(r);
       r = NULL; /* refused as no memory */

@@ -6,6 +6,10 @@
 
 #include "base/memory.h"
 
+/* A response is copied for each client that asks for it, outside of the store's bounds: a large one that many ask for at
+ * once would fill the memory of the machine. */
+enum { RESPONSE_SHARE = 32 };
+
 /* One block of memory: the entry, its id, its body, its items. */
 typedef struct response_entry {
   struct response_entry *older, *newer; /* of the same tenant */
@@ -17,6 +21,7 @@ typedef struct response_entry {
 typedef struct tenant_shelf {
   response_entry *oldest, *newest;
   uint64_t n_bytes;
+  uint32_t n_entries;
 } tenant_shelf;
 
 struct weft_responses {
@@ -41,6 +46,7 @@ static void drop_entry(weft_responses *store, tenant_shelf *shelf, response_entr
   *(entry->older == NULL ? &shelf->oldest : &entry->older->newer) = entry->newer;
   *(entry->newer == NULL ? &shelf->newest : &entry->newer->older) = entry->older;
   shelf->n_bytes -= entry->n_block;
+  shelf->n_entries -= 1;
   store->n_bytes -= entry->n_block;
   store->n_entries -= 1;
   weft_free(entry);
@@ -55,12 +61,27 @@ void weft_responses_close(weft_responses *store) {
   weft_free(store);
 }
 
-static void make_room(weft_responses *store, size_t n_block) {
-  while (store->n_entries >= WEFT_RESPONSES || store->n_bytes + n_block > store->max_bytes) {
-    tenant_shelf *most = &store->shelf[0];
-    for (uint32_t i = 1; i < store->n_tenants; i++) {
-      if (store->shelf[i].n_bytes > most->n_bytes) most = &store->shelf[i];
-    }
+/* Who has most, in bytes or in number, of what is short. The response that is to come counts as its tenant's already;
+ * of equals, that tenant gives way. */
+static tenant_shelf *find_most(weft_responses *store, tenant_shelf *own, size_t n_block, bool in_bytes) {
+  tenant_shelf *most = own;
+  uint64_t n_most = in_bytes ? own->n_bytes + n_block : (uint64_t)own->n_entries + 1;
+  for (uint32_t i = 0; i < store->n_tenants; i++) {
+    uint64_t n = in_bytes ? store->shelf[i].n_bytes : store->shelf[i].n_entries;
+    if (n <= n_most) continue;
+    most = &store->shelf[i];
+    n_most = n;
+  }
+  return most;
+}
+
+/* False: its own tenant would have to give way, and has nothing left. */
+static bool make_room(weft_responses *store, tenant_shelf *own, size_t n_block) {
+  for (;;) {
+    bool no_bytes = store->n_bytes + n_block > store->max_bytes;
+    if (!no_bytes && store->n_entries < WEFT_RESPONSES) return true;
+    tenant_shelf *most = find_most(store, own, n_block, no_bytes);
+    if (most->oldest == NULL) return false;
     drop_entry(store, most, most->oldest);
   }
 }
@@ -82,17 +103,22 @@ void weft_responses_put(weft_responses *store, uint32_t tenant, const char *id, 
                         const weft_text *items) {
   if (weft_text_status(body) != WEFT_OK || weft_text_status(items) != WEFT_OK) return;
   response_entry *entry = make_entry(id, body, items);
-  if (entry == NULL || entry->n_block > store->max_bytes) {
+  if (entry == NULL || entry->n_block > store->max_bytes / RESPONSE_SHARE) {
     weft_free(entry);
     return;
   }
-  (void)pthread_mutex_lock(&store->lock);
-  make_room(store, entry->n_block);
   tenant_shelf *shelf = &store->shelf[tenant];
+  (void)pthread_mutex_lock(&store->lock);
+  if (!make_room(store, shelf, entry->n_block)) {
+    (void)pthread_mutex_unlock(&store->lock);
+    weft_free(entry);
+    return;
+  }
   entry->older = shelf->newest;
   *(shelf->newest == NULL ? &shelf->oldest : &shelf->newest->newer) = entry;
   shelf->newest = entry;
   shelf->n_bytes += entry->n_block;
+  shelf->n_entries += 1;
   store->n_bytes += entry->n_block;
   store->n_entries += 1;
   (void)pthread_mutex_unlock(&store->lock);

@@ -78,6 +78,25 @@ static void test_stop_tokens(void **state) {
   }
   refused(COMPLETIONS, "{\"prompt\":\"a\",\"stop_token_ids\":[99999999]}", "stop_token_ids has token 99999999");
   refused(COMPLETIONS, "{\"prompt\":\"a\",\"stop_token_ids\":\"5\"}", "stop_token_ids");
+  weft_text many = {0}; /* before every one of the answers has a copy */
+  weft_text_puts(&many, "{\"prompt\":\"a\",\"n\":8,\"stop_token_ids\":[0");
+  for (int i = 0; i < 1024; i++) weft_text_puts(&many, ",1");
+  weft_text_puts(&many, "]}");
+  refused(COMPLETIONS, many.bytes, "stop_token_ids has 1025 tokens; at most 1024");
+  weft_text_free(&many);
+}
+
+/* Whatever of a conversation a template may print counts, before anything is made of it. */
+static void test_long_ids(void **state) {
+  weft_text body = {0};
+  (void)state;
+  weft_text_puts(&body,
+                 "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"tool\",\"content\":\"b\","
+                 "\"tool_call_id\":\"");
+  for (int i = 0; i < 100000; i++) weft_text_puts(&body, "x");
+  weft_text_puts(&body, "\"}]}");
+  refused(CHAT, body.bytes, "the text has 100002 bytes");
+  weft_text_free(&body);
 }
 
 static void test_stop_strings(void **state) {
@@ -289,6 +308,7 @@ static void test_strict_fields(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_stop_tokens),
+                                     cmocka_unit_test(test_long_ids),
                                      cmocka_unit_test(test_stop_strings),
                                      cmocka_unit_test(test_shortest_answers),
                                      cmocka_unit_test(test_allowed_tokens),

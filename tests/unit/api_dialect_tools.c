@@ -351,12 +351,116 @@ static void calls_of_responses(void **state) {
   close_kit(&k);
 }
 
+/* A piece of the stream that ends a call and has the text behind it, as pieces of many tokens do. */
+static weft_text streamed_with_text_behind(answer_kit *k) {
+  weft_text out = {0};
+  k->choice.n_calls = 1;
+  weft_text_puts(&k->call[0].arguments, "{\"city\":");
+  send(k, NULL, &out);
+  weft_text_puts(&k->call[0].arguments, "\"Oslo\"}");
+  weft_text_puts(&k->choice.text, "hm");
+  k->call[0].whole = true;
+  send(k, NULL, &out);
+  send(k, "tool_calls", &out);
+  k->answer.dialect->last(&k->answer, &out);
+  return out;
+}
+
+static void text_behind_a_call_is_no_part_of_it(void **state) {
+  answer_kit k;
+  (void)state;
+  open_kit(&k, &weft_anthropic);
+  weft_text out = streamed_with_text_behind(&k);
+  check_says(&out, "\"index\":0,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"\\\"Oslo\\\"}\"}");
+  check_says(&out, "\"index\":1,\"delta\":{\"type\":\"text_delta\",\"text\":\"hm\"}");
+  weft_text_free(&out);
+  close_kit(&k);
+  open_kit(&k, &weft_openai_responses);
+  out = streamed_with_text_behind(&k);
+  check_says(&out, "\"arguments\":\"{\\\"city\\\":\\\"Oslo\\\"}\",\"call_id\":\"c1\",\"name\":\"get\"}");
+  check_says(&out, "{\"type\":\"output_text\",\"text\":\"hm\"");
+  weft_text_free(&out);
+  close_kit(&k);
+}
+
+/* A call that breaks off in the midst of an answer takes nothing of the next one with it. */
+static void a_broken_call_hides_no_other(void **state) {
+  answer_kit k;
+  weft_text out = {0};
+  (void)state;
+  open_kit(&k, &weft_ollama_chat);
+  k.choice.n_calls = 1;
+  weft_text_puts(&k.call[0].arguments, "{\"city\":oops");
+  send(&k, NULL, &out);
+  k.choice.n_calls = 2;
+  weft_text_puts(&k.call[1].arguments, "{}");
+  k.call[1].whole = true;
+  send(&k, NULL, &out);
+  check_says(&out, "[{\"id\":\"c2\",\"function\":{\"index\":0,\"name\":\"put\",\"arguments\":{}}}]");
+  weft_text_free(&out);
+  close_kit(&k);
+}
+
+/* Only the item in which an answer was cut off is incomplete, streamed or whole. */
+static void what_was_cut_off(void **state) {
+  answer_kit k;
+  weft_text out = {0};
+  (void)state;
+  open_kit(&k, &weft_openai_responses);
+  weft_text_puts(&k.choice.thinking, "so");
+  weft_text_puts(&k.choice.text, "hm");
+  k.choice.n_calls = 1;
+  weft_text_puts(&k.call[0].arguments, "{\"ci");
+  k.choice.finish = "length";
+  k.answer.dialect->whole(&k.answer, &out);
+  json_t *root = json_loads(out.bytes, 0, NULL), *output = json_object_get(root, "output");
+  static const char *const states[] = {"completed", "completed", "incomplete"};
+  assert_int_equal(json_array_size(output), 3);
+  for (size_t i = 0; i < 3; i++) {
+    assert_string_equal(json_string_value(json_object_get(json_array_get(output, i), "status")), states[i]);
+  }
+  json_decref(root);
+  weft_text_free(&out);
+  weft_text_free(&k.choice.thinking);
+  close_kit(&k);
+}
+
+/* Logprobs of the tokens of a call neither end it nor make a message. */
+static void logprobs_of_a_call(void **state) {
+  answer_kit k;
+  weft_text out = {0};
+  (void)state;
+  open_kit(&k, &weft_openai_responses);
+  k.choice.reader = (void *)&k; /* calls are read; the dialect asks no more than that */
+  static const char *const pieces[] = {"", "{\"city\":", "\"Oslo\"}"};
+  for (size_t i = 0; i < 3; i++) {
+    k.choice.n_calls = i > 0;
+    k.choice.n_logprobs = 1;
+    weft_text_puts(&k.choice.logprobs[0], "{}");
+    weft_text_puts(&k.call[0].arguments, pieces[i]);
+    send(&k, NULL, &out);
+    weft_text_clear(&k.choice.logprobs[0]);
+    k.choice.n_logprobs = 0;
+  }
+  send(&k, "tool_calls", &out);
+  k.answer.dialect->last(&k.answer, &out);
+  assert_null(strstr(out.bytes, "output_text"));
+  check_says(&out, "\"arguments\":\"{\\\"city\\\":\\\"Oslo\\\"}\",\"call_id\":\"c1\",\"name\":\"get\"}");
+  weft_text_free(&out);
+  weft_text_free(&k.choice.logprobs[0]);
+  close_kit(&k);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_request_in_every_dialect),
                                      cmocka_unit_test(what_must_be_called),
                                      cmocka_unit_test(what_is_refused),
                                      cmocka_unit_test(calls_of_anthropic),
                                      cmocka_unit_test(calls_of_ollama),
-                                     cmocka_unit_test(calls_of_responses)};
+                                     cmocka_unit_test(calls_of_responses),
+                                     cmocka_unit_test(text_behind_a_call_is_no_part_of_it),
+                                     cmocka_unit_test(a_broken_call_hides_no_other),
+                                     cmocka_unit_test(what_was_cut_off),
+                                     cmocka_unit_test(logprobs_of_a_call)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -67,12 +67,12 @@ static void who_keeps_most_gives_way(void **state) {
   weft_responses *store;
   char id[16];
   (void)state;
-  assert_int_equal(weft_responses_open(3, 10000, &store), WEFT_OK);
+  assert_int_equal(weft_responses_open(3, 100000, &store), WEFT_OK);
   put(store, 2, "small", 500);
   for (int i = 0; i < 50; i++) { /* a flood of one tenant drives out its own alone */
     (void)snprintf(id, sizeof id, "flood%d", i);
-    put(store, 0, id, 1000);
-    assert_true(weft_responses_bytes(store) <= 10000);
+    put(store, 0, id, 2500);
+    assert_true(weft_responses_bytes(store) <= 100000);
     assert_true(has(store, 2, "small"));
   }
   assert_true(has(store, 0, "flood49"));
@@ -81,9 +81,43 @@ static void who_keeps_most_gives_way(void **state) {
   assert_true(has(store, 1, "new"));
   assert_true(has(store, 2, "small"));
   assert_true(has(store, 0, "flood49"));
-  put(store, 1, "huge", 20000); /* larger than all the room: nobody loses anything for it */
-  assert_false(has(store, 1, "huge"));
+  put(store, 1, "large", 3200); /* more than a 32nd of the room: nobody loses anything for it */
+  assert_false(has(store, 1, "large"));
   assert_true(has(store, 1, "new"));
+  weft_responses_close(store);
+}
+
+/* What the response that is to come would make of its tenant counts, too. */
+static void who_would_keep_most_gives_way(void **state) {
+  weft_responses *store;
+  char id[16];
+  (void)state;
+  assert_int_equal(weft_responses_open(2, 100000, &store), WEFT_OK);
+  for (int i = 0; i < 32; i++) { /* alternately, until there is no room */
+    (void)snprintf(id, sizeof id, "r%d", i / 2);
+    put(store, i % 2, id, 3000);
+  }
+  put(store, 1, "one_more", 3000);
+  assert_true(has(store, 0, "r0"));
+  assert_false(has(store, 1, "r0"));
+  assert_true(has(store, 1, "one_more"));
+  weft_responses_close(store);
+}
+
+/* Many small ones do not drive out another tenant's large one, although it has more bytes than they have together. */
+static void many_drive_out_their_own(void **state) {
+  weft_responses *store;
+  char id[16];
+  (void)state;
+  assert_int_equal(weft_responses_open(2, 0, &store), WEFT_OK);
+  put(store, 1, "large", 1 << 20);
+  for (int i = 0; i < WEFT_RESPONSES + 10; i++) {
+    (void)snprintf(id, sizeof id, "r%d", i);
+    put(store, 0, id, 1);
+  }
+  assert_true(has(store, 1, "large"));
+  assert_false(has(store, 0, "r10"));
+  assert_true(has(store, 0, "r11"));
   weft_responses_close(store);
 }
 
@@ -102,7 +136,9 @@ static void bounded_in_number(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(found_by_its_tenant_alone), cmocka_unit_test(an_id_given_twice),
-                                     cmocka_unit_test(who_keeps_most_gives_way), cmocka_unit_test(bounded_in_number)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(found_by_its_tenant_alone), cmocka_unit_test(an_id_given_twice),
+      cmocka_unit_test(who_keeps_most_gives_way),  cmocka_unit_test(who_would_keep_most_gives_way),
+      cmocka_unit_test(many_drive_out_their_own),  cmocka_unit_test(bounded_in_number)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
