@@ -391,25 +391,37 @@ static weft_status look_up(weft_server *s, uint32_t tenant, weft_gen *gen, weft_
   return WEFT_E_INVALID;
 }
 
+/* On failure *gen is closed. */
+static weft_status echo_request(weft_gen *gen, weft_text *echo, weft_refusal *why) {
+  weft_responses_put_echo(gen, echo);
+  if (echo->n <= WEFT_RESPONSES_ECHO_MAX) return WEFT_OK;
+  (void)weft_refuse(why, 400, "invalid_value", NULL,
+                    "what the response repeats of its request (instructions, metadata, tools and others) has %zu "
+                    "bytes; it may have %d: shorten it",
+                    echo->n, WEFT_RESPONSES_ECHO_MAX);
+  weft_gen_close(gen);
+  return WEFT_E_INVALID;
+}
+
 void weft_handle_responses(weft_server *s, weft_exchange *x) {
   weft_gen gen;
   weft_refusal why;
-  weft_text items = {0};
+  weft_text items = {0}, echo = {0};
   uint32_t tenant = weft_exchange_note(x)->tenant;
   if (weft_dialect_read(s, x, weft_responses_parse, &gen) != WEFT_OK) return;
-  if (look_up(s, tenant, &gen, &items, &why) != WEFT_OK) {
+  if (echo_request(&gen, &echo, &why) != WEFT_OK || look_up(s, tenant, &gen, &items, &why) != WEFT_OK) {
     weft_text_free(&items);
+    weft_text_free(&echo);
     weft_exchange_refuse(x, &why);
     return;
   }
   response_answer *r = weft_alloc(1, sizeof *r);
   if (r != NULL) {
     bool stored = !json_is_false(json_object_get(gen.json, "store"));
-    *r = (response_answer){.store = stored ? s->responses : NULL, .tenant = tenant, .items = items};
-    items = (weft_text){0};
+    *r = (response_answer){.store = stored ? s->responses : NULL, .tenant = tenant, .echo = echo, .items = items};
+    items = echo = (weft_text){0};
     if (r->items.n > 0) weft_text_puts(&r->items, ",");
     if (stored) weft_responses_put_items(&gen, &r->items);
-    weft_responses_put_echo(&gen, &r->echo);
     gen.params.kept_bytes = r->items.n + ECHOES * r->echo.n;
     if (r->items.refused || r->echo.refused) {
       close_own(r);
@@ -417,6 +429,7 @@ void weft_handle_responses(weft_server *s, weft_exchange *x) {
     }
   }
   weft_text_free(&items);
+  weft_text_free(&echo);
   weft_dialect_start(s, x, &weft_openai_responses, &gen, r);
 }
 

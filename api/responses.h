@@ -4,12 +4,15 @@
  * Law: a response is kept for its tenant (api/responses_store.h) unless the request says "store": false; a request that
  * names a previous response continues the conversation that the previous one ended, without its instructions. What the
  * response repeats of its request, and the conversation until it is stored, counts among the memory of the request.
+ * That part of the request is bounded, since a client that reads slowly leaves its answer in memory.
  * Every event of a stream has its number, and the last event holds the whole response. */
 #ifndef WEFT_API_RESPONSES_H
 #define WEFT_API_RESPONSES_H
 
 #include "api/dialect.h"
 #include "api/responses_store.h"
+
+enum { WEFT_RESPONSES_ECHO_MAX = 1 << 20 };
 
 /* What it names as its previous response is not looked up: weft_responses_continue puts that in front. */
 weft_status weft_responses_parse(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,

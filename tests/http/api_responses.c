@@ -270,28 +270,34 @@ static void test_not_kept(void **state) {
   json_decref(root);
 }
 
-/* What a response repeats of its request counts among the memory of requests. */
+/* What a response repeats of its request counts among the memory of requests, as often as its stream repeats it, and is
+ * bounded in any case. */
 static void test_what_is_repeated_is_charged(void **state) {
+  static const struct {
+    int n_pieces, code;
+    const char *words;
+  } rows[] = {{3, 200, "0123456789abcdef"}, {1 << 15, 400, "memory"}, {1 << 17, 400, "repeats of its request"}};
+
   const char *models[] = {DEMO_AR_MODEL};
   weft_open_options options = {.models = models,
                                .n_models = 1,
                                .threads = 1,
                                .kv_bytes = 8 << 20,
                                .context = 512,
-                               .request_bytes = 2 << 20,
+                               .request_bytes = 1 << 20,
                                .quiet = true};
   weft_server_options where = {0};
   talk other;
   (void)state;
   talk_open(&other, &options, &where);
-  for (int large = 0; large < 2; large++) {
+  for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
     weft_text body = {0};
     weft_text_puts(&body, "{\"input\":\"a\",\"max_output_tokens\":2,\"metadata\":{\"k\":\"");
-    for (int i = 0; i < (large ? 3 << 16 : 3); i++) weft_text_puts(&body, "0123456789abcdef");
+    for (int i = 0; i < rows[r].n_pieces; i++) weft_text_puts(&body, "0123456789abcdef");
     weft_text_puts(&body, "\"}}");
     talk_answer a = talk_ask(other.port, "POST", RESPONSES, body.bytes);
-    if (a.code != (large ? 400 : 200)) fail_msg("%zu bytes gave %d: %s", body.n, a.code, a.body.bytes);
-    if (large) assert_non_null(strstr(a.body.bytes, "memory"));
+    if (a.code != rows[r].code) fail_msg("%zu bytes gave %d: %s", body.n, a.code, a.body.bytes);
+    assert_non_null(strstr(a.body.bytes, rows[r].words));
     talk_answer_free(&a);
     weft_text_free(&body);
   }
