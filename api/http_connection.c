@@ -2,9 +2,10 @@
 /* One connection from its first byte to its last: what is read, what is sent, and when it has to end.
  *
  * The socket is watched edge-triggered for all that can happen to it, so the system tells each thing once: readable
- * and writable remember what it told until a call would have blocked, and hung_up remembers that the peer closed. This
- * is where a client that leaves is noticed: make_answer sees hung_up, and http_drop ends the connection and tells the
- * source of the answer. Bytes are read and written by http_wire.c. */
+ * and writable remember what it told until a call would have blocked, and hung_up remembers that the peer closed
+ * (EPOLLRDHUP in http.c, an error of a read or write in http_wire.c). This is where a client that leaves is noticed:
+ * make_answer sees hung_up, and http_drop ends the connection and tells the source of the answer, which cancels its
+ * generations (stream.c); the engine frees their pages before its next plan (lifecycle.c). Bytes are read and written by http_wire.c. */
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
