@@ -108,8 +108,8 @@ weft_status answer_limits_open(const weft_served_model *m, const weft_generate_p
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "include_stop_str_in_output keeps stop strings; with stop_token_ids it is not supported");
   }
-  if (p->n_stop_tokens >
-      WEFT_STOP_TOKENS_MAX) { /* every answer of the request copies them, before the engine counts them */
+  /* every answer of the request copies them, before the engine counts them */
+  if (p->n_stop_tokens > WEFT_STOP_TOKENS_MAX) {
     return weft_fail(error, WEFT_E_INVALID, "stop_token_ids has %u tokens; at most %d are allowed", p->n_stop_tokens,
                      WEFT_STOP_TOKENS_MAX);
   }

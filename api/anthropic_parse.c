@@ -113,19 +113,7 @@ static weft_status read_text(weft_gen *gen, const json_t *block, const char *fie
 /* A string, or blocks of text alone. */
 static weft_status read_texts(weft_gen *gen, const json_t *content, const char *field, const char **out,
                               weft_refusal *why) {
-  *out = json_string_value(content);
-  if (*out != NULL) return WEFT_OK;
-  if (!json_is_array(content)) return field_wrong(why, field, "a string or a list of blocks");
-  weft_text text = {0};
-  weft_status status = WEFT_OK;
-  for (size_t i = 0; i < json_array_size(content) && status == WEFT_OK; i++) {
-    char name[112];
-    (void)snprintf(name, sizeof name, "%.88s[%zu]", field, i);
-    status = read_text(gen, json_array_get(content, i), name, &text, why);
-  }
-  if (status == WEFT_OK) status = weft_dialect_keep(gen, &text, out, why);
-  weft_text_free(&text);
-  return status;
+  return weft_dialect_text(gen, content, field, "a string or a list of blocks", read_text, out, why);
 }
 
 /* A turn of the user with the text so far, which is taken. */
@@ -179,7 +167,7 @@ static weft_status add_call(turn_list *list, const json_t *block, const char *fi
   const char *arguments, *id = json_string_value(json_object_get(block, "id"));
   if (id == NULL || !json_is_object(input)) return field_wrong(why, field, "an object with id, name and input");
   weft_status status = check_block(list->gen, use_fields, FIELDS_COUNT(use_fields), block, field, why);
-  if (status == WEFT_OK) status = turns_json(list->gen, input, &arguments, why);
+  if (status == WEFT_OK) status = field_json(list->gen, input, &arguments, why);
   if (status != WEFT_OK) return status;
   return turns_add_call(list, id, json_object_get(block, "name"), arguments, field, why);
 }
@@ -275,7 +263,7 @@ static weft_status read_tool(weft_gen *gen, const json_t *tool, const char *fiel
   out->strict = json_is_true(json_object_get(tool, "strict"));
   (void)snprintf(name, sizeof name, "%.80s.name", field);
   status = weft_openai_name(json_object_get(tool, "name"), name, &out->name, why);
-  return status == WEFT_OK ? turns_json(gen, schema, &out->parameters, why) : status;
+  return status == WEFT_OK ? field_json(gen, schema, &out->parameters, why) : status;
 }
 
 /* Said in OpenAI's words, which are read in one place. */
@@ -300,21 +288,24 @@ static weft_status read_tool_choice(weft_gen *gen, weft_refusal *why) {
   return status;
 }
 
+static weft_status read_rest(weft_gen *gen, weft_refusal *why) {
+  weft_status status = read_messages(gen, why);
+  if (status == WEFT_OK) status = turns_tools(gen, field_of(gen->json, "tools"), read_tool, why);
+  return status == WEFT_OK ? read_tool_choice(gen, why) : status;
+}
+
+static weft_status read_rest_to_answer(weft_gen *gen, weft_refusal *why) {
+  weft_status status = read_rest(gen, why);
+  if (status != WEFT_OK || gen->params.max_tokens > 0) return status;
+  return field_wrong(why, "max_tokens", "given: the most tokens that the answer may have");
+}
+
 weft_status weft_anthropic_parse_count(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                                        weft_refusal *why) {
-  weft_status status = weft_dialect_open(body, n, limits, fields, FIELDS_COUNT(fields), gen, why);
-  if (status != WEFT_OK) return status;
-  status = read_messages(gen, why);
-  if (status == WEFT_OK) status = turns_tools(gen, field_of(gen->json, "tools"), read_tool, why);
-  if (status == WEFT_OK) status = read_tool_choice(gen, why);
-  if (status != WEFT_OK) weft_gen_close(gen);
-  return status;
+  return weft_dialect_open(body, n, limits, fields, FIELDS_COUNT(fields), read_rest, gen, why);
 }
 
 weft_status weft_anthropic_parse(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                                  weft_refusal *why) {
-  weft_status status = weft_anthropic_parse_count(body, n, limits, gen, why);
-  if (status != WEFT_OK || gen->params.max_tokens > 0) return status;
-  weft_gen_close(gen);
-  return field_wrong(why, "max_tokens", "given: the most tokens that the answer may have");
+  return weft_dialect_open(body, n, limits, fields, FIELDS_COUNT(fields), read_rest_to_answer, gen, why);
 }

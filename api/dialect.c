@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/dialect.h"
 
+#include <stdio.h>
 #include <string.h>
 
 weft_status weft_dialect_read(weft_server *s, weft_exchange *x, weft_parser parse, weft_gen *gen) {
@@ -25,7 +26,7 @@ void weft_dialect_start(weft_server *s, weft_exchange *x, const weft_dialect *di
 }
 
 weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *limits, const field_row *rows,
-                              size_t n_rows, weft_gen *gen, weft_refusal *why) {
+                              size_t n_rows, weft_rest_reader rest, weft_gen *gen, weft_refusal *why) {
   json_t *root;
   memset(gen, 0, sizeof *gen);
   weft_status status = weft_openai_load(body, n, limits, &root, why);
@@ -35,6 +36,7 @@ weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *
   weft_generate_defaults(&gen->params);
   gen->prompt = weft_gen_alloc(gen, 1, sizeof *gen->prompt);
   status = gen->prompt == NULL ? field_no_memory(why) : fields_read(gen, rows, n_rows, root, "", why);
+  if (status == WEFT_OK && rest != NULL) status = rest(gen, why);
   if (status != WEFT_OK) weft_gen_close(gen);
   return status;
 }
@@ -51,6 +53,23 @@ weft_status weft_dialect_effort(weft_gen *gen, const json_t *value, const char *
     return status;
   }
   return field_wrong(why, field, "none, minimal, low, medium, high, xhigh or max");
+}
+
+weft_status weft_dialect_text(weft_gen *gen, const json_t *content, const char *field, const char *must_be,
+                              weft_part_reader read_part, const char **out, weft_refusal *why) {
+  *out = json_string_value(content);
+  if (*out != NULL) return WEFT_OK;
+  if (!json_is_array(content)) return field_wrong(why, field, must_be);
+  weft_text text = {0};
+  weft_status status = WEFT_OK;
+  for (size_t i = 0; i < json_array_size(content) && status == WEFT_OK; i++) {
+    char name[112];
+    (void)snprintf(name, sizeof name, "%.88s[%zu]", field, i);
+    status = read_part(gen, json_array_get(content, i), name, &text, why);
+  }
+  if (status == WEFT_OK) status = weft_dialect_keep(gen, &text, out, why);
+  weft_text_free(&text);
+  return status;
 }
 
 weft_status weft_dialect_keep(weft_gen *gen, const weft_text *text, const char **out, weft_refusal *why) {

@@ -23,10 +23,11 @@ weft_status weft_dialect_read(weft_server *server, weft_exchange *x, weft_parser
 /* Submits what *gen asks for, answers in the dialect, and closes *gen. own: as in weft_answer_config. */
 void weft_dialect_start(weft_server *server, weft_exchange *x, const weft_dialect *dialect, weft_gen *gen, void *own);
 
-/* The parser of a body that has one prompt and asks for one answer: loads it, fills what is not said and reads its
- * fields by a table. What the table leaves for later is for the caller; on failure *gen is closed. */
+/* The parser of a body that has one prompt and asks for one answer: loads it, fills what is not said, reads its fields
+ * by a table and then, by rest, what the table leaves for later. rest NULL: nothing. On failure *gen is closed. */
+typedef weft_status (*weft_rest_reader)(weft_gen *gen, weft_refusal *why);
 weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *limits, const field_row *rows,
-                              size_t n_rows, weft_gen *gen, weft_refusal *why);
+                              size_t n_rows, weft_rest_reader rest, weft_gen *gen, weft_refusal *why);
 /* Fields of our own that every dialect has, for the end of its table. */
 /* clang-format off */
 #define WEFT_DIALECT_FIELDS                                                                                       \
@@ -40,6 +41,12 @@ weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *
 
 /* A field_reader: how hard the model is to think, a variable of chat templates that know of it. */
 weft_status weft_dialect_effort(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
+/* A text that the body has as a string or as a list, whose parts read_part appends. must_be: what it is otherwise told
+ * to be. field: at most 80 bytes. */
+typedef weft_status (*weft_part_reader)(weft_gen *gen, const json_t *part, const char *field, weft_text *out,
+                                        weft_refusal *why);
+weft_status weft_dialect_text(weft_gen *gen, const json_t *content, const char *field, const char *must_be,
+                              weft_part_reader read_part, const char **out, weft_refusal *why);
 /* A text made while parsing, kept until the request is closed. */
 weft_status weft_dialect_keep(weft_gen *gen, const weft_text *text, const char **out, weft_refusal *why);
 /* The tokens of the request's prompt, as it would be answered. Close *out whatever was returned. */

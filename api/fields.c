@@ -18,6 +18,23 @@ weft_status field_no_memory(weft_refusal *why) {
   return weft_refuse(why, 503, "no_memory", NULL, "no memory for this request: try again later");
 }
 
+weft_status field_flag(const json_t *object, const char *name, bool *out, weft_refusal *why) {
+  const json_t *value = field_of(object, name);
+  if (value == NULL) return WEFT_OK;
+  if (!json_is_boolean(value)) return field_wrong(why, name, "true or false");
+  *out = json_is_true(value);
+  return WEFT_OK;
+}
+
+weft_status field_json(weft_gen *gen, const json_t *value, const char **out, weft_refusal *why) {
+  size_t n = json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
+  char *text = n == 0 ? NULL : weft_gen_alloc(gen, n + 1, 1);
+  if (text == NULL) return field_no_memory(why);
+  (void)json_dumpb(value, text, n, JSON_COMPACT | JSON_ENCODE_ANY);
+  *out = text;
+  return WEFT_OK;
+}
+
 static bool asks_for_nothing(const json_t *value, double nothing) {
   if (json_is_number(value)) return json_number_value(value) == nothing;
   if (json_is_string(value)) return json_string_length(value) == 0;
@@ -43,8 +60,7 @@ static weft_status read_number(const field_row *row, const json_t *value, const 
   return WEFT_OK;
 }
 
-static weft_status read_field(weft_gen *gen, const field_row *row, const json_t *value, const char *field,
-                              weft_refusal *why) {
+weft_status field_read(weft_gen *gen, const field_row *row, const json_t *value, const char *field, weft_refusal *why) {
   void *at = (char *)gen + row->at;
   switch (row->kind) {
     case FIELD_BOOL:
@@ -87,7 +103,7 @@ weft_status fields_read(weft_gen *gen, const field_row *rows, size_t n_rows, con
       return weft_refuse(why, 400, "unknown_field", field, "%s is not known here: leave it out or spell it right",
                          field);
     }
-    weft_status status = read_field(gen, &rows[i], value, field, why);
+    weft_status status = field_read(gen, &rows[i], value, field, why);
     if (status != WEFT_OK) return status;
   }
   return WEFT_OK;

@@ -44,8 +44,15 @@ typedef struct field_row {
 weft_status fields_read(weft_gen *gen, const field_row *rows, size_t n_rows, const json_t *object, const char *prefix,
                         weft_refusal *why);
 
+/* Reads one value into its place in *gen. field: as for a field_reader. */
+weft_status field_read(weft_gen *gen, const field_row *row, const json_t *value, const char *field, weft_refusal *why);
+
 /* A value that was given, or NULL. */
 const json_t *field_of(const json_t *object, const char *name);
+/* Sets *out where the field was given. */
+weft_status field_flag(const json_t *object, const char *name, bool *out, weft_refusal *why);
+/* A value of the body as compact JSON text that lives as long as gen. */
+weft_status field_json(weft_gen *gen, const json_t *value, const char **out, weft_refusal *why);
 weft_status field_wrong(weft_refusal *why, const char *field, const char *must_be);
 weft_status field_no_memory(weft_refusal *why);
 

@@ -156,7 +156,7 @@ void weft_handle_ollama_show(weft_server *s, weft_exchange *x) {
   size_t n;
   const char *bytes = weft_exchange_body(x, &n);
   const weft_served_model *m = NULL;
-  weft_status status = weft_dialect_open(bytes, n, &s->json_limits, rows, FIELDS_COUNT(rows), &gen, &why);
+  weft_status status = weft_dialect_open(bytes, n, &s->json_limits, rows, FIELDS_COUNT(rows), NULL, &gen, &why);
   if (status == WEFT_OK) {
     m = weft_runtime_model(s->runtime, gen.params.model, &index, &error);
     if (m == NULL) status = weft_refuse_status(&why, WEFT_E_NOT_FOUND, error.text, false);

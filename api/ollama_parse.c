@@ -141,13 +141,9 @@ static weft_status read_think(weft_gen *gen, const json_t *value, const char *fi
     .name = "shift", .kind = FIELD_KNOWN                                                                   \
   } /* an answer ends where the context does */
 
-static weft_status open_body(const char *body, size_t n, const weft_json_size *limits, const field_row *rows,
-                             size_t n_rows, weft_gen *gen, weft_refusal *why) {
-  weft_status status = weft_dialect_open(body, n, limits, rows, n_rows, gen, why);
-  if (status != WEFT_OK) return status;
+static weft_status check_common(weft_gen *gen, weft_refusal *why) {
   if (field_of(gen->json, "stream") == NULL) gen->stream = true;
   if (gen->params.sampling.n_top_logprobs == 0 || gen->params.sampling.logprobs) return WEFT_OK;
-  weft_gen_close(gen);
   return weft_refuse(why, 400, "invalid_value", "top_logprobs", "top_logprobs needs \"logprobs\": true");
 }
 
@@ -184,7 +180,7 @@ static weft_status read_calls(turn_list *list, const json_t *calls, size_t messa
     if (!json_is_object(function) || (arguments != NULL && !json_is_object(arguments))) {
       return field_wrong(why, field, "an object with a name and arguments, which are an object");
     }
-    weft_status status = arguments == NULL ? WEFT_OK : turns_json(list->gen, arguments, &text, why);
+    weft_status status = arguments == NULL ? WEFT_OK : field_json(list->gen, arguments, &text, why);
     const char *id = json_string_value(field_of(call, "id"));
     if (status == WEFT_OK) status = turns_add_call(list, id, json_object_get(function, "name"), text, field, why);
     if (status != WEFT_OK) return status;
@@ -242,13 +238,14 @@ static weft_status read_messages(weft_gen *gen, weft_refusal *why) {
   return weft_openai_tools(gen, field_of(gen->json, "tools"), gen->prompt, why);
 }
 
+static weft_status read_chat(weft_gen *gen, weft_refusal *why) {
+  weft_status status = check_common(gen, why);
+  return status == WEFT_OK ? read_messages(gen, why) : status;
+}
+
 weft_status weft_ollama_parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                                    weft_refusal *why) {
-  weft_status status = open_body(body, n, limits, chat_fields, FIELDS_COUNT(chat_fields), gen, why);
-  if (status != WEFT_OK) return status;
-  status = read_messages(gen, why);
-  if (status != WEFT_OK) weft_gen_close(gen);
-  return status;
+  return weft_dialect_open(body, n, limits, chat_fields, FIELDS_COUNT(chat_fields), read_chat, gen, why);
 }
 
 /* ---- generate ---- */
@@ -299,11 +296,12 @@ static weft_status read_prompt(weft_gen *gen, weft_refusal *why) {
   return WEFT_OK;
 }
 
+static weft_status read_generate(weft_gen *gen, weft_refusal *why) {
+  weft_status status = check_common(gen, why);
+  return status == WEFT_OK ? read_prompt(gen, why) : status;
+}
+
 weft_status weft_ollama_parse_generate(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                                        weft_refusal *why) {
-  weft_status status = open_body(body, n, limits, generate_fields, FIELDS_COUNT(generate_fields), gen, why);
-  if (status != WEFT_OK) return status;
-  status = read_prompt(gen, why);
-  if (status != WEFT_OK) weft_gen_close(gen);
-  return status;
+  return weft_dialect_open(body, n, limits, generate_fields, FIELDS_COUNT(generate_fields), read_generate, gen, why);
 }

@@ -3,16 +3,6 @@
 #include "api/dialect.h"
 #include "api/openai_fields.h"
 
-static weft_status parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
-                              weft_refusal *why) {
-  return weft_openai_parse(WEFT_OPENAI_CHAT, body, n, limits, gen, why);
-}
-
-static weft_status parse_completions(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
-                                     weft_refusal *why) {
-  return weft_openai_parse(WEFT_OPENAI_COMPLETIONS, body, n, limits, gen, why);
-}
-
 static void answer(weft_server *s, weft_exchange *x, weft_openai_kind kind, weft_parser parse,
                    const weft_dialect *dialect) {
   weft_gen gen;
@@ -27,9 +17,9 @@ static void answer(weft_server *s, weft_exchange *x, weft_openai_kind kind, weft
 }
 
 void weft_handle_chat(weft_server *s, weft_exchange *x) {
-  answer(s, x, WEFT_OPENAI_CHAT, parse_chat, &weft_openai_chat);
+  answer(s, x, WEFT_OPENAI_CHAT, weft_openai_parse_chat, &weft_openai_chat);
 }
 
 void weft_handle_completions(weft_server *s, weft_exchange *x) {
-  answer(s, x, WEFT_OPENAI_COMPLETIONS, parse_completions, &weft_openai_completions);
+  answer(s, x, WEFT_OPENAI_COMPLETIONS, weft_openai_parse_completions, &weft_openai_completions);
 }

@@ -19,8 +19,10 @@ typedef enum weft_openai_kind { WEFT_OPENAI_CHAT = 1, WEFT_OPENAI_COMPLETIONS = 
  * names the place of the fault. */
 weft_status weft_openai_load(const char *body, size_t n, const weft_json_size *limits, json_t **out, weft_refusal *why);
 /* Parses a whole body into *gen, which the caller closes; after a failure it is closed already. */
-weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n, const weft_json_size *limits,
-                              weft_gen *gen, weft_refusal *why);
+weft_status weft_openai_parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                                   weft_refusal *why);
+weft_status weft_openai_parse_completions(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                                          weft_refusal *why);
 /* Set the turns, or the tokens, of a prompt and nothing else of *out. field: the name that refusals give. */
 weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_prompt *out, weft_refusal *why);
 weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why);

@@ -9,7 +9,13 @@
 
 enum { CHAT = WEFT_OPENAI_CHAT, PLAIN = WEFT_OPENAI_COMPLETIONS, BOTH = CHAT | PLAIN, NAMED_MAX = 64, NAME_BYTES = 64 };
 
-const weft_openai_field weft_openai_fields[] = {
+typedef struct openai_field {
+  const char *name, *type;
+  unsigned kinds; /* weft_openai_kind: the endpoints that read it */
+  const char *what;
+} openai_field;
+
+static const openai_field fields[] = {
     {"model", "string", BOTH, "which model answers"},
     {"messages", "list", CHAT, "the conversation"},
     {"prompt", "string or list", PLAIN, "text or token ids, one prompt or several"},
@@ -78,11 +84,10 @@ const weft_openai_field weft_openai_fields[] = {
     {"service_tier", "string", BOTH, "no effect"},
     {"request_id", "string", BOTH, "no effect: X-Request-Id is the id"},
 };
-const uint32_t weft_n_openai_fields = sizeof weft_openai_fields / sizeof *weft_openai_fields;
 
 static bool is_known(weft_openai_kind kind, const char *name) {
-  for (uint32_t i = 0; i < weft_n_openai_fields; i++) {
-    if (strcmp(weft_openai_fields[i].name, name) == 0) return (weft_openai_fields[i].kinds & (unsigned)kind) != 0;
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    if (strcmp(fields[i].name, name) == 0) return (fields[i].kinds & (unsigned)kind) != 0;
   }
   return false;
 }

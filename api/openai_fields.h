@@ -1,23 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Every field that a body of the OpenAI dialect may have: its type, where it belongs and what it does.
+/* Every field that a body of the OpenAI dialect may have: the table in openai_fields.c says its type, where it belongs and
+ * what it does.
  *
- * Law: the table is complete: what is not in it is unknown, is named in the log the first time it comes, and is a 400 where
- * the operator asked for strict fields. A field without effect is in it only if leaving it out changes no answer. */
+ * Law: the table is complete: what is not in it is unknown, is named in the log the first time it comes, and is a 400
+ * where the operator asked for strict fields. A field without effect is in it only if leaving it out changes no answer. */
 #ifndef WEFT_API_OPENAI_FIELDS_H
 #define WEFT_API_OPENAI_FIELDS_H
 
 #include "api/openai.h"
 
-typedef struct weft_openai_field {
-  const char *name, *type;
-  unsigned kinds; /* weft_openai_kind: the endpoints that read it */
-  const char *what;
-} weft_openai_field;
-
-extern const weft_openai_field weft_openai_fields[];
-extern const uint32_t weft_n_openai_fields;
-
-/* Looks for fields that the endpoint does not know. strict: the first one is refused; else each is named in the log once. */
+/* Looks for fields that the endpoint does not know. strict: the first one is refused; else each is named in the log
+ * once. */
 weft_status weft_openai_check_fields(weft_openai_kind kind, const json_t *root, bool strict, weft_refusal *why);
 
 #endif

@@ -3,6 +3,7 @@
  * structured_outputs) and llama.cpp (grammar, json_schema): one of them at most. */
 #include <string.h>
 
+#include "api/fields.h"
 #include "api/openai.h"
 
 /* A place in the body that asks for a format. */
@@ -10,15 +11,6 @@ typedef struct format_field {
   const char *name;
   weft_format format;
 } format_field;
-
-static weft_status no_memory(weft_refusal *why) {
-  return weft_refuse(why, 503, "no_memory", NULL, "no memory for this request: try again later");
-}
-
-static const json_t *get(const json_t *object, const char *name) {
-  const json_t *value = json_object_get(object, name);
-  return value == NULL || json_is_null(value) ? NULL : value;
-}
 
 static weft_status set_text(weft_gen *gen, const char *field, weft_format format, const char *text, size_t n,
                             weft_refusal *why) {
@@ -45,11 +37,9 @@ weft_status weft_openai_set_format(weft_gen *gen, const char *field, weft_format
                        : format == WEFT_FORMAT_CHOICE    ? "a list of texts"
                                                          : "a text");
   }
-  size_t n = json_dumpb(value, NULL, 0, JSON_ENCODE_ANY | JSON_COMPACT);
-  char *text = n == 0 ? NULL : weft_gen_alloc(gen, n + 1, 1);
-  if (text == NULL) return no_memory(why);
-  (void)json_dumpb(value, text, n, JSON_ENCODE_ANY | JSON_COMPACT);
-  return set_text(gen, field, format, text, n, why);
+  const char *text;
+  weft_status status = field_json(gen, value, &text, why);
+  return status == WEFT_OK ? set_text(gen, field, format, text, strlen(text), why) : status;
 }
 
 /* OpenAI's: {"type":"text"|"json_object"|"json_schema","json_schema":{"name","strict","schema"}}. */
@@ -59,7 +49,7 @@ static weft_status read_response_format(weft_gen *gen, const json_t *format, wef
   if (type == NULL) return weft_refuse(why, 400, "invalid_value", field, "%s must be an object with a type", field);
   if (strcmp(type, "text") == 0) return WEFT_OK;
   if (strcmp(type, "json_object") == 0) {
-    const json_t *schema = get(format, "schema"); /* as llama.cpp has it */
+    const json_t *schema = field_of(format, "schema"); /* as llama.cpp has it */
     if (schema != NULL)
       return weft_openai_set_format(gen, "response_format.schema", WEFT_FORMAT_JSON_SCHEMA, schema, why);
     return set_text(gen, field, WEFT_FORMAT_JSON_OBJECT, "", 0, why);
@@ -68,7 +58,7 @@ static weft_status read_response_format(weft_gen *gen, const json_t *format, wef
     return weft_refuse(why, 400, "unsupported", field,
                        "%s of type '%.32s' is not supported: it may be text, json_object or json_schema", field, type);
   }
-  const json_t *schema = get(get(format, "json_schema"), "schema");
+  const json_t *schema = field_of(field_of(format, "json_schema"), "schema");
   if (schema == NULL) {
     return weft_refuse(why, 400, "invalid_value", "response_format.json_schema.schema",
                        "response_format.json_schema must be an object with a schema");
@@ -114,11 +104,11 @@ weft_status weft_openai_format(weft_gen *gen, const json_t *root, weft_refusal *
   static const format_field rows[] = {{"guided_json", WEFT_FORMAT_JSON_SCHEMA}, {"guided_regex", WEFT_FORMAT_REGEX},
                                       {"guided_choice", WEFT_FORMAT_CHOICE},    {"guided_grammar", WEFT_FORMAT_GBNF},
                                       {"json_schema", WEFT_FORMAT_JSON_SCHEMA}, {"grammar", WEFT_FORMAT_GBNF}};
-  const json_t *format = get(root, "response_format"), *structured = get(root, "structured_outputs");
+  const json_t *format = field_of(root, "response_format"), *structured = field_of(root, "structured_outputs");
   weft_status status = format == NULL ? WEFT_OK : read_response_format(gen, format, why);
   if (status == WEFT_OK && structured != NULL) status = read_structured(gen, structured, why);
   for (size_t i = 0; i < sizeof rows / sizeof *rows && status == WEFT_OK; i++) {
-    const json_t *value = get(root, rows[i].name);
+    const json_t *value = field_of(root, rows[i].name);
     bool nothing = value == NULL || (json_is_string(value) && json_string_length(value) == 0);
     if (!nothing) status = weft_openai_set_format(gen, rows[i].name, rows[i].format, value, why);
   }

@@ -2,60 +2,60 @@
 /* Bodies of the OpenAI dialect to weft_gen: two tables of fields (understood, refused) and what
  * tables cannot say. */
 #include <limits.h>
-#include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/fields.h"
 #include "api/openai.h"
 #include "base/memory.h"
-#include "base/range.h"
 #include "model/chat.h"
 
-typedef enum field_kind { BOOL, U32, I32, REAL, SEED } field_kind;
-
-typedef struct field_row {
-  const char *name;
-  field_kind kind;
-  size_t at; /* in weft_generate_params */
-  weft_range range;
-  unsigned kinds; /* which endpoints */
-} field_row;
+/* A field, and which endpoints have it. */
+typedef struct openai_row {
+  field_row row;
+  unsigned kinds;
+} openai_row;
 
 enum { BOTH = WEFT_OPENAI_CHAT | WEFT_OPENAI_COMPLETIONS, TURNS_MAX = 4096, STOPS_MAX = 64 };
 
-#define AT(field) offsetof(weft_generate_params, field)
+#define AT(field) offsetof(weft_gen, params.field)
+#define NUMBER(field, type, place, ...)                                            \
+  {                                                                                \
+    .name = field, .kind = FIELD_##type, .at = AT(place), .range = { __VA_ARGS__ } \
+  }
 
-static const field_row fields[] = {
-    {"temperature", REAL, AT(sampling.temperature), {WEFT_RANGE_TEMPERATURE}, BOTH},
-    {"top_p", REAL, AT(sampling.top_p), {WEFT_RANGE_TOP_P}, BOTH},
-    {"top_k", I32, AT(sampling.top_k), {-1, -1, INT32_MAX, false}, BOTH}, /* WEFT_RANGE_TOP_K, and -1 for off */
-    {"min_p", REAL, AT(sampling.min_p), {WEFT_RANGE_MIN_P}, BOTH},
-    {"repetition_penalty", REAL, AT(sampling.repetition_penalty), {WEFT_RANGE_REPETITION_PENALTY}, BOTH},
-    {"presence_penalty", REAL, AT(sampling.presence_penalty), {WEFT_RANGE_PRESENCE_PENALTY}, BOTH},
-    {"frequency_penalty", REAL, AT(sampling.frequency_penalty), {WEFT_RANGE_FREQUENCY_PENALTY}, BOTH},
-    {"max_tokens", U32, AT(max_tokens), {WEFT_RANGE_MAX_TOKENS}, BOTH},
-    {"max_completion_tokens", U32, AT(max_tokens), {WEFT_RANGE_MAX_TOKENS}, WEFT_OPENAI_CHAT}, /* the newer name wins */
-    {"seed", SEED, AT(sampling.seed), WEFT_NO_RANGE, BOTH},
-    {"ignore_eos", BOOL, AT(ignore_eos), WEFT_NO_RANGE, BOTH},
-    {"timeout_ms", U32, AT(timeout_ms), {0, 1, UINT32_MAX, false}, BOTH},
-    {"thinking", BOOL, AT(prompt.thinking), WEFT_NO_RANGE, WEFT_OPENAI_CHAT},
+static const openai_row fields[] = {
+    {NUMBER("temperature", REAL, sampling.temperature, WEFT_RANGE_TEMPERATURE), BOTH},
+    {NUMBER("top_p", REAL, sampling.top_p, WEFT_RANGE_TOP_P), BOTH},
+    {NUMBER("top_k", I32, sampling.top_k, -1, -1, INT32_MAX, false), BOTH}, /* -1: off, too */
+    {NUMBER("min_p", REAL, sampling.min_p, WEFT_RANGE_MIN_P), BOTH},
+    {NUMBER("repetition_penalty", REAL, sampling.repetition_penalty, WEFT_RANGE_REPETITION_PENALTY), BOTH},
+    {NUMBER("presence_penalty", REAL, sampling.presence_penalty, WEFT_RANGE_PRESENCE_PENALTY), BOTH},
+    {NUMBER("frequency_penalty", REAL, sampling.frequency_penalty, WEFT_RANGE_FREQUENCY_PENALTY), BOTH},
+    {NUMBER("max_tokens", U32, max_tokens, WEFT_RANGE_MAX_TOKENS), BOTH},
+    {NUMBER("max_completion_tokens", U32, max_tokens, WEFT_RANGE_MAX_TOKENS),
+     WEFT_OPENAI_CHAT}, /* the newer name wins */
+    {{.name = "seed", .kind = FIELD_SEED}, BOTH},
+    {{.name = "ignore_eos", .kind = FIELD_BOOL, .at = AT(ignore_eos)}, BOTH},
+    {NUMBER("timeout_ms", U32, timeout_ms, 0, 1, UINT32_MAX, false), BOTH},
+    {{.name = "thinking", .kind = FIELD_BOOL, .at = AT(prompt.thinking)}, WEFT_OPENAI_CHAT},
 };
 
 static const field_row diffusion_fields[] = {
-    {"steps", U32, AT(entropy_bound.max_steps), {WEFT_RANGE_MAX_STEPS}, BOTH},
-    {"seed", SEED, AT(sampling.seed), WEFT_NO_RANGE, BOTH},
-    {"blocks", U32, AT(canvases), {WEFT_RANGE_CANVASES}, BOTH},
-    {"t_min", REAL, AT(entropy_bound.t_min), {WEFT_RANGE_T_MIN}, BOTH},
-    {"t_max", REAL, AT(entropy_bound.t_max), {WEFT_RANGE_T_MAX}, BOTH},
-    {"entropy_bound", REAL, AT(entropy_bound.entropy_bound), {WEFT_RANGE_ENTROPY_BOUND}, BOTH},
-    {"stability", I32, AT(entropy_bound.stability), {WEFT_RANGE_STABILITY}, BOTH},
-    {"confidence", REAL, AT(entropy_bound.confidence), {WEFT_RANGE_CONFIDENCE}, BOTH},
+    NUMBER("steps", U32, entropy_bound.max_steps, WEFT_RANGE_MAX_STEPS),
+    {.name = "seed", .kind = FIELD_SEED},
+    NUMBER("blocks", U32, canvases, WEFT_RANGE_CANVASES),
+    NUMBER("t_min", REAL, entropy_bound.t_min, WEFT_RANGE_T_MIN),
+    NUMBER("t_max", REAL, entropy_bound.t_max, WEFT_RANGE_T_MAX),
+    NUMBER("entropy_bound", REAL, entropy_bound.entropy_bound, WEFT_RANGE_ENTROPY_BOUND),
+    NUMBER("stability", I32, entropy_bound.stability, WEFT_RANGE_STABILITY),
+    NUMBER("confidence", REAL, entropy_bound.confidence, WEFT_RANGE_CONFIDENCE),
 };
 
 /* What would change the answer and is not done. The value of each that asks for nothing is let
  * through. */
-typedef enum harmless { NOTHING, FALSE, EMPTY, ZERO, NONE_WORD } harmless;
+typedef enum harmless { NOTHING, FALSE, EMPTY, NONE_WORD } harmless;
 
 typedef struct refused_row {
   const char *name;
@@ -101,10 +101,6 @@ void weft_gen_close(weft_gen *gen) {
   memset(gen, 0, sizeof *gen);
 }
 
-static weft_status no_memory(weft_refusal *why) {
-  return weft_refuse(why, 503, "no_memory", NULL, "no memory for this request: try again later");
-}
-
 /* ---- values ---- */
 
 /* Refuses a body with too many values before it is parsed: unknown fields would take memory, too. */
@@ -143,72 +139,12 @@ weft_status weft_openai_load(const char *body, size_t n, const weft_json_size *l
   return WEFT_OK;
 }
 
-/* null counts as left out. */
-static const json_t *get(const json_t *object, const char *name) {
-  const json_t *value = json_object_get(object, name);
-  return value == NULL || json_is_null(value) ? NULL : value;
-}
-
-static weft_status wrong(weft_refusal *why, const char *field, const char *must_be) {
-  return weft_refuse(why, 400, "invalid_value", field, "%s must be %s", field, must_be);
-}
-
-static weft_status get_number(const json_t *value, const field_row *row, const char *name, double *out,
+/* given, if not NULL: whether the body has the field. */
+static weft_status read_count(weft_gen *gen, const json_t *object, const field_row *row, bool *given,
                               weft_refusal *why) {
-  bool whole = row->kind != REAL;
-  if (!json_is_number(value)) return wrong(why, name, whole ? "a whole number" : "a number");
-  double number = json_number_value(value);
-  if (whole && number != floor(number)) return wrong(why, name, "a whole number");
-  if (!weft_range_has(&row->range, number)) {
-    char allowed[WEFT_RANGE_TEXT];
-    return weft_refuse(why, 400, "invalid_value", name, "%s is %.12g; it must be %s", name, number,
-                       weft_range_text(&row->range, allowed));
-  }
-  *out = number;
-  return WEFT_OK;
-}
-
-static weft_status set_field(weft_generate_params *params, const field_row *row, const char *name, const json_t *value,
-                             weft_refusal *why) {
-  void *at = (char *)params + row->at;
-  double number = 0;
-  if (row->kind == BOOL) {
-    if (!json_is_boolean(value)) return wrong(why, name, "true or false");
-    *(bool *)at = json_is_true(value);
-    return WEFT_OK;
-  }
-  if (row->kind == SEED) {
-    if (!json_is_integer(value)) return wrong(why, name, "a whole number of at most 63 bits");
-    params->has_seed = true;
-    params->sampling.seed = (uint64_t)json_integer_value(value);
-    return WEFT_OK;
-  }
-  weft_status status = get_number(value, row, name, &number, why);
-  if (status != WEFT_OK) return status;
-  if (row->kind == REAL) *(float *)at = (float)number;
-  if (row->kind == U32) *(uint32_t *)at = (uint32_t)number;
-  if (row->kind == I32) *(int32_t *)at = (int32_t)number;
-  return WEFT_OK;
-}
-
-static weft_status get_bool(const json_t *object, const char *name, bool *out, weft_refusal *why) {
-  const json_t *value = get(object, name);
-  if (value == NULL) return WEFT_OK;
-  if (!json_is_boolean(value)) return wrong(why, name, "true or false");
-  *out = json_is_true(value);
-  return WEFT_OK;
-}
-
-static weft_status get_count(const json_t *object, const char *name, weft_range range, uint32_t *out, bool *given,
-                             weft_refusal *why) {
-  const json_t *value = get(object, name);
-  const field_row row = {.name = name, .kind = U32, .range = range};
-  double number;
+  const json_t *value = field_of(object, row->name);
   if (given != NULL) *given = value != NULL;
-  if (value == NULL) return WEFT_OK;
-  weft_status status = get_number(value, &row, name, &number, why);
-  if (status == WEFT_OK) *out = (uint32_t)number;
-  return status;
+  return value == NULL ? WEFT_OK : field_read(gen, row, value, row->name, why);
 }
 
 /* ---- prompts ---- */
@@ -218,7 +154,7 @@ static weft_status content_text(weft_gen *gen, const json_t *content, const char
                                 weft_refusal *why) {
   *out = json_string_value(content);
   if (*out != NULL) return WEFT_OK;
-  if (!json_is_array(content)) return wrong(why, field, "a string or a list of parts");
+  if (!json_is_array(content)) return field_wrong(why, field, "a string or a list of parts");
   size_t n = 1, i;
   json_t *part;
   json_array_foreach(content, i, part) {
@@ -236,7 +172,7 @@ static weft_status content_text(weft_gen *gen, const json_t *content, const char
     }
   }
   char *joined = weft_gen_alloc(gen, n, 1), *at = joined;
-  if (joined == NULL) return no_memory(why);
+  if (joined == NULL) return field_no_memory(why);
   json_array_foreach(content, i, part) {
     const json_t *text = json_object_get(part, "text");
     memcpy(at, json_string_value(text), json_string_length(text));
@@ -249,10 +185,10 @@ static weft_status content_text(weft_gen *gen, const json_t *content, const char
 static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
   char field[64];
   (void)snprintf(field, sizeof field, "messages[%zu]", i);
-  if (!json_is_object(message)) return wrong(why, field, "an object with role and content");
+  if (!json_is_object(message)) return field_wrong(why, field, "an object with role and content");
   turn->role = json_string_value(json_object_get(message, "role"));
   (void)snprintf(field, sizeof field, "messages[%zu].role", i);
-  if (turn->role == NULL) return wrong(why, field, "a string");
+  if (turn->role == NULL) return field_wrong(why, field, "a string");
   if (strcmp(turn->role, "function") == 0) {
     return weft_refuse(why, 400, "unsupported", field,
                        "%s is 'function': the newer name is tool, with tool_call_id beside it", field);
@@ -265,25 +201,26 @@ static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, wef
   weft_status status = weft_openai_calls(gen, message, i, turn, why);
   if (status == WEFT_OK && result) status = weft_openai_result(message, i, turn, why);
   if (status != WEFT_OK) return status;
-  const json_t *content = get(message, "content"), *thinking = answers ? get(message, "reasoning_content") : NULL;
+  const json_t *content = field_of(message, "content"),
+               *thinking = answers ? field_of(message, "reasoning_content") : NULL;
   turn->thinking = json_string_value(thinking);
   (void)snprintf(field, sizeof field, "messages[%zu].reasoning_content", i);
-  if (thinking != NULL && turn->thinking == NULL) return wrong(why, field, "a string");
+  if (thinking != NULL && turn->thinking == NULL) return field_wrong(why, field, "a string");
   (void)snprintf(field, sizeof field, "messages[%zu].content", i);
   turn->content = "";
-  if (content == NULL && !answers && !result) return wrong(why, field, "a string or a list of parts");
+  if (content == NULL && !answers && !result) return field_wrong(why, field, "a string or a list of parts");
   return content == NULL ? WEFT_OK : content_text(gen, content, field, &turn->content, why);
 }
 
 weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_prompt *out, weft_refusal *why) {
   size_t n = json_array_size(messages);
-  if (!json_is_array(messages) || n == 0) return wrong(why, "messages", "a list of at least one message");
+  if (!json_is_array(messages) || n == 0) return field_wrong(why, "messages", "a list of at least one message");
   if (n > TURNS_MAX) {
     return weft_refuse(why, 400, "invalid_value", "messages", "messages has %zu entries; at most %d are read", n,
                        TURNS_MAX);
   }
   weft_chat_turn *turns = weft_gen_alloc(gen, n, sizeof *turns);
-  if (turns == NULL) return no_memory(why);
+  if (turns == NULL) return field_no_memory(why);
   for (size_t i = 0; i < n; i++) {
     weft_status status = read_turn(gen, json_array_get(messages, i), i, &turns[i], why);
     if (status != WEFT_OK) return status;
@@ -295,10 +232,10 @@ weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_pro
 
 weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why) {
   size_t n = json_array_size(list);
-  if (!json_is_array(list)) return wrong(why, field, "a list of token ids");
-  if (n > UINT32_MAX / 2) return wrong(why, field, "shorter");
+  if (!json_is_array(list)) return field_wrong(why, field, "a list of token ids");
+  if (n > UINT32_MAX / 2) return field_wrong(why, field, "shorter");
   int32_t *ids = weft_gen_alloc(gen, n == 0 ? 1 : n, sizeof *ids);
-  if (ids == NULL) return no_memory(why);
+  if (ids == NULL) return field_no_memory(why);
   for (size_t i = 0; i < n; i++) {
     const json_t *id = json_array_get(list, i);
     json_int_t value = json_integer_value(id);
@@ -315,14 +252,14 @@ weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field
 
 static weft_status one_prompt(weft_gen *gen, const json_t *value, weft_prompt *out, weft_refusal *why) {
   if (json_is_array(value)) return weft_openai_ids(gen, value, "prompt", out, why);
-  if (!json_is_string(value)) return wrong(why, "prompt", "text, token ids, or a list of either");
+  if (!json_is_string(value)) return field_wrong(why, "prompt", "text, token ids, or a list of either");
   out->text = json_string_value(value);
   out->n_text = json_string_length(value);
   return WEFT_OK;
 }
 
 static weft_status read_prompts(weft_gen *gen, const json_t *prompt, weft_refusal *why) {
-  if (prompt == NULL) return wrong(why, "prompt", "text, token ids, or a list of either");
+  if (prompt == NULL) return field_wrong(why, "prompt", "text, token ids, or a list of either");
   const json_t *first = json_array_get(prompt, 0);
   bool several = json_is_array(prompt) && (json_is_string(first) || json_is_array(first));
   if (json_is_array(prompt) && first == NULL)
@@ -333,7 +270,7 @@ static weft_status read_prompts(weft_gen *gen, const json_t *prompt, weft_refusa
                        n, WEFT_ANSWERS_MAX);
   }
   gen->prompt = weft_gen_alloc(gen, n, sizeof *gen->prompt);
-  if (gen->prompt == NULL) return no_memory(why);
+  if (gen->prompt == NULL) return field_no_memory(why);
   gen->n_prompts = (uint32_t)n;
   for (size_t i = 0; i < n; i++) {
     weft_status status = one_prompt(gen, several ? json_array_get(prompt, i) : prompt, &gen->prompt[i], why);
@@ -351,17 +288,17 @@ weft_status weft_openai_stop(weft_gen *gen, const json_t *stop, const char *fiel
   if (stop == NULL) return WEFT_OK;
   bool one = json_is_string(stop);
   size_t n = one ? 1 : json_array_size(stop);
-  if (!one && !json_is_array(stop)) return wrong(why, field, "a string or a list of strings");
+  if (!one && !json_is_array(stop)) return field_wrong(why, field, "a string or a list of strings");
   if (n > STOPS_MAX) {
     return weft_refuse(why, 400, "invalid_value", field, "%s has %zu strings; at most %d are allowed", field, n,
                        STOPS_MAX);
   }
   const char **list = weft_gen_alloc(gen, n == 0 ? 1 : n, sizeof *list);
-  if (list == NULL) return no_memory(why);
+  if (list == NULL) return field_no_memory(why);
   for (size_t i = 0; i < n; i++) {
     const json_t *item = one ? stop : json_array_get(stop, i);
     list[i] = json_string_value(item);
-    if (list[i] == NULL || list[i][0] == 0) return wrong(why, field, "made of strings that are not empty");
+    if (list[i] == NULL || list[i][0] == 0) return field_wrong(why, field, "made of strings that are not empty");
   }
   gen->params.stop = list;
   gen->params.n_stop = (uint32_t)n;
@@ -373,13 +310,13 @@ static weft_status read_bias(weft_gen *gen, const json_t *bias, weft_refusal *wh
   char allowed[WEFT_RANGE_TEXT];
   if (bias == NULL) return WEFT_OK;
   size_t n = json_object_size(bias), i = 0;
-  if (!json_is_object(bias)) return wrong(why, "logit_bias", "an object from token ids to numbers");
+  if (!json_is_object(bias)) return field_wrong(why, "logit_bias", "an object from token ids to numbers");
   if (n > WEFT_LOGIT_BIAS_MAX) {
     return weft_refuse(why, 400, "invalid_value", "logit_bias", "logit_bias has %zu entries; at most %d are allowed", n,
                        WEFT_LOGIT_BIAS_MAX);
   }
   weft_logit_bias *entries = weft_gen_alloc(gen, n + 1, sizeof *entries);
-  if (entries == NULL) return no_memory(why);
+  if (entries == NULL) return field_no_memory(why);
   const char *key;
   json_t *value;
   json_object_foreach((json_t *)bias, key, value) {
@@ -401,17 +338,15 @@ static weft_status read_bias(weft_gen *gen, const json_t *bias, weft_refusal *wh
 }
 
 static weft_status read_logprobs(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
-  static const weft_range range = {WEFT_RANGE_TOP_LOGPROBS};
+  static const field_row rows[] = {NUMBER("logprobs", U32, sampling.n_top_logprobs, WEFT_RANGE_TOP_LOGPROBS),
+                                   NUMBER("top_logprobs", U32, sampling.n_top_logprobs, WEFT_RANGE_TOP_LOGPROBS)};
   weft_sampling *s = &gen->params.sampling;
   if (kind == WEFT_OPENAI_COMPLETIONS) {
     if (json_is_false(json_object_get(root, "logprobs"))) return WEFT_OK;
-    return get_count(root, "logprobs", range, &s->n_top_logprobs, &s->logprobs, why);
+    return read_count(gen, root, &rows[0], &s->logprobs, why);
   }
-  bool top = false;
-  weft_status status = get_bool(root, "logprobs", &s->logprobs, why);
-  if (status == WEFT_OK) {
-    status = get_count(root, "top_logprobs", range, &s->n_top_logprobs, &top, why);
-  }
+  weft_status status = field_flag(root, "logprobs", &s->logprobs, why);
+  if (status == WEFT_OK) status = read_count(gen, root, &rows[1], NULL, why);
   if (status == WEFT_OK && s->n_top_logprobs > 0 && !s->logprobs) {
     return weft_refuse(why, 400, "invalid_value", "top_logprobs", "top_logprobs needs \"logprobs\": true");
   }
@@ -428,7 +363,7 @@ weft_status weft_openai_mode(weft_gen *gen, const json_t *mode, const char *fiel
   } else if (word != NULL && strcmp(word, "diffusion") == 0) {
     gen->params.mode = WEFT_MODE_DIFFUSION;
   } else {
-    return wrong(why, field, "\"autoregressive\", \"diffusion\" or \"auto\"");
+    return field_wrong(why, field, "\"autoregressive\", \"diffusion\" or \"auto\"");
   }
   return WEFT_OK;
 }
@@ -439,14 +374,14 @@ weft_status weft_openai_diffusion(weft_gen *gen, const json_t *diffusion, const 
   const char *key;
   json_t *value;
   if (diffusion == NULL) return WEFT_OK;
-  if (!json_is_object(diffusion)) return wrong(why, field, "an object");
+  if (!json_is_object(diffusion)) return field_wrong(why, field, "an object");
   json_object_foreach((json_t *)diffusion, key, value) {
     char name[64];
     const field_row *row = NULL;
     (void)snprintf(name, sizeof name, "diffusion.%.48s", key);
     if (json_is_null(value)) continue;
     if (strcmp(key, "self_conditioning") == 0) {
-      if (!json_is_boolean(value)) return wrong(why, name, "true or false");
+      if (!json_is_boolean(value)) return field_wrong(why, name, "true or false");
       gen->params.entropy_bound.no_self_conditioning = json_is_false(value);
       continue;
     }
@@ -460,44 +395,40 @@ weft_status weft_openai_diffusion(weft_gen *gen, const json_t *diffusion, const 
                          "confidence and self_conditioning",
                          name);
     }
-    weft_status status = set_field(&gen->params, row, name, value, why);
+    weft_status status = field_read(gen, row, value, name, why);
     if (status != WEFT_OK) return status;
   }
   return WEFT_OK;
 }
 
 weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt *prompt, weft_refusal *why) {
-  const json_t *kwargs = get(root, "chat_template_kwargs");
+  const json_t *kwargs = field_of(root, "chat_template_kwargs");
   if (kwargs == NULL) return WEFT_OK;
-  if (!json_is_object(kwargs)) return wrong(why, "chat_template_kwargs", "an object");
-  const json_t *value = get(kwargs, "enable_thinking");
+  if (!json_is_object(kwargs)) return field_wrong(why, "chat_template_kwargs", "an object");
+  const json_t *value = field_of(kwargs, "enable_thinking");
   if (value != NULL && !json_is_boolean(value))
-    return wrong(why, "chat_template_kwargs.enable_thinking", "true or false");
+    return field_wrong(why, "chat_template_kwargs.enable_thinking", "true or false");
   if (value != NULL) prompt->thinking = json_is_true(value);
   if (json_object_size(kwargs) == (value != NULL)) return WEFT_OK;
-  size_t n = json_dumpb(kwargs, NULL, 0, JSON_COMPACT);
-  char *text = weft_gen_alloc(gen, n + 1, 1);
-  if (text == NULL) return no_memory(why);
-  (void)json_dumpb(kwargs, text, n, JSON_COMPACT);
-  prompt->variables = text;
-  return WEFT_OK;
+  return field_json(gen, kwargs, &prompt->variables, why);
 }
 
 static weft_status read_stream(weft_gen *gen, const json_t *root, weft_refusal *why) {
   bool special = true;
-  weft_status status = get_bool(root, "stream", &gen->stream, why);
-  if (status == WEFT_OK) status = get_bool(root, "return_token_ids", &gen->token_ids, why);
-  if (status == WEFT_OK) status = get_bool(root, "stream_canvas", &gen->canvas_events, why);
-  if (status == WEFT_OK) status = get_bool(root, "skip_special_tokens", &special, why);
+  weft_status status = field_flag(root, "stream", &gen->stream, why);
+  if (status == WEFT_OK) status = field_flag(root, "return_token_ids", &gen->token_ids, why);
+  if (status == WEFT_OK) status = field_flag(root, "stream_canvas", &gen->canvas_events, why);
+  if (status == WEFT_OK) status = field_flag(root, "skip_special_tokens", &special, why);
   if (status != WEFT_OK) return status;
-  const json_t *options = get(root, "stream_options");
+  const json_t *options = field_of(root, "stream_options");
   if (options != NULL) {
-    if (!json_is_object(options)) return wrong(why, "stream_options", "an object");
+    if (!json_is_object(options)) return field_wrong(why, "stream_options", "an object");
     if (!gen->stream) {
       return weft_refuse(why, 400, "invalid_value", "stream_options", "stream_options needs \"stream\": true");
     }
-    const json_t *usage = get(options, "include_usage");
-    if (usage != NULL && !json_is_boolean(usage)) return wrong(why, "stream_options.include_usage", "true or false");
+    const json_t *usage = field_of(options, "include_usage");
+    if (usage != NULL && !json_is_boolean(usage))
+      return field_wrong(why, "stream_options.include_usage", "true or false");
     gen->include_usage = json_is_true(usage);
   }
   if (gen->canvas_events && !gen->stream) {
@@ -516,8 +447,6 @@ static bool is_harmless(const json_t *value, harmless how) {
     case EMPTY:
       return (json_is_array(value) && json_array_size(value) == 0) ||
              (json_is_string(value) && json_string_length(value) == 0);
-    case ZERO:
-      return json_is_number(value) && json_number_value(value) == 0;
     case NONE_WORD:
       return json_is_string(value) && strcmp(json_string_value(value), "none") == 0;
     default:
@@ -528,7 +457,7 @@ static bool is_harmless(const json_t *value, harmless how) {
 static weft_status check_refused(const json_t *root, weft_refusal *why) {
   for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
     const refused_row *r = &refused[i];
-    const json_t *value = get(root, r->name);
+    const json_t *value = field_of(root, r->name);
     if (value == NULL || is_harmless(value, r->harmless)) continue;
     return weft_refuse(why, 400, "unsupported", r->name, "%s: %s", r->name, r->instead);
   }
@@ -538,10 +467,15 @@ static weft_status check_refused(const json_t *root, weft_refusal *why) {
 /* How many answers are made of each prompt, and how many of them are given. */
 static weft_status read_choices(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
   gen->n_given = 1;
-  static const weft_range answers = {1, 1, WEFT_ANSWERS_MAX, false};
-  weft_status status = get_count(root, "n", answers, &gen->n_given, NULL, why);
+  static const field_row rows[] = {
+      {.name = "n", .kind = FIELD_U32, .at = offsetof(weft_gen, n_given), .range = {1, 1, WEFT_ANSWERS_MAX, false}},
+      {.name = "best_of",
+       .kind = FIELD_U32,
+       .at = offsetof(weft_gen, n_choices),
+       .range = {1, 1, WEFT_ANSWERS_MAX, false}}};
+  weft_status status = read_count(gen, root, &rows[0], NULL, why);
   gen->n_choices = gen->n_given;
-  if (status == WEFT_OK) status = get_count(root, "best_of", answers, &gen->n_choices, NULL, why);
+  if (status == WEFT_OK) status = read_count(gen, root, &rows[1], NULL, why);
   if (status != WEFT_OK || gen->n_choices == gen->n_given) return status;
   if (kind != WEFT_OPENAI_COMPLETIONS) {
     return weft_refuse(why, 400, "unsupported", "best_of",
@@ -551,7 +485,7 @@ static weft_status read_choices(weft_gen *gen, weft_openai_kind kind, const json
     return weft_refuse(why, 400, "invalid_value", "best_of", "best_of is %u; it must be at least n, which is %u",
                        gen->n_choices, gen->n_given);
   }
-  if (json_is_true(get(root, "stream"))) {
+  if (json_is_true(field_of(root, "stream"))) {
     return weft_refuse(why, 400, "invalid_value", "best_of",
                        "best_of above n cannot be streamed: which answers are best is known at the end");
   }
@@ -561,15 +495,15 @@ static weft_status read_choices(weft_gen *gen, weft_openai_kind kind, const json
 
 static weft_status read_fields(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-    const field_row *row = &fields[i];
-    const json_t *value = (row->kinds & (unsigned)kind) != 0 ? get(root, row->name) : NULL;
+    const field_row *row = &fields[i].row;
+    const json_t *value = (fields[i].kinds & (unsigned)kind) != 0 ? field_of(root, row->name) : NULL;
     if (value == NULL) continue;
-    weft_status status = set_field(&gen->params, row, row->name, value, why);
+    weft_status status = field_read(gen, row, value, row->name, why);
     if (status != WEFT_OK) return status;
   }
-  if (get(root, "top_k") != NULL && gen->params.sampling.top_k < 0) gen->params.sampling.top_k = 0;
-  const json_t *model = get(root, "model");
-  if (model != NULL && !json_is_string(model)) return wrong(why, "model", "a string");
+  if (field_of(root, "top_k") != NULL && gen->params.sampling.top_k < 0) gen->params.sampling.top_k = 0;
+  const json_t *model = field_of(root, "model");
+  if (model != NULL && !json_is_string(model)) return field_wrong(why, "model", "a string");
   gen->params.model = json_string_value(model);
   return WEFT_OK;
 }
@@ -578,29 +512,29 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   weft_status status = check_refused(root, why);
   if (status == WEFT_OK) status = read_fields(gen, kind, root, why);
   if (status == WEFT_OK) status = read_choices(gen, kind, root, why);
-  if (status == WEFT_OK) status = weft_openai_mode(gen, get(root, "mode"), "mode", why);
-  if (status == WEFT_OK) status = weft_openai_diffusion(gen, get(root, "diffusion"), "diffusion", why);
+  if (status == WEFT_OK) status = weft_openai_mode(gen, field_of(root, "mode"), "mode", why);
+  if (status == WEFT_OK) status = weft_openai_diffusion(gen, field_of(root, "diffusion"), "diffusion", why);
   if (status == WEFT_OK) status = weft_openai_format(gen, root, why);
-  if (status == WEFT_OK) status = weft_openai_stop(gen, get(root, "stop"), "stop", why);
-  if (status == WEFT_OK) status = read_bias(gen, get(root, "logit_bias"), why);
+  if (status == WEFT_OK) status = weft_openai_stop(gen, field_of(root, "stop"), "stop", why);
+  if (status == WEFT_OK) status = read_bias(gen, field_of(root, "logit_bias"), why);
   if (status == WEFT_OK) status = read_logprobs(gen, kind, root, why);
   if (status == WEFT_OK) status = read_stream(gen, root, why);
   if (status == WEFT_OK) status = weft_openai_limits(gen, root, why);
   if (status != WEFT_OK) return status;
   if (kind == WEFT_OPENAI_COMPLETIONS) {
-    if (json_array_size(get(root, "tools")) > 0) {
+    if (json_array_size(field_of(root, "tools")) > 0) {
       return weft_refuse(why, 400, "unsupported", "tools", "tools belong to /v1/chat/completions");
     }
-    status = read_prompts(gen, get(root, "prompt"), why);
+    status = read_prompts(gen, field_of(root, "prompt"), why);
   } else {
     gen->prompt = weft_gen_alloc(gen, 1, sizeof *gen->prompt);
     gen->n_prompts = 1;
-    if (gen->prompt == NULL) return no_memory(why);
+    if (gen->prompt == NULL) return field_no_memory(why);
     gen->prompt[0] = gen->params.prompt; /* what the fields said of it */
     status = weft_openai_messages(gen, json_object_get(root, "messages"), &gen->prompt[0], why);
     if (status == WEFT_OK) status = weft_openai_variables(gen, root, &gen->prompt[0], why);
     if (status == WEFT_OK) status = weft_openai_turn(root, &gen->prompt[0], why);
-    if (status == WEFT_OK) status = weft_openai_tools(gen, get(root, "tools"), &gen->prompt[0], why);
+    if (status == WEFT_OK) status = weft_openai_tools(gen, field_of(root, "tools"), &gen->prompt[0], why);
     if (status == WEFT_OK) status = weft_openai_tool_choice(gen, root, &gen->prompt[0], why);
   }
   if (status == WEFT_OK && gen->n_prompts * gen->n_choices > WEFT_ANSWERS_MAX) {
@@ -610,8 +544,8 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   return status;
 }
 
-weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n, const weft_json_size *limits,
-                              weft_gen *gen, weft_refusal *why) {
+static weft_status parse(weft_openai_kind kind, const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                         weft_refusal *why) {
   json_t *root;
   memset(gen, 0, sizeof *gen);
   weft_status status = weft_openai_load(body, n, limits, &root, why);
@@ -621,4 +555,14 @@ weft_status weft_openai_parse(weft_openai_kind kind, const char *body, size_t n,
   status = read_body(gen, kind, root, why);
   if (status != WEFT_OK) weft_gen_close(gen);
   return status;
+}
+
+weft_status weft_openai_parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                                   weft_refusal *why) {
+  return parse(WEFT_OPENAI_CHAT, body, n, limits, gen, why);
+}
+
+weft_status weft_openai_parse_completions(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                                          weft_refusal *why) {
+  return parse(WEFT_OPENAI_COMPLETIONS, body, n, limits, gen, why);
 }

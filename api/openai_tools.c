@@ -7,27 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/fields.h"
 #include "api/openai.h"
 
 enum { TOOLS_MAX = 512, CALLS_MAX = 128, NAME_MAX = 64 };
 
-static weft_status no_memory(weft_refusal *why) {
-  return weft_refuse(why, 503, "no_memory", NULL, "no memory for this request: try again later");
-}
-
-static const json_t *get(const json_t *object, const char *name) {
-  const json_t *value = json_object_get(object, name);
-  return value == NULL || json_is_null(value) ? NULL : value;
-}
-
-static weft_status wrong(weft_refusal *why, const char *field, const char *must_be) {
-  return weft_refuse(why, 400, "invalid_value", field, "%s must be %s", field, must_be);
-}
-
 weft_status weft_openai_name(const json_t *value, const char *field, const char **out, weft_refusal *why) {
   static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
   *out = json_string_value(value);
-  if (*out == NULL) return wrong(why, field, "a string");
+  if (*out == NULL) return field_wrong(why, field, "a string");
   size_t n = strlen(*out);
   if (n > 0 && n <= NAME_MAX && strspn(*out, letters) == n) return WEFT_OK;
   return weft_refuse(why, 400, "invalid_value", field,
@@ -39,34 +27,29 @@ weft_status weft_openai_name(const json_t *value, const char *field, const char 
 weft_status weft_openai_function(weft_gen *gen, const json_t *function, const char *field, weft_tool *out,
                                  weft_refusal *why) {
   char part[80];
-  if (!json_is_object(function)) return wrong(why, field, "an object with a name");
+  if (!json_is_object(function)) return field_wrong(why, field, "an object with a name");
   (void)snprintf(part, sizeof part, "%.40s.name", field);
   weft_status status = weft_openai_name(json_object_get(function, "name"), part, &out->name, why);
   if (status != WEFT_OK) return status;
-  const json_t *description = get(function, "description"), *parameters = get(function, "parameters"),
-               *strict = get(function, "strict");
+  const json_t *description = field_of(function, "description"), *parameters = field_of(function, "parameters"),
+               *strict = field_of(function, "strict");
   (void)snprintf(part, sizeof part, "%.40s.description", field);
-  if (description != NULL && !json_is_string(description)) return wrong(why, part, "a string");
+  if (description != NULL && !json_is_string(description)) return field_wrong(why, part, "a string");
   out->description = json_string_value(description);
   (void)snprintf(part, sizeof part, "%.40s.strict", field);
-  if (strict != NULL && !json_is_boolean(strict)) return wrong(why, part, "true or false");
+  if (strict != NULL && !json_is_boolean(strict)) return field_wrong(why, part, "true or false");
   out->strict = json_is_true(strict);
   (void)snprintf(part, sizeof part, "%.40s.parameters", field);
   if (parameters == NULL) return WEFT_OK;
-  if (!json_is_object(parameters)) return wrong(why, part, "a JSON schema of an object");
-  size_t n = json_dumpb(parameters, NULL, 0, JSON_COMPACT);
-  char *text = n == 0 ? NULL : weft_gen_alloc(gen, n + 1, 1);
-  if (text == NULL) return no_memory(why);
-  (void)json_dumpb(parameters, text, n, JSON_COMPACT);
-  out->parameters = text;
-  return WEFT_OK;
+  if (!json_is_object(parameters)) return field_wrong(why, part, "a JSON schema of an object");
+  return field_json(gen, parameters, &out->parameters, why);
 }
 
 static weft_status read_tool(weft_gen *gen, const json_t *tool, size_t i, weft_tool *out, weft_refusal *why) {
   char field[64];
   (void)snprintf(field, sizeof field, "tools[%zu]", i);
   const char *type = json_string_value(json_object_get(tool, "type"));
-  if (type == NULL) return wrong(why, field, "an object with \"type\": \"function\" and a function");
+  if (type == NULL) return field_wrong(why, field, "an object with \"type\": \"function\" and a function");
   if (strcmp(type, "function") != 0) {
     return weft_refuse(why, 400, "unsupported", field, "%s is of type '%.32s'; only functions are supported", field,
                        type);
@@ -89,13 +72,13 @@ static weft_status check_names(const weft_tool *tool, uint32_t n, weft_refusal *
 weft_status weft_openai_tools(weft_gen *gen, const json_t *tools, weft_prompt *out, weft_refusal *why) {
   size_t n = json_array_size(tools);
   if (tools == NULL || json_is_null(tools)) return WEFT_OK;
-  if (!json_is_array(tools)) return wrong(why, "tools", "a list of functions");
+  if (!json_is_array(tools)) return field_wrong(why, "tools", "a list of functions");
   if (n == 0) return WEFT_OK;
   if (n > TOOLS_MAX) {
     return weft_refuse(why, 400, "invalid_value", "tools", "tools has %zu entries; at most %d are read", n, TOOLS_MAX);
   }
   weft_tool *list = weft_gen_alloc(gen, n, sizeof *list);
-  if (list == NULL) return no_memory(why);
+  if (list == NULL) return field_no_memory(why);
   for (size_t i = 0; i < n; i++) {
     weft_status status = read_tool(gen, json_array_get(tools, i), i, &list[i], why);
     if (status != WEFT_OK) return status;
@@ -118,7 +101,7 @@ static weft_status find_named(weft_gen *gen, const json_t *choice, const weft_pr
   }
   const json_t *function = json_object_get(choice, "function");
   const char *name = json_string_value(json_object_get(function != NULL ? function : choice, "name"));
-  if (name == NULL) return wrong(why, "tool_choice.function.name", "a string");
+  if (name == NULL) return field_wrong(why, "tool_choice.function.name", "a string");
   for (uint32_t i = 0; i < prompt->n_tools; i++) {
     if (strcmp(prompt->tools[i].name, name) != 0) continue;
     gen->params.tool_choice = WEFT_TOOLS_NAMED;
@@ -131,9 +114,9 @@ static weft_status find_named(weft_gen *gen, const json_t *choice, const weft_pr
 
 weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, const weft_prompt *prompt, weft_refusal *why) {
   static const char field[] = "tool_choice";
-  const json_t *choice = get(root, field), *parallel = get(root, "parallel_tool_calls");
+  const json_t *choice = field_of(root, field), *parallel = field_of(root, "parallel_tool_calls");
   const char *word = json_string_value(choice);
-  if (parallel != NULL && !json_is_boolean(parallel)) return wrong(why, "parallel_tool_calls", "true or false");
+  if (parallel != NULL && !json_is_boolean(parallel)) return field_wrong(why, "parallel_tool_calls", "true or false");
   gen->params.one_call = json_is_false(parallel);
   if (choice == NULL || (word != NULL && strcmp(word, "auto") == 0)) return WEFT_OK;
   if (word != NULL && strcmp(word, "none") == 0) {
@@ -145,7 +128,7 @@ weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, const wef
                        field);
   }
   if (word == NULL) return find_named(gen, choice, prompt, why);
-  if (strcmp(word, "required") != 0) return wrong(why, field, "\"none\", \"auto\", \"required\" or a function");
+  if (strcmp(word, "required") != 0) return field_wrong(why, field, "\"none\", \"auto\", \"required\" or a function");
   gen->params.tool_choice = WEFT_TOOLS_REQUIRED;
   return WEFT_OK;
 }
@@ -154,28 +137,28 @@ weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, const wef
 
 static weft_status read_call(const json_t *call, const char *field, weft_tool_call *out, weft_refusal *why) {
   char part[80];
-  const json_t *function = json_object_get(call, "function"), *arguments = get(function, "arguments"),
-               *id = get(call, "id");
-  if (!json_is_object(function)) return wrong(why, field, "an object with an id and a function");
+  const json_t *function = json_object_get(call, "function"), *arguments = field_of(function, "arguments"),
+               *id = field_of(call, "id");
+  if (!json_is_object(function)) return field_wrong(why, field, "an object with an id and a function");
   (void)snprintf(part, sizeof part, "%.48s.id", field);
-  if (id != NULL && !json_is_string(id)) return wrong(why, part, "a string");
+  if (id != NULL && !json_is_string(id)) return field_wrong(why, part, "a string");
   out->id = json_string_value(id);
   (void)snprintf(part, sizeof part, "%.48s.function.name", field);
   weft_status status = weft_openai_name(json_object_get(function, "name"), part, &out->name, why);
   if (status != WEFT_OK) return status;
   (void)snprintf(part, sizeof part, "%.48s.function.arguments", field);
-  if (arguments != NULL && !json_is_string(arguments)) return wrong(why, part, "a JSON object as a string");
+  if (arguments != NULL && !json_is_string(arguments)) return field_wrong(why, part, "a JSON object as a string");
   out->arguments = json_string_value(arguments);
   return WEFT_OK;
 }
 
 weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
   char field[64];
-  const json_t *calls = get(message, "tool_calls");
+  const json_t *calls = field_of(message, "tool_calls");
   size_t n = json_array_size(calls);
   (void)snprintf(field, sizeof field, "messages[%zu].tool_calls", i);
   if (calls == NULL) return WEFT_OK;
-  if (!json_is_array(calls)) return wrong(why, field, "a list of calls");
+  if (!json_is_array(calls)) return field_wrong(why, field, "a list of calls");
   if (n > 0 && strcmp(turn->role, "assistant") != 0) {
     return weft_refuse(why, 400, "invalid_value", field, "%s: only the assistant calls tools", field);
   }
@@ -184,7 +167,7 @@ weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, we
                        CALLS_MAX);
   }
   weft_tool_call *list = weft_gen_alloc(gen, n == 0 ? 1 : n, sizeof *list);
-  if (list == NULL) return no_memory(why);
+  if (list == NULL) return field_no_memory(why);
   for (size_t k = 0; k < n; k++) {
     (void)snprintf(field, sizeof field, "messages[%zu].tool_calls[%zu]", i, k);
     weft_status status = read_call(json_array_get(calls, k), field, &list[k], why);
@@ -197,9 +180,9 @@ weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, we
 
 weft_status weft_openai_result(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
   char field[64];
-  const json_t *id = get(message, "tool_call_id"), *name = get(message, "name");
+  const json_t *id = field_of(message, "tool_call_id"), *name = field_of(message, "name");
   (void)snprintf(field, sizeof field, "messages[%zu].tool_call_id", i);
-  if (id != NULL && !json_is_string(id)) return wrong(why, field, "a string");
+  if (id != NULL && !json_is_string(id)) return field_wrong(why, field, "a string");
   turn->call_id = json_string_value(id);
   (void)snprintf(field, sizeof field, "messages[%zu].name", i);
   return name == NULL ? WEFT_OK : weft_openai_name(name, field, &turn->name, why);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/request_log.h"
 
+#include <inttypes.h>
 #include <string.h>
 
 #include "api/stream.h"
@@ -40,27 +41,22 @@ static void put_finish(const weft_answer *a, weft_text *out) {
 
 /* Tokens as its usage counts them; times of the choice that was first, and of the one that was last. */
 static void put_answer(const weft_answer *a, weft_text *out) {
-  weft_usage_counts sum = {0};
-  uint64_t first_us = UINT64_MAX;
+  weft_answer_usage sum = weft_answer_get_usage(a);
+  uint64_t first_us = UINT64_MAX, queue_us = 0, n_preemptions = 0;
   for (uint32_t i = 0; i < a->n; i++) {
     const weft_usage_counts *u = &a->choice[i].usage;
-    if (i % a->n_per_prompt == 0) {
-      sum.prompt_tokens += u->prompt_tokens;
-      sum.cached_tokens += u->cached_tokens;
-    }
-    sum.completion_tokens += u->completion_tokens;
-    sum.canvases += u->canvases;
-    sum.preemptions += u->preemptions;
-    if (u->queue_us > sum.queue_us) sum.queue_us = u->queue_us;
+    n_preemptions += u->preemptions;
+    if (u->queue_us > queue_us) queue_us = u->queue_us;
     if (u->first_token_us > 0 && u->first_token_us < first_us) first_us = u->first_token_us;
   }
   weft_text_puts(out, " model=");
   put_word(a->model, out);
   weft_text_printf(out, " answers=%u", a->n);
   if (a->n_ended > 0) {
-    weft_text_printf(out, " prompt=%u cached=%u completion=%u canvases=%u preemptions=%u", sum.prompt_tokens,
-                     sum.cached_tokens, sum.completion_tokens, sum.canvases, sum.preemptions);
-    put_ms("queue_ms", sum.queue_us, out);
+    weft_text_printf(out, " prompt=%" PRIu64 " cached=%" PRIu64 " completion=%" PRIu64, sum.prompt, sum.cached,
+                     sum.completion);
+    weft_text_printf(out, " canvases=%" PRIu64 " preemptions=%" PRIu64, sum.canvases, n_preemptions);
+    put_ms("queue_ms", queue_us, out);
     if (first_us != UINT64_MAX) put_ms("first_ms", first_us, out);
   }
   put_finish(a, out);

@@ -141,19 +141,7 @@ static weft_status read_part(weft_gen *gen, const json_t *part, const char *fiel
 
 static weft_status read_content(weft_gen *gen, const json_t *content, const char *field, const char **out,
                                 weft_refusal *why) {
-  *out = json_string_value(content);
-  if (*out != NULL) return WEFT_OK;
-  if (!json_is_array(content)) return field_wrong(why, field, "a string or a list of parts");
-  weft_text text = {0};
-  weft_status status = WEFT_OK;
-  for (size_t i = 0; i < json_array_size(content) && status == WEFT_OK; i++) {
-    char name[96];
-    (void)snprintf(name, sizeof name, "%.64s[%zu]", field, i);
-    status = read_part(gen, json_array_get(content, i), name, &text, why);
-  }
-  if (status == WEFT_OK) status = weft_dialect_keep(gen, &text, out, why);
-  weft_text_free(&text);
-  return status;
+  return weft_dialect_text(gen, content, field, "a string or a list of parts", read_part, out, why);
 }
 
 /* Refuses members of an item that its table does not have. */
@@ -300,17 +288,17 @@ static weft_status read_tool(weft_gen *gen, const json_t *tool, const char *fiel
   return status == WEFT_OK ? weft_openai_function(gen, tool, field, out, why) : status;
 }
 
-weft_status weft_responses_parse(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
-                                 weft_refusal *why) {
-  weft_status status = weft_dialect_open(body, n, limits, fields, FIELDS_COUNT(fields), gen, why);
-  if (status != WEFT_OK) return status;
+static weft_status read_rest(weft_gen *gen, weft_refusal *why) {
   weft_sampling *s = &gen->params.sampling;
   if (s->n_top_logprobs > 0) s->logprobs = true;
-  status = read_turns(gen, why);
+  weft_status status = read_turns(gen, why);
   if (status == WEFT_OK) status = turns_tools(gen, field_of(gen->json, "tools"), read_tool, why);
-  if (status == WEFT_OK) status = weft_openai_tool_choice(gen, gen->json, gen->prompt, why);
-  if (status != WEFT_OK) weft_gen_close(gen);
-  return status;
+  return status == WEFT_OK ? weft_openai_tool_choice(gen, gen->json, gen->prompt, why) : status;
+}
+
+weft_status weft_responses_parse(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+                                 weft_refusal *why) {
+  return weft_dialect_open(body, n, limits, fields, FIELDS_COUNT(fields), read_rest, gen, why);
 }
 
 weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const weft_json_size *limits,

@@ -51,15 +51,6 @@ bool turns_end_with_answer(const turn_list *list) {
   return list->n > 0 && strcmp(list->turn[list->n - 1].role, "assistant") == 0;
 }
 
-weft_status turns_json(weft_gen *gen, const json_t *value, const char **out, weft_refusal *why) {
-  size_t n = json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
-  char *text = n == 0 ? NULL : weft_gen_alloc(gen, n + 1, 1);
-  if (text == NULL) return field_no_memory(why);
-  (void)json_dumpb(value, text, n, JSON_COMPACT | JSON_ENCODE_ANY);
-  *out = text;
-  return WEFT_OK;
-}
-
 weft_status turns_tools(weft_gen *gen, const json_t *tools, tool_reader declare, weft_refusal *why) {
   size_t n = json_array_size(tools);
   if (tools == NULL) return WEFT_OK;

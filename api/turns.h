@@ -26,8 +26,6 @@ void turns_finish(const turn_list *list);
 /* The turn was made of an answer, and what follows is to be another one. */
 bool turns_end_with_answer(const turn_list *list);
 
-/* A value of the body as compact text that lives as long as gen. */
-weft_status turns_json(weft_gen *gen, const json_t *value, const char **out, weft_refusal *why);
 /* Declares the tools of a list: declare reads one. */
 typedef weft_status (*tool_reader)(weft_gen *gen, const json_t *tool, const char *field, weft_tool *out,
                                    weft_refusal *why);

@@ -94,16 +94,6 @@ static void read_refusal(const weft_refusal *why) {
   weft_text_free(&out);
 }
 
-static weft_status parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
-                              weft_refusal *why) {
-  return weft_openai_parse(WEFT_OPENAI_CHAT, body, n, limits, gen, why);
-}
-
-static weft_status parse_completions(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
-                                     weft_refusal *why) {
-  return weft_openai_parse(WEFT_OPENAI_COMPLETIONS, body, n, limits, gen, why);
-}
-
 /* Also with a conversation before it, and what is kept of both: it is JSON again. */
 static weft_status parse_response(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                                   weft_refusal *why) {
@@ -129,8 +119,8 @@ static weft_status parse_response(const char *body, size_t n, const weft_json_si
 
 /* By the letters A, B, .. of the committed inputs. */
 static const weft_parser parsers[] = {
-    parse_completions,          parse_chat,    weft_anthropic_parse, weft_anthropic_parse_count, weft_ollama_parse_chat,
-    weft_ollama_parse_generate, parse_response};
+    weft_openai_parse_completions, weft_openai_parse_chat,     weft_anthropic_parse, weft_anthropic_parse_count,
+    weft_ollama_parse_chat,        weft_ollama_parse_generate, parse_response};
 enum { N_PARSERS = sizeof parsers / sizeof *parsers };
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {

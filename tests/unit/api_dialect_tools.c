@@ -52,11 +52,6 @@ static const char responses_body[] =
     "\"function_call_output\",\"call_id\":\"c2\",\"output\":\"sun\"},{\"role\":\"user\",\"content\":\"d\"}],\"tools\":["
     "{\"type\":\"function\",\"name\":\"get\",\"description\":\"weather\",\"parameters\":" SCHEMA "}]}";
 
-static weft_status parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
-                              weft_refusal *why) {
-  return weft_openai_parse(WEFT_OPENAI_CHAT, body, n, limits, gen, why);
-}
-
 static void parse(weft_parser parser, const char *body, weft_gen *gen) {
   const weft_json_size limits = weft_json_limits(8192);
   weft_refusal why;
@@ -100,7 +95,7 @@ static void same_request_in_every_dialect(void **state) {
               {weft_responses_parse, responses_body}};
   weft_gen chat;
   (void)state;
-  parse(parse_chat, chat_body, &chat);
+  parse(weft_openai_parse_chat, chat_body, &chat);
   assert_int_equal(chat.prompt->n_turns, 6);
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     weft_gen gen;

@@ -21,7 +21,9 @@ static const weft_json_size limits = {.depth = 32, .values = 1000, .scalars = 10
 
 static void parse(weft_openai_kind kind, const char *body, weft_gen *gen) {
   weft_refusal why = {0};
-  if (weft_openai_parse(kind, body, strlen(body), &limits, gen, &why) != WEFT_OK) fail_msg("%s: %s", body, why.message);
+  weft_status status = kind == WEFT_OPENAI_CHAT ? weft_openai_parse_chat(body, strlen(body), &limits, gen, &why)
+                                                : weft_openai_parse_completions(body, strlen(body), &limits, gen, &why);
+  if (status != WEFT_OK) fail_msg("%s: %s", body, why.message);
 }
 
 static const char full[] =
@@ -128,7 +130,7 @@ static weft_status parse_field(const char *name, const char *value) {
   int n = snprintf(body, sizeof body,
                    diffusion ? "{\"prompt\":\"a\",\"diffusion\":{\"%s\":%s}}" : "{\"prompt\":\"a\",\"%s\":%s}",
                    diffusion ? name + 10 : name, value);
-  weft_status status = weft_openai_parse(WEFT_OPENAI_COMPLETIONS, body, (size_t)n, &limits, &gen, &why);
+  weft_status status = weft_openai_parse_completions(body, (size_t)n, &limits, &gen, &why);
   if (status == WEFT_OK) weft_gen_close(&gen);
   return status;
 }
@@ -197,7 +199,7 @@ static void refused_memory_is_an_error(void **state) {
     weft_gen gen;
     weft_refusal why = {0};
     (void)weft_memory_fail_at(n);
-    weft_status status = weft_openai_parse(WEFT_OPENAI_CHAT, full, sizeof full - 1, &limits, &gen, &why);
+    weft_status status = weft_openai_parse_chat(full, sizeof full - 1, &limits, &gen, &why);
     (void)weft_memory_fail_at(0);
     if (status == WEFT_OK) {
       assert_true(n > 4);
