@@ -48,13 +48,18 @@ static void play(const screen_story *story) {
   weft_screen_end(&screen);
 }
 
-/* What arrives at a terminal of this size while a child runs: argv, or the story. */
+/* What arrives at a terminal of this size while a child runs: argv, or the story. The terminal is not the controlling one
+ * of the child: at the end of the leader of a session, Linux throws away what its terminal has not been read of. */
 static void run_on_terminal(const screen_story *story, char **argv, weft_text *bytes) {
   struct winsize size = {.ws_row = story->n_rows, .ws_col = story->n_columns};
-  int master;
-  pid_t child = forkpty(&master, NULL, NULL, &size);
+  int master, slave;
+  assert_int_equal(openpty(&master, &slave, NULL, NULL, &size), 0);
+  pid_t child = fork();
   assert_true(child >= 0);
   if (child == 0) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) (void)dup2(slave, fd);
+    close(slave);
+    close(master);
     if (argv == NULL) {
       play(story);
       _exit(0);
@@ -64,6 +69,7 @@ static void run_on_terminal(const screen_story *story, char **argv, weft_text *b
     execv(argv[0], argv);
     _exit(127);
   }
+  close(slave);
   char piece[4096];
   for (;;) { /* EIO: the child has closed the terminal */
     ssize_t n = read(master, piece, sizeof piece);
