@@ -218,12 +218,17 @@ static void generate_refusing(weft_runtime *runtime, bool has_chat) {
                 n_errors);
 }
 
+static weft_runtime *open_runtime(const weft_open_options *options) {
+  weft_runtime *runtime = NULL;
+  char error[512] = "";
+  if (weft_open(options, &runtime, error, sizeof error) != 0) fail_msg("%s", error);
+  return runtime;
+}
+
 static void test_generate(void **state) {
   (void)state;
-  weft_runtime *runtime;
-  char error[512] = "";
   weft_open_options options = options_of(tiny, 1, "cpu");
-  assert_int_equal(weft_open(&options, &runtime, error, sizeof error), 0);
+  weft_runtime *runtime = open_runtime(&options);
   generate_refusing(runtime, false);
   weft_close(runtime);
 }
@@ -231,11 +236,9 @@ static void test_generate(void **state) {
 static void test_generate_chat(void **state) {
   (void)state;
   static const char *const demo[] = {DEMO};
-  weft_runtime *runtime;
-  char error[512] = "";
   weft_open_options options = options_of(demo, 1, "cpu");
   options.kv_bytes = 8 << 20;
-  assert_int_equal(weft_open(&options, &runtime, error, sizeof error), 0);
+  weft_runtime *runtime = open_runtime(&options);
   generate_refusing(runtime, true);
   weft_close(runtime);
 }
@@ -244,10 +247,9 @@ static void test_generate_chat(void **state) {
 
 static void test_text(void **state) {
   (void)state;
-  weft_runtime *runtime;
   char error[512] = "";
   weft_open_options options = options_of(tiny, 2, "ref");
-  assert_int_equal(weft_open(&options, &runtime, error, sizeof error), 0);
+  weft_runtime *runtime = open_runtime(&options);
   static const char text[] = "a text of words \xE2\x82\xAC 12 and <bos>";
   uint64_t n_counted = 0, n = 0;
   do {

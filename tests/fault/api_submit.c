@@ -69,7 +69,8 @@ static weft_generate_params sound(weft_mode mode) {
   return p;
 }
 
-static void refused(const weft_generate_params *p, weft_status wanted, const char *words) {
+/* Afterwards the request is a sound one of the same mode again. */
+static void refused(weft_generate_params *p, weft_status wanted, const char *words) {
   weft_generation *g = (weft_generation *)(void *)&wanted;
   char error[512] = "";
   int status = weft_submit(runtime, p, &g, error, sizeof error);
@@ -77,6 +78,7 @@ static void refused(const weft_generate_params *p, weft_status wanted, const cha
     fail_msg("status %d: '%s'; wanted %d with '%s'", status, error, (int)wanted, words);
   }
   assert_true(weft_submit(runtime, p, &g, NULL, 0) == status);
+  *p = sound(p->mode);
 }
 
 static void served(const weft_generate_params *p, uint32_t n_tokens) {
@@ -127,10 +129,8 @@ static void test_sampling(void **state) {
   weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
   p.sampling.top_p = 0.0f;
   refused(&p, WEFT_E_INVALID, "top_p");
-  p = sound(WEFT_MODE_AUTOREGRESSIVE);
   p.sampling.repetition_penalty = 0.0f;
   refused(&p, WEFT_E_INVALID, "repetition_penalty");
-  p = sound(WEFT_MODE_AUTOREGRESSIVE);
   p.sampling.logprobs = true;
   p.sampling.n_top_logprobs = 21;
   refused(&p, WEFT_E_INVALID, "top_logprobs is 21");
@@ -148,20 +148,15 @@ static void test_diffusion(void **state) {
   weft_generate_params p = sound(WEFT_MODE_DIFFUSION);
   p.entropy_bound.max_steps = UINT32_MAX;
   refused(&p, WEFT_E_INVALID, "diffusion steps");
-  p = sound(WEFT_MODE_DIFFUSION);
   p.entropy_bound.stability = 100;
   refused(&p, WEFT_E_INVALID, "stability");
-  p = sound(WEFT_MODE_DIFFUSION);
   p.entropy_bound.t_min = 0.9f;
   p.entropy_bound.t_max = 0.2f;
   refused(&p, WEFT_E_INVALID, "t_max");
-  p = sound(WEFT_MODE_DIFFUSION);
   p.sampling.logprobs = true;
   refused(&p, WEFT_E_INVALID, "logprobs");
-  p = sound(WEFT_MODE_DIFFUSION);
   p.sampling.min_p = 0.1f;
   refused(&p, WEFT_E_INVALID, "min_p");
-  p = sound(WEFT_MODE_DIFFUSION);
   p.model = "ar-base";
   refused(&p, WEFT_E_INVALID, "ar-base cannot answer by diffusion");
 }
@@ -173,19 +168,15 @@ static void test_prompts(void **state) {
   weft_generate_params p = sound(WEFT_MODE_AUTO);
   p.prompt.tokens = NULL;
   refused(&p, WEFT_E_INVALID, "exactly one of");
-  p = sound(WEFT_MODE_AUTO);
   p.prompt.text = "and a text";
   p.prompt.n_text = 10;
   refused(&p, WEFT_E_INVALID, "exactly one of");
-  p = sound(WEFT_MODE_AUTO);
   const weft_tool tool = {.name = "f"};
   p.prompt.tools = &tool;
   p.prompt.n_tools = 1;
   refused(&p, WEFT_E_INVALID, "tools need messages");
-  p = sound(WEFT_MODE_AUTO);
   p.prompt.n_tokens = 0;
   refused(&p, WEFT_E_INVALID, "the prompt is empty");
-  p = sound(WEFT_MODE_AUTO);
   p.prompt.n_tokens = CONTEXT;
   refused(&p, WEFT_E_TOO_LARGE, "256");
   p = sound(WEFT_MODE_DIFFUSION);
@@ -196,16 +187,22 @@ static void test_prompts(void **state) {
   refused(&p, WEFT_E_TOO_LARGE, "4096");
   static const int32_t outside[][2] = {{5, -1}, {5, 1024}, {INT32_MAX, 5}, {INT32_MIN, 5}};
   for (size_t i = 0; i < sizeof outside / sizeof *outside; i++) {
-    p = sound(WEFT_MODE_AUTO);
     p.prompt.tokens = outside[i];
     p.prompt.n_tokens = 2;
     refused(&p, WEFT_E_INVALID, "prompt token");
   }
-  p = sound(WEFT_MODE_AUTO);
   p.prompt.tokens = NULL;
   p.prompt.text = long_text;
   p.prompt.n_text = sizeof long_text - 1;
   refused(&p, WEFT_E_TOO_LARGE, "the prompt has");
+}
+
+static weft_generate_params sound_chat(const weft_chat_turn *turns, uint32_t n_turns) {
+  weft_generate_params p = sound(WEFT_MODE_AUTO);
+  p.prompt.tokens = NULL;
+  p.prompt.turns = turns;
+  p.prompt.n_turns = n_turns;
+  return p;
 }
 
 static void test_chats(void **state) {
@@ -213,21 +210,14 @@ static void test_chats(void **state) {
   static const weft_chat_turn turns[][2] = {
       {{.role = "user"}, {0}}, {{.content = "x"}, {0}}, {{.role = "narrator", .content = "x"}, {0}}};
   static const char *const words[] = {"message 0 lacks", "message 0 lacks", "narrator"};
+  weft_generate_params p;
   for (uint32_t i = 0; i < 3; i++) {
-    weft_generate_params p = sound(WEFT_MODE_AUTO);
-    p.prompt.tokens = NULL;
-    p.prompt.turns = turns[i];
-    p.prompt.n_turns = 1;
+    p = sound_chat(turns[i], 1);
     refused(&p, WEFT_E_INVALID, words[i]);
   }
-  weft_generate_params p = sound(WEFT_MODE_AUTO);
-  p.prompt.tokens = NULL;
-  p.prompt.turns = turns[0];
-  p.prompt.n_turns = 0;
+  p = sound_chat(turns[0], 0);
   refused(&p, WEFT_E_INVALID, "message");
-  static const weft_chat_turn hello[] = {{.role = "user", .content = "hello"}};
-  p.prompt.turns = hello;
-  p.prompt.n_turns = 1;
+  p = sound_chat(&(weft_chat_turn){.role = "user", .content = "hello"}, 1);
   p.model = "ar-base"; /* without a template */
   refused(&p, WEFT_E_UNSUPPORTED, "ar-base cannot chat");
 }
@@ -239,7 +229,6 @@ static void test_others(void **state) {
   weft_generate_params p = sound(WEFT_MODE_AUTO);
   p.model = "gpt-9";
   refused(&p, WEFT_E_NOT_FOUND, "'gpt-9'");
-  p = sound(WEFT_MODE_AUTO);
   p.tenant = 2;
   refused(&p, WEFT_E_INVALID, "tenant 2");
   static const char *const empty[] = {"x", ""}, *const absent[] = {"x", NULL};
@@ -250,29 +239,31 @@ static void test_others(void **state) {
     uint32_t n;
   } stops[] = {{empty, 2}, {absent, 2}, {many, 65}, {NULL, 1}, {(const char *const[]){long_text}, 1}};
   for (size_t i = 0; i < sizeof stops / sizeof *stops; i++) {
-    p = sound(WEFT_MODE_AUTO);
     p.stop = stops[i].list;
     p.n_stop = stops[i].n;
     refused(&p, WEFT_E_INVALID, "stop string");
   }
   const weft_logit_bias outside = {1024, 1.0f}, one = {tokens[0], 1.0f}, nan_bias = {tokens[0], NAN};
+  const struct {
+    const weft_logit_bias *list;
+    uint32_t n;
+    const char *words;
+  } biases[] = {{&outside, 1, "logit_bias names token 1024"},
+                {&nan_bias, 1, "logit_bias of token 5"},
+                {NULL, 1, "logit_bias"},
+                {&one, UINT32_MAX, "at most 1024"}};
   p = sound(WEFT_MODE_AUTOREGRESSIVE);
-  p.sampling.bias = &outside;
-  p.sampling.n_bias = 1;
-  refused(&p, WEFT_E_INVALID, "logit_bias names token 1024");
-  p.sampling.bias = &nan_bias;
-  refused(&p, WEFT_E_INVALID, "logit_bias of token 5");
-  p.sampling.bias = NULL;
-  refused(&p, WEFT_E_INVALID, "logit_bias");
-  p.sampling.bias = &one;
-  p.sampling.n_bias = UINT32_MAX;
-  refused(&p, WEFT_E_INVALID, "at most 1024");
+  for (size_t i = 0; i < sizeof biases / sizeof *biases; i++) {
+    p.sampling.bias = biases[i].list;
+    p.sampling.n_bias = biases[i].n;
+    refused(&p, WEFT_E_INVALID, biases[i].words);
+  }
 }
 
 static void ends(weft_generation *g, const char *finish) {
   weft_delta d;
   do {
-    assert_int_equal(weft_next(g, 300000, &d), 0);
+    assert_int_equal(weft_next(g, TEST_WAIT_MS, &d), 0);
   } while (d.kind != WEFT_DELTA_END);
   assert_string_equal(d.finish, finish);
   assert_true((d.retry_ms > 0) == (strcmp(finish, "evicted") == 0));
@@ -289,6 +280,7 @@ static void test_siblings(void **state) {
   assert_int_equal(weft_submit(runtime, &p, &first, error, sizeof error), 0);
   q.sibling = first;
   refused(&q, WEFT_E_INVALID, "exactly one of a prompt and a sibling");
+  q.sibling = first;
   q.prompt = (weft_prompt){0};
   q.sampling.choice = 1;
   assert_int_equal(weft_submit(runtime, &q, &second, error, sizeof error), 0);
@@ -302,7 +294,6 @@ static void test_siblings(void **state) {
 static void test_full(void **state) {
   (void)state;
   weft_generation *g[64];
-  weft_delta d;
   char error[512] = "";
   uint32_t n = 0;
   int status = 0;
@@ -311,13 +302,7 @@ static void test_full(void **state) {
   while (n < 64 && (status = weft_submit(runtime, &p, &g[n], error, sizeof error)) == 0) n += 1;
   assert_int_equal(status, WEFT_FULL);
   assert_true(n >= 4 && error[0] != 0);
-  for (uint32_t i = 0; i < n; i++) {
-    do {
-      assert_int_equal(weft_next(g[i], TEST_WAIT_MS, &d), 0);
-    } while (d.kind != WEFT_DELTA_END);
-    assert_string_equal(d.finish, "length");
-    weft_generation_free(g[i]);
-  }
+  for (uint32_t i = 0; i < n; i++) ends(g[i], "length");
 }
 
 static void all_refused(const weft_generate_params *p, uint32_t n_prompts, uint32_t n_choices, int wanted,

@@ -14,35 +14,28 @@
 
 #include "bench/quality/scores.h"
 #include "tests/support/refuse_each.h"
+#include "tests/support/tiny_model.h"
 
 static const weft_model_limits limits = {.rows_max = 24, .canvas_rows_max = 24, .segments_max = 8};
 static const char text[] = "the model is on a mode of use and in an order there";
 
 typedef struct world {
-  weft_gguf *gguf;
-  weft_device *device;
-  weft_model *model;
+  tiny_model tiny;
   weft_tokenizer *tokenizer;
   uint32_t n_levels;
   const char *save, *against;
 } world;
 
 static void world_open(world *w) {
-  weft_device_config config = {.backend = "cpu", .n_threads = 1};
   weft_error error = {{0}};
-  const char *tiny = WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf";
   memset(w, 0, sizeof *w);
-  assert_int_equal(weft_gguf_open(tiny, &w->gguf, &error), WEFT_OK);
-  assert_int_equal(weft_device_open(&config, &w->device, &error), WEFT_OK);
-  assert_int_equal(weft_model_open(w->gguf, w->device, &limits, NULL, NULL, &w->model, &error), WEFT_OK);
-  assert_int_equal(weft_tokenizer_open(w->gguf, &w->tokenizer, &error), WEFT_OK);
+  tiny_model_open(&w->tiny, &limits);
+  assert_int_equal(weft_tokenizer_open(w->tiny.gguf, &w->tokenizer, &error), WEFT_OK);
 }
 
 static void world_close(world *w) {
   weft_tokenizer_close(w->tokenizer);
-  weft_model_close(w->model);
-  weft_device_close(w->device);
-  weft_gguf_close(w->gguf);
+  tiny_model_close(&w->tiny);
 }
 
 static weft_status score(void *self, weft_error *error) {
@@ -58,8 +51,8 @@ static weft_status score(void *self, weft_error *error) {
   header.rows_per_window = weft_scores_per_window(&config, level, w->n_levels, 8);
   if (w->save != NULL) status = weft_saved_create(w->save, &header, &save, error);
   if (status == WEFT_OK && w->against != NULL) status = weft_saved_open(w->against, &header, &against, error);
-  weft_scores_args args = {.device = w->device,
-                           .model = w->model,
+  weft_scores_args args = {.device = w->tiny.device,
+                           .model = w->tiny.model,
                            .limits = limits,
                            .windows = &windows,
                            .level = level,

@@ -18,41 +18,41 @@
 #include "model/inspect.h"
 #include "model/logits.h"
 #include "tests/support/refuse_each.h"
+#include "tests/support/tiny_model.h"
 
 typedef struct world {
-  weft_gguf *gguf;
-  weft_device *device;
-  weft_model *model;
+  tiny_model tiny;
   weft_kv_layout layout;
   weft_kv_store *store;
 } world;
 
 static const weft_model_limits limits = {.rows_max = 16, .canvas_rows_max = 16, .segments_max = 4};
-static const char *const tiny = WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf";
 
 static void world_open(world *w) {
-  weft_device_config config = {.backend = "cpu", .n_threads = 1, .isa = NULL};
   weft_error error = {{0}};
-  assert_int_equal(weft_gguf_open(tiny, &w->gguf, &error), WEFT_OK);
-  assert_int_equal(weft_device_open(&config, &w->device, &error), WEFT_OK);
-  assert_int_equal(weft_model_open(w->gguf, w->device, &limits, NULL, NULL, &w->model, &error), WEFT_OK);
-  const weft_kv_geometry *geometry = &weft_model_get_info(w->model)->kv;
+  tiny_model_open(&w->tiny, &limits);
+  const weft_kv_geometry *geometry = &weft_model_get_info(w->tiny.model)->kv;
   assert_int_equal(weft_kv_layout_choose(&geometry, 1, 0, &w->layout, &error), WEFT_OK);
-  assert_int_equal(weft_kv_store_open(w->device, w->layout.page_bytes, 8, &w->store, &error), WEFT_OK);
+  assert_int_equal(weft_kv_store_open(w->tiny.device, w->layout.page_bytes, 8, &w->store, &error), WEFT_OK);
 }
 
 static void world_close(world *w) {
   weft_kv_store_close(w->store);
-  weft_model_close(w->model);
-  weft_device_close(w->device);
-  weft_gguf_close(w->gguf);
+  tiny_model_close(&w->tiny);
+}
+
+static void refuse_in_world(const char *what, weft_status (*act)(void *self, weft_error *error), bool has_line) {
+  world w;
+  world_open(&w);
+  print_message("%s: %llu refused\n", what, (unsigned long long)refuse_each(act, &w, has_line));
+  world_close(&w);
 }
 
 static weft_status open_runner(void *self, weft_error *error) {
   world *w = self;
   static const int32_t suppressed[] = {3};
-  weft_device_runner_config config = {.device = w->device,
-                                      .model = w->model,
+  weft_device_runner_config config = {.device = w->tiny.device,
+                                      .model = w->tiny.model,
                                       .store = w->store,
                                       .layout = &w->layout,
                                       .name = "x",
@@ -71,10 +71,7 @@ static weft_status open_runner(void *self, weft_error *error) {
 
 static void test_runner(void **state) {
   (void)state;
-  world w;
-  world_open(&w);
-  print_message("runner: %llu refused\n", (unsigned long long)refuse_each(open_runner, &w, true));
-  world_close(&w);
+  refuse_in_world("runner", open_runner, true);
 }
 
 static int keep_rows(void *self, const weft_logits_row *row, uint32_t n_rows, const float *logits, uint32_t n_vocab) {
@@ -89,8 +86,14 @@ static weft_status make_logits(void *self, weft_error *error) {
   static const int32_t tokens[20] = {2, 7, 9, 30, 41}, canvas[8] = {5, 6, 7};
   static float previous[8 * 128];
   float sum = 0.0f;
-  weft_logits_config config = {
-      .device = w->device, .model = w->model, .limits = limits, .tokens_max = 20, .sequences_max = 1, .head_rows = 3};
+  const weft_model_info *info = weft_model_get_info(w->tiny.model);
+  assert_true(info->n_vocab == 128 && info->canvas_length == 8);
+  weft_logits_config config = {.device = w->tiny.device,
+                               .model = w->tiny.model,
+                               .limits = limits,
+                               .tokens_max = 20,
+                               .sequences_max = 1,
+                               .head_rows = 3};
   weft_logits_sequence sequence = {.tokens = tokens,
                                    .n_tokens = 20,
                                    .first = 20,
@@ -108,28 +111,20 @@ static weft_status make_logits(void *self, weft_error *error) {
 
 static void test_logits(void **state) {
   (void)state;
-  world w;
-  world_open(&w);
-  assert_int_equal(weft_model_get_info(w.model)->n_vocab, 128);
-  assert_int_equal(weft_model_get_info(w.model)->canvas_length, 8);
-  print_message("logits: %llu refused\n", (unsigned long long)refuse_each(make_logits, &w, true));
-  world_close(&w);
+  refuse_in_world("logits", make_logits, true);
 }
 
 static weft_status inspect(void *self, weft_error *error) {
   world *w = self;
   weft_text text = {0};
-  weft_status status = weft_inspect(w->gguf, true, &text, error);
+  weft_status status = weft_inspect(w->tiny.gguf, true, &text, error);
   weft_text_free(&text);
   return status;
 }
 
 static void test_inspect(void **state) {
   (void)state;
-  world w;
-  world_open(&w);
-  print_message("inspect: %llu refused\n", (unsigned long long)refuse_each(inspect, &w, false));
-  world_close(&w);
+  refuse_in_world("inspect", inspect, false);
 }
 
 typedef struct talk {

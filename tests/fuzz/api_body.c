@@ -11,15 +11,7 @@
 #include "api/ollama.h"
 #include "api/responses.h"
 #include "model/sampler.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-
-#define REQUIRE(condition) ((condition) ? (void)0 : required(#condition, __LINE__))
-
-static void required(const char *condition, int line) {
-  (void)fprintf(stderr, "api_body.c:%d: %s\n", line, condition);
-  abort();
-}
+#include "tests/support/fuzz_require.h"
 
 static volatile size_t sink; /* what is read must not be optimised away */
 

@@ -7,15 +7,7 @@
 #include <string.h>
 
 #include "api/http_parse.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-
-#define REQUIRE(condition) ((condition) ? (void)0 : required(#condition, __LINE__))
-
-static void required(const char *condition, int line) {
-  (void)fprintf(stderr, "api_head.c:%d: %s\n", line, condition);
-  abort();
-}
+#include "tests/support/fuzz_require.h"
 
 /* What a connection was understood as, folded into a number. */
 typedef struct reading {

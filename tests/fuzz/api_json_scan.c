@@ -7,15 +7,7 @@
 #include <string.h>
 
 #include "api/json_scan.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-
-#define REQUIRE(condition) ((condition) ? (void)0 : required(#condition, __LINE__))
-
-static void required(const char *condition, int line) {
-  (void)fprintf(stderr, "api_json_scan.c:%d: %s\n", line, condition);
-  abort();
-}
+#include "tests/support/fuzz_require.h"
 
 static const weft_json_size no_limits = {UINT32_MAX, UINT32_MAX, UINT32_MAX};
 

@@ -7,15 +7,7 @@
 #include <string.h>
 
 #include "api/stops.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-
-#define REQUIRE(condition) ((condition) ? (void)0 : required(#condition, __LINE__))
-
-static void required(const char *condition, int line) {
-  (void)fprintf(stderr, "api_stops.c:%d: %s\n", line, condition);
-  abort();
-}
+#include "tests/support/fuzz_require.h"
 
 enum { LINES_MAX = WEFT_STOPS_MAX + 1, LINE_MAX = WEFT_STOP_BYTES_MAX + 2 };
 

@@ -7,15 +7,7 @@
 #include <string.h>
 
 #include "model/calls.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-
-#define REQUIRE(condition) ((condition) ? (void)0 : required(#condition, __LINE__))
-
-static void required(const char *condition, int line) {
-  (void)fprintf(stderr, "model_calls.c:%d: %s\n", line, condition);
-  abort();
-}
+#include "tests/support/fuzz_require.h"
 
 typedef struct taken {
   weft_text all, arguments; /* all: what was given, with a byte before each part that says what it is */

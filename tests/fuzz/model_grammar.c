@@ -3,16 +3,8 @@
  * with one line, or answers that are drawn through its automaton are complete in time, however few tokens there are. */
 #include <stdio.h>
 
+#include "tests/support/fuzz_require.h"
 #include "tests/support/grammar_sample.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-
-#define REQUIRE(condition) ((condition) ? (void)0 : required(#condition, __LINE__))
-
-static void required(const char *condition, int line) {
-  (void)fprintf(stderr, "model_grammar.c:%d: %s\n", line, condition);
-  abort();
-}
 
 enum { ANSWERS = 3, SHORTEST_MAX = 2000 };
 
@@ -32,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     weft_text text = {0};
     uint32_t n_tokens, n_max = weft_grammar_shortest(g) + 8 * i;
     const char *wrong = grammar_sample(&w, g, i + n, n_max == 0 ? 1 : n_max, &text, &n_tokens);
-    if (wrong != NULL) required(wrong, __LINE__);
+    if (wrong != NULL) fuzz_broken(wrong, __FILE__, __LINE__);
     REQUIRE(weft_utf8_valid(text.bytes == NULL ? "" : text.bytes, text.n, NULL));
     weft_text_free(&text);
   }

@@ -10,16 +10,9 @@
 #include <string.h>
 
 #include "model/jinja.h"
+#include "tests/support/fuzz_require.h"
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-
-#define REQUIRE(condition) ((condition) ? (void)0 : required(#condition, __LINE__))
-#define THEIRS             "\xEE\x80\x81"
-
-static void required(const char *condition, int line) {
-  (void)fprintf(stderr, "model_jinja.c:%d: %s\n", line, condition);
-  abort();
-}
+#define THEIRS "\xEE\x80\x81"
 
 static const char usual[] =
     "{\"messages\":[{\"role\":\"system\",\"content\":\" " THEIRS

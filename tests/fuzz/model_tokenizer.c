@@ -11,16 +11,8 @@
 #include "base/log.h"
 #include "model/chat.h"
 #include "model/tokenizer_internal.h"
+#include "tests/support/fuzz_require.h"
 #include "tests/support/tokenizer_fixture.h"
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
-
-#define REQUIRE(condition) ((condition) ? (void)0 : required(#condition, __LINE__))
-
-static void required(const char *condition, int line) {
-  (void)fprintf(stderr, "model_tokenizer.c:%d: %s\n", line, condition);
-  abort();
-}
 
 enum { N_VOCABULARIES = 11, N_VOCABULARY_MAX = 1024 };
 static weft_tokenizer *vocabularies[N_VOCABULARIES];
@@ -46,7 +38,7 @@ static void open_vocabulary(uint32_t k) {
     gguf_writer_bool(&f.writer, "tokenizer.ggml.add_space_prefix", false);
   }
   for (size_t i = 0; i < sizeof merges / sizeof *merges; i++) fixture_merge(&f, merges[i][0], merges[i][1]);
-  if (fixture_open(&f, &vocabularies[k], &error) != WEFT_OK) required(error.text, __LINE__);
+  if (fixture_open(&f, &vocabularies[k], &error) != WEFT_OK) fuzz_broken(error.text, __FILE__, __LINE__);
   for (uint32_t i = 0; i < f.n; i++) types[k][i] = (uint8_t)f.types[i];
   fixture_close(&f);
 }

@@ -138,37 +138,28 @@ static void check_request(const char *fields, uint32_t n_choices, json_int_t n_b
   json_decref(whole);
 }
 
-static void test_to_the_end(void **state) {
+static void test_requests(void **state) {
+  static const struct {
+    const char *name, *fields;
+    uint32_t n_choices;
+    json_int_t n_blocks, steps;
+  } rows[] = {
+      {"to the end", "\"temperature\":0,\"max_tokens\":64", 1, 2, 0},
+      {"several choices", "\"temperature\":1.2,\"max_tokens\":80,\"n\":3", 3, 2, 0},
+      {"cut inside the second canvas", "\"temperature\":0,\"max_tokens\":36", 1, 2, 0},
+      {"cut inside the first canvas", "\"temperature\":0,\"max_tokens\":9", 1, 1, 0},
+      {"cut by a stop", "\"temperature\":0,\"max_tokens\":64,\"stop\":[\"Seoul\"]", 1, 1, 0},
+      {"every step, also of canvases that never come to rest",
+       "\"temperature\":0,\"max_tokens\":40,\"diffusion\":{\"steps\":6,\"confidence\":0}", 1, 2, 6},
+  };
   (void)state;
-  check_request("\"temperature\":0,\"max_tokens\":64", 1, 2, 0);
-}
-
-static void test_several_choices(void **state) {
-  (void)state;
-  check_request("\"temperature\":1.2,\"max_tokens\":80,\"n\":3", 3, 2, 0);
-}
-
-/* The answer ends inside of a canvas. */
-static void test_cut_by_length(void **state) {
-  (void)state;
-  check_request("\"temperature\":0,\"max_tokens\":36", 1, 2, 0);
-  check_request("\"temperature\":0,\"max_tokens\":9", 1, 1, 0);
-}
-
-static void test_cut_by_a_stop(void **state) {
-  (void)state;
-  check_request("\"temperature\":0,\"max_tokens\":64,\"stop\":[\"Seoul\"]", 1, 1, 0);
-}
-
-/* Every step is shown, also of canvases that never come to rest. */
-static void test_all_steps(void **state) {
-  (void)state;
-  check_request("\"temperature\":0,\"max_tokens\":40,\"diffusion\":{\"steps\":6,\"confidence\":0}", 1, 2, 6);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    print_message("%s\n", rows[i].name);
+    check_request(rows[i].fields, rows[i].n_choices, rows[i].n_blocks, rows[i].steps);
+  }
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_to_the_end), cmocka_unit_test(test_several_choices),
-                                     cmocka_unit_test(test_cut_by_length), cmocka_unit_test(test_cut_by_a_stop),
-                                     cmocka_unit_test(test_all_steps)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_requests)};
   return cmocka_run_group_tests(tests, open_server, close_talk);
 }

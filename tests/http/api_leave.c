@@ -24,8 +24,7 @@ static int start(const char *prompt, const char *mode, bool stream) {
   size_t n = strlen(prompt) + 512;
   char *body = malloc(n);
   (void)snprintf(body, n, LONG_RUN, prompt, mode, stream ? "true" : "false");
-  int fd = talk_dial(server.port);
-  talk_send(fd, "POST", COMPLETIONS, "", body, strlen(body));
+  int fd = talk_begin(server.port, COMPLETIONS, body);
   free(body);
   return fd;
 }
@@ -125,9 +124,7 @@ static void test_full_queue(void **state) {
   talk_answer_free(&a);
   /* n answers at once that do not fit leave nothing behind */
   (void)hang_up(fd[2], ended);
-  a = talk_ask(server.port, "POST", COMPLETIONS, "{\"prompt\":\"a\",\"n\":2}");
-  assert_int_equal(a.code, 429);
-  talk_answer_free(&a);
+  talk_check(talk_ask(server.port, "POST", COMPLETIONS, "{\"prompt\":\"a\",\"n\":2}"), 429, "");
   a = talk_ask(server.port, "POST", COMPLETIONS, "{\"prompt\":\"a\",\"n\":4}"); /* not even when nothing else runs */
   assert_int_equal(a.code, 400);
   assert_non_null(strstr(a.body.bytes, "ask for at most 3"));
@@ -170,12 +167,10 @@ static void test_slow_reader(void **state) {
 static void test_deadline(void **state) {
   (void)state;
   settle();
-  talk_answer a = talk_ask(server.port, "POST", COMPLETIONS,
-                           "{\"prompt\":\"a\",\"ignore_eos\":true,\"max_tokens\":1900,\"mode\":"
-                           "\"autoregressive\",\"timeout_ms\":200}");
-  assert_int_equal(a.code, 504);
-  assert_non_null(strstr(a.body.bytes, "timeout_ms"));
-  talk_answer_free(&a);
+  talk_check(talk_ask(server.port, "POST", COMPLETIONS,
+                      "{\"prompt\":\"a\",\"ignore_eos\":true,\"max_tokens\":1900,\"mode\":"
+                      "\"autoregressive\",\"timeout_ms\":200}"),
+             504, "timeout_ms");
   json_t *events = talk_stream(server.port, COMPLETIONS,
                                "{\"prompt\":\"a\",\"ignore_eos\":true,\"max_tokens\":1900,\"mode\":\"autoregressive\","
                                "\"timeout_ms\":200,\"stream\":true}");
@@ -192,20 +187,13 @@ static void test_drain_and_close(void **state) {
   const char *body =
       "{\"prompt\":\"a\",\"ignore_eos\":true,\"max_tokens\":400,\"mode\":\"autoregressive\","
       "\"stream\":true}";
-  int fd = talk_dial(server.port);
-  talk_send(fd, "POST", COMPLETIONS, "", body, strlen(body));
+  int fd = talk_begin(server.port, COMPLETIONS, body);
   talk_await(server.port, "vllm:num_requests_running", 1);
   weft_server_drain(server.server);
   assert_false(weft_server_idle(server.server));
-  talk_answer a = talk_ask(server.port, "GET", "/health", "");
-  assert_int_equal(a.code, 503);
-  assert_non_null(strstr(a.body.bytes, "draining"));
-  talk_answer_free(&a);
-  a = talk_ask(server.port, "POST", COMPLETIONS, "{\"prompt\":\"a\"}");
-  assert_int_equal(a.code, 503);
-  assert_non_null(strstr(a.body.bytes, "shutting down"));
-  talk_answer_free(&a);
-  a = talk_receive(fd);
+  talk_check(talk_ask(server.port, "GET", "/health", ""), 503, "draining");
+  talk_check(talk_ask(server.port, "POST", COMPLETIONS, "{\"prompt\":\"a\"}"), 503, "shutting down");
+  talk_answer a = talk_receive(fd);
   assert_true(a.complete);
   assert_non_null(strstr(a.body.bytes, "\"finish_reason\":\"length\""));
   talk_answer_free(&a);
@@ -232,9 +220,7 @@ static void test_close_with_requests_in_every_phase(void **state) {
   assert_non_null(strstr(a.body.bytes, "\"code\":\"cancelled\""));
   assert_non_null(strstr(a.body.bytes, "[DONE]"));
   talk_answer_free(&a);
-  a = talk_receive(queued);
-  assert_int_equal(a.code, 503);
-  talk_answer_free(&a);
+  talk_check(talk_receive(queued), 503, "");
   (void)close(stream);
   (void)close(queued);
   (void)close(half);

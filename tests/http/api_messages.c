@@ -16,10 +16,7 @@ static const char *const names[] = {"weft-demo", "weft-demo-ar"};
 static talk server;
 
 static int open_server(void **state) {
-  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
-  const weft_open_options options = {
-      .models = models, .n_models = 2, .threads = 2, .kv_bytes = 16 << 20, .context = 1024};
-  *state = talk_serve(&server, NULL, options, (weft_server_options){0});
+  *state = talk_serve_both(&server, NULL);
   return 0;
 }
 
@@ -187,9 +184,7 @@ static void test_format(void **state) {
                             ",\"max_tokens\":60,\"output_config\":{\"format\":{\"type\":\"json_schema\",\"schema\":{"
                             "\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"boolean\"}},\"required\":[\"a\"],"
                             "\"additionalProperties\":false}}}");
-  json_t *value = json_loads(text_at(root, "content.0.text"), 0, NULL);
-  assert_true(json_is_boolean(json_object_get(value, "a")));
-  json_decref(value);
+  talk_check_schema(root, "content.0.text");
   json_decref(root);
 }
 
@@ -260,10 +255,7 @@ static void test_errors_have_their_shape(void **state) {
     json_decref(root);
     talk_answer_free(&a);
   }
-  talk_answer a = talk_ask(server.port, "GET", MESSAGES, "");
-  assert_int_equal(a.code, 405);
-  assert_non_null(strstr(a.body.bytes, "\"type\":\"error\""));
-  talk_answer_free(&a);
+  talk_check(talk_ask(server.port, "GET", MESSAGES, ""), 405, "\"type\":\"error\"");
 }
 
 /* The key of Anthropic's clients says the same as the key of OpenAI's; an error of keys has Anthropic's shape, too. */
@@ -281,21 +273,10 @@ static void test_keys(void **state) {
               {"X-Api-Key: sk-red\r\nX-Api-Key: sk-op\r\n", 400},
               {"X-Api-Key: sk-red\r\nAuthorization: Bearer sk-none\r\n", 401},
               {"X-Api-Key: sk-red\r\nAuthorization: Basic x\r\n", 401}};
-  const char *models[] = {DEMO_AR_MODEL};
-  weft_keys *keys;
+  static const char *const models[] = {DEMO_AR_MODEL};
   talk other;
   (void)state;
-  assert_int_equal(weft_keys_parse(text, strlen(text), "keys", &keys, NULL), WEFT_OK);
-  weft_server_options where = {.keys = keys};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 1,
-                               .kv_bytes = 8 << 20,
-                               .context = 256,
-                               .tenants = weft_keys_n_tenants(keys),
-                               .tenant = weft_keys_options(keys),
-                               .quiet = true};
-  talk_open(&other, &options, &where);
+  (void)talk_serve(&other, text, (weft_open_options){.models = models, .n_models = 1}, (weft_server_options){0});
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     talk_answer a = talk_ask_as(other.port, "POST", MESSAGES, rows[i].header, body);
     if (a.code != rows[i].code) fail_msg("%s gave %d: %s", rows[i].header, a.code, a.body.bytes);
@@ -303,14 +284,9 @@ static void test_keys(void **state) {
       assert_non_null(strstr(a.body.bytes, "{\"type\":\"error\",\"error\":{\"type\":\"authentication_error\""));
     talk_answer_free(&a);
   }
-  talk_answer a = talk_ask_as(other.port, "GET", "/metrics", "X-Api-Key: sk-red\r\n", "");
-  assert_int_equal(a.code, 403);
-  talk_answer_free(&a);
-  a = talk_ask_as(other.port, "GET", "/metrics", "X-Api-Key: sk-op\r\n", "");
-  assert_int_equal(a.code, 200);
-  talk_answer_free(&a);
+  talk_check(talk_ask_as(other.port, "GET", "/metrics", "X-Api-Key: sk-red\r\n", ""), 403, "");
+  talk_check(talk_ask_as(other.port, "GET", "/metrics", "X-Api-Key: sk-op\r\n", ""), 200, "");
   talk_close(&other);
-  weft_keys_close(keys);
 }
 
 /* A client that leaves in the middle of a stream ends its request. */
@@ -323,8 +299,7 @@ static void test_leaving(void **state) {
   (void)state;
   double before = talk_ended(server.port, "abort");
   for (int i = 0; i < 20 && talk_ended(server.port, "abort") == before; i++) { /* an answer may end before it is left */
-    int fd = talk_dial(server.port);
-    talk_send(fd, "POST", MESSAGES, "", body, strlen(body));
+    int fd = talk_begin(server.port, MESSAGES, body);
     while (got.n == 0 || strstr(got.bytes, "content_block_delta") == NULL)
       assert_true(talk_read(fd, &got, TALK_MS) > 0);
     (void)close(fd);

@@ -14,10 +14,7 @@ static const char *const names[] = {"weft-demo", "weft-demo-ar"};
 static talk server;
 
 static int open_server(void **state) {
-  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
-  const weft_open_options options = {
-      .models = models, .n_models = 2, .threads = 2, .kv_bytes = 16 << 20, .context = 1024};
-  *state = talk_serve(&server, NULL, options, (weft_server_options){0});
+  *state = talk_serve_both(&server, NULL);
   return 0;
 }
 
@@ -137,13 +134,11 @@ static void test_format(void **state) {
                             ",\"stream\":false,\"format\":{\"type\":\"object\",\"properties\":{\"a\":{\"type\":"
                             "\"boolean\"}},\"required\":[\"a\"],\"additionalProperties\":false},\"options\":{"
                             "\"num_predict\":60,\"temperature\":0}");
-  json_t *value = json_loads(text_at(root, "message.content"), 0, NULL);
-  assert_true(json_is_boolean(json_object_get(value, "a")));
-  json_decref(value);
+  talk_check_schema(root, "message.content");
   json_decref(root);
   root = talk_model(server.port, "/api/generate", names[1],
                     PROMPT ",\"stream\":false,\"format\":\"json\",\"options\":{\"num_predict\":60}");
-  value = json_loads(text_at(root, "response"), 0, NULL);
+  json_t *value = json_loads(text_at(root, "response"), 0, NULL);
   assert_true(json_is_object(value));
   json_decref(value);
   json_decref(root);
@@ -207,9 +202,7 @@ static void test_loading(void **state) {
     assert_string_equal(text_at(root, "response"), "");
     json_decref(root);
   }
-  talk_answer a = talk_ask(server.port, "POST", CHAT, "{\"model\":\"nobody\"}");
-  assert_int_equal(a.code, 404);
-  talk_answer_free(&a);
+  talk_check(talk_ask(server.port, "POST", CHAT, "{\"model\":\"nobody\"}"), 404, "");
 }
 
 static void test_models(void **state) {

@@ -11,11 +11,11 @@ static int open_server(void **state) {
   return 0;
 }
 
-/* The body is {"error":{message,type,param,code}} and says these words. */
-static void check_error(const talk_answer *a, const char *what, int code, const char *param, const char *words) {
-  if (a->code != code) fail_msg("%s: gave %d instead of %d: %s", what, a->code, code, a->body.bytes);
-  json_t *root = json_loads(a->body.bytes, 0, NULL);
-  if (root == NULL) fail_msg("%s: no JSON: %s", what, a->body.bytes);
+/* The answer, which is freed, is {"error":{message,type,param,code}} and says these words. */
+static void check_error(talk_answer a, const char *what, int code, const char *param, const char *words) {
+  if (a.code != code) fail_msg("%s: gave %d instead of %d: %s", what, a.code, code, a.body.bytes);
+  json_t *root = json_loads(a.body.bytes, 0, NULL);
+  if (root == NULL) fail_msg("%s: no JSON: %s", what, a.body.bytes);
   const char *message = text_at(root, "error.message");
   (void)text_at(root, "error.type");
   assert_non_null(at(root, "error.code"));
@@ -23,9 +23,10 @@ static void check_error(const talk_answer *a, const char *what, int code, const 
   if (strstr(message, words) == NULL) fail_msg("%s: '%s' does not say '%s'", what, message, words);
   json_t *named = at(root, "error.param");
   if (param == NULL ? !json_is_null(named) : !json_is_string(named) || strcmp(json_string_value(named), param) != 0) {
-    fail_msg("%s: param is not %s in %s", what, param == NULL ? "null" : param, a->body.bytes);
+    fail_msg("%s: param is not %s in %s", what, param == NULL ? "null" : param, a.body.bytes);
   }
   json_decref(root);
+  talk_answer_free(&a);
 }
 
 typedef struct bad_body {
@@ -139,20 +140,17 @@ static const bad_body bad_completions[] = {
     {"{\"prompt\":\"a\",\"mode\":\"diffusion\",\"logprobs\":1}", 400, NULL, "canvas"},
 };
 
+static void check_bad_bodies(const char *path, const bad_body *rows, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    const bad_body *b = &rows[i];
+    check_error(talk_ask(server.port, "POST", path, b->body), b->body, b->code, b->param, b->words);
+  }
+}
+
 static void test_bad_bodies(void **state) {
   (void)state;
-  for (size_t i = 0; i < sizeof bad_chats / sizeof *bad_chats; i++) {
-    const bad_body *b = &bad_chats[i];
-    talk_answer a = talk_ask(server.port, "POST", "/v1/chat/completions", b->body);
-    check_error(&a, b->body, b->code, b->param, b->words);
-    talk_answer_free(&a);
-  }
-  for (size_t i = 0; i < sizeof bad_completions / sizeof *bad_completions; i++) {
-    const bad_body *b = &bad_completions[i];
-    talk_answer a = talk_ask(server.port, "POST", "/v1/completions", b->body);
-    check_error(&a, b->body, b->code, b->param, b->words);
-    talk_answer_free(&a);
-  }
+  check_bad_bodies("/v1/chat/completions", bad_chats, sizeof bad_chats / sizeof *bad_chats);
+  check_bad_bodies("/v1/completions", bad_completions, sizeof bad_completions / sizeof *bad_completions);
 }
 
 /* What asks for nothing is no reason to refuse. */
@@ -174,9 +172,8 @@ static void test_prompt_beyond_the_context(void **state) {
   for (int i = 0; i < 300; i++) weft_text_puts(&body, ",5");
   weft_text_puts(&body, "]}");
   talk_answer a = talk_ask(server.port, "POST", "/v1/completions", body.bytes);
-  check_error(&a, "301 tokens", 400, NULL, "this model's maximum context length is 256 tokens");
   assert_non_null(strstr(a.body.bytes, "\"context_length_exceeded\""));
-  talk_answer_free(&a);
+  check_error(a, "301 tokens", 400, NULL, "this model's maximum context length is 256 tokens");
   weft_text_free(&body);
 }
 
@@ -198,9 +195,8 @@ static void test_paths_and_methods(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     talk_answer a = talk_ask(server.port, rows[i].method, rows[i].path, "");
     bool model = strstr(rows[i].path, "/none") != NULL;
-    check_error(&a, rows[i].path, rows[i].code, model ? "model" : NULL, rows[i].words);
     assert_string_equal(talk_header(&a, "Allow", allow, sizeof allow), rows[i].allow);
-    talk_answer_free(&a);
+    check_error(a, rows[i].path, rows[i].code, model ? "model" : NULL, rows[i].words);
   }
 }
 
@@ -213,17 +209,9 @@ static void test_tokenize_refuses(void **state) {
       {"nonsense", 400, NULL, "not valid JSON"},
   };
   (void)state;
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    talk_answer a = talk_ask(server.port, "POST", "/tokenize", rows[i].body);
-    check_error(&a, rows[i].body, rows[i].code, rows[i].param, rows[i].words);
-    talk_answer_free(&a);
-  }
-  talk_answer a = talk_ask(server.port, "POST", "/detokenize", "{\"tokens\":[99999999]}");
-  assert_int_equal(a.code, 400);
-  talk_answer_free(&a);
-  a = talk_ask(server.port, "POST", "/detokenize", "{\"tokens\":\"x\"}");
-  check_error(&a, "tokens", 400, "tokens", "list");
-  talk_answer_free(&a);
+  check_bad_bodies("/tokenize", rows, sizeof rows / sizeof *rows);
+  talk_check(talk_ask(server.port, "POST", "/detokenize", "{\"tokens\":[99999999]}"), 400, "");
+  check_error(talk_ask(server.port, "POST", "/detokenize", "{\"tokens\":\"x\"}"), "tokens", 400, "tokens", "list");
 }
 
 /* A body over the limit, told by its length, in chunks that tell none, and far over it. */
@@ -234,9 +222,7 @@ static void test_large_bodies(void **state) {
   memset(body, ' ', n);
   int fd = talk_dial(server.port);
   talk_send(fd, "POST", "/v1/completions", "", body, n);
-  talk_answer a = talk_receive(fd);
-  check_error(&a, "large", 413, NULL, "1048576");
-  talk_answer_free(&a);
+  check_error(talk_receive(fd), "large", 413, NULL, "1048576");
   (void)close(fd);
   fd = talk_dial(server.port);
   const char *head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -246,16 +232,12 @@ static void test_large_bodies(void **state) {
   assert_true(talk_write(fd, line, strlen(line)));
   assert_true(talk_write(fd, body, n));
   assert_true(talk_write(fd, "\r\n0\r\n\r\n", 7));
-  a = talk_receive(fd);
-  check_error(&a, "large, in chunks", 413, NULL, "1048576");
-  talk_answer_free(&a);
+  check_error(talk_receive(fd), "large, in chunks", 413, NULL, "1048576");
   (void)close(fd);
   fd = talk_dial(server.port);
   head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
   assert_true(talk_write(fd, head, strlen(head)));
-  a = talk_receive(fd);
-  check_error(&a, "far too large", 413, NULL, "1048576");
-  talk_answer_free(&a);
+  check_error(talk_receive(fd), "far too large", 413, NULL, "1048576");
   (void)close(fd);
   free(body);
 }

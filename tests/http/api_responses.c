@@ -13,10 +13,7 @@ static const char *const names[] = {"weft-demo", "weft-demo-ar"};
 static talk server;
 
 static int open_server(void **state) {
-  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
-  const weft_open_options options = {
-      .models = models, .n_models = 2, .threads = 2, .kv_bytes = 16 << 20, .context = 1024};
-  *state = talk_serve(&server, "sk-red red\nsk-blue blue\n- anybody\n", options, (weft_server_options){0});
+  *state = talk_serve_both(&server, "sk-red red\nsk-blue blue\n- anybody\n");
   return 0;
 }
 
@@ -157,10 +154,8 @@ static void test_format_and_logprobs(void **state) {
                  "\",\"max_output_tokens\":60,\"text\":{\"format\":{\"type\":"
                  "\"json_schema\",\"name\":\"n\",\"strict\":true,\"schema\":{\"type\":\"object\",\"properties\":{"
                  "\"a\":{\"type\":\"boolean\"}},\"required\":[\"a\"],\"additionalProperties\":false}}}," SAMPLING);
-  json_t *value = json_loads(text_at(root, "output.0.content.0.text"), 0, NULL);
-  assert_true(json_is_boolean(json_object_get(value, "a")));
+  talk_check_schema(root, "output.0.content.0.text");
   assert_string_equal(text_at(root, "text.format.name"), "n");
-  json_decref(value);
   json_decref(root);
   json_t *chat = ask_chat(names[1], "{\"role\":\"user\",\"content\":\"Say 5.\"}",
                           ",\"max_tokens\":9,\"logprobs\":true,\"top_logprobs\":2");
@@ -278,18 +273,12 @@ static void test_what_is_repeated_is_charged(void **state) {
     const char *words;
   } rows[] = {{3, 200, "0123456789abcdef"}, {1 << 15, 400, "memory"}, {1 << 17, 400, "repeats of its request"}};
 
-  const char *models[] = {DEMO_AR_MODEL};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 1,
-                               .kv_bytes = 8 << 20,
-                               .context = 512,
-                               .request_bytes = 1 << 20,
-                               .quiet = true};
-  weft_server_options where = {0};
+  static const char *const models[] = {DEMO_AR_MODEL};
   talk other;
   (void)state;
-  talk_open(&other, &options, &where);
+  (void)talk_serve(&other, NULL,
+                   (weft_open_options){.models = models, .n_models = 1, .context = 512, .request_bytes = 1 << 20},
+                   (weft_server_options){0});
   for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
     weft_text body = {0};
     weft_text_puts(&body, "{\"input\":\"a\",\"max_output_tokens\":2,\"metadata\":{\"k\":\"");

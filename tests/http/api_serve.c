@@ -159,13 +159,9 @@ static void test_two_models(void **state) {
   assert_non_null(strstr(a.body.bytes, "model_not_found"));
   assert_non_null(strstr(a.body.bytes, "gpt-5"));
   talk_answer_free(&a);
-  a = talk_ask(server.port, "POST", "/tokenize", "{\"model\":\"gpt-5\",\"prompt\":\"a\"}");
-  assert_int_equal(a.code, 404);
-  talk_answer_free(&a);
-  a = talk_ask(server.port, "POST", CHAT, "{\"model\":\"weft-demo-ar\",\"mode\":\"diffusion\"," USER "}");
-  assert_int_equal(a.code, 400);
-  assert_non_null(strstr(a.body.bytes, "no canvas"));
-  talk_answer_free(&a);
+  talk_check(talk_ask(server.port, "POST", "/tokenize", "{\"model\":\"gpt-5\",\"prompt\":\"a\"}"), 404, "");
+  talk_check(talk_ask(server.port, "POST", CHAT, "{\"model\":\"weft-demo-ar\",\"mode\":\"diffusion\"," USER "}"), 400,
+             "no canvas");
   talk_grows(server.port, "weft_switches_total", 0);
   talk_close(&server);
 }
@@ -179,10 +175,7 @@ static void test_model_without_template(void **state) {
   (void)state;
   talk_serve(&server, NULL, options, (weft_server_options){0});
   json_decref(talk_json(server.port, COMPLETIONS, "{\"model\":\"anything\",\"prompt\":[5,6,7],\"max_tokens\":4}"));
-  talk_answer a = talk_ask(server.port, "POST", CHAT, "{" USER "}");
-  assert_int_equal(a.code, 400);
-  assert_non_null(strstr(a.body.bytes, "no chat template"));
-  talk_answer_free(&a);
+  talk_check(talk_ask(server.port, "POST", CHAT, "{" USER "}"), 400, "no chat template");
   talk_close(&server);
 }
 
@@ -266,8 +259,7 @@ static int stream_until_first_event(uint16_t port) {
       "\"stream\":true,"
       "\"return_token_ids\":true}";
   weft_text got = {0};
-  int fd = talk_dial(port);
-  talk_send(fd, "POST", COMPLETIONS, "", body, strlen(body));
+  int fd = talk_begin(port, COMPLETIONS, body);
   /* looked at, not taken: the whole answer is read later */
   char bytes[512];
   while (recv(fd, bytes, sizeof bytes, MSG_PEEK) < 400) (void)poll(NULL, 0, 1);
@@ -302,8 +294,7 @@ static void test_second_signal_cancels(void **state) {
   const char *body =
       "{\"prompt\":\"a\",\"ignore_eos\":true,\"max_tokens\":480,\"mode\":\"autoregressive\",\"n\":"
       "64}";
-  int fd = talk_dial(p.port);
-  talk_send(fd, "POST", COMPLETIONS, "", body, strlen(body));
+  int fd = talk_begin(p.port, COMPLETIONS, body);
   talk_await(p.port, "vllm:num_requests_running", 1);
   talk_await(p.port, "vllm:num_requests_waiting", 63); /* all are in */
   assert_int_equal(kill(p.pid, SIGTERM), 0);
@@ -314,10 +305,7 @@ static void test_second_signal_cancels(void **state) {
     if (code == 503) break;
   }
   assert_int_equal(kill(p.pid, SIGTERM), 0);
-  talk_answer a = talk_receive(fd);
-  assert_int_equal(a.code, 503);
-  assert_non_null(strstr(a.body.bytes, "cancelled"));
-  talk_answer_free(&a);
+  talk_check(talk_receive(fd), 503, "cancelled");
   (void)close(fd);
   assert_int_equal(await_end(&p), 0);
 }
@@ -336,13 +324,10 @@ static void test_a_line_for_each_request(void **state) {
   program p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "-v", "--api-key", "sk-a", NULL});
   await_port(&p);
   static const char key[] = "Authorization: Bearer sk-a\r\nX-Request-Id: one\r\n";
-  talk_answer a = talk_ask_as(p.port, "POST", CHAT, key,
-                              "{\"stream\":true,\"mode\":\"autoregressive\",\"ignore_eos\":true," USER "}");
-  assert_int_equal(a.code, 200);
-  talk_answer_free(&a);
-  a = talk_ask_as(p.port, "GET", "/a%20code=200", "X-Request-Id: two\r\n", "");
-  assert_int_equal(a.code, 404);
-  talk_answer_free(&a);
+  talk_check(talk_ask_as(p.port, "POST", CHAT, key,
+                         "{\"stream\":true,\"mode\":\"autoregressive\",\"ignore_eos\":true," USER "}"),
+             200, "");
+  talk_check(talk_ask_as(p.port, "GET", "/a%20code=200", "X-Request-Id: two\r\n", ""), 404, "");
   read_line_with(p.err, " one POST ", line, sizeof line);
   int year = 0, minute = 0;
   assert_int_equal(sscanf(line, "weft: %4d-%*2d-%*2dT%*2d:%2d:", &year, &minute), 2);
@@ -383,9 +368,7 @@ static void test_directories_keep_logs_apart(void **state) {
     await_port(&p[i]);
   }
   for (int i = 0; i < 2; i++) {
-    talk_answer a = talk_ask_as(p[i].port, "POST", CHAT, headers[i], "{\"messages\":5}");
-    assert_int_equal(a.code, 400);
-    talk_answer_free(&a);
+    talk_check(talk_ask_as(p[i].port, "POST", CHAT, headers[i], "{\"messages\":5}"), 400, "");
   }
   for (int i = 0; i < 2; i++) {
     assert_int_equal(kill(p[i].pid, SIGTERM), 0);
@@ -461,9 +444,7 @@ static void test_a_log_that_nobody_reads(void **state) {
   char path[256] = "/";
   memset(path + 1, 'x', 200);
   while (talk_metric(p.port, "weft_log_lines_dropped_total") <= 0) {
-    talk_answer a = talk_ask(p.port, "GET", path, "");
-    assert_int_equal(a.code, 404);
-    talk_answer_free(&a);
+    talk_check(talk_ask(p.port, "GET", path, ""), 404, "");
   }
   json_decref(talk_json(p.port, COMPLETIONS, "{\"prompt\":\"a\",\"max_tokens\":2}"));
   assert_int_equal(kill(p.pid, SIGTERM), 0);

@@ -32,17 +32,8 @@ static int open_server(void **state) {
                                .kv_bytes = 16 << 20,
                                .context = 1024,
                                .chat_templates = templates,
-                               .n_chat_templates = 2,
-                               .quiet = true};
-  weft_server_options where = {.body_mib = 1};
-  (void)state;
-  talk_open(&server, &options, &where);
-  return 0;
-}
-
-static int close_server(void **state) {
-  (void)state;
-  talk_close(&server);
+                               .n_chat_templates = 2};
+  *state = talk_serve(&server, NULL, options, (weft_server_options){.body_mib = 1});
   return 0;
 }
 
@@ -212,23 +203,14 @@ static void calls_that_are_cut(void **state) {
 /* Gemma's form is not JSON: calls that must be are written as JSON there, and a strict tool in a free answer is refused. */
 static void a_form_that_is_not_held(void **state) {
   const char *models[] = {DEMO_AR_MODEL}, *templates[] = {WEFT_SOURCE_DIR "/tests/golden/chat/gemma4.jinja"};
-  weft_open_options options = {.models = models,
-                               .n_models = 1,
-                               .threads = 2,
-                               .kv_bytes = 8 << 20,
-                               .context = 1024,
-                               .chat_templates = templates,
-                               .n_chat_templates = 1,
-                               .quiet = true};
-  weft_server_options where = {.body_mib = 1};
+  weft_open_options options = {
+      .models = models, .n_models = 1, .context = 1024, .chat_templates = templates, .n_chat_templates = 1};
   weft_text text = {0};
   talk gemma;
   (void)state;
-  talk_open(&gemma, &options, &where);
-  talk_answer a = talk_ask(gemma.port, "POST", CHAT, "{" USER ",\"tools\":[" STRICT "]}");
-  assert_int_equal(a.code, 400);
-  assert_non_null(strstr(a.body.bytes, "writes calls in the form gemma"));
-  talk_answer_free(&a);
+  (void)talk_serve(&gemma, NULL, options, (weft_server_options){0});
+  talk_check(talk_ask(gemma.port, "POST", CHAT, "{" USER ",\"tools\":[" STRICT "]}"), 400,
+             "writes calls in the form gemma");
   json_t *answer = talk_json(gemma.port, CHAT,
                              "{" USER ",\"tools\":[" FIND
                              "],\"tool_choice\":\"required\",\"parallel_tool_calls\":false,"
@@ -390,5 +372,5 @@ int main(void) {
       cmocka_unit_test(text_of_tools_is_no_structure),
       cmocka_unit_test(a_form_that_is_not_held),
   };
-  return cmocka_run_group_tests(tests, open_server, close_server);
+  return cmocka_run_group_tests(tests, open_server, close_talk);
 }

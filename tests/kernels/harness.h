@@ -281,6 +281,12 @@ static inline int teardown_fixture(void **state) {
   return 0;
 }
 
+/* On the best of the cpus, with two threads, and on every device that is none. */
+static inline void on_best_devices(const fixture *f, void (*check)(weft_device *device)) {
+  check(f->more[0]);
+  for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) check(f->all.cpu[d]);
+}
+
 /* ---- comparisons ---- */
 
 /* Largest |a - b| over rows of n_cols; NaN anywhere counts as infinite. */

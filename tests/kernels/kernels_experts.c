@@ -134,80 +134,87 @@ static void free_inputs(routed *in) {
   memory_free(in->ids);
 }
 
-static void test_parts(void **state) {
-  fixture *f = *state;
+/* A case with its weights and the rows it is to compute. */
+typedef struct subject {
+  const experts_case *c;
+  weights w;
+  routed in;
+} subject;
+
+static void on_each(const fixture *f, uint32_t seed, void (*check)(const fixture *f, const subject *u)) {
   for (uint32_t i = case_first; i < N_CASES; i += case_step) {
-    const experts_case *c = &cases[i];
-    weights w = make_weights(c, 500 + 10 * i);
-    routed in = make_inputs(c, ROWS, 600 + i);
-    float want[256];
-    for (uint32_t d = 0; d < f->all.n; d++) {
-      weft_device *device = f->all.cpu[d];
-      buffer y = run_experts(device, c, &w, in.x, in.ids, in.rank_weights, ROWS, NULL);
-      for (uint32_t r = 0; r < ROWS; r += 3) {
-        row_of_parts(device, c, &w, in.x + r * c->n_in, in.ids + r * c->k, in.rank_weights + r * c->k, want);
-        const float *got = (float *)y.data + (size_t)r * c->n_in;
-        assert_same(c->name, f->all.name[d], "the sum of its parts", got, want, c->n_in * sizeof(float));
-      }
-      buffer_free(&y);
-    }
-    free_inputs(&in);
-    free_weights(&w);
+    subject u = {.c = &cases[i], .w = make_weights(&cases[i], seed + 10 * i)};
+    u.in = make_inputs(u.c, ROWS, seed + 100 + i);
+    check(f, &u);
+    free_inputs(&u.in);
+    free_weights(&u.w);
   }
 }
 
-static buffer rows_are_their_own(weft_device *device, const char *name, const experts_case *c, const weights *w,
-                                 const routed *in) {
-  buffer whole = run_experts(device, c, w, in->x, in->ids, in->rank_weights, ROWS, NULL);
-  for (uint32_t n = 1; n < ROWS; n++) {
-    buffer part = run_experts(device, c, w, in->x, in->ids, in->rank_weights, n, NULL);
-    assert_same(c->name, name, "a smaller batch", part.data, whole.data, part.n_bytes);
-    buffer_free(&part);
-    const uint64_t at = (uint64_t)n * c->n_in;
-    buffer alone = run_experts(device, c, w, in->x + at, in->ids + n * c->k, in->rank_weights + n * c->k, 1, NULL);
-    assert_same(c->name, name, "a row alone", alone.data, (float *)whole.data + at, alone.n_bytes);
-    buffer_free(&alone);
+/* The subject's rows [first, first + n). */
+static buffer run_rows(weft_device *device, const subject *u, uint32_t first, uint32_t n, uint32_t *n_touched) {
+  const routed *in = &u->in;
+  return run_experts(device, u->c, &u->w, in->x + (size_t)first * u->c->n_in, in->ids + (size_t)first * u->c->k,
+                     in->rank_weights + (size_t)first * u->c->k, n, n_touched);
+}
+
+static void check_parts(const fixture *f, const subject *u) {
+  const experts_case *c = u->c;
+  const routed *in = &u->in;
+  float want[256];
+  for (uint32_t d = 0; d < f->all.n; d++) {
+    weft_device *device = f->all.cpu[d];
+    buffer y = run_rows(device, u, 0, ROWS, NULL);
+    for (uint32_t r = 0; r < ROWS; r += 3) {
+      row_of_parts(device, c, &u->w, in->x + r * c->n_in, in->ids + r * c->k, in->rank_weights + r * c->k, want);
+      const float *got = (float *)y.data + (size_t)r * c->n_in;
+      assert_same(c->name, f->all.name[d], "the sum of its parts", got, want, c->n_in * sizeof(float));
+    }
+    buffer_free(&y);
   }
-  return whole;
+}
+
+static void test_parts(void **state) {
+  on_each(*state, 500, check_parts);
+}
+
+/* The first n rows, and row r by itself, have the bits that they have among all. */
+static void assert_fewer(weft_device *device, const char *name, const subject *u, uint32_t n, const buffer *whole) {
+  buffer part = run_rows(device, u, 0, n, NULL);
+  assert_same(u->c->name, name, "fewer rows", part.data, whole->data, part.n_bytes);
+  buffer_free(&part);
+}
+
+static void assert_alone(weft_device *device, const char *name, const subject *u, uint32_t r, const buffer *whole) {
+  buffer alone = run_rows(device, u, r, 1, NULL);
+  const float *row = (const float *)whole->data + (size_t)r * u->c->n_in;
+  assert_same(u->c->name, name, "a row alone", alone.data, row, alone.n_bytes);
+  buffer_free(&alone);
+}
+
+static void check_rows_and_threads(const fixture *f, const subject *u) {
+  for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) {
+    buffer whole = run_rows(f->all.cpu[d], u, 0, ROWS, NULL);
+    for (uint32_t n = 1; n < ROWS; n++) {
+      assert_fewer(f->all.cpu[d], f->all.name[d], u, n, &whole);
+      assert_alone(f->all.cpu[d], f->all.name[d], u, n, &whole);
+    }
+    for (uint32_t t = 0; t < 2 && d + 1 == f->all.n_cpu; t++) assert_fewer(f->more[t], "threads", u, ROWS, &whole);
+    buffer_free(&whole);
+  }
 }
 
 static void test_rows_and_threads(void **state) {
-  fixture *f = *state;
-  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
-    const experts_case *c = &cases[i];
-    weights w = make_weights(c, 700 + 10 * i);
-    routed in = make_inputs(c, ROWS, 800 + i);
-    for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) {
-      buffer whole = rows_are_their_own(f->all.cpu[d], f->all.name[d], c, &w, &in);
-      for (uint32_t t = 0; t < 2 && d + 1 == f->all.n_cpu; t++) {
-        buffer again = run_experts(f->more[t], c, &w, in.x, in.ids, in.rank_weights, ROWS, NULL);
-        assert_same(c->name, "cpu", "another number of threads", again.data, whole.data, whole.n_bytes);
-        buffer_free(&again);
-      }
-      buffer_free(&whole);
-    }
-    free_inputs(&in);
-    free_weights(&w);
-  }
+  on_each(*state, 700, check_rows_and_threads);
 }
 
 /* More items than a card has room for at once, of jobs of every size: a row has the bits that it has alone, and among
  * fewer. */
-static void items_agree(weft_device *device, const char *name, const experts_case *c, const weights *w,
-                        const routed *in) {
-  static const uint32_t n_rows[] = {256, 128, ROWS};
-  buffer all = run_experts(device, c, w, in->x, in->ids, in->rank_weights, n_rows[0], NULL);
-  for (uint32_t i = 1; i < sizeof n_rows / sizeof n_rows[0]; i++) {
-    buffer part = run_experts(device, c, w, in->x, in->ids, in->rank_weights, n_rows[i], NULL);
-    assert_same(c->name, name, "fewer rows", part.data, all.data, part.n_bytes);
-    buffer_free(&part);
-  }
-  for (uint32_t r = 0; r < n_rows[0]; r += 51) {
-    buffer alone = run_experts(device, c, w, in->x + (size_t)r * c->n_in, in->ids + (size_t)r * c->k,
-                               in->rank_weights + (size_t)r * c->k, 1, NULL);
-    assert_same(c->name, name, "a row alone", alone.data, (float *)all.data + (size_t)r * c->n_in, alone.n_bytes);
-    buffer_free(&alone);
-  }
+static void items_agree(weft_device *device, const char *name, const subject *u) {
+  buffer all = run_rows(device, u, 0, 256, NULL);
+  assert_fewer(device, name, u, 128, &all);
+  assert_fewer(device, name, u, ROWS, &all);
+  for (uint32_t r = 0; r < 256; r += 51) assert_alone(device, name, u, r, &all);
   buffer_free(&all);
 }
 
@@ -217,12 +224,11 @@ static void test_many_items(void **state) {
       {"many items of 4 bits", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 64, 8, 256, 704, WEFT_GELU_TANH},
       {"many items of 16 bits", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_BF16, 64, 8, 256, 704, WEFT_GELU_TANH}};
   for (uint32_t i = case_first; i < 2; i += case_step) {
-    weights w = make_weights(&many[i], 1100 + 10 * i);
-    routed in = make_inputs(&many[i], 256, 1150 + i);
-    for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++)
-      items_agree(f->all.cpu[d], f->all.name[d], &many[i], &w, &in);
-    free_inputs(&in);
-    free_weights(&w);
+    subject u = {.c = &many[i], .w = make_weights(&many[i], 1100 + 10 * i)};
+    u.in = make_inputs(&many[i], 256, 1150 + i);
+    for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) items_agree(f->all.cpu[d], f->all.name[d], &u);
+    free_inputs(&u.in);
+    free_weights(&u.w);
   }
 }
 
@@ -230,34 +236,29 @@ static void test_many_items(void **state) {
  * rounding moves a product by about 1 / 250 of its own size (max / 254 at most, max / 440 on
  * average, where the mean square is max / 2.1); three products meet in the result. Measured: 0.3 to
  * 0.9 % of the largest output; 3 % is allowed. */
-static void test_against_ref(void **state) {
-  fixture *f = *state;
-  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
-    const experts_case *c = &cases[i];
-    weights w = make_weights(c, 900 + 10 * i);
-    routed in = make_inputs(c, ROWS, 1000 + i);
-    uint32_t touched[2] = {100, 100};
-    buffer want = run_experts(f->all.ref, c, &w, in.x, in.ids, in.rank_weights, ROWS, &touched[0]);
-    double most = 0.0;
-    for (uint32_t j = 0; j < ROWS * c->n_in; j++) most = fmax(most, fabs((double)((float *)want.data)[j]));
-    bool floats = is_float(c->gate_type) && is_float(c->down_type);
-    for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) {
-      weft_device *device = d < f->all.n_cpu ? f->more[0] : f->all.cpu[d];
-      bool exact = floats && (!is_cuda(device) || c->gate_type == WEFT_TYPE_F32);
-      touched[1] = 100;
-      buffer got = run_experts(device, c, &w, in.x, in.ids, in.rank_weights, ROWS, &touched[1]);
-      assert_within(c->name, f->all.name[d], distance(got.data, want.data, ROWS, c->n_in, c->n_in),
-                    (exact                                  ? 2e-6
-                     : is_cuda(device) && !is_eight(device) ? 1e-2
-                                                            : 3e-2) *
-                        most);
-      if (!is_cuda(device)) assert_int_equal(touched[0], touched[1]);
-      buffer_free(&got);
-    }
-    buffer_free(&want);
-    free_inputs(&in);
-    free_weights(&w);
+static void check_against_ref(const fixture *f, const subject *u) {
+  const experts_case *c = u->c;
+  uint32_t touched[2] = {100, 100};
+  buffer want = run_rows(f->all.ref, u, 0, ROWS, &touched[0]);
+  double most = 0.0;
+  for (uint32_t j = 0; j < ROWS * c->n_in; j++) most = fmax(most, fabs((double)((float *)want.data)[j]));
+  bool floats = is_float(c->gate_type) && is_float(c->down_type);
+  for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) {
+    weft_device *device = d < f->all.n_cpu ? f->more[0] : f->all.cpu[d];
+    bool exact = floats && (!is_cuda(device) || c->gate_type == WEFT_TYPE_F32);
+    double share = exact ? 2e-6 : is_cuda(device) && !is_eight(device) ? 1e-2 : 3e-2;
+    touched[1] = 100;
+    buffer got = run_rows(device, u, 0, ROWS, &touched[1]);
+    double off = distance(got.data, want.data, ROWS, c->n_in, c->n_in);
+    assert_within(c->name, f->all.name[d], off, share * most);
+    if (!is_cuda(device)) assert_int_equal(touched[0], touched[1]);
+    buffer_free(&got);
   }
+  buffer_free(&want);
+}
+
+static void test_against_ref(void **state) {
+  on_each(*state, 900, check_against_ref);
 }
 
 /* A device that sees ids only while it runs cannot refuse: the row is NaN. */
@@ -302,9 +303,7 @@ static void bad_ids(weft_device *device) {
 }
 
 static void test_bad_ids(void **state) {
-  fixture *f = *state;
-  bad_ids(f->more[0]);
-  for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) bad_ids(f->all.cpu[d]);
+  on_best_devices(*state, bad_ids);
 }
 
 int main(int argc, char **argv) {

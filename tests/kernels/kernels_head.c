@@ -199,215 +199,195 @@ static void check_soft(const head_case *c, const char *device, const inputs *in,
   }
 }
 
-static void test_meaning(void **state) {
-  fixture *f = *state;
-  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
+/* One case on one device, its weight uploaded. */
+typedef struct subject {
+  fixture *f;
+  const head_case *c;
+  const stored *s;
+  inputs *in;
+  uint32_t d; /* of f->all */
+  weft_device *device;
+  const char *name;
+  weft_weight weight;
+} subject;
+
+/* Every case on every device; `every` 3: of the cases each third one. */
+static void on_each(fixture *f, uint64_t seed, uint32_t every, void (*check)(const subject *u)) {
+  for (uint32_t i = case_first; i < N_CASES; i += case_step * every) {
     const head_case *c = &cases[i];
-    stored s = stored_new(c->type, 1, c->n_vocab, c->n_in, 2000 + i);
-    inputs *in = make_inputs(c, 2100 + i);
+    stored s = stored_new(c->type, 1, c->n_vocab, c->n_in, seed + i);
+    inputs *in = make_inputs(c, seed + 100 + i);
     for (uint32_t d = 0; d < f->all.n; d++) {
-      weft_weight weight = upload(f->all.cpu[d], &s);
-      bool exact =
-          c->type == WEFT_TYPE_F32 || (c->type == WEFT_TYPE_F16 && !is_cuda(f->all.cpu[d])); /* cuda: weights of f16 */
-      uint8_t bad[ROWS];
-      buffer logits = run_rows(f->all.cpu[d], c, &weight, in->h, ROWS, bad);
-      outputs o = run_stats(f->all.cpu[d], c, &weight, in, 0, ROWS, NULL, true);
-      for (uint32_t r = 0; r < ROWS; r++) {
-        const float *row = (float *)logits.data + (size_t)r * c->n_vocab;
-        assert_int_equal(bad[r], 0);
-        assert_int_equal(((uint8_t *)o.bad.data)[r], 0);
-        check_numbers(c, f->all.name[d], in, row, &o, r);
-        check_soft(c, f->all.name[d], in, row, &s, (float *)o.soft.data + (size_t)r * c->n_in, r,
-                   exact                    ? 3e-5
-                   : is_cuda(f->all.cpu[d]) ? 1.01 / 256
-                                            : 1.01 / 128);
-      }
-      free_outputs(&o);
-      buffer_free(&logits);
-      weft_device_weight_free(f->all.cpu[d], &weight);
+      subject u = {.f = f, .c = c, .s = &s, .in = in, .d = d, .device = f->all.cpu[d], .name = f->all.name[d]};
+      u.weight = upload(u.device, &s);
+      check(&u);
+      weft_device_weight_free(u.device, &u.weight);
     }
     memory_free(in);
     stored_free(&s);
   }
 }
 
-/* Logits are those of matmul, capped. tanh is off by 2^-22 at most, so a logit by that of the cap. */
-static void test_logits(void **state) {
-  fixture *f = *state;
-  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
-    head_case c = cases[i];
-    stored s = stored_new(c.type, 1, c.n_vocab, c.n_in, 2200 + i);
-    inputs *in = make_inputs(&c, 2300 + i);
-    for (uint32_t d = 0; d < f->all.n; d++) {
-      weft_weight weight = upload(f->all.cpu[d], &s);
-      uint8_t bad[ROWS];
-      buffer y = buffer_new((size_t)ROWS * c.n_vocab * 4);
-      weft_matmul_args args = {.x = in->h, .n_rows = ROWS, .n_weights = 1, .x_stride = c.n_in};
-      args.weight[0] = &weight;
-      args.y[0] = y.data;
-      args.y_stride[0] = c.n_vocab;
-      args.scratch_bytes = weft_matmul_scratch(f->all.cpu[d], &args);
-      buffer scratch = buffer_new(args.scratch_bytes);
-      args.scratch = scratch.data;
-      assert_int_equal(done(f->all.cpu[d], weft_matmul(f->all.cpu[d], &args)), WEFT_OK);
-      buffer capped = run_rows(f->all.cpu[d], &c, &weight, in->h, ROWS, bad);
-      c.cap = 0.0f;
-      buffer plain = run_rows(f->all.cpu[d], &c, &weight, in->h, ROWS, bad);
-      c.cap = cases[i].cap;
-      assert_same("head_rows", f->all.name[d], "a logit", y.data, plain.data, y.n_bytes);
-      for (uint32_t j = 0; c.cap != 0.0f && j < ROWS * c.n_vocab; j++) {
-        double cap = (double)c.cap, want = cap * tanh((double)((float *)y.data)[j] / cap);
-        assert_within("cap", f->all.name[d], fabs(want - (double)((float *)capped.data)[j]), cap * 0x1p-22);
-      }
-      buffer_free(&scratch);
-      buffer_free(&y);
-      buffer_free(&capped);
-      buffer_free(&plain);
-      weft_device_weight_free(f->all.cpu[d], &weight);
-    }
-    memory_free(in);
-    stored_free(&s);
+static outputs stats_of(const subject *u, uint32_t first, uint32_t n, bool soft) {
+  return run_stats(u->device, u->c, &u->weight, u->in, first, n, NULL, soft);
+}
+
+static void check_meaning(const subject *u) {
+  const head_case *c = u->c;
+  bool exact = c->type == WEFT_TYPE_F32 || (c->type == WEFT_TYPE_F16 && !is_cuda(u->device)); /* cuda: weights of f16 */
+  double per_term = exact ? 3e-5 : is_cuda(u->device) ? 1.01 / 256 : 1.01 / 128;
+  uint8_t bad[ROWS];
+  buffer logits = run_rows(u->device, c, &u->weight, u->in->h, ROWS, bad);
+  outputs o = stats_of(u, 0, ROWS, true);
+  for (uint32_t r = 0; r < ROWS; r++) {
+    const float *row = (float *)logits.data + (size_t)r * c->n_vocab;
+    assert_int_equal(bad[r], 0);
+    assert_int_equal(((uint8_t *)o.bad.data)[r], 0);
+    check_numbers(c, u->name, u->in, row, &o, r);
+    check_soft(c, u->name, u->in, row, u->s, (float *)o.soft.data + (size_t)r * c->n_in, r, per_term);
   }
+  free_outputs(&o);
+  buffer_free(&logits);
+}
+
+static void test_meaning(void **state) {
+  on_each(*state, 2000, 1, check_meaning);
+}
+
+/* Logits are those of matmul, capped. tanh is off by 2^-22 at most, so a logit by that of the cap. */
+static void check_logits(const subject *u) {
+  const head_case *c = u->c;
+  uint8_t bad[ROWS];
+  buffer y = buffer_new((size_t)ROWS * c->n_vocab * 4);
+  weft_matmul_args args = {.x = u->in->h, .n_rows = ROWS, .n_weights = 1, .x_stride = c->n_in};
+  args.weight[0] = &u->weight;
+  args.y[0] = y.data;
+  args.y_stride[0] = c->n_vocab;
+  RUN_OP(matmul, u->device, &args);
+  head_case without_cap = *c;
+  without_cap.cap = 0.0f;
+  buffer capped = run_rows(u->device, c, &u->weight, u->in->h, ROWS, bad);
+  buffer plain = run_rows(u->device, &without_cap, &u->weight, u->in->h, ROWS, bad);
+  assert_same("head_rows", u->name, "a logit", y.data, plain.data, y.n_bytes);
+  for (uint32_t j = 0; c->cap != 0.0f && j < ROWS * c->n_vocab; j++) {
+    double cap = (double)c->cap, want = cap * tanh((double)((float *)y.data)[j] / cap);
+    assert_within("cap", u->name, fabs(want - (double)((float *)capped.data)[j]), cap * 0x1p-22);
+  }
+  buffer_free(&y);
+  buffer_free(&capped);
+  buffer_free(&plain);
+}
+
+static void test_logits(void **state) {
+  on_each(*state, 2200, 1, check_logits);
 }
 
 /* ---- bits ---- */
 
-static void test_rows_and_threads(void **state) {
-  fixture *f = *state;
-  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
-    const head_case *c = &cases[i];
-    stored s = stored_new(c->type, 1, c->n_vocab, c->n_in, 2400 + i);
-    inputs *in = make_inputs(c, 2500 + i);
-    for (uint32_t d = 0; d < f->all.n; d++) {
-      weft_device *device = f->all.cpu[d];
-      const char *name = f->all.name[d];
-      weft_weight weight = upload(device, &s);
-      outputs whole = run_stats(device, c, &weight, in, 0, ROWS, NULL, true);
-      uint32_t step = d + 1 >= f->all.n_cpu && !quick ? 1 : 7; /* the best isa: every number of rows */
-      for (uint32_t n = 1; n <= ROWS; n += step) {
-        outputs part = run_stats(device, c, &weight, in, 0, n, NULL, true);
-        assert_outputs(name, &whole, 0, &part, n, c->n_in, true);
-        free_outputs(&part);
-        part = run_stats(device, c, &weight, in, n - 1, 1, NULL, true);
-        assert_outputs(name, &whole, n - 1, &part, 1, c->n_in, true);
-        free_outputs(&part);
-        part = run_stats(device, c, &weight, in, 0, n, NULL, false);
-        assert_outputs(name, &whole, 0, &part, n, c->n_in, false);
-        free_outputs(&part);
-      }
-      for (uint32_t t = 0; t < 2 && d + 1 == f->all.n_cpu; t++) {
-        outputs again = run_stats(f->more[t], c, &weight, in, 0, ROWS, NULL, true);
-        assert_outputs("threads", &whole, 0, &again, ROWS, c->n_in, true);
-        free_outputs(&again);
-      }
-      free_outputs(&whole);
-      weft_device_weight_free(device, &weight);
-    }
-    memory_free(in);
-    stored_free(&s);
+static void check_rows_and_threads(const subject *u) {
+  const uint32_t n_in = u->c->n_in;
+  const devices *all = &u->f->all;
+  outputs whole = stats_of(u, 0, ROWS, true);
+  uint32_t step = u->d + 1 >= all->n_cpu && !quick ? 1 : 7; /* the best isa: every number of rows */
+  for (uint32_t n = 1; n <= ROWS; n += step) {
+    outputs part = stats_of(u, 0, n, true);
+    assert_outputs(u->name, &whole, 0, &part, n, n_in, true);
+    free_outputs(&part);
+    part = stats_of(u, n - 1, 1, true);
+    assert_outputs(u->name, &whole, n - 1, &part, 1, n_in, true);
+    free_outputs(&part);
+    part = stats_of(u, 0, n, false);
+    assert_outputs(u->name, &whole, 0, &part, n, n_in, false);
+    free_outputs(&part);
   }
+  for (uint32_t t = 0; t < 2 && u->d + 1 == all->n_cpu; t++) {
+    outputs again = run_stats(u->f->more[t], u->c, &u->weight, u->in, 0, ROWS, NULL, true);
+    assert_outputs("threads", &whole, 0, &again, ROWS, n_in, true);
+    free_outputs(&again);
+  }
+  free_outputs(&whole);
+}
+
+static void test_rows_and_threads(void **state) {
+  on_each(*state, 2400, 1, check_rows_and_threads);
 }
 
 /* More rows than any kernel takes at once. */
-static void test_many_rows(void **state) {
-  fixture *f = *state;
-  for (uint32_t i = 0; i < N_CASES; i += 3) {
-    const head_case *c = &cases[i];
-    stored s = stored_new(c->type, 1, c->n_vocab, c->n_in, 3000 + i);
-    inputs *in = make_inputs(c, 3100 + i);
-    for (uint32_t d = 0; d < f->all.n; d++) {
-      weft_weight weight = upload(f->all.cpu[d], &s);
-      outputs few = run_stats(f->all.cpu[d], c, &weight, in, 0, ROWS, NULL, true);
-      outputs many = run_stats(f->all.cpu[d], c, &weight, in, 0, ROWS_MAX - 3, NULL, true);
-      for (uint32_t first = 0; first < ROWS_MAX; first += ROWS) {
-        uint32_t n = ROWS_MAX - 3 - first < ROWS ? ROWS_MAX - 3 - first : ROWS;
-        assert_outputs(f->all.name[d], &many, first, &few, n, c->n_in, true);
-      }
-      free_outputs(&few);
-      free_outputs(&many);
-      weft_device_weight_free(f->all.cpu[d], &weight);
-    }
-    memory_free(in);
-    stored_free(&s);
+static void check_many_rows(const subject *u) {
+  outputs few = stats_of(u, 0, ROWS, true);
+  outputs many = stats_of(u, 0, ROWS_MAX - 3, true);
+  for (uint32_t first = 0; first < ROWS_MAX; first += ROWS) {
+    uint32_t n = ROWS_MAX - 3 - first < ROWS ? ROWS_MAX - 3 - first : ROWS;
+    assert_outputs(u->name, &many, first, &few, n, u->c->n_in, true);
   }
+  free_outputs(&few);
+  free_outputs(&many);
+}
+
+static void test_many_rows(void **state) {
+  on_each(*state, 3000, 3, check_many_rows);
 }
 
 /* The op soft, from the logits of head_rows, gives the bits of head_stats. */
+static void check_soft_op(const subject *u) {
+  const head_case *c = u->c;
+  memset(u->in->allowed, 0, sizeof u->in->allowed);
+  uint8_t bad[ROWS];
+  buffer logits = run_rows(u->device, c, &u->weight, u->in->h, ROWS, bad);
+  buffer soft = buffer_new((size_t)ROWS * c->n_in * 4);
+  outputs o = stats_of(u, 0, ROWS, true);
+  weft_soft_args args = {
+      logits.data, u->in->temperature, &u->weight, soft.data, ROWS, c->n_vocab, c->n_in, 1.5f, NULL, 0};
+  RUN_OP(soft, u->device, &args);
+  assert_same("soft", u->name, "head_stats' soft", soft.data, o.soft.data, soft.n_bytes);
+  buffer_free(&soft);
+  buffer_free(&logits);
+  free_outputs(&o);
+}
+
 static void test_soft_op(void **state) {
-  fixture *f = *state;
-  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
-    const head_case *c = &cases[i];
-    stored s = stored_new(c->type, 1, c->n_vocab, c->n_in, 2600 + i);
-    inputs *in = make_inputs(c, 2700 + i);
-    memset(in->allowed, 0, sizeof in->allowed);
-    for (uint32_t d = 0; d < f->all.n; d++) {
-      weft_device *device = f->all.cpu[d];
-      weft_weight weight = upload(device, &s);
-      uint8_t bad[ROWS];
-      buffer logits = run_rows(device, c, &weight, in->h, ROWS, bad);
-      buffer soft = buffer_new((size_t)ROWS * c->n_in * 4);
-      outputs o = run_stats(device, c, &weight, in, 0, ROWS, NULL, true);
-      weft_soft_args args = {logits.data, in->temperature, &weight, soft.data, ROWS,
-                             c->n_vocab,  c->n_in,         1.5f,    NULL,      0};
-      RUN_OP(soft, device, &args);
-      assert_same("soft", f->all.name[d], "head_stats' soft", soft.data, o.soft.data, soft.n_bytes);
-      buffer_free(&soft);
-      buffer_free(&logits);
-      free_outputs(&o);
-      weft_device_weight_free(device, &weight);
-    }
-    memory_free(in);
-    stored_free(&s);
-  }
+  on_each(*state, 2600, 1, check_soft_op);
 }
 
 /* ---- hostile rows ---- */
 
 /* A NaN, an infinity, an empty mask: those rows are bad and zero, the others are as before; rows
  * that want no soft embedding keep what was there. */
-static void test_bad_rows(void **state) {
-  fixture *f = *state;
-  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
-    const head_case *c = &cases[i];
-    stored s = stored_new(c->type, 1, c->n_vocab, c->n_in, 2800 + i);
-    inputs *in = make_inputs(c, 2900 + i);
-    uint8_t want[ROWS];
-    for (uint32_t r = 0; r < ROWS; r++) want[r] = r % 5 != 4;
-    for (uint32_t d = 0; d < f->all.n; d++) {
-      weft_device *device = f->all.cpu[d];
-      weft_weight weight = upload(device, &s);
-      outputs before = run_stats(device, c, &weight, in, 0, ROWS, NULL, true);
-      inputs *hostile = memory_new(1, sizeof *hostile);
-      *hostile = *in;
-      for (uint32_t r = 0; r < ROWS; r++) hostile->allowed[r] = in->allowed[r] == NULL ? NULL : hostile->bits[r];
-      hostile->h[6 * c->n_in + 1] = NAN;
-      hostile->h[17 * c->n_in + 5] = -INFINITY;
-      memset(hostile->bits[20], 0, sizeof hostile->bits[20]);
-      hostile->allowed[20] = hostile->bits[20];
-      outputs after = run_stats(device, c, &weight, hostile, 0, ROWS, want, true);
-      for (uint32_t r = 0; r < ROWS; r++) {
-        bool bad = r == 6 || r == 17 || r == 20;
-        assert_int_equal(((uint8_t *)after.bad.data)[r], bad ? 1 : 0);
-        const float *soft = (float *)after.soft.data + (size_t)r * c->n_in;
-        const float *soft_before = (float *)before.soft.data + (size_t)r * c->n_in;
-        for (uint32_t k = 0; k < c->n_in; k++) {
-          if (want[r] == 0)
-            assert_true(isnan(soft[k]));
-          else
-            assert_true(soft[k] == (bad ? 0.0f : soft_before[k]));
-        }
-        assert_true(!bad || (((int32_t *)after.argmax.data)[r] == 0 && ((int32_t *)after.drawn.data)[r] == 0));
-        assert_true(!bad || (((float *)after.top.data)[r] == 0.0f && ((float *)after.entropy.data)[r] == 0.0f));
-        if (!bad) assert_int_equal(((int32_t *)after.drawn.data)[r], ((int32_t *)before.drawn.data)[r]);
-      }
-      memory_free(hostile);
-      free_outputs(&before);
-      free_outputs(&after);
-      weft_device_weight_free(device, &weight);
+static void check_bad_rows(const subject *u) {
+  const uint32_t n_in = u->c->n_in;
+  uint8_t want[ROWS];
+  for (uint32_t r = 0; r < ROWS; r++) want[r] = r % 5 != 4;
+  outputs before = stats_of(u, 0, ROWS, true);
+  inputs *hostile = memory_new(1, sizeof *hostile);
+  *hostile = *u->in;
+  for (uint32_t r = 0; r < ROWS; r++) hostile->allowed[r] = u->in->allowed[r] == NULL ? NULL : hostile->bits[r];
+  hostile->h[6 * n_in + 1] = NAN;
+  hostile->h[17 * n_in + 5] = -INFINITY;
+  memset(hostile->bits[20], 0, sizeof hostile->bits[20]);
+  hostile->allowed[20] = hostile->bits[20];
+  outputs after = run_stats(u->device, u->c, &u->weight, hostile, 0, ROWS, want, true);
+  for (uint32_t r = 0; r < ROWS; r++) {
+    bool bad = r == 6 || r == 17 || r == 20;
+    assert_int_equal(((uint8_t *)after.bad.data)[r], bad ? 1 : 0);
+    const float *soft = (float *)after.soft.data + (size_t)r * n_in;
+    const float *soft_before = (float *)before.soft.data + (size_t)r * n_in;
+    for (uint32_t k = 0; k < n_in; k++) {
+      if (want[r] == 0)
+        assert_true(isnan(soft[k]));
+      else
+        assert_true(soft[k] == (bad ? 0.0f : soft_before[k]));
     }
-    memory_free(in);
-    stored_free(&s);
+    assert_true(!bad || (((int32_t *)after.argmax.data)[r] == 0 && ((int32_t *)after.drawn.data)[r] == 0));
+    assert_true(!bad || (((float *)after.top.data)[r] == 0.0f && ((float *)after.entropy.data)[r] == 0.0f));
+    if (!bad) assert_int_equal(((int32_t *)after.drawn.data)[r], ((int32_t *)before.drawn.data)[r]);
   }
+  memory_free(hostile);
+  free_outputs(&before);
+  free_outputs(&after);
+}
+
+static void test_bad_rows(void **state) {
+  on_each(*state, 2800, 1, check_bad_rows);
 }
 
 int main(int argc, char **argv) {

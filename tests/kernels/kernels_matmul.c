@@ -104,6 +104,14 @@ static void check_values(const matmul_case *c, const char *device, const stored 
   }
 }
 
+/* The product of a weight that is uploaded for it alone. */
+static buffer product_of(weft_device *device, const stored *s, const float *x, uint32_t n_rows) {
+  weft_weight weight = upload(device, s);
+  buffer y = product(device, &weight, x, s->shape.n_in, n_rows);
+  weft_device_weight_free(device, &weight);
+  return y;
+}
+
 /* The first n rows by themselves have the bits that they have among all. */
 static void assert_fewer(weft_device *device, const weft_weight *weight, const float *x, uint32_t n,
                          const buffer *whole, const char *name, const char *on, const char *what) {
@@ -148,11 +156,9 @@ static void test_products(void **state) {
       assert_same(name, f->all.name[d], "the isa before", y[d].data, y[d - 1].data, y[d].n_bytes);
     }
     for (uint32_t t = 0; t < 2; t++) {
-      weft_weight weight = upload(f->more[t], &s);
-      buffer again = product(f->more[t], &weight, x, c->n_in, ROWS);
+      buffer again = product_of(f->more[t], &s, x, ROWS);
       assert_same(name, "cpu", "another number of threads", again.data, y[f->all.n_cpu - 1].data, again.n_bytes);
       buffer_free(&again);
-      weft_device_weight_free(f->more[t], &weight);
     }
     for (uint32_t d = 0; d < f->all.n; d++) buffer_free(&y[d]);
     memory_free(x);
@@ -162,8 +168,7 @@ static void test_products(void **state) {
 
 /* Against ref, which takes the input as it is: a code is off by at most half a step, max|x| / 254 of its block. */
 static void near_ref(const matmul_case *c, weft_device *device, const stored *s, const float *x, const float *want) {
-  weft_weight weight = upload(device, s);
-  buffer got = product(device, &weight, x, c->n_in, 1);
+  buffer got = product_of(device, s, x, 1);
   for (uint32_t o = 0; o < c->n_out; o++) {
     double size, tolerance = 0.0;
     (void)dot_plain(s, o, x, NULL, &size);
@@ -177,7 +182,6 @@ static void near_ref(const matmul_case *c, weft_device *device, const stored *s,
     assert_within("ref", weft_device_get_info(device)->backend, off, 1.001 * tolerance + 300 * 0x1p-24 * size);
   }
   buffer_free(&got);
-  weft_device_weight_free(device, &weight);
 }
 
 static void test_against_ref(void **state) {
@@ -187,11 +191,9 @@ static void test_against_ref(void **state) {
     stored s = stored_new(c->type, 1, c->n_out, c->n_in, 31 + i);
     float *x = memory_new(1024, sizeof *x);
     fill_normal(x, c->n_in, 200 + i);
-    weft_weight on_ref = upload(f->all.ref, &s);
-    buffer want = product(f->all.ref, &on_ref, x, c->n_in, 1);
+    buffer want = product_of(f->all.ref, &s, x, 1);
     for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) near_ref(c, f->all.cpu[d], &s, x, want.data);
     buffer_free(&want);
-    weft_device_weight_free(f->all.ref, &on_ref);
     memory_free(x);
     stored_free(&s);
   }
@@ -204,8 +206,7 @@ static void far_scales(fixture *f, const matmul_case *c, int power, const float 
   const char *name = weft_type_find((int32_t)c->type)->name;
   stored s = stored_new(c->type, 1, c->n_out, c->n_in, 61);
   stored_raise(&s, power);
-  weft_weight on_ref = upload(f->all.ref, &s);
-  buffer want = product(f->all.ref, &on_ref, x, c->n_in, 1);
+  buffer want = product_of(f->all.ref, &s, x, 1);
   for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) {
     near_ref(c, f->all.cpu[d], &s, x, want.data);
     weft_weight weight = upload(f->all.cpu[d], &s);
@@ -216,7 +217,6 @@ static void far_scales(fixture *f, const matmul_case *c, int power, const float 
     weft_device_weight_free(f->all.cpu[d], &weight);
   }
   buffer_free(&want);
-  weft_device_weight_free(f->all.ref, &on_ref);
   stored_free(&s);
 }
 
@@ -270,9 +270,7 @@ static void three_weights(weft_device *device) {
 }
 
 static void test_three_weights(void **state) {
-  fixture *f = *state;
-  three_weights(f->more[0]);
-  for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) three_weights(f->all.cpu[d]);
+  on_best_devices(*state, three_weights);
 }
 
 /* More rows and longer ones than a tile of any kernel: first rows alone give the same bits. */
@@ -454,14 +452,13 @@ static void packing(weft_device *device, uint32_t n_blocks) {
   }
 }
 
+static void packings(weft_device *device) {
+  packing(device, 3);
+  packing(device, 5);
+}
+
 static void test_packing(void **state) {
-  fixture *f = *state;
-  packing(f->more[0], 3);
-  packing(f->more[0], 5);
-  for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) {
-    packing(f->all.cpu[d], 3);
-    packing(f->all.cpu[d], 5);
-  }
+  on_best_devices(*state, packings);
 }
 
 /* Rows of every type that files have, bit for bit what the file means. */
@@ -489,9 +486,7 @@ static void lookups(weft_device *device) {
 }
 
 static void test_lookups(void **state) {
-  fixture *f = *state;
-  lookups(f->more[0]);
-  for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) lookups(f->all.cpu[d]);
+  on_best_devices(*state, lookups);
 }
 
 /* A NaN or an infinity in a row shows in all outputs of that row, and in no other row. Rows of

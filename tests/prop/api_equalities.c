@@ -38,8 +38,9 @@ typedef struct answer {
 
 typedef struct variant {
   const char *name, *backend;
-  uint64_t kv_bytes, host_bytes, spill_bytes;
+  uint64_t kv_bytes;
   uint32_t rows, running, threads, order;
+  uint64_t host_bytes, spill_bytes;
   bool no_cache, one_by_one, late, readers, cancels, hits;
   bool no_graphs, no_arena, streams; /* streams: some experts must lie in host memory */
   uint64_t device_bytes;
@@ -423,73 +424,18 @@ static void play_on_card(const char *backend, uint64_t small_bytes, bool tiny) {
 }
 
 static void run(const char *path, const char *backend, uint32_t kinds, uint64_t small_bytes) {
-  const variant alone = {.name = "alone",
-                         .backend = backend,
-                         .kv_bytes = 32 << 20,
-                         .rows = 512,
-                         .running = 1,
-                         .threads = 1,
-                         .no_cache = true,
-                         .one_by_one = true};
+  const uint64_t room = 32 << 20;
+  const variant alone = {"alone", backend, room, 512, 1, 1, .no_cache = true, .one_by_one = true};
   const variant variants[] = {
-      {.name = "all at once", .backend = backend, .kv_bytes = 32 << 20, .rows = 96, .running = 16, .threads = 2},
-      {.name = "one by one, cached",
-       .backend = backend,
-       .kv_bytes = 32 << 20,
-       .rows = 48,
-       .running = 4,
-       .threads = 1,
-       .one_by_one = true,
-       .hits = true,
-       .order = 1},
-      {.name = "four readers",
-       .backend = backend,
-       .kv_bytes = 32 << 20,
-       .rows = 512,
-       .running = 5,
-       .threads = 3,
-       .readers = true,
-       .order = 2},
-      {.name = "read late",
-       .backend = backend,
-       .kv_bytes = 32 << 20,
-       .rows = 64,
-       .running = 20,
-       .threads = 2,
-       .late = true,
-       .no_cache = true},
-      {.name = "a small pool",
-       .backend = backend,
-       .kv_bytes = small_bytes,
-       .rows = 64,
-       .running = 20,
-       .threads = 2,
-       .order = 2},
-      {.name = "a small pool, host memory behind it",
-       .backend = backend,
-       .kv_bytes = small_bytes,
-       .host_bytes = 8 << 20,
-       .rows = 64,
-       .running = 20,
-       .threads = 2,
-       .order = 1},
-      {.name = "a small pool, little memory, a file",
-       .backend = backend,
-       .kv_bytes = small_bytes,
-       .host_bytes = 512 << 10,
-       .spill_bytes = 16 << 20,
-       .rows = 64,
-       .running = 20,
-       .threads = 2,
-       .order = 1},
-      {.name = "others come and go",
-       .backend = backend,
-       .kv_bytes = 8 << 20,
-       .rows = 80,
-       .running = 12,
-       .threads = 2,
-       .cancels = true,
-       .readers = true},
+      {"all at once", backend, room, 96, 16, 2, .order = 0},
+      {"one by one, cached", backend, room, 48, 4, 1, .one_by_one = true, .hits = true, .order = 1},
+      {"four readers", backend, room, 512, 5, 3, .readers = true, .order = 2},
+      {"read late", backend, room, 64, 20, 2, .late = true, .no_cache = true},
+      {"a small pool", backend, small_bytes, 64, 20, 2, .order = 2},
+      {"a small pool, host memory behind it", backend, small_bytes, 64, 20, 2, .host_bytes = 8 << 20, .order = 1},
+      {"a small pool, little memory, a file", backend, small_bytes, 64, 20, 2, .host_bytes = 512 << 10,
+       .spill_bytes = 16 << 20, .order = 1},
+      {"others come and go", backend, 8 << 20, 80, 12, 2, .cancels = true, .readers = true},
   };
   models[0] = path;
   n_kinds = kinds;

@@ -15,14 +15,11 @@
 
 #include "base/log.h"
 #include "base/random.h"
-#include "bench/doubles/fake_runner.h"
-#include "scheduler/check.h"
-#include "scheduler/engine.h"
 #include "scheduler/waiting.h"
 #include "tests/support/amount.h"
-#include "tests/support/seeds.h"
+#include "tests/support/lanes.h"
 
-enum { LANES = 3, TENANTS = 5, STREAMS = 40, PROMPT_MAX = 96, VOCAB = 200, STEP_US = 1000 };
+enum { TENANTS = 5, STREAMS = 40, PROMPT_MAX = 96, VOCAB = 200, STEP_US = 1000 };
 enum { LIGHT = 0, PROBES = 12 };
 
 typedef struct stream {
@@ -31,49 +28,23 @@ typedef struct stream {
 } stream;
 
 typedef struct world {
-  uint64_t seed, draws, now_us;
-  uint32_t n_lanes, n_tenants, rows, n_streams;
+  lanes lanes;
+  uint64_t now_us;
+  uint32_t n_tenants, rows, n_streams;
   bool canvases, popular;
-  weft_fake_store *store;
-  weft_runner *runner[LANES];
   weft_tenant_config tenant[TENANTS];
-  weft_engine_config config;
-  weft_engine *engine;
   stream stream[STREAMS];
   uint32_t waited_most;
 } world;
 
-#define FAIL(w, ...) seeds_fail((w)->seed, __VA_ARGS__)
-
 static uint32_t draw(world *w, uint32_t low, uint32_t high) {
-  return seeds_draw(w->seed, &w->draws, low, high);
-}
-
-static void open_runners(world *w) {
-  if (weft_fake_store_open(w->config.n_pages, 16, &w->store) != WEFT_OK) FAIL(w, "no memory for the store");
-  for (uint32_t i = 0; i < w->n_lanes; i++) {
-    weft_fake_config fake = {.name = "model",
-                             .id = i,
-                             .autoregressive = true,
-                             .n_slots = draw(w, w->n_tenants, w->config.running_max),
-                             .rows_max = w->rows,
-                             .depth = 2,
-                             .context_length = 256,
-                             .store = w->store,
-                             .model = {.salt = 5 + i,
-                                       .n_vocab = VOCAB,
-                                       .n_canvas = 8,
-                                       .n_groups = 2,
-                                       .group = {{.block_tokens = 16}, {.block_tokens = 8, .window = 24}}}};
-    if (weft_fake_runner_open(&fake, &w->runner[i]) != WEFT_OK) FAIL(w, "no memory for a runner");
-  }
+  return lanes_draw(&w->lanes, low, high);
 }
 
 static void open_world(world *w, uint64_t seed) {
-  weft_error error = {{0}};
   memset(w, 0, sizeof *w);
-  w->seed = seed;
-  w->n_lanes = draw(w, 1, LANES);
+  w->lanes.seed = seed;
+  w->lanes.n = draw(w, 1, LANES_MAX);
   w->n_tenants = draw(w, 2, TENANTS);
   w->rows = draw(w, 48, 96);
   w->n_streams = draw(w, 12, STREAMS);
@@ -81,55 +52,44 @@ static void open_world(world *w, uint64_t seed) {
   w->popular = draw(w, 0, 2) == 0;
   for (uint32_t i = 1; i < w->n_tenants; i++) w->tenant[i].priority_class = w->popular ? -(int32_t)draw(w, 0, 1) : 0;
   static const uint64_t slices[] = {0, 5 * STEP_US, 50 * STEP_US, 1000 * STEP_US};
-  w->config = (weft_engine_config){.n_models = w->n_lanes,
-                                   .runner = w->runner,
-                                   .n_pages = draw(w, w->popular ? 48 * w->n_tenants : 60, 240),
-                                   .rows_per_step = w->rows,
-                                   .running_max = draw(w, w->n_tenants + 1, 24),
-                                   .waiting_max = 1000,
-                                   .n_tenants = w->n_tenants,
-                                   .tenant = w->tenant,
-                                   .seq_tokens_max = 256,
-                                   .overlap = draw(w, 0, 1) == 0,
-                                   .slice_us = slices[draw(w, 0, 3)]};
-  open_runners(w);
-  if (weft_engine_open(&w->config, &w->engine, &error) != WEFT_OK) FAIL(w, "%s", error.text);
-}
-
-static void close_world(world *w) {
-  weft_engine_close(w->engine);
-  for (uint32_t i = 0; i < w->n_lanes; i++) {
-    const char *violation = weft_fake_runner_violation(w->runner[i]);
-    if (violation != NULL) FAIL(w, "lane %u: %s", i, violation);
-    w->runner[i]->ops->close(w->runner[i]);
+  const weft_engine_config config = {.n_pages = draw(w, w->popular ? 48 * w->n_tenants : 60, 240),
+                                     .rows_per_step = w->rows,
+                                     .running_max = draw(w, w->n_tenants + 1, 24),
+                                     .waiting_max = 1000,
+                                     .n_tenants = w->n_tenants,
+                                     .tenant = w->tenant,
+                                     .seq_tokens_max = 256,
+                                     .overlap = draw(w, 0, 1) == 0,
+                                     .slice_us = slices[draw(w, 0, 3)]};
+  weft_fake_config fakes[LANES_MAX];
+  for (uint32_t i = 0; i < w->lanes.n; i++) {
+    fakes[i] = (weft_fake_config){.autoregressive = true,
+                                  .n_slots = draw(w, w->n_tenants, config.running_max),
+                                  .rows_max = w->rows,
+                                  .depth = 2,
+                                  .context_length = 256,
+                                  .model = {.salt = 5 + i,
+                                            .n_vocab = VOCAB,
+                                            .n_canvas = 8,
+                                            .n_groups = 2,
+                                            .group = {{.block_tokens = 16}, {.block_tokens = 8, .window = 24}}}};
   }
-  weft_fake_store_close(w->store);
+  lanes_open(&w->lanes, fakes, config);
 }
 
 static void step(world *w) {
-  (void)weft_engine_step(w->engine, w->now_us);
+  lanes_step(&w->lanes, w->now_us);
   w->now_us += STEP_US;
-  const char *broken = weft_engine_check(w->engine);
-  if (broken != NULL) FAIL(w, "engine: %s", broken);
 }
 
 static weft_request *submit_prompt(world *w, uint32_t lane, uint32_t tenant, const int32_t *prompt, uint32_t n_tokens,
                                    uint32_t max_tokens) {
-  weft_error error = {{0}};
-  weft_request *request = NULL;
-  weft_request_params p = {.model = lane,
-                           .tenant = tenant,
-                           .domain = {.low = w->popular ? 1 : tenant + 1},
-                           .canvas = w->canvases && tenant != LIGHT && draw(w, 0, 1) == 0,
-                           .tokens = prompt,
-                           .n_tokens = n_tokens,
-                           .max_tokens = max_tokens,
-                           .sampling = weft_sampling_neutral(),
-                           .entropy_bound = weft_entropy_bound_default(),
-                           .ignore_eos = true};
-  p.entropy_bound.max_steps = 6;
-  if (weft_engine_submit(w->engine, &p, w->now_us, &request, &error) != WEFT_OK) FAIL(w, "%s", error.text);
-  return request;
+  weft_request_params p = lanes_request(prompt, n_tokens, max_tokens, 6);
+  p.model = lane;
+  p.tenant = tenant;
+  p.domain.low = w->popular ? 1 : tenant + 1;
+  p.canvas = w->canvases && tenant != LIGHT && draw(w, 0, 1) == 0;
+  return lanes_submit(&w->lanes, &p, w->now_us);
 }
 
 static weft_request *submit(world *w, uint32_t lane, uint32_t tenant, uint32_t n_tokens, uint32_t max_tokens) {
@@ -142,7 +102,7 @@ static weft_request *submit(world *w, uint32_t lane, uint32_t tenant, uint32_t n
 static bool look(world *w, weft_request *request, bool *ended) {
   weft_event event;
   bool first = false;
-  while (weft_engine_poll(w->engine, request, &event) == WEFT_OK) {
+  while (weft_engine_poll(w->lanes.engine, request, &event) == WEFT_OK) {
     first = first || event.kind == WEFT_EVENT_TOKENS;
     if (event.kind == WEFT_EVENT_FINISHED) *ended = true;
   }
@@ -156,7 +116,7 @@ static void flood(world *w) {
     bool ended = s->handle == NULL;
     if (!ended) (void)look(w, s->handle, &ended);
     if (!ended) continue;
-    weft_engine_release(w->engine, s->handle);
+    weft_engine_release(w->lanes.engine, s->handle);
     s->handle = submit(w, s->lane, s->tenant, draw(w, 8, PROMPT_MAX), draw(w, 20, 120));
   }
 }
@@ -165,7 +125,7 @@ static void probe(world *w) {
   weft_engine_stats before, after;
   bool ended = false, first = false;
   int32_t prompt[PROMPT_MAX];
-  uint32_t lane = draw(w, 0, w->n_lanes - 1), n = w->popular ? draw(w, 40, PROMPT_MAX) : draw(w, 2, 12);
+  uint32_t lane = draw(w, 0, w->lanes.n - 1), n = w->popular ? draw(w, 40, PROMPT_MAX) : draw(w, 2, 12);
   uint32_t most = w->n_tenants * ((n + w->rows - 1) / w->rows) + 4;
   weft_request *leader = NULL;
   for (uint32_t i = 0; i < n; i++) prompt[i] = (int32_t)draw(w, 0, VOCAB - 1);
@@ -174,24 +134,24 @@ static void probe(world *w) {
     leader = submit_prompt(w, lane, draw(w, 1, w->n_tenants - 1), prompt, n, 20);
     for (uint32_t i = draw(w, 0, 4); i > 0; i--) flood(w), step(w);
   }
-  weft_engine_get_stats(w->engine, &before);
+  weft_engine_get_stats(w->lanes.engine, &before);
   weft_request *request = submit_prompt(w, lane, LIGHT, prompt, n, 1 + draw(w, 0, 2));
   while (!ended) {
     flood(w);
     step(w);
     first = look(w, request, &ended) || first;
-    weft_engine_get_stats(w->engine, &after);
+    weft_engine_get_stats(w->lanes.engine, &after);
     uint32_t waited = (uint32_t)(after.n_steps - before.n_steps);
     if (!first && waited > most) {
       FAIL(
-          w,
+          &w->lanes,
           "%u lanes, %u tenants: a short request waits for its first token longer than %u steps; %u preemptions so far",
-          w->n_lanes, w->n_tenants, most, (uint32_t)after.n_preemptions);
+          w->lanes.n, w->n_tenants, most, (uint32_t)after.n_preemptions);
     }
     if (!first && waited > w->waited_most) w->waited_most = waited;
   }
-  weft_engine_release(w->engine, request);
-  if (leader != NULL) weft_engine_release(w->engine, leader);
+  weft_engine_release(w->lanes.engine, request);
+  if (leader != NULL) weft_engine_release(w->lanes.engine, leader);
 }
 
 static uint32_t run_world(uint64_t seed) {
@@ -200,17 +160,17 @@ static uint32_t run_world(uint64_t seed) {
   bool one_lane = draw(&w, 0, 1) == 0; /* all floods on the same lane */
   for (uint32_t i = 0; i < w.n_streams; i++) {
     w.stream[i].tenant = draw(&w, 1, w.n_tenants - 1);
-    w.stream[i].lane = one_lane ? 0 : draw(&w, 0, w.n_lanes - 1);
+    w.stream[i].lane = one_lane ? 0 : draw(&w, 0, w.lanes.n - 1);
   }
   for (uint32_t i = draw(&w, 20, 60); i > 0; i--) flood(&w), step(&w);
   for (uint32_t i = 0; i < PROBES; i++) {
     probe(&w);
     for (uint32_t k = draw(&w, 2 * w.n_tenants, 20); k > 0; k--) flood(&w), step(&w);
   }
-  for (uint32_t i = 0; i < w.n_streams; i++) weft_engine_release(w.engine, w.stream[i].handle);
-  while (!weft_engine_idle(w.engine)) step(&w);
+  for (uint32_t i = 0; i < w.n_streams; i++) weft_engine_release(w.lanes.engine, w.stream[i].handle);
+  while (!weft_engine_idle(w.lanes.engine)) step(&w);
   uint32_t waited = w.waited_most;
-  close_world(&w);
+  lanes_close(&w.lanes);
   return waited;
 }
 

@@ -16,8 +16,7 @@
 #include <cmocka.h>
 
 #include "base/random.h"
-#include "scheduler/engine.h"
-#include "bench/doubles/fake_runner.h"
+#include "tests/support/lanes.h"
 
 enum { ROWS = 64, CONTEXT = 256, VOCAB = 200, SLOTS = 12, STEP_US = 500, ROW_US = 20 };
 enum { VICTIM = 0, ATTACKER = 1, NEIGHBOUR = 2, N_TENANTS = 3 };
@@ -83,16 +82,10 @@ static weft_request *submit(world *w, uint32_t tenant, uint64_t domain, bool can
                             uint32_t n_tokens, uint32_t max_tokens) {
   weft_error error = {{0}};
   weft_request *request = NULL;
-  weft_request_params p = {.tenant = tenant,
-                           .domain = {.low = domain},
-                           .canvas = canvas,
-                           .tokens = tokens,
-                           .n_tokens = n_tokens,
-                           .max_tokens = max_tokens,
-                           .sampling = weft_sampling_neutral(),
-                           .entropy_bound = weft_entropy_bound_default(),
-                           .ignore_eos = true};
-  p.entropy_bound.max_steps = 6;
+  weft_request_params p = lanes_request(tokens, n_tokens, max_tokens, 6);
+  p.tenant = tenant;
+  p.domain.low = domain;
+  p.canvas = canvas;
   if (weft_engine_submit(w->engine, &p, w->now_us, &request, &error) != WEFT_OK) fail_msg("%s", error.text);
   return request;
 }

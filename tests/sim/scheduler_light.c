@@ -18,13 +18,10 @@
 
 #include "base/log.h"
 #include "base/random.h"
-#include "bench/doubles/fake_runner.h"
-#include "scheduler/check.h"
-#include "scheduler/engine.h"
 #include "scheduler/pace.h"
 #include "scheduler/policy.h"
 #include "tests/support/amount.h"
-#include "tests/support/seeds.h"
+#include "tests/support/lanes.h"
 
 enum { LANES = 2, TENANTS = 4, STREAMS = 48, LIGHT = 0, VOCAB = 200, CONTEXT = 256, CANVAS = 16, ROWS = 512 };
 enum { WARM_STEPS = 200, JUDGED_STEPS = 300, STEPS_MAX = 4000, ANSWER_MAX = 240 };
@@ -42,23 +39,18 @@ typedef struct device {
 } device;
 
 typedef struct world {
-  uint64_t seed, draws, now_us;
-  uint32_t n_lanes, n_tenants, n_streams, n_light, weights, last_lane;
+  lanes lanes;
+  uint64_t now_us;
+  uint32_t n_tenants, n_streams, n_light, weights, last_lane;
   device device[LANES];
-  weft_fake_store *store;
-  weft_runner *runner[LANES];
   weft_tenant_config tenant[TENANTS];
-  weft_engine_config config;
-  weft_engine *engine;
   stream stream[STREAMS];
 } world;
 
 static bool verbose;
 
-#define FAIL(w, ...) seeds_fail((w)->seed, __VA_ARGS__)
-
 static uint32_t draw(world *w, uint32_t low, uint32_t high) {
-  return seeds_draw(w->seed, &w->draws, low, high);
+  return lanes_draw(&w->lanes, low, high);
 }
 
 static uint64_t device_time(void *self, const weft_batch *batch) {
@@ -83,55 +75,44 @@ static double decode_us(const device *d, uint32_t n) {
 
 /* ---- a world ----------------------------------------------------------------------------------- */
 
-static void open_runners(world *w) {
-  if (weft_fake_store_open(w->config.n_pages, 16, &w->store) != WEFT_OK) FAIL(w, "no memory for the store");
-  for (uint32_t i = 0; i < w->n_lanes; i++) {
+static void open_world(world *w, uint64_t seed) {
+  memset(w, 0, sizeof *w);
+  w->lanes.seed = seed;
+  w->lanes.n = draw(w, 1, LANES);
+  w->n_tenants = draw(w, 2, TENANTS);
+  w->n_streams = draw(w, 20, STREAMS);
+  w->n_light = draw(w, 1, 2);
+  for (uint32_t i = 0; i < w->n_tenants; i++) w->weights += w->tenant[i].weight = draw(w, 1, 3);
+  const weft_engine_config config = {.n_pages = STREAMS * CONTEXT / 16 + 64,
+                                     .rows_per_step = ROWS,
+                                     .running_max = STREAMS,
+                                     .waiting_max = 1000,
+                                     .n_tenants = w->n_tenants,
+                                     .tenant = w->tenant,
+                                     .seq_tokens_max = CONTEXT,
+                                     .no_prefix_cache = true,
+                                     .overlap = draw(w, 0, 1) == 0};
+  weft_fake_config fakes[LANES];
+  for (uint32_t i = 0; i < w->lanes.n; i++) {
     w->device[i] = (device){.fixed_us = draw(w, 100, 1000), .row_us = draw(w, 10, 60), .output_us = draw(w, 0, 20)};
-    weft_fake_config fake = {
-        .name = "model",
-        .id = i,
+    fakes[i] = (weft_fake_config){
         .autoregressive = true,
         .n_slots = STREAMS,
         .rows_max = ROWS,
         .depth = 2,
         .context_length = CONTEXT,
-        .store = w->store,
         .law = device_time,
         .law_self = &w->device[i],
         .model = {.salt = 5 + i, .n_vocab = VOCAB, .n_canvas = CANVAS, .n_groups = 1, .group = {{.block_tokens = 16}}}};
-    if (weft_fake_runner_open(&fake, &w->runner[i]) != WEFT_OK) FAIL(w, "no memory for a runner");
   }
-}
-
-static void open_world(world *w, uint64_t seed) {
-  weft_error error = {{0}};
-  memset(w, 0, sizeof *w);
-  w->seed = seed;
-  w->n_lanes = draw(w, 1, LANES);
-  w->n_tenants = draw(w, 2, TENANTS);
-  w->n_streams = draw(w, 20, STREAMS);
-  w->n_light = draw(w, 1, 2);
-  for (uint32_t i = 0; i < w->n_tenants; i++) w->weights += w->tenant[i].weight = draw(w, 1, 3);
-  w->config = (weft_engine_config){.n_models = w->n_lanes,
-                                   .runner = w->runner,
-                                   .n_pages = STREAMS * CONTEXT / 16 + 64,
-                                   .rows_per_step = ROWS,
-                                   .running_max = STREAMS,
-                                   .waiting_max = 1000,
-                                   .n_tenants = w->n_tenants,
-                                   .tenant = w->tenant,
-                                   .seq_tokens_max = CONTEXT,
-                                   .no_prefix_cache = true,
-                                   .overlap = draw(w, 0, 1) == 0};
-  open_runners(w);
-  if (weft_engine_open(&w->config, &w->engine, &error) != WEFT_OK) FAIL(w, "%s", error.text);
+  lanes_open(&w->lanes, fakes, config);
   uint32_t kinds = draw(w, 1, 7); /* a bit for each that comes */
   for (uint32_t i = 0; i < w->n_streams; i++) {
     stream *s = &w->stream[i];
     s->tenant = i < w->n_light                      ? LIGHT
                 : i - w->n_light < w->n_tenants - 1 ? 1 + i - w->n_light
                                                     : draw(w, 1, w->n_tenants - 1);
-    s->lane = i < w->n_light ? 0 : draw(w, 0, w->n_lanes - 1);
+    s->lane = i < w->n_light ? 0 : draw(w, 0, w->lanes.n - 1);
     do s->kind = s->tenant == LIGHT ? 0 : draw(w, 0, 2);
     while (s->tenant != LIGHT && (kinds >> s->kind & 1) == 0);
   }
@@ -139,41 +120,25 @@ static void open_world(world *w, uint64_t seed) {
 
 static void close_world(world *w) {
   for (uint32_t i = 0; i < w->n_streams; i++) {
-    if (w->stream[i].handle != NULL) weft_engine_release(w->engine, w->stream[i].handle);
+    if (w->stream[i].handle != NULL) weft_engine_release(w->lanes.engine, w->stream[i].handle);
   }
-  while (!weft_engine_idle(w->engine)) (void)weft_engine_step(w->engine, ++w->now_us);
-  weft_engine_close(w->engine);
-  for (uint32_t i = 0; i < w->n_lanes; i++) {
-    const char *violation = weft_fake_runner_violation(w->runner[i]);
-    if (violation != NULL) FAIL(w, "lane %u: %s", i, violation);
-    w->runner[i]->ops->close(w->runner[i]);
-  }
-  weft_fake_store_close(w->store);
+  while (!weft_engine_idle(w->lanes.engine)) (void)weft_engine_step(w->lanes.engine, ++w->now_us);
+  lanes_close(&w->lanes);
 }
 
 /* The prompts of the light tenant have one token, so that every row of it is like a decode row. */
 static weft_request *submit(world *w, const stream *s) {
   static const uint32_t shortest[] = {2, 2, 100}, longest[] = {20, 20, 200};
-  weft_error error = {{0}};
-  weft_request *request = NULL;
   int32_t prompt[CONTEXT];
   uint32_t n = s->tenant == LIGHT ? 1 : draw(w, shortest[s->kind], longest[s->kind]);
   for (uint32_t i = 0; i < n; i++) prompt[i] = (int32_t)draw(w, 0, VOCAB - 1);
-  weft_request_params p = {.model = s->lane,
-                           .tenant = s->tenant,
-                           .domain = {.low = s->tenant + 1},
-                           .canvas = s->kind == 1,
-                           .tokens = prompt,
-                           .n_tokens = n,
-                           .max_tokens = s->tenant == LIGHT ? ANSWER_MAX
-                                         : s->kind == 2     ? 1
-                                                            : draw(w, 40, 160),
-                           .sampling = weft_sampling_neutral(),
-                           .entropy_bound = weft_entropy_bound_default(),
-                           .ignore_eos = true};
-  p.entropy_bound.max_steps = 8;
-  if (weft_engine_submit(w->engine, &p, w->now_us, &request, &error) != WEFT_OK) FAIL(w, "%s", error.text);
-  return request;
+  uint32_t max_tokens = s->tenant == LIGHT ? ANSWER_MAX : s->kind == 2 ? 1 : draw(w, 40, 160);
+  weft_request_params p = lanes_request(prompt, n, max_tokens, 8);
+  p.model = s->lane;
+  p.tenant = s->tenant;
+  p.domain.low = s->tenant + 1;
+  p.canvas = s->kind == 1;
+  return lanes_submit(&w->lanes, &p, w->now_us);
 }
 
 /* Every stream that has ended is followed by the next one. Tokens of the light tenant since the last look. */
@@ -183,13 +148,13 @@ static uint32_t feed(world *w, bool with_light) {
     stream *s = &w->stream[i];
     weft_event event;
     bool ended = s->handle == NULL;
-    while (!ended && weft_engine_poll(w->engine, s->handle, &event) == WEFT_OK) {
+    while (!ended && weft_engine_poll(w->lanes.engine, s->handle, &event) == WEFT_OK) {
       if (event.kind == WEFT_EVENT_TOKENS && s->tenant == LIGHT) n_tokens += event.n;
       s->decodes = s->decodes || event.kind == WEFT_EVENT_TOKENS;
       ended = event.kind == WEFT_EVENT_FINISHED;
     }
     if (!ended) continue;
-    if (s->handle != NULL) weft_engine_release(w->engine, s->handle);
+    if (s->handle != NULL) weft_engine_release(w->lanes.engine, s->handle);
     s->handle = submit(w, s);
     s->decodes = false;
   }
@@ -200,18 +165,16 @@ static uint32_t feed(world *w, bool with_light) {
 static uint32_t step(world *w, uint64_t *others) {
   weft_tenant_stats before, after;
   weft_engine_stats all_before, all_after;
-  weft_engine_get_tenant_stats(w->engine, LIGHT, &before);
-  weft_engine_get_stats(w->engine, &all_before);
-  for (uint32_t i = 0; i < w->n_lanes; i++) w->device[i].us = 0;
-  (void)weft_engine_step(w->engine, w->now_us);
-  for (uint32_t i = 0; i < w->n_lanes; i++) {
+  weft_engine_get_tenant_stats(w->lanes.engine, LIGHT, &before);
+  weft_engine_get_stats(w->lanes.engine, &all_before);
+  for (uint32_t i = 0; i < w->lanes.n; i++) w->device[i].us = 0;
+  lanes_step(&w->lanes, w->now_us);
+  for (uint32_t i = 0; i < w->lanes.n; i++) {
     w->now_us += w->device[i].us;
     if (w->device[i].us > 0) w->last_lane = i;
   }
-  weft_engine_get_tenant_stats(w->engine, LIGHT, &after);
-  weft_engine_get_stats(w->engine, &all_after);
-  const char *broken = weft_engine_check(w->engine);
-  if (broken != NULL) FAIL(w, "engine: %s", broken);
+  weft_engine_get_tenant_stats(w->lanes.engine, LIGHT, &after);
+  weft_engine_get_stats(w->lanes.engine, &all_after);
   uint32_t own = (uint32_t)(after.n_rows - before.n_rows);
   *others = all_after.n_rows - all_before.n_rows - own;
   return own;
@@ -222,7 +185,7 @@ static uint32_t step(world *w, uint64_t *others) {
 /* Times the fair time of its rows: its share, or the turns of the models. */
 static double fair(const world *w) {
   double share = (double)w->weights / w->tenant[LIGHT].weight;
-  return share > w->n_lanes ? share : w->n_lanes;
+  return share > w->lanes.n ? share : w->lanes.n;
 }
 
 /* All its streams decode: where one of them only begins there is less to keep pace with. */
@@ -241,7 +204,7 @@ static double piece_us(const device *d) {
 static void check_pace(world *w, double limit) {
   const device *d = &w->device[0];
   if ((double)d->us <= 1.1 * limit + piece_us(d)) return;
-  FAIL(w, "a step with decode rows of a light tenant takes %llu us; alone %.0f, the limit %.0f, a piece %.0f",
+  FAIL(&w->lanes, "a step with decode rows of a light tenant takes %llu us; alone %.0f, the limit %.0f, a piece %.0f",
        (unsigned long long)d->us, decode_us(d, w->n_light), limit, piece_us(d));
 }
 
@@ -254,21 +217,22 @@ static double run_with_light(world *w) {
     n_tokens += feed(w, true);
     uint32_t own = step(w, &others);
     idle = others == 0 ? idle + 1 : 0;
-    if (i > 0 && idle > w->n_lanes) FAIL(w, "the others got no row in %u steps", idle);
+    if (i > 0 && idle > w->lanes.n) FAIL(&w->lanes, "the others got no row in %u steps", idle);
     if (own == 0 || w->last_lane != 0 || !light_decodes(w)) continue;
     n_judged += 1;
     if (n_judged == WARM_STEPS) start_us = w->now_us, n_tokens = 0, fixed = d->fixed_sum_us, total = d->sum_us;
     if (n_judged <= WARM_STEPS) continue;
-    double limit = WEFT_LIGHT_FACTOR * fair(w) / w->n_lanes * decode_us(d, w->n_light);
+    double limit = WEFT_LIGHT_FACTOR * fair(w) / w->lanes.n * decode_us(d, w->n_light);
     double least = WEFT_LIGHT_FACTOR * decode_us(d, d->n_decode);
     if (limit < least) limit = least;
     if (limit > most) most = limit;
     check_pace(w, limit);
   }
-  if (n_tokens == 0) FAIL(w, "the light tenant gets no tokens");
+  if (n_tokens == 0) FAIL(&w->lanes, "the light tenant gets no tokens");
   double mean_us = (double)(w->now_us - start_us) * w->n_light / (double)n_tokens, slowest_us = most + piece_us(d);
   if (verbose) (void)printf("%.0f us a token of %.0f, alone %.0f\n", mean_us, slowest_us, decode_us(d, w->n_light));
-  if (w->n_lanes == 1 && mean_us > 1.1 * slowest_us) FAIL(w, "%.0f us a token, the limit is %.0f", mean_us, slowest_us);
+  if (w->lanes.n == 1 && mean_us > 1.1 * slowest_us)
+    FAIL(&w->lanes, "%.0f us a token, the limit is %.0f", mean_us, slowest_us);
   return 1.0 - (double)(d->fixed_sum_us - fixed) / (double)(d->sum_us - total);
 }
 
@@ -293,7 +257,7 @@ static void run_world(uint64_t seed) {
   open_world(&w, seed);
   double without = run_without_light(&w);
   if (verbose) (void)printf("for rows %.1f %% of the time, %.1f %% without\n", 100.0 * with, 100.0 * without);
-  if (with < 0.75 * without) FAIL(&w, "the others lose more than a quarter: %.3f of %.3f", with, without);
+  if (with < 0.75 * without) FAIL(&w.lanes, "the others lose more than a quarter: %.3f of %.3f", with, without);
   close_world(&w);
 }
 

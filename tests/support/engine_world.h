@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A small world for tests of the engine: two fake runners over one pool, and short words for what a
- * test does with them. Change w.fake and w.config between plan_world and open_world. */
+ * test does with them. TEST plans a world for each test, which changes w.fake and w.config before open_world; a test of
+ * several worlds plans and closes the others itself. */
 #ifndef WEFT_TESTS_ENGINE_WORLD_H
 #define WEFT_TESTS_ENGINE_WORLD_H
 
@@ -59,6 +60,12 @@ static inline void plan_world(void) {
   for (uint32_t i = 0; i < CONTEXT + 8; i++) w.prompt[i] = (int32_t)((i * 5 + 9) % VOCAB);
 }
 
+static inline int plan_fixture(void **state) {
+  (void)state;
+  plan_world();
+  return 0;
+}
+
 static inline void open_world(void) {
   weft_error error = {{0}};
   assert_int_equal(weft_fake_store_open(w.config.n_pages, 8, &w.store), WEFT_OK);
@@ -100,6 +107,15 @@ static inline weft_request *submit(const weft_request_params *p) {
   weft_error error = {{0}};
   if (weft_engine_submit(w.engine, p, ++w.now, &r, &error) != WEFT_OK) fail_msg("%s", error.text);
   return r;
+}
+
+/* The same n times. */
+static inline void submit_all(const weft_request_params *p, weft_request **r, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) r[i] = submit(p);
+}
+
+static inline void release_all(weft_request *const *r, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++) weft_engine_release(w.engine, r[i]);
 }
 
 static inline void step(uint32_t n) {
@@ -148,6 +164,13 @@ static inline weft_finish end_and_release(weft_request *r) {
   return end.finish;
 }
 
+static inline void all_end(weft_request *const *r, uint32_t n, weft_finish finish) {
+  for (uint32_t i = 0; i < n; i++) {
+    weft_finish got = end_and_release(r[i]);
+    if (got != finish) fail_msg("request %u of %u ended with %d, not %d", i, n, (int)got, (int)finish);
+  }
+}
+
 static inline void check_equal_solo(weft_request *r, const weft_request_params *p) {
   int32_t tokens[2 * CONTEXT];
   uint32_t n = 0;
@@ -170,7 +193,8 @@ static inline void refused(const weft_request_params *p, weft_status expected, c
   if (strstr(error.text, words) == NULL) fail_msg("'%s' lacks '%s'", error.text, words);
 }
 
-#define TEST(f) cmocka_unit_test_teardown(f, close_world)
+/* The world of each test is planned when the test begins, and closed when it ends. */
+#define TEST(f) cmocka_unit_test_setup_teardown(f, plan_fixture, close_world)
 
 /* For groups in which runners break: what is logged of them is no news. */
 static inline int expect_broken_runners(void **state) {

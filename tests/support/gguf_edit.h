@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A model file again with one fact changed, written to disk, for tests of what opening and serving say about it.
+/* A model file again with one fact changed, in memory or written to disk, for tests of what opening and serving say
+ * about it.
  *
  * Law: what an edit does not name is copied byte for byte. Files go to a folder of their own, which gguf_edit_clean
  * removes with all that was written. */
@@ -18,8 +19,10 @@ typedef struct gguf_edit {
   const char *set_string, *text;
   const char *set_f32;
   float real;
-  const char *reshape; /* the tensor loses its last row */
-  const char *retype;  /* its record says this type; the bytes stay */
+  const char *rename, *name;
+  const char *reshape;  /* the tensor loses its last row, or its last expert */
+  const char *quantise; /* the tensor is F32 and is stored as this type */
+  const char *retype;   /* its record says this type; the bytes stay */
   int32_t type;
   const char *poison;  /* every element becomes NaN; all tensors whose name contains this; F32 only */
   uint32_t poison_row; /* with poison_one_row: only this row */
@@ -62,8 +65,9 @@ static inline void gguf_edit_key(const gguf_key *key, const gguf_edit *e, gguf_w
 
 static inline void gguf_edit_tensor(const weft_gguf_tensor *from, const gguf_edit *e, gguf_writer *w) {
   weft_gguf_tensor t = *from;
-  float *poisoned = NULL;
+  void *changed = NULL;
   if (gguf_edit_is(e->drop_tensor, t.name)) return;
+  if (gguf_edit_is(e->rename, t.name)) t.name = e->name;
   if (gguf_edit_is(e->reshape, t.name)) {
     t.n_bytes -= t.n_bytes / t.ne[t.n_dims - 1];
     t.ne[t.n_dims - 1] -= 1;
@@ -75,15 +79,33 @@ static inline void gguf_edit_tensor(const weft_gguf_tensor *from, const gguf_edi
       first = (uint64_t)e->poison_row * t.ne[0];
       count = t.ne[0];
     }
-    poisoned = malloc((size_t)t.n_bytes);
+    float *poisoned = changed = malloc((size_t)t.n_bytes);
     gguf_edit_need(poisoned != NULL && first + count <= n, "memory, or a row that is not there");
     memcpy(poisoned, t.data, (size_t)t.n_bytes);
     for (uint64_t i = 0; i < count; i++) poisoned[first + i] = NAN;
-    t.data = (const void *)poisoned;
+    t.data = changed;
+  }
+  if (gguf_edit_is(e->quantise, t.name)) {
+    uint64_t n = t.n_bytes / sizeof(float);
+    t.n_bytes = weft_type_row_bytes((weft_type)e->type, n);
+    changed = malloc((size_t)t.n_bytes);
+    gguf_edit_need(changed != NULL && weft_quantise_row((weft_type)e->type, t.data, changed, n) == WEFT_OK,
+                   "cannot store the tensor as this type");
+    t.data = changed;
+    t.type = (weft_type)e->type;
   }
   int32_t type = gguf_edit_is(e->retype, t.name) ? e->type : (int32_t)t.type;
   gguf_writer_tensor(w, t.name, type, t.n_dims, t.ne, t.data, (size_t)t.n_bytes);
-  free(poisoned);
+  free(changed);
+}
+
+/* Fills w; the file is gguf_writer_finish(w). */
+static inline void gguf_edit_apply(const weft_gguf *from, const gguf_edit *e, gguf_writer *w) {
+  for (uint32_t i = 0; i < from->parts[0].n_keys; i++) gguf_edit_key(&from->parts[0].keys[i], e, w);
+  if (e->set_u32 != NULL) gguf_writer_u32(w, e->set_u32, e->value);
+  if (e->set_f32 != NULL) gguf_writer_f32(w, e->set_f32, e->real);
+  if (e->set_string != NULL) gguf_writer_string(w, e->set_string, e->text);
+  for (uint32_t i = 0; i < from->n_tensors; i++) gguf_edit_tensor(&from->tensors[i], e, w);
 }
 
 /* Writes the edited file as NAME.gguf, over one of that name, and gives its path, valid until gguf_edit_clean. */
@@ -96,11 +118,7 @@ static inline const char *gguf_edit_file(const char *source, const gguf_edit *e,
     gguf_edit_need(mkdtemp(gguf_edit_folder) != NULL, "no folder");
   }
   if (weft_gguf_open(source, &from, &error) != WEFT_OK) gguf_edit_need(false, error.text);
-  for (uint32_t i = 0; i < from->parts[0].n_keys; i++) gguf_edit_key(&from->parts[0].keys[i], e, &w);
-  if (e->set_u32 != NULL) gguf_writer_u32(&w, e->set_u32, e->value);
-  if (e->set_f32 != NULL) gguf_writer_f32(&w, e->set_f32, e->real);
-  if (e->set_string != NULL) gguf_writer_string(&w, e->set_string, e->text);
-  for (uint32_t i = 0; i < from->n_tensors; i++) gguf_edit_tensor(&from->tensors[i], e, &w);
+  gguf_edit_apply(from, e, &w);
   weft_bytes bytes = gguf_writer_finish(&w);
   char wanted[sizeof gguf_edit_written[0]];
   (void)snprintf(wanted, sizeof wanted, "%s/%s.gguf", gguf_edit_folder, name);

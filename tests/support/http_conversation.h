@@ -76,6 +76,14 @@ static inline talk *talk_serve(talk *t, const char *keys_text, weft_open_options
   return t;
 }
 
+/* Both demo models: one that writes by diffusion and one that writes token by token. */
+static inline talk *talk_serve_both(talk *t, const char *keys_text) {
+  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
+  const weft_open_options options = {
+      .models = models, .n_models = 2, .threads = 2, .kv_bytes = 16 << 20, .context = 1024};
+  return talk_serve(t, keys_text, options, (weft_server_options){0});
+}
+
 static inline void talk_close(talk *t) {
   weft_server_close(t->server);
   weft_close(t->runtime);
@@ -121,6 +129,13 @@ static inline void talk_send(int fd, const char *method, const char *path, const
   assert_true(talk_write(fd, head.bytes, head.n));
   if (n > 0) (void)talk_write(fd, body, n); /* a server that refuses may close before it has all */
   weft_text_free(&head);
+}
+
+/* Sends a request; its answer will come on the connection that this gives. */
+static inline int talk_begin(uint16_t port, const char *path, const char *body) {
+  int fd = talk_dial(port);
+  talk_send(fd, "POST", path, "", body, strlen(body));
+  return fd;
 }
 
 /* Appends what comes; 0: closed, or nothing within ms. */
@@ -223,6 +238,13 @@ static inline talk_answer talk_ask(uint16_t port, const char *method, const char
 
 /* ---- reading ---- */
 
+/* The answer, which is freed, has this code and says these words. */
+static inline void talk_check(talk_answer a, int code, const char *words) {
+  if (a.code != code || strstr(a.body.bytes, words) == NULL)
+    fail_msg("gave %d, not %d with '%s': %s", a.code, code, words, a.body.bytes);
+  talk_answer_free(&a);
+}
+
 /* 200 and JSON, or the test fails. The caller decrefs. */
 static inline json_t *talk_json(uint16_t port, const char *path, const char *body) {
   talk_answer a = talk_ask(port, body == NULL ? "GET" : "POST", path, body == NULL ? "" : body);
@@ -264,6 +286,13 @@ static inline const char *text_at(json_t *root, const char *path) {
 static inline json_int_t int_at(json_t *root, const char *path) {
   if (!json_is_integer(at(root, path))) fail_msg("%s is no whole number", path);
   return json_integer_value(at(root, path));
+}
+
+/* The text at the path is JSON, and is an object whose member a is true or false. */
+static inline void talk_check_schema(json_t *root, const char *path) {
+  json_t *value = json_loads(text_at(root, path), 0, NULL);
+  if (!json_is_boolean(json_object_get(value, "a"))) fail_msg("a is not true or false in %s", text_at(root, path));
+  json_decref(value);
 }
 
 /* Events of a stream: an array of {"event": name or "", "data": object}, "[DONE]" as a string. The

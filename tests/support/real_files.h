@@ -16,8 +16,24 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "model/gguf_internal.h"
 #include "tests/support/gguf_writer.h"
+
+/* Setup and teardown of a group of tests that write one such file after another to real_path. */
+static char real_path[] = "/tmp/weft-real-XXXXXX";
+
+static inline int real_path_open(void **state) {
+  (void)state;
+  weft_log_set_level(WEFT_LOG_ERROR);
+  int file = mkstemp(real_path);
+  return file < 0 ? -1 : close(file);
+}
+
+static inline int real_path_remove(void **state) {
+  (void)state;
+  return unlink(real_path);
+}
 
 typedef struct real_model {
   const char *arch;

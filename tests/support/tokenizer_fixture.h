@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "base/random.h"
 #include "model/tokenizer.h"
 #include "tests/support/gguf_writer.h"
 
@@ -20,7 +21,14 @@ typedef struct tokenizer_fixture {
   uint32_t n, n_merges, capacity, merges_capacity;
   gguf_writer writer; /* more keys may be added before open */
   weft_gguf *gguf;
+  weft_tokenizer *tokenizer; /* of fixture_tokenizer */
 } tokenizer_fixture;
+
+/* Draws that follow from the seed alone; n counts them. */
+static inline uint64_t fixture_draw(uint32_t seed, uint64_t *n) {
+  weft_draw_key key = {.seed = seed, .purpose = WEFT_DRAW_TEST, .position = (*n)++};
+  return weft_draw_bits(&key);
+}
 
 static inline uint32_t fixture_token_scored(tokenizer_fixture *f, const char *text, int32_t type, float score) {
   if (f->n == f->capacity) {
@@ -98,7 +106,16 @@ static inline weft_status fixture_open(tokenizer_fixture *f, weft_tokenizer **ou
   return status == WEFT_OK ? weft_tokenizer_open(f->gguf, out, error) : status;
 }
 
+/* For vocabularies that are sound. The fixture closes the tokenizer. */
+static inline weft_tokenizer *fixture_tokenizer(tokenizer_fixture *f) {
+  weft_error error = {{0}};
+  if (fixture_open(f, &f->tokenizer, &error) == WEFT_OK) return f->tokenizer;
+  (void)printf("FAILED: the fixture's vocabulary: %s\n", error.text);
+  exit(1);
+}
+
 static inline void fixture_close(tokenizer_fixture *f) {
+  weft_tokenizer_close(f->tokenizer);
   for (uint32_t i = 0; i < f->n; i++) free(f->tokens[i]);
   for (uint32_t i = 0; i < f->n_merges; i++) free(f->merges[i]);
   free(f->tokens);
@@ -152,6 +169,14 @@ static inline void fixture_gemma4(tokenizer_fixture *f) {
   gguf_writer_u32(&f->writer, "tokenizer.ggml.bos_token_id", GEMMA_BOS);
   gguf_writer_u32(&f->writer, "tokenizer.ggml.unknown_token_id", GEMMA_UNK);
   gguf_writer_u32(&f->writer, "tokenizer.ggml.mask_token_id", GEMMA_MASK);
+}
+
+/* What every vocabulary of llama begins with. */
+static inline void fixture_llama(tokenizer_fixture *f) {
+  f->model = "llama";
+  (void)fixture_token(f, "<unk>", FIXTURE_UNKNOWN);
+  (void)fixture_token(f, "<s>", FIXTURE_CONTROL);
+  (void)fixture_token(f, "</s>", FIXTURE_CONTROL);
 }
 
 /* The 256 characters of gpt2's alphabet as normal tokens, in byte order. */

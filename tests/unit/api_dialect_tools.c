@@ -189,6 +189,7 @@ typedef struct answer_kit {
   weft_choice choice;
   weft_answer_call call[2];
   weft_answer answer;
+  weft_text out;
 } answer_kit;
 
 static char answer_id[] = "resp_x";
@@ -216,13 +217,16 @@ static void close_kit(answer_kit *k) {
     weft_text_free(&k->call[i].arguments);
   }
   weft_text_free(&k->choice.text);
+  weft_text_free(&k->choice.thinking);
+  weft_text_free(&k->choice.logprobs[0]);
+  weft_text_free(&k->out);
   k->answer.dialect->close(k->answer.own);
 }
 
 /* One chunk, after which everything counts as sent. */
-static void send(answer_kit *k, const char *finish, weft_text *out) {
+static void send(answer_kit *k, const char *finish) {
   k->choice.finish = finish;
-  k->answer.dialect->chunk(&k->answer, &k->choice, finish, out);
+  k->answer.dialect->chunk(&k->answer, &k->choice, finish, &k->out);
   weft_text_clear(&k->choice.text);
   for (uint32_t i = 0; i < k->choice.n_calls; i++) {
     k->call[i].begun = true;
@@ -230,64 +234,61 @@ static void send(answer_kit *k, const char *finish, weft_text *out) {
   }
 }
 
+/* The last chunk, and what the dialect writes behind it. */
+static void send_last(answer_kit *k) {
+  send(k, "tool_calls");
+  k->answer.dialect->last(&k->answer, &k->out);
+}
+
 /* "hm", then get({"city":"Oslo"}) in two pieces, then put({}). */
-static weft_text streamed(answer_kit *k) {
-  weft_text out = {0};
+static void streamed(answer_kit *k) {
   weft_text_puts(&k->choice.text, "hm");
-  send(k, NULL, &out);
+  send(k, NULL);
   k->choice.n_calls = 1;
   weft_text_puts(&k->call[0].arguments, "{\"city\":");
-  send(k, NULL, &out);
+  send(k, NULL);
   weft_text_puts(&k->call[0].arguments, "\"Oslo\"}");
   k->call[0].whole = true;
-  send(k, NULL, &out);
+  send(k, NULL);
   k->choice.n_calls = 2;
   weft_text_puts(&k->call[1].arguments, "{}");
   k->call[1].whole = true;
-  send(k, NULL, &out);
-  send(k, "tool_calls", &out);
-  k->answer.dialect->last(&k->answer, &out);
-  return out;
+  send(k, NULL);
+  send_last(k);
 }
 
-static weft_text whole(answer_kit *k) {
-  weft_text out = {0};
+static void whole(answer_kit *k) {
   weft_text_puts(&k->choice.text, "hm");
   k->choice.n_calls = 2;
   weft_text_puts(&k->call[0].arguments, "{\"city\":\"Oslo\"}");
   weft_text_puts(&k->call[1].arguments, "{}");
   k->call[0].whole = k->call[1].whole = true;
   k->choice.finish = "tool_calls";
-  k->answer.dialect->whole(&k->answer, &out);
-  return out;
+  k->answer.dialect->whole(&k->answer, &k->out);
 }
 
-static void check_says(const weft_text *text, const char *words) {
-  if (strstr(text->bytes, words) == NULL) fail_msg("'%s' is not in %s", words, text->bytes);
+static void check_says(const answer_kit *k, const char *words) {
+  if (strstr(k->out.bytes, words) == NULL) fail_msg("'%s' is not in %s", words, k->out.bytes);
 }
 
 static void calls_of_anthropic(void **state) {
   answer_kit k;
   (void)state;
   open_kit(&k, &weft_anthropic);
-  weft_text out = streamed(&k);
-  check_says(&out,
-             "\"index\":1,\"content_block\":{\"type\":\"tool_use\",\"id\":\"c1\",\"name\":\"get\",\"input\":{}}}");
-  check_says(&out, "\"index\":1,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"{\\\"city\\\":\"}");
-  check_says(&out,
-             "\"index\":2,\"content_block\":{\"type\":\"tool_use\",\"id\":\"c2\",\"name\":\"put\",\"input\":{}}}");
-  check_says(&out, "{\"type\":\"content_block_stop\",\"index\":2}");
-  check_says(&out, "\"stop_reason\":\"tool_use\"");
-  weft_text_free(&out);
+  streamed(&k);
+  check_says(&k, "\"index\":1,\"content_block\":{\"type\":\"tool_use\",\"id\":\"c1\",\"name\":\"get\",\"input\":{}}}");
+  check_says(&k, "\"index\":1,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"{\\\"city\\\":\"}");
+  check_says(&k, "\"index\":2,\"content_block\":{\"type\":\"tool_use\",\"id\":\"c2\",\"name\":\"put\",\"input\":{}}}");
+  check_says(&k, "{\"type\":\"content_block_stop\",\"index\":2}");
+  check_says(&k, "\"stop_reason\":\"tool_use\"");
   close_kit(&k);
   open_kit(&k, &weft_anthropic);
-  out = whole(&k);
-  json_t *root = json_loads(out.bytes, 0, NULL), *content = json_object_get(root, "content");
+  whole(&k);
+  json_t *root = json_loads(k.out.bytes, 0, NULL), *content = json_object_get(root, "content");
   assert_int_equal(json_array_size(content), 3);
   json_t *input = json_object_get(json_array_get(content, 1), "input");
   assert_string_equal(json_string_value(json_object_get(input, "city")), "Oslo");
   json_decref(root);
-  weft_text_free(&out);
   close_kit(&k);
 }
 
@@ -300,20 +301,18 @@ static void calls_of_ollama(void **state) {
   int n_lines = 0;
   (void)state;
   open_kit(&k, &weft_ollama_chat);
-  weft_text out = streamed(&k);
-  for (const char *c = out.bytes; *c != 0; c++) n_lines += *c == '\n';
+  streamed(&k);
+  for (const char *c = k.out.bytes; *c != 0; c++) n_lines += *c == '\n';
   assert_int_equal(n_lines, 4); /* the text, two calls, the end */
-  check_says(&out, first);
-  check_says(&out, "\"index\":1,\"name\":\"put\",\"arguments\":{}}");
-  check_says(&out, "\"done_reason\":\"stop\"");
-  weft_text_free(&out);
+  check_says(&k, first);
+  check_says(&k, "\"index\":1,\"name\":\"put\",\"arguments\":{}}");
+  check_says(&k, "\"done_reason\":\"stop\"");
   close_kit(&k);
   open_kit(&k, &weft_ollama_chat);
-  out = whole(&k);
-  json_t *root = json_loads(out.bytes, 0, NULL);
+  whole(&k);
+  json_t *root = json_loads(k.out.bytes, 0, NULL);
   assert_int_equal(json_array_size(json_object_get(json_object_get(root, "message"), "tool_calls")), 2);
   json_decref(root);
-  weft_text_free(&out);
   close_kit(&k);
 }
 
@@ -322,19 +321,18 @@ static void calls_of_responses(void **state) {
   answer_kit k;
   (void)state;
   open_kit(&k, &weft_openai_responses);
-  weft_text out = streamed(&k);
-  check_says(&out, "response.function_call_arguments.delta");
-  check_says(&out, "\"arguments\":\"{\\\"city\\\":\\\"Oslo\\\"}\",\"call_id\":\"c1\",\"name\":\"get\"}");
-  const char *last = strstr(out.bytes, "event: response.completed\ndata: ");
+  streamed(&k);
+  check_says(&k, "response.function_call_arguments.delta");
+  check_says(&k, "\"arguments\":\"{\\\"city\\\":\\\"Oslo\\\"}\",\"call_id\":\"c1\",\"name\":\"get\"}");
+  const char *last = strstr(k.out.bytes, "event: response.completed\ndata: ");
   assert_non_null(last);
   json_t *event = json_loads(strstr(last, "data: ") + 6, JSON_DISABLE_EOF_CHECK, NULL);
   json_t *made = json_incref(json_object_get(json_object_get(event, "response"), "output"));
   json_decref(event);
-  weft_text_free(&out);
   close_kit(&k);
   open_kit(&k, &weft_openai_responses);
-  out = whole(&k);
-  json_t *root = json_loads(out.bytes, 0, NULL), *output = json_object_get(root, "output");
+  whole(&k);
+  json_t *root = json_loads(k.out.bytes, 0, NULL), *output = json_object_get(root, "output");
   assert_int_equal(json_array_size(output), 3);
   assert_true(json_equal(output, made));
   json_t *call = json_array_get(output, 1);
@@ -342,64 +340,55 @@ static void calls_of_responses(void **state) {
   assert_string_equal(json_string_value(json_object_get(call, "arguments")), "{\"city\":\"Oslo\"}");
   json_decref(root);
   json_decref(made);
-  weft_text_free(&out);
   close_kit(&k);
 }
 
 /* A piece of the stream that ends a call and has the text behind it, as pieces of many tokens do. */
-static weft_text streamed_with_text_behind(answer_kit *k) {
-  weft_text out = {0};
+static void streamed_with_text_behind(answer_kit *k) {
   k->choice.n_calls = 1;
   weft_text_puts(&k->call[0].arguments, "{\"city\":");
-  send(k, NULL, &out);
+  send(k, NULL);
   weft_text_puts(&k->call[0].arguments, "\"Oslo\"}");
   weft_text_puts(&k->choice.text, "hm");
   k->call[0].whole = true;
-  send(k, NULL, &out);
-  send(k, "tool_calls", &out);
-  k->answer.dialect->last(&k->answer, &out);
-  return out;
+  send(k, NULL);
+  send_last(k);
 }
 
 static void text_behind_a_call_is_no_part_of_it(void **state) {
   answer_kit k;
   (void)state;
   open_kit(&k, &weft_anthropic);
-  weft_text out = streamed_with_text_behind(&k);
-  check_says(&out, "\"index\":0,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"\\\"Oslo\\\"}\"}");
-  check_says(&out, "\"index\":1,\"delta\":{\"type\":\"text_delta\",\"text\":\"hm\"}");
-  weft_text_free(&out);
+  streamed_with_text_behind(&k);
+  check_says(&k, "\"index\":0,\"delta\":{\"type\":\"input_json_delta\",\"partial_json\":\"\\\"Oslo\\\"}\"}");
+  check_says(&k, "\"index\":1,\"delta\":{\"type\":\"text_delta\",\"text\":\"hm\"}");
   close_kit(&k);
   open_kit(&k, &weft_openai_responses);
-  out = streamed_with_text_behind(&k);
-  check_says(&out, "\"arguments\":\"{\\\"city\\\":\\\"Oslo\\\"}\",\"call_id\":\"c1\",\"name\":\"get\"}");
-  check_says(&out, "{\"type\":\"output_text\",\"text\":\"hm\"");
-  weft_text_free(&out);
+  streamed_with_text_behind(&k);
+  check_says(&k, "\"arguments\":\"{\\\"city\\\":\\\"Oslo\\\"}\",\"call_id\":\"c1\",\"name\":\"get\"}");
+  check_says(&k, "{\"type\":\"output_text\",\"text\":\"hm\"");
   close_kit(&k);
 }
 
 /* A call that breaks off in the midst of an answer takes nothing of the next one with it. */
 static void a_broken_call_hides_no_other(void **state) {
   answer_kit k;
-  weft_text out = {0};
   (void)state;
   open_kit(&k, &weft_ollama_chat);
   k.choice.n_calls = 1;
   weft_text_puts(&k.call[0].arguments, "{\"city\":oops");
-  send(&k, NULL, &out);
+  send(&k, NULL);
   k.choice.n_calls = 2;
   weft_text_puts(&k.call[1].arguments, "{}");
   k.call[1].whole = true;
-  send(&k, NULL, &out);
-  check_says(&out, "[{\"id\":\"c2\",\"function\":{\"index\":0,\"name\":\"put\",\"arguments\":{}}}]");
-  weft_text_free(&out);
+  send(&k, NULL);
+  check_says(&k, "[{\"id\":\"c2\",\"function\":{\"index\":0,\"name\":\"put\",\"arguments\":{}}}]");
   close_kit(&k);
 }
 
 /* Only the item in which an answer was cut off is incomplete, streamed or whole. */
 static void what_was_cut_off(void **state) {
   answer_kit k;
-  weft_text out = {0};
   (void)state;
   open_kit(&k, &weft_openai_responses);
   weft_text_puts(&k.choice.thinking, "so");
@@ -407,23 +396,20 @@ static void what_was_cut_off(void **state) {
   k.choice.n_calls = 1;
   weft_text_puts(&k.call[0].arguments, "{\"ci");
   k.choice.finish = "length";
-  k.answer.dialect->whole(&k.answer, &out);
-  json_t *root = json_loads(out.bytes, 0, NULL), *output = json_object_get(root, "output");
+  k.answer.dialect->whole(&k.answer, &k.out);
+  json_t *root = json_loads(k.out.bytes, 0, NULL), *output = json_object_get(root, "output");
   static const char *const states[] = {"completed", "completed", "incomplete"};
   assert_int_equal(json_array_size(output), 3);
   for (size_t i = 0; i < 3; i++) {
     assert_string_equal(json_string_value(json_object_get(json_array_get(output, i), "status")), states[i]);
   }
   json_decref(root);
-  weft_text_free(&out);
-  weft_text_free(&k.choice.thinking);
   close_kit(&k);
 }
 
 /* Logprobs of the tokens of a call neither end it nor make a message. */
 static void logprobs_of_a_call(void **state) {
   answer_kit k;
-  weft_text out = {0};
   (void)state;
   open_kit(&k, &weft_openai_responses);
   k.choice.reader = (void *)&k; /* calls are read; the dialect asks no more than that */
@@ -433,16 +419,13 @@ static void logprobs_of_a_call(void **state) {
     k.choice.n_logprobs = 1;
     weft_text_puts(&k.choice.logprobs[0], "{}");
     weft_text_puts(&k.call[0].arguments, pieces[i]);
-    send(&k, NULL, &out);
+    send(&k, NULL);
     weft_text_clear(&k.choice.logprobs[0]);
     k.choice.n_logprobs = 0;
   }
-  send(&k, "tool_calls", &out);
-  k.answer.dialect->last(&k.answer, &out);
-  assert_null(strstr(out.bytes, "output_text"));
-  check_says(&out, "\"arguments\":\"{\\\"city\\\":\\\"Oslo\\\"}\",\"call_id\":\"c1\",\"name\":\"get\"}");
-  weft_text_free(&out);
-  weft_text_free(&k.choice.logprobs[0]);
+  send_last(&k);
+  assert_null(strstr(k.out.bytes, "output_text"));
+  check_says(&k, "\"arguments\":\"{\\\"city\\\":\\\"Oslo\\\"}\",\"call_id\":\"c1\",\"name\":\"get\"}");
   close_kit(&k);
 }
 

@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 #include "api/keys.h"
-#include "base/memory.h"
+#include "tests/support/refuse_each.h"
 
 static weft_keys *parse(const char *text) {
   weft_keys *keys;
@@ -147,21 +147,18 @@ static void bad_files_name_the_line(void **state) {
   assert_non_null(strstr(error.text, "/nowhere"));
 }
 
+static weft_status parse_three(void *self, weft_error *error) {
+  static const char text[] = "a t1\nb t2\nc t3\n";
+  weft_keys *keys;
+  (void)self;
+  weft_status status = weft_keys_parse(text, strlen(text), "file", &keys, error);
+  weft_keys_close(keys);
+  return status;
+}
+
 static void refused_memory_is_an_error(void **state) {
-  const char *text = "a t1\nb t2\nc t3\n";
   (void)state;
-  for (uint64_t n = 1;; n++) {
-    weft_keys *keys;
-    (void)weft_memory_fail_at(n);
-    weft_status status = weft_keys_parse(text, strlen(text), "file", &keys, NULL);
-    uint64_t counted = weft_memory_fail_at(0);
-    if (status == WEFT_OK) {
-      weft_keys_close(keys);
-      assert_true(counted < n);
-      break;
-    }
-    assert_int_equal(status, WEFT_E_NO_MEMORY);
-  }
+  (void)refuse_each(parse_three, NULL, false);
 }
 
 int main(void) {

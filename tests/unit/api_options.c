@@ -115,15 +115,19 @@ static void a_second_table(void **state) {
   free(help);
 }
 
+static void write_file(const char *path, const char *text) {
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  assert_true(fputs(text, file) >= 0);
+  assert_int_equal(fclose(file), 0);
+}
+
 static void environment_and_file_yield_to_flags(void **state) {
   (void)state;
   weft_config c;
   weft_error error;
   const char *path = WEFT_BINARY_DIR "/test_config.txt";
-  FILE *file = fopen(path, "w");
-  assert_non_null(file);
-  fputs("# comment\nmodel = from-file.gguf\nrows = 64\nqueue = 5\n\nno-prefix-cache = on\n", file);
-  fclose(file);
+  write_file(path, "# comment\nmodel = from-file.gguf\nrows = 64\nqueue = 5\n\nno-prefix-cache = on\n");
   setenv("WEFT_QUEUE", "6", 1);
   setenv("WEFT_KV_MIB", "7", 1);
   const char *words[] = {"--config", path, "--kv-mib", "8"};
@@ -139,9 +143,7 @@ static void environment_and_file_yield_to_flags(void **state) {
   weft_config_free(&c);
   unsetenv("WEFT_QUEUE");
   unsetenv("WEFT_KV_MIB");
-  file = fopen(path, "w");
-  fputs("rows 64\n", file);
-  fclose(file);
+  write_file(path, "rows 64\n");
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 4, words, &error), WEFT_E_FORMAT);
   assert_non_null(strstr(error.text, ":1:"));
 }
@@ -152,10 +154,7 @@ static void lists_are_replaced(void **state) {
   weft_config c;
   weft_error error;
   const char *path = WEFT_BINARY_DIR "/test_config_lists.txt";
-  FILE *file = fopen(path, "w");
-  assert_non_null(file);
-  fputs("model = f1.gguf\nmodel = f2.gguf\nallow-origin = http://a\nallow-origin = http://b\n", file);
-  fclose(file);
+  write_file(path, "model = f1.gguf\nmodel = f2.gguf\nallow-origin = http://a\nallow-origin = http://b\n");
   setenv("WEFT_CONFIG", path, 1);
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 0, NULL, &error), WEFT_OK);
   assert_int_equal(c.models.n, 2);

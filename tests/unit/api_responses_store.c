@@ -12,6 +12,12 @@
 
 #include "api/responses_store.h"
 
+static weft_responses *open_store(uint32_t n_tenants, uint64_t n_bytes) {
+  weft_responses *store;
+  assert_int_equal(weft_responses_open(n_tenants, n_bytes, &store), WEFT_OK);
+  return store;
+}
+
 static void put(weft_responses *store, uint32_t tenant, const char *id, size_t n_bytes) {
   weft_text body = {0}, items = {0};
   for (size_t i = 0; i < n_bytes; i++) weft_text_puts(&body, "b");
@@ -26,10 +32,9 @@ static bool has(weft_responses *store, uint32_t tenant, const char *id) {
 }
 
 static void found_by_its_tenant_alone(void **state) {
-  weft_responses *store;
   weft_text body = {0}, items = {0};
   (void)state;
-  assert_int_equal(weft_responses_open(2, 0, &store), WEFT_OK);
+  weft_responses *store = open_store(2, 0);
   put(store, 1, "resp_a", 5);
   assert_false(has(store, 0, "resp_a"));
   assert_false(weft_responses_delete(store, 0, "resp_a"));
@@ -47,10 +52,9 @@ static void found_by_its_tenant_alone(void **state) {
 
 /* The newest of an id is found; deleting it leaves none. */
 static void an_id_given_twice(void **state) {
-  weft_responses *store;
   weft_text body = {0};
   (void)state;
-  assert_int_equal(weft_responses_open(1, 0, &store), WEFT_OK);
+  weft_responses *store = open_store(1, 0);
   put(store, 0, "x", 3);
   put(store, 0, "y", 4);
   put(store, 0, "x", 5);
@@ -64,10 +68,9 @@ static void an_id_given_twice(void **state) {
 }
 
 static void who_keeps_most_gives_way(void **state) {
-  weft_responses *store;
   char id[16];
   (void)state;
-  assert_int_equal(weft_responses_open(3, 100000, &store), WEFT_OK);
+  weft_responses *store = open_store(3, 100000);
   put(store, 2, "small", 500);
   for (int i = 0; i < 50; i++) { /* a flood of one tenant drives out its own alone */
     (void)snprintf(id, sizeof id, "flood%d", i);
@@ -89,10 +92,9 @@ static void who_keeps_most_gives_way(void **state) {
 
 /* What the response that is to come would make of its tenant counts, too. */
 static void who_would_keep_most_gives_way(void **state) {
-  weft_responses *store;
   char id[16];
   (void)state;
-  assert_int_equal(weft_responses_open(2, 100000, &store), WEFT_OK);
+  weft_responses *store = open_store(2, 100000);
   for (int i = 0; i < 32; i++) { /* alternately, until there is no room */
     (void)snprintf(id, sizeof id, "r%d", i / 2);
     put(store, i % 2, id, 3000);
@@ -104,17 +106,21 @@ static void who_would_keep_most_gives_way(void **state) {
   weft_responses_close(store);
 }
 
-/* Many small ones do not drive out another tenant's large one, although it has more bytes than they have together. */
-static void many_drive_out_their_own(void **state) {
-  weft_responses *store;
-  char id[16];
-  (void)state;
-  assert_int_equal(weft_responses_open(2, 0, &store), WEFT_OK);
-  put(store, 1, "large", 1 << 20);
+/* Ten more small ones of the first tenant than there may be. */
+static void put_many(weft_responses *store) {
   for (int i = 0; i < WEFT_RESPONSES + 10; i++) {
+    char id[16];
     (void)snprintf(id, sizeof id, "r%d", i);
     put(store, 0, id, 1);
   }
+}
+
+/* Many small ones do not drive out another tenant's large one, although it has more bytes than they have together. */
+static void many_drive_out_their_own(void **state) {
+  (void)state;
+  weft_responses *store = open_store(2, 0);
+  put(store, 1, "large", 1 << 20);
+  put_many(store);
   assert_true(has(store, 1, "large"));
   assert_false(has(store, 0, "r10"));
   assert_true(has(store, 0, "r11"));
@@ -122,14 +128,9 @@ static void many_drive_out_their_own(void **state) {
 }
 
 static void bounded_in_number(void **state) {
-  weft_responses *store;
-  char id[16];
   (void)state;
-  assert_int_equal(weft_responses_open(1, 0, &store), WEFT_OK);
-  for (int i = 0; i < WEFT_RESPONSES + 10; i++) {
-    (void)snprintf(id, sizeof id, "r%d", i);
-    put(store, 0, id, 1);
-  }
+  weft_responses *store = open_store(1, 0);
+  put_many(store);
   assert_false(has(store, 0, "r9"));
   assert_true(has(store, 0, "r10"));
   weft_responses_close(store);

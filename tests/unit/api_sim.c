@@ -32,23 +32,30 @@ static int sim(const char *options, char *out) {
   return WEXITSTATUS(status);
 }
 
+static void write_file(const char *name, const char *text) {
+  FILE *file = fopen(name, "w");
+  assert_non_null(file);
+  assert_true(fputs(text, file) >= 0);
+  assert_int_equal(fclose(file), 0);
+}
+
 /* Runs a trace with steps of 1 ms, whatever they hold. */
 static int sim_trace(const char *lines, const char *options, char *out) {
   char all[LINE];
-  FILE *file = fopen(trace, "w");
-  assert_non_null(file);
-  assert_true(fputs(lines, file) >= 0);
-  assert_int_equal(fclose(file), 0);
+  write_file(trace, lines);
   (void)snprintf(all, sizeof all, "--json --trace %s --step-us 1000 --row-us 0 --key-us 0 %s", trace, options);
   return sim(all, out);
 }
 
-static json_t *sim_numbers(const char *lines, const char *options) {
-  static char out[OUTPUT];
-  int code = sim_trace(lines, options, out);
+static json_t *read_numbers(int code, const char *out) {
   json_t *root = code == 0 ? json_loads(out, 0, NULL) : NULL;
   if (root == NULL) fail_msg("exit code %d: %s", code, out);
   return root;
+}
+
+static json_t *sim_numbers(const char *lines, const char *options) {
+  static char out[OUTPUT];
+  return read_numbers(sim_trace(lines, options, out), out);
 }
 
 static void assert_number(const json_t *root, const char *name, double expected) {
@@ -56,6 +63,22 @@ static void assert_number(const json_t *root, const char *name, double expected)
   if (!(fabs(x - expected) <= 1e-6 * (1.0 + fabs(expected)))) {
     fail_msg("%s is %.9g, not %.9g", name, x, expected);
   }
+}
+
+typedef struct number {
+  const char *name; /* NULL: the end of a list */
+  double value;
+} number;
+
+/* A run of which these numbers are to be seen. */
+static void check_numbers(const char *lines, const char *options, const number *expected) {
+  json_t *root = sim_numbers(lines, options);
+  for (; expected->name != NULL; expected++) assert_number(root, expected->name, expected->value);
+  json_decref(root);
+}
+
+static void check_number(const char *lines, const char *options, const char *name, double expected) {
+  check_numbers(lines, options, (const number[]){{name, expected}, {NULL, 0}});
 }
 
 static void same_seed_same_numbers(void **state) {
@@ -89,9 +112,8 @@ static void time_is_the_profile(void **state) {
   assert_number(root, "seconds", 0.010);
   assert_true(json_is_null(json_object_get(root, "canvas_p50_ms")));
   json_decref(root);
-  root = sim_numbers(line, "--row-us 10 --key-us 1000"); /* 100 rows, 6 groups of 100 keys */
-  assert_number(root, "ttft_p50_ms", 1 + 100 * 0.010 + 0.6);
-  json_decref(root);
+  /* 100 rows, 6 groups of 100 keys */
+  check_number(line, "--row-us 10 --key-us 1000", "ttft_p50_ms", 1 + 100 * 0.010 + 0.6);
 }
 
 static void canvases_take_their_steps(void **state) {
@@ -124,18 +146,10 @@ static void prefixes_are_found(void **state) {
       "\"tenant\":3}\n";
   const double found = 100.0 * 992 / 2048; /* 1023 rounded down to the largest block, 32 */
   (void)state;
-  json_t *root = sim_numbers(same, "");
-  assert_number(root, "hit_percent", found);
-  json_decref(root);
-  root = sim_numbers(same, "--no-prefix-cache");
-  assert_number(root, "hit_percent", 0);
-  json_decref(root);
-  root = sim_numbers(others, "");
-  assert_number(root, "hit_percent", 0);
-  json_decref(root);
-  root = sim_numbers(others, "--shared-cache");
-  assert_number(root, "hit_percent", found);
-  json_decref(root);
+  check_number(same, "", "hit_percent", found);
+  check_number(same, "--no-prefix-cache", "hit_percent", 0);
+  check_number(others, "", "hit_percent", 0);
+  check_number(others, "--shared-cache", "hit_percent", found);
 }
 
 /* The second prompt drives the first one out of the pool; host memory keeps it. */
@@ -161,40 +175,35 @@ static void memory_limits_show(void **state) {
       "{\"timestamp\":0,\"input_length\":900000,\"output_length\":2}\n"
       "{\"timestamp\":0,\"input_length\":10,\"output_length\":2}\n";
   (void)state;
-  json_t *root = sim_numbers(lines, "--kv-mib 1024 --context 8192 --running 4");
-  assert_number(root, "refused", 1);
-  assert_number(root, "finished", 1);
-  json_decref(root);
+  check_numbers(lines, "--kv-mib 1024 --context 8192 --running 4",
+                (const number[]){{"refused", 1}, {"finished", 1}, {NULL, 0}});
   assert_int_equal(sim("--requests 60 --rate 1000 --long 0 --kv-mib 700 --queue 100 --csv", out), 0);
   assert_non_null(strstr(out, "scope,requests,finished,"));
   assert_non_null(strstr(out, "\nall,60,"));
   assert_non_null(strstr(out, "\ntenant 3,"));
 }
 
-static void write_file(const char *name, const char *text) {
-  FILE *file = fopen(name, "w");
-  assert_non_null(file);
-  assert_true(fputs(text, file) >= 0);
-  assert_int_equal(fclose(file), 0);
+/* While tenants wait, none gets this many times what another gets. */
+static void check_shares(const char *options, double most) {
+  static char out[OUTPUT];
+  json_t *root = read_numbers(sim(options, out), out);
+  double ratio = json_number_value(json_object_get(root, "fairness_max_over_min"));
+  double percent = json_number_value(json_object_get(root, "backlog_percent"));
+  if (!(percent > 20.0 && ratio >= 1.0 && ratio < most)) {
+    fail_msg("%.3f times as much, in %.1f %% of the time: %s", ratio, percent, options);
+  }
+  json_decref(root);
 }
 
 /* One tenant asks for more than half; while all wait, all get the same. */
 static void tenants_are_served_alike(void **state) {
   static char out[OUTPUT];
   (void)state;
-  assert_int_equal(sim("--json --requests 400 --rate 1000 --queue 1000 --kv-mib 2560 --skew 0.6 "
-                       "--answer-tokens 400 --long 0 --diffusion 0.3",
-                       out),
-                   0);
-  json_t *root = json_loads(out, 0, NULL);
-  double ratio = json_number_value(json_object_get(root, "fairness_max_over_min"));
-  double percent = json_number_value(json_object_get(root, "backlog_percent"));
-  if (!(percent > 20.0 && ratio >= 1.0 && ratio < 1.3)) {
-    fail_msg("%.3f times as many rows, in %.1f %% of the time", ratio, percent);
-  }
-  json_decref(root);
-  assert_int_equal(sim("--json --requests 50 --tenants 1", out), 0);
-  root = json_loads(out, 0, NULL);
+  check_shares(
+      "--json --requests 400 --rate 1000 --queue 1000 --kv-mib 2560 --skew 0.6 --answer-tokens 400 --long 0 "
+      "--diffusion 0.3",
+      1.3);
+  json_t *root = read_numbers(sim("--json --requests 50 --tenants 1", out), out);
   assert_true(json_is_null(json_object_get(root, "fairness_max_over_min")));
   json_decref(root);
 }
@@ -208,7 +217,6 @@ static char *read_file(const char *name) {
   return text;
 }
 
-/* Two models on one pool and one device: a step belongs to one of them and takes its time. */
 /* A key file as the server's: the first tenant weighs four times as much. */
 static void tenants_are_served_by_weight(void **state) {
   static char out[OUTPUT];
@@ -219,18 +227,12 @@ static void tenants_are_served_by_weight(void **state) {
                  "--json --requests 500 --rate 1000 --queue 1000 --running 256 --tenants 2 "
                  "--skew 0.7 --long 0 --diffusion 0 --api-keys %s",
                  trace);
-  assert_int_equal(sim(options, out), 0);
-  json_t *root = json_loads(out, 0, NULL);
-  double ratio = json_number_value(json_object_get(root, "fairness_max_over_min"));
-  double percent = json_number_value(json_object_get(root, "backlog_percent"));
-  if (!(percent > 20.0 && ratio >= 1.0 && ratio < 1.2)) {
-    fail_msg("%.3f times as much by weight, in %.1f %% of the time", ratio, percent);
-  }
-  json_decref(root);
+  check_shares(options, 1.2); /* by weight */
   write_file(trace, "key-a a weight=4000\n");
   assert_int_equal(sim(options, out), 3);
 }
 
+/* Two models on one pool and one device: a step belongs to one of them and takes its time. */
 static void models_take_turns(void **state) {
   static const char profile[] =
       "{\"page_kib\": 64, \"models\": ["
@@ -251,14 +253,12 @@ static void models_take_turns(void **state) {
   char all[LINE];
   write_file(trace, ar);
   (void)snprintf(all, sizeof all, "--json --trace %s %s", trace, options);
-  assert_int_equal(sim(all, out), 0);
-  json_t *root = json_loads(out, 0, NULL);
+  json_t *root = read_numbers(sim(all, out), out);
   assert_number(root, "ttft_p50_ms", 1.2); /* 10 rows and an output */
   assert_number(root, "e2e_p50_ms", 1.2 + 2 * 1.11);
   json_decref(root);
   write_file(trace, both);
-  assert_int_equal(sim(all, out), 0);
-  root = json_loads(out, 0, NULL);
+  root = read_numbers(sim(all, out), out);
   assert_number(root, "finished", 2);
   assert_number(root, "steps", 5);
   assert_number(root, "switches", 3); /* equal time: small, canvas, small twice, canvas */
@@ -285,15 +285,10 @@ static void requests_end_early(void **state) {
       "{\"timestamp\":0,\"input_length\":9,\"output_length\":3}\n"
       "{\"timestamp\":0,\"input_length\":9,\"output_length\":5,\"priority\":2}\n";
   (void)state;
-  json_t *root = sim_numbers(lines, "--no-overlap");
-  assert_number(root, "cancelled", 1);
-  assert_number(root, "expired", 1);
-  assert_number(root, "finished", 1);
-  assert_number(root, "seconds", 0.011); /* the cancel is known after the step in which it came */
-  json_decref(root);
-  root = sim_numbers(ranks, "--running 1 --no-overlap");
-  assert_number(root, "ttft_p99_ms", 6); /* the other order would make it 4 */
-  json_decref(root);
+  /* the cancel is known after the step in which it came */
+  check_numbers(lines, "--no-overlap",
+                (const number[]){{"cancelled", 1}, {"expired", 1}, {"finished", 1}, {"seconds", 0.011}, {NULL, 0}});
+  check_number(ranks, "--running 1 --no-overlap", "ttft_p99_ms", 6); /* the other order would make it 4 */
 }
 
 /* 7 prompts, 9 times each, one after the other, on 4 replicas. */
@@ -320,9 +315,8 @@ static void equal_prefixes_meet(void **state) {
   assert_number(root, "requests", requests);
   assert_number(root, "steps", steps);
   json_decref(root);
-  root = sim_numbers(lines, "--replicas 4 --router round-robin"); /* each replica sees each prompt */
-  assert_number(root, "hit_percent", each * 35);
-  json_decref(root);
+  /* each replica sees each prompt */
+  check_number(lines, "--replicas 4 --router round-robin", "hit_percent", each * 35);
 }
 
 /* 40 of one prompt at once: nobody gets more than 1.25 times the mean, rounded up. */

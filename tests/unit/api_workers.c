@@ -15,11 +15,11 @@
 
 enum { JOBS_MAX = 64, TENANTS = 4 };
 
-/* One job: it ends when its gate is open. */
+/* One job; one that is held ends when the gate is open. */
 typedef struct task {
   weft_job job; /* first */
-  bool *gate;   /* NULL: always open */
-  uint64_t us;  /* processor time it takes */
+  bool held;
+  uint64_t us; /* processor time it takes */
 } task;
 
 static struct {
@@ -29,6 +29,7 @@ static struct {
   uint32_t started_by[TENANTS], ended_by[TENANTS];
   task task[JOBS_MAX];
   uint32_t n_tasks;
+  bool open; /* the gate */
 } w = {.mutex = PTHREAD_MUTEX_INITIALIZER, .changed = PTHREAD_COND_INITIALIZER};
 
 static _Thread_local uint64_t used_us;
@@ -44,7 +45,7 @@ static void run(void *self, weft_job *job, bool closing) {
   w.order[w.n_started++] = job->tenant;
   w.started_by[job->tenant] += 1;
   (void)pthread_cond_broadcast(&w.changed);
-  while (t->gate != NULL && !*t->gate && !closing) (void)pthread_cond_wait(&w.changed, &w.mutex);
+  while (t->held && !w.open && !closing) (void)pthread_cond_wait(&w.changed, &w.mutex);
   used_us += t->us;
   w.n_ended += 1;
   w.n_closing += closing;
@@ -59,18 +60,27 @@ static weft_workers *open_workers(uint32_t n_threads, uint32_t n_tenants, const 
   weft_workers *workers;
   weft_error error;
   w.n_started = w.n_ended = w.n_closing = w.n_tasks = 0;
+  w.open = false;
   memset(w.started_by, 0, sizeof w.started_by);
   memset(w.ended_by, 0, sizeof w.ended_by);
   assert_int_equal(weft_workers_open(&config, &workers, &error), WEFT_OK);
   return workers;
 }
 
-static void put(weft_workers *workers, uint32_t tenant, uint32_t n, uint64_t us, bool *gate) {
+static void put_as(weft_workers *workers, uint32_t tenant, uint32_t n, uint64_t us, bool held) {
   for (uint32_t i = 0; i < n; i++) {
     task *t = &w.task[w.n_tasks++];
-    *t = (task){.gate = gate, .us = us};
+    *t = (task){.held = held, .us = us};
     assert_true(weft_workers_put(workers, &t->job, tenant));
   }
+}
+
+static void put(weft_workers *workers, uint32_t tenant, uint32_t n, uint64_t us) {
+  put_as(workers, tenant, n, us, false);
+}
+
+static void put_held(weft_workers *workers, uint32_t tenant, uint32_t n, uint64_t us) {
+  put_as(workers, tenant, n, us, true);
 }
 
 /* Waits however long it takes: a law that does not hold shows as a test that never ends. */
@@ -80,9 +90,9 @@ static void await(const uint32_t *count, uint32_t n) {
   (void)pthread_mutex_unlock(&w.mutex);
 }
 
-static void open_gate(bool *gate) {
+static void open_gate(void) {
   (void)pthread_mutex_lock(&w.mutex);
-  *gate = true;
+  w.open = true;
   (void)pthread_cond_broadcast(&w.changed);
   (void)pthread_mutex_unlock(&w.mutex);
 }
@@ -95,30 +105,26 @@ static uint32_t started_by(uint32_t tenant) {
 }
 
 static void long_jobs_of_one_tenant_leave_workers_to_others(void **state) {
-  static bool gate;
   (void)state;
-  gate = false;
   weft_workers *workers = open_workers(4, 3, NULL);
-  put(workers, 0, 8, 5000000, &gate);
+  put_held(workers, 0, 8, 5000000);
   await(&w.started_by[0], 2);
-  put(workers, 1, 1, 10, NULL);
+  put(workers, 1, 1, 10);
   await(&w.ended_by[1], 1); /* while no job of the first tenant ended */
-  put(workers, 2, 3, 10, NULL);
+  put(workers, 2, 3, 10);
   await(&w.ended_by[2], 3);
   assert_int_equal(started_by(0), 2);
-  open_gate(&gate);
+  open_gate();
   await(&w.ended_by[0], 8);
   weft_workers_close(workers);
 }
 
 static void a_tenant_alone_on_a_server_has_all_workers(void **state) {
-  static bool gate;
   (void)state;
-  gate = false;
   weft_workers *workers = open_workers(4, 1, NULL);
-  put(workers, 0, 5, 10, &gate);
+  put_held(workers, 0, 5, 10);
   await(&w.started_by[0], 4);
-  open_gate(&gate);
+  open_gate();
   await(&w.n_ended, 5);
   weft_workers_close(workers);
 }
@@ -126,16 +132,14 @@ static void a_tenant_alone_on_a_server_has_all_workers(void **state) {
 /* One worker, held by a first job until all others wait: their order is a pure function of what they use. */
 static void time_is_shared_by_weight(void **state) {
   static const uint32_t weight[] = {1, 1, 2};
-  static bool gate;
   (void)state;
-  gate = false;
   weft_workers *workers = open_workers(1, 3, weight);
-  put(workers, 0, 1, 100, &gate);
+  put_held(workers, 0, 1, 100);
   await(&w.n_started, 1);
-  put(workers, 0, 10, 100, NULL); /* each uses 100 us */
-  put(workers, 1, 10, 50, NULL);  /* half as much: twice as many run */
-  put(workers, 2, 20, 100, NULL); /* twice the weight */
-  open_gate(&gate);
+  put(workers, 0, 10, 100); /* each uses 100 us */
+  put(workers, 1, 10, 50);  /* half as much: twice as many run */
+  put(workers, 2, 20, 100); /* twice the weight */
+  open_gate();
   await(&w.n_ended, 41);
   uint32_t n[3] = {0};
   for (uint32_t i = 0; i < 21; i++) n[w.order[i]] += 1;
@@ -150,18 +154,15 @@ static void time_is_shared_by_weight(void **state) {
 }
 
 static void nobody_saves_up(void **state) {
-  static bool gate;
   (void)state;
-  gate = true;
   weft_workers *workers = open_workers(1, 2, NULL);
-  put(workers, 0, 10, 1000, &gate); /* the other one is idle */
+  put(workers, 0, 10, 1000); /* the other one is idle */
   await(&w.n_ended, 10);
-  gate = false;
-  put(workers, 0, 1, 1000, &gate);
+  put_held(workers, 0, 1, 1000);
   await(&w.n_started, 11);
-  put(workers, 0, 6, 1000, NULL);
-  put(workers, 1, 6, 1000, NULL);
-  open_gate(&gate);
+  put(workers, 0, 6, 1000);
+  put(workers, 1, 6, 1000);
+  open_gate();
   await(&w.n_ended, 23);
   for (uint32_t i = 12; i < 22; i++) assert_int_not_equal(w.order[i], w.order[i + 1]); /* in turn */
   weft_workers_close(workers);
@@ -169,20 +170,18 @@ static void nobody_saves_up(void **state) {
 
 /* The first, the last and one between of those that wait; the order of the others stays, and more can follow. */
 static void what_waits_can_be_taken_back(void **state) {
-  static bool gate;
   (void)state;
-  gate = false;
   weft_workers *workers = open_workers(1, 2, NULL);
-  put(workers, 1, 1, 1, &gate);
+  put_held(workers, 1, 1, 1);
   await(&w.n_started, 1);
-  put(workers, 0, 5, 1, NULL);
+  put(workers, 0, 5, 1);
   assert_false(weft_workers_take_back(workers, &w.task[0].job)); /* it runs */
   assert_true(weft_workers_take_back(workers, &w.task[1].job));
   assert_true(weft_workers_take_back(workers, &w.task[3].job));
   assert_true(weft_workers_take_back(workers, &w.task[5].job));
   assert_false(weft_workers_take_back(workers, &w.task[5].job));
-  put(workers, 0, 1, 1, NULL);
-  open_gate(&gate);
+  put(workers, 0, 1, 1);
+  open_gate();
   await(&w.n_ended, 4);
   assert_int_equal(w.started_by[0], 3);
   assert_false(weft_workers_take_back(workers, &w.task[2].job)); /* it has run */
@@ -191,17 +190,15 @@ static void what_waits_can_be_taken_back(void **state) {
 }
 
 static void closing_answers_what_waits(void **state) {
-  static bool gate;
   weft_job late;
   (void)state;
-  gate = false;
   weft_workers *workers = open_workers(2, 2, NULL);
-  put(workers, 0, 1, 1, &gate);
+  put_held(workers, 0, 1, 1);
   await(&w.n_started, 1);
-  put(workers, 0, 5, 1, &gate);
-  put(workers, 1, 1, 1, &gate);
+  put_held(workers, 0, 5, 1);
+  put_held(workers, 1, 1, 1);
   await(&w.started_by[1], 1);
-  open_gate(&gate);
+  open_gate();
   weft_workers_stop(workers);
   assert_int_equal(w.n_ended, 7);
   assert_false(weft_workers_put(workers, &late, 0));

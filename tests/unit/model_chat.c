@@ -51,13 +51,12 @@ static void world_open(world *w, const char *name, const char *variables) {
   char *text = template_text(name);
   gguf_writer_string(&w->f.writer, "tokenizer.chat_template", text);
   free(text);
-  if (fixture_open(&w->f, &w->t, &error) != WEFT_OK) fail_msg("%s", error.text);
+  w->t = fixture_tokenizer(&w->f);
   if (weft_chat_open(w->f.gguf, w->t, (weft_bytes){0}, NULL, &w->chat, &error) != WEFT_OK) fail_msg("%s", error.text);
 }
 
 static void world_close(world *w) {
   weft_chat_close(w->chat);
-  weft_tokenizer_close(w->t);
   fixture_close(&w->f);
 }
 
@@ -218,14 +217,12 @@ static void test_tools(void **state) {
 }
 
 static void refused(tokenizer_fixture *f, weft_status status, const char *words) {
-  weft_tokenizer *t;
+  weft_tokenizer *t = fixture_tokenizer(f);
   weft_chat *chat;
   weft_error error = {{0}};
-  assert_int_equal(fixture_open(f, &t, &error), WEFT_OK);
   assert_int_equal(weft_chat_open(f->gguf, t, (weft_bytes){0}, NULL, &chat, &error), status);
   assert_null(chat);
   if (strstr(error.text, words) == NULL) fail_msg("'%s' lacks '%s'", error.text, words);
-  weft_tokenizer_close(t);
   fixture_close(f);
 }
 
@@ -286,11 +283,6 @@ static void test_refuses_messages(void **state) {
   world_close(&w);
 }
 
-static uint64_t draw(uint64_t *n) {
-  weft_draw_key key = {.seed = 9, .purpose = WEFT_DRAW_TEST, .position = (*n)++};
-  return weft_draw_bits(&key);
-}
-
 /* Text of every role made of pieces of markers: the special tokens of the prompt stay those of the
  * template. */
 static void test_text_never_becomes_structure(void **state) {
@@ -310,11 +302,12 @@ static void test_text_never_becomes_structure(void **state) {
       weft_text text[3] = {{0}};
       weft_chat_message m[3];
       for (int i = 0; i < 3; i++) {
-        for (uint64_t n = 1 + draw(&seed) % 6; n > 0; n--) weft_text_puts(&text[i], bits[draw(&seed) % 23]);
-        m[i] = say(roles[draw(&seed) % 4], text[i].bytes);
+        for (uint64_t n = 1 + fixture_draw(9, &seed) % 6; n > 0; n--)
+          weft_text_puts(&text[i], bits[fixture_draw(9, &seed) % 23]);
+        m[i] = say(roles[fixture_draw(9, &seed) % 4], text[i].bytes);
       }
       weft_chat_options options = {
-          .thinking = draw(&seed) % 2 == 0, .add_generation_prompt = true, .variables = w.variables};
+          .thinking = fixture_draw(9, &seed) % 2 == 0, .add_generation_prompt = true, .variables = w.variables};
       weft_chat_pieces pieces;
       weft_tokens tokens = {0};
       weft_error error;
@@ -457,7 +450,7 @@ static void test_call_markers(void **state) {
   (void)state;
   fixture_gpt2(&w.f, "qwen2");
   for (uint32_t i = 0; i < 4; i++) (void)fixture_token(&w.f, specials[i], FIXTURE_CONTROL);
-  if (fixture_open(&w.f, &w.t, &error) != WEFT_OK) fail_msg("%s", error.text);
+  w.t = fixture_tokenizer(&w.f);
   const weft_bytes bytes = {template, strlen(template)};
   if (weft_chat_open(w.f.gguf, w.t, bytes, "here", &w.chat, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_int_equal(weft_chat_call_form(w.chat), WEFT_CALLS_HERMES);

@@ -23,15 +23,13 @@ typedef struct world {
 } world;
 
 static void world_open(world *w) {
-  weft_error error = {{0}};
   memset(w, 0, sizeof *w);
   fixture_gemma4(&w->f);
   (void)fixture_token(&w->f, "\xE2\x96\x81the\xE2\x96\x81", FIXTURE_NORMAL);
-  if (fixture_open(&w->f, &w->t, &error) != WEFT_OK) fail_msg("%s", error.text);
+  w->t = fixture_tokenizer(&w->f);
 }
 
 static void world_close(world *w) {
-  weft_tokenizer_close(w->t);
   fixture_close(&w->f);
 }
 
@@ -149,11 +147,6 @@ static void test_replacement(void **state) {
   }
 }
 
-static uint64_t draw(uint64_t *n) {
-  weft_draw_key key = {.seed = 5, .purpose = WEFT_DRAW_TEST, .position = (*n)++};
-  return weft_draw_bits(&key);
-}
-
 /* Random tokens, mostly bytes that nearly form characters: pieces are valid and add up to the
  * whole; with whole tokens, every release decodes to its own text. */
 static void test_any_cut_gives_the_same_text(void **state) {
@@ -164,13 +157,13 @@ static void test_any_cut_gives_the_same_text(void **state) {
   world_open(&w);
   for (int round = 0; round < 3000; round++) {
     int32_t ids[24];
-    uint32_t n = 1 + (uint32_t)(draw(&seed) % 24);
+    uint32_t n = 1 + (uint32_t)(fixture_draw(5, &seed) % 24);
     weft_text all = {0}, raw = {0}, want = {0}, chunk = {0}, again = {0};
     weft_detok d;
     bool whole = round % 2 == 1;
     weft_detok_open(&d, w.t, whole ? WEFT_DETOK_WHOLE_TOKENS : 0);
     for (uint32_t i = 0; i < n; i++) {
-      uint64_t r = draw(&seed);
+      uint64_t r = fixture_draw(5, &seed);
       ids[i] = r % 9 == 0 ? (int32_t)(r / 9 % w.f.n) : byte_id(&w, bytes[r / 9 % (sizeof bytes / sizeof *bytes)]);
       assert_int_equal(weft_tokenizer_piece(w.t, ids[i], false, &raw), WEFT_OK);
     }
@@ -206,19 +199,16 @@ static void test_any_cut_gives_the_same_text(void **state) {
 static void test_gpt2_bytes(void **state) {
   (void)state;
   tokenizer_fixture f = {0};
-  weft_tokenizer *t;
-  weft_error error;
   fixture_gpt2(&f, "qwen2");
   uint32_t odd =
       fixture_token(&f, "\xE6\xB2\xB3\xC4\xA0", FIXTURE_NORMAL);   /* a character outside the alphabet, a space */
   uint32_t marker = fixture_token(&f, "<\xC4\xA0>", FIXTURE_USER); /* not in the alphabet: printed as it is */
-  assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   weft_text out = {0};
   const int32_t ids[] = {' ', '\n', 0xC3, 0xA9, (int32_t)odd, (int32_t)marker};
   assert_int_equal(weft_tokenizer_decode(t, ids, 6, false, &out), WEFT_OK);
   assert_string_equal(out.bytes, " \n\xC3\xA9\xE6\xB2\xB3 <\xC4\xA0>");
   weft_text_free(&out);
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 

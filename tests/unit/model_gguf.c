@@ -13,9 +13,9 @@
 #include <cmocka.h>
 
 #include "base/log.h"
-#include "base/memory.h"
 #include "model/gguf_internal.h"
 #include "tests/support/gguf_writer.h"
+#include "tests/support/refuse_each.h"
 
 /* ---- words ---- */
 
@@ -84,10 +84,10 @@ static void refused(weft_text *t, weft_status wanted, const char *words) {
   weft_text_free(t);
 }
 
-static weft_gguf *opened(const weft_text *t) {
+static weft_gguf *opened(const void *bytes, size_t n) {
   weft_gguf *gguf;
   weft_error error = {{0}};
-  weft_status status = weft_gguf_open_memory(t->bytes, t->n, "test.gguf", &gguf, &error);
+  weft_status status = weft_gguf_open_memory(bytes, n, "test.gguf", &gguf, &error);
   if (status != WEFT_OK) (void)printf("line: %s\n", error.text);
   assert_int_equal(status, WEFT_OK);
   return gguf;
@@ -120,7 +120,7 @@ static void test_header(void **state) {
   t = header(3, 0, 1ull << 60);
   refused(&t, WEFT_E_FORMAT, "n_kv is");
   t = header(2, 0, 0); /* version 2 has the same layout */
-  weft_gguf *gguf = opened(&t);
+  weft_gguf *gguf = opened(t.bytes, t.n);
   assert_int_equal(weft_gguf_n_keys(gguf), 0);
   assert_int_equal(weft_gguf_n_tensors(gguf), 0);
   assert_int_equal(weft_gguf_file_bytes(gguf), 24);
@@ -269,7 +269,7 @@ static void check_type(uint32_t id, uint64_t n_elements, uint64_t n_bytes, const
   weft_text t = header(3, 1, 0);
   tensor(&t, (record){"x", 1, {n_elements}, id, 0});
   zeros(&t, 32, 1024);
-  weft_gguf *gguf = opened(&t);
+  weft_gguf *gguf = opened(t.bytes, t.n);
   const weft_gguf_tensor *x = weft_gguf_tensor_find(gguf, "x");
   assert_int_equal(x->type, WEFT_TYPE_NONE);
   assert_int_equal(x->type_id, id);
@@ -314,7 +314,7 @@ static void test_two_tensors(void **state) {
   tensor(&t, (record){"x", 1, {8}, 0, 64}); /* any order, with a gap */
   tensor(&t, (record){"y", 1, {8}, 0, 0});
   zeros(&t, 32, 96);
-  weft_gguf *gguf = opened(&t);
+  weft_gguf *gguf = opened(t.bytes, t.n);
   const char *x = weft_gguf_tensor_find(gguf, "x")->data, *y = weft_gguf_tensor_find(gguf, "y")->data;
   assert_true(x == y + 64 && (y - t.bytes) % 32 == 0);
   weft_gguf_close(gguf);
@@ -328,7 +328,7 @@ static void test_own_alignment(void **state) {
   u32(&t, 256);
   tensor(&t, (record){"x", 2, {4, 2}, 0, 256});
   zeros(&t, 256, 256 + 32);
-  weft_gguf *gguf = opened(&t);
+  weft_gguf *gguf = opened(t.bytes, t.n);
   const weft_gguf_tensor *x = weft_gguf_tensor_find(gguf, "x");
   assert_int_equal((const char *)x->data - t.bytes, 512);
   assert_int_equal(x->n_bytes, 32);
@@ -339,7 +339,12 @@ static void test_own_alignment(void **state) {
 
 /* ---- sound files ---- */
 
-static void build(gguf_writer *w) {
+static gguf_writer sound;
+static weft_bytes sound_file;
+
+static int build_sound(void **state) {
+  (void)state;
+  gguf_writer *w = &sound;
   static const char *const words[] = {"one", "", "three"};
   static const int16_t numbers[] = {-5, 300};
   static const float data[8] = {1, 2, 3};
@@ -354,16 +359,28 @@ static void build(gguf_writer *w) {
   gguf_writer_tensor(w, "x.weight", WEFT_TYPE_F32, 2, ne, data, sizeof data);
   ne[0] = 32;
   gguf_writer_tensor(w, "y.weight", WEFT_TYPE_Q8_0, 2, ne, (const char[68]){0}, 68);
+  sound_file = gguf_writer_finish(w);
+  return 0;
+}
+
+static int free_sound(void **state) {
+  (void)state;
+  gguf_writer_close(&sound);
+  return 0;
+}
+
+/* The sound file's bytes, to be changed and freed. */
+static uint8_t *copy_sound(void) {
+  uint8_t *copy = malloc(sound_file.n);
+  assert_non_null(copy);
+  memcpy(copy, sound_file.data, sound_file.n);
+  return copy;
 }
 
 static void test_reads(void **state) {
   (void)state;
-  gguf_writer w = {0};
-  build(&w);
-  weft_bytes file = gguf_writer_finish(&w);
-  weft_gguf *gguf;
+  weft_gguf *gguf = opened(sound_file.data, sound_file.n);
   weft_error error = {{0}};
-  assert_int_equal(weft_gguf_open_memory(file.data, file.n, "test.gguf", &gguf, &error), WEFT_OK);
   uint64_t u;
   double d;
   bool b;
@@ -406,17 +423,11 @@ static void test_reads(void **state) {
   assert_int_equal(weft_gguf_count(gguf, "a.u32"), 1);
   assert_int_equal(weft_gguf_count(gguf, "a.none"), 0);
   weft_gguf_close(gguf);
-  gguf_writer_close(&w);
 }
 
 static void test_tables(void **state) {
   (void)state;
-  gguf_writer w = {0};
-  build(&w);
-  weft_bytes file = gguf_writer_finish(&w);
-  weft_gguf *gguf;
-  weft_error error = {{0}};
-  assert_int_equal(weft_gguf_open_memory(file.data, file.n, "test.gguf", &gguf, &error), WEFT_OK);
+  weft_gguf *gguf = opened(sound_file.data, sound_file.n);
   for (uint32_t i = 0; i < weft_gguf_n_keys(gguf); i++) { /* every key finds itself */
     weft_bytes name = gguf->parts[0].keys[i].name;
     char text[64] = {0};
@@ -436,21 +447,17 @@ static void test_tables(void **state) {
   weft_gguf_forget(gguf, x); /* nothing is mapped: nothing happens */
   assert_true(((const float *)x->data)[2] == 3.0f);
   weft_gguf_close(gguf);
-  gguf_writer_close(&w);
 }
 
 /* The file cut at every byte: refused with a line, except behind the last tensor's data, where only
  * padding goes. */
 static void test_every_truncation(void **state) {
   (void)state;
-  gguf_writer w = {0};
-  build(&w);
-  weft_bytes file = gguf_writer_finish(&w);
-  size_t n_data = file.n - 28; /* 68 bytes of 96 end the last tensor */
-  for (size_t n = 0; n <= file.n; n++) {
+  size_t n_data = sound_file.n - 28; /* 68 bytes of 96 end the last tensor */
+  for (size_t n = 0; n <= sound_file.n; n++) {
     char *cut = malloc(n + 1);
     assert_non_null(cut);
-    memcpy(cut, file.data, n);
+    memcpy(cut, sound_file.data, n);
     char *exact = realloc(cut, n == 0 ? 1 : n);
     weft_gguf *gguf;
     weft_error error = {{0}};
@@ -460,36 +467,30 @@ static void test_every_truncation(void **state) {
     weft_gguf_close(gguf);
     free(exact);
   }
-  gguf_writer_close(&w);
 }
 
 /* Every byte of the header changed to several values: refused or opened, never a fault. */
 static void test_every_byte_changed(void **state) {
   (void)state;
   static const uint8_t values[] = {0x00, 0x01, 0x7F, 0x80, 0xFF};
-  gguf_writer w = {0};
-  build(&w);
-  weft_bytes file = gguf_writer_finish(&w);
-  uint8_t *copy = malloc(file.n);
-  assert_non_null(copy);
-  for (size_t i = 0; i < file.n; i++) {
+  uint8_t *copy = copy_sound();
+  for (size_t i = 0; i < sound_file.n; i++) {
     for (size_t v = 0; v < sizeof values; v++) {
-      memcpy(copy, file.data, file.n);
+      memcpy(copy, sound_file.data, sound_file.n);
       copy[i] = values[v];
       weft_gguf *gguf;
       weft_error error = {{0}};
-      weft_status status = weft_gguf_open_memory(copy, file.n, "test.gguf", &gguf, &error);
+      weft_status status = weft_gguf_open_memory(copy, sound_file.n, "test.gguf", &gguf, &error);
       assert_true((status == WEFT_OK) == (gguf != NULL));
       for (uint32_t k = 0; gguf != NULL && k < weft_gguf_n_tensors(gguf); k++) {
         const weft_gguf_tensor *x = weft_gguf_tensor_at(gguf, k);
         const uint8_t *data = x->data;
-        assert_true(data >= copy && x->n_bytes <= (size_t)(copy + file.n - data));
+        assert_true(data >= copy && x->n_bytes <= (size_t)(copy + sound_file.n - data));
       }
       weft_gguf_close(gguf);
     }
   }
   free(copy);
-  gguf_writer_close(&w);
 }
 
 static void test_many_names(void **state) {
@@ -506,8 +507,7 @@ static void test_many_names(void **state) {
     gguf_writer_tensor(&w, name, WEFT_TYPE_F32, 1, ne, &value, 4);
   }
   weft_bytes file = gguf_writer_finish(&w);
-  weft_gguf *gguf;
-  assert_int_equal(weft_gguf_open_memory(file.data, file.n, "test.gguf", &gguf, NULL), WEFT_OK);
+  weft_gguf *gguf = opened(file.data, file.n);
   for (int i = 0; i < MANY; i++) {
     uint64_t value;
     (void)snprintf(name, sizeof name, "k.%d", i);
@@ -522,49 +522,33 @@ static void test_many_names(void **state) {
   gguf_writer_close(&w);
 }
 
+static weft_status open_sound(void *self, weft_error *error) {
+  weft_gguf *gguf;
+  (void)self;
+  weft_status status = weft_gguf_open_memory(sound_file.data, sound_file.n, "test.gguf", &gguf, error);
+  assert_true((status == WEFT_OK) == (gguf != NULL));
+  weft_gguf_close(gguf);
+  return status;
+}
+
 static void test_memory_refused(void **state) {
   (void)state;
-  gguf_writer w = {0};
-  build(&w);
-  weft_bytes file = gguf_writer_finish(&w);
-  bool worked = false;
-  for (uint64_t n = 1; !worked && n < 100; n++) {
-    weft_gguf *gguf;
-    weft_error error = {{0}};
-    (void)weft_memory_fail_at(n);
-    weft_status status = weft_gguf_open_memory(file.data, file.n, "test.gguf", &gguf, &error);
-    (void)weft_memory_fail_at(0);
-    worked = status == WEFT_OK;
-    if (!worked) {
-      assert_int_equal(status, WEFT_E_NO_MEMORY);
-      assert_true(gguf == NULL && error.text[0] != 0);
-    }
-    weft_gguf_close(gguf);
-  }
-  assert_true(worked);
-  gguf_writer_close(&w);
+  (void)refuse_each(open_sound, NULL, true);
 }
 
 static void test_fingerprint(void **state) {
   (void)state;
-  gguf_writer w = {0};
-  build(&w);
-  weft_bytes file = gguf_writer_finish(&w);
-  char *copy = malloc(file.n);
-  assert_non_null(copy);
-  memcpy(copy, file.data, file.n);
+  uint8_t *copy = copy_sound();
   uint64_t low[3], high[3];
   for (int i = 0; i < 3; i++) {
-    weft_gguf *gguf;
-    if (i == 2) copy[file.n - 60] ^= 1; /* a weight */
-    assert_int_equal(weft_gguf_open_memory(i == 0 ? file.data : copy, file.n, "t", &gguf, NULL), WEFT_OK);
+    if (i == 2) copy[sound_file.n - 60] ^= 1; /* a weight */
+    weft_gguf *gguf = opened(i == 0 ? sound_file.data : (const char *)copy, sound_file.n);
     weft_gguf_fingerprint(gguf, &low[i], &high[i]);
     weft_gguf_close(gguf);
   }
   assert_true(low[0] == low[1] && high[0] == high[1]);
   assert_true(low[0] != low[2] && high[0] != high[2]);
   free(copy);
-  gguf_writer_close(&w);
 }
 
 int main(void) {
@@ -587,5 +571,5 @@ int main(void) {
       cmocka_unit_test(test_memory_refused),
       cmocka_unit_test(test_fingerprint),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, build_sound, free_sound);
 }

@@ -59,13 +59,27 @@ static void check_read(gguf_reader *reader, const weft_gguf_tensor *tensor, uint
   assert_memory_equal(to + skip, (const uint8_t *)tensor->data + at, n);
 }
 
-static void reads_are_the_mapped_bytes(bool cold) {
-  weft_gguf *gguf = open_model(cold);
+static gguf_reader *open_reader(weft_gguf *gguf, bool direct) {
   gguf_reader *reader;
   weft_error error = {{0}};
-  uint8_t *to = aligned_alloc(WEFT_READ_ALIGN, LARGE + 4 * WEFT_READ_ALIGN);
-  assert_int_equal(gguf_reader_open(gguf, true, &reader, &error), WEFT_OK);
+  if (gguf_reader_open(gguf, direct, &reader, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_non_null(reader);
+  return reader;
+}
+
+static void no_reader(weft_gguf *gguf, bool direct, const char *words) {
+  gguf_reader *reader;
+  weft_error error = {{0}};
+  assert_int_equal(gguf_reader_open(gguf, direct, &reader, &error), WEFT_E_IO);
+  assert_null(reader);
+  assert_true(error.text[0] != 0);
+  if (strstr(error.text, words) == NULL) fail_msg("'%s' does not say '%s'", error.text, words);
+}
+
+static void reads_are_the_mapped_bytes(bool cold) {
+  weft_gguf *gguf = open_model(cold);
+  gguf_reader *reader = open_reader(gguf, true);
+  uint8_t *to = aligned_alloc(WEFT_READ_ALIGN, LARGE + 4 * WEFT_READ_ALIGN);
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     check_read(reader, tensor, 0, tensor->n_bytes, to);
@@ -84,10 +98,8 @@ static void reads_are_the_mapped_bytes(bool cold) {
 
 static void a_file_cut_short_is_an_error(bool cold) {
   weft_gguf *gguf = open_model(cold);
-  gguf_reader *reader;
-  weft_error error = {{0}};
+  gguf_reader *reader = open_reader(gguf, true);
   uint8_t *to = aligned_alloc(WEFT_READ_ALIGN, LARGE + 4 * WEFT_READ_ALIGN);
-  assert_int_equal(gguf_reader_open(gguf, true, &reader, &error), WEFT_OK);
   assert_int_equal(truncate(path, LARGE / 2), 0);
   const weft_gguf_tensor *tensor = weft_gguf_tensor_find(gguf, "b");
   weft_weight_source source = gguf_reader_source(reader, tensor);
@@ -114,19 +126,13 @@ static void direct_reads(void **state) {
 static void a_replaced_file_is_refused(void **state) {
   (void)state;
   weft_gguf *gguf = open_model(false);
-  gguf_reader *reader;
-  weft_error error = {{0}};
   char other[64];
   (void)snprintf(other, sizeof other, "%s.other", path);
   assert_int_equal(rename(path, other), 0);
   write_model();
-  assert_int_equal(gguf_reader_open(gguf, true, &reader, &error), WEFT_E_IO);
-  assert_non_null(strstr(error.text, "was replaced"));
-  assert_null(reader);
+  no_reader(gguf, true, "was replaced");
   assert_int_equal(unlink(path), 0);
-  error.text[0] = 0;
-  assert_int_equal(gguf_reader_open(gguf, true, &reader, &error), WEFT_E_IO);
-  assert_true(error.text[0] != 0);
+  no_reader(gguf, true, "");
   assert_int_equal(unlink(other), 0);
   weft_gguf_close(gguf);
 }
@@ -134,9 +140,8 @@ static void a_replaced_file_is_refused(void **state) {
 static void a_changed_file_is_refused(void **state) {
   (void)state;
   weft_gguf *gguf = open_model(false);
-  gguf_reader *reader;
+  gguf_reader *reader = open_reader(gguf, false);
   weft_error error = {{0}};
-  assert_int_equal(gguf_reader_open(gguf, false, &reader, &error), WEFT_OK);
   assert_int_equal(gguf_reader_check_unchanged(reader, &error), WEFT_OK);
   FILE *file = fopen(path, "ab");
   assert_non_null(file);
@@ -145,9 +150,7 @@ static void a_changed_file_is_refused(void **state) {
   assert_int_equal(gguf_reader_check_unchanged(reader, &error), WEFT_E_IO);
   assert_non_null(strstr(error.text, "the file was changed while it was opened"));
   gguf_reader_close(reader);
-  assert_int_equal(gguf_reader_open(gguf, false, &reader, &error), WEFT_E_IO);
-  assert_non_null(strstr(error.text, "open it again when it is complete"));
-  assert_null(reader);
+  no_reader(gguf, false, "open it again when it is complete");
   assert_int_equal(gguf_reader_check_unchanged(NULL, &error), WEFT_OK);
   weft_gguf_close(gguf);
 }

@@ -30,13 +30,11 @@ enum { COUNTS_MEMORY = 1 };
     .context = 4096, .all_have_values = true                                                                 \
   }
 static const real_model deep = MODEL(8), flat = MODEL(1);
-static char path[] = "/tmp/weft-loading-XXXXXX";
-
 static void write_file(const real_model *model) {
   real_file f = {.model = model, .types = "*:F32"};
   real_llama(&f);
   real_vocabulary(&f, false, false);
-  assert_true(real_file_write(&f, path));
+  assert_true(real_file_write(&f, real_path));
 }
 
 typedef struct load {
@@ -62,7 +60,7 @@ static void run(load *l) {
   weft_device *device;
   weft_model *model;
   assert_int_equal(weft_device_open(&config, &device, &l->error), WEFT_OK);
-  assert_int_equal(weft_gguf_open(path, &gguf, &l->error), WEFT_OK);
+  assert_int_equal(weft_gguf_open(real_path, &gguf, &l->error), WEFT_OK);
   if (l->before != NULL) l->before();
   l->status = weft_model_open(gguf, device, &limits, at_half, l, &model, &l->error);
   weft_gguf_close(gguf);
@@ -94,20 +92,20 @@ static void test_memory_is_bounded_by_the_largest_tensor(void **state) {
 }
 
 static void cut(void) {
-  assert_int_equal(truncate(path, 4096), 0);
+  assert_int_equal(truncate(real_path, 4096), 0);
 }
 static void grow(void) {
-  FILE *file = fopen(path, "ab");
+  FILE *file = fopen(real_path, "ab");
   assert_non_null(file);
   assert_int_equal(fwrite("more", 1, 4, file), 4);
   assert_int_equal(fclose(file), 0);
 }
 static void replace(void) {
-  assert_int_equal(unlink(path), 0);
+  assert_int_equal(unlink(real_path), 0);
   write_file(&flat);
 }
 static void vanish(void) {
-  assert_int_equal(unlink(path), 0);
+  assert_int_equal(unlink(real_path), 0);
 }
 
 static void refused(void (*before)(void), void (*during)(void), const char *words) {
@@ -118,7 +116,7 @@ static void refused(void (*before)(void), void (*during)(void), const char *word
     run(&l);
     assert_int_equal(l.status, WEFT_E_IO);
     if (strstr(l.error.text, words) == NULL) fail_msg("'%s' lacks '%s'", l.error.text, words);
-    assert_ptr_equal(strstr(l.error.text, path), l.error.text);
+    assert_ptr_equal(strstr(l.error.text, real_path), l.error.text);
   }
 }
 
@@ -145,23 +143,11 @@ static void test_files_that_lose_their_name(void **state) {
   assert_int_equal(l.status, WEFT_OK);
 }
 
-static int open_path(void **state) {
-  (void)state;
-  weft_log_set_level(WEFT_LOG_ERROR);
-  int file = mkstemp(path);
-  return file < 0 ? -1 : close(file);
-}
-
-static int remove_path(void **state) {
-  (void)state;
-  return unlink(path);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_memory_is_bounded_by_the_largest_tensor),
       cmocka_unit_test(test_files_that_change),
       cmocka_unit_test(test_files_that_lose_their_name),
   };
-  return cmocka_run_group_tests(tests, open_path, remove_path);
+  return cmocka_run_group_tests(tests, real_path_open, real_path_remove);
 }

@@ -15,83 +15,16 @@
 #include "model/inspect.h"
 #include "model/model.h"
 #include "model/model_internal.h"
-#include "tests/support/gguf_requantise.h"
+#include "tests/support/gguf_edit.h"
 
-/* One change of a sound file. */
-typedef struct edit {
-  const char *drop_key, *drop_tensor;
-  const char *set_u32; /* replaces or adds a key */
-  uint32_t value;
-  const char *set_string, *text;
-  const char *set_f32;
-  float real;
-  const char *reshape; /* the tensor loses its last row, or its last expert */
-  const char *rename, *name;
-  const char *as_type;     /* the tensor is stored as BF16 */
-  const char *as_q8_0;     /* the tensor is stored as Q8_0 */
-  const char *as_integers; /* its bytes are said to be I32 */
-} edit;
-
-static bool is(const char *a, const char *b) {
-  return a != NULL && strcmp(a, b) == 0;
-}
-
-static void copy_keys(const weft_gguf *from, const edit *e, gguf_writer *w) {
-  for (uint32_t i = 0; i < from->parts[0].n_keys; i++) {
-    const gguf_key *key = &from->parts[0].keys[i];
-    char name[128] = {0};
-    memcpy(name, key->name.data, key->name.n);
-    if (is(e->drop_key, name) || is(e->set_u32, name) || is(e->set_string, name) || is(e->set_f32, name)) continue;
-    const char *start = key->name.data - 8;
-    gguf_writer_bytes(&w->keys, start, (size_t)((const char *)requantise_key_end(key) - start));
-    w->n_keys += 1;
-  }
-  if (e->set_u32 != NULL) gguf_writer_u32(w, e->set_u32, e->value);
-  if (e->set_f32 != NULL) gguf_writer_f32(w, e->set_f32, e->real);
-  if (e->set_string != NULL) gguf_writer_string(w, e->set_string, e->text);
-}
-
-static void copy_tensors(const weft_gguf *from, const edit *e, gguf_writer *w) {
-  for (uint32_t i = 0; i < from->n_tensors; i++) {
-    weft_gguf_tensor tensor = from->tensors[i];
-    if (is(e->drop_tensor, tensor.name)) continue;
-    if (is(e->rename, tensor.name)) tensor.name = e->name;
-    if (is(e->reshape, tensor.name)) {
-      tensor.n_bytes -= tensor.n_bytes / tensor.ne[tensor.n_dims - 1];
-      tensor.ne[tensor.n_dims - 1] -= 1;
-    }
-    if (is(e->as_type, tensor.name)) {
-      uint64_t n = tensor.n_bytes / 4;
-      uint16_t *halves = malloc(2 * n);
-      assert_non_null(halves);
-      assert_int_equal(weft_quantise_row(WEFT_TYPE_BF16, tensor.data, halves, n), WEFT_OK);
-      gguf_writer_tensor(w, tensor.name, WEFT_TYPE_BF16, tensor.n_dims, tensor.ne, halves, 2 * n);
-      free(halves);
-      continue;
-    }
-    if (is(e->as_q8_0, tensor.name)) {
-      uint64_t n = tensor.n_bytes / 4, n_bytes = weft_type_row_bytes(WEFT_TYPE_Q8_0, n);
-      uint8_t *blocks = malloc(n_bytes);
-      assert_non_null(blocks);
-      assert_int_equal(weft_quantise_row(WEFT_TYPE_Q8_0, tensor.data, blocks, n), WEFT_OK);
-      gguf_writer_tensor(w, tensor.name, WEFT_TYPE_Q8_0, tensor.n_dims, tensor.ne, blocks, n_bytes);
-      free(blocks);
-      continue;
-    }
-    int32_t type = is(e->as_integers, tensor.name) ? 26 : (int32_t)tensor.type;
-    gguf_writer_tensor(w, tensor.name, type, tensor.n_dims, tensor.ne, tensor.data, (size_t)tensor.n_bytes);
-  }
-}
-
-static weft_gguf *open_edited(const char *name, const edit *e, gguf_writer *w) {
+static weft_gguf *open_edited(const char *name, const gguf_edit *e, gguf_writer *w) {
   char path[512];
   weft_gguf *from, *to;
   weft_error error = {{0}};
   (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, name);
   assert_int_equal(weft_gguf_open(path, &from, &error), WEFT_OK);
   memset(w, 0, sizeof *w);
-  copy_keys(from, e, w);
-  copy_tensors(from, e, w);
+  gguf_edit_apply(from, e, w);
   weft_bytes file = gguf_writer_finish(w);
   weft_gguf_close(from);
   assert_int_equal(weft_gguf_open_memory(file.data, file.n, "edited.gguf", &to, &error), WEFT_OK);
@@ -107,7 +40,7 @@ static weft_device *open_ref(void) {
 
 static weft_model_limits limits = {.rows_max = 8, .canvas_rows_max = 8, .segments_max = 4};
 
-static weft_status try_open(const char *name, const edit *e, weft_model_info *info, weft_error *error) {
+static weft_status try_open(const char *name, const gguf_edit *e, weft_model_info *info, weft_error *error) {
   gguf_writer w;
   weft_gguf *gguf = open_edited(name, e, &w);
   weft_device *device = open_ref();
@@ -123,7 +56,7 @@ static weft_status try_open(const char *name, const edit *e, weft_model_info *in
   return status;
 }
 
-static void refused(const char *name, edit e, weft_status wanted, const char *words) {
+static void refused(const char *name, gguf_edit e, weft_status wanted, const char *words) {
   weft_error error;
   weft_status status = try_open(name, &e, NULL, &error);
   if (status != wanted || strstr(error.text, words) == NULL) {
@@ -145,7 +78,7 @@ static void see(void *self, uint64_t done, uint64_t total) {
   s->total = total;
 }
 
-static void accepted(const char *name, edit e, weft_model_info *info) {
+static void accepted(const char *name, gguf_edit e, weft_model_info *info) {
   weft_error error;
   weft_status status = try_open(name, &e, info, &error);
   if (status != WEFT_OK) (void)printf("status %d: %s\n", (int)status, error.text);
@@ -154,10 +87,11 @@ static void accepted(const char *name, edit e, weft_model_info *info) {
 
 static void test_architecture(void **state) {
   (void)state;
-  refused("ar-base", (edit){.drop_key = "general.architecture"}, WEFT_E_FORMAT, "'general.architecture' is missing");
-  refused("ar-base", (edit){.set_string = "general.architecture", .text = "lla\nma"}, WEFT_E_UNSUPPORTED,
+  refused("ar-base", (gguf_edit){.drop_key = "general.architecture"}, WEFT_E_FORMAT,
+          "'general.architecture' is missing");
+  refused("ar-base", (gguf_edit){.set_string = "general.architecture", .text = "lla\nma"}, WEFT_E_UNSUPPORTED,
           "architecture 'lla?ma' is not supported; take a model of one of these: gemma4");
-  refused("ar-base", (edit){.set_u32 = "general.architecture"}, WEFT_E_FORMAT, "must be a string");
+  refused("ar-base", (gguf_edit){.set_u32 = "general.architecture"}, WEFT_E_FORMAT, "must be a string");
 }
 
 static void test_required_keys(void **state) {
@@ -180,9 +114,9 @@ static void test_required_keys(void **state) {
     char key[96], words[128];
     (void)snprintf(key, sizeof key, "gemma4.%s", names[i]);
     (void)snprintf(words, sizeof words, "key '%s' is missing", key);
-    refused("ar-base", (edit){.drop_key = key}, WEFT_E_FORMAT, words);
+    refused("ar-base", (gguf_edit){.drop_key = key}, WEFT_E_FORMAT, words);
   }
-  refused("dg-base", (edit){.drop_key = "diffusion.canvas_length"}, WEFT_E_FORMAT,
+  refused("dg-base", (gguf_edit){.drop_key = "diffusion.canvas_length"}, WEFT_E_FORMAT,
           "key 'diffusion.canvas_length' is missing");
 }
 
@@ -211,23 +145,24 @@ static void test_bounds(void **state) {
       {"gemma4.vocab_size", 100, "they must agree"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    refused("ar-base", (edit){.set_u32 = cases[i].key, .value = cases[i].value}, WEFT_E_FORMAT, cases[i].words);
+    refused("ar-base", (gguf_edit){.set_u32 = cases[i].key, .value = cases[i].value}, WEFT_E_FORMAT, cases[i].words);
   }
-  refused("dg-base", (edit){.set_u32 = "diffusion.canvas_length", .value = 4096}, WEFT_E_FORMAT, "it must be 1..1024");
-  refused("dg-base", (edit){.set_u32 = "diffusion.eb_max_steps", .value = 0}, WEFT_E_FORMAT, "eb_max_steps");
-  refused("dg-base", (edit){.set_f32 = "diffusion.eb_t_min", .real = 0.9f}, WEFT_E_FORMAT, "eb_");
-  refused("ar-base", (edit){.set_f32 = "gemma4.rope.freq_base", .real = -1.0f}, WEFT_E_FORMAT, "freq_base' is -1");
-  refused("ar-base", (edit){.set_f32 = "gemma4.attention.layer_norm_rms_epsilon", .real = __builtin_nanf("")},
+  refused("dg-base", (gguf_edit){.set_u32 = "diffusion.canvas_length", .value = 4096}, WEFT_E_FORMAT,
+          "it must be 1..1024");
+  refused("dg-base", (gguf_edit){.set_u32 = "diffusion.eb_max_steps", .value = 0}, WEFT_E_FORMAT, "eb_max_steps");
+  refused("dg-base", (gguf_edit){.set_f32 = "diffusion.eb_t_min", .real = 0.9f}, WEFT_E_FORMAT, "eb_");
+  refused("ar-base", (gguf_edit){.set_f32 = "gemma4.rope.freq_base", .real = -1.0f}, WEFT_E_FORMAT, "freq_base' is -1");
+  refused("ar-base", (gguf_edit){.set_f32 = "gemma4.attention.layer_norm_rms_epsilon", .real = __builtin_nanf("")},
           WEFT_E_FORMAT, "is nan");
 }
 
 static void test_unsupported(void **state) {
   (void)state;
-  refused("ar-base", (edit){.set_u32 = "gemma4.attention.value_length", .value = 16}, WEFT_E_UNSUPPORTED,
+  refused("ar-base", (gguf_edit){.set_u32 = "gemma4.attention.value_length", .value = 16}, WEFT_E_UNSUPPORTED,
           "differs from key_length");
-  refused("ar-base", (edit){.set_u32 = "gemma4.rope.dimension_count_swa", .value = 8}, WEFT_E_UNSUPPORTED,
+  refused("ar-base", (gguf_edit){.set_u32 = "gemma4.rope.dimension_count_swa", .value = 8}, WEFT_E_UNSUPPORTED,
           "differs from key_length");
-  refused("dg-base", (edit){.rename = "blk.0.attn_v.weight", .name = "output.weight"}, WEFT_E_UNSUPPORTED,
+  refused("dg-base", (gguf_edit){.rename = "blk.0.attn_v.weight", .name = "output.weight"}, WEFT_E_UNSUPPORTED,
           "must tie it to token_embd");
 }
 
@@ -258,18 +193,18 @@ static void test_tensors(void **state) {
   for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
     char words[128];
     (void)snprintf(words, sizeof words, "tensor '%s' is missing", needed[i]);
-    refused("ar-base", (edit){.drop_tensor = needed[i]}, WEFT_E_FORMAT, words);
+    refused("ar-base", (gguf_edit){.drop_tensor = needed[i]}, WEFT_E_FORMAT, words);
     if (strcmp(needed[i], "token_embd.weight") == 0) continue; /* its rows are the vocabulary */
     (void)snprintf(words, sizeof words, "'%.64s' has shape", needed[i]);
-    refused("ar-base", (edit){.reshape = needed[i]}, WEFT_E_FORMAT, words);
+    refused("ar-base", (gguf_edit){.reshape = needed[i]}, WEFT_E_FORMAT, words);
   }
-  refused("ar-base", (edit){.reshape = "token_embd.weight"}, WEFT_E_FORMAT, "127 embeddings, 128 tokens");
-  refused("ar-base", (edit){.drop_tensor = "blk.2.ffn_gate_up_exps.weight"}, WEFT_E_FORMAT,
+  refused("ar-base", (gguf_edit){.reshape = "token_embd.weight"}, WEFT_E_FORMAT, "127 embeddings, 128 tokens");
+  refused("ar-base", (gguf_edit){.drop_tensor = "blk.2.ffn_gate_up_exps.weight"}, WEFT_E_FORMAT,
           "blk.2 needs either ffn_gate_up_exps or both");
-  refused("ar-moe-v", (edit){.drop_tensor = "blk.2.ffn_up_exps.weight"}, WEFT_E_FORMAT, "blk.2 needs either");
-  refused("dg-base", (edit){.drop_tensor = "blk.3.enc_layer_output_scale.weight"}, WEFT_E_FORMAT, "is missing");
-  refused("dg-base", (edit){.drop_tensor = "self_cond_pre_norm.weight"}, WEFT_E_FORMAT, "is missing");
-  refused("dg-base", (edit){.drop_tensor = "self_cond_up.weight"}, WEFT_E_FORMAT, "is missing");
+  refused("ar-moe-v", (gguf_edit){.drop_tensor = "blk.2.ffn_up_exps.weight"}, WEFT_E_FORMAT, "blk.2 needs either");
+  refused("dg-base", (gguf_edit){.drop_tensor = "blk.3.enc_layer_output_scale.weight"}, WEFT_E_FORMAT, "is missing");
+  refused("dg-base", (gguf_edit){.drop_tensor = "self_cond_pre_norm.weight"}, WEFT_E_FORMAT, "is missing");
+  refused("dg-base", (gguf_edit){.drop_tensor = "self_cond_up.weight"}, WEFT_E_FORMAT, "is missing");
 }
 
 static void test_unused_tensors(void **state) {
@@ -278,13 +213,14 @@ static void test_unused_tensors(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char words[96];
     (void)snprintf(words, sizeof words, "tensor '%s' is not used by a gemma4 model", names[i]);
-    const edit e = {.rename = "blk.1.ffn_down_exps.scale", .name = names[i]};
+    const gguf_edit e = {.rename = "blk.1.ffn_down_exps.scale", .name = names[i]};
     refused("ar-base", e, WEFT_E_UNSUPPORTED, words);
     limits.unused_tensors = true;
     accepted("ar-base", e, NULL);
     limits.unused_tensors = false;
   }
-  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "a.blk.0.scale"}, NULL); /* of an encoder */
+  accepted("ar-base", (gguf_edit){.rename = "blk.1.ffn_down_exps.scale", .name = "a.blk.0.scale"},
+           NULL); /* of an encoder */
 }
 
 static void test_types(void **state) {
@@ -295,10 +231,11 @@ static void test_types(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char words[96];
     (void)snprintf(words, sizeof words, "tensor '%s' has type 26 (I32); use a file", names[i]);
-    refused("ar-base", (edit){.as_integers = names[i]}, WEFT_E_UNSUPPORTED, words);
+    refused("ar-base", (gguf_edit){.retype = names[i], .type = 26 /* I32 */}, WEFT_E_UNSUPPORTED, words);
   }
   /* a tensor that nothing reads may be of any type */
-  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "mtp.extra", .as_integers = "mtp.extra"},
+  accepted("ar-base",
+           (gguf_edit){.rename = "blk.1.ffn_down_exps.scale", .name = "mtp.extra", .retype = "mtp.extra", .type = 26},
            NULL);
 }
 
@@ -306,7 +243,7 @@ static void test_types(void **state) {
 static void test_refused_before_weights_are_read(void **state) {
   (void)state;
   gguf_writer w;
-  weft_gguf *gguf = open_edited("ar-base", &(edit){.drop_tensor = "blk.3.ffn_down_exps.weight"}, &w);
+  weft_gguf *gguf = open_edited("ar-base", &(gguf_edit){.drop_tensor = "blk.3.ffn_down_exps.weight"}, &w);
   weft_device *device = open_ref();
   weft_model *model;
   seen s = {0, 0};
@@ -331,27 +268,27 @@ static void test_shared_layers(void **state) {
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char words[96];
     (void)snprintf(words, sizeof words, "tensor '%s' is missing", names[i]);
-    refused("ar-e2b", (edit){.drop_tensor = names[i]}, WEFT_E_FORMAT, words);
+    refused("ar-e2b", (gguf_edit){.drop_tensor = names[i]}, WEFT_E_FORMAT, words);
     (void)snprintf(words, sizeof words, "'%s' has shape", names[i]);
-    refused("ar-e2b", (edit){.reshape = names[i]}, WEFT_E_FORMAT, words);
+    refused("ar-e2b", (gguf_edit){.reshape = names[i]}, WEFT_E_FORMAT, words);
   }
-  accepted("ar-e2b", (edit){.drop_tensor = "blk.6.attn_k.weight"}, &info); /* of a layer that shares keys */
+  accepted("ar-e2b", (gguf_edit){.drop_tensor = "blk.6.attn_k.weight"}, &info); /* of a layer that shares keys */
   assert_true(info.kv.keys_of[4] == 0 && info.kv.keys_of[5] == 4 && info.kv.keys_of[6] == 5);
-  refused("ar-e2b", (edit){.reshape = "blk.6.attn_k.weight"}, WEFT_E_FORMAT, "'blk.6.attn_k.weight' has shape");
-  refused("ar-e2b", (edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = 7}, WEFT_E_FORMAT,
+  refused("ar-e2b", (gguf_edit){.reshape = "blk.6.attn_k.weight"}, WEFT_E_FORMAT, "'blk.6.attn_k.weight' has shape");
+  refused("ar-e2b", (gguf_edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = 7}, WEFT_E_FORMAT,
           "is 7; it must be 0..6");
-  refused("ar-e2b", (edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = 3}, WEFT_E_FORMAT,
+  refused("ar-e2b", (gguf_edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = 3}, WEFT_E_FORMAT,
           "layer 4 shares keys, but no layer before 4 has such keys");
-  refused("ar-e2b", (edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = UINT32_MAX}, WEFT_E_FORMAT,
+  refused("ar-e2b", (gguf_edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = UINT32_MAX}, WEFT_E_FORMAT,
           "it must be 0..6");
-  refused("dg-base", (edit){.set_u32 = "diffusion-gemma.attention.shared_kv_layers", .value = 1}, WEFT_E_UNSUPPORTED,
-          "is 1: layers that share keys of a canvas are not supported");
-  accepted("dg-base", (edit){.set_u32 = "diffusion-gemma.attention.shared_kv_layers", .value = 0}, &info);
-  refused("ar-e2b", (edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = UINT32_MAX}, WEFT_E_FORMAT,
-          "it must be 0..16384");
-  refused("ar-e2b", (edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = 0}, WEFT_E_UNSUPPORTED,
+  refused("dg-base", (gguf_edit){.set_u32 = "diffusion-gemma.attention.shared_kv_layers", .value = 1},
+          WEFT_E_UNSUPPORTED, "is 1: layers that share keys of a canvas are not supported");
+  accepted("dg-base", (gguf_edit){.set_u32 = "diffusion-gemma.attention.shared_kv_layers", .value = 0}, &info);
+  refused("ar-e2b", (gguf_edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = UINT32_MAX},
+          WEFT_E_FORMAT, "it must be 0..16384");
+  refused("ar-e2b", (gguf_edit){.set_u32 = "gemma4.embedding_length_per_layer_input", .value = 0}, WEFT_E_UNSUPPORTED,
           "is not used by a gemma4 model");
-  refused("ar-e2b", (edit){.set_u32 = "gemma4.feed_forward_length", .value = 0}, WEFT_E_FORMAT, "it must be 1..");
+  refused("ar-e2b", (gguf_edit){.set_u32 = "gemma4.feed_forward_length", .value = 0}, WEFT_E_FORMAT, "it must be 1..");
 }
 
 static void test_llama_keys(void **state) {
@@ -390,24 +327,26 @@ static void test_llama_keys(void **state) {
     char key[96], words[128];
     (void)snprintf(key, sizeof key, "llama.%s", required[i]);
     (void)snprintf(words, sizeof words, "key '%s' is missing", key);
-    refused("llama-base", (edit){.drop_key = key}, WEFT_E_FORMAT, words);
+    refused("llama-base", (gguf_edit){.drop_key = key}, WEFT_E_FORMAT, words);
   }
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    refused(cases[i].model, (edit){.set_u32 = cases[i].key, .value = cases[i].value}, cases[i].status, cases[i].words);
+    refused(cases[i].model, (gguf_edit){.set_u32 = cases[i].key, .value = cases[i].value}, cases[i].status,
+            cases[i].words);
   }
-  refused("llama-base", (edit){.set_string = "llama.rope.scaling.type", .text = "longrope"}, WEFT_E_UNSUPPORTED,
+  refused("llama-base", (gguf_edit){.set_string = "llama.rope.scaling.type", .text = "longrope"}, WEFT_E_UNSUPPORTED,
           "none, linear and yarn are");
-  refused("llama-yarn", (edit){.set_f32 = "llama.rope.scaling.factor", .real = 0.0f}, WEFT_E_FORMAT, "factor' is 0");
-  refused("llama-yarn", (edit){.set_f32 = "llama.rope.scaling.yarn_log_multiplier", .real = 0.1f}, WEFT_E_UNSUPPORTED,
-          "yarn_log_multiplier");
-  refused("llama-moe", (edit){.set_f32 = "llama.expert_weights_scale", .real = 2.5f}, WEFT_E_UNSUPPORTED,
+  refused("llama-yarn", (gguf_edit){.set_f32 = "llama.rope.scaling.factor", .real = 0.0f}, WEFT_E_FORMAT,
+          "factor' is 0");
+  refused("llama-yarn", (gguf_edit){.set_f32 = "llama.rope.scaling.yarn_log_multiplier", .real = 0.1f},
+          WEFT_E_UNSUPPORTED, "yarn_log_multiplier");
+  refused("llama-moe", (gguf_edit){.set_f32 = "llama.expert_weights_scale", .real = 2.5f}, WEFT_E_UNSUPPORTED,
           "only 1 is supported");
-  accepted("llama-base", (edit){.set_string = "llama.rope.scaling.type", .text = "none"}, &info);
-  accepted("llama-base", (edit){.drop_key = "llama.rope.freq_base"}, &info);
+  accepted("llama-base", (gguf_edit){.set_string = "llama.rope.scaling.type", .text = "none"}, &info);
+  accepted("llama-base", (gguf_edit){.drop_key = "llama.rope.freq_base"}, &info);
   assert_true(info.kv.head_dim[0] == 8 && info.kv.window[0] == 0 && info.n_experts == 0);
 }
 
-static void read_query_bias(edit e, float *out, uint32_t n) {
+static void read_query_bias(gguf_edit e, float *out, uint32_t n) {
   gguf_writer w;
   weft_gguf *gguf = open_edited("llama-linear-bias", &e, &w);
   weft_device *device = open_ref();
@@ -427,8 +366,8 @@ static void test_quantised_bias(void **state) {
   (void)state;
   enum { N = 32 };
   float wanted[N], got[N], largest = 0.0f;
-  read_query_bias((edit){0}, wanted, N);
-  read_query_bias((edit){.as_q8_0 = "blk.2.attn_q.bias"}, got, N);
+  read_query_bias((gguf_edit){0}, wanted, N);
+  read_query_bias((gguf_edit){.quantise = "blk.2.attn_q.bias", .type = WEFT_TYPE_Q8_0}, got, N);
   for (uint32_t i = 0; i < N; i++) largest = fmaxf(largest, fabsf(wanted[i]));
   assert_true(largest > 0.0f);
   for (uint32_t i = 0; i < N; i++) assert_true(fabsf(got[i] - wanted[i]) <= largest / 200.0f);
@@ -444,59 +383,62 @@ static void test_llama_tensors(void **state) {
   for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
     char words[128];
     (void)snprintf(words, sizeof words, "tensor '%s' is missing", needed[i]);
-    refused("llama-base", (edit){.drop_tensor = needed[i]}, WEFT_E_FORMAT, words);
+    refused("llama-base", (gguf_edit){.drop_tensor = needed[i]}, WEFT_E_FORMAT, words);
     if (i == 0) continue; /* its rows are the vocabulary */
     (void)snprintf(words, sizeof words, "'%.64s' has shape", needed[i]);
-    refused("llama-base", (edit){.reshape = needed[i]}, WEFT_E_FORMAT, words);
+    refused("llama-base", (gguf_edit){.reshape = needed[i]}, WEFT_E_FORMAT, words);
   }
   static const char *const biases[] = {"attn_q", "attn_k", "attn_v", "attn_output"};
   for (size_t i = 0; i < 4; i++) {
     char name[64], words[96];
     (void)snprintf(name, sizeof name, "blk.2.%s.bias", biases[i]);
     (void)snprintf(words, sizeof words, "'%s' has shape", name);
-    refused("llama-linear-bias", (edit){.reshape = name}, WEFT_E_FORMAT, words);
-    accepted("llama-linear-bias", (edit){.drop_tensor = name}, &info);
+    refused("llama-linear-bias", (gguf_edit){.reshape = name}, WEFT_E_FORMAT, words);
+    accepted("llama-linear-bias", (gguf_edit){.drop_tensor = name}, &info);
   }
-  refused("llama-linear-bias", (edit){.rename = "blk.2.attn_q.bias", .name = "blk.2.ffn_up.bias"}, WEFT_E_UNSUPPORTED,
-          "'blk.2.ffn_up.bias' is not used by a llama model");
-  refused("llama-3", (edit){.reshape = "rope_freqs.weight"}, WEFT_E_FORMAT, "'rope_freqs.weight' has shape");
-  refused("qwen3-base", (edit){.reshape = "blk.0.attn_q_norm.weight"}, WEFT_E_FORMAT, "attn_q_norm.weight' has shape");
-  refused("qwen3moe-base", (edit){.drop_tensor = "blk.1.ffn_gate_inp.weight"}, WEFT_E_FORMAT,
+  refused("llama-linear-bias", (gguf_edit){.rename = "blk.2.attn_q.bias", .name = "blk.2.ffn_up.bias"},
+          WEFT_E_UNSUPPORTED, "'blk.2.ffn_up.bias' is not used by a llama model");
+  refused("llama-3", (gguf_edit){.reshape = "rope_freqs.weight"}, WEFT_E_FORMAT, "'rope_freqs.weight' has shape");
+  refused("qwen3-base", (gguf_edit){.reshape = "blk.0.attn_q_norm.weight"}, WEFT_E_FORMAT,
+          "attn_q_norm.weight' has shape");
+  refused("qwen3moe-base", (gguf_edit){.drop_tensor = "blk.1.ffn_gate_inp.weight"}, WEFT_E_FORMAT,
           "'blk.1.ffn_gate_inp.weight' is missing; the layer's experts need it");
-  refused("qwen3moe-base", (edit){.drop_tensor = "blk.1.ffn_up_exps.weight"}, WEFT_E_FORMAT, "blk.1 needs either");
-  refused("qwen3moe-base", (edit){.drop_tensor = "blk.1.ffn_down_exps.weight"}, WEFT_E_FORMAT, "is missing");
+  refused("qwen3moe-base", (gguf_edit){.drop_tensor = "blk.1.ffn_up_exps.weight"}, WEFT_E_FORMAT, "blk.1 needs either");
+  refused("qwen3moe-base", (gguf_edit){.drop_tensor = "blk.1.ffn_down_exps.weight"}, WEFT_E_FORMAT, "is missing");
 }
 
 static void test_what_may_differ(void **state) {
   (void)state;
   weft_model_info info;
-  accepted("ar-base", (edit){0}, &info);
+  accepted("ar-base", (gguf_edit){0}, &info);
   assert_true(info.kv_type == WEFT_TYPE_F32 && info.canvas_length == 0 && info.n_experts == 4);
   assert_string_equal(info.name, "ar-base");
-  accepted("ar-base", (edit){.as_type = "blk.0.attn_q.weight"}, &info);
+  accepted("ar-base", (gguf_edit){.quantise = "blk.0.attn_q.weight", .type = WEFT_TYPE_BF16}, &info);
   assert_int_equal(info.kv_type, WEFT_TYPE_BF16);
-  accepted("ar-base", (edit){.as_type = "blk.0.attn_norm.weight"}, &info); /* a vector of another type */
-  accepted("ar-base", (edit){.drop_tensor = "blk.1.ffn_down_exps.scale"}, &info);
-  accepted("ar-base", (edit){.drop_key = "gemma4.vocab_size"}, &info);
-  accepted("ar-base", (edit){.drop_key = "general.name"}, &info);
+  accepted("ar-base", (gguf_edit){.quantise = "blk.0.attn_norm.weight", .type = WEFT_TYPE_BF16},
+           &info); /* a vector of another type */
+  accepted("ar-base", (gguf_edit){.drop_tensor = "blk.1.ffn_down_exps.scale"}, &info);
+  accepted("ar-base", (gguf_edit){.drop_key = "gemma4.vocab_size"}, &info);
+  accepted("ar-base", (gguf_edit){.drop_key = "general.name"}, &info);
   assert_string_equal(info.name, "edited");
-  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "mtp.extra"}, &info);   /* only told */
-  accepted("ar-base", (edit){.rename = "blk.1.ffn_down_exps.scale", .name = "blk.4.extra"}, &info); /* no such layer */
-  accepted("ar-base", (edit){.drop_tensor = "blk.1.layer_output_scale.weight"}, &info);
-  accepted("ar-base", (edit){.drop_key = "gemma4.rope.freq_base_swa"}, &info);
-  accepted("ar-base", (edit){.drop_key = "gemma4.final_logit_softcapping"}, &info);
-  accepted("dg-base", (edit){.drop_key = "diffusion.eb_t_min"}, &info);
+  accepted("ar-base", (gguf_edit){.rename = "blk.1.ffn_down_exps.scale", .name = "mtp.extra"}, &info); /* only told */
+  accepted("ar-base", (gguf_edit){.rename = "blk.1.ffn_down_exps.scale", .name = "blk.4.extra"},
+           &info); /* no such layer */
+  accepted("ar-base", (gguf_edit){.drop_tensor = "blk.1.layer_output_scale.weight"}, &info);
+  accepted("ar-base", (gguf_edit){.drop_key = "gemma4.rope.freq_base_swa"}, &info);
+  accepted("ar-base", (gguf_edit){.drop_key = "gemma4.final_logit_softcapping"}, &info);
+  accepted("dg-base", (gguf_edit){.drop_key = "diffusion.eb_t_min"}, &info);
   assert_true(info.entropy_bound.t_min == 0.4f && info.canvas_length == 8);
-  accepted("dg-base", (edit){.set_u32 = "diffusion.eb_max_steps", .value = 7}, &info);
+  accepted("dg-base", (gguf_edit){.set_u32 = "diffusion.eb_max_steps", .value = 7}, &info);
   assert_int_equal(info.entropy_bound.max_steps, 7);
-  accepted("ar-base", (edit){.set_f32 = "general.sampling.temp", .real = 0.5f}, &info);
+  accepted("ar-base", (gguf_edit){.set_f32 = "general.sampling.temp", .real = 0.5f}, &info);
   assert_true(info.temperature == 0.5f && info.top_p == 1.0f && info.top_k == 0);
 }
 
 static void test_limits(void **state) {
   (void)state;
   gguf_writer w;
-  weft_gguf *gguf = open_edited("ar-base", &(edit){0}, &w);
+  weft_gguf *gguf = open_edited("ar-base", &(gguf_edit){0}, &w);
   weft_device *device = open_ref();
   static const weft_model_limits bad[] = {{.segments_max = 1},
                                           {.rows_max = 8, .canvas_rows_max = 9, .segments_max = 1},
@@ -519,7 +461,7 @@ static void test_limits(void **state) {
 /* Every allocation of an open refused once: a line, no leak (seen by the sanitizer build). */
 static void refuse_memory(const char *name) {
   gguf_writer w;
-  weft_gguf *gguf = open_edited(name, &(edit){0}, &w);
+  weft_gguf *gguf = open_edited(name, &(gguf_edit){0}, &w);
   weft_device *device = open_ref();
   bool worked = false;
   for (uint64_t n = 1; !worked && n < 2000; n++) {
@@ -551,7 +493,7 @@ static void test_memory_refused(void **state) {
   refuse_memory("llama-linear-bias");
 }
 
-static void inspect_holds(const char *name, edit e, bool json, const char *words) {
+static void inspect_holds(const char *name, gguf_edit e, bool json, const char *words) {
   gguf_writer w;
   weft_gguf *gguf = open_edited(name, &e, &w);
   weft_text text = {0};
@@ -566,21 +508,23 @@ static void inspect_holds(const char *name, edit e, bool json, const char *words
 
 static void test_inspect(void **state) {
   (void)state;
-  inspect_holds("dg-base", (edit){0}, false, "canvas: 8 tokens, at most 48 steps");
-  inspect_holds("dg-base", (edit){0}, false, "KV per token (F32)          1.00 KiB, once windows are full 512 bytes");
-  inspect_holds("dg-base", (edit){0}, false, "diffusion-gemma.attention.head_count_kv        [2, 1, 2, 1]");
-  inspect_holds("ar-e2b", (edit){0}, false, "KV per token (F32)          768 bytes, once windows are full 256 bytes");
-  inspect_holds("dg-base", (edit){0}, true, "\"bytes_per_token\": 1024, \"bytes_per_token_windows_full\": 512");
-  inspect_holds("dg-base", (edit){0}, true,
+  inspect_holds("dg-base", (gguf_edit){0}, false, "canvas: 8 tokens, at most 48 steps");
+  inspect_holds("dg-base", (gguf_edit){0}, false,
+                "KV per token (F32)          1.00 KiB, once windows are full 512 bytes");
+  inspect_holds("dg-base", (gguf_edit){0}, false, "diffusion-gemma.attention.head_count_kv        [2, 1, 2, 1]");
+  inspect_holds("ar-e2b", (gguf_edit){0}, false,
+                "KV per token (F32)          768 bytes, once windows are full 256 bytes");
+  inspect_holds("dg-base", (gguf_edit){0}, true, "\"bytes_per_token\": 1024, \"bytes_per_token_windows_full\": 512");
+  inspect_holds("dg-base", (gguf_edit){0}, true,
                 "{\"name\": \"blk.0.attn_q.weight\", \"type\": \"F32\", \"shape\": [32, 64], "
                 "\"bytes\": 8192}");
-  inspect_holds("ar-base", (edit){.set_string = "general.name", .text = "a\"b\x80\n"}, true,
+  inspect_holds("ar-base", (gguf_edit){.set_string = "general.name", .text = "a\"b\x80\n"}, true,
                 "\"name\": \"a\\\"b\xEF\xBF\xBD?\"");
-  inspect_holds("ar-base", (edit){.set_string = "general.architecture", .text = "other"}, true,
+  inspect_holds("ar-base", (gguf_edit){.set_string = "general.architecture", .text = "other"}, true,
                 "\"refusal\": \"edited.gguf: architecture 'other' is not supported");
-  inspect_holds("ar-base", (edit){.set_string = "general.architecture", .text = "other"}, false,
+  inspect_holds("ar-base", (gguf_edit){.set_string = "general.architecture", .text = "other"}, false,
                 "weft refuses this file: edited.gguf: architecture 'other' is not supported");
-  inspect_holds("ar-base", (edit){.set_f32 = "a.b", .real = __builtin_inff()}, true, "\"value\": \"inf\"");
+  inspect_holds("ar-base", (gguf_edit){.set_f32 = "a.b", .real = __builtin_inff()}, true, "\"value\": \"inf\"");
 }
 
 int main(void) {

@@ -179,8 +179,6 @@ static const row rows[] = {
     {"Qwen3-8B Q8_0", &qwen3_8b, "*:Q8_0", PLAIN, "F32 145, Q8_0 254", NULL},
 };
 
-static char path[] = "/tmp/weft-real-XXXXXX";
-
 /* Sidecars of three matrices of each layer, as the NVFP4 files have them. */
 static void add_scales(real_file *f) {
   static const char *const names[] = {"ffn_gate", "ffn_up", "ffn_down"};
@@ -208,8 +206,8 @@ static weft_gguf *open_described(const real_model *model, const char *types, fil
   }
   if (sort == NVFP4_SCALES) add_scales(&f);
   if (sort != NO_VOCABULARY) real_vocabulary(&f, gemma, sort == OLLAMA);
-  assert_true(real_file_write(&f, path));
-  if (weft_gguf_open(path, &gguf, &error) != WEFT_OK) fail_msg("%s", error.text);
+  assert_true(real_file_write(&f, real_path));
+  if (weft_gguf_open(real_path, &gguf, &error) != WEFT_OK) fail_msg("%s", error.text);
   return gguf;
 }
 
@@ -288,8 +286,8 @@ static void test_other_architectures(void **state) {
     real_llama(&f);
     real_record(&f, "blk.0.ids", 26, 2, ne);  /* I32 */
     real_record(&f, "blk.0.odd", 144, 2, ne); /* an id of another project */
-    assert_true(real_file_write(&f, path));
-    assert_int_equal(weft_gguf_open(path, &gguf, &error), WEFT_OK);
+    assert_true(real_file_write(&f, real_path));
+    assert_int_equal(weft_gguf_open(real_path, &gguf, &error), WEFT_OK);
     assert_int_equal(weft_inspect(gguf, false, &text, &error), WEFT_OK);
     assert_non_null(strstr(text.bytes, "I32          1 tensors  8.00 KiB  (weft does not compute this type)"));
     assert_non_null(strstr(text.bytes, "type 144     1 tensors  0 bytes  (weft does not compute this type)"));
@@ -338,29 +336,17 @@ static void test_larger_than_memory(void **state) {
   weft_error error = {{0}};
   real_llama(&f);
   real_vocabulary(&f, false, false);
-  if (!real_file_write(&f, path)) {
+  if (!real_file_write(&f, real_path)) {
     assert_int_equal(errno, EFBIG);
     skip(); /* a file system whose files are smaller than 16 TiB */
   }
-  if (weft_gguf_open(path, &gguf, &error) != WEFT_OK) fail_msg("%s", error.text);
+  if (weft_gguf_open(real_path, &gguf, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_int_equal(weft_device_open(&config, &device, &error), WEFT_OK);
   assert_int_equal(weft_model_open(gguf, device, &limits, NULL, NULL, &model, &error), WEFT_E_NO_MEMORY);
   assert_non_null(strstr(error.text, ": its weights need 12"));
   assert_non_null(strstr(error.text, "GiB are free. Take a file of fewer bits or a smaller model, or free memory"));
   weft_device_close(device);
   weft_gguf_close(gguf);
-}
-
-static int open_path(void **state) {
-  (void)state;
-  weft_log_set_level(WEFT_LOG_ERROR);
-  int file = mkstemp(path);
-  return file < 0 ? -1 : close(file);
-}
-
-static int remove_path(void **state) {
-  (void)state;
-  return unlink(path);
 }
 
 int main(void) {
@@ -370,5 +356,5 @@ int main(void) {
       cmocka_unit_test(test_contexts),
       cmocka_unit_test(test_larger_than_memory),
   };
-  return cmocka_run_group_tests(tests, open_path, remove_path);
+  return cmocka_run_group_tests(tests, real_path_open, real_path_remove);
 }

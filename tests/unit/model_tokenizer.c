@@ -38,13 +38,11 @@ static void test_alphabet(void **state) {
 static void test_gemma4_reads_everything(void **state) {
   (void)state;
   tokenizer_fixture f = {0};
-  weft_tokenizer *t;
-  weft_error error = {{0}};
   fixture_gemma4(&f);
   int32_t suppressed[] = {7, 5};
   gguf_writer_array(&f.writer, "tokenizer.ggml.suppress_tokens", WEFT_GGUF_I32, suppressed, 2, 4);
   gguf_writer_bool(&f.writer, "tokenizer.ggml.add_bos_token", false);
-  if (fixture_open(&f, &t, &error) != WEFT_OK) fail_msg("%s", error.text);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   assert_int_equal(weft_tokenizer_n_vocab(t), f.n);
   assert_int_equal(weft_tokenizer_bos(t), GEMMA_BOS);
   assert_int_equal(t->eos, GEMMA_EOS);
@@ -73,15 +71,12 @@ static void test_gemma4_reads_everything(void **state) {
   assert_int_equal(list[0], 7);
   assert_int_equal(list[1], 5);
   assert_int_equal(t->kind, TOKENIZER_GEMMA4);
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
 static void test_eog_adjustments(void **state) {
   (void)state;
   tokenizer_fixture f = {0};
-  weft_tokenizer *t;
-  weft_error error;
   fixture_gpt2(&f, "gpt-2");
   uint32_t end = fixture_token(&f, "<|end|>", FIXTURE_CONTROL);
   uint32_t returned = fixture_token(&f, "<|return|>", FIXTURE_CONTROL);
@@ -92,7 +87,7 @@ static void test_eog_adjustments(void **state) {
   gguf_writer_u32(&f.writer, "tokenizer.ggml.eot_token_id", eot);
   gguf_writer_i32(&f.writer, "tokenizer.ggml.bos_token_id", -1);
   gguf_writer_u32(&f.writer, "tokenizer.ggml.padding_token_id", 0xFFFFFFFFu);
-  assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   assert_false(weft_tokenizer_is_eog(t, (int32_t)end));
   assert_false(weft_tokenizer_is_control(t, (int32_t)end));
   assert_true(weft_tokenizer_is_eog(t, (int32_t)returned));
@@ -106,41 +101,32 @@ static void test_eog_adjustments(void **state) {
   assert_int_equal(t->eos, -1);
   assert_false(t->add_bos);
   assert_string_equal(split_name(t->split), "gpt-2");
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
 static void test_end_of_sentence_is_text_beside_tool_responses(void **state) {
   (void)state;
   tokenizer_fixture f = {0};
-  weft_tokenizer *t;
-  weft_error error;
   fixture_gemma4(&f);
   uint32_t id = fixture_token(&f, "</s>", FIXTURE_CONTROL);
-  assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   assert_false(weft_tokenizer_is_eog(t, (int32_t)id));
   assert_false(weft_tokenizer_is_control(t, (int32_t)id));
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
 static void test_llama_defaults(void **state) {
   (void)state;
-  tokenizer_fixture f = {.model = "llama"};
-  weft_tokenizer *t;
-  weft_error error;
-  (void)fixture_token(&f, "<unk>", FIXTURE_UNKNOWN);
-  (void)fixture_token(&f, "<s>", FIXTURE_CONTROL);
-  (void)fixture_token(&f, "</s>", FIXTURE_CONTROL);
+  tokenizer_fixture f = {0};
+  fixture_llama(&f);
   fixture_bytes(&f);
-  assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   assert_int_equal(weft_tokenizer_bos(t), 1);
   assert_int_equal(t->eos, 2);
   assert_int_equal(t->unk, 0);
   assert_true(t->add_bos);
   assert_true(weft_tokenizer_adds_space(t));
   assert_true(weft_tokenizer_is_eog(t, 2));
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
@@ -199,7 +185,7 @@ static void test_ollama_gemma4_is_read_as_gemma4(void **state) {
   fixture_ollama(&f[1]);
   gguf_writer_array(&f[1].writer, "tokenizer.ggml.eos_token_ids", WEFT_GGUF_U32, ends, 2, 4);
   for (int i = 0; i < 2; i++) {
-    if (fixture_open(&f[i], &t[i], &error) != WEFT_OK) fail_msg("%s", error.text);
+    t[i] = fixture_tokenizer(&f[i]);
     unsigned flags = WEFT_ENCODE_ADD_SPECIAL | WEFT_ENCODE_PARSE_SPECIAL;
     assert_int_equal(weft_tokenizer_encode(t[i], text, strlen(text), flags, &tokens[i], &error), WEFT_OK);
   }
@@ -211,7 +197,6 @@ static void test_ollama_gemma4_is_read_as_gemma4(void **state) {
   }
   for (int i = 0; i < 2; i++) {
     weft_tokens_free(&tokens[i]);
-    weft_tokenizer_close(t[i]);
     fixture_close(&f[i]);
   }
 }
@@ -291,19 +276,16 @@ static void test_refuses_tokens(void **state) {
 static void test_empty_tokens(void **state) {
   (void)state;
   tokenizer_fixture f = {0};
-  weft_tokenizer *t;
-  weft_error error;
   fixture_gemma4(&f);
   for (int i = 0; i < 200; i++) (void)fixture_token(&f, "", i % 2 == 0 ? FIXTURE_UNUSED : FIXTURE_CONTROL);
   (void)fixture_token(&f, "zz", FIXTURE_NORMAL);
-  assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   assert_int_equal(weft_tokenizer_find(t, ""), -1);
   assert_int_equal(weft_tokenizer_find(t, "zz"), (int32_t)f.n - 1);
   weft_text text = {0};
   assert_int_equal(weft_tokenizer_piece(t, (int32_t)f.n - 2, true, &text), WEFT_OK);
   assert_int_equal(text.n, 0);
   weft_text_free(&text);
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
@@ -381,13 +363,10 @@ static void test_refuses_merges(void **state) {
 static void test_missing_pre_is_default(void **state) {
   (void)state;
   tokenizer_fixture f = {0};
-  weft_tokenizer *t;
-  weft_error error;
   fixture_gpt2(&f, NULL);
   weft_log_set_level(WEFT_LOG_ERROR);
-  assert_int_equal(fixture_open(&f, &t, &error), WEFT_OK);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   assert_string_equal(split_name(t->split), "default");
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 

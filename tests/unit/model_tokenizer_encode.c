@@ -19,13 +19,6 @@
 #include "tests/support/amount.h"
 #include "tests/support/tokenizer_fixture.h"
 
-static weft_tokenizer *open_or_fail(tokenizer_fixture *f) {
-  weft_tokenizer *t;
-  weft_error error = {{0}};
-  if (fixture_open(f, &t, &error) != WEFT_OK) fail_msg("%s", error.text);
-  return t;
-}
-
 static weft_tokens encode_n(const weft_tokenizer *t, const char *text, size_t n, unsigned flags) {
   weft_tokens tokens = {0};
   weft_error error = {{0}};
@@ -52,7 +45,7 @@ static void test_modes(void **state) {
   fixture_gemma4(&f);
   (void)fixture_token(&f, "  ", FIXTURE_USER); /* blank: text, whatever its type */
   (void)fixture_token(&f, "<|chan", FIXTURE_USER);
-  weft_tokenizer *t = open_or_fail(&f);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   const char *text = "a<|channel>b<turn|>c";
   expect(t, text, 0, "a|<|channel>|b|<|t|u|r|n|||>|c");
   expect(t, text, WEFT_ENCODE_PARSE_SPECIAL, "a|<|channel>|b|<turn|>|c");
@@ -75,7 +68,6 @@ static void test_modes(void **state) {
   assert_int_equal(weft_tokenizer_encode(t, "x", 1, WEFT_ENCODE_PLAIN | WEFT_ENCODE_PARSE_SPECIAL, &tokens, &error),
                    WEFT_E_INVALID);
   assert_int_equal(tokens.n, 0);
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
@@ -84,10 +76,9 @@ static void test_add_eos(void **state) {
   tokenizer_fixture f = {0};
   fixture_gemma4(&f);
   gguf_writer_bool(&f.writer, "tokenizer.ggml.add_eos_token", true);
-  weft_tokenizer *t = open_or_fail(&f);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   expect(t, "x", WEFT_ENCODE_ADD_SPECIAL, "<bos>|x|<eos>");
   expect(t, "x", 0, "x");
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
@@ -99,7 +90,7 @@ static void test_merges_never_make_special_tokens(void **state) {
   static const char *const parts[][2] = {{"<", "e"},  {"<e", "o"},  {"<eo", "s"},  {"<eos", ">"},  {"<", "|"},
                                          {"<|", "t"}, {"<|t", "u"}, {"<|tu", "r"}, {"<|tur", "n"}, {"<|turn", ">"}};
   for (size_t i = 0; i < 10; i++) fixture_merge(&f, parts[i][0], parts[i][1]);
-  weft_tokenizer *t = open_or_fail(&f);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   static const char *const texts[] = {"<eos>", "<|turn>", "a<eos>b", "<|turn><|turn>"};
   for (int i = 0; i < 4; i++) {
     for (int plain = 0; plain < 2; plain++) {
@@ -112,24 +103,19 @@ static void test_merges_never_make_special_tokens(void **state) {
       weft_tokens_free(&tokens);
     }
   }
-  weft_tokenizer_close(t);
   fixture_close(&f);
   /* llama: any two neighbours that spell a token merge, but not to a control token */
-  f.model = "llama";
-  (void)fixture_token(&f, "<unk>", FIXTURE_UNKNOWN);
-  (void)fixture_token(&f, "<s>", FIXTURE_CONTROL);
-  (void)fixture_token(&f, "</s>", FIXTURE_CONTROL);
+  fixture_llama(&f);
   fixture_bytes(&f);
   fixture_characters(&f, "\xE2\x96\x81</s>x0A");
   (void)fixture_token(&f, "</", FIXTURE_NORMAL);
   (void)fixture_token(&f, "s>", FIXTURE_NORMAL);
   (void)fixture_token(&f, "<0", FIXTURE_NORMAL);
   (void)fixture_token(&f, "x0A>", FIXTURE_NORMAL);
-  t = open_or_fail(&f);
+  t = fixture_tokenizer(&f);
   expect(t, "</s>", 0, " |</|s>");
   expect(t, "<0x0A>", 0, " |<0|x|0|A|>");
   expect(t, "</s>", WEFT_ENCODE_PARSE_SPECIAL, "</s>");
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
@@ -139,7 +125,7 @@ static void test_gemma4_newlines_and_bytes(void **state) {
   fixture_gemma4(&f);
   (void)fixture_token(&f, "\n\n\n\n\n\n", FIXTURE_NORMAL); /* six: reached by no merge */
   fixture_merge(&f, "\n", "x"); /* crosses the cut between newlines and the rest: never used */
-  weft_tokenizer *t = open_or_fail(&f);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   expect(t, "a\nb", 0, "a|\n|b");
   expect(t, "a\n\n\nb", 0, "a|\n\n\n|b");
   expect(t, "\n\n\n\n\n\n", 0, "\n\n\n\n\n\n");
@@ -155,7 +141,6 @@ static void test_gemma4_newlines_and_bytes(void **state) {
   assert_int_equal(tokens.n, 3);
   assert_int_equal(tokens.ids[1], weft_tokenizer_find(t, "<0x00>"));
   weft_tokens_free(&tokens);
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
@@ -169,7 +154,7 @@ static void test_bytes_that_cannot_be_written(void **state) {
     fixture_characters(&f, "ab");
     gguf_writer_u32(&f.writer, "tokenizer.ggml.bos_token_id", 0);
     if (with_unknown) gguf_writer_u32(&f.writer, "tokenizer.ggml.unknown_token_id", 1);
-    weft_tokenizer *t = open_or_fail(&f);
+    weft_tokenizer *t = fixture_tokenizer(&f);
     weft_tokens tokens = {0};
     weft_error error = {{0}};
     assert_int_equal(weft_tokens_push(&tokens, 77), WEFT_OK);
@@ -188,17 +173,14 @@ static void test_bytes_that_cannot_be_written(void **state) {
       assert_int_equal(tokens.n, 1); /* as before */
     }
     weft_tokens_free(&tokens);
-    weft_tokenizer_close(t);
     fixture_close(&f);
   }
 }
 
 static void test_llama(void **state) {
   (void)state;
-  tokenizer_fixture f = {.model = "llama"};
-  (void)fixture_token(&f, "<unk>", FIXTURE_UNKNOWN);
-  (void)fixture_token(&f, "<s>", FIXTURE_CONTROL);
-  (void)fixture_token(&f, "</s>", FIXTURE_CONTROL);
+  tokenizer_fixture f = {0};
+  fixture_llama(&f);
   fixture_bytes(&f);
   for (const char *c = "abcd"; *c != 0; c++) (void)fixture_token_scored(&f, (char[]){*c, 0}, FIXTURE_NORMAL, -100);
   (void)fixture_token_scored(&f, "\xE2\x96\x81", FIXTURE_NORMAL, -100);
@@ -211,7 +193,7 @@ static void test_llama(void **state) {
                              "a",
                              FIXTURE_NORMAL, 0);
   (void)fixture_token_scored(&f, "aa", FIXTURE_NORMAL, -3);
-  weft_tokenizer *t = open_or_fail(&f);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   expect(t, "a", 0, " a");
   expect(t, "babc", 0, " |b|a|bc"); /* bc scores better than ab */
   expect(t, "baaa", 0, " |b|aa|a"); /* ties: leftmost */
@@ -227,17 +209,14 @@ static void test_llama(void **state) {
   assert_string_equal(back.bytes, "ab"); /* the space in front is taken off */
   weft_text_free(&back);
   weft_tokens_free(&tokens);
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
 /* An unused token inside an unused token, several deep. */
 static void test_llama_unused_nested(void **state) {
   (void)state;
-  tokenizer_fixture f = {.model = "llama"};
-  (void)fixture_token(&f, "<unk>", FIXTURE_UNKNOWN);
-  (void)fixture_token(&f, "<s>", FIXTURE_CONTROL);
-  (void)fixture_token(&f, "</s>", FIXTURE_CONTROL);
+  tokenizer_fixture f = {0};
+  fixture_llama(&f);
   fixture_characters(&f,
                      "\xE2\x96\x81"
                      "abcd");
@@ -245,9 +224,8 @@ static void test_llama_unused_nested(void **state) {
   (void)fixture_token_scored(&f, "cd", FIXTURE_NORMAL, 8);
   (void)fixture_token_scored(&f, "abcd", FIXTURE_UNUSED, 7);
   (void)fixture_token_scored(&f, "abcdabcd", FIXTURE_UNUSED, 6);
-  weft_tokenizer *t = open_or_fail(&f);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   expect(t, "abcdabcd", 0, " |a|b|cd|a|b|cd");
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
@@ -259,7 +237,7 @@ static void test_gpt2(void **state) {
   fixture_merge(&f, "b", "c");
   (void)fixture_token(&f, "bca", FIXTURE_NORMAL);
   (void)fixture_token(&f, "<|im_end|>", FIXTURE_CONTROL);
-  weft_tokenizer *t = open_or_fail(&f);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   expect(t, "abc", 0, "ab|c");
   expect(t, "bca", 0, "bca"); /* whole pieces come before merges here */
   expect(t, "abc<|im_end|>", WEFT_ENCODE_PARSE_SPECIAL, "ab|c|<|im_end|>");
@@ -267,13 +245,7 @@ static void test_gpt2(void **state) {
   assert_int_equal(tokens.n, 3);
   for (uint32_t i = 0; i < 3; i++) assert_int_equal(tokens.ids[i], (uint8_t) "\xC3\xA9\n"[i]); /* ids are bytes here */
   weft_tokens_free(&tokens);
-  weft_tokenizer_close(t);
   fixture_close(&f);
-}
-
-static uint64_t draw(uint64_t *n) {
-  weft_draw_key key = {.seed = 77, .purpose = WEFT_DRAW_TEST, .position = (*n)++};
-  return weft_draw_bits(&key);
 }
 
 /* Merges one run the slow way: lowest rank, leftmost, until nothing merges. */
@@ -315,7 +287,7 @@ static void random_merges(tokenizer_fixture *f, uint64_t *seed, uint32_t n) {
     uint32_t n_texts = 3 + f->n_merges; /* parts: characters, or results so far; results may repeat */
     char parts[2][128];
     for (int side = 0; side < 2; side++) {
-      uint32_t pick = (uint32_t)(draw(seed) % n_texts);
+      uint32_t pick = (uint32_t)(fixture_draw(77, seed) % n_texts);
       if (pick < 3) {
         (void)snprintf(parts[side], sizeof parts[side], "%c", first[pick]);
       } else {
@@ -336,13 +308,13 @@ static void test_merges_equal_naive(void **state) {
     fixture_gemma4(&f);
     for (uint32_t i = 0; i < f.n_merges; i++) free(f.merges[i]);
     f.n_merges = 0;
-    random_merges(&f, &seed, 3 + (uint32_t)(draw(&seed) % 20));
-    weft_tokenizer *t = open_or_fail(&f);
+    random_merges(&f, &seed, 3 + (uint32_t)(fixture_draw(77, &seed) % 20));
+    weft_tokenizer *t = fixture_tokenizer(&f);
     for (int k = 0; k < 40; k++) {
       char text[128];
-      uint32_t n = 1 + (uint32_t)(draw(&seed) % 100);
-      uint32_t letters = 1 + (uint32_t)(draw(&seed) % 3);
-      for (uint32_t i = 0; i < n; i++) text[i] = "abc"[draw(&seed) % letters];
+      uint32_t n = 1 + (uint32_t)(fixture_draw(77, &seed) % 100);
+      uint32_t letters = 1 + (uint32_t)(fixture_draw(77, &seed) % 3);
+      for (uint32_t i = 0; i < n; i++) text[i] = "abc"[fixture_draw(77, &seed) % letters];
       text[n] = 0;
       weft_tokens want = {0}, got = encode_n(t, text, n, 0);
       naive_bpe(&f, text, &want);
@@ -351,7 +323,6 @@ static void test_merges_equal_naive(void **state) {
       weft_tokens_free(&want);
       weft_tokens_free(&got);
     }
-    weft_tokenizer_close(t);
     fixture_close(&f);
   }
 }
@@ -399,13 +370,14 @@ static void test_scores_equal_naive(void **state) {
     (void)fixture_token(&f, "</s>", FIXTURE_CONTROL);
     fixture_characters(&f, "abc");
     gguf_writer_bool(&f.writer, "tokenizer.ggml.add_space_prefix", false);
-    random_merges(&f, &seed, 3 + (uint32_t)(draw(&seed) % 20));
-    for (uint32_t i = 0; i < f.n; i++) f.scores[i] = (float)(int)(draw(&seed) % 9) - 4.0f; /* both signs, ties, zero */
-    weft_tokenizer *t = open_or_fail(&f);
+    random_merges(&f, &seed, 3 + (uint32_t)(fixture_draw(77, &seed) % 20));
+    for (uint32_t i = 0; i < f.n; i++)
+      f.scores[i] = (float)(int)(fixture_draw(77, &seed) % 9) - 4.0f; /* both signs, ties, zero */
+    weft_tokenizer *t = fixture_tokenizer(&f);
     for (int k = 0; k < 40; k++) {
       char text[128];
-      uint32_t n = 1 + (uint32_t)(draw(&seed) % 100);
-      for (uint32_t i = 0; i < n; i++) text[i] = "abc"[draw(&seed) % 3];
+      uint32_t n = 1 + (uint32_t)(fixture_draw(77, &seed) % 100);
+      for (uint32_t i = 0; i < n; i++) text[i] = "abc"[fixture_draw(77, &seed) % 3];
       text[n] = 0;
       weft_tokens want = {0}, got = encode_n(t, text, n, 0);
       naive_scores(&f, text, &want);
@@ -414,7 +386,6 @@ static void test_scores_equal_naive(void **state) {
       weft_tokens_free(&want);
       weft_tokens_free(&got);
     }
-    weft_tokenizer_close(t);
     fixture_close(&f);
   }
 }
@@ -503,9 +474,8 @@ static void test_hostile_text_gemma4_llama(void **state) {
     doubling_merges(&f, "\xE2\x96\x81");
     doubling_merges(&f, "<");
     if (llama) f.model = "llama";
-    weft_tokenizer *t = open_or_fail(&f);
+    weft_tokenizer *t = fixture_tokenizer(&f);
     hostile_all(t, f.model);
-    weft_tokenizer_close(t);
     fixture_close(&f);
   }
 }
@@ -519,9 +489,8 @@ static void test_hostile_text_gpt2(void **state) {
     fixture_gpt2(&f, pres[i]);
     doubling_merges(&f, "a");
     doubling_merges(&f, "\xC4\xA0");
-    weft_tokenizer *t = open_or_fail(&f);
+    weft_tokenizer *t = fixture_tokenizer(&f);
     hostile_all(t, pres[i]);
-    weft_tokenizer_close(t);
     fixture_close(&f);
   }
 }
@@ -530,13 +499,12 @@ static void test_too_large(void **state) {
   (void)state;
   tokenizer_fixture f = {0};
   fixture_gemma4(&f);
-  weft_tokenizer *t = open_or_fail(&f);
+  weft_tokenizer *t = fixture_tokenizer(&f);
   weft_tokens tokens = {0};
   weft_error error;
   assert_int_equal(weft_tokenizer_encode(t, "", (size_t)WEFT_TOKENIZER_TEXT_MAX + 1, 0, &tokens, &error),
                    WEFT_E_TOO_LARGE);
   assert_non_null(strstr(error.text, "67108865 bytes"));
-  weft_tokenizer_close(t);
   fixture_close(&f);
 }
 
@@ -552,7 +520,7 @@ static void test_encode_survives_refused_memory(void **state) {
       (void)fixture_token(&f, "cd", FIXTURE_UNUSED);
       if (kind == 2) f.model = "llama";
     }
-    weft_tokenizer *t = open_or_fail(&f);
+    weft_tokenizer *t = fixture_tokenizer(&f);
     weft_tokens want = encode_n(t, text, sizeof text - 1, 0);
     uint64_t n = 1;
     for (;; n++) {
@@ -574,7 +542,6 @@ static void test_encode_survives_refused_memory(void **state) {
     }
     assert_true(n > 4);
     weft_tokens_free(&want);
-    weft_tokenizer_close(t);
     fixture_close(&f);
   }
 }

@@ -106,7 +106,7 @@ static void admit_refuses_and_changes_nothing(void **state) {
   weft_admit good = {.tokens = tokens, .n_tokens = 20, .n_prompt = 20}, args;
   weft_seq seq = 41, waits_for = 42;
   uint32_t n_cached = 43;
-  weft_pager_stats before = weft_pager_get_stats(pager), after;
+  weft_pager_stats before = weft_pager_get_stats(pager);
 #define REFUSED(member, bad, status) \
   args = good;                       \
   args.member = bad;                 \
@@ -118,19 +118,16 @@ static void admit_refuses_and_changes_nothing(void **state) {
   REFUSED(n_keep_rows, 21, WEFT_E_INVALID);
   REFUSED(n_tokens, KIT_TOKENS_MAX + 1, WEFT_E_TOO_LARGE);
 #undef REFUSED
-  after = weft_pager_get_stats(pager);
-  assert_memory_equal(&before, &after, sizeof before);
+  kit_unchanged(pager, before);
   kit_result a = kit_admit(pager, kit_tokens(tokens, 20, 0, 1), 20, 1);
   kit_result b = kit_admit(pager, kit_tokens(tokens, 20, 0, 2), 20, 1);
   before = weft_pager_get_stats(pager);
   assert_int_equal(kit_admit(pager, kit_tokens(tokens, 20, 0, 3), 20, 1).status, WEFT_FULL);
   assert_int_equal(weft_pager_fork(pager, a.seq, weft_pager_n_valid(pager, a.seq), &seq), WEFT_FULL);
-  after = weft_pager_get_stats(pager);
-  assert_memory_equal(&before, &after, sizeof before);
+  kit_unchanged(pager, before);
   assert_int_equal(seq, 41);
   weft_pager_release(pager, a.seq);
-  weft_pager_release(pager, b.seq);
-  kit_close(pager);
+  kit_end(pager, b.seq);
 }
 
 /* ---- reserve and trim ------------------------------------------------------------------------ */
@@ -165,8 +162,7 @@ static void reserve_at_block_edges(void **state) {
   weft_pager_trim(pager, r.seq); /* the partly filled blocks stay */
   assert_int_equal(weft_pager_n_blocks_held(pager, r.seq), 2 + 1);
   assert_int_equal(weft_pager_n_reserved(pager, r.seq), 17);
-  weft_pager_release(pager, r.seq);
-  kit_close(pager);
+  kit_end(pager, r.seq);
 }
 
 static void reserve_is_all_or_nothing(void **state) {
@@ -181,11 +177,9 @@ static void reserve_is_all_or_nothing(void **state) {
   assert_int_equal(weft_pager_reserve(pager, r.seq, KIT_TOKENS_MAX - 20), WEFT_NO_BLOCKS);
   assert_int_equal(weft_pager_reserve(pager, r.seq, KIT_TOKENS_MAX - 19), WEFT_E_TOO_LARGE);
   assert_int_equal(weft_pager_reserve(pager, r.seq, UINT32_MAX), WEFT_E_TOO_LARGE);
-  weft_pager_stats after = weft_pager_get_stats(pager);
-  assert_memory_equal(&before, &after, sizeof before);
+  kit_unchanged(pager, before);
   assert_int_equal(weft_pager_n_reserved(pager, r.seq), 24);
-  weft_pager_release(pager, r.seq);
-  kit_close(pager);
+  kit_end(pager, r.seq);
 }
 
 static void reserve_takes_all_headroom(void **state) {
@@ -219,8 +213,7 @@ static void require_window(const weft_pager *pager, weft_seq seq, uint32_t block
 static void window_edges(void **state) {
   (void)state;
   static const uint32_t windows[] = {1, 2, 15, 16, 17, 31, 32, 33, 100};
-  int32_t tokens[200];
-  kit_tokens(tokens, 200, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[200]){0}, 200, 0, 1);
   for (uint32_t i = 0; i < 9; i++) {
     for (uint32_t chunk = 1; chunk <= 67; chunk += chunk < 4 ? 1 : 21) {
       weft_pager *pager = kit_open(64, 1, 1, (kit_group[]){{16, windows[i]}});
@@ -233,8 +226,7 @@ static void window_edges(void **state) {
       uint64_t n_dropped = weft_pager_get_stats(pager).n_window_dropped;
       assert_int_equal(n_dropped, (200 - 200 % chunk) / 16 + ((200 - 200 % chunk) % 16 != 0) -
                                       weft_pager_n_blocks_held(pager, r.seq));
-      weft_pager_release(pager, r.seq);
-      kit_close(pager);
+      kit_end(pager, r.seq);
     }
   }
 }
@@ -245,10 +237,8 @@ static uint32_t measured_peak(const kit_group *groups, uint32_t n_tokens, uint32
   int32_t tokens[KIT_TOKENS_MAX] = {0};
   for (uint32_t offset = 0; offset < 32; offset++) {
     weft_pager *pager = kit_open(256, 1, 2, groups);
-    weft_admit args = {.tokens = tokens, .n_tokens = 1, .no_cache = true};
-    weft_seq seq, waits_for;
-    uint32_t n_cached, n_now = offset < n_rows ? offset : n_rows;
-    assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_OK);
+    weft_seq seq = kit_hold(pager, 0);
+    uint32_t n_now = offset < n_rows ? offset : n_rows;
     for (uint32_t at = 0; at < n_tokens; at += n_now, n_now = n_rows) {
       if (n_now > n_tokens - at) n_now = n_tokens - at;
       assert_int_equal(weft_pager_reserve(pager, seq, n_now), WEFT_OK);

@@ -25,8 +25,7 @@ static scene make_scene(void) {
   kit_run(s.pager, kit_tokens(tokens, 200, 32, 1), 100);
   kit_tokens(tokens, 200, 32, 2);
   kit_result r = kit_admit(s.pager, tokens, 150, 1);
-  assert_int_equal(r.status, WEFT_OK);
-  assert_int_equal(r.n_cached, 32);
+  kit_is_cached(r, 32);
   kit_compute(s.pager, r.seq, tokens + 32, 50);
   weft_seq fork;
   assert_int_equal(weft_pager_fork(s.pager, r.seq, weft_pager_n_valid(s.pager, r.seq), &fork), WEFT_OK);

@@ -21,13 +21,11 @@ static uint32_t removed(const weft_pager *pager, uint64_t *next, weft_journal_ev
   return n;
 }
 
-/* ---- order
- * --------------------------------------------------------------------------------------- */
+/* ---- order ------------------------------------------------------------------------------------ */
 
 static void tails_go_before_heads(void **state) {
   (void)state;
-  int32_t tokens[160];
-  kit_tokens(tokens, 160, 160, 1);
+  const int32_t *tokens = kit_tokens((int32_t[160]){0}, 160, 160, 1);
   weft_journal_event event[32];
   weft_pager *pager = kit_open(15, 2, 2, (kit_group[]){{16, 0}, {32, 0}});
   kit_run(pager, tokens, 160); /* 10 + 5 blocks */
@@ -50,10 +48,9 @@ static void tails_go_before_heads(void **state) {
 
 static void least_recently_used_goes_first(void **state) {
   (void)state;
-  int32_t a[64], b[64], c[64];
-  kit_tokens(a, 64, 0, 1);
-  kit_tokens(b, 64, 0, 2);
-  kit_tokens(c, 64, 0, 3);
+  const int32_t *a = kit_tokens((int32_t[64]){0}, 64, 0, 1);
+  const int32_t *b = kit_tokens((int32_t[64]){0}, 64, 0, 2);
+  const int32_t *c = kit_tokens((int32_t[64]){0}, 64, 0, 3);
   weft_pager *pager = kit_open(12, 3, 1, (kit_group[]){{16, 0}});
   kit_run(pager, a, 64);
   kit_run(pager, b, 64);
@@ -67,8 +64,7 @@ static void least_recently_used_goes_first(void **state) {
   assert_int_equal(kit_hit(pager, c, 64), 32);
   assert_int_equal(kit_hit(pager, a, 64), 64);
   assert_int_equal(kit_hit(pager, b, 64), 16);
-  weft_pager_release(pager, more);
-  kit_close(pager);
+  kit_end(pager, more);
 }
 
 /* A chain used partly again: what was not used goes, from its end; the shared head stays. */
@@ -95,8 +91,7 @@ static void shared_head_outlives_its_tails(void **state) {
 
 static void pinned_blocks_stay(void **state) {
   (void)state;
-  int32_t a[64];
-  kit_tokens(a, 64, 0, 1);
+  const int32_t *a = kit_tokens((int32_t[64]){0}, 64, 0, 1);
   weft_pager *pager = kit_open(8, 3, 1, (kit_group[]){{16, 0}});
   kit_run(pager, a, 64);
   kit_result r = kit_admit(pager, a, 50, 0); /* 48 of 64 */
@@ -114,9 +109,8 @@ static void pinned_blocks_stay(void **state) {
  * keeping. */
 static void cold_goes_before_warm(void **state) {
   (void)state;
-  int32_t old[64], a[256];
-  kit_tokens(old, 64, 0, 1);
-  kit_tokens(a, 256, 0, 2);
+  const int32_t *old = kit_tokens((int32_t[64]){0}, 64, 0, 1);
+  const int32_t *a = kit_tokens((int32_t[256]){0}, 256, 0, 2);
   weft_journal_event event[64];
   weft_pager *pager = kit_open(64, 2, 2, (kit_group[]){{16, 0}, {16, 32}});
   kit_run(pager, old, 64);
@@ -148,13 +142,13 @@ static uint32_t look(weft_pager *pager, uint32_t model, const int32_t *tokens, u
 }
 
 static void run_in(weft_pager *pager, uint32_t model, uint32_t retention, const int32_t *tokens, uint32_t n) {
-  weft_admit args = {
-      .model = model, .domain = {1, 2}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .retention = retention};
-  weft_seq seq, waits_for;
-  uint32_t n_cached;
-  assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_OK);
-  kit_compute(pager, seq, tokens + n_cached, n - n_cached);
-  weft_pager_release(pager, seq);
+  kit_result r = kit_try(
+      pager,
+      (weft_admit){
+          .model = model, .domain = {1, 2}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .retention = retention});
+  assert_int_equal(r.status, WEFT_OK);
+  kit_compute(pager, r.seq, tokens + r.n_cached, n - r.n_cached);
+  weft_pager_release(pager, r.seq);
   kit_check(pager);
 }
 
@@ -172,8 +166,7 @@ static uint32_t turnovers_until_gone(weft_pager *pager, uint32_t model, const in
 /* Each class of retention is kept twice as long as the one below, and none for ever. */
 static void retention_is_a_matter_of_time(void **state) {
   (void)state;
-  int32_t tokens[64];
-  kit_tokens(tokens, 64, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[64]){0}, 64, 0, 1);
   for (uint32_t retention = 0; retention <= WEFT_RETENTION_MAX; retention++) {
     weft_pager *pager = kit_open(16, 2, 1, (kit_group[]){{16, 0}});
     run_in(pager, 0, retention, tokens, 64);
@@ -182,21 +175,15 @@ static void retention_is_a_matter_of_time(void **state) {
     kit_close(pager);
   }
   weft_pager *pager = kit_open(16, 2, 1, (kit_group[]){{16, 0}});
-  weft_admit args = {.tokens = tokens, .n_tokens = 64, .retention = WEFT_RETENTION_MAX + 1};
-  weft_seq seq, waits_for;
-  uint32_t n_cached;
-  assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_E_INVALID);
+  weft_admit beyond = {.tokens = tokens, .n_tokens = 64, .retention = WEFT_RETENTION_MAX + 1};
+  assert_int_equal(kit_try(pager, beyond).status, WEFT_E_INVALID);
   kit_close(pager);
 }
 
 static weft_pager *open_costs(uint32_t n_pages, uint32_t doubles, uint32_t other_doubles) {
   weft_pager_model model[2] = {{.n_groups = 1, .group = {{16, 0}}, .cost_doubles = doubles},
                                {.n_groups = 1, .group = {{16, 0}}, .cost_doubles = other_doubles}};
-  weft_pager_config config = {
-      .n_pages = n_pages, .n_seqs = 2, .seq_tokens_max = KIT_TOKENS_MAX, .n_models = 2, .model = model};
-  weft_pager *pager = NULL;
-  assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);
-  return pager;
+  return kit_open_config((weft_pager_config){.n_pages = n_pages, .n_seqs = 2, .n_models = 2, .model = model});
 }
 
 /* What costs more to compute again is kept longer: another model's tokens, or tokens further on. */
@@ -247,14 +234,12 @@ static void tails_go_first_whatever_they_are_worth(void **state) {
  * until all that follows it is gone. */
 static void boundaries_go_from_the_end(void **state) {
   (void)state;
-  int32_t tokens[320];
-  kit_tokens(tokens, 320, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[320]){0}, 320, 0, 1);
   weft_pager *pager = kit_open(128, 2, 2, (kit_group[]){{16, 0}, {16, 50}});
   kit_result r = kit_begin(pager, tokens, 160);
   for (uint32_t at = 160; at < 320; at += 16) kit_compute(pager, r.seq, tokens + at, 16);
   weft_pager_release(pager, r.seq);
-  while (pager->page[pager->n_pages + PAGER_COLD].next != pager->n_pages + PAGER_COLD)
-    assert_true(pager_evict_one(pager));
+  kit_drain_cold(pager);
   uint32_t n_after = 10 + 4; /* blocks after the prompt: all global ones, and the last window */
   assert_int_equal(look(pager, 0, tokens, 320), 320);
   for (uint32_t i = 0; i < n_after; i++) {
@@ -274,23 +259,21 @@ static weft_pager *open_two_models(uint32_t n_pages) {
   weft_pager_model model[2] = {
       {.n_groups = 2, .group = {{32, 0}, {16, 64}}},
       {.fingerprint = {7, 7}, .n_groups = 3, .group = {{64, 0}, {16, 48}, {16, 48}}, .cost_doubles = 40}};
-  weft_pager_config config = {
-      .n_pages = n_pages, .n_seqs = 8, .seq_tokens_max = KIT_TOKENS_MAX, .n_models = 2, .model = model};
-  weft_pager *pager = NULL;
-  assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);
-  return pager;
+  return kit_open_config((weft_pager_config){.n_pages = n_pages, .n_seqs = 8, .n_models = 2, .model = model});
 }
 
 /* Sequences of 512 tokens of one model until the pool refuses; all are let go. How many fitted. */
 static uint32_t fill_model(weft_pager *pager, uint32_t model, int32_t seed) {
   int32_t tokens[512];
-  weft_seq seq[8], waits_for;
-  uint32_t n = 0, n_cached;
+  weft_seq seq[8];
+  uint32_t n = 0;
   for (weft_status status = WEFT_OK; n < 8; n++) {
     kit_tokens(tokens, 512, 0, seed + (int32_t)n);
     weft_admit args = {.model = model, .domain = {1, 2}, .tokens = tokens, .n_tokens = 512, .n_prompt = 512};
-    assert_int_equal(weft_pager_admit(pager, &args, &seq[n], &n_cached, &waits_for), WEFT_OK);
-    for (uint32_t at = n_cached; at < 512 && status == WEFT_OK; at += 32) {
+    kit_result r = kit_try(pager, args);
+    assert_int_equal(r.status, WEFT_OK);
+    seq[n] = r.seq;
+    for (uint32_t at = r.n_cached; at < 512 && status == WEFT_OK; at += 32) {
       status = weft_pager_reserve(pager, seq[n], 32);
       if (status == WEFT_OK) weft_pager_commit(pager, seq[n], tokens + at, 32);
     }
@@ -370,14 +353,12 @@ static void windows_alone_have_nodes_enough(void **state) {
   kit_close(pager);
 }
 
-/* ---- reset
- * --------------------------------------------------------------------------------------- */
+/* ---- reset ------------------------------------------------------------------------------------ */
 
 static void reset_while_running_is_complete(void **state) {
   (void)state;
-  int32_t a[100], b[100];
-  kit_tokens(a, 100, 0, 1);
-  kit_tokens(b, 100, 0, 2);
+  const int32_t *a = kit_tokens((int32_t[100]){0}, 100, 0, 1);
+  const int32_t *b = kit_tokens((int32_t[100]){0}, 100, 0, 2);
   weft_pager *pager = kit_open(64, 4, 2, (kit_group[]){{16, 0}, {16, 40}});
   kit_run(pager, b, 100);
   kit_result r = kit_begin(pager, a, 60);
@@ -406,8 +387,7 @@ static void reset_while_running_is_complete(void **state) {
   kit_close(pager);
 }
 
-/* ---- journal
- * ------------------------------------------------------------------------------------- */
+/* ---- journal ---------------------------------------------------------------------------------- */
 
 static uint32_t read_all(const weft_pager *pager, uint64_t next, weft_journal_event *out, uint32_t max) {
   uint64_t n_missed;
@@ -418,8 +398,7 @@ static uint32_t read_all(const weft_pager *pager, uint64_t next, weft_journal_ev
 
 static void journal_names_the_chain(void **state) {
   (void)state;
-  int32_t tokens[64];
-  kit_tokens(tokens, 64, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[64]){0}, 64, 0, 1);
   weft_journal_event first[16], second[16];
   for (uint32_t round = 0; round < 2; round++) { /* another process gives the same names */
     weft_pager *pager = kit_open(32, 2, 2, (kit_group[]){{16, 0}, {32, 0}});
@@ -448,17 +427,10 @@ static void journal_names_the_chain(void **state) {
 
 static void journal_tells_what_was_missed(void **state) {
   (void)state;
-  int32_t tokens[160];
-  kit_tokens(tokens, 160, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[160]){0}, 160, 0, 1);
   weft_pager_model model = {.n_groups = 1, .group = {{16, 0}}};
-  weft_pager_config config = {.n_pages = 16,
-                              .n_seqs = 2,
-                              .seq_tokens_max = KIT_TOKENS_MAX,
-                              .n_models = 1,
-                              .model = &model,
-                              .journal_capacity = 4};
-  weft_pager *pager;
-  assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);
+  weft_pager *pager =
+      kit_open_config((weft_pager_config){.n_pages = 16, .n_seqs = 2, .model = &model, .journal_capacity = 4});
   weft_journal_event event[16];
   uint64_t next = 0, n_missed = 9;
   assert_int_equal(weft_pager_journal_read(pager, &next, event, 16, &n_missed), 0);
@@ -476,17 +448,15 @@ static void journal_tells_what_was_missed(void **state) {
   weft_pager_reset_cache(pager);
   assert_int_equal(weft_pager_journal_read(pager, &next, event, 16, &n_missed), 1);
   assert_int_equal(event[0].kind, WEFT_JOURNAL_CLEARED);
-  weft_pager_release(pager, r.seq);
-  kit_close(pager);
+  kit_end(pager, r.seq);
 }
 
 /* A hit ends only where all groups end a block. What a window holds behind the last such place is of no use to anybody,
  * and goes before older content that is. */
 static void window_blocks_that_no_hit_can_use_go_first(void **state) {
   (void)state;
-  int32_t a[64], b[48];
-  kit_tokens(a, 64, 0, 1);
-  kit_tokens(b, 48, 0, 2);
+  const int32_t *a = kit_tokens((int32_t[64]){0}, 64, 0, 1);
+  const int32_t *b = kit_tokens((int32_t[48]){0}, 48, 0, 2);
   weft_pager *pager = kit_open(32, 2, 2, (kit_group[]){{16, 40}, {32, 0}});
   weft_journal_event event[2];
   kit_run(pager, a, 64);
@@ -509,8 +479,7 @@ typedef enum trial { TRY_FOR_ROOM, TRY_FOR_ALL, TRY_FOR_LIMIT, FORK_IN_VAIN, N_T
 static void try_in_vain(weft_pager *pager, trial what, const int32_t *a, uint32_t n, weft_seq trunk) {
   weft_admit args = {.domain = {1, 2}, .tokens = a, .n_tokens = n, .n_prompt = n};
   weft_status expected = WEFT_NO_BLOCKS;
-  weft_seq seq, waits_for;
-  uint32_t n_cached = 0;
+  weft_seq seq;
   switch (what) {
     case TRY_FOR_ROOM:
       args.room_pages = n / 16, args.room_margin = weft_pager_headroom(pager);
@@ -528,15 +497,14 @@ static void try_in_vain(weft_pager *pager, trial what, const int32_t *a, uint32_
       return;
   }
   weft_pager_set_owner_limit(pager, 0, what == TRY_FOR_LIMIT ? n / 16 - 1 : 0);
-  assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), expected);
+  assert_int_equal(kit_try(pager, args).status, expected);
   weft_pager_set_owner_limit(pager, 0, 0);
 }
 
 static void what_is_tried_in_vain_ages_all_the_same(void **state) {
   (void)state;
-  int32_t a[160], b[48];
-  kit_tokens(a, 160, 0, 1);
-  kit_tokens(b, 48, 0, 2);
+  const int32_t *a = kit_tokens((int32_t[160]){0}, 160, 0, 1);
+  const int32_t *b = kit_tokens((int32_t[48]){0}, 48, 0, 2);
   for (trial what = 0; what < N_TRIALS; what++) {
     weft_pager *pager = kit_open(24, 3, 1, (kit_group[]){{16, what == FORK_IN_VAIN ? 20 : 0}});
     weft_seq trunk = WEFT_SEQ_NONE;
@@ -557,8 +525,7 @@ static void what_is_tried_in_vain_ages_all_the_same(void **state) {
     }
     assert_int_equal(n_second, 3);
     assert_in_range(n_first, 3, 4);
-    if (trunk != WEFT_SEQ_NONE) weft_pager_release(pager, trunk);
-    kit_close(pager);
+    if (trunk != WEFT_SEQ_NONE) kit_end(pager, trunk);
   }
 }
 

@@ -18,8 +18,7 @@ static weft_seq fork_of(weft_pager *pager, weft_seq seq) {
 
 static void fork_shares_all_blocks(void **state) {
   (void)state;
-  int32_t tokens[100];
-  kit_tokens(tokens, 100, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[100]){0}, 100, 0, 1);
   weft_pager *pager = kit_open(64, 3, 2, (kit_group[]){{16, 0}, {16, 40}});
   kit_result r = kit_begin(pager, tokens, 90);
   assert_int_equal(weft_pager_reserve(pager, r.seq, 30), WEFT_OK); /* rows in flight are not shared */
@@ -36,8 +35,7 @@ static void fork_shares_all_blocks(void **state) {
   weft_pager_release(pager, r.seq);
   assert_int_equal(weft_pager_n_blocks_held(pager, fork), 6 + 3);
   assert_int_equal(weft_pager_get_stats(pager).n_pinned, 6 + 3);
-  weft_pager_release(pager, fork);
-  kit_close(pager);
+  kit_end(pager, fork);
 }
 
 /* A fork of less than all: every length, also inside blocks that are full and published by now. */
@@ -72,26 +70,22 @@ static void fork_shares_a_prefix(void **state) {
 
 static void fork_needs_its_window(void **state) {
   (void)state;
-  int32_t tokens[64];
-  kit_tokens(tokens, 64, 64, 1);
+  const int32_t *tokens = kit_tokens((int32_t[64]){0}, 64, 64, 1);
   weft_pager *pager = kit_open(64, 3, 2, (kit_group[]){{16, 0}, {8, 20}});
   kit_result r = kit_begin(pager, tokens, 60); /* the window holds 41 .. 59: blocks from 40 on */
   weft_seq fork = WEFT_SEQ_NONE;
   weft_pager_stats before = weft_pager_get_stats(pager);
   assert_int_equal(weft_pager_fork(pager, r.seq, 58, &fork), WEFT_E_NOT_FOUND);
-  weft_pager_stats after = weft_pager_get_stats(pager);
-  assert_memory_equal(&before, &after, sizeof before);
+  kit_unchanged(pager, before);
   assert_int_equal(weft_pager_fork(pager, r.seq, 59, &fork), WEFT_OK);
   kit_check(pager);
   weft_pager_release(pager, fork);
-  weft_pager_release(pager, r.seq);
-  kit_close(pager);
+  kit_end(pager, r.seq);
 }
 
 static void shared_tail_is_copied_on_write(void **state) {
   (void)state;
-  int32_t tokens[60];
-  kit_tokens(tokens, 60, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[60]){0}, 60, 0, 1);
   for (uint32_t n = 33; n <= 48; n++) { /* partly filled last blocks, and one that is just full */
     weft_pager *pager = kit_open(64, 3, 2, (kit_group[]){{16, 0}, {8, 0}});
     kit_result r = kit_begin(pager, tokens, n);
@@ -112,16 +106,14 @@ static void shared_tail_is_copied_on_write(void **state) {
     assert_int_equal(weft_pager_get_stats(pager).n_copies, n_shared);
     kit_check(pager);
     weft_pager_release(pager, fork);
-    weft_pager_release(pager, r.seq);
-    kit_close(pager);
+    kit_end(pager, r.seq);
   }
 }
 
 static void forks_publish_their_own_branches(void **state) {
   (void)state;
-  int32_t a[64], b[64];
-  kit_tokens(a, 64, 40, 1);
-  kit_tokens(b, 64, 40, 2);
+  const int32_t *a = kit_tokens((int32_t[64]){0}, 64, 40, 1);
+  const int32_t *b = kit_tokens((int32_t[64]){0}, 64, 40, 2);
   weft_pager *pager = kit_open(64, 3, 1, (kit_group[]){{16, 0}});
   kit_result r = kit_begin(pager, a, 40);
   weft_seq fork = fork_of(pager, r.seq);
@@ -141,9 +133,8 @@ static void forks_publish_their_own_branches(void **state) {
  * and the other, alone with it later, must still not write to it. */
 static void published_block_is_never_written(void **state) {
   (void)state;
-  int32_t tokens[40], other[40];
-  kit_tokens(tokens, 40, 20, 1);
-  kit_tokens(other, 40, 20, 2);
+  const int32_t *tokens = kit_tokens((int32_t[40]){0}, 40, 20, 1);
+  const int32_t *other = kit_tokens((int32_t[40]){0}, 40, 20, 2);
   weft_pager *pager = kit_open(8, 3, 1, (kit_group[]){{16, 0}});
   kit_result r = kit_begin(pager, tokens, 20);
   assert_int_equal(weft_pager_reserve(pager, r.seq, 12), WEFT_OK);
@@ -167,8 +158,7 @@ static void published_block_is_never_written(void **state) {
 
 static void copies_come_out_in_order(void **state) {
   (void)state;
-  int32_t tokens[20];
-  kit_tokens(tokens, 20, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[20]){0}, 20, 0, 1);
   weft_pager *pager = kit_open(16, 4, 1, (kit_group[]){{16, 0}});
   kit_result r = kit_begin(pager, tokens, 20);
   weft_seq a = fork_of(pager, r.seq);
@@ -189,35 +179,30 @@ static void copies_come_out_in_order(void **state) {
   weft_pager_release(pager, c); /* nobody reads what it brings: gone */
   assert_int_equal(weft_pager_take_copies(pager, &copy, 1), 0);
   weft_pager_release(pager, r.seq);
-  weft_pager_release(pager, b);
-  kit_close(pager);
+  kit_end(pager, b);
 }
 
 static void refused_copy_changes_nothing(void **state) {
   (void)state;
-  int32_t tokens[20];
-  kit_tokens(tokens, 20, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[20]){0}, 20, 0, 1);
   weft_pager *pager = kit_open(3, 4, 1, (kit_group[]){{16, 0}});
   kit_result r = kit_begin(pager, tokens, 20);
   weft_seq a = fork_of(pager, r.seq), b = fork_of(pager, r.seq);
   assert_int_equal(weft_pager_reserve(pager, a, 1), WEFT_OK); /* the last page */
   weft_pager_stats before = weft_pager_get_stats(pager);
   assert_int_equal(weft_pager_reserve(pager, b, 1), WEFT_NO_BLOCKS);
-  weft_pager_stats after = weft_pager_get_stats(pager);
-  assert_memory_equal(&before, &after, sizeof before);
+  kit_unchanged(pager, before);
   assert_int_equal(kit_page(pager, b, 0, 1), kit_page(pager, r.seq, 0, 1));
   weft_pager_release(pager, a);
   assert_int_equal(weft_pager_reserve(pager, b, 1), WEFT_OK);
   weft_pager_release(pager, b);
-  weft_pager_release(pager, r.seq);
-  kit_close(pager);
+  kit_end(pager, r.seq);
 }
 
 /* Copies that nobody takes between steps come to an end, with a refusal. */
 static void waiting_copies_are_bounded(void **state) {
   (void)state;
-  int32_t tokens[64];
-  kit_tokens(tokens, 64, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[64]){0}, 64, 0, 1);
   weft_pager *pager = kit_open(64, 2, 1, (kit_group[]){{16, 0}});
   kit_result r = kit_begin(pager, tokens, 5);
   weft_status status = WEFT_OK;
@@ -236,8 +221,7 @@ static void waiting_copies_are_bounded(void **state) {
   assert_int_equal(weft_pager_take_copies(pager, copy, 4), 2);
   assert_int_equal(copy[0].to, copy[1].from);
   assert_int_equal(weft_pager_reserve(pager, r.seq, 1), WEFT_OK);
-  weft_pager_release(pager, r.seq);
-  kit_close(pager);
+  kit_end(pager, r.seq);
 }
 
 int main(void) {

@@ -13,20 +13,25 @@
 /* A prompt of an owner; each owner has a domain of its own unless one is given. */
 static kit_result begin_as(weft_pager *pager, uint32_t owner, uint64_t domain, const int32_t *tokens, uint32_t n,
                            uint32_t n_public) {
-  weft_admit args = {
-      .domain = {domain, 1}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .n_public = n_public, .owner = owner};
-  kit_result r = {.seq = WEFT_SEQ_NONE, .waits_for = WEFT_SEQ_NONE};
-  r.status = weft_pager_admit(pager, &args, &r.seq, &r.n_cached, &r.waits_for);
-  if (r.status == WEFT_OK) weft_pager_enter(pager, r.seq, false);
-  return r;
+  return kit_enter(
+      pager,
+      (weft_admit){
+          .domain = {domain, 1}, .tokens = tokens, .n_tokens = n, .n_prompt = n, .n_public = n_public, .owner = owner});
 }
 
-/* The same, computed and released. Returns how much was cached. */
-static uint32_t run_as(weft_pager *pager, uint32_t owner, const int32_t *tokens, uint32_t n, uint32_t n_public) {
-  kit_result r = begin_as(pager, owner, owner, tokens, n, n_public);
+/* The same, which must be admissible, and what is not cached is computed. */
+static kit_result compute_as(weft_pager *pager, uint32_t owner, uint64_t domain, const int32_t *tokens, uint32_t n,
+                             uint32_t n_public) {
+  kit_result r = begin_as(pager, owner, domain, tokens, n, n_public);
   assert_int_equal(r.status, WEFT_OK);
   kit_compute(pager, r.seq, tokens + r.n_cached, n - r.n_cached);
   kit_check(pager);
+  return r;
+}
+
+/* The same, released. Returns how much was cached. */
+static uint32_t run_as(weft_pager *pager, uint32_t owner, const int32_t *tokens, uint32_t n, uint32_t n_public) {
+  kit_result r = compute_as(pager, owner, owner, tokens, n, n_public);
   weft_pager_release(pager, r.seq);
   return r.n_cached;
 }
@@ -38,13 +43,17 @@ static void expect(const weft_pager *pager, uint32_t owner, uint32_t n_pinned, u
   kit_check(pager);
 }
 
+/* For prompts of up to 256 tokens, without windows. */
+static weft_pager *open_plain(void) {
+  return kit_open(16, 3, 1, (kit_group[]){{16, 0}});
+}
+
 /* ---- who pays -------------------------------------------------------------------------------- */
 
 static void every_state_has_a_payer(void **state) {
   (void)state;
-  int32_t a[100];
-  kit_tokens(a, 100, 0, 1);
-  weft_pager *pager = kit_open(16, 3, 1, (kit_group[]){{16, 0}});
+  const int32_t *a = kit_tokens((int32_t[100]){0}, 100, 0, 1);
+  weft_pager *pager = open_plain();
   kit_result r = begin_as(pager, 3, 3, a, 100, 0);
   assert_int_equal(weft_pager_reserve(pager, r.seq, 40), WEFT_OK);
   expect(pager, 3, 3, 0);
@@ -75,11 +84,9 @@ static void every_state_has_a_payer(void **state) {
  * paying until nobody holds the block; then whoever finds it pays. */
 static void a_shared_block_is_paid_for_once(void **state) {
   (void)state;
-  int32_t a[64];
-  kit_tokens(a, 64, 0, 1);
-  weft_pager *pager = kit_open(16, 3, 1, (kit_group[]){{16, 0}});
-  kit_result first = begin_as(pager, 1, 9, a, 64, 0);
-  kit_compute(pager, first.seq, a, 64);
+  const int32_t *a = kit_tokens((int32_t[64]){0}, 64, 0, 1);
+  weft_pager *pager = open_plain();
+  kit_result first = compute_as(pager, 1, 9, a, 64, 0);
   kit_result second = begin_as(pager, 2, 9, a, 64, 0);
   assert_int_equal(second.n_cached, 64);
   expect(pager, 1, 4, 0);
@@ -94,18 +101,15 @@ static void a_shared_block_is_paid_for_once(void **state) {
   second = begin_as(pager, 2, 9, a, 64, 0);
   expect(pager, 1, 0, 0);
   expect(pager, 2, 4, 0);
-  weft_pager_release(pager, second.seq);
-  kit_close(pager);
+  kit_end(pager, second.seq);
 }
 
 /* The operator takes over what it comes to hold, so that it never counts against a limit. */
 static void the_operator_takes_over(void **state) {
   (void)state;
-  int32_t a[64];
-  kit_tokens(a, 64, 0, 1);
-  weft_pager *pager = kit_open(16, 3, 1, (kit_group[]){{16, 0}});
-  kit_result first = begin_as(pager, 1, 1, a, 64, 0);
-  kit_compute(pager, first.seq, a, 64);
+  const int32_t *a = kit_tokens((int32_t[64]){0}, 64, 0, 1);
+  weft_pager *pager = open_plain();
+  kit_result first = compute_as(pager, 1, 1, a, 64, 0);
   kit_result pin = begin_as(pager, WEFT_OWNER_OPERATOR, 1, a, 32, 0);
   assert_int_equal(pin.n_cached, 32);
   expect(pager, 1, 2, 0);
@@ -121,10 +125,9 @@ static void the_operator_takes_over(void **state) {
 /* What two owners compute at the same time ends as one block, of whoever was first. */
 static void computed_twice_is_paid_for_once(void **state) {
   (void)state;
-  int32_t a[64], b[64];
-  kit_tokens(a, 64, 0, 1);
-  kit_tokens(b, 64, 0, 2);
-  weft_pager *pager = kit_open(16, 3, 1, (kit_group[]){{16, 0}});
+  const int32_t *a = kit_tokens((int32_t[64]){0}, 64, 0, 1);
+  const int32_t *b = kit_tokens((int32_t[64]){0}, 64, 0, 2);
+  weft_pager *pager = open_plain();
   kit_result first = begin_as(pager, 1, 9, a, 64, 0);
   kit_result second = begin_as(pager, 2, 9, b, 64, 0);
   assert_int_equal(weft_pager_reserve(pager, first.seq, 64), WEFT_OK);
@@ -136,17 +139,14 @@ static void computed_twice_is_paid_for_once(void **state) {
   expect(pager, 1, 4, 0);
   expect(pager, 2, 0, 0);
   weft_pager_release(pager, first.seq);
-  weft_pager_release(pager, second.seq);
-  kit_close(pager);
+  kit_end(pager, second.seq);
 }
 
 static void a_fork_shares_the_bill(void **state) {
   (void)state;
-  int32_t a[40];
-  kit_tokens(a, 40, 0, 1);
-  weft_pager *pager = kit_open(16, 3, 1, (kit_group[]){{16, 0}});
-  kit_result r = begin_as(pager, 5, 5, a, 40, 0);
-  kit_compute(pager, r.seq, a, 40);
+  const int32_t *a = kit_tokens((int32_t[40]){0}, 40, 0, 1);
+  weft_pager *pager = open_plain();
+  kit_result r = compute_as(pager, 5, 5, a, 40, 0);
   weft_seq fork;
   assert_int_equal(weft_pager_fork(pager, r.seq, 40, &fork), WEFT_OK);
   expect(pager, 5, 3, 0);
@@ -163,22 +163,19 @@ static void a_fork_shares_the_bill(void **state) {
 
 static void reserve_stops_at_the_limit(void **state) {
   (void)state;
-  int32_t a[200], b[200];
-  kit_tokens(a, 200, 0, 1);
-  kit_tokens(b, 200, 0, 2);
+  const int32_t *a = kit_tokens((int32_t[200]){0}, 200, 0, 1);
+  const int32_t *b = kit_tokens((int32_t[200]){0}, 200, 0, 2);
   weft_pager *pager = kit_open(64, 4, 2, (kit_group[]){{16, 0}, {16, 17}});
   weft_pager_set_owner_limit(pager, 1, 6);
   kit_result r = begin_as(pager, 1, 1, a, 200, 0);
   weft_pager_stats before = weft_pager_get_stats(pager);
   assert_int_equal(weft_pager_reserve(pager, r.seq, 49), WEFT_QUOTA);
-  weft_pager_stats after = weft_pager_get_stats(pager);
-  assert_memory_equal(&before, &after, sizeof before);
+  kit_unchanged(pager, before);
   expect(pager, 1, 0, 0);
   assert_int_equal(weft_pager_reserve(pager, r.seq, 48), WEFT_OK);
   expect(pager, 1, 6, 0);
-  kit_result other = begin_as(pager, 2, 2, b, 200, 0);
-  kit_compute(pager, other.seq, b, 200);  /* nobody else is held up */
-  weft_pager_commit(pager, r.seq, a, 48); /* its window lets go of two blocks */
+  kit_result other = compute_as(pager, 2, 2, b, 200, 0); /* nobody else is held up */
+  weft_pager_commit(pager, r.seq, a, 48);                /* its window lets go of two blocks */
   expect(pager, 1, 4, 2);
   assert_int_equal(weft_pager_reserve(pager, r.seq, 17), WEFT_QUOTA);
   assert_int_equal(weft_pager_reserve(pager, r.seq, 1), WEFT_OK);
@@ -196,8 +193,7 @@ static void reserve_stops_at_the_limit(void **state) {
 /* The quota is asked before the pool: a tenant at its limit does not look like a full pool. */
 static void a_quota_is_not_a_full_pool(void **state) {
   (void)state;
-  int32_t a[64];
-  kit_tokens(a, 64, 0, 1);
+  const int32_t *a = kit_tokens((int32_t[64]){0}, 64, 0, 1);
   weft_pager *pager = kit_open(4, 4, 1, (kit_group[]){{16, 0}});
   weft_pager_set_owner_limit(pager, 1, 2);
   kit_result r = begin_as(pager, 1, 1, a, 64, 0);
@@ -205,15 +201,13 @@ static void a_quota_is_not_a_full_pool(void **state) {
   assert_int_equal(weft_pager_reserve(pager, r.seq, 48), WEFT_QUOTA);
   assert_int_equal(weft_pager_reserve(pager, r.seq, 32), WEFT_NO_BLOCKS);
   weft_pager_release(pager, held);
-  weft_pager_release(pager, r.seq);
-  kit_close(pager);
+  kit_end(pager, r.seq);
 }
 
 /* A hit that nobody holds counts; one that somebody holds and pays for does not. */
 static void admit_stops_at_the_limit(void **state) {
   (void)state;
-  int32_t a[128];
-  kit_tokens(a, 128, 0, 1);
+  const int32_t *a = kit_tokens((int32_t[128]){0}, 128, 0, 1);
   weft_pager *pager = kit_open(32, 4, 1, (kit_group[]){{16, 0}});
   assert_int_equal(run_as(pager, 1, a, 128, 32), 0);
   expect(pager, 1, 0, 6);
@@ -221,8 +215,7 @@ static void admit_stops_at_the_limit(void **state) {
   weft_pager_set_owner_limit(pager, 1, 5);
   weft_pager_stats before = weft_pager_get_stats(pager);
   assert_int_equal(begin_as(pager, 1, 1, a, 128, 32).status, WEFT_QUOTA);
-  weft_pager_stats after = weft_pager_get_stats(pager);
-  assert_memory_equal(&before, &after, sizeof before);
+  kit_unchanged(pager, before);
   weft_pager_set_owner_limit(pager, 1, 6);
   kit_result first = begin_as(pager, 1, 1, a, 128, 32);
   assert_int_equal(first.status, WEFT_OK);
@@ -230,8 +223,7 @@ static void admit_stops_at_the_limit(void **state) {
   assert_int_equal(second.status, WEFT_OK);
   expect(pager, 1, 6, 0);
   weft_pager_release(pager, first.seq);
-  weft_pager_release(pager, second.seq);
-  kit_close(pager);
+  kit_end(pager, second.seq);
 }
 
 /* ---- public prefixes ------------------------------------------------------------------------- */
@@ -240,8 +232,7 @@ static void admit_stops_at_the_limit(void **state) {
  * not the private rest, not the public tokens as private ones, not the private ones as public. */
 static void only_the_public_prefix_is_shared(void **state) {
   (void)state;
-  int32_t a[160];
-  kit_tokens(a, 160, 160, 1);
+  const int32_t *a = kit_tokens((int32_t[160]){0}, 160, 160, 1);
   for (uint32_t n_public = 0; n_public <= 160; n_public += 5) {
     weft_pager *pager = kit_open(128, 4, 2, (kit_group[]){{16, 0}, {32, 0}});
     uint32_t end = n_public / 32 * 32;
@@ -261,30 +252,26 @@ static void only_the_public_prefix_is_shared(void **state) {
 
 static void a_public_domain_is_nobodys(void **state) {
   (void)state;
-  int32_t a[32];
-  kit_tokens(a, 32, 0, 1);
-  weft_pager *pager = kit_open(16, 2, 1, (kit_group[]){{16, 0}});
-  weft_seq seq, waits_for;
-  uint32_t n_cached;
-  weft_admit args = {.domain = WEFT_DOMAIN_PUBLIC, .tokens = a, .n_tokens = 32};
-  assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_E_INVALID);
-  args = (weft_admit){.tokens = a, .n_tokens = 32, .n_public = 33};
-  assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_E_INVALID);
-  args = (weft_admit){.tokens = a, .n_tokens = 32, .owner = WEFT_OWNERS_MAX};
-  assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_E_INVALID);
+  const int32_t *a = kit_tokens((int32_t[32]){0}, 32, 0, 1);
+  weft_pager *pager = open_plain();
+  const weft_admit bad[] = {{.domain = WEFT_DOMAIN_PUBLIC, .tokens = a, .n_tokens = 32},
+                            {.tokens = a, .n_tokens = 32, .n_public = 33},
+                            {.tokens = a, .n_tokens = 32, .owner = WEFT_OWNERS_MAX}};
+  for (uint32_t i = 0; i < 3; i++) {
+    kit_result r = kit_try(pager, bad[i]);
+    if (r.status != WEFT_E_INVALID) fail_msg("row %u: status %d", i, (int)r.status);
+  }
   kit_close(pager);
 }
 
 /* A fork of less than the public prefix could go on with other tokens: it publishes nothing. */
 static void a_fork_within_the_prefix_is_private(void **state) {
   (void)state;
-  int32_t a[100], b[100];
-  kit_tokens(a, 100, 0, 1);
-  kit_tokens(b, 100, 50, 2);
+  const int32_t *a = kit_tokens((int32_t[100]){0}, 100, 0, 1);
+  const int32_t *b = kit_tokens((int32_t[100]){0}, 100, 50, 2);
   for (uint32_t n = 0; n < 90; n += 7) {
     weft_pager *pager = kit_open(32, 2, 1, (kit_group[]){{16, 0}});
-    kit_result r = begin_as(pager, 1, 1, a, 100, 70);
-    kit_compute(pager, r.seq, a, 100);
+    kit_result r = compute_as(pager, 1, 1, a, 100, 70);
     weft_seq fork;
     assert_int_equal(weft_pager_fork(pager, r.seq, n, &fork), WEFT_OK);
     uint64_t n_published = weft_pager_get_stats(pager).n_published;
@@ -303,55 +290,46 @@ static void a_fork_within_the_prefix_is_private(void **state) {
 /* What is not published is not public: the sequence's owner pays. */
 static void without_a_cache_the_owner_pays(void **state) {
   (void)state;
-  int32_t a[64];
-  kit_tokens(a, 64, 0, 1);
-  weft_pager *pager = kit_open(16, 2, 1, (kit_group[]){{16, 0}});
-  weft_admit args = {.tokens = a, .n_tokens = 64, .n_public = 64, .owner = 7, .no_cache = true};
-  weft_seq seq, waits_for;
-  uint32_t n_cached;
-  assert_int_equal(weft_pager_admit(pager, &args, &seq, &n_cached, &waits_for), WEFT_OK);
-  kit_compute(pager, seq, a, 64);
+  const int32_t *a = kit_tokens((int32_t[64]){0}, 64, 0, 1);
+  weft_pager *pager = open_plain();
+  kit_result r =
+      kit_try(pager, (weft_admit){.tokens = a, .n_tokens = 64, .n_public = 64, .owner = 7, .no_cache = true});
+  assert_int_equal(r.status, WEFT_OK);
+  kit_compute(pager, r.seq, a, 64);
   expect(pager, 7, 4, 0);
-  weft_pager_release(pager, seq);
-  kit_result r = begin_as(pager, 7, 7, a, 64, 64);
+  weft_pager_release(pager, r.seq);
+  r = begin_as(pager, 7, 7, a, 64, 64);
   kit_compute(pager, r.seq, a, 20);
   expect(pager, WEFT_OWNER_OPERATOR, 2, 0);
   weft_pager_reset_cache(pager); /* it publishes nothing more */
   kit_compute(pager, r.seq, a + 20, 44);
   expect(pager, WEFT_OWNER_OPERATOR, 2, 0);
   expect(pager, 7, 2, 0);
-  weft_pager_release(pager, r.seq);
-  kit_close(pager);
+  kit_end(pager, r.seq);
 }
 
 /* Another tenant waits for whoever computes the public prefix, and goes on alone behind it. */
 static void waits_cross_the_switch(void **state) {
   (void)state;
-  int32_t a[128], b[128];
-  kit_tokens(a, 128, 64, 1);
-  kit_tokens(b, 128, 64, 2);
+  const int32_t *a = kit_tokens((int32_t[128]){0}, 128, 64, 1);
+  const int32_t *b = kit_tokens((int32_t[128]){0}, 128, 64, 2);
   weft_pager *pager = kit_open(64, 4, 2, (kit_group[]){{16, 0}, {16, 40}});
   kit_result leader = begin_as(pager, 1, 1, a, 128, 64);
   for (uint32_t at = 0; at < 64; at += 8) {
     kit_result r = begin_as(pager, 2, 2, b, 128, 64);
-    assert_int_equal(r.status, WEFT_AGAIN);
-    assert_int_equal(r.waits_for, leader.seq);
+    kit_waits(r, leader.seq);
     kit_compute(pager, leader.seq, a + at, 8);
     kit_check(pager);
   }
   kit_result other = begin_as(pager, 2, 2, a, 128, 64); /* the same tokens, another domain */
-  assert_int_equal(other.status, WEFT_OK);
-  assert_int_equal(other.n_cached, 64);
+  kit_is_cached(other, 64);
   kit_result same = begin_as(pager, 1, 1, a, 128, 64); /* its own domain: it waits for the rest */
-  assert_int_equal(same.status, WEFT_AGAIN);
-  assert_int_equal(same.waits_for, leader.seq);
+  kit_waits(same, leader.seq);
   weft_pager_release(pager, leader.seq);
   same = begin_as(pager, 1, 1, a, 128, 64);
-  assert_int_equal(same.status, WEFT_OK);
-  assert_int_equal(same.n_cached, 64);
+  kit_is_cached(same, 64);
   weft_pager_release(pager, other.seq);
-  weft_pager_release(pager, same.seq);
-  kit_close(pager);
+  kit_end(pager, same.seq);
 }
 
 /* The window before the end of the public prefix is kept under pressure, for all domains; a hit
@@ -365,24 +343,21 @@ static void windows_reach_across_the_switch(void **state) {
     kit_tokens(tokens, 400, 96, 1);
     kit_result r = begin_as(pager, 1, 1, tokens, 320, 96);
     for (uint32_t at = 0; at < 320; at += 4) kit_compute(pager, r.seq, tokens + at, 4);
-    while (pager->page[pager->n_pages + PAGER_COLD].next != pager->n_pages + PAGER_COLD)
-      assert_true(pager_evict_one(pager));
+    kit_drain_cold(pager);
     kit_tokens(tokens, 400, 96, 2);
     assert_int_equal(run_as(pager, 2, tokens, 128, 96), 96);
     assert_int_equal(run_as(pager, 2, tokens, 128, 96), 128);
     assert_int_equal(run_as(pager, 2, tokens, 140, 96), 128);
     assert_int_equal(run_as(pager, 3, tokens, 128, 96), 96);
-    weft_pager_release(pager, r.seq);
-    kit_close(pager);
+    kit_end(pager, r.seq);
   }
 }
 
 /* A public prefix that nobody follows goes with its last page; so does a domain below it. */
 static void nothing_of_a_domain_is_left(void **state) {
   (void)state;
-  int32_t a[64];
-  kit_tokens(a, 64, 0, 1);
-  weft_pager *pager = kit_open(16, 2, 1, (kit_group[]){{16, 0}});
+  const int32_t *a = kit_tokens((int32_t[64]){0}, 64, 0, 1);
+  weft_pager *pager = open_plain();
   assert_int_equal(run_as(pager, 1, a, 64, 32), 0);
   assert_int_equal(pager->n_nodes_live, 6); /* two roots */
   assert_true(pager_evict_one(pager) && pager_evict_one(pager));

@@ -14,8 +14,7 @@
 
 static void hit_ends_at_a_block_and_before_the_kept_rows(void **state) {
   (void)state;
-  int32_t tokens[100];
-  kit_tokens(tokens, 100, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[100]){0}, 100, 0, 1);
   weft_pager *pager = kit_open(64, 2, 1, (kit_group[]){{16, 0}});
   assert_int_equal(kit_run(pager, tokens, 70), 0);
   static const uint32_t cases[][3] = {/* tokens, kept rows, hit */
@@ -23,8 +22,7 @@ static void hit_ends_at_a_block_and_before_the_kept_rows(void **state) {
                                       {32, 1, 16}, {48, 17, 16}, {48, 48, 0}, {64, 0, 64}, {70, 1, 64}, {100, 1, 64}};
   for (uint32_t i = 0; i < 12; i++) {
     kit_result r = kit_admit(pager, tokens, cases[i][0], cases[i][1]);
-    assert_int_equal(r.status, WEFT_OK);
-    assert_int_equal(r.n_cached, cases[i][2]);
+    kit_is_cached(r, cases[i][2]);
     assert_int_equal(weft_pager_n_valid(pager, r.seq), cases[i][2]);
     assert_int_equal(weft_pager_n_blocks_held(pager, r.seq), cases[i][2] / 16);
     kit_check(pager);
@@ -55,8 +53,7 @@ static void hit_ends_where_tokens_differ(void **state) {
 
 static void weakest_group_decides(void **state) {
   (void)state;
-  int32_t tokens[100];
-  kit_tokens(tokens, 100, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[100]){0}, 100, 0, 1);
   weft_pager *pager = kit_open(64, 2, 3, (kit_group[]){{8, 0}, {32, 0}, {16, 0}});
   for (uint32_t n = 1; n <= 100; n++) {
     weft_pager_reset_cache(pager);
@@ -83,8 +80,7 @@ static uint32_t naive_hit(bool present[3][8], const kit_group *groups) {
 static void missing_blocks_shorten_the_hit(void **state) {
   (void)state;
   static const kit_group groups[] = {{16, 0}, {32, 0}, {16, 40}};
-  int32_t tokens[128];
-  kit_tokens(tokens, 128, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[128]){0}, 128, 0, 1);
   uint32_t n_pages = 8 + 4 + 8, n_lengths = 0, last = UINT32_MAX;
   for (uint32_t n_evicted = 0; n_evicted <= n_pages; n_evicted++) {
     weft_pager *pager = kit_open(64, 2, 3, groups);
@@ -109,13 +105,11 @@ static void missing_blocks_shorten_the_hit(void **state) {
 
 static void domains_and_spaces_are_apart(void **state) {
   (void)state;
-  int32_t tokens[64];
-  kit_tokens(tokens, 64, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[64]){0}, 64, 0, 1);
   weft_pager *pager = kit_open_spaces(64, 2, 2, 1, (kit_group[]){{16, 0}});
-  weft_seq seq, waits_for;
-  uint32_t n_cached;
   weft_admit own = {.domain = {7, 8}, .tokens = tokens, .n_tokens = 64, .n_prompt = 64};
-  assert_int_equal(weft_pager_admit(pager, &own, &seq, &n_cached, &waits_for), WEFT_OK);
+  kit_result r = kit_try(pager, own);
+  assert_int_equal(r.status, WEFT_OK);
   /* While it is computed and after: same tokens, other domain or model, neither wait nor hit. */
   weft_admit others[3] = {own, own, own};
   others[0].domain.low = 6;
@@ -123,56 +117,44 @@ static void domains_and_spaces_are_apart(void **state) {
   others[2].model = 1; /* the same fingerprint: still another model */
   for (uint32_t round = 0; round < 2; round++) {
     for (uint32_t i = 0; i < 3; i++) {
-      weft_seq other;
-      assert_int_equal(weft_pager_admit(pager, &others[i], &other, &n_cached, &waits_for), WEFT_OK);
-      assert_int_equal(n_cached, 0);
-      weft_pager_release(pager, other);
+      kit_result other = kit_try(pager, others[i]);
+      kit_is_cached(other, 0);
+      weft_pager_release(pager, other.seq);
     }
-    if (round == 0) kit_compute(pager, seq, tokens, 64);
+    if (round == 0) kit_compute(pager, r.seq, tokens, 64);
   }
-  weft_pager_release(pager, seq);
-  assert_int_equal(weft_pager_admit(pager, &own, &seq, &n_cached, &waits_for), WEFT_OK);
-  assert_int_equal(n_cached, 64);
-  weft_pager_release(pager, seq);
-  kit_close(pager);
+  weft_pager_release(pager, r.seq);
+  r = kit_try(pager, own);
+  kit_is_cached(r, 64);
+  kit_end(pager, r.seq);
 }
 
 static void no_cache_neither_finds_nor_publishes_nor_waits(void **state) {
   (void)state;
-  int32_t tokens[64];
-  kit_tokens(tokens, 64, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[64]){0}, 64, 0, 1);
   weft_pager *pager = kit_open(64, 3, 1, (kit_group[]){{16, 0}});
   weft_admit args = {.domain = {1, 2}, .tokens = tokens, .n_tokens = 64, .no_cache = true};
-  weft_seq secret, second, waits_for;
-  uint32_t n_cached;
-  assert_int_equal(weft_pager_admit(pager, &args, &secret, &n_cached, &waits_for), WEFT_OK);
+  kit_result secret = kit_try(pager, args);
+  assert_int_equal(secret.status, WEFT_OK);
   kit_result r = kit_admit(pager, tokens, 64, 0); /* does not wait for the secret one */
   assert_int_equal(r.status, WEFT_OK);
-  assert_int_equal(weft_pager_admit(pager, &args, &second, &n_cached, &waits_for), WEFT_OK);
-  assert_int_equal(n_cached, 0); /* nor the other way round */
-  kit_compute(pager, secret, tokens, 64);
-  kit_compute(pager, second, tokens, 64);
+  kit_result second = kit_try(pager, args);
+  kit_is_cached(second, 0); /* nor the other way round */
+  kit_compute(pager, secret.seq, tokens, 64);
+  kit_compute(pager, second.seq, tokens, 64);
   assert_int_equal(weft_pager_get_stats(pager).n_published, 0);
-  weft_pager_release(pager, secret);
-  weft_pager_release(pager, second);
+  weft_pager_release(pager, secret.seq);
+  weft_pager_release(pager, second.seq);
   assert_int_equal(weft_pager_get_stats(pager).n_free, 64);
-  weft_pager_release(pager, r.seq);
-  kit_close(pager);
+  kit_end(pager, r.seq);
 }
 
 static void pager_without_cache(void **state) {
   (void)state;
-  int32_t tokens[64];
-  kit_tokens(tokens, 64, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[64]){0}, 64, 0, 1);
   weft_pager_model model = {.n_groups = 1, .group = {{16, 20}}};
-  weft_pager_config config = {.n_pages = 32,
-                              .n_seqs = 2,
-                              .seq_tokens_max = KIT_TOKENS_MAX,
-                              .n_models = 1,
-                              .model = &model,
-                              .no_prefix_cache = true};
-  weft_pager *pager;
-  assert_int_equal(weft_pager_open(&config, &pager, NULL), WEFT_OK);
+  weft_pager *pager =
+      kit_open_config((weft_pager_config){.n_pages = 32, .n_seqs = 2, .model = &model, .no_prefix_cache = true});
   kit_result a = kit_admit(pager, tokens, 64, 0), b = kit_admit(pager, tokens, 64, 0);
   assert_int_equal(b.status, WEFT_OK);
   kit_compute(pager, a.seq, tokens, 64);
@@ -180,8 +162,7 @@ static void pager_without_cache(void **state) {
   weft_pager_release(pager, a.seq);
   assert_int_equal(weft_pager_get_stats(pager).n_cached, 0);
   assert_int_equal(kit_hit(pager, tokens, 64), 0);
-  weft_pager_release(pager, b.seq);
-  kit_close(pager);
+  kit_end(pager, b.seq);
 }
 
 /* ---- collisions -------------------------------------------------------------------------------- */
@@ -206,13 +187,11 @@ static void colliding_hashes_share_nothing_wrong(void **state) {
   }
 }
 
-/* ---- computed twice
- * ------------------------------------------------------------------------------ */
+/* ---- computed twice ---------------------------------------------------------------------------- */
 
 static void block_computed_twice_is_kept_once(void **state) {
   (void)state;
-  int32_t tokens[40];
-  kit_tokens(tokens, 40, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[40]){0}, 40, 0, 1);
   weft_pager *pager = kit_open(64, 3, 1, (kit_group[]){{16, 0}});
   kit_result a = kit_admit(pager, tokens, 15, 1), b = kit_admit(pager, tokens, 15, 1);
   assert_int_equal(b.status, WEFT_OK); /* no full block is promised: nothing to wait for */
@@ -235,20 +214,17 @@ static void block_computed_twice_is_kept_once(void **state) {
 
 static void preempted_sequence_finds_its_blocks(void **state) {
   (void)state;
-  int32_t tokens[150];
-  kit_tokens(tokens, 150, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[150]){0}, 150, 0, 1);
   weft_pager *pager = kit_open(64, 2, 3, (kit_group[]){{32, 0}, {16, 40}, {16, 64}});
   for (uint32_t n = 33; n < 150; n++) { /* whatever its length, it loses less than one block */
     kit_result r = kit_begin(pager, tokens, 20);
     for (uint32_t at = 20; at < n; at++) kit_compute(pager, r.seq, tokens + at, 1);
     weft_pager_release(pager, r.seq);
     weft_admit again = {.domain = {1, 2}, .tokens = tokens, .n_tokens = n + 1, .n_prompt = 20, .n_keep_rows = 1};
-    weft_seq seq, waits_for;
-    uint32_t n_cached;
-    assert_int_equal(weft_pager_admit(pager, &again, &seq, &n_cached, &waits_for), WEFT_OK);
-    assert_int_equal(n_cached, n / 32 * 32);
+    r = kit_try(pager, again);
+    kit_is_cached(r, n / 32 * 32);
     kit_check(pager);
-    weft_pager_release(pager, seq);
+    weft_pager_release(pager, r.seq);
     weft_pager_reset_cache(pager);
   }
   kit_close(pager);

@@ -84,8 +84,7 @@ static uint32_t lines_of_victim(bool crafted) {
     hash = pager_hash_next(pager, hash, tokens + at);
     n_lines += lines_of_search(pager, hash);
   }
-  weft_pager_release(pager, seq);
-  kit_close(pager);
+  kit_end(pager, seq);
   return n_lines;
 }
 

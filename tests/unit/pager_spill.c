@@ -12,17 +12,8 @@
 
 static weft_pager *open_tiers(uint32_t n_pages, uint32_t n_host, uint32_t n_file, uint32_t window) {
   weft_pager_model model = {.n_groups = window == 0 ? 1 : 2, .group = {{4, 0}, {4, window}}};
-  weft_pager_config config = {.n_pages = n_pages,
-                              .n_host_pages = n_host,
-                              .n_file_pages = n_file,
-                              .n_seqs = 4,
-                              .seq_tokens_max = KIT_TOKENS_MAX,
-                              .n_models = 1,
-                              .model = &model};
-  weft_pager *pager = NULL;
-  weft_error error;
-  assert_int_equal(weft_pager_open(&config, &pager, &error), WEFT_OK);
-  return pager;
+  return kit_open_config((weft_pager_config){
+      .n_pages = n_pages, .n_host_pages = n_host, .n_file_pages = n_file, .n_seqs = 4, .model = &model});
 }
 
 static weft_pager_stats stats_of(const weft_pager *pager) {
@@ -50,36 +41,47 @@ static void drop_copies(weft_pager *pager) {
 
 static kit_result admit(weft_pager *pager, const int32_t *tokens, uint32_t n, uint32_t max_pages, uint32_t cost,
                         bool wait) {
-  weft_admit args = {.domain = {1, 2},
-                     .tokens = tokens,
-                     .n_tokens = n,
-                     .n_prompt = n,
-                     .restore_max_pages = max_pages,
-                     .restore_cost = cost,
-                     .restore_wait = wait};
-  kit_result r = {.seq = WEFT_SEQ_NONE, .waits_for = 7};
-  r.status = weft_pager_admit(pager, &args, &r.seq, &r.n_cached, &r.waits_for);
+  kit_result r = kit_try(pager, (weft_admit){.domain = {1, 2},
+                                             .tokens = tokens,
+                                             .n_tokens = n,
+                                             .n_prompt = n,
+                                             .restore_max_pages = max_pages,
+                                             .restore_cost = cost,
+                                             .restore_wait = wait});
   kit_check(pager);
   return r;
 }
 
+/* How long a hit is when pages come back at any price, without waiting for the file. */
+static uint32_t hit_below(weft_pager *pager, const int32_t *tokens, uint32_t n) {
+  kit_result r = admit(pager, tokens, n, stats_of(pager).n_pages, 0, false);
+  assert_int_equal(r.status, WEFT_OK);
+  weft_pager_release(pager, r.seq);
+  return r.n_cached;
+}
+
+static int32_t prompt[16];
+
+/* The prompt, which has four pages, was computed, and all of it has gone down; its copies are not taken yet. */
+static weft_pager *open_gone_down(uint32_t n_pages, uint32_t n_host) {
+  weft_pager *pager = open_tiers(n_pages, n_host, 0, 0);
+  assert_int_equal(kit_run(pager, kit_tokens(prompt, 16, 16, 0), 16), 0);
+  squeeze(pager);
+  return pager;
+}
+
 static void what_is_evicted_comes_back(void **state) {
   (void)state;
-  int32_t tokens[64];
   weft_page_copy copy[64];
-  weft_pager *pager = open_tiers(8, 8, 0, 0);
-  assert_int_equal(kit_run(pager, kit_tokens(tokens, 16, 16, 0), 16), 0);
-  squeeze(pager);
+  weft_pager *pager = open_gone_down(8, 8);
   assert_int_equal(stats_of(pager).n_spilled, 4);
   assert_int_equal(stats_of(pager).n_host_held, 4);
   assert_int_equal(stats_of(pager).n_cached, 0);
-  assert_int_equal(admit(pager, tokens, 16, 8, 0, false).n_cached, 0); /* its copies were not taken yet */
-  weft_pager_release(pager, 0);
+  assert_int_equal(hit_below(pager, prompt, 16), 0); /* its copies were not taken yet */
   assert_int_equal(take(pager, copy, 64), 4);
   for (uint32_t i = 0; i < 4; i++) assert_int_equal(copy[i].kind, WEFT_PAGE_TO_HOST);
-  kit_result r = admit(pager, tokens, 16, 8, 0, false);
-  assert_int_equal(r.status, WEFT_OK);
-  assert_int_equal(r.n_cached, 16);
+  kit_result r = admit(pager, prompt, 16, 8, 0, false);
+  kit_is_cached(r, 16);
   assert_int_equal(stats_of(pager).n_pinned, 4);
   assert_int_equal(stats_of(pager).n_host_held, 0);
   assert_int_equal(stats_of(pager).n_restored, 4);
@@ -91,21 +93,19 @@ static void what_is_evicted_comes_back(void **state) {
     assert_int_equal(back[i].to, kit_page(pager, r.seq, 0, i));
   }
   weft_pager_release(pager, r.seq);
-  assert_int_equal(kit_hit(pager, tokens, 16), 16);
+  assert_int_equal(kit_hit(pager, prompt, 16), 16);
   kit_close(pager);
 }
 
 /* The page is handed on in the same plan: its content leaves before anything comes in. */
 static void a_page_handed_on_is_read_first(void **state) {
   (void)state;
-  int32_t a[64], b[64];
+  int32_t b[64];
   weft_page_copy copy[64];
-  weft_pager *pager = open_tiers(4, 8, 0, 0);
-  (void)kit_run(pager, kit_tokens(a, 16, 16, 0), 16);
-  squeeze(pager);
+  weft_pager *pager = open_gone_down(4, 8);
   drop_copies(pager);
   (void)kit_run(pager, kit_tokens(b, 16, 0, 1), 16);
-  kit_result r = admit(pager, a, 16, 8, 0, false);
+  kit_result r = admit(pager, prompt, 16, 8, 0, false);
   assert_int_equal(r.n_cached, 16);
   assert_int_equal(take(pager, copy, 64), 8);
   for (uint32_t i = 0; i < 8; i += 2) {
@@ -116,33 +116,27 @@ static void a_page_handed_on_is_read_first(void **state) {
   for (uint32_t i = 0; i + 1 < 8; i += 2) /* a slot that was read may be filled again, later */
     for (uint32_t k = 0; k <= i; k += 2) assert_int_not_equal(copy[k].to, copy[i + 1].from);
   weft_pager_release(pager, r.seq);
-  assert_int_equal(admit(pager, b, 16, 8, 0, false).n_cached, 16);
-  weft_pager_release(pager, 0);
+  assert_int_equal(hit_below(pager, b, 16), 16);
   kit_close(pager);
 }
 
 static void price_and_room_decide(void **state) {
   (void)state;
-  int32_t tokens[64];
-  weft_pager *pager = open_tiers(8, 8, 0, 0);
-  (void)kit_run(pager, kit_tokens(tokens, 16, 16, 0), 16);
-  squeeze(pager);
+  weft_pager *pager = open_gone_down(8, 8);
   drop_copies(pager);
   static const struct {
     uint32_t max_pages, cost, n_cached;
   } rows[] = {{0, 0, 0}, {3, 0, 0}, {8, 4 * 256, 0}, {8, 4 * 256 - 1, 16}, {4, 0, 16}};
   for (uint32_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    kit_result r = admit(pager, tokens, 16, rows[i].max_pages, rows[i].cost, false);
+    kit_result r = admit(pager, prompt, 16, rows[i].max_pages, rows[i].cost, false);
     assert_int_equal(r.n_cached, rows[i].n_cached);
     weft_pager_release(pager, r.seq);
     squeeze(pager);
     drop_copies(pager);
   }
   weft_seq holder = kit_hold(pager, 20); /* three pages are left */
-  assert_int_equal(admit(pager, tokens, 16, 8, 0, false).n_cached, 0);
-  weft_pager_release(pager, 1);
-  weft_pager_release(pager, holder);
-  kit_close(pager);
+  assert_int_equal(hit_below(pager, prompt, 16), 0);
+  kit_end(pager, holder);
 }
 
 /* Pages that the hit itself uses are no room for what comes back. */
@@ -154,26 +148,18 @@ static void own_cached_pages_are_no_room(void **state) {
   weft_seq holder = kit_hold(pager, 8); /* the tail of two blocks goes down */
   drop_copies(pager);
   assert_int_equal(stats_of(pager).n_host_held, 2);
-  kit_result r = admit(pager, tokens, 16, 8, 0, false);
-  assert_int_equal(r.n_cached, 8); /* the two cached pages, which are all there is */
-  weft_pager_release(pager, r.seq);
+  assert_int_equal(hit_below(pager, tokens, 16), 8); /* the two cached pages, which are all there is */
   weft_pager_release(pager, holder);
-  r = admit(pager, tokens, 16, 8, 0, false);
-  assert_int_equal(r.n_cached, 16);
-  weft_pager_release(pager, r.seq);
+  assert_int_equal(hit_below(pager, tokens, 16), 16);
   kit_close(pager);
 }
 
 static void the_host_lets_the_tail_go(void **state) {
   (void)state;
-  int32_t tokens[64];
-  weft_pager *pager = open_tiers(8, 3, 0, 0);
-  (void)kit_run(pager, kit_tokens(tokens, 16, 16, 0), 16);
-  squeeze(pager);
+  weft_pager *pager = open_gone_down(8, 3);
   drop_copies(pager);
   assert_int_equal(stats_of(pager).n_spill_dropped, 1);
-  assert_int_equal(admit(pager, tokens, 16, 8, 0, false).n_cached, 12);
-  weft_pager_release(pager, 0);
+  assert_int_equal(hit_below(pager, prompt, 16), 12);
   kit_close(pager);
 }
 
@@ -187,32 +173,24 @@ static void cold_pages_do_not_go_down(void **state) {
   /* all of the group that keeps everything, and the window before the ends of prompt and answer */
   assert_true(stats_of(pager).n_spilled >= 16 + 2);
   assert_true(stats_of(pager).n_spilled <= 16 + 4);
-  kit_result r = admit(pager, tokens, 64, 40, 0, false);
-  assert_int_equal(r.n_cached, 64);
-  weft_pager_release(pager, r.seq);
+  assert_int_equal(hit_below(pager, tokens, 64), 64);
   kit_close(pager);
 }
 
 static void computed_again_replaces_what_is_below(void **state) {
   (void)state;
-  int32_t tokens[64];
-  weft_pager *pager = open_tiers(8, 8, 0, 0);
-  (void)kit_run(pager, kit_tokens(tokens, 16, 16, 0), 16);
-  squeeze(pager);
+  weft_pager *pager = open_gone_down(8, 8);
   drop_copies(pager);
-  assert_int_equal(kit_run(pager, tokens, 16), 0); /* may bring nothing back */
+  assert_int_equal(kit_run(pager, prompt, 16), 0); /* may bring nothing back */
   assert_int_equal(stats_of(pager).n_host_held, 0);
-  assert_int_equal(kit_hit(pager, tokens, 16), 16);
+  assert_int_equal(kit_hit(pager, prompt, 16), 16);
   kit_close(pager);
 }
 
 static void lost_copies_are_forgotten(void **state) {
   (void)state;
-  int32_t tokens[64];
   weft_page_copy copy[64];
-  weft_pager *pager = open_tiers(8, 8, 0, 0);
-  (void)kit_run(pager, kit_tokens(tokens, 16, 16, 0), 16);
-  squeeze(pager);
+  weft_pager *pager = open_gone_down(8, 8);
   assert_int_equal(take(pager, copy, 64), 4);
   weft_pager_spill_lost(pager, copy[1].to); /* the third block; the fourth is of no use without it */
   weft_pager_spill_lost(pager, copy[1].to); /* told twice, and one that holds nothing */
@@ -220,27 +198,23 @@ static void lost_copies_are_forgotten(void **state) {
   kit_check(pager);
   assert_int_equal(stats_of(pager).n_spill_lost, 1);
   assert_int_equal(stats_of(pager).n_host_held, 3);
-  kit_result r = admit(pager, tokens, 16, 8, 0, false);
+  kit_result r = admit(pager, prompt, 16, 8, 0, false);
   assert_int_equal(r.n_cached, 8);
-  kit_compute(pager, r.seq, tokens + 8, 8); /* the rest, computed again */
+  kit_compute(pager, r.seq, prompt + 8, 8); /* the rest, computed again */
   weft_pager_release(pager, r.seq);
-  assert_int_equal(kit_hit(pager, tokens, 16), 16);
+  assert_int_equal(kit_hit(pager, prompt, 16), 16);
   kit_close(pager);
 }
 
 static void a_reset_forgets_all_tiers(void **state) {
   (void)state;
-  int32_t tokens[64];
-  weft_pager *pager = open_tiers(8, 8, 0, 0);
-  (void)kit_run(pager, kit_tokens(tokens, 16, 16, 0), 16);
-  squeeze(pager);
+  weft_pager *pager = open_gone_down(8, 8);
   weft_pager_reset_cache(pager);
   kit_check(pager);
   assert_int_equal(stats_of(pager).n_host_held, 0);
   assert_int_equal(pager->n_nodes_live, 0);
   drop_copies(pager); /* they run for nothing */
-  assert_int_equal(admit(pager, tokens, 16, 8, 0, false).n_cached, 0);
-  weft_pager_release(pager, 0);
+  assert_int_equal(hit_below(pager, prompt, 16), 0);
   kit_close(pager);
 }
 
@@ -285,9 +259,7 @@ static void moves_end_well_or_not(void **state) {
     weft_page_copy *move = &copy[1];
     assert_int_equal(move->kind, WEFT_HOST_TO_FILE);
     if (way == 1) { /* on its way, and read all the same */
-      kit_result r = admit(pager, a, 4, 8, 0, false);
-      assert_int_equal(r.n_cached, 4);
-      weft_pager_release(pager, r.seq);
+      assert_int_equal(hit_below(pager, a, 4), 4);
     }
     if (way == 2) weft_pager_reset_cache(pager);
     weft_pager_moved(pager, move, way != 3);
@@ -296,10 +268,8 @@ static void moves_end_well_or_not(void **state) {
     assert_int_equal(s.n_file_held, way == 0 || way == 4);
     assert_int_equal(s.n_file_lost, way == 3);
     if (way == 0 || way == 4) {
-      kit_result r = admit(pager, a, 4, 8, 0, false);
-      assert_int_equal(r.n_cached, 0); /* not from the file without waiting */
-      weft_pager_release(pager, r.seq);
-      r = admit(pager, a, 4, 8, 0, true);
+      assert_int_equal(hit_below(pager, a, 4), 0); /* not from the file without waiting */
+      kit_result r = admit(pager, a, 4, 8, 0, true);
       if (r.status == WEFT_OK) weft_pager_release(pager, r.seq); /* the host is too small to lift */
     }
     kit_close(pager);
@@ -321,18 +291,15 @@ static void the_file_is_waited_for(void **state) {
       if (stats_of(pager).n_file_held == 0) (void)kit_run(pager, kit_tokens(other, 4, 0, i), 4);
     }
     kit_result r = admit(pager, tokens, 4, 8, 0, true);
-    assert_int_equal(r.status, WEFT_AGAIN);
-    assert_int_equal(r.waits_for, WEFT_SEQ_NONE);
+    kit_waits(r, WEFT_SEQ_NONE);
     assert_int_equal(admit(pager, tokens, 4, 8, 0, true).status, WEFT_AGAIN); /* still on its way */
     uint32_t n = take(pager, copy, 64);
     assert_int_equal(copy[n - 1].kind, WEFT_FILE_TO_HOST);
     weft_pager_moved(pager, &copy[n - 1], good == 1);
     r = admit(pager, tokens, 4, 8, 0, true);
-    assert_int_equal(r.status, WEFT_OK);
-    assert_int_equal(r.n_cached, good == 1 ? 4 : 0);
+    kit_is_cached(r, good == 1 ? 4 : 0);
     assert_int_equal(stats_of(pager).n_file_lost, good == 0);
-    weft_pager_release(pager, r.seq);
-    kit_close(pager);
+    kit_end(pager, r.seq);
   }
 }
 
@@ -375,11 +342,10 @@ static void a_plan_full_of_copies(void **state) {
     if (i < 2) squeeze(pager);
     drop_copies(pager);
   }
-  for (int i = 0; i < 2; i++) weft_pager_release(pager, admit(pager, tokens[i], 32, 8, 0, false).seq);
+  for (int i = 0; i < 2; i++) (void)hit_below(pager, tokens[i], 32);
   assert_int_equal(stats_of(pager).n_restored, 8);
   assert_true(take(pager, copy, 64) <= 8 + 20);
-  assert_int_equal(admit(pager, tokens[1], 32, 8, 0, false).n_cached, 32); /* in the next plan */
-  weft_pager_release(pager, 0);
+  assert_int_equal(hit_below(pager, tokens[1], 32), 32); /* in the next plan */
   kit_close(pager);
 }
 

@@ -21,8 +21,7 @@ static void follower_waits_for_the_leader(void **state) {
   kit_result leader = kit_admit(pager, a, 100, 1);
   weft_pager_stats before = weft_pager_get_stats(pager);
   kit_result follower = kit_admit(pager, b, 100, 1);
-  assert_int_equal(follower.status, WEFT_AGAIN);
-  assert_int_equal(follower.waits_for, leader.seq);
+  kit_waits(follower, leader.seq);
   weft_pager_stats after = weft_pager_get_stats(pager);
   assert_int_equal(after.n_waits, before.n_waits + 1);
   after.n_waits = before.n_waits;
@@ -33,24 +32,20 @@ static void follower_waits_for_the_leader(void **state) {
     kit_check(pager);
   }
   follower = kit_admit(pager, b, 100, 1);
-  assert_int_equal(follower.status, WEFT_OK);
-  assert_int_equal(follower.n_cached, 80);
+  kit_is_cached(follower, 80);
   kit_result third = kit_admit(pager, b, 90, 1); /* follows the follower, now */
   assert_int_equal(third.status, WEFT_OK);       /* 90 tokens: no whole block more */
   assert_int_equal(third.n_cached, 80);
   weft_pager_release(pager, leader.seq);
   weft_pager_release(pager, third.seq);
   third = kit_admit(pager, b, 97, 1);
-  assert_int_equal(third.status, WEFT_AGAIN);
-  assert_int_equal(third.waits_for, follower.seq);
-  weft_pager_release(pager, follower.seq);
-  kit_close(pager);
+  kit_waits(third, follower.seq);
+  kit_end(pager, follower.seq);
 }
 
 static void leader_that_ends_frees_its_followers(void **state) {
   (void)state;
-  int32_t a[100];
-  kit_tokens(a, 100, 100, 1);
+  const int32_t *a = kit_tokens((int32_t[100]){0}, 100, 100, 1);
   for (uint32_t n_computed = 0; n_computed <= 96; n_computed += 16) {
     weft_pager *pager = kit_open(64, 2, 1, (kit_group[]){{16, 0}});
     kit_result leader = kit_admit(pager, a, 100, 1);
@@ -81,29 +76,25 @@ static void follower_waits_only_for_whole_blocks(void **state) {
       assert_int_equal(follower.n_cached, hit);
       weft_pager_release(pager, follower.seq);
     }
-    weft_pager_release(pager, leader.seq);
-    kit_close(pager);
+    kit_end(pager, leader.seq);
   }
 }
 
 static void promise_broken_by_other_tokens_ends(void **state) {
   (void)state;
-  int32_t a[100], b[100];
-  kit_tokens(a, 100, 100, 1);
-  kit_tokens(b, 100, 20, 2);
+  const int32_t *a = kit_tokens((int32_t[100]){0}, 100, 100, 1);
+  const int32_t *b = kit_tokens((int32_t[100]){0}, 100, 20, 2);
   weft_pager *pager = kit_open(64, 2, 1, (kit_group[]){{16, 0}});
   kit_result leader = kit_admit(pager, a, 100, 1);
   kit_compute(pager, leader.seq, b, 100); /* against what it said */
   kit_check(pager);
   assert_int_equal(kit_hit(pager, a, 100), 16);
-  weft_pager_release(pager, leader.seq);
-  kit_close(pager);
+  kit_end(pager, leader.seq);
 }
 
 static void reset_withdraws_promises(void **state) {
   (void)state;
-  int32_t a[100];
-  kit_tokens(a, 100, 100, 1);
+  const int32_t *a = kit_tokens((int32_t[100]){0}, 100, 100, 1);
   weft_pager *pager = kit_open(64, 3, 1, (kit_group[]){{16, 0}});
   kit_result leader = kit_admit(pager, a, 100, 1);
   kit_compute(pager, leader.seq, a, 50);
@@ -121,21 +112,13 @@ static void reset_withdraws_promises(void **state) {
   kit_close(pager);
 }
 
-/* ---- windows worth keeping
- * ------------------------------------------------------------------------ */
-
-/* Takes all FREE pages and evicts all COLD blocks: what is left is what a boundary keeps. */
-static void drain_cold(weft_pager *pager) {
-  for (uint32_t head = pager->n_pages + PAGER_COLD; pager->page[head].next != head;)
-    assert_true(pager_evict_one(pager));
-}
+/* ---- windows worth keeping --------------------------------------------------------------------- */
 
 /* A hit needs the blocks of the window before it and no others: what admit pins is exactly those. */
 static void hit_pins_one_window(void **state) {
   (void)state;
   static const uint32_t windows[] = {1, 2, 15, 16, 17, 31, 32, 33, 63, 64, 65};
-  int32_t tokens[96];
-  kit_tokens(tokens, 96, 0, 1);
+  const int32_t *tokens = kit_tokens((int32_t[96]){0}, 96, 0, 1);
   for (uint32_t i = 0; i < 11; i++) {
     weft_pager *pager = kit_open(64, 2, 2, (kit_group[]){{16, 0}, {16, windows[i]}});
     kit_run(pager, tokens, 96);
@@ -147,8 +130,7 @@ static void hit_pins_one_window(void **state) {
     for (uint32_t block = 0; block < 6; block++) n_held += table[block] != WEFT_PAGE_NONE;
     assert_int_equal(n_held, windows[i] == 1 ? 0 : windows[i] > 96 ? 6 : (windows[i] - 2) / 16 + 1);
     assert_int_equal(weft_pager_n_blocks_held(pager, r.seq), 6 + n_held);
-    weft_pager_release(pager, r.seq);
-    kit_close(pager);
+    kit_end(pager, r.seq);
   }
 }
 
@@ -181,7 +163,7 @@ static void prompt_end_is_kept(void **state) {
       weft_pager *pager = kit_open(128, 2, 2, (kit_group[]){{32, 0}, {16, windows[i]}});
       kit_result r = kit_begin(pager, tokens, n_prompt);
       for (uint32_t at = n_prompt; at < 300; at += 5) kit_compute(pager, r.seq, tokens + at, 5);
-      drain_cold(pager);
+      kit_drain_cold(pager);
       assert_int_equal(weft_pager_get_stats(pager).n_cached,
                        blocks_kept_for(n_prompt, windows[i], weft_pager_n_valid(pager, r.seq)));
       weft_pager_release(pager, r.seq);
@@ -190,8 +172,7 @@ static void prompt_end_is_kept(void **state) {
       assert_int_equal(kit_hit(pager, again, 400), n_prompt / 32 * 32);
       r = kit_admit(pager, tokens, n_prompt, 1);
       assert_int_equal(r.n_cached, (n_prompt - 1) / 32 * 32);
-      weft_pager_release(pager, r.seq);
-      kit_close(pager);
+      kit_end(pager, r.seq);
     }
   }
 }
@@ -204,15 +185,14 @@ static void found_window_is_kept(void **state) {
   weft_pager *pager = kit_open(128, 2, 2, (kit_group[]){{32, 0}, {16, 40}});
   kit_run(pager, tokens, 400);
   assert_int_equal(kit_run(pager, kit_tokens(other, 400, 130, 2), 400), 128); /* among COLD blocks */
-  drain_cold(pager);
+  kit_drain_cold(pager);
   assert_int_equal(kit_hit(pager, kit_tokens(other, 400, 130, 3), 400), 128);
   kit_close(pager);
 }
 
 static void marked_turn_is_kept(void **state) {
   (void)state;
-  int32_t tokens[400];
-  kit_tokens(tokens, 400, 400, 1);
+  const int32_t *tokens = kit_tokens((int32_t[400]){0}, 400, 400, 1);
   for (uint32_t marked = 0; marked < 2; marked++) {
     for (uint32_t n = 170; n < 204; n++) {
       weft_pager *pager = kit_open(128, 2, 2, (kit_group[]){{32, 0}, {16, 40}});
@@ -221,9 +201,8 @@ static void marked_turn_is_kept(void **state) {
       if (marked) weft_pager_mark(pager, r.seq);
       for (uint32_t at = n; at < 350; at++) kit_compute(pager, r.seq, tokens + at, 1);
       weft_pager_release(pager, r.seq);
-      drain_cold(pager);
-      int32_t turn[400];
-      kit_tokens(turn, 400, n, 2);
+      kit_drain_cold(pager);
+      const int32_t *turn = kit_tokens((int32_t[400]){0}, 400, n, 2);
       assert_int_equal(kit_hit(pager, turn, 400), marked ? n / 32 * 32 : 0);
       kit_close(pager);
     }
@@ -235,8 +214,7 @@ static void marked_turn_is_kept(void **state) {
 static void a_turn_computes_only_what_is_new(void **state) {
   (void)state;
   static const uint32_t windows[] = {1, 2, 15, 16, 17, 31, 32, 33, 48, 64, 65, 200};
-  int32_t tokens[400];
-  kit_tokens(tokens, 400, 400, 1);
+  const int32_t *tokens = kit_tokens((int32_t[400]){0}, 400, 400, 1);
   for (uint32_t i = 0; i < 12; i++) {
     for (uint32_t turn = 33; turn < 100; turn++) { /* tokens of one turn: prompt and answer */
       weft_pager *pager = kit_open(128, 2, 3, (kit_group[]){{32, 0}, {16, windows[i]}, {8, 20}});
@@ -252,7 +230,7 @@ static void a_turn_computes_only_what_is_new(void **state) {
         n_valid = n - 1; /* the last token of an answer is never computed */
         weft_pager_mark(pager, r.seq);
         weft_pager_release(pager, r.seq);
-        drain_cold(pager);
+        kit_drain_cold(pager);
         kit_check(pager);
       }
       kit_close(pager);
@@ -275,17 +253,15 @@ static void cold_blocks_serve_while_they_last(void **state) {
 /* A follower's wait is not in vain under pressure: the leader keeps the window where they part. */
 static void wait_keeps_the_window(void **state) {
   (void)state;
-  int32_t a[300], b[300];
-  kit_tokens(a, 300, 100, 1);
-  kit_tokens(b, 300, 100, 2);
+  const int32_t *a = kit_tokens((int32_t[300]){0}, 300, 100, 1);
+  const int32_t *b = kit_tokens((int32_t[300]){0}, 300, 100, 2);
   weft_pager *pager = kit_open(128, 2, 2, (kit_group[]){{32, 0}, {16, 40}});
   kit_result leader = kit_admit(pager, a, 300, 1);
   assert_int_equal(kit_admit(pager, b, 300, 1).status, WEFT_AGAIN);
   kit_compute(pager, leader.seq, a, 300);
-  drain_cold(pager);
+  kit_drain_cold(pager);
   assert_int_equal(kit_hit(pager, b, 300), 96);
-  weft_pager_release(pager, leader.seq);
-  kit_close(pager);
+  kit_end(pager, leader.seq);
 }
 
 /* Prefixes that parted once: the second to come computes the common part again and keeps the
@@ -295,11 +271,11 @@ static void second_of_a_shared_prefix_keeps_the_window(void **state) {
   int32_t tokens[300];
   weft_pager *pager = kit_open(128, 2, 2, (kit_group[]){{32, 0}, {16, 40}});
   kit_run(pager, kit_tokens(tokens, 300, 100, 1), 300);
-  drain_cold(pager);
+  kit_drain_cold(pager);
   static const uint32_t expected[] = {0, 96, 96, 96};
   for (uint32_t i = 0; i < 4; i++) {
     assert_int_equal(kit_run(pager, kit_tokens(tokens, 300, 100, 2 + (int32_t)i), 300), expected[i]);
-    drain_cold(pager);
+    kit_drain_cold(pager);
     kit_check(pager);
   }
   kit_close(pager);

@@ -68,7 +68,7 @@ static void a_fork_is_counted_once(void **state) {
     weft_pager_stats s = pager_stats();
     assert_int_equal(s.n_forks + s.n_admits, N);
     assert_int_equal(s.n_forked_tokens, 32 * s.n_forks);
-    for (uint32_t i = 0; i < N; i++) weft_engine_release(w.engine, r[i]);
+    release_all(r, N);
     (void)close_world(NULL);
   }
 }
@@ -76,7 +76,6 @@ static void a_fork_is_counted_once(void **state) {
 /* A pin that looks whether its prefix is there, and holds it, is no prompt. */
 static void a_pin_is_no_prompt(void **state) {
   (void)state;
-  plan_world();
   w.config.pins_max = 2;
   open_world();
   weft_pin_params pin = {.tokens = w.prompt, .n_tokens = 24, .domain = {.low = 1}};
@@ -99,7 +98,6 @@ static void a_pin_is_no_prompt(void **state) {
 
 static void an_idle_engine_shows_that_its_cache_was_reset(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(false, 40, 4);
   weft_request *r = submit(&p);

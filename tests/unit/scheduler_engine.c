@@ -7,7 +7,6 @@
 
 static void submit_refuses_with_a_line(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(false, 0, 5);
   refused(&p, WEFT_E_INVALID, "prompt is empty");
@@ -51,7 +50,6 @@ static void submit_refuses_with_a_line(void **state) {
 
 static void open_refuses_with_a_line(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_engine *none = NULL;
   weft_error error = {{0}};
@@ -72,13 +70,12 @@ static void open_refuses_with_a_line(void **state) {
 
 static void the_queue_is_bounded(void **state) {
   (void)state;
-  plan_world();
   w.config.waiting_max = 3;
   w.config.running_max = 1;
   open_world();
   weft_request *r[4];
   weft_request_params p = ask(false, 4, 5);
-  for (uint32_t i = 0; i < 4; i++) r[i] = submit(&p); /* one of them would start at once */
+  submit_all(&p, r, 4); /* one of them would start at once */
   refused(&p, WEFT_FULL, "the queue is full: there are 4 requests, and may be 4");
   step(1); /* one runs now: as many as before */
   refused(&p, WEFT_FULL, "the queue is full");
@@ -86,14 +83,13 @@ static void the_queue_is_bounded(void **state) {
   refused(&p, WEFT_FULL, "draining");
   run_out();
   assert_true(stats().draining);
-  for (uint32_t i = 0; i < 4; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
+  all_end(r, 4, WEFT_FINISH_LENGTH);
 }
 
 /* ---- what a step holds ----------------------------------------------------------------------- */
 
 static void prompts_go_in_chunks(void **state) {
   (void)state;
-  plan_world();
   w.config.prefill_chunk = 8;
   open_world();
   weft_request_params p = ask(false, 20, 3);
@@ -114,7 +110,6 @@ static void prompts_go_in_chunks(void **state) {
 
 static void canvases_and_decodes_mix(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params tokens = ask(false, 6, 30), canvas = ask(true, 6, 3 * CANVAS);
   canvas.entropy_bound.max_steps = 4;
@@ -138,7 +133,6 @@ static void canvases_and_decodes_mix(void **state) {
 
 static void commit_alone_when_rows_are_short(void **state) {
   (void)state;
-  plan_world();
   w.config.rows_per_step = CANVAS + 3; /* a commit and a step do not fit together */
   open_world();
   weft_request_params p = ask(true, 9, 3 * CANVAS);
@@ -150,7 +144,6 @@ static void commit_alone_when_rows_are_short(void **state) {
 
 static void overlap_hides_the_gap(void **state) {
   (void)state;
-  plan_world();
   w.config.overlap = true;
   w.config.n_models = 2;
   open_world();
@@ -169,7 +162,6 @@ static void overlap_hides_the_gap(void **state) {
 
 static void overlap_counts_void_rows(void **state) {
   (void)state;
-  plan_world();
   w.config.overlap = true;
   open_world();
   weft_request_params p = ask(true, 6, CANVAS);
@@ -181,7 +173,6 @@ static void overlap_counts_void_rows(void **state) {
 
 static void lanes_take_turns(void **state) {
   (void)state;
-  plan_world();
   w.config.slice_us = 3000; /* three steps of the fake device */
   open_world();
   weft_request_params p = ask(false, 4, 40);
@@ -198,7 +189,6 @@ static void lanes_take_turns(void **state) {
 /* Decoding canvases fill every step; a prompt still gets rows within a few of them. */
 static void prompts_are_not_squeezed_out(void **state) {
   (void)state;
-  plan_world();
   w.config.rows_per_step = 2 * CANVAS;
   open_world();
   weft_request *canvas[2];
@@ -217,7 +207,7 @@ static void prompts_are_not_squeezed_out(void **state) {
     assert_true(++n < 20);
   }
   check_equal_solo(r, &p);
-  for (uint32_t i = 0; i < 2; i++) weft_engine_release(w.engine, canvas[i]);
+  release_all(canvas, 2);
   run_out();
 }
 
@@ -225,7 +215,6 @@ static void prompts_are_not_squeezed_out(void **state) {
 
 static void cancel_within_a_step(void **state) {
   (void)state;
-  plan_world();
   w.config.running_max = 1;
   open_world();
   weft_request_params p = ask(false, 4, 50);
@@ -243,7 +232,6 @@ static void cancel_within_a_step(void **state) {
 
 static void deadlines_expire(void **state) {
   (void)state;
-  plan_world();
   w.config.running_max = 1;
   open_world();
   weft_request_params p = ask(false, 4, 50);
@@ -290,7 +278,6 @@ static void stop_rule_cuts(void **state) {
 
 static void stop_tokens_end_the_answer(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(false, 4, 60);
   solo_answer alone = solo_run(&w.fake[0].model, &p, CONTEXT);
@@ -313,7 +300,6 @@ static void stop_tokens_end_the_answer(void **state) {
 
 static void context_ends_the_answer(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params tokens = ask(false, CONTEXT - 3, 50), canvas = ask(true, CONTEXT - 3 * CANVAS + 2, 500);
   weft_request *a = submit(&tokens), *b = submit(&canvas);
@@ -329,7 +315,6 @@ static void context_ends_the_answer(void **state) {
 
 static void a_device_error_ends_its_own_requests(void **state) {
   (void)state;
-  plan_world();
   w.fake[0].fail_collect_at = 3;
   open_world();
   weft_request_params p = ask(false, 4, 30);
@@ -350,7 +335,6 @@ static void a_device_error_ends_its_own_requests(void **state) {
 
 static void bad_logits_end_one_request(void **state) {
   (void)state;
-  plan_world();
   w.fake[0].model.bad_one_in = 12;
   open_world();
   weft_request *r[6];
@@ -371,7 +355,6 @@ static void bad_logits_end_one_request(void **state) {
 
 static void canvas_events_come_in_order(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(true, 5, 2 * CANVAS);
   p.trace = true;
@@ -407,7 +390,6 @@ static void canvas_events_come_in_order(void **state) {
 
 static void logprobs_go_with_their_tokens(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(false, 5, 10);
   p.sampling.logprobs = true;
@@ -431,7 +413,6 @@ static void logprobs_go_with_their_tokens(void **state) {
 
 static void times_are_the_callers(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(false, 5, 3);
   w.now = 1000;

@@ -66,7 +66,6 @@ static void a_prompt_is_computed_once(void **state) {
 /* The last canvas is never committed, so nobody will write behind the prompt: no copy. */
 static void one_canvas_each_copies_nothing(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(true, 21, CANVAS);
   weft_request *r[CHOICES];
@@ -107,7 +106,6 @@ static void submit_late(const weft_request_params *p, weft_request **r, uint32_t
 
 static void choices_that_come_late_fork_too(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(false, 5, 30); /* 9 keys of window: positions 0 .. 7 stay for long */
   weft_request *r[2];
@@ -120,7 +118,6 @@ static void choices_that_come_late_fork_too(void **state) {
 /* ... and where a window has passed, they find what is cached. */
 static void choices_that_come_too_late_find_the_cache(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(false, 20, 40);
   weft_request *r[2];
@@ -165,7 +162,7 @@ static void cancels_end_all(void **state) {
     weft_request *r[CHOICES];
     submit_group(&p, r, CHOICES);
     step(at);
-    for (uint32_t i = 0; i < CHOICES; i++) weft_engine_release(w.engine, r[i]); /* the head first */
+    release_all(r, CHOICES); /* the head first */
     run_out();
     assert_int_equal(stats().n_finished[WEFT_FINISH_CANCELLED], CHOICES);
     (void)close_world(NULL);
@@ -205,7 +202,6 @@ static uint32_t stop_at(void *self, const int32_t *tokens, uint32_t n) {
 
 static void each_has_its_own_limits(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(false, 20, 40), q = choice_of(&p, 1);
   weft_request *a = submit(&p);
@@ -263,7 +259,6 @@ static void a_device_error_ends_the_group(void **state) {
 
 static void siblings_must_agree(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(false, 20, 4);
   weft_request *r = submit(&p);

@@ -41,7 +41,6 @@ static void the_edge_of_the_pool(void **state) {
 
 static void preemption_loses_nothing(void **state) {
   (void)state;
-  plan_world();
   w.config.n_pages = 26;
   open_world();
   weft_request *r[4];
@@ -142,7 +141,7 @@ static void the_higher_keeps_its_memory(void **state) {
     weft_request_params p = ask(false, 5, 80);
     p.no_cache = true;
     p.priority = n_tenants == 1 ? 0 : 3;
-    for (uint32_t i = 0; i < 3; i++) low[i] = submit(&p);
+    submit_all(&p, low, 3);
     step(2);
     p.priority = n_tenants == 1 ? 3 : 0;
     p.tenant = n_tenants - 1;
@@ -150,7 +149,7 @@ static void the_higher_keeps_its_memory(void **state) {
     run_out();
     assert_true(stats().n_preemptions > 0);
     assert_int_equal(finish_of(high, NULL, NULL).usage.n_preemptions, 0);
-    for (uint32_t i = 0; i < 3; i++) assert_int_equal(end_and_release(low[i]), WEFT_FINISH_LENGTH);
+    all_end(low, 3, WEFT_FINISH_LENGTH);
     weft_engine_release(w.engine, high);
     (void)close_world(NULL);
   }
@@ -168,7 +167,7 @@ static void a_large_request_is_not_overtaken(void **state) {
     small.no_cache = large.no_cache = true;
     small.model = lane;
     weft_request *early[3], *late[12];
-    for (uint32_t i = 0; i < 3; i++) early[i] = submit(&small);
+    submit_all(&small, early, 3);
     step(2);
     weft_request *big = submit(&large);
     for (uint32_t i = 0; i < 12; i++) {
@@ -181,7 +180,7 @@ static void a_large_request_is_not_overtaken(void **state) {
       assert_true(finish_of(late[i], NULL, NULL).usage.started_us >= started);
       weft_engine_release(w.engine, late[i]);
     }
-    for (uint32_t i = 0; i < 3; i++) weft_engine_release(w.engine, early[i]);
+    release_all(early, 3);
     weft_engine_release(w.engine, big);
     (void)close_world(NULL);
   }
@@ -190,27 +189,25 @@ static void a_large_request_is_not_overtaken(void **state) {
 /* Ten requests of one tenant wait; two of another, which come later, do not wait for all of them. */
 static void tenants_take_turns(void **state) {
   (void)state;
-  plan_world();
   w.config.running_max = 1;
   open_world();
   weft_request_params p = ask(false, 6, 6);
   p.no_cache = true;
   weft_request *first[10], *second[2];
-  for (uint32_t i = 0; i < 10; i++) first[i] = submit(&p);
+  submit_all(&p, first, 10);
   p.tenant = 1;
-  for (uint32_t i = 0; i < 2; i++) second[i] = submit(&p);
+  submit_all(&p, second, 2);
   run_out();
   uint64_t third = finish_of(first[3], NULL, NULL).usage.started_us;
   for (uint32_t i = 0; i < 2; i++) {
     assert_true(finish_of(second[i], NULL, NULL).usage.started_us < third);
     weft_engine_release(w.engine, second[i]);
   }
-  for (uint32_t i = 0; i < 10; i++) weft_engine_release(w.engine, first[i]);
+  release_all(first, 10);
 }
 
 static void a_follower_waits_for_its_prefix(void **state) {
   (void)state;
-  plan_world();
   w.config.prefill_chunk = 8;
   open_world();
   weft_request_params p = ask(false, 64, 2);
@@ -232,7 +229,6 @@ static void a_follower_waits_for_its_prefix(void **state) {
 
 static void domains_do_not_share(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_request_params p = ask(false, 40, 2);
   weft_request *a = submit(&p);
@@ -276,7 +272,7 @@ static void what_is_predicted_has_room(void **state) {
       }
       bool held = stats().n_preemptions == 0 && most == n;
       assert_int_equal(held, more == 0);
-      for (uint32_t i = 0; i < n; i++) weft_engine_release(w.engine, r[i]);
+      release_all(r, n);
       (void)close_world(NULL);
     }
   }
@@ -285,7 +281,6 @@ static void what_is_predicted_has_room(void **state) {
 /* The pager keeps what is far from the start of its sequence for longer: it costs more keys. */
 static void tokens_cost_their_keys(void **state) {
   (void)state;
-  plan_world();
   open_world();
   for (uint32_t i = 0; i < 2; i++) {
     assert_int_equal(weft_engine_pager(w.engine)->model[i].cost_doubles, WEFT_COST_KEYS_PER_ROW);

@@ -70,7 +70,7 @@ static uint32_t n_slow(uint32_t first, uint64_t target_us) {
 static void warm_up(void) {
   weft_request *r[3] = {ask_decode(0, 30, 20), ask_canvas(20), ask_decode(0, 9, 4)};
   run_out();
-  for (uint32_t i = 0; i < 3; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
+  all_end(r, 3, WEFT_FINISH_LENGTH);
 }
 
 /* Two decode, prompts and canvases come: every step with decode rows stays under the target, and
@@ -98,7 +98,7 @@ static void a_target_is_held(void **state) {
   assert_true(n_canvases > 20);
   assert_true(n_prompt >= 150);
   run_out();
-  for (uint32_t i = 0; i < 8; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
+  all_end(r, 8, WEFT_FINISH_LENGTH);
 }
 
 /* The target leaves no time for a canvas nor for a chunk: each kind still runs, one piece at a time,
@@ -131,7 +131,7 @@ static void nobody_starves_under_a_target(void **state) {
   print_message("%u of %u steps slow\n", n, seen.n - first);
   assert_true(n <= 2 * (seen.n - first) / (WEFT_PACE_HELD + 1) + 2);
   run_out();
-  for (uint32_t i = 0; i < 4; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
+  all_end(r, 4, WEFT_FINISH_LENGTH);
 }
 
 /* Without anybody who decodes there is no target: canvases are packed, prompts come whole. */
@@ -144,7 +144,7 @@ static void no_target_without_decoding(void **state) {
   step(6);
   assert_int_equal(seen.n_canvases[seen.n - 1], 3);
   run_out();
-  for (uint32_t i = 0; i < 3; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
+  all_end(r, 3, WEFT_FINISH_LENGTH);
 }
 
 /* Steps of lane 1 take about twice as long: it gets half as many. */
@@ -216,7 +216,7 @@ static void a_target_is_not_paid_by_one_tenant(void **state) {
   print_message("%lld us apart, bound %llu\n", (long long)(high - low), 2ull * bound_us);
   assert_true((uint64_t)(high - low) <= 2 * bound_us);
   run_out();
-  for (uint32_t i = 0; i < 12; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
+  all_end(r, 12, WEFT_FINISH_LENGTH);
 }
 
 static void predictions_are_counted(void **state) {
@@ -234,18 +234,14 @@ static void predictions_are_counted(void **state) {
   assert_int_equal(lane.measured_us, seen.sum_us[0]);
   print_message("error %.3f\n", (double)(lane.error_us - before.error_us) / (double)took_us);
   assert_true((lane.error_us - before.error_us) * 20 < took_us);
-  for (uint32_t i = 0; i < 2; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
+  all_end(r, 2, WEFT_FINISH_LENGTH);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_teardown(a_target_is_held, close_world),
-      cmocka_unit_test_teardown(nobody_starves_under_a_target, close_world),
-      cmocka_unit_test_teardown(no_target_without_decoding, close_world),
-      cmocka_unit_test_teardown(lanes_get_equal_time, close_world),
-      cmocka_unit_test_teardown(idle_time_is_not_saved_up, close_world),
-      cmocka_unit_test_teardown(a_target_is_not_paid_by_one_tenant, close_world),
-      cmocka_unit_test_teardown(predictions_are_counted, close_world),
+      TEST(a_target_is_held),        TEST(nobody_starves_under_a_target), TEST(no_target_without_decoding),
+      TEST(lanes_get_equal_time),    TEST(idle_time_is_not_saved_up),     TEST(a_target_is_not_paid_by_one_tenant),
+      TEST(predictions_are_counted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

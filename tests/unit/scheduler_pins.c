@@ -235,7 +235,7 @@ static void pins_give_way_to_higher_classes(void **state) {
     check();
     assert_int_equal(stats().n_pins_dropped > 0, tenant == 1);
     assert_int_equal(only_pin().held, tenant == 0);
-    for (uint32_t i = 0; i < 2; i++) assert_int_equal(end_and_release(r[i]), WEFT_FINISH_LENGTH);
+    all_end(r, 2, WEFT_FINISH_LENGTH);
     (void)cached_of(50, 1);
     assert_true(only_pin().held); /* again */
     (void)close_world(NULL);
@@ -244,7 +244,6 @@ static void pins_give_way_to_higher_classes(void **state) {
 
 static void pins_of_a_broken_lane_give_back_their_memory(void **state) {
   (void)state;
-  plan_world();
   w.config.pins_max = 2;
   w.fake[0].fail_collect_at = 4;
   open_world();

@@ -69,7 +69,7 @@ static void every_step_is_recorded(void **state) {
     assert_int_equal(s.lane[i].n_running + s.lane[i].n_waiting, 0);
   }
   assert_true(s.lane[0].busy_us + s.lane[1].busy_us <= w.now);
-  for (uint32_t i = 0; i < 6; i++) weft_engine_release(w.engine, r[i]);
+  release_all(r, 6);
 }
 
 static void every_end_is_recorded(void **state) {

@@ -15,6 +15,13 @@ static void open_tenants(weft_tenant_config a, weft_tenant_config b) {
   open_world();
 }
 
+/* Two tenants of equal weight; so many of their requests may wait and run. */
+static void open_queue(uint32_t waiting_max, uint32_t running_max) {
+  w.config.waiting_max = waiting_max;
+  w.config.running_max = running_max;
+  open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
+}
+
 static weft_request_params ask_as(uint32_t tenant, uint32_t n_tokens, uint32_t max_tokens) {
   weft_request_params p = ask(false, n_tokens, max_tokens);
   p.tenant = tenant;
@@ -33,11 +40,10 @@ static weft_tenant_stats tenant_stats(uint32_t tenant) {
 /* Prompts of 80 rows in steps of 40: a short one of another tenant does not wait behind them all. */
 static void prompts_take_turns(void **state) {
   (void)state;
-  plan_world();
   open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 80, 1);
   weft_request *large[6];
-  for (uint32_t i = 0; i < 6; i++) large[i] = submit(&p);
+  submit_all(&p, large, 6);
   step(1);
   weft_request_params q = ask_as(1, 20, 1);
   weft_request *small = submit(&q);
@@ -46,38 +52,36 @@ static void prompts_take_turns(void **state) {
   assert_true(tenant_stats(0).n_finished <= 1);
   run_out();
   weft_engine_release(w.engine, small);
-  for (uint32_t i = 0; i < 6; i++) weft_engine_release(w.engine, large[i]);
+  release_all(large, 6);
 }
 
 /* A running limit holds back its tenant and nobody else. */
 static void a_running_limit_holds_back_its_tenant(void **state) {
   (void)state;
-  plan_world();
   open_tenants((weft_tenant_config){.running_max = 2}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 6, 8), q = ask_as(1, 6, 8);
   weft_request *mine[6], *other[3];
-  for (uint32_t i = 0; i < 6; i++) mine[i] = submit(&p);
-  for (uint32_t i = 0; i < 3; i++) other[i] = submit(&q);
+  submit_all(&p, mine, 6);
+  submit_all(&q, other, 3);
   step(1);
   assert_int_equal(tenant_stats(0).n_running, 2);
   assert_int_equal(tenant_stats(0).n_waiting, 4);
   assert_int_equal(tenant_stats(1).n_running, 3);
   run_out();
-  for (uint32_t i = 0; i < 6; i++) assert_int_equal(end_and_release(mine[i]), WEFT_FINISH_LENGTH);
-  for (uint32_t i = 0; i < 3; i++) assert_int_equal(end_and_release(other[i]), WEFT_FINISH_LENGTH);
+  all_end(mine, 6, WEFT_FINISH_LENGTH);
+  all_end(other, 3, WEFT_FINISH_LENGTH);
 }
 
 /* A block limit: the tenant's requests wait for each other, or give way; it never pays for more;
  * nobody else is preempted; what could never fit is refused. */
 static void a_block_limit_holds_back_its_tenant(void **state) {
   (void)state;
-  plan_world();
   open_tenants((weft_tenant_config){.blocks_max = 14}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 20, 40), never = ask_as(0, 80, 16), q = ask_as(1, 20, 40);
   refused(&never, WEFT_E_TOO_LARGE, "14 pages that this tenant may hold");
   weft_request *mine[4], *other[3];
-  for (uint32_t i = 0; i < 4; i++) mine[i] = submit(&p);
-  for (uint32_t i = 0; i < 3; i++) other[i] = submit(&q);
+  submit_all(&p, mine, 4);
+  submit_all(&q, other, 3);
   for (uint32_t i = 0; i < 60; i++) {
     step(1);
     assert_true(weft_pager_owner_usage(weft_engine_pager(w.engine), 0).n_pinned <= 14);
@@ -131,15 +135,14 @@ static void a_class_is_kept_in_the_cache(void **state) {
  * what they are. */
 static void a_share_of_the_places(void **state) {
   (void)state;
-  plan_world();
   w.config.running_max = 4;
   open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 6, 60), q = ask_as(1, 6, 40);
   weft_request *mine[4], *other[3];
-  for (uint32_t i = 0; i < 4; i++) mine[i] = submit(&p);
+  submit_all(&p, mine, 4);
   step(4);
   assert_int_equal(tenant_stats(0).n_running, 4);
-  for (uint32_t i = 0; i < 3; i++) other[i] = submit(&q);
+  submit_all(&q, other, 3);
   step(6);
   assert_int_equal(tenant_stats(0).n_running, 2); /* and not less */
   assert_int_equal(tenant_stats(1).n_running, 2);
@@ -152,12 +155,11 @@ static void a_share_of_the_places(void **state) {
 /* The same with pages. */
 static void a_share_of_the_pages(void **state) {
   (void)state;
-  plan_world();
   w.config.n_pages = 40;
   open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 40, 30), q = ask_as(1, 40, 2);
   weft_request *mine[4];
-  for (uint32_t i = 0; i < 4; i++) mine[i] = submit(&p);
+  submit_all(&p, mine, 4);
   step(12);
   assert_true(weft_pager_owner_usage(weft_engine_pager(w.engine), 0).n_pinned > 26);
   weft_request *other = submit(&q);
@@ -173,7 +175,6 @@ static void a_share_of_the_pages(void **state) {
 /* A low class starts last, but after 20 s it stands with the others. */
 static void a_low_class_does_not_starve(void **state) {
   (void)state;
-  plan_world();
   w.config.running_max = 1;
   w.config.waiting_max = 200;
   open_tenants((weft_tenant_config){.priority_class = WEFT_CLASS_LOW},
@@ -191,19 +192,18 @@ static void a_low_class_does_not_starve(void **state) {
   uint64_t waited = finish_of(low, NULL, NULL).usage.started_us - start;
   assert_in_range(waited, 20000000, 27000000);
   weft_engine_release(w.engine, low);
-  for (uint32_t i = 0; i < 60; i++) weft_engine_release(w.engine, high[i]);
+  release_all(high, 60);
 }
 
 /* A tenant whose requests grow old because it has many gains nothing over others of its class. */
 static void a_flood_does_not_age_past_others(void **state) {
   (void)state;
-  plan_world();
   w.config.running_max = 1;
   w.config.waiting_max = 100;
   open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 4, 1), q = ask_as(1, 4, 1);
   weft_request *many[90];
-  for (uint32_t i = 0; i < 90; i++) many[i] = submit(&p);
+  submit_all(&p, many, 90);
   for (uint32_t i = 0; i < 30; i++) {
     w.now += 1000000;
     step(1);
@@ -213,7 +213,7 @@ static void a_flood_does_not_age_past_others(void **state) {
     assert_int_equal(end_and_release(one), WEFT_FINISH_LENGTH);
   }
   run_out();
-  for (uint32_t i = 0; i < 90; i++) weft_engine_release(w.engine, many[i]);
+  release_all(many, 90);
 }
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -231,7 +231,6 @@ static void expect_full(weft_request_params *p, const char *words, uint64_t low_
 
 static void tokens_come_back(void **state) {
   (void)state;
-  plan_world();
   open_tenants((weft_tenant_config){.tokens_per_minute = 60}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 10, 30), q = ask_as(1, 10, 30), never = ask_as(0, 31, 30);
   refused(&never, WEFT_E_LIMIT, "this tenant's 60 a minute");
@@ -259,7 +258,6 @@ static void tokens_come_back(void **state) {
 /* The queue of a tenant is full: the estimate is the time in which one of those who wait starts. */
 static void a_full_queue_is_estimated(void **state) {
   (void)state;
-  plan_world();
   w.config.running_max = 1;
   open_tenants((weft_tenant_config){.waiting_max = 4}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 40, 9);
@@ -277,7 +275,7 @@ static void a_full_queue_is_estimated(void **state) {
   assert_true(tenant_stats(0).n_refused[WEFT_REFUSED_TENANT_QUEUE] >= 2);
   assert_int_equal(tenant_stats(1).n_refused[WEFT_REFUSED_TENANT_QUEUE], 0);
   run_out();
-  for (uint32_t i = 0; i < n; i++) weft_engine_release(w.engine, r[i]);
+  release_all(r, n);
 }
 
 /* ---- a submission is one act ----------------------------------------------------------------- */
@@ -303,14 +301,9 @@ static void choices_refused(const weft_request_params *p, uint32_t n, weft_statu
   if (strstr(error.text, words) == NULL) fail_msg("'%s' lacks '%s'", error.text, words);
 }
 
-static void choices_end(weft_request **r, uint32_t n, weft_finish expected) {
-  for (uint32_t i = 0; i < n; i++) assert_int_equal(end_and_release(r[i]), expected);
-}
-
 /* Two may run and three may wait: an idle engine takes up to five, every time, and says so to six. */
 static void all_choices_or_none(void **state) {
   (void)state;
-  plan_world();
   open_tenants((weft_tenant_config){.running_max = 2, .waiting_max = 3}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 10, 5);
   weft_request *r[8];
@@ -319,7 +312,7 @@ static void all_choices_or_none(void **state) {
     for (uint32_t round = 0; round < 30; round++) {
       if (submit_choices(&p, n, r, &error) != WEFT_OK) fail_msg("round %u: %s", round, error.text);
       run_out();
-      choices_end(r, n, WEFT_FINISH_LENGTH);
+      all_end(r, n, WEFT_FINISH_LENGTH);
     }
   }
   uint64_t n_submitted = stats().n_submitted;
@@ -330,14 +323,13 @@ static void all_choices_or_none(void **state) {
   assert_int_equal(submit_choices(&p, 1, r + 4, &error), WEFT_OK);
   assert_int_equal(tenant_stats(0).n_refused[WEFT_REFUSED_TENANT_QUEUE], 2);
   run_out();
-  choices_end(r, 5, WEFT_FINISH_LENGTH);
+  all_end(r, 5, WEFT_FINISH_LENGTH);
   assert_int_equal(stats().n_submitted, n_submitted + 5);
 }
 
 /* The queue of all tenants bounds a submission, too; so does the number of requests in one. */
 static void more_choices_than_the_queue_holds(void **state) {
   (void)state;
-  plan_world();
   w.config.waiting_max = 3;
   w.config.running_max = 4;
   open_tenants((weft_tenant_config){.waiting_max = 10}, (weft_tenant_config){0});
@@ -348,7 +340,7 @@ static void more_choices_than_the_queue_holds(void **state) {
   choices_refused(&p, 16, WEFT_E_INVALID, "(4 running and 10 waiting): ask for at most 7");
   assert_int_equal(submit_choices(&other, 7, r, &error), WEFT_OK);
   run_out();
-  choices_end(r, 7, WEFT_FINISH_LENGTH);
+  all_end(r, 7, WEFT_FINISH_LENGTH);
   weft_request_params mixed[2] = {p, other};
   assert_int_equal(weft_engine_submit_all(w.engine, mixed, 2, w.now, r, &error), WEFT_E_INVALID);
   assert_non_null(strstr(error.text, "tenants 0 and 1 in one submission"));
@@ -366,7 +358,6 @@ static void more_choices_than_the_queue_holds(void **state) {
 /* Memory is taken for all of them, or for none; of two tenants one may hold half of it. */
 static void memory_of_all_choices(void **state) {
   (void)state;
-  plan_world();
   weft_request_params p = ask_as(0, 10, 30);
   uint64_t n_bytes = weft_engine_request_bytes(&p, 30, 0);
   w.config.request_bytes_max = 8 * n_bytes;
@@ -383,14 +374,13 @@ static void memory_of_all_choices(void **state) {
   assert_int_equal(tenant_stats(0).n_refused[WEFT_REFUSED_MEMORY], 3);
   assert_int_equal(submit_choices(&p, 2, r + 2, &error), WEFT_OK);
   run_out();
-  choices_end(r, 4, WEFT_FINISH_LENGTH);
+  all_end(r, 4, WEFT_FINISH_LENGTH);
   assert_int_equal(stats().request_bytes, 0);
 }
 
 /* Tokens of the minute are taken for all of them, or for none. */
 static void tokens_of_all_choices(void **state) {
   (void)state;
-  plan_world();
   open_tenants((weft_tenant_config){.tokens_per_minute = 120}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 10, 30);
   weft_request *r[4];
@@ -405,13 +395,12 @@ static void tokens_of_all_choices(void **state) {
   assert_int_equal(tenant_stats(0).n_refused[WEFT_REFUSED_TOKENS], 2);
   assert_int_equal(submit_choices(&p, 1, r + 2, &error), WEFT_OK); /* nothing was taken by it */
   run_out();
-  choices_end(r, 3, WEFT_FINISH_LENGTH);
+  all_end(r, 3, WEFT_FINISH_LENGTH);
 }
 
 /* Memory that runs out midway leaves nothing behind. */
 static void no_memory_midway(void **state) {
   (void)state;
-  plan_world();
   open_tenants((weft_tenant_config){.running_max = 2, .waiting_max = 3, .tokens_per_minute = 100},
                (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 10, 10);
@@ -426,7 +415,7 @@ static void no_memory_midway(void **state) {
   assert_int_equal(weft_engine_step(w.engine, ++w.now), WEFT_AGAIN);
   assert_int_equal(submit_choices(&p, 5, r, &error), WEFT_OK); /* all its places and tokens are there */
   run_out();
-  choices_end(r, 5, WEFT_FINISH_LENGTH);
+  all_end(r, 5, WEFT_FINISH_LENGTH);
 }
 
 /* ---- the queue is shared by right ------------------------------------------------------------ */
@@ -447,13 +436,12 @@ static uint32_t n_evicted(weft_request **r, uint32_t n) {
  * and none of what runs. */
 static void a_full_queue_is_shared(void **state) {
   (void)state;
-  plan_world();
   w.config.waiting_max = 8;
   w.config.running_max = 2;
   open_tenants((weft_tenant_config){.tokens_per_minute = 200}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 4, 12), q = ask_as(1, 4, 2);
   weft_request *many[10], *few[4];
-  for (uint32_t i = 0; i < 10; i++) many[i] = submit(&p);
+  submit_all(&p, many, 10);
   step(2);
   refused(&p, WEFT_FULL, "the queue is full");
   for (uint32_t i = 0; i < 4; i++) {
@@ -471,8 +459,8 @@ static void a_full_queue_is_shared(void **state) {
   assert_int_equal(tenant_stats(1).n_refused[WEFT_REFUSED_QUEUE], 1);
   for (uint32_t i = 6; i < 10; i++) weft_engine_release(w.engine, many[i]);
   run_out();
-  choices_end(many, 6, WEFT_FINISH_LENGTH);
-  choices_end(few, 4, WEFT_FINISH_LENGTH);
+  all_end(many, 6, WEFT_FINISH_LENGTH);
+  all_end(few, 4, WEFT_FINISH_LENGTH);
   p.max_tokens = 100; /* tokens of the evicted came back: six requests took 16 each of 200 */
   p.n_tokens = 3;
   many[0] = submit(&p);
@@ -483,14 +471,13 @@ static void a_full_queue_is_shared(void **state) {
 /* Three to one: so the queue of eight is shared. */
 static void a_full_queue_is_shared_by_weight(void **state) {
   (void)state;
-  plan_world();
   w.config.waiting_max = 8;
   w.config.running_max = 1;
   open_tenants((weft_tenant_config){.weight = 3}, (weft_tenant_config){.weight = 1});
   weft_request_params p = ask_as(0, 4, 4), q = ask_as(1, 4, 4);
   weft_request *heavy[9], *light[9];
   uint32_t n = 0;
-  for (uint32_t i = 0; i < 9; i++) light[i] = submit(&q);
+  submit_all(&q, light, 9);
   step(1);
   weft_error error = {{0}};
   while (n < 9 && weft_engine_submit(w.engine, &p, ++w.now, &heavy[n], &error) == WEFT_OK) n += 1;
@@ -500,17 +487,14 @@ static void a_full_queue_is_shared_by_weight(void **state) {
   assert_int_equal(tenant_stats(1).n_unstarted, 2);
   assert_int_equal(n_evicted(light, 9), 6);
   run_out();
-  for (uint32_t i = 0; i < 9; i++) weft_engine_release(w.engine, light[i]);
-  choices_end(heavy, n, WEFT_FINISH_LENGTH);
+  release_all(light, 9);
+  all_end(heavy, n, WEFT_FINISH_LENGTH);
 }
 
 /* A submission gives way as a whole, and one of which a part runs gives way last, although it is newer. */
 static void a_submission_gives_way_as_a_whole(void **state) {
   (void)state;
-  plan_world();
-  w.config.waiting_max = 6;
-  w.config.running_max = 1;
-  open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
+  open_queue(6, 1);
   weft_request_params p = ask_as(0, 4, 4), first = p, q = ask_as(1, 4, 4);
   weft_request *old[4], *begun[3], *other[3];
   weft_error error = {{0}};
@@ -525,22 +509,19 @@ static void a_submission_gives_way_as_a_whole(void **state) {
   assert_int_equal(n_evicted(begun, 3), 0);
   assert_int_equal(tenant_stats(0).n_unstarted, 2);
   run_out();
-  for (uint32_t i = 0; i < 4; i++) weft_engine_release(w.engine, old[i]);
-  choices_end(begun, 3, WEFT_FINISH_LENGTH);
-  choices_end(other, 1, WEFT_FINISH_LENGTH);
+  release_all(old, 4);
+  all_end(begun, 3, WEFT_FINISH_LENGTH);
+  all_end(other, 1, WEFT_FINISH_LENGTH);
 }
 
 /* What would make too little room evicts nobody. */
 static void nobody_gives_way_in_vain(void **state) {
   (void)state;
-  plan_world();
-  w.config.waiting_max = 6;
-  w.config.running_max = 1;
-  open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
+  open_queue(6, 1);
   weft_request_params p = ask_as(0, 4, 4), q = ask_as(1, 4, 4);
   weft_request *many[7], *three[3];
   weft_error error = {{0}};
-  for (uint32_t i = 0; i < 7; i++) many[i] = submit(&p);
+  submit_all(&p, many, 7);
   step(1);
   choices_refused(&q, 4, WEFT_FULL, "the queue is full");
   step(1);
@@ -549,33 +530,30 @@ static void nobody_gives_way_in_vain(void **state) {
   step(1);
   assert_int_equal(n_evicted(many, 7), 3);
   run_out();
-  for (uint32_t i = 0; i < 7; i++) weft_engine_release(w.engine, many[i]);
-  choices_end(three, 3, WEFT_FINISH_LENGTH);
+  release_all(many, 7);
+  all_end(three, 3, WEFT_FINISH_LENGTH);
 }
 
 /* Evicted before the engine saw it; evicted and cancelled, or released, before the engine heard of either: one end. */
 static void an_evicted_request_ends_once(void **state) {
   (void)state;
-  plan_world();
-  w.config.waiting_max = 4;
-  w.config.running_max = 1;
-  open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
+  open_queue(4, 1);
   weft_request_params p = ask_as(0, 4, 4), q = ask_as(1, 4, 4);
   p.deadline_us = 1000000;
   for (uint32_t way = 0; way < 3; way++) {
     for (uint32_t seen = 0; seen < 2; seen++) {
       weft_request *many[5], *other[2];
-      for (uint32_t i = 0; i < 5; i++) many[i] = submit(&p);
+      submit_all(&p, many, 5);
       if (seen == 1) step(1);
-      for (uint32_t i = 0; i < 2; i++) other[i] = submit(&q);
+      submit_all(&q, other, 2);
       if (way == 1) weft_engine_cancel(w.engine, many[4]);
       if (way == 2) weft_engine_release(w.engine, many[4]);
       step(1);
       if (way < 2) assert_int_equal(end_and_release(many[4]), WEFT_FINISH_EVICTED);
       assert_int_equal(end_and_release(many[3]), WEFT_FINISH_EVICTED);
       run_out();
-      choices_end(many, 3, WEFT_FINISH_LENGTH);
-      choices_end(other, 2, WEFT_FINISH_LENGTH);
+      all_end(many, 3, WEFT_FINISH_LENGTH);
+      all_end(other, 2, WEFT_FINISH_LENGTH);
     }
   }
 }
@@ -596,7 +574,6 @@ static void intrude(void *self) {
 /* Its place goes to another tenant when the turn has begun in which it would start: it does not start. */
 static void evicted_in_the_turn_that_would_start_it(void **state) {
   (void)state;
-  plan_world();
   w.config.waiting_max = 1;
   w.config.running_max = 1;
   open_tenants((weft_tenant_config){.weight = 3}, (weft_tenant_config){0});
@@ -619,12 +596,11 @@ static void evicted_in_the_turn_that_would_start_it(void **state) {
   assert_int_equal(end.usage.started_us, 0);
   weft_engine_release(w.engine, waits);
   run_out();
-  choices_end(in.request, 2, WEFT_FINISH_LENGTH);
+  all_end(in.request, 2, WEFT_FINISH_LENGTH);
 }
 
 static void open_refuses_odd_tenants(void **state) {
   (void)state;
-  plan_world();
   open_world();
   weft_error error = {{0}};
   weft_engine *engine = NULL;
@@ -641,7 +617,6 @@ static void open_refuses_odd_tenants(void **state) {
  * waited for room within the limit starts at once, although nothing else happens. */
 static void blocks_come_free_with_somebody_else(void **state) {
   (void)state;
-  plan_world();
   open_tenants((weft_tenant_config){.blocks_max = 16}, (weft_tenant_config){0});
   weft_request_params first = ask_as(0, 40, 8), shares = ask_as(1, 40, 50), large = ask_as(0, 88, 4);
   int32_t other[88];
@@ -670,7 +645,6 @@ static void blocks_come_free_with_somebody_else(void **state) {
 /* What others evict is told of a tenant that does nothing. */
 static void what_is_cached_is_told_to_idle_tenants(void **state) {
   (void)state;
-  plan_world();
   w.config.n_pages = 24;
   open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 40, 4), q = ask_as(1, 80, 8);
