@@ -204,7 +204,7 @@ static weft_status find_calls(weft_generation *g, const weft_generate_params *p,
   if (status == WEFT_OK && g->calls.held) {
     status = weft_formats_get(g->model->formats, p->tenant, WEFT_GRAMMAR_CALLS, format.bytes, format.n, &g->grammar,
                               &retry_us, error);
-    if (status == WEFT_FULL && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
+    if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
   }
   weft_text_free(&format);
   return status;
@@ -219,7 +219,7 @@ static weft_status find_grammar(weft_generation *g, const weft_generate_params *
   }
   weft_status status = weft_formats_get(g->model->formats, p->tenant, (weft_grammar_kind)p->format, p->format_text,
                                         p->n_format_text, &g->grammar, &retry_us, error);
-  if (status == WEFT_FULL && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
+  if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
   return status;
 }
 

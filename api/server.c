@@ -51,7 +51,8 @@ static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access
   if (!known && !weft_keys_find(s->keys, key, strlen(key), &note->tenant))
     return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
   note->has_tenant = true;
-  if (access == WEFT_ACCESS_TENANT || weft_keys_is_operator(s->keys, note->tenant)) return WEFT_OK;
+  bool own_counts = access == WEFT_ACCESS_COUNTS && weft_keys_n_tenants(s->keys) == 1;
+  if (access == WEFT_ACCESS_TENANT || own_counts || weft_keys_is_operator(s->keys, note->tenant)) return WEFT_OK;
   return weft_refuse(why, 403, "operator_only", NULL, "only the operator may do this: use a key of the tenant `%s`",
                      WEFT_OPERATOR);
 }
