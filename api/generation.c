@@ -454,7 +454,9 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
   g->answer = g->event.tokens - g->event.first;
   g->n_top = g->event.n_top;
   if (g->event.logprobs != NULL) g->logprob = g->event.logprobs - (size_t)g->event.first * (1 + g->n_top);
-  for (uint32_t n = 0; n < DELTA_TOKENS_MAX && g->next < g->event.n; n++) {
+  /* one at a time where calls are read, so that whose text a logprob belongs to does not depend on the reader's haste */
+  uint32_t n_max = g->logprobs && g->calls.read ? 1 : DELTA_TOKENS_MAX;
+  for (uint32_t n = 0; n < n_max && g->next < g->event.n; n++) {
     uint32_t i = g->next;
     uint32_t n_ids = 1;
     bool channel = g->limbo_thinking;

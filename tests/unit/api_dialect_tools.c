@@ -250,6 +250,15 @@ static weft_text streamed(answer_kit *k) {
   return out;
 }
 
+/* What is made of the choice in one piece. */
+static void make_whole(answer_kit *k, const char *finish, weft_text *out) {
+  weft_text chunks = {0};
+  k->choice.finish = finish;
+  if (k->answer.dialect->whole_by_chunks) send(k, finish, &chunks);
+  weft_text_free(&chunks);
+  k->answer.dialect->whole(&k->answer, out);
+}
+
 static weft_text whole(answer_kit *k) {
   weft_text out = {0};
   weft_text_puts(&k->choice.text, "hm");
@@ -257,8 +266,7 @@ static weft_text whole(answer_kit *k) {
   weft_text_puts(&k->call[0].arguments, "{\"city\":\"Oslo\"}");
   weft_text_puts(&k->call[1].arguments, "{}");
   k->call[0].whole = k->call[1].whole = true;
-  k->choice.finish = "tool_calls";
-  k->answer.dialect->whole(&k->answer, &out);
+  make_whole(k, "tool_calls", &out);
   return out;
 }
 
@@ -406,8 +414,7 @@ static void what_was_cut_off(void **state) {
   weft_text_puts(&k.choice.text, "hm");
   k.choice.n_calls = 1;
   weft_text_puts(&k.call[0].arguments, "{\"ci");
-  k.choice.finish = "length";
-  k.answer.dialect->whole(&k.answer, &out);
+  make_whole(&k, "length", &out);
   json_t *root = json_loads(out.bytes, 0, NULL), *output = json_object_get(root, "output");
   static const char *const states[] = {"completed", "completed", "incomplete"};
   assert_int_equal(json_array_size(output), 3);
