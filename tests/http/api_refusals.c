@@ -174,8 +174,7 @@ static void test_prompt_beyond_the_context(void **state) {
   for (int i = 0; i < 300; i++) weft_text_puts(&body, ",5");
   weft_text_puts(&body, "]}");
   talk_answer a = talk_ask(server.port, "POST", "/v1/completions", body.bytes);
-  check_error(&a, "301 tokens", 400, NULL,
-              "prompt is too long: this model's maximum context length is 256 tokens");
+  check_error(&a, "301 tokens", 400, NULL, "prompt is too long: this model's maximum context length is 256 tokens");
   assert_non_null(strstr(a.body.bytes, "\"context_length_exceeded\""));
   talk_answer_free(&a);
   weft_text_free(&body);
