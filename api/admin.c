@@ -103,7 +103,7 @@ static weft_status declare(weft_runtime *rt, const weft_keys *keys, uint32_t ope
   weft_status status = read_pin(keys, root, &p, &gen, why);
   if (status == WEFT_OK) {
     int code = weft_pin(rt, &p, id, line, sizeof line);
-    if (code == WEFT_FULL || code == WEFT_E_TOO_LARGE || code == WEFT_E_LIMIT) {
+    if (code == WEFT_FULL || code == WEFT_RATE_LIMIT || code == WEFT_E_TOO_LARGE || code == WEFT_E_LIMIT) {
       status = weft_refuse(why, 409, "no_room", NULL, "%s", line);
     } else if (code != 0) {
       status = weft_refuse_status(why, code, line, false);

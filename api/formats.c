@@ -152,7 +152,7 @@ weft_status weft_formats_get(weft_formats *f, uint32_t tenant, weft_grammar_kind
   *out = find_format(f, tenant, kind, text, n);
   bool found = *out != NULL;
   if (!found && !has_steps(f, tenant, retry_us)) {
-    status = weft_fail(error, WEFT_FULL,
+    status = weft_fail(error, WEFT_RATE_LIMIT,
                        "this tenant's formats of answers took too long to compile: use the same ones again, "
                        "or come back in %u s",
                        (uint32_t)(*retry_us / 1000000) + 1);

@@ -204,7 +204,7 @@ static weft_status find_calls(weft_generation *g, const weft_generate_params *p,
   if (status == WEFT_OK && g->calls.held) {
     status = weft_formats_get(g->model->formats, p->tenant, WEFT_GRAMMAR_CALLS, format.bytes, format.n, &g->grammar,
                               &retry_us, error);
-    if (status == WEFT_FULL && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
+    if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
   }
   weft_text_free(&format);
   return status;
@@ -219,7 +219,7 @@ static weft_status find_grammar(weft_generation *g, const weft_generate_params *
   }
   weft_status status = weft_formats_get(g->model->formats, p->tenant, (weft_grammar_kind)p->format, p->format_text,
                                         p->n_format_text, &g->grammar, &retry_us, error);
-  if (status == WEFT_FULL && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
+  if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
   return status;
 }
 
@@ -454,7 +454,9 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
   g->answer = g->event.tokens - g->event.first;
   g->n_top = g->event.n_top;
   if (g->event.logprobs != NULL) g->logprob = g->event.logprobs - (size_t)g->event.first * (1 + g->n_top);
-  for (uint32_t n = 0; n < DELTA_TOKENS_MAX && g->next < g->event.n; n++) {
+  /* one at a time where calls are read, so that whose text a logprob belongs to does not depend on the reader's haste */
+  uint32_t n_max = g->logprobs && g->calls.read ? 1 : DELTA_TOKENS_MAX;
+  for (uint32_t n = 0; n < n_max && g->next < g->event.n; n++) {
     uint32_t i = g->next;
     uint32_t n_ids = 1;
     bool channel = g->limbo_thinking;

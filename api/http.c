@@ -249,6 +249,7 @@ weft_http_plan weft_http_get_plan(const weft_http *http) {
   return (weft_http_plan){.n_connections = http->config.connections_max,
                           .connection_bytes = CONNECTION_BYTES + (tls ? TLS_BYTES : 0),
                           .body_bytes = http->config.bodies_bytes_max,
+                          .answer_bytes = ANSWERS_BYTES,
                           .tls = tls};
 }
 
@@ -270,6 +271,10 @@ uint32_t weft_http_active(weft_http *http) {
 
 uint64_t weft_http_body_bytes(weft_http *http) {
   return atomic_load(&http->n_body_bytes);
+}
+
+uint64_t weft_http_answer_bytes(weft_http *http) {
+  return atomic_load(&http->n_answer_bytes);
 }
 
 uint64_t weft_http_ended(weft_http *http, weft_http_end how) {

@@ -96,11 +96,12 @@ typedef enum weft_http_end {
   WEFT_HTTP_ENDS
 } weft_http_end;
 
-/* The most host memory that the server takes, except for answers, whose memory is counted with their requests. */
+/* The most host memory that the server takes, except for answers of the engine, which are counted with their requests. */
 typedef struct weft_http_plan {
   uint32_t n_connections;
   uint64_t connection_bytes; /* of each */
   uint64_t body_bytes;       /* of all bodies being read or waiting for a worker */
+  uint64_t answer_bytes;     /* of large finished answers that their clients have not taken */
   bool tls;
 } weft_http_plan;
 
@@ -114,8 +115,9 @@ bool weft_http_is_unix(const weft_http *http);
 /* Connections from now on are shown this certificate; after a failure the one before. Any thread; only where TLS is
  * spoken. */
 weft_status weft_http_renew(weft_http *http, const char *cert, const char *key, weft_error *error);
-uint32_t weft_http_active(weft_http *http);     /* requests that were read whole and whose answers are not yet out */
-uint64_t weft_http_body_bytes(weft_http *http); /* bytes of bodies that are being read or wait for a worker */
+uint32_t weft_http_active(weft_http *http);       /* requests that were read whole and whose answers are not yet out */
+uint64_t weft_http_body_bytes(weft_http *http);   /* bytes of bodies that are being read or wait for a worker */
+uint64_t weft_http_answer_bytes(weft_http *http); /* bytes of large finished answers that wait for their clients */
 uint64_t weft_http_ended(weft_http *http, weft_http_end how); /* how many connections ended so */
 /* Processor time that workers spent on a tenant's requests. */
 uint64_t weft_http_worker_us(weft_http *http, uint32_t tenant);

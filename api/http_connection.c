@@ -165,6 +165,14 @@ void http_give_up_body(http_connection *c, int code, const char *word, const cha
   http_postpone(c);
 }
 
+void http_give_up_answer(http_connection *c) {
+  http_discharge(c->x);
+  weft_text_free(&c->out);
+  c->sent = 0;
+  c->out.refused = true; /* http_send ends the connection */
+  http_postpone(c);
+}
+
 /* The request is whole. */
 static step received(http_connection *c) {
   weft_exchange *x = c->x;

@@ -234,9 +234,19 @@ static void put_connection(http_connection *c) {
   }
 }
 
+/* A whole answer for which there is no memory to wait in gives way to a short one that says so. */
+static void make_room(weft_exchange *x) {
+  weft_refusal why;
+  if (http_charge_answer(x, &why)) return;
+  weft_text_free(&x->text);
+  x->answer = ANSWER_NONE;
+  weft_exchange_refuse(x, &why);
+}
+
 void http_put_answer(http_connection *c) {
   weft_exchange *x = c->x;
   bool streams = x->answer == ANSWER_STREAM;
+  if (!streams) make_room(x);
   WEFT_CHECK(!x->begun && (streams || x->answer == ANSWER_WHOLE));
   x->begun = true;
   if (streams && c->minor == 0) c->keep_alive = false; /* its end is the end of the connection */

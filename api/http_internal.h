@@ -32,17 +32,22 @@ enum {
   READ_BYTES = 65536,
   CONNECTION_BYTES = 4 * 65536, /* at most of one connection, in and out, with what growing texts leave unused */
   TLS_BYTES = 2 * 65536,        /* at most of the TLS session and the wire of one connection */
-  SMALL_BODY_BYTES = 65536      /* bodies up to this have memory of their own */
+  SMALL_BODY_BYTES = 65536,     /* bodies up to this have memory of their own */
+  SMALL_ANSWER_BYTES = 65536,   /* answers up to this are in CONNECTION_BYTES */
+  ANSWERS_BYTES = 64 << 20      /* of all larger finished answers that wait for their clients */
 };
 
 typedef struct http_connection http_connection;
 
 typedef enum answer_kind { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM, ANSWER_LATER } answer_kind;
 
-/* How many bytes of bodies are being read, wait for a worker or are handled; of[]: by tenant or address. */
-typedef struct body_pool {
+/* Memory that clients share: of bodies that are being read, wait for a worker or are handled, or of finished answers
+ * that wait for their clients; of[]: by tenant or address. */
+typedef struct http_pool {
   uint64_t max, used, of[WHO_MAX];
-} body_pool;
+  atomic_uint_fast64_t *total; /* counts what is used, for other threads */
+  const char *word, *what;     /* for refusals */
+} http_pool;
 
 struct weft_exchange {
   weft_http *http;
@@ -57,7 +62,7 @@ struct weft_exchange {
   bool busy;   /* holds a place of the share of `who` */
 
   weft_text body;  /* owned; filled by http_connection.c, freed by http_drop_body once the handler has returned */
-  body_pool *pool; /* where its bytes are counted; NULL: nowhere */
+  http_pool *pool; /* where the bytes of its body, later of its answer, are counted; NULL: nowhere */
   uint64_t n_charged;
 
   weft_source source; /* pull NULL: none */
@@ -128,14 +133,14 @@ struct weft_http {
   uint32_t n_waiting;                       /* connections that wait for their turn at the handshake */
   http_connection *first, *pending, *last_pending;
   uint32_t n_connections, n_busy, n_busy_of[WHO_MAX];
-  body_pool small, large;
+  http_pool small, large, answers;
   uint64_t seed, looked_us, date_s;
   char date[40];
   char scratch[READ_BYTES], head_bytes[WEFT_HEAD_BYTES_MAX + 1];
   weft_http_head head; /* of the request that begins */
   atomic_uint_fast64_t n_ended[WEFT_HTTP_ENDS];
   atomic_uint n_active;
-  atomic_uint_fast64_t n_body_bytes; /* in both pools */
+  atomic_uint_fast64_t n_body_bytes, n_answer_bytes; /* in the pools of bodies; in that of answers */
   weft_workers *workers;
 
   pthread_mutex_t lock; /* guards what follows, and the fields of an exchange that say so */
@@ -186,6 +191,8 @@ void http_drop(http_connection *c);   /* ends the connection now; its exchange l
 void http_refuse_head(http_connection *c, weft_http_end how, const weft_http_fault *fault);
 /* Refuses the request of c, whose body is not all there; what else comes of the body is thrown away. */
 void http_give_up_body(http_connection *c, int code, const char *word, const char *message);
+/* Throws away what is left of a finished answer, and ends the connection before the thread sleeps. */
+void http_give_up_answer(http_connection *c);
 
 /* http_exchange.c: the network thread */
 weft_exchange *http_exchange_open(http_connection *c, const weft_http_head *head);
@@ -216,6 +223,8 @@ void http_share_open(weft_http *http);
 uint32_t http_address_of(const weft_http *http, int fd, const struct sockaddr_storage *peer, bool *local);
 /* Counts n more bytes of a body; false: why says that there is no room. */
 bool http_charge(weft_exchange *x, uint64_t n, weft_refusal *why);
+/* Counts a whole answer that no request's memory has in it; false likewise. */
+bool http_charge_answer(weft_exchange *x, weft_refusal *why);
 void http_discharge(weft_exchange *x);
 /* Counts one more request being answered. */
 bool http_take_place(weft_exchange *x, weft_refusal *why);

@@ -2,11 +2,15 @@
 /* Where the server listens: an address and a port, or a unix socket.
  *
  * Law: the file of a unix socket is removed when the server ends, and one that a killed server left behind is removed
- * when the next one begins; never a socket on which a server still answers, and never a file that is no socket. */
+ * when the next one begins; never a socket on which a server still answers, and never a file that is no socket. Servers
+ * that begin in one folder do so one after the other. */
 #include <errno.h>
+#include <fcntl.h>
 #include <netdb.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -58,6 +62,29 @@ static void learn_address(weft_http *http) {
 
 /* ---- a unix socket ---- */
 
+enum { LOCK_TRIES = 500, LOCK_TRY_MS = 10 };
+
+/* Between bind and listen a socket looks as if it had been left behind, and one that was left behind may be taken by two
+ * servers at once, so that one removes the other's. Hence a server has the lock of the folder meanwhile. The lock needs
+ * no file of its own, and ends with the process whatever becomes of it. -1: errno says why not. */
+static int lock_folder(const char *path) {
+  char folder[sizeof((struct sockaddr_un *)NULL)->sun_path];
+  const char *slash = strrchr(path, '/');
+  int n = slash == NULL || slash == path ? 1 : (int)(slash - path);
+  (void)snprintf(folder, sizeof folder, "%.*s", n, slash == NULL ? "." : path); /* the path is no longer than that */
+  int fd = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  for (int tries = 1; fd >= 0 && flock(fd, LOCK_EX | LOCK_NB) != 0; tries++) {
+    int fault = errno;
+    if (fault != EINTR && (fault != EWOULDBLOCK || tries == LOCK_TRIES)) {
+      (void)close(fd);
+      errno = fault;
+      return -1;
+    }
+    (void)poll(NULL, 0, LOCK_TRY_MS);
+  }
+  return fd;
+}
+
 /* No process listens on the socket of this name any more. */
 static bool is_left_behind(const struct sockaddr_un *address) {
   struct stat file;
@@ -87,16 +114,11 @@ static weft_status fail_path(const char *path, int fault, weft_error *error) {
                              : "a file that is no socket is there: choose another path");
 }
 
-/* The file mode is set before any client can connect: a socket answers from listen on. */
-static weft_status listen_on_path(weft_http *http, const char *path, weft_error *error) {
+/* The file mode is set before any client can connect: a socket answers from listen on. Under the lock of the folder. */
+static weft_status listen_in_folder(weft_http *http, const char *path, weft_error *error) {
   struct sockaddr_un address = {.sun_family = AF_UNIX};
   struct stat file;
-  size_t n = strlen(path);
-  if (n == 0 || n >= sizeof address.sun_path) {
-    return weft_fail(error, WEFT_E_INVALID, "--host unix:%s: the path of a unix socket has 1 to %zu bytes", path,
-                     sizeof address.sun_path - 1);
-  }
-  memcpy(address.sun_path, path, n);
+  memcpy(address.sun_path, path, strlen(path));
   int fd = http->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0),
       fault = bind_path(fd, &address);
   if (fault != 0) return fail_path(path, fault, error);
@@ -111,6 +133,22 @@ static weft_status listen_on_path(weft_http *http, const char *path, weft_error 
   (void)unlink(path); /* ours, since a moment ago */
   return good ? weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the path of the socket")
               : fail_path(path, fault, error);
+}
+
+static weft_status listen_on_path(weft_http *http, const char *path, weft_error *error) {
+  size_t n = strlen(path), n_max = sizeof((struct sockaddr_un *)NULL)->sun_path - 1;
+  if (n == 0 || n > n_max) {
+    return weft_fail(error, WEFT_E_INVALID, "--host unix:%s: the path of a unix socket has 1 to %zu bytes", path,
+                     n_max);
+  }
+  int lock = lock_folder(path);
+  if (lock < 0 && errno == EWOULDBLOCK) {
+    return weft_fail(error, WEFT_E_IO, "--host unix:%s: another program holds the lock of its folder: try again", path);
+  }
+  if (lock < 0) return weft_fail(error, WEFT_E_IO, "--host unix:%s: %s", path, strerror(errno));
+  weft_status status = listen_in_folder(http, path, error);
+  (void)close(lock);
+  return status;
 }
 
 /* ---- both ---- */

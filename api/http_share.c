@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* How much one tenant, or one address, may hold of what all share: memory for bodies and places for requests. Network
- * thread.
+/* How much one tenant, or one address, may hold of what all share: memory for bodies, memory for finished answers that
+ * their clients have not taken, and places for requests. Network thread.
  *
- * Law: no tenant or address holds more than half of either. An eighth of the memory is for small bodies alone. When a
- * pool of memory is full, the holder of most of it gives way to one that holds less: the largest body of that holder
- * that is still being read is refused. */
+ * Law: no tenant or address holds more than half of any. An eighth of the memory of bodies is for small ones alone. When
+ * a pool of memory is full, the holder of most of it gives way to one that holds less: the largest body of that holder
+ * that is still being read is refused, or its largest answer that is still being sent is broken off. Answers of the
+ * engine are not counted here: they are in the memory of requests until their clients have them. */
 #include <arpa/inet.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,6 +18,13 @@ enum { SMALL_SHARE = 8, RESERVE_SHARE = 8 };
 void http_share_open(weft_http *http) {
   http->small.max = http->config.bodies_bytes_max / SMALL_SHARE;
   http->large.max = http->config.bodies_bytes_max - http->small.max;
+  http->answers.max = ANSWERS_BYTES;
+  http->small.total = http->large.total = &http->n_body_bytes;
+  http->answers.total = &http->n_answer_bytes;
+  http->small.word = http->large.word = "bodies_full";
+  http->answers.word = "answers_full";
+  http->small.what = http->large.what = "requests being read";
+  http->answers.what = "answers that their clients have not taken";
   if (getrandom(&http->seed, sizeof http->seed, 0) != (ssize_t)sizeof http->seed) http->seed = http_now(http);
 }
 
@@ -54,13 +62,13 @@ uint32_t http_address_of(const weft_http *http, int fd, const struct sockaddr_st
   return (uint32_t)(mix(key ^ http->seed) % ADDRESSES_MAX);
 }
 
-/* ---- bodies ---- */
+/* ---- memory ---- */
 
-/* The connection whose body gives way in this pool; NULL: no body is being read into it. */
-static http_connection *holder_of_most(const weft_http *http, const body_pool *pool) {
+/* The connection whose body or answer gives way in this pool; NULL: none is being read into it or sent from it. */
+static http_connection *holder_of_most(const weft_http *http, const http_pool *pool) {
   http_connection *most = NULL;
   for (http_connection *c = http->first; c != NULL; c = c->next) {
-    if (c->phase != PHASE_BODY || c->x->pool != pool) continue;
+    if ((c->phase != PHASE_BODY && c->phase != PHASE_FLUSH) || c->x == NULL || c->x->pool != pool) continue;
     uint64_t share = pool->of[c->x->who], best = most == NULL ? 0 : pool->of[most->x->who];
     bool larger = most == NULL || share > best || (share == best && c->x->n_charged > most->x->n_charged);
     if (larger) most = c;
@@ -68,24 +76,32 @@ static http_connection *holder_of_most(const weft_http *http, const body_pool *p
   return most;
 }
 
-static bool refuse_room(weft_refusal *why, int code, const char *word, uint64_t bytes) {
-  (void)weft_refuse(why, code, word, NULL,
-                    code == 429 ? "your requests being read hold %llu MiB, half of what there is: try again"
-                                : "the memory for requests being read, %llu MiB, is taken: try again",
-                    (unsigned long long)(bytes >> 20));
+static bool refuse_half(weft_refusal *why, const http_pool *pool) {
+  (void)weft_refuse(why, 429, pool->word, NULL, "your %s hold %llu MiB, half of what there is: try again", pool->what,
+                    (unsigned long long)(pool->max / 2 >> 20));
   return false;
 }
 
-static bool take_room(weft_exchange *x, body_pool *pool, uint64_t n, weft_refusal *why) {
+static bool refuse_all(weft_refusal *why, const http_pool *pool) {
+  (void)weft_refuse(why, 503, "busy", NULL, "the memory for %s, %llu MiB, is taken: try again", pool->what,
+                    (unsigned long long)(pool->max >> 20));
+  return false;
+}
+
+static bool take_room(weft_exchange *x, http_pool *pool, uint64_t n, weft_refusal *why) {
   weft_http *http = x->http;
   uint64_t mine = pool->of[x->who] + n;
-  if (mine > pool->max / 2) return refuse_room(why, 429, "bodies_full", pool->max / 2);
+  if (mine > pool->max / 2) return refuse_half(why, pool);
   while (pool->used + n > pool->max) {
     http_connection *most = holder_of_most(http, pool);
-    if (most == NULL || pool->of[most->x->who] <= mine) return refuse_room(why, 503, "busy", pool->max);
-    http_give_up_body(most, 503, "busy", "others need the memory that requests with your key hold: try again");
+    if (most == NULL || pool->of[most->x->who] <= mine) return refuse_all(why, pool);
+    if (most->phase == PHASE_FLUSH) {
+      http_give_up_answer(most);
+    } else {
+      http_give_up_body(most, 503, "busy", "others need the memory that requests with your key hold: try again");
+    }
   }
-  atomic_fetch_add(&http->n_body_bytes, n);
+  atomic_fetch_add(pool->total, n);
   pool->used += n;
   pool->of[x->who] += n;
   x->pool = pool;
@@ -95,7 +111,7 @@ static bool take_room(weft_exchange *x, body_pool *pool, uint64_t n, weft_refusa
 
 void http_discharge(weft_exchange *x) {
   if (x->pool == NULL) return;
-  atomic_fetch_sub(&x->http->n_body_bytes, x->n_charged);
+  atomic_fetch_sub(x->pool->total, x->n_charged);
   x->pool->used -= x->n_charged;
   x->pool->of[x->who] -= x->n_charged;
   x->pool = NULL;
@@ -105,12 +121,18 @@ void http_discharge(weft_exchange *x) {
 bool http_charge(weft_exchange *x, uint64_t n, weft_refusal *why) {
   weft_http *http = x->http;
   uint64_t known = x->connection->length > x->n_charged + n ? x->connection->length : x->n_charged + n;
-  body_pool *pool = known <= SMALL_BODY_BYTES ? &http->small : &http->large;
+  http_pool *pool = known <= SMALL_BODY_BYTES ? &http->small : &http->large;
   if (x->pool != NULL && x->pool != pool) { /* chunks that turned out to be many */
     n += x->n_charged;
     http_discharge(x);
   }
   return take_room(x, pool, n, why);
+}
+
+bool http_charge_answer(weft_exchange *x, weft_refusal *why) {
+  bool counted = x->source.pull != NULL; /* its generations hold memory of requests until it is closed */
+  if (counted || x->text.n <= SMALL_ANSWER_BYTES) return true;
+  return take_room(x, &x->http->answers, x->text.n, why);
 }
 
 /* ---- places ---- */

@@ -109,12 +109,14 @@ static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p
   if (p->continues) return encode_continued(m, p, out, error);
   weft_chat_message *list = weft_alloc(p->n_turns, sizeof *list);
   char *tools = NULL;
+  prompt_calls calls = {0};
   status = list == NULL ? weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt")
                         : prompt_tools_json(p, m->context, &tools, error);
+  if (status == WEFT_OK) status = prompt_calls_open(p, &calls, error);
   for (uint32_t i = 0; i < p->n_turns && status == WEFT_OK; i++) {
     const weft_chat_turn *t = &p->turns[i];
     char *more;
-    status = prompt_turn_json(p, i, m->context, &more, error);
+    status = prompt_turn_json(p, &calls, i, m->context, &more, error);
     list[i] = (weft_chat_message){.role = t->role,
                                   .content = t->content,
                                   .n_content = strlen(t->content),
@@ -126,6 +128,7 @@ static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p
       .thinking = p->thinking, .add_generation_prompt = open_answer, .tools = tools, .variables = p->variables};
   if (status == WEFT_OK) status = weft_chat_render(m->chat, list, p->n_turns, &options, &out->tokens, error);
   for (uint32_t i = 0; i < p->n_turns && list != NULL; i++) weft_free((void *)(uintptr_t)list[i].more);
+  prompt_calls_close(&calls);
   weft_free(tools);
   weft_free(list);
   out->chat = m->chat;

@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "api/json_scan.h"
@@ -109,21 +110,57 @@ static weft_status add_calls(json_t *more, const weft_chat_turn *t, uint32_t tur
   return status;
 }
 
-/* The name of the last call before the turn that has this id. */
-static const char *called_name(const weft_prompt *prompt, uint32_t turn, const char *id) {
-  for (uint32_t i = turn; i > 0 && id != NULL; i--) {
-    const weft_chat_turn *t = &prompt->turns[i - 1];
-    for (uint32_t k = t->n_calls; k > 0; k--) {
-      if (t->calls[k - 1].id != NULL && strcmp(t->calls[k - 1].id, id) == 0) return t->calls[k - 1].name;
-    }
-  }
-  return NULL;
+/* Sorts by id, and equal ids by their place in the conversation. */
+static int compare_calls(const void *a, const void *b) {
+  const prompt_call *x = a, *y = b;
+  int by_id = strcmp(x->id, y->id);
+  if (by_id != 0) return by_id;
+  return x->place < y->place ? -1 : x->place > y->place;
 }
 
-weft_status prompt_turn_json(const weft_prompt *prompt, uint32_t turn, uint32_t context, char **out,
-                             weft_error *error) {
+weft_status prompt_calls_open(const weft_prompt *prompt, prompt_calls *out, weft_error *error) {
+  size_t n = 0;
+  *out = (prompt_calls){0};
+  for (uint32_t i = 0; i < prompt->n_turns; i++) n += prompt->turns[i].n_calls;
+  if (n == 0) return WEFT_OK;
+  out->call = weft_alloc(n, sizeof *out->call);
+  if (out->call == NULL) return no_memory(error);
+  for (uint32_t i = 0; i < prompt->n_turns; i++) {
+    const weft_chat_turn *t = &prompt->turns[i];
+    for (uint32_t k = 0; k < t->n_calls; k++) {
+      if (t->calls[k].id == NULL) continue;
+      out->call[out->n++] = (prompt_call){t->calls[k].id, t->calls[k].name, (uint64_t)i << 32 | k};
+    }
+  }
+  qsort(out->call, out->n, sizeof *out->call, compare_calls);
+  return WEFT_OK;
+}
+
+void prompt_calls_close(prompt_calls *calls) {
+  weft_free(calls->call);
+  *calls = (prompt_calls){0};
+}
+
+const char *prompt_calls_name(const prompt_calls *calls, const char *id, uint32_t turn) {
+  const prompt_call sought = {id, NULL, (uint64_t)turn << 32};
+  size_t from = 0, to = calls->n; /* the last call below `sought` is searched for */
+  while (from < to) {
+    size_t middle = from + (to - from) / 2;
+    if (compare_calls(&calls->call[middle], &sought) < 0) {
+      from = middle + 1;
+    } else {
+      to = middle;
+    }
+  }
+  bool found = from > 0 && strcmp(calls->call[from - 1].id, id) == 0;
+  return found ? calls->call[from - 1].name : NULL;
+}
+
+weft_status prompt_turn_json(const weft_prompt *prompt, const prompt_calls *calls, uint32_t turn, uint32_t context,
+                             char **out, weft_error *error) {
   const weft_chat_turn *t = &prompt->turns[turn];
-  const char *name = t->name != NULL ? t->name : called_name(prompt, turn, t->call_id);
+  const char *name = t->name;
+  if (name == NULL && t->call_id != NULL) name = prompt_calls_name(calls, t->call_id, turn);
   *out = NULL;
   if (t->n_calls == 0 && t->call_id == NULL && name == NULL) return WEFT_OK;
   json_t *more = json_object();

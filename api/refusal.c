@@ -6,6 +6,8 @@
 
 #include "api/json.h"
 
+static const char rate_limit[] = "rate_limit_exceeded";
+
 /* What a client sent may be quoted in it. */
 static void keep_one_line(char *text) {
   for (char *c = text; *c != 0; c++) {
@@ -34,7 +36,7 @@ weft_status weft_refuse_status(weft_refusal *r, int status, const char *line, bo
     case WEFT_E_UNSUPPORTED:
       return weft_refuse(r, 400, "unsupported", NULL, "%s", line);
     case WEFT_E_TOO_LARGE:
-      return weft_refuse(r, 400, "context_length_exceeded", NULL, "%s", line);
+      return weft_refuse(r, 400, "context_length_exceeded", NULL, "prompt is too long: %s", line);
     case WEFT_E_LIMIT:
       return weft_refuse(r, 400, "limit_exceeded", NULL, "%s", line);
     case WEFT_E_FORMAT:
@@ -45,6 +47,8 @@ weft_status weft_refuse_status(weft_refusal *r, int status, const char *line, bo
       if (draining)
         return weft_refuse(r, 503, "draining", NULL, "the server is shutting down and takes no new requests");
       return weft_refuse(r, 429, "queue_full", NULL, "%s", line);
+    case WEFT_RATE_LIMIT:
+      return weft_refuse(r, 429, rate_limit, NULL, "%s", line);
     case WEFT_E_NO_MEMORY:
       return weft_refuse(r, 503, "no_memory", NULL, "%s", line);
     default:
@@ -52,8 +56,10 @@ weft_status weft_refuse_status(weft_refusal *r, int status, const char *line, bo
   }
 }
 
-static const char *type_of(int http) {
-  switch (http) {
+/* A rate of tokens has the type that OpenAI gives to it. */
+static const char *type_of(const weft_refusal *r) {
+  if (r->code == rate_limit) return "tokens";
+  switch (r->http) {
     case 401:
       return "authentication_error";
     case 404:
@@ -63,14 +69,14 @@ static const char *type_of(int http) {
     case 503:
       return "unavailable_error";
     default:
-      return http >= 500 ? "server_error" : "invalid_request_error";
+      return r->http >= 500 ? "server_error" : "invalid_request_error";
   }
 }
 
 void weft_refusal_json(const weft_refusal *r, weft_text *out) {
   weft_text_puts(out, "{\"error\":{\"message\":");
   weft_json_words(out, r->message);
-  weft_text_printf(out, ",\"type\":\"%s\",\"param\":", type_of(r->http));
+  weft_text_printf(out, ",\"type\":\"%s\",\"param\":", type_of(r));
   if (r->param[0] != 0) {
     weft_json_words(out, r->param);
   } else {

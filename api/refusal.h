@@ -4,7 +4,8 @@
  * and "retry_after" in seconds where it is known, for clients that read the refusal in a stream, whose headers were
  * sent.
  *
- * Law: every refusal of the server is made here, so all have the same shape; the type follows from the code. */
+ * Law: every refusal of the server is made here, so all have the same shape; the type follows from the HTTP code and the
+ * word. */
 #ifndef WEFT_API_REFUSAL_H
 #define WEFT_API_REFUSAL_H
 

@@ -195,28 +195,6 @@ static void put_done(const weft_answer *a, weft_text *out) {
   weft_responses_put(r->store, r->tenant, a->id, &body, &r->items);
 }
 
-static void put_whole(const weft_answer *a, weft_text *out) {
-  const weft_choice *c = a->choice;
-  response_answer *r = a->own;
-  if (c->thinking.n > 0) {
-    begin_item(r, REASONING, NULL);
-    weft_text_append(&r->text, c->thinking.bytes, c->thinking.n);
-    end_item(a, ITEM_DONE);
-  }
-  if (c->text.n > 0 || c->n_calls == 0) {
-    begin_item(r, MESSAGE, NULL);
-    weft_text_append(&r->text, c->text.bytes, c->text.n);
-    add_logprobs(r, c);
-    end_item(a, c->n_calls == 0 ? last_state(a) : ITEM_DONE);
-  }
-  for (uint32_t i = 0; i < c->n_calls; i++) {
-    begin_item(r, CALL, &c->call[i]);
-    weft_text_append(&r->text, c->call[i].arguments.bytes, c->call[i].arguments.n);
-    end_item(a, i + 1 == c->n_calls ? last_state(a) : ITEM_DONE);
-  }
-  put_done(a, out);
-}
-
 /* ---- events ---- */
 
 static void open_event(response_answer *r, const char *name, weft_text *out) {
@@ -364,12 +342,13 @@ static void put_fault(const weft_answer *a, const weft_refusal *why, weft_text *
 const weft_dialect weft_openai_responses = {.id_prefix = "resp_",
                                             .stream_type = WEFT_SSE_TYPE,
                                             .keeps_text = true,
+                                            .whole_by_chunks = true,
                                             .logprobs = weft_openai_chat_logprobs,
                                             .begin = put_begin,
                                             .chunk = put_chunk,
                                             .last = put_last,
                                             .fault = put_fault,
-                                            .whole = put_whole,
+                                            .whole = put_done,
                                             .close = close_own};
 
 /* ---- endpoints ---- */

@@ -18,7 +18,8 @@
 typedef enum weft_access {
   WEFT_ACCESS_OPEN,   /* every client, with or without a key */
   WEFT_ACCESS_TENANT, /* any known key; every client */
-  WEFT_ACCESS_COUNTS, /* the operator's key, since it shows counts of all tenants; every client */
+  WEFT_ACCESS_COUNTS, /* the operator's key, since it shows counts of all tenants; any key where all are of one tenant,
+                         which sees its own; every client */
   WEFT_ACCESS_OPERATE /* the operator's key; a program on this machine */
 } weft_access;
 

@@ -51,7 +51,8 @@ static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access
   if (!known && !weft_keys_find(s->keys, key, strlen(key), &note->tenant))
     return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
   note->has_tenant = true;
-  if (access == WEFT_ACCESS_TENANT || weft_keys_is_operator(s->keys, note->tenant)) return WEFT_OK;
+  bool own_counts = access == WEFT_ACCESS_COUNTS && weft_keys_n_tenants(s->keys) == 1;
+  if (access == WEFT_ACCESS_TENANT || own_counts || weft_keys_is_operator(s->keys, note->tenant)) return WEFT_OK;
   return weft_refuse(why, 403, "operator_only", NULL, "only the operator may do this: use a key of the tenant `%s`",
                      WEFT_OPERATOR);
 }
@@ -227,6 +228,9 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
   weft_text_printf(out, "weft_http_requests_active %u\n", weft_http_active(s->http));
   weft_prometheus_head(out, "weft_http_body_bytes", "gauge", "Memory of request bodies that are being read or wait.");
   weft_text_printf(out, "weft_http_body_bytes %llu\n", (unsigned long long)weft_http_body_bytes(s->http));
+  weft_prometheus_head(out, "weft_http_answer_bytes", "gauge",
+                       "Memory of large finished answers that wait for their clients.");
+  weft_text_printf(out, "weft_http_answer_bytes %llu\n", (unsigned long long)weft_http_answer_bytes(s->http));
   weft_prometheus_head(out, "weft_http_connections_ended_total", "counter",
                        "Connections that the server ended, by why.");
   for (int i = 0; i < WEFT_HTTP_ENDS; i++) {
@@ -329,9 +333,12 @@ void weft_server_plan(const weft_server *s, weft_text *out) {
   double mib = 1024.0 * 1024.0;
   weft_text_printf(out, "responses at most %.1f MiB that clients of /v1/responses may ask for again\n",
                    WEFT_RESPONSES_BYTES / mib);
-  weft_text_printf(out, "http     %.1f MiB at most for bodies being read, %.1f MiB for %u connections%s\n",
-                   (double)plan.body_bytes / mib, (double)plan.connection_bytes * plan.n_connections / mib,
-                   plan.n_connections, plan.tls ? " in TLS" : "");
+  weft_text_printf(out,
+                   "http     %.1f MiB at most for bodies being read, %.1f MiB for answers that wait for their clients, "
+                   "%.1f MiB for %u connections%s\n",
+                   (double)plan.body_bytes / mib, (double)plan.answer_bytes / mib,
+                   (double)plan.connection_bytes * plan.n_connections / mib, plan.n_connections,
+                   plan.tls ? " in TLS" : "");
 }
 
 weft_status weft_server_renew(weft_server *s, const char *tls_cert, const char *tls_key, weft_error *error) {

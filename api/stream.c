@@ -168,7 +168,7 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
     return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
   }
   if (c->n_calls > 0 && strcmp(c->finish, "stop") == 0) c->finish = "tool_calls";
-  if (!a->stream) return WEFT_OK;
+  if (!a->by_chunks) return WEFT_OK;
   if (c->reader != NULL && has_more(c)) put_chunk(a, c, NULL, out);
   put_chunk(a, c, c->finish, out);
   return WEFT_OK;
@@ -182,7 +182,7 @@ static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, wef
   }
   if (a->stream) put_begin(a, c, out);
   if (keep_text(a, c, d) != WEFT_OK) return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
-  if (a->stream && has_more(c)) put_chunk(a, c, NULL, out);
+  if (a->by_chunks && has_more(c)) put_chunk(a, c, NULL, out);
   return WEFT_OK;
 }
 
@@ -228,9 +228,10 @@ static weft_pull pull_stream(void *self, weft_exchange *x, weft_text *out) {
 static weft_pull pull_whole(void *self, weft_exchange *x, weft_text *out) {
   weft_answer *a = self;
   weft_refusal why;
-  weft_text body = {0};
+  weft_text body = {0}, chunks = {0};
   (void)out; /* the answer comes in one piece */
-  weft_status status = take_some(a, &why, &body);
+  weft_status status = take_some(a, &why, &chunks);
+  weft_text_free(&chunks);
   if (status == WEFT_AGAIN) return WEFT_PULL_WAIT;
   if (status != WEFT_OK) {
     cancel_all(a);
@@ -272,6 +273,7 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
                      .model = served_name(config->runtime, gen->params.model),
                      .created = now.tv_sec,
                      .stream = gen->stream,
+                     .by_chunks = gen->stream || config->dialect->whole_by_chunks,
                      .include_usage = gen->include_usage,
                      .token_ids = gen->token_ids,
                      .canvas_events = gen->canvas_events,

@@ -50,6 +50,7 @@ typedef struct weft_dialect {
   const char *id_prefix;
   const char *stream_type; /* Content-Type of a stream */
   bool keeps_text;         /* a stream's end repeats the whole answer, which is kept until then */
+  bool whole_by_chunks; /* a whole answer is made by chunk, too, as its stream is; what chunk writes is not sent then */
   /* Adds the logprobs of a delta to choice->logprobs; NULL: the dialect never asks for any. */
   void (*logprobs)(weft_choice *choice, const weft_delta *delta);
   /* A stream: what comes before the first text of a choice (NULL: nothing), what was not sent yet of a choice (with
@@ -72,7 +73,7 @@ struct weft_answer {
   char *id;
   const char *model; /* the name it is served under */
   int64_t created;
-  bool stream, include_usage, token_ids, canvas_events, logprobs;
+  bool stream, by_chunks, include_usage, token_ids, canvas_events, logprobs; /* by_chunks: chunk is called */
   weft_choice *choice;
   uint32_t n, n_per_prompt, n_ended, turn;
   uint32_t n_given;           /* how many of n_per_prompt the client gets */

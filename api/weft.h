@@ -151,7 +151,7 @@ typedef struct weft_generate_params {
   size_t kept_bytes;                /* memory besides that the caller keeps until the end: count that, too */
   uint32_t timeout_ms;              /* 0: none; the request ends with "deadline" */
   int32_t priority;                 /* among requests of this tenant: each is worth 10 s of waiting */
-  /* Out, may be NULL; of the first request of a submission. With status 3: an estimate of the milliseconds after which
+  /* Out, may be NULL; of the first request of a submission. With status 3 or 5: an estimate of the milliseconds after which
    * the submission would be accepted; 0: never. */
   uint32_t *retry_ms;
   bool no_cache; /* neither use cached prefixes nor leave any */
@@ -206,8 +206,9 @@ typedef struct weft_delta {
 } weft_delta;
 
 /* Errors: invalid parameters or too long a prompt, which are the caller's faults; status 3 (come again later) when the
- * queue or the memory of requests is full, or a limit of the tenant is reached for now. A generation that has not
- * started ends with "evicted" when the queue is full and another tenant, which has fewer requests in it for its
+ * queue or the memory of requests is full, or a limit of the tenant is reached for now; status 5 (likewise) when the
+ * tenant has used its tokens of this minute, or what compiling formats may take in one. A generation that has not started
+ * ends with "evicted" when the queue is full and another tenant, which has fewer requests in it for its
  * weight, needs its place: that means the same as status 3. The caller owns *out until weft_generation_free. */
 WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out, char *error,
                          size_t n_error);

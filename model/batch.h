@@ -102,6 +102,8 @@ typedef struct weft_segment_result {
   bool is_void;         /* the slot's canvas was done before this step, so the step has no effect */
   bool bad;             /* a logit was NaN or infinite; apply.c ends the request with an error */
   weft_sampled sampled; /* output TOKEN */
+  bool left_format;     /* output TOKEN: the grammar does not have this token. An end of the answer is none either; any
+                           other one is a fault, with which apply.c ends the request */
   bool complete;        /* output TOKEN: the answer is complete with this token, since its grammar lets none follow */
   /* output CANVAS; arrays of canvas length, valid until the next collect */
   bool done;    /* no further step: stopped, or out of steps */

@@ -42,8 +42,7 @@ static void take_logits_rows(device_runner *r, runner_flight *f) {
     if (result->bad) continue;
     slot_push(r, s, result->sampled.token);
     if (s->matcher.grammar == NULL) continue;
-    /* the end of the answer is no token of the grammar: nothing is asked of this slot after it */
-    (void)weft_matcher_take(&s->matcher, r->grammar_scratch, result->sampled.token);
+    result->left_format = !weft_matcher_take(&s->matcher, r->grammar_scratch, result->sampled.token);
     result->complete = weft_matcher_is_done(&s->matcher);
   }
 }

@@ -50,7 +50,7 @@ static weft_status check_tokens(weft_account *a, uint64_t n_tokens, uint64_t now
   if (wanted <= a->level) return WEFT_OK;
   if (shortage->why == WEFT_REFUSED_NONE) shortage->why = WEFT_REFUSED_TOKENS;
   shortage->tokens_us = (wanted - a->level + a->tokens_per_minute - 1) / a->tokens_per_minute;
-  return weft_fail(error, WEFT_FULL,
+  return weft_fail(error, WEFT_RATE_LIMIT,
                    "%u of this tenant's %u tokens a minute are left; prompt and max_tokens, over all answers, are "
                    "%llu: come again later",
                    (uint32_t)(a->level / minute_us), a->tokens_per_minute, (unsigned long long)n_tokens);

@@ -67,6 +67,10 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
     publish(e, r, r->n_answer, WEFT_FINISH_STOP);
     return;
   }
+  if (result->left_format) {
+    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "a token was drawn that the format of the answer does not have");
+    return;
+  }
   WEFT_CHECK(r->n_tokens < r->n_end);
   r->tokens[r->n_tokens++] = r->last_token = token;
   if (r->has_logprobs) weft_request_keep_logprobs(r, &result->sampled);

@@ -20,7 +20,7 @@ typedef struct weft_tenant_config {
   int32_t priority_class;     /* [normal] whose requests start first: -1 low, 0 normal, 1 high */
   uint32_t running_max;       /* [no limit] requests running at once */
   uint32_t waiting_max;       /* [no limit] requests beyond those that may run at once; submit gives WEFT_FULL */
-  uint32_t tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens; submit gives WEFT_FULL */
+  uint32_t tokens_per_minute; /* [no limit] prompt tokens computed and answer tokens; submit gives WEFT_RATE_LIMIT */
   uint32_t blocks_max;        /* [no limit] pages of the pool that it pays for at once (pager.h: owners) */
 } weft_tenant_config;
 

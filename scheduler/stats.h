@@ -67,7 +67,7 @@ typedef struct weft_engine_stats {
   weft_lane_stats lane[WEFT_MODELS_MAX]; /* [n_lanes], by model */
   weft_pager_stats pager;
 } weft_engine_stats;
-/* Why submit gave WEFT_FULL. */
+/* Why submit gave WEFT_FULL, or for TOKENS WEFT_RATE_LIMIT. */
 typedef enum weft_refused {
   WEFT_REFUSED_QUEUE = 0,        /* the queue of all tenants is full */
   WEFT_REFUSED_TENANT_QUEUE = 1, /* the tenant's own limit on waiting requests */

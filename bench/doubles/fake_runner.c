@@ -55,7 +55,7 @@ typedef struct fake_runner {
   fake_flight *flight; /* [depth + 1] */
   uint32_t first, n_flight;
   uint32_t segments_max, table_stride;
-  uint64_t n_submits, n_collects, n_slot_opens;
+  uint64_t n_submits, n_collects, n_slot_opens, n_sampled;
   bool broken;
   char violation[256];
 } fake_runner;
@@ -173,6 +173,7 @@ static void output_token(fake_runner *f, const fake_flight *b, uint32_t s, fake_
   result->bad = weft_fake_is_bad(&f->config.model, seen);
   result->sampled =
       weft_fake_token(&f->config.model, seen, end, slot->params.sampling.seed, slot->params.sampling.choice);
+  result->left_format = ++f->n_sampled == f->config.leave_format_at;
   slot->last_token = result->sampled.token;
   if (end < f->info.context_length) slot->tokens[end] = slot->last_token;
   slot->n_tokens = end + 1;

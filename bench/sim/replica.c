@@ -348,7 +348,7 @@ weft_status weft_sim_replica_submit(weft_sim_replica *r, uint32_t at, weft_error
   params.entropy_bound.max_steps = w->config->canvas_steps;
   if (item->deadline_us > 0) params.deadline_us = item->at_us + item->deadline_us;
   weft_status status = weft_engine_submit(r->engine, &params, item->at_us, &request->handle, error);
-  if (status == WEFT_FULL || status == WEFT_E_TOO_LARGE || status == WEFT_E_LIMIT) {
+  if (status == WEFT_FULL || status == WEFT_RATE_LIMIT || status == WEFT_E_TOO_LARGE || status == WEFT_E_LIMIT) {
     w->run->outcome[at].refused = true;
     return WEFT_OK;
   }

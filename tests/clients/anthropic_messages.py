@@ -42,6 +42,22 @@ for model in ("weft-demo", "weft-demo-ar"):
     talk += [{"role": "assistant", "content": first.content}, {"role": "user", "content": "Write 4711 backwards."}]
     assert client.messages.create(**ask(model, messages=talk)).content[0].text
 
+    # calls are of a form, and so written token by token
+    find = {"name": "find", "description": "Finds a person.", "input_schema": {
+        "type": "object", "properties": {"name": {"type": "string", "maxLength": 8}}, "required": ["name"],
+        "additionalProperties": False}}
+    for choice in ({"type": "any", "disable_parallel_tool_use": True}, {"type": "tool", "name": "find"}):
+        tools = ask(model, tools=[find], tool_choice=choice, extra_body=dict(seed=5, mode="autoregressive"))
+        called = client.messages.create(**tools)
+        assert called.stop_reason == "tool_use" and len(called.content) == 1 and called.content[0].name == "find", called
+        assert len(called.content[0].input["name"]) <= 8
+        with client.messages.stream(**tools) as stream:
+            assert stream.get_final_message().content[0].input == called.content[0].input
+        result = {"type": "tool_result", "tool_use_id": called.content[0].id, "content": "not found"}
+        talk = tools["messages"] + [{"role": "assistant", "content": called.content}, {"role": "user", "content": [result]}]
+        more = client.messages.count_tokens(model=model, messages=talk, tools=[find]).input_tokens
+        assert more > client.messages.count_tokens(model=model, messages=tools["messages"], tools=[find]).input_tokens
+
 for wrong, kind in ((dict(extra_body=dict(temperature=-1)), anthropic.BadRequestError), (dict(model="nobody"), anthropic.NotFoundError)):
     try:
         client.messages.create(**ask(wrong.pop("model", "weft-demo"), **wrong))
@@ -49,4 +65,4 @@ for wrong, kind in ((dict(extra_body=dict(temperature=-1)), anthropic.BadRequest
     except kind as error:
         assert error.body["type"] == "error" and error.body["error"]["type"].endswith("_error"), error.body
         assert error.request_id == error.body["request_id"]
-print("anthropic", anthropic.__version__, "messages, streams, stop sequences, count_tokens, errors")
+print("anthropic", anthropic.__version__, "messages, streams, tools, stop sequences, count_tokens, errors")

@@ -173,7 +173,7 @@ static void test_prompt_beyond_the_context(void **state) {
   weft_text_puts(&body, "]}");
   talk_answer a = talk_ask(server.port, "POST", "/v1/completions", body.bytes);
   assert_non_null(strstr(a.body.bytes, "\"context_length_exceeded\""));
-  check_error(a, "301 tokens", 400, NULL, "this model's maximum context length is 256 tokens");
+  check_error(a, "301 tokens", 400, NULL, "prompt is too long: this model's maximum context length is 256 tokens");
   weft_text_free(&body);
 }
 

@@ -146,6 +146,50 @@ static void test_stream_says_what_whole_says(void **state) {
   check_stream(names[0], "\"input\":\"" QUESTION "\",\"mode\":\"autoregressive\"," SAMPLING, "response.completed");
 }
 
+/* The output of a stream's last event. The caller decrefs. */
+static json_t *streamed_output(const char *model, const char *fields) {
+  weft_text body = {0};
+  weft_text_printf(&body, "{\"model\":\"%s\",%s,\"stream\":true}", model, fields);
+  json_t *events = talk_stream(server.port, RESPONSES, body.bytes);
+  json_t *output = json_incref(at(json_array_get(events, json_array_size(events) - 1), "data.response.output"));
+  json_decref(events);
+  weft_text_free(&body);
+  return output;
+}
+
+/* Ids are those of the request. */
+static void drop_ids(json_t *output) {
+  for (size_t i = 0; i < json_array_size(output); i++) (void)json_object_del(json_array_get(output, i), "id");
+}
+
+/* A token that becomes the text of a message has its logprob there, and one that becomes a call has it nowhere: the
+ * same whole and streamed, in pieces of any size. */
+static void test_logprobs_beside_tools(void **state) {
+  static const char fields[] =
+      "\"input\":\"Say 5.\",\"max_output_tokens\":24,\"top_logprobs\":2,\"include\":[\"message.output_text.logprobs\"],"
+      "\"tools\":[{\"type\":\"function\",\"name\":\"find\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}],"
+      "\"temperature\":1,\"seed\":%d,\"tool_choice\":\"%s\"";
+  static const char *const choices[] = {"none", "required"};
+  (void)state;
+  for (int seed = 1; seed <= 4; seed++) {
+    for (int c = 0; c < 2; c++) {
+      char body[512];
+      (void)snprintf(body, sizeof body, fields, seed, choices[c]);
+      json_t *root = talk_model(server.port, RESPONSES, names[1], body), *output = at(root, "output");
+      json_t *streamed = streamed_output(names[1], body);
+      drop_ids(output);
+      drop_ids(streamed);
+      for (size_t i = 0; i < json_array_size(output); i++) {
+        (void)json_object_del(json_array_get(output, i), "call_id");
+        (void)json_object_del(json_array_get(streamed, i), "call_id");
+      }
+      if (!json_equal(output, streamed)) fail_msg("seed %d, %s", seed, choices[c]);
+      json_decref(streamed);
+      json_decref(root);
+    }
+  }
+}
+
 static void test_format_and_logprobs(void **state) {
   (void)state;
   json_t *root =
@@ -350,6 +394,7 @@ int main(void) {
       cmocka_unit_test(test_items),
       cmocka_unit_test(test_stream_says_what_whole_says),
       cmocka_unit_test(test_format_and_logprobs),
+      cmocka_unit_test(test_logprobs_beside_tools),
       cmocka_unit_test(test_continued),
       cmocka_unit_test(test_kept_for_its_tenant_alone),
       cmocka_unit_test(test_not_kept),

@@ -76,6 +76,7 @@ static void test_limits_of_a_tenant(void **state) {
   long seconds = strtol(talk_header(&a, "Retry-After", retry, sizeof retry), NULL, 10);
   assert_in_range(seconds, 1, 60); /* 100 tokens come in 60 s */
   assert_non_null(strstr(a.body.bytes, "100 tokens a minute"));
+  assert_non_null(strstr(a.body.bytes, "\"type\":\"tokens\",\"param\":null,\"code\":\"rate_limit_exceeded\""));
   talk_answer_free(&a);
   a = talk_ask_as(server.port, "POST", COMPLETIONS, "", "{\"prompt\":[5],\"max_tokens\":100}");
   assert_int_equal(a.code, 400); /* never; a program that shortened its conversation would shorten it in vain */
@@ -89,6 +90,22 @@ static void test_limits_of_a_tenant(void **state) {
   await_words(server.port, operator_key, line);
   await_words(server.port, operator_key, "weft_tenant_requests_running{tenant=\"operator\"} 0\n");
   await_words(server.port, operator_key, "weft_tenant_queue_seconds_count{tenant=\"operator\"} 1\n");
+  talk_close(&server);
+}
+
+/* Where all keys are of one tenant, as those of --api-key are, nobody else's counts are to be hidden from them; what
+ * changes the server stays the operator's. */
+static void test_counts_of_the_only_tenant(void **state) {
+  static const char key[] = "Authorization: Bearer sk-a\r\n";
+  talk server;
+  (void)state;
+  talk_serve(&server, "sk-a default\nsk-b default\n", (weft_open_options){0}, (weft_server_options){0});
+  assert_int_equal(code_as(server.port, "", "GET", "/metrics", ""), 401);
+  assert_int_equal(code_as(server.port, "Authorization: Bearer sk-c\r\n", "GET", "/metrics", ""), 401);
+  assert_int_equal(code_as(server.port, key, "GET", "/metrics", ""), 200);
+  assert_int_equal(code_as(server.port, key, "GET", "/load", ""), 200);
+  assert_int_equal(code_as(server.port, key, "GET", "/admin/trace", ""), 403);
+  assert_int_equal(code_as(server.port, key, "POST", "/reset_prefix_cache", ""), 403);
   talk_close(&server);
 }
 
@@ -563,6 +580,7 @@ static void test_bad_command_lines(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_keys_and_tenants),
+      cmocka_unit_test(test_counts_of_the_only_tenant),
       cmocka_unit_test(test_limits_of_a_tenant),
       cmocka_unit_test(test_two_models),
       cmocka_unit_test(test_model_without_template),

@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* A server on a unix socket: requests, streams and clients that leave as over an address; who may connect; the file of
  * the socket, from a server that was killed to one that ends. */
+#include <fcntl.h>
+#include <pthread.h>
+#include <sys/file.h>
 #include <sys/un.h>
 
 #include "tests/support/tls_client.h"
@@ -188,6 +191,74 @@ static void files_that_are_refused(void **state) {
   refuse_open("unix:/nowhere/socket", "--host unix:/nowhere/socket: No such file or directory");
 }
 
+/* Who has the lock of the folder begins alone: another server neither takes the name nor removes what is there. */
+static void servers_begin_one_after_the_other(void **state) {
+  char other[80];
+  struct stat before, after;
+  weft_server *s = NULL;
+  (void)state;
+  (void)snprintf(other, sizeof other, "unix:%s/other", folder);
+  leave_behind(other + 5);
+  assert_int_equal(lstat(other + 5, &before), 0);
+  int lock = open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  assert_int_equal(flock(lock, LOCK_EX), 0);
+  refuse_open(other, "another program holds the lock of its folder");
+  assert_int_equal(lstat(other + 5, &after), 0);
+  assert_int_equal(before.st_ino, after.st_ino);
+  (void)close(lock);
+  assert_null(open_other(other, 0, &s));
+  weft_server_close(s);
+}
+
+enum { RACERS = 6, RACES = 10 };
+
+typedef struct racer {
+  pthread_t thread;
+  pthread_barrier_t *start;
+  const char *where;
+  weft_server *server;
+  char line[512];
+} racer;
+
+static void *begin_server(void *self) {
+  racer *r = self;
+  weft_error error = {{0}};
+  weft_server_options options = {.host = r->where};
+  (void)pthread_barrier_wait(r->start);
+  if (weft_server_open(&options, server.runtime, &r->server, &error) != WEFT_OK) {
+    (void)snprintf(r->line, sizeof r->line, "%s", error.text);
+  }
+  return NULL;
+}
+
+/* Of servers that begin at once on a socket that was left behind exactly one gets it, and its name leads to it. */
+static void one_of_many_gets_the_name(void **state) {
+  char other[80];
+  (void)state;
+  (void)snprintf(other, sizeof other, "unix:%s/other", folder);
+  for (int race = 0; race < RACES; race++) {
+    pthread_barrier_t start;
+    racer r[RACERS] = {{0}};
+    int n = 0;
+    leave_behind(other + 5);
+    assert_int_equal(pthread_barrier_init(&start, NULL, RACERS), 0);
+    for (int i = 0; i < RACERS; i++) {
+      r[i].start = &start;
+      r[i].where = other;
+      assert_int_equal(pthread_create(&r[i].thread, NULL, begin_server, &r[i]), 0);
+    }
+    for (int i = 0; i < RACERS; i++) {
+      assert_int_equal(pthread_join(r[i].thread, NULL), 0);
+      n += r[i].server != NULL;
+      if (r[i].server == NULL) assert_non_null(strstr(r[i].line, "somebody answers there"));
+    }
+    assert_int_equal(n, 1);
+    (void)close(dial_to(other + 5));
+    for (int i = 0; i < RACERS; i++) weft_server_close(r[i].server);
+    (void)pthread_barrier_destroy(&start);
+  }
+}
+
 /* TLS goes over it, too. A client that wants new keys again and again, and takes none of the answers, loses its session
  * (api_tls has the limit); others are served. */
 static void new_keys_without_end(void **state) {
@@ -221,16 +292,22 @@ static void the_plan_says_what_connections_hold(void **state) {
   weft_text plan = {0};
   (void)state;
   weft_server_plan(server.server, &plan);
-  assert_non_null(
-      strstr(plan.bytes, "\nhttp     128.0 MiB at most for bodies being read, 256.0 MiB for 1024 connections\n"));
+  assert_non_null(strstr(plan.bytes,
+                         "\nhttp     128.0 MiB at most for bodies being read, 64.0 MiB for answers that wait for their "
+                         "clients, 256.0 MiB for 1024 connections\n"));
   weft_text_free(&plan);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(answers_and_streams),         cmocka_unit_test(names_and_pages),
-      cmocka_unit_test(left_in_mid_answer),          cmocka_unit_test(who_may_connect),
-      cmocka_unit_test(a_file_that_was_left_behind), cmocka_unit_test(files_that_are_refused),
-      cmocka_unit_test(new_keys_without_end),        cmocka_unit_test(the_plan_says_what_connections_hold)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(answers_and_streams),
+                                     cmocka_unit_test(names_and_pages),
+                                     cmocka_unit_test(left_in_mid_answer),
+                                     cmocka_unit_test(who_may_connect),
+                                     cmocka_unit_test(a_file_that_was_left_behind),
+                                     cmocka_unit_test(files_that_are_refused),
+                                     cmocka_unit_test(servers_begin_one_after_the_other),
+                                     cmocka_unit_test(one_of_many_gets_the_name),
+                                     cmocka_unit_test(new_keys_without_end),
+                                     cmocka_unit_test(the_plan_says_what_connections_hold)};
   return cmocka_run_group_tests(tests, open_server, close_folder);
 }

@@ -584,14 +584,15 @@ static void split(sim *s, sim_request *r, uint32_t index, uint32_t n, const char
   totals.n_split += 1;
 }
 
-/* FULL: all come again. Else they are over for good. */
+/* FULL and RATE_LIMIT: all come again. Else they are over for good. */
 static void take_refusal(sim *s, sim_request *r, uint32_t index, uint32_t n, weft_status status, const char *line) {
+  bool again = status == WEFT_FULL || status == WEFT_RATE_LIMIT;
   for (uint32_t i = 0; i < n; i++) {
     if (r[i].handle != NULL) FAIL(s, "request %u: refused and there", index + i);
     if (r[i].params.deadline_us > 0) r[i].params.deadline_us -= s->now_us;
-    r[i].submit_step = s->step + (status == WEFT_FULL ? 5 : 0);
+    r[i].submit_step = s->step + (again ? 5 : 0);
   }
-  if (status == WEFT_FULL) return;
+  if (again) return;
   if (status == WEFT_E_INVALID) {
     split(s, r, index, n, line);
     return;
@@ -622,7 +623,8 @@ static void submit(sim *s, sim_request *r, uint32_t index) {
   params->retry_us = &retry_us;
   weft_status status = weft_engine_submit_all(s->engine, params, n, s->now_us, handle, &error);
   for (uint32_t i = 0; i < n; i++) r[i].handle = handle[i];
-  if (status == WEFT_FULL) check_refusal(s, r, index, before.n_refused[WEFT_REFUSED_QUEUE], retry_us);
+  if (status == WEFT_FULL || status == WEFT_RATE_LIMIT)
+    check_refusal(s, r, index, before.n_refused[WEFT_REFUSED_QUEUE], retry_us);
   if (status != WEFT_OK) {
     take_refusal(s, r, index, n, status, error.text);
     return;

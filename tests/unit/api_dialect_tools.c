@@ -257,14 +257,21 @@ static void streamed(answer_kit *k) {
   send_last(k);
 }
 
+/* What is made of the choice in one piece. */
+static void make_whole(answer_kit *k, const char *finish) {
+  k->choice.finish = finish;
+  if (k->answer.dialect->whole_by_chunks) send(k, finish);
+  weft_text_clear(&k->out);
+  k->answer.dialect->whole(&k->answer, &k->out);
+}
+
 static void whole(answer_kit *k) {
   weft_text_puts(&k->choice.text, "hm");
   k->choice.n_calls = 2;
   weft_text_puts(&k->call[0].arguments, "{\"city\":\"Oslo\"}");
   weft_text_puts(&k->call[1].arguments, "{}");
   k->call[0].whole = k->call[1].whole = true;
-  k->choice.finish = "tool_calls";
-  k->answer.dialect->whole(&k->answer, &k->out);
+  make_whole(k, "tool_calls");
 }
 
 static void check_says(const answer_kit *k, const char *words) {
@@ -395,8 +402,7 @@ static void what_was_cut_off(void **state) {
   weft_text_puts(&k.choice.text, "hm");
   k.choice.n_calls = 1;
   weft_text_puts(&k.call[0].arguments, "{\"ci");
-  k.choice.finish = "length";
-  k.answer.dialect->whole(&k.answer, &k.out);
+  make_whole(&k, "length");
   json_t *root = json_loads(k.out.bytes, 0, NULL), *output = json_object_get(root, "output");
   static const char *const states[] = {"completed", "completed", "incomplete"};
   assert_int_equal(json_array_size(output), 3);

@@ -253,6 +253,7 @@ static void refusals_have_one_shape(void **state) {
               {WEFT_E_LIMIT, 400, "invalid_request_error"},
               {WEFT_E_NOT_FOUND, 404, "not_found_error"},
               {WEFT_FULL, 429, "rate_limit_error"},
+              {WEFT_RATE_LIMIT, 429, "tokens"},
               {WEFT_E_NO_MEMORY, 503, "unavailable_error"},
               {WEFT_E_DEVICE, 500, "server_error"}};
   weft_refusal why = {0};

@@ -351,6 +351,47 @@ static void bad_logits_end_one_request(void **state) {
   for (uint32_t i = 0; i < 6; i++) check_equal_solo(r[i], &p[i]);
 }
 
+/* A mask allows only tokens of the answer's format, so one that is none is a fault of the program. The answer ends there
+ * with an error: it never goes on as if nothing held it. */
+static void a_token_outside_of_the_format_ends_its_request(void **state) {
+  (void)state;
+  plan_world();
+  w.fake[0].leave_format_at = 3;
+  open_world();
+  weft_request_params p = ask(false, 4, 30), q = p;
+  q.model = 1;
+  weft_request *r = submit(&p), *well = submit(&q);
+  run_out();
+  uint32_t n = 0;
+  weft_event end = finish_of(r, NULL, &n);
+  assert_int_equal(end.finish, WEFT_FINISH_ERROR);
+  assert_non_null(strstr(end.error, "format"));
+  assert_int_equal(n, 2); /* the tokens before it */
+  assert_int_equal(stats().broken_runners, 0);
+  check_equal_solo(well, &q);
+  weft_engine_release(w.engine, r);
+}
+
+/* The end of an answer is no token of its format either. */
+static void an_end_outside_of_the_format_is_an_end(void **state) {
+  (void)state;
+  plan_world();
+  open_world();
+  weft_request_params p = ask(false, 4, 60);
+  solo_answer alone = solo_run(&w.fake[0].model, &p, CONTEXT);
+  int32_t stop = alone.tokens[0];
+  free(alone.tokens);
+  (void)close_world(NULL);
+  plan_world();
+  w.fake[0].leave_format_at = 1;
+  open_world();
+  p.stop_tokens = &stop;
+  p.n_stop_tokens = 1;
+  weft_request *r = submit(&p);
+  run_out();
+  assert_int_equal(end_and_release(r), WEFT_FINISH_STOP);
+}
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static void canvas_events_come_in_order(void **state) {
@@ -451,6 +492,8 @@ int main(void) {
                                      TEST(context_ends_the_answer),
                                      TEST(a_device_error_ends_its_own_requests),
                                      TEST(bad_logits_end_one_request),
+                                     TEST(a_token_outside_of_the_format_ends_its_request),
+                                     TEST(an_end_outside_of_the_format_is_an_end),
                                      TEST(canvas_events_come_in_order),
                                      TEST(logprobs_go_with_their_tokens),
                                      TEST(times_are_the_callers)};

@@ -218,12 +218,13 @@ static void a_flood_does_not_age_past_others(void **state) {
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-static void expect_full(weft_request_params *p, const char *words, uint64_t low_us, uint64_t high_us) {
+static void come_again(weft_request_params *p, weft_status expected, const char *words, uint64_t low_us,
+                       uint64_t high_us) {
   weft_request *r = NULL;
   weft_error error = {{0}};
   uint64_t retry_us = 0;
   p->retry_us = &retry_us;
-  assert_int_equal(weft_engine_submit(w.engine, p, w.now, &r, &error), WEFT_FULL);
+  assert_int_equal(weft_engine_submit(w.engine, p, w.now, &r, &error), expected);
   p->retry_us = NULL;
   if (strstr(error.text, words) == NULL) fail_msg("'%s' lacks '%s'", error.text, words);
   assert_in_range(retry_us, low_us, high_us);
@@ -235,7 +236,7 @@ static void tokens_come_back(void **state) {
   weft_request_params p = ask_as(0, 10, 30), q = ask_as(1, 10, 30), never = ask_as(0, 31, 30);
   refused(&never, WEFT_E_LIMIT, "this tenant's 60 a minute");
   weft_request *r = submit(&p);
-  expect_full(&p, "20 of this tenant's 60 tokens a minute are left", 19990000, 20000000);
+  come_again(&p, WEFT_RATE_LIMIT, "20 of this tenant's 60 tokens a minute are left", 19990000, 20000000);
   weft_request *other = submit(&q); /* nobody else is touched */
   weft_engine_cancel(w.engine, r);  /* never started: all come back */
   step(1);
@@ -243,11 +244,11 @@ static void tokens_come_back(void **state) {
   r = submit(&p);
   run_out();
   assert_int_equal(end_and_release(r), WEFT_FINISH_LENGTH); /* used to the last token */
-  expect_full(&p, "tokens a minute", 19900000, 20000000);
+  come_again(&p, WEFT_RATE_LIMIT, "tokens a minute", 19900000, 20000000);
   w.now += 20000000;
   r = submit(&p);
   p.max_tokens = 1;
-  expect_full(&p, "tokens a minute", 10900000, 11000000);
+  come_again(&p, WEFT_RATE_LIMIT, "tokens a minute", 10900000, 11000000);
   run_out();
   assert_int_equal(tenant_stats(0).n_refused[WEFT_REFUSED_TOKENS], 3);
   assert_int_equal(tenant_stats(1).n_refused[WEFT_REFUSED_TOKENS], 0);
@@ -271,7 +272,7 @@ static void a_full_queue_is_estimated(void **state) {
     (void)weft_engine_step(w.engine, w.now);
   }
   while (weft_engine_submit(w.engine, &p, w.now, &r[n], &error) == WEFT_OK) n += 1;
-  expect_full(&p, "this tenant's queue is full", 5000, 15000);
+  come_again(&p, WEFT_FULL, "this tenant's queue is full", 5000, 15000);
   assert_true(tenant_stats(0).n_refused[WEFT_REFUSED_TENANT_QUEUE] >= 2);
   assert_int_equal(tenant_stats(1).n_refused[WEFT_REFUSED_TENANT_QUEUE], 0);
   run_out();
@@ -390,7 +391,7 @@ static void tokens_of_all_choices(void **state) {
   assert_int_equal(submit_choices(&p, 2, r, &error), WEFT_OK);
   uint64_t retry_us = 0;
   p.retry_us = &retry_us;
-  choices_refused(&p, 2, WEFT_FULL, "40 of this tenant's 120 tokens a minute are left");
+  choices_refused(&p, 2, WEFT_RATE_LIMIT, "40 of this tenant's 120 tokens a minute are left");
   assert_in_range(retry_us, 19990000, 20000000); /* 40 more tokens, two a second */
   assert_int_equal(tenant_stats(0).n_refused[WEFT_REFUSED_TOKENS], 2);
   assert_int_equal(submit_choices(&p, 1, r + 2, &error), WEFT_OK); /* nothing was taken by it */
