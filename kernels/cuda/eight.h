@@ -52,6 +52,11 @@ weft_status eight_down_few(cuda_device *d, const multiply_args *args, const mult
                            uint32_t k);
 weft_status eight_few_setup(cuda_device *d);
 
+/* Spans of the inputs: a unit is 128 of them. */
+__host__ __device__ static inline uint32_t eight_spans_of(const multiply_args &a) {
+  return (a.n_units + 1) / 2;
+}
+
 /* Where the scales of prepared rows begin. */
 __host__ __device__ static inline uint64_t eight_scales_at(uint32_t n_spans, uint32_t n_tiles) {
   return (uint64_t)n_spans * n_tiles * 2048;

@@ -16,4 +16,22 @@ weft_status experts_down_few(cuda_device *d, const multiply_args *args, const mu
                              const float *weights, uint32_t k);
 weft_status experts_few_setup(cuda_device *d);
 
+/* What the kernels for products of 16 bits (experts_few.cu) and of 8 bits (eight_few.cu) share. */
+enum {
+  DOWN_WARPS = 8,              /* of a block */
+  DOWN_PLACES_MAX = 8,         /* of a warp's ring */
+  DOWN_SHARED_TILES = 2,       /* row tiles of the shared MLP in a block */
+  DOWN_BYTES_OF_TWO = 86 << 10 /* shared memory of a block when two of them share a multiprocessor */
+};
+
+/* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, ascending from 0. */
+static __device__ __forceinline__ void down_store(const multiply_args &a, const float *weights, uint64_t r, uint32_t k,
+                                                  const float *done) {
+  uint32_t out = blockIdx.x * 16 + threadIdx.x;
+  if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
+  float sum = 0.0f;
+  for (uint32_t j = 0; j < k; j++) sum = __fadd_rn(sum, __fmul_rn(weights[r * k + j], done[16 * j + threadIdx.x]));
+  a.weight[0].y[r * a.weight[0].y_stride + out] = sum;
+}
+
 #endif

@@ -10,6 +10,13 @@
 #include "kernels/cuda/eight.h"
 #include "kernels/cuda/wgmma.cuh"
 
+enum {
+  FEW_WARPS_MAX = 24, /* of a block, and of all blocks on a multiprocessor */
+  FEW_SEGMENTS = 8,   /* of the inputs, at the most */
+  FEW_PLACES = 2,     /* of a warp */
+  FEW_SHARED_BYTES_MAX = 220 << 10
+};
+
 /* Units that are copied at once, a piece; segments are whole pairs of units. */
 __host__ __device__ constexpr uint32_t few_units(int type) {
   return form_bits(type) == 16 ? 1 : 2;
@@ -310,9 +317,21 @@ static __device__ __forceinline__ void enter_item(const multiply_args &a, const 
     const multiply_weight &weight = a.weight[tile.weight];
     uint64_t own = (uint64_t)job.matrix * weight.n_tiles + tile.tile;
     at->row_tile = weight.data + FORM_HEADER_BYTES + own * a.tile_bytes;
-    at->steps = weight.steps + own * ((a.n_units + 1) / 2) * EIGHT_STEPS_BYTES;
+    at->steps = weight.steps + own * eight_spans_of(a) * EIGHT_STEPS_BYTES;
     return;
   }
+}
+
+/* Moves on to the warp's next item where its segment [first, end) of this one has been asked for. False: there is none,
+ * or no work of this one. */
+template <int NT>
+static __device__ __forceinline__ bool find_next_piece(const multiply_args &a, const few_items &items, uint32_t slot,
+                                                       uint32_t first, uint32_t end, few_cursor *at) {
+  if (at->unit >= end) {
+    at->index += gridDim.x;
+    enter_item<NT>(a, items, slot, first, at);
+  }
+  return at->row_tile != NULL;
 }
 
 /* Whether load_chunk may read four numbers at once. */
