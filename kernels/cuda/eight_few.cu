@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Products of 8 bits for few rows (eight.h): a warp takes 16 outputs and one segment of the spans. What it leaves in
- * shared memory is the exact integer sum of each span; the warps of a row tile then add its spans in their order. So the
- * cut into segments is no part of the numerics.
+ * shared memory is the exact integer sum of each span; the warps of a row tile then add its spans in their order. So
+ * the cut into segments is no part of the numerics.
  *
  * Blocks, items, raw rows, gated and shared ones are those of multiply_few.cu; a raw row is made into integers by every
  * block for itself, a span by a warp. The down side of experts is that of experts_few.cu: a warp has a rank with all
@@ -314,14 +314,10 @@ template <int T, int NT, bool RAW>
 static weft_status launch_few(cuda_device *d, const multiply_args &a) {
   constexpr uint32_t n_columns = RAW ? 1 : 8 * NT;
   uint32_t n_slots = slots_of(d, a, n_columns), n_warps = n_slots * a.n_segments;
-  few_items items = {0, a.n_shared, cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots)};
-  items.n = items.n_shared + items.n_groups * (a.ids != NULL ? a.jobs_max : 1);
+  few_items items = few_items_of(a, n_slots);
   uint32_t bytes = bytes_of(T, n_slots, a.n_segments, eight_spans_of(a), n_columns);
-  uint32_t by_bytes = FEW_SHARED_BYTES_MAX / bytes, by_warps = FEW_WARPS_MAX / n_warps;
-  uint32_t n_blocks = d->n_multiprocessors * (by_bytes < by_warps ? by_bytes : by_warps);
-  multiply_args k = a;
-  k.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride) && few_is_wide(a.shared_x, 0);
-  cuda_start(d, eight_few_kernel<T, NT, RAW>, items.n < n_blocks ? items.n : n_blocks, 32 * n_warps, bytes, k, items);
+  cuda_start(d, eight_few_kernel<T, NT, RAW>, few_blocks_of(d, items, n_warps, bytes), 32 * n_warps, bytes,
+             few_args_of(a), items);
   return cuda_launched(d, "a product of few rows in 8 bits");
 }
 

@@ -239,15 +239,10 @@ template <int T, int NT, bool RAW>
 static weft_status launch_few(cuda_device *d, const multiply_args &a) {
   uint32_t raw_units = RAW ? a.n_units * (a.n_shared > 0 ? 2 : 1) : 0;
   uint32_t n_slots = slots_of<T, NT, RAW>(d, a, raw_units), n_warps = n_slots * a.n_segments;
-  few_items items = {0, a.n_shared, cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots)};
-  items.n = items.n_shared + items.n_groups * (a.ids != NULL ? a.jobs_max : 1);
+  few_items items = few_items_of(a, n_slots);
   uint32_t bytes = bytes_of<T, NT>(n_warps, raw_units);
-  uint32_t per =
-      FEW_SHARED_BYTES_MAX / bytes < FEW_WARPS_MAX / n_warps ? FEW_SHARED_BYTES_MAX / bytes : FEW_WARPS_MAX / n_warps;
-  uint32_t n_blocks = d->n_multiprocessors * per;
-  multiply_args k = a;
-  k.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride) && few_is_wide(a.shared_x, 0);
-  cuda_start(d, few_kernel<T, NT, RAW>, items.n < n_blocks ? items.n : n_blocks, 32 * n_warps, bytes, k, items);
+  cuda_start(d, few_kernel<T, NT, RAW>, few_blocks_of(d, items, n_warps, bytes), 32 * n_warps, bytes, few_args_of(a),
+             items);
   return cuda_launched(d, "a product of few rows");
 }
 
