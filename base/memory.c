@@ -48,6 +48,15 @@ void weft_free(void *memory) {
   free(memory);
 }
 
+void *weft_grow(void *items, uint32_t n, uint32_t *capacity, uint32_t first, size_t size) {
+  if (n < *capacity) return items;
+  if (*capacity > UINT32_MAX / 2) return NULL;
+  uint32_t more = *capacity == 0 ? first : *capacity * 2;
+  void *memory = weft_realloc(items, more, size);
+  if (memory != NULL) *capacity = more;
+  return memory;
+}
+
 void weft_memory_prefer_huge(void *memory, size_t n_bytes) {
 #if defined(__linux__)
   const uintptr_t page = 4096, at = (uintptr_t)memory;

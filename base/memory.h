@@ -19,6 +19,10 @@ void *weft_alloc_aligned(size_t n_bytes, size_t align);
 /* Grows or shrinks; the tail is not zeroed; on refusal the old memory stays as it was. */
 void *weft_realloc(void *memory, size_t n, size_t size);
 void weft_free(void *memory);
+/* The memory of a growing list, with room for an item behind the n that it holds: `items` itself while n < *capacity,
+ * else moved into twice the memory, or into `first` items at the beginning, which *capacity then says. NULL when
+ * refused; items and *capacity stay as they were. */
+void *weft_grow(void *items, uint32_t n, uint32_t *capacity, uint32_t first, size_t size);
 /* A wish: the system may map this memory with its larger pages. Memory and contents stay as they are. */
 void weft_memory_prefer_huge(void *memory, size_t n_bytes);
 /* A copy of the text, ended by a zero byte. */

@@ -219,11 +219,21 @@ static void give_weights(room *r) {
   r->n_copies = 0;
 }
 
-static void want_scratch(room *r, uint64_t n_bytes) {
-  if (n_bytes <= r->scratch_bytes) return;
-  weft_device_free(r->device, r->scratch);
-  r->scratch = take(r, n_bytes);
-  r->scratch_bytes = n_bytes;
+/* Scratch of n_bytes or more; its size goes to *has_bytes. */
+static void *want_scratch(room *r, uint64_t n_bytes, uint64_t *has_bytes) {
+  if (n_bytes > r->scratch_bytes) {
+    weft_device_free(r->device, r->scratch);
+    r->scratch = take(r, n_bytes);
+    r->scratch_bytes = n_bytes;
+  }
+  *has_bytes = r->scratch_bytes;
+  return r->scratch;
+}
+
+/* What a product of the case's rows with the weight moves and computes. */
+static void count_product(room *r, const bench_case *c, const weft_weight *w) {
+  r->bytes = (double)w->n_bytes + 4.0 * c->n_rows * (c->n_in + c->n_out);
+  r->operations = 2.0 * c->n_rows * c->n_in * c->n_out;
 }
 
 /* ---- the ops ---- */
@@ -234,11 +244,8 @@ static weft_status run_matmul(room *r, const bench_case *c, uint32_t i) {
   a.weight[0] = w;
   a.y[0] = r->y;
   a.y_stride[0] = c->n_out;
-  want_scratch(r, weft_matmul_scratch(r->device, &a));
-  a.scratch = r->scratch;
-  a.scratch_bytes = r->scratch_bytes;
-  r->bytes = (double)w->n_bytes + 4.0 * c->n_rows * (c->n_in + c->n_out);
-  r->operations = 2.0 * c->n_rows * c->n_in * c->n_out;
+  a.scratch = want_scratch(r, weft_matmul_scratch(r->device, &a), &a.scratch_bytes);
+  count_product(r, c, w);
   return weft_matmul(r->device, &a);
 }
 
@@ -250,11 +257,8 @@ static weft_status run_route(room *r, const bench_case *c, uint32_t i) {
   a.k = TOP;
   a.x_stride = HIDDEN;
   a.logits_stride = EXPERTS;
-  want_scratch(r, weft_route_scratch(r->device, &a));
-  a.scratch = r->scratch;
-  a.scratch_bytes = r->scratch_bytes;
-  r->bytes = (double)w->n_bytes + 4.0 * c->n_rows * (c->n_in + c->n_out);
-  r->operations = 2.0 * c->n_rows * c->n_in * c->n_out;
+  a.scratch = want_scratch(r, weft_route_scratch(r->device, &a), &a.scratch_bytes);
+  count_product(r, c, w);
   return weft_route(r->device, &a);
 }
 
@@ -265,9 +269,7 @@ static weft_status run_experts(room *r, const bench_case *c, uint32_t i) {
   a.k = TOP;
   a.x_stride = a.y_stride = HIDDEN;
   a.activation = WEFT_GELU_TANH;
-  want_scratch(r, weft_experts_scratch(r->device, &a));
-  a.scratch = r->scratch;
-  a.scratch_bytes = r->scratch_bytes;
+  a.scratch = want_scratch(r, weft_experts_scratch(r->device, &a), &a.scratch_bytes);
   double touched = EXPERTS * (1.0 - pow(1.0 - (double)TOP / EXPERTS, c->n_rows));
   r->bytes = touched / EXPERTS * (double)(up->n_bytes + down->n_bytes) + 8.0 * c->n_rows * HIDDEN;
   r->operations = 2.0 * c->n_rows * TOP * 3.0 * HIDDEN * FF;
@@ -290,9 +292,7 @@ static weft_status run_attention(room *r, const bench_case *c, uint32_t i) {
   a.window = c->window;
   a.scale = 1.0f;
   a.q_stride = a.out_stride = (uint64_t)c->n_heads * c->dim;
-  want_scratch(r, weft_attention_scratch(r->device, &a));
-  a.scratch = r->scratch;
-  a.scratch_bytes = r->scratch_bytes;
+  a.scratch = want_scratch(r, weft_attention_scratch(r->device, &a), &a.scratch_bytes);
   if (!c->canvas && c->kv_len == 0) keys = c->window > 0 ? keys : keys / 2; /* causal: half of all pairs */
   r->bytes = c->n_segments * keys * c->n_kv_heads * c->dim * 4.0 + 8.0 * c->n_rows * a.q_stride;
   r->operations = 4.0 * c->n_rows * keys * c->n_heads * c->dim;
@@ -314,9 +314,7 @@ static weft_status run_head(room *r, const bench_case *c, uint32_t i) {
   a.h_stride = a.soft_stride = HIDDEN;
   a.cap = 30.0f;
   a.soft_scale = 53.0f;
-  want_scratch(r, weft_head_stats_scratch(r->device, &a));
-  a.scratch = r->scratch;
-  a.scratch_bytes = r->scratch_bytes;
+  a.scratch = want_scratch(r, weft_head_stats_scratch(r->device, &a), &a.scratch_bytes);
   r->bytes = (double)w->n_bytes;
   r->operations = (c->canvas ? 4.0 : 2.0) * n * c->n_in * c->n_out;
   return weft_head_stats(r->device, &a);
@@ -354,12 +352,12 @@ static weft_status run_sample(room *r, const bench_case *c, uint32_t i) {
                                .n_top = 5};
   }
   weft_sample_args a = {.logits = r->y, .history = r->ids, .n_rows = n, .n_vocab = VOCAB, .logits_stride = VOCAB};
-  want_scratch(r, weft_sample_scratch(r->device, &a) + sizeof row + n * sizeof(weft_sample_result));
-  uint8_t *own = (uint8_t *)r->scratch;
+  uint64_t n_own = sizeof row + n * sizeof *a.out; /* bytes of rows and results, before the op's scratch */
+  uint8_t *own = want_scratch(r, weft_sample_scratch(r->device, &a) + n_own, &a.scratch_bytes);
   a.row = (const weft_sample_row *)(const void *)own;
   a.out = (weft_sample_result *)(void *)(own + sizeof row);
-  a.scratch = own + sizeof row + n * sizeof *a.out;
-  a.scratch_bytes = r->scratch_bytes - sizeof row - n * sizeof *a.out;
+  a.scratch = own + n_own;
+  a.scratch_bytes -= n_own;
   put(r, own, row, sizeof row);
   r->bytes = 4.0 * n * VOCAB;
   r->operations = 0.0;

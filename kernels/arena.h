@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Where weights lie on a card: pieces of address space that have memory of their own.
  *
- * Law: a weight of WEIGHT_ARENA_OWN bytes or more has a piece of its own, whose address is a multiple of the grain
- * (2 MiB); smaller weights share chunks, at multiples of 256 bytes. Where the card cannot map memory, chunks are plain
- * allocations. The memory taken from the card never exceeds n_bytes_max (0: no cap): a take beyond it is NO_MEMORY and
- * takes nothing. After an error the arena is as it was before. One thread at a time may call it. */
+ * Law: where the card maps memory, a weight of WEIGHT_ARENA_OWN bytes or more has a piece of its own, whose address is
+ * a multiple of the grain (2 MiB), and smaller weights share chunks. Where it cannot, all weights share chunks, which
+ * are plain allocations. In a chunk weights lie at multiples of 256 bytes. The memory taken from the card never exceeds
+ * n_bytes_max (0: no cap): a take beyond it is NO_MEMORY and takes nothing. After an error the arena is as it was
+ * before. One thread at a time may call it. */
 #ifndef WEFT_KERNELS_ARENA_H
 #define WEFT_KERNELS_ARENA_H
 

@@ -4,7 +4,7 @@
  * Law: every call takes its device; there is no current device and no global state. Enqueued work runs in
  * order on the device's one stream. Memory is never allocated by an op. A device error is a status; after
  * WEFT_E_DEVICE the device is lost and only close may follow. Pointers from weft_device_alloc are device pointers: only
- * ops, upload, download and copy may read or write what they point to (on ref and cpu they are ordinary memory). */
+ * ops, upload, download, copy and zero may read or write what they point to (on ref and cpu it is ordinary memory). */
 #ifndef WEFT_KERNELS_DEVICE_H
 #define WEFT_KERNELS_DEVICE_H
 
@@ -149,7 +149,7 @@ weft_weights_report weft_device_weights(const weft_device *device);
 typedef bool (*weft_op_watch)(void *self, uint32_t layer, const char *op, const void *args, bool done);
 void weft_device_watch(weft_device *device, weft_op_watch watch, void *self);
 void weft_device_at_layer(weft_device *device, uint32_t layer);
-/* The inverse, for tests: writes the bytes of weight->type again. */
+/* The inverse of weft_device_weight, for tests: writes the bytes of weight->type again. */
 weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
 
 #ifdef __cplusplus

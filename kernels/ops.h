@@ -167,8 +167,8 @@ typedef struct weft_route_args {
 
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)) ------------------- *
  * Either gate_up (gate rows first, then up rows) or gate and up. Products are those of matmul, and the product act * up
- * enters down as any row enters a product (cpu: in 8 bits, cuda: in 16). cpu and, for more than four rows, cuda read
- * the weights of an expert once per call, however many rows chose it.
+ * enters down as any row enters a product. cpu and, for more than four rows, cuda sort the rows by expert, so that the
+ * weights of an expert are read once for many of its rows.
  * shared: an MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)). The experts write nothing that
  * the shared MLP reads, and the other way round. */
 typedef struct weft_shared_args {

@@ -7,6 +7,9 @@
 
 #include "kernels/ops.h"
 
+typedef weft_status (*parts_matmul_call)(weft_device *device, const weft_matmul_args *args);
+typedef uint64_t (*parts_matmul_measure)(weft_device *device, const weft_matmul_args *args);
+
 /* A product of rows, without weights as yet. */
 static inline weft_matmul_args parts_product_of(const float *x, uint64_t x_stride, uint32_t n_rows, void *scratch,
                                                 uint64_t scratch_bytes) {
@@ -33,6 +36,19 @@ static inline weft_matmul_args parts_route_product(const weft_route_args *route)
       parts_product_of(route->x, route->x_stride, route->n_rows, route->scratch, route->scratch_bytes);
   parts_product_add(&args, route->router, route->logits, route->logits_stride);
   return args;
+}
+
+static inline uint64_t parts_route_scratch(weft_device *device, const weft_route_args *route,
+                                           parts_matmul_measure measure) {
+  weft_matmul_args product = parts_route_product(route);
+  return route->router == NULL ? 0 : measure(device, &product);
+}
+
+/* Without a router the logits are there already. */
+static inline weft_status parts_route_logits(weft_device *device, const weft_route_args *route,
+                                             parts_matmul_call matmul) {
+  weft_matmul_args product = parts_route_product(route);
+  return route->router == NULL ? WEFT_OK : matmul(device, &product);
 }
 
 /* What a matmul with an activation does when its two products are there. */
@@ -69,9 +85,6 @@ static inline weft_matmul_args parts_shared_out(const weft_experts_args *experts
   parts_product_add(&args, shared->down, shared->y, shared->y_stride);
   return args;
 }
-
-typedef weft_status (*parts_matmul_call)(weft_device *device, const weft_matmul_args *args);
-typedef uint64_t (*parts_matmul_measure)(weft_device *device, const weft_matmul_args *args);
 
 /* Runs the shared MLP; does nothing where experts have none. */
 static inline weft_status parts_shared_run(weft_device *device, const weft_experts_args *experts,

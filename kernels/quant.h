@@ -31,7 +31,7 @@ extern "C" {
  *   S4_x  per 256:        f32 d, sixteen signed bytes of scales, then eight times sixteen bytes of nibbles as in Q4_0
  *   S3_x  per 256:        the same with codes of three bits: sixty-four bytes of the lower two (of each 32 inputs,
  *                         input i is in byte i % 8 at bit 2 (i / 8)), then the third bits of each 32 in a word
- * and value = (d * scale) * values[code]. */
+ * In H4 types value = scale * values[code], in the others value = (d * scale) * values[code]. */
 #define WEFT_STORED_TYPE_MAP(X)          \
   X(F32, 0, 1, 4, F32, NULL)             \
   X(F16, 1, 1, 2, F16, NULL)             \

@@ -84,6 +84,11 @@ static int8_t odd_scale(uint32_t s) {
   return (int8_t)(2 * s + 1);
 }
 
+/* Scales of four bits each. */
+static void read_odd_scales(const uint8_t *at, super_block *s) {
+  for (uint32_t k = 0; k < N_SCALES; k++) s->scale[k] = odd_scale((uint32_t)at[k / 2] >> (k % 2 * 4) & 15u);
+}
+
 /* ---- the types ---- */
 
 static void repack_q3_k(const uint8_t *b, uint8_t *held) {
@@ -118,7 +123,7 @@ static void repack_iq2_xxs(const uint8_t *b, uint8_t *held) {
 static void repack_iq2_xs(const uint8_t *b, uint8_t *held) {
   super_block s;
   s.d = weft_f16_to_f32((uint16_t)read_16(b)) * 0.125f;
-  for (uint32_t k = 0; k < N_SCALES; k++) s.scale[k] = odd_scale((uint32_t)b[66 + k / 2] >> (k % 2 * 4) & 15u);
+  read_odd_scales(b + 66, &s);
   for (uint32_t l = 0; l < 32; l++) {
     uint32_t word = read_16(b + 2 + 2 * l);
     put_eight(codebook_iq2_xs[word & 511u], eight_signs(word >> 9), s.code + 8 * l);
@@ -129,7 +134,7 @@ static void repack_iq2_xs(const uint8_t *b, uint8_t *held) {
 static void repack_iq2_s(const uint8_t *b, uint8_t *held) {
   super_block s;
   s.d = weft_f16_to_f32((uint16_t)read_16(b)) * 0.125f;
-  for (uint32_t k = 0; k < N_SCALES; k++) s.scale[k] = odd_scale((uint32_t)b[74 + k / 2] >> (k % 2 * 4) & 15u);
+  read_odd_scales(b + 74, &s);
   for (uint32_t l = 0; l < 32; l++) {
     uint32_t high = (uint32_t)b[66 + l / 4] >> (l % 4 * 2) & 3u;
     put_eight(codebook_iq2_s[b[2 + l] | high << 8], b[34 + l], s.code + 8 * l);

@@ -24,8 +24,8 @@ extern "C" {
 #endif
 
 typedef enum weft_call_form {
-  WEFT_CALLS_JSON =
-      0,              /* {"name":...,"arguments":{...}} at the beginning, or a list of them: for want of a better one */
+  /* {"name":...,"arguments":{...}} at the beginning, or a list of them: where the template shows no other form */
+  WEFT_CALLS_JSON = 0,
   WEFT_CALLS_HERMES,  /* <tool_call>{"name":...,"arguments":{...}}</tool_call> */
   WEFT_CALLS_QWEN,    /* <tool_call><function=NAME><parameter=KEY>text</parameter></function></tool_call> */
   WEFT_CALLS_GEMMA,   /* <|tool_call>call:NAME{key:<|"|>text<|"|>,n:3}<tool_call|> */
@@ -37,7 +37,8 @@ typedef enum weft_call_form {
 /* The form that a model writes whose chat template this is. */
 weft_call_form weft_call_form_of(const char *chat_template, size_t n);
 const char *weft_call_form_name(weft_call_form form);
-/* The form that a call has which is held to a grammar, where the model writes this one: the same, or JSON. */
+/* The form that a grammar makes the calls of a model have that writes this form: the same one where a grammar can
+ * describe it, else JSON. */
 weft_call_form weft_call_form_held(weft_call_form form);
 
 /* The markers around a call; NULL: it has none. */

@@ -280,13 +280,9 @@ static weft_status print_prompt(const weft_chat *chat, const json_t *values, wef
 }
 
 static weft_chat_piece *add_piece(weft_chat_pieces *out, uint32_t *capacity) {
-  if (out->n == *capacity) {
-    uint32_t more = *capacity == 0 ? 32 : *capacity * 2;
-    weft_chat_piece *pieces = weft_realloc(out->pieces, more, sizeof *pieces);
-    if (pieces == NULL) return NULL;
-    out->pieces = pieces;
-    *capacity = more;
-  }
+  weft_chat_piece *pieces = weft_grow(out->pieces, out->n, capacity, 32, sizeof *pieces);
+  if (pieces == NULL) return NULL;
+  out->pieces = pieces;
   return &out->pieces[out->n++];
 }
 

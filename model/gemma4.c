@@ -232,11 +232,7 @@ weft_status gemma4_load(weft_model *model, weights_loader *loader) {
   }
   if (status == WEFT_OK) status = load_per_layer(loader);
   if (status == WEFT_OK) status = load_row_scales(loader);
-  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
-    status = weights_load(loader, expert_rows, n_expert, l, &model->layers[l]);
-    if (status == WEFT_OK) status = weights_check_experts(loader, l);
-  }
-  return status;
+  return status == WEFT_OK ? weights_load_experts(loader, expert_rows, n_expert) : status;
 }
 
 /* ---- forward ---- */

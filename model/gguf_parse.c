@@ -111,18 +111,19 @@ static weft_status take_bytes(cursor *c, uint64_t n, const char *what, const uin
   return WEFT_OK;
 }
 
-static weft_status take_u32(cursor *c, const char *what, uint32_t *out) {
+static weft_status take_number(cursor *c, const char *what, void *out, uint64_t n_bytes) {
   const uint8_t *bytes = NULL;
-  weft_status status = take_bytes(c, sizeof *out, what, &bytes);
-  if (status == WEFT_OK) memcpy(out, bytes, sizeof *out);
+  weft_status status = take_bytes(c, n_bytes, what, &bytes);
+  if (status == WEFT_OK) memcpy(out, bytes, n_bytes);
   return status;
 }
 
+static weft_status take_u32(cursor *c, const char *what, uint32_t *out) {
+  return take_number(c, what, out, sizeof *out);
+}
+
 static weft_status take_u64(cursor *c, const char *what, uint64_t *out) {
-  const uint8_t *bytes = NULL;
-  weft_status status = take_bytes(c, sizeof *out, what, &bytes);
-  if (status == WEFT_OK) memcpy(out, bytes, sizeof *out);
-  return status;
+  return take_number(c, what, out, sizeof *out);
 }
 
 static weft_status take_string(cursor *c, const char *what, weft_bytes *out) {

@@ -31,17 +31,13 @@ bool builder_step(grammar_builder *b, uint64_t n) {
   return false;
 }
 
-/* Room for one more of a list. */
-static bool grow_list(grammar_builder *b, void **list, uint32_t n, uint32_t *capacity, size_t size) {
-  if (n < *capacity) return true;
-  uint32_t more = *capacity == 0 ? 256 : *capacity * 2;
-  void *memory = weft_realloc(*list, more, size);
+bool builder_grow(grammar_builder *b, void **list, uint32_t n, uint32_t *capacity, size_t size) {
+  void *memory = weft_grow(*list, n, capacity, 256, size);
   if (memory == NULL) {
     builder_fail(b, WEFT_E_NO_MEMORY, "no memory for the grammar");
     return false;
   }
   *list = memory;
-  *capacity = more;
   return true;
 }
 
@@ -55,7 +51,7 @@ uint32_t builder_state(grammar_builder *b) {
 }
 
 uint32_t builder_rule_open(grammar_builder *b) {
-  if (!builder_step(b, 1) || !grow_list(b, (void **)&b->rule, b->n_rules, &b->rules_capacity, sizeof *b->rule))
+  if (!builder_step(b, 1) || !builder_grow(b, (void **)&b->rule, b->n_rules, &b->rules_capacity, sizeof *b->rule))
     return 0;
   if (b->n_rules >= GRAMMAR_RULES_MAX) {
     builder_fail(b, WEFT_E_TOO_LARGE, "the grammar is too large: it needs more than %d rules", GRAMMAR_RULES_MAX);
@@ -76,7 +72,8 @@ uint32_t builder_rule_repeat(grammar_builder *b, uint32_t rule, uint32_t min, ui
 }
 
 static void add_edge(grammar_builder *b, grammar_edge edge) {
-  if (!builder_step(b, 1) || !grow_list(b, (void **)&b->edge, b->n_edges, &b->edges_capacity, sizeof *b->edge)) return;
+  if (!builder_step(b, 1) || !builder_grow(b, (void **)&b->edge, b->n_edges, &b->edges_capacity, sizeof *b->edge))
+    return;
   b->edge[b->n_edges++] = edge;
 }
 

@@ -30,19 +30,6 @@ typedef struct subsets {
   uint32_t n_moves, moves_capacity, calls_capacity, states_capacity, first_state;
 } subsets;
 
-static bool grow_array(subsets *s, void **list, uint32_t n, uint32_t *capacity, size_t size) {
-  if (n < *capacity) return true;
-  uint32_t more = *capacity == 0 ? 1024 : *capacity * 2;
-  void *memory = weft_realloc(*list, more, size);
-  if (memory == NULL) {
-    builder_fail(s->b, WEFT_E_NO_MEMORY, "no memory for the grammar");
-    return false;
-  }
-  *list = memory;
-  *capacity = more;
-  return true;
-}
-
 static void sort_edges(subsets *s) {
   grammar_builder *b = s->b;
   for (uint32_t i = 0; i < b->n_edges; i++) s->edge_at[b->edge[i].from + 1] += 1;
@@ -62,7 +49,7 @@ static void sort_edges(subsets *s) {
 static void push_member(subsets *s, uint32_t state) {
   if (s->mark[state] == s->mark_value) return;
   s->mark[state] = s->mark_value;
-  if (!grow_array(s, (void **)&s->pool, s->n_pool, &s->pool_capacity, sizeof *s->pool)) return;
+  if (!builder_grow(s->b, (void **)&s->pool, s->n_pool, &s->pool_capacity, sizeof *s->pool)) return;
   s->pool[s->n_pool++] = state;
 }
 
@@ -131,8 +118,8 @@ static uint32_t intern_members(subsets *s, uint32_t at) {
     builder_fail(s->b, WEFT_E_TOO_LARGE, "the grammar is too large: it needs more than %d states", GRAMMAR_STATES_MAX);
     return 0;
   }
-  if (!grow_array(s, (void **)&s->set_at, s->n_sets, &capacity, sizeof *s->set_at)) return 0;
-  if (!grow_array(s, (void **)&s->set_n, s->n_sets, &s->sets_capacity, sizeof *s->set_n)) return 0;
+  if (!builder_grow(s->b, (void **)&s->set_at, s->n_sets, &capacity, sizeof *s->set_at)) return 0;
+  if (!builder_grow(s->b, (void **)&s->set_n, s->n_sets, &s->sets_capacity, sizeof *s->set_n)) return 0;
   s->set_at[s->n_sets] = at;
   s->set_n[s->n_sets] = n;
   s->slot[hash % s->n_slots] = s->n_sets + 1;
@@ -173,7 +160,7 @@ static uint32_t reach_rule(subsets *s, uint32_t rule) {
 
 static grammar_state *new_state(subsets *s) {
   weft_grammar *g = s->g;
-  if (!grow_array(s, (void **)&g->state, g->n_states, &s->states_capacity, sizeof *g->state)) return NULL;
+  if (!builder_grow(s->b, (void **)&g->state, g->n_states, &s->states_capacity, sizeof *g->state)) return NULL;
   grammar_state *state = &g->state[g->n_states++];
   *state = (grammar_state){.calls_at = g->n_calls, .of = GRAMMAR_NONE, .allowed = GRAMMAR_NONE};
   return state;
@@ -185,7 +172,8 @@ static void add_move(subsets *s, move m) {
     last->high = m.high;
     return;
   }
-  if (grow_array(s, (void **)&s->moves, s->n_moves, &s->moves_capacity, sizeof *s->moves)) s->moves[s->n_moves++] = m;
+  if (builder_grow(s->b, (void **)&s->moves, s->n_moves, &s->moves_capacity, sizeof *s->moves))
+    s->moves[s->n_moves++] = m;
 }
 
 /* The set that a letter leads to: bytes low..high when rule is NONE, else a call. */
@@ -238,7 +226,7 @@ static void follow_calls(subsets *s, uint32_t set, uint32_t state) {
       for (uint32_t c = begin; c < g->n_calls && !known; c++) known = g->call[c].rule == rule;
       if (known || !builder_step(s->b, g->n_calls - begin)) continue;
       uint32_t to = s->first_state + follow_letter(s, set, 0, e->rule);
-      if (!grow_array(s, (void **)&g->call, g->n_calls, &s->calls_capacity, sizeof *g->call)) return;
+      if (!builder_grow(s->b, (void **)&g->call, g->n_calls, &s->calls_capacity, sizeof *g->call)) return;
       g->call[g->n_calls++] = (grammar_call){rule, to};
     }
   }

@@ -11,17 +11,7 @@ void expressions_close(expressions *e) {
 }
 
 static bool grow_list(expressions *e, void **list, uint32_t n, uint32_t *capacity, size_t size) {
-  if (!builder_step(e->b, 1)) return false;
-  if (n < *capacity) return true;
-  uint32_t more = *capacity == 0 ? 256 : *capacity * 2;
-  void *memory = weft_realloc(*list, more, size);
-  if (memory == NULL) {
-    builder_fail(e->b, WEFT_E_NO_MEMORY, "no memory for the grammar");
-    return false;
-  }
-  *list = memory;
-  *capacity = more;
-  return true;
+  return builder_step(e->b, 1) && builder_grow(e->b, list, n, capacity, size);
 }
 
 uint32_t expression_new(expressions *e, expression_kind kind) {

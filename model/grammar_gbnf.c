@@ -54,16 +54,7 @@ static gbnf_rule *find_rule(gbnf *g) {
     if (!builder_step(e->b, 1)) return NULL;
     if (g->name[i].n == n && memcmp(e->text + g->name[i].at, e->text + at, n) == 0) return &g->name[i];
   }
-  if (g->n_names == g->names_capacity) {
-    uint32_t more = g->names_capacity == 0 ? 64 : g->names_capacity * 2;
-    void *memory = weft_realloc(g->name, more, sizeof *g->name);
-    if (memory == NULL) {
-      builder_fail(e->b, WEFT_E_NO_MEMORY, "no memory for the grammar");
-      return NULL;
-    }
-    g->name = memory;
-    g->names_capacity = more;
-  }
+  if (!builder_grow(e->b, (void **)&g->name, g->n_names, &g->names_capacity, sizeof *g->name)) return NULL;
   g->name[g->n_names] = (gbnf_rule){.at = at, .n = n, .rule = builder_rule_open(e->b)};
   return builder_ok(e->b) ? &g->name[g->n_names++] : NULL;
 }

@@ -63,6 +63,8 @@ static inline bool builder_ok(const grammar_builder *b) {
 }
 /* Counts steps; false: there were too many, or it failed before. */
 bool builder_step(grammar_builder *b, uint64_t n);
+/* Room for one more of a list that holds n items: weft_grow, whose refusal ends the building. */
+bool builder_grow(grammar_builder *b, void **list, uint32_t n, uint32_t *capacity, size_t size);
 
 uint32_t builder_state(grammar_builder *b);
 uint32_t builder_rule_open(grammar_builder *b); /* a rule with a first and a last state and nothing between */

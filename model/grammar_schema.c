@@ -325,16 +325,12 @@ static uint32_t find_rule(schema_reader *r, const char *reference) {
   for (uint32_t i = 0; i < r->n_rules && builder_step(r->b, 1); i++) {
     if (r->rule[i].schema == target) return r->rule[i].rule;
   }
-  if (r->n_rules == r->rules_capacity) {
-    uint32_t more = r->rules_capacity == 0 ? 64 : r->rules_capacity * 2;
-    void *memory = weft_realloc(r->rule, more, sizeof *r->rule);
-    if (memory == NULL) {
-      schema_fail(r, WEFT_E_NO_MEMORY, "no memory for it");
-      return 0;
-    }
-    r->rule = memory;
-    r->rules_capacity = more;
+  schema_rule *rules = weft_grow(r->rule, r->n_rules, &r->rules_capacity, 64, sizeof *rules);
+  if (rules == NULL) {
+    schema_fail(r, WEFT_E_NO_MEMORY, "no memory for it");
+    return 0;
   }
+  r->rule = rules;
   uint32_t rule = builder_rule_open(r->b);
   if (builder_ok(r->b)) r->rule[r->n_rules++] = (schema_rule){target, reference, rule};
   return rule;

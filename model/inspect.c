@@ -247,18 +247,14 @@ static void text_verdict(const inspect_report *r, weft_text *out) {
 }
 
 static void write_text(const inspect_report *r, weft_text *out) {
-  char name[128];
-  uint64_t low, high;
-  gguf_model_name(r->gguf, name, sizeof name);
-  weft_gguf_fingerprint(r->gguf, &low, &high);
   weft_text_printf(out, "%s\n  name        ", weft_gguf_path(r->gguf));
-  put_zero_ended(out, name);
+  put_zero_ended(out, r->name);
   weft_text_puts(out, "\n  file        ");
   put_bytes(out, weft_gguf_file_bytes(r->gguf));
   weft_text_printf(out,
                    ", %" PRIu32 " part(s)\n  parameters  %" PRIu64 "\n  fingerprint %016" PRIx64 "%016" PRIx64
                    "\nmetadata (%" PRIu32 ")\n",
-                   r->gguf->n_parts, r->n_elements, high, low, weft_gguf_n_keys(r->gguf));
+                   r->gguf->n_parts, r->n_elements, r->fingerprint_high, r->fingerprint_low, weft_gguf_n_keys(r->gguf));
   for (uint32_t i = 0; i < weft_gguf_n_keys(r->gguf); i++) text_key(out, &r->gguf->parts[0].keys[i]);
   text_tensors(r, out);
   weft_text_printf(out, "chat template\n  %s\n", r->family != NULL ? r->family : "none");
@@ -365,18 +361,15 @@ static void put_line(weft_text *out, bool is_line, const char *text) {
 }
 
 static void write_json(const inspect_report *r, weft_text *out) {
-  char name[128];
-  uint64_t low, high;
-  gguf_model_name(r->gguf, name, sizeof name);
-  weft_gguf_fingerprint(r->gguf, &low, &high);
   weft_text_puts(out, "{\n  \"file\": ");
   put_zero_ended(out, weft_gguf_path(r->gguf));
   weft_text_puts(out, ",\n  \"name\": ");
-  put_zero_ended(out, name);
+  put_zero_ended(out, r->name);
   weft_text_printf(out,
                    ",\n  \"bytes\": %" PRIu64 ",\n  \"parts\": %" PRIu32 ",\n  \"parameters\": %" PRIu64
                    ",\n  \"fingerprint\": \"%016" PRIx64 "%016" PRIx64 "\",\n  \"metadata\": [",
-                   weft_gguf_file_bytes(r->gguf), r->gguf->n_parts, r->n_elements, high, low);
+                   weft_gguf_file_bytes(r->gguf), r->gguf->n_parts, r->n_elements, r->fingerprint_high,
+                   r->fingerprint_low);
   for (uint32_t i = 0; i < weft_gguf_n_keys(r->gguf); i++) {
     weft_text_puts(out, i > 0 ? ",\n    " : "\n    ");
     json_key(out, &r->gguf->parts[0].keys[i]);

@@ -149,6 +149,8 @@ weft_status inspect_report_open(const weft_gguf *gguf, inspect_report **out, wef
     return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
   }
   r->gguf = gguf;
+  gguf_model_name(gguf, r->name, sizeof r->name);
+  weft_gguf_fingerprint(gguf, &r->fingerprint_low, &r->fingerprint_high);
   count_types(r);
   judge_keys(r);
   judge_serving(r);

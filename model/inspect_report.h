@@ -22,6 +22,8 @@ typedef struct inspect_layers {
 
 typedef struct inspect_report {
   const weft_gguf *gguf;
+  char name[128]; /* of the model */
+  uint64_t fingerprint_low, fingerprint_high;
   uint64_t n_elements, n_tensor_bytes;
   inspect_type *types; /* [n_types], by id */
   uint32_t n_types;

@@ -51,7 +51,7 @@ typedef struct jinja_bound {
   const jinja_function *function;
 } jinja_bound;
 
-/* NULL when there is none of that name. The table ends with a row without one. */
+/* The function of a name, NULL when there is none. The table ends with a row without a name. */
 static inline const jinja_function *jinja_function_find(const jinja_function *table, const char *name, size_t n) {
   for (; table->name != NULL; table++) {
     if (strlen(table->name) == n && memcmp(table->name, name, n) == 0) return table;
@@ -86,7 +86,8 @@ const jinja_value *jinja_scope_find(jinja_run *run, const jinja_string *name);
 
 /* The argument at a position or of that name; NULL when it was not given. */
 const jinja_value *jinja_argument(const jinja_args *args, size_t at, const char *name);
-/* As wanted, or the run fails: what names the argument for the message. */
+/* The value as a whole number or a string. Where it is neither, the run fails with a line in which `what` names the
+ * argument. */
 int64_t jinja_integer_of(jinja_run *run, jinja_value value, const char *what);
 const jinja_string *jinja_string_of(jinja_run *run, jinja_value value, const char *what); /* never NULL */
 

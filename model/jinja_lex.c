@@ -22,16 +22,12 @@ typedef struct lexer {
 static void add_token(lexer *x, jinja_token_kind kind, const char *bytes, size_t n) {
   weft_jinja *jinja = x->jinja;
   if (x->status != WEFT_OK) return;
-  if (jinja->n_tokens == x->capacity) {
-    uint32_t capacity = x->capacity == 0 ? 256 : x->capacity * 2;
-    jinja_token *tokens = weft_realloc(jinja->tokens, capacity, sizeof *tokens);
-    if (tokens == NULL) {
-      LEX_FAIL(x, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
-      return;
-    }
-    jinja->tokens = tokens;
-    x->capacity = capacity;
+  jinja_token *tokens = weft_grow(jinja->tokens, jinja->n_tokens, &x->capacity, 256, sizeof *tokens);
+  if (tokens == NULL) {
+    LEX_FAIL(x, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
+    return;
   }
+  jinja->tokens = tokens;
   jinja->tokens[jinja->n_tokens++] = (jinja_token){kind, x->line, bytes, n};
 }
 

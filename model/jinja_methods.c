@@ -223,39 +223,37 @@ METHOD(string_join) {
   return out == NULL ? jinja_nothing() : jinja_buffer_value(run, out);
 }
 
-static bool is_all(const jinja_string *s, bool digits, bool letters, bool spaces) {
+/* Whether there are characters, all of them of the kinds asked for. */
+static jinja_value is_all(jinja_run *run, const jinja_string *s, bool digits, bool letters, bool spaces) {
+  (void)jinja_charge(run, s->n / 8);
   for (size_t at = 0, n; at < s->n; at += n) {
     uint32_t c = 0;
     n = weft_utf8_decode(s->bytes + at, s->n - at, &c);
-    if (n == 0) return false;
+    if (n == 0) return jinja_bool(false);
     bool digit = c >= '0' && c <= '9', letter = jinja_upper(c) != c || jinja_lower(c) != c || c >= 0x250;
-    if (!((digits && digit) || (letters && letter) || (spaces && jinja_is_space(c)))) return false;
+    if (!((digits && digit) || (letters && letter) || (spaces && jinja_is_space(c)))) return jinja_bool(false);
   }
-  return s->n > 0;
+  return jinja_bool(s->n > 0);
 }
 
 METHOD(string_isdigit) {
   (void)args;
-  (void)jinja_charge(run, self.string->n / 8);
-  return jinja_bool(is_all(self.string, true, false, false));
+  return is_all(run, self.string, true, false, false);
 }
 
 METHOD(string_isalpha) {
   (void)args;
-  (void)jinja_charge(run, self.string->n / 8);
-  return jinja_bool(is_all(self.string, false, true, false));
+  return is_all(run, self.string, false, true, false);
 }
 
 METHOD(string_isalnum) {
   (void)args;
-  (void)jinja_charge(run, self.string->n / 8);
-  return jinja_bool(is_all(self.string, true, true, false));
+  return is_all(run, self.string, true, true, false);
 }
 
 METHOD(string_isspace) {
   (void)args;
-  (void)jinja_charge(run, self.string->n / 8);
-  return jinja_bool(is_all(self.string, false, false, true));
+  return is_all(run, self.string, false, false, true);
 }
 
 /* ---- mappings, lists, loops ------------------------------------------------------------------ */

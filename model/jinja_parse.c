@@ -133,6 +133,18 @@ static void parse_body(jinja_parser *p, jinja_node *into, const char *end) {
   jinja_parser_expect(p, TOKEN_BLOCK_END, NULL);
 }
 
+/* The part after {% else %}, or NULL where the block has none; to the block's end. */
+static jinja_node *parse_else(jinja_parser *p, const char *end) {
+  if (jinja_parser_skip(p, TOKEN_NAME, "else")) {
+    jinja_node *body = jinja_parser_node(p, NODE_BODY);
+    parse_body(p, body, end);
+    return body;
+  }
+  jinja_parser_expect(p, TOKEN_NAME, end);
+  jinja_parser_expect(p, TOKEN_BLOCK_END, NULL);
+  return NULL;
+}
+
 static jinja_node *parse_if(jinja_parser *p) {
   static const char *const ends[] = {"elif", "else", "endif", NULL};
   jinja_node *first = jinja_parser_node(p, NODE_IF), *node = first;
@@ -147,13 +159,7 @@ static jinja_node *parse_if(jinja_parser *p) {
     node->b = next;
     node = next;
   }
-  if (jinja_parser_skip(p, TOKEN_NAME, "else")) {
-    node->b = jinja_parser_node(p, NODE_BODY);
-    parse_body(p, node->b, "endif");
-    return first;
-  }
-  jinja_parser_expect(p, TOKEN_NAME, "endif");
-  jinja_parser_expect(p, TOKEN_BLOCK_END, NULL);
+  node->b = parse_else(p, "endif");
   return first;
 }
 
@@ -171,14 +177,8 @@ static jinja_node *parse_for(jinja_parser *p) {
   p->n_loops += 1;
   parse_until(p, node, ends);
   p->n_loops -= 1;
-  if (jinja_parser_skip(p, TOKEN_NAME, "else")) {
-    node->d = jinja_parser_node(p, NODE_BODY);
-    node->d->op = JINJA_OWN_SCOPE;
-    parse_body(p, node->d, "endfor");
-    return node;
-  }
-  jinja_parser_expect(p, TOKEN_NAME, "endfor");
-  jinja_parser_expect(p, TOKEN_BLOCK_END, NULL);
+  node->d = parse_else(p, "endfor");
+  if (node->d != NULL) node->d->op = JINJA_OWN_SCOPE;
   return node;
 }
 

@@ -305,7 +305,7 @@ static jinja_node *parse_unary(jinja_parser *p, bool with_filters) {
   return node;
 }
 
-/* A level of operators that group from the left; next is the level below. */
+/* An operator of a level; a row of a level ends with one without text. */
 typedef struct operator_row {
   const char *text;
   jinja_op op;
@@ -326,49 +326,49 @@ static jinja_op skip_row(jinja_parser *p, const operator_row *row) {
   return OP_NONE;
 }
 
-/* Chains make trees that lean to the left; what walks them goes as deep as they are long. */
-static jinja_node *binary_node(jinja_parser *p, jinja_op op, jinja_node *a, jinja_node *b, uint32_t *n_deep) {
-  jinja_node *node = node_of(p, NODE_BINARY, a, b);
-  node->op = op;
-  if (++*n_deep > JINJA_CHAIN_MAX)
-    jinja_parse_fail(p, WEFT_E_TOO_LARGE, "more than %d operators in a row", JINJA_CHAIN_MAX);
+/* A chain of operands and the operators of one row. It makes a tree that leans to the left; what walks the tree goes as
+ * deep as the chain is long. */
+static jinja_node *parse_binary(jinja_parser *p, const operator_row *row, jinja_node *(*parse)(jinja_parser *)) {
+  uint32_t n_deep = 0;
+  jinja_node *node = parse(p);
+  for (jinja_op op; p->status == WEFT_OK && (op = skip_row(p, row)) != OP_NONE;) {
+    node = node_of(p, NODE_BINARY, node, parse(p));
+    node->op = op;
+    if (++n_deep > JINJA_CHAIN_MAX)
+      jinja_parse_fail(p, WEFT_E_TOO_LARGE, "more than %d operators in a row", JINJA_CHAIN_MAX);
+  }
   return node;
+}
+
+/* A chain of operands and one operator or word: one node with a list. */
+static jinja_node *parse_chain(jinja_parser *p, jinja_token_kind token, const char *text, jinja_node_kind kind,
+                               jinja_node *(*parse)(jinja_parser *)) {
+  jinja_node *first = parse(p);
+  if (!jinja_parser_is(p, token, text)) return first;
+  jinja_node *node = jinja_parser_node(p, kind);
+  jinja_node **tail = append_node(&node->list, first);
+  while (p->status == WEFT_OK && jinja_parser_skip(p, token, text)) tail = append_node(tail, parse(p));
+  return node;
+}
+
+static jinja_node *parse_filtered_unary(jinja_parser *p) {
+  return parse_unary(p, true);
 }
 
 static jinja_node *parse_power(jinja_parser *p) {
-  uint32_t n_deep = 0;
-  jinja_node *node = parse_unary(p, true);
-  for (jinja_op op; p->status == WEFT_OK && (op = skip_row(p, powers)) != OP_NONE;) {
-    node = binary_node(p, op, node, parse_unary(p, true), &n_deep);
-  }
-  return node;
+  return parse_binary(p, powers, parse_filtered_unary);
 }
 
 static jinja_node *parse_product(jinja_parser *p) {
-  uint32_t n_deep = 0;
-  jinja_node *node = parse_power(p);
-  for (jinja_op op; p->status == WEFT_OK && (op = skip_row(p, products)) != OP_NONE;) {
-    node = binary_node(p, op, node, parse_power(p), &n_deep);
-  }
-  return node;
+  return parse_binary(p, products, parse_power);
 }
 
 static jinja_node *parse_join(jinja_parser *p) {
-  jinja_node *first = parse_product(p);
-  if (!is_operator(p, "~")) return first;
-  jinja_node *node = jinja_parser_node(p, NODE_JOIN);
-  jinja_node **tail = append_node(&node->list, first);
-  while (p->status == WEFT_OK && skip_operator(p, "~")) tail = append_node(tail, parse_product(p));
-  return node;
+  return parse_chain(p, TOKEN_OPERATOR, "~", NODE_JOIN, parse_product);
 }
 
 static jinja_node *parse_sum(jinja_parser *p) {
-  uint32_t n_deep = 0;
-  jinja_node *node = parse_join(p);
-  for (jinja_op op; p->status == WEFT_OK && (op = skip_row(p, sums)) != OP_NONE;) {
-    node = binary_node(p, op, node, parse_join(p), &n_deep);
-  }
-  return node;
+  return parse_binary(p, sums, parse_join);
 }
 
 static jinja_op skip_comparison(jinja_parser *p) {
@@ -403,23 +403,12 @@ static jinja_node *parse_not(jinja_parser *p) {
   return node;
 }
 
-/* Chains of `and` and of `or` are one node with a list each. */
-static jinja_node *parse_chain(jinja_parser *p, const char *word, jinja_node_kind kind,
-                               jinja_node *(*parse)(jinja_parser *)) {
-  jinja_node *first = parse(p);
-  if (!jinja_parser_is(p, TOKEN_NAME, word)) return first;
-  jinja_node *node = jinja_parser_node(p, kind);
-  jinja_node **tail = append_node(&node->list, first);
-  while (p->status == WEFT_OK && jinja_parser_skip(p, TOKEN_NAME, word)) tail = append_node(tail, parse(p));
-  return node;
-}
-
 static jinja_node *parse_and(jinja_parser *p) {
-  return parse_chain(p, "and", NODE_AND, parse_not);
+  return parse_chain(p, TOKEN_NAME, "and", NODE_AND, parse_not);
 }
 
 static jinja_node *parse_or(jinja_parser *p) {
-  return parse_chain(p, "or", NODE_OR, parse_and);
+  return parse_chain(p, TOKEN_NAME, "or", NODE_OR, parse_and);
 }
 
 jinja_node *jinja_parse_expression(jinja_parser *p) {

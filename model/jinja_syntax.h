@@ -134,7 +134,7 @@ typedef struct jinja_parser {
 } jinja_parser;
 
 weft_status jinja_parse(weft_jinja *jinja, weft_error *error);
-/* NULL when there is none of that name (model/jinja_internal.h has what they are). */
+/* The filter or test of a name, NULL when there is none (struct jinja_function is in model/jinja_internal.h). */
 const struct jinja_function *jinja_filter_find(const char *name, size_t n);
 const struct jinja_function *jinja_test_find(const char *name, size_t n);
 /* Never NULL: after a failure a constant. Tuples without brackets are read by jinja_parse_tuple only. */

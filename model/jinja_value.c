@@ -26,16 +26,22 @@ jinja_value jinja_list_at(const jinja_list *list, size_t i) {
   return list->flavour == JINJA_FLAVOUR_RANGE ? jinja_int(list->start + (int64_t)i * list->step) : list->items[i];
 }
 
+/* weft_grow, in the run's arena: the old memory stays there till the run ends. */
+static void *grow_in_arena(jinja_run *run, void *items, size_t n, size_t *capacity, size_t first, size_t size) {
+  if (n < *capacity) return items;
+  size_t room = *capacity == 0 ? first : *capacity * 2;
+  void *more = jinja_take(run, room * size);
+  if (more == NULL) return NULL;
+  if (n > 0) memcpy(more, items, n * size);
+  *capacity = room;
+  return more;
+}
+
 void jinja_items_add(jinja_run *run, jinja_items *items, jinja_value value) {
   if (!jinja_charge(run, 1)) return;
-  if (items->n == items->capacity) {
-    size_t capacity = items->capacity == 0 ? 8 : items->capacity * 2;
-    jinja_value *more = jinja_take(run, capacity * sizeof *more);
-    if (more == NULL) return;
-    if (items->n > 0) memcpy(more, items->items, items->n * sizeof *more);
-    items->items = more;
-    items->capacity = capacity;
-  }
+  jinja_value *more = grow_in_arena(run, items->items, items->n, &items->capacity, 8, sizeof *more);
+  if (more == NULL) return;
+  items->items = more;
   items->items[items->n++] = value;
 }
 
@@ -58,14 +64,9 @@ const jinja_value *jinja_dict_get(jinja_run *run, const jinja_dict *dict, const 
 }
 
 static void add_entry(jinja_run *run, jinja_dict *dict, jinja_value key, jinja_value value) {
-  if (dict->n == dict->capacity) {
-    size_t capacity = dict->capacity == 0 ? 4 : dict->capacity * 2;
-    jinja_entry *entries = jinja_take(run, capacity * sizeof *entries);
-    if (entries == NULL) return;
-    if (dict->n > 0) memcpy(entries, dict->entries, dict->n * sizeof *entries);
-    dict->entries = entries;
-    dict->capacity = capacity;
-  }
+  jinja_entry *entries = grow_in_arena(run, dict->entries, dict->n, &dict->capacity, 4, sizeof *entries);
+  if (entries == NULL) return;
+  dict->entries = entries;
   dict->entries[dict->n++] = (jinja_entry){key, value};
 }
 

@@ -21,8 +21,11 @@ static weft_status fail_missing(const model_keys *keys, const char *full) {
                    weft_gguf_path(keys->gguf), full, keys->arch);
 }
 
-static weft_status check_within(const model_keys *keys, const char *full, uint64_t value, uint32_t low, uint32_t high,
-                                uint32_t *out) {
+/* What comes of a whole number that the file was asked for: `found` says whether there is one. */
+static weft_status check_u32(const model_keys *keys, const char *full, weft_status found, uint64_t value, uint32_t low,
+                             uint32_t high, uint32_t *out) {
+  if (found == WEFT_E_NOT_FOUND) return fail_missing(keys, full);
+  if (found != WEFT_OK) return found;
   if (value < low || value > high) {
     return weft_fail(keys->error, WEFT_E_FORMAT, "%s: key '%s' is %" PRIu64 "; it must be %" PRIu32 "..%" PRIu32,
                      weft_gguf_path(keys->gguf), full, value, low, high);
@@ -33,11 +36,10 @@ static weft_status check_within(const model_keys *keys, const char *full, uint64
 
 weft_status model_keys_u32(const model_keys *keys, const char *name, uint32_t low, uint32_t high, uint32_t *out) {
   char full[NAME_MAX_BYTES];
-  uint64_t value;
+  uint64_t value = 0;
   full_name(keys, name, full);
   weft_status status = weft_gguf_u64(keys->gguf, full, &value, keys->error);
-  if (status == WEFT_E_NOT_FOUND) return fail_missing(keys, full);
-  return status == WEFT_OK ? check_within(keys, full, value, low, high, out) : status;
+  return check_u32(keys, full, status, value, low, high, out);
 }
 
 weft_status model_keys_u32_or(const model_keys *keys, const char *name, uint32_t low, uint32_t high, uint32_t initial,
@@ -50,11 +52,10 @@ weft_status model_keys_u32_or(const model_keys *keys, const char *name, uint32_t
 weft_status model_keys_u32_at(const model_keys *keys, const char *name, uint64_t i, uint32_t low, uint32_t high,
                               uint32_t *out) {
   char full[NAME_MAX_BYTES];
-  uint64_t value;
+  uint64_t value = 0;
   full_name(keys, name, full);
   weft_status status = weft_gguf_u64_at(keys->gguf, full, i, &value, keys->error);
-  if (status == WEFT_E_NOT_FOUND) return fail_missing(keys, full);
-  return status == WEFT_OK ? check_within(keys, full, value, low, high, out) : status;
+  return check_u32(keys, full, status, value, low, high, out);
 }
 
 weft_status model_keys_f32(const model_keys *keys, const char *name, double low, double high, float *out) {

@@ -510,29 +510,31 @@ weft_status layers_plan(weft_model *model) {
   return plan->refused ? WEFT_E_TOO_LARGE : WEFT_OK;
 }
 
+static void *memory_of(const weft_model *model, uint32_t row) {
+  return (char *)model->scratch_base + model->plan.row[row].offset;
+}
+
 void layers_place(weft_model *model) {
-  char *base = model->scratch_base;
-  const scratch_plan_row *row = model->plan.row;
   model_scratch *s = &model->scratch;
-  s->x = (float *)(void *)(base + row[ROW_X].offset);
-  s->h = (float *)(void *)(base + row[ROW_H].offset);
-  s->t = (float *)(void *)(base + row[ROW_T].offset);
-  s->work = base + row[ROW_WORK].offset;
-  s->per_layer = (float *)(void *)(base + row[ROW_PER_LAYER].offset);
-  s->per_layer_last = (float *)(void *)(base + row[ROW_PER_LAYER_LAST].offset);
-  s->per_layer_projected = (float *)(void *)(base + row[ROW_PER_LAYER_PROJECTED].offset);
-  s->q = (float *)(void *)(base + row[ROW_Q].offset);
-  s->a = (float *)(void *)(base + row[ROW_A].offset);
-  s->k = (float *)(void *)(base + row[ROW_K].offset);
-  s->v = (float *)(void *)(base + row[ROW_V].offset);
-  s->own_k = base + row[ROW_OWN_K].offset;
-  s->own_v = base + row[ROW_OWN_V].offset;
-  s->y = (float *)(void *)(base + row[ROW_Y].offset);
-  s->r = (float *)(void *)(base + row[ROW_R].offset);
-  s->g = (float *)(void *)(base + row[ROW_G].offset);
-  s->u = (float *)(void *)(base + row[ROW_U].offset);
-  s->logits = (float *)(void *)(base + row[ROW_LOGITS].offset);
-  s->ids = (int32_t *)(void *)(base + row[ROW_IDS].offset);
-  s->weights = (float *)(void *)(base + row[ROW_WEIGHTS].offset);
-  s->gated = (float *)(void *)(base + row[ROW_GATED].offset);
+  s->x = memory_of(model, ROW_X);
+  s->h = memory_of(model, ROW_H);
+  s->t = memory_of(model, ROW_T);
+  s->work = memory_of(model, ROW_WORK);
+  s->per_layer = memory_of(model, ROW_PER_LAYER);
+  s->per_layer_last = memory_of(model, ROW_PER_LAYER_LAST);
+  s->per_layer_projected = memory_of(model, ROW_PER_LAYER_PROJECTED);
+  s->q = memory_of(model, ROW_Q);
+  s->a = memory_of(model, ROW_A);
+  s->k = memory_of(model, ROW_K);
+  s->v = memory_of(model, ROW_V);
+  s->own_k = memory_of(model, ROW_OWN_K);
+  s->own_v = memory_of(model, ROW_OWN_V);
+  s->y = memory_of(model, ROW_Y);
+  s->r = memory_of(model, ROW_R);
+  s->g = memory_of(model, ROW_G);
+  s->u = memory_of(model, ROW_U);
+  s->logits = memory_of(model, ROW_LOGITS);
+  s->ids = memory_of(model, ROW_IDS);
+  s->weights = memory_of(model, ROW_WEIGHTS);
+  s->gated = memory_of(model, ROW_GATED);
 }

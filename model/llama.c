@@ -132,11 +132,7 @@ weft_status llama_load(weft_model *model, weights_loader *loader) {
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     status = weights_load(loader, layer_rows, n_layer, l, &model->layers[l]);
   }
-  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
-    status = weights_load(loader, expert_rows, n_expert, l, &model->layers[l]);
-    if (status == WEFT_OK) status = weights_check_experts(loader, l);
-  }
-  return status;
+  return status == WEFT_OK ? weights_load_experts(loader, expert_rows, n_expert) : status;
 }
 
 /* ---- forward ---- */

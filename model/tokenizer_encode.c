@@ -10,14 +10,10 @@
 #define UNDERSCORE "\xE2\x96\x81" /* U+2581, the visible space of llama and gemma4 */
 
 weft_status weft_tokens_push(weft_tokens *tokens, int32_t id) {
-  if (tokens->n == tokens->capacity) {
-    if (tokens->capacity > UINT32_MAX / 2) return WEFT_E_TOO_LARGE;
-    uint32_t capacity = tokens->capacity == 0 ? 64 : tokens->capacity * 2;
-    int32_t *ids = weft_realloc(tokens->ids, capacity, sizeof *ids);
-    if (ids == NULL) return WEFT_E_NO_MEMORY;
-    tokens->ids = ids;
-    tokens->capacity = capacity;
-  }
+  if (tokens->n > UINT32_MAX / 2) return WEFT_E_TOO_LARGE;
+  int32_t *ids = weft_grow(tokens->ids, tokens->n, &tokens->capacity, 64, sizeof *ids);
+  if (ids == NULL) return WEFT_E_NO_MEMORY;
+  tokens->ids = ids;
   tokens->ids[tokens->n++] = id;
   return WEFT_OK;
 }

@@ -17,13 +17,9 @@ void work_close(work *w) {
 }
 
 weft_status work_symbol(work *w, uint32_t start, uint32_t n, uint32_t id) {
-  if (w->n_symbols == w->symbols_capacity) {
-    uint32_t capacity = w->symbols_capacity == 0 ? 64 : w->symbols_capacity * 2;
-    merge_symbol *symbols = weft_realloc(w->symbols, capacity, sizeof *symbols);
-    if (symbols == NULL) return WEFT_E_NO_MEMORY;
-    w->symbols = symbols;
-    w->symbols_capacity = capacity;
-  }
+  merge_symbol *symbols = weft_grow(w->symbols, w->n_symbols, &w->symbols_capacity, 64, sizeof *symbols);
+  if (symbols == NULL) return WEFT_E_NO_MEMORY;
+  w->symbols = symbols;
   uint32_t at = w->n_symbols++;
   w->symbols[at] = (merge_symbol){start, n, id, NO_SYMBOL, at == 0 ? NO_SYMBOL : at - 1};
   if (at > 0) w->symbols[at - 1].next = at;
@@ -35,13 +31,9 @@ static bool offer_before(const merge_offer *a, const merge_offer *b) {
 }
 
 weft_status work_push(work *w, merge_offer offer) {
-  if (w->n_heap == w->heap_capacity) {
-    uint32_t capacity = w->heap_capacity == 0 ? 64 : w->heap_capacity * 2;
-    merge_offer *heap = weft_realloc(w->heap, capacity, sizeof *heap);
-    if (heap == NULL) return WEFT_E_NO_MEMORY;
-    w->heap = heap;
-    w->heap_capacity = capacity;
-  }
+  merge_offer *heap = weft_grow(w->heap, w->n_heap, &w->heap_capacity, 64, sizeof *heap);
+  if (heap == NULL) return WEFT_E_NO_MEMORY;
+  w->heap = heap;
   w->heap[w->n_heap++] = offer;
   return WEFT_OK;
 }

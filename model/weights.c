@@ -314,7 +314,7 @@ weft_status weights_load(weights_loader *loader, const tensor_row *rows, uint32_
   return WEFT_OK;
 }
 
-weft_status weights_check_experts(weights_loader *loader, uint32_t l) {
+static weft_status check_experts(weights_loader *loader, uint32_t l) {
   const model_layer *layer = &loader->model->layers[l];
   bool fused = layer->gate_up_exps.data != NULL;
   bool gate = layer->gate_exps.data != NULL, up = layer->up_exps.data != NULL;
@@ -322,6 +322,16 @@ weft_status weights_check_experts(weights_loader *loader, uint32_t l) {
   return weft_fail(loader->error, WEFT_E_FORMAT,
                    "%s: blk.%" PRIu32 " needs either ffn_gate_up_exps or both of ffn_gate_exps and ffn_up_exps",
                    weft_gguf_path(loader->gguf), l);
+}
+
+weft_status weights_load_experts(weights_loader *loader, const tensor_row *rows, uint32_t n_rows) {
+  weft_model *model = loader->model;
+  weft_status status = WEFT_OK;
+  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
+    status = weights_load(loader, rows, n_rows, l, &model->layers[l]);
+    if (status == WEFT_OK) status = check_experts(loader, l);
+  }
+  return status;
 }
 
 weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, float *out) {

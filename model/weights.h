@@ -83,8 +83,9 @@ typedef struct weights_loader {
 
 /* Loads the rows of one layer (or of none: layer == UINT32_MAX) into the struct at `into`. */
 weft_status weights_load(weights_loader *loader, const tensor_row *rows, uint32_t n_rows, uint32_t layer, void *into);
-/* FORMAT unless the layer has exactly one of the two forms of the experts' input side. */
-weft_status weights_check_experts(weights_loader *loader, uint32_t layer);
+/* Loads the rows of the experts of every layer. FORMAT unless a layer with experts has exactly one of the two forms of
+ * their input side: gate and up as one tensor, or as two. */
+weft_status weights_load_experts(weights_loader *loader, const tensor_row *rows, uint32_t n_rows);
 /* n floats to device memory that the model owns. */
 weft_status weights_vector(weights_loader *loader, const float *values, uint64_t n, const float **out);
 /* The n floats of a tensor, on the host; NOT_FOUND when absent. */

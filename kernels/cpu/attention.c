@@ -328,13 +328,7 @@ static void run_waves(attention_run *run, weft_thread_pool *pool) {
 /* ---- the op ---- */
 
 static const cpu_attention_code *code_of(const weft_device *device) {
-#if defined(__x86_64__)
-  if (cpu_get_isa(device) == CPU_ISA_AVX512) return &cpu_attention_avx512;
-  if (cpu_get_isa(device) == CPU_ISA_AVX2) return &cpu_attention_avx2;
-#else
-  (void)device;
-#endif
-  return &cpu_attention_portable;
+  return CPU_CODE_OF(cpu_get_isa(device), cpu_attention);
 }
 
 /* Multiplications of a call, about. */

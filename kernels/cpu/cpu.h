@@ -15,6 +15,14 @@
  * DQ + VL + VNNI beside avx2. */
 typedef enum cpu_isa { CPU_ISA_PORTABLE = 0, CPU_ISA_AVX2 = 1, CPU_ISA_AVX512 = 2 } cpu_isa;
 
+/* The one of `name`_portable, `name`_avx2 and `name`_avx512 that an isa runs. */
+#if defined(__x86_64__)
+#define CPU_CODE_OF(isa, name) \
+  ((isa) == CPU_ISA_AVX512 ? &name##_avx512 : (isa) == CPU_ISA_AVX2 ? &name##_avx2 : &name##_portable)
+#else
+#define CPU_CODE_OF(isa, name) ((void)(isa), &name##_portable)
+#endif
+
 typedef struct cpu_device {
   weft_device device; /* first: a weft_device * is a cpu_device * */
   weft_thread_pool *pool;

@@ -19,13 +19,7 @@ enum {
 };
 
 const cpu_head_fns *cpu_head_find(cpu_isa isa) {
-#if defined(__x86_64__)
-  if (isa == CPU_ISA_AVX512) return &cpu_head_avx512;
-  if (isa == CPU_ISA_AVX2) return &cpu_head_avx2;
-#else
-  (void)isa;
-#endif
-  return &cpu_head_portable;
+  return CPU_CODE_OF(isa, cpu_head);
 }
 
 typedef struct head_run {

@@ -12,13 +12,7 @@ enum {
 };
 
 const cpu_products *cpu_products_find(cpu_isa isa) {
-#if defined(__x86_64__)
-  if (isa == CPU_ISA_AVX512) return &cpu_products_avx512;
-  if (isa == CPU_ISA_AVX2) return &cpu_products_avx2;
-#else
-  (void)isa;
-#endif
-  return &cpu_products_portable;
+  return CPU_CODE_OF(isa, cpu_products);
 }
 
 bool cpu_supports(const weft_device *device, weft_type weight_type) {

@@ -4,9 +4,10 @@
  *
  * Law (the numerics of a product). They are the same for every number of rows, every place of a row and every thread.
  *
- * Quantised weights. The input row is cut into blocks of 32. A block's scale is max|x| / 127 in f32 and its codes are
- * x / scale, rounded to nearest even. A block that holds a NaN or an infinity gets the scale NaN; a block with
- * max|x| < 2^-100 is all zeros. For one output the blocks are added one after another, ascending, to one f32 sum:
+ * Quantised weights. The input row is cut into blocks of 32. A block's scale is max|x| / 127 in f32; its codes are the
+ * products of x with 1 / scale, which is rounded to f32 too, and are rounded to nearest even. A block that holds a NaN
+ * or an infinity gets the scale NaN; a block with max|x| < 2^-100 is all zeros. For one output the blocks are added one
+ * after another, ascending, to one f32 sum:
  *
  *   OFFSET   t = scale * (float)dot                                    acc = fma(t, x_scale, acc)
  *   LEAST    t = fma(-least, (float)x_sum, scale * (float)dot)         acc = fma(t, x_scale, acc)

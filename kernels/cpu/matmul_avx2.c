@@ -205,17 +205,9 @@ static void tile_avx2(const cpu_tile *tile) {
   for (uint32_t p = 0; p < tile->n_panels; p++) fn(tile, p);
 }
 
-static void quantise_avx2(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
-  lanes_quantise(x, n_in, row, n_rows, group);
-}
-
-static void add_ranked_avx2(const cpu_ranked *ranked, uint32_t n, float *y) {
-  lanes_add_ranked(ranked, n, y);
-}
-
 const cpu_products cpu_products_avx2 = {
     .tile = tile_avx2,
-    .quantise = quantise_avx2,
-    .add_ranked = add_ranked_avx2,
+    .quantise = lanes_quantise,
+    .add_ranked = lanes_add_ranked,
 };
 #endif

@@ -396,13 +396,9 @@ static void quantise_avx512(const float *x, uint32_t n_in, uint32_t row, uint32_
   }
 }
 
-static void add_ranked_avx512(const cpu_ranked *ranked, uint32_t n, float *y) {
-  lanes_add_ranked(ranked, n, y);
-}
-
 const cpu_products cpu_products_avx512 = {
     .tile = tile_avx512,
     .quantise = quantise_avx512,
-    .add_ranked = add_ranked_avx512,
+    .add_ranked = lanes_add_ranked,
 };
 #endif

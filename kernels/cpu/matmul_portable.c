@@ -103,16 +103,8 @@ static void tile_portable(const cpu_tile *tile) {
   }
 }
 
-static void quantise_portable(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
-  lanes_quantise(x, n_in, row, n_rows, group);
-}
-
-static void add_ranked_portable(const cpu_ranked *ranked, uint32_t n, float *y) {
-  lanes_add_ranked(ranked, n, y);
-}
-
 const cpu_products cpu_products_portable = {
     .tile = tile_portable,
-    .quantise = quantise_portable,
-    .add_ranked = add_ranked_portable,
+    .quantise = lanes_quantise,
+    .add_ranked = lanes_add_ranked,
 };

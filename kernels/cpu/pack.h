@@ -54,7 +54,7 @@ typedef struct cpu_pack_info {
   uint32_t bits;         /* of a code */
   uint32_t offset_shift; /* offset == 1 << offset_shift */
   uint32_t quant_bytes;  /* of one block of 32 x 16 */
-  uint32_t header_bytes; /* K types: bytes before the quants of 256 inputs; others 0 */
+  uint32_t header_bytes; /* types of super-blocks: bytes before the quants of 256 inputs; others: 0 */
   uint32_t scale_bytes;  /* others: bytes of the sixteen scales of a block */
   const int8_t *values;  /* that codes stand for, or NULL; offset makes all of them positive */
 } cpu_pack_info;

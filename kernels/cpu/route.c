@@ -39,13 +39,11 @@ static void route_rows(void *arg, uint32_t first, uint32_t end) {
 }
 
 uint64_t cpu_route_scratch(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = parts_route_product(args);
-  return args->router == NULL ? 0 : cpu_matmul_scratch(device, &matmul);
+  return parts_route_scratch(device, args, cpu_matmul_scratch);
 }
 
 weft_status cpu_route(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = parts_route_product(args);
-  weft_status status = args->router == NULL ? WEFT_OK : cpu_matmul(device, &matmul);
+  weft_status status = parts_route_logits(device, args, cpu_matmul);
   if (status != WEFT_OK) return status;
   weft_route_args copy = *args;
   cpu_for_rows(device, args->n_rows, args->n_experts, route_rows, &copy);

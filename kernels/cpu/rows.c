@@ -7,13 +7,7 @@ enum {
 };
 
 const cpu_rows *cpu_rows_of(const weft_device *device) {
-#if defined(__x86_64__)
-  if (cpu_get_isa(device) == CPU_ISA_AVX512) return &cpu_rows_avx512;
-  if (cpu_get_isa(device) == CPU_ISA_AVX2) return &cpu_rows_avx2;
-#else
-  (void)device;
-#endif
-  return &cpu_rows_portable;
+  return CPU_CODE_OF(cpu_get_isa(device), cpu_rows);
 }
 
 typedef struct rows_run {

@@ -9,7 +9,8 @@
  * chunk's (max, sum, out) so far is scaled to the new maximum, the weights of the tile are 2^(score - maximum) as bf16,
  * and out adds the values of 16 keys at a time, ascending. The sum of weights is computed as one more column of out,
  * whose values are all 1. Chunks are joined ascending, each from a fresh state. A key that a row does not see weighs 0,
- * which changes no bit, so a row's bits depend on absolute positions alone. */
+ * which changes no bit, so a row's bits depend on absolute positions alone. attention_simple takes the head sizes and
+ * the types of keys that these do not; its sums have an order of their own. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_CUH
 

@@ -17,8 +17,9 @@ static __host__ __device__ __forceinline__ uint64_t kv_row_bytes(weft_type type,
   return type == WEFT_TYPE_F32 ? 4ull * dim : type == WEFT_TYPE_BF16 ? 2ull * dim : dim + dim / WEFT_KV_Q8_BLOCK * 2ull;
 }
 
-/* The first words of every kernel: the next one of the stream may be brought onto the card, and this one waits until
- * those before it have ended. What no kernel writes (weights, what was uploaded) may be read between the two. */
+/* Every kernel that cuda_start launches calls both. next_may_start lets the next kernel of the stream be brought onto
+ * the card; inputs_wait waits until the kernels before this one have ended, so a kernel reads what others write only
+ * after it. Weights and what was uploaded may be read earlier: no kernel writes them while steps run. */
 static __device__ __forceinline__ void next_may_start(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -58,7 +58,9 @@ typedef struct cuda_device {
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
   bool products_8;    /* weights that can be are multiplied in 8 bits (eight.h) */
-  bool fresh; /* a weight was placed: the next kernel starts in the ordinary way, for it may read weights early */
+  /* A weight was placed since the last launch. The next kernel starts when all work before it has ended, because it may
+   * read weights before it waits for its inputs. */
+  bool fresh;
   char isa[16];
 } cuda_device;
 
@@ -66,12 +68,13 @@ static inline cuda_device *cuda_of(weft_device *device) {
   return (cuda_device *)(void *)device;
 }
 
-/* WEFT_OK, or a line in the log and a status; the device is lost unless memory ran out. */
+/* Turns an error of the card into a status. Running out of memory is NO_MEMORY; any other error is logged, marks the
+ * device as lost and is DEVICE. */
 weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what);
 /* Call after a launch. */
 weft_status cuda_launched(cuda_device *device, const char *what);
-/* Launches a kernel whose first words are inputs_ready() (common.cuh): it may start before the one before it has
- * ended. cuda_launched tells how it went. */
+/* Launches a kernel that may start before the kernel before it has ended: it calls inputs_wait() (common.cuh) before it
+ * reads what other kernels write. cuda_launched tells how the launch went. */
 template <typename... P, typename... A>
 static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 grid, uint32_t n_threads,
                               uint64_t shared_bytes, const A &...args) {
@@ -118,7 +121,7 @@ WEFT_OPS(X)
 void cuda_arena_open(cuda_device *device, uint64_t n_bytes_max, bool plain);
 /* A packed weight from device memory into pinned host memory; *out stands for it from then on. */
 weft_status cuda_experts_keep(cuda_device *device, const void *packed, uint64_t n_bytes, void **out);
-/* Frees one; false: it is none of them. */
+/* Frees such a weight; false when data is not one of them. */
 bool cuda_experts_forget(cuda_device *device, void *data);
 void cuda_experts_close(cuda_device *device);
 /* If *weight lies in host memory, brings it over: *weight is then *copy, whose data lies on the card. */
@@ -128,7 +131,7 @@ weft_status cuda_experts_done(cuda_device *device);
 /* Called around captures and before launches of graphs: the main stream waits for all copies on their way. */
 weft_status cuda_experts_join(cuda_device *device);
 
-/* Ops with tables: make them, launch nothing. */
+/* The walks of ops that read tables (kernels/graphs.h): they make the tables and launch nothing. */
 weft_status cuda_attention_walk(weft_device *device, const weft_attention_args *args);
 weft_status cuda_head_stats_walk(weft_device *device, const weft_head_stats_args *args);
 

@@ -2,12 +2,14 @@
 /* Products of 8 bits: rows and weights as integers of 8 bits, with a scale each for every span of 256 inputs, which are
  * multiplied by the matrix units at twice the rate of 16 bits and added up exactly.
  *
- * Numerics. A span is 256 inputs; the last one may be shorter. Of a row's span the scale is its largest magnitude /
- * 127, and a number x is round(x / scale). Of a weight's span the step is its largest magnitude / 126, rounded up to
- * bf16; the file's value scale * code + least becomes round(round(least / step) + code * (scale / step)), where scale
- * / step is rounded to f16, so it is off by little more than one step. A result is the sum over spans, ascending from
- * 0, of fma(float(exact integer sum), scale of the row * step of the weight, sum), in f32. There is one order for all
- * numbers of rows, dense and of experts, so a row's result does not depend on the other rows.
+ * Numerics. A span is 256 inputs; the last one may be shorter. The scale of a row's span is its largest magnitude /
+ * 127, and a number x becomes round(x * (127 / largest magnitude)), where the factor is rounded to f32. A span whose
+ * largest magnitude is below 2^-100 becomes zeros; one that holds an infinity or a NaN gets the scale NaN. Of a
+ * weight's span the step is its largest magnitude / 126, rounded up to bf16; the file's value scale * code + least
+ * becomes round(round(least / step) + code * (scale / step)), where scale / step is rounded to f16, so it is off by
+ * little more than one step. A result is the sum over spans, ascending from 0, of fma(float(exact integer sum), scale
+ * of the row * step of the weight, sum), in f32. There is one order for all numbers of rows, dense and of experts, so a
+ * row's result does not depend on the other rows.
  *
  * A weight that is multiplied so (layout EIGHT) has, after its row tiles, the steps: [matrix][row tile][span][16 rows]
  * bf16. Prepared rows are, for many rows,
@@ -26,13 +28,13 @@
 
 enum { EIGHT_SPAN = 256, EIGHT_LAYOUT = 2, EIGHT_STEPS_BYTES = 32 /* of a row tile's span */ };
 
-/* Whether weights of this type can be multiplied so. */
+/* Whether weights of this type can be multiplied in 8 bits. */
 __host__ __device__ constexpr bool eight_takes(int type) {
   return type == WEFT_TYPE_Q8_0 || type == WEFT_TYPE_Q4_0 || type == WEFT_TYPE_Q5_0 || type == WEFT_TYPE_Q4_K ||
          type == WEFT_TYPE_Q5_K || type == WEFT_TYPE_Q6_K;
 }
 
-/* Bytes of a packed weight before its steps, and of those. n_tiles: of all matrices. */
+/* Bytes of a packed weight before its steps, and bytes of the steps. n_tiles counts the row tiles of all matrices. */
 uint64_t eight_steps_at(uint64_t n_tiles, uint32_t tile_bytes);
 uint64_t eight_steps_bytes(uint64_t n_tiles, uint32_t n_in);
 /* Makes the steps of a weight whose row tiles are packed. */
@@ -42,8 +44,8 @@ weft_status eight_make_steps(cuda_device *d, const weft_weight *weight, uint8_t 
 weft_status eight_prepare(cuda_device *d, const prepare_args *args);
 weft_status eight_multiply(cuda_device *d, const multiply_args *args); /* many rows, and jobs */
 weft_status eight_setup(cuda_device *d);
-/* Few rows (eight_few.cu), as multiply_few, and the down side of experts, as in experts.h. Whether so many rows of
- * n_in inputs fit into a block's shared memory: */
+/* The kernels for few rows (eight_few.cu), which stand beside multiply_few and the down side of experts.h.
+ * eight_few_takes and eight_down_fits say whether so many rows of n_in inputs fit into a block's shared memory. */
 bool eight_few_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated);
 weft_status eight_few(cuda_device *d, const multiply_args *args);
 bool eight_down_fits(int type, uint32_t n_in, uint32_t k);
@@ -51,6 +53,11 @@ bool eight_down_shares(const multiply_args *args, const multiply_args *shared, u
 weft_status eight_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared, const float *weights,
                            uint32_t k);
 weft_status eight_few_setup(cuda_device *d);
+
+/* Spans of the inputs: a unit is 128 of them. */
+__host__ __device__ static inline uint32_t eight_spans_of(const multiply_args &a) {
+  return (a.n_units + 1) / 2;
+}
 
 /* Where the scales of prepared rows begin. */
 __host__ __device__ static inline uint64_t eight_scales_at(uint32_t n_spans, uint32_t n_tiles) {

@@ -1,29 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* Products of 8 bits for few rows (eight.h): a warp takes 16 outputs and one segment of the spans. What it leaves in
- * shared memory is the exact integer sum of each span; the warps of a row tile then add its spans in their order. So the cut into segments is no part of the numerics.
+ * shared memory is the exact integer sum of each span; the warps of a row tile then add its spans in their order. So
+ * the cut into segments is no part of the numerics.
  *
  * Blocks, items, raw rows, gated and shared ones are those of multiply_few.cu; a raw row is made into integers by every
  * block for itself, a span by a warp. The down side of experts is that of experts_few.cu: a warp has a rank with all
  * its spans. */
 #include "kernels/cuda/eight.cuh"
+#include "kernels/cuda/experts.h"
 #include "kernels/cuda/few.cuh"
 
 enum {
-  WARPS_MAX = 24, /* of a multiprocessor, too */
-  SEGMENTS = 8,
-  PLACES = 2,
   COLUMN = 20, /* floats from a row's 16 sums to the next row's: no two lanes of a store meet in a bank */
-  AT_ONCE = 3, /* spans of a raw row that a warp has in its registers */
-  DOWN_WARPS = 8,
-  DOWN_PLACES_MAX = 8,
-  SHARED_TILES = 2, /* row tiles of the shared MLP in a block of the down side */
-  SHARED_BYTES_MAX = 220 << 10,
-  SHARED_BYTES_OF_TWO = 86 << 10
+  AT_ONCE = 3  /* spans of a raw row that a warp has in its registers */
 };
-
-static __host__ __device__ __forceinline__ uint32_t spans_of(const multiply_args &a) {
-  return (a.n_units + 1) / 2;
-}
 
 /* A span of a row tile in a ring: codes and scales of the form, then the steps. */
 __host__ __device__ constexpr uint32_t span_bytes(int type) {
@@ -49,7 +39,7 @@ static __device__ __forceinline__ void ask_span(const multiply_args &a, few_ring
  * span. */
 static __device__ __forceinline__ void make_row(const multiply_args &a, const float *x, uint32_t own, uint32_t n_warps,
                                                 uint8_t *numbers, float *scales) {
-  uint32_t lane = threadIdx.x % 32, n_spans = spans_of(a);
+  uint32_t lane = threadIdx.x % 32, n_spans = eight_spans_of(a);
 #pragma unroll 1
   for (uint32_t first = own; first < n_spans; first += AT_ONCE * n_warps) {
     float v[AT_ONCE][8];
@@ -66,6 +56,11 @@ static __device__ __forceinline__ void make_row(const multiply_args &a, const fl
       if (lane == 0) scales[span] = scale;
     }
   }
+}
+
+/* Bytes of such a row: its numbers, then its scales, up to a multiple of 16. */
+static __host__ __device__ __forceinline__ uint32_t bytes_of_row(uint32_t n_spans) {
+  return n_spans * EIGHT_SPAN + (n_spans + 3) / 4 * 16;
 }
 
 /* The rows that a lane reads, lane / 4 of each eight; of one raw row all read the same. */
@@ -190,24 +185,19 @@ template <int T, int NT>
 static __device__ __forceinline__ void ask_next_span(const multiply_args &a, const few_items &items, uint32_t slot,
                                                      uint32_t first, uint32_t end, few_ring &ring, uint32_t place,
                                                      few_cursor *at) {
-  if (at->unit >= end) {
-    at->index += gridDim.x;
-    enter_item<NT>(a, items, slot, first, at);
-  }
-  if (at->row_tile == NULL) return;
+  if (!find_next_piece<NT>(a, items, slot, first, end, at)) return;
   ask_span<T>(a, ring, place, at->row_tile, at->steps, at->unit / 2);
   at->unit += 2;
 }
 
-/* The warps of a tile, own_warp of n_warps, share its outputs. spans: of the tile; those of the tile it is gated with
- * follow. raw_scales: of one raw row; NULL: the rows were
- * prepared. */
+/* Writes a tile's outputs, which its warps share: own_warp of n_warps. spans: the tile's sums, followed by those of the
+ * tile that it is gated with. raw_scales: those of the one raw row, or NULL where rows were prepared before. */
 template <int COLUMNS>
 static __device__ __forceinline__ void finish_tile(const multiply_args &a, const multiply_job &job, few_tile tile,
                                                    const float *spans, const float *raw_scales, uint32_t own_warp,
                                                    uint32_t n_warps) {
   const multiply_weight &weight = a.weight[tile.weight];
-  uint32_t n_spans = spans_of(a);
+  uint32_t n_spans = eight_spans_of(a);
   const float *scales = (const float *)(const void *)((const uint8_t *)a.x + eight_scales_at(n_spans, a.x_tiles));
 #pragma unroll 1
   for (uint32_t i = 32 * own_warp + threadIdx.x % 32; i < 16 * COLUMNS; i += 32 * n_warps) {
@@ -228,14 +218,15 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
     eight_few_kernel(const __grid_constant__ multiply_args a, const few_items items) {
   /* Places of the warps; spans of the items' tiles, of two items in turn; a raw row, its scales. */
   extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ __align__(8) uint64_t filled[WARPS_MAX * PLACES];
+  __shared__ __align__(8) uint64_t filled[FEW_WARPS_MAX * FEW_PLACES];
   constexpr uint32_t columns = RAW ? 1 : 8 * NT;
   uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, turn = 0;
   uint32_t segment = warp % a.n_segments, slot = warp / a.n_segments, n_slots = n_warps / a.n_segments;
-  uint32_t first = segment * a.segment_units, end = min(a.n_units, first + a.segment_units), n_spans = spans_of(a);
+  uint32_t first = segment * a.segment_units, end = min(a.n_units, first + a.segment_units),
+           n_spans = eight_spans_of(a);
   uint32_t tile_floats = n_spans * floats_of_span<columns>();
-  few_ring ring = {memory + warp * PLACES * span_bytes(T), filled + warp * PLACES, PLACES, 0, 0};
-  float *sums = (float *)(void *)(memory + n_warps * PLACES * span_bytes(T));
+  few_ring ring = {memory + warp * FEW_PLACES * span_bytes(T), filled + warp * FEW_PLACES, FEW_PLACES, 0, 0};
+  float *sums = (float *)(void *)(memory + n_warps * FEW_PLACES * span_bytes(T));
   float *scales = sums + 2 * n_slots * tile_floats;
   uint8_t *numbers = (uint8_t *)(scales + (n_spans + 3) / 4 * 4);
   const float *row_of_raw = NULL;
@@ -248,12 +239,12 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
   few_cursor ahead = {blockIdx.x, 0, NULL, NULL};
   enter_item<NT>(a, items, slot, first, &ahead);
   uint32_t place = 0;
-  for (; place < PLACES && ahead.unit < end; place++)
+  for (; place < FEW_PLACES && ahead.unit < end; place++)
     ask_next_span<T, NT>(a, items, slot, first, end, ring, place, &ahead);
   exists = find_job(a, items, blockIdx.x, 8 * NT, &job);
   if (!of_choice) inputs_wait();
   next_may_start();
-  for (; place < PLACES; place++) ask_next_span<T, NT>(a, items, slot, first, end, ring, place, &ahead);
+  for (; place < FEW_PLACES; place++) ask_next_span<T, NT>(a, items, slot, first, end, ring, place, &ahead);
   for (uint32_t index = blockIdx.x; index < items.n; index += gridDim.x) {
     if (index != blockIdx.x) {
       exists = find_job(a, items, index, 8 * NT, &job);
@@ -297,23 +288,24 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
   }
 }
 
-/* Of a block of few_kernel. */
+/* Shared memory of a block of eight_few_kernel. */
 static uint32_t bytes_of(int type, uint32_t n_slots, uint32_t n_segments, uint32_t n_spans, uint32_t n_columns) {
-  uint32_t raw = n_columns == 1 ? n_spans * EIGHT_SPAN + (n_spans + 3) / 4 * 16 : 0;
-  return n_slots * n_segments * PLACES * span_bytes(type) + 8 * n_slots * n_spans * (n_columns * COLUMN + 16) + raw;
+  uint32_t raw = n_columns == 1 ? bytes_of_row(n_spans) : 0;
+  return n_slots * n_segments * FEW_PLACES * span_bytes(type) + 8 * n_slots * n_spans * (n_columns * COLUMN + 16) + raw;
 }
 
 bool eight_few_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated) {
   uint32_t n_columns = n_rows == 1 ? 1 : n_rows <= 8 ? 8 : 16;
   return n_rows <= 16 && eight_takes(type) &&
-         bytes_of(type, gated ? 2 : 1, SEGMENTS, cuda_ceil(n_in, EIGHT_SPAN), n_columns) <= SHARED_BYTES_MAX;
+         bytes_of(type, gated ? 2 : 1, FEW_SEGMENTS, cuda_ceil(n_in, EIGHT_SPAN), n_columns) <= FEW_SHARED_BYTES_MAX;
 }
 
 /* Row tiles of a block: slots_of of multiply_few.cu. */
 static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t n_columns) {
-  uint32_t n = a.gated ? 2 : SEGMENTS / a.n_segments, n_tiles = few_tiles(a);
-  while (n_columns == 1 && !a.gated && (n + 1) * a.n_segments <= WARPS_MAX && n_tiles > n * d->n_multiprocessors / 2 &&
-         bytes_of(a.type, n + 1, a.n_segments, spans_of(a), 1) <= SHARED_BYTES_MAX)
+  uint32_t n = a.gated ? 2 : FEW_SEGMENTS / a.n_segments, n_tiles = few_tiles(a);
+  while (n_columns == 1 && !a.gated && (n + 1) * a.n_segments <= FEW_WARPS_MAX &&
+         n_tiles > n * d->n_multiprocessors / 2 &&
+         bytes_of(a.type, n + 1, a.n_segments, eight_spans_of(a), 1) <= FEW_SHARED_BYTES_MAX)
     n++;
   return n;
 }
@@ -322,21 +314,17 @@ template <int T, int NT, bool RAW>
 static weft_status launch_few(cuda_device *d, const multiply_args &a) {
   constexpr uint32_t n_columns = RAW ? 1 : 8 * NT;
   uint32_t n_slots = slots_of(d, a, n_columns), n_warps = n_slots * a.n_segments;
-  few_items items = {0, a.n_shared, cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots)};
-  items.n = items.n_shared + items.n_groups * (a.ids != NULL ? a.jobs_max : 1);
-  uint32_t bytes = bytes_of(T, n_slots, a.n_segments, spans_of(a), n_columns);
-  uint32_t by_bytes = SHARED_BYTES_MAX / bytes, by_warps = WARPS_MAX / n_warps;
-  uint32_t n_blocks = d->n_multiprocessors * (by_bytes < by_warps ? by_bytes : by_warps);
-  multiply_args k = a;
-  k.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride) && few_is_wide(a.shared_x, 0);
-  cuda_start(d, eight_few_kernel<T, NT, RAW>, items.n < n_blocks ? items.n : n_blocks, 32 * n_warps, bytes, k, items);
+  few_items items = few_items_of(a, n_slots);
+  uint32_t bytes = bytes_of(T, n_slots, a.n_segments, eight_spans_of(a), n_columns);
+  cuda_start(d, eight_few_kernel<T, NT, RAW>, few_blocks_of(d, items, n_warps, bytes), 32 * n_warps, bytes,
+             few_args_of(a), items);
   return cuda_launched(d, "a product of few rows in 8 bits");
 }
 
 template <int T, int NT, bool RAW>
 static weft_status set_up_few(cuda_device *d) {
-  cudaError_t error =
-      cudaFuncSetAttribute(eight_few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES_MAX);
+  cudaError_t error = cudaFuncSetAttribute(eight_few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           FEW_SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up products of 8 bits");
 }
 
@@ -365,7 +353,7 @@ template <int T>
 static __device__ __forceinline__ void ask_down(const multiply_args &a, few_ring &ring, uint32_t place,
                                                 down_cursor &at) {
   if (at.rank >= at.k) return;
-  uint32_t id = (uint32_t)__ldcg(at.ids + at.rank), n_spans = spans_of(a);
+  uint32_t id = (uint32_t)__ldcg(at.ids + at.rank), n_spans = eight_spans_of(a);
   uint64_t tile = (uint64_t)(id < a.n_matrices ? id : 0) * a.weight[0].n_tiles + at.tile;
   ask_span<T>(a, ring, place, a.weight[0].data + FORM_HEADER_BYTES + tile * a.tile_bytes,
               a.weight[0].steps + tile * n_spans * EIGHT_STEPS_BYTES, at.span);
@@ -382,7 +370,7 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
   uint32_t lane = threadIdx.x % 32;
   float sum[2] = {0.0f, 0.0f};
   eight_rows<1> rows = {{numbers}};
-  for (uint32_t span = 0; span < spans_of(a); span++) {
+  for (uint32_t span = 0; span < eight_spans_of(a); span++) {
     int32_t d[1][4];
     float step[2];
     span_rows<1> x;
@@ -401,17 +389,17 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
 template <int T>
 static __device__ __forceinline__ void ask_task(const multiply_args &a, few_ring &ring, uint32_t place,
                                                 uint32_t first_tile, uint32_t task) {
-  uint32_t n_spans = spans_of(a), tile = first_tile + task / n_spans;
-  if (task >= SHARED_TILES * n_spans || tile >= a.weight[0].n_tiles) return;
+  uint32_t n_spans = eight_spans_of(a), tile = first_tile + task / n_spans;
+  if (task >= DOWN_SHARED_TILES * n_spans || tile >= a.weight[0].n_tiles) return;
   ask_span<T>(a, ring, place, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)tile * a.tile_bytes,
               a.weight[0].steps + (uint64_t)tile * n_spans * EIGHT_STEPS_BYTES, task % n_spans);
 }
 
-/* SHARED_TILES row tiles of the shared MLP. numbers, scales: for all warps; spans: of the tiles. */
+/* DOWN_SHARED_TILES row tiles of the shared MLP. numbers, scales: for all warps; spans: of the tiles. */
 template <int T>
 static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint32_t first_tile, few_ring &ring,
                                                     uint8_t *numbers, float *scales, float *spans) {
-  uint32_t n_spans = spans_of(a), warp = threadIdx.x / 32, n_tasks = SHARED_TILES * n_spans;
+  uint32_t n_spans = eight_spans_of(a), warp = threadIdx.x / 32, n_tasks = DOWN_SHARED_TILES * n_spans;
   if (first_tile + 1 >= a.weight[0].n_tiles) n_tasks = n_spans;
   uint32_t ahead = warp;
   for (uint32_t place = 0; place < ring.n; place++, ahead += DOWN_WARPS) ask_task<T>(a, ring, place, first_tile, ahead);
@@ -433,32 +421,28 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
   }
   __syncthreads();
   uint32_t out = first_tile * 16 + threadIdx.x;
-  if (threadIdx.x >= 16 * SHARED_TILES || out >= a.weight[0].n_out) return;
+  if (threadIdx.x >= 16 * DOWN_SHARED_TILES || out >= a.weight[0].n_out) return;
   a.weight[0].y[out] =
       add_spans<1>(spans + threadIdx.x / 16 * n_spans * floats_of_span<1>(), n_spans, 0, threadIdx.x % 16, scales);
-}
-
-/* Shared memory of a block: places of the warps; then of each warp a row and its scales; 16 results of ranks, or the
- * spans of the shared MLP, whose row lies where all warps' do. */
-static __host__ __device__ __forceinline__ uint32_t bytes_of_row(uint32_t n_spans) {
-  return n_spans * EIGHT_SPAN + (n_spans + 3) / 4 * 16;
 }
 
 template <int T>
 static __global__ void __launch_bounds__(32 * DOWN_WARPS)
     eight_down_kernel(const __grid_constant__ multiply_args a, const __grid_constant__ multiply_args shared,
                       const float *weights, uint32_t k, uint32_t n_places) {
+  /* Places of the warps; then of each warp a row and its scales; 16 results of ranks, or the spans of the shared MLP,
+   * whose row lies where all warps' do. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[DOWN_WARPS * DOWN_PLACES_MAX];
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_spans = spans_of(a);
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_spans = eight_spans_of(a);
   uint64_t r = blockIdx.y;
   few_ring ring = {memory + warp * n_places * span_bytes(T), filled + warp * DOWN_PLACES_MAX, n_places, 0, 0};
   uint8_t *rows = memory + DOWN_WARPS * n_places * span_bytes(T);
   float *done = (float *)(void *)(rows + DOWN_WARPS * bytes_of_row(n_spans));
   ring_open(&ring);
   if (blockIdx.x >= a.weight[0].n_tiles) {
-    float *scales = (float *)(void *)(rows + spans_of(shared) * EIGHT_SPAN);
-    return shared_tiles<T>(shared, (blockIdx.x - a.weight[0].n_tiles) * SHARED_TILES, ring, rows, scales, done);
+    float *scales = (float *)(void *)(rows + eight_spans_of(shared) * EIGHT_SPAN);
+    return shared_tiles<T>(shared, (blockIdx.x - a.weight[0].n_tiles) * DOWN_SHARED_TILES, ring, rows, scales, done);
   }
   uint8_t *numbers = rows + warp * bytes_of_row(n_spans);
   float *scales = (float *)(void *)(numbers + n_spans * EIGHT_SPAN);
@@ -476,40 +460,36 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
     if (!exists && lane < 16) done[16 * j + lane] = not_a_number();
   }
   __syncthreads();
-  uint32_t out = blockIdx.x * 16 + threadIdx.x;
-  if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
-  float sum = 0.0f;
-  for (uint32_t j = 0; j < k; j++) sum = __fadd_rn(sum, __fmul_rn(weights[r * k + j], done[16 * j + threadIdx.x]));
-  a.weight[0].y[r * a.weight[0].y_stride + out] = sum;
+  down_store(a, weights, r, k, done);
 }
 
 /* shared_spans: 0: no shared MLP. */
 static uint32_t bytes_of_down(int type, uint32_t n_spans, uint32_t shared_spans, uint32_t k, uint32_t n_places) {
-  uint32_t results = 64 * k, of_shared = 4 * SHARED_TILES * shared_spans * floats_of_span<1>();
+  uint32_t results = 64 * k, of_shared = 4 * DOWN_SHARED_TILES * shared_spans * floats_of_span<1>();
   return DOWN_WARPS * (n_places * span_bytes(type) + bytes_of_row(n_spans)) +
          (results > of_shared ? results : of_shared);
 }
 
 bool eight_down_fits(int type, uint32_t n_in, uint32_t k) {
-  return bytes_of_down(type, cuda_ceil(n_in, EIGHT_SPAN), 0, k, 2) <= SHARED_BYTES_MAX;
+  return bytes_of_down(type, cuda_ceil(n_in, EIGHT_SPAN), 0, k, 2) <= FEW_SHARED_BYTES_MAX;
 }
 
 bool eight_down_shares(const multiply_args *args, const multiply_args *shared, uint32_t k) {
-  uint32_t n_spans = spans_of(*args), shared_spans = spans_of(*shared);
+  uint32_t n_spans = eight_spans_of(*args), shared_spans = eight_spans_of(*shared);
   return args->type == shared->type && shared->is_eight && args->n_rows == 1 && shared->n_rows == 1 &&
          bytes_of_row(shared_spans) <= DOWN_WARPS * bytes_of_row(n_spans) &&
-         bytes_of_down(args->type, n_spans, shared_spans, k, 2) <= SHARED_BYTES_MAX;
+         bytes_of_down(args->type, n_spans, shared_spans, k, 2) <= FEW_SHARED_BYTES_MAX;
 }
 
 template <int T>
 static weft_status launch_down(cuda_device *d, const multiply_args &a, const multiply_args &shared,
                                const float *weights, uint32_t k) {
   bool shares = shared.weight[0].n_tiles > 0;
-  uint32_t n_spans = spans_of(a), shared_spans = shares ? spans_of(shared) : 0, n_places = 2;
+  uint32_t n_spans = eight_spans_of(a), shared_spans = shares ? eight_spans_of(shared) : 0, n_places = 2;
   while (n_places < n_spans && n_places < DOWN_PLACES_MAX &&
-         bytes_of_down(T, n_spans, shared_spans, k, n_places + 1) <= SHARED_BYTES_OF_TWO)
+         bytes_of_down(T, n_spans, shared_spans, k, n_places + 1) <= DOWN_BYTES_OF_TWO)
     n_places++;
-  dim3 grid(a.weight[0].n_tiles + cuda_ceil(shared.weight[0].n_tiles, SHARED_TILES), a.n_rows);
+  dim3 grid(a.weight[0].n_tiles + cuda_ceil(shared.weight[0].n_tiles, DOWN_SHARED_TILES), a.n_rows);
   cuda_start(d, eight_down_kernel<T>, grid, 32 * DOWN_WARPS, bytes_of_down(T, n_spans, shared_spans, k, n_places), a,
              shared, weights, k, n_places);
   return cuda_launched(d, "the down side of experts in 8 bits");
@@ -536,7 +516,7 @@ static weft_status set_up(cuda_device *d) {
   if (status == WEFT_OK) status = set_up_few<T, 2, false>(d);
   if (status != WEFT_OK) return status;
   cudaError_t error =
-      cudaFuncSetAttribute(eight_down_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES_MAX);
+      cudaFuncSetAttribute(eight_down_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, FEW_SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up experts in 8 bits");
 }
 

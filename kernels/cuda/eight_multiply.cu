@@ -10,8 +10,6 @@
 #include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/rings.cuh"
 
-enum { EIGHT_TILES = 8, EIGHT_WARPS = 8, EIGHT_ITEMS = 4, EIGHT_THREADS = 384 };
-
 template <int T, int NT>
 struct eight_shape {
   static constexpr uint32_t blocks = NT <= 4 ? 2 : 1; /* to a multiprocessor */
@@ -19,44 +17,35 @@ struct eight_shape {
   static constexpr uint32_t budget = blocks == 2 ? 112 << 10 : 226 << 10;
   static constexpr uint32_t w_units = EIGHT_SPAN / form_of(T).unit; /* of the form, in a span */
   static constexpr uint32_t w_codes = w_units * form_unit_bytes(form_of(T)), w_tile = w_codes + EIGHT_STEPS_BYTES,
-                            w_stage = EIGHT_TILES * w_tile;
+                            w_stage = ITEM_TILES * w_tile;
   static constexpr uint32_t x_unit = NT * 1024, x_stage = 2 * x_unit, scales = NT * 32;
   static constexpr uint32_t fit = budget / (w_stage + x_stage + scales), stages = fit > 8 ? 8 : fit;
   static constexpr uint32_t bytes = stages * (w_stage + x_stage + scales);
   static_assert(stages >= 2, "two stages at least");
 };
 
-/* What a block works on: rows [first, first + n) with 128 outputs of a matrix, from a row tile on that is counted
- * through all weights. No rows: there are no more. */
-typedef struct eight_item {
-  uint32_t matrix, first, n, tile;
-} eight_item;
-
 template <class S>
 struct eight_memory {
   uint64_t w_full[S::stages], w_empty[S::stages];
   uint64_t x_full[S::stages], x_empty[S::stages];
-  uint64_t item_full[EIGHT_ITEMS], item_empty[EIGHT_ITEMS];
-  eight_item item[EIGHT_ITEMS];
+  uint64_t item_full[ITEM_SLOTS], item_empty[ITEM_SLOTS];
+  ring_item item[ITEM_SLOTS];
 };
-
-static __device__ __forceinline__ uint32_t spans_of(const multiply_args &a) {
-  return (a.n_units + 1) / 2;
-}
 
 /* ---- what is brought ------------------------------------------------------------------------------------- */
 
-/* The block's items: for each job, or each `rows` rows, all blocks of row tiles. */
+/* The block's items: for each job, or each `rows` rows, all blocks of row tiles, which are counted through all
+ * weights. */
 template <class M>
 static __device__ void bring_items(const multiply_args &a, M &m, uint32_t rows) {
   ring_cursor at = {0, 1};
-  uint32_t n_blocks = (tiles_of(a) + EIGHT_TILES - 1) / EIGHT_TILES;
+  uint32_t n_blocks = (tiles_of(a) + ITEM_TILES - 1) / ITEM_TILES;
   uint32_t n_items = n_blocks * (a.jobs != NULL ? *a.n_jobs : (a.n_rows + rows - 1) / rows);
   for (uint32_t index = blockIdx.x;; index += gridDim.x) {
-    eight_item item = {0, 0, 0, 0};
+    ring_item item = {0, 0, 0, 0};
     if (index < n_items) {
       uint32_t j = index / n_blocks;
-      item = {0, j * rows, 0, (index - j * n_blocks) * EIGHT_TILES};
+      item = {0, j * rows, 0, (index - j * n_blocks) * ITEM_TILES};
       if (a.jobs != NULL) {
         item.matrix = a.jobs[j].matrix, item.first = a.jobs[j].first, item.n = a.jobs[j].n;
       } else {
@@ -67,36 +56,20 @@ static __device__ void bring_items(const multiply_args &a, M &m, uint32_t rows) 
     m.item[at.slot] = item;
     barrier_arrive(&m.item_full[at.slot]);
     if (item.n == 0) return;
-    step_on(at, EIGHT_ITEMS);
+    step_on(at, ITEM_SLOTS);
   }
-}
-
-/* The next item, for one lane or, with all lanes of it, a warp. */
-template <class M>
-static __device__ __forceinline__ eight_item take_item(M &m, ring_cursor &at, bool is_warp) {
-  barrier_wait(&m.item_full[at.slot], at.turn);
-  eight_item item = m.item[at.slot];
-  if (is_warp) {
-    item.n = __shfl_sync(0xFFFFFFFFu, item.n, 0); /* so the compiler sees that lanes stay together */
-    __syncwarp();
-    barrier_arrive_warp(&m.item_empty[at.slot]);
-  } else {
-    barrier_arrive(&m.item_empty[at.slot]);
-  }
-  step_on(at, EIGHT_ITEMS);
-  return item;
 }
 
 /* The rows of the block's items, and their scales. */
 template <class S, class M>
 static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, uint8_t *scale_ring, M &m) {
   ring_cursor at = {0, 1}, item_at = {0, 0};
-  const uint8_t *scales = (const uint8_t *)a.x + eight_scales_at(spans_of(a), a.x_tiles);
-  for (eight_item item; (item = take_item(m, item_at, false)).n > 0;) {
+  const uint8_t *scales = (const uint8_t *)a.x + eight_scales_at(eight_spans_of(a), a.x_tiles);
+  for (ring_item item; (item = take_item(m, item_at, false)).n > 0;) {
     uint32_t n_tiles = (item.n + 7) / 8;
     const uint8_t *from = (const uint8_t *)a.x + (uint64_t)item.first / 8 * 1024,
                   *own_scales = scales + (uint64_t)item.first / 8 * 32;
-    for (uint32_t span = 0; span < spans_of(a); span++, own_scales += (uint64_t)a.x_tiles * 32) {
+    for (uint32_t span = 0; span < eight_spans_of(a); span++, own_scales += (uint64_t)a.x_tiles * 32) {
       uint64_t *full = &m.x_full[at.slot];
       barrier_wait(&m.x_empty[at.slot], at.turn);
       barrier_expect(full, n_tiles * (2 * 1024 + 32));
@@ -112,12 +85,12 @@ static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, uint8_t
 template <int T, class S, class M>
 static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m, uint32_t own) {
   ring_cursor at = {0, 1}, item_at = {0, 0};
-  for (eight_item item; (item = take_item(m, item_at, false)).n > 0;) {
+  for (ring_item item; (item = take_item(m, item_at, false)).n > 0;) {
     weight_tile t = find_tile(a, item.tile + own);
     const multiply_weight &weight = a.weight[t.w];
     uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
     const uint8_t *from = weight.data + FORM_HEADER_BYTES + tile * a.tile_bytes;
-    const uint8_t *steps = weight.steps + tile * spans_of(a) * EIGHT_STEPS_BYTES;
+    const uint8_t *steps = weight.steps + tile * eight_spans_of(a) * EIGHT_STEPS_BYTES;
     uint8_t *to = ring + own * S::w_tile;
     for (uint32_t left = a.tile_bytes, n_bytes; left > 0; left -= n_bytes) {
       n_bytes = min(left, S::w_codes);
@@ -295,7 +268,7 @@ static __device__ __forceinline__ void multiply_span(const multiply_args &a, uin
 
 /* A lane 4 g + c has rows 2 c, 2 c + 1 of each eight, outputs g and g + 8. */
 template <int N>
-static __device__ __forceinline__ void store_results(const multiply_args &a, const eight_item &item, uint32_t own,
+static __device__ __forceinline__ void store_results(const multiply_args &a, const ring_item &item, uint32_t own,
                                                      const float (&sums)[N][4]) {
   weight_tile t = find_tile(a, item.tile + own);
   const multiply_weight &weight = a.weight[t.w];
@@ -314,7 +287,7 @@ static __device__ __forceinline__ void store_results(const multiply_args &a, con
 
 /* N: rows in eights, enough for the item. */
 template <int T, int N, class S>
-static __device__ __forceinline__ void multiply_item(const multiply_args &a, const eight_item &item, uint32_t own_tile,
+static __device__ __forceinline__ void multiply_item(const multiply_args &a, const ring_item &item, uint32_t own_tile,
                                                      eight_warp<S> &at) {
   float sums[N][4];
   int32_t d[N][4] = {};
@@ -330,16 +303,16 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
 template <class S>
 static __device__ __forceinline__ void make_barriers(eight_memory<S> &m) {
   for (uint32_t i = 0; i < S::stages; i++) {
-    barrier_init(&m.w_full[i], EIGHT_TILES), barrier_init(&m.w_empty[i], EIGHT_WARPS * WARP_ARRIVALS);
-    barrier_init(&m.x_full[i], 1), barrier_init(&m.x_empty[i], EIGHT_WARPS * WARP_ARRIVALS);
+    barrier_init(&m.w_full[i], ITEM_TILES), barrier_init(&m.w_empty[i], ITEM_TILES * WARP_ARRIVALS);
+    barrier_init(&m.x_full[i], 1), barrier_init(&m.x_empty[i], ITEM_TILES * WARP_ARRIVALS);
   }
-  for (uint32_t i = 0; i < EIGHT_ITEMS; i++)
-    barrier_init(&m.item_full[i], 1), barrier_init(&m.item_empty[i], EIGHT_WARPS * WARP_ARRIVALS + EIGHT_TILES + 1);
+  for (uint32_t i = 0; i < ITEM_SLOTS; i++)
+    barrier_init(&m.item_full[i], 1), barrier_init(&m.item_empty[i], ITEM_TAKERS);
   barriers_ready();
 }
 
 template <int T, int NT>
-static __global__ void __launch_bounds__(EIGHT_THREADS, eight_shape<T, NT>::blocks)
+static __global__ void __launch_bounds__(ITEM_THREADS, eight_shape<T, NT>::blocks)
     eight_kernel(const __grid_constant__ multiply_args a) {
   using S = eight_shape<T, NT>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* rows; weights; scales of rows */
@@ -348,13 +321,13 @@ static __global__ void __launch_bounds__(EIGHT_THREADS, eight_shape<T, NT>::bloc
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) make_barriers(m);
   __syncthreads();
-  if (group == EIGHT_WARPS / 4) {
+  if (group == ITEM_TILES / 4) {
     registers_shrink<S::regs_bringer>();
     inputs_ready();
-    uint32_t warp = threadIdx.x / 32 - EIGHT_WARPS, lane = threadIdx.x % 32;
+    uint32_t warp = threadIdx.x / 32 - ITEM_TILES, lane = threadIdx.x % 32;
     if (warp == 0 && lane == 0) bring_items(a, m, 8 * NT);
     if (warp == 1 && lane == 0) bring_rows<S>(a, x_ring, scale_ring, m);
-    if (warp >= 2 && lane < EIGHT_TILES / 2) bring_weights<T, S>(a, w_ring, m, EIGHT_TILES / 2 * (warp - 2) + lane);
+    if (warp >= 2 && lane < ITEM_TILES / 2) bring_weights<T, S>(a, w_ring, m, ITEM_TILES / 2 * (warp - 2) + lane);
     return;
   }
   registers_grow<S::regs>();
@@ -363,7 +336,7 @@ static __global__ void __launch_bounds__(EIGHT_THREADS, eight_shape<T, NT>::bloc
   eight_warp<S> at = {
       w_ring + warp * S::w_tile, x_ring, scale_ring, m.w_full, m.w_empty, m.x_full, m.x_empty, {0, 0}, {0, 0}};
   inputs_ready();
-  for (eight_item item; (item = take_item(m, item_at, true)).n > 0;) {
+  for (ring_item item; (item = take_item(m, item_at, true)).n > 0;) {
     if constexpr (NT == 16) {
       if (item.n > 64)
         multiply_item<T, 16, S>(a, item, warp, at);
@@ -389,9 +362,9 @@ static weft_status launch_eight(cuda_device *d, const multiply_args *a) {
     return cuda_judge(d, error, "setting up products of 8 bits");
   }
   uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, 8 * NT);
-  uint64_t n_items = n_jobs * cuda_ceil(tiles_of(*a), EIGHT_TILES), n_fit = d->n_multiprocessors * S::blocks;
+  uint64_t n_items = n_jobs * cuda_ceil(tiles_of(*a), ITEM_TILES), n_fit = d->n_multiprocessors * S::blocks;
   /* in the ordinary way: brought early, blocks crowd one another */
-  eight_kernel<T, NT><<<(uint32_t)(n_items < n_fit ? n_items : n_fit), EIGHT_THREADS, S::bytes, d->stream>>>(*a);
+  eight_kernel<T, NT><<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(*a);
   return cuda_launched(d, "a product of 8 bits");
 }
 
@@ -399,7 +372,7 @@ static weft_status launch_eight(cuda_device *d, const multiply_args *a) {
  * after another. work: how long an item takes beside others. */
 static uint32_t dense_rows(const cuda_device *d, const multiply_args *a) {
   static const struct { uint32_t eights, at_once, work; } shapes[] = {{16, 1, 16}, {8, 1, 10}, {4, 2, 12}};
-  uint32_t best = 16, least = UINT32_MAX, n_blocks = cuda_ceil(tiles_of(*a), EIGHT_TILES);
+  uint32_t best = 16, least = UINT32_MAX, n_blocks = cuda_ceil(tiles_of(*a), ITEM_TILES);
   for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
     uint32_t n_items = n_blocks * cuda_ceil(a->n_rows, 8 * shapes[i].eights);
     uint32_t work = cuda_ceil(n_items, d->n_multiprocessors * shapes[i].at_once) * shapes[i].work;

@@ -7,13 +7,31 @@
 
 /* Whether rows with this number of inputs and of ranks fit into a block's shared memory. */
 bool experts_down_fits(uint32_t n_in, uint32_t k);
-/* Whether the kernel takes the product of a shared MLP along, of one row. */
+/* Whether experts_down_few can compute the down side of a shared MLP, for one row, in the same launch. */
 bool experts_down_shares(const multiply_args *args, const multiply_args *shared);
-/* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j]] x[r k + j], for rows [0, n_rows); and shared, unless it has no
- * weight. The kernel before it must let the next one start only after it waited for its own inputs, ids among them
- * (multiply_few with ids does): ids are read before this one waits. */
+/* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j]] x[r k + j], for rows [0, n_rows), and the product `shared`
+ * unless that has no weight. This kernel reads ids before it waits for its inputs. So the kernel before it must have
+ * waited for its own inputs, ids among them, before it lets the next one start, as multiply_few with ids does. */
 weft_status experts_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared,
                              const float *weights, uint32_t k);
 weft_status experts_few_setup(cuda_device *d);
+
+/* What the kernels for products of 16 bits (experts_few.cu) and of 8 bits (eight_few.cu) share. */
+enum {
+  DOWN_WARPS = 8,              /* of a block */
+  DOWN_PLACES_MAX = 8,         /* of a warp's ring */
+  DOWN_SHARED_TILES = 2,       /* row tiles of the shared MLP in a block */
+  DOWN_BYTES_OF_TWO = 86 << 10 /* shared memory of a block when two of them share a multiprocessor */
+};
+
+/* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, ascending from 0. */
+static __device__ __forceinline__ void down_store(const multiply_args &a, const float *weights, uint64_t r, uint32_t k,
+                                                  const float *done) {
+  uint32_t out = blockIdx.x * 16 + threadIdx.x;
+  if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
+  float sum = 0.0f;
+  for (uint32_t j = 0; j < k; j++) sum = __fadd_rn(sum, __fmul_rn(weights[r * k + j], done[16 * j + threadIdx.x]));
+  a.weight[0].y[r * a.weight[0].y_stride + out] = sum;
+}
 
 #endif

@@ -11,13 +11,8 @@
 #include "kernels/cuda/few.cuh"
 
 enum {
-  DOWN_WARPS = 8,
-  PLACES_MAX = 8,
-  KEPT = 3,                    /* eights of a row that stay in a lane's registers */
-  SHARED_TILES = 2,            /* row tiles of the shared MLP in a block */
-  SUMS_MAX = 8 * SHARED_TILES, /* of 16 outputs, of these */
-  SHARED_BYTES_MAX = 220 << 10,
-  SHARED_BYTES_OF_TWO = 86 << 10
+  KEPT = 3,                        /* eights of a row that stay in a lane's registers */
+  SUMS_MAX = 8 * DOWN_SHARED_TILES /* of 16 outputs of the shared MLP in a block: of tiles and segments */
 };
 
 /* A row of act(g) * u into the warp's shared memory; the power of two that it was multiplied by. */
@@ -69,7 +64,7 @@ typedef struct down_cursor {
 } down_cursor;
 
 template <int T>
-static __device__ __forceinline__ void ask_next(const multiply_args &a, few_ring &ring, uint32_t place,
+static __device__ __forceinline__ void ask_rank(const multiply_args &a, few_ring &ring, uint32_t place,
                                                 down_cursor &at) {
   if (at.rank >= at.k) return;
   uint32_t id = (uint32_t)__ldcg(at.ids + at.rank);
@@ -88,7 +83,7 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
   uint32_t lane = threadIdx.x % 32;
   float all[2], back = power_of_two(-lift), down = power_of_two(-raise);
   multiply_tile<T>(
-      a, row, powers_of<T>(raise, a.values), ring, [&](uint32_t place) { ask_next<T>(a, ring, place, ahead); }, all);
+      a, row, powers_of<T>(raise, a.values), ring, [&](uint32_t place) { ask_rank<T>(a, ring, place, ahead); }, all);
   if (lane % 4 != 0) return; /* column 0 */
 #pragma unroll
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
@@ -104,7 +99,7 @@ typedef struct shared_task {
 static __device__ __forceinline__ void enter_task(const multiply_args &a, uint32_t first_tile, uint32_t at,
                                                   shared_task *task) {
   uint32_t tile = first_tile + at / a.n_segments, segment = at % a.n_segments;
-  bool exists = at < SHARED_TILES * a.n_segments && tile < a.weight[0].n_tiles;
+  bool exists = at < DOWN_SHARED_TILES * a.n_segments && tile < a.weight[0].n_tiles;
   task->at = at;
   task->unit = segment * a.segment_units;
   task->end = min(a.n_units, task->unit + a.segment_units);
@@ -120,7 +115,7 @@ static __device__ __forceinline__ void ask_task(const multiply_args &a, few_ring
   if (task.unit >= task.end) enter_task(a, first_tile, task.at + DOWN_WARPS, &task);
 }
 
-/* SHARED_TILES row tiles of the shared MLP. row: for all warps; done: [tiles][segments][16]. */
+/* DOWN_SHARED_TILES row tiles of the shared MLP. row: for all warps; done: [tiles][segments][16]. */
 template <int T>
 static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint32_t first_tile, few_ring &ring,
                                                     uint4 *row, float *done) {
@@ -146,7 +141,7 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
   }
   __syncthreads();
   uint32_t out = first_tile * 16 + threadIdx.x;
-  if (threadIdx.x >= 16 * SHARED_TILES || out >= a.weight[0].n_out) return;
+  if (threadIdx.x >= 16 * DOWN_SHARED_TILES || out >= a.weight[0].n_out) return;
   float all = 0.0f;
   for (uint32_t i = 0; i < a.n_segments; i++)
     all = __fadd_rn(all, done[16 * (threadIdx.x / 16 * a.n_segments + i) + threadIdx.x % 16]);
@@ -159,21 +154,21 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
     down_kernel(const __grid_constant__ multiply_args a, const __grid_constant__ multiply_args shared,
                 const float *weights, uint32_t k, uint32_t n_places) {
   extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, their rows, 16 results of ranks or tasks */
-  __shared__ __align__(8) uint64_t filled[DOWN_WARPS * PLACES_MAX];
+  __shared__ __align__(8) uint64_t filled[DOWN_WARPS * DOWN_PLACES_MAX];
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint64_t r = blockIdx.y;
   uint32_t ring_bytes = bytes_of_places<T>(a.tile_bytes, n_places);
-  few_ring ring = {memory + warp * ring_bytes, filled + warp * PLACES_MAX, n_places, 0, 0};
+  few_ring ring = {memory + warp * ring_bytes, filled + warp * DOWN_PLACES_MAX, n_places, 0, 0};
   uint4 *rows = (uint4 *)(void *)(memory + DOWN_WARPS * ring_bytes), *row = rows + warp * a.n_units * 16;
   float *done = (float *)(void *)(rows + DOWN_WARPS * a.n_units * 16);
   ring_open(&ring);
   if (blockIdx.x >= a.weight[0].n_tiles) {
     ring.n = min(n_places, ring_bytes / few_piece_bytes(T));
-    return shared_tiles<T>(shared, (blockIdx.x - a.weight[0].n_tiles) * SHARED_TILES, ring, rows, done);
+    return shared_tiles<T>(shared, (blockIdx.x - a.weight[0].n_tiles) * DOWN_SHARED_TILES, ring, rows, done);
   }
   down_cursor ahead = {a.ids + r * k, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp,
                        k, 0};
-  for (uint32_t place = 0; place < n_places; place++) ask_next<T>(a, ring, place, ahead);
+  for (uint32_t place = 0; place < n_places; place++) ask_rank<T>(a, ring, place, ahead);
   form_header header = header_of(a.weight[0].data);
   inputs_wait();
   next_may_start();
@@ -185,11 +180,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
     if (!exists && lane < 16) done[16 * j + lane] = not_a_number();
   }
   __syncthreads();
-  uint32_t out = blockIdx.x * 16 + threadIdx.x;
-  if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
-  float sum = 0.0f;
-  for (uint32_t j = 0; j < k; j++) sum = __fadd_rn(sum, __fmul_rn(weights[r * k + j], done[16 * j + threadIdx.x]));
-  a.weight[0].y[r * a.weight[0].y_stride + out] = sum;
+  down_store(a, weights, r, k, done);
 }
 
 template <int T>
@@ -201,7 +192,7 @@ static uint32_t bytes_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, uint
 template <int T>
 static uint32_t places_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k) {
   uint32_t n = 2, n_pieces = cuda_ceil(n_units, few_units(T));
-  while (n < n_pieces && n < PLACES_MAX && bytes_of<T>(n_units, tile_bytes, k, n + 1) <= SHARED_BYTES_OF_TWO) n++;
+  while (n < n_pieces && n < DOWN_PLACES_MAX && bytes_of<T>(n_units, tile_bytes, k, n + 1) <= DOWN_BYTES_OF_TWO) n++;
   return n;
 }
 
@@ -210,7 +201,7 @@ static weft_status launch_down(cuda_device *d, const multiply_args &a, const mul
                                const float *weights, uint32_t k) {
   uint32_t n_places = places_of<T>(a.n_units, a.tile_bytes, k),
            bytes = bytes_of<T>(a.n_units, a.tile_bytes, k, n_places);
-  dim3 grid(a.weight[0].n_tiles + cuda_ceil(shared.weight[0].n_tiles, SHARED_TILES), a.n_rows);
+  dim3 grid(a.weight[0].n_tiles + cuda_ceil(shared.weight[0].n_tiles, DOWN_SHARED_TILES), a.n_rows);
   cuda_start(d, down_kernel<T>, grid, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_places);
   return cuda_launched(d, "the down side of experts");
 }
@@ -218,18 +209,19 @@ static weft_status launch_down(cuda_device *d, const multiply_args &a, const mul
 template <int T>
 static weft_status set_up(cuda_device *d) {
   cudaError_t error =
-      cudaFuncSetAttribute(down_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES_MAX);
+      cudaFuncSetAttribute(down_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, FEW_SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up experts");
 }
 
+/* Q8_0 has the largest pieces. */
 bool experts_down_fits(uint32_t n_in, uint32_t k) {
-  return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), UINT32_MAX, k, 2) <= SHARED_BYTES_MAX; /* the largest pieces */
+  return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), UINT32_MAX, k, 2) <= FEW_SHARED_BYTES_MAX;
 }
 
 /* The shared row lies where the warps' rows do, its pieces in their places, which are whole ones. */
 bool experts_down_shares(const multiply_args *args, const multiply_args *shared) {
   return args->type == shared->type && args->n_rows == 1 && shared->n_rows == 1 && args->n_in >= 256 &&
-         shared->n_units <= DOWN_WARPS * args->n_units && SHARED_TILES * shared->n_segments <= SUMS_MAX;
+         shared->n_units <= DOWN_WARPS * args->n_units && DOWN_SHARED_TILES * shared->n_segments <= SUMS_MAX;
 }
 
 weft_status experts_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared,

@@ -2,15 +2,23 @@
 /* What the kernels for few rows share: a warp's own stream of packed weights through shared memory, and its products
  * with rows of x.
  *
- * No kernel writes weights, so a block asks for its first weights before it waits for its inputs: the weights of the
- * next kernel arrive while the one before it ends. */
+ * No kernel writes weights while steps run, so a block asks for its first weights before it waits for its inputs: the
+ * weights of the next kernel arrive while the one before it ends. (The first kernel after a weight was placed starts
+ * only when that is done: cuda_device.fresh.) */
 #ifndef WEFT_KERNELS_CUDA_FEW_CUH
 #define WEFT_KERNELS_CUDA_FEW_CUH
 
 #include "kernels/cuda/eight.h"
 #include "kernels/cuda/wgmma.cuh"
 
-/* Units that are copied at once, a piece; segments are whole pairs of units. */
+enum {
+  FEW_WARPS_MAX = 24, /* of a block, and of all blocks on a multiprocessor */
+  FEW_SEGMENTS = 8,   /* of the inputs, at the most */
+  FEW_PLACES = 2,     /* of a warp */
+  FEW_SHARED_BYTES_MAX = 220 << 10
+};
+
+/* A piece is what one copy brings: one unit, or two. Segments are whole pairs of units. */
 __host__ __device__ constexpr uint32_t few_units(int type) {
   return form_bits(type) == 16 ? 1 : 2;
 }
@@ -108,7 +116,8 @@ static __device__ __forceinline__ void multiply_piece(const multiply_args &a, co
   }
 }
 
-/* The piece at the ring's place is there; ring_next: it has been read by all lanes. */
+/* ring_wait waits until the piece at the ring's place has come; ring_next goes on to the next place, when all lanes
+ * have read this one. */
 static __device__ __forceinline__ void ring_wait(const few_ring &ring) {
   barrier_wait(&ring.filled[ring.at], ring.turn);
 }
@@ -248,11 +257,12 @@ static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_arg
   return n;
 }
 
-/* What a warp does of an item: a tile of a weight. False: nothing. */
+/* What a warp multiplies of an item: a tile of a weight. */
 typedef struct few_tile {
   uint32_t weight, tile;
 } few_tile;
 
+/* The tile of warp slot `slot` in a group of row tiles. False: the group has fewer. */
 static __device__ __forceinline__ bool find_few_tile(const multiply_args &a, uint32_t group, uint32_t slot,
                                                      few_tile *out) {
   uint32_t n_tiles = few_tiles(a), at = a.gated ? group : group * (blockDim.x / 32 / a.n_segments) + slot, w = 0;
@@ -276,13 +286,14 @@ typedef struct few_items {
   uint32_t n, n_shared, n_groups;
 } few_items;
 
-/* The same for all warps of a block: */
+/* The job of an item, which is the same for all warps of a block. False: the job does not exist. */
 static __device__ __forceinline__ bool find_job(const multiply_args &a, const few_items &items, uint32_t index,
                                                 uint32_t width, multiply_job *job) {
   *job = {0, 0, 1};
   return index < items.n_shared || job_of(a, (index - items.n_shared) / items.n_groups, width, job);
 }
 
+/* A warp's tile of an item. False: it has none. */
 static __device__ __forceinline__ bool find_own(const multiply_args &a, const few_items &items, uint32_t index,
                                                 uint32_t slot, few_tile *out) {
   if (index >= items.n_shared) return find_few_tile(a, (index - items.n_shared) % items.n_groups, slot, out);
@@ -310,14 +321,48 @@ static __device__ __forceinline__ void enter_item(const multiply_args &a, const 
     const multiply_weight &weight = a.weight[tile.weight];
     uint64_t own = (uint64_t)job.matrix * weight.n_tiles + tile.tile;
     at->row_tile = weight.data + FORM_HEADER_BYTES + own * a.tile_bytes;
-    at->steps = weight.steps + own * ((a.n_units + 1) / 2) * EIGHT_STEPS_BYTES;
+    at->steps = weight.steps + own * eight_spans_of(a) * EIGHT_STEPS_BYTES;
     return;
   }
 }
 
+/* Moves on to the warp's next item where its segment [first, end) of this one has been asked for. False: there is none,
+ * or no work of this one. */
+template <int NT>
+static __device__ __forceinline__ bool find_next_piece(const multiply_args &a, const few_items &items, uint32_t slot,
+                                                       uint32_t first, uint32_t end, few_cursor *at) {
+  if (at->unit >= end) {
+    at->index += gridDim.x;
+    enter_item<NT>(a, items, slot, first, at);
+  }
+  return at->row_tile != NULL;
+}
+
+/* ---- host ---------------------------------------------------------------------------------------------------- */
+
 /* Whether load_chunk may read four numbers at once. */
 static inline bool few_is_wide(const float *x, uint64_t stride) {
   return ((uintptr_t)x & 15u) == 0 && stride % 4 == 0;
+}
+
+static inline multiply_args few_args_of(const multiply_args &a) {
+  multiply_args own = a;
+  own.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride) && few_is_wide(a.shared_x, 0);
+  return own;
+}
+
+/* n_slots: row tiles of a block. */
+static inline few_items few_items_of(const multiply_args &a, uint32_t n_slots) {
+  few_items items = {0, a.n_shared, cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots)};
+  items.n = items.n_shared + items.n_groups * (a.ids != NULL ? a.jobs_max : 1);
+  return items;
+}
+
+/* As many blocks of n_warps and `bytes` of shared memory as the card holds at once, at most one to an item. */
+static inline uint32_t few_blocks_of(const cuda_device *d, const few_items &items, uint32_t n_warps, uint32_t bytes) {
+  uint32_t by_bytes = FEW_SHARED_BYTES_MAX / bytes, by_warps = FEW_WARPS_MAX / n_warps;
+  uint32_t n_blocks = d->n_multiprocessors * (by_bytes < by_warps ? by_bytes : by_warps);
+  return items.n < n_blocks ? items.n : n_blocks;
 }
 
 #endif

@@ -36,7 +36,8 @@
 
 enum { FORM_HEADER_BYTES = 256 };
 
-/* The first bytes of a weight: the largest magnitudes of its f16 scales, as bits of f32. */
+/* The first bytes of a weight: the largest magnitudes of its scales and of its leasts (the offsets that are added to
+ * scale * code), as bits of f32. */
 typedef struct form_header {
   uint32_t most_scale, most_least;
 } form_header;

@@ -34,11 +34,12 @@ typedef struct multiply_weight {
   uint32_t n_out, n_tiles; /* results; row tiles of a matrix */
 } multiply_weight;
 
-/* A row that the kernel for few rows prepares itself, into shared memory. x NULL: the rows were prepared before. */
+/* A row that the kernels for few rows prepare themselves, in shared memory. x is NULL when the rows were prepared
+ * before. */
 typedef struct multiply_raw {
   const float *x;
   uint64_t x_stride;
-  bool wide; /* set by multiply_few: four numbers may be read at once */
+  bool wide; /* four numbers may be read at once; the launchers of few.cuh's kernels set it */
 } multiply_raw;
 
 enum { MULTIPLY_SHARED = WEFT_MATMUL_MAX, MULTIPLY_WEIGHTS_MAX = MULTIPLY_SHARED + 2 };
@@ -52,7 +53,7 @@ typedef struct multiply_args {
   uint32_t n_weights;
   int type;
   value_table values;  /* of the type */
-  bool is_eight;       /* weights and rows are those of eight.h; as_matrices is set */
+  bool is_eight;       /* weights and rows are those of eight.h, rows in the first or second form there */
   const void *x;       /* prepared; F32: the rows as they are */
   bool as_matrices;    /* x has the second form above, which also says which kernel multiplies */
   const float *x_back; /* [rows] powers of two that undo the preparation; F32: NULL */
@@ -95,7 +96,7 @@ weft_status multiply_prepare(cuda_device *d, const weft_weight *weight, const pr
  * Products with jobs always do. */
 bool multiply_as_matrices(uint32_t n_rows, uint32_t n_tiles);
 multiply_weight multiply_weight_of(const weft_weight *weight, float *y, uint64_t y_stride);
-/* What rows for the weight are prepared like; x and out are left to be filled. */
+/* How rows are prepared for the weight. The caller fills x, x_stride, as_matrices, out and back. */
 prepare_args multiply_rows_of(const weft_weight *weight, uint32_t n_rows);
 /* Fills what depends on the weight's type, layout and shape. */
 void multiply_shape(multiply_args *args, const weft_weight *weight);

@@ -14,23 +14,13 @@
  *   shared   row tiles of a shared MLP go before those of experts: their weights come while experts are being chosen */
 #include "kernels/cuda/few.cuh"
 
-enum {
-  WARPS_MAX = 24 /* of a multiprocessor, too */,
-  SEGMENTS = 8,
-  PLACES = 2,
-  TALL_WARPS = 8,
-  SHARED_BYTES_MAX = 220 << 10
-};
+enum { TALL_WARPS = 8 };
 
 template <int T, int NT>
 static __device__ __forceinline__ void ask_next(const multiply_args &a, const few_items &items, uint32_t slot,
                                                 uint32_t first, uint32_t end, few_ring &ring, uint32_t place,
                                                 few_cursor *at) {
-  if (at->unit >= end) {
-    at->index += gridDim.x;
-    enter_item<NT>(a, items, slot, first, at);
-  }
-  if (at->row_tile == NULL) return;
+  if (!find_next_piece<NT>(a, items, slot, first, end, at)) return;
   ring_ask<T>(a, ring, place, at->row_tile, at->unit);
   at->unit += few_units(T);
 }
@@ -39,12 +29,12 @@ static __device__ __forceinline__ void ask_next(const multiply_args &a, const fe
 template <int NT>
 static __device__ __forceinline__ float join_segments(const multiply_args &a, const float *part, int n, int e,
                                                       float back, int raise) {
-  float sum = 0.0f, of[SEGMENTS];
+  float sum = 0.0f, of[FEW_SEGMENTS];
 #pragma unroll
-  for (uint32_t s = 0; s < SEGMENTS; s++)
+  for (uint32_t s = 0; s < FEW_SEGMENTS; s++)
     of[s] = s < a.n_segments ? part[((s * NT + n) * 32 + threadIdx.x % 32) * 4 + e] : 0.0f;
 #pragma unroll
-  for (uint32_t s = 0; s < SEGMENTS; s++)
+  for (uint32_t s = 0; s < FEW_SEGMENTS; s++)
     if (s < a.n_segments) sum = __fadd_rn(sum, of[s]);
   return __fmul_rn(__fmul_rn(sum, back), power_of_two(-raise));
 }
@@ -80,15 +70,15 @@ static __global__ void __maxnreg__(NT == 1   ? 80
   /* Places of the warps, then sums, of items in turn: [2][row tiles of the block][segments][NT][32][4]; then two raw
    * rows. */
   extern __shared__ __align__(128) uint8_t memory[];
-  __shared__ __align__(8) uint64_t filled[WARPS_MAX * PLACES];
-  __shared__ uint32_t most_of[2 * WARPS_MAX];
-  __shared__ int raise_of[2][WARPS_MAX]; /* of row tiles */
+  __shared__ __align__(8) uint64_t filled[FEW_WARPS_MAX * FEW_PLACES];
+  __shared__ uint32_t most_of[2 * FEW_WARPS_MAX];
+  __shared__ int raise_of[2][FEW_WARPS_MAX]; /* of row tiles */
   uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, turn = 0;
   uint32_t segment = warp % a.n_segments, slot = warp / a.n_segments;
   uint32_t first = segment * a.segment_units, end = min(a.n_units, first + a.segment_units);
   bool is_last = segment + 1 == a.n_segments; /* the shortest one's warp finishes tiles */
-  few_ring ring = {memory + warp * PLACES * few_piece_bytes(T), filled + warp * PLACES, PLACES, 0, 0};
-  float *part = (float *)(void *)(memory + n_warps * PLACES * few_piece_bytes(T));
+  few_ring ring = {memory + warp * FEW_PLACES * few_piece_bytes(T), filled + warp * FEW_PLACES, FEW_PLACES, 0, 0};
+  float *part = (float *)(void *)(memory + n_warps * FEW_PLACES * few_piece_bytes(T));
   uint4 *raw = (uint4 *)(void *)(part + 2 * n_warps * NT * 128);
   const float *row_of_raw = NULL;
   int lift[2] = {0, 0}; /* of the job's row, of the shared MLP's */
@@ -105,14 +95,15 @@ static __global__ void __maxnreg__(NT == 1   ? 80
   if (of_choice) inputs_wait();
   few_cursor ahead = {blockIdx.x, 0, NULL, NULL};
   enter_item<NT>(a, items, slot, first, &ahead);
-  for (; place < PLACES && ahead.unit < end; place++) ask_next<T, NT>(a, items, slot, first, end, ring, place, &ahead);
+  for (; place < FEW_PLACES && ahead.unit < end; place++)
+    ask_next<T, NT>(a, items, slot, first, end, ring, place, &ahead);
   if (!of_choice) inputs_wait();
   next_may_start();
   if (RAW && is_shared) {
     const float *rows[2] = {row_of_raw = a.raw.x, a.shared_x};
     prepare_raw<T, 2>(a, rows, most_of, raw, lift);
   }
-  for (; place < PLACES; place++) ask_next<T, NT>(a, items, slot, first, end, ring, place, &ahead);
+  for (; place < FEW_PLACES; place++) ask_next<T, NT>(a, items, slot, first, end, ring, place, &ahead);
   multiply_job job;
   bool exists = find_job(a, items, blockIdx.x, 8 * NT, &job);
   active = exists && active;
@@ -164,7 +155,7 @@ static __global__ void __maxnreg__(NT == 1   ? 80
 
 template <int T, int NT>
 static constexpr uint32_t bytes_of(uint32_t n_warps, uint32_t raw_units) {
-  return n_warps * (PLACES * few_piece_bytes(T) + 2 * NT * 512) + raw_units * 256;
+  return n_warps * (FEW_PLACES * few_piece_bytes(T) + 2 * NT * 512) + raw_units * 256;
 }
 
 /* ---- one row, many row tiles: a warp has whole ones --------------------------------------------------------- */
@@ -185,17 +176,17 @@ static __device__ __forceinline__ void ask_tall(const multiply_args &a, few_ring
 
 /* No warp waits for another. */
 template <int T>
-static __global__ void __launch_bounds__(32 * TALL_WARPS, WARPS_MAX / TALL_WARPS)
+static __global__ void __launch_bounds__(32 * TALL_WARPS, FEW_WARPS_MAX / TALL_WARPS)
     tall_kernel(const __grid_constant__ multiply_args a) {
   extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, the row */
-  __shared__ __align__(8) uint64_t filled[TALL_WARPS * PLACES];
+  __shared__ __align__(8) uint64_t filled[TALL_WARPS * FEW_PLACES];
   __shared__ uint32_t most_of[TALL_WARPS];
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = blockIdx.x * TALL_WARPS + warp;
-  few_ring ring = {memory + warp * PLACES * few_piece_bytes(T), filled + warp * PLACES, PLACES, 0, 0};
-  uint4 *row = (uint4 *)(void *)(memory + TALL_WARPS * PLACES * few_piece_bytes(T));
+  few_ring ring = {memory + warp * FEW_PLACES * few_piece_bytes(T), filled + warp * FEW_PLACES, FEW_PLACES, 0, 0};
+  uint4 *row = (uint4 *)(void *)(memory + TALL_WARPS * FEW_PLACES * few_piece_bytes(T));
   ring_open(&ring);
   tall_cursor ahead = {tile, 0};
-  for (uint32_t place = 0; place < PLACES; place++) ask_tall<T>(a, ring, place, ahead);
+  for (uint32_t place = 0; place < FEW_PLACES; place++) ask_tall<T>(a, ring, place, ahead);
   opened_row opened = open_row<T>(a, most_of, row);
   float back = power_of_two(-opened.lift), down = power_of_two(-opened.raise);
   for (; tile < a.weight[0].n_tiles; tile += gridDim.x * TALL_WARPS) {
@@ -212,13 +203,13 @@ static __global__ void __launch_bounds__(32 * TALL_WARPS, WARPS_MAX / TALL_WARPS
 
 static bool is_tall(cuda_device *d, const multiply_args &a) {
   return a.n_rows == 1 && a.n_weights == 1 && a.ids == NULL && !a.gated &&
-         a.weight[0].n_tiles >= 2 * WARPS_MAX * d->n_multiprocessors;
+         a.weight[0].n_tiles >= 2 * FEW_WARPS_MAX * d->n_multiprocessors;
 }
 
 /* a NULL: sets the kernel up. */
 template <int T>
 static weft_status launch_tall(cuda_device *d, const multiply_args *args) {
-  uint32_t places = TALL_WARPS * PLACES * few_piece_bytes(T);
+  uint32_t places = TALL_WARPS * FEW_PLACES * few_piece_bytes(T);
   if (args == NULL)
     return cuda_judge(d,
                       cudaFuncSetAttribute(tall_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -226,7 +217,7 @@ static weft_status launch_tall(cuda_device *d, const multiply_args *args) {
                       "setting up products");
   multiply_args a = *args;
   a.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
-  cuda_start(d, tall_kernel<T>, WARPS_MAX / TALL_WARPS * d->n_multiprocessors, 32 * TALL_WARPS,
+  cuda_start(d, tall_kernel<T>, FEW_WARPS_MAX / TALL_WARPS * d->n_multiprocessors, 32 * TALL_WARPS,
              places + a.n_units * 256, a);
   return cuda_launched(d, "a product of one row");
 }
@@ -237,9 +228,9 @@ static weft_status launch_tall(cuda_device *d, const multiply_args *args) {
  * holds, if half of the card has some. */
 template <int T, int NT, bool RAW>
 static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_units) {
-  uint32_t n = a.gated ? 2 : 8 / a.n_segments, n_tiles = few_tiles(a);
-  while (RAW && !a.gated && (n + 1) * a.n_segments <= WARPS_MAX && n_tiles > n * d->n_multiprocessors / 2 &&
-         bytes_of<T, NT>((n + 1) * a.n_segments, raw_units) <= SHARED_BYTES_MAX)
+  uint32_t n = a.gated ? 2 : FEW_SEGMENTS / a.n_segments, n_tiles = few_tiles(a);
+  while (RAW && !a.gated && (n + 1) * a.n_segments <= FEW_WARPS_MAX && n_tiles > n * d->n_multiprocessors / 2 &&
+         bytes_of<T, NT>((n + 1) * a.n_segments, raw_units) <= FEW_SHARED_BYTES_MAX)
     n++;
   return n;
 }
@@ -248,22 +239,19 @@ template <int T, int NT, bool RAW>
 static weft_status launch_few(cuda_device *d, const multiply_args &a) {
   uint32_t raw_units = RAW ? a.n_units * (a.n_shared > 0 ? 2 : 1) : 0;
   uint32_t n_slots = slots_of<T, NT, RAW>(d, a, raw_units), n_warps = n_slots * a.n_segments;
-  few_items items = {0, a.n_shared, cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots)};
-  items.n = items.n_shared + items.n_groups * (a.ids != NULL ? a.jobs_max : 1);
+  few_items items = few_items_of(a, n_slots);
   uint32_t bytes = bytes_of<T, NT>(n_warps, raw_units);
-  uint32_t per = SHARED_BYTES_MAX / bytes < WARPS_MAX / n_warps ? SHARED_BYTES_MAX / bytes : WARPS_MAX / n_warps;
-  uint32_t n_blocks = d->n_multiprocessors * per;
-  multiply_args k = a;
-  k.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride) && few_is_wide(a.shared_x, 0);
-  cuda_start(d, few_kernel<T, NT, RAW>, items.n < n_blocks ? items.n : n_blocks, 32 * n_warps, bytes, k, items);
+  cuda_start(d, few_kernel<T, NT, RAW>, few_blocks_of(d, items, n_warps, bytes), 32 * n_warps, bytes, few_args_of(a),
+             items);
   return cuda_launched(d, "a product of few rows");
 }
 
 template <int T, int NT, bool RAW>
 static weft_status set_up(cuda_device *d) {
-  static_assert(bytes_of<T, NT>(2 * SEGMENTS, RAW ? MULTIPLY_RAW_BYTES / 256 : 0) <= SHARED_BYTES_MAX, "shared memory");
+  static_assert(bytes_of<T, NT>(2 * FEW_SEGMENTS, RAW ? MULTIPLY_RAW_BYTES / 256 : 0) <= FEW_SHARED_BYTES_MAX,
+                "shared memory");
   cudaError_t error =
-      cudaFuncSetAttribute(few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize, SHARED_BYTES_MAX);
+      cudaFuncSetAttribute(few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize, FEW_SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up products");
 }
 

@@ -9,8 +9,6 @@
  *             an item. A stage is full when its bytes have come, and empty when all warps have done with it */
 #include "kernels/cuda/rings.cuh"
 
-enum { GROUPED_TILES = 8, GROUPED_WARPS = 8, GROUPED_ITEMS = 4, GROUPED_THREADS = 384 };
-
 /* Stages: one of weights is a unit of their form (128 or 256 inputs), one of rows as many inputs, or 128 where rows are
  * many. */
 template <int T, int NT>
@@ -20,7 +18,7 @@ struct grouped_shape {
   static constexpr uint32_t regs = blocks == 2 ? 96 : 232, regs_bringer = blocks == 2 ? 48 : 40;
   static constexpr uint32_t budget = blocks == 2 ? 112 << 10 : 226 << 10;
   static constexpr uint32_t w_units = form_of(T).unit / 128, w_tile = form_unit_bytes(form_of(T)),
-                            w_stage = GROUPED_TILES * w_tile;
+                            w_stage = ITEM_TILES * w_tile;
   static constexpr uint32_t x_units = few_rows ? w_units : 1, x_unit = NT * 2048, x_stage = x_units * x_unit;
   static constexpr uint32_t fit = budget / (w_stage + w_units * x_unit), most = 12 / w_units;
   static constexpr uint32_t w_stages = fit > most ? most : fit;
@@ -30,18 +28,12 @@ struct grouped_shape {
   static_assert(w_stages >= 2 && x_stages >= 2, "two stages at least");
 };
 
-/* What a block works on: rows of a job, 128 outputs from a row tile on. No rows: there are no more. */
-typedef struct grouped_item {
-  multiply_job job;
-  uint32_t first_tile;
-} grouped_item;
-
 template <class S>
 struct grouped_memory {
   uint64_t w_full[S::w_stages], w_empty[S::w_stages];
   uint64_t x_full[S::x_stages], x_empty[S::x_stages];
-  uint64_t item_full[GROUPED_ITEMS], item_empty[GROUPED_ITEMS];
-  grouped_item item[GROUPED_ITEMS];
+  uint64_t item_full[ITEM_SLOTS], item_empty[ITEM_SLOTS];
+  ring_item item[ITEM_SLOTS];
 };
 
 /* ---- what is brought ------------------------------------------------------------------------------------- */
@@ -50,41 +42,28 @@ struct grouped_memory {
 template <class M>
 static __device__ void bring_items(const multiply_args &a, M &m) {
   ring_cursor at = {0, 1};
-  uint32_t n_blocks = (a.weight[0].n_tiles + GROUPED_TILES - 1) / GROUPED_TILES, n_items = n_blocks * *a.n_jobs;
+  uint32_t n_blocks = (a.weight[0].n_tiles + ITEM_TILES - 1) / ITEM_TILES, n_items = n_blocks * *a.n_jobs;
   for (uint32_t index = blockIdx.x;; index += gridDim.x) {
-    grouped_item item = {{0, 0, 0}, 0};
-    if (index < n_items) item = {a.jobs[index / n_blocks], index % n_blocks * GROUPED_TILES};
+    ring_item item = {0, 0, 0, 0};
+    if (index < n_items) {
+      const multiply_job job = a.jobs[index / n_blocks];
+      item = {job.matrix, job.first, job.n, index % n_blocks * ITEM_TILES};
+    }
     barrier_wait(&m.item_empty[at.slot], at.turn);
     m.item[at.slot] = item;
     barrier_arrive(&m.item_full[at.slot]);
-    if (item.job.n == 0) return;
-    step_on(at, GROUPED_ITEMS);
+    if (item.n == 0) return;
+    step_on(at, ITEM_SLOTS);
   }
-}
-
-/* The next item, for one lane or, with all lanes of it, a warp. */
-template <class M>
-static __device__ __forceinline__ grouped_item take_item(M &m, ring_cursor &at, bool is_warp) {
-  barrier_wait(&m.item_full[at.slot], at.turn);
-  grouped_item item = m.item[at.slot];
-  if (is_warp) {
-    item.job.n = __shfl_sync(0xFFFFFFFFu, item.job.n, 0); /* so the compiler sees that lanes stay together */
-    __syncwarp();
-    barrier_arrive_warp(&m.item_empty[at.slot]);
-  } else {
-    barrier_arrive(&m.item_empty[at.slot]);
-  }
-  step_on(at, GROUPED_ITEMS);
-  return item;
 }
 
 /* The rows of the block's items. */
 template <class S, class M>
 static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, M &m) {
   ring_cursor at = {0, 1}, item_at = {0, 0};
-  for (grouped_item item; (item = take_item(m, item_at, false)).job.n > 0;) {
-    uint32_t n_bytes = (item.job.n + 7) / 8 * 2048;
-    const uint8_t *from = (const uint8_t *)a.x + (uint64_t)item.job.first / 8 * 2048;
+  for (ring_item item; (item = take_item(m, item_at, false)).n > 0;) {
+    uint32_t n_bytes = (item.n + 7) / 8 * 2048;
+    const uint8_t *from = (const uint8_t *)a.x + (uint64_t)item.first / 8 * 2048;
     for (uint32_t unit = 0; unit < a.n_units; unit += S::x_units) {
       uint32_t n = min(S::x_units, a.n_units - unit);
       barrier_wait(&m.x_empty[at.slot], at.turn);
@@ -100,9 +79,9 @@ static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, M &m) {
 template <int T, class S, class M>
 static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m, uint32_t own) {
   ring_cursor at = {0, 1}, item_at = {0, 0};
-  for (grouped_item item; (item = take_item(m, item_at, false)).job.n > 0;) {
+  for (ring_item item; (item = take_item(m, item_at, false)).n > 0;) {
     const multiply_weight &weight = a.weight[0];
-    uint64_t tile = (uint64_t)item.job.matrix * weight.n_tiles + min(item.first_tile + own, weight.n_tiles - 1);
+    uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(item.tile + own, weight.n_tiles - 1);
     const uint8_t *from = weight.data + FORM_HEADER_BYTES + tile * a.tile_bytes;
     for (uint32_t unit = 0; unit < a.n_units; unit += S::w_units, from += S::w_tile) {
       uint32_t n_bytes = stage_bytes<T>(a, unit);
@@ -122,7 +101,7 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
 
 /* N: rows in eights, enough for the job. */
 template <int T, int N, class S>
-static __device__ __forceinline__ void multiply_item(const multiply_args &a, const grouped_item &item, int raise,
+static __device__ __forceinline__ void multiply_item(const multiply_args &a, const ring_item &item, int raise,
                                                      ring_warp<S> &at) {
   raise_powers powers = powers_of<T>(raise, a.values);
   float all[N][4];
@@ -130,7 +109,7 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
   uint32_t n_whole = a.n_units - (has_tail ? 1 : 0);
   ring_operands<T, N> operands;
   lane_unit<T> own;
-  rows_back<N> back = load_back<N>(a, item.job.first, item.job.n);
+  rows_back<N> back = load_back<N>(a, item.first, item.n);
   load_stage<T, S>(at, has_tail && n_whole == 0, own);
 #pragma unroll
   for (int n = 0; n < N; n++) all[n][0] = all[n][1] = all[n][2] = all[n][3] = 0.0f;
@@ -147,11 +126,11 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
 #pragma unroll
     for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
   }
-  store_sums(a.weight[0], item.first_tile + threadIdx.x / 32, item.job.first, item.job.n, raise, back, all);
+  store_sums(a.weight[0], item.tile + threadIdx.x / 32, item.first, item.n, raise, back, all);
 }
 
 template <int T, int NT>
-static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::blocks)
+static __global__ void __launch_bounds__(ITEM_THREADS, grouped_shape<T, NT>::blocks)
     grouped_kernel(const __grid_constant__ multiply_args a) {
   using S = grouped_shape<T, NT>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* rows; weights */
@@ -160,22 +139,21 @@ static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) {
     for (uint32_t i = 0; i < S::w_stages; i++)
-      barrier_init(&m.w_full[i], GROUPED_WARPS), barrier_init(&m.w_empty[i], GROUPED_WARPS * WARP_ARRIVALS);
+      barrier_init(&m.w_full[i], ITEM_TILES), barrier_init(&m.w_empty[i], ITEM_TILES * WARP_ARRIVALS);
     for (uint32_t i = 0; i < S::x_stages; i++)
-      barrier_init(&m.x_full[i], 1), barrier_init(&m.x_empty[i], GROUPED_WARPS * WARP_ARRIVALS);
-    for (uint32_t i = 0; i < GROUPED_ITEMS; i++)
-      barrier_init(&m.item_full[i], 1),
-          barrier_init(&m.item_empty[i], GROUPED_WARPS * WARP_ARRIVALS + GROUPED_WARPS + 1);
+      barrier_init(&m.x_full[i], 1), barrier_init(&m.x_empty[i], ITEM_TILES * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < ITEM_SLOTS; i++)
+      barrier_init(&m.item_full[i], 1), barrier_init(&m.item_empty[i], ITEM_TAKERS);
     barriers_ready();
   }
   __syncthreads();
-  if (group == GROUPED_WARPS / 4) {
+  if (group == ITEM_TILES / 4) {
     registers_shrink<S::regs_bringer>();
     inputs_ready();
-    uint32_t warp = threadIdx.x / 32 - GROUPED_WARPS, lane = threadIdx.x % 32;
+    uint32_t warp = threadIdx.x / 32 - ITEM_TILES, lane = threadIdx.x % 32;
     if (warp == 0 && lane == 0) bring_items(a, m);
     if (warp == 1 && lane == 0) bring_rows<S>(a, x_ring, m);
-    if (warp >= 2 && lane < GROUPED_WARPS / 2) bring_weights<T, S>(a, w_ring, m, GROUPED_WARPS / 2 * (warp - 2) + lane);
+    if (warp >= 2 && lane < ITEM_TILES / 2) bring_weights<T, S>(a, w_ring, m, ITEM_TILES / 2 * (warp - 2) + lane);
   } else {
     registers_grow<S::regs>();
     uint32_t warp = threadIdx.x / 32;
@@ -183,11 +161,11 @@ static __global__ void __launch_bounds__(GROUPED_THREADS, grouped_shape<T, NT>::
     ring_warp<S> at = {w_ring + warp * S::w_tile, x_ring, m.w_full, m.w_empty, m.x_full, m.x_empty, {0, 0}, {0, 0}, 0};
     int raise = raise_exponent(T, (const form_header *)(const void *)a.weight[0].data);
     inputs_ready();
-    for (grouped_item item; (item = take_item(m, item_at, true)).job.n > 0;) {
+    for (ring_item item; (item = take_item(m, item_at, true)).n > 0;) {
       if constexpr (NT == 16) {
-        if (item.job.n > 64)
+        if (item.n > 64)
           multiply_item<T, 16, S>(a, item, raise, at);
-        else if (item.job.n > 32)
+        else if (item.n > 32)
           multiply_item<T, 8, S>(a, item, raise, at);
         else
           multiply_item<T, 4, S>(a, item, raise, at);
@@ -209,12 +187,12 @@ static weft_status launch_grouped(cuda_device *d, const multiply_args *a) {
         cudaFuncSetAttribute(grouped_kernel<T, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
     return cuda_judge(d, error, "setting up grouped products");
   }
-  uint64_t n_items = (uint64_t)a->jobs_max * cuda_ceil(a->weight[0].n_tiles, GROUPED_TILES),
+  uint64_t n_items = (uint64_t)a->jobs_max * cuda_ceil(a->weight[0].n_tiles, ITEM_TILES),
            n_fit = d->n_multiprocessors * S::blocks;
   multiply_args own = *a;
   if (!d->deterministic) multiply_cut(&own, 1);
   /* in the ordinary way: brought early, blocks crowd one another */
-  grouped_kernel<T, NT><<<(uint32_t)(n_items < n_fit ? n_items : n_fit), GROUPED_THREADS, S::bytes, d->stream>>>(own);
+  grouped_kernel<T, NT><<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(own);
   return cuda_launched(d, "a grouped product");
 }
 

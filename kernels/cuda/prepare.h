@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The preparation of rows for a product: rounded to 16 bits and laid out for the matrix units (multiply.h). */
+/* The preparation of rows for a product: rounded to 16 bits and laid out for the matrix units (multiply.h). The same
+ * arguments describe the preparation in 8 bits (eight_prepare of eight.h). */
 #ifndef WEFT_KERNELS_CUDA_PREPARE_H
 #define WEFT_KERNELS_CUDA_PREPARE_H
 
@@ -15,9 +16,9 @@ typedef struct prepare_args {
   weft_activation activation;
   bool as_matrices; /* the second form of multiply.h, of n_tiles tiles */
   uint32_t n_tiles;
-  bool wide; /* set by prepare_rows to prepare_is_wide */
-  /* Row r goes to places at[r k] .. at[r k + k - 1] (negative: nowhere); NULL: to r. from_place: it also comes from
-   * there, k = 1. */
+  bool wide; /* several numbers may be read at once; whoever launches the kernel sets it */
+  /* Row r goes to places at[r k] .. at[r k + k - 1], of which a negative one means nowhere; with at NULL it goes to
+   * place r. from_place: k is 1, and the row of x is that at the place too. */
   const int32_t *at;
   uint32_t k;
   bool from_place;

@@ -17,6 +17,39 @@ static __device__ __forceinline__ void step_on(ring_cursor &c, uint32_t n) {
   if (++c.slot == n) c.slot = 0, c.turn ^= 1;
 }
 
+/* ---- items: what blocks that stay on the card work on, one after another ------------------------------------ */
+
+enum {
+  ITEM_TILES = 8, /* row tiles of an item, and warps of a block that multiply: one to a tile */
+  ITEM_SLOTS = 4, /* of a block's ring of items */
+  ITEM_THREADS = 384,
+  ITEM_TAKERS = ITEM_TILES * WARP_ARRIVALS + ITEM_TILES + 1 /* arrivals after which a slot may be written again */
+};
+
+/* Rows [first, first + n) with 128 outputs of a matrix, from row tile `tile` on. No rows: there are no more items. */
+typedef struct ring_item {
+  uint32_t matrix, first, n, tile;
+} ring_item;
+
+/* The next item, for one lane or, with all lanes of it, a warp. M: a block's shared memory, with the ring of items and
+ * its barriers. */
+template <class M>
+static __device__ __forceinline__ ring_item take_item(M &m, ring_cursor &at, bool is_warp) {
+  barrier_wait(&m.item_full[at.slot], at.turn);
+  ring_item item = m.item[at.slot];
+  if (is_warp) {
+    item.n = __shfl_sync(0xFFFFFFFFu, item.n, 0); /* so the compiler sees that lanes stay together */
+    __syncwarp();
+    barrier_arrive_warp(&m.item_empty[at.slot]);
+  } else {
+    barrier_arrive(&m.item_empty[at.slot]);
+  }
+  step_on(at, ITEM_SLOTS);
+  return item;
+}
+
+/* ---- weights ------------------------------------------------------------------------------------------------ */
+
 /* Row tiles of all weights of a call, and one of them, counted through all: row tile `tile` of weight w. Behind the
  * last weight's there is nothing, for which its last one stands in. */
 typedef struct weight_tile {

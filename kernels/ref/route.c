@@ -27,13 +27,11 @@ static uint32_t best_left(const float *logits, uint32_t n_experts, const int32_t
 }
 
 uint64_t ref_route_scratch(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = parts_route_product(args);
-  return args->router == NULL ? 0 : ref_matmul_scratch(device, &matmul);
+  return parts_route_scratch(device, args, ref_matmul_scratch);
 }
 
 weft_status ref_route(weft_device *device, const weft_route_args *args) {
-  weft_matmul_args matmul = parts_route_product(args);
-  weft_status status = args->router == NULL ? WEFT_OK : ref_matmul(device, &matmul);
+  weft_status status = parts_route_logits(device, args, ref_matmul);
   if (status != WEFT_OK) return status;
   for (uint32_t r = 0; r < args->n_rows; r++) {
     const float *logits = args->logits + r * args->logits_stride;
