@@ -49,7 +49,7 @@ echo "$device, commit $commit"
 kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention
   kernels_kernels_fused kernels_kernels_canvas kernels_kernels_sample'
 
-golden_tests='golden_model_parity golden_model_laws golden_model_devices golden_model_mxfp4 golden_api_devices
+golden_tests='golden_model_parity golden_model_laws golden_model_devices golden_model_mxfp4 golden_model_nvfp4 golden_api_devices
   prop_model_equalities prop_scheduler_equalities'
 failed=0
 facts="\"device\":\"$device\",\"date\":\"$(date -I)\",\"commit\":\"$commit\""

@@ -73,6 +73,7 @@ static const bench_case cases[] = {
     TYPE(Q2_K),
     TYPE(Q3_K),
     TYPE(IQ4_NL),
+    TYPE(NVFP4),
     TYPE(IQ4_XS),
     TYPE(IQ3_S),
     TYPE(IQ2_S),

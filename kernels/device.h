@@ -31,6 +31,7 @@ typedef struct weft_weight {
   uint32_t n_mats;  /* 1, or experts */
   const void *data; /* device memory, in `layout`; NULL: absent */
   uint64_t n_bytes;
+  const float *scale; /* [n_mats] on the device: what products with each matrix are multiplied by; NULL: nothing */
 } weft_weight;
 
 /* How a weight will be read; the backend chooses the layout by it. */

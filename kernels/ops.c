@@ -45,6 +45,13 @@ static weft_status check_weight(weft_device *device, const char *op, const weft_
   return WEFT_OK;
 }
 
+/* A weight whose rows are looked up, or whose products are capped as they are made: it has no factors. */
+static weft_status check_plain_weight(weft_device *device, const char *op, const weft_weight *weight) {
+  weft_status status = check_weight(device, op, weight);
+  if (status == WEFT_OK) REQUIRE(op, weight->scale == NULL, "the weight has a scale");
+  return status;
+}
+
 static weft_status check_scratch(const char *op, uint64_t wanted, const void *scratch, uint64_t given) {
   REQUIRE(op, wanted == 0 || (scratch != NULL && given >= wanted), "scratch is too small");
   REQUIRE(op, ((uintptr_t)scratch & 63u) == 0, "scratch is not 64-byte aligned");
@@ -52,7 +59,7 @@ static weft_status check_scratch(const char *op, uint64_t wanted, const void *sc
 }
 
 static weft_status check_embed(weft_device *device, const weft_embed_args *args) {
-  weft_status status = check_weight(device, "embed", args->weight);
+  weft_status status = check_plain_weight(device, "embed", args->weight);
   if (status != WEFT_OK) return status;
   REQUIRE("embed", args->tokens != NULL && args->y != NULL, "tokens or y is NULL");
   REQUIRE("embed", rows_fit(args->n_rows, args->y_stride, args->weight->n_in), "y_stride");
@@ -238,7 +245,7 @@ static weft_status check_experts(weft_device *device, const weft_experts_args *a
 }
 
 static weft_status check_head_stats(weft_device *device, const weft_head_stats_args *args) {
-  weft_status status = check_weight(device, "head_stats", args->weight);
+  weft_status status = check_plain_weight(device, "head_stats", args->weight);
   if (status != WEFT_OK) return status;
   REQUIRE("head_stats", args->weight->n_mats == 1, "the weight is a stack");
   REQUIRE("head_stats", args->h != NULL && args->temperature != NULL && args->u != NULL, "h, temperature or u is NULL");
@@ -252,7 +259,7 @@ static weft_status check_head_stats(weft_device *device, const weft_head_stats_a
 }
 
 static weft_status check_head_rows(weft_device *device, const weft_head_rows_args *args) {
-  weft_status status = check_weight(device, "head_rows", args->weight);
+  weft_status status = check_plain_weight(device, "head_rows", args->weight);
   if (status != WEFT_OK) return status;
   REQUIRE("head_rows", args->weight->n_mats == 1, "the weight is a stack");
   REQUIRE("head_rows", args->h != NULL && args->logits != NULL && args->bad != NULL, "h or an output is NULL");
@@ -263,7 +270,7 @@ static weft_status check_head_rows(weft_device *device, const weft_head_rows_arg
 }
 
 static weft_status check_soft(weft_device *device, const weft_soft_args *args) {
-  weft_status status = check_weight(device, "soft", args->weight);
+  weft_status status = check_plain_weight(device, "soft", args->weight);
   if (status != WEFT_OK) return status;
   REQUIRE("soft", args->weight->n_mats == 1, "the weight is a stack");
   REQUIRE("soft", args->logits != NULL && args->temperature != NULL && args->soft != NULL,

@@ -73,7 +73,7 @@ typedef struct weft_norm_args {
 
 typedef enum weft_activation { WEFT_GELU_TANH = 1, WEFT_SILU = 2 } weft_activation;
 
-/* ---- matmul: y[i] = x W[i]^T for up to three weights of one input (Numerics above) -------------------------- *
+/* ---- matmul: y[i] = x W[i]^T, times the scale of W[i], for up to three weights of one input (Numerics above) -- *
  * With an activation there are two weights of one shape, and y[0] = act(x W[0]^T) * (x W[1]^T); y[1] is scratch. */
 typedef struct weft_matmul_args {
   const float *x; /* [n_rows, n_in] */

@@ -32,32 +32,33 @@ extern "C" {
  *   S3_x  per 256:        the same with codes of three bits: sixty-four bytes of the lower two (of each 32 inputs,
  *                         input i is in byte i % 8 at bit 2 (i / 8)), then the third bits of each 32 in a word
  * In H4 types value = scale * values[code], in the others value = (d * scale) * values[code]. */
-#define WEFT_STORED_TYPE_MAP(X)          \
-  X(F32, 0, 1, 4, F32, NULL)             \
-  X(F16, 1, 1, 2, F16, NULL)             \
-  X(Q4_0, 2, 32, 18, Q4_0, NULL)         \
-  X(Q4_1, 3, 32, 20, Q4_1, NULL)         \
-  X(Q5_0, 6, 32, 22, Q5_0, NULL)         \
-  X(Q5_1, 7, 32, 24, Q5_1, NULL)         \
-  X(Q8_0, 8, 32, 34, Q8_0, NULL)         \
-  X(Q2_K, 10, 256, 84, Q2_K, NULL)       \
-  X(Q3_K, 11, 256, 110, S3_Q3, NULL)     \
-  X(Q4_K, 12, 256, 144, Q4_K, NULL)      \
-  X(Q5_K, 13, 256, 176, Q5_K, NULL)      \
-  X(Q6_K, 14, 256, 210, Q6_K, NULL)      \
-  X(IQ2_XXS, 16, 256, 66, S3_IQ2, NULL)  \
-  X(IQ2_XS, 17, 256, 74, S3_IQ2, NULL)   \
-  X(IQ3_XXS, 18, 256, 98, S4_IQ3X, NULL) \
-  X(IQ1_S, 19, 256, 50, S3_IQ1, NULL)    \
-  X(IQ4_NL, 20, 32, 18, H4_IQ4, NULL)    \
-  X(IQ3_S, 21, 256, 110, S4_IQ3S, NULL)  \
-  X(IQ2_S, 22, 256, 82, S3_IQ2, NULL)    \
-  X(IQ4_XS, 23, 256, 136, S4_IQ4, NULL)  \
-  X(IQ1_M, 29, 256, 56, S3_IQ1, NULL)    \
-  X(BF16, 30, 1, 2, BF16, NULL)          \
-  X(TQ1_0, 34, 256, 54, Q2_K, NULL)      \
-  X(TQ2_0, 35, 256, 66, Q2_K, NULL)      \
-  X(MXFP4, 39, 32, 17, MXFP4, weft_values_fp4)
+#define WEFT_STORED_TYPE_MAP(X)                \
+  X(F32, 0, 1, 4, F32, NULL)                   \
+  X(F16, 1, 1, 2, F16, NULL)                   \
+  X(Q4_0, 2, 32, 18, Q4_0, NULL)               \
+  X(Q4_1, 3, 32, 20, Q4_1, NULL)               \
+  X(Q5_0, 6, 32, 22, Q5_0, NULL)               \
+  X(Q5_1, 7, 32, 24, Q5_1, NULL)               \
+  X(Q8_0, 8, 32, 34, Q8_0, NULL)               \
+  X(Q2_K, 10, 256, 84, Q2_K, NULL)             \
+  X(Q3_K, 11, 256, 110, S3_Q3, NULL)           \
+  X(Q4_K, 12, 256, 144, Q4_K, NULL)            \
+  X(Q5_K, 13, 256, 176, Q5_K, NULL)            \
+  X(Q6_K, 14, 256, 210, Q6_K, NULL)            \
+  X(IQ2_XXS, 16, 256, 66, S3_IQ2, NULL)        \
+  X(IQ2_XS, 17, 256, 74, S3_IQ2, NULL)         \
+  X(IQ3_XXS, 18, 256, 98, S4_IQ3X, NULL)       \
+  X(IQ1_S, 19, 256, 50, S3_IQ1, NULL)          \
+  X(IQ4_NL, 20, 32, 18, H4_IQ4, NULL)          \
+  X(IQ3_S, 21, 256, 110, S4_IQ3S, NULL)        \
+  X(IQ2_S, 22, 256, 82, S3_IQ2, NULL)          \
+  X(IQ4_XS, 23, 256, 136, S4_IQ4, NULL)        \
+  X(IQ1_M, 29, 256, 56, S3_IQ1, NULL)          \
+  X(BF16, 30, 1, 2, BF16, NULL)                \
+  X(TQ1_0, 34, 256, 54, Q2_K, NULL)            \
+  X(TQ2_0, 35, 256, 66, Q2_K, NULL)            \
+  X(MXFP4, 39, 32, 17, MXFP4, weft_values_fp4) \
+  X(NVFP4, 40, 64, 36, H4_FP4, NULL)
 #define WEFT_HELD_TYPE_MAP(X)                           \
   X(H4_IQ4, 1000, 32, 20, H4_IQ4, weft_values_iq4)      \
   X(H4_FP4, 1001, 32, 20, H4_FP4, weft_values_fp4)      \

@@ -219,6 +219,29 @@ static void repack_iq4_nl(const uint8_t *b, uint8_t *held) {
   memcpy(held + 4, b + 2, 16);
 }
 
+/* Half of a scale in eight bits, of which the first is not read: four of exponent, three of mantissa. The codes stand for
+ * twice their values. The largest code says zero, as it does where the format is made, and no not-a-number. */
+static uint16_t half_scale(uint32_t code) {
+  uint32_t exponent = code >> 3 & 15u, mantissa = code & 7u;
+  if (code == 0x7F) return 0;
+  if (exponent == 0) return weft_f32_to_f16((float)mantissa * 0x1p-10f);
+  return (uint16_t)((exponent + 7) << 10 | mantissa << 7);
+}
+
+/* Sixteen numbers are eight bytes, whose lower halves come first: two sixteens are the lower and the upper halves of a
+ * held block. */
+static void repack_nvfp4(const uint8_t *b, uint8_t *held) {
+  for (uint32_t k = 0; k < 4; k += 2, held += 20) {
+    const uint8_t *first = b + 4 + 8 * k, *second = first + 8;
+    const uint16_t scale[2] = {half_scale(b[k]), half_scale(b[k + 1])};
+    memcpy(held, scale, sizeof scale);
+    for (uint32_t i = 0; i < 8; i++) {
+      held[4 + i] = (uint8_t)((first[i] & 15u) | second[i] << 4);
+      held[12 + i] = (uint8_t)(first[i] >> 4 | (second[i] & 0xF0u));
+    }
+  }
+}
+
 /* Numbers -1, 0, 1 (and 2) times d as Q2_K: codes 0 .. 3, scale 1 of d, minimum 1 of d. */
 static void write_ternary(const uint8_t *d, const uint8_t code[SUPER], uint8_t *held) {
   memset(held, 0x11, N_SCALES);
@@ -260,6 +283,7 @@ repack_block repack_find(weft_type type) {
       {WEFT_TYPE_IQ2_S, repack_iq2_s},   {WEFT_TYPE_IQ3_XXS, repack_iq3_xxs}, {WEFT_TYPE_IQ3_S, repack_iq3_s},
       {WEFT_TYPE_IQ1_S, repack_iq1_s},   {WEFT_TYPE_IQ1_M, repack_iq1_m},     {WEFT_TYPE_IQ4_XS, repack_iq4_xs},
       {WEFT_TYPE_IQ4_NL, repack_iq4_nl}, {WEFT_TYPE_TQ1_0, repack_tq1_0},     {WEFT_TYPE_TQ2_0, repack_tq2_0},
+      {WEFT_TYPE_NVFP4, repack_nvfp4},
   };
   for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++) {
     if (all[i].type == type) return all[i].repack;

@@ -74,10 +74,9 @@ static const tensor_row self_cond_rows[] = {
 };
 
 weft_status diffusion_gemma_load(weft_model *model, weights_loader *loader) {
-  weft_status status =
-      weights_load(loader, self_cond_rows, sizeof self_cond_rows / sizeof *self_cond_rows, UINT32_MAX, &model->globals);
+  weft_status status = WEIGHTS_LOAD(loader, self_cond_rows, UINT32_MAX, &model->globals);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
-    status = weights_load(loader, encoder_rows, 1, l, &model->layers[l]);
+    status = WEIGHTS_LOAD(loader, encoder_rows, l, &model->layers[l]);
   }
   return status == WEFT_OK ? gemma4_load(model, loader) : status;
 }

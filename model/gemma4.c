@@ -128,28 +128,14 @@ static const tensor_row per_layer_rows[] = {
     ROW("inp_gate.weight", MATRIX, ALWAYS, inp_gate, MATMUL, HIDDEN, DIM_PER_LAYER),
     ROW("proj.weight", MATRIX, ALWAYS, proj, MATMUL, DIM_PER_LAYER, HIDDEN),
     ROW("post_norm.weight", VECTOR, ALWAYS, post_norm, 0, HIDDEN),
+    SCALES("inp_gate", inp_gate, DIM_ONE),
+    SCALES("proj", proj, DIM_ONE),
 };
 
 static const tensor_row per_layer_global_rows[] = {
     GLOBAL("per_layer_token_embd.weight", MATRIX, ALWAYS, per_layer_token_embd, EMBED, DIM_PER_LAYER_ALL, DIM_VOCAB),
     GLOBAL("per_layer_model_proj.weight", MATRIX, ALWAYS, per_layer_model_proj, MATMUL, HIDDEN, DIM_PER_LAYER_ALL),
 };
-
-/* The n floats of a vector that is needed, times a factor, to device memory. */
-static weft_status load_folded(weights_loader *loader, const char *name, uint32_t n, float factor, const float **out) {
-  float *values = weft_alloc(n, sizeof *values);
-  if (values == NULL)
-    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(loader->gguf));
-  weft_status status = weights_read(loader, name, n, values);
-  if (status == WEFT_E_NOT_FOUND) {
-    status = weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor '%s' is missing; a %s model needs it",
-                       weft_gguf_path(loader->gguf), name, loader->model->hyper.arch);
-  }
-  for (uint32_t i = 0; status == WEFT_OK && i < n; i++) values[i] *= factor;
-  if (status == WEFT_OK) status = weights_vector(loader, values, n, out);
-  weft_free(values);
-  return status;
-}
 
 /* The router's scale is folded with its factor n_hidden^-1/2. */
 static weft_status load_router_scale(weights_loader *loader, uint32_t l) {
@@ -158,21 +144,20 @@ static weft_status load_router_scale(weights_loader *loader, uint32_t l) {
   char name[96];
   if (!model->hyper.moe[l]) return WEFT_OK;
   (void)snprintf(name, sizeof name, "blk.%" PRIu32 ".ffn_gate_inp.scale", l);
-  return load_folded(loader, name, n, 1.0f / sqrtf((float)n), &model->layers[l].router_scale);
+  return weights_folded(loader, name, n, 1.0f / sqrtf((float)n), &model->layers[l].router_scale);
 }
 
 /* The mean of two summands is made by factors of both: here of the norm of the projection. */
 static weft_status load_per_layer(weights_loader *loader) {
   weft_model *model = loader->model;
-  uint32_t n_global = sizeof per_layer_global_rows / sizeof *per_layer_global_rows;
   if (model->hyper.n_per_layer == 0) return WEFT_OK;
-  weft_status status = weights_load(loader, per_layer_global_rows, n_global, UINT32_MAX, &model->globals);
+  weft_status status = WEIGHTS_LOAD(loader, per_layer_global_rows, UINT32_MAX, &model->globals);
   if (status == WEFT_OK) {
-    status = load_folded(loader, "per_layer_proj_norm.weight", model->hyper.n_per_layer, sqrtf(0.5f),
-                         &model->globals.per_layer_proj_norm);
+    status = weights_folded(loader, "per_layer_proj_norm.weight", model->hyper.n_per_layer, sqrtf(0.5f),
+                            &model->globals.per_layer_proj_norm);
   }
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
-    status = weights_load(loader, per_layer_rows, sizeof per_layer_rows / sizeof *per_layer_rows, l, &model->layers[l]);
+    status = WEIGHTS_LOAD(loader, per_layer_rows, l, &model->layers[l]);
   }
   return status;
 }
@@ -221,18 +206,20 @@ static weft_status load_rope(weights_loader *loader) {
 }
 
 weft_status gemma4_load(weft_model *model, weights_loader *loader) {
-  uint32_t n_global = sizeof global_rows / sizeof *global_rows, n_layer = sizeof layer_rows / sizeof *layer_rows,
-           n_expert = sizeof expert_rows / sizeof *expert_rows;
-  weft_status status = weights_load(loader, global_rows, n_global, UINT32_MAX, &model->globals);
+  weft_status status = WEIGHTS_LOAD(loader, global_rows, UINT32_MAX, &model->globals);
+  if (status == WEFT_OK) status = weights_output_norm(loader);
   if (status == WEFT_OK) status = load_rope(loader);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     model->layers[l].scale = 1.0f;
-    status = weights_load(loader, layer_rows, n_layer, l, &model->layers[l]);
+    status = WEIGHTS_LOAD(loader, layer_rows, l, &model->layers[l]);
+    if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, scale_rows, l, &model->layers[l]);
     if (status == WEFT_OK) status = load_router_scale(loader, l);
   }
   if (status == WEFT_OK) status = load_per_layer(loader);
   if (status == WEFT_OK) status = load_row_scales(loader);
-  return status == WEFT_OK ? weights_load_experts(loader, expert_rows, n_expert) : status;
+  if (status != WEFT_OK) return status;
+  return weights_load_experts(loader, expert_rows, sizeof expert_rows / sizeof *expert_rows, expert_scale_rows,
+                              sizeof expert_scale_rows / sizeof *expert_scale_rows);
 }
 
 /* ---- forward ---- */

@@ -328,8 +328,8 @@ bool gguf_type_block(int32_t id, uint32_t *n_elements, uint32_t *n_bytes) {
   static const struct {
     int32_t id;
     uint32_t n_elements, n_bytes;
-  } others[] = {{9, 32, 36}, {15, 256, 292}, {24, 1, 1},   {25, 1, 2},    {26, 1, 4},
-                {27, 1, 8},  {28, 1, 8},     {40, 64, 36}, {41, 128, 18}, {42, 64, 18}};
+  } others[] = {{9, 32, 36}, {15, 256, 292}, {24, 1, 1},    {25, 1, 2},  {26, 1, 4},
+                {27, 1, 8},  {28, 1, 8},     {41, 128, 18}, {42, 64, 18}};
   const weft_type_info *info = weft_type_find_stored(id);
   if (info != NULL) {
     *n_elements = info->n_elements;

@@ -110,6 +110,7 @@ static const tensor_row layer_rows[] = {
     ROW("ffn_up.weight", MATRIX, DENSE, up, MATMUL, HIDDEN, DIM_FF),
     ROW("ffn_down.weight", MATRIX, DENSE, down, MATMUL, DIM_FF, HIDDEN),
     ROW("ffn_gate_inp.weight", MATRIX, MOE, router, MATMUL, HIDDEN, DIM_EXPERTS),
+    ROW("ffn_down_exps.scale", VECTOR, MOE_NEVER, expert_scale, 0, DIM_EXPERTS),
 };
 
 static weft_status load_rope(weights_loader *loader) {
@@ -125,14 +126,16 @@ static weft_status load_rope(weights_loader *loader) {
 }
 
 weft_status llama_load(weft_model *model, weights_loader *loader) {
-  uint32_t n_global = sizeof global_rows / sizeof *global_rows, n_layer = sizeof layer_rows / sizeof *layer_rows,
-           n_expert = sizeof expert_rows / sizeof *expert_rows;
-  weft_status status = weights_load(loader, global_rows, n_global, UINT32_MAX, &model->globals);
+  weft_status status = WEIGHTS_LOAD(loader, global_rows, UINT32_MAX, &model->globals);
+  if (status == WEFT_OK) status = weights_output_norm(loader);
   if (status == WEFT_OK) status = load_rope(loader);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
-    status = weights_load(loader, layer_rows, n_layer, l, &model->layers[l]);
+    status = WEIGHTS_LOAD(loader, layer_rows, l, &model->layers[l]);
+    if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, scale_rows, l, &model->layers[l]);
   }
-  return status == WEFT_OK ? weights_load_experts(loader, expert_rows, n_expert) : status;
+  if (status != WEFT_OK) return status;
+  return weights_load_experts(loader, expert_rows, sizeof expert_rows / sizeof *expert_rows, expert_scale_rows,
+                              sizeof expert_scale_rows / sizeof *expert_scale_rows);
 }
 
 /* ---- forward ---- */

@@ -24,10 +24,26 @@ static const tensor_row expert_rows[] = {
     ROW("ffn_down_exps.weight", MATRIX, MOE, down_exps, EXPERTS, DIM_EXPERT_FF, HIDDEN, DIM_EXPERTS),
 };
 
+/* Files whose makers scaled whole matrices, as NVFP4 files are. The scale of ffn_down_exps is the experts' own
+ * (expert_scale), since it multiplies what an expert says. */
+#define SCALES(name, field, n) \
+  ROW(name ".scale", SCALE, NEVER, field, 0, n), ROW(name ".input_scale", INPUT_SCALE, NEVER, field, 0, n)
+static const tensor_row scale_rows[] = {
+    SCALES("attn_q", q, DIM_ONE),      SCALES("attn_k", k, DIM_ONE),      SCALES("attn_v", v, DIM_ONE),
+    SCALES("attn_output", o, DIM_ONE), SCALES("ffn_gate", gate, DIM_ONE), SCALES("ffn_up", up, DIM_ONE),
+    SCALES("ffn_down", down, DIM_ONE),
+};
+
+static const tensor_row expert_scale_rows[] = {
+    SCALES("ffn_gate_up_exps", gate_up_exps, DIM_EXPERTS),
+    SCALES("ffn_gate_exps", gate_exps, DIM_EXPERTS),
+    SCALES("ffn_up_exps", up_exps, DIM_EXPERTS),
+    ROW("ffn_down_exps.input_scale", INPUT_SCALE, NEVER, down_exps, 0, DIM_EXPERTS),
+};
+
 static const tensor_row global_rows[] = {
     GLOBAL("token_embd.weight", MATRIX, ALWAYS, token_embd, EMBED, HIDDEN, DIM_VOCAB),
     GLOBAL("output.weight", MATRIX, NEVER, output, EMBED, HIDDEN, DIM_VOCAB),
-    GLOBAL("output_norm.weight", VECTOR, ALWAYS, output_norm, 0, HIDDEN),
 };
 
 #endif

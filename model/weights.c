@@ -229,6 +229,7 @@ static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *
     return place_heads(loader, tensor, row, layer, field);
   if (row->kind == TENSOR_MATRIX) return place_matrix(loader, tensor, NULL, row->uses, field);
   if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, 0, field);
+  if (row->kind == TENSOR_SCALE) return place_vector(loader, tensor, 0, &((weft_weight *)field)->scale);
   return read_values(loader, tensor, 1, field);
 }
 
@@ -285,6 +286,20 @@ static bool is_needed(const model_hyper *hyper, tensor_need need, uint32_t layer
   return false;
 }
 
+/* Whether the tensor is a scale of a matrix that the file does not have: then nothing asks for it. */
+static bool is_scale_of_none(const weights_loader *loader, const tensor_row *row, const weft_gguf_tensor *tensor) {
+  char name[128];
+  if (row->kind != TENSOR_SCALE && row->kind != TENSOR_INPUT_SCALE) return false;
+  (void)snprintf(name, sizeof name, "%.*s.weight", (int)(strrchr(tensor->name, '.') - tensor->name), tensor->name);
+  return weft_gguf_tensor_find(loader->gguf, name) == NULL;
+}
+
+/* What is judged and not placed. */
+static bool is_passed_over(const model_hyper *hyper, const tensor_row *row, uint32_t layer, const char *into) {
+  if (row->kind == TENSOR_INPUT_SCALE || is_spare(hyper, row->need, layer)) return true;
+  return row->kind == TENSOR_SCALE && ((const weft_weight *)(const void *)(into + row->field))->data == NULL;
+}
+
 static weft_status load_row(weights_loader *loader, const tensor_row *row, uint32_t layer, void *into) {
   const model_hyper *hyper = &loader->model->hyper;
   char name[128];
@@ -295,11 +310,13 @@ static weft_status load_row(weights_loader *loader, const tensor_row *row, uint3
     return weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor '%s' is missing; a %s model needs it",
                      weft_gguf_path(loader->gguf), name, hyper->arch);
   }
+  if (is_scale_of_none(loader, row, tensor)) return WEFT_OK;
   uint64_t wanted[3];
   for (uint32_t i = 0; i < 3; i++) wanted[i] = dim_value(hyper, row->dim[i], layer);
   weft_status status = check_shape(loader, tensor, wanted);
   if (status == WEFT_OK) status = weft_gguf_check_type(loader->gguf, tensor, loader->error);
-  if (status == WEFT_OK && !is_spare(hyper, row->need, layer)) status = place_tensor(loader, tensor, row, layer, into);
+  if (status == WEFT_OK && !is_passed_over(hyper, row, layer, into))
+    status = place_tensor(loader, tensor, row, layer, into);
   if (status != WEFT_OK) return status;
   mark_used(loader, tensor);
   if (!loader->judging) weft_gguf_forget(loader->gguf, tensor);
@@ -324,11 +341,13 @@ static weft_status check_experts(weights_loader *loader, uint32_t l) {
                    weft_gguf_path(loader->gguf), l);
 }
 
-weft_status weights_load_experts(weights_loader *loader, const tensor_row *rows, uint32_t n_rows) {
+weft_status weights_load_experts(weights_loader *loader, const tensor_row *rows, uint32_t n_rows,
+                                 const tensor_row *scale_rows, uint32_t n_scale_rows) {
   weft_model *model = loader->model;
   weft_status status = WEFT_OK;
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     status = weights_load(loader, rows, n_rows, l, &model->layers[l]);
+    if (status == WEFT_OK) status = weights_load(loader, scale_rows, n_scale_rows, l, &model->layers[l]);
     if (status == WEFT_OK) status = check_experts(loader, l);
   }
   return status;
@@ -342,6 +361,32 @@ weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, f
   if (status == WEFT_OK) status = read_values(loader, tensor, n, out);
   if (status == WEFT_OK) mark_used(loader, tensor);
   return status;
+}
+
+weft_status weights_folded(weights_loader *loader, const char *name, uint32_t n, float factor, const float **out) {
+  float *values = weft_alloc(n, sizeof *values);
+  if (values == NULL)
+    return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(loader->gguf));
+  weft_status status = weights_read(loader, name, n, values);
+  if (status == WEFT_E_NOT_FOUND) {
+    status = weft_fail(loader->error, WEFT_E_FORMAT, "%s: tensor '%s' is missing; a %s model needs it",
+                       weft_gguf_path(loader->gguf), name, loader->model->hyper.arch);
+  }
+  for (uint32_t i = 0; status == WEFT_OK && i < n; i++) values[i] *= factor;
+  if (status == WEFT_OK) status = weights_vector(loader, values, n, out);
+  weft_free(values);
+  return status;
+}
+
+weft_status weights_output_norm(weights_loader *loader) {
+  static const char *const scales[] = {"output.scale", "output.input_scale"};
+  weft_model *model = loader->model;
+  float factor[2] = {1.0f, 1.0f};
+  for (uint32_t i = 0; i < 2 && model->globals.output.data != NULL; i++) {
+    weft_status status = weights_read(loader, scales[i], 1, &factor[i]);
+    if (status != WEFT_OK && status != WEFT_E_NOT_FOUND) return status;
+  }
+  return weights_folded(loader, "output_norm.weight", model->hyper.n_hidden, factor[0], &model->globals.output_norm);
 }
 
 /* ---- the whole file ---- */

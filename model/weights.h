@@ -39,7 +39,13 @@ typedef enum tensor_kind {
   /* As MATRIX and VECTOR, of heads that rotate: with hyper.rope_paired, rows 2 i and 2 i + 1 of a head go to i and
    * head_dim / 2 + i. */
   TENSOR_HEADS_MATRIX = 4,
-  TENSOR_HEADS_VECTOR = 5
+  TENSOR_HEADS_VECTOR = 5,
+  /* "X.scale" of a matrix "X.weight", one factor or one per expert: becomes the scale of the weft_weight at field, which
+   * was loaded before. Read where the file has the matrix; a file without it means ones. */
+  TENSOR_SCALE = 6,
+  /* "X.input_scale": what rows would be divided by before they are made numbers of four bits. Rows are not made such
+   * here, and the factor cancels: its shape is judged, and it is not placed. */
+  TENSOR_INPUT_SCALE = 7
 } tensor_kind;
 
 typedef enum tensor_need {
@@ -83,11 +89,18 @@ typedef struct weights_loader {
 
 /* Loads the rows of one layer (or of none: layer == UINT32_MAX) into the struct at `into`. */
 weft_status weights_load(weights_loader *loader, const tensor_row *rows, uint32_t n_rows, uint32_t layer, void *into);
-/* Loads the rows of the experts of every layer. FORMAT unless a layer with experts has exactly one of the two forms of
- * their input side: gate and up as one tensor, or as two. */
-weft_status weights_load_experts(weights_loader *loader, const tensor_row *rows, uint32_t n_rows);
+/* The same of a whole table. */
+#define WEIGHTS_LOAD(loader, rows, layer, into) weights_load(loader, rows, sizeof(rows) / sizeof *(rows), layer, into)
+/* Loads the rows of the experts of every layer, and those of the scales beside them. FORMAT unless a layer with experts has
+ * exactly one of the two forms of their input side: gate and up as one tensor, or as two. */
+weft_status weights_load_experts(weights_loader *loader, const tensor_row *rows, uint32_t n_rows,
+                                 const tensor_row *scale_rows, uint32_t n_scale_rows);
 /* n floats to device memory that the model owns. */
 weft_status weights_vector(weights_loader *loader, const float *values, uint64_t n, const float **out);
+/* The n floats of a vector that is needed, times a factor, to device memory. */
+weft_status weights_folded(weights_loader *loader, const char *name, uint32_t n, float factor, const float **out);
+/* The norm before the head, folded with the head's scale: products of the head are capped as they are made. */
+weft_status weights_output_norm(weights_loader *loader);
 /* The n floats of a tensor, on the host; NOT_FOUND when absent. */
 weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, float *out);
 /* NO_MEMORY when the host's memory cannot hold what was judged. */

@@ -188,7 +188,7 @@ static void run_columns(const experts_run *run, cpu_tile *tile, uint32_t expert,
   tile->n_rows = n_rows;
   tile->y = y;
   tile->fetch = slot == run->first[expert];
-  run->products->tile(tile);
+  cpu_tile_run(run->products, tile);
 }
 
 /* h[r][begin .. begin + n) of the group, to the form that down reads. */
@@ -252,7 +252,7 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
       tile.fetch = slot == run->first[expert] || tile.next != NULL;
       tile.x = run->h_groups + slot * row_bytes;
       tile.y = out + slot * width;
-      run->products->tile(&tile);
+      cpu_tile_run(run->products, &tile);
     }
   }
   for (uint32_t r = 0; r < args->n_rows; r++) {

@@ -75,6 +75,15 @@ void cpu_rows_pack_all(weft_thread_pool *pool, const cpu_pack_rows *rows, uint32
   }
 }
 
+void cpu_tile_run(const cpu_products *products, const cpu_tile *tile) {
+  products->tile(tile);
+  if (tile->scale == 1.0f) return;
+  for (uint32_t r = 0; r < tile->n_rows; r++) {
+    float *y = tile->y + r * tile->y_stride;
+    for (uint32_t i = 0; i < tile->n_cols; i++) y[i] *= tile->scale;
+  }
+}
+
 void cpu_tile_rows(const cpu_products *products, const cpu_tile *tile, uint32_t first, uint32_t n) {
   cpu_tile part = *tile;
   uint64_t row_bytes = cpu_group_row_bytes(tile->info->form != CPU_FORM_FLOAT, tile->n_in);
@@ -83,7 +92,7 @@ void cpu_tile_rows(const cpu_products *products, const cpu_tile *tile, uint32_t 
     part.fetch = done == 0;
     part.x = tile->x + (first + done) * row_bytes;
     part.y = tile->y + (first + done) * tile->y_stride;
-    products->tile(&part);
+    cpu_tile_run(products, &part);
   }
 }
 
@@ -97,6 +106,7 @@ cpu_tile cpu_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel,
   uint32_t end = (panel + n_panels) * CPU_PANEL;
   return (cpu_tile){
       .info = info,
+      .scale = weight->scale == NULL ? 1.0f : weight->scale[matrix],
       .panel = (const uint8_t *)weight->data + ((uint64_t)matrix * total + panel) * panel_bytes,
       .panel_bytes = panel_bytes,
       .n_panels = n_panels,

@@ -22,6 +22,8 @@
  * are added ascending. The instruction sets give equal bits with one exception: for float weights portable code rounds
  * w * x before it adds, since a fused operation without hardware for it would be a function call per product.
  *
+ * A weight's scale multiplies a sum when it is whole.
+ *
  * Rows are packed into groups before the product. The rows of a group lie side by side:
  *
  *   quantised   per block of 32 and row, 52 bytes:   0   32 codes, s8
@@ -52,9 +54,10 @@ enum {
   CPU_TASKS_PER_THREAD = 8
 };
 
-/* y[r][0 .. n_cols) = one group of rows times n_panels consecutive panels. */
+/* y[r][0 .. n_cols) = one group of rows times n_panels consecutive panels, times scale. */
 typedef struct cpu_tile {
   const cpu_pack_info *info;
+  float scale;
   const uint8_t *panel; /* the first */
   const uint8_t *next;  /* weights that will be read after these, or NULL: only a hint */
   bool fetch;           /* these weights, or next, are not in the cache yet: only a hint */
@@ -78,7 +81,7 @@ typedef struct cpu_ranked {
 } cpu_ranked;
 
 typedef struct cpu_products {
-  void (*tile)(const cpu_tile *tile);
+  void (*tile)(const cpu_tile *tile); /* but for the scale: cpu_tile_run */
   /* Row `row` of a quantised group of n_rows. */
   void (*quantise)(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group);
   /* y[i] = sum over ranks of weight * x[slot][i], ascending, each product rounded. */
@@ -152,6 +155,8 @@ void cpu_rows_pack_all(weft_thread_pool *pool, const cpu_pack_rows *rows, uint32
 /* Panels [panel, panel + n_panels) of a matrix; the caller adds x, y, y_stride and n_rows. */
 cpu_tile cpu_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel, uint32_t n_panels);
 
+/* Runs a tile over its own rows. */
+void cpu_tile_run(const cpu_products *products, const cpu_tile *tile);
 /* Runs a tile over rows [first, first + n) of packed groups: tile.x and tile.y are those of row 0. */
 void cpu_tile_rows(const cpu_products *products, const cpu_tile *tile, uint32_t first, uint32_t n);
 

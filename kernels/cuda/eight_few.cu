@@ -197,6 +197,7 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
                                                    const float *spans, const float *raw_scales, uint32_t own_warp,
                                                    uint32_t n_warps) {
   const multiply_weight &weight = a.weight[tile.weight];
+  float scale = scale_of(weight, job.matrix), up_scale = scale_of(a.weight[gated_with(a, tile)], job.matrix);
   uint32_t n_spans = eight_spans_of(a);
   const float *scales = (const float *)(const void *)((const uint8_t *)a.x + eight_scales_at(n_spans, a.x_tiles));
 #pragma unroll 1
@@ -204,11 +205,11 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
     uint32_t column = i / 16, out = tile.tile * 16 + i % 16;
     if (column >= job.n || out >= weight.n_out) continue;
     const float *own = raw_scales != NULL ? raw_scales : scales + (uint64_t)x_row_of(a, job, column) * n_spans;
-    float value = add_spans<COLUMNS>(spans, n_spans, column, i % 16, own);
-    if (a.gated)
-      value =
-          gate_product(a.activation, value,
-                       add_spans<COLUMNS>(spans + n_spans * floats_of_span<COLUMNS>(), n_spans, column, i % 16, own));
+    float value = __fmul_rn(add_spans<COLUMNS>(spans, n_spans, column, i % 16, own), scale);
+    if (a.gated) {
+      float up = add_spans<COLUMNS>(spans + n_spans * floats_of_span<COLUMNS>(), n_spans, column, i % 16, own);
+      value = gate_product(a.activation, value, __fmul_rn(up, up_scale));
+    }
     weight.y[(uint64_t)(job.first + column) * weight.y_stride + out] = value;
   }
 }
@@ -362,9 +363,9 @@ static __device__ __forceinline__ void ask_down(const multiply_args &a, few_ring
   at.rank += DOWN_WARPS;
 }
 
-/* 16 outputs of one rank, whose row is `numbers` with `scales`. done: [16]. */
+/* 16 outputs of one rank, of expert *id, whose row is `numbers` with `scales`. done: [16]. */
 template <int T>
-static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const uint8_t *numbers,
+static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const int32_t *id, const uint8_t *numbers,
                                                      const float *scales, few_ring &ring, down_cursor &ahead,
                                                      float *done) {
   uint32_t lane = threadIdx.x % 32;
@@ -382,7 +383,10 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
 #pragma unroll
     for (int h = 0; h < 2; h++) sum[h] = __fmaf_rn((float)d[0][2 * h], __fmul_rn(scales[span], step[h]), sum[h]);
   }
-  if (lane % 4 == 0) done[lane / 4] = sum[0], done[lane / 4 + 8] = sum[1]; /* column 0 */
+  if (lane % 4 != 0) return; /* column 0 */
+  float down = scale_of(a.weight[0], (uint32_t)*id < a.n_matrices ? (uint32_t)*id : 0);
+#pragma unroll
+  for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(sum[h], down);
 }
 
 /* What a warp does of a block's row tiles of the shared MLP: task t is span t % n_spans of tile t / n_spans. */
@@ -422,8 +426,9 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
   __syncthreads();
   uint32_t out = first_tile * 16 + threadIdx.x;
   if (threadIdx.x >= 16 * DOWN_SHARED_TILES || out >= a.weight[0].n_out) return;
-  a.weight[0].y[out] =
+  float sum =
       add_spans<1>(spans + threadIdx.x / 16 * n_spans * floats_of_span<1>(), n_spans, 0, threadIdx.x % 16, scales);
+  a.weight[0].y[out] = __fmul_rn(sum, scale_of(a.weight[0], 0));
 }
 
 template <int T>
@@ -454,7 +459,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
     __syncwarp(); /* the row before has been read */
     make_row(a, a.raw.x + (r * k + j) * a.raw.x_stride, 0, 1, numbers, scales);
     __syncwarp();
-    multiply_rank<T>(a, numbers, scales, ring, ahead, done + 16 * j);
+    multiply_rank<T>(a, a.ids + r * k + j, numbers, scales, ring, ahead, done + 16 * j);
     bool exists = (uint32_t)a.ids[r * k + j] < a.n_matrices;
     __syncwarp();
     if (!exists && lane < 16) done[16 * j + lane] = not_a_number();

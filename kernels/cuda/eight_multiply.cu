@@ -274,13 +274,14 @@ static __device__ __forceinline__ void store_results(const multiply_args &a, con
   const multiply_weight &weight = a.weight[t.w];
   uint32_t lane = threadIdx.x % 32, out = t.tile * 16 + lane / 4;
   float *y = weight.y + (uint64_t)(item.first + lane % 4 * 2) * weight.y_stride + out;
+  float scale = scale_of(weight, item.matrix);
 #pragma unroll
   for (int n = 0; n < N; n++, y += 8 * weight.y_stride) {
 #pragma unroll
     for (uint32_t j = 0; j < 2; j++) {
       if (8 * n + lane % 4 * 2 + j >= item.n) continue;
-      if (out < weight.n_out) y[j * weight.y_stride] = sums[n][j];
-      if (out + 8 < weight.n_out) y[j * weight.y_stride + 8] = sums[n][j + 2];
+      if (out < weight.n_out) y[j * weight.y_stride] = __fmul_rn(sums[n][j], scale);
+      if (out + 8 < weight.n_out) y[j * weight.y_stride + 8] = __fmul_rn(sums[n][j + 2], scale);
     }
   }
 }

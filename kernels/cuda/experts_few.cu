@@ -76,15 +76,17 @@ static __device__ __forceinline__ void ask_rank(const multiply_args &a, few_ring
   at.rank += DOWN_WARPS;
 }
 
-/* 16 outputs of one rank. done: [16]. */
+/* 16 outputs of one rank, of expert *id. done: [16]. */
 template <int T>
-static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const uint4 *row, int raise, int lift,
-                                                     few_ring &ring, down_cursor &ahead, float *done) {
+static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const int32_t *id, const uint4 *row,
+                                                     int raise, int lift, few_ring &ring, down_cursor &ahead,
+                                                     float *done) {
   uint32_t lane = threadIdx.x % 32;
-  float all[2], back = power_of_two(-lift), down = power_of_two(-raise);
+  float all[2], back = power_of_two(-lift);
   multiply_tile<T>(
       a, row, powers_of<T>(raise, a.values), ring, [&](uint32_t place) { ask_rank<T>(a, ring, place, ahead); }, all);
   if (lane % 4 != 0) return; /* column 0 */
+  float down = lower_by(a.weight[0], (uint32_t)*id < a.n_matrices ? (uint32_t)*id : 0, raise);
 #pragma unroll
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
 }
@@ -145,7 +147,7 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
   float all = 0.0f;
   for (uint32_t i = 0; i < a.n_segments; i++)
     all = __fadd_rn(all, done[16 * (threadIdx.x / 16 * a.n_segments + i) + threadIdx.x % 16]);
-  a.weight[0].y[out] = __fmul_rn(__fmul_rn(all, power_of_two(-opened.lift)), power_of_two(-opened.raise));
+  a.weight[0].y[out] = __fmul_rn(__fmul_rn(all, power_of_two(-opened.lift)), lower_by(a.weight[0], 0, opened.raise));
 }
 
 /* shared: of one row; without weights there is none. */
@@ -174,7 +176,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
   next_may_start();
   for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
     int lift = prepare_rank<T>(a, a.raw.x + (r * k + j) * a.raw.x_stride, row);
-    multiply_rank<T>(a, row, raise_exponent(T, &header), lift, ring, ahead, done + 16 * j);
+    multiply_rank<T>(a, a.ids + r * k + j, row, raise_exponent(T, &header), lift, ring, ahead, done + 16 * j);
     bool exists = (uint32_t)a.ids[r * k + j] < a.n_matrices;
     __syncwarp();
     if (!exists && lane < 16) done[16 * j + lane] = not_a_number();

@@ -280,6 +280,12 @@ static __device__ __forceinline__ bool find_few_tile(const multiply_args &a, uin
   return true;
 }
 
+/* The weight of the tile that a gated tile meets: the second of a pair, or the other half of one weight. */
+static __device__ __forceinline__ uint32_t gated_with(const multiply_args &a, few_tile tile) {
+  bool is_pair = a.gated && (tile.weight >= MULTIPLY_SHARED || a.n_weights == 2);
+  return is_pair ? tile.weight + 1 : tile.weight;
+}
+
 /* Items: row tiles of the shared MLP, then groups of row tiles, job by job. Gated, a block has one tile of each
  * weight. */
 typedef struct few_items {

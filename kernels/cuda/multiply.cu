@@ -107,6 +107,7 @@ weft_status cuda_multiply_setup(cuda_device *d) {
 multiply_weight multiply_weight_of(const weft_weight *w, float *y, uint64_t y_stride) {
   multiply_weight out;
   out.data = (const uint8_t *)w->data;
+  out.scale = w->scale;
   out.y = y;
   out.y_stride = y_stride;
   out.n_out = w->n_out;

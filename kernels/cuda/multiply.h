@@ -28,6 +28,7 @@ typedef struct multiply_job {
 
 typedef struct multiply_weight {
   const uint8_t *data;  /* with header */
+  const float *scale;   /* of each matrix; NULL: ones */
   const uint8_t *steps; /* products of 8 bits only (eight.h) */
   float *y;
   uint64_t y_stride;
@@ -148,6 +149,16 @@ static __device__ __forceinline__ uint32_t x_row_of(const multiply_args &a, cons
   uint32_t pair = job.first + min(n, job.n - 1);
   if (a.ids != NULL) return pair / a.pairs_per_row;
   return a.row_of == NULL ? pair : (uint32_t)a.row_of[pair];
+}
+
+/* What whole sums of a matrix are multiplied by. */
+static __device__ __forceinline__ float scale_of(const multiply_weight &weight, uint32_t matrix) {
+  return weight.scale == NULL ? 1.0f : weight.scale[matrix];
+}
+
+/* What undoes a raised weight in such sums, too. Every kernel multiplies a sum by what undoes its row, then by this. */
+static __device__ __forceinline__ float lower_by(const multiply_weight &weight, uint32_t matrix, int raise) {
+  return __fmul_rn(power_of_two(-raise), scale_of(weight, matrix));
 }
 
 /* Bytes from the start of the prepared rows to what lane (row % 8, c) of a row reads first. */

@@ -30,6 +30,7 @@ static __global__ void __launch_bounds__(32 * F32_WIDE_WARPS)
   const multiply_weight &weight = a.weight[w];
   const float *values =
       (const float *)(const void *)(weight.data + FORM_HEADER_BYTES) + (uint64_t)job.matrix * weight.n_out * a.n_in;
+  float scale = scale_of(weight, job.matrix);
   for (uint32_t first = 0; first < job.n; first += ROWS) {
     const float *x[ROWS];
     float sum[OUTS][ROWS];
@@ -61,7 +62,7 @@ static __global__ void __launch_bounds__(32 * F32_WIDE_WARPS)
     for (int o = 0; o < OUTS; o++) {
 #pragma unroll
       for (int r = 0; r < ROWS; r++) {
-        float all = sum_of_chains(sum[o][r]);
+        float all = __fmul_rn(sum_of_chains(sum[o][r]), scale);
         uint32_t out = group * OUTS + o;
         if (lane == 0 && out < weight.n_out && first + r < job.n)
           weight.y[(uint64_t)(job.first + first + r) * weight.y_stride + out] = all;

@@ -28,7 +28,7 @@ static __device__ __forceinline__ void ask_next(const multiply_args &a, const fe
 /* Segments ascending, from 0. part: of the tile, [segments][NT][lane][4]. */
 template <int NT>
 static __device__ __forceinline__ float join_segments(const multiply_args &a, const float *part, int n, int e,
-                                                      float back, int raise) {
+                                                      float back, float down) {
   float sum = 0.0f, of[FEW_SEGMENTS];
 #pragma unroll
   for (uint32_t s = 0; s < FEW_SEGMENTS; s++)
@@ -36,7 +36,7 @@ static __device__ __forceinline__ float join_segments(const multiply_args &a, co
 #pragma unroll
   for (uint32_t s = 0; s < FEW_SEGMENTS; s++)
     if (s < a.n_segments) sum = __fadd_rn(sum, of[s]);
-  return __fmul_rn(__fmul_rn(sum, back), power_of_two(-raise));
+  return __fmul_rn(__fmul_rn(sum, back), down);
 }
 
 /* raise: of this tile and of the one it is gated with. */
@@ -44,7 +44,9 @@ template <int T, int NT, bool RAW>
 static __device__ __forceinline__ void finish_tile(const multiply_args &a, const multiply_job &job, few_tile tile,
                                                    const float *part, const int *raise, int lift) {
   uint32_t lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-  const multiply_weight &weight = a.weight[tile.weight];
+  const multiply_weight &weight = a.weight[tile.weight], &up_weight = a.weight[gated_with(a, tile)];
+  float down = lower_by(weight, job.matrix, raise[0]),
+        up_down = lower_by(up_weight, job.matrix, a.gated ? raise[1] : 0);
 #pragma unroll
   for (int n = 0; n < NT; n++) {
 #pragma unroll
@@ -52,9 +54,9 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
       uint32_t column = 8 * n + 2 * c + e % 2, out = tile.tile * 16 + g + e / 2 * 8;
       if (column >= job.n || out >= weight.n_out) continue;
       float back = RAW ? power_of_two(-lift) : a.x_back[x_row_of(a, job, column)];
-      float value = join_segments<NT>(a, part, n, e, back, raise[0]);
+      float value = join_segments<NT>(a, part, n, e, back, down);
       if (a.gated) {
-        float up = join_segments<NT>(a, part + a.n_segments * NT * 128, n, e, back, raise[1]);
+        float up = join_segments<NT>(a, part + a.n_segments * NT * 128, n, e, back, up_down);
         value = gate_product(a.activation, value, up);
       }
       weight.y[(uint64_t)(job.first + column) * weight.y_stride + out] = value;
@@ -188,7 +190,7 @@ static __global__ void __launch_bounds__(32 * TALL_WARPS, FEW_WARPS_MAX / TALL_W
   tall_cursor ahead = {tile, 0};
   for (uint32_t place = 0; place < FEW_PLACES; place++) ask_tall<T>(a, ring, place, ahead);
   opened_row opened = open_row<T>(a, most_of, row);
-  float back = power_of_two(-opened.lift), down = power_of_two(-opened.raise);
+  float back = power_of_two(-opened.lift), down = lower_by(a.weight[0], 0, opened.raise);
   for (; tile < a.weight[0].n_tiles; tile += gridDim.x * TALL_WARPS) {
     float all[2];
     multiply_tile<T>(

@@ -126,7 +126,8 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
 #pragma unroll
     for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
   }
-  store_sums(a.weight[0], item.tile + threadIdx.x / 32, item.first, item.n, raise, back, all);
+  float down = lower_by(a.weight[0], item.matrix, raise);
+  store_sums(a.weight[0], item.tile + threadIdx.x / 32, item.first, item.n, down, back, all);
 }
 
 template <int T, int NT>

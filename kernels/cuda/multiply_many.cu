@@ -192,10 +192,11 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
       join_segment<N, TEAMS>(a, at, barriers, segment, joined, lanes, sum);
     }
   }
+  float down = lower_by(a.weight[to.w], 0, raise);
   if constexpr (TEAMS == 1) {
-    store_sums(a.weight[to.w], to.tile, item.row, item.n, raise, back, all);
+    store_sums(a.weight[to.w], to.tile, item.row, item.n, down, back, all);
   } else if ((a.n_segments - 1) % TEAMS == at.team) {
-    store_sums(a.weight[to.w], to.tile, item.row, item.n, raise, back, sum);
+    store_sums(a.weight[to.w], to.tile, item.row, item.n, down, back, sum);
   }
 }
 

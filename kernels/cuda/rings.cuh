@@ -231,13 +231,13 @@ static __device__ __forceinline__ rows_back<N> load_back(const multiply_args &a,
 }
 
 /* A warp's sums of row tile `tile` and rows [first, first + n), of which a lane 4 g + c has rows 2 c, 2 c + 1 of each
- * eight, outputs g and g + 8: eight lanes write 32 bytes, and memory takes no less. */
+ * eight, outputs g and g + 8: eight lanes write 32 bytes, and memory takes no less. down: lower_by of the weight. */
 template <int N>
 static __device__ __forceinline__ void store_sums(const multiply_weight &weight, uint32_t tile, uint32_t first,
-                                                  uint32_t n, int raise, const rows_back<N> &back,
+                                                  uint32_t n, float down, const rows_back<N> &back,
                                                   const float (&sum)[N][4]) {
   uint32_t lane = threadIdx.x % 32, out = tile * 16 + lane / 4;
-  float down = power_of_two(-raise), *y = weight.y + (uint64_t)(first + lane % 4 * 2) * weight.y_stride + out;
+  float *y = weight.y + (uint64_t)(first + lane % 4 * 2) * weight.y_stride + out;
 #pragma unroll
   for (int i = 0; i < N; i++, y += 8 * weight.y_stride) {
     if (8 * i >= n) break;

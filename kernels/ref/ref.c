@@ -91,10 +91,15 @@ double ref_dot(const float *a, const float *b, uint32_t n) {
   return sum;
 }
 
+double ref_scale(const weft_weight *weight, uint32_t matrix) {
+  return weight->scale == NULL ? 1.0 : (double)weight->scale[matrix];
+}
+
 double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values) {
-  if (weight->layout == REF_EIGHT) return (double)ref_eight_dot(weight, matrix, row, x, values);
+  double scale = ref_scale(weight, matrix);
+  if (weight->layout == REF_EIGHT) return scale * (double)ref_eight_dot(weight, matrix, row, x, values);
   ref_weight_row(weight, matrix, row, values);
-  return ref_dot(x, values, weight->n_in);
+  return scale * ref_dot(x, values, weight->n_in);
 }
 
 double ref_activate(weft_activation activation, double x) {

@@ -20,8 +20,10 @@ WEFT_OPS(X)
 void ref_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
 /* sum of a[i] * b[i], in double, ascending. */
 double ref_dot(const float *a, const float *b, uint32_t n);
-/* Row `row` of matrix `matrix` times x: as ref_dot or, for weights of layout REF_EIGHT, in 8 bits. values: n_in
- * floats. */
+/* What products with matrix `matrix` are multiplied by. */
+double ref_scale(const weft_weight *weight, uint32_t matrix);
+/* Row `row` of matrix `matrix` times x: as ref_dot or, for weights of layout REF_EIGHT, in 8 bits; and times the
+ * matrix's scale. values: n_in floats. */
 enum { REF_EIGHT = 2 };
 double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
 /* Which types can be multiplied in 8 bits; the product. */

@@ -102,6 +102,10 @@ class Run:
         w = self.m.get(i, f"attn_{name}_norm.weight")
         return x if w is None or f"no-{name}-norm" in self.wrong else rms(x, self.m.eps, w)
 
+    def kept(self, x):
+        """Keys and values as they are remembered."""
+        return x
+
     def attention(self, i, h, positions):
         m, wrong, rows = self.m, self.wrong, h.shape[0]
         q = self.project(i, "q", h).reshape(rows, m.heads, -1)
@@ -111,6 +115,7 @@ class Run:
             q = self.rope(self.head_norm(i, "q", q), positions)
         k = self.rope(self.head_norm(i, "k", self.project(i, "k", h).reshape(rows, m.kv, -1)), positions)
         v = self.project(i, "v", h).reshape(rows, m.kv, -1)
+        k, v = self.kept(k), self.kept(v)
         if self.cache[i] is not None:
             k, v = (np.concatenate([old, new]) for old, new in zip(self.cache[i], (k, v)))
         self.cache[i] = (k, v)

@@ -21,6 +21,7 @@ HALVES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2],
 LATER = {"Q4_1": [0, 2], "Q5_1": [0, 2], "Q2_K": [80, 82], "Q3_K": [108], "IQ4_NL": [0], "IQ4_XS": [0],
          "IQ2_XXS": [0], "IQ2_XS": [0], "IQ2_S": [0], "IQ3_XXS": [0], "IQ3_S": [0], "IQ1_S": [0], "IQ1_M": [],
          "TQ1_0": [52], "TQ2_0": [64]}
+LAST = 128  # blocks of NVFP4 with all codes that a scale can have, one of which says not a number elsewhere
 
 
 def scales(r, n):
@@ -70,17 +71,28 @@ def later_blocks(name, size, r):
     return raw
 
 
+def nvfp4_blocks(size, r):
+    """Four scales in eight bits lead a block: each of 256 in two places, then all bytes the same in six blocks."""
+    raw = r.integers(0, 256, (LAST, size), dtype=np.uint8)
+    raw[:, :4] = np.concatenate([np.arange(256), r.permutation(256)]).reshape(LAST, 4)
+    same = np.repeat(np.array((0x00, 0xFF, 0x7F, 0x7E, 0x88, 0x08), dtype=np.uint8)[:, None], size, axis=1)
+    return np.concatenate([raw, same])
+
+
 def main():
     os.makedirs(OUT, exist_ok=True)
     r = np.random.default_rng(20)
     lines = ["weft-golden-quant 1"]
-    for name in ("F16", "BF16", *HALVES, "MXFP4", *LATER):
+    for name in ("F16", "BF16", *HALVES, "MXFP4", *LATER, "NVFP4"):
         kind = gguf.GGMLQuantizationType[name]
         elems, size = gguf.GGML_QUANT_SIZES[kind]
         if elems == 1:                         # F16, BF16: 32 values stand for one block
             elems, size = 32, 64
-        blocks = FEWER if name in LATER else BLOCKS
-        raw = later_blocks(name, size, r) if name in LATER else blocks_of(name, size, r)
+        if name == "NVFP4":
+            raw = nvfp4_blocks(size, r)
+        else:
+            raw = later_blocks(name, size, r) if name in LATER else blocks_of(name, size, r)
+        blocks = len(raw)
         if name == "F16":                      # the package's own F16 path wants typed rows
             out = gguf.dequantize(raw.view(np.float16), kind)
         else:

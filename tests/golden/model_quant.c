@@ -67,7 +67,7 @@ static void test_all_types(void **state) {
     n_types++;
   }
   (void)fclose(file);
-  assert_int_equal(n_types, 24);
+  assert_int_equal(n_types, 25);
 }
 
 int main(void) {

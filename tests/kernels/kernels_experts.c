@@ -8,18 +8,22 @@ typedef struct experts_case {
   weft_type gate_type, up_type, down_type; /* up_type NONE: gate and up are one stack */
   uint32_t n_experts, k, n_in, n_ff;
   weft_activation activation;
+  bool scaled; /* every matrix has a scale */
 } experts_case;
 
 static const experts_case cases[] = {
-    {"4 bits, one stack", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_K, 7, 3, 256, 256, WEFT_GELU_TANH},
-    {"8 bits", WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, 5, 2, 96, 160, WEFT_SILU},
-    {"mixed", WEFT_TYPE_Q6_K, WEFT_TYPE_BF16, WEFT_TYPE_Q5_0, 4, 4, 256, 96, WEFT_GELU_TANH},
-    {"float", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_SILU},
-    {"up inside a panel", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_F16, 3, 1, 40, 41, WEFT_SILU},
-    {"down in floats", WEFT_TYPE_Q4_0, WEFT_TYPE_NONE, WEFT_TYPE_F32, 9, 8, 64, 72, WEFT_GELU_TANH},
-    {"5 bits with minima", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q5_1, 5, 3, 256, 96, WEFT_GELU_TANH},
-    {"2 and 3 bits", WEFT_TYPE_Q2_K, WEFT_TYPE_NONE, WEFT_TYPE_Q3_K, 5, 2, 256, 256, WEFT_SILU},
-    {"4 bits by a table", WEFT_TYPE_IQ4_XS, WEFT_TYPE_IQ3_S, WEFT_TYPE_IQ4_NL, 4, 2, 256, 96, WEFT_GELU_TANH},
+    {"4 bits, one stack", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_K, 7, 3, 256, 256, WEFT_GELU_TANH, false},
+    {"8 bits", WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, 5, 2, 96, 160, WEFT_SILU, false},
+    {"mixed", WEFT_TYPE_Q6_K, WEFT_TYPE_BF16, WEFT_TYPE_Q5_0, 4, 4, 256, 96, WEFT_GELU_TANH, false},
+    {"float", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_SILU, false},
+    {"up inside a panel", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_F16, 3, 1, 40, 41, WEFT_SILU, false},
+    {"down in floats", WEFT_TYPE_Q4_0, WEFT_TYPE_NONE, WEFT_TYPE_F32, 9, 8, 64, 72, WEFT_GELU_TANH, false},
+    {"5 bits with minima", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q5_1, 5, 3, 256, 96, WEFT_GELU_TANH, false},
+    {"2 and 3 bits", WEFT_TYPE_Q2_K, WEFT_TYPE_NONE, WEFT_TYPE_Q3_K, 5, 2, 256, 256, WEFT_SILU, false},
+    {"4 bits by a table", WEFT_TYPE_IQ4_XS, WEFT_TYPE_IQ3_S, WEFT_TYPE_IQ4_NL, 4, 2, 256, 96, WEFT_GELU_TANH, false},
+    {"scaled", WEFT_TYPE_NVFP4, WEFT_TYPE_NVFP4, WEFT_TYPE_NVFP4, 6, 3, 256, 192, WEFT_GELU_TANH, true},
+    {"scaled, one stack", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 5, 2, 96, 160, WEFT_SILU, true},
+    {"scaled floats", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_SILU, true},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0], ROWS = 40 };
 
@@ -27,16 +31,32 @@ typedef struct weights {
   stored gate, up, down;
 } weights;
 
+/* The scale of a stack's matrices, in memory of its own. */
+static void give_scales(stored *s, uint64_t seed) {
+  float *scale = memory_new(s->shape.n_mats, sizeof *scale);
+  for (uint32_t e = 0; e < s->shape.n_mats; e++) scale[e] = 0.25f + random_uniform(seed, e);
+  s->shape.scale = scale;
+}
+
 static weights make_weights(const experts_case *c, uint64_t seed) {
   bool fused = c->up_type == WEFT_TYPE_NONE;
   weights w = {0};
   w.gate = stored_new(c->gate_type, c->n_experts, fused ? 2 * c->n_ff : c->n_ff, c->n_in, seed);
   if (!fused) w.up = stored_new(c->up_type, c->n_experts, c->n_ff, c->n_in, seed + 1);
   w.down = stored_new(c->down_type, c->n_experts, c->n_in, c->n_ff, seed + 2);
+  if (c->scaled) {
+    give_scales(&w.gate, seed + 3);
+    if (!fused) give_scales(&w.up, seed + 4);
+    give_scales(&w.down, seed + 5);
+  }
   return w;
 }
 
 static void free_weights(weights *w) {
+  const stored *const all[] = {&w->gate, &w->up, &w->down};
+  for (uint32_t i = 0; i < 3; i++) {
+    if (all[i]->shape.scale != NULL) memory_free((void *)(uintptr_t)all[i]->shape.scale);
+  }
   stored_free(&w->gate);
   if (w->up.bytes != NULL) stored_free(&w->up);
   stored_free(&w->down);
@@ -88,6 +108,7 @@ static void one_product(weft_device *device, const stored *s, uint32_t expert, u
   weft_weight weight = s->shape;
   weight.n_mats = 1;
   weight.n_out = n;
+  if (weight.scale != NULL) weight.scale += expert;
   const uint8_t *bytes = s->bytes + ((uint64_t)expert * s->shape.n_out + begin) * s->row_bytes;
   assert_int_equal(weft_device_weight(device, &weight, bytes, WEFT_USE_MATMUL, NULL), WEFT_OK);
   weft_matmul_args args = {.x = x, .n_rows = 1, .n_weights = 1, .x_stride = weight.n_in};
@@ -221,8 +242,8 @@ static void items_agree(weft_device *device, const char *name, const subject *u)
 static void test_many_items(void **state) {
   fixture *f = *state;
   static const experts_case many[] = {
-      {"many items of 4 bits", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 64, 8, 256, 704, WEFT_GELU_TANH},
-      {"many items of 16 bits", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_BF16, 64, 8, 256, 704, WEFT_GELU_TANH}};
+      {"many items of 4 bits", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 64, 8, 256, 704, WEFT_GELU_TANH, false},
+      {"many items of 16 bits", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_BF16, 64, 8, 256, 704, WEFT_GELU_TANH, false}};
   for (uint32_t i = case_first; i < 2; i += case_step) {
     subject u = {.c = &many[i], .w = make_weights(&many[i], 1100 + 10 * i)};
     u.in = make_inputs(&many[i], 256, 1150 + i);

@@ -230,30 +230,42 @@ enum { LAYERS = 2, WIDTH = 512, FF_MAX = 5024, EXPERTS = 9, TOP = 8 };
 typedef struct layer_case {
   weft_type in, out, shared_in, shared_out; /* of experts; of the shared MLP */
   uint32_t n_ff, n_shared;
-  bool split; /* gate and up of the experts are stacks of their own */
+  bool split;  /* gate and up of the experts are stacks of their own */
+  bool scaled; /* all weights but the router have scales */
 } layer_case;
 
 /* Widths that are no whole tiles, pieces or segments; types that kernels for one row take together, and others. */
 static const layer_case layer_cases[] = {
-    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 512, 736, false},
-    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 480, 5024,
-     true}, /* more tiles than blocks on a card */
-    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, 256, 768, true},
-    {WEFT_TYPE_Q6_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K, WEFT_TYPE_F16, 256, 792, false},
-    {WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, 288, 800, true},
-    {WEFT_TYPE_Q8_0, WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_BF16, 32, 544, false},
-    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q5_K, WEFT_TYPE_Q4_0, 512, 736, false},
-    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_F32, WEFT_TYPE_F32, 512, 100, false},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 512, 736, false, false},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 480, 5024, true,
+     false}, /* more tiles than blocks on a card */
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, 256, 768, true, false},
+    {WEFT_TYPE_Q6_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K, WEFT_TYPE_F16, 256, 792, false, false},
+    {WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, 288, 800, true, false},
+    {WEFT_TYPE_Q8_0, WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_BF16, 32, 544, false, false},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q5_K, WEFT_TYPE_Q4_0, 512, 736, false, false},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_F32, WEFT_TYPE_F32, 512, 100, false, false},
+    {WEFT_TYPE_NVFP4, WEFT_TYPE_NVFP4, WEFT_TYPE_NVFP4, WEFT_TYPE_NVFP4, 320, 768, true, true},
+    {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 512, 736, false, true},
 };
 
 typedef struct layer {
   weft_weight router, gate, up, down, experts_in, experts_up, experts_out; /* experts_up: if gate and up are split */
+  float *scales;                                                           /* NULL: none */
 } layer;
 
 typedef struct layer_rows {
   float *x, *h, *g, *u, *t, *y, *logits, *weights;
   int32_t *ids;
 } layer_rows;
+
+/* One scale for each weight or expert; they lie one after another in memory of the layer. */
+static void give_scales(layer *l) {
+  weft_weight *const all[] = {&l->experts_in, &l->experts_up, &l->experts_out, &l->gate, &l->up, &l->down};
+  l->scales = memory_new(6 * EXPERTS, sizeof(float));
+  for (uint32_t i = 0; i < 6 * EXPERTS; i++) l->scales[i] = 0.25f + random_uniform(1400, i);
+  for (uint32_t i = 0; i < 6; i++) all[i]->scale = l->scales + i * EXPERTS;
+}
 
 static layer layer_new(weft_device *device, const layer_case *c) {
   stored in = stored_new(c->in, EXPERTS, (c->split ? 1 : 2) * c->n_ff, WIDTH, 500),
@@ -266,6 +278,7 @@ static layer layer_new(weft_device *device, const layer_case *c) {
              .experts_in = upload(device, &in),
              .experts_out = upload(device, &out)};
   if (c->split) l.experts_up = upload(device, &up);
+  if (c->scaled) give_scales(&l);
   stored_free(&in);
   stored_free(&up);
   stored_free(&out);
@@ -427,6 +440,7 @@ static void test_shared(void **state) {
       weft_weight *const weights[] = {&l.router, &l.gate, &l.up, &l.down, &l.experts_in, &l.experts_out, &l.experts_up};
       for (uint32_t w = 0; w < sizeof weights / sizeof weights[0]; w++)
         if (weights[w]->data != NULL) weft_device_weight_free(all->cpu[d], weights[w]);
+      if (l.scales != NULL) memory_free(l.scales);
     }
   }
 }

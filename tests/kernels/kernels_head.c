@@ -26,6 +26,7 @@ static const head_case cases[] = {
     {WEFT_TYPE_Q5_1, 530, 288, 30.0f, 0.1f},   {WEFT_TYPE_Q4_1, 70, 96, 0.0f, 0.1f},
     {WEFT_TYPE_Q2_K, 530, 256, 30.0f, 0.1f},   {WEFT_TYPE_Q3_K, 600, 512, 0.0f, 0.05f},
     {WEFT_TYPE_IQ4_NL, 530, 288, 30.0f, 0.1f}, {WEFT_TYPE_IQ4_XS, 600, 256, 0.0f, 0.1f},
+    {WEFT_TYPE_NVFP4, 530, 320, 30.0f, 0.1f},  {WEFT_TYPE_NVFP4, 70, 64, 0.0f, 0.1f},
     {WEFT_TYPE_IQ2_S, 70, 256, 0.0f, 0.1f},    {WEFT_TYPE_IQ3_S, 520, 256, 30.0f, 0.1f},
 };
 enum {

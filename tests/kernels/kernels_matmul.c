@@ -25,6 +25,7 @@ static const matmul_case cases[] = {
     {WEFT_TYPE_Q6_K, 768, OUT},   {WEFT_TYPE_Q4_1, 96, OUT},   {WEFT_TYPE_Q5_1, 704, OUT},   {WEFT_TYPE_Q2_K, 512, OUT},
     {WEFT_TYPE_Q3_K, 768, OUT},   {WEFT_TYPE_IQ4_NL, 96, OUT}, {WEFT_TYPE_IQ4_XS, 512, OUT}, {WEFT_TYPE_IQ2_S, 256, 20},
     {WEFT_TYPE_IQ3_XXS, 256, 20}, {WEFT_TYPE_IQ3_S, 512, 20},  {WEFT_TYPE_IQ1_M, 256, 20},   {WEFT_TYPE_TQ1_0, 256, 20},
+    {WEFT_TYPE_NVFP4, 704, OUT},  {WEFT_TYPE_NVFP4, 64, 3},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0] };
 
@@ -520,13 +521,112 @@ static void test_hostile_rows(void **state) {
   }
 }
 
+/* Weights with a scale: the product of the same weight without one, times the scale, before an activation sees it. ref
+ * rounds once, the others twice. */
+typedef struct scaled_pair {
+  weft_weight plain[2], scaled[2];
+  float *scale;
+} scaled_pair;
+
+static void products_of_pair(weft_device *device, const weft_weight *weight, const float *x, uint32_t n_rows,
+                             weft_activation activation, buffer y[2]) {
+  weft_matmul_args args = {.x = x, .n_rows = n_rows, .n_weights = 2, .x_stride = weight[0].n_in};
+  args.activation = activation;
+  for (uint32_t i = 0; i < 2; i++) {
+    y[i] = buffer_new((size_t)n_rows * weight[i].n_out * sizeof(float));
+    args.weight[i] = &weight[i];
+    args.y[i] = y[i].data;
+    args.y_stride[i] = weight[i].n_out;
+  }
+  RUN_OP(matmul, device, &args);
+}
+
+static void scaled_products(weft_device *device, const char *name, const scaled_pair *w, const float *x,
+                            uint32_t n_rows) {
+  const uint32_t n_out = w->plain[0].n_out;
+  bool is_ref = strcmp(weft_device_get_info(device)->backend, "ref") == 0;
+  buffer plain[2], scaled[2], gated[2], want = buffer_new((size_t)n_rows * n_out * sizeof(float));
+  products_of_pair(device, w->plain, x, n_rows, 0, plain);
+  products_of_pair(device, w->scaled, x, n_rows, 0, scaled);
+  for (uint32_t i = 0; i < 2; i++) {
+    float *times = want.data;
+    for (uint32_t j = 0; j < n_rows * n_out; j++) times[j] = ((const float *)plain[i].data)[j] * w->scale[i];
+    if (is_ref) {
+      for (uint32_t j = 0; j < n_rows * n_out; j++) {
+        double off = fabs((double)times[j] - (double)((const float *)scaled[i].data)[j]);
+        assert_within("scaled", name, off, 2.0 * 0x1p-24 * fabs((double)times[j]));
+      }
+    } else {
+      assert_same("scaled", name, "the product times the scale", scaled[i].data, times, want.n_bytes);
+    }
+  }
+  products_of_pair(device, w->scaled, x, n_rows, WEFT_SILU, gated);
+  weft_gate_args gate = {scaled[0].data, scaled[1].data, want.data, n_rows, n_out, n_out, n_out, n_out, WEFT_SILU};
+  assert_int_equal(done(device, weft_gate(device, &gate)), WEFT_OK);
+  assert_same("scaled", name, "scaled, then gated", gated[0].data, want.data, want.n_bytes);
+  for (uint32_t i = 0; i < 2; i++) {
+    buffer_free(&plain[i]);
+    buffer_free(&scaled[i]);
+    buffer_free(&gated[i]);
+  }
+  buffer_free(&want);
+}
+
+static void scales_on(weft_device *device, const char *name, weft_type type, const float *x) {
+  static const uint32_t n_rows[] = {1, 3, 8, 12, 17, ROWS, 150};
+  enum { N_IN = 768, N_OUT = 112 };
+  scaled_pair w = {.scale = memory_new(2, sizeof(float))};
+  w.scale[0] = 3.17e-4f;
+  w.scale[1] = -11.3f;
+  stored s = stored_new(type, 1, N_OUT, N_IN, 1301);
+  for (uint32_t i = 0; i < 2; i++) {
+    w.scaled[i] = w.plain[i] = upload(device, &s);
+    w.scaled[i].scale = &w.scale[i];
+  }
+  for (uint32_t i = 0; i < sizeof n_rows / sizeof n_rows[0]; i++) scaled_products(device, name, &w, x, n_rows[i]);
+  for (uint32_t i = 0; i < 2; i++) weft_device_weight_free(device, &w.plain[i]);
+  memory_free(w.scale);
+  stored_free(&s);
+}
+
+static void test_scales(void **state) {
+  static const weft_type types[] = {WEFT_TYPE_F32, WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_NVFP4};
+  fixture *f = *state;
+  float *x = memory_new(150 * 768, sizeof *x);
+  fill_normal(x, 150 * 768, 1300);
+  for (uint32_t t = case_first; t < sizeof types / sizeof types[0]; t += case_step) {
+    scales_on(f->all.ref, "ref", types[t], x);
+    for (uint32_t d = 0; d < f->all.n; d++) scales_on(f->all.cpu[d], f->all.name[d], types[t], x);
+  }
+  memory_free(x);
+}
+
+/* Ops that look rows up, or that cap what they multiply, take no scale. */
+static void test_scales_refused(void **state) {
+  fixture *f = *state;
+  weft_device *device = f->more[0];
+  float scale = 2.0f, y[64], h[64] = {0};
+  int32_t token = 0;
+  uint8_t bad;
+  stored s = stored_new(WEFT_TYPE_NVFP4, 1, 3, 64, 1310);
+  weft_weight weight = upload(device, &s);
+  weight.scale = &scale;
+  weft_embed_args embed = {&weight, &token, y, 1, 1.0f, 64};
+  weft_head_rows_args head = {.h = h, .weight = &weight, .logits = y, .bad = &bad, .n_rows = 1};
+  assert_int_equal(weft_embed(device, &embed), WEFT_E_INVALID);
+  assert_int_equal(weft_head_rows(device, &head), WEFT_E_INVALID);
+  weft_device_weight_free(device, &weight);
+  stored_free(&s);
+}
+
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_products),  cmocka_unit_test(test_against_ref), cmocka_unit_test(test_three_weights),
-      cmocka_unit_test(test_packing),   cmocka_unit_test(test_lookups),     cmocka_unit_test(test_hostile_rows),
-      cmocka_unit_test(test_many_rows), cmocka_unit_test(test_items),       cmocka_unit_test(test_far_scales),
-      cmocka_unit_test(test_free_sums), cmocka_unit_test(test_eight_bits),  cmocka_unit_test(test_products_refused),
+      cmocka_unit_test(test_products),  cmocka_unit_test(test_against_ref),    cmocka_unit_test(test_three_weights),
+      cmocka_unit_test(test_packing),   cmocka_unit_test(test_lookups),        cmocka_unit_test(test_hostile_rows),
+      cmocka_unit_test(test_many_rows), cmocka_unit_test(test_items),          cmocka_unit_test(test_far_scales),
+      cmocka_unit_test(test_free_sums), cmocka_unit_test(test_eight_bits),     cmocka_unit_test(test_products_refused),
+      cmocka_unit_test(test_scales),    cmocka_unit_test(test_scales_refused),
   };
   return cmocka_run_group_tests(tests, setup_fixture_with_eight, teardown_fixture);
 }

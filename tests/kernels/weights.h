@@ -74,6 +74,8 @@ static inline void fill_block(weft_type type, uint8_t *block, uint32_t n_bytes, 
     memcpy(block, &half, sizeof half);
   } else if (type == WEFT_TYPE_MXFP4) {
     block[0] = (uint8_t)(124 + block[0] % 4);
+  } else if (type == WEFT_TYPE_NVFP4) {
+    for (uint32_t i = 0; i < 4; i++) block[i] = (uint8_t)(0x20 + block[i] % 16); /* 1/8 to 15/32 */
   } else {
     assert_int_equal(type, WEFT_TYPE_IQ1_M);
     uint16_t d = weft_f32_to_f16(size / 6.0f);

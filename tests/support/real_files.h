@@ -8,7 +8,7 @@
  *   NAME+:TYPE    of the layers to which quantisers give more bits: the outer eighths, and every third between
  *   #70:TYPE      the next 70 matrices that come to this entry
  * A row that a type's blocks do not divide gets the type that llama.cpp's quantiser falls back to. Vectors and routers
- * are F32. */
+ * are F32. A matrix of NVFP4 has its scales beside it, as converters write them. */
 #ifndef WEFT_TESTS_REAL_FILES_H
 #define WEFT_TESTS_REAL_FILES_H
 
@@ -41,6 +41,7 @@ typedef struct real_model {
       head_global, per_layer, shared;
   bool all_have_values; /* gemma4: global layers have values of their own */
   bool encoder;         /* beside the model, as Ollama stores it */
+  bool split_experts;   /* gemma4: gate and up of experts are two tensors */
 } real_model;
 
 typedef struct real_file {
@@ -139,6 +140,17 @@ static inline void real_vector(real_file *f, uint32_t layer, const char *name, u
   real_record(f, full, WEFT_TYPE_F32, 1, &n);
 }
 
+/* Beside a matrix X.weight: X.scale and X.input_scale, one number each or one per expert. */
+static inline void real_scales(real_file *f, uint32_t layer, const char *name, uint64_t n) {
+  char full[96];
+  bool gemma_down =
+      f->model->split_experts && strcmp(name, "ffn_down_exps") == 0; /* it has a scale whatever its type */
+  real_name(full, layer, name, ".scale");
+  if (!gemma_down) real_record(f, full, WEFT_TYPE_F32, 1, &n);
+  real_name(full, layer, name, ".input_scale");
+  real_record(f, full, WEFT_TYPE_F32, 1, &n);
+}
+
 static inline void real_matrix(real_file *f, uint32_t layer, const char *name, uint64_t a, uint64_t b, uint64_t c) {
   char full[96];
   const uint64_t ne[] = {a, b, c};
@@ -147,6 +159,7 @@ static inline void real_matrix(real_file *f, uint32_t layer, const char *name, u
   if (strcmp(name, "attn_v") == 0) f->n_values += 1;
   real_name(full, layer, name, ".weight");
   real_record(f, full, type, c == 0 ? 2 : 3, ne);
+  if (type == WEFT_TYPE_NVFP4 && layer != UINT32_MAX) real_scales(f, layer, name, c == 0 ? 1 : c);
 }
 
 /* ---- keys ---- */
@@ -275,7 +288,12 @@ static inline void real_gemma_layer(real_file *f, uint32_t l) {
   real_vector(f, l, "ffn_gate_inp.scale", m->hidden);
   real_vector(f, l, "ffn_down_exps.scale", m->experts);
   real_matrix(f, l, "ffn_gate_inp", m->hidden, m->experts, 0);
-  real_matrix(f, l, "ffn_gate_up_exps", m->hidden, 2 * (uint64_t)m->expert_ff, m->experts);
+  if (m->split_experts) {
+    real_matrix(f, l, "ffn_gate_exps", m->hidden, m->expert_ff, m->experts);
+    real_matrix(f, l, "ffn_up_exps", m->hidden, m->expert_ff, m->experts);
+  } else {
+    real_matrix(f, l, "ffn_gate_up_exps", m->hidden, 2 * (uint64_t)m->expert_ff, m->experts);
+  }
   real_matrix(f, l, "ffn_down_exps", m->expert_ff, m->hidden, m->experts);
 }
 

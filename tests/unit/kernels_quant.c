@@ -78,7 +78,7 @@ static void test_held_types(void **state) {
     (void)snprintf(name, sizeof name, "%s%s", id == 0 ? "" : " ", info->name);
     assert_true((strstr(weft_type_names(), name) != NULL) == (id < WEFT_TYPE_ID_HELD));
   }
-  assert_int_equal(n_repacked, 12);
+  assert_int_equal(n_repacked, 13);
   assert_string_equal(weft_type_name_of_id(WEFT_TYPE_S4_IQ4), "S4_IQ4");
   assert_string_equal(weft_type_name_of_id(WEFT_TYPE_ID_HELD + 64), "unknown");
 }

@@ -288,8 +288,8 @@ static void test_types(void **state) {
   }
   check_type(24, 256, 256, "type 24 (I8)");
   check_type(26, 256, 1024, "type 26 (I32)");
-  check_type(40, 256, 144, "type 40 (NVFP4)");
-  check_type(40, 33, 0, "type 40 (NVFP4)");
+  check_type(42, 256, 72, "type 42 (Q2_0)");
+  check_type(42, 33, 0, "type 42 (Q2_0)");
   check_type(144, 256, 0, "type 144 (unknown)");
   check_type(1002, 256, 0, "type 1002"); /* of devices only */
   check_type(UINT32_MAX, 256, 0, "(unknown)");

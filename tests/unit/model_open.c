@@ -209,7 +209,9 @@ static void test_tensors(void **state) {
 
 static void test_unused_tensors(void **state) {
   (void)state;
-  static const char *const names[] = {"blk.1.extra.weight", "blk.0.attn_q.scale", "output.scale", "token_embd.scale"};
+  static const char *const names[] = {"blk.1.extra.weight",     "blk.0.attn_v_norm.scale",
+                                      "blk.0.none.input_scale", "blk.1.ffn_gate_exps.scale",
+                                      "output.scale",           "token_embd.scale"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char words[96];
     (void)snprintf(words, sizeof words, "tensor '%s' is not used by a gemma4 model", names[i]);
@@ -221,6 +223,29 @@ static void test_unused_tensors(void **state) {
   }
   accepted("ar-base", (gguf_edit){.rename = "blk.1.ffn_down_exps.scale", .name = "a.blk.0.scale"},
            NULL); /* of an encoder */
+}
+
+/* Scales beside matrices: of another shape, of a matrix that is not there, of no numbers; one that is not there is one. */
+static void test_scales(void **state) {
+  (void)state;
+  const edit lacks[] = {{.drop_tensor = "blk.1.ffn_gate_exps.scale"}, {.drop_tensor = "blk.1.ffn_up_exps.input_scale"}};
+  for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++) accepted("ar-nvfp4", lacks[i], NULL);
+  accepted("qwen3moe-nvfp4", (edit){.drop_tensor = "output.scale"}, NULL);
+  accepted("qwen3-nvfp4", (edit){.drop_tensor = "blk.0.attn_q.scale"}, NULL);
+  refused("ar-nvfp4", (edit){.reshape = "blk.1.ffn_gate_exps.scale"}, WEFT_E_FORMAT,
+          "tensor 'blk.1.ffn_gate_exps.scale' has shape 3 x 1 x 1 x 1; expected 4 x 1 x 1 x 1");
+  refused("ar-nvfp4", (edit){.reshape = "blk.2.ffn_down_exps.input_scale"}, WEFT_E_FORMAT,
+          "tensor 'blk.2.ffn_down_exps.input_scale' has shape 3 x 1 x 1 x 1; expected 4 x 1 x 1 x 1");
+  refused("qwen3moe-nvfp4", (edit){.reshape = "blk.0.ffn_down_exps.scale"}, WEFT_E_FORMAT,
+          "'blk.0.ffn_down_exps.scale' has");
+  refused("ar-nvfp4", (edit){.rename = "blk.1.ffn_gate_exps.scale", .name = "blk.0.attn_q.scale"}, WEFT_E_FORMAT,
+          "tensor 'blk.0.attn_q.scale' has shape 4 x 1 x 1 x 1; expected 1 x 1 x 1 x 1");
+  refused("ar-nvfp4", (edit){.as_integers = "blk.1.ffn_gate_exps.scale"}, WEFT_E_UNSUPPORTED,
+          "tensor 'blk.1.ffn_gate_exps.scale' has type 26 (I32)");
+  refused("ar-nvfp4", (edit){.rename = "blk.1.ffn_up_exps.scale", .name = "blk.1.ffn_gate_up_exps.scale"},
+          WEFT_E_UNSUPPORTED, "tensor 'blk.1.ffn_gate_up_exps.scale' is not used by a gemma4 model");
+  refused("qwen3-nvfp4", (edit){.rename = "blk.0.attn_q.scale", .name = "output.scale"}, WEFT_E_UNSUPPORTED,
+          "tensor 'output.scale' is not used by a qwen3 model"); /* the head is tied */
 }
 
 static void test_types(void **state) {
@@ -530,14 +555,23 @@ static void test_inspect(void **state) {
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_architecture),  cmocka_unit_test(test_required_keys),
-      cmocka_unit_test(test_bounds),        cmocka_unit_test(test_unsupported),
-      cmocka_unit_test(test_tensors),       cmocka_unit_test(test_what_may_differ),
-      cmocka_unit_test(test_limits),        cmocka_unit_test(test_memory_refused),
-      cmocka_unit_test(test_inspect),       cmocka_unit_test(test_unused_tensors),
-      cmocka_unit_test(test_types),         cmocka_unit_test(test_refused_before_weights_are_read),
-      cmocka_unit_test(test_shared_layers), cmocka_unit_test(test_llama_keys),
-      cmocka_unit_test(test_llama_tensors), cmocka_unit_test(test_quantised_bias),
+      cmocka_unit_test(test_architecture),
+      cmocka_unit_test(test_required_keys),
+      cmocka_unit_test(test_bounds),
+      cmocka_unit_test(test_unsupported),
+      cmocka_unit_test(test_tensors),
+      cmocka_unit_test(test_what_may_differ),
+      cmocka_unit_test(test_limits),
+      cmocka_unit_test(test_memory_refused),
+      cmocka_unit_test(test_inspect),
+      cmocka_unit_test(test_unused_tensors),
+      cmocka_unit_test(test_scales),
+      cmocka_unit_test(test_types),
+      cmocka_unit_test(test_refused_before_weights_are_read),
+      cmocka_unit_test(test_shared_layers),
+      cmocka_unit_test(test_llama_keys),
+      cmocka_unit_test(test_llama_tensors),
+      cmocka_unit_test(test_quantised_bias),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

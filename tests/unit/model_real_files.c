@@ -29,6 +29,9 @@ static const real_model gemma_26b = {GEMMA,          .layers = 30,     .hidden =
 static const real_model gemma_26b_ollama = {GEMMA,          .layers = 30,     .hidden = 2816,    .ff = 2112,
                                             .heads = 16,    .kv = 8,          .kv_global = 2,    .window = 1024,
                                             .experts = 128, .expert_ff = 704, .context = 262144, .encoder = true};
+static const real_model gemma_26b_split = {GEMMA,          .layers = 30,     .hidden = 2816,    .ff = 2112,
+                                           .heads = 16,    .kv = 8,          .kv_global = 2,    .window = 1024,
+                                           .experts = 128, .expert_ff = 704, .context = 262144, .split_experts = true};
 static const real_model gemma_12b = {GEMMA,   .layers = 48,   .hidden = 3840, .ff = 15360,      .heads = 16,
                                      .kv = 8, .kv_global = 1, .window = 1024, .context = 262144};
 static const real_model gemma_31b = {GEMMA,    .layers = 60,   .hidden = 5376, .ff = 21504,      .heads = 32,
@@ -114,7 +117,7 @@ static const real_model beyond_memory = {.arch = "llama",
                                          .context = 4096,
                                          .all_have_values = true};
 
-typedef enum file_sort { PLAIN, OLLAMA, NVFP4_SCALES, NO_VOCABULARY } file_sort;
+typedef enum file_sort { PLAIN, OLLAMA, SCALES, STRAY_SCALE, INTEGERS, NO_VOCABULARY } file_sort;
 
 typedef struct row {
   const char *name;
@@ -159,10 +162,15 @@ static const row rows[] = {
     {"26B Q8_0", &gemma_26b, "*:Q8_0", PLAIN, "F32 392, Q8_0 266", NULL},
     {"26B F16", &gemma_26b, "*:F16", PLAIN, "F32 392, F16 266", NULL},
     {"26B BF16", &gemma_26b, "*:BF16", PLAIN, "F32 392, BF16 266", NULL},
-    {"26B NVFP4", &gemma_26b, "ffn_gate_up_exps:NVFP4 ffn_down_exps:NVFP4 *:Q8_0", NVFP4_SCALES,
-     "F32 572, Q8_0 206, NVFP4 60", "tensor 'blk.0.ffn_gate_up_exps.weight' has type 40 (NVFP4); use a file whose "},
-    {"26B with scales of quantised tensors", &gemma_26b, "*:Q8_0", NVFP4_SCALES, "F32 572, Q8_0 266",
-     "tensor 'blk.0.ffn_gate.scale' is not used by a gemma4 model; without it the answers would be wrong"},
+    {"26B NVFP4", &gemma_26b_split, "ffn_gate_exps:NVFP4 ffn_up_exps:NVFP4 ffn_down_exps:NVFP4 *:Q8_0", PLAIN,
+     "F32 542, Q8_0 206, NVFP4 90", NULL},
+    {"26B with scales of quantised tensors", &gemma_26b, "*:Q8_0", SCALES, "F32 572, Q8_0 266", NULL},
+    {"26B with a scale of no matrix", &gemma_26b, "*:Q8_0", STRAY_SCALE, "F32 393, Q8_0 266",
+     "tensor 'blk.3.attn_gate.scale' is not used by a gemma4 model; without it the answers would be wrong"},
+    {"26B with a table of experts", &gemma_26b, "*:Q8_0", INTEGERS, "F32 392, I32 1, Q8_0 266",
+     "tensor 'blk.0.ffn_gate_tid2eid.weight' is not used by a gemma4 model; without it the answers would be wrong"},
+    {"26B of integers", &gemma_26b, "attn_q<1:I8 *:Q8_0", PLAIN, "F32 392, I8 1, Q8_0 265",
+     "tensor 'blk.0.attn_q.weight' has type 24 (I8); use a file whose tensors are of these: F32, F16, "},
     {"26B of Ollama", &gemma_26b_ollama, K_M("Q4_K", "Q6_K"), OLLAMA,
      "F32 394, BF16 2, Q5_0 32, Q8_0 28, Q4_K 192, Q6_K 14", NULL},
     {"26B without a vocabulary", &gemma_26b, "*:Q8_0", NO_VOCABULARY, "F32 392, Q8_0 266",
@@ -176,10 +184,13 @@ static const row rows[] = {
     {"DiffusionGemma Q5_K_M", &diffusion_26b, K_M("Q5_K", "Q6_K"), PLAIN,
      "F32 423, Q5_1 33, Q8_0 28, Q5_K 194, Q6_K 14", NULL},
     {"Qwen3-30B-A3B Q4_K_M", &qwen3_30b, "output:Q6_K " K_M("Q4_K", "Q6_K"), PLAIN, "F32 241, Q4_K 288, Q6_K 50", NULL},
+    {"Qwen3-30B-A3B NVFP4", &qwen3_30b, "token_embd:BF16 output:BF16 *:NVFP4", PLAIN, "F32 913, BF16 2, NVFP4 336",
+     NULL},
     {"Qwen3-8B Q8_0", &qwen3_8b, "*:Q8_0", PLAIN, "F32 145, Q8_0 254", NULL},
+    {"Qwen3-8B NVFP4", &qwen3_8b, "token_embd:BF16 output:BF16 *:NVFP4", PLAIN, "F32 649, BF16 2, NVFP4 252", NULL},
 };
 
-/* Sidecars of three matrices of each layer, as the NVFP4 files have them. */
+/* Scales beside three matrices of each layer. */
 static void add_scales(real_file *f) {
   static const char *const names[] = {"ffn_gate", "ffn_up", "ffn_down"};
   char name[64];
@@ -197,6 +208,7 @@ static void add_scales(real_file *f) {
 static weft_gguf *open_described(const real_model *model, const char *types, file_sort sort) {
   real_file f = {.model = model, .types = types};
   bool gemma = strstr(model->arch, "gemma") != NULL;
+  const uint64_t table[] = {8, 262144};
   weft_gguf *gguf = NULL;
   weft_error error = {{0}};
   if (gemma) {
@@ -204,7 +216,9 @@ static weft_gguf *open_described(const real_model *model, const char *types, fil
   } else {
     real_llama(&f);
   }
-  if (sort == NVFP4_SCALES) add_scales(&f);
+  if (sort == SCALES) add_scales(&f);
+  if (sort == STRAY_SCALE) real_vector(&f, 3, "attn_gate.scale", 1);
+  if (sort == INTEGERS) real_record(&f, "blk.0.ffn_gate_tid2eid.weight", 26, 2, table);
   if (sort != NO_VOCABULARY) real_vocabulary(&f, gemma, sort == OLLAMA);
   assert_true(real_file_write(&f, real_path));
   if (weft_gguf_open(real_path, &gguf, &error) != WEFT_OK) fail_msg("%s", error.text);
