@@ -24,6 +24,7 @@
 #define WEFT_KERNELS_OPS_H
 
 #include "kernels/canvas.h"
+#include "kernels/classes.h"
 #include "kernels/device.h"
 #include "kernels/kv_row.h"
 #include "kernels/sample.h"
@@ -259,14 +260,13 @@ typedef struct weft_move_args {
   uint32_t n_rows;
 } weft_move_args;
 
-/* ---- sample: a token, and logprobs, of each row of stored logits: kernels/sample.h
-   ---- canvas: the next tokens of canvases, from statistics: kernels/canvas.h */
+/* ---- sample: a token, and logprobs, of each row of stored logits: kernels/sample.h. classes: best tokens and log-sums
+   of classes: kernels/classes.h. canvas: the next tokens of canvases, from statistics: kernels/canvas.h */
 
-#define WEFT_OPS(X) \
-  X(embed)          \
-  X(norm)           \
-  X(matmul)         \
-  X(qkv) X(attention) X(gate) X(route) X(experts) X(head_stats) X(head_rows) X(soft) X(sample) X(canvas) X(move)
+#define WEFT_OPS(X)                                                                                              \
+  X(embed)                                                                                                       \
+  X(norm) X(matmul) X(qkv) X(attention) X(gate) X(route) X(experts) X(head_stats) X(head_rows) X(soft) X(sample) \
+      X(canvas) X(classes) X(move)
 
 /* What a backend fills. <op>_walk, on a backend with graphs (kernels/graphs.h), makes the host tables of a call and
  * launches nothing; NULL: the op has no tables. <op>_scratch gives the bytes that a call of this shape needs (pure;
