@@ -102,7 +102,8 @@ typedef struct weft_segment_result {
   bool is_void;         /* the slot's canvas was done before this step, so the step has no effect */
   bool bad;             /* a logit was NaN or infinite; apply.c ends the request with an error */
   weft_sampled sampled; /* output TOKEN */
-  bool complete;        /* output TOKEN: the answer is complete with this token, since its grammar lets none follow */
+  bool complete;        /* the answer is complete with this token, or with this canvas, which is done: nothing can
+                           follow in its grammar */
   /* output CANVAS; arrays of canvas length, valid until the next collect */
   bool done;    /* no further step: stopped, or out of steps */
   bool stopped; /* stable and confident */
