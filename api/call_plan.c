@@ -10,10 +10,10 @@ static bool is_held(const weft_generate_params *p) {
 }
 
 /* Why the answer cannot be held to calls; NULL: it can. */
-static const char *find_obstacle(const weft_generate_params *p, bool canvas, bool thinks) {
-  if (canvas) {
-    return "is not supported by diffusion yet: ask for \"mode\": \"autoregressive\", or leave the choice to the model, "
-           "without strict";
+static const char *find_obstacle(const weft_served_model *m, const weft_generate_params *p, bool canvas, bool thinks) {
+  if (canvas && !m->runner->ops->info(m->runner)->holds_canvases) {
+    return "is not supported by diffusion on this backend: ask for \"mode\": \"autoregressive\", leave the choice to "
+           "the model, without strict, or serve it with --backend cpu";
   }
   if (p->prompt.thinking || thinks) return "together with thinking is not supported: leave one out";
   return NULL;
@@ -39,7 +39,7 @@ static weft_status check_plan(const weft_served_model *m, const weft_generate_pa
                      "leave strict out, or say tool_choice required",
                      m->name, weft_call_form_name(form));
   }
-  const char *obstacle = held ? find_obstacle(p, canvas, thinks) : NULL;
+  const char *obstacle = held ? find_obstacle(m, p, canvas, thinks) : NULL;
   if (obstacle == NULL) return WEFT_OK;
   bool chosen = p->tool_choice != WEFT_TOOLS_AUTO;
   return weft_fail(error, WEFT_E_UNSUPPORTED, "%s %s", chosen ? "a tool_choice that asks for a call" : "a strict tool",

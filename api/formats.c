@@ -8,12 +8,10 @@
 #include "base/memory.h"
 
 typedef struct kept_format {
-  weft_grammar_kind kind;
+  weft_format_ask ask; /* what it was compiled for; the text is its own */
   char *text;
-  size_t n;
   weft_grammar *grammar; /* NULL: the place is free */
   uint64_t used;         /* greater: later */
-  uint32_t tenant;       /* the tenant for which it was compiled */
 } kept_format;
 
 struct weft_formats {
@@ -47,7 +45,7 @@ weft_status weft_formats_open(const weft_tokenizer *tokenizer, uint32_t n_tenant
 
 static void forget_format(weft_formats *f, kept_format *k) {
   if (k->grammar == NULL) return;
-  f->n_bytes -= weft_grammar_bytes(k->grammar) + k->n;
+  f->n_bytes -= weft_grammar_bytes(k->grammar) + k->ask.n;
   weft_grammar_unref(k->grammar);
   weft_free(k->text);
   *k = (kept_format){0};
@@ -65,11 +63,11 @@ void weft_formats_close(weft_formats *f) {
 
 /* ---- under the mutex ---- */
 
-static weft_grammar *find_format(weft_formats *f, uint32_t tenant, weft_grammar_kind kind, const char *text, size_t n) {
+static weft_grammar *find_format(weft_formats *f, const weft_format_ask *ask) {
   for (uint32_t i = 0; i < WEFT_FORMATS; i++) {
     kept_format *k = &f->kept[i];
-    if (k->grammar == NULL || k->tenant != tenant || k->kind != kind || k->n != n) continue;
-    if (memcmp(k->text, text, n) != 0) continue;
+    if (k->grammar == NULL || k->ask.tenant != ask->tenant || k->ask.kind != ask->kind) continue;
+    if (k->ask.canvas != ask->canvas || k->ask.n != ask->n || memcmp(k->text, ask->text, ask->n) != 0) continue;
     k->used = ++f->n_used;
     return weft_grammar_ref(k->grammar);
   }
@@ -81,8 +79,8 @@ static uint64_t kept_by(const weft_formats *f, uint32_t tenant, bool bytes) {
   uint64_t n = 0;
   for (uint32_t i = 0; i < WEFT_FORMATS; i++) {
     const kept_format *k = &f->kept[i];
-    if (k->grammar == NULL || k->tenant != tenant) continue;
-    n += bytes ? weft_grammar_bytes(k->grammar) + k->n : 1;
+    if (k->grammar == NULL || k->ask.tenant != tenant) continue;
+    n += bytes ? weft_grammar_bytes(k->grammar) + k->ask.n : 1;
   }
   return n;
 }
@@ -94,7 +92,7 @@ static kept_format *format_to_forget(weft_formats *f, bool bytes) {
   for (uint32_t i = 0; i < WEFT_FORMATS; i++) {
     kept_format *k = &f->kept[i];
     if (k->grammar == NULL) continue;
-    uint64_t n = kept_by(f, k->tenant, bytes);
+    uint64_t n = kept_by(f, k->ask.tenant, bytes);
     if (found != NULL && (n < most || (n == most && k->used > found->used))) continue;
     found = k;
     most = n;
@@ -111,12 +109,11 @@ static kept_format *free_place(weft_formats *f) {
 }
 
 /* Without memory for the text it is not kept, and that is all. */
-static void keep_format(weft_formats *f, uint32_t tenant, weft_grammar_kind kind, const char *text, size_t n,
-                        weft_grammar *g) {
-  char *copy = weft_strndup(text, n);
+static void keep_format(weft_formats *f, const weft_format_ask *ask, weft_grammar *g) {
+  char *copy = weft_strndup(ask->text, ask->n);
   if (copy == NULL) return;
-  *free_place(f) = (kept_format){kind, copy, n, weft_grammar_ref(g), ++f->n_used, tenant};
-  f->n_bytes += weft_grammar_bytes(g) + n;
+  *free_place(f) = (kept_format){*ask, copy, weft_grammar_ref(g), ++f->n_used};
+  f->n_bytes += weft_grammar_bytes(g) + ask->n;
   while (f->n_bytes > WEFT_FORMATS_BYTES) forget_format(f, format_to_forget(f, true));
 }
 
@@ -133,25 +130,28 @@ static bool has_steps(weft_formats *f, uint32_t tenant, uint64_t *retry_us) {
 
 /* ---- */
 
-static weft_status compile_format(weft_formats *f, uint32_t tenant, weft_grammar_kind kind, const char *text, size_t n,
-                                  weft_grammar **out, weft_error *error) {
+static weft_status compile_format(weft_formats *f, const weft_format_ask *ask, weft_grammar **out, weft_error *error) {
   uint64_t cost;
-  weft_status status = weft_grammar_compile(kind, text, n, f->trie, out, &cost, error);
+  weft_status status = weft_grammar_compile(ask->kind, ask->text, ask->n, f->trie, out, &cost, error);
+  if (status == WEFT_OK && ask->canvas && (status = weft_grammar_for_canvases(*out, &cost, error)) != WEFT_OK) {
+    weft_grammar_unref(*out);
+    *out = NULL;
+  }
   (void)pthread_mutex_lock(&f->mutex);
-  f->left[tenant] -= (double)cost;
-  if (status == WEFT_OK) keep_format(f, tenant, kind, text, n, *out);
+  f->left[ask->tenant] -= (double)cost;
+  if (status == WEFT_OK) keep_format(f, ask, *out);
   (void)pthread_mutex_unlock(&f->mutex);
   return status == WEFT_E_TOO_LARGE ? WEFT_E_UNSUPPORTED : status; /* it is not the context that is too short */
 }
 
-weft_status weft_formats_get(weft_formats *f, uint32_t tenant, weft_grammar_kind kind, const char *text, size_t n,
-                             weft_grammar **out, uint64_t *retry_us, weft_error *error) {
+weft_status weft_formats_get(weft_formats *f, const weft_format_ask *ask, weft_grammar **out, uint64_t *retry_us,
+                             weft_error *error) {
   weft_status status = WEFT_OK;
   *retry_us = 0;
   (void)pthread_mutex_lock(&f->mutex);
-  *out = find_format(f, tenant, kind, text, n);
+  *out = find_format(f, ask);
   bool found = *out != NULL;
-  if (!found && !has_steps(f, tenant, retry_us)) {
+  if (!found && !has_steps(f, ask->tenant, retry_us)) {
     status = weft_fail(error, WEFT_RATE_LIMIT,
                        "this tenant's formats of answers took too long to compile: use the same ones again, "
                        "or come back in %u s",
@@ -159,5 +159,5 @@ weft_status weft_formats_get(weft_formats *f, uint32_t tenant, weft_grammar_kind
   }
   if (status == WEFT_OK && !found && f->trie == NULL) status = weft_token_trie_open(f->tokenizer, &f->trie, error);
   (void)pthread_mutex_unlock(&f->mutex);
-  return found || status != WEFT_OK ? status : compile_format(f, tenant, kind, text, n, out, error);
+  return found || status != WEFT_OK ? status : compile_format(f, ask, out, error);
 }

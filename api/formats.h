@@ -4,8 +4,8 @@
  *
  * Law: at most WEFT_FORMATS formats and WEFT_FORMATS_BYTES are kept. When there is no room, the tenant that keeps most
  * loses the format that it used longest ago, so a tenant that sends many drives out its own. A format that requests
- * hold lives until they end. A format is found by its tenant, kind and whole text, so how long an answer takes to
- * begin says nothing about other tenants' requests. What compiling costs is charged to the tenant that caused it:
+ * hold lives until they end. A format is found by its tenant, kind, whole text and whether it is for canvases, so how
+ * long an answer takes to begin says nothing about other tenants' requests. What compiling costs is charged to the tenant that caused it:
  * WEFT_FORMAT_STEPS steps a minute, refilled evenly; beyond them the tenant is refused and hears when to come again.
  * Any thread; no thread waits while another one compiles. */
 #ifndef WEFT_API_FORMATS_H
@@ -20,10 +20,19 @@ typedef struct weft_formats weft_formats;
 /* The tokenizer must outlive it. */
 weft_status weft_formats_open(const weft_tokenizer *tokenizer, uint32_t n_tenants, weft_formats **out);
 void weft_formats_close(weft_formats *formats); /* NULL is fine */
+/* What is asked for. */
+typedef struct weft_format_ask {
+  uint32_t tenant;
+  weft_grammar_kind kind;
+  bool canvas; /* the answer is written by diffusion (weft_grammar_for_canvases) */
+  const char *text;
+  size_t n;
+} weft_format_ask;
+
 /* The grammar of a format, with a reference for the caller (weft_grammar_unref gives it back). INVALID or UNSUPPORTED:
  * the line says what is wrong with the text. FULL: the tenant has used up its steps; *retry_us says after how many
  * microseconds enough of them are there again. */
-weft_status weft_formats_get(weft_formats *formats, uint32_t tenant, weft_grammar_kind kind, const char *text, size_t n,
-                             weft_grammar **out, uint64_t *retry_us, weft_error *error);
+weft_status weft_formats_get(weft_formats *formats, const weft_format_ask *ask, weft_grammar **out, uint64_t *retry_us,
+                             weft_error *error);
 
 #endif

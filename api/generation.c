@@ -190,6 +190,11 @@ static uint64_t caller_bytes(const weft_generation *g, const weft_generate_param
   return weft_generation_bytes(g->model, &need) + p->kept_bytes + answer_limits_bytes(&g->limits);
 }
 
+/* Whether the answer is written by diffusion on a backend that can hold it; submit refuses it on others. */
+static bool is_held_canvas(const weft_generation *g, const weft_generate_params *p) {
+  return answers_by_canvas(g, p) && g->model->runner->ops->info(g->model->runner)->holds_canvases;
+}
+
 /* What tools mean for the answer. A sibling's prompt has the same ones. */
 static weft_status find_calls(weft_generation *g, const weft_generate_params *p, weft_error *error) {
   uint64_t retry_us;
@@ -202,8 +207,8 @@ static weft_status find_calls(weft_generation *g, const weft_generate_params *p,
   weft_status status =
       call_plan_make(g->model, p, answers_by_canvas(g, p), g->prompt.thinks, &g->calls, &format, error);
   if (status == WEFT_OK && g->calls.held) {
-    status = weft_formats_get(g->model->formats, p->tenant, WEFT_GRAMMAR_CALLS, format.bytes, format.n, &g->grammar,
-                              &retry_us, error);
+    const weft_format_ask ask = {p->tenant, WEFT_GRAMMAR_CALLS, is_held_canvas(g, p), format.bytes, format.n};
+    status = weft_formats_get(g->model->formats, &ask, &g->grammar, &retry_us, error);
     if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
   }
   weft_text_free(&format);
@@ -217,8 +222,9 @@ static weft_status find_grammar(weft_generation *g, const weft_generate_params *
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "thinking together with a format of the answer is not supported: leave one out");
   }
-  weft_status status = weft_formats_get(g->model->formats, p->tenant, (weft_grammar_kind)p->format, p->format_text,
-                                        p->n_format_text, &g->grammar, &retry_us, error);
+  const weft_format_ask ask = {p->tenant, (weft_grammar_kind)p->format, is_held_canvas(g, p), p->format_text,
+                               p->n_format_text};
+  weft_status status = weft_formats_get(g->model->formats, &ask, &g->grammar, &retry_us, error);
   if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
   return status;
 }

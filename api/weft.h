@@ -134,7 +134,7 @@ typedef struct weft_generate_params {
   int32_t
       truncate_prompt;    /* keep so many of the last tokens of the prompt; 0: all; -1: what the context has room for */
   const char *cache_salt; /* only requests with the same salt share cached prefixes; NULL: those without */
-  weft_format format;     /* not with thinking, ignore_eos or a canvas */
+  weft_format format;     /* not with thinking or ignore_eos; by diffusion on the backends cpu and ref */
   const char *format_text;
   size_t n_format_text;
   weft_tool_choice tool_choice; /* of prompt.tools. REQUIRED and NAMED hold the answer to calls, as a format does */

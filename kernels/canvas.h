@@ -4,10 +4,11 @@
  *
  * Law: positions are taken in the order of their entropy, the lower position first where entropies are equal. A
  * position is accepted when the f32 sum of the entropies up to and including its own, minus its own, is at most
- * entropy_bound. The canvas is done when its argmax tokens equal those of the last `stability` steps and its mean
- * entropy is below confidence, or when no step is left. Sums are of f32, one after the other, so every backend gives
- * the same bits. A slot keeps its canvas between steps. A step after the canvas is done is void and changes nothing,
- * until a step 0 begins the next canvas. */
+ * entropy_bound and, with `agree`, its drawn token is its argmax token. The canvas is done when its argmax tokens equal
+ * those of the last `stability` steps and its mean entropy is below confidence, or when no step is left. Sums are of
+ * f32, one after the other, so every backend gives the same bits. A slot keeps its canvas between steps. A step after
+ * the canvas is done is void and changes nothing, until a step 0 begins the next canvas. An answer that is held to a
+ * grammar gives the most likely canvas of the grammar as argmax tokens, and asks for `agree`. */
 #ifndef WEFT_KERNELS_CANVAS_H
 #define WEFT_KERNELS_CANVAS_H
 
@@ -30,6 +31,7 @@ typedef struct weft_canvas_rule {
   uint32_t step, max_steps; /* step from 0 */
   uint32_t stability;       /* <= WEFT_STABILITY_MAX */
   float entropy_bound, confidence;
+  uint32_t agree; /* 1: only positions whose draw is their argmax are accepted */
 } weft_canvas_rule;
 
 /* Words of a slot's state: [n] tokens of the next step, [WEFT_STABILITY_MAX][n] argmax canvases, newest first, how many

@@ -75,7 +75,8 @@ weft_status host_sync(weft_device *device);
   .head_stats_scratch = own##_head_stats_scratch, .head_rows = own##_head_rows,                                     \
   .head_rows_scratch = own##_head_rows_scratch, .soft = own##_soft, .soft_scratch = own##_soft_scratch,             \
   .sample = own##_sample, .sample_scratch = own##_sample_scratch, .supports = own##_supports,                       \
-  .numerics = own##_numerics, .canvas = ref_canvas, .canvas_scratch = ref_canvas_scratch, .move = ref_move
+  .numerics = own##_numerics, .canvas = ref_canvas, .canvas_scratch = ref_canvas_scratch, .classes = own##_classes, \
+  .move = ref_move
 /* Total and available bytes of the machine, and the processor's name. */
 void host_describe(weft_device_info *info);
 /* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of

@@ -24,6 +24,7 @@
 #define WEFT_KERNELS_OPS_H
 
 #include "kernels/canvas.h"
+#include "kernels/classes.h"
 #include "kernels/device.h"
 #include "kernels/kv_row.h"
 #include "kernels/sample.h"
@@ -77,8 +78,7 @@ typedef enum weft_activation { WEFT_GELU_TANH = 1, WEFT_SILU = 2 } weft_activati
  * With an activation there are two weights of one shape, and y[0] = act(x W[0]^T) * (x W[1]^T); y[1] is scratch. */
 typedef struct weft_matmul_args {
   const float *x; /* [n_rows, n_in] */
-  uint32_t n_rows;
-  uint32_t n_weights;
+  uint32_t n_rows, n_weights;
   const weft_weight *weight[WEFT_MATMUL_MAX]; /* all with the same n_in, n_mats == 1 */
   float *y[WEFT_MATMUL_MAX];                  /* [n_rows, weight[i]->n_out] */
   uint64_t x_stride, y_stride[WEFT_MATMUL_MAX];
@@ -131,8 +131,7 @@ typedef struct weft_attention_args {
   const void *own_k, *own_v;
   uint32_t own_first; /* row whose own keys are at index 0 */
   const weft_attention_segment *segment;
-  uint32_t n_segments;
-  uint32_t n_rows, n_heads;
+  uint32_t n_segments, n_rows, n_heads;
   uint32_t window; /* 0: none */
   float scale;
   uint64_t q_stride, out_stride;
@@ -259,14 +258,15 @@ typedef struct weft_move_args {
   uint32_t n_rows;
 } weft_move_args;
 
-/* ---- sample: a token, and logprobs, of each row of stored logits: kernels/sample.h
-   ---- canvas: the next tokens of canvases, from statistics: kernels/canvas.h */
+/* ---- sample: a token, and logprobs, of each row of stored logits: kernels/sample.h. classes: best tokens and log-sums
+   of classes: kernels/classes.h. canvas: the next tokens of canvases, from statistics: kernels/canvas.h */
 
 #define WEFT_OPS(X) \
   X(embed)          \
   X(norm)           \
   X(matmul)         \
-  X(qkv) X(attention) X(gate) X(route) X(experts) X(head_stats) X(head_rows) X(soft) X(sample) X(canvas) X(move)
+  X(qkv)            \
+  X(attention) X(gate) X(route) X(experts) X(head_stats) X(head_rows) X(soft) X(sample) X(canvas) X(classes) X(move)
 
 /* What a backend fills. <op>_walk, on a backend with graphs (kernels/graphs.h), makes the host tables of a call and
  * launches nothing; NULL: the op has no tables. <op>_scratch gives the bytes that a call of this shape needs (pure;

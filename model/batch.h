@@ -104,7 +104,8 @@ typedef struct weft_segment_result {
   weft_sampled sampled; /* output TOKEN */
   bool left_format;     /* output TOKEN: the grammar does not have this token. An end of the answer is none either; any
                            other one is a fault, with which apply.c ends the request */
-  bool complete;        /* output TOKEN: the answer is complete with this token, since its grammar lets none follow */
+  bool complete;        /* the answer is complete with this token, or with this canvas, which is done: nothing can
+                           follow in its grammar */
   /* output CANVAS; arrays of canvas length, valid until the next collect */
   bool done;    /* no further step: stopped, or out of steps */
   bool stopped; /* stable and confident */

@@ -29,8 +29,12 @@ static weft_status runner_slot_open(weft_runner *base, uint32_t index, const wef
   s->n_history = params->n_tokens;
   s->n_pending = 0;
   weft_matcher_begin(&s->matcher, params->grammar);
-  for (uint32_t i = params->n_prompt; i < params->n_tokens && params->grammar != NULL; i++) {
+  for (uint32_t i = params->n_prompt; i < params->n_tokens && params->grammar != NULL && !params->canvas; i++) {
     if (!weft_matcher_take(&s->matcher, r->grammar_scratch, s->history[i])) return WEFT_E_INVALID;
+  }
+  if (params->canvas && params->grammar != NULL) {
+    weft_status status = runner_held_begin(r, s);
+    if (status != WEFT_OK) return status;
   }
   s->generation += 1;
   s->open = true;
@@ -142,6 +146,7 @@ static void list_outputs(device_runner *r, runner_flight *f, const runner_step *
     for (uint32_t row = 0; row < s->n_rows; row++) push_output(r, f, step, at++, i, row);
     o->n_canvas_rows += s->n_rows;
     o->n_canvases += 1;
+    o->n_held += r->slots[s->slot].params.grammar != NULL ? 1 : 0;
   }
 }
 
@@ -210,6 +215,7 @@ static weft_status send_inputs(device_runner *r, runner_flight *f, const runner_
     if (r->output_row[at] != segment->first_row) continue;
     weft_canvas_row *canvas = &in.canvas[n_canvases++];
     weft_entropy_bound_rule(&r->slots[segment->slot].params.entropy_bound, segment->step, &canvas->rule);
+    canvas->rule.agree = r->slots[segment->slot].params.grammar != NULL ? 1 : 0;
     canvas->slot = segment->slot;
     canvas->first = j;
   }
@@ -281,7 +287,7 @@ static weft_status take_tokens(device_runner *r, const runner_outputs *o, const 
   return status == WEFT_OK ? weft_canvas(d, &canvas) : status;
 }
 
-static weft_status run_head_stats(device_runner *r, const runner_outputs *o) {
+static weft_status run_head_stats(device_runner *r, const runner_step *step, const runner_outputs *o) {
   uint32_t n = o->n_plain + o->n_canvas_rows;
   if (n == 0) return WEFT_OK;
   bool canvases = o->n_canvas_rows > 0;
@@ -310,6 +316,7 @@ static weft_status run_head_stats(device_runner *r, const runner_outputs *o) {
       .scratch_bytes = r->scratch_bytes,
   };
   weft_status status = weft_head_stats(r->config.device, &args);
+  if (status == WEFT_OK && o->n_held > 0) status = runner_held_paths(r, step, o, in.temperature, out.argmax);
   return status == WEFT_OK ? take_tokens(r, o, &out) : status;
 }
 
@@ -323,7 +330,7 @@ static weft_status run_step(device_runner *r, runner_flight *f, const runner_ste
   }
   do {
     status = run_forward(r, f, step);
-    if (status == WEFT_OK) status = run_head_stats(r, &f->outputs);
+    if (status == WEFT_OK) status = run_head_stats(r, step, &f->outputs);
   } while (step->steady && weft_device_graph_end(d, &status));
   return status;
 }

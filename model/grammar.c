@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "model/grammar_graph.h"
 #include "model/grammar_internal.h"
 
 static void read_grammar(grammar_builder *b, weft_grammar_kind kind, const char *text, size_t n) {
@@ -33,6 +34,7 @@ static void close_grammar(weft_grammar *g) {
   if (g == NULL) return;
   void *const all[] = {g->next, g->state, g->call, g->rule, g->allowed, g->list};
   for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) weft_free(all[i]);
+  weft_grammar_graph_close(g->graph);
   weft_free(g);
 }
 
@@ -61,6 +63,16 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
                (uint64_t)g->n_rules * sizeof *g->rule + (uint64_t)g->list_capacity * sizeof *g->list;
   *out = g;
   return WEFT_OK;
+}
+
+weft_status weft_grammar_for_canvases(weft_grammar *g, uint64_t *cost, weft_error *error) {
+  weft_status status = weft_grammar_graph_open(g, &g->graph, cost, error);
+  if (status == WEFT_OK) g->n_bytes += g->graph->n_bytes;
+  return status;
+}
+
+const weft_grammar_graph *weft_grammar_graph_of(const weft_grammar *g) {
+  return g->graph;
 }
 
 weft_grammar *weft_grammar_ref(weft_grammar *g) {

@@ -54,6 +54,12 @@ enum { WEFT_GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a grammar's text */
 weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_t n, const weft_token_trie *trie,
                                  weft_grammar **out, uint64_t *cost, weft_error *error);
 
+/* Makes the graph that answers on canvases are held to (model/grammar_graph.h), before anyone else has the grammar.
+ * *cost is added to. UNSUPPORTED with one line: the grammar is too large for it. */
+weft_status weft_grammar_for_canvases(weft_grammar *grammar, uint64_t *cost, weft_error *error);
+struct weft_grammar_graph;
+const struct weft_grammar_graph *weft_grammar_graph_of(const weft_grammar *grammar); /* NULL: it was not made */
+
 uint64_t weft_grammar_bytes(const weft_grammar *grammar); /* memory that it holds */
 
 /* Where one answer is. Plain data: a copy is another place. */

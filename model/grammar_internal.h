@@ -135,6 +135,7 @@ struct weft_grammar {
   uint32_t *list;
   uint32_t root, shortest;
   uint64_t cost, n_bytes;
+  struct weft_grammar_graph *graph; /* for answers on canvases; NULL: not made */
 };
 
 /* Rules to states; what they cost to complete. */

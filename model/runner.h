@@ -26,6 +26,7 @@ typedef struct weft_runner_info {
   uint32_t n_vocab, context_length;
   uint32_t canvas_length; /* 0: cannot denoise */
   bool autoregressive;    /* can answer token by token */
+  bool holds_canvases;    /* an answer on canvases can be held to a grammar */
   uint32_t n_slots, rows_max, depth;
   uint32_t n_saves; /* canvases whose state may be kept outside their slots; 0: none */
   uint32_t n_groups;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_sample.c, runner_results.c,
- * runner_saves.c, runner_open.c). A step is a flight from submit to collect. Submit enqueues and returns; a flight is
- * settled when the device has done it and the host has applied what it found to the slots. Drawn tokens and canvases
- * stay on the device, in cells per slot, so that a step follows another without the host between them. */
+/* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_sample.c,
+ * runner_results.c, runner_saves.c, runner_held.c, runner_open.c). A step is a flight from submit to collect. Submit
+ * enqueues and returns; a flight is settled when the device has done it and the host has applied what it found to the
+ * slots. Drawn tokens and canvases stay on the device, in cells per slot, so that a step follows another without the
+ * host between them. */
 #ifndef WEFT_MODEL_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_INTERNAL_H
 
 #include "kernels/ops.h"
 #include "model/device_runner.h"
-#include "model/grammar.h"
+#include "model/grammar_graph.h"
 
 enum { RUNNER_DEPTH = 2 }; /* batches submitted and not collected */
 enum { RUNNER_CANVAS_WORDS = sizeof(weft_canvas_row) / 4 };
@@ -22,8 +23,11 @@ typedef struct runner_slot {
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
   uint32_t n_history;
   weft_matcher matcher; /* where the history is in the request's grammar */
-  int32_t *canvas;      /* [C] with a trace: tokens of the denoise step after the last one that is settled */
-  float *soft;          /* device [C, n_hidden] */
+  /* of a canvas that is held to a grammar: where the answer is, tokens that it may still have, canvases it has */
+  weft_graph_set places;
+  uint32_t n_left, n_canvases;
+  int32_t *canvas; /* [C] with a trace: tokens of the denoise step after the last one that is settled */
+  float *soft;     /* device [C, n_hidden] */
 } runner_slot;
 
 /* Whether statistics are all that its rows need: no logits, no mask of its own. */
@@ -41,6 +45,7 @@ typedef struct runner_save {
 /* Rows whose hidden state is wanted, in this order. */
 typedef struct runner_outputs {
   uint32_t n_logits, n_plain, n_canvas_rows, n_canvases;
+  uint32_t n_held; /* canvases that are held to a grammar */
 } runner_outputs;
 
 /* Statistics of n rows as one piece of memory. */
@@ -69,6 +74,8 @@ typedef struct runner_flight {
   weft_sample_result *sampled; /* host [segments_max]: as stats, of rows that need their logits */
   weft_canvas_result *canvas;  /* host [segments_max]: as stats, of canvases */
 } runner_flight;
+
+typedef struct runner_held runner_held; /* what finding paths of canvases needs (runner_held.c) */
 
 typedef struct device_runner {
   weft_runner base;
@@ -107,6 +114,7 @@ typedef struct device_runner {
   uint32_t *masks; /* [logit_rows_max][mask_words] of rows with a grammar */
   uint32_t mask_words;
   weft_grammar_scratch *grammar_scratch;
+  runner_held *held; /* NULL: canvases cannot be held to a grammar here */
   /* device arrays */
   float *d_hidden, *d_soft, *d_soft_in, *d_logits;
   int32_t *d_inputs, *d_cells, *d_asked;
@@ -168,6 +176,16 @@ uint64_t runner_asked_words(const device_runner *r);
 
 /* Waits for a flight and applies it. An error breaks the runner. */
 void runner_settle(device_runner *r, runner_flight *flight);
+
+/* Canvases that are held to a grammar (runner_held.c). begin: a slot was opened. take: the canvas is final; whether
+ * nothing can follow it in the answer. paths: the argmax tokens of held canvases become their most likely paths;
+ * temperature, argmax: of all rows with statistics. */
+weft_status runner_held_begin(const device_runner *r, runner_slot *slot);
+bool runner_held_take(const device_runner *r, runner_slot *slot, const int32_t *canvas);
+weft_status runner_held_paths(device_runner *r, const runner_step *step, const runner_outputs *outputs,
+                              const float *temperature, int32_t *argmax);
+weft_status runner_open_held(device_runner *r);
+void runner_close_held(device_runner *r);
 
 /* runner_saves.c */
 weft_status runner_slot_save(weft_runner *base, uint32_t index, uint32_t save);

@@ -38,6 +38,7 @@ void runner_close(weft_runner *base) {
                         r->output_at, r->soft_of, r->want_soft, r->inputs,   r->allowed_of, r->asked,    r->masks};
   for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
   weft_grammar_scratch_close(r->grammar_scratch);
+  runner_close_held(r);
   void *const device[] = {r->allowed, r->d_masks, r->d_hidden,  r->d_soft,   r->d_soft_in, r->d_logits, r->d_inputs,
                           r->d_cells, r->d_asked, r->d_sampled, r->d_canvas, r->d_stats,   r->d_bad,    r->d_scratch};
   for (uint32_t k = 0; k < sizeof device / sizeof *device; k++) weft_device_free(d, device[k]);
@@ -127,6 +128,7 @@ static weft_status open_host(device_runner *r) {
   r->asked = take_host(r, r->asked_words, sizeof *r->asked, &status);
   r->masks = take_host(r, (uint64_t)r->logit_rows_max * r->mask_words, sizeof *r->masks, &status);
   if (status == WEFT_OK) status = weft_grammar_scratch_open(&r->grammar_scratch);
+  if (status == WEFT_OK) status = runner_open_held(r);
   if (status != WEFT_OK) return status;
   return open_flights(r);
 }
@@ -223,6 +225,8 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   fill_info(r);
   r->in_place = weft_device_get_info(config->device)->host_memory;
   r->graphs = weft_device_get_info(config->device)->graphs;
+  bool has_classes = weft_device_kernels(config->device)->classes != NULL;
+  r->info.holds_canvases = r->canvas_length > 0 && r->in_place && has_classes;
   r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
   uint64_t logits_bytes = config->logits_bytes_max > 0 ? config->logits_bytes_max : (uint64_t)64 << 20;
   uint64_t row_bytes = (uint64_t)r->info.n_vocab * sizeof(float);

@@ -79,7 +79,10 @@ static void take_canvas(device_runner *r, runner_flight *f, uint32_t index, uint
   result->mean_entropy = found->mean_entropy;
   result->temperature = f->temperature[first];
   result->argmax = stats.argmax + first;
-  if (r->slots[segment->slot].params.trace) take_trace(r, f, segment, &stats, first, place, result);
+  runner_slot *s = &r->slots[segment->slot];
+  bool final = result->done && !result->bad && s->params.grammar != NULL;
+  result->complete = final && runner_held_take(r, s, result->argmax);
+  if (s->params.trace) take_trace(r, f, segment, &stats, first, place, result);
 }
 
 static void take_canvases(device_runner *r, runner_flight *f) {

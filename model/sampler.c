@@ -132,5 +132,5 @@ float weft_entropy_bound_temperature(const weft_entropy_bound *p, uint32_t step)
 }
 
 void weft_entropy_bound_rule(const weft_entropy_bound *p, uint32_t step, weft_canvas_rule *rule) {
-  *rule = (weft_canvas_rule){step, p->max_steps, (uint32_t)p->stability, p->entropy_bound, p->confidence};
+  *rule = (weft_canvas_rule){step, p->max_steps, (uint32_t)p->stability, p->entropy_bound, p->confidence, 0};
 }

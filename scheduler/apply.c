@@ -89,19 +89,20 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
 /* ---- canvases -------------------------------------------------------------------------------- */
 
 /* The argmax canvas is final: the whole canvas is context for the next one, the answer is cut. */
-static void finish_canvas(weft_engine *e, weft_request *r, const int32_t *argmax) {
+static void finish_canvas(weft_engine *e, weft_request *r, const weft_segment_result *result) {
   uint32_t n = r->size.n_canvas, n_answer = r->n_answer;
   weft_finish finish = WEFT_FINISH_NONE;
   for (uint32_t i = 0; i < n; i++) {
-    r->tokens[r->n_tokens++] = argmax[i];
+    r->tokens[r->n_tokens++] = result->argmax[i];
     if (finish != WEFT_FINISH_NONE) continue;
-    if (weft_request_is_stop_token(r, argmax[i])) {
-      r->stop_token = argmax[i];
+    if (weft_request_is_stop_token(r, result->argmax[i])) {
+      r->stop_token = result->argmax[i];
       finish = WEFT_FINISH_STOP;
     } else if (++n_answer == r->size.answer_max) {
       finish = WEFT_FINISH_LENGTH;
     }
   }
+  if (result->complete) finish = WEFT_FINISH_STOP;
   r->usage.n_canvases += 1;
   e->stats.n_canvases += 1;
   if (r->next_block == r->block) { /* done early: the steps planned ahead are void */
@@ -138,7 +139,7 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
   }
   report_step(r, work, result);
   if (result->done) {
-    finish_canvas(e, r, result->argmax);
+    finish_canvas(e, r, result);
   } else if (work->step + 1 == r->asked.entropy_bound.max_steps) {
     weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the runner did not end a canvas at its last denoise step");
   } else {

@@ -169,10 +169,10 @@ static weft_status check_rules(const weft_request_params *p, const weft_runner_i
 static weft_status check_grammar(const weft_request_params *p, const weft_request_size *size,
                                  const weft_runner_info *info, weft_error *error) {
   if (p->grammar == NULL) return WEFT_OK;
-  if (p->canvas) {
+  if (p->canvas && !info->holds_canvases) {
     return weft_fail(error, WEFT_E_INVALID,
-                     "a format of the answer is not defined for a canvas yet: leave it out, or ask %s for mode "
-                     "\"autoregressive\"",
+                     "a format of the answer, or a tool that must be called, is not supported on a canvas by this "
+                     "backend: leave it out, ask %s for mode \"autoregressive\", or serve it with --backend cpu",
                      info->name);
   }
   if (p->ignore_eos) {

@@ -60,6 +60,7 @@ weft_status cpu_head_rows(weft_device *device, const weft_head_rows_args *args);
 uint64_t cpu_head_rows_scratch(weft_device *device, const weft_head_rows_args *args);
 weft_status cpu_sample(weft_device *device, const weft_sample_args *args);
 uint64_t cpu_sample_scratch(weft_device *device, const weft_sample_args *args);
+weft_status cpu_classes(weft_device *device, const weft_classes_args *args);
 bool cpu_supports(const weft_device *device, weft_type weight_type);
 const char *cpu_numerics(const weft_device *device, weft_type weight_type);
 

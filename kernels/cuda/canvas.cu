@@ -30,15 +30,13 @@ static __device__ void rank_positions(canvas_shared *s, const float *entropy, ui
 static __device__ void add_up(canvas_shared *s, float bound, uint32_t n) {
   if (threadIdx.x == 0) {
     float sum = 0.0f;
-    uint32_t n_accepted = 0;
 #pragma unroll 8
     for (uint32_t r = 0; r < n; r++) {
       sum = __fadd_rn(sum, s->sorted[r]);
       bool accepted = __fsub_rn(sum, s->sorted[r]) <= bound;
       s->accepted[r] = accepted ? 1 : 0;
-      n_accepted += accepted ? 1 : 0;
     }
-    s->n_accepted = n_accepted;
+    s->n_accepted = 0;
   }
   if (threadIdx.x == 32) {
     float total = 0.0f;
@@ -65,9 +63,12 @@ static __global__ void __launch_bounds__(THREADS) canvas_kernel(const __grid_con
   rank_positions(&s, a.entropy + first, n);
   add_up(&s, row.rule.entropy_bound, n);
   bool same = true, bad = false;
+  uint32_t n_accepted = 0;
   for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-    uint8_t accepted = s.accepted[s.rank[i]];
-    int32_t next = accepted != 0 ? a.drawn[first + i] : a.fresh[first + i], argmax = a.argmax[first + i];
+    int32_t argmax = a.argmax[first + i], drawn = a.drawn[first + i];
+    uint8_t accepted = row.rule.agree != 0 && drawn != argmax ? 0 : s.accepted[s.rank[i]];
+    int32_t next = accepted != 0 ? drawn : a.fresh[first + i];
+    n_accepted += accepted;
     a.accepted[first + i] = accepted;
     a.next[first + i] = tokens[i] = next;
     bad |= a.bad[first + i] != 0;
@@ -75,6 +76,7 @@ static __global__ void __launch_bounds__(THREADS) canvas_kernel(const __grid_con
     for (uint32_t h = HISTORY - 1; h > 0; h--) history[h * n + i] = history[(h - 1) * n + i];
     history[i] = argmax;
   }
+  if (n_accepted > 0) atomicAdd(&s.n_accepted, n_accepted);
   same = __syncthreads_and(same ? 1 : 0) != 0 && n_history >= row.rule.stability;
   bad = __syncthreads_or(bad ? 1 : 0) != 0;
   if (threadIdx.x != 0) return;

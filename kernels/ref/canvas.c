@@ -35,6 +35,7 @@ void weft_canvas_judge(weft_canvas_trial *t) {
     uint32_t i = t->order[r];
     sum += t->entropy[i];
     bool accepted = sum - t->entropy[i] <= t->rule.entropy_bound;
+    if (t->rule.agree != 0 && t->drawn[i] != t->argmax[i]) accepted = false;
     t->accepted[i] = accepted;
     out->n_accepted += accepted;
     t->next[i] = accepted ? t->drawn[i] : t->fresh[i];

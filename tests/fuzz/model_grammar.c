@@ -28,6 +28,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     REQUIRE(weft_utf8_valid(text.bytes == NULL ? "" : text.bytes, text.n, NULL));
     weft_text_free(&text);
   }
+  status = weft_grammar_for_canvases(g, NULL, &error);
+  REQUIRE(status == WEFT_OK || error.text[0] != 0);
   weft_grammar_unref(g);
   return 0;
 }

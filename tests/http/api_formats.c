@@ -177,7 +177,8 @@ static void what_cannot_be_is_refused(void **state) {
       {"\"guided_json\":{\"$ref\":\"#\"}", "begins with itself"},
       {"\"structured_outputs\":{\"structural_tag\":\"x\"}", "structural_tag"},
       {"\"guided_json\":{},\"ignore_eos\":true", "ignore_eos"},
-      {"\"guided_json\":{},\"mode\":\"diffusion\"", "canvas"},
+      {"\"guided_regex\":\"x{5000}\",\"max_tokens\":6000,\"mode\":\"diffusion\"",
+       "too large for an answer by diffusion"},
       {"\"guided_json\":{},\"thinking\":true", "thinking"},
   };
   (void)state;

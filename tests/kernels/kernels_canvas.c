@@ -54,7 +54,8 @@ static void fill(run *r, uint64_t seed, uint32_t step) {
                                            .max_steps = max_steps,
                                            .stability = below(own, 3, WEFT_STABILITY_MAX + 1),
                                            .entropy_bound = bounds[below(own, 4, 4)],
-                                           .confidence = confidences[below(own, 5, 3)]},
+                                           .confidence = confidences[below(own, 5, 3)],
+                                           .agree = below(own, 6, 2)},
                                   .slot = (c * 2 + 1) % SLOTS,
                                   .first = c * r->n + 1};
     for (uint32_t i = 0; i < r->n; i++) {
@@ -62,7 +63,7 @@ static void fill(run *r, uint64_t seed, uint32_t step) {
       float e = random_uniform(own + 1000 * step, i);
       r->entropy[at] = kind == 0 ? 0.0f : kind == 1 ? 0.25f : e * e * e;
       r->argmax[at] = (int32_t)below(own + (step < rest ? step : 1000), i, 50);
-      r->drawn[at] = (int32_t)below(own + step + 7, i, 1000);
+      r->drawn[at] = kind == 2 ? r->argmax[at] : (int32_t)below(own + step + 7, i, 1000);
       r->fresh[at] = (int32_t)below(own + step + 8, i, 1000) + 1000;
       r->bad[at] = c == 1 && step == 3 && i == r->n / 2 ? 1 : 0;
     }
