@@ -27,7 +27,8 @@ typedef struct weft_runner_info {
   uint32_t canvas_length; /* 0: cannot denoise */
   bool autoregressive;    /* can answer token by token */
   uint32_t n_slots, rows_max, depth;
-  uint32_t n_saves; /* canvases whose state may be kept outside their slots; 0: none */
+  uint32_t scored_rows_max; /* rows of prompts that one step may score; 0: none */
+  uint32_t n_saves;         /* canvases whose state may be kept outside their slots; 0: none */
   uint32_t n_groups;
   weft_layer_group group[WEFT_GROUPS_MAX];
   uint64_t page_bytes, kv_bytes_per_token;
