@@ -96,9 +96,10 @@ weft_status answer_limits_open(const weft_served_model *m, const weft_generate_p
                                weft_error *error) {
   bool rules = p->min_tokens > 0 || p->n_allowed_tokens > 0 || p->n_bad_words > 0;
   out->has_stop = p->n_stop_tokens > 0;
-  if (p->max_tokens > 0 && p->min_tokens > p->max_tokens) {
+  uint32_t max_tokens = p->prompt_only ? 0 : p->max_tokens;
+  if ((p->prompt_only || max_tokens > 0) && p->min_tokens > max_tokens) {
     return weft_fail(error, WEFT_E_INVALID, "min_tokens is %u and max_tokens %u: it may be at most that", p->min_tokens,
-                     p->max_tokens);
+                     max_tokens);
   }
   if (p->ignore_eos && p->format != WEFT_FORMAT_ANY) {
     return weft_fail(error, WEFT_E_INVALID,

@@ -17,6 +17,8 @@ typedef struct weft_gen {
   uint32_t n_choices; /* answers that are made of each prompt (best_of) */
   uint32_t n_given;   /* how many of them are given, the most likely ones (n) */
   bool stream, include_usage, token_ids, canvas_events;
+  bool prompt_logprobs; /* the answer has a list of the prompt's logprobs, with n_prompt_logprobs likely tokens each */
+  uint32_t n_prompt_logprobs;
   void *blocks; /* all memory of this request, linked */
   void *json;   /* the parsed body: strings above point into it */
 } weft_gen;

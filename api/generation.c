@@ -16,6 +16,7 @@
 #include "api/call_plan.h"
 #include "api/generation.h"
 #include "api/prompt.h"
+#include "api/prompt_parts.h"
 #include "api/request_memory.h"
 #include "api/stops.h"
 #include "base/memory.h"
@@ -34,6 +35,8 @@ struct weft_generation {
   uint32_t min_tokens; /* stop strings are looked for behind them */
   bool keep_stop, ignore_eos;
   bool whole_tokens, logprobs, score, ended;
+  bool echo, with_special, prompt_logprobs; /* prompt_logprobs: of this generation's own request; siblings have none */
+  prompt_parts parts;
   weft_stops stops;
 
   /* engine thread */
@@ -101,8 +104,9 @@ static uint32_t to_ms(uint64_t us) {
   return us < 1000000000 ? (uint32_t)((us + 999) / 1000) : 1000000;
 }
 
+/* Where the choice is the model's, what is not defined for a canvas decides it. */
 static bool answers_by_canvas(const weft_generation *g, const weft_generate_params *p) {
-  bool can = weft_model_get_info(g->model->model)->canvas_length > 0;
+  bool can = weft_model_get_info(g->model->model)->canvas_length > 0 && !p->prompt_logprobs && !p->prompt_only;
   return p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && can);
 }
 
@@ -166,6 +170,7 @@ static void fill_sampling(const weft_generation *g, const weft_generate_params *
 /* The longest answer that is asked for; the engine cuts it to what the context leaves. */
 static uint32_t choose_length(const weft_generation *g, const weft_generate_params *p, bool canvas) {
   uint32_t max_tokens = p->max_tokens > 0 ? p->max_tokens : WEFT_ANSWER_TOKENS;
+  if (p->prompt_only) return 0;
   if (!canvas || p->canvases == 0) return max_tokens;
   uint64_t most = (uint64_t)p->canvases * weft_model_get_info(g->model->model)->canvas_length;
   if (p->max_tokens > 0 && most >= max_tokens) return max_tokens;
@@ -182,12 +187,16 @@ static uint64_t caller_bytes(const weft_generation *g, const weft_generate_param
   const weft_generation_need need = {.n_prompt = g->prompt.tokens.n,
                                      .answer_max = least(max_tokens, room),
                                      .delta_tokens_max = least(least(max_tokens, room), DELTA_TOKENS_MAX),
+                                     .echo = g->echo,
+                                     .prompt_logprobs = g->prompt_logprobs,
+                                     .n_prompt_top = p->n_prompt_top,
                                      .logprobs = g->logprobs,
                                      .collected = p->collected,
                                      .n_top = p->sampling.n_top_logprobs,
                                      .stop_bytes = g->stops.n_bytes,
                                      .format_bytes = g->grammar == NULL ? 0 : weft_grammar_bytes(g->grammar)};
-  return weft_generation_bytes(g->model, &need) + p->kept_bytes + answer_limits_bytes(&g->limits);
+  uint64_t kept = p->kept_bytes + (uint64_t)p->kept_per_prompt_token * g->prompt.tokens.n;
+  return weft_generation_bytes(g->model, &need) + kept + answer_limits_bytes(&g->limits);
 }
 
 /* Whether the answer is written by diffusion on a backend that can hold it; submit refuses it on others. */
@@ -253,6 +262,9 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
   g->whole_tokens = p->whole_tokens;
   g->logprobs = p->sampling.logprobs && !canvas;
   g->score = p->score && !canvas;
+  g->echo = p->echo && p->sibling == NULL;
+  g->with_special = p->with_special;
+  g->prompt_logprobs = p->prompt_logprobs && p->sibling == NULL;
   uint32_t max_tokens = choose_length(g, p, canvas);
   *out =
       (weft_request_params){.tenant = p->tenant,
@@ -261,6 +273,8 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
                             .tokens = g->prompt.tokens.ids,
                             .n_tokens = g->prompt.tokens.n,
                             .max_tokens = max_tokens,
+                            .prompt_logprobs = g->prompt_logprobs,
+                            .n_prompt_top = p->n_prompt_top,
                             .ignore_eos = p->ignore_eos && !g->limits.has_stop,
                             .stop_rule = g->stops.n > 0 ? stop_rule : NULL,
                             .stop_self = g,
@@ -335,6 +349,14 @@ static weft_status prepare_choices(submission *s, const weft_generate_params *pa
   return status;
 }
 
+/* The engine has checked the tokens, and counted the memory. */
+static weft_status open_parts(weft_generation *g, weft_error *error) {
+  if (!g->echo && !g->prompt_logprobs) return WEFT_OK;
+  weft_status status = prompt_parts_open(&g->parts, g->model->tokenizer, g->prompt.tokens.ids, g->prompt.tokens.n,
+                                         g->echo, g->with_special);
+  return status == WEFT_OK ? status : weft_fail(error, status, "the prompt has no text: %s", weft_status_text(status));
+}
+
 static weft_status submit(submission *s, const weft_generate_params *params, uint32_t n_prompts, uint32_t n_choices,
                           weft_error *error) {
   uint64_t retry_us = 0;
@@ -347,6 +369,7 @@ static weft_status submit(submission *s, const weft_generate_params *params, uin
   status = weft_engine_submit_all(s->runtime->engine, s->request, s->n, s->now, s->handle, error);
   if (params->retry_ms != NULL) *params->retry_ms = to_ms(retry_us);
   for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) s->out[i]->request = s->handle[i];
+  for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) status = open_parts(s->out[i], error);
   return status;
 }
 
@@ -388,6 +411,15 @@ uint32_t weft_prompt_tokens(const weft_generation *g, const int32_t **tokens) {
   return g->prompt.tokens.n;
 }
 
+int weft_prompt_part(weft_generation *g, uint32_t first, weft_delta *out) {
+  weft_prompt_logprobs logprobs;
+  if (!g->prompt_logprobs) return (int)prompt_parts_get(&g->parts, first, NULL, out);
+  weft_status status = weft_engine_prompt_logprobs(g->request, &logprobs);
+  if (status == WEFT_AGAIN) return WEFT_AGAIN;
+  if (status != WEFT_OK) return (int)prompt_parts_get(&g->parts, g->parts.n, NULL, out); /* it ended before */
+  return (int)prompt_parts_get(&g->parts, first, &logprobs, out);
+}
+
 void weft_cancel(weft_generation *g) {
   weft_engine_cancel(g->runtime->engine, g->request);
 }
@@ -400,6 +432,7 @@ void weft_generation_free(weft_generation *g) {
   weft_stops_close(&g->stops);
   weft_grammar_unref(g->grammar);
   answer_limits_close(&g->limits);
+  prompt_parts_close(&g->parts);
   prompt_close(&g->prompt);
   weft_text_free(&g->limbo);
   weft_text_free(&g->text);
@@ -517,14 +550,15 @@ static weft_status make_room_for_logprobs(weft_generation *g, uint32_t n) {
 static weft_status put_logprob(weft_generation *g, const weft_logprob *from, weft_token_logprob *to) {
   size_t at, length;
   weft_status status = token_bytes(g, from->token, &at, &length);
-  if (status == WEFT_OK) *to = (weft_token_logprob){from->token, from->logprob, g->lp_bytes.bytes + at, length};
+  if (status == WEFT_OK)
+    *to = (weft_token_logprob){
+        .token = from->token, .logprob = from->logprob, .bytes = g->lp_bytes.bytes + at, .n_bytes = length};
   return status;
 }
 
-/* Logprob arrays of the released tokens: twice, since the bytes move while they grow. */
-static weft_status fill_logprobs(weft_generation *g, weft_delta *out) {
-  uint32_t n = g->n_released, n_top = g->n_top, stride = 1 + g->n_top;
-  const weft_logprob *from = g->logprob + (size_t)g->n_given * stride;
+/* Logprob arrays of n tokens: twice, since the bytes move while they grow. */
+static weft_status fill_logprobs(weft_generation *g, const weft_logprob *from, uint32_t n, weft_delta *out) {
+  uint32_t n_top = g->n_top, stride = 1 + g->n_top;
   for (uint32_t i = 0; i < n; i++) { /* a small vocabulary has fewer than were asked for */
     while (n_top > 0 && from[(size_t)i * stride + n_top].token < 0) n_top -= 1;
   }
@@ -553,7 +587,8 @@ static weft_status give_text_delta(weft_generation *g, bool thinking, weft_delta
                       .tokens = g->answer + g->n_given,
                       .n_tokens = g->n_released};
   if (weft_text_status(&g->text) != WEFT_OK) return WEFT_E_NO_MEMORY;
-  return g->logprobs && g->n_released > 0 ? fill_logprobs(g, out) : WEFT_OK;
+  if (!g->logprobs || g->n_released == 0) return WEFT_OK;
+  return fill_logprobs(g, g->logprob + (size_t)g->n_given * (1 + g->n_top), g->n_released, out);
 }
 
 static weft_status give_canvas(weft_generation *g, weft_delta *out) {
@@ -623,7 +658,9 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
                 .first_token_us = u->first_token_us > u->submitted_us ? u->first_token_us - u->submitted_us : 0,
                 .total_us = u->finished_us - u->submitted_us}};
   g->ended = true;
-  return WEFT_OK;
+  g->n_top = g->event.n_top;
+  bool has_logprobs = g->logprobs && g->event.logprobs != NULL && g->event.finish == WEFT_FINISH_STOP;
+  return has_logprobs ? fill_logprobs(g, g->event.logprobs, 1, out) : WEFT_OK;
 }
 
 /* A reader that lost text gives no more of it: the request ends, and its end says why. */

@@ -67,8 +67,13 @@ typedef struct weft_openai_form {
 
 extern const weft_openai_form weft_openai_chat_form, weft_openai_completions_form;
 /* Tokens with their logprobs as chat writes them, which other dialects took over; and as completions do. */
-void weft_openai_chat_logprobs(weft_choice *choice, const weft_delta *delta);
-void weft_openai_completions_logprobs(weft_choice *choice, const weft_delta *delta);
+void weft_openai_chat_logprobs(const weft_answer *answer, weft_choice *choice, const weft_delta *delta);
+void weft_openai_completions_logprobs(const weft_answer *answer, weft_choice *choice, const weft_delta *delta);
+/* The prompt in the answer (api/openai_prompt.c): echo, which allows max_tokens to be 0; prompt_logprobs, which needs
+ * to be read behind logprobs; the list that the latter asks for, as a member behind another. */
+weft_status weft_openai_echo(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why);
+weft_status weft_openai_read_prompt_logprobs(weft_gen *gen, const json_t *root, weft_refusal *why);
+void weft_openai_prompt_logprobs(const weft_answer *answer, const weft_choice *choice, weft_text *out);
 
 extern const weft_dialect weft_openai_chat, weft_openai_completions;
 

@@ -105,7 +105,9 @@ static void put_whole(const weft_answer *a, weft_text *out) {
     if (a->token_ids && form->prompt_ids_in_choice) put_prompt_ids(c, out);
     weft_text_puts(out, "}");
   }
-  weft_text_puts(out, "],\"usage\":");
+  weft_text_puts(out, "]");
+  if (!form->prompt_ids_in_choice) weft_openai_prompt_logprobs(a, &a->choice[0], out);
+  weft_text_puts(out, ",\"usage\":");
   put_usage(a, out);
   weft_text_puts(out, "}");
 }

@@ -20,7 +20,8 @@ static void put_token(const weft_token_logprob *t, weft_text *out) {
   weft_text_puts(out, "]");
 }
 
-void weft_openai_chat_logprobs(weft_choice *c, const weft_delta *d) {
+void weft_openai_chat_logprobs(const weft_answer *a, weft_choice *c, const weft_delta *d) {
+  (void)a;
   weft_text *out = &c->logprobs[0];
   for (uint32_t i = 0; i < d->n_tokens; i++) {
     if (c->n_logprobs++ > 0) weft_text_puts(out, ",");

@@ -1,16 +1,34 @@
 /* SPDX-License-Identifier: MIT */
 /* How /v1/completions writes a choice. Its logprobs are four lists of equal length: tokens, their
  * logprobs, the likeliest tokens of each place, and where each token begins in the text. */
+#include <math.h>
+
 #include "api/json.h"
 #include "api/openai.h"
 
 enum { TOKENS, LOGPROBS, TOP, OFFSETS };
 
 static void put_logprob(double value, weft_text *out) {
-  weft_json_real(out, value < -9999.0 ? -9999.0 : value);
+  if (isnan(value)) {
+    weft_text_puts(out, "null");
+  } else {
+    weft_json_real(out, value < -9999.0 ? -9999.0 : value);
+  }
 }
 
-void weft_openai_completions_logprobs(weft_choice *c, const weft_delta *d) {
+static void put_top(const weft_answer *a, const weft_delta *d, uint32_t i, weft_text *out) {
+  weft_text_puts(out, "{");
+  for (uint32_t k = 0; k < d->n_top && k < a->n_top; k++) {
+    const weft_token_logprob *u = &d->top_logprobs[(size_t)i * d->n_top + k];
+    if (k > 0) weft_text_puts(out, ",");
+    weft_json_string(out, u->bytes, u->n_bytes);
+    weft_text_puts(out, ":");
+    put_logprob((double)u->logprob, out);
+  }
+  weft_text_puts(out, "}");
+}
+
+void weft_openai_completions_logprobs(const weft_answer *a, weft_choice *c, const weft_delta *d) {
   for (uint32_t i = 0; i < d->n_tokens; i++) {
     const weft_token_logprob *t = &d->logprobs[i];
     if (c->n_logprobs++ > 0) {
@@ -18,18 +36,18 @@ void weft_openai_completions_logprobs(weft_choice *c, const weft_delta *d) {
     }
     weft_json_string(&c->logprobs[TOKENS], t->bytes, t->n_bytes);
     put_logprob((double)t->logprob, &c->logprobs[LOGPROBS]);
-    weft_text *top = &c->logprobs[TOP];
-    weft_text_puts(top, "{");
-    for (uint32_t k = 0; k < d->n_top; k++) {
-      const weft_token_logprob *u = &d->top_logprobs[(size_t)i * d->n_top + k];
-      if (k > 0) weft_text_puts(top, ",");
-      weft_json_string(top, u->bytes, u->n_bytes);
-      weft_text_puts(top, ":");
-      put_logprob((double)u->logprob, top);
+    if (isnan(t->logprob)) {
+      weft_text_puts(&c->logprobs[TOP], "null");
+    } else {
+      put_top(a, d, i, &c->logprobs[TOP]);
     }
-    weft_text_puts(top, "}");
-    weft_text_printf(&c->logprobs[OFFSETS], "%llu", (unsigned long long)c->text_offset);
-    c->text_offset += t->n_bytes;
+    uint64_t offset = c->text_offset;
+    if (d->text_at != NULL) {
+      offset += d->text_at[i] - d->text_at[0];
+    } else {
+      c->text_offset += t->n_bytes;
+    }
+    weft_text_printf(&c->logprobs[OFFSETS], "%llu", (unsigned long long)offset);
   }
 }
 
@@ -62,6 +80,7 @@ static void put_choice(const weft_answer *a, const weft_choice *c, const char *f
     weft_json_words(out, finish);
     weft_openai_stop_reason(c, out);
   }
+  if (whole) weft_openai_prompt_logprobs(a, c, out);
   if (a->token_ids && (whole || c->n_ids > 0)) {
     weft_text_puts(out, ",");
     put_list("token_ids", &c->ids, out);

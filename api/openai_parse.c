@@ -66,11 +66,8 @@ typedef struct refused_row {
 static const refused_row refused[] = {
     {"functions", EMPTY, "the newer names are tools and tool_choice: give the functions there"},
     {"function_call", NONE_WORD, "the newer names are tools and tool_choice: give the choice there"},
-    {"echo", FALSE, "the prompt cannot be sent back: put it in front yourself"},
     {"suffix", EMPTY, "filling in before a suffix is not supported"},
     {"use_beam_search", FALSE, "beam search is not supported"},
-    {"prompt_logprobs", NOTHING,
-     "logprobs of the prompt are not supported: a prompt's tokens are read without their logits"},
     {"logits_processors", EMPTY, "processors of logits are not supported"},
     {"audio", NOTHING, "audio is not supported"},
 };
@@ -497,7 +494,8 @@ static weft_status read_fields(weft_gen *gen, weft_openai_kind kind, const json_
   for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
     const field_row *row = &fields[i].row;
     const json_t *value = (fields[i].kinds & (unsigned)kind) != 0 ? field_of(root, row->name) : NULL;
-    if (value == NULL) continue;
+    bool read_before = gen->params.prompt_only && row->at == AT(max_tokens);
+    if (value == NULL || read_before) continue;
     weft_status status = field_read(gen, row, value, row->name, why);
     if (status != WEFT_OK) return status;
   }
@@ -510,6 +508,7 @@ static weft_status read_fields(weft_gen *gen, weft_openai_kind kind, const json_
 
 static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
   weft_status status = check_refused(root, why);
+  if (status == WEFT_OK) status = weft_openai_echo(gen, kind, root, why);
   if (status == WEFT_OK) status = read_fields(gen, kind, root, why);
   if (status == WEFT_OK) status = read_choices(gen, kind, root, why);
   if (status == WEFT_OK) status = weft_openai_mode(gen, field_of(root, "mode"), "mode", why);
@@ -520,6 +519,7 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   if (status == WEFT_OK) status = read_logprobs(gen, kind, root, why);
   if (status == WEFT_OK) status = read_stream(gen, root, why);
   if (status == WEFT_OK) status = weft_openai_limits(gen, root, why);
+  if (status == WEFT_OK) status = weft_openai_read_prompt_logprobs(gen, root, why);
   if (status != WEFT_OK) return status;
   if (kind == WEFT_OPENAI_COMPLETIONS) {
     if (json_array_size(field_of(root, "tools")) > 0) {

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/request_memory.h"
 
+#include "api/prompt_parts.h"
+
 static const uint64_t generation_bytes = 4096, besides_bytes_max = 2 << 20; /* fixed parts; of one that runs */
 
 uint64_t weft_generation_bytes(const weft_served_model *m, const weft_generation_need *need) {
@@ -8,6 +10,11 @@ uint64_t weft_generation_bytes(const weft_served_model *m, const weft_generation
   uint64_t token_bytes = WEFT_TEXT_BYTES + entries * WEFT_JSON_BYTES;
   uint64_t n = generation_bytes + need->n_prompt * sizeof(int32_t) + need->format_bytes;
   n += need->delta_tokens_max * (token_bytes + entries * sizeof(weft_token_logprob));
+  if (need->echo) n += need->n_prompt * (WEFT_TEXT_BYTES + sizeof(uint32_t));
+  if (need->prompt_logprobs) {
+    uint64_t part = need->n_prompt < PROMPT_PART_TOKENS ? need->n_prompt : PROMPT_PART_TOKENS;
+    n += part * (1 + (uint64_t)need->n_prompt_top) * (WEFT_JSON_BYTES + sizeof(weft_token_logprob));
+  }
   if (need->collected) n += need->answer_max * token_bytes;
   /* the stream that is searched holds a token as it is, unfinished and printed with replacements */
   if (need->stop_bytes > 0) n += need->stop_bytes + 8 * (uint64_t)weft_tokenizer_longest(m->tokenizer);

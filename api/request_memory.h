@@ -17,7 +17,10 @@ enum { WEFT_TEXT_BYTES = 16, WEFT_JSON_BYTES = 96 };
 typedef struct weft_generation_need {
   uint32_t n_prompt, answer_max;
   uint32_t delta_tokens_max; /* tokens of one delta */
-  bool logprobs, collected;  /* collected: the whole answer is kept until its end */
+  bool echo;                 /* the prompt's text is kept */
+  bool prompt_logprobs;      /* and parts of the prompt with n_prompt_top likely tokens are made */
+  uint32_t n_prompt_top;
+  bool logprobs, collected; /* collected: the whole answer is kept until its end */
   uint32_t n_top;
   size_t stop_bytes;     /* of the automaton of stop strings; 0: none */
   uint64_t format_bytes; /* of the compiled format of the answer, though others may share it; 0: none */

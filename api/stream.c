@@ -7,6 +7,7 @@
 
 #include "api/answer_calls.h"
 #include "api/json.h"
+#include "api/request_memory.h"
 #include "api/runtime.h"
 #include "base/memory.h"
 
@@ -70,6 +71,10 @@ weft_answer_usage weft_answer_get_usage(const weft_answer *a) {
   return u;
 }
 
+weft_generation *weft_answer_prompt(const weft_answer *a, const weft_choice *c) {
+  return a->choice[c->prompt * a->n_per_prompt].generation;
+}
+
 static void put_begin(const weft_answer *a, weft_choice *c, weft_text *out) {
   if (c->begun || a->dialect->begin == NULL) return;
   a->dialect->begin(a, c, out);
@@ -121,11 +126,12 @@ static weft_status keep_text(const weft_answer *a, weft_choice *c, const weft_de
     weft_text_append(d->thinking ? &c->thinking : &c->text, d->text, d->n_text);
   }
   if (d->thinking) c->n_thinking_tokens += d->n_tokens;
-  for (uint32_t i = 0; i < d->n_tokens && a->token_ids; i++) {
+  for (uint32_t i = 0; i < d->n_tokens && a->token_ids && d->kind == WEFT_DELTA_TEXT; i++) {
     weft_text_printf(&c->ids, c->n_ids == 0 ? "%d" : ",%d", d->tokens[i]);
     c->n_ids += 1;
   }
-  if (a->logprobs && d->logprobs != NULL) a->dialect->logprobs(c, d);
+  if (a->logprobs && d->logprobs != NULL) a->dialect->logprobs(a, c, d);
+  if (d->kind == WEFT_DELTA_PROMPT) c->text_offset += d->n_text;
   return status == WEFT_OK ? choice_status(c) : status;
 }
 
@@ -153,6 +159,13 @@ static weft_status refuse_end(const weft_delta *end, weft_refusal *why) {
   return WEFT_OK;
 }
 
+/* Who adds up the logprobs of a prompt given back counts on one more for each token that was drawn, the end too. */
+static void put_end_logprobs(const weft_answer *a, weft_choice *c, const weft_delta *d) {
+  weft_delta one = *d;
+  one.n_tokens = 1;
+  a->dialect->logprobs(a, c, &one);
+}
+
 static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
   c->ended = true;
   c->finish = d->finish;
@@ -164,7 +177,8 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   weft_status status = refuse_end(d, why);
   if (status != WEFT_OK) return status;
   if (a->stream) put_begin(a, c, out);
-  if (c->reader != NULL && (answer_calls_end(c) != WEFT_OK || choice_status(c) != WEFT_OK)) {
+  if (a->end_logprobs && d->logprobs != NULL) put_end_logprobs(a, c, d);
+  if ((c->reader != NULL && answer_calls_end(c) != WEFT_OK) || choice_status(c) != WEFT_OK) {
     return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
   }
   if (c->n_calls > 0 && strcmp(c->finish, "stop") == 0) c->finish = "tool_calls";
@@ -186,6 +200,19 @@ static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, wef
   return WEFT_OK;
 }
 
+/* The next delta of a choice: where the prompt is given back, parts of it come first. */
+static int next_delta(const weft_answer *a, weft_choice *c, weft_delta *d) {
+  if (c->ended) return WEFT_AGAIN;
+  while (!c->echoed) {
+    int status = weft_prompt_part(weft_answer_prompt(a, c), c->n_echoed, d);
+    if (status != 0) return status;
+    c->n_echoed += d->n_tokens;
+    c->echoed = d->n_tokens == 0;
+    if (!c->echoed) return 0;
+  }
+  return weft_next(c->generation, 0, d);
+}
+
 /* Takes what is there, choice by choice in turn. WEFT_AGAIN: nothing is there now. Out may hold what pulls before this
  * one gave, so its limit is of what is added: a pull that says "more" has always taken something. */
 static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) {
@@ -195,7 +222,7 @@ static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) 
     weft_choice *c = &a->choice[a->turn];
     weft_delta d;
     a->turn = (a->turn + 1) % a->n;
-    int status = c->ended ? WEFT_AGAIN : weft_next(c->generation, 0, &d);
+    int status = next_delta(a, c, &d);
     if (status == WEFT_AGAIN) {
       if (++n_idle == a->n) return n == 0 ? WEFT_AGAIN : WEFT_OK;
       continue;
@@ -204,7 +231,7 @@ static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) 
     if (take(a, c, &d, why, out) != WEFT_OK) return WEFT_E_INVALID;
     n_idle = 0;
     n += 1;
-    n_tokens += d.kind == WEFT_DELTA_TEXT ? d.n_tokens : 0;
+    n_tokens += d.kind == WEFT_DELTA_TEXT || d.kind == WEFT_DELTA_PROMPT ? d.n_tokens : 0;
   }
   return WEFT_OK;
 }
@@ -278,6 +305,10 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
                      .token_ids = gen->token_ids,
                      .canvas_events = gen->canvas_events,
                      .logprobs = gen->params.sampling.logprobs,
+                     .n_top = gen->params.sampling.n_top_logprobs,
+                     .end_logprobs = gen->params.echo && gen->params.sampling.logprobs,
+                     .prompt_logprobs = gen->prompt_logprobs,
+                     .n_prompt_logprobs = gen->n_prompt_logprobs,
                      .n_per_prompt = gen->n_choices,
                      .n_given = gen->n_given,
                      .own = config->own};
@@ -285,6 +316,14 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
   if (a->choice != NULL && weft_text_status(&id) == WEFT_OK && id.bytes != NULL) return a;
   close_answer(a);
   return NULL;
+}
+
+/* What an answer that gives the prompt back, or lists its logprobs, keeps for each token of it. */
+static size_t bytes_per_prompt_token(const weft_gen *gen, bool collected) {
+  const weft_sampling *s = &gen->params.sampling;
+  size_t n = gen->prompt_logprobs ? (1 + (size_t)gen->n_prompt_logprobs) * WEFT_JSON_BYTES : 0;
+  if (!gen->params.echo || !collected) return n;
+  return n + WEFT_TEXT_BYTES + (s->logprobs ? (1 + (size_t)s->n_top_logprobs) * WEFT_JSON_BYTES : 0);
 }
 
 static weft_status submit_prompts(weft_answer *a, const weft_answer_config *config, weft_generate_params *params,
@@ -297,6 +336,7 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
     params[p].tenant = config->tenant;
     params[p].collected = !gen->stream || a->dialect->keeps_text;
     params[p].prompt = gen->prompt[p];
+    params[p].kept_per_prompt_token = bytes_per_prompt_token(gen, params[p].collected);
   }
   params->retry_ms = &retry_ms;
   int status = weft_submit_all(config->runtime, params, gen->n_prompts, gen->n_choices, out, line, sizeof line);
@@ -309,6 +349,7 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
     a->choice[i].generation = out[i];
     a->choice[i].index = i;
     a->choice[i].prompt = i / gen->n_choices;
+    a->choice[i].echoed = !gen->params.echo;
   }
   a->n = n;
   return WEFT_OK;

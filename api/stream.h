@@ -29,6 +29,8 @@ typedef struct weft_choice {
   weft_generation *generation;
   uint32_t index, prompt;
   bool begun, ended;
+  bool echoed;       /* the prompt was given back, or is not to be */
+  uint32_t n_echoed; /* tokens of it so far */
   /* what was not sent yet: of one delta where the answer is streamed, else of the whole answer */
   weft_text text, thinking, ids; /* ids: "1,2,3" */
   weft_text logprobs[4];         /* as the dialect wants them */
@@ -52,7 +54,7 @@ typedef struct weft_dialect {
   bool keeps_text;         /* a stream's end repeats the whole answer, which is kept until then */
   bool whole_by_chunks; /* a whole answer is made by chunk, too, as its stream is; what chunk writes is not sent then */
   /* Adds the logprobs of a delta to choice->logprobs; NULL: the dialect never asks for any. */
-  void (*logprobs)(weft_choice *choice, const weft_delta *delta);
+  void (*logprobs)(const weft_answer *answer, weft_choice *choice, const weft_delta *delta);
   /* A stream: what comes before the first text of a choice (NULL: nothing), what was not sent yet of a choice (with
    * finish the last of it), a canvas as it stands (NULL: text that was sent is never replaced, so only committed text
    * is), the end, and a fault in place of the end. */
@@ -74,6 +76,10 @@ struct weft_answer {
   const char *model; /* the name it is served under */
   int64_t created;
   bool stream, by_chunks, include_usage, token_ids, canvas_events, logprobs; /* by_chunks: chunk is called */
+  bool end_logprobs;    /* logprobs have an entry for the stop token, too */
+  bool prompt_logprobs; /* a list of the prompt's logprobs is given, with n_prompt_logprobs likely tokens each */
+  uint32_t n_top,
+      n_prompt_logprobs; /* n_top: likely tokens at each place of the answer, and of a prompt in front of it */
   weft_choice *choice;
   uint32_t n, n_per_prompt, n_ended, turn;
   uint32_t n_given;           /* how many of n_per_prompt the client gets */
@@ -86,6 +92,8 @@ typedef struct weft_answer_usage {
   uint64_t prompt, cached, completion, thinking, canvases, steps;
 } weft_answer_usage;
 weft_answer_usage weft_answer_get_usage(const weft_answer *answer);
+/* The generation that has the prompt of a choice: that of the first choice of its prompt. */
+weft_generation *weft_answer_prompt(const weft_answer *answer, const weft_choice *choice);
 
 typedef struct weft_answer_config {
   weft_runtime *runtime;

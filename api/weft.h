@@ -92,17 +92,6 @@ typedef enum weft_mode {
   WEFT_MODE_DIFFUSION = 2
 } weft_mode;
 
-/* The format of an answer (structured output). Tokens that would leave the format cannot be drawn, so the answer
- * always is a text of the format, or the beginning of one where max_tokens cuts it. */
-typedef enum weft_format {
-  WEFT_FORMAT_ANY = 0,
-  WEFT_FORMAT_JSON_OBJECT = 1, /* any JSON object */
-  WEFT_FORMAT_JSON_SCHEMA = 2, /* JSON that fits a schema; docs/server.md says which keywords */
-  WEFT_FORMAT_REGEX = 3,       /* a text that matches as a whole */
-  WEFT_FORMAT_CHOICE = 4,      /* one of the texts of a JSON list */
-  WEFT_FORMAT_GBNF = 5         /* a text of a grammar as llama.cpp writes them */
-} weft_format;
-
 /* Most tokens of an answer for which neither tokens nor canvases are asked. */
 #define WEFT_ANSWER_TOKENS 1024
 
@@ -116,6 +105,10 @@ typedef struct weft_generate_params {
   const weft_generation *sibling; /* a generation, not freed yet, whose prompt is used again and computed once. Model,
                                      tenant, mode and no_cache must be the same; sampling.choice should differ */
   uint32_t max_tokens;            /* 0: to the context limit, at most WEFT_ANSWER_TOKENS */
+  bool prompt_only;               /* no answer, whatever max_tokens says: END comes when the prompt is computed */
+  bool echo;                      /* weft_prompt_part gives the prompt as text, too */
+  bool prompt_logprobs;  /* and logprobs of its tokens: AUTO is then token by token; by diffusion they are refused */
+  uint32_t n_prompt_top; /* and of this many of the most likely tokens at their places */
   weft_sampling sampling;
   bool has_seed;           /* false: a random seed in place of sampling.seed */
   bool score;              /* WEFT_DELTA_END gives mean_logprob; not defined for a canvas */
@@ -149,6 +142,7 @@ typedef struct weft_generate_params {
   bool with_special;                /* print control tokens, too */
   bool collected;                   /* the caller keeps the whole answer until its end: count that memory, too */
   size_t kept_bytes;                /* memory besides that the caller keeps until the end: count that, too */
+  size_t kept_per_prompt_token;     /* and this many bytes for each token of the prompt */
   uint32_t timeout_ms;              /* 0: none; the request ends with "deadline" */
   int32_t priority;                 /* among requests of this tenant: each is worth 10 s of waiting */
   /* Out, may be NULL; of the first request of a submission. With status 3 or 5: an estimate of the milliseconds after which
@@ -161,7 +155,8 @@ WEFT_API void weft_generate_defaults(weft_generate_params *params);
 typedef enum weft_delta_kind {
   WEFT_DELTA_TEXT = 1,   /* more of the answer */
   WEFT_DELTA_CANVAS = 2, /* the whole current canvas after a denoise step */
-  WEFT_DELTA_END = 3
+  WEFT_DELTA_END = 3,
+  WEFT_DELTA_PROMPT = 4 /* a part of the prompt: only of weft_prompt_part */
 } weft_delta_kind;
 
 typedef struct weft_token_logprob {
@@ -169,6 +164,7 @@ typedef struct weft_token_logprob {
   float logprob;
   const char *bytes; /* the token's text; valid as the delta */
   size_t n_bytes;
+  uint32_t rank; /* PROMPT: among all tokens, from 1; 0: beyond WEFT_TOP_LOGPROBS_MAX, or not said */
 } weft_token_logprob;
 
 typedef struct weft_usage_counts {
@@ -186,10 +182,11 @@ typedef struct weft_delta {
   bool thinking;         /* TEXT: belongs to the thinking channel */
   const int32_t *tokens; /* TEXT: ids that became final with this delta; CANVAS: argmax canvas */
   uint32_t n_tokens;
-  const weft_token_logprob *logprobs;     /* TEXT with logprobs: [n_tokens] */
-  const weft_token_logprob *top_logprobs; /* [n_tokens * n_top] in order of likelihood */
+  const weft_token_logprob *logprobs;     /* TEXT, PROMPT: [n_tokens]; END: [1], of the stop token; or NULL */
+  const weft_token_logprob *top_logprobs; /* [n_top] for each of them, in order of likelihood */
   uint32_t n_top;
-  uint32_t block, step; /* CANVAS */
+  const uint32_t *text_at; /* PROMPT with echo: [n_tokens], bytes of the prompt's text before each */
+  uint32_t block, step;    /* CANVAS */
   bool stopped;
   uint32_t accepted;
   float step_temperature, mean_entropy;
@@ -227,6 +224,10 @@ WEFT_API int weft_next(weft_generation *generation, uint32_t timeout_ms, weft_de
 WEFT_API void weft_on_ready(weft_generation *generation, void (*ready)(void *self), void *self);
 /* The tokens of the prompt, borrowed until the generation is freed; returns how many. */
 WEFT_API uint32_t weft_prompt_tokens(const weft_generation *generation, const int32_t **tokens);
+/* The prompt from token `first` on, at most 256 of its tokens, with what echo and prompt_logprobs ask for (the first
+ * token's logprob is NAN); no tokens: that was all, or the generation has ended. 0, or 1 while the logprobs are not
+ * computed, which they are before the first other delta. Where a generation has a sibling, that one gives them. */
+WEFT_API int weft_prompt_part(weft_generation *generation, uint32_t first, weft_delta *out);
 WEFT_API void weft_cancel(weft_generation *generation);
 WEFT_API void weft_generation_free(weft_generation *generation); /* cancels if still running; NULL is fine */
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What a request gives a model to continue: a conversation with tools, a text, or tokens. Part of the public header
- * (api/weft.h).
+/* What a request gives a model to continue: a conversation with tools, a text, or tokens; and the formats that its
+ * answer can be held to. Part of the public header (api/weft.h).
  *
  * Law. Every string is UTF-8 that the caller owns; a call that takes a prompt copies what it keeps. */
 #ifndef WEFT_BASE_PROMPT_H
@@ -41,6 +41,17 @@ typedef enum weft_tool_choice {
   WEFT_TOOLS_REQUIRED = 2, /* one call or several */
   WEFT_TOOLS_NAMED = 3     /* one call, of the tool of that number */
 } weft_tool_choice;
+
+/* The format of an answer (structured output). Tokens that would leave the format cannot be drawn, so the answer
+ * always is a text of the format, or the beginning of one where max_tokens cuts it. */
+typedef enum weft_format {
+  WEFT_FORMAT_ANY = 0,
+  WEFT_FORMAT_JSON_OBJECT = 1, /* any JSON object */
+  WEFT_FORMAT_JSON_SCHEMA = 2, /* JSON that fits a schema; docs/server.md says which keywords */
+  WEFT_FORMAT_REGEX = 3,       /* a text that matches as a whole */
+  WEFT_FORMAT_CHOICE = 4,      /* one of the texts of a JSON list */
+  WEFT_FORMAT_GBNF = 5         /* a text of a grammar as llama.cpp writes them */
+} weft_format;
 
 /* What a model is to continue: exactly one of turns, text and tokens. Zero-initialise. */
 typedef struct weft_prompt {

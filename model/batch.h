@@ -34,9 +34,10 @@ typedef enum weft_token_source {
 } weft_token_source;
 
 typedef enum weft_output {
-  WEFT_OUTPUT_NONE = 0,  /* keys and values only */
-  WEFT_OUTPUT_TOKEN = 1, /* the last row samples one token */
-  WEFT_OUTPUT_CANVAS = 2 /* a denoise step: statistics and soft embedding of every row */
+  WEFT_OUTPUT_NONE = 0,   /* keys and values only */
+  WEFT_OUTPUT_TOKEN = 1,  /* the last row samples one token */
+  WEFT_OUTPUT_CANVAS = 2, /* a denoise step: statistics and soft embedding of every row */
+  WEFT_OUTPUT_SCORES = 3  /* no token: rows of a prompt are scored; those of a segment with TOKEN may be, too */
 } weft_output;
 
 typedef struct weft_segment {
@@ -48,6 +49,9 @@ typedef struct weft_segment {
   weft_output output;
   uint32_t block; /* canvas segments: which canvas of the request, from 0 */
   uint32_t step;  /* canvas segments: denoise step of this canvas, from 0 */
+  /* Rows that are scored: how likely the token was that the prompt has after each of them. The runner finds that token
+   * in the slot's history. Only with tokens of the host. */
+  uint32_t first_scored, n_scored;
 } weft_segment;
 
 /* How a page copy ended: one to or from the file, or one to host memory that could not be made. */
@@ -78,6 +82,7 @@ typedef struct weft_batch_bounds {
   uint32_t rows_max, canvas_rows_max, segments_max;
   uint32_t n_slots, n_groups;
   uint32_t canvas_length; /* 0: the model has no canvas pass */
+  uint32_t scored_rows_max;
 } weft_batch_bounds;
 
 /* Whether the batch keeps the law above and the bounds. A sound batch leads to no row, segment or slot that does not
@@ -106,6 +111,7 @@ typedef struct weft_segment_result {
                            other one is a fault, with which apply.c ends the request */
   bool complete;        /* the answer is complete with this token, or with this canvas, which is done: nothing can
                            follow in its grammar */
+  const weft_scored *scored; /* [n_scored of the segment], valid until the next collect */
   /* output CANVAS; arrays of canvas length, valid until the next collect */
   bool done;    /* no further step: stopped, or out of steps */
   bool stopped; /* stable and confident */

@@ -114,13 +114,20 @@ weft_status weft_detok_flush(weft_detok *detok, weft_text *out, uint32_t *n_ids)
 
 weft_status weft_tokenizer_decode(const weft_tokenizer *t, const int32_t *ids, uint32_t n, bool with_special,
                                   weft_text *out) {
+  return weft_tokenizer_decode_at(t, ids, n, with_special, NULL, out);
+}
+
+weft_status weft_tokenizer_decode_at(const weft_tokenizer *t, const int32_t *ids, uint32_t n, bool with_special,
+                                     uint32_t *at, weft_text *out) {
   weft_detok detok;
   weft_text text = {0};
   weft_detok_open(&detok, t, with_special ? WEFT_DETOK_WITH_SPECIAL : 0);
   weft_status status = WEFT_OK;
   bool first = weft_tokenizer_adds_space(t);
+  size_t before = out->n;
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
     weft_text_clear(&text);
+    if (at != NULL) at[i] = (uint32_t)(out->n - before);
     status = weft_detok_push(&detok, ids[i], &text, NULL);
     if (text.n == 0) continue;
     bool plain = !weft_tokenizer_is_control(t, ids[i]);

@@ -120,7 +120,17 @@ static void push_output(device_runner *r, runner_flight *f, const runner_step *s
   f->output_segment[at] = given;
 }
 
-/* The rows whose hidden state is wanted, sorted into [need logits][plain][canvas]. */
+/* Scored rows; returns where the next rows go. */
+static uint32_t list_scored(device_runner *r, runner_flight *f, const runner_step *step, uint32_t at) {
+  for (uint32_t i = 0; i < step->batch->n_segments; i++) {
+    const weft_segment *s = &step->batch->segment[i];
+    for (uint32_t k = 0; k < s->n_scored; k++) push_output(r, f, step, at++, i, s->first_scored + k);
+    f->outputs.n_scored += s->n_scored;
+  }
+  return at;
+}
+
+/* The rows whose hidden state is wanted, sorted into [need logits][scored][plain][canvas]. */
 static void list_outputs(device_runner *r, runner_flight *f, const runner_step *step) {
   const weft_batch *batch = step->batch;
   runner_outputs *o = &f->outputs;
@@ -139,6 +149,7 @@ static void list_outputs(device_runner *r, runner_flight *f, const runner_step *
         o->n_logits += 1;
       }
     }
+    if (pass == 0) at = list_scored(r, f, step, at);
   }
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *s = &batch->segment[i];
@@ -192,7 +203,7 @@ static void ask_plain_row(device_runner *r, const runner_inputs *in, uint32_t j,
   in->u[j] = weft_draw_uniform(&key);
   in->fresh[j] = 0;
   r->want_soft[j] = 0;
-  if (f->output_segment[f->outputs.n_logits + j] == UINT32_MAX) return;
+  if (f->output_segment[runner_first_stats(&f->outputs) + j] == UINT32_MAX) return;
   in->from[j] = (int32_t)(p->temperature > 0.0f ? n + j : j);
   in->to[j] = (int32_t)segment->slot;
 }
@@ -202,7 +213,7 @@ static weft_status send_inputs(device_runner *r, runner_flight *f, const runner_
   runner_inputs in = inputs_at(r->inputs, o);
   uint32_t n = o->n_plain + o->n_canvas_rows, n_canvases = 0;
   for (uint32_t j = 0; j < n; j++) {
-    uint32_t at = o->n_logits + j;
+    uint32_t at = runner_first_stats(o) + j;
     const weft_segment *segment = &step->batch->segment[r->output_at[at]];
     uint64_t position = segment->kv_len + (r->output_row[at] - segment->first_row);
     r->allowed_of[j] = r->allowed;
@@ -256,7 +267,7 @@ static weft_status run_forward(device_runner *r, runner_flight *f, const runner_
                             .layout = r->config.layout,
                             .soft = r->soft_of,
                             .output_row = r->output_row,
-                            .n_output = o->n_logits + o->n_plain + o->n_canvas_rows,
+                            .n_output = runner_first_stats(o) + o->n_plain + o->n_canvas_rows,
                             .hidden = r->d_hidden};
   weft_status status = model_forward(r->config.model, &args);
   f->step.n_experts_touched = args.n_experts_touched;
@@ -294,7 +305,7 @@ static weft_status run_head_stats(device_runner *r, const runner_step *step, con
   runner_stats out = runner_stats_at(r->d_stats, n);
   runner_inputs in = inputs_at(r->d_inputs, o);
   weft_head_stats_args args = {
-      .h = r->d_hidden + (uint64_t)o->n_logits * r->n_hidden,
+      .h = r->d_hidden + (uint64_t)runner_first_stats(o) * r->n_hidden,
       .weight = r->head,
       .temperature = in.temperature,
       .u = in.u,
@@ -344,6 +355,11 @@ static weft_status send_results(device_runner *r, runner_flight *f, const runner
   if (status == WEFT_OK && o->n_logits > 0) {
     status = weft_device_copy(d, f->sampled, r->d_sampled, o->n_logits * sizeof *f->sampled);
   }
+  if (status == WEFT_OK && o->n_scored > 0) {
+    status = weft_device_copy(d, f->judged, r->d_judged, o->n_scored * sizeof *f->judged);
+    if (status == WEFT_OK)
+      status = weft_device_copy(d, f->given_logit, r->d_given_logit, o->n_scored * sizeof *f->given_logit);
+  }
   if (status == WEFT_OK && o->n_canvases > 0) {
     status = weft_device_copy(d, f->canvas, r->d_canvas, o->n_canvases * sizeof *f->canvas);
   }
@@ -391,6 +407,7 @@ static weft_status enqueue_step(device_runner *r, const weft_batch *batch, runne
   if (status == WEFT_OK) status = place_soft(r, step.batch);
   if (status == WEFT_OK) status = run_step(r, f, &step);
   if (status == WEFT_OK) status = runner_sample(r, f, &step);
+  if (status == WEFT_OK) status = runner_score(r, f);
   return status == WEFT_OK ? send_results(r, f, &step) : status;
 }
 
@@ -402,20 +419,28 @@ static weft_status only_copies(device_runner *r, const weft_batch *batch) {
   return WEFT_E_DEVICE;
 }
 
+static void count_pending(device_runner *r, const runner_flight *f) {
+  const runner_outputs *o = &f->outputs;
+  uint32_t end = runner_first_stats(o) + o->n_plain;
+  for (uint32_t j = 0; j < end; j++) {
+    bool scored = j >= o->n_logits && j < runner_first_stats(o);
+    uint32_t i = f->output_segment[j];
+    if (!scored && i != UINT32_MAX) r->slots[f->segment[i].slot].n_pending += 1;
+  }
+}
+
 static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   device_runner *r = (device_runner *)base;
   if (r->broken) return only_copies(r, batch);
   if (r->n_flights >= RUNNER_DEPTH) return WEFT_FULL;
   if (!weft_batch_is_sound(batch, &r->bounds)) return WEFT_E_INVALID;
   runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (RUNNER_DEPTH + 1)];
+  if (!runner_find_given(r, f, batch)) return WEFT_E_INVALID;
   start_flight(r, batch, f);
   r->n_flights += 1;
   f->step.status = r->broken ? only_copies(r, batch) : enqueue_step(r, batch, f);
   if (f->step.status != WEFT_OK) r->broken = true;
-  for (uint32_t j = 0; j < f->outputs.n_logits + f->outputs.n_plain && !r->broken; j++) {
-    uint32_t i = f->output_segment[j];
-    if (i != UINT32_MAX) r->slots[f->segment[i].slot].n_pending += 1;
-  }
+  if (!r->broken) count_pending(r, f);
   if (r->in_place || r->broken) settle_all(r);
   return WEFT_OK;
 }

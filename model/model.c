@@ -229,7 +229,8 @@ weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *la
                              .segments_max = model->limits.segments_max,
                              .n_slots = n_slots,
                              .n_groups = layout->n_groups,
-                             .canvas_length = model->hyper.canvas_length};
+                             .canvas_length = model->hyper.canvas_length,
+                             .scored_rows_max = model->limits.rows_max};
 }
 
 weft_status model_forward(weft_model *model, weft_forward_args *args) {

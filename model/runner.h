@@ -28,7 +28,8 @@ typedef struct weft_runner_info {
   bool autoregressive;    /* can answer token by token */
   bool holds_canvases;    /* an answer on canvases can be held to a grammar */
   uint32_t n_slots, rows_max, depth;
-  uint32_t n_saves; /* canvases whose state may be kept outside their slots; 0: none */
+  uint32_t scored_rows_max; /* rows of prompts that one step may score; 0: none */
+  uint32_t n_saves;         /* canvases whose state may be kept outside their slots; 0: none */
   uint32_t n_groups;
   weft_layer_group group[WEFT_GROUPS_MAX];
   uint64_t page_bytes, kv_bytes_per_token;

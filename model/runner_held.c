@@ -113,7 +113,7 @@ weft_status runner_held_paths(device_runner *r, const runner_step *step, const r
     if (segment->output != WEFT_OUTPUT_CANVAS) continue;
     const runner_slot *s = &r->slots[segment->slot];
     if (s->params.grammar != NULL && segment->block == s->n_canvases) {
-      const float *h = r->d_hidden + (uint64_t)(o->n_logits + first) * r->n_hidden;
+      const float *h = r->d_hidden + (uint64_t)(runner_first_stats(o) + first) * r->n_hidden;
       status = find_path(r, s, h, temperature + first, argmax + first);
     }
     first += segment->n_rows;

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_sample.c,
- * runner_results.c, runner_saves.c, runner_held.c, runner_open.c). A step is a flight from submit to collect. Submit
- * enqueues and returns; a flight is settled when the device has done it and the host has applied what it found to the
- * slots. Drawn tokens and canvases stay on the device, in cells per slot, so that a step follows another without the
- * host between them. */
+ * runner_results.c, runner_scores.c, runner_saves.c, runner_held.c, runner_open.c). A step is a flight from submit to
+ * collect. Submit enqueues and returns; a flight is settled when the device has done it and the host has applied what it
+ * found to the slots. Drawn tokens and canvases stay on the device, in cells per slot, so that a step follows another
+ * without the host between them. */
 #ifndef WEFT_MODEL_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_INTERNAL_H
 
@@ -44,9 +44,14 @@ typedef struct runner_save {
 
 /* Rows whose hidden state is wanted, in this order. */
 typedef struct runner_outputs {
-  uint32_t n_logits, n_plain, n_canvas_rows, n_canvases;
+  uint32_t n_logits, n_scored, n_plain, n_canvas_rows, n_canvases;
   uint32_t n_held; /* canvases that are held to a grammar */
 } runner_outputs;
+
+/* Where the rows with statistics begin. */
+static inline uint32_t runner_first_stats(const runner_outputs *o) {
+  return o->n_logits + o->n_scored;
+}
 
 /* Statistics of n rows as one piece of memory. */
 typedef struct runner_stats {
@@ -69,9 +74,13 @@ typedef struct runner_flight {
   uint32_t *generation;  /* [segments_max] of their slots */
   runner_outputs outputs;
   uint32_t *output_segment;    /* [output_max]: in that batch; UINT32_MAX: a row that only fills up */
-  float *temperature;          /* [output_max] of rows with statistics */
+  float *temperature;          /* [stats_max] of rows with statistics */
   void *stats;                 /* host: what the device sends; results point into it */
   weft_sample_result *sampled; /* host [segments_max]: as stats, of rows that need their logits */
+  weft_sample_result *judged;  /* host [scored_rows_max]: as stats, of scored rows */
+  float *given_logit;          /* likewise: the logit of the token that follows */
+  int32_t *given;              /* [scored_rows_max]: that token */
+  weft_scored *scored;         /* [scored_rows_max] */
   weft_canvas_result *canvas;  /* host [segments_max]: as stats, of canvases */
 } runner_flight;
 
@@ -84,7 +93,8 @@ typedef struct device_runner {
   const weft_weight *head;
   float cap, embed_scale;
   weft_batch_bounds bounds; /* of every batch that is submitted */
-  uint32_t n_hidden, canvas_length, logit_rows_max, output_max;
+  uint32_t n_hidden, canvas_length, logit_rows_max;
+  uint32_t stats_max, output_max; /* rows with statistics or a token of one step; these and scored ones */
   bool broken;
   bool in_place; /* the device computes inside its calls */
   bool graphs;
@@ -105,11 +115,12 @@ typedef struct device_runner {
   uint32_t *output_row;  /* [output_max] */
   uint32_t *output_at;   /* [output_max]: segment in the batch that is computed */
   const float **soft_of; /* [segments_max] */
-  uint8_t *want_soft;    /* [output_max] */
+  uint8_t *want_soft;    /* [stats_max] */
   int32_t *inputs;       /* temperature, u, from, to, fresh of rows with statistics; rows of weft_canvas */
   uint32_t *allowed;     /* device bitmask, NULL when nothing is suppressed */
   const uint32_t **allowed_of;
-  int32_t *asked; /* [asked_words]: rows of weft_sample, then their biases and histories */
+  int32_t *given_at; /* [logit_rows_max]: where the logits of given tokens lie */
+  int32_t *asked;    /* [asked_words]: rows of weft_sample, then their biases and histories */
   uint64_t asked_words;
   uint32_t *masks; /* [logit_rows_max][mask_words] of rows with a grammar */
   uint32_t mask_words;
@@ -120,7 +131,10 @@ typedef struct device_runner {
   int32_t *d_inputs, *d_cells, *d_asked;
   uint32_t *d_masks;
   weft_sample_result *d_sampled; /* [segments_max] */
-  weft_canvas_result *d_canvas;  /* [segments_max] */
+  weft_sample_result *d_judged;  /* [scored_rows_max], as the next */
+  float *d_given_logit;
+  int32_t *d_given_at;          /* [logit_rows_max] */
+  weft_canvas_result *d_canvas; /* [segments_max] */
   void *d_stats;
   uint8_t *d_bad;
   void *d_scratch;
@@ -174,6 +188,12 @@ void runner_start_canvas(const device_runner *r, const runner_slot *s, const wef
 weft_status runner_sample(device_runner *r, runner_flight *f, const runner_step *step);
 uint64_t runner_asked_words(const device_runner *r);
 
+/* How likely the tokens of prompts were (runner_scores.c). find: lists the given tokens of the rows that list_outputs
+ * found; false: a row has no token after it. */
+bool runner_find_given(const device_runner *r, runner_flight *f, const weft_batch *batch);
+weft_status runner_score(device_runner *r, runner_flight *f);
+void runner_take_scores(device_runner *r, runner_flight *f);
+
 /* Waits for a flight and applies it. An error breaks the runner. */
 void runner_settle(device_runner *r, runner_flight *flight);
 
@@ -192,6 +212,12 @@ weft_status runner_slot_save(weft_runner *base, uint32_t index, uint32_t save);
 weft_status runner_slot_restore(weft_runner *base, uint32_t index, uint32_t save);
 weft_status runner_open_saves(device_runner *r);
 void runner_close_saves(device_runner *r);
+
+/* The slot of a segment of the flight; NULL: the request that the segment belonged to has left it. */
+static inline runner_slot *runner_slot_of(device_runner *r, const runner_flight *f, uint32_t segment) {
+  runner_slot *s = &r->slots[f->segment[segment].slot];
+  return s->open && s->generation == f->generation[segment] ? s : NULL;
+}
 
 extern const weft_runner_ops runner_ops;
 void runner_close(weft_runner *base);

@@ -7,6 +7,8 @@
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
 
+enum { SCORED_ROWS_MAX = 256 }; /* of one step: each keeps its hidden state and its result until the step has landed */
+
 static void close_slots(device_runner *r) {
   if (r->slots == NULL) return;
   for (uint32_t i = 0; i < r->config.n_slots; i++) {
@@ -28,19 +30,24 @@ void runner_close(weft_runner *base) {
   runner_close_saves(r);
   for (uint32_t i = 0; i <= RUNNER_DEPTH; i++) {
     runner_flight *f = &r->flight[i];
-    void *const host[] = {f->result, f->canvas_in, f->segment, f->generation, f->output_segment, f->temperature};
+    void *const host[] = {f->result,         f->canvas_in,   f->segment, f->generation,
+                          f->output_segment, f->temperature, f->given,   f->scored};
     for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
     weft_device_free_host(d, f->stats);
     weft_device_free_host(d, f->sampled);
+    weft_device_free_host(d, f->judged);
+    weft_device_free_host(d, f->given_logit);
     weft_device_free_host(d, f->canvas);
   }
-  void *const host[] = {r->token,     r->cell_of, r->segment,   r->position, r->kv_slot,    r->table_at, r->output_row,
-                        r->output_at, r->soft_of, r->want_soft, r->inputs,   r->allowed_of, r->asked,    r->masks};
+  void *const host[] = {r->token,    r->cell_of,    r->segment,   r->position, r->kv_slot,
+                        r->table_at, r->output_row, r->output_at, r->soft_of,  r->want_soft,
+                        r->inputs,   r->allowed_of, r->asked,     r->masks,    r->given_at};
   for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
   weft_grammar_scratch_close(r->grammar_scratch);
   runner_close_held(r);
-  void *const device[] = {r->allowed, r->d_masks, r->d_hidden,  r->d_soft,   r->d_soft_in, r->d_logits, r->d_inputs,
-                          r->d_cells, r->d_asked, r->d_sampled, r->d_canvas, r->d_stats,   r->d_bad,    r->d_scratch};
+  void *const device[] = {r->allowed,  r->d_masks,   r->d_hidden, r->d_soft,        r->d_soft_in, r->d_logits,
+                          r->d_inputs, r->d_cells,   r->d_asked,  r->d_sampled,     r->d_canvas,  r->d_stats,
+                          r->d_bad,    r->d_scratch, r->d_judged, r->d_given_logit, r->d_given_at};
   for (uint32_t k = 0; k < sizeof device / sizeof *device; k++) weft_device_free(d, device[k]);
   weft_free(r);
 }
@@ -89,42 +96,47 @@ static weft_status open_slots(device_runner *r) {
 static weft_status open_flights(device_runner *r) {
   weft_status status = WEFT_OK;
   const weft_model_limits *limits = &r->config.limits;
-  uint64_t rows = limits->canvas_rows_max, n = r->output_max;
+  uint64_t rows = limits->canvas_rows_max, n = r->stats_max, n_scored = r->info.scored_rows_max;
   for (uint32_t i = 0; i <= RUNNER_DEPTH; i++) {
     runner_flight *f = &r->flight[i];
     f->result = take_host(r, limits->segments_max, sizeof *f->result, &status);
     f->canvas_in = take_host(r, rows, sizeof *f->canvas_in, &status);
     f->segment = take_host(r, limits->segments_max, sizeof *f->segment, &status);
     f->generation = take_host(r, limits->segments_max, sizeof *f->generation, &status);
-    f->output_segment = take_host(r, n, sizeof *f->output_segment, &status);
+    f->output_segment = take_host(r, r->output_max, sizeof *f->output_segment, &status);
     f->temperature = take_host(r, n, sizeof *f->temperature, &status);
     f->stats = take_pinned(r, runner_stats_bytes(n), &status);
     f->sampled = take_pinned(r, limits->segments_max * sizeof *f->sampled, &status);
     f->canvas = take_pinned(r, limits->segments_max * sizeof *f->canvas, &status);
+    f->judged = take_pinned(r, n_scored * sizeof *f->judged, &status);
+    f->given_logit = take_pinned(r, n_scored * sizeof *f->given_logit, &status);
+    f->given = take_host(r, n_scored, sizeof *f->given, &status);
+    f->scored = take_host(r, n_scored, sizeof *f->scored, &status);
   }
   return status;
 }
 
 static uint64_t inputs_words(const device_runner *r) {
-  return 5 * (uint64_t)r->output_max + (uint64_t)r->config.limits.segments_max * RUNNER_CANVAS_WORDS;
+  return 5 * (uint64_t)r->stats_max + (uint64_t)r->config.limits.segments_max * RUNNER_CANVAS_WORDS;
 }
 
 static weft_status open_host(device_runner *r) {
   weft_status status = WEFT_OK;
   const weft_model_limits *limits = &r->config.limits;
-  uint64_t n = r->output_max, n_groups = r->info.n_groups;
+  uint64_t n = r->stats_max, n_groups = r->info.n_groups;
   r->token = take_host(r, limits->rows_max, sizeof *r->token, &status);
   r->cell_of = take_host(r, limits->rows_max, sizeof *r->cell_of, &status);
   r->segment = take_host(r, limits->segments_max, sizeof *r->segment, &status);
   r->position = take_host(r, limits->rows_max, sizeof *r->position, &status);
   r->kv_slot = take_host(r, limits->rows_max * n_groups, sizeof *r->kv_slot, &status);
   r->table_at = take_host(r, limits->segments_max * n_groups, sizeof *r->table_at, &status);
-  r->output_row = take_host(r, n, sizeof *r->output_row, &status);
-  r->output_at = take_host(r, n, sizeof *r->output_at, &status);
+  r->output_row = take_host(r, r->output_max, sizeof *r->output_row, &status);
+  r->output_at = take_host(r, r->output_max, sizeof *r->output_at, &status);
   r->soft_of = take_host(r, limits->segments_max, sizeof *r->soft_of, &status);
   r->want_soft = take_host(r, n, sizeof *r->want_soft, &status);
   r->inputs = take_host(r, inputs_words(r), sizeof *r->inputs, &status);
   r->allowed_of = take_host(r, n, sizeof *r->allowed_of, &status);
+  r->given_at = take_host(r, r->logit_rows_max, sizeof *r->given_at, &status);
   r->asked = take_host(r, r->asked_words, sizeof *r->asked, &status);
   r->masks = take_host(r, (uint64_t)r->logit_rows_max * r->mask_words, sizeof *r->masks, &status);
   if (status == WEFT_OK) status = weft_grammar_scratch_open(&r->grammar_scratch);
@@ -153,8 +165,8 @@ static weft_status open_allowed(device_runner *r) {
 static weft_status open_device(device_runner *r) {
   weft_status status = WEFT_OK;
   weft_device *d = r->config.device;
-  uint64_t n = r->output_max;
-  r->d_hidden = take_device(r, n * r->n_hidden, sizeof(float), &status);
+  uint64_t n = r->stats_max, n_scored = r->info.scored_rows_max;
+  r->d_hidden = take_device(r, (uint64_t)r->output_max * r->n_hidden, sizeof(float), &status);
   if (r->canvas_length > 0) r->d_soft = take_device(r, n * r->n_hidden, sizeof(float), &status);
   r->d_logits = take_device(r, (uint64_t)r->logit_rows_max * r->info.n_vocab, sizeof(float), &status);
   uint64_t n_cells = r->canvas_length == 0 ? r->config.n_slots : runner_canvas_cell(r, r->config.n_slots);
@@ -165,6 +177,9 @@ static weft_status open_device(device_runner *r) {
   r->d_masks = take_device(r, (uint64_t)r->logit_rows_max * r->mask_words, sizeof *r->d_masks, &status);
   r->d_sampled = take_device(r, r->config.limits.segments_max, sizeof *r->d_sampled, &status);
   r->d_canvas = take_device(r, r->config.limits.segments_max, sizeof *r->d_canvas, &status);
+  r->d_judged = take_device(r, n_scored, sizeof *r->d_judged, &status);
+  r->d_given_logit = take_device(r, n_scored, sizeof *r->d_given_logit, &status);
+  r->d_given_at = take_device(r, r->logit_rows_max, sizeof *r->d_given_at, &status);
   r->d_bad = take_device(r, r->logit_rows_max, 1, &status);
   if (r->canvas_length > 0 && !r->in_place) {
     r->d_soft_in = take_device(r, (uint64_t)r->config.limits.canvas_rows_max * r->n_hidden, sizeof(float), &status);
@@ -199,6 +214,7 @@ static void fill_info(device_runner *r) {
   info->n_slots = r->config.n_slots;
   info->n_saves = model->canvas_length > 0 ? r->config.n_saves : 0;
   info->rows_max = r->config.limits.rows_max;
+  info->scored_rows_max = info->rows_max < SCORED_ROWS_MAX ? info->rows_max : SCORED_ROWS_MAX;
   info->depth = RUNNER_DEPTH;
   info->page_bytes = r->config.layout->page_bytes;
   info->kv_bytes_per_token = weft_kv_bytes_per_token(&model->kv, false);
@@ -210,6 +226,7 @@ static void fill_info(device_runner *r) {
   r->n_hidden = model->n_hidden;
   r->canvas_length = model->canvas_length;
   r->bounds = model_bounds(r->config.model, r->config.layout, r->config.n_slots);
+  r->bounds.scored_rows_max = info->scored_rows_max;
 }
 
 weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
@@ -232,7 +249,8 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   uint64_t row_bytes = (uint64_t)r->info.n_vocab * sizeof(float);
   r->logit_rows_max = logits_bytes < row_bytes ? 1 : (uint32_t)(logits_bytes / row_bytes);
   if (r->logit_rows_max > config->n_slots) r->logit_rows_max = config->n_slots;
-  r->output_max = config->limits.segments_max + config->limits.canvas_rows_max;
+  r->stats_max = config->limits.segments_max + config->limits.canvas_rows_max;
+  r->output_max = r->stats_max + r->info.scored_rows_max;
   r->asked_words = runner_asked_words(r);
   r->mask_words = (r->info.n_vocab + 31) / 32;
   weft_status status = open_slots(r);

@@ -5,12 +5,6 @@
 #include "base/clock.h"
 #include "model/runner_internal.h"
 
-/* NULL: the request that the segment belonged to has left its slot. */
-static runner_slot *slot_of(device_runner *r, const runner_flight *f, uint32_t segment) {
-  runner_slot *s = &r->slots[f->segment[segment].slot];
-  return s->open && s->generation == f->generation[segment] ? s : NULL;
-}
-
 static void slot_push(device_runner *r, runner_slot *s, int32_t token) {
   if (s->n_history < r->config.seq_tokens_max) s->history[s->n_history++] = token;
 }
@@ -19,8 +13,8 @@ static void take_plain_rows(device_runner *r, runner_flight *f) {
   const runner_outputs *o = &f->outputs;
   runner_stats stats = runner_stats_at(f->stats, o->n_plain + o->n_canvas_rows);
   for (uint32_t j = 0; j < o->n_plain; j++) {
-    uint32_t index = f->output_segment[o->n_logits + j];
-    runner_slot *s = index == UINT32_MAX ? NULL : slot_of(r, f, index);
+    uint32_t index = f->output_segment[runner_first_stats(o) + j];
+    runner_slot *s = index == UINT32_MAX ? NULL : runner_slot_of(r, f, index);
     if (s == NULL) continue;
     weft_segment_result *result = &f->result[index];
     s->n_pending -= 1;
@@ -33,7 +27,7 @@ static void take_plain_rows(device_runner *r, runner_flight *f) {
 static void take_logits_rows(device_runner *r, runner_flight *f) {
   for (uint32_t j = 0; j < f->outputs.n_logits; j++) {
     uint32_t index = f->output_segment[j];
-    runner_slot *s = slot_of(r, f, index);
+    runner_slot *s = runner_slot_of(r, f, index);
     if (s == NULL) continue;
     weft_segment_result *result = &f->result[index];
     s->n_pending -= 1;
@@ -92,7 +86,7 @@ static void take_canvases(device_runner *r, runner_flight *f) {
     if (segment->output != WEFT_OUTPUT_CANVAS) continue;
     const weft_canvas_result *found = &f->canvas[canvas++];
     f->result[i].is_void = found->is_void != 0;
-    if (found->is_void == 0 && slot_of(r, f, i) != NULL) take_canvas(r, f, i, first, place, found);
+    if (found->is_void == 0 && runner_slot_of(r, f, i) != NULL) take_canvas(r, f, i, first, place, found);
     first += segment->n_rows;
     place += segment->n_rows;
   }
@@ -123,6 +117,7 @@ void runner_settle(device_runner *r, runner_flight *f) {
   weft_kv_store_ran(r->config.store, f->n_moves, status != WEFT_OK);
   if (status == WEFT_OK) {
     take_logits_rows(r, f);
+    runner_take_scores(r, f);
     take_plain_rows(r, f);
     take_canvases(r, f);
     pack_results(f);

@@ -112,15 +112,42 @@ uint32_t weft_sampling_forgets(const weft_sampling *s, uint32_t n_history, uint3
   return n_prompt < n_history ? n_prompt : n_history;
 }
 
+static float logprob_of(const weft_sample_result *row, float logit) {
+  double log_total = (double)row->most + log((double)row->total * 0x1p-40);
+  return (float)((double)logit - log_total);
+}
+
+static void take_top(const weft_sample_result *row, weft_logprob *out) {
+  for (uint32_t i = 0; i < row->n_top; i++) {
+    out[i] = (weft_logprob){row->top[i].token, logprob_of(row, row->top[i].logit)};
+  }
+}
+
 void weft_sampling_take(const weft_sample_result *row, weft_sampled *out) {
   memset(out, 0, sizeof *out);
   out->token = row->token;
   out->n_top = row->n_top;
   if (row->total == 0) return;
-  double log_total = (double)row->most + log((double)row->total * 0x1p-40);
-  out->logprob = (float)((double)row->logit - log_total);
+  out->logprob = logprob_of(row, row->logit);
+  take_top(row, out->top);
+}
+
+void weft_sampling_ask_score(weft_sample_row *row) {
+  weft_sampling neutral = weft_sampling_neutral();
+  neutral.temperature = 0.0f;
+  neutral.logprobs = true;
+  neutral.n_top_logprobs = WEFT_TOP_LOGPROBS_MAX;
+  weft_sampling_ask(&neutral, 0, row);
+}
+
+void weft_sampling_take_score(const weft_sample_result *row, int32_t token, float logit, weft_scored *out) {
+  memset(out, 0, sizeof *out);
+  out->n_top = row->n_top;
+  if (row->total == 0) return;
+  out->logprob = logprob_of(row, logit);
+  take_top(row, out->top);
   for (uint32_t i = 0; i < row->n_top; i++) {
-    out->top[i] = (weft_logprob){row->top[i].token, (float)((double)row->top[i].logit - log_total)};
+    if (row->top[i].token == token) out->rank = i + 1;
   }
 }
 

@@ -58,6 +58,15 @@ typedef struct weft_sampled {
   weft_logprob top[WEFT_TOP_LOGPROBS_MAX];
 } weft_sampled;
 
+/* How likely a given token was at its place, by the model's own distribution: temperature 1, nothing penalised,
+ * suppressed or cut. */
+typedef struct weft_scored {
+  float logprob;
+  uint32_t rank; /* among all tokens, from 1; 0: beyond WEFT_TOP_LOGPROBS_MAX */
+  uint32_t n_top;
+  weft_logprob top[WEFT_TOP_LOGPROBS_MAX]; /* best first; ties: the lower token */
+} weft_scored;
+
 /* ask: fills what the device is asked for, for the token at this absolute position: all fields but history, bias_at,
  * cell and pending. forgets: how many tokens at the beginning of a history no penalty looks at; UINT32_MAX: no penalty
  * looks at any token. take: turns the device's result into a sampled token. */
@@ -66,6 +75,9 @@ struct weft_sample_result;
 void weft_sampling_ask(const weft_sampling *sampling, uint64_t position, struct weft_sample_row *row);
 uint32_t weft_sampling_forgets(const weft_sampling *sampling, uint32_t n_history, uint32_t n_prompt);
 void weft_sampling_take(const struct weft_sample_result *row, weft_sampled *out);
+/* The same for a given token: what is asked of its row; the result, where `logit` is the logit of the token. */
+void weft_sampling_ask_score(struct weft_sample_row *row);
+void weft_sampling_take_score(const struct weft_sample_result *row, int32_t token, float logit, weft_scored *out);
 
 /* The temperature of step s (0-based) in f32. */
 float weft_entropy_bound_temperature(const weft_entropy_bound *params, uint32_t step);

@@ -69,6 +69,9 @@ weft_status weft_tokenizer_piece(const weft_tokenizer *tokenizer, int32_t id, bo
  * vocabulary puts before a text is taken off again. */
 weft_status weft_tokenizer_decode(const weft_tokenizer *tokenizer, const int32_t *ids, uint32_t n, bool with_special,
                                   weft_text *out);
+/* The same; at: [n], how many bytes of the text come before each token. */
+weft_status weft_tokenizer_decode_at(const weft_tokenizer *tokenizer, const int32_t *ids, uint32_t n, bool with_special,
+                                     uint32_t *at, weft_text *out);
 
 /* The longest control, unknown or user-defined token that text[0..n) begins with, blanks apart, and its length in
  * bytes; -1: none. */

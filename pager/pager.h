@@ -117,7 +117,8 @@ typedef struct weft_admit {
   uint32_t owner; /* the owner who pays, < WEFT_OWNERS_MAX */
   uint32_t retention;      /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
   uint32_t n_keep_rows;    /* this many tokens at the end are computed even if they are cached: 1 for an autoregressive
-                            request, which needs the logits of the last row; 0 for a canvas request, which needs none */
+                            request, which needs the logits of the last row, and more where those of other rows are
+                            wanted; 0 for a canvas request, which needs none */
   bool no_cache;           /* finds nothing, publishes nothing and waits for no sequence */
   bool follow_none;        /* compute what another sequence is computing now instead of waiting for it */
   uint32_t n_cached_least; /* refuse with NOT_FOUND unless at least this many tokens are cached */

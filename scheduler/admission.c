@@ -58,6 +58,13 @@ static uint32_t restores_max(const weft_engine *e, uint32_t n_pages) {
   return e->n_running > 0 && n_pages > weft_pager_headroom(e->pager) ? 0 : e->config.n_pages;
 }
 
+/* Rows at the end that are computed whatever is cached: the last one of an autoregressive prompt, whose logits are
+ * wanted; and all that are still to be scored. */
+static uint32_t n_keep_rows(const weft_request *r) {
+  if (weft_request_lacks_scores(r)) return r->n_tokens - r->n_scored;
+  return r->canvas ? 0 : 1;
+}
+
 static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft_request *r, uint32_t n_pages) {
   const weft_tenant_config *tenant = &e->tenants.tenant[r->tenant].config;
   return (weft_admit){.model = lane->index,
@@ -68,7 +75,7 @@ static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft
                       .n_public = weft_pins_n_public(e, r),
                       .owner = r->tenant,
                       .retention = (uint32_t)(tenant->priority_class - WEFT_CLASS_LOW),
-                      .n_keep_rows = r->asked.canvas ? 0 : 1,
+                      .n_keep_rows = n_keep_rows(r),
                       .restore_max_pages = restores_max(e, n_pages),
                       .restore_cost = weft_cost_of_page(&lane->cost, lane->info->page_bytes),
                       .lift_cost = weft_cost_of_us(&lane->cost, e->file_waits.page_us),
@@ -148,7 +155,7 @@ static weft_admission fork_prompt(weft_engine *e, const weft_lane *lane, weft_re
 
 static weft_admission admit(weft_engine *e, const weft_lane *lane, weft_request *r) {
   const weft_request *trunk = r->head->trunk;
-  bool forks = trunk != NULL && !r->admitted_once && r->n_prompt > 1;
+  bool forks = trunk != NULL && !r->admitted_once && r->n_prompt > 1 && !weft_request_lacks_scores(r);
   return forks ? fork_prompt(e, lane, r, trunk) : admit_prompt(e, lane, r);
 }
 

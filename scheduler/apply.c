@@ -64,6 +64,7 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
   int32_t token = result->sampled.token;
   if (weft_request_is_stop_token(r, token)) {
     r->stop_token = token;
+    if (r->has_logprobs) weft_request_keep_logprobs(r, &result->sampled);
     publish(e, r, r->n_answer, WEFT_FINISH_STOP);
     return;
   }
@@ -84,6 +85,21 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
   r->n_answer += 1;
   weft_request_publish(r, r->n_answer);
   tell_later(e, r);
+}
+
+/* Scores are there before the first token is. Without an answer the request ends when its prompt is computed. */
+static void apply_prompt(weft_engine *e, weft_request *r, const weft_work *work, const weft_segment_result *result) {
+  if (work->n_scored > 0 && !result->bad) {
+    WEFT_CHECK(r->n_scored == work->kv_len + work->first_scored);
+    weft_request_keep_scores(r, result->scored, work->n_scored);
+  }
+  if (work->output == WEFT_OUTPUT_TOKEN) {
+    apply_token(e, r, result);
+  } else if (work->n_scored > 0 && result->bad) {
+    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the model gave a logit that is not finite for this request");
+  } else if (r->size.answer_max == 0 && r->n_valid == r->n_prompt) {
+    publish(e, r, 0, WEFT_FINISH_LENGTH);
+  }
 }
 
 /* ---- canvases -------------------------------------------------------------------------------- */
@@ -167,7 +183,11 @@ static inline void apply_causal(weft_engine *e, const weft_work *work, const wef
     e->stats.n_void_rows += work->n_rows;
   } else {
     land_rows(e, r, work, block_min);
-    if (work->output == WEFT_OUTPUT_TOKEN) apply_token(e, r, result);
+    if (work->kind == WEFT_WORK_PREFILL) {
+      apply_prompt(e, r, work, result);
+    } else if (work->output == WEFT_OUTPUT_TOKEN) {
+      apply_token(e, r, result);
+    }
   }
   weft_lifecycle_landed(e, r);
 }

@@ -309,6 +309,10 @@ weft_status weft_engine_poll(weft_engine *engine, weft_request *request, weft_ev
   return weft_request_poll(request, out);
 }
 
+weft_status weft_engine_prompt_logprobs(const weft_request *request, weft_prompt_logprobs *out) {
+  return weft_request_prompt_logprobs(request, out);
+}
+
 weft_status weft_engine_wait(weft_engine *engine, weft_request *request, uint64_t timeout_us) {
   (void)engine;
   return weft_request_wait(request, timeout_us);

@@ -45,6 +45,9 @@ weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *p
 void weft_engine_cancel(weft_engine *engine, weft_request *request); /* any time, any thread, any number of times */
 /* Next event of this request, or WEFT_AGAIN. Never blocks. One reader per request. */
 weft_status weft_engine_poll(weft_engine *engine, weft_request *request, weft_event *out);
+/* The logprobs of the prompt, for a request that asked for them: WEFT_AGAIN until they are complete, which they are
+ * with its first token at the latest; NOT_FOUND when it ended before. They stay until release. */
+weft_status weft_engine_prompt_logprobs(const weft_request *request, weft_prompt_logprobs *out);
 /* Blocks until there is something to poll or timeout_us passed (WEFT_AGAIN). */
 weft_status weft_engine_wait(weft_engine *engine, weft_request *request, uint64_t timeout_us);
 /* Gives the handle back, and cancels the request if it has not finished. NULL is fine. */

@@ -21,6 +21,19 @@ typedef enum weft_finish {
 /* "stop", "length", ...; "" for NONE */
 const char *weft_finish_text(weft_finish finish);
 
+/* How likely the tokens of a prompt were at their places, by the model's own distribution (model/sampler.h,
+ * weft_scored). The first token follows nothing and has none. */
+typedef struct weft_prompt_logprob {
+  float logprob;
+  uint32_t rank; /* among all tokens, from 1; 0: beyond WEFT_TOP_LOGPROBS_MAX */
+} weft_prompt_logprob;
+
+typedef struct weft_prompt_logprobs {
+  uint32_t n, n_top;
+  const weft_prompt_logprob *own; /* [n], of tokens 1 to n of the prompt */
+  const weft_logprob *top;        /* [n][n_top], best first; token -1 where the vocabulary has no more */
+} weft_prompt_logprobs;
+
 typedef enum weft_event_kind {
   WEFT_EVENT_TOKENS = 1, /* more of the answer is final */
   WEFT_EVENT_CANVAS = 2, /* a denoise step ended (canvas_events or trace) */
@@ -41,7 +54,7 @@ typedef struct weft_event {
   const int32_t *tokens;
   uint32_t n_top; /* how many most likely tokens come with each token, as the request asked */
   /* [n][1 + n_top] where logprobs were asked for, else NULL: the token itself, then the most likely ones; token -1
-   * where the vocabulary has no more */
+   * where the vocabulary has no more. FINISHED: [1 + n_top] of the stop token that ended a token-by-token answer */
   const weft_logprob *logprobs;
   /* CANVAS: valid until the next poll of this request */
   uint32_t block, step, n_accepted;

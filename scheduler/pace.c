@@ -16,6 +16,7 @@ void weft_pace_owe_first(weft_pace *p) {
 
 static bool fits(const weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas, uint32_t n_outputs) {
   weft_cost_shape shape = p->shape;
+  if (n_outputs > n) n_outputs = n;
   weft_cost_add(&p->model->layers, &shape, n, kv_len, canvas, n_outputs);
   return weft_cost_step(p->model, &shape) <= p->budget_us;
 }

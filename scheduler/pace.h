@@ -46,7 +46,7 @@ void weft_pace_open(weft_pace *pace, const weft_cost_model *model, double budget
                     uint32_t keys_per_decode, const weft_pace_late *late);
 /* The first piece runs whatever it takes. */
 void weft_pace_owe_first(weft_pace *pace);
-/* How many of the next n rows of a prompt may run now, the last of them with n_outputs outputs; 0: none. */
+/* How many of the next n rows of a prompt may run now, at most n_outputs of them with an output; 0: none. */
 uint32_t weft_pace_chunk(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t n_outputs);
 /* True when a canvas of n rows may run. */
 bool weft_pace_canvas(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t n_outputs);

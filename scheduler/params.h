@@ -12,7 +12,11 @@
 
 typedef struct weft_request weft_request; /* a handle; reference held by the submitter until release */
 
-enum { WEFT_WEIGHT_MAX = 1000, WEFT_SUBMISSION_MAX = 128 };
+enum {
+  WEFT_WEIGHT_MAX = 1000,
+  WEFT_SUBMISSION_MAX = 128,
+  WEFT_PROMPT_LOGPROBS_MAX = 1 << 20 /* of one request: its prompt's tokens times what is reported of each */
+};
 
 /* One tenant. Zero-initialise; every zero means the default in brackets. */
 typedef struct weft_tenant_config {
@@ -63,7 +67,9 @@ typedef struct weft_request_params {
   bool canvas;           /* answer by diffusion */
   const int32_t *tokens; /* prompt; copied */
   uint32_t n_tokens;
-  uint32_t max_tokens;     /* >= 1; the answer is cut there */
+  uint32_t max_tokens;     /* the answer is cut there; 0: there is none, the prompt alone is computed (not by canvas) */
+  bool prompt_logprobs;    /* how likely the prompt's own tokens were (event.h); such a request uses no cached prefix */
+  uint32_t n_prompt_top;   /* and this many of the most likely tokens at their places; <= WEFT_TOP_LOGPROBS_MAX */
   weft_sampling sampling;  /* bias is copied */
   weft_grammar *grammar;   /* the grammar of the answer; NULL: any answer. The request takes a reference */
   weft_token_rules *rules; /* which tokens it may have; NULL: all. Likewise; not with a grammar or a canvas */

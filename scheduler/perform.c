@@ -12,7 +12,7 @@ enum { RETRY_PLANS = 16 };
 
 static void perform_denoise(weft_planning *p, weft_request *r, uint32_t n) {
   weft_pace_spend(&p->pace, n, r->n_planned, true, n);
-  weft_work *work = weft_perform_add(p, r, WEFT_WORK_DENOISE, n, WEFT_OUTPUT_CANVAS);
+  weft_work *work = weft_perform_add(p, r, WEFT_WORK_DENOISE, n, WEFT_OUTPUT_CANVAS, n);
   work->block = r->next_block;
   work->step = r->next_step;
   work->source = WEFT_TOKENS_CANVAS;
@@ -24,16 +24,22 @@ static void perform_denoise(weft_planning *p, weft_request *r, uint32_t n) {
 
 static void perform_commit(weft_planning *p, weft_request *r, uint32_t n) {
   weft_pace_spend(&p->pace, n, r->n_planned, true, 0);
-  weft_work *work = weft_perform_add(p, r, WEFT_WORK_COMMIT, n, WEFT_OUTPUT_NONE);
+  weft_work *work = weft_perform_add(p, r, WEFT_WORK_COMMIT, n, WEFT_OUTPUT_NONE, 0);
   work->source = WEFT_TOKENS_ARGMAX;
   r->n_planned += n;
 }
 
 static void perform_prefill(weft_planning *p, weft_request *r, uint32_t n) {
-  bool last = n == r->n_tokens - r->n_planned, token = last && !r->canvas;
-  weft_pace_spend(&p->pace, n, r->n_planned, false, token);
-  weft_work *work = weft_perform_add(p, r, WEFT_WORK_PREFILL, n, token ? WEFT_OUTPUT_TOKEN : WEFT_OUTPUT_NONE);
+  bool last = n == r->n_tokens - r->n_planned, token = last && !r->canvas && r->size.answer_max > 0;
+  uint32_t first_scored, n_scored = weft_request_n_to_score(r, n, &first_scored);
+  uint32_t n_outputs = n_scored + (token ? 1 : 0);
+  weft_output output = token ? WEFT_OUTPUT_TOKEN : n_scored > 0 ? WEFT_OUTPUT_SCORES : WEFT_OUTPUT_NONE;
+  weft_pace_spend(&p->pace, n, r->n_planned, false, n_outputs);
+  weft_work *work = weft_perform_add(p, r, WEFT_WORK_PREFILL, n, output, n_outputs);
   work->source = WEFT_TOKENS_HOST;
+  work->first_scored = first_scored;
+  work->n_scored = n_scored;
+  p->scored_rows_left -= n_scored;
   r->n_planned += n;
   if (!last) return;
   r->prefilling = false;

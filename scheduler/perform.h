@@ -25,9 +25,10 @@ weft_performed weft_perform_admission(weft_planning *planning, const weft_admiss
 /* True: blocks may have come free, so the caller asks for them again. False: the request waits for them. */
 bool weft_perform_relief(weft_engine *engine, weft_request *request, const weft_relief *relief);
 
-/* The next work of the plan, for n rows of the request on top of its planned keys. */
+/* The next work of the plan, for n rows of the request on top of its planned keys; n_outputs of them go through the
+ * head. */
 static inline weft_work *weft_perform_add(weft_planning *p, weft_request *r, weft_work_kind kind, uint32_t n_rows,
-                                          weft_output output) {
+                                          weft_output output, uint32_t n_outputs) {
   weft_work *work = weft_plan_add(p->plan, kind, n_rows);
   work->request = r;
   work->slot = r->slot;
@@ -38,13 +39,13 @@ static inline weft_work *weft_perform_add(weft_planning *p, weft_request *r, wef
   r->n_in_flight += 1;
   r->planned_in = (uint32_t)p->plan->number;
   weft_cost_add(&p->lane->cost.layers, &p->engine->tenants.tenant[r->tenant].planned, n_rows, r->n_planned,
-                kind == WEFT_WORK_DENOISE, output == WEFT_OUTPUT_CANVAS ? n_rows : output);
+                kind == WEFT_WORK_DENOISE, n_outputs);
   return work;
 }
 
 /* The row after the request's last token, which the host knows or the device is still sampling. */
 static inline void weft_perform_decode(weft_planning *p, weft_request *r) {
-  weft_work *work = weft_perform_add(p, r, WEFT_WORK_DECODE, 1, WEFT_OUTPUT_TOKEN);
+  weft_work *work = weft_perform_add(p, r, WEFT_WORK_DECODE, 1, WEFT_OUTPUT_TOKEN, 1);
   bool known = r->n_planned < r->n_tokens;
   work->source = known ? WEFT_TOKENS_HOST : WEFT_TOKENS_SAMPLED;
   work->token = known ? r->last_token : 0;

@@ -25,10 +25,14 @@ typedef struct weft_work {
   uint32_t kv_len; /* keys before the rows; position of the first row */
   uint32_t n_rows;
   union {
-    uint32_t block; /* denoise */
-    int32_t token;  /* decode, when the host knows it */
+    uint32_t block;        /* denoise */
+    int32_t token;         /* decode, when the host knows it */
+    uint32_t first_scored; /* prefill: rows that are scored, counted from its first one */
   };
-  uint32_t step;  /* denoise */
+  union {
+    uint32_t step;     /* denoise */
+    uint32_t n_scored; /* prefill */
+  };
   uint8_t kind;   /* weft_work_kind */
   uint8_t source; /* weft_token_source */
   uint8_t output; /* weft_output */

@@ -169,7 +169,11 @@ static void close_plan(weft_planning *p) {
 }
 
 void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
-  weft_planning p = {.engine = e, .lane = lane, .plan = plan, .rows_left = lane->rows_max};
+  weft_planning p = {.engine = e,
+                     .lane = lane,
+                     .plan = plan,
+                     .rows_left = lane->rows_max,
+                     .scored_rows_left = lane->info->scored_rows_max};
   p.restores_end = weft_pager_get_stats(e->pager).n_restored + lane->restores_max;
   e->claims.preempted = false;
   open_pace(&p);

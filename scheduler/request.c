@@ -16,7 +16,7 @@ const char *weft_finish_text(weft_finish finish) {
 /* ---- memory: one allocation per request ------------------------------------------------------ */
 
 typedef struct request_layout {
-  size_t tokens, stop_tokens, bias, logprobs, ring, n_bytes;
+  size_t tokens, stop_tokens, bias, logprobs, scores, score_tops, ring, n_bytes;
   uint32_t ring_capacity;
 } request_layout;
 
@@ -40,6 +40,9 @@ static request_layout layout_of(const weft_request_params *params, const weft_re
   l.bias = take(&at, params->canvas ? 0 : params->sampling.n_bias, sizeof(weft_logit_bias));
   size_t n_logprobs = weft_request_wants_logprobs(params) ? 1 + (size_t)params->sampling.n_top_logprobs : 0;
   l.logprobs = take(&at, size->answer_max * n_logprobs, sizeof(weft_logprob));
+  size_t n_scores = params->prompt_logprobs && params->n_tokens > 0 ? params->n_tokens - 1 : 0;
+  l.scores = take(&at, n_scores, sizeof(weft_prompt_logprob));
+  l.score_tops = take(&at, n_scores * params->n_prompt_top, sizeof(weft_logprob));
   l.ring = at;
   if (wants_canvas_events(params)) {
     uint64_t n_steps = (uint64_t)size->n_blocks * params->entropy_bound.max_steps;
@@ -77,6 +80,11 @@ static void copy_asked(weft_request *r, const weft_request_params *params, char 
   if (weft_request_wants_logprobs(params)) {
     r->logprobs = (weft_logprob *)(void *)(base + l->logprobs);
     r->n_top = params->sampling.n_top_logprobs;
+  }
+  if (params->prompt_logprobs) {
+    r->scores = (weft_prompt_logprob *)(void *)(base + l->scores);
+    r->score_tops = (weft_logprob *)(void *)(base + l->score_tops);
+    atomic_store_explicit(&r->is_scored, params->n_tokens == 1, memory_order_relaxed);
   }
   if (wants_canvas_events(params)) {
     weft_canvas_ring_open(&r->ring, base + l->ring, r->size.n_canvas, l->ring_capacity, params->trace);
@@ -204,6 +212,18 @@ uint32_t weft_request_ask_rule(weft_request *r, uint32_t n_answer, bool *stop) {
   return keep < n_answer ? keep : n_answer;
 }
 
+void weft_request_keep_scores(weft_request *r, const weft_scored *scored, uint32_t n) {
+  uint32_t n_top = r->asked.n_prompt_top;
+  for (uint32_t i = 0; i < n; i++) {
+    weft_logprob *top = r->score_tops + (size_t)r->n_scored * n_top;
+    r->scores[r->n_scored++] = (weft_prompt_logprob){scored[i].logprob, scored[i].rank};
+    for (uint32_t k = 0; k < n_top; k++) {
+      top[k] = k < scored[i].n_top ? scored[i].top[k] : (weft_logprob){-1, 0.0f};
+    }
+  }
+  if (!weft_request_lacks_scores(r)) atomic_store_explicit(&r->is_scored, true, memory_order_release);
+}
+
 void weft_request_publish_canvas(weft_request *r, const weft_segment_result *result, uint32_t block, uint32_t step) {
   if (r->ring.record == NULL) return;
   uint32_t n_answer = atomic_load_explicit(&r->n_published, memory_order_relaxed);
@@ -292,7 +312,19 @@ weft_status weft_request_poll(weft_request *r, weft_event *out) {
                       .usage = r->usage,
                       .error = r->finish == WEFT_FINISH_ERROR ? r->error : NULL,
                       .stop_token = r->stop_token,
+                      .n_top = r->n_top,
+                      .logprobs = r->logprobs == NULL || r->stop_token < 0 || r->finish != WEFT_FINISH_STOP
+                                      ? NULL
+                                      : weft_request_logprobs_at(r, r->n_answer),
                       .retry_us = r->retry_us};
+  return WEFT_OK;
+}
+
+weft_status weft_request_prompt_logprobs(const weft_request *r, weft_prompt_logprobs *out) {
+  bool finished = atomic_load(&r->finished); /* before is_scored, which is final then */
+  if (!atomic_load_explicit(&r->is_scored, memory_order_acquire)) return finished ? WEFT_E_NOT_FOUND : WEFT_AGAIN;
+  *out = (weft_prompt_logprobs){
+      .n = r->n_prompt - 1, .n_top = r->asked.n_prompt_top, .own = r->scores, .top = r->score_tops};
   return WEFT_OK;
 }
 

@@ -126,6 +126,7 @@ struct weft_request {
   uint32_t n_committed; /* of n_valid, the positions that the pager knows; it is told of decoded ones by whole blocks */
   weft_request_size size; /* asked */
   uint32_t n_prompt, n_stop_tokens;
+  uint32_t n_scored; /* rows of the prompt whose scores are there; kept when it is preempted */
   const int32_t *stop_tokens;
   uint32_t block;                 /* canvases that are final */
   uint32_t next_block, next_step; /* the next denoise step to plan */
@@ -166,8 +167,13 @@ struct weft_request {
 
   /* ---- answer ----------------------------------------------------------------------------------
    */
-  weft_logprob *logprobs; /* [answer_max][1 + n_top] or NULL: each token, then the most likely ones */
+  weft_logprob
+      *logprobs; /* [answer_max][1 + n_top] or NULL: each token and the stop token, then the most likely ones */
   uint32_t n_top;
+  /* Of the prompt's tokens from the second on, or NULL; the engine writes them until is_scored. */
+  weft_prompt_logprob *scores; /* [n_prompt - 1] */
+  weft_logprob *score_tops;    /* [n_prompt - 1][asked.n_prompt_top] */
+  _Atomic bool is_scored;
   _Atomic uint32_t n_canvas_events;
   _Atomic bool finished;
   _Atomic bool cancelled;
@@ -217,7 +223,8 @@ static inline weft_logprob *weft_request_logprobs_at(const weft_request *request
   return request->logprobs + (size_t)at * (1 + request->n_top);
 }
 
-/* Keeps the logprobs of the next token of the answer. Token -1 fills the places that a small vocabulary cannot fill. */
+/* Keeps the logprobs of the next token of the answer, or of the stop token in its place. Token -1 fills the places that
+ * a small vocabulary cannot fill. */
 static inline void weft_request_keep_logprobs(weft_request *request, const weft_sampled *sampled) {
   weft_logprob *own = weft_request_logprobs_at(request, request->n_answer);
   own[0] = (weft_logprob){sampled->token, sampled->logprob};
@@ -225,6 +232,26 @@ static inline void weft_request_keep_logprobs(weft_request *request, const weft_
     own[1 + i] = i < sampled->n_top ? sampled->top[i] : (weft_logprob){-1, 0.0f};
   }
 }
+
+/* Whether rows of the prompt are still to be scored. They must then be computed, whatever is cached. */
+static inline bool weft_request_lacks_scores(const weft_request *request) {
+  return request->scores != NULL && request->n_scored + 1 < request->n_prompt;
+}
+
+/* How many of the next n rows of a prompt are to be scored, as they have not been before; *first: the first of them. */
+static inline uint32_t weft_request_n_to_score(const weft_request *request, uint32_t n, uint32_t *first) {
+  uint32_t begin = request->n_planned, end = begin + n;
+  *first = 0;
+  if (!weft_request_lacks_scores(request)) return 0;
+  if (begin < request->n_scored) begin = request->n_scored;
+  if (end > request->n_prompt - 1) end = request->n_prompt - 1;
+  if (begin >= end) return 0;
+  *first = begin - request->n_planned;
+  return end - begin;
+}
+
+/* Keeps the scores of the next n rows of the prompt. */
+void weft_request_keep_scores(weft_request *request, const weft_scored *scored, uint32_t n);
 
 /* Makes n_answer tokens of the answer readable. */
 static inline void weft_request_publish(weft_request *request, uint32_t n_answer) {
@@ -253,5 +280,6 @@ void weft_request_publish_end(weft_request *request);
 
 weft_status weft_request_poll(weft_request *request, weft_event *out);
 weft_status weft_request_wait(weft_request *request, uint64_t timeout_us);
+weft_status weft_request_prompt_logprobs(const weft_request *request, weft_prompt_logprobs *out);
 
 #endif

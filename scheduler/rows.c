@@ -21,13 +21,25 @@ static weft_rows_verdict rows_of_canvas(weft_planning *p, const weft_request *r,
   return WEFT_ROWS_SOME;
 }
 
+/* How many of n rows of a prompt leave no more to score than there is room for; *n_outputs: those that are scored. */
+static uint32_t fit_scores(const weft_planning *p, const weft_request *r, uint32_t n, uint32_t *n_outputs) {
+  uint32_t first, n_scored = weft_request_n_to_score(r, n, &first);
+  if (n_scored > p->scored_rows_left) {
+    n_scored = p->scored_rows_left;
+    n = first + n_scored;
+  }
+  *n_outputs = n_scored;
+  return n;
+}
+
 /* A chunk of the tokens that the host knows. */
 static weft_rows_verdict rows_of_prompt(weft_planning *p, const weft_request *r, weft_rows *out) {
-  uint32_t n = r->n_tokens - r->n_planned;
+  uint32_t n = r->n_tokens - r->n_planned, n_outputs;
   if (n > p->engine->config.prefill_chunk) n = p->engine->config.prefill_chunk;
   if (n > p->rows_left) n = p->rows_left;
+  n = fit_scores(p, r, n, &n_outputs);
   if (n == 0 || weft_plan_is_full(p->plan)) return WEFT_ROWS_HELD;
-  n = weft_pace_chunk(&p->pace, n, r->n_planned, r->canvas ? 0 : 1);
+  n = weft_pace_chunk(&p->pace, n, r->n_planned, n_outputs + (r->canvas ? 0 : 1));
   if (n == 0) {
     weft_share_hold(p, r);
     return WEFT_ROWS_HELD;

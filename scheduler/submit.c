@@ -28,9 +28,6 @@ static weft_status check_tokens(const weft_request_params *p, uint32_t n_vocab, 
     return weft_fail(error, WEFT_E_INVALID, "prompt token %u is %d; the vocabulary has tokens 0 to %u", i, p->tokens[i],
                      n_vocab - 1);
   }
-  if (p->max_tokens == 0) {
-    return weft_fail(error, WEFT_E_INVALID, "max_tokens is 0; it must be at least 1");
-  }
   if (p->n_stop_tokens > STOP_TOKENS_MAX) {
     return weft_fail(error, WEFT_E_INVALID, "%u stop tokens; at most %d are allowed", p->n_stop_tokens,
                      STOP_TOKENS_MAX);
@@ -55,6 +52,30 @@ static weft_status check_canvas(const weft_sampling *s, const weft_runner_info *
                    what, s->logprobs ? " (so best_of cannot choose by it)" : "", info->name);
 }
 
+static weft_status check_prompt_logprobs(const weft_request_params *p, const weft_runner_info *info,
+                                         weft_error *error) {
+  if (!p->prompt_logprobs) return WEFT_OK;
+  uint64_t n = (uint64_t)p->n_tokens * (1 + (uint64_t)p->n_prompt_top);
+  if (p->canvas) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "logprobs of the prompt are not defined for an answer by diffusion: leave them out, or ask %s for "
+                     "mode \"autoregressive\"",
+                     info->name);
+  }
+  if (p->n_prompt_top > WEFT_TOP_LOGPROBS_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "prompt_logprobs is %u; it must be at most %d", p->n_prompt_top,
+                     WEFT_TOP_LOGPROBS_MAX);
+  }
+  if (info->scored_rows_max == 0) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s gives no logprobs of a prompt", info->name);
+  }
+  if (n <= WEFT_PROMPT_LOGPROBS_MAX) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID,
+                   "%u prompt tokens with the logprobs of %u more at each place are %llu logprobs; a request may have "
+                   "%d: ask for fewer at each place, or shorten the prompt",
+                   p->n_tokens, p->n_prompt_top, (unsigned long long)n, WEFT_PROMPT_LOGPROBS_MAX);
+}
+
 static weft_status check_kind(const weft_request_params *p, const weft_runner_info *info, weft_error *error) {
   if (p->canvas && info->canvas_length == 0) {
     return weft_fail(error, WEFT_E_INVALID,
@@ -62,6 +83,13 @@ static weft_status check_kind(const weft_request_params *p, const weft_runner_in
   }
   if (!p->canvas && !info->autoregressive) {
     return weft_fail(error, WEFT_E_INVALID, "%s cannot answer token by token; ask for diffusion", info->name);
+  }
+  if (p->canvas && p->max_tokens == 0) {
+    return weft_fail(
+        error, WEFT_E_INVALID,
+        "max_tokens is 0: a prompt alone, without an answer, is not defined for an answer by diffusion; ask "
+        "%s for mode \"autoregressive\"",
+        info->name);
   }
   if (!p->canvas) return weft_sampling_check(&p->sampling, info->n_vocab, error);
   weft_status status = check_canvas(&p->sampling, info, error);
@@ -90,7 +118,7 @@ static weft_status size_autoregressive(const fit_within *fit, const weft_request
                                        weft_request_size *size, weft_error *error) {
   uint32_t room = context - p->n_tokens;
   size->answer_max = p->max_tokens < room ? p->max_tokens : room;
-  uint32_t n_keys = p->n_tokens + size->answer_max - 1; /* the last token needs no row */
+  uint32_t n_keys = p->n_tokens + (size->answer_max > 0 ? size->answer_max - 1 : 0); /* its last token needs no row */
   if (n_keys <= fit->tokens) return WEFT_OK;
   return weft_fail(error, WEFT_E_TOO_LARGE,
                    CONTEXT_IS
@@ -208,10 +236,11 @@ static weft_status judge(const weft_engine *e, const weft_request_params *p, con
   if (lane->broken) return weft_fail(error, WEFT_E_DEVICE, "%s", lane->reason);
   weft_status status = check_tokens(p, lane->info->n_vocab, error);
   if (status == WEFT_OK) status = check_kind(p, lane->info, error);
+  if (status == WEFT_OK) status = check_prompt_logprobs(p, lane->info, error);
   if (status == WEFT_OK) status = check_sibling(p, before, error);
   if (status != WEFT_OK) return status;
   uint32_t context = lane->context;
-  if (p->n_tokens >= context) {
+  if (p->n_tokens > context || (p->n_tokens == context && p->max_tokens > 0)) {
     return weft_fail(error, WEFT_E_TOO_LARGE,
                      CONTEXT_IS
                      " and the prompt has %u, which leaves no room for an answer: it may have %u; shorten "

@@ -36,6 +36,17 @@ weft_sampled weft_fake_token(const weft_fake_model *model, const weft_fake_sums 
   return (weft_sampled){.token = (int32_t)(h % model->n_vocab), .logprob = -(float)(h >> 48) * 0x1p-12f};
 }
 
+weft_scored weft_fake_score(const weft_fake_model *model, const weft_fake_sums *seen, int32_t token) {
+  uint64_t all = digest(model, seen), own = mix(all, (uint64_t)(uint32_t)token);
+  weft_scored scored = {.logprob = -(float)(own >> 48) * 0x1p-12f, .rank = (uint32_t)(own % 30)};
+  if (scored.rank > WEFT_TOP_LOGPROBS_MAX) scored.rank = 0;
+  scored.n_top = model->n_vocab < WEFT_TOP_LOGPROBS_MAX ? model->n_vocab : WEFT_TOP_LOGPROBS_MAX;
+  for (uint32_t i = 0; i < scored.n_top; i++) {
+    scored.top[i] = (weft_logprob){(int32_t)((all + i) % model->n_vocab), -(float)i - (float)(all >> 48) * 0x1p-16f};
+  }
+  return scored;
+}
+
 bool weft_fake_is_bad(const weft_fake_model *model, const weft_fake_sums *seen) {
   if (model->bad_one_in == 0) return false;
   return mix(digest(model, seen), 0xBAD) % model->bad_one_in == 0;

@@ -33,6 +33,8 @@ uint64_t weft_fake_cell(const weft_fake_model *model, uint32_t g, int32_t token,
 /* The token after a row at position - 1; seen includes that row. */
 weft_sampled weft_fake_token(const weft_fake_model *model, const weft_fake_sums *seen, uint32_t position, uint64_t seed,
                              uint32_t choice);
+/* How likely the token after a row is; seen includes that row. */
+weft_scored weft_fake_score(const weft_fake_model *model, const weft_fake_sums *seen, int32_t token);
 bool weft_fake_is_bad(const weft_fake_model *model, const weft_fake_sums *seen);
 
 /* A canvas between steps. */

@@ -41,6 +41,8 @@ typedef struct fake_flight {
   uint32_t *table, *table_at;
   weft_page_copy *copy;
   weft_segment_result *result;
+  weft_scored *scored; /* [scored_rows_max] */
+  uint32_t n_scored;
   int32_t *canvas_rows; /* [4][rows_max]: argmax, in, drawn, out */
   float *entropy;
   uint8_t *accepted;
@@ -170,13 +172,30 @@ static void output_token(fake_runner *f, const fake_flight *b, uint32_t s, fake_
     violate(f, "slot %u: a token is wanted after %u tokens, its history has %u", b->segment[s].slot, end,
             slot->n_tokens);
   }
-  result->bad = weft_fake_is_bad(&f->config.model, seen);
+  result->bad = result->bad || weft_fake_is_bad(&f->config.model, seen);
   result->sampled =
       weft_fake_token(&f->config.model, seen, end, slot->params.sampling.seed, slot->params.sampling.choice);
   result->left_format = ++f->n_sampled == f->config.leave_format_at;
   slot->last_token = result->sampled.token;
   if (end < f->info.context_length) slot->tokens[end] = slot->last_token;
   slot->n_tokens = end + 1;
+}
+
+/* One row of a prompt, when the row's own cells have joined what it sees. */
+static void score_row(fake_runner *f, fake_flight *b, const weft_segment *segment, uint32_t i,
+                      const weft_fake_sums *seen, weft_segment_result *result) {
+  const fake_slot *slot = &f->slot[segment->slot];
+  uint32_t next = segment->kv_len + i + 1;
+  if (i < segment->first_scored || i - segment->first_scored >= segment->n_scored) return;
+  if (next >= slot->params.n_prompt) {
+    violate(f, "slot %u: the row before position %u is scored, the prompt has %u tokens", segment->slot, next,
+            slot->params.n_prompt);
+    next = 0;
+  }
+  weft_scored *scored = &b->scored[b->n_scored++];
+  if (result->scored == NULL) result->scored = scored;
+  *scored = weft_fake_score(&f->config.model, seen, slot->tokens[next]);
+  result->bad = result->bad || weft_fake_is_bad(&f->config.model, seen);
 }
 
 static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s, weft_segment_result *result) {
@@ -186,6 +205,7 @@ static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
   for (uint32_t i = 0; i < segment->n_rows; i++) {
     uint32_t row = segment->first_row + i, position = segment->kv_len + i;
     write_row(f, b, s, row, row_token(f, b, segment, slot, row), &sums);
+    score_row(f, b, segment, i, &sums, result);
     if (i + 1 < segment->n_rows) forget_row(f, b, s, position, &sums);
   }
   if (segment->token_source == WEFT_TOKENS_ARGMAX && !slot->canvas.done) {
@@ -279,6 +299,7 @@ static void compute_light(fake_runner *f, fake_flight *b) {
     weft_segment_result *result = &b->result[b->n_results++];
     result->segment = s;
     result->is_void = result->bad = false;
+    result->scored = b->scored;
     if (segment->canvas) {
       fake_slot *slot = &f->slot[segment->slot];
       result->done = segment->step + 1 == slot->params.entropy_bound.max_steps;
@@ -291,7 +312,7 @@ static void compute_light(fake_runner *f, fake_flight *b) {
 
 static void compute(fake_runner *f, fake_flight *b) {
   b->computed = true;
-  b->n_results = 0;
+  b->n_results = b->n_scored = 0;
   if (f->config.store == NULL) {
     compute_light(f, b);
     return;
@@ -333,7 +354,7 @@ static void compute_all(weft_fake_store *store) {
 /* ---- submit ---------------------------------------------------------------------------------- */
 
 static void check_segments(fake_runner *f, const weft_batch *batch) {
-  uint32_t row = 0;
+  uint32_t row = 0, n_scored = 0;
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
     bool ok = segment->slot < f->info.n_slots && f->slot[segment->slot].open;
@@ -351,7 +372,17 @@ static void check_segments(fake_runner *f, const weft_batch *batch) {
       }
     }
     row += segment->n_rows;
+    n_scored += segment->n_scored;
+    if (segment->n_scored > 0 && (segment->canvas || segment->first_scored + segment->n_scored > segment->n_rows)) {
+      violate(f, "segment %u: rows %u to %u are scored of %u", s, segment->first_scored,
+              segment->first_scored + segment->n_scored, segment->n_rows);
+    }
+    if ((segment->n_scored == 0 && segment->output == WEFT_OUTPUT_SCORES) ||
+        (segment->n_scored > 0 && segment->output == WEFT_OUTPUT_NONE)) {
+      violate(f, "segment %u: %u rows are scored and the output is %d", s, segment->n_scored, (int)segment->output);
+    }
   }
+  if (n_scored > f->info.scored_rows_max) violate(f, "%u rows are scored in one batch", n_scored);
   if (row != batch->n_rows || row > f->info.rows_max || batch->n_segments > f->segments_max) {
     violate(f, "%u rows in %u segments, the batch says %u", row, batch->n_segments, batch->n_rows);
   }
@@ -553,6 +584,7 @@ static void close_flight(fake_flight *b) {
   weft_free(b->table_at);
   weft_free(b->copy);
   weft_free(b->result);
+  weft_free(b->scored);
   weft_free(b->canvas_rows);
   weft_free(b->entropy);
   weft_free(b->accepted);
@@ -579,11 +611,12 @@ static bool open_flight(const fake_runner *f, fake_flight *b) {
   size_t rows = f->info.rows_max, segments = f->segments_max;
   b->segment = weft_alloc(segments, sizeof *b->segment);
   b->result = weft_alloc(segments, sizeof *b->result);
+  b->scored = weft_alloc(f->info.scored_rows_max, sizeof *b->scored);
   b->canvas_rows = weft_alloc(rows * 4, sizeof *b->canvas_rows);
   b->entropy = weft_alloc(rows, sizeof *b->entropy);
   b->accepted = weft_alloc(rows, 1);
-  bool ok =
-      b->segment != NULL && b->result != NULL && b->canvas_rows != NULL && b->entropy != NULL && b->accepted != NULL;
+  bool ok = b->segment != NULL && b->result != NULL && b->scored != NULL && b->canvas_rows != NULL &&
+            b->entropy != NULL && b->accepted != NULL;
   if (!ok || f->config.store == NULL) return ok;
   b->token = weft_alloc(rows, sizeof *b->token);
   b->table = weft_alloc(segments * f->table_stride, sizeof *b->table);
@@ -631,6 +664,7 @@ static void fill_info(fake_runner *f) {
   info->n_slots = c->n_slots;
   info->n_saves = c->store == NULL || c->model.n_canvas == 0 ? 0 : c->n_saves;
   info->rows_max = c->rows_max;
+  info->scored_rows_max = c->scored_rows_max;
   info->depth = c->depth;
   info->n_experts = c->n_experts;
   info->n_experts_used = c->n_experts_used;

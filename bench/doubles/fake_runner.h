@@ -6,7 +6,7 @@
  * Law. It trusts nothing: what breaks the contract of model/batch.h or of the pool is remembered as
  * a violation, the first one in words: a row that reads a cell of another position, group or
  * runner, or one that this batch lets another request write; positions that do not follow kv_len; a
- * token wanted where the slot's history does not end; a step of a canvas out of order; a slot that
+ * token wanted, or scored, where the slot's history has none; a step of a canvas out of order; a slot that
  * is not open. With `lazy` a batch is computed at collect, from copies taken at submit, so pages
  * that are handed on too early show; over one store batches are computed in the order of
  * submission. Faults come at chosen calls. */
@@ -34,9 +34,10 @@ typedef struct weft_fake_config {
   weft_fake_model model;
   bool autoregressive;
   uint32_t n_slots, rows_max, depth, context_length;
-  uint32_t n_saves;       /* canvases kept outside their slots; needs a store */
-  uint32_t id;            /* tells the runners of one store apart */
-  weft_fake_store *store; /* NULL: a token is a hash of its position; no memory is read (for benchmarks) */
+  uint32_t scored_rows_max; /* rows of prompts that one step may score; 0: none */
+  uint32_t n_saves;         /* canvases kept outside their slots; needs a store */
+  uint32_t id;              /* tells the runners of one store apart */
+  weft_fake_store *store;   /* NULL: a token is a hash of its position; no memory is read (for benchmarks) */
   bool lazy;
   uint32_t n_experts, n_experts_used;
   uint64_t (*law)(void *self, const weft_batch *batch); /* device time in us; NULL: always 1000 */

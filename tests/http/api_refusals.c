@@ -70,7 +70,7 @@ static const bad_body bad_chats[] = {
     {"{" USER ",\"tool_choice\":\"required\"}", 400, "tool_choice", "declares nothing"},
     {"{" USER ",\"response_format\":{\"type\":\"xml\"}}", 400, "response_format", "xml"},
     {"{" USER ",\"guided_json\":5}", 400, "guided_json", "a JSON schema"},
-    {"{" USER ",\"prompt_logprobs\":1}", 400, "prompt_logprobs", "not supported"},
+    {"{" USER ",\"prompt_logprobs\":true}", 400, "prompt_logprobs", "whole number"},
     {"{" USER ",\"min_tokens\":4}", 400, NULL, "not defined for a canvas"},
     /* absurd values */
     {"{" USER ",\"temperature\":-1}", 400, "temperature", "-1"},
@@ -128,7 +128,7 @@ static const bad_body bad_completions[] = {
     {"{\"prompt\":[1.5]}", 400, "prompt", "prompt[0]"},
     {"{\"prompt\":[[1],[]]}", 400, "prompt", "prompt 1 is empty"},
     {"{\"prompt\":[99999999]}", 400, NULL, "99999999"},
-    {"{\"prompt\":\"a\",\"echo\":true}", 400, "echo", "prompt"},
+    {"{\"prompt\":\"a\",\"echo\":\"yes\"}", 400, "echo", "true or false"},
     {"{\"prompt\":\"a\",\"suffix\":\"b\"}", 400, "suffix", "not supported"},
     {"{\"prompt\":\"a\",\"best_of\":4,\"mode\":\"diffusion\"}", 400, NULL, "best_of"},
     {"{\"prompt\":\"a\",\"best_of\":4,\"n\":5}", 400, "best_of", "at least n"},

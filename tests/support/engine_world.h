@@ -43,6 +43,7 @@ static inline void plan_world(void) {
                                    .n_slots = 8,
                                    .rows_max = 64,
                                    .depth = 2,
+                                   .scored_rows_max = 12,
                                    .context_length = CONTEXT};
     w.fake[i].model = (weft_fake_model){.salt = 40 + i,
                                         .n_vocab = VOCAB,

@@ -92,9 +92,7 @@ static inline double watch_cost(const service_watch *w, const weft_cost_shape *s
 }
 
 static inline void watch_add(const service_watch *w, weft_cost_shape *shape, const weft_segment *segment) {
-  uint32_t n_outputs = segment->output == WEFT_OUTPUT_NONE    ? 0
-                       : segment->output == WEFT_OUTPUT_TOKEN ? 1
-                                                              : segment->n_rows;
+  uint32_t n_outputs = segment->canvas ? segment->n_rows : segment->n_scored + (segment->output == WEFT_OUTPUT_TOKEN);
   weft_cost_add(&w->model.layers, shape, segment->n_rows, segment->kv_len, segment->canvas, n_outputs);
 }
 

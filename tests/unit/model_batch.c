@@ -74,8 +74,37 @@ static void test_sources(void **state) {
   REFUSED(f.segment[0].token_source = WEFT_TOKENS_ARGMAX);  /* and a whole argmax canvas, not three rows of it */
 }
 
+/* Rows that are scored have a token of the host after them, and a segment says so in its output. */
+static void test_scores(void **state) {
+  (void)state;
+  fixture scores = sound();
+  scores.bounds.scored_rows_max = 3;
+  scores.segment[0].output = WEFT_OUTPUT_SCORES;
+  scores.segment[0].n_scored = 3;
+  assert_true(is_sound(scores));
+#define UNSOUND(change)        \
+  do {                         \
+    fixture f = scores;        \
+    change;                    \
+    assert_false(is_sound(f)); \
+  } while (0)
+  UNSOUND(f.bounds.scored_rows_max = 2);
+  UNSOUND(f.segment[0].output = WEFT_OUTPUT_NONE);
+  UNSOUND(f.segment[0].output = WEFT_OUTPUT_TOKEN); /* the last row is followed by what it samples */
+  UNSOUND(f.segment[0].n_scored = 0);
+  UNSOUND(f.segment[0].n_scored = 4);
+  UNSOUND(f.segment[0].first_scored = 1);
+  UNSOUND(f.segment[0].first_scored = UINT32_MAX);
+  UNSOUND(f.segment[1].n_scored = 1); /* its token is not known yet */
+  UNSOUND(f.segment[3].n_scored = 1);
+  scores.segment[0].output = WEFT_OUTPUT_TOKEN;
+  scores.segment[0].n_scored = 1;
+  scores.segment[0].first_scored = 1;
+  assert_true(is_sound(scores));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_bounds), cmocka_unit_test(test_rows),
-                                     cmocka_unit_test(test_sources)};
+                                     cmocka_unit_test(test_sources), cmocka_unit_test(test_scores)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: MIT */
+/* The prompt of a generation as it is given back: its text, and the logprobs of its tokens, part by part.
+ *
+ * Law: the text is what the tokens decode to, and all of it is made at open; a part is made when it is asked for
+ * and lives until the next one, so what a long prompt's logprobs take as text does not grow with the prompt.
+ * One thread at a time. */
+#ifndef WEFT_API_PROMPT_PARTS_H
+#define WEFT_API_PROMPT_PARTS_H
+
+#include "api/runtime.h"
+
+enum { PROMPT_PART_TOKENS = 256 };
+
+/* Zero-initialise. */
+typedef struct prompt_parts {
+  const weft_tokenizer *tokenizer;
+  const int32_t *tokens; /* borrowed until close */
+  uint32_t n;
+  weft_text text;
+  uint32_t *text_at; /* [n] bytes of the text before each token; NULL: the text is not wanted */
+  /* of the present part */
+  weft_token_logprob *own, *top;
+  weft_text bytes;
+} prompt_parts;
+
+/* with_special: control tokens are printed, too. */
+weft_status prompt_parts_open(prompt_parts *parts, const weft_tokenizer *tokenizer, const int32_t *tokens, uint32_t n,
+                              bool echo, bool with_special);
+/* The part from token `first` on. logprobs NULL: without any. */
+weft_status prompt_parts_get(prompt_parts *parts, uint32_t first, const weft_prompt_logprobs *logprobs,
+                             weft_delta *out);
+void prompt_parts_close(prompt_parts *parts);
+
+#endif
