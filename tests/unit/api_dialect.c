@@ -77,15 +77,15 @@ static void thinking_is_apart(void **state) {
 
 /* A token that is half a character, and one that cannot be: still JSON, with the bytes as they are. */
 static void logprobs_of_strange_tokens(void **state) {
-  const weft_token_logprob top[] = {{7, -0.5f, "\xF0\x9F", 2}, {8, -INFINITY, "\"", 1}};
+  const weft_token_logprob top[] = {{7, -0.5f, "\xF0\x9F", 2, 1}, {8, -INFINITY, "\"", 1, 2}};
   const weft_delta d = {.n_tokens = 1, .logprobs = top, .top_logprobs = top, .n_top = 2};
   const weft_dialect *const dialects[] = {&weft_openai_chat, &weft_openai_completions};
   (void)state;
   for (int i = 0; i < 2; i++) {
-    weft_answer a = {.dialect = dialects[i], .logprobs = true};
+    weft_answer a = {.dialect = dialects[i], .logprobs = true, .n_top = 2};
     weft_choice c = {.begun = true, .finish = "stop"};
-    dialects[i]->logprobs(&c, &d);
-    dialects[i]->logprobs(&c, &d);
+    dialects[i]->logprobs(&a, &c, &d);
+    dialects[i]->logprobs(&a, &c, &d);
     json_t *root = written(whole, &a, &c), *list = json_object_get(root, "logprobs");
     if (i == 0) {
       list = json_object_get(list, "content");

@@ -228,23 +228,24 @@ static void test_unused_tensors(void **state) {
 /* Scales beside matrices: of another shape, of a matrix that is not there, of no numbers; one that is not there is one. */
 static void test_scales(void **state) {
   (void)state;
-  const edit lacks[] = {{.drop_tensor = "blk.1.ffn_gate_exps.scale"}, {.drop_tensor = "blk.1.ffn_up_exps.input_scale"}};
+  const gguf_edit lacks[] = {{.drop_tensor = "blk.1.ffn_gate_exps.scale"},
+                             {.drop_tensor = "blk.1.ffn_up_exps.input_scale"}};
   for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++) accepted("ar-nvfp4", lacks[i], NULL);
-  accepted("qwen3moe-nvfp4", (edit){.drop_tensor = "output.scale"}, NULL);
-  accepted("qwen3-nvfp4", (edit){.drop_tensor = "blk.0.attn_q.scale"}, NULL);
-  refused("ar-nvfp4", (edit){.reshape = "blk.1.ffn_gate_exps.scale"}, WEFT_E_FORMAT,
+  accepted("qwen3moe-nvfp4", (gguf_edit){.drop_tensor = "output.scale"}, NULL);
+  accepted("qwen3-nvfp4", (gguf_edit){.drop_tensor = "blk.0.attn_q.scale"}, NULL);
+  refused("ar-nvfp4", (gguf_edit){.reshape = "blk.1.ffn_gate_exps.scale"}, WEFT_E_FORMAT,
           "tensor 'blk.1.ffn_gate_exps.scale' has shape 3 x 1 x 1 x 1; expected 4 x 1 x 1 x 1");
-  refused("ar-nvfp4", (edit){.reshape = "blk.2.ffn_down_exps.input_scale"}, WEFT_E_FORMAT,
+  refused("ar-nvfp4", (gguf_edit){.reshape = "blk.2.ffn_down_exps.input_scale"}, WEFT_E_FORMAT,
           "tensor 'blk.2.ffn_down_exps.input_scale' has shape 3 x 1 x 1 x 1; expected 4 x 1 x 1 x 1");
-  refused("qwen3moe-nvfp4", (edit){.reshape = "blk.0.ffn_down_exps.scale"}, WEFT_E_FORMAT,
+  refused("qwen3moe-nvfp4", (gguf_edit){.reshape = "blk.0.ffn_down_exps.scale"}, WEFT_E_FORMAT,
           "'blk.0.ffn_down_exps.scale' has");
-  refused("ar-nvfp4", (edit){.rename = "blk.1.ffn_gate_exps.scale", .name = "blk.0.attn_q.scale"}, WEFT_E_FORMAT,
+  refused("ar-nvfp4", (gguf_edit){.rename = "blk.1.ffn_gate_exps.scale", .name = "blk.0.attn_q.scale"}, WEFT_E_FORMAT,
           "tensor 'blk.0.attn_q.scale' has shape 4 x 1 x 1 x 1; expected 1 x 1 x 1 x 1");
-  refused("ar-nvfp4", (edit){.as_integers = "blk.1.ffn_gate_exps.scale"}, WEFT_E_UNSUPPORTED,
+  refused("ar-nvfp4", (gguf_edit){.retype = "blk.1.ffn_gate_exps.scale", .type = 26}, WEFT_E_UNSUPPORTED,
           "tensor 'blk.1.ffn_gate_exps.scale' has type 26 (I32)");
-  refused("ar-nvfp4", (edit){.rename = "blk.1.ffn_up_exps.scale", .name = "blk.1.ffn_gate_up_exps.scale"},
+  refused("ar-nvfp4", (gguf_edit){.rename = "blk.1.ffn_up_exps.scale", .name = "blk.1.ffn_gate_up_exps.scale"},
           WEFT_E_UNSUPPORTED, "tensor 'blk.1.ffn_gate_up_exps.scale' is not used by a gemma4 model");
-  refused("qwen3-nvfp4", (edit){.rename = "blk.0.attn_q.scale", .name = "output.scale"}, WEFT_E_UNSUPPORTED,
+  refused("qwen3-nvfp4", (gguf_edit){.rename = "blk.0.attn_q.scale", .name = "output.scale"}, WEFT_E_UNSUPPORTED,
           "tensor 'output.scale' is not used by a qwen3 model"); /* the head is tied */
 }
 
