@@ -108,9 +108,8 @@ expect 2 'two runs' "$weft" perplexity -m $tiny -f $text --save-logits "$dir/a" 
 printf 'What is 58 + 37?\n\n' >"$dir/said"
 if "$weft" chat -m $demo --mode ar --temperature 0 <"$dir/said" 2>/dev/null | grep -qF 95; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "failed: chat"; fi
 expect 0 'mixed' "$weft" demo -m $demo -m $ar
-expect 0 'passed' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 4
-expect 1 'FAILED' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 4 --no-self-conditioning
-expect 0 'answered' "$weft" soak -m $demo --seconds 3
+expect 0 'passed' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 1
+expect 1 'FAILED' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 2 --no-self-conditioning
 expect 0 'prefill 64' "$weft" bench model -m $demo --n-prompt 64 --n-generate 32 --repeat 1 --n-parallel 2 -q
 expect 0 '8 decoding' "$weft" bench model canvases mix -m $demo --n-prompt 32 --repeat 1 --running 9 --rows 512 -q
 expect 2 'must be context' "$weft" bench model widths -m $demo

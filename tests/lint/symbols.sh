@@ -23,10 +23,11 @@ git ls-files --cached --others --exclude-standard -- {base,pager,kernels,model,s
   sed -E 's#/\*[^*]*\*/##g; s#//.*##; s#^ \* .*##; s#^/\*.*##' | grep -oE '[A-Za-z_][A-Za-z0-9_]*' | sort | uniq -c |
   awk '{ print $2, $1 }' | sort >"$work/words"
 # A literal function is written once where it is declared and once where it is defined: a third time is a use.
-# So is one whose name a macro puts together: own##_info.
+# So is one whose name a macro puts together: own##_info, and CPU_CODE_OF of each instruction set.
+picked=$(grep -ohE 'CPU_CODE_OF\(.*, [a-z_]+\)' kernels/cpu/*.c | sed -E 's/.*, ([a-z_]+)\)/\1/' | paste -sd '|')
 pasted=$(grep -ohE '##_[a-z0-9_]+' {base,pager,kernels,model,scheduler,api,bench}/*.h | sed 's/^##_//' | sort -u | paste -sd '|')
 ops=$(sed -n '/^#define WEFT_OPS(X)/,/[^\\]$/p' kernels/ops.h | grep -oE 'X\([a-z_]+\)' | sed 's/X(\(.*\))/\1/' | paste -sd '|')
-comm -23 "$work/defined" "$work/exported" | grep -vE "^(weft_|ref_|cpu_|weft_ref_|weft_cpu_)($ops)(_scratch)?$|^(ref|cpu|runner)_($pasted)$" | join - "$work/words" | awk '$2 == 2 { print $1 }' | sort >"$work/unused"
+comm -23 "$work/defined" "$work/exported" | grep -vE "^(weft_|ref_|cpu_|weft_ref_|weft_cpu_)($ops)(_scratch)?$|^(ref|cpu|runner)_($pasted)$|^($picked)_(portable|avx2|avx512)$" | join - "$work/words" | awk '$2 == 2 { print $1 }' | sort >"$work/unused"
 bad=$(comm -23 "$work/unused" "$work/seams")
 stale=$(comm -13 "$work/unused" "$work/seams")
 for name in $bad; do echo "symbols: $name is used by tests alone"; done
