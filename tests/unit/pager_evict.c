@@ -525,7 +525,8 @@ static void what_is_tried_in_vain_ages_all_the_same(void **state) {
     }
     assert_int_equal(n_second, 3);
     assert_in_range(n_first, 3, 4);
-    if (trunk != WEFT_SEQ_NONE) kit_end(pager, trunk);
+    if (trunk != WEFT_SEQ_NONE) weft_pager_release(pager, trunk);
+    kit_close(pager);
   }
 }
 
