@@ -56,7 +56,8 @@ weft_status weft_refuse_status(weft_refusal *r, int status, const char *line, bo
   }
 }
 
-/* A rate of tokens has the type that OpenAI gives to it. */
+/* What exceeds a rate (tokens, work on formats) has the type that OpenAI gives to a rate of tokens. The code is one of
+ * the literals of this file, so its address tells it. */
 static const char *type_of(const weft_refusal *r) {
   if (r->code == rate_limit) return "tokens";
   switch (r->http) {

@@ -8,7 +8,8 @@
  * Some types are never multiplied as they are stored: their numbers come from codebooks, or their bits lie in an order
  * that no kernel likes. A device holds them as another type (held_as) of the same values: weft_repack_row, done once
  * when a weight is placed. So a backend has kernels for the types that are held as themselves, and a new file type
- * needs a row here, a function in repack.c and a line in the tests.
+ * that is held as another needs a row here and a function in repack.c (docs/adding-an-op.md, "A stored type", says
+ * what every kind of new type needs).
  *
  * Packed layouts (chosen by a backend when it loads) hold the same integers and scales in another order; pack and
  * unpack are a bijection, tested. */

@@ -10,7 +10,8 @@
  * of one canvas, or the last chunk of a prompt, and the first denoise step of the next canvas of the same request may
  * share one batch. Rows of one segment have consecutive positions kv_len, kv_len + 1, ... The host may be one step
  * behind: token_source says where the tokens of a segment come from when the host does not know them yet. The
- * scheduler owns all arrays; everything is read during submit, and the arrays may be reused afterwards. */
+ * scheduler owns all arrays (scheduler/batcher.h; a weft_segment owns nothing); everything is read during submit, and
+ * the arrays may be reused afterwards. */
 #ifndef WEFT_MODEL_BATCH_H
 #define WEFT_MODEL_BATCH_H
 

@@ -11,6 +11,7 @@ bool weft_policy_goes_before(const weft_rank *a, const weft_rank *b) {
   return a->arrival < b->arrival;
 }
 
+/* excess: pages of each tenant beyond its share of the pool. */
 static bool gives_way_before(const weft_rank *a, const weft_rank *b, const uint32_t *excess) {
   if (a->priority != b->priority) return a->priority < b->priority;
   if (excess[a->tenant] != excess[b->tenant]) return excess[a->tenant] > excess[b->tenant];

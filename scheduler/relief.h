@@ -5,7 +5,8 @@
  * Law. Blocks are sought in this order:
  *   1. what the request's own windows let go of when the pager is told of its last rows;
  *   2. pins of lower priority (pins.h);
- *   3. a running request that ranks below this one (policy.h): it is preempted and computes again later;
+ *   3. a running request that ranks below this one: it is preempted and computes again later (policy.h says which of
+ *      several: the lowest class, then the tenant furthest beyond its share, then the last to arrive);
  *   4. the request of a tenant that owes pages to this one's tenant (debt.h): it is preempted, too;
  *   5. none: this request waits until another one leaves.
  * So the first request in rank always advances. Where the tenant's own limit is the reason, only requests of the same

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* weft serve: models behind HTTP until SIGTERM or SIGINT, which drain; a second one cancels. SIGHUP reads the keys
- * again and begins a new log. */
+ * and the TLS certificate again and begins a new log; while the server drains it does nothing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -31,7 +31,7 @@ static void on_signal(int number) {
   errno = kept;
 }
 
-/* SIGHUP is caught from the first moment on: one that comes before the server is ready must not end it. */
+/* SIGHUP is caught before the models are read: one that comes before the server is ready must not end it. */
 static int catch_signals(void) {
   static const int numbers[] = {SIGTERM, SIGINT, SIGHUP};
   struct sigaction action = {.sa_handler = on_signal, .sa_flags = SA_RESTART}, ignore = {.sa_handler = SIG_IGN};
