@@ -8,8 +8,7 @@
 #include "base/memory.h"
 
 typedef struct kept_format {
-  weft_format_ask ask; /* what it was compiled for; the text is its own */
-  char *text;
+  weft_format_ask ask;   /* what it was compiled for, with a text of its own */
   weft_grammar *grammar; /* NULL: the place is free */
   uint64_t used;         /* greater: later */
 } kept_format;
@@ -47,7 +46,7 @@ static void forget_format(weft_formats *f, kept_format *k) {
   if (k->grammar == NULL) return;
   f->n_bytes -= weft_grammar_bytes(k->grammar) + k->ask.n;
   weft_grammar_unref(k->grammar);
-  weft_free(k->text);
+  weft_free((char *)k->ask.text);
   *k = (kept_format){0};
 }
 
@@ -67,7 +66,7 @@ static weft_grammar *find_format(weft_formats *f, const weft_format_ask *ask) {
   for (uint32_t i = 0; i < WEFT_FORMATS; i++) {
     kept_format *k = &f->kept[i];
     if (k->grammar == NULL || k->ask.tenant != ask->tenant || k->ask.kind != ask->kind) continue;
-    if (k->ask.canvas != ask->canvas || k->ask.n != ask->n || memcmp(k->text, ask->text, ask->n) != 0) continue;
+    if (k->ask.canvas != ask->canvas || k->ask.n != ask->n || memcmp(k->ask.text, ask->text, ask->n) != 0) continue;
     k->used = ++f->n_used;
     return weft_grammar_ref(k->grammar);
   }
@@ -112,7 +111,9 @@ static kept_format *free_place(weft_formats *f) {
 static void keep_format(weft_formats *f, const weft_format_ask *ask, weft_grammar *g) {
   char *copy = weft_strndup(ask->text, ask->n);
   if (copy == NULL) return;
-  *free_place(f) = (kept_format){*ask, copy, weft_grammar_ref(g), ++f->n_used};
+  kept_format *k = free_place(f);
+  *k = (kept_format){*ask, weft_grammar_ref(g), ++f->n_used};
+  k->ask.text = copy;
   f->n_bytes += weft_grammar_bytes(g) + ask->n;
   while (f->n_bytes > WEFT_FORMATS_BYTES) forget_format(f, format_to_forget(f, true));
 }

@@ -5,8 +5,9 @@
  * Law: at most WEFT_FORMATS formats and WEFT_FORMATS_BYTES are kept. When there is no room, the tenant that keeps most
  * loses the format that it used longest ago, so a tenant that sends many drives out its own. A format that requests
  * hold lives until they end. A format is found by its tenant, kind, whole text and whether it is for canvases, so how
- * long an answer takes to begin says nothing about other tenants' requests. What compiling costs is charged to the tenant that caused it:
- * WEFT_FORMAT_STEPS steps a minute, refilled evenly; beyond them the tenant is refused and hears when to come again.
+ * long an answer takes to begin says nothing about other tenants' requests. What compiling costs is charged to the
+ * tenant that caused it: WEFT_FORMAT_STEPS steps a minute, refilled evenly; beyond them the tenant is refused and hears
+ * when to come again.
  * Any thread; no thread waits while another one compiles. */
 #ifndef WEFT_API_FORMATS_H
 #define WEFT_API_FORMATS_H

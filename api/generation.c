@@ -204,9 +204,18 @@ static bool is_held_canvas(const weft_generation *g, const weft_generate_params 
   return answers_by_canvas(g, p) && g->model->runner->ops->info(g->model->runner)->holds_canvases;
 }
 
+/* The compiled format of the answer. A tenant whose formats took too long hears when to come again. */
+static weft_status get_grammar(weft_generation *g, const weft_generate_params *p, weft_grammar_kind kind,
+                               const char *text, size_t n, weft_error *error) {
+  uint64_t retry_us;
+  const weft_format_ask ask = {p->tenant, kind, is_held_canvas(g, p), text, n};
+  weft_status status = weft_formats_get(g->model->formats, &ask, &g->grammar, &retry_us, error);
+  if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
+  return status;
+}
+
 /* What tools mean for the answer. A sibling's prompt has the same ones. */
 static weft_status find_calls(weft_generation *g, const weft_generate_params *p, weft_error *error) {
-  uint64_t retry_us;
   if (p->sibling != NULL) {
     g->calls = p->sibling->calls;
     if (g->calls.held) g->grammar = weft_grammar_ref(p->sibling->grammar);
@@ -216,26 +225,19 @@ static weft_status find_calls(weft_generation *g, const weft_generate_params *p,
   weft_status status =
       call_plan_make(g->model, p, answers_by_canvas(g, p), g->prompt.thinks, &g->calls, &format, error);
   if (status == WEFT_OK && g->calls.held) {
-    const weft_format_ask ask = {p->tenant, WEFT_GRAMMAR_CALLS, is_held_canvas(g, p), format.bytes, format.n};
-    status = weft_formats_get(g->model->formats, &ask, &g->grammar, &retry_us, error);
-    if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
+    status = get_grammar(g, p, WEFT_GRAMMAR_CALLS, format.bytes, format.n, error);
   }
   weft_text_free(&format);
   return status;
 }
 
 static weft_status find_grammar(weft_generation *g, const weft_generate_params *p, weft_error *error) {
-  uint64_t retry_us;
   if (p->format == WEFT_FORMAT_ANY) return WEFT_OK;
   if (p->prompt.thinking || g->prompt.thinks) {
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "thinking together with a format of the answer is not supported: leave one out");
   }
-  const weft_format_ask ask = {p->tenant, (weft_grammar_kind)p->format, is_held_canvas(g, p), p->format_text,
-                               p->n_format_text};
-  weft_status status = weft_formats_get(g->model->formats, &ask, &g->grammar, &retry_us, error);
-  if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
-  return status;
+  return get_grammar(g, p, (weft_grammar_kind)p->format, p->format_text, p->n_format_text, error);
 }
 
 /* Opens what reading the answer needs, and fills the parameters of the engine's request. */

@@ -63,16 +63,6 @@ static weft_status find_classes(device_runner *r, const weft_grammar_graph *grap
   for (uint32_t first = 0, n; first < n_rows && status == WEFT_OK; first += n) {
     n = n_rows - first < r->logit_rows_max ? n_rows - first : r->logit_rows_max;
     uint64_t at = (uint64_t)first * graph->n_classes;
-    weft_head_rows_args rows = {.h = h + (uint64_t)first * r->n_hidden,
-                                .weight = r->head,
-                                .logits = r->d_logits,
-                                .bad = r->d_bad,
-                                .n_rows = n,
-                                .h_stride = r->n_hidden,
-                                .logits_stride = r->info.n_vocab,
-                                .cap = r->cap,
-                                .scratch = r->d_scratch,
-                                .scratch_bytes = r->scratch_bytes};
     weft_classes_args classes = {.logits = r->d_logits,
                                  .temperature = temperature + first,
                                  .token = graph->token,
@@ -83,7 +73,7 @@ static weft_status find_classes(device_runner *r, const weft_grammar_graph *grap
                                  .n_rows = n,
                                  .n_classes = graph->n_classes,
                                  .logits_stride = r->info.n_vocab};
-    status = weft_head_rows(r->config.device, &rows);
+    status = runner_make_logits(r, h + (uint64_t)first * r->n_hidden, n);
     if (status == WEFT_OK) status = weft_classes(r->config.device, &classes);
   }
   return status;

@@ -184,6 +184,10 @@ const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint
 /* The tokens that a canvas begins with. */
 void runner_start_canvas(const device_runner *r, const runner_slot *s, const weft_segment *segment, int32_t *tokens);
 
+/* The head of n rows whose hidden states begin at h: their logits are left in d_logits (runner_sample.c). */
+weft_status runner_make_logits(device_runner *r, const float *h, uint32_t n);
+/* What sampling from these logits always takes; sampling without history, bias, cells or masks takes no more. */
+weft_sample_args runner_sample_args(const device_runner *r, weft_sample_result *out, uint32_t n);
 /* Tokens and logprobs of the rows that need their logits (runner_sample.c). asked_words: what one call may need. */
 weft_status runner_sample(device_runner *r, runner_flight *f, const runner_step *step);
 uint64_t runner_asked_words(const device_runner *r);

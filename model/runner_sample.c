@@ -63,10 +63,8 @@ static bool ask_row(device_runner *r, const runner_slot *s, const weft_segment *
   return true;
 }
 
-static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, const asked_size *size) {
-  weft_device *d = r->config.device;
-  const int32_t *heap = r->d_asked + rows_words(r);
-  weft_head_rows_args rows = {.h = r->d_hidden + (uint64_t)first * r->n_hidden,
+weft_status runner_make_logits(device_runner *r, const float *h, uint32_t n) {
+  weft_head_rows_args rows = {.h = h,
                               .weight = r->head,
                               .logits = r->d_logits,
                               .bad = r->d_bad,
@@ -76,25 +74,35 @@ static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, con
                               .cap = r->cap,
                               .scratch = r->d_scratch,
                               .scratch_bytes = r->scratch_bytes};
-  weft_sample_args sample = {.logits = r->d_logits,
-                             .bad = r->d_bad,
-                             .row = (const weft_sample_row *)(const void *)r->d_asked,
-                             .history = heap,
-                             .bias = (const weft_logit_bias *)(const void *)heap,
-                             .cells = r->d_cells,
-                             .allowed = r->allowed,
-                             .masks = r->d_masks,
-                             .out = r->d_sampled + first,
-                             .n_rows = n,
-                             .n_vocab = r->info.n_vocab,
-                             .logits_stride = r->info.n_vocab,
-                             .scratch = r->d_scratch,
-                             .scratch_bytes = r->scratch_bytes};
+  return weft_head_rows(r->config.device, &rows);
+}
+
+weft_sample_args runner_sample_args(const device_runner *r, weft_sample_result *out, uint32_t n) {
+  return (weft_sample_args){.logits = r->d_logits,
+                            .bad = r->d_bad,
+                            .row = (const weft_sample_row *)(const void *)r->d_asked,
+                            .out = out,
+                            .n_rows = n,
+                            .n_vocab = r->info.n_vocab,
+                            .logits_stride = r->info.n_vocab,
+                            .scratch = r->d_scratch,
+                            .scratch_bytes = r->scratch_bytes};
+}
+
+static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, const asked_size *size) {
+  weft_device *d = r->config.device;
+  const int32_t *heap = r->d_asked + rows_words(r);
+  weft_sample_args sample = runner_sample_args(r, r->d_sampled + first, n);
+  sample.history = heap;
+  sample.bias = (const weft_logit_bias *)(const void *)heap;
+  sample.cells = r->d_cells;
+  sample.allowed = r->allowed;
+  sample.masks = r->d_masks;
   weft_status status = weft_device_upload(d, r->d_asked, r->asked, (rows_words(r) + size->n_words) * sizeof *r->asked);
   if (status == WEFT_OK && size->n_masks > 0) {
     status = weft_device_upload(d, r->d_masks, r->masks, (uint64_t)size->n_masks * r->mask_words * sizeof *r->masks);
   }
-  if (status == WEFT_OK) status = weft_head_rows(d, &rows);
+  if (status == WEFT_OK) status = runner_make_logits(r, r->d_hidden + (uint64_t)first * r->n_hidden, n);
   return status == WEFT_OK ? weft_sample(d, &sample) : status;
 }
 

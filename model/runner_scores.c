@@ -32,32 +32,16 @@ static weft_status score_rows(device_runner *r, const runner_flight *f, uint32_t
     weft_sampling_ask_score((weft_sample_row *)(void *)(r->asked + (uint64_t)j * ROW_WORDS));
     r->given_at[j] = (int32_t)(j * n_vocab + (uint32_t)f->given[first + j]);
   }
-  weft_head_rows_args rows = {.h = r->d_hidden + (uint64_t)(f->outputs.n_logits + first) * r->n_hidden,
-                              .weight = r->head,
-                              .logits = r->d_logits,
-                              .bad = r->d_bad,
-                              .n_rows = n,
-                              .h_stride = r->n_hidden,
-                              .logits_stride = n_vocab,
-                              .cap = r->cap,
-                              .scratch = r->d_scratch,
-                              .scratch_bytes = r->scratch_bytes};
   weft_move_args move = {.to = (int32_t *)(void *)(r->d_given_logit + first),
                          .from = (const int32_t *)(const void *)r->d_logits,
                          .from_at = r->d_given_at,
                          .n_rows = n};
-  weft_sample_args sample = {.logits = r->d_logits,
-                             .bad = r->d_bad,
-                             .row = (const weft_sample_row *)(const void *)r->d_asked,
-                             .out = r->d_judged + first,
-                             .n_rows = n,
-                             .n_vocab = r->info.n_vocab,
-                             .logits_stride = n_vocab,
-                             .scratch = r->d_scratch,
-                             .scratch_bytes = r->scratch_bytes};
+  weft_sample_args sample = runner_sample_args(r, r->d_judged + first, n);
   weft_status status = weft_device_upload(d, r->d_asked, r->asked, (uint64_t)n * ROW_WORDS * sizeof *r->asked);
   if (status == WEFT_OK) status = weft_device_upload(d, r->d_given_at, r->given_at, n * sizeof *r->given_at);
-  if (status == WEFT_OK) status = weft_head_rows(d, &rows);
+  if (status == WEFT_OK) {
+    status = runner_make_logits(r, r->d_hidden + (uint64_t)(f->outputs.n_logits + first) * r->n_hidden, n);
+  }
   if (status == WEFT_OK) status = weft_move(d, &move);
   return status == WEFT_OK ? weft_sample(d, &sample) : status;
 }
