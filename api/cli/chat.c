@@ -36,7 +36,7 @@ static int answer(const weft_config *config, weft_runtime *rt, conversation *c, 
   weft_generation *g;
   char error[512];
   weft_delta d = {0};
-  weft_screen_begin(&screen, !config->no_live);
+  weft_screen_begin(&screen, weft_terminal_stdout(), !config->no_live);
   params->prompt.turns = c->turn;
   params->prompt.n_turns = c->n;
   params->canvas_deltas = screen.live;

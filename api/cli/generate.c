@@ -159,7 +159,7 @@ int weft_cli_generate(const weft_config *config) {
     params.trace = true;
   }
   if (code == 0) {
-    weft_screen_begin(&s.screen, !config->no_live && !config->json);
+    weft_screen_begin(&s.screen, weft_terminal_stdout(), !config->no_live && !config->json);
     params.canvas_deltas = s.screen.live || params.trace;
     code = run(&s, rt, &params);
   }

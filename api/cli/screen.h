@@ -13,21 +13,32 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "api/weft.h"
 #include "base/text.h"
 
-typedef struct weft_screen {
-  bool live;
+/* Where text goes. n_columns and n_rows: 0 where the size of the terminal is not known, and without a terminal. */
+typedef struct weft_terminal {
+  FILE *to; /* borrowed */
+  bool is_terminal;
   uint32_t n_columns, n_rows;
+} weft_terminal;
+
+typedef struct weft_screen {
+  weft_terminal terminal;
+  bool live;
   weft_text line;    /* final text after its last newline; live only */
   bool placed;       /* the terminal has saved where line begins, and nothing has scrolled since */
   bool has_no_place; /* line was begun without a saved place */
   bool wrote, ended_line;
 } weft_screen;
 
-/* The cursor must be in the first column. */
-void weft_screen_begin(weft_screen *screen, bool wanted);
+/* The standard output as it is now. */
+weft_terminal weft_terminal_stdout(void);
+
+/* The cursor must be in the first column. wanted: canvases are drawn, where the terminal has room for them. */
+void weft_screen_begin(weft_screen *screen, weft_terminal terminal, bool wanted);
 void weft_screen_canvas(weft_screen *screen, const weft_delta *canvas);
 void weft_screen_text(weft_screen *screen, const char *text, size_t n);
 /* Frees too. */

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* What a person sees: the screen writes to a pseudo-terminal, a small terminal interprets what arrives there, and the
- * same terminal that was given nothing but the answer shows the same text. */
+/* What a person sees: a small terminal interprets what the screen sends, and the same terminal that was given nothing but
+ * the answer shows the same text. Pseudo-terminals show that the program knows one and draws on it. */
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <pty.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -33,9 +34,17 @@ typedef struct screen_story {
   screen_event event[EVENTS_MAX];
 } screen_story;
 
-static void play(const screen_story *story) {
+/* What a terminal of the story's size is sent. Each newline arrives as CR LF, as the line discipline of a terminal sends
+ * it. */
+static void play(const screen_story *story, weft_text *sent) {
+  char *written = NULL;
+  size_t n = 0;
+  FILE *to = open_memstream(&written, &n);
+  assert_non_null(to);
   weft_screen screen;
-  weft_screen_begin(&screen, true);
+  weft_screen_begin(
+      &screen, (weft_terminal){.to = to, .is_terminal = true, .n_columns = story->n_columns, .n_rows = story->n_rows},
+      true);
   for (uint32_t i = 0; i < story->n; i++) {
     const screen_event *e = &story->event[i];
     if (e->canvas) {
@@ -46,45 +55,15 @@ static void play(const screen_story *story) {
     }
   }
   weft_screen_end(&screen);
+  assert_int_equal(fclose(to), 0);
+  for (size_t i = 0; i < n; i++) {
+    if (written[i] == '\n') weft_text_puts(sent, "\r");
+    weft_text_append(sent, &written[i], 1);
+  }
+  free(written);
 }
 
-/* What arrives at a terminal of this size while a child runs: argv, or the story. The terminal is not the controlling one
- * of the child: at the end of the leader of a session, Linux throws away what its terminal has not been read of. */
-static void run_on_terminal(const screen_story *story, char **argv, weft_text *bytes) {
-  struct winsize size = {.ws_row = story->n_rows, .ws_col = story->n_columns};
-  int master, slave;
-  assert_int_equal(openpty(&master, &slave, NULL, NULL, &size), 0);
-  pid_t child = fork();
-  assert_true(child >= 0);
-  if (child == 0) {
-    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) (void)dup2(slave, fd);
-    close(slave);
-    close(master);
-    if (argv == NULL) {
-      play(story);
-      _exit(0);
-    }
-    int nowhere = open("/dev/null", O_WRONLY);
-    if (nowhere >= 0) (void)dup2(nowhere, STDERR_FILENO);
-    execv(argv[0], argv);
-    _exit(127);
-  }
-  close(slave);
-  char piece[4096];
-  for (;;) { /* EIO: the child has closed the terminal */
-    ssize_t n = read(master, piece, sizeof piece);
-    if (n < 0 && errno == EINTR) continue;
-    if (n <= 0) break;
-    weft_text_append(bytes, piece, (size_t)n);
-  }
-  int status;
-  assert_int_equal(waitpid(child, &status, 0), child);
-  close(master);
-  assert_true(WIFEXITED(status));
-  assert_int_equal(WEXITSTATUS(status), 0);
-}
-
-static void expect_seen(const screen_story *story, const weft_text *bytes, const char *answer) {
+static void expect_seen(const screen_story *story, const weft_text *bytes, const char *answer, uint64_t seed) {
   terminal_screen *seen = terminal_open(story->n_rows, story->n_columns),
                   *plain = terminal_open(story->n_rows, story->n_columns);
   weft_text got = {0}, wanted = {0};
@@ -101,21 +80,26 @@ static void expect_seen(const screen_story *story, const weft_text *bytes, const
   assert_null(plain->wrong);
   terminal_text(seen, &got);
   terminal_text(plain, &wanted);
-  assert_string_equal(got.n == 0 ? "" : got.bytes, wanted.n == 0 ? "" : wanted.bytes);
+  weft_text_puts(&got, "");
+  weft_text_puts(&wanted, "");
+  if (strcmp(got.bytes, wanted.bytes) != 0) {
+    fail_msg("seed %" PRIu64 ": a person sees\n%s\ninstead of\n%s", seed, got.bytes, wanted.bytes);
+  }
   weft_text_free(&got);
   weft_text_free(&wanted);
   free(seen);
   free(plain);
 }
 
-static void expect_answer(const screen_story *story) {
+/* seed: of the story, where it was drawn; 0 else */
+static void expect_answer(const screen_story *story, uint64_t seed) {
   weft_text bytes = {0}, answer = {0};
-  run_on_terminal(story, NULL, &bytes);
+  play(story, &bytes);
   weft_text_puts(&answer, "");
   for (uint32_t i = 0; i < story->n; i++) {
     if (!story->event[i].canvas) weft_text_puts(&answer, story->event[i].text);
   }
-  expect_seen(story, &bytes, answer.bytes);
+  expect_seen(story, &bytes, answer.bytes, seed);
   weft_text_free(&bytes);
   weft_text_free(&answer);
 }
@@ -136,7 +120,7 @@ static void several_canvases_without_newlines(void **state) {
   add(&story, false, " the second,");
   add(&story, true, " more noise");
   add(&story, false, " and the third.");
-  expect_answer(&story);
+  expect_answer(&story, 0);
 }
 
 static void text_that_ends_in_the_last_column(void **state) {
@@ -145,7 +129,7 @@ static void text_that_ends_in_the_last_column(void **state) {
   add(&story, false, "twenty characters it");
   add(&story, true, "noise");
   add(&story, false, " goes on");
-  expect_answer(&story);
+  expect_answer(&story, 0);
 }
 
 static void a_line_longer_than_the_screen(void **state) {
@@ -158,7 +142,7 @@ static void a_line_longer_than_the_screen(void **state) {
   add(&story, false, "\nand a new line,");
   add(&story, true, "noise");
   add(&story, false, " which is short\n");
-  expect_answer(&story);
+  expect_answer(&story, 0);
 }
 
 static void control_characters_are_not_sent(void **state) {
@@ -169,8 +153,8 @@ static void control_characters_are_not_sent(void **state) {
   add(&story, false,
       "a\033[2Jb\xC2\x9B"
       "2Jc\a");
-  run_on_terminal(&story, NULL, &bytes);
-  expect_seen(&story, &bytes, "a?[2Jb?2Jc?");
+  play(&story, &bytes);
+  expect_seen(&story, &bytes, "a?[2Jb?2Jc?", 0);
   weft_text_free(&bytes);
 }
 
@@ -209,30 +193,96 @@ static void random_stories(void **state) {
       draw_text(seed, i, text, sizeof text);
       if (text[0] != 0) add(&story, draw_number(seed, 10 + i) % 2 == 0, text);
     }
-    print_message("seed %llu\n", (unsigned long long)seed);
-    expect_answer(&story);
+    expect_answer(&story, seed);
   }
 }
 
-/* The program on a terminal shows what it prints into a pipe. */
-static void the_program_shows_what_it_prints(void **state) {
+static void open_terminal(int *master, int *slave) {
+  struct winsize size = {.ws_row = 24, .ws_col = 60};
+  assert_int_equal(openpty(master, slave, NULL, NULL, &size), 0);
+}
+
+/* Standard output is put back before anything is asserted. */
+static weft_terminal terminal_of(int fd) {
+  int kept = dup(STDOUT_FILENO);
+  (void)fflush(stdout);
+  (void)dup2(fd, STDOUT_FILENO);
+  weft_terminal t = weft_terminal_stdout();
+  (void)dup2(kept, STDOUT_FILENO);
+  close(kept);
+  return t;
+}
+
+static void standard_output_is_known(void **state) {
+  (void)state;
+  int master, slave, end[2];
+  open_terminal(&master, &slave);
+  assert_int_equal(pipe(end), 0);
+  weft_terminal t = terminal_of(slave), p = terminal_of(end[1]);
+  assert_true(t.is_terminal);
+  assert_int_equal(t.n_rows, 24);
+  assert_int_equal(t.n_columns, 60);
+  assert_false(p.is_terminal);
+  for (int i = 0; i < 2; i++) close(end[i]);
+  close(master);
+  close(slave);
+}
+
+#define END_MARK "\004the program has ended"
+
+/* A child runs the program on the terminal and writes the mark behind what the program wrote. The caller keeps the
+ * terminal open and reads up to the mark, so nothing depends on what a system does when the last writer closes. */
+static void run_on_terminal(char **argv, weft_text *bytes) {
+  int master, slave;
+  open_terminal(&master, &slave);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    pid_t program = fork();
+    if (program == 0) {
+      int nowhere = open("/dev/null", O_RDWR);
+      (void)dup2(slave, STDOUT_FILENO);
+      (void)dup2(nowhere, STDIN_FILENO);
+      (void)dup2(nowhere, STDERR_FILENO);
+      execv(argv[0], argv);
+      _exit(127);
+    }
+    while (program > 0 && waitpid(program, NULL, 0) < 0 && errno == EINTR) continue;
+    _exit(write(slave, END_MARK, strlen(END_MARK)) == (ssize_t)strlen(END_MARK) ? 0 : 1);
+  }
+  char piece[4096];
+  weft_text_puts(bytes, "");
+  while (strstr(bytes->bytes, END_MARK) == NULL) {
+    ssize_t n = read(master, piece, sizeof piece);
+    if (n < 0 && errno == EINTR) continue;
+    assert_true(n > 0);
+    weft_text_append(bytes, piece, (size_t)n);
+  }
+  while (waitpid(child, NULL, 0) < 0 && errno == EINTR) continue;
+  close(master);
+  close(slave);
+}
+
+/* The program draws canvases on a terminal, and the answer that it prints into a pipe stays there. */
+static void the_program_draws_canvases(void **state) {
   (void)state;
   char program[] = WEFT_BINARY_DIR "/weft", command[] = "generate", model[] = "-m", live[] = "-s", seed[] = "1";
   char file[] = WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", chat[] = "--chat", prompt[] = "-p";
   char words[] = "List all numbers from 34 to 49.";
   char *argv[] = {program, command, model, file, live, seed, chat, prompt, words, NULL};
   weft_text bytes = {0}, answer = {0};
-  screen_story story = {.n_rows = 24, .n_columns = 60};
-  run_on_terminal(&story, argv, &bytes);
+  run_on_terminal(argv, &bytes);
   char line[1024];
   (void)snprintf(line, sizeof line, "'%s' generate -m '%s' -s 1 --chat -p '%s' 2>/dev/null", program, file, words);
   FILE *pipe = popen(line, "r");
   assert_non_null(pipe);
   for (size_t n; (n = fread(line, 1, sizeof line, pipe)) > 0;) weft_text_append(&answer, line, n);
   assert_int_equal(pclose(pipe), 0);
-  assert_true(answer.n > 40);
-  assert_non_null(strstr(bytes.bytes, "kept]")); /* canvases were drawn */
-  expect_seen(&story, &bytes, answer.bytes);
+  assert_true(answer.n > 40 && answer.n < 60); /* one line of the terminal */
+  answer.bytes[answer.n - 1] = 0;              /* its newline */
+  if (strstr(bytes.bytes, "kept]") == NULL || strstr(bytes.bytes, answer.bytes) == NULL) {
+    fail_msg("no canvases, or not the answer \"%s\", in what the terminal was sent:\n%s", answer.bytes, bytes.bytes);
+  }
   weft_text_free(&bytes);
   weft_text_free(&answer);
 }
@@ -243,6 +293,7 @@ int main(void) {
                                      cmocka_unit_test(a_line_longer_than_the_screen),
                                      cmocka_unit_test(control_characters_are_not_sent),
                                      cmocka_unit_test(random_stories),
-                                     cmocka_unit_test(the_program_shows_what_it_prints)};
+                                     cmocka_unit_test(standard_output_is_known),
+                                     cmocka_unit_test(the_program_draws_canvases)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
