@@ -34,17 +34,9 @@ typedef struct screen_story {
   screen_event event[EVENTS_MAX];
 } screen_story;
 
-/* What a terminal of the story's size is sent. Each newline arrives as CR LF, as the line discipline of a terminal sends
- * it. */
-static void play(const screen_story *story, weft_text *sent) {
-  char *written = NULL;
-  size_t n = 0;
-  FILE *to = open_memstream(&written, &n);
-  assert_non_null(to);
+static void play_on(const screen_story *story, weft_terminal terminal) {
   weft_screen screen;
-  weft_screen_begin(
-      &screen, (weft_terminal){.to = to, .is_terminal = true, .n_columns = story->n_columns, .n_rows = story->n_rows},
-      true);
+  weft_screen_begin(&screen, terminal, true);
   for (uint32_t i = 0; i < story->n; i++) {
     const screen_event *e = &story->event[i];
     if (e->canvas) {
@@ -55,12 +47,74 @@ static void play(const screen_story *story, weft_text *sent) {
     }
   }
   weft_screen_end(&screen);
+}
+
+/* What a terminal of the story's size is sent. Each newline arrives as CR LF, as the line discipline of a terminal sends
+ * it. */
+static void play(const screen_story *story, weft_text *sent) {
+  char *written = NULL;
+  size_t n = 0;
+  FILE *to = open_memstream(&written, &n);
+  assert_non_null(to);
+  play_on(story,
+          (weft_terminal){.to = to, .is_terminal = true, .n_columns = story->n_columns, .n_rows = story->n_rows});
   assert_int_equal(fclose(to), 0);
   for (size_t i = 0; i < n; i++) {
     if (written[i] == '\n') weft_text_puts(sent, "\r");
     weft_text_append(sent, &written[i], 1);
   }
   free(written);
+}
+
+static void open_terminal(uint16_t n_rows, uint16_t n_columns, int *master, int *slave) {
+  struct winsize size = {.ws_row = n_rows, .ws_col = n_columns};
+  assert_int_equal(openpty(master, slave, NULL, NULL, &size), 0);
+}
+
+/* The program argv, or the story where argv is NULL. */
+static void be_the_child(const screen_story *story, char **argv, int slave) {
+  int nowhere = open("/dev/null", O_RDWR);
+  (void)dup2(slave, STDOUT_FILENO);
+  (void)dup2(nowhere, STDIN_FILENO);
+  (void)dup2(nowhere, STDERR_FILENO);
+  if (argv != NULL) {
+    execv(argv[0], argv);
+    _exit(127);
+  }
+  play_on(story, weft_terminal_stdout());
+  _exit(0);
+}
+
+#define END_MARK "\004the child has ended"
+
+/* What arrives at a pseudo-terminal of the story's size from a child. Another child writes the mark behind it. The
+ * terminal stays open here, and is read up to the mark: nothing depends on what a system does when the last writer
+ * closes. */
+static void run_on_terminal(const screen_story *story, char **argv, weft_text *bytes) {
+  int master, slave;
+  open_terminal(story->n_rows, story->n_columns, &master, &slave);
+  (void)fflush(stdout);
+  pid_t watcher = fork();
+  assert_true(watcher >= 0);
+  if (watcher == 0) {
+    pid_t child = fork();
+    if (child == 0) be_the_child(story, argv, slave);
+    while (child > 0 && waitpid(child, NULL, 0) < 0 && errno == EINTR) continue;
+    _exit(write(slave, END_MARK, strlen(END_MARK)) == (ssize_t)strlen(END_MARK) ? 0 : 1);
+  }
+  char piece[4096], *end = NULL;
+  weft_text_puts(bytes, "");
+  while ((end = strstr(bytes->bytes, END_MARK)) == NULL) {
+    ssize_t n = read(master, piece, sizeof piece);
+    if (n < 0 && errno == EINTR) continue;
+    assert_true(n > 0);
+    weft_text_append(bytes, piece, (size_t)n);
+  }
+  bytes->n = (size_t)(end - bytes->bytes);
+  *end = 0;
+  while (waitpid(watcher, NULL, 0) < 0 && errno == EINTR) continue;
+  close(master);
+  close(slave);
 }
 
 static void expect_seen(const screen_story *story, const weft_text *bytes, const char *answer, uint64_t seed) {
@@ -104,6 +158,17 @@ static void expect_answer(const screen_story *story, uint64_t seed) {
   weft_text_free(&answer);
 }
 
+/* In memory and on a pseudo-terminal. */
+static void expect_on_terminal(const screen_story *story) {
+  weft_text sent = {0}, arrived = {0};
+  play(story, &sent);
+  run_on_terminal(story, NULL, &arrived);
+  assert_string_equal(arrived.bytes, sent.bytes);
+  weft_text_free(&sent);
+  weft_text_free(&arrived);
+  expect_answer(story, 0);
+}
+
 static void add(screen_story *story, bool canvas, const char *text) {
   screen_event *e = &story->event[story->n++];
   e->canvas = canvas;
@@ -120,7 +185,7 @@ static void several_canvases_without_newlines(void **state) {
   add(&story, false, " the second,");
   add(&story, true, " more noise");
   add(&story, false, " and the third.");
-  expect_answer(&story, 0);
+  expect_on_terminal(&story);
 }
 
 static void text_that_ends_in_the_last_column(void **state) {
@@ -129,7 +194,7 @@ static void text_that_ends_in_the_last_column(void **state) {
   add(&story, false, "twenty characters it");
   add(&story, true, "noise");
   add(&story, false, " goes on");
-  expect_answer(&story, 0);
+  expect_on_terminal(&story);
 }
 
 static void a_line_longer_than_the_screen(void **state) {
@@ -142,7 +207,7 @@ static void a_line_longer_than_the_screen(void **state) {
   add(&story, false, "\nand a new line,");
   add(&story, true, "noise");
   add(&story, false, " which is short\n");
-  expect_answer(&story, 0);
+  expect_on_terminal(&story);
 }
 
 static void control_characters_are_not_sent(void **state) {
@@ -197,11 +262,6 @@ static void random_stories(void **state) {
   }
 }
 
-static void open_terminal(int *master, int *slave) {
-  struct winsize size = {.ws_row = 24, .ws_col = 60};
-  assert_int_equal(openpty(master, slave, NULL, NULL, &size), 0);
-}
-
 /* Standard output is put back before anything is asserted. */
 static weft_terminal terminal_of(int fd) {
   int kept = dup(STDOUT_FILENO);
@@ -216,7 +276,7 @@ static weft_terminal terminal_of(int fd) {
 static void standard_output_is_known(void **state) {
   (void)state;
   int master, slave, end[2];
-  open_terminal(&master, &slave);
+  open_terminal(24, 60, &master, &slave);
   assert_int_equal(pipe(end), 0);
   weft_terminal t = terminal_of(slave), p = terminal_of(end[1]);
   assert_true(t.is_terminal);
@@ -224,41 +284,6 @@ static void standard_output_is_known(void **state) {
   assert_int_equal(t.n_columns, 60);
   assert_false(p.is_terminal);
   for (int i = 0; i < 2; i++) close(end[i]);
-  close(master);
-  close(slave);
-}
-
-#define END_MARK "\004the program has ended"
-
-/* A child runs the program on the terminal and writes the mark behind what the program wrote. The caller keeps the
- * terminal open and reads up to the mark, so nothing depends on what a system does when the last writer closes. */
-static void run_on_terminal(char **argv, weft_text *bytes) {
-  int master, slave;
-  open_terminal(&master, &slave);
-  pid_t child = fork();
-  assert_true(child >= 0);
-  if (child == 0) {
-    pid_t program = fork();
-    if (program == 0) {
-      int nowhere = open("/dev/null", O_RDWR);
-      (void)dup2(slave, STDOUT_FILENO);
-      (void)dup2(nowhere, STDIN_FILENO);
-      (void)dup2(nowhere, STDERR_FILENO);
-      execv(argv[0], argv);
-      _exit(127);
-    }
-    while (program > 0 && waitpid(program, NULL, 0) < 0 && errno == EINTR) continue;
-    _exit(write(slave, END_MARK, strlen(END_MARK)) == (ssize_t)strlen(END_MARK) ? 0 : 1);
-  }
-  char piece[4096];
-  weft_text_puts(bytes, "");
-  while (strstr(bytes->bytes, END_MARK) == NULL) {
-    ssize_t n = read(master, piece, sizeof piece);
-    if (n < 0 && errno == EINTR) continue;
-    assert_true(n > 0);
-    weft_text_append(bytes, piece, (size_t)n);
-  }
-  while (waitpid(child, NULL, 0) < 0 && errno == EINTR) continue;
   close(master);
   close(slave);
 }
@@ -271,7 +296,8 @@ static void the_program_draws_canvases(void **state) {
   char words[] = "List all numbers from 34 to 49.";
   char *argv[] = {program, command, model, file, live, seed, chat, prompt, words, NULL};
   weft_text bytes = {0}, answer = {0};
-  run_on_terminal(argv, &bytes);
+  screen_story size = {.n_rows = 24, .n_columns = 60};
+  run_on_terminal(&size, argv, &bytes);
   char line[1024];
   (void)snprintf(line, sizeof line, "'%s' generate -m '%s' -s 1 --chat -p '%s' 2>/dev/null", program, file, words);
   FILE *pipe = popen(line, "r");
