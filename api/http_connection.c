@@ -5,7 +5,8 @@
  * and writable remember what it told until a call would have blocked, and hung_up remembers that the peer closed
  * (EPOLLRDHUP in http.c, an error of a read or write in http_wire.c). This is where a client that leaves is noticed:
  * make_answer sees hung_up, and http_drop ends the connection and tells the source of the answer, which cancels its
- * generations (stream.c); the engine frees their pages before its next plan (lifecycle.c). Bytes are read and written by http_wire.c. */
+ * generations (stream.c). The engine ends them at its next turn, and frees their pages when none of their rows is in
+ * flight (lifecycle.c). Bytes are read and written by http_wire.c. */
 #include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>

@@ -4,11 +4,12 @@
  *
  * Law: a value that a comment calls "the model's" is taken from the model file by weft_submit (resolve_sampling in
  * api/generation.c; model/model.c reads the file's keys, and takes temperature 1, top_p 1 and no top_k where the file
- * has none; of canvases model/diffusion_gemma.c does, with weft_entropy_bound_default of model/sampler.h). Below api/
- * every value is resolved, and 0 or a negative number means itself. WEFT_RANGE_... is the one place where the default
- * and the bounds of a number are written; weft_generate_defaults takes the defaults from there, through the table of
- * options. model/sampler.h has other numbers for tests and for the laboratory: those of a sampler that changes
- * nothing. */
+ * has none; of canvases model/diffusion_gemma.c does, with weft_entropy_bound_default of model/sampler.h). So the
+ * request wins, then the file, then those numbers. Below api/ every value is resolved, and 0 or a negative number means
+ * itself. WEFT_RANGE_... is the one place where the default and the bounds of a number are written;
+ * weft_generate_defaults takes the defaults from there, through the table of options. model/sampler.h has other numbers
+ * for tests and for the laboratory: those of a sampler that changes nothing.
+ */
 #ifndef WEFT_BASE_SAMPLING_H
 #define WEFT_BASE_SAMPLING_H
 

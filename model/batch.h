@@ -103,6 +103,7 @@ typedef struct weft_slot_params {
   bool trace;          /* canvas results carry the arrays of the trace */
 } weft_slot_params;
 
+/* What a segment gave. The runner owns the results of a step and all they point to, until the next collect. */
 typedef struct weft_segment_result {
   uint32_t segment;     /* index in the batch */
   bool is_void;         /* the slot's canvas was done before this step, so the step has no effect */

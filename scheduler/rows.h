@@ -3,6 +3,8 @@
  *
  * Law. What is planned ahead of results never goes beyond what the results can only confirm or void:
  *
+ *   prompt           tokens that the host knows: at most prefill_chunk, the rows left in the step, and as many as
+ *                    weft_pace_chunk (pace.h) finds time for beside those that decode
  *   autoregressive   the row after a token that is still being sampled; with a grammar only the row after a token that
  *                    is known, because that token decides what may follow
  *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step

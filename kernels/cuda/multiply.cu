@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Which kernel multiplies, and the matmul op. */
+/* Which kernel multiplies a dense matrix, and the matmul op. Which one multiplies experts: is_few in experts.cu. */
 #include "kernels/cuda/multiply.h"
 
 #include <string.h>
