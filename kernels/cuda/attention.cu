@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: which kernels, and how the queries of a call are cut into items.
+/* attention: which kernels compute a call, and how its queries are cut into items.
  *
- * The cut (segments, items, merges) is made on the host from the segments alone and goes to the device's
- * plan memory; layers of one group ask for the same cut again and find it there. */
+ * The cut (segments, items, merges) is made on the host from the call's arguments alone, and is a plan (cuda.h): layers
+ * of one group ask for the same cut again and find it on the device. */
 #include <string.h>
 
 #include "kernels/cuda/attention.cuh"
 
 enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384, TURNS_MAX = 8 };
 
-/* Items of a call: few and many for bf16 keys, simple for all others. */
+/* How many items of a call each kernel gets. Calls with bf16 keys have items for few and for many queries, all other
+ * calls are for attention_simple. */
 typedef struct attention_cut {
   bool fast, split; /* split: every chunk of a few item is an item */
   bool stream;      /* few items are for attention_stream */
@@ -43,7 +44,8 @@ static uint32_t tile_size(uint32_t n_all, uint32_t first, uint32_t most) {
   return n_all - first < most ? n_all - first : most;
 }
 
-/* Large items where they fill the card, with chunks in turns if need be; else small ones. */
+/* Chooses large items for attention_many where they fill the card, if need be with blocks that take chunks in turns;
+ * otherwise small ones. */
 static void cut_many(const cuda_device *d, const weft_attention_args *args, uint32_t n_large, uint32_t n_small,
                      uint32_t most_chunks, attention_cut *cut) {
   uint64_t across = (uint64_t)args->kv.n_kv_heads * attention_slices(args->kv.head_dim);
@@ -176,7 +178,7 @@ typedef struct attention_kernels {
   attention_kernel_args few, many, simple;
 } attention_kernels;
 
-/* The tables of a call, and what its kernels get. */
+/* Makes the tables of a call, and what its kernels get. */
 static weft_status make_tables(cuda_device *d, const weft_attention_args *args, attention_kernels *k) {
   attention_cut cut = count_cut(d, args);
   uint64_t segments_bytes = cuda_align((uint64_t)args->n_segments * sizeof *args->segment);
@@ -185,7 +187,7 @@ static weft_status make_tables(cuda_device *d, const weft_attention_args *args, 
   uint64_t n_bytes = segments_bytes + items_bytes + (uint64_t)cut.n_merges * sizeof(attention_merge);
   uint8_t *plan = cuda_plan_begin(d, n_bytes);
   if (plan == NULL) return WEFT_E_TOO_LARGE;
-  memset(plan, 0, n_bytes); /* bytes between fields too: plans are compared */
+  memset(plan, 0, n_bytes); /* padding too, because plans are compared byte by byte */
   weft_attention_segment *to = (weft_attention_segment *)(void *)plan;
   for (uint32_t s = 0; s < args->n_segments; s++) {
     to[s].first_row = args->segment[s].first_row;

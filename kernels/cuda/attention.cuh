@@ -9,8 +9,8 @@
  * chunk's (max, sum, out) so far is scaled to the new maximum, the weights of the tile are 2^(score - maximum) as bf16,
  * and out adds the values of 16 keys at a time, ascending. The sum of weights is computed as one more column of out,
  * whose values are all 1. Chunks are joined ascending, each from a fresh state. A key that a row does not see weighs 0,
- * which changes no bit, so a row's bits depend on absolute positions alone. attention_simple takes the head sizes and
- * the types of keys that these do not; its sums have an order of their own. */
+ * which changes no bit, so a row's bits depend on absolute positions alone. attention_simple takes the calls whose head
+ * size, type of keys or alignment the others cannot take; its sums have an order of their own. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_CUH
 
@@ -19,15 +19,16 @@
 
 enum { CHUNK = 1024, TILE = 128, FEW_QUERIES = 16, MANY_QUERIES = 64, SIMPLE_QUERIES = 4 };
 
-/* Some queries of a segment against chunks [chunk, chunk_end) of key positions. */
+/* The work of a block, or of a cluster: some queries of a segment with chunks [chunk, chunk_end) of key positions. */
 typedef struct attention_item {
-  uint32_t segment, first, n; /* n 0: void; queries f in [first, first + n) */
+  uint32_t segment, first, n; /* queries f in [first, first + n); n 0: a void item, which has no work */
   uint32_t chunk, chunk_end;
-  /* part_step > 0: one chunk, whose result for query first + i goes to partial row part + i * part_step */
+  /* part_step > 0: the item is one chunk, whose result for query first + i goes to partial row part + i * part_step */
   uint32_t part, part_step;
 } attention_item;
 
-/* Queries whose chunks were computed apart: partial rows part + i * n_chunks ... of query first + i. */
+/* Queries whose chunks were computed by items of their own. Query first + i has the n_chunks partial rows from part + i
+ * * n_chunks on. */
 typedef struct attention_merge {
   uint32_t segment, first, n, n_chunks, part;
 } attention_merge;
@@ -58,18 +59,18 @@ static __device__ __forceinline__ void find_visible(const weft_attention_segment
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
-/* Where a key lies: in a page of the pool, or among the segment's own rows. The page is looked up apart from its use,
- * so that no instruction waits for it. */
+/* Whether a key lies among the segment's own rows and not in a page of the pool. */
 static __device__ __forceinline__ bool is_own_key(const weft_attention_segment &s, uint32_t position) {
   return s.canvas && position >= s.kv_len;
 }
 
+/* The page of a key. It is looked up long before its use, so that no instruction waits for it. */
 static __device__ __forceinline__ uint32_t page_of_key(const weft_attention_segment &s, uint32_t shift,
                                                        uint32_t position) {
   return is_own_key(s, position) ? 0 : s.table[position >> shift];
 }
 
-/* The stored key (or value) at a position that some row sees; vector: its bytes. */
+/* The stored key, or value, at a position that some row sees. vector: bytes of one. */
 static __device__ __forceinline__ const uint8_t *key_at(const weft_attention_args &a, const weft_attention_segment &s,
                                                         uint32_t head, uint32_t position, uint64_t page, bool is_value,
                                                         uint64_t vector) {
@@ -83,8 +84,8 @@ static __device__ __forceinline__ const uint8_t *key_at(const weft_attention_arg
          offset * vector;
 }
 
-/* Joining a chunk (max_c, sum_c, out_c) to what there is: out = out * keep + out_c * add. One text for
- * all kernels. Maxima are in units of log2. */
+/* How a chunk's (max, sum, out) joins that of the chunks before it: out = out * keep + chunk's out * add, and the sum
+ * likewise. All kernels use this one text, so that they agree in their bits. Maxima are exponents of 2. */
 static __device__ __forceinline__ void join_factors(float max_all, float max_chunk, float *max_new, float *keep,
                                                     float *add) {
   float m = fmaxf(max_all, max_chunk);
@@ -97,7 +98,7 @@ static __device__ __forceinline__ float join_scaled(float all, float keep, float
   return __fmaf_rn(all, keep, __fmul_rn(chunk, add));
 }
 
-/* What weights are relative to; -inf (nothing seen yet) would give NaN. */
+/* What weights are relative to: the maximum, or 0 where nothing has been seen yet, since -inf would give NaN. */
 static __device__ __forceinline__ float anchor_of(float most) {
   return most == -INFINITY ? 0.0f : most;
 }
@@ -106,8 +107,9 @@ static __device__ __forceinline__ float weight_of(float score, float scale, floa
   return power_of_2(__fmaf_rn(score, scale, -anchor));
 }
 
-/* Queries as bf16, four numbers at a time: piece i of `n_pieces` (a row's head_dim / 4) goes to put(row, piece of the
- * row, bits). Rows beyond the item are zeros. Many loads are on their way at once. */
+/* Reads queries as bf16 in pieces of four numbers. A query has ROW_PIECES of them (head_dim / 4), all queries N_PIECES;
+ * each piece goes to put(query, piece of the query, bits). Queries beyond the item are zeros. Up to 16 loads of a
+ * thread are on their way at once. */
 template <bool WIDE, int N_THREADS, int N_PIECES, int ROW_PIECES, class put_query>
 static __device__ __forceinline__ void convert_queries(const attention_kernel_args &k, const attention_item &item,
                                                        const weft_attention_segment &s, uint32_t kv_head,
@@ -134,7 +136,7 @@ static __device__ __forceinline__ void convert_queries(const attention_kernel_ar
   }
 }
 
-/* ROWS queries from item.first + first on, by N_THREADS threads. */
+/* Reads ROWS queries from item.first + first on, by N_THREADS threads. */
 template <int D, int ROWS, int N_THREADS, class put_query>
 static __device__ __forceinline__ void load_queries(const attention_kernel_args &k, const attention_item &item,
                                                     const weft_attention_segment &s, uint32_t kv_head, uint32_t first,
@@ -145,7 +147,7 @@ static __device__ __forceinline__ void load_queries(const attention_kernel_args 
     convert_queries<false, N_THREADS, ROWS * D / 4, D / 4>(k, item, s, kv_head, first, put);
 }
 
-/* Where query first + r of a few item goes: out, or its row of partial results. */
+/* Where the result of query item.first + r goes: into out or, where the item is one chunk, into its partial row. */
 static __device__ __forceinline__ float *few_row(const attention_kernel_args &k, const attention_item &item,
                                                  const weft_attention_segment &s, uint32_t kv_head, uint32_t r) {
   uint32_t dim = k.op.kv.head_dim, f = item.first + r, i = row_of_query(k, f);
@@ -155,8 +157,8 @@ static __device__ __forceinline__ float *few_row(const attention_kernel_args &k,
          (uint64_t)(kv_head * k.group + (f - i * k.group)) * dim;
 }
 
-/* Rows g and g + 8 of a few item, 8 N dimensions of the warp from `dim` on (the lane's first): final ones, or the one
- * chunk's for attention_merges. */
+/* Stores rows g and g + 8 of an item, 8 N dimensions of the warp, of which the lane's first is `dim`: the final result
+ * or, for attention_merges, that of the item's one chunk. */
 template <int D, int N>
 static __device__ __forceinline__ void store_few(const attention_kernel_args &k, const attention_item &item,
                                                  const weft_attention_segment &s, uint32_t kv_head, uint32_t dim,
@@ -177,7 +179,8 @@ static __device__ __forceinline__ void store_few(const attention_kernel_args &k,
 
 /* ---- clusters ---- */
 
-/* Numbers to where this block has `mine`, in another block; its barrier, which expects them, counts their bytes. */
+/* Sends numbers to another block of the cluster, to the place that `mine` is in this block. That block's barrier, which
+ * expects them, counts their bytes. */
 static __device__ __forceinline__ void send_word(const void *mine, uint32_t rank, uint32_t x, const uint64_t *barrier) {
   asm volatile(
       "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(address_in(mine, rank)),
@@ -192,7 +195,7 @@ static __device__ __forceinline__ void send_words4(const void *mine, uint32_t ra
                : "memory");
 }
 
-/* cuda_start with `cluster` neighbouring blocks brought onto the card together. */
+/* cuda_start for blocks in clusters: `cluster` neighbouring blocks are on the card at the same time. */
 static inline void attention_start(cuda_device *device, void (*kernel)(attention_kernel_args), uint32_t n_blocks,
                                    uint32_t cluster, uint32_t n_threads, uint32_t shared_bytes,
                                    const attention_kernel_args &args) {
@@ -213,19 +216,19 @@ static inline void attention_start(cuda_device *device, void (*kernel)(attention
 }
 
 weft_status attention_simple(cuda_device *d, const attention_kernel_args *args);
-/* Queries of segments with up to FEW_QUERIES per kv head. part_step is 0 or that of the item's merge. */
+/* Computes items of up to FEW_QUERIES queries each (decode). part_step is 0, or n_chunks of the item's merge. */
 weft_status attention_few(cuda_device *d, const attention_kernel_args *args);
-/* Blocks of a cluster that share an item. */
+/* Number of blocks in the cluster that shares an item. */
 uint32_t attention_few_blocks(uint32_t head_dim);
 weft_status attention_few_setup(cuda_device *d);
-/* The same queries where there are many items. */
+/* The same items, where there are many of them: a block takes an item alone. */
 weft_status attention_stream(cuda_device *d, const attention_kernel_args *args);
 weft_status attention_stream_setup(cuda_device *d);
 /* Joins the partial rows of both. */
 weft_status attention_merges(cuda_device *d, const attention_kernel_args *args);
-/* Queries of an item: MANY_QUERIES, or twice as many with two groups of warps. */
+/* Computes items of MANY_QUERIES queries, or of twice as many with n_groups 2, by as many warp groups. */
 weft_status attention_many(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups);
-/* Blocks that share the head dimension of an item's out, in many and stream. */
+/* How many blocks attention_many and attention_stream cut an item's head dimension into. */
 static inline uint32_t attention_slices(uint32_t head_dim) {
   return head_dim > 256 ? head_dim / 256 : 1;
 }

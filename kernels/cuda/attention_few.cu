@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention of up to sixteen queries (decode) over bf16 keys, for heads of 64, 128, 256 and 512.
  *
- * The blocks of a cluster share a chunk of 1024 positions: each scores some of its keys, then each adds the values of
- * all of them in some of the dimensions. Between, through one another's shared memory:
+ * The blocks of a cluster share a chunk of 1024 positions. Each block scores some of the chunk's keys; then each adds
+ * the values of all keys in some of the dimensions. In between they send each other, into shared memory, what all need:
  *
  *   scores    of the block's keys (registers); largest of each tile -> all blocks
  *   weights   relative to the largest so far, as bf16 -> all blocks
  *   values    out (registers) += weights x values, tiles ascending
  *
- * Keys, then values come in units through a ring. With few blocks every chunk is a cluster of its own, and
- * attention_merges joins the chunks with the same text. Positions that no query sees are not read. */
+ * Keys, and then values, come in units through a ring of shared memory. Where there would be few clusters, every chunk
+ * is an item of its own, and attention_merges joins the chunks by the same functions. Positions that no query sees are
+ * not read. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
 
@@ -58,13 +59,13 @@ struct few_block {
   few_memory<D, RING> *m;
 };
 
-/* Scores of a warp: eight keys of every unit, 16 queries. */
+/* A lane's scores: the warp has eight keys of every unit and 16 queries. */
 template <int D, int RING>
 struct few_scores {
   float of[few_shape<D, RING>::key_units][4];
 };
 
-/* The pages of the chunk's blocks, side by side. */
+/* Loads the part of the block table that the chunk needs into shared memory. */
 template <int D, int RING>
 static __device__ __forceinline__ void load_pages(const attention_kernel_args &k, const few_block<D, RING> &b) {
   uint32_t end = b.segment.canvas ? min(b.base + b.high, b.segment.kv_len) : b.base + b.high, low = b.base + b.low;
@@ -73,8 +74,9 @@ static __device__ __forceinline__ void load_pages(const attention_kernel_args &k
   for (uint32_t i = block + threadIdx.x; i <= last; i += FEW_THREADS) b.m->page[i - base] = b.segment.table[i];
 }
 
-/* N bytes of each of COUNT keys of the chunk, from first_key on: a warp copies an eighth of them, and its lanes know
- * where they lie. Zeros for keys that no query sees. Either the fresh keys (not older than the step) or all others. */
+/* Starts copies of N bytes of each of COUNT keys (or values) of the chunk, from first_key on. A warp copies an eighth
+ * of them, and each of its lanes knows where some of them lie. Keys that no query sees become zeros. fresh: copies only
+ * keys that this step stores; else only all others. */
 template <int D, int RING, int COUNT, int N>
 static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k, const few_block<D, RING> &b,
                                                  uint32_t first_key, bool is_value, uint64_t offset, uint8_t *to,
@@ -109,7 +111,8 @@ static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k,
   }
 }
 
-/* Unit `unit` of the chunk: the block's keys, then values of all. Nothing if no query sees it. */
+/* Starts the copies of unit `unit` of the chunk. The block's keys come first, then the values of all keys. Copies
+ * nothing of a unit that no query sees. */
 template <int D, int RING>
 static __device__ __forceinline__ void copy_unit(const attention_kernel_args &k, const few_block<D, RING> &b,
                                                  uint32_t unit, bool fresh) {
@@ -127,7 +130,7 @@ static __device__ __forceinline__ void copy_unit(const attention_kernel_args &k,
   }
 }
 
-/* The same as a group of copies. */
+/* The same, as one group of asynchronous copies. */
 template <int D, int RING>
 static __device__ __forceinline__ void copy_next(const attention_kernel_args &k, const few_block<D, RING> &b,
                                                  uint32_t unit) {
@@ -135,7 +138,8 @@ static __device__ __forceinline__ void copy_next(const attention_kernel_args &k,
   copies_commit();
 }
 
-/* The first units of the first chunk: what is older than the step before the inputs are there, the rest after that. */
+/* Starts the copies of the first units of the first chunk: of what is older than the step before the inputs are there,
+ * of the rest after that. */
 template <int D, int RING>
 static __device__ __forceinline__ void copy_first(const attention_kernel_args &k, few_block<D, RING> &b) {
   b.fresh = max(b.segment.n_old, b.base) - b.base;
@@ -150,7 +154,8 @@ static __device__ __forceinline__ void copy_first(const attention_kernel_args &k
   b.fresh = UINT32_MAX;
 }
 
-/* Scores of the warp's eight keys of two units: one chain over the head dimension each, side by side. */
+/* Computes the scores of the warp's eight keys of two units: two chains over the head dimension, side by side, so that
+ * one need not wait for the other. */
 template <int D, int RING>
 static __device__ __forceinline__ void score_units(const few_block<D, RING> &b, uint32_t unit,
                                                    few_scores<D, RING> &score) {
@@ -177,13 +182,14 @@ static __device__ __forceinline__ void score_units(const few_block<D, RING> &b, 
   }
 }
 
-/* Key of score e of a unit, in the chunk. */
+/* Which key of the chunk score e of a unit belongs to. */
 template <int D, int RING>
 static __device__ __forceinline__ uint32_t key_of(const few_block<D, RING> &b, uint32_t unit, uint32_t e) {
   return b.rank * few_shape<D, RING>::keys + unit * KEY_UNIT + threadIdx.x / 32 * 8 + threadIdx.x % 4 * 2 + e % 2;
 }
 
-/* What a row does not see scores -inf; then the largest of each of the block's tiles, to all blocks. */
+/* Makes scores of what a row does not see -inf, and sends the largest score of each of the block's tiles to all blocks
+ * of the cluster. */
 template <int D, int RING>
 static __device__ __forceinline__ void spread_maxima(const attention_kernel_args &k, const few_block<D, RING> &b,
                                                      few_scores<D, RING> &score) {
@@ -220,7 +226,8 @@ static __device__ __forceinline__ void spread_maxima(const attention_kernel_args
   }
 }
 
-/* Weights of the block's keys into its own memory, then to the others', 16 bytes at a time. */
+/* Writes the weights of the block's keys to its own shared memory, and sends them to the other blocks, 16 bytes at a
+ * time. */
 template <int D, int RING>
 static __device__ __forceinline__ void spread_weights(float scale, const few_block<D, RING> &b,
                                                       const few_scores<D, RING> &score) {
@@ -258,7 +265,7 @@ typedef struct few_sums {
   float most[2], out[4], sum[4];
 } few_sums;
 
-/* A tile of values, from row `row` of a slot on. */
+/* Adds a tile of values, which begins at row `row` of a slot, after scaling what there was to the new maximum. */
 template <int D, int RING>
 static __device__ __forceinline__ void add_tile(float scale, const few_block<D, RING> &b, uint32_t tile, uint32_t slot,
                                                 uint32_t row, few_sums &s) {
@@ -288,7 +295,7 @@ static __device__ __forceinline__ void add_tile(float scale, const few_block<D, 
   }
 }
 
-/* What a thread knows of its two rows over the chunks. */
+/* A thread's part of (max, sum, out) of its two rows, over the chunks so far. */
 typedef struct few_rows {
   float all_max[2], all_sum[2], all[1][4];
 } few_rows;
@@ -314,7 +321,8 @@ static __device__ __forceinline__ void store_rows(const attention_kernel_args &k
   store_few<D, 1>(k, b.item, b.segment, b.kv_head, dim, rows.all, rows.all_max, rows.all_sum);
 }
 
-/* One chunk: before it a cluster_arrive of all blocks, which says that the one before is done with. */
+/* Computes one chunk. All blocks have called cluster_arrive before, which says that the chunk before may be
+ * overwritten. */
 template <int D, int RING>
 static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, few_block<D, RING> &b, uint32_t chunk,
                                                 few_sums &s) {
@@ -382,7 +390,7 @@ static __global__ void __launch_bounds__(FEW_THREADS, 1) few_kernel(const __grid
   uint32_t at = blockIdx.x / shape::blocks;
   b.item = k.items[at / k.op.kv.n_kv_heads];
   if (b.item.n == 0) return;                                           /* void: all blocks of the cluster */
-  b.segment = k.op.segment[k.op.n_segments == 1 ? 0 : b.item.segment]; /* one does not wait for the item */
+  b.segment = k.op.segment[k.op.n_segments == 1 ? 0 : b.item.segment]; /* a single one need not wait for the item */
   b.kv_head = at % k.op.kv.n_kv_heads;
   b.rank = blockIdx.x % shape::blocks;
   b.fresh = UINT32_MAX;
@@ -444,7 +452,7 @@ static void start_few(cuda_device *d, const attention_kernel_args *args) {
 }
 
 weft_status attention_few(cuda_device *d, const attention_kernel_args *args) {
-  /* a block to a multiprocessor, with more on its way; or two */
+  /* One block to a multiprocessor with a longer ring, or two blocks with a short one. */
   bool deep = args->n_items * args->op.kv.n_kv_heads * attention_few_blocks(256) <= d->n_multiprocessors;
   switch (args->op.kv.head_dim) {
     case 64:

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention of many queries over bf16 keys, for heads of 64, 128, 256 and 512.
  *
- *   block     one or two groups of four warps, 64 queries each, against the same keys; one more group copies
- *   slots     16 KiB each, a ring: 64 dimensions of a tile's 128 keys, one after another, then the tile's values,
- *             some keys at a time
- *   group     scores of a tile in registers (both operands in shared memory), weights in place of them, then
- *             out (registers) += weights x values, up to 256 dimensions: heads of 512 are two blocks
- *   turns     with few blocks, those of a cluster take an item's chunks in turn: each joins its own to the rows in
- *             memory when its turn has come, so the order is that of one block
+ *   block     one or two warp groups of 64 queries each, which use the same keys; one more warp group copies
+ *   slots     a ring of pieces of 16 KiB: of every tile of 128 keys first the keys, 64 dimensions at a time, then the
+ *             values, some keys at a time
+ *   group     makes the scores of a tile in registers (both operands lie in shared memory), turns them into weights in
+ *             place, and adds weights x values to out, in registers too. That has room for 256 dimensions, so heads of
+ *             512 are shared by two blocks
+ *   turns     where there would be few blocks, the blocks of a cluster take an item's chunks in turn. Each joins its
+ *             chunk to the rows in memory when the chunk before has been joined, so the order is that of one block
  *
- * Positions that no query of the block sees are zeros and are not read. Keys that are older than the step are asked for
- * before the inputs are there. */
+ * Positions that no query of the block sees count as zeros and are not read. Keys that are older than the step are
+ * asked for before the inputs are there. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
 
@@ -30,7 +31,7 @@ struct many_shape {
   static constexpr int threads = (GROUPS + 1) * GROUP_THREADS;
 };
 
-/* Behind queries and slots. */
+/* What lies behind queries and slots in shared memory. */
 typedef struct many_small {
   uint64_t full[SLOTS_MAX], empty[SLOTS_MAX], turn[2];
   float state[2][MANY_QUERIES][2]; /* (max, sum) of the rows, from the block whose turn it was */
@@ -45,7 +46,7 @@ typedef struct many_block {
   many_small *small;
 } many_block;
 
-/* The ring as one of its users sees it. */
+/* A position in the ring, for the copying group or a multiplying one. */
 typedef struct ring_place {
   uint32_t slot, parity;
 } ring_place;
@@ -66,8 +67,8 @@ static __device__ __forceinline__ void tiles_of(const many_block &b, uint32_t ch
 
 /* ---- copying ---------------------------------------------------------------------------------------------- */
 
-/* Keys of a tile for one thread: a warp's 32 keys, one per lane; row 16 i + 4 warp + lane / 4 of the tile is lane
- * 4 i + ... of the warp. */
+/* Where a tile's keys lie: a warp of the copying group has 32 of the 128, a lane one of them. Lane 4 i + j of a warp
+ * has row 16 i + 4 warp + j of the tile. */
 typedef struct tile_keys {
   uint64_t key, value; /* of the lane's own key */
   uint32_t seen;       /* bit per key of the warp */
@@ -96,7 +97,7 @@ static __device__ __forceinline__ tile_keys keys_of(const attention_kernel_args 
   return t;
 }
 
-/* 128 bytes of sixteen of the tile's keys, four per warp: rows 16 i ... of the tile to rows `row` ... of `to`. */
+/* Starts copies of 128 bytes of sixteen of the tile's keys, which are rows 16 i .. of the tile; a warp copies four. */
 static __device__ __forceinline__ void copy_rows(uint32_t to, uint64_t own, uint32_t seen, uint32_t i) {
   uint32_t warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32, row = warp * 4 + lane / 8;
   uint64_t from = __shfl_sync(0xFFFFFFFFu, own, i * 4 + lane / 8);
@@ -190,8 +191,8 @@ static __device__ __forceinline__ void release_slot(const many_block &b, uint32_
   if (threadIdx.x % 32 == 0) barrier_arrive(&b.small->empty[slot]);
 }
 
-/* Products of N slots one after another, issued by multiply(index, address of the slot); a slot is given back when the
- * products of the next one are on their way and its own have ended. */
+/* Makes the products of N slots one after another; multiply(index, address of the slot) issues those of one. A slot is
+ * given back when the products of the next one have been issued and its own have ended. */
 template <int RING, int N, class multiply_slot>
 static __device__ __forceinline__ void each_slot(const many_block &b, ring_place &at, multiply_slot multiply) {
   uint32_t last = 0;
@@ -235,7 +236,7 @@ static __device__ __forceinline__ void add_values(const many_block &b, const uin
   });
 }
 
-/* Positions that a row does not see score -inf. */
+/* Makes the scores of positions that a row does not see -inf. */
 static __device__ __forceinline__ void mask_tile(const many_rows &rows, uint32_t base, float (&score)[16][4]) {
   if (base >= rows.all_first && base + TILE <= rows.all_end) return;
 #pragma unroll
@@ -245,7 +246,7 @@ static __device__ __forceinline__ void mask_tile(const many_rows &rows, uint32_t
   }
 }
 
-/* Scores of a tile become weights; what there was is scaled to the new maximum. */
+/* Turns the scores of a tile into weights, and scales out and sum so far to the new maximum. */
 template <int NT>
 static __device__ __forceinline__ void weigh_tile(float scale, many_rows &rows, const float (&score)[16][4],
                                                   uint32_t (&weight)[8][4], many_sums<NT> &sums) {
@@ -278,7 +279,7 @@ static __device__ __forceinline__ void weigh_tile(float scale, many_rows &rows, 
   for (int i = 0; i < 8; i++) mma_bf16(sums.sum, weight[i], ones, ones);
 }
 
-/* The rows' (max, sum) from the block before, or to the one behind. */
+/* Gets the rows' (max, sum) from the block whose turn it was, or gives them to the one whose turn is next. */
 static __device__ __forceinline__ void take_turn(const attention_kernel_args &k, const many_block &b, uint32_t chunk,
                                                  many_rows &rows) {
   uint32_t group = threadIdx.x / GROUP_THREADS;
@@ -304,7 +305,8 @@ static __device__ __forceinline__ void give_turn(const attention_kernel_args &k,
   barrier_arrive_in(&b.small->turn[group], next);
 }
 
-/* One row of a thread joins what lies in memory (LOAD), many loads at a time; times: 1 until the last chunk. */
+/* Stores one row of a thread times `times`, which is 1 until the last chunk. LOAD: joined to what lies in memory, with
+ * many loads on their way at once. */
 template <int NT, bool LOAD>
 static __device__ __forceinline__ void join_row(float *to, const float (&out)[NT][4], int h, float keep, float add,
                                                 float times) {
@@ -324,7 +326,7 @@ static __device__ __forceinline__ void join_row(float *to, const float (&out)[NT
   }
 }
 
-/* The chunk joins its rows in memory; the last one ends them. */
+/* Joins the chunk to its rows in memory; the last chunk divides them by their sums. */
 template <class shape>
 static __device__ __forceinline__ void join_chunk(const attention_kernel_args &k, const many_block &b, uint32_t chunk,
                                                   many_rows &rows, const many_sums<shape::n_sums> &sums) {
@@ -398,7 +400,7 @@ static __device__ __forceinline__ bool open_block(const attention_kernel_args &k
   uint32_t at = blockIdx.x / k.turns, across = at % (k.op.kv.n_kv_heads * slices);
   b.item = k.items[at / (k.op.kv.n_kv_heads * slices)];
   if (b.item.n == 0) return false;                                     /* void */
-  b.segment = k.op.segment[k.op.n_segments == 1 ? 0 : b.item.segment]; /* one does not wait for the item */
+  b.segment = k.op.segment[k.op.n_segments == 1 ? 0 : b.item.segment]; /* a single one need not wait for the item */
   b.rank = blockIdx.x % k.turns;
   b.kv_head = across / slices;
   b.slice = across % slices;
@@ -436,7 +438,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
     if constexpr (GROUPS == 2) registers_grow<232>();
     multiply_all<D, GROUPS>(k, b, memory);
   }
-/* give_turn writes to a block that waits for it, and so is there; racecheck wants to see all blocks leave together. */
+/* give_turn writes to the memory of a block that waits for it and has therefore not ended. The racecheck tool does not
+ * see that, so in a build for it all blocks leave together. */
 #ifdef WEFT_RACECHECK
   if (k.turns > 1) asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention for any head size and for F32 and 8-bit keys: one warp per query, f32 throughout.
+/* Attention for any head size and any type of keys (F32, BF16, 8 bits): one warp per query, f32 throughout.
  *
  *   scores   lane l has keys l, l + 32, ... of the chunk; a score is four chains over the head dimension
  *   out      lane l has dimensions l, l + 32, ...; keys are added ascending */
@@ -31,7 +31,8 @@ static __device__ __forceinline__ float score_of(const float *q, const uint8_t *
   return __fadd_rn(__fadd_rn(sum[0], sum[1]), __fadd_rn(sum[2], sum[3]));
 }
 
-/* Weights of the chunk's keys into memory->weight (0 where unseen); max and sum of the chunk. */
+/* Writes the weights of the chunk's keys to memory->weight (0 where the query does not see them), and gives the chunk's
+ * max and sum. */
 template <weft_type T>
 static __device__ __forceinline__ void weigh_chunk(const weft_attention_args &a, const weft_attention_segment &s,
                                                    uint32_t shift, uint32_t kv_head, uint32_t base, uint32_t first,

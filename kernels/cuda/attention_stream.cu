@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of up to sixteen queries (decode) over bf16 keys where there are blocks enough: a block goes through the
- * tiles of its chunks, keys of one on their way while the values of another are added, and back. Heads of 512 are
- * two blocks, each for 256 dimensions of out.
+/* Attention of up to sixteen queries (decode) over bf16 keys, where there are items enough for all multiprocessors: a
+ * block takes an item alone and goes through the tiles of its chunks. While it adds the values of one tile, the keys of
+ * the next are on their way, and while it scores these, their values are. Heads of 512 are shared by two blocks, with
+ * 256 dimensions of out each.
  *
- *   scores    a warp has 16 of a tile's 128 keys; the largest of the tile through shared memory
- *   weights   to shared memory, as bf16
+ *   scores    a warp has 16 of a tile's 128 keys; the warps find the tile's largest score through shared memory
+ *   weights   go to shared memory, as bf16
  *   values    a warp has an eighth of the dimensions */
 #include "kernels/cuda/attention.cuh"
 
@@ -34,13 +35,14 @@ struct stream_block {
   stream_memory<D> *m;
 };
 
-/* A tile, and where the lane's key (of the warp's sixteen, twice over) lies. */
+/* A tile, and where a lane's key lies. Lanes l and l + 16 have the same of the warp's sixteen keys. */
 typedef struct stream_place {
   uint32_t base, page; /* first position of the tile */
   bool at_end;
 } stream_place;
 
-/* (max, sum, out) of the chunk so far and of all before, rows g and g + 8 of the warp's dimensions. */
+/* A lane's part of (max, sum, out), of the chunk so far and of all chunks before: rows g and g + 8 in the warp's
+ * dimensions. */
 template <int N>
 struct stream_sums {
   float most[2], out[N][4], sum[4];
@@ -60,7 +62,7 @@ static __device__ __forceinline__ void look_up(const attention_kernel_args &k, c
   if (!at.at_end && position >= b.first && position < b.end) at.page = page_of_key(b.segment, k.block_shift, position);
 }
 
-/* N bytes of each of the warp's sixteen keys. */
+/* Starts copies of N bytes of each of the warp's sixteen keys. */
 template <int D, int N>
 static __device__ __forceinline__ void copy_rows(const attention_kernel_args &k, const stream_block<D> &b,
                                                  const stream_place &at, bool is_value, uint8_t *to) {
@@ -82,7 +84,8 @@ static __device__ __forceinline__ void copy_rows(const attention_kernel_args &k,
   }
 }
 
-/* Scores of the warp's sixteen keys, two chains over the head dimension; what a row does not see scores -inf. */
+/* Computes the scores of the warp's sixteen keys, in two chains over the head dimension, one for each eight keys. What
+ * a row does not see scores -inf. */
 template <int D>
 static __device__ __forceinline__ void score_tile(const attention_kernel_args &k, const stream_block<D> &b,
                                                   uint32_t base, const uint32_t (&first)[2], const uint32_t (&end)[2],
@@ -115,7 +118,7 @@ static __device__ __forceinline__ void score_tile(const attention_kernel_args &k
   }
 }
 
-/* Weights of the warp's keys to shared memory; what there was is scaled to the new maximum. */
+/* Writes the weights of the warp's keys to shared memory, and scales out and sum so far to the new maximum. */
 template <int D, int N>
 static __device__ __forceinline__ void weigh_tile(const stream_block<D> &b, float scale, const float (&score)[2][4],
                                                   stream_sums<N> &s) {
@@ -163,7 +166,7 @@ static __device__ __forceinline__ void add_tile(const stream_block<D> &b, stream
   }
 }
 
-/* The chunk joins those before it, and is fresh again. */
+/* Joins the chunk to those before it, and begins a fresh one. */
 template <int N>
 static __device__ __forceinline__ void join_chunk(stream_sums<N> &s) {
 #pragma unroll
@@ -217,7 +220,7 @@ static __device__ __forceinline__ void stream_tiles(const attention_kernel_args 
     stream_place next = at;
     next.base += TILE;
     look_up(k, b, next);
-    copy_rows<D, dims * 2>(k, b, at, true, b.m->values); /* the barrier of the tile before: its values were added */
+    copy_rows<D, dims * 2>(k, b, at, true, b.m->values); /* a barrier said that the values before have been added */
     copies_commit();
     copies_wait<1>();
     __syncthreads();

@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* The products of attention on Hopper's matrix units: 64 queries of a warp group, operands in shared memory with the
- * 128-byte swizzle: rows of 128 bytes, whose 16-byte pieces are exchanged by row % 8. */
+/* The products of attention on Hopper's matrix units, and barriers between the blocks of a cluster.
+ *
+ * Law: a product is of 64 queries, which belong to a warp group. Operands in shared memory have the swizzle of 128
+ * bytes: rows of 128 bytes, whose piece i of 16 bytes lies at i xor row % 8. Sums are those of mma (wgmma.cuh). */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_WGMMA_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_WGMMA_CUH
 
 #include "kernels/cuda/wgmma.cuh"
 
-/* An operand whose rows of 128 bytes lie side by side from a multiple of 1024 bytes on. panels_step: from 64 columns
- * to the next 64, where the columns are what the product keeps (values). */
+/* Describes an operand whose rows of 128 bytes lie one behind the other from a multiple of 1024 bytes on. panels_step:
+ * bytes from 64 columns to the next 64; only values need it, whose columns become columns of the result. */
 static __device__ __forceinline__ uint64_t swizzled_operand(uint32_t address, uint32_t panels_step) {
   return (uint64_t)((address & 0x3FFFFu) >> 4) | (uint64_t)(panels_step >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
          1ull << 62;
@@ -23,7 +25,7 @@ static __device__ __forceinline__ uint64_t swizzled_operand(uint32_t address, ui
   "%103, %104, %105, %106, %107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, " \
   "%120, %121, %122, %123, %124, %125, %126, %127"
 
-/* d[64 x 128 keys] (+)= q[64 x 16] k[16 x 128]; fresh: d's old numbers are forgotten. */
+/* Issues d[64 x 128 keys] += q[64 x 16] k[16 x 128]; fresh: d begins at 0. */
 static __device__ __forceinline__ void wgmma_scores(float (&d)[16][4], uint64_t q, uint64_t k, bool fresh) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.eq.b32 p, %66, 0;\n"
@@ -36,7 +38,7 @@ static __device__ __forceinline__ void wgmma_scores(float (&d)[16][4], uint64_t 
   "{\n.reg .pred p;\nsetp.ne.b32 p, 1, 0;\nwgmma.mma_async.sync.aligned." shape ".f32.bf16.bf16 {" sums "}, {" inputs \
   "}, " operand ", p, 1, 1, 1;\n}\n"
 
-/* d[64 x 8 NT dimensions] += weights[64 x 16 keys] v[16 x 8 NT]. */
+/* Issues d[64 x 8 NT dimensions] += weights[64 x 16 keys] v[16 x 8 NT]. */
 template <int NT>
 static __device__ __forceinline__ void wgmma_values(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t v) {
   if constexpr (NT == 8) {
@@ -53,13 +55,15 @@ static __device__ __forceinline__ void wgmma_values(float (&d)[NT][4], const uin
 
 /* ---- barriers in shared memory ---- */
 
-/* Arrives when all that this thread asked for with copy16 has come. The thread that waits and hands it to wgmma calls
- * fence_async first (the copying thread would wait for all copies on their way). */
+/* Has the barrier count an arrival when all copies that this thread has started (copy16_if) have ended. A thread that
+ * waits for the barrier and gives the data to wgmma calls fence_async in between; the copying thread cannot, since it
+ * would have to wait for its copies first. */
 static __device__ __forceinline__ void barrier_arrive_copied(uint64_t *barrier) {
   asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
 }
 
-/* The barrier of another block of the cluster; what this thread wrote before is seen after the wait. */
+/* Arrives at the barrier of another block of the cluster. What this thread wrote before is seen there after the
+ * wait. */
 static __device__ __forceinline__ void barrier_arrive_in(uint64_t *mine, uint32_t rank) {
   asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(address_in(mine, rank)) : "memory");
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* canvas: a block per canvas. Positions are ranked by counting; the two sums, which are of f32 one after the other,
- * belong to one thread each. */
+/* canvas: a block computes the rule of canvas.h for one canvas. A position's rank is found by counting those before it.
+ * The two sums add f32 numbers one after the other, so one thread makes each of them. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
 

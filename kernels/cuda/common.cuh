@@ -50,14 +50,15 @@ static __device__ __forceinline__ float warp_max(float v) {
   return v;
 }
 
-/* 2^x, off by 2^-22 of itself at most; below 2^-126 it is 0. */
+/* 2^x with a relative error of at most 2^-22; results below 2^-126 are 0. */
 static __device__ __forceinline__ float power_of_2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-/* x / (1 + e^-y) with y = x, or 2 sqrt(2 / pi) (x + 0.044715 x^3), which is x (1 + tanh(y / 2)) / 2. */
+/* SiLU and GELU by tanh. Both are x / (1 + e^-y): y is x, or 2 sqrt(2 / pi) (x + 0.044715 x^3), since that quotient is
+ * x (1 + tanh(y / 2)) / 2. */
 static __device__ __forceinline__ float activate_f32(weft_activation activation, float x) {
   float y = activation == WEFT_SILU ? x : __fmul_rn(1.59576912160573f, fmaf(0.044715f * x * x, x, x)), part;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(part) : "f"(__fadd_rn(1.0f, power_of_2(__fmul_rn(-1.44269504f, y)))));
@@ -69,8 +70,8 @@ static __device__ __forceinline__ float gate_product(weft_activation activation,
   return __fmul_rn(activate_f32(activation, g), u);
 }
 
-/* cap tanh(logit / cap), off by 2^-22 of the cap at most: (e - 1) / (e + 1) of e = 2^(slope |logit|) = e^(2 |logit| /
- * cap). */
+/* cap_logit is cap tanh(logit / cap), off by at most 2^-22 of the cap. The tangent is (e - 1) / (e + 1), where e is
+ * e^(2 |logit| / cap) = 2^(slope |logit|); cap_slope gives the slope. */
 static inline float cap_slope(float cap) {
   return cap == 0.0f ? 0.0f : 2.88539008f / cap;
 }
@@ -93,7 +94,7 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p) {
   return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* The address that shared memory of this block has in another block of the cluster. */
+/* The address at which block `rank` of the cluster has what this block has at `mine`. */
 static __device__ __forceinline__ uint32_t address_in(const void *mine, uint32_t rank) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
@@ -104,7 +105,7 @@ static __device__ __forceinline__ void cluster_arrive(void) {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
-/* Nothing was written that others read; barriers were made ready (barriers_ready). */
+/* For a cluster's first meeting: nothing was written that others read but barriers, which barriers_ready shows them. */
 static __device__ __forceinline__ void cluster_arrive_first(void) {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -121,7 +122,7 @@ static __device__ __forceinline__ void copy_async16(uint32_t to, const void *fro
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
-/* Zeros where from has nothing to give (ok false): from is then not read. */
+/* Copies 16 bytes or, where ok is false, writes zeros and does not read `from`. */
 static __device__ __forceinline__ void copy16_if(uint32_t to, const void *from, bool ok) {
   int n = ok ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n) : "memory");
@@ -184,10 +185,10 @@ static __device__ __forceinline__ uint32_t pair_f16(float low, float high) {
   return *reinterpret_cast<uint32_t *>(&v);
 }
 
-/* Small things of weights that every step reads: they are the last to leave the second cache. */
+/* Loads what every step reads of weights and is small: the hint makes it leave the L2 cache last. */
 static __device__ __forceinline__ float4 load_kept(const float4 *from) {
   const uint64_t evict_last =
-      0x14F0000000000000ull; /* what createpolicy.fractional.L2::evict_last makes for all of them */
+      0x14F0000000000000ull; /* what createpolicy.fractional.L2::evict_last makes for a fraction of 1 */
   float4 v;
   asm volatile("ld.global.L2::cache_hint.v4.f32 {%0, %1, %2, %3}, [%4], %5;"
                : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)

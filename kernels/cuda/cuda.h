@@ -2,7 +2,7 @@
 /* What the files of the cuda backend share on the host side: the device, its upload ring, launches.
  *
  * Law: everything runs on the device's one stream, in the order of the calls, but for copies of experts from host
- * memory (host_experts.cu). Host memory that an op is given is copied into the pinned ring before the op returns, so
+ * memory (host_experts.cu). Host memory that a call is given is copied into pinned memory before the call returns, so
  * the caller may reuse it at once. An error of the card is logged once and marks the device as lost: every later call
  * gives WEFT_E_DEVICE. Running out of memory is no such error. */
 #ifndef WEFT_KERNELS_CUDA_CUDA_H
@@ -23,8 +23,8 @@ enum {
   CUDA_PLAN_BYTES = 1 << 20
 };
 
-/* Small tables that ops make on the host and read on the device. The last CUDA_PLANS of them stay on the device, so an
- * equal table need not be sent again. */
+/* Plans: small tables that ops make on the host and read on the device. The last CUDA_PLANS of them stay on the device,
+ * so an equal table need not be sent again. */
 typedef struct cuda_plans {
   uint8_t *host;   /* CUDA_PLANS + 1 times CUDA_PLAN_BYTES; the last is being made */
   uint8_t *device; /* CUDA_PLANS times */
@@ -42,7 +42,7 @@ typedef struct cuda_host_experts {
 } cuda_host_experts;
 
 typedef struct cuda_device {
-  weft_device base; /* first: one pointer serves both */
+  weft_device base; /* first, so that a weft_device * is a cuda_device * */
   cudaStream_t stream;
   uint8_t *ring; /* pinned; CUDA_RING_PARTS parts, filled one after another */
   uint32_t ring_part, ring_at;
@@ -54,7 +54,7 @@ typedef struct cuda_device {
   step_graphs graphs; /* base.graphs points here unless they are off */
   cudaEvent_t mark[WEFT_MARKS_MAX];
   uint32_t n_multiprocessors;
-  uint32_t n_router_clusters; /* that are on the card at once */
+  uint32_t n_router_clusters; /* clusters of the router's kernel that fit on the card at once */
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
   bool products_8;    /* weights that can be are multiplied in 8 bits (eight.h) */
@@ -71,7 +71,7 @@ static inline cuda_device *cuda_of(weft_device *device) {
 /* Turns an error of the card into a status. Running out of memory is NO_MEMORY; any other error is logged, marks the
  * device as lost and is DEVICE. */
 weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what);
-/* Call after a launch. */
+/* The status of the launch before it. Called after every launch. */
 weft_status cuda_launched(cuda_device *device, const char *what);
 /* Launches a kernel that may start before the kernel before it has ended: it calls inputs_wait() (common.cuh) before it
  * reads what other kernels write. cuda_launched tells how the launch went. */
@@ -91,15 +91,15 @@ static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 gr
   device->fresh = false;
   (void)cudaLaunchKernelEx(&config, kernel, P(args)...);
 }
-/* n bytes of host memory to device memory, in stream order; from may be reused at once. */
+/* Copies n_bytes of host memory to device memory, in stream order; `from` may be reused at once. */
 weft_status cuda_push(cuda_device *device, void *to, const void *from, uint64_t n_bytes);
-/* The same for bytes [at, at + n) of a source, which are read into the ring: the next part of the ring is read while
+/* The same for bytes [at, at + n_bytes) of a source, which are read into the ring: one part of the ring is read while
  * the card takes the part before it. */
 weft_status cuda_push_source(cuda_device *device, void *to, const weft_weight_source *source, uint64_t at,
                              uint64_t n_bytes);
-/* Every table of an op goes through these two, so that a step which is replayed as a graph can renew its tables. begin
- * gives host memory for a plan of n bytes, NULL if it is too large; end gives the plan's copy on the device, which may
- * be an older one with the same bytes. It is valid until CUDA_PLANS other plans were made. */
+/* Every table of an op goes through these two calls, so that a step which is replayed as a graph can renew its tables.
+ * begin gives host memory for a plan of n_bytes, NULL if it is too large; end gives the plan's copy on the device,
+ * which may be an older one with the same bytes. The copy is valid until CUDA_PLANS other plans were made. */
 uint8_t *cuda_plan_begin(cuda_device *device, uint64_t n_bytes);
 weft_status cuda_plan_end(cuda_device *device, uint64_t n_bytes, const uint8_t **out);
 
@@ -117,16 +117,18 @@ weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, v
 WEFT_OPS(X)
 #undef X
 
-/* Memory of weights (host_experts.cu). n_bytes_max: of the card; 0: its own choice. plain: nothing is mapped. */
+/* Memory of weights (host_experts.cu). n_bytes_max: most of the card's memory for them; 0: 7/8 of what is free. plain:
+ * the arena maps nothing. */
 void cuda_arena_open(cuda_device *device, uint64_t n_bytes_max, bool plain);
-/* A packed weight from device memory into pinned host memory; *out stands for it from then on. */
+/* Copies a packed weight from device memory to pinned host memory; *out stands for the weight from then on. */
 weft_status cuda_experts_keep(cuda_device *device, const void *packed, uint64_t n_bytes, void **out);
-/* Frees such a weight; false when data is not one of them. */
+/* Frees such a weight. False: data is not one of them. */
 bool cuda_experts_forget(cuda_device *device, void *data);
 void cuda_experts_close(cuda_device *device);
-/* If *weight lies in host memory, brings it over: *weight is then *copy, whose data lies on the card. */
+/* If *weight lies in host memory, has it copied to the card: *weight is then `copy`, whose data lies there. */
 weft_status cuda_experts_bring(cuda_device *device, const weft_weight **weight, weft_weight *copy);
-/* Called after the products of a call: their weights may be overwritten now, and the copies of the next ones begin. */
+/* Called when the products of a call are enqueued: the staging memory of their weights may be overwritten after them,
+ * and the copies of the next weights begin. */
 weft_status cuda_experts_done(cuda_device *device);
 /* Called around captures and before launches of graphs: the main stream waits for all copies on their way. */
 weft_status cuda_experts_join(cuda_device *device);
@@ -148,7 +150,7 @@ static inline uint32_t cuda_ceil(uint32_t a, uint32_t b) {
   return a / b + (a % b != 0 ? 1u : 0u);
 }
 
-/* Cuts scratch into pieces. With base NULL it only counts. */
+/* Cuts scratch into pieces at multiples of 256 bytes. With base NULL it only counts. */
 typedef struct cuda_cutter {
   uint8_t *base;
   uint64_t at;

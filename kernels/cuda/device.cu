@@ -11,7 +11,7 @@
 
 weft_status cuda_judge(cuda_device *d, cudaError_t error, const char *what) {
   if (error == cudaSuccess) return WEFT_OK;
-  (void)cudaGetLastError(); /* an error that is not sticky must not meet the next call */
+  (void)cudaGetLastError(); /* clears an error that is not sticky, so that the next call does not report it */
   if (error == cudaErrorMemoryAllocation) return WEFT_E_NO_MEMORY;
   if (!d->lost) {
     weft_log(WEFT_LOG_ERROR, "cuda: %s: %s (%s); the device is lost", what, cudaGetErrorString(error),
@@ -175,7 +175,7 @@ static weft_status device_wait(weft_device *device, uint32_t mark) {
 
 /* ---- graphs --------------------------------------------------------------------------------------------- */
 
-/* What a card or driver may refuse without being broken. */
+/* Judges a call that a card or driver may refuse without being broken. */
 static weft_status judge_graph(cuda_device *d, cudaError_t error, const char *what) {
   switch (error) {
     case cudaErrorNotSupported:
@@ -230,7 +230,7 @@ static void free_graph(weft_device *device, void *graph) {
   (void)cuda_judge(cuda_of(device), cudaGraphDestroy((cudaGraph_t)graph), "freeing a graph");
 }
 
-/* It may still run. */
+/* The graph may still run, so the stream is waited for first. */
 static void free_exec(weft_device *device, void *exec) {
   cuda_device *d = cuda_of(device);
   if (!d->lost) (void)cudaStreamSynchronize(d->stream);
@@ -247,8 +247,8 @@ static bool device_supports(const weft_device *device, weft_type weight_type) {
   return weft_type_find((int32_t)weight_type) != NULL;
 }
 
-/* Products of 8 bits: eight.h. Products of 16 bits are 16 x 8 x 16 matrix operations with f32 sums, in segments of the
- * inputs. f16: activations times a power of two per row, weights times one per matrix. */
+/* The tags stand for the orders of eight.h (8 bits), multiply.h (16 bits; in f16 rows and weights are multiplied by
+ * powers of two) and route.h (F32 weights). */
 static const char *device_numerics(const weft_device *device, weft_type weight_type) {
   const cuda_device *d = (const cuda_device *)(const void *)device;
   bool deterministic = d->deterministic;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What the kernels of 8-bit products share (eight.h): numbers of a row as integers, and codes of a weight as integers,
- * in registers, as operands of the matrix units. */
+/* What the kernels of 8-bit products share: the numbers of a row as integers, and the codes of a weight as integers in
+ * registers, as operands of the matrix units.
+ *
+ * Law: every rounding is the one that eight.h names. */
 #ifndef WEFT_KERNELS_CUDA_EIGHT_CUH
 #define WEFT_KERNELS_CUDA_EIGHT_CUH
 
@@ -10,8 +12,8 @@
 
 #define EIGHT_LEAST 0x1p-100f /* a span whose largest magnitude is below it counts as zeros */
 
-/* The scale of a row's span whose largest magnitude has the bits `most`; a number is round(x * inverse). A span with
- * inf or NaN has the scale NaN: so are its results. */
+/* The scale of a row's span whose largest magnitude has the bits `most`; a number x becomes round(x * inverse). A span
+ * with an infinity or a NaN gets the scale NaN, so that results with it are NaN too. */
 static __device__ __forceinline__ float eight_scale(uint32_t most, float *inverse) {
   float largest = __uint_as_float(most), scale = __fdiv_rn(largest, 127.0f);
   *inverse = most == 0 ? 0.0f : __fdiv_rn(127.0f, largest);
@@ -29,18 +31,18 @@ static __device__ __forceinline__ uint32_t eight_bytes(const float *v, float inv
 
 /* ---- weights ---------------------------------------------------------------------------------------------- */
 
-/* The factors of a lane's codes, so that value_pair's result is an integer in units of 2^-13 above 3 2^-4, where f16
- * numbers are 2^-13 apart: its low byte is the integer. A code is 2^-24 of itself, so its factor is
- * 2^11 scale / step. */
+/* How a code becomes an integer: its factors are such that value_pair (form.cuh) gives 3 2^-4 plus the integer times
+ * 2^-13. There f16 numbers are 2^-13 apart, so the low byte of the result is the integer, rounded. A code counts as
+ * 2^-24 of itself, so its scale is 2^11 scale / step. */
 enum { EIGHT_ZERO = 0x3200 /* 3 2^-4 */ };
 
-/* 2^11 scale and 2^-13 least of a code, in steps. */
+/* The factors from 2^11 scale and 2^-13 least, both in steps. */
 static __device__ __forceinline__ uint32_t eight_pair(float scale, float least) {
   uint32_t zero = (uint32_t)EIGHT_ZERO << 16;
   return of_half2(__hadd2(as_half2(pair_f16(scale, least)), as_half2(zero)));
 }
 
-/* over: 2^11 / step of rows g and g + 8. */
+/* The factors of a lane's elements. over: 2^11 / step of rows g and g + 8. */
 template <int T>
 static __device__ __forceinline__ void eight_factors(const lane_scales<T> &in, uint32_t half, uint32_t c,
                                                      const float (&over)[2], lane_factors &out) {
@@ -70,7 +72,7 @@ static __device__ __forceinline__ void eight_factors(const lane_scales<T> &in, u
   }
 }
 
-/* The operands of product i of 32 inputs. */
+/* The operand of product i, of 32 inputs. */
 template <int T>
 static __device__ __forceinline__ void operands_of_32(const lane_codes<T> &in, const lane_factors &f, int i,
                                                       uint32_t (&out)[4]) {

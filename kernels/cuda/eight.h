@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of 8 bits: rows and weights as integers of 8 bits, with a scale each for every span of 256 inputs, which are
- * multiplied by the matrix units at twice the rate of 16 bits and added up exactly.
+/* Products of 8 bits (--products 8): rows and weights become integers of 8 bits, with a scale for every span of 256
+ * inputs. The matrix units multiply them at twice the rate of 16 bits and add them up exactly.
  *
- * Numerics. A span is 256 inputs; the last one may be shorter. The scale of a row's span is its largest magnitude /
- * 127, and a number x becomes round(x * (127 / largest magnitude)), where the factor is rounded to f32. A span whose
- * largest magnitude is below 2^-100 becomes zeros; one that holds an infinity or a NaN gets the scale NaN. Of a
- * weight's span the step is its largest magnitude / 126, rounded up to bf16; the file's value scale * code + least
- * becomes round(round(least / step) + code * (scale / step)), where scale / step is rounded to f16, so it is off by
- * little more than one step. A result is the sum over spans, ascending from 0, of fma(float(exact integer sum), scale
- * of the row * step of the weight, sum), in f32. There is one order for all numbers of rows, dense and of experts, so a
- * row's result does not depend on the other rows.
+ * Law (numerics). A span is 256 inputs; the last one may be shorter. The scale of a row's span is its largest magnitude
+ * / 127, and a number x becomes round(x * (127 / largest magnitude)), where the factor is rounded to f32. A weight's
+ * span has a step, its largest magnitude / 126, rounded up to bf16. The file's value scale * code + least becomes
+ * round(round(least / step) + code * (scale / step)), where scale / step and, before it is made an integer, least /
+ * step are rounded to f16; so the integer is off by little more than one step. A span whose largest magnitude is below
+ * 2^-100 becomes zeros; one that holds an infinity or a NaN gets the scale or step NaN. A result is the sum over spans,
+ * ascending from 0, of fma(float(exact integer sum), scale of the row * step of the weight, sum), in f32. There is one
+ * order for all numbers of rows, dense and of experts, so a row's result does not depend on the other rows. ref has the
+ * same bits (kernels/ref/eight.c).
  *
  * A weight that is multiplied so (layout EIGHT) has, after its row tiles, the steps: [matrix][row tile][span][16 rows]
  * bf16. Prepared rows are, for many rows,
@@ -37,10 +38,10 @@ __host__ __device__ constexpr bool eight_takes(int type) {
 /* Bytes of a packed weight before its steps, and bytes of the steps. n_tiles counts the row tiles of all matrices. */
 uint64_t eight_steps_at(uint64_t n_tiles, uint32_t tile_bytes);
 uint64_t eight_steps_bytes(uint64_t n_tiles, uint32_t n_in);
-/* Makes the steps of a weight whose row tiles are packed. */
+/* Makes the steps of a weight whose row tiles are packed in `data`. */
 weft_status eight_make_steps(cuda_device *d, const weft_weight *weight, uint8_t *data);
 
-/* prepare_rows, multiply for weights of layout EIGHT. args->back and args->x_back are not used. */
+/* What prepare_rows and multiply are for other weights. args->back and args->x_back are not used. */
 weft_status eight_prepare(cuda_device *d, const prepare_args *args);
 weft_status eight_multiply(cuda_device *d, const multiply_args *args); /* many rows, and jobs */
 weft_status eight_setup(cuda_device *d);

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of 8 bits for few rows (eight.h): a warp takes 16 outputs and one segment of the spans. What it leaves in
- * shared memory is the exact integer sum of each span; the warps of a row tile then add its spans in their order. So
- * the cut into segments is no part of the numerics.
+/* Products of 8 bits for few rows (eight.h). A warp takes 16 outputs and one segment of the spans, and leaves the exact
+ * integer sum of each span in shared memory; the warps of a row tile then add the tile's spans in their order. So the
+ * cut into segments is no part of the numerics.
  *
- * Blocks, items, raw rows, gated and shared ones are those of multiply_few.cu; a raw row is made into integers by every
- * block for itself, a span by a warp. The down side of experts is that of experts_few.cu: a warp has a rank with all
- * its spans. */
+ * Blocks, items, raw rows, gated and shared products are as in multiply_few.cu. Every block makes a raw row into
+ * integers for itself; a warp takes a span at a time. The down side of experts is as in experts_few.cu: a warp has a
+ * rank with all its spans. */
 #include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/few.cuh"
 
 enum {
-  COLUMN = 20, /* floats from a row's 16 sums to the next row's: no two lanes of a store meet in a bank */
+  COLUMN = 20, /* floats from a row's 16 sums to the next row's: no two lanes of a store use one bank */
   AT_ONCE = 3  /* spans of a raw row that a warp has in its registers */
 };
 
@@ -20,7 +20,7 @@ __host__ __device__ constexpr uint32_t span_bytes(int type) {
   return few_piece_bytes(type) + EIGHT_STEPS_BYTES;
 }
 
-/* Asks for a span, into a place whose old one all lanes have read. */
+/* Starts the copy of a span to a place whose last span all lanes have read. */
 template <int T>
 static __device__ __forceinline__ void ask_span(const multiply_args &a, few_ring &ring, uint32_t place,
                                                 const uint8_t *row_tile, const uint8_t *steps, uint32_t span) {
@@ -35,7 +35,7 @@ static __device__ __forceinline__ void ask_span(const multiply_args &a, few_ring
 
 /* ---- rows ------------------------------------------------------------------------------------------------ */
 
-/* A row of f32 as integers: numbers[256 of each span], scales[span]; warp `own` of `n_warps` makes every n_warps-th
+/* Makes a row of f32 into integers: numbers [span][256], scales [span]. Warp `own` of `n_warps` makes every n_warps-th
  * span. */
 static __device__ __forceinline__ void make_row(const multiply_args &a, const float *x, uint32_t own, uint32_t n_warps,
                                                 uint8_t *numbers, float *scales) {
@@ -88,8 +88,8 @@ static __device__ __forceinline__ void mma_s8(int32_t (&d)[4], const uint32_t (&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* The rows' operands of a span. Those of prepared rows are asked for before the span's weights are waited for; raw ones
- * lie in shared memory, near enough. */
+/* The rows' operands of a span. Those of prepared rows are loaded before the span's weights are waited for; a raw row
+ * lies in shared memory and is read when it is needed. */
 template <int NT>
 struct span_rows {
   uint32_t b[2][NT][8];
@@ -108,7 +108,7 @@ static __device__ __forceinline__ void load_rows(const multiply_args &a, uint32_
   }
 }
 
-/* The integers of a span that lies at `stage`, and the steps of the lane's outputs g and g + 8. */
+/* The integer sums of a span whose weights lie at `stage`, and the steps of the lane's outputs g and g + 8. */
 template <int T, int NT, bool RAW>
 static __device__ __forceinline__ void multiply_span(const multiply_args &a, const uint8_t *stage, uint32_t span,
                                                      const eight_rows<NT> &rows, span_rows<NT> &x, int32_t (&d)[NT][4],
@@ -190,8 +190,9 @@ static __device__ __forceinline__ void ask_next_span(const multiply_args &a, con
   at->unit += 2;
 }
 
-/* Writes a tile's outputs, which its warps share: own_warp of n_warps. spans: the tile's sums, followed by those of the
- * tile that it is gated with. raw_scales: those of the one raw row, or NULL where rows were prepared before. */
+/* Writes a row tile's outputs, which its warps share: this is own_warp of n_warps. spans: the tile's sums, followed by
+ * those of the tile that it is gated with. raw_scales: the scales of the one raw row, or NULL where rows came
+ * prepared. */
 template <int COLUMNS>
 static __device__ __forceinline__ void finish_tile(const multiply_args &a, const multiply_job &job, few_tile tile,
                                                    const float *spans, const float *raw_scales, uint32_t own_warp,
@@ -256,7 +257,7 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
     if constexpr (RAW) {
       const float *row = index < items.n_shared ? a.shared_x : a.raw.x + x_row_of(a, job, 0) * a.raw.x_stride;
       if (row != row_of_raw) {
-        if (row_of_raw != NULL) __syncthreads(); /* the one before has been read, its scales too */
+        if (row_of_raw != NULL) __syncthreads(); /* all warps have read the row before, and its scales */
         make_row(a, row, warp, n_warps, numbers, scales);
         __syncthreads();
         row_of_raw = row;
@@ -280,7 +281,7 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
       ring_next(ring);
       ask_next_span<T, NT>(a, items, slot, first, end, ring, at, &ahead);
     }
-    __syncthreads(); /* and the spans of the item before have been read */
+    __syncthreads(); /* it also says that the spans of the item before have been read */
     if (a.gated) own = sums + turn * n_slots * tile_floats, active = find_own(a, items, index, 0, &tile);
     if (active)
       finish_tile<columns>(a, job, tile, own, RAW ? scales : NULL, a.gated ? warp : segment,
@@ -301,7 +302,7 @@ bool eight_few_takes(int type, uint32_t n_rows, uint32_t n_in, bool gated) {
          bytes_of(type, gated ? 2 : 1, FEW_SEGMENTS, cuda_ceil(n_in, EIGHT_SPAN), n_columns) <= FEW_SHARED_BYTES_MAX;
 }
 
-/* Row tiles of a block: slots_of of multiply_few.cu. */
+/* How many row tiles a block takes at once, by the rule of slots_of in multiply_few.cu. */
 static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t n_columns) {
   uint32_t n = a.gated ? 2 : FEW_SEGMENTS / a.n_segments, n_tiles = few_tiles(a);
   while (n_columns == 1 && !a.gated && (n + 1) * a.n_segments <= FEW_WARPS_MAX &&
@@ -344,7 +345,8 @@ weft_status eight_few(cuda_device *d, const multiply_args *args) {
 
 /* ---- the down side of experts ------------------------------------------------------------------------------ */
 
-/* The next span that a warp asks for: of its ranks, one after another. An expert that does not exist is the first. */
+/* The next span that a warp asks for: its ranks come one after another. For an expert that does not exist it reads the
+ * first one. */
 typedef struct down_cursor {
   const int32_t *ids;
   uint32_t tile, rank, k, span;
@@ -363,7 +365,7 @@ static __device__ __forceinline__ void ask_down(const multiply_args &a, few_ring
   at.rank += DOWN_WARPS;
 }
 
-/* 16 outputs of one rank, of expert *id, whose row is `numbers` with `scales`. done: [16]. */
+/* Computes 16 outputs of one rank, whose expert is *id and whose row is `numbers` with `scales`, to done [16]. */
 template <int T>
 static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const int32_t *id, const uint8_t *numbers,
                                                      const float *scales, few_ring &ring, down_cursor &ahead,
@@ -389,7 +391,7 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(sum[h], down);
 }
 
-/* What a warp does of a block's row tiles of the shared MLP: task t is span t % n_spans of tile t / n_spans. */
+/* A warp's tasks in a block's row tiles of the shared MLP: task t is span t % n_spans of tile t / n_spans. */
 template <int T>
 static __device__ __forceinline__ void ask_task(const multiply_args &a, few_ring &ring, uint32_t place,
                                                 uint32_t first_tile, uint32_t task) {
@@ -399,7 +401,8 @@ static __device__ __forceinline__ void ask_task(const multiply_args &a, few_ring
               a.weight[0].steps + (uint64_t)tile * n_spans * EIGHT_STEPS_BYTES, task % n_spans);
 }
 
-/* DOWN_SHARED_TILES row tiles of the shared MLP. numbers, scales: for all warps; spans: of the tiles. */
+/* Computes DOWN_SHARED_TILES row tiles of the shared MLP. All warps share the row (numbers, scales) and spans, where
+ * the tiles' sums are left. */
 template <int T>
 static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint32_t first_tile, few_ring &ring,
                                                     uint8_t *numbers, float *scales, float *spans) {
@@ -456,7 +459,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
   inputs_wait();
   next_may_start();
   for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
-    __syncwarp(); /* the row before has been read */
+    __syncwarp(); /* all lanes have read the row before */
     make_row(a, a.raw.x + (r * k + j) * a.raw.x_stride, 0, 1, numbers, scales);
     __syncwarp();
     multiply_rank<T>(a, a.ids + r * k + j, numbers, scales, ring, ahead, done + 16 * j);
@@ -468,7 +471,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
   down_store(a, weights, r, k, done);
 }
 
-/* shared_spans: 0: no shared MLP. */
+/* Shared memory of a block. shared_spans: spans of the shared MLP's row; 0: there is no shared MLP. */
 static uint32_t bytes_of_down(int type, uint32_t n_spans, uint32_t shared_spans, uint32_t k, uint32_t n_places) {
   uint32_t results = 64 * k, of_shared = 4 * DOWN_SHARED_TILES * shared_spans * floats_of_span<1>();
   return DOWN_WARPS * (n_places * span_bytes(type) + bytes_of_row(n_spans)) +

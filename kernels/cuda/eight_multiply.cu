@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of 8 bits (eight.h), dense and of experts. Blocks stay on the card and take one item after another: 128
- * outputs x 8 NT rows.
+/* Products of 8 bits (eight.h) of many rows, dense and of experts. Blocks stay on the card and take one item after
+ * another: 128 outputs x 8 NT rows. The rings are those of rings.cuh; a stage is a span.
  *
- *   group     four warps: 64 outputs; two to a block. While one scales its sums the other multiplies
- *   warp      a row tile: it turns codes into integers of 8 bits once, in registers, for all rows
- *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight
- *             bring the weights and steps of a row tile each, by bulk copies, as far ahead as the rings go. A stage is
- *             a span; it is full when its bytes have come, and empty when all warps have done with it */
+ *   group     four warps with 64 outputs; a block has two groups, and while one scales its sums the other multiplies
+ *   warp      a row tile: the warp turns codes into integers of 8 bits once, in registers, for all rows
+ *   bringer   four more warps that copy: one lane says which items the block works on, one brings their rows, eight
+ *             bring the weights and steps of a row tile each */
 #include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/rings.cuh"
 
@@ -34,8 +33,8 @@ struct eight_memory {
 
 /* ---- what is brought ------------------------------------------------------------------------------------- */
 
-/* The block's items: for each job, or each `rows` rows, all blocks of row tiles, which are counted through all
- * weights. */
+/* Deals out the block's items: for each job, or each `rows` rows, all groups of ITEM_TILES row tiles, which are counted
+ * through all weights. */
 template <class M>
 static __device__ void bring_items(const multiply_args &a, M &m, uint32_t rows) {
   ring_cursor at = {0, 1};
@@ -98,7 +97,7 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
       barrier_wait(&m.w_empty[at.slot], at.turn);
       barrier_expect(full, n_bytes + EIGHT_STEPS_BYTES);
       if (S::blocks == 2)
-        copy_bulk_once(to + at.slot * S::w_stage, from, n_bytes, full); /* an expert has one job, or nearly */
+        copy_bulk_once(to + at.slot * S::w_stage, from, n_bytes, full); /* most experts have one job, which reads it */
       else
         copy_bulk(to + at.slot * S::w_stage, from, n_bytes, full);
       copy_bulk(to + at.slot * S::w_stage + S::w_codes, steps, EIGHT_STEPS_BYTES, full);
@@ -138,7 +137,8 @@ static __device__ __forceinline__ void eight_wgmma(int32_t (&d)[N][4], const uin
   }
 }
 
-/* A warp's own piece of the stages of weights, the rows and scales of all stages, its places. */
+/* A warp's view of the rings: its row tile in the first stage of weights; rows and scales of the first stage; barriers;
+ * its position in both rings. */
 template <class S>
 struct eight_warp {
   const uint8_t *w, *x, *scales;
@@ -154,7 +154,7 @@ struct eight_unit {
   float step[2];
 };
 
-/* Of the stage that is next, its first 128 inputs. */
+/* Waits for the next stage of weights and loads its first 128 inputs. */
 template <int T, class S>
 static __device__ __forceinline__ void load_stage(const eight_warp<S> &at, bool tail, eight_unit<T> &own) {
   const uint8_t *stage = at.w + at.w_at.slot * S::w_stage;
@@ -179,14 +179,13 @@ static __device__ __forceinline__ void load_second(const eight_warp<S> &at, bool
 /* Operands of the products of 128 inputs. */
 typedef uint32_t eight_operands[4][4];
 
-/* After the wait that ends the products which read them: the compiler does not see that their registers were taken till
- * then. */
+/* Names operands as used, after the wait that ends the products which read them: let_go of rings.cuh says why. */
 static __device__ __forceinline__ void let_go(const eight_operands &w) {
 #pragma unroll
   for (int i = 0; i < 4; i++) asm volatile("" ::"r"(w[i][0]), "r"(w[i][1]), "r"(w[i][2]), "r"(w[i][3]));
 }
 
-/* The codes of 128 inputs, the u-th of the span, as operands. */
+/* Makes operands of the codes of 128 inputs, which are half u of the span. */
 template <int T>
 static __device__ __forceinline__ void make_operands(const eight_unit<T> &own, uint32_t u, const float (&over)[2],
                                                      eight_operands &w) {
@@ -219,8 +218,8 @@ static __device__ __forceinline__ void scale_sums(float (&sums)[N][4], const int
   }
 }
 
-/* A warp's work between two spans: the operands of the first 128 inputs of the next one, its codes of the second
- * 128. */
+/* What a warp makes of a span before the products of the span before it have ended: the operands of the first 128
+ * inputs, and the codes of the second 128. */
 template <int T>
 struct eight_ready {
   eight_unit<T> own;
@@ -228,7 +227,7 @@ struct eight_ready {
   eight_operands first;
 };
 
-/* Makes the span of the stage that is next ready. */
+/* Waits for the next stage of weights and makes its span ready. */
 template <int T, class S>
 static __device__ __forceinline__ void make_ready(const multiply_args &a, uint32_t first_unit, const eight_warp<S> &at,
                                                   eight_ready<T> &next) {
@@ -238,7 +237,7 @@ static __device__ __forceinline__ void make_ready(const multiply_args &a, uint32
   load_second<T, S>(at, is_tail_of<T>(a, first_unit + 1), next.own);
 }
 
-/* A span that is ready; then the next one is, if there is one. */
+/* Multiplies the span that is ready. Afterwards the next one is ready, if there is one. */
 template <int T, int N, class S>
 static __device__ __forceinline__ void multiply_span(const multiply_args &a, uint32_t first_unit, eight_warp<S> &at,
                                                      eight_ready<T> &next, int32_t (&d)[N][4], float (&sums)[N][4]) {
@@ -266,7 +265,7 @@ static __device__ __forceinline__ void multiply_span(const multiply_args &a, uin
   step_on(at.x_at, S::stages);
 }
 
-/* A lane 4 g + c has rows 2 c, 2 c + 1 of each eight, outputs g and g + 8. */
+/* Stores a warp's sums. Lane 4 g + c has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and g + 8. */
 template <int N>
 static __device__ __forceinline__ void store_results(const multiply_args &a, const ring_item &item, uint32_t own,
                                                      const float (&sums)[N][4]) {
@@ -364,13 +363,13 @@ static weft_status launch_eight(cuda_device *d, const multiply_args *a) {
   }
   uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, 8 * NT);
   uint64_t n_items = n_jobs * cuda_ceil(tiles_of(*a), ITEM_TILES), n_fit = d->n_multiprocessors * S::blocks;
-  /* in the ordinary way: brought early, blocks crowd one another */
+  /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
   eight_kernel<T, NT><<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(*a);
   return cuda_launched(d, "a product of 8 bits");
 }
 
-/* Rows of a dense product's items, in eights: those with which the multiprocessors are done first, if each does one
- * after another. work: how long an item takes beside others. */
+/* The rows of a dense product's items, in eights: the size with which the multiprocessors are done first, if each takes
+ * one item after another. work: the time of an item relative to the others. */
 static uint32_t dense_rows(const cuda_device *d, const multiply_args *a) {
   static const struct { uint32_t eights, at_once, work; } shapes[] = {{16, 1, 16}, {8, 1, 10}, {4, 2, 12}};
   uint32_t best = 16, least = UINT32_MAX, n_blocks = cuda_ceil(tiles_of(*a), ITEM_TILES);
@@ -398,7 +397,7 @@ static weft_status of_rows(cuda_device *d, const multiply_args *a) {
                        : launch_eight<T, 16>(d, a);
 }
 
-/* Types that eight_takes have kernels; the others need none. a NULL: sets the kernels of the type up. */
+/* Only types that eight_takes have kernels. a NULL: sets the kernels of the type up. */
 template <int T>
 static weft_status of_type(cuda_device *d, const multiply_args *a) {
   if constexpr (eight_takes(T)) return of_rows<T>(d, a);

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows in 8 bits (eight.h), act(g) * u on the way into it; and the steps of weights. */
+/* The preparation for products of 8 bits (eight.h): rows become integers, from act(g) * u where they are gated; and
+ * weights get their steps. */
 #include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/element.cuh"
 #include "kernels/cuda/few.cuh"
 
 enum { EIGHT_LANES = 16, EIGHT_PREPARE_THREADS = 256 };
 
-/* Sixteen numbers of a row that lie side by side once prepared: four runs of four inputs, `step` apart. */
+/* Sixteen numbers of a row that lie side by side once prepared: four runs of four inputs, whose starts are `step`
+ * inputs apart. */
 typedef struct eight_piece {
   float v[16];
 } eight_piece;
@@ -42,7 +44,7 @@ static __device__ __forceinline__ eight_piece load_eight_piece(const prepare_arg
   return piece;
 }
 
-/* Four numbers every `step` bytes. */
+/* Stores four integers of 8 bits at every `step` bytes. */
 static __device__ __forceinline__ void store_in_line(uint8_t *to, uint32_t step, const uint4 &bytes) {
   *(uint32_t *)(void *)to = bytes.x;
   *(uint32_t *)(void *)(to + step) = bytes.y;
@@ -117,7 +119,8 @@ typedef struct steps_args {
   uint8_t *steps;
 } steps_args;
 
-/* A block takes a row tile, a warp a row's spans one after another. Rounded up, so that no value leaves the range. */
+/* A block takes a row tile; a warp takes the spans of one of its rows, one after another. A step is rounded up, so that
+ * no integer leaves its range. */
 static __global__ void __launch_bounds__(512) steps_kernel(const steps_args a) {
   uint32_t row = threadIdx.x / 32, lane = threadIdx.x % 32;
   const uint8_t *tile = a.tiles + (uint64_t)blockIdx.x * a.cut.tile_bytes;

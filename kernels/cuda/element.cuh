@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* One element of a packed weight: its code, its scale bytes, its exact f32 value. Slow; for looking
- * rows up, for unpacking, and for tests. The kernels that multiply read whole units (form.cuh). */
+/* One element of a packed weight: its code, its scale, its value in f32. This is slow, and serves where rows are looked
+ * up, weights are unpacked and steps are made (eight.h). The kernels that multiply read whole units (form.cuh).
+ *
+ * Law: element_value has the bits that weft_dequantise_row gives for the weight's type. */
 #ifndef WEFT_KERNELS_CUDA_ELEMENT_CUH
 #define WEFT_KERNELS_CUDA_ELEMENT_CUH
 
@@ -48,7 +50,7 @@ static __device__ __forceinline__ uint32_t short_at(const uint8_t *p) {
   return *(const uint16_t *)(const void *)p;
 }
 
-/* The whole code: 4, 5, 6, 8 or 16 bits. */
+/* The whole code with its high bits: 4, 5, 6, 8 or 16 bits. */
 static __device__ __forceinline__ uint32_t element_code(int type, const element_place &p) {
   uint32_t lane = p.g * 4 + p.c, h = p.half_row, e = p.e;
   if (form_bits(type) == 16) return short_at(p.codes + (e / 8 * 2 + h) * 512 + lane * 16 + e % 8 * 2);
@@ -65,20 +67,20 @@ static __device__ __forceinline__ uint32_t element_code(int type, const element_
   return code | (bit & 1u) << 4;
 }
 
-/* Types with one scale per 32: its bits (f16; MXFP4: the exponent byte). */
+/* The bits of the scale in types with one scale per 32: of an f16, or of MXFP4's exponent. */
 static __device__ __forceinline__ uint32_t element_scale(int type, const element_place &p) {
   uint32_t block = p.tail ? p.g * 2 + p.c / 2 : p.g * 4 + p.c;
   if (type == WEFT_TYPE_MXFP4) return p.scales[block * 2 + p.half_row];
   return short_at(p.scales + block * 4 + p.half_row * 2);
 }
 
-/* Types with two numbers of 16 bits per 32: both. */
+/* Both f16 in types with two of them per 32. */
 static __device__ __forceinline__ uint32_t element_pair(const element_place &p) {
   uint32_t block = p.tail ? p.g * 2 + p.c / 2 : p.g * 4 + p.c;
   return word_at(p.scales + block * 8 + p.half_row * 4);
 }
 
-/* S4: the f32; Q2_K: the two f16. */
+/* What a row stores behind the 16 bytes of scales: S4 its f32, Q2_K its two f16. */
 static __device__ __forceinline__ uint32_t element_super_word(const element_place &p) {
   return word_at(p.scales + 256 + (p.g + 8 * p.half_row) * 4);
 }
@@ -92,6 +94,8 @@ static __device__ __forceinline__ uint32_t element_q6_scale(const element_place 
   return short_at(p.scales + 256 + (p.g + 8 * p.half_row) * 2);
 }
 
+/* The value of an MXFP4 code: `doubled` is twice the number that the code stands for, so `size` is half of the
+ * scale. */
 static __device__ __forceinline__ float mx_value(uint32_t code, uint32_t exponent) {
   uint32_t m = code & 7u, doubled = m < 5 ? m : m == 5 ? 6 : m == 6 ? 8 : 12;
   float size = __uint_as_float(exponent < 2      ? 0x00200000u << exponent
@@ -104,7 +108,7 @@ static __device__ __forceinline__ float value_of_code(const value_table &values,
   return (float)((int)(values.word[code / 4] >> (code % 4 * 8) & 0xFFu) - 128);
 }
 
-/* Types whose super-blocks have a scale per sixteen elements. */
+/* The value in types whose super-blocks have a scale per sixteen elements. */
 static __device__ __forceinline__ float element_split_value(int type, const value_table &values, const element_place &p,
                                                             uint32_t code) {
   uint32_t scale = element_super_byte(p, 8 * p.half + 2 * p.c + p.e / 16);

@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* experts: the pairs (row, rank) sorted by expert, one product over all experts for gate and up, one for
- * down, and the sum per row in rank order.
+/* experts: the pairs (row, rank) are sorted by expert; then there is one product over all experts for gate and up, one
+ * for down, and a sum for each row in rank order.
  *
- *   few rows  no sorting: every pair is a job of its own, gate and up leave it as act(g) * u; then down and the sum
- *             over ranks are one kernel (experts_few.cu). Products prepare their rows themselves
- *   place     every pair gets a place; those of an expert lie side by side from a multiple of 8 on. Places and the
+ *   place     every pair gets a place; the places of an expert lie side by side from a multiple of 8 on. Places and the
  *             list of jobs (some places of one expert each) stay on the device. Rows are prepared at their places
- *   gate, up  [place][2 n_ff] f32;  act(g) * u is prepared at its place
- *   down      [place][n_in] f32;  y[row] adds its ranks one after another
- *   shared    its two products go before and after; of one row they are part of the kernels for few rows
+ *   gate, up  the results are [place][2 n_ff] f32, and act(g) * u of them is prepared at the same places
+ *   down      the results are [place][n_in] f32, and y[row] adds those of its ranks one after another
+ *   few rows  are not sorted: every pair is a job of its own, and the product of gate and up leaves act(g) * u. Then
+ *             one kernel makes the products with down and the sum over ranks (experts_few.cu). These kernels prepare
+ *             their rows themselves
+ *   shared    the two products of the shared MLP come before; with one row they may be part of the kernels for few rows
  *
- * An expert that does not exist makes its row NaN. */
+ * Law: where a row names an expert that does not exist, the row becomes NaN: a launch cannot refuse what lies in device
+ * memory. */
 #include <string.h>
 
 #include "kernels/cuda/eight.h"
@@ -29,8 +31,8 @@ typedef struct place_args {
   uint32_t *n_jobs;
 } place_args;
 
-/* One warp: begin[e], so far how many pairs of e the rows before the block's have, becomes the place of the block's
- * first. The first block makes the jobs. */
+/* One warp computes where a block's pairs begin: begin[e], which counts the pairs of expert e in the rows before the
+ * block's, becomes the place of the block's first pair of e. The first block also makes the jobs. */
 static __device__ __forceinline__ void begin_places(const place_args &g, const uint32_t *count, uint32_t *begin) {
   uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs = 0;
   uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
@@ -53,7 +55,7 @@ static __device__ __forceinline__ void begin_places(const place_args &g, const u
   }
 }
 
-/* count: all pairs of each expert; begin: where the next one goes, of pairs from `first` on. */
+/* Counts pairs by expert: in `count` all pairs, in `begin` those before pair `first`. */
 static __device__ __forceinline__ void count_pairs(const place_args &g, uint32_t first, uint32_t *count,
                                                    uint32_t *begin) {
   for (uint32_t p = threadIdx.x; p < g.n_pairs; p += 8 * PREPARE_THREADS) {
@@ -73,9 +75,9 @@ static __device__ __forceinline__ void count_pairs(const place_args &g, uint32_t
   __syncthreads();
 }
 
-/* A block has some rows: it counts all pairs, and those before its own, and finds places for its own while the first
- * row is on its way. Within an expert pairs of a block come in any order: no result depends on it. a.out NULL: places
- * only. */
+/* A block has some rows. It counts all pairs and those before its own, finds places for its own while the first row is
+ * on its way, and prepares its rows there. The pairs of a block come in any order within an expert, on which no result
+ * depends. a.out NULL: no rows are prepared. */
 template <bool BF16>
 static __global__ void __launch_bounds__(PREPARE_THREADS)
     place_kernel(const __grid_constant__ place_args g, const __grid_constant__ prepare_args a) {
@@ -100,7 +102,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS)
       if (at[j] >= 0) g.row_of[at[j]] = (int32_t)r;
     }
     uint32_t most = a.out != NULL ? finish_row<BF16>(a, x, threadIdx.x, PREPARE_THREADS, row) : 0;
-    most = most_of_block(most, shared); /* and the row's places are there */
+    most = most_of_block(most, shared); /* its barrier also says that the row's places are there */
     if (a.out != NULL) {
       if (r + 1 < end_row) load_row(a, x + a.x_stride, threadIdx.x, PREPARE_THREADS, row);
       put_row<BF16>(a, x, threadIdx.x, PREPARE_THREADS, row, BF16 ? 0 : lift_of(most), at, g.k, 0);
@@ -120,8 +122,8 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
   h[place * n_ff + i] = gate_product(activation, row[0], row[n_ff]);
 }
 
-/* A thread has some columns of a row, four that may be read at once or one; COMBINE_RANKS of them are on their way at
- * once. */
+/* Adds the ranks of a row. A thread has four columns where they may be read at once, else one, and loads those of
+ * COMBINE_RANKS ranks at a time. */
 template <class T>
 static __global__ void __launch_bounds__(COMBINE_THREADS)
     combine_kernel(const __grid_constant__ weft_experts_args a, const float *down, const int32_t *pair_at,
@@ -200,7 +202,7 @@ static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   bool f32 = args->down->type == WEFT_TYPE_F32;
   p.h = cuda_cut(&cutter, f32 ? 4ull * p.n_places * p.n_ff : multiply_rows_bytes(p.n_places, p.n_ff));
   p.h_back = (float *)cuda_cut(&cutter, 4ull * p.n_places);
-  /* gate_up has been read when down is written */
+  /* Results of gate and up and those of down share memory: the first have been read when the second are written. */
   uint64_t wide = 2ull * p.n_ff > p.n_in ? 2ull * p.n_ff : p.n_in;
   p.gate_up = p.down = (float *)cuda_cut(&cutter, 4 * wide * p.n_places);
   p.n_bytes = cutter.at;
@@ -240,7 +242,7 @@ static prepare_args at_places(const weft_experts_args *args, const experts_plan 
   return a;
 }
 
-/* Pairs to their places, rows prepared there if they want 16 bits. */
+/* Gives pairs their places, and prepares rows there if the first weight wants them in 16 bits. */
 static weft_status place_pairs(cuda_device *d, const weft_experts_args *args, const experts_plan *p,
                                const weft_weight *weight) {
   prepare_args a = at_places(args, p, weight);
@@ -325,7 +327,8 @@ static weft_status output_side(cuda_device *d, const weft_experts_args *args, co
 
 /* ---- few rows ------------------------------------------------------------------------------------------- */
 
-/* Gate and up must lie in whole tiles, side by side; all or none are multiplied in 8 bits. */
+/* Whether the kernels for few rows take a call: gate and up are whole row tiles of one type and layout, and either all
+ * weights or none are multiplied in 8 bits. */
 static bool is_few(const weft_experts_args *args, const experts_plan *p) {
   const weft_weight *in = args->gate_up != NULL ? args->gate_up : args->gate;
   int type = in->type;
@@ -349,7 +352,8 @@ static multiply_args by_pair(const weft_experts_args *args, const experts_plan *
   return a;
 }
 
-/* The row of the shared MLP goes along with that of experts; a block has memory for both. */
+/* Whether gate and up of the shared MLP can be part of the experts' kernel: there is one row, and a block has memory
+ * for the shared MLP's row beside that of the experts. */
 static bool takes_shared(const weft_experts_args *args, const multiply_args *experts) {
   const weft_shared_args *shared = &args->shared;
   bool same = shared->gate->type == experts->type && shared->up->type == experts->type &&

@@ -1,17 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* The down side of experts for few rows (experts_few.cu). */
+/* The down side of experts for few rows: the products with `down` and the sum over ranks in one kernel
+ * (experts_few.cu).
+ *
+ * Law: a product has the order of multiply.h or eight.h, and ranks are added ascending, so a row has the bits that the
+ * kernels for many rows give it. */
 #ifndef WEFT_KERNELS_CUDA_EXPERTS_H
 #define WEFT_KERNELS_CUDA_EXPERTS_H
 
 #include "kernels/cuda/multiply.h"
 
-/* Whether rows with this number of inputs and of ranks fit into a block's shared memory. */
+/* Whether rows with so many inputs and ranks fit into a block's shared memory. */
 bool experts_down_fits(uint32_t n_in, uint32_t k);
 /* Whether experts_down_few can compute the down side of a shared MLP, for one row, in the same launch. */
 bool experts_down_shares(const multiply_args *args, const multiply_args *shared);
-/* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j]] x[r k + j], for rows [0, n_rows), and the product `shared`
- * unless that has no weight. This kernel reads ids before it waits for its inputs. So the kernel before it must have
- * waited for its own inputs, ids among them, before it lets the next one start, as multiply_few with ids does. */
+/* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j]] x[r k + j], for rows [0, n_rows); and the product `shared`, if
+ * it has a weight. This kernel reads ids before it waits for its inputs. So the kernel before it must have waited for
+ * its own inputs, ids among them, before it lets the next one start, as multiply_few with ids does. */
 weft_status experts_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared,
                              const float *weights, uint32_t k);
 weft_status experts_few_setup(cuda_device *d);

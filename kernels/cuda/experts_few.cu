@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The down side of experts for few rows, ranks added: a block takes 16 outputs of one row, a warp one rank after
- * another; it prepares that rank's row of act(g) * u for itself. The first weights are on their way before that row is
- * there: the choice of experts is older than the kernel before this one (experts.h).
+/* The down side of experts for few rows: the products with `down`, and the sum over ranks. A block takes 16 outputs of
+ * one row; a warp takes some of its ranks, one after another, and prepares each one's row of act(g) * u for itself. The
+ * first weights are asked for before that row is there, since experts were chosen before the kernel before this one
+ * (experts.h).
  *
- * Of one row also that of the shared MLP: further blocks take 32 of its outputs, a warp some segments of its inputs. */
+ * With one row the kernel may also compute the down side of the shared MLP: further blocks take 32 of its outputs each,
+ * and a warp takes some segments of its inputs. */
 #include "kernels/cuda/experts.h"
 
 #include <string.h>
@@ -11,11 +13,12 @@
 #include "kernels/cuda/few.cuh"
 
 enum {
-  KEPT = 3,                        /* eights of a row that stay in a lane's registers */
+  KEPT = 3,                        /* chunks of eight inputs that stay in a lane's registers */
   SUMS_MAX = 8 * DOWN_SHARED_TILES /* of 16 outputs of the shared MLP in a block: of tiles and segments */
 };
 
-/* A row of act(g) * u into the warp's shared memory; the power of two that it was multiplied by. */
+/* Prepares a row of act(g) * u in the warp's shared memory. Returns the exponent of the power of two that the row was
+ * multiplied by. */
 template <int T>
 static __device__ __forceinline__ int prepare_rank(const multiply_args &a, const float *row, uint4 *to) {
   uint32_t lane = threadIdx.x % 32, n_chunks = a.n_units * 16, most = 0;
@@ -49,14 +52,15 @@ static __device__ __forceinline__ int prepare_rank(const multiply_args &a, const
   return lift;
 }
 
-/* Bytes of a warp's places; those of a whole tile lie close together. */
+/* Bytes of a warp's places. Where they hold all pieces of a row tile, the last one takes only the bytes that it has. */
 template <int T>
 static __host__ __device__ __forceinline__ uint32_t bytes_of_places(uint32_t tile_bytes, uint32_t n_places) {
   bool whole = n_places == tile_bytes / few_piece_bytes(T) + (tile_bytes % few_piece_bytes(T) != 0 ? 1 : 0);
   return whole ? (tile_bytes + 127) / 128 * 128 : n_places * few_piece_bytes(T);
 }
 
-/* The next piece that a warp asks for: of its ranks, one after another. An expert that does not exist is the first. */
+/* The next piece that a warp asks for: its ranks come one after another. For an expert that does not exist it reads the
+ * first one. */
 typedef struct down_cursor {
   const int32_t *ids;
   const uint8_t *tiles; /* the block's row tile of matrix 0 */
@@ -76,7 +80,7 @@ static __device__ __forceinline__ void ask_rank(const multiply_args &a, few_ring
   at.rank += DOWN_WARPS;
 }
 
-/* 16 outputs of one rank, of expert *id. done: [16]. */
+/* Computes 16 outputs of one rank, whose expert is *id, to done [16]. */
 template <int T>
 static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const int32_t *id, const uint4 *row,
                                                      int raise, int lift, few_ring &ring, down_cursor &ahead,
@@ -91,8 +95,7 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
 }
 
-/* What a warp does of a block's row tiles of the shared MLP: task t is segment t % n_segments of tile t /
- * n_segments. */
+/* A warp's tasks in a block's row tiles of the shared MLP: task t is segment t % n_segments of tile t / n_segments. */
 typedef struct shared_task {
   uint32_t at, unit, end;
   const uint8_t *row_tile; /* NULL: there is no more */
@@ -117,7 +120,7 @@ static __device__ __forceinline__ void ask_task(const multiply_args &a, few_ring
   if (task.unit >= task.end) enter_task(a, first_tile, task.at + DOWN_WARPS, &task);
 }
 
-/* DOWN_SHARED_TILES row tiles of the shared MLP. row: for all warps; done: [tiles][segments][16]. */
+/* Computes DOWN_SHARED_TILES row tiles of the shared MLP. All warps share the row; done: [tiles][segments][16]. */
 template <int T>
 static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint32_t first_tile, few_ring &ring,
                                                     uint4 *row, float *done) {
@@ -190,7 +193,8 @@ static uint32_t bytes_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, uint
   return DOWN_WARPS * (bytes_of_places<T>(tile_bytes, n_places) + n_units * 256) + 64 * (k > SUMS_MAX ? k : SUMS_MAX);
 }
 
-/* As many as there are pieces, while two blocks share a multiprocessor, with room for those of the next kernel. */
+/* Places of a warp: as many as a row tile has pieces, as long as two blocks fit on a multiprocessor and leave room for
+ * those of the next kernel. */
 template <int T>
 static uint32_t places_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k) {
   uint32_t n = 2, n_pieces = cuda_ceil(n_units, few_units(T));
@@ -215,12 +219,12 @@ static weft_status set_up(cuda_device *d) {
   return cuda_judge(d, error, "setting up experts");
 }
 
-/* Q8_0 has the largest pieces. */
+/* Asks for Q8_0, which has the largest pieces, so that the answer holds for every type. */
 bool experts_down_fits(uint32_t n_in, uint32_t k) {
   return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), UINT32_MAX, k, 2) <= FEW_SHARED_BYTES_MAX;
 }
 
-/* The shared row lies where the warps' rows do, its pieces in their places, which are whole ones. */
+/* The shared MLP's row lies where the warps' rows do, and its pieces in their places, so it must fit there. */
 bool experts_down_shares(const multiply_args *args, const multiply_args *shared) {
   return args->type == shared->type && args->n_rows == 1 && shared->n_rows == 1 && args->n_in >= 256 &&
          shared->n_units <= DOWN_WARPS * args->n_units && DOWN_SHARED_TILES * shared->n_segments <= SUMS_MAX;

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* What the kernels for few rows share: a warp's own stream of packed weights through shared memory, and its products
+/* What the kernels for few rows share: each warp's own stream of packed weights through shared memory, and its products
  * with rows of x.
  *
- * No kernel writes weights while steps run, so a block asks for its first weights before it waits for its inputs: the
- * weights of the next kernel arrive while the one before it ends. (The first kernel after a weight was placed starts
- * only when that is done: cuda_device.fresh.) */
+ * Law: every warp has places of its own for pieces of a row tile, and starts the copy of a next piece to a place when
+ * all its lanes have read the last one. Sums have the order of multiply.h or, in eight_few.cu, that of eight.h.
+ *
+ * No kernel writes weights while steps run. So a block asks for its first weights before it waits for its inputs, and
+ * they arrive while the kernel before it ends. (The first kernel after a weight was placed starts only when that is
+ * done: cuda_device.fresh.) */
 #ifndef WEFT_KERNELS_CUDA_FEW_CUH
 #define WEFT_KERNELS_CUDA_FEW_CUH
 
@@ -18,7 +21,7 @@ enum {
   FEW_SHARED_BYTES_MAX = 220 << 10
 };
 
-/* A piece is what one copy brings: one unit, or two. Segments are whole pairs of units. */
+/* A piece is what one copy brings: 128 inputs of 16-bit codes, 256 of others. Segments are whole multiples of 256. */
 __host__ __device__ constexpr uint32_t few_units(int type) {
   return form_bits(type) == 16 ? 1 : 2;
 }
@@ -43,7 +46,7 @@ static __device__ __forceinline__ void ring_open(few_ring *ring) {
   __syncwarp();
 }
 
-/* Asks for the piece that begins at `unit`, into a place whose old one all lanes have read. */
+/* Starts the copy of the piece that begins at `unit` to a place whose last piece all lanes have read. */
 template <int T>
 static __device__ __forceinline__ void ring_ask(const multiply_args &a, few_ring &ring, uint32_t place,
                                                 const uint8_t *row_tile, uint32_t unit) {
@@ -62,7 +65,7 @@ static __device__ __forceinline__ bool is_tail_unit(const multiply_args &a, uint
 template <int NT>
 struct x_source {
   const uint8_t *prepared[NT];
-  const uint4 *raw; /* stands for all eight: the results of the others are not looked at */
+  const uint4 *raw; /* stands for all eight rows of a product; the results of the other seven are not used */
 };
 
 template <int NT, bool RAW>
@@ -116,8 +119,8 @@ static __device__ __forceinline__ void multiply_piece(const multiply_args &a, co
   }
 }
 
-/* ring_wait waits until the piece at the ring's place has come; ring_next goes on to the next place, when all lanes
- * have read this one. */
+/* ring_wait waits until the piece at the ring's place has come. ring_next waits until all lanes have read it, and goes
+ * on to the next place. */
 static __device__ __forceinline__ void ring_wait(const few_ring &ring) {
   barrier_wait(&ring.filled[ring.at], ring.turn);
 }
@@ -127,7 +130,7 @@ static __device__ __forceinline__ void ring_next(few_ring &ring) {
   if (++ring.at == ring.n) ring.at = 0, ring.turn ^= 1;
 }
 
-/* Inputs 8 chunk .. of a row. */
+/* Inputs 8 chunk .. 8 chunk + 7 of a row; zeros beyond its end. wide: the row may be read four numbers at a time. */
 static __device__ __forceinline__ void load_chunk(const float *row, uint32_t chunk, uint32_t n_in, bool wide,
                                                   float (&v)[8]) {
   uint32_t k = 8 * chunk;
@@ -155,10 +158,11 @@ static __device__ __forceinline__ uint4 chunk_16(const float (&v)[8], float up) 
   return eight_16<BF16>(raised);
 }
 
-enum { RAW_KEPT = 2 }; /* eights of rows that stay in a thread's registers */
+enum { RAW_KEPT = 2 }; /* chunks of eight inputs that stay in a thread's registers */
 
-/* Rows into shared memory, one behind the other, 16 bytes for 8 inputs, ascending; lift: the powers of two that they
- * were multiplied by. The same rule as prepare_kernel. most_of: [ROWS][warps of the block]. */
+/* Prepares rows in shared memory, one behind the other, 16 bytes for 8 inputs, ascending. lift: the exponents of the
+ * powers of two that the rows were multiplied by. The roundings are those of prepare_kernel. most_of: scratch
+ * [ROWS][warps of the block]. */
 template <int T, int ROWS>
 static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const float *const (&row)[ROWS],
                                                    uint32_t *most_of, uint4 *to, int *lift) {
@@ -204,7 +208,8 @@ static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const
   __syncthreads();
 }
 
-/* Waits for a kernel's one row, to be multiplied with weight 0: prepares it, and says what undoes that in results. */
+/* Waits for the inputs of a kernel that multiplies one row by weight 0, and prepares the row. lift and raise are the
+ * exponents that results are lowered by. */
 typedef struct opened_row {
   raise_powers powers;
   int lift, raise;
@@ -221,8 +226,9 @@ static __device__ __forceinline__ opened_row open_row(const multiply_args &a, ui
   return {powers_of<T>(raise, a.values), lift[0], raise};
 }
 
-/* A row tile with all its inputs times one row: a lane's outputs lane / 4 and + 8 (of lane % 4 == 0). Segments
- * ascending, from 0, as everywhere. ask(place) asks for the next piece into a place that has been read. */
+/* A row tile with all its inputs times one row. Lanes with lane % 4 == 0 get two results: those of outputs lane / 4 and
+ * lane / 4 + 8. Segments are added ascending, from 0. ask(place) starts the copy of the next piece to a place that has
+ * been read. */
 template <int T, class F>
 static __device__ __forceinline__ void multiply_tile(const multiply_args &a, const uint4 *row,
                                                      const raise_powers &powers, few_ring &ring, F &&ask,
@@ -249,7 +255,7 @@ static __device__ __forceinline__ void multiply_tile(const multiply_args &a, con
 
 /* ---- what blocks deal out ---------------------------------------------------------------------------------- */
 
-/* Row tiles of a job that blocks deal out: pairs of them where they are gated. */
+/* How many row tiles of a job there are to deal out to blocks; gated, how many pairs of row tiles. */
 static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_args &a) {
   if (a.gated) return a.n_weights == 2 ? a.weight[0].n_tiles : a.weight[0].n_tiles / 2;
   uint32_t n = 0;
@@ -257,7 +263,7 @@ static __host__ __device__ __forceinline__ uint32_t few_tiles(const multiply_arg
   return n;
 }
 
-/* What a warp multiplies of an item: a tile of a weight. */
+/* What a warp multiplies of an item: a row tile of a weight. */
 typedef struct few_tile {
   uint32_t weight, tile;
 } few_tile;
@@ -280,19 +286,20 @@ static __device__ __forceinline__ bool find_few_tile(const multiply_args &a, uin
   return true;
 }
 
-/* The weight of the tile that a gated tile meets: the second of a pair, or the other half of one weight. */
+/* The weight of the row tile that a gated tile is multiplied with: the second weight of the pair, or the same one where
+ * gate and up are its halves. */
 static __device__ __forceinline__ uint32_t gated_with(const multiply_args &a, few_tile tile) {
   bool is_pair = a.gated && (tile.weight >= MULTIPLY_SHARED || a.n_weights == 2);
   return is_pair ? tile.weight + 1 : tile.weight;
 }
 
-/* Items: row tiles of the shared MLP, then groups of row tiles, job by job. Gated, a block has one tile of each
- * weight. */
+/* Items: row tiles of the shared MLP, then groups of row tiles, job by job. A group is what a block takes at once;
+ * gated it is one pair of row tiles. */
 typedef struct few_items {
   uint32_t n, n_shared, n_groups;
 } few_items;
 
-/* The job of an item, which is the same for all warps of a block. False: the job does not exist. */
+/* The job of an item; it is the same for all warps of a block. False: the job does not exist. */
 static __device__ __forceinline__ bool find_job(const multiply_args &a, const few_items &items, uint32_t index,
                                                 uint32_t width, multiply_job *job) {
   *job = {0, 0, 1};
@@ -307,14 +314,14 @@ static __device__ __forceinline__ bool find_own(const multiply_args &a, const fe
   return true;
 }
 
-/* The next piece that a warp asks for. */
+/* The next piece that a warp will ask for. */
 typedef struct few_cursor {
   uint32_t index, unit;
   const uint8_t *row_tile; /* NULL: there is no more */
   const uint8_t *steps;    /* products of 8 bits only */
 } few_cursor;
 
-/* Moves on to item `index` or the first one after it that has work for the warp. */
+/* Moves on to item at->index or the first one of the block after it that has work for the warp. */
 template <int NT>
 static __device__ __forceinline__ void enter_item(const multiply_args &a, const few_items &items, uint32_t slot,
                                                   uint32_t first, few_cursor *at) {
@@ -332,8 +339,8 @@ static __device__ __forceinline__ void enter_item(const multiply_args &a, const 
   }
 }
 
-/* Moves on to the warp's next item where its segment [first, end) of this one has been asked for. False: there is none,
- * or no work of this one. */
+/* Where all of the warp's segment [first, end) has been asked for, moves on to the warp's next item. False: there is no
+ * piece to ask for. */
 template <int NT>
 static __device__ __forceinline__ bool find_next_piece(const multiply_args &a, const few_items &items, uint32_t slot,
                                                        uint32_t first, uint32_t end, few_cursor *at) {
@@ -357,7 +364,7 @@ static inline multiply_args few_args_of(const multiply_args &a) {
   return own;
 }
 
-/* n_slots: row tiles of a block. */
+/* n_slots: row tiles that a block takes at once. */
 static inline few_items few_items_of(const multiply_args &a, uint32_t n_slots) {
   few_items items = {0, a.n_shared, cuda_ceil(few_tiles(a), a.gated ? 1 : n_slots)};
   items.n = items.n_shared + items.n_groups * (a.ids != NULL ? a.jobs_max : 1);

@@ -1,29 +1,36 @@
 /* SPDX-License-Identifier: MIT */
-/* Packed weights: the same integers and scales as in the file, ordered for 16-byte loads and for the
- * registers of the matrix units.
+/* Packed weights: how a weight lies on the card, and how a warp makes numbers of its codes.
+ *
+ * A quantised weight is stored as codes, which are small integers: value = scale * code + least. A scale and a least
+ * (an offset, 0 in many types) belong to 16 or 32 neighbouring inputs of a row. Types of the K family have super-blocks
+ * of 256 inputs, whose scales and leasts are small integers too and share one float each. F16 and BF16 numbers count as
+ * codes of 16 bits.
+ *
+ * The packed form has the integers and scales of the file, ordered for loads of 16 bytes and for the registers of the
+ * matrix units:
  *
  *   weight     256 bytes of header, then row tiles (16 rows of one matrix; missing rows are zeros)
- *   row tile   units of 128 inputs (quants with super-blocks: of 256), ascending; the last unit of
- *              the others holds 64 inputs when at most 64 are left; missing inputs are zeros
+ *   row tile   units of 256 inputs (types with super-blocks) or of 128, ascending. A last unit of 128 holds only 64
+ *              inputs, the "tail", when at most 64 are left; missing inputs are zeros
  *   unit       codes | high bits | scales
  *
- * A warp reads a row tile with lane = 4 g + c, g < 8, c < 4: the lane has rows g and g + 8, and of each
- * 128 inputs the 32 from 32 c on (of 64: the 16 from 16 c on). So one product of 16 x 16 takes inputs
- * 32 c + 4 j + {0, 1, 2, 3} of all four c: the order of inputs within 128 is the same for every kernel,
- * and it is part of the numerics.
+ * Lane 4 g + c of a warp (g < 8, c < 4) has rows g and g + 8 of a row tile, which are its row halves. Of each 128
+ * inputs it has the 32 from 32 c on, of a tail the 16 from 16 c on; below they are the lane's elements. So product j of
+ * 16 x 16 takes inputs 32 c + 4 j + {0, 1, 2, 3} of all four c. This order of inputs is the same in every kernel, and
+ * it is part of the numerics.
  *
  *   codes      16 bits  [i < 4][row half][lane][8 elements]
  *               8 bits  [q < 2][row half][lane][16 elements]
  *               4 bits  [row half][lane][32 elements]; of the 8 elements of a word, 2 p is at bit 4 p
  *                       and 2 p + 1 at bit 16 + 4 p
- *   high bits  1 bit    [lane][row half][32 bits]: element 2 p at bit p, 2 p + 1 at bit 16 + p
+ *   high bits  1 bit    [lane][row half][32 bits]: element 2 p at bit p, 2 p + 1 at bit 16 + p (tail: 8 + p)
  *               2 bits  [lane][row half][2 words of 16 elements]: 2 p at 2 p, 2 p + 1 at 16 + 2 p
- *   scales     of 32    [lane][row half] (of 64 inputs: [g][c / 2][row half]): f16; e8m0; Q5_1, H4: two f16
+ *   scales     of 32    [lane][row half] (tail: [g][c / 2][row half]): f16; MXFP4: e8m0; Q5_1, H4: two f16
  *              super    [row] 16 bytes as in the file (Q6_K: the 16 scales, then [row] its f16; S4: the same with an
  *                       f32; Q2_K: the 16 bytes of scales and minima, then [row] its two f16)
  *
- * Types that differ in what their codes stand for only share a form, and so does a type with one of more bits that has
- * room for it: Q4_1 lies as Q5_1 does, S3 types as S4 do (form_type).
+ * Types share a form where they differ only in what their codes stand for. A type also uses the form of another one
+ * with more bits: Q4_1 lies as Q5_1 does, S3 types as S4 do (form_type).
  *
  * Law: packing is a bijection with the bytes of the weight's type. F32 weights are not packed: they keep the file's
  * form after the header. */
@@ -36,8 +43,8 @@
 
 enum { FORM_HEADER_BYTES = 256 };
 
-/* The first bytes of a weight: the largest magnitudes of its scales and of its leasts (the offsets that are added to
- * scale * code), as bits of f32. */
+/* The first bytes of a weight: the largest magnitudes of the scales and of the leasts that it stores as floats (of a
+ * super-block: of its one scale and one least), as bits of f32. */
 typedef struct form_header {
   uint32_t most_scale, most_least;
 } form_header;
@@ -52,7 +59,7 @@ typedef struct form_shape {
   uint32_t unit;                /* inputs */
 } form_shape;
 
-/* The type whose form, and code, a type shares. */
+/* The type whose form a type shares, and whose kernels multiply it. */
 __host__ __device__ constexpr int form_type(int type) {
   switch (type) {
     case WEFT_TYPE_Q4_1:
@@ -105,15 +112,17 @@ __host__ __device__ constexpr uint32_t form_unit_bytes(form_shape f) {
   return f.unit / 128 * (f.codes + f.high) + f.scales;
 }
 
+/* Bits of a code without its high bits. */
 __host__ __device__ constexpr uint32_t form_bits(int type) {
   return type == WEFT_TYPE_F16 || type == WEFT_TYPE_BF16 ? 16 : type == WEFT_TYPE_Q8_0 ? 8 : 4;
 }
 
+/* Whether products are made in bf16. All other types are multiplied in f16, whose range is too small for these two. */
 __host__ __device__ constexpr bool form_is_bf16(int type) {
   return type == WEFT_TYPE_BF16 || type == WEFT_TYPE_MXFP4;
 }
 
-/* One bit more than four of each code. */
+/* Codes of five bits, of which one is a high bit. */
 __host__ __device__ constexpr bool form_has_fifth(int type) {
   return form_of(type).high == 256;
 }
@@ -121,7 +130,7 @@ __host__ __device__ constexpr bool form_has_fifth(int type) {
 __host__ __device__ constexpr bool form_is_k(int type) {
   return form_of(type).unit == 256 && form_of(type).scales == 256;
 }
-/* A scale for every sixteen elements. */
+/* Split forms: a scale for every sixteen elements. */
 __host__ __device__ constexpr bool form_is_split(int type) {
   return form_of(type).scales > 256 || form_type(type) == WEFT_TYPE_H4_IQ4;
 }
@@ -130,7 +139,7 @@ __host__ __device__ constexpr bool form_has_values(int type) {
   return form_type(type) == WEFT_TYPE_S4_IQ4 || form_type(type) == WEFT_TYPE_H4_IQ4;
 }
 
-/* What codes stand for, each plus 128: code i is byte i. */
+/* The values that a type's codes stand for, each plus 128: that of code i is byte i. */
 typedef struct value_table {
   uint32_t word[4];
 } value_table;
@@ -143,7 +152,7 @@ static inline value_table value_table_of(int type) {
   return table;
 }
 
-/* How a weight is cut; a function of its type and n_in, n_out. */
+/* How a weight is cut into row tiles and units: a function of its type, n_in and n_out. */
 typedef struct form_cut {
   uint32_t n_units;    /* of 128 inputs; the last may hold 64 */
   uint32_t is_tail;    /* the last one does */
@@ -163,7 +172,7 @@ __host__ __device__ inline form_cut form_cut_of(int type, uint32_t n_in, uint32_
   return cut;
 }
 
-/* Where 128 inputs of a row tile lie. half: which 128 of a super-block. */
+/* Where 128 inputs of a row tile lie. half: which half of a super-block they are. */
 typedef struct form_place {
   const uint8_t *codes, *high, *scales;
   uint32_t half;
@@ -249,7 +258,7 @@ static __device__ __forceinline__ uint32_t of_bf162(__nv_bfloat162 v) {
 
 /* ---- scales --------------------------------------------------------------------------------------------- */
 
-/* The raw bytes of the scales that a lane needs: rows g and g + 8. */
+/* The stored scales of a lane's rows g and g + 8. */
 template <int T>
 struct lane_scales {
   uint4 row[form_is_k(T) ? 2 : 1];
@@ -286,21 +295,22 @@ static __device__ __forceinline__ void load_scales(const form_place &p, uint32_t
   }
 }
 
-/* The factors of the lane's elements: value = scale * code + least; both rows, rounded to f16: scale | least << 16. A
- * code is a subnormal f16 here, 2^-24 of itself, and the scale is 2^24 times as large: so codes need no conversion.
- * of[r][1]: the second sixteen elements (of split forms; the others have one pair for all 32). MXFP4: the scale twice,
- * in bf16. values: of forms that have them. */
+/* The factors of a lane's elements, which make value = scale * code + least. of[r][0] is scale | least << 16 of row
+ * half r, both rounded to f16; of[r][1] is that of the second sixteen elements in split forms, the others have one pair
+ * for all 32. A code is used as the bits of a subnormal f16, which is 2^-24 times the code, and the scale is 2^24 times
+ * as large: so codes need no conversion. MXFP4: the scale twice, in bf16. values: only in forms that have them. */
 struct lane_factors {
   uint32_t of[2][2];
   value_table values;
 };
 
+/* The f16 with these bits as f32. */
 static __device__ __forceinline__ float half_bits(uint32_t bits) {
   return __half2float(__ushort_as_half((unsigned short)bits));
 }
 
-/* Scale and least of sub-block 4 half + c of a row, six bits each, in three words: as f16, the least 2^-10 of
- * itself. */
+/* Scale and least of block 4 half + c (of 32 elements) in a super-block of Q4_K or Q5_K as a pair of f16: the scale,
+ * and 2^-10 times the least. They are stored as six bits each, in words y, z and w of `row`. */
 static __device__ __forceinline__ uint32_t super_scale(const uint4 &row, uint32_t half, uint32_t c) {
   uint32_t pick = 0x0400u + 0x0101u * c, bytes = __byte_perm(row.y, row.z, pick), magic = 0x3C006400u; /* 1024; 1 */
   uint32_t bits = (bytes & 0x003F003Fu) | magic;
@@ -313,9 +323,12 @@ static __device__ __forceinline__ float power_of_two(int n) {
   return __int_as_float((n + 127) << 23);
 }
 
-/* What scales are multiplied by: 2^raise; and for pairs of f16, the step of scales and of leasts (or of the scales of
- * two rows, or of two halves), 2^24 times as much; of leasts -2^10 times (Q5_1: once, since it is added as it is): as
- * two powers, since f16 ends at 2^15 and begins at 2^-24. */
+/* The powers of two that stored scales and leasts are multiplied by. All values of a weight are raised by 2^raise
+ * (raise_exponent), and scales by another 2^24, because a code counts as 2^-24 of itself. first and second do this to a
+ * pair of f16, in two multiplications, since one power could lie outside f16 (2^-24 to 2^15). In most types the pair is
+ * two scales: those of a lane's two rows or (H4) of a row's two sixteens. In Q5_1 it is a scale and a least, which is
+ * multiplied by 2^raise. In Q4_K and Q5_K the least is multiplied by -2^(raise + 10): it is subtracted, and super_scale
+ * gives 2^-10 of it. */
 typedef struct raise_powers {
   float raise;
   uint32_t first, second;
@@ -331,42 +344,45 @@ static __device__ __forceinline__ raise_powers powers_of(int raise, const value_
           pair_f16(power_of_two(max(scale - 15, 0)), power_of_two(least - first)), values};
 }
 
-/* Rounded once, if the result is subnormal in f16; else exact. */
+/* Exact, unless the result is subnormal in f16: it is then rounded once. */
 static __device__ __forceinline__ uint32_t times_powers(uint32_t pair, const raise_powers &powers) {
   return of_half2(__hmul2(__hmul2(as_half2(pair), as_half2(powers.first)), as_half2(powers.second)));
 }
 
-/* The factors of a row's sub-block. */
+/* The factors of that block. */
 static __device__ __forceinline__ uint32_t super_factors(const uint4 &row, uint32_t half, uint32_t c,
                                                          const raise_powers &powers) {
   return of_half2(__hmul2(as_half2(super_scale(row, half, c)), as_half2(times_powers(row.x, powers))));
 }
 
-/* What a code's offset is worth beside the scale, twice: 16 times -2^-24 and their like, exact in f16. */
+/* What a scale is multiplied by to make the least of codes that stand for code - offset: -offset * 2^-24, twice. It is
+ * exact in f16. */
 template <int T>
 static __device__ __forceinline__ uint32_t offset_pair(void) {
   constexpr uint32_t offset = T == WEFT_TYPE_Q6_K ? 32 : T == WEFT_TYPE_Q4_0 ? 8 : T == WEFT_TYPE_Q5_0 ? 16 : 128;
   return (0x8000u | offset) * 0x10001u;
 }
 
-/* The factors of codes that stand for code - offset. */
+/* The same from a scale in f32, which is rounded to f16 first. */
 static __device__ __forceinline__ uint32_t offset_factors(float step, float offset) {
   float rounded = __half2float(__float2half_rn(step));
   return pair_f16(rounded, rounded * (-offset * 0x1p-24f));
 }
 
-/* Q2_K: the factors of sixteen elements; d: the two f16 of their super-block; four bits of scale, four of minimum. */
+/* Q2_K: the factors of sixteen elements. d: the two f16 of their super-block; byte: four bits of scale, four of
+ * minimum. */
 static __device__ __forceinline__ uint32_t pair_scales(uint32_t d, uint32_t byte, float raise) {
   float scale = half_bits(d & 0xFFFFu) * (raise * 0x1p24f) * (float)(byte & 15u);
   return pair_f16(scale, half_bits(d >> 16) * -raise * (float)(byte >> 4));
 }
 
-/* bf16 2^(e - 127): e in its exponent; 0 is the subnormal 2^-127 */
+/* An e8m0 scale as bf16: 2^(e - 127). e is the exponent of the bf16, but for 0, the subnormal 2^-127, and 255, NaN. */
 static __device__ __forceinline__ uint32_t mx_scale(uint32_t e) {
   return e == 0 ? 0x0040u : e == 255 ? 0x7FC0u : e << 7;
 }
 
-/* powers: of the raise that puts the weight's largest scale near the top of f16's range (raise_exponent). */
+/* Makes the factors of a lane's elements. powers: of the weight's raise_exponent, which puts its largest scale near the
+ * top of the range of f16. */
 template <int T>
 static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, uint32_t half, uint32_t c,
                                                     const raise_powers &powers, lane_factors &out) {
@@ -422,18 +438,21 @@ static __device__ __forceinline__ void make_factors(const lane_scales<T> &in, ui
 
 /* ---- values --------------------------------------------------------------------------------------------- */
 
-/* Four bits twice -> bf16 2 (-1)^s 2^e m of e2m1, times scale: both products are exact. */
+/* Two codes of MXFP4 (e2m1: a sign, two bits of exponent, one of mantissa), in the low four bits of each half, as bf16
+ * values times their scale. The bits of a code become those of a bf16, whose exponent is then too small by 126. Both
+ * products are exact. */
 static __device__ __forceinline__ uint32_t mx_pair(uint32_t code, uint32_t scale) {
   uint32_t bits = (code & 0x00070007u) << 6 | (code & 0x00080008u) << 12;
   __nv_bfloat162 raised = __hmul2(as_bf162(bits), as_bf162(0x7E807E80u)); /* 2^126 */
   return of_bf162(__hmul2(raised, as_bf162(scale)));
 }
 
+/* scale * code + least of two codes, rounded once. */
 static __device__ __forceinline__ uint32_t value_pair(uint32_t codes, uint32_t scale, uint32_t least) {
   return of_half2(__hfma2(as_half2(codes), as_half2(scale), as_half2(least)));
 }
 
-/* The low or the high half twice: an instruction that reads it does so for nothing. */
+/* The low or the high half of a pair, twice. This costs nothing: the instruction that reads the pair selects halves. */
 static __device__ __forceinline__ uint32_t low_twice(uint32_t pair) {
   return of_half2(__low2half2(as_half2(pair)));
 }
@@ -445,13 +464,13 @@ static __device__ __forceinline__ uint32_t word_of(const uint4 &v, int i) {
   return i == 0 ? v.x : i == 1 ? v.y : i == 2 ? v.z : v.w;
 }
 
-/* bits << n, or >> -n */
+/* bits << n; n may be negative. */
 static __device__ __forceinline__ uint32_t shift_bits(uint32_t bits, int n) {
   return n >= 0 ? bits << n : bits >> -n;
 }
 
-/* What the eight codes of a word stand for, plus 128: four pairs. Bytes are picked by three bits of a code out of half
- * the table; the fourth bit chooses the half. */
+/* The values of the eight codes of a word, plus 128, as four pairs. Three bits of a code pick a byte out of each half
+ * of the table; the fourth bit chooses between these two. */
 static __device__ __forceinline__ void look_up(const value_table &values, uint32_t word, uint32_t (&out)[4]) {
   uint32_t three = word & 0x77777777u, half = (word & 0x88888888u) >> 1 | 0x32103210u, bytes[2];
 #pragma unroll
@@ -464,7 +483,7 @@ static __device__ __forceinline__ void look_up(const value_table &values, uint32
   for (int p = 0; p < 4; p++) out[p] = __byte_perm(bytes[0], bytes[1], 0x0400u + 0x0101u * p) & 0x00FF00FFu;
 }
 
-/* Elements 8 i .. 8 i + 7 of row half r as four pairs. */
+/* Elements 8 i .. 8 i + 7 of row half r as four pairs of 16-bit numbers. */
 template <int T>
 static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const lane_factors &f, int i, int r,
                                                  uint32_t (&out)[4]) {
@@ -498,7 +517,7 @@ static __device__ __forceinline__ void values_of(const lane_codes<T> &in, const 
     for (int p = 0; p < 4; p++) out[p] = value_pair(codes[p], scale, least);
     return;
   }
-  /* odd pairs stay four bits up, for a sixteenth of the scale: one shift less */
+  /* codes of odd pairs stay four bits higher and meet a sixteenth of the scale, which saves a shift */
   uint32_t low_scale = of_half2(__hmul2(as_half2(scale), as_half2(0x2C002C00u)));
 #pragma unroll
   for (int p = 0; p < 4; p++) {
@@ -527,7 +546,7 @@ static __device__ __forceinline__ void operands_of(const lane_codes<T> &in, cons
   }
 }
 
-/* Eight numbers in 16 bits each, rounded to nearest. */
+/* Eight numbers in 16 bits each, rounded to nearest even. */
 template <bool BF16>
 static __device__ __forceinline__ uint4 eight_16(const float (&v)[8]) {
   if (BF16) {
@@ -536,15 +555,16 @@ static __device__ __forceinline__ uint4 eight_16(const float (&v)[8]) {
   return make_uint4(pair_f16(v[0], v[1]), pair_f16(v[2], v[3]), pair_f16(v[4], v[5]), pair_f16(v[6], v[7]));
 }
 
-/* The power of two that takes a row's largest magnitude (as f32 bits) into [2^14, 2^15). */
+/* The exponent of the power of two that takes a row's largest magnitude (given as f32 bits) into [2^14, 2^15), near the
+ * top of f16; at most 100 either way. */
 static __device__ __forceinline__ int lift_of(uint32_t most_bits) {
   if (most_bits == 0 || most_bits >= 0x7F800000u) return 0; /* zeros; or a row with inf or NaN */
   int lift = 14 - ilogbf(__uint_as_float(most_bits));
   return max(-100, min(100, lift));
 }
 
-/* The power of two of a weight: 2^24 times its largest scale becomes about 2^14; at most 2^6, as times_powers wants.
- * Exact in f32. */
+/* The exponent of the power of two that a weight's values are raised by: 2^24 times its largest scale becomes about
+ * 2^14. It is at most 6, so that times_powers needs no more than two powers. */
 static __device__ __forceinline__ int raise_exponent(int type, const form_header *header) {
   float most = __uint_as_float(header->most_scale), least = __uint_as_float(header->most_least);
   switch (form_type(type)) {
@@ -570,14 +590,14 @@ static __device__ __forceinline__ int raise_exponent(int type, const form_header
     default:
       return 0;
   }
-  most = fmaxf(most, least * 0x1p-14f); /* super_factors: 2^10 raise least stays below 2^15; others': below 2^5 */
+  most = fmaxf(most, least * 0x1p-14f); /* a raised least stays below 2^5: in super_factors it is 2^10 times that */
   if (!(most > 0.0f) || isinf(most)) return 0;
   return min(-10 - ilogbf(most), 6);
 }
 
 /* ---- host: code for a type that is known when it runs ------------------------------------------------------ */
 
-/* run(c) with decltype(c)::value the type of packed weights that `type` is. */
+/* Calls run(c), where decltype(c)::value is the type whose form `type` has. UNSUPPORTED: the type is not packed. */
 template <class F>
 static weft_status form_dispatch(int type, F &&run) {
   switch (form_type(type)) {
@@ -612,7 +632,7 @@ static weft_status form_dispatch(int type, F &&run) {
   }
 }
 
-/* The same for all of them, up to the first that fails. */
+/* Calls run for every form, up to the first that fails. */
 template <class F>
 static weft_status form_each(F &&run) {
   static const int types[] = {WEFT_TYPE_F16,   WEFT_TYPE_BF16,   WEFT_TYPE_Q8_0,  WEFT_TYPE_Q4_0, WEFT_TYPE_Q5_0,

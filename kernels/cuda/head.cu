@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* head_stats, head_rows, soft. */
+/* head_stats, head_rows and soft: the product with the vocabulary, statistics of its logits, and the ops themselves.
+ * The soft rows are made in soft.cu. */
 #include "kernels/cuda/head.h"
 
 #include <math.h>
@@ -11,7 +12,7 @@ enum { STAT_THREADS = 128, FINISH_THREADS = 256, CHUNK = WEFT_VOCAB_CHUNK };
 
 /* ---- statistics of a chunk ------------------------------------------------------------------------------ */
 
-/* The larger value, of equal ones the lower index; an index below 0 has none. */
+/* Keeps the larger value, of equal ones that of the lower index. An index below 0 stands for no value. */
 static __device__ __forceinline__ void take_best(float *value, int32_t *index, float v, int32_t i) {
   if (i >= 0 && (*index < 0 || v > *value || (v == *value && i < *index))) *value = v, *index = i;
 }
@@ -35,7 +36,7 @@ static __device__ void block_best(float *value, int32_t *index, float *values, i
   __syncthreads();
 }
 
-/* A warp; a lane has four times four tokens. */
+/* A warp measures a chunk; a lane has four times four tokens. */
 template <bool WHOLE>
 static __device__ __forceinline__ void measure_chunk(const head_group &g, uint32_t r, uint32_t chunk,
                                                      const uint32_t *mask) {
@@ -107,7 +108,7 @@ static __device__ double sums_before(double own, double *shared, double *all) {
   return before;
 }
 
-/* What the chunk's sums are worth beside the row's largest logit. */
+/* The factor that makes a chunk's sums relative to the row's largest logit. */
 static __device__ __forceinline__ double chunk_weight(const chunk_stat &s, float most, float steep) {
   return (s.flags & 2u) == 0 ? 0.0 : (double)power_of_2(__fmul_rn(s.most - most, steep));
 }
@@ -121,7 +122,7 @@ typedef struct row_result {
   double before;          /* sum of all chunks before it */
 } row_result;
 
-/* Everything of a row but the token drawn. */
+/* Computes everything of a row but the token drawn. */
 static __device__ void measure_row(const head_group &g, uint32_t r, float u, row_result *out) {
   __shared__ float values[FINISH_THREADS / 32];
   __shared__ int32_t indices[FINISH_THREADS / 32];
@@ -281,7 +282,8 @@ uint64_t cuda_head_stats_scratch(weft_device *device, const weft_head_stats_args
   return plan_stats(args, NULL).n_bytes;
 }
 
-/* A step that may be replayed makes soft rows whether one is wanted now or not. */
+/* Whether soft rows are to be made. A step that may become a graph makes them in any case, because another time that
+ * graph is launched some may be wanted. */
 static bool any_wanted(const cuda_device *d, const weft_head_stats_args *args, uint32_t first, uint32_t n) {
   if (args->soft == NULL) return false;
   if (d->base.graphs != NULL && d->base.graphs->mode != STEP_GRAPHS_RUN) return true;
@@ -290,7 +292,7 @@ static bool any_wanted(const cuda_device *d, const weft_head_stats_args *args, u
   return false;
 }
 
-/* The host arrays of the op, as tables. */
+/* Makes a plan (cuda.h) of the op's host arrays. */
 static weft_status place_tables(cuda_device *d, const weft_head_stats_args *args, stats_plan *p) {
   uint64_t allowed_bytes = args->allowed == NULL ? 0 : 8ull * args->n_rows;
   uint64_t n_bytes = allowed_bytes + (args->want_soft == NULL ? 0 : args->n_rows);

@@ -2,8 +2,9 @@
 /* What head_stats and soft share: statistics per chunk of 512 tokens of the vocabulary, and the product of
  * probabilities with the embedding.
  *
- * Rows go in groups of up to HEAD_ROWS, and only the logits of the present group exist. Within a chunk the largest
- * allowed logit is the reference of the exponentials. The chunks of a row are joined in double, by one fixed tree.
+ * Law (numerics). Rows go in groups of up to HEAD_ROWS; head_stats has the logits of one group at a time. Within a
+ * chunk exponentials are relative to the largest allowed logit. The chunks of a row are joined in double, by one fixed
+ * tree.
  *
  * The soft row is a product of the tokens' weights with the embedding. The weight of a token is
  * e = 2^15 e^((logit - largest logit of the row) / temperature), rounded to the 16-bit type in which the embedding is
@@ -24,7 +25,7 @@ typedef struct chunk_stat {
   uint32_t flags; /* 1: a logit was not finite, 2: a token is allowed */
 } chunk_stat;
 
-/* Of a row: its largest allowed logit; soft scale / sum of e, 0 for a bad row. */
+/* What the soft row needs: the row's largest allowed logit; soft scale / sum of e, which is 0 for a bad row. */
 typedef struct row_stat {
   float most, factor;
 } row_stat;
@@ -49,7 +50,7 @@ typedef struct head_group {
   const uint8_t *want; /* device, or NULL: all rows */
 } head_group;
 
-/* Results of head_stats; NULL in soft. */
+/* The draw's uniforms and the results of head_stats, as in weft_head_stats_args. */
 typedef struct head_outputs {
   const float *u;
   int32_t *argmax, *drawn;
@@ -57,16 +58,16 @@ typedef struct head_outputs {
   uint8_t *bad;
 } head_outputs;
 
-/* Cuts what a group needs beside its logits. */
+/* Cuts from scratch what a group needs beside its logits; soft: also what its soft rows need. */
 void head_cut(cuda_cutter *cutter, const weft_weight *weight, uint32_t n_rows, bool soft, head_group *group);
-/* Statistics, then outputs (may be NULL), then rows. */
+/* Computes the statistics of chunks, and from them outputs (NULL: none, for soft) and group->rows (unless NULL). */
 weft_status head_measure(cuda_device *d, const head_group *group, const head_outputs *outputs);
-/* What the soft rows need beside that (soft.cu). */
+/* The part of head_cut for soft rows (soft.cu). */
 void soft_cut(cuda_cutter *cutter, uint32_t n_rows, head_group *group);
-/* The soft rows; after head_measure. */
+/* Computes the soft rows. Called after head_measure. */
 weft_status head_soften(cuda_device *d, const head_group *group);
 
-/* log2(e) / temperature: what differences of logits are multiplied with. */
+/* log2(e) / temperature: differences of logits times this are exponents of 2. */
 static __device__ __forceinline__ float steepness_of(const head_group &g, uint32_t r) {
   return __fdiv_rn(1.44269504f, g.temperature[r]);
 }
@@ -76,7 +77,7 @@ static __device__ __forceinline__ const uint32_t *mask_of(const head_group &g, u
   return g.allowed == NULL ? NULL : g.allowed[r];
 }
 
-/* Whether the row may take every token of a chunk, and all 512 exist and may be read several at once. */
+/* Whether all 512 tokens of a chunk exist and are allowed to the row, and their logits may be read several at once. */
 static __device__ __forceinline__ bool is_whole(const head_group &g, const uint32_t *mask, uint32_t chunk) {
   return mask == NULL && g.wide && (chunk + 1) * WEFT_VOCAB_CHUNK <= g.n_vocab;
 }
@@ -103,7 +104,8 @@ static __device__ __forceinline__ void cap_logits(const head_group &g, float (&l
   for (int i = 0; i < N; i++) logit[i] = cap_logit(logit[i], g.cap, g.slope);
 }
 
-/* Which of the tokens from v on the row may take, as bits; those up to the next multiple of 32 count. */
+/* The bits of the tokens from v on that are allowed to the row, up to the next multiple of 32; bits above are
+ * undefined. */
 template <bool WHOLE>
 static __device__ __forceinline__ uint32_t allowed_bits(const head_group &g, const uint32_t *mask, uint32_t v) {
   if (WHOLE) return 0xFFFFFFFFu;

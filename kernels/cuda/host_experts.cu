@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Memory of weights: the arena of the card, and experts that lie in pinned host memory because the card is full.
  *
- * Law: a weight in host memory is copied over a stream of its own into one of EXPERT_SLOTS slots of staging memory, as
- * kernels/expert_slots.h says: what is where, and what waits for what. The bytes are those that would lie on the card,
- * so the results are the same. */
+ * Law: a weight in host memory is copied over a stream of its own into one of EXPERT_SLOTS slots of staging memory.
+ * kernels/expert_slots.h decides which weight lies in which slot and what waits for what. The bytes are those that
+ * would lie on the card, so the results are the same. */
 #include <string.h>
 
 #include "base/log.h"
@@ -44,7 +44,7 @@ static CUmemAllocationProp host_location(void) {
   return p;
 }
 
-/* 0: the card cannot map memory. */
+/* The unit in which the card maps memory; 0: it cannot. */
 static uint64_t find_grain(void) {
   bool found = find_call("cuMemAddressReserve", &driver.reserve) && find_call("cuMemAddressFree", &driver.release) &&
                find_call("cuMemCreate", &driver.create) && find_call("cuMemRelease", &driver.free_handle) &&
@@ -151,7 +151,8 @@ static weft_status open_experts(cuda_device *d) {
   return status;
 }
 
-/* Graphs name the old memory, and copies into it may be on their way. */
+/* Graphs name the old staging memory, and copies to it may be on their way: so graphs are dropped and copies waited for
+ * before it is freed. */
 static weft_status grow_staging(cuda_device *d, uint64_t n_bytes) {
   cuda_host_experts *h = &d->experts;
   weft_status status = cuda_experts_join(d);

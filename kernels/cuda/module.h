@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* How the program and libweft-cuda.so meet: one function, and terms that both must agree on.
+/* How the program and libweft-cuda.so meet: one function, and terms (a version and sizes) that both must agree on.
  *
  * Law: the module exports weft_cuda_module_open and nothing else. The program passes the terms that it was built with,
  * and a module of another build refuses them. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Which kernel multiplies a dense matrix, and the matmul op. Which one multiplies experts: is_few in experts.cu. */
+/* The choice of the kernel that multiplies a dense matrix, dense products from f32 rows, and the matmul op. is_few in
+ * experts.cu chooses the kernel that multiplies experts. */
 #include "kernels/cuda/multiply.h"
 
 #include <string.h>
@@ -9,14 +10,15 @@
 #include "kernels/parts.h"
 
 enum {
-  SEGMENTS_MAX = 8,     /* part of the numerics: see multiply_shape */
-  FEW_ROWS = 8,         /* up to here the kernel for few rows is taken, */
-  FEW_ROWS_NARROW = 16, /* up to here where so few row tiles would leave the other kernel's blocks alone on the card */
+  SEGMENTS_MAX = 8,     /* part of the numerics (multiply_shape) */
+  FEW_ROWS = 8,         /* most rows for the kernel for few rows, */
+  FEW_ROWS_NARROW = 16, /* and with at most FEW_TILES row tiles, which would give the other kernel too few blocks */
   FEW_TILES = 1024,
   MANY_ROWS = 128 /* most rows of a job */
 };
 
-/* 16 bits a number, or 8 bits and scales, which are no longer but for up to 128 inputs. */
+/* Counts 16 bits for each number. Numbers of 8 bits with their scales take no more, but for rows of up to 128 inputs,
+ * which the 32 bytes for each eight rows are for. */
 uint64_t multiply_rows_bytes(uint32_t n_rows, uint32_t n_in) {
   return (uint64_t)cuda_ceil(n_rows, 8) * (cuda_ceil(n_in, 128) * 2048 + 32);
 }
@@ -25,7 +27,7 @@ uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in) {
   return cuda_align(multiply_rows_bytes(n_rows, n_in)) + cuda_align(4ull * n_rows);
 }
 
-/* Segments are of whole 256 inputs. */
+/* Segments are whole multiples of 256 inputs. */
 void multiply_cut(multiply_args *args, uint32_t n_segments) {
   args->segment_units = 2 * cuda_ceil(cuda_ceil(args->n_units, 2), n_segments);
   args->n_segments = cuda_ceil(args->n_units, args->segment_units);
@@ -70,7 +72,8 @@ bool multiply_as_matrices(uint32_t n_rows, uint32_t n_tiles) {
   return n_rows > (n_tiles <= FEW_TILES ? FEW_ROWS_NARROW : FEW_ROWS);
 }
 
-/* A weight is turned into operands once per job: rather one job with room to spare than two. */
+/* Codes are made operands once per job. So the size of jobs is chosen such that most experts have one job with room to
+ * spare, and not two. */
 uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices) {
   uint64_t mean = (n_rows + n_matrices - 1) / n_matrices;
   uint32_t rows = mean <= 8 ? 16 : mean <= 20 ? 24 : MANY_ROWS;
@@ -121,7 +124,7 @@ uint64_t multiply_dense_bytes(const weft_weight *weight, uint32_t n_rows) {
   return weight->type == WEFT_TYPE_F32 ? 0 : multiply_x_bytes(n_rows, weight->n_in);
 }
 
-/* The same of a weight of 8-bit products, whose kernel for few rows has room for so many inputs only. */
+/* multiply_as_matrices for products of 8 bits, whose kernel for few rows has no room for rows with many inputs. */
 static bool eight_as_matrices(const weft_weight *weight, uint32_t n_rows, uint32_t n_tiles, bool gated) {
   return multiply_as_matrices(n_rows, n_tiles) || !eight_few_takes(weight->type, n_rows, weight->n_in, gated);
 }
@@ -175,7 +178,8 @@ uint64_t cuda_matmul_scratch(weft_device *device, const weft_matmul_args *args) 
   return bytes;
 }
 
-/* Weights [*w, end) of one type and layout go together; *w moves on. */
+/* The arguments of one product with the weights from *w on that have the same type and layout; *w moves on behind
+ * them. */
 static multiply_args args_of_run(const weft_matmul_args *args, bool as_matrices, bool eight_too, uint32_t *w) {
   multiply_args a;
   memset(&a, 0, sizeof a);
@@ -199,7 +203,7 @@ weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   for (uint32_t w = 0; w < args->n_weights; w++) n_tiles += cuda_ceil(args->weight[w]->n_out, 16);
   bool as_matrices = multiply_as_matrices(args->n_rows, n_tiles), eight_too = false;
-  for (uint32_t w = 0; w < args->n_weights; w++) /* weights of 8-bit products share their rows */
+  for (uint32_t w = 0; w < args->n_weights; w++) /* all weights of 8-bit products use the same prepared rows */
     if (multiply_form_of(args->weight[w]) == FORM_EIGHT)
       eight_too = eight_too || eight_as_matrices(args->weight[w], args->n_rows, n_tiles, args->activation != 0);
   for (uint32_t w = 0; w < args->n_weights;) {

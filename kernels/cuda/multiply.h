@@ -1,19 +1,21 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of rows with packed weights: y = x W^T, for dense matrices and for stacks of experts.
+/* Products of rows with packed weights (form.cuh): y = x W^T, for dense matrices and for stacks of experts.
  *
- * Rows are first prepared: rounded to 16 bits (bf16 where the weight is bf16 or MXFP4; else f16, times a
- * power of two that puts the row's largest number near the top of f16's range) and laid out for the
- * matrix units:
+ * Rows are first prepared. They are rounded to 16 bits: to bf16 where the weight is BF16 or MXFP4, else to f16, times a
+ * power of two that puts the row's largest number near the top of the range of f16. And they are laid out for the
+ * matrix units, in one of two forms:
  *   few rows   [tile of 8 rows][128 inputs][i < 4][lane = 4 (row % 8) + c][8 numbers: inputs 32 c + 8 i ..]
  *   matrices   [128 inputs][tile of 8 rows][i / 2][row % 8][(4 i + j) % 8, xor row % 8][c < 4][2 numbers: inputs
- *              32 c + 8 i + 2 j ..], i < 4, j < 4: rows of 128 bytes, their eighths where no two rows' meet in a bank
- * with the rule of form.cuh for a last 64.
+ *              32 c + 8 i + 2 j ..], i < 4, j < 4: rows of 128 bytes, whose eighths change places from row to row so
+ *              that those which are read together lie in different banks
+ * Where the last 128 inputs are 64, 32 c is 16 c, as in form.cuh.
  *
- * Numerics. Inputs are summed in segments, whose bounds are a function of the number of inputs. Within a segment,
+ * Law (numerics). Inputs are summed in segments, whose bounds are a function of the number of inputs. Within a segment,
  * products of 16 x 8 x 16 ascend, each adding to the sum of those before it; the segments' sums are added ascending,
  * from 0. Every kernel of 16 bits does exactly that, so a row's result does not depend on the kernel, the tile or the
- * other rows. Weights that are multiplied in 8 bits have another preparation and another order (eight.h: exact sums of
- * 256 inputs, added ascending), F32 weights a third one (multiply_f32.cu). */
+ * other rows. (On a device without determinism, products of many rows may cut segments in another way.) Weights that
+ * are multiplied in 8 bits have another preparation and another order (eight.h: exact sums of 256 inputs, added
+ * ascending), F32 weights a third one (route.h). */
 #ifndef WEFT_KERNELS_CUDA_MULTIPLY_H
 #define WEFT_KERNELS_CUDA_MULTIPLY_H
 
@@ -21,22 +23,23 @@
 #include "kernels/cuda/form.cuh"
 #include "kernels/cuda/prepare.h"
 
-/* Some rows of one expert: places [first, first + n); first is a multiple of 8. */
+/* Some rows of one expert: places [first, first + n) of the sorted pairs of (row, rank). A list of jobs that experts.cu
+ * makes has first at multiples of 8. */
 typedef struct multiply_job {
   uint32_t matrix, first, n;
 } multiply_job;
 
 typedef struct multiply_weight {
-  const uint8_t *data;  /* with header */
-  const float *scale;   /* of each matrix; NULL: ones */
+  const uint8_t *data;  /* header and row tiles */
+  const float *scale;   /* [matrices] what their products are multiplied by; NULL: ones */
   const uint8_t *steps; /* products of 8 bits only (eight.h) */
   float *y;
   uint64_t y_stride;
   uint32_t n_out, n_tiles; /* results; row tiles of a matrix */
 } multiply_weight;
 
-/* A row that the kernels for few rows prepare themselves, in shared memory. x is NULL when the rows were prepared
- * before. */
+/* Rows in f32 that the kernels for few rows prepare themselves, in shared memory. x is NULL where rows come
+ * prepared. */
 typedef struct multiply_raw {
   const float *x;
   uint64_t x_stride;
@@ -45,7 +48,7 @@ typedef struct multiply_raw {
 
 enum { MULTIPLY_SHARED = WEFT_MATMUL_MAX, MULTIPLY_WEIGHTS_MAX = MULTIPLY_SHARED + 2 };
 
-/* A product of rows with up to three weights of one type and one n_in. Which rows meet which matrix:
+/* A product of rows with up to three weights of one type and one n_in. Which rows are multiplied by which matrix:
  *   without jobs and ids   one matrix, rows 0 .. n_rows - 1
  *   with ids               every pair p of (row, rank) is a job: matrix ids[p], row p / pairs_per_row
  *   with jobs              as the jobs say; the row of a place was prepared at that place (F32: it is row_of[place]) */
@@ -54,9 +57,9 @@ typedef struct multiply_args {
   uint32_t n_weights;
   int type;
   value_table values;  /* of the type */
-  bool is_eight;       /* weights and rows are those of eight.h, rows in the first or second form there */
-  const void *x;       /* prepared; F32: the rows as they are */
-  bool as_matrices;    /* x has the second form above, which also says which kernel multiplies */
+  bool is_eight;       /* weights and rows are those of eight.h */
+  const void *x;       /* prepared rows; F32: the rows as they are */
+  bool as_matrices;    /* x is laid out as matrices, which also decides which kernel multiplies */
   const float *x_back; /* [rows] powers of two that undo the preparation; F32: NULL */
   uint64_t x_stride;   /* F32 only */
   uint32_t x_tiles;    /* matrices only: tiles of 8 rows that were prepared */
@@ -82,19 +85,19 @@ typedef struct multiply_args {
 } multiply_args;
 
 enum { MULTIPLY_RAW_ROWS = 1, MULTIPLY_RAW_BYTES = 32 << 10 };
-/* Whether n_rows rows of n_in inputs may be given raw to weights that are not multiplied in 8 bits. */
+/* Whether n_rows rows of n_in inputs may be given raw to a product of 16 bits. */
 bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in);
-/* The form in which a weight wants rows prepared. */
+/* How a weight wants rows prepared. */
 typedef enum multiply_form { FORM_F32, FORM_F16, FORM_BF16, FORM_EIGHT, FORM_COUNT } multiply_form;
 multiply_form multiply_form_of(const weft_weight *weight);
 
-/* Bytes of n prepared rows in any of the forms; and with the powers of two that undo their preparation. */
+/* Bytes of n_rows prepared rows in any of the forms; and of these with the powers of two that undo the preparation. */
 uint64_t multiply_rows_bytes(uint32_t n_rows, uint32_t n_in);
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in);
 /* Prepares rows in the form that the weight wants. */
 weft_status multiply_prepare(cuda_device *d, const weft_weight *weight, const prepare_args *rows);
-/* Whether a dense product of n_rows rows and n_tiles row tiles in all wants its rows in the second form (matrices).
- * Products with jobs always do. */
+/* Whether a dense product of n_rows rows and n_tiles row tiles in all wants its rows as matrices. Products with jobs
+ * always do. */
 bool multiply_as_matrices(uint32_t n_rows, uint32_t n_tiles);
 multiply_weight multiply_weight_of(const weft_weight *weight, float *y, uint64_t y_stride);
 /* How rows are prepared for the weight. The caller fills x, x_stride, as_matrices, out and back. */
@@ -122,7 +125,8 @@ weft_status multiply_many_setup(cuda_device *d);
 weft_status multiply_grouped_setup(cuda_device *d);
 weft_status multiply_f32(cuda_device *d, const multiply_args *args);
 
-/* Job `index`; without jobs rows are cut into jobs of the given width. */
+/* Gets job `index`; without jobs the rows are cut into jobs of the given width. False: there is no such job, or it
+ * names an expert that does not exist. */
 static __device__ __forceinline__ bool job_of(const multiply_args &a, uint32_t index, uint32_t width,
                                               multiply_job *job) {
   if (a.ids != NULL) {
@@ -144,24 +148,25 @@ static __device__ __forceinline__ bool job_of(const multiply_args &a, uint32_t i
   return true;
 }
 
-/* Column n of a job: the sorted pair (or row) and the row of x; columns beyond the job repeat its last. */
+/* The row of x that row n of a job has; rows beyond the job repeat its last one. */
 static __device__ __forceinline__ uint32_t x_row_of(const multiply_args &a, const multiply_job &job, uint32_t n) {
   uint32_t pair = job.first + min(n, job.n - 1);
   if (a.ids != NULL) return pair / a.pairs_per_row;
   return a.row_of == NULL ? pair : (uint32_t)a.row_of[pair];
 }
 
-/* What whole sums of a matrix are multiplied by. */
+/* The scale beside a matrix, by which whole sums are multiplied. */
 static __device__ __forceinline__ float scale_of(const multiply_weight &weight, uint32_t matrix) {
   return weight.scale == NULL ? 1.0f : weight.scale[matrix];
 }
 
-/* What undoes a raised weight in such sums, too. Every kernel multiplies a sum by what undoes its row, then by this. */
+/* That scale times the power of two that undoes the raising of the weight (raise_exponent). Every kernel multiplies a
+ * sum by what undoes the preparation of its row, and then by this. */
 static __device__ __forceinline__ float lower_by(const multiply_weight &weight, uint32_t matrix, int raise) {
   return __fmul_rn(power_of_two(-raise), scale_of(weight, matrix));
 }
 
-/* Bytes from the start of the prepared rows to what lane (row % 8, c) of a row reads first. */
+/* Bytes from the start of rows prepared for few rows to what lane 4 (row % 8) + c reads first. */
 static __device__ __forceinline__ uint64_t x_at(const multiply_args &a, uint32_t row, uint32_t c) {
   return (uint64_t)(row / 8) * a.n_units * 2048 + (row % 8 * 4 + c) * 16;
 }

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Products with F32 weights in f32. A warp takes 4 outputs for ROWS rows; lane l adds inputs
- * 128 j + 4 l .. + 3, ascending, into one chain per result; then one tree over the lanes, neighbours first. So a result
- * depends on its row and its weight row alone, whatever ROWS is and however the loads are made. */
+/* Products with F32 weights, in f32.
+ *
+ * Law: a warp takes OUTS outputs for ROWS rows. For each result lane l adds chain l of route.h; then comes the tree
+ * over the lanes. So a result depends on its row and its weight row alone, whatever ROWS and OUTS are and however the
+ * loads are made. */
 #include "kernels/cuda/multiply.h"
 #include "kernels/cuda/route.h"
 
@@ -91,7 +93,7 @@ static weft_status launch_f32(cuda_device *d, const multiply_args *args, uint32_
   return cuda_launched(d, "an f32 product");
 }
 
-/* Few results: one output per warp and small blocks, so that they spread over the card. */
+/* Few results have warps with fewer outputs and smaller blocks, so that they spread over the card. */
 weft_status multiply_f32(cuda_device *d, const multiply_args *args) {
   uint64_t n_rows = args->jobs != NULL ? args->job_rows : args->n_rows;
   if (n_rows == 1) return launch_f32<1, 1>(d, args, 2);

@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* Products for few rows: a warp takes 16 outputs and one segment of the inputs; the segments' sums meet in shared
- * memory.
+ * memory, where they are added in the order of multiply.h.
  *
- *   weights  every warp has places in shared memory for a few pieces of a row tile and asks for the next pieces by bulk
- *            copies
- *   block    its warps are (row tiles) x (segments), for one job of 8 NT rows of x. A block goes on to the tiles that
- *            lie one grid further; while it finishes its tiles, the first weights of the next ones are on their way
- *   raw      one row of f32: every block prepares the row for itself while its first weights are on their way, which
- *            saves a kernel. Blocks then have as many row tiles as a multiprocessor holds
+ *   weights  every warp has places in shared memory for a few pieces of a row tile, which bulk copies bring
+ *   block    its warps are (row tiles) x (segments), for one job of 8 NT rows of x. Then the block goes on to the row
+ *            tiles that lie one grid further; while it finishes its tiles, the first weights of the next ones are on
+ *            their way
+ *   raw      a row comes in f32: every block prepares the row for itself while its first weights are on their way,
+ *            which saves a kernel. Blocks then have as many row tiles as a multiprocessor holds
  *   gated    a row tile of the gate and the same tile of up lie in one block, which writes act(g) * u
- *   tall     a product of one row with two row tiles or more for every warp of the card: a warp takes a row tile with
- *            all its segments and waits for no other warp
- *   shared   row tiles of a shared MLP go before those of experts: their weights come while experts are being chosen */
+ *   tall     a product of one row with at least two row tiles for every warp of the card (the head): a warp takes a row
+ *            tile with all its segments and waits for no other warp
+ *   shared   row tiles of a shared MLP come before those of experts, so that their weights arrive while experts are
+ *            being chosen */
 #include "kernels/cuda/few.cuh"
 
 enum { TALL_WARPS = 8 };
@@ -25,7 +26,8 @@ static __device__ __forceinline__ void ask_next(const multiply_args &a, const fe
   at->unit += few_units(T);
 }
 
-/* Segments ascending, from 0. part: of the tile, [segments][NT][lane][4]. */
+/* The sum over segments, ascending from 0, of the lane's number e of row group n. part: the sums of a row tile,
+ * [segments][NT][lane][4]. */
 template <int NT>
 static __device__ __forceinline__ float join_segments(const multiply_args &a, const float *part, int n, int e,
                                                       float back, float down) {
@@ -39,7 +41,7 @@ static __device__ __forceinline__ float join_segments(const multiply_args &a, co
   return __fmul_rn(__fmul_rn(sum, back), down);
 }
 
-/* raise: of this tile and of the one it is gated with. */
+/* Writes a row tile's results. raise: raise_exponent of the tile's weight and of the weight that it is gated with. */
 template <int T, int NT, bool RAW>
 static __device__ __forceinline__ void finish_tile(const multiply_args &a, const multiply_job &job, few_tile tile,
                                                    const float *part, const int *raise, int lift) {
@@ -69,7 +71,7 @@ static __global__ void __maxnreg__(NT == 1   ? 80
                                    : NT == 2 ? 112
                                              : 128)
     few_kernel(const __grid_constant__ multiply_args a, const few_items items) {
-  /* Places of the warps, then sums, of items in turn: [2][row tiles of the block][segments][NT][32][4]; then two raw
+  /* Places of the warps; sums [2][row tiles of the block][segments][NT][32][4], whose halves items use in turn; two raw
    * rows. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[FEW_WARPS_MAX * FEW_PLACES];
@@ -78,7 +80,7 @@ static __global__ void __maxnreg__(NT == 1   ? 80
   uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, turn = 0;
   uint32_t segment = warp % a.n_segments, slot = warp / a.n_segments;
   uint32_t first = segment * a.segment_units, end = min(a.n_units, first + a.segment_units);
-  bool is_last = segment + 1 == a.n_segments; /* the shortest one's warp finishes tiles */
+  bool is_last = segment + 1 == a.n_segments; /* the warp of the shortest segment finishes tiles */
   few_ring ring = {memory + warp * FEW_PLACES * few_piece_bytes(T), filled + warp * FEW_PLACES, FEW_PLACES, 0, 0};
   float *part = (float *)(void *)(memory + n_warps * FEW_PLACES * few_piece_bytes(T));
   uint4 *raw = (uint4 *)(void *)(part + 2 * n_warps * NT * 128);
@@ -91,7 +93,7 @@ static __global__ void __maxnreg__(NT == 1   ? 80
   uint32_t known = is_shared ? a.n_weights == 2 ? slot : 0
                    : active  ? tile.weight
                              : 0,
-           place = 0; /* whose header is there */
+           place = 0; /* known: the weight whose header is loaded */
   form_header header = header_of(a.weight[known].data), of_shared = header;
   if (is_shared) of_shared = header_of(a.weight[MULTIPLY_SHARED + slot].data);
   if (of_choice) inputs_wait();
@@ -126,7 +128,7 @@ static __global__ void __maxnreg__(NT == 1   ? 80
     if constexpr (RAW) {
       const float *row[1] = {a.raw.x + x_row_of(a, job, 0) * a.raw.x_stride};
       if (!is_shared && row[0] != row_of_raw) {
-        __syncthreads(); /* the one before has been read */
+        __syncthreads(); /* all warps have read the row before */
         prepare_raw<T, 1>(a, row, most_of, raw, lift);
         row_of_raw = row[0];
       }
@@ -148,7 +150,7 @@ static __global__ void __maxnreg__(NT == 1   ? 80
 #pragma unroll
     for (int n = 0; n < NT; n++)
       ((float4 *)(void *)own)[n * 32 + lane] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
-    __syncthreads(); /* and the sums of the item before have been read */
+    __syncthreads(); /* it also says that the sums of the item before have been read */
     if (active && is_last && (!a.gated || slot == 0))
       finish_tile<T, NT, RAW>(a, job, tile, own - segment * NT * 128, &raise_of[turn][slot], lift[is_shared ? 1 : 0]);
     turn ^= 1;
@@ -162,7 +164,7 @@ static constexpr uint32_t bytes_of(uint32_t n_warps, uint32_t raw_units) {
 
 /* ---- one row, many row tiles: a warp has whole ones --------------------------------------------------------- */
 
-/* The next piece that a warp asks for. */
+/* The next piece that a warp will ask for. */
 typedef struct tall_cursor {
   uint32_t tile, unit;
 } tall_cursor;
@@ -226,8 +228,8 @@ static weft_status launch_tall(cuda_device *d, const multiply_args *args) {
 
 /* ---- launches ---------------------------------------------------------------------------------------------- */
 
-/* Row tiles of a block: a pair where they are gated; where every block prepares its row, as many as a multiprocessor
- * holds, if half of the card has some. */
+/* How many row tiles a block takes at once: a pair where they are gated. Where every block prepares its row for itself,
+ * it takes as many as a multiprocessor holds, as long as at least half of the card has work. */
 template <int T, int NT, bool RAW>
 static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_units) {
   uint32_t n = a.gated ? 2 : FEW_SEGMENTS / a.n_segments, n_tiles = few_tiles(a);

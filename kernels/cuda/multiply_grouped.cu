@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Products for experts. Blocks stay on the card and take one item after another: 128 outputs x 8 NT rows of x.
+/* Products for experts, job by job. Blocks stay on the card and take one item after another: 128 outputs x 8 NT rows.
+ * The rings are those of rings.cuh.
  *
- *   group     four warps: 64 outputs; two to a block
- *   warp      a row tile: it turns codes into operands once, in registers, for all rows; four warps make one product of
- *             the matrix units of 64 outputs x 8 NT rows, or fewer where a job of many rows has few
- *   bringer   four warps after the groups: one lane says which items the block works on, one brings their rows, eight
- *             bring the weights of a row tile each, by bulk copies, as far ahead as their rings go, beyond the end of
- *             an item. A stage is full when its bytes have come, and empty when all warps have done with it */
+ *   group     four warps with 64 outputs; a block has two groups
+ *   warp      a row tile: the warp turns codes into operands once, in registers, for all rows; four warps make one
+ *             product of the matrix units, of 64 outputs x 8 NT rows, or fewer rows where a job has fewer
+ *   bringer   four more warps that copy: one lane says which items the block works on, one brings their rows, eight
+ *             bring the weights of a row tile each. They go on with the next item before this one is done */
 #include "kernels/cuda/rings.cuh"
 
-/* Stages: one of weights is a unit of their form (128 or 256 inputs), one of rows as many inputs, or 128 where rows are
- * many. */
+/* A stage of weights is a unit of their form (128 or 256 inputs). A stage of rows is as many inputs, or 128 where items
+ * have many rows. */
 template <int T, int NT>
 struct grouped_shape {
   static constexpr bool few_rows = NT <= 8;
@@ -38,7 +38,7 @@ struct grouped_memory {
 
 /* ---- what is brought ------------------------------------------------------------------------------------- */
 
-/* The block's items: all blocks of outputs of each job. */
+/* Deals out the block's items: for each job, all groups of ITEM_TILES row tiles. */
 template <class M>
 static __device__ void bring_items(const multiply_args &a, M &m) {
   ring_cursor at = {0, 1};
@@ -89,7 +89,7 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
       barrier_expect(&m.w_full[at.slot], n_bytes);
       uint8_t *to = ring + at.slot * S::w_stage + own * S::w_tile;
       if (S::few_rows)
-        copy_bulk_once(to, from, n_bytes, &m.w_full[at.slot]); /* an expert has one job, or nearly */
+        copy_bulk_once(to, from, n_bytes, &m.w_full[at.slot]); /* most experts have one job, which reads them */
       else
         copy_bulk(to, from, n_bytes, &m.w_full[at.slot]);
       step_on(at, S::w_stages);
@@ -99,7 +99,7 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
 
 /* ---- the groups ------------------------------------------------------------------------------------------ */
 
-/* N: rows in eights, enough for the job. */
+/* Multiplies an item. N: rows in eights, enough for the job. */
 template <int T, int N, class S>
 static __device__ __forceinline__ void multiply_item(const multiply_args &a, const ring_item &item, int raise,
                                                      ring_warp<S> &at) {
@@ -192,7 +192,7 @@ static weft_status launch_grouped(cuda_device *d, const multiply_args *a) {
            n_fit = d->n_multiprocessors * S::blocks;
   multiply_args own = *a;
   if (!d->deterministic) multiply_cut(&own, 1);
-  /* in the ordinary way: brought early, blocks crowd one another */
+  /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
   grouped_kernel<T, NT><<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(own);
   return cuda_launched(d, "a grouped product");
 }

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Dense products of many rows. Blocks stay on the card and take one item after another. An item is some row tiles, of
- * any of the weights, times 8 NT rows.
+ * any of the weights, times 8 NT rows. The rings are those of rings.cuh.
  *
- *   team      two groups of four warps, which take eight row tiles. Or two teams of one group each share an item of
- *             four row tiles: one team takes segments 0, 2, .., the other 1, 3, ..; the sums of a segment are added to
- *             those of the segments before it in shared memory, in order
- *   warp      one row tile: it turns codes into operands once, in registers, for all rows; four warps together make one
- *             product of the matrix units, of 64 outputs x 8 NT rows
- *   producer  the warps after the teams: one for the rows of each team, two for the weights. Weights are copied still
- *             packed, and no kernel writes them, so they are asked for before the rows are there. A stage is full when
- *             its bytes have come, and empty when all warps have finished reading it */
+ *   team      the warps that share rings. One team of two groups of four warps takes eight row tiles; or two teams of
+ *             one group each share an item of four row tiles, where one team takes segments 0, 2, .., the other one
+ *             segments 1, 3, .., and the sums of a segment are added in shared memory to those of the segments before
+ *             it, in order
+ *   warp      one row tile: the warp turns codes into operands once, in registers, for all rows; four warps together
+ *             make one product of the matrix units, of 64 outputs x 8 NT rows
+ *   producer  the warps after the teams, which copy: one warp for the rows of each team, two for the weights. No kernel
+ *             writes weights while steps run, so they are asked for before the rows are there */
 #include "kernels/cuda/rings.cuh"
 
 enum { MANY_BYTES = 226 << 10, MANY_STAGES = 12, MANY_GROUPS = 2 };
@@ -18,7 +18,7 @@ __host__ __device__ constexpr uint32_t least_of(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
-/* A stage of weights is a unit of their form (of 128 or 256 inputs), one of rows 128 inputs. */
+/* A stage of weights is a unit of their form (128 or 256 inputs), a stage of rows is 128 inputs. */
 template <int T, int NT, int TEAMS>
 struct many_shape {
   static constexpr uint32_t tiles = 4 * MANY_GROUPS / TEAMS, rows = 8 * NT; /* of an item; of a team: a warp's each */
@@ -28,7 +28,7 @@ struct many_shape {
   static constexpr uint32_t regs = 232, regs_producer = 40;
   static constexpr uint32_t sums = TEAMS == 1 ? 0 : 16 * tiles * rows * 4;
   static constexpr uint32_t budget = (MANY_BYTES - sums) / TEAMS / 1024 * 1024;
-  /* as many inputs of weights as of rows, or nearly */
+  /* The ring of weights holds about as many inputs as the ring of rows. */
   static constexpr uint32_t fit = budget / (w_stage + w_units * x_stage);
   static constexpr uint32_t w_least = fit > 1 ? fit : 2 * (w_stage + x_stage) > budget ? 1 : 2;
   static constexpr uint32_t x_stages = least_of((budget - w_least * w_stage) / x_stage, MANY_STAGES),
@@ -38,12 +38,12 @@ struct many_shape {
   static_assert(x_stages >= 2, "two stages of rows at least");
 };
 
-/* What a block works on: rows [row, row + n), row tiles from `tile` on, counted through all weights. */
+/* What a block works on: rows [row, row + n) and row tiles from `tile` on, which are counted through all weights. */
 typedef struct many_item {
   uint32_t row, n, tile;
 } many_item;
 
-/* The items of a call: for each S::rows rows, all blocks of row tiles. */
+/* The items of a call: for each S::rows rows, all groups of S::tiles row tiles, n_blocks of them. */
 typedef struct many_list {
   uint32_t n_blocks, n_items;
 } many_list;
@@ -62,7 +62,7 @@ static __device__ __forceinline__ bool item_of(const multiply_args &a, const man
   return true;
 }
 
-/* raise_exponent of the weight that a row tile is of. */
+/* raise_exponent of the weight that a row tile belongs to. */
 template <int T>
 static __device__ __forceinline__ int raise_of(const multiply_args &a, uint32_t tile) {
   return raise_exponent(T, (const form_header *)(const void *)a.weight[find_tile(a, tile).w].data);
@@ -126,16 +126,16 @@ static __device__ void produce_weights(const multiply_args &a, uint8_t *ring, B 
 
 /* ---- the teams ------------------------------------------------------------------------------------------- */
 
-/* A warp of a team; token: the parity of its next turn. */
+/* A warp of a team. token: the parity to wait for at the barrier that gives the warp its turn to add sums. */
 template <class S>
 struct many_warp {
   ring_warp<S> rings;
   uint32_t team, warp, token;
 };
 
-/* Several teams: the segment's sums join those of the segments before it; then it is the turn of the next segment's
- * team, or of the next item's first. Afterwards sum is the whole of it if the segment is the last one. all: the warp's
- * own place. */
+/* Where there are several teams: waits for the warp's turn, adds the segment's sums to those of the segments before it,
+ * and passes the turn on to the team of the next segment or, after the last one, to the team of the next item's first.
+ * After the last segment `sum` is the whole sum. all: the warp's own place in shared memory. */
 template <int N, int TEAMS, class S, class B>
 static __device__ __forceinline__ void join_segment(const multiply_args &a, many_warp<S> &at, B &barriers,
                                                     uint32_t segment, float4 *all, uint32_t stride,
@@ -276,13 +276,13 @@ static weft_status launch_many(cuda_device *d, const multiply_args *a) {
   return cuda_launched(d, "a dense product");
 }
 
-/* The items that there are kernels for, and how long one takes beside others, as measured. */
+/* The sizes of items that there are kernels for, and the measured time of an item relative to the others. */
 static const struct {
   uint32_t tiles, rows, work;
 } items[] = {{8, 128, 16}, {8, 64, 12}, {4, 88, 9}, {4, 64, 7}, {4, 32, 5}};
 enum { N_ITEMS = sizeof items / sizeof items[0] };
 
-/* Those with which the multiprocessors are done first, if each does one item after another. */
+/* The size with which the multiprocessors are done first, if each takes one item after another. */
 static uint32_t best_items(const cuda_device *d, const multiply_args &a) {
   uint32_t best = 0, least = UINT32_MAX;
   for (uint32_t i = 0; i < N_ITEMS; i++) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Placing weights: file bytes go through a staging buffer and are packed on the device; and back.
+/* Placing weights: file bytes go through a staging buffer and are packed on the device (form.cuh); and back, for tests.
  *
- * Law: each packed word, and each file byte on the way back, is made by one thread that gathers it. */
+ * Law: each packed word, and each file byte on the way back, is made by one thread, which gathers its bits. */
 #include <string.h>
 
 #include "base/log.h"
@@ -161,7 +161,7 @@ static __device__ uint32_t file_word(const pack_args &a, const uint8_t *row, uin
   return file_f16(a, row, k, at) | file_f16(a, row, k, at + 2) << 16;
 }
 
-/* Of super-blocks. */
+/* The word at byte `at` of the scales of a super-block. */
 static __device__ uint32_t pack_super_scales(const pack_args &a, uint64_t tile, uint32_t k0, uint32_t at) {
   uint32_t word = 0;
   if (at >= 256 && a.type == WEFT_TYPE_Q6_K) {
@@ -299,7 +299,7 @@ static __device__ uint32_t unpack_six(const unpack_row &u, uint32_t k, uint32_t 
   return byte;
 }
 
-/* The same of the others. */
+/* Byte j of the super-block of 256 elements from k on, of any other type. */
 static __device__ uint32_t unpack_super(const unpack_row &u, uint32_t k, uint32_t j) {
   element_place p = element_at(u.type, u.cut, u.tile, u.r, k);
   uint32_t byte = 0;
@@ -381,7 +381,7 @@ static uint64_t packed_bytes(const weft_weight *weight) {
   return eight_steps_at(n_tiles, cut.tile_bytes) + eight_steps_bytes(n_tiles, weight->n_in);
 }
 
-/* File bytes to the staging buffer and from there into row tiles, as many tiles at a time as fit. */
+/* Copies file bytes to the staging buffer and packs them from there, as many row tiles at a time as fit. */
 static weft_status pack_all(cuda_device *d, const weft_weight *weight, const weft_weight_source *source,
                             uint8_t *data) {
   pack_args a = args_of(weight, data);
@@ -405,7 +405,7 @@ static weft_status pack_all(cuda_device *d, const weft_weight *weight, const wef
   return WEFT_OK;
 }
 
-/* The packed form of file bytes at data. */
+/* Makes the whole packed weight at `data`: header, row tiles and, for products of 8 bits, steps. */
 static weft_status fill_packed(cuda_device *d, const weft_weight *weight, const weft_weight_source *source,
                                uint8_t *data) {
   weft_status status = cuda_judge(d, cudaMemsetAsync(data, 0, FORM_HEADER_BYTES, d->stream), "a weight's header");
@@ -416,7 +416,7 @@ static weft_status fill_packed(cuda_device *d, const weft_weight *weight, const 
   return status == WEFT_OK && weight->layout == EIGHT_LAYOUT ? eight_make_steps(d, weight, data) : status;
 }
 
-/* Experts for which the card has no room: packed in memory of a moment, then in host memory. */
+/* Places experts for which the card has no room: they are packed in temporary device memory and copied to the host. */
 static weft_status place_on_host(cuda_device *d, const weft_weight *weight, const weft_weight_source *source,
                                  uint64_t n_bytes, void **out) {
   void *moment = NULL;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Rows in 16 bits, laid out for the matrix units (multiply.h); and act(g) * u on the way into it. */
+/* The preparation of rows in 16 bits (multiply.h), from act(g) * u where they are gated. */
 #include "kernels/cuda/prepare.cuh"
 
 enum { SHORT_PIECES = 96 };
 
-/* A block takes a row; of short ones a warp does. The first pieces of a thread stay in registers between the row's
- * maximum and their rounding. */
+/* A block takes a row; a warp takes a short one. The first pieces of a thread stay in registers between the search for
+ * the row's maximum and their rounding. */
 template <bool BF16, bool GATED, bool SHORT>
 static __global__ void __launch_bounds__(PREPARE_THREADS) prepare_kernel(const __grid_constant__ prepare_args a) {
   inputs_ready();

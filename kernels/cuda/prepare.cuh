@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* How one row of f32 is read in pieces, rounded to 16 bits and put at its place. */
+/* How a row of f32 is read in pieces, rounded to 16 bits and put at its place in one of the two forms of multiply.h.
+ *
+ * Law: a row is multiplied by one power of two (lift_of its largest magnitude; none for bf16) and rounded once. a.back
+ * gets the power that undoes this. */
 #ifndef WEFT_KERNELS_CUDA_PREPARE_CUH
 #define WEFT_KERNELS_CUDA_PREPARE_CUH
 
@@ -8,10 +11,12 @@
 
 enum { PREPARE_THREADS = 256 };
 
-/* A piece: eight numbers that lie side by side once prepared. Of a unit, piece p < 16 (8 where the unit has 64 inputs):
- *   few rows   inputs 8 p ..
- *   matrices   p = 4 i + j: inputs step c + 8 i + 2 j, + 1, of c < 4; step is 32 (16)
- * Gated: eight of g and eight of u, to be made eight by gate_piece when all loads are on their way. */
+/* A piece: eight numbers that lie side by side once prepared. A unit of 128 inputs has 16 of them, one of 64 has 8. The
+ * inputs of piece p:
+ *   few rows   8 p .. 8 p + 7
+ *   matrices   step c + 8 i + 2 j and the next one, for c < 4, where p = 4 i + j; step is 32 or, in a unit of 64, 16
+ * Gated, a piece has eight numbers of g and eight of u until gate_piece makes eight of them, which happens when all
+ * loads are on their way. */
 template <bool GATED>
 struct row_piece {
   float v[GATED ? 16 : 8];
@@ -63,7 +68,7 @@ static __device__ __forceinline__ uint32_t pieces_of(const prepare_args &a) {
   return a.n_units * 16 - (a.is_tail != 0 ? 8 : 0);
 }
 
-/* The largest of a block of up to 32 warps. shared: [32], free again after the next barrier. */
+/* The largest `most` of a block of up to 32 warps. shared: scratch [32], free again after the next __syncthreads(). */
 static __device__ __forceinline__ uint32_t most_of_block(uint32_t most, uint32_t *shared) {
   most = __reduce_max_sync(0xFFFFFFFFu, most);
   if (threadIdx.x % 32 == 0) shared[threadIdx.x / 32] = most;
@@ -82,7 +87,8 @@ static __device__ __forceinline__ void put_piece(const prepare_args &a, uint32_t
   }
 }
 
-/* A thread's pieces of a row, own + t step: the first KEPT stay in registers, as they came and as eight numbers. */
+/* A thread's pieces of a row are own + t step for t = 0, 1, ... Of the first KEPT it keeps what it read and the eight
+ * numbers in registers; the others are read once for the maximum and again to be rounded. */
 template <bool GATED, uint32_t KEPT>
 struct row_pieces {
   row_piece<GATED> raw[KEPT];
@@ -97,8 +103,8 @@ static __device__ __forceinline__ void load_row(const prepare_args &a, const flo
     if (own + t * step < pieces_of(a)) load_piece(a, x, own + t * step, row.raw[t]);
 }
 
-/* Makes the kept pieces eight numbers; the largest magnitude of the thread's pieces, as bits, for which bf16 does not
- * ask. */
+/* Makes eight numbers of each kept piece, and gives the largest magnitude of all the thread's pieces as bits. For bf16,
+ * which needs no maximum, only kept pieces are looked at. */
 template <bool BF16, bool GATED, uint32_t KEPT>
 static __device__ __forceinline__ uint32_t finish_row(const prepare_args &a, const float *x, uint32_t own,
                                                       uint32_t step, row_pieces<GATED, KEPT> &row) {
@@ -120,7 +126,7 @@ static __device__ __forceinline__ uint32_t finish_row(const prepare_args &a, con
   return most;
 }
 
-/* The row, times 2^lift, to places at[0 .. n); at NULL: to r. */
+/* Puts the row, times 2^lift, to the places at[0 .. n), of which a negative one is none; with at NULL to place r. */
 template <bool BF16, bool GATED, uint32_t KEPT>
 static __device__ __forceinline__ void put_row(const prepare_args &a, const float *x, uint32_t own, uint32_t step,
                                                const row_pieces<GATED, KEPT> &row, int lift, const int32_t *at,

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The preparation of rows for a product: rounded to 16 bits and laid out for the matrix units (multiply.h). The same
- * arguments describe the preparation in 8 bits (eight_prepare of eight.h). */
+/* The preparation of rows for a product: rounded to 16 bits and laid out for the matrix units, as multiply.h says. The
+ * same arguments describe the preparation in 8 bits (eight_prepare of eight.h).
+ *
+ * Law: what a row becomes depends on that row alone. */
 #ifndef WEFT_KERNELS_CUDA_PREPARE_H
 #define WEFT_KERNELS_CUDA_PREPARE_H
 
@@ -14,16 +16,16 @@ typedef struct prepare_args {
   uint32_t n_rows, n_in, n_units, is_tail;
   bool gated; /* an element is act(x[i]) * x[i + n_in] */
   weft_activation activation;
-  bool as_matrices; /* the second form of multiply.h, of n_tiles tiles */
+  bool as_matrices; /* the layout "matrices" of multiply.h, of n_tiles tiles of 8 rows */
   uint32_t n_tiles;
-  bool wide; /* several numbers may be read at once; whoever launches the kernel sets it */
+  bool wide; /* several numbers may be read at once; set by prepare_rows and eight_prepare */
   /* Row r goes to places at[r k] .. at[r k + k - 1], of which a negative one means nowhere; with at NULL it goes to
    * place r. from_place: k is 1, and the row of x is that at the place too. */
   const int32_t *at;
   uint32_t k;
   bool from_place;
   uint8_t *out;
-  float *back; /* [places] */
+  float *back; /* [places] the powers of two that undo the preparation; eight_prepare writes none */
 } prepare_args;
 
 /* Whether pairs of numbers may be read at once: they are aligned, and the last unit is full. */

@@ -8,13 +8,14 @@
 
 enum { QKV_WARPS = 4 };
 
-/* What the lane's numbers are multiplied with, known before they are there: weights of the norm; sine and cosine. */
+/* What a lane's numbers are multiplied by: the norm's weights, sines and cosines. They do not depend on the kernels
+ * before this one. */
 template <int PAIRS>
 struct head_factors {
   float weight[2][PAIRS], sine[PAIRS], cosine[PAIRS];
 };
 
-/* weight NULL: all 1. inv_freq NULL: no rotation follows. */
+/* Loads the norm's weights (NULL: all 1) and computes the angles (inv_freq NULL: no rotation follows). */
 template <int PAIRS>
 static __device__ __forceinline__ void find_factors(const float *weight, const float *inv_freq, int32_t position,
                                                     uint32_t dim, head_factors<PAIRS> &f) {
@@ -28,7 +29,7 @@ static __device__ __forceinline__ void find_factors(const float *weight, const f
   }
 }
 
-/* x[0], x[1]: the pairs' halves. y = x / rms(x) * weight. */
+/* Makes x / rms(x) * weight of x in place. x[0], x[1]: the first and second numbers of the lane's pairs. */
 template <int PAIRS>
 static __device__ __forceinline__ void norm_head(float (&x)[2][PAIRS], const head_factors<PAIRS> &f, float eps,
                                                  uint32_t dim) {
@@ -82,8 +83,8 @@ static __device__ __forceinline__ void store_head(const float (&x)[2][PAIRS], we
   }
 }
 
-/* As weft_kv_row_store of Q8_0: 32 neighbours share a factor, so the pairs are laid out in line first. line: dim
- * floats of the warp. */
+/* Stores as weft_kv_row_store does for Q8_0. 32 neighbours share a factor, so the numbers are first written to `line`
+ * in their order. line: scratch of the warp, dim floats. */
 template <int PAIRS>
 static __device__ __forceinline__ void store_q8(const float (&x)[2][PAIRS], float *line, uint8_t *to, uint32_t dim) {
   uint32_t lane = threadIdx.x % 32;
@@ -113,7 +114,7 @@ static __device__ void *place_of_head(const weft_qkv_args &a, uint32_t r, uint32
   return at + ((uint64_t)head * a.kv.block_tokens + offset) * vector;
 }
 
-/* Heads of a row: the queries, then the keys, then the values where there are any. */
+/* How many heads a row has: queries, and keys and values where there are any, in this order. */
 static __host__ __device__ uint32_t heads_of(const weft_qkv_args &a) {
   return a.n_heads + (a.k == NULL ? 0 : 2 * a.kv.n_kv_heads);
 }

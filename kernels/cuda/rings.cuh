@@ -1,14 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 /* What the products of more than a few rows share: rings of weights and of rows in shared memory, the products of one
- * warp, and how results are written. The operand that stays in registers is the weights: a warp makes it from the codes
- * of its row tile, once for all rows. */
+ * warp, and how results are written. multiply_many, multiply_grouped and eight_multiply are built of it.
+ *
+ * A ring is a few places in shared memory, which hold one stage each: the next inputs of the weights, or of the rows.
+ * Producer lanes fill the stages by bulk copies, as far ahead as the ring goes; the warps that multiply read them.
+ * Every stage has two barriers: `full` completes when the stage's bytes have come, `empty` when all warps have done
+ * with them. The operand in registers is the weights: a warp makes it from the codes of its row tile, once for all
+ * rows.
+ *
+ * Law: a stage is read only after a wait for its `full` barrier and overwritten only after a wait for its `empty`
+ * barrier. A warp arrives at `empty` of weights when their codes are in its registers, and at `empty` of rows when the
+ * products that read them have ended. */
 #ifndef WEFT_KERNELS_CUDA_RINGS_CUH
 #define WEFT_KERNELS_CUDA_RINGS_CUH
 
 #include "kernels/cuda/multiply.h"
 #include "kernels/cuda/wgmma.cuh"
 
-/* A place in a ring of n stages; turn: the parity of the barrier of that stage. */
+/* A position in a ring: the stage, and the parity to wait for at its barrier, which changes with every round. */
 typedef struct ring_cursor {
   uint32_t slot, turn;
 } ring_cursor;
@@ -17,28 +26,30 @@ static __device__ __forceinline__ void step_on(ring_cursor &c, uint32_t n) {
   if (++c.slot == n) c.slot = 0, c.turn ^= 1;
 }
 
-/* ---- items: what blocks that stay on the card work on, one after another ------------------------------------ */
+/* ---- items: what blocks that stay on the card (persistent blocks) work on, one after another ----------------- */
 
 enum {
   ITEM_TILES = 8, /* row tiles of an item, and warps of a block that multiply: one to a tile */
   ITEM_SLOTS = 4, /* of a block's ring of items */
   ITEM_THREADS = 384,
-  ITEM_TAKERS = ITEM_TILES * WARP_ARRIVALS + ITEM_TILES + 1 /* arrivals after which a slot may be written again */
+  /* Who must have read an item before its slot is written again: the warps that multiply, a lane for each row tile that
+   * brings weights, and the lane that brings rows. */
+  ITEM_TAKERS = ITEM_TILES * WARP_ARRIVALS + ITEM_TILES + 1
 };
 
-/* Rows [first, first + n) with 128 outputs of a matrix, from row tile `tile` on. No rows: there are no more items. */
+/* Rows [first, first + n) times 128 outputs of a matrix, from row tile `tile` on. n is 0 behind the last item. */
 typedef struct ring_item {
   uint32_t matrix, first, n, tile;
 } ring_item;
 
-/* The next item, for one lane or, with all lanes of it, a warp. M: a block's shared memory, with the ring of items and
- * its barriers. */
+/* Takes the next item from the block's ring: for a whole warp, all of whose lanes call (is_warp), or for one lane. M:
+ * the block's shared memory with the ring of items and its barriers. */
 template <class M>
 static __device__ __forceinline__ ring_item take_item(M &m, ring_cursor &at, bool is_warp) {
   barrier_wait(&m.item_full[at.slot], at.turn);
   ring_item item = m.item[at.slot];
   if (is_warp) {
-    item.n = __shfl_sync(0xFFFFFFFFu, item.n, 0); /* so the compiler sees that lanes stay together */
+    item.n = __shfl_sync(0xFFFFFFFFu, item.n, 0); /* shows the compiler that all lanes take the same branches */
     __syncwarp();
     barrier_arrive_warp(&m.item_empty[at.slot]);
   } else {
@@ -50,8 +61,9 @@ static __device__ __forceinline__ ring_item take_item(M &m, ring_cursor &at, boo
 
 /* ---- weights ------------------------------------------------------------------------------------------------ */
 
-/* Row tiles of all weights of a call, and one of them, counted through all: row tile `tile` of weight w. Behind the
- * last weight's there is nothing, for which its last one stands in. */
+/* A row tile of a call: row tile `tile` of weight `w`. Calls count the row tiles of all their weights in one sequence
+ * (tiles_of, find_tile). A number beyond its end gives a tile of the last weight that does not exist: producers copy
+ * that weight's last tile for it, and store_sums drops its results. */
 typedef struct weight_tile {
   uint32_t w, tile;
 } weight_tile;
@@ -68,26 +80,27 @@ static __device__ __forceinline__ weight_tile find_tile(const multiply_args &a, 
   return {w, tile};
 }
 
-/* The weight's last unit, which holds 64 inputs. */
+/* Whether a unit is the last one of a weight and holds 64 inputs (form.cuh). */
 template <int T>
 static __device__ __forceinline__ bool is_tail_of(const multiply_args &a, uint32_t unit) {
   return form_of(T).unit == 128 && a.is_tail != 0 && unit + 1 == a.n_units;
 }
 
-/* Bytes of a row tile's weights from `unit` on that make a stage. */
+/* Bytes that a row tile has in the stage that begins at `unit`. */
 template <int T>
 static __device__ __forceinline__ uint32_t stage_bytes(const multiply_args &a, uint32_t unit) {
   return is_tail_of<T>(a, unit) ? form_unit_bytes(form_of(T)) / 2 : form_unit_bytes(form_of(T));
 }
 
-/* What a lane holds of a stage of weights: codes of 128 inputs, and scales: of all, or of these (split forms). */
+/* What a lane holds of a stage of weights: the codes of 128 inputs and the scales of the whole stage; in split forms
+ * (form_is_split) only the scales of the same 128 inputs. */
 template <int T>
 struct lane_unit {
   lane_codes<T> codes;
   lane_scales<T> scales;
 };
 
-/* 128 inputs `u` of a row tile's stage. */
+/* Loads part u of a row tile's stage: 128 inputs. */
 template <int T>
 static __device__ __forceinline__ void load_unit(const uint8_t *stage, uint32_t u, bool tail, lane_unit<T> &own) {
   form_place p = place_of<T>(stage, u, tail);
@@ -96,9 +109,10 @@ static __device__ __forceinline__ void load_unit(const uint8_t *stage, uint32_t 
   if (u == 0 || (form_is_split(T) && form_of(T).unit == 256)) load_scales<T>(p, lane / 4, lane % 4, own.scales);
 }
 
-/* A warp's own piece of the stages of weights, and rows of all stages of these; its places in both rings; rows_done:
- * the barrier to tell when the products with the rows before have ended (0: none). S: units of 128 inputs, bytes and
- * number of stages. */
+/* A warp's view of the rings. w: its row tile in the first stage of weights; x: the first stage of rows; then the
+ * barriers of all stages, and its position in both rings. rows_done: address of the barrier at which the warp arrives
+ * when the products with the rows before these have ended; 0: none. S: the stages' units of 128 inputs, their bytes and
+ * their number. */
 template <class S>
 struct ring_warp {
   const uint8_t *w, *x;
@@ -107,15 +121,15 @@ struct ring_warp {
   uint32_t rows_done;
 };
 
-/* Operands of products that run, and of those being made. each: steps of 32 inputs whose products start together: as
- * registers allow. */
+/* Two sets of operands: one is read by the products that run while the other is made. each: how many steps of 32 inputs
+ * start their products together, which is as many as there are registers for. */
 template <int T, int N>
 struct ring_operands {
   static constexpr int each = N <= 4 && form_bits(T) == 4 ? 2 : 1;
   uint32_t w[2][each][2][4] = {};
 };
 
-/* The stage of weights that is next. */
+/* Waits for the next stage of weights and loads its first 128 inputs. */
 template <int T, class S>
 static __device__ __forceinline__ void load_stage(const ring_warp<S> &at, bool tail, lane_unit<T> &own) {
   barrier_wait(&at.w_full[at.w_at.slot], at.w_at.turn);
@@ -127,8 +141,8 @@ static __device__ __forceinline__ void release_rows(uint32_t &rows_done) {
   rows_done = 0;
 }
 
-/* After the wait that ends the products which read them: the compiler does not see that their registers were taken till
- * then. */
+/* Names operands as used. It stands after the wait that ends the products which read them, because the compiler does
+ * not see that the products need the registers until then, and would use them for something else. */
 template <int EACH>
 static __device__ __forceinline__ void let_go(const uint32_t (&w)[EACH][2][4]) {
 #pragma unroll
@@ -138,15 +152,16 @@ static __device__ __forceinline__ void let_go(const uint32_t (&w)[EACH][2][4]) {
   }
 }
 
-/* Issues the products of 128 inputs with the rows that `rows` describes; the last ones may still run. STEPS: 4, or 2
- * for 64 inputs. When the codes have become operands, load_next brings the next ones. */
+/* Issues the products of 128 inputs with the rows that the descriptor `rows` names; the last of them may still run
+ * afterwards. STEPS: steps of 32 inputs, 4, or 2 in a unit of 64 inputs. load_next is called when all codes have become
+ * operands, and loads the next ones. */
 template <int T, int N, int STEPS, class S, class F>
 static __device__ __forceinline__ void multiply_unit(ring_warp<S> &at, ring_operands<T, N> &operands, uint64_t rows,
                                                      const lane_codes<T> &codes, const lane_factors &factors,
                                                      float (&sum)[N][4], F &&load_next) {
   constexpr int each = ring_operands<T, N>::each;
   constexpr bool as_they_are =
-      form_bits(T) == 16; /* codes are operands: products that read them end before they are overwritten */
+      form_bits(T) == 16; /* codes are operands: the products that read them must end before the next are loaded */
 #pragma unroll
   for (int i = 0; i < STEPS; i++) {
     const int buffer = i / each % 2;
@@ -172,8 +187,8 @@ static __device__ __forceinline__ void multiply_unit(ring_warp<S> &at, ring_oper
   if (as_they_are) load_next();
 }
 
-/* The products of a stage of weights, whose first codes are in `own`; then those of the next stage are, if there is
- * one. */
+/* Issues the products of a stage of weights, whose first codes are in `own`. Afterwards `own` has the first codes of
+ * the next stage, if there is one. */
 template <int T, int N, int STEPS, class S>
 static __device__ __forceinline__ void multiply_stage(ring_warp<S> &at, ring_operands<T, N> &operands,
                                                       const raise_powers &powers, bool is_next, bool is_next_tail,
@@ -204,7 +219,7 @@ static __device__ __forceinline__ void multiply_stage(ring_warp<S> &at, ring_ope
   }
 }
 
-/* Ends the products that run. */
+/* Waits for the products that still run. */
 template <int T, int N, class S>
 static __device__ __forceinline__ void end_products(ring_warp<S> &at, const ring_operands<T, N> &operands) {
   wgmma_wait<0>();
@@ -215,13 +230,13 @@ static __device__ __forceinline__ void end_products(ring_warp<S> &at, const ring
 
 /* ---- results --------------------------------------------------------------------------------------------- */
 
-/* What undoes the preparation of a job's rows: of each 32, a lane has one. */
+/* The powers of two that undo the preparation of an item's rows (multiply.h). Of every 32 rows a lane has one. */
 template <int N>
 struct rows_back {
   float of[(N + 3) / 4];
 };
 
-/* Of rows [first, first + n): asked for long before it is needed. */
+/* Loads the powers of rows [first, first + n): long before they are needed, so that no warp waits for them. */
 template <int N>
 static __device__ __forceinline__ rows_back<N> load_back(const multiply_args &a, uint32_t first, uint32_t n) {
   rows_back<N> back;
@@ -230,8 +245,9 @@ static __device__ __forceinline__ rows_back<N> load_back(const multiply_args &a,
   return back;
 }
 
-/* A warp's sums of row tile `tile` and rows [first, first + n), of which a lane 4 g + c has rows 2 c, 2 c + 1 of each
- * eight, outputs g and g + 8: eight lanes write 32 bytes, and memory takes no less. down: lower_by of the weight. */
+/* Stores a warp's sums of row tile `tile` with rows [first, first + n). Lane 4 g + c has, of every eight rows, rows 2 c
+ * and 2 c + 1 of outputs g and g + 8. So eight lanes write 32 neighbouring bytes, which is the least that memory takes.
+ * down: lower_by of the weight (multiply.h). */
 template <int N>
 static __device__ __forceinline__ void store_sums(const multiply_weight &weight, uint32_t tile, uint32_t first,
                                                   uint32_t n, float down, const rows_back<N> &back,

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* route. A warp chooses for a row; the largest k of the logits one after another, each the largest of those left.
+/* route: a warp chooses the experts of a row. It takes the largest k logits one after another, each time the largest of
+ * those that are left.
  *
- * With a router of F32 weights one kernel does both, in the product's order of multiply_f32.cu. Few rows: the blocks of
- * a cluster have one expert's weights in the registers of each warp before the inputs are there, and the first block
- * chooses.
+ * With a router of F32 weights one kernel makes the product (in the order of route.h) and chooses. It runs in clusters
+ * of blocks, which load weights before their inputs are there:
  *
- * More rows: a block of a cluster has four neighbouring chains of all experts' weights in shared memory before its
- * inputs are there. It leaves their sums to the block that has the row, which makes the rest of the tree and
- * chooses. */
+ *   few rows    a warp has one expert's weights in its registers; the first block of the cluster chooses
+ *   more rows   a block has four neighbouring chains of all experts' weights in shared memory. It sends the sums of
+ *               these chains to the block that chooses for the row, which adds them up by the rest of the tree */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/form.cuh"
@@ -29,13 +29,14 @@ enum {
   PART_THREADS = 256
 };
 
-/* Larger is better, as unsigned; NaN as the least number; 0 is none at all. */
+/* An unsigned number that is the larger the better the logit is. NaN counts as -infinity; 0 means that there is no
+ * logit. */
 static __device__ __forceinline__ uint32_t order_of(float logit) {
   uint32_t bits = __float_as_uint(isnan(logit) ? -INFINITY : __fadd_rn(logit, 0.0f));
   return bits ^ ((bits & 0x80000000u) != 0 ? 0xFFFFFFFFu : 0x80000000u);
 }
 
-/* Factors of the lane's experts, which no kernel writes. */
+/* Loads the factors of the lane's experts. No kernel writes them, so they may be loaded before the inputs are there. */
 template <int SLOTS>
 static __device__ __forceinline__ void get_scales(const weft_route_args &a, float (&scale)[SLOTS]) {
 #pragma unroll
@@ -45,7 +46,7 @@ static __device__ __forceinline__ void get_scales(const weft_route_args &a, floa
   }
 }
 
-/* A row's choice; whole warp. k <= 32, n_experts <= 32 SLOTS. */
+/* Chooses a row's experts, with all lanes of a warp. k <= 32, n_experts <= 32 SLOTS. */
 template <int SLOTS>
 static __device__ __forceinline__ void choose_experts(const weft_route_args &a, uint64_t r, const float *logits,
                                                       const float (&scale)[SLOTS]) {
@@ -81,7 +82,7 @@ static __device__ __forceinline__ void choose_experts(const weft_route_args &a, 
   a.weights[r * a.k + lane] = weight;
 }
 
-/* The same for any number of experts. The best one after (last, last_index): */
+/* For any number of experts: finds the best one that comes after (last, last_index) in the order of choice. */
 static __device__ void next_best(const float *logits, uint32_t n, bool first, uint32_t last, uint32_t last_index,
                                  uint32_t *best, uint32_t *best_index) {
   uint32_t value = 0, index = UINT32_MAX;
@@ -146,7 +147,7 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(32 * RO
     if (e < a.n_experts && k < n_in) w[t] = __ldcs((const float4 *)(const void *)(weights + (uint64_t)e * n_in + k));
   }
   get_scales(a, scale);
-  cluster_wait(); /* all blocks are there */
+  cluster_wait(); /* all blocks of the cluster have started, so their shared memory may be written */
   inputs_wait();
   next_may_start();
   for (uint32_t r = 0; r < a.n_rows; r++) {
@@ -177,7 +178,7 @@ static __host__ __device__ constexpr uint32_t part_stride(uint32_t n_in) {
   return PART_CHAINS * ((n_in + 127) / 128 | 1);
 }
 
-/* Asks for the block's chains of some rows. Zeros where there is no row. */
+/* Starts the copies of the block's chains of some rows. Where there is no row, zeros are written. */
 static __device__ __forceinline__ void bring_chains(float4 *to, const float *from, uint64_t from_stride,
                                                     uint32_t n_rows, uint32_t first_row, uint32_t end_row,
                                                     uint32_t n_in) {
@@ -191,8 +192,9 @@ static __device__ __forceinline__ void bring_chains(float4 *to, const float *fro
   }
 }
 
-/* Results of the block's four chains: thread and neighbours have 2 R rows x 4 E experts, a thread every second, every
- * fourth. A lane's bits are expert, row, chain, chain, expert: shared memory serves half a warp at once. */
+/* Adds the block's four chains. A thread has one chain of R rows x PART_EXPERTS experts: every second of the cluster's
+ * rows, every fourth of 16 experts. The bits of a lane's number are, from the top, expert, chain, chain, row, expert,
+ * so that the lanes which read shared memory at the same time use different banks. */
 template <int R>
 static __device__ __forceinline__ void add_chains(const float4 *x, const float4 *w, uint32_t n_in,
                                                   float (&sum)[R][PART_EXPERTS]) {
@@ -214,7 +216,7 @@ static __device__ __forceinline__ void add_chains(const float4 *x, const float4 
   }
 }
 
-/* The sum of four neighbouring chains; of a thread's four experts it keeps one. */
+/* Adds four neighbouring chains, which four lanes have. Of the four experts each lane ends with the sum of one. */
 static __device__ __forceinline__ float sum_of_four(const float (&sum)[PART_EXPERTS], uint32_t chain) {
   float two[2];
 #pragma unroll
@@ -230,9 +232,9 @@ template <int R>
 static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_THREADS, 1)
     part_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
   constexpr uint32_t n_rows = 2 * R,
-                     n_own = (n_rows + ROUTER_BLOCKS - 1) / ROUTER_BLOCKS; /* of the cluster; that a block joins */
+                     n_own = (n_rows + ROUTER_BLOCKS - 1) / ROUTER_BLOCKS; /* rows of the cluster, of a block */
   extern __shared__ float4
-      memory[]; /* rows of weights, of x: [step][chain], so long that neighbours lie in other banks */
+      memory[]; /* rows of weights, then of x: [step][chain], padded so that neighbours begin in other banks */
   __shared__ float part[ROUTER_BLOCKS][n_own][ROUTER_EXPERTS], logits[n_own][ROUTER_EXPERTS];
   float4 *w = memory, *x = memory + ROUTER_EXPERTS * part_stride(n_in);
   uint32_t rank = blockIdx.x % ROUTER_BLOCKS, lane = threadIdx.x % 32, chain = lane / 4 % 4, row = lane / 2 % 2;
@@ -251,7 +253,7 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_TH
     __syncthreads();
     float sum[R][PART_EXPERTS];
     add_chains<R>(x + row * part_stride(n_in) + chain, w + expert * part_stride(n_in) + chain, n_in, sum);
-    if (first >= gridDim.x / ROUTER_BLOCKS * n_rows) cluster_wait(); /* all have joined the rows before */
+    if (first >= gridDim.x / ROUTER_BLOCKS * n_rows) cluster_wait(); /* all blocks have added up the rows before */
 #pragma unroll
     for (uint32_t i = 0; i < R; i++) {
       uint32_t r = row + 2 * i;
@@ -288,7 +290,7 @@ static uint64_t part_bytes(uint32_t n_in, uint32_t rows) {
   return (uint64_t)(ROUTER_EXPERTS + 2 * rows) * part_stride(n_in) * sizeof(float4);
 }
 
-/* Whether a cluster's blocks can have all experts, and read four numbers at once. */
+/* Whether the blocks of a cluster have room for all experts, and may read four numbers at once. */
 static bool suits_cluster(const weft_route_args *args) {
   return args->router->type == WEFT_TYPE_F32 && args->n_experts <= ROUTER_EXPERTS && args->k <= 32 &&
          args->router->n_in % 4 == 0 && args->x_stride % 4 == 0 && ((uintptr_t)args->x & 15u) == 0;
@@ -331,7 +333,8 @@ static weft_status route_parts(cuda_device *d, const weft_route_args *args) {
                       : start_parts<PART_ROWS>(d, args);
 }
 
-/* Fewer clusters than blocks: where a group of multiprocessors is not a multiple of them, some stay free. */
+/* Asks the card how many clusters it holds at once. They may be fewer than multiprocessors / blocks, because a cluster
+ * must lie within one group of multiprocessors. */
 static weft_status count_clusters(cuda_device *d) {
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(ROUTER_BLOCKS);

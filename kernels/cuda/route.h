@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What products in f32 share. A result is the sum of 32 chains of inputs, which meet in a tree: chain l of 0 .. 31 adds
- * the inputs 128 j + 4 l .. 128 j + 4 l + 3 for ascending j. */
+/* What products with F32 weights share: multiply_f32.cu, and routers in route.cu.
+ *
+ * Law (numerics): a result is the sum of 32 chains of inputs, which meet in a tree. Chain l of 0 .. 31 adds the inputs
+ * 128 j + 4 l .. 128 j + 4 l + 3 for ascending j. */
 #ifndef WEFT_KERNELS_CUDA_ROUTE_H
 #define WEFT_KERNELS_CUDA_ROUTE_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The ops of a row: embed, norm, gate, move.
  *
- * Law: an element's thread, and so the order of every sum, depends on the row's length only. Loads of
- * 16 bytes and of 4 give the same numbers to the same thread. What lies in device memory cannot be
- * refused by a launch: a token that does not exist gives a row of NaN, which the head reports as bad. */
+ * Law: which thread has an element, and so the order of every sum, depends on the row's length only. Loads of 16 bytes
+ * and of 4 give the same numbers to the same thread. What lies in device memory cannot be refused by a launch: a token
+ * that does not exist gives a row of NaN, which the head reports as bad. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/element.cuh"
 
@@ -105,7 +105,7 @@ static __device__ __forceinline__ float4 norm_element4(const float4 &v, float fa
                      norm_element(v.z, factor, w.z, add.z, scale), norm_element(v.w, factor, w.w, add.w, scale));
 }
 
-/* A thread's part of a row: numbers 4 (t THREADS + thread) .. + 3 of t < SLOTS. */
+/* A thread's part of a row: the numbers 4 (t THREADS + thread) .. + 3 for t < SLOTS. */
 template <int THREADS, int SLOTS>
 struct row_part {
   float4 at[SLOTS];
@@ -118,7 +118,7 @@ static __device__ __forceinline__ void get_part(const float *row, uint32_t n, bo
   for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = load_row4(row, 4 * (t * THREADS + threadIdx.x), n, wide);
 }
 
-/* A weight of a norm, if it is to be read now. */
+/* Reads the weight of a norm, if NOW. */
 template <bool NOW, int THREADS, int SLOTS>
 static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, bool wide,
                                                   row_part<THREADS, SLOTS> &out) {
@@ -133,7 +133,7 @@ static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, 
   }
 }
 
-/* 1 / rms of one or two rows; the sums meet in one step. shared: [2][32], used by nothing else. */
+/* 1 / rms of one or two rows, with one barrier for both. shared: scratch that nothing else of the kernel uses. */
 template <int THREADS, int SLOTS>
 static __device__ __forceinline__ float2 factors_of(const row_part<THREADS, SLOTS> &x,
                                                     const row_part<THREADS, SLOTS> &x2, bool two, uint32_t n, float eps,
@@ -176,8 +176,8 @@ static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, f
   for (uint32_t t = 0; t < SLOTS; t++) x.at[t] = norm_element4(x.at[t], factor, w.at[t], make_float4(0, 0, 0, 0), 1.0f);
 }
 
-/* EARLY: weights, which no kernel writes, are read before the inputs are there; else when they are needed, which takes
- * fewer registers. Three slots leave room for two blocks with all weights. */
+/* EARLY: weights, which no kernel writes, are read before the inputs are there; otherwise when they are needed, which
+ * takes fewer registers. With three slots two blocks fit on a multiprocessor in either case. */
 template <int THREADS, int SLOTS, bool EARLY>
 static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
     norm_kernel(const __grid_constant__ norm_kernel_args a) {
@@ -268,7 +268,7 @@ weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
 
 /* ---- gate ----------------------------------------------------------------------------------------------- */
 
-/* A thread has some columns of a row: four that may be read at once, or one. */
+/* A thread has four columns of a row where they may be read at once, else one. */
 template <class T>
 static __global__ void __launch_bounds__(ROW_THREADS) gate_kernel(const __grid_constant__ weft_gate_args a) {
   inputs_ready();

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* sample: a row is the work of a cluster of eight blocks, which meet in each other's shared memory.
  *
- * Law: the vocabulary is cut into SPANS spans, dealt to the blocks in order, and a warp takes a span; sums are of
- * integers, so nothing depends on which thread adds first. Values are counted by their distance from the largest, in
- * steps of 1/64, up to the step where a cut falls. The tokens up to there, if few, are gathered in the first block and
- * sorted. If they are many, the values of that step are counted by their bits, 2048 at a time, until one value is
- * left; of tokens that share it the lower ones are kept. Every branch around a meeting is taken by the whole cluster.
- */
+ * Law: the result is that of sample.h. The vocabulary is cut into SPANS spans, which are dealt to the blocks in order,
+ * and a warp takes a span. Sums are of integers, so nothing depends on which thread adds first. Values are counted by
+ * their distance from the largest, in steps of 1/64, up to the step where a cut (top_k, top_p) falls. If the tokens up
+ * to there are few, they are gathered in the first block and sorted. If they are many, the values of that step are
+ * counted by their bits, 2048 at a time, until one value is left; of tokens that share it the lower ones are kept.
+ * Every branch around a meeting, where the whole cluster waits, is taken by the whole cluster. */
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/common.cuh"
@@ -38,10 +38,10 @@ typedef struct sample_work {
   sample_shared *s;
   uint32_t rank, n_vocab, span;
   const float *values; /* what is compared: logits, then logits / temperature */
-  float most;          /* the largest of them */
+  float most;          /* the largest value */
 } sample_work;
 
-/* Where a sum crosses: the first place at which it reaches what is wanted. */
+/* The first place at which a running sum reaches what is wanted. */
 typedef struct crossing {
   uint32_t at;
   uint64_t before, own, total;
@@ -55,7 +55,7 @@ typedef struct sample_cut {
 
 /* ---- numbers -------------------------------------------------------------------------------------------- */
 
-/* Orders as the value does, zeros equal; 0: not finite. */
+/* A key that orders as the value does, with both zeros equal; 0: the value is not finite. */
 static __device__ __forceinline__ uint32_t key_of(float value) {
   if (!isfinite(value)) return 0;
   uint32_t bits = __float_as_uint(__fadd_rn(value, 0.0f));
@@ -97,7 +97,7 @@ static __device__ __forceinline__ uint64_t join_lanes(uint64_t a, uint64_t b, bo
   return largest ? (a > b ? a : b) : a + b;
 }
 
-/* Sum of the lanes up to this one. */
+/* The sum of this lane and the lanes before it. */
 static __device__ __forceinline__ uint64_t warp_upto(uint64_t v) {
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
@@ -107,7 +107,7 @@ static __device__ __forceinline__ uint64_t warp_upto(uint64_t v) {
   return v;
 }
 
-/* Sum, or largest, over the cluster; every thread gets it. */
+/* The sum of v over the cluster, or its largest; every thread gets it. */
 static __device__ uint64_t meet_cluster(const sample_work &w, uint64_t v, bool largest) {
   cg::cluster_group cluster = cg::this_cluster();
   for (int step = 16; step > 0; step /= 2) v = join_lanes(v, __shfl_xor_sync(0xFFFFFFFFu, v, step), largest);
@@ -160,7 +160,7 @@ static __device__ crossing cross_spans(const sample_work &w, F wanted) {
   return c;
 }
 
-/* The same of steps: each block first adds up as many of them as it has spans. */
+/* The same for steps instead of spans. Each block first adds up, over all blocks, as many steps as it has spans. */
 template <typename F>
 static __device__ crossing cross_steps(const sample_work &w, F wanted) {
   cg::cluster_group cluster = cg::this_cluster();
@@ -192,13 +192,13 @@ static __device__ __forceinline__ void add_to_step(const sample_work &w, uint32_
   if (high != 0) atomicAdd(&w.s->part[2][step], high);
 }
 
-/* What a value is worth where tokens, or their weights, are added up. */
+/* What a value adds to a sum: its weight, or 1 where tokens are counted. */
 template <bool WEIGHTS>
 static __device__ __forceinline__ uint64_t worth_of(const sample_work &w, float value) {
   return WEIGHTS ? weight_of(w, value) : (uint64_t)1;
 }
 
-/* Adds a finite value to its step. What is far away has no weight, and its tokens need no counting. */
+/* Adds a finite value to its step. A value far below the largest has no weight, so its tokens need not be counted. */
 template <bool WEIGHTS>
 static __device__ __forceinline__ void note_value(const sample_work &w, float value) {
   uint32_t step = step_of(__fadd_rn(value, -w.most));
@@ -207,7 +207,8 @@ static __device__ __forceinline__ void note_value(const sample_work &w, float va
   if (WEIGHTS) atomicAdd(&w.s->n[step], 1u);
 }
 
-/* After every finite value was noted: the step where the sum reaches wanted(total). *n_near: tokens up to there. */
+/* Called when every finite value has been noted: finds the step where the sum reaches wanted(total). *n_near: how many
+ * tokens lie up to there. */
 template <bool WEIGHTS, typename F>
 static __device__ crossing find_step(const sample_work &w, F wanted, uint64_t *n_near) {
   crossing c = cross_steps(w, wanted);
@@ -221,7 +222,7 @@ static __device__ crossing find_step(const sample_work &w, F wanted, uint64_t *n
   return c;
 }
 
-/* The tokens that belong, sorted in the first block. n_near: how many they are. */
+/* Gathers the tokens that belong to a set and sorts them in the first block. n_near: how many they are. */
 template <typename F>
 static __device__ void gather_sorted(const sample_work &w, uint32_t n_near, F belongs) {
   cg::cluster_group cluster = cg::this_cluster();
@@ -256,7 +257,7 @@ typedef struct selected {
   uint64_t above, at; /* sums of all values above the key's, and of those equal to it */
 } selected;
 
-/* The keys of one step: lowest and highest. */
+/* The lowest and the highest key of a step. */
 static __device__ void bounds_of(const sample_work &w, uint32_t step, uint32_t *low, uint32_t *high) {
   uint32_t least = UINT32_MAX, most = 0;
   each_token(w, [&](uint32_t v) {
@@ -270,8 +271,8 @@ static __device__ void bounds_of(const sample_work &w, uint32_t step, uint32_t *
   *low = ~(uint32_t)meet_cluster(w, ~least, true);
 }
 
-/* The largest value such that it and all above it add up to `wanted` at least: numbers of tokens, or their weights. c:
- * the step where that is so, n: all tokens with a value. */
+/* Finds the largest value such that it and all values above it add up to at least `wanted`, in tokens or in weights. c:
+ * the step in which that value lies; n: how many tokens have a value. */
 template <bool WEIGHTS>
 static __device__ selected select_key(const sample_work &w, crossing c, uint64_t wanted, uint64_t n) {
   if (c.at == SPANS) c.at = STEPS - 1, c.before = c.total, c.own = n - c.total;
@@ -296,7 +297,7 @@ static __device__ selected select_key(const sample_work &w, crossing c, uint64_t
   return s;
 }
 
-/* Sums of f per span; the token at which they reach wanted(total). */
+/* Finds the token at which the running sum of f reaches wanted(total), by sums of spans. */
 template <typename F, typename G>
 static __device__ uint32_t token_at(const sample_work &w, F f, G wanted) {
   for (uint32_t i = threadIdx.x / 32; i < OWN_SPANS; i += WARPS) {
@@ -343,7 +344,7 @@ static __device__ sample_cut keep_count(const sample_work &w, const crossing &c,
   return keep_first(w, s.key, n - s.above, s.at);
 }
 
-/* Of what a cut leaves, the best whose weights reach top_p of the total. */
+/* top_p: of what a cut leaves, the best tokens whose weights reach that share of the total. */
 static __device__ sample_cut keep_share(const sample_work &w, const sample_cut &cut, float top_p, uint64_t n_all) {
   uint64_t total = 0, n_near;
   clear_steps(w);
@@ -367,7 +368,8 @@ typedef struct sample_kernel_args {
   uint32_t *counts; /* [n_rows][n_vocab]: of history; then, as floats, logits / temperature */
 } sample_kernel_args;
 
-/* Each block adds to the tokens that are its own; of a token's biases the first one's thread adds all. */
+/* Adds biases; each block does so for its own tokens. Where a token has several, the thread of the first one adds them
+ * all, in their order. */
 static __device__ void add_biases(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
                                   float *logits) {
   const weft_logit_bias *bias = a.bias + row.bias_at;
@@ -384,7 +386,7 @@ static __device__ void add_biases(const sample_work &w, const weft_sample_args &
   __syncthreads();
 }
 
-/* Counts of the history's tokens: SEEN, and how often the answer has them. */
+/* Notes of every token whether the history has it (SEEN), and how often the answer has it. */
 static __device__ void count_history(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
                                      uint32_t *counts) {
   cg::cluster_group cluster = cg::this_cluster();
@@ -400,7 +402,8 @@ static __device__ void count_history(const sample_work &w, const weft_sample_arg
   cluster.sync();
 }
 
-/* Logits as they are asked for, in place. Returns the best: its key, then ~token; *n: how many are finite. */
+/* Applies masks, biases and penalties to the logits in place. Returns the best logit as its key, then ~token; *n: how
+ * many are finite. */
 static __device__ uint64_t prepare_logits(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
                                           float *logits, uint32_t *counts, uint64_t *n) {
   bool counted = row.n_history > 0 || row.pending != 0;
@@ -448,7 +451,7 @@ static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint6
       w, [&](uint64_t) { return (uint64_t)n_top; }, &n_near);
   if (n_near <= NEAR_MAX) {
     gather_near(w, c.at, n_near);
-  } else { /* many in one step: first the cut, then what it leaves */
+  } else { /* too many tokens lie in one step: the cut is found first, then what it leaves is gathered */
     sample_cut cut = keep_count(w, c, n_top, n_all);
     gather_sorted(w, n_top, [&](float value, uint32_t v) { return is_kept(w, cut, value, v); });
   }
@@ -456,7 +459,8 @@ static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint6
   __syncthreads();
 }
 
-/* What is gathered, cut and drawn from: the first block alone. has_total: top_p is of this total. */
+/* Cuts what was gathered, and draws from it, in the first block alone. has_total: top_p is a share of the given
+ * total. */
 static __device__ uint32_t draw_near(const sample_work &w, const weft_sample_row &row, uint32_t n, bool has_total,
                                      uint64_t total) {
   uint64_t *weight = w.s->near_by;
@@ -493,7 +497,7 @@ static __device__ uint32_t draw_near(const sample_work &w, const weft_sample_row
   __syncthreads();
   n = w.s->n_near;
   for (uint32_t i = threadIdx.x; i < n; i += THREADS) {
-    uint32_t other = (uint32_t)w.s->sorted[i]; /* ~token: larger is before */
+    uint32_t other = (uint32_t)w.s->sorted[i]; /* ~token: the larger one is the lower token */
     uint64_t before = 0;
     for (uint32_t k = 0; k < n; k++) before += (uint32_t)w.s->sorted[k] > other ? weight[k] : 0;
     if (before < w.s->found_at && before + weight[i] >= w.s->found_at) w.s->found = ~other;
@@ -502,7 +506,7 @@ static __device__ uint32_t draw_near(const sample_work &w, const weft_sample_row
   return w.s->found;
 }
 
-/* The token drawn from logits / temperature, which go to `values`; in the first block. */
+/* Draws a token from logits / temperature, which are written to `values`. The result is known in the first block. */
 static __device__ uint32_t draw_token(sample_work w, const weft_sample_row &row, float *values, uint64_t n_all) {
   uint64_t n = 0, n_near = UINT64_MAX;
   const float *logits = w.values;

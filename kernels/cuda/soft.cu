@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Probabilities times the embedding: soft[r] = factor * sum over v of weight[r][v] W[v].
+/* Soft embeddings, probabilities times the embedding: soft[r] = factor * sum over v of weight[r][v] W[v]. The numerics
+ * are in head.h.
  *
- *   weights_kernel   weights of the tokens in 16 bits, as the matrix units read them
- *   soft_kernel      block: 256 columns of the embedding x 128 rows x a span of the vocabulary
- *   span_kernel      spans ascending, then the row's factor
+ *   weights_kernel   makes the weights of the tokens in 16 bits, as the matrix units read them
+ *   soft_kernel      a block adds a span of the vocabulary for 256 columns of the embedding and 128 rows
+ *   span_kernel      adds the spans, ascending, and multiplies by the row's factor
  *
- * A step is 64 tokens: one warp brings the rows' weights and four row tiles of the packed embedding, several steps
- * ahead; eight warps make products with the embedding, turned, as the operand in registers. A warp has 32 columns,
- * a block of 32 inputs of form.cuh: codes of 16 tokens are turned by ldmatrix, so that a lane holds one column and
- * pairs of tokens; the tokens' scales go through a small table of the warp.
+ * In soft_kernel a step is 64 tokens. One warp copies the rows' weights and four row tiles of the packed embedding,
+ * several steps ahead. Eight warps have 32 columns each and make products with the transposed embedding as the operand
+ * in registers (soft.cuh).
  *
- * A product of 16 tokens takes two neighbours and those eight further of each of the step's four row tiles: so the rows
- * that ldmatrix turns together lie in different banks. Weights:
+ * Tokens are dealt to the four products x of a step so that the rows which ldmatrix transposes together lie in
+ * different banks. The weights have that order too:
  *   [step of 64 tokens][x < 4][8 rows][h < 2][row % 8][tile < 4][tokens 8 h + 2 x, + 1];  F32: [row][token] */
 #include "kernels/cuda/soft.cuh"
 
@@ -20,7 +20,7 @@ enum {
   SOFT_WARPS = 8,
   SOFT_STAGES = 4,
   SOFT_WEIGHT_BYTES = HEAD_ROWS * SOFT_TOKENS * 2,
-  SOFT_SUMS = 32, /* fours of sums of a thread */
+  SOFT_SUMS = 32, /* of a thread, four numbers each */
   CHUNK = WEFT_VOCAB_CHUNK
 };
 
@@ -36,7 +36,7 @@ template <int T>
 struct soft_shape {
   static constexpr form_shape f = form_of(T);
   static constexpr uint32_t bytes_of_tile = f.unit == 256 ? form_unit_bytes(f) : 2 * form_unit_bytes(f);
-  static constexpr uint32_t tile = bytes_of_tile + 16; /* to the next row tile: 16 or 48 of 64 */
+  static constexpr uint32_t tile = bytes_of_tile + 16; /* bytes to the next row tile */
   static constexpr uint32_t stage = SOFT_WEIGHT_BYTES + (SOFT_TILES * tile + 127) / 128 * 128;
   static constexpr uint32_t bytes = SOFT_STAGES * stage;
   static_assert(tile % 64 == 16 || tile % 64 == 48, "row tiles of a step begin in different banks");
@@ -44,8 +44,8 @@ struct soft_shape {
 
 /* ---- weights of tokens ---------------------------------------------------------------------------------- */
 
-/* Logits of a row become weights: 2^15 e^..., 0 where the row may not take the token. Two by two tokens: v[i], v[i] +
- * 1. */
+/* Turns logits of a row into weights (head.h); tokens that are not allowed weigh 0. The tokens come in pairs: v[i] and
+ * v[i] + 1. */
 template <bool WHOLE, int N>
 static __device__ __forceinline__ void weigh_tokens(const head_group &g, uint32_t r, const uint32_t *mask,
                                                     const uint32_t *v, float (&weight)[N]) {
@@ -60,8 +60,8 @@ static __device__ __forceinline__ void weigh_tokens(const head_group &g, uint32_
   }
 }
 
-/* A warp: 8 rows x 32 tokens, the two halves of a step; a lane a row and the tokens 2 x, 2 x + 1 of eights of four row
- * tiles. */
+/* A warp makes the weights of a step for 8 rows. A lane has one row and the tokens of one product x: of each of the
+ * four row tiles, those of row halves h = 0 and 1. */
 template <bool BF16, bool WHOLE>
 static __device__ __forceinline__ void weigh_step(const head_group &g, uint32_t r, const uint32_t *mask,
                                                   uint32_t step) {
@@ -81,7 +81,7 @@ static __device__ __forceinline__ void weigh_step(const head_group &g, uint32_t 
   }
 }
 
-/* A block: 8 rows x 512 tokens. */
+/* A block makes the weights of 8 rows x 512 tokens. */
 template <bool BF16>
 static __global__ void __launch_bounds__(256) weights_kernel(const __grid_constant__ head_group g) {
   inputs_ready();
@@ -107,7 +107,8 @@ static __global__ void __launch_bounds__(128) weights_f32_kernel(const __grid_co
 
 /* ---- the product ---------------------------------------------------------------------------------------- */
 
-/* The warp that brings: one lane. A step's place is free again when all eight warps have said so. */
+/* What one lane of the copying warp does. A step's place may be overwritten when all eight warps have arrived at its
+ * barrier `spent`. */
 template <int T>
 static __device__ void bring_steps(const soft_args &a, uint32_t first, uint32_t n, uint8_t *memory, uint64_t *filled,
                                    uint64_t *spent) {
@@ -131,8 +132,8 @@ static __device__ void bring_steps(const soft_args &a, uint32_t first, uint32_t 
   }
 }
 
-/* A warp: 32 columns x 128 rows, into its span. A step's place is given back once the first product after it has
- * run. */
+/* A warp adds a span for 32 columns x 128 rows. It gives a step's place back when the last product of the step has
+ * ended, which is known after a wait in the next step. */
 template <int T>
 static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_t n, const uint8_t *memory,
                                                      uint64_t *filled, uint64_t *spent, uint16_t *table) {
@@ -157,7 +158,7 @@ static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_
     uint64_t rows = wgmma_operand(stage, 256);
 #pragma unroll
     for (int x = 0; x < 4; x++) {
-      wgmma_wait<1>(); /* what the products before the last read is free */
+      wgmma_wait<1>(); /* all products but the last have ended, so their operands may be overwritten */
       if (x == 1 && i > 0) barrier_arrive_warp(&spent[(i - 1) % SOFT_STAGES]);
       if constexpr (form_bits(T) == 16) turn_codes_of<T>(tiles, at, x, codes[x]);
       turned_operands<T>(codes[x], factors[x], a.values, w[x % 2]);
@@ -209,7 +210,7 @@ static __device__ __forceinline__ void store_soft(const soft_args &a, uint32_t r
   a.group.soft[r * a.group.soft_stride + column] = factor == 0.0f ? 0.0f : __fmul_rn(__fmul_rn(sum, down), factor);
 }
 
-/* A thread: four sums of the thread of soft_kernel that made them. */
+/* A thread adds, over all spans, four sums of the same thread of soft_kernel. */
 template <int T>
 static __global__ void __launch_bounds__(256) span_kernel(const __grid_constant__ soft_args a) {
   inputs_ready();

@@ -1,13 +1,26 @@
 /* SPDX-License-Identifier: MIT */
-/* The packed embedding, turned: operands whose rows are columns of the matrix and whose inputs are tokens.
+/* The packed embedding as an operand of soft embeddings, transposed while it is loaded.
  *
- * A warp has one block of 32 inputs (of the last 64: of 16 + 16) of the four row tiles of a step, each 16 tokens.
- * Product x < 4 takes of every tile the tokens 2 x, 2 x + 1 (row half h 0) and eight further (h 1). A lane 4 g + c has,
- * after ldmatrix has turned 8 x 8 numbers of 16 bits, those of tile c; and columns that depend on g:
- *   4 bits    8 (g / 2) + 2 p + g % 2 of pair p < 4     a number of 16 bits is every second element of eight
- *   8 bits    16 q + 2 g + e of q < 2, e < 2            ... two elements
- *   16 bits   8 i + g of i < 4
- * Operand `part` has rows (half, g) as turned_column says. */
+ * A soft embedding is a sum over tokens. So the matrix units need an operand whose rows are columns of the embedding
+ * and which is summed over tokens. The packed form (form.cuh) has it the other way round: a row tile is 16 tokens, and
+ * a lane's codes are neighbouring inputs of one token. So ldmatrix loads the codes and transposes each 8 x 8 numbers
+ * of 16 bits, which is what "turned" means in the names below.
+ *
+ * A step is 64 tokens, which are four row tiles. A warp takes 32 inputs of a step: one of the blocks of 32 that a unit
+ * has or, in a last unit of 64 inputs, two neighbouring blocks of 16. It multiplies them in four products x of 16
+ * tokens each: product x takes from every row tile the tokens 2 x and 2 x + 1 (row half 0) and 2 x + 8 and 2 x + 9 (row
+ * half 1). Lane 4 g + c has the tokens of tile c. Which columns it has follows from g, since a number of 16 bits may
+ * hold several codes:
+ *
+ *   codes     a number of 16 bits holds     columns of lane 4 g + c
+ *   4 bits    every second of 8 codes       8 (g / 2) + 2 p + g % 2, for p < 4
+ *   8 bits    2 neighbouring codes          16 q + 2 g + e, for q < 2, e < 2
+ *   16 bits   1 code                        8 i + g, for i < 4
+ *
+ * The columns are the rows of two operands ("parts") of 16 rows.
+ *
+ * Law: values are made by the operations of form.cuh, so a number of the embedding has the same 16 bits here as in
+ * every other product. */
 #ifndef WEFT_KERNELS_CUDA_SOFT_CUH
 #define WEFT_KERNELS_CUDA_SOFT_CUH
 
@@ -17,9 +30,10 @@
 enum {
   SOFT_TOKENS = 64, /* of a step */
   SOFT_TILES = SOFT_TOKENS / 16,
-  SOFT_TABLE = SOFT_TOKENS * 4 /* numbers: [tile][x][word][token % 2]; Q2_K has twice as many words */
+  SOFT_TABLE = SOFT_TOKENS * 4 /* f16: [tile][x][factor][row half][token % 2]; Q2_K has four factors, others two */
 };
 
+/* The column, of a warp's 32, that is row 8 half + g of operand `part`. */
 template <int T>
 static __device__ __forceinline__ uint32_t turned_column(uint32_t part, uint32_t half, uint32_t g) {
   if (form_bits(T) == 16) return 16 * part + 8 * half + g;
@@ -27,14 +41,15 @@ static __device__ __forceinline__ uint32_t turned_column(uint32_t part, uint32_t
   return 8 * (g / 2) + 4 * part + 2 * half + g % 2;
 }
 
-/* Offsets in a row tile of the step, from its first byte in shared memory on. */
+/* Where a lane finds its data of a step in shared memory. codes and high count bytes from the step's first row tile,
+ * scales from the start of each row tile. */
 typedef struct turned_places {
-  uint32_t tile;                       /* bytes from one to the next */
-  uint32_t codes, codes_x, codes_part; /* what the lane tells ldmatrix; from x to x, and (16 bits) part to part */
-  uint32_t high, high_token, high_half, high_shift;
-  uint32_t scales, half; /* of the unit; which 128 of a super-block */
-  uint32_t block, lane;  /* of 32 inputs */
-  bool tail;
+  uint32_t tile;                       /* bytes from one row tile to the next */
+  uint32_t codes, codes_x, codes_part; /* what the lane names to ldmatrix; to the next x; to the next part (16 bits) */
+  uint32_t high, high_token, high_half, high_shift; /* to the next token, to the next row half; bits to drop */
+  uint32_t scales, half;                            /* of the unit; which 128 inputs of a super-block */
+  uint32_t block, lane;                             /* which 32 inputs of the unit */
+  bool tail;                                        /* the unit holds 64 inputs */
 } turned_places;
 
 template <int T>
@@ -69,8 +84,8 @@ static __device__ __forceinline__ turned_places turned_places_of(uint32_t unit, 
 
 /* ---- codes ---------------------------------------------------------------------------------------------- */
 
-/* Of a product: 4 bits [row half]; 8 bits [q][row half]; 16 bits [i][row half]. high: [row half], second token 16 bits
- * up. */
+/* A lane's codes for one product: of 4 bits [row half], of 8 bits [q][row half], of 16 bits [i][row half]. high: their
+ * high bits, [row half]; those of the second token lie 16 bits above those of the first. */
 template <int T>
 struct turned_codes {
   static constexpr int N = form_bits(T) / 2;
@@ -91,8 +106,9 @@ static __device__ __forceinline__ void turn_four(uint32_t *r, uint32_t address) 
                : "memory");
 }
 
-/* Two bits of each element: the 16 bytes of tokens g and g + 8 are turned as [row half][8 elements' pair][g % 2]; the
- * lane that has the wanted eight elements is another one. */
+/* High bits of Q6_K, two to a code. The 16 bytes that two tokens eight apart have of the block are eight numbers of 16
+ * bits, [row half][which 16 inputs][input % 2], each with the bits of eight codes. ldmatrix gives them to other lanes
+ * than those that have the codes, so a shuffle fetches them. */
 template <int T>
 static __device__ __forceinline__ void turn_two_bits(const uint8_t *tiles, const turned_places &at,
                                                      turned_codes<T> (&out)[4]) {
@@ -108,7 +124,7 @@ static __device__ __forceinline__ void turn_two_bits(const uint8_t *tiles, const
   }
 }
 
-/* Of product x. */
+/* Loads the codes of product x. */
 template <int T>
 static __device__ __forceinline__ void turn_codes_of(const uint8_t *tiles, const turned_places &at, uint32_t x,
                                                      turned_codes<T> &out) {
@@ -127,8 +143,8 @@ static __device__ __forceinline__ void turn_codes_of(const uint8_t *tiles, const
   }
 }
 
-/* Of all four. Not for 16 bits: those codes are operands as they are, and may be overwritten only after the products
- * that read them. */
+/* Loads the codes of all four products. Codes of 16 bits are left out: they are operands as they are, so their
+ * registers may be overwritten only when the products that read them have ended. */
 template <int T>
 static __device__ __forceinline__ void turn_codes(const uint8_t *tiles, const turned_places &at,
                                                   turned_codes<T> (&out)[4]) {
@@ -141,7 +157,7 @@ static __device__ __forceinline__ void turn_codes(const uint8_t *tiles, const tu
 
 /* ---- factors -------------------------------------------------------------------------------------------- */
 
-/* As lane_factors, of two tokens: [row half]. */
+/* Scale and least as in lane_factors (form.cuh), each of two neighbouring tokens: [row half]. */
 typedef struct turned_factors {
   uint32_t scale[2], least[2];
 } turned_factors;
@@ -150,8 +166,8 @@ static __device__ __forceinline__ uint16_t bits_f16(float v) {
   return __half_as_ushort(__float2half_rn(v));
 }
 
-/* The numbers of token r < 16 of a tile: scale and least; or scale and scale of the second sixteen (split forms), for
- * Q2_K followed by both leasts. */
+/* The factors of token r < 16 of a row tile, in 16 bits each: a scale and, where the type has one, a least; in split
+ * forms the scales of the two sixteens of inputs, which are followed in Q2_K by the two leasts. */
 template <int T>
 static __device__ __forceinline__ void token_factors(const uint8_t *tile, const turned_places &at, uint32_t r,
                                                      const raise_powers &powers, uint16_t (&out)[4]) {
@@ -194,7 +210,8 @@ static __device__ __forceinline__ void token_factors(const uint8_t *tile, const 
   }
 }
 
-/* Every lane makes the factors of two tokens of the step; the warp's table hands them around. */
+/* Every lane makes the factors of two of the step's 64 tokens; through the warp's table each lane then gets those of
+ * the tokens whose codes it has. */
 template <int T>
 static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, const turned_places &at,
                                                     const raise_powers &powers, uint16_t *table,
@@ -239,7 +256,8 @@ static __device__ __forceinline__ void turn_factors(const uint8_t *tiles, const 
 
 /* ---- operands ------------------------------------------------------------------------------------------- */
 
-/* Both parts' operands of a product: as values_of, for one element of two tokens. */
+/* The operands of both parts for one product. Values are made as in values_of (form.cuh), but a pair is one column of
+ * two tokens instead of two inputs of one row. */
 template <int T>
 static __device__ __forceinline__ void turned_operands(const turned_codes<T> &in, const turned_factors &f,
                                                        const value_table &values, uint32_t (&out)[2][4]) {

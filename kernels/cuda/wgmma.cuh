@@ -1,22 +1,25 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of a warp group on Hopper: d[64 x N] += a[64 x 16] b[16 x N], f32 sums; a in registers (each warp 16
- * rows, as in mma), b in shared memory as 8 x 8 matrices of 16-bit numbers, 128 bytes each.
+/* The matrix units of Hopper (wgmma), bulk copies, and the barriers in shared memory that both need.
  *
- * Law: a result has the bits of mma's m16n8k16 (measured: 100 000 sums of 512 products, f16 and bf16). What an
- * issued product reads, registers too, is the card's until a wait; the compiler keeps track of registers. */
+ * A product is made by a warp group, four warps: d[64 x N] += a[64 x 16] b[16 x N] with sums in f32. a is in registers,
+ * 16 rows in each warp, as in mma; b is in shared memory.
+ *
+ * Law: a result has the bits of mma's m16n8k16 (measured: 204 800 sums of 512 products, f16 and bf16). Products run
+ * behind the instructions that issue them: what they read, registers included, must stay as it is until a wait. */
 #ifndef WEFT_KERNELS_CUDA_WGMMA_CUH
 #define WEFT_KERNELS_CUDA_WGMMA_CUH
 
 #include "kernels/cuda/common.cuh"
 
-/* b without swizzle: the second eight inputs 128 bytes on, the next eight rows `rows_step` bytes on. */
+/* Describes b as 8 x 8 matrices of 16-bit numbers, 128 bytes each, without swizzle: the second eight inputs lie 128
+ * bytes on, the next eight rows `rows_step` bytes on. */
 static __device__ __forceinline__ uint64_t wgmma_operand(const void *b, uint32_t rows_step) {
   return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)(128 >> 4) << 16 |
          (uint64_t)(rows_step >> 4) << 32;
 }
 
-/* b in rows of 64 numbers, 128 bytes, from a multiple of 1024 on; eighth e of row r lies at e xor r % 8. The next 16
- * inputs are 32 bytes on. */
+/* Describes b as rows of 64 numbers (128 bytes) from a multiple of 1024 bytes on, with the swizzle of 128 bytes: eighth
+ * e of row r lies at e xor r % 8. The next 16 inputs are 32 bytes on. */
 static __device__ __forceinline__ uint64_t wgmma_operand_mixed(const void *b, uint32_t rows_step) {
   return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(rows_step >> 4) << 32 |
          (uint64_t)1 << 62;
@@ -65,7 +68,7 @@ static __device__ __forceinline__ void wgmma_wait(void) {
     asm volatile(WGMMA_TEXT(shape, "f16", sums, inputs, operand) : __VA_ARGS__ : WGMMA_A, "l"(b));  \
   }
 
-/* NT: rows of b in eights. */
+/* Issues a product. NT: how many times eight rows b has. */
 template <int NT, bool BF16>
 static __device__ __forceinline__ void wgmma(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b) {
   if constexpr (NT == 2) {
@@ -86,18 +89,20 @@ static __device__ __forceinline__ void wgmma(float (&d)[NT][4], const uint32_t (
 
 /* ---- bulk copies and the barriers that count their bytes ------------------------------------------------- */
 
-/* A turn of the barrier ends when n threads have arrived and all bytes that were announced have come. */
+/* A phase of the barrier ends when n threads have arrived and all bytes that were announced have come. Phases alternate
+ * between the parities 0 and 1. */
 static __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t n_arrivals = 1) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals) : "memory");
 }
 
-/* After barrier_init of all, before the first bulk copy. */
+/* Makes barriers visible to other threads and to bulk copies. Called after the last barrier_init and before the first
+ * copy. */
 static __device__ __forceinline__ void barriers_ready(void) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
-/* Arrives, and tells of bytes to come. */
+/* Arrives, and announces bytes that copies will bring. */
 static __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t n_bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_bytes)
                : "memory");
@@ -111,9 +116,10 @@ static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
   barrier_arrive(shared_address(barrier));
 }
 
-/* A warp arrives as one. What its lanes had to read or write lies behind them: because of a __syncwarp(), or because
- * products that used it have ended (a __syncwarp() between products makes the compiler run them one by one). racecheck
- * sees neither, so for it every lane arrives; barriers count WARP_ARRIVALS per warp. */
+/* A warp arrives once for all its lanes. The caller made sure that every lane has read or written what it had to: by a
+ * __syncwarp(), or because products that used it have ended (between products a __syncwarp() would make the compiler
+ * run them one by one). The racecheck tool sees neither, so a build for it lets every lane arrive; barriers count
+ * WARP_ARRIVALS per warp. */
 #ifdef WEFT_RACECHECK
 enum { WARP_ARRIVALS = 32 };
 #else
@@ -131,7 +137,7 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t 
       : "memory");
 }
 
-/* n_bytes: a multiple of 16, as both addresses. */
+/* Starts a copy to shared memory, whose bytes the barrier counts. n_bytes and both addresses are multiples of 16. */
 static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(to)),
@@ -139,10 +145,10 @@ static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uin
                : "memory");
 }
 
-/* The same of bytes that are read once: they are the first to leave the second cache. */
+/* The same for bytes that are read once: the hint makes them leave the L2 cache first. */
 static __device__ __forceinline__ void copy_bulk_once(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier) {
   const uint64_t evict_first =
-      0x12F0000000000000ull; /* what createpolicy.fractional.L2::evict_first makes for all of them */
+      0x12F0000000000000ull; /* what createpolicy.fractional.L2::evict_first makes for a fraction of 1 */
   asm volatile(
       "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
           "r"(shared_address(to)),
