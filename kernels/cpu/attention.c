@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* attention: which tiles there are, which chunks they need, and which task computes them.
  *
- * With many tiles a task is a tile and goes through its chunks. With few (long contexts, few
- * sequences) a task is one chunk of one tile: its (max, sum, out) goes to a slot, and the caller
- * merges slots in ascending order, a wave of slots at a time. Both ways compute the same numbers in
- * the same order. The running out lives in the output row itself. */
+ * With many tiles a task is a tile and goes through its chunks. With few tiles (long contexts, few sequences) a task is
+ * one chunk of one tile: its (max, sum, out) goes to an attention_slot, and when all of these are full the caller
+ * merges them in ascending order (a wave). Both ways compute the same numbers in the same order. The out of all chunks
+ * so far lies in the output row itself. */
 #include "kernels/cpu/attention.h"
 
 #include <math.h>
@@ -153,8 +153,8 @@ static float *out_of(const attention_run *run, const attention_tile *tile, uint3
 
 /* ---- one chunk of one tile ---- */
 
-/* Pointers of the keys and values at positions [from, to), which lie in one block or among the own
- * keys. */
+/* Finds the keys and values at positions [from, to), which lie in one block of the KV cache or among the segment's own
+ * rows. */
 static void point_at_keys(const attention_run *run, const attention_tile *tile, uint32_t from, uint32_t to,
                           cpu_chunk *chunk) {
   const weft_attention_args *args = run->args;
@@ -255,7 +255,7 @@ static void use_slot(cpu_chunk *chunk, attention_slot *slot) {
 
 /* ---- tasks ---- */
 
-/* A whole tile. The last tiles of a causal segment see most, so they go first. */
+/* A task is a whole tile. The last tiles of a causal segment see most keys, so they come first. */
 static void tile_task(void *arg, uint32_t task, uint32_t thread) {
   const attention_run *run = arg;
   cpu_chunk *chunk = run->chunk[thread];
@@ -282,7 +282,7 @@ static void slot_task(void *arg, uint32_t task, uint32_t thread) {
   run_chunk(run, &tile, slot->chunk, chunk);
 }
 
-/* Where the waves are: the next chunk to compute. */
+/* The next chunk to compute in a wave. */
 typedef struct attention_cursor {
   attention_tile tile;
   uint32_t index, chunk; /* of the tile, of its next chunk */
@@ -331,7 +331,7 @@ static const cpu_attention_code *code_of(const weft_device *device) {
   return CPU_CODE_OF(cpu_get_isa(device), cpu_attention);
 }
 
-/* Multiplications of a call, about. */
+/* About how many multiplications a call takes. */
 static double count_products(const weft_attention_args *args) {
   double n = 0.0;
   for (uint32_t s = 0; s < args->n_segments; s++) {

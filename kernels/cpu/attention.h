@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* attention on the cpu: tiles of queries, chunks of keys.
+/* attention on the cpu: tiles of queries and chunks of keys.
  *
  * A query is one head of one row. A tile is up to CPU_TILE queries of one segment that read the same kv head, in
  * (row, head) order, so that a key that was loaded once serves them all. The unit of work is (tile, chunk):
@@ -21,12 +21,14 @@
 
 enum {
   CPU_TILE = 32,                               /* queries */
-  CPU_TILE_SCORES = WEFT_ATTENTION_CHUNK + 16, /* scores of a query, padded for whole vectors */
+  CPU_TILE_SCORES = WEFT_ATTENTION_CHUNK + 16, /* room for the scores of a query, padded for whole vectors */
   CPU_TILE_KEYS = 16,                          /* keys widened to f32 at a time */
   CPU_TILE_VALUES = 64,                        /* values widened at a time */
   CPU_TILE_SLAB = 64                           /* columns of these values widened at a time */
 };
 
+/* One tile and one chunk. The caller sets all fields; out, max and sum point to results, score and widened to scratch.
+ * Positions count from the start of the chunk. */
 typedef struct cpu_chunk {
   uint32_t n_queries, dim;
   weft_type type; /* of keys and values */
@@ -38,14 +40,16 @@ typedef struct cpu_chunk {
   float *score;     /* [CPU_TILE][CPU_TILE_SCORES] */
   float *widened;   /* cpu_chunk_widened(dim) floats */
   float *out;       /* [n_queries][dim]: not yet divided by sum */
-  float *max, *sum; /* [n_queries]; queries that see nothing here are left alone */
+  float *max, *sum; /* [n_queries]; those of queries that see no key here are left as they were */
 } cpu_chunk;
 
+/* Floats that chunk->widened needs. */
 static inline uint32_t cpu_chunk_widened(uint32_t dim) {
   uint32_t keys = CPU_TILE_KEYS * dim, values = CPU_TILE_VALUES * CPU_TILE_SLAB;
   return keys > values ? keys : values;
 }
 
+/* What each instruction set implements (attention_impl.h). */
 typedef struct cpu_attention_code {
   void (*chunk)(const cpu_chunk *chunk);
   /* all = all * keep + chunk * add */

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* One chunk of one tile, for one isa; ATTENTION_CODE names the table. Included by
- * attention_portable.c, attention_avx2.c, attention_avx512.c. The law of the sums is in
- * attention.h. */
+/* The attention of one chunk of one tile, for one instruction set. attention_portable.c, attention_avx2.c and
+ * attention_avx512.c include this file; ATTENTION_CODE is the name of the table that it defines.
+ *
+ * Law: the order of every sum is that of attention.h. However many queries are computed together, each adds the same
+ * numbers in the same order. */
 #include <math.h>
 
 #include "kernels/cpu/attention.h"
 #include "kernels/cpu/simd.h"
 
 enum {
-  WIDEN_FROM = 16, /* queries from which bf16 is widened once per tile instead of at each use; q8
-                      always is */
-  COLUMNS_1 = 8,   /* vectors of an output row kept in registers, for 1, 2, 4 queries at a time */
+  WIDEN_FROM = 16, /* least queries for which bf16 is widened once per tile instead of at each use; Q8_0 always is */
+  COLUMNS_1 = 8,   /* vectors of an output row that stay in registers, for 1, 2 and 4 queries at a time */
   COLUMNS_2 = VF_LANES == 16 ? 8 : 4,
   COLUMNS_4 = VF_LANES == 16 ? 4 : 2
 };
@@ -30,7 +31,7 @@ static bool needs_widening(const cpu_chunk *chunk) {
   return chunk->type == WEFT_TYPE_Q8_0 || (chunk->type == WEFT_TYPE_BF16 && chunk->n_queries >= WIDEN_FROM);
 }
 
-/* Columns [i, i + n) of one row, both multiples of a block. */
+/* Widens columns [i, i + n) of one stored row; i and n are multiples of WEFT_KV_Q8_BLOCK. */
 static void widen_q8(const uint8_t *row, uint32_t dim, uint32_t i, uint32_t n, float *out) {
   for (uint32_t at = i; at < i + n; at += WEFT_KV_Q8_BLOCK, out += WEFT_KV_Q8_BLOCK) {
     uint16_t factor;
@@ -42,6 +43,7 @@ static void widen_q8(const uint8_t *row, uint32_t dim, uint32_t i, uint32_t n, f
   }
 }
 
+/* Widens columns [i, i + n) of n_rows stored keys or values. */
 static void widen_rows(const cpu_chunk *chunk, const uint8_t *const *row, uint32_t n_rows, uint32_t i, uint32_t n,
                        float *out) {
   for (uint32_t r = 0; r < n_rows; r++, out += n) {
@@ -57,7 +59,7 @@ static void widen_rows(const cpu_chunk *chunk, const uint8_t *const *row, uint32
 
 /* ---- scores ---- */
 
-/* VF_LANES vectors to one: lane l of the result is vf_sum(x[l]). x is used up. */
+/* Sums VF_LANES vectors at once: lane l of the result is vf_sum(x[l]), by the same tree. x is overwritten. */
 SIMD_INLINE vf sum_each(vf *x) {
 #if defined(__AVX512F__)
 #pragma GCC unroll 8
@@ -98,7 +100,7 @@ SIMD_INLINE vf sum_each(vf *x) {
 #endif
 }
 
-/* Products of n_q queries with VF_LANES / n_q keys: lane r * (VF_LANES / n_q) + j is q[r] . key[j]. */
+/* Dot products of n_q queries with VF_LANES / n_q keys: lane r * (VF_LANES / n_q) + j is that of q[r] and key[j]. */
 SIMD_INLINE vf dot_queries_keys(const float *const *q, const uint32_t n_q, const uint8_t *const *key, const bool bf16,
                                 uint32_t dim) {
   const uint32_t n_keys = VF_LANES / n_q;
@@ -129,8 +131,8 @@ SIMD_INLINE vf dot_queries_keys(const float *const *q, const uint32_t n_q, const
   return sum_each(acc);
 }
 
-/* Scores of n_q queries from `query` on with n keys; key holds CPU_TILE_KEYS pointers, the last
- * repeated. */
+/* Scores of n_q queries from `query` on with n keys, whose first is at position `at`. key holds CPU_TILE_KEYS pointers,
+ * of which those beyond n repeat the last key. */
 SIMD_INLINE void score_group(const cpu_chunk *chunk, uint32_t query, const uint32_t n_q, const uint8_t *const *key,
                              const bool bf16, uint32_t at, uint32_t n) {
   const uint32_t n_keys = VF_LANES / n_q;
@@ -176,8 +178,8 @@ static void score_bf16(const cpu_chunk *chunk, const uint8_t *const *key, uint32
   score_keys(chunk, key, true, at, n);
 }
 
-/* Few queries wait for memory: blocks lie anywhere, so the machine cannot guess the next one. Asks
- * for the keys that come next, and for the values of these keys, which are read after all scores. */
+/* With few queries a tile waits for memory: blocks lie anywhere, so the processor cannot guess the next one. This asks
+ * for the keys that come next, and for the values of the present keys, which are read after all scores. */
 static void prefetch_keys(const cpu_chunk *chunk, uint32_t at) {
   uint64_t n_bytes = weft_kv_row_bytes(chunk->type, chunk->dim);
   for (uint32_t j = at; j < at + CPU_TILE_KEYS && j < chunk->stop; j++) {
@@ -207,7 +209,7 @@ static void score_chunk(const cpu_chunk *chunk) {
   }
 }
 
-/* Scores to weights e^(score - max); scores outside the visible range become weight 0. */
+/* Turns a query's scores into weights e^(score - max). Positions that the query does not see weigh 0. */
 static void weigh_query(const cpu_chunk *chunk, uint32_t query) {
   float *score = chunk->score + (uint64_t)query * CPU_TILE_SCORES;
   const int32_t first = (int32_t)chunk->first[query], end = (int32_t)chunk->end[query];
@@ -235,15 +237,14 @@ static void weigh_query(const cpu_chunk *chunk, uint32_t query) {
 
 /* ---- values ---- */
 
-/* Some rows of values: row[j - first_j] holds the columns from first_d on of the value at position
- * j. */
+/* Where values lie: row[j - first_j] holds the columns from first_d on of the value at position j. */
 typedef struct value_rows {
   const uint8_t *const *row;
   uint32_t first_j, first_d;
 } value_rows;
 
-/* out[query + r][d ...] += sum over j in [from, to) of weight[query + r][j] * value[j][d ...], n_c
- * vectors wide. */
+/* out[query + r][d ..] += sum over j in [from, to), ascending, of weight[query + r][j] * value[j][d ..], for n_q
+ * queries and n_c vectors of columns. */
 SIMD_INLINE void add_columns(const cpu_chunk *chunk, uint32_t query, const uint32_t n_q, const uint32_t n_c,
                              const value_rows *values, const bool bf16, uint32_t from, uint32_t to, uint32_t d) {
   const float *weight = chunk->score + (uint64_t)query * CPU_TILE_SCORES;
@@ -272,7 +273,7 @@ SIMD_INLINE void add_columns(const cpu_chunk *chunk, uint32_t query, const uint3
   }
 }
 
-/* The last columns, fewer than a vector. */
+/* The same for one query and the last n columns, fewer than a vector. */
 SIMD_INLINE void add_tail(const cpu_chunk *chunk, uint32_t query, const value_rows *values, const bool bf16,
                           uint32_t from, uint32_t to, uint32_t d, uint32_t n) {
   const float *weight = chunk->score + (uint64_t)query * CPU_TILE_SCORES;
@@ -321,8 +322,8 @@ static uint32_t min_u32(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
-/* n_q queries over the positions [from, to): together where all of them see, one by one before and
- * after, so that each adds exactly its own keys in ascending order. */
+/* Adds the values at positions [from, to) for n_q queries: together at the positions that all of them see, one query at
+ * a time before and after. So each query adds exactly its own keys, ascending. */
 static void add_group(const cpu_chunk *chunk, uint32_t query, uint32_t n_q, const value_rows *values,
                       const add_values_fn *add, uint32_t from, uint32_t to, uint32_t d, uint32_t d_end) {
   uint32_t all_first = from, all_end = to;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* classes: a task is a row. */
+/* classes: a task is a row, computed by weft_classes_of_row (kernels/ref/classes.c). */
 #include "kernels/cpu/cpu.h"
 
 static void row_task(void *arg, uint32_t row, uint32_t thread) {

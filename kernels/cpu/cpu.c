@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Opening the cpu device: what the processor can do, the pool, and the table of ops. */
+/* Opening the cpu device: what the processor can do, the thread pool, and the table of ops. */
 #include "kernels/cpu/cpu.h"
 #include "kernels/ref/ref.h"
 

@@ -11,11 +11,11 @@
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/device_internal.h"
 
-/* Ascending: each isa includes those before it. avx2 means AVX2 + FMA + F16C; avx512 means F + BW +
- * DQ + VL + VNNI beside avx2. */
+/* Instruction sets ("isa"), ascending: each includes those before it. avx2 means AVX2, FMA and F16C; avx512 means
+ * AVX-512 F, BW, DQ, VL and VNNI beside them. */
 typedef enum cpu_isa { CPU_ISA_PORTABLE = 0, CPU_ISA_AVX2 = 1, CPU_ISA_AVX512 = 2 } cpu_isa;
 
-/* The one of `name`_portable, `name`_avx2 and `name`_avx512 that an isa runs. */
+/* A pointer to the one of `name`_portable, `name`_avx2 and `name`_avx512 that an instruction set uses. */
 #if defined(__x86_64__)
 #define CPU_CODE_OF(isa, name) \
   ((isa) == CPU_ISA_AVX512 ? &name##_avx512 : (isa) == CPU_ISA_AVX2 ? &name##_avx2 : &name##_portable)
@@ -69,8 +69,8 @@ weft_status cpu_pack(weft_device *device, weft_weight *weight, const void *file_
                      weft_error *error);
 void cpu_free_weight(weft_device *device, weft_weight *weight);
 weft_status cpu_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
-/* Row `row` of matrix `matrix`, whatever the layout, as n_in floats: bit-equal to weft_dequantise_row of the file's
- * row. For embed and soft; not fast. */
+/* Row `row` of matrix `matrix`, whatever its layout, as n_in floats: bit-equal to weft_dequantise_row of the file's
+ * row. This is slow, and serves embed. */
 void cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* experts: (row, rank) pairs are sorted by expert; the pairs of one expert are the rows of small
- * products.
+/* experts: the pairs (row, rank) are sorted by expert; the pairs of one expert are the rows of small products.
  *
- * Law: a pair is a slot; slots are ordered by expert, then by row. Phases over the pool: rows are
- * quantised; each expert's rows are gathered into groups; tasks of (expert, some of n_ff) compute
- * act(gate) * up straight into the packed form that down reads; tasks of some output columns run
- * down over all slots and then add each row's slots in rank order. So every weight is read once per
- * call, and a row's result knows nothing of its neighbours (matmul.h). An expert with one row reads
- * that row where it was quantised. */
+ * Law: a pair's place in that order, by expert and then by row, is called its slot here. The thread pool runs four
+ * phases:
+ *   1  rows are quantised
+ *   2  each expert's rows are gathered into groups (an expert with one row reads it where it was quantised)
+ *   3  a task of an expert and some of its n_ff columns computes act(gate) * up into the packed form that down reads
+ *   4  a task of some output columns multiplies all slots by down, and adds each row's slots in rank order
+ * So every weight is read from memory once per call, and a row's result does not depend on other rows (matmul.h). */
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/rows.h"
 #include "kernels/parts.h"
@@ -52,8 +52,8 @@ static uint32_t at_most(uint32_t n, uint32_t most) {
   return n < 1 ? 1 : n < most ? n : most;
 }
 
-/* Shapes, and where everything lies in scratch; the pointers mean something only when scratch is
- * there. */
+/* Works out shapes, and where everything lies in scratch. Without scratch the pointers mean nothing, and only
+ * scratch_bytes counts. */
 static experts_run make_run(weft_device *device, const weft_experts_args *args) {
   experts_run run = {.args = args};
   uint32_t n_threads = weft_thread_pool_size(cpu_thread_pool(device));
@@ -156,7 +156,7 @@ static void gather_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
   const experts_run *run = arg;
   uint32_t expert = run->touched[task], end = run->first[expert + 1];
-  if (end - run->first[expert] == 1) return; /* read in place */
+  if (end - run->first[expert] == 1) return; /* the one row is read where it was quantised */
   for (uint32_t slot = run->first[expert], n; slot < end; slot += n) {
     n = cpu_group_next(end - slot);
     gather_group(run, slot, n);
@@ -191,7 +191,7 @@ static void run_columns(const experts_run *run, cpu_tile *tile, uint32_t expert,
   cpu_tile_run(run->products, tile);
 }
 
-/* h[r][begin .. begin + n) of the group, to the form that down reads. */
+/* Packs h[r][begin .. begin + n) of a group, columns of act(gate) * up, into the form that down reads. */
 static void store_h(const experts_run *run, float *h, uint32_t begin, uint32_t n, uint32_t slot, uint32_t n_rows) {
   bool quantised = cpu_is_quantised(run->args->down->type);
   uint8_t *group = run->h_groups + slot * cpu_group_row_bytes(quantised, run->n_ff);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* head_stats and head_rows.
  *
- * Law: head_stats keeps, of every chunk of the vocabulary, four numbers per row; logits exist only
- * for the chunks in work. Without soft embeddings each chunk is one task. With them chunks go one
- * after another, because their sums are joined in order: first tasks of some panels (logits of all
- * rows, weights widened), then tasks of some rows (numbers of the chunk, sums). At the end each
- * row's chunks are joined, ascending, in double; the chunk in which the draw falls is computed once
- * more for that row alone, which gives the same bits. */
+ * Law: of every chunk of the vocabulary head_stats keeps four numbers for each row (cpu_head_chunk); logits exist only
+ * for the chunks that are being computed. Without soft embeddings each chunk is one task. With them chunks come one
+ * after another, because their sums are joined in order: first tasks of some panels make logits of all rows and widen
+ * weights, then tasks of some rows make the numbers of the chunk and add its sums. At the end each row's chunks are
+ * joined, ascending, in double. The chunk in which the draw falls is computed once more for that row alone, which gives
+ * the same bits. */
 #include "kernels/cpu/head.h"
 
 #include <math.h>
@@ -51,7 +51,8 @@ static bool any_soft(const weft_head_stats_args *args) {
   return false;
 }
 
-/* scratch may be NULL: then only the bytes are counted, as if every row wanted its soft embedding. */
+/* Works out where everything lies in scratch. With scratch NULL only the bytes are counted, as if every row wanted its
+ * soft embedding. */
 static head_run make_run(weft_device *device, const weft_head_stats_args *args, uint8_t *scratch) {
   cpu_isa isa = cpu_get_isa(device);
   const weft_weight *weight = args->weight;
@@ -87,7 +88,7 @@ uint64_t cpu_head_stats_scratch(weft_device *device, const weft_head_stats_args 
 
 /* ---- chunks ---- */
 
-/* Logits of one row, as they come from the product, to its numbers and e. */
+/* Turns one row's logits of a chunk, as they come from the product, into the chunk's numbers and into e (head.h). */
 static void finish_row(const head_run *run, uint32_t chunk, uint32_t r, float *logits, cpu_head_chunk *out) {
   const weft_head_stats_args *args = run->args;
   uint32_t n = cpu_chunk_tokens(args->weight->n_out, chunk);
@@ -106,7 +107,7 @@ static float *own_logits(const head_run *run, uint32_t thread) {
   return (float *)(void *)(run->own + thread * run->own_bytes + cpu_round_64(run->row_bytes));
 }
 
-/* Without soft embeddings: one task is one chunk of all rows. */
+/* Without soft embeddings a task is one chunk of all rows. */
 static void chunk_task(void *arg, uint32_t task, uint32_t thread) {
   const head_run *run = arg;
   cpu_tile tile = cpu_tile_of(run->args->weight, 0, task * CPU_CHUNK_PANELS, chunk_panels(run, task));
@@ -124,7 +125,7 @@ static void chunk_task(void *arg, uint32_t task, uint32_t thread) {
   }
 }
 
-/* With them: some panels of the chunk, all rows. */
+/* With soft embeddings a task of the first phase is some panels of the chunk, for all rows. */
 static void panels_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
   const head_run *run = arg;
@@ -188,7 +189,7 @@ static int32_t last_allowed(const head_run *run, uint32_t r) {
   return (int32_t)v;
 }
 
-/* The draw inside this chunk, whose tokens begin after `running`. */
+/* The token drawn, which lies in this chunk; `running` is the sum of all chunks before it. */
 static int32_t draw_in_chunk(const head_run *run, uint32_t r, uint32_t chunk, const double sums[3], uint32_t thread) {
   const double weight = sums[0], threshold = sums[2];
   double running = sums[1];
@@ -205,8 +206,7 @@ static int32_t draw_in_chunk(const head_run *run, uint32_t r, uint32_t chunk, co
   cpu_tile_rows(run->products, &tile, 0, 1);
   cpu_head_chunk again;
   finish_row(run, chunk, r, e, &again);
-  int32_t last = again.index; /* if rounding hides the crossing: the last token of the chunk that
-                                 weighs anything */
+  int32_t last = again.index; /* where rounding hides the crossing: the last token of the chunk with a weight */
   for (uint32_t v = 0; v < cpu_chunk_tokens(args->weight->n_out, chunk); v++) {
     if (e[v] == 0.0f) continue;
     last = (int32_t)v;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The output side: what the three instruction sets implement, and what head_stats and soft share.
+/* The head: what the three instruction sets implement of it, and what head_stats and soft share.
  *
  * Law. The vocabulary goes by in chunks of WEFT_VOCAB_CHUNK tokens, ascending. Within a chunk a row's numbers are
  * relative to the chunk's largest allowed logit, called top: e = exp((logit - top) * (1 / temperature)) in f32. Chunks
@@ -23,16 +23,16 @@
 #include "kernels/cpu/matmul.h"
 
 enum {
-  CPU_SOFT_ROWS = 8, /* of one tile */
+  CPU_SOFT_ROWS = 8, /* most rows of a cpu_soft_tile */
   CPU_CHUNK_PANELS = WEFT_VOCAB_CHUNK / CPU_PANEL
 };
 
-/* One row in one chunk. */
+/* What is kept of one row in one chunk. */
 typedef struct cpu_head_chunk {
   float top;     /* largest allowed logit; -INFINITY: none is allowed */
   float sum;     /* of e */
   float below;   /* of e * (logit - top) / temperature */
-  int32_t index; /* of the first largest, in the chunk; -1: a logit was not finite */
+  int32_t index; /* of the first token with logit top, in the chunk; -1: a logit was not finite */
 } cpu_head_chunk;
 
 typedef struct cpu_head_fns {
@@ -60,7 +60,7 @@ typedef struct cpu_soft_tile {
 typedef struct cpu_soft_fns {
   uint32_t element_bytes; /* 4: f32, 2: bf16 */
   double least;
-  /* Panel `at` of the chunk: 16 tokens, all inputs. */
+  /* Widens panel `at` of the chunk: 16 tokens, all inputs. */
   void (*widen)(const cpu_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t at, uint8_t *wide);
   /* Turns e of one row from f32 into the form that add reads, in place. NULL: add reads f32. */
   void (*narrow)(float *e);
@@ -88,15 +88,15 @@ typedef struct cpu_soft_run {
   double *total; /* [n_rows] sum of exp((logit - top) / temperature); -1: a logit was not finite */
 } cpu_soft_run;
 
-/* Bytes that logits, wide, top and total need; sets them to their places from `memory` on, unless memory is NULL. */
+/* Returns the bytes that logits, wide, top and total need. Unless memory is NULL, sets them to their places in it. */
 uint64_t cpu_soft_place(cpu_soft_run *run, uint8_t *memory);
-/* Zeroes the sums. */
+/* Sets the sums of all rows to zero. */
 void cpu_soft_begin(const cpu_soft_run *run);
 /* Widens panel `at` of chunk `chunk`. Panels may be widened by any threads. */
 void cpu_soft_widen(const cpu_soft_run *run, uint32_t chunk, uint32_t at);
 /* Adds the chunk to rows [first, first + n); chunks[r] belongs to row first + r. */
 void cpu_soft_add(const cpu_soft_run *run, uint32_t chunk, uint32_t first, uint32_t n, const cpu_head_chunk *chunks);
-/* soft = scale * soft / total; zeros for a row that had a logit that was not finite, or no allowed token. */
+/* soft = scale * soft / total; zeros for a row with a logit that was not finite, or without an allowed token. */
 void cpu_soft_end(const cpu_soft_run *run, float scale);
 
 static inline uint32_t cpu_chunk_count(uint32_t n_vocab) {

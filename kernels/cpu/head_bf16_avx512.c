@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Soft embeddings with products of bf16, AVX-512 BF16: twice as many as in f32.
+/* Soft embeddings with products of bf16 (AVX-512 BF16), of which an instruction makes twice as many as of f32.
  *
- * Law: called only where the processor says avx512bf16; the other files of this isa do not need it.
- * A product of two bf16 numbers is exact in f32; the instruction adds two of them to each of
- * sixteen sums. */
+ * Law: these functions are called only where the processor has avx512bf16, which the other *_avx512.c files do not
+ * need. A product of two bf16 numbers is exact in f32; the instruction adds two of them to each of sixteen sums. */
 #include "kernels/cpu/head.h"
 
 #if defined(__AVX512VNNI__)
@@ -16,7 +15,7 @@
 
 enum { COLUMN_BYTES = WEFT_VOCAB_CHUNK * CPU_PANEL * 2, TOKEN_PAIRS = CPU_PANEL / 2 };
 
-/* Sixteen inputs of sixteen tokens, in f32: value[i] has a token per lane. */
+/* Widens sixteen inputs of sixteen tokens to f32: value[i] has a token in each lane. */
 BF16_INLINE void widen_block(const cpu_pack_info *info, const lanes_block *block, const lanes_u *codes, uint32_t half,
                              __m512 value[CPU_PANEL]) {
   const __m512 scale = (__m512)block->scale[half], least = (__m512)block->least[half];
@@ -33,8 +32,8 @@ BF16_INLINE void widen_block(const cpu_pack_info *info, const lanes_block *block
   }
 }
 
-/* pairs[i] = lower half: token pairs of input i; upper half: of input i + 8. Each 32-bit lane is a
- * pair of tokens. Turned around: row j has, for each of the sixteen inputs, its token pair j. */
+/* Transposes and stores. A lane of 32 bits is a pair of tokens: the lower half of pairs[i] has the pairs of input i,
+ * the upper half those of input i + 8. Row j of the result has pair j of each of the sixteen inputs. */
 BF16_INLINE void store_turned(const __m512i pairs[8], uint8_t *to) {
   const __m512i low_lanes = _mm512_setr_epi64(0, 1, 8, 9, 4, 5, 12, 13);
   const __m512i high_lanes = _mm512_setr_epi64(2, 3, 10, 11, 6, 7, 14, 15);
@@ -78,7 +77,7 @@ BF16_INLINE void widen_type(const cpu_pack_info *info, const uint8_t *panel, uin
   }
 }
 
-/* Stored bf16 numbers need no rounding, only turning. */
+/* Stored bf16 numbers need no rounding and are only transposed. */
 BF16_INLINE void widen_bf16(const uint8_t *panel, uint32_t n_in, uint8_t *to) {
   for (uint32_t i = 0; i < n_in; i += CPU_PANEL, to += COLUMN_BYTES) {
     __m512i pairs[8];
@@ -111,7 +110,7 @@ BF16 static void widen(const cpu_pack_info *info, const uint8_t *panel, uint32_t
   }
 }
 
-/* In place: the bf16 row takes the first half of the f32 row's bytes. */
+/* Rounds e to bf16 in place: the bf16 numbers take the first half of the bytes. */
 BF16 static void narrow(float *e) {
   for (uint32_t v = 0; v < WEFT_VOCAB_CHUNK; v += 32) {
     __m512 low = _mm512_loadu_ps(e + v), high = _mm512_loadu_ps(e + v + 16);

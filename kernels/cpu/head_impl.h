@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The head's functions of one isa; HEAD_TABLE and SOFT_TABLE name the tables. Included by
- * head_portable.c, head_avx2.c and head_avx512.c. */
+/* The head's functions for one instruction set. head_portable.c, head_avx2.c and head_avx512.c include this file;
+ * HEAD_TABLE and SOFT_TABLE are the names of the tables that it defines.
+ *
+ * Law: the numerics of head.h. */
 #include <math.h>
 
 #include "kernels/cpu/head.h"
@@ -9,7 +11,7 @@
 
 enum { TILE_ROWS = VF_LANES == 16 ? 8 : 4, TILE_PARTS = CPU_PANEL / VF_LANES };
 
-/* 1 - 2 / (e^2|x| + 1) with the sign of x: absolute error below 2e-7. */
+/* tanh as 1 - 2 / (e^2|x| + 1) with the sign of x; the absolute error is below 2e-7. */
 SIMD_INLINE vf tanh_of(vf x) {
   const vi sign = (vi)vf_set(-0.0f);
   vf size = (vf)((vi)x & ~sign), one = vf_set(1.0f);
@@ -44,8 +46,7 @@ SIMD_INLINE vi allowed_lanes(const uint32_t *allowed, uint32_t i) {
   return (vi)((bits >> lane & 1u) == 1u);
 }
 
-/* The chunk padded to whole vectors with -INFINITY, which is also what a token that is not allowed
- * becomes. */
+/* Makes the logits of tokens that are not allowed, and those from n to the end of the chunk, -INFINITY. */
 static void mask_logits(float *logits, uint32_t n, const uint32_t *allowed) {
   const vf none = vf_set(-INFINITY);
   for (uint32_t i = n; i < WEFT_VOCAB_CHUNK; i++) logits[i] = -INFINITY;
@@ -83,7 +84,7 @@ const cpu_head_fns HEAD_TABLE = {.cap = cap_logits, .chunk = chunk_of};
 
 /* ---- soft embeddings in f32 ---- */
 
-/* Inputs [i, i + 16) of sixteen tokens: value[input][token]. */
+/* Inputs [i, i + 16) of a panel's sixteen tokens as value[input][token]. */
 LANES_INLINE void widen_sixteen(const cpu_pack_info *info, const uint8_t *panel, uint32_t n_in, uint32_t i,
                                 float value[CPU_PANEL][CPU_PANEL]) {
   if (info->form == CPU_FORM_FLOAT) {

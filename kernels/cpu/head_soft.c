@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Soft embeddings: sums of weight rows over the vocabulary, chunk by chunk; and the op soft. */
+/* Soft embeddings, which are sums of the embedding's rows over the vocabulary, chunk by chunk (head.h); and the op
+ * soft. */
 #include <math.h>
 
 #include "kernels/cpu/head.h"
@@ -52,8 +53,7 @@ void cpu_soft_widen(const cpu_soft_run *run, uint32_t chunk, uint32_t at) {
   run->fns->widen(tile.info, tile.panel, tile.n_in, at, run->wide);
 }
 
-/* What the sum so far and this chunk are to be multiplied with; false when the chunk is to be left
- * out. */
+/* The factors by which a row's sum so far and this chunk's sum are multiplied. False: the chunk is left out. */
 static bool join_soft(const cpu_soft_run *run, uint32_t r, const cpu_head_chunk *chunk, float factor[2]) {
   if (chunk->index < 0) run->total[r] = -1.0;
   if (!wants_soft(run, r) || run->total[r] < 0.0 || chunk->top == -INFINITY) return false;
@@ -68,14 +68,14 @@ static bool join_soft(const cpu_soft_run *run, uint32_t r, const cpu_head_chunk 
   return weight >= run->fns->least;
 }
 
-/* Rows of one task that take part in the chunk. */
+/* The rows of one task that do not leave the chunk out. */
 typedef struct taking_part {
   uint32_t n;
   uint32_t row[SOFT_BATCH];
   float factor[SOFT_BATCH][2];
 } taking_part;
 
-/* Up to eight of them, from `at` on, and one column of sixteen inputs. */
+/* Adds the chunk to up to eight of these rows, from `at` on, in one column of sixteen inputs. */
 static void add_tile(const cpu_soft_run *run, const taking_part *rows, uint32_t at, uint32_t column,
                      cpu_soft_tile *tile) {
   uint32_t i = column * CPU_PANEL, left = run->weight->n_in - i;

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* matmul: rows are packed once, then tasks of (rows, panels) run over the pool. */
+/* matmul: rows are packed once, then the thread pool runs tasks of some rows and some panels. Also what other ops use
+ * of matmul.h: packing rows and running tiles. */
 #include "kernels/cpu/matmul.h"
 
 #include "base/check.h"
 #include "kernels/parts.h"
 
 enum {
-  ROWS_PER_TASK = 256, /* their packed form stays in the second-level cache */
+  ROWS_PER_TASK = 256, /* rows whose packed form stays in the second-level cache */
   PANELS_PER_TASK = 8,
-  PACK_INLINE = 8 * 1024 /* elements that are packed sooner than the pool wakes */
+  PACK_INLINE = 8 * 1024 /* elements that one thread packs in less time than it takes to wake the pool */
 };
 
 const cpu_products *cpu_products_find(cpu_isa isa) {
@@ -29,7 +30,7 @@ const char *cpu_numerics(const weft_device *device, weft_type weight_type) {
 
 /* ---- packing rows ---- */
 
-/* A float group of n_rows: inputs go by together, so that what is written is written in order. */
+/* Packs a float group of n_rows, input by input, so that memory is written in order. */
 static void pack_floats(const float *x, uint64_t x_stride, uint32_t n_in, uint32_t n_rows, float *to) {
   for (uint32_t i = 0; i < n_in; i++, to += n_rows) {
     for (uint32_t r = 0; r < n_rows; r++) to[r] = x[r * x_stride + i];

@@ -54,13 +54,13 @@ enum {
   CPU_TASKS_PER_THREAD = 8
 };
 
-/* y[r][0 .. n_cols) = one group of rows times n_panels consecutive panels, times scale. */
+/* A tile: y[r][0 .. n_cols) = one group of rows times n_panels consecutive panels, times scale. */
 typedef struct cpu_tile {
   const cpu_pack_info *info;
   float scale;
   const uint8_t *panel; /* the first */
   const uint8_t *next;  /* weights that will be read after these, or NULL: only a hint */
-  bool fetch;           /* these weights, or next, are not in the cache yet: only a hint */
+  bool fetch;           /* these weights, or those of next, are not in the cache yet: only a hint */
   uint64_t panel_bytes;
   uint32_t n_panels;
   uint32_t n_cols; /* outputs to store: more than 16 * (n_panels - 1), at most 16 * n_panels */
@@ -71,7 +71,7 @@ typedef struct cpu_tile {
   uint64_t y_stride;
 } cpu_tile;
 
-/* The results that the k experts of one row left in slots, in rank order. */
+/* The results of the k experts of one row, in rank order: that of rank j lies at x + slot[j] * stride. */
 typedef struct cpu_ranked {
   const float *x; /* [slots][stride] */
   uint64_t stride;
@@ -81,7 +81,7 @@ typedef struct cpu_ranked {
 } cpu_ranked;
 
 typedef struct cpu_products {
-  void (*tile)(const cpu_tile *tile); /* but for the scale: cpu_tile_run */
+  void (*tile)(const cpu_tile *tile); /* leaves out the scale, which cpu_tile_run applies */
   /* Row `row` of a quantised group of n_rows. */
   void (*quantise)(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group);
   /* y[i] = sum over ranks of weight * x[slot][i], ascending, each product rounded. */
@@ -93,7 +93,7 @@ extern const cpu_products cpu_products_portable;
 extern const cpu_products cpu_products_avx2;
 extern const cpu_products cpu_products_avx512;
 
-/* Rows of the next group when n_left are still to be packed. */
+/* How many rows the next group has when n_left rows are still to be packed. */
 static inline uint32_t cpu_group_next(uint32_t n_left) {
   if (n_left >= CPU_GROUP) return CPU_GROUP;
   return n_left > CPU_GROUP_PART ? (n_left + 1) / 2 : n_left;
@@ -152,7 +152,7 @@ void cpu_rows_pack(const cpu_pack_rows *rows, uint32_t first, uint32_t n);
 /* All rows [0, n_rows), over the pool when that is worth it. */
 void cpu_rows_pack_all(weft_thread_pool *pool, const cpu_pack_rows *rows, uint32_t n_rows);
 
-/* Panels [panel, panel + n_panels) of a matrix; the caller adds x, y, y_stride and n_rows. */
+/* A tile of panels [panel, panel + n_panels) of a matrix; the caller adds x, y, y_stride and n_rows. */
 cpu_tile cpu_tile_of(const weft_weight *weight, uint32_t matrix, uint32_t panel, uint32_t n_panels);
 
 /* Runs a tile over its own rows. */

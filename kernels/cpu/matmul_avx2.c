@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Products of rows with panels, AVX2: a panel is two halves of eight lanes.
  *
- * Law: the numerics of matmul.h. Products of unsigned codes and signed activations are added in
- * pairs to 16 bits; as many pairs are added there as cannot overflow (the largest pair is 2 * code
- * * 127), then widened. */
+ * Law: the numerics of matmul.h. Products of unsigned codes and signed activations are added in pairs to 16 bits. As
+ * many pairs are added there as cannot overflow (a pair is at most 2 * code * 127); then their sum is widened. */
 #include "kernels/cpu/matmul.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -13,13 +12,14 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-/* Codes that may be too large for their products to be added in pairs: those are taken with their sign. */
+/* Whether codes may be so large that not even one pair of products fits 16 bits. Such codes are taken with their sign,
+ * that is less the offset. */
 INLINE bool is_signed(const cpu_pack_info *info) {
   return info->offset_shift == 7;
 }
 
-/* Vectors whose 16-bit pairs may be added. Codes that have an offset stay below twice the offset, and values are below
- * 2^7 beside an offset of 2^6; of those taken with their sign |code| <= 128. */
+/* Of how many vectors pairs may be added in 16 bits. Codes are below 2^bits; values plus their offset are below 2^5
+ * where the offset is 2^4, and below 2^7 where it is 2^6; codes that are taken with their sign are at most 128. */
 INLINE uint32_t pairs_that_fit(const cpu_pack_info *info) {
   if (info->values != NULL) return info->offset_shift == 4 ? 4 : 1;
   return info->bits <= 4 ? 8 : info->bits == 5 ? 4 : info->bits == 6 ? 2 : 1;
@@ -35,7 +35,7 @@ INLINE __m256i four(const uint8_t *codes) {
   return _mm256_set1_epi32(x);
 }
 
-/* dot + the products of vectors [first, first + n), whose activations begin at codes */
+/* dot plus the products of n vectors, whose activations begin at `codes`. */
 INLINE __m256i dot_codes(__m256i dot, const cpu_pack_info *info, const lanes_u *w, uint32_t n, uint32_t half,
                          const uint8_t *codes) {
   const uint32_t fit = pairs_that_fit(info);
@@ -166,7 +166,7 @@ INLINE void float_panel(weft_type type, const cpu_tile *tile, uint32_t p) {
   store_rows(tile, p, total);
 }
 
-/* Each type is compiled with its numbers known. */
+/* A function for each type, compiled with the type's numbers as constants. */
 #define X(type, ...)                                                   \
   static void tile_##type(const cpu_tile *tile, uint32_t p) {          \
     static const cpu_pack_info info = {WEFT_TYPE_##type, __VA_ARGS__}; \

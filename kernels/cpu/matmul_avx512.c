@@ -1,10 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of rows with panels, AVX-512 with VNNI: sixteen lanes are the sixteen outputs of a
- * panel.
+/* Products of rows with panels, AVX-512 with VNNI: sixteen lanes are the sixteen outputs of a panel.
  *
- * Law: the numerics of matmul.h. A block's codes are widened once into eight registers and serve
- * all rows of the group, whose accumulators stay in registers; activations come as broadcasts from
- * memory. */
+ * Law: the numerics of matmul.h. A block's codes are widened once into eight registers for all rows of the group, whose
+ * sums stay in registers; activations are read from memory as broadcasts. */
 #include "kernels/cpu/matmul.h"
 
 #if defined(__AVX512VNNI__)
@@ -69,8 +67,8 @@ INLINE void load_codes(uint32_t bits, const uint8_t *q, __m512i w[8]) {
   }
 }
 
-/* Codes to their values plus 1 << VALUE_SHIFT: one offset serves all types here, so types that differ in their values
- * share functions. */
+/* Replaces codes by their values plus 1 << VALUE_SHIFT. This offset is the same for all types, so types that differ
+ * only in their values share functions. */
 enum { VALUE_SHIFT = 7 };
 
 INLINE void look_up(const int8_t *values, __m512i w[8]) {
@@ -170,9 +168,8 @@ INLINE __m512 add_block(cpu_pack_form form, unsigned shift, const weights *k, co
   return _mm512_fmadd_ps(t, _mm512_set1_ps(load_float(x + CPU_X_SCALE)), acc);
 }
 
-/* Asks for what lies FETCH_AHEAD bytes away: further in the tile's panels, or in those that come
- * next. With few rows the processor sees the stream itself and is faster left alone; the jump to
- * `next` it cannot see. */
+/* Prefetches what lies FETCH_AHEAD bytes further in the tile's panels or, beyond their end, in `next`. With few rows
+ * the processor's own prefetching of the panels is faster, but it cannot foresee the jump to `next`. */
 INLINE void fetch_ahead(const cpu_tile *tile, const uint8_t *at, uint32_t n_bytes, bool few_rows) {
   if (!tile->fetch) return;
   const uint8_t *end = tile->panel + tile->n_panels * tile->panel_bytes;
@@ -323,7 +320,7 @@ ROWS(TILE_FN, F16)
 ROWS(TILE_FN, BF16)
 #undef PANEL
 
-/* Types that differ in their values only share the functions of one of them. */
+/* Types that differ only in their values use the functions of one of them. */
 #define SHARED_BY(X) \
   X(H4_FP4, H4_IQ4)  \
   X(S4_IQ3X, S4_IQ4) \
@@ -343,7 +340,7 @@ OWN_FUNCTIONS(X)
 
 typedef void (*tile_fn)(const cpu_tile *tile);
 
-/* The table of variants: one numerics per type, one function per number of rows. */
+/* The function for a type and a number of rows. All functions of a type have the same numerics. */
 static tile_fn find_tile_fn(weft_type type, uint32_t n_rows) {
 #define FN_OF(type, R)     [R] = tile_##type##_##R,
 #define X(type)            {WEFT_TYPE_##type, {ROWS(FN_OF, type)}},
@@ -367,7 +364,7 @@ static void tile_avx512(const cpu_tile *tile) {
 
 /* ---- rows ---- */
 
-/* Sum of sixteen signed bytes: as unsigned ones 128 larger. */
+/* The sum of sixteen signed bytes. The instruction adds unsigned ones, so 128 is added to each before. */
 INLINE int32_t sum_bytes(__m128i q) {
   __m128i eights = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8(-128)), _mm_setzero_si128());
   return _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_unpackhi_epi64(eights, eights))) - 16 * 128;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Sixteen lanes in plain C: vectors of the compiler, lowered to whatever the file is compiled for.
+/* Sixteen lanes in plain C: vector types of the compiler, which makes of them what the file is compiled for. A lane is
+ * an output row of a panel (pack.h).
  *
- * Law: no contraction and no reordering, so every isa computes the same bits here. Included by .c
- * files of this folder only. */
+ * Law: products and sums are not fused and not reordered, so every instruction set computes the same bits here. Only .c
+ * files and *_impl.h of this folder include this file. */
 #ifndef WEFT_KERNELS_CPU_MATMUL_LANES_H
 #define WEFT_KERNELS_CPU_MATMUL_LANES_H
 
@@ -34,7 +35,7 @@ LANES_INLINE void lanes_store(float *at, lanes_f v) {
   memcpy(at, &v, sizeof v);
 }
 
-/* The first n (1 .. 16) lanes; the others are `rest`. */
+/* Loads the first n (1 .. 16) lanes; the others are `rest`. */
 LANES_INLINE lanes_f lanes_load_part(const float *at, uint32_t n, float rest) {
   if (n >= 16) return lanes_load(at);
   lanes_f v = lanes_splat(rest);
@@ -46,12 +47,13 @@ LANES_INLINE void lanes_store_part(float *at, lanes_f v, uint32_t n) {
   memcpy(at, &v, (n >= 16 ? 16 : n) * sizeof *at);
 }
 
+/* v with each lane exchanged for the one `width` away. */
 #define LANES_HALVES(v, width)                                                                                         \
   __builtin_shufflevector(v, v, 0 ^ width, 1 ^ width, 2 ^ width, 3 ^ width, 4 ^ width, 5 ^ width, 6 ^ width,           \
                           7 ^ width, 8 ^ width, 9 ^ width, 10 ^ width, 11 ^ width, 12 ^ width, 13 ^ width, 14 ^ width, \
                           15 ^ width)
 
-/* Halves are joined until one lane is left: lanes 8 apart, then 4, 2, 1. */
+/* The sum of the lanes. */
 LANES_INLINE int32_t lanes_sum_i(lanes_i v) {
   v += LANES_HALVES(v, 8);
   v += LANES_HALVES(v, 4);
@@ -79,7 +81,7 @@ LANES_INLINE lanes_u lanes_load_u(const uint8_t *at) {
   return v;
 }
 
-/* The eight vectors of codes of one block (pack.h). */
+/* Unpacks the eight vectors of codes of one block, V0 .. V7 of pack.h. */
 LANES_INLINE void lanes_codes(uint32_t bits, const uint8_t *quants, lanes_u w[8]) {
   if (bits == 8) {
     for (uint32_t c = 0; c < 8; c++) w[c] = lanes_load_u(quants + 64 * c);
@@ -147,7 +149,7 @@ LANES_INLINE lanes_f lanes_from_u8(const uint8_t *at) {
   return __builtin_convertvector(__builtin_convertvector(v, lanes_i), lanes_f);
 }
 
-/* Four bits of each byte, from bit `shift` on. */
+/* Four bits of each byte, from bit `shift` on, as floats. */
 LANES_INLINE lanes_f lanes_from_u4(const uint8_t *at, uint32_t shift) {
   lanes_u8 v;
   memcpy(&v, at, sizeof v);
@@ -166,7 +168,8 @@ LANES_INLINE lanes_f lanes_bf16(const uint8_t *at) {
   return (lanes_f)(__builtin_convertvector(v, lanes_u) << 16);
 }
 
-/* 2^(e - 128), e = 255 is NaN: twice-values times this are MXFP4 numbers. */
+/* Half the scales of MXFP4: 2^(e - 128), and NaN for e = 255. Their half, because weft_values_fp4 has twice the
+ * values. */
 LANES_INLINE lanes_f lanes_e8m0(const uint8_t *at) {
   lanes_u8 bytes;
   memcpy(&bytes, at, sizeof bytes);
@@ -176,8 +179,8 @@ LANES_INLINE lanes_f lanes_e8m0(const uint8_t *at) {
   return (lanes_f)((bits & ~none) | (0x7FC00000u & none));
 }
 
-/* Block b of 32 inputs of a panel of quantised weights: for each half the scale, and what is added to scale * code
- * (LEAST and PAIRS). */
+/* A block of 32 inputs of a panel of quantised weights: of each half the scale and, where the form has it (LEAST and
+ * PAIRS), what is added to scale * code. */
 typedef struct lanes_block {
   const uint8_t *quants;
   lanes_f scale[2], least[2];
@@ -187,6 +190,7 @@ LANES_INLINE bool lanes_has_least(const cpu_pack_info *info) {
   return info->form == CPU_FORM_LEAST || info->form == CPU_FORM_PAIRS;
 }
 
+/* Block b in types without super-blocks. */
 LANES_INLINE lanes_block lanes_find_small(const cpu_pack_info *info, const uint8_t *panel, uint32_t b) {
   const uint8_t *scales = panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b);
   lanes_block block = {.quants = panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b)};
@@ -196,6 +200,7 @@ LANES_INLINE lanes_block lanes_find_small(const cpu_pack_info *info, const uint8
   return block;
 }
 
+/* Block b of a panel of any quantised type. */
 LANES_INLINE lanes_block lanes_find_block(const cpu_pack_info *info, const uint8_t *panel, uint32_t b) {
   if (info->header_bytes == 0) return lanes_find_small(info, panel, b);
   uint32_t j = b % 8;
@@ -218,7 +223,7 @@ LANES_INLINE lanes_block lanes_find_block(const cpu_pack_info *info, const uint8
   return block;
 }
 
-/* Codes to what they stand for, plus the offset. */
+/* Replaces codes by the values that they stand for, plus the offset. */
 #if defined(__AVX2__)
 LANES_INLINE void lanes_look_up(const cpu_pack_info *info, lanes_u w[8]) {
   __m128i values = _mm_loadu_si128((const __m128i *)(const void *)info->values);
@@ -244,12 +249,13 @@ LANES_INLINE void lanes_look_up(const cpu_pack_info *info, lanes_u w[8]) {
 }
 #endif
 
+/* The codes of a block; where the type has a table of values, the values of the codes plus the offset. */
 LANES_INLINE void lanes_block_codes(const cpu_pack_info *info, const lanes_block *block, lanes_u w[8]) {
   lanes_codes(info->bits, block->quants, w);
   if (info->values != NULL) lanes_look_up(info, w);
 }
 
-/* Input i of a panel of float weights. */
+/* Input i of a panel of float weights, for all sixteen rows. */
 LANES_INLINE lanes_f lanes_weight(weft_type type, const uint8_t *panel, uint64_t i) {
   if (type == WEFT_TYPE_F16) return lanes_f16(panel + 32 * i);
   if (type == WEFT_TYPE_BF16) return lanes_bf16(panel + 32 * i);
@@ -260,12 +266,13 @@ LANES_INLINE lanes_f lanes_weight(weft_type type, const uint8_t *panel, uint64_t
 
 /* ---- activations ---- */
 
-/* The sixteen codes of x * inverse, to nearest even (matmul.h). */
+/* x * inverse, rounded to nearest even (the codes of a row, matmul.h). */
 LANES_INLINE lanes_i lanes_round(lanes_f x, float inverse) {
   const lanes_f magic = lanes_splat(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
   return (lanes_i)(x * inverse + magic) - (lanes_i)magic;
 }
 
+/* As cpu_products.quantise and add_ranked say (matmul.h). */
 LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
   for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++, x += CPU_PACK_BLOCK) {
     lanes_f x0 = lanes_load(x), x1 = lanes_load(x + 16);

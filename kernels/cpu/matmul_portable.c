@@ -5,7 +5,7 @@
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/matmul_lanes.h"
 
-/* dot[o] += sum over four inputs and n vectors of w * code */
+/* dot[o] += the sum over n vectors, of four inputs each, of w * code. */
 LANES_INLINE lanes_i dot_codes(lanes_i dot, const lanes_u *w, uint32_t n, const uint8_t *codes) {
   for (uint32_t c = 0; c < n; c++) {
     for (uint32_t i = 0; i < 4; i++) {
@@ -28,7 +28,7 @@ static int32_t read_int(const uint8_t *at) {
   return v;
 }
 
-/* acc[o] += this block of one row */
+/* Adds a block to the sums of one row: acc[o] for output o. */
 static void add_block(const cpu_pack_info *info, const lanes_block *block, const lanes_u w[8], const uint8_t *x,
                       float acc[CPU_PANEL]) {
   const float x_scale = read_float(x + CPU_X_SCALE), x_sum = read_float(x + CPU_X_SUM);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Packing: the file's blocks to panels and back. The order inside a panel is drawn in pack.h. */
+/* Packing: the file's blocks are written to panels, and back; and the memory of weights. pack.h has the order of a
+ * panel. */
 #include "kernels/cpu/pack.h"
 
 #include <string.h>
@@ -46,7 +47,8 @@ static void store_u32(uint8_t *at, uint32_t v) {
 
 /* ---- codes of one block of 32 x one row ---- */
 
-/* quants: the block's first byte moved to the row's lane. Only this row's bytes are written. */
+/* Writes the codes of one row. quants: the block's first byte, plus 4 for each row before this one. The bytes of other
+ * rows are left alone. */
 static void put_codes(uint32_t bits, const uint8_t codes[CPU_PACK_BLOCK], uint8_t *quants) {
   if (bits == 8) {
     for (uint32_t c = 0; c < 8; c++) store_u32(quants + 64 * c, load_u32(codes + LANE * c));
@@ -106,7 +108,7 @@ static void get_codes(uint32_t bits, const uint8_t *quants, uint8_t codes[CPU_PA
 
 /* ---- the file's blocks of 32 ---- */
 
-/* A block: its scales, then the fifth bits of types that have them, then the codes. */
+/* Bytes of a block's scales. A block is stored as scales, then the fifth bits of types that have them, then codes. */
 static uint32_t small_scales(const cpu_pack_info *info) {
   return info->scale_bytes / CPU_PANEL;
 }
@@ -115,7 +117,7 @@ static const uint8_t *small_codes(const cpu_pack_info *info, const uint8_t *bloc
   return block + small_scales(info) + (info->bits == 5 ? 4 : 0);
 }
 
-/* The block's one scale, or its two numbers of 16 bits, between the file's block and the row's place among sixteen. */
+/* Copies a block's scale, or its two numbers of 16 bits, from the file's block to the row's place among sixteen. */
 static void put_scales(const cpu_pack_info *info, const uint8_t *block, uint32_t row, uint8_t *scales) {
   uint32_t one = info->scale_bytes > 32 ? 2 : small_scales(info);
   memcpy(scales + one * row, block, one);
@@ -392,7 +394,7 @@ static void pack_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *fr
   }
 }
 
-/* A row of a type that is held as another: block by block. What a block becomes is whole lines of the panel. */
+/* Packs a row of a type that devices hold as another one, block by block. A block becomes whole lines of 64 bytes. */
 static void pack_repacked_row(const cpu_pack_info *info, const weft_type_info *stored, uint32_t n_in,
                               const uint8_t *from, uint32_t row, uint8_t *panel) {
   uint8_t held[SUPER];
@@ -478,10 +480,9 @@ static void unpack_task(void *arg, uint32_t task, uint32_t thread) {
 
 /* ---- memory of weights ---- */
 
-/* Weights lie side by side in a few large pieces of memory, which the system is asked to map with
- * huge pages: reading 4 KiB at a time runs into address translation at half the rate of the memory.
- * Pieces double, so that a small model stays small; a piece goes back when its last weight is
- * freed. */
+/* Weights lie side by side in a few large pieces of memory, which the system is asked to map with huge pages: with
+ * pages of 4 KiB address translation halves the rate at which one thread reads. Each piece is twice as large as the one
+ * before, so that a small model stays small. A piece is freed with its last weight. */
 struct cpu_pack_chunk {
   struct cpu_pack_chunk *next;
   uint64_t n_bytes, n_used;
@@ -565,7 +566,7 @@ weft_status cpu_unpack(weft_device *device, const weft_weight *weight, void *fil
   return WEFT_OK;
 }
 
-/* Numbers of the file and file-form pieces small enough for the stack: one file block at a time. */
+/* Goes through the row one stored block at a time, so that the stack has room for it. */
 void cpu_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out) {
   pack_run run = make_run(weight);
   const uint8_t *panel = run.data + ((uint64_t)matrix * run.n_panels + row / CPU_PANEL) * run.panel_bytes;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The layout of weights on the cpu device: panels of sixteen output rows, ready for dot-product lanes.
+/* The layout of weights on the cpu device: panels of sixteen output rows, in the order in which dot products read them.
+ * A quantised weight is stored as codes, small integers that a scale and sometimes an offset (least) make numbers of.
  *
  * Law: a matrix is ceil(n_out / 16) panels, one after another, each a multiple of 64 bytes; output rows past n_out are
  * zero bytes. A panel holds exactly the numbers of the file in another order (pack and unpack are a bijection), so its
  * size is that of the type, but for padding and the 6-bit scales of Q4_K and Q5_K, which take a byte each (+2.8 % and
- * +2.3 %). A product reads a panel from front to end, as one stream. Types that are held as others (kernels/quant.h)
- * are repacked row by row on the way.
+ * +2.3 %). A product reads a panel from front to end, as one stream. Types that a device holds as other types
+ * (kernels/quant.h) are repacked row by row while they are packed.
  *
  *   F32, F16, BF16      [n_in][16 rows] of the stored number
  *   Q8_0, Q4_0, Q5_0    per 64 inputs:    scales of two blocks [2][16] f16, then 2 x quants
@@ -26,9 +27,9 @@
  *   5 bits   the same, then 64 bytes whose bit c is bit 4 of Vc                                320 bytes
  *   6 bits   the same, then 2 x 64 bytes whose bits 2c, 2c + 1 are bits 4, 5 of Vc, V(c + 4)   384 bytes
  *
- * Codes are unsigned: value = (code - cpu_pack_info.offset) * scale, or code * scale - least (Q4_1, Q5_1: + least).
- * Where the type has values, a product looks the code's value up and adds the offset, and goes on as if that were the
- * code. */
+ * Codes are unsigned: value = (code - offset) * scale, where offset is 1 << cpu_pack_info.offset_shift, or code * scale
+ * - least (Q4_1, Q5_1: + least). Where the type has a table of values, a product looks the code's value up, adds the
+ * offset, and goes on as if the sum were the code. */
 #ifndef WEFT_KERNELS_CPU_PACK_H
 #define WEFT_KERNELS_CPU_PACK_H
 
@@ -59,7 +60,7 @@ typedef struct cpu_pack_info {
   const int8_t *values;  /* that codes stand for, or NULL; offset makes all of them positive */
 } cpu_pack_info;
 
-/* Every type of quants that a panel can hold: the fields of cpu_pack_info. A type that is added needs a line here, and
+/* Every quantised type that a panel can hold: the fields of cpu_pack_info. A type that is added needs a line here, and
  * kernels only where its form or its bits are new. */
 #define CPU_PACK_QUANTS(X)                                         \
   X(Q8_0, CPU_FORM_OFFSET, 8, 7, 512, 0, 32, NULL)                 \
@@ -81,7 +82,7 @@ typedef struct cpu_pack_info {
   X(S3_IQ2, CPU_FORM_SPLIT, 3, 6, 192, 320, 0, weft_values_iq2)    \
   X(S3_IQ1, CPU_FORM_SPLIT, 3, 4, 192, 320, 0, weft_values_iq1)
 
-/* NULL when no panel holds the type. */
+/* How panels hold a type; NULL: no panel does. */
 const cpu_pack_info *cpu_pack_find(weft_type type);
 
 /* Bytes of one panel; n_in is whole blocks of the type. */
@@ -90,11 +91,11 @@ uint64_t cpu_panel_bytes(const cpu_pack_info *info, uint32_t n_in);
 static inline uint32_t cpu_panel_count(uint32_t n_out) {
   return n_out / CPU_PANEL + (n_out % CPU_PANEL != 0 ? 1u : 0u);
 }
-/* A super-block's d: f32 in types of three and four bits with a scale per 16. */
+/* Whether a super-block's d is an f32, as in types of three and four bits with a scale per 16. */
 static inline bool cpu_has_f32_d(const cpu_pack_info *info) {
   return info->form == CPU_FORM_SPLIT && info->header_bytes != 0 && info->bits < 6;
 }
-/* Types without a header: a line of 64 bytes holds the scales of the blocks that follow it. */
+/* In types without super-blocks a line of 64 bytes holds the scales of the blocks that follow it. */
 static inline uint32_t cpu_blocks_per_line(uint32_t scale_bytes) {
   return 64 / scale_bytes;
 }
@@ -107,11 +108,11 @@ static inline uint64_t cpu_quants_offset(uint32_t scale_bytes, uint32_t quant_by
   return (uint64_t)(block / per_line + 1) * 64 + (uint64_t)block * quant_bytes;
 }
 
-/* Packs one panel: n_rows rows of the file, row_bytes apart, of type `stored`, which is the type of the panel or one
- * that devices hold as it. */
+/* Packs one panel of n_rows rows of the file, row_bytes apart. `stored` is the panel's type, or one that devices hold
+ * as the panel's type. */
 void cpu_panel_pack(const cpu_pack_info *info, weft_type stored, uint32_t n_in, const uint8_t *rows, uint64_t row_bytes,
                     uint32_t n_rows, uint8_t *panel);
-/* Row `row` of the panel as blocks of the panel's type. */
+/* Writes row `row` of the panel as blocks of the panel's type. */
 void cpu_panel_unpack_row(const cpu_pack_info *info, uint32_t n_in, const uint8_t *panel, uint32_t row,
                           uint8_t *file_row);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qkv: norms, rotation and placement. The angles of a row are computed once for all its heads. */
+/* qkv: norms and rotation, and storing keys and values. The angles of a row are computed once for all its heads. */
 #include <string.h>
 
 #include "kernels/cpu/rows.h"

@@ -3,7 +3,7 @@
 
 enum {
   ROWS_INLINE_COST = 20000, /* below this a run of the pool costs more than it saves */
-  ROWS_TASKS_PER_THREAD = 4 /* so that a thread that was held up leaves little behind */
+  ROWS_TASKS_PER_THREAD = 4 /* small parts, so that others soon finish what a delayed thread leaves */
 };
 
 const cpu_rows *cpu_rows_of(const weft_device *device) {

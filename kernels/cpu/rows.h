@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The small ops of a row (norm, rotation, gate) for each instruction set, and the splitting of rows over the pool.
+/* The small ops of a row (norm, rotation, gate) for each instruction set, and how rows are dealt to the thread pool.
  *
  * Law: rows_impl.h is compiled once per instruction set into one table of these functions. Each function works on one
  * row (or one head of a row) alone, so a row's result cannot depend on its neighbours. */
@@ -12,7 +12,7 @@ typedef struct cpu_norm_row {
   const float *x, *x2, *weight, *add; /* x2, weight, add may be NULL */
   float *y;
   float row_scale, eps;
-  bool plain; /* the sum is not normed */
+  bool plain; /* x + x2 is not normed */
   uint32_t n;
 } cpu_norm_row;
 
@@ -35,8 +35,8 @@ extern const cpu_rows cpu_rows_avx2;
 extern const cpu_rows cpu_rows_avx512;
 const cpu_rows *cpu_rows_of(const weft_device *device);
 
-/* Calls fn(arg, first, end) over parts of [0, n_rows), on the pool when the work (n_rows *
- * row_cost, in about nanoseconds) is worth it. */
+/* Calls fn(arg, first, end) for parts of [0, n_rows) that cover it: on the thread pool when the work is worth waking
+ * it, else once, in the caller. row_cost: about the nanoseconds that a row takes. */
 typedef void (*cpu_rows_fn)(void *arg, uint32_t first, uint32_t end);
 void cpu_for_rows(weft_device *device, uint32_t n_rows, uint64_t row_cost, cpu_rows_fn fn, void *arg);
 

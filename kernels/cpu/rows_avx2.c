@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* The row functions, compiled for avx2. */
+/* The functions of rows_impl.h, compiled for AVX2. */
 #define ROWS_TABLE cpu_rows_avx2
 #include "kernels/cpu/rows_impl.h"

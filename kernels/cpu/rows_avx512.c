@@ -1,4 +1,4 @@
 /* SPDX-License-Identifier: MIT */
-/* The row functions, compiled for avx512. */
+/* The functions of rows_impl.h, compiled for AVX-512. */
 #define ROWS_TABLE cpu_rows_avx512
 #include "kernels/cpu/rows_impl.h"

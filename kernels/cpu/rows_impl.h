@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The rows table of one isa; ROWS_TABLE names it. Included by rows_portable.c, rows_avx2.c,
- * rows_avx512.c.
+/* The functions of rows.h for one instruction set. rows_portable.c, rows_avx2.c and rows_avx512.c include this file;
+ * ROWS_TABLE is the name of the table that it defines.
  *
- * Order of sums: lane i of accumulator j adds the elements (block * SUMS + j) * VF_LANES + i in
- * ascending order; accumulators are added pairwise, then the lanes as vf_sum does. All of it
- * depends on n alone. */
+ * Law (the order of sums): lane i of accumulator j adds the elements (block * SUMS + j) * VF_LANES + i, ascending; what
+ * is left behind the last whole block goes to accumulator 0. Accumulators are added pairwise, then the lanes as vf_sum
+ * does. All of this depends on n alone. */
 #include <math.h>
 
 #include "kernels/cpu/rows.h"
@@ -105,9 +105,9 @@ static void rotate_head(const float *cosine, const float *sine, uint32_t dim, fl
   vf_store_some(high + i, vf_fma(a, s, b * c), left);
 }
 
-/* In double: n = angle / (pi / 2) rounded, r = angle - n pi / 2 with pi / 2 in two parts of which
- * the first has 33 bits, then the series of sine and cosine on |r| <= pi / 4. A plain loop: the
- * compiler makes vectors. */
+/* Sines and cosines, in double: n = angle / (pi / 2) rounded; r = angle - n pi / 2 with pi / 2 in two parts, of which
+ * the first has 33 bits (Cody and Waite's reduction; the parts are those of fdlibm); then the Taylor series of sine and
+ * cosine for |r| <= pi / 4. The loop is plain, so that the compiler makes vectors of it. */
 static void rope_angles(const float *inv_freq, int32_t position, uint32_t n, float *cosine, float *sine) {
   const double magic = 6755399441055744.0; /* 1.5 * 2^52 */
   for (uint32_t i = 0; i < n; i++) {
@@ -139,7 +139,8 @@ static void to_bf16(const float *x, uint16_t *y, uint32_t n) {
   memcpy(y + i, &narrow, (n - i) * sizeof(uint16_t));
 }
 
-/* Half away from zero, for |x| < 2^22: the number below 1/2 keeps what lies below 1/2 there. */
+/* Rounds to the nearest integer, halves away from zero, for |x| < 2^22. It adds the largest f32 below 1/2 and cuts the
+ * fraction off; 1/2 itself would make 1 of the largest number below 1/2. */
 SIMD_INLINE vi round_away(vf x) {
   vu sign = (vu)x & 0x80000000u;
   return __builtin_convertvector(x + (vf)((vu)vf_set(0x1.fffffep-2f) | sign), vi);

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* sample: a task is a row.
  *
- * Law: only candidates that the cuts may leave are sorted. Values are counted by their distance from the largest, in
- * steps of 1/64; from the counts, or the sums of weights, the distance is known beyond which nothing is left. */
+ * Law: the result is that of sample.h, but only candidates that the cuts may leave are sorted. Values are counted by
+ * their distance from the largest, in steps of 1/64; the counts, or the sums of weights, tell beyond which distance the
+ * cuts leave nothing. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,7 +19,7 @@ typedef struct sample_run {
   uint64_t own_bytes;
 } sample_run;
 
-/* Of a thread: counts of tokens, then candidates. */
+/* Scratch of each thread: counts of tokens, then candidates. */
 uint64_t cpu_sample_scratch(weft_device *device, const weft_sample_args *args) {
   return weft_thread_pool_size(cpu_thread_pool(device)) * (uint64_t)args->n_vocab * sizeof(ranked);
 }
@@ -103,7 +104,7 @@ static uint32_t last_step(const weft_sample_row *row, const ranked *list, uint32
   return step;
 }
 
-/* Leaves the candidates that top_k and top_p keep, best first; how many. */
+/* Leaves in the list the candidates that top_k and top_p keep, best first, and returns how many they are. */
 static uint32_t keep_best(const weft_sample_row *row, ranked *list, uint32_t n, float most) {
   uint32_t step = last_step(row, list, n, most), n_near = 0;
   bool has_k = row->top_k > 0 && row->top_k < n;

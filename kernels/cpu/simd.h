@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Vectors of f32 as wide as the file that includes this was compiled for, and the functions made of them.
+/* Vectors of f32, as wide as the instruction set that the including file is compiled for has them, and functions on
+ * them.
  *
- * Law: one source, three machines: the same code has 16 lanes in a *_avx512.c file, 8 in a *_avx2.c file and 4
- * elsewhere. Results of different widths differ in their last bits; on one machine they are a function of the inputs
- * alone. Everything is static, so names of different files never meet. */
+ * Law: the same code has 16 lanes in a *_avx512.c file, 8 in a *_avx2.c file and 4 elsewhere. Results of different
+ * widths may differ in their last bits; those of one width are a function of the inputs alone. Everything is static, so
+ * that files compiled for different instruction sets never use each other's functions. */
 #ifndef WEFT_KERNELS_CPU_SIMD_H
 #define WEFT_KERNELS_CPU_SIMD_H
 
@@ -46,7 +47,7 @@ SIMD_INLINE void vf_store(float *to, vf x) {
   memcpy(to, &x, sizeof x);
 }
 
-/* The first n lanes (n < VF_LANES); the others are 0 and their memory is not touched. */
+/* Load and store only the first n lanes (n < VF_LANES). The memory of the others is not touched; loaded, they are 0. */
 SIMD_INLINE vf vf_load_some(const float *from, uint32_t n) {
 #if defined(__AVX512F__)
   return _mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1u), from);
@@ -99,7 +100,7 @@ SIMD_INLINE vf vf_load_some_bf16(const uint16_t *from, uint32_t n) {
   return vf_widen_bf16(x);
 }
 
-/* Rounded to nearest even; NaN stays NaN: as weft_f32_to_bf16. */
+/* Rounds to nearest even, and keeps NaN: the bits of weft_f32_to_bf16. */
 SIMD_INLINE vh vf_narrow_bf16(vf x) {
   vu bits = (vu)x;
   vu rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
@@ -110,7 +111,7 @@ SIMD_INLINE vh vf_narrow_bf16(vf x) {
 
 /* ---- arithmetic ---- */
 
-/* a * b + c; one rounding where the machine has it. */
+/* a * b + c, rounded once where the instruction set has that operation, else twice. */
 SIMD_INLINE vf vf_fma(vf a, vf b, vf c) {
 #if defined(__AVX512F__)
   return _mm512_fmadd_ps(a, b, c);
@@ -137,7 +138,7 @@ SIMD_INLINE vf vf_max(vf a, vf b) {
 #endif
 }
 
-/* Sum of the lanes, always as the same tree: halves are added until one lane is left. */
+/* The sum of the lanes by one fixed tree: the upper half is added to the lower one until one lane is left. */
 SIMD_INLINE float vf_sum(vf x) {
   float lane[VF_LANES];
   memcpy(lane, &x, sizeof lane);
@@ -176,15 +177,15 @@ SIMD_INLINE vf vf_zero_below(vf x, vf y, vf limit) {
 #endif
 }
 
-/* e^x: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial of degree 6 in r (fitted for least
- * relative error, 4e-9), times 2^n. Below e^-87.3 the result is 0, above e^88.3 it stays there; NaN
- * stays NaN. */
+/* e^x: x = n ln 2 + r with |r| <= ln 2 / 2, then a polynomial of degree 6 in r (fitted for least relative error, which
+ * is 4e-9), times 2^n. ln 2 is in two parts (Cody and Waite's reduction; the parts are those of Cephes). For x < -87.3
+ * the result is 0, for x > 88.3 it is e^88.3; NaN stays NaN. */
 SIMD_INLINE vf vf_exp(vf x) {
   const vf lowest = vf_set(-87.3f), magic = vf_set(12582912.0f); /* 1.5 * 2^23: rounds to an integer */
   vf y = vf_min(vf_set(88.3f), vf_max(lowest, x));
   vf shifted = vf_fma(y, vf_set(1.44269504f), magic);
   vf n = shifted - magic;
-  vf r = vf_fma(n, vf_set(-0.693359375f), y); /* ln 2 in two parts; the first has 9 bits, n has 8 */
+  vf r = vf_fma(n, vf_set(-0.693359375f), y); /* an exact product: this part of ln 2 has 9 bits, n has 8 */
   r = vf_fma(n, vf_set(2.12194440e-4f), r);
   vf p = vf_fma(vf_set(1.38145406e-3f), r, vf_set(8.36874545e-3f));
   p = vf_fma(p, r, vf_set(4.16683890e-2f));
@@ -196,12 +197,12 @@ SIMD_INLINE vf vf_exp(vf x) {
   return vf_zero_below(p * power, x, lowest);
 }
 
-/* x / (1 + e^-x) */
+/* SiLU: x / (1 + e^-x). */
 SIMD_INLINE vf vf_silu(vf x) {
   return x / (vf_set(1.0f) + vf_exp(-x));
 }
 
-/* x / 2 (1 + tanh(t)) = x / (1 + e^-2t), t = sqrt(2 / pi) (x + 0.044715 x^3) */
+/* GELU by tanh: x (1 + tanh(t)) / 2 = x / (1 + e^-2t), t = sqrt(2 / pi) (x + 0.044715 x^3). */
 SIMD_INLINE vf vf_gelu_tanh(vf x) {
   vf cubic = vf_fma(x * x * vf_set(0.044715f), x, x);
   return x / (vf_set(1.0f) + vf_exp(cubic * vf_set(-1.59576912f)));

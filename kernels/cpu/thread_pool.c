@@ -160,8 +160,7 @@ uint32_t weft_thread_pool_cores(void) {
   return n > 0 ? (uint32_t)n : 1;
 }
 
-/* Worker i to the i-th core of the process; the caller keeps the freedom to go where it is left
- * alone. */
+/* Pins worker i to the i-th core of the process. The caller is not pinned, since it belongs to the program. */
 static void pin_worker(const pool_worker *worker) {
   cpu_set_t all, one;
   if (sched_getaffinity(0, sizeof all, &all) != 0) return;
