@@ -58,7 +58,7 @@ static weft_status plain_piece(weight_arena *a, uint64_t n_bytes, weight_arena_p
   return status;
 }
 
-/* A new piece of n bytes or more; NULL and a status otherwise. */
+/* Adds a piece of n_bytes or more. NULL: *status says why there is none. */
 static weight_arena_piece *take_piece(weight_arena *a, uint64_t n_bytes, weft_status *status) {
   weight_arena_piece piece;
   *status = make_room(a);
@@ -95,10 +95,10 @@ weft_status weight_arena_take(weight_arena *a, uint64_t n_bytes, void **out) {
     uint64_t chunk = a->plain ? WEIGHT_ARENA_PLAIN_CHUNK : WEIGHT_ARENA_CHUNK;
     piece = take_piece(a, n > chunk ? n : chunk, &status);
   }
-  if (piece == NULL) piece = take_piece(a, n, &status); /* of its own, or the smaller plan: no chunk around it */
+  if (piece == NULL) piece = take_piece(a, n, &status); /* a piece to itself; also where a whole chunk does not fit */
   if (piece == NULL) return status;
   *out = piece->address + piece->at;
-  piece->at = own ? piece->n_bytes : piece->at + n; /* the rest of a piece of its own stays free */
+  piece->at = own ? piece->n_bytes : piece->at + n; /* no other weight shares the piece of a large one */
   piece->n_live += 1;
   a->n_asked += n_bytes;
   return WEFT_OK;

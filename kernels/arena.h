@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Where weights lie on a card: pieces of address space that have memory of their own.
+/* The arena: where weights lie on a card. It consists of pieces, each with memory of its own.
  *
- * Law: where the card maps memory, a weight of WEIGHT_ARENA_OWN bytes or more has a piece of its own, whose address is
- * a multiple of the grain (2 MiB), and smaller weights share chunks. Where it cannot, all weights share chunks, which
- * are plain allocations. In a chunk weights lie at multiples of 256 bytes. The memory taken from the card never exceeds
- * n_bytes_max (0: no cap): a take beyond it is NO_MEMORY and takes nothing. After an error the arena is as it was
- * before. One thread at a time may call it. */
+ * Law: where the card can map memory, a weight of WEIGHT_ARENA_OWN bytes or more has a piece to itself, whose address
+ * is a multiple of the grain (2 MiB), and smaller weights share pieces, which are then called chunks. Where the card
+ * cannot map, all weights share chunks, which are plain allocations. In a chunk weights lie at multiples of 256 bytes.
+ * The memory taken from the card never exceeds n_bytes_max (0: no cap): a take beyond it is NO_MEMORY and takes
+ * nothing. After an error the arena holds what it held before. One thread at a time may call it. */
 #ifndef WEFT_KERNELS_ARENA_H
 #define WEFT_KERNELS_ARENA_H
 
@@ -20,8 +20,8 @@ extern "C" {
 
 enum { WEIGHT_ARENA_OWN = 1 << 20, WEIGHT_ARENA_CHUNK = 16 << 20, WEIGHT_ARENA_PLAIN_CHUNK = 256 << 20 };
 
-/* What the arena asks of the card. reserve: address space alone. map: memory for all of a reserved range. Both are
- * UNSUPPORTED on a card that cannot map. alloc: plain memory. */
+/* What the arena asks of the card. reserve takes address space without memory, map gives memory to all of a reserved
+ * range; both are UNSUPPORTED on a card that cannot map. alloc takes plain memory. */
 typedef struct weight_arena_calls {
   weft_status (*reserve)(void *self, uint64_t n_bytes, void **address);
   void (*release)(void *self, void *address, uint64_t n_bytes);
@@ -38,6 +38,7 @@ typedef struct weight_arena_piece {
   bool mapped;
 } weight_arena_piece;
 
+/* Fields are the arena's own; callers may read n_asked and n_taken. */
 typedef struct weight_arena {
   const weight_arena_calls *calls;
   void *self;
@@ -48,12 +49,14 @@ typedef struct weight_arena {
   uint64_t n_asked, n_taken; /* bytes of weights, and of the card's memory for them */
 } weight_arena;
 
+/* Takes no memory yet. self is handed to calls. grain: the unit in which the card maps memory; 0: it cannot map. */
 void weight_arena_open(weight_arena *arena, const weight_arena_calls *calls, void *self, uint64_t grain,
                        uint64_t n_bytes_max);
-/* Gives back everything. */
+/* Gives all memory back to the card. */
 void weight_arena_close(weight_arena *arena);
+/* Takes memory for a weight. Errors: NO_MEMORY, and those of the calls. */
 weft_status weight_arena_take(weight_arena *arena, uint64_t n_bytes, void **out);
-/* Gives a weight back. Its piece goes back to the card when no weight in it is left. */
+/* Gives a weight back, of as many bytes as were taken. Its piece goes back to the card with the last weight in it. */
 void weight_arena_give(weight_arena *arena, void *memory, uint64_t n_bytes);
 
 #ifdef __cplusplus

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* classes: what a row of logits says of classes of tokens, for answers on canvases that are held to a grammar
- * (model/grammar_graph.h).
+/* classes: the best token, and the probability, of classes of tokens, for answers on canvases that are held to a
+ * grammar (model/grammar_graph.h).
  *
- * Law: z = logit / temperature. best is the most likely token of the class, the lower one where two are equal; log_sum
- * is the log of the sum of exp(z) over the class, in the order of the class's list, from the class's largest z. Only
- * tokens that `allowed` has and whose logit is finite are looked at; a class without one gives its first token
- * (without any token -1) and WEFT_CLASSES_NONE. A row's numbers depend on that row alone. */
+ * Law: z = logit / temperature. best is the most likely token of the class, the lower one where two are equal. log_sum
+ * is the log of the sum of exp(z) over the class, added in the order of the class's list relative to the class's
+ * largest z. Only tokens that are allowed and whose logit is finite count. A class without such a token gives its first
+ * token (-1 where it has none at all) and WEFT_CLASSES_NONE; a largest z beyond f32 gives WEFT_CLASSES_NONE too. A
+ * row's numbers depend on that row alone. */
 #ifndef WEFT_KERNELS_CLASSES_H
 #define WEFT_KERNELS_CLASSES_H
 
@@ -32,7 +33,7 @@ typedef struct weft_classes_args {
   uint64_t logits_stride;
 } weft_classes_args;
 
-/* One row, as ref and cpu compute it. */
+/* Computes one row. ref and cpu both call it. */
 void weft_classes_of_row(const weft_classes_args *args, uint32_t row);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The lists of groups of weights that the IQ types choose from.
+/* The codebooks of the IQ types: lists of groups of weights, of which a stored group is an index.
  *
  * Law: the numbers are part of the file format. An entry holds the places of its weights' magnitudes in a short list,
  * the first weight in the lowest bits: IQ2 and IQ1 eight places of two bits (8, 25, 43; -1, 0, 1), IQ3 four places of

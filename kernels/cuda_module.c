@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Finding and opening libweft-cuda.so. The program links no CUDA library: the module is loaded when its
- * backend is asked for, and stays loaded. */
+/* Finding and opening libweft-cuda.so. The program links no CUDA library: the module is loaded when the backend is
+ * asked for, and stays loaded. */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -31,7 +31,8 @@ static void own_folder(char *folder, size_t n) {
   if (slash != NULL) (void)snprintf(folder, n, "%.*s", (int)(slash - path + 1), path);
 }
 
-/* Beside the program, in ../lib as installed, then wherever the system's loader looks. */
+/* Looks for the module beside the program, in ../lib where an installation has it, and then where the system's loader
+ * looks. */
 static void *open_module(weft_error *error) {
   static const char *const places[] = {"", "../lib/"};
   char folder[1024], path[1200];

@@ -87,7 +87,7 @@ void weft_device_free_host(weft_device *device, void *memory) {
   if (memory != NULL) device->calls->free_host(device, memory);
 }
 
-/* Calls outside ops that may be part of a graph: their numbers follow those of the ops. */
+/* Numbers, in signatures, of the calls outside ops that a step may have. They are larger than those of the ops. */
 enum { CALL_COPY = 1 << 16, CALL_ZERO, CALL_UPLOAD };
 
 static step_graphs_mode note_call(weft_device *device, uint32_t call, const void *to, const void *from,
@@ -101,7 +101,7 @@ static step_graphs_mode note_call(weft_device *device, uint32_t call, const void
   return device->graphs->mode;
 }
 
-/* Uploads are no part of a graph: they go through when the step is walked, and not again. */
+/* Uploads are no part of a graph: they are made while the step is walked, and not again while it is captured. */
 weft_status weft_device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
   if (n_bytes == 0 || note_call(device, CALL_UPLOAD, to, NULL, 0) == STEP_GRAPHS_CAPTURE) return WEFT_OK;
@@ -172,7 +172,7 @@ uint64_t weight_file_bytes(const weft_weight *weight) {
   if (__builtin_mul_overflow((uint64_t)weight->n_mats, (uint64_t)weight->n_out, &n_rows)) return 0;
   uint64_t row_bytes = weft_type_row_bytes(weight->type, weight->n_in);
   if (__builtin_mul_overflow(n_rows, row_bytes, &n_bytes)) return 0;
-  return n_bytes > UINT64_MAX / 4 ? 0 : n_bytes; /* so that what the weight is held as can be counted too */
+  return n_bytes > UINT64_MAX / 4 ? 0 : n_bytes; /* so that the bytes of the held type do not overflow either */
 }
 
 static weft_status check_weight(weft_device *device, weft_weight *weight, weft_error *error) {

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A device: where the bytes of weights, KV and activations live, and the queue that computes on them.
+/* A device: where the bytes of weights, KV and activations live, and the stream of work that computes on them.
  *
- * Law: every call takes its device; there is no current device and no global state. Enqueued work runs in
- * order on the device's one stream. Memory is never allocated by an op. A device error is a status; after
- * WEFT_E_DEVICE the device is lost and only close may follow. Pointers from weft_device_alloc are device pointers: only
- * ops, upload, download, copy and zero may read or write what they point to (on ref and cpu it is ordinary memory). */
+ * Law: every call takes its device; there is no current device and no global state. Enqueued work runs in order on the
+ * device's one stream. Ops never allocate memory. A device error is a status; after WEFT_E_DEVICE the device is lost
+ * and only close may follow. Pointers from weft_device_alloc are device pointers: only ops, upload, download, copy and
+ * zero may read or write what they point to (on ref and cpu it is ordinary memory). The calls on a device come from one
+ * thread at a time, but for get_info and those that say otherwise. */
 #ifndef WEFT_KERNELS_DEVICE_H
 #define WEFT_KERNELS_DEVICE_H
 
@@ -21,8 +22,8 @@ extern "C" {
 typedef struct weft_device weft_device;
 struct weft_kernels;
 
-/* A weight matrix on a device: [n_mats, n_out, n_in] held in `type`; layout is the backend's business
- * (0 is the file's own). n_mats > 1 for expert stacks. */
+/* A weight on a device: n_mats matrices [n_out, n_in], held as `type`. Only the backend knows what layout means (0: as
+ * in the file). */
 typedef struct weft_weight {
   weft_type type;
   uint32_t layout;
@@ -31,10 +32,10 @@ typedef struct weft_weight {
   uint32_t n_mats;  /* 1, or experts */
   const void *data; /* device memory, in `layout`; NULL: absent */
   uint64_t n_bytes;
-  const float *scale; /* [n_mats] on the device: what products with each matrix are multiplied by; NULL: nothing */
+  const float *scale; /* [n_mats] device memory: what products with each matrix are multiplied by; NULL: ones */
 } weft_weight;
 
-/* How a weight will be read; the backend chooses the layout by it. */
+/* How a weight will be read, as bits that may be combined; the backend chooses the layout by them. */
 typedef enum weft_weight_use {
   WEFT_USE_MATMUL = 1, /* y = x W^T */
   WEFT_USE_EXPERTS = 2,
@@ -44,7 +45,7 @@ typedef enum weft_weight_use {
 typedef struct weft_device_config {
   const char *backend;   /* "ref", "cpu", "cuda"; NULL: the best there is */
   uint32_t n_threads;    /* 0: all cores this process may use */
-  const char *isa;       /* cpu: NULL best, or "portable", "avx2", "avx512": for tests; refused if absent */
+  const char *isa;       /* cpu: "portable", "avx2" or "avx512", refused if absent; NULL: the best there is */
   bool no_graphs;        /* cuda: every step call by call; the same bits */
   bool no_arena;         /* cuda: weights in plain memory; the same bits */
   bool no_deterministic; /* cuda: sums are cut as suits the number of rows, so a row's bits may depend on the others */
@@ -54,9 +55,9 @@ typedef struct weft_device_config {
                                  it stay in host memory and are copied over at each use: the same bits */
 } weft_device_config;
 
-/* Steps between graph_begin and graph_end, counted by how they ran. */
+/* Counts of steps between graph_begin and graph_end, by how they ran. */
 typedef struct weft_graph_counters {
-  uint64_t eager;           /* ran call by call: seen for the first time */
+  uint64_t eager;           /* ran call by call: their signature was new, or their tables did not fit */
   uint64_t captures;        /* recorded as a graph, then launched */
   uint64_t updates;         /* captures that were put into an older graph in place */
   uint64_t updates_refused; /* captures whose older graph had another shape */
@@ -78,21 +79,22 @@ typedef struct weft_device_info {
   uint32_t products;          /* bits of the numbers in products with quantised weights; ref: 32 */
 } weft_device_info;
 
-/* Errors: UNSUPPORTED (no such backend here; the line says what is), NO_MEMORY, DEVICE. */
+/* config NULL: all defaults. The caller owns *out and closes it. Errors, each with a line in *error: UNSUPPORTED (there
+ * is no such backend here), NO_MEMORY, DEVICE. */
 weft_status weft_device_open(const weft_device_config *config, weft_device **out, weft_error *error);
 void weft_device_close(weft_device *device);
 const weft_device_info *weft_device_get_info(const weft_device *device);
 const struct weft_kernels *weft_device_kernels(const weft_device *device);
 
-/* 256-byte aligned; content undefined. */
+/* Device memory, aligned to 256 bytes; its content is undefined. Errors: NO_MEMORY, DEVICE. */
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free(weft_device *device, void *memory);
-/* Memory that both sides may read and write where it lies: pinned on cuda, ordinary elsewhere. 64-byte
- * aligned; slow for the device. What the device wrote is there after a sync. */
+/* Memory that host and device may both read and write where it lies: pinned on cuda, ordinary elsewhere. It is aligned
+ * to 64 bytes, and slow for the device. What the device wrote is there after a sync. Errors: as alloc. */
 weft_status weft_device_alloc_host(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free_host(weft_device *device, void *memory);
-/* from may be reused as soon as upload returns; download returns when the bytes are there; copy only enqueues, and
- * either side may be memory of alloc_host. */
+/* upload copies from the host: `from` may be reused as soon as it returns. download copies to the host, and returns
+ * when the bytes are there. copy and zero only enqueue; either side of a copy may be memory of alloc_host. */
 weft_status weft_device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status weft_device_download(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status weft_device_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes);
@@ -100,57 +102,59 @@ weft_status weft_device_zero(weft_device *device, void *to, uint64_t n_bytes);
 /* Waits until everything enqueued has run. */
 weft_status weft_device_sync(weft_device *device);
 
-/* Marks 0 .. WEFT_MARKS_MAX - 1: set in the order of enqueued work; wait returns when the work before it has run. */
+/* Marks 0 .. WEFT_MARKS_MAX - 1 in the order of enqueued work: wait returns when the work before the mark has run. */
 enum { WEFT_MARKS_MAX = 8 };
 weft_status weft_device_mark(weft_device *device, uint32_t mark);
 weft_status weft_device_wait(weft_device *device, uint32_t mark);
 
-/* A step that comes again and again with the same calls: a device that has graphs records it and repeats it with
- * one launch (kernels/graphs.h). Enqueue the step as often as end says:
+/* A step that comes again and again with the same calls: a device that has graphs records it and repeats it with one
+ * launch (kernels/graphs.h); on any other device the step just runs. The step must be enqueued as often as end says:
  *   weft_device_graph_begin(device, key);
  *   do status = enqueue(); while (weft_device_graph_end(device, &status));
- * In between: ops, copies, zeroing and uploads; what the calls are given may only depend on memory that stays
- * where it is. Steps of one key are variants of one another. Elsewhere the step just runs. */
+ * In between there may be ops, copies, zeroing and uploads, on memory that stays where it is from step to step. Steps
+ * of one key are variants of one another: a graph of one may be updated into that of another. */
 void weft_device_graph_begin(weft_device *device, uint64_t key);
 bool weft_device_graph_end(weft_device *device, weft_status *status);
-/* All zero without graphs. Any thread. */
+/* All zero without graphs. Any thread may call. */
 weft_graph_counters weft_device_graph_counters(const weft_device *device);
-/* The smallest size of a bucket that holds n: at most an eighth more; up to 15 n itself. */
+/* The smallest bucket size that is not below n. Sizes of steps are rounded up to few buckets, so that steps repeat: at
+ * most by an eighth, and not at all up to 15. */
 uint32_t weft_device_bucket(uint32_t n);
 
-/* Places a stored matrix on the device in the layout best for its use. file bytes are only read during the
- * call. weight->type (of the file), n_in, n_out, n_mats are set by the caller; afterwards weight->type is the type that
- * devices hold it as (kernels/quant.h). Free with weft_device_weight_free. */
+/* Places a stored weight on the device in the layout that suits its uses (weft_weight_use). file_bytes are only read
+ * during the call. The caller sets weight->type (of the file), n_in, n_out and n_mats; afterwards weight->type is the
+ * type that devices hold it as (kernels/quant.h). The caller frees it by weft_device_weight_free. Errors, each with a
+ * line in *error: UNSUPPORTED (the backend cannot multiply the type), INVALID, NO_MEMORY, DEVICE. */
 weft_status weft_device_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                                weft_error *error);
 void weft_device_weight_free(weft_device *device, weft_weight *weight);
-/* Places a weight from a file. A device with memory of its own reads the bytes as it needs them; others take
- * `bytes`. */
+/* Places a weight from a file. A device with memory of its own reads the bytes as it needs them; others take `bytes`.
+ * Errors: as weft_device_weight, and IO. */
 enum { WEFT_READ_ALIGN = 4096 };
 typedef struct weft_weight_source {
   const void *bytes; /* all file bytes of the weight */
-  /* Reads bytes [at, at + n) of the weight to `to` + *skip; NULL: there is no file. `to` is a multiple of
-   * WEFT_READ_ALIGN and has room for n + 2 * WEFT_READ_ALIGN bytes. IO: the file ended or could not be read. */
+  /* Reads bytes [at, at + n_bytes) of the weight to `to` + *skip; NULL: there is no file. `to` is a multiple of
+   * WEFT_READ_ALIGN and has room for n_bytes + 2 * WEFT_READ_ALIGN. IO: the file ended or could not be read. */
   weft_status (*read)(void *self, uint64_t at, uint64_t n_bytes, uint8_t *to, uint32_t *skip);
   void *self;
 } weft_weight_source;
 weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source,
                                     unsigned uses, weft_error *error);
-/* Where the weights that are placed lie; all 0 on devices that do not count. */
+/* Where the weights lie that were placed; all 0 on devices that do not count. */
 typedef struct weft_weights_report {
-  uint64_t n_bytes;      /* of weights on the device */
-  uint64_t n_bytes_held; /* of its memory for them */
+  uint64_t n_bytes;      /* of weights in device memory */
+  uint64_t n_bytes_held; /* of device memory taken for them */
   uint64_t n_bytes_host; /* of experts in host memory */
 } weft_weights_report;
 weft_weights_report weft_device_weights(const weft_device *device);
 
 /* For checks: watch is called before (done false) and after (done true) each op, with the layer that
- * weft_device_at_layer named last, the op's name and its argument struct. Where it answers false before, the op does
- * not run: its outputs are the watch's business. NULL turns this off. */
+ * weft_device_at_layer named last, the op's name and its argument struct. Where it returns false before an op, the op
+ * does not run, and the watch has to give its outputs. NULL turns this off. */
 typedef bool (*weft_op_watch)(void *self, uint32_t layer, const char *op, const void *args, bool done);
 void weft_device_watch(weft_device *device, weft_op_watch watch, void *self);
 void weft_device_at_layer(weft_device *device, uint32_t layer);
-/* The inverse of weft_device_weight, for tests: writes the bytes of weight->type again. */
+/* The inverse of weft_device_weight, for tests: writes the weight as blocks of weight->type to host memory. */
 weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
 
 #ifdef __cplusplus

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* What stands behind weft_device: a table of functions and the facts about the device.
  *
- * Law: included by kernels/ only. A backend's own struct begins with a weft_device, so that one pointer serves both.
- * The backend fills info, kernels and calls, and its close frees the struct. device.c has checked the arguments before
- * a function of the table is called. */
+ * Law: only kernels/ includes this file. A backend's own struct begins with a weft_device, so that a pointer to one is
+ * a pointer to the other. The backend fills info, kernels and calls, and its close frees the struct. device.c checks
+ * the arguments before it calls a function of the table. */
 #ifndef WEFT_KERNELS_DEVICE_INTERNAL_H
 #define WEFT_KERNELS_DEVICE_INTERNAL_H
 
@@ -22,11 +22,11 @@ typedef struct device_calls {
   weft_status (*copy)(weft_device *device, void *to, const void *from, uint64_t n_bytes);
   weft_status (*zero)(weft_device *device, void *to, uint64_t n_bytes);
   weft_status (*sync)(weft_device *device);
-  weft_status (*mark)(weft_device *device, uint32_t mark); /* NULL, as wait: nothing runs behind a call */
+  weft_status (*mark)(weft_device *device, uint32_t mark); /* mark and wait NULL: work has run when a call returns */
   weft_status (*wait)(weft_device *device, uint32_t mark);
   weft_status (*weight)(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                         weft_error *error);
-  /* NULL: the device takes the bytes */
+  /* NULL: the device has no memory of its own, and weight gets the source's bytes */
   weft_status (*weight_read)(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
                              weft_error *error);
   void (*weight_free)(weft_device *device, weft_weight *weight);
@@ -49,15 +49,15 @@ static inline bool device_walks(const weft_device *device) {
   return device->graphs != NULL && device->graphs->mode == STEP_GRAPHS_WALK;
 }
 
-/* Backends. Each fills *out or an error line; config->backend has been judged already. */
+/* Opens a device of one backend, whatever config->backend says. Fills *out, or a line in *error. */
 weft_status ref_device_open(const weft_device_config *config, weft_device **out, weft_error *error);
 weft_status cpu_device_open(const weft_device_config *config, weft_device **out, weft_error *error);
 /* Opens libweft-cuda.so (cuda_module.c). UNSUPPORTED where there is no module or no card. */
 weft_status cuda_module_device_open(const weft_device_config *config, weft_device **out, weft_error *error);
-/* Whether a driver of NVIDIA cards is here at all; cheap. */
+/* Whether the machine has a driver of NVIDIA cards. Cheap. */
 bool cuda_has_driver(void);
 
-/* Shared by backends whose device memory is host memory (ref, cpu). */
+/* Calls of backends whose device memory is host memory (ref, cpu). */
 weft_status host_alloc(weft_device *device, uint64_t n_bytes, void **out);
 void host_free(weft_device *device, void *memory);
 weft_status host_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes);
@@ -77,7 +77,7 @@ weft_status host_sync(weft_device *device);
   .sample = own##_sample, .sample_scratch = own##_sample_scratch, .supports = own##_supports,                       \
   .numerics = own##_numerics, .canvas = ref_canvas, .canvas_scratch = ref_canvas_scratch, .classes = own##_classes, \
   .move = ref_move
-/* Total and available bytes of the machine, and the processor's name. */
+/* Fills in what holds for host memory, the machine's total and available bytes, and the processor's name. */
 void host_describe(weft_device_info *info);
 /* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of
  * blocks or the product does not fit 64 bits. */

@@ -55,7 +55,7 @@ weft_status expert_slots_join(expert_slots *s) {
   return status;
 }
 
-/* The copy of kept weight i into a slot that no product of this call reads. */
+/* Enqueues the copy of kept weight i to a slot that no product of this call reads. */
 static weft_status fetch_kept(expert_slots *s, uint32_t i, uint32_t *out) {
   uint32_t k = s->next;
   while (s->slot[k].in_use) k = (k + 1) % EXPERT_SLOTS;

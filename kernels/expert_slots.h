@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Experts in host memory: which of them lie in which slot of staging memory, and which stream waits for what.
+/* Experts in host memory: which of them lie in which expert slot (a place in the card's staging memory), and which
+ * stream waits for what.
  *
  * Law: products run on the main stream, copies of experts on the copying stream; the two order themselves by events
  * alone. While the products with one weight run, the weights that were placed after it are already being copied. A
@@ -24,7 +25,7 @@ enum { EXPERT_SLOTS = 4, EXPERT_SLOTS_EVENTS = 2 * EXPERT_SLOTS, EXPERT_SLOTS_KE
 
 typedef enum expert_stream { EXPERT_STREAM_MAIN = 0, EXPERT_STREAM_COPY = 1 } expert_stream;
 
-/* What a device does for them; all three only enqueue. event: below EXPERT_SLOTS_EVENTS. */
+/* What a device does for expert slots; all three calls only enqueue. event: below EXPERT_SLOTS_EVENTS. */
 typedef struct expert_slots_calls {
   weft_status (*copy)(void *self, uint32_t slot, const void *from, uint64_t n_bytes); /* on the copying stream */
   weft_status (*record)(void *self, uint32_t event, expert_stream stream);
@@ -47,17 +48,19 @@ typedef struct expert_slots {
 } expert_slots;
 
 void expert_slots_open(expert_slots *slots, const expert_slots_calls *calls, void *self);
-/* Adds a weight behind the others. TOO_LARGE: there are EXPERT_SLOTS_KEPT_MAX. */
+/* Adds a weight behind the others; the caller still owns `data`. TOO_LARGE: there are EXPERT_SLOTS_KEPT_MAX already. */
 weft_status expert_slots_keep(expert_slots *slots, void *data, uint64_t n_bytes);
 /* Takes a weight out again. False: it is not kept. The slots are empty afterwards; the main stream must have run to
  * its end before any of their memory is used otherwise. */
 bool expert_slots_forget(expert_slots *slots, const void *data);
-/* WEFT_OK and *slot EXPERT_SLOTS: data is no kept weight. Otherwise the main stream may read it in that slot until
- * expert_slots_done. At most EXPERT_SLOTS weights between two calls of done. */
+/* Brings a weight to a slot: what the main stream is given from now on may read the weight there, until
+ * expert_slots_done. *slot is EXPERT_SLOTS, and the status WEFT_OK, where data is no kept weight. At most EXPERT_SLOTS
+ * weights may be brought between two calls of done. */
 weft_status expert_slots_bring(expert_slots *slots, const void *data, uint32_t *slot);
-/* The products with what was brought are enqueued: its slots may be written again after them, and the next weights are
- * fetched into the others. */
+/* To be called when the products with the weights brought are enqueued: their slots may be written again after these,
+ * and the next weights are fetched into the other slots. */
 weft_status expert_slots_done(expert_slots *slots);
+/* Makes the main stream wait for all copies, and empties the slots. */
 weft_status expert_slots_join(expert_slots *slots);
 
 #ifdef __cplusplus

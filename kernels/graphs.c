@@ -17,7 +17,7 @@ weft_status step_graphs_open(step_graphs *g, weft_device *device, const step_gra
   return status;
 }
 
-/* One thread writes, any may read. */
+/* Adds to a counter, which one thread writes and any thread may read. */
 static void count_one(uint64_t *n) {
   __atomic_store_n(n, *n + 1, __ATOMIC_RELAXED);
 }
@@ -127,7 +127,8 @@ static weft_status launch_graph(step_graphs *g, step_graph *graph) {
   return g->calls->launch(g->device, graph->exec);
 }
 
-/* Where the next graph goes: the place of a stale one of the same key, a free place, the oldest one's. */
+/* Where the next graph goes: to the place of a stale graph of the same key, else to a free place, else to that of the
+ * graph that was launched least recently. */
 static step_graph *place_of_next(step_graphs *g) {
   step_graph *free_place = NULL, *oldest = &g->graph[0], *stale = NULL;
   for (uint32_t i = 0; i < STEP_GRAPHS_MAX; i++) {
@@ -153,7 +154,7 @@ static weft_status make_exec(step_graphs *g, step_graph *place, void *graph) {
   }
   drop_graph(g, place);
   weft_status status = g->calls->instantiate(g->device, graph, &place->exec);
-  if (status == WEFT_E_NO_MEMORY) { /* the smaller plan: fewer graphs */
+  if (status == WEFT_E_NO_MEMORY) { /* other graphs are given up to make room */
     step_graphs_drop(g);
     status = g->calls->instantiate(g->device, graph, &place->exec);
   }
@@ -161,7 +162,7 @@ static weft_status make_exec(step_graphs *g, step_graph *place, void *graph) {
   return status;
 }
 
-/* The device cannot do it: from now on every step runs call by call. */
+/* The device cannot make graphs: from now on every step runs call by call. */
 static bool refuse_graphs(step_graphs *g, weft_status why, weft_status *status) {
   g->mode = STEP_GRAPHS_RUN;
   *status = why == WEFT_E_DEVICE ? why : WEFT_OK;
@@ -213,7 +214,7 @@ static bool end_capture(step_graphs *g, weft_status *status) {
 
 bool step_graphs_end(step_graphs *g, weft_status *status) {
   if (g->mode == STEP_GRAPHS_CAPTURE) return end_capture(g, status);
-  if (g->mode == STEP_GRAPHS_RUN) return false; /* it ran call by call */
+  if (g->mode == STEP_GRAPHS_RUN) return false; /* the step ran call by call */
   if (*status == WEFT_OK) return end_walk(g, status);
   g->mode = STEP_GRAPHS_RUN;
   return false;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Steps that a device repeats: recorded once as a graph, then launched again with new tables.
+/* Steps that a device repeats: they are recorded once as a graph, and then launched again with new tables.
  *
  * Law: a step lies between begin and end. It is first walked: every call is folded into a signature (all its arguments,
  * pointers included) and nothing runs; the small tables that ops make on the host (segments, cuts, masks) are
@@ -32,13 +32,13 @@ typedef enum step_graphs_mode {
   STEP_GRAPHS_CAPTURE = 2
 } step_graphs_mode;
 
-/* What a device does for graphs. graph: as it was captured; exec: the form that can be launched. */
+/* What a device does for graphs. A graph is what a capture gives; an exec is the form of it that can be launched. */
 typedef struct step_graphs_calls {
   weft_status (*capture)(weft_device *device);
-  /* Ends the capture in any case. */
+  /* Ends the capture, also where it failed; *graph is then NULL. */
   weft_status (*capture_end)(weft_device *device, void **graph);
   weft_status (*instantiate)(weft_device *device, void *graph, void **exec);
-  bool (*update)(weft_device *device, void *exec, void *graph); /* false: refused; exec is as before or useless */
+  bool (*update)(weft_device *device, void *exec, void *graph); /* false: refused; exec may only be freed then */
   weft_status (*launch)(weft_device *device, void *exec);
   void (*free_graph)(weft_device *device, void *graph);
   void (*free_exec)(weft_device *device, void *exec);
@@ -71,20 +71,21 @@ typedef struct step_graphs {
   weft_graph_counters n;
 } step_graphs;
 
-/* Takes the memory of tables from the device. */
+/* Takes memory for tables from the device, which must stay open until close. */
 weft_status step_graphs_open(step_graphs *graphs, weft_device *device, const step_graphs_calls *calls);
 void step_graphs_close(step_graphs *graphs);
 /* Forgets every graph: memory that they name is about to go. Not within a step. */
 void step_graphs_drop(step_graphs *graphs);
 
 void step_graphs_begin(step_graphs *graphs, uint64_t key);
-/* True: the step must be enqueued once more. *status holds that of the step's calls and becomes that of the whole. */
+/* True: the step must be enqueued once more. *status is that of the step's calls so far, and becomes that of the whole
+ * step. */
 bool step_graphs_end(step_graphs *graphs, weft_status *status);
-/* Folds a call into the signature: which one, and its arguments. */
+/* Folds a call into the signature: `call` says which one it is, args are its arguments. */
 void step_graphs_note(step_graphs *graphs, uint32_t call, const void *args, size_t n_bytes);
 
-/* Memory for a table of n bytes; NULL if it does not fit, and the step will then run call by call. table_end says where
- * the device finds the table: equal tables of a step are stored once. */
+/* Gives host memory for a table of n_bytes. NULL: it does not fit, and the step will run call by call. When the caller
+ * has filled it, table_end gives the device address of the table. Equal tables of a step are stored once. */
 uint8_t *step_graphs_table(step_graphs *graphs, uint64_t n_bytes);
 const uint8_t *step_graphs_table_end(step_graphs *graphs, uint64_t n_bytes);
 

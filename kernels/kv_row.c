@@ -9,7 +9,7 @@
 enum { BLOCK = WEFT_KV_Q8_BLOCK };
 
 static void store_q8(const float *x, int8_t *q, uint16_t *factor) {
-  float largest = 0.0f, spoilt = 0.0f; /* 0, or NaN when a value is not finite */
+  float largest = 0.0f, spoilt = 0.0f; /* spoilt: 0, or NaN when a value is not finite */
   for (uint32_t i = 0; i < BLOCK; i++) {
     largest = fmaxf(largest, fabsf(x[i]));
     spoilt += x[i] * 0.0f;

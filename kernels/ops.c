@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Argument checks of all ops, then the backend.
+/* Argument checks of all ops, then the call of the backend.
  *
- * Law: what can be judged from the argument struct (counts, strides, types, pointers) is judged
- * here, once for all backends; what lies in device memory (token ids, slots, expert ids) is judged
- * by the backend that can see it. A broken contract is one log line that names the op and the fact,
- * and WEFT_E_INVALID. */
+ * Law: what can be judged from the argument struct (counts, strides, types, pointers) is judged here, once for all
+ * backends: what is wrong gives one log line that names the op and the fact, and WEFT_E_INVALID. What lies in device
+ * memory (token ids, slots, expert ids) is judged by the backends that can see it. */
 #include "kernels/ops.h"
 
 #include <math.h>
@@ -21,7 +20,7 @@ static weft_status report_invalid(const char *op, const char *fact) {
 #define REQUIRE(op, condition, fact) \
   if (!(condition)) return report_invalid(op, fact)
 
-/* Rows of n_cols elements with this stride stay within 2^60 elements. */
+/* Whether rows of n_cols elements with this stride do not overlap and stay within 2^60 elements. */
 static bool rows_fit(uint32_t n_rows, uint64_t stride, uint64_t n_cols) {
   uint64_t last;
   if (stride < n_cols && n_rows > 1) return false;
@@ -45,7 +44,8 @@ static weft_status check_weight(weft_device *device, const char *op, const weft_
   return WEFT_OK;
 }
 
-/* A weight whose rows are looked up, or whose products are capped as they are made: it has no factors. */
+/* Checks a weight whose rows are looked up, or whose products are capped as they are made: it must have no scale beside
+ * its numbers. */
 static weft_status check_plain_weight(weft_device *device, const char *op, const weft_weight *weight) {
   weft_status status = check_weight(device, op, weight);
   if (status == WEFT_OK) REQUIRE(op, weight->scale == NULL, "the weight has a scale");
@@ -212,7 +212,7 @@ static weft_status check_expert_stack(weft_device *device, const weft_experts_ar
   return WEFT_OK;
 }
 
-/* Two products, the second of what the first makes. */
+/* Checks the shared MLP as its two products, of which the second takes what the first makes. */
 static weft_status check_shared(weft_device *device, const weft_experts_args *args) {
   weft_matmul_args in = parts_shared_in(args), out = parts_shared_out(args);
   weft_status status = check_matmul(device, &in);
@@ -317,7 +317,7 @@ static weft_status check_move(weft_device *device, const weft_move_args *args) {
 
 /* ---- dispatch ---- */
 
-/* Bytes between fields are anything; a signature must not see them. */
+/* Padding between fields has any value, so it is cleared before a struct becomes part of a signature. */
 #if defined(__has_builtin)
 #if __has_builtin(__builtin_clear_padding)
 #define CLEAR_PADDING(pointer) __builtin_clear_padding(pointer)
@@ -337,7 +337,7 @@ static bool ask_watch(weft_device *device, const char *op, const void *args, boo
   return device->watch == NULL || device->watch(device->watch_self, device->layer, op, args, done);
 }
 
-/* A call without rows has nothing to do, whatever else its arguments say. */
+/* The functions of ops.h. A call without rows has nothing to do, whatever else its arguments say. */
 #define X(op)                                                                                      \
   static weft_status run_##op(weft_device *device, const weft_##op##_args *args) {                 \
     const weft_kernels *kernels = device->kernels;                                                 \

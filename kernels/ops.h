@@ -2,10 +2,11 @@
 /* The ops that models are made of: each has an argument struct, a definition in ref/ and an implementation per backend.
  *
  * Law: pointers are device memory, except the argument structs themselves, attention's segments, and what is marked
- * host. Tables and masks that a host array points to are device memory. An op reads its arguments before it returns,
- * enqueues its work and returns. Scratch comes from the caller (64-byte aligned, of the size that weft_<op>_scratch
- * asks for). An op never allocates, synchronises or reads the environment. Activations are f32, row-major; row strides
- * count elements.
+ * host. Tables and masks that a host array points to are device memory. An op reads its arguments, enqueues its work
+ * and returns. Scratch comes from the caller (64-byte aligned, of the size that weft_<op>_scratch asks for). An op
+ * never allocates, waits for the device or reads the environment. Activations are f32, row-major; row strides count
+ * elements. A call without rows does nothing. Errors: INVALID (with a log line where the struct alone shows the fault),
+ * UNSUPPORTED, and those of the device; outputs are then undefined.
  *
  * Determinism (every backend). The result of a row depends on that row's inputs only: never on the other rows of the
  * call, on their number, or on the row's place. So every sum has an order that is a function of lengths and absolute
@@ -44,7 +45,7 @@ enum {
 /* ---- embed: y[r] = scale * row tokens[r] of weight ---------------------------------------------------- */
 typedef struct weft_embed_args {
   const weft_weight *weight; /* [n_vocab, n_cols] */
-  const int32_t *tokens;     /* [n_rows]; one that is >= n_vocab: INVALID, on cuda a row of NaN */
+  const int32_t *tokens;     /* [n_rows]; one outside the vocabulary is INVALID, on cuda it gives a row of NaN */
   float *y;                  /* [n_rows, n_cols] */
   uint32_t n_rows;
   float scale;
@@ -53,9 +54,9 @@ typedef struct weft_embed_args {
 
 /* ---- norm: n = rms(x + x2) * weight; y = ((add ? add : 0) + n) * (row_scale ? row_scale[r] : 1) --------- *
  * rms(v) = v / sqrt(mean(v^2) + eps). Every optional pointer may be NULL. y may equal x, x2 or add. plain: n = x + x2,
- * and weight is NULL. Further norms may be part of the call and give what calls of their own would: with x_weight
- * (x2_weight), x (x2) is first replaced by rms(x) * x_weight, and its memory may be overwritten; then[i] = rms(y) *
- * then_weight[i] follows, in memory that nothing else of the call uses. */
+ * and weight is NULL. Further norms may be part of the call, with the bits that calls of their own would give. Before:
+ * with x_weight (x2_weight), rms(x) * x_weight takes the place of x (x2), whose memory may be overwritten. After:
+ * then[i] = rms(y) * then_weight[i], in memory that nothing else of the call uses. */
 typedef struct weft_norm_args {
   float *x;
   float *x2;                         /* optional second summand before the norm */
@@ -87,9 +88,9 @@ typedef struct weft_matmul_args {
   uint64_t scratch_bytes;
 } weft_matmul_args;
 
-/* ---- qkv: per-head norms, rotation, and keys and values into their place ---------------------------------- *
+/* ---- qkv: per-head norms, rotation, and storing keys and values -------------------------------------------- *
  * For every row: q = rope(norm(q; q_norm)) in place; k = rope(norm(k; k_norm)); v = v_norm ? rms(v) : v.
- * slot[r] >= 0: k, v go to page slot / block_tokens, offset slot % block_tokens. slot[r] < 0: they go to row
+ * KV slot: with slot[r] >= 0 k, v go to page slot / block_tokens, offset slot % block_tokens; with slot[r] < 0 to row
  * r - own_first of own_k, own_v: [n_own][n_kv_heads][head_dim] in kv.type (a canvas's own keys).
  * NeoX pairs (i, i + head_dim / 2); angle = position * inv_freq[i], 0 means no rotation; computed as
  * (float)position * inv_freq[i] in f32, then cosf, sinf. Without k there are only queries: nothing is stored.   */
@@ -167,9 +168,9 @@ typedef struct weft_route_args {
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)) ------------------- *
  * Either gate_up (gate rows first, then up rows) or gate and up. Products are those of matmul, and the product act * up
  * enters down as any row enters a product. cpu and, for more than four rows, cuda sort the rows by expert, so that the
- * weights of an expert are read once for many of its rows.
- * shared: an MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)). The experts write nothing that
- * the shared MLP reads, and the other way round. */
+ * weights of an expert are read once for many of its rows. An expert that does not exist is INVALID, on cuda its row
+ * NaN. shared: an MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)). The experts write nothing
+ * that the shared MLP reads, nor does it write what they read. */
 typedef struct weft_shared_args {
   const float *x;                      /* [n_rows, n_in] */
   const weft_weight *gate, *up, *down; /* gate NULL: there is none */
@@ -193,12 +194,12 @@ typedef struct weft_experts_args {
   uint32_t *n_touched; /* optional host counter: distinct experts of this call are added (cpu, ref) */
 } weft_experts_args;
 
-/* ---- head_stats: the output side of rows that need no logits ---------------------------------------------- *
+/* ---- head_stats: the head of rows that need no logits (plain rows, canvases) ------------------------------- *
  * z = logit / temperature with logit = cap ? cap * tanh(h.W / cap) : h.W, over the tokens allowed to the row.
  * All statistics are of softmax(z), entropy in nats. drawn = first token v in vocabulary order whose running
  * sum of exp(z - max) exceeds u * total (the last allowed token if none). soft = soft_scale * sum_v p_v W_v.
  * Logits are scratch: of a chunk of the vocabulary (cpu) or of a group of rows (cuda, ref), never of the whole call.
- * bad[r] = 1 when a logit was not finite before the cap. */
+ * bad[r] = 1 when a logit was not finite before the cap, or no token is allowed; the row's other numbers are then 0. */
 typedef struct weft_head_stats_args {
   const float *h;                 /* [n_rows, n_in], after the final norm */
   const weft_weight *weight;      /* [n_vocab, n_in] */
@@ -270,7 +271,7 @@ typedef struct weft_move_args {
 
 /* What a backend fills. <op>_walk, on a backend with graphs (kernels/graphs.h), makes the host tables of a call and
  * launches nothing; NULL: the op has no tables. <op>_scratch gives the bytes that a call of this shape needs (pure;
- * pointers may be NULL, counts must be set); NULL: none. supports says whether products can run with this type. */
+ * pointers may be NULL, counts must be set); NULL: none. supports says whether products can have weights of a type. */
 typedef struct weft_kernels {
   const char *backend;
 #define X(op)                                                                   \
@@ -286,8 +287,7 @@ typedef struct weft_kernels {
   const char *(*numerics)(const weft_device *device, weft_type weight_type);
 } weft_kernels;
 
-/* What callers use: checks the arguments, the same way for all backends, then calls the device's backend. INVALID comes
- * with a log line that names the op. */
+/* What callers use: checks the arguments, in the same way for all backends, then calls the device's backend. */
 #define X(op)                                                               \
   weft_status weft_##op(weft_device *device, const weft_##op##_args *args); \
   uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* Fused ops as calls of their parts, for backends that have no kernel of their own for the whole. */
+/* Fused ops as calls of their parts, for backends that have no kernel of their own for the whole.
+ *
+ * Law: the calls of the parts define the fused op: a backend that fuses gives the same bits. The functions here only
+ * make argument structs, or call the backend's matmul with them. */
 #ifndef WEFT_KERNELS_PARTS_H
 #define WEFT_KERNELS_PARTS_H
 
@@ -10,7 +13,7 @@
 typedef weft_status (*parts_matmul_call)(weft_device *device, const weft_matmul_args *args);
 typedef uint64_t (*parts_matmul_measure)(weft_device *device, const weft_matmul_args *args);
 
-/* A product of rows, without weights as yet. */
+/* Arguments of a product of rows; weights are still to be added. */
 static inline weft_matmul_args parts_product_of(const float *x, uint64_t x_stride, uint32_t n_rows, void *scratch,
                                                 uint64_t scratch_bytes) {
   weft_matmul_args args;
@@ -23,6 +26,7 @@ static inline weft_matmul_args parts_product_of(const float *x, uint64_t x_strid
   return args;
 }
 
+/* Adds a weight and the place of its results. */
 static inline void parts_product_add(weft_matmul_args *args, const weft_weight *weight, float *y, uint64_t y_stride) {
   args->weight[args->n_weights] = weight;
   args->y[args->n_weights] = y;
@@ -30,7 +34,7 @@ static inline void parts_product_add(weft_matmul_args *args, const weft_weight *
   args->n_weights += 1;
 }
 
-/* The router's product of a route, which leaves its logits. */
+/* The product of a route's rows with its router, which gives the logits. */
 static inline weft_matmul_args parts_route_product(const weft_route_args *route) {
   weft_matmul_args args =
       parts_product_of(route->x, route->x_stride, route->n_rows, route->scratch, route->scratch_bytes);
@@ -44,14 +48,14 @@ static inline uint64_t parts_route_scratch(weft_device *device, const weft_route
   return route->router == NULL ? 0 : measure(device, &product);
 }
 
-/* Without a router the logits are there already. */
+/* Computes the logits of a route. Without a router they are there already. */
 static inline weft_status parts_route_logits(weft_device *device, const weft_route_args *route,
                                              parts_matmul_call matmul) {
   weft_matmul_args product = parts_route_product(route);
   return route->router == NULL ? WEFT_OK : matmul(device, &product);
 }
 
-/* What a matmul with an activation does when its two products are there. */
+/* The gate that follows the two products of a matmul with an activation. */
 static inline weft_gate_args parts_matmul_gate(const weft_matmul_args *matmul) {
   weft_gate_args args;
   memset(&args, 0, sizeof args);
@@ -86,7 +90,7 @@ static inline weft_matmul_args parts_shared_out(const weft_experts_args *experts
   return args;
 }
 
-/* Runs the shared MLP; does nothing where experts have none. */
+/* Runs the experts' shared MLP, if they have one. */
 static inline weft_status parts_shared_run(weft_device *device, const weft_experts_args *experts,
                                            parts_matmul_call matmul) {
   if (experts->shared.gate == NULL) return WEFT_OK;
@@ -95,7 +99,7 @@ static inline weft_status parts_shared_run(weft_device *device, const weft_exper
   return status == WEFT_OK ? matmul(device, &out) : status;
 }
 
-/* Scratch of the experts and of their shared MLP. */
+/* Bytes of scratch for the experts, of_experts, or for their shared MLP, whichever are more. */
 static inline uint64_t parts_shared_scratch(weft_device *device, const weft_experts_args *experts, uint64_t of_experts,
                                             parts_matmul_measure measure) {
   if (experts->shared.gate == NULL) return of_experts;

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: the order of the float operations below is part of the format: with it every decoded value is bit-equal
- * to the format's reference. Nothing here is fast; backends read the same bytes in their own ways and are
- * compared with this file. */
+/* Stored numbers to f32 and back, by the definitions of the GGUF format.
+ *
+ * Law: the order of the float operations below is part of the format: with it every decoded value is bit-equal to the
+ * format's reference. Nothing here is fast; backends read the same bytes in their own ways and are compared with this
+ * file. */
 #include "kernels/quant.h"
 
 #include <float.h>
@@ -22,7 +24,7 @@ static const weft_type_info type_table[] = {
 #undef X
 };
 
-/* Every id the format has defined; "removed" ids once had a meaning and must never be read again. */
+/* Every id that the format has defined. Ids that are "removed" once had a meaning and must never be read again. */
 static const char *const id_names[] = {
     "F32",     "F16",    "Q4_0",  "Q4_1",    "removed", "removed", "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",    "Q2_K",
     "Q3_K",    "Q4_K",   "Q5_K",  "Q6_K",    "Q8_K",    "IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL",  "IQ3_S",
@@ -112,7 +114,7 @@ static void write_f16(uint8_t *at, float value) {
   memcpy(at, &bits, sizeof bits);
 }
 
-/* Element i of a 32-block of nibbles: low halves hold the first sixteen, high halves the rest. */
+/* Element i of a block of 32 nibbles: the low halves of the bytes hold the first sixteen, the high halves the rest. */
 static uint32_t read_nibble(const uint8_t *bytes, uint32_t i) {
   return i < 16 ? bytes[i] & 15u : (uint32_t)bytes[i - 16] >> 4;
 }
@@ -187,7 +189,7 @@ static void q5_k_block(const uint8_t *b, float *out) {
   k_block(b, b + 16, b + 48, out);
 }
 
-/* Scales and minima of sixteen are the halves of a byte. */
+/* Q2_K: a byte holds the scale of sixteen elements in its low half, and their minimum in its high half. */
 static void q2_k_block(const uint8_t *b, float *out) {
   float d = read_f16(b + 80), d_least = read_f16(b + 82);
   for (uint32_t i = 0; i < SUPER; i++) {
@@ -231,7 +233,7 @@ static void read_bf16_row(const uint8_t *b, float *out, uint64_t n) {
 
 typedef void (*block_reader)(const uint8_t *block, float *out);
 
-/* NULL where repack.c knows what the type's blocks mean. */
+/* The function that reads a type's blocks. NULL: repack.c knows what they mean. */
 static block_reader find_block_reader(weft_type type) {
   static const struct {
     weft_type type;
@@ -248,7 +250,7 @@ static block_reader find_block_reader(weft_type type) {
   return NULL;
 }
 
-/* Blocks that are held as others: made such, one after another, and read. */
+/* Reads blocks of a type that devices hold as another: each is repacked first. */
 static void dequantise_repacked(const weft_type_info *info, const uint8_t *at, float *out, uint64_t n) {
   const weft_type_info *held = weft_type_find((int32_t)info->held_as);
   uint8_t block[2 * SUPER];
@@ -281,7 +283,8 @@ void weft_dequantise_row(weft_type type, const void *stored, float *out, uint64_
   }
 }
 
-/* Cut to [low, high] before the conversion: a float outside of the integer's range has no defined value. */
+/* The value is cut to [low, high] before it is converted, since a float outside of the integer's range has no defined
+ * result. */
 static int32_t to_int(float value, int32_t low, int32_t high) {
   if (!(value > (float)low)) return low;
   return value < (float)high ? (int32_t)value : high;
@@ -296,7 +299,8 @@ static void q8_0_store(const float *in, uint8_t *b) {
   for (uint32_t i = 0; i < BLOCK; i++) b[2 + i] = (uint8_t)to_int(roundf(in[i] * inverse), -127, 127);
 }
 
-/* The value of largest magnitude, with its sign, becomes code 0 = -levels / 2. */
+/* The step with which the value of largest magnitude, whatever its sign, becomes code 0, which stands for
+ * -half_levels. */
 static float signed_step(const float *in, float half_levels) {
   float most = 0.0f;
   for (uint32_t i = 0; i < BLOCK; i++) {
@@ -330,7 +334,7 @@ static void q5_0_store(const float *in, uint8_t *b) {
   memcpy(b + 2, &fifth, sizeof fifth);
 }
 
-/* Codes 0 .. levels from the least value on, steps of d: what Q4_1 and Q5_1 hold. */
+/* Q4_1 and Q5_1: codes 0 .. levels, in steps of d from the least value on. */
 static void spread_codes(const float *in, int32_t levels, uint8_t *b, uint32_t codes[BLOCK]) {
   float low = in[0], high = in[0];
   for (uint32_t i = 1; i < BLOCK; i++) {
@@ -361,7 +365,7 @@ static void q5_1_store(const float *in, uint8_t *b) {
   store_nibbles(codes, b + 8);
 }
 
-/* The code of the value that is nearest, the first of equals. */
+/* Gives each number the code of the table's nearest value, of equally near ones the first. */
 static void nearest_codes(const int8_t *values, const float *in, float inverse, uint32_t codes[BLOCK]) {
   for (uint32_t i = 0; i < BLOCK; i++) {
     float x = in[i] * inverse;
@@ -372,7 +376,7 @@ static void nearest_codes(const int8_t *values, const float *in, float inverse, 
   }
 }
 
-/* The value of largest magnitude becomes the table's, -127. */
+/* The scale makes the number of largest magnitude -127, the table's value of largest magnitude. */
 static void iq4_nl_store(const float *in, uint8_t *b) {
   uint32_t codes[BLOCK];
   float d = signed_step(in, 127.0f);
@@ -381,7 +385,7 @@ static void iq4_nl_store(const float *in, uint8_t *b) {
   store_nibbles(codes, b + 2);
 }
 
-/* The scale puts the largest magnitude between 4 and 8, of which 6 is the largest that there is. */
+/* The scale, a power of two, puts the largest magnitude between 4 and 8; the largest value that a code has is 6. */
 static void mxfp4_store(const float *in, uint8_t *b) {
   uint32_t codes[BLOCK];
   float largest = 0.0f;

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Byte layouts of stored numbers.
+/* Stored types: byte layouts of stored numbers.
  *
  * Law: a weft_type names a layout: blocks of n_elements along the contiguous dimension, n_bytes each, little-endian.
  * The formulas are those of the GGUF format; weft_dequantise_row is their definition here and is bit-equal to the
- * format's reference. WEFT_TYPE_MAP is the one place that says what a type is.
+ * format's reference. WEFT_TYPE_MAP is the one place that says what a type is. Nothing here has state or fails but for
+ * what the comments name; any thread may call.
  *
- * Some types are never multiplied as they are stored: their numbers come from codebooks, or their bits lie in an order
- * that no kernel likes. A device holds them as another type (held_as) of the same values: weft_repack_row, done once
- * when a weight is placed. So a backend has kernels for the types that are held as themselves, and a new file type
- * that is held as another needs a row here and a function in repack.c (docs/adding-an-op.md, "A stored type", says
- * what every kind of new type needs).
+ * Most quantised types store a number as a code, a small integer: value = scale * code + least. Some types are never
+ * multiplied as they are stored: their numbers come from codebooks, or their bits lie in an order that is slow to read.
+ * A device holds them as another type (held_as) of the same values; weft_repack_row makes that once, when a weight is
+ * placed. So a backend has kernels for the types that are held as themselves, and a new file type that is held as
+ * another needs a row here and a function in repack.c (docs/adding-an-op.md, "A stored type", says what every kind of
+ * new type needs).
  *
  * Packed layouts (chosen by a backend when it loads) hold the same integers and scales in another order; pack and
  * unpack are a bijection, tested. */
@@ -73,7 +75,8 @@ extern "C" {
 
 enum { WEFT_TYPE_ID_HELD = 1000, WEFT_TYPE_VALUES = 16 };
 
-/* What the codes of four bits mean; codes of three bits use the first eight. MXFP4 and NVFP4: twice the value. */
+/* The values that codes of four bits stand for; codes of three bits use the first eight. weft_values_fp4 (MXFP4, NVFP4)
+ * has twice the values, which are then whole numbers. */
 extern const int8_t weft_values_fp4[WEFT_TYPE_VALUES], weft_values_iq4[WEFT_TYPE_VALUES];
 extern const int8_t weft_values_iq3x[WEFT_TYPE_VALUES], weft_values_iq3s[WEFT_TYPE_VALUES];
 extern const int8_t weft_values_q3[WEFT_TYPE_VALUES], weft_values_iq2[WEFT_TYPE_VALUES];
@@ -95,24 +98,24 @@ typedef struct weft_type_info {
   const int8_t *values; /* NULL: a code is a number itself */
 } weft_type_info;
 
-/* NULL when the id is none of ours (other valid GGUF ids are named in weft_type_name_of_id). */
+/* What a type is. NULL: the id is not in WEFT_TYPE_MAP. */
 const weft_type_info *weft_type_find(int32_t id);
-/* The same for an id that a file names: types that exist on devices only are NULL. */
+/* The same for an id that a file names: types that exist on devices only give NULL too. */
 const weft_type_info *weft_type_find_stored(int32_t id);
 /* "F32, F16, ...": all types that files may have. */
 const char *weft_type_names(void);
-/* The format's name of any id it ever defined ("IQ2_XXS", "removed"), or "unknown". */
+/* The name of any id that the GGUF format ever defined ("IQ2_XXS", "removed"), or "unknown". */
 const char *weft_type_name_of_id(int32_t id);
 
-/* Bytes of n elements; n must be a multiple of the block (else 0). */
+/* Bytes of n_elements; 0 where these are not whole blocks. */
 uint64_t weft_type_row_bytes(weft_type type, uint64_t n_elements);
 
-/* n elements (a multiple of the block) of stored bytes to f32. */
+/* Stored bytes of n elements (whole blocks) to f32. */
 void weft_dequantise_row(weft_type type, const void *stored, float *out, uint64_t n);
-/* n elements (a multiple of the block) in the type that a device holds `type` as. */
+/* Stored bytes of n elements (whole blocks) to those of the type that devices hold `type` as. */
 void weft_repack_row(weft_type type, const void *stored, void *held, uint64_t n);
-/* f32 to stored bytes: F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, IQ4_NL, MXFP4 (used for tests, KV and tools).
- * UNSUPPORTED else. */
+/* f32 to stored bytes, for KV rows, tests and tools. UNSUPPORTED: the type is none of F32, F16, BF16, Q8_0, Q4_0, Q4_1,
+ * Q5_0, Q5_1, IQ4_NL and MXFP4. INVALID: n is not whole blocks. */
 weft_status weft_quantise_row(weft_type type, const float *in, void *stored, uint64_t n);
 
 float weft_f16_to_f32(uint16_t bits);

@@ -30,7 +30,7 @@ static uint32_t read_32(const uint8_t *at) {
   return v;
 }
 
-/* ---- blocks of 256 that were taken apart ---- */
+/* ---- blocks of 256, taken apart into scales and codes ---- */
 
 typedef struct super_block {
   float d; /* the file's, times the power of two that makes scales whole numbers */
@@ -65,7 +65,7 @@ static void write_s3(const super_block *b, uint8_t *held) {
   }
 }
 
-/* Eight magnitudes of a codebook's entry with their signs: bit i of `signs` says minus. */
+/* Makes codes of the eight magnitudes of a codebook's entry and their signs: bit i of `signs` means minus. */
 static void put_eight(uint32_t entry, uint32_t signs, uint8_t *code) {
   for (uint32_t i = 0; i < 8; i++) code[i] = (uint8_t)((entry >> (2 * i) & 3u) | (signs >> i & 1u) << 2);
 }
@@ -74,12 +74,12 @@ static void put_four(uint32_t entry, uint32_t signs, uint8_t *code) {
   for (uint32_t i = 0; i < 4; i++) code[i] = (uint8_t)((entry >> (4 * i) & 7u) | (signs >> i & 1u) << 3);
 }
 
-/* Seven stored signs and an eighth that makes the number of minus signs even. */
+/* Adds to seven stored signs the eighth, which makes the number of minus signs even. */
 static uint32_t eight_signs(uint32_t seven) {
   return (seven & 127u) | (uint32_t)(__builtin_popcount(seven & 127u) & 1) << 7;
 }
 
-/* Scale s of a codebook type stands for s + 1/2, twice: 2 s + 1. */
+/* A stored scale s of a codebook type stands for s + 1/2; held is twice that, 2 s + 1. */
 static int8_t odd_scale(uint32_t s) {
   return (int8_t)(2 * s + 1);
 }
@@ -219,8 +219,9 @@ static void repack_iq4_nl(const uint8_t *b, uint8_t *held) {
   memcpy(held + 4, b + 2, 16);
 }
 
-/* Half of a scale in eight bits, of which the first is not read: four of exponent, three of mantissa. The codes stand for
- * twice their values. The largest code says zero, as it does where the format is made, and no not-a-number. */
+/* NVFP4: half of a scale of eight bits, of which the first is not read, four are exponent and three are mantissa. It is
+ * halved because the table of values has twice the values. The largest code means zero, as in the format's reference,
+ * and not NaN. */
 static uint16_t half_scale(uint32_t code) {
   uint32_t exponent = code >> 3 & 15u, mantissa = code & 7u;
   if (code == 0x7F) return 0;
@@ -228,8 +229,8 @@ static uint16_t half_scale(uint32_t code) {
   return (uint16_t)((exponent + 7) << 10 | mantissa << 7);
 }
 
-/* Sixteen numbers are eight bytes, whose lower halves come first: two sixteens are the lower and the upper halves of a
- * held block. */
+/* NVFP4 stores sixteen numbers in eight bytes, whose lower halves come first. Two sixteens become the lower and the
+ * upper halves of the bytes of a held block. */
 static void repack_nvfp4(const uint8_t *b, uint8_t *held) {
   for (uint32_t k = 0; k < 4; k += 2, held += 20) {
     const uint8_t *first = b + 4 + 8 * k, *second = first + 8;
@@ -242,7 +243,7 @@ static void repack_nvfp4(const uint8_t *b, uint8_t *held) {
   }
 }
 
-/* Numbers -1, 0, 1 (and 2) times d as Q2_K: codes 0 .. 3, scale 1 of d, minimum 1 of d. */
+/* Writes numbers -1, 0, 1 (and 2) times d as Q2_K: codes 0 .. 3 with scale 1 and minimum 1, both times d. */
 static void write_ternary(const uint8_t *d, const uint8_t code[SUPER], uint8_t *held) {
   memset(held, 0x11, N_SCALES);
   memset(held + 16, 0, SUPER / 4);
@@ -261,8 +262,8 @@ static void repack_tq2_0(const uint8_t *b, uint8_t *held) {
   memcpy(held + 82, b + 64, 2);
 }
 
-/* Five numbers share a byte as a fraction of 243: multiplying by a power of three and by three again brings digit n
- * up. */
+/* TQ1_0: five numbers share a byte, as digits to the base 3 of a fraction of 243. A byte times 3^n, without what leaves
+ * eight bits, times 3 has digit n above the eighth bit. */
 static void repack_tq1_0(const uint8_t *b, uint8_t *held) {
   static const uint8_t power[5] = {1, 3, 9, 27, 81};
   uint8_t code[SUPER];

@@ -5,9 +5,9 @@
 #include "base/memory.h"
 #include "kernels/repack.h"
 
-enum { THREADS_MAX = 16, BLOCKS_PER_THREAD = 4096 /* fewer are done sooner than a thread begins */ };
+enum { THREADS_MAX = 16, BLOCKS_PER_THREAD = 4096 /* fewer are repacked in less time than a thread takes to start */ };
 
-/* Blocks [first, first + n) of what one read wants. */
+/* The blocks of a read that one thread repacks. */
 typedef struct repack_part {
   const repack_source *self;
   const uint8_t *stored;
@@ -23,7 +23,7 @@ static void *repack_blocks(void *arg) {
   return NULL;
 }
 
-/* A thread that cannot be started is no fault: the caller does its part. */
+/* Repacks n_blocks by several threads. Where a thread cannot be started, the caller does that thread's part. */
 static void repack_all(const repack_source *self, const uint8_t *stored, uint8_t *held, uint64_t n_blocks) {
   repack_part parts[THREADS_MAX];
   long n_cpus = sysconf(_SC_NPROCESSORS_ONLN);
@@ -44,7 +44,7 @@ static void repack_all(const repack_source *self, const uint8_t *stored, uint8_t
   }
 }
 
-/* Bytes [at, at + n_bytes) of the held row of rows: of the blocks that they lie in, all are repacked. */
+/* weft_weight_source.read for held bytes [at, at + n_bytes): repacks all blocks that have some of them. */
 static weft_status read_repacked(void *arg, uint64_t at, uint64_t n_bytes, uint8_t *to, uint32_t *skip) {
   repack_source *self = arg;
   const uint64_t held_bytes = weft_type_row_bytes(self->held->type, self->stored->n_elements);
@@ -62,7 +62,8 @@ static weft_status read_repacked(void *arg, uint64_t at, uint64_t n_bytes, uint8
   return status;
 }
 
-/* What is held has no fewer bytes than what was stored, so stored bytes of a read fit where held ones do. */
+/* Held blocks are at least as large as stored ones, so a buffer for the held bytes of a read has room for the stored
+ * ones. */
 weft_status repack_source_open(repack_source *self, weft_type stored, const weft_weight_source *from,
                                uint64_t read_bytes) {
   const weft_type_info *info = weft_type_find((int32_t)stored);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Sampling: what a row of logits is asked for, what becomes of it, and the numbers that every backend shares.
+/* sample: a token, and logprobs, from a row of logits; and the arithmetic that every backend shares.
  *
  * Law. The steps, in this order:
  *   1  tokens that are not allowed, by the mask of all rows or the row's own, and logits that are not finite, are out
@@ -27,7 +27,7 @@ extern "C" {
 
 enum { WEFT_SAMPLE_VOCAB_MAX = 1 << 20 };
 
-/* What a row is asked for. Tokens of the history beyond the vocabulary are left out. */
+/* What a row is asked for. Tokens of the history that are not in the vocabulary are left out. */
 typedef struct weft_sample_row {
   float temperature;                        /* 0, or so small that the largest value is not finite: the argmax */
   float u;                                  /* uniform in [0, 1) */
@@ -49,11 +49,11 @@ typedef struct weft_sample_top {
   float logit;
 } weft_sample_top;
 
-/* Logits are those after bias and penalties. A logprob is logit - most - log(total / 2^40). */
+/* Logits here are those after bias and penalties. The logprob of a token is logit - most - log(total / 2^40). */
 typedef struct weft_sample_result {
   int32_t token;
   uint32_t bad;      /* 1: no token was left, or the row was bad before; everything else is 0 */
-  float logit, most; /* of the token; the largest */
+  float logit, most; /* that of the token; the largest */
   uint64_t total;    /* logprobs: sum of weights at temperature 1, before top_k and what follows; else 0 */
   uint32_t n_top, unused;
   weft_sample_top top[WEFT_TOP_LOGPROBS_MAX]; /* best first; ties: the lower token */
@@ -63,7 +63,7 @@ typedef struct weft_sample_args {
   float *logits;              /* [n_rows, n_vocab]; overwritten */
   const uint8_t *bad;         /* optional [n_rows]: rows that are given up */
   const weft_sample_row *row; /* [n_rows] */
-  const int32_t *history;     /* optional */
+  const int32_t *history;     /* optional; of all rows */
   const weft_logit_bias *bias;
   int32_t *cells;          /* optional; no two rows have one cell */
   const uint32_t *allowed; /* optional bitmask, of all rows */
@@ -87,8 +87,8 @@ typedef struct weft_sample_args {
 #define WEFT_SAMPLE_DIV(a, b) ((a) / (b))
 #endif
 
-/* 2^40 e^below for below <= 0, with a relative error below 2^-20 before its fraction is cut off: 0 where it would be
- * less than 1, and for NaN. e^below is 2^t, which is split into 2^n with a whole n, and 2^f with |f| <= 1/2, a
+/* 2^40 e^below for below <= 0, with a relative error below 2^-20 before its fraction is cut off; 0 where that would be
+ * less than 1, and for NaN. e^below is 2^t, and 2^t is 2^n with a whole n times 2^f with |f| <= 1/2, which is a
  * polynomial. */
 WEFT_SAMPLE_FN uint64_t weft_sample_weight(float below) {
   float t = WEFT_SAMPLE_MUL(below, 1.44269504f);
@@ -107,12 +107,12 @@ WEFT_SAMPLE_FN uint64_t weft_sample_weight(float below) {
   return (uint64_t)p;
 }
 
-/* The row's own mask, NULL: it has none. */
+/* The row's own mask; NULL: it has none. */
 WEFT_SAMPLE_FN const uint32_t *weft_sample_mask(const weft_sample_args *args, const weft_sample_row *row) {
   return row->mask == 0 ? (const uint32_t *)0 : args->masks + (uint64_t)(row->mask - 1) * ((args->n_vocab + 31) / 32);
 }
 
-/* The logit of a token that occurs in the history, `times` of them in the answer. */
+/* The logit, with penalties, of a token that occurs in the history, of which `times` are in the answer. */
 WEFT_SAMPLE_FN float weft_sample_penalised(float logit, const weft_sample_row *row, uint32_t times) {
   if (row->repetition != 1.0f)
     logit = logit > 0.0f ? WEFT_SAMPLE_DIV(logit, row->repetition) : WEFT_SAMPLE_MUL(logit, row->repetition);
@@ -120,7 +120,7 @@ WEFT_SAMPLE_FN float weft_sample_penalised(float logit, const weft_sample_row *r
   return WEFT_SAMPLE_ADD(logit, -WEFT_SAMPLE_ADD(row->presence, WEFT_SAMPLE_MUL(row->frequency, (float)times)));
 }
 
-/* A candidate, and two comparisons for qsort: by value for the cuts, by token for the draw. */
+/* A candidate, and two comparisons for qsort: tokens are ordered by value for the cuts and by token for the draw. */
 typedef struct weft_sample_ranked {
   float value;
   int32_t token;
@@ -136,7 +136,8 @@ static inline int weft_sample_by_value(const void *a, const void *b) { /* larges
   return x != y ? (x > y ? -1 : 1) : weft_sample_by_token(a, b);
 }
 
-/* The sum of weights that the tokens kept by top_p must reach, at least 1; and the sum that a draw must exceed. */
+/* What the weights of the tokens that top_p keeps must add up to (at least 1), and what the running sum of weights must
+ * exceed at the token drawn. */
 WEFT_SAMPLE_FN uint64_t weft_sample_wanted(float top_p, uint64_t total) {
   double wanted = (double)top_p * (double)total;
   uint64_t whole = (uint64_t)wanted;

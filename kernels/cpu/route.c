@@ -4,8 +4,8 @@
 #include "kernels/cpu/rows.h"
 #include "kernels/parts.h"
 
-/* Keeps ids[0..k) sorted by logit, largest first; an equal logit goes after those already there, so
- * of equal experts the first wins. */
+/* Chooses the k experts of largest logit: ids stay sorted by logit, largest first. An equal logit goes behind those
+ * that are there already, so of equal experts the first wins. */
 static void choose_experts(const float *logits, uint32_t n_experts, uint32_t k, int32_t *ids) {
   uint32_t n = 0;
   for (uint32_t e = 0; e < n_experts; e++) {

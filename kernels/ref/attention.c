@@ -19,7 +19,7 @@ typedef struct ref_state {
   double *out; /* [head_dim] */
 } ref_state;
 
-/* Scratch: out of the chunk and out of all chunks, [head_dim] doubles each; one key or value, [head_dim] floats. */
+/* Scratch: the out of a chunk and that of all chunks, [head_dim] doubles each; one key or value, [head_dim] floats. */
 uint64_t ref_attention_scratch(weft_device *device, const weft_attention_args *args) {
   (void)device;
   return (uint64_t)args->kv.head_dim * (2 * sizeof(double) + sizeof(float));
@@ -51,7 +51,7 @@ static void find_visible(const weft_attention_segment *segment, uint32_t window,
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
-/* Adds one key to the state: the scores of a chunk are taken one by one, with the running maximum. */
+/* Adds one key to a chunk's state, and scales what there is if the key's score is a new maximum. */
 static void add_key(ref_state *state, double score, const float *value, uint32_t dim) {
   double max = score > state->max ? score : state->max;
   double keep = exp(state->max - max), weight = exp(score - max);

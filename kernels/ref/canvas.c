@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* canvas: the rule on the host, and what a slot keeps. The cpu backend has no other. */
+/* canvas: the rule on the host, and what a slot keeps. The cpu backend uses this file too. */
 #include "kernels/canvas.h"
 
 #include <string.h>
@@ -7,8 +7,8 @@
 #include "base/check.h"
 #include "kernels/ref/ref.h"
 
-/* Positions by entropy ascending, ties by position: a stable merge sort without allocation would need a second
- * array; canvases are short, so binary insertion does. */
+/* Orders positions by entropy ascending, ties by position, by binary insertion: a stable merge sort would need a second
+ * array, and canvases are short. */
 static void order_by_entropy(const float *entropy, uint32_t n, uint32_t *order) {
   for (uint32_t i = 0; i < n; i++) {
     uint32_t low = 0, high = i;
@@ -31,7 +31,7 @@ void weft_canvas_judge(weft_canvas_trial *t) {
   order_by_entropy(t->entropy, t->n, t->order);
   float sum = 0.0f, total = 0.0f;
   out->n_accepted = 0;
-  for (uint32_t r = 0; r < t->n; r++) { /* inclusive minus own, as the reference sums */
+  for (uint32_t r = 0; r < t->n; r++) { /* the sum with its own entropy, less that: the bits of the reference's rule */
     uint32_t i = t->order[r];
     sum += t->entropy[i];
     bool accepted = sum - t->entropy[i] <= t->rule.entropy_bound;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* classes: row by row. The cpu backend shares out the rows and has no other computation. */
+/* classes, row by row. The cpu backend deals the rows out to threads and uses the same computation. */
 #include "kernels/classes.h"
 
 #include <math.h>

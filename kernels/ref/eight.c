@@ -7,9 +7,9 @@
 
 enum { SPAN = 256 };
 
-/* Where a stored number comes from: value = scale * code + least. */
+/* What a stored number is made of: value = scale * scale_of * code + least * least_of. */
 typedef struct number_parts {
-  float scale, scale_of; /* scale = scale * scale_of */
+  float scale, scale_of; /* scale_of: a super-block's integer for the scale, else 1 */
   float least, least_of;
   uint32_t code;
 } number_parts;
@@ -34,7 +34,7 @@ static number_parts small_parts(weft_type type, const uint8_t *block, uint32_t i
     n.code = i < 16 ? codes[i] & 15u : (uint32_t)codes[i - 16] >> 4;
     if (type == WEFT_TYPE_Q5_0) n.code |= ((uint32_t)block[2 + i / 8] >> i % 8 & 1u) << 4;
   }
-  n.least_of = -(float)offset; /* of the scale */
+  n.least_of = -(float)offset; /* times the scale: these types store no least */
   return n;
 }
 
@@ -77,7 +77,8 @@ static float f16_rounded(float value) {
   return weft_f16_to_f32(weft_f32_to_f16(value));
 }
 
-/* Of numbers 2^-13 apart, from 3 2^-4 on: as a card makes them in f16. */
+/* The integer of a weight's number, made as cards make it in f16: as a number above 3 2^-4, where f16 numbers are 2^-13
+ * apart. over: 1 / step. */
 static int32_t integer_of(weft_type type, const number_parts *n, float over) {
   const float zero = 3.0f * 0x1p-4f;
   float scale = n->scale * over * n->scale_of;
@@ -97,12 +98,12 @@ static float step_of(const float *value, uint32_t n) {
   }
   if (most < 0x1p-100f) return 0.0f;
   step = weft_bf16_to_f32(weft_f32_to_bf16((float)((double)most / 126.0)));
-  while ((double)step * 126.0 < (double)most) /* it was rounded down */
+  while ((double)step * 126.0 < (double)most) /* the step was rounded down */
     step = weft_bf16_to_f32((uint16_t)(weft_f32_to_bf16(step) + 1));
   return step;
 }
 
-/* x[0 .. n) as integers. Returns their scale. */
+/* Makes x[0 .. n) into integers and returns their scale. */
 static float quantise_span(const float *x, uint32_t n, int32_t *codes) {
   float most = 0.0f;
   for (uint32_t i = 0; i < n; i++) codes[i] = 0;

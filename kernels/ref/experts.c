@@ -6,8 +6,8 @@
 
 #include "kernels/parts.h"
 
-/* scratch: [n_in] sum (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float),
- * [n_experts] seen */
+/* Scratch: [n_in] sum (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float), [n_experts] which
+ * experts the call has used. */
 uint64_t ref_experts_scratch(weft_device *device, const weft_experts_args *args) {
   uint64_t n_in = args->down->n_out, n_ff = args->down->n_in;
   uint64_t widest = n_in > n_ff ? n_in : n_ff;

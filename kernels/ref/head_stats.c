@@ -1,21 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /* head_stats: the statistics of softmax(logit / temperature), one row of logits at a time.
  *
- * A row with a logit that is not finite, or with no allowed token, is bad: argmax and drawn are 0,
- * the numbers 0, the soft row zeros. */
+ * Law: a row with a logit that is not finite, or with no allowed token, is bad: its argmax and drawn token are 0, its
+ * other numbers 0, its soft row zeros. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
 #include <string.h>
 
-/* scratch: [n_in] sum (double), [n_in] weight row, [n_vocab] logits */
+/* Scratch: [n_in] sum (double), [n_in] weight row, [n_vocab] logits. */
 uint64_t ref_head_stats_scratch(weft_device *device, const weft_head_stats_args *args) {
   (void)device;
   uint64_t n_in = args->weight->n_in, n_vocab = args->weight->n_out;
   return n_in * (sizeof(double) + sizeof(float)) + n_vocab * sizeof(float);
 }
 
-/* First of the largest allowed logits; n_vocab when no token is allowed. */
+/* The first of the tokens with the largest allowed logit; n_vocab when no token is allowed. */
 static uint32_t find_argmax(const float *logits, const uint32_t *allowed, uint32_t n_vocab) {
   uint32_t best = n_vocab;
   for (uint32_t v = 0; v < n_vocab; v++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* move: to[to_at[r]] = from[from_at[r]]. The cpu backend has no other. */
+/* move: to[to_at[r]] = from[from_at[r]]. The cpu backend uses this function too. */
 #include "kernels/ref/ref.h"
 
 weft_status ref_move(weft_device *device, const weft_move_args *args) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* norm: y = (add + rms(x + x2) * weight) * row_scale. x + x2 is an f32 sum; the rest is double
- * until y. A plain sum has the factor 1. Norms before and after it are calls of their own. */
+/* norm: y = (add + rms(x + x2) * weight) * row_scale. x + x2 is an f32 sum; everything else is double until y. Where
+ * args->plain is set, x + x2 is not normed. Norms before and after are made as calls of their own. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The reference device itself: host memory, weights as the file has them but for types held as others, one thread. */
+/* The reference device itself: host memory and one thread. Weights are as in the file, but for types that devices hold
+ * as others. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>

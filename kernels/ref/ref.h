@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The reference device: every op in plain loops with double sums. It is the definition of the op.
+/* The reference device: every op in plain loops with sums in double. It is the definition of the ops.
  *
- * Law: nothing here is ever optimised. Weights stay in file layout and are read through
- * weft_dequantise_row; products take the f32 input as it is, unless the device was opened for products of 8 bits, which
- * are then made as eight.c says. Where an op's
- * text in ops.h names f32 steps (angles, stored keys), ref takes the same steps. */
+ * Law: nothing here is optimised. Weights stay in file layout (types that devices hold as others: as those) and are
+ * read through weft_dequantise_row. Products take the f32 input as it is, unless the device was opened for products of
+ * 8 bits, which are then made as eight.c says. Where an op's text in ops.h names f32 steps (angles, stored keys), ref
+ * takes the same steps. */
 #ifndef WEFT_KERNELS_REF_REF_H
 #define WEFT_KERNELS_REF_REF_H
 
@@ -18,23 +18,23 @@ WEFT_OPS(X)
 
 /* Row `row` of matrix `matrix` as n_in floats. */
 void ref_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
-/* sum of a[i] * b[i], in double, ascending. */
+/* The sum of a[i] * b[i], in double, ascending. */
 double ref_dot(const float *a, const float *b, uint32_t n);
 /* What products with matrix `matrix` are multiplied by. */
 double ref_scale(const weft_weight *weight, uint32_t matrix);
-/* Row `row` of matrix `matrix` times x: as ref_dot or, for weights of layout REF_EIGHT, in 8 bits; and times the
- * matrix's scale. values: n_in floats. */
+/* Row `row` of matrix `matrix` times x, by ref_dot or, for weights of layout REF_EIGHT, in 8 bits; and times the
+ * matrix's scale. values: scratch of n_in floats. */
 enum { REF_EIGHT = 2 };
 double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
-/* Which types can be multiplied in 8 bits; the product. */
+/* Whether weights of a type can be multiplied in 8 bits; and such a product, with values as above. */
 bool ref_eight_takes(weft_type type);
 float ref_eight_dot(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
 double ref_activate(weft_activation activation, double x);
-/* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight; tokens
- * outside allowed (may be NULL) weigh nothing. sum: n_in doubles; row: n_in floats. */
+/* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight. Tokens that are not allowed
+ * weigh nothing; allowed NULL: all are. Scratch: sum, n_in doubles; row, n_in floats. */
 void ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed, float temperature,
                   float scale, double *sum, float *row, float *soft);
-/* Logits of one row, capped; true when one of them is not finite. row: n_in floats. */
+/* Logits of one row, capped; true when one of them was not finite before. row: scratch of n_in floats. */
 bool ref_logits_row(const weft_weight *weight, const float *h, float cap, float *row, float *logits);
 
 static inline bool ref_is_allowed(const uint32_t *allowed, uint32_t token) {

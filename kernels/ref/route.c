@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* route: softmax over all experts, the k largest, renormalised over the k, times expert_scale. The
- * sum over all experts cancels in the renormalisation, so only the k chosen ones are summed, in
- * rank order. */
+/* route: softmax over all experts, the k largest, renormalised over the k, times expert_scale. The sum over all experts
+ * cancels in the renormalisation, so only the k chosen ones are summed, in rank order. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -15,8 +14,8 @@ static bool is_taken(const int32_t *ids, uint32_t n_taken, uint32_t expert) {
   return false;
 }
 
-/* The largest expert not yet taken; of equal ones the first. NaN never wins but something is always
- * chosen. */
+/* The expert with the largest logit that is not taken yet; of equal ones the first. Something is always chosen: a NaN
+ * only where it is the first that is left. */
 static uint32_t best_left(const float *logits, uint32_t n_experts, const int32_t *ids, uint32_t n_taken) {
   uint32_t best = n_experts;
   for (uint32_t e = 0; e < n_experts; e++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* sample: every candidate sorted, then cut, then drawn from in vocabulary order. */
+/* sample: all candidates are sorted by value and cut; what is left is drawn from in vocabulary order. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ static void penalise_history(const weft_sample_args *args, const weft_sample_row
   }
 }
 
-/* Finite values of finite logits, best first; how many. */
+/* Lists the finite values of finite logits, best first, and returns how many they are. */
 static uint32_t rank_candidates(const float *logits, float temperature, uint32_t n_vocab, ranked *list) {
   uint32_t n = 0;
   for (uint32_t v = 0; v < n_vocab; v++) {
