@@ -27,9 +27,9 @@
  *   5 bits   the same, then 64 bytes whose bit c is bit 4 of Vc                                320 bytes
  *   6 bits   the same, then 2 x 64 bytes whose bits 2c, 2c + 1 are bits 4, 5 of Vc, V(c + 4)   384 bytes
  *
- * Codes are unsigned: value = (code - offset) * scale, where offset is 1 << cpu_pack_info.offset_shift, or code * scale
- * - least (Q4_1, Q5_1: + least). Where the type has a table of values, a product looks the code's value up, adds the
- * offset, and goes on as if the sum were the code. */
+ * Codes are unsigned. Either value = (code - offset) * scale, where offset is 1 << cpu_pack_info.offset_shift, or value
+ * = code * scale - least (Q4_1, Q5_1: + least). Where the type has a table of values, a product looks the code's value
+ * up, adds the offset, and goes on as if the sum were the code. */
 #ifndef WEFT_KERNELS_CPU_PACK_H
 #define WEFT_KERNELS_CPU_PACK_H
 

@@ -27,8 +27,8 @@ typedef struct attention_item {
   uint32_t part, part_step;
 } attention_item;
 
-/* Queries whose chunks were computed by items of their own. Query first + i has the n_chunks partial rows from part + i
- * * n_chunks on. */
+/* Queries whose chunks were computed by items of their own: query first + i has n_chunks partial rows, of which the
+ * first is part + i * n_chunks. */
 typedef struct attention_merge {
   uint32_t segment, first, n, n_chunks, part;
 } attention_merge;
