@@ -95,11 +95,11 @@ weft_status expert_slots_done(expert_slots *s) {
   for (uint32_t n = 1; n <= n_free && s->last + n < s->n_kept && status == WEFT_OK; n++) {
     if (find_slot(s, s->kept[s->last + n].data) == EXPERT_SLOTS) status = fetch_kept(s, s->last + n, &k);
   }
-  for (uint32_t i = 0; i < EXPERT_SLOTS && status == WEFT_OK; i++) {
+  for (uint32_t i = 0; i < EXPERT_SLOTS; i++) {
     if (!s->slot[i].in_use) continue;
-    status = s->calls->record(s->self, free_event(i), EXPERT_STREAM_MAIN);
+    if (status == WEFT_OK) status = s->calls->record(s->self, free_event(i), EXPERT_STREAM_MAIN);
     s->slot[i].in_use = false;
-    s->slot[i].released = true;
+    s->slot[i].released = status == WEFT_OK;
   }
   return status;
 }

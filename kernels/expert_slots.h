@@ -57,8 +57,9 @@ bool expert_slots_forget(expert_slots *slots, const void *data);
  * expert_slots_done. *slot is EXPERT_SLOTS, and the status WEFT_OK, where data is no kept weight. At most EXPERT_SLOTS
  * weights may be brought between two calls of done. */
 weft_status expert_slots_bring(expert_slots *slots, const void *data, uint32_t *slot);
-/* To be called when the products with the weights brought are enqueued: their slots may be written again after these,
- * and the next weights are fetched into the other slots. */
+/* To be called when the products with the weights brought are enqueued, or when one of them could not be: their slots
+ * may be written again after these, and the next weights are fetched into the other slots. No slot is in use afterwards,
+ * whatever it returns. */
 weft_status expert_slots_done(expert_slots *slots);
 /* Makes the main stream wait for all copies, and empties the slots. */
 weft_status expert_slots_join(expert_slots *slots);

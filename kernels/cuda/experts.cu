@@ -443,5 +443,6 @@ weft_status cuda_experts(weft_device *device, const weft_experts_args *args) {
   if (status == WEFT_OK) status = cuda_experts_bring(d, &a.up, &copy[2]);
   if (status == WEFT_OK) status = cuda_experts_bring(d, &a.down, &copy[3]);
   if (status == WEFT_OK) status = run_experts(device, &a);
-  return status == WEFT_OK ? cuda_experts_done(d) : status;
+  weft_status done = cuda_experts_done(d);
+  return status == WEFT_OK ? done : status;
 }

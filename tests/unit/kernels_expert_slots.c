@@ -66,6 +66,7 @@ typedef struct card {
   list live, graph;
   moment stream[2], live_stream[2], event[EXPERT_SLOTS_EVENTS], graph_end;
   bool capturing, joining;
+  bool refuses; /* to record */
   fault fault;
   uint32_t n_faults; /* calls that were left out */
   const char *wrong; /* NULL: nothing yet */
@@ -103,6 +104,7 @@ static bool left_out(card *c, fault which) {
 static weft_status call_record(void *self, uint32_t event, expert_stream stream) {
   card *c = self;
   assert_true(event < EXPERT_SLOTS_EVENTS);
+  if (c->refuses) return WEFT_E_DEVICE;
   if (left_out(c, event % 2 == 1 ? NO_READY_EVENT : NO_FREE_EVENT)) return WEFT_OK;
   c->event[event] = c->stream[stream];
   c->event[event].recorded = true;
@@ -371,8 +373,24 @@ static void test_keep_and_forget(void **state) {
   assert_int_equal(expert_slots_keep(&c.slots, &c.weight[3], 4), WEFT_E_TOO_LARGE);
 }
 
+/* A call of the card that fails leaves no slot in use: the weights of the next call still find one. */
+static void test_slots_are_free_after_a_failure(void **state) {
+  static card c;
+  const shape s = {6, 2, 0};
+  uint32_t slot;
+  (void)state;
+  open_card(&c, &s, NO_FAULT);
+  for (uint32_t i = 0; i < 2; i++) assert_int_equal(expert_slots_bring(&c.slots, &c.weight[i], &slot), WEFT_OK);
+  c.refuses = true;
+  assert_int_equal(expert_slots_done(&c.slots), WEFT_E_DEVICE);
+  for (uint32_t i = 0; i < EXPERT_SLOTS; i++) assert_false(c.slots.slot[i].in_use);
+  c.refuses = false;
+  for (uint32_t layer = 1; layer < 6; layer++) run_layer(&c, &s, layer);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_with_every_wait), cmocka_unit_test(test_without_one),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_slots_are_free_after_a_failure),
+                                     cmocka_unit_test(test_with_every_wait), cmocka_unit_test(test_without_one),
                                      cmocka_unit_test(test_copies_are_ahead), cmocka_unit_test(test_keep_and_forget)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
