@@ -335,7 +335,7 @@ static void refusals(void **state) {
       {TOOL("\"name\":\"f\",\"description\":5"), "tools[0].function.description", "a string"},
       {TOOL("\"name\":\"f\",\"parameters\":[]"), "tools[0].function.parameters", "a JSON schema"},
       {TOOL("\"name\":\"f\",\"strict\":1"), "tools[0].function.strict", "true or false"},
-      {"{" HERMES USER ",\"tools\":[" FIND "," FIND "]}", "tools", "the same name"},
+      {"{" HERMES USER ",\"tools\":[" FIND "," FIND "]}", "tools[1]", "the same name, 'find'"},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"any\"}", "tool_choice", "\"required\""},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"x\"}}", "tool_choice", "may be"},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}",
