@@ -2,7 +2,7 @@
 /* Tools over HTTP: prompts with declarations, calls and results; answers that must be calls, streamed and whole;
  * what is refused. The demo models were not taught to call: grammars make them, and a bias where the choice is
  * theirs. */
-#include "tests/support/http_conversation.h"
+#include "tests/support/http_refusal.h"
 #include "tests/support/schema_check.h"
 
 #define CHAT   "/v1/chat/completions"
@@ -358,14 +358,7 @@ static void refusals(void **state) {
   };
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    talk_answer a = talk_ask(server.port, "POST", CHAT, rows[i].body);
-    if (a.code != 400) fail_msg("%s gave %d: %s", rows[i].body, a.code, a.body.bytes);
-    json_t *root = json_loads(a.body.bytes, 0, NULL);
-    if (strstr(text_at(root, "error.message"), rows[i].words) == NULL) fail_msg("%s: %s", rows[i].body, a.body.bytes);
-    const char *param = json_string_value(at(root, "error.param"));
-    if (rows[i].param != NULL && (param == NULL || strcmp(param, rows[i].param) != 0)) fail_msg("%s", a.body.bytes);
-    json_decref(root);
-    talk_answer_free(&a);
+    check_refusal(talk_ask(server.port, "POST", CHAT, rows[i].body), rows[i].body, 400, rows[i].param, rows[i].words);
   }
 }
 
