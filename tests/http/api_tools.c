@@ -24,17 +24,7 @@
 static talk server;
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL, DEMO_AR_MODEL};
-  const char *templates[] = {"weft-demo=" WEFT_SOURCE_DIR "/tests/golden/chat/tools-json.jinja",
-                             "weft-demo-ar=" WEFT_SOURCE_DIR "/tests/golden/chat/tools-hermes.jinja"};
-  weft_open_options options = {.models = models,
-                               .n_models = 2,
-                               .threads = 2,
-                               .kv_bytes = 16 << 20,
-                               .context = 1024,
-                               .chat_templates = templates,
-                               .n_chat_templates = 2};
-  *state = talk_serve(&server, NULL, options, (weft_server_options){.body_mib = 1});
+  *state = talk_serve_tools(&server);
   return 0;
 }
 

@@ -85,6 +85,23 @@ static inline talk *talk_serve_both(talk *t, const char *keys_text) {
 }
 
 static inline void talk_close(talk *t) {
+/* Both demo models, with chat templates that have a place for tools: calls as JSON, and as Hermes models write them. */
+static inline talk *talk_serve_tools(talk *t) {
+  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL}, *const templates[] = {
+                                                                       "weft-demo=" WEFT_SOURCE_DIR
+                                                                       "/tests/golden/chat/tools-json.jinja",
+                                                                       "weft-demo-ar=" WEFT_SOURCE_DIR
+                                                                       "/tests/golden/chat/tools-hermes.jinja"};
+  const weft_open_options options = {.models = models,
+                                     .n_models = 2,
+                                     .threads = 2,
+                                     .kv_bytes = 16 << 20,
+                                     .context = 1024,
+                                     .chat_templates = templates,
+                                     .n_chat_templates = 2};
+  return talk_serve(t, NULL, options, (weft_server_options){.body_mib = 1});
+}
+
   weft_server_close(t->server);
   weft_close(t->runtime);
   weft_keys_close(t->keys);
