@@ -44,14 +44,8 @@ static float *make_logits(const harness *h, uint32_t n) {
 }
 
 static void same(const char *law, const harness *h, const float *got, const float *wanted, uint32_t n_rows) {
-  size_t n = (size_t)n_rows * h->info->n_vocab;
   n_compared++;
-  for (size_t i = 0; i < n; i++) {
-    if (memcmp(&got[i], &wanted[i], sizeof(float)) == 0 && isfinite(got[i])) continue;
-    (void)printf("FAILED: %s: %s: row %zu, token %zu: %.9g, alone %.9g\n", label, law, i / h->info->n_vocab,
-                 i % h->info->n_vocab, (double)got[i], (double)wanted[i]);
-    exit(1);
-  }
+  harness_same(h, label, law, got, wanted, n_rows);
 }
 
 static harness_options options_of(const subject *s, uint32_t block, uint32_t n_threads, bool in_order) {

@@ -62,14 +62,8 @@ static uint32_t draw(uint64_t *state, uint32_t n) {
 }
 
 static void same(const char *law, const harness *h, const float *rows, const float *wanted, uint32_t n_rows) {
-  size_t n = (size_t)n_rows * h->info->n_vocab;
   n_compared += n_rows;
-  for (size_t i = 0; i < n; i++) {
-    if (memcmp(&rows[i], &wanted[i], sizeof(float)) == 0 && isfinite(rows[i])) continue;
-    (void)printf("FAILED: %s: %s: row %zu of %u, token %zu: %.9g, alone %.9g\n", label, law, i / h->info->n_vocab,
-                 n_rows, i % h->info->n_vocab, (double)rows[i], (double)wanted[i]);
-    exit(1);
-  }
+  harness_same(h, label, law, rows, wanted, n_rows);
 }
 
 /* ---- stories ------------------------------------------------------------------------------------------- */

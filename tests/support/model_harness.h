@@ -362,3 +362,15 @@ static inline void harness_soft(harness *h, const float *logits, uint32_t n, flo
 }
 
 #endif
+/* Rows of logits are finite and are, to the bit, those of the same request alone; label and law are for the failure. */
+static inline void harness_same(const harness *h, const char *label, const char *law, const float *got,
+                                const float *alone, uint32_t n_rows) {
+  size_t n_vocab = h->info->n_vocab;
+  for (size_t i = 0; i < n_rows * n_vocab; i++) {
+    if (memcmp(&got[i], &alone[i], sizeof *got) == 0 && isfinite(got[i])) continue;
+    (void)printf("FAILED: %s: %s: row %zu of %u, token %zu: %.9g, alone %.9g\n", label, law, i / n_vocab, n_rows,
+                 i % n_vocab, (double)got[i], (double)alone[i]);
+    exit(1);
+  }
+}
+
