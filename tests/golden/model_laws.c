@@ -411,17 +411,12 @@ static bool sums_are_free(const harness *h, weft_type type) {
 }
 
 static void run_subject(const subject *s) {
-  char path[512];
-  weft_gguf *gguf;
-  weft_error error = {{0}};
-  (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, s->name);
+  weft_gguf *gguf = harness_gguf(harness_tiny(s->name));
   (void)snprintf(label, sizeof label, "%s as %s on %s %s", s->name, weft_type_find((int32_t)s->type)->name,
                  s->way.backend,
                  s->way.free_sums     ? "with free sums"
                  : s->way.isa != NULL ? s->way.isa
                                       : "");
-  weft_status status = weft_gguf_open(path, &gguf, &error);
-  if (status != WEFT_OK) harness_die(path, status, error.text);
   memset(&stored, 0, sizeof stored);
   requantise(gguf, s->type, &stored);
   (void)gguf_writer_finish(&stored);

@@ -405,9 +405,8 @@ int main(int argc, char **argv) {
     bool is_ref = strcmp(ways[w].backend, "ref") == 0;
     size_t stride = test_amount(4, 1, 1); /* quick: each file in full on one of the ways */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-      char path[512];
-      (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, names[i]);
       bool is_full = i % stride == w % stride && !(is_ref && i >= 5);
+      const char *path = harness_tiny(names[i]);
       run_subject(&(subject){path, is_full ? FULL : stride > 1 ? BRIEF : SHORT, ways[w]}, n_rounds, seed);
     }
     bool is_slow = is_ref || (ways[w].isa != NULL && strcmp(ways[w].isa, "portable") == 0);
