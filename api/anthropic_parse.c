@@ -251,6 +251,7 @@ static weft_status read_tool(weft_gen *gen, const json_t *tool, const char *fiel
   const json_t *type = field_of(tool, "type"), *schema = field_of(tool, "input_schema"),
                *description = field_of(tool, "description");
   char name[96];
+  if (!json_is_object(tool)) return field_wrong(why, field, "an object with a name");
   if (type != NULL && !is_type(tool, "custom")) {
     return weft_refuse(why, 400, "unsupported", field, "%s: only tools with a name and an input_schema are known here",
                        field);
@@ -290,7 +291,7 @@ static weft_status read_tool_choice(weft_gen *gen, weft_refusal *why) {
 
 static weft_status read_rest(weft_gen *gen, weft_refusal *why) {
   weft_status status = read_messages(gen, why);
-  if (status == WEFT_OK) status = turns_tools(gen, field_of(gen->json, "tools"), read_tool, why);
+  if (status == WEFT_OK) status = turns_tools(gen, field_of(gen->json, "tools"), read_tool, gen->prompt, why);
   return status == WEFT_OK ? read_tool_choice(gen, why) : status;
 }
 

@@ -9,17 +9,18 @@
 
 #include "api/fields.h"
 #include "api/openai.h"
+#include "api/turns.h"
 
-enum { TOOLS_MAX = 512, CALLS_MAX = 128, NAME_MAX = 64 };
+enum { CALLS_MAX = 128, LETTERS_MAX = 64 };
 
 weft_status weft_openai_name(const json_t *value, const char *field, const char **out, weft_refusal *why) {
   static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
   *out = json_string_value(value);
   if (*out == NULL) return field_wrong(why, field, "a string");
   size_t n = strlen(*out);
-  if (n > 0 && n <= NAME_MAX && strspn(*out, letters) == n) return WEFT_OK;
+  if (n > 0 && n <= LETTERS_MAX && strspn(*out, letters) == n) return WEFT_OK;
   return weft_refuse(why, 400, "invalid_value", field,
-                     "%s is '%.80s'; the name of a function has 1 to %d of A-Z a-z 0-9 _ -", field, *out, NAME_MAX);
+                     "%s is '%.80s'; the name of a function has 1 to %d of A-Z a-z 0-9 _ -", field, *out, LETTERS_MAX);
 }
 
 /* ---- declarations ---- */
@@ -45,47 +46,20 @@ weft_status weft_openai_function(weft_gen *gen, const json_t *function, const ch
   return field_json(gen, parameters, &out->parameters, why);
 }
 
-static weft_status read_tool(weft_gen *gen, const json_t *tool, size_t i, weft_tool *out, weft_refusal *why) {
-  char field[64];
-  (void)snprintf(field, sizeof field, "tools[%zu]", i);
+static weft_status read_tool(weft_gen *gen, const json_t *tool, const char *field, weft_tool *out, weft_refusal *why) {
+  char function[64];
   const char *type = json_string_value(json_object_get(tool, "type"));
   if (type == NULL) return field_wrong(why, field, "an object with \"type\": \"function\" and a function");
   if (strcmp(type, "function") != 0) {
     return weft_refuse(why, 400, "unsupported", field, "%s is of type '%.32s'; only functions are supported", field,
                        type);
   }
-  (void)snprintf(field, sizeof field, "tools[%zu].function", i);
-  return weft_openai_function(gen, json_object_get(tool, "function"), field, out, why);
-}
-
-static weft_status check_names(const weft_tool *tool, uint32_t n, weft_refusal *why) {
-  for (uint32_t i = 1; i < n; i++) {
-    for (uint32_t k = 0; k < i; k++) {
-      if (strcmp(tool[i].name, tool[k].name) != 0) continue;
-      return weft_refuse(why, 400, "invalid_value", "tools", "tools[%u] and tools[%u] have the same name, '%s'", k, i,
-                         tool[i].name);
-    }
-  }
-  return WEFT_OK;
+  (void)snprintf(function, sizeof function, "%.40s.function", field);
+  return weft_openai_function(gen, json_object_get(tool, "function"), function, out, why);
 }
 
 weft_status weft_openai_tools(weft_gen *gen, const json_t *tools, weft_prompt *out, weft_refusal *why) {
-  size_t n = json_array_size(tools);
-  if (tools == NULL || json_is_null(tools)) return WEFT_OK;
-  if (!json_is_array(tools)) return field_wrong(why, "tools", "a list of functions");
-  if (n == 0) return WEFT_OK;
-  if (n > TOOLS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "tools", "tools has %zu entries; at most %d are read", n, TOOLS_MAX);
-  }
-  weft_tool *list = weft_gen_alloc(gen, n, sizeof *list);
-  if (list == NULL) return field_no_memory(why);
-  for (size_t i = 0; i < n; i++) {
-    weft_status status = read_tool(gen, json_array_get(tools, i), i, &list[i], why);
-    if (status != WEFT_OK) return status;
-  }
-  out->tools = list;
-  out->n_tools = (uint32_t)n;
-  return check_names(list, out->n_tools, why);
+  return turns_tools(gen, tools, read_tool, out, why);
 }
 
 /* ---- which are called ---- */

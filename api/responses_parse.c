@@ -280,6 +280,7 @@ static weft_status read_tool(weft_gen *gen, const json_t *tool, const char *fiel
                                    {.name = "description", .kind = FIELD_LATER},
                                    {.name = "parameters", .kind = FIELD_LATER},
                                    {.name = "strict", .kind = FIELD_LATER}};
+  if (!json_is_object(tool)) return field_wrong(why, field, "an object with a name");
   const char *type = json_string_value(json_object_get(tool, "type"));
   if (type == NULL || strcmp(type, "function") != 0) {
     return weft_refuse(why, 400, "unsupported", field, "%s: only tools of type function are known here", field);
@@ -292,7 +293,7 @@ static weft_status read_rest(weft_gen *gen, weft_refusal *why) {
   weft_sampling *s = &gen->params.sampling;
   if (s->n_top_logprobs > 0) s->logprobs = true;
   weft_status status = read_turns(gen, why);
-  if (status == WEFT_OK) status = turns_tools(gen, field_of(gen->json, "tools"), read_tool, why);
+  if (status == WEFT_OK) status = turns_tools(gen, field_of(gen->json, "tools"), read_tool, gen->prompt, why);
   return status == WEFT_OK ? weft_openai_tool_choice(gen, gen->json, gen->prompt, why) : status;
 }
 

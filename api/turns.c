@@ -51,9 +51,9 @@ bool turns_end_with_answer(const turn_list *list) {
   return list->n > 0 && strcmp(list->turn[list->n - 1].role, "assistant") == 0;
 }
 
-weft_status turns_tools(weft_gen *gen, const json_t *tools, tool_reader declare, weft_refusal *why) {
+weft_status turns_tools(weft_gen *gen, const json_t *tools, tool_reader declare, weft_prompt *out, weft_refusal *why) {
   size_t n = json_array_size(tools);
-  if (tools == NULL) return WEFT_OK;
+  if (tools == NULL || json_is_null(tools)) return WEFT_OK;
   if (!json_is_array(tools)) return field_wrong(why, "tools", "a list of tools");
   if (n == 0) return WEFT_OK;
   if (n > TOOLS_MAX) {
@@ -64,16 +64,15 @@ weft_status turns_tools(weft_gen *gen, const json_t *tools, tool_reader declare,
   for (size_t i = 0; i < n; i++) {
     char field[40];
     (void)snprintf(field, sizeof field, "tools[%zu]", i);
-    const json_t *tool = json_array_get(tools, i);
-    if (!json_is_object(tool)) return field_wrong(why, field, "an object with a name");
-    weft_status status = declare(gen, tool, field, &list[i], why);
+    weft_status status = declare(gen, json_array_get(tools, i), field, &list[i], why);
     for (size_t k = 0; k < i && status == WEFT_OK; k++) {
       if (strcmp(list[k].name, list[i].name) != 0) continue;
-      status = weft_refuse(why, 400, "invalid_value", field, "tools[%zu] and tools[%zu] have the same name", k, i);
+      status = weft_refuse(why, 400, "invalid_value", field, "tools[%zu] and tools[%zu] have the same name, '%s'", k, i,
+                           list[i].name);
     }
     if (status != WEFT_OK) return status;
   }
-  gen->prompt->tools = list;
-  gen->prompt->n_tools = (uint32_t)n;
+  out->tools = list;
+  out->n_tools = (uint32_t)n;
   return WEFT_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The turns of a conversation while a body is read, and the tools that it declares: what the dialects beside OpenAI's
- * chat fill in.
+/* The turns of a conversation while a body is read, which the dialects beside OpenAI's chat fill in, and the tools that
+ * a body of any dialect declares.
  *
  * Law: turns and calls live as long as their weft_gen and are bounded in number; names of functions are checked
  * as api/openai_tools.c checks them. */
@@ -26,9 +26,10 @@ void turns_finish(const turn_list *list);
 /* The turn was made of an answer, and what follows is to be another one. */
 bool turns_end_with_answer(const turn_list *list);
 
-/* Declares the tools of a list: declare reads one. */
+/* Sets the tools of *out to those of a list; none where it is absent or null. declare reads one entry, be it an object
+ * or not; the names that it gives must differ. */
 typedef weft_status (*tool_reader)(weft_gen *gen, const json_t *tool, const char *field, weft_tool *out,
                                    weft_refusal *why);
-weft_status turns_tools(weft_gen *gen, const json_t *tools, tool_reader declare, weft_refusal *why);
+weft_status turns_tools(weft_gen *gen, const json_t *tools, tool_reader declare, weft_prompt *out, weft_refusal *why);
 
 #endif

@@ -66,15 +66,20 @@ static weft_status open_part(gguf_part *part, const char *path, weft_error *erro
   return status;
 }
 
+static weft_bytes tensor_name(const void *gguf, uint32_t index) {
+  const char *name = ((const weft_gguf *)gguf)->tensors[index].name;
+  return (weft_bytes){name, strlen(name)};
+}
+
+static uint32_t *tensor_names_slot(const weft_gguf *gguf, const char *name) {
+  return gguf_names_slot(&gguf->tensor_names, (weft_bytes){name, strlen(name)}, tensor_name, gguf);
+}
+
 /* False when the table has a tensor of this name. */
 static bool tensor_names_add(weft_gguf *gguf, uint32_t index) {
-  const char *name = gguf->tensors[index].name;
-  gguf_names *names = &gguf->tensor_names;
-  uint64_t slot = gguf_names_hash(names, (weft_bytes){name, strlen(name)}) & names->mask;
-  for (; names->slots[slot] != 0; slot = (slot + 1) & names->mask) {
-    if (strcmp(gguf->tensors[names->slots[slot] - 1].name, name) == 0) return false;
-  }
-  names->slots[slot] = index + 1;
+  uint32_t *slot = tensor_names_slot(gguf, gguf->tensors[index].name);
+  if (*slot != 0) return false;
+  *slot = index + 1;
   return true;
 }
 
@@ -274,15 +279,7 @@ uint32_t weft_gguf_n_keys(const weft_gguf *gguf) {
 }
 
 int64_t weft_gguf_find(const weft_gguf *gguf, const char *name) {
-  const gguf_part *part = &gguf->parts[0];
-  size_t n = strlen(name);
-  uint64_t slot = gguf_names_hash(&part->key_names, (weft_bytes){name, n}) & part->key_names.mask;
-  for (; part->key_names.slots[slot] != 0; slot = (slot + 1) & part->key_names.mask) {
-    uint32_t index = part->key_names.slots[slot] - 1;
-    weft_bytes other = part->keys[index].name;
-    if (other.n == n && memcmp(other.data, name, n) == 0) return index;
-  }
-  return -1;
+  return (int64_t)*gguf_key_names_slot(&gguf->parts[0], (weft_bytes){name, strlen(name)}) - 1;
 }
 
 static const gguf_key *find_key(const weft_gguf *gguf, const char *name) {
@@ -450,13 +447,8 @@ const weft_gguf_tensor *weft_gguf_tensor_at(const weft_gguf *gguf, uint32_t inde
 }
 
 const weft_gguf_tensor *weft_gguf_tensor_find(const weft_gguf *gguf, const char *name) {
-  const gguf_names *names = &gguf->tensor_names;
-  uint64_t slot = gguf_names_hash(names, (weft_bytes){name, strlen(name)}) & names->mask;
-  for (; names->slots[slot] != 0; slot = (slot + 1) & names->mask) {
-    const weft_gguf_tensor *tensor = &gguf->tensors[names->slots[slot] - 1];
-    if (strcmp(tensor->name, name) == 0) return tensor;
-  }
-  return NULL;
+  uint32_t slot = *tensor_names_slot(gguf, name);
+  return slot == 0 ? NULL : &gguf->tensors[slot - 1];
 }
 
 weft_status weft_gguf_check_type(const weft_gguf *gguf, const weft_gguf_tensor *tensor, weft_error *error) {

@@ -64,7 +64,10 @@ void gguf_part_close(gguf_part *part);
 
 weft_status gguf_names_open(gguf_names *names, uint32_t n);
 void gguf_names_close(gguf_names *names);
-uint64_t gguf_names_hash(const gguf_names *names, weft_bytes name);
+/* The slot of a name, or the empty one where it would be. name_of gives the name of an index. */
+typedef weft_bytes (*gguf_name_reader)(const void *of, uint32_t index);
+uint32_t *gguf_names_slot(const gguf_names *names, weft_bytes name, gguf_name_reader name_of, const void *of);
+uint32_t *gguf_key_names_slot(const gguf_part *part, weft_bytes name);
 
 /* Bytes of one element of a scalar kind; 0 for strings and arrays. */
 uint32_t gguf_kind_bytes(weft_gguf_kind kind);

@@ -71,20 +71,28 @@ void gguf_names_close(gguf_names *names) {
   names->slots = NULL;
 }
 
-uint64_t gguf_names_hash(const gguf_names *names, weft_bytes name) {
-  return XXH3_64bits_withSeed(name.data, name.n, names->seed);
+uint32_t *gguf_names_slot(const gguf_names *names, weft_bytes name, gguf_name_reader name_of, const void *of) {
+  uint64_t slot = XXH3_64bits_withSeed(name.data, name.n, names->seed) & names->mask;
+  for (; names->slots[slot] != 0; slot = (slot + 1) & names->mask) {
+    weft_bytes other = name_of(of, names->slots[slot] - 1);
+    if (other.n == name.n && memcmp(other.data, name.data, name.n) == 0) break;
+  }
+  return &names->slots[slot];
+}
+
+static weft_bytes key_name(const void *part, uint32_t index) {
+  return ((const gguf_part *)part)->keys[index].name;
+}
+
+uint32_t *gguf_key_names_slot(const gguf_part *part, weft_bytes name) {
+  return gguf_names_slot(&part->key_names, name, key_name, part);
 }
 
 /* False when a key of this name is there already. */
 static bool key_names_add(gguf_part *part, uint32_t index) {
-  weft_bytes name = part->keys[index].name;
-  uint64_t slot = gguf_names_hash(&part->key_names, name) & part->key_names.mask;
-  while (part->key_names.slots[slot] != 0) {
-    weft_bytes other = part->keys[part->key_names.slots[slot] - 1].name;
-    if (other.n == name.n && memcmp(other.data, name.data, name.n) == 0) return false;
-    slot = (slot + 1) & part->key_names.mask;
-  }
-  part->key_names.slots[slot] = index + 1;
+  uint32_t *slot = gguf_key_names_slot(part, part->keys[index].name);
+  if (*slot != 0) return false;
+  *slot = index + 1;
   return true;
 }
 

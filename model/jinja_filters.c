@@ -102,27 +102,31 @@ FILTER(filter_indent) {
   return jinja_buffer_value(run, out);
 }
 
-/* Digits as int() reads them, with white space around; false: they are no number. */
-static bool read_integer(const jinja_string *s, int base, int64_t *out) {
-  char digits[80];
-  char *end = digits;
+enum { DIGITS_MAX = 80 };
+
+/* What is between the white space, with a 0 behind it; its length, or 0: it is empty, or too long for a number. */
+static size_t copy_digits(const jinja_string *s, char digits[DIGITS_MAX]) {
   jinja_string text = jinja_strip(s, NULL, true, true);
-  if (text.n == 0 || text.n >= sizeof digits) return false;
+  if (text.n == 0 || text.n >= DIGITS_MAX) return 0;
   memcpy(digits, text.bytes, text.n);
   digits[text.n] = 0;
-  *out = strtoll(digits, &end, base);
-  return end == digits + text.n;
+  return text.n;
+}
+
+/* Digits as int() reads them, with white space around; false: they are no number. */
+static bool read_integer(const jinja_string *s, int base, int64_t *out) {
+  char digits[DIGITS_MAX], *end = digits;
+  size_t n = copy_digits(s, digits);
+  if (n > 0) *out = strtoll(digits, &end, base);
+  return n > 0 && end == digits + n;
 }
 
 static bool read_real(const jinja_string *s, double *out) {
-  char digits[80];
-  char *end = digits;
-  jinja_string text = jinja_strip(s, NULL, true, true);
-  if (text.n == 0 || text.n >= sizeof digits || memchr(text.bytes, 'x', text.n) != NULL) return false;
-  memcpy(digits, text.bytes, text.n);
-  digits[text.n] = 0;
+  char digits[DIGITS_MAX], *end = digits;
+  size_t n = copy_digits(s, digits);
+  if (n == 0 || memchr(digits, 'x', n) != NULL) return false;
   *out = strtod(digits, &end);
-  return end == digits + text.n;
+  return end == digits + n;
 }
 
 /* Of a whole number or a boolean; not by way of a double, which has fewer digits. */

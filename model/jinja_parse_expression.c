@@ -222,16 +222,23 @@ jinja_node *jinja_parse_primary_call(jinja_parser *p) {
   return parse_postfix(p, jinja_parse_primary(p));
 }
 
-static jinja_node *parse_filter(jinja_parser *p, jinja_node *of) {
+/* A filter or a test (kind, what) of a value, without arguments as yet. */
+static jinja_node *parse_applied(jinja_parser *p, jinja_node_kind kind, const char *what, jinja_node *of,
+                                 const struct jinja_function *(*find)(const char *name, size_t n)) {
   const jinja_token *name = p->token;
-  jinja_node *node = node_of(p, NODE_FILTER, of, NULL);
+  jinja_node *node = node_of(p, kind, of, NULL);
   node->line = name->line;
   jinja_parser_expect(p, TOKEN_NAME, NULL);
-  node->function = jinja_filter_find(name->bytes, name->n);
+  node->function = find(name->bytes, name->n);
   if (node->function == NULL) {
-    jinja_parse_fail(p, WEFT_E_UNSUPPORTED, "the filter '%.*s' is not supported", (int)(name->n < 64 ? name->n : 64),
+    jinja_parse_fail(p, WEFT_E_UNSUPPORTED, "the %s '%.*s' is not supported", what, (int)(name->n < 64 ? name->n : 64),
                      name->bytes);
   }
+  return node;
+}
+
+static jinja_node *parse_filter(jinja_parser *p, jinja_node *of) {
+  jinja_node *node = parse_applied(p, NODE_FILTER, "filter", of, jinja_filter_find);
   if (is_operator(p, "(")) parse_arguments(p, node);
   return node;
 }
@@ -249,15 +256,7 @@ static bool begins_argument(const jinja_parser *p) {
 
 static jinja_node *parse_test(jinja_parser *p, jinja_node *of) {
   bool negated = jinja_parser_skip(p, TOKEN_NAME, "not");
-  const jinja_token *name = p->token;
-  jinja_node *node = node_of(p, NODE_TEST, of, NULL);
-  node->line = name->line;
-  jinja_parser_expect(p, TOKEN_NAME, NULL);
-  node->function = jinja_test_find(name->bytes, name->n);
-  if (node->function == NULL) {
-    jinja_parse_fail(p, WEFT_E_UNSUPPORTED, "the test '%.*s' is not supported", (int)(name->n < 64 ? name->n : 64),
-                     name->bytes);
-  }
+  jinja_node *node = parse_applied(p, NODE_TEST, "test", of, jinja_test_find);
   if (is_operator(p, "(")) {
     parse_arguments(p, node);
   } else if (begins_argument(p)) {

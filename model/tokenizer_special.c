@@ -31,6 +31,20 @@ static weft_status read_id(const weft_tokenizer *t, const weft_gguf *gguf, const
   return WEFT_OK;
 }
 
+/* Entry i of the list of ids under key. */
+static weft_status read_id_at(const weft_tokenizer *t, const weft_gguf *gguf, const char *key, uint64_t i, int32_t *id,
+                              weft_error *error) {
+  uint64_t value;
+  weft_status status = weft_gguf_u64_at(gguf, key, i, &value, error);
+  if (status != WEFT_OK) return status;
+  if (value >= t->vocab.n) {
+    return weft_fail(error, WEFT_E_FORMAT, "%s: %s[%" PRIu64 "] is %" PRIu64 "; it must be a token below %u", t->path,
+                     key, i, value, t->vocab.n);
+  }
+  *id = (int32_t)value;
+  return WEFT_OK;
+}
+
 static weft_status read_flag(const weft_gguf *gguf, const char *key, bool *flag, bool *present, weft_error *error) {
   weft_status status = weft_gguf_bool(gguf, key, flag, error);
   *present = status == WEFT_OK;
@@ -145,15 +159,10 @@ static bool eog_text_means_more(weft_tokenizer *t, const char *text) {
 /* Ollama's files list all ends of generation here. */
 static weft_status read_eos_ids(weft_tokenizer *t, const weft_gguf *gguf, uint64_t n, weft_error *error) {
   for (uint64_t i = 0; i < n; i++) {
-    uint64_t id;
-    weft_status status = weft_gguf_u64_at(gguf, KEY "eos_token_ids", i, &id, error);
+    int32_t id = -1;
+    weft_status status = read_id_at(t, gguf, KEY "eos_token_ids", i, &id, error);
     if (status != WEFT_OK) return status;
-    if (id >= t->vocab.n) {
-      return weft_fail(error, WEFT_E_FORMAT,
-                       "%s: " KEY "eos_token_ids[%" PRIu64 "] is %" PRIu64 "; it must be a token below %u", t->path, i,
-                       id, t->vocab.n);
-    }
-    add_eog(t, (int32_t)id);
+    add_eog(t, id);
   }
   return WEFT_OK;
 }
@@ -200,15 +209,10 @@ static weft_status read_suppressed(weft_tokenizer *t, const weft_gguf *gguf, wef
   t->suppressed = weft_alloc((size_t)n, sizeof *t->suppressed);
   if (t->suppressed == NULL) return WEFT_E_NO_MEMORY;
   for (uint64_t i = 0; i < n; i++) {
-    uint64_t id;
-    weft_status status = weft_gguf_u64_at(gguf, KEY "suppress_tokens", i, &id, error);
+    int32_t id = -1;
+    weft_status status = read_id_at(t, gguf, KEY "suppress_tokens", i, &id, error);
     if (status != WEFT_OK) return status;
-    if (id >= t->vocab.n) {
-      return weft_fail(error, WEFT_E_FORMAT,
-                       "%s: " KEY "suppress_tokens[%" PRIu64 "] is %" PRIu64 "; there are %u tokens", t->path, i, id,
-                       t->vocab.n);
-    }
-    t->suppressed[t->n_suppressed++] = (int32_t)id;
+    t->suppressed[t->n_suppressed++] = id;
   }
   return WEFT_OK;
 }

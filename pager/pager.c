@@ -224,12 +224,9 @@ void weft_pager_reset_cache(weft_pager *pager) {
     weft_page next, page = pager->page[list].next;
     for (; page != list; page = next) {
       next = pager->page[page].next;
-      if (pager->page[page].copy) pager_copies_cancel(pager, page);
-      pager->page[page] = (pager_page){.next = pager->free_page, .node = PAGER_NODE_NONE, .state = PAGER_FREE};
-      pager->free_page = page;
+      pager_page_free(pager, page);
     }
   }
-  pager->stats.n_free += pager->stats.n_cached;
   pager->stats.n_cached = 0;
   for (uint32_t owner = 0; owner < WEFT_OWNERS_MAX; owner++) pager->owner[owner].n_cached = 0;
   for (uint32_t id = 0; id < WEFT_MODELS_MAX * WEFT_GROUPS_MAX; id++)

@@ -109,6 +109,9 @@ uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t model, w
 uint32_t pager_node_find(const weft_pager *pager, pager_hash hash, uint32_t parent, const int32_t *tokens);
 /* The root, found or created; content is evicted for it if no node is free. NONE: that did not help. */
 uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t model, weft_key128 domain);
+/* Evicts content while no node is free, and gives up after PAGER_NODE_EVICTIONS_MAX pages or when nothing is left to
+ * evict. */
+void pager_node_make_room(weft_pager *pager);
 /* Creates a node that pager_node_find does not know. It has no references yet. NONE: no node is free. */
 uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent, const int32_t *tokens);
 void pager_node_unref(weft_pager *pager, uint32_t node);

@@ -200,6 +200,16 @@ static uint32_t node_take(weft_pager *pager, pager_hash hash) {
   return node;
 }
 
+static bool node_is_free(const weft_pager *pager) {
+  return pager->free_node != PAGER_NODE_NONE || pager->n_nodes_touched < pager->n_nodes;
+}
+
+void pager_node_make_room(weft_pager *pager) {
+  for (uint32_t i = 0; !node_is_free(pager) && i < PAGER_NODE_EVICTIONS_MAX; i++) {
+    if (!pager_evict_one(pager)) return;
+  }
+}
+
 uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t model, weft_key128 domain) {
   uint32_t node = node_take(pager, root_hash(pager, parent, model, domain));
   if (node == PAGER_NODE_NONE) return node;
@@ -219,12 +229,8 @@ uint32_t pager_root_create(weft_pager *pager, uint32_t parent, uint32_t model, w
 uint32_t pager_root_make(weft_pager *pager, uint32_t parent, uint32_t model, weft_key128 domain) {
   uint32_t node = pager_root_find(pager, parent, model, domain);
   if (node != PAGER_NODE_NONE) return node;
-  node = pager_root_create(pager, parent, model, domain);
-  for (uint32_t i = 0; node == PAGER_NODE_NONE && i < PAGER_NODE_EVICTIONS_MAX; i++) {
-    if (!pager_evict_one(pager)) break;
-    node = pager_root_create(pager, parent, model, domain);
-  }
-  return node;
+  pager_node_make_room(pager);
+  return pager_root_create(pager, parent, model, domain);
 }
 
 uint32_t pager_node_create(weft_pager *pager, pager_hash hash, uint32_t parent, const int32_t *tokens) {

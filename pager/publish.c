@@ -110,12 +110,8 @@ static uint32_t node_find_or_create(weft_pager *pager, uint32_t parent, const in
   pager_hash hash = pager_hash_next(pager, pager_hash_of(pager, parent), tokens);
   uint32_t node = pager_node_find(pager, hash, parent, tokens);
   if (node != PAGER_NODE_NONE) return node;
-  node = pager_node_create(pager, hash, parent, tokens);
-  for (uint32_t i = 0; node == PAGER_NODE_NONE && i < PAGER_NODE_EVICTIONS_MAX; i++) {
-    if (!pager_evict_one(pager)) break;
-    node = pager_node_create(pager, hash, parent, tokens);
-  }
-  return node;
+  pager_node_make_room(pager);
+  return pager_node_create(pager, hash, parent, tokens);
 }
 
 static void seq_move_tail(weft_pager *pager, pager_seq *s, uint32_t node) {

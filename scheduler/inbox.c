@@ -2,21 +2,16 @@
 #include "scheduler/inbox.h"
 
 #include <string.h>
-#include <time.h>
 
 #include "base/check.h"
+#include "base/condition.h"
 #include "pager/pager.h"
 #include "scheduler/queue_share.h"
 
 weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t running_max, weft_account *account,
                             uint32_t n_tenants) {
   memset(inbox, 0, sizeof *inbox);
-  pthread_condattr_t attributes;
-  if (pthread_condattr_init(&attributes) != 0) return WEFT_E_NO_MEMORY;
-  (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  int bad = pthread_cond_init(&inbox->changed, &attributes);
-  (void)pthread_condattr_destroy(&attributes);
-  if (bad != 0) return WEFT_E_NO_MEMORY;
+  if (weft_condition_open(&inbox->changed) != WEFT_OK) return WEFT_E_NO_MEMORY;
   if (pthread_mutex_init(&inbox->mutex, NULL) != 0) {
     (void)pthread_cond_destroy(&inbox->changed);
     return WEFT_E_NO_MEMORY;
@@ -304,12 +299,10 @@ weft_account weft_inbox_account(weft_inbox *inbox, uint32_t tenant) {
 }
 
 bool weft_inbox_sleep(weft_inbox *inbox, uint64_t until_us) {
-  struct timespec until = {.tv_sec = (time_t)(until_us / 1000000), .tv_nsec = (long)(until_us % 1000000 * 1000)};
-  int waited = 0;
+  bool in_time = true;
   lock(inbox);
-  while (inbox->n_notes == inbox->n_taken_notes && !inbox->stop && waited == 0) {
-    waited = until_us == UINT64_MAX ? pthread_cond_wait(&inbox->changed, &inbox->mutex)
-                                    : pthread_cond_timedwait(&inbox->changed, &inbox->mutex, &until);
+  while (inbox->n_notes == inbox->n_taken_notes && !inbox->stop && in_time) {
+    in_time = weft_condition_wait(&inbox->changed, &inbox->mutex, until_us);
   }
   bool go_on = !inbox->stop;
   unlock(inbox);

@@ -52,24 +52,22 @@ static inline weft_link *weft_list_pop_front(weft_link *list) {
   return link;
 }
 
-/* Moves all of `from` to the front of `list`, in order; `from` is empty afterwards. */
-static inline void weft_list_splice_front(weft_link *list, weft_link *from) {
+/* Moves all of `from` behind `at`, which is a link of a list or the list itself, in order; `from` is empty afterwards. */
+static inline void weft_list_splice_behind(weft_link *at, weft_link *from) {
   if (weft_list_empty(from)) return;
-  from->prev->next = list->next;
-  list->next->prev = from->prev;
-  list->next = from->next;
-  from->next->prev = list;
+  from->prev->next = at->next;
+  at->next->prev = from->prev;
+  at->next = from->next;
+  from->next->prev = at;
   weft_list_init(from);
 }
 
-/* Moves all of `from` to the back of `list`, in order; `from` is empty afterwards. */
+static inline void weft_list_splice_front(weft_link *list, weft_link *from) {
+  weft_list_splice_behind(list, from);
+}
+
 static inline void weft_list_splice_back(weft_link *list, weft_link *from) {
-  if (weft_list_empty(from)) return;
-  from->next->prev = list->prev;
-  list->prev->next = from->next;
-  list->prev = from->prev;
-  from->prev->next = list;
-  weft_list_init(from);
+  weft_list_splice_behind(list->prev, from);
 }
 
 #endif

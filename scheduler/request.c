@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "scheduler/request.h"
 
-#include <errno.h>
 #include <string.h>
-#include <time.h>
 
 #include "base/check.h"
+#include "base/clock.h"
+#include "base/condition.h"
 #include "base/memory.h"
 
 const char *weft_finish_text(weft_finish finish) {
@@ -92,12 +92,7 @@ static void copy_asked(weft_request *r, const weft_request_params *params, char 
 }
 
 static weft_status open_locks(weft_request *r) {
-  pthread_condattr_t attributes;
-  if (pthread_condattr_init(&attributes) != 0) return WEFT_E_NO_MEMORY;
-  (void)pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
-  int bad_cond = pthread_cond_init(&r->changed, &attributes);
-  (void)pthread_condattr_destroy(&attributes);
-  if (bad_cond != 0) return WEFT_E_NO_MEMORY;
+  if (weft_condition_open(&r->changed) != WEFT_OK) return WEFT_E_NO_MEMORY;
   if (pthread_mutex_init(&r->mutex, NULL) != 0) goto fail;
   if (pthread_mutex_init(&r->callback_mutex, NULL) == 0) return WEFT_OK;
   (void)pthread_mutex_destroy(&r->mutex);
@@ -330,17 +325,12 @@ weft_status weft_request_prompt_logprobs(const weft_request *r, weft_prompt_logp
 
 weft_status weft_request_wait(weft_request *r, uint64_t timeout_us) {
   if (has_event(r)) return WEFT_OK;
-  struct timespec until;
-  (void)clock_gettime(CLOCK_MONOTONIC, &until);
-  uint64_t ns = (uint64_t)until.tv_nsec + timeout_us % 1000000 * 1000;
-  until.tv_sec += (time_t)(timeout_us / 1000000 + ns / 1000000000);
-  until.tv_nsec = (long)(ns % 1000000000);
+  uint64_t now_us = weft_clock_us(), until_us = timeout_us > UINT64_MAX - now_us ? UINT64_MAX : now_us + timeout_us;
   (void)pthread_mutex_lock(&r->mutex);
   (void)atomic_fetch_add(&r->n_sleepers, 1);
-  bool ready = has_event(r);
-  int waited = 0;
-  while (!ready && waited != ETIMEDOUT) {
-    waited = pthread_cond_timedwait(&r->changed, &r->mutex, &until);
+  bool ready = has_event(r), in_time = true;
+  while (!ready && in_time) {
+    in_time = weft_condition_wait(&r->changed, &r->mutex, until_us);
     ready = has_event(r);
   }
   (void)atomic_fetch_sub(&r->n_sleepers, 1);

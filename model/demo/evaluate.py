@@ -267,6 +267,19 @@ def show(table):
         line(name, "", ar, diff, steps, "", no_sc, no_sc_steps)
 
 
+def show_wrong(wrong):
+    for kind, e, text in wrong:
+        print(
+            kind,
+            e["family"],
+            repr(e["messages"][-1]["content"][-120:]),
+            "->",
+            repr(text),
+            "want",
+            repr(e.get("answer", e.get("validator"))),
+        )
+
+
 def main():
     ap = argparse.ArgumentParser(description="evaluate the demo model, or make its evaluation set")
     ap.add_argument("checkpoint", nargs="?")
@@ -305,16 +318,7 @@ def main():
         model, tok, examples, device, 60000 if device == "cuda" else 8000, ar_only=ar_only
     )
     show(table)
-    for kind, e, text in wrong[: args.wrong]:
-        print(
-            kind,
-            e["family"],
-            repr(e["messages"][-1]["content"][-120:]),
-            "->",
-            repr(text),
-            "want",
-            repr(e.get("answer", e.get("validator"))),
-        )
+    show_wrong(wrong[: args.wrong])
 
 
 if __name__ == "__main__":

@@ -437,16 +437,7 @@ def main():
         examples = [e for i, e in enumerate(examples) if i % 50 < args.limit]
     table, wrong = evaluate.evaluate(evaluate.rounded(model), tok, examples, args.device)
     evaluate.show(table)
-    for kind, e, text in wrong[:60]:
-        print(
-            kind,
-            e["family"],
-            repr(e["messages"][-1]["content"][-90:]),
-            "->",
-            repr(text),
-            "want",
-            repr(e.get("answer", e.get("validator"))),
-        )
+    evaluate.show_wrong(wrong[:60])
     with open(os.path.join(args.out, "eval.json"), "w", encoding="utf-8") as f:
         json.dump(table, f, indent=1)
 

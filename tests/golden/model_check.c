@@ -40,8 +40,7 @@ static void tell(void *self, uint64_t done, uint64_t total) {
 }
 
 static weft_check_report run(const char *name, weft_device *device, float tolerance, fault *f) {
-  char path[512];
-  weft_gguf *gguf;
+  weft_gguf *gguf = harness_gguf(harness_tiny(name));
   weft_error error = {{0}};
   weft_device_config config = {.backend = "ref"};
   weft_device *ref;
@@ -49,12 +48,10 @@ static weft_check_report run(const char *name, weft_device *device, float tolera
   const int32_t tokens[] = {5, 9, 2, 14, 7, 30, 8, 21, 11};
   int32_t canvas[64];
   for (int32_t i = 0; i < 64; i++) canvas[i] = (i * 7 + 3) % 40;
-  (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, name);
-  if (weft_gguf_open(path, &gguf, &error) != WEFT_OK) harness_die(path, WEFT_E_IO, error.text);
   if (weft_device_open(&config, &ref, &error) != WEFT_OK) harness_die("ref", WEFT_E_DEVICE, error.text);
   harness_options options = {.backend = "ref", .rows_max = 8, .n_pages = 8};
   harness h;
-  harness_open(&h, path, &options);
+  harness_open(&h, harness_tiny(name), &options);
   uint32_t n_canvas = h.info->canvas_length;
   harness_close(&h);
   weft_check_args args = {.gguf = gguf,

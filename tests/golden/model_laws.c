@@ -44,14 +44,8 @@ static float *make_logits(const harness *h, uint32_t n) {
 }
 
 static void same(const char *law, const harness *h, const float *got, const float *wanted, uint32_t n_rows) {
-  size_t n = (size_t)n_rows * h->info->n_vocab;
   n_compared++;
-  for (size_t i = 0; i < n; i++) {
-    if (memcmp(&got[i], &wanted[i], sizeof(float)) == 0 && isfinite(got[i])) continue;
-    (void)printf("FAILED: %s: %s: row %zu, token %zu: %.9g, alone %.9g\n", label, law, i / h->info->n_vocab,
-                 i % h->info->n_vocab, (double)got[i], (double)wanted[i]);
-    exit(1);
-  }
+  harness_same(h, label, law, got, wanted, n_rows);
 }
 
 static harness_options options_of(const subject *s, uint32_t block, uint32_t n_threads, bool in_order) {
@@ -417,17 +411,12 @@ static bool sums_are_free(const harness *h, weft_type type) {
 }
 
 static void run_subject(const subject *s) {
-  char path[512];
-  weft_gguf *gguf;
-  weft_error error = {{0}};
-  (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, s->name);
+  weft_gguf *gguf = harness_gguf(harness_tiny(s->name));
   (void)snprintf(label, sizeof label, "%s as %s on %s %s", s->name, weft_type_find((int32_t)s->type)->name,
                  s->way.backend,
                  s->way.free_sums     ? "with free sums"
                  : s->way.isa != NULL ? s->way.isa
                                       : "");
-  weft_status status = weft_gguf_open(path, &gguf, &error);
-  if (status != WEFT_OK) harness_die(path, status, error.text);
   memset(&stored, 0, sizeof stored);
   requantise(gguf, s->type, &stored);
   (void)gguf_writer_finish(&stored);

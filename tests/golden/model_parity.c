@@ -78,6 +78,16 @@ static const float *expected(const check *c, uint64_t offset, uint64_t n) {
   return c->golden->floats + offset;
 }
 
+/* Runs rows, all of which give logits, and judges those by the floats at offset. */
+static void run_rows(check *c, const char *line, harness_piece piece, uint64_t offset) {
+  piece.seq = &c->seq;
+  piece.output = OUT_ALL;
+  piece.logits = c->logits;
+  harness_run(c->harness, &piece, 1);
+  uint64_t n_logits = (uint64_t)piece.n * c->golden->n_vocab;
+  judge(c, line, c->logits, expected(c, offset, n_logits), n_logits, &c->worst);
+}
+
 static void run_encode(check *c, const char *line) {
   unsigned n;
   unsigned long long offset;
@@ -86,10 +96,7 @@ static void run_encode(check *c, const char *line) {
   if (sscanf(line, "encode %u %llu %n", &n, &offset, &at) != 2 || read_tokens(line + at, tokens) != n) {
     harness_die("line", WEFT_E_FORMAT, line);
   }
-  harness_piece piece = {.seq = &c->seq, .tokens = tokens, .n = n, .output = OUT_ALL, .logits = c->logits};
-  harness_run(c->harness, &piece, 1);
-  uint64_t n_logits = (uint64_t)n * c->golden->n_vocab;
-  judge(c, line, c->logits, expected(c, offset, n_logits), n_logits, &c->worst);
+  run_rows(c, line, (harness_piece){.tokens = tokens, .n = n}, offset);
 }
 
 static void run_canvas(check *c, const char *line) {
@@ -104,16 +111,13 @@ static void run_canvas(check *c, const char *line) {
       read_tokens(line + at, tokens) != n) {
     harness_die("line", WEFT_E_FORMAT, line);
   }
-  uint64_t n_logits = (uint64_t)n * c->golden->n_vocab;
   float *soft = NULL;
   if (strcmp(previous, "none") != 0) {
     soft = harness_memory(c->harness, n, c->golden->n_hidden * sizeof *soft);
-    harness_soft(c->harness, expected(c, strtoull(previous, NULL, 10), n_logits), n, (float)temperature, soft);
+    const float *logits = expected(c, strtoull(previous, NULL, 10), (uint64_t)n * c->golden->n_vocab);
+    harness_soft(c->harness, logits, n, (float)temperature, soft);
   }
-  harness_piece piece = {
-      .seq = &c->seq, .tokens = tokens, .n = n, .canvas = true, .soft = soft, .output = OUT_ALL, .logits = c->logits};
-  harness_run(c->harness, &piece, 1);
-  judge(c, line, c->logits, expected(c, offset, n_logits), n_logits, &c->worst);
+  run_rows(c, line, (harness_piece){.tokens = tokens, .n = n, .canvas = true, .soft = soft}, offset);
   if (soft != NULL) harness_release(c->harness, soft);
 }
 

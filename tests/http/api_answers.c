@@ -2,8 +2,6 @@
 /* Finished answers whose clients do not read them: their memory is counted, one client's holds at most half of it, and
  * it is given back when the clients leave. On a unix socket, whose buffers are smaller than the answers; there a user
  * of the system counts as an address does. */
-#include <sys/un.h>
-
 #include "tests/support/http_conversation.h"
 
 enum { METADATA_BYTES = 1000000, HALF_BYTES = 32 << 20, READERS_MAX = 2 * HALF_BYTES / METADATA_BYTES };
@@ -26,19 +24,11 @@ static int close_server(void **state) {
 }
 
 static int dial(void) {
-  struct sockaddr_un address = {.sun_family = AF_UNIX};
-  (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", host + 5);
-  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
-  return fd;
+  return talk_dial_named(host + 5);
 }
 
 static talk_answer ask(const char *method, const char *path, const char *body) {
-  int fd = dial();
-  talk_send(fd, method, path, "", body, strlen(body));
-  talk_answer a = talk_receive(fd);
-  (void)close(fd);
-  return a;
+  return talk_ask_on(dial(), method, path, "", body);
 }
 
 static double answer_bytes(void) {

@@ -3,27 +3,8 @@
  * canvases, with as few tokens as the shortest answer has, streamed, and the same alone, beside others and after
  * preemption; every canvas that is shown begins as an answer of the format does. */
 #include "tests/support/amount.h"
-#include "tests/support/http_conversation.h"
-#include "tests/support/schema_check.h"
+#include "tests/support/format_talk.h"
 
-static talk server;
-
-static int open_with(uint64_t kv_bytes) {
-  const weft_open_options options = {.threads = 2, .kv_bytes = kv_bytes, .running = 8, .no_prefix_cache = true};
-  talk_serve(&server, NULL, options, (weft_server_options){.body_mib = 1, .idle_seconds = 2});
-  return 0;
-}
-
-static int open_server(void **state) {
-  *state = &server;
-  return open_with(8 << 20);
-}
-
-#define CHAT "/v1/chat/completions"
-#define PERSON                                                                                                       \
-  "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\",\"minimum\":0," \
-  "\"maximum\":99},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"b\"]},\"maxItems\":3}},\"required\":["  \
-  "\"name\",\"age\",\"tags\"],\"additionalProperties\":false}"
 #define LIST                                                                                                         \
   "{\"type\":\"array\",\"minItems\":4,\"items\":{\"type\":\"object\",\"properties\":{\"city\":{\"type\":\"string\"," \
   "\"maxLength\":12},\"ok\":{\"type\":\"boolean\"}},\"required\":[\"city\",\"ok\"],\"additionalProperties\":false}}"
@@ -77,10 +58,7 @@ static void check_text(const format_row *f, const char *text) {
     if (!f->fits(text)) fail_msg("'%s' is not of %s", text, f->field);
     return;
   }
-  json_t *schema = json_loads(f->schema, JSON_DECODE_ANY, NULL), *value = json_loads(text, JSON_DECODE_ANY, NULL);
-  if (value == NULL || !schema_check(schema, schema, value)) fail_msg("'%s' is not of %s", text, f->field);
-  json_decref(value);
-  json_decref(schema);
+  if (!fits_schema(f->schema, text)) fail_msg("'%s' is not of %s", text, f->field);
 }
 
 static void write_body(weft_text *body, const format_row *f, uint32_t room, uint32_t seed, const char *more) {
@@ -139,47 +117,22 @@ static bool is_long_code(const char *text) {
   return strlen(text) == 144 && strspn(text, "ABC") == 3 && text[3] == '-' && strspn(text + 4, "0123456789") == 140;
 }
 
-enum { MANY = 6 };
-
 static const format_row *format_of_many(uint32_t i) {
   static const format_row longer = {"\"guided_regex\":\"[A-C]{3}-\\\\d{140}\"", NULL, is_long_code, 148};
   return i < 2 ? &formats[i] : &longer;
 }
 
+static void write_of_many(weft_text *body, uint32_t i) {
+  write_body(body, format_of_many(i), format_of_many(i)->room + 40, 301 + 7 * i, "");
+}
+
+static void check_of_many(uint32_t i, const char *text) {
+  check_text(format_of_many(i), text);
+}
+
 static void answers_are_the_same_alone_and_beside_others(void **state) {
-  char *alone[MANY];
-  weft_text body = {0};
   (void)state;
-  for (uint32_t i = 0; i < MANY; i++) {
-    write_body(&body, format_of_many(i), format_of_many(i)->room + 40, 301 + 7 * i, "");
-    json_t *answer = talk_json(server.port, CHAT, body.bytes);
-    alone[i] = strdup(text_at(answer, "choices.0.message.content"));
-    check_text(format_of_many(i), alone[i]);
-    json_decref(answer);
-  }
-  for (int round = 0; round < 2; round++) { /* together; then in a pool that is too small for all */
-    int fd[MANY];
-    double before = talk_metric(server.port, "vllm:num_preemptions_total");
-    for (uint32_t i = 0; i < MANY; i++) {
-      write_body(&body, format_of_many(i), format_of_many(i)->room + 40, 301 + 7 * i, "");
-      fd[i] = talk_dial(server.port);
-      talk_send(fd[i], "POST", CHAT, "", body.bytes, body.n);
-    }
-    for (uint32_t i = 0; i < MANY; i++) {
-      talk_answer a = talk_receive(fd[i]);
-      json_t *answer = json_loads(a.body.bytes, 0, NULL);
-      assert_string_equal(text_at(answer, "choices.0.message.content"), alone[i]);
-      json_decref(answer);
-      talk_answer_free(&a);
-      (void)close(fd[i]);
-    }
-    double after = talk_metric(server.port, "vllm:num_preemptions_total");
-    if (round == 1 && after <= before) fail_msg("the small pool preempted nobody");
-    talk_close(&server);
-    (void)open_with(round == 0 ? 1 << 20 : 8 << 20);
-  }
-  weft_text_free(&body);
-  for (uint32_t i = 0; i < MANY; i++) free(alone[i]);
+  same_alone_and_beside_others(write_of_many, check_of_many);
 }
 
 /* Streamed it is the same answer, and the text of every canvas that is shown can be one of the format: of a word that
@@ -189,19 +142,17 @@ static void streams_show_what_fits(void **state) {
   weft_text body = {0};
   for (uint32_t i = 0; i < FORMATS; i++) {
     const format_row *f = &formats[i];
-    weft_text joined = {0};
     write_body(&body, f, f->room + 40, 500 + i, "");
     json_t *whole = talk_json(server.port, CHAT, body.bytes);
     write_body(&body, f, f->room + 40, 500 + i, ",\"stream\":true,\"stream_canvas\":true");
     json_t *events = talk_stream(server.port, CHAT, body.bytes);
     for (size_t k = 0; k < json_array_size(events); k++) {
       json_t *event = json_array_get(events, k);
-      const char *piece = json_string_value(at(event, "data.choices.0.delta.content"));
       bool replaces = strcmp(text_at(event, "event"), "replace") == 0;
-      if (piece != NULL) weft_text_puts(&joined, piece);
       if (replaces && i == 4) check_text(f, text_at(event, "data.text"));
     }
-    assert_string_equal(joined.bytes == NULL ? "" : joined.bytes, text_at(whole, "choices.0.message.content"));
+    weft_text joined = joined_content(events);
+    assert_string_equal(joined.bytes, text_at(whole, "choices.0.message.content"));
     json_decref(events);
     json_decref(whole);
     weft_text_free(&joined);

@@ -26,17 +26,7 @@ static const char *const names[] = {"weft-demo", "weft-demo-ar"};
 static talk server;
 
 static int open_server(void **state) {
-  static const char *const templates[] = {"weft-demo=" WEFT_SOURCE_DIR "/tests/golden/chat/tools-json.jinja",
-                                          "weft-demo-ar=" WEFT_SOURCE_DIR "/tests/golden/chat/tools-hermes.jinja"};
-  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
-  const weft_open_options options = {.models = models,
-                                     .n_models = 2,
-                                     .threads = 2,
-                                     .kv_bytes = 16 << 20,
-                                     .context = 1024,
-                                     .chat_templates = templates,
-                                     .n_chat_templates = 2};
-  *state = talk_serve(&server, NULL, options, (weft_server_options){.body_mib = 1});
+  *state = talk_serve_tools(&server);
   return 0;
 }
 

@@ -1,50 +1,22 @@
 /* SPDX-License-Identifier: MIT */
 /* Formats of answers over HTTP: every name that asks for one, that the answer always is of the format, and that it is
  * the same alone, beside others, after preemption and streamed. */
-#include "tests/support/http_conversation.h"
-#include "tests/support/schema_check.h"
+#include "tests/support/format_talk.h"
 
-static talk server;
-
-static int open_with(uint64_t kv_bytes, uint32_t running) {
-  const weft_open_options options = {.threads = 2, .kv_bytes = kv_bytes, .running = running, .no_prefix_cache = true};
-  talk_serve(&server, NULL, options, (weft_server_options){.body_mib = 1, .idle_seconds = 2});
-  return 0;
-}
-
-static int open_server(void **state) {
-  *state = &server;
-  return open_with(8 << 20, 8);
-}
-
-#define SCHEMA                                                                                                       \
-  "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\",\"minimum\":0," \
-  "\"maximum\":99},\"tags\":{\"type\":\"array\",\"items\":{\"enum\":[\"a\",\"b\"]},\"maxItems\":3}},\"required\":["  \
-  "\"name\",\"age\",\"tags\"],\"additionalProperties\":false}"
 #define HEAD "{\"mode\":\"autoregressive\",\"messages\":[{\"role\":\"user\",\"content\":\"Who is Dan?\"}],"
-
-/* The content of the answer, to be freed. */
-static char *content_of(json_t *answer, const char *finish) {
-  const char *text = text_at(answer, "choices.0.message.content");
-  if (finish != NULL) assert_string_equal(text_at(answer, "choices.0.finish_reason"), finish);
-  return strdup(text);
-}
 
 static char *ask(const char *fields) {
   weft_text body = {0};
   weft_text_printf(&body, HEAD "%s}", fields);
-  json_t *answer = talk_json(server.port, "/v1/chat/completions", body.bytes);
-  char *content = content_of(answer, "stop");
+  json_t *answer = talk_json(server.port, CHAT, body.bytes);
+  char *content = strdup(complete_content(answer));
   json_decref(answer);
   weft_text_free(&body);
   return content;
 }
 
 static void check_fits(const char *schema_text, const char *text) {
-  json_t *schema = json_loads(schema_text, JSON_DECODE_ANY, NULL), *value = json_loads(text, JSON_DECODE_ANY, NULL);
-  if (value == NULL || !schema_check(schema, schema, value)) fail_msg("'%s' does not fit", text);
-  json_decref(value);
-  json_decref(schema);
+  if (!fits_schema(schema_text, text)) fail_msg("'%s' does not fit", text);
 }
 
 static void every_name_is_understood(void **state) {
@@ -53,11 +25,11 @@ static void every_name_is_understood(void **state) {
   } rows[] = {
       {"\"max_tokens\":70,\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"x\",\"strict\":"
        "true,"
-       "\"schema\":" SCHEMA "}}",
-       SCHEMA},
-      {"\"max_tokens\":40,\"temperature\":0,\"guided_json\":" SCHEMA, SCHEMA},
-      {"\"max_tokens\":40,\"temperature\":2,\"seed\":3,\"top_k\":40,\"logprobs\":true,\"json_schema\":" SCHEMA, SCHEMA},
-      {"\"max_tokens\":25,\"structured_outputs\":{\"json\":" SCHEMA "}", SCHEMA},
+       "\"schema\":" PERSON "}}",
+       PERSON},
+      {"\"max_tokens\":40,\"temperature\":0,\"guided_json\":" PERSON, PERSON},
+      {"\"max_tokens\":40,\"temperature\":2,\"seed\":3,\"top_k\":40,\"logprobs\":true,\"json_schema\":" PERSON, PERSON},
+      {"\"max_tokens\":25,\"structured_outputs\":{\"json\":" PERSON "}", PERSON},
       {"\"max_tokens\":30,\"response_format\":{\"type\":\"json_object\"}", "{\"type\":\"object\"}"},
       {"\"max_tokens\":30,\"structured_outputs\":{\"json_object\":true}", "{\"type\":\"object\"}"},
   };
@@ -88,17 +60,15 @@ static void answers_are_complete_in_time(void **state) {
   uint32_t shortest = 0;
   for (uint32_t n = 1; n < 60; n += shortest == 0 ? 1 : 7) {
     weft_text body = {0};
-    weft_text_printf(&body, HEAD "\"max_tokens\":%u,\"seed\":%u,\"temperature\":1,\"guided_json\":" SCHEMA "}", n, n);
-    talk_answer a = talk_ask(server.port, "POST", "/v1/chat/completions", body.bytes);
+    weft_text_printf(&body, HEAD "\"max_tokens\":%u,\"seed\":%u,\"temperature\":1,\"guided_json\":" PERSON "}", n, n);
+    talk_answer a = talk_ask(server.port, "POST", CHAT, body.bytes);
     json_t *root = json_loads(a.body.bytes, 0, NULL);
     if (a.code == 400) {
       assert_int_equal(shortest, 0);
       assert_non_null(strstr(text_at(root, "error.message"), "raise max_tokens"));
     } else {
       shortest = shortest == 0 ? n : shortest;
-      char *content = content_of(root, "stop");
-      check_fits(SCHEMA, content);
-      free(content);
+      check_fits(PERSON, complete_content(root));
     }
     json_decref(root);
     talk_answer_free(&a);
@@ -107,61 +77,40 @@ static void answers_are_complete_in_time(void **state) {
   assert_true(shortest > 3 && shortest < 30);
 }
 
-enum { MANY = 6, SMALL_POOL = 1 << 20 };
-
 static void write_request(weft_text *body, uint32_t i, bool stream) {
   weft_text_clear(body);
   weft_text_printf(body,
-                   HEAD "\"max_tokens\":%u,\"seed\":%u,\"temperature\":1.2,\"stream\":%s,\"guided_json\":" SCHEMA "}",
+                   HEAD "\"max_tokens\":%u,\"seed\":%u,\"temperature\":1.2,\"stream\":%s,\"guided_json\":" PERSON "}",
                    90 + 10 * i, 77 + i, stream ? "true" : "false");
 }
 
+static void write_whole(weft_text *body, uint32_t i) {
+  write_request(body, i, false);
+}
+
+static void check_person(uint32_t i, const char *text) {
+  (void)i;
+  check_fits(PERSON, text);
+}
+
 static void answers_are_the_same_alone_and_beside_others(void **state) {
-  char *alone[MANY];
+  (void)state;
+  same_alone_and_beside_others(write_whole, check_person);
+}
+
+static void streamed_it_is_the_same(void **state) {
   weft_text body = {0};
   (void)state;
-  for (uint32_t i = 0; i < MANY; i++) {
-    write_request(&body, i, false);
-    json_t *answer = talk_json(server.port, "/v1/chat/completions", body.bytes);
-    alone[i] = content_of(answer, "stop");
-    check_fits(SCHEMA, alone[i]);
-    json_decref(answer);
-  }
-  for (int round = 0; round < 2; round++) { /* together; then in a pool that is too small for all */
-    int fd[MANY];
-    double before = talk_metric(server.port, "vllm:num_preemptions_total");
-    for (uint32_t i = 0; i < MANY; i++) {
-      write_request(&body, i, false);
-      fd[i] = talk_dial(server.port);
-      talk_send(fd[i], "POST", "/v1/chat/completions", "", body.bytes, body.n);
-    }
-    for (uint32_t i = 0; i < MANY; i++) {
-      talk_answer a = talk_receive(fd[i]);
-      json_t *answer = json_loads(a.body.bytes, 0, NULL);
-      char *content = content_of(answer, "stop");
-      assert_string_equal(content, alone[i]);
-      free(content);
-      json_decref(answer);
-      talk_answer_free(&a);
-      (void)close(fd[i]);
-    }
-    double after = talk_metric(server.port, "vllm:num_preemptions_total");
-    if (round == 1 && after <= before) fail_msg("the small pool preempted nobody");
-    talk_close(&server);
-    (void)open_with(round == 0 ? SMALL_POOL : 8 << 20, 8);
-  }
+  write_request(&body, 0, false);
+  json_t *whole = talk_json(server.port, CHAT, body.bytes);
   write_request(&body, 0, true);
-  json_t *events = talk_stream(server.port, "/v1/chat/completions", body.bytes);
-  weft_text joined = {0};
-  for (size_t i = 0; i < json_array_size(events); i++) {
-    const char *piece = json_string_value(at(json_array_get(events, i), "data.choices.0.delta.content"));
-    if (piece != NULL) weft_text_puts(&joined, piece);
-  }
-  assert_string_equal(joined.bytes, alone[0]);
-  json_decref(events);
+  json_t *events = talk_stream(server.port, CHAT, body.bytes);
+  weft_text joined = joined_content(events);
+  assert_string_equal(joined.bytes, complete_content(whole));
   weft_text_free(&joined);
+  json_decref(events);
+  json_decref(whole);
   weft_text_free(&body);
-  for (uint32_t i = 0; i < MANY; i++) free(alone[i]);
 }
 
 static void what_cannot_be_is_refused(void **state) {
@@ -186,7 +135,7 @@ static void what_cannot_be_is_refused(void **state) {
     weft_text body = {0};
     weft_text_printf(&body, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],%s%s}",
                      strstr(rows[i].fields, "\"mode\"") == NULL ? "\"mode\":\"autoregressive\"," : "", rows[i].fields);
-    talk_answer a = talk_ask(server.port, "POST", "/v1/chat/completions", body.bytes);
+    talk_answer a = talk_ask(server.port, "POST", CHAT, body.bytes);
     if (a.code != 400 || strstr(a.body.bytes, rows[i].words) == NULL) {
       fail_msg("%s: %d %s", rows[i].fields, a.code, a.body.bytes);
     }
@@ -198,6 +147,7 @@ static void what_cannot_be_is_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(every_name_is_understood), cmocka_unit_test(answers_are_complete_in_time),
-      cmocka_unit_test(answers_are_the_same_alone_and_beside_others), cmocka_unit_test(what_cannot_be_is_refused)};
+      cmocka_unit_test(answers_are_the_same_alone_and_beside_others), cmocka_unit_test(streamed_it_is_the_same),
+      cmocka_unit_test(what_cannot_be_is_refused)};
   return cmocka_run_group_tests(tests, open_server, close_talk);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Every kind of bad request: each gets its code, one line that names what is wrong, OpenAI's shape,
  * and leaves the server as it was. */
-#include "tests/support/http_conversation.h"
+#include "tests/support/http_refusal.h"
 
 static talk server;
 
@@ -11,33 +11,9 @@ static int open_server(void **state) {
   return 0;
 }
 
-/* The answer, which is freed, is {"error":{message,type,param,code}} and says these words. */
-static void check_error(talk_answer a, const char *what, int code, const char *param, const char *words) {
-  if (a.code != code) fail_msg("%s: gave %d instead of %d: %s", what, a.code, code, a.body.bytes);
-  json_t *root = json_loads(a.body.bytes, 0, NULL);
-  if (root == NULL) fail_msg("%s: no JSON: %s", what, a.body.bytes);
-  const char *message = text_at(root, "error.message");
-  (void)text_at(root, "error.type");
-  assert_non_null(at(root, "error.code"));
-  assert_null(strchr(message, '\n'));
-  if (strstr(message, words) == NULL) fail_msg("%s: '%s' does not say '%s'", what, message, words);
-  json_t *named = at(root, "error.param");
-  if (param == NULL ? !json_is_null(named) : !json_is_string(named) || strcmp(json_string_value(named), param) != 0) {
-    fail_msg("%s: param is not %s in %s", what, param == NULL ? "null" : param, a.body.bytes);
-  }
-  json_decref(root);
-  talk_answer_free(&a);
-}
-
-typedef struct bad_body {
-  const char *body;
-  int code;
-  const char *param, *words;
-} bad_body;
-
 #define USER "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
 
-static const bad_body bad_chats[] = {
+static const http_refusal bad_chats[] = {
     /* not JSON */
     {"", 400, NULL, "empty"},
     {"{", 400, NULL, "line 1, column"},
@@ -117,7 +93,7 @@ static const bad_body bad_chats[] = {
     {"{" USER ",\"mode\":\"diffusion\",\"logit_bias\":{\"5\":1}}", 400, NULL, "logit_bias is not defined for a canvas"},
 };
 
-static const bad_body bad_completions[] = {
+static const http_refusal bad_completions[] = {
     {"{}", 400, "prompt", "text, token ids"},
     {"{\"prompt\":\"\"}", 400, "prompt", "empty"},
     {"{\"prompt\":[]}", 400, "prompt", "empty"},
@@ -140,17 +116,10 @@ static const bad_body bad_completions[] = {
     {"{\"prompt\":\"a\",\"mode\":\"diffusion\",\"logprobs\":1}", 400, NULL, "canvas"},
 };
 
-static void check_bad_bodies(const char *path, const bad_body *rows, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    const bad_body *b = &rows[i];
-    check_error(talk_ask(server.port, "POST", path, b->body), b->body, b->code, b->param, b->words);
-  }
-}
-
 static void test_bad_bodies(void **state) {
   (void)state;
-  check_bad_bodies("/v1/chat/completions", bad_chats, sizeof bad_chats / sizeof *bad_chats);
-  check_bad_bodies("/v1/completions", bad_completions, sizeof bad_completions / sizeof *bad_completions);
+  check_refusals(server.port, "/v1/chat/completions", bad_chats, sizeof bad_chats / sizeof *bad_chats);
+  check_refusals(server.port, "/v1/completions", bad_completions, sizeof bad_completions / sizeof *bad_completions);
 }
 
 /* What asks for nothing is no reason to refuse. */
@@ -173,7 +142,7 @@ static void test_prompt_beyond_the_context(void **state) {
   weft_text_puts(&body, "]}");
   talk_answer a = talk_ask(server.port, "POST", "/v1/completions", body.bytes);
   assert_non_null(strstr(a.body.bytes, "\"context_length_exceeded\""));
-  check_error(a, "301 tokens", 400, NULL, "prompt is too long: this model's maximum context length is 256 tokens");
+  check_refusal(a, "301 tokens", 400, NULL, "prompt is too long: this model's maximum context length is 256 tokens");
   weft_text_free(&body);
 }
 
@@ -196,12 +165,12 @@ static void test_paths_and_methods(void **state) {
     talk_answer a = talk_ask(server.port, rows[i].method, rows[i].path, "");
     bool model = strstr(rows[i].path, "/none") != NULL;
     assert_string_equal(talk_header(&a, "Allow", allow, sizeof allow), rows[i].allow);
-    check_error(a, rows[i].path, rows[i].code, model ? "model" : NULL, rows[i].words);
+    check_refusal(a, rows[i].path, rows[i].code, model ? "model" : NULL, rows[i].words);
   }
 }
 
 static void test_tokenize_refuses(void **state) {
-  static const bad_body rows[] = {
+  static const http_refusal rows[] = {
       {"{}", 400, "prompt", "exactly one"},
       {"{\"prompt\":5}", 400, "prompt", "string"},
       {"{\"prompt\":\"a\",\"messages\":[]}", 400, "prompt", "exactly one"},
@@ -209,9 +178,9 @@ static void test_tokenize_refuses(void **state) {
       {"nonsense", 400, NULL, "not valid JSON"},
   };
   (void)state;
-  check_bad_bodies("/tokenize", rows, sizeof rows / sizeof *rows);
+  check_refusals(server.port, "/tokenize", rows, sizeof rows / sizeof *rows);
   talk_check(talk_ask(server.port, "POST", "/detokenize", "{\"tokens\":[99999999]}"), 400, "");
-  check_error(talk_ask(server.port, "POST", "/detokenize", "{\"tokens\":\"x\"}"), "tokens", 400, "tokens", "list");
+  check_refusal(talk_ask(server.port, "POST", "/detokenize", "{\"tokens\":\"x\"}"), "tokens", 400, "tokens", "list");
 }
 
 /* A body over the limit, told by its length, in chunks that tell none, and far over it. */
@@ -222,7 +191,7 @@ static void test_large_bodies(void **state) {
   memset(body, ' ', n);
   int fd = talk_dial(server.port);
   talk_send(fd, "POST", "/v1/completions", "", body, n);
-  check_error(talk_receive(fd), "large", 413, NULL, "1048576");
+  check_refusal(talk_receive(fd), "large", 413, NULL, "1048576");
   (void)close(fd);
   fd = talk_dial(server.port);
   const char *head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n";
@@ -232,12 +201,12 @@ static void test_large_bodies(void **state) {
   assert_true(talk_write(fd, line, strlen(line)));
   assert_true(talk_write(fd, body, n));
   assert_true(talk_write(fd, "\r\n0\r\n\r\n", 7));
-  check_error(talk_receive(fd), "large, in chunks", 413, NULL, "1048576");
+  check_refusal(talk_receive(fd), "large, in chunks", 413, NULL, "1048576");
   (void)close(fd);
   fd = talk_dial(server.port);
   head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99999999999\r\n\r\n";
   assert_true(talk_write(fd, head, strlen(head)));
-  check_error(talk_receive(fd), "far too large", 413, NULL, "1048576");
+  check_refusal(talk_receive(fd), "far too large", 413, NULL, "1048576");
   (void)close(fd);
   free(body);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* OpenAI's responses over both demo models: what one says is what a chat completion of the same request says, whole or
  * in events; what is kept is found again, continued and deleted by its own tenant, and is not there for another. */
-#include "tests/support/http_conversation.h"
+#include "tests/support/http_refusal.h"
 
 #define RESPONSES "/v1/responses"
 #define CHAT      "/v1/chat/completions"
@@ -337,13 +337,7 @@ static void test_what_is_repeated_is_charged(void **state) {
   talk_close(&other);
 }
 
-typedef struct bad_body {
-  const char *body;
-  int code;
-  const char *param, *words;
-} bad_body;
-
-static const bad_body bad_bodies[] = {
+static const http_refusal bad_bodies[] = {
     {"{}", 400, "input", "input must be"},
     {"{\"input\":\"\",\"model\":5}", 400, "model", "string"},
     {"{\"input\":5}", 400, "input", "input must be"},
@@ -375,16 +369,7 @@ static const bad_body bad_bodies[] = {
 
 static void test_refusals(void **state) {
   (void)state;
-  for (size_t i = 0; i < sizeof bad_bodies / sizeof *bad_bodies; i++) {
-    const bad_body *b = &bad_bodies[i];
-    json_t *root = ask_as("", "POST", RESPONSES, b->body, b->code);
-    if (strstr(text_at(root, "error.message"), b->words) == NULL ||
-        strcmp(text_at(root, "error.param"), b->param) != 0) {
-      fail_msg("%s: '%s' does not say '%s', or names %s and not %s", b->body, text_at(root, "error.message"), b->words,
-               text_at(root, "error.param"), b->param);
-    }
-    json_decref(root);
-  }
+  check_refusals(server.port, RESPONSES, bad_bodies, sizeof bad_bodies / sizeof *bad_bodies);
 }
 
 int main(void) {

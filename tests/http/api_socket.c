@@ -29,24 +29,12 @@ static int close_folder(void **state) {
   return 0;
 }
 
-static int dial_to(const char *name) {
-  struct sockaddr_un address = {.sun_family = AF_UNIX};
-  (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", name);
-  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
-  return fd;
-}
-
 static int dial(void) {
-  return dial_to(path);
+  return talk_dial_named(path);
 }
 
 static talk_answer ask(const char *method, const char *url, const char *body) {
-  int fd = dial();
-  talk_send(fd, method, url, "", body, strlen(body));
-  talk_answer a = talk_receive(fd);
-  (void)close(fd);
-  return a;
+  return talk_ask_on(dial(), method, url, "", body);
 }
 
 static double metric(const char *name) {
@@ -253,7 +241,7 @@ static void one_of_many_gets_the_name(void **state) {
       if (r[i].server == NULL) assert_non_null(strstr(r[i].line, "somebody answers there"));
     }
     assert_int_equal(n, 1);
-    (void)close(dial_to(other + 5));
+    (void)close(talk_dial_named(other + 5));
     for (int i = 0; i < RACERS; i++) weft_server_close(r[i].server);
     (void)pthread_barrier_destroy(&start);
   }
@@ -273,12 +261,12 @@ static void new_keys_without_end(void **state) {
   (void)snprintf(other, sizeof other, "unix:%s/other", folder);
   weft_server_options options = {.host = other, .tls_cert = files.cert, .tls_key = files.key};
   assert_int_equal(weft_server_open(&options, server.runtime, &s, &error), WEFT_OK);
-  tls_talk t = tls_begin(dial_to(other + 5), TLS1_3_VERSION);
+  tls_talk t = tls_begin(talk_dial_named(other + 5), TLS1_3_VERSION);
   assert_int_equal(SSL_do_handshake(t.ssl), 1);
   while (SSL_key_update(t.ssl, SSL_KEY_UPDATE_REQUESTED) == 1 && SSL_do_handshake(t.ssl) == 1)
     assert_true(n++ < 100000);
   tls_hang_up(&t);
-  t = tls_begin(dial_to(other + 5), TLS1_3_VERSION);
+  t = tls_begin(talk_dial_named(other + 5), TLS1_3_VERSION);
   assert_int_equal(SSL_do_handshake(t.ssl), 1);
   tls_send(&t, "GET", "/health", "", "", 0);
   assert_true(tls_read_until(&t, &got, "{\"status\":\"ok\"}"));

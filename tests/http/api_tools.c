@@ -2,7 +2,7 @@
 /* Tools over HTTP: prompts with declarations, calls and results; answers that must be calls, streamed and whole;
  * what is refused. The demo models were not taught to call: grammars make them, and a bias where the choice is
  * theirs. */
-#include "tests/support/http_conversation.h"
+#include "tests/support/http_refusal.h"
 #include "tests/support/schema_check.h"
 
 #define CHAT   "/v1/chat/completions"
@@ -24,17 +24,7 @@
 static talk server;
 
 static int open_server(void **state) {
-  const char *models[] = {DEMO_MODEL, DEMO_AR_MODEL};
-  const char *templates[] = {"weft-demo=" WEFT_SOURCE_DIR "/tests/golden/chat/tools-json.jinja",
-                             "weft-demo-ar=" WEFT_SOURCE_DIR "/tests/golden/chat/tools-hermes.jinja"};
-  weft_open_options options = {.models = models,
-                               .n_models = 2,
-                               .threads = 2,
-                               .kv_bytes = 16 << 20,
-                               .context = 1024,
-                               .chat_templates = templates,
-                               .n_chat_templates = 2};
-  *state = talk_serve(&server, NULL, options, (weft_server_options){.body_mib = 1});
+  *state = talk_serve_tools(&server);
   return 0;
 }
 
@@ -335,7 +325,7 @@ static void refusals(void **state) {
       {TOOL("\"name\":\"f\",\"description\":5"), "tools[0].function.description", "a string"},
       {TOOL("\"name\":\"f\",\"parameters\":[]"), "tools[0].function.parameters", "a JSON schema"},
       {TOOL("\"name\":\"f\",\"strict\":1"), "tools[0].function.strict", "true or false"},
-      {"{" HERMES USER ",\"tools\":[" FIND "," FIND "]}", "tools", "the same name"},
+      {"{" HERMES USER ",\"tools\":[" FIND "," FIND "]}", "tools[1]", "the same name, 'find'"},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"any\"}", "tool_choice", "\"required\""},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"x\"}}", "tool_choice", "may be"},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}",
@@ -358,14 +348,7 @@ static void refusals(void **state) {
   };
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    talk_answer a = talk_ask(server.port, "POST", CHAT, rows[i].body);
-    if (a.code != 400) fail_msg("%s gave %d: %s", rows[i].body, a.code, a.body.bytes);
-    json_t *root = json_loads(a.body.bytes, 0, NULL);
-    if (strstr(text_at(root, "error.message"), rows[i].words) == NULL) fail_msg("%s: %s", rows[i].body, a.body.bytes);
-    const char *param = json_string_value(at(root, "error.param"));
-    if (rows[i].param != NULL && (param == NULL || strcmp(param, rows[i].param) != 0)) fail_msg("%s", a.body.bytes);
-    json_decref(root);
-    talk_answer_free(&a);
+    check_refusal(talk_ask(server.port, "POST", CHAT, rows[i].body), rows[i].body, 400, rows[i].param, rows[i].words);
   }
 }
 

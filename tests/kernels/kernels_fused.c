@@ -300,6 +300,16 @@ static weft_experts_args experts_of(const layer *l, uint32_t n_rows) {
   return args;
 }
 
+/* The layer's route, without rows as yet. */
+static weft_route_args route_of(const layer *l, uint32_t n_rows) {
+  return (weft_route_args){.router = &l->router,
+                           .n_rows = n_rows,
+                           .n_experts = EXPERTS,
+                           .k = TOP,
+                           .x_stride = WIDTH,
+                           .logits_stride = EXPERTS};
+}
+
 static void run_product(weft_device *device, weft_matmul_args *args) {
   args->scratch_bytes = weft_matmul_scratch(device, args);
   args->scratch = scratch_of(args->scratch_bytes);
@@ -342,16 +352,8 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
                          .add_stride = WIDTH,
                          .y_stride = WIDTH,
                          .eps = 1e-6f};
-  weft_route_args route = {.x = r->h,
-                           .router = &l->router,
-                           .logits = r->logits,
-                           .ids = r->ids,
-                           .weights = r->weights,
-                           .n_rows = n_rows,
-                           .n_experts = EXPERTS,
-                           .k = TOP,
-                           .x_stride = WIDTH,
-                           .logits_stride = EXPERTS};
+  weft_route_args route = route_of(l, n_rows);
+  route.x = r->h, route.logits = r->logits, route.ids = r->ids, route.weights = r->weights;
   weft_experts_args experts = experts_of(l, n_rows);
   experts.x = experts.shared.x = r->h, experts.ids = r->ids, experts.weights = r->weights, experts.y = r->y;
   experts.shared.g = r->g, experts.shared.u = r->u, experts.shared.y = r->t;
@@ -368,12 +370,7 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
 
 /* Scratch of a route and of experts of at most ROWS rows. */
 static void scratch_new(weft_device *device, const layer *l, void **scratch) {
-  weft_route_args route = {.router = &l->router,
-                           .n_rows = ROWS,
-                           .n_experts = EXPERTS,
-                           .k = TOP,
-                           .x_stride = WIDTH,
-                           .logits_stride = EXPERTS};
+  weft_route_args route = route_of(l, ROWS);
   weft_experts_args experts = experts_of(l, ROWS);
   scratch[0] = scratch_of(weft_route_scratch(device, &route));
   scratch[1] = scratch_of(weft_experts_scratch(device, &experts));

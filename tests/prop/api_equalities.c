@@ -61,18 +61,15 @@ static void need(bool holds, const char *what, const char *text) {
 
 /* ---- requests ------------------------------------------------------------------------------------------ */
 
+/* The turn that two conversations begin with, so that they share cached pages. */
+#define SCENE                                                                                                 \
+  "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue " \
+  "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."
+
 static const weft_chat_turn chats[][3] = {
     {{.role = "user", .content = "88 - 68 ="}, {.role = NULL}, {.role = NULL}},
-    {{.role = "system",
-      .content =
-          "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
-          "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
-     {.role = "user", .content = "Where is the soft ball?"},
-     {.role = NULL}},
-    {{.role = "system",
-      .content =
-          "The new rock is near the brown lamp. The fast leaf is near the pink shoe. The soft drum is near the blue "
-          "coat. The soft ball is behind the blue boat. The warm bell is behind the gray cup."},
+    {{.role = "system", .content = SCENE}, {.role = "user", .content = "Where is the soft ball?"}, {.role = NULL}},
+    {{.role = "system", .content = SCENE},
      {.role = "user", .content = "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris"},
      {.role = NULL}},
     {{.role = "user", .content = "List 4 names without Mia."},

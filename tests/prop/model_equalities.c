@@ -62,14 +62,8 @@ static uint32_t draw(uint64_t *state, uint32_t n) {
 }
 
 static void same(const char *law, const harness *h, const float *rows, const float *wanted, uint32_t n_rows) {
-  size_t n = (size_t)n_rows * h->info->n_vocab;
   n_compared += n_rows;
-  for (size_t i = 0; i < n; i++) {
-    if (memcmp(&rows[i], &wanted[i], sizeof(float)) == 0 && isfinite(rows[i])) continue;
-    (void)printf("FAILED: %s: %s: row %zu of %u, token %zu: %.9g, alone %.9g\n", label, law, i / h->info->n_vocab,
-                 n_rows, i % h->info->n_vocab, (double)rows[i], (double)wanted[i]);
-    exit(1);
-  }
+  harness_same(h, label, law, rows, wanted, n_rows);
 }
 
 /* ---- stories ------------------------------------------------------------------------------------------- */
@@ -411,9 +405,8 @@ int main(int argc, char **argv) {
     bool is_ref = strcmp(ways[w].backend, "ref") == 0;
     size_t stride = test_amount(4, 1, 1); /* quick: each file in full on one of the ways */
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-      char path[512];
-      (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, names[i]);
       bool is_full = i % stride == w % stride && !(is_ref && i >= 5);
+      const char *path = harness_tiny(names[i]);
       run_subject(&(subject){path, is_full ? FULL : stride > 1 ? BRIEF : SHORT, ways[w]}, n_rounds, seed);
     }
     bool is_slow = is_ref || (ways[w].isa != NULL && strcmp(ways[w].isa, "portable") == 0);

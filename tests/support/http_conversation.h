@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -84,6 +85,23 @@ static inline talk *talk_serve_both(talk *t, const char *keys_text) {
   return talk_serve(t, keys_text, options, (weft_server_options){0});
 }
 
+/* Both demo models, with chat templates that have a place for tools: calls as JSON, and as Hermes models write them. */
+static inline talk *talk_serve_tools(talk *t) {
+  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL}, *const templates[] = {
+                                                                       "weft-demo=" WEFT_SOURCE_DIR
+                                                                       "/tests/golden/chat/tools-json.jinja",
+                                                                       "weft-demo-ar=" WEFT_SOURCE_DIR
+                                                                       "/tests/golden/chat/tools-hermes.jinja"};
+  const weft_open_options options = {.models = models,
+                                     .n_models = 2,
+                                     .threads = 2,
+                                     .kv_bytes = 16 << 20,
+                                     .context = 1024,
+                                     .chat_templates = templates,
+                                     .n_chat_templates = 2};
+  return talk_serve(t, NULL, options, (weft_server_options){.body_mib = 1});
+}
+
 static inline void talk_close(talk *t) {
   weft_server_close(t->server);
   weft_close(t->runtime);
@@ -102,6 +120,16 @@ static inline int close_talk(void **state) {
 static inline int talk_dial(uint16_t port) {
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons(port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
   int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  assert_true(fd >= 0);
+  assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+  return fd;
+}
+
+/* A server on a socket that has a name. */
+static inline int talk_dial_named(const char *path) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
   assert_true(fd >= 0);
   assert_int_equal(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
   return fd;
@@ -223,13 +251,18 @@ static inline talk_answer talk_receive(int fd) {
   return a;
 }
 
-static inline talk_answer talk_ask_as(uint16_t port, const char *method, const char *path, const char *headers,
+/* Asks on a connection, which is closed after the answer. */
+static inline talk_answer talk_ask_on(int fd, const char *method, const char *path, const char *headers,
                                       const char *body) {
-  int fd = talk_dial(port);
   talk_send(fd, method, path, headers, body, strlen(body));
   talk_answer a = talk_receive(fd);
   (void)close(fd);
   return a;
+}
+
+static inline talk_answer talk_ask_as(uint16_t port, const char *method, const char *path, const char *headers,
+                                      const char *body) {
+  return talk_ask_on(talk_dial(port), method, path, headers, body);
 }
 
 static inline talk_answer talk_ask(uint16_t port, const char *method, const char *path, const char *body) {

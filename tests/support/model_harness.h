@@ -164,12 +164,23 @@ static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *na
   harness_open_scratch(h, options->rows_max);
 }
 
-static inline void harness_open(harness *h, const char *path, const harness_options *options) {
+/* The path of a tiny model, as tests/golden/models names it; good until the next call. */
+static inline const char *harness_tiny(const char *name) {
+  static char path[512];
+  (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, name);
+  return path;
+}
+
+static inline weft_gguf *harness_gguf(const char *path) {
   weft_error error = {{0}};
   weft_gguf *gguf;
   weft_status status = weft_gguf_open(path, &gguf, &error);
   if (status != WEFT_OK) harness_die(path, status, error.text);
-  harness_open_gguf(h, gguf, path, options);
+  return gguf;
+}
+
+static inline void harness_open(harness *h, const char *path, const harness_options *options) {
+  harness_open_gguf(h, harness_gguf(path), path, options);
 }
 
 static inline void harness_close(harness *h) {
@@ -359,6 +370,18 @@ static inline void harness_soft(harness *h, const float *logits, uint32_t n, flo
   harness_settle(h);
   harness_release(h, shared);
   harness_release(h, temperatures);
+}
+
+/* Rows of logits are finite and are, to the bit, those of the same request alone; label and law are for the failure. */
+static inline void harness_same(const harness *h, const char *label, const char *law, const float *got,
+                                const float *alone, uint32_t n_rows) {
+  size_t n_vocab = h->info->n_vocab;
+  for (size_t i = 0; i < n_rows * n_vocab; i++) {
+    if (memcmp(&got[i], &alone[i], sizeof *got) == 0 && isfinite(got[i])) continue;
+    (void)printf("FAILED: %s: %s: row %zu of %u, token %zu: %.9g, alone %.9g\n", label, law, i / n_vocab, n_rows,
+                 i % n_vocab, (double)got[i], (double)alone[i]);
+    exit(1);
+  }
 }
 
 #endif

@@ -240,16 +240,22 @@ static void send_last(answer_kit *k) {
   k->answer.dialect->last(&k->answer, &k->out);
 }
 
-/* "hm", then get({"city":"Oslo"}) in two pieces, then put({}). */
-static void streamed(answer_kit *k) {
-  weft_text_puts(&k->choice.text, "hm");
-  send(k, NULL);
+/* get({"city":"Oslo"}) in two pieces; the second ends the call and has the text behind it, as pieces of many tokens do. */
+static void stream_first_call(answer_kit *k, const char *text_behind) {
   k->choice.n_calls = 1;
   weft_text_puts(&k->call[0].arguments, "{\"city\":");
   send(k, NULL);
   weft_text_puts(&k->call[0].arguments, "\"Oslo\"}");
+  weft_text_puts(&k->choice.text, text_behind);
   k->call[0].whole = true;
   send(k, NULL);
+}
+
+/* "hm", then get({"city":"Oslo"}), then put({}). */
+static void streamed(answer_kit *k) {
+  weft_text_puts(&k->choice.text, "hm");
+  send(k, NULL);
+  stream_first_call(k, "");
   k->choice.n_calls = 2;
   weft_text_puts(&k->call[1].arguments, "{}");
   k->call[1].whole = true;
@@ -350,15 +356,8 @@ static void calls_of_responses(void **state) {
   close_kit(&k);
 }
 
-/* A piece of the stream that ends a call and has the text behind it, as pieces of many tokens do. */
 static void streamed_with_text_behind(answer_kit *k) {
-  k->choice.n_calls = 1;
-  weft_text_puts(&k->call[0].arguments, "{\"city\":");
-  send(k, NULL);
-  weft_text_puts(&k->call[0].arguments, "\"Oslo\"}");
-  weft_text_puts(&k->choice.text, "hm");
-  k->call[0].whole = true;
-  send(k, NULL);
+  stream_first_call(k, "hm");
   send_last(k);
 }
 

@@ -27,11 +27,9 @@ typedef struct fixture {
 
 /* Four causal rows and one canvas of eight on a diffusion model: sound. */
 static void open_fixture(fixture *f, const char *name) {
-  char path[512];
   harness_options options = {.backend = "ref", .n_threads = 1, .rows_max = ROWS, .n_pages = 8};
   memset(f, 0, sizeof *f);
-  (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, name);
-  harness_open(&f->h, path, &options);
+  harness_open(&f->h, harness_tiny(name), &options);
   f->segment[0] = (weft_segment){.first_row = 0, .n_rows = 4};
   f->segment[1] = (weft_segment){.first_row = 4, .n_rows = 8, .kv_len = 4, .canvas = true};
   for (uint32_t i = 0; i < ROWS; i++) {
@@ -169,15 +167,12 @@ static void test_bad_token(void **state) {
 /* One poisoned weight: the rows say so, the process lives, a file without it is unharmed. */
 static void test_nan_weights(void **state) {
   (void)state;
-  char path[512];
-  weft_gguf *from, *gguf;
+  weft_gguf *from = harness_gguf(harness_tiny("ar-base")), *gguf;
   gguf_writer w = {0};
   harness h;
   harness_seq seq;
   static const int32_t tokens[3] = {1, 2, 3};
   harness_options options = {.backend = "ref", .n_threads = 1, .rows_max = ROWS, .n_pages = 8};
-  (void)snprintf(path, sizeof path, "%s/tests/golden/models/ar-base.gguf", WEFT_SOURCE_DIR);
-  assert_int_equal(weft_gguf_open(path, &from, NULL), WEFT_OK);
   requantise(from, WEFT_TYPE_F32, &w);
   weft_bytes file = gguf_writer_finish(&w);
   weft_gguf_close(from);

@@ -300,6 +300,21 @@ static void random_merges(tokenizer_fixture *f, uint64_t *seed, uint32_t n) {
   }
 }
 
+/* n random characters among the first n_letters of "abc" become the tokens that the slow way gives. */
+static void check_as_naive(const tokenizer_fixture *f, const weft_tokenizer *t, uint32_t n, uint32_t n_letters,
+                           uint64_t *seed,
+                           void (*naive)(const tokenizer_fixture *f, const char *text, weft_tokens *out)) {
+  char text[128];
+  for (uint32_t i = 0; i < n; i++) text[i] = "abc"[fixture_draw(77, seed) % n_letters];
+  text[n] = 0;
+  weft_tokens want = {0}, got = encode_n(t, text, n, 0);
+  naive(f, text, &want);
+  assert_int_equal(got.n, want.n);
+  assert_memory_equal(got.ids, want.ids, got.n * sizeof *got.ids);
+  weft_tokens_free(&want);
+  weft_tokens_free(&got);
+}
+
 static void test_merges_equal_naive(void **state) {
   (void)state;
   uint64_t seed = 0;
@@ -311,17 +326,9 @@ static void test_merges_equal_naive(void **state) {
     random_merges(&f, &seed, 3 + (uint32_t)(fixture_draw(77, &seed) % 20));
     weft_tokenizer *t = fixture_tokenizer(&f);
     for (int k = 0; k < 40; k++) {
-      char text[128];
       uint32_t n = 1 + (uint32_t)(fixture_draw(77, &seed) % 100);
-      uint32_t letters = 1 + (uint32_t)(fixture_draw(77, &seed) % 3);
-      for (uint32_t i = 0; i < n; i++) text[i] = "abc"[fixture_draw(77, &seed) % letters];
-      text[n] = 0;
-      weft_tokens want = {0}, got = encode_n(t, text, n, 0);
-      naive_bpe(&f, text, &want);
-      assert_int_equal(got.n, want.n);
-      assert_memory_equal(got.ids, want.ids, got.n * sizeof *got.ids);
-      weft_tokens_free(&want);
-      weft_tokens_free(&got);
+      uint32_t n_letters = 1 + (uint32_t)(fixture_draw(77, &seed) % 3);
+      check_as_naive(&f, t, n, n_letters, &seed, naive_bpe);
     }
     fixture_close(&f);
   }
@@ -364,10 +371,8 @@ static void test_scores_equal_naive(void **state) {
   (void)state;
   uint64_t seed = 1000000;
   for (int round = 0; round < 60; round++) {
-    tokenizer_fixture f = {.model = "llama"};
-    (void)fixture_token(&f, "<unk>", FIXTURE_UNKNOWN);
-    (void)fixture_token(&f, "<s>", FIXTURE_CONTROL);
-    (void)fixture_token(&f, "</s>", FIXTURE_CONTROL);
+    tokenizer_fixture f = {0};
+    fixture_llama(&f);
     fixture_characters(&f, "abc");
     gguf_writer_bool(&f.writer, "tokenizer.ggml.add_space_prefix", false);
     random_merges(&f, &seed, 3 + (uint32_t)(fixture_draw(77, &seed) % 20));
@@ -375,16 +380,8 @@ static void test_scores_equal_naive(void **state) {
       f.scores[i] = (float)(int)(fixture_draw(77, &seed) % 9) - 4.0f; /* both signs, ties, zero */
     weft_tokenizer *t = fixture_tokenizer(&f);
     for (int k = 0; k < 40; k++) {
-      char text[128];
       uint32_t n = 1 + (uint32_t)(fixture_draw(77, &seed) % 100);
-      for (uint32_t i = 0; i < n; i++) text[i] = "abc"[fixture_draw(77, &seed) % 3];
-      text[n] = 0;
-      weft_tokens want = {0}, got = encode_n(t, text, n, 0);
-      naive_scores(&f, text, &want);
-      assert_int_equal(got.n, want.n);
-      assert_memory_equal(got.ids, want.ids, got.n * sizeof *got.ids);
-      weft_tokens_free(&want);
-      weft_tokens_free(&got);
+      check_as_naive(&f, t, n, 3, &seed, naive_scores);
     }
     fixture_close(&f);
   }
