@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "api/answer_defaults.h"
 #include "api/chat_template.h"
 #include "api/config.h"
 #include "api/request_memory.h"
@@ -87,7 +88,7 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
     return weft_fail(error, WEFT_E_INVALID, "%s: a context of %u has no room for a prompt and an answer", path,
                      m->context);
   }
-  return WEFT_OK;
+  return answer_defaults_open(&rt->options, m, error);
 }
 
 static weft_status check_names(const weft_runtime *rt, weft_error *error) {
@@ -263,6 +264,7 @@ static void write_plan(weft_runtime *rt) {
       if (group->window > 0) weft_text_printf(t, " of %u", group->window);
       weft_text_printf(t, "\n");
     }
+    answer_defaults_print(m, t);
     uint32_t room = weft_engine_room(rt->engine, i, m->context);
     weft_text_printf(t, "  room     %u requests that grow to %u tokens", room, m->context);
     if (info->canvas_length > 0 && info->canvas_length < m->context) {
@@ -425,13 +427,15 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
     weft_close(rt);
     return weft_tell(&why, status, error, n_error);
   }
-  /* strings of the caller are not kept */
+  /* what the caller owns is not kept */
   rt->options.models = NULL;
   rt->options.backend = NULL;
   rt->options.spill_file = NULL;
   rt->options.kv_8bit = NULL;
   rt->options.served_names = NULL;
   rt->options.tenant = NULL;
+  rt->options.sampling = NULL;
+  rt->options.entropy_bound = NULL;
   *out = rt;
   return 0;
 }

@@ -47,6 +47,24 @@ static void options_of_the_command_line(void **state) {
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, negative, &error), WEFT_E_INVALID);
 }
 
+/* The same rows as for one answer: of a server they are what requests get that leave them open. */
+static void defaults_of_answers_are_options_of_a_server(void **state) {
+  (void)state;
+  weft_config c;
+  weft_error error;
+  const char *words[] = {"--temperature", "0.5", "--top-k", "7", "--diffusion-steps", "9", "--diffusion-t-max", "2"};
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 0, NULL, &error), WEFT_OK);
+  assert_true(c.sampling.temperature < 0.0f && c.sampling.top_k < 0 && c.sampling.top_p < 0.0f);
+  assert_int_equal(c.entropy_bound.max_steps, 0);
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 8, words, &error), WEFT_OK);
+  assert_true(c.sampling.temperature == 0.5f && c.sampling.top_p < 0.0f && c.entropy_bound.t_max == 2.0f);
+  assert_int_equal(c.sampling.top_k, 7);
+  assert_int_equal(c.entropy_bound.max_steps, 9);
+  const char *seed[] = {"--seed", "1"}, *steps[] = {"--diffusion-steps", "4097"};
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, seed, &error), WEFT_E_INVALID); /* of one answer */
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, steps, &error), WEFT_E_INVALID);
+}
+
 /* What weft_open does with a zero and what the program does without an option come from one row. */
 static void zeros_of_weft_open_are_the_defaults_of_serve(void **state) {
   (void)state;
@@ -205,6 +223,7 @@ static void id_lists(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(options_of_the_command_line),
                                      cmocka_unit_test(zeros_of_weft_open_are_the_defaults_of_serve),
+                                     cmocka_unit_test(defaults_of_answers_are_options_of_a_server),
                                      cmocka_unit_test(a_second_table),
                                      cmocka_unit_test(environment_and_file_yield_to_flags),
                                      cmocka_unit_test(lists_are_replaced),
