@@ -135,7 +135,7 @@ static const weft_option product_rows[] = {
     {"shared-cache", 0, MEMORY, SERVE, FLAG(shared_cache), NULL, "tenants see each other's cached prefixes"},
     {"running", 0, SCHEDULING, ENGINE, U32(running, 64, 1, 8192), "N", "requests running at once"},
     {"queue", 0, SCHEDULING, ENGINE, U32(queue, 256, 1, 65536), "N", "requests waiting at most"},
-    {"rows", 0, SCHEDULING, ENGINE, U32(rows, 512, 1, 65536), "N", "rows of one step"},
+    {"rows", 0, SCHEDULING, ENGINE, U32(rows, 0, 1, 65536), "N", "rows of one step [0: 2048 on a GPU, else 512]"},
     {"target-tpot-ms", 0, SCHEDULING, ENGINE, U32(tpot_ms, 0, 0, 60000), "N",
      "most ms between two tokens of an answer; prompts and canvases fill the rest [0: no target]"},
     {"slice-ms", 0, SCHEDULING, ENGINE, U32(slice_ms, 0, 0, 60000), "N",
@@ -228,7 +228,6 @@ void weft_config_fill_open(weft_open_options *options) {
   if (options->context == 0) options->context = config.context;
   if (options->running == 0) options->running = config.running;
   if (options->queue == 0) options->queue = config.queue;
-  if (options->rows == 0) options->rows = config.rows;
   if (options->pins == 0) options->pins = config.pins;
   if (options->saved_canvases == 0) options->saved_canvases = config.saved_canvases;
 }

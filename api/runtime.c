@@ -13,6 +13,7 @@
 #include "api/config.h"
 #include "api/request_memory.h"
 #include "api/served_names.h"
+#include "api/step_rows.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -242,7 +243,8 @@ static weft_status open_store(weft_runtime *rt, bool may_shrink, weft_error *err
 static void write_plan(weft_runtime *rt) {
   const weft_device_info *d = weft_device_get_info(rt->device);
   weft_text *t = &rt->plan;
-  weft_text_printf(t, "device   %s %s, %u threads (%s)\n", d->backend, d->isa, d->n_threads, d->name);
+  weft_text_printf(t, "device   %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->backend, d->isa,
+                   d->n_threads, d->name, d->products, d->graphs ? "steps as graphs, " : "", rt->options.rows);
   for (uint32_t i = 0; i < rt->n_models; i++) {
     const weft_served_model *m = &rt->model[i];
     const weft_model_info *info = weft_model_get_info(m->model);
@@ -398,6 +400,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
                                .weights_bytes_max = options->device_bytes};
   status = weft_device_open(&device, &rt->device, error);
   if (status != WEFT_OK) return status;
+  rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->device));
   rt->model = weft_alloc(options->n_models, sizeof *rt->model);
   if (rt->model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u models", options->n_models);
   for (uint32_t i = 0; i < options->n_models; i++) {

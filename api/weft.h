@@ -52,7 +52,7 @@ typedef struct weft_open_options {
   uint32_t context;        /* [serve, or the model's if that is less] longest prompt + answer */
   uint32_t running, queue; /* [serve] requests running at once, and requests waiting */
   uint64_t request_bytes;  /* [planned from context, running and queue] host memory of all requests */
-  uint32_t rows;           /* [serve] rows per step, at least the longest canvas */
+  uint32_t rows;           /* [2048 on a GPU, else 512] rows per step, at least the longest canvas */
   uint32_t tenants;        /* [1] at most 255 */
   const weft_tenant_options *tenant; /* [tenants], or NULL: all default */
   bool shared_cache;          /* one prefix cache for all tenants: each can learn from times what others have asked */

@@ -67,6 +67,7 @@ static void test_a_temperature_of_the_server_is_that_of_requests_without_one(voi
 
 static void test_the_plan_says_what_holds(void **state) {
   (void)state;
+  assert_non_null(strstr(weft_plan(server.runtime), "): products of 8 bits, 512 rows a step\n"));
   /* steps, confidence and temperature are the server's, all else is the file's */
   assert_non_null(strstr(weft_plan(server.runtime),
                          "  answers  temperature 0, top_k 0, top_p 1; canvases of at most 3 steps, temperatures 0.8 to "
