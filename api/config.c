@@ -41,6 +41,7 @@ enum {
   TRACE = WEFT_FOR_TRACE,
   TOP = WEFT_FOR_TOP,
   WRITES = WEFT_FOR_GENERATE | WEFT_FOR_CHAT,
+  ANSWERS = WRITES | SERVE, /* of a server: what requests get that leave it open */
   MODELS = WEFT_FOR_MODELS,
   RUNTIME = WEFT_FOR_RUNTIME,
   ENGINE = WEFT_FOR_ENGINE,
@@ -76,7 +77,7 @@ static const weft_option product_rows[] = {
     {"mode", 0, FIRST, WRITES, TEXT(mode), "NAME", "auto, autoregressive (ar) or diffusion [auto]"},
     {"max-tokens", 'n', FIRST, WRITES, U32(max_tokens, WEFT_RANGE_MAX_TOKENS), "N",
      "longest answer [0: up to the context, at most " TEXT_OF(WEFT_ANSWER_TOKENS) "]"},
-    {"temperature", 0, FIRST, WRITES, F32(sampling.temperature, WEFT_RANGE_TEMPERATURE), "X",
+    {"temperature", 0, FIRST, ANSWERS, F32(sampling.temperature, WEFT_RANGE_TEMPERATURE), "X",
      "0 is greedy [the model's]"},
     {"seed", 's', FIRST, WRITES, U64(sampling.seed, has_seed), "N", "the same seed gives the same answer [fresh]"},
     {"system", 0, ANSWER, WRITES, TEXT(system), "TEXT", "system text of the chat"},
@@ -84,9 +85,9 @@ static const weft_option product_rows[] = {
     {"stop", 0, ANSWER, WRITES, LIST(stop), "TEXT", "end before this text; may be repeated"},
     {"ignore-eos", 0, ANSWER, GENERATE, FLAG(ignore_eos), NULL, "go on after an end token"},
     {"special", 0, ANSWER, GENERATE | TOKENIZE, FLAG(special), NULL, "print, or parse, control tokens too"},
-    {"top-k", 0, SAMPLING, WRITES, I32(sampling.top_k, WEFT_RANGE_TOP_K), "N",
+    {"top-k", 0, SAMPLING, ANSWERS, I32(sampling.top_k, WEFT_RANGE_TOP_K), "N",
      "keep the N likeliest; 0 is off [the model's]"},
-    {"top-p", 0, SAMPLING, WRITES, F32(sampling.top_p, WEFT_RANGE_TOP_P), "X",
+    {"top-p", 0, SAMPLING, ANSWERS, F32(sampling.top_p, WEFT_RANGE_TOP_P), "X",
      "keep the likeliest up to this mass [the model's]"},
     {"min-p", 0, SAMPLING, WRITES, F32(sampling.min_p, WEFT_RANGE_MIN_P), "X",
      "keep what has this share of the likeliest"},
@@ -96,21 +97,21 @@ static const weft_option product_rows[] = {
      "over the answer"},
     {"frequency-penalty", 0, SAMPLING, WRITES, F32(sampling.frequency_penalty, WEFT_RANGE_FREQUENCY_PENALTY), "X",
      "over the answer"},
-    {"diffusion-steps", 0, DIFFUSION, WRITES, U32(entropy_bound.max_steps, WEFT_RANGE_MAX_STEPS), "N",
+    {"diffusion-steps", 0, DIFFUSION, ANSWERS, U32(entropy_bound.max_steps, WEFT_RANGE_MAX_STEPS), "N",
      "most denoise steps of a canvas [the model's]"},
     {"diffusion-seed", 0, DIFFUSION, WRITES, U64(diffusion_seed, has_diffusion_seed), "N",
      "seed of the canvas; --seed by another name"},
     {"diffusion-blocks", 0, DIFFUSION, WRITES, U32(canvases, WEFT_RANGE_CANVASES), "N",
      "most canvases [0: from --max-tokens]"},
-    {"diffusion-t-min", 0, DIFFUSION, WRITES, F32(entropy_bound.t_min, WEFT_RANGE_T_MIN), "X",
+    {"diffusion-t-min", 0, DIFFUSION, ANSWERS, F32(entropy_bound.t_min, WEFT_RANGE_T_MIN), "X",
      "temperature at the last step [the model's]"},
-    {"diffusion-t-max", 0, DIFFUSION, WRITES, F32(entropy_bound.t_max, WEFT_RANGE_T_MAX), "X",
+    {"diffusion-t-max", 0, DIFFUSION, ANSWERS, F32(entropy_bound.t_max, WEFT_RANGE_T_MAX), "X",
      "temperature at the first step [the model's]"},
-    {"diffusion-entropy-bound", 0, DIFFUSION, WRITES, F32(entropy_bound.entropy_bound, WEFT_RANGE_ENTROPY_BOUND), "X",
+    {"diffusion-entropy-bound", 0, DIFFUSION, ANSWERS, F32(entropy_bound.entropy_bound, WEFT_RANGE_ENTROPY_BOUND), "X",
      "entropy that accepted tokens may add up to [the model's]"},
-    {"diffusion-stability", 0, DIFFUSION, WRITES, I32(entropy_bound.stability, WEFT_RANGE_STABILITY), "N",
+    {"diffusion-stability", 0, DIFFUSION, ANSWERS, I32(entropy_bound.stability, WEFT_RANGE_STABILITY), "N",
      "equal argmax canvases before an early stop [the model's]"},
-    {"diffusion-confidence", 0, DIFFUSION, WRITES, F32(entropy_bound.confidence, WEFT_RANGE_CONFIDENCE), "X",
+    {"diffusion-confidence", 0, DIFFUSION, ANSWERS, F32(entropy_bound.confidence, WEFT_RANGE_CONFIDENCE), "X",
      "mean entropy below which a canvas may stop [the model's]"},
     {"no-self-conditioning", 0, DIFFUSION, WRITES, FLAG(entropy_bound.no_self_conditioning), NULL,
      "keep the soft embedding at zero, to compare"},
@@ -134,7 +135,7 @@ static const weft_option product_rows[] = {
     {"shared-cache", 0, MEMORY, SERVE, FLAG(shared_cache), NULL, "tenants see each other's cached prefixes"},
     {"running", 0, SCHEDULING, ENGINE, U32(running, 64, 1, 8192), "N", "requests running at once"},
     {"queue", 0, SCHEDULING, ENGINE, U32(queue, 256, 1, 65536), "N", "requests waiting at most"},
-    {"rows", 0, SCHEDULING, ENGINE, U32(rows, 512, 1, 65536), "N", "rows of one step"},
+    {"rows", 0, SCHEDULING, ENGINE, U32(rows, 0, 1, 65536), "N", "rows of one step [0: 2048 on a GPU, else 512]"},
     {"target-tpot-ms", 0, SCHEDULING, ENGINE, U32(tpot_ms, 0, 0, 60000), "N",
      "most ms between two tokens of an answer; prompts and canvases fill the rest [0: no target]"},
     {"slice-ms", 0, SCHEDULING, ENGINE, U32(slice_ms, 0, 0, 60000), "N",
@@ -227,7 +228,6 @@ void weft_config_fill_open(weft_open_options *options) {
   if (options->context == 0) options->context = config.context;
   if (options->running == 0) options->running = config.running;
   if (options->queue == 0) options->queue = config.queue;
-  if (options->rows == 0) options->rows = config.rows;
   if (options->pins == 0) options->pins = config.pins;
   if (options->saved_canvases == 0) options->saved_canvases = config.saved_canvases;
 }

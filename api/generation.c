@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* One generation: parameters in, deltas out. The engine deals in tokens; here they become text, thinking is split from
- * the answer, and stop strings end it. What a request leaves open of its sampling is taken from the model file here
- * (resolve_sampling, resolve_entropy_bound).
+ * the answer, and stop strings end it. What a request leaves open of its sampling is filled in here
+ * (answer_defaults.h).
  *
  * Two streams run over the same tokens: one on the engine thread, which decides when to stop, one on the reader's
  * thread, which gives the text. Both print the same text, byte by byte, and search it with the same automaton, so they
@@ -12,6 +12,7 @@
 #include <string.h>
 #include <sys/random.h>
 
+#include "api/answer_defaults.h"
 #include "api/answer_limits.h"
 #include "api/call_plan.h"
 #include "api/generation.h"
@@ -139,30 +140,10 @@ static uint64_t fresh_seed(void) {
   return seed;
 }
 
-/* A value that the request leaves open is taken from the model file. Values that are not finite are refused by the
- * engine. */
-static void resolve_sampling(const weft_model_info *info, weft_sampling *s) {
-  if (s->temperature < 0.0f) s->temperature = info->temperature;
-  if (s->top_k < 0) s->top_k = (int32_t)info->top_k;
-  if (s->top_p < 0.0f) s->top_p = info->top_p;
-}
-
-static void resolve_entropy_bound(const weft_model_info *info, weft_entropy_bound *e) {
-  const weft_entropy_bound *of_model = &info->entropy_bound;
-  if (e->max_steps == 0) e->max_steps = of_model->max_steps;
-  if (e->stability < 0) e->stability = of_model->stability;
-  if (e->t_min < 0.0f) e->t_min = of_model->t_min;
-  if (e->t_max < 0.0f) e->t_max = of_model->t_max;
-  if (e->entropy_bound < 0.0f) e->entropy_bound = of_model->entropy_bound;
-  if (e->confidence < 0.0f) e->confidence = of_model->confidence;
-}
-
 static void fill_sampling(const weft_generation *g, const weft_generate_params *p, weft_request_params *out) {
-  const weft_model_info *info = weft_model_get_info(g->model->model);
   out->sampling = p->sampling;
   out->entropy_bound = p->entropy_bound;
-  resolve_sampling(info, &out->sampling);
-  resolve_entropy_bound(info, &out->entropy_bound);
+  answer_defaults_fill(g->model, &out->sampling, &out->entropy_bound);
   out->sampling.logprobs = p->sampling.logprobs || p->score;
   if (!p->has_seed) out->sampling.seed = fresh_seed();
 }

@@ -123,8 +123,8 @@ static void put_show(const weft_served_model *m, weft_text *out) {
   put_modified(m, out);
   put_string_of(m->gguf, "tokenizer.chat_template", "template", out);
   put_string_of(m->gguf, "general.license", "license", out);
-  weft_text_printf(out, ",\"parameters\":\"temperature %g\\ntop_k %u\\ntop_p %g\"", (double)info->temperature,
-                   info->top_k, (double)info->top_p);
+  weft_text_printf(out, ",\"parameters\":\"temperature %g\\ntop_k %d\\ntop_p %g\"", (double)m->sampling.temperature,
+                   m->sampling.top_k, (double)m->sampling.top_p);
   weft_text_puts(out, ",\"capabilities\":[\"completion\"],\"model_info\":{\"general.architecture\":");
   weft_json_words(out, info->arch);
   weft_text_printf(out, ",\"general.parameter_count\":%llu", (unsigned long long)count_parameters(m->gguf, &type));

@@ -35,7 +35,7 @@ static uint64_t longest_request(const weft_served_model *m, bool all) {
   uint64_t n = weft_engine_request_bytes(&params, need.answer_max, 0);
   if (!all || info->canvas_length == 0) return n;
   need.logprobs = false;
-  params = (weft_request_params){.n_tokens = 1, .canvas = true, .trace = true, .entropy_bound = info->entropy_bound};
+  params = (weft_request_params){.n_tokens = 1, .canvas = true, .trace = true, .entropy_bound = m->entropy_bound};
   params.caller_bytes = weft_generation_bytes(m, &need);
   uint64_t n_canvas = weft_engine_request_bytes(&params, need.answer_max, info->canvas_length);
   return n > n_canvas ? n : n_canvas;

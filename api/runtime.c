@@ -8,10 +8,12 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "api/answer_defaults.h"
 #include "api/chat_template.h"
 #include "api/config.h"
 #include "api/request_memory.h"
 #include "api/served_names.h"
+#include "api/step_rows.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -87,7 +89,7 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
     return weft_fail(error, WEFT_E_INVALID, "%s: a context of %u has no room for a prompt and an answer", path,
                      m->context);
   }
-  return WEFT_OK;
+  return answer_defaults_open(&rt->options, m, error);
 }
 
 static weft_status check_names(const weft_runtime *rt, weft_error *error) {
@@ -241,7 +243,8 @@ static weft_status open_store(weft_runtime *rt, bool may_shrink, weft_error *err
 static void write_plan(weft_runtime *rt) {
   const weft_device_info *d = weft_device_get_info(rt->device);
   weft_text *t = &rt->plan;
-  weft_text_printf(t, "device   %s %s, %u threads (%s)\n", d->backend, d->isa, d->n_threads, d->name);
+  weft_text_printf(t, "device   %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->backend, d->isa,
+                   d->n_threads, d->name, d->products, d->graphs ? "steps as graphs, " : "", rt->options.rows);
   for (uint32_t i = 0; i < rt->n_models; i++) {
     const weft_served_model *m = &rt->model[i];
     const weft_model_info *info = weft_model_get_info(m->model);
@@ -263,6 +266,7 @@ static void write_plan(weft_runtime *rt) {
       if (group->window > 0) weft_text_printf(t, " of %u", group->window);
       weft_text_printf(t, "\n");
     }
+    answer_defaults_print(m, t);
     uint32_t room = weft_engine_room(rt->engine, i, m->context);
     weft_text_printf(t, "  room     %u requests that grow to %u tokens", room, m->context);
     if (info->canvas_length > 0 && info->canvas_length < m->context) {
@@ -396,6 +400,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
                                .weights_bytes_max = options->device_bytes};
   status = weft_device_open(&device, &rt->device, error);
   if (status != WEFT_OK) return status;
+  rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->device));
   rt->model = weft_alloc(options->n_models, sizeof *rt->model);
   if (rt->model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u models", options->n_models);
   for (uint32_t i = 0; i < options->n_models; i++) {
@@ -425,13 +430,15 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
     weft_close(rt);
     return weft_tell(&why, status, error, n_error);
   }
-  /* strings of the caller are not kept */
+  /* what the caller owns is not kept */
   rt->options.models = NULL;
   rt->options.backend = NULL;
   rt->options.spill_file = NULL;
   rt->options.kv_8bit = NULL;
   rt->options.served_names = NULL;
   rt->options.tenant = NULL;
+  rt->options.sampling = NULL;
+  rt->options.entropy_bound = NULL;
   *out = rt;
   return 0;
 }

@@ -30,7 +30,9 @@ typedef struct weft_served_model {
   weft_formats *formats;
   weft_runner *runner;
   weft_kv_layout layout;
-  uint32_t context; /* longest prompt + answer */
+  uint32_t context;       /* longest prompt + answer */
+  weft_sampling sampling; /* what a request gets that leaves these open (answer_defaults.h) */
+  weft_entropy_bound entropy_bound;
   uint64_t runner_bytes;
 } weft_served_model;
 

@@ -50,20 +50,20 @@ typedef struct weft_open_options {
   uint64_t spill_bytes;   /* [none] its size */
   uint32_t saved_canvases; /* [serve] preempted canvases, per model, that resume at their step; others start again */
   uint32_t context;        /* [serve, or the model's if that is less] longest prompt + answer */
-  uint32_t running;        /* [serve] requests running at once */
-  uint32_t queue;          /* [serve] requests waiting */
+  uint32_t running, queue; /* [serve] requests running at once, and requests waiting */
   uint64_t request_bytes;  /* [planned from context, running and queue] host memory of all requests */
-  uint32_t rows;           /* [serve] rows per step, at least the longest canvas */
+  uint32_t rows;           /* [2048 on a GPU, else 512] rows per step, at least the longest canvas */
   uint32_t tenants;        /* [1] at most 255 */
   const weft_tenant_options *tenant; /* [tenants], or NULL: all default */
   bool shared_cache;          /* one prefix cache for all tenants: each can learn from times what others have asked */
   const char *const *kv_8bit; /* [n_kv_8bit] names of models whose keys and values are kept in 8 bits; "all" */
   uint32_t n_kv_8bit;
-  const char *const *served_names; /* [n_served_names] NAME, or MODEL=NAME: what clients call a model in place of its
-                                      file's name; further names of one model are aliases */
+  const char *const *served_names; /* [n_served_names] NAME, or MODEL=NAME, for clients; further names are aliases */
   uint32_t n_served_names;
   const char *const *chat_templates; /* [n_chat_templates] FILE or MODEL=FILE: used in place of the model file's own */
   uint32_t n_chat_templates;
+  const weft_sampling *sampling;           /* [the model's] temperature, top_k and top_p of requests that name none */
+  const weft_entropy_bound *entropy_bound; /* [the model's] the same, of canvases */
   bool unused_tensors; /* open a file although tensors of its layers are not used: answers may be wrong */
   uint32_t pins;       /* [serve] prefixes that weft_pin may keep */
   bool no_prefix_cache;

@@ -2,10 +2,10 @@
 /* What a request may ask of sampling: the one description that a client of weft.h fills in, the scheduler carries, and
  * the ops compute with. This header is installed beside weft.h.
  *
- * Law: a value that a comment calls "the model's" is taken from the model file by weft_submit (resolve_sampling in
- * api/generation.c; model/model.c reads the file's keys, and takes temperature 1, top_p 1 and no top_k where the file
- * has none; of canvases model/diffusion_gemma.c does, with weft_entropy_bound_default of model/sampler.h). So the
- * request wins, then the file, then those numbers. Below api/ every value is resolved, and 0 or a negative number means
+ * Law: a value that a comment calls "the model's" is filled in by weft_submit (api/answer_defaults.h): the request wins,
+ * then what weft_open was given for all requests, then the model file (model/model.c reads its keys, of canvases
+ * model/diffusion_gemma.c), and where the file has none temperature 1, top_p 1 and no top_k, of canvases
+ * weft_entropy_bound_default of model/sampler.h. Below api/ every value is resolved, and 0 or a negative number means
  * itself. WEFT_RANGE_... is the one place where the default and the bounds of a number are written;
  * weft_generate_defaults takes the defaults from there, through the table of options. model/sampler.h has other numbers
  * for tests and for the laboratory: those of a sampler that changes nothing.

@@ -21,6 +21,7 @@ static const weft_command commands[] = {
     {"serve", WEFT_CMD_SERVE, weft_cli_serve, "-m FILE [-m FILE ...]", "an OpenAI-compatible HTTP server",
      "  weft serve -m a.gguf                                   one model on 127.0.0.1:8080\n"
      "  weft serve -m a.gguf -m b.gguf --port 9000             two models over one pool of KV memory\n"
+     "  weft serve -m a.gguf --diffusion-steps 24 --top-k 40   for requests that do not name their own\n"
      "  weft serve -m a.gguf --host 0.0.0.0 --api-keys keys    for others, each with a key\n"
      "  WEFT_ROWS=1024 weft serve --config weft.conf           options from the environment and a file\n"},
     {"demo", WEFT_CMD_DEMO, weft_cli_demo, "-m FILE -m FILE", "serve the demo model and show what happens",

@@ -215,6 +215,8 @@ static int serve(const weft_config *config, const read_again *files, workplace *
   weft_server *server = NULL;
   weft_error error = {{0}};
   char line[512];
+  options.sampling = &config->sampling;
+  options.entropy_bound = &config->entropy_bound;
   options.tenants = keys == NULL ? 1 : weft_keys_n_tenants(keys);
   options.tenant = keys == NULL ? &everybody : weft_keys_options(keys);
   int status = weft_open(&options, &rt, line, sizeof line);

@@ -46,6 +46,7 @@ static const weft_option rows[] = {
      "of a canvas: shares of positions that are replaced [0.25,0.5,0.75,1]"},
     {"kv-8bit", 0, MEMORY, PERPLEXITY, LIST(product.kv_8bit), "MODEL",
      "keep this model's keys and values in 8 bits; `all` is any"},
+    {"rows", 0, WEFT_TOPIC_SCHEDULING, SIM, U32(product.rows, 512, 1, 65536), "N", "rows of one step"},
     {"rows", 0, MEMORY, PERPLEXITY, U32(product.rows, 2048, 1, 65536), "N", "rows of one step"},
     {"seed", 's', FIRST, EVAL | SOAK, U64(product.sampling.seed, product.has_seed), "N",
      "the same seed gives the same answer [fresh]"},

@@ -10,6 +10,7 @@
 
 #include "api/config.h"
 #include "api/server.h"
+#include "api/step_rows.h"
 #include "base/memory.h"
 
 static weft_status parse(weft_config *c, unsigned command, int n, const char *const *words, weft_error *error) {
@@ -47,6 +48,24 @@ static void options_of_the_command_line(void **state) {
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, negative, &error), WEFT_E_INVALID);
 }
 
+/* The same rows as for one answer: of a server they are what requests get that leave them open. */
+static void defaults_of_answers_are_options_of_a_server(void **state) {
+  (void)state;
+  weft_config c;
+  weft_error error;
+  const char *words[] = {"--temperature", "0.5", "--top-k", "7", "--diffusion-steps", "9", "--diffusion-t-max", "2"};
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 0, NULL, &error), WEFT_OK);
+  assert_true(c.sampling.temperature < 0.0f && c.sampling.top_k < 0 && c.sampling.top_p < 0.0f);
+  assert_int_equal(c.entropy_bound.max_steps, 0);
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 8, words, &error), WEFT_OK);
+  assert_true(c.sampling.temperature == 0.5f && c.sampling.top_p < 0.0f && c.entropy_bound.t_max == 2.0f);
+  assert_int_equal(c.sampling.top_k, 7);
+  assert_int_equal(c.entropy_bound.max_steps, 9);
+  const char *seed[] = {"--seed", "1"}, *steps[] = {"--diffusion-steps", "4097"};
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, seed, &error), WEFT_E_INVALID); /* of one answer */
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, steps, &error), WEFT_E_INVALID);
+}
+
 /* What weft_open does with a zero and what the program does without an option come from one row. */
 static void zeros_of_weft_open_are_the_defaults_of_serve(void **state) {
   (void)state;
@@ -55,11 +74,10 @@ static void zeros_of_weft_open_are_the_defaults_of_serve(void **state) {
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 0, NULL, &error), WEFT_OK);
   weft_open_options told = weft_config_open(&c), filled = {0};
   weft_config_fill_open(&filled);
-  assert_true(told.context > 0 && told.running > 0 && told.queue > 0 && told.rows > 0 && told.pins > 0);
+  assert_true(told.context > 0 && told.running > 0 && told.queue > 0 && told.pins > 0);
   assert_int_equal(filled.context, told.context);
   assert_int_equal(filled.running, told.running);
   assert_int_equal(filled.queue, told.queue);
-  assert_int_equal(filled.rows, told.rows);
   assert_int_equal(filled.pins, told.pins);
   assert_int_equal(filled.saved_canvases, told.saved_canvases);
   weft_server_options served = {0}, named = {.host = "unix:x", .connections = 5};
@@ -71,9 +89,34 @@ static void zeros_of_weft_open_are_the_defaults_of_serve(void **state) {
   weft_config_fill_server(&named);
   assert_string_equal(named.host, "unix:x");
   assert_int_equal(named.connections, 5);
-  weft_open_options given = {.rows = 7};
+  weft_open_options given = {.queue = 7};
   weft_config_fill_open(&given);
-  assert_int_equal(given.rows, 7);
+  assert_int_equal(given.queue, 7);
+}
+
+/* What was given holds on every device; the rest is the device's. */
+static void rows_of_a_step(void **state) {
+  static const struct {
+    const char *line;
+    uint32_t asked;
+    bool host_memory;
+    uint32_t rows;
+  } table[] = {{"a processor", 0, true, 512},
+               {"a GPU", 0, false, 2048},
+               {"given, on a processor", 2048, true, 2048},
+               {"given, on a GPU", 512, false, 512},
+               {"as few as can be", 1, false, 1},
+               {"as many as can be", 65536, true, 65536}};
+  weft_config c;
+  weft_error error;
+  (void)state;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    const weft_device_info device = {.host_memory = table[i].host_memory};
+    print_message("%s\n", table[i].line);
+    assert_int_equal(step_rows_choose(table[i].asked, &device), table[i].rows);
+  }
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 0, NULL, &error), WEFT_OK);
+  assert_int_equal(weft_config_open(&c).rows, 0); /* nobody has chosen: weft_open does */
 }
 
 /* A table beside the product's: its rows fill what follows the configuration, override defaults of their own command
@@ -95,7 +138,7 @@ static void a_second_table(void **state) {
   char *argv[] = {depth, seven, rows};
   assert_int_equal(weft_config_parse(&w.product, &table, DIVE | WEFT_FOR_ALL, 2, argv, &error), WEFT_OK);
   assert_int_equal(w.depth, 7);
-  assert_int_equal(w.product.rows, 512);
+  assert_int_equal(w.product.rows, 0);
   assert_int_equal(weft_config_parse(&w.product, &table, DIVE | WEFT_FOR_ALL, 3, argv, &error), WEFT_E_INVALID);
   assert_int_equal(weft_config_parse(&w.product, &table, SWIM | WEFT_FOR_ALL, 0, NULL, &error), WEFT_OK);
   assert_int_equal(w.product.rows, 3);
@@ -205,6 +248,8 @@ static void id_lists(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(options_of_the_command_line),
                                      cmocka_unit_test(zeros_of_weft_open_are_the_defaults_of_serve),
+                                     cmocka_unit_test(defaults_of_answers_are_options_of_a_server),
+                                     cmocka_unit_test(rows_of_a_step),
                                      cmocka_unit_test(a_second_table),
                                      cmocka_unit_test(environment_and_file_yield_to_flags),
                                      cmocka_unit_test(lists_are_replaced),

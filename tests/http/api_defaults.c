@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: MIT */
+/* What a request gets that leaves its sampling open: the value that the server was opened with, else the model file's;
+ * a value that the request names wins over both. */
+#include <math.h>
+
+#include "tests/support/http_conversation.h"
+
+#define QUESTION "\"messages\":[{\"role\":\"user\",\"content\":\"Write a story.\"}]"
+
+enum { CANVAS = 32 /* of the demo model */, SERVER_STEPS = 3, OWN_STEPS = 5 };
+
+static talk server;
+
+static const weft_sampling cold = {.temperature = 0.0f, .top_k = -1, .top_p = -1.0f};
+/* Without confidence no canvas rests, so it takes all of its steps. */
+static const weft_entropy_bound short_canvas = {
+    .max_steps = SERVER_STEPS, .t_min = -1.0f, .t_max = -1.0f, .entropy_bound = -1.0f, .stability = -1};
+
+static int open_server(void **state) {
+  const weft_open_options options = {.backend = "cpu", .sampling = &cold, .entropy_bound = &short_canvas};
+  *state = talk_serve(&server, NULL, options, (weft_server_options){0});
+  return 0;
+}
+
+static json_int_t steps_of(const char *fields) {
+  char body[512];
+  (void)snprintf(body, sizeof body, "{" QUESTION ",\"mode\":\"diffusion\",\"max_tokens\":%d,\"seed\":3%s}", CANVAS,
+                 fields);
+  json_t *answer = talk_json(server.port, "/v1/chat/completions", body);
+  json_int_t n = int_at(answer, "usage.completion_tokens_details.denoise_steps");
+  json_decref(answer);
+  return n;
+}
+
+static void test_a_canvas_takes_the_servers_steps_and_a_request_its_own(void **state) {
+  (void)state;
+  assert_int_equal(steps_of(""), SERVER_STEPS);
+  assert_int_equal(steps_of(",\"diffusion\":{}"), SERVER_STEPS);
+  assert_int_equal(steps_of(",\"diffusion\":{\"t_max\":1.5}"), SERVER_STEPS);
+  assert_int_equal(steps_of(",\"diffusion\":{\"steps\":5}"), OWN_STEPS);
+  assert_in_range(steps_of(",\"diffusion\":{\"confidence\":1000,\"stability\":0}"), 1,
+                  SERVER_STEPS - 1); /* rests at once */
+}
+
+static char *text_of(int seed, const char *fields) {
+  char body[512];
+  (void)snprintf(body, sizeof body, "{" QUESTION ",\"mode\":\"autoregressive\",\"max_tokens\":24,\"seed\":%d%s}", seed,
+                 fields);
+  json_t *answer = talk_json(server.port, "/v1/chat/completions", body);
+  char *text = strdup(text_at(answer, "choices.0.message.content"));
+  json_decref(answer);
+  assert_non_null(text);
+  return text;
+}
+
+static void test_a_temperature_of_the_server_is_that_of_requests_without_one(void **state) {
+  (void)state;
+  char *one = text_of(1, ""), *two = text_of(2, ""), *warm = text_of(1, ",\"temperature\":1"),
+       *warm_too = text_of(2, ",\"temperature\":1");
+  assert_string_equal(one, two);
+  assert_string_not_equal(warm, warm_too); /* as they would without the server's 0: the file says 1 */
+  free(one);
+  free(two);
+  free(warm);
+  free(warm_too);
+}
+
+static void test_the_plan_says_what_holds(void **state) {
+  (void)state;
+  assert_non_null(strstr(weft_plan(server.runtime), "): products of 8 bits, 512 rows a step\n"));
+  /* steps, confidence and temperature are the server's, all else is the file's */
+  assert_non_null(strstr(weft_plan(server.runtime),
+                         "  answers  temperature 0, top_k 0, top_p 1; canvases of at most 3 steps, temperatures 0.8 to "
+                         "0.4, entropy bound 0.1, stability 1, confidence 0, where a request names nothing else\n"));
+}
+
+static void test_contradictions_are_refused_when_the_server_starts(void **state) {
+  const struct {
+    weft_entropy_bound canvas;
+    weft_sampling sampling;
+    const char *why;
+  } rows[] = {
+      {{.max_steps = 0, .t_min = 2.0f, .t_max = -1.0f},
+       {.temperature = -1.0f, .top_k = -1, .top_p = -1.0f},
+       "t_max is 0.8"},
+      {{.max_steps = 5000, .t_min = -1.0f, .t_max = -1.0f},
+       {.temperature = -1.0f, .top_k = -1, .top_p = -1.0f},
+       "4096"},
+      {{.max_steps = 0, .t_min = NAN, .t_max = -1.0f}, {.temperature = -1.0f, .top_k = -1, .top_p = -1.0f}, "t_min"},
+      {{.max_steps = 0, .t_min = -1.0f, .t_max = -1.0f},
+       {.temperature = 101.0f, .top_k = -1, .top_p = -1.0f},
+       "temperature is 101"},
+      {{.max_steps = 0, .t_min = -1.0f, .t_max = -1.0f},
+       {.temperature = -1.0f, .top_k = -1, .top_p = 0.0f},
+       "top_p is 0"}};
+  static const char *const models[] = {DEMO_MODEL};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    const weft_open_options options = {.models = models,
+                                       .n_models = 1,
+                                       .backend = "cpu",
+                                       .threads = 1,
+                                       .kv_bytes = 4 << 20,
+                                       .context = 256,
+                                       .quiet = true,
+                                       .sampling = &rows[i].sampling,
+                                       .entropy_bound = &rows[i].canvas};
+    char line[512] = "";
+    weft_runtime *rt = NULL;
+    assert_int_equal(weft_open(&options, &rt, line, sizeof line), WEFT_E_INVALID);
+    print_message("%s\n", line);
+    assert_non_null(strstr(line, "what requests of weft-demo get that leave it open: "));
+    assert_non_null(strstr(line, rows[i].why));
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_canvas_takes_the_servers_steps_and_a_request_its_own),
+                                     cmocka_unit_test(test_a_temperature_of_the_server_is_that_of_requests_without_one),
+                                     cmocka_unit_test(test_the_plan_says_what_holds),
+                                     cmocka_unit_test(test_contradictions_are_refused_when_the_server_starts)};
+  return cmocka_run_group_tests(tests, open_server, close_talk);
+}
