@@ -23,7 +23,8 @@ enum {
 };
 
 /* Default, least and greatest value of each number, and whether the least value itself is refused: the members of a
- * weft_range (base/range.h). A default of -1, or of 0 where the least is 1, means the model's own value. */
+ * weft_range (base/range.h). A default of -1 means the model's own value, and so does max_steps 0; what
+ * 0 max_tokens and 0 canvases mean stands in api/weft.h. */
 #define WEFT_RANGE_TEMPERATURE        -1, 0, 100, false
 #define WEFT_RANGE_TOP_K              -1, 0, INT32_MAX, false
 #define WEFT_RANGE_TOP_P              -1, 0, 1, true
