@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The turns of a conversation while a body is read, and the tools that it declares: what the dialects beside OpenAI's
- * chat fill in.
+/* The turns of a conversation, and the tools that a body declares, while the body is read. Used by all dialects but
+ * OpenAI's chat.
  *
  * Law: turns and calls live as long as their weft_gen and are bounded in number; names of functions are checked
  * as api/openai_tools.c checks them. */
@@ -16,9 +16,9 @@ typedef struct turn_list {
   uint32_t n, capacity;
 } turn_list;
 
-/* A turn more, at list->turn[list->n - 1], with an empty content. field: the list in the body, for refusals. */
+/* Adds a turn with an empty content, list->turn[list->n - 1]. field: the name of the list in the body, for refusals. */
 weft_status turns_add(turn_list *list, const char *role, const char *field, weft_refusal *why);
-/* A call more in the last turn. id may be NULL; arguments is a JSON object as text; field: the call in the body. */
+/* Adds a call to the last turn. id may be NULL; arguments is a JSON object as text; field: the call in the body. */
 weft_status turns_add_call(turn_list *list, const char *id, const json_t *name, const char *arguments,
                            const char *field, weft_refusal *why);
 /* Gives the turns to the prompt of the request. */
@@ -26,7 +26,7 @@ void turns_finish(const turn_list *list);
 /* The turn was made of an answer, and what follows is to be another one. */
 bool turns_end_with_answer(const turn_list *list);
 
-/* Declares the tools of a list: declare reads one. */
+/* Declares the tools of a list, each of which `declare` reads. */
 typedef weft_status (*tool_reader)(weft_gen *gen, const json_t *tool, const char *field, weft_tool *out,
                                    weft_refusal *why);
 weft_status turns_tools(weft_gen *gen, const json_t *tools, tool_reader declare, weft_refusal *why);

@@ -25,8 +25,7 @@ typedef struct step_arrays {
   int32_t *written;                        /* the same as token, to which the device writes what the cells hold */
   const int64_t *kv_slot[WEFT_GROUPS_MAX]; /* [n_rows] each */
   const uint32_t *table;
-  int64_t
-      *table_at; /* [segments_max * groups]: offset in table of a segment's entry 0; below 0 where that was not sent */
+  int64_t *table_at; /* [segments_max * groups]: where in table a segment's entry 0 is; below 0 where it was not sent */
 } step_arrays;
 
 weft_status step_arrays_open(step_arrays *arrays, weft_device *device, const weft_model_limits *limits);

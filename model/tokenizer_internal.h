@@ -82,10 +82,9 @@ typedef struct work {
   uint32_t n_symbols, symbols_capacity;
   merge_offer *heap;
   uint32_t n_heap, heap_capacity;
-  weft_text text; /* the piece in the vocab's alphabet */
-  uint32_t
-      *unused_at;    /* llama: per token, bytes of the left part of the merge that last made it; NULL: not needed yet */
-  uint32_t *ends[2]; /* pre-tokenizer: where pieces end, before and after a pattern */
+  weft_text text;      /* the piece in the vocab's alphabet */
+  uint32_t *unused_at; /* llama: per token, bytes of the left part of its last merge; NULL: not needed yet */
+  uint32_t *ends[2];   /* pre-tokenizer: where pieces end, before and after a pattern */
   uint32_t n_ends[2], ends_capacity[2];
   void *match; /* PCRE2's scratch */
 } work;

@@ -73,8 +73,7 @@ typedef struct weft_request_params {
   weft_sampling sampling; /* bias is copied */
   weft_grammar *grammar;  /* the grammar of the answer; NULL: any answer. The request takes a reference */
   weft_token_rules
-      *rules; /* which tokens the answer may have; NULL: all. The request takes a reference; not allowed with
-                              a grammar or a canvas */
+      *rules; /* which tokens the answer may have; NULL: all; referenced too; no grammar or canvas beside them */
   weft_entropy_bound entropy_bound;
   const int32_t *stop_tokens; /* end-of-generation set; copied; never part of the answer */
   uint32_t n_stop_tokens;
@@ -93,9 +92,9 @@ typedef struct weft_request_params {
   bool canvas_events;    /* keep the canvas of every denoise step for weft_engine_poll */
   bool trace;            /* keep all arrays of the canvas sampler, too */
   uint64_t caller_bytes; /* memory that the caller holds for as long as the request: counted in request_bytes_max */
-  uint64_t
-      *retry_us; /* out, may be NULL; only that of the first request of a submission is used. With FULL or RATE_LIMIT:
-                            the estimated microseconds until places, tokens and memory suffice; 0: never */
+  /* Out, may be NULL; only that of the first request of a submission is used. With FULL or RATE_LIMIT: the estimated
+   * microseconds until places, tokens and memory suffice; 0: never. */
+  uint64_t *retry_us;
 } weft_request_params;
 
 typedef struct weft_pin_params {
