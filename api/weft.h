@@ -1,15 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* weft serves language models, autoregressive and text-diffusion ones, to many tenants, over one paged pool of KV
- * memory and one loop of continuous batching. This is the interface for C programs.
+ * memory and one loop of continuous batching.
  *
  *   weft_runtime *runtime;  weft_open loads GGUF files, plans memory and starts the engine thread
- *   weft_generation *g;     weft_submit makes one request; weft_next gives its answer piece by piece until
- *                           WEFT_DELTA_END; weft_generation_free frees it
+ *   weft_generation *g;     weft_submit makes one; weft_next gives its answer until WEFT_DELTA_END; then free it
  *
  * Law. Every string passed in is UTF-8, and weft copies it. Every function may be called by any thread, but one
  * generation is read by one thread at a time. No function exits the process. A generation gives exactly one
- * WEFT_DELTA_END, whatever happens. Functions that can fail return 0 for success; when they fail they write one line to
- * error (n_error bytes; may be NULL) and return a status: negative, or 3 or 5 where the same call may succeed later. */
+ * WEFT_DELTA_END. Functions that can fail return 0 for success; when they fail they write one line to error (n_error
+ * bytes; may be NULL) and return a status: negative, or 3 or 5 where the same call may succeed later. */
 #ifndef WEFT_H
 #define WEFT_H
 
@@ -97,8 +96,8 @@ typedef enum weft_mode {
 /* Most tokens of an answer when the request says neither max_tokens nor canvases. */
 #define WEFT_ANSWER_TOKENS 1024
 
-/* One request, with either a prompt or a sibling. weft_generate_defaults fills in the defaults of the options of `weft
- * generate`, with which the model file decides how tokens are sampled. */
+/* One request, with a prompt or a sibling. weft_generate_defaults fills in the defaults of `weft generate`'s
+ * options. */
 typedef struct weft_generate_params {
   const char *model; /* NULL: the first; with several models an unknown name is an error */
   uint32_t tenant;   /* < options.tenants; decides which cached prefixes the request may use */
@@ -119,14 +118,13 @@ typedef struct weft_generate_params {
   bool keep_stop;             /* the answer ends behind the stop string instead */
   const int32_t *stop_tokens; /* [n_stop_tokens] end the answer, beside the model's own and with ignore_eos */
   uint32_t n_stop_tokens;
-  /* The next five are for autoregressive answers without a format. */
-  uint32_t min_tokens;           /* the answer does not end before it has this many tokens */
+  uint32_t min_tokens; /* the answer does not end earlier; as the next ones, autoregressive without a format */
   const int32_t *allowed_tokens; /* [n_allowed_tokens] the answer has no others; 0: all */
   uint32_t n_allowed_tokens;
   const char *const *bad_words; /* [n_bad_words] words that the answer does not have, as the tokenizer splits them */
   uint32_t n_bad_words;
-  /* How many of the last tokens of the prompt are kept; 0: all; -1: as many as the context has room for. */
-  int32_t truncate_prompt;
+  int32_t
+      truncate_prompt;    /* how many of the prompt's last tokens are kept; 0: all; -1: what the context has room for */
   const char *cache_salt; /* only requests with the same salt share cached prefixes; NULL: those without a salt */
   weft_format format;     /* not with thinking or ignore_eos; by diffusion on the backends cpu and ref */
   const char *format_text;
@@ -204,12 +202,12 @@ typedef struct weft_delta {
   weft_usage_counts usage; /* END */
 } weft_delta;
 
-/* Submits one request; the caller owns *out until weft_generation_free. A negative status means that the request can
- * never be served, for example because a parameter is invalid or the prompt too long. Status 3 means that the queue or
- * the memory of requests is full for now, or that the tenant's limit on waiting requests is reached; status 5 that the
- * tenant has used its tokens of this minute, or the compiling of formats that it may cause in one. After both the same
- * call may succeed later. A generation that has not started ends with "evicted" when the queue is full and its place
- * goes to another tenant, which has fewer requests in the queue for its weight: that means the same as status 3. */
+/* Submits one request; the caller owns *out until weft_generation_free. Negative: the request can never be served, for
+ * example because a parameter is invalid or the prompt too long. 3: the queue or the memory of requests is full for
+ * now, or the tenant's limit on waiting requests is reached. 5: the tenant has used its tokens of this minute, or the
+ * compiling of formats that it may cause in one. A generation that has not started ends with "evicted", which means the
+ * same as 3, when the queue is full and its place goes to another tenant with fewer requests in the queue for its
+ * weight. */
 WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out, char *error,
                          size_t n_error);
 /* n_choices answers to each of n_prompts prompts, all of them or none: out[p * n_choices + k] is answer k to the prompt
@@ -222,15 +220,13 @@ WEFT_API int weft_submit_all(weft_runtime *runtime, const weft_generate_params *
 /* Waits at most timeout_ms (0: not at all) for the next delta. Returns 0 and fills *out, or 1 when there was none in
  * that time. Where memory runs out while text is made, the generation ends with "error". */
 WEFT_API int weft_next(weft_generation *generation, uint32_t timeout_ms, weft_delta *out);
-/* From now on ready is called when weft_next may have a delta: on the engine thread, and once by this call. ready must
- * not block. Call this before the generation is read. */
+/* ready is called on the engine thread when weft_next may have a delta, and once by this call; it must not block. */
 WEFT_API void weft_on_ready(weft_generation *generation, void (*ready)(void *self), void *self);
 /* The tokens of the prompt, borrowed until the generation is freed; returns how many. */
 WEFT_API uint32_t weft_prompt_tokens(const weft_generation *generation, const int32_t **tokens);
-/* Gives the prompt from token `first` on, at most 256 tokens, with what echo and prompt_logprobs ask for; the logprob
- * of the first token is NAN. A part without tokens means that there are no more, or that the generation has ended.
- * Returns 0, or 1 while the logprobs are not computed yet; they are before the first delta of weft_next. Of a
- * generation with a sibling, ask the sibling instead. */
+/* Gives the prompt from token `first` on, at most 256 tokens, with what echo and prompt_logprobs ask for (the first
+ * logprob is NAN). No tokens: there are no more, or the generation has ended. Returns 0, or 1 while the logprobs are
+ * not computed yet; they are before weft_next gives a delta. Of a generation with a sibling, ask the sibling. */
 WEFT_API int weft_prompt_part(weft_generation *generation, uint32_t first, weft_delta *out);
 WEFT_API void weft_cancel(weft_generation *generation);
 WEFT_API void weft_generation_free(weft_generation *generation); /* cancels if still running; NULL is fine */
@@ -272,8 +268,7 @@ typedef struct weft_pin_card {
  * long or would leave too little of the pool for requests; 3 when there are too many pins or the queue is full. */
 WEFT_API int weft_pin(weft_runtime *runtime, const weft_prefix *prefix, uint32_t *id, char *error, size_t n_error);
 WEFT_API int weft_unpin(weft_runtime *runtime, uint32_t id); /* negative: there is no such pin */
-/* Lists at most max pins in the order of their declaration; returns how many. */
-WEFT_API uint32_t weft_pins(weft_runtime *runtime, weft_pin_card *out, uint32_t max);
+WEFT_API uint32_t weft_pins(weft_runtime *runtime, weft_pin_card *out, uint32_t max); /* in order; returns how many */
 /* Drops the prefix cache before the next step; running requests keep their blocks. Pins stay declared, and their blocks
  * are kept again once a request has computed them. */
 WEFT_API void weft_reset_prefix_cache(weft_runtime *runtime);

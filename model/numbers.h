@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Finds weights of a file that no trained model has, as a broken download or conversion leaves them (weft check).
+/* Finds weights of a file that no trained model has, as a broken download or conversion leaves them (weft check
+ * numbers).
  *
  * Law: every element of every tensor of a type that weft computes is read once, a few MiB at a time. A tensor is broken
  * when an element (or the scale it is made with) is not finite, when a row of a matrix or a whole vector is zero, or
