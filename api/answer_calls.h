@@ -14,20 +14,21 @@
 typedef struct answer_tools {
   weft_callable *callable;
   uint32_t n;
-  weft_text bytes; /* what it points into */
+  weft_text bytes; /* the strings into which callable points */
 } answer_tools;
 
-/* Once the choices have their generations. NO_MEMORY; closing is the answer's in any case. */
+/* Opens the readers of all choices, once these have their generations. NO_MEMORY; the answer calls answer_calls_close
+ * in any case. */
 weft_status answer_calls_open(weft_answer *answer, const weft_gen *gen);
 void answer_calls_close(weft_answer *answer);
-/* More text of a choice. NO_MEMORY: text was lost. */
+/* Reads more text of a choice. NO_MEMORY: text was lost. */
 weft_status answer_calls_push(weft_choice *choice, const char *text, size_t n);
-/* The text has ended. */
+/* Ends the text of a choice. */
 weft_status answer_calls_end(weft_choice *choice);
-/* Whether there is something of a call to send; and that it was sent. */
+/* Whether something of a call is to be sent; answer_calls_sent says that it was. */
 bool answer_calls_waiting(const weft_choice *choice);
 void answer_calls_sent(weft_choice *choice);
-/* The content of a canvas as it stands, after what the choice was given so far. */
+/* Appends the content of a canvas that is not final, as if it followed the text that the choice was given so far. */
 weft_status answer_calls_canvas(const weft_choice *choice, const char *text, size_t n, weft_text *out);
 
 #endif

@@ -2,9 +2,9 @@
 /* The Anthropic dialect: /v1/messages and /v1/messages/count_tokens.
  *
  * Law: a stream is message_start, then for each block of the answer content_block_start, its deltas and
- * content_block_stop, then message_delta and message_stop; one ping follows the first content_block_start. Every
- * answer has a block of text, be it empty. Fields are known by one table; others are refused by name, as Anthropic
- * does. */
+ * content_block_stop, then message_delta and message_stop; one ping follows the first content_block_start. An answer
+ * without calls of tools has a block of text, even an empty one. Fields are known by one table; others are refused by
+ * name, as Anthropic does. */
 #ifndef WEFT_API_ANTHROPIC_H
 #define WEFT_API_ANTHROPIC_H
 

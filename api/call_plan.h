@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* What the tools of a request mean for its answer: whether calls are read from it, in which form, and what it is held
- * to.
+/* What the tools of a request mean for its answer: whether calls are read from the answer, in which form, and whether
+ * the answer is held to a grammar.
  *
  * Law: an answer that must be a call (tool_choice required, or a named function), and a call of a tool that is
- * strict, are held to a grammar, so that the call always parses and its arguments fit their schema. What cannot be
- * held is refused with one line, never tried without. Tools that the model would not hear of, because its chat
- * template has no place for them, are refused likewise, unless the grammar makes the call. */
+ * strict, are held to a grammar, so that the call always parses and its arguments fit their schema. A request
+ * for which that is not possible is refused with one line, never served without the grammar. Tools that the model would
+ * not know of, because its chat template has no place for them, are refused too, unless the grammar forces the call. */
 #ifndef WEFT_API_CALL_PLAN_H
 #define WEFT_API_CALL_PLAN_H
 
@@ -13,11 +13,11 @@
 
 typedef struct call_plan {
   bool read; /* calls are looked for in the answer */
-  bool held; /* to a grammar */
+  bool held; /* the answer is held to a grammar */
   weft_call_form form;
 } call_plan;
 
-/* *format: with held, the text of a grammar of WEFT_GRAMMAR_CALLS, which the caller frees. */
+/* *format: where held, the text of a grammar of WEFT_GRAMMAR_CALLS; the caller frees it in any case. */
 weft_status call_plan_make(const weft_served_model *model, const weft_generate_params *params, bool canvas, bool thinks,
                            call_plan *out, weft_text *format, weft_error *error);
 

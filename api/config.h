@@ -5,9 +5,9 @@
  *
  * Law: later wins: default, then the file of --config (lines `name = value`; `weft serve` only), then the environment
  * (WEFT_NAME in capitals, dashes as underscores; every option of every command), then the command line. A list that a
- * later source names takes the place of the earlier source's; in the environment its parts are parted by commas. An
- * unknown name or a value out of range is one line and a failure, never a guess. This is the only file that reads the
- * environment. */
+ * later source gives replaces the earlier source's list; in the environment the items of a list are separated by
+ * commas. An unknown name or a value out of range is one line and a failure, never a guess. This is the only file that
+ * reads the environment. */
 #ifndef WEFT_API_CONFIG_H
 #define WEFT_API_CONFIG_H
 
@@ -140,10 +140,10 @@ typedef struct weft_config {
   const char *key_file, *output;
   uint32_t frames;
   float interval;
-  /* words that are no options */
+  /* arguments that are not options */
   weft_text_list words;
-  weft_option_source source; /* that is being read */
-  /* texts of the --config file, lists of the environment */
+  weft_option_source source; /* the one that is being read */
+  /* texts of the --config file and lists of the environment, which the configuration owns */
   char *owned[2 * WEFT_LIST_MAX];
   uint32_t n_owned;
 } weft_config;
@@ -165,16 +165,16 @@ weft_status weft_config_parse(weft_config *config, const weft_option_table *more
 void weft_config_free(weft_config *config);
 /* The options of a command by topic, for --help. */
 void weft_config_help(const weft_option_table *more, unsigned command, FILE *to);
-/* What the options say of an answer's sampling, into params. */
+/* Copies what the options say of sampling into params. */
 void weft_config_answer(const weft_config *config, weft_generate_params *params);
 /* Options of weft_open from the configuration. */
 weft_open_options weft_config_open(const weft_config *config);
-/* Members that are 0, or NULL, and have a default get it: the one of the table's row. */
+/* Members that are 0 or NULL get the default of their option, where it has one. */
 void weft_config_fill_open(weft_open_options *options);
 void weft_config_fill_server(struct weft_server_options *options);
-/* The bits of an option such as 660; 0: these are no three octal digits. */
+/* The file mode that a text such as "660" means; 0: the text is not three octal digits. */
 uint32_t weft_config_mode(const char *text);
-/* "2,5,9" to ids; the caller frees. */
+/* The ids of a text such as "2,5,9"; the caller frees *ids. */
 weft_status weft_config_ids(const char *text, const char *flag, int32_t **ids, uint32_t *n, weft_error *error);
 
 #endif

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What the endpoints that generate do alike: a body becomes a request, the request an answer.
+/* What the endpoints that generate have in common: a body becomes a request, and the request an answer.
  *
  * Law: a dialect is a parser (bytes to weft_gen, with no model or engine), a writer (weft_dialect in api/stream.h) and
- * a shape for its errors. Admission, tenants, sampling, stop strings and streams know nothing of it. */
+ * a form for its refusals. Admission, tenants, sampling, stop strings and streams know nothing of dialects. */
 #ifndef WEFT_API_DIALECT_H
 #define WEFT_API_DIALECT_H
 
@@ -18,17 +18,18 @@
 typedef weft_status (*weft_parser)(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                                    weft_refusal *why);
 
-/* Parses the body and judges what it asks for: WEFT_OK and an open *gen, or the exchange is refused. */
+/* Parses the body and checks what it asks for. WEFT_OK: *gen is open; else the exchange was refused. */
 weft_status weft_dialect_read(weft_server *server, weft_exchange *x, weft_parser parse, weft_gen *gen);
 /* Submits what *gen asks for, answers in the dialect, and closes *gen. own: as in weft_answer_config. */
 void weft_dialect_start(weft_server *server, weft_exchange *x, const weft_dialect *dialect, weft_gen *gen, void *own);
 
-/* The parser of a body that has one prompt and asks for one answer: loads it, fills what is not said, reads its fields
- * by a table and then, by rest, what the table leaves for later. rest NULL: nothing. On failure *gen is closed. */
+/* The parser of a body that has one prompt and asks for one answer: parses the JSON, fills in defaults, reads the
+ * fields by a table, and calls rest (NULL: nothing) for those that the table leaves for later. On failure *gen is
+ * closed. */
 typedef weft_status (*weft_rest_reader)(weft_gen *gen, weft_refusal *why);
 weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *limits, const field_row *rows,
                               size_t n_rows, weft_rest_reader rest, weft_gen *gen, weft_refusal *why);
-/* Fields of our own that every dialect has, for the end of its table. */
+/* weft's own fields, which every dialect has at the end of its table. */
 /* clang-format off */
 #define WEFT_DIALECT_FIELDS                                                                                       \
   {.name = "mode", .kind = FIELD_READ, .read = weft_openai_mode},                                                 \
@@ -39,17 +40,17 @@ weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *
       {.name = "priority", .kind = FIELD_READ, .read = weft_openai_priority}
 /* clang-format on */
 
-/* A field_reader: how hard the model is to think, a variable of chat templates that know of it. */
+/* A field_reader of the reasoning effort, which becomes a variable of chat templates. */
 weft_status weft_dialect_effort(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
-/* A text that the body has as a string or as a list, whose parts read_part appends. must_be: what it is otherwise told
- * to be. field: at most 80 bytes. */
+/* Reads a text that the body has as a string, or as a list whose parts read_part appends. must_be: the words of the
+ * refusal of anything else. field: at most 80 bytes. */
 typedef weft_status (*weft_part_reader)(weft_gen *gen, const json_t *part, const char *field, weft_text *out,
                                         weft_refusal *why);
 weft_status weft_dialect_text(weft_gen *gen, const json_t *content, const char *field, const char *must_be,
                               weft_part_reader read_part, const char **out, weft_refusal *why);
-/* A text made while parsing, kept until the request is closed. */
+/* Keeps a text that was made while parsing until the request is closed. */
 weft_status weft_dialect_keep(weft_gen *gen, const weft_text *text, const char **out, weft_refusal *why);
-/* The tokens of the request's prompt, as it would be answered. Close *out whatever was returned. */
+/* Encodes the request's prompt as for an answer. The caller closes *out, whatever was returned. */
 weft_status weft_dialect_encode(const weft_server *server, const weft_gen *gen, encoded_prompt *out, weft_refusal *why);
 
 #endif

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The fields of a JSON object of a body, by one table for each kind of object.
+/* Reads the fields of a JSON object in a body, by one table for each kind of object.
  *
- * Law: a field is understood, known to change nothing here, or refused by its name: nothing that a client asked for is
- * left out in silence, and a misspelt field is an error. null counts as left out, and so does a refused field whose
- * value asks for nothing. */
+ * Law: a field is read, known to change nothing here, or refused by its name: nothing that a client asks for is
+ * silently left out, and a misspelt field is an error. A field that is null counts as left out, and so does a refused
+ * field whose value asks for nothing. */
 #ifndef WEFT_API_FIELDS_H
 #define WEFT_API_FIELDS_H
 
@@ -18,23 +18,23 @@ typedef enum field_kind {
   FIELD_I32,
   FIELD_REAL,
   FIELD_TEXT,
-  FIELD_SEED,  /* sets has_seed, too */
-  FIELD_READ,  /* by the function of the row */
-  FIELD_LATER, /* by whoever reads the object, after all other fields */
-  FIELD_KNOWN, /* changes nothing here */
+  FIELD_SEED,  /* sets params.has_seed too */
+  FIELD_READ,  /* read by the function of the row */
+  FIELD_LATER, /* read by the caller of fields_read, after all other fields */
+  FIELD_KNOWN, /* accepted, and changes nothing here */
   FIELD_REFUSED
 } field_kind;
 
-/* field: the name with the path to it, for refusals. */
+/* field: the name with the path to the field, for refusals. */
 typedef weft_status (*field_reader)(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
 
 typedef struct field_row {
   const char *name;
   field_kind kind;
-  size_t at;           /* in a weft_gen */
+  size_t at;           /* offset of the value in a weft_gen */
   weft_range range;    /* of a number */
   field_reader read;   /* FIELD_READ */
-  const char *instead; /* FIELD_REFUSED: what is not done, or what to do */
+  const char *instead; /* FIELD_REFUSED: what is not supported, or what to do instead */
   double nothing;      /* FIELD_REFUSED: a number that asks for nothing */
 } field_row;
 
@@ -47,11 +47,11 @@ weft_status fields_read(weft_gen *gen, const field_row *rows, size_t n_rows, con
 /* Reads one value into its place in *gen. field: as for a field_reader. */
 weft_status field_read(weft_gen *gen, const field_row *row, const json_t *value, const char *field, weft_refusal *why);
 
-/* A value that was given, or NULL. */
+/* The value of a field, or NULL where it is left out or null. */
 const json_t *field_of(const json_t *object, const char *name);
 /* Sets *out where the field was given. */
 weft_status field_flag(const json_t *object, const char *name, bool *out, weft_refusal *why);
-/* A value of the body as compact JSON text that lives as long as gen. */
+/* Writes a value of the body as compact JSON text, which lives as long as gen. */
 weft_status field_json(weft_gen *gen, const json_t *value, const char **out, weft_refusal *why);
 weft_status field_wrong(weft_refusal *why, const char *field, const char *must_be);
 weft_status field_no_memory(weft_refusal *why);

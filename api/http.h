@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* HTTP: sockets in, whole requests to a handler, answers out, whole or over time. Knows no endpoint and no model.
+/* The HTTP server: it reads requests from sockets, hands whole requests to a handler, and sends answers, whole or piece
+ * by piece. It knows no endpoint and no model.
  *
  * An exchange is one request and its answer. begin is called when the headers of the request are in, handle when its
  * body is in.
@@ -96,7 +97,8 @@ typedef enum weft_http_end {
   WEFT_HTTP_ENDS
 } weft_http_end;
 
-/* The most host memory that the server takes, except for answers of the engine, which are counted with their requests. */
+/* The most host memory that the server takes, except for answers of the engine, which are counted with their
+ * requests. */
 typedef struct weft_http_plan {
   uint32_t n_connections;
   uint64_t connection_bytes; /* of each */
@@ -109,16 +111,16 @@ typedef struct weft_http_plan {
 weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft_error *error);
 weft_http_plan weft_http_get_plan(const weft_http *http);
 uint32_t weft_http_port(const weft_http *http);
-/* It listens on an address of this machine alone, or on a unix socket. */
+/* Whether the server listens on a loopback address or a unix socket, so that only this machine reaches it. */
 bool weft_http_is_loopback(const weft_http *http);
 bool weft_http_is_unix(const weft_http *http);
-/* Connections from now on are shown this certificate; after a failure the one before. Any thread; only where TLS is
- * spoken. */
+/* From now on new connections are shown this certificate; after a failure they are shown the one before. Any thread;
+ * only for a server with TLS. */
 weft_status weft_http_renew(weft_http *http, const char *cert, const char *key, weft_error *error);
 uint32_t weft_http_active(weft_http *http);       /* requests that were read whole and whose answers are not yet out */
 uint64_t weft_http_body_bytes(weft_http *http);   /* bytes of bodies that are being read or wait for a worker */
 uint64_t weft_http_answer_bytes(weft_http *http); /* bytes of large finished answers that wait for their clients */
-uint64_t weft_http_ended(weft_http *http, weft_http_end how); /* how many connections ended so */
+uint64_t weft_http_ended(weft_http *http, weft_http_end how); /* how many connections ended in this way */
 /* Processor time that workers spent on a tenant's requests. */
 uint64_t weft_http_worker_us(weft_http *http, uint32_t tenant);
 /* Tells every source that its answer is not wanted any more, as if all clients had left; the clients still get its
@@ -130,14 +132,14 @@ void weft_http_close(weft_http *http);
 const char *weft_exchange_method(const weft_exchange *exchange);
 const char *weft_exchange_path(const weft_exchange *exchange);
 const char *weft_exchange_id(const weft_exchange *exchange); /* X-Request-Id of the client, or a fresh one */
-/* How its refusals are written, from here on; at first as weft_refusal_json does. Only in begin. */
+/* Sets how refusals of this exchange are written; without it weft_refusal_json writes them. Only in begin. */
 typedef void (*weft_refusal_form)(const weft_refusal *why, const char *id, weft_text *out);
 void weft_exchange_set_refusals(weft_exchange *exchange, weft_refusal_form form);
 /* The host that the request names, with its port; NULL: it names none. Only in begin. */
 const char *weft_exchange_host(const weft_exchange *exchange);
 /* A header of the request, or NULL. Only in begin. */
 const char *weft_exchange_header(const weft_exchange *exchange, const char *name);
-/* The client is on this machine. */
+/* Whether the client is on this machine. */
 bool weft_exchange_is_local(const weft_exchange *exchange);
 /* The body, n bytes, not ended by zero. The exchange owns it: valid until the handler returns. */
 const char *weft_exchange_body(const weft_exchange *exchange, size_t *n);

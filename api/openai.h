@@ -36,18 +36,21 @@ weft_status weft_openai_function(weft_gen *gen, const json_t *function, const ch
 weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, const weft_prompt *prompt, weft_refusal *why);
 /* The name of a function. */
 weft_status weft_openai_name(const json_t *value, const char *field, const char **out, weft_refusal *why);
-/* The calls of message i, which is the assistant's; what a message of a tool says of the call that it answers. */
+/* Read the calls of message i, an assistant's, and which call message i, a tool's, answers. */
 weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
 weft_status weft_openai_result(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
-/* Readers of values that other dialects have, too; field is what refusals name. NULL: nothing was given. */
+/* Readers of values that other dialects have too. field: the name in refusals. A NULL value is one that was not
+ * given. */
 weft_status weft_openai_stop(weft_gen *gen, const json_t *stop, const char *field, weft_refusal *why);
 weft_status weft_openai_mode(weft_gen *gen, const json_t *mode, const char *field, weft_refusal *why);
 weft_status weft_openai_diffusion(weft_gen *gen, const json_t *diffusion, const char *field, weft_refusal *why);
-/* Holds the answer to a format: value is its schema, its text or its list of texts, and nothing for any JSON object. */
+/* Holds the answer to a format. value: a schema, a text or a list of texts, as the format needs; NULL for any JSON
+ * object. */
 weft_status weft_openai_set_format(weft_gen *gen, const char *field, weft_format format, const json_t *value,
                                    weft_refusal *why);
-/* What ends the answer, which tokens it may have, how much of the prompt is kept (api/openai_limits.c); whether the model's
- * turn is opened, or goes on with the last message; why a choice stopped, as a member behind another. */
+/* api/openai_limits.c: priority; what ends the answer, which tokens it may have and how much of the prompt is kept;
+ * whether the prompt opens a turn of the model or continues the last message; and why a choice stopped, written as a
+ * further member of a JSON object. */
 weft_status weft_openai_priority(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
 weft_status weft_openai_limits(weft_gen *gen, const json_t *root, weft_refusal *why);
 weft_status weft_openai_turn(const json_t *root, weft_prompt *prompt, weft_refusal *why);
@@ -55,22 +58,23 @@ void weft_openai_stop_reason(const weft_choice *choice, weft_text *out);
 /* Sets the format of the answer that a body asks for, by any of the names that it has (openai_format.c). */
 weft_status weft_openai_format(weft_gen *gen, const json_t *root, weft_refusal *why);
 
-/* What the two endpoints do not share: how a choice is written. */
+/* How the two endpoints each write a choice. */
 typedef struct weft_openai_form {
   const char *object, *chunk_object;
-  bool prompt_ids_in_choice; /* else beside the choices */
-  /* The object of one choice, without its closing brace: a chunk of what was not sent yet, with finish the last one, or
-   * the whole. */
+  bool prompt_ids_in_choice; /* the prompt's token ids stand in each choice, not beside the choices */
+  /* Write the object of one choice without its closing brace: as a chunk of what was not sent yet, the last one where
+   * finish is not NULL, or whole. */
   void (*chunk)(const weft_answer *answer, const weft_choice *choice, const char *finish, weft_text *out);
   void (*whole)(const weft_answer *answer, const weft_choice *choice, weft_text *out);
 } weft_openai_form;
 
 extern const weft_openai_form weft_openai_chat_form, weft_openai_completions_form;
-/* Tokens with their logprobs as chat writes them, which other dialects took over; and as completions do. */
+/* Write tokens with their logprobs: in the form of chat, which other dialects use too, and in that of completions. */
 void weft_openai_chat_logprobs(const weft_answer *answer, weft_choice *choice, const weft_delta *delta);
 void weft_openai_completions_logprobs(const weft_answer *answer, weft_choice *choice, const weft_delta *delta);
-/* The prompt in the answer (api/openai_prompt.c): echo, which allows max_tokens to be 0; prompt_logprobs, which needs
- * to be read behind logprobs; the list that the latter asks for, as a member behind another. */
+/* The prompt in the answer (api/openai_prompt.c). weft_openai_echo reads echo, with which max_tokens may be 0;
+ * prompt_logprobs must be read after logprobs; weft_openai_prompt_logprobs writes the list that prompt_logprobs asks
+ * for, as a further member of a JSON object. */
 weft_status weft_openai_echo(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why);
 weft_status weft_openai_read_prompt_logprobs(weft_gen *gen, const json_t *root, weft_refusal *why);
 void weft_openai_prompt_logprobs(const weft_answer *answer, const weft_choice *choice, weft_text *out);

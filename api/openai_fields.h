@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Every field that a body of the OpenAI dialect may have: the table in openai_fields.c says its type, where it belongs and
- * what it does.
+/* Every field that a body of the OpenAI dialect may have. The table in openai_fields.c says of each field which type it
+ * has, which endpoints know it and what it does.
  *
- * Law: the table is complete: what is not in it is unknown, is named in the log the first time it comes, and is a 400
- * where the operator asked for strict fields. A field without effect is in it only if leaving it out changes no answer. */
+ * Law: the table is complete. A field that it lacks is unknown: it is named in the log the first time it comes, and is
+ * answered with 400 where the operator asked for strict fields. A field that has no effect stands in the table only if
+ * leaving it out changes no answer. */
 #ifndef WEFT_API_OPENAI_FIELDS_H
 #define WEFT_API_OPENAI_FIELDS_H
 

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The process as the system sees it: what Prometheus' own clients tell of every process, and the allocator's counts. */
+/* Memory, processor time and descriptors of this process, under the names that Prometheus' own clients give them, and
+ * counts of the allocator. */
 #ifndef WEFT_API_PROCESS_METRICS_H
 #define WEFT_API_PROCESS_METRICS_H
 
 #include "base/text.h"
 
-/* 0: not known here. */
+/* Bytes; 0: not known on this system. */
 typedef struct weft_process_memory {
   unsigned long long resident, virtual_bytes, allocated, active, mapped;
 } weft_process_memory;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Prometheus text out: the pieces that /metrics is made of. For the files of api/ only. */
+/* Writes Prometheus text: the pieces that /metrics is made of. For the files of api/ only.
+ *
+ * Law: whatever a label's value holds, it stays one value of one line. */
 #ifndef WEFT_API_PROMETHEUS_H
 #define WEFT_API_PROMETHEUS_H
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The prompt of a generation as it is given back: its text, and the logprobs of its tokens, part by part.
+/* Gives the prompt of a generation back: its text, and the logprobs of its tokens, part by part.
  *
- * Law: the text is what the tokens decode to, and all of it is made at open; a part is made when it is asked for
- * and lives until the next one, so what a long prompt's logprobs take as text does not grow with the prompt.
- * One thread at a time. */
+ * Law: the text is what the tokens decode to, and all of it is made at open. A part is made when it is asked for and
+ * lives until the next one, so the memory for the text of logprobs does not grow with the prompt. One thread at a
+ * time. */
 #ifndef WEFT_API_PROMPT_PARTS_H
 #define WEFT_API_PROMPT_PARTS_H
 
@@ -18,15 +18,15 @@ typedef struct prompt_parts {
   uint32_t n;
   weft_text text;
   uint32_t *text_at; /* [n] bytes of the text before each token; NULL: the text is not wanted */
-  /* of the present part */
+  /* The present part. */
   weft_token_logprob *own, *top;
   weft_text bytes;
 } prompt_parts;
 
-/* with_special: control tokens are printed, too. */
+/* echo: the text is wanted; with_special: control tokens are printed too. */
 weft_status prompt_parts_open(prompt_parts *parts, const weft_tokenizer *tokenizer, const int32_t *tokens, uint32_t n,
                               bool echo, bool with_special);
-/* The part from token `first` on. logprobs NULL: without any. */
+/* Gives the part from token `first` on. logprobs NULL: a part without logprobs. */
 weft_status prompt_parts_get(prompt_parts *parts, uint32_t first, const weft_prompt_logprobs *logprobs,
                              weft_delta *out);
 void prompt_parts_close(prompt_parts *parts);

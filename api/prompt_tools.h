@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: MIT */
-/* Tools and calls in the words of chat templates: the JSON that transformers and vLLM give to them.
+/* Tools and calls as chat templates read them: the JSON that transformers and vLLM give to templates.
  *
  * Law: a template reads the arguments of a call as an object, whatever dialect the request came in; arguments that are
- * no JSON object are refused with a line that names the message. What is made is JSON that a parser wrote, so no text
- * of a request can add a member to it. How much memory it becomes is limited before it is parsed. */
+ * not a JSON object are refused with a line that names the message. The JSON is written by a library, so no text of a
+ * request can add a member to it. The memory that parsing takes is limited before anything is parsed. */
 #ifndef WEFT_API_PROMPT_TOOLS_H
 #define WEFT_API_PROMPT_TOOLS_H
 
 #include "api/weft.h"
 #include "base/status.h"
 
-/* The declarations as a JSON list; NULL and WEFT_OK without any. weft_free ends it. */
+/* The declarations of the tools as a JSON list, which weft_free frees; *out is NULL where there are none. */
 weft_status prompt_tools_json(const weft_prompt *prompt, uint32_t context, char **out, weft_error *error);
 
-/* Which call has which id, for results that do not name their function. Looking one up takes the logarithm of the number
- * of calls, so a conversation of many results costs little more than one of many messages. Points into the prompt. */
+/* Which call has which id, for results that do not name their function. A look-up takes time in the logarithm of the
+ * number of calls, so that conversations with many results stay cheap. The strings are those of the prompt. */
 typedef struct prompt_call {
   const char *id, *name;
   uint64_t place; /* in the conversation: the turn, and the number of the call in it */
@@ -28,7 +28,8 @@ void prompt_calls_close(prompt_calls *calls); /* one that is all zero is fine */
 /* The name of the last call with this id in the turns before `turn`; NULL: none has it. */
 const char *prompt_calls_name(const prompt_calls *calls, const char *id, uint32_t turn);
 
-/* What a turn has besides its role and its content, as a JSON object; NULL and WEFT_OK: nothing. */
+/* What a turn has besides its role, content and thinking, as a JSON object, which weft_free frees; *out is NULL where
+ * there is nothing. */
 weft_status prompt_turn_json(const weft_prompt *prompt, const prompt_calls *calls, uint32_t turn, uint32_t context,
                              char **out, weft_error *error);
 

@@ -18,7 +18,7 @@ typedef struct weft_generation_need {
   uint32_t n_prompt, answer_max;
   uint32_t delta_tokens_max; /* tokens of one delta */
   bool echo;                 /* the prompt's text is kept */
-  bool prompt_logprobs;      /* and parts of the prompt with n_prompt_top likely tokens are made */
+  bool prompt_logprobs;      /* parts of the prompt with n_prompt_top most likely tokens are made */
   uint32_t n_prompt_top;
   bool logprobs, collected; /* collected: the whole answer is kept until its end */
   uint32_t n_top;
@@ -26,7 +26,7 @@ typedef struct weft_generation_need {
   uint64_t format_bytes; /* of the compiled format of the answer, though others may share it; 0: none */
 } weft_generation_need;
 
-/* In bytes. */
+/* Bytes that a generation counts for. */
 uint64_t weft_generation_bytes(const weft_served_model *model, const weft_generation_need *need);
 /* The budget where --request-mib gives none: every request that may run or wait as a plain request of the longest
  * context; up to 2 MiB more for each that runs, for logprobs and canvases; and two of the largest requests there can

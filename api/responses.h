@@ -2,10 +2,10 @@
 /* OpenAI's /v1/responses.
  *
  * Law: a response is kept for its tenant (api/responses_store.h) unless the request says "store": false; a request that
- * names a previous response continues the conversation that the previous one ended, without its instructions. What the
- * response repeats of its request, and the conversation until it is stored, counts among the memory of the request.
- * That part of the request is bounded, since a client that reads slowly leaves its answer in memory.
- * Every event of a stream has its number, and the last event holds the whole response. */
+ * names a previous response continues the conversation that ended with that response, without its instructions. What
+ * the response repeats of its request, and the conversation until it is stored, counts among the memory of the request.
+ * What is repeated is bounded, since a client that reads slowly leaves its answer in memory. Every event of a stream
+ * has its number, and the last event holds the whole response. */
 #ifndef WEFT_API_RESPONSES_H
 #define WEFT_API_RESPONSES_H
 
@@ -14,7 +14,8 @@
 
 enum { WEFT_RESPONSES_ECHO_MAX = 1 << 20 };
 
-/* What it names as its previous response is not looked up: weft_responses_continue puts that in front. */
+/* Does not look up the previous response that the body names: weft_responses_continue puts its conversation in
+ * front. */
 weft_status weft_responses_parse(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                                  weft_refusal *why);
 /* items: the members of a JSON list, as they are stored. On failure *gen is closed. */

@@ -14,19 +14,21 @@
 #include "api/responses_store.h"
 #include "api/server.h"
 
-/* Who may ask: a client with such an API key where the server has keys, else as the words after the semicolon say. */
+/* Who may ask. Before the semicolon: where the server has API keys; after it: where it has none. */
 typedef enum weft_access {
   WEFT_ACCESS_OPEN,   /* every client, with or without a key */
   WEFT_ACCESS_TENANT, /* any known key; every client */
-  WEFT_ACCESS_COUNTS, /* the operator's key, since it shows counts of all tenants; any key where all are of one tenant,
-                         which sees its own; every client */
+  /* the operator's key, because the answer shows counts of all tenants; or any key where all keys are of one tenant,
+   * which then sees its own counts; every client */
+  WEFT_ACCESS_COUNTS,
   WEFT_ACCESS_OPERATE /* the operator's key; a program on this machine */
 } weft_access;
 
 typedef struct weft_endpoint {
-  const char *method, *path; /* a path that ends in * stands for all that begin so */
+  const char *method, *path; /* a path that ends in * stands for all paths that begin with what is before the * */
   weft_access access;
-  bool quick; /* it answers before it returns and parses no body, so it runs on the network thread; else on a worker */
+  /* The handler answers before it returns and parses no body, so it runs on the network thread and not on a worker. */
+  bool quick;
   void (*handle)(weft_server *server, weft_exchange *exchange);
 } weft_endpoint;
 
@@ -36,12 +38,12 @@ struct weft_server {
   weft_runtime *runtime;
   weft_http *http;
   const weft_keys *keys;
-  const char *host; /* the host that it was told to listen on; NULL: none */
+  const char *host; /* the host that the server was told to listen on; NULL: none */
   const char *const *origins;
   uint32_t n_origins;
   weft_json_size json_limits; /* of a body, before it is parsed */
-  weft_responses *responses;  /* those that clients may ask for again */
-  bool strict_fields;         /* of bodies: unknown ones are refused */
+  weft_responses *responses;  /* responses that clients may ask for again */
+  bool strict_fields;         /* bodies with unknown fields are refused */
   atomic_bool draining;
   atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;
@@ -54,7 +56,7 @@ extern const uint32_t weft_n_endpoints;
  */
 const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow, weft_refusal *why);
 
-/* How refusals at a path look: as the dialect of the path has them; NULL: the common form. */
+/* The form of refusals at a path, that of the path's dialect; NULL: the common form. */
 weft_refusal_form weft_router_refusals(const char *path);
 
 /* openai.c */

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What weft_open opens and weft_close frees: models, device, KV store and engine. For the files of api/ only. */
+/* What weft_open opens and weft_close frees: models, device, KV store and engine. For the files of api/ only.
+ *
+ * Law: weft_open fills in everything; until weft_close only the engine, the formats and the line of weft_unwell
+ * change. */
 #ifndef WEFT_API_RUNTIME_H
 #define WEFT_API_RUNTIME_H
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The turns of a conversation while a body is read, which the dialects beside OpenAI's chat fill in, and the tools that
- * a body of any dialect declares.
+/* The turns of a conversation, which all dialects but OpenAI's chat fill in while a body is read, and the tools that a
+ * body of any dialect declares.
  *
  * Law: turns and calls live as long as their weft_gen and are bounded in number; names of functions are checked
  * as api/openai_tools.c checks them. */
@@ -16,9 +16,9 @@ typedef struct turn_list {
   uint32_t n, capacity;
 } turn_list;
 
-/* A turn more, at list->turn[list->n - 1], with an empty content. field: the list in the body, for refusals. */
+/* Adds a turn with an empty content, list->turn[list->n - 1]. field: the name of the list in the body, for refusals. */
 weft_status turns_add(turn_list *list, const char *role, const char *field, weft_refusal *why);
-/* A call more in the last turn. id may be NULL; arguments is a JSON object as text; field: the call in the body. */
+/* Adds a call to the last turn. id may be NULL; arguments is a JSON object as text; field: the call in the body. */
 weft_status turns_add_call(turn_list *list, const char *id, const json_t *name, const char *arguments,
                            const char *field, weft_refusal *why);
 /* Gives the turns to the prompt of the request. */

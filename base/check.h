@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: WEFT_CHECK stays on in every build and guards memory safety and accounting; when it fails, weft has
- * a bug, and the process stops at the place of the bug. WEFT_DCHECK is for debug builds and may be slow.
- * Neither ever judges input: bad input is a weft_status. */
+/* Assertions.
+ *
+ * Law: WEFT_CHECK stays on in every build and guards memory safety and accounting; when it fails, weft has a bug, and
+ * the process stops at the place of the bug. WEFT_DCHECK is checked in debug builds alone, so it may be slow. Neither
+ * ever judges input: bad input is answered with a weft_status. */
 #ifndef WEFT_BASE_CHECK_H
 #define WEFT_BASE_CHECK_H
 

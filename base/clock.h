@@ -8,10 +8,10 @@
 extern "C" {
 #endif
 
-/* Microseconds of the monotonic clock. A function that decides anything by time takes the time as an argument instead,
- * so that tests and the simulation can set it. */
+/* Microseconds of the system's monotonic clock. A function that decides anything by time takes the time as an argument
+ * instead of calling this one, so that tests and the simulation can set the time. */
 uint64_t weft_clock_us(void);
-/* The same clock in nanoseconds, for measurements. */
+/* Nanoseconds of the same clock, for measurements. */
 uint64_t weft_clock_ns(void);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A layer group: layers of one model whose keys and values have the same shape and are kept for the same window, so
- * that they share one block table. The model cuts its layers into groups, the scheduler fills their tables, and the
- * pager hands out their pages; all of them speak of a group in these terms.
+ * that these layers share one block table. The model cuts its layers into groups, the scheduler fills the block tables,
+ * and the pager hands out the pages; all three describe a group with the struct below.
  *
  * Law: a block is block_tokens neighbouring positions of all layers of a group, and it fills one page. */
 #ifndef WEFT_BASE_LAYER_GROUP_H
@@ -12,7 +12,7 @@
 enum {
   WEFT_GROUPS_MAX = 16,       /* layer groups of one model */
   WEFT_MODELS_MAX = 16,       /* models that share one pool of pages */
-  WEFT_BLOCK_TOKENS_MAX = 256 /* positions of a block; the least is 1, and all are powers of two */
+  WEFT_BLOCK_TOKENS_MAX = 256 /* positions of one block: a power of two from 1 to this */
 };
 
 typedef struct weft_layer_group {

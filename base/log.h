@@ -1,11 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: one sink for the process; lines go to standard error as `weft: TIME LEVEL: text`, TIME in UTC to the
- * millisecond. Libraries log only what an operator can act on; results never go here. The level is set once at start
- * by the program.
+/* The log of the process.
  *
- * A line is one line whatever its text holds: control characters and bytes that are no UTF-8 are written as \xNN, so
- * that nothing a client sent can begin a line of its own or reach the operator's terminal. No thread waits for the
- * log: a line that a full pipe cannot take is dropped and counted, and the next one that gets through says how many. */
+ * Law: every line goes to standard error as `weft: TIME LEVEL: text`, with the time in UTC to the millisecond. The
+ * libraries log only what an operator can act on; results of a program never go to the log. The program sets the level
+ * once, when it starts.
+ *
+ * A line stays one line whatever its text holds: control characters, characters that change the direction of writing
+ * and bytes that are not UTF-8 are written as \xNN, so that nothing a client sent can begin a line of its own or send
+ * commands to the operator's terminal; text that is too long is cut. No thread waits for the log: a line that a full
+ * pipe cannot take is dropped and counted, and before the next line that can be written stands how many were lost.
+ * Any thread may write. */
 #ifndef WEFT_BASE_LOG_H
 #define WEFT_BASE_LOG_H
 
@@ -24,9 +28,9 @@ typedef enum weft_log_level {
 } weft_log_level;
 
 void weft_log_set_level(weft_log_level level);
-bool weft_log_wants(weft_log_level level); /* lines of this level are written */
+bool weft_log_wants(weft_log_level level); /* whether lines of this level are written */
 void weft_log(weft_log_level level, const char *format, ...) __attribute__((format(printf, 2, 3)));
-/* Lines that were dropped since the process began. */
+/* How many lines were dropped since the process began. */
 uint64_t weft_log_dropped(void);
 
 #ifdef __cplusplus

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* How much host memory there is for something large, before it is taken.
+/* How much host memory is available, asked before something large is allocated.
  *
- * Law: an estimate of the system's, read anew at each call; nothing is reserved. */
+ * Law: the answer is the system's own estimate, read anew at each call; nothing is reserved. */
 #ifndef WEFT_BASE_MEMORY_ROOM_H
 #define WEFT_BASE_MEMORY_ROOM_H
 
@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* Bytes that this process could still take without driving others out, as the system estimates it: what the machine has
- * free or can free, and what its control group allows. 0: unknown. */
+/* How many more bytes this process could allocate before the system would have to swap: the smaller one of what the
+ * machine has free or can free, and what the control group (the limit of a container) still allows. 0: unknown. */
 uint64_t weft_memory_available(void);
 
 #ifdef __cplusplus

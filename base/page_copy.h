@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A copy of one whole page between the tiers that keep pages: the pool, host memory behind it, and a file behind that.
- * The pager decides on copies, a batch carries them, and the store of keys and values performs them.
+/* A copy of one whole page within the pool or between the tiers that keep pages: the pool, the host memory behind the
+ * pool, and the file behind the host memory. The pager decides on copies, a batch carries them to the device, and the
+ * store of keys and values (model/kv_store.h) performs them.
  *
- * Law: copies between pool and host memory run in the device's order, before the rows of the batch that brings them.
- * The last two kinds, between host memory and file, are called moves: they may take any time, and their end is
- * reported. */
+ * Law: copies within the pool and between the pool and host memory run in the device's order, before the rows of the
+ * batch that brings them. The last two kinds, between host memory and the file, are called moves: a move may take any
+ * time, and its end is reported. */
 #ifndef WEFT_BASE_PAGE_COPY_H
 #define WEFT_BASE_PAGE_COPY_H
 
@@ -20,7 +21,7 @@ typedef enum weft_copy_kind {
 } weft_copy_kind;
 
 typedef struct weft_page_copy {
-  uint32_t from, to; /* pages of the pool, or slots of the lower tier that the kind names */
+  uint32_t from, to; /* pages of the pool, or slots of the tier that the kind names */
   uint32_t kind;     /* weft_copy_kind */
 } weft_page_copy;
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Names of files. */
+/* Names of files.
+ *
+ * Law: a name is changed as text alone; no file is opened. */
 #ifndef WEFT_BASE_PATH_H
 #define WEFT_BASE_PATH_H
 
@@ -7,9 +9,9 @@
 extern "C" {
 #endif
 
-/* The same file's name from the root, so that it is found again wherever the process works then. Links are not
- * followed: what they lead to when the file is opened counts. The caller frees it; NULL: no memory, or the working
- * folder is gone. */
+/* The absolute name of the file, so that the file is found again after the process changed its working folder. Symbolic
+ * links are not resolved: where a link leads is decided when the file is opened. The caller frees the name; NULL: no
+ * memory, or the working folder no longer exists. */
 char *weft_path_from_root(const char *path);
 
 #ifdef __cplusplus

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* A number that a user sets: its default, its least and its greatest value. The ranges of sampling are
- * written once, in base/sampling.h; the table of options, the HTTP dialects and the check of submit read them. */
+/* A number that a user sets: its default, its least and its greatest value.
+ *
+ * Law: the range of a number is written once. Those of sampling stand in base/sampling.h; the table of options, the
+ * HTTP dialects and the checks of weft_submit read them there. */
 #ifndef WEFT_BASE_RANGE_H
 #define WEFT_BASE_RANGE_H
 
@@ -12,20 +14,20 @@ extern "C" {
 #endif
 
 typedef struct weft_range {
-  double initial; /* the default; it may lie outside, as -1 does where it stands for the model's own value */
+  double initial; /* the default; outside of the range where it means something else: -1 is the model's own value */
   double least, greatest;
-  bool above; /* the least value itself is outside */
+  bool above; /* a value must be greater than `least`, not equal to it */
 } weft_range;
 
-/* The range of an option that is no number. */
+/* The range of an option that is not a number. */
 #define WEFT_NO_RANGE \
   { 0, 0, 0, false }
 
-enum { WEFT_RANGE_TEXT = 80 };
+enum { WEFT_RANGE_TEXT = 80 }; /* bytes of a range in words, with the zero byte */
 
-/* NaN and infinity are in no range. */
+/* Whether the number lies in the range; NaN and infinity lie in none. */
 bool weft_range_has(const weft_range *range, double number);
-/* "from 0 to 100" or "above 0 and at most 1"; returns text. */
+/* Writes the range in words, such as "from 0 to 100" or "above 0 and at most 1", and returns text. */
 const char *weft_range_text(const weft_range *range, char text[WEFT_RANGE_TEXT]);
 
 #ifdef __cplusplus

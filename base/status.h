@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: every function that can fail returns weft_status; zero is success, positive values are expected
- * outcomes that are not the caller's fault, negative values are errors. Where a person will read the reason, the
- * function also takes a weft_error and fills it with one line: what is wrong, where, what to do. */
+/* What functions return, and the line that says why one of them failed.
+ *
+ * Law: a function that can fail in more than one way returns weft_status. Zero is success, positive values are expected
+ * outcomes that are not the caller's fault, and negative values are errors. Where a person will read the reason, the
+ * function also takes a weft_error and fills it with one line: what is wrong, where, and what to do. */
 #ifndef WEFT_BASE_STATUS_H
 #define WEFT_BASE_STATUS_H
 
@@ -35,15 +37,15 @@ typedef enum weft_status {
 #undef X
 } weft_status;
 
-/* The words of a status; never NULL. */
+/* A status in words; never NULL. */
 const char *weft_status_text(weft_status status);
 
-/* One line for a person. The caller owns it; functions overwrite it only when they fail. */
+/* One line for a person. The caller owns the struct; functions write to it only when they fail. */
 typedef struct weft_error {
   char text[512];
 } weft_error;
 
-/* Formats into error (which may be NULL) and returns status, so that `return weft_fail(...)` reads well. */
+/* Formats the line into error, which may be NULL, and returns status, so that a caller can `return weft_fail(...)`. */
 weft_status weft_fail(weft_error *error, weft_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

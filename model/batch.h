@@ -6,12 +6,12 @@
  * one request on top of kv_len valid keys:
  *   causal segments come first (prefill chunks, decode rows, canvas commits), rows [0, n_causal)
  *   canvas segments come after them (denoise steps), rows [n_causal, n_rows)
- * The rows of a causal segment write their keys and values through kv_slot before any segment attends, so the commit
- * of one canvas, or the last chunk of a prompt, and the first denoise step of the next canvas of the same request may
- * share one batch. Rows of one segment have consecutive positions kv_len, kv_len + 1, ... The host may be one step
- * behind: token_source says where the tokens of a segment come from when the host does not know them yet. The
- * scheduler owns all arrays (scheduler/batcher.h; a weft_segment owns nothing); everything is read during submit, and
- * the arrays may be reused afterwards. */
+ * The rows of a causal segment write their keys and values through kv_slot before any segment attends, so the commit of
+ * one canvas, or the last chunk of a prompt, and the first denoise step of the next canvas of the same request may
+ * share one batch. Rows of one segment have consecutive positions kv_len, kv_len + 1, ... A step is planned before the
+ * results of the step before it are known, so the host may not know the tokens of a segment yet: token_source says
+ * where on the device they are. The scheduler owns all arrays (scheduler/batcher.h; a weft_segment owns nothing); the
+ * runner reads all of them during submit, and the scheduler may reuse them afterwards. */
 #ifndef WEFT_MODEL_BATCH_H
 #define WEFT_MODEL_BATCH_H
 
@@ -28,17 +28,17 @@ extern "C" {
 #endif
 
 typedef enum weft_token_source {
-  WEFT_TOKENS_HOST = 0,    /* batch.token[] */
-  WEFT_TOKENS_SAMPLED = 1, /* the token that was sampled last in the slot; one row */
-  WEFT_TOKENS_CANVAS = 2,  /* the slot's canvas; at step 0 fresh random tokens */
-  WEFT_TOKENS_ARGMAX = 3   /* the argmax canvas of the slot's last denoise step (a commit) */
+  WEFT_TOKENS_HOST = 0,    /* from batch.token[] */
+  WEFT_TOKENS_SAMPLED = 1, /* the token that the slot sampled last; the segment has one row */
+  WEFT_TOKENS_CANVAS = 2,  /* the slot's canvas, which begins with random tokens at step 0 */
+  WEFT_TOKENS_ARGMAX = 3   /* the argmax canvas of the slot's last denoise step, for a commit */
 } weft_token_source;
 
 typedef enum weft_output {
-  WEFT_OUTPUT_NONE = 0,   /* keys and values only */
-  WEFT_OUTPUT_TOKEN = 1,  /* the last row samples one token */
+  WEFT_OUTPUT_NONE = 0,   /* only keys and values are written */
+  WEFT_OUTPUT_TOKEN = 1,  /* the last row samples one token; rows of the segment may be scored too */
   WEFT_OUTPUT_CANVAS = 2, /* a denoise step: statistics and soft embedding of every row */
-  WEFT_OUTPUT_SCORES = 3  /* no token: rows of a prompt are scored; those of a segment with TOKEN may be, too */
+  WEFT_OUTPUT_SCORES = 3  /* rows of a prompt are scored, and no token is sampled */
 } weft_output;
 
 typedef struct weft_segment {
@@ -50,35 +50,35 @@ typedef struct weft_segment {
   weft_output output;
   uint32_t block; /* canvas segments: which canvas of the request, from 0 */
   uint32_t step;  /* canvas segments: denoise step of this canvas, from 0 */
-  /* Rows that are scored: how likely the token was that the prompt has after each of them. The runner finds that token
-   * in the slot's history. Only with tokens of the host. */
+  /* The rows that are scored, which means that their result says how likely the prompt's own next token was. The runner
+   * finds that token in the slot's history. Only segments with tokens of the host have scored rows. */
   uint32_t first_scored, n_scored;
 } weft_segment;
 
-/* How a page copy ended: one to or from the file, or one to host memory that could not be made. */
+/* How a page copy ended: a copy to or from the file, or a copy to host memory that failed. */
 typedef struct weft_copy_end {
   weft_page_copy copy;
   bool ok;
-  uint64_t us; /* how long a copy to or from the file took, without the time that it waited for its turn */
+  uint64_t us; /* microseconds that a copy to or from the file took, without the time it waited for its turn */
 } weft_copy_end;
 
 typedef struct weft_batch {
-  uint64_t number; /* +1 per step of this runner */
+  uint64_t number; /* counts the steps of this runner */
   uint32_t n_rows, n_causal, n_segments, n_groups;
-  const int32_t *token;    /* [n_rows]; 0 where the source is not the host */
+  const int32_t *token;    /* [n_rows]; 0 where the token source is not the host */
   const int32_t *position; /* [n_rows] */
   const weft_segment *segment;
-  /* Per layer group g: where each row's keys go, page * block_tokens + offset; -1 for canvas rows. */
+  /* Per layer group: the KV slot of each row, page * block_tokens + offset; -1 for canvas rows, which store nothing. */
   const int64_t *kv_slot[WEFT_GROUPS_MAX]; /* [n_rows] each */
   /* Block table of segment s in group g: table + table_at[s * n_groups + g]; covers the segment's kv_len plus,
    * for a causal segment, its own rows. Entries that no row can see may be any value. */
   const uint32_t *table;
   const uint32_t *table_at;
-  const weft_page_copy *copy; /* whole pages to copy before anything else, in this order */
+  const weft_page_copy *copy; /* pages to copy before any row is computed, in this order */
   uint32_t n_copies;
 } weft_batch;
 
-/* What a runner has room for, and the model's shape. */
+/* What a runner has room for in one batch. */
 typedef struct weft_batch_bounds {
   uint32_t rows_max, canvas_rows_max, segments_max;
   uint32_t n_slots, n_groups;
@@ -86,53 +86,53 @@ typedef struct weft_batch_bounds {
   uint32_t scored_rows_max;
 } weft_batch_bounds;
 
-/* Whether the batch keeps the law above and the bounds. A sound batch leads to no row, segment or slot that does not
- * exist. Tokens, pages and tables are not checked: their values are the scheduler's responsibility. */
+/* Whether the batch keeps the law above and the bounds. A sound batch names no row, segment or slot that does not
+ * exist. Tokens, pages and block tables are not checked: the scheduler is responsible for their values. */
 bool weft_batch_is_sound(const weft_batch *batch, const weft_batch_bounds *bounds);
 
-/* What a slot needs to know when a request takes it. Copied during slot_open except where said. */
+/* What a slot needs to know of the request that takes it. slot_open copies everything except where a comment says
+ * more. */
 typedef struct weft_slot_params {
   bool canvas;                   /* a diffusion request */
   weft_sampling sampling;        /* bias is copied */
-  weft_grammar *grammar;         /* NULL: any answer; the request holds it until slot_close */
-  const weft_token_rules *rules; /* likewise; not both */
+  weft_grammar *grammar;         /* NULL: no format; borrowed, the request holds a reference until slot_close */
+  const weft_token_rules *rules; /* NULL: none; borrowed in the same way; a request has no grammar beside rules */
   weft_entropy_bound entropy_bound;
   const int32_t *tokens; /* all tokens so far: prompt, then answer (after preemption) */
   uint32_t n_tokens, n_prompt;
-  uint32_t max_tokens; /* most tokens the answer may ever have: bounds the history */
-  bool trace;          /* canvas results carry the arrays of the trace */
+  uint32_t max_tokens; /* most tokens that the answer may have; bounds the history */
+  bool trace;          /* results of canvases carry the arrays of the trace */
 } weft_slot_params;
 
 /* What a segment gave. The runner owns the results of a step and all they point to, until the next collect. */
 typedef struct weft_segment_result {
   uint32_t segment;     /* index in the batch */
   bool is_void;         /* the slot's canvas was done before this step, so the step has no effect */
-  bool bad;             /* a logit was NaN or infinite; apply.c ends the request with an error */
+  bool bad;             /* a logit was NaN or infinite; scheduler/apply.c ends the request with an error */
   weft_sampled sampled; /* output TOKEN */
-  bool left_format;     /* output TOKEN: the grammar does not have this token. An end of the answer is none either; any
-                           other one is a fault, with which apply.c ends the request */
-  bool complete;        /* the answer is complete with this token, or with this canvas, which is done: nothing can
-                           follow in its grammar */
+  bool left_format; /* output TOKEN: the grammar does not continue with this token. That is as it should be of a token
+                           that ends the answer; for any other one scheduler/apply.c ends the request with an error */
+  bool complete;    /* the grammar allows nothing after this token, or after this canvas, which is done */
   const weft_scored *scored; /* [n_scored of the segment], valid until the next collect */
-  /* output CANVAS; arrays of canvas length, valid until the next collect */
-  bool done;    /* no further step: stopped, or out of steps */
-  bool stopped; /* stable and confident */
+  /* Of output CANVAS; the arrays have the canvas's length and are valid until the next collect. */
+  bool done;    /* the canvas needs no further denoise step: it stopped early, or its steps are used up */
+  bool stopped; /* the canvas was stable and confident enough to stop early */
   uint32_t n_accepted;
-  float temperature, mean_entropy;
+  float temperature, mean_entropy; /* the entropy in nats */
   const int32_t *argmax;
-  /* with trace, else NULL */
+  /* The arrays of a trace; NULL for a request without one. */
   const int32_t *canvas_in, *drawn, *canvas_out;
   const float *entropy;
   const uint8_t *accepted;
 } weft_segment_result;
 
 typedef struct weft_step_result {
-  uint64_t number;    /* of the batch */
+  uint64_t number;    /* that of the batch */
   weft_status status; /* WEFT_E_DEVICE: the runner is broken */
   uint32_t n_results; /* segments with an output, in batch order */
   const weft_segment_result *result;
-  uint64_t n_experts_touched; /* distinct experts, summed over layers */
-  uint64_t device_us;
+  uint64_t n_experts_touched; /* distinct experts that rows of the step used, summed over layers */
+  uint64_t device_us;         /* microseconds that the step took, without the time it waited for the step before it */
 } weft_step_result;
 
 #ifdef __cplusplus

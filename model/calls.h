@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Calls of tools in the text of an answer, each model family's own way of writing them.
+/* Calls of tools in the text of an answer. Each model family has its own way of writing calls, its form.
  *
  * Law. A reader is given the text of an answer in pieces and gives content, and calls: a name, and arguments as JSON
  * text in pieces. What it gives in all does not depend on how the text was cut. Markers are never content, whether they
- * came as special tokens or as letters; inside of a string of the arguments their letters are a part of it.
- *   A call begins when its head is whole: its marker, if the form has one, a name of 1 to 64 of A-Z a-z 0-9 _ - (one
- * that was declared, where a form has no marker), and the beginning of its arguments. From then on it is a call,
- * whatever follows: arguments that turn out not to be what the form has are given as they were written, up to the mark
- * that ends the call, and its end says that it is not whole. What turns out to be no head is content, without its
- * marker.
- *   Blanks around calls are not given. A reader holds back only what may still become a marker, a head, or the
- * blanks before one. */
+ * came as special tokens or as letters; but within a string of the arguments the letters of a marker are part of the
+ * string.
+ *   A call begins when its head is whole: its marker, if the form has one, a name of 1 to 64 of A-Z a-z 0-9 _ - (the
+ * name of a declared tool, where the form has no marker), and the beginning of its arguments. From then on the text is
+ * a call, whatever follows: arguments that turn out not to be well formed are given as they were written, up to the
+ * marker that ends the call, and the end of the call then says that it is not whole. Text after a marker that turns out
+ * not to be a head is content, and the marker is not given.
+ *   Blanks around calls are not given. A reader holds back only text that may still become a marker or a head, and the
+ * blanks before such text. */
 #ifndef WEFT_MODEL_CALLS_H
 #define WEFT_MODEL_CALLS_H
 
@@ -24,7 +25,7 @@ extern "C" {
 #endif
 
 typedef enum weft_call_form {
-  /* {"name":...,"arguments":{...}} at the beginning, or a list of them: where the template shows no other form */
+  /* {"name":...,"arguments":{...}} at the beginning, or a list of such objects; for templates of no other form */
   WEFT_CALLS_JSON = 0,
   WEFT_CALLS_HERMES,  /* <tool_call>{"name":...,"arguments":{...}}</tool_call> */
   WEFT_CALLS_QWEN,    /* <tool_call><function=NAME><parameter=KEY>text</parameter></function></tool_call> */
@@ -34,21 +35,22 @@ typedef enum weft_call_form {
   WEFT_CALL_FORMS
 } weft_call_form;
 
-/* The form that a model writes whose chat template this is. */
+/* The form that the model writes whose chat template is these n bytes. */
 weft_call_form weft_call_form_of(const char *chat_template, size_t n);
 const char *weft_call_form_name(weft_call_form form);
-/* The form that a grammar makes the calls of a model have that writes this form: the same one where a grammar can
- * describe it, else JSON. */
+/* The form of calls when a grammar forces a model to call: the model's own form where a grammar can describe it, else
+ * JSON. */
 weft_call_form weft_call_form_held(weft_call_form form);
 
-/* The markers around a call; NULL: it has none. */
+/* The markers before and after a call; NULL: the form has none. */
 const char *weft_call_form_open(weft_call_form form);
 const char *weft_call_form_close(weft_call_form form);
 /* Every marker of every form. */
 enum { WEFT_CALL_MARKERS = 9 };
 extern const char *const weft_call_markers[WEFT_CALL_MARKERS];
 
-/* What may be called: names, and schemas (JSON text, NULL: none) that say which values of a QWEN call are strings. */
+/* A tool that may be called: its name, and the JSON schema of its arguments as text (NULL: none), which says which
+ * values of a QWEN call are strings. */
 typedef struct weft_callable {
   const char *name, *parameters;
 } weft_callable;
@@ -65,29 +67,29 @@ typedef struct weft_call_reader {
   weft_call_form form;
   const weft_callable *callable; /* borrowed */
   uint32_t n_callable;
-  uint8_t state, inner; /* inner: where in the arguments, each form has its own */
+  uint8_t state, inner; /* inner: where in the arguments the reader is, by numbers of each form's own */
   bool begun;           /* content that is not blank, or a call, was given */
   bool after_call;      /* only blanks came since a call ended */
   bool last;            /* no more text will come */
-  weft_text held;       /* from `at` on: what was not decided yet */
-  size_t at, scanned;   /* scanned: bytes of held that were searched in vain */
-  size_t mark, head;    /* of held: where what may be a call begins, and what follows its marker */
+  weft_text held;       /* from `at` on: text that is not decided yet */
+  size_t at, scanned;   /* scanned: bytes of held that were searched without a find */
+  size_t mark, head;    /* offsets in held: where a possible call begins, and what follows its marker */
   json_steps steps;     /* JSON arguments */
   uint32_t depth;       /* GEMMA: objects and lists that are open */
-  uint64_t objects;     /* bit d: level d is an object */
-  bool first;           /* of an object or a list nothing was given yet */
-  json_t *properties;   /* QWEN: of the function that is being called */
+  uint64_t objects;     /* bit d: level d is an object, not a list */
+  bool first;           /* nothing of the innermost object or list was given yet */
+  json_t *properties;   /* QWEN: from the schema of the function that is being called */
   const weft_call_sink *sink;
 } weft_call_reader;
 
 void weft_call_reader_open(weft_call_reader *reader, weft_call_form form, const weft_callable *callable,
                            uint32_t n_callable);
 void weft_call_reader_close(weft_call_reader *reader); /* all zero is fine */
-/* NO_MEMORY: text was lost. */
+/* Reads n more bytes of the answer and gives what is decided to the sink. NO_MEMORY: text was lost. */
 weft_status weft_call_reader_push(weft_call_reader *reader, const char *text, size_t n, const weft_call_sink *sink);
-/* The end of the answer: what is held is given; a call that is still open ends. */
+/* Ends the answer: text that was held back is given, and a call that is still open ends. */
 weft_status weft_call_reader_end(weft_call_reader *reader, const weft_call_sink *sink);
-/* Another reader at the same place. */
+/* Makes *to a reader at the same place of the same text. On NO_MEMORY the caller still closes it. */
 weft_status weft_call_reader_copy(const weft_call_reader *from, weft_call_reader *to);
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Conversations to prompts, and answers to thinking and text.
+/* Chat templates: turns a conversation into a prompt, and splits an answer into thinking and text.
  *
  * Law: what is rendered is the text of tokenizer.chat_template, or of a template given in its place, by model/jinja.h.
  * A prompt is made of pieces: special tokens, which stand for bytes that the template wrote (or the server's own word
@@ -19,7 +19,7 @@ extern "C" {
 
 typedef struct weft_chat weft_chat; /* immutable, any thread */
 
-/* What a message may be: every role a template is asked to render. */
+/* Who may speak in a message: the roles that templates are asked to render. */
 #define WEFT_CHAT_ROLES "system, developer, user, assistant or tool"
 bool weft_chat_is_role(const char *role);
 
@@ -27,19 +27,19 @@ typedef struct weft_chat_message {
   const char *role; /* one of WEFT_CHAT_ROLES */
   const char *content;
   size_t n_content;
-  const char *thinking; /* of an assistant message, when known apart from content; else NULL */
+  const char *thinking; /* of an assistant's message, where it is known apart from the content; else NULL */
   size_t n_thinking;
   const char *more; /* further members as a JSON object, for example {"tool_calls": [...]}; NULL: none */
 } weft_chat_message;
 
 typedef struct weft_chat_options {
-  bool thinking;              /* let the model think: enable_thinking, for templates that ask for it */
+  bool thinking;              /* let the model think (enable_thinking), for templates that have such a switch */
   bool add_generation_prompt; /* open the model's turn at the end */
   const char *tools;          /* a JSON list of declarations; NULL: none */
   const char *variables;      /* further variables of the template as a JSON object; NULL: none */
 } weft_chat_options;
 
-/* token >= 0: that special token, text is its text. token == -1: text. */
+/* A special token and its text where token >= 0; ordinary text where token == -1. */
 typedef struct weft_chat_piece {
   int32_t token;
   const char *text;
@@ -49,23 +49,24 @@ typedef struct weft_chat_piece {
 typedef struct weft_chat_pieces {
   weft_chat_piece *pieces;
   uint32_t n;
-  char *bytes; /* what the texts point into: the whole prompt */
+  char *bytes; /* the whole prompt, into which the pieces' texts point */
 } weft_chat_pieces;
 
-/* The tokenizer is borrowed until close. With chat_template.data NULL the file's own is taken; name, for messages, is
- * where another one comes from. NOT_FOUND: the file has none. FORMAT, UNSUPPORTED, TOO_LARGE: it cannot be rendered;
- * the line names the template's line and what is not supported. UNSUPPORTED too when the file's own template needs a
- * token that its vocabulary lacks. */
+/* The tokenizer is borrowed until close. With chat_template.data NULL the file's own template is taken; name tells in
+ * messages where another template comes from. NOT_FOUND: the file has no template. FORMAT, UNSUPPORTED, TOO_LARGE: the
+ * template cannot be compiled; the line names the template's line and what is not supported. UNSUPPORTED also when the
+ * file's own template needs a token that the file's vocabulary lacks. */
 weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_bytes chat_template,
                            const char *name, weft_chat **out, weft_error *error);
 void weft_chat_close(weft_chat *chat); /* NULL is fine */
 
-/* How the model writes calls of tools, read off the template's text (model/calls.h); whether the template shows the
- * model the tools that there are, and calls of earlier turns. */
+/* The form in which the model writes calls of tools, which the template's text shows (model/calls.h); and whether the
+ * template shows the model the tools that the request declares, and calls of earlier turns. */
 weft_call_form weft_chat_call_form(const weft_chat *chat);
 bool weft_chat_tells_tools(const weft_chat *chat);
 bool weft_chat_tells_calls(const weft_chat *chat);
 
+/* Whether the token is a marker of calls. */
 bool weft_chat_is_call_marker(const weft_chat *chat, int32_t id);
 
 /* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, a role that is not in the list of
@@ -73,32 +74,32 @@ bool weft_chat_is_call_marker(const weft_chat *chat, int32_t id);
 weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
                             const weft_chat_options *options, weft_chat_pieces *out, weft_error *error);
 void weft_chat_pieces_close(weft_chat_pieces *pieces);
-/* The prompt as tokens, appended to *out; the beginning token is among them when the template
- * prints one, so add none. On failure *out keeps what it had. */
+/* The prompt as tokens, appended to *out. Where the template prints the bos token it is among them, so the caller adds
+ * none. On failure *out keeps what it had. */
 weft_status weft_chat_render(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
                              const weft_chat_options *options, weft_tokens *out, weft_error *error);
 /* Whether a prompt of these tokens leaves the model inside its thinking. */
 bool weft_chat_starts_thinking(const weft_chat *chat, const int32_t *tokens, uint32_t n);
 
-/* The stream of an answer, split into thinking and answer. Markers and the name of a Gemma channel are hidden;
- * newlines next to markers are hidden too, except with WEFT_DETOK_WHOLE_TOKENS, where what is given equals the tokens
- * but for markers and names. */
+/* Splits the tokens of an answer into text of the thinking and text of the answer, as they come. Markers of thinking
+ * and the name of a Gemma channel are left out; newlines next to markers are left out too, except with
+ * WEFT_DETOK_WHOLE_TOKENS, where the text is that of all tokens but markers and names. */
 typedef struct weft_chat_stream {
   const weft_chat *chat; /* NULL: everything is answer */
   weft_detok detok;
   weft_text text;      /* scratch */
   weft_text name;      /* of the channel being opened */
-  uint32_t n_newlines; /* held back, may turn out to be the last ones */
+  uint32_t n_newlines; /* held back, because a marker may follow, next to which newlines are left out */
   uint32_t state;
   bool skip_newlines, keeps_newlines;
-  bool shows_calls; /* set after open: markers of calls are printed, whatever tokens they are */
-  bool thinking;    /* the kind of the text that was given last */
+  bool shows_calls; /* the caller sets it after open: markers of calls are printed even where they are control tokens */
+  bool thinking;    /* the text that was given last is thinking */
 } weft_chat_stream;
 
-/* Takes n bytes of text, of the thinking or of the answer. */
+/* Takes n bytes of text, which is thinking or answer. */
 typedef void (*weft_chat_take)(void *self, const char *text, size_t n, bool thinking);
 
-/* starts_thinking as weft_chat_starts_thinking says. */
+/* starts_thinking: what weft_chat_starts_thinking says of the prompt. */
 void weft_chat_stream_open(weft_chat_stream *stream, const weft_chat *chat, const weft_tokenizer *tokenizer,
                            unsigned detok_flags, bool starts_thinking);
 void weft_chat_stream_close(weft_chat_stream *stream);
@@ -106,11 +107,11 @@ void weft_chat_stream_close(weft_chat_stream *stream);
  * gives text of one of the two. *n_ids (may be NULL) as in weft_detok_push. */
 weft_status weft_chat_stream_push(weft_chat_stream *stream, int32_t id, weft_text *out, bool *thinking,
                                   uint32_t *n_ids);
-/* Takes at once all memory that feed will need. From then on text is given as soon as it is certain, also with
- * WEFT_DETOK_WHOLE_TOKENS, and it is the same text. */
+/* Takes at once all memory that weft_chat_stream_feed will need. From then on text is given as soon as it is certain,
+ * also with WEFT_DETOK_WHOLE_TOKENS; the text in all is the same. */
 weft_status weft_chat_stream_reserve(weft_chat_stream *stream);
-/* The same as push, but each piece of text is given to a function. After reserve it takes no memory, and INVALID (an
- * id outside the vocabulary) is its only failure. */
+/* The same as push, but each piece of text is given to a function. After reserve it allocates nothing, and its only
+ * failure is INVALID: an id outside the vocabulary. */
 weft_status weft_chat_stream_feed(weft_chat_stream *stream, int32_t id, weft_chat_take take, void *self);
 weft_status weft_chat_stream_flush(weft_chat_stream *stream, weft_text *out, bool *thinking, uint32_t *n_ids);
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to model/chat*.c and their tests. How thinking and answer are told apart is
- * read off the template's text once, at open. */
+/* What the files of the chat template share; private to model/chat*.c and their tests.
+ *
+ * Law: how the model marks its thinking, and how it writes calls, is read off the template's text once, at open. */
 #ifndef WEFT_MODEL_CHAT_INTERNAL_H
 #define WEFT_MODEL_CHAT_INTERNAL_H
 

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The runner over a real model on one device: resolves tokens, runs the forward pass, samples, keeps the slots. */
+/* The runner of a real model on one device.
+ *
+ * Law: that of model/runner.h. The runner takes all its own memory at open. */
 #ifndef WEFT_MODEL_DEVICE_RUNNER_H
 #define WEFT_MODEL_DEVICE_RUNNER_H
 
@@ -13,19 +15,19 @@ extern "C" {
 typedef struct weft_device_runner_config {
   weft_device *device;
   weft_model *model;          /* owned by the caller, outlives the runner */
-  const weft_kv_store *store; /* the shared pool */
+  const weft_kv_store *store; /* the pool, which all runners of the device share; as the layout, borrowed until close */
   const weft_kv_layout *layout;
-  const char *name;         /* as clients ask for it */
-  weft_model_limits limits; /* those the model was opened with */
+  const char *name;         /* by which clients ask for the model */
+  weft_model_limits limits; /* those that the model was opened with */
   uint32_t n_slots;
   uint32_t n_saves;          /* canvases whose state may be kept in host memory while they wait */
   uint32_t seq_tokens_max;   /* longest history of one slot */
   const int32_t *suppressed; /* tokens that are never drawn; read during open */
   uint32_t n_suppressed;
-  uint64_t logits_bytes_max; /* cap of head_rows' buffer; 0: 64 MiB; at least one row */
+  uint64_t logits_bytes_max; /* most bytes of logits at once, but one row at least; 0: 64 MiB */
 } weft_device_runner_config;
 
-/* All memory is taken here; *n_bytes (may be NULL) says how much. */
+/* *n_bytes (may be NULL): how much memory the runner takes. */
 weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
                                     weft_error *error);
 

@@ -2,10 +2,10 @@
 /* A GGUF v3 model on disk, one file or split into parts, mapped read-only.
  *
  * Law: nothing in the file is trusted. Every count, length, offset and product is checked against the bytes that are
- * there before it is used; each refusal names the file, the field and the value. After open succeeds, every key's
- * value and every tensor's bytes lie inside the mapping, tensors do not overlap, and names are unique. A file opens
- * whatever its architecture and its types are: who computes with a tensor asks for its type. A weft_gguf is immutable
- * and may be read by several threads. */
+ * there before it is used; each refusal names the file, the field and the value. After open succeeds, every key's value
+ * and every tensor's bytes lie inside the mapping, tensors do not overlap, and names are unique. A file opens whatever
+ * its architecture and its types are; weft_gguf_check_type says whether weft computes with a tensor. A weft_gguf does
+ * not change, but for weft_gguf_let_go, and several threads may read it. */
 #ifndef WEFT_MODEL_GGUF_H
 #define WEFT_MODEL_GGUF_H
 
@@ -46,11 +46,11 @@ typedef struct weft_bytes {
 
 typedef struct weft_gguf_tensor {
   const char *name; /* zero-ended copy */
-  weft_type type;   /* NONE: weft does not compute it, and type_id says what it is */
+  weft_type type;   /* NONE: a type that weft does not compute; type_id says which */
   uint32_t type_id; /* as in the file */
   uint32_t n_dims;
   uint64_t ne[4];   /* ne[0] is contiguous; missing trailing dims are 1 */
-  uint64_t n_bytes; /* 0: of a type whose size is not known */
+  uint64_t n_bytes; /* 0: the size of the type is not known */
   const void *data; /* inside the mapping of its part */
 } weft_gguf_tensor;
 
@@ -60,15 +60,15 @@ weft_status weft_gguf_open(const char *path, weft_gguf **out, weft_error *error)
 weft_status weft_gguf_open_memory(const void *data, size_t n_bytes, const char *name, weft_gguf **out,
                                   weft_error *error);
 void weft_gguf_close(weft_gguf *gguf); /* NULL is fine */
-/* Lets go of the files: nothing of them is mapped any more. Keys, names, types and shapes stay, in memory; the data of
- * tensors is gone (NULL). No other thread may read meanwhile. Errors: NO_MEMORY; then close is all that may follow. */
+/* Unmaps the files, so that they may be changed or removed. Keys, names, types and shapes stay in memory; the data of
+ * tensors is NULL from then on. No other thread may read the weft_gguf meanwhile. NO_MEMORY: only close may follow. */
 weft_status weft_gguf_let_go(weft_gguf *gguf, weft_error *error);
 
 const char *weft_gguf_path(const weft_gguf *gguf);
 uint64_t weft_gguf_file_bytes(const weft_gguf *gguf); /* all parts */
 
 uint32_t weft_gguf_n_keys(const weft_gguf *gguf);
-/* -1 when absent. */
+/* The index of a key, or -1 when the file has no such key. */
 int64_t weft_gguf_find(const weft_gguf *gguf, const char *key);
 
 /* Typed reads. Any integer kind (and bool) is accepted with a range check. NOT_FOUND when absent (error
@@ -77,10 +77,10 @@ weft_status weft_gguf_u64(const weft_gguf *gguf, const char *key, uint64_t *out,
 weft_status weft_gguf_f64(const weft_gguf *gguf, const char *key, double *out, weft_error *error);
 weft_status weft_gguf_bool(const weft_gguf *gguf, const char *key, bool *out, weft_error *error);
 weft_status weft_gguf_string(const weft_gguf *gguf, const char *key, weft_bytes *out, weft_error *error);
-/* Element i of the value: of an array, or of a scalar (then any i gives the scalar). */
+/* Element i of an array; of a scalar any i gives the scalar. */
 weft_status weft_gguf_u64_at(const weft_gguf *gguf, const char *key, uint64_t i, uint64_t *out, weft_error *error);
 weft_status weft_gguf_f64_at(const weft_gguf *gguf, const char *key, uint64_t i, double *out, weft_error *error);
-/* Element i of an array of strings; O(1), by an index that open built. */
+/* Element i of an array of strings, found in constant time by an index that open built. */
 weft_status weft_gguf_string_at(const weft_gguf *gguf, const char *key, uint64_t i, weft_bytes *out, weft_error *error);
 /* Count of an array; 1 for a scalar; 0 when absent. */
 uint64_t weft_gguf_count(const weft_gguf *gguf, const char *key);
@@ -89,7 +89,7 @@ uint32_t weft_gguf_n_tensors(const weft_gguf *gguf);
 const weft_gguf_tensor *weft_gguf_tensor_at(const weft_gguf *gguf, uint32_t index);
 /* NULL when absent. */
 const weft_gguf_tensor *weft_gguf_tensor_find(const weft_gguf *gguf, const char *name);
-/* Identifies keys, tensor table and (sampled) weights. */
+/* A hash of the keys, the tensor table and samples of the weights, by which a file is recognised. */
 void weft_gguf_fingerprint(const weft_gguf *gguf, uint64_t *low, uint64_t *high);
 /* UNSUPPORTED, with a line that names the tensor, when weft does not compute its type. */
 weft_status weft_gguf_check_type(const weft_gguf *gguf, const weft_gguf_tensor *tensor, weft_error *error);

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to model/gguf*.c, model/inspect.c and their tests. A gguf_part is one file;
- * gguf_part_parse fills it from bytes it does not trust, and gguf_part_close frees whatever was
- * filled. The bytes are borrowed; the mapping, if there is one, belongs to the part. */
+/* The parts of a GGUF file; private to model/gguf*.c, tokenizer.c and inspect*.c, and to tests.
+ *
+ * Law: a gguf_part is one file. gguf_part_parse fills it from bytes that are not trusted, and
+ * gguf_part_close frees whatever was filled. The bytes are borrowed; a mapping belongs to the part. */
 #ifndef WEFT_MODEL_GGUF_INTERNAL_H
 #define WEFT_MODEL_GGUF_INTERNAL_H
 
 #include "model/gguf.h"
 
-/* Limits of the format's readers, and ours. */
+/* The largest values that weft accepts. */
 enum {
   GGUF_NAME_MAX = 63,   /* bytes of a tensor name */
   GGUF_KEY_MAX = 65535, /* bytes of a key */
@@ -38,9 +39,9 @@ typedef struct gguf_part {
   const uint8_t *bytes;
   uint64_t n_bytes;
   bool mapped;
-  bool let_go;            /* bytes is a copy of what stands before the data, and belongs to the part */
+  bool let_go;            /* bytes is now a copy of what comes before the data section, owned by the part */
   uint64_t device, inode; /* of the file, when it was mapped */
-  int64_t changed_ns;     /* when it was changed last, as of then */
+  int64_t changed_ns;     /* the file's time of change when it was mapped, in nanoseconds */
   uint64_t alignment;
   uint64_t data_at; /* offset of the data section */
   gguf_key *keys;
@@ -72,9 +73,9 @@ uint32_t *gguf_key_names_slot(const gguf_part *part, weft_bytes name);
 /* Bytes of one element of a scalar kind; 0 for strings and arrays. */
 uint32_t gguf_kind_bytes(weft_gguf_kind kind);
 const char *gguf_kind_name(weft_gguf_kind kind);
-/* The block of any type whose size is known, also of those that nothing here computes; false: unknown. */
+/* Elements and bytes of a weight block of a type, also of types that weft does not compute; false: not known. */
 bool gguf_type_block(int32_t id, uint32_t *n_elements, uint32_t *n_bytes);
-/* name as printable text, cut with dots when long; returns out. */
+/* Writes name as printable text, cut with dots where it is long, and returns out. */
 #define GGUF_SHOWN 72
 const char *gguf_show(weft_bytes name, char out[GGUF_SHOWN]);
 

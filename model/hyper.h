@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Keys that several architectures read the same way: sizes, heads, feed-forward widths, experts.
  *
- * Law: a size is bounded before it is a loop bound or a factor of an allocation. What a file says per layer, it says
- * for every layer; one number serves all of them. */
+ * Law: a size is checked against a bound before it bounds a loop or an allocation. A key that has a list has one number
+ * for every layer; a single number counts for all layers. */
 #ifndef WEFT_MODEL_HYPER_H
 #define WEFT_MODEL_HYPER_H
 
@@ -22,8 +22,8 @@ weft_status hyper_check_head_dim(const model_keys *keys, const char *name, uint3
 weft_status hyper_check_same(const model_keys *keys, const char *name, uint32_t wanted);
 /* head_count, and head_count_kv of each layer; without that key every head has keys of its own, if it is optional. */
 weft_status hyper_read_heads(const model_keys *keys, model_hyper *hyper, bool kv_is_optional);
-/* The experts' keys, width_or their width where the key is missing (0: it is needed); a layer with a router is routed,
- * and experts without a router are a broken file. */
+/* The keys of experts. width_or is the width of an expert where the key is missing (0: the key is required). A layer
+ * with a router tensor has experts; FORMAT when a file has experts and no router. */
 weft_status hyper_read_experts(const model_keys *keys, model_hyper *hyper, uint32_t width_or);
 /* feed_forward_length of each layer. */
 weft_status hyper_read_ff(const model_keys *keys, model_hyper *hyper);

@@ -5,13 +5,14 @@
  * the template and the context: no file, no clock, no environment. Whatever a template does, a render takes at most the
  * steps, the memory and the depth of its budget and then ends with one line; the stack it needs is bounded too.
  *
- * Every byte of the output is marked: 1 when it was written in the template (or is a word that the context calls the
- * server's own), 0 for all else: text of the request and whatever is computed, such as numbers, dates and the
- * punctuation of JSON. A mark travels with its byte through every operator, filter, test and method. So the encoder of
- * the output can let only marked bytes become control tokens, and text of a user never becomes one.
+ * Every byte of the output has a mark: 1 when the byte was written in the template (or belongs to a word that the
+ * context calls the server's own), 0 otherwise: for text of the request and for whatever is computed, such as numbers,
+ * dates and the punctuation of JSON. A mark travels with its byte through every operator, filter, test and method. So
+ * the encoder of the output can let only bytes with mark 1 become control tokens, and text of a user never becomes one.
  *
- * What prints here prints the same as with Python's jinja2 in the environment that model makers test their templates in
- * (sandboxed, trim_blocks, lstrip_blocks, loop controls, generation blocks, a tojson that escapes nothing for HTML). */
+ * A template that renders here renders to the same text as with Python's jinja2 in the environment that model makers
+ * test their templates in (sandboxed, trim_blocks, lstrip_blocks, loop controls, generation blocks, a tojson that
+ * escapes nothing for HTML). */
 #ifndef WEFT_MODEL_JINJA_H
 #define WEFT_MODEL_JINJA_H
 
@@ -32,8 +33,8 @@ enum { WEFT_JINJA_TEMPLATE_MAX = 1 << 20 }; /* bytes of a template */
 
 typedef struct weft_jinja weft_jinja;
 
-/* text is copied. One line that names the template's line: FORMAT when it is no Jinja, UNSUPPORTED when it uses a
- * construct, filter or test that is not here, TOO_LARGE when it is too long or nests too deeply. */
+/* text is copied. Errors name the template's line: FORMAT when the text is not Jinja, UNSUPPORTED when it uses a
+ * construct, filter or test that weft does not have, TOO_LARGE when it is too long or nests too deeply. */
 weft_status weft_jinja_open(const char *text, size_t n, weft_jinja **out, weft_error *error);
 void weft_jinja_close(weft_jinja *jinja); /* NULL is fine */
 
@@ -51,25 +52,25 @@ typedef struct weft_jinja_budget {
 weft_jinja_budget weft_jinja_budget_default(void);
 
 typedef struct weft_jinja_context {
-  const json_t *values; /* an object: its members are the variables, all of their text is the request's */
+  const json_t *values; /* an object whose members are the variables; all text in them gets mark 0 */
   const weft_jinja_word *words;
   uint32_t n_words;
-  /* The member `role` of an element of the variable `messages` is the server's own when it is one of these words. */
+  /* Words that get mark 1 where they are the member `role` of an element of the variable `messages`. */
   const char *const *roles;
   uint32_t n_roles;
   struct tm now; /* for strftime_now */
   weft_jinja_budget budget;
 } weft_jinja_context;
 
-/* bytes[0..n) and a mark for each; weft_jinja_text_free. */
+/* bytes[0..n) and a mark for each; freed with weft_jinja_text_free. */
 typedef struct weft_jinja_text {
   char *bytes;
   uint8_t *marks;
   size_t n;
 } weft_jinja_text;
 
-/* INVALID: the template refuses the conversation (raise_exception) or uses a value as what it is not; TOO_LARGE: a
- * limit of the budget; NO_MEMORY. On failure *out is empty. */
+/* INVALID: the template refuses the conversation (raise_exception), or uses a value in a way that its type does not
+ * allow; TOO_LARGE: a limit of the budget was reached; NO_MEMORY. On failure *out is empty. */
 weft_status weft_jinja_render(const weft_jinja *jinja, const weft_jinja_context *context, weft_jinja_text *out,
                               weft_error *error);
 void weft_jinja_text_free(weft_jinja_text *text);

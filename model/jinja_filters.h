@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Filters that go through a list or mapping, private to model/jinja*.c. Each takes its arguments as jinja2 does. */
+/* Filters over lists and mappings; private to model/jinja*.c.
+ *
+ * Law: a filter takes the arguments that jinja2's filter of the same name takes, and gives the same result. */
 #ifndef WEFT_MODEL_JINJA_FILTERS_H
 #define WEFT_MODEL_JINJA_FILTERS_H
 

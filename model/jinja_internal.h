@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* A render under way, private to model/jinja*.c.
+/* One render of a template. Private to model/jinja*.c.
  *
- * Law: the first failure of a run is kept in it and later ones are ignored; after a failure every function returns
- * quickly and what it returns is of no meaning, so callers need not look after each step. Every loop over data counts
- * its rounds as steps, and every function that may call itself counts its depth. */
+ * Law: a run keeps its first failure and ignores later ones; after a failure every function returns quickly and what it
+ * returns means nothing, so callers need not check after each step. Every loop over data counts its rounds as steps,
+ * and every function that may call itself counts its depth. */
 #ifndef WEFT_MODEL_JINJA_INTERNAL_H
 #define WEFT_MODEL_JINJA_INTERNAL_H
 
@@ -29,9 +29,9 @@ typedef enum jinja_flow { FLOW_ON, FLOW_BREAK, FLOW_CONTINUE } jinja_flow;
 struct jinja_run {
   const weft_jinja_context *context;
   jinja_arena arena;
-  uint64_t steps; /* left */
-  uint32_t depth; /* reached now */
-  uint32_t line;  /* of what is being evaluated */
+  uint64_t steps; /* that may still be taken */
+  uint32_t depth; /* of the function that runs now */
+  uint32_t line;  /* of the template, for messages */
   jinja_scope *scope;
   jinja_buffer *out;
   jinja_flow flow;
@@ -59,29 +59,29 @@ static inline const jinja_function *jinja_function_find(const jinja_function *ta
   return NULL;
 }
 const jinja_function *jinja_global_find(const char *name, size_t n);
-/* A method of the value's type. *known: Python has such a method, so that its lack here must be an error. */
+/* A method of the value's type. *known: Python has such a method; where weft has not, the call must be an error. */
 const jinja_function *jinja_method_find(jinja_kind kind, const char *name, size_t n, bool *known);
 
 void jinja_fail(jinja_run *run, weft_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 static inline bool jinja_failed(const jinja_run *run) {
   return run->status != WEFT_OK;
 }
-/* Counts n steps; false when the run has failed or the budget is used up. */
+/* Counts n steps; false when the run has failed or has no steps left. */
 bool jinja_charge(jinja_run *run, uint64_t n);
-bool jinja_enter(jinja_run *run); /* one level deeper; false after a failure. Pair with leave either way */
+bool jinja_enter(jinja_run *run); /* goes one level deeper; false after a failure. Each call needs one of leave */
 void jinja_leave(jinja_run *run);
 void *jinja_take(jinja_run *run, size_t n); /* NULL: the run has failed */
 
 jinja_value jinja_eval(jinja_run *run, const jinja_node *node);
 void jinja_run_list(jinja_run *run, const jinja_node *first);
-/* caller: of a call block, comes last; else NULL. */
+/* caller: the macro of a call block, which becomes the last argument; else NULL. */
 jinja_args jinja_eval_arguments(jinja_run *run, const jinja_node *first, const jinja_value *caller);
 jinja_value jinja_call(jinja_run *run, jinja_value callee, const jinja_args *args);
 jinja_value jinja_call_macro(jinja_run *run, const jinja_macro *macro, const jinja_args *args);
 jinja_value jinja_apply(jinja_run *run, const jinja_function *function, const char *what, jinja_value self,
                         const jinja_args *args);
 void jinja_scope_set(jinja_run *run, const jinja_string *name, jinja_value value);
-/* NULL when no scope has it. */
+/* NULL when no scope has a variable of this name. */
 const jinja_value *jinja_scope_find(jinja_run *run, const jinja_string *name);
 
 /* The argument at a position or of that name; NULL when it was not given. */

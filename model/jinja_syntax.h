@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* A template as tokens and as a tree, private to model/jinja*.c.
  *
- * Law: the tree is finite and its nodes lie in the template's arena; its depth is bounded by what the parser allows to
- * nest and to follow in a row. Names of filters and tests are looked up here, so that a template that opens has all of
- * them. The parser's first failure stays; after it every function returns quickly and what it returns is of no
- * meaning. */
+ * Law: the tree is finite and its nodes lie in the template's arena; the parser bounds how deeply it nests and how many
+ * operators, calls or filters follow in a row. The parser looks up the names of filters and tests, so a template that
+ * opens uses none that is missing. The parser keeps its first failure; after it every function returns quickly and what
+ * it returns means nothing. */
 #ifndef WEFT_MODEL_JINJA_SYNTAX_H
 #define WEFT_MODEL_JINJA_SYNTAX_H
 
 #include "model/jinja_value.h"
 
 enum { JINJA_CHAIN_MAX = 256 }; /* operators, calls or filters in a row */
-/* jinja_node.op of a NODE_BODY with a scope of its own; of a NODE_MACRO that may be given a caller; of a NODE_ARGUMENT
- * that holds several, by position or by name. */
+/* Values of jinja_node.op: of a NODE_BODY with a scope of its own; of a NODE_MACRO that uses `caller`; of a
+ * NODE_ARGUMENT that stands for several arguments, *a by position and **a by name. */
 enum { JINJA_OWN_SCOPE = 1, JINJA_TAKES_CALLER = 1, JINJA_SPREAD = 1, JINJA_SPREAD_NAMED = 2 };
 
 /* ---- the template ---------------------------------------------------------------------------- */
@@ -34,7 +34,7 @@ typedef enum jinja_token_kind {
 typedef struct jinja_token {
   jinja_token_kind kind;
   uint32_t line;
-  const char *bytes; /* literals without quotes and with their escapes done */
+  const char *bytes; /* a string literal has lost its quotes, and its escapes are resolved */
   size_t n;
 } jinja_token;
 
@@ -127,8 +127,8 @@ typedef struct jinja_parser {
   weft_jinja *jinja;
   const jinja_token *token; /* the next one */
   uint32_t depth, n_loops;
-  bool mentions_caller; /* the macro that is being read */
-  jinja_node spare;     /* given out after a failure */
+  bool mentions_caller; /* the macro that is being parsed uses `caller` */
+  jinja_node spare;     /* the node that functions return after a failure */
   weft_status status;
   weft_error *error;
 } jinja_parser;
@@ -153,7 +153,7 @@ jinja_node *jinja_parser_node(jinja_parser *p, jinja_node_kind kind);
 bool jinja_parser_is(const jinja_parser *p, jinja_token_kind kind, const char *text);
 bool jinja_parser_skip(jinja_parser *p, jinja_token_kind kind, const char *text); /* true when it was there */
 void jinja_parser_expect(jinja_parser *p, jinja_token_kind kind, const char *text);
-bool jinja_parser_enter(jinja_parser *p); /* one level deeper; false after a failure. Pair with leave either way */
+bool jinja_parser_enter(jinja_parser *p); /* goes one level deeper; false after a failure. Each needs one of leave */
 void jinja_parser_leave(jinja_parser *p);
 bool jinja_token_is(const jinja_token *token, jinja_token_kind kind, const char *text); /* NULL: any text */
 

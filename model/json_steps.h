@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* JSON read a byte at a time: where a value that begins with { [ or " ends, and whether it is one.
+/* Reads JSON a byte at a time, to find where a value that begins with { [ or " ends, and whether it is well formed.
  *
- * Law: no memory and no look ahead. A byte is taken once; DONE comes with the last byte of the value, BAD with the
- * first byte that no JSON text has there, and nothing is read after either. Bytes above 127 are part of strings
- * alone and are not looked at: whether they are UTF-8 is for others to say. */
+ * Law: nothing is allocated, and no byte is looked at twice or ahead. DONE comes with the last byte of the value, BAD
+ * with the first byte that no JSON text has there or that opens more than JSON_STEPS_DEPTH levels; no byte may be given
+ * after either. Bytes above 127 may stand in strings only; the caller checks that they are UTF-8. */
 #ifndef WEFT_MODEL_JSON_STEPS_H
 #define WEFT_MODEL_JSON_STEPS_H
 
@@ -16,15 +16,15 @@ typedef enum json_step { JSON_STEP_MORE, JSON_STEP_DONE, JSON_STEP_BAD } json_st
 
 /* Zero-initialise. */
 typedef struct json_steps {
-  uint8_t state, n; /* n: letters of a literal, or digits of an escape, that were read */
+  uint8_t state, n; /* n: how many letters of a literal, or digits of an escape, were read */
   bool key;         /* the string is the name of a member */
   char literal;     /* the first letter of the literal */
   uint32_t depth;
-  uint64_t objects; /* bit d: level d is an object */
+  uint64_t objects; /* bit d: level d is an object, not a list */
 } json_steps;
 
 json_step json_steps_take(json_steps *steps, char byte);
-/* Inside of a string, where control characters would have to be escaped. */
+/* Whether the next byte is inside a string, where control characters must be escaped. */
 bool json_steps_in_string(const json_steps *steps);
 
 #endif

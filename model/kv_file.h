@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* The file behind host memory: slots of one page each, and the thread that reads and writes them.
+/* The file behind host memory, which has slots of one page each, and the thread that reads and writes these slots.
  *
- * Law: the file is made, given its room and unlinked at open: no other process can open it, and nothing of it is left
- * when the process ends, however it ends. Adding a move never waits for the disk; moves run one after another, those
- * from the file first, else in the order in which they were added, and each ends exactly once. The checksum of a slot
- * stays in memory: what cannot be written or read in full, or comes back as something else, is a move that failed,
- * nothing more. Nothing is allocated after open. */
+ * Law: at open the file is created, its room on the disk is reserved, and it is unlinked, so no other process can open
+ * the file, and nothing of it is left when the process ends, however it ends. Adding a move never waits for the disk;
+ * moves run one after another, those from the file first, else in the order in which they were added, and each ends
+ * exactly once. The checksums of the slots stay in memory: a page that cannot be written or read in full, or that comes
+ * back with another checksum, is a failed move and nothing worse. Nothing is allocated after open. */
 #ifndef WEFT_MODEL_KV_FILE_H
 #define WEFT_MODEL_KV_FILE_H
 
@@ -18,7 +18,7 @@ extern "C" {
 
 typedef struct weft_kv_file weft_kv_file;
 
-/* How bytes go to the disk and come back: as pwrite and pread. */
+/* Functions like pwrite and pread, through which bytes go to the disk and come back. */
 typedef struct weft_kv_file_io {
   void *self;
   int64_t (*write)(void *self, int fd, const void *from, uint64_t n_bytes, uint64_t at);
@@ -26,18 +26,18 @@ typedef struct weft_kv_file_io {
 } weft_kv_file_io;
 
 typedef struct weft_kv_file_config {
-  const char *path; /* of a file that does not exist; read during open */
+  const char *path; /* the name of a file that does not exist yet; not needed after open */
   uint64_t page_bytes;
   uint32_t n_slots;
-  uint32_t moves_max; /* of each kind, added and not taken by `ended` */
-  char *host;         /* page_bytes * n_host, the caller's */
+  uint32_t moves_max; /* of each of the two kinds: most moves that are added and not yet given by weft_kv_file_ended */
+  char *host;         /* page_bytes * n_host bytes of host memory that the caller owns */
   uint32_t n_host;
-  const weft_kv_file_io *io; /* NULL: the system's; for tests, copied */
+  const weft_kv_file_io *io; /* NULL: the system's functions; tests give others; copied */
 } weft_kv_file_config;
 
 /* Errors name the file: IO (it exists, it cannot be made, there is no room for it), NO_MEMORY. */
 weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **out, weft_error *error);
-/* Waits for the move that is being made; moves behind it are dropped. NULL is fine. */
+/* Waits for the move that is under way and drops those that wait. NULL is fine. */
 void weft_kv_file_close(weft_kv_file *file);
 
 /* ---- one thread, the engine's ---- */
@@ -45,7 +45,8 @@ void weft_kv_file_close(weft_kv_file *file);
 /* Adds a move, WEFT_HOST_TO_FILE or WEFT_FILE_TO_HOST; it begins after weft_kv_file_start allows it. */
 void weft_kv_file_add(weft_kv_file *file, const weft_page_copy *move);
 uint64_t weft_kv_file_n_added(const weft_kv_file *file);
-/* The first n_added moves may begin: what fills and reads their slots of host memory has run. With lost they fail. */
+/* Says that the first n_added moves may begin, because the device has done the copies that fill or read their slots of
+ * host memory. lost: the device never will, and these moves fail. */
 void weft_kv_file_start(weft_kv_file *file, uint64_t n_added, bool lost);
 /* Copies out the moves that ended since the last call, at most max; returns how many. */
 uint32_t weft_kv_file_ended(weft_kv_file *file, weft_copy_end *out, uint32_t max);

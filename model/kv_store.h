@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The bytes of the pool: n_pages * page_bytes on one device, shared by all models there; behind them slots of host
- * memory of the same size, and behind those slots of a file.
+/* The memory of the pool: n_pages * page_bytes on one device, shared by all models there; behind the pool the slots of
+ * host memory, and behind these the slots of a file, each of the size of a page.
  *
- * Law: the pager decides, the store performs: it never chooses a page. Copies run in the device's order, before the
- * rows that depend on them; none waits for the device. What goes to or comes from the file begins when the device has
- * done what was enqueued before it, on the file's own thread, and ends whenever it does. */
+ * Law: the pager decides which page is copied where, and the store performs the copies. Copies run in the device's
+ * order, before the rows that depend on them, and no call waits for the device. A copy to or from the file begins on
+ * the file's own thread when the device has done what was enqueued before the copy, and may take any time. */
 #ifndef WEFT_MODEL_KV_STORE_H
 #define WEFT_MODEL_KV_STORE_H
 
@@ -30,18 +30,18 @@ typedef struct weft_kv_store {
 weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_t n_pages, weft_kv_store **out,
                                weft_error *error);
 void weft_kv_store_close(weft_kv_store *store);
-/* Takes memory for n_host slots: pinned where the device is not the host. Once, after open. */
+/* Takes memory for n_host slots, pinned where the device has memory of its own. Called once, after open. */
 weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_error *error);
 /* Makes the file of config->n_slots slots. Of config it takes path, n_slots, moves_max and io; the rest are the store's
  * own. Called once, after weft_kv_store_add_host; does nothing for 0 slots. */
 weft_status weft_kv_store_add_file(weft_kv_store *store, const weft_kv_file_config *config, weft_error *error);
-/* Performs the copies of a batch, in order. Copies to and from the file wait for weft_kv_store_ran. *n_moves: how many
- * such copies there were so far. */
+/* Performs the copies of a batch, in order. Copies to and from the file do not begin before weft_kv_store_ran; *n_moves
+ * is how many of these there were since open. */
 weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_page_copy *copy, uint32_t n, uint64_t *n_moves);
-/* The device has done the batch whose copy gave n_moves, or (lost) will never do it. */
+/* Says that the device has done the batch whose weft_kv_store_copy gave n_moves, or (lost) never will. */
 void weft_kv_store_ran(const weft_kv_store *store, uint64_t n_moves, bool lost);
 weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, uint32_t to);
-/* The view of one layer, for ops. */
+/* The keys and values of one layer as ops read them. */
 weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer);
 
 #ifdef __cplusplus

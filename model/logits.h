@@ -4,8 +4,8 @@
  *
  * Law: the sequences of one call share steps, as many rows to a step as the model was opened for, and a row's logits do
  * not depend on the others. Rows are given in order: those of the tokens, sequence by sequence, then those of the
- * canvases, sequence by sequence; only rows that are wanted go through the head. The pass owns a small pool of pages, and
- * all memory is taken at open. */
+ * canvases, sequence by sequence; only rows that are wanted go through the head. The pass owns a small pool of pages,
+ * and all memory is taken at open. */
 #ifndef WEFT_MODEL_LOGITS_H
 #define WEFT_MODEL_LOGITS_H
 
@@ -21,16 +21,16 @@ typedef struct weft_logits_config {
   weft_device *device;
   weft_model *model;
   weft_model_limits limits; /* those the model was opened with: they bound a step */
-  uint32_t tokens_max;      /* of the longest sequence, without its canvases; >= 1 */
-  uint32_t sequences_max;   /* of one call; >= 1 */
+  uint32_t tokens_max;      /* tokens of the longest sequence, without its canvases; >= 1 */
+  uint32_t sequences_max;   /* sequences of one call; >= 1 */
   uint32_t head_rows;       /* rows that go through the head at once; >= 1 */
 } weft_logits_config;
 
 typedef struct weft_logits_sequence {
   const int32_t *tokens;
   uint32_t n_tokens; /* >= 1 */
-  uint32_t first;    /* rows of tokens[first ..] are wanted; n_tokens: none */
-  /* Denoise passes after the tokens, each of the model's canvas length, all over the same keys. */
+  uint32_t first;    /* the rows of tokens[first ..] are wanted; n_tokens: none */
+  /* Canvases, each denoised for one pass over the keys of the tokens alone. */
   const int32_t *canvas; /* [n_canvases, canvas_length] */
   uint32_t n_canvases;
   const uint8_t *wanted; /* [n_canvases * canvas_length], 0: the row is not wanted; NULL: all are */
@@ -38,13 +38,14 @@ typedef struct weft_logits_sequence {
   float previous_temperature;
 } weft_logits_sequence;
 
-/* Whose logits a row is: token `row` of the sequence, or position row - n_tokens of its canvases, one after another. */
+/* Which row it is: that of token `row` of the sequence or, from n_tokens on, that of position row - n_tokens of its
+ * canvases, which count one behind another. */
 typedef struct weft_logits_row {
   uint32_t sequence, row;
   bool bad; /* a logit was not finite before the soft cap */
 } weft_logits_row;
 
-/* logits [n_rows, n_vocab]. Non-zero stops the call with WEFT_E_IO. */
+/* Takes logits [n_rows, n_vocab]. A result other than 0 ends the run with WEFT_E_IO. */
 typedef int (*weft_logits_take)(void *self, const weft_logits_row *row, uint32_t n_rows, const float *logits,
                                 uint32_t n_vocab);
 

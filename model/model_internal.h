@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to the model files (model.c, models.c, weights.c, layers.c and one file per
- * architecture) and their tests. model_hyper is what the keys of the file say, judged; model_layer
- * and model_globals are what its tensors became; model_scratch points into the plan. All are written
- * at open and only read by a forward pass. */
+/* What the files of a model share (model.c, models.c, weights.c, layers.c and one file per architecture); private to
+ * them, to the device runner and to their tests.
+ *
+ * Law: model_hyper is what the keys of the file say, checked; model_layer and model_globals are what the file's tensors
+ * became; model_scratch points into the memory that scratch_plan laid out. All are written at open, and a forward pass
+ * only reads them. */
 #ifndef WEFT_MODEL_MODEL_INTERNAL_H
 #define WEFT_MODEL_MODEL_INTERNAL_H
 
@@ -17,7 +19,7 @@ typedef enum rope_scaling_kind { ROPE_PLAIN = 0, ROPE_LINEAR = 1, ROPE_YARN = 2 
 typedef struct rope_scaling {
   rope_scaling_kind kind;
   float factor, attention, fast, slow;
-  uint32_t context; /* that the model was trained on */
+  uint32_t context; /* the context that the model was trained on */
 } rope_scaling;
 
 /* Sizes of a model, from the keys. Every field was checked against a bound. */
@@ -33,7 +35,7 @@ typedef struct model_hyper {
   uint32_t keys_of[WEFT_LAYERS_MAX]; /* 0: keys of its own; else 1 + the earlier layer whose keys it reads */
   bool moe[WEFT_LAYERS_MAX];
   bool v_norm;      /* values are normed per head */
-  bool rope_paired; /* the file has rows 2 i, 2 i + 1 of a head side by side, which rotate together */
+  bool rope_paired; /* rows 2 i and 2 i + 1 of a head in the file rotate together */
   weft_activation activation;
   uint32_t n_per_layer; /* width of the embeddings per layer; 0: none */
   float eps, cap, embed_scale, attention_scale;
@@ -51,18 +53,18 @@ typedef struct model_layer {
   const float *attn_norm, *q_norm, *k_norm, *post_attn_norm;
   const float *ffn_norm, *post_ffw_norm;
   const float *post_ffw_norm_1, *pre_ffw_norm_2, *post_ffw_norm_2; /* only with experts */
-  const float *router_scale;                                       /* times n_hidden^-1/2 */
+  const float *router_scale;                                       /* the file's times n_hidden^-1/2 */
   const float *expert_scale;                                       /* NULL: ones */
   weft_weight inp_gate, proj;                                      /* of the embeddings per layer */
   const float *post_norm;
   float scale, encoder_scale;
-  const float *row_scale; /* [rows_max] encoder's, then [canvas_rows_max] canvas's */
+  const float *row_scale; /* [rows_max] of the encoder pass, then [canvas_rows_max] of the decoder pass */
 } model_layer;
 
 typedef struct model_globals {
   weft_weight token_embd, output; /* output.data == NULL: tied */
   weft_weight per_layer_token_embd, per_layer_model_proj;
-  const float *per_layer_proj_norm; /* times 2^-1/2 */
+  const float *per_layer_proj_norm; /* the file's times 2^-1/2 */
   const float *output_norm;
   const float *inv_freq, *inv_freq_window; /* [head_dim / 2] of layers without and with a window */
   const float *self_cond_norm;
@@ -83,7 +85,7 @@ typedef struct model_scratch {
   float *gated;               /* [rows, n_per_layer] */
   int32_t *ids;               /* [rows, n_experts_used] */
   float *weights;
-  void *work; /* of the ops */
+  void *work; /* scratch that ops ask for */
   uint64_t work_bytes;
 } model_scratch;
 
@@ -107,9 +109,9 @@ struct weft_model {
   step_arrays arrays;
 };
 
-/* What batches of this model are bound by, in a runner of n_slots slots. */
+/* The bounds of a batch of this model for a runner of n_slots slots. */
 weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots);
-/* weft_model_forward of a batch that was found sound already. */
+/* weft_model_forward of a batch that weft_batch_is_sound was asked about already. */
 weft_status model_forward(weft_model *model, weft_forward_args *args);
 
 /* One forward pass in progress. In the last layer only rows whose output is wanted go on after
@@ -121,7 +123,7 @@ typedef struct model_step {
   float *x;                  /* the residual stream of these rows */
   float *h;                  /* a second buffer of that shape */
   float *a;                  /* attention output of these rows */
-  const uint32_t *kept;      /* NULL: every row; else row i of the step was row kept[i] */
+  const uint32_t *kept;      /* NULL: every row is still computed; else row i of the step is row kept[i] of the batch */
   uint32_t n_touched;
 } model_step;
 

@@ -21,9 +21,9 @@ typedef struct model_arch {
   weft_status (*layer)(model_step *step, uint32_t layer);
 } model_arch;
 
-/* NULL when there is none. */
+/* NULL when there is no such architecture. */
 const model_arch *model_arch_find(const char *name, size_t n);
-/* All names, separated by commas, for messages. */
+/* The names of all architectures, separated by commas, for messages. */
 const char *model_arch_names(void);
 
 /* Reads general.architecture and the keys. Used by open and by inspect. */

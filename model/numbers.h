@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Whether the weights of a file are numbers that a model can have.
+/* Finds weights of a file that no trained model has, as a broken download or conversion leaves them (weft check
+ * numbers).
  *
  * Law: every element of every tensor of a type that weft computes is read once, a few MiB at a time. A tensor is broken
  * when an element (or the scale it is made with) is not finite, when a row of a matrix or a whole vector is zero, or
@@ -26,7 +27,7 @@ typedef struct weft_numbers_finding {
   const char *tensor;
   weft_numbers_fault fault;
   uint64_t n_rows, n_rows_all;
-  uint64_t matrix, row; /* the first of them: of a stack of experts, which one; else 0 */
+  uint64_t matrix, row; /* where the first of them is; matrix: which one of a stack of experts, else 0 */
 } weft_numbers_finding;
 
 typedef struct weft_numbers_args {
@@ -37,12 +38,12 @@ typedef struct weft_numbers_args {
 } weft_numbers_args;
 
 typedef struct weft_numbers_report {
-  uint32_t n_tensors, n_broken, n_skipped; /* looked at, of these broken; of a type that weft does not compute */
+  uint32_t n_tensors, n_broken, n_skipped; /* read; of these, broken; not read, being of an unknown type */
 } weft_numbers_report;
 
-/* Errors: IO, NO_MEMORY; a broken file is none. */
+/* Errors: IO, NO_MEMORY. A broken tensor is a finding and no error. */
 weft_status weft_numbers(const weft_numbers_args *args, weft_numbers_report *report, weft_error *error);
-/* "zero", ... */
+/* A fault in words, such as "zero". */
 const char *weft_numbers_fault_text(weft_numbers_fault fault);
 
 #ifdef __cplusplus

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: private to the files of the device runner (device_runner.c, runner_shape.c, runner_sample.c,
- * runner_results.c, runner_scores.c, runner_saves.c, runner_held.c, runner_open.c). A step is a flight from submit to
- * collect. Submit enqueues and returns; a flight is settled when the device has done it and the host has applied what it
- * found to the slots. Drawn tokens and canvases stay on the device, in cells per slot, so that a step follows another
- * without the host between them. */
+/* What the files of the device runner share; private to them (device_runner.c, runner_shape.c, runner_sample.c,
+ * runner_results.c, runner_scores.c, runner_saves.c, runner_held.c, runner_open.c).
+ *
+ * Law: a step is a flight from submit to collect. Submit enqueues work and returns; a flight is settled when the device
+ * has done the work and the host has applied the results to the slots. Drawn tokens and canvases also stay on the
+ * device, in cells that belong to the slots, so that the next step can begin before the host has seen them. */
 #ifndef WEFT_MODEL_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_INTERNAL_H
 
@@ -16,75 +17,76 @@ enum { RUNNER_CANVAS_WORDS = sizeof(weft_canvas_row) / 4 };
 
 typedef struct runner_slot {
   bool open;
-  uint32_t generation;     /* +1 per slot_open: results of an earlier request are not applied */
-  uint32_t n_pending;      /* flights that drew a token which the history does not have yet */
-  weft_slot_params params; /* pointers replaced by the slot's own */
+  uint32_t generation;     /* counts slot_open, so that results of an earlier request are not applied */
+  uint32_t n_pending;      /* flights that draw a token which is not in the history yet */
+  weft_slot_params params; /* with pointers to the slot's own copies */
   weft_logit_bias *bias;   /* [WEFT_LOGIT_BIAS_MAX] */
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
   uint32_t n_history;
-  weft_matcher matcher; /* where the history is in the request's grammar */
-  /* of a canvas that is held to a grammar: where the answer is, tokens that it may still have, canvases it has */
+  weft_matcher matcher; /* where in the request's grammar the answer is */
+  /* Of a diffusion request with a grammar: where in the grammar's graph the answer is, how many tokens it may still
+   * have, and how many canvases it has. */
   weft_graph_set places;
   uint32_t n_left, n_canvases;
-  int32_t *canvas; /* [C] with a trace: tokens of the denoise step after the last one that is settled */
-  float *soft;     /* device [C, n_hidden] */
+  int32_t *canvas; /* [canvas_length] with a trace: the canvas that goes into the step after the last settled one */
+  float *soft;     /* device [canvas_length, n_hidden] */
 } runner_slot;
 
-/* Whether statistics are all that its rows need: no logits, no mask of its own. */
+/* Whether the slot's rows are plain: statistics are all that sampling needs of them, no logits and no mask. */
 static inline bool runner_is_plain(const runner_slot *s) {
   return s->params.grammar == NULL && s->params.rules == NULL && weft_sampling_is_plain(&s->params.sampling);
 }
 
-/* The state of a canvas that is kept outside its slot; the fields are those of runner_slot. */
+/* The state of a canvas that is kept outside its slot; canvas and soft are those of runner_slot. */
 typedef struct runner_save {
   int32_t *canvas;
-  int32_t *state; /* what the device keeps in the slot's cells; host memory that the device reaches */
-  float *soft;    /* host memory that the device reaches */
+  int32_t *state; /* what the slot's cells hold, in host memory that the device can copy to */
+  float *soft;    /* in such memory too */
 } runner_save;
 
-/* Rows whose hidden state is wanted, in this order. */
+/* How many rows a step gives out, in the order of their hidden states: logits, scored, plain, canvas rows. */
 typedef struct runner_outputs {
   uint32_t n_logits, n_scored, n_plain, n_canvas_rows, n_canvases;
   uint32_t n_held; /* canvases that are held to a grammar */
 } runner_outputs;
 
-/* Where the rows with statistics begin. */
+/* The index of the first row with statistics: plain and canvas rows come last. */
 static inline uint32_t runner_first_stats(const runner_outputs *o) {
   return o->n_logits + o->n_scored;
 }
 
-/* Statistics of n rows as one piece of memory. */
+/* The statistics of n rows, as pointers into one piece of memory. */
 typedef struct runner_stats {
-  int32_t *argmax, *drawn; /* [n] each, one behind the other */
+  int32_t *argmax, *drawn; /* [n] each, one array behind the other, as all the following ones */
   float *entropy;
-  int32_t *next; /* of canvases, as accepted */
+  int32_t *next; /* of canvas rows: the token that goes into the next denoise step */
   uint8_t *bad, *accepted;
-  float *top, *log_total; /* stay on the device */
+  float *top, *log_total; /* these two are not sent to the host */
 } runner_stats;
 
 typedef struct runner_flight {
   weft_step_result step;
   weft_segment_result *result; /* [segments_max] */
-  int32_t *canvas_in;          /* [canvas_rows_max]: of canvases with a trace */
+  int32_t *canvas_in;          /* [canvas_rows_max]: what went into the step, of canvases with a trace */
   bool settled;
-  uint64_t n_moves; /* of the store, when its copies were enqueued */
+  uint64_t n_moves; /* what weft_kv_store_copy gave for the batch's copies */
   uint64_t start_us;
   uint32_t n_segments;
   weft_segment *segment; /* [segments_max] of the batch as it was given */
-  uint32_t *generation;  /* [segments_max] of their slots */
+  uint32_t *generation;  /* [segments_max] of the slots of these segments */
   runner_outputs outputs;
-  uint32_t *output_segment;    /* [output_max]: in that batch; UINT32_MAX: a row that only fills up */
+  uint32_t *output_segment;    /* [output_max]: the row's segment in that batch; UINT32_MAX: a row that fills up */
   float *temperature;          /* [stats_max] of rows with statistics */
-  void *stats;                 /* host: what the device sends; results point into it */
-  weft_sample_result *sampled; /* host [segments_max]: as stats, of rows that need their logits */
-  weft_sample_result *judged;  /* host [scored_rows_max]: as stats, of scored rows */
-  float *given_logit;          /* likewise: the logit of the token that follows */
-  int32_t *given;              /* [scored_rows_max]: that token */
+  void *stats;                 /* what the device sends to the host; results point into it, as into the next ones */
+  weft_sample_result *sampled; /* [segments_max] sent by the device: rows that need their logits */
+  weft_sample_result *judged;  /* [scored_rows_max] sent by the device: scored rows */
+  float *given_logit;          /* [scored_rows_max] sent by the device: the logit of the prompt's next token */
+  int32_t *given;              /* [scored_rows_max]: the prompt's next token */
   weft_scored *scored;         /* [scored_rows_max] */
-  weft_canvas_result *canvas;  /* host [segments_max]: as stats, of canvases */
+  weft_canvas_result *canvas;  /* [segments_max] sent by the device: canvases */
 } runner_flight;
 
-typedef struct runner_held runner_held; /* what finding paths of canvases needs (runner_held.c) */
+typedef struct runner_held runner_held; /* what the search for the path of a held canvas needs (runner_held.c) */
 
 typedef struct device_runner {
   weft_runner base;
@@ -94,61 +96,61 @@ typedef struct device_runner {
   float cap, embed_scale;
   weft_batch_bounds bounds; /* of every batch that is submitted */
   uint32_t n_hidden, canvas_length, logit_rows_max;
-  uint32_t stats_max, output_max; /* rows with statistics or a token of one step; these and scored ones */
+  uint32_t stats_max, output_max; /* rows of one step with statistics or a token; the same with scored rows */
   bool broken;
-  bool in_place; /* the device computes inside its calls */
+  bool in_place; /* the device has done the work of a call when the call returns */
   bool graphs;
   runner_slot *slots;
   runner_save *saves; /* [n_saves] */
   runner_flight flight[RUNNER_DEPTH + 1];
-  uint32_t first_flight, n_flights; /* ring of submitted, not collected */
+  uint32_t first_flight, n_flights; /* the ring of steps that are submitted and not collected */
   uint64_t last_done_us;
-  /* host arrays of the step being submitted */
+  /* Host arrays of the step that is being submitted. */
   int32_t *token;   /* [rows_max] */
-  int32_t *cell_of; /* [rows_max]: the cell that has the row's token, or -1 */
+  int32_t *cell_of; /* [rows_max]: the cell that holds the row's token, or -1 */
   bool any_cell;
-  weft_batch filled;     /* the batch with rows that fill it up (runner_shape.c) */
-  weft_segment *segment; /* [segments_max], as the arrays below of `filled` */
+  weft_batch filled;     /* the batch with the rows that fill it up (runner_shape.c) */
+  weft_segment *segment; /* [segments_max]; this and the next three arrays are those of `filled` */
   int32_t *position;     /* [rows_max] */
   int64_t *kv_slot;      /* [groups][rows_max] */
   uint32_t *table_at;    /* [segments_max * groups] */
   uint32_t *output_row;  /* [output_max] */
-  uint32_t *output_at;   /* [output_max]: segment in the batch that is computed */
+  uint32_t *output_at;   /* [output_max]: the row's segment in the batch that is computed */
   const float **soft_of; /* [segments_max] */
   uint8_t *want_soft;    /* [stats_max] */
-  int32_t *inputs;       /* temperature, u, from, to, fresh of rows with statistics; rows of weft_canvas */
-  uint32_t *allowed;     /* device bitmask, NULL when nothing is suppressed */
+  int32_t *inputs;       /* per row with statistics: temperature, u, from, to, fresh; then one weft_canvas per canvas */
+  uint32_t *allowed;     /* device: a bit per token that may be drawn; NULL when none is suppressed */
   const uint32_t **allowed_of;
-  int32_t *given_at; /* [logit_rows_max]: where the logits of given tokens lie */
-  int32_t *asked;    /* [asked_words]: rows of weft_sample, then their biases and histories */
+  int32_t *given_at; /* [logit_rows_max]: where in d_logits the logits of the prompt's next tokens lie */
+  int32_t *asked;    /* [asked_words]: one weft_sample_row per row, then the rows' biases and histories */
   uint64_t asked_words;
-  uint32_t *masks; /* [logit_rows_max][mask_words] of rows with a grammar */
+  uint32_t *masks; /* [logit_rows_max][mask_words] of rows with a grammar or with rules of tokens */
   uint32_t mask_words;
   weft_grammar_scratch *grammar_scratch;
-  runner_held *held; /* NULL: canvases cannot be held to a grammar here */
-  /* device arrays */
+  runner_held *held; /* NULL: canvases cannot be held to a grammar on this device */
+  /* Device arrays. */
   float *d_hidden, *d_soft, *d_soft_in, *d_logits;
   int32_t *d_inputs, *d_cells, *d_asked;
   uint32_t *d_masks;
   weft_sample_result *d_sampled; /* [segments_max] */
-  weft_sample_result *d_judged;  /* [scored_rows_max], as the next */
-  float *d_given_logit;
-  int32_t *d_given_at;          /* [logit_rows_max] */
-  weft_canvas_result *d_canvas; /* [segments_max] */
+  weft_sample_result *d_judged;  /* [scored_rows_max] */
+  float *d_given_logit;          /* [scored_rows_max] */
+  int32_t *d_given_at;           /* [logit_rows_max] */
+  weft_canvas_result *d_canvas;  /* [segments_max] */
   void *d_stats;
   uint8_t *d_bad;
   void *d_scratch;
   uint64_t scratch_bytes, n_bytes;
 } device_runner;
 
-/* The step as it is computed: the batch that was given, or that batch with rows that fill it up. */
+/* The step as the device computes it: the batch that was given, or that batch with rows that fill it up. */
 typedef struct runner_step {
   const weft_batch *batch;
   uint32_t n_filled, first_filled; /* segments that fill up */
   bool steady;
 } runner_step;
 
-/* Bytes of statistics: all, and those that the host wants. */
+/* Bytes of the statistics of n rows: on the device, and those at their beginning that are sent to the host. */
 static inline uint64_t runner_stats_bytes(uint64_t n) {
   return 16 * n + (2 * n + 3) / 4 * 4 + 8 * n;
 }
@@ -168,17 +170,18 @@ static inline runner_stats runner_stats_at(void *memory, uint64_t n) {
                         .log_total = (float *)(void *)(kept + 4 * n)};
 }
 
-/* d_cells: a drawn token per slot, then the canvas of each (kernels/canvas.h): tokens of the next step, then the argmax
- * canvas of the last one. */
+/* Where the canvas of a slot begins in d_cells, which has one drawn token per slot, then the canvas state of each slot
+ * (kernels/canvas.h): the tokens that go into the next step, then the argmax canvas of the last one. */
 static inline uint64_t runner_canvas_cell(const device_runner *r, uint32_t slot) {
   return r->config.n_slots + slot * weft_canvas_state_words(r->canvas_length);
 }
 
-/* Whether the step is one that comes again: decode rows, canvases, commits. */
+/* Whether the step is steady (only decode rows, canvases and commits) on a device that keeps graphs, so that a graph of
+ * the step will be used again. */
 bool runner_is_steady(const device_runner *r, const weft_batch *batch);
-/* The batch with its last plain decode row repeated until their number fills a bucket: the same tokens, keys and
- * draws into the same places, so that nothing of it can be seen. token and cell_of are filled up with it. n_filled:
- * rows that were added, after the causal segments. */
+/* Repeats the last plain decode row of the batch until the number of plain decode rows is one of the sizes for which
+ * graphs are kept. A repeated row computes and writes the same values to the same places, so results do not change. The
+ * arrays token and cell_of are filled up too. *n_filled: how many rows were added, after the causal segments. */
 const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint32_t *n_filled);
 
 /* The tokens that a canvas begins with. */
@@ -186,24 +189,26 @@ void runner_start_canvas(const device_runner *r, const runner_slot *s, const wef
 
 /* The head of n rows whose hidden states begin at h: their logits are left in d_logits (runner_sample.c). */
 weft_status runner_make_logits(device_runner *r, const float *h, uint32_t n);
-/* What sampling from these logits always takes; sampling without history, bias, cells or masks takes no more. */
+/* The arguments of sampling that every call has; sampling without history, bias, cells and masks needs no others. */
 weft_sample_args runner_sample_args(const device_runner *r, weft_sample_result *out, uint32_t n);
-/* Tokens and logprobs of the rows that need their logits (runner_sample.c). asked_words: what one call may need. */
+/* Samples tokens and logprobs of the rows that need their logits (runner_sample.c). asked_words: the most words of
+ * `asked` that one call needs. */
 weft_status runner_sample(device_runner *r, runner_flight *f, const runner_step *step);
 uint64_t runner_asked_words(const device_runner *r);
 
-/* How likely the tokens of prompts were (runner_scores.c). find: lists the given tokens of the rows that list_outputs
- * found; false: a row has no token after it. */
+/* How likely the tokens of prompts were (runner_scores.c). find_given lists, for each scored row that list_outputs
+ * found, the prompt's next token; false: a row has no token after it. score asks the device, take_scores reads its
+ * answer. */
 bool runner_find_given(const device_runner *r, runner_flight *f, const weft_batch *batch);
 weft_status runner_score(device_runner *r, runner_flight *f);
 void runner_take_scores(device_runner *r, runner_flight *f);
 
-/* Waits for a flight and applies it. An error breaks the runner. */
+/* Waits until the device has done a flight and applies its results to the slots. An error breaks the runner. */
 void runner_settle(device_runner *r, runner_flight *flight);
 
-/* Canvases that are held to a grammar (runner_held.c). begin: a slot was opened. take: the canvas is final; whether
- * nothing can follow it in the answer. paths: the argmax tokens of held canvases become their most likely paths;
- * temperature, argmax: of all rows with statistics. */
+/* Canvases that are held to a grammar (runner_held.c). begin is called when a slot was opened. take is called with the
+ * final canvas and says whether the grammar allows nothing after it. paths replaces the argmax tokens of held canvases
+ * by the most likely canvas that the grammar allows; temperature and argmax are those of all rows with statistics. */
 weft_status runner_held_begin(const device_runner *r, runner_slot *slot);
 bool runner_held_take(const device_runner *r, runner_slot *slot, const int32_t *canvas);
 weft_status runner_held_paths(device_runner *r, const runner_step *step, const runner_outputs *outputs,
@@ -217,7 +222,7 @@ weft_status runner_slot_restore(weft_runner *base, uint32_t index, uint32_t save
 weft_status runner_open_saves(device_runner *r);
 void runner_close_saves(device_runner *r);
 
-/* The slot of a segment of the flight; NULL: the request that the segment belonged to has left it. */
+/* The slot of a segment of the flight; NULL: the segment's request has left the slot since. */
 static inline runner_slot *runner_slot_of(device_runner *r, const runner_flight *f, uint32_t segment) {
   runner_slot *s = &r->slots[f->segment[segment].slot];
   return s->open && s->generation == f->generation[segment] ? s : NULL;

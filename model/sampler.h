@@ -5,8 +5,8 @@
  *
  * Autoregressive order of operations: allowed tokens, logit bias, repetition, presence and frequency penalties,
  * then (temperature 0: argmax) temperature, top-k, top-p, min-p, draw. One uniform per token, through the CDF in
- * vocabulary order over what is left. Ties: the lower token id. The device that has the logits does it
- * (kernels/sample.h).
+ * vocabulary order over the tokens that are left. Ties: the lower token id. The device that holds the logits computes
+ * all of this (kernels/sample.h).
  *
  * Entropy-bound order (the rule of arXiv 2505.24857 as used by DiffusionGemma), for step s = 0 .. N-1 of a canvas:
  *   t = t_min + (t_max - t_min) * (N - s) / N; z = logits / t; argmax, one draw D and the entropy H (nats) of
@@ -27,23 +27,25 @@
 extern "C" {
 #endif
 
-/* The compiled format of an answer (model/grammar.h): shared, counted by references, and never changed. Any thread. */
+/* The compiled format of an answer (model/grammar.h). A grammar never changes, is counted by references, and may be
+ * used by any thread. */
 typedef struct weft_grammar weft_grammar;
 weft_grammar *weft_grammar_ref(weft_grammar *grammar);       /* NULL is fine */
 void weft_grammar_unref(weft_grammar *grammar);              /* NULL is fine */
 uint32_t weft_grammar_shortest(const weft_grammar *grammar); /* tokens of the shortest completion */
 
-/* The values of a sampler that changes nothing: nothing is cut off, penalised or reported. They are no defaults of
- * requests, which stand in base/sampling.h. */
+/* Values with which nothing is cut off, penalised or reported. The defaults of requests are others: they stand in
+ * base/sampling.h. */
 weft_sampling weft_sampling_neutral(void);
-/* What a model with a canvas has for the numbers that its file does not name. */
+/* The values of a diffusion model whose file does not give them. */
 weft_entropy_bound weft_entropy_bound_default(void);
-/* One line names the first field out of range. */
+/* INVALID with one line that names the first number out of its range. */
 weft_status weft_sampling_check(const weft_sampling *sampling, uint32_t n_vocab, weft_error *error);
 weft_status weft_entropy_bound_check(const weft_entropy_bound *params, weft_error *error);
 
-/* True when the request never needs its whole row of logits: greedy or plain temperature without penalties, bias,
- * top-k, top-p, min-p or logprobs. Such rows go through head_stats, the others through head_rows and sample. */
+/* Whether the rows of such a request are plain: greedy or temperature alone, without penalties, bias, top-k, top-p,
+ * min-p and logprobs. Plain rows go through head_stats; the others need their logits and go through head_rows and
+ * sample. */
 bool weft_sampling_is_plain(const weft_sampling *sampling);
 
 typedef struct weft_logprob {
@@ -58,31 +60,32 @@ typedef struct weft_sampled {
   weft_logprob top[WEFT_TOP_LOGPROBS_MAX];
 } weft_sampled;
 
-/* How likely a given token was at its place, by the model's own distribution: temperature 1, nothing penalised,
- * suppressed or cut. */
+/* How likely a given token was at its position by the model's own distribution: at temperature 1, with nothing
+ * penalised, suppressed or cut off. */
 typedef struct weft_scored {
   float logprob;
-  uint32_t rank; /* among all tokens, from 1; 0: beyond WEFT_TOP_LOGPROBS_MAX */
+  uint32_t rank; /* among all tokens, from 1; 0: lower than WEFT_TOP_LOGPROBS_MAX */
   uint32_t n_top;
   weft_logprob top[WEFT_TOP_LOGPROBS_MAX]; /* best first; ties: the lower token */
 } weft_scored;
 
-/* ask: fills what the device is asked for, for the token at this absolute position: all fields but history, bias_at,
- * cell and pending. forgets: how many tokens at the beginning of a history no penalty looks at; UINT32_MAX: no penalty
- * looks at any token. take: turns the device's result into a sampled token. */
+/* weft_sampling_ask fills the request to the device for the token at this position of the sequence: all fields but
+ * history, bias_at, cell and pending. weft_sampling_forgets says how many tokens at the beginning of a history no
+ * penalty looks at (UINT32_MAX: no penalty looks at any token), so that they need not be sent. weft_sampling_take turns
+ * the device's result into a sampled token. */
 struct weft_sample_row;
 struct weft_sample_result;
 void weft_sampling_ask(const weft_sampling *sampling, uint64_t position, struct weft_sample_row *row);
 uint32_t weft_sampling_forgets(const weft_sampling *sampling, uint32_t n_history, uint32_t n_prompt);
 void weft_sampling_take(const struct weft_sample_result *row, weft_sampled *out);
-/* The same for a given token: what is asked of its row; the result, where `logit` is the logit of the token. */
+/* The same for the score of a given token; `logit` is the logit of that token. */
 void weft_sampling_ask_score(struct weft_sample_row *row);
 void weft_sampling_take_score(const struct weft_sample_result *row, int32_t token, float logit, weft_scored *out);
 
-/* The temperature of step s (0-based) in f32. */
+/* The temperature of a denoise step, counted from 0. */
 float weft_entropy_bound_temperature(const weft_entropy_bound *params, uint32_t step);
 
-/* The rule as the device is asked for it (kernels/canvas.h). */
+/* The rule of a denoise step in the form that the device reads (kernels/canvas.h). */
 struct weft_canvas_rule;
 void weft_entropy_bound_rule(const weft_entropy_bound *params, uint32_t step, struct weft_canvas_rule *rule);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The scratch of a model, laid out once at open: named rows of bytes in one device allocation.
+/* The scratch memory of a model, laid out once at open: named pieces (rows) of one device allocation.
  *
- * Law: rows that are never alive together may overlap (rewind); every other pair is disjoint.
- * Offsets are multiples of 256. n_bytes is the highest end of any row. After an overflow the plan
- * stays refused. */
+ * Law: rows that are never in use at the same time may overlap (scratch_plan_rewind); all others are
+ * disjoint. Offsets are multiples of 256. n_bytes is the highest end of any row. A plan that
+ * overflowed, in bytes or in rows, stays refused. */
 #ifndef WEFT_MODEL_SCRATCH_PLAN_H
 #define WEFT_MODEL_SCRATCH_PLAN_H
 
@@ -27,9 +27,9 @@ typedef struct scratch_plan {
   bool refused;
 } scratch_plan;
 
-/* n * size bytes; returns the offset. name must outlive the plan. */
+/* Adds a row of n * size bytes and returns its offset. name must outlive the plan. */
 uint64_t scratch_plan_add(scratch_plan *plan, const char *name, uint64_t n, uint64_t size);
-/* The next row starts at `at` again: it may overlap the rows added since then. */
+/* Lets the next row start at `at`, a value that plan->at had, so that it overlaps the rows added since then. */
 void scratch_plan_rewind(scratch_plan *plan, uint64_t at);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Names of tensors that files of several architectures share, for the tables of weights.h. Included by model/<arch>.c
- * alone: it defines short names. */
+/* Tables of tensors (model/weights.h) that the files of several architectures share. Only model/<arch>.c includes this
+ * header, because it defines macros with short names. */
 #ifndef WEFT_MODEL_TENSOR_ROWS_H
 #define WEFT_MODEL_TENSOR_ROWS_H
 
@@ -16,7 +16,8 @@
 #define EXPERTS WEFT_USE_EXPERTS
 #define EMBED   WEFT_USE_EMBED
 
-/* After everything else: where memory ends, it ends here. */
+/* Experts are loaded after everything else: where device memory runs out, it runs out here (kernels/device.h says what
+ * happens then). */
 static const tensor_row expert_rows[] = {
     ROW("ffn_gate_up_exps.weight", MATRIX, MOE_NEVER, gate_up_exps, EXPERTS, HIDDEN, DIM_EXPERT_FF_TWICE, DIM_EXPERTS),
     ROW("ffn_gate_exps.weight", MATRIX, MOE_NEVER, gate_exps, EXPERTS, HIDDEN, DIM_EXPERT_FF, DIM_EXPERTS),
@@ -24,8 +25,8 @@ static const tensor_row expert_rows[] = {
     ROW("ffn_down_exps.weight", MATRIX, MOE, down_exps, EXPERTS, DIM_EXPERT_FF, HIDDEN, DIM_EXPERTS),
 };
 
-/* Files whose makers scaled whole matrices, as NVFP4 files are. The scale of ffn_down_exps is the experts' own
- * (expert_scale), since it multiplies what an expert says. */
+/* Scales of whole matrices, as NVFP4 files have them. The scale of ffn_down_exps is read as the experts' own factor
+ * (expert_scale), since it multiplies the output of an expert. */
 #define SCALES(name, field, n) \
   ROW(name ".scale", SCALE, NEVER, field, 0, n), ROW(name ".input_scale", INPUT_SCALE, NEVER, field, 0, n)
 static const tensor_row scale_rows[] = {

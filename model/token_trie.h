@@ -8,7 +8,7 @@
  * generation, markers of a chat and tokens that print nothing have no node: an answer that is held to a grammar
  * never has them, except the end of a generation. Tokens that are part of a character are nodes like any other.
  * Markers of calls (weft_call_markers) that are special tokens of the vocabulary have nodes of one byte each, from
- * WEFT_TRIE_MARKER on, which is a byte of no text: only a grammar of calls leads there. */
+ * WEFT_TRIE_MARKER on, which no UTF-8 has: only a grammar of calls leads there. */
 #ifndef WEFT_MODEL_TOKEN_TRIE_H
 #define WEFT_MODEL_TOKEN_TRIE_H
 
@@ -31,7 +31,7 @@ typedef struct weft_token_trie {
   uint32_t *parent; /* [n_nodes] */
   uint32_t *first;  /* [n_nodes + 1] */
   int32_t *token;   /* [n_tokens] */
-  uint32_t *node;   /* [n_vocab]: where a token ends, 0: it has no node */
+  uint32_t *node;   /* [n_vocab]: the node of a token; 0: the token has none */
   int32_t *ends;    /* [n_ends] tokens that end a generation */
   uint32_t n_ends;
   uint8_t alone[32]; /* bitset: bytes that are a token by themselves */
@@ -41,16 +41,16 @@ typedef struct weft_token_trie {
 weft_status weft_token_trie_open(const weft_tokenizer *tokenizer, weft_token_trie **out, weft_error *error);
 void weft_token_trie_close(weft_token_trie *trie); /* NULL is fine */
 
-/* Tokens at a node. */
+/* How many tokens a node has. */
 static inline uint32_t weft_token_trie_n(const weft_token_trie *trie, uint32_t node) {
   uint32_t next = node + 1 < trie->end[node] ? trie->first[node + 1] : trie->first[trie->end[node]];
   return next - trie->first[node];
 }
 
-/* The byte that stands for a marker of calls; 0: it is no token here, and its letters stand for it. */
+/* The byte that stands for a marker of calls; 0: the marker is no token of the vocabulary and is written in letters. */
 uint32_t weft_token_trie_marker(const weft_token_trie *trie, const char *marker);
 
-/* The bytes of a token that has a node: written to out[WEFT_TRIE_BYTES_MAX]; how many, 0: it has none. */
+/* Writes the bytes of a token to out[WEFT_TRIE_BYTES_MAX] and returns how many; 0: the token has no node. */
 uint32_t weft_token_trie_bytes(const weft_token_trie *trie, int32_t token, uint8_t *out);
 
 #ifdef __cplusplus

@@ -3,10 +3,10 @@
  * (pieces with scores) and `gemma4` (BPE over characters with byte tokens).
  *
  * Law: a tokenizer is immutable after open and may be used by any number of threads. Any bytes can
- * be encoded: nothing crashes, loops or grows faster than n log n. Text should be UTF-8; first of
- * all every byte that is no part of a well-formed character (overlong forms, surrogates and values
- * above U+10FFFF are none) becomes one U+FFFD. Special tokens are cut out of the text before
- * anything else, leftmost first and longest at one place:
+ * be encoded, in time that grows no faster than n log n. Text should be UTF-8; before anything else
+ * every byte that is not part of a well-formed character (overlong forms, surrogates and values
+ * above U+10FFFF are not well formed) becomes one U+FFFD. Then special tokens are cut out of
+ * the text, leftmost first and the longest at each place:
  *
  *                                             PLAIN     no flag   PARSE_SPECIAL
  *   user-defined, nothing but white space     matched   matched   matched
@@ -14,7 +14,8 @@
  *   control and unknown, for example <bos>    text      text      matched
  *
  * Text that was not cut out never becomes a control, unknown or non-blank user-defined token,
- * whatever the file's merges say. So text of a user encoded as PLAIN can never become structure. */
+ * whatever the file's merges say. So a user's text that is encoded as PLAIN never becomes a token
+ * that has a meaning in a chat, such as the end of a turn. */
 #ifndef WEFT_MODEL_TOKENIZER_H
 #define WEFT_MODEL_TOKENIZER_H
 
@@ -50,9 +51,9 @@ weft_status weft_tokenizer_open(const weft_gguf *gguf, weft_tokenizer **out, wef
 void weft_tokenizer_close(weft_tokenizer *tokenizer); /* NULL is fine */
 
 enum {
-  WEFT_ENCODE_ADD_SPECIAL = 1,   /* the beginning (and end) tokens that the file asks for */
-  WEFT_ENCODE_PARSE_SPECIAL = 2, /* control tokens in the text are tokens: for trusted text only */
-  WEFT_ENCODE_PLAIN = 4          /* not even user-defined tokens are: for text of users inside a template */
+  WEFT_ENCODE_ADD_SPECIAL = 1,   /* add the beginning (and end) tokens that the file asks for */
+  WEFT_ENCODE_PARSE_SPECIAL = 2, /* the names of control tokens become these tokens: for trusted text only */
+  WEFT_ENCODE_PLAIN = 4          /* not even user-defined tokens are found: for text of users inside a template */
 };
 
 /* Appends the tokens of text[0..n). On failure *out keeps what it had. Empty text gives at most the
@@ -69,36 +70,36 @@ weft_status weft_tokenizer_piece(const weft_tokenizer *tokenizer, int32_t id, bo
  * vocabulary puts before a text is taken off again. */
 weft_status weft_tokenizer_decode(const weft_tokenizer *tokenizer, const int32_t *ids, uint32_t n, bool with_special,
                                   weft_text *out);
-/* The same; at: [n], how many bytes of the text come before each token. */
+/* The same, and at[n] is filled with how many bytes of the text come before each token. */
 weft_status weft_tokenizer_decode_at(const weft_tokenizer *tokenizer, const int32_t *ids, uint32_t n, bool with_special,
                                      uint32_t *at, weft_text *out);
 
-/* The longest control, unknown or user-defined token that text[0..n) begins with, blanks apart, and its length in
- * bytes; -1: none. */
+/* The longest control, unknown or user-defined token that text[0..n) begins with, and its length in bytes; -1: none.
+ * User-defined tokens of nothing but white space are left out. */
 int32_t weft_tokenizer_special_at(const weft_tokenizer *tokenizer, const char *text, size_t n, size_t *length);
-/* Most bytes of text that one token stands for: a text of n bytes has at least n divided by this many tokens, and no
- * token prints more. */
+/* The most bytes of text that one token stands for, so that a text of n bytes has at least n divided by this number of
+ * tokens. No token prints more. */
 uint32_t weft_tokenizer_longest(const weft_tokenizer *tokenizer);
 uint32_t weft_tokenizer_n_vocab(const weft_tokenizer *tokenizer);
-/* The token whose text in the file is exactly this, or -1. */
+/* The token whose text in the file is exactly this text, or -1. */
 int32_t weft_tokenizer_find(const weft_tokenizer *tokenizer, const char *text);
-/* Control and unknown tokens. */
+/* Whether the token is a control token or the unknown token. */
 bool weft_tokenizer_is_control(const weft_tokenizer *tokenizer, int32_t id);
 
-/* Tokens that end a generation: ascending. */
+/* The tokens that end a generation (llama.cpp: EOG), in ascending order and borrowed. */
 bool weft_tokenizer_is_eog(const weft_tokenizer *tokenizer, int32_t id);
 const int32_t *weft_tokenizer_eog(const weft_tokenizer *tokenizer, uint32_t *n);
-/* Tokens whose logits are to be -inf (tokenizer.ggml.suppress_tokens), in file order; borrowed. */
+/* The tokens that are never to be drawn (tokenizer.ggml.suppress_tokens), in the order of the file; borrowed. */
 const int32_t *weft_tokenizer_suppressed(const weft_tokenizer *tokenizer, uint32_t *n);
 
-/* -1 when the file names none. */
+/* Each -1 when the file names no such token. */
 int32_t weft_tokenizer_bos(const weft_tokenizer *tokenizer);
 int32_t weft_tokenizer_eos(const weft_tokenizer *tokenizer);
 int32_t weft_tokenizer_pad(const weft_tokenizer *tokenizer);
 int32_t weft_tokenizer_unk(const weft_tokenizer *tokenizer);
-/* Whether a text begins with the bos token: ADD_SPECIAL. */
+/* Whether WEFT_ENCODE_ADD_SPECIAL puts the bos token before a text. */
 bool weft_tokenizer_adds_bos(const weft_tokenizer *tokenizer);
-/* Whether a space is put before every stretch of text (llama). */
+/* Whether a space is put before every stretch of text between special tokens (`llama` vocabularies). */
 bool weft_tokenizer_adds_space(const weft_tokenizer *tokenizer);
 
 #ifdef __cplusplus

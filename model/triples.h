@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* A number for each triple of words that was seen, in the order in which they came (hash consing). Private to model/.
+/* Numbers for triples of 32-bit words (hash consing). Private to model/.
  *
- * Law: the same triple always has the same number; numbers count from 0. Memory is taken once, at open. */
+ * Law: since open or the last clear, the same triple always has the same number, and numbers count from 0 in the order
+ * in which the triples came. Memory is taken once, at open. */
 #ifndef WEFT_MODEL_TRIPLES_H
 #define WEFT_MODEL_TRIPLES_H
 
@@ -16,10 +17,10 @@ typedef struct triples {
   uint32_t n, max, n_slots;
 } triples;
 
-bool triples_open(triples *t, uint32_t max);
+bool triples_open(triples *t, uint32_t max); /* false: no memory; close it all the same */
 void triples_close(triples *t);
 void triples_clear(triples *t);
-/* TRIPLES_FULL: it is a new one and there is no room. */
+/* The number of a triple. TRIPLES_FULL: the triple is new, and `max` others have numbers. */
 uint32_t triples_number(triples *t, uint32_t a, uint32_t b, uint32_t c);
 
 #endif

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Tensors of a file -> fields of a struct, by a table of rows.
+/* Loads the tensors of a file into the fields of a struct, as a table of rows says.
  *
  * Law: a row names the tensor, its shape as a formula over the sizes of the model, and where it goes. A shape that
  * differs is refused with the name, what was expected and what was found. A tensor is placed once. A loader walks the
- * tables twice: first judging, so that a file that cannot be used is refused before any of its weights is read, then
- * placing. What is placed is read with read(2), one tensor at a time, so a file that is cut while it is read is an
- * error, and what loading takes beside the weights is the largest tensor. A tensor of a layer, or a scale of another
- * tensor, that no row asked for is refused, since the answers would be wrong without it; what else the file has is
- * counted and told. */
+ * tables twice: first it judges, so that a file that cannot be used is refused before any of its weights is read, then
+ * it places. Weights are read with read(2), not through the mapping, one tensor at a time, so a file that becomes
+ * shorter while it is read is an error and not a signal, and loading needs no more memory beside the weights than the
+ * largest tensor has. A tensor of a layer, or a scale of another tensor, that no row asked for is refused, since the
+ * answers would be wrong without it (--unused-tensors opens the file all the same); a warning says how many other
+ * tensors were not used. */
 #ifndef WEFT_MODEL_WEIGHTS_H
 #define WEFT_MODEL_WEIGHTS_H
 
@@ -24,7 +25,7 @@ typedef enum tensor_dim {
   DIM_Q,    /* heads * head_dim of the layer */
   DIM_KV,   /* kv heads * head_dim of the layer */
   DIM_HEAD, /* head_dim of the layer */
-  DIM_FF,   /* of the layer; of layer 0 for tensors outside of layers */
+  DIM_FF,   /* feed-forward width of the layer; of layer 0 for tensors outside of layers */
   DIM_EXPERTS,
   DIM_EXPERT_FF,
   DIM_EXPERT_FF_TWICE,
@@ -36,15 +37,16 @@ typedef enum tensor_kind {
   TENSOR_MATRIX = 1, /* field: weft_weight */
   TENSOR_VECTOR = 2, /* field: const float * on the device */
   TENSOR_SCALAR = 3, /* field: float */
-  /* As MATRIX and VECTOR, of heads that rotate: with hyper.rope_paired, rows 2 i and 2 i + 1 of a head go to i and
-   * head_dim / 2 + i. */
+  /* As MATRIX and VECTOR, for heads that rotate: with hyper.rope_paired, rows 2 i and 2 i + 1 of a head are moved to
+   * rows i and head_dim / 2 + i. */
   TENSOR_HEADS_MATRIX = 4,
   TENSOR_HEADS_VECTOR = 5,
-  /* "X.scale" of a matrix "X.weight", one factor or one per expert: becomes the scale of the weft_weight at field, which
-   * was loaded before. Read where the file has the matrix; a file without it means ones. */
+  /* "X.scale" of a matrix "X.weight", one factor or one per expert: becomes the scale of the weft_weight at field,
+   * which was loaded before. Read only where the file has the matrix; without such a tensor the factors are 1. */
   TENSOR_SCALE = 6,
-  /* "X.input_scale": what rows would be divided by before they are made numbers of four bits. Rows are not made such
-   * here, and the factor cancels: its shape is judged, and it is not placed. */
+  /* "X.input_scale": the factor by which activations would be divided before they are rounded to four bits. No backend
+   * rounds activations to four bits, and without the rounding the factor cancels; so its shape is judged, and it is not
+   * placed. */
   TENSOR_INPUT_SCALE = 7
 } tensor_kind;
 
@@ -55,7 +57,7 @@ typedef enum tensor_need {
   NEED_MOE_NEVER = 4, /* optional where the layer routes, else not read */
   NEED_DENSE = 5,     /* required where the layer does not route, else not read */
   NEED_KEYS = 6,      /* required where the layer has keys of its own, else not placed */
-  NEED_VALUES = 7     /* as KEYS on layers with a window, else optional */
+  NEED_VALUES = 7     /* as NEED_KEYS on layers with a window, else optional */
 } tensor_need;
 
 typedef struct tensor_row {
@@ -65,7 +67,7 @@ typedef struct tensor_row {
   tensor_need need;
   tensor_dim dim[3]; /* ne[0], ne[1], ne[2] */
   unsigned uses;     /* of a matrix: weft_weight_use */
-  size_t field;      /* offset in the struct */
+  size_t field;      /* offset in the struct that is filled */
 } tensor_row;
 
 /* One row of a table: type is the struct that `field` belongs to. */
@@ -74,13 +76,13 @@ typedef struct tensor_row {
 
 typedef struct weights_loader {
   const weft_gguf *gguf;
-  gguf_reader *reader; /* NULL: through the mapping */
+  gguf_reader *reader; /* NULL: weights are read through the mapping, of a model that was opened from memory */
   weft_model *model;
   bool judging;    /* names, shapes and types are checked and nothing is placed; the device may be NULL */
-  uint8_t *buffer; /* of the tensor at hand, where a device does not read files itself; freed by weights_close */
+  uint8_t *buffer; /* the bytes of one tensor, where the device does not read files itself; freed by weights_close */
   uint64_t n_buffer;
-  uint64_t n_bytes_held; /* of the matrices that were judged, as devices hold them */
-  uint8_t *used;         /* per tensor of the file */
+  uint64_t n_bytes_held; /* bytes that the judged matrices will take on the device */
+  uint8_t *used;         /* per tensor of the file: a row asked for it */
   uint64_t n_bytes_done, n_bytes_all;
   weft_model_progress progress;
   void *progress_self;
@@ -89,26 +91,28 @@ typedef struct weights_loader {
 
 /* Loads the rows of one layer (or of none: layer == UINT32_MAX) into the struct at `into`. */
 weft_status weights_load(weights_loader *loader, const tensor_row *rows, uint32_t n_rows, uint32_t layer, void *into);
-/* The same of a whole table. */
+/* The same for all rows of a table. */
 #define WEIGHTS_LOAD(loader, rows, layer, into) weights_load(loader, rows, sizeof(rows) / sizeof *(rows), layer, into)
-/* Loads the rows of the experts of every layer, and those of the scales beside them. FORMAT unless a layer with experts has
- * exactly one of the two forms of their input side: gate and up as one tensor, or as two. */
+/* Loads the experts of every layer, and the scales beside them. FORMAT unless each layer with experts has gate and up
+ * either as one tensor or as two. */
 weft_status weights_load_experts(weights_loader *loader, const tensor_row *rows, uint32_t n_rows,
                                  const tensor_row *scale_rows, uint32_t n_scale_rows);
-/* n floats to device memory that the model owns. */
+/* Copies n floats to device memory that the model owns. */
 weft_status weights_vector(weights_loader *loader, const float *values, uint64_t n, const float **out);
-/* The n floats of a vector that is needed, times a factor, to device memory. */
+/* Copies the n floats of a required vector, times a factor, to device memory that the model owns. */
 weft_status weights_folded(weights_loader *loader, const char *name, uint32_t n, float factor, const float **out);
-/* The norm before the head, folded with the head's scale: products of the head are capped as they are made. */
+/* Loads the norm before the head, with the head's scale multiplied into it, because the head's products are capped as
+ * they are made and leave no place for a factor. */
 weft_status weights_output_norm(weights_loader *loader);
-/* The n floats of a tensor, on the host; NOT_FOUND when absent. */
+/* Reads the n floats of a tensor into host memory; NOT_FOUND when the file has no such tensor. */
 weft_status weights_read(weights_loader *loader, const char *name, uint64_t n, float *out);
-/* NO_MEMORY when the host's memory cannot hold what was judged. */
+/* NO_MEMORY when the device computes in host memory and what is available cannot hold the weights that were judged, and
+ * beside them the largest tensor of the file. */
 weft_status weights_check_room(const weights_loader *loader);
-/* From judging to placing: forgets what was used. */
+/* Goes from judging to placing: forgets which tensors were used. */
 void weights_rewind(weights_loader *loader);
 void weights_close(weights_loader *loader);
-/* UNSUPPORTED when a tensor that was not used belongs to a layer or scales another; one warning about the others. */
+/* UNSUPPORTED when an unused tensor belongs to a layer or is the scale of another; one warning counts the others. */
 weft_status weights_check_unused(const weights_loader *loader);
 
 #endif

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* An account: what a tenant has in the engine and what it may still submit: places, and tokens of its minute. Not
- * locked: the inbox, which uses it, is.
+/* An account: what a tenant has in the engine and what it may still submit, in places and in tokens of its minute. The
+ * accounts belong to the engine; the mutex of the inbox guards them.
  *
  * Law. A tenant with a limit on waiting requests has at most live_max requests in the engine: as many as may run for
  * it at once, and waiting_max more. So requests that would start at once take no place of those that wait, however far
@@ -40,10 +40,11 @@ typedef struct weft_shortage {
 
 /* config: with its defaults filled in. running_max: the engine's limit over all tenants. */
 void weft_account_open(weft_account *account, const weft_tenant_config *config, uint32_t running_max);
-/* FULL with a line when places or tokens for n_requests are short, and by how much. Takes nothing. */
+/* Whether the tenant may submit n_requests requests that may use n_tokens tokens together; takes nothing. FULL when
+ * places are short, else RATE_LIMIT when tokens are, with a line; *shortage says how much is missing. */
 weft_status weft_account_check(weft_account *account, uint32_t n_requests, uint64_t n_tokens, uint64_t now_us,
                                weft_shortage *shortage, weft_error *error);
-/* Takes tokens that weft_account_check found. */
+/* Takes tokens from the bucket; weft_account_check has found that there are enough. */
 void weft_account_take(weft_account *account, uint64_t n_tokens);
 void weft_account_give_back(weft_account *account, uint64_t n_tokens, uint64_t now_us);
 

@@ -35,8 +35,8 @@ typedef enum weft_admission_kind {
   WEFT_ADMIT_FILE = 3,    /* it waits for the file; n_pages as in weft_waiting_for_file */
   WEFT_ADMIT_LIMITED = 4, /* its tenant's limit of blocks is reached: no request of the tenant starts for some plans */
   WEFT_ADMIT_PASS = 5,    /* no request of its tenant starts in this plan; requests of other tenants may */
-  /* It lacks n_pages pages. With a victim, that one is preempted and no further request starts in this plan; without
-   * one, as PASS. */
+  /* It lacks n_pages pages. The victim, if there is one, is preempted, and no further request starts in this plan;
+   * without a victim the same happens as with PASS. */
   WEFT_ADMIT_NO_ROOM = 6,
   /* It lacks a place that is owed to it. The victim, if there is one, is preempted; no further request starts. */
   WEFT_ADMIT_CLAIM = 7
@@ -44,8 +44,9 @@ typedef enum weft_admission_kind {
 
 typedef struct weft_admission {
   weft_admission_kind kind;
-  weft_request
-      *request; /* the request that the verdict is about: the waiter where the one asked about must let it pass */
+  /* The request that the verdict is about: the waiter, where the request that was asked about must let the waiter
+   * pass. */
+  weft_request *request;
   weft_request *asked;  /* NO_ROOM: the request that was asked about */
   weft_request *victim; /* NO_ROOM, CLAIM: the running request to preempt, or NULL */
   weft_seq seq, leader; /* START: the sequence, which the request owns from now on; FOLLOW: the sequence it follows */

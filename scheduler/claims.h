@@ -2,8 +2,8 @@
 /* Claims: which request waits for memory, a place or time before others may go on. The engine owns the one record of
  * all claims (engine->claims); the comments below say which file sets and clears each field.
  *
- * Law. Every field changes what requests other than its own may do next, and is true only while its reason lasts. Only the files
- * in brackets write it; weft_engine_check recomputes all that can be recomputed.
+ * Law. Every field limits what requests other than the one it names may do next, and is set only while its reason
+ * lasts. Only the files in brackets write it; weft_engine_check recomputes all that can be recomputed.
  *
  *   starved            the running request, highest in rank, for which the pool has no blocks. It is served before any
  *                      other request, and no request is admitted but those that its tenant owes pages (debt.h), until

@@ -34,12 +34,13 @@ void weft_engine_close(weft_engine *engine);
 /* Submits n requests of one tenant, 1 to WEFT_SUBMISSION_MAX, as one act: all of them or none. Checks them against
  * what could ever fit, and refuses with one line that names the largest length or number that would: INVALID
  * (parameters, vocabulary, places for n), TOO_LARGE (pool, context), LIMIT (tokens of a minute, memory of one
- * request). FULL when the queue or the memory of requests is full for now, or a limit of the tenant is reached for
- * now; params->retry_us then says when to come again. On WEFT_OK the caller owns out[0 .. n) until it releases each of
+ * request). FULL when the queue or the memory of requests is full for now, or the tenant's limit on waiting
+ * requests is reached; RATE_LIMIT when its tokens of this minute are used up; params->retry_us then says when to submit
+ * again. On WEFT_OK the caller owns out[0 .. n) until it releases each of
  * them; otherwise they are NULL. */
 weft_status weft_engine_submit_all(weft_engine *engine, const weft_request_params *params, uint32_t n, uint64_t now_us,
                                    weft_request **out, weft_error *error);
-/* One request. */
+/* The same for one request. */
 weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *params, uint64_t now_us,
                                weft_request **out, weft_error *error);
 void weft_engine_cancel(weft_engine *engine, weft_request *request); /* any time, any thread, any number of times */

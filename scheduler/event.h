@@ -21,11 +21,11 @@ typedef enum weft_finish {
 /* "stop", "length", ...; "" for NONE */
 const char *weft_finish_text(weft_finish finish);
 
-/* How likely the tokens of a prompt were at their places, by the model's own distribution (model/sampler.h,
- * weft_scored). The first token follows nothing and has none. */
+/* How likely a token of the prompt was at its position, by the model's own distribution (weft_scored in
+ * model/sampler.h). The first token follows no other and has no logprob. */
 typedef struct weft_prompt_logprob {
   float logprob;
-  uint32_t rank; /* among all tokens, from 1; 0: beyond WEFT_TOP_LOGPROBS_MAX */
+  uint32_t rank; /* among all tokens, from 1; 0: lower than WEFT_TOP_LOGPROBS_MAX */
 } weft_prompt_logprob;
 
 typedef struct weft_prompt_logprobs {
@@ -41,22 +41,22 @@ typedef enum weft_event_kind {
 } weft_event_kind;
 
 typedef struct weft_usage {
-  uint32_t n_prompt, n_cached, n_answer;
-  uint32_t n_computed_rows; /* prompt rows computed, recompute after preemption included */
+  uint32_t n_prompt, n_cached, n_answer; /* tokens; n_cached: of the prompt, found in the prefix cache */
+  uint32_t n_computed_rows;              /* rows of the prompt that were computed, again after a preemption too */
   uint32_t n_canvases, n_denoise_steps, n_preemptions;
   uint64_t submitted_us, started_us, first_token_us, finished_us;
 } weft_usage;
 
 typedef struct weft_event {
   weft_event_kind kind;
-  /* TOKENS: answer[first .. first + n) ; pointers stay valid until release */
+  /* TOKENS: the tokens first .. first + n - 1 of the answer. The pointers stay valid until the request is released. */
   uint32_t first, n;
   const int32_t *tokens;
   uint32_t n_top; /* how many most likely tokens come with each token, as the request asked */
   /* [n][1 + n_top] where logprobs were asked for, else NULL: the token itself, then the most likely ones; token -1
    * where the vocabulary has no more. FINISHED: [1 + n_top] of the stop token that ended a token-by-token answer */
   const weft_logprob *logprobs;
-  /* CANVAS: valid until the next poll of this request */
+  /* CANVAS: the pointers are valid until the next poll of this request. */
   uint32_t block, step, n_accepted;
   bool stopped; /* the sampler's stability rule ended the canvas, not its step limit */
   float temperature, mean_entropy;
@@ -69,7 +69,7 @@ typedef struct weft_event {
   /* FINISHED */
   weft_finish finish;
   weft_usage usage;
-  const char *error;  /* FINISH_ERROR: one line, valid until release */
+  const char *error;  /* FINISH_ERROR: one line, valid until the request is released */
   int32_t stop_token; /* the stop token that ended the answer; -1: none did */
   uint64_t retry_us;  /* FINISH_EVICTED: estimated microseconds until a new submission gets a place */
 } weft_event;

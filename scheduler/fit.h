@@ -10,7 +10,7 @@
 uint32_t weft_fit_pages(const weft_engine *engine, uint32_t lane, uint32_t n_tokens);
 /* Tokens of the longest sequence of the lane that n_pages pages hold while n_rows rows of it are in flight. */
 uint32_t weft_fit_longest(const weft_engine *engine, uint32_t lane, uint32_t n_rows, uint32_t n_pages);
-/* See weft_engine_room. */
+/* As weft_engine_room (engine.h). */
 uint32_t weft_fit_room(const weft_engine *engine, uint32_t lane, uint32_t n_tokens);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* A forecast: how long waiting work will take, from the speed of the last steps and the cost of the last answers. It
- * is used for Retry-After only: no decision depends on it. Engine thread; other threads read the copy that snapshot.c
+/* A forecast: how long waiting work will take, from the speed of the last steps and the cost of the last answers. It is
+ * used for Retry-After only: no decision depends on it. Engine thread; other threads read the copy that snapshot.c
  * takes.
  *
- * Law. Both are means over about the last WEFT_FORECAST_MEMORY steps and answers. Before the first of them a unit of
- * cost takes a microsecond and an answer costs nothing. */
+ * Law. The speed is a mean over about the last WEFT_FORECAST_MEMORY steps, the cost one over as many answers. Before
+ * the first of them a unit of cost takes a microsecond and an answer costs nothing. */
 #ifndef WEFT_SCHEDULER_FORECAST_H
 #define WEFT_SCHEDULER_FORECAST_H
 

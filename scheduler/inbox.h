@@ -50,7 +50,8 @@ void weft_inbox_close(weft_inbox *inbox);
 /* ---- any thread ---- */
 
 /* Takes all n requests, which belong to one tenant, or none: FULL with a line when the tenant's account or the queue
- * has no room, or when the inbox is draining or closed (shortage->why is then WEFT_REFUSED_NONE). n_tokens: tokens
+ * has no place, or when the inbox is draining or closed (shortage->why is then WEFT_REFUSED_NONE); RATE_LIMIT when the
+ * account has too few tokens. n_tokens: tokens
  * that the requests may use together, prompts and longest answers. */
 weft_status weft_inbox_put(weft_inbox *inbox, weft_request *const *request, uint32_t n, uint64_t n_tokens,
                            uint64_t now_us, weft_shortage *shortage, weft_error *error);

@@ -67,12 +67,13 @@ typedef struct weft_request_params {
   bool canvas;           /* answer by diffusion */
   const int32_t *tokens; /* prompt; copied */
   uint32_t n_tokens;
-  uint32_t max_tokens;     /* the answer is cut there; 0: there is none, the prompt alone is computed (not by canvas) */
-  bool prompt_logprobs;    /* how likely the prompt's own tokens were (event.h); such a request uses no cached prefix */
-  uint32_t n_prompt_top;   /* and this many of the most likely tokens at their places; <= WEFT_TOP_LOGPROBS_MAX */
-  weft_sampling sampling;  /* bias is copied */
-  weft_grammar *grammar;   /* the grammar of the answer; NULL: any answer. The request takes a reference */
-  weft_token_rules *rules; /* which tokens it may have; NULL: all. Likewise; not with a grammar or a canvas */
+  uint32_t max_tokens;    /* the answer is cut there; 0: there is none, the prompt alone is computed (not by canvas) */
+  bool prompt_logprobs;   /* report how likely the prompt's tokens were (event.h); no cached prefix is used then */
+  uint32_t n_prompt_top;  /* with them, this many most likely tokens at each position; <= WEFT_TOP_LOGPROBS_MAX */
+  weft_sampling sampling; /* bias is copied */
+  weft_grammar *grammar;  /* the grammar of the answer; NULL: any answer. The request takes a reference */
+  weft_token_rules
+      *rules; /* which tokens the answer may have; NULL: all; referenced too; no grammar or canvas beside them */
   weft_entropy_bound entropy_bound;
   const int32_t *stop_tokens; /* end-of-generation set; copied; never part of the answer */
   uint32_t n_stop_tokens;
@@ -88,11 +89,12 @@ typedef struct weft_request_params {
    * tenant, domain and no_cache must be the same. Each request of such a group has its own answer, end and limits. */
   weft_request *sibling;
   bool joins;            /* this request is a sibling of the request before it in the same submission */
-  bool canvas_events;    /* keep the canvas of every denoise step for poll */
+  bool canvas_events;    /* keep the canvas of every denoise step for weft_engine_poll */
   bool trace;            /* keep all arrays of the canvas sampler, too */
   uint64_t caller_bytes; /* memory that the caller holds for as long as the request: counted in request_bytes_max */
-  uint64_t *retry_us; /* out, may be NULL; read of the first request of a submission. With FULL: estimated microseconds
-                            until the places, the tokens and the memory are there; 0: never */
+  /* Out, may be NULL; only that of the first request of a submission is used. With FULL or RATE_LIMIT: the estimated
+   * microseconds until places, tokens and memory suffice; 0: never. */
+  uint64_t *retry_us;
 } weft_request_params;
 
 typedef struct weft_pin_params {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* One plan in the making: what the files that decide share while they decide. planner.c owns it; it lives for one
- * plan. */
+/* A plan in the making: what the files that decide share while they decide.
+ *
+ * Law: planner.c owns the struct, which lives for one plan; perform.c, share.c and light.c fill it too. */
 #ifndef WEFT_SCHEDULER_PLANNING_H
 #define WEFT_SCHEDULER_PLANNING_H
 
@@ -16,10 +17,10 @@ typedef struct weft_planning {
   uint64_t n_decode_keys;
   uint64_t step_charge; /* what a step full of prompt rows is charged (cost.h) */
   uint32_t n_ahead;     /* decode rows that no time is set aside for (claims.h, tenant.ahead) */
-  double light_us;     /* predicted time of light tenants' decode rows alone; 0: there are none, or there is a target */
-  bool alone;          /* only decode rows of light tenants get rows in this step (light.h) */
-  bool crowded;        /* time was short in the last step: canvases and prompts take turns in this one */
-  weft_candidate held; /* over the requests that found no time: the least clock and the highest level */
+  double light_us; /* predicted time of the decode rows of light tenants alone; 0: there are none, or a target is set */
+  bool alone;      /* only decode rows of light tenants get rows in this step (light.h) */
+  bool crowded;    /* time was short in the last step: canvases and prompts take turns in this one */
+  weft_candidate held;   /* over the requests that found no time: the least clock and the highest level */
   uint64_t restores_end; /* once the pager's n_restored reaches this count, no more requests are admitted */
 } weft_planning;
 

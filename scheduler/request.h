@@ -6,8 +6,8 @@
  *   engine    touched by the engine thread only
  *   answer    tokens[] is append-only: the engine writes beyond n_published, then raises it; the reader reads below
  *             it. Without the mutex both touch only atomic words.
- * The submitter has one reference, the engine one (until the request is done and nothing of it is in flight), and a
- * cancel that lies in the inbox one. The thread that gives back the last reference frees the memory. No callback of
+ * The submitter holds one reference, the engine one (until the request is done and nothing of it is in flight), and a
+ * cancel that lies in the inbox another. The thread that gives back the last reference frees the memory. No callback of
  * the submitter runs once detach has returned.
  *
  * States (engine):
@@ -93,8 +93,7 @@ typedef struct weft_wait {
 enum { WEFT_REQUEST_LINE = 64 }; /* bytes of a cache line */
 
 struct weft_request {
-  /* ---- engine: the first cache line is all that planning and applying a decode row touch --------
-   */
+  /* ---- engine: the first cache line is all that planning and applying a decode row touch ---- */
   _Alignas(WEFT_REQUEST_LINE) int32_t *tokens; /* [n_prompt + room] */
   uint32_t n_tokens, n_valid, n_planned;
   uint32_t n_reserved; /* positions that have blocks */
@@ -113,14 +112,12 @@ struct weft_request {
   uint8_t finish;      /* weft_finish */
   bool prefilling : 1; /* tokens the host knows have no rows yet */
   bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_logprobs : 1;
-  bool has_grammar : 1; /* a row needs the token before it on the host, so nothing is planned ahead of a result */
+  bool has_grammar : 1; /* a row's mask depends on the token before it, so nothing is planned ahead of a result */
 
-  /* ---- engine: the second cache line is what packing its row touches ---------------------------
-   */
+  /* ---- engine: the second cache line is what packing its row touches ---- */
   _Alignas(WEFT_REQUEST_LINE) weft_placement placement;
 
-  /* ---- engine: the rest ------------------------------------------------------------------------
-   */
+  /* ---- engine: the rest ---- */
   weft_link link;       /* in a queue, or in a list of its lane; in none while it is ready */
   uint32_t ready_at;    /* place among the ready ones of the lane */
   uint32_t n_committed; /* of n_valid, the positions that the pager knows; it is told of decoded ones by whole blocks */
@@ -130,8 +127,9 @@ struct weft_request {
   const int32_t *stop_tokens;
   uint32_t block;                 /* canvases that are final */
   uint32_t next_block, next_step; /* the next denoise step to plan */
-  uint32_t save,
-      saved_step; /* while it waits: the runner's place that has its canvas, or WEFT_SAVE_NONE; the next step */
+  /* While the request waits: the runner's place that has its canvas, or WEFT_SAVE_NONE; and the next step of that
+   * canvas. */
+  uint32_t save, saved_step;
   uint32_t reported_block, reported_step; /* the next denoise step to count and report */
   bool accepted;                          /* the engine thread took it out of the inbox */
   bool turned_away;                       /* it was evicted before that */
@@ -150,12 +148,10 @@ struct weft_request {
   uint64_t retry_us;  /* of an evicted request: when to submit again */
   char error[320];
 
-  /* ---- asked -----------------------------------------------------------------------------------
-   */
+  /* ---- asked ---- */
   weft_request_params asked; /* pointers lead into this request's memory */
   struct weft_request *inbox_next, *cancel_next;
-  /* ---- the inbox: under its mutex --------------------------------------------------------------
-   */
+  /* ---- the inbox: under its mutex ---- */
   weft_link unstarted_link, evicted_link; /* in its tenant's account; in the inbox */
   uint64_t submission;                    /* number of the submission that it is a part of */
   uint8_t place;                          /* weft_place */
@@ -165,10 +161,9 @@ struct weft_request {
   weft_budget *budget; /* borrowed: where its bytes are counted */
   uint64_t n_counted;  /* bytes */
 
-  /* ---- answer ----------------------------------------------------------------------------------
-   */
-  weft_logprob
-      *logprobs; /* [answer_max][1 + n_top] or NULL: each token and the stop token, then the most likely ones */
+  /* ---- answer ---- */
+  /* [answer_max][1 + n_top] or NULL: each token of the answer, and a stop token, followed by the most likely ones. */
+  weft_logprob *logprobs;
   uint32_t n_top;
   /* Of the prompt's tokens from the second on, or NULL; the engine writes them until is_scored. */
   weft_prompt_logprob *scores; /* [n_prompt - 1] */
@@ -205,9 +200,9 @@ void weft_request_detach(weft_request *request);
 
 /* ---- engine thread --------------------------------------------------------------------------- */
 
-/* Asks the stop rule: returns how many of the n_answer tokens it keeps; *stop: it ends the answer. */
+/* Asks the stop rule; returns how many of the n_answer tokens the rule keeps. *stop: the rule ends the answer. */
 uint32_t weft_request_ask_rule(weft_request *request, uint32_t n_answer, bool *stop);
-/* Wakes the reader, calls notify. */
+/* Wakes the reader and calls the request's notify. */
 void weft_request_wake(weft_request *request);
 
 static inline bool weft_request_is_stop_token(const weft_request *request, int32_t token) {
@@ -265,8 +260,8 @@ static inline void weft_request_published(void) {
   __sync_synchronize();
 }
 
-/* Tells the reader that there is something to read. weft_request_published must have been called since it was
- * published. */
+/* Tells the reader that there is something to read. Between publishing and this call weft_request_published must have
+ * been called. */
 static inline void weft_request_tell(weft_request *request) {
   if (request->has_notify || atomic_load(&request->n_sleepers) > 0) weft_request_wake(request);
 }

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Which rows a running request can use next. Reads the request and the plan, and changes neither.
  *
- * Law. What is planned ahead of results never goes beyond what the results can only confirm or void:
+ * Law. Rows that are planned before the results of earlier rows are known are such that these results can only confirm
+ * them or make them void:
  *
  *   prompt           tokens that the host knows: at most prefill_chunk, the rows left in the step, and as many as
  *                    weft_pace_chunk (pace.h) finds time for beside those that decode
- *   autoregressive   the row after a token that is still being sampled; with a grammar only the row after a token that
- *                    is known, because that token decides what may follow
+ *   autoregressive   the row after a token that is still being sampled; but only the row after a known token where that
+ *                    token decides what may follow, as with a grammar or unwanted words (weft_token_rules_waits)
  *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step
  *                    of the next canvas on top of it */
 #ifndef WEFT_SCHEDULER_ROWS_H

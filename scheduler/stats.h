@@ -10,8 +10,8 @@
 enum { WEFT_STEP_RATIOS = 8 };
 extern const double weft_step_ratio_bounds[WEFT_STEP_RATIOS - 1];
 
-/* How often a value fell in each bucket, and the sum of the values. Bucket i counts the values that are at most bound i and
- * above bound i - 1; the last bucket is open. */
+/* How often a value fell in each bucket, and the sum of the values. Bucket i counts the values that are at most bound i
+ * and above bound i - 1; the last bucket is open. */
 enum { WEFT_HISTOGRAM_BUCKETS = 20 };
 typedef struct weft_histogram {
   uint64_t bucket[WEFT_HISTOGRAM_BUCKETS], sum;
@@ -20,17 +20,17 @@ typedef struct weft_histogram {
 extern const uint64_t weft_latency_bounds_us[WEFT_HISTOGRAM_BUCKETS - 1];
 extern const uint64_t weft_token_bounds[WEFT_HISTOGRAM_BUCKETS - 1];
 
-/* What the requests of one model came to. */
+/* Counters of the requests of one model. */
 typedef struct weft_request_stats {
   uint64_t n_finished[WEFT_FINISH_KINDS], n_preemptions; /* n_finished: by weft_finish */
   uint64_t n_prompt_tokens, n_answer_tokens;
-  uint64_t n_sought_tokens, n_found_tokens; /* prompt tokens that were looked up in the prefix cache; those in it */
-  weft_histogram ttft, tpot, e2e, queue;    /* us: to the first token; mean of each further one; to the end; waiting */
+  uint64_t n_sought_tokens, n_found_tokens; /* prompt tokens that were looked up in the prefix cache; those found */
+  weft_histogram ttft, tpot, e2e, queue;    /* us: to the first token; mean per further token; to the end; waiting */
   weft_histogram prefill, decode;           /* us: from the start to the first token; from there to the end */
-  weft_histogram prompt, answer, asked; /* tokens: of prompts; of answers; of the longest answer that was asked for */
+  weft_histogram prompt, answer, asked; /* tokens of prompts; of answers; of the longest answer that was asked for */
 } weft_request_stats;
 
-/* The part of one model. */
+/* Counters of one model. */
 typedef struct weft_lane_stats {
   uint64_t n_steps, n_rows;
   uint64_t busy_us; /* time with a step on the device; a step behind another is counted from the end of that one */
@@ -45,7 +45,7 @@ typedef struct weft_engine_stats {
   uint64_t n_steps, n_mixed_steps; /* mixed: causal decode or prefill rows and canvas rows in one step */
   uint64_t n_switches;             /* steps that ran another model than the step before */
   uint64_t n_rows, n_prefill_rows, n_decode_rows, n_canvas_rows, n_commit_rows, n_void_rows;
-  uint64_t n_grammar_waits; /* rows that overlap would have planned ahead, had not a grammar waited for a token */
+  uint64_t n_grammar_waits; /* rows not planned ahead of a token, because a mask depends on that token (rows.h) */
   uint64_t n_submitted, n_finished[WEFT_FINISH_KINDS], n_preemptions; /* by weft_finish */
   uint64_t n_canvases_saved, n_canvases_resumed;                      /* of preempted requests, in mid-canvas */
   uint64_t n_file_waits, n_file_waits_in_vain; /* waits of requests for the file; those after which one computed */
@@ -56,11 +56,10 @@ typedef struct weft_engine_stats {
   uint64_t request_bytes;                    /* that requests hold now, of request_bytes_max */
   bool draining;                             /* now */
   uint64_t broken_runners;                   /* one bit for each model whose device has failed */
-  /* sums: host time of turns; plan_us: step_us without the time inside the runner; hidden_us: the part of plan_us in
- * which
- *    * the device had a step; queue_us: waiting for the first start */
+  /* Sums. step_us: host time of turns; plan_us: step_us without the time inside the runner; hidden_us: the part of
+   * plan_us in which the device had a step; queue_us: the time that requests waited for their first start. */
   uint64_t step_us, plan_us, hidden_us, queue_us;
-  /* histograms with the bounds of weft_latency_bounds_us; weft_engine_get_stats adds up those of all models */
+  /* Histograms with the bounds of weft_latency_bounds_us; weft_engine_get_stats adds up those of all models. */
   uint64_t ttft[20], tpot[20], e2e[20], queue[20];
   uint64_t ttft_sum_us, tpot_sum_us, e2e_sum_us;
   uint32_t n_lanes;
@@ -77,7 +76,7 @@ typedef enum weft_refused {
 } weft_refused;
 enum { WEFT_REFUSED_KINDS = 4 };
 
-/* The part of one tenant. */
+/* Counters of one tenant. */
 typedef struct weft_tenant_stats {
   uint32_t n_running, n_waiting; /* now */
   uint32_t n_unstarted;          /* now, of n_waiting: those that never ran; the others were preempted */

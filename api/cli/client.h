@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* A small HTTP client for servers of this machine, and a `weft serve` of our own to talk to: what top, trace, demo and
- * the laboratory (soak, bench) need. */
+/* A small HTTP client for servers on this machine, and a `weft serve` as a child process: what `weft top`, `trace` and
+ * `demo` and the laboratory (soak, bench) need.
+ *
+ * Law: a request goes to 127.0.0.1 or to a unix socket, and the caller ends every child that it started. */
 #ifndef WEFT_API_CLI_CLIENT_H
 #define WEFT_API_CLI_CLIENT_H
 
