@@ -10,6 +10,7 @@
 
 typedef struct tabulation {
   weft_grammar *g;
+  const weft_grammar_scratch *w;
   uint32_t *token, *end; /* [n_tokens], [n_nodes]: of the present state */
   uint32_t n_tokens, n_ends, after;
 } tabulation;
@@ -21,7 +22,7 @@ static bool note_node(void *self, const walk_visit *visit) {
   for (uint32_t i = 0; i < n; i++) t->token[t->n_tokens++] = (uint32_t)trie->token[first + i];
   if (n > 0 && visit->tokens > t->after) t->after = visit->tokens;
   if (visit->may_end) t->end[t->n_ends++] = visit->node;
-  return true;
+  return t->g->cost + walk_cost(t->w) <= GRAMMAR_COST_MAX;
 }
 
 static bool grow_words(weft_grammar *g, uint64_t n) {
@@ -68,9 +69,9 @@ static weft_status tabulate_states(tabulation *t, weft_grammar_scratch *w, weft_
     walk_begin_table(w, g);
     walk_push(w, 0, (weft_matcher_config){.state = i});
     t->n_tokens = t->n_ends = t->after = 0;
-    g->cost += walk_trie(w, 0, w->n_configs, note_node, t);
-    g->cost += w->n_done / 16; /* a visit costs about as much as 16 items */
-    if (g->cost > (uint64_t)GRAMMAR_STEPS_MAX + GRAMMAR_VISITS_MAX) {
+    uint64_t n_visits = walk_trie(w, 0, w->n_configs, note_node, t);
+    g->cost += n_visits + walk_cost(w);
+    if (g->cost > GRAMMAR_COST_MAX) {
       return weft_fail(error, WEFT_E_TOO_LARGE,
                        "the grammar is too large: finding the tokens that its %u states allow takes too many steps",
                        g->n_states);
@@ -92,6 +93,7 @@ weft_status grammar_tabulate(weft_grammar *g, weft_error *error) {
   t.end = weft_alloc(g->trie->n_nodes, sizeof *t.end);
   weft_status status = weft_grammar_scratch_open(&w);
   if (g->allowed == NULL || t.token == NULL || t.end == NULL) status = WEFT_E_NO_MEMORY;
+  t.w = w;
   status = status == WEFT_OK ? tabulate_states(&t, w, error)
                              : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the tables of the grammar");
   weft_grammar_scratch_close(w);

@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "model/grammar_internal.h"
 #include "tests/support/grammar_sample.h"
 #include "tests/support/schema_check.h"
@@ -285,6 +286,21 @@ static void masks_of_ambiguous_grammars_are_bounded(void **state) {
   weft_text_free(&text);
 }
 
+/* The steps of compiling end inside the table of a state, too: a large vocabulary makes it long. */
+static void a_table_stops_where_the_steps_end(void **state) {
+  const uint64_t most = (uint64_t)GRAMMAR_STEPS_MAX + GRAMMAR_VISITS_MAX;
+  weft_error error = {{0}};
+  (void)state;
+  weft_grammar *g = compile(REGEX, "[^x]*");
+  weft_free(g->allowed);
+  g->n_allowed = g->n_list = 0;
+  g->cost = most;
+  assert_int_equal(grammar_tabulate(g, &error), WEFT_E_TOO_LARGE);
+  assert_non_null(strstr(error.text, "too many steps"));
+  assert_true(g->cost <= most + 64);
+  weft_grammar_unref(g);
+}
+
 /* What is copied to be merged counts: a small schema may ask for copies of a large one without end. */
 static void copies_of_schemas_are_counted(void **state) {
   weft_text text = {0};
@@ -416,6 +432,7 @@ int main(int argc, char **argv) {
                                      cmocka_unit_test(refusals_name_what_is_wrong),
                                      cmocka_unit_test(explosions_are_bounded),
                                      cmocka_unit_test(masks_of_ambiguous_grammars_are_bounded),
+                                     cmocka_unit_test(a_table_stops_where_the_steps_end),
                                      cmocka_unit_test(rules_with_many_ways_are_refused),
                                      cmocka_unit_test(copies_of_schemas_are_counted),
                                      cmocka_unit_test(masks_are_exact),
