@@ -106,6 +106,8 @@ typedef struct grammar_state {
   uint32_t calls_at, n_calls;
   uint32_t of, min, max;  /* of != GRAMMAR_NONE: a counted repetition of that rule */
   uint32_t tokens, depth; /* that complete the rule when it does not end here, and frames that this needs */
+  /* The shortest way so: the rule that it begins with (GRAMMAR_NONE: none), else the node of its first token. */
+  uint32_t way_rule, way_node;
   uint32_t allowed;  /* which of allowed[] it has; GRAMMAR_NONE: none */
   bool final, moves; /* the rule may end here; something may follow here */
 } grammar_state;

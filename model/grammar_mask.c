@@ -116,9 +116,9 @@ static void mark_token(uint32_t *mask, uint32_t token) {
 }
 
 /* A grammar must not delay the other requests of a step: a mask that took too much work is left with the allowed
- * tokens that it has found so far. */
+ * tokens that it has found so far or, where it found none, with the next token of the shortest way. */
 static bool has_enough(const marking *m) {
-  return m->any && m->w->n_done > WALK_MASK_MAX;
+  return m->w->n_done > WALK_MASK_MAX;
 }
 
 static bool mark_node(void *self, const walk_visit *visit) {
@@ -178,6 +178,21 @@ static void mark_config(weft_grammar_scratch *w, weft_matcher_config c, marking 
   }
 }
 
+/* The token that the shortest completion goes on with, where it needs one. */
+static void mark_way(const weft_grammar_scratch *w, weft_matcher_config c, uint32_t *mask) {
+  const weft_grammar *g = w->grammar;
+  const weft_token_trie *trie = g->trie;
+  while (grammar_may_end(&g->state[c.state], c.count)) {
+    const weft_matcher_node *node = &w->node[c.node];
+    if (c.node == 0) return;
+    c = (weft_matcher_config){node->state, node->count, node->parent};
+  }
+  const grammar_state *s = &g->state[c.state];
+  while (s->way_rule != GRAMMAR_NONE) s = &g->state[g->rule[s->way_rule].first];
+  uint32_t n = weft_token_trie_n(trie, s->way_node);
+  for (uint32_t i = 0; i < n; i++) mark_token(mask, (uint32_t)trie->token[trie->first[s->way_node] + i]);
+}
+
 /* The set, and what stands after the rules that may end: at the end of w->config. */
 static uint32_t close_set(weft_grammar_scratch *w, const weft_matcher *matcher) {
   const weft_grammar *g = matcher->grammar;
@@ -209,4 +224,5 @@ void weft_matcher_mask(const weft_matcher *matcher, weft_grammar_scratch *w, uin
   }
   uint32_t n = close_set(w, matcher);
   for (uint32_t i = 0; i < n && n_left > 0 && !has_enough(&m); i++) mark_config(w, w->closed[i], &m);
+  if (!m.any && has_enough(&m)) mark_way(w, matcher->config[0], mask);
 }
