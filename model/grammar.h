@@ -55,7 +55,8 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
                                  weft_grammar **out, uint64_t *cost, weft_error *error);
 
 /* Makes the graph that answers on canvases are held to (model/grammar_graph.h), before anyone else has the grammar.
- * *cost is added to. UNSUPPORTED with one line: the grammar is too large for it. */
+ * weft_grammar_shortest then is that of the graph, where a token may stand for parts of several rules, so the grammar is
+ * for canvases alone. *cost is added to. UNSUPPORTED with one line: the grammar is too large for it. */
 weft_status weft_grammar_for_canvases(weft_grammar *grammar, uint64_t *cost, weft_error *error);
 struct weft_grammar_graph;
 const struct weft_grammar_graph *weft_grammar_graph_of(const weft_grammar *grammar); /* NULL: it was not made */

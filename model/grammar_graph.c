@@ -378,8 +378,8 @@ static weft_status explore_grammar(explorer *e, weft_error *error) {
   if (e->found[0].live) return WEFT_OK;
   return weft_fail(error, WEFT_E_UNSUPPORTED,
                    "the format is too large for an answer by diffusion: its shortest answer, of %u tokens, does not "
-                   "fit into a graph of %d places and %d classes of tokens",
-                   e->g->shortest, WEFT_GRAPH_PLACES, WEFT_GRAPH_CLASSES);
+                   "fit into a graph of %d places and %d classes of tokens, found in %d steps",
+                   e->g->shortest, WEFT_GRAPH_PLACES, WEFT_GRAPH_CLASSES, GRAMMAR_VISITS_MAX);
 }
 
 void weft_grammar_graph_close(weft_grammar_graph *graph) {

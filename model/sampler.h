@@ -31,7 +31,7 @@ extern "C" {
 typedef struct weft_grammar weft_grammar;
 weft_grammar *weft_grammar_ref(weft_grammar *grammar);       /* NULL is fine */
 void weft_grammar_unref(weft_grammar *grammar);              /* NULL is fine */
-uint32_t weft_grammar_shortest(const weft_grammar *grammar); /* tokens of the shortest completion */
+uint32_t weft_grammar_shortest(const weft_grammar *grammar); /* so many tokens are enough for an answer */
 
 /* The values of a sampler that changes nothing: nothing is cut off, penalised or reported. They are no defaults of
  * requests, which stand in base/sampling.h. */
