@@ -8,7 +8,8 @@
  * long an answer takes to begin says nothing about other tenants' requests. What compiling costs is charged to the
  * tenant that caused it: WEFT_FORMAT_STEPS steps a minute, refilled evenly; beyond them the tenant is refused and hears
  * when to come again.
- * Any thread; no thread waits while another one compiles. */
+ * Any thread; no thread waits while another one compiles. Only the first formats of all may wait for the tree of the
+ * vocabulary. */
 #ifndef WEFT_API_FORMATS_H
 #define WEFT_API_FORMATS_H
 
@@ -25,14 +26,14 @@ void weft_formats_close(weft_formats *formats); /* NULL is fine */
 typedef struct weft_format_ask {
   uint32_t tenant;
   weft_grammar_kind kind;
-  bool canvas; /* the answer is written by diffusion (weft_grammar_for_canvases) */
-  const char *text;
+  bool canvas;      /* the answer is written by diffusion (weft_grammar_for_canvases) */
+  const char *text; /* NULL is fine where n is 0 */
   size_t n;
 } weft_format_ask;
 
 /* The grammar of a format, with a reference for the caller (weft_grammar_unref gives it back). INVALID or UNSUPPORTED:
- * the line says what is wrong with the text. FULL: the tenant has used up its steps; *retry_us says after how many
- * microseconds enough of them are there again. */
+ * the line says what is wrong with the text. RATE_LIMIT: the tenant has used up its steps; *retry_us says after how
+ * many microseconds enough of them are there again. */
 weft_status weft_formats_get(weft_formats *formats, const weft_format_ask *ask, weft_grammar **out, uint64_t *retry_us,
                              weft_error *error);
 
