@@ -101,10 +101,6 @@ weft_status answer_limits_open(const weft_served_model *m, const weft_generate_p
     return weft_fail(error, WEFT_E_INVALID, "min_tokens is %u and max_tokens %u: it may be at most that", p->min_tokens,
                      max_tokens);
   }
-  if (p->ignore_eos && p->format != WEFT_FORMAT_ANY) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "ignore_eos and a format of the answer exclude each other: leave one of them out");
-  }
   if (p->keep_stop && out->has_stop) {
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "include_stop_str_in_output keeps stop strings; with stop_token_ids it is not supported");

@@ -148,9 +148,11 @@ static weft_status compile_format(weft_formats *f, const weft_format_ask *ask, w
 weft_status weft_formats_get(weft_formats *f, const weft_format_ask *ask, weft_grammar **out, uint64_t *retry_us,
                              weft_error *error) {
   weft_status status = WEFT_OK;
+  weft_format_ask own = *ask;
+  if (own.n == 0) own.text = ""; /* a kind without a text may come with none */
   *retry_us = 0;
   (void)pthread_mutex_lock(&f->mutex);
-  *out = find_format(f, ask);
+  *out = find_format(f, &own);
   bool found = *out != NULL;
   if (!found && !has_steps(f, ask->tenant, retry_us)) {
     status = weft_fail(error, WEFT_RATE_LIMIT,
@@ -160,5 +162,5 @@ weft_status weft_formats_get(weft_formats *f, const weft_format_ask *ask, weft_g
   }
   if (status == WEFT_OK && !found && f->trie == NULL) status = weft_token_trie_open(f->tokenizer, &f->trie, error);
   (void)pthread_mutex_unlock(&f->mutex);
-  return found || status != WEFT_OK ? status : compile_format(f, ask, out, error);
+  return found || status != WEFT_OK ? status : compile_format(f, &own, out, error);
 }

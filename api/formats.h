@@ -26,8 +26,8 @@ void weft_formats_close(weft_formats *formats); /* NULL is fine */
 typedef struct weft_format_ask {
   uint32_t tenant;
   weft_grammar_kind kind;
-  bool canvas; /* the answer is written by diffusion (weft_grammar_for_canvases) */
-  const char *text;
+  bool canvas;      /* the answer is written by diffusion (weft_grammar_for_canvases) */
+  const char *text; /* NULL is fine where n is 0 */
   size_t n;
 } weft_format_ask;
 

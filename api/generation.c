@@ -228,6 +228,11 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
   if (status == WEFT_OK) status = weft_stops_open(&g->stops, p->stop, p->n_stop, error);
   if (status == WEFT_OK) status = find_calls(g, p, error);
   if (status == WEFT_OK) status = find_grammar(g, p, error);
+  if (status == WEFT_OK && g->grammar != NULL && p->ignore_eos) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "ignore_eos and a format of the answer, or a tool that must be called, exclude each other: leave "
+                     "one of them out");
+  }
   if (status == WEFT_OK) status = answer_limits_open(g->model, p, &g->limits, error);
   if (status != WEFT_OK) return status;
   bool canvas = answers_by_canvas(g, p);

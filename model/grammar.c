@@ -67,8 +67,10 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
 
 weft_status weft_grammar_for_canvases(weft_grammar *g, uint64_t *cost, weft_error *error) {
   weft_status status = weft_grammar_graph_open(g, &g->graph, cost, error);
-  if (status == WEFT_OK) g->n_bytes += g->graph->n_bytes;
-  return status;
+  if (status != WEFT_OK) return status;
+  g->n_bytes += g->graph->n_bytes;
+  g->shortest = g->graph->left[g->graph->start];
+  return WEFT_OK;
 }
 
 const weft_grammar_graph *weft_grammar_graph_of(const weft_grammar *g) {

@@ -57,7 +57,9 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
                                  weft_grammar **out, uint64_t *cost, weft_error *error);
 
 /* Makes the graph that answers of diffusion requests are held to (model/grammar_graph.h), before any other thread has
- * the grammar. The steps are added to *cost. UNSUPPORTED with one line: the grammar is too large for a graph. */
+ * the grammar. weft_grammar_shortest then gives the number of the graph, where one token may stand for parts of several
+ * rules, so from here on the grammar is for canvases alone. The steps are added to *cost. UNSUPPORTED with one line: the
+ * grammar is too large for a graph. */
 weft_status weft_grammar_for_canvases(weft_grammar *grammar, uint64_t *cost, weft_error *error);
 struct weft_grammar_graph;
 const struct weft_grammar_graph *weft_grammar_graph_of(const weft_grammar *grammar); /* NULL: no graph was made */

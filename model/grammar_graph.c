@@ -36,7 +36,7 @@ typedef struct explorer {
   uint32_t *outcome, n_tokens; /* of the same */
   uint32_t n_explored;
   uint64_t cost;
-  bool full;
+  bool full; /* there is no room, or no step, for what is found */
 } explorer;
 
 /* ---- places ---- */
@@ -89,9 +89,10 @@ static bool note_tokens(void *self, const walk_visit *visit) {
   explorer *e = self;
   const weft_token_trie *trie = e->g->trie;
   uint32_t n = weft_token_trie_n(trie, visit->node), depth = trie->depth[visit->node];
-  if (n == 0) return true;
+  e->full = e->full || e->cost + walk_cost(e->w) > GRAMMAR_VISITS_MAX;
+  if (n == 0 || e->full) return !e->full;
   uint32_t outcome = number_outcome(e, &e->w->config[e->w->set_at[depth]], e->w->set_n[depth]);
-  e->full = e->full || outcome == TRIPLES_FULL;
+  e->full = outcome == TRIPLES_FULL;
   for (uint32_t i = 0; i < n && !e->full; i++) {
     e->token[e->n_tokens] = trie->token[trie->first[visit->node] + i];
     e->outcome[e->n_tokens++] = outcome;
@@ -119,10 +120,11 @@ static bool explore_place(explorer *e, uint32_t place) {
   uint32_t key[3];
   found_place *f = &e->found[place];
   memcpy(key, e->places.key[place], sizeof key);
-  if (e->full || e->n_explored + 1 >= WEFT_GRAPH_PLACES || e->cost > GRAMMAR_VISITS_MAX) return false;
+  if (e->full || e->n_explored + 1 >= WEFT_GRAPH_PLACES) return false;
   load_stack(e, key);
   e->n_tokens = 0;
-  e->cost += walk_trie(e->w, 0, 1, note_tokens, e) + e->w->n_done / 16 + e->n_tokens / 4;
+  uint64_t n_visits = walk_trie(e->w, 0, 1, note_tokens, e);
+  e->cost += n_visits + walk_cost(e->w) + e->n_tokens / 4;
   f->records_at = e->classes.n_records;
   if (e->full || !token_classes_note(&e->classes, e->token, e->outcome, e->n_tokens)) return false;
   f->n_records = e->classes.n_records - f->records_at;
@@ -376,8 +378,8 @@ static weft_status explore_grammar(explorer *e, weft_error *error) {
   if (e->found[0].live) return WEFT_OK;
   return weft_fail(error, WEFT_E_UNSUPPORTED,
                    "the format is too large for an answer by diffusion: its shortest answer, of %u tokens, does not "
-                   "fit into a graph of %d places and %d classes of tokens",
-                   e->g->shortest, WEFT_GRAPH_PLACES, WEFT_GRAPH_CLASSES);
+                   "fit into a graph of %d places and %d classes of tokens, found in %d steps",
+                   e->g->shortest, WEFT_GRAPH_PLACES, WEFT_GRAPH_CLASSES, GRAMMAR_VISITS_MAX);
 }
 
 void weft_grammar_graph_close(weft_grammar_graph *graph) {

@@ -14,18 +14,19 @@
 #define GRAMMAR_NONE UINT32_MAX
 
 enum {
-  GRAMMAR_DEPTH_MAX = 64,           /* frames of a stack */
-  GRAMMAR_TABLE_DEPTH = 32,         /* of them, those that a state's table knows of */
-  GRAMMAR_NEST_MAX = 64,            /* brackets within brackets of a text that is compiled */
-  GRAMMAR_STATES_MAX = 1 << 16,     /* of a builder and of a grammar */
-  GRAMMAR_RULES_MAX = 1 << 13,      /* of a builder */
-  GRAMMAR_COUNT_MAX = 1 << 16,      /* of a repetition */
-  GRAMMAR_STEPS_MAX = 20000000,     /* of building and determinising */
-  GRAMMAR_VISITS_MAX = 40000000,    /* of nodes of the tree */
-  GRAMMAR_BYTES_MAX = 64 << 20,     /* of a compiled grammar */
-  GRAMMAR_FAN_MAX = 1 << 10,        /* ways through rules to one byte */
-  GRAMMAR_SHORTEST_MAX = 1 << 20,   /* tokens of a shortest completion */
-  GRAMMAR_INFINITE = UINT32_MAX / 4 /* of sums that may not overflow */
+  GRAMMAR_DEPTH_MAX = 64,                                    /* frames of a stack */
+  GRAMMAR_TABLE_DEPTH = 32,                                  /* of them, those that a state's table knows of */
+  GRAMMAR_NEST_MAX = 64,                                     /* brackets within brackets of a text that is compiled */
+  GRAMMAR_STATES_MAX = 1 << 16,                              /* of a builder and of a grammar */
+  GRAMMAR_RULES_MAX = 1 << 13,                               /* of a builder */
+  GRAMMAR_COUNT_MAX = 1 << 16,                               /* of a repetition */
+  GRAMMAR_STEPS_MAX = 20000000,                              /* of building and determinising */
+  GRAMMAR_VISITS_MAX = 40000000,                             /* of nodes of the tree */
+  GRAMMAR_COST_MAX = GRAMMAR_STEPS_MAX + GRAMMAR_VISITS_MAX, /* of compiling */
+  GRAMMAR_BYTES_MAX = 64 << 20,                              /* of a compiled grammar */
+  GRAMMAR_FAN_MAX = 1 << 10,                                 /* ways through rules to one byte */
+  GRAMMAR_SHORTEST_MAX = 1 << 20,                            /* tokens of a shortest completion */
+  GRAMMAR_INFINITE = UINT32_MAX / 4                          /* of sums that may not overflow */
 };
 
 /* ---- building (grammar_build.c) ---- */
@@ -105,8 +106,10 @@ typedef struct grammar_state {
   uint32_t calls_at, n_calls;
   uint32_t of, min, max;  /* of != GRAMMAR_NONE: a counted repetition of that rule */
   uint32_t tokens, depth; /* that complete the rule when it does not end here, and frames that this needs */
-  uint32_t allowed;       /* which of allowed[] it has; GRAMMAR_NONE: none */
-  bool final, moves;      /* the rule may end here; something may follow here */
+  /* The shortest way so: the rule that it begins with (GRAMMAR_NONE: none), else the node of its first token. */
+  uint32_t way_rule, way_node;
+  uint32_t allowed;  /* which of allowed[] it has; GRAMMAR_NONE: none */
+  bool final, moves; /* the rule may end here; something may follow here */
 } grammar_state;
 
 typedef struct grammar_rule {
@@ -191,6 +194,11 @@ uint32_t walk_byte(weft_grammar_scratch *w, uint32_t first, uint32_t n, uint8_t 
 bool walk_may_end(weft_grammar_scratch *w, const weft_matcher_config *set, uint32_t n);
 /* Fewest tokens that complete one of the set. */
 uint32_t walk_tokens(const weft_grammar_scratch *w, const weft_matcher_config *set, uint32_t n);
+
+/* What a walk has cost so far beside its visits, in visits: one costs about as much as 16 items. */
+static inline uint64_t walk_cost(const weft_grammar_scratch *w) {
+  return w->n_done / 16;
+}
 
 /* Visits the nodes of the tree below `root` that the set, which stands at w->config[first] and has n, allows. */
 typedef struct walk_visit {

@@ -10,6 +10,7 @@
 
 typedef struct tabulation {
   weft_grammar *g;
+  const weft_grammar_scratch *w;
   uint32_t *token, *end; /* [n_tokens], [n_nodes]: of the present state */
   uint32_t n_tokens, n_ends, after;
 } tabulation;
@@ -21,7 +22,7 @@ static bool note_node(void *self, const walk_visit *visit) {
   for (uint32_t i = 0; i < n; i++) t->token[t->n_tokens++] = (uint32_t)trie->token[first + i];
   if (n > 0 && visit->tokens > t->after) t->after = visit->tokens;
   if (visit->may_end) t->end[t->n_ends++] = visit->node;
-  return true;
+  return t->g->cost + walk_cost(t->w) <= GRAMMAR_COST_MAX;
 }
 
 static bool grow_words(weft_grammar *g, uint64_t n) {
@@ -68,9 +69,9 @@ static weft_status tabulate_states(tabulation *t, weft_grammar_scratch *w, weft_
     walk_begin_table(w, g);
     walk_push(w, 0, (weft_matcher_config){.state = i});
     t->n_tokens = t->n_ends = t->after = 0;
-    g->cost += walk_trie(w, 0, w->n_configs, note_node, t);
-    g->cost += w->n_done / 16; /* a visit costs about as much as 16 items */
-    if (g->cost > (uint64_t)GRAMMAR_STEPS_MAX + GRAMMAR_VISITS_MAX) {
+    uint64_t n_visits = walk_trie(w, 0, w->n_configs, note_node, t);
+    g->cost += n_visits + walk_cost(w);
+    if (g->cost > GRAMMAR_COST_MAX) {
       return weft_fail(error, WEFT_E_TOO_LARGE,
                        "the grammar is too large: finding the tokens that its %u states allow takes too many steps",
                        g->n_states);
@@ -92,6 +93,7 @@ weft_status grammar_tabulate(weft_grammar *g, weft_error *error) {
   t.end = weft_alloc(g->trie->n_nodes, sizeof *t.end);
   weft_status status = weft_grammar_scratch_open(&w);
   if (g->allowed == NULL || t.token == NULL || t.end == NULL) status = WEFT_E_NO_MEMORY;
+  t.w = w;
   status = status == WEFT_OK ? tabulate_states(&t, w, error)
                              : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the tables of the grammar");
   weft_grammar_scratch_close(w);
@@ -114,9 +116,9 @@ static void mark_token(uint32_t *mask, uint32_t token) {
 }
 
 /* A grammar must not delay the other requests of a step: a mask that took too much work is left with the allowed
- * tokens that it has found so far. */
+ * tokens that it has found so far or, where it found none, with the next token of the shortest way. */
 static bool has_enough(const marking *m) {
-  return m->any && m->w->n_done > WALK_MASK_MAX;
+  return m->w->n_done > WALK_MASK_MAX;
 }
 
 static bool mark_node(void *self, const walk_visit *visit) {
@@ -176,6 +178,21 @@ static void mark_config(weft_grammar_scratch *w, weft_matcher_config c, marking 
   }
 }
 
+/* The token that the shortest completion goes on with, where it needs one. */
+static void mark_way(const weft_grammar_scratch *w, weft_matcher_config c, uint32_t *mask) {
+  const weft_grammar *g = w->grammar;
+  const weft_token_trie *trie = g->trie;
+  while (grammar_may_end(&g->state[c.state], c.count)) {
+    const weft_matcher_node *node = &w->node[c.node];
+    if (c.node == 0) return;
+    c = (weft_matcher_config){node->state, node->count, node->parent};
+  }
+  const grammar_state *s = &g->state[c.state];
+  while (s->way_rule != GRAMMAR_NONE) s = &g->state[g->rule[s->way_rule].first];
+  uint32_t n = weft_token_trie_n(trie, s->way_node);
+  for (uint32_t i = 0; i < n; i++) mark_token(mask, (uint32_t)trie->token[trie->first[s->way_node] + i]);
+}
+
 /* The set, and what stands after the rules that may end: at the end of w->config. */
 static uint32_t close_set(weft_grammar_scratch *w, const weft_matcher *matcher) {
   const weft_grammar *g = matcher->grammar;
@@ -207,4 +224,5 @@ void weft_matcher_mask(const weft_matcher *matcher, weft_grammar_scratch *w, uin
   }
   uint32_t n = close_set(w, matcher);
   for (uint32_t i = 0; i < n && n_left > 0 && !has_enough(&m); i++) mark_config(w, w->closed[i], &m);
+  if (!m.any && has_enough(&m)) mark_way(w, matcher->config[0], mask);
 }

@@ -81,11 +81,11 @@ static uint32_t find_child(const measure *m, uint32_t node, uint8_t byte) {
   return 0;
 }
 
-/* Fewest tokens: one that stands for the first bytes of the way, then those of where it leads. */
+/* Fewest tokens: one that stands for the first bytes of the way, which the state keeps, then those of where it leads. */
 static uint32_t count_tokens(measure *m, uint32_t state) {
   weft_grammar *g = m->g;
   const way *w = &m->way[state];
-  const grammar_state *s = &g->state[state];
+  grammar_state *s = &g->state[state];
   uint32_t best = s->tokens, node = 0;
   if (w->bytes >= GRAMMAR_INFINITE) return GRAMMAR_INFINITE;
   if (s->of != GRAMMAR_NONE) return times_limited(at_least_one(s->min), g->state[g->rule[s->of].first].tokens);
@@ -99,7 +99,7 @@ static uint32_t count_tokens(measure *m, uint32_t state) {
     state = g->next[(size_t)state * g->n_classes + g->class_of[m->way[state].byte]] - 1;
     m->n_steps += 1;
     uint32_t n = add_limited(1, rest_tokens(m, state));
-    if (weft_token_trie_n(g->trie, node) > 0 && n < best) best = n;
+    if (weft_token_trie_n(g->trie, node) > 0 && n < best) best = n, s->way_node = node;
     if (grammar_may_end(&g->state[state], 0) || m->way[state].call != GRAMMAR_NONE) break;
     if (m->way[state].bytes >= GRAMMAR_INFINITE || g->state[state].of != GRAMMAR_NONE) break;
   }
@@ -123,6 +123,12 @@ static uint32_t count_depth(const measure *m, uint32_t state) {
   return depth > rest ? depth : rest;
 }
 
+static void keep_way_rule(measure *m, uint32_t state) {
+  grammar_state *s = &m->g->state[state];
+  uint32_t call = m->way[state].call;
+  s->way_rule = s->of != GRAMMAR_NONE ? s->of : call != GRAMMAR_NONE ? m->g->call[call].rule : GRAMMAR_NONE;
+}
+
 /* Values only fall; states come in the order in which they were found, so most ways lead to later ones. */
 static bool relax_all(measure *m) {
   weft_grammar *g = m->g;
@@ -132,6 +138,7 @@ static bool relax_all(measure *m) {
     for (uint32_t i = g->n_states; i-- > 0;) changed = shorten_way(m, i) || changed;
   }
   bool counting = !changed;
+  for (uint32_t i = 0; i < g->n_states; i++) keep_way_rule(m, i);
   while (counting && m->n_steps < GRAMMAR_VISITS_MAX) {
     counting = false;
     for (uint32_t i = g->n_states; i-- > 0;) {

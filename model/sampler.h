@@ -32,7 +32,7 @@ extern "C" {
 typedef struct weft_grammar weft_grammar;
 weft_grammar *weft_grammar_ref(weft_grammar *grammar);       /* NULL is fine */
 void weft_grammar_unref(weft_grammar *grammar);              /* NULL is fine */
-uint32_t weft_grammar_shortest(const weft_grammar *grammar); /* tokens of the shortest completion */
+uint32_t weft_grammar_shortest(const weft_grammar *grammar); /* so many tokens are enough for an answer */
 
 /* Values with which nothing is cut off, penalised or reported. The defaults of requests are others: they stand in
  * base/sampling.h. */

@@ -20,6 +20,8 @@
   "{\"type\":\"function\",\"function\":{\"name\":\"get_time\",\"parameters\":{\"type\":\"object\"," \
   "\"properties\":{},\"additionalProperties\":false}}}"
 #define TOOLS "\"tools\":[" FIND "," GET_TIME "]"
+/* An end of the request's own, and none of the model's. */
+#define IGNORE "\"ignore_eos\":true,\"stop_token_ids\":[5],\"max_tokens\":200"
 
 static talk server;
 
@@ -332,6 +334,11 @@ static void refusals(void **state) {
        "tool_choice.function.name", "'h', which is not among tools"},
       {"{" HERMES USER "," TOOLS ",\"parallel_tool_calls\":1}", "parallel_tool_calls", "true or false"},
       {"{" HERMES USER "," TOOLS ",\"response_format\":{\"type\":\"json_object\"}}", NULL, "beside tools"},
+      {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"required\",\"ignore_eos\":true,\"max_tokens\":200}", NULL,
+       "ignore_eos"},
+      {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"required\"," IGNORE "}", NULL, "ignore_eos"},
+      {"{" CANVAS USER "," TOOLS ",\"tool_choice\":\"required\"," IGNORE "}", NULL, "ignore_eos"},
+      {"{" HERMES USER ",\"tools\":[" STRICT "]," IGNORE "}", NULL, "ignore_eos"},
       {"{" HERMES USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"not\":{}}}}],"
        "\"tool_choice\":\"required\"}",
        NULL, "schema of f at #: the keyword 'not'"},

@@ -77,8 +77,27 @@ static void the_oldest_goes(void **state) {
   weft_formats_close(formats);
 }
 
+/* A format without a text may have none, or an empty one: it is the same. */
+static void no_text_is_an_empty_one(void **state) {
+  static const char *const texts[] = {NULL, "", NULL};
+  weft_formats *formats;
+  weft_grammar *g[3];
+  weft_error error;
+  uint64_t retry_us;
+  const grammar_world *world = *state;
+  assert_int_equal(weft_formats_open(world->tokenizer, 1, &formats), WEFT_OK);
+  for (size_t i = 0; i < 3; i++) {
+    const weft_format_ask ask = {.kind = WEFT_GRAMMAR_JSON_OBJECT, .text = texts[i]};
+    assert_int_equal(weft_formats_get(formats, &ask, &g[i], &retry_us, &error), WEFT_OK);
+    assert_ptr_equal(g[i], g[0]);
+  }
+  for (size_t i = 0; i < 3; i++) weft_grammar_unref(g[i]);
+  weft_formats_close(formats);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(a_flood_drives_out_its_own),
-                                     cmocka_unit_test(tenants_find_their_own), cmocka_unit_test(the_oldest_goes)};
+                                     cmocka_unit_test(tenants_find_their_own), cmocka_unit_test(the_oldest_goes),
+                                     cmocka_unit_test(no_text_is_an_empty_one)};
   return cmocka_run_group_tests(tests, grammar_world_setup, grammar_world_teardown);
 }

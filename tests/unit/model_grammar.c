@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "base/clock.h"
+#include "base/memory.h"
 #include "model/grammar_internal.h"
 #include "tests/support/grammar_sample.h"
 #include "tests/support/schema_check.h"
@@ -285,6 +286,51 @@ static void masks_of_ambiguous_grammars_are_bounded(void **state) {
   weft_text_free(&text);
 }
 
+/* What a mask costs is bounded however few tokens are left: the token of the shortest way is allowed where the others
+ * take too long to find. Whatever else is tried comes before the one that ends the text here. */
+static void masks_of_ambiguous_grammars_are_bounded_to_the_end(void **state) {
+  weft_text text = {0};
+  weft_matcher m;
+  uint64_t n;
+  (void)state;
+  weft_text_puts(&text, "root ::= (r0 | \"q\")+ \"~\"\n");
+  for (int i = 0; i < 8; i++) {
+    weft_text_printf(&text, "r%d ::= a%d | b%d\na%d ::= r%d [^~]*\nb%d ::= r%d [^~x]*\n", i, i, i, i, i + 1, i, i + 1);
+  }
+  weft_text_puts(&text, "r8 ::= [^~]+\n");
+  weft_text_append(&text, "", 1);
+  weft_grammar *g = compile(GBNF, text.bytes);
+  for (uint32_t n_taken = 0; n_taken < 6; n_taken++) {
+    weft_matcher_begin(&m, g);
+    for (uint32_t left = n_taken + 2; left > 0; left--) {
+      weft_matcher_mask(&m, world.scratch, left, world.mask);
+      assert_true(world.scratch->n_done <= (uint64_t)WALK_MASK_MAX + 2 * WALK_BYTE_MAX);
+      (void)grammar_mask_pick(world.mask, world.trie->n_vocab, UINT64_MAX, &n);
+      int32_t token = grammar_mask_pick(world.mask, world.trie->n_vocab, (left * 31 + n_taken) % n, &n);
+      assert_true(weft_matcher_take(&m, world.scratch, token));
+      if (weft_matcher_is_done(&m)) break;
+    }
+    assert_true(weft_matcher_is_done(&m));
+  }
+  weft_grammar_unref(g);
+  weft_text_free(&text);
+}
+
+/* The steps of compiling end inside the table of a state, too: a large vocabulary makes it long. */
+static void a_table_stops_where_the_steps_end(void **state) {
+  const uint64_t most = (uint64_t)GRAMMAR_STEPS_MAX + GRAMMAR_VISITS_MAX;
+  weft_error error = {{0}};
+  (void)state;
+  weft_grammar *g = compile(REGEX, "[^x]*");
+  weft_free(g->allowed);
+  g->n_allowed = g->n_list = 0;
+  g->cost = most;
+  assert_int_equal(grammar_tabulate(g, &error), WEFT_E_TOO_LARGE);
+  assert_non_null(strstr(error.text, "too many steps"));
+  assert_true(g->cost <= most + 64);
+  weft_grammar_unref(g);
+}
+
 /* What is copied to be merged counts: a small schema may ask for copies of a large one without end. */
 static void copies_of_schemas_are_counted(void **state) {
   weft_text text = {0};
@@ -416,6 +462,8 @@ int main(int argc, char **argv) {
                                      cmocka_unit_test(refusals_name_what_is_wrong),
                                      cmocka_unit_test(explosions_are_bounded),
                                      cmocka_unit_test(masks_of_ambiguous_grammars_are_bounded),
+                                     cmocka_unit_test(masks_of_ambiguous_grammars_are_bounded_to_the_end),
+                                     cmocka_unit_test(a_table_stops_where_the_steps_end),
                                      cmocka_unit_test(rules_with_many_ways_are_refused),
                                      cmocka_unit_test(copies_of_schemas_are_counted),
                                      cmocka_unit_test(masks_are_exact),
