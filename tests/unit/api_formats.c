@@ -77,8 +77,24 @@ static void the_oldest_goes(void **state) {
   weft_formats_close(formats);
 }
 
+/* A format without a text is found again, also where the caller has no text at all. */
+static void no_text_is_a_text(void **state) {
+  const weft_format_ask ask = {0, WEFT_GRAMMAR_JSON_OBJECT, false, NULL, 0};
+  weft_formats *formats;
+  weft_grammar *g[2] = {NULL, NULL};
+  uint64_t retry_us;
+  weft_error error = {{0}};
+  const grammar_world *world = *state;
+  assert_int_equal(weft_formats_open(world->tokenizer, 1, &formats), WEFT_OK);
+  for (int i = 0; i < 2; i++) assert_int_equal(weft_formats_get(formats, &ask, &g[i], &retry_us, &error), WEFT_OK);
+  assert_ptr_equal(g[0], g[1]);
+  for (int i = 0; i < 2; i++) weft_grammar_unref(g[i]);
+  weft_formats_close(formats);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(a_flood_drives_out_its_own),
-                                     cmocka_unit_test(tenants_find_their_own), cmocka_unit_test(the_oldest_goes)};
+                                     cmocka_unit_test(tenants_find_their_own), cmocka_unit_test(the_oldest_goes),
+                                     cmocka_unit_test(no_text_is_a_text)};
   return cmocka_run_group_tests(tests, grammar_world_setup, grammar_world_teardown);
 }
