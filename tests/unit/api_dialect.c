@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How the OpenAI dialect writes a choice: thinking apart from the answer, ids, logprobs of strange
- * tokens. */
+/* How the OpenAI dialect writes a choice: thinking apart from the answer, ids, logprobs of strange tokens; and how responses
+ * take up what was said before. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "api/openai.h"
+#include "api/responses.h"
 
 static json_t *written(void (*put)(const weft_answer *, const weft_choice *, weft_text *), const weft_answer *a,
                        const weft_choice *c) {
@@ -105,7 +106,28 @@ static void logprobs_of_strange_tokens(void **state) {
   }
 }
 
+/* What a model said may have a zero byte in it. Where the conversation goes on, it ends no text. */
+static void zero_bytes_end_no_text(void **state) {
+  static const char body[] = "{\"input\":\"Go on.\",\"previous_response_id\":\"resp_1\"}";
+  static const char said[] =
+      "{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\","
+      "\"text\":\"a\\u0000b\"}]}";
+  const weft_text items = {.bytes = (char *)(uintptr_t)said, .n = sizeof said - 1};
+  const weft_json_size limits = weft_json_limits(8192);
+  weft_gen gen;
+  weft_refusal why = {0};
+  (void)state;
+  assert_int_equal(weft_responses_parse(body, sizeof body - 1, &limits, &gen, &why), WEFT_OK);
+  if (weft_responses_continue(&gen, &items, &limits, &why) != WEFT_OK) fail_msg("%s", why.message);
+  assert_int_equal(gen.prompt->n_turns, 2);
+  assert_string_equal(gen.prompt->turns[0].content,
+                      "a\x1A"
+                      "b");
+  weft_gen_close(&gen);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(thinking_is_apart), cmocka_unit_test(logprobs_of_strange_tokens)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(thinking_is_apart), cmocka_unit_test(logprobs_of_strange_tokens),
+                                     cmocka_unit_test(zero_bytes_end_no_text)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
