@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How /v1/completions writes a choice. Its logprobs are four lists of equal length: tokens, their
- * logprobs, the likeliest tokens of each place, and where each token begins in the text. */
+/* How /v1/completions writes a choice. Its logprobs are four lists of equal length: tokens, their logprobs, the likeliest
+ * tokens of each place, and where each token begins in the text: in characters, as OpenAI and vLLM count. */
 #include <math.h>
 
 #include "api/json.h"
@@ -29,6 +29,7 @@ static void put_top(const weft_answer *a, const weft_delta *d, uint32_t i, weft_
 }
 
 void weft_openai_completions_logprobs(const weft_answer *a, weft_choice *c, const weft_delta *d) {
+  uint64_t before = d->kind == WEFT_DELTA_PROMPT ? 0 : c->n_prompt_text;
   for (uint32_t i = 0; i < d->n_tokens; i++) {
     const weft_token_logprob *t = &d->logprobs[i];
     if (c->n_logprobs++ > 0) {
@@ -41,12 +42,7 @@ void weft_openai_completions_logprobs(const weft_answer *a, weft_choice *c, cons
     } else {
       put_top(a, d, i, &c->logprobs[TOP]);
     }
-    uint64_t offset = c->text_offset;
-    if (d->text_at != NULL) {
-      offset += d->text_at[i] - d->text_at[0];
-    } else {
-      c->text_offset += t->n_bytes;
-    }
+    uint64_t offset = before + d->text_at[i];
     weft_text_printf(&c->logprobs[OFFSETS], "%llu", (unsigned long long)offset);
   }
 }
