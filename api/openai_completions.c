@@ -2,6 +2,7 @@
 /* How /v1/completions writes a choice. Its logprobs are four lists of equal length: tokens, their logprobs, the likeliest
  * tokens of each place, and where each token begins in the text: in characters, as OpenAI and vLLM count. */
 #include <math.h>
+#include <string.h>
 
 #include "api/json.h"
 #include "api/openai.h"
@@ -16,15 +17,41 @@ static void put_logprob(double value, weft_text *out) {
   }
 }
 
+/* The names of the members of an object in `out`. */
+typedef struct member_names {
+  size_t at[WEFT_TOP_LOGPROBS_MAX + 1], n_bytes[WEFT_TOP_LOGPROBS_MAX + 1];
+  uint32_t n;
+} member_names;
+
+/* Different tokens may have the same text, or none that is whole. Of members with one name a reader of JSON keeps the
+ * last, which is the least likely token: only the first one is written. */
+static void put_member(const weft_token_logprob *t, member_names *names, weft_text *out) {
+  size_t before = out->n;
+  if (names->n > 0) weft_text_puts(out, ",");
+  size_t at = out->n;
+  weft_json_string(out, t->bytes, t->n_bytes);
+  if (out->refused) return;
+  size_t n = out->n - at;
+  for (uint32_t i = 0; i < names->n; i++) {
+    if (names->n_bytes[i] != n || memcmp(out->bytes + names->at[i], out->bytes + at, n) != 0) continue;
+    out->n = before;
+    out->bytes[before] = 0;
+    return;
+  }
+  names->at[names->n] = at;
+  names->n_bytes[names->n++] = n;
+  weft_text_puts(out, ":");
+  put_logprob((double)t->logprob, out);
+}
+
+/* The likeliest tokens of a place, and its own token where it is none of them. */
 static void put_top(const weft_answer *a, const weft_delta *d, uint32_t i, weft_text *out) {
+  member_names names = {.n = 0};
   weft_text_puts(out, "{");
   for (uint32_t k = 0; k < d->n_top && k < a->n_top; k++) {
-    const weft_token_logprob *u = &d->top_logprobs[(size_t)i * d->n_top + k];
-    if (k > 0) weft_text_puts(out, ",");
-    weft_json_string(out, u->bytes, u->n_bytes);
-    weft_text_puts(out, ":");
-    put_logprob((double)u->logprob, out);
+    put_member(&d->top_logprobs[(size_t)i * d->n_top + k], &names, out);
   }
+  put_member(&d->logprobs[i], &names, out);
   weft_text_puts(out, "}");
 }
 

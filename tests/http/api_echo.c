@@ -248,6 +248,34 @@ static void test_offsets(void **state) {
   json_decref(text);
 }
 
+/* The likeliest tokens of a place, and its own token: each name once, for the likeliest token of that name, since tokens
+ * of one byte have the same name where they are no character. */
+static void test_top_logprobs(void **state) {
+  enum { FIRST = 100, N = 150, N_TOP = 20 };
+  weft_text body = {0};
+  (void)state;
+  weft_text_puts(&body, "{\"model\":\"weft-demo-ar\",\"echo\":true,\"max_tokens\":0,\"logprobs\":20,\"prompt\":[");
+  for (int i = 0; i < N; i++) weft_text_printf(&body, i == 0 ? "%d" : ",%d", FIRST + i);
+  weft_text_puts(&body, "]}");
+  talk_answer a = talk_ask(server.port, "POST", COMPLETIONS, body.bytes);
+  assert_int_equal(a.code, 200);
+  json_t *answer = json_loadb(a.body.bytes, a.body.n, JSON_REJECT_DUPLICATES, NULL);
+  assert_non_null(answer);
+  json_t *own = list_of(answer, "choices.0.logprobs.token_logprobs", N);
+  uint32_t n_shared = 0;
+  for (size_t i = 1; i < N; i++) {
+    const char *token = json_string_value(json_array_get(at(answer, "choices.0.logprobs.tokens"), i));
+    json_t *top = json_array_get(at(answer, "choices.0.logprobs.top_logprobs"), i);
+    assert_true(json_number_value(json_object_get(top, token)) >= number_at(own, i));
+    assert_true(json_object_size(top) <= N_TOP + 1);
+    n_shared += json_number_value(json_object_get(top, token)) > number_at(own, i);
+  }
+  assert_true(n_shared > 0);
+  json_decref(answer);
+  talk_answer_free(&a);
+  weft_text_free(&body);
+}
+
 static weft_text joined_text(json_t *events, json_int_t index) {
   weft_text text = {0};
   size_t i;
@@ -401,9 +429,15 @@ static void test_refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_reference),           cmocka_unit_test(test_log_likelihood), cmocka_unit_test(test_offsets),
-      cmocka_unit_test(test_choices_and_streams), cmocka_unit_test(test_cached_prefix),  cmocka_unit_test(test_chat),
-      cmocka_unit_test(test_text_alone),          cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_reference),
+      cmocka_unit_test(test_log_likelihood),
+      cmocka_unit_test(test_offsets),
+      cmocka_unit_test(test_top_logprobs),
+      cmocka_unit_test(test_choices_and_streams),
+      cmocka_unit_test(test_cached_prefix),
+      cmocka_unit_test(test_chat),
+      cmocka_unit_test(test_text_alone),
+      cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, open_server, close_server);
 }
