@@ -66,7 +66,8 @@ static weft_grammar *find_format(weft_formats *f, const weft_format_ask *ask) {
   for (uint32_t i = 0; i < WEFT_FORMATS; i++) {
     kept_format *k = &f->kept[i];
     if (k->grammar == NULL || k->ask.tenant != ask->tenant || k->ask.kind != ask->kind) continue;
-    if (k->ask.canvas != ask->canvas || k->ask.n != ask->n || memcmp(k->ask.text, ask->text, ask->n) != 0) continue;
+    if (k->ask.canvas != ask->canvas || k->ask.n != ask->n) continue;
+    if (ask->n > 0 && memcmp(k->ask.text, ask->text, ask->n) != 0) continue; /* without a text, it may be NULL */
     k->used = ++f->n_used;
     return weft_grammar_ref(k->grammar);
   }

@@ -68,6 +68,8 @@ struct weft_generation {
   weft_token_logprob *lp, *top;
   uint32_t lp_capacity, top_capacity;
   weft_text lp_bytes;
+  uint32_t *text_at;                       /* with logprobs: characters of text before each of the n_ids tokens */
+  uint32_t text_at_capacity, n_characters; /* of all text so far */
   char error[256];
 
   _Atomic(void (*)(void *)) ready;
@@ -428,6 +430,7 @@ void weft_generation_free(weft_generation *g) {
   weft_text_free(&g->lp_bytes);
   weft_free(g->lp);
   weft_free(g->top);
+  weft_free(g->text_at);
   weft_free(g);
 }
 
@@ -442,6 +445,7 @@ bool weft_generation_calls(const weft_generation *g, weft_call_form *form) {
 static void drop_released(weft_generation *g) {
   g->n_given += g->n_released;
   g->n_ids -= g->n_released;
+  if (g->text_at != NULL) memmove(g->text_at, g->text_at + g->n_released, g->n_ids * sizeof *g->text_at);
   g->n_released = 0;
   weft_text_clear(&g->text);
 }
@@ -476,6 +480,28 @@ static void release_text(weft_generation *g, bool all) {
   g->n_released = g->n_ids - (uint32_t)g->n_waiting;
 }
 
+/* Counts the text that was added to limbo, which had `before` bytes. */
+static void count_text(weft_generation *g, size_t before) {
+  if (g->limbo.n > before)
+    g->n_characters += (uint32_t)weft_text_characters(g->limbo.bytes + before, g->limbo.n - before);
+}
+
+/* Where the text of the next token begins; limbo had `before` bytes then. A token that ends within a character prints
+ * nothing yet. */
+static weft_status keep_place(weft_generation *g, size_t before) {
+  if (!g->logprobs) return WEFT_OK;
+  if (g->n_ids == g->text_at_capacity) {
+    uint32_t capacity = g->text_at_capacity == 0 ? 16 : 2 * g->text_at_capacity;
+    uint32_t *text_at = weft_realloc(g->text_at, capacity, sizeof *text_at);
+    if (text_at == NULL) return WEFT_E_NO_MEMORY;
+    g->text_at = text_at;
+    g->text_at_capacity = capacity;
+  }
+  g->text_at[g->n_ids] = g->n_characters;
+  count_text(g, before);
+  return WEFT_OK;
+}
+
 /* Takes tokens of the event until it is used up, the delta is full or the channel changes. */
 static weft_status take_tokens(weft_generation *g, bool *thinking) {
   g->answer = g->event.tokens - g->event.first;
@@ -489,6 +515,7 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
     bool channel = g->limbo_thinking;
     size_t before = g->limbo.n;
     weft_status status = weft_chat_stream_push(&g->stream, g->event.tokens[i], &g->limbo, &channel, &n_ids);
+    if (status == WEFT_OK) status = keep_place(g, before);
     if (status != WEFT_OK) return status;
     if (g->event.first + i < g->min_tokens) g->n_searched = g->limbo.n; /* as the engine thread does */
     if (g->score) g->logprob_sum += (double)g->event.logprobs[(size_t)i * (1 + g->n_top)].logprob;
@@ -576,6 +603,7 @@ static weft_status give_text_delta(weft_generation *g, bool thinking, weft_delta
                       .n_tokens = g->n_released};
   if (weft_text_status(&g->text) != WEFT_OK) return WEFT_E_NO_MEMORY;
   if (!g->logprobs || g->n_released == 0) return WEFT_OK;
+  out->text_at = g->text_at;
   return fill_logprobs(g, g->logprob + (size_t)g->n_given * (1 + g->n_top), g->n_released, out);
 }
 
@@ -648,6 +676,7 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
   g->ended = true;
   g->n_top = g->event.n_top;
   bool has_logprobs = g->logprobs && g->event.logprobs != NULL && g->event.finish == WEFT_FINISH_STOP;
+  if (has_logprobs) out->text_at = &g->n_characters;
   return has_logprobs ? fill_logprobs(g, g->event.logprobs, 1, out) : WEFT_OK;
 }
 
@@ -665,6 +694,7 @@ static weft_status flush(weft_generation *g, bool *thinking) {
   bool channel = g->limbo_thinking;
   size_t before = g->limbo.n;
   weft_status status = weft_chat_stream_flush(&g->stream, &g->limbo, &channel, NULL);
+  count_text(g, before);
   if (g->limbo.n > before) g->limbo_thinking = channel;
   g->n_waiting = 0;
   release_text(g, true);

@@ -165,16 +165,15 @@ void weft_exchange_later(weft_exchange *x, const weft_source *source) {
 }
 
 bool http_settle(weft_exchange *x) {
-  while (x->answer == ANSWER_LATER) {
-    weft_pull pull = x->source.pull(x->source.self, x, NULL);
-    if (pull == WEFT_PULL_WAIT) return false;
-    if (pull == WEFT_PULL_BROKEN || (pull == WEFT_PULL_END && x->answer == ANSWER_LATER)) {
-      weft_refusal why;
-      (void)weft_refuse(&why, 500, "internal", NULL, "the answer could not be made");
-      weft_exchange_refuse(x, &why);
-    }
+  if (x->answer != ANSWER_LATER) return true;
+  weft_pull pull = x->source.pull(x->source.self, x, NULL);
+  if (pull == WEFT_PULL_MORE) http_postpone(x->connection); /* behind the others: it may have very much more */
+  if (pull == WEFT_PULL_BROKEN || (pull == WEFT_PULL_END && x->answer == ANSWER_LATER)) {
+    weft_refusal why;
+    (void)weft_refuse(&why, 500, "internal", NULL, "the answer could not be made");
+    weft_exchange_refuse(x, &why);
   }
-  return true;
+  return x->answer != ANSWER_LATER;
 }
 
 /* ---- what goes out ---- */

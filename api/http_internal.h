@@ -202,7 +202,7 @@ void http_drop_body(weft_exchange *x);
 void http_tell_left(weft_exchange *x);
 /* Ends the exchange: reports it (done), closes its source and frees it. */
 void http_finish(weft_exchange *x, bool left);
-/* Works on an answer that comes later. False: it is not there yet. */
+/* One pull of an answer that comes later. False: it is not there yet; where there is more to pull, after the others. */
 bool http_settle(weft_exchange *x);
 /* Appends the head of the answer to `out`, and of a whole answer the body, too. */
 void http_put_answer(http_connection *c);

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* How /v1/completions writes a choice. Its logprobs are four lists of equal length: tokens, their
- * logprobs, the likeliest tokens of each place, and where each token begins in the text. */
+/* How /v1/completions writes a choice. Its logprobs are four lists of equal length: tokens, their logprobs, the likeliest
+ * tokens of each place, and where each token begins in the text: in characters, as OpenAI and vLLM count. */
 #include <math.h>
+#include <string.h>
 
 #include "api/json.h"
 #include "api/openai.h"
@@ -16,19 +17,46 @@ static void put_logprob(double value, weft_text *out) {
   }
 }
 
+/* The names of the members of an object in `out`. */
+typedef struct member_names {
+  size_t at[WEFT_TOP_LOGPROBS_MAX + 1], n_bytes[WEFT_TOP_LOGPROBS_MAX + 1];
+  uint32_t n;
+} member_names;
+
+/* Different tokens may have the same text, or none that is whole. Of members with one name a reader of JSON keeps the
+ * last, which is the least likely token: only the first one is written. */
+static void put_member(const weft_token_logprob *t, member_names *names, weft_text *out) {
+  size_t before = out->n;
+  if (names->n > 0) weft_text_puts(out, ",");
+  size_t at = out->n;
+  weft_json_string(out, t->bytes, t->n_bytes);
+  if (out->refused) return;
+  size_t n = out->n - at;
+  for (uint32_t i = 0; i < names->n; i++) {
+    if (names->n_bytes[i] != n || memcmp(out->bytes + names->at[i], out->bytes + at, n) != 0) continue;
+    out->n = before;
+    out->bytes[before] = 0;
+    return;
+  }
+  names->at[names->n] = at;
+  names->n_bytes[names->n++] = n;
+  weft_text_puts(out, ":");
+  put_logprob((double)t->logprob, out);
+}
+
+/* The likeliest tokens of a place, and its own token where it is none of them. */
 static void put_top(const weft_answer *a, const weft_delta *d, uint32_t i, weft_text *out) {
+  member_names names = {.n = 0};
   weft_text_puts(out, "{");
   for (uint32_t k = 0; k < d->n_top && k < a->n_top; k++) {
-    const weft_token_logprob *u = &d->top_logprobs[(size_t)i * d->n_top + k];
-    if (k > 0) weft_text_puts(out, ",");
-    weft_json_string(out, u->bytes, u->n_bytes);
-    weft_text_puts(out, ":");
-    put_logprob((double)u->logprob, out);
+    put_member(&d->top_logprobs[(size_t)i * d->n_top + k], &names, out);
   }
+  put_member(&d->logprobs[i], &names, out);
   weft_text_puts(out, "}");
 }
 
 void weft_openai_completions_logprobs(const weft_answer *a, weft_choice *c, const weft_delta *d) {
+  uint64_t before = d->kind == WEFT_DELTA_PROMPT ? 0 : c->n_prompt_text;
   for (uint32_t i = 0; i < d->n_tokens; i++) {
     const weft_token_logprob *t = &d->logprobs[i];
     if (c->n_logprobs++ > 0) {
@@ -41,12 +69,7 @@ void weft_openai_completions_logprobs(const weft_answer *a, weft_choice *c, cons
     } else {
       put_top(a, d, i, &c->logprobs[TOP]);
     }
-    uint64_t offset = c->text_offset;
-    if (d->text_at != NULL) {
-      offset += d->text_at[i] - d->text_at[0];
-    } else {
-      c->text_offset += t->n_bytes;
-    }
+    uint64_t offset = before + d->text_at[i];
     weft_text_printf(&c->logprobs[OFFSETS], "%llu", (unsigned long long)offset);
   }
 }

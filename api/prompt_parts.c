@@ -5,18 +5,31 @@
 
 #include "base/memory.h"
 
+/* The text of a token that ends within a character begins with that of a later one, so places are between characters. */
+static void count_characters(prompt_parts *parts) {
+  for (uint32_t i = 1; i < parts->n && parts->text.n > 0; i++) {
+    uint32_t from = parts->byte_at[i - 1];
+    size_t n = weft_text_characters(parts->text.bytes + from, parts->byte_at[i] - from);
+    parts->text_at[i] = parts->text_at[i - 1] + (uint32_t)n;
+  }
+}
+
 weft_status prompt_parts_open(prompt_parts *parts, const weft_tokenizer *tokenizer, const int32_t *tokens, uint32_t n,
                               bool echo, bool with_special) {
   *parts = (prompt_parts){.tokenizer = tokenizer, .tokens = tokens, .n = n};
   if (!echo) return WEFT_OK;
+  parts->byte_at = weft_alloc(n, sizeof *parts->byte_at);
   parts->text_at = weft_alloc(n, sizeof *parts->text_at);
-  if (parts->text_at == NULL) return WEFT_E_NO_MEMORY;
-  return weft_tokenizer_decode_at(tokenizer, tokens, n, with_special, parts->text_at, &parts->text);
+  if (parts->byte_at == NULL || parts->text_at == NULL) return WEFT_E_NO_MEMORY;
+  weft_status status = weft_tokenizer_decode_at(tokenizer, tokens, n, with_special, parts->byte_at, &parts->text);
+  if (status == WEFT_OK) count_characters(parts);
+  return status;
 }
 
 void prompt_parts_close(prompt_parts *parts) {
   weft_text_free(&parts->text);
   weft_text_free(&parts->bytes);
+  weft_free(parts->byte_at);
   weft_free(parts->text_at);
   weft_free(parts->own);
   weft_free(parts->top);
@@ -82,9 +95,9 @@ weft_status prompt_parts_get(prompt_parts *parts, uint32_t first, const weft_pro
   *out = (weft_delta){.kind = WEFT_DELTA_PROMPT, .text = "", .tokens = parts->tokens + first, .n_tokens = n};
   if (n == 0) return WEFT_OK;
   if (parts->text_at != NULL) {
-    size_t end = n < left ? parts->text_at[first + n] : parts->text.n;
-    if (parts->text.bytes != NULL) out->text = parts->text.bytes + parts->text_at[first];
-    out->n_text = end - parts->text_at[first];
+    size_t end = n < left ? parts->byte_at[first + n] : parts->text.n;
+    if (parts->text.bytes != NULL) out->text = parts->text.bytes + parts->byte_at[first];
+    out->n_text = end - parts->byte_at[first];
     out->text_at = parts->text_at + first;
   }
   return logprobs == NULL ? WEFT_OK : fill_logprobs(parts, first, logprobs, out);

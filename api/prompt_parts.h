@@ -17,7 +17,7 @@ typedef struct prompt_parts {
   const int32_t *tokens; /* borrowed until close */
   uint32_t n;
   weft_text text;
-  uint32_t *text_at; /* [n] bytes of the text before each token; NULL: the text is not wanted */
+  uint32_t *byte_at, *text_at; /* [n] bytes, and characters, of the text before each token; NULL: it is not wanted */
   /* The present part. */
   weft_token_logprob *own, *top;
   weft_text bytes;

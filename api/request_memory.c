@@ -10,7 +10,8 @@ uint64_t weft_generation_bytes(const weft_served_model *m, const weft_generation
   uint64_t token_bytes = WEFT_TEXT_BYTES + entries * WEFT_JSON_BYTES;
   uint64_t n = generation_bytes + need->n_prompt * sizeof(int32_t) + need->format_bytes;
   n += need->delta_tokens_max * (token_bytes + entries * sizeof(weft_token_logprob));
-  if (need->echo) n += need->n_prompt * (WEFT_TEXT_BYTES + sizeof(uint32_t));
+  if (need->logprobs) n += need->delta_tokens_max * sizeof(uint32_t); /* where each token begins */
+  if (need->echo) n += need->n_prompt * (WEFT_TEXT_BYTES + 2 * sizeof(uint32_t));
   if (need->prompt_logprobs) {
     uint64_t part = need->n_prompt < PROMPT_PART_TOKENS ? need->n_prompt : PROMPT_PART_TOKENS;
     n += part * (1 + (uint64_t)need->n_prompt_top) * (WEFT_JSON_BYTES + sizeof(weft_token_logprob));

@@ -312,7 +312,7 @@ weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const
   weft_text_append(&list, items->bytes, items->n);
   weft_text_puts(&list, "]");
   bool small = weft_text_status(&list) == WEFT_OK && weft_json_scan(list.bytes, list.n, limits, &size, &at, &what);
-  json_t *before = small ? json_loadb(list.bytes, list.n, 0, NULL) : NULL;
+  json_t *before = small ? json_loadb(list.bytes, list.n, JSON_ALLOW_NUL, NULL) : NULL;
   weft_text_free(&list);
   weft_status status;
   if (!small) {

@@ -131,7 +131,7 @@ static weft_status keep_text(const weft_answer *a, weft_choice *c, const weft_de
     c->n_ids += 1;
   }
   if (a->logprobs && d->logprobs != NULL) a->dialect->logprobs(a, c, d);
-  if (d->kind == WEFT_DELTA_PROMPT) c->text_offset += d->n_text;
+  if (d->kind == WEFT_DELTA_PROMPT) c->n_prompt_text += weft_text_characters(d->text, d->n_text);
   return status == WEFT_OK ? choice_status(c) : status;
 }
 

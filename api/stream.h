@@ -38,7 +38,7 @@ typedef struct weft_choice {
   weft_answer_call *call; /* in the order of the answer; an answer with calls ends with "tool_calls", not "stop" */
   uint32_t n_calls, calls_capacity, n_calls_sent; /* n_calls_sent: calls that were sent whole */
   struct answer_calls *reader; /* finds calls in the text; NULL: the request has no tools (api/answer_calls.h) */
-  uint64_t text_offset;        /* bytes of text before the next token */
+  uint64_t n_prompt_text;      /* characters of the prompt that stand in front of the text */
   uint32_t n_thinking_tokens;
   const char *finish;  /* once ended */
   const char *stop;    /* once ended: the stop string that ended it, or NULL */

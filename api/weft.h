@@ -185,7 +185,7 @@ typedef struct weft_delta {
   const weft_token_logprob *logprobs;     /* TEXT, PROMPT: [n_tokens]; END: [1], that of the stop token; or NULL */
   const weft_token_logprob *top_logprobs; /* [n_top] for each entry of logprobs, the most likely token first */
   uint32_t n_top;
-  const uint32_t *text_at; /* PROMPT with echo: [n_tokens], bytes of the prompt's text before each token */
+  const uint32_t *text_at; /* with logprobs or echo: characters of the text before each token, [n_tokens]; END: [1] */
   uint32_t block, step;    /* CANVAS */
   bool stopped;
   uint32_t accepted;

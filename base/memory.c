@@ -70,7 +70,7 @@ void weft_memory_prefer_huge(void *memory, size_t n_bytes) {
 
 char *weft_strndup(const char *text, size_t n_bytes) {
   char *copy = weft_alloc(n_bytes + 1, 1);
-  if (copy != NULL) memcpy(copy, text, n_bytes);
+  if (copy != NULL && n_bytes > 0) memcpy(copy, text, n_bytes);
   return copy;
 }
 

@@ -52,6 +52,12 @@ void weft_text_append_lossy(weft_text *out, const char *bytes, size_t n) {
   weft_text_append(out, bytes, n);
 }
 
+size_t weft_text_characters(const char *bytes, size_t n) {
+  size_t n_characters = 0;
+  for (size_t i = 0; i < n; i++) n_characters += ((unsigned char)bytes[i] & 0xC0) != 0x80;
+  return n_characters;
+}
+
 void weft_detok_open(weft_detok *detok, const weft_tokenizer *tokenizer, unsigned flags) {
   memset(detok, 0, sizeof *detok);
   detok->tokenizer = tokenizer;

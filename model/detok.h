@@ -46,6 +46,8 @@ weft_status weft_detok_flush(weft_detok *detok, weft_text *out, uint32_t *n_ids)
 
 /* Appends bytes[0..n) as valid UTF-8 by the rule of U+FFFD above; no more bytes will follow. */
 void weft_text_append_lossy(weft_text *out, const char *bytes, size_t n);
+/* How many characters (code points) a text is that was given out here. */
+size_t weft_text_characters(const char *bytes, size_t n);
 
 #ifdef __cplusplus
 }

@@ -8,6 +8,17 @@ client = ollama.Client(host=sys.argv[1])
 TABLE = "Make a table: Tom 43 Oslo; Ana 88 Kyiv; Zoe 47 Seoul; Kim 19 Paris"
 OPTIONS = dict(temperature=0, seed=5, num_predict=96)
 
+
+
+def find(name: str) -> str:
+    """Finds a person.
+
+    Args:
+        name: Who is looked for.
+    """
+    return "not found"
+
+
 names = [card.model for card in client.list().models]
 assert names == ["weft-demo", "weft-demo-ar"], names
 assert [card.model for card in client.ps().models] == names
@@ -31,6 +42,19 @@ for model in names:
     short = client.chat(model=model, messages=messages, options=dict(OPTIONS, num_predict=3))
     assert short.done_reason == "length" and short.eval_count == 3
 
+    # its API cannot ask for a call: whether there is one is the model's to decide
+    who = [{"role": "user", "content": "Who is Dan?"}]
+    plain = client.chat(model=model, messages=who, options=OPTIONS)
+    asked = client.chat(model=model, messages=who, tools=[find], options=OPTIONS)
+    assert asked.message.content or asked.message.tool_calls, asked
+    assert asked.prompt_eval_count > plain.prompt_eval_count  # the prompt has the declaration
+    parts = list(client.chat(model=model, messages=who, tools=[find], options=OPTIONS, stream=True))
+    assert "".join(part.message.content for part in parts) == asked.message.content
+    made = {"role": "assistant", "tool_calls": [{"function": {"name": "find", "arguments": {"name": "Dan"}}}]}
+    result = {"role": "tool", "tool_name": "find", "content": find("Dan")}
+    told = client.chat(model=model, messages=who + [made, result], tools=[find], options=OPTIONS)
+    assert told.prompt_eval_count > asked.prompt_eval_count and told.done
+
     card = client.show(model)
     assert card.modelinfo["general.architecture"] == card.details.family and "completion" in card.capabilities
     assert client.generate(model=model, prompt="").done_reason == "load"
@@ -42,6 +66,7 @@ scored = client.chat(model="weft-demo-ar", messages=messages, options=OPTIONS, l
 assert len(scored.logprobs) == scored.eval_count and len(scored.logprobs[0].top_logprobs) == 2
 
 for call in (lambda: client.chat(model="nobody", messages=messages), lambda: client.pull("gemma3"),
+             lambda: client.chat(model="weft-demo", messages=[made | {"role": "user"}], tools=[find]),
              lambda: client.embed(model="weft-demo", input="a"),
              lambda: client.chat(model="weft-demo", messages=messages, options=dict(mirostat=2))):
     try:
@@ -49,4 +74,4 @@ for call in (lambda: client.chat(model="nobody", messages=messages), lambda: cli
         raise SystemExit("no error")
     except ollama.ResponseError as error:
         assert error.status_code in (400, 404, 501) and error.error, error
-print("ollama chat, generate, streams, options, formats, logprobs, models, errors")
+print("ollama chat, generate, streams, tools, options, formats, logprobs, models, errors")

@@ -73,6 +73,10 @@ static void read_gen(const weft_gen *gen, bool empty) {
           fabsf(p->sampling.frequency_penalty) <= 2.0f);
   REQUIRE(p->sampling.n_top_logprobs <= WEFT_TOP_LOGPROBS_MAX && p->entropy_bound.stability <= WEFT_STABILITY_MAX);
   REQUIRE(p->entropy_bound.max_steps <= 4096);
+  REQUIRE(p->n_prompt_top <= WEFT_TOP_LOGPROBS_MAX && gen->n_prompt_logprobs <= p->n_prompt_top);
+  REQUIRE(p->echo || !p->prompt_only);
+  REQUIRE(!gen->prompt_logprobs || (p->prompt_logprobs && !gen->stream));
+  REQUIRE(!(p->echo && p->sampling.logprobs) || p->prompt_logprobs);
 }
 
 static void read_refusal(const weft_refusal *why) {

@@ -10,6 +10,8 @@
 #define LONG                                                                                                      \
   "The soft drum is near the blue coat. The soft ball is behind the blue boat. The warm bell is behind the gray " \
   "cup. The new rock is near the brown lamp. The fast leaf is near the pink shoe. The red fox is near the cup."
+#define WIDE        "Zo\xC3\xAB \xE6\x97\xA5\xE6\x9C\xAC \xF0\x9F\x98\x80 na\xC3\xAFve" /* characters of one to four bytes */
+#define REPLACEMENT "\xEF\xBF\xBD"
 
 static const char *const models[] = {TINY_AR_MODEL, DEMO_MODEL, DEMO_AR_MODEL};
 static talk server;
@@ -185,6 +187,95 @@ static void test_log_likelihood(void **state) {
   }
 }
 
+/* How many bytes the first n characters of the text are; the text has as many. */
+static size_t bytes_of(const char *text, json_int_t n) {
+  size_t at = 0;
+  for (; n > 0; n--) {
+    uint32_t c;
+    size_t length = weft_utf8_decode(text + at, strlen(text + at), &c);
+    assert_true(length > 0);
+    at += length;
+  }
+  return at;
+}
+
+/* Offsets count characters: between two of them is the token's text, behind U+FFFD where bytes before it were no
+ * character; or nothing, where the token is not printed or a later one completes its character. Gives how many tokens
+ * print nothing. */
+static uint32_t check_offsets(json_t *choice) {
+  json_t *tokens = at(choice, "logprobs.tokens"), *offsets = at(choice, "logprobs.text_offset");
+  const char *text = text_at(choice, "text");
+  size_t n = json_array_size(tokens), from = 0;
+  uint32_t n_silent = 0;
+  assert_int_equal(json_array_size(offsets), n);
+  assert_int_equal(json_integer_value(json_array_get(offsets, 0)), 0);
+  for (size_t i = 0; i < n; i++) {
+    const char *token = json_string_value(json_array_get(tokens, i));
+    size_t to = i + 1 < n ? bytes_of(text, json_integer_value(json_array_get(offsets, i + 1))) : strlen(text);
+    assert_true(from <= to);
+    n_silent += from == to;
+    bool part = strstr(token, REPLACEMENT) != NULL, after = strncmp(text + from, REPLACEMENT, 3) == 0;
+    size_t n_token = strlen(token), n_here = to - from;
+    bool same = n_here >= n_token && memcmp(text + to - n_token, token, n_token) == 0 && (n_here == n_token || after);
+    if (n_here > 0 && !part && !same)
+      fail_msg("token %zu is '%s', and the text there '%.*s'", i, token, (int)n_here, text + from);
+    from = to;
+  }
+  return n_silent;
+}
+
+/* Characters of several bytes, in one token and in several; tokens that are not printed, in the prompt and between
+ * the answer's; bytes that are no text. */
+static void test_offsets(void **state) {
+  static const char strange[] =
+      "\"logprobs\":2,\"max_tokens\":24,\"temperature\":100,\"seed\":1,\"ignore_eos\":true,"
+      "\"allowed_token_ids\":[1,206,182,251,300,296]";
+  char fields[512];
+  (void)state;
+  json_t *text = ask(COMPLETIONS, "weft-demo-ar",
+                     "\"prompt\":\"" WIDE
+                     "\",\"echo\":true,\"logprobs\":0,\"max_tokens\":4,\"ignore_eos\":true,"
+                     "\"allowed_token_ids\":[300,296]");
+  assert_memory_equal(text_at(text, "choices.0.text"), WIDE, strlen(WIDE));
+  (void)check_offsets(at(text, "choices.0"));
+  for (int echo = 0; echo < 2; echo++) {
+    (void)snprintf(fields, sizeof fields, "\"prompt\":[2,300,1,206,182,5,206,296],\"echo\":%s,%s",
+                   echo ? "true" : "false", strange);
+    json_t *ids = ask(COMPLETIONS, "weft-demo-ar", fields);
+    assert_true(check_offsets(at(ids, "choices.0")) > (echo ? 7 : 2));
+    json_decref(ids);
+  }
+  json_decref(text);
+}
+
+/* The likeliest tokens of a place, and its own token: each name once, for the likeliest token of that name, since tokens
+ * of one byte have the same name where they are no character. */
+static void test_top_logprobs(void **state) {
+  enum { FIRST = 100, N = 150, N_TOP = 20 };
+  weft_text body = {0};
+  (void)state;
+  weft_text_puts(&body, "{\"model\":\"weft-demo-ar\",\"echo\":true,\"max_tokens\":0,\"logprobs\":20,\"prompt\":[");
+  for (int i = 0; i < N; i++) weft_text_printf(&body, i == 0 ? "%d" : ",%d", FIRST + i);
+  weft_text_puts(&body, "]}");
+  talk_answer a = talk_ask(server.port, "POST", COMPLETIONS, body.bytes);
+  assert_int_equal(a.code, 200);
+  json_t *answer = json_loadb(a.body.bytes, a.body.n, JSON_REJECT_DUPLICATES, NULL);
+  assert_non_null(answer);
+  json_t *own = list_of(answer, "choices.0.logprobs.token_logprobs", N);
+  uint32_t n_shared = 0;
+  for (size_t i = 1; i < N; i++) {
+    const char *token = json_string_value(json_array_get(at(answer, "choices.0.logprobs.tokens"), i));
+    json_t *top = json_array_get(at(answer, "choices.0.logprobs.top_logprobs"), i);
+    assert_true(json_number_value(json_object_get(top, token)) >= number_at(own, i));
+    assert_true(json_object_size(top) <= N_TOP + 1);
+    n_shared += json_number_value(json_object_get(top, token)) > number_at(own, i);
+  }
+  assert_true(n_shared > 0);
+  json_decref(answer);
+  talk_answer_free(&a);
+  weft_text_free(&body);
+}
+
 static weft_text joined_text(json_t *events, json_int_t index) {
   weft_text text = {0};
   size_t i;
@@ -340,6 +431,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_reference),
       cmocka_unit_test(test_log_likelihood),
+      cmocka_unit_test(test_offsets),
+      cmocka_unit_test(test_top_logprobs),
       cmocka_unit_test(test_choices_and_streams),
       cmocka_unit_test(test_cached_prefix),
       cmocka_unit_test(test_chat),

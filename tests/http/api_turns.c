@@ -12,7 +12,8 @@ enum { PLACES = 16, BUSY = 14, HALF = 7 }; /* an eighth of the places is kept fr
 static weft_http *http;
 static uint16_t port;
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER;
-static atomic_int n_begun, n_taken, n_left, n_refused;
+static atomic_int n_begun, n_taken, n_left, n_refused, n_quick, n_pulled;
+static atomic_bool quick_sent;
 static atomic_uint_fast64_t used_us; /* by the only worker: each of its jobs costs the same */
 static char order[64];               /* which tenants were served, under the gate */
 
@@ -24,9 +25,33 @@ static bool begin(void *self, weft_exchange *x) {
   return tenant == NULL;
 }
 
-static void handle(void *self, weft_exchange *x) {
+/* An answer for which there is always more to collect, until a request that came meanwhile was answered. */
+static weft_pull collect(void *self, weft_exchange *x, weft_text *out) {
+  enum { ALONE_MAX = 1 << 20 }; /* turns that the other request waits for its own */
   weft_text body = {0};
   (void)self;
+  (void)out;
+  bool beside = atomic_load(&n_quick) > 0;
+  if (!atomic_load(&quick_sent)) atomic_store(&n_pulled, 1);
+  if (!beside && atomic_fetch_add(&n_pulled, atomic_load(&quick_sent)) < ALONE_MAX) return WEFT_PULL_MORE;
+  weft_text_puts(&body, beside ? "beside" : "alone");
+  weft_exchange_answer(x, 200, "text/plain", &body);
+  return WEFT_PULL_END;
+}
+
+static void nothing(void *self) {
+  (void)self;
+}
+
+static void handle(void *self, weft_exchange *x) {
+  static const weft_source source = {.pull = collect, .left = nothing, .close = nothing};
+  weft_text body = {0};
+  (void)self;
+  if (weft_exchange_path(x)[1] == 'l') { /* later */
+    weft_exchange_later(x, &source);
+    return;
+  }
+  if (weft_exchange_path(x)[1] == 'q') atomic_fetch_add(&n_quick, 1);
   if (weft_exchange_path(x)[1] == 'w') { /* a worker's */
     atomic_fetch_add(&n_taken, 1);
     (void)pthread_mutex_lock(&gate);
@@ -71,6 +96,9 @@ static int open_server(void **state) {
   atomic_store(&n_taken, 0);
   atomic_store(&n_left, 0);
   atomic_store(&n_refused, 0);
+  atomic_store(&n_quick, 0);
+  atomic_store(&n_pulled, 0);
+  atomic_store(&quick_sent, false);
   return 0;
 }
 
@@ -158,6 +186,21 @@ static void who_leaves_gives_the_place_back(void **state) {
   assert_string_equal(order, "aa");
 }
 
+/* What is collected of an answer that comes in one piece, a long prompt given back with its logprobs, takes turns. */
+static void who_collects_much_delays_nobody(void **state) {
+  int slow = talk_dial(port), quick = talk_dial(port);
+  (void)state;
+  talk_send(slow, "POST", "/later", "X-Tenant: a\r\n", "", 0);
+  while (atomic_load(&n_pulled) == 0) (void)poll(NULL, 0, 1);
+  talk_send(quick, "GET", "/quick", "", "", 0);
+  atomic_store(&quick_sent, true);
+  assert_int_equal(code_of(quick), 200);
+  talk_answer a = talk_receive(slow);
+  assert_string_equal(a.body.bytes, "beside");
+  talk_answer_free(&a);
+  (void)close(slow);
+}
+
 /* Closing answers what waits for a worker, and waits for what a worker has. */
 static void *close_it(void *self) {
   (void)self;
@@ -183,6 +226,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(workers_serve_tenants_in_turn, open_server, close_server),
       cmocka_unit_test_setup_teardown(nobody_has_more_than_half_of_the_places, open_server, close_server),
       cmocka_unit_test_setup_teardown(who_leaves_gives_the_place_back, open_server, close_server),
+      cmocka_unit_test_setup_teardown(who_collects_much_delays_nobody, open_server, close_server),
       cmocka_unit_test_setup_teardown(closing_answers_what_waits, open_server, close_server),
   };
   (void)signal(SIGPIPE, SIG_IGN);

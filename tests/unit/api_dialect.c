@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How the OpenAI dialect writes a choice: thinking apart from the answer, ids, logprobs of strange
- * tokens. */
+/* How the OpenAI dialect writes a choice: thinking apart from the answer, ids, logprobs of strange tokens; and how responses
+ * take up what was said before. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,6 +11,7 @@
 #include <cmocka.h>
 
 #include "api/openai.h"
+#include "api/responses.h"
 
 static json_t *written(void (*put)(const weft_answer *, const weft_choice *, weft_text *), const weft_answer *a,
                        const weft_choice *c) {
@@ -78,7 +79,8 @@ static void thinking_is_apart(void **state) {
 /* A token that is half a character, and one that cannot be: still JSON, with the bytes as they are. */
 static void logprobs_of_strange_tokens(void **state) {
   const weft_token_logprob top[] = {{7, -0.5f, "\xF0\x9F", 2, 1}, {8, -INFINITY, "\"", 1, 2}};
-  const weft_delta d = {.n_tokens = 1, .logprobs = top, .top_logprobs = top, .n_top = 2};
+  const uint32_t text_at[] = {3};
+  const weft_delta d = {.n_tokens = 1, .logprobs = top, .top_logprobs = top, .n_top = 2, .text_at = text_at};
   const weft_dialect *const dialects[] = {&weft_openai_chat, &weft_openai_completions};
   (void)state;
   for (int i = 0; i < 2; i++) {
@@ -96,7 +98,7 @@ static void logprobs_of_strange_tokens(void **state) {
       assert_true(json_number_value(json_object_get(other, "logprob")) == -9999.0);
     } else {
       assert_int_equal(json_array_size(json_object_get(list, "tokens")), 2);
-      assert_int_equal(json_integer_value(json_array_get(json_object_get(list, "text_offset"), 1)), 2);
+      assert_int_equal(json_integer_value(json_array_get(json_object_get(list, "text_offset"), 0)), 3);
       json_t *other = json_array_get(json_object_get(list, "top_logprobs"), 0);
       assert_true(json_number_value(json_object_get(other, "\"")) == -9999.0);
     }
@@ -105,7 +107,28 @@ static void logprobs_of_strange_tokens(void **state) {
   }
 }
 
+/* What a model said may have a zero byte in it. Where the conversation goes on, it ends no text. */
+static void zero_bytes_end_no_text(void **state) {
+  static const char body[] = "{\"input\":\"Go on.\",\"previous_response_id\":\"resp_1\"}";
+  static const char said[] =
+      "{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\","
+      "\"text\":\"a\\u0000b\"}]}";
+  const weft_text items = {.bytes = (char *)(uintptr_t)said, .n = sizeof said - 1};
+  const weft_json_size limits = weft_json_limits(8192);
+  weft_gen gen;
+  weft_refusal why = {0};
+  (void)state;
+  assert_int_equal(weft_responses_parse(body, sizeof body - 1, &limits, &gen, &why), WEFT_OK);
+  if (weft_responses_continue(&gen, &items, &limits, &why) != WEFT_OK) fail_msg("%s", why.message);
+  assert_int_equal(gen.prompt->n_turns, 2);
+  assert_string_equal(gen.prompt->turns[0].content,
+                      "a\x1A"
+                      "b");
+  weft_gen_close(&gen);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(thinking_is_apart), cmocka_unit_test(logprobs_of_strange_tokens)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(thinking_is_apart), cmocka_unit_test(logprobs_of_strange_tokens),
+                                     cmocka_unit_test(zero_bytes_end_no_text)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
