@@ -129,9 +129,14 @@ expect 2 'colour is unknown' "$weft" serve -m $tiny --port 0 --pin "$dir/bad_pin
 expect 2 'missing_pin' "$weft" serve -m $tiny --port 0 --pin "$dir/missing_pin"
 long=$(printf 'm%.0s' {1..100})
 ln -s "$PWD/$tiny" "$dir/$long.gguf"
-"$weft" serve -m "$dir/$long.gguf" --port 0 --json --pin "$dir/pin" >"$dir/where" 2>/dev/null &
-server=$!
-until grep -q port "$dir/where" || ! kill -0 $server 2>/dev/null; do sleep 0.1; done # as long as it takes
+# Starts a server and waits, as long as it takes, until it says where it listens. What a server before it said is gone first.
+serve() {
+  : >"$dir/where"
+  "$weft" serve --json "$@" >"$dir/where" 2>/dev/null &
+  server=$!
+  until grep -q port "$dir/where" || ! kill -0 $server 2>/dev/null; do sleep 0.1; done
+}
+serve -m "$dir/$long.gguf" --port 0 --pin "$dir/pin"
 port=$(sed 's/.*"port":\([0-9]*\).*/\1/' "$dir/where")
 expect 0 '"id":1,' curl -s "127.0.0.1:$port/admin/pins"
 expect 0 'first token' "$weft" top --port "$port" --interval 0.1
@@ -152,17 +157,13 @@ certify other
 expect 2 'give --tls-cert and --tls-key' "$weft" serve -m $tiny --tls-cert "$dir/server.pem"
 expect 2 'this key does not belong to the certificate' "$weft" serve -m $tiny --tls-cert "$dir/server.pem" --tls-key "$dir/other.key"
 expect 2 'three octal digits' "$weft" serve -m $tiny --host "unix:$dir/socket" --socket-mode rw
-"$weft" serve -m $tiny --port 0 --json --tls-cert "$dir/server.pem" --tls-key "$dir/server.key" >"$dir/where" 2>/dev/null &
-server=$!
-until grep -q port "$dir/where" || ! kill -0 $server 2>/dev/null; do sleep 0.1; done
+serve -m $tiny --port 0 --tls-cert "$dir/server.pem" --tls-key "$dir/server.key"
 port=$(sed 's/.*"port":\([0-9]*\).*/\1/' "$dir/where")
 expect 0 'first token' "$weft" top --port "$port" --tls-cert "$dir/server.pem" --interval 0.1
 expect 2 'speaks TLS: name its certificate' "$weft" top --port "$port"
 expect 4 'no server answers' "$weft" top --port "$port" --tls-cert "$dir/other.pem"
 kill $server && wait $server
-"$weft" serve -m $tiny --host "unix:$dir/socket" --json >"$dir/where" 2>/dev/null &
-server=$!
-until grep -q port "$dir/where" || ! kill -0 $server 2>/dev/null; do sleep 0.1; done
+serve -m $tiny --host "unix:$dir/socket"
 expect 0 '"traceEvents"' "$weft" trace --host "unix:$dir/socket"
 expect 2 'somebody answers there' "$weft" serve -m $tiny --host "unix:$dir/socket"
 expect 2 'name unix:PATH' "$weft" top --host 192.0.2.1
