@@ -192,6 +192,19 @@ static void *field(weft_config *config, size_t at) {
   return (char *)config + at;
 }
 
+static const weft_option *find_row(const weft_option_table *more, const char *name, size_t n, unsigned command) {
+  const weft_option *o;
+  for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) {
+    if ((o->commands & command) != 0 && strlen(o->name) == n && strncmp(o->name, name, n) == 0) return o;
+  }
+  return NULL;
+}
+
+/* The command has the row, and no row of `more` takes its place. */
+static bool has_row(const weft_option_table *more, const weft_option *o, unsigned command) {
+  return o == find_row(more, o->name, strlen(o->name), command);
+}
+
 static void set_default(weft_config *config, const weft_option *o) {
   if (o->kind == WEFT_OPTION_U32) *(uint32_t *)field(config, o->at) = (uint32_t)o->range.initial;
   if (o->kind == WEFT_OPTION_I32) *(int32_t *)field(config, o->at) = (int32_t)o->range.initial;
@@ -205,7 +218,7 @@ static void set_defaults(weft_config *config, const weft_option_table *more, uns
   const weft_option *o;
   for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) set_default(config, o);
   for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) {
-    if ((o->commands & command) != 0) set_default(config, o);
+    if (has_row(more, o, command)) set_default(config, o);
   }
 }
 
@@ -246,14 +259,6 @@ uint32_t weft_config_mode(const char *text) {
   bool octal = n > 0 && n <= 4 && strspn(text, "01234567") == n;
   unsigned long mode = octal ? strtoul(text, NULL, 8) : 0;
   return mode <= 0777 ? (uint32_t)mode : 0;
-}
-
-static const weft_option *find_row(const weft_option_table *more, const char *name, size_t n, unsigned command) {
-  const weft_option *o;
-  for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) {
-    if ((o->commands & command) != 0 && strlen(o->name) == n && strncmp(o->name, name, n) == 0) return o;
-  }
-  return NULL;
 }
 
 static const weft_option *find_letter(const weft_option_table *more, char letter, unsigned command) {
@@ -358,7 +363,7 @@ static weft_status parse_environment(weft_config *config, const weft_option_tabl
   for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) {
     char name[64];
     weft_error why = {{0}};
-    if (o != find_row(more, o->name, strlen(o->name), command)) continue; /* not of this command, or overridden */
+    if (!has_row(more, o, command)) continue;
     const char *value = from_environment(o, name);
     if (value == NULL) continue;
     weft_status status =
@@ -484,7 +489,7 @@ static const weft_option *next_of_topic(const weft_option_table *more, unsigned 
                                         uint32_t *index) {
   const weft_option *o;
   for (; (o = row_at(more, *index)) != NULL; (*index)++) {
-    if ((o->commands & command) != 0 && strcmp(o->topic, topic) == 0) return o;
+    if (has_row(more, o, command) && strcmp(o->topic, topic) == 0) return o;
   }
   return NULL;
 }
