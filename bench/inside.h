@@ -3,8 +3,8 @@
  * insides of a runtime, which weft.h does not show.
  *
  * Law: the laboratory includes headers of the product through this file alone, so that this list is everything that a
- * change of an inside interface can break here; nothing of the product includes a file of bench/, but the program's
- * main, which knows the laboratory's commands. The doubles (bench/doubles) stand below the laboratory and include
+ * change of an inside interface can break here; nothing of the product includes a file of bench/. The program's main
+ * (bench/lab/main.c) stands here because it has the commands of both. The doubles (bench/doubles) stand below the laboratory and include
  * what they stand for themselves, because tests of the scheduler link them without the API. */
 #ifndef WEFT_BENCH_INSIDE_H
 #define WEFT_BENCH_INSIDE_H
@@ -17,6 +17,7 @@
 #include "api/runtime.h"
 #include "api/served_names.h"
 #include "base/clock.h"
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"

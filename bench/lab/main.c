@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The commands, the product's and the laboratory's, and --help. */
+/* The program weft: the product's commands and the laboratory's, and --help. It stands in the top room because it knows
+ * both. */
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
-#include "api/cli/cli.h"
-#include "base/log.h"
 #include "bench/lab/lab.h"
 
 static const weft_command commands[] = {
