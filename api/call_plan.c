@@ -12,8 +12,9 @@ static bool is_held(const weft_generate_params *p) {
 /* Why the answer cannot be held to calls; NULL: it can. */
 static const char *find_obstacle(const weft_served_model *m, const weft_generate_params *p, bool canvas, bool thinks) {
   if (canvas && !m->runner->ops->info(m->runner)->holds_canvases) {
-    return "is not supported by diffusion on this backend: ask for \"mode\": \"autoregressive\", leave the choice to "
-           "the model, without strict, or serve it with --backend cpu";
+    return "is not supported by diffusion here: ask for \"mode\": \"autoregressive\", or leave the choice to the "
+           "model, "
+           "without strict";
   }
   if (p->prompt.thinking || thinks) return "together with thinking is not supported: leave one out";
   return NULL;

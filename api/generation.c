@@ -182,7 +182,7 @@ static uint64_t caller_bytes(const weft_generation *g, const weft_generate_param
   return weft_generation_bytes(g->model, &need) + kept + answer_limits_bytes(&g->limits);
 }
 
-/* Whether the answer is written by diffusion on a backend that can hold it; submit refuses it on others. */
+/* Whether the answer is written by diffusion by a runner that can hold it; submit refuses it from others. */
 static bool is_held_canvas(const weft_generation *g, const weft_generate_params *p) {
   return answers_by_canvas(g, p) && g->model->runner->ops->info(g->model->runner)->holds_canvases;
 }

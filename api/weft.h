@@ -126,7 +126,7 @@ typedef struct weft_generate_params {
   int32_t
       truncate_prompt;    /* how many of the prompt's last tokens are kept; 0: all; -1: what the context has room for */
   const char *cache_salt; /* only requests with the same salt share cached prefixes; NULL: those without a salt */
-  weft_format format;     /* not with thinking or ignore_eos; by diffusion on the backends cpu and ref */
+  weft_format format;     /* not with thinking or ignore_eos */
   const char *format_text;
   size_t n_format_text;
   weft_tool_choice tool_choice; /* for prompt.tools; REQUIRED and NAMED hold the answer to calls, as a format does */

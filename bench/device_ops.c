@@ -25,7 +25,16 @@ static const double BANDWIDTH = 4.2e12, RATE = 770e12; /* bytes/s, operations/s 
 enum { HIDDEN = 2816, VOCAB = 262144, EXPERTS = 128, TOP = 8, FF = 704, ROWS_MAX = 2048, COPIES_MAX = 8 };
 enum { CACHE_BYTES = 160 << 20, ITERATIONS_MAX = 200 };
 
-typedef enum work { WORK_MATMUL, WORK_EXPERTS, WORK_ATTENTION, WORK_HEAD, WORK_NORM, WORK_SAMPLE, WORK_ROUTE } work;
+typedef enum work {
+  WORK_MATMUL,
+  WORK_EXPERTS,
+  WORK_ATTENTION,
+  WORK_HEAD,
+  WORK_NORM,
+  WORK_SAMPLE,
+  WORK_ROUTE,
+  WORK_CLASSES
+} work;
 
 typedef struct bench_case {
   const char *name;
@@ -51,6 +60,8 @@ typedef struct bench_case {
   { name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 2, 512, 0, kv, segments, canvas }
 #define SAMPLE(name, rows) \
   { name, WORK_SAMPLE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false }
+#define CLASSES(name, rows, n) \
+  { name, WORK_CLASSES, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, n, 0, 0, 0, 0, 0, 0, 0, false }
 #define HEAD(name, type, rows, soft) \
   { name, WORK_HEAD, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, VOCAB, HIDDEN, 0, 0, 0, 0, 0, 0, soft }
 
@@ -116,6 +127,9 @@ static const bench_case cases[] = {
     SAMPLE("sample", 1),
     SAMPLE("sample", 32),
     SAMPLE("sample", 64),
+    CLASSES("classes of a schema", 8, 900),
+    CLASSES("classes of a schema", 64, 900),
+    CLASSES("classes of one size", 64, 4096),
     {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 256, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
 };
 
@@ -365,6 +379,43 @@ static weft_status run_sample(room *r, const bench_case *c, uint32_t i) {
   return weft_sample(r->device, &a);
 }
 
+/* In the memory of soft embeddings, which no case reads: where the classes begin, their tokens, and what is found. */
+enum { CLASSES_TOKENS_AT = 1 << 13, CLASSES_BEST_AT = 1 << 19, CLASSES_SUMS_AT = 1 << 20 };
+
+/* Of a JSON schema nearly every token is in one of two classes, which may stand in texts; the others are small. */
+static uint32_t class_end(const bench_case *c, uint32_t which) {
+  if (c->n_out == 4096) return (which + 1) * (VOCAB / 4096);
+  return 2 * (which + 1) + (which < 2 ? 0 : 200000) + (which < 9 ? 0 : 60000);
+}
+
+static void fill_classes(room *r, const bench_case *c) {
+  uint32_t *at = weft_alloc(CLASSES_BEST_AT, sizeof *at), n = 0;
+  if (at == NULL) die("classes", "out of memory");
+  for (uint32_t which = 0; which < c->n_out; which++) {
+    uint32_t end = class_end(c, which);
+    at[which] = n;
+    for (; n < end; n++) at[CLASSES_TOKENS_AT + n] = n; /* ascending, as nearly all tokens of a large class are */
+  }
+  at[c->n_out] = n;
+  put(r, r->soft, at, CLASSES_BEST_AT * sizeof *at);
+  weft_free(at);
+}
+
+static weft_status run_classes(room *r, const bench_case *c, uint32_t i) {
+  (void)i;
+  weft_classes_args a = {.logits = r->y, .temperature = r->numbers, .n_rows = c->n_rows, .n_classes = c->n_out};
+  a.at = (const uint32_t *)(const void *)r->soft;
+  a.token = (const int32_t *)(const void *)(r->soft + CLASSES_TOKENS_AT);
+  a.best = (int32_t *)(void *)(r->soft + CLASSES_BEST_AT);
+  a.log_sum = r->soft + CLASSES_SUMS_AT;
+  a.n_tokens = class_end(c, c->n_out - 1);
+  a.logits_stride = VOCAB;
+  a.scratch = want_scratch(r, weft_classes_scratch(r->device, &a), &a.scratch_bytes);
+  r->bytes = 4.0 * c->n_rows * a.n_tokens;
+  r->operations = 0.0;
+  return weft_classes(r->device, &a);
+}
+
 static void fill_logits(room *r) {
   float *host = weft_alloc(VOCAB, sizeof *host);
   if (host == NULL) die("logits", "out of memory");
@@ -380,7 +431,8 @@ static void fill_logits(room *r) {
 }
 
 typedef weft_status (*runner)(room *r, const bench_case *c, uint32_t i);
-static const runner runners[] = {run_matmul, run_experts, run_attention, run_head, run_norm, run_sample, run_route};
+static const runner runners[] = {run_matmul, run_experts, run_attention, run_head,
+                                 run_norm,   run_sample,  run_route,     run_classes};
 
 static double seconds_of(room *r, const bench_case *c, uint32_t n) {
   uint64_t start = weft_clock_us();
@@ -413,7 +465,8 @@ static void time_case(room *r, const bench_case *c, double seconds) {
   double sample[5];
   bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD || c->what == WORK_ROUTE;
   if (has_weights) place_weights(r, c);
-  if (c->what == WORK_SAMPLE) fill_logits(r);
+  if (c->what == WORK_SAMPLE || c->what == WORK_CLASSES) fill_logits(r);
+  if (c->what == WORK_CLASSES) fill_classes(r, c);
   must(weft_device_sync(r->device), c->name);
   double first = seconds_of(r, c, 2) / 2.0;
   uint32_t n = first > 0.02 / ITERATIONS_MAX ? (uint32_t)(0.02 / first) + 2 : ITERATIONS_MAX;

@@ -288,15 +288,11 @@ static weft_status check_sample(weft_device *device, const weft_sample_args *arg
 }
 
 static weft_status check_classes(weft_device *device, const weft_classes_args *args) {
-  if (device->kernels->classes == NULL) {
-    weft_log(WEFT_LOG_ERROR, "op classes: the %s backend does not have it", device->info.backend);
-    return WEFT_E_UNSUPPORTED;
-  }
   REQUIRE("classes", args->logits != NULL && args->temperature != NULL, "logits or temperature is NULL");
   REQUIRE("classes", args->token != NULL && args->at != NULL && args->n_classes > 0, "there are no classes");
   REQUIRE("classes", args->best != NULL && args->log_sum != NULL, "best or log_sum is NULL");
   REQUIRE("classes", rows_fit(args->n_rows, args->logits_stride, 1), "logits_stride");
-  return WEFT_OK;
+  return check_scratch("classes", weft_classes_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
 static weft_status check_canvas(weft_device *device, const weft_canvas_args *args) {

@@ -275,20 +275,21 @@ static weft_status run_forward(device_runner *r, runner_flight *f, const runner_
 }
 
 /* Tokens of plain rows to their cells, canvases to those of their next step. */
-static weft_status take_tokens(device_runner *r, const runner_outputs *o, const runner_stats *stats) {
+static weft_status take_tokens(device_runner *r, const runner_outputs *o) {
   weft_device *d = r->config.device;
   runner_inputs in = inputs_at(r->d_inputs, o);
+  runner_stats stats = runner_stats_at(r->d_stats, o->n_plain + o->n_canvas_rows);
   weft_move_args move = {
-      .to = r->d_cells, .from = stats->argmax, .to_at = in.to, .from_at = in.from, .n_rows = o->n_plain};
+      .to = r->d_cells, .from = stats.argmax, .to_at = in.to, .from_at = in.from, .n_rows = o->n_plain};
   weft_canvas_args canvas = {.row = in.canvas,
                              .state = r->d_cells + r->config.n_slots,
-                             .argmax = stats->argmax,
-                             .drawn = stats->drawn,
-                             .entropy = stats->entropy,
-                             .bad = stats->bad,
+                             .argmax = stats.argmax,
+                             .drawn = stats.drawn,
+                             .entropy = stats.entropy,
+                             .bad = stats.bad,
                              .fresh = in.fresh,
-                             .next = stats->next,
-                             .accepted = stats->accepted,
+                             .next = stats.next,
+                             .accepted = stats.accepted,
                              .out = r->d_canvas,
                              .n_rows = o->n_canvases,
                              .n = r->canvas_length,
@@ -298,7 +299,7 @@ static weft_status take_tokens(device_runner *r, const runner_outputs *o, const 
   return status == WEFT_OK ? weft_canvas(d, &canvas) : status;
 }
 
-static weft_status run_head_stats(device_runner *r, const runner_step *step, const runner_outputs *o) {
+static weft_status run_head_stats(device_runner *r, const runner_outputs *o) {
   uint32_t n = o->n_plain + o->n_canvas_rows;
   if (n == 0) return WEFT_OK;
   bool canvases = o->n_canvas_rows > 0;
@@ -327,8 +328,15 @@ static weft_status run_head_stats(device_runner *r, const runner_step *step, con
       .scratch_bytes = r->scratch_bytes,
   };
   weft_status status = weft_head_stats(r->config.device, &args);
-  if (status == WEFT_OK && o->n_held > 0) status = runner_held_paths(r, step, o, in.temperature, out.argmax);
-  return status == WEFT_OK ? take_tokens(r, o, &out) : status;
+  return status == WEFT_OK && o->n_held == 0 ? take_tokens(r, o) : status;
+}
+
+/* What the host has a part in, and a device therefore cannot repeat. */
+static weft_status run_held(device_runner *r, const runner_step *step, const runner_outputs *o) {
+  if (o->n_held == 0) return WEFT_OK;
+  int32_t *argmax = runner_stats_at(r->d_stats, o->n_plain + o->n_canvas_rows).argmax;
+  weft_status status = runner_held_paths(r, step, o, inputs_at(r->d_inputs, o).temperature, argmax);
+  return status == WEFT_OK ? take_tokens(r, o) : status;
 }
 
 /* A step that comes again is recorded by devices that can, and repeated with one launch. */
@@ -337,13 +345,14 @@ static weft_status run_step(device_runner *r, runner_flight *f, const runner_ste
   weft_status status;
   if (step->steady) {
     uint64_t shape = (uint64_t)step->batch->n_causal << 32 | step->batch->n_rows;
-    weft_device_graph_begin(d, weft_mix64((uint64_t)(uintptr_t)r ^ weft_mix64(shape)));
+    uint64_t held = f->outputs.n_held > 0 ? 1 : 0; /* it then ends before the tokens are taken */
+    weft_device_graph_begin(d, weft_mix64((uint64_t)(uintptr_t)r ^ weft_mix64(shape << 1 | held)));
   }
   do {
     status = run_forward(r, f, step);
-    if (status == WEFT_OK) status = run_head_stats(r, step, &f->outputs);
+    if (status == WEFT_OK) status = run_head_stats(r, &f->outputs);
   } while (step->steady && weft_device_graph_end(d, &status));
-  return status;
+  return status == WEFT_OK ? run_held(r, step, &f->outputs) : status;
 }
 
 /* What the host will want to see, and the soft embeddings of the next steps, into their places. */
@@ -434,6 +443,7 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   if (r->broken) return only_copies(r, batch);
   if (r->n_flights >= RUNNER_DEPTH) return WEFT_FULL;
   if (!weft_batch_is_sound(batch, &r->bounds)) return WEFT_E_INVALID;
+  if (runner_held_in(r, batch)) settle_all(r);
   runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (RUNNER_DEPTH + 1)];
   if (!runner_find_given(r, f, batch)) return WEFT_E_INVALID;
   start_flight(r, batch, f);

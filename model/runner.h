@@ -2,13 +2,14 @@
 /* A runner computes steps of one model on one device and keeps what running requests need between steps:
  * sequence slots (last token, token history, canvas, argmax history, soft embedding, done flag).
  *
- * Law: submit never waits for the device; at most `depth` batches are submitted and not collected; collect gives
- * results in order of submission. Runners whose blocks lie in one pool compute in the order in which batches were
- * submitted, over all of these runners, because a page may pass from one request to another between two submissions. A
- * slot belongs to one request from slot_open to slot_close; slot_close may come while a batch with the slot is in
- * flight, and the caller then ignores the slot's results. A device error breaks the runner: every later call gives
- * WEFT_E_DEVICE, and the process goes on. The page copies of a batch belong to the pool, not to the runner: they run
- * even when the rows of the batch fail, unless the device itself is lost. One thread makes all calls. */
+ * Law: submit never waits for the device, unless the batch has a canvas that is held to a grammar; at most `depth`
+ * batches are submitted and not collected; collect gives results in order of submission. Runners whose blocks lie in
+ * one pool compute in the order in which batches were submitted, over all of these runners, because a page may pass
+ * from one request to another between two submissions. A slot belongs to one request from slot_open to slot_close;
+ * slot_close may come while a batch with the slot is in flight, and the caller then ignores the slot's results. A
+ * device error breaks the runner: every later call gives WEFT_E_DEVICE, and the process goes on. The page copies of a
+ * batch belong to the pool, not to the runner: they run even when the rows of the batch fail, unless the device itself
+ * is lost. One thread makes all calls. */
 #ifndef WEFT_MODEL_RUNNER_H
 #define WEFT_MODEL_RUNNER_H
 

@@ -2,8 +2,11 @@
 /* Canvases whose answer is held to a grammar. After the statistics of a denoise step the rows of such a canvas go
  * through the head once more, a few at a time; what is kept of their logits is the best token and the log-sum of each
  * class of the grammar's graph. The most likely path through the graph (model/canvas_path.h) then takes the place of
- * the argmax tokens, before the entropy-bound rule looks at them. The host makes the path, so only a device whose
- * memory is the host's can hold canvases. */
+ * the argmax tokens, before the entropy-bound rule looks at them.
+ *
+ * The host makes the path, so a step with such a canvas waits for the device, and for the steps before it, whose
+ * results say where in the grammar the canvas begins. A device with memory of its own has the classes of a slot's graph
+ * from the time that the slot is opened, and what it finds is copied to the host. */
 #include <string.h>
 
 #include "base/check.h"
@@ -11,10 +14,12 @@
 #include "model/canvas_path.h"
 #include "model/runner_internal.h"
 
+/* What is found of a canvas with n positions: best [n, n_classes], then log_sum, of the same shape. */
 struct runner_held {
   canvas_path *path;
-  int32_t *best;  /* [canvas_length, WEFT_GRAPH_CLASSES] */
-  float *log_sum; /* the same */
+  int32_t *token;    /* [canvas_length] the path */
+  uint32_t *d_found; /* device [2 * canvas_length * WEFT_GRAPH_CLASSES] */
+  uint32_t *found;   /* where the host reads it: the same memory, or pinned memory */
 };
 
 static const weft_grammar_graph *graph_of(const runner_slot *s) {
@@ -27,6 +32,15 @@ static uint32_t answer_positions(const device_runner *r, const runner_slot *s) {
 }
 
 /* ---- where an answer is ---- */
+
+static weft_status send_classes(const device_runner *r, const runner_slot *s, const weft_grammar_graph *graph) {
+  weft_device *d = r->config.device;
+  uint32_t n = graph->n_classes, *token = s->classes + n + 1;
+  weft_status status =
+      weft_device_upload(d, s->classes, graph->tokens_at, ((uint64_t)n + 1) * sizeof *graph->tokens_at);
+  if (status != WEFT_OK) return status;
+  return weft_device_upload(d, token, graph->token, (uint64_t)graph->tokens_at[n] * sizeof *graph->token);
+}
 
 weft_status runner_held_begin(const device_runner *r, runner_slot *s) {
   const weft_slot_params *p = &s->params;
@@ -42,7 +56,16 @@ weft_status runner_held_begin(const device_runner *r, runner_slot *s) {
   }
   uint32_t place = 0;
   while (place < graph->n_places && !(weft_graph_has(&s->places, place) && graph->left[place] <= s->n_left)) place += 1;
-  return place < graph->n_places ? WEFT_OK : WEFT_E_INVALID; /* else it could not be completed */
+  if (place == graph->n_places) return WEFT_E_INVALID; /* it could not be completed */
+  return r->in_place ? WEFT_OK : send_classes(r, s, graph);
+}
+
+bool runner_held_in(const device_runner *r, const weft_batch *batch) {
+  for (uint32_t i = 0; i < batch->n_segments; i++) {
+    const weft_segment *segment = &batch->segment[i];
+    if (segment->output == WEFT_OUTPUT_CANVAS && r->slots[segment->slot].params.grammar != NULL) return true;
+  }
+  return false;
 }
 
 bool runner_held_take(const device_runner *r, runner_slot *s, const int32_t *canvas) {
@@ -56,41 +79,62 @@ bool runner_held_take(const device_runner *r, runner_slot *s, const int32_t *can
 
 /* ---- a denoise step ---- */
 
-/* Best tokens and log-sums of the rows of one canvas, whose hidden states begin at h. */
-static weft_status find_classes(device_runner *r, const weft_grammar_graph *graph, const float *h,
-                                const float *temperature, uint32_t n_rows) {
+/* Best tokens and log-sums of the positions of one canvas, whose hidden states begin at h. */
+static weft_status find_classes(device_runner *r, const runner_slot *s, const float *h, const float *temperature,
+                                uint32_t n_rows) {
+  const weft_grammar_graph *graph = graph_of(s);
+  uint32_t n_classes = graph->n_classes;
+  uint64_t n_found = (uint64_t)n_rows * n_classes;
+  const uint32_t *at = r->in_place ? graph->tokens_at : s->classes;
+  const void *token = r->in_place ? (const void *)graph->token : s->classes + n_classes + 1;
   weft_status status = WEFT_OK;
   for (uint32_t first = 0, n; first < n_rows && status == WEFT_OK; first += n) {
     n = n_rows - first < r->logit_rows_max ? n_rows - first : r->logit_rows_max;
-    uint64_t at = (uint64_t)first * graph->n_classes;
+    uint32_t *best = r->held->d_found + (uint64_t)first * n_classes;
     weft_classes_args classes = {.logits = r->d_logits,
                                  .temperature = temperature + first,
-                                 .token = graph->token,
-                                 .at = graph->tokens_at,
+                                 .token = token,
+                                 .at = at,
                                  .allowed = r->allowed,
-                                 .best = r->held->best + at,
-                                 .log_sum = r->held->log_sum + at,
+                                 .best = (int32_t *)(void *)best,
+                                 .log_sum = (float *)(void *)(best + n_found),
                                  .n_rows = n,
-                                 .n_classes = graph->n_classes,
-                                 .logits_stride = r->info.n_vocab};
+                                 .n_classes = n_classes,
+                                 .n_tokens = graph->tokens_at[n_classes],
+                                 .logits_stride = r->info.n_vocab,
+                                 .scratch = r->d_scratch,
+                                 .scratch_bytes = r->scratch_bytes};
     status = runner_make_logits(r, h + (uint64_t)first * r->n_hidden, n);
     if (status == WEFT_OK) status = weft_classes(r->config.device, &classes);
   }
   return status;
 }
 
+/* Waits until the host can read what was found. */
+static weft_status land_classes(const device_runner *r, uint64_t n_found) {
+  const runner_held *held = r->held;
+  weft_device *d = r->config.device;
+  if (held->found == held->d_found) return WEFT_OK;
+  weft_status status = weft_device_copy(d, held->found, held->d_found, 2 * n_found * sizeof *held->found);
+  return status == WEFT_OK ? weft_device_sync(d) : status;
+}
+
 static weft_status find_path(device_runner *r, const runner_slot *s, const float *h, const float *temperature,
                              int32_t *argmax) {
+  const runner_held *held = r->held;
   uint32_t n = answer_positions(r, s);
+  uint64_t n_found = (uint64_t)n * graph_of(s)->n_classes;
   canvas_path_ask ask = {.graph = graph_of(s),
                          .from = &s->places,
                          .n = n,
                          .n_left = s->n_left,
-                         .best = r->held->best,
-                         .log_sum = r->held->log_sum};
-  weft_status status = find_classes(r, ask.graph, h, temperature, n);
-  if (status == WEFT_OK) WEFT_CHECK(canvas_path_find(r->held->path, &ask, argmax));
-  return status;
+                         .best = (const int32_t *)(const void *)held->found,
+                         .log_sum = (const float *)(const void *)(held->found + n_found)};
+  weft_status status = find_classes(r, s, h, temperature, n);
+  if (status == WEFT_OK) status = land_classes(r, n_found);
+  if (status != WEFT_OK) return status;
+  WEFT_CHECK(canvas_path_find(held->path, &ask, held->token));
+  return weft_device_upload(r->config.device, argmax, held->token, n * sizeof *argmax);
 }
 
 /* A step of a canvas that is done is void: its place has moved on to the next canvas. */
@@ -113,22 +157,38 @@ weft_status runner_held_paths(device_runner *r, const runner_step *step, const r
 
 /* ---- open and close ---- */
 
+/* Memory of the device runner's device; counts bytes. */
+static uint32_t *take_found(device_runner *r, weft_status (*alloc)(weft_device *, uint64_t, void **),
+                            weft_status *status) {
+  uint64_t n_bytes = 2 * (uint64_t)r->canvas_length * WEFT_GRAPH_CLASSES * sizeof(uint32_t);
+  void *memory = NULL;
+  if (*status != WEFT_OK) return NULL;
+  *status = alloc(r->config.device, n_bytes, &memory);
+  r->n_bytes += n_bytes;
+  return memory;
+}
+
 weft_status runner_open_held(device_runner *r) {
-  if (!r->info.holds_canvases) return WEFT_OK;
-  uint64_t n = (uint64_t)r->canvas_length * WEFT_GRAPH_CLASSES, n_bytes = 0;
+  if (r->canvas_length == 0) return WEFT_OK;
+  uint64_t n_bytes = 0;
   runner_held *held = r->held = weft_alloc(1, sizeof *held);
   if (held == NULL) return WEFT_E_NO_MEMORY;
   weft_status status = canvas_path_open(r->canvas_length, &held->path, &n_bytes);
-  held->best = weft_alloc(n, sizeof *held->best);
-  held->log_sum = weft_alloc(n, sizeof *held->log_sum);
-  r->n_bytes += sizeof *held + n_bytes + n * (sizeof *held->best + sizeof *held->log_sum);
-  return held->best == NULL || held->log_sum == NULL ? WEFT_E_NO_MEMORY : status;
+  held->token = weft_alloc(r->canvas_length, sizeof *held->token);
+  if (status == WEFT_OK && held->token == NULL) status = WEFT_E_NO_MEMORY;
+  held->d_found = take_found(r, weft_device_alloc, &status);
+  held->found = r->in_place ? held->d_found : take_found(r, weft_device_alloc_host, &status);
+  r->n_bytes += sizeof *held + n_bytes + r->canvas_length * sizeof *held->token;
+  return status;
 }
 
 void runner_close_held(device_runner *r) {
-  if (r->held == NULL) return;
-  canvas_path_close(r->held->path);
-  weft_free(r->held->best);
-  weft_free(r->held->log_sum);
-  weft_free(r->held);
+  runner_held *held = r->held;
+  weft_device *d = r->config.device;
+  if (held == NULL) return;
+  canvas_path_close(held->path);
+  weft_free(held->token);
+  if (held->found != held->d_found) weft_device_free_host(d, held->found);
+  weft_device_free(d, held->d_found);
+  weft_free(held);
 }

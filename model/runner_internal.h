@@ -28,8 +28,9 @@ typedef struct runner_slot {
    * have, and how many canvases it has. */
   weft_graph_set places;
   uint32_t n_left, n_canvases;
-  int32_t *canvas; /* [canvas_length] with a trace: the canvas that goes into the step after the last settled one */
-  float *soft;     /* device [canvas_length, n_hidden] */
+  uint32_t *classes; /* device, with memory of its own: tokens_at and token of that graph */
+  int32_t *canvas;   /* [canvas_length] with a trace: the canvas that goes into the step after the last settled one */
+  float *soft;       /* device [canvas_length, n_hidden] */
 } runner_slot;
 
 /* Whether the slot's rows are plain: statistics are all that sampling needs of them, no logits and no mask. */
@@ -88,6 +89,11 @@ typedef struct runner_flight {
 
 typedef struct runner_held runner_held; /* what the search for the path of a held canvas needs (runner_held.c) */
 
+/* Words that the classes of any graph need: tokens_at, then token. */
+static inline uint64_t runner_classes_words(uint32_t n_vocab) {
+  return WEFT_GRAPH_CLASSES + 1 + (uint64_t)n_vocab;
+}
+
 typedef struct device_runner {
   weft_runner base;
   weft_runner_info info;
@@ -127,7 +133,7 @@ typedef struct device_runner {
   uint32_t *masks; /* [logit_rows_max][mask_words] of rows with a grammar or with rules of tokens */
   uint32_t mask_words;
   weft_grammar_scratch *grammar_scratch;
-  runner_held *held; /* NULL: canvases cannot be held to a grammar on this device */
+  runner_held *held; /* NULL: the model has no canvases */
   /* Device arrays. */
   float *d_hidden, *d_soft, *d_soft_in, *d_logits;
   int32_t *d_inputs, *d_cells, *d_asked;
@@ -207,9 +213,12 @@ void runner_take_scores(device_runner *r, runner_flight *f);
 void runner_settle(device_runner *r, runner_flight *flight);
 
 /* Canvases that are held to a grammar (runner_held.c). begin is called when a slot was opened. take is called with the
- * final canvas and says whether the grammar allows nothing after it. paths replaces the argmax tokens of held canvases
- * by the most likely canvas that the grammar allows; temperature and argmax are those of all rows with statistics. */
+ * final canvas and says whether the grammar allows nothing after it. in says whether a batch has such canvases; what
+ * came before it must be settled when it is submitted. paths replaces the argmax tokens of held canvases by the most
+ * likely canvas that the grammar allows, and waits for the device to find it; temperature and argmax are those of all
+ * rows with statistics. */
 weft_status runner_held_begin(const device_runner *r, runner_slot *slot);
+bool runner_held_in(const device_runner *r, const weft_batch *batch);
 bool runner_held_take(const device_runner *r, runner_slot *slot, const int32_t *canvas);
 weft_status runner_held_paths(device_runner *r, const runner_step *step, const runner_outputs *outputs,
                               const float *temperature, int32_t *argmax);

@@ -17,6 +17,7 @@ static void close_slots(device_runner *r) {
     weft_free(s->history);
     weft_free(s->canvas);
     weft_device_free(r->config.device, s->soft);
+    weft_device_free(r->config.device, s->classes);
   }
   weft_free(r->slots);
 }
@@ -89,6 +90,7 @@ static weft_status open_slots(device_runner *r) {
     if (c == 0) continue;
     s->canvas = take_host(r, c, sizeof *s->canvas, &status);
     s->soft = take_device(r, c * r->n_hidden, sizeof(float), &status);
+    if (!r->in_place) s->classes = take_device(r, runner_classes_words(r->info.n_vocab), sizeof *s->classes, &status);
   }
   return status;
 }
@@ -191,8 +193,11 @@ static weft_status open_device(device_runner *r) {
       .weight = r->head, .n_rows = r->logit_rows_max, .h_stride = r->n_hidden, .logits_stride = r->info.n_vocab};
   weft_sample_args sample = {.n_rows = r->logit_rows_max, .n_vocab = r->info.n_vocab};
   weft_canvas_args canvas = {.n_rows = r->config.limits.segments_max, .n = r->canvas_length};
+  weft_classes_args classes = {
+      .n_rows = r->logit_rows_max, .n_classes = WEFT_GRAPH_CLASSES, .n_tokens = r->info.n_vocab};
   const uint64_t needs[] = {weft_head_stats_scratch(d, &stats), weft_head_rows_scratch(d, &rows),
-                            weft_sample_scratch(d, &sample), weft_canvas_scratch(d, &canvas)};
+                            weft_sample_scratch(d, &sample), weft_canvas_scratch(d, &canvas),
+                            weft_classes_scratch(d, &classes)};
   for (uint32_t i = 0; i < sizeof needs / sizeof *needs; i++) {
     if (needs[i] > r->scratch_bytes) r->scratch_bytes = needs[i];
   }
@@ -242,13 +247,14 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   fill_info(r);
   r->in_place = weft_device_get_info(config->device)->host_memory;
   r->graphs = weft_device_get_info(config->device)->graphs;
-  bool has_classes = weft_device_kernels(config->device)->classes != NULL;
-  r->info.holds_canvases = r->canvas_length > 0 && r->in_place && has_classes;
+  r->info.holds_canvases = r->canvas_length > 0;
   r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
   uint64_t logits_bytes = config->logits_bytes_max > 0 ? config->logits_bytes_max : (uint64_t)64 << 20;
   uint64_t row_bytes = (uint64_t)r->info.n_vocab * sizeof(float);
   r->logit_rows_max = logits_bytes < row_bytes ? 1 : (uint32_t)(logits_bytes / row_bytes);
-  if (r->logit_rows_max > config->n_slots) r->logit_rows_max = config->n_slots;
+  uint32_t rows_most = config->n_slots; /* a held canvas on a device with memory of its own has all its rows at once */
+  if (!r->in_place && rows_most < r->canvas_length) rows_most = r->canvas_length;
+  if (r->logit_rows_max > rows_most) r->logit_rows_max = rows_most;
   r->stats_max = config->limits.segments_max + config->limits.canvas_rows_max;
   r->output_max = r->stats_max + r->info.scored_rows_max;
   r->asked_words = runner_asked_words(r);

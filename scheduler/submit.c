@@ -198,10 +198,11 @@ static weft_status check_grammar(const weft_request_params *p, const weft_reques
                                  const weft_runner_info *info, weft_error *error) {
   if (p->grammar == NULL) return WEFT_OK;
   if (p->canvas && !info->holds_canvases) {
-    return weft_fail(error, WEFT_E_INVALID,
-                     "a format of the answer, or a tool that must be called, is not supported on a canvas by this "
-                     "backend: leave it out, ask %s for mode \"autoregressive\", or serve it with --backend cpu",
-                     info->name);
+    return weft_fail(
+        error, WEFT_E_INVALID,
+        "a format of the answer, or a tool that must be called, is not supported on a canvas of %s: leave it "
+        "out, or ask for mode \"autoregressive\"",
+        info->name);
   }
   if (p->ignore_eos) {
     return weft_fail(error, WEFT_E_INVALID, "ignore_eos and a format of the answer exclude each other: leave one out");

@@ -328,6 +328,8 @@ static weft_kernels make_kernels(void) {
   k.sample = cuda_sample;
   k.sample_scratch = cuda_sample_scratch;
   k.canvas = cuda_canvas;
+  k.classes = cuda_classes;
+  k.classes_scratch = cuda_classes_scratch;
   k.move = cuda_move;
   k.supports = device_supports;
   k.numerics = device_numerics;

@@ -16,8 +16,8 @@ extern "C" {
 
 typedef struct weft_cuda_module_terms {
   char version[32];
-  uint32_t config_bytes, move_bytes, sample_bytes, canvas_bytes, device_bytes, calls_bytes, kernels_bytes,
-      attention_bytes, experts_bytes, stats_bytes;
+  uint32_t config_bytes, move_bytes, sample_bytes, canvas_bytes, classes_bytes, device_bytes, calls_bytes,
+      kernels_bytes, attention_bytes, experts_bytes, stats_bytes;
 } weft_cuda_module_terms;
 
 static inline weft_cuda_module_terms weft_cuda_module_our_terms(void) {
@@ -28,6 +28,7 @@ static inline weft_cuda_module_terms weft_cuda_module_our_terms(void) {
   terms.move_bytes = (uint32_t)sizeof(weft_move_args);
   terms.sample_bytes = (uint32_t)sizeof(weft_sample_args);
   terms.canvas_bytes = (uint32_t)sizeof(weft_canvas_args);
+  terms.classes_bytes = (uint32_t)sizeof(weft_classes_args);
   terms.device_bytes = (uint32_t)sizeof(struct weft_device);
   terms.calls_bytes = (uint32_t)sizeof(device_calls);
   terms.kernels_bytes = (uint32_t)sizeof(weft_kernels);

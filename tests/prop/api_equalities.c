@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Equalities of what a user of weft.h sees: the same requests (chats, texts, token prompts; greedy, sampled, with
- * logprobs and stop strings; by diffusion with and without canvases shown) give the same text, tokens, logprobs and
- * finish
+ * logprobs and stop strings; by diffusion with and without canvases shown; held to a JSON schema) give the same text,
+ * tokens, logprobs and finish
  *
  *   one after the other, all at once, and read by four threads
  *   read as they come, or not before they have ended
@@ -14,6 +14,7 @@
  *
  *   api_equalities [SEED]                    other seeds of the sampled ones
  *   api_equalities --backend NAME [SEED]     one backend alone; without a card `cuda` ends with code 77: skipped */
+#include <jansson.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,6 +98,17 @@ static void fill_prompt(weft_generate_params *p, uint32_t kind) {
   }
 }
 
+/* A chat that is held to a schema: two by diffusion, one of them over several canvases, and one token by token. */
+static const char schema[] =
+    "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\",\"maxLength\":20},\"old\":{\"type\":"
+    "\"boolean\"},"
+    "\"pets\":{\"type\":\"array\",\"maxItems\":3,\"items\":{\"enum\":[\"cat\",\"dog\",\"fox\"]}}},"
+    "\"required\":[\"name\",\"old\",\"pets\"],\"additionalProperties\":false}";
+
+static bool is_held(uint32_t kind) {
+  return has_chat && (kind == 10 || kind == 15 || kind == 16);
+}
+
 static void fill(weft_generate_params *p, uint32_t kind) {
   weft_generate_defaults(p);
   fill_prompt(p, kind);
@@ -113,6 +125,12 @@ static void fill(weft_generate_params *p, uint32_t kind) {
   p->entropy_bound.max_steps = 3 + kind % 3;
   p->canvas_deltas = kind % 4 == 0;
   p->trace = kind % 8 == 0;
+  if (is_held(kind)) {
+    p->format = WEFT_FORMAT_JSON_SCHEMA;
+    p->format_text = schema;
+    p->n_format_text = sizeof schema - 1;
+    p->ignore_eos = false;
+  }
   if (kind % 4 != 3) return;
   p->sampling.logprobs = true;
   p->sampling.n_top_logprobs = kind % 5;
@@ -351,6 +369,20 @@ static void check_spelling(weft_runtime *rt) {
   need(n_checked > 2, "spelling", "nothing was checked");
 }
 
+/* Answers that are held to the schema end by themselves, as an object with its three members. */
+static void check_held(void) {
+  for (uint32_t i = 0; i < n_kinds; i++) {
+    const answer *a = &wanted[i];
+    if (!is_held(i)) continue;
+    json_t *root = json_loadb(a->text, a->n_text, 0, NULL);
+    need(strcmp(a->finish, "stop") == 0 && json_object_size(root) == 3, "an answer is not of its format", a->text);
+    need(json_is_string(json_object_get(root, "name")) && json_is_boolean(json_object_get(root, "old")) &&
+             json_is_array(json_object_get(root, "pets")),
+         "an answer is not of its format", a->text);
+    json_decref(root);
+  }
+}
+
 /* What a variant is about must have happened. */
 static void check_card(const variant *v, const weft_runtime *rt) {
   weft_weights_report w = weft_device_weights(rt->device);
@@ -441,6 +473,7 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
   play(&alone, rt);
   memcpy(wanted, got, sizeof wanted);
   if (n_kinds == KINDS) check_spelling(rt);
+  if (n_kinds == KINDS) check_held();
   weft_close(rt);
   uint32_t n_tokens = 0, n_stopped = 0;
   for (uint32_t i = 0; i < n_kinds; i++) {

@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/* Canvases that are held to a grammar, through the engine over a tiny model: eight diffusion requests, five of them
+ * held to grammars and the others free, give the same tokens
+ *
+ *   one after the other on a device whose memory is the host's
+ *   all at once, with overlap, preempted in a small pool, and with logits of one row at a time
+ *   on a device that works behind its calls, whose memory the host cannot read, with graphs and without
+ *   (tests/support/fake_card.h)
+ *
+ * and every held answer is of its grammar and complete. */
+#include "base/log.h"
+#include "tests/support/amount.h"
+#include "tests/support/grammar_sample.h"
+#include "tests/support/real_engine.h"
+
+enum { REQUESTS = 8, GRAMMARS = 3, CONTEXT = 160, STEPS = 4 };
+static const char model_path[] = WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf";
+
+static const struct {
+  weft_grammar_kind kind;
+  const char *text;
+} formats[GRAMMARS] = {
+    {WEFT_GRAMMAR_REGEX, "[a-c]{3}-[0-9]{30}"},
+    {WEFT_GRAMMAR_GBNF, "root ::= (\"(\" [a-f]{1,5} \")\")*"},
+    {WEFT_GRAMMAR_GBNF, "root ::= \"yes\" | \"no\" | \"the other\""},
+};
+
+static grammar_world world;
+static weft_grammar *grammar[GRAMMARS];
+static rig_answer alone[REQUESTS], got[REQUESTS];
+static uint64_t n_preemptions;
+
+/* Requests 2, 5 and 7 are free. */
+static uint32_t format_of(uint32_t request) {
+  return request % 5 == 2 || request == 5 ? GRAMMARS : request % GRAMMARS;
+}
+
+static weft_request_params ask(uint32_t i) {
+  static int32_t prompt[REQUESTS][20];
+  for (uint32_t k = 0; k < 20; k++) prompt[i][k] = (int32_t)(10 + (i * 29 + k * 7) % 70);
+  weft_request_params p = {.canvas = true,
+                           .tokens = prompt[i],
+                           .n_tokens = 5 + 2 * i,
+                           .max_tokens = 60 + i,
+                           .sampling = weft_sampling_neutral(),
+                           .entropy_bound = weft_entropy_bound_default()};
+  p.sampling.seed = 100 + i;
+  p.entropy_bound.max_steps = STEPS;
+  p.stop_tokens = world.trie->ends;
+  p.n_stop_tokens = world.trie->n_ends;
+  if (format_of(i) < GRAMMARS) p.grammar = grammar[format_of(i)];
+  return p;
+}
+
+static void turn(rig *r, weft_request **handle) {
+  static uint32_t n_idle;
+  weft_status status = weft_engine_step(r->engine, ++r->now);
+  n_idle = status == WEFT_AGAIN ? n_idle + 1 : 0;
+  rig_need(n_idle < 3, "turn", "the engine is stuck");
+  for (uint32_t i = 0; i < REQUESTS; i++) rig_collect(r, &handle[i], &got[i]);
+}
+
+static void play(const rig_options *options, const char *backend, bool one_by_one) {
+  rig r;
+  rig_options o = *options;
+  weft_request *handle[REQUESTS] = {NULL};
+  weft_error error = {{0}};
+  o.backend = backend;
+  o.path[0] = model_path;
+  o.n_models = 1;
+  o.context = CONTEXT;
+  rig_open(&r, &o);
+  memset(got, 0, sizeof got);
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    weft_request_params p = ask(i);
+    weft_status status = weft_engine_submit(r.engine, &p, r.now, &handle[i], &error);
+    rig_need(status == WEFT_OK, "submit", error.text);
+    while (one_by_one && !weft_engine_idle(r.engine)) turn(&r, handle);
+  }
+  while (!weft_engine_idle(r.engine)) turn(&r, handle);
+  for (uint32_t i = 0; i < REQUESTS; i++) rig_need(handle[i] == NULL, backend, "a request has no end");
+  rig_check_pager(&r);
+  weft_engine_stats stats;
+  weft_engine_get_stats(r.engine, &stats);
+  n_preemptions += stats.n_preemptions;
+  rig_close(&r);
+}
+
+/* The automaton knows nothing of graphs and paths. */
+static void check_format(uint32_t i) {
+  const rig_answer *a = &alone[i];
+  weft_matcher m;
+  if (format_of(i) == GRAMMARS) return;
+  weft_matcher_begin(&m, grammar[format_of(i)]);
+  for (uint32_t k = 0; k < a->n; k++)
+    rig_need(weft_matcher_take(&m, world.scratch, a->tokens[k]), "an answer", "it left its format");
+  rig_need(a->finish == WEFT_FINISH_STOP && weft_matcher_may_end(&m, world.scratch), "an answer", "it is not complete");
+}
+
+static void compare(const char *backend, const char *name) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    const rig_answer *a = &got[i], *b = &alone[i];
+    n += a->n;
+    if (a->finish == b->finish && a->n == b->n && memcmp(a->tokens, b->tokens, a->n * sizeof *a->tokens) == 0) continue;
+    (void)printf("FAILED: %s on %s: request %u: %u tokens, finish %d; alone %u, %d: %s\n", name, backend, i, a->n,
+                 (int)a->finish, b->n, (int)b->finish, a->error);
+    exit(1);
+  }
+  (void)printf("%s on %s: the same, %u tokens\n", name, backend, n);
+}
+
+static void play_backend(const char *backend) {
+  static const struct {
+    const char *name;
+    rig_options rig;
+  } variants[] = {
+      {"at once", {.n_pages = 300, .rows = 300, .running = 8, .overlap = true}},
+      {"logits of one row, four at a time", {.n_pages = 300, .rows = 160, .running = 4, .logits_bytes_max = 1}},
+      {"a small pool",
+       {.n_pages = 36, .rows = 200, .running = 8, .overlap = true, .block = 8, .n_saves = 4, .n_host = 60}},
+  };
+  for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++) {
+    play(&variants[i].rig, backend, false);
+    compare(backend, variants[i].name);
+  }
+}
+
+int main(void) {
+  static const rig_options wide = {.n_pages = 300, .rows = 200, .running = 1, .no_cache = true};
+  weft_log_set_level(WEFT_LOG_ERROR);
+  rig_need(grammar_world_open(&world, model_path), "tokenizer", model_path);
+  for (uint32_t i = 0; i < GRAMMARS; i++) {
+    weft_error error = {{0}};
+    uint64_t cost = 0;
+    weft_status status = weft_grammar_compile(formats[i].kind, formats[i].text, strlen(formats[i].text), world.trie,
+                                              &grammar[i], &cost, &error);
+    if (status == WEFT_OK) status = weft_grammar_for_canvases(grammar[i], &cost, &error);
+    rig_need(status == WEFT_OK, "grammar", error.text);
+  }
+  play(&wide, "ref", true);
+  memcpy(alone, got, sizeof alone);
+  for (uint32_t i = 0; i < REQUESTS; i++) check_format(i);
+  play_backend("fake");
+  play_backend("fake graphs");
+  rig_need(n_preemptions > 0, "a small pool", "nobody was preempted");
+  for (uint32_t i = 0; i < GRAMMARS; i++) weft_grammar_unref(grammar[i]);
+  grammar_world_close(&world);
+  return 0;
+}
