@@ -109,15 +109,13 @@ void weft_pager_close(weft_pager *pager); /* NULL is allowed */
 
 typedef struct weft_admit {
   uint32_t model;
-  weft_key128
-      domain; /* the authenticated tenant's; a request can only narrow it (cache_salt); not WEFT_DOMAIN_PUBLIC */
+  weft_key128 domain;    /* the authenticated tenant's, which cache_salt can only narrow; not WEFT_DOMAIN_PUBLIC */
   const int32_t *tokens; /* the prompt, and after a preemption the answer so far too; only read during the call */
   uint32_t n_tokens;     /* at least 1 */
-  uint32_t n_prompt; /* <= n_tokens: where the prompt ends, so that windowed groups keep the blocks for a hit there */
-  uint32_t
-      n_public;   /* <= n_tokens: tokens[0, n_public) begin a public prefix; in whole largest blocks they are shared */
-  uint32_t owner; /* the owner who pays, < WEFT_OWNERS_MAX */
-  uint32_t retention;      /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
+  uint32_t n_prompt;  /* <= n_tokens: where the prompt ends, so that windowed groups keep the blocks for a hit there */
+  uint32_t n_public;  /* <= n_tokens: tokens[0, n_public) begin a public prefix, shared in whole largest blocks */
+  uint32_t owner;     /* the owner who pays, < WEFT_OWNERS_MAX */
+  uint32_t retention; /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
   uint32_t n_keep_rows;    /* this many tokens at the end are computed even if they are cached: 1 for an autoregressive
                             request, which needs the logits of the last row, and more where those of other rows are
                             wanted; 0 for a canvas request, which needs none */
