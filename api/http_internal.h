@@ -5,8 +5,9 @@
  * may hold).
  *
  * Law: connections belong to the network thread alone. An exchange belongs to the network thread too, except from
- * http_queue to the end of its handler: during that time its answer, its source and its body belong to the worker, and
- * the network thread reads nothing of it but what the lock guards. The lock is held for a few instructions; no
+ * http_queue to the end of its handler: during that time its answer, its source and its body belong to the worker. The
+ * network thread then reads only what the lock guards, and writes only `connection` and `cancelled`, which the worker
+ * does not read. The lock is held for a few instructions; no
  * handler, source or callback runs under it. Callbacks of the engine take it (weft_exchange_wake), so in the order of
  * locks it comes after every lock of the engine, and before the lock of the workers. */
 #ifndef WEFT_API_HTTP_INTERNAL_H
@@ -45,7 +46,7 @@ typedef enum answer_kind { ANSWER_NONE, ANSWER_WHOLE, ANSWER_STREAM, ANSWER_LATE
  * that wait for their clients; of[]: by tenant or address. */
 typedef struct http_pool {
   uint64_t max, used, of[WHO_MAX];
-  atomic_uint_fast64_t *total; /* counts what is used, for other threads */
+  atomic_uint_fast64_t *total; /* what is used of all pools of this kind, for other threads */
   const char *word, *what;     /* for refusals */
 } http_pool;
 
@@ -100,14 +101,14 @@ struct http_connection {
   int fd;
   bool pending, readable, writable, hung_up, local, keep_alive, chunked;
   bool ended;       /* the peer said that nothing more comes: nothing more is read */
-  bool waits, turn; /* it waits for its turn at the handshake; it is its turn */
+  bool waits, turn; /* the connection waits for its turn at the TLS handshake; its turn has come */
   tls_session *tls; /* NULL: bytes go as they are */
   weft_text wire;   /* with TLS: what the socket is given */
   size_t wire_sent; /* of wire */
   http_phase phase;
   uint64_t since_us;    /* in this phase */
   uint64_t deadline_us; /* of this phase; 0: none */
-  uint64_t stall_us;    /* until then the client must have taken some of what is in out; 0: out is empty */
+  uint64_t stall_us;    /* time by which the client must have taken some of what is in out; 0: out is empty */
   uint32_t address;     /* hash of the peer's address */
   weft_text in;         /* bytes that were read and not yet parsed */
   weft_head_scan scan;
@@ -129,7 +130,7 @@ struct weft_http {
   ino_t socket_inode; /* as it was made: another file of that name is not removed */
   bool listening;     /* the listener is watched; not while descriptors are short */
   pthread_t network;
-  bool has_network, loopback, told_of_http; /* told: the log says that a client spoke plain HTTP where TLS is spoken */
+  bool has_network, loopback, told_of_http; /* told_of_http: the log says that a client spoke plain HTTP to TLS */
   uint32_t n_waiting;                       /* connections that wait for their turn at the handshake */
   http_connection *first, *pending, *last_pending;
   uint32_t n_connections, n_busy, n_busy_of[WHO_MAX];
@@ -202,7 +203,8 @@ void http_drop_body(weft_exchange *x);
 void http_tell_left(weft_exchange *x);
 /* Ends the exchange: reports it (done), closes its source and frees it. */
 void http_finish(weft_exchange *x, bool left);
-/* One pull of an answer that comes later. False: it is not there yet; where there is more to pull, after the others. */
+/* One pull of an answer that comes later. False: the answer is not there yet; if more can be pulled, the connection is
+ * driven again after the others. */
 bool http_settle(weft_exchange *x);
 /* Appends the head of the answer to `out`, and of a whole answer the body, too. */
 void http_put_answer(http_connection *c);
@@ -212,7 +214,7 @@ void http_put_fault(http_connection *c, const weft_http_fault *fault);
 weft_status http_jobs_open(weft_http *http, weft_error *error);
 void http_jobs_close(weft_http *http); /* waits for running handlers; what waits is refused */
 void http_refuse_closing(weft_exchange *x);
-void http_queue(weft_exchange *x);
+void http_queue(weft_exchange *x);   /* gives the exchange to the workers, whose it is until its handler ends */
 bool http_unqueue(weft_exchange *x); /* true: no worker has the exchange, nor will have it */
 weft_exchange *http_take_ready(weft_http *http);
 void http_forget_ready(weft_exchange *x); /* takes it out of the list `ready`; its source must be closed */
@@ -223,7 +225,7 @@ void http_share_open(weft_http *http);
 uint32_t http_address_of(const weft_http *http, int fd, const struct sockaddr_storage *peer, bool *local);
 /* Counts n more bytes of a body; false: why says that there is no room. */
 bool http_charge(weft_exchange *x, uint64_t n, weft_refusal *why);
-/* Counts a whole answer that no request's memory has in it; false likewise. */
+/* Counts a whole answer that request_memory.h does not count; false as above. */
 bool http_charge_answer(weft_exchange *x, weft_refusal *why);
 void http_discharge(weft_exchange *x);
 /* Counts one more request being answered. */

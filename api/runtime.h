@@ -58,7 +58,8 @@ struct weft_runtime {
 const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const char *name, uint32_t *index,
                                             weft_error *error);
 /* The sharing domain of a tenant: prefixes that are cached in one domain are found by requests of the same domain
- * only. One for each tenant, or with --shared-cache one for all. */
+ * only. One for each tenant, or with --shared-cache one for all. A request's cache_salt narrows it further:
+ * answer_limits_domain (answer_limits.h). */
 static inline weft_key128 weft_runtime_domain(const weft_runtime *runtime, uint32_t tenant) {
   return (weft_key128){runtime->options.shared_cache ? 0u : tenant + 1u, 0x7765667430303031ull};
 }

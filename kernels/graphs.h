@@ -2,7 +2,7 @@
 /* Steps that a device repeats: they are recorded once as a graph, and then launched again with new tables.
  *
  * Law: a step lies between begin and end. It is first walked: every call is folded into a signature (all its arguments,
- * pointers included) and nothing runs; the small tables that ops make on the host (segments, cuts, masks) are
+ * pointers included) and nothing runs; the small tables that ops make on the host (segments, items, masks) are
  * collected, and uploads go through at once. If there is a graph with this signature, the tables are uploaded and the
  * graph is launched: every call would have been the same, so the bits are the same. Otherwise the step runs call by
  * call, and it is captured as a graph the second time that its signature is seen. Of STEP_GRAPHS_MAX graphs the least

@@ -16,10 +16,10 @@
  *
  * Numerics of products (each backend has its own order, so bits differ between backends; docs/kernels.md has the rest):
  *   ref    the f32 row times the dequantised weight, inputs ascending in one sum of doubles
- *   cpu    quantised weights: the row in 8 bits per block of 32 inputs, exact integers within a block, blocks ascending
- *          in one f32 sum; other weights: f32 products in segments of 256 inputs, each from zero, segments ascending
- *   cuda   the row in 16 bits, products of the matrix units in f32, 16 inputs at a time, ascending in up to eight
- *          segments of the inputs, each from zero, segments ascending; F32 weights: f32 products in 32 chains, then a
+ *   cpu    quantised weights: the row in 8 bits per weight block of 32 inputs, exact integers within one, weight blocks
+ *          ascending in one f32 sum; other weights: f32 products in input segments of 256, each from zero, ascending
+ *   cuda   the row in 16 bits, products of the matrix units in f32, 16 inputs at a time, ascending in up to eight input
+ *          segments, each from zero, segments ascending; F32 weights: f32 products in 32 chains, then a
  *          tree. Opened for products of 8 bits: kernels/cuda/eight.h, and ref the same */
 #ifndef WEFT_KERNELS_OPS_H
 #define WEFT_KERNELS_OPS_H

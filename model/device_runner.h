@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The runner of a real model on one device.
  *
- * Law: that of model/runner.h. The runner takes all its own memory at open. */
+ * Law: that of model/runner.h. The runner takes all its own memory at open: slots, saves, flights with their results,
+ * and the arrays of a step (device_runner in runner_internal.h). It borrows the device, the model, the store and the
+ * layout until close, a slot's grammar and rules until slot_close, and the arrays of a batch until submit returns. */
 #ifndef WEFT_MODEL_DEVICE_RUNNER_H
 #define WEFT_MODEL_DEVICE_RUNNER_H
 

@@ -47,7 +47,7 @@ typedef enum weft_grammar_kind {
  *   "form": the name of a form of calls that weft_call_form_held gives (model/calls.h)
  *   "tools": [{"name": ..., "parameters": a schema, or left out for any object}]
  *   "several": whether there may be more than one call
- *   "free": whether the answer may be, or begin with, text; then it is free up to the mark that begins a call */
+ *   "free": whether the answer may be, or begin with, text; then it is free up to the marker that begins a call */
 enum { WEFT_GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a grammar's text */
 
 /* The trie must outlive the grammar, which begins with one reference. INVALID, UNSUPPORTED or TOO_LARGE, each with a

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Private to model/grammar*.c and their tests.
  *
- * Law: a builder holds the rules of a grammar as automata with empty edges while it is read: states are numbered over
- * all rules, a rule has one first and one last state. After the first failure a builder does nothing more and keeps the
- * line that says what was wrong. Everything it does is counted in steps, and steps are bounded. */
+ * Law: a builder holds the rules of a grammar as automata with empty edges while the text of the grammar is read:
+ * states are numbered over all rules, a rule has one first and one last state. After the first failure a builder does
+ * nothing more and keeps the line that says what was wrong. Everything the builder does is counted in steps, and steps
+ * are bounded. */
 #ifndef WEFT_MODEL_GRAMMAR_INTERNAL_H
 #define WEFT_MODEL_GRAMMAR_INTERNAL_H
 
@@ -15,16 +16,16 @@
 
 enum {
   GRAMMAR_DEPTH_MAX = 64,                                    /* frames of a stack */
-  GRAMMAR_TABLE_DEPTH = 32,                                  /* of them, those that a state's table knows of */
+  GRAMMAR_TABLE_DEPTH = 32,                                  /* frames above a state that the state's table covers */
   GRAMMAR_NEST_MAX = 64,                                     /* brackets within brackets of a text that is compiled */
   GRAMMAR_STATES_MAX = 1 << 16,                              /* of a builder and of a grammar */
   GRAMMAR_RULES_MAX = 1 << 13,                               /* of a builder */
   GRAMMAR_COUNT_MAX = 1 << 16,                               /* of a repetition */
   GRAMMAR_STEPS_MAX = 20000000,                              /* of building and determinising */
-  GRAMMAR_VISITS_MAX = 40000000,                             /* of nodes of the tree */
+  GRAMMAR_VISITS_MAX = 40000000,                             /* of nodes of the vocabulary's tree */
   GRAMMAR_COST_MAX = GRAMMAR_STEPS_MAX + GRAMMAR_VISITS_MAX, /* of compiling */
   GRAMMAR_BYTES_MAX = 64 << 20,                              /* of a compiled grammar */
-  GRAMMAR_FAN_MAX = 1 << 10,                                 /* ways through rules to one byte */
+  GRAMMAR_FAN_MAX = 1 << 10,                                 /* ways through rules by which a state reaches one byte */
   GRAMMAR_SHORTEST_MAX = 1 << 20,                            /* tokens of a shortest completion */
   GRAMMAR_INFINITE = UINT32_MAX / 4                          /* of sums that may not overflow */
 };
@@ -49,7 +50,7 @@ typedef struct grammar_builder {
   uint32_t n_states, n_edges, n_rules, edges_capacity, rules_capacity;
   uint32_t root;
   uint64_t n_steps;
-  uint32_t shared[8]; /* rules that are made once: of JSON */
+  uint32_t shared[8]; /* JSON's rules that are made once: white space, string, character, value */
   const weft_token_trie *trie;
   weft_status status;
   weft_error *error;
@@ -62,20 +63,20 @@ void builder_fail(grammar_builder *b, weft_status status, const char *format, ..
 static inline bool builder_ok(const grammar_builder *b) {
   return b->status == WEFT_OK;
 }
-/* Counts steps; false: there were too many, or it failed before. */
+/* Counts steps; false: there were too many, or the builder failed before. */
 bool builder_step(grammar_builder *b, uint64_t n);
 /* Room for one more of a list that holds n items: weft_grow, whose refusal ends the building. */
 bool builder_grow(grammar_builder *b, void **list, uint32_t n, uint32_t *capacity, size_t size);
 
 uint32_t builder_state(grammar_builder *b);
 uint32_t builder_rule_open(grammar_builder *b); /* a rule with a first and a last state and nothing between */
-/* A rule that stands for min to max of another. */
+/* A rule that stands for another rule, repeated min to max times. */
 uint32_t builder_rule_repeat(grammar_builder *b, uint32_t rule, uint32_t min, uint32_t max);
 
 void builder_empty(grammar_builder *b, uint32_t from, uint32_t to);
 void builder_bytes(grammar_builder *b, uint32_t from, uint32_t to, uint8_t low, uint8_t high);
 void builder_call(grammar_builder *b, uint32_t from, uint32_t to, uint32_t rule);
-/* Each gives the state that it leads to. */
+/* Each adds edges that begin at `from`, and returns the state at which they end. */
 uint32_t builder_text(grammar_builder *b, uint32_t from, const char *text, size_t n);
 /* A marker of calls: its token, where the vocabulary has one, else its letters. */
 uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker);
@@ -88,7 +89,8 @@ void builder_json_characters(grammar_builder *b, uint32_t from, uint32_t to, uin
 /* ---- readers: text to rules; b->root is set ---- */
 
 void grammar_read_regex(grammar_builder *b, const char *text, size_t n);
-/* The pattern of a JSON string, found anywhere in it: between from and to, which stand inside the quotes. */
+/* A schema's `pattern`, which may match anywhere inside a JSON string: between from and to, which stand inside the
+ * quotes. */
 void grammar_read_pattern(grammar_builder *b, const char *text, size_t n, uint32_t from, uint32_t to);
 void grammar_read_gbnf(grammar_builder *b, const char *text, size_t n);
 void grammar_read_schema(grammar_builder *b, const char *text, size_t n);
@@ -105,8 +107,9 @@ typedef struct grammar_call {
 typedef struct grammar_state {
   uint32_t calls_at, n_calls;
   uint32_t of, min, max;  /* of != GRAMMAR_NONE: a counted repetition of that rule */
-  uint32_t tokens, depth; /* that complete the rule when it does not end here, and frames that this needs */
-  /* The shortest way so: the rule that it begins with (GRAMMAR_NONE: none), else the node of its first token. */
+  uint32_t tokens, depth; /* fewest that complete the rule where it may not end; frames that they need */
+  /* How that shortest completion begins: with a call of way_rule, or, where that is GRAMMAR_NONE, with the token of the
+   * node way_node. */
   uint32_t way_rule, way_node;
   uint32_t allowed;  /* which of allowed[] it has; GRAMMAR_NONE: none */
   bool final, moves; /* the rule may end here; something may follow here */
@@ -154,13 +157,13 @@ enum {
   WALK_CONFIGS = 1 << 14,
   WALK_WORK = 1 << 12,
   WALK_SET_MAX = WEFT_MATCHER_CONFIGS,
-  WALK_BYTE_MAX = 1 << 18, /* items of work for one byte; then the ways that were not looked at are left out */
-  WALK_MASK_MAX = 1 << 21  /* of one mask; then tokens that were not looked at are left out */
+  WALK_BYTE_MAX = 1 << 18, /* items of work for one byte; ways that are not looked at by then are left out */
+  WALK_MASK_MAX = 1 << 21  /* items of work for one mask; tokens that are not looked at by then are left out */
 };
 
 typedef struct walk_work {
   uint32_t state, count, node;
-  bool entering; /* the rule was just called: it may not end before it took a byte */
+  bool entering; /* the rule was just called: the rule may not end before it took a byte */
 } walk_work;
 
 struct weft_grammar_scratch {
@@ -171,10 +174,10 @@ struct weft_grammar_scratch {
   weft_matcher_config config[WALK_CONFIGS];
   walk_work work[WALK_WORK];
   uint32_t set_at[WEFT_TRIE_BYTES_MAX + 2], set_n[WEFT_TRIE_BYTES_MAX + 2], nodes_at[WEFT_TRIE_BYTES_MAX + 2];
-  weft_matcher_config closed[WALK_SET_MAX * 4];
+  weft_matcher_config closed[WALK_SET_MAX * 4]; /* close_set (grammar_mask.c) */
 };
 
-/* Tokens that complete a rule from here. */
+/* Fewest tokens that complete the rule of the state from there, when `count` of its repetitions are done. */
 uint32_t grammar_tokens(const weft_grammar *g, uint32_t state, uint32_t count);
 static inline bool grammar_may_end(const grammar_state *s, uint32_t count) {
   return s->of == GRAMMAR_NONE ? s->final : count >= s->min;
@@ -184,28 +187,29 @@ static inline bool grammar_moves(const grammar_state *s, uint32_t count) {
 }
 /* Nodes of the scratch begin with those of the matcher. */
 void walk_begin(weft_grammar_scratch *w, const weft_grammar *g, const weft_matcher_node *node, uint32_t n_nodes);
-/* The same with a bottom alone, for the table of a state. */
+/* Like walk_begin, with an empty stack: for the table of a state. */
 void walk_begin_table(weft_grammar_scratch *w, const weft_grammar *g);
 /* Adds a configuration to the set that begins at `first`, at the end of w->config. */
 void walk_push(weft_grammar_scratch *w, uint32_t first, weft_matcher_config config);
 /* The set after one more byte, at the end of w->config; how many it has. */
 uint32_t walk_byte(weft_grammar_scratch *w, uint32_t first, uint32_t n, uint8_t byte);
-/* Whether all rules may end here. */
+/* Whether some configuration of the set may end here with all rules on its stack, so that the answer may end. */
 bool walk_may_end(weft_grammar_scratch *w, const weft_matcher_config *set, uint32_t n);
-/* Fewest tokens that complete one of the set. */
+/* Fewest tokens that complete one configuration of the set. */
 uint32_t walk_tokens(const weft_grammar_scratch *w, const weft_matcher_config *set, uint32_t n);
 
-/* What a walk has cost so far beside its visits, in visits: one costs about as much as 16 items. */
+/* The work of a walk so far besides its visits to nodes, counted in visits: one costs about as much as 16 items. */
 static inline uint64_t walk_cost(const weft_grammar_scratch *w) {
   return w->n_done / 16;
 }
 
-/* Visits the nodes of the tree below `root` that the set, which stands at w->config[first] and has n, allows. */
 typedef struct walk_visit {
   uint32_t node, tokens; /* the node; fewest tokens that complete the answer after it */
   bool may_end;          /* all rules may end after it; found out only for nodes with others below */
 } walk_visit;
 typedef bool (*walk_visitor)(void *self, const walk_visit *visit); /* false: stop */
+/* Visits the nodes of the vocabulary's tree below `root` that the set allows, which is the last n configurations of
+ * w->config. Returns how many nodes it looked at. */
 uint64_t walk_trie(weft_grammar_scratch *w, uint32_t root, uint32_t n, walk_visitor visitor, void *self);
 
 #endif

@@ -193,7 +193,7 @@ static void mark_way(const weft_grammar_scratch *w, weft_matcher_config c, uint3
   for (uint32_t i = 0; i < n; i++) mark_token(mask, (uint32_t)trie->token[trie->first[s->way_node] + i]);
 }
 
-/* The set, and what stands after the rules that may end: at the end of w->config. */
+/* Fills w->closed with the matcher's set, and with the configurations that follow where a rule may end; how many. */
 static uint32_t close_set(weft_grammar_scratch *w, const weft_matcher *matcher) {
   const weft_grammar *g = matcher->grammar;
   uint32_t n = 0;

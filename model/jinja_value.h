@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* What a template computes with, private to model/jinja*.c and their tests.
  *
- * Law: all memory of a template, and all memory of one render, lies in one arena each; nothing in it is freed before
+ * Law: a template has one arena for all its memory, and each render another one; nothing in an arena is freed before
  * the whole arena. Strings, lists and dicts never change once they can be seen (a namespace does), so they are shared
- * freely and hold no circle; only a namespace may reach itself, and nothing walks into a namespace.
+ * freely and form no cycle; only a namespace may reach itself, and nothing walks into a namespace.
  * The marks of a string (model/jinja.h) lie beside its bytes; a string made of others carries theirs. */
 #ifndef WEFT_MODEL_JINJA_VALUE_H
 #define WEFT_MODEL_JINJA_VALUE_H
@@ -16,7 +16,7 @@ typedef struct jinja_run jinja_run;
 
 typedef struct jinja_arena {
   struct jinja_chunk *last;
-  size_t n_bytes, max; /* taken from the system; the most */
+  size_t n_bytes, max; /* n_bytes: taken from the system; max: its limit */
   bool over;           /* a refusal came from max, not from the system */
 } jinja_arena;
 
@@ -38,7 +38,7 @@ typedef enum jinja_kind {
   JINJA_NAMESPACE,
   JINJA_LOOP,
   JINJA_MACRO,
-  JINJA_FUNCTION, /* a function of everybody, for example range */
+  JINJA_FUNCTION, /* a global function, for example range */
   JINJA_METHOD    /* of a string or dict */
 } jinja_kind;
 
@@ -53,7 +53,7 @@ typedef struct jinja_string {
   const char *bytes;
   const uint8_t *marks; /* NULL: all 0 */
   size_t n;
-  jinja_buffer *buffer; /* that it lies in, when it may be appended to in place */
+  jinja_buffer *buffer; /* the buffer that holds the bytes, when they may be appended to in place; else NULL */
 } jinja_string;
 
 typedef enum jinja_flavour {
@@ -77,9 +77,9 @@ typedef struct jinja_value {
     bool truth;
     int64_t integer;
     double real;
-    const jinja_string *string; /* undefined: the name of what is not there, or NULL */
+    const jinja_string *string; /* undefined: the undefined variable's name, or NULL */
     const jinja_list *list;
-    struct jinja_dict *dict; /* a namespace too */
+    struct jinja_dict *dict; /* also of a namespace */
     struct jinja_loop *loop;
     const struct jinja_macro *macro;
     const struct jinja_function *function;
@@ -108,7 +108,7 @@ typedef struct jinja_macro {
 
 typedef struct jinja_args {
   const jinja_value *values;
-  const jinja_string **names; /* NULL: by position; those come first */
+  const jinja_string **names; /* names[i] NULL: passed by position; such values come first */
   size_t n;
 } jinja_args;
 
@@ -133,23 +133,27 @@ jinja_value jinja_string_value(jinja_run *run, jinja_string string); /* the byte
 jinja_value jinja_word(jinja_run *run, const char *zero_ended);      /* computed text: marks 0; not copied */
 jinja_value jinja_list_value(jinja_run *run, const jinja_value *items, size_t n, jinja_flavour flavour);
 jinja_value jinja_dict_new(jinja_run *run, jinja_kind kind); /* a dict or a namespace */
+/* Sets or adds an entry; fails where the key is a list, a dict or another value that cannot be one. */
 void jinja_dict_set(jinja_run *run, jinja_dict *dict, jinja_value key, jinja_value value);
+/* The value of a key, in the dict, until the next entry is added; NULL: there is no such key, or the render failed. */
 const jinja_value *jinja_dict_find(jinja_run *run, const jinja_dict *dict, jinja_value key);
 const jinja_value *jinja_dict_get(jinja_run *run, const jinja_dict *dict, const char *key);
 
+/* Append to a buffer: a string with its marks; computed text, whose marks are 0. Nothing happens after a failure. */
 void jinja_append(jinja_run *run, jinja_buffer *out, const jinja_string *string);
 void jinja_puts(jinja_run *run, jinja_buffer *out, const char *computed);
 void jinja_append_text(jinja_run *run, jinja_buffer *out, const char *computed, size_t n);
-jinja_value jinja_buffer_value(jinja_run *run, jinja_buffer *buffer);
+jinja_value jinja_buffer_value(jinja_run *run, jinja_buffer *buffer); /* a string that lies in the buffer, not copied */
+/* a, then b; in a's buffer where a ends at the buffer's end. */
 jinja_value jinja_concat(jinja_run *run, const jinja_string *a, const jinja_string *b);
-jinja_string jinja_part(const jinja_string *s, size_t from, size_t to);
+jinja_string jinja_part(const jinja_string *s, size_t from, size_t to); /* the bytes [from, to) of s, not copied */
 
 /* ---- asking values --------------------------------------------------------------------------- */
 
 const char *jinja_type_name(jinja_value value);
 bool jinja_truth(jinja_value value);
 bool jinja_equal(jinja_run *run, jinja_value a, jinja_value b);
-/* Below 0, 0, above 0; fails for what has no order. */
+/* < 0, 0 or > 0, as a is less than, equal to or greater than b; fails for what has no order. */
 int jinja_compare(jinja_run *run, jinja_value a, jinja_value b);
 bool jinja_contains(jinja_run *run, jinja_value container, jinja_value item);
 bool jinja_is_number(jinja_value value); /* int, float, bool */
@@ -158,10 +162,11 @@ static inline bool jinja_string_is(const jinja_string *s, const char *word, size
   return s->n == n && __builtin_memcmp(s->bytes, word, n) == 0;
 }
 
-/* What a for loop goes through: a list's items, a dict's keys, a string's characters. Fails for what has none. */
+/* What a for loop goes through: a list's items, a dict's keys, a string's characters; nothing for
+ * undefined. Fails for any other value. */
 const jinja_list *jinja_iterate(jinja_run *run, jinja_value value);
 jinja_value jinja_list_at(const jinja_list *list, size_t i);
-int64_t jinja_length(jinja_run *run, jinja_value value);
+int64_t jinja_length(jinja_run *run, jinja_value value); /* undefined has 0; a generator has none, and fails */
 jinja_value jinja_attribute(jinja_run *run, jinja_value of, const jinja_string *name); /* of.name */
 jinja_value jinja_item(jinja_run *run, jinja_value of, jinja_value key);               /* of[key] */
 jinja_value jinja_slice(jinja_run *run, jinja_value of, jinja_value from, jinja_value to, jinja_value step);
@@ -183,7 +188,7 @@ jinja_value jinja_json_read(jinja_run *run, const json_t *json);
 
 /* ---- text ------------------------------------------------------------------------------------ */
 
-void jinja_make_line(char *text); /* one line of UTF-8, whatever it quotes */
+void jinja_make_line(char *text); /* in place: replaces what could break the line, or is no UTF-8 */
 
 bool jinja_is_space(uint32_t code_point); /* as Python's strip and split see it */
 /* Letters of Latin, Greek and Cyrillic; others stay. */
@@ -192,9 +197,9 @@ uint32_t jinja_lower(uint32_t code_point);
 int64_t jinja_string_length(jinja_run *run, const jinja_string *s); /* in characters */
 /* The byte where character k begins; s->n when there are fewer characters. */
 size_t jinja_string_offset(const jinja_string *s, size_t k);
-/* Without characters of set at the ends; set NULL: white space. */
+/* s without the characters of set at its left end, its right end, or both; set NULL: white space. */
 jinja_string jinja_strip(const jinja_string *s, const jinja_string *set, bool left, bool right);
-/* The same as a value, its steps counted. */
+/* Like jinja_strip, but gives a value, and counts its steps. */
 jinja_value jinja_strip_counted(jinja_run *run, const jinja_string *s, const jinja_string *set, bool left, bool right);
 jinja_value jinja_replace(jinja_run *run, const jinja_string *s, const jinja_string *old, const jinja_string *with,
                           int64_t n_max);

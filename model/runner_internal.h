@@ -19,7 +19,7 @@ typedef struct runner_slot {
   bool open;
   uint32_t generation;     /* counts slot_open, so that results of an earlier request are not applied */
   uint32_t n_pending;      /* flights that draw a token which is not in the history yet */
-  weft_slot_params params; /* with pointers to the slot's own copies */
+  weft_slot_params params; /* tokens and bias: the slot's copies; grammar, rules: the request's */
   weft_logit_bias *bias;   /* [WEFT_LOGIT_BIAS_MAX] */
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
   uint32_t n_history;
@@ -41,7 +41,7 @@ static inline bool runner_is_plain(const runner_slot *s) {
 /* The state of a canvas that is kept outside its slot; canvas and soft are those of runner_slot. */
 typedef struct runner_save {
   int32_t *canvas;
-  int32_t *state; /* what the slot's cells hold, in host memory that the device can copy to */
+  int32_t *state; /* of the slot's canvas in its cells (kernels/canvas.h), in host memory that the device can copy to */
   float *soft;    /* in such memory too */
 } runner_save;
 

@@ -32,8 +32,9 @@
  *   [n_cached, n_valid)     computed by this sequence: keys and values are written and the tokens are known
  *   [n_valid, n_reserved)   have blocks, which the rows in flight write; commit makes them valid, trim returns them
  *
- * A call that is refused changes nothing. All calls come from one thread, the engine's. Nothing is allocated after
- * open; only weft_pager_check allocates, and it frees before it returns. */
+ * A call that is refused changes nothing. AGAIN of weft_pager_admit is no refusal but a wait, and says there what it
+ * changes. All calls come from one thread, the engine's. Nothing is allocated after open; only weft_pager_check
+ * allocates, and it frees before it returns. */
 #ifndef WEFT_PAGER_PAGER_H
 #define WEFT_PAGER_PAGER_H
 
@@ -108,14 +109,13 @@ void weft_pager_close(weft_pager *pager); /* NULL is allowed */
 
 typedef struct weft_admit {
   uint32_t model;
-  weft_key128 domain;    /* taken from the authenticated tenant, never from the request; not WEFT_DOMAIN_PUBLIC */
+  weft_key128 domain;    /* the authenticated tenant's, which cache_salt can only narrow; not WEFT_DOMAIN_PUBLIC */
   const int32_t *tokens; /* the prompt, and after a preemption the answer so far too; only read during the call */
   uint32_t n_tokens;     /* at least 1 */
-  uint32_t n_prompt; /* <= n_tokens: where the prompt ends, so that windowed groups keep the blocks for a hit there */
-  uint32_t
-      n_public;   /* <= n_tokens: tokens[0, n_public) begin a public prefix; in whole largest blocks they are shared */
-  uint32_t owner; /* the owner who pays, < WEFT_OWNERS_MAX */
-  uint32_t retention;      /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
+  uint32_t n_prompt;  /* <= n_tokens: where the prompt ends, so that windowed groups keep the blocks for a hit there */
+  uint32_t n_public;  /* <= n_tokens: tokens[0, n_public) begin a public prefix, shared in whole largest blocks */
+  uint32_t owner;     /* the owner who pays, < WEFT_OWNERS_MAX */
+  uint32_t retention; /* 0 .. WEFT_RETENTION_MAX: how long the blocks stay CACHED, compared with other blocks */
   uint32_t n_keep_rows;    /* this many tokens at the end are computed even if they are cached: 1 for an autoregressive
                             request, which needs the logits of the last row, and more where those of other rows are
                             wanted; 0 for a canvas request, which needs none */
@@ -145,10 +145,10 @@ typedef struct weft_admit {
  * Blocks in host memory count as cached and are brought back if that saves more than it costs (restore_cost) and if
  * there are pages and room among the waiting copies.
  * AGAIN: a longer prefix will be there soon. Either another sequence is computing it: *waits_for names the sequence,
- *   and the caller should try again after that sequence has committed. (The sequence will keep the windows that a hit
- *   at the end of the common prefix needs; this is the one change that a refused admit makes.) Or blocks are being
- *   lifted from the file: *waits_for is WEFT_SEQ_NONE, stats.n_lifting is not 0, *n_cached is the number of blocks of
- *   the prefix whose lift has not begun yet, and the caller should try again when lifts have ended.
+ *   and the caller should try again after that sequence has committed. (The node where the prefixes part is marked, so
+ *   that the sequence keeps the windows that a hit there needs.) Or blocks are being lifted from the file, by moves
+ *   that this call may have begun: *waits_for is WEFT_SEQ_NONE, stats.n_lifting is not 0, *n_cached is the number of
+ *   blocks of the prefix whose lift has not begun yet, and the caller should try again when lifts have ended.
  * NO_BLOCKS: the room asked for is not there; *n_cached is how many pages besides the hit it takes, room_margin
  *   included.
  * QUOTA: the blocks found, or with room_in_limit the room asked for, would bring the owner above its limit.

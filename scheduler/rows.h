@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Which rows a running request can use next. Reads the request and the plan, and changes neither.
+/* Which rows a running request can use next. Reads the request and the plan, and changes neither. A waiting request is
+ * admitted first, and then asks here in the same plan (planner.c).
  *
  * Law. Rows that are planned before the results of earlier rows are known are such that these results can only confirm
  * them or make them void:

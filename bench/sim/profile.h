@@ -7,7 +7,8 @@
  *           + copy_us * copies
  *
  * rows      of all segments
- * outputs   rows whose logits are wanted: one per decode row, all rows of a canvas step
+ * outputs   rows whose logits are wanted: the row of a decode, the last row of an autoregressive prompt, scored rows,
+ *           all rows of a canvas step
  * keys      for each segment and layer group, those that it reads: before it and in it
  * copies    pages copied before it, also to and from host memory
  * experts   of one layer, expected to be touched: E (1 - (1 - k / E)^rows) */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* weft bench profile: the profile of this machine for `weft sim`: loads of one kind each are run, the engine's own
- * records say how long their steps took, and the coefficients of sim_profile.h are fitted to them.
+ * records say how long their steps took, and the coefficients of bench/sim/profile.h are fitted to them.
  *
  * Law: a sample is a step of known rows, outputs, keys and experts; its time is the shortest of all such steps,
  * since the machine may be shared. The fit is least squares of the relative error with no coefficient below zero. */

@@ -10,7 +10,7 @@
  *              that those which are read together lie in different banks
  * Where the last 128 inputs are 64, 32 c is 16 c, as in form.cuh.
  *
- * Law (numerics). Inputs are summed in segments, whose bounds are a function of the number of inputs. Within a segment,
+ * Law (numerics). Inputs are summed in input segments, whose bounds are a function of the number of inputs. Within a segment,
  * products of 16 x 8 x 16 ascend, each adding to the sum of those before it; the segments' sums are added ascending,
  * from 0. Every kernel of 16 bits does exactly that, so a row's result does not depend on the kernel, the tile or the
  * other rows. (On a device without determinism, products of many rows may cut segments in another way.) Weights that

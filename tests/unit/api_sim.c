@@ -390,7 +390,7 @@ static void bad_traces_are_named(void **state) {
       {"{\"timestamp\":0,\"input_length\":600,\"output_length\":1,\"hash_ids\":[1]}", "2 ids"},
       {"{\"timestamp\":0,\"input_length\":6,\"output_length\":1,\"hash_ids\":[-1]}", "number 0"},
       {"{\"timestamp\":0,\"input_length\":6,\"output_length\":1,\"kind\":\"x\"}", "\"kind\""},
-      {"{\"timestamp\":0,\"input_length\":6,\"output_length\":1,\"tenant\":256}", "\"tenant\""},
+      {"{\"timestamp\":0,\"input_length\":6,\"output_length\":1,\"tenant\":255}", "\"tenant\" must be"},
       {"{\"timestamp\":9,\"input_length\":6,\"output_length\":1}\n"
        "{\"timestamp\":8,\"input_length\":6,\"output_length\":1}\n",
        ":2: the timestamp is before"},
