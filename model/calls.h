@@ -45,6 +45,8 @@ weft_call_form weft_call_form_held(weft_call_form form);
 /* The markers before and after a call; NULL: the form has none. */
 const char *weft_call_form_open(weft_call_form form);
 const char *weft_call_form_close(weft_call_form form);
+/* Whether calls of this form are written with this marker. */
+bool weft_call_form_has(weft_call_form form, const char *marker);
 /* Every marker of every form. */
 enum { WEFT_CALL_MARKERS = 9 };
 extern const char *const weft_call_markers[WEFT_CALL_MARKERS];
@@ -87,7 +89,8 @@ void weft_call_reader_open(weft_call_reader *reader, weft_call_form form, const 
 void weft_call_reader_close(weft_call_reader *reader); /* all zero is fine */
 /* Reads n more bytes of the answer and gives what is decided to the sink. NO_MEMORY: text was lost. */
 weft_status weft_call_reader_push(weft_call_reader *reader, const char *text, size_t n, const weft_call_sink *sink);
-/* Ends the answer: text that was held back is given, and a call that is still open ends. */
+/* Ends the answer: text that was held back is given, and a call that is still open ends. What was given of the
+ * arguments of a call that is cut off here is the beginning of a JSON text, unless they were not well formed before. */
 weft_status weft_call_reader_end(weft_call_reader *reader, const weft_call_sink *sink);
 /* Makes *to a reader at the same place of the same text. On NO_MEMORY the caller still closes it. */
 weft_status weft_call_reader_copy(const weft_call_reader *from, weft_call_reader *to);

@@ -75,7 +75,7 @@ static bool read_parameter(weft_call_reader *r, size_t i) {
 /* Between parameters: another one, or the end. */
 static bool read_between(weft_call_reader *r) {
   const char *close = calls_rows[WEFT_CALLS_QWEN].close;
-  size_t i = calls_skip_blanks(r, r->at);
+  size_t i = r->at = calls_skip_blanks(r, r->at);
   if (i == r->held.n) return false;
   calls_match match = calls_match_at(r, i, parameter_open);
   if (match == MATCH_YES) return read_parameter(r, i);
@@ -132,6 +132,10 @@ bool calls_qwen_arguments(weft_call_reader *r) {
   r->inner = r->inner == OPEN_STRING ? STRING : r->inner == OPEN_VALUE ? VALUE : EITHER;
   r->scanned = r->at;
   return true;
+}
+
+void calls_qwen_cut(weft_call_reader *r) {
+  if (r->inner == VALUE || r->inner == EITHER) calls_give_cut_value(r, r->at, r->held.n);
 }
 
 bool calls_qwen_tail(weft_call_reader *r) {

@@ -167,6 +167,7 @@ static const struct {
      "{\"name\":\"find\",\"arguments\":[1]}", ""},
     {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\"", "{\"name\":\"find\"", ""},
     {WEFT_CALLS_GEMMA, "<|tool_call>find{}<tool_call|>", "find{}", ""},
+    {WEFT_CALLS_GEMMA, "<|tool_call>find{text:" Q "a" Q "}<tool_call|> b" Q, "find{text:a} b", ""},
     {WEFT_CALLS_LLAMA, "{\"name\": \"stranger\", \"parameters\": {}}", "{\"name\": \"stranger\", \"parameters\": {}}",
      ""},
     {WEFT_CALLS_LLAMA, "{\"answer\": 42}", "{\"answer\": 42}", ""},
@@ -183,6 +184,18 @@ static const struct {
     {WEFT_CALLS_GEMMA, "<|tool_call>call:find{:}<tool_call|>x", "x", "@find {:}!"},
     {WEFT_CALLS_QWEN, "<tool_call><function=find>oops</tool_call>x", "x", "@find {oops!"},
     {WEFT_CALLS_LLAMA, "{\"name\": \"find\", \"parameters\": {\"n\": 1", "", "@find {\"n\": 1!"},
+    /* cut off within what is held back until it is whole: the beginning of a JSON text */
+    {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=list>\n[1, 2,\n", "", "@find {\"list\":[1, 2,!"},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=n>many", "", "@find {\"n\":\"many!"},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=maybe>nul", "", "@find {\"maybe\":nul!"},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=text>a\n", "", "@find {\"text\":\"a!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{n:12", "", "@find {\"n\":12!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{text:bare wor", "", "@find {\"text\":\"bare wor!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{text:\"ab", "", "@find {\"text\":\"ab!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{list:[1, 2", "", "@find {\"list\":[1,2!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{n:1, te", "", "@find {\"n\":1,\"te!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{" Q "te", "", "@find {\"te!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{ \n", "", "@find {!"},
     /* text stays as it is */
     {WEFT_CALLS_HERMES, "\n\n Plain \n text, 1 < 2 \n", "\n\n Plain \n text, 1 < 2 \n", ""},
     {WEFT_CALLS_JSON, "", "", ""},
@@ -224,6 +237,33 @@ static void long_parts_at_every_cut(void **state) {
       weft_text_free(&whole.content), weft_text_free(&whole.calls);
       weft_text_free(&bytes.content), weft_text_free(&bytes.calls);
     }
+  }
+}
+
+/* A model that writes blanks without end between arguments costs the same for each of them. */
+static void blanks_are_not_held(void **state) {
+  static const struct {
+    weft_call_form form;
+    const char *head, *tail;
+  } calls[] = {{WEFT_CALLS_GEMMA, "<|tool_call>call:find{", "n:1}<tool_call|>"},
+               {WEFT_CALLS_QWEN, "<function=find>", "<parameter=n>1</parameter></function>"},
+               {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{", "\"n\":1}}</tool_call>"}};
+  (void)state;
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    taken t = {0};
+    weft_call_reader reader;
+    const weft_call_sink sink = {&t, take_content, take_begin, take_arguments, take_end};
+    weft_call_reader_open(&reader, calls[i].form, tools, 2);
+    assert_int_equal(weft_call_reader_push(&reader, calls[i].head, strlen(calls[i].head), &sink), WEFT_OK);
+    for (int k = 0; k < 1000; k++) {
+      assert_int_equal(weft_call_reader_push(&reader, "\n", 1, &sink), WEFT_OK);
+      assert_true(reader.held.n < 16);
+    }
+    assert_int_equal(weft_call_reader_push(&reader, calls[i].tail, strlen(calls[i].tail), &sink), WEFT_OK);
+    assert_int_equal(weft_call_reader_end(&reader, &sink), WEFT_OK);
+    assert_int_equal(t.calls.bytes[t.calls.n - 1], '$');
+    weft_call_reader_close(&reader);
+    weft_text_free(&t.content), weft_text_free(&t.calls);
   }
 }
 
@@ -374,11 +414,9 @@ static void json_steps_agree(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_form_at_every_cut),
-      cmocka_unit_test(long_parts_at_every_cut),
-      cmocka_unit_test(random_texts),
-      cmocka_unit_test(forms_of_templates),
-      cmocka_unit_test(json_steps_agree),
+      cmocka_unit_test(every_form_at_every_cut), cmocka_unit_test(long_parts_at_every_cut),
+      cmocka_unit_test(blanks_are_not_held),     cmocka_unit_test(random_texts),
+      cmocka_unit_test(forms_of_templates),      cmocka_unit_test(json_steps_agree),
       cmocka_unit_test(a_copy_reads_ahead),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
