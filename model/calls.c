@@ -220,8 +220,7 @@ bool calls_begin(weft_call_reader *r, size_t name, size_t n_name, size_t argumen
 
 void calls_finish(weft_call_reader *r, bool whole, uint8_t state) {
   r->sink->end(r->sink->self, whole);
-  json_decref(r->properties);
-  r->properties = NULL;
+  r->types = NULL;
   r->after_call = true;
   r->scanned = 0;
   r->state = state;
@@ -345,8 +344,6 @@ void weft_call_reader_open(weft_call_reader *r, weft_call_form form, const weft_
 
 void weft_call_reader_close(weft_call_reader *r) {
   weft_text_free(&r->held);
-  json_decref(r->properties);
-  r->properties = NULL;
 }
 
 weft_status weft_call_reader_push(weft_call_reader *r, const char *text, size_t n, const weft_call_sink *sink) {
@@ -354,12 +351,16 @@ weft_status weft_call_reader_push(weft_call_reader *r, const char *text, size_t 
   return read_held(r, sink);
 }
 
+bool weft_call_reader_in_call(const weft_call_reader *r) {
+  return r->state == CALLS_ARGUMENTS || r->state == CALLS_RAW;
+}
+
 weft_status weft_call_reader_end(weft_call_reader *r, const weft_call_sink *sink) {
   r->last = true;
   weft_status status = read_held(r, sink);
   bool cut = r->state == CALLS_ARGUMENTS && calls_skip_blanks(r, r->at) < r->held.n;
   if (cut && calls_rows[r->form].cut != NULL) calls_rows[r->form].cut(r);
-  if (r->state == CALLS_ARGUMENTS || r->state == CALLS_RAW) calls_finish(r, false, CALLS_TEXT);
+  if (weft_call_reader_in_call(r)) calls_finish(r, false, CALLS_TEXT);
   return status;
 }
 
@@ -367,6 +368,5 @@ weft_status weft_call_reader_copy(const weft_call_reader *from, weft_call_reader
   *to = *from;
   to->held = (weft_text){0};
   weft_text_append(&to->held, from->held.bytes == NULL ? "" : from->held.bytes, from->held.n);
-  (void)json_incref(to->properties);
   return weft_text_status(&to->held);
 }

@@ -20,7 +20,7 @@
   "word\"},\"n\":{\"type\":\"integer\",\"maximum\":9}},"               \
   "\"required\":[\"text\"],\"additionalProperties\":false,\"$defs\":{\"word\":{\"type\":\"string\",\"maxLength\":4}}}"
 
-static const weft_callable tools[] = {{"find", SCHEMA}, {"get_time", NULL}};
+static const weft_callable tools[] = {{"find", NULL}, {"get_time", NULL}};
 
 typedef struct seen {
   weft_text content, arguments;
