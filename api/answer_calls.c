@@ -16,30 +16,30 @@ struct answer_calls {
 
 /* ---- tools ---- */
 
-static size_t keep_word(weft_text *bytes, const char *word) {
-  size_t at = bytes->n;
-  weft_text_append(bytes, word, strlen(word) + 1);
-  return at;
+/* What stands behind the text, or texts in a row of which the last is empty, at `at`. */
+static const char *behind(const char *at, bool several) {
+  while (several && *at != 0) at += strlen(at) + 1;
+  return at + strlen(at) + 1;
 }
 
-/* Schemas only where the form needs them to read a call. */
+/* Types only where the form needs them to read a call. */
 static weft_status copy_tools(answer_tools *t, const weft_prompt *p, weft_call_form form) {
   bool typed = form == WEFT_CALLS_QWEN;
   t->callable = weft_alloc(p->n_tools, sizeof *t->callable);
   if (t->callable == NULL) return WEFT_E_NO_MEMORY;
   t->n = p->n_tools;
   for (uint32_t i = 0; i < t->n; i++) {
-    (void)keep_word(&t->bytes, p->tools[i].name);
-    if (typed && p->tools[i].parameters != NULL) (void)keep_word(&t->bytes, p->tools[i].parameters);
+    weft_text_append(&t->bytes, p->tools[i].name, strlen(p->tools[i].name) + 1);
+    if (typed) (void)weft_callable_types(p->tools[i].parameters, &t->bytes);
   }
   if (weft_text_status(&t->bytes) != WEFT_OK) return WEFT_E_NO_MEMORY;
   const char *at = t->bytes.bytes;
   for (uint32_t i = 0; i < t->n; i++) {
     t->callable[i].name = at;
-    at += strlen(at) + 1;
-    if (!typed || p->tools[i].parameters == NULL) continue;
-    t->callable[i].parameters = at;
-    at += strlen(at) + 1;
+    at = behind(at, false);
+    if (!typed) continue;
+    t->callable[i].types = at;
+    at = behind(at, true);
   }
   return WEFT_OK;
 }
@@ -146,6 +146,10 @@ static weft_status status_of(const weft_choice *c, weft_status status) {
 weft_status answer_calls_push(weft_choice *c, const char *text, size_t n) {
   const weft_call_sink sink = sink_of(c);
   return status_of(c, weft_call_reader_push(&c->reader->reader, text, n, &sink));
+}
+
+bool answer_calls_in_call(const weft_choice *c) {
+  return c->reader != NULL && weft_call_reader_in_call(&c->reader->reader);
 }
 
 weft_status answer_calls_end(weft_choice *c) {

@@ -2,7 +2,8 @@
 /* Calls of tools in the choices of an answer.
  *
  * Law: text of a choice goes through its reader, and what comes out is content (weft_choice.text) or calls
- * (weft_choice.call); nothing else writes calls. Thinking is not looked at. With one_call, calls after the first are
+ * (weft_choice.call); nothing else writes calls. Thinking is not looked at, and left out within a call, where no dialect
+ * has a place for it: the call goes on behind it. With one_call, calls after the first are
  * read and left out. Everything that a choice gives is the same whether it is streamed or not. */
 #ifndef WEFT_API_ANSWER_CALLS_H
 #define WEFT_API_ANSWER_CALLS_H
@@ -23,6 +24,8 @@ weft_status answer_calls_open(weft_answer *answer, const weft_gen *gen);
 void answer_calls_close(weft_answer *answer);
 /* Reads more text of a choice. NO_MEMORY: text was lost. */
 weft_status answer_calls_push(weft_choice *choice, const char *text, size_t n);
+/* Whether the text of the choice stands within a call. */
+bool answer_calls_in_call(const weft_choice *choice);
 /* Ends the text of a choice. */
 weft_status answer_calls_end(weft_choice *choice);
 /* Whether something of a call is to be sent; answer_calls_sent says that it was. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/answer_defaults.h"
 
+#include "base/log.h"
 #include "model/sampler.h"
 
 static void fill_sampling(weft_sampling *s, const weft_sampling *from) {
@@ -61,4 +62,16 @@ void answer_defaults_print(const weft_served_model *model, weft_text *out) {
         (double)e->confidence);
   }
   weft_text_puts(out, ", where a request names nothing else\n");
+}
+
+void answer_defaults_tell_unused(const weft_runtime *rt) {
+  const weft_entropy_bound *e = rt->options.entropy_bound;
+  bool given = e != NULL && (e->max_steps > 0 || e->stability >= 0 || e->t_min >= 0.0f || e->t_max >= 0.0f ||
+                             e->entropy_bound >= 0.0f || e->confidence >= 0.0f);
+  for (uint32_t i = 0; i < rt->n_models && given; i++) {
+    given = weft_model_get_info(rt->model[i].model)->canvas_length == 0;
+  }
+  if (given)
+    weft_log(WEFT_LOG_WARN,
+             "defaults of diffusion are given, and no model here writes by diffusion: they are not used");
 }

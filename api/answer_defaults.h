@@ -16,5 +16,7 @@ weft_status answer_defaults_open(const weft_open_options *options, weft_served_m
 void answer_defaults_fill(const weft_served_model *model, weft_sampling *sampling, weft_entropy_bound *entropy_bound);
 /* One line of the plan that says what they are. */
 void answer_defaults_print(const weft_served_model *model, weft_text *out);
+/* One line in the log where weft_open was given values of canvases, and no model writes any. */
+void answer_defaults_tell_unused(const weft_runtime *runtime);
 
 #endif

@@ -134,6 +134,7 @@ uint64_t answer_limits_bytes(const answer_limits *limits) {
 uint32_t answer_limits_prompt(const weft_generate_params *p, uint32_t n, uint32_t context, uint32_t n_canvas) {
   uint32_t room = p->max_tokens > n_canvas ? p->max_tokens : n_canvas;
   if (room == 0) room = 1;
+  if (p->prompt_only) room = 0;
   uint32_t most = p->truncate_prompt > 0   ? (uint32_t)p->truncate_prompt
                   : p->truncate_prompt < 0 ? (context > room ? context - room : 1)
                                            : n;

@@ -249,7 +249,7 @@ static weft_status read_tool(weft_gen *gen, const json_t *tool, const char *fiel
       {.name = "strict", .kind = FIELD_LATER},         {.name = "cache_control", .kind = FIELD_KNOWN},
       {.name = "input_examples", .kind = FIELD_KNOWN}, {.name = "eager_input_streaming", .kind = FIELD_KNOWN}};
   const json_t *type = field_of(tool, "type"), *schema = field_of(tool, "input_schema"),
-               *description = field_of(tool, "description");
+               *description = field_of(tool, "description"), *strict = field_of(tool, "strict");
   char name[96];
   if (!json_is_object(tool)) return field_wrong(why, field, "an object with a name");
   if (type != NULL && !is_type(tool, "custom")) {
@@ -260,8 +260,9 @@ static weft_status read_tool(weft_gen *gen, const json_t *tool, const char *fiel
   if (status != WEFT_OK) return status;
   if (!json_is_object(schema)) return field_wrong(why, field, "an object with a name and an input_schema");
   if (description != NULL && !json_is_string(description)) return field_wrong(why, field, "described by a string");
+  if (strict != NULL && !json_is_boolean(strict)) return field_wrong(why, field, "strict or not: true or false");
   out->description = json_string_value(description);
-  out->strict = json_is_true(json_object_get(tool, "strict"));
+  out->strict = json_is_true(strict);
   (void)snprintf(name, sizeof name, "%.80s.name", field);
   status = weft_openai_name(json_object_get(tool, "name"), name, &out->name, why);
   return status == WEFT_OK ? field_json(gen, schema, &out->parameters, why) : status;
@@ -274,6 +275,9 @@ static weft_status read_tool_choice(weft_gen *gen, weft_refusal *why) {
   json_t *said;
   if (choice == NULL) return WEFT_OK;
   if (type == NULL) return field_wrong(why, "tool_choice", "an object of type auto, any, tool or none");
+  bool one = false;
+  weft_status status = field_flag(choice, "disable_parallel_tool_use", &one, why);
+  if (status != WEFT_OK) return status;
   if (strcmp(type, "tool") == 0) {
     const char *name = json_string_value(json_object_get(choice, "name"));
     said = json_pack("{s:{s:s,s:s}}", "tool_choice", "type", "function", "name", name == NULL ? "" : name);
@@ -281,10 +285,9 @@ static weft_status read_tool_choice(weft_gen *gen, weft_refusal *why) {
     said = json_pack("{s:s}", "tool_choice", strcmp(type, "any") == 0 ? "required" : type);
   }
   if (said == NULL) return field_no_memory(why);
-  bool one = json_is_true(json_object_get(choice, "disable_parallel_tool_use"));
-  weft_status status = one && json_object_set_new(said, "parallel_tool_calls", json_false()) != 0
-                           ? field_no_memory(why)
-                           : weft_openai_tool_choice(gen, said, gen->prompt, why);
+  status = one && json_object_set_new(said, "parallel_tool_calls", json_false()) != 0
+               ? field_no_memory(why)
+               : weft_openai_tool_choice(gen, said, gen->prompt, why);
   json_decref(said);
   return status;
 }

@@ -9,13 +9,18 @@
 #include "base/memory.h"
 #include "model/jinja.h"
 
+/* Whether an entry is MODEL=FILE, with this model. */
+static bool is_for(const char *entry, const char *model) {
+  size_t n = strlen(model);
+  return strncmp(entry, model, n) == 0 && entry[n] == '=';
+}
+
 /* The file that options name for this model, or NULL. */
 static const char *file_for(const weft_open_options *o, const char *name) {
   const char *file = NULL;
-  size_t n = strlen(name);
   for (uint32_t i = 0; i < o->n_chat_templates; i++) {
     const char *entry = o->chat_templates[i];
-    if (strncmp(entry, name, n) == 0 && entry[n] == '=') return entry + n + 1;
+    if (is_for(entry, name)) return entry + strlen(name) + 1;
     if (strchr(entry, '=') == NULL) file = entry;
   }
   return file;
@@ -55,5 +60,17 @@ weft_status chat_template_open(const weft_open_options *options, weft_served_mod
   if (status == WEFT_OK) return WEFT_OK;
   if (status == WEFT_E_NO_MEMORY) return weft_fail(error, status, "%s", m->no_chat.text);
   weft_log(WEFT_LOG_WARN, "%s: chat is off: %s", m->path, m->no_chat.text);
+  return WEFT_OK;
+}
+
+weft_status chat_templates_check(const weft_runtime *rt, weft_error *error) {
+  for (uint32_t i = 0; i < rt->options.n_chat_templates; i++) {
+    const char *entry = rt->options.chat_templates[i], *equals = strchr(entry, '=');
+    bool known = equals == NULL;
+    for (uint32_t k = 0; k < rt->n_models; k++) known = known || is_for(entry, rt->model[k].file_name);
+    if (known) continue;
+    return weft_fail(error, WEFT_E_INVALID, "--chat-template %s: no model's file is named '%.*s'", entry,
+                     (int)(equals - entry), entry);
+  }
   return WEFT_OK;
 }

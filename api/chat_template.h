@@ -12,5 +12,7 @@
 /* Sets m->chat, or m->no_chat to the reason. An entry of options->chat_templates is FILE, for every model, or
  * MODEL=FILE, which takes precedence. */
 weft_status chat_template_open(const weft_open_options *options, weft_served_model *m, weft_error *error);
+/* INVALID: an entry is for a model that is not served. */
+weft_status chat_templates_check(const weft_runtime *runtime, weft_error *error);
 
 #endif

@@ -201,6 +201,10 @@ static weft_status get_grammar(weft_generation *g, const weft_generate_params *p
 static weft_status find_calls(weft_generation *g, const weft_generate_params *p, weft_error *error) {
   if (p->sibling != NULL) {
     g->calls = p->sibling->calls;
+    if (g->calls.read && p->format != WEFT_FORMAT_ANY) {
+      return weft_fail(error, WEFT_E_UNSUPPORTED,
+                       "a format of the answer is not supported for a sibling of a generation with tools");
+    }
     if (g->calls.held) g->grammar = weft_grammar_ref(p->sibling->grammar);
     return WEFT_OK;
   }
@@ -490,13 +494,9 @@ static void count_text(weft_generation *g, size_t before) {
  * nothing yet. */
 static weft_status keep_place(weft_generation *g, size_t before) {
   if (!g->logprobs) return WEFT_OK;
-  if (g->n_ids == g->text_at_capacity) {
-    uint32_t capacity = g->text_at_capacity == 0 ? 16 : 2 * g->text_at_capacity;
-    uint32_t *text_at = weft_realloc(g->text_at, capacity, sizeof *text_at);
-    if (text_at == NULL) return WEFT_E_NO_MEMORY;
-    g->text_at = text_at;
-    g->text_at_capacity = capacity;
-  }
+  uint32_t *text_at = weft_grow(g->text_at, g->n_ids, &g->text_at_capacity, 16, sizeof *text_at);
+  if (text_at == NULL) return WEFT_E_NO_MEMORY;
+  g->text_at = text_at;
   g->text_at[g->n_ids] = g->n_characters;
   count_text(g, before);
   return WEFT_OK;
@@ -694,7 +694,7 @@ static weft_status flush(weft_generation *g, bool *thinking) {
   bool channel = g->limbo_thinking;
   size_t before = g->limbo.n;
   weft_status status = weft_chat_stream_flush(&g->stream, &g->limbo, &channel, NULL);
-  count_text(g, before);
+  if (g->logprobs) count_text(g, before);
   if (g->limbo.n > before) g->limbo_thinking = channel;
   g->n_waiting = 0;
   release_text(g, true);

@@ -119,9 +119,11 @@ void weft_exchange_answer(weft_exchange *x, int code, const char *type, weft_tex
   x->answer = ANSWER_WHOLE;
   x->code = code;
   x->type = type;
-  if (weft_text_status(body) != WEFT_OK) {
+  x->lacks_text = weft_text_status(body) != WEFT_OK;
+  if (x->lacks_text) {
     weft_text_free(body);
     x->code = 503;
+    x->type = "application/json";
     *body = (weft_text){0};
   }
   x->text = *body;
@@ -242,10 +244,17 @@ static void make_room(weft_exchange *x) {
   weft_exchange_refuse(x, &why);
 }
 
+/* In the form of OpenAI's dialect, whichever is spoken: to write another one takes memory. */
+static const char no_memory_body[] =
+    "{\"error\":{\"message\":\"no memory for the answer: try again later\",\"type\":\"server_error\",\"param\":null,"
+    "\"code\":\"no_memory\"}}";
+
 void http_put_answer(http_connection *c) {
   weft_exchange *x = c->x;
   bool streams = x->answer == ANSWER_STREAM;
   if (!streams) make_room(x);
+  const char *bytes = x->lacks_text ? no_memory_body : x->text.bytes;
+  size_t n = x->lacks_text ? sizeof no_memory_body - 1 : x->text.n;
   WEFT_CHECK(!x->begun && (streams || x->answer == ANSWER_WHOLE));
   x->begun = true;
   if (streams && c->minor == 0) c->keep_alive = false; /* its end is the end of the connection */
@@ -257,9 +266,9 @@ void http_put_answer(http_connection *c) {
   }
   if (streams) weft_text_puts(&c->out, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
   if (streams && c->minor > 0) weft_text_puts(&c->out, "Transfer-Encoding: chunked\r\n");
-  if (!streams && x->code != 204) weft_text_printf(&c->out, "Content-Length: %zu\r\n", x->text.n);
+  if (!streams && x->code != 204) weft_text_printf(&c->out, "Content-Length: %zu\r\n", n);
   put_connection(c);
-  if (!streams && !c->bodiless) weft_text_append(&c->out, x->text.bytes, x->text.n);
+  if (!streams && !c->bodiless) weft_text_append(&c->out, bytes, n);
   weft_text_free(&x->text);
 }
 

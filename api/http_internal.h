@@ -73,7 +73,8 @@ struct weft_exchange {
   bool begun; /* the head of the answer was appended to the connection's out */
   int code;
   const char *type;
-  weft_text text; /* ANSWER_WHOLE */
+  weft_text text;  /* ANSWER_WHOLE */
+  bool lacks_text; /* there was no memory for it: the answer is a short one that says so */
   struct {
     char *name, *value;
   } header[HEADERS_MAX];

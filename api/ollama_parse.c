@@ -197,6 +197,15 @@ static const char *role_of(const json_t *message) {
   return NULL;
 }
 
+/* A member of a message that is a string; NULL where it is left out. */
+static weft_status read_string(const json_t *message, const char *name, size_t i, const char **out, weft_refusal *why) {
+  const json_t *value = field_of(message, name);
+  char field[64];
+  (void)snprintf(field, sizeof field, "messages[%zu].%s", i, name);
+  *out = json_string_value(value);
+  return value == NULL || *out != NULL ? WEFT_OK : field_wrong(why, field, "a string");
+}
+
 static weft_status read_message(turn_list *list, const json_t *message, size_t i, weft_refusal *why) {
   char field[64], prefix[64];
   (void)snprintf(field, sizeof field, "messages[%zu]", i);
@@ -213,12 +222,13 @@ static weft_status read_message(turn_list *list, const json_t *message, size_t i
   if (status != WEFT_OK) return status;
   weft_chat_turn *turn = &list->turn[list->n - 1];
   if (content != NULL) turn->content = json_string_value(content);
-  turn->thinking = json_string_value(field_of(message, "thinking"));
+  status = read_string(message, "thinking", i, &turn->thinking, why);
+  if (status == WEFT_OK) status = read_string(message, "tool_call_id", i, &turn->call_id, why);
+  if (status != WEFT_OK) return status;
   const json_t *name = field_of(message, "tool_name");
   (void)snprintf(field, sizeof field, "messages[%zu].tool_name", i);
   if (name != NULL) status = weft_openai_name(name, field, &turn->name, why);
   if (status != WEFT_OK) return status;
-  turn->call_id = json_string_value(field_of(message, "tool_call_id"));
   if (json_array_size(calls) > 0 && strcmp(role, "assistant") != 0) {
     return field_wrong(why, "tool_calls", "in a message of the assistant");
   }

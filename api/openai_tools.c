@@ -130,6 +130,10 @@ weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, we
   char field[64];
   const json_t *calls = field_of(message, "tool_calls");
   size_t n = json_array_size(calls);
+  if (field_of(message, "function_call") != NULL) {
+    (void)snprintf(field, sizeof field, "messages[%zu].function_call", i);
+    return weft_refuse(why, 400, "unsupported", field, "%s: the newer name is tool_calls: give the call there", field);
+  }
   (void)snprintf(field, sizeof field, "messages[%zu].tool_calls", i);
   if (calls == NULL) return WEFT_OK;
   if (!json_is_array(calls)) return field_wrong(why, field, "a list of calls");

@@ -110,13 +110,14 @@ static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p
   weft_chat_message *list = weft_alloc(p->n_turns, sizeof *list);
   char *tools = NULL;
   prompt_calls calls = {0};
+  weft_json_size left = weft_json_limits(m->context);
   status = list == NULL ? weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt")
-                        : prompt_tools_json(p, m->context, &tools, error);
+                        : prompt_tools_json(p, &left, &tools, error);
   if (status == WEFT_OK) status = prompt_calls_open(p, &calls, error);
   for (uint32_t i = 0; i < p->n_turns && status == WEFT_OK; i++) {
     const weft_chat_turn *t = &p->turns[i];
     char *more;
-    status = prompt_turn_json(p, &calls, i, m->context, &more, error);
+    status = prompt_turn_json(p, &calls, i, &left, &more, error);
     list[i] = (weft_chat_message){.role = t->role,
                                   .content = t->content,
                                   .n_content = strlen(t->content),

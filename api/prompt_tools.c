@@ -6,16 +6,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/json_scan.h"
 #include "base/memory.h"
 
 static weft_status no_memory(weft_error *error) {
   return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt");
 }
 
-/* A JSON object out of a text that came inside of a string, which nobody has looked at yet. */
-static weft_status read_object(const char *text, uint32_t context, json_t **out, const char *where, weft_error *error) {
-  const weft_json_size limits = weft_json_limits(context);
+/* A JSON object out of a text that came inside of a string, which nobody has looked at yet. What it has is taken off
+ * *left. */
+static weft_status read_object(const char *text, weft_json_size *left, json_t **out, const char *where,
+                               weft_error *error) {
   weft_json_size size;
   json_error_t why;
   size_t at = 0;
@@ -25,9 +25,12 @@ static weft_status read_object(const char *text, uint32_t context, json_t **out,
     *out = json_object();
     return *out == NULL ? no_memory(error) : WEFT_OK;
   }
-  if (!weft_json_scan(text, strlen(text), &limits, &size, &at, &what)) {
-    return weft_fail(error, WEFT_E_TOO_LARGE, "%s has too many %s at byte %zu", where, what, at);
+  if (!weft_json_scan(text, strlen(text), left, &size, &at, &what)) {
+    return weft_fail(error, WEFT_E_TOO_LARGE, "%s, with the tools and calls before, has too many %s at byte %zu", where,
+                     what, at);
   }
+  left->values -= size.values;
+  left->scalars -= size.scalars;
   *out = json_loads(text, 0, &why);
   if (json_is_object(*out)) return WEFT_OK;
   bool parsed = *out != NULL;
@@ -57,27 +60,27 @@ static weft_status write_json(json_t *json, char **out, weft_error *error) {
 
 /* ---- declarations ---- */
 
-static weft_status add_tool(json_t *list, const weft_tool *t, uint32_t i, uint32_t context, weft_error *error) {
+static weft_status add_tool(json_t *list, const weft_tool *t, uint32_t i, weft_json_size *left, weft_error *error) {
   char where[64];
   json_t *parameters = NULL, *tool = json_object(), *function = json_object();
   (void)snprintf(where, sizeof where, "the parameters of tools[%u]", i);
   weft_status status = WEFT_OK;
   bool done = put_value(tool, "type", json_string("function")) && json_object_set(tool, "function", function) == 0 &&
               put_text(function, "name", t->name) && put_text(function, "description", t->description);
-  if (t->parameters != NULL) status = read_object(t->parameters, context, &parameters, where, error);
+  if (t->parameters != NULL) status = read_object(t->parameters, left, &parameters, where, error);
   if (parameters != NULL) done = put_value(function, "parameters", parameters) && done;
   json_decref(function);
   done = json_array_append_new(list, tool) == 0 && done;
   return status == WEFT_OK && !done ? no_memory(error) : status;
 }
 
-weft_status prompt_tools_json(const weft_prompt *prompt, uint32_t context, char **out, weft_error *error) {
+weft_status prompt_tools_json(const weft_prompt *prompt, weft_json_size *left, char **out, weft_error *error) {
   *out = NULL;
   if (prompt->n_tools == 0) return WEFT_OK;
   json_t *list = json_array();
   weft_status status = list == NULL ? no_memory(error) : WEFT_OK;
   for (uint32_t i = 0; i < prompt->n_tools && status == WEFT_OK; i++) {
-    status = add_tool(list, &prompt->tools[i], i, context, error);
+    status = add_tool(list, &prompt->tools[i], i, left, error);
   }
   if (status == WEFT_OK) return write_json(list, out, error);
   json_decref(list);
@@ -86,10 +89,10 @@ weft_status prompt_tools_json(const weft_prompt *prompt, uint32_t context, char 
 
 /* ---- turns ---- */
 
-static weft_status add_call(json_t *list, const weft_tool_call *c, uint32_t context, const char *where,
+static weft_status add_call(json_t *list, const weft_tool_call *c, weft_json_size *left, const char *where,
                             weft_error *error) {
   json_t *arguments, *call = json_object(), *function = json_object();
-  weft_status status = read_object(c->arguments, context, &arguments, where, error);
+  weft_status status = read_object(c->arguments, left, &arguments, where, error);
   bool done = put_text(call, "id", c->id) && put_value(call, "type", json_string("function")) &&
               json_object_set(call, "function", function) == 0 && put_text(function, "name", c->name);
   if (arguments != NULL) done = put_value(function, "arguments", arguments) && done;
@@ -98,14 +101,14 @@ static weft_status add_call(json_t *list, const weft_tool_call *c, uint32_t cont
   return status == WEFT_OK && !done ? no_memory(error) : status;
 }
 
-static weft_status add_calls(json_t *more, const weft_chat_turn *t, uint32_t turn, uint32_t context,
+static weft_status add_calls(json_t *more, const weft_chat_turn *t, uint32_t turn, weft_json_size *left,
                              weft_error *error) {
   char where[96];
   json_t *list = json_array();
   weft_status status = put_value(more, "tool_calls", list) ? WEFT_OK : no_memory(error);
   for (uint32_t i = 0; i < t->n_calls && status == WEFT_OK; i++) {
     (void)snprintf(where, sizeof where, "messages[%u].tool_calls[%u].function.arguments", turn, i);
-    status = add_call(list, &t->calls[i], context, where, error);
+    status = add_call(list, &t->calls[i], left, where, error);
   }
   return status;
 }
@@ -156,7 +159,7 @@ const char *prompt_calls_name(const prompt_calls *calls, const char *id, uint32_
   return found ? calls->call[from - 1].name : NULL;
 }
 
-weft_status prompt_turn_json(const weft_prompt *prompt, const prompt_calls *calls, uint32_t turn, uint32_t context,
+weft_status prompt_turn_json(const weft_prompt *prompt, const prompt_calls *calls, uint32_t turn, weft_json_size *left,
                              char **out, weft_error *error) {
   const weft_chat_turn *t = &prompt->turns[turn];
   const char *name = t->name;
@@ -166,7 +169,7 @@ weft_status prompt_turn_json(const weft_prompt *prompt, const prompt_calls *call
   json_t *more = json_object();
   bool done = more != NULL && put_text(more, "tool_call_id", t->call_id) && put_text(more, "name", name);
   weft_status status = done ? WEFT_OK : no_memory(error);
-  if (status == WEFT_OK && t->n_calls > 0) status = add_calls(more, t, turn, context, error);
+  if (status == WEFT_OK && t->n_calls > 0) status = add_calls(more, t, turn, left, error);
   if (status == WEFT_OK) return write_json(more, out, error);
   json_decref(more);
   return status;

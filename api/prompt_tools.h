@@ -3,15 +3,18 @@
  *
  * Law: a template reads the arguments of a call as an object, whatever dialect the request came in; arguments that are
  * not a JSON object are refused with a line that names the message. The JSON is written by a library, so no text of a
- * request can add a member to it. The memory that parsing takes is limited before anything is parsed. */
+ * request can add a member to it. The memory that parsing takes is limited before anything is parsed, for all JSON of
+ * the request together: the whole conversation is one tree when the template reads it. */
 #ifndef WEFT_API_PROMPT_TOOLS_H
 #define WEFT_API_PROMPT_TOOLS_H
 
+#include "api/json_scan.h"
 #include "api/weft.h"
 #include "base/status.h"
 
-/* The declarations of the tools as a JSON list, which weft_free frees; *out is NULL where there are none. */
-weft_status prompt_tools_json(const weft_prompt *prompt, uint32_t context, char **out, weft_error *error);
+/* The declarations of the tools as a JSON list, which weft_free frees; *out is NULL where there are none. *left: how
+ * much the JSON of the request may still have; what is read is taken off it. */
+weft_status prompt_tools_json(const weft_prompt *prompt, weft_json_size *left, char **out, weft_error *error);
 
 /* Which call has which id, for results that do not name their function. A look-up takes time in the logarithm of the
  * number of calls, so that conversations with many results stay cheap. The strings are those of the prompt. */
@@ -29,8 +32,8 @@ void prompt_calls_close(prompt_calls *calls); /* one that is all zero is fine */
 const char *prompt_calls_name(const prompt_calls *calls, const char *id, uint32_t turn);
 
 /* What a turn has besides its role, content and thinking, as a JSON object, which weft_free frees; *out is NULL where
- * there is nothing. */
-weft_status prompt_turn_json(const weft_prompt *prompt, const prompt_calls *calls, uint32_t turn, uint32_t context,
+ * there is nothing. *left: as above. */
+weft_status prompt_turn_json(const weft_prompt *prompt, const prompt_calls *calls, uint32_t turn, weft_json_size *left,
                              char **out, weft_error *error);
 
 #endif

@@ -94,6 +94,7 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
 
 static weft_status check_names(const weft_runtime *rt, weft_error *error) {
   weft_status status = served_names_check(rt, error);
+  if (status == WEFT_OK) status = chat_templates_check(rt, error);
   if (status != WEFT_OK) return status;
   for (uint32_t i = 0; i < rt->options.n_kv_8bit; i++) {
     const char *name = rt->options.kv_8bit[i];
@@ -409,6 +410,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
     if (status != WEFT_OK) return status;
   }
   status = check_names(rt, error);
+  if (status == WEFT_OK) answer_defaults_tell_unused(rt);
   if (status == WEFT_OK) status = plan_pool(rt, error);
   if (status == WEFT_OK) status = plan_file(rt, error);
   if (status == WEFT_OK) status = open_store(rt, options->kv_bytes == 0, error);

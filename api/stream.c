@@ -122,7 +122,7 @@ static weft_status keep_text(const weft_answer *a, weft_choice *c, const weft_de
   weft_status status = WEFT_OK;
   if (!d->thinking && c->reader != NULL) {
     status = answer_calls_push(c, d->text, d->n_text);
-  } else {
+  } else if (!answer_calls_in_call(c)) {
     weft_text_append(d->thinking ? &c->thinking : &c->text, d->text, d->n_text);
   }
   if (d->thinking) c->n_thinking_tokens += d->n_tokens;

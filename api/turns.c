@@ -30,9 +30,12 @@ weft_status turns_add_call(turn_list *list, const char *id, const json_t *name, 
   if (turn->n_calls == CALLS_MAX) {
     return weft_refuse(why, 400, "invalid_value", field, "%s: a turn has at most %d calls", field, CALLS_MAX);
   }
-  weft_tool_call *calls = weft_gen_alloc(list->gen, turn->n_calls + 1, sizeof *calls);
-  if (calls == NULL) return field_no_memory(why);
-  if (turn->n_calls > 0) memcpy(calls, turn->calls, turn->n_calls * sizeof *calls);
+  weft_tool_call *calls = (weft_tool_call *)(uintptr_t)turn->calls;
+  if ((turn->n_calls & (turn->n_calls - 1)) == 0) { /* full: what is left behind is freed with the request */
+    calls = weft_gen_alloc(list->gen, turn->n_calls == 0 ? 1 : 2 * (size_t)turn->n_calls, sizeof *calls);
+    if (calls == NULL) return field_no_memory(why);
+    if (turn->n_calls > 0) memcpy(calls, turn->calls, turn->n_calls * sizeof *calls);
+  }
   weft_tool_call *call = &calls[turn->n_calls];
   call->id = id;
   call->arguments = arguments;

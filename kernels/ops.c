@@ -236,6 +236,7 @@ static weft_status check_experts(weft_device *device, const weft_experts_args *a
   REQUIRE("experts", args->x != NULL && args->y != NULL, "x or y is NULL");
   REQUIRE("experts", args->ids != NULL && args->weights != NULL, "ids or weights is NULL");
   REQUIRE("experts", args->k > 0 && args->k <= args->down->n_mats, "k");
+  REQUIRE("experts", (uint64_t)args->n_rows * args->k <= INT32_MAX, "more than 2^31 pairs of a row and an expert");
   REQUIRE("experts", is_activation(args->activation), "activation");
   REQUIRE("experts", rows_fit(args->n_rows, args->x_stride, args->down->n_out), "x_stride");
   REQUIRE("experts", rows_fit(args->n_rows, args->y_stride, args->down->n_out), "y_stride");
@@ -355,6 +356,7 @@ static bool ask_watch(weft_device *device, const char *op, const void *args, boo
   }                                                                                                \
   uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args) {                \
     if (device == NULL || args == NULL || device->kernels->op##_scratch == NULL) return 0;         \
+    if (args->n_rows == 0) return 0;                                                               \
     return device->kernels->op##_scratch(device, args);                                            \
   }
 WEFT_OPS(X)

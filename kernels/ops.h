@@ -149,8 +149,8 @@ typedef struct weft_gate_args {
   weft_activation activation;
 } weft_gate_args;
 
-/* ---- route: softmax over all experts, the k largest (ties: lower index first), renormalised over the k,
- * then times expert_scale[e] (not renormalised again). ids and weights in rank order, largest first.
+/* ---- route: softmax over all experts, the k largest (ties: lower index first; NaN counts as -infinity), renormalised
+ * over the k, then times expert_scale[e] (not renormalised again). ids and weights in rank order, largest first.
  * With a router, logits are first x W^T, as matmul makes them.                                                */
 typedef struct weft_route_args {
   const float *x;            /* [n_rows, router->n_in] */

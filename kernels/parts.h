@@ -2,12 +2,15 @@
 /* Fused ops as calls of their parts, for backends that have no kernel of their own for the whole.
  *
  * Law: the calls of the parts define the fused op: a backend that fuses gives the same bits. The functions here only
- * make argument structs, or call the backend's matmul with them. */
+ * make argument structs, or call the backend's matmul with them; two more say in one place how the backends whose
+ * device memory is host memory order experts, and how they refuse a row. */
 #ifndef WEFT_KERNELS_PARTS_H
 #define WEFT_KERNELS_PARTS_H
 
+#include <math.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "kernels/ops.h"
 
 typedef weft_status (*parts_matmul_call)(weft_device *device, const weft_matmul_args *args);
@@ -32,6 +35,17 @@ static inline void parts_product_add(weft_matmul_args *args, const weft_weight *
   args->y[args->n_weights] = y;
   args->y_stride[args->n_weights] = y_stride;
   args->n_weights += 1;
+}
+
+/* Refuses what a backend found in device memory, which kernels/ops.c cannot see. */
+static inline weft_status parts_refuse_row(const char *op, uint32_t row, const char *fact) {
+  weft_log(WEFT_LOG_ERROR, "op %s: invalid arguments: row %u %s", op, row, fact);
+  return WEFT_E_INVALID;
+}
+
+/* What the experts of a route are ordered by: a logit that is no number is as small as any. */
+static inline float parts_route_rank(float logit) {
+  return isnan(logit) ? -INFINITY : logit;
 }
 
 /* The product of a route's rows with its router, which gives the logits. */

@@ -28,14 +28,17 @@ const calls_row calls_rows[WEFT_CALL_FORMS] = {
                          .keeps_open = true,
                          .head = calls_qwen_head,
                          .arguments = calls_qwen_arguments,
-                         .tail = calls_qwen_tail},
+                         .tail = calls_qwen_tail,
+                         .cut = calls_qwen_cut},
     [WEFT_CALLS_GEMMA] = {.name = "gemma",
                           .open = {"<|tool_call>"},
                           .close = "<tool_call|>",
+                          .quote = "<|\"|>",
                           .sign = {"<|tool_call>", "call:"},
                           .head = calls_gemma_head,
                           .arguments = calls_gemma_arguments,
-                          .tail = calls_gemma_tail},
+                          .tail = calls_gemma_tail,
+                          .cut = calls_gemma_cut},
     [WEFT_CALLS_LLAMA] = {.name = "llama",
                           .open = {"<|python_tag|>"},
                           .sign = {"\"parameters\": dictionary of argument name"},
@@ -46,6 +49,7 @@ const calls_row calls_rows[WEFT_CALL_FORMS] = {
                           .tail = calls_json_tail},
     [WEFT_CALLS_MISTRAL] = {.name = "mistral",
                             .open = {"[TOOL_CALLS]"},
+                            .inside = {"[ARGS]", "[CALL_ID]"},
                             .sign = {"[TOOL_CALLS]"},
                             .listed = true,
                             .head = calls_json_head,
@@ -81,6 +85,15 @@ const char *weft_call_form_open(weft_call_form form) {
 
 const char *weft_call_form_close(weft_call_form form) {
   return calls_rows[form].close;
+}
+
+bool weft_call_form_has(weft_call_form form, const char *marker) {
+  const calls_row *row = &calls_rows[form];
+  const char *const words[] = {row->open[0], row->open[1], row->close, row->quote, row->inside[0], row->inside[1]};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    if (words[i] != NULL && strcmp(words[i], marker) == 0) return true;
+  }
+  return false;
 }
 
 weft_call_form weft_call_form_held(weft_call_form form) {
@@ -207,8 +220,7 @@ bool calls_begin(weft_call_reader *r, size_t name, size_t n_name, size_t argumen
 
 void calls_finish(weft_call_reader *r, bool whole, uint8_t state) {
   r->sink->end(r->sink->self, whole);
-  json_decref(r->properties);
-  r->properties = NULL;
+  r->types = NULL;
   r->after_call = true;
   r->scanned = 0;
   r->state = state;
@@ -224,9 +236,9 @@ bool calls_break(weft_call_reader *r) {
 /* A marker at held[i]; *length: of it. PART: perhaps. */
 static calls_match marker_at(const weft_call_reader *r, size_t i, const char **marker) {
   const calls_row *row = &calls_rows[r->form];
-  const char *const words[] = {row->open[0], row->open[1], row->close};
+  const char *const words[] = {row->open[0], row->open[1], row->close, row->quote};
   calls_match best = MATCH_NO;
-  for (int k = 0; k < 3; k++) {
+  for (size_t k = 0; k < sizeof words / sizeof *words; k++) {
     calls_match match = words[k] == NULL ? MATCH_NO : calls_match_at(r, i, words[k]);
     if (match <= best) continue;
     best = match;
@@ -238,7 +250,7 @@ static calls_match marker_at(const weft_call_reader *r, size_t i, const char **m
 static bool found_marker(weft_call_reader *r, size_t at, const char *marker) {
   const calls_row *row = &calls_rows[r->form];
   size_t n = strlen(marker);
-  if (marker == row->close) { /* of no call */
+  if (marker == row->close || marker == row->quote) { /* of no call */
     if (!r->after_call) give_content(r, r->at, at);
     r->at = at + n;
     return true;
@@ -332,8 +344,6 @@ void weft_call_reader_open(weft_call_reader *r, weft_call_form form, const weft_
 
 void weft_call_reader_close(weft_call_reader *r) {
   weft_text_free(&r->held);
-  json_decref(r->properties);
-  r->properties = NULL;
 }
 
 weft_status weft_call_reader_push(weft_call_reader *r, const char *text, size_t n, const weft_call_sink *sink) {
@@ -341,10 +351,16 @@ weft_status weft_call_reader_push(weft_call_reader *r, const char *text, size_t 
   return read_held(r, sink);
 }
 
+bool weft_call_reader_in_call(const weft_call_reader *r) {
+  return r->state == CALLS_ARGUMENTS || r->state == CALLS_RAW;
+}
+
 weft_status weft_call_reader_end(weft_call_reader *r, const weft_call_sink *sink) {
   r->last = true;
   weft_status status = read_held(r, sink);
-  if (r->state == CALLS_ARGUMENTS || r->state == CALLS_RAW) calls_finish(r, false, CALLS_TEXT);
+  bool cut = r->state == CALLS_ARGUMENTS && calls_skip_blanks(r, r->at) < r->held.n;
+  if (cut && calls_rows[r->form].cut != NULL) calls_rows[r->form].cut(r);
+  if (weft_call_reader_in_call(r)) calls_finish(r, false, CALLS_TEXT);
   return status;
 }
 
@@ -352,6 +368,5 @@ weft_status weft_call_reader_copy(const weft_call_reader *from, weft_call_reader
   *to = *from;
   to->held = (weft_text){0};
   weft_text_append(&to->held, from->held.bytes == NULL ? "" : from->held.bytes, from->held.n);
-  (void)json_incref(to->properties);
   return weft_text_status(&to->held);
 }

@@ -15,8 +15,7 @@
 #ifndef WEFT_MODEL_CALLS_H
 #define WEFT_MODEL_CALLS_H
 
-#include <jansson.h>
-
+#include "base/status.h"
 #include "base/text.h"
 #include "model/json_steps.h"
 
@@ -45,15 +44,22 @@ weft_call_form weft_call_form_held(weft_call_form form);
 /* The markers before and after a call; NULL: the form has none. */
 const char *weft_call_form_open(weft_call_form form);
 const char *weft_call_form_close(weft_call_form form);
+/* Whether calls of this form are written with this marker. */
+bool weft_call_form_has(weft_call_form form, const char *marker);
 /* Every marker of every form. */
 enum { WEFT_CALL_MARKERS = 9 };
 extern const char *const weft_call_markers[WEFT_CALL_MARKERS];
 
-/* A tool that may be called: its name, and the JSON schema of its arguments as text (NULL: none), which says which
- * values of a QWEN call are strings. */
+/* A tool that may be called: its name, and for QWEN, whose text does not show whether a value is a string, what
+ * weft_callable_types made of the schema of its arguments (NULL: all are strings). */
 typedef struct weft_callable {
-  const char *name, *parameters;
+  const char *name, *types;
 } weft_callable;
+
+/* Appends which parameters of a function are not plain strings: a text of several zero bytes, no longer than the schema,
+ * so that a schema is parsed once, however often its function is called. parameters: the JSON schema of the function's
+ * arguments; NULL: there is none. */
+weft_status weft_callable_types(const char *parameters, weft_text *out);
 
 typedef struct weft_call_sink {
   void *self;
@@ -78,7 +84,7 @@ typedef struct weft_call_reader {
   uint32_t depth;       /* GEMMA: objects and lists that are open */
   uint64_t objects;     /* bit d: level d is an object, not a list */
   bool first;           /* nothing of the innermost object or list was given yet */
-  json_t *properties;   /* QWEN: from the schema of the function that is being called */
+  const char *types;    /* QWEN: of the function that is being called */
   const weft_call_sink *sink;
 } weft_call_reader;
 
@@ -87,8 +93,11 @@ void weft_call_reader_open(weft_call_reader *reader, weft_call_form form, const 
 void weft_call_reader_close(weft_call_reader *reader); /* all zero is fine */
 /* Reads n more bytes of the answer and gives what is decided to the sink. NO_MEMORY: text was lost. */
 weft_status weft_call_reader_push(weft_call_reader *reader, const char *text, size_t n, const weft_call_sink *sink);
-/* Ends the answer: text that was held back is given, and a call that is still open ends. */
+/* Ends the answer: text that was held back is given, and a call that is still open ends. What was given of the
+ * arguments of a call that is cut off here is the beginning of a JSON text, unless they were not well formed before. */
 weft_status weft_call_reader_end(weft_call_reader *reader, const weft_call_sink *sink);
+/* Whether a call has begun whose arguments have not ended. */
+bool weft_call_reader_in_call(const weft_call_reader *reader);
 /* Makes *to a reader at the same place of the same text. On NO_MEMORY the caller still closes it. */
 weft_status weft_call_reader_copy(const weft_call_reader *from, weft_call_reader *to);
 

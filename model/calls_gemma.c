@@ -148,14 +148,11 @@ static bool read_string(weft_call_reader *r) {
 
 bool calls_gemma_arguments(weft_call_reader *r) {
   if (r->inner == STRING) return read_string(r);
-  size_t i = calls_skip_blanks(r, r->at);
+  size_t i = r->at = calls_skip_blanks(r, r->at);
   if (i == r->held.n) return false;
   calls_match match = calls_match_at(r, i, calls_rows[WEFT_CALLS_GEMMA].close);
   if (match == MATCH_PART) return false;
-  if (match == MATCH_YES) {
-    r->at = i;
-    return calls_break(r);
-  }
+  if (match == MATCH_YES) return calls_break(r);
   char c = r->held.bytes[i], end = in_object(r) ? '}' : ']';
   if (c == end && r->inner != VALUE) {
     r->at = i + 1;
@@ -168,6 +165,20 @@ bool calls_gemma_arguments(weft_call_reader *r) {
     return true;
   }
   return r->inner == KEY || r->inner == FIRST_KEY ? read_key(r, i) : read_value(r, i);
+}
+
+/* A key or a value that no end came for. */
+void calls_gemma_cut(weft_call_reader *r) {
+  size_t i = r->at;
+  bool key = r->inner == FIRST_KEY || r->inner == KEY, quoted = calls_match_at(r, i, QUOTE) == MATCH_YES;
+  if (r->inner == KEY || r->inner == ITEM) calls_puts(r, ",");
+  if (!key) {
+    calls_give_cut_value(r, i, r->held.n);
+    return;
+  }
+  if (quoted || r->held.bytes[i] == '"') i += quoted ? strlen(QUOTE) : 1;
+  calls_puts(r, "\"");
+  calls_give_escaped(r, r->held.bytes + i, r->held.n - i);
 }
 
 bool calls_gemma_tail(weft_call_reader *r) {

@@ -18,15 +18,18 @@ enum {
 
 typedef struct calls_row {
   const char *name;
-  const char *open[2]; /* markers that a call begins with */
-  const char *close;   /* the marker that ends a call; NULL: none */
-  const char *sign[2]; /* a chat template with these texts is one of this form */
-  bool bare;           /* a call may begin the answer without a marker, if its name was declared */
-  bool listed;         /* several calls may stand in a JSON list */
-  bool keeps_open;     /* the second marker is part of the head */
+  const char *open[2];   /* markers that a call begins with */
+  const char *close;     /* the marker that ends a call; NULL: none */
+  const char *quote;     /* the marker around strings; as the others, it is never content; NULL: none */
+  const char *inside[2]; /* markers between the parts of a head, whose letters may be content elsewhere */
+  const char *sign[2];   /* a chat template with these texts is one of this form */
+  bool bare;             /* a call may begin the answer without a marker, if its name was declared */
+  bool listed;           /* several calls may stand in a JSON list */
+  bool keeps_open;       /* the second marker is part of the head */
   bool (*head)(weft_call_reader *r);
   bool (*arguments)(weft_call_reader *r);
   bool (*tail)(weft_call_reader *r);
+  void (*cut)(weft_call_reader *r); /* the answer ends here: gives what is held of the arguments; NULL: nothing is */
 } calls_row;
 
 extern const calls_row calls_rows[WEFT_CALL_FORMS];
@@ -64,12 +67,17 @@ bool calls_json_tail(weft_call_reader *r);
 bool calls_gemma_head(weft_call_reader *r);
 bool calls_gemma_arguments(weft_call_reader *r);
 bool calls_gemma_tail(weft_call_reader *r);
+void calls_gemma_cut(weft_call_reader *r);
 bool calls_qwen_head(weft_call_reader *r);
 bool calls_qwen_arguments(weft_call_reader *r);
 bool calls_qwen_tail(weft_call_reader *r);
+void calls_qwen_cut(weft_call_reader *r);
 
 /* Gives the value held[from .. to) as JSON, without blanks around it, if it is a JSON value or one of Python's words
  * for true, false and null; else gives nothing and returns false. */
 bool calls_give_value(weft_call_reader *r, size_t from, size_t to);
+/* Gives the beginning held[from .. to) of a value whose end never came, so that all that was given is the beginning of
+ * a JSON text: as it is written where it begins a JSON value, else as the beginning of a string. */
+void calls_give_cut_value(weft_call_reader *r, size_t from, size_t to);
 
 #endif

@@ -188,6 +188,19 @@ bool calls_json_tail(weft_call_reader *r) {
   return calls_close(r);
 }
 
+/* Whether b[from .. to) is a JSON value, or, where it need not be whole, the beginning of one. */
+static bool begins_value(const char *b, size_t from, size_t to, bool whole) {
+  /* as the one item of a list, since numbers do not show their own end */
+  json_steps steps = {0};
+  json_step step = json_steps_take(&steps, '[');
+  for (size_t i = from; i < to && step == JSON_STEP_MORE; i++) {
+    bool comma = b[i] == ',' && steps.depth == 1 && !json_steps_in_string(&steps);
+    step = comma ? JSON_STEP_BAD : json_steps_take(&steps, b[i]);
+  }
+  if (from == to || step != JSON_STEP_MORE) return false;
+  return !whole || json_steps_take(&steps, ']') == JSON_STEP_DONE;
+}
+
 bool calls_give_value(weft_call_reader *r, size_t from, size_t to) {
   static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
   const char *b = r->held.bytes;
@@ -198,14 +211,17 @@ bool calls_give_value(weft_call_reader *r, size_t from, size_t to) {
     calls_puts(r, words[i][1]);
     return true;
   }
-  /* as the one item of a list, since numbers do not show their own end */
-  json_steps steps = {0};
-  json_step step = json_steps_take(&steps, '[');
-  for (size_t i = from; i < to && step == JSON_STEP_MORE; i++) {
-    bool comma = b[i] == ',' && steps.depth == 1 && !json_steps_in_string(&steps);
-    step = comma ? JSON_STEP_BAD : json_steps_take(&steps, b[i]);
+  bool begins = begins_value(b, from, to, true);
+  if (begins) calls_give(r, b + from, to - from);
+  return begins;
+}
+
+void calls_give_cut_value(weft_call_reader *r, size_t from, size_t to) {
+  while (to > from && calls_is_blank(r->held.bytes[to - 1])) to -= 1;
+  if (begins_value(r->held.bytes, from, to, false)) {
+    calls_give(r, r->held.bytes + from, to - from);
+  } else {
+    calls_puts(r, "\"");
+    calls_give_escaped(r, r->held.bytes + from, to - from);
   }
-  if (from == to || step != JSON_STEP_MORE || json_steps_take(&steps, ']') != JSON_STEP_DONE) return false;
-  calls_give(r, b + from, to - from);
-  return true;
 }

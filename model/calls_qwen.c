@@ -2,6 +2,7 @@
 /* Qwen3-Coder's calls: <function=NAME>, for each argument <parameter=KEY>, its text on lines of its own,
  * </parameter>, and </function>. They are given as JSON; what the schema of the function calls a string is one,
  * whatever it looks like. */
+#include <jansson.h>
 #include <string.h>
 
 #include "model/calls_internal.h"
@@ -11,18 +12,55 @@ enum { BETWEEN, OPEN_STRING, OPEN_VALUE, OPEN_EITHER, STRING, VALUE, EITHER }; /
 static const char function_open[] = "<function=", function_close[] = "</function>",
                   parameter_open[] = "<parameter=", parameter_close[] = "</parameter>";
 
-/* What the function's schema says of its parameters. */
-static json_t *find_properties(const weft_call_reader *r, const char *name, size_t n) {
+/* ---- types: for each parameter that is no plain string a letter, its name and a zero byte; then a zero byte ---- */
+
+static const char any_value = 'v', string_or_null = 'n';
+
+/* The letter of a parameter; 0: it is a plain string. */
+static char type_of(const json_t *schema) {
+  const json_t *type = json_object_get(schema, "type");
+  bool string = false, null = false;
+  size_t n_types = json_is_array(type) ? json_array_size(type) : 1;
+  for (size_t i = 0; i < n_types; i++) {
+    const char *word = json_string_value(json_is_array(type) ? json_array_get(type, i) : type);
+    string = string || (word != NULL && strcmp(word, "string") == 0);
+    null = null || (word != NULL && strcmp(word, "null") == 0);
+  }
+  return !string ? any_value : null ? string_or_null : 0;
+}
+
+weft_status weft_callable_types(const char *parameters, weft_text *out) {
+  json_t *schema = parameters == NULL ? NULL : json_loads(parameters, 0, NULL), *property;
+  const char *name;
+  json_object_foreach(json_object_get(schema, "properties"), name, property) {
+    char type = type_of(property);
+    if (type == 0) continue;
+    weft_text_append(out, &type, 1);
+    weft_text_append(out, name, strlen(name) + 1);
+  }
+  json_decref(schema);
+  weft_text_append(out, "", 1);
+  return weft_text_status(out);
+}
+
+static const char *find_types(const weft_call_reader *r, const char *name, size_t n) {
   for (uint32_t i = 0; i < r->n_callable; i++) {
     const weft_callable *c = &r->callable[i];
-    if (strlen(c->name) != n || memcmp(c->name, name, n) != 0 || c->parameters == NULL) continue;
-    json_t *schema = json_loads(c->parameters, 0, NULL), *properties = json_object_get(schema, "properties");
-    (void)json_incref(properties);
-    json_decref(schema);
-    return properties;
+    if (strlen(c->name) == n && memcmp(c->name, name, n) == 0) return c->types;
   }
   return NULL;
 }
+
+/* How the text of a parameter is read. */
+static uint8_t reading_of(const weft_call_reader *r, const char *name, size_t n) {
+  for (const char *at = r->types; at != NULL && *at != 0; at += strlen(at) + 1) {
+    if (strlen(at + 1) != n || memcmp(at + 1, name, n) != 0) continue;
+    return *at == any_value ? OPEN_VALUE : OPEN_EITHER;
+  }
+  return OPEN_STRING;
+}
+
+/* ---- reading ---- */
 
 bool calls_qwen_head(weft_call_reader *r) {
   bool direct = calls_match_at(r, r->mark, function_open) == MATCH_YES;
@@ -38,24 +76,10 @@ bool calls_qwen_head(weft_call_reader *r) {
   if (r->held.bytes[i + n] != '>') return calls_refuse_head(r);
   (void)calls_begin(r, i, n, i + n + 1);
   if (r->state != CALLS_ARGUMENTS) return true;
-  r->properties = find_properties(r, r->held.bytes + i, n);
+  r->types = find_types(r, r->held.bytes + i, n);
   r->inner = BETWEEN;
   calls_puts(r, "{");
   return true;
-}
-
-/* How the text of a parameter is read. */
-static uint8_t reading_of(const weft_call_reader *r, const char *key, size_t n) {
-  const json_t *schema = json_object_getn(r->properties, key, n), *type = json_object_get(schema, "type");
-  if (schema == NULL) return OPEN_STRING;
-  bool string = false, null = false;
-  size_t n_types = json_is_array(type) ? json_array_size(type) : 1;
-  for (size_t i = 0; i < n_types; i++) {
-    const char *word = json_string_value(json_is_array(type) ? json_array_get(type, i) : type);
-    string = string || (word != NULL && strcmp(word, "string") == 0);
-    null = null || (word != NULL && strcmp(word, "null") == 0);
-  }
-  return !string ? OPEN_VALUE : null ? OPEN_EITHER : OPEN_STRING;
 }
 
 static bool read_parameter(weft_call_reader *r, size_t i) {
@@ -75,7 +99,7 @@ static bool read_parameter(weft_call_reader *r, size_t i) {
 /* Between parameters: another one, or the end. */
 static bool read_between(weft_call_reader *r) {
   const char *close = calls_rows[WEFT_CALLS_QWEN].close;
-  size_t i = calls_skip_blanks(r, r->at);
+  size_t i = r->at = calls_skip_blanks(r, r->at);
   if (i == r->held.n) return false;
   calls_match match = calls_match_at(r, i, parameter_open);
   if (match == MATCH_YES) return read_parameter(r, i);
@@ -132,6 +156,10 @@ bool calls_qwen_arguments(weft_call_reader *r) {
   r->inner = r->inner == OPEN_STRING ? STRING : r->inner == OPEN_VALUE ? VALUE : EITHER;
   r->scanned = r->at;
   return true;
+}
+
+void calls_qwen_cut(weft_call_reader *r) {
+  if (r->inner == VALUE || r->inner == EITHER) calls_give_cut_value(r, r->at, r->held.n);
 }
 
 bool calls_qwen_tail(weft_call_reader *r) {

@@ -59,6 +59,7 @@ static void read_calls(weft_chat *chat, weft_bytes t) {
   chat->tells_tools = has_text(t, "tools");
   chat->tells_calls = has_text(t, "tool_calls");
   for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
+    if (!weft_call_form_has(chat->calls, weft_call_markers[i])) continue; /* it says nothing here */
     int32_t id = weft_tokenizer_find(chat->tokenizer, weft_call_markers[i]);
     if (id >= 0) chat->call_marker[chat->n_call_markers++] = id;
   }

@@ -66,7 +66,7 @@ weft_call_form weft_chat_call_form(const weft_chat *chat);
 bool weft_chat_tells_tools(const weft_chat *chat);
 bool weft_chat_tells_calls(const weft_chat *chat);
 
-/* Whether the token is a marker of calls. */
+/* Whether the token is a marker of calls in that form. */
 bool weft_chat_is_call_marker(const weft_chat *chat, int32_t id);
 
 /* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, a role that is not in the list of

@@ -395,13 +395,9 @@ static void tell_progress(check_run *run, bool end) {
 /* ---- watching -------------------------------------------------------------------------------------------- */
 
 static record *add_record(check_run *run) {
-  if (run->n_records == run->records_max) {
-    uint32_t n = run->records_max == 0 ? 1024 : 2 * run->records_max;
-    record *more = weft_realloc(run->record, n, sizeof *more);
-    if (more == NULL) return NULL;
-    run->record = more;
-    run->records_max = n;
-  }
+  record *records = weft_grow(run->record, run->n_records, &run->records_max, 1024, sizeof *records);
+  if (records == NULL) return NULL;
+  run->record = records;
   return &run->record[run->n_records++];
 }
 

@@ -21,6 +21,33 @@ static uint32_t put_words(grammar_builder *b, uint32_t from, const char *words) 
   return builder_text(b, from, words, strlen(words));
 }
 
+/* Whether a schema's "type" lets an object through. */
+static bool allows_object(const json_t *type) {
+  bool allowed = type == NULL;
+  size_t n = json_is_array(type) ? json_array_size(type) : 1;
+  for (size_t i = 0; i < n && !allowed; i++) {
+    const char *word = json_string_value(json_is_array(type) ? json_array_get(type, i) : type);
+    allowed = word != NULL && strcmp(word, "object") == 0;
+  }
+  return allowed;
+}
+
+/* Arguments are an object, also where their schema allows more: any value where it is {}. */
+static void add_arguments(calls_grammar *g, const json_t *schema, const char *name, uint32_t from, uint32_t to) {
+  grammar_builder *b = g->b;
+  if (!json_is_object(schema) || !allows_object(json_object_get(schema, "type"))) {
+    builder_fail(b, WEFT_E_INVALID, "the arguments of %.64s are an object, and its schema allows none", name);
+    return;
+  }
+  json_t *objects = json_copy((json_t *)(uintptr_t)schema);
+  if (json_object_set_new(objects, "type", json_string("object")) != 0) {
+    builder_fail(b, WEFT_E_NO_MEMORY, "no memory for the schema");
+  } else {
+    builder_call(b, from, to, schema_add_rule(b, objects, name));
+  }
+  json_decref(objects);
+}
+
 /* {"name": "NAME", "arguments": {...}} */
 static void add_tool(calls_grammar *g, const json_t *tool) {
   grammar_builder *b = g->b;
@@ -38,7 +65,7 @@ static void add_tool(calls_grammar *g, const json_t *tool) {
     at = json_object_any(b, at);
   } else {
     uint32_t to = builder_state(b);
-    builder_call(b, at, to, schema_add_rule(b, schema, name));
+    add_arguments(g, schema, name, at, to);
     at = to;
   }
   builder_empty(b, put_words(b, at, "}"), b->rule[g->object].last);

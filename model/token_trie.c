@@ -139,7 +139,13 @@ static weft_status build_trie(weft_token_trie *trie, const weft_tokenizer *t, we
 
 weft_status weft_token_trie_open(const weft_tokenizer *tokenizer, weft_token_trie **out, weft_error *error) {
   weft_text text = {0};
+  uint32_t n_ends;
   *out = NULL;
+  (void)weft_tokenizer_eog(tokenizer, &n_ends);
+  if (n_ends == 0) { /* where a format ends, nothing would be allowed */
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "this model's vocabulary has no token that ends an answer, so no answer can be held to a format");
+  }
   weft_token_trie *trie = weft_alloc(1, sizeof *trie);
   trie_piece *piece = weft_alloc(weft_tokenizer_n_vocab(tokenizer), sizeof *piece);
   weft_status status = trie == NULL || piece == NULL ? WEFT_E_NO_MEMORY : build_trie(trie, tokenizer, &text, piece);

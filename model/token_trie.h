@@ -38,6 +38,7 @@ typedef struct weft_token_trie {
   uint32_t markers;  /* bitset: those of weft_call_markers that have a node */
 } weft_token_trie;
 
+/* UNSUPPORTED: the vocabulary has no token that ends a generation, which every format needs. */
 weft_status weft_token_trie_open(const weft_tokenizer *tokenizer, weft_token_trie **out, weft_error *error);
 void weft_token_trie_close(weft_token_trie *trie); /* NULL is fine */
 

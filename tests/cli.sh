@@ -35,6 +35,7 @@ expect 0 'What everybody needs first' "$weft" serve --help
 expect 0 '--goodput-tpot-ms' "$weft" sim --help
 expect 2 'no command is named' "$weft" dance
 expect 2 'no option is named' "$weft" generate --rowz 1
+expect 2 "no case has 'nothing' in its name" "$weft" bench kernels nothing
 expect 2 'no option is named' "$weft" generate --requests 1
 expect 2 'must be a whole number from 1 to' "$weft" generate -m $demo -p x --running 0
 expect 0 '"10 23 41 68 77 95"' "$weft" generate -m $demo --chat -p 'Sort from low to high: 41 77 23 95 10 68' --mode ar --temperature 0 --json

@@ -16,13 +16,9 @@ void weft_sim_own_ids(uint32_t at, uint32_t first, uint32_t n_ids, uint64_t *id)
 }
 
 static bool make_room(weft_sim_load *load, uint32_t n_ids) {
-  if (load->n == load->room) {
-    uint32_t room = load->room == 0 ? 256 : 2 * load->room;
-    weft_sim_item *grown = weft_realloc(load->item, room, sizeof *grown);
-    if (grown == NULL) return false;
-    load->item = grown;
-    load->room = room;
-  }
+  weft_sim_item *items = weft_grow(load->item, load->n, &load->room, 256, sizeof *items);
+  if (items == NULL) return false;
+  load->item = items;
   if (load->n_ids + n_ids > load->ids_room) {
     uint64_t room = 2 * (load->n_ids + n_ids);
     uint64_t *grown = weft_realloc(load->id, room, sizeof *grown);

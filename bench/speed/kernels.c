@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* weft bench kernels: products, experts and the head on the cpu device, one line per case.
  *
- *   --json          one array
- *   --threads N     default: all cores
- *   --cpu-time      processor time per thread in place of the clock: for a machine that others use
- * too
- *   --case WORD     only cases whose name holds the word
+ * `weft bench kernels WORD` runs only cases whose name holds the word.
  *
  * A floor is the larger of bytes / memory rate and products / arithmetic rate. The memory rate is
  * that of reading a large buffer with as many threads; the arithmetic rate is the best that a
@@ -85,19 +81,15 @@ typedef struct bench_room {
   weft_weight weight[COPIES_MAX], down[COPIES_MAX];
   uint32_t n_copies;
   uint32_t n_touched, n_threads; /* n_threads as asked for; then as they are */
-  bool json, cpu_time;
+  bool json;
   const char *word;
   double read_rate, product_rate; /* per second */
 } bench_room;
 
-static double clock_s(clockid_t clock) {
+static double now_s(void) {
   struct timespec t;
-  (void)clock_gettime(clock, &t);
+  (void)clock_gettime(CLOCK_MONOTONIC, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static double now_s(const bench_room *room) {
-  return room->cpu_time ? clock_s(CLOCK_PROCESS_CPUTIME_ID) / room->n_threads : clock_s(CLOCK_MONOTONIC);
 }
 
 static uint64_t random_bits(uint64_t position) {
@@ -136,7 +128,7 @@ static double measure_reading(const bench_room *room) {
   double best = 0.0;
   for (uint32_t repeat = 0; repeat < REPEATS; repeat++) {
     uint64_t n = n_bytes / 8 / n_threads;
-    double begin = now_s(room);
+    double begin = now_s();
     uint32_t n_started = 0;
     for (uint32_t i = 0; i < n_threads; i++) {
       readers[i] = (reader){.from = memory + i * n, .n = n};
@@ -144,7 +136,7 @@ static double measure_reading(const bench_room *room) {
       n_started += 1;
     }
     for (uint32_t i = 0; i < n_started; i++) (void)pthread_join(readers[i].thread, NULL);
-    double rate = (double)(n * 8 * n_started) / (now_s(room) - begin);
+    double rate = (double)(n * 8 * n_started) / (now_s() - begin);
     if (rate > best) best = rate;
   }
   weft_free(memory);
@@ -292,9 +284,9 @@ static weft_status time_case(bench_room *room, const kernel_case *c, double *bes
   }
   *best_s = 1e9;
   for (uint32_t repeat = 0; repeat <= REPEATS && status == WEFT_OK; repeat++) {
-    double begin = now_s(room);
+    double begin = now_s();
     for (uint32_t i = 0; i < room->n_copies && status == WEFT_OK; i++) status = run_once(room, c, i, NULL);
-    double each = (now_s(room) - begin) / room->n_copies;
+    double each = (now_s() - begin) / room->n_copies;
     if (repeat > 0 && each < *best_s) *best_s = each; /* the first warms up */
   }
   return status;
@@ -395,28 +387,20 @@ static weft_status measure_products(bench_room *room) {
   return status;
 }
 
-static int read_words(bench_room *room, int argc, char **argv) {
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--json") == 0)
-      room->json = true;
-    else if (strcmp(argv[i], "--cpu-time") == 0)
-      room->cpu_time = true;
-    else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc)
-      room->word = argv[++i];
-    else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
-      room->n_threads = (uint32_t)strtoul(argv[++i], NULL, 10);
-    else
-      return weft_cli_fail(WEFT_EXIT_USAGE, "bench kernels: '%s' is not --json, --cpu-time, --case or --threads",
-                           argv[i]);
-  }
-  return WEFT_EXIT_OK;
+static bool has_case(const char *word) {
+  bool found = word == NULL || strstr(types_name, word) != NULL;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) found = found || strstr(cases[i].name, word) != NULL;
+  return found;
 }
 
-int weft_bench_kernels(int argc, char **argv) {
+int weft_bench_kernels(const weft_lab_config *config) {
   static bench_room room;
-  room = (bench_room){0};
-  int code = read_words(&room, argc, argv);
-  if (code != WEFT_EXIT_OK) return code;
+  const weft_text_list *words = &config->product.words;
+  room = (bench_room){
+      .json = config->product.json, .n_threads = config->product.threads, .word = words->n > 1 ? words->item[1] : NULL};
+  if (!has_case(room.word)) {
+    return weft_cli_fail(WEFT_EXIT_USAGE, "bench kernels: no case has '%s' in its name", room.word);
+  }
   weft_status status = open_room(&room);
   if (status == WEFT_OK) status = measure_products(&room);
   if (status == WEFT_OK) {

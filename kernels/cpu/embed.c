@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "kernels/cpu/rows.h"
+#include "kernels/parts.h"
 
 typedef struct embed_run {
   const weft_embed_args *args;
@@ -18,7 +19,9 @@ static void embed_rows(void *arg, uint32_t first, uint32_t end) {
 
 weft_status cpu_embed(weft_device *device, const weft_embed_args *args) {
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    if (args->tokens[r] < 0 || (uint32_t)args->tokens[r] >= args->weight->n_out) return WEFT_E_INVALID;
+    if (args->tokens[r] < 0 || (uint32_t)args->tokens[r] >= args->weight->n_out) {
+      return parts_refuse_row("embed", r, "has a token that the weight has no row for");
+    }
   }
   embed_run run = {.args = args, .rows = cpu_rows_of(device)};
   cpu_for_rows(device, args->n_rows, args->weight->n_in, embed_rows, &run);

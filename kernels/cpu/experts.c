@@ -97,7 +97,9 @@ static weft_status sort_slots(experts_run *run) {
   const weft_experts_args *args = run->args;
   memset(run->first, 0, (run->n_experts + 1ull) * sizeof(uint32_t));
   for (uint32_t i = 0; i < run->n_slots; i++) {
-    if (args->ids[i] < 0 || (uint32_t)args->ids[i] >= run->n_experts) return WEFT_E_INVALID;
+    if (args->ids[i] < 0 || (uint32_t)args->ids[i] >= run->n_experts) {
+      return parts_refuse_row("experts", i / args->k, "names an expert that does not exist");
+    }
     run->first[args->ids[i]] += 1;
   }
   uint32_t n_before = 0;
@@ -265,7 +267,6 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
 static weft_status run_routed(weft_device *device, const weft_experts_args *args) {
   weft_thread_pool *pool = cpu_thread_pool(device);
   uint32_t n_threads = weft_thread_pool_size(pool);
-  if ((uint64_t)args->n_rows * args->k > INT32_MAX) return WEFT_E_INVALID; /* slots are 32 bits */
   experts_run run = make_run(device, args);
   run.products = cpu_products_find(cpu_get_isa(device));
   run.rows = cpu_rows_of(device);

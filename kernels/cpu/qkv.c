@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "kernels/cpu/rows.h"
+#include "kernels/parts.h"
 
 typedef struct qkv_run {
   const weft_qkv_args *args;
@@ -66,7 +67,7 @@ static void qkv_rows(void *arg, uint32_t first, uint32_t end) {
 weft_status cpu_qkv(weft_device *device, const weft_qkv_args *args) {
   for (uint32_t r = 0; args->k != NULL && r < args->n_rows; r++) {
     bool has_place = args->slot[r] >= 0 ? args->kv.base != NULL : args->own_k != NULL && r >= args->own_first;
-    if (!has_place) return WEFT_E_INVALID;
+    if (!has_place) return parts_refuse_row("qkv", r, "has no place for its key and value");
   }
   qkv_run run = {.args = args, .rows = cpu_rows_of(device)};
   uint64_t n_heads = (uint64_t)args->n_heads + (args->k == NULL ? 0 : 2ull * args->kv.n_kv_heads);

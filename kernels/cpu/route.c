@@ -9,9 +9,10 @@
 static void choose_experts(const float *logits, uint32_t n_experts, uint32_t k, int32_t *ids) {
   uint32_t n = 0;
   for (uint32_t e = 0; e < n_experts; e++) {
-    if (n == k && !(logits[e] > logits[ids[k - 1]])) continue;
+    float logit = parts_route_rank(logits[e]);
+    if (n == k && !(logit > parts_route_rank(logits[ids[k - 1]]))) continue;
     uint32_t place = n < k ? n++ : k - 1;
-    while (place > 0 && logits[e] > logits[ids[place - 1]]) {
+    while (place > 0 && logit > parts_route_rank(logits[ids[place - 1]])) {
       ids[place] = ids[place - 1];
       place -= 1;
     }

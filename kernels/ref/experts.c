@@ -38,7 +38,9 @@ static weft_status run_routed(const weft_experts_args *args) {
     for (uint32_t i = 0; i < n_in; i++) sum[i] = 0.0;
     for (uint32_t j = 0; j < args->k; j++) {
       int32_t expert = args->ids[(uint64_t)r * args->k + j];
-      if (expert < 0 || (uint32_t)expert >= args->down->n_mats) return WEFT_E_INVALID;
+      if (expert < 0 || (uint32_t)expert >= args->down->n_mats) {
+        return parts_refuse_row("experts", r, "names an expert that does not exist");
+      }
       double weight = (double)args->weights[(uint64_t)r * args->k + j];
       gate_up(args, (uint32_t)expert, args->x + r * args->x_stride, row, h);
       for (uint32_t i = 0; i < n_in; i++) {

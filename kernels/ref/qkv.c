@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "kernels/parts.h"
+
 /* y = rms(x) * weight over one head; weight may be NULL; y may equal x. */
 static void norm_head(const float *x, const float *weight, float eps, uint32_t n, float *y) {
   double factor = 1.0 / sqrt(ref_dot(x, x, n) / n + (double)eps);
@@ -62,7 +64,9 @@ weft_status ref_qkv(weft_device *device, const weft_qkv_args *args) {
   uint32_t dim = args->kv.head_dim;
   float work[WEFT_HEAD_DIM_MAX];
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    if (args->k != NULL && !has_place(args, r)) return WEFT_E_INVALID;
+    if (args->k != NULL && !has_place(args, r)) {
+      return parts_refuse_row("qkv", r, "has no place for its key and value");
+    }
     for (uint32_t head = 0; head < args->n_heads; head++) {
       float *q = args->q + r * args->q_stride + (uint64_t)head * dim;
       if (args->q_norm != NULL) norm_head(q, args->q_norm, args->eps, dim, q);

@@ -14,13 +14,12 @@ static bool is_taken(const int32_t *ids, uint32_t n_taken, uint32_t expert) {
   return false;
 }
 
-/* The expert with the largest logit that is not taken yet; of equal ones the first. Something is always chosen: a NaN
- * only where it is the first that is left. */
+/* The expert with the largest logit that is not taken yet; of equal ones the first. */
 static uint32_t best_left(const float *logits, uint32_t n_experts, const int32_t *ids, uint32_t n_taken) {
   uint32_t best = n_experts;
   for (uint32_t e = 0; e < n_experts; e++) {
     if (is_taken(ids, n_taken, e)) continue;
-    if (best == n_experts || logits[e] > logits[best]) best = e;
+    if (best == n_experts || parts_route_rank(logits[e]) > parts_route_rank(logits[best])) best = e;
   }
   return best;
 }

@@ -290,6 +290,49 @@ static void test_siblings(void **state) {
   ends(second, "length");
 }
 
+/* A sibling of calls is held to calls, so it has no format of its own. */
+static void test_siblings_of_calls(void **state) {
+  static const weft_chat_turn turn = {.role = "user", .content = "hi"};
+  static const weft_tool tool = {.name = "find"};
+  weft_generation *first, *second = NULL;
+  char error[512] = "";
+  weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
+  (void)state;
+  p.prompt = (weft_prompt){.turns = &turn, .n_turns = 1, .tools = &tool, .n_tools = 1};
+  p.ignore_eos = false;
+  p.max_tokens = 100;
+  p.tool_choice = WEFT_TOOLS_REQUIRED;
+  p.one_call = true;
+  if (weft_submit(runtime, &p, &first, error, sizeof error) != 0) fail_msg("%s", error);
+  p.prompt = (weft_prompt){0};
+  p.sibling = first;
+  p.sampling.choice = 1;
+  p.format = WEFT_FORMAT_REGEX;
+  p.format_text = "a+";
+  p.n_format_text = 2;
+  assert_int_equal(weft_submit(runtime, &p, &second, error, sizeof error), WEFT_E_UNSUPPORTED);
+  assert_non_null(strstr(error, "a sibling of a generation with tools"));
+  ends(first, "stop");
+}
+
+/* Where a prompt is only read, it may have the whole context, and -1 cuts it to that. */
+static void test_cut_prompts(void **state) {
+  (void)state;
+  for (int only = 0; only < 2; only++) {
+    weft_generation *g;
+    const int32_t *ids;
+    char error[512] = "";
+    weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
+    p.prompt.n_tokens = CONTEXT + 50;
+    p.truncate_prompt = -1;
+    p.prompt_only = only == 1;
+    p.max_tokens = only == 1 ? 0 : 4;
+    if (weft_submit(runtime, &p, &g, error, sizeof error) != 0) fail_msg("%s", error);
+    assert_int_equal(weft_prompt_tokens(g, &ids), only == 1 ? CONTEXT : CONTEXT - 4);
+    ends(g, "length");
+  }
+}
+
 /* More than the queue holds: "come again", and those inside end as they should. */
 static void test_full(void **state) {
   (void)state;
@@ -392,10 +435,17 @@ static void test_edges_served(void **state) {
 
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sampling), cmocka_unit_test(test_diffusion),
-                                     cmocka_unit_test(test_prompts),  cmocka_unit_test(test_chats),
-                                     cmocka_unit_test(test_others),   cmocka_unit_test(test_siblings),
-                                     cmocka_unit_test(test_full),     cmocka_unit_test(test_together),
-                                     cmocka_unit_test(test_evicted),  cmocka_unit_test(test_edges_served)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_sampling),
+                                     cmocka_unit_test(test_diffusion),
+                                     cmocka_unit_test(test_prompts),
+                                     cmocka_unit_test(test_chats),
+                                     cmocka_unit_test(test_others),
+                                     cmocka_unit_test(test_siblings),
+                                     cmocka_unit_test(test_siblings_of_calls),
+                                     cmocka_unit_test(test_cut_prompts),
+                                     cmocka_unit_test(test_full),
+                                     cmocka_unit_test(test_together),
+                                     cmocka_unit_test(test_evicted),
+                                     cmocka_unit_test(test_edges_served)};
   return cmocka_run_group_tests(tests, open_runtime, close_runtime);
 }

@@ -71,6 +71,19 @@ static void test_names_that_lead_nowhere(void **state) {
                    "would both be served as 'a'");
 }
 
+/* A template that was asked for is used, or the start fails: one for a model that is not there is not left out. */
+static void test_templates_that_lead_nowhere(void **state) {
+  static const char *const entry[] = {"weft-dem0=" WEFT_SOURCE_DIR "/tests/golden/chat/gemma4.jinja"};
+  weft_open_options options = small(1);
+  weft_runtime *rt = NULL;
+  char line[512] = "";
+  (void)state;
+  options.chat_templates = entry;
+  options.n_chat_templates = 1;
+  assert_true(weft_open(&options, &rt, line, sizeof line) < 0);
+  if (strstr(line, "no model's file is named 'weft-dem0'") == NULL) fail_msg("%s", line);
+}
+
 static int code_of(uint16_t port, const char *method, const char *path) {
   talk_answer a = talk_ask(port, method, path, "");
   int code = a.code;
@@ -195,7 +208,9 @@ static void test_series_by_model(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_names_that_were_chosen),
                                      cmocka_unit_test(test_names_that_lead_nowhere),
-                                     cmocka_unit_test(test_alive_is_not_ready), cmocka_unit_test(test_headers_of_pages),
+                                     cmocka_unit_test(test_templates_that_lead_nowhere),
+                                     cmocka_unit_test(test_alive_is_not_ready),
+                                     cmocka_unit_test(test_headers_of_pages),
                                      cmocka_unit_test(test_series_by_model)};
   (void)signal(SIGPIPE, SIG_IGN);
   return cmocka_run_group_tests(tests, NULL, NULL);

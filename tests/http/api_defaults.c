@@ -2,6 +2,7 @@
 /* What a request gets that leaves its sampling open: the value that the server was opened with, else the model file's;
  * a value that the request names wins over both. */
 #include <math.h>
+#include <unistd.h>
 
 #include "tests/support/http_conversation.h"
 
@@ -74,6 +75,38 @@ static void test_the_plan_says_what_holds(void **state) {
                          "0.4, entropy bound 0.1, stability 1, confidence 0, where a request names nothing else\n"));
 }
 
+/* Values of canvases where no model writes any are not silently left out. */
+static void test_what_is_not_used_is_told(void **state) {
+  static const char *const models[] = {DEMO_AR_MODEL};
+  const weft_entropy_bound open = {
+      .max_steps = 0, .t_min = -1.0f, .t_max = -1.0f, .entropy_bound = -1.0f, .stability = -1, .confidence = -1.0f};
+  (void)state;
+  for (int given = 0; given < 2; given++) {
+    const weft_open_options options = {.models = models,
+                                       .n_models = 1,
+                                       .backend = "cpu",
+                                       .threads = 1,
+                                       .kv_bytes = 4 << 20,
+                                       .context = 256,
+                                       .quiet = true,
+                                       .entropy_bound = given == 0 ? &open : &short_canvas};
+    char line[512] = "", log[4096];
+    weft_runtime *rt = NULL;
+    FILE *lines = tmpfile();
+    int kept = dup(STDERR_FILENO);
+    assert_true(lines != NULL && kept >= 0 && dup2(fileno(lines), STDERR_FILENO) >= 0);
+    int status = weft_open(&options, &rt, line, sizeof line);
+    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    if (status != 0) fail_msg("%s", line);
+    weft_close(rt);
+    rewind(lines);
+    log[fread(log, 1, sizeof log - 1, lines)] = 0;
+    (void)fclose(lines);
+    (void)close(kept);
+    assert_true((strstr(log, "no model here writes by diffusion") != NULL) == (given == 1));
+  }
+}
+
 static void test_contradictions_are_refused_when_the_server_starts(void **state) {
   const struct {
     weft_entropy_bound canvas;
@@ -118,6 +151,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_canvas_takes_the_servers_steps_and_a_request_its_own),
                                      cmocka_unit_test(test_a_temperature_of_the_server_is_that_of_requests_without_one),
                                      cmocka_unit_test(test_the_plan_says_what_holds),
+                                     cmocka_unit_test(test_what_is_not_used_is_told),
                                      cmocka_unit_test(test_contradictions_are_refused_when_the_server_starts)};
   return cmocka_run_group_tests(tests, open_server, close_talk);
 }

@@ -328,6 +328,8 @@ static void refusals(void **state) {
       {TOOL("\"name\":\"f\",\"parameters\":[]"), "tools[0].function.parameters", "a JSON schema"},
       {TOOL("\"name\":\"f\",\"strict\":1"), "tools[0].function.strict", "true or false"},
       {"{" HERMES USER ",\"tools\":[" FIND "," FIND "]}", "tools[1]", "the same name, 'find'"},
+      {TURN("{\"role\":\"assistant\",\"content\":null,\"function_call\":{\"name\":\"f\",\"arguments\":\"{}\"}}"),
+       "messages[1].function_call", "the newer name is tool_calls"},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"any\"}", "tool_choice", "\"required\""},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"x\"}}", "tool_choice", "may be"},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}",

@@ -61,6 +61,7 @@ static void handle(void *self, weft_exchange *x) {
     (void)pthread_mutex_unlock(&gate);
   }
   weft_text_puts(&body, "done");
+  body.refused = weft_exchange_path(x)[1] == 'n'; /* no memory: a part of the text was lost */
   weft_exchange_answer(x, 200, "text/plain", &body);
 }
 
@@ -131,6 +132,21 @@ static int code_of(int fd) {
   talk_answer_free(&a);
   (void)close(fd);
   return code;
+}
+
+/* Where memory runs out for an answer, a short one says so. */
+static void an_answer_without_memory_says_so(void **state) {
+  int fd = talk_dial(port);
+  (void)state;
+  talk_send(fd, "POST", "/none", "X-Tenant: a\r\n", "", 0);
+  talk_answer a = talk_receive(fd);
+  json_t *root = json_loads(a.body.bytes == NULL ? "" : a.body.bytes, 0, NULL);
+  assert_int_equal(a.code, 503);
+  assert_string_equal(text_at(root, "error.code"), "no_memory");
+  assert_string_equal(text_at(root, "error.message"), "no memory for the answer: try again later");
+  json_decref(root);
+  talk_answer_free(&a);
+  (void)close(fd);
 }
 
 static int code_of_quick(void) {
@@ -227,6 +243,7 @@ int main(void) {
       cmocka_unit_test_setup_teardown(nobody_has_more_than_half_of_the_places, open_server, close_server),
       cmocka_unit_test_setup_teardown(who_leaves_gives_the_place_back, open_server, close_server),
       cmocka_unit_test_setup_teardown(who_collects_much_delays_nobody, open_server, close_server),
+      cmocka_unit_test_setup_teardown(an_answer_without_memory_says_so, open_server, close_server),
       cmocka_unit_test_setup_teardown(closing_answers_what_waits, open_server, close_server),
   };
   (void)signal(SIGPIPE, SIG_IGN);

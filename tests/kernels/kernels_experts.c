@@ -308,6 +308,12 @@ static void bad_ids(weft_device *device) {
   args.scratch_bytes = weft_experts_scratch(device, &args);
   buffer scratch = buffer_new(args.scratch_bytes);
   args.scratch = scratch.data;
+  /* more pairs of a row and an expert than 31 bits count are refused before anything is measured */
+  args.n_rows = 1u << 31;
+  assert_int_equal(weft_experts(device, &args), WEFT_E_INVALID);
+  args.n_rows = 0;
+  assert_int_equal(weft_experts_scratch(device, &args), 0);
+  args.n_rows = 1;
   /* one expert twice is allowed */
   assert_int_equal(done(device, weft_experts(device, &args)), WEFT_OK);
   ids[1] = (int32_t)c->n_experts;

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -143,6 +144,9 @@ static void what_is_refused(void **state) {
       {weft_anthropic_parse,
        HI "\"tools\":[{\"name\":\"f\",\"input_schema\":{}},{\"name\":\"f\",\"input_schema\":{}}]}", "tools[1]"},
       {weft_anthropic_parse, HI "\"tools\":5}", "tools"},
+      {weft_anthropic_parse, HI "\"tools\":[{\"name\":\"f\",\"input_schema\":{},\"strict\":1}]}", "tools[0]"},
+      {weft_anthropic_parse, HI TOOLS ",\"tool_choice\":{\"type\":\"any\",\"disable_parallel_tool_use\":1}}",
+       "disable_parallel_tool_use"},
       {weft_anthropic_parse, HI "\"tool_choice\":{\"type\":\"any\"}}", "tool_choice"},
       {weft_anthropic_parse, HI TOOLS ",\"tool_choice\":{\"type\":\"tool\",\"name\":\"nobody\"}}",
        "tool_choice.function.name"},
@@ -164,6 +168,10 @@ static void what_is_refused(void **state) {
        "messages[0].tool_calls[0].function"},
       {weft_ollama_parse_chat, "{\"messages\":[{\"role\":\"tool\",\"tool_name\":\"<end>\",\"content\":\"x\"}]}",
        "messages[0].tool_name"},
+      {weft_ollama_parse_chat, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"x\",\"thinking\":5}]}",
+       "messages[0].thinking"},
+      {weft_ollama_parse_chat, "{\"messages\":[{\"role\":\"tool\",\"tool_call_id\":5,\"content\":\"x\"}]}",
+       "messages[0].tool_call_id"},
       {weft_responses_parse, "{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0]"},
       {weft_responses_parse, "{\"input\":[{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"{}\"}]}",
        "input[0]"},
@@ -179,6 +187,31 @@ static void what_is_refused(void **state) {
     assert_int_equal(why.http, 400);
     if (strcmp(why.param, rows[i].param) != 0) fail_msg("%s: %s, not %s", rows[i].body, why.param, rows[i].param);
   }
+}
+
+/* The memory for the calls of a turn grows by doubling, so a body with many calls costs no more than they are. */
+static void many_calls_of_a_turn(void **state) {
+  enum { N = 128 };
+  weft_text body = {0};
+  weft_gen gen;
+  (void)state;
+  weft_text_puts(&body, "{\"messages\":[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[");
+  for (int i = 0; i < N; i++) {
+    weft_text_printf(&body, "%s{\"id\":\"c%d\",\"function\":{\"name\":\"f%d\"}}", i == 0 ? "" : ",", i, i);
+  }
+  weft_text_puts(&body, "]}]}");
+  (void)weft_memory_fail_at(0);
+  parse(weft_ollama_parse_chat, body.bytes, &gen);
+  assert_in_range(weft_memory_fail_at(0), 1, 32);
+  assert_int_equal(gen.prompt->turns[0].n_calls, N);
+  for (int i = 0; i < N; i++) {
+    char id[8];
+    (void)snprintf(id, sizeof id, "c%d", i);
+    assert_string_equal(gen.prompt->turns[0].calls[i].id, id);
+    assert_string_equal(gen.prompt->turns[0].calls[i].name + 1, id + 1);
+  }
+  weft_gen_close(&gen);
+  weft_text_free(&body);
 }
 
 /* ---- answers ---- */
@@ -438,6 +471,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_request_in_every_dialect),
                                      cmocka_unit_test(what_must_be_called),
                                      cmocka_unit_test(what_is_refused),
+                                     cmocka_unit_test(many_calls_of_a_turn),
                                      cmocka_unit_test(calls_of_anthropic),
                                      cmocka_unit_test(calls_of_ollama),
                                      cmocka_unit_test(calls_of_responses),

@@ -48,11 +48,12 @@ static void the_last_call_with_the_id_counts(void **state) {
   expect_name(&calls, "3", 4, NULL);
   expect_name(&calls, "", 4, NULL);
   char *more;
-  assert_int_equal(prompt_turn_json(&prompt, &calls, 4, CONTEXT, &more, &error), WEFT_OK);
+  weft_json_size left = weft_json_limits(CONTEXT);
+  assert_int_equal(prompt_turn_json(&prompt, &calls, 4, &left, &more, &error), WEFT_OK);
   assert_string_equal(more, "{\"tool_call_id\":\"1\",\"name\":\"e\"}");
   weft_free(more);
   turn[4].name = "said";
-  assert_int_equal(prompt_turn_json(&prompt, &calls, 4, CONTEXT, &more, &error), WEFT_OK);
+  assert_int_equal(prompt_turn_json(&prompt, &calls, 4, &left, &more, &error), WEFT_OK);
   assert_string_equal(more, "{\"tool_call_id\":\"1\",\"name\":\"said\"}");
   weft_free(more);
   prompt_calls_close(&calls);
@@ -93,6 +94,31 @@ static void many_results_are_looked_up_soon(void **state) {
   prompt_calls_close(&calls);
 }
 
+/* Texts that are small JSON each are no way around the limit of a request: what they have is counted together. */
+static void json_of_a_request_is_counted_together(void **state) {
+  enum { N = 100000 };
+  static const char one[] = "[],";
+  static char arguments[N * 3 + 16];
+  weft_tool_call call[] = {{.id = "1", .name = "a", .arguments = arguments},
+                           {.id = "2", .name = "a", .arguments = arguments}};
+  weft_chat_turn turn[] = {{.role = "assistant", .content = "", .calls = call, .n_calls = 1},
+                           {.role = "assistant", .content = "", .calls = call + 1, .n_calls = 1}};
+  const weft_prompt prompt = {.turns = turn, .n_turns = 2};
+  const prompt_calls calls = {0};
+  weft_json_size left = weft_json_limits(CONTEXT);
+  weft_error error = {{0}};
+  char *more;
+  (void)state;
+  size_t n = (size_t)snprintf(arguments, sizeof arguments, "{\"a\":[");
+  for (uint32_t i = 0; i < N; i++, n += 3) memcpy(arguments + n, one, 3);
+  memcpy(arguments + n - 1, "]}", 3);
+  assert_int_equal(prompt_turn_json(&prompt, &calls, 0, &left, &more, &error), WEFT_OK);
+  weft_free(more);
+  assert_int_equal(prompt_turn_json(&prompt, &calls, 1, &left, &more, &error), WEFT_E_TOO_LARGE);
+  assert_null(more);
+  assert_non_null(strstr(error.text, "messages[1].tool_calls[0].function.arguments, with the tools and calls before"));
+}
+
 static void refused_memory_is_an_error(void **state) {
   weft_tool_call call[] = {{.id = "1", .name = "a"}};
   weft_chat_turn turn[] = {{.role = "assistant", .content = "", .calls = call, .n_calls = 1}};
@@ -108,9 +134,8 @@ static void refused_memory_is_an_error(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_last_call_with_the_id_counts),
-      cmocka_unit_test(without_calls),
-      cmocka_unit_test(many_results_are_looked_up_soon),
+      cmocka_unit_test(the_last_call_with_the_id_counts), cmocka_unit_test(without_calls),
+      cmocka_unit_test(many_results_are_looked_up_soon),  cmocka_unit_test(json_of_a_request_is_counted_together),
       cmocka_unit_test(refused_memory_is_an_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

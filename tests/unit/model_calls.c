@@ -10,16 +10,29 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <jansson.h>
 
 #include "base/random.h"
 #include "model/calls.h"
 
-static const weft_callable tools[] = {
-    {"find",
-     "{\"type\":\"object\",\"properties\":{\"text\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"},"
-     "\"maybe\":{\"type\":[\"string\",\"null\"]},\"list\":{\"type\":\"array\"},\"flag\":{\"type\":\"boolean\"}}}"},
-    {"get_time", NULL},
-};
+static const char find_schema[] =
+    "{\"type\":\"object\",\"properties\":{\"text\":{\"type\":\"string\"},\"n\":{\"type\":\"integer\"},"
+    "\"maybe\":{\"type\":[\"string\",\"null\"]},\"list\":{\"type\":\"array\"},\"flag\":{\"type\":\"boolean\"}}}";
+static weft_text find_types;
+static weft_callable tools[] = {{"find", NULL}, {"get_time", NULL}};
+
+static int open_tools(void **state) {
+  (void)state;
+  if (weft_callable_types(find_schema, &find_types) != WEFT_OK) return -1;
+  tools[0].types = find_types.bytes;
+  return 0;
+}
+
+static int close_tools(void **state) {
+  (void)state;
+  weft_text_free(&find_types);
+  return 0;
+}
 
 /* A number below n; the same in every run. */
 static uint32_t draw(uint64_t *state, uint32_t n) {
@@ -167,6 +180,7 @@ static const struct {
      "{\"name\":\"find\",\"arguments\":[1]}", ""},
     {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\"", "{\"name\":\"find\"", ""},
     {WEFT_CALLS_GEMMA, "<|tool_call>find{}<tool_call|>", "find{}", ""},
+    {WEFT_CALLS_GEMMA, "<|tool_call>find{text:" Q "a" Q "}<tool_call|> b" Q, "find{text:a} b", ""},
     {WEFT_CALLS_LLAMA, "{\"name\": \"stranger\", \"parameters\": {}}", "{\"name\": \"stranger\", \"parameters\": {}}",
      ""},
     {WEFT_CALLS_LLAMA, "{\"answer\": 42}", "{\"answer\": 42}", ""},
@@ -183,6 +197,18 @@ static const struct {
     {WEFT_CALLS_GEMMA, "<|tool_call>call:find{:}<tool_call|>x", "x", "@find {:}!"},
     {WEFT_CALLS_QWEN, "<tool_call><function=find>oops</tool_call>x", "x", "@find {oops!"},
     {WEFT_CALLS_LLAMA, "{\"name\": \"find\", \"parameters\": {\"n\": 1", "", "@find {\"n\": 1!"},
+    /* cut off within what is held back until it is whole: the beginning of a JSON text */
+    {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=list>\n[1, 2,\n", "", "@find {\"list\":[1, 2,!"},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=n>many", "", "@find {\"n\":\"many!"},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=maybe>nul", "", "@find {\"maybe\":nul!"},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=text>a\n", "", "@find {\"text\":\"a!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{n:12", "", "@find {\"n\":12!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{text:bare wor", "", "@find {\"text\":\"bare wor!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{text:\"ab", "", "@find {\"text\":\"ab!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{list:[1, 2", "", "@find {\"list\":[1,2!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{n:1, te", "", "@find {\"n\":1,\"te!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{" Q "te", "", "@find {\"te!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{ \n", "", "@find {!"},
     /* text stays as it is */
     {WEFT_CALLS_HERMES, "\n\n Plain \n text, 1 < 2 \n", "\n\n Plain \n text, 1 < 2 \n", ""},
     {WEFT_CALLS_JSON, "", "", ""},
@@ -225,6 +251,52 @@ static void long_parts_at_every_cut(void **state) {
       weft_text_free(&bytes.content), weft_text_free(&bytes.calls);
     }
   }
+}
+
+/* A model that writes blanks without end between arguments costs the same for each of them. */
+static void blanks_are_not_held(void **state) {
+  static const struct {
+    weft_call_form form;
+    const char *head, *tail;
+  } calls[] = {{WEFT_CALLS_GEMMA, "<|tool_call>call:find{", "n:1}<tool_call|>"},
+               {WEFT_CALLS_QWEN, "<function=find>", "<parameter=n>1</parameter></function>"},
+               {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{", "\"n\":1}}</tool_call>"}};
+  (void)state;
+  for (size_t i = 0; i < sizeof calls / sizeof *calls; i++) {
+    taken t = {0};
+    weft_call_reader reader;
+    const weft_call_sink sink = {&t, take_content, take_begin, take_arguments, take_end};
+    weft_call_reader_open(&reader, calls[i].form, tools, 2);
+    assert_int_equal(weft_call_reader_push(&reader, calls[i].head, strlen(calls[i].head), &sink), WEFT_OK);
+    for (int k = 0; k < 1000; k++) {
+      assert_int_equal(weft_call_reader_push(&reader, "\n", 1, &sink), WEFT_OK);
+      assert_true(reader.held.n < 16);
+    }
+    assert_int_equal(weft_call_reader_push(&reader, calls[i].tail, strlen(calls[i].tail), &sink), WEFT_OK);
+    assert_int_equal(weft_call_reader_end(&reader, &sink), WEFT_OK);
+    assert_int_equal(t.calls.bytes[t.calls.n - 1], '$');
+    weft_call_reader_close(&reader);
+    weft_text_free(&t.content), weft_text_free(&t.calls);
+  }
+}
+
+/* From the end of its head to the end of its arguments a reader is in a call. */
+static void in_a_call_or_not(void **state) {
+  static const char *const parts[] = {
+      "a <tool_call>{\"name\":\"find\",\"arg",          "uments\":{",   "\"n\":1,", "}", "x</tool_call>",
+      "<tool_call>{\"name\":\"find\",\"arguments\":{}", "}</tool_call>"};
+  static const bool in_call[] = {false, true, true, true, false, false, false}; /* ,} is no JSON: raw to the mark */
+  weft_call_reader reader;
+  taken t = {0};
+  const weft_call_sink sink = {&t, take_content, take_begin, take_arguments, take_end};
+  (void)state;
+  weft_call_reader_open(&reader, WEFT_CALLS_HERMES, tools, 2);
+  for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    assert_int_equal(weft_call_reader_push(&reader, parts[i], strlen(parts[i]), &sink), WEFT_OK);
+    assert_int_equal(weft_call_reader_in_call(&reader), in_call[i]);
+  }
+  weft_call_reader_close(&reader);
+  weft_text_free(&t.content), weft_text_free(&t.calls);
 }
 
 /* Texts made of the pieces that forms are made of: no cut changes anything, no marker is given as content, and a
@@ -324,6 +396,22 @@ static void a_copy_reads_ahead(void **state) {
   }
 }
 
+/* What is kept of a schema is what a reader asks of it: which parameters are no plain strings. */
+static void types_of_a_schema(void **state) {
+  static const char of_find[] = "vn\0nmaybe\0vlist\0vflag\0";
+  static const char *const none[] = {NULL, "{}", "[]", "{\"properties\":5}", "no JSON"};
+  (void)state;
+  assert_int_equal(find_types.n, sizeof of_find);
+  assert_memory_equal(find_types.bytes, of_find, sizeof of_find);
+  for (size_t i = 0; i < sizeof none / sizeof *none; i++) {
+    weft_text out = {0};
+    assert_int_equal(weft_callable_types(none[i], &out), WEFT_OK);
+    assert_int_equal(out.n, 1);
+    assert_int_equal(out.bytes[0], 0);
+    weft_text_free(&out);
+  }
+}
+
 static void forms_of_templates(void **state) {
   static const struct {
     const char *text;
@@ -374,12 +462,11 @@ static void json_steps_agree(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_form_at_every_cut),
-      cmocka_unit_test(long_parts_at_every_cut),
-      cmocka_unit_test(random_texts),
-      cmocka_unit_test(forms_of_templates),
-      cmocka_unit_test(json_steps_agree),
+      cmocka_unit_test(every_form_at_every_cut), cmocka_unit_test(long_parts_at_every_cut),
+      cmocka_unit_test(blanks_are_not_held),     cmocka_unit_test(in_a_call_or_not),
+      cmocka_unit_test(types_of_a_schema),       cmocka_unit_test(random_texts),
+      cmocka_unit_test(forms_of_templates),      cmocka_unit_test(json_steps_agree),
       cmocka_unit_test(a_copy_reads_ahead),
   };
-  return cmocka_run_group_tests(tests, NULL, NULL);
+  return cmocka_run_group_tests(tests, open_tools, close_tools);
 }

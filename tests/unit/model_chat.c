@@ -440,16 +440,17 @@ static void test_refused_memory(void **state) {
   world_close(&w);
 }
 
-/* Markers of calls that are control tokens are hidden, until calls are looked for; other control tokens stay hidden. */
+/* Markers of calls that are control tokens are hidden, until calls are looked for; other control tokens, and the markers
+ * of other forms, stay hidden. */
 static void test_call_markers(void **state) {
-  static const char *const specials[] = {"<tool_call>", "</tool_call>", "<|im_start|>", "<|im_end|>"};
+  static const char *const specials[] = {"<tool_call>", "</tool_call>", "<|im_start|>", "<|im_end|>", "[ARGS]"};
   static const char template[] = "{{ messages[0].content }}{% if tools %}<tool_call>{% endif %}",
-                    answer[] = "a<|im_start|><tool_call>b</tool_call>c";
+                    answer[] = "a<|im_start|><tool_call>b</tool_call>[ARGS]c";
   world w = {0};
   weft_error error = {{0}};
   (void)state;
   fixture_gpt2(&w.f, "qwen2");
-  for (uint32_t i = 0; i < 4; i++) (void)fixture_token(&w.f, specials[i], FIXTURE_CONTROL);
+  for (uint32_t i = 0; i < 5; i++) (void)fixture_token(&w.f, specials[i], FIXTURE_CONTROL);
   w.t = fixture_tokenizer(&w.f);
   const weft_bytes bytes = {template, strlen(template)};
   if (weft_chat_open(w.f.gguf, w.t, bytes, "here", &w.chat, &error) != WEFT_OK) fail_msg("%s", error.text);

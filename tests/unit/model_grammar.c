@@ -456,6 +456,21 @@ static void no_mask_has_structure(void **state) {
   weft_grammar_unref(g);
 }
 
+static void a_vocabulary_without_an_end_has_no_formats(void **state) {
+  tokenizer_fixture f = {0};
+  weft_token_trie *trie;
+  weft_error error = {{0}};
+  uint32_t n_ends;
+  (void)state;
+  fixture_gpt2(&f, "qwen2");
+  (void)weft_tokenizer_eog(fixture_tokenizer(&f), &n_ends);
+  assert_int_equal(n_ends, 0);
+  assert_int_equal(weft_token_trie_open(f.tokenizer, &trie, &error), WEFT_E_UNSUPPORTED);
+  assert_null(trie);
+  assert_non_null(strstr(error.text, "no token that ends an answer"));
+  fixture_close(&f);
+}
+
 int main(int argc, char **argv) {
   if (argc > 1) return run_tool(argc, argv);
   const struct CMUnitTest tests[] = {cmocka_unit_test(languages_are_what_they_say),
@@ -468,6 +483,7 @@ int main(int argc, char **argv) {
                                      cmocka_unit_test(copies_of_schemas_are_counted),
                                      cmocka_unit_test(masks_are_exact),
                                      cmocka_unit_test(answers_fit_their_schema),
-                                     cmocka_unit_test(no_mask_has_structure)};
+                                     cmocka_unit_test(no_mask_has_structure),
+                                     cmocka_unit_test(a_vocabulary_without_an_end_has_no_formats)};
   return cmocka_run_group_tests(tests, open_world, close_world);
 }

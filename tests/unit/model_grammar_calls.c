@@ -20,7 +20,7 @@
   "word\"},\"n\":{\"type\":\"integer\",\"maximum\":9}},"               \
   "\"required\":[\"text\"],\"additionalProperties\":false,\"$defs\":{\"word\":{\"type\":\"string\",\"maxLength\":4}}}"
 
-static const weft_callable tools[] = {{"find", SCHEMA}, {"get_time", NULL}};
+static const weft_callable tools[] = {{"find", NULL}, {"get_time", NULL}};
 
 typedef struct seen {
   weft_text content, arguments;
@@ -106,6 +106,51 @@ static void answers_are_calls(void **state) {
   }
 }
 
+/* Arguments are an object, also where the schema allows more or says nothing of the type. */
+static void arguments_are_an_object(void **state) {
+  static const char *const schemas[] = {
+      "{}",
+      "{\"description\":\"x\"}",
+      "{\"type\":[\"string\",\"object\"]}",
+      "{\"properties\":{\"text\":{\"type\":\"string\",\"maxLength\":4}}}",
+      "{\"$ref\":\"#/$defs/a\",\"$defs\":{\"a\":{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\"}}}}}",
+      "{\"anyOf\":[{\"required\":[\"a\"]},{\"type\":\"object\"}]}"};
+  (void)state;
+  grammar_world w;
+  assert_true(grammar_world_with(&w, markers, 5));
+  for (size_t k = 0; k < sizeof schemas / sizeof *schemas; k++) {
+    char text[512];
+    weft_grammar *g;
+    weft_error error = {{0}};
+    (void)snprintf(
+        text, sizeof text,
+        "{\"form\":\"hermes\",\"free\":false,\"several\":false,\"tools\":[{\"name\":\"get_time\",\"parameters\":%s}]}",
+        schemas[k]);
+    if (weft_grammar_compile(WEFT_GRAMMAR_CALLS, text, strlen(text), w.trie, &g, NULL, &error) != WEFT_OK) {
+      fail_msg("%s: %s", schemas[k], error.text);
+    }
+    for (uint32_t i = 0; i < 40; i++) {
+      weft_text answer = {0};
+      uint32_t n_tokens;
+      seen s = {0};
+      const weft_call_sink sink = {&s, take_content, take_begin, take_arguments, take_end};
+      weft_call_reader reader;
+      const char *wrong = grammar_sample(&w, g, i * 31 + 1, weft_grammar_shortest(g) + i % 5 * 20, &answer, &n_tokens);
+      if (wrong != NULL) fail_msg("%s", wrong);
+      weft_call_reader_open(&reader, WEFT_CALLS_HERMES, tools, 2);
+      assert_int_equal(weft_call_reader_push(&reader, answer.bytes, answer.n, &sink), WEFT_OK);
+      assert_int_equal(weft_call_reader_end(&reader, &sink), WEFT_OK);
+      weft_call_reader_close(&reader);
+      if (s.n_calls != 1 || s.content.n != 0) fail_msg("%s: %s", schemas[k], answer.bytes);
+      weft_text_free(&s.content);
+      weft_text_free(&s.arguments);
+      weft_text_free(&answer);
+    }
+    weft_grammar_unref(g);
+  }
+  grammar_world_close(&w);
+}
+
 static bool takes(grammar_world *w, const weft_grammar *g, const char *const *words) {
   weft_matcher m;
   weft_matcher_begin(&m, g);
@@ -163,6 +208,9 @@ static void refusals(void **state) {
       {"{\"form\":\"json\",\"tools\":[]}", "a form and tools"},
       {"{\"form\":\"json\",\"tools\":[{}]}", "a name"},
       {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"not\":{}}}]}", "schema of f at #: the keyword"},
+      {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"type\":\"string\"}}]}",
+       "the arguments of f are an object"},
+      {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"enum\":[\"a\"]}}]}", "schema of f"},
       {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"$ref\":\"#/a\"}}]}", "schema of f"}};
   grammar_world w;
   (void)state;
@@ -180,6 +228,6 @@ static void refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(answers_are_calls), cmocka_unit_test(free_text_and_markers),
-                                     cmocka_unit_test(refusals)};
+                                     cmocka_unit_test(refusals), cmocka_unit_test(arguments_are_an_object)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
