@@ -114,6 +114,7 @@ expect 0 'prefill 64' "$weft" bench model -m $demo --n-prompt 64 --n-generate 32
 expect 0 '8 decoding' "$weft" bench model canvases mix -m $demo --n-prompt 32 --repeat 1 --running 9 --rows 512 -q
 expect 2 'must be context' "$weft" bench model widths -m $demo
 expect 0 'canvases at once' "$weft" bench room -m $demo --kv-mib 2 -c 256 --running 8
+expect 2 'no case holds' "$weft" bench kernels types Q4_KM --cpu-time --threads 1
 expect 0 'take_release_ns' "$weft" bench pager --json
 expect 0 'held at once' "$weft" bench capacity -m $demo --kv-mib 6
 expect 0 'step_us' "$weft" bench scheduler --json

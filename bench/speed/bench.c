@@ -5,13 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The parts take words of their own; only --json goes along. */
-static int run_part(int (*part)(int, char **), const weft_lab_config *config) {
-  char name[] = "bench", json[] = "--json";
-  char *argv[] = {name, json, NULL};
-  return part(config->product.json ? 2 : 1, argv);
-}
-
 void weft_bench_print(const json_t *records) {
   char *text = json_dumps(records, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
   (void)printf("%s\n", text == NULL ? "[]" : text);
@@ -22,7 +15,7 @@ int weft_lab_bench(const weft_config *product) {
   const weft_lab_config *config = weft_lab_of(product);
   const char *what = config->product.words.n > 0 ? config->product.words.item[0] : "model";
   if (strcmp(what, "model") == 0) return weft_bench_model(config);
-  if (strcmp(what, "kernels") == 0) return run_part(weft_bench_kernels, config);
+  if (strcmp(what, "kernels") == 0) return weft_bench_kernels(config);
   if (strcmp(what, "pager") == 0) return weft_bench_pager(config);
   if (strcmp(what, "capacity") == 0) return weft_bench_capacity(config);
   if (strcmp(what, "scheduler") == 0) return weft_bench_scheduler(config);

@@ -14,7 +14,7 @@ int weft_bench_profile(const weft_lab_config *config);
 int weft_bench_room(const weft_lab_config *config);
 int weft_bench_serving(const weft_lab_config *config);
 int weft_bench_tenants(const weft_lab_config *config);
-int weft_bench_kernels(int argc, char **argv);
+int weft_bench_kernels(const weft_lab_config *config);
 int weft_bench_pager(const weft_lab_config *config);
 int weft_bench_capacity(const weft_lab_config *config);
 int weft_bench_scheduler(const weft_lab_config *config);

@@ -1,11 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* weft bench kernels: products, experts and the head on the cpu device, one line per case.
- *
- *   --json          one array
- *   --threads N     default: all cores
- *   --cpu-time      processor time per thread in place of the clock: for a machine that others use
- * too
- *   --case WORD     only cases whose name holds the word
+/* weft bench kernels [WORD...]: products, experts and the head on the cpu device, one line per case; with words only the
+ * cases that hold each of them in their name or type (`types`: every stored type; `types IQ2`: some). --cpu-time
+ * measures processor time per thread in place of the clock: for a machine that others use too.
  *
  * A floor is the larger of bytes / memory rate and products / arithmetic rate. The memory rate is
  * that of reading a large buffer with as many threads; the arithmetic rate is the best that a
@@ -15,7 +11,6 @@
 #include "bench/speed/bench.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -32,7 +27,8 @@ enum {
   COPIES_MAX = 256,
   ROWS_MAX = 512,
   REPEATS = 7,
-  THREADS_MAX = 256
+  THREADS_MAX = 256,
+  CASES_MAX = 256
 };
 
 typedef enum work { WORK_MATMUL, WORK_EXPERTS, WORK_STATS, WORK_SOFT } work;
@@ -86,7 +82,6 @@ typedef struct bench_room {
   uint32_t n_copies;
   uint32_t n_touched, n_threads; /* n_threads as asked for; then as they are */
   bool json, cpu_time;
-  const char *word;
   double read_rate, product_rate; /* per second */
 } bench_room;
 
@@ -395,28 +390,39 @@ static weft_status measure_products(bench_room *room) {
   return status;
 }
 
-static int read_words(bench_room *room, int argc, char **argv) {
-  for (int i = 1; i < argc; i++) {
-    if (strcmp(argv[i], "--json") == 0)
-      room->json = true;
-    else if (strcmp(argv[i], "--cpu-time") == 0)
-      room->cpu_time = true;
-    else if (strcmp(argv[i], "--case") == 0 && i + 1 < argc)
-      room->word = argv[++i];
-    else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
-      room->n_threads = (uint32_t)strtoul(argv[++i], NULL, 10);
-    else
-      return weft_cli_fail(WEFT_EXIT_USAGE, "bench kernels: '%s' is not --json, --cpu-time, --case or --threads",
-                           argv[i]);
+static bool is_wanted(const weft_text_list *words, const kernel_case *c) {
+  for (uint32_t i = 1; i < words->n; i++) { /* the first is `kernels` */
+    const char *word = words->item[i];
+    if (strstr(c->name, word) == NULL && strstr(weft_type_find((int32_t)c->type)->name, word) == NULL) return false;
   }
-  return WEFT_EXIT_OK;
+  return true;
 }
 
-int weft_bench_kernels(int argc, char **argv) {
+/* Writes the cases that hold all words; gives their number. */
+static uint32_t choose_cases(const weft_text_list *words, kernel_case chosen[CASES_MAX]) {
+  uint32_t n = 0;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    if (n < CASES_MAX && is_wanted(words, &cases[i])) chosen[n++] = cases[i];
+  }
+  for (int32_t id = 0; id < WEFT_TYPE_ID_HELD; id++) {
+    if (weft_type_find(id) == NULL) continue;
+    for (size_t i = 0; i < sizeof types_rows / sizeof types_rows[0]; i++) {
+      const kernel_case c = {types_name, WORK_MATMUL, (weft_type)id, types_rows[i], HIDDEN, 2048};
+      if (n < CASES_MAX && is_wanted(words, &c)) chosen[n++] = c;
+    }
+  }
+  return n;
+}
+
+int weft_bench_kernels(const weft_lab_config *config) {
   static bench_room room;
-  room = (bench_room){0};
-  int code = read_words(&room, argc, argv);
-  if (code != WEFT_EXIT_OK) return code;
+  const weft_config *product = &config->product;
+  room = (bench_room){.json = product->json, .cpu_time = config->cpu_time, .n_threads = product->threads};
+  kernel_case chosen[CASES_MAX];
+  uint32_t n_chosen = choose_cases(&product->words, chosen);
+  if (n_chosen == 0) {
+    return weft_cli_fail(WEFT_EXIT_USAGE, "bench kernels: no case holds the words given: 'types' or 'Q4_K' do");
+  }
   weft_status status = open_room(&room);
   if (status == WEFT_OK) status = measure_products(&room);
   if (status == WEFT_OK) {
@@ -425,21 +431,8 @@ int weft_bench_kernels(int argc, char **argv) {
     (void)fprintf(stderr, "%s, %s, %u threads: reads %.1f GB/s, multiplies %.1f GMAC/s\n", info->name, info->isa,
                   info->n_threads, room.read_rate / 1e9, room.product_rate / 1e9);
   }
-  bool first = true;
   if (room.json) (void)printf("[");
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0] && status == WEFT_OK; i++) {
-    if (room.word != NULL && strstr(cases[i].name, room.word) == NULL) continue;
-    status = run_case(&room, &cases[i], first);
-    first = false;
-  }
-  for (int32_t id = 0; id < WEFT_TYPE_ID_HELD && status == WEFT_OK; id++) {
-    if (weft_type_find(id) == NULL || (room.word != NULL && strstr(types_name, room.word) == NULL)) continue;
-    for (size_t i = 0; i < sizeof types_rows / sizeof types_rows[0] && status == WEFT_OK; i++) {
-      const kernel_case c = {types_name, WORK_MATMUL, (weft_type)id, types_rows[i], HIDDEN, 2048};
-      status = run_case(&room, &c, first);
-      first = false;
-    }
-  }
+  for (uint32_t i = 0; i < n_chosen && status == WEFT_OK; i++) status = run_case(&room, &chosen[i], i == 0);
   if (room.json) (void)printf("]\n");
   if (room.device != NULL) close_room(&room);
   if (status == WEFT_OK) return WEFT_EXIT_OK;
