@@ -35,7 +35,6 @@ expect 0 'What everybody needs first' "$weft" serve --help
 expect 0 '--goodput-tpot-ms' "$weft" sim --help
 expect 2 'no command is named' "$weft" dance
 expect 2 'no option is named' "$weft" generate --rowz 1
-expect 2 "no case has 'nothing' in its name" "$weft" bench kernels nothing
 expect 2 'no option is named' "$weft" generate --requests 1
 expect 2 'must be a whole number from 1 to' "$weft" generate -m $demo -p x --running 0
 expect 0 '"10 23 41 68 77 95"' "$weft" generate -m $demo --chat -p 'Sort from low to high: 41 77 23 95 10 68' --mode ar --temperature 0 --json
@@ -115,6 +114,7 @@ expect 0 'prefill 64' "$weft" bench model -m $demo --n-prompt 64 --n-generate 32
 expect 0 '8 decoding' "$weft" bench model canvases mix -m $demo --n-prompt 32 --repeat 1 --running 9 --rows 512 -q
 expect 2 'must be context' "$weft" bench model widths -m $demo
 expect 0 'canvases at once' "$weft" bench room -m $demo --kv-mib 2 -c 256 --running 8
+expect 2 'no case holds' "$weft" bench kernels types Q4_KM --cpu-time --threads 1
 expect 0 'take_release_ns' "$weft" bench pager --json
 expect 0 'held at once' "$weft" bench capacity -m $demo --kv-mib 6
 expect 0 'step_us' "$weft" bench scheduler --json

@@ -61,6 +61,7 @@ static const weft_option rows[] = {
     {"n-generate", 0, FIRST, BENCH, U32(n_generate, 64, 1, 1 << 20), "N", "generated tokens"},
     {"n-parallel", 0, FIRST, BENCH | SOAK, U32(n_parallel, 0, 0, 4096), "N", "sequences at once [0: a sweep]"},
     {"repeat", 'r', FIRST, BENCH, U32(repeat, 3, 1, 1000), "N", "runs of each case"},
+    {"cpu-time", 0, FIRST, BENCH, FLAG(cpu_time), NULL, "bench kernels: processor time in place of the clock"},
     {"cases", 0, FIRST, EVAL, TEXT(cases), "FILE", "examples, one JSON object per line"},
     {"limit", 0, FIRST, EVAL, U32(limit, 0, 0, 1 << 20), "N", "examples per family [0: all]"},
     {"seconds", 0, FIRST, SOAK | CHECK, U32(seconds, 30, 1, 86400), "N", "how long; of check: about, for ref's part"},
@@ -124,8 +125,7 @@ const weft_command weft_lab_commands[] = {
     {"bench", WEFT_OPENS_RUNTIME | BENCH, weft_lab_bench,
      "[model "
      "[context|prefill|sequences|canvases|mix]|room|kernels "
-     "[WORD]|pager|capacity|scheduler|peer|serving|pressure|tenants|"
-     "profile] -m FILE",
+     "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|tenants|profile] -m FILE",
      "measure speed and memory",
      "  weft bench model -m a.gguf                      prefill, decode and canvas steps\n"
      "  weft bench serving -m a.gguf --repeat 3         a server of its own under parallel requests\n"

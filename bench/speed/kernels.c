@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* weft bench kernels: products, experts and the head on the cpu device, one line per case.
- *
- * `weft bench kernels WORD` runs only cases whose name holds the word.
+/* weft bench kernels [WORD...]: products, experts and the head on the cpu device, one line per case; with words only the
+ * cases that hold each of them in their name or type (`types`: every stored type; `types IQ2`: some). --cpu-time
+ * measures processor time per thread in place of the clock: for a machine that others use too.
  *
  * A floor is the larger of bytes / memory rate and products / arithmetic rate. The memory rate is
  * that of reading a large buffer with as many threads; the arithmetic rate is the best that a
@@ -11,7 +11,6 @@
 #include "bench/speed/bench.h"
 
 #include <pthread.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -28,7 +27,8 @@ enum {
   COPIES_MAX = 256,
   ROWS_MAX = 512,
   REPEATS = 7,
-  THREADS_MAX = 256
+  THREADS_MAX = 256,
+  CASES_MAX = 256
 };
 
 typedef enum work { WORK_MATMUL, WORK_EXPERTS, WORK_STATS, WORK_SOFT } work;
@@ -81,15 +81,18 @@ typedef struct bench_room {
   weft_weight weight[COPIES_MAX], down[COPIES_MAX];
   uint32_t n_copies;
   uint32_t n_touched, n_threads; /* n_threads as asked for; then as they are */
-  bool json;
-  const char *word;
+  bool json, cpu_time;
   double read_rate, product_rate; /* per second */
 } bench_room;
 
-static double now_s(void) {
+static double clock_s(clockid_t clock) {
   struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t);
+  (void)clock_gettime(clock, &t);
   return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double now_s(const bench_room *room) {
+  return room->cpu_time ? clock_s(CLOCK_PROCESS_CPUTIME_ID) / room->n_threads : clock_s(CLOCK_MONOTONIC);
 }
 
 static uint64_t random_bits(uint64_t position) {
@@ -128,7 +131,7 @@ static double measure_reading(const bench_room *room) {
   double best = 0.0;
   for (uint32_t repeat = 0; repeat < REPEATS; repeat++) {
     uint64_t n = n_bytes / 8 / n_threads;
-    double begin = now_s();
+    double begin = now_s(room);
     uint32_t n_started = 0;
     for (uint32_t i = 0; i < n_threads; i++) {
       readers[i] = (reader){.from = memory + i * n, .n = n};
@@ -136,7 +139,7 @@ static double measure_reading(const bench_room *room) {
       n_started += 1;
     }
     for (uint32_t i = 0; i < n_started; i++) (void)pthread_join(readers[i].thread, NULL);
-    double rate = (double)(n * 8 * n_started) / (now_s() - begin);
+    double rate = (double)(n * 8 * n_started) / (now_s(room) - begin);
     if (rate > best) best = rate;
   }
   weft_free(memory);
@@ -284,9 +287,9 @@ static weft_status time_case(bench_room *room, const kernel_case *c, double *bes
   }
   *best_s = 1e9;
   for (uint32_t repeat = 0; repeat <= REPEATS && status == WEFT_OK; repeat++) {
-    double begin = now_s();
+    double begin = now_s(room);
     for (uint32_t i = 0; i < room->n_copies && status == WEFT_OK; i++) status = run_once(room, c, i, NULL);
-    double each = (now_s() - begin) / room->n_copies;
+    double each = (now_s(room) - begin) / room->n_copies;
     if (repeat > 0 && each < *best_s) *best_s = each; /* the first warms up */
   }
   return status;
@@ -387,19 +390,38 @@ static weft_status measure_products(bench_room *room) {
   return status;
 }
 
-static bool has_case(const char *word) {
-  bool found = word == NULL || strstr(types_name, word) != NULL;
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) found = found || strstr(cases[i].name, word) != NULL;
-  return found;
+static bool is_wanted(const weft_text_list *words, const kernel_case *c) {
+  for (uint32_t i = 1; i < words->n; i++) { /* the first is `kernels` */
+    const char *word = words->item[i];
+    if (strstr(c->name, word) == NULL && strstr(weft_type_find((int32_t)c->type)->name, word) == NULL) return false;
+  }
+  return true;
+}
+
+/* Writes the cases that hold all words; gives their number. */
+static uint32_t choose_cases(const weft_text_list *words, kernel_case chosen[CASES_MAX]) {
+  uint32_t n = 0;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    if (n < CASES_MAX && is_wanted(words, &cases[i])) chosen[n++] = cases[i];
+  }
+  for (int32_t id = 0; id < WEFT_TYPE_ID_HELD; id++) {
+    if (weft_type_find(id) == NULL) continue;
+    for (size_t i = 0; i < sizeof types_rows / sizeof types_rows[0]; i++) {
+      const kernel_case c = {types_name, WORK_MATMUL, (weft_type)id, types_rows[i], HIDDEN, 2048};
+      if (n < CASES_MAX && is_wanted(words, &c)) chosen[n++] = c;
+    }
+  }
+  return n;
 }
 
 int weft_bench_kernels(const weft_lab_config *config) {
   static bench_room room;
-  const weft_text_list *words = &config->product.words;
-  room = (bench_room){
-      .json = config->product.json, .n_threads = config->product.threads, .word = words->n > 1 ? words->item[1] : NULL};
-  if (!has_case(room.word)) {
-    return weft_cli_fail(WEFT_EXIT_USAGE, "bench kernels: no case has '%s' in its name", room.word);
+  const weft_config *product = &config->product;
+  room = (bench_room){.json = product->json, .cpu_time = config->cpu_time, .n_threads = product->threads};
+  kernel_case chosen[CASES_MAX];
+  uint32_t n_chosen = choose_cases(&product->words, chosen);
+  if (n_chosen == 0) {
+    return weft_cli_fail(WEFT_EXIT_USAGE, "bench kernels: no case holds the words given: 'types' or 'Q4_K' do");
   }
   weft_status status = open_room(&room);
   if (status == WEFT_OK) status = measure_products(&room);
@@ -409,21 +431,8 @@ int weft_bench_kernels(const weft_lab_config *config) {
     (void)fprintf(stderr, "%s, %s, %u threads: reads %.1f GB/s, multiplies %.1f GMAC/s\n", info->name, info->isa,
                   info->n_threads, room.read_rate / 1e9, room.product_rate / 1e9);
   }
-  bool first = true;
   if (room.json) (void)printf("[");
-  for (size_t i = 0; i < sizeof cases / sizeof cases[0] && status == WEFT_OK; i++) {
-    if (room.word != NULL && strstr(cases[i].name, room.word) == NULL) continue;
-    status = run_case(&room, &cases[i], first);
-    first = false;
-  }
-  for (int32_t id = 0; id < WEFT_TYPE_ID_HELD && status == WEFT_OK; id++) {
-    if (weft_type_find(id) == NULL || (room.word != NULL && strstr(types_name, room.word) == NULL)) continue;
-    for (size_t i = 0; i < sizeof types_rows / sizeof types_rows[0] && status == WEFT_OK; i++) {
-      const kernel_case c = {types_name, WORK_MATMUL, (weft_type)id, types_rows[i], HIDDEN, 2048};
-      status = run_case(&room, &c, first);
-      first = false;
-    }
-  }
+  for (uint32_t i = 0; i < n_chosen && status == WEFT_OK; i++) status = run_case(&room, &chosen[i], i == 0);
   if (room.json) (void)printf("]\n");
   if (room.device != NULL) close_room(&room);
   if (status == WEFT_OK) return WEFT_EXIT_OK;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Products of rows with panels, AVX2: a panel is two halves of eight lanes.
  *
- * Law: the numerics of matmul.h. Products of unsigned codes and signed activations are added in pairs to 16 bits. As
- * many pairs are added there as cannot overflow (a pair is at most 2 * code * 127); then their sum is widened. */
+ * Law: the numerics of matmul.h. The codes of half a block are widened once into eight registers for all rows of the
+ * group. Products of unsigned codes and signed activations are added in pairs to 16 bits. As many pairs are added there
+ * as cannot overflow (a pair is at most 2 * code * 127); then their sum is widened. */
 #include "kernels/cpu/matmul.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -11,6 +12,10 @@
 #include "kernels/cpu/matmul_lanes.h"
 
 #define INLINE static inline __attribute__((always_inline))
+
+enum { LANES = 8 /* outputs of half a panel */ };
+
+/* ---- weights of half a block: 32 inputs x 8 outputs ---- */
 
 /* Whether codes may be so large that not even one pair of products fits 16 bits. Such codes are taken with their sign,
  * that is less the offset. */
@@ -25,9 +30,143 @@ INLINE uint32_t pairs_that_fit(const cpu_pack_info *info) {
   return info->bits <= 4 ? 8 : info->bits == 5 ? 4 : info->bits == 6 ? 2 : 1;
 }
 
-INLINE __m256i load_half(const lanes_u *w, uint32_t half) {
-  return _mm256_loadu_si256((const __m256i *)(const void *)((const uint8_t *)w + 32 * half));
+INLINE __m256i load_vector(const uint8_t *at) {
+  return _mm256_loadu_si256((const __m256i *)(const void *)at);
 }
+
+/* Moves bit `from` of each byte to bit `to`, and keeps only the bits of the mask. */
+INLINE __m256i move_bits(__m256i bytes, int from, int to, __m256i mask) {
+  return _mm256_and_si256(from < to ? _mm256_slli_epi16(bytes, to - from) : _mm256_srli_epi16(bytes, from - to), mask);
+}
+
+/* Codes of three bits. Bits 3 and 7 of the bytes are zero, bits 4 to 6 may be those of another code. Two codes share a
+ * byte of `even` and of `odd`; their third bits, of which four are in half a byte, come to bits 2 and 6 by tables. */
+INLINE void load_three_bits(const uint8_t *q, __m256i w[8]) {
+  const __m256i even_bits =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 4, 0, 4, 64, 68, 64, 68, 0, 4, 0, 4, 64, 68, 64, 68));
+  const __m256i odd_bits =
+      _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 0, 4, 4, 0, 0, 4, 4, 64, 64, 68, 68, 64, 64, 68, 68));
+  const __m256i low = _mm256_set1_epi8(15), pairs = _mm256_set1_epi8(0x33);
+#pragma GCC unroll 2
+  for (int l = 0; l < 2; l++) {
+    __m256i two = load_vector(q + 64 * l), third = move_bits(load_vector(q + 128), 4 * l, 0, low);
+    __m256i even = _mm256_or_si256(_mm256_and_si256(two, pairs), _mm256_shuffle_epi8(even_bits, third));
+    __m256i odd = _mm256_or_si256(move_bits(two, 2, 0, pairs), _mm256_shuffle_epi8(odd_bits, third));
+    w[4 * l] = even;
+    w[4 * l + 1] = odd;
+    w[4 * l + 2] = _mm256_srli_epi16(even, 4);
+    w[4 * l + 3] = _mm256_srli_epi16(odd, 4);
+  }
+}
+
+/* Unpacks V0 .. V7 of pack.h. q is where the half's bytes of the first vector are. */
+INLINE void load_codes(uint32_t bits, const uint8_t *q, __m256i w[8]) {
+  const __m256i low = _mm256_set1_epi8(15), two = _mm256_set1_epi8(3);
+#pragma GCC unroll 8
+  for (int c = 0; c < 8; c++) {
+    if (bits == 8) w[c] = load_vector(q + 64 * c);
+    if (bits == 2) w[c] = move_bits(load_vector(q + c / 4 * 64), 2 * (c % 4), 0, two);
+    if (bits >= 4 && bits < 8) w[c] = move_bits(load_vector(q + c % 4 * 64), c / 4 * 4, 0, low);
+    if (bits == 5) w[c] = _mm256_or_si256(w[c], move_bits(load_vector(q + 256), c, 4, _mm256_set1_epi8(16)));
+    if (bits == 6) {
+      __m256i pairs = load_vector(q + (c < 4 ? 256 : 320));
+      w[c] = _mm256_or_si256(w[c], move_bits(pairs, 2 * (c % 4), 4, _mm256_set1_epi8(48)));
+    }
+  }
+  if (bits == 3) load_three_bits(q, w);
+}
+
+/* What a product multiplies by, for each code: its value plus the offset, or without it where it has a sign. A look-up
+ * reads bits 0 to 3 and 7. */
+INLINE void read_codes(const cpu_pack_info *info, const uint8_t *q, __m256i w[8]) {
+  const __m128i offset = _mm_set1_epi8((char)(is_signed(info) ? 0 : 1 << info->offset_shift));
+  const int8_t *values = info->values;
+  load_codes(info->bits, q, w);
+#pragma GCC unroll 8
+  for (int c = 0; c < 8; c++) {
+    if (values != NULL) {
+      __m128i table = _mm_add_epi8(_mm_loadu_si128((const __m128i *)(const void *)values), offset);
+      w[c] = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), w[c]);
+    } else if (info->bits == 3) {
+      w[c] = _mm256_and_si256(w[c], _mm256_set1_epi8(7));
+    } else if (is_signed(info)) {
+      w[c] = _mm256_xor_si256(w[c], _mm256_set1_epi8(-128));
+    }
+  }
+}
+
+INLINE __m256 load_f16(const uint8_t *at) {
+  return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)at));
+}
+
+INLINE __m256i widen_u8(const uint8_t *at) {
+  return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)at));
+}
+
+INLINE __m256 load_u8(const uint8_t *at) {
+  return _mm256_cvtepi32_ps(widen_u8(at));
+}
+
+INLINE __m256 load_low_u4(const uint8_t *at) {
+  return _mm256_cvtepi32_ps(_mm256_and_si256(widen_u8(at), _mm256_set1_epi32(15)));
+}
+
+INLINE __m256 load_high_u4(const uint8_t *at) {
+  return _mm256_cvtepi32_ps(_mm256_srli_epi32(widen_u8(at), 4));
+}
+
+INLINE __m256 load_s8(const uint8_t *at) {
+  return _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)at)));
+}
+
+/* Half the scales of MXFP4: lanes_e8m0 for eight lanes. */
+INLINE __m256 load_e8m0(const uint8_t *at) {
+  const __m256i e = widen_u8(at), none = _mm256_set1_epi32(0x7FC00000);
+  __m256i bits = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+  __m256i tiny = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+  bits = _mm256_blendv_epi8(bits, tiny, _mm256_cmpgt_epi32(_mm256_set1_epi32(2), e));
+  bits = _mm256_blendv_epi8(bits, none, _mm256_cmpeq_epi32(e, _mm256_set1_epi32(255)));
+  return _mm256_castsi256_ps(bits);
+}
+
+typedef struct half_block {
+  __m256i w[8];
+  __m256 scale[2]; /* SPLIT, PAIRS: of both halves of the inputs; others: the first */
+  __m256 least[2]; /* what is added to scale * code: LEAST the first; PAIRS */
+} half_block;
+
+/* The scales of a block in types without super-blocks. */
+INLINE void load_small_scales(const cpu_pack_info *info, const uint8_t *scales, uint32_t half, half_block *k) {
+  if (info->scale_bytes == 16) {
+    k->scale[0] = load_e8m0(scales + LANES * half);
+    return;
+  }
+  scales += 2 * LANES * half;
+  k->scale[0] = load_f16(scales);
+  if (info->form == CPU_FORM_SPLIT) k->scale[1] = load_f16(scales + 32);
+  if (info->form == CPU_FORM_LEAST) k->least[0] = load_f16(scales + 32);
+}
+
+/* The scales of block j of a super-block. */
+INLINE void load_super_scales(const cpu_pack_info *info, const uint8_t *super, uint32_t j, uint32_t half,
+                              half_block *k) {
+  const uint8_t *scales = super + 64 + LANES * half;
+  const __m256 d = cpu_has_f32_d(info) ? _mm256_loadu_ps((const float *)(const void *)(super + 4 * LANES * half))
+                                       : load_f16(super + 2 * LANES * half);
+  const __m256 minus = _mm256_sub_ps(_mm256_setzero_ps(), load_f16(super + 32 + 2 * LANES * half));
+  if (info->form == CPU_FORM_LEAST) {
+    k->scale[0] = _mm256_mul_ps(d, load_u8(scales + 16 * j));
+    k->least[0] = _mm256_mul_ps(minus, load_u8(scales + 128 + 16 * j));
+    return;
+  }
+  for (uint32_t i = 0; i < 2; i++) {
+    const uint8_t *at = scales + 32 * j + 16 * i;
+    k->scale[i] = _mm256_mul_ps(d, info->form == CPU_FORM_PAIRS ? load_low_u4(at) : load_s8(at));
+    if (info->form == CPU_FORM_PAIRS) k->least[i] = _mm256_mul_ps(minus, load_high_u4(at));
+  }
+}
+
+/* ---- half a block, one row ---- */
 
 INLINE __m256i four(const uint8_t *codes) {
   int32_t x;
@@ -36,16 +175,14 @@ INLINE __m256i four(const uint8_t *codes) {
 }
 
 /* dot plus the products of n vectors, whose activations begin at `codes`. */
-INLINE __m256i dot_codes(__m256i dot, const cpu_pack_info *info, const lanes_u *w, uint32_t n, uint32_t half,
-                         const uint8_t *codes) {
+INLINE __m256i dot_codes(__m256i dot, const cpu_pack_info *info, const __m256i *w, uint32_t n, const uint8_t *codes) {
   const uint32_t fit = pairs_that_fit(info);
   const __m256i ones = _mm256_set1_epi16(1);
   __m256i pairs = _mm256_setzero_si256();
 #pragma GCC unroll 8
   for (uint32_t c = 0; c < n; c++) {
-    __m256i code = load_half(w + c, half), x = four(codes + 4 * c);
+    __m256i code = w[c], x = four(codes + 4 * c);
     if (is_signed(info)) {
-      code = _mm256_xor_si256(code, _mm256_set1_epi8(-128));
       x = _mm256_sign_epi8(x, code);
       code = _mm256_abs_epi8(code);
     }
@@ -69,16 +206,6 @@ INLINE __m256i start_sum(const uint8_t *at, uint32_t shift) {
   return _mm256_slli_epi32(_mm256_set1_epi32(sum), (int)shift);
 }
 
-INLINE __m256 half_of(const lanes_f *v, uint32_t half) {
-  return _mm256_loadu_ps((const float *)(const void *)v + 8 * half);
-}
-
-typedef struct half_block {
-  const lanes_u *w;
-  __m256 scale[2], least[2];
-  uint32_t half;
-} half_block;
-
 INLINE __m256 add_block(const cpu_pack_info *info, const half_block *k, const uint8_t *x, __m256 acc) {
   const uint32_t shift = info->offset_shift;
   const bool has_offset = !lanes_has_least(info) && !is_signed(info);
@@ -86,8 +213,8 @@ INLINE __m256 add_block(const cpu_pack_info *info, const half_block *k, const ui
   if (info->form == CPU_FORM_SPLIT || info->form == CPU_FORM_PAIRS) {
     __m256i dot0 = has_offset ? start_sum(x + CPU_X_MINUS_FIRST, shift) : _mm256_setzero_si256();
     __m256i dot1 = has_offset ? start_sum(x + CPU_X_MINUS_LAST, shift) : _mm256_setzero_si256();
-    dot0 = dot_codes(dot0, info, k->w, 4, k->half, x);
-    dot1 = dot_codes(dot1, info, k->w + 4, 4, k->half, x + 16);
+    dot0 = dot_codes(dot0, info, k->w, 4, x);
+    dot1 = dot_codes(dot1, info, k->w + 4, 4, x + 16);
     t = _mm256_mul_ps(k->scale[0], _mm256_cvtepi32_ps(dot0));
     t = _mm256_fmadd_ps(k->scale[1], _mm256_cvtepi32_ps(dot1), t);
     if (info->form == CPU_FORM_PAIRS) {
@@ -96,12 +223,14 @@ INLINE __m256 add_block(const cpu_pack_info *info, const half_block *k, const ui
     }
   } else {
     __m256i dot = has_offset ? start_sum(x + CPU_X_MINUS, shift) : _mm256_setzero_si256();
-    dot = dot_codes(dot, info, k->w, 8, k->half, x);
+    dot = dot_codes(dot, info, k->w, 8, x);
     t = _mm256_mul_ps(k->scale[0], _mm256_cvtepi32_ps(dot));
     if (info->form == CPU_FORM_LEAST) t = _mm256_fmadd_ps(k->least[0], _mm256_set1_ps(read_float(x + CPU_X_SUM)), t);
   }
   return _mm256_fmadd_ps(t, _mm256_set1_ps(read_float(x + CPU_X_SCALE)), acc);
 }
+
+/* ---- one panel, R rows ---- */
 
 static void store_rows(const cpu_tile *tile, uint32_t panel, const float acc[][CPU_PANEL]) {
   uint32_t n = tile->n_cols - panel * CPU_PANEL;
@@ -111,27 +240,40 @@ static void store_rows(const cpu_tile *tile, uint32_t panel, const float acc[][C
   }
 }
 
-INLINE void quantised_panel(const cpu_pack_info *info, const cpu_tile *tile, uint32_t p) {
-  float acc[CPU_GROUP][CPU_PANEL] __attribute__((aligned(64))) = {{0}};
-  const uint8_t *panel = tile->panel + p * tile->panel_bytes;
-  const uint32_t R = tile->n_rows;
-  lanes_u w[8];
-  for (uint32_t b = 0; b < tile->n_in / CPU_PACK_BLOCK; b++) {
-    lanes_block block = lanes_find_block(info, panel, b);
-    lanes_block_codes(info, &block, w);
-    const uint8_t *x = tile->x + (uint64_t)b * CPU_X_BYTES * R;
-    for (uint32_t half = 0; half < 2; half++) {
-      const half_block k = {w,
-                            {half_of(&block.scale[0], half), half_of(&block.scale[1], half)},
-                            {half_of(&block.least[0], half), half_of(&block.least[1], half)},
-                            half};
-      for (uint32_t r = 0; r < R; r++) {
-        __m256 sum = _mm256_load_ps(acc[r] + 8 * half);
-        _mm256_store_ps(acc[r] + 8 * half, add_block(info, &k, x + CPU_X_BYTES * r, sum));
-      }
+/* Block b of a panel, for all rows. */
+INLINE void add_rows(const cpu_pack_info *info, uint32_t R, const uint8_t *panel, uint32_t b, const uint8_t *x,
+                     float acc[][CPU_PANEL]) {
+  const bool small = info->header_bytes == 0;
+  const uint8_t *super = panel + (uint64_t)(b / 8) * (info->header_bytes + 8ull * info->quant_bytes);
+  const uint8_t *quants = super + info->header_bytes + (uint64_t)(b % 8) * info->quant_bytes;
+  if (small) quants = panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b);
+#pragma GCC unroll 2
+  for (uint32_t half = 0; half < 2; half++) {
+    half_block k;
+    read_codes(info, quants + 4 * LANES * half, k.w);
+    if (small)
+      load_small_scales(info, panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b), half, &k);
+    else
+      load_super_scales(info, super, b % 8, half, &k);
+    for (uint32_t r = 0; r < R; r++) {
+      float *sum = acc[r] + LANES * half;
+      _mm256_store_ps(sum, add_block(info, &k, x + CPU_X_BYTES * r, _mm256_load_ps(sum)));
     }
   }
+}
+
+INLINE void quantised_panel(const cpu_pack_info *info, uint32_t R, const cpu_tile *tile, uint32_t p) {
+  float acc[CPU_GROUP][CPU_PANEL] __attribute__((aligned(64)));
+  const uint8_t *panel = tile->panel + p * tile->panel_bytes;
+  memset(acc, 0, R * sizeof acc[0]);
+  for (uint32_t b = 0; b < tile->n_in / CPU_PACK_BLOCK; b++) {
+    add_rows(info, R, panel, b, tile->x + (uint64_t)b * CPU_X_BYTES * R, acc);
+  }
   store_rows(tile, p, acc);
+}
+
+INLINE __m256 half_of(const lanes_f *v, uint32_t half) {
+  return _mm256_loadu_ps((const float *)(const void *)v + LANES * half);
 }
 
 INLINE void float_panel(weft_type type, const cpu_tile *tile, uint32_t p) {
@@ -166,11 +308,14 @@ INLINE void float_panel(weft_type type, const cpu_tile *tile, uint32_t p) {
   store_rows(tile, p, total);
 }
 
-/* A function for each type, compiled with the type's numbers as constants. */
+/* A function for each type, compiled with the type's numbers as constants, and for one row by itself. */
 #define X(type, ...)                                                   \
   static void tile_##type(const cpu_tile *tile, uint32_t p) {          \
     static const cpu_pack_info info = {WEFT_TYPE_##type, __VA_ARGS__}; \
-    quantised_panel(&info, tile, p);                                   \
+    if (tile->n_rows == 1)                                             \
+      quantised_panel(&info, 1, tile, p);                              \
+    else                                                               \
+      quantised_panel(&info, tile->n_rows, tile, p);                   \
   }
 CPU_PACK_QUANTS(X)
 #undef X
