@@ -6,9 +6,9 @@
  *
  * The environment variable WEFT_AMOUNT says how often cases are repeated that differ only in what was drawn:
  *
- *   quick      `./dev check`, and every test under a sanitizer
- *   (not set)  `./dev test` without sanitizers, and a test program that is started by hand
- *   nightly    `./dev soak` */
+ *   quick      `./dev check`, and every test of `./dev test` under a sanitizer
+ *   (not set)  `./dev test` without sanitizers, `./dev soak` under them, and a test program that is started by hand
+ *   nightly    `./dev soak` without sanitizers */
 #ifndef WEFT_TESTS_AMOUNT_H
 #define WEFT_TESTS_AMOUNT_H
 
