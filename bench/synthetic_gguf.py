@@ -72,7 +72,13 @@ class Writer:
         return 9, struct.pack("<IQ", kind, len(v)) + b"".join(self.value(x)[1] for x in v)
 
     def key(self, name, v):
-        kind, raw = self.value(v)
+        self.put_key(name, *self.value(v))
+
+    def key_int32s(self, name, v):
+        """llama.cpp takes token types as signed integers alone."""
+        self.put_key(name, 9, struct.pack(f"<IQ{len(v)}i", 5, len(v), *v))
+
+    def put_key(self, name, kind, raw):
         self.keys += self.text(name) + struct.pack("<I", kind) + raw
         self.n_keys += 1
 
@@ -150,7 +156,7 @@ def add_vocabulary(w, m):
     tokens += [f"x{i}" for i in range(len(tokens), n)]
     w.key("tokenizer.ggml.model", kind)
     w.key("tokenizer.ggml.tokens", tokens)
-    w.key("tokenizer.ggml.token_type", types)
+    w.key_int32s("tokenizer.ggml.token_type", types)
     if kind == "gpt2":
         w.key("tokenizer.ggml.pre", "qwen2" if m["arch"] != "llama" else "llama-bpe")
     else:

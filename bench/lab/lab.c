@@ -56,7 +56,7 @@ static const weft_option rows[] = {
      "temperature of that step"},
     {"tolerance", 0, FIRST, CHECK, F32(tolerance, 0.1, 1e-9, 10), "T",
      "a row of an op may be off by T times its root mean square"},
-    {"llama", 0, FIRST, BENCH, TEXT(llama), "DIR", "folder of an existing llama.cpp build, for `bench peer`"},
+    {"llama", 0, FIRST, BENCH, TEXT(llama), "DIR", "folder with an existing llama-server, for `bench peer`"},
     {"n-prompt", 0, FIRST, BENCH, U32(n_prompt, 512, 1, 1 << 20), "N", "prompt tokens"},
     {"n-generate", 0, FIRST, BENCH, U32(n_generate, 64, 1, 1 << 20), "N", "generated tokens"},
     {"n-parallel", 0, FIRST, BENCH | SOAK, U32(n_parallel, 0, 0, 4096), "N", "sequences at once [0: a sweep]"},
