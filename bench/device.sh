@@ -16,7 +16,8 @@
 #     -e  begin no part of the model after so many seconds of measuring [300]
 #     -w  only this part of the model: check, load, canvases, prefill, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated. prefill
 #         and sequences are the columns S_PP and S_TG of others' benches, for 1 to 64 and 1 to 128 sequences
-# Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), model.json (records {work, device, date, commit, command,
+#         serving, which only runs where it is named: `weft serve` under load (bench/serving.py), some 8 minutes
+# Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), serving.jsonl (bench/serving.py), model.json (records {work, device, date, commit, command,
 # median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
@@ -227,6 +228,7 @@ gaps() {
 [[ -n $parts && " $parts " != *" check "* ]] || check_model "$model" 60
 load
 gaps
+[[ " $parts " != *" serving "* ]] || WEFT_COMMIT=$commit python3 "$here/serving.py" "$prebuilt/weft" "$model" | tee "$out/serving.jsonl"
 one='--n-prompt 512 --kv-mib 32768 -c 1024'
 # shellcheck disable=SC2086 # a list of options
 {
