@@ -305,7 +305,7 @@ static void test_choices_and_streams(void **state) {
   static const char *const names[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
   static const char fields[] =
       "\"prompt\":[\"" LONG
-      "\",\"a frog\"],\"n\":2,\"echo\":true,\"logprobs\":2,\"max_tokens\":5,\"temperature\":1.2,"
+      "\",\"a frog\"],\"n\":2,\"echo\":true,\"logprobs\":2,\"max_tokens\":12,\"temperature\":2,"
       "\"seed\":3,\"ignore_eos\":true";
   weft_text body = {0};
   (void)state;

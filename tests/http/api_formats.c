@@ -80,7 +80,7 @@ static void answers_are_complete_in_time(void **state) {
 static void write_request(weft_text *body, uint32_t i, bool stream) {
   weft_text_clear(body);
   weft_text_printf(body,
-                   HEAD "\"max_tokens\":%u,\"seed\":%u,\"temperature\":1.2,\"stream\":%s,\"guided_json\":" PERSON "}",
+                   HEAD "\"max_tokens\":%u,\"seed\":%u,\"temperature\":2,\"stream\":%s,\"guided_json\":" PERSON "}",
                    90 + 10 * i, 77 + i, stream ? "true" : "false");
 }
 
