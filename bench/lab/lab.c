@@ -63,6 +63,7 @@ static const weft_option rows[] = {
     {"repeat", 'r', FIRST, BENCH, U32(repeat, 3, 1, 1000), "N", "runs of each case"},
     {"cpu-time", 0, FIRST, BENCH, FLAG(cpu_time), NULL, "bench kernels: processor time in place of the clock"},
     {"cases", 0, FIRST, EVAL, TEXT(cases), "FILE", "examples, one JSON object per line"},
+    {"structured", 0, FIRST, EVAL, FLAG(structured), NULL, "hold each answer to the schema of its example"},
     {"limit", 0, FIRST, EVAL, U32(limit, 0, 0, 1 << 20), "N", "examples per family [0: all]"},
     {"seconds", 0, FIRST, SOAK | CHECK, U32(seconds, 30, 1, 86400), "N", "how long; of check: about, for ref's part"},
     {"trace", 0, FIRST, SIM, TEXT(product.trace), "FILE", "requests as JSON lines; without it they are drawn"},

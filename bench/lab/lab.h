@@ -22,7 +22,7 @@ typedef struct weft_lab_config {
   /* bench, eval, soak */
   const char *llama, *cases;
   uint32_t n_prompt, n_generate, n_parallel, repeat, limit, seconds;
-  bool csv, cpu_time;
+  bool csv, cpu_time, structured;
   /* sim: the load */
   float rate, diffusion, shared, long_share, skew, cancel, urgent;
   uint32_t requests, burst, tenants, prompt_tokens, answer_tokens, shared_tokens, prefixes, longest_tokens, cancel_ms;

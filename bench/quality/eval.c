@@ -2,8 +2,10 @@
 /* weft eval: answers examples with known answers, token by token and by diffusion, and judges them.
  *
  * A line of the cases file: {"family", "messages", "max_tokens"} and "answer" (one right answer) or "validator" (many;
- * kinds json, sentence, items; see model/demo/README.md). The bars: exact families at least 95 % together and 85 %
- * each, both ways; families with a validator at least 85 % each, and from 4 to 24 denoise steps per canvas together. */
+ * kinds json, sentence, items; see model/demo/README.md); perhaps "tools", which are declared, and "schema", to which
+ * --structured holds the answer. Calls are judged as the text in which the model writes them. The bars: exact families
+ * at least 95 % together and 85 % each, both ways; families with a validator at least 85 % each, and from 4 to 24
+ * denoise steps per canvas together. */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -52,6 +54,58 @@ typedef struct flight {
   weft_text text;
 } flight;
 
+/* The tools of an example, with their schemas as text. */
+typedef struct declared {
+  weft_tool *tools;
+  char **schemas; /* [n] of malloc */
+  uint32_t n;
+} declared;
+
+static void declared_free(declared *d) {
+  for (uint32_t i = 0; i < d->n; i++) free(d->schemas[i]);
+  weft_free(d->schemas);
+  weft_free(d->tools);
+}
+
+static int declare(json_t *list, declared *d) {
+  uint32_t n = (uint32_t)json_array_size(list);
+  if (n == 0) return 0;
+  d->tools = weft_alloc(n, sizeof *d->tools);
+  d->schemas = weft_alloc(n, sizeof *d->schemas);
+  if (d->tools == NULL || d->schemas == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
+  for (; d->n < n; d->n++) {
+    json_t *f = json_object_get(json_array_get(list, d->n), "function"), *schema = json_object_get(f, "parameters");
+    const char *name = json_string_value(json_object_get(f, "name"));
+    if (name == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "--cases: a tool lacks function.name");
+    d->schemas[d->n] = schema == NULL ? NULL : json_dumps(schema, 0);
+    d->tools[d->n] = (weft_tool){.name = name,
+                                 .description = json_string_value(json_object_get(f, "description")),
+                                 .parameters = d->schemas[d->n]};
+  }
+  return 0;
+}
+
+/* Submits what launch has prepared: with the tools of the example, and held to its schema where that is asked for. */
+static int submit(evaluation *e, flight *f, weft_generate_params *p) {
+  json_t *schema = e->config->structured ? json_object_get(f->item, "schema") : NULL;
+  char *text = schema == NULL ? NULL : json_dumps(schema, 0);
+  declared tools = {0};
+  int code = schema != NULL && text == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
+  if (code == 0) code = declare(json_object_get(f->item, "tools"), &tools);
+  p->prompt.tools = tools.tools;
+  p->prompt.n_tools = tools.n;
+  if (text != NULL) {
+    p->format = WEFT_FORMAT_JSON_SCHEMA;
+    p->format_text = text;
+    p->n_format_text = strlen(text);
+  }
+  char error[512];
+  int status = code == 0 ? weft_submit(e->runtime, p, &f->generation, error, sizeof error) : 0;
+  declared_free(&tools);
+  free(text);
+  return status == 0 ? code : weft_cli_fail(weft_cli_code(status), "%s", error);
+}
+
 static int launch(evaluation *e, flight *f, json_t *item, weft_mode mode) {
   weft_generate_params p;
   weft_generate_defaults(&p);
@@ -78,9 +132,7 @@ static int launch(evaluation *e, flight *f, json_t *item, weft_mode mode) {
   p.sampling.seed = e->config->product.sampling.seed;
   p.entropy_bound.max_steps = e->config->product.entropy_bound.max_steps;
   p.entropy_bound.no_self_conditioning = e->config->product.entropy_bound.no_self_conditioning;
-  char error[512];
-  int status = weft_submit(e->runtime, &p, &f->generation, error, sizeof error);
-  return status == 0 ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error);
+  return submit(e, f, &p);
 }
 
 static void land(flight *f) {

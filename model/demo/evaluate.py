@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: MIT
 """The held-out evaluation set and the reference evaluator.
 
-    python3 evaluate.py --make                 writes eval.jsonl
+    python3 evaluate.py --make                 writes eval.jsonl and eval-structured.jsonl
     python3 evaluate.py FILE [--limit N]       answers it autoregressively (greedy), by diffusion
                                                (entropy-bound sampler) and by diffusion without
                                                self-conditioning; prints one table
 
 FILE is a GGUF file (a `gemma4` file answers autoregressively only) or a checkpoint of train.py,
-whose weights are rounded through Q8_0 first.
+whose weights are rounded through Q8_0 first. --cases names another file of questions.
 """
 
 import argparse
@@ -21,7 +21,9 @@ import tasks
 from model import Config, Demo, canvas_masks, causal_masks, entropy_bound_step, gumbel
 from tokenizer import EOS, PAD, Tokenizer
 
-PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "eval.jsonl")
+HERE = os.path.dirname(os.path.abspath(__file__))
+PATH = os.path.join(HERE, "eval.jsonl")
+STRUCTURED_PATH = os.path.join(HERE, "eval-structured.jsonl")
 SAMPLER = {
     "max_steps": 48,
     "t_min": 0.4,
@@ -34,17 +36,18 @@ CANVAS = 32
 CONTEXT = 1024
 
 
-def make(tok, per_family, seed):
+def make(tok, families, per_family, seed):
     """Examples whose last task is held out; the turns before it come from the training side."""
     r = random.Random(seed)
     out = []
-    for family in tasks.FAMILIES:
+    for family in families:
         seen, n = set(), 0
         while n < per_family:
             messages, task = tasks.conversation(r, want_held_out=True, family=family)
             answer = len(tok.encode(task.answer)) + 1
             canvases = -(-answer // CANVAS)
-            if task.key in seen or len(tok.render(messages[:-1])) + canvases * CANVAS > CONTEXT:
+            prompt = len(tok.render(messages[:-1], tools=task.tools))
+            if task.key in seen or prompt + canvases * CANVAS > CONTEXT:
                 continue
             if family in tasks.MULTI and canvases < 2:
                 continue
@@ -60,6 +63,10 @@ def make(tok, per_family, seed):
             example.update(
                 {"validator": task.validator} if task.validator else {"answer": task.answer}
             )
+            if task.schema:
+                example["schema"] = task.schema
+            if task.tools:
+                example["tools"] = task.tools
             out.append(example)
     return out
 
@@ -84,7 +91,14 @@ def rounded(model):
 
 
 def load(path):
-    """A checkpoint: one file or its parts PATH.0, PATH.1, ..."""
+    """A checkpoint: one file or its parts PATH.0, PATH.1, ...; or a GGUF file of export.py."""
+    if path.endswith(".gguf"):
+        from check_reference import read
+
+        model = read(path)
+        if isinstance(model, str):
+            raise SystemExit(f"{path}: not a model of this form: {model}")
+        return model
     parts = [path] if os.path.exists(path) else []
     while not os.path.exists(path) and os.path.exists(f"{path}.{len(parts)}"):
         parts.append(f"{path}.{len(parts)}")
@@ -199,14 +213,14 @@ def diffusion(model, tok, prompts, blocks, device, condition=True):
     return [row[len(p) :] for row, p in zip(rows, prompts)], steps
 
 
-def evaluate(model, tok, examples, device, budget=60000, seed=1, ar_only=False):
+def evaluate(model, tok, examples, device, budget=60000, seed=1, ways=("ar", "diffusion", "no_sc")):
     """Per family {n, ar, diffusion, mean_steps, p90_steps, no_sc, no_sc_steps}, and the wrong
     answers."""
     torch.manual_seed(seed)
-    prompts = [tok.render(e["messages"]) for e in examples]
+    prompts = [tok.render(e["messages"], tools=e.get("tools")) for e in examples]
     table = {
         f: {"n": 0, "ar": 0, "diffusion": 0, "no_sc": 0, "steps": [], "no_sc_steps": []}
-        for f in tasks.FAMILIES
+        for f in dict.fromkeys(e["family"] for e in examples)
     }
     wrong = []
 
@@ -222,14 +236,15 @@ def evaluate(model, tok, examples, device, budget=60000, seed=1, ar_only=False):
         some = [prompts[i] for i in group]
         for i in group:
             table[examples[i]["family"]]["n"] += 1
-        score(
-            "ar",
-            group,
-            autoregressive(model, tok, some, [examples[i]["max_tokens"] for i in group], device),
-        )
+        if "ar" in ways:
+            limits = [examples[i]["max_tokens"] for i in group]
+            score("ar", group, autoregressive(model, tok, some, limits, device))
         for kind, condition, steps in (
-            () if ar_only else (("diffusion", True, "steps"), ("no_sc", False, "no_sc_steps"))
+            ("diffusion", True, "steps"),
+            ("no_sc", False, "no_sc_steps"),
         ):
+            if kind not in ways:
+                continue
             outs, took = diffusion(
                 model, tok, some, [examples[i]["canvases"] for i in group], device, condition
             )
@@ -260,7 +275,14 @@ def show(table):
     for f, row in table.items():
         ar, diff, steps, no_sc, no_sc_steps = (row[key] for key in keys)
         line(f, row["n"], ar, diff, steps, row["p90_steps"], no_sc, no_sc_steps)
-    for name, group in (("exact", tasks.EXACT), ("many", tasks.MANY), ("all", tasks.FAMILIES)):
+    for name, group in (
+        ("exact", tasks.EXACT),
+        ("many", tasks.MANY),
+        ("structured", tasks.STRUCTURED + tasks.CALLING),
+        ("all", tuple(table)),
+    ):
+        if not set(group) <= set(table):
+            continue
         ar, diff, steps, no_sc, no_sc_steps = (
             sum(table[f][key] for f in group) / len(group) for key in keys
         )
@@ -288,14 +310,20 @@ def main():
     ap.add_argument("--seed", type=int, default=11)
     ap.add_argument("--limit", type=int, default=0, help="examples per family, 0 = all")
     ap.add_argument("--wrong", type=int, default=0, help="wrong answers to print")
+    ap.add_argument("--cases", default=PATH, help="the questions")
+    ap.add_argument("--ways", default="ar,diffusion,no_sc")
     args = ap.parse_args()
     tok = Tokenizer.load()
     if args.make:
-        with open(PATH, "w", encoding="utf-8") as f:
-            for e in make(tok, args.per_family, args.seed):
-                f.write(json.dumps(e, ensure_ascii=False) + "\n")
+        for path, families in (
+            (PATH, tasks.FAMILIES),
+            (STRUCTURED_PATH, tasks.STRUCTURED + tasks.CALLING),
+        ):
+            with open(path, "w", encoding="utf-8") as f:
+                for e in make(tok, families, args.per_family, args.seed):
+                    f.write(json.dumps(e, ensure_ascii=False) + "\n")
         return
-    with open(PATH, encoding="utf-8") as f:
+    with open(args.cases, encoding="utf-8") as f:
         examples = [json.loads(line) for line in f]
     if args.limit:
         kept = {}
@@ -303,20 +331,12 @@ def main():
             kept.setdefault(e["family"], []).append(e)
         examples = [e for group in kept.values() for e in group[: args.limit]]
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    ar_only = False
-    if args.checkpoint.endswith(".gguf"):
-        from check_reference import read
-
-        model = read(args.checkpoint)
-        if isinstance(model, str):
-            raise SystemExit(f"{args.checkpoint}: not a model of this form: {model}")
-        ar_only = not model.cfg.canvas
-        model = model.to(device)
-    else:
-        model = rounded(load(args.checkpoint).to(device))
-    table, wrong = evaluate(
-        model, tok, examples, device, 60000 if device == "cuda" else 8000, ar_only=ar_only
-    )
+    model = load(args.checkpoint).to(device)
+    if not args.checkpoint.endswith(".gguf"):
+        model = rounded(model)
+    ways = args.ways.split(",") if model.cfg.canvas else ["ar"]
+    budget = 60000 if device == "cuda" else 8000
+    table, wrong = evaluate(model, tok, examples, device, budget, ways=ways)
     show(table)
     show_wrong(wrong[: args.wrong])
 

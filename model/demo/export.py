@@ -21,18 +21,41 @@ from tokenizer import BOS, EOS, MASK, PAD, UNK, Tokenizer
 HERE = os.path.dirname(os.path.abspath(__file__))
 TEMPLATE = """{{- bos_token -}}
 {%- set think = enable_thinking is defined and enable_thinking -%}
-{%- set rest = messages -%}
-{%- if think or messages[0]['role'] in ['system', 'developer'] -%}
+{%- set declared = tools is defined and tools -%}
+{%- set system = messages[0]['role'] in ['system', 'developer'] -%}
+{%- set rest = messages[1:] if system else messages -%}
+{%- if think or declared or system -%}
 {{- '<|turn>system\\n' -}}
 {%- if think -%}{{- '<|think|>\\n' -}}{%- endif -%}
-{%- if messages[0]['role'] in ['system', 'developer'] -%}
-{{- messages[0]['content'] | trim -}}{%- set rest = messages[1:] -%}
+{%- if system -%}{{- messages[0]['content'] | trim -}}{%- endif -%}
+{%- if declared -%}
+{{- ('\\n' if system else '') + 'Tools:' -}}
+{%- for tool in tools -%}
+{%- set f = tool['function'] -%}
+{{- '\\n' + f['name'] + '(' -}}
+{%- if f['parameters'] is mapping and f['parameters']['properties'] is mapping -%}
+{%- for k, v in f['parameters']['properties'].items() -%}
+{{- ('' if loop.first else ', ') + k -}}
+{%- if v is mapping and v['type'] is string -%}{{- ': ' + v['type'] -}}{%- endif -%}
+{%- endfor -%}
+{%- endif -%}
+{{- ')' -}}
+{%- if f['description'] -%}{{- ': ' + f['description'] -}}{%- endif -%}
+{%- endfor -%}
 {%- endif -%}
 {{- '<turn|>\\n' -}}
 {%- endif -%}
 {%- for m in rest -%}
 {{- '<|turn>' + ('model' if m['role'] == 'assistant' else m['role']) + '\\n' -}}
-{{- m['content'] | trim -}}{{- '<turn|>\\n' -}}
+{%- if m['content'] -%}{{- m['content'] | trim -}}{%- endif -%}
+{%- if m['tool_calls'] -%}
+{%- for c in m['tool_calls'] -%}
+{%- if m['content'] or not loop.first -%}{{- '\\n' -}}{%- endif -%}
+{{- '<tool_call>\\n{"name": "' + c['function']['name'] + '", "arguments": ' -}}
+{{- c['function']['arguments'] | tojson -}}{{- '}\\n</tool_call>' -}}
+{%- endfor -%}
+{%- endif -%}
+{{- '<turn|>\\n' -}}
 {%- endfor -%}
 {%- if add_generation_prompt -%}
 {{- '<|turn>model\\n' -}}{%- if not think -%}{{- '<|channel>thought\\n<channel|>' -}}{%- endif -%}

@@ -7,7 +7,8 @@ has a `key`, the canonical content of the question without its wording; a task i
 example, not even as an earlier turn.
 
 Exact families have one right answer. Many-answer families carry a validator, a small declarative
-object (README.md).
+object (README.md). Structured families ask the questions of others for JSON, in the one order and
+spacing that a schema with these properties asks for; tools.py has those with calls of tools.
 """
 
 import json
@@ -53,6 +54,9 @@ EXACT = ("arithmetic", "reverse", "sort", "count", "lookup", "case", "sequence",
 MANY = ("json", "sentence", "story", "items")
 FAMILIES = EXACT + MANY
 MULTI = ("sequence", "table", "story")  # answers longer than one canvas
+STRUCTURED = ("answer", "list", "rows", "record")  # JSON with a schema; the spacing of json.dumps
+CALLING = ("call", "result", "aside")  # of tools.py
+SETTLED = EXACT + ("json",) + STRUCTURED + CALLING  # what training shows one right answer of
 
 
 def fnv1a(text):
@@ -68,19 +72,20 @@ def held_out(key):
 
 
 class Task:
-    """One question: what the user says, one right answer, the canonical key, and the validator
-    if many are right."""
+    """One question: what the user says, one right answer, the canonical key, the validator if
+    many are right, the JSON schema of the answer if it has one, the tools that are declared."""
 
-    __slots__ = ("family", "user", "answer", "key", "validator")
+    __slots__ = ("family", "user", "answer", "key", "validator", "schema", "tools")
 
-    def __init__(self, family, user, answer, key, validator=None):
-        self.family, self.user, self.answer, self.key, self.validator = (
-            family,
-            user,
-            answer,
-            key,
-            validator,
-        )
+    def __init__(self, family, user, answer, key, validator=None, schema=None, tools=None):
+        self.family, self.user, self.answer, self.key = family, user, answer, key
+        self.validator, self.schema, self.tools = validator, schema, tools
+
+    def settled(self):
+        """The answer; of a record with free order, the one in the order of the question."""
+        if self.family == "json":
+            return json.dumps(self.validator["fields"])
+        return self.answer
 
 
 def arithmetic(r, world, long):
@@ -425,6 +430,74 @@ def sentence(r, world, long):
     )
 
 
+TYPES = {int: "integer", str: "string"}
+
+
+def schema_of(value):
+    """The schema that the value is an example of, all properties required, none other allowed."""
+    if isinstance(value, dict):
+        return {
+            "type": "object",
+            "properties": {k: schema_of(v) for k, v in value.items()},
+            "required": list(value),
+            "additionalProperties": False,
+        }
+    if isinstance(value, list):
+        return {"type": "array", "items": schema_of(value[0])}
+    return {"type": TYPES[type(value)]}
+
+
+def as_json(r, family, base, value):
+    """The task of another family, asked for as JSON."""
+    ask = r.choice(("Answer as JSON.", "Give the answer as JSON.", "Answer in JSON."))
+    user = base.user + ("" if base.user[-1] in ".?=" else ".")
+    user = f"{ask} {base.user}" if r.random() < 0.3 else f"{user} {ask}"
+    return Task(family, user, json.dumps(value), base.key, schema=schema_of(value))
+
+
+def answered(r, world, long):
+    """One number or text as JSON; of a lookup, who and what."""
+    kind = r.choice(("arithmetic", "reverse", "count", "lookup", "case"))
+    base = MAKERS[kind](r, world, long)
+    while kind == "reverse" and " " in base.answer:  # digits only: words might as well be a list
+        base = reverse(r, world, long)
+    value = {"answer": base.answer}
+    if base.family in ("arithmetic", "count"):
+        value = {"answer": int(base.answer)}
+    elif base.family == "lookup":
+        kind, name, what = base.key.split()[1:]
+        kind = "city" if kind == "who" else kind
+        value = {"name": name, kind: int(what) if kind == "age" else what}
+    return as_json(r, "answer", base, value)
+
+
+def listed(r, world, long):
+    """Numbers or words as a list."""
+    while True:
+        base = MAKERS[r.choice(("sort", "sort", "sequence"))](r, world, False)
+        words = base.answer.split()
+        if 1 < len(words) <= 14:
+            values = [int(w) for w in words] if words[0].isdigit() else words
+            return as_json(r, "list", base, {"answer": values})
+
+
+def rows(r, world, long):
+    """A table as a list of records."""
+    while True:
+        base = table(r, world, False)
+        parts = [line.strip("| ").split(" | ") for line in base.answer.split("\n")]
+        if len(parts) <= 4:
+            values = [{"name": n, "age": int(a), "city": c} for n, a, c in parts]
+            return as_json(r, "rows", base, {"answer": values})
+
+
+def record(r, world, long):
+    """A record of the json family, in the order in which its keys are asked for."""
+    base = json_record(r, world, long)
+    fields = base.validator["fields"]
+    return Task("record", base.user, base.settled(), base.key, schema=schema_of(fields))
+
+
 MAKERS = {
     "arithmetic": arithmetic,
     "reverse": reverse,
@@ -438,6 +511,10 @@ MAKERS = {
     "sentence": sentence,
     "story": story,
     "items": items,
+    "answer": answered,
+    "list": listed,
+    "rows": rows,
+    "record": record,
 }
 
 
@@ -498,12 +575,18 @@ WEIGHTS = {
 }
 
 
-def conversation(r, want_held_out=False, family=None, weights=WEIGHTS):
+def conversation(r, want_held_out=False, family=None, weights=WEIGHTS, settled=False):
     """One to three turns. Returns (messages with every answer, last task). Only the last turn
-    may be held out."""
+    may be held out. `settled`: answers that may have any order have that of the question."""
     names, w = list(weights), list(weights.values())
     last = family or r.choices(names, w)[0]
+    if last in CALLING:
+        from tools import calling
+
+        return calling(r, last, want_held_out)
     n = r.choices((1, 2, 3), (0.62, 0.25, 0.13))[0]
+    names = [name for name in names if name not in CALLING]
+    w = [weights[name] for name in names]
     kinds = r.choices(names, w, k=n - 1) + [last]
     system, world = system_prompt(r, "lookup" in kinds)
     messages = [{"role": "system", "content": system}] if system else []
@@ -512,7 +595,9 @@ def conversation(r, want_held_out=False, family=None, weights=WEIGHTS):
         final = i == n - 1
         task = draw(r, kind, world, want_held_out and final, long=want_held_out and final)
         if task is None:
-            return conversation(r, want_held_out, family, weights)
+            return conversation(r, want_held_out, family, weights, settled)
+        if settled:
+            task.answer = task.settled()
         messages.append({"role": "user", "content": task.user})
         messages.append({"role": "assistant", "content": task.answer})
     return messages, task
@@ -555,7 +640,7 @@ def right(example, text):
 
 if __name__ == "__main__":
     rng = random.Random(1)
-    for fam in FAMILIES:
+    for fam in FAMILIES + STRUCTURED:
         for _ in range(3):
             t = draw(rng, fam)
             assert t.validator is None or valid(t.validator, t.answer)

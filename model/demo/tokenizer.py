@@ -46,6 +46,17 @@ NORMAL, CONTROL, DEFINED, BYTE = 1, 3, 4, 6
 PATH = os.path.join(os.path.dirname(os.path.abspath(__file__)), "vocab.json")
 
 
+def declare(tools):
+    """Tools as the template declares them: a line each, name(argument: type): description."""
+    lines = ["Tools:"]
+    for tool in tools:
+        f = tool["function"]
+        arguments = f["parameters"]["properties"].items()
+        line = f["name"] + "(" + ", ".join(f"{k}: {v['type']}" for k, v in arguments) + ")"
+        lines.append(line + (": " + f["description"] if "description" in f else ""))
+    return "\n".join(lines)
+
+
 class Tokenizer:
     def __init__(self, tokens, types, merges):
         self.tokens, self.types, self.merges = tokens, types, [tuple(m) for m in merges]
@@ -146,10 +157,14 @@ class Tokenizer:
                 data += self.tokens[i].replace(SPACE, " ").encode()
         return data.decode(errors="replace")
 
-    def render(self, messages, generate=True):
-        """A chat as token ids, as the template prints it. With `generate` the model's turn is
-        open at the end."""
+    def render(self, messages, generate=True, tools=None):
+        """A chat as token ids, as the template prints it, with the calls of an assistant in its
+        content. With `generate` the model's turn is open at the end."""
         out = [BOS]
+        if tools:
+            n = messages[0]["role"] == "system"
+            said = messages[0]["content"].strip() + "\n" if n else ""
+            messages = [{"role": "system", "content": said + declare(tools)}] + messages[n:]
         for m in messages:
             role = "model" if m["role"] == "assistant" else m["role"]
             out.append(self.turn)

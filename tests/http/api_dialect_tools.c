@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Tools over HTTP in the dialects beside OpenAI's chat: Anthropic's messages, OpenAI's responses and Ollama's chat.
  * What is declared, called and sent back makes the prompt that the same chat makes; calls that must be are those of the
- * same chat, whole and streamed. The demo models were not taught to call, and Ollama's dialect cannot ask for a call:
- * how it writes one is in tests/unit/api_dialect_tools.c. */
+ * same chat, whole and streamed. The chat templates are not the one with which the demo models were taught to call, and
+ * Ollama's dialect cannot ask for a call: how it writes one is in tests/unit/api_dialect_tools.c. */
 #include "tests/support/http_conversation.h"
 
 #define CHAT      "/v1/chat/completions"

@@ -300,12 +300,13 @@ static json_t *joined_list(json_t *events, json_int_t index, const char *name) {
 }
 
 /* Batches of texts and of ids, several choices, whole and streamed: one prompt's values are the same in each, and the
- * same as alone. */
+ * same as alone. Token 10 ends a turn, which prints nothing and is all that the demo would say after a text. */
 static void test_choices_and_streams(void **state) {
   static const char *const names[] = {"tokens", "token_logprobs", "top_logprobs", "text_offset"};
   static const char fields[] =
       "\"prompt\":[\"" LONG
-      "\",\"a frog\"],\"n\":2,\"echo\":true,\"logprobs\":2,\"max_tokens\":5,\"temperature\":1.2,"
+      "\",\"a "
+      "frog\"],\"n\":2,\"echo\":true,\"logprobs\":2,\"max_tokens\":12,\"temperature\":2,\"logit_bias\":{\"10\":-100},"
       "\"seed\":3,\"ignore_eos\":true";
   weft_text body = {0};
   (void)state;

@@ -39,9 +39,6 @@ static const http_refusal bad_chats[] = {
     {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":\"x\"}]}]}", 400, "messages[0].content", "type"},
     /* what is not done */
     {"{" USER ",\"tools\":[{\"type\":\"function\"}]}", 400, "tools[0].function", "must be an object"},
-    {"{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}", 400, NULL, "no place for tools"},
-    {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}]}", 400, NULL,
-     "has calls, which the chat template of weft-demo has no place for"},
     {"{" USER ",\"functions\":[{}]}", 400, "functions", "tools and tool_choice"},
     {"{" USER ",\"tool_choice\":\"required\"}", 400, "tool_choice", "declares nothing"},
     {"{" USER ",\"response_format\":{\"type\":\"xml\"}}", 400, "response_format", "xml"},
@@ -120,6 +117,21 @@ static void test_bad_bodies(void **state) {
   (void)state;
   check_refusals(server.port, "/v1/chat/completions", bad_chats, sizeof bad_chats / sizeof *bad_chats);
   check_refusals(server.port, "/v1/completions", bad_completions, sizeof bad_completions / sizeof *bad_completions);
+}
+
+/* A chat template that shows no tools. */
+static void test_tools_without_a_place(void **state) {
+  static const http_refusal rows[] = {
+      {"{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}", 400, NULL, "no place for tools"},
+      {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}]}", 400, NULL,
+       "has calls, which the chat template of weft-demo has no place for"}};
+  const char *templates[] = {WEFT_SOURCE_DIR "/tests/golden/chat/no-tools.jinja"};
+  talk plain;
+  (void)state;
+  (void)talk_serve(&plain, NULL, (weft_open_options){.chat_templates = templates, .n_chat_templates = 1},
+                   (weft_server_options){0});
+  check_refusals(plain.port, "/v1/chat/completions", rows, sizeof rows / sizeof *rows);
+  talk_close(&plain);
 }
 
 /* What asks for nothing is no reason to refuse. */
@@ -279,6 +291,7 @@ static void test_nothing_was_disturbed(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_bad_bodies),
+      cmocka_unit_test(test_tools_without_a_place),
       cmocka_unit_test(test_harmless_values),
       cmocka_unit_test(test_prompt_beyond_the_context),
       cmocka_unit_test(test_paths_and_methods),

@@ -166,7 +166,7 @@ static void drop_ids(json_t *output) {
  * same whole and streamed, in pieces of any size. */
 static void test_logprobs_beside_tools(void **state) {
   static const char fields[] =
-      "\"input\":\"Say 5.\",\"max_output_tokens\":24,\"top_logprobs\":2,\"include\":[\"message.output_text.logprobs\"],"
+      "\"input\":\"Say 5.\",\"max_output_tokens\":64,\"top_logprobs\":2,\"include\":[\"message.output_text.logprobs\"],"
       "\"tools\":[{\"type\":\"function\",\"name\":\"find\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}],"
       "\"temperature\":1,\"seed\":%d,\"tool_choice\":\"%s\"";
   static const char *const choices[] = {"none", "required"};

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Tools over HTTP: prompts with declarations, calls and results; answers that must be calls, streamed and whole;
- * what is refused. The demo models were not taught to call: grammars make them, and a bias where the choice is
- * theirs. */
+ * what is refused. The chat templates are not the one with which the demo models were taught to call: grammars make the
+ * calls, and a bias where the choice is the model's. What was taught is in api_structured.c. */
 #include "tests/support/http_refusal.h"
 #include "tests/support/schema_check.h"
 
