@@ -330,7 +330,7 @@ static inline void talk_check_schema(json_t *root, const char *path) {
 
 /* A JSON text of n bytes, its zero bytes shown as U+2400: top_logprobs of completions have tokens as names, one token of
  * a vocabulary is the zero byte, and jansson takes none in a name. NULL: it is no JSON. */
-static inline json_t *talk_json(const char *bytes, size_t n, json_error_t *error) {
+static inline json_t *talk_read_json(const char *bytes, size_t n, json_error_t *error) {
   char *copy = strndup(bytes, n);
   assert_non_null(copy);
   for (char *at = copy; (at = strstr(at, "\\u0000")) != NULL; at += 6) (void)memcpy(at, "\\u2400", 6);
@@ -354,7 +354,7 @@ static inline json_t *talk_events(const weft_text *body) {
     size_t n = (size_t)(end - from) - 6;
     assert_null(memchr(from, '\n', (size_t)(end - from)));
     json_error_t error;
-    json_t *data = strncmp(from + 6, "[DONE]", 6) == 0 ? json_string("[DONE]") : talk_json(from + 6, n, &error);
+    json_t *data = strncmp(from + 6, "[DONE]", 6) == 0 ? json_string("[DONE]") : talk_read_json(from + 6, n, &error);
     if (data == NULL) fail_msg("event data: %s in %.*s", error.text, (int)n, from + 6);
     (void)json_array_append_new(list, json_pack("{s:s, s:o}", "event", name, "data", data));
   }
