@@ -174,16 +174,6 @@ static bool is_owed_pages(const weft_engine *e, const weft_request *r) {
   return weft_debt_find(e, &debt, r) != NULL;
 }
 
-/* Whether the waiting request goes before the starved running one: only where there is none, or where the tenant of
- * the starved one owes pages to the tenant of the waiting one. */
-static bool goes_before_starved(const weft_engine *e, const weft_request *r) {
-  const weft_request *starved = e->claims.starved;
-  if (starved == NULL) return true;
-  if (e->tenants.n_tenants == 1) return false;
-  weft_debt debt = weft_debt_open(e, r, WEFT_DEBT_PAGES, 1);
-  return weft_debt_is_within_share(e, &debt, r) && weft_debt_owes(e, &debt, starved->tenant, r);
-}
-
 /* The plan has rows, time and places for one more request. */
 static bool may_admit(const weft_planning *p) {
   const weft_engine *e = p->engine;
@@ -238,7 +228,7 @@ static weft_request *let_waiter_pass(const weft_engine *e, weft_request *r) {
 /* The running request to preempt for r now. While pages of another preempted request are on their way, or one was
  * preempted in this plan, there is none. */
 static weft_request *find_debtor(const weft_engine *e, const weft_request *r, weft_debt_of of, uint32_t wanted) {
-  if (e->claims.preempted || e->claims.n_leaving > 0 || !goes_before_starved(e, r)) return NULL;
+  if (e->claims.preempted || e->claims.n_leaving > 0 || !weft_debt_goes_before_starved(e, r)) return NULL;
   weft_debt debt = weft_debt_open(e, r, of, wanted);
   return weft_debt_find(e, &debt, r);
 }
@@ -260,7 +250,7 @@ weft_admission weft_admission_decide(weft_planning *p, weft_request *asked) {
   weft_debt_of lacks = lacking_place(e, p->lane);
   if (lacks != WEFT_DEBT_PAGES) return claim_place(e, r, asked, lacks);
   if (!may_admit(p)) return verdict(WEFT_ADMIT_NOBODY, r);
-  if (!goes_before_starved(e, r) || (e->claims.preempted && !is_owed_pages(e, r)))
+  if (!weft_debt_goes_before_starved(e, r) || (e->claims.preempted && !is_owed_pages(e, r)))
     return verdict(WEFT_ADMIT_PASS, asked);
   weft_admission is = worth_a_try(e, r) ? admit(e, p->lane, r) : verdict(WEFT_ADMIT_NO_ROOM, r);
   if (is.kind == WEFT_ADMIT_NO_ROOM) {
@@ -300,7 +290,7 @@ static standing standing_of_others(const weft_engine *e) {
 /* The request would start, or claim what is owed to it, if its lane were planned now. */
 static bool would_start(const weft_engine *e, const weft_lane *lane, weft_request *r) {
   bool on_the_way = e->claims.n_leaving > 0;
-  if (!goes_before_starved(e, r) || let_waiter_pass(e, r) != r) return false;
+  if (!weft_debt_goes_before_starved(e, r) || let_waiter_pass(e, r) != r) return false;
   weft_debt_of lacks = lacking_place(e, lane);
   if (lacks != WEFT_DEBT_PAGES) return !on_the_way && find_debtor(e, r, lacks, 1) != NULL;
   if (r->wait.need_pages == 0) return true;

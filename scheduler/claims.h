@@ -12,10 +12,13 @@
  *                      tenant is admitted. [lifecycle.c]
  *   waiter             the waiting request that was due and found too few pages, or no place in its lane although one
  *                      is owed to it. No request that is due after it is admitted: on no lane if it lacks pages, on
- *                      its own lane if it lacks a slot there. The pages that it needs (wait.need_pages) are set aside
- *                      from running requests of tenants that owe them (relief.h). Set when it is passed over
- *                      [perform.c], cleared when it leaves its queue, for whatever reason [waiting.c].
+ *                      its own lane if it lacks a slot there. While it goes before the starved (debt.h), the pages that
+ *                      it needs (wait.need_pages) are set aside from running requests of tenants that owe them
+ *                      (relief.h). Set when it is passed over [perform.c], cleared when it leaves its queue, for
+ *                      whatever reason [waiting.c].
  *   waits_for          what the waiter lacks; meaningless without a waiter. [perform.c]
+ *   none_set_aside     no plan had rows and none is in flight, so plans are made once more and nothing is set aside for
+ *                      the waiter in them. [step.c]
  *   n_leaving          requests that gave up their memory or ended and whose rows are still in flight. While there is
  *                      one, no other request is preempted, because pages are on their way. [lifecycle.c]
  *   preempted          a request was preempted in the plan being made: no request is admitted in it but those that are
@@ -52,7 +55,7 @@ typedef struct weft_claims {
   struct weft_request *waiter;
   uint8_t waits_for; /* weft_debt_of */
   uint32_t n_leaving;
-  bool preempted;
+  bool preempted, none_set_aside;
   weft_tenant_claims *tenant; /* [n_tenants], the memory of weft_tenants.claims */
 } weft_claims;
 

@@ -40,3 +40,11 @@ weft_request *weft_debt_find(const weft_engine *e, const weft_debt *d, const wef
   }
   return last;
 }
+
+bool weft_debt_goes_before_starved(const weft_engine *e, const weft_request *r) {
+  const weft_request *starved = e->claims.starved;
+  if (starved == NULL) return true;
+  if (e->tenants.n_tenants == 1) return false;
+  weft_debt debt = weft_debt_open(e, r, WEFT_DEBT_PAGES, 1);
+  return weft_debt_is_within_share(e, &debt, r) && weft_debt_owes(e, &debt, starved->tenant, r);
+}

@@ -33,5 +33,8 @@ bool weft_debt_is_within_share(const weft_engine *engine, const weft_debt *debt,
 bool weft_debt_owes(const weft_engine *engine, const weft_debt *debt, uint32_t tenant, const weft_request *request);
 /* The running request to preempt for the request; NULL: no tenant owes it anything. */
 weft_request *weft_debt_find(const weft_engine *engine, const weft_debt *debt, const weft_request *request);
+/* Whether the waiting request goes before the starved running one (claims.h): only where there is none, or where the
+ * tenant of the starved one owes pages to the tenant of the waiting one. */
+bool weft_debt_goes_before_starved(const weft_engine *engine, const weft_request *request);
 
 #endif

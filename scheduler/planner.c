@@ -131,6 +131,16 @@ static void serve_squeezed(weft_planning *p) {
   p->rows_left += kept;
 }
 
+/* When others left no canvas rows enough for several steps, the one that has waited longest goes first once. */
+static void serve_narrowed(weft_planning *p) {
+  const weft_ready *ready = &p->lane->ready;
+  for (uint32_t i = 0; i < ready->n; i++) {
+    if (ready->at[i] == NULL || !ready->at[i]->canvas) continue;
+    (void)serve_charged(p, ready->at[i]);
+    return;
+  }
+}
+
 /* ---- one plan -------------------------------------------------------------------------------- */
 
 /* Steps of other lanes come between the steps of this one, so each lane has its part of the target. */
@@ -156,6 +166,7 @@ static void close_plan(weft_planning *p) {
     lane->keys_per_decode = (uint32_t)(p->n_decode_keys / rows[WEFT_WORK_DECODE]);
   }
   bool canvas = rows[WEFT_WORK_DENOISE] + rows[WEFT_WORK_COMMIT] > 0;
+  lane->late.n_narrow = canvas ? 0 : lane->late.n_narrow + p->canvas_lacks_rows;
   lane->late.n_canvases = p->pace.canvas_held && !canvas ? lane->late.n_canvases + 1 : 0;
   bool prompts = !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
   bool squeezed =
@@ -178,7 +189,11 @@ void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
   e->claims.preempted = false;
   open_pace(&p);
   serve_starved(&p);
-  if (weft_policy_prefill_first(lane->late.n_prompts)) serve_squeezed(&p);
+  if (lane->late.n_narrow >= WEFT_PACE_HELD) {
+    serve_narrowed(&p);
+  } else if (weft_policy_prefill_first(lane->late.n_prompts)) {
+    serve_squeezed(&p);
+  }
   bool contended = weft_share_is_contended(&p);
   if (!contended) serve_ready(&p);
   serve_due(&p, contended || p.crowded);

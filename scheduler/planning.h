@@ -19,9 +19,10 @@ typedef struct weft_planning {
   uint32_t n_ahead;     /* decode rows that no time is set aside for (claims.h, tenant.ahead) */
   double light_us; /* predicted time of the decode rows of light tenants alone; 0: there are none, or a target is set */
   bool alone;      /* only decode rows of light tenants get rows in this step (light.h) */
-  bool crowded;    /* time was short in the last step: canvases and prompts take turns in this one */
-  weft_candidate held;   /* over the requests that found no time: the least clock and the highest level */
-  uint64_t restores_end; /* once the pager's n_restored reaches this count, no more requests are admitted */
+  bool canvas_lacks_rows; /* a canvas found fewer rows left than it has */
+  bool crowded;           /* time was short in the last step: canvases and prompts take turns in this one */
+  weft_candidate held;    /* over the requests that found no time: the least clock and the highest level */
+  uint64_t restores_end;  /* once the pager's n_restored reaches this count, no more requests are admitted */
 } weft_planning;
 
 #endif

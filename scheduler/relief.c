@@ -27,6 +27,13 @@ uint32_t weft_relief_reserve(weft_engine *e, weft_request *r, uint32_t n, bool m
   return 0;
 }
 
+static bool is_first_in_rank(const weft_engine *e, const weft_rank *rank) {
+  for (uint32_t i = 0; i < e->n_running; i++) {
+    if (!e->rank[i].excluded && weft_policy_goes_before(&e->rank[i], rank)) return false;
+  }
+  return true;
+}
+
 static weft_request *find_victim(weft_engine *e, const weft_request *r, bool own_only) {
   weft_tenants *t = &e->tenants;
   if (e->claims.n_leaving > 0) return NULL; /* blocks of a preempted request are on their way */
@@ -38,13 +45,18 @@ static weft_request *find_victim(weft_engine *e, const weft_request *r, bool own
   }
   weft_rank rank = weft_tenants_rank(t, r);
   uint32_t victim = weft_policy_victim(e->rank, e->n_running, &rank, t->excess, own_only);
-  return victim == WEFT_POLICY_NONE ? NULL : e->ranked[victim];
+  if (victim == WEFT_POLICY_NONE) return NULL;
+  /* a tenant that is owed pages would take them back at once (debt.h), and so on without end */
+  bool owes = !own_only && t->excess[r->tenant] > 0 && t->excess[e->ranked[victim]->tenant] == 0;
+  bool equals = rank.priority == e->rank[victim].priority;
+  return owes && equals && !is_first_in_rank(e, &rank) ? NULL : e->ranked[victim];
 }
 
 bool weft_relief_yields(const weft_engine *e, const weft_request *r, uint32_t n) {
   const weft_request *waiter = e->claims.waiter;
   if (waiter == NULL || waiter->tenant == r->tenant || e->claims.waits_for != WEFT_DEBT_PAGES) return false;
-  if (!weft_tenants_may_start(&e->tenants, waiter->tenant)) return false;
+  if (e->claims.none_set_aside) return false;
+  if (!weft_tenants_may_start(&e->tenants, waiter->tenant) || !weft_debt_goes_before_starved(e, waiter)) return false;
   const weft_lane *lane = &e->lane[r->lane];
   uint32_t own = lane->info->n_groups * (n / lane->block_min + 1);
   if (weft_pager_headroom(e->pager) >= waiter->wait.need_pages + own) return false;

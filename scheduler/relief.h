@@ -6,12 +6,14 @@
  *   1. what the request's own windows let go of when the pager is told of its last rows;
  *   2. pins of lower priority (pins.h);
  *   3. a running request that ranks below this one: it is preempted and computes again later (policy.h says which of
- *      several: the lowest class, then the tenant furthest beyond its share, then the last to arrive);
+ *      several: the lowest class, then the tenant furthest beyond its share, then the last to arrive), but not one of a
+ *      tenant within its share for one of a tenant beyond its own, of one class, unless that is the first in rank;
  *   4. the request of a tenant that owes pages to this one's tenant (debt.h): it is preempted, too;
  *   5. none: this request waits until another one leaves.
  * So the first request in rank always advances. Where the tenant's own limit is the reason, only requests of the same
  * tenant are preempted. Pages that the waiter (claims.h) needs and that the tenant of this request owes to it are set
- * aside: then this request yields, and counts as lacking nothing. */
+ * aside, unless the waiter itself stands behind the starved request: then this request yields, and counts as lacking
+ * nothing. */
 #ifndef WEFT_SCHEDULER_RELIEF_H
 #define WEFT_SCHEDULER_RELIEF_H
 
@@ -34,7 +36,8 @@ typedef struct weft_relief {
  * half as many, and so on. Returns for how many positions; 0: none, and *limited says whether the tenant's limit is
  * why. */
 uint32_t weft_relief_reserve(weft_engine *engine, weft_request *request, uint32_t n, bool may_shrink, bool *limited);
-/* The waiter needs all free pages and the tenant of this request owes them to it: the request takes no block now. */
+/* The free pages are set aside for the waiter, since the tenant of this request owes them to it: the request takes no
+ * block now. */
 bool weft_relief_yields(const weft_engine *engine, const weft_request *request, uint32_t n);
 /* What to do for the request, which got no block from weft_relief_reserve. */
 weft_relief weft_relief_decide(weft_engine *engine, const weft_request *request, bool limited);

@@ -15,6 +15,7 @@ static weft_rows_verdict rows_of_canvas(weft_planning *p, const weft_request *r,
   uint32_t n_virtual = r->n_prompt + r->next_block * n;
   bool commits = r->n_planned != n_virtual;
   WEFT_CHECK(!commits || r->n_planned + n == n_virtual);
+  if (n > p->rows_left) p->canvas_lacks_rows = true;
   if (n > p->rows_left || weft_plan_is_full(p->plan)) return WEFT_ROWS_HELD;
   if (!has_time_for_canvas(p, r, commits ? 0 : n)) return WEFT_ROWS_HELD;
   *out = (weft_rows){.kind = commits ? WEFT_WORK_COMMIT : WEFT_WORK_DENOISE, .n = n, .n_keys = commits ? n : 0};

@@ -111,7 +111,8 @@ typedef struct weft_engine {
   uint32_t first_flight, n_flight;
   uint64_t n_plans, n_arrivals;
   uint32_t turn, last_lane;
-  double turn_us; /* used_us of the lane that had the last turn; never falls */
+  uint32_t n_called; /* steps since one of the lane whose turn it was */
+  double turn_us;    /* used_us of the lane that had the last turn; never falls */
 
   weft_claims claims;
   uint64_t n_changes; /* of the state of any request, and ends of file copies: a turn with one was not idle */

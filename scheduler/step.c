@@ -11,6 +11,8 @@
 #include "scheduler/snapshot.h"
 #include "scheduler/waiting.h"
 
+enum { CALLS_MAX = 4 }; /* steps in a row of lanes that were called out of their turn */
+
 /* ---- what came from outside ------------------------------------------------------------------ */
 
 static void take_inbox(weft_engine *e) {
@@ -73,11 +75,12 @@ static void count_step(weft_engine *e, const weft_step_plan *plan) {
   e->last_lane = plan->lane;
 }
 
-/* A lane with work that is called out of its turn (weft_admission_call); WEFT_POLICY_NONE: none is. */
+/* A lane with work that is called out of its turn (weft_admission_call); WEFT_POLICY_NONE: none is, or the lane whose
+ * turn it is was passed over CALLS_MAX times. */
 static uint32_t called_lane(const weft_engine *e, uint64_t lanes) {
   uint32_t called = WEFT_POLICY_NONE;
   uint64_t least = UINT64_MAX;
-  if ((lanes & (lanes - 1)) == 0) return called; /* no choice */
+  if ((lanes & (lanes - 1)) == 0 || e->n_called == CALLS_MAX) return called;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     uint64_t clock = (lanes >> i & 1) != 0 ? weft_admission_call(e, &e->lane[i]) : UINT64_MAX;
     if (clock < least) least = clock, called = i;
@@ -99,6 +102,7 @@ static uint32_t next_turn(weft_engine *e, uint64_t lanes) {
 
 /* A lane that is called out of its turn does not end another one's turn. */
 static void take_turn(weft_engine *e, weft_lane *lane, const weft_step_plan *plan) {
+  e->n_called = plan->called ? e->n_called + 1 : 0;
   if (!plan->called) {
     e->turn = lane->index;
     if (e->turn_us < lane->used_us) e->turn_us = lane->used_us;
@@ -140,7 +144,7 @@ static bool launch_moves(weft_engine *e) {
   return false;
 }
 
-static bool launch(weft_engine *e) {
+static bool launch_rows(weft_engine *e) {
   uint64_t lanes = lanes_with_work(e);
   while (lanes != 0) {
     uint32_t turn = next_turn(e, lanes), called = called_lane(e, lanes),
@@ -163,7 +167,18 @@ static bool launch(weft_engine *e) {
     }
     if (lane->used_us < e->turn_us) lane->used_us = e->turn_us; /* it could not use its turn */
   }
-  return launch_moves(e);
+  return false;
+}
+
+/* Where nothing else keeps the device busy, running requests get what is set aside for the waiter: it did not start. */
+static bool launch(weft_engine *e) {
+  bool launched = launch_rows(e);
+  if (!launched && e->n_flight == 0 && e->n_running > 0) {
+    e->claims.none_set_aside = true;
+    launched = launch_rows(e);
+    e->claims.none_set_aside = false;
+  }
+  return launched || launch_moves(e);
 }
 
 /* ---- land ------------------------------------------------------------------------------------ */

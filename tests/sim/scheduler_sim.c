@@ -7,6 +7,8 @@
  *   test_sim_scheduler_sim --seeds A..B
  *
  * One world in six is a filed one: a few prompts come again and again, and their blocks go through all tiers.
+ * One world in six is a crowded one: three tenants on two models, many requests at once, and a pool in which few find
+ * room, so that starved requests, waiters and debts of pages meet.
  * One world in eight is a fair one: one model, memory and slots for everybody, no prefix cache, no
  * faults, half of them with all requests at once, tenants of one class with weights; there the fairness bound holds,
  * with and without a target for the time between tokens, and however old requests grow.
@@ -190,6 +192,41 @@ static void make_filed(sim *s) {
   s->n_originals = draw(s, 3, 10);
 }
 
+/* Everybody may run and hardly anybody finds pages. */
+static void make_crowded(sim *s) {
+  static const weft_layer_group groups[] = {{.block_tokens = 4, .window = 8, .n_layers = 1},
+                                            {.block_tokens = 4, .n_layers = 1}};
+  weft_engine_config *c = &s->config;
+  c->n_models = 2;
+  for (uint32_t i = 0; i < c->n_models; i++) {
+    make_runner(s, i);
+    weft_fake_config *f = &s->fake[i];
+    f->model.n_groups = 2;
+    memcpy(f->model.group, groups, sizeof groups);
+    f->n_slots = REQUESTS_MAX;
+    f->context_length = 96;
+    f->depth = 1;
+    f->fail_submit_at = f->fail_collect_at = f->fail_slot_at = f->model.bad_one_in = 0;
+  }
+  c->running_max = draw(s, 8, 24);
+  c->prefill_chunk = draw(s, 1, 16);
+  c->no_prefix_cache = chance(s, 70);
+  c->target_tpot_us = 0;
+  c->waiting_max = REQUESTS_MAX;
+  c->n_host_pages = c->n_file_pages = 0;
+  c->n_tenants = 3;
+  c->tenant = s->tenant;
+  memset(s->tenant, 0, sizeof s->tenant);
+  bool apart = chance(s, 50);
+  for (uint32_t i = 0; apart && i < c->n_tenants; i++)
+    s->tenant[i] = (weft_tenant_config){.weight = draw(s, 1, 4), .priority_class = (int32_t)draw(s, 0, 2) - 1};
+  c->seq_tokens_max = 96;
+  c->n_pages = draw(s, 32, 40);
+  c->pins_max = 0;
+  s->length_max = 48;
+  s->faulty = false;
+}
+
 /* Nothing but rows is short. */
 static void make_fair(sim *s) {
   weft_engine_config *c = &s->config;
@@ -317,6 +354,8 @@ static void open_world(sim *s) {
   uint32_t kind = draw(s, 0, 99);
   if (kind < 12) make_fair(s);
   if (kind >= 12 && kind < 28) make_filed(s);
+  bool crowded = kind >= 28 && chance_apart(s, 1, 25);
+  if (crowded) make_crowded(s);
   for (uint32_t b = 0; b < BASES; b++)
     for (uint32_t i = 0; i < SIM_PROMPT_MAX; i++) s->base[b][i] = (int32_t)draw(s, 0, 10000);
   weft_error error = {{0}};
@@ -338,7 +377,7 @@ static void open_world(sim *s) {
   }
   s->config.runner = outer;
   if (weft_engine_open(&s->config, &s->engine, &error) != WEFT_OK) FAIL(s, "%s", error.text);
-  s->n_requests = s->fair ? REQUESTS_MAX : draw(s, 4, REQUESTS_MAX);
+  s->n_requests = s->fair || crowded ? REQUESTS_MAX : draw(s, 4, REQUESTS_MAX);
   uint32_t siblings = s->fair || chance(s, 50) ? 0 : draw(s, 10, 80);
   s->n_steps_max = 2000;
   for (uint32_t i = 0; i < s->n_requests; i++) {
