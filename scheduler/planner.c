@@ -131,14 +131,17 @@ static void serve_squeezed(weft_planning *p) {
   p->rows_left += kept;
 }
 
-/* When others left no canvas rows enough for several steps, the one that has waited longest goes first once. */
-static void serve_narrowed(weft_planning *p) {
+/* When others left no canvas rows enough for several steps, the one that has waited longest goes first once. False: it
+ * got no rows. */
+static bool serve_narrowed(weft_planning *p) {
   const weft_ready *ready = &p->lane->ready;
+  uint32_t n_before = p->plan->n_rows;
   for (uint32_t i = 0; i < ready->n; i++) {
     if (ready->at[i] == NULL || !ready->at[i]->canvas) continue;
     (void)serve_charged(p, ready->at[i]);
-    return;
+    break;
   }
+  return p->plan->n_rows > n_before;
 }
 
 /* ---- one plan -------------------------------------------------------------------------------- */
@@ -166,7 +169,8 @@ static void close_plan(weft_planning *p) {
     lane->keys_per_decode = (uint32_t)(p->n_decode_keys / rows[WEFT_WORK_DECODE]);
   }
   bool canvas = rows[WEFT_WORK_DENOISE] + rows[WEFT_WORK_COMMIT] > 0;
-  lane->late.n_narrow = canvas ? 0 : lane->late.n_narrow + p->canvas_lacks_rows;
+  bool narrow = !canvas && weft_ready_has_canvas(&lane->ready);
+  lane->late.n_narrow = narrow ? lane->late.n_narrow + p->canvas_lacks_rows : 0;
   lane->late.n_canvases = p->pace.canvas_held && !canvas ? lane->late.n_canvases + 1 : 0;
   bool prompts = !weft_list_empty(&lane->prefilling) || lane->n_waiting > 0;
   bool squeezed =
@@ -189,11 +193,8 @@ void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
   e->claims.preempted = false;
   open_pace(&p);
   serve_starved(&p);
-  if (lane->late.n_narrow >= WEFT_PACE_HELD) {
-    serve_narrowed(&p);
-  } else if (weft_policy_prefill_first(lane->late.n_prompts)) {
-    serve_squeezed(&p);
-  }
+  bool narrowed = lane->late.n_narrow >= WEFT_PACE_HELD && serve_narrowed(&p);
+  if (!narrowed && weft_policy_prefill_first(lane->late.n_prompts)) serve_squeezed(&p);
   bool contended = weft_share_is_contended(&p);
   if (!contended) serve_ready(&p);
   serve_due(&p, contended || p.crowded);

@@ -39,6 +39,11 @@ void weft_ready_turn(weft_ready *ready, uint32_t end);
 /* After rows were given out in another order than the array's: the requests that are not in the plan go first. */
 void weft_ready_settle(weft_ready *ready, uint64_t plan_number);
 
+/* Whether any of the requests denoises. */
+static inline bool weft_ready_has_canvas(const weft_ready *ready) {
+  return ready->n - ready->n_holes > ready->n_decode;
+}
+
 /* Place i, NULL: a hole or beyond the end. */
 static inline weft_request *weft_ready_at(const weft_ready *ready, uint32_t i) {
   return i < ready->n ? ready->at[i] : NULL;

@@ -212,6 +212,57 @@ static void prompts_are_not_squeezed_out(void **state) {
   run_out();
 }
 
+/* Steps of 16 rows, of which rows that decode for a tenant of a high class take nine: too few are left for a canvas. */
+static void open_narrow(weft_request *decode[9], weft_request **canvas, uint32_t n_canvases) {
+  static const weft_tenant_config tenant[3] = {{.priority_class = -1}, {0}, {.priority_class = 1}};
+  w.config.rows_per_step = 2 * CANVAS;
+  w.config.n_pages = 500;
+  w.config.running_max = w.fake[0].n_slots = w.config.waiting_max = 24;
+  w.config.tenant = tenant;
+  open_world();
+  weft_request_params p = ask(true, 4, 9 * CANVAS), q = ask(false, 4, 90);
+  p.entropy_bound.confidence = 0.0f; /* never confident: all steps run */
+  p.entropy_bound.max_steps = 30;
+  q.ignore_eos = true;
+  q.tenant = 2;
+  for (p.tenant = 0; p.tenant < n_canvases; p.tenant++) canvas[p.tenant] = submit(&p);
+  step(4);
+  submit_all(&q, decode, 9);
+  step(6); /* their prompts */
+}
+
+/* A canvas that found too few rows left has ended: prompts go first again when they are squeezed out. */
+static void prompts_are_not_squeezed_out_after_a_canvas(void **state) {
+  (void)state;
+  weft_request *canvas, *decode[16];
+  open_narrow(decode, &canvas, 1);
+  for (uint32_t n_without = 0; n_without < 4;) { /* the next step would be its own */
+    uint64_t n_before = stats().n_canvas_rows;
+    step(1);
+    n_without = stats().n_canvas_rows == n_before ? n_without + 1 : 0;
+  }
+  weft_engine_cancel(w.engine, canvas);
+  weft_request_params p = ask(false, 4, 90);
+  p.ignore_eos = true;
+  p.tenant = 2;
+  submit_all(&p, decode + 9, 7);
+  step(12);
+  uint64_t n_before = stats().n_decode_rows;
+  step(1);
+  assert_int_equal(stats().n_decode_rows, n_before + 2 * CANVAS); /* they fill every step */
+  p.max_tokens = 2;
+  weft_request *r = submit(&p);
+  uint32_t n = 0;
+  while (stats().n_finished[WEFT_FINISH_LENGTH] == 0) {
+    step(1);
+    assert_true(++n < 20);
+  }
+  check_equal_solo(r, &p);
+  assert_int_equal(end_and_release(canvas), WEFT_FINISH_CANCELLED);
+  run_out();
+  all_end(decode, 16, WEFT_FINISH_LENGTH);
+}
+
 /* ---- how requests end ------------------------------------------------------------------------ */
 
 static void cancel_within_a_step(void **state) {
@@ -486,6 +537,7 @@ int main(void) {
                                      TEST(overlap_counts_void_rows),
                                      TEST(lanes_take_turns),
                                      TEST(prompts_are_not_squeezed_out),
+                                     TEST(prompts_are_not_squeezed_out_after_a_canvas),
                                      TEST(cancel_within_a_step),
                                      TEST(deadlines_expire),
                                      TEST(stop_rule_cuts),
