@@ -131,16 +131,32 @@ static void serve_squeezed(weft_planning *p) {
   p->rows_left += kept;
 }
 
-/* When others left no canvas rows enough for several steps, the one that has waited longest goes first once. False: it
- * got no rows. */
-static bool serve_narrowed(weft_planning *p) {
+/* The canvas that is due first (policy.h), where a class is as old as its oldest canvas; of one tenant the canvas that
+ * has waited longest. */
+static weft_request *find_canvas(const weft_planning *p) {
+  weft_tenants *tenants = &p->engine->tenants;
   const weft_ready *ready = &p->lane->ready;
-  uint32_t n_before = p->plan->n_rows;
+  weft_request *best = NULL, *r;
+  weft_candidate best_is = {0};
+  weft_tenants_reset_levels(tenants);
   for (uint32_t i = 0; i < ready->n; i++) {
-    if (ready->at[i] == NULL || !ready->at[i]->canvas) continue;
-    (void)serve_charged(p, ready->at[i]);
-    break;
+    if ((r = ready->at[i]) != NULL && r->canvas) weft_tenants_raise_level(tenants, r, p->engine->now_us);
   }
+  for (uint32_t i = 0; i < ready->n; i++) {
+    if ((r = ready->at[i]) == NULL || !r->canvas || (best != NULL && best->tenant == r->tenant)) continue;
+    weft_candidate is = weft_tenants_candidate(tenants, r);
+    if (best != NULL && !weft_policy_is_due_before(&is, &best_is)) continue;
+    best = r;
+    best_is = is;
+  }
+  return best;
+}
+
+/* When others left no canvas rows enough for several steps, one goes first once. False: it got no rows. */
+static bool serve_narrowed(weft_planning *p) {
+  weft_request *r = find_canvas(p);
+  uint32_t n_before = p->plan->n_rows;
+  if (r != NULL) (void)serve_charged(p, r);
   return p->plan->n_rows > n_before;
 }
 

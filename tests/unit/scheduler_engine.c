@@ -263,6 +263,30 @@ static void prompts_are_not_squeezed_out_after_a_canvas(void **state) {
   all_end(decode, 16, WEFT_FINISH_LENGTH);
 }
 
+static uint64_t charged_us(uint32_t tenant) {
+  weft_tenant_stats s;
+  weft_engine_get_tenant_stats(w.engine, tenant, &s);
+  return s.charged_us;
+}
+
+/* Of two canvases that find too few rows left, the one that is due first goes first, not the one that waited longest.
+ */
+static void a_narrowed_canvas_goes_first_when_it_is_due(void **state) {
+  (void)state;
+  weft_request *canvas[2], *decode[9];
+  open_narrow(decode, canvas, 2); /* that of the low class is the older one */
+  uint64_t low = charged_us(0), normal = charged_us(1);
+  step(40);
+  assert_int_equal(charged_us(0), low);
+  assert_true(charged_us(1) > normal);
+  w.now += 20000000; /* all classes are level now: clocks decide */
+  step(60);
+  assert_true(charged_us(0) > low);
+  release_all(canvas, 2);
+  run_out();
+  all_end(decode, 9, WEFT_FINISH_LENGTH);
+}
+
 /* ---- how requests end ------------------------------------------------------------------------ */
 
 static void cancel_within_a_step(void **state) {
@@ -538,6 +562,7 @@ int main(void) {
                                      TEST(lanes_take_turns),
                                      TEST(prompts_are_not_squeezed_out),
                                      TEST(prompts_are_not_squeezed_out_after_a_canvas),
+                                     TEST(a_narrowed_canvas_goes_first_when_it_is_due),
                                      TEST(cancel_within_a_step),
                                      TEST(deadlines_expire),
                                      TEST(stop_rule_cuts),
