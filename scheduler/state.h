@@ -41,7 +41,10 @@
 #include "scheduler/tenant.h"
 
 enum {
-  WEFT_FLIGHT_MAX = 2 /* plans submitted and not landed: one without overlap, two with */
+  WEFT_FLIGHT_MAX = 2, /* plans submitted and not landed: one without overlap, two with */
+  /* Steps in a row of lanes that were called out of their turn. A tenant of weight w among W that calls one lane all the
+   * time has its share of the steps as long as w / W is no more than WEFT_CALLS_MAX / (WEFT_CALLS_MAX + 1). */
+  WEFT_CALLS_MAX = 32
 };
 
 /* A lane: one model, its runner, and the requests of that model. */
@@ -111,7 +114,7 @@ typedef struct weft_engine {
   uint32_t first_flight, n_flight;
   uint64_t n_plans, n_arrivals;
   uint32_t turn, last_lane;
-  uint32_t n_called; /* steps since one of the lane whose turn it was */
+  uint32_t n_called; /* steps since one of the lane whose turn it was; at most WEFT_CALLS_MAX */
   double turn_us;    /* used_us of the lane that had the last turn; never falls */
 
   weft_claims claims;

@@ -11,8 +11,6 @@
 #include "scheduler/snapshot.h"
 #include "scheduler/waiting.h"
 
-enum { CALLS_MAX = 4 }; /* steps in a row of lanes that were called out of their turn */
-
 /* ---- what came from outside ------------------------------------------------------------------ */
 
 static void take_inbox(weft_engine *e) {
@@ -76,11 +74,11 @@ static void count_step(weft_engine *e, const weft_step_plan *plan) {
 }
 
 /* A lane with work that is called out of its turn (weft_admission_call); WEFT_POLICY_NONE: none is, or the lane whose
- * turn it is was passed over CALLS_MAX times. */
+ * turn it is was passed over WEFT_CALLS_MAX times. */
 static uint32_t called_lane(const weft_engine *e, uint64_t lanes) {
   uint32_t called = WEFT_POLICY_NONE;
   uint64_t least = UINT64_MAX;
-  if ((lanes & (lanes - 1)) == 0 || e->n_called == CALLS_MAX) return called;
+  if ((lanes & (lanes - 1)) == 0 || e->n_called == WEFT_CALLS_MAX) return called;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     uint64_t clock = (lanes >> i & 1) != 0 ? weft_admission_call(e, &e->lane[i]) : UINT64_MAX;
     if (clock < least) least = clock, called = i;

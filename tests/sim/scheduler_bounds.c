@@ -5,10 +5,12 @@
  *
  *   scheduler_bounds [--seeds FIRST..LAST] [--seed N]
  *
- * Law. Among T tenants of equal weight, none of a higher class, the light tenant's request has its first token after at
- * most T * A + 4 steps: A, as many as it takes alone, T times, and four more (docs/scheduler.md, "What tenants notice
- * of each other"). In popular worlds all share one cache, and another tenant, maybe of a lower class, has just begun
- * the prompt that the light one then sends: it may follow for WEFT_FOLLOW_PLANS more. */
+ * Law. Among tenants whose weights sum to W, none of a higher class, the request of the light tenant, of weight w, has
+ * its first token after at most A * W / w + 4 steps, where A is how many it takes alone (docs/scheduler.md, "What
+ * tenants notice of each other"). In popular worlds all share one cache, and another tenant, maybe of a lower class, has
+ * just begun the prompt that the light one then sends: it may follow for WEFT_FOLLOW_PLANS more. In heavy worlds the
+ * light tenant has most of the weight, its prompts take 20 to 40 steps alone, and there are pages enough; in the others
+ * all weights are equal. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,8 +21,8 @@
 #include "tests/support/amount.h"
 #include "tests/support/lanes.h"
 
-enum { TENANTS = 5, STREAMS = 40, PROMPT_MAX = 96, VOCAB = 200, STEP_US = 1000 };
-enum { LIGHT = 0, PROBES = 12 };
+enum { TENANTS = 5, STREAMS = 40, PROMPT_MAX = 96, LONG_MAX = 480, VOCAB = 200, STEP_US = 1000 };
+enum { LIGHT = 0, PROBES = 12, CALLS = 32 }; /* of 33 steps other lanes have one, whatever the weights */
 
 typedef struct stream {
   weft_request *handle;
@@ -31,7 +33,7 @@ typedef struct world {
   lanes lanes;
   uint64_t now_us;
   uint32_t n_tenants, rows, n_streams;
-  bool canvases, popular;
+  bool canvases, popular, heavy;
   weft_tenant_config tenant[TENANTS];
   stream stream[STREAMS];
   uint32_t waited_most;
@@ -50,15 +52,19 @@ static void open_world(world *w, uint64_t seed) {
   w->n_streams = draw(w, 12, STREAMS);
   w->canvases = draw(w, 0, 3) == 0;
   w->popular = draw(w, 0, 2) == 0;
+  w->heavy = !w->popular && draw(w, 0, 2) == 0;
+  if (w->heavy) w->rows = draw(w, 8, 12);
+  if (w->heavy) w->tenant[LIGHT].weight = draw(w, 4, 40) * (w->n_tenants - 1);
   for (uint32_t i = 1; i < w->n_tenants; i++) w->tenant[i].priority_class = w->popular ? -(int32_t)draw(w, 0, 1) : 0;
+  const uint32_t context = w->heavy ? 512 : 256;
   static const uint64_t slices[] = {0, 5 * STEP_US, 50 * STEP_US, 1000 * STEP_US};
-  const weft_engine_config config = {.n_pages = draw(w, w->popular ? 48 * w->n_tenants : 60, 240),
+  const weft_engine_config config = {.n_pages = w->heavy ? 480 : draw(w, w->popular ? 48 * w->n_tenants : 60, 240),
                                      .rows_per_step = w->rows,
                                      .running_max = draw(w, w->n_tenants + 1, 24),
                                      .waiting_max = 1000,
                                      .n_tenants = w->n_tenants,
                                      .tenant = w->tenant,
-                                     .seq_tokens_max = 256,
+                                     .seq_tokens_max = context,
                                      .overlap = draw(w, 0, 1) == 0,
                                      .slice_us = slices[draw(w, 0, 3)]};
   weft_fake_config fakes[LANES_MAX];
@@ -67,7 +73,7 @@ static void open_world(world *w, uint64_t seed) {
                                   .n_slots = draw(w, w->n_tenants, config.running_max),
                                   .rows_max = w->rows,
                                   .depth = 2,
-                                  .context_length = 256,
+                                  .context_length = context,
                                   .model = {.salt = 5 + i,
                                             .n_vocab = VOCAB,
                                             .n_canvas = 8,
@@ -121,12 +127,21 @@ static void flood(world *w) {
   }
 }
 
+/* As many steps as the light tenant's prompt of n rows may wait for its first token. */
+static uint32_t most_steps(const world *w, uint32_t n) {
+  uint32_t alone = (n + w->rows - 1) / w->rows, weight = w->heavy ? w->tenant[LIGHT].weight : 1;
+  uint32_t of_others = (alone * (w->n_tenants - 1) + weight - 1) / weight, of_turns = 0;
+  if (w->lanes.n > 1) of_turns = (alone + CALLS - 1) / CALLS;
+  return alone + (of_others > of_turns ? of_others : of_turns) + 4;
+}
+
 static void probe(world *w) {
   weft_engine_stats before, after;
   bool ended = false, first = false;
-  int32_t prompt[PROMPT_MAX];
+  int32_t prompt[LONG_MAX];
   uint32_t lane = draw(w, 0, w->lanes.n - 1), n = w->popular ? draw(w, 40, PROMPT_MAX) : draw(w, 2, 12);
-  uint32_t most = w->n_tenants * ((n + w->rows - 1) / w->rows) + 4;
+  if (w->heavy) n = draw(w, 20 * w->rows, 40 * w->rows);
+  uint32_t most = most_steps(w, n);
   weft_request *leader = NULL;
   for (uint32_t i = 0; i < n; i++) prompt[i] = (int32_t)draw(w, 0, VOCAB - 1);
   if (w->popular) {
@@ -145,7 +160,7 @@ static void probe(world *w) {
     if (!first && waited > most) {
       FAIL(
           &w->lanes,
-          "%u lanes, %u tenants: a short request waits for its first token longer than %u steps; %u preemptions so far",
+          "%u lanes, %u tenants: a light request waits for its first token longer than %u steps; %u preemptions so far",
           w->lanes.n, w->n_tenants, most, (uint32_t)after.n_preemptions);
     }
     if (!first && waited > w->waited_most) w->waited_most = waited;
