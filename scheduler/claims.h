@@ -17,8 +17,8 @@
  *                      (relief.h). Set when it is passed over [perform.c], cleared when it leaves its queue, for
  *                      whatever reason [waiting.c].
  *   waits_for          what the waiter lacks; meaningless without a waiter. [perform.c]
- *   none_set_aside     no plan had rows and none is in flight, so plans are made once more and nothing is set aside for
- *                      the waiter in them. [step.c]
+ *   none_set_aside     no plan had rows, none is in flight and the waiter lacks pages, so plans are made once more and
+ *                      nothing is set aside for the waiter in them. False between turns. [step.c]
  *   n_leaving          requests that gave up their memory or ended and whose rows are still in flight. While there is
  *                      one, no other request is preempted, because pages are on their way. [lifecycle.c]
  *   preempted          a request was preempted in the plan being made: no request is admitted in it but those that are

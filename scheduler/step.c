@@ -168,10 +168,12 @@ static bool launch_rows(weft_engine *e) {
   return false;
 }
 
-/* Where nothing else keeps the device busy, running requests get what is set aside for the waiter: it did not start. */
+/* Where nothing else keeps the device busy, running requests get the pages that are set aside for the waiter: it did not
+ * start. */
 static bool launch(weft_engine *e) {
   bool launched = launch_rows(e);
-  if (!launched && e->n_flight == 0 && e->n_running > 0) {
+  bool set_aside = e->claims.waiter != NULL && e->claims.waits_for == WEFT_DEBT_PAGES;
+  if (!launched && set_aside && e->n_flight == 0 && e->n_running > 0) {
     e->claims.none_set_aside = true;
     launched = launch_rows(e);
     e->claims.none_set_aside = false;

@@ -4,6 +4,7 @@
 #include "pager/records.h"
 #include "scheduler/cost.h"
 #include "scheduler/policy.h"
+#include "scheduler/state.h"
 #include "tests/support/engine_world.h"
 
 /* The largest length named by the refusal fits, alone and with others around; one more does not. */
@@ -278,6 +279,32 @@ static void what_is_predicted_has_room(void **state) {
   }
 }
 
+/* All pages are held from outside: the request that decodes has no rows. Nothing was set aside for a waiter, since there
+ * is none, so the turn makes no second plan. */
+static void no_second_plan_without_a_waiter(void **state) {
+  (void)state;
+  w.config.n_pages = 22;
+  open_world();
+  weft_pager *pager = weft_engine_pager(w.engine);
+  weft_request_params p = ask(false, 4, 60);
+  p.ignore_eos = true;
+  weft_request *r = submit(&p);
+  step(3);
+  const weft_admit outside = {.model = 1, .domain = {.low = 9}, .tokens = w.prompt, .n_tokens = 1, .no_cache = true};
+  weft_seq seq, leader;
+  uint32_t n_cached, n_rows = 1;
+  assert_int_equal(weft_pager_admit(pager, &outside, &seq, &n_cached, &leader), WEFT_OK);
+  while (weft_pager_reserve(pager, seq, n_rows) == WEFT_OK) n_rows += 1;
+  for (uint32_t n = 0; weft_engine_step(w.engine, ++w.now) == WEFT_OK; n++) assert_true(n < 40);
+  assert_int_equal(stats().n_running, 1);
+  uint64_t n_plans = w.engine->n_plans;
+  assert_int_equal(weft_engine_step(w.engine, ++w.now), WEFT_AGAIN);
+  assert_int_equal(w.engine->n_plans, n_plans + 1);
+  weft_pager_release(pager, seq);
+  run_out();
+  check_equal_solo(r, &p);
+}
+
 /* The pager keeps what is far from the start of its sequence for longer: it costs more keys. */
 static void tokens_cost_their_keys(void **state) {
   (void)state;
@@ -298,6 +325,7 @@ int main(void) {
                                      TEST(domains_do_not_share),
                                      TEST(a_preempted_canvas_resumes_at_its_step),
                                      TEST(what_was_evicted_comes_back),
-                                     TEST(what_is_predicted_has_room)};
+                                     TEST(what_is_predicted_has_room),
+                                     TEST(no_second_plan_without_a_waiter)};
   return cmocka_run_group_tests(tests, expect_broken_runners, NULL);
 }
