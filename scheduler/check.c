@@ -84,6 +84,7 @@ static const char *check_claims(const weft_engine *e, uint32_t n_leaving) {
   const weft_claims *c = &e->claims;
   uint64_t all_lanes = (UINT64_C(1) << e->n_lanes) - 1;
   if (c->n_leaving != n_leaving) return "leaving requests are miscounted";
+  if (c->none_set_aside) return "a turn ended and nothing is set aside for the waiter";
   if (c->starved != NULL && c->starved->state != WEFT_REQUEST_RUNNING) return "who lacks memory does not run";
   if (c->waiter != NULL && !waits_at(c->waiter, c->waiter->lane, WEFT_SEQ_NONE))
     return "who waits for pages is in no queue";
@@ -110,5 +111,6 @@ const char *weft_engine_check(const weft_engine *e) {
     n_leaving += n.n_leaving;
   }
   if (broken == NULL && n_running != e->n_running) broken = "running requests are miscounted";
+  if (broken == NULL && e->n_called > WEFT_CALLS_MAX) broken = "too many steps in a row were called out of their turn";
   return broken != NULL ? broken : check_claims(e, n_leaving);
 }

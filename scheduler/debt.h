@@ -3,10 +3,12 @@
  * Here it is decided which running request is preempted for a waiting one. Reads only.
  *
  * Law. Tenant a owes tenant b when a holds more than its share, runs more than one request and is of no higher class,
- * and b would still be within its share with what it asks for. The request of a that came last is preempted. So no
- * tenant is brought below its share, none is brought above it, the first request in rank is never preempted, and every
- * chain of debts ends. Time is shared by virtual clocks (share.h), places and pages by these shares: a clock could not
- * do it, because it stands still while its lane has no turn. */
+ * and b would still be within its share with what it asks for. The request of a that came last is preempted; for a slot,
+ * the last on the lane of that slot. So no tenant is brought below its share, none is brought above it, and every chain
+ * of debts ends. For pages and places the first request in rank is never preempted, because its tenant runs a later one;
+ * for a slot it is where the tenant's other requests run on other lanes, and starts again when it is due. Time is shared
+ * by virtual clocks (share.h), places and pages by these shares: a clock could not do it, because it stands still while
+ * its lane has no turn. */
 #ifndef WEFT_SCHEDULER_DEBT_H
 #define WEFT_SCHEDULER_DEBT_H
 

@@ -2,8 +2,8 @@
 /* Policy: which request goes first and which one has to give way. Pure functions over small plain structs: the same
  * facts give the same answer, so a test is a table. Any thread.
  *
- * Law. Rank is a total order (class, then arrival), so one of the running requests is first. No other request may take
- * its memory, hence it always makes progress. */
+ * Law. Rank is a total order (class, then arrival), so one of the running requests is first. No other request that lacks
+ * memory may take its memory, hence it always makes progress while it runs. */
 #ifndef WEFT_SCHEDULER_POLICY_H
 #define WEFT_SCHEDULER_POLICY_H
 

@@ -2,6 +2,7 @@
 /* The engine short of memory: the exact edge of what fits, preemption, priority, order of
  * admission, shared prefixes. */
 #include "pager/records.h"
+#include "scheduler/check.h"
 #include "scheduler/cost.h"
 #include "scheduler/policy.h"
 #include "scheduler/state.h"
@@ -314,6 +315,54 @@ static void tokens_cost_their_keys(void **state) {
   }
 }
 
+/* Between turns the check names what a turn left over. */
+static void what_a_turn_leaves_over_is_named(void **state) {
+  (void)state;
+  open_world();
+  weft_engine *e = w.engine;
+  assert_null(weft_engine_check(e));
+  e->claims.none_set_aside = true;
+  assert_non_null(weft_engine_check(e));
+  assert_non_null(strstr(weft_engine_check(e), "nothing is set aside"));
+  e->claims.none_set_aside = false;
+  e->n_called = WEFT_CALLS_MAX;
+  assert_null(weft_engine_check(e));
+  e->n_called += 1;
+  assert_non_null(weft_engine_check(e));
+  assert_non_null(strstr(weft_engine_check(e), "called out of their turn"));
+  e->n_called = 0;
+}
+
+/* A debt of slots is paid on the lane of the slot: there even the first in rank gives way, if its tenant runs others. */
+static void the_first_in_rank_gives_way_for_a_slot(void **state) {
+  (void)state;
+  w.config.n_tenants = 2;
+  w.fake[1].n_slots = 1;
+  w.fake[0].n_slots = 4;
+  open_world();
+  weft_request_params p = ask(false, 4, 60), q = ask(false, 4, 8);
+  p.ignore_eos = q.ignore_eos = true;
+  p.model = q.model = 1;
+  q.tenant = 1;
+  q.domain.low = 2;
+  weft_request *first = submit(&p), *others[3], *owed;
+  step(3);
+  p.model = 0;
+  submit_all(&p, others, 3);
+  step(12);
+  assert_int_equal(stats().n_running, 4);
+  owed = submit(&q);
+  run_out();
+  weft_event end = finish_of(owed, NULL, NULL);
+  assert_int_equal(end.usage.n_preemptions, 0);
+  weft_engine_release(w.engine, owed);
+  end = finish_of(first, NULL, NULL);
+  assert_int_equal(end.finish, WEFT_FINISH_LENGTH);
+  assert_int_equal(end.usage.n_preemptions, 1);
+  weft_engine_release(w.engine, first);
+  all_end(others, 3, WEFT_FINISH_LENGTH);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {TEST(tokens_cost_their_keys),
                                      TEST(the_edge_of_the_pool),
@@ -326,6 +375,8 @@ int main(void) {
                                      TEST(a_preempted_canvas_resumes_at_its_step),
                                      TEST(what_was_evicted_comes_back),
                                      TEST(what_is_predicted_has_room),
-                                     TEST(no_second_plan_without_a_waiter)};
+                                     TEST(no_second_plan_without_a_waiter),
+                                     TEST(what_a_turn_leaves_over_is_named),
+                                     TEST(the_first_in_rank_gives_way_for_a_slot)};
   return cmocka_run_group_tests(tests, expect_broken_runners, NULL);
 }
