@@ -517,7 +517,8 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
     weft_status status = weft_chat_stream_push(&g->stream, g->event.tokens[i], &g->limbo, &channel, &n_ids);
     if (status == WEFT_OK) status = keep_place(g, before);
     if (status != WEFT_OK) return status;
-    if (g->event.first + i < g->min_tokens) g->n_searched = g->limbo.n; /* as the engine thread does */
+    bool searched = g->event.first + i >= g->min_tokens; /* as the engine thread does */
+    if (!searched) g->n_searched = g->limbo.n;
     if (g->score) g->logprob_sum += (double)g->event.logprobs[(size_t)i * (1 + g->n_top)].logprob;
     g->next += 1;
     g->n_ids += 1;
@@ -528,11 +529,13 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
       weft_text tail = {0};
       weft_text_append(&tail, g->limbo.bytes + before, g->limbo.n - before);
       g->limbo.n = before;
+      if (g->n_searched > before) g->n_searched = before;
       release_text(g, true);
       if (g->n_released == g->n_ids) g->n_released -= 1; /* this token belongs to the text that follows */
       status = weft_text_status(&tail);
       weft_text_append(&g->limbo, tail.bytes, tail.n);
       weft_text_free(&tail);
+      if (!searched) g->n_searched = g->limbo.n;
       *thinking = g->limbo_thinking;
       g->limbo_thinking = channel;
       return status == WEFT_OK ? weft_text_status(&g->limbo) : status;
