@@ -50,10 +50,8 @@ static void runner_slot_close(weft_runner *base, uint32_t index) {
 /* ---- before the forward pass ---------------------------------------------------------------------------- */
 
 /* In the order of submission: a slot's tokens come one after another. */
-static void settle_all(device_runner *r) {
-  for (uint32_t f = 0; f < r->n_flights; f++) {
-    runner_settle(r, &r->flight[(r->first_flight + f) % (RUNNER_DEPTH + 1)]);
-  }
+void runner_settle_first(device_runner *r, uint32_t n) {
+  for (uint32_t f = 0; f < n; f++) runner_settle(r, &r->flight[(r->first_flight + f) % (RUNNER_DEPTH + 1)]);
 }
 
 void runner_start_canvas(const device_runner *r, const runner_slot *s, const weft_segment *segment, int32_t *tokens) {
@@ -443,7 +441,7 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   if (r->broken) return only_copies(r, batch);
   if (r->n_flights >= RUNNER_DEPTH) return WEFT_FULL;
   if (!weft_batch_is_sound(batch, &r->bounds)) return WEFT_E_INVALID;
-  if (runner_held_in(r, batch)) settle_all(r);
+  if (runner_held_in(r, batch)) runner_settle_first(r, r->n_flights);
   runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (RUNNER_DEPTH + 1)];
   if (!runner_find_given(r, f, batch)) return WEFT_E_INVALID;
   start_flight(r, batch, f);
@@ -451,7 +449,7 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   f->step.status = r->broken ? only_copies(r, batch) : enqueue_step(r, batch, f);
   if (f->step.status != WEFT_OK) r->broken = true;
   if (!r->broken) count_pending(r, f);
-  if (r->in_place || r->broken) settle_all(r);
+  if (r->in_place || r->broken) runner_settle_first(r, r->n_flights);
   return WEFT_OK;
 }
 

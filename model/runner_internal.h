@@ -4,7 +4,9 @@
  *
  * Law: a step is a flight from submit to collect. Submit enqueues work and returns; a flight is settled when the device
  * has done the work and the host has applied the results to the slots. Drawn tokens and canvases also stay on the
- * device, in cells that belong to the slots, so that the next step can begin before the host has seen them. */
+ * device, in cells that belong to the slots, so that the next step can begin before the host has seen them. What the
+ * host must see to go on, it waits for as late as it can: the mask of a row that depends on a token in flight is made
+ * when the forward pass of that row is enqueued, while the device computes it (runner_sample.c). */
 #ifndef WEFT_MODEL_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_INTERNAL_H
 
@@ -211,6 +213,7 @@ void runner_take_scores(device_runner *r, runner_flight *f);
 
 /* Waits until the device has done a flight and applies its results to the slots. An error breaks the runner. */
 void runner_settle(device_runner *r, runner_flight *flight);
+void runner_settle_first(device_runner *r, uint32_t n); /* the first n of the flights that are not collected */
 
 /* Canvases that are held to a grammar (runner_held.c). begin is called when a slot was opened. take is called with the
  * final canvas and says whether the grammar allows nothing after it. in says whether a batch has such canvases; what
