@@ -2,10 +2,11 @@
 /* sample: a row is the work of a cluster of eight blocks, which meet in each other's shared memory.
  *
  * Law: the result is that of sample.h. The vocabulary is cut into SPANS spans, which are dealt to the blocks in order,
- * and a warp takes a span where order matters. Sums are of integers, so nothing depends on which thread adds first. Values are counted by
- * their distance from the largest, in steps of 1/64, up to the step where a cut (top_k, top_p) falls. If the tokens up
- * to there are few, they are gathered in the first block and sorted. If they are many, the values of that step are
- * counted by their bits, 2048 at a time, until one value is left; of tokens that share it the lower ones are kept.
+ * and a warp takes a span where order matters. Sums are of integers, so nothing depends on which thread adds first.
+ * Values are counted by their distance from the largest, in steps of 1/64, up to the step where a cut (top_k, top_p)
+ * falls. If the tokens up to there are few, they are gathered in the first block and sorted. If they are many, the
+ * values of that step are counted by their bits, 2048 at a time, until one value is left; of tokens that share it the
+ * lower ones are kept.
  * Every branch around a meeting, where the whole cluster waits, is taken by the whole cluster. */
 #include <cooperative_groups.h>
 
@@ -91,9 +92,9 @@ static __device__ __forceinline__ uint32_t word_of(const sample_work &w, uint32_
   return w.own == NULL ? word : word & w.own[i];
 }
 
-/* Calls f(token, value) for those of the N tokens v, v + step, ... below `end` that are not out. All loads are under way
- * before the first call. step is a multiple of 32, and the lanes of a warp have neighbouring tokens: their words are
- * one. */
+/* Calls f(token, value) for those of the N tokens v, v + step, ... below `end` that are not out. All loads are under
+ * way before the first call. step is a multiple of 32, and the lanes of a warp have neighbouring tokens: their words
+ * are one. */
 template <uint32_t N, typename F>
 static __device__ __forceinline__ void some_values(const sample_work &w, uint32_t v, uint32_t step, uint32_t end, F f) {
   uint32_t word[N];
@@ -320,7 +321,7 @@ static __device__ selected select_key(const sample_work &w, crossing c, uint64_t
   return s;
 }
 
-/* Finds the token at which the running sum of f, of tokens and their values, reaches wanted(total), by sums of spans. */
+/* Finds the token at which the running sum of f (of tokens and values) reaches wanted(total), by sums of spans. */
 template <typename F, typename G>
 static __device__ uint32_t token_at(const sample_work &w, F f, G wanted) {
   for (uint32_t i = threadIdx.x / 32; i < OWN_SPANS; i += WARPS) {

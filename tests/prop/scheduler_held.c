@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Answers that are held to a grammar, through the engine over a tiny model: eight requests by diffusion, and eight token
- * by token, five of each held to grammars and the others free, or with unwanted words, give the same tokens
+/* Answers that are held to a grammar, through the engine over a tiny model: eight requests by diffusion, and eight
+ * token by token, five of each held to grammars and the others free, or with unwanted words, give the same tokens
  *
  *   one after the other on a device whose memory is the host's
  *   all at once, with overlap, preempted in a small pool, and with logits of one row at a time
