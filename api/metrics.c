@@ -38,8 +38,6 @@ static const weft_counter_row weft_rows[] = {
     {"weft_rows_decode_total", "counter", "Rows that decode token by token.", AT(n_decode_rows)},
     {"weft_rows_canvas_total", "counter", "Rows of denoise steps.", AT(n_canvas_rows)},
     {"weft_rows_commit_total", "counter", "Rows that commit finished canvases.", AT(n_commit_rows)},
-    {"weft_grammar_waits_total", "counter",
-     "Rows not planned ahead of a token because a format of the answer needs to know it first.", AT(n_grammar_waits)},
     {"weft_rows_void_total", "counter", "Rows computed for requests that turned out to be finished.", AT(n_void_rows)},
     {"weft_requests_submitted_total", "counter", "Requests taken.", AT(n_submitted)},
     {"weft_cached_tokens_total", "counter", "Prompt tokens not computed because they were cached.",

@@ -33,7 +33,8 @@ typedef enum work {
   WORK_NORM,
   WORK_SAMPLE,
   WORK_ROUTE,
-  WORK_CLASSES
+  WORK_CLASSES,
+  WORK_HELD
 } work;
 
 typedef struct bench_case {
@@ -60,6 +61,8 @@ typedef struct bench_case {
   { name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 2, 512, 0, kv, segments, canvas }
 #define SAMPLE(name, rows) \
   { name, WORK_SAMPLE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false }
+#define HELD(name, rows) \
+  { name, WORK_HELD, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false }
 #define CLASSES(name, rows, n) \
   { name, WORK_CLASSES, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, n, 0, 0, 0, 0, 0, 0, 0, false }
 #define HEAD(name, type, rows, soft) \
@@ -102,6 +105,8 @@ static const bench_case cases[] = {
     ROUTE("router", 256),
     ROUTE("router", 2048),
     MATMUL("head", Q6_K, 1, VOCAB, HIDDEN),
+    MATMUL("head", Q6_K, 64, VOCAB, HIDDEN),
+    MATMUL("head", Q6_K, 128, VOCAB, HIDDEN),
     MATMUL("head", Q4_K, 128, VOCAB, HIDDEN),
     MOE("experts", Q4_K, Q8_0, 1),
     MOE("experts", Q4_K, Q8_0, 8),
@@ -130,6 +135,9 @@ static const bench_case cases[] = {
     CLASSES("classes of a schema", 8, 900),
     CLASSES("classes of a schema", 64, 900),
     CLASSES("classes of one size", 64, 4096),
+    HELD("sample of a format", 1),
+    HELD("sample of a format", 32),
+    HELD("sample of a format", 64),
     {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 256, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
 };
 
@@ -345,6 +353,35 @@ static weft_status run_norm(room *r, const bench_case *c, uint32_t i) {
   return weft_norm(r->device, &a);
 }
 
+/* Twelve tokens are allowed, and one of them is drawn: an answer with a format, as most are asked for. */
+static weft_status run_held(room *r, const bench_case *c, uint32_t i) {
+  (void)i;
+  static weft_sample_row row[64];
+  static uint32_t mask[VOCAB / 32] = {0xFFF000};
+  uint32_t n = c->n_rows;
+  for (uint32_t j = 0; j < 64; j++)
+    row[j] = (weft_sample_row){.temperature = 1.0f,
+                               .u = 0.01f * (float)j,
+                               .top_p = 1.0f,
+                               .min_log = -INFINITY,
+                               .repetition = 1.0f,
+                               .cell = -1,
+                               .mask = 1};
+  weft_sample_args a = {.logits = r->y, .n_rows = n, .n_vocab = VOCAB, .logits_stride = VOCAB};
+  uint64_t n_own = sizeof row + sizeof mask + n * sizeof *a.out;
+  uint8_t *own = want_scratch(r, weft_sample_scratch(r->device, &a) + n_own, &a.scratch_bytes);
+  a.row = (const weft_sample_row *)(const void *)own;
+  a.masks = (const uint32_t *)(const void *)(own + sizeof row);
+  a.out = (weft_sample_result *)(void *)(own + sizeof row + sizeof mask);
+  a.scratch = own + n_own;
+  a.scratch_bytes -= n_own;
+  put(r, own, row, sizeof row);
+  put(r, own + sizeof row, mask, sizeof mask);
+  r->bytes = 4.0 * n * VOCAB;
+  r->operations = 0.0;
+  return weft_sample(r->device, &a);
+}
+
 /* Everything at once: penalties over 1000 tokens, top_k, top_p, min_p, logprobs of the five best. The first call
  * penalises the logits, as later ones do again: the history's tokens sink, the others stay. */
 static weft_status run_sample(room *r, const bench_case *c, uint32_t i) {
@@ -432,7 +469,7 @@ static void fill_logits(room *r) {
 
 typedef weft_status (*runner)(room *r, const bench_case *c, uint32_t i);
 static const runner runners[] = {run_matmul, run_experts, run_attention, run_head,
-                                 run_norm,   run_sample,  run_route,     run_classes};
+                                 run_norm,   run_sample,  run_route,     run_classes, run_held};
 
 static double seconds_of(room *r, const bench_case *c, uint32_t n) {
   uint64_t start = weft_clock_us();
@@ -465,7 +502,7 @@ static void time_case(room *r, const bench_case *c, double seconds) {
   double sample[5];
   bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD || c->what == WORK_ROUTE;
   if (has_weights) place_weights(r, c);
-  if (c->what == WORK_SAMPLE || c->what == WORK_CLASSES) fill_logits(r);
+  if (c->what == WORK_SAMPLE || c->what == WORK_CLASSES || c->what == WORK_HELD) fill_logits(r);
   if (c->what == WORK_CLASSES) fill_classes(r, c);
   must(weft_device_sync(r->device), c->name);
   double first = seconds_of(r, c, 2) / 2.0;

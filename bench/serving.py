@@ -5,7 +5,8 @@ for each, with date, device, commit and command.
 
   bench/serving.py WEFT MODEL.gguf [quick] [PART ...]
     quick  a small part of each scenario, for any machine: shows that it runs, and measures nothing
-    PART   loads: clients token by token, by diffusion and both; shared prompts; formats of answers, on and off
+    PART   loads: clients token by token, by diffusion and both; shared prompts
+           formats: of answers, off and on
            long: long prompts in a quarter of the pool that the first part had
            canvases: 256 of them at once
            rows: some of the loads with other numbers of rows in a step
@@ -54,6 +55,9 @@ def loads():
     yield from (canvases(8, 9), canvases(32, 10), canvases(128, 15))
     yield mixed(12)
     yield from without_and_with("found prefix", writing(128, 11, prompt=2112, shared=2048, cached=False), cached=True)
+
+
+def formats():
     for clients in 1, 32, 128:
         yield from without_and_with("format", writing(clients, 5, prompt=128), format="json_schema")
     for clients in 1, 8, 32:
@@ -128,6 +132,9 @@ class Bench:
     def run_loads(self):
         self.serve("loads", OPTIONS, loads())
 
+    def run_formats(self):
+        self.serve("formats", OPTIONS, formats())
+
     def run_long(self):
         if self.pool_mib is None:
             self.serve("long", OPTIONS, ())  # to know the pool
@@ -145,7 +152,7 @@ class Bench:
 
 def main():
     words = sys.argv[1:]
-    parts = dict(loads=Bench.run_loads, long=Bench.run_long, canvases=Bench.run_canvases, rows=Bench.run_rows)
+    parts = dict(loads=Bench.run_loads, formats=Bench.run_formats, long=Bench.run_long, canvases=Bench.run_canvases, rows=Bench.run_rows)
     quick = "quick" in words[2:]
     named = [word for word in words[2:] if word != "quick"]
     if len(words) < 2 or any(word not in parts for word in named):

@@ -256,6 +256,8 @@ static weft_status check_head_stats(weft_device *device, const weft_head_stats_a
   REQUIRE("head_stats", rows_fit(args->n_rows, args->h_stride, args->weight->n_in), "h_stride");
   REQUIRE("head_stats", args->soft == NULL || rows_fit(args->n_rows, args->soft_stride, args->weight->n_in),
           "soft_stride");
+  REQUIRE("head_stats", args->logits == NULL || rows_fit(args->n_rows, args->logits_stride, args->weight->n_out),
+          "logits_stride");
   return check_scratch("head_stats", weft_head_stats_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 

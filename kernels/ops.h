@@ -195,11 +195,11 @@ typedef struct weft_experts_args {
 } weft_experts_args;
 
 /* ---- head_stats: the head of rows that need no logits (plain rows, canvases) ------------------------------- *
- * z = logit / temperature with logit = cap ? cap * tanh(h.W / cap) : h.W, over the tokens allowed to the row.
- * All statistics are of softmax(z), entropy in nats. drawn = first token v in vocabulary order whose running
- * sum of exp(z - max) exceeds u * total (the last allowed token if none). soft = soft_scale * sum_v p_v W_v.
- * Logits are scratch: of a chunk of the vocabulary (cpu) or of a group of rows (cuda, ref), never of the whole call.
- * bad[r] = 1 when a logit was not finite before the cap, or no token is allowed; the row's other numbers are then 0. */
+ * z = logit / temperature with logit = cap ? cap * tanh(h.W / cap) : h.W, over the tokens allowed to the row; all
+ * statistics are of softmax(z), entropy in nats. drawn = first token v in vocabulary order whose running sum of
+ * exp(z - max) exceeds u * total (the last allowed one if none). soft = soft_scale * sum_v p_v W_v. Logits are scratch:
+ * of a chunk of the vocabulary (cpu) or a group of rows (cuda, ref), never of the whole call. bad[r] = 1 when a logit
+ * was not finite before the cap, or no token is allowed; the row's other numbers are then 0. */
 typedef struct weft_head_stats_args {
   const float *h;                 /* [n_rows, n_in], after the final norm */
   const weft_weight *weight;      /* [n_vocab, n_in] */
@@ -214,10 +214,10 @@ typedef struct weft_head_stats_args {
   float *log_total;               /* [n_rows]: log sum exp(z) */
   float *entropy;                 /* [n_rows] */
   uint8_t *bad;                   /* [n_rows] */
+  float *logits; /* optional [n_rows, n_vocab]: where they are left, as head_rows gives them */
   uint32_t n_rows;
-  uint64_t h_stride, soft_stride;
-  float cap; /* 0: none */
-  float soft_scale;
+  uint64_t h_stride, soft_stride, logits_stride;
+  float cap, soft_scale; /* cap 0: none */
   void *scratch;
   uint64_t scratch_bytes;
 } weft_head_stats_args;

@@ -50,10 +50,8 @@ static void runner_slot_close(weft_runner *base, uint32_t index) {
 /* ---- before the forward pass ---------------------------------------------------------------------------- */
 
 /* In the order of submission: a slot's tokens come one after another. */
-static void settle_all(device_runner *r) {
-  for (uint32_t f = 0; f < r->n_flights; f++) {
-    runner_settle(r, &r->flight[(r->first_flight + f) % (RUNNER_DEPTH + 1)]);
-  }
+void runner_settle_first(device_runner *r, uint32_t n) {
+  for (uint32_t f = 0; f < n; f++) runner_settle(r, &r->flight[(r->first_flight + f) % (RUNNER_DEPTH + 1)]);
 }
 
 void runner_start_canvas(const device_runner *r, const runner_slot *s, const weft_segment *segment, int32_t *tokens) {
@@ -299,41 +297,61 @@ static weft_status take_tokens(device_runner *r, const runner_outputs *o) {
   return status == WEFT_OK ? weft_canvas(d, &canvas) : status;
 }
 
-static weft_status run_head_stats(device_runner *r, const runner_outputs *o) {
-  uint32_t n = o->n_plain + o->n_canvas_rows;
+weft_status runner_head_stats(device_runner *r, const runner_outputs *o, uint32_t first, uint32_t n, float *logits) {
   if (n == 0) return WEFT_OK;
   bool canvases = o->n_canvas_rows > 0;
-  runner_stats out = runner_stats_at(r->d_stats, n);
+  runner_stats out = runner_stats_at(r->d_stats, o->n_plain + o->n_canvas_rows);
   runner_inputs in = inputs_at(r->d_inputs, o);
   weft_head_stats_args args = {
-      .h = r->d_hidden + (uint64_t)runner_first_stats(o) * r->n_hidden,
+      .h = r->d_hidden + (uint64_t)(runner_first_stats(o) + first) * r->n_hidden,
       .weight = r->head,
-      .temperature = in.temperature,
-      .u = in.u,
-      .allowed = r->allowed != NULL ? r->allowed_of : NULL,
-      .soft = canvases ? r->d_soft : NULL,
-      .want_soft = canvases ? r->want_soft : NULL,
-      .argmax = out.argmax,
-      .drawn = out.drawn,
-      .top = out.top,
-      .log_total = out.log_total,
-      .entropy = out.entropy,
-      .bad = out.bad,
+      .temperature = in.temperature + first,
+      .u = in.u + first,
+      .allowed = r->allowed != NULL ? r->allowed_of + first : NULL,
+      .soft = canvases ? r->d_soft + (uint64_t)first * r->n_hidden : NULL,
+      .want_soft = canvases ? r->want_soft + first : NULL,
+      .argmax = out.argmax + first,
+      .drawn = out.drawn + first,
+      .top = out.top + first,
+      .log_total = out.log_total + first,
+      .entropy = out.entropy + first,
+      .bad = out.bad + first,
+      .logits = logits,
       .n_rows = n,
       .h_stride = r->n_hidden,
       .soft_stride = r->n_hidden,
+      .logits_stride = r->info.n_vocab,
       .cap = r->cap,
       .soft_scale = r->embed_scale,
       .scratch = r->d_scratch,
       .scratch_bytes = r->scratch_bytes,
   };
-  weft_status status = weft_head_stats(r->config.device, &args);
-  return status == WEFT_OK && o->n_held == 0 ? take_tokens(r, o) : status;
+  return weft_head_stats(r->config.device, &args);
 }
 
-/* What the host has a part in, and a device therefore cannot repeat. */
+/* The statistics of all rows but those of held canvases, which come with their classes. */
+static weft_status run_head_stats(device_runner *r, const runner_step *step, const runner_outputs *o) {
+  uint32_t n = o->n_plain + o->n_canvas_rows, from = 0, at = o->n_plain;
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < step->batch->n_segments && o->n_held > 0 && status == WEFT_OK; i++) {
+    const weft_segment *segment = &step->batch->segment[i];
+    if (segment->output != WEFT_OUTPUT_CANVAS) continue;
+    if (r->slots[segment->slot].params.grammar != NULL) {
+      status = runner_head_stats(r, o, from, at - from, NULL);
+      from = at + segment->n_rows;
+    }
+    at += segment->n_rows;
+  }
+  if (status == WEFT_OK) status = runner_head_stats(r, o, from, n - from, NULL);
+  return status == WEFT_OK && n > 0 && o->n_held == 0 ? take_tokens(r, o) : status;
+}
+
+/* What the host has a part in, and a device therefore cannot repeat. The steps before say where in the grammar a canvas
+ * begins: they are settled while the device computes the forward pass of this one, the last. */
 static weft_status run_held(device_runner *r, const runner_step *step, const runner_outputs *o) {
   if (o->n_held == 0) return WEFT_OK;
+  runner_settle_first(r, r->n_flights - 1);
+  if (r->broken) return WEFT_E_DEVICE;
   int32_t *argmax = runner_stats_at(r->d_stats, o->n_plain + o->n_canvas_rows).argmax;
   weft_status status = runner_held_paths(r, step, o, inputs_at(r->d_inputs, o).temperature, argmax);
   return status == WEFT_OK ? take_tokens(r, o) : status;
@@ -350,7 +368,7 @@ static weft_status run_step(device_runner *r, runner_flight *f, const runner_ste
   }
   do {
     status = run_forward(r, f, step);
-    if (status == WEFT_OK) status = run_head_stats(r, &f->outputs);
+    if (status == WEFT_OK) status = run_head_stats(r, step, &f->outputs);
   } while (step->steady && weft_device_graph_end(d, &status));
   return status == WEFT_OK ? run_held(r, step, &f->outputs) : status;
 }
@@ -443,7 +461,6 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   if (r->broken) return only_copies(r, batch);
   if (r->n_flights >= RUNNER_DEPTH) return WEFT_FULL;
   if (!weft_batch_is_sound(batch, &r->bounds)) return WEFT_E_INVALID;
-  if (runner_held_in(r, batch)) settle_all(r);
   runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (RUNNER_DEPTH + 1)];
   if (!runner_find_given(r, f, batch)) return WEFT_E_INVALID;
   start_flight(r, batch, f);
@@ -451,7 +468,7 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   f->step.status = r->broken ? only_copies(r, batch) : enqueue_step(r, batch, f);
   if (f->step.status != WEFT_OK) r->broken = true;
   if (!r->broken) count_pending(r, f);
-  if (r->in_place || r->broken) settle_all(r);
+  if (r->in_place || r->broken) runner_settle_first(r, r->n_flights);
   return WEFT_OK;
 }
 

@@ -26,7 +26,7 @@ typedef struct weft_device_runner_config {
   uint32_t seq_tokens_max;   /* longest history of one slot */
   const int32_t *suppressed; /* tokens that are never drawn; read during open */
   uint32_t n_suppressed;
-  uint64_t logits_bytes_max; /* most bytes of logits at once, but one row at least; 0: 64 MiB */
+  uint64_t logits_bytes_max; /* most bytes of logits at once, but one row at least; 0: 64 MiB, or 128 of a card's */
 } weft_device_runner_config;
 
 /* *n_bytes (may be NULL): how much memory the runner takes. */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Canvases whose answer is held to a grammar. After the statistics of a denoise step the rows of such a canvas go
- * through the head once more, a few at a time; what is kept of their logits is the best token and the log-sum of each
- * class of the grammar's graph. The most likely path through the graph (model/canvas_path.h) then takes the place of
- * the argmax tokens, before the entropy-bound rule looks at them.
+/* Canvases whose answer is held to a grammar. The statistics of such a canvas are made a few rows at a time, and of the
+ * logits of these rows is kept what is best: the token, and the log-sum, of each class of the grammar's graph. The most
+ * likely path through the graph (model/canvas_path.h) then takes the place of the argmax tokens, before the
+ * entropy-bound rule looks at them.
  *
  * The host makes the path, so a step with such a canvas waits for the device, and for the steps before it, whose
  * results say where in the grammar the canvas begins. A device with memory of its own has the classes of a slot's graph
- * from the time that the slot is opened, and what it finds is copied to the host. */
+ * from the time that the slot is opened, and what it finds is copied to the host; while the host makes the path of one
+ * canvas, it computes the next one. */
 #include <string.h>
 
 #include "base/check.h"
@@ -18,9 +19,15 @@
 struct runner_held {
   canvas_path *path;
   int32_t *token;    /* [canvas_length] the path */
-  uint32_t *d_found; /* device [2 * canvas_length * WEFT_GRAPH_CLASSES] */
-  uint32_t *found;   /* where the host reads it: the same memory, or pinned memory */
+  uint32_t *d_found;  /* device [2 * canvas_length * WEFT_GRAPH_CLASSES] */
+  uint32_t *found[2]; /* where the host reads it, of one canvas and of the next: the same memory, or pinned memory */
 };
+
+/* A canvas on its way: its rows begin at `first` of those with statistics. */
+typedef struct held_canvas {
+  const runner_slot *slot; /* NULL: none */
+  uint32_t first, n_rows, which; /* which: of found[] */
+} held_canvas;
 
 static const weft_grammar_graph *graph_of(const runner_slot *s) {
   return weft_grammar_graph_of(s->params.grammar);
@@ -60,14 +67,6 @@ weft_status runner_held_begin(const device_runner *r, runner_slot *s) {
   return r->in_place ? WEFT_OK : send_classes(r, s, graph);
 }
 
-bool runner_held_in(const device_runner *r, const weft_batch *batch) {
-  for (uint32_t i = 0; i < batch->n_segments; i++) {
-    const weft_segment *segment = &batch->segment[i];
-    if (segment->output == WEFT_OUTPUT_CANVAS && r->slots[segment->slot].params.grammar != NULL) return true;
-  }
-  return false;
-}
-
 bool runner_held_take(const device_runner *r, runner_slot *s, const int32_t *canvas) {
   const weft_grammar_graph *graph = graph_of(s);
   uint32_t n = answer_positions(r, s);
@@ -79,80 +78,86 @@ bool runner_held_take(const device_runner *r, runner_slot *s, const int32_t *can
 
 /* ---- a denoise step ---- */
 
-/* Best tokens and log-sums of the positions of one canvas, whose hidden states begin at h. */
-static weft_status find_classes(device_runner *r, const runner_slot *s, const float *h, const float *temperature,
-                                uint32_t n_rows) {
-  const weft_grammar_graph *graph = graph_of(s);
-  uint32_t n_classes = graph->n_classes;
-  uint64_t n_found = (uint64_t)n_rows * n_classes;
-  const uint32_t *at = r->in_place ? graph->tokens_at : s->classes;
-  const void *token = r->in_place ? (const void *)graph->token : s->classes + n_classes + 1;
-  weft_status status = WEFT_OK;
-  for (uint32_t first = 0, n; first < n_rows && status == WEFT_OK; first += n) {
-    n = n_rows - first < r->logit_rows_max ? n_rows - first : r->logit_rows_max;
-    uint32_t *best = r->held->d_found + (uint64_t)first * n_classes;
-    weft_classes_args classes = {.logits = r->d_logits,
-                                 .temperature = temperature + first,
-                                 .token = token,
-                                 .at = at,
-                                 .allowed = r->allowed,
-                                 .best = (int32_t *)(void *)best,
-                                 .log_sum = (float *)(void *)(best + n_found),
-                                 .n_rows = n,
-                                 .n_classes = n_classes,
-                                 .n_tokens = graph->tokens_at[n_classes],
-                                 .logits_stride = r->info.n_vocab,
-                                 .scratch = r->d_scratch,
-                                 .scratch_bytes = r->scratch_bytes};
-    status = runner_make_logits(r, h + (uint64_t)first * r->n_hidden, n);
-    if (status == WEFT_OK) status = weft_classes(r->config.device, &classes);
-  }
-  return status;
+/* Of n rows whose logits are there, which are those from `first` on of n_answer positions of a canvas. */
+static weft_status keep_classes(device_runner *r, const held_canvas *c, uint32_t first, uint32_t n, uint32_t n_answer,
+                                const float *temperature) {
+  const weft_grammar_graph *graph = graph_of(c->slot);
+  uint32_t n_classes = graph->n_classes, *best = r->held->d_found + (uint64_t)first * n_classes;
+  if (first >= n_answer) return WEFT_OK;
+  weft_classes_args classes = {.logits = r->d_logits,
+                               .temperature = temperature + c->first + first,
+                               .token = r->in_place ? (const void *)graph->token : c->slot->classes + n_classes + 1,
+                               .at = r->in_place ? graph->tokens_at : c->slot->classes,
+                               .allowed = r->allowed,
+                               .best = (int32_t *)(void *)best,
+                               .log_sum = (float *)(void *)(best + (uint64_t)n_answer * n_classes),
+                               .n_rows = n < n_answer - first ? n : n_answer - first,
+                               .n_classes = n_classes,
+                               .n_tokens = graph->tokens_at[n_classes],
+                               .logits_stride = r->info.n_vocab,
+                               .scratch = r->d_scratch,
+                               .scratch_bytes = r->scratch_bytes};
+  return weft_classes(r->config.device, &classes);
 }
 
-/* Waits until the host can read what was found. */
-static weft_status land_classes(const device_runner *r, uint64_t n_found) {
-  const runner_held *held = r->held;
+/* Statistics of one canvas; best tokens and log-sums of its positions, on their way to the host. */
+static weft_status find_classes(device_runner *r, const runner_outputs *o, const held_canvas *c,
+                                const float *temperature) {
+  runner_held *held = r->held;
   weft_device *d = r->config.device;
-  if (held->found == held->d_found) return WEFT_OK;
-  weft_status status = weft_device_copy(d, held->found, held->d_found, 2 * n_found * sizeof *held->found);
-  return status == WEFT_OK ? weft_device_sync(d) : status;
+  uint32_t n_answer = answer_positions(r, c->slot);
+  uint64_t n_words = 2 * (uint64_t)n_answer * graph_of(c->slot)->n_classes;
+  weft_status status = WEFT_OK;
+  for (uint32_t first = 0, n; first < c->n_rows && status == WEFT_OK; first += n) {
+    n = c->n_rows - first < r->logit_rows_max ? c->n_rows - first : r->logit_rows_max;
+    status = runner_head_stats(r, o, c->first + first, n, r->d_logits);
+    if (status == WEFT_OK) status = keep_classes(r, c, first, n, n_answer, temperature);
+  }
+  if (status != WEFT_OK || r->in_place) return status;
+  status = weft_device_copy(d, held->found[c->which], held->d_found, n_words * sizeof *held->d_found);
+  return status == WEFT_OK ? weft_device_mark(d, RUNNER_DEPTH + 1 + c->which) : status;
 }
 
-static weft_status find_path(device_runner *r, const runner_slot *s, const float *h, const float *temperature,
-                             int32_t *argmax) {
+static weft_status find_path(device_runner *r, const held_canvas *c, int32_t *argmax) {
   const runner_held *held = r->held;
-  uint32_t n = answer_positions(r, s);
-  uint64_t n_found = (uint64_t)n * graph_of(s)->n_classes;
-  canvas_path_ask ask = {.graph = graph_of(s),
-                         .from = &s->places,
+  if (c->slot == NULL) return WEFT_OK;
+  uint32_t n = answer_positions(r, c->slot);
+  const uint32_t *found = held->found[c->which];
+  canvas_path_ask ask = {.graph = graph_of(c->slot),
+                         .from = &c->slot->places,
                          .n = n,
-                         .n_left = s->n_left,
-                         .best = (const int32_t *)(const void *)held->found,
-                         .log_sum = (const float *)(const void *)(held->found + n_found)};
-  weft_status status = find_classes(r, s, h, temperature, n);
-  if (status == WEFT_OK) status = land_classes(r, n_found);
-  if (status != WEFT_OK) return status;
+                         .n_left = c->slot->n_left,
+                         .best = (const int32_t *)(const void *)found,
+                         .log_sum = (const float *)(const void *)(found + (uint64_t)n * graph_of(c->slot)->n_classes)};
+  if (!r->in_place) {
+    weft_status status = weft_device_wait(r->config.device, RUNNER_DEPTH + 1 + c->which);
+    if (status != WEFT_OK) return status;
+  }
   WEFT_CHECK(canvas_path_find(held->path, &ask, held->token));
-  return weft_device_upload(r->config.device, argmax, held->token, n * sizeof *argmax);
+  return weft_device_upload(r->config.device, argmax + c->first, held->token, n * sizeof *argmax);
 }
 
 /* A step of a canvas that is done is void: its place has moved on to the next canvas. */
 weft_status runner_held_paths(device_runner *r, const runner_step *step, const runner_outputs *o,
                               const float *temperature, int32_t *argmax) {
-  uint32_t first = o->n_plain;
+  held_canvas c = {.first = o->n_plain}, before = {0};
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < step->batch->n_segments && status == WEFT_OK; i++) {
     const weft_segment *segment = &step->batch->segment[i];
     if (segment->output != WEFT_OUTPUT_CANVAS) continue;
-    const runner_slot *s = &r->slots[segment->slot];
-    if (s->params.grammar != NULL && segment->block == s->n_canvases) {
-      const float *h = r->d_hidden + (uint64_t)(runner_first_stats(o) + first) * r->n_hidden;
-      status = find_path(r, s, h, temperature + first, argmax + first);
+    c.slot = &r->slots[segment->slot];
+    c.n_rows = segment->n_rows;
+    if (c.slot->params.grammar != NULL && segment->block == c.slot->n_canvases) {
+      status = find_classes(r, o, &c, temperature);
+      if (status == WEFT_OK) status = find_path(r, r->in_place ? &c : &before, argmax);
+      if (!r->in_place) before = c;
+      c.which ^= 1;
+    } else if (c.slot->params.grammar != NULL) {
+      status = runner_head_stats(r, o, c.first, c.n_rows, NULL);
     }
-    first += segment->n_rows;
+    c.first += segment->n_rows;
   }
-  return status;
+  return status == WEFT_OK ? find_path(r, &before, argmax) : status;
 }
 
 /* ---- open and close ---- */
@@ -177,7 +182,8 @@ weft_status runner_open_held(device_runner *r) {
   held->token = weft_alloc(r->canvas_length, sizeof *held->token);
   if (status == WEFT_OK && held->token == NULL) status = WEFT_E_NO_MEMORY;
   held->d_found = take_found(r, weft_device_alloc, &status);
-  held->found = r->in_place ? held->d_found : take_found(r, weft_device_alloc_host, &status);
+  for (uint32_t i = 0; i < 2; i++)
+    held->found[i] = r->in_place ? held->d_found : take_found(r, weft_device_alloc_host, &status);
   r->n_bytes += sizeof *held + n_bytes + r->canvas_length * sizeof *held->token;
   return status;
 }
@@ -188,7 +194,8 @@ void runner_close_held(device_runner *r) {
   if (held == NULL) return;
   canvas_path_close(held->path);
   weft_free(held->token);
-  if (held->found != held->d_found) weft_device_free_host(d, held->found);
+  for (uint32_t i = 0; i < 2; i++)
+    if (held->found[i] != held->d_found) weft_device_free_host(d, held->found[i]);
   weft_device_free(d, held->d_found);
   weft_free(held);
 }

@@ -4,7 +4,9 @@
  *
  * Law: a step is a flight from submit to collect. Submit enqueues work and returns; a flight is settled when the device
  * has done the work and the host has applied the results to the slots. Drawn tokens and canvases also stay on the
- * device, in cells that belong to the slots, so that the next step can begin before the host has seen them. */
+ * device, in cells that belong to the slots, so that the next step can begin before the host has seen them. What the
+ * host must see to go on, it waits for as late as it can: the mask of a row that depends on a token in flight is made
+ * when the forward pass of that row is enqueued, while the device computes it (runner_sample.c). */
 #ifndef WEFT_MODEL_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_INTERNAL_H
 
@@ -211,14 +213,17 @@ void runner_take_scores(device_runner *r, runner_flight *f);
 
 /* Waits until the device has done a flight and applies its results to the slots. An error breaks the runner. */
 void runner_settle(device_runner *r, runner_flight *flight);
+void runner_settle_first(device_runner *r, uint32_t n); /* the first n of the flights that are not collected */
+
+/* Statistics of n rows from `first` of those with statistics; their logits are left in `logits`, unless it is NULL. */
+weft_status runner_head_stats(device_runner *r, const runner_outputs *outputs, uint32_t first, uint32_t n,
+                              float *logits);
 
 /* Canvases that are held to a grammar (runner_held.c). begin is called when a slot was opened. take is called with the
- * final canvas and says whether the grammar allows nothing after it. in says whether a batch has such canvases; what
- * came before it must be settled when it is submitted. paths replaces the argmax tokens of held canvases by the most
- * likely canvas that the grammar allows, and waits for the device to find it; temperature and argmax are those of all
- * rows with statistics. */
+ * final canvas and says whether the grammar allows nothing after it. paths makes the statistics of held canvases and
+ * replaces their argmax tokens by the most likely canvas that the grammar allows, and waits for the device to find what
+ * it needs; the flights before must be settled. temperature and argmax are those of all rows with statistics. */
 weft_status runner_held_begin(const device_runner *r, runner_slot *slot);
-bool runner_held_in(const device_runner *r, const weft_batch *batch);
 bool runner_held_take(const device_runner *r, runner_slot *slot, const int32_t *canvas);
 weft_status runner_held_paths(device_runner *r, const runner_step *step, const runner_outputs *outputs,
                               const float *temperature, int32_t *argmax);

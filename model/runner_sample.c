@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Rows that need their logits: penalties, biases, cuts and logprobs. What is asked for goes to the device, tokens go to
  * the slots' cells, and results wait there to be sent. A token that the host does not know yet is taken from its
- * cell. */
+ * cell. A mask alone may need to know it: the forward pass is enqueued by then, and while the device computes it, the
+ * host waits for the step before, which is about to end or has, and makes the masks. */
 #include <string.h>
 
 #include "base/check.h"
@@ -24,13 +25,19 @@ typedef struct asked_size {
   uint32_t n_masks;
 } asked_size;
 
-/* The tokens that the grammar or the rules of the answer allow. A grammar, and rules that look at tokens, need every token
- * before the row on the host; the planner lets no such row overtake a result. */
+/* Whether the mask of a row needs every token before the row on the host. */
+static bool mask_needs_tokens(const runner_slot *s) {
+  const weft_token_rules *rules = s->params.rules;
+  return s->params.grammar != NULL || (rules != NULL && weft_token_rules_waits(rules));
+}
+
+/* The tokens that the grammar or the rules of the answer allow. Of an answer that has ended meanwhile the row is void,
+ * whatever its mask. */
 static void ask_mask(device_runner *r, const runner_slot *s, weft_sample_row *row, asked_size *size) {
   uint32_t n_answer = s->n_history - s->params.n_prompt;
   uint32_t *mask = r->masks + (uint64_t)size->n_masks * r->mask_words;
   const weft_token_rules *rules = s->params.rules;
-  WEFT_CHECK(s->n_pending == 0 || (rules != NULL && !weft_token_rules_waits(rules)));
+  WEFT_CHECK(s->n_pending == 0 || !mask_needs_tokens(s));
   if (rules != NULL) {
     weft_token_rules_mask(rules, s->history + s->params.n_prompt, n_answer + s->n_pending, mask);
   } else {
@@ -106,8 +113,19 @@ static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, con
   return status == WEFT_OK ? weft_sample(d, &sample) : status;
 }
 
+/* Settles the flights before this one, the last, if a mask needs a token of theirs. */
+static weft_status hear_tokens(device_runner *r, const runner_flight *f, const runner_step *step) {
+  bool needs = false;
+  for (uint32_t j = 0; j < f->outputs.n_logits; j++) {
+    const runner_slot *s = &r->slots[step->batch->segment[r->output_at[j]].slot];
+    needs = needs || (s->n_pending > 0 && mask_needs_tokens(s));
+  }
+  if (needs) runner_settle_first(r, r->n_flights - 1);
+  return r->broken ? WEFT_E_DEVICE : WEFT_OK;
+}
+
 weft_status runner_sample(device_runner *r, runner_flight *f, const runner_step *step) {
-  weft_status status = WEFT_OK;
+  weft_status status = hear_tokens(r, f, step);
   for (uint32_t first = 0, n; first < f->outputs.n_logits && status == WEFT_OK; first += n) {
     asked_size size = {0};
     for (n = 0; n < r->logit_rows_max && first + n < f->outputs.n_logits; n++) {

@@ -32,8 +32,6 @@ static inline uint32_t blocks_for(weft_engine *e, weft_request *r, uint32_t n, b
 
 static inline bool serve_decode(weft_planning *p, weft_request *r) {
   weft_rows_verdict verdict = weft_rows_of_decode(p, r);
-  bool waits = r->has_grammar && r->n_pending > 0 && r->n_tokens + r->n_pending < r->n_end;
-  p->engine->stats.n_grammar_waits += waits ? 1 : 0;
   if (verdict != WEFT_ROWS_SOME) return verdict != WEFT_ROWS_HELD;
   if (blocks_for(p->engine, r, 1, false) > 0) weft_perform_decode(p, r);
   return true;

@@ -151,8 +151,6 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->n_end = params->n_tokens + size->answer_max;
   r->canvas = params->canvas;
   r->tenant = (uint16_t)params->tenant;
-  r->has_grammar =
-      !params->canvas && (params->grammar != NULL || (params->rules != NULL && weft_token_rules_waits(params->rules)));
   r->asked.grammar = weft_grammar_ref(params->grammar);
   r->asked.rules = weft_token_rules_ref(params->rules);
   r->stop_token = -1;

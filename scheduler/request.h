@@ -112,7 +112,6 @@ struct weft_request {
   uint8_t finish;      /* weft_finish */
   bool prefilling : 1; /* tokens the host knows have no rows yet */
   bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_logprobs : 1;
-  bool has_grammar : 1; /* a row's mask depends on the token before it, so nothing is planned ahead of a result */
 
   /* ---- engine: the second cache line is what packing its row touches ---- */
   _Alignas(WEFT_REQUEST_LINE) weft_placement placement;

@@ -7,8 +7,8 @@
  *
  *   prompt           tokens that the host knows: at most prefill_chunk, the rows left in the step, and as many as
  *                    weft_pace_chunk (pace.h) finds time for beside those that decode
- *   autoregressive   the row after a token that is still being sampled; but only the row after a known token where that
- *                    token decides what may follow, as with a grammar or unwanted words (weft_token_rules_waits)
+ *   autoregressive   the row after a token that is still being sampled, also where that token decides what may follow:
+ *                    the runner has it when it makes the row's mask (model/runner_sample.c)
  *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step
  *                    of the next canvas on top of it */
 #ifndef WEFT_SCHEDULER_ROWS_H
@@ -32,7 +32,6 @@ typedef struct weft_rows {
 static inline weft_rows_verdict weft_rows_of_decode(weft_planning *p, const weft_request *r) {
   uint32_t n_virtual = r->n_tokens + r->n_pending;
   if (n_virtual == r->n_end) return WEFT_ROWS_NONE; /* its last token is in flight */
-  if (r->has_grammar && r->n_pending > 0) return WEFT_ROWS_NONE;
   if (p->rows_left == 0 || weft_plan_is_full(p->plan)) return WEFT_ROWS_HELD;
   WEFT_CHECK(r->n_planned + 1 == n_virtual);
   if (p->n_ahead > 0 && !weft_share_has_time(p, r)) return WEFT_ROWS_HELD;

@@ -45,7 +45,6 @@ typedef struct weft_engine_stats {
   uint64_t n_steps, n_mixed_steps; /* mixed: causal decode or prefill rows and canvas rows in one step */
   uint64_t n_switches;             /* steps that ran another model than the step before */
   uint64_t n_rows, n_prefill_rows, n_decode_rows, n_canvas_rows, n_commit_rows, n_void_rows;
-  uint64_t n_grammar_waits; /* rows not planned ahead of a token, because a mask depends on that token (rows.h) */
   uint64_t n_submitted, n_finished[WEFT_FINISH_KINDS], n_preemptions; /* by weft_finish */
   uint64_t n_canvases_saved, n_canvases_resumed;                      /* of preempted requests, in mid-canvas */
   uint64_t n_file_waits, n_file_waits_in_vain; /* waits of requests for the file; those after which one computed */

@@ -4,12 +4,14 @@
  * Law: of every chunk of the vocabulary head_stats keeps four numbers for each row (cpu_head_chunk); logits exist only
  * for the chunks that are being computed. Without soft embeddings each chunk is one task. With them chunks come one
  * after another, because their sums are joined in order: first tasks of some panels make logits of all rows and widen
- * weights, then tasks of some rows make the numbers of the chunk and add its sums. At the end each row's chunks are
+ * weights, then tasks of some rows make the numbers of the chunk and add its sums. Logits that are asked for are copied
+ * out before they become e. At the end each row's chunks are
  * joined, ascending, in double. The chunk in which the draw falls is computed once more for that row alone, which gives
  * the same bits. */
 #include "kernels/cpu/head.h"
 
 #include <math.h>
+#include <string.h>
 
 enum {
   LOGIT_ROWS = 64,     /* rows whose logits of a chunk a thread keeps at a time; a multiple of 16 */
@@ -95,7 +97,12 @@ static void finish_row(const head_run *run, uint32_t chunk, uint32_t r, float *l
   const uint32_t *allowed = args->allowed == NULL ? NULL : args->allowed[r];
   if (allowed != NULL) allowed += chunk * (WEFT_VOCAB_CHUNK / 32);
   *out = (cpu_head_chunk){.top = -INFINITY, .index = -1};
-  if (run->fns->cap(logits, n, args->cap)) return;
+  bool bad = run->fns->cap(logits, n, args->cap);
+  if (args->logits != NULL) {
+    float *to = args->logits + r * args->logits_stride + (uint64_t)chunk * WEFT_VOCAB_CHUNK;
+    memcpy(to, logits, n * sizeof *to);
+  }
+  if (bad) return;
   run->fns->chunk(logits, n, allowed, 1.0f / args->temperature[r], out);
 }
 

@@ -314,9 +314,33 @@ weft_status cuda_head_stats_walk(weft_device *device, const weft_head_stats_args
   return place_tables(cuda_of(device), args, &p);
 }
 
+static __global__ void cap_kernel(float *logits, uint64_t stride, uint32_t n_vocab, float cap, float slope,
+                                  uint8_t *bad) {
+  inputs_ready();
+  uint32_t v = blockIdx.x * blockDim.x + threadIdx.x;
+  if (v >= n_vocab) return;
+  float *at = logits + (uint64_t)blockIdx.y * stride + v, raw = *at;
+  if (!isfinite(raw)) bad[blockIdx.y] = 1;
+  if (cap != 0.0f) *at = cap_logit(raw, cap, slope);
+}
+
+/* At most 65535 rows. Flags rows with a logit that is not finite before the cap; clears no flag. */
+static weft_status cap_rows(cuda_device *d, float *logits, uint64_t stride, uint32_t n, uint32_t n_vocab, float cap,
+                            uint8_t *bad) {
+  cuda_start(d, cap_kernel, dim3(cuda_ceil(n_vocab, 256), n), 256, 0, logits, stride, n_vocab, cap, cap_slope(cap),
+             bad);
+  return cuda_launched(d, "capping logits");
+}
+
 static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args, const stats_plan *p, uint32_t first,
                                uint32_t n) {
   head_group g = p->group;
+  float *logits = p->logits;
+  if (args->logits != NULL) {
+    g.logits = logits = args->logits + (uint64_t)first * args->logits_stride;
+    g.logits_stride = args->logits_stride;
+    g.wide = g.logits_stride % 4 == 0 && (uintptr_t)args->logits % 16 == 0;
+  }
   bool soft = any_wanted(d, args, first, n);
   g.n_rows = n;
   g.cap = args->cap;
@@ -331,9 +355,11 @@ static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args,
   head_outputs o = {args->u + first,         args->argmax + first,  args->drawn + first, args->top + first,
                     args->log_total + first, args->entropy + first, args->bad + first};
   weft_status status = multiply_dense(d, args->weight, args->h + (uint64_t)first * args->h_stride, args->h_stride, n,
-                                      p->logits, g.logits_stride, p->x);
+                                      logits, g.logits_stride, p->x);
   if (status == WEFT_OK) status = head_measure(d, &g, &o);
-  return status == WEFT_OK && soft ? head_soften(d, &g) : status;
+  if (status == WEFT_OK && soft) status = head_soften(d, &g);
+  if (status != WEFT_OK || args->logits == NULL || args->cap == 0.0f) return status;
+  return cap_rows(d, logits, g.logits_stride, n, g.n_vocab, args->cap, args->bad + first);
 }
 
 weft_status cuda_head_stats(weft_device *device, const weft_head_stats_args *args) {
@@ -346,16 +372,6 @@ weft_status cuda_head_stats(weft_device *device, const weft_head_stats_args *arg
     status = stats_group(d, args, &p, first, left < HEAD_ROWS ? left : HEAD_ROWS);
   }
   return status;
-}
-
-static __global__ void cap_kernel(float *logits, uint64_t stride, uint32_t n_vocab, float cap, float slope,
-                                  uint8_t *bad) {
-  inputs_ready();
-  uint32_t v = blockIdx.x * blockDim.x + threadIdx.x;
-  if (v >= n_vocab) return;
-  float *at = logits + (uint64_t)blockIdx.y * stride + v, raw = *at;
-  if (!isfinite(raw)) bad[blockIdx.y] = 1;
-  if (cap != 0.0f) *at = cap_logit(raw, cap, slope);
 }
 
 uint64_t cuda_head_rows_scratch(weft_device *device, const weft_head_rows_args *args) {
@@ -373,10 +389,8 @@ weft_status cuda_head_rows(weft_device *device, const weft_head_rows_args *args)
   }
   for (uint32_t first = 0; status == WEFT_OK && first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
-    cuda_start(d, cap_kernel, dim3(cuda_ceil(args->weight->n_out, 256), n), 256, 0,
-               args->logits + (uint64_t)first * args->logits_stride, args->logits_stride, args->weight->n_out,
-               args->cap, cap_slope(args->cap), args->bad + first);
-    status = cuda_launched(d, "capping logits");
+    status = cap_rows(d, args->logits + (uint64_t)first * args->logits_stride, args->logits_stride, n,
+                      args->weight->n_out, args->cap, args->bad + first);
   }
   return status;
 }

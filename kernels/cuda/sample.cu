@@ -2,10 +2,11 @@
 /* sample: a row is the work of a cluster of eight blocks, which meet in each other's shared memory.
  *
  * Law: the result is that of sample.h. The vocabulary is cut into SPANS spans, which are dealt to the blocks in order,
- * and a warp takes a span. Sums are of integers, so nothing depends on which thread adds first. Values are counted by
- * their distance from the largest, in steps of 1/64, up to the step where a cut (top_k, top_p) falls. If the tokens up
- * to there are few, they are gathered in the first block and sorted. If they are many, the values of that step are
- * counted by their bits, 2048 at a time, until one value is left; of tokens that share it the lower ones are kept.
+ * and a warp takes a span where order matters. Sums are of integers, so nothing depends on which thread adds first.
+ * Values are counted by their distance from the largest, in steps of 1/64, up to the step where a cut (top_k, top_p)
+ * falls. If the tokens up to there are few, they are gathered in the first block and sorted. If they are many, the
+ * values of that step are counted by their bits, 2048 at a time, until one value is left; of tokens that share it the
+ * lower ones are kept.
  * Every branch around a meeting, where the whole cluster waits, is taken by the whole cluster. */
 #include <cooperative_groups.h>
 
@@ -15,6 +16,7 @@
 namespace cg = cooperative_groups;
 
 enum { BLOCKS = 8, THREADS = 512, WARPS = THREADS / 32, SPANS = 2048, OWN_SPANS = SPANS / BLOCKS, STEPS = 2048 };
+enum { AT_ONCE = 8, SPAN_AT_ONCE = 4 }; /* loads of a thread that are under way together */
 enum { PART_BITS = 14, SEEN = 1u << 31, NEAR_MAX = 1024 };
 
 typedef struct sample_shared {
@@ -37,7 +39,8 @@ typedef struct sample_shared {
 typedef struct sample_work {
   sample_shared *s;
   uint32_t rank, n_vocab, span;
-  const float *values; /* what is compared: logits, then logits / temperature */
+  const uint32_t *allowed, *own; /* masks, or NULL: tokens that are out have no value, and nothing of them is read */
+  const float *values;           /* what is compared: logits, then logits / temperature */
   float most;          /* the largest value */
 } sample_work;
 
@@ -81,17 +84,41 @@ static __device__ __forceinline__ bool is_kept(const sample_work &w, const sampl
   return __fadd_rn(value, -w.most) >= cut.min_log;
 }
 
-/* ---- meetings ------------------------------------------------------------------------------------------- */
+/* ---- values --------------------------------------------------------------------------------------------- */
 
-template <typename F>
-static __device__ __forceinline__ void each_token(const sample_work &w, F f) {
-  for (uint32_t i = threadIdx.x / 32; i < OWN_SPANS; i += WARPS) {
-    uint32_t base = (w.rank * OWN_SPANS + i) * w.span;
-#pragma unroll 4
-    for (uint32_t k = threadIdx.x % 32; k < w.span; k += 32)
-      if (base + k < w.n_vocab) f(base + k);
-  }
+/* Which of the 32 tokens from 32 * i on are not out. */
+static __device__ __forceinline__ uint32_t word_of(const sample_work &w, uint32_t i) {
+  uint32_t word = w.allowed == NULL ? UINT32_MAX : w.allowed[i];
+  return w.own == NULL ? word : word & w.own[i];
 }
+
+/* Calls f(token, value) for those of the N tokens v, v + step, ... below `end` that are not out. All loads are under
+ * way before the first call. step is a multiple of 32, and the lanes of a warp have neighbouring tokens: their words
+ * are one. */
+template <uint32_t N, typename F>
+static __device__ __forceinline__ void some_values(const sample_work &w, uint32_t v, uint32_t step, uint32_t end, F f) {
+  uint32_t word[N];
+  float value[N];
+#pragma unroll
+  for (uint32_t u = 0; u < N; u++) word[u] = v + u * step < end ? word_of(w, (v + u * step) / 32) : 0;
+#pragma unroll
+  for (uint32_t u = 0; u < N; u++) {
+    word[u] = word[u] >> v % 32 & 1u;
+    value[u] = word[u] != 0 ? w.values[v + u * step] : 0.0f;
+  }
+#pragma unroll
+  for (uint32_t u = 0; u < N; u++)
+    if (word[u] != 0) f(v + u * step, value[u]);
+}
+
+/* The same for all tokens of the block. A thread always gets the same ones. */
+template <typename F>
+static __device__ __forceinline__ void each_value(const sample_work &w, F f) {
+  uint32_t begin = w.rank * OWN_SPANS * w.span, end = min(begin + OWN_SPANS * w.span, w.n_vocab);
+  for (uint32_t v = begin + threadIdx.x; v < end; v += THREADS * AT_ONCE) some_values<AT_ONCE>(w, v, THREADS, end, f);
+}
+
+/* ---- meetings ------------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ uint64_t join_lanes(uint64_t a, uint64_t b, bool largest) {
   return largest ? (a > b ? a : b) : a + b;
@@ -230,8 +257,7 @@ static __device__ void gather_sorted(const sample_work &w, uint32_t n_near, F be
   uint64_t *to = cluster.map_shared_rank(w.s->near_by, 0);
   if (threadIdx.x == 0) w.s->n_near = 0;
   cluster.sync();
-  each_token(w, [&](uint32_t v) {
-    float value = w.values[v];
+  each_value(w, [&](uint32_t v, float value) {
     uint32_t key = key_of(value);
     if (key == 0 || !belongs(value, v)) return;
     uint32_t i = atomicAdd(at, 1u);
@@ -260,8 +286,7 @@ typedef struct selected {
 /* The lowest and the highest key of a step. */
 static __device__ void bounds_of(const sample_work &w, uint32_t step, uint32_t *low, uint32_t *high) {
   uint32_t least = UINT32_MAX, most = 0;
-  each_token(w, [&](uint32_t v) {
-    float value = w.values[v];
+  each_value(w, [&](uint32_t, float value) {
     uint32_t key = key_of(value);
     if (key == 0 || step_of(__fadd_rn(value, -w.most)) != step) return;
     least = min(least, key);
@@ -282,8 +307,7 @@ static __device__ selected select_key(const sample_work &w, crossing c, uint64_t
   while (low < high) {
     uint32_t width = 32 - __clz((int)(high - low)), shift = width > 11 ? width - 11 : 0;
     clear_steps(w);
-    each_token(w, [&](uint32_t v) {
-      float value = w.values[v];
+    each_value(w, [&](uint32_t, float value) {
       uint32_t key = key_of(value);
       if (key >= low && key <= high) add_to_step(w, (high - key) >> shift, worth_of<WEIGHTS>(w, value));
     });
@@ -297,14 +321,14 @@ static __device__ selected select_key(const sample_work &w, crossing c, uint64_t
   return s;
 }
 
-/* Finds the token at which the running sum of f reaches wanted(total), by sums of spans. */
+/* Finds the token at which the running sum of f (of tokens and values) reaches wanted(total), by sums of spans. */
 template <typename F, typename G>
 static __device__ uint32_t token_at(const sample_work &w, F f, G wanted) {
   for (uint32_t i = threadIdx.x / 32; i < OWN_SPANS; i += WARPS) {
-    uint32_t base = (w.rank * OWN_SPANS + i) * w.span;
+    uint32_t base = (w.rank * OWN_SPANS + i) * w.span, end = min(base + w.span, w.n_vocab);
     uint64_t sum = 0;
-    for (uint32_t k = threadIdx.x % 32; k < w.span; k += 32)
-      if (base + k < w.n_vocab) sum += f(base + k);
+    for (uint32_t v = base + threadIdx.x % 32; v < end; v += 32 * SPAN_AT_ONCE)
+      some_values<SPAN_AT_ONCE>(w, v, 32, end, [&](uint32_t token, float value) { sum += f(token, value); });
     sum = warp_sum(sum);
     if (threadIdx.x % 32 == 0) w.s->span[i] = sum;
   }
@@ -314,8 +338,9 @@ static __device__ uint32_t token_at(const sample_work &w, F f, G wanted) {
     uint64_t before = c.before;
     uint32_t token = 0, base = c.at * w.span;
     for (uint32_t k = 0; c.at < SPANS && k < w.span; k += 32) {
-      uint32_t v = base + k + threadIdx.x;
-      uint64_t upto = warp_upto(v < w.n_vocab ? f(v) : 0); /* spans are whole warps */
+      uint64_t own = 0; /* spans are whole warps */
+      some_values<1>(w, base + k + threadIdx.x, 32, w.n_vocab, [&](uint32_t v, float value) { own = f(v, value); });
+      uint64_t upto = warp_upto(own);
       uint32_t reached = __ballot_sync(0xFFFFFFFFu, before + upto >= want);
       if (reached != 0) {
         token = base + k + (uint32_t)__ffs((int)reached) - 1;
@@ -334,7 +359,7 @@ static __device__ uint32_t token_at(const sample_work &w, F f, G wanted) {
 static __device__ sample_cut keep_first(const sample_work &w, uint32_t key, uint64_t n, uint64_t n_ties) {
   sample_cut cut = {key, UINT32_MAX, -INFINITY};
   if (n >= n_ties) return cut;
-  auto is_key = [&](uint32_t v) { return (uint64_t)(key_of(w.values[v]) == key ? 1 : 0); };
+  auto is_key = [&](uint32_t, float value) { return (uint64_t)(key_of(value) == key ? 1 : 0); };
   cut.last = token_at(w, is_key, [&](uint64_t) { return n; });
   return cut;
 }
@@ -348,8 +373,7 @@ static __device__ sample_cut keep_count(const sample_work &w, const crossing &c,
 static __device__ sample_cut keep_share(const sample_work &w, const sample_cut &cut, float top_p, uint64_t n_all) {
   uint64_t total = 0, n_near;
   clear_steps(w);
-  each_token(w, [&](uint32_t v) {
-    float value = w.values[v];
+  each_value(w, [&](uint32_t v, float value) {
     if (key_of(value) != 0) note_value<true>(w, value);
     if (is_kept(w, cut, value, v)) total += weight_of(w, value);
   });
@@ -391,7 +415,7 @@ static __device__ void count_history(const sample_work &w, const weft_sample_arg
                                      uint32_t *counts) {
   cg::cluster_group cluster = cg::this_cluster();
   uint32_t n = row.n_history + (row.pending != 0 ? 1 : 0);
-  each_token(w, [&](uint32_t v) { counts[v] = 0; });
+  each_value(w, [&](uint32_t v, float) { counts[v] = 0; });
   cluster.sync();
   for (uint32_t i = w.rank * THREADS + threadIdx.x; i < n; i += BLOCKS * THREADS) {
     int32_t token = i < row.n_history ? a.history[row.history_at + i] : a.cells[row.cell];
@@ -402,23 +426,17 @@ static __device__ void count_history(const sample_work &w, const weft_sample_arg
   cluster.sync();
 }
 
-/* Applies masks, biases and penalties to the logits in place. Returns the best logit as its key, then ~token; *n: how
+/* Applies biases and penalties to the logits in place. Returns the best logit as its key, then ~token; *n: how
  * many are finite. */
 static __device__ uint64_t prepare_logits(const sample_work &w, const weft_sample_args &a, const weft_sample_row &row,
                                           float *logits, uint32_t *counts, uint64_t *n) {
   bool counted = row.n_history > 0 || row.pending != 0;
   uint64_t best = 0, n_finite = 0;
-  const uint32_t *own = weft_sample_mask(&a, &row);
   add_biases(w, a, row, logits);
   if (counted) count_history(w, a, row, counts);
-  each_token(w, [&](uint32_t v) {
-    float logit = logits[v];
+  each_value(w, [&](uint32_t v, float logit) {
     uint32_t count = counted ? __ldcg(&counts[v]) : 0;
-    bool allowed = a.allowed == NULL || (a.allowed[v / 32] >> (v % 32) & 1u) != 0;
-    if (own != NULL) allowed = allowed && (own[v / 32] >> (v % 32) & 1u) != 0;
-    if (!allowed) logit = -INFINITY;
-    if (count != 0) logit = weft_sample_penalised(logit, &row, count & ~(uint32_t)SEEN);
-    if (!allowed || count != 0) logits[v] = logit;
+    if (count != 0) logits[v] = logit = weft_sample_penalised(logit, &row, count & ~(uint32_t)SEEN);
     uint64_t key = key_of(logit);
     if (key == 0) return;
     n_finite += 1;
@@ -438,8 +456,7 @@ static __device__ void take_logprobs(const sample_work &w, uint32_t n_top, uint6
   uint64_t total = 0, n_near;
   if (n_top > n_all) n_top = (uint32_t)n_all;
   clear_steps(w);
-  each_token(w, [&](uint32_t v) {
-    float value = w.values[v];
+  each_value(w, [&](uint32_t, float value) {
     if (key_of(value) == 0) return;
     total += weight_of(w, value);
     if (n_top > 0) note_value<false>(w, value);
@@ -509,12 +526,11 @@ static __device__ uint32_t draw_near(const sample_work &w, const weft_sample_row
 /* Draws a token from logits / temperature, which are written to `values`. The result is known in the first block. */
 static __device__ uint32_t draw_token(sample_work w, const weft_sample_row &row, float *values, uint64_t n_all) {
   uint64_t n = 0, n_near = UINT64_MAX;
-  const float *logits = w.values;
   bool by_count = row.top_k > 0 && row.top_k < n_all, by_weight = !by_count && row.top_p < 1.0f;
   w.most = __fdiv_rn(w.most, row.temperature);
   clear_steps(w);
-  each_token(w, [&](uint32_t v) {
-    float value = __fdiv_rn(logits[v], row.temperature);
+  each_value(w, [&](uint32_t v, float logit) {
+    float value = __fdiv_rn(logit, row.temperature);
     values[v] = value;
     if (!isfinite(value)) return;
     n += 1;
@@ -539,14 +555,13 @@ static __device__ uint32_t draw_token(sample_work w, const weft_sample_row &row,
   if (by_count && row.top_k < n) cut = keep_count(w, c, row.top_k, n);
   if (row.top_p < 1.0f) cut = keep_share(w, cut, row.top_p, n);
   cut.min_log = row.min_log;
-  auto weight = [&](uint32_t v) {
-    float value = w.values[v];
+  auto weight = [&](uint32_t v, float value) {
     return is_kept(w, cut, value, v) ? weight_of(w, value) : (uint64_t)0;
   };
   return token_at(w, weight, [&](uint64_t total) { return weft_sample_threshold(row.u, total) + 1; });
 }
 
-static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 1)
+static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS, 2)
     sample_kernel(const __grid_constant__ sample_kernel_args a) {
   __shared__ sample_shared shared;
   cg::cluster_group cluster = cg::this_cluster();
@@ -556,7 +571,8 @@ static __global__ void __cluster_dims__(BLOCKS, 1, 1) __launch_bounds__(THREADS,
   float *logits = a.op.logits + (uint64_t)r * a.op.logits_stride;
   uint32_t *counts = a.counts + (uint64_t)r * a.op.n_vocab, token = 0;
   uint32_t span = (a.op.n_vocab + SPANS - 1) / SPANS;
-  sample_work w = {&shared, cluster.block_rank(), a.op.n_vocab, (span + 31) / 32 * 32, logits, 0.0f};
+  const uint32_t *own = weft_sample_mask(&a.op, &row);
+  sample_work w = {&shared, cluster.block_rank(), a.op.n_vocab, (span + 31) / 32 * 32, a.op.allowed, own, logits, 0.0f};
   bool writes = w.rank == 0 && threadIdx.x == 0;
   if (writes) memset(out, 0, sizeof *out);
   uint64_t n, best = prepare_logits(w, a.op, row, logits, counts, &n);

@@ -76,6 +76,7 @@ weft_status ref_head_stats(weft_device *device, const weft_head_stats_args *args
     bool bad = ref_logits_row(weight, args->h + r * args->h_stride, args->cap, row, logits);
     uint32_t argmax = find_argmax(logits, allowed, weight->n_out);
     bad = bad || argmax == weight->n_out;
+    if (args->logits != NULL) memcpy(args->logits + r * args->logits_stride, logits, weight->n_out * sizeof *logits);
     args->bad[r] = bad ? 1 : 0;
     if (bad)
       clear_row(args, r);

@@ -80,7 +80,7 @@ typedef struct outputs {
 } outputs;
 
 static outputs run_stats(weft_device *device, const head_case *c, const weft_weight *weight, const inputs *in,
-                         uint32_t first, uint32_t n, const uint8_t *want, bool soft) {
+                         uint32_t first, uint32_t n, const uint8_t *want, bool soft, float *logits) {
   outputs o = {buffer_new((size_t)n * c->n_in * 4),
                buffer_new(n * 4),
                buffer_new(n * 4),
@@ -102,9 +102,11 @@ static outputs run_stats(weft_device *device, const head_case *c, const weft_wei
       .log_total = o.log_total.data,
       .entropy = o.entropy.data,
       .bad = o.bad.data,
+      .logits = logits,
       .n_rows = n,
       .h_stride = c->n_in,
       .soft_stride = c->n_in,
+      .logits_stride = c->n_vocab,
       .cap = c->cap,
       .soft_scale = 1.5f,
   };
@@ -230,7 +232,7 @@ static void on_each(fixture *f, uint64_t seed, uint32_t every, void (*check)(con
 }
 
 static outputs stats_of(const subject *u, uint32_t first, uint32_t n, bool soft) {
-  return run_stats(u->device, u->c, &u->weight, u->in, first, n, NULL, soft);
+  return run_stats(u->device, u->c, &u->weight, u->in, first, n, NULL, soft, NULL);
 }
 
 static void check_meaning(const subject *u) {
@@ -302,7 +304,7 @@ static void check_rows_and_threads(const subject *u) {
     free_outputs(&part);
   }
   for (uint32_t t = 0; t < 2 && u->d + 1 == all->n_cpu; t++) {
-    outputs again = run_stats(u->f->more[t], u->c, &u->weight, u->in, 0, ROWS, NULL, true);
+    outputs again = run_stats(u->f->more[t], u->c, &u->weight, u->in, 0, ROWS, NULL, true, NULL);
     assert_outputs("threads", &whole, 0, &again, ROWS, n_in, true);
     free_outputs(&again);
   }
@@ -346,6 +348,28 @@ static void check_soft_op(const subject *u) {
   free_outputs(&o);
 }
 
+/* Logits that head_stats leaves are those of head_rows, and all else is as without them. */
+static void check_kept_logits(const subject *u) {
+  const head_case *c = u->c;
+  uint8_t bad[ROWS];
+  buffer logits = run_rows(u->device, c, &u->weight, u->in->h, ROWS, bad), kept = buffer_new(logits.n_bytes);
+  for (int soft = 0; soft < 2; soft++) {
+    outputs o = stats_of(u, 0, ROWS, soft != 0);
+    outputs beside = run_stats(u->device, c, &u->weight, u->in, 0, ROWS, NULL, soft != 0, kept.data);
+    assert_same("head_stats", u->name, "logits", kept.data, logits.data, logits.n_bytes);
+    assert_outputs(u->name, &o, 0, &beside, ROWS, c->n_in, soft != 0);
+    memset(kept.data, 0xFF, kept.n_bytes);
+    free_outputs(&beside);
+    free_outputs(&o);
+  }
+  buffer_free(&kept);
+  buffer_free(&logits);
+}
+
+static void test_kept_logits(void **state) {
+  on_each(*state, 2650, 1, check_kept_logits);
+}
+
 static void test_soft_op(void **state) {
   on_each(*state, 2600, 1, check_soft_op);
 }
@@ -366,7 +390,7 @@ static void check_bad_rows(const subject *u) {
   hostile->h[17 * n_in + 5] = -INFINITY;
   memset(hostile->bits[20], 0, sizeof hostile->bits[20]);
   hostile->allowed[20] = hostile->bits[20];
-  outputs after = run_stats(u->device, u->c, &u->weight, hostile, 0, ROWS, want, true);
+  outputs after = run_stats(u->device, u->c, &u->weight, hostile, 0, ROWS, want, true, NULL);
   for (uint32_t r = 0; r < ROWS; r++) {
     bool bad = r == 6 || r == 17 || r == 20;
     assert_int_equal(((uint8_t *)after.bad.data)[r], bad ? 1 : 0);
@@ -395,7 +419,8 @@ int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_meaning),   cmocka_unit_test(test_logits),  cmocka_unit_test(test_rows_and_threads),
-      cmocka_unit_test(test_many_rows), cmocka_unit_test(test_soft_op), cmocka_unit_test(test_bad_rows),
+      cmocka_unit_test(test_many_rows), cmocka_unit_test(test_soft_op), cmocka_unit_test(test_kept_logits),
+      cmocka_unit_test(test_bad_rows),
   };
   return cmocka_run_group_tests(tests, setup_fixture, teardown_fixture);
 }
