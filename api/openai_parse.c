@@ -197,6 +197,7 @@ static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, wef
   bool answers = strcmp(turn->role, "assistant") == 0, result = strcmp(turn->role, "tool") == 0;
   weft_status status = weft_openai_calls(gen, message, i, turn, why);
   if (status == WEFT_OK && result) status = weft_openai_result(message, i, turn, why);
+  if (status == WEFT_OK) status = weft_openai_speaker(message, i, turn, why);
   if (status != WEFT_OK) return status;
   const json_t *content = field_of(message, "content"),
                *thinking = answers ? field_of(message, "reasoning_content") : NULL;
