@@ -166,6 +166,12 @@ static void put_end_logprobs(const weft_answer *a, weft_choice *c, const weft_de
   a->dialect->logprobs(a, c, &one);
 }
 
+/* A call in which the client's own end was found is no call to answer to: the client hears of its end instead. */
+static bool ends_with_calls(const weft_choice *c) {
+  bool asked_for = c->stop != NULL || c->stop_token >= 0;
+  return c->n_calls > 0 && strcmp(c->finish, "stop") == 0 && (c->call[c->n_calls - 1].whole || !asked_for);
+}
+
 static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
   c->ended = true;
   c->finish = d->finish;
@@ -181,7 +187,7 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   if ((c->reader != NULL && answer_calls_end(c) != WEFT_OK) || choice_status(c) != WEFT_OK) {
     return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
   }
-  if (c->n_calls > 0 && strcmp(c->finish, "stop") == 0) c->finish = "tool_calls";
+  if (ends_with_calls(c)) c->finish = "tool_calls";
   if (!a->by_chunks) return WEFT_OK;
   if (c->reader != NULL && has_more(c)) put_chunk(a, c, NULL, out);
   put_chunk(a, c, c->finish, out);
