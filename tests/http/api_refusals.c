@@ -124,7 +124,9 @@ static void test_tools_without_a_place(void **state) {
   static const http_refusal rows[] = {
       {"{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}", 400, NULL, "no place for tools"},
       {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}]}", 400, NULL,
-       "has calls, which the chat template of weft-demo has no place for"}};
+       "has calls, which the chat template of weft-demo has no place for"},
+      {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"tool\",\"content\":\"y\"}]}", 400, NULL,
+       "message 1 is a result of a tool, which the chat template"}};
   const char *templates[] = {WEFT_SOURCE_DIR "/tests/golden/chat/no-tools.jinja"};
   talk plain;
   (void)state;
