@@ -78,6 +78,10 @@ bool weft_chat_tells_calls(const weft_chat *chat) {
   return chat->tells_calls;
 }
 
+bool weft_chat_can_think(const weft_chat *chat) {
+  return chat->thoughts != CHAT_THOUGHTS_NONE && !chat->lacks_switch;
+}
+
 /* The text of a token that the file names for a purpose, "" when it names none. */
 static char *named_text(const weft_tokenizer *tokenizer, int32_t id) {
   weft_text text = {0};

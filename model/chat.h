@@ -65,6 +65,8 @@ void weft_chat_close(weft_chat *chat); /* NULL is fine */
 weft_call_form weft_chat_call_form(const weft_chat *chat);
 bool weft_chat_tells_tools(const weft_chat *chat);
 bool weft_chat_tells_calls(const weft_chat *chat);
+/* Whether the template marks thinking, and the vocabulary has what it takes to turn it on. */
+bool weft_chat_can_think(const weft_chat *chat);
 
 /* Whether the token is a marker of calls in that form. */
 bool weft_chat_is_call_marker(const weft_chat *chat, int32_t id);
