@@ -366,6 +366,11 @@ static void refusals(void **state) {
       {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"[1]\"}}"), NULL,
        "messages[1].tool_calls[0].function.arguments must be a JSON object"},
       {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\"}}"), NULL, "must be a JSON object as text: "},
+      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\\\"\\\\u0000\\\"}\"}}"), NULL,
+       "messages[1].tool_calls[0].function.arguments has near byte 13 a \\u0000, which no text may have here"},
+      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":18446744073709551616}\"}}"), NULL,
+       "messages[1].tool_calls[0].function.arguments has near byte 25 a number that 64 bits do not hold: send it as a "
+       "string"},
       {TURN("{\"role\":\"user\",\"content\":\"y\",\"tool_calls\":[{}]}"), "messages[1].tool_calls",
        "only the assistant"},
       {TURN("{\"role\":\"tool\",\"content\":\"y\",\"tool_call_id\":5}"), "messages[1].tool_call_id", "a string"},
