@@ -71,3 +71,15 @@ bool weft_json_scan(const char *bytes, size_t n, const weft_json_size *limits, w
   }
   return true;
 }
+
+const char *weft_json_not_taken(const json_error_t *error) {
+  switch (json_error_code(error)) {
+    case json_error_null_character:
+    case json_error_null_byte_in_key:
+      return "a \\u0000, which no text may have here";
+    case json_error_numeric_overflow:
+      return "a number that 64 bits do not hold: send it as a string";
+    default:
+      return NULL;
+  }
+}

@@ -114,6 +114,14 @@ static void put_string_of(const weft_gguf *gguf, const char *key, const char *na
   weft_json_string(out, value.data, value.n);
 }
 
+/* In Ollama's words, of the template that is used. */
+static void put_capabilities(const weft_chat *chat, weft_text *out) {
+  weft_text_puts(out, ",\"capabilities\":[\"completion\"");
+  if (chat != NULL && weft_chat_tells_tools(chat)) weft_text_puts(out, ",\"tools\"");
+  if (chat != NULL && weft_chat_can_think(chat)) weft_text_puts(out, ",\"thinking\"");
+  weft_text_puts(out, "]");
+}
+
 static void put_show(const weft_served_model *m, weft_text *out) {
   const weft_model_info *info = weft_model_get_info(m->model);
   const char *type;
@@ -125,7 +133,8 @@ static void put_show(const weft_served_model *m, weft_text *out) {
   put_string_of(m->gguf, "general.license", "license", out);
   weft_text_printf(out, ",\"parameters\":\"temperature %g\\ntop_k %d\\ntop_p %g\"", (double)m->sampling.temperature,
                    m->sampling.top_k, (double)m->sampling.top_p);
-  weft_text_puts(out, ",\"capabilities\":[\"completion\"],\"model_info\":{\"general.architecture\":");
+  put_capabilities(m->chat, out);
+  weft_text_puts(out, ",\"model_info\":{\"general.architecture\":");
   weft_json_words(out, info->arch);
   weft_text_printf(out, ",\"general.parameter_count\":%llu", (unsigned long long)count_parameters(m->gguf, &type));
   put_string_of(m->gguf, "general.name", "general.name", out);

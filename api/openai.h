@@ -39,6 +39,8 @@ weft_status weft_openai_name(const json_t *value, const char *field, const char 
 /* Read the calls of message i, an assistant's, and which call message i, a tool's, answers. */
 weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
 weft_status weft_openai_result(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
+/* Reads the name of message i: any text, but the name of a function where it is a tool's. */
+weft_status weft_openai_speaker(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
 /* Readers of values that other dialects have too. field: the name in refusals. A NULL value is one that was not
  * given. */
 weft_status weft_openai_stop(weft_gen *gen, const json_t *stop, const char *field, weft_refusal *why);
@@ -73,11 +75,12 @@ extern const weft_openai_form weft_openai_chat_form, weft_openai_completions_for
 void weft_openai_chat_logprobs(const weft_answer *answer, weft_choice *choice, const weft_delta *delta);
 void weft_openai_completions_logprobs(const weft_answer *answer, weft_choice *choice, const weft_delta *delta);
 /* The prompt in the answer (api/openai_prompt.c). weft_openai_echo reads echo, with which max_tokens may be 0;
- * prompt_logprobs must be read after logprobs; weft_openai_prompt_logprobs writes the list that prompt_logprobs asks
- * for, as a further member of a JSON object. */
+ * prompt_logprobs must be read after logprobs; weft_openai_prompt_part adds a part to the list that it asks for, and
+ * weft_openai_prompt_logprobs writes the list as a further member of a JSON object. */
 weft_status weft_openai_echo(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why);
 weft_status weft_openai_read_prompt_logprobs(weft_gen *gen, const json_t *root, weft_refusal *why);
 void weft_openai_prompt_logprobs(const weft_answer *answer, const weft_choice *choice, weft_text *out);
+void weft_openai_prompt_part(const weft_answer *answer, weft_choice *choice, const weft_delta *part);
 
 extern const weft_dialect weft_openai_chat, weft_openai_completions;
 

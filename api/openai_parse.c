@@ -124,6 +124,11 @@ weft_status weft_openai_load(const char *body, size_t n, const weft_json_size *l
   weft_status status = check_size(body, n, limits, why);
   if (status != WEFT_OK) return status;
   json_t *root = json_loadb(body, n, 0, &error);
+  const char *not_taken = root == NULL ? weft_json_not_taken(&error) : NULL;
+  if (not_taken != NULL) {
+    return weft_refuse(why, 400, "invalid_json", NULL, "the body has near line %d, column %d (byte %d) %s", error.line,
+                       error.column, error.position, not_taken);
+  }
   if (root == NULL) {
     return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid JSON at line %d, column %d (byte %d): %s",
                        error.line, error.column, error.position, error.text);
@@ -197,6 +202,7 @@ static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, wef
   bool answers = strcmp(turn->role, "assistant") == 0, result = strcmp(turn->role, "tool") == 0;
   weft_status status = weft_openai_calls(gen, message, i, turn, why);
   if (status == WEFT_OK && result) status = weft_openai_result(message, i, turn, why);
+  if (status == WEFT_OK) status = weft_openai_speaker(message, i, turn, why);
   if (status != WEFT_OK) return status;
   const json_t *content = field_of(message, "content"),
                *thinking = answers ? field_of(message, "reasoning_content") : NULL;

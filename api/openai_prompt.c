@@ -70,19 +70,17 @@ static void put_place(const weft_answer *a, const weft_delta *part, uint32_t i, 
   weft_text_puts(out, "}");
 }
 
+void weft_openai_prompt_part(const weft_answer *a, weft_choice *c, const weft_delta *part) {
+  for (uint32_t i = 0; i < part->n_tokens; i++) {
+    if (c->prompt_places.n > 0) weft_text_puts(&c->prompt_places, ",");
+    put_place(a, part, i, &c->prompt_places);
+  }
+}
+
 void weft_openai_prompt_logprobs(const weft_answer *a, const weft_choice *c, weft_text *out) {
-  weft_delta part;
-  int status = 0;
+  const weft_text *places = &weft_answer_first(a, c)->prompt_places;
   if (!a->prompt_logprobs) return;
   weft_text_puts(out, ",\"prompt_logprobs\":[");
-  for (uint32_t first = 0; (status = weft_prompt_part(weft_answer_prompt(a, c), first, &part)) == 0;
-       first += part.n_tokens) {
-    for (uint32_t i = 0; i < part.n_tokens; i++) {
-      if (first + i > 0) weft_text_puts(out, ",");
-      put_place(a, &part, i, out);
-    }
-    if (part.n_tokens == 0) break;
-  }
-  if (status != 0) out->refused = true; /* the answer has ended, so what lacks is memory */
+  weft_text_append(out, places->bytes, places->n);
   weft_text_puts(out, "]");
 }

@@ -2,7 +2,7 @@
 /* What a body of the OpenAI dialect says of tools: declarations, which of them the answer must call, and in messages
  * the calls that were made and what came of them.
  *
- * Law: names are checked here and nowhere else, so what follows may print them as they are. JSON inside of strings
+ * Law: names of functions are checked here and nowhere else, so what follows may print them as they are. JSON inside of strings
  * (arguments) is looked at where the prompt is made (api/prompt_tools.c), for all dialects alike. */
 #include <stdio.h>
 #include <string.h>
@@ -158,10 +158,19 @@ weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, we
 
 weft_status weft_openai_result(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
   char field[64];
-  const json_t *id = field_of(message, "tool_call_id"), *name = field_of(message, "name");
+  const json_t *id = field_of(message, "tool_call_id");
   (void)snprintf(field, sizeof field, "messages[%zu].tool_call_id", i);
   if (id != NULL && !json_is_string(id)) return field_wrong(why, field, "a string");
   turn->call_id = json_string_value(id);
+  return WEFT_OK;
+}
+
+weft_status weft_openai_speaker(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
+  char field[64];
+  const json_t *name = field_of(message, "name");
   (void)snprintf(field, sizeof field, "messages[%zu].name", i);
-  return name == NULL ? WEFT_OK : weft_openai_name(name, field, &turn->name, why);
+  if (name == NULL) return WEFT_OK;
+  if (strcmp(turn->role, "tool") == 0) return weft_openai_name(name, field, &turn->name, why);
+  turn->name = json_string_value(name);
+  return turn->name == NULL ? field_wrong(why, field, "a string") : WEFT_OK;
 }

@@ -200,18 +200,27 @@ static weft_status read_result(turn_list *list, const json_t *item, const char *
   return read_content(list->gen, json_object_get(item, "output"), name, &list->turn[list->n - 1].content, why);
 }
 
-/* What the model thought: the texts of an item's content. Summaries and what is encrypted say nothing to a model
- * here. */
-static weft_status read_reasoning_item(weft_gen *gen, const json_t *item, const char **out, weft_refusal *why) {
-  weft_text text = {0};
+/* What the model thought, joined as it is: of the last turn, and before the item that comes. A turn keeps its thoughts
+ * when it is over, so each of them is copied once, however many items they came in. */
+typedef struct thoughts {
+  weft_text turn, next;
+} thoughts;
+
+/* The texts of an item's content. Summaries and what is encrypted say nothing to a model here. */
+static void read_reasoning_item(const json_t *item, weft_text *out) {
   size_t i;
   json_t *part;
   json_array_foreach(json_object_get(item, "content"), i, part) {
     const json_t *words = json_object_get(part, "text");
-    if (json_is_string(words)) weft_text_append(&text, json_string_value(words), json_string_length(words));
+    if (json_is_string(words)) weft_text_append(out, json_string_value(words), json_string_length(words));
   }
-  weft_status status = text.n > 0 ? weft_dialect_keep(gen, &text, out, why) : WEFT_OK;
-  weft_text_free(&text);
+}
+
+/* The first n turns are over. */
+static weft_status keep_thoughts(const turn_list *list, uint32_t n, weft_text *text, weft_refusal *why) {
+  if (text->n == 0 && !text->refused) return WEFT_OK;
+  weft_status status = weft_dialect_keep(list->gen, text, &list->turn[n - 1].thinking, why);
+  weft_text_clear(text);
   return status;
 }
 
@@ -225,9 +234,8 @@ static weft_status read_item(turn_list *list, const json_t *item, const char *fi
                      field, type);
 }
 
-/* Adds the turns of a list. What the model thought belongs to the turn after it. */
-static weft_status read_items(turn_list *list, const json_t *items, weft_refusal *why) {
-  const char *thinking = NULL;
+/* Adds the turns of a list. What the model thought belongs to the turn of the item after it. */
+static weft_status read_items(turn_list *list, const json_t *items, thoughts *t, weft_refusal *why) {
   size_t i;
   json_t *item;
   json_array_foreach((json_t *)items, i, item) {
@@ -236,15 +244,28 @@ static weft_status read_items(turn_list *list, const json_t *items, weft_refusal
     (void)snprintf(field, sizeof field, "input[%zu]", i);
     if (!json_is_object(item)) return field_wrong(why, field, "an object");
     if (type != NULL && strcmp(type, "reasoning") == 0) {
-      if (read_reasoning_item(list->gen, item, &thinking, why) != WEFT_OK) return WEFT_E_INVALID;
+      read_reasoning_item(item, &t->next);
       continue;
     }
+    uint32_t n = list->n;
     weft_status status = read_item(list, item, field, why);
+    if (status == WEFT_OK && list->n > n) status = keep_thoughts(list, n, &t->turn, why);
+    if (status == WEFT_OK && t->next.refused) status = field_no_memory(why);
     if (status != WEFT_OK) return status;
-    if (thinking != NULL && turns_end_with_answer(list)) list->turn[list->n - 1].thinking = thinking;
-    thinking = NULL;
+    if (turns_end_with_answer(list) && t->next.n > 0) weft_text_append(&t->turn, t->next.bytes, t->next.n);
+    weft_text_clear(&t->next);
   }
   return WEFT_OK;
+}
+
+static weft_status read_history(turn_list *list, const json_t *before, const json_t *input, weft_refusal *why) {
+  thoughts t = {0};
+  weft_status status = read_items(list, before, &t, why);
+  if (status == WEFT_OK) status = read_items(list, input, &t, why);
+  if (status == WEFT_OK) status = keep_thoughts(list, list->n, &t.turn, why);
+  weft_text_free(&t.turn);
+  weft_text_free(&t.next);
+  return status;
 }
 
 /* The conversation: instructions, what was before, the input. */
@@ -258,8 +279,7 @@ static weft_status read_turns(weft_gen *gen, weft_refusal *why) {
     status = turns_add(&list, "system", "input", why);
     if (status == WEFT_OK) list.turn->content = instructions;
   }
-  if (status == WEFT_OK && before != NULL) status = read_items(&list, before, why);
-  if (status == WEFT_OK && text == NULL) status = read_items(&list, input, why);
+  if (status == WEFT_OK) status = read_history(&list, before, text == NULL ? input : NULL, why);
   if (status == WEFT_OK && text != NULL) {
     status = turns_add(&list, "user", "input", why);
     if (status == WEFT_OK) list.turn[list.n - 1].content = text;

@@ -25,7 +25,7 @@ static void clear_choice(weft_choice *c) {
 }
 
 static weft_status choice_status(const weft_choice *c) {
-  bool refused = c->text.refused || c->thinking.refused || c->ids.refused;
+  bool refused = c->text.refused || c->thinking.refused || c->ids.refused || c->prompt_places.refused;
   for (int i = 0; i < 4; i++) refused = refused || c->logprobs[i].refused;
   return refused ? WEFT_E_NO_MEMORY : WEFT_OK;
 }
@@ -40,6 +40,7 @@ static void close_answer(void *self) {
     weft_text_free(&c->text);
     weft_text_free(&c->thinking);
     weft_text_free(&c->ids);
+    weft_text_free(&c->prompt_places);
     for (int k = 0; k < 4; k++) weft_text_free(&c->logprobs[k]);
   }
   if (a->own != NULL) a->dialect->close(a->own);
@@ -71,8 +72,8 @@ weft_answer_usage weft_answer_get_usage(const weft_answer *a) {
   return u;
 }
 
-weft_generation *weft_answer_prompt(const weft_answer *a, const weft_choice *c) {
-  return a->choice[c->prompt * a->n_per_prompt].generation;
+const weft_choice *weft_answer_first(const weft_answer *a, const weft_choice *c) {
+  return &a->choice[c->prompt * a->n_per_prompt];
 }
 
 static void put_begin(const weft_answer *a, weft_choice *c, weft_text *out) {
@@ -166,6 +167,12 @@ static void put_end_logprobs(const weft_answer *a, weft_choice *c, const weft_de
   a->dialect->logprobs(a, c, &one);
 }
 
+/* A call in which the client's own end was found is no call to answer to: the client hears of its end instead. */
+static bool ends_with_calls(const weft_choice *c) {
+  bool asked_for = c->stop != NULL || c->stop_token >= 0;
+  return c->n_calls > 0 && strcmp(c->finish, "stop") == 0 && (c->call[c->n_calls - 1].whole || !asked_for);
+}
+
 static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
   c->ended = true;
   c->finish = d->finish;
@@ -181,11 +188,16 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   if ((c->reader != NULL && answer_calls_end(c) != WEFT_OK) || choice_status(c) != WEFT_OK) {
     return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
   }
-  if (c->n_calls > 0 && strcmp(c->finish, "stop") == 0) c->finish = "tool_calls";
+  if (ends_with_calls(c)) c->finish = "tool_calls";
   if (!a->by_chunks) return WEFT_OK;
   if (c->reader != NULL && has_more(c)) put_chunk(a, c, NULL, out);
   put_chunk(a, c, c->finish, out);
   return WEFT_OK;
+}
+
+/* The logprobs of a prompt are written once for all of its choices. */
+static bool lists_prompt(const weft_answer *a, const weft_choice *c) {
+  return a->prompt_logprobs && c == weft_answer_first(a, c);
 }
 
 static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
@@ -195,20 +207,23 @@ static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, wef
     return WEFT_OK;
   }
   if (a->stream) put_begin(a, c, out);
-  if (keep_text(a, c, d) != WEFT_OK) return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
+  bool listed = d->kind == WEFT_DELTA_PROMPT && lists_prompt(a, c);
+  if (listed) a->dialect->prompt(a, c, d);
+  if ((listed && !a->echo ? choice_status(c) : keep_text(a, c, d)) != WEFT_OK) return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
   if (a->by_chunks && has_more(c)) put_chunk(a, c, NULL, out);
   return WEFT_OK;
 }
 
-/* The next delta of a choice: where the prompt is given back, parts of it come first. */
+/* The next delta of a choice: where the prompt, or its logprobs, are given back, parts of it come first, so that a long
+ * one is written over many pulls. */
 static int next_delta(const weft_answer *a, weft_choice *c, weft_delta *d) {
   if (c->ended) return WEFT_AGAIN;
-  while (!c->echoed) {
-    int status = weft_prompt_part(weft_answer_prompt(a, c), c->n_echoed, d);
+  while (!c->prompt_read) {
+    int status = weft_prompt_part(weft_answer_first(a, c)->generation, c->n_prompt_read, d);
     if (status != 0) return status;
-    c->n_echoed += d->n_tokens;
-    c->echoed = d->n_tokens == 0;
-    if (!c->echoed) return 0;
+    c->n_prompt_read += d->n_tokens;
+    c->prompt_read = d->n_tokens == 0;
+    if (!c->prompt_read) return 0;
   }
   return weft_next(c->generation, 0, d);
 }
@@ -307,6 +322,7 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
                      .logprobs = gen->params.sampling.logprobs,
                      .n_top = gen->params.sampling.n_top_logprobs,
                      .end_logprobs = gen->params.echo && gen->params.sampling.logprobs,
+                     .echo = gen->params.echo,
                      .prompt_logprobs = gen->prompt_logprobs,
                      .n_prompt_logprobs = gen->n_prompt_logprobs,
                      .n_per_prompt = gen->n_choices,
@@ -349,7 +365,7 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
     a->choice[i].generation = out[i];
     a->choice[i].index = i;
     a->choice[i].prompt = i / gen->n_choices;
-    a->choice[i].echoed = !gen->params.echo;
+    a->choice[i].prompt_read = !a->echo && !lists_prompt(a, &a->choice[i]);
   }
   a->n = n;
   return WEFT_OK;

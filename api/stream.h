@@ -29,8 +29,9 @@ typedef struct weft_choice {
   weft_generation *generation;
   uint32_t index, prompt;
   bool begun, ended;
-  bool echoed;       /* the prompt was given back, or was not asked for */
-  uint32_t n_echoed; /* tokens of the prompt that were given back so far */
+  bool prompt_read;       /* all of the prompt was taken, or none of it is wanted */
+  uint32_t n_prompt_read; /* tokens of the prompt that were taken so far */
+  weft_text prompt_places; /* of the first choice of a prompt: its logprobs so far, as the dialect writes them */
   /* What was not sent yet: of one delta where the answer is streamed, else of the whole answer. */
   weft_text text, thinking, ids; /* ids: "1,2,3" */
   weft_text logprobs[4];         /* as the dialect writes them */
@@ -55,6 +56,8 @@ typedef struct weft_dialect {
   bool whole_by_chunks; /* chunk is called for a whole answer too, to keep what `whole` needs; its text is not sent */
   /* Adds the logprobs of a delta to choice->logprobs; NULL: the dialect never asks for any. */
   void (*logprobs)(const weft_answer *answer, weft_choice *choice, const weft_delta *delta);
+  /* Adds a part of the prompt to choice->prompt_places; NULL: the dialect never asks for its logprobs. */
+  void (*prompt)(const weft_answer *answer, weft_choice *choice, const weft_delta *part);
   /* The parts of a stream. begin: what comes before the first text of a choice (NULL: nothing). chunk: what was not
    * sent yet of a choice, the last of it where finish is not NULL. canvas: a canvas after a denoise step (NULL: the
    * dialect cannot replace text that was sent, so only final text is sent). last: the end. fault: an error in place of
@@ -78,6 +81,7 @@ struct weft_answer {
   int64_t created;
   bool stream, by_chunks, include_usage, token_ids, canvas_events, logprobs; /* by_chunks: chunk is called */
   bool end_logprobs;    /* logprobs have an entry for the stop token */
+  bool echo;            /* the prompt is given back before each choice's text */
   bool prompt_logprobs; /* a list of the prompt's logprobs is given, with n_prompt_logprobs likely tokens each */
   /* n_top: most likely tokens reported at each position of the answer, and of a prompt that is given back before it. */
   uint32_t n_top, n_prompt_logprobs;
@@ -93,8 +97,8 @@ typedef struct weft_answer_usage {
   uint64_t prompt, cached, completion, thinking, canvases, steps;
 } weft_answer_usage;
 weft_answer_usage weft_answer_get_usage(const weft_answer *answer);
-/* The generation that has the prompt of a choice: that of the first choice of its prompt. */
-weft_generation *weft_answer_prompt(const weft_answer *answer, const weft_choice *choice);
+/* The first choice of the same prompt, whose generation has the prompt. */
+const weft_choice *weft_answer_first(const weft_answer *answer, const weft_choice *choice);
 
 typedef struct weft_answer_config {
   weft_runtime *runtime;

@@ -25,7 +25,9 @@ typedef struct weft_chat_turn {
   const weft_tool_call *calls; /* assistant: the calls it made after its content */
   uint32_t n_calls;
   const char *call_id; /* tool: the id of the call whose result this turn is; NULL: not known */
-  const char *name;    /* tool: the function whose result this turn is; NULL: the one that the call of call_id names */
+  /* Who speaks, for chat templates that tell it; NULL: not named. tool: the function whose result this turn is; NULL:
+   * the one that the call of call_id names. */
+  const char *name;
 } weft_chat_turn;
 
 /* A function of the client's that the model may ask for. */

@@ -11,6 +11,7 @@
 enum { MESSAGES_MAX = 1 << 16 };
 static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
 enum { N_ROLES = sizeof roles / sizeof *roles };
+static const char result_role[] = "tool";
 
 bool weft_chat_is_role(const char *role) {
   for (size_t i = 0; i < N_ROLES; i++) {
@@ -75,6 +76,10 @@ bool weft_chat_tells_tools(const weft_chat *chat) {
 
 bool weft_chat_tells_calls(const weft_chat *chat) {
   return chat->tells_calls;
+}
+
+bool weft_chat_can_think(const weft_chat *chat) {
+  return chat->thoughts != CHAT_THOUGHTS_NONE && !chat->lacks_switch;
 }
 
 /* The text of a token that the file names for a purpose, "" when it names none. */
@@ -271,6 +276,7 @@ static weft_status print_prompt(const weft_chat *chat, const json_t *values, wef
                                 .n_words = sizeof words / sizeof *words,
                                 .roles = roles,
                                 .n_roles = N_ROLES,
+                                .traced = result_role,
                                 .budget = weft_jinja_budget_default()};
   weft_error line = {{0}};
   time_t now = time(NULL);
@@ -294,7 +300,7 @@ static weft_status cut_pieces(const weft_chat *chat, const weft_jinja_text *text
   size_t from = 0, own = 0; /* the own bytes at `at` reach to `own` */
   for (size_t at = 0; at <= text->n;) {
     if (own < at) own = at;
-    while (own < text->n && text->marks[own] != 0) own += 1;
+    while (own < text->n && text->marks[own] == 1) own += 1;
     size_t length = 0;
     int32_t id = weft_tokenizer_special_at(chat->tokenizer, text->bytes + at, own - at, &length);
     if ((id >= 0 || at == text->n) && at > from) {
@@ -315,6 +321,29 @@ static weft_status cut_pieces(const weft_chat *chat, const weft_jinja_text *text
   return WEFT_OK;
 }
 
+static bool is_blank(const char *text, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    if (strchr(" \t\r\n", text[i]) == NULL || text[i] == 0) return false;
+  }
+  return true;
+}
+
+/* Templates that know of no results pass over them; then the model would answer as if there were none. */
+static weft_status check_results(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
+                                 const weft_jinja_text *text, weft_error *error) {
+  bool seen[256] = {false};
+  for (size_t i = 0; i < text->n; i++) seen[text->marks[i]] = true;
+  for (uint32_t i = 0; i < n; i++) {
+    if (strcmp(messages[i].role, result_role) != 0 || seen[weft_jinja_trace(i)]) continue;
+    if (is_blank(messages[i].content, messages[i].n_content)) continue;
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "message %u is a result of a tool, which the chat template of %.120s has no place for there: send "
+                     "it behind the call that it answers, or serve the model with --chat-template",
+                     i, chat->name);
+  }
+  return WEFT_OK;
+}
+
 weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
                             const weft_chat_options *options, weft_chat_pieces *out, weft_error *error) {
   *out = (weft_chat_pieces){0};
@@ -325,7 +354,11 @@ weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *mess
   status = values == NULL ? no_memory(error) : add_values(values, messages, n, options, error);
   if (status == WEFT_OK) status = print_prompt(chat, values, &text, error);
   json_decref(values);
-  if (status != WEFT_OK) return status;
+  if (status == WEFT_OK) status = check_results(chat, messages, n, &text, error);
+  if (status != WEFT_OK) {
+    weft_jinja_text_free(&text);
+    return status;
+  }
   status = cut_pieces(chat, &text, out);
   weft_free(text.marks);
   out->bytes = text.bytes;

@@ -65,12 +65,15 @@ void weft_chat_close(weft_chat *chat); /* NULL is fine */
 weft_call_form weft_chat_call_form(const weft_chat *chat);
 bool weft_chat_tells_tools(const weft_chat *chat);
 bool weft_chat_tells_calls(const weft_chat *chat);
+/* Whether the template marks thinking, and the vocabulary has what it takes to turn it on. */
+bool weft_chat_can_think(const weft_chat *chat);
 
 /* Whether the token is a marker of calls in that form. */
 bool weft_chat_is_call_marker(const weft_chat *chat, int32_t id);
 
 /* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, a role that is not in the list of
- * roles, or a conversation that the template refuses. TOO_LARGE: rendering takes too many steps or too much memory. */
+ * roles, or a conversation that the template refuses. UNSUPPORTED: nothing of a tool's message is in what the template
+ * printed, or the model has no switch for thinking. TOO_LARGE: rendering takes too many steps or too much memory. */
 weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
                             const weft_chat_options *options, weft_chat_pieces *out, weft_error *error);
 void weft_chat_pieces_close(weft_chat_pieces *pieces);

@@ -154,6 +154,19 @@ static jinja_value own_word(jinja_run *run, const char *text) {
   return jinja_string_value(run, (jinja_string){.bytes = bytes, .marks = marks, .n = n});
 }
 
+/* The content of message i where its role is the one that is traced. */
+static void trace_content(jinja_run *run, const jinja_value *role, const jinja_dict *message, size_t i) {
+  const char *traced = run->context->traced;
+  if (traced == NULL || !jinja_string_is(role->string, traced, strlen(traced))) return;
+  jinja_value *content = (jinja_value *)jinja_dict_get(run, message, "content");
+  if (content == NULL || content->kind != JINJA_STRING || !jinja_charge(run, content->string->n / 64)) return;
+  jinja_string text = *content->string;
+  uint8_t *marks = jinja_take(run, text.n);
+  if (marks == NULL) return;
+  memset(marks, weft_jinja_trace(i), text.n);
+  *content = jinja_string_value(run, (jinja_string){.bytes = text.bytes, .marks = marks, .n = text.n});
+}
+
 static void own_roles(jinja_run *run, jinja_value messages) {
   const weft_jinja_context *c = run->context;
   if (messages.kind != JINJA_LIST) return;
@@ -161,6 +174,7 @@ static void own_roles(jinja_run *run, jinja_value messages) {
     jinja_value message = jinja_list_at(messages.list, i);
     jinja_value *role = message.kind == JINJA_DICT ? (jinja_value *)jinja_dict_get(run, message.dict, "role") : NULL;
     if (role == NULL || role->kind != JINJA_STRING) continue;
+    trace_content(run, role, message.dict, i);
     for (uint32_t k = 0; k < c->n_roles; k++) {
       if (!jinja_string_is(role->string, c->roles[k], strlen(c->roles[k]))) continue;
       *role = own_word(run, c->roles[k]);

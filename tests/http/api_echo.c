@@ -23,7 +23,7 @@ static int open_server(void **state) {
                                .backend = "ref",
                                .threads = 1,
                                .kv_bytes = 8 << 20,
-                               .context = 256,
+                               .context = 512,
                                .rows = 48,
                                .running = 6,
                                .quiet = true};
@@ -394,6 +394,38 @@ static void test_chat(void **state) {
   json_decref(chat);
 }
 
+/* A prompt of several parts: each place has its own token, as in the lists of echo, whatever else is given back. */
+static void test_list_of_a_long_prompt(void **state) {
+  enum { N = 300 };
+  static const char *const more[] = {"", ",\"echo\":true", ",\"n\":2", ",\"echo\":true,\"n\":2,\"logprobs\":1"};
+  weft_text prompt = {0}, fields = {0};
+  (void)state;
+  for (int i = 0; i < N; i++) weft_text_printf(&prompt, "%s%d", i == 0 ? "" : ",", 260 + i * 7 % 300);
+  weft_text_printf(&fields, "\"prompt\":[%s],\"max_tokens\":1,\"echo\":true,\"logprobs\":0", prompt.bytes);
+  json_t *echo = ask(COMPLETIONS, "weft-demo-ar", fields.bytes), *own = at(echo, "choices.0.logprobs.token_logprobs");
+  for (size_t k = 0; k < sizeof more / sizeof *more; k++) {
+    weft_text_clear(&fields);
+    weft_text_printf(&fields, "\"prompt\":[%s],\"max_tokens\":1,\"prompt_logprobs\":0%s", prompt.bytes, more[k]);
+    json_t *answer = ask(COMPLETIONS, "weft-demo-ar", fields.bytes), *choice;
+    size_t c;
+    json_array_foreach(at(answer, "choices"), c, choice) {
+      json_t *places = list_of(choice, "prompt_logprobs", N);
+      assert_true(json_is_null(json_array_get(places, 0)));
+      for (size_t i = 1; i < N; i++) {
+        char key[16];
+        (void)snprintf(key, sizeof key, "%d", 260 + (int)i * 7 % 300);
+        json_t *entry = json_object_get(json_array_get(places, i), key);
+        if (entry == NULL) fail_msg("%s: place %zu is of another token than %s", more[k], i, key);
+        assert_true(json_number_value(at(entry, "logprob")) == number_at(own, i));
+      }
+    }
+    json_decref(answer);
+  }
+  json_decref(echo);
+  weft_text_free(&prompt);
+  weft_text_free(&fields);
+}
+
 /* Without logprobs the prompt is text alone, also in front of a canvas. */
 static void test_text_alone(void **state) {
   (void)state;
@@ -437,6 +469,7 @@ int main(void) {
       cmocka_unit_test(test_choices_and_streams),
       cmocka_unit_test(test_cached_prefix),
       cmocka_unit_test(test_chat),
+      cmocka_unit_test(test_list_of_a_long_prompt),
       cmocka_unit_test(test_text_alone),
       cmocka_unit_test(test_refusals),
   };

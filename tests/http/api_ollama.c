@@ -205,6 +205,25 @@ static void test_loading(void **state) {
   talk_check(talk_ask(server.port, "POST", CHAT, "{\"model\":\"nobody\"}"), 404, "");
 }
 
+static void check_capabilities(json_t *show, const char *wanted) {
+  char *given = json_dumps(at(show, "capabilities"), JSON_COMPACT);
+  assert_string_equal(given, wanted);
+  free(given);
+}
+
+/* Of a template that has no place for tools, and marks no thinking. */
+static void test_capabilities_are_the_template_s(void **state) {
+  const char *templates[] = {WEFT_SOURCE_DIR "/tests/golden/chat/no-tools.jinja"};
+  talk plain;
+  (void)state;
+  (void)talk_serve(&plain, NULL, (weft_open_options){.chat_templates = templates, .n_chat_templates = 1},
+                   (weft_server_options){0});
+  json_t *show = talk_json(plain.port, "/api/show", "{\"model\":\"weft-demo\"}");
+  check_capabilities(show, "[\"completion\"]");
+  json_decref(show);
+  talk_close(&plain);
+}
+
 static void test_models(void **state) {
   (void)state;
   json_t *tags = talk_json(server.port, "/api/tags", NULL), *ps = talk_json(server.port, "/api/ps", NULL);
@@ -228,7 +247,7 @@ static void test_models(void **state) {
     assert_true(json_integer_value(json_object_get(at(show, "model_info"), body)) >= 1024);
     assert_true(json_equal(at(show, "details"), at(card, "details")));
     assert_non_null(strstr(text_at(show, "parameters"), "temperature "));
-    assert_string_equal(text_at(show, "capabilities.0"), "completion");
+    check_capabilities(show, "[\"completion\",\"tools\",\"thinking\"]");
     json_decref(show);
   }
   assert_string_not_equal(text_at(tags, "models.0.digest"), text_at(tags, "models.1.digest"));
@@ -312,6 +331,7 @@ int main(void) {
       cmocka_unit_test(test_raw),
       cmocka_unit_test(test_loading),
       cmocka_unit_test(test_models),
+      cmocka_unit_test(test_capabilities_are_the_template_s),
       cmocka_unit_test(test_errors_have_their_shape),
   };
   return cmocka_run_group_tests(tests, open_server, close_talk);

@@ -205,6 +205,78 @@ static bool calls_right(json_t *item, const char *mode, const char *choice) {
   return right;
 }
 
+/* ---- stop strings ---- */
+
+/* The arguments and the reason of a stream with one call, into a text: "arguments reason stop_reason". */
+static void read_stream(json_t *body, weft_text *out) {
+  json_object_set_new(body, "stream", json_true());
+  char *text = json_dumps(body, 0);
+  json_t *events = talk_stream(server.port, CHAT, text);
+  for (size_t i = 0; i + 1 < json_array_size(events); i++) {
+    json_t *choice = at(json_array_get(events, i), "data.choices.0");
+    const char *more = json_string_value(at(choice, "delta.tool_calls.0.function.arguments"));
+    assert_null(at(choice, "delta.tool_calls.1"));
+    if (more != NULL) weft_text_puts(out, more);
+    if (!json_is_string(at(choice, "finish_reason"))) continue;
+    weft_text_printf(out, " %s %s", text_at(choice, "finish_reason"), text_at(choice, "stop_reason"));
+  }
+  json_decref(events);
+  json_decref(body);
+  free(text);
+}
+
+/* The answer of an example ends before the stop string, with so much of the arguments. */
+static void check_stop(json_t *item, const char *mode, const char *stop, const char *arguments, const char *finish) {
+  json_t *body = tool_body(item, mode, "auto"), *whole = ask(tool_body(item, mode, "auto"));
+  weft_text streamed = {0}, wanted = {0};
+  json_object_set_new(body, "stop", json_string(stop));
+  json_t *again = json_deep_copy(body), *answer = ask(body), *choice = at(answer, "choices.0");
+  assert_int_equal(json_array_size(at(choice, "message.tool_calls")), 1);
+  assert_string_equal(text_at(choice, "message.tool_calls.0.function.arguments"), arguments);
+  assert_string_equal(text_at(choice, "finish_reason"), finish);
+  assert_string_equal(text_at(choice, "stop_reason"), stop);
+  /* the engine ended there; a canvas is computed as a whole */
+  if (strcmp(mode, "autoregressive") == 0 && strcmp(finish, "stop") == 0) {
+    assert_true(int_at(answer, "usage.completion_tokens") < int_at(whole, "usage.completion_tokens"));
+  }
+  weft_text_printf(&wanted, "%s %s %s", arguments, finish, stop);
+  read_stream(again, &streamed);
+  assert_string_equal(streamed.bytes, wanted.bytes);
+  json_decref(answer);
+  json_decref(whole);
+  weft_text_free(&wanted);
+  weft_text_free(&streamed);
+}
+
+/* A stop string is looked for in calls as the model writes them. One that cuts a call is why the answer ended. */
+static void stop_strings_end_calls(void **state) {
+  uint32_t n_checked = 0;
+  json_t *list = read_family("call", 8);
+  (void)state;
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    json_t *item = json_array_get(list, i), *calls = calls_of(text_at(item, "answer"), 0);
+    char arguments[256], stop[4];
+    (void)snprintf(arguments, sizeof arguments, "%s", text_at(json_array_get(calls, 0), "function.arguments"));
+    json_decref(calls);
+    const char *text = text_at(item, "answer"), *from = strstr(text, arguments);
+    size_t n = strlen(arguments), middle = n / 2;
+    assert_non_null(from);
+    (void)snprintf(stop, sizeof stop, "%.3s", from + middle);
+    if (strstr(text, stop) != from + middle) continue;
+    for (int mode = 0; mode < 2; mode++) {
+      if (!calls_right(item, modes[mode], "auto")) continue;
+      arguments[middle] = from[middle];
+      check_stop(item, modes[mode], "</tool_call>", arguments, "tool_calls");
+      arguments[middle] = 0;
+      check_stop(item, modes[mode], stop, arguments, "stop");
+      n_checked += 1;
+    }
+  }
+  print_message("%u answers were cut\n", n_checked);
+  assert_true(n_checked >= 4);
+  json_decref(list);
+}
+
 static void calls_are_made_where_they_are_needed(void **state) {
   static const char *const choices[] = {"auto", "required"};
   uint32_t n = test_amount(8, 24, 50);
@@ -247,6 +319,7 @@ static void texts_are_given_where_no_call_is_needed(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(held_answers_are_as_right_as_free_ones),
                                      cmocka_unit_test(calls_are_made_where_they_are_needed),
+                                     cmocka_unit_test(stop_strings_end_calls),
                                      cmocka_unit_test(texts_are_given_where_no_call_is_needed)};
   return cmocka_run_group_tests_name("api_structured", tests, open_server, close_talk);
 }

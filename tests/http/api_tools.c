@@ -260,6 +260,20 @@ static void prompts_hold_tools_and_calls(void **state) {
   free(text);
 }
 
+/* Who speaks is for the template to tell, whatever the role, and is any text. */
+static void names_of_messages_reach_the_template(void **state) {
+  (void)state;
+  char *text = prompt_of(HERMES
+                         "\"messages\":[{\"role\":\"system\",\"name\":\"the house\",\"content\":\"Hi\"},"
+                         "{\"role\":\"user\",\"name\":\"Bj\u00f8rn\",\"content\":\"Hi\"},"
+                         "{\"role\":\"assistant\",\"name\":\"bot\",\"content\":\"Ho\"},"
+                         "{\"role\":\"user\",\"name\":null,\"content\":\"Hi\"}]");
+  assert_non_null(strstr(text,
+                         "<|turn>system\nthe house says: Hi<turn|>\n<|turn>user\nBj\xc3\xb8rn says: Hi<turn|>\n"
+                         "<|turn>model\nbot says: Ho<turn|>\n<|turn>user\nHi<turn|>\n<|turn>model\n"));
+  free(text);
+}
+
 static size_t count_of(json_t *list, json_int_t id) {
   size_t n = 0;
   for (size_t i = 0; i < json_array_size(list); i++) n += json_integer_value(json_array_get(list, i)) == id ? 1 : 0;
@@ -275,6 +289,7 @@ static void text_of_tools_is_no_structure(void **state) {
       "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":"
       "\"f\","
       "\"parameters\":{\"type\":\"object\",\"properties\":{\"%s\":{\"enum\":[\"%s\"]}}}}}]",
+      "\"messages\":[{\"role\":\"user\",\"name\":\"%s\",\"content\":\"x\"}]",
       "\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"tool_calls\":[{\"id\":\"%s\","
       "\"function\":"
       "{\"name\":\"f\",\"arguments\":\"{\\\"%s\\\":\\\"%s\\\"}\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"%s\","
@@ -351,9 +366,16 @@ static void refusals(void **state) {
       {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"[1]\"}}"), NULL,
        "messages[1].tool_calls[0].function.arguments must be a JSON object"},
       {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\"}}"), NULL, "must be a JSON object as text: "},
+      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\\\"\\\\u0000\\\"}\"}}"), NULL,
+       "messages[1].tool_calls[0].function.arguments has near byte 13 a \\u0000, which no text may have here"},
+      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":18446744073709551616}\"}}"), NULL,
+       "messages[1].tool_calls[0].function.arguments has near byte 25 a number that 64 bits do not hold: send it as a "
+       "string"},
       {TURN("{\"role\":\"user\",\"content\":\"y\",\"tool_calls\":[{}]}"), "messages[1].tool_calls",
        "only the assistant"},
       {TURN("{\"role\":\"tool\",\"content\":\"y\",\"tool_call_id\":5}"), "messages[1].tool_call_id", "a string"},
+      {TURN("{\"role\":\"tool\",\"content\":\"y\",\"name\":\"two words\"}"), "messages[1].name", "1 to 64"},
+      {TURN("{\"role\":\"user\",\"content\":\"y\",\"name\":5}"), "messages[1].name", "a string"},
   };
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -365,6 +387,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(refusals),
       cmocka_unit_test(prompts_hold_tools_and_calls),
+      cmocka_unit_test(names_of_messages_reach_the_template),
       cmocka_unit_test(calls_that_must_be),
       cmocka_unit_test(choices_call_for_themselves),
       cmocka_unit_test(the_model_decides),

@@ -2,7 +2,8 @@
 /* Stop strings as a user of weft.h sees them: an answer with stop strings is the same answer without them, cut where a
  * plain search finds the first string that becomes complete (of several that end together the longest; none reaches
  * from thinking into the answer), and it ends with "stop" exactly when it was cut. Token by token and by diffusion,
- * with and without special tokens, whole tokens and thinking, strings from inside the text and others, one and many.
+ * with and without special tokens, whole tokens and thinking, strings from inside the text and others, one and many,
+ * and in calls of tools, which are text like any other here.
  * And looking for them takes no memory while the engine runs.
  *
  *   api_stops [SEED] */
@@ -24,7 +25,7 @@
 
 #define DEMO WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"
 
-enum { KINDS = 8, STOPS = 12, TEXT_MAX = 8192, STOP_MAX = 24 };
+enum { KINDS = 10, CALLS = 8 /* from this kind on: calls of tools */, STOPS = 12, TEXT_MAX = 8192, STOP_MAX = 24 };
 
 typedef struct answer {
   char text[TEXT_MAX];
@@ -77,6 +78,23 @@ static void fill(weft_generate_params *p, uint32_t kind) {
   p->prompt.turns = turns;
   p->prompt.n_turns = 1;
   p->entropy_bound.max_steps = 8;
+  if (kind >= CALLS) {
+    static const weft_chat_turn asks[] = {{.role = "user", .content = "What time is it in Oslo? Order soup, 77 of it."}};
+    static const weft_tool tools[] = {
+        {.name = "clock",
+         .parameters = "{\"type\":\"object\",\"properties\":{\"place\":{\"type\":\"string\"}}}"},
+        {.name = "buy",
+         .parameters = "{\"type\":\"object\",\"properties\":{\"item\":{\"type\":\"string\"},\"number\":{\"type\":"
+                       "\"integer\"}}}"}};
+    p->prompt.turns = asks;
+    p->prompt.tools = tools;
+    p->prompt.n_tools = 2;
+    p->mode = kind % 2 == 0 ? WEFT_MODE_AUTOREGRESSIVE : WEFT_MODE_DIFFUSION;
+    p->entropy_bound.max_steps = 48;
+    p->sampling.temperature = 0;
+    p->with_special = p->whole_tokens = false;
+    return;
+  }
   if (p->mode == WEFT_MODE_DIFFUSION) return;
   p->sampling.temperature = 30.0f;
   p->sampling.bias = bias;
@@ -172,6 +190,7 @@ static void test_the_cut_is_where_a_plain_search_finds_it(void **state) {
     fill(&p, kind);
     (void)generate(&p, false, &whole);
     assert_true(whole.n > 10);
+    if (kind >= CALLS) assert_non_null(strstr(whole.text, "<tool_call>"));
     for (uint32_t attempt = 0; attempt < n_tries; attempt++) {
       char text[STOPS][STOP_MAX + 4];
       const char *stops[STOPS];

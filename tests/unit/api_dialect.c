@@ -12,6 +12,7 @@
 
 #include "api/openai.h"
 #include "api/responses.h"
+#include "base/memory.h"
 
 static json_t *written(void (*put)(const weft_answer *, const weft_choice *, weft_text *), const weft_answer *a,
                        const weft_choice *c) {
@@ -127,8 +128,70 @@ static void zero_bytes_end_no_text(void **state) {
   weft_gen_close(&gen);
 }
 
+static void check_thinking(const weft_chat_turn *turn, const char *role, const char *content, uint32_t n_calls,
+                           const char *thinking) {
+  assert_string_equal(turn->role, role);
+  assert_string_equal(turn->content, content);
+  assert_int_equal(turn->n_calls, n_calls);
+  if (thinking == NULL) {
+    assert_null(turn->thinking);
+  } else {
+    assert_non_null(turn->thinking);
+    assert_string_equal(turn->thinking, thinking);
+  }
+}
+
+/* Items of reasoning before one turn of the model are joined, also where they stand between its items; those that no
+ * turn of the model follows are left out. */
+static void all_items_of_reasoning_are_thinking_of_their_turn(void **state) {
+#define THOUGHT(text) "{\"type\":\"reasoning\",\"content\":[{\"type\":\"reasoning_text\",\"text\":\"" text "\"}]},"
+#define SAID(text)    "{\"role\":\"assistant\",\"content\":\"" text "\"}"
+#define CALLED        "{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{}\"}"
+  static const char body[] = "{\"previous_response_id\":\"resp_1\",\"input\":[" THOUGHT("e") CALLED
+      ",{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"x\"}," SAID("w") "," THOUGHT("f") THOUGHT(
+          "g") "{\"role\":\"user\",\"content\":\"y\"}]}";
+  static const char before[] =
+      THOUGHT("a") THOUGHT("b") SAID("u") "," THOUGHT("c") SAID("v") "," THOUGHT("d") CALLED;
+  const weft_text items = {.bytes = (char *)(uintptr_t)before, .n = sizeof before - 1};
+  const weft_json_size limits = weft_json_limits(8192);
+  weft_gen gen;
+  weft_refusal why = {0};
+  (void)state;
+  assert_int_equal(weft_responses_parse(body, sizeof body - 1, &limits, &gen, &why), WEFT_OK);
+  if (weft_responses_continue(&gen, &items, &limits, &why) != WEFT_OK) fail_msg("%s", why.message);
+  const weft_chat_turn *turn = gen.prompt->turns;
+  assert_int_equal(gen.prompt->n_turns, 5);
+  check_thinking(&turn[0], "assistant", "u", 0, "ab");
+  check_thinking(&turn[1], "assistant", "v", 2, "cde");
+  check_thinking(&turn[2], "tool", "x", 0, NULL);
+  check_thinking(&turn[3], "assistant", "w", 0, NULL);
+  check_thinking(&turn[4], "user", "y", 0, NULL);
+  weft_gen_close(&gen);
+}
+
+/* Wherever memory is refused, the body is, and nothing is left behind. */
+static void thinking_without_memory(void **state) {
+  static const char body[] = "{\"input\":[" THOUGHT("a") THOUGHT("b") SAID("u") "," THOUGHT("c") CALLED
+      ",{\"role\":\"user\",\"content\":\"y\"}]}";
+  const weft_json_size limits = weft_json_limits(8192);
+  (void)state;
+  for (uint64_t fail_at = 1;; fail_at++) {
+    weft_gen gen;
+    weft_refusal why = {0};
+    (void)weft_memory_fail_at(fail_at);
+    weft_status status = weft_responses_parse(body, sizeof body - 1, &limits, &gen, &why);
+    bool refused = weft_memory_fail_at(0) >= fail_at;
+    if (status == WEFT_OK) weft_gen_close(&gen);
+    if (!refused) break;
+    assert_int_not_equal(status, WEFT_OK);
+    assert_int_equal(why.http, 503);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(thinking_is_apart), cmocka_unit_test(logprobs_of_strange_tokens),
-                                     cmocka_unit_test(zero_bytes_end_no_text)};
+                                     cmocka_unit_test(zero_bytes_end_no_text),
+                                     cmocka_unit_test(all_items_of_reasoning_are_thinking_of_their_turn),
+                                     cmocka_unit_test(thinking_without_memory)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -477,6 +477,32 @@ static void test_call_markers(void **state) {
   world_close(&w);
 }
 
+/* A result of which the template prints nothing is refused; it may print it anywhere and in any form. */
+static void test_results_without_a_place(void **state) {
+  static const char template[] =
+      "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% elif m.tool_calls and not loop.last %}"
+      "{{ {'result': loop.nextitem.content | trim | replace('x', 'y')} | tojson }}{% endif %}{% endfor %}";
+  const weft_chat_message call = {.role = "assistant", .content = "", .more = "{\"tool_calls\":[{}]}"};
+  weft_chat_message m[] = {say("user", "a"), call, say("tool", " <|im_end|> xx\n"), say("tool", " \n"), say("tool", "b")};
+  const weft_chat_options options = {0};
+  weft_chat_pieces pieces;
+  world w = {0};
+  weft_error error = {{0}};
+  (void)state;
+  fixture_gpt2(&w.f, "qwen2");
+  (void)fixture_token(&w.f, "<|im_end|>", FIXTURE_CONTROL);
+  w.t = fixture_tokenizer(&w.f);
+  const weft_bytes bytes = {template, strlen(template)};
+  if (weft_chat_open(w.f.gguf, w.t, bytes, "here", &w.chat, &error) != WEFT_OK) fail_msg("%s", error.text);
+  prints(&w, m, 4, false, false, "a{\"result\": \"<|im_end|> yy\"}"); /* blanks say nothing that could be lost */
+  if (weft_chat_split(w.chat, m, 4, &options, &pieces, &error) != WEFT_OK) fail_msg("%s", error.text);
+  assert_int_equal(pieces.n, 1); /* text of a result is no control token */
+  weft_chat_pieces_close(&pieces);
+  assert_int_equal(weft_chat_split(w.chat, m, 5, &options, &pieces, &error), WEFT_E_UNSUPPORTED);
+  assert_non_null(strstr(error.text, "message 4 is a result of a tool, which the chat template of here has no place"));
+  world_close(&w);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_gemma4_oldest_template), cmocka_unit_test(test_gemma4_later_templates),
@@ -485,6 +511,7 @@ int main(void) {
       cmocka_unit_test(test_refuses_messages),       cmocka_unit_test(test_text_never_becomes_structure),
       cmocka_unit_test(test_stream_gemma4),          cmocka_unit_test(test_stream_qwen3),
       cmocka_unit_test(test_refused_memory),         cmocka_unit_test(test_call_markers),
+      cmocka_unit_test(test_results_without_a_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
