@@ -131,8 +131,7 @@ static const char *const eog_texts[] = {
     "<eos>",
     "<turn|>",
     "<|tool_response>",
-    "<\xEF\xBD\x9C"
-    "end\xE2\x96\x81of\xE2\x96\x81sentence\xEF\xBD\x9C>",
+    "<\uFF5Cend\u2581of\u2581sentence\uFF5C>",
     "[e~[",
     "<|fim_pad|>",
     "<|repo_name|>",
