@@ -3,7 +3,7 @@
  * plain search finds the first string that becomes complete (of several that end together the longest; none reaches
  * from thinking into the answer), and it ends with "stop" exactly when it was cut. Token by token and by diffusion,
  * with and without special tokens, whole tokens and thinking, strings from inside the text and others, one and many,
- * and in calls of tools, which are text like any other here.
+ * and in calls of tools, which are text like any other here. Text of tokens before min_tokens is not searched.
  * And looking for them takes no memory while the engine runs.
  *
  *   api_stops [SEED] */
@@ -131,13 +131,13 @@ static uint64_t generate(const weft_generate_params *p, bool late, answer *a) {
   return n_allocations;
 }
 
-/* Where the text is cut; n when it is not. */
-static size_t naive_cut(const answer *a, const char *const *stops, uint32_t n_stops) {
-  for (size_t end = 1; end <= a->n; end++) {
+/* Where the text is cut if it is searched from `from` on; n when it is not. */
+static size_t naive_cut(const answer *a, size_t from, const char *const *stops, uint32_t n_stops) {
+  for (size_t end = from + 1; end <= a->n; end++) {
     size_t longest = 0;
     for (uint32_t i = 0; i < n_stops; i++) {
       size_t length = strlen(stops[i]);
-      if (length <= longest || length > end || memcmp(a->text + end - length, stops[i], length) != 0) continue;
+      if (length <= longest || length > end - from || memcmp(a->text + end - length, stops[i], length) != 0) continue;
       bool one_channel = true;
       for (size_t k = end - length; k < end; k++) one_channel = one_channel && a->thinking[k] == a->thinking[end - 1];
       if (one_channel) longest = length;
@@ -166,18 +166,18 @@ static void draw_stop(const answer *a, uint64_t *state, char stop[STOP_MAX + 4])
   if (memchr(a->text + from, 0, n) != NULL) (void)snprintf(stop, STOP_MAX, "none");
 }
 
-static void compare(const answer *whole, const answer *cut, const char *const *stops, uint32_t n_stops, uint32_t kind,
-                    uint32_t attempt) {
-  size_t at = naive_cut(whole, stops, n_stops);
+static void compare(const answer *whole, size_t from, const answer *cut, const char *const *stops, uint32_t n_stops,
+                    uint32_t kind, uint32_t attempt) {
+  size_t at = naive_cut(whole, from, stops, n_stops);
   bool stopped = at < whole->n;
   const char *finish = stopped ? "stop" : "length";
   if (cut->n == at && memcmp(cut->text, whole->text, at) == 0 && strcmp(cut->finish, finish) == 0 &&
       memcmp(cut->thinking, whole->thinking, at) == 0)
     return;
   fail_msg(
-      "kind %u, try %u (first of %u stop strings: '%s'): expected %zu bytes and %s of '%s', got %zu bytes and %s: "
+      "kind %u, try %u (first of %u stop strings: '%s', searched from byte %zu on): expected %zu bytes and %s of '%s', got %zu bytes and %s: "
       "'%s'",
-      kind, attempt, n_stops, stops[0], at, finish, whole->text, cut->n, cut->finish, cut->text);
+      kind, attempt, n_stops, stops[0], from, at, finish, whole->text, cut->n, cut->finish, cut->text);
 }
 
 static void test_the_cut_is_where_a_plain_search_finds_it(void **state) {
@@ -201,13 +201,56 @@ static void test_the_cut_is_where_a_plain_search_finds_it(void **state) {
       }
       p.stop = stops;
       (void)generate(&p, attempt % 2 == 1, &cut);
-      compare(&whole, &cut, stops, p.n_stop, kind, attempt);
+      compare(&whole, 0, &cut, stops, p.n_stop, kind, attempt);
       n_cut += cut.n < whole.n;
       n_thinking += cut.n < whole.n && whole.thinking[cut.n];
     }
   }
   print_message("%u answers, %u were cut, %u of them while thinking\n", KINDS * n_tries, n_cut, n_thinking);
   assert_true(n_cut > KINDS * n_tries / 2 && n_cut < KINDS * n_tries && n_thinking > 0);
+}
+
+/* How many bytes the first tokens print in the answer `whole`; 0 where that cannot be told, since they may end within a
+ * character, which an answer that ends there replaces. */
+static size_t bytes_of_first(const weft_generate_params *params, uint32_t n_tokens, const answer *whole) {
+  static answer first;
+  weft_generate_params p = *params;
+  size_t n = 0;
+  p.max_tokens = n_tokens;
+  p.n_stop = p.min_tokens = 0;
+  (void)generate(&p, false, &first);
+  if (first.n >= 3 && memcmp(first.text + first.n - 3, "\xEF\xBF\xBD", 3) == 0) return 0;
+  while (n < first.n && n < whole->n && first.text[n] == whole->text[n]) n++;
+  return n;
+}
+
+/* Token by token, since min_tokens is not defined for a canvas. */
+static void test_the_tokens_before_min_tokens_are_not_searched(void **state) {
+  static answer whole, cut;
+  uint32_t n_cut = 0, n_tries = test_amount(24, 80, 800);
+  uint64_t draws = seed;
+  (void)state;
+  for (uint32_t kind = 0; kind < CALLS; kind++) {
+    weft_generate_params p;
+    fill(&p, kind);
+    if (p.mode == WEFT_MODE_DIFFUSION) continue;
+    (void)generate(&p, false, &whole);
+    for (uint32_t attempt = 0; attempt < n_tries; attempt++) {
+      char text[2][STOP_MAX + 4];
+      const char *stops[2] = {text[0], text[1]};
+      draw_stop(&whole, &draws, text[0]);
+      draw_stop(&whole, &draws, text[1]);
+      p.stop = stops;
+      p.n_stop = 2;
+      p.min_tokens = 1 + (uint32_t)(weft_mix64(++draws) % 80);
+      size_t from = bytes_of_first(&p, p.min_tokens, &whole);
+      (void)generate(&p, attempt % 2 == 1, &cut);
+      if (from > 0) compare(&whole, from, &cut, stops, 2, kind, attempt);
+      p.n_stop = p.min_tokens = 0;
+      n_cut += cut.n < whole.n;
+    }
+  }
+  assert_true(n_cut > 0);
 }
 
 /* Strings that a search which compares each of them everywhere is slow at. */
@@ -235,6 +278,7 @@ int main(int argc, char **argv) {
   if (argc > 1) seed = strtoull(argv[1], NULL, 10);
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_the_cut_is_where_a_plain_search_finds_it),
+                                     cmocka_unit_test(test_the_tokens_before_min_tokens_are_not_searched),
                                      cmocka_unit_test(test_looking_for_them_takes_no_memory)};
   return cmocka_run_group_tests(tests, open_runtime, close_runtime);
 }
