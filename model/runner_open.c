@@ -249,7 +249,8 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   r->graphs = weft_device_get_info(config->device)->graphs;
   r->info.holds_canvases = r->canvas_length > 0;
   r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
-  uint64_t logits_bytes = config->logits_bytes_max > 0 ? config->logits_bytes_max : (uint64_t)(r->in_place ? 64 : 128) << 20;
+  uint64_t logits_bytes = config->logits_bytes_max;
+  if (logits_bytes == 0) logits_bytes = (uint64_t)(r->in_place ? 64 : 128) << 20;
   uint64_t row_bytes = (uint64_t)r->info.n_vocab * sizeof(float);
   r->logit_rows_max = logits_bytes < row_bytes ? 1 : (uint32_t)(logits_bytes / row_bytes);
   uint32_t rows_most = config->n_slots; /* a held canvas on a device with memory of its own has all its rows at once */
