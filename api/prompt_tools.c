@@ -37,7 +37,8 @@ static weft_status read_object(const char *text, weft_json_size *left, json_t **
   const char *not_taken = parsed ? NULL : weft_json_not_taken(&why);
   json_decref(*out);
   *out = NULL;
-  if (not_taken != NULL) return weft_fail(error, WEFT_E_INVALID, "%s has near byte %d %s", where, why.position, not_taken);
+  if (not_taken != NULL)
+    return weft_fail(error, WEFT_E_INVALID, "%s has near byte %d %s", where, why.position, not_taken);
   return weft_fail(error, WEFT_E_INVALID, "%s must be a JSON object as text%s%.120s", where, parsed ? "" : ": ",
                    parsed ? "" : why.text);
 }

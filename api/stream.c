@@ -209,7 +209,8 @@ static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, wef
   if (a->stream) put_begin(a, c, out);
   bool listed = d->kind == WEFT_DELTA_PROMPT && lists_prompt(a, c);
   if (listed) a->dialect->prompt(a, c, d);
-  if ((listed && !a->echo ? choice_status(c) : keep_text(a, c, d)) != WEFT_OK) return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
+  if ((listed && !a->echo ? choice_status(c) : keep_text(a, c, d)) != WEFT_OK)
+    return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
   if (a->by_chunks && has_more(c)) put_chunk(a, c, NULL, out);
   return WEFT_OK;
 }

@@ -29,8 +29,8 @@ typedef struct weft_choice {
   weft_generation *generation;
   uint32_t index, prompt;
   bool begun, ended;
-  bool prompt_read;       /* all of the prompt was taken, or none of it is wanted */
-  uint32_t n_prompt_read; /* tokens of the prompt that were taken so far */
+  bool prompt_read;        /* all of the prompt was taken, or none of it is wanted */
+  uint32_t n_prompt_read;  /* tokens of the prompt that were taken so far */
   weft_text prompt_places; /* of the first choice of a prompt: its logprobs so far, as the dialect writes them */
   /* What was not sent yet: of one delta where the answer is streamed, else of the whole answer. */
   weft_text text, thinking, ids; /* ids: "1,2,3" */

@@ -468,8 +468,8 @@ static void fill_logits(room *r) {
 }
 
 typedef weft_status (*runner)(room *r, const bench_case *c, uint32_t i);
-static const runner runners[] = {run_matmul, run_experts, run_attention, run_head,
-                                 run_norm,   run_sample,  run_route,     run_classes, run_held};
+static const runner runners[] = {run_matmul, run_experts, run_attention, run_head, run_norm,
+                                 run_sample, run_route,   run_classes,   run_held};
 
 static double seconds_of(room *r, const bench_case *c, uint32_t n) {
   uint64_t start = weft_clock_us();

@@ -214,7 +214,7 @@ typedef struct weft_head_stats_args {
   float *log_total;               /* [n_rows]: log sum exp(z) */
   float *entropy;                 /* [n_rows] */
   uint8_t *bad;                   /* [n_rows] */
-  float *logits; /* optional [n_rows, n_vocab]: where they are left, as head_rows gives them */
+  float *logits;                  /* optional [n_rows, n_vocab]: where they are left, as head_rows gives them */
   uint32_t n_rows;
   uint64_t h_stride, soft_stride, logits_stride;
   float cap, soft_scale; /* cap 0: none */

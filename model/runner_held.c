@@ -18,14 +18,14 @@
 /* What is found of a canvas with n positions: best [n, n_classes], then log_sum, of the same shape. */
 struct runner_held {
   canvas_path *path;
-  int32_t *token;    /* [canvas_length] the path */
+  int32_t *token;     /* [canvas_length] the path */
   uint32_t *d_found;  /* device [2 * canvas_length * WEFT_GRAPH_CLASSES] */
   uint32_t *found[2]; /* where the host reads it, of one canvas and of the next: the same memory, or pinned memory */
 };
 
 /* A canvas on its way: its rows begin at `first` of those with statistics. */
 typedef struct held_canvas {
-  const runner_slot *slot; /* NULL: none */
+  const runner_slot *slot;       /* NULL: none */
   uint32_t first, n_rows, which; /* which: of found[] */
 } held_canvas;
 

@@ -26,7 +26,7 @@ enum { WEFT_PACE_AHEAD = 4 };
 /* What is remembered from the plans before; one for each lane, which owns it. */
 typedef struct weft_pace_late {
   uint32_t n_prompts, n_canvases; /* plans in a row in which no prompt (canvas) ran although one found no time */
-  uint32_t n_narrow; /* plans in which a canvas found too few rows left, since one ran or none was there */
+  uint32_t n_narrow;              /* plans in which a canvas found too few rows left, since one ran or none was there */
   bool held;                      /* in the last plan something found no time */
   uint64_t n_alone;               /* steps of light tenants' decode rows alone, so far */
   double shared_us;               /* predicted time of steps with light tenants' decode rows since the last such step */

@@ -41,7 +41,7 @@ typedef struct sample_work {
   uint32_t rank, n_vocab, span;
   const uint32_t *allowed, *own; /* masks, or NULL: tokens that are out have no value, and nothing of them is read */
   const float *values;           /* what is compared: logits, then logits / temperature */
-  float most;          /* the largest value */
+  float most;                    /* the largest value */
 } sample_work;
 
 /* The first place at which a running sum reaches what is wanted. */
@@ -555,9 +555,7 @@ static __device__ uint32_t draw_token(sample_work w, const weft_sample_row &row,
   if (by_count && row.top_k < n) cut = keep_count(w, c, row.top_k, n);
   if (row.top_p < 1.0f) cut = keep_share(w, cut, row.top_p, n);
   cut.min_log = row.min_log;
-  auto weight = [&](uint32_t v, float value) {
-    return is_kept(w, cut, value, v) ? weight_of(w, value) : (uint64_t)0;
-  };
+  auto weight = [&](uint32_t v, float value) { return is_kept(w, cut, value, v) ? weight_of(w, value) : (uint64_t)0; };
   return token_at(w, weight, [&](uint64_t total) { return weft_sample_threshold(row.u, total) + 1; });
 }
 

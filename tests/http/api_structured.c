@@ -317,9 +317,8 @@ static void texts_are_given_where_no_call_is_needed(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(held_answers_are_as_right_as_free_ones),
-                                     cmocka_unit_test(calls_are_made_where_they_are_needed),
-                                     cmocka_unit_test(stop_strings_end_calls),
-                                     cmocka_unit_test(texts_are_given_where_no_call_is_needed)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(held_answers_are_as_right_as_free_ones), cmocka_unit_test(calls_are_made_where_they_are_needed),
+      cmocka_unit_test(stop_strings_end_calls), cmocka_unit_test(texts_are_given_where_no_call_is_needed)};
   return cmocka_run_group_tests_name("api_structured", tests, open_server, close_talk);
 }

@@ -79,10 +79,10 @@ static void fill(weft_generate_params *p, uint32_t kind) {
   p->prompt.n_turns = 1;
   p->entropy_bound.max_steps = 8;
   if (kind >= CALLS) {
-    static const weft_chat_turn asks[] = {{.role = "user", .content = "What time is it in Oslo? Order soup, 77 of it."}};
+    static const weft_chat_turn asks[] = {
+        {.role = "user", .content = "What time is it in Oslo? Order soup, 77 of it."}};
     static const weft_tool tools[] = {
-        {.name = "clock",
-         .parameters = "{\"type\":\"object\",\"properties\":{\"place\":{\"type\":\"string\"}}}"},
+        {.name = "clock", .parameters = "{\"type\":\"object\",\"properties\":{\"place\":{\"type\":\"string\"}}}"},
         {.name = "buy",
          .parameters = "{\"type\":\"object\",\"properties\":{\"item\":{\"type\":\"string\"},\"number\":{\"type\":"
                        "\"integer\"}}}"}};
@@ -175,7 +175,8 @@ static void compare(const answer *whole, size_t from, const answer *cut, const c
       memcmp(cut->thinking, whole->thinking, at) == 0)
     return;
   fail_msg(
-      "kind %u, try %u (first of %u stop strings: '%s', searched from byte %zu on): expected %zu bytes and %s of '%s', got %zu bytes and %s: "
+      "kind %u, try %u (first of %u stop strings: '%s', searched from byte %zu on): expected %zu bytes and %s of '%s', "
+      "got %zu bytes and %s: "
       "'%s'",
       kind, attempt, n_stops, stops[0], from, at, finish, whole->text, cut->n, cut->finish, cut->text);
 }

@@ -159,8 +159,7 @@ static void open_unwanted(void) {
   uint32_t length[RIG_TOKENS / 2], n = alone[5].n / 2;
   for (uint32_t i = 0; i < 2 * n; i++) word[i] = alone[5].tokens[i];
   for (uint32_t i = 0; i < n; i++) length[i] = 2;
-  weft_token_rules_config config = {
-      .n_vocab = world.trie->n_vocab, .word = word, .word_length = length, .n_words = n};
+  weft_token_rules_config config = {.n_vocab = world.trie->n_vocab, .word = word, .word_length = length, .n_words = n};
   weft_error error = {{0}};
   rig_need(n > 1 && weft_token_rules_open(&config, &unwanted, &error) == WEFT_OK, "unwanted words", error.text);
 }

@@ -148,10 +148,9 @@ static void all_items_of_reasoning_are_thinking_of_their_turn(void **state) {
 #define SAID(text)    "{\"role\":\"assistant\",\"content\":\"" text "\"}"
 #define CALLED        "{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\",\"arguments\":\"{}\"}"
   static const char body[] = "{\"previous_response_id\":\"resp_1\",\"input\":[" THOUGHT("e") CALLED
-      ",{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"x\"}," SAID("w") "," THOUGHT("f") THOUGHT(
-          "g") "{\"role\":\"user\",\"content\":\"y\"}]}";
-  static const char before[] =
-      THOUGHT("a") THOUGHT("b") SAID("u") "," THOUGHT("c") SAID("v") "," THOUGHT("d") CALLED;
+      ",{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"x\"}," SAID("w") "," THOUGHT("f")
+          THOUGHT("g") "{\"role\":\"user\",\"content\":\"y\"}]}";
+  static const char before[] = THOUGHT("a") THOUGHT("b") SAID("u") "," THOUGHT("c") SAID("v") "," THOUGHT("d") CALLED;
   const weft_text items = {.bytes = (char *)(uintptr_t)before, .n = sizeof before - 1};
   const weft_json_size limits = weft_json_limits(8192);
   weft_gen gen;

@@ -483,7 +483,8 @@ static void test_results_without_a_place(void **state) {
       "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% elif m.tool_calls and not loop.last %}"
       "{{ {'result': loop.nextitem.content | trim | replace('x', 'y')} | tojson }}{% endif %}{% endfor %}";
   const weft_chat_message call = {.role = "assistant", .content = "", .more = "{\"tool_calls\":[{}]}"};
-  weft_chat_message m[] = {say("user", "a"), call, say("tool", " <|im_end|> xx\n"), say("tool", " \n"), say("tool", "b")};
+  weft_chat_message m[] = {say("user", "a"), call, say("tool", " <|im_end|> xx\n"), say("tool", " \n"),
+                           say("tool", "b")};
   const weft_chat_options options = {0};
   weft_chat_pieces pieces;
   world w = {0};
@@ -505,12 +506,18 @@ static void test_results_without_a_place(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_gemma4_oldest_template), cmocka_unit_test(test_gemma4_later_templates),
-      cmocka_unit_test(test_qwen3_hybrid),           cmocka_unit_test(test_qwen3_thinking_and_coder),
-      cmocka_unit_test(test_refuses_templates),      cmocka_unit_test(test_tools),
-      cmocka_unit_test(test_refuses_messages),       cmocka_unit_test(test_text_never_becomes_structure),
-      cmocka_unit_test(test_stream_gemma4),          cmocka_unit_test(test_stream_qwen3),
-      cmocka_unit_test(test_refused_memory),         cmocka_unit_test(test_call_markers),
+      cmocka_unit_test(test_gemma4_oldest_template),
+      cmocka_unit_test(test_gemma4_later_templates),
+      cmocka_unit_test(test_qwen3_hybrid),
+      cmocka_unit_test(test_qwen3_thinking_and_coder),
+      cmocka_unit_test(test_refuses_templates),
+      cmocka_unit_test(test_tools),
+      cmocka_unit_test(test_refuses_messages),
+      cmocka_unit_test(test_text_never_becomes_structure),
+      cmocka_unit_test(test_stream_gemma4),
+      cmocka_unit_test(test_stream_qwen3),
+      cmocka_unit_test(test_refused_memory),
+      cmocka_unit_test(test_call_markers),
       cmocka_unit_test(test_results_without_a_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
