@@ -3,19 +3,21 @@
 # The records of a CPU machine that docs/performance.md quotes, each from several runs, with medians and spreads. Worth
 # committing only from a machine that does nothing else: the load average is part of each record.
 #
-#   bench/cpu.sh [-r REPEATS] [-o OUT] [-l LLAMA -m MODEL.gguf]
+#   bench/cpu.sh [-r REPEATS] [-o OUT] [-l LLAMA -i IK -m MODEL.gguf]
 #     -r  runs of each bench [5]
 #     -o  folder of the records [bench/results]
-#     -l  bin folder of a llama.cpp build, -m the file that both run: cpu-peer.json; without them it is left as it is
+#     -l  bin folder of a llama.cpp build, -i of ik_llama.cpp, -m the file that all run: cpu-peer.json; without -l and -m it is
+#         left as it is. The record in the tree is of `bench/synthetic_gguf.py gemma4-1b q4_k_m`
 # Files: pager-scheduler.json, capacity.json (counts: one run), cpu-peer.json
 set -euo pipefail
 cd "$(dirname "$0")/.."
-repeats=5 out=bench/results llama='' model=''
-while getopts 'r:o:l:m:' option; do
+repeats=5 out=bench/results llama='' ik='' model=''
+while getopts 'r:o:l:i:m:' option; do
   case $option in
     r) repeats=$OPTARG ;;
     o) out=$OPTARG ;;
     l) llama=$OPTARG ;;
+    i) ik=$OPTARG ;;
     m) model=$OPTARG ;;
     *) exit 2 ;;
   esac
@@ -29,8 +31,10 @@ for i in $(seq "$repeats"); do
 done
 "$weft" bench capacity -m model/demo/weft-demo.gguf --json >"$work/capacity"
 if [ -n "$llama" ] && [ -n "$model" ]; then
+  peers=(--peer llama.cpp="$llama")
+  [ -z "$ik" ] || peers+=(--peer ik_llama.cpp="$ik" --peer ik_llama.cpp-rtr="$ik" --peer-options ik_llama.cpp-rtr=-rtr)
   until [ -e "$work/peer/record.json" ]; do # a call of the script takes nine minutes at most
-    python3 bench/peers/run.py -m "$model" --peer llama.cpp="$llama" -o "$work/peer" --n-generate 48 --sequences 1,4,16,32 -r "$repeats"
+    python3 bench/peers/run.py -m "$model" "${peers[@]}" -o "$work/peer" --n-prompt 256 --n-generate 48 --sequences 1,4,16,32 -r "$repeats"
   done
   cp "$work/peer/record.json" "$out/cpu-peer.json"
 fi

@@ -17,7 +17,8 @@ a minute at most.
   shared          the first so many of them are the same in all requests, as a system prompt is [0]
   cached          false: no request may use a prefix that another one computed (`cache_salt`) [true]
   answer          tokens; the model's ends are ignored, but not where there is a format [128]
-  format          "json_schema": answers are a list of integers, as long as the answer may be; "none" [none]
+  format          what answers are held to: "integers" or "strings", a JSON schema of a list of them, as long as the answer
+                  may be; "none" [none]
   seconds         of the scenario, without its last answers [10]
   limit_first_ms  a request is good when its first token comes within this [2000]
   limit_token_ms  ... and its further ones, in the mean, within this; on a canvas its whole time counts [50]
@@ -43,6 +44,9 @@ import sys
 import time
 import urllib.parse
 import urllib.request
+
+# format: JSON type of an item, and the tokens of the shortest one with its comma where each byte is a token
+FORMATS = {"integers": ("integer", 2), "strings": ("string", 3)}
 
 FIRST_ID = 300  # before it stand the control tokens and bytes of usual vocabularies
 PAUSE_S = 0.2  # after a failure
@@ -71,8 +75,8 @@ class Scenario:
                 raise ValueError(f"{name} must be a number, at least {least}")
         if self.canvases > self.clients or self.shared > self.prompt:
             raise ValueError("canvases are at most clients, and shared is at most prompt")
-        if self.format not in ("none", "json_schema"):
-            raise ValueError('format is "none" or "json_schema"')
+        if self.format not in ("none", *FORMATS):
+            raise ValueError('format is "integers", "strings" or "none"')
 
     def is_canvas(self, client):
         """Canvases lie evenly among the clients."""
@@ -122,8 +126,9 @@ def request_of(scenario, server, prompt, is_canvas, salt):
     if scenario.format == "none":
         fields["ignore_eos"] = True
     else:
-        schema = {"type": "array", "items": {"type": "integer"}, "minItems": (scenario.answer - 1) // 2}
-        fields["response_format"] = {"type": "json_schema", "json_schema": {"name": "integers", "schema": schema}}
+        kind, longest = FORMATS[scenario.format]
+        schema = {"type": "array", "items": {"type": kind}, "minItems": (scenario.answer - 1) // longest}
+        fields["response_format"] = {"type": "json_schema", "json_schema": {"name": scenario.format, "schema": schema}}
     if not scenario.cached:
         fields["cache_salt"] = salt
     body = json.dumps(fields)[:-1] + f', "prompt": {prompt}}}'

@@ -50,6 +50,10 @@ def without_and_with(what, scenario, **change):
     return [scenario | dict(name=f"{name}, no {what}"), scenario | change | dict(name=f"{name}, {what}")]
 
 
+def held(scenario, kind):
+    return scenario | dict(name=f"{scenario['name']}, {kind}", format=kind)
+
+
 def loads():
     yield from (writing(32, 9), writing(128, 10), writing(512, 15))
     yield from (canvases(8, 9), canvases(32, 10), canvases(128, 15))
@@ -59,9 +63,11 @@ def loads():
 
 def formats():
     for clients in 1, 32, 128:
-        yield from without_and_with("format", writing(clients, 5, prompt=128), format="json_schema")
+        yield writing(clients, 5, prompt=128)
+        yield from (held(writing(clients, 5, prompt=128), kind) for kind in load.FORMATS)
     for clients in 1, 8, 32:
-        yield from without_and_with("format", canvases(clients, 5, prompt=128), format="json_schema")
+        yield canvases(clients, 5, prompt=128)
+        yield from (held(canvases(clients, 5, prompt=128), kind) for kind in load.FORMATS)
 
 
 def shrunk(scenario):

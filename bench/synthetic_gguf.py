@@ -4,8 +4,9 @@
 plans, not for answers. Needs Python alone.
 
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse]
-    MODEL  gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b | qwen3-30b-a3b |
-           qwen3-8b | llama-2-7b | llama-3-8b
+    MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
+           qwen3-30b-a3b | qwen3-8b | llama-2-7b | llama-3-8b; gemma4-1b is nobody's model, but the shape of the 26B at a
+           size that a CPU with two cores runs
     TYPES  q4_0 | q4_k_m | q8_0 | bf16
     sparse the weights are zeros that take no room on the disk: for `weft inspect` only
 
@@ -36,6 +37,7 @@ def llama(arch, layers, hidden, ff, heads, kv, vocab, context, theta, experts=0,
 
 
 MODELS = {
+    "gemma4-1b": dict(gemma(12, 1024, 1024, 8, 4, 2, 1024, experts=64), vocab=32768, head=128, head_global=256, expert_ff=256),
     "gemma4-e2b": gemma(35, 1536, 6144, 8, 1, 1, 512, period=5, per_layer=256, shared=20, k_eq_v=False),
     "gemma4-e4b": gemma(42, 2560, 10240, 8, 2, 2, 512, per_layer=256, shared=18, k_eq_v=False),
     "gemma4-12b": gemma(48, 3840, 15360, 16, 8, 1, 1024),
