@@ -393,7 +393,8 @@ static weft_status find_card(cuda_device *d, uint32_t index, weft_error *error) 
                      found != cudaSuccess ? cudaGetErrorString(found) : "none was found");
   }
   if (index >= (uint32_t)n) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': there is no card %u; the last one is %d", index, n - 1);
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': there is no card %u; the last one is %d", index,
+                     n - 1);
   }
   d->card = (int)index;
   d->base.info.index = index;
