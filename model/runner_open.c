@@ -221,6 +221,7 @@ static void fill_info(device_runner *r) {
   info->rows_max = r->config.limits.rows_max;
   info->scored_rows_max = info->rows_max < SCORED_ROWS_MAX ? info->rows_max : SCORED_ROWS_MAX;
   info->depth = RUNNER_DEPTH;
+  info->n_stages = 1;
   info->page_bytes = r->config.layout->page_bytes;
   info->kv_bytes_per_token = weft_kv_bytes_per_token(&model->kv, false);
   info->n_experts = model->n_experts;
