@@ -70,8 +70,9 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
   weft_model_limits limits = limits_of(&rt->options);
   limits.kv_8bit = wants_8bit(&rt->options, m->file_name);
   limits.unused_tensors = rt->options.unused_tensors;
-  status = weft_model_open(m->gguf, rt->device, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model,
-                           error);
+  const weft_split split = weft_split_one(rt->device);
+  status =
+      weft_model_open(m->gguf, &split, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model, error);
   if (status != WEFT_OK) return status;
   status = weft_gguf_let_go(m->gguf, error); /* from here on the file may be cut, replaced or removed */
   if (status != WEFT_OK) return status;

@@ -157,7 +157,8 @@ static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *na
   h->gguf = gguf;
   weft_status status = weft_device_open(&config, &h->device, &error);
   if (status != WEFT_OK) harness_die(name, status, error.text);
-  status = weft_model_open(h->gguf, h->device, &limits, NULL, NULL, &h->model, &error);
+  const weft_split split = weft_split_one(h->device);
+  status = weft_model_open(h->gguf, &split, &limits, NULL, NULL, &h->model, &error);
   if (status != WEFT_OK) harness_die(name, status, error.text);
   h->info = weft_model_get_info(h->model);
   harness_open_kv(h, options);

@@ -84,7 +84,8 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
   }
   for (uint32_t i = 0; i < o->n_models; i++) {
     rig_need(weft_gguf_open(o->path[i], &r->gguf[i], &error) == WEFT_OK, "gguf", error.text);
-    rig_need(weft_model_open(r->gguf[i], r->device, limits, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
+    const weft_split split = weft_split_one(r->device);
+    rig_need(weft_model_open(r->gguf[i], &split, limits, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
              error.text);
     r->info[i] = weft_model_get_info(r->model[i]);
     geometry[i] = &r->info[i]->kv;
