@@ -23,7 +23,7 @@ static void probe_layer(const model_step *step, uint32_t layer) {
 weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
   weft_batch_bounds bounds = model_bounds(model, args->layout, UINT32_MAX);
   args->n_experts_touched = 0;
-  if (args->kv->page_bytes < args->layout->page_bytes) return WEFT_E_INVALID;
+  if (!weft_kv_store_holds(args->kv, args->layout)) return WEFT_E_INVALID;
   if (!weft_batch_is_sound(args->batch, &bounds) || !outputs_are_sound(args)) return WEFT_E_INVALID;
   return model_forward(model, args);
 }
