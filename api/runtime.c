@@ -70,8 +70,9 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
   weft_model_limits limits = limits_of(&rt->options);
   limits.kv_8bit = wants_8bit(&rt->options, m->file_name);
   limits.unused_tensors = rt->options.unused_tensors;
-  status = weft_model_open(m->gguf, rt->device, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model,
-                           error);
+  const weft_split split = weft_split_one(rt->device);
+  status =
+      weft_model_open(m->gguf, &split, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model, error);
   if (status != WEFT_OK) return status;
   status = weft_gguf_let_go(m->gguf, error); /* from here on the file may be cut, replaced or removed */
   if (status != WEFT_OK) return status;
@@ -201,11 +202,13 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
 /* A pool whose size is our default, not the operator's choice, is halved while the device refuses it. */
 static weft_status open_pool(weft_runtime *rt, bool may_shrink, weft_error *error) {
   uint64_t least = least_kv_bytes(rt);
-  weft_status status = weft_kv_store_open(rt->device, rt->page_bytes, rt->n_pages, &rt->store, error);
+  const weft_split split = weft_split_one(rt->device);
+  const weft_kv_layout *layout = &rt->model[0].layout; /* of a page all have the same bytes */
+  weft_status status = weft_kv_store_open(&split, layout, rt->n_pages, &rt->store, error);
   while (status == WEFT_E_NO_MEMORY && may_shrink && rt->options.kv_bytes / 2 >= least) {
     rt->options.kv_bytes /= 2;
     rt->n_pages = (uint32_t)(rt->options.kv_bytes / rt->page_bytes);
-    status = weft_kv_store_open(rt->device, rt->page_bytes, rt->n_pages, &rt->store, error);
+    status = weft_kv_store_open(&split, layout, rt->n_pages, &rt->store, error);
   }
   return status;
 }

@@ -20,6 +20,8 @@
 extern "C" {
 #endif
 
+enum { WEFT_DEVICES_MAX = 8 };
+
 typedef struct weft_device weft_device;
 struct weft_kernels;
 

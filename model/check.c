@@ -471,7 +471,8 @@ static weft_status run_on(check_run *run, weft_device *device, weft_error *error
   weft_model_limits limits = {
       .rows_max = rows, .canvas_rows_max = a->n_canvas > 0 ? a->n_canvas : 1, .segments_max = 1};
   weft_model *model = NULL;
-  weft_status status = weft_model_open(a->gguf, device, &limits, NULL, NULL, &model, error);
+  const weft_split split = weft_split_one(device);
+  weft_status status = weft_model_open(a->gguf, &split, &limits, NULL, NULL, &model, error);
   if (status != WEFT_OK) return status;
   weft_logits_config config = {.device = device,
                                .model = model,

@@ -46,9 +46,8 @@ weft_status layers_route(model_step *step, const model_layer *layer, const float
 weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, float *out,
                            const layers_mlp_args *shared);
 
-/* The scratch memory of a model: layers_plan fills model->plan, layers_place the pointers once scratch_base is
- * there. */
-weft_status layers_plan(weft_model *model);
-void layers_place(weft_model *model);
+/* The scratch memory of a part: layers_plan fills part->plan, layers_place the pointers once scratch_base is there. */
+weft_status layers_plan(const weft_model *model, model_part *part);
+void layers_place(model_part *part);
 
 #endif

@@ -71,7 +71,8 @@ static weft_status open_pool(weft_logits *l, weft_error *error) {
   l->sequence_pages = (uint32_t)n_pages;
   n_pages *= l->config.sequences_max;
   if (n_pages > UINT32_MAX) return weft_fail(error, WEFT_E_TOO_LARGE, "the sequences need more than 2^32 pages");
-  status = weft_kv_store_open(l->config.device, l->layout.page_bytes, (uint32_t)n_pages, &l->store, error);
+  const weft_split split = weft_split_one(l->config.device);
+  status = weft_kv_store_open(&split, &l->layout, (uint32_t)n_pages, &l->store, error);
   if (status != WEFT_OK) return status;
   l->table = weft_alloc(n_pages, sizeof *l->table);
   if (l->table == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the block tables");

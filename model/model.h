@@ -15,6 +15,7 @@
 #include "model/gguf.h"
 #include "model/kv_layout.h"
 #include "model/kv_store.h"
+#include "model/split.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,6 +31,12 @@ typedef struct weft_model_limits {
   bool unused_tensors; /* open a file although some tensors of its layers are not used: answers may be wrong */
 } weft_model_limits;
 
+/* A part of the model: the layers on one device. */
+typedef struct weft_model_part_info {
+  uint32_t first_layer, end_layer;
+  uint64_t weight_bytes, scratch_bytes;
+} weft_model_part_info;
+
 typedef struct weft_model_info {
   char arch[32];  /* as in the file: "gemma4", "diffusion-gemma", ... */
   char name[128]; /* general.name, or the file's name without .gguf */
@@ -39,17 +46,19 @@ typedef struct weft_model_info {
   float temperature, top_p;         /* general.sampling.* of the file; 1 where it has none */
   uint32_t top_k;                   /* of the same keys; 0, which is off, where the file has none */
   uint64_t fingerprint_low, fingerprint_high;
-  uint64_t weight_bytes, scratch_bytes; /* on the device */
+  uint64_t weight_bytes, scratch_bytes; /* on all devices */
+  uint32_t n_parts;
+  weft_model_part_info part[WEFT_DEVICES_MAX]; /* [n_parts] */
   weft_type kv_type;
   weft_kv_geometry kv; /* what weft_kv_layout_choose needs to know */
 } weft_model_info;
 
-/* Opens a model and loads its weights. The gguf must stay open until this returns, the device until the model is
- * closed. Errors name the file and the tensor or key. All errors but those of reading come before any weight is read,
+/* Opens a model and loads its weights onto the devices of the split, which is copied. The gguf must stay open until this
+ * returns, the devices until the model is closed. Errors name the file and the tensor or key. All errors but those of reading come before any weight is read,
  * among them that the weights need more than the free memory of the host. progress (may be NULL) is called with the
  * bytes loaded and the bytes in all. */
 typedef void (*weft_model_progress)(void *self, uint64_t done, uint64_t total);
-weft_status weft_model_open(const weft_gguf *gguf, weft_device *device, const weft_model_limits *limits,
+weft_status weft_model_open(const weft_gguf *gguf, const weft_split *split, const weft_model_limits *limits,
                             weft_model_progress progress, void *progress_self, weft_model **out, weft_error *error);
 /* The status that weft_model_open would give on a device that has all types and enough memory; no weight is read. */
 weft_status weft_model_judge(const weft_gguf *gguf, weft_error *error);

@@ -4,7 +4,8 @@
  *
  * Law: model_hyper is what the keys of the file say, checked; model_layer and model_globals are what the file's tensors
  * became; model_scratch points into the memory that scratch_plan laid out. All are written at open, and a forward pass
- * only reads them. */
+ * only reads them. A layer's tensors, and all memory that its ops read or write, lie on the device of its part. The
+ * first part has what makes the input of layer 0, the last part what comes after the last layer. */
 #ifndef WEFT_MODEL_MODEL_INTERNAL_H
 #define WEFT_MODEL_MODEL_INTERNAL_H
 
@@ -63,10 +64,10 @@ typedef struct model_layer {
 
 typedef struct model_globals {
   weft_weight token_embd, output; /* output.data == NULL: tied */
+  weft_weight tied_output;        /* the last device's own copy of a tied token embedding; data NULL: none is needed */
   weft_weight per_layer_token_embd, per_layer_model_proj;
   const float *per_layer_proj_norm; /* the file's times 2^-1/2 */
   const float *output_norm;
-  const float *inv_freq, *inv_freq_window; /* [head_dim / 2] of layers without and with a window */
   const float *self_cond_norm;
   weft_weight self_cond_gate, self_cond_up, self_cond_down;
 } model_globals;
@@ -89,25 +90,44 @@ typedef struct model_scratch {
   uint64_t work_bytes;
 } model_scratch;
 
-struct model_arch;
-
-struct weft_model {
+/* The layers of a model that lie on one device, and what a step needs there. */
+typedef struct model_part {
   weft_device *device;
-  const struct model_arch *arch;
-  weft_model_info info;
-  weft_model_limits limits;
-  model_hyper hyper;
-  model_globals globals;
-  model_layer *layers;  /* [n_layers] */
-  void **owned;         /* device memory of vectors, freed at close */
-  weft_weight *weights; /* every matrix that was placed, freed at close */
+  uint32_t first_layer, end_layer;
+  const float *inv_freq, *inv_freq_window; /* [head_dim / 2] of layers without and with a window */
+  void **owned;                            /* device memory of vectors, freed at close */
+  weft_weight *weights;                    /* every matrix that was placed, freed at close */
   uint32_t n_owned, n_weights, owned_max;
   scratch_plan plan;
   void *scratch_base;
   model_scratch scratch;
   weft_attention_segment *segments; /* [segments_max] */
   step_arrays arrays;
+} model_part;
+
+struct model_arch;
+
+struct weft_model {
+  const struct model_arch *arch;
+  weft_model_info info;
+  weft_model_limits limits;
+  model_hyper hyper;
+  model_globals globals;
+  model_layer *layers; /* [n_layers] */
+  uint32_t n_parts;
+  model_part part[WEFT_DEVICES_MAX]; /* in the order of their layers, which are all layers */
 };
+
+/* The part that has a layer. */
+static inline uint32_t model_part_of(const weft_model *model, uint32_t layer) {
+  uint32_t p = 0;
+  while (layer >= model->part[p].end_layer) p++;
+  return p;
+}
+
+static inline model_part *model_last_part(weft_model *model) {
+  return &model->part[model->n_parts - 1];
+}
 
 /* The bounds of a batch of this model for a runner of n_slots slots. */
 weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots);
@@ -118,6 +138,7 @@ weft_status model_forward(weft_model *model, weft_forward_args *args);
  * attention: x, h and a then hold these rows alone, in the order wanted. */
 typedef struct model_step {
   weft_model *model;
+  model_part *part; /* whose layers are computed now */
   weft_forward_args *args;
   uint32_t n_rows, n_causal; /* of the rows still computed */
   float *x;                  /* the residual stream of these rows */

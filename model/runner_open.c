@@ -221,6 +221,7 @@ static void fill_info(device_runner *r) {
   info->rows_max = r->config.limits.rows_max;
   info->scored_rows_max = info->rows_max < SCORED_ROWS_MAX ? info->rows_max : SCORED_ROWS_MAX;
   info->depth = RUNNER_DEPTH;
+  info->n_stages = 1;
   info->page_bytes = r->config.layout->page_bytes;
   info->kv_bytes_per_token = weft_kv_bytes_per_token(&model->kv, false);
   info->n_experts = model->n_experts;
@@ -237,7 +238,7 @@ static void fill_info(device_runner *r) {
 weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
                                     weft_error *error) {
   *out = NULL;
-  if (config->store->page_bytes < config->layout->page_bytes)
+  if (!weft_kv_store_holds(config->store, config->layout))
     return weft_fail(error, WEFT_E_INVALID, "%s needs pages of %llu bytes; the pool has %llu", config->name,
                      (unsigned long long)config->layout->page_bytes, (unsigned long long)config->store->page_bytes);
   device_runner *r = weft_alloc(1, sizeof *r);

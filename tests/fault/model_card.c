@@ -20,12 +20,13 @@ static weft_status open_all(const weft_gguf *gguf, weft_device *device, weft_err
   weft_kv_store *store = NULL;
   weft_runner *runner = NULL;
   weft_kv_layout layout;
-  weft_status status = weft_model_open(gguf, device, &limits, NULL, NULL, &model, error);
+  const weft_split split = weft_split_one(device);
+  weft_status status = weft_model_open(gguf, &split, &limits, NULL, NULL, &model, error);
   if (status == WEFT_OK) {
     const weft_kv_geometry *geometry = &weft_model_get_info(model)->kv;
     status = weft_kv_layout_choose(&geometry, 1, 0, &layout, error);
   }
-  if (status == WEFT_OK) status = weft_kv_store_open(device, layout.page_bytes, 32, &store, error);
+  if (status == WEFT_OK) status = weft_kv_store_open(&split, &layout, 32, &store, error);
   if (status == WEFT_OK) {
     weft_device_runner_config config = {.device = device,
                                         .model = model,

@@ -33,7 +33,8 @@ static void world_open(world *w) {
   tiny_model_open(&w->tiny, &limits);
   const weft_kv_geometry *geometry = &weft_model_get_info(w->tiny.model)->kv;
   assert_int_equal(weft_kv_layout_choose(&geometry, 1, 0, &w->layout, &error), WEFT_OK);
-  assert_int_equal(weft_kv_store_open(w->tiny.device, w->layout.page_bytes, 8, &w->store, &error), WEFT_OK);
+  const weft_split split = weft_split_one(w->tiny.device);
+  assert_int_equal(weft_kv_store_open(&split, &w->layout, 8, &w->store, &error), WEFT_OK);
 }
 
 static void world_close(world *w) {

@@ -110,12 +110,14 @@ static inline void harness_scramble(uint32_t *order, uint32_t n) {
 
 /* Fills a page with NaN, of F32 and of BF16. */
 static inline void harness_poison(const harness *h, uint32_t page) {
-  uint8_t *bytes = harness_alloc(1, h->kv->page_bytes);
-  memset(bytes, 0xFF, h->kv->page_bytes);
-  uint8_t *to = (uint8_t *)h->kv->base + page * h->kv->page_bytes;
-  weft_status status = weft_device_upload(h->device, to, bytes, h->kv->page_bytes);
-  if (status != WEFT_OK) harness_die("kv", status, "upload");
-  free(bytes);
+  for (uint32_t p = 0; p < h->kv->n_parts; p++) {
+    const weft_kv_part *part = &h->kv->part[p];
+    uint8_t *bytes = harness_alloc(1, part->page_bytes), *to = (uint8_t *)part->base + page * part->page_bytes;
+    memset(bytes, 0xFF, part->page_bytes);
+    weft_status status = weft_device_upload(part->device, to, bytes, part->page_bytes);
+    if (status != WEFT_OK) harness_die("kv", status, "upload");
+    free(bytes);
+  }
 }
 
 static inline void harness_open_kv(harness *h, const harness_options *options) {
@@ -123,7 +125,8 @@ static inline void harness_open_kv(harness *h, const harness_options *options) {
   const weft_kv_geometry *geometry = &h->info->kv;
   weft_status status = weft_kv_layout_choose(&geometry, 1, options->block_tokens, &h->layout, &error);
   if (status != WEFT_OK) harness_die("layout", status, error.text);
-  status = weft_kv_store_open(h->device, h->layout.page_bytes, options->n_pages, &h->kv, &error);
+  const weft_split split = weft_split_one(h->device);
+  status = weft_kv_store_open(&split, &h->layout, options->n_pages, &h->kv, &error);
   if (status != WEFT_OK) harness_die("kv", status, error.text);
   for (uint32_t i = 0; i < options->n_pages; i++) harness_poison(h, i);
   h->page_order = harness_alloc(options->n_pages, sizeof *h->page_order);
@@ -157,7 +160,8 @@ static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *na
   h->gguf = gguf;
   weft_status status = weft_device_open(&config, &h->device, &error);
   if (status != WEFT_OK) harness_die(name, status, error.text);
-  status = weft_model_open(h->gguf, h->device, &limits, NULL, NULL, &h->model, &error);
+  const weft_split split = weft_split_one(h->device);
+  status = weft_model_open(h->gguf, &split, &limits, NULL, NULL, &h->model, &error);
   if (status != WEFT_OK) harness_die(name, status, error.text);
   h->info = weft_model_get_info(h->model);
   harness_open_kv(h, options);

@@ -60,13 +60,15 @@ static inline void rig_add_file(rig *r, const rig_options *o) {
 }
 
 static inline void rig_forget_keys(rig *r) {
-  uint64_t n_bytes = r->store->page_bytes;
-  uint8_t *page = malloc(n_bytes);
+  uint8_t *page = malloc(r->store->page_bytes);
   rig_need(page != NULL, "memory", "a page");
-  memset(page, 0xFF, n_bytes); /* NaN in F32 and BF16 */
-  for (uint64_t i = 0; i < r->store->n_pages; i++) {
-    weft_status status = weft_device_upload(r->device, (uint8_t *)r->store->base + i * n_bytes, page, n_bytes);
-    rig_need(status == WEFT_OK, "page", "upload");
+  memset(page, 0xFF, r->store->page_bytes); /* NaN in F32 and BF16 */
+  for (uint32_t p = 0; p < r->store->n_parts; p++) {
+    const weft_kv_part *part = &r->store->part[p];
+    for (uint64_t i = 0; i < r->store->n_pages; i++) {
+      uint8_t *to = (uint8_t *)part->base + i * part->page_bytes;
+      rig_need(weft_device_upload(part->device, to, page, part->page_bytes) == WEFT_OK, "page", "upload");
+    }
   }
   free(page);
 }
@@ -84,14 +86,15 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
   }
   for (uint32_t i = 0; i < o->n_models; i++) {
     rig_need(weft_gguf_open(o->path[i], &r->gguf[i], &error) == WEFT_OK, "gguf", error.text);
-    rig_need(weft_model_open(r->gguf[i], r->device, limits, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
+    const weft_split split = weft_split_one(r->device);
+    rig_need(weft_model_open(r->gguf[i], &split, limits, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
              error.text);
     r->info[i] = weft_model_get_info(r->model[i]);
     geometry[i] = &r->info[i]->kv;
   }
   rig_need(weft_kv_layout_choose(geometry, o->n_models, o->block, r->layout, &error) == WEFT_OK, "layout", error.text);
-  rig_need(weft_kv_store_open(r->device, r->layout[0].page_bytes, o->n_pages, &r->store, &error) == WEFT_OK, "pool",
-           error.text);
+  const weft_split whole = weft_split_one(r->device);
+  rig_need(weft_kv_store_open(&whole, &r->layout[0], o->n_pages, &r->store, &error) == WEFT_OK, "pool", error.text);
   rig_need(weft_kv_store_add_host(r->store, o->n_host, &error) == WEFT_OK, "host memory", error.text);
   rig_add_file(r, o);
   rig_forget_keys(r);
