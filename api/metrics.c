@@ -234,7 +234,7 @@ static void put_spill_bytes(const weft_runtime *rt, weft_text *out, const weft_e
 
 char *weft_metrics(weft_runtime *rt) {
   weft_engine_stats stats;
-  weft_graph_counters graphs = weft_device_graph_counters(rt->device);
+  weft_graph_counters graphs = devices_graphs(&rt->devices);
   weft_text out = {0};
   weft_engine_get_stats(rt->engine, &stats);
   weft_vllm_metrics(rt, &stats, &out);
@@ -261,7 +261,7 @@ static void put_json_rows(weft_text *out, const void *stats, const weft_counter_
 
 char *weft_stats_json(weft_runtime *rt) {
   weft_engine_stats stats;
-  weft_graph_counters graphs = weft_device_graph_counters(rt->device);
+  weft_graph_counters graphs = devices_graphs(&rt->devices);
   weft_text out = {0};
   weft_process_memory m = weft_process_get_memory();
   weft_engine_get_stats(rt->engine, &stats);

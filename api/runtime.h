@@ -6,11 +6,11 @@
 #ifndef WEFT_API_RUNTIME_H
 #define WEFT_API_RUNTIME_H
 
+#include "api/devices.h"
 #include "api/formats.h"
 #include "api/weft.h"
 #include "base/clock.h"
 #include "base/text.h"
-#include "kernels/device.h"
 #include "model/chat.h"
 #include "model/device_runner.h"
 #include "model/kv_store.h"
@@ -26,6 +26,7 @@ typedef struct weft_served_model {
   int64_t created; /* when its file was written, in seconds since 1970 */
   weft_gguf *gguf;
   weft_model *model;
+  weft_split split; /* on which devices its layers lie */
   weft_tokenizer *tokenizer;
   weft_chat *chat;     /* NULL: its chat template is missing or cannot be rendered */
   bool other_template; /* chat renders another template than the file's own */
@@ -41,7 +42,7 @@ typedef struct weft_served_model {
 
 struct weft_runtime {
   weft_open_options options; /* with defaults filled in; its strings are the caller's and not read after weft_open */
-  weft_device *device;
+  weft_devices devices;
   weft_kv_store *store;
   weft_engine *engine;
   weft_served_model *model;

@@ -37,6 +37,13 @@ static uint32_t end_of_readers(const weft_kv_geometry *geometry, uint32_t source
   return end;
 }
 
+bool weft_split_can_cut(const weft_kv_geometry *geometry, uint32_t layer) {
+  for (uint32_t l = 0; l < layer; l++) {
+    if (end_of_readers(geometry, l) > layer) return false;
+  }
+  return true;
+}
+
 weft_status weft_split_check(const weft_split *split, const weft_kv_geometry *geometry, weft_error *error) {
   weft_status status = check_numbers(split, geometry->n_layers, error);
   for (uint32_t p = 1; status == WEFT_OK && p < split->n_devices; p++) {

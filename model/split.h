@@ -26,6 +26,8 @@ static inline weft_split weft_split_one(weft_device *device) {
   return (weft_split){.n_devices = 1, .device = {device}};
 }
 
+/* Whether no layer from `layer` on reads the keys of a layer before it. */
+bool weft_split_can_cut(const weft_kv_geometry *geometry, uint32_t layer);
 /* INVALID, with a line that names the layers which must stay together or the number that is wrong, unless the split
  * keeps the law for a model with this geometry. The devices themselves are not looked at. */
 weft_status weft_split_check(const weft_split *split, const weft_kv_geometry *geometry, weft_error *error);

@@ -96,7 +96,7 @@ static json_t *record_of(bench_list *list, const bench_row *row, double median, 
       json_pack("{s:s, s:f, s:f, s:s, s:i, s:i, s:i, s:i, s:i, s:f, s:f, s:s}", "work", row->name, "median", median,
                 "spread", spread, "unit", unit_of(row), "n_prompt", (int)l->n_prompt, "n_generate", (int)l->n_generate,
                 "n_parallel", (int)l->n_parallel, "n_canvases", (int)l->n_canvases, "rows", (int)n_rows, "first_ms",
-                first_ms, "kv_mib", kv_mib_of(list->rt, l), "device", weft_device_get_info(list->rt->device)->name);
+                first_ms, "kv_mib", kv_mib_of(list->rt, l), "device", weft_device_get_info(list->rt->devices.device[0])->name);
   double touched = weft_touched_mean(&list->touched, n_rows), expected = weft_touched_expected(&list->touched, n_rows);
   if (touched >= 0.0) (void)json_object_set_new(record, "experts_touched", json_real(touched));
   if (expected >= 0.0) (void)json_object_set_new(record, "experts_expected", json_real(expected));

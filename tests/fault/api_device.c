@@ -225,7 +225,7 @@ static void test_public(void **state) {
   weft_delta d;
   char error[512] = "";
   assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
-  make_failing(rt->device, 40);
+  make_failing(rt->devices.device[0], 40);
   assert_null(weft_unwell(rt));
   uint32_t n_started = 0;
   while (n_started < 6 && start(rt, n_started, &g[n_started]) == 0) n_started += 1;
@@ -245,7 +245,7 @@ static void test_public(void **state) {
   assert_non_null(strstr(stats, "\"well\":false"));
   weft_release(stats);
   while (!weft_idle(rt)) continue;
-  make_sound(rt->device);
+  make_sound(rt->devices.device[0]);
   weft_close(rt);
 }
 

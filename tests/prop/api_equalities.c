@@ -385,8 +385,8 @@ static void check_held(void) {
 
 /* What a variant is about must have happened. */
 static void check_card(const variant *v, const weft_runtime *rt) {
-  weft_weights_report w = weft_device_weights(rt->device);
-  weft_graph_counters g = weft_device_graph_counters(rt->device);
+  weft_weights_report w = devices_weights(&rt->devices);
+  weft_graph_counters g = devices_graphs(&rt->devices);
   if (strcmp(v->backend, "cuda") != 0) return;
   need((g.launches > 0) == !v->no_graphs, v->name, v->no_graphs ? "graphs were launched" : "no graph was launched");
   need((w.n_bytes_host > 0) == v->streams, v->name,
@@ -411,7 +411,7 @@ static uint64_t least_bytes(const variant *like) {
   variant v = *like;
   v.device_bytes = 0;
   weft_runtime *rt = open_runtime(&v);
-  uint64_t enough = weft_device_weights(rt->device).n_bytes, too_few = 0;
+  uint64_t enough = devices_weights(&rt->devices).n_bytes, too_few = 0;
   weft_close(rt);
   while (enough - too_few > 4096) {
     v.device_bytes = too_few + (enough - too_few) / 2;
@@ -443,7 +443,7 @@ static void play_on_card(const char *backend, uint64_t small_bytes, bool tiny) {
   play_and_compare(&n);
   n = v, n.no_arena = true;
   weft_runtime *rt = open_runtime(&n);
-  uint64_t all = weft_device_weights(rt->device).n_bytes;
+  uint64_t all = devices_weights(&rt->devices).n_bytes;
   weft_close(rt);
   n.name = "half of the experts there", n.streams = true, n.device_bytes = (all + least_bytes(&n)) / 2;
   play_and_compare(&n);

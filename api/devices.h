@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* The devices of a runtime: which ones the options name, opened and closed, and how a model is shared out to them.
+ *
+ * Law: all devices are of one backend. Device 0 of the list embeds, the last one has the head and the samplers. Without
+ * a list there is one device. */
+#ifndef WEFT_API_DEVICES_H
+#define WEFT_API_DEVICES_H
+
+#include "api/weft.h"
+#include "base/text.h"
+#include "kernels/device.h"
+#include "model/gguf.h"
+#include "model/split.h"
+
+typedef struct weft_devices {
+  weft_device *device[WEFT_DEVICES_MAX];
+  uint32_t n;
+  double ratio[WEFT_DEVICES_MAX]; /* of layers */
+  bool has_ratio;
+} weft_devices;
+
+/* Reads the options and opens the devices. Errors, each with a line: INVALID (a list that is none, a device named
+ * twice, ratios that do not fit), and those of weft_device_open. */
+weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error);
+void devices_close(weft_devices *devices);
+/* On which devices the layers of a model will lie. Errors: as weft_split_plan. */
+weft_status devices_split(const weft_devices *devices, const weft_gguf *gguf, weft_split *split, weft_error *error);
+/* Bytes of memory of all devices. */
+uint64_t devices_memory(const weft_devices *devices);
+weft_weights_report devices_weights(const weft_devices *devices);
+weft_graph_counters devices_graphs(const weft_devices *devices);
+/* The plan's lines of devices. rows: of a step. */
+void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out);
+
+#endif
