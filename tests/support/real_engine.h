@@ -109,8 +109,7 @@ static inline void rig_open(rig *r, const rig_options *o) {
   r->n_models = o->n_models;
   rig_open_models(r, o, &limits);
   for (uint32_t i = 0; i < o->n_models; i++) {
-    weft_device_runner_config config = {.device = r->device,
-                                        .model = r->model[i],
+    weft_device_runner_config config = {.model = r->model[i],
                                         .store = r->store,
                                         .layout = &r->layout[i],
                                         .name = r->info[i]->name,
