@@ -115,6 +115,11 @@ static inline weft_status fake_zero(weft_device *device, void *to, uint64_t n_by
   return status == WEFT_OK ? host_zero(device, to, n_bytes) : status;
 }
 
+static inline weft_status fake_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
+                                    uint64_t n_bytes) {
+  return fake_of(to)->lost ? WEFT_E_DEVICE : fake_copy(from, to_memory, from_memory, n_bytes);
+}
+
 static inline weft_status fake_sync(weft_device *device) {
   fake_of(device)->n_syncs += 1;
   return fake_call(fake_of(device));
@@ -414,6 +419,7 @@ static const device_calls fake_calls = {.close = fake_close,
                                         .sync = fake_sync,
                                         .mark = fake_mark,
                                         .wait = fake_wait,
+                                        .send = fake_send,
                                         .weight = fake_weight,
                                         .weight_read = fake_weight_read,
                                         .weight_free = fake_weight_free,
