@@ -339,8 +339,7 @@ static weft_status open_runners(weft_runtime *rt, weft_error *error) {
     weft_served_model *m = &rt->model[i];
     uint32_t n_suppressed;
     const int32_t *suppressed = weft_tokenizer_suppressed(m->tokenizer, &n_suppressed);
-    weft_device_runner_config config = {.device = rt->devices.device[rt->devices.n - 1],
-                                        .model = m->model,
+    weft_device_runner_config config = {.model = m->model,
                                         .store = rt->store,
                                         .layout = &m->layout,
                                         .name = m->name,

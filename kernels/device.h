@@ -20,8 +20,6 @@
 extern "C" {
 #endif
 
-enum { WEFT_DEVICES_MAX = 8 };
-
 typedef struct weft_device weft_device;
 struct weft_kernels;
 
@@ -119,7 +117,7 @@ weft_status weft_device_send(weft_device *from, weft_device *to, void *to_memory
 weft_status weft_device_follow(weft_device *device, weft_device *other, uint32_t mark);
 
 /* Marks 0 .. WEFT_MARKS_MAX - 1 in the order of enqueued work: wait returns when the work before the mark has run. */
-enum { WEFT_MARKS_MAX = 8 };
+enum { WEFT_MARKS_MAX = 16 };
 weft_status weft_device_mark(weft_device *device, uint32_t mark);
 weft_status weft_device_wait(weft_device *device, uint32_t mark);
 

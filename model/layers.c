@@ -71,6 +71,7 @@ weft_status layers_norm(model_step *step, const layers_norm_args *args) {
 void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
   const weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;
+  if (!is_last && l + 1 == step->part->end_layer) return; /* the next part makes it */
   norm->then_weight[norm->n_then] = is_last ? model->globals.output_norm : model->layers[l + 1].attn_norm;
   norm->then[norm->n_then] = is_last ? step->args->hidden : step->h;
   norm->n_then += 1;
@@ -450,7 +451,8 @@ static widths widest_rows(const model_hyper *hyper, const model_part *part) {
 /* Rows in the order of model_scratch; attention and feed-forward are never alive together and share
  * bytes. */
 enum {
-  ROW_X,
+  ROW_INBOX,
+  ROW_X = ROW_INBOX + MODEL_INBOXES,
   ROW_H,
   ROW_T,
   ROW_WORK,
@@ -480,11 +482,14 @@ weft_status layers_plan(const weft_model *model, model_part *part) {
   widths w = widest_rows(hyper, part);
   uint64_t n = model->limits.rows_max, f = sizeof(float);
   uint64_t own = weft_type_row_bytes(model->info.kv_type, w.kv);
+  uint64_t per_layer = hyper->n_per_layer * f, arriving = part->first_layer == 0 ? 0 : n;
+  for (uint32_t i = 0; i < MODEL_INBOXES; i++) {
+    (void)scratch_plan_add(plan, "inbox", arriving, hyper->n_hidden * f + hyper->n_layers * per_layer);
+  }
   (void)scratch_plan_add(plan, "residual", n, hyper->n_hidden * f);
   (void)scratch_plan_add(plan, "normed", n, hyper->n_hidden * f);
   (void)scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
   (void)scratch_plan_add(plan, "work of ops", part->scratch.work_bytes = work_bytes(model, part), 1);
-  uint64_t per_layer = hyper->n_per_layer * f;
   (void)scratch_plan_add(plan, "embeddings per layer", n, hyper->n_layers * per_layer);
   (void)scratch_plan_add(plan, "embeddings of the last layer", n, per_layer);
   uint64_t shared = plan->at;
@@ -515,6 +520,7 @@ static void *memory_of(const model_part *part, uint32_t row) {
 
 void layers_place(model_part *part) {
   model_scratch *s = &part->scratch;
+  for (uint32_t i = 0; i < MODEL_INBOXES; i++) part->inbox[i] = memory_of(part, ROW_INBOX + i);
   s->x = memory_of(part, ROW_X);
   s->h = memory_of(part, ROW_H);
   s->t = memory_of(part, ROW_T);

@@ -26,7 +26,7 @@ typedef struct layers_norm_args {
 } layers_norm_args;
 weft_status layers_norm(model_step *step, const layers_norm_args *args);
 /* Adds to `norm` the norm of y that follows a layer: the input of the next layer, in step->h, or after the last layer
- * the hidden rows that the step gives out. */
+ * the hidden rows that the step gives out. Nothing before a cut, where only the residual stream goes on. */
 void layers_then_next(model_step *step, uint32_t layer, layers_norm_args *norm);
 /* Computes keys, values and attention from step->h: keys and values go to the pages, the result to step->a. In the last
  * layer the step then goes on with the output rows only. A step without output rows ends with the last layer that

@@ -141,6 +141,7 @@ static weft_status take_parts(weft_model *model, const weft_split *split, const 
   weft_error inner = {{0}};
   weft_status status = weft_split_check(split, &model->info.kv, &inner);
   if (status != WEFT_OK) return weft_fail(error, status, "%s: %.400s", weft_gguf_path(gguf), inner.text);
+  model->split = *split;
   model->n_parts = model->info.n_parts = split->n_devices;
   for (uint32_t p = 0; p < model->n_parts; p++) {
     bool is_last = p + 1 == model->n_parts;
@@ -220,6 +221,16 @@ void weft_model_close(weft_model *model) {
 
 const weft_model_info *weft_model_get_info(const weft_model *model) {
   return &model->info;
+}
+
+const weft_split *weft_model_get_split(const weft_model *model) {
+  return &model->split;
+}
+
+weft_crossed weft_model_crossed(const weft_model *model) {
+  return (weft_crossed){.rows = __atomic_load_n(&model->crossed.rows, __ATOMIC_RELAXED),
+                        .soft = __atomic_load_n(&model->crossed.soft, __ATOMIC_RELAXED),
+                        .tokens = __atomic_load_n(&model->crossed.tokens, __ATOMIC_RELAXED)};
 }
 
 const weft_weight *weft_model_head(const weft_model *model, float *cap, float *embed_scale) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A model: weights on a device, and the forward pass of one step over these weights. A model keeps nothing between
+/* A model: weights on one device or several, and the forward pass of one step over these weights. A model keeps nothing between
  * steps; keys and values live in the KV store, everything else of a request in the slots of a runner.
  *
  * Law: a forward pass computes any mix of segments of model/batch.h at once; a row's result depends on its own request
@@ -64,19 +64,28 @@ weft_status weft_model_open(const weft_gguf *gguf, const weft_split *split, cons
 weft_status weft_model_judge(const weft_gguf *gguf, weft_error *error);
 void weft_model_close(weft_model *model);
 const weft_model_info *weft_model_get_info(const weft_model *model);
+const weft_split *weft_model_get_split(const weft_model *model);
+
+/* Bytes that went from one device to another since open: rows of the residual stream at the cuts (with embeddings per
+ * layer, where the model has these), soft embeddings of canvases, tokens. Any thread may call. */
+typedef struct weft_crossed {
+  uint64_t rows, soft, tokens;
+} weft_crossed;
+weft_crossed weft_model_crossed(const weft_model *model);
 
 typedef struct weft_forward_args {
   const weft_batch *batch;
-  const int32_t *token;   /* [n_rows] the token of each row that the host knows */
-  const int32_t *cells;   /* device memory: row r's token is cells[cell_of[r]] where cell_of[r] is not negative */
+  const int32_t *token; /* [n_rows] the token of each row that the host knows */
+  const int32_t
+      *cells; /* memory of the first device: row r's token is cells[cell_of[r]] where cell_of[r] is not negative */
   const int32_t *cell_of; /* [n_rows] or NULL; only on a device that does not read host memory */
   const weft_kv_store *kv;
   const weft_kv_layout *layout;
-  const float *const *soft;   /* [n_segments]: of a canvas segment, its soft embedding [n_rows of it, n_hidden]; NULL:
-                                zero, as in the first denoise step */
+  const float *const *soft; /* [n_segments]: of a canvas segment, its soft embedding [n_rows of it, n_hidden] in memory
+                                of the first device; NULL: zero, as in the first denoise step */
   const uint32_t *output_row; /* rows whose result is wanted: causal before canvas rows, else in any order */
   uint32_t n_output;
-  float *hidden;              /* [n_output, n_hidden] after the final norm; device memory */
+  float *hidden;              /* [n_output, n_hidden] after the final norm; memory of the last device */
   uint64_t n_experts_touched; /* out */
   /* For tests, else NULL: called with the residual stream in device memory, first as the input of layer 0 (layer == 0),
    * then as the output of each layer l (layer == l + 1). After the last layer only the output rows are left. */
@@ -85,7 +94,8 @@ typedef struct weft_forward_args {
 } weft_forward_args;
 weft_status weft_model_forward(weft_model *model, weft_forward_args *args);
 
-/* The output matrix, its soft cap, and the factor of embeddings (soft embeddings are scaled by it too). */
+/* The output matrix on the last device, its soft cap, and the factor of embeddings (soft embeddings are scaled by it
+ * too). */
 const weft_weight *weft_model_head(const weft_model *model, float *cap, float *embed_scale);
 
 #ifdef __cplusplus

@@ -81,7 +81,7 @@ weft_status runner_make_logits(device_runner *r, const float *h, uint32_t n) {
                               .cap = r->cap,
                               .scratch = r->d_scratch,
                               .scratch_bytes = r->scratch_bytes};
-  return weft_head_rows(r->config.device, &rows);
+  return weft_head_rows(r->last, &rows);
 }
 
 weft_sample_args runner_sample_args(const device_runner *r, weft_sample_result *out, uint32_t n) {
@@ -97,7 +97,7 @@ weft_sample_args runner_sample_args(const device_runner *r, weft_sample_result *
 }
 
 static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, const asked_size *size) {
-  weft_device *d = r->config.device;
+  weft_device *d = r->last;
   const int32_t *heap = r->d_asked + rows_words(r);
   weft_sample_args sample = runner_sample_args(r, r->d_sampled + first, n);
   sample.history = heap;

@@ -28,8 +28,7 @@ static weft_status open_all(const weft_gguf *gguf, weft_device *device, weft_err
   }
   if (status == WEFT_OK) status = weft_kv_store_open(&split, &layout, 32, &store, error);
   if (status == WEFT_OK) {
-    weft_device_runner_config config = {.device = device,
-                                        .model = model,
+    weft_device_runner_config config = {.model = model,
                                         .store = store,
                                         .layout = &layout,
                                         .name = "card",

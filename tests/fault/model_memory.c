@@ -52,8 +52,7 @@ static void refuse_in_world(const char *what, weft_status (*act)(void *self, wef
 static weft_status open_runner(void *self, weft_error *error) {
   world *w = self;
   static const int32_t suppressed[] = {3};
-  weft_device_runner_config config = {.device = w->tiny.device,
-                                      .model = w->tiny.model,
+  weft_device_runner_config config = {.model = w->tiny.model,
                                       .store = w->store,
                                       .layout = &w->layout,
                                       .name = "x",
@@ -89,12 +88,8 @@ static weft_status make_logits(void *self, weft_error *error) {
   float sum = 0.0f;
   const weft_model_info *info = weft_model_get_info(w->tiny.model);
   assert_true(info->n_vocab == 128 && info->canvas_length == 8);
-  weft_logits_config config = {.device = w->tiny.device,
-                               .model = w->tiny.model,
-                               .limits = limits,
-                               .tokens_max = 20,
-                               .sequences_max = 1,
-                               .head_rows = 3};
+  weft_logits_config config = {
+      .model = w->tiny.model, .limits = limits, .tokens_max = 20, .sequences_max = 1, .head_rows = 3};
   weft_logits_sequence sequence = {.tokens = tokens,
                                    .n_tokens = 20,
                                    .first = 20,

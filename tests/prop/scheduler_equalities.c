@@ -39,6 +39,8 @@ typedef struct variant {
   bool one_by_one, tight, bad_disk;
 } variant;
 
+static uint32_t n_devices = 1, eager; /* of every rig that is opened */
+
 /* A disk that one call in seven refuses what it is asked, or gives back another byte. */
 static _Atomic uint32_t n_calls;
 
@@ -254,6 +256,8 @@ static void open_variant(rig *r, const variant *v, const char *backend, const ch
   o.path[0] = show->path[0];
   o.path[1] = show->path[1];
   o.n_models = 2;
+  o.n_devices = n_devices;
+  o.eager = eager;
   o.context = show->context;
   if (v->bad_disk) o.disk = &bad_disk;
   rig_open(r, &o);
@@ -458,6 +462,25 @@ static void run_cards(const cast *c, uint64_t seed) {
   }
 }
 
+/* What one device gave must come from two and three, also from cards of which one is as far ahead of the others as the
+ * marks between them let it be. */
+static void run_splits(const cast *c, const char *backend, uint64_t seed) {
+  show = c;
+  (void)snprintf(label, sizeof label, "several devices, %s", backend);
+  play_alone(strncmp(backend, "fake", 4) == 0 ? "ref" : backend, NULL, seed);
+  bool late = strstr(backend, "late") != NULL;
+  uint32_t n_variants = sizeof variants / sizeof *variants;
+  for (n_devices = 2; n_devices <= 3; n_devices++) {
+    for (uint32_t i = 0; i < n_variants; i++) {
+      if (i % test_amount(4, 2, 1) != (n_devices + seed) % test_amount(4, 2, 1) && variants[i].rig.n_saves < 2)
+        continue;
+      for (eager = 0; eager <= (late ? n_devices : 0); eager++) play_variant(&variants[i], backend, NULL);
+    }
+  }
+  n_devices = 1;
+  eager = 0;
+}
+
 static bool has_way(const char *backend, const char *isa) {
   weft_device_config config = {.backend = backend, .n_threads = 1, .isa = isa};
   weft_device *device;
@@ -494,6 +517,11 @@ static void run_seed(uint64_t seed) {
       uint32_t stride = test_amount(4, 1, 1) * (1 + i);
       run(&c, ways[w].backend, ways[w].isa, seed + w, sizeof variants / sizeof *variants, stride);
       if (w == 0 && i == 0) run_cards(&c, seed);
+      if (w == 0 && i == 0) {
+        run_splits(&c, "fake late", seed);
+        run_splits(&c, "fake late graphs", seed);
+      }
+      if (w == 1 && i == 0) run_splits(&c, "cpu", seed);
       free(path[0]);
       free(path[1]);
     }
