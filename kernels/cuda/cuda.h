@@ -54,7 +54,8 @@ typedef struct cuda_device {
   step_graphs graphs; /* base.graphs points here unless they are off */
   cudaEvent_t mark[WEFT_MARKS_MAX];
   uint32_t n_multiprocessors;
-  uint32_t n_router_clusters; /* clusters of the router's kernel that fit on the card at once */
+  uint32_t n_router_clusters;       /* clusters of the router's kernel that fit on the card at once */
+  uint32_t n_attention_clusters[5]; /* the same of each kernel of attention_few.cu */
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
   bool products_8;    /* weights that can be are multiplied in 8 bits (eight.h) */
