@@ -58,7 +58,8 @@ typedef struct cuda_device {
   bool no_peer;   /* of the config */
   uint64_t peers; /* bit c: what is sent to card c may be written there directly, as far as the cards can */
   uint32_t n_multiprocessors;
-  uint32_t n_router_clusters; /* clusters of the router's kernel that fit on the card at once */
+  uint32_t n_router_clusters;       /* clusters of the router's kernel that fit on the card at once */
+  uint32_t n_attention_clusters[5]; /* the same of each kernel of attention_few.cu */
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
   bool products_8;    /* weights that can be are multiplied in 8 bits (eight.h) */
