@@ -16,6 +16,7 @@
 #     -e  begin no part of the model after so many seconds of measuring [300]
 #     -w  only this part of the model: check, load, canvases, prefill, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated. prefill
 #         and sequences are the columns S_PP and S_TG of others' benches, for 1 to 64 and 1 to 128 sequences
+#         split, which only runs where it is named and there are two cards: the model on one card, then with its layers on two, in turns
 #         serving, which only runs where it is named: `weft serve` under load (bench/serving.py), some 8 minutes
 # Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), serving.jsonl (bench/serving.py), model.json (records {work, device, date, commit, command,
 # median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
@@ -46,6 +47,7 @@ if [ -z "$prebuilt" ]; then
 fi
 [ -d "$prebuilt/lib" ] && export LD_LIBRARY_PATH=$prebuilt/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
+n_cards=$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)
 echo "$device, commit $commit"
 kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention
   kernels_kernels_fused kernels_kernels_canvas kernels_kernels_sample'
@@ -111,6 +113,7 @@ if [ $tests = yes ]; then
   wait
   begin kernels_kernels_streamed test_kernels_kernels_streamed # alone: its copies must have the bus to themselves
   begin fault_api_card test_fault_api_card                     # alone: it looks at what is free
+  [ "$n_cards" = 1 ] || begin kernels_kernels_cards test_kernels_kernels_cards
   judge_all
   test_without_waits
   for file in model/demo/weft-demo.gguf model/demo/weft-demo-ar.gguf tests/golden/models/dg-mxfp4.gguf; do check_model "$file" 30; done
@@ -228,6 +231,24 @@ gaps() {
 [[ -n $parts && " $parts " != *" check "* ]] || check_model "$model" 60
 load
 gaps
+# One card and two, in turns, so that a machine that changes does the same to both.
+split() {
+  local turn how
+  [ "$n_cards" -gt 1 ] || { echo 'left out split: there is one card'; return 0; }
+  for turn in 1 2; do
+    for how in one two; do
+      local devices=''
+      [ $how = one ] || devices='--devices 0,1'
+      # shellcheck disable=SC2086 # a list of options
+      {
+        [ "$canvas" = 0 ] || bench split "split-$how-canvases-$turn" model canvases --n-prompt 512 --kv-mib 32768 -c 1024 --rows 8192 --running 32 --repeat 1 $devices
+        bench split "split-$how-prompt-$turn" model prefill --n-prompt 2048 --kv-mib 32768 -c 2304 --rows 2048 --running 8 --repeat 1 $devices
+        bench split "split-$how-sequences-$turn" model sequences --n-prompt 512 --kv-mib 32768 -c 1024 --rows 2048 --running 128 --n-generate 64 --repeat 1 $devices
+      }
+    done
+  done
+}
+[[ " $parts " != *" split "* ]] || split
 [[ " $parts " != *" serving "* ]] || WEFT_COMMIT=$commit python3 "$here/serving.py" "$prebuilt/weft" "$model" | tee "$out/serving.jsonl"
 one='--n-prompt 512 --kv-mib 32768 -c 1024'
 # shellcheck disable=SC2086 # a list of options

@@ -112,6 +112,7 @@ weft_status weft_device_sync(weft_device *device);
  * work of `to` sees what was sent once it follows a mark that `from` set after send, and `from` may send to the same
  * place again once it follows a mark that `to` set after that work. Neither may be part of a graph. Errors: INVALID (the
  * backends differ, or a graph is being made), DEVICE. */
+enum { WEFT_DEVICES_MAX = 8 };
 weft_status weft_device_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
                              uint64_t n_bytes);
 weft_status weft_device_follow(weft_device *device, weft_device *other, uint32_t mark);

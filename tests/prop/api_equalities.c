@@ -44,6 +44,8 @@ typedef struct variant {
   uint64_t host_bytes, spill_bytes;
   bool no_cache, one_by_one, late, readers, cancels, hits;
   bool no_graphs, no_arena, streams; /* streams: some experts must lie in host memory */
+  const char *devices, *ratio;
+  bool no_peer;
   uint64_t device_bytes;
 } variant;
 
@@ -307,6 +309,9 @@ static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) 
                                .no_graphs = v->no_graphs,
                                .no_arena = v->no_arena,
                                .device_bytes = v->device_bytes,
+                               .devices = v->devices,
+                               .split_ratio = v->ratio,
+                               .no_peer_access = v->no_peer,
                                .quiet = true};
   return weft_open(&options, &rt, error, n_error) == 0 ? rt : NULL;
 }
@@ -452,6 +457,41 @@ static void play_on_card(const char *backend, uint64_t small_bytes, bool tiny) {
   play_and_compare(&n);
 }
 
+/* The layers on several devices; on cards as many as there are. */
+static void play_on_devices(const char *backend, uint64_t small_bytes) {
+  variant v = {.backend = backend, .kv_bytes = 32 << 20, .rows = 96, .running = 16, .threads = 1, .order = 2};
+  bool cards = strcmp(backend, "cuda") == 0;
+  const weft_device_config second = {.backend = backend, .index = 1}, third = {.backend = backend, .index = 2};
+  weft_device *device;
+  if (weft_device_open(&second, &device, NULL) != WEFT_OK) {
+    (void)printf("%s: left out several devices: there is one\n", label);
+    return;
+  }
+  weft_device_close(device);
+  v.devices = "0,1", v.name = "two devices";
+  play_and_compare(&v);
+  v.name = "two devices, a small pool, little host memory, a file", v.kv_bytes = small_bytes, v.running = 20;
+  v.host_bytes = 512 << 10, v.spill_bytes = 16 << 20;
+  play_and_compare(&v);
+  v.name = "two devices, others come and go", v.kv_bytes = 8 << 20, v.cancels = v.readers = true;
+  v.host_bytes = v.spill_bytes = 0, v.ratio = "1,3";
+  play_and_compare(&v);
+  v.cancels = v.readers = false, v.kv_bytes = 32 << 20, v.order = 1;
+  v.name = "two devices in the other order, each layer but one on the first", v.devices = "1,0", v.ratio = "100,1";
+  play_and_compare(&v);
+  if (cards) {
+    v.name = "two cards without peer access", v.no_peer = true, v.ratio = NULL;
+    play_and_compare(&v);
+    v.name = "two cards without graphs", v.no_peer = false, v.no_graphs = true;
+    play_and_compare(&v);
+    v.no_graphs = false;
+  }
+  if (weft_device_open(&third, &device, NULL) != WEFT_OK) return;
+  weft_device_close(device);
+  v.name = "three devices", v.devices = "0,2,1", v.ratio = NULL;
+  play_and_compare(&v);
+}
+
 static void run(const char *path, const char *backend, uint32_t kinds, uint64_t small_bytes) {
   const uint64_t room = 32 << 20;
   const variant alone = {"alone", backend, room, 512, 1, 1, .no_cache = true, .one_by_one = true};
@@ -483,6 +523,7 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
   (void)printf("%s: %u requests, %u tokens, %u stopped\n", label, n_kinds, n_tokens, n_stopped);
   uint32_t n = n_kinds == KINDS ? sizeof variants / sizeof *variants : 1;
   for (uint32_t i = 0; i < n; i++) play_and_compare(&variants[i]);
+  if (n_kinds == KINDS) play_on_devices(backend, small_bytes);
   if (strcmp(backend, "cuda") == 0) play_on_card(backend, small_bytes, strstr(path, "golden") != NULL);
 }
 
