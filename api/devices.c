@@ -155,3 +155,22 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
                        d->isa, d->n_threads, d->name, d->products, d->graphs ? "steps as graphs, " : "", rows);
   }
 }
+
+void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,
+                         weft_text *out) {
+  for (uint32_t p = 0; p < devices->n && devices->n > 1; p++) {
+    const weft_model_part_info *part = &info->part[p];
+    weft_text_printf(
+        out,
+        "  part     layers %u to %u on device %u%s: weights %.1f MiB, activations %.1f MiB, %.0f %% of each page\n",
+        part->first_layer, part->end_layer - 1, weft_device_get_info(devices->device[p])->index,
+        p + 1 == devices->n ? ", with the head" : "", (double)part->weight_bytes / (1024.0 * 1024.0),
+        (double)part->scratch_bytes / (1024.0 * 1024.0),
+        100.0 * (double)layout->part_bytes[p] / (double)layout->page_bytes);
+  }
+  if (devices->n > 1)
+    weft_text_printf(out, "  cut      %s\n",
+                     devices->has_ratio ? "by --split-ratio"
+                                        : "by layers, the one way there is: equal work, with room for the head, and "
+                                          "what fits on each device");
+}

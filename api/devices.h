@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "kernels/device.h"
 #include "model/gguf.h"
+#include "model/model.h"
 #include "model/split.h"
 
 typedef struct weft_devices {
@@ -31,5 +32,8 @@ weft_weights_report devices_weights(const weft_devices *devices);
 weft_graph_counters devices_graphs(const weft_devices *devices);
 /* The plan's lines of devices. rows: of a step. */
 void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out);
+/* The plan's lines of a model's parts, where there are several devices: which layers lie where, and what they take. */
+void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,
+                         weft_text *out);
 
 #endif

@@ -138,9 +138,10 @@ static uint64_t least_kv_bytes(const weft_runtime *rt) {
 
 /* The same of a device of its own memory: how many bytes of it the pages' part there may take. 85 % of what weights and
  * activations leave: slots, head scratch and graphs are not there yet. */
-static uint64_t free_part_bytes(const weft_runtime *rt, weft_device *device) {
+static uint64_t free_part_bytes(const weft_runtime *rt, uint32_t p) {
+  weft_device *device = rt->devices.device[p];
   uint64_t used = weft_device_weights(device).n_bytes_held, has = weft_device_get_info(device)->memory_free_bytes;
-  for (uint32_t i = 0; i < rt->n_models; i++) used += weft_model_get_info(rt->model[i].model)->scratch_bytes;
+  for (uint32_t i = 0; i < rt->n_models; i++) used += weft_model_get_info(rt->model[i].model)->part[p].scratch_bytes;
   return used < has ? (has - used) / 100 * 85 : 0;
 }
 
@@ -150,8 +151,7 @@ static uint64_t free_kv_bytes(const weft_runtime *rt) {
   const weft_kv_layout *layout = &rt->model[0].layout;
   if (weft_device_get_info(rt->devices.device[0])->host_memory) return wanted < most ? wanted : most;
   for (uint32_t p = 0; p < rt->devices.n; p++) {
-    uint64_t own =
-        layout->part_bytes[p] == 0 ? n_pages : free_part_bytes(rt, rt->devices.device[p]) / layout->part_bytes[p];
+    uint64_t own = layout->part_bytes[p] == 0 ? n_pages : free_part_bytes(rt, p) / layout->part_bytes[p];
     if (own < n_pages) n_pages = own;
   }
   return n_pages * rt->page_bytes;
@@ -271,6 +271,7 @@ static void write_plan(weft_runtime *rt) {
     }
     weft_text_printf(t, ", keys and values %s", weft_type_name_of_id((int32_t)info->kv_type));
     weft_text_printf(t, "\n");
+    devices_print_parts(&rt->devices, info, &m->layout, t);
     for (uint32_t g = 0; g < m->layout.n_groups; g++) {
       const weft_layer_group *group = &m->layout.group[g];
       const weft_kv_shape *shape = &m->layout.shape[g];
