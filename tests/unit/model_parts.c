@@ -243,6 +243,38 @@ static void test_restore(void **state) {
   }
 }
 
+/* ---- scores of a prompt ---------------------------------------------------------------------------------- */
+
+static void score_prompt(uint32_t n, weft_scored *scored) {
+  world w;
+  static step_of s;
+  int32_t prompt[PROMPT];
+  for (uint32_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i * 5 + 7);
+  memset(&s, 0, sizeof s);
+  world_open(&w, n, 0);
+  weft_runner *r = open_runner(&w);
+  open_slot(r, 0, 5, prompt);
+  const weft_segment segment = {.n_rows = PROMPT, .output = WEFT_OUTPUT_SCORES, .n_scored = PROMPT - 1};
+  add_rows(&w, &s, 0, &segment);
+  assert_int_equal(r->ops->submit(r, &s.batch), WEFT_OK);
+  weft_step_result result = collect(r);
+  assert_true(result.n_results == 1 && result.result[0].scored != NULL);
+  memcpy(scored, result.result[0].scored, (PROMPT - 1) * sizeof *scored);
+  r->ops->close(r);
+  world_close(&w);
+}
+
+static void test_scores(void **state) {
+  static weft_scored wanted[PROMPT], got[PROMPT];
+  (void)state;
+  score_prompt(1, wanted);
+  assert_true(wanted[0].logprob < 0);
+  for (uint32_t n = 2; n <= 3; n++) {
+    score_prompt(n, got);
+    assert_memory_equal(got, wanted, sizeof wanted);
+  }
+}
+
 /* ---- facts ------------------------------------------------------------------------------------------------ */
 
 static void test_facts(void **state) {
@@ -281,6 +313,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_passes),
       cmocka_unit_test(test_restore),
+      cmocka_unit_test(test_scores),
       cmocka_unit_test(test_facts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
