@@ -76,20 +76,24 @@ static __host__ __device__ __forceinline__ bool of_both(const multiply_args &a) 
   return a.n_shared > 0 && a.n_rows <= 2;
 }
 
-template <int T>
+/* How few_kernel's rows come: prepared, one raw one, or some raw ones. */
+enum { ROWS_PREPARED, ROWS_RAW_ONE, ROWS_RAW };
+
+template <int T, int ROWS>
 static __device__ __forceinline__ void take_raw(const multiply_args &a, raw_kind kind, uint32_t *most_of, uint4 *raw,
                                                 int *lift) {
+  uint32_t n = ROWS == ROWS_RAW_ONE ? 1 : a.n_rows;
   prepare_raw<T>(
-      a, kind == RAW_BOTH ? 2 * a.n_rows : a.n_rows,
+      a, kind == RAW_BOTH ? 2 * n : n,
       [&](uint32_t r) {
-        bool of_shared = kind == RAW_SHARED || (kind == RAW_BOTH && r >= a.n_rows);
-        uint32_t i = kind == RAW_BOTH && of_shared ? r - a.n_rows : r;
+        bool of_shared = kind == RAW_SHARED || (kind == RAW_BOTH && r >= n);
+        uint32_t i = kind == RAW_BOTH && of_shared ? r - n : r;
         return of_shared ? a.shared_x + i * a.shared_stride : a.raw.x + i * a.raw.x_stride;
       },
       most_of, raw, lift);
 }
 
-template <int T, int NT, bool RAW>
+template <int T, int NT, int ROWS>
 static __global__ void __maxnreg__(NT == 1   ? 80
                                    : NT == 2 ? 112
                                              : 128)
@@ -97,6 +101,7 @@ static __global__ void __maxnreg__(NT == 1   ? 80
   /* Places of the warps; sums [2][row tiles of the block][segments][NT][32][4], whose halves items use in turn; raw
    * rows. */
   extern __shared__ __align__(128) uint8_t memory[];
+  constexpr bool RAW = ROWS != ROWS_PREPARED, ONE = ROWS == ROWS_RAW_ONE;
   __shared__ __align__(8) uint64_t filled[FEW_WARPS_MAX * FEW_PLACES];
   __shared__ uint32_t most_of[FEW_WARPS_MAX];
   __shared__ int raise_of[2][FEW_WARPS_MAX];  /* of row tiles */
@@ -126,7 +131,7 @@ static __global__ void __maxnreg__(NT == 1   ? 80
     ask_next<T, NT>(a, items, slot, first, end, ring, place, &ahead);
   if (!of_choice) inputs_wait();
   next_may_start();
-  if (RAW && is_shared) take_raw<T>(a, has = of_both(a) ? RAW_BOTH : RAW_SHARED, most_of, raw, lift);
+  if (RAW && is_shared) take_raw<T, ROWS>(a, has = ONE || of_both(a) ? RAW_BOTH : RAW_SHARED, most_of, raw, lift);
   for (; place < FEW_PLACES; place++) ask_next<T, NT>(a, items, slot, first, end, ring, place, &ahead);
   multiply_job job;
   bool exists = find_job(a, items, blockIdx.x, 8 * NT, &job);
@@ -149,12 +154,16 @@ static __global__ void __maxnreg__(NT == 1   ? 80
     if constexpr (RAW) {
       if (!is_shared && has != RAW_OWN && has != RAW_BOTH) {
         __syncthreads(); /* all warps have read the rows before */
-        take_raw<T>(a, has = RAW_OWN, most_of, raw, lift);
+        take_raw<T, ROWS>(a, has = RAW_OWN, most_of, raw, lift);
       }
       bool by_pair = a.ids != NULL && !is_shared;
-      if (by_pair) raw_row = x_row_of(a, job, 0);
-      if (is_shared) job.n = a.n_rows, raw_row = has == RAW_BOTH ? a.n_rows : 0;
-      uint32_t r = raw_row + (by_pair ? 0 : min(lane / 4, a.n_rows - 1));
+      if (ONE) {
+        raw_row = is_shared ? 1 : 0;
+      } else {
+        if (by_pair) raw_row = x_row_of(a, job, 0);
+        if (is_shared) job.n = a.n_rows, raw_row = has == RAW_BOTH ? a.n_rows : 0;
+      }
+      uint32_t r = raw_row + (ONE || by_pair ? 0 : min(lane / 4, a.n_rows - 1));
       x.raw = raw + r * a.n_units * 16;
       x.turn = raw_turn(r);
     } else {
@@ -261,32 +270,34 @@ static weft_status launch_tall(cuda_device *d, const multiply_args *args) {
 
 /* How many row tiles a block takes at once: a pair where they are gated. Where every block prepares its row for itself,
  * it takes as many as a multiprocessor holds, as long as at least half of the card has work. */
-template <int T, int NT, bool RAW>
+template <int T, int NT, int ROWS>
 static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_units) {
   uint32_t n = a.gated ? 2 : FEW_SEGMENTS / a.n_segments, n_tiles = few_tiles(a);
-  while (RAW && !a.gated && (n + 1) * a.n_segments <= FEW_WARPS_MAX && n_tiles > n * d->n_multiprocessors / 2 &&
+  while (ROWS != ROWS_PREPARED && !a.gated && (n + 1) * a.n_segments <= FEW_WARPS_MAX &&
+         n_tiles > n * d->n_multiprocessors / 2 &&
          bytes_of<T, NT>((n + 1) * a.n_segments, raw_units) <= FEW_SHARED_BYTES_MAX)
     n++;
   return n;
 }
 
-template <int T, int NT, bool RAW>
+template <int T, int NT, int ROWS>
 static weft_status launch_few(cuda_device *d, const multiply_args &a) {
-  uint32_t raw_units = RAW ? a.n_units * a.n_rows * (of_both(a) ? 2 : 1) : 0;
-  uint32_t n_slots = slots_of<T, NT, RAW>(d, a, raw_units), n_warps = n_slots * a.n_segments;
+  uint32_t raw_units = ROWS != ROWS_PREPARED ? a.n_units * a.n_rows * (of_both(a) ? 2 : 1) : 0;
+  uint32_t n_slots = slots_of<T, NT, ROWS>(d, a, raw_units), n_warps = n_slots * a.n_segments;
   few_items items = few_items_of(a, n_slots);
   uint32_t bytes = bytes_of<T, NT>(n_warps, raw_units);
-  cuda_start(d, few_kernel<T, NT, RAW>, few_blocks_of(d, items, n_warps, bytes), 32 * n_warps, bytes, few_args_of(a),
+  cuda_start(d, few_kernel<T, NT, ROWS>, few_blocks_of(d, items, n_warps, bytes), 32 * n_warps, bytes, few_args_of(a),
              items);
   return cuda_launched(d, "a product of few rows");
 }
 
-template <int T, int NT, bool RAW>
+template <int T, int NT, int ROWS>
 static weft_status set_up(cuda_device *d) {
-  static_assert(bytes_of<T, NT>(2 * FEW_SEGMENTS, RAW ? MULTIPLY_RAW_BYTES / 256 : 0) <= FEW_SHARED_BYTES_MAX,
-                "shared memory");
+  static_assert(
+      bytes_of<T, NT>(2 * FEW_SEGMENTS, ROWS != ROWS_PREPARED ? MULTIPLY_RAW_BYTES / 256 : 0) <= FEW_SHARED_BYTES_MAX,
+      "shared memory");
   cudaError_t error =
-      cudaFuncSetAttribute(few_kernel<T, NT, RAW>, cudaFuncAttributeMaxDynamicSharedMemorySize, FEW_SHARED_BYTES_MAX);
+      cudaFuncSetAttribute(few_kernel<T, NT, ROWS>, cudaFuncAttributeMaxDynamicSharedMemorySize, FEW_SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up products");
 }
 
@@ -296,17 +307,19 @@ static weft_status of_rows(cuda_device *d, const multiply_args *args) {
   if (args == NULL) {
     weft_status status = launch_tall<T, true>(d, NULL);
     if (status == WEFT_OK) status = launch_tall<T, false>(d, NULL);
-    if (status == WEFT_OK) status = set_up<T, 1, true>(d);
-    if (status == WEFT_OK) status = set_up<T, 1, false>(d);
-    if (status == WEFT_OK) status = set_up<T, 2, false>(d);
-    return status == WEFT_OK ? set_up<T, 4, false>(d) : status;
+    if (status == WEFT_OK) status = set_up<T, 1, ROWS_RAW_ONE>(d);
+    if (status == WEFT_OK) status = set_up<T, 1, ROWS_RAW>(d);
+    if (status == WEFT_OK) status = set_up<T, 1, ROWS_PREPARED>(d);
+    if (status == WEFT_OK) status = set_up<T, 2, ROWS_PREPARED>(d);
+    return status == WEFT_OK ? set_up<T, 4, ROWS_PREPARED>(d) : status;
   }
   const multiply_args &a = *args;
   if (multiply_is_tall(d, args))
     return a.raw.x != NULL ? launch_tall<T, true>(d, args) : launch_tall<T, false>(d, args);
-  if (a.raw.x != NULL) return launch_few<T, 1, true>(d, a);
-  if (a.ids != NULL || a.n_rows <= 8) return launch_few<T, 1, false>(d, a);
-  return a.n_rows <= 16 ? launch_few<T, 2, false>(d, a) : launch_few<T, 4, false>(d, a);
+  if (a.raw.x != NULL && a.n_rows == 1) return launch_few<T, 1, ROWS_RAW_ONE>(d, a);
+  if (a.raw.x != NULL) return launch_few<T, 1, ROWS_RAW>(d, a);
+  if (a.ids != NULL || a.n_rows <= 8) return launch_few<T, 1, ROWS_PREPARED>(d, a);
+  return a.n_rows <= 16 ? launch_few<T, 2, ROWS_PREPARED>(d, a) : launch_few<T, 4, ROWS_PREPARED>(d, a);
 }
 
 weft_status multiply_few(cuda_device *d, const multiply_args *args) {
