@@ -14,6 +14,13 @@
 
 enum { ROWS_MAX = 1 << 20, EXTRA_VECTORS = 2 + 2 * WEFT_LAYERS_MAX };
 
+const char *model_where(const weft_model *model, const model_part *part, char out[48]) {
+  out[0] = 0;
+  if (model->n_parts > 1)
+    (void)snprintf(out, 48, " on device %u of %u", (unsigned)(part - model->part) + 1, (unsigned)model->n_parts);
+  return out;
+}
+
 /* ---- open ---- */
 
 static weft_status check_limits(const weft_model_limits *limits, weft_error *error) {
@@ -120,14 +127,16 @@ static weft_status load_weights(weft_model *model, weights_loader *loader) {
 }
 
 static weft_status take_scratch(weft_model *model, const weft_gguf *gguf, weft_error *error) {
+  char where[48];
   for (uint32_t p = 0; p < model->n_parts; p++) {
     model_part *part = &model->part[p];
     weft_status status = layers_plan(model, part);
     if (status == WEFT_OK) status = weft_device_alloc(part->device, part->plan.n_bytes, &part->scratch_base);
     if (status != WEFT_OK) {
       return weft_fail(error, status,
-                       "%s: no room for the scratch of %" PRIu32 " rows (%" PRIu64 " MiB); allow fewer rows per step",
-                       weft_gguf_path(gguf), model->limits.rows_max, part->plan.n_bytes >> 20);
+                       "%s: no room for the scratch of %" PRIu32 " rows (%" PRIu64 " MiB)%s; allow fewer rows per step",
+                       weft_gguf_path(gguf), model->limits.rows_max, part->plan.n_bytes >> 20,
+                       model_where(model, part, where));
     }
     layers_place(part);
     model->info.part[p].scratch_bytes = part->plan.n_bytes;

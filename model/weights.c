@@ -122,7 +122,9 @@ static weft_status place_source(weights_loader *loader, const weft_gguf_tensor *
   const char *why = gguf_reader_error(loader->reader);
   if (status == WEFT_E_IO && why[0] != 0) return weft_fail(loader->error, status, "%s", why);
   if (status != WEFT_OK) {
-    return weft_fail(loader->error, status, "%s: tensor '%s': %.200s", weft_gguf_path(loader->gguf), tensor->name,
+    char where[48];
+    return weft_fail(loader->error, status, "%s: tensor '%s'%s: %.200s", weft_gguf_path(loader->gguf), tensor->name,
+                     model_where(loader->model, part, where),
                      inner.text[0] != 0 ? inner.text : weft_status_text(status));
   }
   WEFT_CHECK(part->n_weights < part->owned_max);
@@ -179,7 +181,9 @@ weft_status weights_vector(weights_loader *loader, const float *values, uint64_t
   void *memory = NULL;
   weft_status status = weft_device_alloc(part->device, n * sizeof *values, &memory);
   if (status != WEFT_OK) {
-    return weft_fail(loader->error, status, "%s: the device has no room for the weights", weft_gguf_path(loader->gguf));
+    char where[48];
+    return weft_fail(loader->error, status, "%s: there is no room for the weights%s", weft_gguf_path(loader->gguf),
+                     model_where(loader->model, part, where));
   }
   part->owned[part->n_owned++] = memory;
   count_bytes(loader, n * sizeof *values);
