@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/split_plan.h"
-
 /* ---- lists ---- */
 
 /* Numbers with commas between, of which there are 1 .. WEFT_DEVICES_MAX, each in [0, most]; 0: the text is none. */
@@ -68,10 +66,30 @@ static weft_status read_ratio(const weft_open_options *o, weft_devices *devices,
   return WEFT_OK;
 }
 
+/* bytes [n]: most of each device for weights; 0: no bound. One number is that of every device. */
+static weft_status read_budgets(const char *text, uint32_t n, uint64_t *bytes, weft_error *error) {
+  double mib[WEFT_DEVICES_MAX];
+  memset(bytes, 0, WEFT_DEVICES_MAX * sizeof *bytes);
+  if (text == NULL) return WEFT_OK;
+  uint32_t n_given = read_numbers(text, 1 << 24, mib);
+  if (n_given == 0) {
+    return weft_fail(
+        error, WEFT_E_INVALID,
+        "--device-mib %.64s: write a number of MiB, at most %d, or one for each device with commas between", text,
+        1 << 24);
+  }
+  if (n_given != 1 && n_given != n) {
+    return weft_fail(error, WEFT_E_INVALID, "--device-mib %.64s has %u numbers; there %s %u device%s", text, n_given,
+                     n == 1 ? "is" : "are", n, n == 1 ? "" : "s");
+  }
+  for (uint32_t i = 0; i < n; i++) bytes[i] = (uint64_t)(mib[n_given == 1 ? 0 : i] * 1024.0 * 1024.0);
+  return WEFT_OK;
+}
+
 /* ---- open ---- */
 
-/* Threads of one of n cpu devices: their steps follow one another, so each may use all. */
-static weft_device_config config_of(const weft_open_options *o, uint32_t index) {
+/* On the cpu what devices compute follows one another, so each may use all threads. */
+static weft_device_config config_of(const weft_open_options *o, uint32_t index, uint64_t weights_bytes_max) {
   return (weft_device_config){.backend = o->backend,
                               .index = index,
                               .no_peer = o->no_peer_access,
@@ -80,7 +98,7 @@ static weft_device_config config_of(const weft_open_options *o, uint32_t index) 
                               .no_arena = o->no_arena,
                               .no_deterministic = o->no_deterministic,
                               .products = o->products,
-                              .weights_bytes_max = o->device_bytes};
+                              .weights_bytes_max = weights_bytes_max};
 }
 
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
@@ -89,9 +107,10 @@ weft_status devices_open(const weft_open_options *options, weft_devices *devices
   weft_status status = read_devices(options->devices, index, &n, error);
   devices->n = n;
   if (status == WEFT_OK) status = read_ratio(options, devices, error);
+  if (status == WEFT_OK) status = read_budgets(options->device_mib, n, devices->weights_bytes_max, error);
   devices->n = 0;
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
-    weft_device_config config = config_of(options, index[i]);
+    weft_device_config config = config_of(options, index[i], devices->weights_bytes_max[i]);
     if (i > 0) config.backend = weft_device_get_info(devices->device[0])->backend; /* the first one may have chosen */
     status = weft_device_open(&config, &devices->device[i], error);
     if (status == WEFT_OK) devices->n = i + 1;
@@ -104,10 +123,22 @@ void devices_close(weft_devices *devices) {
   devices->n = 0;
 }
 
-weft_status devices_split(const weft_devices *devices, const weft_gguf *gguf, weft_split *split, weft_error *error) {
+/* Bytes for weights that device p has left; 0: not bounded. */
+static uint64_t weights_room(const weft_devices *devices, uint32_t p) {
+  const weft_device_info *info = weft_device_get_info(devices->device[p]);
+  uint64_t most = devices->weights_bytes_max[p], held = weft_device_weights(devices->device[p]).n_bytes_held;
+  if (info->host_memory) return 0;
+  if (most == 0) most = info->memory_free_bytes / 8 * 7;
+  return held < most ? most - held : 1;
+}
+
+weft_status devices_split(const weft_devices *devices, const weft_gguf *gguf, weft_split *split,
+                          weft_split_reason *reason, weft_error *error) {
+  uint64_t room[WEFT_DEVICES_MAX];
   *split = (weft_split){.n_devices = devices->n};
   memcpy(split->device, devices->device, sizeof split->device);
-  return weft_split_plan(gguf, devices->has_ratio ? devices->ratio : NULL, split, error);
+  for (uint32_t p = 0; p < devices->n; p++) room[p] = weights_room(devices, p);
+  return weft_split_plan(gguf, devices->has_ratio ? devices->ratio : NULL, room, split, reason, error);
 }
 
 /* ---- what they say ---- */
@@ -157,8 +188,9 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
 }
 
 void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,
-                         weft_text *out) {
-  for (uint32_t p = 0; p < devices->n && devices->n > 1; p++) {
+                         const weft_split_reason *reason, weft_text *out) {
+  if (devices->n == 1) return;
+  for (uint32_t p = 0; p < devices->n; p++) {
     const weft_model_part_info *part = &info->part[p];
     weft_text_printf(
         out,
@@ -168,9 +200,14 @@ void devices_print_parts(const weft_devices *devices, const weft_model_info *inf
         (double)part->scratch_bytes / (1024.0 * 1024.0),
         100.0 * (double)layout->part_bytes[p] / (double)layout->page_bytes);
   }
-  if (devices->n > 1)
-    weft_text_printf(out, "  cut      %s\n",
-                     devices->has_ratio ? "by --split-ratio"
-                                        : "by layers, the one way there is: equal work, with room for the head, and "
-                                          "what fits on each device");
+  weft_text_puts(out, "  cut      by layers, the one way there is; ");
+  if (reason->why == WEFT_SPLIT_ASKED) {
+    weft_text_puts(out, "where --split-ratio says\n");
+    return;
+  }
+  weft_text_printf(out, "equal work for each device, of which the head is %.1f layers", reason->head);
+  if (reason->why == WEFT_SPLIT_ROOM) weft_text_puts(out, ", as far as each device has room for its weights");
+  if (reason->why == WEFT_SPLIT_TOO_LITTLE)
+    weft_text_puts(out, "; the devices have too little room, so some experts stay in host memory");
+  weft_text_puts(out, "\n");
 }

@@ -322,6 +322,9 @@ char *weft_stats_json(weft_runtime *rt) {
 const char *weft_unwell(const weft_runtime *rt) {
   weft_engine_stats stats;
   weft_engine_get_stats(rt->engine, &stats);
-  return stats.broken_runners == 0 ? NULL
-                                   : "the device of a model broke and its requests were ended: restart the server";
+  if (stats.broken_runners == 0) return NULL;
+  for (uint32_t p = 0; p < rt->devices.n; p++) {
+    if (weft_device_broken(rt->devices.device[p])) return rt->unwell[p];
+  }
+  return "a model cannot run and its requests were ended: restart the server";
 }

@@ -70,7 +70,7 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
   weft_model_limits limits = limits_of(&rt->options);
   limits.kv_8bit = wants_8bit(&rt->options, m->file_name);
   limits.unused_tensors = rt->options.unused_tensors;
-  status = devices_split(&rt->devices, m->gguf, &m->split, error);
+  status = devices_split(&rt->devices, m->gguf, &m->split, &m->split_reason, error);
   if (status != WEFT_OK) return status;
   status =
       weft_model_open(m->gguf, &m->split, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model, error);
@@ -271,7 +271,7 @@ static void write_plan(weft_runtime *rt) {
     }
     weft_text_printf(t, ", keys and values %s", weft_type_name_of_id((int32_t)info->kv_type));
     weft_text_printf(t, "\n");
-    devices_print_parts(&rt->devices, info, &m->layout, t);
+    devices_print_parts(&rt->devices, info, &m->layout, &m->split_reason, t);
     for (uint32_t g = 0; g < m->layout.n_groups; g++) {
       const weft_layer_group *group = &m->layout.group[g];
       const weft_kv_shape *shape = &m->layout.shape[g];
@@ -408,6 +408,12 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   if (status != WEFT_OK) return status;
   status = devices_open(options, &rt->devices, error);
   if (status != WEFT_OK) return status;
+  for (uint32_t p = 0; p < rt->devices.n; p++) {
+    const weft_device_info *device = weft_device_get_info(rt->devices.device[p]);
+    (void)snprintf(rt->unwell[p], sizeof rt->unwell[p],
+                   "device %u (%s) broke, and the requests of its models were ended: restart the server", device->index,
+                   device->name);
+  }
   rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->devices.device[0]));
   rt->model = weft_alloc(options->n_models, sizeof *rt->model);
   if (rt->model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u models", options->n_models);
@@ -444,6 +450,7 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   rt->options.backend = NULL;
   rt->options.spill_file = NULL;
   rt->options.devices = NULL;
+  rt->options.device_mib = NULL;
   rt->options.split = NULL;
   rt->options.split_ratio = NULL;
   rt->options.kv_8bit = NULL;

@@ -16,6 +16,12 @@ static const device_calls *calls_of(weft_device *device) {
   return device->calls;
 }
 
+/* What a call came to. A device that has once reported an error is remembered. */
+static weft_status note_status(weft_device *device, weft_status status) {
+  device_note(device, status);
+  return status;
+}
+
 typedef struct backend {
   const char *name;
   weft_status (*open)(const weft_device_config *config, weft_device **out, weft_error *error);
@@ -76,7 +82,7 @@ const weft_kernels *weft_device_kernels(const weft_device *device) {
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out) {
   if (device == NULL || out == NULL) return WEFT_E_INVALID;
   *out = NULL;
-  return calls_of(device)->alloc(device, n_bytes, out);
+  return note_status(device, calls_of(device)->alloc(device, n_bytes, out));
 }
 
 void weft_device_free(weft_device *device, void *memory) {
@@ -86,7 +92,7 @@ void weft_device_free(weft_device *device, void *memory) {
 weft_status weft_device_alloc_host(weft_device *device, uint64_t n_bytes, void **out) {
   if (device == NULL || out == NULL) return WEFT_E_INVALID;
   *out = NULL;
-  return calls_of(device)->alloc_host(device, n_bytes, out);
+  return note_status(device, calls_of(device)->alloc_host(device, n_bytes, out));
 }
 
 void weft_device_free_host(weft_device *device, void *memory) {
@@ -115,39 +121,39 @@ static step_graphs_mode note_call(weft_device *device, uint32_t call, const void
 weft_status weft_device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
   if (n_bytes == 0 || note_call(device, CALL_UPLOAD, to, NULL, 0) == STEP_GRAPHS_CAPTURE) return WEFT_OK;
-  return calls_of(device)->upload(device, to, from, n_bytes);
+  return note_status(device, calls_of(device)->upload(device, to, from, n_bytes));
 }
 
 weft_status weft_device_download(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
   if (makes_graph(device)) return WEFT_E_INVALID;
-  return n_bytes == 0 ? WEFT_OK : calls_of(device)->download(device, to, from, n_bytes);
+  return n_bytes == 0 ? WEFT_OK : note_status(device, calls_of(device)->download(device, to, from, n_bytes));
 }
 
 weft_status weft_device_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
   if (n_bytes == 0 || note_call(device, CALL_COPY, to, from, n_bytes) == STEP_GRAPHS_WALK) return WEFT_OK;
-  return calls_of(device)->copy(device, to, from, n_bytes);
+  return note_status(device, calls_of(device)->copy(device, to, from, n_bytes));
 }
 
 weft_status weft_device_zero(weft_device *device, void *to, uint64_t n_bytes) {
   if (device == NULL || (to == NULL && n_bytes > 0)) return WEFT_E_INVALID;
   if (n_bytes == 0 || note_call(device, CALL_ZERO, to, NULL, n_bytes) == STEP_GRAPHS_WALK) return WEFT_OK;
-  return calls_of(device)->zero(device, to, n_bytes);
+  return note_status(device, calls_of(device)->zero(device, to, n_bytes));
 }
 
 weft_status weft_device_sync(weft_device *device) {
-  return device == NULL ? WEFT_E_INVALID : calls_of(device)->sync(device);
+  return device == NULL ? WEFT_E_INVALID : note_status(device, calls_of(device)->sync(device));
 }
 
 weft_status weft_device_mark(weft_device *device, uint32_t mark) {
   if (device == NULL || mark >= WEFT_MARKS_MAX) return WEFT_E_INVALID;
-  return device->calls->mark == NULL ? WEFT_OK : calls_of(device)->mark(device, mark);
+  return device->calls->mark == NULL ? WEFT_OK : note_status(device, calls_of(device)->mark(device, mark));
 }
 
 weft_status weft_device_wait(weft_device *device, uint32_t mark) {
   if (device == NULL || mark >= WEFT_MARKS_MAX) return WEFT_E_INVALID;
-  return device->calls->wait == NULL ? WEFT_OK : calls_of(device)->wait(device, mark);
+  return device->calls->wait == NULL ? WEFT_OK : note_status(device, calls_of(device)->wait(device, mark));
 }
 
 /* ---- several devices ---- */
@@ -156,14 +162,18 @@ weft_status weft_device_send(weft_device *from, weft_device *to, void *to_memory
                              uint64_t n_bytes) {
   if (from == NULL || to == NULL || ((to_memory == NULL || from_memory == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
   if (strcmp(from->info.backend, to->info.backend) != 0 || makes_graph(from)) return WEFT_E_INVALID;
-  return n_bytes == 0 ? WEFT_OK : calls_of(from)->send(from, to, to_memory, from_memory, n_bytes);
+  return n_bytes == 0 ? WEFT_OK : note_status(from, calls_of(from)->send(from, to, to_memory, from_memory, n_bytes));
 }
 
 weft_status weft_device_follow(weft_device *device, weft_device *other, uint32_t mark) {
   if (device == NULL || other == NULL || mark >= WEFT_MARKS_MAX) return WEFT_E_INVALID;
   if (strcmp(device->info.backend, other->info.backend) != 0 || makes_graph(device)) return WEFT_E_INVALID;
   if (device == other || device->calls->follow == NULL) return WEFT_OK;
-  return calls_of(device)->follow(device, other, mark);
+  return note_status(device, calls_of(device)->follow(device, other, mark));
+}
+
+bool weft_device_broken(const weft_device *device) {
+  return __atomic_load_n(&device->broken, __ATOMIC_RELAXED);
 }
 
 /* ---- graphs ---- */
@@ -175,7 +185,9 @@ void weft_device_graph_begin(weft_device *device, uint64_t key) {
 
 bool weft_device_graph_end(weft_device *device, weft_status *status) {
   device_enter(device);
-  return device->graphs != NULL && step_graphs_end(device->graphs, status);
+  bool again = device->graphs != NULL && step_graphs_end(device->graphs, status);
+  device_note(device, *status);
+  return again;
 }
 
 weft_graph_counters weft_device_graph_counters(const weft_device *device) {

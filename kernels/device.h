@@ -94,7 +94,8 @@ const struct weft_kernels *weft_device_kernels(const weft_device *device);
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free(weft_device *device, void *memory);
 /* Memory that the host and every device of the backend may read and write where it lies: pinned on cuda, ordinary
- * elsewhere. It is aligned to 64 bytes, and slow for the device. What the device wrote is there after a sync. Errors: as alloc. */
+ * elsewhere. It is aligned to 64 bytes, and slow for the device. What the device wrote is there after a sync. Errors:
+ * as alloc. */
 weft_status weft_device_alloc_host(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free_host(weft_device *device, void *memory);
 /* upload copies from the host: `from` may be reused as soon as it returns. download copies to the host, and returns
@@ -116,6 +117,8 @@ enum { WEFT_DEVICES_MAX = 8 };
 weft_status weft_device_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
                              uint64_t n_bytes);
 weft_status weft_device_follow(weft_device *device, weft_device *other, uint32_t mark);
+/* Whether a call of the device has ever reported DEVICE. From any thread. */
+bool weft_device_broken(const weft_device *device);
 
 /* Marks 0 .. WEFT_MARKS_MAX - 1 in the order of enqueued work: wait returns when the work before the mark has run. */
 enum { WEFT_MARKS_MAX = 16 };

@@ -47,10 +47,15 @@ struct weft_device {
   weft_op_watch watch;
   void *watch_self;
   uint32_t layer;
+  bool broken; /* a call has reported DEVICE */
 };
 
 static inline void device_enter(weft_device *device) {
   if (device->calls->enter != NULL) device->calls->enter(device);
+}
+
+static inline void device_note(weft_device *device, weft_status status) {
+  if (status == WEFT_E_DEVICE) __atomic_store_n(&device->broken, true, __ATOMIC_RELAXED);
 }
 
 /* True while a step is walked: a call that may be part of a graph is then noted in the signature and not run. */

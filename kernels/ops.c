@@ -354,6 +354,7 @@ static bool ask_watch(weft_device *device, const char *op, const void *args, boo
     weft_status status = check_##op(device, args);                                                 \
     device_enter(device);                                                                          \
     if (status == WEFT_OK && ask_watch(device, #op, args, false)) status = run_##op(device, args); \
+    device_note(device, status);                                                                   \
     if (status == WEFT_OK) (void)ask_watch(device, #op, args, true);                               \
     return status;                                                                                 \
   }                                                                                                \

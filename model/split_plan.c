@@ -72,44 +72,56 @@ static void count_bytes(const weft_gguf *gguf, weft_split_ask *ask, uint64_t *be
   for (uint32_t l = 0; l < ask->n_layers; l++) before[l + 1] += before[l];
 }
 
-static void find_room(const weft_split *split, weft_split_ask *ask) {
-  for (uint32_t p = 0; p < split->n_devices; p++) {
-    const weft_device_info *info = weft_device_get_info(split->device[p]);
-    ask->room[p] = info->host_memory ? 0 : info->memory_free_bytes / 8 * 7;
+/* Tries room first, and tells whether it made a difference. */
+static bool choose_cut(weft_split_ask *ask, const uint64_t *before, weft_split *split, weft_split_reason *reason) {
+  uint32_t even[WEFT_DEVICES_MAX] = {0};
+  bool found = weft_split_cut(ask, even); /* of work alone */
+  memcpy(split->first_layer, even, sizeof even);
+  if (!found || reason->why == WEFT_SPLIT_ASKED) return found;
+  ask->bytes_before = before;
+  if (!weft_split_cut(ask, split->first_layer)) {
+    memcpy(split->first_layer, even, sizeof even);
+    reason->why = WEFT_SPLIT_TOO_LITTLE;
+  } else if (memcmp(split->first_layer, even, ask->n_devices * sizeof *even) != 0) {
+    reason->why = WEFT_SPLIT_ROOM;
   }
+  return true;
 }
 
-static weft_status plan(const weft_gguf *gguf, const double *ratio, const model_hyper *hyper, weft_split *split,
-                        uint64_t *before, bool *no_cut, weft_error *error) {
+static weft_status plan_cut(const weft_gguf *gguf, const double *ratio, weft_split_ask *ask, const model_hyper *hyper,
+                            uint64_t *before, bool *no_cut, weft_split *split, weft_split_reason *reason,
+                            weft_error *error) {
   weft_kv_geometry geometry = model_hyper_geometry(hyper, gguf_kv_type(gguf));
-  weft_split_ask ask = {.n_devices = split->n_devices, .n_layers = hyper->n_layers, .no_cut = no_cut};
-  ask.head = ratio != NULL ? 0 : hyper->n_layers / (hyper->diffusion ? 5.0 : 15.0);
-  for (uint32_t p = 0; p < split->n_devices; p++) ask.share[p] = ratio != NULL ? ratio[p] : 1.0;
+  ask->n_layers = hyper->n_layers;
+  ask->no_cut = no_cut;
+  ask->head = ratio != NULL ? 0 : hyper->n_layers / (hyper->diffusion ? 5.0 : 15.0);
+  *reason = (weft_split_reason){.why = ratio != NULL ? WEFT_SPLIT_ASKED : WEFT_SPLIT_EVEN, .head = ask->head};
+  for (uint32_t p = 0; p < split->n_devices; p++) ask->share[p] = ratio != NULL ? ratio[p] : 1.0;
   for (uint32_t l = 1; l < hyper->n_layers; l++) no_cut[l] = !weft_split_can_cut(&geometry, l);
-  count_bytes(gguf, &ask, before);
-  find_room(split, &ask);
-  ask.bytes_before = before;
-  if (weft_split_cut(&ask, split->first_layer)) return WEFT_OK;
-  ask.bytes_before = NULL;
-  if (weft_split_cut(&ask, split->first_layer)) return WEFT_OK;
+  count_bytes(gguf, ask, before);
+  if (choose_cut(ask, before, split, reason)) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID,
                    "%s: %" PRIu32 " layers, of which some must lie on one device, cannot be shared out to %" PRIu32
                    " devices; give fewer devices",
                    weft_gguf_path(gguf), hyper->n_layers, split->n_devices);
 }
 
-weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, weft_split *split, weft_error *error) {
+weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const uint64_t *room, weft_split *split,
+                            weft_split_reason *reason, weft_error *error) {
   const model_arch *arch;
   split->first_layer[0] = 0;
+  *reason = (weft_split_reason){.why = WEFT_SPLIT_EVEN};
   if (split->n_devices == 1) return WEFT_OK;
   model_hyper *hyper = weft_alloc(1, sizeof *hyper);
   uint64_t *before = weft_alloc(WEFT_LAYERS_MAX + 1, sizeof *before);
   bool *no_cut = weft_alloc(WEFT_LAYERS_MAX, sizeof *no_cut);
+  weft_split_ask ask = {.n_devices = split->n_devices};
+  memcpy(ask.room, room, split->n_devices * sizeof *room);
   weft_status status = WEFT_OK;
   if (hyper == NULL || before == NULL || no_cut == NULL)
     status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
   if (status == WEFT_OK) status = model_hyper_read(gguf, &arch, hyper, error);
-  if (status == WEFT_OK) status = plan(gguf, ratio, hyper, split, before, no_cut, error);
+  if (status == WEFT_OK) status = plan_cut(gguf, ratio, &ask, hyper, before, no_cut, split, reason, error);
   weft_free(hyper);
   weft_free(before);
   weft_free(no_cut);

@@ -27,12 +27,25 @@ typedef struct weft_split_ask {
 /* Fills first_layer[0 .. n_devices). False: there is no such cut. */
 bool weft_split_cut(const weft_split_ask *ask, uint32_t *first_layer);
 
+typedef enum weft_split_why {
+  WEFT_SPLIT_ASKED,     /* by the ratio */
+  WEFT_SPLIT_EVEN,      /* equal work */
+  WEFT_SPLIT_ROOM,      /* with equal work some device would have too little room */
+  WEFT_SPLIT_TOO_LITTLE /* equal work, because no cut finds room: what finds none is streamed from host memory */
+} weft_split_why;
+
+typedef struct weft_split_reason {
+  weft_split_why why;
+  double head; /* the work of the head, in layers */
+} weft_split_reason;
+
 /* Plans the cut of a file's model: by `ratio` [n_devices] of layers, or with ratio NULL by work, the head of a diffusion
- * model counting as a fifth of its layers, that of others as a fifteenth. Weights that find room on a device go before
- * balance; where all devices together have too little, room does not matter (experts are then streamed). split->device
- * and n_devices are given. Errors: as weft_model_open for the file's keys, and INVALID with a line where no cut is
- * possible. */
-weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, weft_split *split, weft_error *error);
+ * model counting as a fifth of its layers, that of others as a fifteenth. Without a ratio, room [n_devices] (bytes for
+ * weights on each device; 0: not bounded) goes before balance, unless there is no cut with room. split->device and
+ * n_devices are given. reason is filled in. Errors: as weft_model_open for the file's keys, and INVALID with a line where
+ * no cut is possible. */
+weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const uint64_t *room, weft_split *split,
+                            weft_split_reason *reason, weft_error *error);
 
 #ifdef __cplusplus
 }

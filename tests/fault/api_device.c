@@ -233,16 +233,18 @@ static int start(weft_runtime *rt, uint32_t i, weft_generation **out) {
   return status;
 }
 
-static void test_public(void **state) {
-  (void)state;
+/* n devices, of which the last one breaks. */
+static void break_last(const char *names, uint32_t n, const char *said) {
   const char *models[] = {MODELS "dg-base.gguf"};
-  const weft_open_options options = small_runtime(models, 1);
+  weft_open_options options = small_runtime(models, 1);
+  options.devices = names;
   weft_runtime *rt;
   weft_generation *g[6];
   weft_delta d;
   char error[512] = "";
   assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
-  make_failing(rt->devices.device[0], 40);
+  assert_int_equal(rt->devices.n, n);
+  make_failing(rt->devices.device[n - 1], 40);
   assert_null(weft_unwell(rt));
   uint32_t n_started = 0;
   while (n_started < 6 && start(rt, n_started, &g[n_started]) == 0) n_started += 1;
@@ -256,14 +258,25 @@ static void test_public(void **state) {
   }
   assert_true(n_started > 0);
   assert_non_null(strstr(weft_unwell(rt), "restart"));
+  assert_memory_equal(weft_unwell(rt), said, strlen(said));
   weft_generation *late = NULL;
   assert_int_equal(start(rt, 0, &late), WEFT_E_DEVICE);
   char *stats = weft_stats_json(rt);
   assert_non_null(strstr(stats, "\"well\":false"));
   weft_release(stats);
   while (!weft_idle(rt)) continue;
-  make_sound(rt->devices.device[0]);
+  stats = weft_stats_json(rt);
+  assert_non_null(strstr(stats, "\"pool_pages_pinned\":0"));
+  weft_release(stats);
+  make_sound(rt->devices.device[n - 1]);
   weft_close(rt);
+}
+
+static void test_public(void **state) {
+  (void)state;
+  break_last(NULL, 1, "device 0 (");
+  break_last("0,1", 2, "device 1 (");
+  break_last("4,7", 2, "device 7 (");
 }
 
 int main(void) {

@@ -293,6 +293,8 @@ static void play(const variant *v, weft_runtime *rt) {
 /* NULL and a line: it cannot be opened. */
 static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) {
   weft_runtime *rt = NULL;
+  char device_mib[64];
+  (void)snprintf(device_mib, sizeof device_mib, "%.20f", (double)v->device_bytes / (1 << 20)); /* to the byte */
   weft_open_options options = {.models = models,
                                .n_models = 1,
                                .backend = v->backend,
@@ -308,7 +310,7 @@ static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) 
                                .no_prefix_cache = v->no_cache,
                                .no_graphs = v->no_graphs,
                                .no_arena = v->no_arena,
-                               .device_bytes = v->device_bytes,
+                               .device_mib = v->device_bytes == 0 ? NULL : device_mib,
                                .devices = v->devices,
                                .split_ratio = v->ratio,
                                .no_peer_access = v->no_peer,

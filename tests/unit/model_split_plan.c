@@ -85,7 +85,36 @@ static void test_no_cut_is_better(void **state) {
   }
 }
 
+/* Of a file with 6 layers, two devices: what was asked for holds whatever room there is; else room goes before balance,
+ * unless no cut has room. */
+static void test_reasons(void **state) {
+  static const struct {
+    double ratio[2]; /* 0: none */
+    uint64_t room[2];
+    uint32_t first;
+    weft_split_why why;
+  } table[] = {{{0}, {0, 0}, 4, WEFT_SPLIT_EVEN},
+               {{1, 2}, {0, 0}, 2, WEFT_SPLIT_ASKED},
+               {{5, 1}, {1, 1}, 5, WEFT_SPLIT_ASKED},
+               {{0}, {UINT64_MAX, 1}, 4, WEFT_SPLIT_TOO_LITTLE},
+               {{0}, {3 << 20, 0}, 2, WEFT_SPLIT_ROOM}};
+  weft_gguf *gguf;
+  (void)state;
+  assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
+  for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    weft_split split = {.n_devices = 2};
+    weft_split_reason reason;
+    const double *ratio = table[i].ratio[0] > 0 ? table[i].ratio : NULL;
+    assert_int_equal(weft_split_plan(gguf, ratio, table[i].room, &split, &reason, NULL), WEFT_OK);
+    print_message("case %zu: first layer %u, reason %d\n", i, split.first_layer[1], (int)reason.why);
+    assert_int_equal(split.first_layer[1], table[i].first);
+    assert_int_equal(reason.why, table[i].why);
+  }
+  weft_gguf_close(gguf);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_no_cut_is_better)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_no_cut_is_better),
+                                     cmocka_unit_test(test_reasons)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
