@@ -143,8 +143,16 @@ static const weft_option product_rows[] = {
     {"no-overlap", 0, SCHEDULING, ENGINE, FLAG(no_overlap), NULL, "apply each step before planning the next"},
     {"backend", 0, DEVICE, MODELS, TEXT(backend), "NAME", "ref, cpu or cuda [the best there is]"},
     {"threads", 't', DEVICE, MODELS, U32(threads, 0, 0, 1024), "N", "threads of the cpu backend [0: all cores]"},
-    {"device-mib", 0, DEVICE, RUNTIME, U32(device_mib, 0, 0, 1 << 24), "N",
-     "most MiB of a GPU for weights; experts beyond it stay in host memory [0: 7/8 of what is free]"},
+    {"device-mib", 0, DEVICE, RUNTIME, TEXT(device_mib), "N,N",
+     "most MiB of each GPU for weights, or one number for all; experts beyond it stay in host memory [7/8 of what is "
+     "free]"},
+    {"devices", 0, DEVICE, RUNTIME, TEXT(devices), "N,N",
+     "share the layers of each model out to these devices, as 0,1 [one device]"},
+    {"split", 0, DEVICE, RUNTIME, TEXT_OR(split, "auto"), "HOW", "with several devices: layer, or auto, which chooses"},
+    {"split-ratio", 0, DEVICE, RUNTIME, TEXT(split_ratio), "X,X",
+     "how many layers each device gets, in relation to the others, as 7,3 [planned by work and memory]"},
+    {"no-peer-access", 0, DEVICE, RUNTIME, FLAG(no_peer_access), NULL,
+     "what GPUs send one another goes through host memory"},
     {"no-graphs", 0, DEVICE, RUNTIME, FLAG(no_graphs), NULL, "on a GPU: launch each step call by call"},
     {"no-arena", 0, DEVICE, RUNTIME, FLAG(no_arena), NULL,
      "on a GPU: weights in plain memory, not each at an aligned address"},
@@ -543,7 +551,11 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .no_arena = config->no_arena,
                              .no_deterministic = config->no_deterministic,
                              .products = config->products,
-                             .device_bytes = (uint64_t)config->device_mib << 20,
+                             .device_mib = config->device_mib,
+                             .devices = config->devices,
+                             .split = config->split,
+                             .split_ratio = config->split_ratio,
+                             .no_peer_access = config->no_peer_access,
                              .quiet = config->quiet};
 }
 

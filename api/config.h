@@ -116,12 +116,12 @@ typedef struct weft_option {
 typedef struct weft_config {
   /* what is served and how */
   weft_text_list models, served_names, kv_8bit, chat_templates;
-  const char *backend, *config_file, *spill_file;
-  uint32_t threads, kv_mib, device_mib, host_mib, spill_mib, request_mib, context, running, queue, rows, pins;
+  const char *backend, *config_file, *spill_file, *devices, *device_mib, *split, *split_ratio;
+  uint32_t threads, kv_mib, host_mib, spill_mib, request_mib, context, running, queue, rows, pins;
   uint32_t tpot_ms, slice_ms, products;
   uint32_t saved_canvases;
-  bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, unused_tensors, quiet, verbose,
-      json, help;
+  bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, no_peer_access, unused_tensors,
+      quiet, verbose, json, help;
   /* the server */
   const char *host, *socket_mode, *tls_cert, *tls_key, *api_keys, *directory;
   weft_text_list api_key, pin_files, origins;

@@ -230,11 +230,41 @@ static void put_spill_bytes(const weft_runtime *rt, weft_text *out, const weft_e
   put_rows(out, &counters, file_rows, N_FILE);
 }
 
+/* What one device sends another, of models whose layers are shared out to several. */
+static void put_crossed(const weft_runtime *rt, weft_text *out) {
+  if (rt->devices.n == 1) return;
+  weft_prometheus_head(out, "weft_crossed_bytes_total", "counter", "Bytes sent from one device to another.");
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    const weft_crossed crossed = weft_model_crossed(rt->model[i].model);
+    const struct {
+      const char *kind;
+      uint64_t n_bytes;
+    } rows[] = {{"rows", crossed.rows}, {"soft", crossed.soft}, {"tokens", crossed.tokens}};
+    for (size_t k = 0; k < sizeof rows / sizeof *rows; k++) {
+      weft_text_puts(out, "weft_crossed_bytes_total{");
+      weft_prometheus_label(out, "model_name", rt->model[i].name);
+      weft_text_printf(out, ",kind=\"%s\"} %llu\n", rows[k].kind, (unsigned long long)rows[k].n_bytes);
+    }
+  }
+  weft_prometheus_head(out, "weft_device_weight_bytes", "gauge", "Memory of a device that weights take.");
+  for (uint32_t p = 0; p < rt->devices.n; p++) {
+    weft_text_printf(out, "weft_device_weight_bytes{device=\"%u\"} %llu\n",
+                     weft_device_get_info(rt->devices.device[p])->index,
+                     (unsigned long long)weft_device_weights(rt->devices.device[p]).n_bytes_held);
+  }
+  weft_prometheus_head(out, "weft_device_kv_bytes", "gauge", "Memory of a device that the pool takes.");
+  for (uint32_t p = 0; p < rt->devices.n; p++) {
+    weft_text_printf(out, "weft_device_kv_bytes{device=\"%u\"} %llu\n",
+                     weft_device_get_info(rt->devices.device[p])->index,
+                     (unsigned long long)(rt->n_pages * rt->model[0].layout.part_bytes[p]));
+  }
+}
+
 /* ---- the public calls ---- */
 
 char *weft_metrics(weft_runtime *rt) {
   weft_engine_stats stats;
-  weft_graph_counters graphs = weft_device_graph_counters(rt->device);
+  weft_graph_counters graphs = devices_graphs(&rt->devices);
   weft_text out = {0};
   weft_engine_get_stats(rt->engine, &stats);
   weft_vllm_metrics(rt, &stats, &out);
@@ -244,6 +274,7 @@ char *weft_metrics(weft_runtime *rt) {
   put_step_ratios(rt, &out, &stats);
   put_rows(&out, &graphs, graph_rows, N_GRAPH);
   put_spill_bytes(rt, &out, &stats);
+  put_crossed(rt, &out);
   weft_prometheus_head(&out, "weft_well", "gauge", "1 while every model can run.");
   weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);
   weft_process_metrics(&out);
@@ -261,7 +292,7 @@ static void put_json_rows(weft_text *out, const void *stats, const weft_counter_
 
 char *weft_stats_json(weft_runtime *rt) {
   weft_engine_stats stats;
-  weft_graph_counters graphs = weft_device_graph_counters(rt->device);
+  weft_graph_counters graphs = devices_graphs(&rt->devices);
   weft_text out = {0};
   weft_process_memory m = weft_process_get_memory();
   weft_engine_get_stats(rt->engine, &stats);
@@ -291,6 +322,9 @@ char *weft_stats_json(weft_runtime *rt) {
 const char *weft_unwell(const weft_runtime *rt) {
   weft_engine_stats stats;
   weft_engine_get_stats(rt->engine, &stats);
-  return stats.broken_runners == 0 ? NULL
-                                   : "the device of a model broke and its requests were ended: restart the server";
+  if (stats.broken_runners == 0) return NULL;
+  for (uint32_t p = 0; p < rt->devices.n; p++) {
+    if (weft_device_broken(rt->devices.device[p])) return rt->unwell[p];
+  }
+  return "a model cannot run and its requests were ended: restart the server";
 }

@@ -90,7 +90,7 @@ void weft_handle_ollama_tags(weft_server *s, weft_exchange *x) {
 }
 
 void weft_handle_ollama_ps(weft_server *s, weft_exchange *x) {
-  bool on_host = weft_device_get_info(s->runtime->device)->host_memory;
+  bool on_host = weft_device_get_info(s->runtime->devices.device[0])->host_memory;
   weft_text body = {0};
   weft_text_puts(&body, "{\"models\":[");
   for (uint32_t i = 0; i < s->runtime->n_models; i++) {

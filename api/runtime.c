@@ -70,8 +70,10 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
   weft_model_limits limits = limits_of(&rt->options);
   limits.kv_8bit = wants_8bit(&rt->options, m->file_name);
   limits.unused_tensors = rt->options.unused_tensors;
-  status = weft_model_open(m->gguf, rt->device, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model,
-                           error);
+  status = devices_split(&rt->devices, m->gguf, &m->split, &m->split_reason, error);
+  if (status != WEFT_OK) return status;
+  status =
+      weft_model_open(m->gguf, &m->split, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model, error);
   if (status != WEFT_OK) return status;
   status = weft_gguf_let_go(m->gguf, error); /* from here on the file may be cut, replaced or removed */
   if (status != WEFT_OK) return status;
@@ -134,14 +136,25 @@ static uint64_t least_kv_bytes(const weft_runtime *rt) {
   return least;
 }
 
-/* 85 % of what weights and activations leave of a GPU: slots, head scratch and graphs are not there yet. */
+/* The same of a device of its own memory: how many bytes of it the pages' part there may take. 85 % of what weights and
+ * activations leave: slots, head scratch and graphs are not there yet. */
+static uint64_t free_part_bytes(const weft_runtime *rt, uint32_t p) {
+  weft_device *device = rt->devices.device[p];
+  uint64_t used = weft_device_weights(device).n_bytes_held, has = weft_device_get_info(device)->memory_free_bytes;
+  for (uint32_t i = 0; i < rt->n_models; i++) used += weft_model_get_info(rt->model[i].model)->part[p].scratch_bytes;
+  return used < has ? (has - used) / 100 * 85 : 0;
+}
+
+/* Bytes that the pool may take: on each device there must be room for its part of every page. */
 static uint64_t free_kv_bytes(const weft_runtime *rt) {
-  uint64_t wanted = host_bytes(_SC_AVPHYS_PAGES) / 4, most = (uint64_t)4 << 30;
-  const weft_device_info *device = weft_device_get_info(rt->device);
-  if (device->host_memory) return wanted < most ? wanted : most;
-  uint64_t used = weft_device_weights(rt->device).n_bytes_held;
-  for (uint32_t i = 0; i < rt->n_models; i++) used += weft_model_get_info(rt->model[i].model)->scratch_bytes;
-  return used < device->memory_free_bytes ? (device->memory_free_bytes - used) / 100 * 85 : 0;
+  uint64_t wanted = host_bytes(_SC_AVPHYS_PAGES) / 4, most = (uint64_t)4 << 30, n_pages = UINT32_MAX;
+  const weft_kv_layout *layout = &rt->model[0].layout;
+  if (weft_device_get_info(rt->devices.device[0])->host_memory) return wanted < most ? wanted : most;
+  for (uint32_t p = 0; p < rt->devices.n; p++) {
+    uint64_t own = layout->part_bytes[p] == 0 ? n_pages : free_part_bytes(rt, p) / layout->part_bytes[p];
+    if (own < n_pages) n_pages = own;
+  }
+  return n_pages * rt->page_bytes;
 }
 
 static uint64_t default_kv_bytes(const weft_runtime *rt) {
@@ -168,7 +181,7 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
   weft_free(layouts);
   if (status != WEFT_OK) return status;
   if (rt->options.kv_bytes == 0) rt->options.kv_bytes = default_kv_bytes(rt);
-  uint64_t n_pages = rt->options.kv_bytes / rt->page_bytes, memory = weft_device_get_info(rt->device)->memory_bytes;
+  uint64_t n_pages = rt->options.kv_bytes / rt->page_bytes, memory = devices_memory(&rt->devices);
   if (n_pages > INT32_MAX || (memory > 0 && rt->options.kv_bytes > memory)) {
     return weft_fail(error, WEFT_E_INVALID,
                      "a pool of %.0f MiB is more than this device has (%.0f MiB): lower --kv-mib",
@@ -201,11 +214,13 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
 /* A pool whose size is our default, not the operator's choice, is halved while the device refuses it. */
 static weft_status open_pool(weft_runtime *rt, bool may_shrink, weft_error *error) {
   uint64_t least = least_kv_bytes(rt);
-  weft_status status = weft_kv_store_open(rt->device, rt->page_bytes, rt->n_pages, &rt->store, error);
+  const weft_split *split = &rt->model[0].split;
+  const weft_kv_layout *layout = &rt->model[0].layout; /* of a page all have the same bytes */
+  weft_status status = weft_kv_store_open(split, layout, rt->n_pages, &rt->store, error);
   while (status == WEFT_E_NO_MEMORY && may_shrink && rt->options.kv_bytes / 2 >= least) {
     rt->options.kv_bytes /= 2;
     rt->n_pages = (uint32_t)(rt->options.kv_bytes / rt->page_bytes);
-    status = weft_kv_store_open(rt->device, rt->page_bytes, rt->n_pages, &rt->store, error);
+    status = weft_kv_store_open(split, layout, rt->n_pages, &rt->store, error);
   }
   return status;
 }
@@ -242,10 +257,8 @@ static weft_status open_store(weft_runtime *rt, bool may_shrink, weft_error *err
 }
 
 static void write_plan(weft_runtime *rt) {
-  const weft_device_info *d = weft_device_get_info(rt->device);
   weft_text *t = &rt->plan;
-  weft_text_printf(t, "device   %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->backend, d->isa,
-                   d->n_threads, d->name, d->products, d->graphs ? "steps as graphs, " : "", rt->options.rows);
+  devices_print(&rt->devices, rt->options.rows, t);
   for (uint32_t i = 0; i < rt->n_models; i++) {
     const weft_served_model *m = &rt->model[i];
     const weft_model_info *info = weft_model_get_info(m->model);
@@ -258,6 +271,7 @@ static void write_plan(weft_runtime *rt) {
     }
     weft_text_printf(t, ", keys and values %s", weft_type_name_of_id((int32_t)info->kv_type));
     weft_text_printf(t, "\n");
+    devices_print_parts(&rt->devices, info, &m->layout, &m->split_reason, t);
     for (uint32_t g = 0; g < m->layout.n_groups; g++) {
       const weft_layer_group *group = &m->layout.group[g];
       const weft_kv_shape *shape = &m->layout.shape[g];
@@ -277,7 +291,7 @@ static void write_plan(weft_runtime *rt) {
     weft_text_printf(t, ", at once\n");
     if (m->layout.padding > 0.001) weft_text_printf(t, "  padding  %.1f %% of each page\n", m->layout.padding * 100.0);
   }
-  weft_weights_report held = weft_device_weights(rt->device);
+  weft_weights_report held = devices_weights(&rt->devices);
   if (held.n_bytes_held > 0) {
     weft_text_printf(t, "weights  %.1f MiB of device memory for %.1f MiB of weights", mib(held.n_bytes_held),
                      mib(held.n_bytes));
@@ -326,8 +340,7 @@ static weft_status open_runners(weft_runtime *rt, weft_error *error) {
     weft_served_model *m = &rt->model[i];
     uint32_t n_suppressed;
     const int32_t *suppressed = weft_tokenizer_suppressed(m->tokenizer, &n_suppressed);
-    weft_device_runner_config config = {.device = rt->device,
-                                        .model = m->model,
+    weft_device_runner_config config = {.model = m->model,
                                         .store = rt->store,
                                         .layout = &m->layout,
                                         .name = m->name,
@@ -354,24 +367,25 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
     runners[i] = rt->model[i].runner;
     if (rt->model[i].context > context) context = rt->model[i].context;
   }
-  weft_engine_config config = {.n_models = rt->n_models,
-                               .runner = runners,
-                               .n_pages = rt->n_pages,
-                               .n_host_pages = rt->n_host_pages,
-                               .n_file_pages = rt->n_file_pages,
-                               .rows_per_step = rt->options.rows,
-                               .running_max = rt->options.running,
-                               .waiting_max = rt->options.queue,
-                               .request_bytes_max = rt->options.request_bytes,
-                               .pins_max = rt->options.pins,
-                               .n_tenants = rt->options.tenants,
-                               .tenant = tenant,
-                               .seq_tokens_max = context,
-                               .slice_us = (uint64_t)rt->options.slice_ms * 1000,
-                               .target_tpot_us = (uint64_t)rt->options.target_tpot_ms * 1000,
-                               /* where steps are computed inside submit, planning ahead would only add void rows */
-                               .overlap = !weft_device_get_info(rt->device)->immediate && !rt->options.no_overlap,
-                               .no_prefix_cache = rt->options.no_prefix_cache};
+  weft_engine_config config = {
+      .n_models = rt->n_models,
+      .runner = runners,
+      .n_pages = rt->n_pages,
+      .n_host_pages = rt->n_host_pages,
+      .n_file_pages = rt->n_file_pages,
+      .rows_per_step = rt->options.rows,
+      .running_max = rt->options.running,
+      .waiting_max = rt->options.queue,
+      .request_bytes_max = rt->options.request_bytes,
+      .pins_max = rt->options.pins,
+      .n_tenants = rt->options.tenants,
+      .tenant = tenant,
+      .seq_tokens_max = context,
+      .slice_us = (uint64_t)rt->options.slice_ms * 1000,
+      .target_tpot_us = (uint64_t)rt->options.target_tpot_ms * 1000,
+      /* where steps are computed inside submit, planning ahead would only add void rows */
+      .overlap = !weft_device_get_info(rt->devices.device[0])->immediate && !rt->options.no_overlap,
+      .no_prefix_cache = rt->options.no_prefix_cache};
   weft_status status = weft_engine_open(&config, &rt->engine, error);
   if (status == WEFT_OK && rt->store->file != NULL) weft_kv_file_watch(rt->store->file, wake, rt->engine);
   if (status == WEFT_OK) status = weft_engine_start(rt->engine);
@@ -392,16 +406,15 @@ static weft_status open_tenants_and_engine(weft_runtime *rt, weft_error *error) 
 static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
   weft_status status = fill_options(rt, options, error);
   if (status != WEFT_OK) return status;
-  weft_device_config device = {.backend = options->backend,
-                               .n_threads = options->threads,
-                               .no_graphs = options->no_graphs,
-                               .no_arena = options->no_arena,
-                               .no_deterministic = options->no_deterministic,
-                               .products = options->products,
-                               .weights_bytes_max = options->device_bytes};
-  status = weft_device_open(&device, &rt->device, error);
+  status = devices_open(options, &rt->devices, error);
   if (status != WEFT_OK) return status;
-  rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->device));
+  for (uint32_t p = 0; p < rt->devices.n; p++) {
+    const weft_device_info *device = weft_device_get_info(rt->devices.device[p]);
+    (void)snprintf(rt->unwell[p], sizeof rt->unwell[p],
+                   "device %u (%s) broke, and the requests of its models were ended: restart the server", device->index,
+                   device->name);
+  }
+  rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->devices.device[0]));
   rt->model = weft_alloc(options->n_models, sizeof *rt->model);
   if (rt->model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u models", options->n_models);
   for (uint32_t i = 0; i < options->n_models; i++) {
@@ -436,6 +449,10 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   rt->options.models = NULL;
   rt->options.backend = NULL;
   rt->options.spill_file = NULL;
+  rt->options.devices = NULL;
+  rt->options.device_mib = NULL;
+  rt->options.split = NULL;
+  rt->options.split_ratio = NULL;
   rt->options.kv_8bit = NULL;
   rt->options.served_names = NULL;
   rt->options.tenant = NULL;
@@ -464,7 +481,7 @@ void weft_close(weft_runtime *rt) {
     served_names_free(m);
   }
   weft_kv_store_close(rt->store);
-  if (rt->device != NULL) weft_device_close(rt->device);
+  devices_close(&rt->devices);
   weft_free(rt->model);
   weft_tenants_forget(rt);
   weft_text_free(&rt->plan);

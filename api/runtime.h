@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* What weft_open opens and weft_close frees: models, device, KV store and engine. For the files of api/ only.
  *
- * Law: weft_open fills in everything; until weft_close only the engine, the formats and the line of weft_unwell
+ * Law: weft_open fills in everything; until weft_close only the engine, the formats and what devices say of themselves
  * change. */
 #ifndef WEFT_API_RUNTIME_H
 #define WEFT_API_RUNTIME_H
 
+#include "api/devices.h"
 #include "api/formats.h"
 #include "api/weft.h"
 #include "base/clock.h"
 #include "base/text.h"
-#include "kernels/device.h"
 #include "model/chat.h"
 #include "model/device_runner.h"
 #include "model/kv_store.h"
@@ -26,6 +26,8 @@ typedef struct weft_served_model {
   int64_t created; /* when its file was written, in seconds since 1970 */
   weft_gguf *gguf;
   weft_model *model;
+  weft_split split; /* on which devices its layers lie, and why */
+  weft_split_reason split_reason;
   weft_tokenizer *tokenizer;
   weft_chat *chat;     /* NULL: its chat template is missing or cannot be rendered */
   bool other_template; /* chat renders another template than the file's own */
@@ -41,7 +43,7 @@ typedef struct weft_served_model {
 
 struct weft_runtime {
   weft_open_options options; /* with defaults filled in; its strings are the caller's and not read after weft_open */
-  weft_device *device;
+  weft_devices devices;
   weft_kv_store *store;
   weft_engine *engine;
   weft_served_model *model;
@@ -50,7 +52,7 @@ struct weft_runtime {
   uint64_t page_bytes;
   char **tenant_name; /* [options.tenants] */
   weft_text plan;
-  char unwell[256];
+  char unwell[WEFT_DEVICES_MAX][192]; /* of each device, what weft_unwell says when it broke */
 };
 
 /* The model of a name. name NULL: the first; where one model is served, it answers to any name. NULL with a line when

@@ -16,6 +16,8 @@
 #     -e  begin no part of the model after so many seconds of measuring [300]
 #     -w  only this part of the model: check, load, canvases, prefill, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated. prefill
 #         and sequences are the columns S_PP and S_TG of others' benches, for 1 to 64 and 1 to 128 sequences
+#         split, which only runs where it is named and where there are two cards: the model on one card and with its layers on two, in
+#         turns, twice; some 5 minutes, at most 9
 #         serving, which only runs where it is named: `weft serve` under load (bench/serving.py), some 8 minutes
 # Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), serving.jsonl (bench/serving.py), model.json (records {work, device, date, commit, command,
 # median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
@@ -46,6 +48,7 @@ if [ -z "$prebuilt" ]; then
 fi
 [ -d "$prebuilt/lib" ] && export LD_LIBRARY_PATH=$prebuilt/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 device=$(nvidia-smi --query-gpu=name --format=csv,noheader | head -1)
+n_cards=$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)
 echo "$device, commit $commit"
 kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops kernels_kernels_experts kernels_kernels_attention
   kernels_kernels_fused kernels_kernels_canvas kernels_kernels_sample'
@@ -111,6 +114,7 @@ if [ $tests = yes ]; then
   wait
   begin kernels_kernels_streamed test_kernels_kernels_streamed # alone: its copies must have the bus to themselves
   begin fault_api_card test_fault_api_card                     # alone: it looks at what is free
+  [ "$n_cards" = 1 ] || begin kernels_kernels_cards test_kernels_kernels_cards
   judge_all
   test_without_waits
   for file in model/demo/weft-demo.gguf model/demo/weft-demo-ar.gguf tests/golden/models/dg-mxfp4.gguf; do check_model "$file" 30; done
@@ -196,13 +200,13 @@ canvases='canvases sequences'
 [ "$canvas" -gt 0 ] || canvases=sequences
 
 # One run of weft bench; the rows it prints are kept beside the command.
-bench() { # part, name of the run, what and options
+bench() { # part, name of the run, what and options; limit: seconds
   local run=$2 start=$SECONDS
   [[ -z $parts || " $parts " == *" $1 "* ]] || return 0
   [ $SECONDS -lt "$seconds" ] || { echo "left out $run: $SECONDS s are over"; return 0; }
   shift 2
   echo "weft bench $* --backend cuda" >"$out/$run.command"
-  timeout 110 "$prebuilt/weft" bench "$@" -m "$model" --backend cuda -q --json >"$out/$run.rows" 2>"$out/$run.log" ||
+  timeout "${limit:-110}" "$prebuilt/weft" bench "$@" -m "$model" --backend cuda -q --json >"$out/$run.rows" 2>"$out/$run.log" ||
     echo "stopped: $run: $(tail -1 "$out/$run.log")"
   echo "$run: $((SECONDS - start)) s"
 }
@@ -228,6 +232,27 @@ gaps() {
 [[ -n $parts && " $parts " != *" check "* ]] || check_model "$model" 60
 load
 gaps
+# One card and two, in turns, so that a machine that changes does the same to both; and one answer of each, which must be the same.
+split() {
+  local limit=100 turn how
+  [ "$n_cards" -gt 1 ] || { echo 'left out split: there is one card'; return 0; }
+  for how in '' '--devices 0,1'; do
+    # shellcheck disable=SC2086 # an option and its value, or none
+    timeout 60 "$prebuilt/weft" generate -m "$model" --backend cuda -c 512 --running 1 --kv-mib 512 -p 'one and two' -n 24 --temperature 0 -v $how \
+      >"$out/split-answer-${#how}.log" 2>"$out/split-plan-${#how}.log" || { echo "stopped: split: $(tail -1 "$out/split-plan-${#how}.log")"; return 1; }
+  done
+  cat "$out/split-plan-13.log"
+  cmp "$out/split-answer-0.log" "$out/split-answer-13.log" || return 1
+  echo 'passed  one answer on one card and on two'
+  for turn in 1 2; do
+    for how in '' '--devices 0,1'; do
+      # shellcheck disable=SC2086
+      bench split "split-$([ -z "$how" ] && echo one || echo two)-$turn" model $canvases prefill context --n-prompt 512 --kv-mib 32768 -c 2304 --rows 8192 \
+        --running 128 --n-generate 64 --repeat 2 $how
+    done
+  done
+}
+[[ " $parts " != *" split "* ]] || split || failed=1
 [[ " $parts " != *" serving "* ]] || WEFT_COMMIT=$commit python3 "$here/serving.py" "$prebuilt/weft" "$model" | tee "$out/serving.jsonl"
 one='--n-prompt 512 --kv-mib 32768 -c 1024'
 # shellcheck disable=SC2086 # a list of options
@@ -273,7 +298,7 @@ for path in sorted(glob.glob(f'{out}/*.command')):
             room.append(dict(row, **facts))
             print(f"{row['work']:36s} {row['measured']:6d} run to the end, {row['predicted']} predicted")
             continue
-        name, value, floor = row['work'], row['median'], floors.get(row['work']) if is_target else None
+        name, value, floor = row['work'], row['median'], floors.get(row['work']) if is_target and '--devices' not in command else None
         by_run.setdefault(run, {})[name] = (value, row['spread'], row['unit'])
         ratio = None if floor is None else round(value / floor if row['unit'].startswith('ms') else floor / value, 2)
         repeats = re.search(r'--repeat (\d+)', command)
@@ -299,6 +324,22 @@ for name, (on, spread, unit) in by_run.get('deterministic', {}).items():
                       command='bench/device.sh -w determinism', median=round(cost, 2), spread=round(noise, 2) if noise > 0 else None, unit='%',
                       floor=None, ratio=None, experts_touched=None, experts_expected=None))
     print(f"{'cost of determinism':20s} {name:36s} {cost:10.2f} %  (spreads of the two runs: {noise:.2f} %)")
+# what a second card brings: the time of two over that of one, means of the turns
+turns = {how: [rows for run, rows in by_run.items() if run.startswith(f'split-{how}-')] for how in ('one', 'two')}
+for name in dict.fromkeys(name for rows in turns['one'] for name in rows):
+    mean = {}
+    for how in turns:
+        values = [rows[name][0] for rows in turns[how] if name in rows]
+        mean[how] = sum(values) / len(values) if values else 0
+    if not all(mean.values()):
+        continue
+    ratio = mean['two'] / mean['one']
+    if not turns['one'][0].get(name, (0, 0, 'ms'))[2].startswith('ms'):
+        ratio = 1 / ratio
+    model.append(dict(work=f'time on two cards over one, {name}', device=device, date=datetime.date.today().isoformat(), commit=commit,
+                      command='bench/device.sh -w split', median=round(ratio, 3), spread=None, unit='x', floor=None, ratio=None,
+                      experts_touched=None, experts_expected=None))
+    print(f"{'two cards over one':20s} {name:36s} {ratio:10.3f} of the time, {1 / ratio:.2f} times as fast")
 if os.path.exists(f'{out}/gaps.record') and os.path.getsize(f'{out}/gaps.record') > 0:
     model.append(dict(json.load(open(f'{out}/gaps.record')), device=device, date=datetime.date.today().isoformat(), commit=commit,
                       command='bench/device.sh -w gaps', spread=None, floor=None, ratio=None, experts_touched=None,

@@ -10,6 +10,18 @@
 #include "base/memory_room.h"
 #include "kernels/device_internal.h"
 
+/* The calls of a device that the calling thread is about to use. */
+static const device_calls *calls_of(weft_device *device) {
+  device_enter(device);
+  return device->calls;
+}
+
+/* What a call came to. A device that has once reported an error is remembered. */
+static weft_status note_status(weft_device *device, weft_status status) {
+  device_note(device, status);
+  return status;
+}
+
 typedef struct backend {
   const char *name;
   weft_status (*open)(const weft_device_config *config, weft_device **out, weft_error *error);
@@ -56,7 +68,7 @@ weft_status weft_device_open(const weft_device_config *config, weft_device **out
 }
 
 void weft_device_close(weft_device *device) {
-  if (device != NULL) device->calls->close(device);
+  if (device != NULL) calls_of(device)->close(device);
 }
 
 const weft_device_info *weft_device_get_info(const weft_device *device) {
@@ -70,21 +82,25 @@ const weft_kernels *weft_device_kernels(const weft_device *device) {
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out) {
   if (device == NULL || out == NULL) return WEFT_E_INVALID;
   *out = NULL;
-  return device->calls->alloc(device, n_bytes, out);
+  return note_status(device, calls_of(device)->alloc(device, n_bytes, out));
 }
 
 void weft_device_free(weft_device *device, void *memory) {
-  if (memory != NULL) device->calls->free(device, memory);
+  if (memory != NULL) calls_of(device)->free(device, memory);
 }
 
 weft_status weft_device_alloc_host(weft_device *device, uint64_t n_bytes, void **out) {
   if (device == NULL || out == NULL) return WEFT_E_INVALID;
   *out = NULL;
-  return device->calls->alloc_host(device, n_bytes, out);
+  return note_status(device, calls_of(device)->alloc_host(device, n_bytes, out));
 }
 
 void weft_device_free_host(weft_device *device, void *memory) {
-  if (memory != NULL) device->calls->free_host(device, memory);
+  if (memory != NULL) calls_of(device)->free_host(device, memory);
+}
+
+static bool makes_graph(const weft_device *device) {
+  return device->graphs != NULL && device->graphs->mode != STEP_GRAPHS_RUN;
 }
 
 /* Numbers, in signatures, of the calls outside ops that a step may have. They are larger than those of the ops. */
@@ -96,7 +112,7 @@ static step_graphs_mode note_call(weft_device *device, uint32_t call, const void
     const void *to, *from;
     uint64_t n_bytes;
   } args = {to, from, n_bytes};
-  if (device->graphs == NULL || device->graphs->mode == STEP_GRAPHS_RUN) return STEP_GRAPHS_RUN;
+  if (!makes_graph(device)) return STEP_GRAPHS_RUN;
   step_graphs_note(device->graphs, call, &args, sizeof args);
   return device->graphs->mode;
 }
@@ -105,49 +121,73 @@ static step_graphs_mode note_call(weft_device *device, uint32_t call, const void
 weft_status weft_device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
   if (n_bytes == 0 || note_call(device, CALL_UPLOAD, to, NULL, 0) == STEP_GRAPHS_CAPTURE) return WEFT_OK;
-  return device->calls->upload(device, to, from, n_bytes);
+  return note_status(device, calls_of(device)->upload(device, to, from, n_bytes));
 }
 
 weft_status weft_device_download(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
-  if (device->graphs != NULL && device->graphs->mode != STEP_GRAPHS_RUN) return WEFT_E_INVALID;
-  return n_bytes == 0 ? WEFT_OK : device->calls->download(device, to, from, n_bytes);
+  if (makes_graph(device)) return WEFT_E_INVALID;
+  return n_bytes == 0 ? WEFT_OK : note_status(device, calls_of(device)->download(device, to, from, n_bytes));
 }
 
 weft_status weft_device_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   if (device == NULL || ((to == NULL || from == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
   if (n_bytes == 0 || note_call(device, CALL_COPY, to, from, n_bytes) == STEP_GRAPHS_WALK) return WEFT_OK;
-  return device->calls->copy(device, to, from, n_bytes);
+  return note_status(device, calls_of(device)->copy(device, to, from, n_bytes));
 }
 
 weft_status weft_device_zero(weft_device *device, void *to, uint64_t n_bytes) {
   if (device == NULL || (to == NULL && n_bytes > 0)) return WEFT_E_INVALID;
   if (n_bytes == 0 || note_call(device, CALL_ZERO, to, NULL, n_bytes) == STEP_GRAPHS_WALK) return WEFT_OK;
-  return device->calls->zero(device, to, n_bytes);
+  return note_status(device, calls_of(device)->zero(device, to, n_bytes));
 }
 
 weft_status weft_device_sync(weft_device *device) {
-  return device == NULL ? WEFT_E_INVALID : device->calls->sync(device);
+  return device == NULL ? WEFT_E_INVALID : note_status(device, calls_of(device)->sync(device));
 }
 
 weft_status weft_device_mark(weft_device *device, uint32_t mark) {
   if (device == NULL || mark >= WEFT_MARKS_MAX) return WEFT_E_INVALID;
-  return device->calls->mark == NULL ? WEFT_OK : device->calls->mark(device, mark);
+  return device->calls->mark == NULL ? WEFT_OK : note_status(device, calls_of(device)->mark(device, mark));
 }
 
 weft_status weft_device_wait(weft_device *device, uint32_t mark) {
   if (device == NULL || mark >= WEFT_MARKS_MAX) return WEFT_E_INVALID;
-  return device->calls->wait == NULL ? WEFT_OK : device->calls->wait(device, mark);
+  return device->calls->wait == NULL ? WEFT_OK : note_status(device, calls_of(device)->wait(device, mark));
+}
+
+/* ---- several devices ---- */
+
+weft_status weft_device_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
+                             uint64_t n_bytes) {
+  if (from == NULL || to == NULL || ((to_memory == NULL || from_memory == NULL) && n_bytes > 0)) return WEFT_E_INVALID;
+  if (strcmp(from->info.backend, to->info.backend) != 0 || makes_graph(from)) return WEFT_E_INVALID;
+  return n_bytes == 0 ? WEFT_OK : note_status(from, calls_of(from)->send(from, to, to_memory, from_memory, n_bytes));
+}
+
+weft_status weft_device_follow(weft_device *device, weft_device *other, uint32_t mark) {
+  if (device == NULL || other == NULL || mark >= WEFT_MARKS_MAX) return WEFT_E_INVALID;
+  if (strcmp(device->info.backend, other->info.backend) != 0 || makes_graph(device)) return WEFT_E_INVALID;
+  if (device == other || device->calls->follow == NULL) return WEFT_OK;
+  return note_status(device, calls_of(device)->follow(device, other, mark));
+}
+
+bool weft_device_broken(const weft_device *device) {
+  return __atomic_load_n(&device->broken, __ATOMIC_RELAXED);
 }
 
 /* ---- graphs ---- */
 
 void weft_device_graph_begin(weft_device *device, uint64_t key) {
+  device_enter(device);
   if (device->graphs != NULL) step_graphs_begin(device->graphs, key);
 }
 
 bool weft_device_graph_end(weft_device *device, weft_status *status) {
-  return device->graphs != NULL && step_graphs_end(device->graphs, status);
+  device_enter(device);
+  bool again = device->graphs != NULL && step_graphs_end(device->graphs, status);
+  device_note(device, *status);
+  return again;
 }
 
 weft_graph_counters weft_device_graph_counters(const weft_device *device) {
@@ -200,7 +240,7 @@ weft_status weft_device_weight(weft_device *device, weft_weight *weight, const v
     return weft_fail(error, WEFT_E_INVALID, "weft_device_weight: an argument is NULL");
   }
   weft_status status = check_weight(device, weight, error);
-  return status == WEFT_OK ? device->calls->weight(device, weight, file_bytes, uses, error) : status;
+  return status == WEFT_OK ? calls_of(device)->weight(device, weight, file_bytes, uses, error) : status;
 }
 
 weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source,
@@ -209,19 +249,19 @@ weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, co
     return weft_device_weight(device, weight, source == NULL ? NULL : source->bytes, uses, error);
   if (weight == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_weight_read: weight is NULL");
   weft_status status = check_weight(device, weight, error);
-  return status == WEFT_OK ? device->calls->weight_read(device, weight, source, uses, error) : status;
+  return status == WEFT_OK ? calls_of(device)->weight_read(device, weight, source, uses, error) : status;
 }
 
 void weft_device_weight_free(weft_device *device, weft_weight *weight) {
   if (device == NULL || weight == NULL || weight->data == NULL) return;
-  device->calls->weight_free(device, weight);
+  calls_of(device)->weight_free(device, weight);
   weight->data = NULL;
   weight->n_bytes = 0;
 }
 
 weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes) {
   if (device == NULL || weight == NULL || weight->data == NULL || file_bytes == NULL) return WEFT_E_INVALID;
-  return device->calls->weight_unpack(device, weight, file_bytes);
+  return calls_of(device)->weight_unpack(device, weight, file_bytes);
 }
 
 weft_weights_report weft_device_weights(const weft_device *device) {
@@ -274,6 +314,11 @@ weft_status host_zero(weft_device *device, void *to, uint64_t n_bytes) {
 weft_status host_sync(weft_device *device) {
   (void)device;
   return WEFT_OK;
+}
+
+weft_status host_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n_bytes) {
+  (void)to;
+  return host_copy(from, to_memory, from_memory, n_bytes);
 }
 
 /* The value of a line `key : value` of a /proc file, or an empty text. */

@@ -2,7 +2,8 @@
 /* A device: where the bytes of weights, KV and activations live, and the stream of work that computes on them.
  *
  * Law: every call takes its device; there is no current device and no global state. Enqueued work runs in order on the
- * device's one stream. Ops never allocate memory. A device error is a status; after WEFT_E_DEVICE the device is lost
+ * device's one stream. Streams of different devices run beside one another: what one device sends to another is there
+ * for work that follows a mark of the sender (weft_device_send, weft_device_follow). Ops never allocate memory. A device error is a status; after WEFT_E_DEVICE the device is lost
  * and only close may follow. Pointers from weft_device_alloc are device pointers: only ops, upload, download, copy and
  * zero may read or write what they point to (on ref and cpu it is ordinary memory). The calls on a device come from one
  * thread at a time, but for get_info and those that say otherwise. */
@@ -44,6 +45,8 @@ typedef enum weft_weight_use {
 
 typedef struct weft_device_config {
   const char *backend;   /* "ref", "cpu", "cuda"; NULL: the best there is */
+  uint32_t index;        /* cuda: which card, from 0; on other backends a name that nothing depends on */
+  bool no_peer;          /* cuda: this card does not reach the memory of others; what it sends goes through the host */
   uint32_t n_threads;    /* 0: all cores this process may use */
   const char *isa;       /* cpu: "portable", "avx2" or "avx512", refused if absent; NULL: the best there is */
   bool no_graphs;        /* cuda: every step call by call; the same bits */
@@ -69,6 +72,7 @@ typedef struct weft_graph_counters {
 typedef struct weft_device_info {
   const char *backend; /* "ref" | "cpu" | "cuda" */
   const char *isa;     /* "portable", "avx2", "avx512-vnni", "sm_90", ... */
+  uint32_t index;      /* of the config */
   char name[96];
   uint32_t n_threads;
   uint64_t memory_bytes;      /* total */
@@ -89,8 +93,9 @@ const struct weft_kernels *weft_device_kernels(const weft_device *device);
 /* Device memory, aligned to 256 bytes; its content is undefined. Errors: NO_MEMORY, DEVICE. */
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free(weft_device *device, void *memory);
-/* Memory that host and device may both read and write where it lies: pinned on cuda, ordinary elsewhere. It is aligned
- * to 64 bytes, and slow for the device. What the device wrote is there after a sync. Errors: as alloc. */
+/* Memory that the host and every device of the backend may read and write where it lies: pinned on cuda, ordinary
+ * elsewhere. It is aligned to 64 bytes, and slow for the device. What the device wrote is there after a sync. Errors:
+ * as alloc. */
 weft_status weft_device_alloc_host(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free_host(weft_device *device, void *memory);
 /* upload copies from the host: `from` may be reused as soon as it returns. download copies to the host, and returns
@@ -102,8 +107,21 @@ weft_status weft_device_zero(weft_device *device, void *to, uint64_t n_bytes);
 /* Waits until everything enqueued has run. */
 weft_status weft_device_sync(weft_device *device);
 
+/* Several devices of one backend. send enqueues on `from`, in the order of its work, a copy of n_bytes to memory of
+ * `to`, which may be the same device. follow has work that is enqueued on `device` from now on begin after the work
+ * before the last `mark` of `other`; it enqueues and does not wait, and does nothing where that mark was never set. So
+ * work of `to` sees what was sent once it follows a mark that `from` set after send, and `from` may send to the same
+ * place again once it follows a mark that `to` set after that work. Neither may be part of a graph. Errors: INVALID (the
+ * backends differ, or a graph is being made), DEVICE. */
+enum { WEFT_DEVICES_MAX = 8 };
+weft_status weft_device_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
+                             uint64_t n_bytes);
+weft_status weft_device_follow(weft_device *device, weft_device *other, uint32_t mark);
+/* Whether a call of the device has ever reported DEVICE. From any thread. */
+bool weft_device_broken(const weft_device *device);
+
 /* Marks 0 .. WEFT_MARKS_MAX - 1 in the order of enqueued work: wait returns when the work before the mark has run. */
-enum { WEFT_MARKS_MAX = 8 };
+enum { WEFT_MARKS_MAX = 16 };
 weft_status weft_device_mark(weft_device *device, uint32_t mark);
 weft_status weft_device_wait(weft_device *device, uint32_t mark);
 

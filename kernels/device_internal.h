@@ -12,6 +12,9 @@
 #include "kernels/ops.h"
 
 typedef struct device_calls {
+  /* Called before every other call and every op: makes the device the one that the calling thread works on. NULL: the
+   * backend needs no such thing. */
+  void (*enter)(weft_device *device);
   void (*close)(weft_device *device);
   weft_status (*alloc)(weft_device *device, uint64_t n_bytes, void **out);
   void (*free)(weft_device *device, void *memory);
@@ -24,6 +27,8 @@ typedef struct device_calls {
   weft_status (*sync)(weft_device *device);
   weft_status (*mark)(weft_device *device, uint32_t mark); /* mark and wait NULL: work has run when a call returns */
   weft_status (*wait)(weft_device *device, uint32_t mark);
+  weft_status (*send)(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n_bytes);
+  weft_status (*follow)(weft_device *device, weft_device *other, uint32_t mark); /* NULL: as mark and wait */
   weft_status (*weight)(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                         weft_error *error);
   /* NULL: the device has no memory of its own, and weight gets the source's bytes */
@@ -42,7 +47,16 @@ struct weft_device {
   weft_op_watch watch;
   void *watch_self;
   uint32_t layer;
+  bool broken; /* a call has reported DEVICE */
 };
+
+static inline void device_enter(weft_device *device) {
+  if (device->calls->enter != NULL) device->calls->enter(device);
+}
+
+static inline void device_note(weft_device *device, weft_status status) {
+  if (status == WEFT_E_DEVICE) __atomic_store_n(&device->broken, true, __ATOMIC_RELAXED);
+}
 
 /* True while a step is walked: a call that may be part of a graph is then noted in the signature and not run. */
 static inline bool device_walks(const weft_device *device) {
@@ -63,9 +77,10 @@ void host_free(weft_device *device, void *memory);
 weft_status host_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status host_zero(weft_device *device, void *to, uint64_t n_bytes);
 weft_status host_sync(weft_device *device);
+weft_status host_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n_bytes);
 #define HOST_CALLS                                                                                               \
   .alloc = host_alloc, .free = host_free, .alloc_host = host_alloc, .free_host = host_free, .upload = host_copy, \
-  .download = host_copy, .copy = host_copy, .zero = host_zero, .sync = host_sync
+  .download = host_copy, .copy = host_copy, .zero = host_zero, .sync = host_sync, .send = host_send
 /* The members of weft_kernels for functions whose names begin with `own`; both backends take the last two from ref. */
 #define HOST_KERNELS(own)                                                                                           \
   .embed = own##_embed, .norm = own##_norm, .matmul = own##_matmul, .matmul_scratch = own##_matmul_scratch,         \

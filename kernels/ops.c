@@ -352,13 +352,16 @@ static bool ask_watch(weft_device *device, const char *op, const void *args, boo
     if (device == NULL || args == NULL) return report_invalid(#op, "device or args is NULL");      \
     if (args->n_rows == 0) return WEFT_OK;                                                         \
     weft_status status = check_##op(device, args);                                                 \
+    device_enter(device);                                                                          \
     if (status == WEFT_OK && ask_watch(device, #op, args, false)) status = run_##op(device, args); \
+    device_note(device, status);                                                                   \
     if (status == WEFT_OK) (void)ask_watch(device, #op, args, true);                               \
     return status;                                                                                 \
   }                                                                                                \
   uint64_t weft_##op##_scratch(weft_device *device, const weft_##op##_args *args) {                \
     if (device == NULL || args == NULL || device->kernels->op##_scratch == NULL) return 0;         \
     if (args->n_rows == 0) return 0;                                                               \
+    device_enter(device);                                                                          \
     return device->kernels->op##_scratch(device, args);                                            \
   }
 WEFT_OPS(X)

@@ -471,14 +471,11 @@ static weft_status run_on(check_run *run, weft_device *device, weft_error *error
   weft_model_limits limits = {
       .rows_max = rows, .canvas_rows_max = a->n_canvas > 0 ? a->n_canvas : 1, .segments_max = 1};
   weft_model *model = NULL;
-  weft_status status = weft_model_open(a->gguf, device, &limits, NULL, NULL, &model, error);
+  const weft_split split = weft_split_one(device);
+  weft_status status = weft_model_open(a->gguf, &split, &limits, NULL, NULL, &model, error);
   if (status != WEFT_OK) return status;
-  weft_logits_config config = {.device = device,
-                               .model = model,
-                               .limits = limits,
-                               .tokens_max = a->n_tokens,
-                               .sequences_max = 1,
-                               .head_rows = 1};
+  weft_logits_config config = {
+      .model = model, .limits = limits, .tokens_max = a->n_tokens, .sequences_max = 1, .head_rows = 1};
   weft_logits_sequence sequence = {.tokens = a->tokens, .n_tokens = a->n_tokens, .canvas = a->canvas};
   weft_logits *logits = NULL;
   if (a->canvas != NULL && a->n_canvas != weft_model_get_info(model)->canvas_length) {

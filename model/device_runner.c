@@ -51,7 +51,7 @@ static void runner_slot_close(weft_runner *base, uint32_t index) {
 
 /* In the order of submission: a slot's tokens come one after another. */
 void runner_settle_first(device_runner *r, uint32_t n) {
-  for (uint32_t f = 0; f < n; f++) runner_settle(r, &r->flight[(r->first_flight + f) % (RUNNER_DEPTH + 1)]);
+  for (uint32_t f = 0; f < n; f++) runner_settle(r, &r->flight[(r->first_flight + f) % (r->info.depth + 1)]);
 }
 
 void runner_start_canvas(const device_runner *r, const runner_slot *s, const weft_segment *segment, int32_t *tokens) {
@@ -62,11 +62,11 @@ void runner_start_canvas(const device_runner *r, const runner_slot *s, const wef
   }
 }
 
-/* Tokens that the device has; where it is the host's own memory, they are read at once. */
+/* Tokens that the first device has; where that is the host's own memory, they are read at once. */
 static void from_cells(device_runner *r, const weft_segment *segment, uint64_t cell) {
   uint32_t row = segment->first_row;
   if (r->in_place) {
-    memcpy(r->token + row, r->d_cells + cell, segment->n_rows * sizeof *r->token);
+    memcpy(r->token + row, r->d_mirror + cell, segment->n_rows * sizeof *r->token);
     return;
   }
   for (uint32_t i = 0; i < segment->n_rows; i++) {
@@ -89,7 +89,7 @@ static void resolve_tokens(device_runner *r, const weft_batch *batch) {
         break;
       case WEFT_TOKENS_SAMPLED:
         if (s->n_pending > 0) {
-          from_cells(r, segment, segment->slot);
+          from_cells(r, segment, runner_mirror_token(r, segment->slot));
         } else {
           token[0] = s->history[s->n_history - 1];
         }
@@ -98,11 +98,11 @@ static void resolve_tokens(device_runner *r, const weft_batch *batch) {
         if (segment->step == 0) {
           runner_start_canvas(r, s, segment, token);
         } else {
-          from_cells(r, segment, runner_canvas_cell(r, segment->slot));
+          from_cells(r, segment, runner_mirror_canvas(r, segment->slot));
         }
         break;
       case WEFT_TOKENS_ARGMAX:
-        from_cells(r, segment, runner_canvas_cell(r, segment->slot) + r->canvas_length);
+        from_cells(r, segment, runner_mirror_canvas(r, segment->slot) + r->canvas_length);
         break;
     }
   }
@@ -229,13 +229,13 @@ static weft_status send_inputs(device_runner *r, runner_flight *f, const runner_
     canvas->first = j;
   }
   memcpy(f->temperature, in.temperature, n * sizeof *in.temperature);
-  return weft_device_upload(r->config.device, r->d_inputs, r->inputs, in.n_words * sizeof *r->inputs);
+  return weft_device_upload(r->last, r->d_inputs, r->inputs, in.n_words * sizeof *r->inputs);
 }
 
 /* Where the soft embeddings of canvas segments lie. A device that works behind its calls gets them, or zeros, in one
  * place, whatever slots they come from: a step that comes again then has the same pointers. */
 static weft_status place_soft(device_runner *r, const weft_batch *batch) {
-  weft_device *d = r->config.device;
+  weft_device *d = r->first;
   uint64_t at = 0;
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < batch->n_segments && status == WEFT_OK; i++) {
@@ -255,26 +255,23 @@ static weft_status place_soft(device_runner *r, const weft_batch *batch) {
 
 /* ---- the step itself ------------------------------------------------------------------------------------ */
 
-static weft_status run_forward(device_runner *r, runner_flight *f, const runner_step *step) {
+static weft_forward_args forward_args(const device_runner *r, const runner_flight *f, const runner_step *step) {
   const runner_outputs *o = &f->outputs;
-  weft_forward_args args = {.batch = step->batch,
-                            .token = r->token,
-                            .cells = r->d_cells,
-                            .cell_of = r->any_cell || step->steady ? r->cell_of : NULL,
-                            .kv = r->config.store,
-                            .layout = r->config.layout,
-                            .soft = r->soft_of,
-                            .output_row = r->output_row,
-                            .n_output = runner_first_stats(o) + o->n_plain + o->n_canvas_rows,
-                            .hidden = r->d_hidden};
-  weft_status status = model_forward(r->config.model, &args);
-  f->step.n_experts_touched = args.n_experts_touched;
-  return status;
+  return (weft_forward_args){.batch = step->batch,
+                             .token = r->token,
+                             .cells = r->d_mirror,
+                             .cell_of = r->any_cell || step->steady ? r->cell_of : NULL,
+                             .kv = r->config.store,
+                             .layout = r->config.layout,
+                             .soft = r->soft_of,
+                             .output_row = r->output_row,
+                             .n_output = runner_first_stats(o) + o->n_plain + o->n_canvas_rows,
+                             .hidden = r->d_hidden};
 }
 
 /* Tokens of plain rows to their cells, canvases to those of their next step. */
 static weft_status take_tokens(device_runner *r, const runner_outputs *o) {
-  weft_device *d = r->config.device;
+  weft_device *d = r->last;
   runner_inputs in = inputs_at(r->d_inputs, o);
   runner_stats stats = runner_stats_at(r->d_stats, o->n_plain + o->n_canvas_rows);
   weft_move_args move = {
@@ -326,7 +323,7 @@ weft_status runner_head_stats(device_runner *r, const runner_outputs *o, uint32_
       .scratch = r->d_scratch,
       .scratch_bytes = r->scratch_bytes,
   };
-  return weft_head_stats(r->config.device, &args);
+  return weft_head_stats(r->last, &args);
 }
 
 /* The statistics of all rows but those of held canvases, which come with their classes. */
@@ -357,25 +354,38 @@ static weft_status run_held(device_runner *r, const runner_step *step, const run
   return status == WEFT_OK ? take_tokens(r, o) : status;
 }
 
-/* A step that comes again is recorded by devices that can, and repeated with one launch. */
-static weft_status run_step(device_runner *r, runner_flight *f, const runner_step *step) {
-  weft_device *d = r->config.device;
-  weft_status status;
+/* What one device does for a step. A step that comes again is recorded by devices that can, and repeated with one
+ * launch. */
+static weft_status run_part(device_runner *r, runner_flight *f, const runner_step *step, model_step *pass, uint32_t p) {
+  weft_device *d = r->split->device[p];
+  bool is_last = p + 1 == r->split->n_devices;
+  weft_status status = model_enter(pass, p);
+  if (status != WEFT_OK) return status;
   if (step->steady) {
     uint64_t shape = (uint64_t)step->batch->n_causal << 32 | step->batch->n_rows;
     uint64_t held = f->outputs.n_held > 0 ? 1 : 0; /* it then ends before the tokens are taken */
-    weft_device_graph_begin(d, weft_mix64((uint64_t)(uintptr_t)r ^ weft_mix64(shape << 1 | held)));
+    weft_device_graph_begin(d, weft_mix64(((uint64_t)(uintptr_t)r + p) ^ weft_mix64(shape << 1 | held)));
   }
   do {
-    status = run_forward(r, f, step);
-    if (status == WEFT_OK) status = run_head_stats(r, step, &f->outputs);
+    status = model_compute(pass);
+    if (status == WEFT_OK && is_last) status = run_head_stats(r, step, &f->outputs);
   } while (step->steady && weft_device_graph_end(d, &status));
+  return status == WEFT_OK ? model_leave(pass) : status;
+}
+
+static weft_status run_step(device_runner *r, runner_flight *f, const runner_step *step) {
+  weft_forward_args args = forward_args(r, f, step);
+  weft_status status = WEFT_OK;
+  model_step pass;
+  model_begin(r->config.model, &args, &pass);
+  for (uint32_t p = 0; p < r->split->n_devices && status == WEFT_OK; p++) status = run_part(r, f, step, &pass, p);
+  f->step.n_experts_touched = args.n_experts_touched;
   return status == WEFT_OK ? run_held(r, step, &f->outputs) : status;
 }
 
 /* What the host will want to see, and the soft embeddings of the next steps, into their places. */
 static weft_status send_results(device_runner *r, runner_flight *f, const runner_step *step) {
-  weft_device *d = r->config.device;
+  weft_device *d = r->last;
   const runner_outputs *o = &f->outputs;
   uint32_t n = o->n_plain + o->n_canvas_rows, first = o->n_plain;
   weft_status status = n == 0 ? WEFT_OK : weft_device_copy(d, f->stats, r->d_stats, runner_stats_sent(n));
@@ -393,14 +403,11 @@ static weft_status send_results(device_runner *r, runner_flight *f, const runner
   for (uint32_t i = 0; i < step->batch->n_segments && status == WEFT_OK; i++) {
     const weft_segment *segment = &step->batch->segment[i];
     if (segment->output != WEFT_OUTPUT_CANVAS) continue;
-    if (r->want_soft[first]) {
-      status = weft_device_copy(d, r->slots[segment->slot].soft, r->d_soft + (uint64_t)first * r->n_hidden,
-                                (uint64_t)segment->n_rows * r->n_hidden * sizeof(float));
-    }
+    const float *soft = r->d_soft + (uint64_t)first * r->n_hidden;
+    if (r->want_soft[first]) status = runner_send_soft(r, segment->slot, soft, segment->n_rows);
     first += segment->n_rows;
   }
-  uint32_t mark = (uint32_t)(f - r->flight);
-  return status == WEFT_OK ? weft_device_mark(d, mark) : status;
+  return status == WEFT_OK ? runner_send_cells(r, f) : status;
 }
 
 /* Results exist per segment while the step is worked on; only those with an output are handed out. */
@@ -417,11 +424,13 @@ static void start_flight(device_runner *r, const weft_batch *batch, runner_fligh
   }
 }
 
-static weft_status enqueue_step(device_runner *r, const weft_batch *batch, runner_flight *f) {
+static weft_status enqueue_work(device_runner *r, const weft_batch *batch, runner_flight *f) {
   f->outputs = (runner_outputs){0};
   weft_status status = weft_kv_store_copy(r->config.store, batch->copy, batch->n_copies, &f->n_moves);
   if (status != WEFT_OK) return status;
-  if (batch->n_rows == 0) return weft_device_mark(r->config.device, (uint32_t)(f - r->flight));
+  if (batch->n_rows == 0) return WEFT_OK;
+  status = runner_follow(r, batch);
+  if (status != WEFT_OK) return status;
   resolve_tokens(r, batch);
   runner_step step = {.batch = batch, .first_filled = UINT32_MAX, .steady = runner_is_steady(r, batch)};
   if (step.steady) {
@@ -430,12 +439,18 @@ static weft_status enqueue_step(device_runner *r, const weft_batch *batch, runne
     while (step.first_filled < batch->n_segments && !batch->segment[step.first_filled].canvas) step.first_filled++;
   }
   list_outputs(r, f, &step);
+  runner_note_writes(r, f);
   status = send_inputs(r, f, &step);
   if (status == WEFT_OK) status = place_soft(r, step.batch);
   if (status == WEFT_OK) status = run_step(r, f, &step);
   if (status == WEFT_OK) status = runner_sample(r, f, &step);
   if (status == WEFT_OK) status = runner_score(r, f);
   return status == WEFT_OK ? send_results(r, f, &step) : status;
+}
+
+static weft_status enqueue_step(device_runner *r, const weft_batch *batch, runner_flight *f) {
+  weft_status status = enqueue_work(r, batch, f);
+  return status == WEFT_OK ? runner_mark(r, f) : status;
 }
 
 /* The copies of a batch whose rows will not be computed belong to the pool all the same. */
@@ -459,12 +474,13 @@ static void count_pending(device_runner *r, const runner_flight *f) {
 static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   device_runner *r = (device_runner *)base;
   if (r->broken) return only_copies(r, batch);
-  if (r->n_flights >= RUNNER_DEPTH) return WEFT_FULL;
+  if (r->n_flights >= r->info.depth) return WEFT_FULL;
   if (!weft_batch_is_sound(batch, &r->bounds)) return WEFT_E_INVALID;
-  runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (RUNNER_DEPTH + 1)];
+  runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (r->info.depth + 1)];
   if (!runner_find_given(r, f, batch)) return WEFT_E_INVALID;
   start_flight(r, batch, f);
   r->n_flights += 1;
+  f->number = ++r->n_steps;
   f->step.status = r->broken ? only_copies(r, batch) : enqueue_step(r, batch, f);
   if (f->step.status != WEFT_OK) r->broken = true;
   if (!r->broken) count_pending(r, f);
@@ -478,7 +494,7 @@ static weft_status runner_collect(weft_runner *base, weft_step_result *result) {
   runner_flight *f = &r->flight[r->first_flight];
   runner_settle(r, f);
   *result = f->step;
-  r->first_flight = (r->first_flight + 1) % (RUNNER_DEPTH + 1);
+  r->first_flight = (r->first_flight + 1) % (r->info.depth + 1);
   r->n_flights -= 1;
   return WEFT_OK;
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* The runner of a real model on one device.
+/* The runner of a real model, on one device or several.
  *
  * Law: that of model/runner.h. The runner takes all its own memory at open: slots, saves, flights with their results,
- * and the arrays of a step (device_runner in runner_internal.h). It borrows the device, the model, the store and the
+ * and the arrays of a step (device_runner in runner_internal.h). It borrows the model, the store and the
  * layout until close, a slot's grammar and rules until slot_close, and the arrays of a batch until submit returns. */
 #ifndef WEFT_MODEL_DEVICE_RUNNER_H
 #define WEFT_MODEL_DEVICE_RUNNER_H
@@ -15,9 +15,9 @@ extern "C" {
 #endif
 
 typedef struct weft_device_runner_config {
-  weft_device *device;
-  weft_model *model;          /* owned by the caller, outlives the runner */
-  const weft_kv_store *store; /* the pool, which all runners of the device share; as the layout, borrowed until close */
+  weft_model *model; /* on devices that outlive the runner; owned by the caller, outlives the runner */
+  const weft_kv_store
+      *store; /* the pool, which all runners of these devices share; as the layout, borrowed until close */
   const weft_kv_layout *layout;
   const char *name;         /* by which clients ask for the model */
   weft_model_limits limits; /* those that the model was opened with */

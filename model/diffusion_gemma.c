@@ -105,7 +105,7 @@ static weft_status self_condition(model_step *step) {
                          .gate = &globals->self_cond_gate,
                          .up = &globals->self_cond_up,
                          .down = &globals->self_cond_down,
-                         .out = model->scratch.t,
+                         .out = step->part->scratch.t,
                          .n_rows = n};
   return layers_mlp(step, &mlp);
 }
@@ -120,7 +120,7 @@ weft_status diffusion_gemma_embed(model_step *step) {
     const weft_segment *segment = &args->batch->segment[i];
     if (!segment->canvas) continue;
     float *x = step->x + segment->first_row * n_hidden;
-    float *signal = args->soft[i] != NULL ? step->model->scratch.t + n * n_hidden : NULL;
+    float *signal = args->soft[i] != NULL ? step->part->scratch.t + n * n_hidden : NULL;
     if (signal != NULL) n += segment->n_rows;
     layers_norm_args norm = {.x = x, .x2 = signal, .y = x, .n_rows = segment->n_rows};
     status = layers_norm(step, &norm);

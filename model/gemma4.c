@@ -174,6 +174,7 @@ static weft_status load_row_scales(weights_loader *loader) {
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     model_layer *layer = &model->layers[l];
     if (!model->hyper.diffusion) layer->encoder_scale = layer->scale;
+    weights_at_layer(loader, l);
     for (uint64_t i = 0; i < n; i++) values[i] = i < n_causal ? layer->encoder_scale : layer->scale;
     status = weights_vector(loader, values, n, &layer->row_scale);
   }
@@ -187,7 +188,8 @@ static weft_status load_rope(weights_loader *loader) {
   float divisor[HYPER_HEAD_DIM_MAX / 2];
   for (uint32_t l = 0; l < hyper->n_layers; l++) {
     bool windowed = hyper->window[l] > 0;
-    const float **out = windowed ? &model->globals.inv_freq_window : &model->globals.inv_freq;
+    weights_at_layer(loader, l);
+    const float **out = windowed ? &loader->part->inv_freq_window : &loader->part->inv_freq;
     if (*out != NULL) continue;
     weft_status status = WEFT_OK;
     if (!windowed) status = weights_read(loader, "rope_freqs.weight", hyper->head_dim[l] / 2, divisor);
@@ -229,18 +231,18 @@ weft_status gemma4_load(weft_model *model, weights_loader *loader) {
  * for eps. */
 static weft_status embed_per_layer(model_step *step) {
   weft_model *model = step->model;
-  model_scratch *s = &model->scratch;
+  model_scratch *s = &step->part->scratch;
   uint32_t n = model->hyper.n_per_layer, n_layers = model->hyper.n_layers;
   weft_embed_args embed = {
       .weight = &model->globals.per_layer_token_embd,
-      .tokens = model->arrays.token,
+      .tokens = step->part->arrays.token,
       .y = s->per_layer,
       .n_rows = step->n_rows,
       .scale = sqrtf((float)n * 0.5f),
       .y_stride = (uint64_t)n * n_layers,
   };
   const weft_weight *projection = &model->globals.per_layer_model_proj;
-  weft_status status = weft_embed(model->device, &embed);
+  weft_status status = weft_embed(step->part->device, &embed);
   if (status == WEFT_OK) status = layers_matmul(step, step->x, step->n_rows, 1, &projection, &s->per_layer_projected);
   if (status != WEFT_OK) return status;
   weft_norm_args norm = {
@@ -255,7 +257,7 @@ static weft_status embed_per_layer(model_step *step) {
       .y_stride = n,
       .eps = model->hyper.eps * (float)model->hyper.n_hidden,
   };
-  return weft_norm(model->device, &norm);
+  return weft_norm(step->part->device, &norm);
 }
 
 weft_status gemma4_embed(model_step *step) {
@@ -269,12 +271,12 @@ static weft_status find_per_layer(model_step *step, uint32_t l, const float **ro
   weft_model *model = step->model;
   uint32_t n = model->hyper.n_per_layer;
   *stride = (uint64_t)n * model->hyper.n_layers;
-  *rows = model->scratch.per_layer + (uint64_t)l * n;
+  *rows = step->part->scratch.per_layer + (uint64_t)l * n;
   if (step->kept == NULL) return WEFT_OK;
   weft_status status = WEFT_OK;
-  float *to = model->scratch.per_layer_last;
+  float *to = step->part->scratch.per_layer_last;
   for (uint64_t i = 0; status == WEFT_OK && i < step->n_rows; i++) {
-    status = weft_device_copy(model->device, to + i * n, *rows + step->kept[i] * *stride, n * sizeof *to);
+    status = weft_device_copy(step->part->device, to + i * n, *rows + step->kept[i] * *stride, n * sizeof *to);
   }
   *stride = n;
   *rows = to;
@@ -284,7 +286,7 @@ static weft_status find_per_layer(model_step *step, uint32_t l, const float **ro
 /* x = (x + norm(projection of (gate of x) * embedding)) * row_scale, after the feed-forward part. */
 static weft_status add_per_layer(model_step *step, const model_layer *layer, uint32_t l) {
   weft_model *model = step->model;
-  model_scratch *s = &model->scratch;
+  model_scratch *s = &step->part->scratch;
   const weft_weight *inp_gate = &layer->inp_gate, *proj = &layer->proj;
   weft_gate_args gate = {.g = s->gated,
                          .y = s->gated,
@@ -295,7 +297,7 @@ static weft_status add_per_layer(model_step *step, const model_layer *layer, uin
                          .activation = WEFT_GELU_TANH};
   weft_status status = layers_matmul(step, step->x, step->n_rows, 1, &inp_gate, &s->gated);
   if (status == WEFT_OK) status = find_per_layer(step, l, &gate.u, &gate.u_stride);
-  if (status == WEFT_OK) status = weft_gate(model->device, &gate);
+  if (status == WEFT_OK) status = weft_gate(step->part->device, &gate);
   if (status == WEFT_OK) status = layers_matmul(step, s->gated, step->n_rows, 1, &proj, &s->t);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = {.x = s->t,
@@ -310,7 +312,7 @@ static weft_status add_per_layer(model_step *step, const model_layer *layer, uin
 
 /* Router and experts read the residual stream through norms of their own: s->y and s->r. */
 static weft_status feed_forward(model_step *step, const model_layer *layer, uint32_t l) {
-  model_scratch *s = &step->model->scratch;
+  model_scratch *s = &step->part->scratch;
   bool moe = step->model->hyper.moe[l], is_end = step->model->hyper.n_per_layer == 0;
   layers_mlp_args mlp = {
       .x = step->h, .gate = &layer->gate, .up = &layer->up, .down = &layer->down, .out = s->t, .n_rows = step->n_rows};
@@ -336,7 +338,7 @@ static weft_status feed_forward(model_step *step, const model_layer *layer, uint
 
 weft_status gemma4_layer(model_step *step, uint32_t l) {
   weft_model *model = step->model;
-  model_scratch *s = &model->scratch;
+  model_scratch *s = &step->part->scratch;
   const model_layer *layer = &model->layers[l];
   weft_status status = layers_attention(step, l);
   if (status != WEFT_OK || step->n_rows == 0) return status;

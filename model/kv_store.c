@@ -2,29 +2,47 @@
 #include "model/kv_store.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 #include "base/check.h"
 #include "base/memory.h"
 
-weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_t n_pages, weft_kv_store **out,
-                               weft_error *error) {
+static weft_status open_part(weft_kv_store *store, uint32_t p, weft_error *error) {
+  weft_kv_part *part = &store->part[p];
+  uint32_t n_pages = store->n_pages;
+  if (part->page_bytes == 0) return WEFT_OK; /* no layer here has keys of its own */
+  weft_status status = weft_device_alloc(part->device, part->page_bytes * n_pages, &part->base);
+  if (status == WEFT_OK) return WEFT_OK;
+  char which[48] = "the device";
+  if (store->n_parts > 1) (void)snprintf(which, sizeof which, "device %" PRIu32 " of %" PRIu32, p + 1, store->n_parts);
+  return weft_fail(error, status,
+                   "KV store: %s has no room for %" PRIu32 " pages of %" PRIu64 " bytes (%" PRIu64
+                   " MiB); ask for fewer",
+                   which, n_pages, part->page_bytes, part->page_bytes * n_pages >> 20);
+}
+
+weft_status weft_kv_store_open(const weft_split *split, const weft_kv_layout *layout, uint32_t n_pages,
+                               weft_kv_store **out, weft_error *error) {
   *out = NULL;
-  if (page_bytes == 0 || n_pages == 0 || page_bytes > UINT64_MAX / n_pages) {
+  if (layout->page_bytes == 0 || n_pages == 0 || layout->page_bytes > UINT64_MAX / n_pages) {
     return weft_fail(error, WEFT_E_INVALID, "KV store: %" PRIu32 " pages of %" PRIu64 " bytes are not a pool", n_pages,
-                     page_bytes);
+                     layout->page_bytes);
   }
+  WEFT_CHECK(layout->n_parts <= split->n_devices);
   weft_kv_store *store = weft_alloc(1, sizeof *store);
   if (store == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "KV store: out of memory");
-  store->device = device;
-  store->page_bytes = page_bytes;
   store->n_pages = n_pages;
-  weft_status status = weft_device_alloc(device, page_bytes * n_pages, &store->base);
+  store->n_parts = layout->n_parts;
+  weft_status status = WEFT_OK;
+  for (uint32_t p = 0; p < store->n_parts && status == WEFT_OK; p++) {
+    store->part[p] =
+        (weft_kv_part){.device = split->device[p], .page_bytes = layout->part_bytes[p], .at = store->page_bytes};
+    store->page_bytes += layout->part_bytes[p];
+    status = open_part(store, p, error);
+  }
   if (status != WEFT_OK) {
     weft_kv_store_close(store);
-    return weft_fail(error, status,
-                     "KV store: the device has no room for %" PRIu32 " pages of %" PRIu64 " bytes (%" PRIu64
-                     " MiB); ask for fewer",
-                     n_pages, page_bytes, page_bytes * n_pages >> 20);
+    return status;
   }
   *out = store;
   return WEFT_OK;
@@ -33,25 +51,18 @@ weft_status weft_kv_store_open(weft_device *device, uint64_t page_bytes, uint32_
 void weft_kv_store_close(weft_kv_store *store) {
   if (store == NULL) return;
   weft_kv_file_close(store->file);
-  if (store->base != NULL) weft_device_free(store->device, store->base);
-  if (store->host != NULL) weft_device_free_host(store->device, store->host);
+  if (store->host != NULL) weft_device_free_host(store->part[0].device, store->host);
+  for (uint32_t p = 0; p < store->n_parts; p++) {
+    if (store->part[p].base != NULL) weft_device_free(store->part[p].device, store->part[p].base);
+  }
   weft_free(store);
-}
-
-weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, uint32_t to) {
-  WEFT_CHECK(from < store->n_pages);
-  WEFT_CHECK(to < store->n_pages);
-  if (from == to) return WEFT_OK;
-  char *base = store->base;
-  return weft_device_copy(store->device, base + to * store->page_bytes, base + from * store->page_bytes,
-                          store->page_bytes);
 }
 
 weft_status weft_kv_store_add_host(weft_kv_store *store, uint32_t n_host, weft_error *error) {
   if (n_host == 0) return WEFT_OK;
   weft_status status = store->page_bytes > UINT64_MAX / n_host
                            ? WEFT_E_NO_MEMORY
-                           : weft_device_alloc_host(store->device, store->page_bytes * n_host, &store->host);
+                           : weft_device_alloc_host(store->part[0].device, store->page_bytes * n_host, &store->host);
   if (status != WEFT_OK) {
     return weft_fail(error, status,
                      "KV store: the host has no room for %" PRIu32 " pages of %" PRIu64 " bytes; ask for fewer", n_host,
@@ -71,29 +82,52 @@ weft_status weft_kv_store_add_file(weft_kv_store *store, const weft_kv_file_conf
   return weft_kv_file_open(&own, &store->file, error);
 }
 
-static char *page_at(const weft_kv_store *store, uint32_t page) {
+static char *page_at(const weft_kv_store *store, const weft_kv_part *part, uint32_t page) {
   WEFT_CHECK(page < store->n_pages);
-  return (char *)store->base + page * store->page_bytes;
+  return (char *)part->base + page * part->page_bytes;
 }
 
-static char *host_at(const weft_kv_store *store, uint32_t slot) {
+static char *host_at(const weft_kv_store *store, const weft_kv_part *part, uint32_t slot) {
   WEFT_CHECK(slot < store->n_host);
-  return (char *)store->host + slot * store->page_bytes;
+  return (char *)store->host + slot * store->page_bytes + part->at;
 }
 
-static weft_status copy_one(const weft_kv_store *store, const weft_page_copy *copy) {
+/* What of the page lies on one device. */
+static weft_status copy_part(const weft_kv_store *store, const weft_kv_part *part, const weft_page_copy *copy) {
+  const char *from = NULL;
+  char *to = NULL;
   switch ((weft_copy_kind)copy->kind) {
     case WEFT_PAGE_TO_PAGE:
-      return weft_kv_store_copy_page(store, copy->from, copy->to);
+      if (copy->from == copy->to) return WEFT_OK;
+      from = page_at(store, part, copy->from);
+      to = page_at(store, part, copy->to);
+      break;
     case WEFT_PAGE_TO_HOST:
-      return weft_device_copy(store->device, host_at(store, copy->to), page_at(store, copy->from), store->page_bytes);
+      from = page_at(store, part, copy->from);
+      to = host_at(store, part, copy->to);
+      break;
     case WEFT_HOST_TO_PAGE:
-      return weft_device_copy(store->device, page_at(store, copy->to), host_at(store, copy->from), store->page_bytes);
+      from = host_at(store, part, copy->from);
+      to = page_at(store, part, copy->to);
+      break;
     case WEFT_HOST_TO_FILE:
     case WEFT_FILE_TO_HOST:
       break;
   }
-  return WEFT_E_INVALID;
+  return to == NULL ? WEFT_E_INVALID : weft_device_copy(part->device, to, from, part->page_bytes);
+}
+
+static weft_status copy_one(const weft_kv_store *store, const weft_page_copy *copy) {
+  weft_status status = WEFT_OK;
+  for (uint32_t p = 0; p < store->n_parts && status == WEFT_OK; p++) {
+    if (store->part[p].page_bytes > 0) status = copy_part(store, &store->part[p], copy);
+  }
+  return status;
+}
+
+weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, uint32_t to) {
+  const weft_page_copy copy = {.from = from, .to = to, .kind = WEFT_PAGE_TO_PAGE};
+  return copy_one(store, &copy);
 }
 
 /* A move is added whatever happened before it, so that it ends. */
@@ -113,14 +147,23 @@ void weft_kv_store_ran(const weft_kv_store *store, uint64_t n_moves, bool lost) 
   if (store->file != NULL) weft_kv_file_start(store->file, n_moves, lost);
 }
 
+bool weft_kv_store_holds(const weft_kv_store *store, const weft_kv_layout *layout) {
+  if (store->n_parts < layout->n_parts) return false;
+  for (uint32_t p = 0; p < layout->n_parts; p++) {
+    if (store->part[p].page_bytes < layout->part_bytes[p]) return false;
+  }
+  return true;
+}
+
 weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer) {
   uint32_t group = layout->group_of[layer];
+  const weft_kv_part *part = &store->part[layout->part_of[layer]];
   const weft_kv_shape *shape = &layout->shape[group];
   uint64_t at = layout->index_in[layer] * shape->layer_bytes;
   return (weft_kv_view){
-      .base = store->base,
+      .base = part->base,
       .type = layout->type,
-      .page_bytes = store->page_bytes,
+      .page_bytes = part->page_bytes,
       .k_offset = at,
       .v_offset = at + shape->layer_bytes / 2,
       .block_tokens = layout->group[group].block_tokens,

@@ -3,15 +3,15 @@
 
 #include "base/check.h"
 
-static weft_matmul_args matmul_args(const weft_model *model, const float *x, uint32_t n_rows, uint32_t n_weights,
+static weft_matmul_args matmul_args(const model_part *part, const float *x, uint32_t n_rows, uint32_t n_weights,
                                     const weft_weight *const *weight, float *const *y) {
   weft_matmul_args args = {
       .x = x,
       .n_rows = n_rows,
       .n_weights = n_weights,
       .x_stride = weight[0]->n_in,
-      .scratch = model->scratch.work,
-      .scratch_bytes = model->scratch.work_bytes,
+      .scratch = part->scratch.work,
+      .scratch_bytes = part->scratch.work_bytes,
   };
   for (uint32_t i = 0; i < n_weights; i++) {
     args.weight[i] = weight[i];
@@ -23,21 +23,21 @@ static weft_matmul_args matmul_args(const weft_model *model, const float *x, uin
 
 weft_status layers_matmul(model_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
                           const weft_weight *const *weight, float *const *y) {
-  weft_matmul_args args = matmul_args(step->model, x, n_rows, n_weights, weight, y);
-  return weft_matmul(step->model->device, &args);
+  weft_matmul_args args = matmul_args(step->part, x, n_rows, n_weights, weight, y);
+  return weft_matmul(step->part->device, &args);
 }
 
 weft_status layers_embed(model_step *step) {
   weft_model *model = step->model;
   weft_embed_args args = {
       .weight = &model->globals.token_embd,
-      .tokens = model->arrays.token,
+      .tokens = step->part->arrays.token,
       .y = step->x,
       .n_rows = step->n_rows,
       .scale = model->hyper.embed_scale,
       .y_stride = model->hyper.n_hidden,
   };
-  return weft_embed(model->device, &args);
+  return weft_embed(step->part->device, &args);
 }
 
 weft_status layers_norm(model_step *step, const layers_norm_args *args) {
@@ -65,12 +65,13 @@ weft_status layers_norm(model_step *step, const layers_norm_args *args) {
     norm.then_weight[i] = args->then_weight[i];
     norm.then[i] = args->then[i];
   }
-  return weft_norm(step->model->device, &norm);
+  return weft_norm(step->part->device, &norm);
 }
 
 void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
   const weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;
+  if (!is_last && l + 1 == step->part->end_layer) return; /* the next part makes it */
   norm->then_weight[norm->n_then] = is_last ? model->globals.output_norm : model->layers[l + 1].attn_norm;
   norm->then[norm->n_then] = is_last ? step->args->hidden : step->h;
   norm->n_then += 1;
@@ -89,11 +90,11 @@ static weft_status add_bias(model_step *step, float *y, uint64_t n_cols, const f
                          .plain = true,
                          .x_stride = n_cols,
                          .y_stride = n_cols};
-  return weft_norm(step->model->device, &args);
+  return weft_norm(step->part->device, &args);
 }
 
 static weft_status project_qkv(model_step *step, const model_layer *layer, bool own_keys) {
-  model_scratch *s = &step->model->scratch;
+  model_scratch *s = &step->part->scratch;
   const weft_weight *weight[3] = {&layer->q, &layer->k, &layer->v};
   float *const y[3] = {s->q, s->k, s->v};
   uint32_t n_weights = !own_keys ? 1 : layer->v.data != NULL ? 3 : 2;
@@ -110,7 +111,7 @@ static weft_status store_keys(model_step *step, uint32_t l, const weft_kv_view *
   bool own_keys = model->hyper.keys_of[l] == 0;
   const model_hyper *hyper = &model->hyper;
   const model_layer *layer = &model->layers[l];
-  model_scratch *s = &model->scratch;
+  model_scratch *s = &step->part->scratch;
   uint64_t kv_cols = (uint64_t)view->n_kv_heads * view->head_dim;
   weft_qkv_args args = {
       .q = s->q,
@@ -121,9 +122,9 @@ static weft_status store_keys(model_step *step, uint32_t l, const weft_kv_view *
                                    : s->k,
       .q_norm = layer->q_norm,
       .k_norm = layer->k_norm,
-      .inv_freq = hyper->window[l] > 0 ? model->globals.inv_freq_window : model->globals.inv_freq,
-      .position = model->arrays.position,
-      .slot = model->arrays.kv_slot[step->args->layout->group_of[l]],
+      .inv_freq = hyper->window[l] > 0 ? step->part->inv_freq_window : step->part->inv_freq,
+      .position = step->part->arrays.position,
+      .slot = step->part->arrays.kv_slot[step->args->layout->group_of[l]],
       .kv = *view,
       .own_k = s->own_k,
       .own_v = s->own_v,
@@ -136,7 +137,7 @@ static weft_status store_keys(model_step *step, uint32_t l, const weft_kv_view *
       .v_norm = hyper->v_norm,
       .eps = hyper->eps,
   };
-  return weft_qkv(model->device, &args);
+  return weft_qkv(step->part->device, &args);
 }
 
 /* The segment that a row belongs to; segments ascend and cover all rows. */
@@ -179,7 +180,7 @@ static void narrow_segments(const weft_forward_args *args, weft_attention_segmen
 
 static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) {
   const weft_batch *batch = step->args->batch;
-  weft_attention_segment *out = step->model->segments;
+  weft_attention_segment *out = step->part->segments;
   uint32_t group = step->args->layout->group_of[l], n = 0;
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *from = &batch->segment[i];
@@ -188,7 +189,7 @@ static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) 
         .n_rows = from->n_rows,
         .kv_len = from->kv_len,
         .canvas = from->canvas,
-        .table = step_arrays_table(&step->model->arrays, i, group),
+        .table = step_arrays_table(&step->part->arrays, i, group),
         .n_old = batch->n_segments == 1 ? from->kv_len : 0, /* another segment may store them now */
     };
   }
@@ -202,7 +203,7 @@ static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) 
 
 static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view *view, bool is_last) {
   weft_model *model = step->model;
-  model_scratch *s = &model->scratch;
+  model_scratch *s = &step->part->scratch;
   uint64_t cols = (uint64_t)model->hyper.n_heads * view->head_dim;
   weft_attention_args args = {
       .q = s->q,
@@ -211,7 +212,7 @@ static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view 
       .own_k = s->own_k,
       .own_v = s->own_v,
       .own_first = step->n_causal,
-      .segment = model->segments,
+      .segment = step->part->segments,
       .n_segments = make_segments(step, l, is_last),
       .n_rows = step->n_rows,
       .n_heads = model->hyper.n_heads,
@@ -222,7 +223,7 @@ static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view 
       .scratch = s->work,
       .scratch_bytes = s->work_bytes,
   };
-  return weft_attention(model->device, &args);
+  return weft_attention(step->part->device, &args);
 }
 
 static weft_status move_rows(model_step *step, float *to, const float *from, uint64_t cols) {
@@ -231,7 +232,7 @@ static weft_status move_rows(model_step *step, float *to, const float *from, uin
   for (uint32_t i = 0, run; i < n; i += run) {
     for (run = 1; i + run < n && row[i + run] == row[i] + run;) run++;
     weft_status status =
-        weft_device_copy(step->model->device, to + i * cols, from + row[i] * cols, run * cols * sizeof *to);
+        weft_device_copy(step->part->device, to + i * cols, from + row[i] * cols, run * cols * sizeof *to);
     if (status != WEFT_OK) return status;
   }
   return WEFT_OK;
@@ -250,7 +251,7 @@ static bool is_every_row(const weft_forward_args *args, uint32_t n_rows) {
 static weft_status keep_output_rows(model_step *step, uint32_t head_dim) {
   weft_forward_args *args = step->args;
   if (is_every_row(args, step->n_rows)) return WEFT_OK;
-  model_scratch *s = &step->model->scratch;
+  model_scratch *s = &step->part->scratch;
   weft_status status = move_rows(step, s->q, step->a, (uint64_t)step->model->hyper.n_heads * head_dim);
   if (status == WEFT_OK) status = move_rows(step, step->h, step->x, step->model->hyper.n_hidden);
   float *x = step->x;
@@ -291,12 +292,12 @@ weft_status layers_attention(model_step *step, uint32_t l) {
 /* ---- feed-forward ---- */
 
 weft_status layers_mlp(model_step *step, const layers_mlp_args *args) {
-  const model_scratch *s = &step->model->scratch;
+  const model_scratch *s = &step->part->scratch;
   const weft_weight *const weight[2] = {args->gate, args->up};
   float *const y[2] = {s->g, s->u};
-  weft_matmul_args gated = matmul_args(step->model, args->x, args->n_rows, 2, weight, y);
+  weft_matmul_args gated = matmul_args(step->part, args->x, args->n_rows, 2, weight, y);
   gated.activation = step->model->hyper.activation;
-  weft_status status = weft_matmul(step->model->device, &gated);
+  weft_status status = weft_matmul(step->part->device, &gated);
   return status == WEFT_OK ? layers_matmul(step, s->g, args->n_rows, 1, &args->down, &args->out) : status;
 }
 
@@ -304,8 +305,8 @@ static const weft_weight *has_weight(const weft_weight *weight) {
   return weight->data != NULL ? weight : NULL;
 }
 
-static weft_experts_args experts_args(weft_model *model, const model_layer *layer) {
-  const model_scratch *s = &model->scratch;
+static weft_experts_args experts_args(const weft_model *model, const model_part *part, const model_layer *layer) {
+  const model_scratch *s = &part->scratch;
   return (weft_experts_args){
       .ids = s->ids,
       .weights = s->weights,
@@ -322,8 +323,9 @@ static weft_experts_args experts_args(weft_model *model, const model_layer *laye
   };
 }
 
-static weft_route_args route_args(const weft_model *model, const model_layer *layer, uint32_t n_rows) {
-  const model_scratch *s = &model->scratch;
+static weft_route_args route_args(const weft_model *model, const model_part *part, const model_layer *layer,
+                                  uint32_t n_rows) {
+  const model_scratch *s = &part->scratch;
   return (weft_route_args){
       .router = &layer->router,
       .logits = s->logits,
@@ -341,15 +343,15 @@ static weft_route_args route_args(const weft_model *model, const model_layer *la
 }
 
 weft_status layers_route(model_step *step, const model_layer *layer, const float *r) {
-  weft_route_args args = route_args(step->model, layer, step->n_rows);
+  weft_route_args args = route_args(step->model, step->part, layer, step->n_rows);
   args.x = r;
-  return weft_route(step->model->device, &args);
+  return weft_route(step->part->device, &args);
 }
 
 weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, float *out,
                            const layers_mlp_args *shared) {
   weft_model *model = step->model;
-  weft_experts_args args = experts_args(model, layer);
+  weft_experts_args args = experts_args(model, step->part, layer);
   args.x = u;
   args.y = out;
   if (shared != NULL) {
@@ -357,15 +359,15 @@ weft_status layers_experts(model_step *step, const model_layer *layer, const flo
                                      .gate = shared->gate,
                                      .up = shared->up,
                                      .down = shared->down,
-                                     .g = model->scratch.g,
-                                     .u = model->scratch.u,
+                                     .g = step->part->scratch.g,
+                                     .u = step->part->scratch.u,
                                      .y = shared->out,
                                      .x_stride = model->hyper.n_hidden,
                                      .y_stride = model->hyper.n_hidden};
   }
   args.n_rows = step->n_rows;
-  args.n_touched = model->arrays.in_place ? &step->n_touched : NULL;
-  return weft_experts(model->device, &args);
+  args.n_touched = step->part->arrays.in_place ? &step->n_touched : NULL;
+  return weft_experts(step->part->device, &args);
 }
 
 /* ---- plan ---- */
@@ -374,24 +376,21 @@ static void at_least(uint64_t *most, uint64_t n) {
   if (n > *most) *most = n;
 }
 
-static uint64_t matmul_work(weft_model *model, const weft_weight *a, const weft_weight *b, const weft_weight *c) {
+static uint64_t matmul_work(const weft_model *model, const model_part *part, const weft_weight *a, const weft_weight *b,
+                            const weft_weight *c) {
   const weft_weight *const weight[3] = {a, b, c};
   float *const y[3] = {NULL, NULL, NULL};
   if (a == NULL) return 0;
-  weft_matmul_args args = matmul_args(model, NULL, model->limits.rows_max,
-                                      b == NULL   ? 1
-                                      : c == NULL ? 2
-                                                  : 3,
-                                      weight, y);
-  return weft_matmul_scratch(model->device, &args);
+  weft_matmul_args args = matmul_args(part, NULL, model->limits.rows_max, b == NULL ? 1 : c == NULL ? 2 : 3, weight, y);
+  return weft_matmul_scratch(part->device, &args);
 }
 
-static uint64_t route_work(weft_model *model, const model_layer *layer) {
-  weft_route_args args = route_args(model, layer, model->limits.rows_max);
-  return weft_route_scratch(model->device, &args);
+static uint64_t route_work(const weft_model *model, const model_part *part, const model_layer *layer) {
+  weft_route_args args = route_args(model, part, layer, model->limits.rows_max);
+  return weft_route_scratch(part->device, &args);
 }
 
-static uint64_t attention_work(weft_model *model, uint32_t l) {
+static uint64_t attention_work(const weft_model *model, const model_part *part, uint32_t l) {
   const model_hyper *hyper = &model->hyper;
   uint64_t cols = (uint64_t)hyper->n_heads * hyper->head_dim[l];
   weft_attention_args args = {
@@ -406,31 +405,32 @@ static uint64_t attention_work(weft_model *model, uint32_t l) {
       .q_stride = cols,
       .out_stride = cols,
   };
-  return weft_attention_scratch(model->device, &args);
+  return weft_attention_scratch(part->device, &args);
 }
 
-/* The most scratch that any op of any layer wants at the largest step. */
-static uint64_t work_bytes(weft_model *model) {
+/* The most scratch that any op of any layer of the part wants at the largest step. */
+static uint64_t work_bytes(const weft_model *model, const model_part *part) {
   uint64_t most = 0;
-  for (uint32_t l = 0; l < model->hyper.n_layers; l++) {
+  for (uint32_t l = part->first_layer; l < part->end_layer; l++) {
     const model_layer *layer = &model->layers[l];
-    at_least(&most, matmul_work(model, &layer->q, has_weight(&layer->k), has_weight(&layer->v)));
-    at_least(&most, matmul_work(model, &layer->o, NULL, NULL));
-    at_least(&most, matmul_work(model, has_weight(&layer->gate), &layer->up, NULL));
-    at_least(&most, matmul_work(model, has_weight(&layer->down), NULL, NULL));
-    at_least(&most, matmul_work(model, has_weight(&layer->inp_gate), NULL, NULL));
-    at_least(&most, matmul_work(model, has_weight(&layer->proj), NULL, NULL));
-    at_least(&most, attention_work(model, l));
+    at_least(&most, matmul_work(model, part, &layer->q, has_weight(&layer->k), has_weight(&layer->v)));
+    at_least(&most, matmul_work(model, part, &layer->o, NULL, NULL));
+    at_least(&most, matmul_work(model, part, has_weight(&layer->gate), &layer->up, NULL));
+    at_least(&most, matmul_work(model, part, has_weight(&layer->down), NULL, NULL));
+    at_least(&most, matmul_work(model, part, has_weight(&layer->inp_gate), NULL, NULL));
+    at_least(&most, matmul_work(model, part, has_weight(&layer->proj), NULL, NULL));
+    at_least(&most, attention_work(model, part, l));
     if (!model->hyper.moe[l]) continue;
-    at_least(&most, route_work(model, layer));
-    weft_experts_args args = experts_args(model, layer);
+    at_least(&most, route_work(model, part, layer));
+    weft_experts_args args = experts_args(model, part, layer);
     args.n_rows = model->limits.rows_max;
-    at_least(&most, weft_experts_scratch(model->device, &args));
+    at_least(&most, weft_experts_scratch(part->device, &args));
   }
+  if (part->first_layer > 0) return most;
   const model_globals *globals = &model->globals;
-  at_least(&most, matmul_work(model, has_weight(&globals->self_cond_gate), &globals->self_cond_up, NULL));
-  at_least(&most, matmul_work(model, has_weight(&globals->self_cond_down), NULL, NULL));
-  at_least(&most, matmul_work(model, has_weight(&globals->per_layer_model_proj), NULL, NULL));
+  at_least(&most, matmul_work(model, part, has_weight(&globals->self_cond_gate), &globals->self_cond_up, NULL));
+  at_least(&most, matmul_work(model, part, has_weight(&globals->self_cond_down), NULL, NULL));
+  at_least(&most, matmul_work(model, part, has_weight(&globals->per_layer_model_proj), NULL, NULL));
   return most;
 }
 
@@ -438,9 +438,9 @@ typedef struct widths {
   uint64_t q, kv, ff;
 } widths;
 
-static widths widest_rows(const model_hyper *hyper) {
+static widths widest_rows(const model_hyper *hyper, const model_part *part) {
   widths most = {0, 0, 0};
-  for (uint32_t l = 0; l < hyper->n_layers; l++) {
+  for (uint32_t l = part->first_layer; l < part->end_layer; l++) {
     at_least(&most.q, (uint64_t)hyper->n_heads * hyper->head_dim[l]);
     at_least(&most.kv, (uint64_t)hyper->n_kv_heads[l] * hyper->head_dim[l]);
     at_least(&most.ff, hyper->n_ff[l]);
@@ -451,7 +451,8 @@ static widths widest_rows(const model_hyper *hyper) {
 /* Rows in the order of model_scratch; attention and feed-forward are never alive together and share
  * bytes. */
 enum {
-  ROW_X,
+  ROW_INBOX,
+  ROW_X = ROW_INBOX + MODEL_INBOXES,
   ROW_H,
   ROW_T,
   ROW_WORK,
@@ -475,17 +476,20 @@ enum {
   ROW_COUNT
 };
 
-weft_status layers_plan(weft_model *model) {
-  scratch_plan *plan = &model->plan;
+weft_status layers_plan(const weft_model *model, model_part *part) {
+  scratch_plan *plan = &part->plan;
   const model_hyper *hyper = &model->hyper;
-  widths w = widest_rows(hyper);
+  widths w = widest_rows(hyper, part);
   uint64_t n = model->limits.rows_max, f = sizeof(float);
   uint64_t own = weft_type_row_bytes(model->info.kv_type, w.kv);
+  uint64_t per_layer = hyper->n_per_layer * f, arriving = part->first_layer == 0 ? 0 : n;
+  for (uint32_t i = 0; i < MODEL_INBOXES; i++) {
+    (void)scratch_plan_add(plan, "inbox", arriving, hyper->n_hidden * f + hyper->n_layers * per_layer);
+  }
   (void)scratch_plan_add(plan, "residual", n, hyper->n_hidden * f);
   (void)scratch_plan_add(plan, "normed", n, hyper->n_hidden * f);
   (void)scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
-  (void)scratch_plan_add(plan, "work of ops", model->scratch.work_bytes = work_bytes(model), 1);
-  uint64_t per_layer = hyper->n_per_layer * f;
+  (void)scratch_plan_add(plan, "work of ops", part->scratch.work_bytes = work_bytes(model, part), 1);
   (void)scratch_plan_add(plan, "embeddings per layer", n, hyper->n_layers * per_layer);
   (void)scratch_plan_add(plan, "embeddings of the last layer", n, per_layer);
   uint64_t shared = plan->at;
@@ -510,31 +514,32 @@ weft_status layers_plan(weft_model *model) {
   return plan->refused ? WEFT_E_TOO_LARGE : WEFT_OK;
 }
 
-static void *memory_of(const weft_model *model, uint32_t row) {
-  return (char *)model->scratch_base + model->plan.row[row].offset;
+static void *memory_of(const model_part *part, uint32_t row) {
+  return (char *)part->scratch_base + part->plan.row[row].offset;
 }
 
-void layers_place(weft_model *model) {
-  model_scratch *s = &model->scratch;
-  s->x = memory_of(model, ROW_X);
-  s->h = memory_of(model, ROW_H);
-  s->t = memory_of(model, ROW_T);
-  s->work = memory_of(model, ROW_WORK);
-  s->per_layer = memory_of(model, ROW_PER_LAYER);
-  s->per_layer_last = memory_of(model, ROW_PER_LAYER_LAST);
-  s->per_layer_projected = memory_of(model, ROW_PER_LAYER_PROJECTED);
-  s->q = memory_of(model, ROW_Q);
-  s->a = memory_of(model, ROW_A);
-  s->k = memory_of(model, ROW_K);
-  s->v = memory_of(model, ROW_V);
-  s->own_k = memory_of(model, ROW_OWN_K);
-  s->own_v = memory_of(model, ROW_OWN_V);
-  s->y = memory_of(model, ROW_Y);
-  s->r = memory_of(model, ROW_R);
-  s->g = memory_of(model, ROW_G);
-  s->u = memory_of(model, ROW_U);
-  s->logits = memory_of(model, ROW_LOGITS);
-  s->ids = memory_of(model, ROW_IDS);
-  s->weights = memory_of(model, ROW_WEIGHTS);
-  s->gated = memory_of(model, ROW_GATED);
+void layers_place(model_part *part) {
+  model_scratch *s = &part->scratch;
+  for (uint32_t i = 0; i < MODEL_INBOXES; i++) part->inbox[i] = memory_of(part, ROW_INBOX + i);
+  s->x = memory_of(part, ROW_X);
+  s->h = memory_of(part, ROW_H);
+  s->t = memory_of(part, ROW_T);
+  s->work = memory_of(part, ROW_WORK);
+  s->per_layer = memory_of(part, ROW_PER_LAYER);
+  s->per_layer_last = memory_of(part, ROW_PER_LAYER_LAST);
+  s->per_layer_projected = memory_of(part, ROW_PER_LAYER_PROJECTED);
+  s->q = memory_of(part, ROW_Q);
+  s->a = memory_of(part, ROW_A);
+  s->k = memory_of(part, ROW_K);
+  s->v = memory_of(part, ROW_V);
+  s->own_k = memory_of(part, ROW_OWN_K);
+  s->own_v = memory_of(part, ROW_OWN_V);
+  s->y = memory_of(part, ROW_Y);
+  s->r = memory_of(part, ROW_R);
+  s->g = memory_of(part, ROW_G);
+  s->u = memory_of(part, ROW_U);
+  s->logits = memory_of(part, ROW_LOGITS);
+  s->ids = memory_of(part, ROW_IDS);
+  s->weights = memory_of(part, ROW_WEIGHTS);
+  s->gated = memory_of(part, ROW_GATED);
 }

@@ -26,7 +26,7 @@ typedef struct layers_norm_args {
 } layers_norm_args;
 weft_status layers_norm(model_step *step, const layers_norm_args *args);
 /* Adds to `norm` the norm of y that follows a layer: the input of the next layer, in step->h, or after the last layer
- * the hidden rows that the step gives out. */
+ * the hidden rows that the step gives out. Nothing before a cut, where only the residual stream goes on. */
 void layers_then_next(model_step *step, uint32_t layer, layers_norm_args *norm);
 /* Computes keys, values and attention from step->h: keys and values go to the pages, the result to step->a. In the last
  * layer the step then goes on with the output rows only. A step without output rows ends with the last layer that
@@ -46,9 +46,8 @@ weft_status layers_route(model_step *step, const model_layer *layer, const float
 weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, float *out,
                            const layers_mlp_args *shared);
 
-/* The scratch memory of a model: layers_plan fills model->plan, layers_place the pointers once scratch_base is
- * there. */
-weft_status layers_plan(weft_model *model);
-void layers_place(weft_model *model);
+/* The scratch memory of a part: layers_plan fills part->plan, layers_place the pointers once scratch_base is there. */
+weft_status layers_plan(const weft_model *model, model_part *part);
+void layers_place(model_part *part);
 
 #endif

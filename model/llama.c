@@ -117,11 +117,15 @@ static weft_status load_rope(weights_loader *loader) {
   weft_model *model = loader->model;
   uint32_t head_dim = model->hyper.head_dim[0];
   float divisor[HYPER_HEAD_DIM_MAX / 2];
-  weft_status status = weights_read(loader, "rope_freqs.weight", head_dim / 2, divisor);
-  if (status != WEFT_OK && status != WEFT_E_NOT_FOUND) return status;
-  status = rope_frequencies(loader, head_dim, model->hyper.rope_base, status == WEFT_OK ? divisor : NULL,
-                            &model->globals.inv_freq);
-  model->globals.inv_freq_window = model->globals.inv_freq;
+  weft_status found = weights_read(loader, "rope_freqs.weight", head_dim / 2, divisor), status = WEFT_OK;
+  if (found != WEFT_OK && found != WEFT_E_NOT_FOUND) return found;
+  for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
+    model_part *part = &model->part[p];
+    weights_at_layer(loader, part->first_layer);
+    status =
+        rope_frequencies(loader, head_dim, model->hyper.rope_base, found == WEFT_OK ? divisor : NULL, &part->inv_freq);
+    part->inv_freq_window = part->inv_freq;
+  }
   return status;
 }
 
@@ -143,7 +147,7 @@ weft_status llama_load(weft_model *model, weights_loader *loader) {
 /* x = x + t + bias. */
 static layers_norm_args stream_sum(const model_step *step, const float *bias) {
   return (layers_norm_args){.x = step->x,
-                            .x2 = step->model->scratch.t,
+                            .x2 = step->part->scratch.t,
                             .add = bias,
                             .y = step->x,
                             .n_rows = step->n_rows,
@@ -153,7 +157,7 @@ static layers_norm_args stream_sum(const model_step *step, const float *bias) {
 
 weft_status llama_layer(model_step *step, uint32_t l) {
   weft_model *model = step->model;
-  model_scratch *s = &model->scratch;
+  model_scratch *s = &step->part->scratch;
   const model_layer *layer = &model->layers[l];
   weft_status status = layers_attention(step, l);
   if (status != WEFT_OK || step->n_rows == 0) return status;

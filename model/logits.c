@@ -6,11 +6,15 @@
 #include "base/memory.h"
 #include "kernels/ops.h"
 
+enum { MARK_SOFT = 0 }; /* of the last device: the soft embeddings of a canvas have been sent */
+
 struct weft_logits {
   weft_logits_config config;
   const weft_model_info *info;
   const weft_weight *head;
   float cap, embed_scale;
+  const weft_split *split;
+  weft_device *first, *last; /* of the model's devices */
   weft_kv_layout layout;
   weft_kv_store *store;
   /* Pages of a sequence lie one after the other: its groups' blocks from first_page[g] on. */
@@ -24,7 +28,8 @@ struct weft_logits {
   weft_logits_row *output;
   weft_segment *segment;
   const float **soft;
-  float *d_hidden, *d_soft, *d_logits, *d_temperature; /* device */
+  float *d_soft;                                            /* of the first device: [rows_max, n_hidden] */
+  float *d_hidden, *d_made_soft, *d_logits, *d_temperature; /* of the last device */
   uint8_t *d_bad, *bad;
   float *logits; /* host, [head_rows, n_vocab] */
   void *d_scratch;
@@ -37,7 +42,7 @@ struct weft_logits {
 
 void weft_logits_close(weft_logits *l) {
   if (l == NULL) return;
-  weft_device *d = l->config.device;
+  weft_device *d = l->last;
   for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) weft_free(l->kv_slot[g]);
   weft_free(l->table);
   weft_free(l->token);
@@ -51,7 +56,8 @@ void weft_logits_close(weft_logits *l) {
   weft_free(l->logits);
   weft_device_free(d, l->d_hidden);
   weft_device_free(d, l->d_logits);
-  weft_device_free(d, l->d_soft);
+  weft_device_free(l->first, l->d_soft);
+  weft_device_free(d, l->d_made_soft);
   weft_device_free(d, l->d_temperature);
   weft_device_free(d, l->d_bad);
   weft_device_free(d, l->d_scratch);
@@ -71,7 +77,7 @@ static weft_status open_pool(weft_logits *l, weft_error *error) {
   l->sequence_pages = (uint32_t)n_pages;
   n_pages *= l->config.sequences_max;
   if (n_pages > UINT32_MAX) return weft_fail(error, WEFT_E_TOO_LARGE, "the sequences need more than 2^32 pages");
-  status = weft_kv_store_open(l->config.device, l->layout.page_bytes, (uint32_t)n_pages, &l->store, error);
+  status = weft_kv_store_open(l->split, &l->layout, (uint32_t)n_pages, &l->store, error);
   if (status != WEFT_OK) return status;
   l->table = weft_alloc(n_pages, sizeof *l->table);
   if (l->table == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the block tables");
@@ -100,7 +106,7 @@ static weft_status open_arrays(weft_logits *l, weft_error *error) {
 }
 
 static weft_status open_buffers(weft_logits *l, weft_error *error) {
-  weft_device *d = l->config.device;
+  weft_device *d = l->last;
   uint64_t n = l->config.limits.rows_max, hidden = l->info->n_hidden, n_head = l->config.head_rows;
   weft_head_rows_args rows = {
       .weight = l->head, .n_rows = (uint32_t)n_head, .h_stride = hidden, .logits_stride = l->info->n_vocab};
@@ -108,7 +114,8 @@ static weft_status open_buffers(weft_logits *l, weft_error *error) {
   uint64_t a = weft_head_rows_scratch(d, &rows), b = weft_soft_scratch(d, &soft);
   l->scratch_bytes = a > b ? a : b;
   weft_status status = weft_device_alloc(d, n * hidden * sizeof(float), (void **)&l->d_hidden);
-  if (status == WEFT_OK) status = weft_device_alloc(d, n * hidden * sizeof(float), (void **)&l->d_soft);
+  if (status == WEFT_OK) status = weft_device_alloc(l->first, n * hidden * sizeof(float), (void **)&l->d_soft);
+  if (status == WEFT_OK) status = weft_device_alloc(d, hidden * sizeof(float), (void **)&l->d_made_soft);
   if (status == WEFT_OK) {
     status = weft_device_alloc(d, n_head * l->info->n_vocab * sizeof(float), (void **)&l->d_logits);
   }
@@ -124,6 +131,9 @@ weft_status weft_logits_open(const weft_logits_config *config, weft_logits **out
   if (l == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory");
   l->config = *config;
   l->info = weft_model_get_info(config->model);
+  l->split = weft_model_get_split(config->model);
+  l->first = l->split->device[0];
+  l->last = l->split->device[l->split->n_devices - 1];
   l->head = weft_model_head(config->model, &l->cap, &l->embed_scale);
   weft_status status = WEFT_OK;
   if (config->tokens_max == 0 || config->sequences_max == 0 || config->head_rows == 0) {
@@ -147,7 +157,7 @@ weft_status weft_logits_open(const weft_logits_config *config, weft_logits **out
 
 /* The rows of the step that are wanted, through the head, as many at once as there is room for. */
 static weft_status give_rows(weft_logits *l, weft_error *error) {
-  weft_device *d = l->config.device;
+  weft_device *d = l->last;
   uint64_t n_vocab = l->info->n_vocab;
   for (uint32_t first = 0, n; first < l->n_output; first += n) {
     n = l->n_output - first < l->config.head_rows ? l->n_output - first : l->config.head_rows;
@@ -255,7 +265,7 @@ static weft_status run_tokens(weft_logits *l, uint32_t n_sequences, weft_error *
 /* Soft embedding rows of a canvas whose rows of the step will be first, first + 1, ... */
 static weft_status make_soft(weft_logits *l, const weft_logits_sequence *q, const float *previous, uint32_t first,
                              weft_error *error) {
-  weft_device *d = l->config.device;
+  weft_device *d = l->last;
   uint64_t n_vocab = l->info->n_vocab;
   weft_status status = weft_device_upload(d, l->d_temperature, &q->previous_temperature, sizeof(float));
   for (uint32_t i = 0; i < l->info->canvas_length && status == WEFT_OK; i++) {
@@ -263,15 +273,20 @@ static weft_status make_soft(weft_logits *l, const weft_logits_sequence *q, cons
     weft_soft_args args = {.logits = l->d_logits,
                            .temperature = l->d_temperature,
                            .weight = l->head,
-                           .soft = l->d_soft + (uint64_t)(first + i) * l->info->n_hidden,
+                           .soft = l->d_made_soft,
                            .n_rows = 1,
                            .logits_stride = n_vocab,
                            .soft_stride = l->info->n_hidden,
                            .scale = l->embed_scale,
                            .scratch = l->d_scratch,
                            .scratch_bytes = l->scratch_bytes};
+    float *to = l->d_soft + (uint64_t)(first + i) * l->info->n_hidden;
     if (status == WEFT_OK) status = weft_soft(d, &args);
+    if (status == WEFT_OK)
+      status = weft_device_send(d, l->first, to, l->d_made_soft, l->info->n_hidden * sizeof(float));
   }
+  if (status == WEFT_OK) status = weft_device_mark(d, MARK_SOFT);
+  if (status == WEFT_OK) status = weft_device_follow(l->first, d, MARK_SOFT);
   return status == WEFT_OK ? status
                            : weft_fail(error, status, "the soft embedding failed: %s", weft_status_text(status));
 }

@@ -18,7 +18,6 @@ extern "C" {
 typedef struct weft_logits weft_logits;
 
 typedef struct weft_logits_config {
-  weft_device *device;
   weft_model *model;
   weft_model_limits limits; /* those the model was opened with: they bound a step */
   uint32_t tokens_max;      /* tokens of the longest sequence, without its canvases; >= 1 */

@@ -14,6 +14,13 @@
 
 enum { ROWS_MAX = 1 << 20, EXTRA_VECTORS = 2 + 2 * WEFT_LAYERS_MAX };
 
+const char *model_where(const weft_model *model, const model_part *part, char out[48]) {
+  out[0] = 0;
+  if (model->n_parts > 1)
+    (void)snprintf(out, 48, " on device %u of %u", (unsigned)(part - model->part) + 1, (unsigned)model->n_parts);
+  return out;
+}
+
 /* ---- open ---- */
 
 static weft_status check_limits(const weft_model_limits *limits, weft_error *error) {
@@ -70,19 +77,24 @@ static weft_status check_heads(const weft_model *model, const weft_gguf *gguf, w
 }
 
 static weft_status take_memory(weft_model *model, const weft_gguf *gguf, weft_error *error) {
-  model->owned_max = weft_gguf_n_tensors(gguf) + EXTRA_VECTORS;
-  model->owned = weft_alloc(model->owned_max, sizeof *model->owned);
-  model->weights = weft_alloc(model->owned_max, sizeof *model->weights);
   model->layers = weft_alloc(model->hyper.n_layers, sizeof *model->layers);
-  model->segments = weft_alloc(model->limits.segments_max, sizeof *model->segments);
-  if (model->owned == NULL || model->weights == NULL || model->layers == NULL || model->segments == NULL) {
-    return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+  bool refused = model->layers == NULL;
+  for (uint32_t p = 0; p < model->n_parts; p++) {
+    model_part *part = &model->part[p];
+    part->owned_max = weft_gguf_n_tensors(gguf) + EXTRA_VECTORS;
+    part->owned = weft_alloc(part->owned_max, sizeof *part->owned);
+    part->weights = weft_alloc(part->owned_max, sizeof *part->weights);
+    part->segments = weft_alloc(model->limits.segments_max, sizeof *part->segments);
+    refused = refused || part->owned == NULL || part->weights == NULL || part->segments == NULL;
   }
-  return WEFT_OK;
+  return refused ? weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf)) : WEFT_OK;
 }
 
 static weft_status take_arrays(weft_model *model, const weft_gguf *gguf, weft_error *error) {
-  weft_status status = step_arrays_open(&model->arrays, model->device, &model->limits);
+  weft_status status = WEFT_OK;
+  for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
+    status = step_arrays_open(&model->part[p].arrays, model->part[p].device, &model->limits);
+  }
   if (status == WEFT_OK) return WEFT_OK;
   return weft_fail(error, status, "%s: no memory for the arrays of a step", weft_gguf_path(gguf));
 }
@@ -107,25 +119,53 @@ static weft_status load_weights(weft_model *model, weights_loader *loader) {
   if (status != WEFT_OK) return status;
   weights_rewind(loader);
   status = model->arch->load(model, loader);
-  if (status == WEFT_OK) status = weft_device_sync(model->device); /* what was enqueued has been read by the card */
+  for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
+    status = weft_device_sync(model->part[p].device); /* what was enqueued has been read by the card */
+  }
   if (status == WEFT_OK) status = gguf_reader_check_unchanged(loader->reader, loader->error);
   return status;
 }
 
 static weft_status take_scratch(weft_model *model, const weft_gguf *gguf, weft_error *error) {
-  weft_status status = layers_plan(model);
-  if (status == WEFT_OK) status = weft_device_alloc(model->device, model->plan.n_bytes, &model->scratch_base);
-  if (status != WEFT_OK) {
-    return weft_fail(error, status,
-                     "%s: no room for the scratch of %" PRIu32 " rows (%" PRIu64 " MiB); allow fewer rows per step",
-                     weft_gguf_path(gguf), model->limits.rows_max, model->plan.n_bytes >> 20);
+  char where[48];
+  for (uint32_t p = 0; p < model->n_parts; p++) {
+    model_part *part = &model->part[p];
+    weft_status status = layers_plan(model, part);
+    if (status == WEFT_OK) status = weft_device_alloc(part->device, part->plan.n_bytes, &part->scratch_base);
+    if (status != WEFT_OK) {
+      return weft_fail(error, status,
+                       "%s: no room for the scratch of %" PRIu32 " rows (%" PRIu64 " MiB)%s; allow fewer rows per step",
+                       weft_gguf_path(gguf), model->limits.rows_max, part->plan.n_bytes >> 20,
+                       model_where(model, part, where));
+    }
+    layers_place(part);
+    model->info.part[p].scratch_bytes = part->plan.n_bytes;
+    model->info.scratch_bytes += part->plan.n_bytes;
   }
-  layers_place(model);
-  model->info.scratch_bytes = model->plan.n_bytes;
   return WEFT_OK;
 }
 
-weft_status weft_model_open(const weft_gguf *gguf, weft_device *device, const weft_model_limits *limits,
+/* Which layers lie where. */
+static weft_status take_parts(weft_model *model, const weft_split *split, const weft_gguf *gguf, weft_error *error) {
+  weft_error inner = {{0}};
+  weft_status status = weft_split_check(split, &model->info.kv, &inner);
+  if (status != WEFT_OK) return weft_fail(error, status, "%s: %.400s", weft_gguf_path(gguf), inner.text);
+  model->split = *split;
+  model->n_parts = model->info.n_parts = split->n_devices;
+  for (uint32_t p = 0; p < model->n_parts; p++) {
+    bool is_last = p + 1 == model->n_parts;
+    model_part *part = &model->part[p];
+    part->device = split->device[p];
+    part->first_layer = split->first_layer[p];
+    part->end_layer = is_last ? model->hyper.n_layers : split->first_layer[p + 1];
+    model->info.part[p].first_layer = part->first_layer;
+    model->info.part[p].end_layer = part->end_layer;
+    for (uint32_t l = part->first_layer; l < part->end_layer; l++) model->info.kv.part[l] = (uint8_t)p;
+  }
+  return WEFT_OK;
+}
+
+weft_status weft_model_open(const weft_gguf *gguf, const weft_split *split, const weft_model_limits *limits,
                             weft_model_progress progress, void *progress_self, weft_model **out, weft_error *error) {
   *out = NULL;
   weft_status status = check_limits(limits, error);
@@ -134,14 +174,14 @@ weft_status weft_model_open(const weft_gguf *gguf, weft_device *device, const we
   if (model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
   weights_loader loader = {
       .gguf = gguf, .model = model, .progress = progress, .progress_self = progress_self, .error = error};
-  model->device = device;
   model->limits = *limits;
-  bool direct = !weft_device_get_info(device)->host_memory; /* a host's next start reads from the cache */
+  bool direct = !weft_device_get_info(split->device[0])->host_memory; /* a host's next start reads from the cache */
   status = gguf_reader_open(gguf, direct, &loader.reader, error);
   if (status == WEFT_OK) status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
   if (status == WEFT_OK) fill_info(model, gguf);
   if (status == WEFT_OK) status = check_heads(model, gguf, error);
+  if (status == WEFT_OK) status = take_parts(model, split, gguf, error);
   if (status == WEFT_OK) status = take_memory(model, gguf, error);
   if (status == WEFT_OK) status = take_arrays(model, gguf, error);
   if (status == WEFT_OK) status = load_weights(model, &loader);
@@ -161,28 +201,30 @@ weft_status weft_model_judge(const weft_gguf *gguf, weft_error *error) {
   weights_loader loader = {.gguf = gguf, .model = model, .error = error};
   model->limits = (weft_model_limits){.rows_max = 1, .canvas_rows_max = 1, .segments_max = 1};
   weft_status status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
+  model->n_parts = 1; /* without a device */
+  model->part[0].end_layer = model->hyper.n_layers;
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
   if (status == WEFT_OK) status = take_memory(model, gguf, error);
   if (status == WEFT_OK) status = judge_weights(model, &loader);
   weights_close(&loader);
-  weft_free(model->owned);
-  weft_free(model->weights);
-  weft_free(model->layers);
-  weft_free(model->segments);
-  weft_free(model);
+  weft_model_close(model);
   return status;
+}
+
+static void close_part(model_part *part) {
+  for (uint32_t i = 0; i < part->n_owned; i++) weft_device_free(part->device, part->owned[i]);
+  for (uint32_t i = 0; i < part->n_weights; i++) weft_device_weight_free(part->device, &part->weights[i]);
+  if (part->scratch_base != NULL) weft_device_free(part->device, part->scratch_base);
+  step_arrays_close(&part->arrays);
+  weft_free(part->owned);
+  weft_free(part->weights);
+  weft_free(part->segments);
 }
 
 void weft_model_close(weft_model *model) {
   if (model == NULL) return;
-  for (uint32_t i = 0; i < model->n_owned; i++) weft_device_free(model->device, model->owned[i]);
-  for (uint32_t i = 0; i < model->n_weights; i++) weft_device_weight_free(model->device, &model->weights[i]);
-  if (model->scratch_base != NULL) weft_device_free(model->device, model->scratch_base);
-  step_arrays_close(&model->arrays);
-  weft_free(model->owned);
-  weft_free(model->weights);
+  for (uint32_t p = 0; p < model->n_parts; p++) close_part(&model->part[p]);
   weft_free(model->layers);
-  weft_free(model->segments);
   weft_free(model);
 }
 
@@ -190,74 +232,20 @@ const weft_model_info *weft_model_get_info(const weft_model *model) {
   return &model->info;
 }
 
+const weft_split *weft_model_get_split(const weft_model *model) {
+  return &model->split;
+}
+
+weft_crossed weft_model_crossed(const weft_model *model) {
+  return (weft_crossed){.rows = __atomic_load_n(&model->crossed.rows, __ATOMIC_RELAXED),
+                        .soft = __atomic_load_n(&model->crossed.soft, __ATOMIC_RELAXED),
+                        .tokens = __atomic_load_n(&model->crossed.tokens, __ATOMIC_RELAXED)};
+}
+
 const weft_weight *weft_model_head(const weft_model *model, float *cap, float *embed_scale) {
   *cap = model->hyper.cap;
   *embed_scale = model->hyper.embed_scale;
-  return model->globals.output.data != NULL ? &model->globals.output : &model->globals.token_embd;
-}
-
-/* ---- forward ---- */
-
-/* Outputs of causal rows come before those of canvas rows. */
-static bool outputs_are_sound(const weft_forward_args *args) {
-  const weft_batch *batch = args->batch;
-  if (args->n_output > batch->n_rows) return false;
-  for (uint32_t i = 0; i < args->n_output; i++) {
-    if (args->output_row[i] >= batch->n_rows) return false;
-    bool was_canvas = i > 0 && args->output_row[i - 1] >= batch->n_causal;
-    if (was_canvas && args->output_row[i] < batch->n_causal) return false;
-  }
-  return true;
-}
-
-static void probe_layer(const model_step *step, uint32_t layer) {
-  const weft_forward_args *args = step->args;
-  if (args->layer_probe != NULL) args->layer_probe(args->probe_self, layer, step->x, step->n_rows);
-}
-
-weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
-  weft_batch_bounds bounds = model_bounds(model, args->layout, UINT32_MAX);
-  args->n_experts_touched = 0;
-  if (args->kv->page_bytes < args->layout->page_bytes) return WEFT_E_INVALID;
-  if (!weft_batch_is_sound(args->batch, &bounds) || !outputs_are_sound(args)) return WEFT_E_INVALID;
-  return model_forward(model, args);
-}
-
-weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots) {
-  return (weft_batch_bounds){.rows_max = model->limits.rows_max,
-                             .canvas_rows_max = model->limits.canvas_rows_max,
-                             .segments_max = model->limits.segments_max,
-                             .n_slots = n_slots,
-                             .n_groups = layout->n_groups,
-                             .canvas_length = model->hyper.canvas_length,
-                             .scored_rows_max = model->limits.rows_max};
-}
-
-weft_status model_forward(weft_model *model, weft_forward_args *args) {
-  args->n_experts_touched = 0;
-  if (args->batch->n_rows == 0) return WEFT_OK;
-  model_step step = {
-      .model = model,
-      .args = args,
-      .n_rows = args->batch->n_rows,
-      .n_causal = args->batch->n_causal,
-      .x = model->scratch.x,
-      .h = model->scratch.h,
-      .a = model->scratch.a,
-  };
-  weft_status status = step_arrays_fill(&model->arrays, args);
-  weft_device_at_layer(model->device, 0);
-  if (status == WEFT_OK) status = model->arch->embed(&step);
-  probe_layer(&step, 0);
-  layers_norm_args norm = {.x = step.x, .weight = model->layers[0].attn_norm, .y = step.h, .n_rows = step.n_rows};
-  if (status == WEFT_OK) status = layers_norm(&step, &norm);
-  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
-    weft_device_at_layer(model->device, l);
-    status = model->arch->layer(&step, l);
-    if (step.n_rows == 0) break; /* no output is wanted, and all keys are stored */
-    probe_layer(&step, l + 1);
-  }
-  weft_device_at_layer(model->device, UINT32_MAX);
-  args->n_experts_touched = step.n_touched;
-  return status;
+  const model_globals *globals = &model->globals;
+  if (globals->output.data != NULL) return &globals->output;
+  return globals->tied_output.data != NULL ? &globals->tied_output : &globals->token_embd;
 }

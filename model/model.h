@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A model: weights on a device, and the forward pass of one step over these weights. A model keeps nothing between
+/* A model: weights on one device or several, and the forward pass of one step over these weights. A model keeps nothing between
  * steps; keys and values live in the KV store, everything else of a request in the slots of a runner.
  *
  * Law: a forward pass computes any mix of segments of model/batch.h at once; a row's result depends on its own request
@@ -15,6 +15,7 @@
 #include "model/gguf.h"
 #include "model/kv_layout.h"
 #include "model/kv_store.h"
+#include "model/split.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -30,6 +31,12 @@ typedef struct weft_model_limits {
   bool unused_tensors; /* open a file although some tensors of its layers are not used: answers may be wrong */
 } weft_model_limits;
 
+/* A part of the model: the layers on one device. */
+typedef struct weft_model_part_info {
+  uint32_t first_layer, end_layer;
+  uint64_t weight_bytes, scratch_bytes;
+} weft_model_part_info;
+
 typedef struct weft_model_info {
   char arch[32];  /* as in the file: "gemma4", "diffusion-gemma", ... */
   char name[128]; /* general.name, or the file's name without .gguf */
@@ -39,35 +46,46 @@ typedef struct weft_model_info {
   float temperature, top_p;         /* general.sampling.* of the file; 1 where it has none */
   uint32_t top_k;                   /* of the same keys; 0, which is off, where the file has none */
   uint64_t fingerprint_low, fingerprint_high;
-  uint64_t weight_bytes, scratch_bytes; /* on the device */
+  uint64_t weight_bytes, scratch_bytes; /* on all devices */
+  uint32_t n_parts;
+  weft_model_part_info part[WEFT_DEVICES_MAX]; /* [n_parts] */
   weft_type kv_type;
   weft_kv_geometry kv; /* what weft_kv_layout_choose needs to know */
 } weft_model_info;
 
-/* Opens a model and loads its weights. The gguf must stay open until this returns, the device until the model is
- * closed. Errors name the file and the tensor or key. All errors but those of reading come before any weight is read,
+/* Opens a model and loads its weights onto the devices of the split, which is copied. The gguf must stay open until this
+ * returns, the devices until the model is closed. Errors name the file and the tensor or key. All errors but those of reading come before any weight is read,
  * among them that the weights need more than the free memory of the host. progress (may be NULL) is called with the
  * bytes loaded and the bytes in all. */
 typedef void (*weft_model_progress)(void *self, uint64_t done, uint64_t total);
-weft_status weft_model_open(const weft_gguf *gguf, weft_device *device, const weft_model_limits *limits,
+weft_status weft_model_open(const weft_gguf *gguf, const weft_split *split, const weft_model_limits *limits,
                             weft_model_progress progress, void *progress_self, weft_model **out, weft_error *error);
 /* The status that weft_model_open would give on a device that has all types and enough memory; no weight is read. */
 weft_status weft_model_judge(const weft_gguf *gguf, weft_error *error);
 void weft_model_close(weft_model *model);
 const weft_model_info *weft_model_get_info(const weft_model *model);
+const weft_split *weft_model_get_split(const weft_model *model);
+
+/* Bytes that went from one device to another since open: rows of the residual stream at the cuts (with embeddings per
+ * layer, where the model has these), soft embeddings of canvases, tokens. Any thread may call. */
+typedef struct weft_crossed {
+  uint64_t rows, soft, tokens;
+} weft_crossed;
+weft_crossed weft_model_crossed(const weft_model *model);
 
 typedef struct weft_forward_args {
   const weft_batch *batch;
-  const int32_t *token;   /* [n_rows] the token of each row that the host knows */
-  const int32_t *cells;   /* device memory: row r's token is cells[cell_of[r]] where cell_of[r] is not negative */
+  const int32_t *token; /* [n_rows] the token of each row that the host knows */
+  const int32_t
+      *cells; /* memory of the first device: row r's token is cells[cell_of[r]] where cell_of[r] is not negative */
   const int32_t *cell_of; /* [n_rows] or NULL; only on a device that does not read host memory */
   const weft_kv_store *kv;
   const weft_kv_layout *layout;
-  const float *const *soft;   /* [n_segments]: of a canvas segment, its soft embedding [n_rows of it, n_hidden]; NULL:
-                                zero, as in the first denoise step */
+  const float *const *soft; /* [n_segments]: of a canvas segment, its soft embedding [n_rows of it, n_hidden] in memory
+                                of the first device; NULL: zero, as in the first denoise step */
   const uint32_t *output_row; /* rows whose result is wanted: causal before canvas rows, else in any order */
   uint32_t n_output;
-  float *hidden;              /* [n_output, n_hidden] after the final norm; device memory */
+  float *hidden;              /* [n_output, n_hidden] after the final norm; memory of the last device */
   uint64_t n_experts_touched; /* out */
   /* For tests, else NULL: called with the residual stream in device memory, first as the input of layer 0 (layer == 0),
    * then as the output of each layer l (layer == l + 1). After the last layer only the output rows are left. */
@@ -76,7 +94,8 @@ typedef struct weft_forward_args {
 } weft_forward_args;
 weft_status weft_model_forward(weft_model *model, weft_forward_args *args);
 
-/* The output matrix, its soft cap, and the factor of embeddings (soft embeddings are scaled by it too). */
+/* The output matrix on the last device, its soft cap, and the factor of embeddings (soft embeddings are scaled by it
+ * too). */
 const weft_weight *weft_model_head(const weft_model *model, float *cap, float *embed_scale);
 
 #ifdef __cplusplus

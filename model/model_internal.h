@@ -4,7 +4,8 @@
  *
  * Law: model_hyper is what the keys of the file say, checked; model_layer and model_globals are what the file's tensors
  * became; model_scratch points into the memory that scratch_plan laid out. All are written at open, and a forward pass
- * only reads them. */
+ * only reads them. A layer's tensors, and all memory that its ops read or write, lie on the device of its part. The
+ * first part has what makes the input of layer 0, the last part what comes after the last layer. */
 #ifndef WEFT_MODEL_MODEL_INTERNAL_H
 #define WEFT_MODEL_MODEL_INTERNAL_H
 
@@ -63,10 +64,10 @@ typedef struct model_layer {
 
 typedef struct model_globals {
   weft_weight token_embd, output; /* output.data == NULL: tied */
+  weft_weight tied_output;        /* the last device's own copy of a tied token embedding; data NULL: none is needed */
   weft_weight per_layer_token_embd, per_layer_model_proj;
   const float *per_layer_proj_norm; /* the file's times 2^-1/2 */
   const float *output_norm;
-  const float *inv_freq, *inv_freq_window; /* [head_dim / 2] of layers without and with a window */
   const float *self_cond_norm;
   weft_weight self_cond_gate, self_cond_up, self_cond_down;
 } model_globals;
@@ -89,35 +90,73 @@ typedef struct model_scratch {
   uint64_t work_bytes;
 } model_scratch;
 
-struct model_arch;
+enum { MODEL_INBOXES = 2 };
 
-struct weft_model {
+/* The marks that are set on a device of a model (kernels/device.h). Runners of several models on one device use the same
+ * marks: who waits for one that was set again since waits longer than needed, and never less. */
+enum {
+  MARK_FLIGHT = 0,                                /* the flights of a runner (runner_internal.h) */
+  MARK_HELD = MARK_FLIGHT + WEFT_DEVICES_MAX + 2, /* what is found of a held canvas and of the next */
+  MARK_SENT = MARK_HELD + 2,                      /* rows are in an inbox of the next part */
+  MARK_TAKEN = MARK_SENT + 1,                     /* an inbox of this part is empty again */
+  MARK_END = MARK_TAKEN + MODEL_INBOXES
+};
+_Static_assert((int)MARK_END <= (int)WEFT_MARKS_MAX, "a device has a mark for each");
+
+/* The layers of a model that lie on one device, and what a step needs there. */
+typedef struct model_part {
   weft_device *device;
-  const struct model_arch *arch;
-  weft_model_info info;
-  weft_model_limits limits;
-  model_hyper hyper;
-  model_globals globals;
-  model_layer *layers;  /* [n_layers] */
-  void **owned;         /* device memory of vectors, freed at close */
-  weft_weight *weights; /* every matrix that was placed, freed at close */
+  uint32_t first_layer, end_layer;
+  const float *inv_freq, *inv_freq_window; /* [head_dim / 2] of layers without and with a window */
+  void **owned;                            /* device memory of vectors, freed at close */
+  weft_weight *weights;                    /* every matrix that was placed, freed at close */
   uint32_t n_owned, n_weights, owned_max;
   scratch_plan plan;
   void *scratch_base;
   model_scratch scratch;
   weft_attention_segment *segments; /* [segments_max] */
   step_arrays arrays;
+  float *inbox[MODEL_INBOXES]; /* rows from the part before; of the first part empty */
+} model_part;
+
+struct model_arch;
+
+struct weft_model {
+  const struct model_arch *arch;
+  weft_model_info info;
+  weft_model_limits limits;
+  model_hyper hyper;
+  model_globals globals;
+  model_layer *layers; /* [n_layers] */
+  uint32_t n_parts;
+  model_part part[WEFT_DEVICES_MAX]; /* in the order of their layers, which are all layers */
+  weft_split split;                  /* as it was given */
+  uint64_t n_passes;                 /* with rows */
+  weft_crossed crossed;              /* read by any thread */
 };
+
+/* The part that has a layer. */
+static inline uint32_t model_part_of(const weft_model *model, uint32_t layer) {
+  uint32_t p = 0;
+  while (layer >= model->part[p].end_layer) p++;
+  return p;
+}
+
+static inline model_part *model_last_part(weft_model *model) {
+  return &model->part[model->n_parts - 1];
+}
+
+/* For messages: " on device 2 of 3", or nothing where the model has one device. */
+const char *model_where(const weft_model *model, const model_part *part, char out[48]);
 
 /* The bounds of a batch of this model for a runner of n_slots slots. */
 weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots);
-/* weft_model_forward of a batch that weft_batch_is_sound was asked about already. */
-weft_status model_forward(weft_model *model, weft_forward_args *args);
 
 /* One forward pass in progress. In the last layer only rows whose output is wanted go on after
  * attention: x, h and a then hold these rows alone, in the order wanted. */
 typedef struct model_step {
   weft_model *model;
+  model_part *part; /* whose layers are computed now */
   weft_forward_args *args;
   uint32_t n_rows, n_causal; /* of the rows still computed */
   float *x;                  /* the residual stream of these rows */
@@ -125,6 +164,23 @@ typedef struct model_step {
   float *a;                  /* attention output of these rows */
   const uint32_t *kept;      /* NULL: every row is still computed; else row i of the step is row kept[i] of the batch */
   uint32_t n_touched;
+  uint32_t inbox; /* which of each part it goes through */
 } model_step;
+
+/* weft_model_forward of a batch with rows, and for which weft_batch_is_sound was asked already, in pieces: begin, then
+ * for each part in order enter, compute and leave. Only compute may be part of a graph, and it may be enqueued twice.
+ *
+ * Law: a part enters when rows are in its inbox, which follows the part before (MARK_SENT); it takes them out at once
+ * (MARK_TAKEN). Before a part sends to an inbox, it follows the last emptying of that inbox. So the first part computes
+ * the next step while the last one still computes this one, and no row is overwritten before it is read. Whatever the
+ * last part computes for a step comes after all that the first part did for it. */
+void model_begin(weft_model *model, weft_forward_args *args, model_step *step);
+weft_status model_enter(model_step *step, uint32_t part);
+weft_status model_compute(model_step *step);
+weft_status model_leave(model_step *step);
+
+/* Sends bytes from one device to another, or copies them where it is one, and counts them in *crossed. */
+weft_status model_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n_bytes,
+                       uint64_t *crossed);
 
 #endif

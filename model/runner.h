@@ -29,6 +29,7 @@ typedef struct weft_runner_info {
   bool autoregressive;    /* can answer token by token */
   bool holds_canvases;    /* the answer of a diffusion request can be held to a grammar */
   uint32_t n_slots, rows_max, depth;
+  uint32_t n_stages;        /* how many steps it can compute at once, each on a device of its own; 1: one */
   uint32_t scored_rows_max; /* rows of prompts that one step may score; 0: none */
   uint32_t n_saves;         /* places for the state of canvases outside their slots */
   uint32_t n_groups;

@@ -13,6 +13,7 @@
 #include "base/check.h"
 #include "base/memory.h"
 #include "model/canvas_path.h"
+#include "model/model_internal.h"
 #include "model/runner_internal.h"
 
 /* What is found of a canvas with n positions: best [n, n_classes], then log_sum, of the same shape. */
@@ -41,7 +42,7 @@ static uint32_t answer_positions(const device_runner *r, const runner_slot *s) {
 /* ---- where an answer is ---- */
 
 static weft_status send_classes(const device_runner *r, const runner_slot *s, const weft_grammar_graph *graph) {
-  weft_device *d = r->config.device;
+  weft_device *d = r->last;
   uint32_t n = graph->n_classes, *token = s->classes + n + 1;
   weft_status status =
       weft_device_upload(d, s->classes, graph->tokens_at, ((uint64_t)n + 1) * sizeof *graph->tokens_at);
@@ -97,14 +98,14 @@ static weft_status keep_classes(device_runner *r, const held_canvas *c, uint32_t
                                .logits_stride = r->info.n_vocab,
                                .scratch = r->d_scratch,
                                .scratch_bytes = r->scratch_bytes};
-  return weft_classes(r->config.device, &classes);
+  return weft_classes(r->last, &classes);
 }
 
 /* Statistics of one canvas; best tokens and log-sums of its positions, on their way to the host. */
 static weft_status find_classes(device_runner *r, const runner_outputs *o, const held_canvas *c,
                                 const float *temperature) {
   runner_held *held = r->held;
-  weft_device *d = r->config.device;
+  weft_device *d = r->last;
   uint32_t n_answer = answer_positions(r, c->slot);
   uint64_t n_words = 2 * (uint64_t)n_answer * graph_of(c->slot)->n_classes;
   weft_status status = WEFT_OK;
@@ -115,7 +116,7 @@ static weft_status find_classes(device_runner *r, const runner_outputs *o, const
   }
   if (status != WEFT_OK || r->in_place) return status;
   status = weft_device_copy(d, held->found[c->which], held->d_found, n_words * sizeof *held->d_found);
-  return status == WEFT_OK ? weft_device_mark(d, RUNNER_DEPTH + 1 + c->which) : status;
+  return status == WEFT_OK ? weft_device_mark(d, MARK_HELD + c->which) : status;
 }
 
 static weft_status find_path(device_runner *r, const held_canvas *c, int32_t *argmax) {
@@ -130,11 +131,11 @@ static weft_status find_path(device_runner *r, const held_canvas *c, int32_t *ar
                          .best = (const int32_t *)(const void *)found,
                          .log_sum = (const float *)(const void *)(found + (uint64_t)n * graph_of(c->slot)->n_classes)};
   if (!r->in_place) {
-    weft_status status = weft_device_wait(r->config.device, RUNNER_DEPTH + 1 + c->which);
+    weft_status status = weft_device_wait(r->last, MARK_HELD + c->which);
     if (status != WEFT_OK) return status;
   }
   WEFT_CHECK(canvas_path_find(held->path, &ask, held->token));
-  return weft_device_upload(r->config.device, argmax + c->first, held->token, n * sizeof *argmax);
+  return weft_device_upload(r->last, argmax + c->first, held->token, n * sizeof *argmax);
 }
 
 /* A step of a canvas that is done is void: its place has moved on to the next canvas. */
@@ -168,7 +169,7 @@ static uint32_t *take_found(device_runner *r, weft_status (*alloc)(weft_device *
   uint64_t n_bytes = 2 * (uint64_t)r->canvas_length * WEFT_GRAPH_CLASSES * sizeof(uint32_t);
   void *memory = NULL;
   if (*status != WEFT_OK) return NULL;
-  *status = alloc(r->config.device, n_bytes, &memory);
+  *status = alloc(r->last, n_bytes, &memory);
   r->n_bytes += n_bytes;
   return memory;
 }
@@ -190,7 +191,7 @@ weft_status runner_open_held(device_runner *r) {
 
 void runner_close_held(device_runner *r) {
   runner_held *held = r->held;
-  weft_device *d = r->config.device;
+  weft_device *d = r->last;
   if (held == NULL) return;
   canvas_path_close(held->path);
   weft_free(held->token);

@@ -1,12 +1,32 @@
 /* SPDX-License-Identifier: MIT */
 /* What the files of the device runner share; private to them (device_runner.c, runner_shape.c, runner_sample.c,
- * runner_results.c, runner_scores.c, runner_saves.c, runner_held.c, runner_open.c).
+ * runner_results.c, runner_scores.c, runner_saves.c, runner_held.c, runner_parts.c, runner_open.c).
  *
  * Law: a step is a flight from submit to collect. Submit enqueues work and returns; a flight is settled when the device
  * has done the work and the host has applied the results to the slots. Drawn tokens and canvases also stay on the
  * device, in cells that belong to the slots, so that the next step can begin before the host has seen them. What the
  * host must see to go on, it waits for as late as it can: the mask of a row that depends on a token in flight is made
- * when the forward pass of that row is enqueued, while the device computes it (runner_sample.c). */
+ * when the forward pass of that row is enqueued, while the device computes it (runner_sample.c).
+ *
+ * A model may lie on several devices, each of which runs what is enqueued on it in order, beside the others. Head,
+ * statistics, sampling and cells are on the last device. What makes the input of a step is on the first one: the soft
+ * embeddings of the slots, and a mirror of the cells. Who may read and write these, and after what:
+ *
+ *   the rows of a step     pass from part to part as model_internal.h says (model_enter), so what the last device does
+ *                          for a step comes after all that the first one did for it, and for the steps before it
+ *   the last device        at the end of a step sends to the mirror and the soft embeddings of the step's slots, then
+ *                          sets the flight's mark. By the line above it overwrites nothing that is still to be read
+ *   the first device       reads a slot's mirror and soft embedding for a later step. It follows the mark of the newest
+ *                          flight that wrote a slot which the step reads (runner_follow), and no other mark: a step of
+ *                          other requests begins while the last device is still busy
+ *   restore of a save      writes them on the first device itself, and follows that flight too
+ *   save                   has a slot with nothing in flight, so the host has seen that flight's mark; each device saves
+ *                          and restores what it has
+ *   sampled tokens         have a place in the mirror per flight and slot, as the ring of flights goes
+ *   the host               waits for the flight's mark on every device (runner_settle), and only then uses the flight,
+ *                          its results and its moves of pages again
+ *
+ * With one device the mirror is the cells, and nothing is sent or followed. */
 #ifndef WEFT_MODEL_RUNNER_INTERNAL_H
 #define WEFT_MODEL_RUNNER_INTERNAL_H
 
@@ -14,13 +34,15 @@
 #include "model/device_runner.h"
 #include "model/grammar_graph.h"
 
-enum { RUNNER_DEPTH = 2 }; /* batches submitted and not collected */
+/* Batches submitted and not collected: so many that every device has a step, and the host one more. */
+enum { RUNNER_FLIGHTS_MAX = WEFT_DEVICES_MAX + 2 }; /* with the one that was collected last */
 enum { RUNNER_CANVAS_WORDS = sizeof(weft_canvas_row) / 4 };
 
 typedef struct runner_slot {
   bool open;
   uint32_t generation;     /* counts slot_open, so that results of an earlier request are not applied */
   uint32_t n_pending;      /* flights that draw a token which is not in the history yet */
+  uint64_t written_by;     /* the newest step, counted from 1, that writes its cells and soft embedding; 0: none */
   weft_slot_params params; /* tokens and bias: the slot's copies; grammar, rules: the request's */
   weft_logit_bias *bias;   /* [WEFT_LOGIT_BIAS_MAX] */
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
@@ -32,7 +54,7 @@ typedef struct runner_slot {
   uint32_t n_left, n_canvases;
   uint32_t *classes; /* device, with memory of its own: tokens_at and token of that graph */
   int32_t *canvas;   /* [canvas_length] with a trace: the canvas that goes into the step after the last settled one */
-  float *soft;       /* device [canvas_length, n_hidden] */
+  float *soft;       /* first device [canvas_length, n_hidden] */
 } runner_slot;
 
 /* Whether the slot's rows are plain: statistics are all that sampling needs of them, no logits and no mask. */
@@ -45,6 +67,7 @@ typedef struct runner_save {
   int32_t *canvas;
   int32_t *state; /* of the slot's canvas in its cells (kernels/canvas.h), in host memory that the device can copy to */
   float *soft;    /* in such memory too */
+  int32_t *mirror; /* of the slot, in such memory; NULL: with one device */
 } runner_save;
 
 /* How many rows a step gives out, in the order of their hidden states: logits, scored, plain, canvas rows. */
@@ -73,6 +96,7 @@ typedef struct runner_flight {
   int32_t *canvas_in;          /* [canvas_rows_max]: what went into the step, of canvases with a trace */
   bool settled;
   uint64_t n_moves; /* what weft_kv_store_copy gave for the batch's copies */
+  uint64_t number;  /* of the step, counted from 1 */
   uint64_t start_us;
   uint32_t n_segments;
   weft_segment *segment; /* [segments_max] of the batch as it was given */
@@ -100,6 +124,8 @@ typedef struct device_runner {
   weft_runner base;
   weft_runner_info info;
   weft_device_runner_config config;
+  const weft_split *split;
+  weft_device *first, *last; /* of its devices */
   const weft_weight *head;
   float cap, embed_scale;
   weft_batch_bounds bounds; /* of every batch that is submitted */
@@ -109,13 +135,14 @@ typedef struct device_runner {
   bool in_place; /* the device has done the work of a call when the call returns */
   bool graphs;
   runner_slot *slots;
-  runner_save *saves; /* [n_saves] */
-  runner_flight flight[RUNNER_DEPTH + 1];
-  uint32_t first_flight, n_flights; /* the ring of steps that are submitted and not collected */
+  runner_save *saves;                       /* [n_saves] */
+  runner_flight flight[RUNNER_FLIGHTS_MAX]; /* [depth + 1] */
+  uint32_t first_flight, n_flights;         /* the ring of steps that are submitted and not collected */
+  uint64_t n_steps;                         /* submitted */
   uint64_t last_done_us;
   /* Host arrays of the step that is being submitted. */
   int32_t *token;   /* [rows_max] */
-  int32_t *cell_of; /* [rows_max]: the cell that holds the row's token, or -1 */
+  int32_t *cell_of; /* [rows_max]: the word of the mirror that holds the row's token, or -1 */
   bool any_cell;
   weft_batch filled;     /* the batch with the rows that fill it up (runner_shape.c) */
   weft_segment *segment; /* [segments_max]; this and the next three arrays are those of `filled` */
@@ -136,8 +163,11 @@ typedef struct device_runner {
   uint32_t mask_words;
   weft_grammar_scratch *grammar_scratch;
   runner_held *held; /* NULL: the model has no canvases */
-  /* Device arrays. */
-  float *d_hidden, *d_soft, *d_soft_in, *d_logits;
+  /* Arrays of the first device. */
+  float *d_soft_in;
+  int32_t *d_mirror; /* with one device d_cells; else [depth + 1][n_slots] sampled tokens, then [n_slots] canvases */
+  /* Arrays of the last device. */
+  float *d_hidden, *d_soft, *d_logits;
   int32_t *d_inputs, *d_cells, *d_asked;
   uint32_t *d_masks;
   weft_sample_result *d_sampled; /* [segments_max] */
@@ -183,6 +213,26 @@ static inline runner_stats runner_stats_at(void *memory, uint64_t n) {
 static inline uint64_t runner_canvas_cell(const device_runner *r, uint32_t slot) {
   return r->config.n_slots + slot * weft_canvas_state_words(r->canvas_length);
 }
+
+/* Places in d_mirror, in words: of the token that the newest step of the slot drew, and of the slot's canvas, the tokens
+ * that go into the next step and then the argmax canvas of the last one. */
+uint64_t runner_mirror_token(const device_runner *r, uint32_t slot);
+uint64_t runner_mirror_canvas(const device_runner *r, uint32_t slot);
+static inline uint64_t runner_mirror_canvas_words(const device_runner *r) {
+  return 2 * (uint64_t)r->canvas_length;
+}
+
+/* The order of the devices (runner_parts.c). mark and wait: of a flight, on every device. follow: the first device goes
+ * on when the last one has written what the batch reads; follow_slot: what the slot has. note_writes: the flight is the
+ * newest that writes its slots. send_cells, send_soft: to the first device; soft embeddings are copied where it is the
+ * last one too. */
+weft_status runner_mark(device_runner *r, const runner_flight *flight);
+weft_status runner_wait(device_runner *r, const runner_flight *flight);
+weft_status runner_follow(device_runner *r, const weft_batch *batch);
+weft_status runner_follow_slot(device_runner *r, uint32_t slot);
+void runner_note_writes(device_runner *r, const runner_flight *flight);
+weft_status runner_send_cells(device_runner *r, const runner_flight *flight);
+weft_status runner_send_soft(device_runner *r, uint32_t slot, const float *soft, uint64_t n_rows);
 
 /* Whether the step is steady (only decode rows, canvases and commits) on a device that keeps graphs, so that a graph of
  * the step will be used again. */

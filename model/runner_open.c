@@ -16,8 +16,8 @@ static void close_slots(device_runner *r) {
     weft_free(s->bias);
     weft_free(s->history);
     weft_free(s->canvas);
-    weft_device_free(r->config.device, s->soft);
-    weft_device_free(r->config.device, s->classes);
+    weft_device_free(r->first, s->soft);
+    weft_device_free(r->last, s->classes);
   }
   weft_free(r->slots);
 }
@@ -25,11 +25,13 @@ static void close_slots(device_runner *r) {
 void runner_close(weft_runner *base) {
   device_runner *r = (device_runner *)base;
   if (r == NULL) return;
-  weft_device *d = r->config.device;
-  (void)weft_device_sync(d); /* nothing of it may still run; an error has been told */
+  weft_device *d = r->last;
+  for (uint32_t p = 0; p < r->split->n_devices; p++) {
+    (void)weft_device_sync(r->split->device[p]); /* nothing of it may still run; an error has been told */
+  }
   close_slots(r);
   runner_close_saves(r);
-  for (uint32_t i = 0; i <= RUNNER_DEPTH; i++) {
+  for (uint32_t i = 0; i <= r->info.depth; i++) {
     runner_flight *f = &r->flight[i];
     void *const host[] = {f->result,         f->canvas_in,   f->segment, f->generation,
                           f->output_segment, f->temperature, f->given,   f->scored};
@@ -46,9 +48,11 @@ void runner_close(weft_runner *base) {
   for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
   weft_grammar_scratch_close(r->grammar_scratch);
   runner_close_held(r);
-  void *const device[] = {r->allowed,  r->d_masks,   r->d_hidden, r->d_soft,        r->d_soft_in, r->d_logits,
-                          r->d_inputs, r->d_cells,   r->d_asked,  r->d_sampled,     r->d_canvas,  r->d_stats,
-                          r->d_bad,    r->d_scratch, r->d_judged, r->d_given_logit, r->d_given_at};
+  weft_device_free(r->first, r->d_soft_in);
+  if (r->d_mirror != r->d_cells) weft_device_free(r->first, r->d_mirror);
+  void *const device[] = {r->allowed,   r->d_masks,  r->d_hidden,      r->d_soft,    r->d_logits, r->d_inputs,
+                          r->d_cells,   r->d_asked,  r->d_sampled,     r->d_canvas,  r->d_stats,  r->d_bad,
+                          r->d_scratch, r->d_judged, r->d_given_logit, r->d_given_at};
   for (uint32_t k = 0; k < sizeof device / sizeof *device; k++) weft_device_free(d, device[k]);
   weft_free(r);
 }
@@ -62,19 +66,23 @@ static void *take_host(device_runner *r, uint64_t n, uint64_t size, weft_status 
   return memory;
 }
 
-static void *take_device(device_runner *r, uint64_t n, uint64_t size, weft_status *status) {
+static void *take_memory_of(device_runner *r, weft_device *device, uint64_t n, uint64_t size, weft_status *status) {
   void *memory = NULL;
   if (*status != WEFT_OK) return NULL;
-  *status = weft_device_alloc(r->config.device, n * size, &memory);
+  *status = weft_device_alloc(device, n * size, &memory);
   r->n_bytes += n * size;
   return memory;
 }
 
-/* Host memory that the device reaches. */
+static void *take_device(device_runner *r, uint64_t n, uint64_t size, weft_status *status) {
+  return take_memory_of(r, r->last, n, size, status);
+}
+
+/* Host memory that the devices reach. */
 static void *take_pinned(device_runner *r, uint64_t n_bytes, weft_status *status) {
   void *memory = NULL;
   if (*status != WEFT_OK) return NULL;
-  *status = weft_device_alloc_host(r->config.device, n_bytes, &memory);
+  *status = weft_device_alloc_host(r->last, n_bytes, &memory);
   r->n_bytes += n_bytes;
   return memory;
 }
@@ -89,7 +97,7 @@ static weft_status open_slots(device_runner *r) {
     s->bias = take_host(r, WEFT_LOGIT_BIAS_MAX, sizeof *s->bias, &status);
     if (c == 0) continue;
     s->canvas = take_host(r, c, sizeof *s->canvas, &status);
-    s->soft = take_device(r, c * r->n_hidden, sizeof(float), &status);
+    s->soft = take_memory_of(r, r->first, c * r->n_hidden, sizeof(float), &status);
     if (!r->in_place) s->classes = take_device(r, runner_classes_words(r->info.n_vocab), sizeof *s->classes, &status);
   }
   return status;
@@ -99,7 +107,7 @@ static weft_status open_flights(device_runner *r) {
   weft_status status = WEFT_OK;
   const weft_model_limits *limits = &r->config.limits;
   uint64_t rows = limits->canvas_rows_max, n = r->stats_max, n_scored = r->info.scored_rows_max;
-  for (uint32_t i = 0; i <= RUNNER_DEPTH; i++) {
+  for (uint32_t i = 0; i <= r->info.depth; i++) {
     runner_flight *f = &r->flight[i];
     f->result = take_host(r, limits->segments_max, sizeof *f->result, &status);
     f->canvas_in = take_host(r, rows, sizeof *f->canvas_in, &status);
@@ -159,14 +167,26 @@ static weft_status open_allowed(device_runner *r) {
     if (token < r->info.n_vocab) mask[token / 32] &= ~(1u << token % 32);
   }
   r->allowed = take_device(r, n_words, sizeof *mask, &status);
-  if (status == WEFT_OK) status = weft_device_upload(r->config.device, r->allowed, mask, n_words * sizeof *mask);
+  if (status == WEFT_OK) status = weft_device_upload(r->last, r->allowed, mask, n_words * sizeof *mask);
   weft_free(mask);
+  return status;
+}
+
+/* What the first device has of the cells: with one device, the cells. */
+static weft_status open_mirror(device_runner *r) {
+  weft_status status = WEFT_OK;
+  if (r->split->n_devices == 1) {
+    r->d_mirror = r->d_cells;
+    return WEFT_OK;
+  }
+  uint64_t n_words = runner_mirror_canvas(r, r->config.n_slots);
+  r->d_mirror = take_memory_of(r, r->first, n_words, sizeof *r->d_mirror, &status);
   return status;
 }
 
 static weft_status open_device(device_runner *r) {
   weft_status status = WEFT_OK;
-  weft_device *d = r->config.device;
+  weft_device *d = r->last;
   uint64_t n = r->stats_max, n_scored = r->info.scored_rows_max;
   r->d_hidden = take_device(r, (uint64_t)r->output_max * r->n_hidden, sizeof(float), &status);
   if (r->canvas_length > 0) r->d_soft = take_device(r, n * r->n_hidden, sizeof(float), &status);
@@ -184,8 +204,10 @@ static weft_status open_device(device_runner *r) {
   r->d_given_at = take_device(r, r->logit_rows_max, sizeof *r->d_given_at, &status);
   r->d_bad = take_device(r, r->logit_rows_max, 1, &status);
   if (r->canvas_length > 0 && !r->in_place) {
-    r->d_soft_in = take_device(r, (uint64_t)r->config.limits.canvas_rows_max * r->n_hidden, sizeof(float), &status);
+    r->d_soft_in =
+        take_memory_of(r, r->first, (uint64_t)r->config.limits.canvas_rows_max * r->n_hidden, sizeof(float), &status);
   }
+  if (status == WEFT_OK) status = open_mirror(r);
   if (status != WEFT_OK) return status;
   weft_head_stats_args stats = {
       .weight = r->head, .n_rows = (uint32_t)n, .h_stride = r->n_hidden, .soft = r->d_soft, .soft_stride = r->n_hidden};
@@ -220,7 +242,8 @@ static void fill_info(device_runner *r) {
   info->n_saves = model->canvas_length > 0 ? r->config.n_saves : 0;
   info->rows_max = r->config.limits.rows_max;
   info->scored_rows_max = info->rows_max < SCORED_ROWS_MAX ? info->rows_max : SCORED_ROWS_MAX;
-  info->depth = RUNNER_DEPTH;
+  info->n_stages = model->n_parts;
+  info->depth = model->n_parts + 1; /* every device has a step, and the host plans one */
   info->page_bytes = r->config.layout->page_bytes;
   info->kv_bytes_per_token = weft_kv_bytes_per_token(&model->kv, false);
   info->n_experts = model->n_experts;
@@ -237,16 +260,19 @@ static void fill_info(device_runner *r) {
 weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
                                     weft_error *error) {
   *out = NULL;
-  if (config->store->page_bytes < config->layout->page_bytes)
+  if (!weft_kv_store_holds(config->store, config->layout))
     return weft_fail(error, WEFT_E_INVALID, "%s needs pages of %llu bytes; the pool has %llu", config->name,
                      (unsigned long long)config->layout->page_bytes, (unsigned long long)config->store->page_bytes);
   device_runner *r = weft_alloc(1, sizeof *r);
   if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the runner of %s", config->name);
   r->base.ops = &runner_ops;
   r->config = *config;
+  r->split = weft_model_get_split(config->model);
+  r->first = r->split->device[0];
+  r->last = r->split->device[r->split->n_devices - 1];
   fill_info(r);
-  r->in_place = weft_device_get_info(config->device)->host_memory;
-  r->graphs = weft_device_get_info(config->device)->graphs;
+  r->in_place = weft_device_get_info(r->last)->host_memory;
+  r->graphs = weft_device_get_info(r->last)->graphs;
   r->info.holds_canvases = r->canvas_length > 0;
   r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
   uint64_t logits_bytes = config->logits_bytes_max;

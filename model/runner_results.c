@@ -112,8 +112,7 @@ void runner_settle(device_runner *r, runner_flight *f) {
   if (f->settled) return;
   weft_status status = f->step.status;
   f->settled = true;
-  if (status == WEFT_OK)
-    status = r->broken ? WEFT_E_DEVICE : weft_device_wait(r->config.device, (uint32_t)(f - r->flight));
+  if (status == WEFT_OK) status = r->broken ? WEFT_E_DEVICE : runner_wait(r, f);
   weft_kv_store_ran(r->config.store, f->n_moves, status != WEFT_OK);
   if (status == WEFT_OK) {
     take_logits_rows(r, f);

@@ -2,7 +2,8 @@
 /* Rows that need their logits: penalties, biases, cuts and logprobs. What is asked for goes to the device, tokens go to
  * the slots' cells, and results wait there to be sent. A token that the host does not know yet is taken from its
  * cell. A mask alone may need to know it: the forward pass is enqueued by then, and while the device computes it, the
- * host waits for the step before, which is about to end or has, and makes the masks. */
+ * host waits for the step before, which is about to end or has, and makes the masks. It also waits where penalties look
+ * at more than one token that it does not know, since a cell holds one. */
 #include <string.h>
 
 #include "base/check.h"
@@ -81,7 +82,7 @@ weft_status runner_make_logits(device_runner *r, const float *h, uint32_t n) {
                               .cap = r->cap,
                               .scratch = r->d_scratch,
                               .scratch_bytes = r->scratch_bytes};
-  return weft_head_rows(r->config.device, &rows);
+  return weft_head_rows(r->last, &rows);
 }
 
 weft_sample_args runner_sample_args(const device_runner *r, weft_sample_result *out, uint32_t n) {
@@ -97,7 +98,7 @@ weft_sample_args runner_sample_args(const device_runner *r, weft_sample_result *
 }
 
 static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, const asked_size *size) {
-  weft_device *d = r->config.device;
+  weft_device *d = r->last;
   const int32_t *heap = r->d_asked + rows_words(r);
   weft_sample_args sample = runner_sample_args(r, r->d_sampled + first, n);
   sample.history = heap;
@@ -113,12 +114,18 @@ static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, con
   return status == WEFT_OK ? weft_sample(d, &sample) : status;
 }
 
-/* Settles the flights before this one, the last, if a mask needs a token of theirs. */
+static bool needs_tokens(const runner_slot *s) {
+  if (s->n_pending == 0) return false;
+  if (mask_needs_tokens(s)) return true;
+  return s->n_pending > 1 && weft_sampling_forgets(&s->params.sampling, s->n_history, s->params.n_prompt) != UINT32_MAX;
+}
+
+/* Settles the flights before this one, the last, if a row needs tokens of theirs. */
 static weft_status hear_tokens(device_runner *r, const runner_flight *f, const runner_step *step) {
   bool needs = false;
   for (uint32_t j = 0; j < f->outputs.n_logits; j++) {
     const runner_slot *s = &r->slots[step->batch->segment[r->output_at[j]].slot];
-    needs = needs || (s->n_pending > 0 && mask_needs_tokens(s));
+    needs = needs || needs_tokens(s);
   }
   if (needs) runner_settle_first(r, r->n_flights - 1);
   return r->broken ? WEFT_E_DEVICE : WEFT_OK;

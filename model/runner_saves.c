@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Canvases of preempted requests: what a slot keeps between two denoise steps, in host memory. Copies of soft
- * embeddings and of what the device keeps run in its order, so a slot or a place may be used again at once. */
+/* Canvases of preempted requests: what a slot keeps between two denoise steps, in host memory. Each device saves and
+ * restores what it has, in its order, so a slot or a place may be used again at once. */
 #include <string.h>
 
 #include "base/check.h"
@@ -15,6 +15,10 @@ static uint64_t state_bytes(const device_runner *r) {
   return weft_canvas_state_words(r->canvas_length) * sizeof(int32_t);
 }
 
+static uint64_t mirror_bytes(const device_runner *r) {
+  return r->split->n_devices == 1 ? 0 : runner_mirror_canvas_words(r) * sizeof(int32_t);
+}
+
 weft_status runner_slot_save(weft_runner *base, uint32_t index, uint32_t save) {
   device_runner *r = (device_runner *)base;
   if (r->broken) return WEFT_E_DEVICE;
@@ -23,9 +27,10 @@ weft_status runner_slot_save(weft_runner *base, uint32_t index, uint32_t save) {
   runner_save *to = &r->saves[save];
   WEFT_CHECK(s->open && s->params.canvas);
   memcpy(to->canvas, s->canvas, r->canvas_length * sizeof *to->canvas);
-  weft_device *d = r->config.device;
-  weft_status status = weft_device_copy(d, to->state, r->d_cells + runner_canvas_cell(r, index), state_bytes(r));
-  return status == WEFT_OK ? weft_device_copy(d, to->soft, s->soft, soft_bytes(r)) : status;
+  const int32_t *mirror = r->d_mirror + runner_mirror_canvas(r, index);
+  weft_status status = weft_device_copy(r->last, to->state, r->d_cells + runner_canvas_cell(r, index), state_bytes(r));
+  if (status == WEFT_OK && to->mirror != NULL) status = weft_device_copy(r->first, to->mirror, mirror, mirror_bytes(r));
+  return status == WEFT_OK ? weft_device_copy(r->first, to->soft, s->soft, soft_bytes(r)) : status;
 }
 
 weft_status runner_slot_restore(weft_runner *base, uint32_t index, uint32_t save) {
@@ -36,9 +41,13 @@ weft_status runner_slot_restore(weft_runner *base, uint32_t index, uint32_t save
   const runner_save *from = &r->saves[save];
   WEFT_CHECK(s->open && s->params.canvas);
   memcpy(s->canvas, from->canvas, r->canvas_length * sizeof *s->canvas);
-  weft_device *d = r->config.device;
-  weft_status status = weft_device_copy(d, r->d_cells + runner_canvas_cell(r, index), from->state, state_bytes(r));
-  return status == WEFT_OK ? weft_device_copy(d, s->soft, from->soft, soft_bytes(r)) : status;
+  int32_t *mirror = r->d_mirror + runner_mirror_canvas(r, index);
+  weft_status status = runner_follow_slot(r, index); /* the request before may still be in flight there */
+  if (status == WEFT_OK)
+    status = weft_device_copy(r->last, r->d_cells + runner_canvas_cell(r, index), from->state, state_bytes(r));
+  if (status == WEFT_OK && from->mirror != NULL)
+    status = weft_device_copy(r->first, mirror, from->mirror, mirror_bytes(r));
+  return status == WEFT_OK ? weft_device_copy(r->first, s->soft, from->soft, soft_bytes(r)) : status;
 }
 
 weft_status runner_open_saves(device_runner *r) {
@@ -47,15 +56,17 @@ weft_status runner_open_saves(device_runner *r) {
   if (r->saves == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < r->info.n_saves; i++) {
     runner_save *save = &r->saves[i];
-    void *soft = NULL, *state = NULL;
+    void *soft = NULL, *state = NULL, *mirror = NULL;
     save->canvas = weft_alloc(r->canvas_length, sizeof *save->canvas);
     if (save->canvas == NULL) return WEFT_E_NO_MEMORY;
-    weft_status status = weft_device_alloc_host(r->config.device, soft_bytes(r), &soft);
+    weft_status status = weft_device_alloc_host(r->first, soft_bytes(r), &soft);
     save->soft = soft;
-    if (status == WEFT_OK) status = weft_device_alloc_host(r->config.device, state_bytes(r), &state);
+    if (status == WEFT_OK) status = weft_device_alloc_host(r->last, state_bytes(r), &state);
     save->state = state;
+    if (status == WEFT_OK && mirror_bytes(r) > 0) status = weft_device_alloc_host(r->first, mirror_bytes(r), &mirror);
+    save->mirror = mirror;
     if (status != WEFT_OK) return status;
-    r->n_bytes += soft_bytes(r) + state_bytes(r) + r->canvas_length * sizeof *save->canvas;
+    r->n_bytes += soft_bytes(r) + state_bytes(r) + mirror_bytes(r) + r->canvas_length * sizeof *save->canvas;
   }
   return WEFT_OK;
 }
@@ -64,8 +75,9 @@ void runner_close_saves(device_runner *r) {
   if (r->saves == NULL) return;
   for (uint32_t i = 0; i < r->info.n_saves; i++) {
     weft_free(r->saves[i].canvas);
-    weft_device_free_host(r->config.device, r->saves[i].state);
-    weft_device_free_host(r->config.device, r->saves[i].soft);
+    weft_device_free_host(r->last, r->saves[i].state);
+    weft_device_free_host(r->first, r->saves[i].mirror);
+    weft_device_free_host(r->first, r->saves[i].soft);
   }
   weft_free(r->saves);
 }

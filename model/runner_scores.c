@@ -26,7 +26,7 @@ bool runner_find_given(const device_runner *r, runner_flight *f, const weft_batc
 /* Scored rows [first, first + n) through the head. The logits of given tokens are taken before sampling, which
  * overwrites them. */
 static weft_status score_rows(device_runner *r, const runner_flight *f, uint32_t first, uint32_t n) {
-  weft_device *d = r->config.device;
+  weft_device *d = r->last;
   uint64_t n_vocab = r->info.n_vocab;
   for (uint32_t j = 0; j < n; j++) {
     weft_sampling_ask_score((weft_sample_row *)(void *)(r->asked + (uint64_t)j * ROW_WORDS));

@@ -97,7 +97,7 @@ static void pack_arrays(step_arrays *a, const weft_forward_args *args) {
   }
 }
 
-weft_status step_arrays_fill(step_arrays *a, const weft_forward_args *args) {
+weft_status step_arrays_fill(step_arrays *a, const weft_forward_args *args, bool wants_tokens) {
   const weft_batch *batch = args->batch;
   a->batch = batch;
   if (a->in_place) {
@@ -113,7 +113,7 @@ weft_status step_arrays_fill(step_arrays *a, const weft_forward_args *args) {
   }
   pack_arrays(a, args);
   weft_status status = weft_device_upload(a->device, a->memory, a->staging, n_bytes);
-  if (status != WEFT_OK || args->cell_of == NULL) return status;
+  if (status != WEFT_OK || args->cell_of == NULL || !wants_tokens) return status;
   weft_move_args move = {.to = a->written, .from = args->cells, .from_at = a->cell_of, .n_rows = batch->n_rows};
   return weft_move(a->device, &move);
 }

@@ -30,8 +30,8 @@ typedef struct step_arrays {
 
 weft_status step_arrays_open(step_arrays *arrays, weft_device *device, const weft_model_limits *limits);
 void step_arrays_close(step_arrays *arrays);
-/* Makes the arrays of the step: its batch, its tokens and cells. */
-weft_status step_arrays_fill(step_arrays *arrays, const weft_forward_args *args);
+/* Makes the arrays of the step: its batch and, where they are wanted, the tokens that its cells hold. */
+weft_status step_arrays_fill(step_arrays *arrays, const weft_forward_args *args, bool wants_tokens);
 /* The block table of a segment in a group, for ops. */
 const uint32_t *step_arrays_table(const step_arrays *arrays, uint32_t segment, uint32_t group);
 

@@ -44,7 +44,8 @@ static const tensor_row expert_scale_rows[] = {
 
 static const tensor_row global_rows[] = {
     GLOBAL("token_embd.weight", MATRIX, ALWAYS, token_embd, EMBED, HIDDEN, DIM_VOCAB),
-    GLOBAL("output.weight", MATRIX, NEVER, output, EMBED, HIDDEN, DIM_VOCAB),
+    TENSOR_ROW_AT_END(model_globals, "output.weight", MATRIX, NEVER, output, EMBED, HIDDEN, DIM_VOCAB),
+    TENSOR_ROW_AT_END(model_globals, "token_embd.weight", MATRIX, TIED, tied_output, EMBED, HIDDEN, DIM_VOCAB),
 };
 
 #endif

@@ -76,7 +76,9 @@ static weft_status fetch_bytes(weights_loader *loader, const weft_gguf_tensor *t
 }
 
 static void mark_used(weights_loader *loader, const weft_gguf_tensor *tensor) {
-  loader->used[tensor - weft_gguf_tensor_at(loader->gguf, 0)] = 1;
+  uint8_t *used = &loader->used[tensor - weft_gguf_tensor_at(loader->gguf, 0)];
+  if (*used != 0) return;
+  *used = 1;
   loader->n_bytes_done += tensor->n_bytes;
   if (loader->progress != NULL && !loader->judging) {
     loader->progress(loader->progress_self, loader->n_bytes_done, loader->n_bytes_all);
@@ -98,7 +100,7 @@ static uint8_t *unpair_rows(const uint8_t *bytes, uint64_t n_bytes, uint64_t n_r
 }
 
 static weft_status check_supported(const weights_loader *loader, const weft_gguf_tensor *tensor) {
-  weft_device *device = loader->model->device;
+  weft_device *device = loader->part->device;
   if (device == NULL || weft_device_kernels(device)->supports(device, tensor->type)) return WEFT_OK;
   return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
                    "%s: tensor '%s' has type %s, which the %s backend cannot multiply; use another file or backend",
@@ -106,27 +108,35 @@ static weft_status check_supported(const weights_loader *loader, const weft_gguf
                    weft_device_get_info(device)->backend);
 }
 
+static void count_bytes(weights_loader *loader, uint64_t n_bytes) {
+  weft_model_info *info = &loader->model->info;
+  info->weight_bytes += n_bytes;
+  info->part[loader->part - loader->model->part].weight_bytes += n_bytes;
+}
+
 static weft_status place_source(weights_loader *loader, const weft_gguf_tensor *tensor,
                                 const weft_weight_source *source, unsigned uses, weft_weight *weight) {
   weft_error inner = {{0}};
-  weft_model *model = loader->model;
-  weft_status status = weft_device_weight_read(model->device, weight, source, uses, &inner);
+  model_part *part = loader->part;
+  weft_status status = weft_device_weight_read(part->device, weight, source, uses, &inner);
   const char *why = gguf_reader_error(loader->reader);
   if (status == WEFT_E_IO && why[0] != 0) return weft_fail(loader->error, status, "%s", why);
   if (status != WEFT_OK) {
-    return weft_fail(loader->error, status, "%s: tensor '%s': %.200s", weft_gguf_path(loader->gguf), tensor->name,
+    char where[48];
+    return weft_fail(loader->error, status, "%s: tensor '%s'%s: %.200s", weft_gguf_path(loader->gguf), tensor->name,
+                     model_where(loader->model, part, where),
                      inner.text[0] != 0 ? inner.text : weft_status_text(status));
   }
-  WEFT_CHECK(model->n_weights < model->owned_max);
-  model->weights[model->n_weights++] = *weight;
-  model->info.weight_bytes += weight->n_bytes;
+  WEFT_CHECK(part->n_weights < part->owned_max);
+  part->weights[part->n_weights++] = *weight;
+  count_bytes(loader, weight->n_bytes);
   return WEFT_OK;
 }
 
 /* bytes NULL: those of the file. */
 static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, const uint8_t *bytes,
                                 unsigned uses, weft_weight *out) {
-  weft_device *device = loader->model->device;
+  weft_device *device = loader->part->device;
   weft_weight_source source = {.bytes = bytes};
   *out = (weft_weight){
       .type = tensor->type,
@@ -164,19 +174,21 @@ static weft_status read_values(weights_loader *loader, const weft_gguf_tensor *t
 
 weft_status weights_vector(weights_loader *loader, const float *values, uint64_t n, const float **out) {
   static const float judged;
-  weft_model *model = loader->model;
+  model_part *part = loader->part;
   *out = &judged;
   if (loader->judging) return WEFT_OK;
-  WEFT_CHECK(model->n_owned < model->owned_max);
+  WEFT_CHECK(part->n_owned < part->owned_max);
   void *memory = NULL;
-  weft_status status = weft_device_alloc(model->device, n * sizeof *values, &memory);
+  weft_status status = weft_device_alloc(part->device, n * sizeof *values, &memory);
   if (status != WEFT_OK) {
-    return weft_fail(loader->error, status, "%s: the device has no room for the weights", weft_gguf_path(loader->gguf));
+    char where[48];
+    return weft_fail(loader->error, status, "%s: there is no room for the weights%s", weft_gguf_path(loader->gguf),
+                     model_where(loader->model, part, where));
   }
-  model->owned[model->n_owned++] = memory;
-  model->info.weight_bytes += n * sizeof *values;
+  part->owned[part->n_owned++] = memory;
+  count_bytes(loader, n * sizeof *values);
   *out = memory;
-  status = weft_device_upload(model->device, memory, values, n * sizeof *values);
+  status = weft_device_upload(part->device, memory, values, n * sizeof *values);
   return status == WEFT_OK
              ? WEFT_OK
              : weft_fail(loader->error, status, "%s: the device refused an upload", weft_gguf_path(loader->gguf));
@@ -256,7 +268,16 @@ static const weft_gguf_tensor *find_tensor(const weights_loader *loader, const t
   return weft_gguf_tensor_find(loader->gguf, name);
 }
 
-static bool is_read(const model_hyper *hyper, tensor_need need, uint32_t layer) {
+/* A token embedding that is the head too, on two devices. */
+static bool is_tied_apart(const weights_loader *loader) {
+  const model_part *part = loader->model->part;
+  if (part[loader->model->n_parts - 1].device == part[0].device) return false;
+  return weft_gguf_tensor_find(loader->gguf, "output.weight") == NULL;
+}
+
+static bool is_read(const weights_loader *loader, tensor_need need, uint32_t layer) {
+  const model_hyper *hyper = &loader->model->hyper;
+  if (need == NEED_TIED) return is_tied_apart(loader);
   if (layer == UINT32_MAX) return true;
   if (need == NEED_MOE || need == NEED_MOE_NEVER) return hyper->moe[layer];
   return need != NEED_DENSE || !hyper->moe[layer];
@@ -270,6 +291,7 @@ static bool is_spare(const model_hyper *hyper, tensor_need need, uint32_t layer)
 static bool is_needed(const model_hyper *hyper, tensor_need need, uint32_t layer) {
   switch (need) {
     case NEED_ALWAYS:
+    case NEED_TIED:
       return true;
     case NEED_MOE:
       return hyper->moe[layer];
@@ -303,7 +325,8 @@ static bool is_passed_over(const model_hyper *hyper, const tensor_row *row, uint
 static weft_status load_row(weights_loader *loader, const tensor_row *row, uint32_t layer, void *into) {
   const model_hyper *hyper = &loader->model->hyper;
   char name[128];
-  if (!is_read(hyper, row->need, layer)) return WEFT_OK;
+  if (!is_read(loader, row->need, layer)) return WEFT_OK;
+  weights_at_layer(loader, row->at_end ? loader->model->hyper.n_layers - 1 : layer);
   const weft_gguf_tensor *tensor = find_tensor(loader, row, layer, name, sizeof name);
   if (tensor == NULL) {
     if (!is_needed(hyper, row->need, layer)) return WEFT_OK;
@@ -323,11 +346,17 @@ static weft_status load_row(weights_loader *loader, const tensor_row *row, uint3
   return WEFT_OK;
 }
 
+void weights_at_layer(weights_loader *loader, uint32_t layer) {
+  weft_model *model = loader->model;
+  loader->part = &model->part[layer == UINT32_MAX ? 0 : model_part_of(model, layer)];
+}
+
 weft_status weights_load(weights_loader *loader, const tensor_row *rows, uint32_t n_rows, uint32_t layer, void *into) {
   for (uint32_t i = 0; i < n_rows; i++) {
     weft_status status = load_row(loader, &rows[i], layer, into);
     if (status != WEFT_OK) return status;
   }
+  weights_at_layer(loader, layer);
   return WEFT_OK;
 }
 
@@ -386,6 +415,7 @@ weft_status weights_output_norm(weights_loader *loader) {
     weft_status status = weights_read(loader, scales[i], 1, &factor[i]);
     if (status != WEFT_OK && status != WEFT_E_NOT_FOUND) return status;
   }
+  weights_at_layer(loader, model->hyper.n_layers - 1);
   return weights_folded(loader, "output_norm.weight", model->hyper.n_hidden, factor[0], &model->globals.output_norm);
 }
 
@@ -435,7 +465,7 @@ weft_status weights_check_unused(const weights_loader *loader) {
 weft_status weights_check_room(const weights_loader *loader) {
   const double gib = 1024.0 * 1024.0 * 1024.0;
   uint64_t available = weft_memory_available(), largest = 0;
-  if (available == 0 || !weft_device_get_info(loader->model->device)->host_memory) return WEFT_OK;
+  if (available == 0 || !weft_device_get_info(loader->model->part[0].device)->host_memory) return WEFT_OK;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(loader->gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(loader->gguf, i);
     if (loader->used[i] && tensor->n_bytes > largest) largest = tensor->n_bytes;
@@ -456,6 +486,7 @@ void weights_rewind(weights_loader *loader) {
   memset(loader->used, 0, weft_gguf_n_tensors(loader->gguf));
   memset(&model->globals, 0, sizeof model->globals);
   memset(model->layers, 0, model->hyper.n_layers * sizeof *model->layers);
+  for (uint32_t p = 0; p < model->n_parts; p++) model->part[p].inv_freq = model->part[p].inv_freq_window = NULL;
 }
 
 void weights_close(weights_loader *loader) {

@@ -2,7 +2,8 @@
 /* Loads the tensors of a file into the fields of a struct, as a table of rows says.
  *
  * Law: a row names the tensor, its shape as a formula over the sizes of the model, and where it goes. A shape that
- * differs is refused with the name, what was expected and what was found. A tensor is placed once. A loader walks the
+ * differs is refused with the name, what was expected and what was found. A tensor is placed once, but for what
+ * several devices need. A loader walks the
  * tables twice: first it judges, so that a file that cannot be used is refused before any of its weights is read, then
  * it places. Weights are read with read(2), not through the mapping, one tensor at a time, so a file that becomes
  * shorter while it is read is an error and not a signal, and loading needs no more memory beside the weights than the
@@ -57,7 +58,8 @@ typedef enum tensor_need {
   NEED_MOE_NEVER = 4, /* optional where the layer routes, else not read */
   NEED_DENSE = 5,     /* required where the layer does not route, else not read */
   NEED_KEYS = 6,      /* required where the layer has keys of its own, else not placed */
-  NEED_VALUES = 7     /* as NEED_KEYS on layers with a window, else optional */
+  NEED_VALUES = 7,    /* as NEED_KEYS on layers with a window, else optional */
+  NEED_TIED = 8       /* required where the last device needs its own copy of a tied token embedding, else not read */
 } tensor_need;
 
 typedef struct tensor_row {
@@ -68,18 +70,24 @@ typedef struct tensor_row {
   tensor_dim dim[3]; /* ne[0], ne[1], ne[2] */
   unsigned uses;     /* of a matrix: weft_weight_use */
   size_t field;      /* offset in the struct that is filled */
+  bool at_end;       /* outside of layers: placed with the last part, not with the first one */
 } tensor_row;
 
 /* One row of a table: type is the struct that `field` belongs to. */
 #define TENSOR_ROW(type, name, alias, kind, need, field, uses, ...) \
-  { name, alias, TENSOR_##kind, NEED_##need, {__VA_ARGS__}, uses, offsetof(type, field) }
+  { name, alias, TENSOR_##kind, NEED_##need, {__VA_ARGS__}, uses, offsetof(type, field), false }
+
+/* The same for a tensor that the last part has. */
+#define TENSOR_ROW_AT_END(type, name, kind, need, field, uses, ...) \
+  { name, NULL, TENSOR_##kind, NEED_##need, {__VA_ARGS__}, uses, offsetof(type, field), true }
 
 typedef struct weights_loader {
   const weft_gguf *gguf;
   gguf_reader *reader; /* NULL: weights are read through the mapping, of a model that was opened from memory */
   weft_model *model;
-  bool judging;    /* names, shapes and types are checked and nothing is placed; the device may be NULL */
-  uint8_t *buffer; /* the bytes of one tensor, where the device does not read files itself; freed by weights_close */
+  model_part *part; /* where tensors are placed now */
+  bool judging;     /* names, shapes and types are checked and nothing is placed; the device may be NULL */
+  uint8_t *buffer;  /* the bytes of one tensor, where the device does not read files itself; freed by weights_close */
   uint64_t n_buffer;
   uint64_t n_bytes_held; /* bytes that the judged matrices will take on the device */
   uint8_t *used;         /* per tensor of the file: a row asked for it */
@@ -89,7 +97,10 @@ typedef struct weights_loader {
   weft_error *error;
 } weights_loader;
 
-/* Loads the rows of one layer (or of none: layer == UINT32_MAX) into the struct at `into`. */
+/* Places tensors on the device of a layer from now on; UINT32_MAX: on the first device. */
+void weights_at_layer(weights_loader *loader, uint32_t layer);
+/* Loads the rows of one layer (or of none: layer == UINT32_MAX) into the struct at `into`, each where it belongs. Placing
+ * goes on at the layer. */
 weft_status weights_load(weights_loader *loader, const tensor_row *rows, uint32_t n_rows, uint32_t layer, void *into);
 /* The same for all rows of a table. */
 #define WEIGHTS_LOAD(loader, rows, layer, into) weights_load(loader, rows, sizeof(rows) / sizeof *(rows), layer, into)
@@ -97,9 +108,9 @@ weft_status weights_load(weights_loader *loader, const tensor_row *rows, uint32_
  * either as one tensor or as two. */
 weft_status weights_load_experts(weights_loader *loader, const tensor_row *rows, uint32_t n_rows,
                                  const tensor_row *scale_rows, uint32_t n_scale_rows);
-/* Copies n floats to device memory that the model owns. */
+/* Copies n floats to memory of the device where tensors are placed now; the model owns it. */
 weft_status weights_vector(weights_loader *loader, const float *values, uint64_t n, const float **out);
-/* Copies the n floats of a required vector, times a factor, to device memory that the model owns. */
+/* The same with the n floats of a required vector, times a factor. */
 weft_status weights_folded(weights_loader *loader, const char *name, uint32_t n, float factor, const float **out);
 /* Loads the norm before the head, with the head's scale multiplied into it, because the head's products are capped as
  * they are made and leave no place for a factor. */

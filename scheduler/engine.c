@@ -77,6 +77,10 @@ static weft_status check_runner(const weft_engine_config *c, uint32_t index, wef
     return weft_fail(error, WEFT_E_INVALID, "%s: a canvas has %u rows, a step at most %u; raise rows per step to %u",
                      info->name, info->canvas_length, budget, info->canvas_length);
   }
+  if (info->n_stages == 0 || info->n_stages > WEFT_STAGES_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "%s: a runner computes 1 to %d steps at once, not %u", info->name,
+                     WEFT_STAGES_MAX, info->n_stages);
+  }
   if (info->n_slots == 0 || info->depth == 0 || budget == 0 || info->n_groups == 0 ||
       info->n_groups > WEFT_GROUPS_MAX) {
     return weft_fail(error, WEFT_E_INVALID, "%s: %u slots, depth %u, %u rows, %u layer groups; each must be at least 1",
@@ -143,6 +147,7 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   weft_lane *lane = &e->lane[index];
   uint32_t canvas = lane->info->canvas_length;
   lane->index = index;
+  lane->n_stages = e->config.overlap ? lane->info->n_stages : 1;
   lane->rows_max = lane->info->rows_max < e->config.rows_per_step ? lane->info->rows_max : e->config.rows_per_step;
   lane->context =
       lane->info->context_length < e->config.seq_tokens_max ? lane->info->context_length : e->config.seq_tokens_max;
@@ -179,9 +184,11 @@ static weft_status open_batchers(weft_engine *e, uint32_t segments_max) {
 static weft_status take_memory(weft_engine *e) {
   const weft_engine_config *c = &e->config;
   uint32_t rows_max = 1, n_slots = 0;
+  e->depth = 1;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_status status = open_lane(e, i);
     if (status != WEFT_OK) return status;
+    if (c->overlap && e->lane[i].n_stages + 1 > e->depth) e->depth = e->lane[i].n_stages + 1;
     if (e->lane[i].rows_max > rows_max) rows_max = e->lane[i].rows_max;
     if (e->lane[i].info->n_slots > n_slots) n_slots = e->lane[i].info->n_slots;
   }
@@ -192,7 +199,7 @@ static weft_status take_memory(weft_engine *e) {
   e->ranked = weft_alloc(c->running_max, sizeof *e->ranked);
   e->told = weft_alloc(2 * (size_t)n_works, sizeof *e->told);
   if (e->rank == NULL || e->ranked == NULL || e->told == NULL) return WEFT_E_NO_MEMORY;
-  for (uint32_t i = 0; i < WEFT_FLIGHT_MAX; i++) {
+  for (uint32_t i = 0; i < e->depth; i++) {
     weft_status status = weft_plan_open(&e->plan[i], n_works);
     if (status != WEFT_OK) return status;
   }

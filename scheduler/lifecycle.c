@@ -354,7 +354,7 @@ void weft_lifecycle_break(weft_engine *e, weft_lane *lane, weft_status status, c
   weft_pins_let_go(e, lane->index);
   weft_snapshot_take(e); /* health is red before a client hears of it */
   for (uint32_t i = 0; i < e->n_flight; i++) {
-    weft_step_plan *plan = &e->plan[(e->first_flight + i) % WEFT_FLIGHT_MAX];
+    weft_step_plan *plan = weft_plan_in_flight(e, i);
     if (plan->lane == lane->index) plan->dropped = true;
   }
   lane->n_in_flight = 0;

@@ -36,6 +36,7 @@ static inline weft_work *weft_perform_add(weft_planning *p, weft_request *r, wef
   work->block = work->step = 0;
   work->output = (uint8_t)output;
   p->rows_left -= n_rows;
+  if (kind != WEFT_WORK_PREFILL && r->planned_in != (uint32_t)p->plan->number) p->n_ready_left -= 1;
   r->n_in_flight += 1;
   r->planned_in = (uint32_t)p->plan->number;
   weft_cost_add(&p->lane->cost.layers, &p->engine->tenants.tenant[r->tenant].planned, n_rows, r->n_planned,

@@ -107,7 +107,7 @@ static void serve_ready(weft_planning *p) {
   weft_ready *ready = &p->lane->ready;
   weft_ready_pack(ready);
   uint32_t i = 0;
-  for (; i < ready->n && p->rows_left > 0; i++) {
+  for (; i < ready->n && p->rows_left > 0 && p->n_ready_left > 0; i++) {
     prefetch_ready(p, i);
     weft_request *r = ready->at[i];
     if (r == NULL || (r->canvas && p->crowded)) continue;
@@ -160,7 +160,8 @@ static bool serve_narrowed(weft_planning *p) {
 
 /* ---- one plan -------------------------------------------------------------------------------- */
 
-/* Steps of other lanes come between the steps of this one, so each lane has its part of the target. */
+/* Steps of other lanes come between the steps of this one, so each lane has its part of the target; and with several
+ * stages, of those of one request, so each step has. */
 static void open_pace(weft_planning *p) {
   weft_lane *lane = p->lane;
   uint64_t lanes = weft_lanes_with_requests(p->engine);
@@ -168,10 +169,11 @@ static void open_pace(weft_planning *p) {
   double budget_us = (double)p->engine->config.target_tpot_us;
   if (lane->ready.n_decode == 0) budget_us = 0.0;
   if (lanes != 0) budget_us /= __builtin_popcountll(lanes);
+  budget_us /= lane->n_stages;
   weft_share_open(p, budget_us > 0.0);
   if (!has_target) budget_us = weft_light_open(p);
-  weft_pace_open(&p->pace, &lane->cost, budget_us, lane->ready.n_decode - p->n_ahead, lane->keys_per_decode,
-                 &lane->late);
+  uint32_t n_decode = (lane->ready.n_decode - p->n_ahead + lane->n_stages - 1) / lane->n_stages;
+  weft_pace_open(&p->pace, &lane->cost, budget_us, n_decode, lane->keys_per_decode, &lane->late);
   if (!has_target && !p->alone) weft_pace_owe_first(&p->pace);
 }
 
@@ -203,6 +205,7 @@ void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
                      .plan = plan,
                      .rows_left = lane->rows_max,
                      .scored_rows_left = lane->info->scored_rows_max};
+  p.n_ready_left = weft_rows_n_ready(&p);
   p.restores_end = weft_pager_get_stats(e->pager).n_restored + lane->restores_max;
   e->claims.preempted = false;
   open_pace(&p);

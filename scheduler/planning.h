@@ -13,6 +13,7 @@ typedef struct weft_planning {
   weft_step_plan *plan;
   uint32_t rows_left;
   uint32_t scored_rows_left; /* rows of prompts that may be scored */
+  uint32_t n_ready_left;     /* requests that decode or denoise and may still get rows (rows.h, stages) */
   weft_pace pace;
   uint64_t n_decode_keys;
   uint64_t step_charge; /* what a step full of prompt rows is charged (cost.h) */

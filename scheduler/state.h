@@ -41,7 +41,8 @@
 #include "scheduler/tenant.h"
 
 enum {
-  WEFT_FLIGHT_MAX = 2, /* plans submitted and not landed: one without overlap, two with */
+  WEFT_STAGES_MAX = 8,                   /* of a runner */
+  WEFT_FLIGHT_MAX = WEFT_STAGES_MAX + 1, /* plans submitted and not landed, at most */
   /* Steps in a row of lanes that were called out of their turn. A tenant of weight w among W that calls one lane all the
    * time has its share of the steps as long as w / W is no more than WEFT_CALLS_MAX / (WEFT_CALLS_MAX + 1). */
   WEFT_CALLS_MAX = 32
@@ -53,6 +54,7 @@ typedef struct weft_lane {
   const weft_runner_info *info; /* the runner's */
   uint32_t index;
   uint32_t rows_max;             /* budget of one step */
+  uint32_t n_stages;             /* steps that its runner computes at once; 1 without overlap */
   uint32_t block_min, block_max; /* tokens of the smallest and the largest block of its groups */
   uint32_t context;              /* most tokens of a request, prompt and answer together */
   uint32_t restores_max;         /* pages that one step may bring back from host memory before it admits no more */
@@ -110,7 +112,8 @@ typedef struct weft_engine {
   weft_request **told; /* while a step is applied: the requests whose answer grew */
   uint32_t n_told;
 
-  weft_step_plan plan[WEFT_FLIGHT_MAX];
+  weft_step_plan plan[WEFT_FLIGHT_MAX]; /* [depth] */
+  uint32_t depth; /* plans submitted and not landed: one without overlap, else one more than the stages of a lane */
   uint32_t first_flight, n_flight;
   uint64_t n_plans, n_arrivals;
   uint32_t turn, last_lane;
@@ -146,6 +149,11 @@ static inline uint64_t weft_lanes_with_requests(const weft_engine *engine) {
     if (engine->lane[i].n_running + engine->lane[i].n_waiting > 0) bits |= UINT64_C(1) << i;
   }
   return bits;
+}
+
+/* The plan `i` places behind the oldest one in flight. */
+static inline weft_step_plan *weft_plan_in_flight(weft_engine *engine, uint32_t i) {
+  return &engine->plan[(engine->first_flight + i) % engine->depth];
 }
 
 /* The present time. Within a turn it moves on only where the engine reads the clock itself. */

@@ -135,7 +135,7 @@ static bool launch_moves(weft_engine *e) {
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_lane *lane = &e->lane[i];
     if (lane->broken || lane->n_in_flight == lane->info->depth) continue;
-    weft_step_plan *plan = &e->plan[(e->first_flight + e->n_flight) % WEFT_FLIGHT_MAX];
+    weft_step_plan *plan = weft_plan_in_flight(e, e->n_flight);
     weft_plan_begin(plan, ++e->n_plans, i);
     if (submit(e, lane, plan)) return true;
   }
@@ -149,7 +149,7 @@ static bool launch_rows(weft_engine *e) {
              at = called != WEFT_POLICY_NONE ? called : turn;
     lanes &= ~(UINT64_C(1) << at);
     weft_lane *lane = &e->lane[at];
-    weft_step_plan *plan = &e->plan[(e->first_flight + e->n_flight) % WEFT_FLIGHT_MAX];
+    weft_step_plan *plan = weft_plan_in_flight(e, e->n_flight);
     weft_plan_begin(plan, ++e->n_plans, at);
     plan->began_us = weft_present_us(e);
     plan->called = at != turn;
@@ -259,7 +259,7 @@ static void land(weft_engine *e) {
     if (plan->n_rows > 0) count_lane(e, plan);
     if (plan->n_rows > 0) record_step(e, plan, result.device_us, status != WEFT_OK);
   }
-  e->first_flight = (e->first_flight + 1) % WEFT_FLIGHT_MAX;
+  e->first_flight = (e->first_flight + 1) % e->depth;
   e->n_flight -= 1;
 }
 
@@ -295,9 +295,8 @@ weft_status weft_step_turn(weft_engine *e, uint64_t now_us) {
   weft_copies_hear(e);
   weft_waiting_wake_from_file(e);
   weft_waiting_end_follows(e);
-  uint32_t depth = e->config.overlap ? WEFT_FLIGHT_MAX : 1;
-  bool launched = e->n_flight < depth && launch_counted(e);
-  uint32_t keep = launched ? depth - 1 : 0;
+  bool launched = e->n_flight < e->depth && launch_counted(e);
+  uint32_t keep = launched ? e->depth - 1 : 0;
   bool landed = e->n_flight > keep;
   while (e->n_flight > keep) land_counted(e);
   if (launched || landed) {

@@ -3,9 +3,9 @@
  *
  *   inbox ─► expire, hear of copies ─► launch: plan, batch, submit ─► land: collect, apply
  *
- * Law. Without overlap a turn lands the step that it launched. With overlap it lands the step of the turn before, so
- * that the device has the next step already while results are applied; when there was nothing to launch it lands all
- * of them. Steps land in the order in which they were submitted, over all lanes. Engine thread. */
+ * Law. Without overlap a turn lands the step that it launched. With overlap one more step is in flight than the runner
+ * computes at once: with one stage a turn lands the step of the turn before, so that the device has the next step
+ * already while results are applied. When there was nothing to launch a turn lands all steps. Steps land in the order in which they were submitted, over all lanes. Engine thread. */
 #ifndef WEFT_SCHEDULER_STEP_H
 #define WEFT_SCHEDULER_STEP_H
 

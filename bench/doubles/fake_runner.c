@@ -666,6 +666,7 @@ static void fill_info(fake_runner *f) {
   info->rows_max = c->rows_max;
   info->scored_rows_max = c->scored_rows_max;
   info->depth = c->depth;
+  info->n_stages = c->n_stages == 0 ? 1 : c->n_stages;
   info->n_experts = c->n_experts;
   info->n_experts_used = c->n_experts_used;
   info->n_groups = c->model.n_groups;

@@ -34,6 +34,7 @@ typedef struct weft_fake_config {
   weft_fake_model model;
   bool autoregressive;
   uint32_t n_slots, rows_max, depth, context_length;
+  uint32_t n_stages;        /* 0: one */
   uint32_t scored_rows_max; /* rows of prompts that one step may score; 0: none */
   uint32_t n_saves;         /* canvases kept outside their slots; needs a store */
   uint32_t id;              /* tells the runners of one store apart */

@@ -44,7 +44,8 @@ weft_status weft_lab_model_load(weft_lab_model *m, const weft_lab_config *config
   weft_status status = choose_kv(config, &m->limits.kv_8bit, error);
   if (status == WEFT_OK) status = weft_device_open(&device, &m->device, error);
   if (status != WEFT_OK) return status;
-  return weft_model_open(m->gguf, m->device, &m->limits, show_loading, &progress, &m->model, error);
+  const weft_split split = weft_split_one(m->device);
+  return weft_model_open(m->gguf, &split, &m->limits, show_loading, &progress, &m->model, error);
 }
 
 void weft_lab_model_close(weft_lab_model *m) {

@@ -32,7 +32,8 @@ static int32_t *draw_tokens(uint32_t n, uint32_t n_vocab) {
 static weft_status find_sizes(const check_job *job, uint32_t *n_vocab, uint32_t *n_canvas, weft_error *error) {
   weft_model_limits limits = {.rows_max = 1, .canvas_rows_max = 1, .segments_max = 1};
   weft_model *model = NULL;
-  weft_status status = weft_model_open(job->gguf, job->ref, &limits, NULL, NULL, &model, error);
+  const weft_split split = weft_split_one(job->ref);
+  weft_status status = weft_model_open(job->gguf, &split, &limits, NULL, NULL, &model, error);
   if (status != WEFT_OK) return status;
   *n_vocab = weft_model_get_info(model)->n_vocab;
   *n_canvas = weft_model_get_info(model)->canvas_length;

@@ -58,8 +58,7 @@ static weft_status load(logits_job *job, weft_error *error) {
 }
 
 static weft_status compute(logits_job *job, weft_error *error) {
-  weft_logits_config config = {.device = job->model.device,
-                               .model = job->model.model,
+  weft_logits_config config = {.model = job->model.model,
                                .limits = job->model.limits,
                                .tokens_max = job->n_tokens,
                                .sequences_max = 1,

@@ -192,8 +192,7 @@ weft_status weft_scores_run(const weft_scores_args *args, weft_scores *out, weft
   m.n_prompt = m.canvas > 0 ? context - m.canvas : context - 1;
   m.first = m.canvas > 0 ? m.n_prompt : weft_windows_first(&args->windows->config);
   m.n_at_once = count_at_once(&m);
-  weft_logits_config config = {.device = args->device,
-                               .model = args->model,
+  weft_logits_config config = {.model = args->model,
                                .limits = args->limits,
                                .tokens_max = m.n_prompt,
                                .sequences_max = m.n_at_once,

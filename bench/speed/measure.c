@@ -91,11 +91,24 @@ int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_me
   return code;
 }
 
-static bool holds_all(const weft_step_record *r, const weft_load *load, uint32_t canvas) {
+/* Whether the n steps before `end` held all of the load together, and nothing else. */
+static bool hold_all(const weft_step_record *end, uint32_t n, const weft_load *load, uint32_t canvas) {
   uint32_t n_canvases = load->diffusion ? load->n_parallel : load->n_canvases;
   uint32_t n_decoding = load->diffusion ? 0 : load->n_parallel;
-  return r->n_canvas_rows == n_canvases * canvas && r->n_decode_rows == n_decoding &&
-         r->n_prefill_rows + r->n_commit_rows == 0;
+  uint64_t n_canvas_rows = 0, n_decode_rows = 0, n_others = 0;
+  for (const weft_step_record *r = end - n; r < end; r++) {
+    n_canvas_rows += r->n_canvas_rows;
+    n_decode_rows += r->n_decode_rows;
+    n_others += r->n_prefill_rows + r->n_commit_rows;
+  }
+  return n_canvas_rows == (uint64_t)n_canvases * canvas && n_decode_rows == n_decoding && n_others == 0;
+}
+
+/* Over how many steps the load is spread: on several devices, steps that are computed at once hold other requests. */
+static uint32_t count_rounds(const weft_runtime *rt, const weft_load *load) {
+  bool at_once = !weft_device_get_info(rt->devices.device[0])->immediate && !rt->options.no_overlap;
+  uint32_t n = at_once ? rt->devices.n : 1, n_all = load->n_parallel + load->n_canvases;
+  return n < n_all ? n : n_all;
 }
 
 int weft_measure_steps(weft_runtime *rt, const weft_load *load, uint64_t seed, double *step_ms, double *first_ms) {
@@ -107,13 +120,14 @@ int weft_measure_steps(weft_runtime *rt, const weft_load *load, uint64_t seed, d
   uint64_t after = code == 0 && weft_engine_get_steps(rt->engine, record, 1) == 1 ? record[0].number : 0;
   if (code == 0) code = weft_measure(rt, load, seed, &unused);
   uint32_t n = code == 0 ? weft_engine_get_steps(rt->engine, record, WEFT_RECORDED_STEPS) : 0, n_times = 0;
-  uint32_t canvas = weft_model_at(rt, 0).canvas;
-  for (uint32_t i = 1; i < n; i++) {
-    if (record[i - 1].number <= after || !holds_all(&record[i - 1], load, canvas) ||
-        !holds_all(&record[i], load, canvas))
+  uint32_t canvas = weft_model_at(rt, 0).canvas, round = count_rounds(rt, load);
+  for (uint32_t i = 2 * round; i <= n; i++) { /* the round that ends before step i, and the one before it */
+    const weft_step_record *end = record + i, *middle = end - round;
+    if ((middle - round)->number <= after || !hold_all(middle, round, load, canvas) ||
+        !hold_all(end, round, load, canvas))
       continue;
-    if (n_times == 0) first = record[i - 1].collected_us;
-    times[n_times++] = (double)(record[i].collected_us - record[i - 1].collected_us) / 1000.0;
+    if (n_times == 0) first = (middle - 1)->collected_us;
+    times[n_times++] = (double)((end - 1)->collected_us - (middle - 1)->collected_us) / 1000.0;
   }
   if (code == 0 && n_times == 0)
     code = weft_cli_fail(WEFT_EXIT_FAILED,

@@ -72,10 +72,11 @@ static int measure(const weft_lab_config *config, room_run *run, json_t *out) {
     (void)printf("%-18s %6u run to the end, %u predicted; context %u, pool %.0f MiB, at most %u\n", work, most,
                  predicted, run->context, pool, rt->options.running);
   }
-  (void)json_array_append_new(out, json_pack("{s:s, s:i, s:i, s:i, s:f, s:i, s:i, s:s}", "work", work, "measured",
-                                             (int)most, "predicted", (int)predicted, "context", (int)run->context,
-                                             "pool_mib", pool, "running_max", (int)rt->options.running, "rows",
-                                             (int)rt->options.rows, "device", weft_device_get_info(rt->device)->name));
+  (void)json_array_append_new(
+      out,
+      json_pack("{s:s, s:i, s:i, s:i, s:f, s:i, s:i, s:s}", "work", work, "measured", (int)most, "predicted",
+                (int)predicted, "context", (int)run->context, "pool_mib", pool, "running_max", (int)rt->options.running,
+                "rows", (int)rt->options.rows, "device", weft_device_get_info(rt->devices.device[0])->name));
   return 0;
 }
 

@@ -27,15 +27,22 @@ static uint32_t count_distinct(weft_touched *t, uint64_t n_ids) {
   return n;
 }
 
+static weft_device *device_of(const weft_runtime *rt, uint32_t layer) {
+  const weft_split *split = &rt->model[0].split;
+  uint32_t p = 0;
+  while (p + 1 < split->n_devices && split->first_layer[p + 1] <= layer) p++;
+  return split->device[p];
+}
+
 /* On the engine's thread. Reading back is refused while a step is being recorded. */
 static bool take(void *self, uint32_t layer, const char *op, const void *args, bool done) {
   weft_touched *t = self;
   const weft_experts_args *a = args;
-  (void)layer;
   if (!done || !__atomic_load_n(&t->counting, __ATOMIC_ACQUIRE) || strcmp(op, "experts") != 0) return true;
   uint64_t n_ids = (uint64_t)a->n_rows * a->k;
   (void)pthread_mutex_lock(&t->mutex); /* errors are programming errors */
-  if (n_ids <= t->n_ids && weft_device_download(t->runtime->device, t->ids, a->ids, n_ids * sizeof *t->ids) == WEFT_OK)
+  weft_device *device = device_of(t->runtime, layer);
+  if (n_ids <= t->n_ids && weft_device_download(device, t->ids, a->ids, n_ids * sizeof *t->ids) == WEFT_OK)
     add(t, a->n_rows, count_distinct(t, n_ids));
   (void)pthread_mutex_unlock(&t->mutex);
   return true;
@@ -50,7 +57,7 @@ bool weft_touched_open(weft_touched *t, weft_runtime *rt) {
   t->ids = weft_alloc(t->n_ids, sizeof *t->ids);
   t->seen = weft_alloc(t->n_experts, 1);
   if (t->ids == NULL || t->seen == NULL) return false;
-  weft_device_watch(rt->device, take, t);
+  for (uint32_t p = 0; p < rt->devices.n; p++) weft_device_watch(rt->devices.device[p], take, t);
   return true;
 }
 

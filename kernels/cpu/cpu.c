@@ -90,6 +90,7 @@ weft_status cpu_device_open(const weft_device_config *config, weft_device **out,
   cpu->device.calls = &cpu_calls;
   cpu->device.kernels = &cpu_kernels;
   cpu->device.info.backend = "cpu";
+  cpu->device.info.index = config->index;
   cpu->device.info.isa = isa->name;
   cpu->device.info.products = 8;
   cpu->device.info.n_threads = weft_thread_pool_size(cpu->pool);

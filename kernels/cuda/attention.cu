@@ -90,7 +90,9 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
            enough = d->n_multiprocessors / 2;
   cut.split =
       cut.n_merges > 0 && cut.n_few * across < enough && n_split <= SPLIT_ITEMS_MAX && n_floats <= PART_FLOATS_MAX;
-  cut.stream = (cut.split ? n_split : cut.n_few) * across >= enough;
+  uint64_t n_items = cut.split ? n_split : cut.n_few;
+  cut.stream = n_items * across >= enough ||
+               n_items * args->kv.n_kv_heads > attention_few_room(d, args->kv.head_dim); /* they would take turns */
   if (cut.split)
     cut.n_few = (uint32_t)n_split;
   else

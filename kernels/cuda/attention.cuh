@@ -218,8 +218,8 @@ static inline void attention_start(cuda_device *device, void (*kernel)(attention
 weft_status attention_simple(cuda_device *d, const attention_kernel_args *args);
 /* Computes items of up to FEW_QUERIES queries each (decode). part_step is 0, or n_chunks of the item's merge. */
 weft_status attention_few(cuda_device *d, const attention_kernel_args *args);
-/* Number of blocks in the cluster that shares an item. */
-uint32_t attention_few_blocks(uint32_t head_dim);
+/* How many clusters of attention_few the card holds at once; an item has one for each kv head. */
+uint32_t attention_few_room(const cuda_device *d, uint32_t head_dim);
 weft_status attention_few_setup(cuda_device *d);
 /* The same items, where there are many of them: a block takes an item alone. */
 weft_status attention_stream(cuda_device *d, const attention_kernel_args *args);

@@ -438,10 +438,14 @@ static __global__ void merge_kernel(const __grid_constant__ attention_kernel_arg
   }
 }
 
-uint32_t attention_few_blocks(uint32_t head_dim) {
-  return head_dim == 64    ? few_shape<64, 4>::blocks
-         : head_dim == 128 ? few_shape<128, 4>::blocks
-                           : few_shape<256, 2>::blocks;
+/* The kernels, in the order of n_attention_clusters. */
+enum { FEW_64, FEW_128, FEW_256_DEEP, FEW_256, FEW_512 };
+
+uint32_t attention_few_room(const cuda_device *d, uint32_t head_dim) {
+  return d->n_attention_clusters[head_dim == 64    ? FEW_64
+                                 : head_dim == 128 ? FEW_128
+                                 : head_dim == 256 ? FEW_256
+                                                   : FEW_512];
 }
 
 template <int D, int RING>
@@ -453,7 +457,7 @@ static void start_few(cuda_device *d, const attention_kernel_args *args) {
 
 weft_status attention_few(cuda_device *d, const attention_kernel_args *args) {
   /* One block to a multiprocessor with a longer ring, or two blocks with a short one. */
-  bool deep = args->n_items * args->op.kv.n_kv_heads * attention_few_blocks(256) <= d->n_multiprocessors;
+  bool deep = args->n_items * args->op.kv.n_kv_heads <= d->n_attention_clusters[FEW_256_DEEP];
   switch (args->op.kv.head_dim) {
     case 64:
       start_few<64, 4>(d, args);
@@ -476,17 +480,32 @@ weft_status attention_merges(cuda_device *d, const attention_kernel_args *args) 
   return cuda_launched(d, "joining attention");
 }
 
+/* Asks the card, too, how many clusters of the kernel it holds at once. They may be fewer than multiprocessors / blocks,
+ * because a cluster must lie within one group of multiprocessors. */
 template <int D, int RING>
-static weft_status set_up(cuda_device *d) {
+static weft_status set_up(cuda_device *d, int kernel) {
   cudaError_t error = cudaFuncSetAttribute(few_kernel<D, RING>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            sizeof(few_memory<D, RING>));
+  cudaLaunchAttribute cluster;
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim.x = few_shape<D, RING>::blocks;
+  cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
+  cudaLaunchConfig_t config = {};
+  config.gridDim = dim3(few_shape<D, RING>::blocks);
+  config.blockDim = dim3(FEW_THREADS);
+  config.dynamicSmemBytes = sizeof(few_memory<D, RING>);
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int n = 0;
+  if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&n, few_kernel<D, RING>, &config);
+  d->n_attention_clusters[kernel] = n > 0 ? (uint32_t)n : 1;
   return cuda_judge(d, error, "setting up attention");
 }
 
 weft_status attention_few_setup(cuda_device *d) {
-  weft_status status = set_up<64, 4>(d);
-  if (status == WEFT_OK) status = set_up<128, 4>(d);
-  if (status == WEFT_OK) status = set_up<256, 2>(d);
-  if (status == WEFT_OK) status = set_up<256, 4>(d);
-  return status == WEFT_OK ? set_up<512, 2>(d) : status;
+  weft_status status = set_up<64, 4>(d, FEW_64);
+  if (status == WEFT_OK) status = set_up<128, 4>(d, FEW_128);
+  if (status == WEFT_OK) status = set_up<256, 2>(d, FEW_256);
+  if (status == WEFT_OK) status = set_up<256, 4>(d, FEW_256_DEEP);
+  return status == WEFT_OK ? set_up<512, 2>(d, FEW_512) : status;
 }

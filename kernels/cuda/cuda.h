@@ -3,7 +3,8 @@
  *
  * Law: everything runs on the device's one stream, in the order of the calls, but for copies of experts from host
  * memory (host_experts.cu). Host memory that a call is given is copied into pinned memory before the call returns, so
- * the caller may reuse it at once. An error of the card is logged once and marks the device as lost: every later call
+ * the caller may reuse it at once. Every entry from outside makes the device's card the current one of its thread
+ * (enter), so no other code chooses a card. An error of the card is logged once and marks the device as lost: every later call
  * gives WEFT_E_DEVICE. Running out of memory is no such error. */
 #ifndef WEFT_KERNELS_CUDA_CUDA_H
 #define WEFT_KERNELS_CUDA_CUDA_H
@@ -53,8 +54,12 @@ typedef struct cuda_device {
   cuda_host_experts experts;
   step_graphs graphs; /* base.graphs points here unless they are off */
   cudaEvent_t mark[WEFT_MARKS_MAX];
+  int card;       /* its number for the runtime of CUDA */
+  bool no_peer;   /* of the config */
+  uint64_t peers; /* bit c: what is sent to card c may be written there directly, as far as the cards can */
   uint32_t n_multiprocessors;
-  uint32_t n_router_clusters; /* clusters of the router's kernel that fit on the card at once */
+  uint32_t n_router_clusters;       /* clusters of the router's kernel that fit on the card at once */
+  uint32_t n_attention_clusters[5]; /* the same of each kernel of attention_few.cu */
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
   bool products_8;    /* weights that can be are multiplied in 8 bits (eight.h) */

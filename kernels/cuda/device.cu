@@ -25,6 +25,14 @@ weft_status cuda_launched(cuda_device *d, const char *what) {
   return cuda_judge(d, cudaGetLastError(), what);
 }
 
+/* Cheap where the thread works on the card already. */
+static void device_enter_card(weft_device *device) {
+  static thread_local int current = -1;
+  cuda_device *d = cuda_of(device);
+  if (d->card == current) return;
+  if (cuda_judge(d, cudaSetDevice(d->card), "choosing a card") == WEFT_OK) current = d->card;
+}
+
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
 static weft_status device_alloc(weft_device *device, uint64_t n_bytes, void **out) {
@@ -41,7 +49,7 @@ static void device_free(weft_device *device, void *memory) {
 static weft_status device_alloc_host(weft_device *device, uint64_t n_bytes, void **out) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
-  cudaError_t error = cudaHostAlloc(out, n_bytes == 0 ? 256 : n_bytes, cudaHostAllocDefault);
+  cudaError_t error = cudaHostAlloc(out, n_bytes == 0 ? 256 : n_bytes, cudaHostAllocPortable);
   return cuda_judge(d, error, "an allocation of pinned memory");
 }
 
@@ -173,6 +181,42 @@ static weft_status device_wait(weft_device *device, uint32_t mark) {
   return cuda_judge(d, cudaEventSynchronize(d->mark[mark]), "the work of a step");
 }
 
+/* ---- several cards -------------------------------------------------------------------------------------- */
+
+/* Has the card write to the memory of another one directly, once, where both can. Where they cannot, or may not, the
+ * driver takes what is sent through the host. */
+static weft_status reach_peer(cuda_device *d, const cuda_device *other) {
+  uint64_t bit = 1ull << other->card % 64;
+  if (d->no_peer || other->no_peer || (d->peers & bit) != 0) return WEFT_OK;
+  d->peers |= bit;
+  int can = 0;
+  weft_status status = cuda_judge(d, cudaDeviceCanAccessPeer(&can, d->card, other->card), "asking for a peer");
+  if (status != WEFT_OK || can == 0) return status;
+  cudaError_t error = cudaDeviceEnablePeerAccess(other->card, 0);
+  if (error == cudaErrorPeerAccessAlreadyEnabled) {
+    (void)cudaGetLastError();
+    return WEFT_OK;
+  }
+  return cuda_judge(d, error, "reaching a peer");
+}
+
+static weft_status device_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
+                               uint64_t n_bytes) {
+  cuda_device *d = cuda_of(from), *other = cuda_of(to);
+  if (d->lost || other->lost) return WEFT_E_DEVICE;
+  if (d->card == other->card) return device_copy(from, to_memory, from_memory, n_bytes);
+  weft_status status = reach_peer(d, other);
+  if (status != WEFT_OK) return status;
+  cudaError_t error = cudaMemcpyPeerAsync(to_memory, other->card, from_memory, d->card, n_bytes, d->stream);
+  return cuda_judge(d, error, "a copy to another card");
+}
+
+static weft_status device_follow(weft_device *device, weft_device *other, uint32_t mark) {
+  cuda_device *d = cuda_of(device), *before = cuda_of(other);
+  if (d->lost || before->lost) return WEFT_E_DEVICE;
+  return cuda_judge(d, cudaStreamWaitEvent(d->stream, before->mark[mark], 0), "following another card");
+}
+
 /* ---- graphs --------------------------------------------------------------------------------------------- */
 
 /* Judges a call that a card or driver may refuse without being broken. */
@@ -282,6 +326,7 @@ static void device_close(weft_device *device) {
 static device_calls make_calls(void) {
   device_calls calls;
   memset(&calls, 0, sizeof calls);
+  calls.enter = device_enter_card;
   calls.close = device_close;
   calls.alloc = device_alloc;
   calls.free = device_free;
@@ -294,6 +339,8 @@ static device_calls make_calls(void) {
   calls.sync = device_sync;
   calls.mark = device_mark;
   calls.wait = device_wait;
+  calls.send = device_send;
+  calls.follow = device_follow;
   calls.weight = cuda_weight_place;
   calls.weight_read = cuda_weight_read;
   calls.weight_free = cuda_weight_free;
@@ -338,15 +385,23 @@ static weft_kernels make_kernels(void) {
 
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
-static weft_status find_card(cuda_device *d, weft_error *error) {
+static weft_status find_card(cuda_device *d, uint32_t index, weft_error *error) {
   int n = 0;
   cudaError_t found = cudaGetDeviceCount(&n);
   if (found != cudaSuccess || n == 0) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': no usable NVIDIA card: %s",
                      found != cudaSuccess ? cudaGetErrorString(found) : "none was found");
   }
+  if (index >= (uint32_t)n) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': there is no card %u; the last one is %d", index,
+                     n - 1);
+  }
+  d->card = (int)index;
+  d->base.info.index = index;
+  device_enter_card(&d->base);
+  if (d->lost) return weft_fail(error, WEFT_E_DEVICE, "backend 'cuda': card %u cannot be used", index);
   cudaDeviceProp properties;
-  found = cudaGetDeviceProperties(&properties, 0);
+  found = cudaGetDeviceProperties(&properties, d->card);
   if (found != cudaSuccess) {
     return weft_fail(error, WEFT_E_DEVICE, "backend 'cuda': %s", cudaGetErrorString(found));
   }
@@ -418,7 +473,8 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->deterministic = !config->no_deterministic;
   d->products_8 = config->products == 8;
   d->base.info.products = d->products_8 ? 8 : 16;
-  weft_status status = find_card(d, error);
+  d->no_peer = config->no_peer;
+  weft_status status = find_card(d, config->index, error);
   if (status == WEFT_OK) {
     status = take_memory(d);
     if (status != WEFT_OK) (void)weft_fail(error, status, "backend 'cuda': %s", weft_status_text(status));

@@ -9,7 +9,7 @@
  *   few rows  are not sorted: every pair is a job of its own, and the product of gate and up leaves act(g) * u. Then
  *             one kernel makes the products with down and the sum over ranks (experts_few.cu). These kernels prepare
  *             their rows themselves
- *   shared    the two products of the shared MLP come before; with one row they may be part of the kernels for few rows
+ *   shared    the two products of the shared MLP come before, or are part of the kernels for few rows
  *
  * Law: where a row names an expert that does not exist, the row becomes NaN: a launch cannot refuse what lies in device
  * memory. */
@@ -338,7 +338,7 @@ static bool is_few(const weft_experts_args *args, const experts_plan *p) {
     return false;
   if (args->n_rows > EXPERTS_FEW_ROWS || args->down->type == WEFT_TYPE_F32) return false;
   if (is_eight) return eight_few_takes(type, 1, p->n_in, true) && eight_down_fits(args->down->type, p->n_ff, args->k);
-  return multiply_takes_raw(type, 1, p->n_in) && experts_down_fits(p->n_ff, args->k);
+  return multiply_takes_raw(type, args->n_rows, p->n_in) && experts_down_fits(p->n_ff, args->k);
 }
 
 static multiply_args by_pair(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
@@ -352,21 +352,24 @@ static multiply_args by_pair(const weft_experts_args *args, const experts_plan *
   return a;
 }
 
-/* Whether gate and up of the shared MLP can be part of the experts' kernel: there is one row, and a block has memory
- * for the shared MLP's row beside that of the experts. */
+/* Whether gate and up of the shared MLP can be part of the experts' kernel: a block has memory for its rows beside those
+ * of the experts (in 8 bits for one row). */
 static bool takes_shared(const weft_experts_args *args, const multiply_args *experts) {
   const weft_shared_args *shared = &args->shared;
   bool same = shared->gate->type == experts->type && shared->up->type == experts->type &&
               (multiply_form_of(shared->gate) == FORM_EIGHT) == experts->is_eight &&
               (multiply_form_of(shared->up) == FORM_EIGHT) == experts->is_eight;
-  return args->n_rows == 1 && same && shared->gate->n_in == experts->n_in &&
-         (experts->is_eight || multiply_takes_raw(experts->type, 1, 2 * experts->n_in));
+  return same && shared->gate->n_in == experts->n_in &&
+         (experts->is_eight
+              ? args->n_rows == 1
+              : multiply_takes_raw(experts->type, args->n_rows, (args->n_rows > 2 ? 1 : 2) * experts->n_in));
 }
 
 static weft_status few_in(weft_device *device, const weft_experts_args *args, const experts_plan *p) {
   const weft_shared_args *shared = &args->shared;
   multiply_args a = by_pair(args, p, args->gate_up != NULL ? args->gate_up : args->gate, p->gate_up, p->n_ff);
   a.weight[0].n_out = p->n_ff; /* of gate and up together */
+  a.n_rows = args->n_rows;
   a.raw.x = args->x;
   a.raw.x_stride = args->x_stride;
   a.gated = true;
@@ -376,10 +379,11 @@ static weft_status few_in(weft_device *device, const weft_experts_args *args, co
     a.n_weights = 2;
   }
   if (shared->gate != NULL && takes_shared(args, &a)) {
-    a.weight[MULTIPLY_SHARED] = multiply_weight_of(shared->gate, shared->g, 0);
-    a.weight[MULTIPLY_SHARED + 1] = multiply_weight_of(shared->up, shared->g, 0);
+    a.weight[MULTIPLY_SHARED] = multiply_weight_of(shared->gate, shared->g, shared->gate->n_out);
+    a.weight[MULTIPLY_SHARED + 1] = multiply_weight_of(shared->up, shared->g, shared->gate->n_out);
     a.n_shared = a.weight[MULTIPLY_SHARED].n_tiles;
     a.shared_x = shared->x;
+    a.shared_stride = shared->x_stride;
   } else if (shared->gate != NULL) {
     weft_matmul_args in = parts_shared_in(args);
     weft_status status = cuda_matmul(device, &in);
@@ -399,10 +403,14 @@ static weft_status few_out(weft_device *device, const weft_experts_args *args, c
     multiply_shape(&b, shared->down);
     b.n_rows = args->n_rows;
     b.raw.x = shared->g;
+    b.raw.x_stride = shared->gate->n_out;
   }
   bool takes = shared->gate != NULL &&
                (a.is_eight ? eight_down_shares(&a, &b, args->k) : !b.is_eight && experts_down_shares(&a, &b));
-  if (takes) b.weight[0] = multiply_weight_of(shared->down, shared->y, 0);
+  if (takes)
+    b.weight[0] = multiply_weight_of(shared->down, shared->y, shared->y_stride);
+  else
+    memset(&b, 0, sizeof b);
   auto down = a.is_eight ? eight_down_few : experts_down_few;
   weft_status status = down(cuda_of(device), &a, &b, args->weights, args->k);
   if (takes || shared->gate == NULL || status != WEFT_OK) return status;

@@ -11,7 +11,7 @@
 
 /* Whether rows with so many inputs and ranks fit into a block's shared memory. */
 bool experts_down_fits(uint32_t n_in, uint32_t k);
-/* Whether experts_down_few can compute the down side of a shared MLP, for one row, in the same launch. */
+/* Whether experts_down_few can compute the down side of a shared MLP of the same rows in the same launch. */
 bool experts_down_shares(const multiply_args *args, const multiply_args *shared);
 /* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j]] x[r k + j], for rows [0, n_rows); and the product `shared`, if
  * it has a weight. This kernel reads ids before it waits for its inputs. So the kernel before it must have waited for

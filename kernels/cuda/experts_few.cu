@@ -4,7 +4,7 @@
  * first weights are asked for before that row is there, since experts were chosen before the kernel before this one
  * (experts.h).
  *
- * With one row the kernel may also compute the down side of the shared MLP: further blocks take 32 of its outputs each,
+ * The kernel may also compute the down side of the shared MLP: further blocks take 32 of its outputs of all rows each,
  * and a warp takes some segments of its inputs. */
 #include "kernels/cuda/experts.h"
 
@@ -14,7 +14,7 @@
 
 enum {
   KEPT = 3,                        /* chunks of eight inputs that stay in a lane's registers */
-  SUMS_MAX = 8 * DOWN_SHARED_TILES /* of 16 outputs of the shared MLP in a block: of tiles and segments */
+  SUMS_MAX = 8 * DOWN_SHARED_TILES /* of a row's 16 outputs of the shared MLP in a block: of tiles and segments */
 };
 
 /* Prepares a row of act(g) * u in the warp's shared memory. Returns the exponent of the power of two that the row was
@@ -87,8 +87,9 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
                                                      float *done) {
   uint32_t lane = threadIdx.x % 32;
   float all[2], back = power_of_two(-lift);
-  multiply_tile<T>(
-      a, row, powers_of<T>(raise, a.values), ring, [&](uint32_t place) { ask_rank<T>(a, ring, place, ahead); }, all);
+  x_source<1> x = {{NULL}, row, 0};
+  multiply_tile<T, true, true>(
+      a, x, powers_of<T>(raise, a.values), ring, [&](uint32_t place) { ask_rank<T>(a, ring, place, ahead); }, all);
   if (lane % 4 != 0) return; /* column 0 */
   float down = lower_by(a.weight[0], (uint32_t)*id < a.n_matrices ? (uint32_t)*id : 0, raise);
 #pragma unroll
@@ -120,19 +121,20 @@ static __device__ __forceinline__ void ask_task(const multiply_args &a, few_ring
   if (task.unit >= task.end) enter_task(a, first_tile, task.at + DOWN_WARPS, &task);
 }
 
-/* Computes DOWN_SHARED_TILES row tiles of the shared MLP. All warps share the row; done: [tiles][segments][16]. */
+/* Computes DOWN_SHARED_TILES row tiles of the shared MLP. All warps share the raw rows; done: [tiles][segments][rows]
+ * [16]. */
 template <int T>
 static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint32_t first_tile, few_ring &ring,
-                                                    uint4 *row, float *done) {
+                                                    uint4 *raw, float *done) {
   __shared__ uint32_t most_of[DOWN_WARPS];
-  uint32_t lane = threadIdx.x % 32;
+  __shared__ int lift[MULTIPLY_RAW_ROWS];
+  uint32_t lane = threadIdx.x % 32, n_rows = a.n_rows;
   shared_task task, ahead;
   enter_task(a, first_tile, threadIdx.x / 32, &ahead);
   task = ahead;
   for (uint32_t place = 0; place < ring.n; place++) ask_task<T>(a, ring, place, first_tile, ahead);
-  opened_row opened = open_row<T>(a, most_of, row);
-  x_source<1> x;
-  x.raw = row;
+  opened_rows opened = open_rows<T, true>(a, most_of, raw, lift);
+  x_source<1> x = rows_of_lane<true>(a, raw, n_rows);
   for (; task.row_tile != NULL; enter_task(a, first_tile, task.at + DOWN_WARPS, &task)) {
     float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
     for (; task.unit < task.end; task.unit += few_units(T)) {
@@ -142,18 +144,29 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
       ring_next(ring);
       ask_task<T>(a, ring, place, first_tile, ahead);
     }
-    if (lane % 4 == 0) done[16 * task.at + lane / 4] = sum[0][0], done[16 * task.at + lane / 4 + 8] = sum[0][2];
+#pragma unroll
+    for (uint32_t e = 0; e < 4; e++) {
+      uint32_t r = lane % 4 * 2 + e % 2;
+      if (r < n_rows) done[16 * (task.at * n_rows + r) + lane / 4 + e / 2 * 8] = sum[0][e];
+    }
   }
   __syncthreads();
-  uint32_t out = first_tile * 16 + threadIdx.x;
-  if (threadIdx.x >= 16 * DOWN_SHARED_TILES || out >= a.weight[0].n_out) return;
+  uint32_t r = threadIdx.x / (16 * DOWN_SHARED_TILES), own = threadIdx.x % (16 * DOWN_SHARED_TILES),
+           out = first_tile * 16 + own;
+  if (r >= n_rows || out >= a.weight[0].n_out) return;
   float all = 0.0f;
   for (uint32_t i = 0; i < a.n_segments; i++)
-    all = __fadd_rn(all, done[16 * (threadIdx.x / 16 * a.n_segments + i) + threadIdx.x % 16]);
-  a.weight[0].y[out] = __fmul_rn(__fmul_rn(all, power_of_two(-opened.lift)), lower_by(a.weight[0], 0, opened.raise));
+    all = __fadd_rn(all, done[16 * ((own / 16 * a.n_segments + i) * n_rows + r) + own % 16]);
+  a.weight[0].y[r * a.weight[0].y_stride + out] =
+      __fmul_rn(__fmul_rn(all, power_of_two(-lift[r])), lower_by(a.weight[0], 0, opened.raise));
 }
 
-/* shared: of one row; without weights there is none. */
+/* Units of 256 bytes for the warps' rows, or for n_shared of the shared MLP in the same place. */
+static __host__ __device__ __forceinline__ uint32_t units_of_rows(uint32_t n_units, uint32_t n_shared) {
+  return DOWN_WARPS * n_units > n_shared ? DOWN_WARPS * n_units : n_shared;
+}
+
+/* shared: without weights there is none. */
 template <int T>
 static __global__ void __launch_bounds__(32 * DOWN_WARPS)
     down_kernel(const __grid_constant__ multiply_args a, const __grid_constant__ multiply_args shared,
@@ -165,9 +178,10 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
   uint32_t ring_bytes = bytes_of_places<T>(a.tile_bytes, n_places);
   few_ring ring = {memory + warp * ring_bytes, filled + warp * DOWN_PLACES_MAX, n_places, 0, 0};
   uint4 *rows = (uint4 *)(void *)(memory + DOWN_WARPS * ring_bytes), *row = rows + warp * a.n_units * 16;
-  float *done = (float *)(void *)(rows + DOWN_WARPS * a.n_units * 16);
+  float *done = (float *)(void *)(rows + units_of_rows(a.n_units, shared.n_rows * shared.n_units) * 16);
   ring_open(&ring);
   if (blockIdx.x >= a.weight[0].n_tiles) {
+    if (blockIdx.y > 0) return; /* row 0's blocks take all rows */
     ring.n = min(n_places, ring_bytes / few_piece_bytes(T));
     return shared_tiles<T>(shared, (blockIdx.x - a.weight[0].n_tiles) * DOWN_SHARED_TILES, ring, rows, done);
   }
@@ -189,24 +203,28 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
 }
 
 template <int T>
-static uint32_t bytes_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, uint32_t n_places) {
-  return DOWN_WARPS * (bytes_of_places<T>(tile_bytes, n_places) + n_units * 256) + 64 * (k > SUMS_MAX ? k : SUMS_MAX);
+static uint32_t bytes_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, uint32_t n_places,
+                         const multiply_args &shared) {
+  uint32_t n_sums = k > SUMS_MAX * shared.n_rows ? k : SUMS_MAX * shared.n_rows;
+  return DOWN_WARPS * bytes_of_places<T>(tile_bytes, n_places) +
+         256 * units_of_rows(n_units, shared.n_rows * shared.n_units) + 64 * n_sums;
 }
 
 /* Places of a warp: as many as a row tile has pieces, as long as two blocks fit on a multiprocessor and leave room for
  * those of the next kernel. */
 template <int T>
-static uint32_t places_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k) {
+static uint32_t places_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, const multiply_args &shared) {
   uint32_t n = 2, n_pieces = cuda_ceil(n_units, few_units(T));
-  while (n < n_pieces && n < DOWN_PLACES_MAX && bytes_of<T>(n_units, tile_bytes, k, n + 1) <= DOWN_BYTES_OF_TWO) n++;
+  while (n < n_pieces && n < DOWN_PLACES_MAX && bytes_of<T>(n_units, tile_bytes, k, n + 1, shared) <= DOWN_BYTES_OF_TWO)
+    n++;
   return n;
 }
 
 template <int T>
 static weft_status launch_down(cuda_device *d, const multiply_args &a, const multiply_args &shared,
                                const float *weights, uint32_t k) {
-  uint32_t n_places = places_of<T>(a.n_units, a.tile_bytes, k),
-           bytes = bytes_of<T>(a.n_units, a.tile_bytes, k, n_places);
+  uint32_t n_places = places_of<T>(a.n_units, a.tile_bytes, k, shared),
+           bytes = bytes_of<T>(a.n_units, a.tile_bytes, k, n_places, shared);
   dim3 grid(a.weight[0].n_tiles + cuda_ceil(shared.weight[0].n_tiles, DOWN_SHARED_TILES), a.n_rows);
   cuda_start(d, down_kernel<T>, grid, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_places);
   return cuda_launched(d, "the down side of experts");
@@ -221,13 +239,17 @@ static weft_status set_up(cuda_device *d) {
 
 /* Asks for Q8_0, which has the largest pieces, so that the answer holds for every type. */
 bool experts_down_fits(uint32_t n_in, uint32_t k) {
-  return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), UINT32_MAX, k, 2) <= FEW_SHARED_BYTES_MAX;
+  multiply_args none;
+  memset(&none, 0, sizeof none);
+  return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), UINT32_MAX, k, 2, none) <= FEW_SHARED_BYTES_MAX;
 }
 
-/* The shared MLP's row lies where the warps' rows do, and its pieces in their places, so it must fit there. */
+/* The shared MLP's rows lie where the warps' rows do, and its pieces in their places. */
 bool experts_down_shares(const multiply_args *args, const multiply_args *shared) {
-  return args->type == shared->type && args->n_rows == 1 && shared->n_rows == 1 && args->n_in >= 256 &&
-         shared->n_units <= DOWN_WARPS * args->n_units && DOWN_SHARED_TILES * shared->n_segments <= SUMS_MAX;
+  return args->type == shared->type && args->n_rows == shared->n_rows && args->n_in >= 256 &&
+         multiply_takes_raw(shared->type, shared->n_rows, shared->n_in) &&
+         bytes_of<WEFT_TYPE_Q8_0>(args->n_units, UINT32_MAX, args->pairs_per_row, 2, *shared) <= FEW_SHARED_BYTES_MAX &&
+         DOWN_SHARED_TILES * shared->n_segments <= SUMS_MAX;
 }
 
 weft_status experts_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared,

@@ -61,18 +61,26 @@ static __device__ __forceinline__ bool is_tail_unit(const multiply_args &a, uint
   return a.is_tail != 0 && unit + 1 == a.n_units;
 }
 
-/* Where the lane's share of x lies: prepared rows in memory, or one row in shared memory. */
+/* Where the lane's share of x lies: prepared rows in memory, or a row in shared memory (prepare_raw). Where a product
+ * has fewer than eight rows, lanes of the others read one that exists, and their results are not used. */
 template <int NT>
 struct x_source {
   const uint8_t *prepared[NT];
-  const uint4 *raw; /* stands for all eight rows of a product; the results of the other seven are not used */
+  const uint4 *raw;
+  uint32_t turn; /* raw_turn of that row */
 };
+
+/* Pieces 4 i .. 4 i + 3 of a raw row change places by this, so that lanes which read different rows do not ask one bank
+ * of shared memory. */
+static __device__ __forceinline__ uint32_t raw_turn(uint32_t row) {
+  return row & 3;
+}
 
 template <int NT, bool RAW>
 static __device__ __forceinline__ void load_x(const x_source<NT> &x, uint32_t unit, int i, bool tail, uint4 (&b)[NT]) {
   if constexpr (RAW) {
     uint32_t c = threadIdx.x % 4, in = tail ? 2 * c + i : 4 * c + i;
-    b[0] = x.raw[unit * 16 + in];
+    b[0] = x.raw[(unit * 16 + in) ^ x.turn];
   } else {
 #pragma unroll
     for (int n = 0; n < NT; n++)
@@ -160,94 +168,102 @@ static __device__ __forceinline__ uint4 chunk_16(const float (&v)[8], float up) 
 
 enum { RAW_KEPT = 2 }; /* chunks of eight inputs that stay in a thread's registers */
 
-/* Prepares rows in shared memory, one behind the other, 16 bytes for 8 inputs, ascending. lift: the exponents of the
- * powers of two that the rows were multiplied by. The roundings are those of prepare_kernel. most_of: scratch
- * [ROWS][warps of the block]. */
-template <int T, int ROWS>
-static __device__ __forceinline__ void prepare_raw(const multiply_args &a, const float *const (&row)[ROWS],
-                                                   uint32_t *most_of, uint4 *to, int *lift) {
-  uint32_t n_chunks = a.n_units * 16, n_warps = blockDim.x / 32, most[ROWS];
-  constexpr uint32_t n_kept = RAW_KEPT / ROWS;
-  float kept[ROWS][n_kept][8], v[8];
+/* Prepares rows [0, n) in shared memory, one behind the other, 16 bytes for 8 inputs, ascending but for raw_turn. row(r)
+ * is row r. The block has at least n warps, which share the rows out. lift, in shared memory: the exponents of the powers
+ * of two that the rows were multiplied by. The roundings are those of prepare_kernel. most_of: scratch [warps]. */
+template <int T, class F>
+static __device__ __forceinline__ void prepare_raw(const multiply_args &a, uint32_t n, F &&row, uint32_t *most_of,
+                                                   uint4 *to, int *lift) {
+  uint32_t n_chunks = a.n_units * 16, warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = warp % n, most = 0;
+  uint32_t n_warps = (blockDim.x / 32 - r + n - 1) / n; /* of the row */
+  uint32_t first = 32 * (warp / n) + lane, step = 32 * n_warps;
+  const float *from = row(r);
+  float kept[RAW_KEPT][8], v[8];
+  to += r * n_chunks;
 #pragma unroll
-  for (uint32_t at = 0; at < ROWS * n_kept; at++) {
-    uint32_t r = at / n_kept, t = at % n_kept, chunk = threadIdx.x + t * blockDim.x;
-    if (chunk < n_chunks) load_chunk(row[r], chunk, a.n_in, a.raw.wide, kept[r][t]);
-  }
+  for (uint32_t t = 0; t < RAW_KEPT; t++)
+    if (first + t * step < n_chunks) load_chunk(from, first + t * step, a.n_in, a.raw.wide, kept[t]);
+  int up_by = 0;
+  if (!form_is_bf16(T)) {
 #pragma unroll
-  for (uint32_t r = 0; r < ROWS && !form_is_bf16(T); r++) {
-    most[r] = 0;
-#pragma unroll
-    for (uint32_t t = 0; t < n_kept; t++)
-      if (threadIdx.x + t * blockDim.x < n_chunks) most[r] = max(most[r], most_of_chunk(kept[r][t]));
+    for (uint32_t t = 0; t < RAW_KEPT; t++)
+      if (first + t * step < n_chunks) most = max(most, most_of_chunk(kept[t]));
 #pragma unroll 1
-    for (uint32_t chunk = threadIdx.x + n_kept * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
-      load_chunk(row[r], chunk, a.n_in, a.raw.wide, v);
-      most[r] = max(most[r], most_of_chunk(v));
+    for (uint32_t chunk = first + RAW_KEPT * step; chunk < n_chunks; chunk += step) {
+      load_chunk(from, chunk, a.n_in, a.raw.wide, v);
+      most = max(most, most_of_chunk(v));
     }
-    most[r] = __reduce_max_sync(0xFFFFFFFFu, most[r]);
-    if (threadIdx.x % 32 == 0) most_of[r * n_warps + threadIdx.x / 32] = most[r];
+    most = __reduce_max_sync(0xFFFFFFFFu, most);
+    if (lane == 0) most_of[warp] = most;
+    __syncthreads();
+    up_by = lift_of(__reduce_max_sync(0xFFFFFFFFu, most_of[r + n * min(lane, n_warps - 1)]));
   }
-  if (!form_is_bf16(T)) __syncthreads();
+  if (threadIdx.x % 32 == 0 && warp < n) lift[r] = up_by;
+  float up = power_of_two(up_by);
 #pragma unroll
-  for (uint32_t r = 0; r < ROWS; r++) {
-    lift[r] = form_is_bf16(T)
-                  ? 0
-                  : lift_of(__reduce_max_sync(0xFFFFFFFFu, most_of[r * n_warps + min(threadIdx.x % 32, n_warps - 1)]));
-    float up = power_of_two(lift[r]);
-#pragma unroll
-    for (uint32_t t = 0; t < n_kept; t++)
-      if (threadIdx.x + t * blockDim.x < n_chunks)
-        to[r * n_chunks + threadIdx.x + t * blockDim.x] = chunk_16<form_is_bf16(T)>(kept[r][t], up);
+  for (uint32_t t = 0; t < RAW_KEPT; t++)
+    if (first + t * step < n_chunks) to[(first + t * step) ^ raw_turn(r)] = chunk_16<form_is_bf16(T)>(kept[t], up);
 #pragma unroll 1
-    for (uint32_t chunk = threadIdx.x + n_kept * blockDim.x; chunk < n_chunks; chunk += blockDim.x) {
-      load_chunk(row[r], chunk, a.n_in, a.raw.wide, v);
-      to[r * n_chunks + chunk] = chunk_16<form_is_bf16(T)>(v, up);
-    }
+  for (uint32_t chunk = first + RAW_KEPT * step; chunk < n_chunks; chunk += step) {
+    load_chunk(from, chunk, a.n_in, a.raw.wide, v);
+    to[chunk ^ raw_turn(r)] = chunk_16<form_is_bf16(T)>(v, up);
   }
   __syncthreads();
 }
 
-/* Waits for the inputs of a kernel that multiplies one row by weight 0, and prepares the row. lift and raise are the
- * exponents that results are lowered by. */
-typedef struct opened_row {
+/* Waits for the inputs of a kernel that multiplies rows by weight 0, and prepares the rows where they come raw. raise is
+ * the exponent that results are lowered by, beside that of their row. */
+typedef struct opened_rows {
   raise_powers powers;
-  int lift, raise;
-} opened_row;
+  int raise;
+} opened_rows;
 
-template <int T>
-static __device__ __forceinline__ opened_row open_row(const multiply_args &a, uint32_t *most_of, uint4 *to) {
+template <int T, bool RAW>
+static __device__ __forceinline__ opened_rows open_rows(const multiply_args &a, uint32_t *most_of, uint4 *to,
+                                                        int *lift) {
   form_header header = header_of(a.weight[0].data);
   inputs_wait();
   next_may_start();
-  const float *rows[1] = {a.raw.x};
-  int lift[1], raise = raise_exponent(T, &header);
-  prepare_raw<T, 1>(a, rows, most_of, to, lift);
-  return {powers_of<T>(raise, a.values), lift[0], raise};
+  int raise = raise_exponent(T, &header);
+  if (RAW)
+    prepare_raw<T>(
+        a, a.n_rows, [&](uint32_t r) { return a.raw.x + r * a.raw.x_stride; }, most_of, to, lift);
+  return {powers_of<T>(raise, a.values), raise};
 }
 
-/* A row tile with all its inputs times one row. Lanes with lane % 4 == 0 get two results: those of outputs lane / 4 and
- * lane / 4 + 8. Segments are added ascending, from 0. ask(place) starts the copy of the next piece to a place that has
- * been read. */
-template <int T, class F>
-static __device__ __forceinline__ void multiply_tile(const multiply_args &a, const uint4 *row,
-                                                     const raise_powers &powers, few_ring &ring, F &&ask,
-                                                     float (&all)[2]) {
-  float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+/* The lane's share of up to eight rows of one product, of which there are n_rows. */
+template <bool RAW>
+static __device__ __forceinline__ x_source<1> rows_of_lane(const multiply_args &a, const uint4 *raw, uint32_t n_rows) {
+  uint32_t r = min(threadIdx.x % 32 / 4, n_rows - 1);
   x_source<1> x;
-  x.raw = row;
-  all[0] = all[1] = 0.0f;
+  x.prepared[0] = RAW ? NULL : (const uint8_t *)a.x + x_at(a, r, threadIdx.x % 4);
+  x.raw = RAW ? raw + r * a.n_units * 16 : NULL;
+  x.turn = raw_turn(r);
+  return x;
+}
+
+/* A row tile with all its inputs times up to eight rows, or ONE. A lane gets the results of outputs lane / 4 and lane / 4
+ * + 8 for rows lane % 4 * 2 and the one after it, in the order of mma; with ONE for the first of them alone. Segments are
+ * added ascending, from 0. ask(place) starts the copy of the next piece to a place that has been read. */
+template <int T, bool RAW, bool ONE, class F>
+static __device__ __forceinline__ void multiply_tile(const multiply_args &a, const x_source<1> &x,
+                                                     const raise_powers &powers, few_ring &ring, F &&ask,
+                                                     float (&all)[ONE ? 2 : 4]) {
+  constexpr int n = ONE ? 2 : 4;
+  float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+#pragma unroll
+  for (int e = 0; e < n; e++) all[e] = 0.0f;
   for (uint32_t unit = 0, left = a.segment_units; unit < a.n_units;) {
     ring_wait(ring);
-    multiply_piece<T, 1, true>(a, ring, unit, a.n_units, x, powers, sum);
+    multiply_piece<T, 1, RAW>(a, ring, unit, a.n_units, x, powers, sum);
     uint32_t place = ring.at;
     ring_next(ring);
     ask(place);
     unit += few_units(T);
     left -= few_units(T);
     if (left != 0 && unit < a.n_units) continue;
-    all[0] = __fadd_rn(all[0], sum[0][0]);
-    all[1] = __fadd_rn(all[1], sum[0][2]);
+#pragma unroll
+    for (int e = 0; e < n; e++) all[e] = __fadd_rn(all[e], sum[0][ONE ? 2 * e : e]);
     sum[0][0] = sum[0][1] = sum[0][2] = sum[0][3] = 0.0f;
     left = a.segment_units;
   }
@@ -360,7 +376,7 @@ static inline bool few_is_wide(const float *x, uint64_t stride) {
 
 static inline multiply_args few_args_of(const multiply_args &a) {
   multiply_args own = a;
-  own.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride) && few_is_wide(a.shared_x, 0);
+  own.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride) && few_is_wide(a.shared_x, a.shared_stride);
   return own;
 }
 

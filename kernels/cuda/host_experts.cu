@@ -36,23 +36,25 @@ static bool find_call(const char *name, F *out) {
   return error == cudaSuccess && result == cudaDriverEntryPointSuccess && found != NULL;
 }
 
-static CUmemAllocationProp host_location(void) {
+/* Memory of the card. */
+static CUmemAllocationProp memory_of(const cuda_device *d) {
   CUmemAllocationProp p;
   memset(&p, 0, sizeof p);
   p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   p.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  p.location.id = d->card;
   return p;
 }
 
 /* The unit in which the card maps memory; 0: it cannot. */
-static uint64_t find_grain(void) {
+static uint64_t find_grain(const cuda_device *d) {
   bool found = find_call("cuMemAddressReserve", &driver.reserve) && find_call("cuMemAddressFree", &driver.release) &&
                find_call("cuMemCreate", &driver.create) && find_call("cuMemRelease", &driver.free_handle) &&
                find_call("cuMemMap", &driver.map) && find_call("cuMemUnmap", &driver.unmap) &&
                find_call("cuMemSetAccess", &driver.set_access) &&
                find_call("cuMemGetAllocationGranularity", &driver.grain);
   size_t grain = 0;
-  CUmemAllocationProp p = host_location();
+  CUmemAllocationProp p = memory_of(d);
   if (!found || driver.grain(&grain, &p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS) return 0;
   return grain;
 }
@@ -75,8 +77,7 @@ static void arena_release(void *self, void *address, uint64_t n_bytes) {
 }
 
 static weft_status arena_map(void *self, void *address, uint64_t n_bytes) {
-  (void)self;
-  CUmemAllocationProp p = host_location();
+  CUmemAllocationProp p = memory_of((const cuda_device *)self);
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr at = (CUdeviceptr)(uintptr_t)address;
   weft_status status = judge_driver(driver.create(&handle, n_bytes, &p, 0));
@@ -114,7 +115,7 @@ void cuda_arena_open(cuda_device *d, uint64_t n_bytes_max, bool plain) {
                                            arena_unmap,   arena_alloc,   arena_free};
   uint64_t free_bytes = d->base.info.memory_free_bytes;
   if (n_bytes_max == 0) n_bytes_max = free_bytes - free_bytes / 8;
-  weight_arena_open(&d->arena, &calls, d, plain ? 0 : find_grain(), n_bytes_max);
+  weight_arena_open(&d->arena, &calls, d, plain ? 0 : find_grain(d), n_bytes_max);
 }
 
 /* ---- experts in host memory ----------------------------------------------------------------------------- */

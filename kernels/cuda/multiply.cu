@@ -82,7 +82,8 @@ uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices) {
 }
 
 bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in) {
-  return type != WEFT_TYPE_F32 && n_rows <= MULTIPLY_RAW_ROWS &&
+  bool has_warps = n_rows == 1 || n_in >= 512; /* for each row one: a block has a warp for each segment */
+  return type != WEFT_TYPE_F32 && n_rows <= MULTIPLY_RAW_ROWS && has_warps &&
          (uint64_t)n_rows * cuda_ceil(n_in, 128) * 256 <= MULTIPLY_RAW_BYTES;
 }
 
@@ -129,9 +130,10 @@ static bool eight_as_matrices(const weft_weight *weight, uint32_t n_rows, uint32
   return multiply_as_matrices(n_rows, n_tiles) || !eight_few_takes(weight->type, n_rows, weight->n_in, gated);
 }
 
-static bool takes_raw(const weft_weight *weight, uint32_t n_rows, bool as_matrices) {
-  if (multiply_form_of(weight) == FORM_EIGHT) return n_rows <= MULTIPLY_RAW_ROWS && !as_matrices;
-  return multiply_takes_raw(weight->type, n_rows, weight->n_in);
+/* Whether the kernel that will multiply prepares its rows itself. */
+static bool takes_raw(const cuda_device *d, const multiply_args *a) {
+  if (a->is_eight) return a->n_rows == 1 && !a->as_matrices;
+  return (a->n_rows == 1 || !multiply_is_tall(d, a)) && multiply_takes_raw(a->type, a->n_rows, a->n_in);
 }
 
 weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride,
@@ -145,16 +147,16 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
   a.x = x;
   a.x_stride = x_stride;
   uint32_t n_tiles = a.weight[0].n_tiles;
-  bool as_matrices =
+  a.as_matrices =
       a.is_eight ? eight_as_matrices(weight, n_rows, n_tiles, false) : multiply_as_matrices(n_rows, n_tiles);
-  if (takes_raw(weight, n_rows, as_matrices)) {
+  if (takes_raw(d, &a)) {
     a.raw.x = x;
     a.raw.x_stride = x_stride;
   } else if (weight->type != WEFT_TYPE_F32) {
     prepare_args rows = multiply_rows_of(weight, n_rows);
     rows.x = x;
     rows.x_stride = x_stride;
-    rows.as_matrices = a.as_matrices = as_matrices;
+    rows.as_matrices = a.as_matrices;
     rows.out = (uint8_t *)scratch;
     rows.back = (float *)(void *)((uint8_t *)scratch + cuda_align(multiply_rows_bytes(n_rows, weight->n_in)));
     a.x = scratch;
@@ -214,7 +216,7 @@ weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
     if (form == FORM_F32) {
       a.x = args->x;
       a.x_stride = args->x_stride;
-    } else if (takes_raw(first, args->n_rows, a.as_matrices)) {
+    } else if (takes_raw(d, &a)) {
       a.raw.x = args->x;
       a.raw.x_stride = args->x_stride;
     } else {

@@ -78,13 +78,16 @@ typedef struct multiply_args {
    * then has an even number of whole tiles. */
   bool gated;
   weft_activation activation;
-  /* With ids, raw and gated: a shared MLP of one row, whose weights are [MULTIPLY_SHARED] and the one after it, of the
-   * same type and n_in. Their tiles come first, since they do not wait for the choice of experts. */
+  /* With ids, raw and gated: a shared MLP of the same rows (in 8 bits: of one row), whose weights are [MULTIPLY_SHARED]
+   * and the one after it, of the same type and n_in. Their tiles come first, since they do not wait for the choice of
+   * experts. */
   uint32_t n_shared; /* row tiles of each; 0: none */
   const float *shared_x;
+  uint64_t shared_stride;
 } multiply_args;
 
-enum { MULTIPLY_RAW_ROWS = 1, MULTIPLY_RAW_BYTES = 32 << 10 };
+/* Most rows that blocks prepare for themselves, and most bytes of them: what the shared memory of a block has room for. */
+enum { MULTIPLY_RAW_ROWS = 4, MULTIPLY_RAW_BYTES = 32 << 10 };
 /* Whether n_rows rows of n_in inputs may be given raw to a product of 16 bits. */
 bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in);
 /* How a weight wants rows prepared. */
@@ -118,6 +121,8 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
 
 /* The kernels' launchers. */
 weft_status multiply_few(cuda_device *d, const multiply_args *args);
+/* Whether multiply_few gives whole row tiles to its warps, with up to eight rows. Only one row comes raw then. */
+bool multiply_is_tall(const cuda_device *d, const multiply_args *args);
 weft_status multiply_many(cuda_device *d, const multiply_args *args);
 weft_status multiply_grouped(cuda_device *d, const multiply_args *args); /* with jobs */
 weft_status multiply_few_setup(cuda_device *d);

@@ -71,6 +71,7 @@ weft_status ref_device_open(const weft_device_config *config, weft_device **out,
   device->calls = &ref_calls;
   device->kernels = &ref_kernels;
   device->info.backend = "ref";
+  device->info.index = config->index;
   device->info.isa = "portable";
   device->info.products = config->products == 8 ? 8 : 32;
   device->info.n_threads = 1;

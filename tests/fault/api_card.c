@@ -75,7 +75,7 @@ static void run_round(uint32_t round) {
                                .rows = 256,
                                .no_graphs = round % 3 == 2,
                                .no_arena = round % 4 == 1,
-                               .device_bytes = round % 4 == 3 ? 6 << 20 : 0,
+                               .device_mib = round % 4 == 3 ? "6" : NULL,
                                .quiet = true};
   need(weft_open(&options, &rt, error, sizeof error) == 0, "open", error);
   for (uint32_t i = 0; i < REQUESTS; i++) ask(rt, i);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A device whose n-th call fails, for every kind of call and n all over a run: the runner that made the call is broken
+/* A device, one alone or one of two, whose n-th call fails, for every kind of call and n all over a run: the runner that made the call is broken
  * and says so, each of its requests ends once and with the reason, what was answered before is right; the other runner
  * goes on to the right answers; all pages come back; new requests to the broken one are refused with the reason. */
 #include <setjmp.h>
@@ -47,6 +47,10 @@ static weft_status try_copy(weft_device *d, void *to, const void *from, uint64_t
   return fails_now() ? WEFT_E_DEVICE : real_calls->copy(d, to, from, n);
 }
 
+static weft_status try_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n) {
+  return fails_now() ? WEFT_E_DEVICE : real_calls->send(from, to, to_memory, from_memory, n);
+}
+
 static weft_kernels failing_kernels;
 static device_calls failing_calls;
 
@@ -61,6 +65,7 @@ static void make_failing(weft_device *device, uint64_t at) {
   failing_calls.upload = try_upload;
   failing_calls.download = try_download;
   failing_calls.copy = try_copy;
+  failing_calls.send = try_send;
   n_calls = 0;
   fail_at = at;
   device->kernels = &failing_kernels;
@@ -94,11 +99,16 @@ static void make_requests(void) {
   }
 }
 
-static void play(rig *r, const rig_options *o, uint64_t at, rig_answer *answers, weft_engine_stats *stats) {
+static weft_device *failing_of(rig *r, uint32_t failing) {
+  return r->split[0].device[failing];
+}
+
+static void play(rig *r, const rig_options *o, uint32_t failing, uint64_t at, rig_answer *answers,
+                 weft_engine_stats *stats) {
   weft_request *handle[N] = {NULL};
   weft_error error = {{0}};
   rig_open(r, o);
-  make_failing(r->device, at);
+  make_failing(failing_of(r, failing), at);
   memset(answers, 0, N * sizeof *answers);
   for (uint32_t i = 0; i < N; i++) {
     rig_need(weft_engine_submit(r->engine, &requests[i], r->now, &handle[i], &error) == WEFT_OK, "submit", error.text);
@@ -148,7 +158,7 @@ static void check_broken(rig *r, uint32_t broken, uint64_t at) {
   assert_memory_equal(again.tokens, clean[well].tokens, again.n * sizeof(int32_t));
 }
 
-static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages) {
+static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages, uint32_t n_devices, uint32_t failing) {
   rig r;
   weft_engine_stats stats;
   rig_options o = {.backend = backend,
@@ -160,20 +170,21 @@ static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages)
                    .rows = 40,
                    .chunk = 9,
                    .running = 5,
+                   .n_devices = n_devices,
                    .overlap = overlap};
   make_requests();
-  play(&r, &o, 0, clean, &stats);
+  play(&r, &o, failing, 0, clean, &stats);
   uint64_t n_all = n_calls;
   assert_int_equal(stats.broken_runners, 0);
   assert_true(stats.n_canvases > 0 && stats.n_mixed_steps > 0 && stats.n_switches > 0);
-  make_sound(r.device);
+  make_sound(failing_of(&r, failing));
   rig_close(&r);
   uint32_t n_runs = 0, n_broken[2] = {0, 0};
   const uint64_t n_first = test_amount(12, 60, 600), stride = 1 + n_all / test_amount(18, 90, 900);
   for (uint64_t at = 1; at <= n_all; at += at < n_first ? 1 : stride) {
-    play(&r, &o, at, got, &stats);
+    play(&r, &o, failing, at, got, &stats);
     if (n_calls < at) { /* turns go by measured time: this run had fewer calls */
-      make_sound(r.device);
+      make_sound(failing_of(&r, failing));
       rig_close(&r);
       break;
     }
@@ -183,20 +194,26 @@ static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages)
     }
     n_broken[stats.broken_runners - 1] += 1;
     check_broken(&r, (uint32_t)stats.broken_runners - 1, at);
-    make_sound(r.device);
+    make_sound(failing_of(&r, failing));
     rig_close(&r);
     n_runs += 1;
   }
   assert_true(n_broken[0] > 0 && n_broken[1] > 0);
-  print_message("%s%s: %u of %llu calls failed in turn\n", backend, overlap ? " with overlap" : "", n_runs,
-                (unsigned long long)n_all);
+  print_message("%s%s: %u of %llu calls of device %u of %u failed in turn\n", backend, overlap ? " with overlap" : "",
+                n_runs, (unsigned long long)n_all, failing + 1, n_devices);
 }
 
 static void test_engine(void **state) {
   (void)state;
-  fail_everywhere("cpu", false, 200);
-  fail_everywhere("cpu", true, 200);
-  fail_everywhere("ref", true, 60); /* with preemption */
+  fail_everywhere("cpu", false, 200, 1, 0);
+  fail_everywhere("cpu", true, 200, 1, 0);
+  fail_everywhere("ref", true, 60, 1, 0); /* with preemption */
+}
+
+static void test_engine_on_two(void **state) {
+  (void)state;
+  fail_everywhere("cpu", true, 200, 2, 0);
+  fail_everywhere("cpu", true, 200, 2, 1);
 }
 
 /* ---- through weft.h -------------------------------------------------------------------------------------- */
@@ -216,16 +233,18 @@ static int start(weft_runtime *rt, uint32_t i, weft_generation **out) {
   return status;
 }
 
-static void test_public(void **state) {
-  (void)state;
+/* n devices, of which the last one breaks. */
+static void break_last(const char *names, uint32_t n, const char *said) {
   const char *models[] = {MODELS "dg-base.gguf"};
-  const weft_open_options options = small_runtime(models, 1);
+  weft_open_options options = small_runtime(models, 1);
+  options.devices = names;
   weft_runtime *rt;
   weft_generation *g[6];
   weft_delta d;
   char error[512] = "";
   assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
-  make_failing(rt->device, 40);
+  assert_int_equal(rt->devices.n, n);
+  make_failing(rt->devices.device[n - 1], 40);
   assert_null(weft_unwell(rt));
   uint32_t n_started = 0;
   while (n_started < 6 && start(rt, n_started, &g[n_started]) == 0) n_started += 1;
@@ -239,18 +258,31 @@ static void test_public(void **state) {
   }
   assert_true(n_started > 0);
   assert_non_null(strstr(weft_unwell(rt), "restart"));
+  assert_memory_equal(weft_unwell(rt), said, strlen(said));
   weft_generation *late = NULL;
   assert_int_equal(start(rt, 0, &late), WEFT_E_DEVICE);
   char *stats = weft_stats_json(rt);
   assert_non_null(strstr(stats, "\"well\":false"));
   weft_release(stats);
   while (!weft_idle(rt)) continue;
-  make_sound(rt->device);
+  weft_engine_stats after;
+  weft_engine_get_stats(rt->engine, &after);
+  assert_int_equal(after.pager.n_pinned, 0);
+  assert_int_equal(after.pager.n_seqs, 0);
+  make_sound(rt->devices.device[n - 1]);
   weft_close(rt);
+}
+
+static void test_public(void **state) {
+  (void)state;
+  break_last(NULL, 1, "device 0 (");
+  break_last("0,1", 2, "device 1 (");
+  break_last("4,7", 2, "device 7 (");
 }
 
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* hundreds of broken devices */
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_engine), cmocka_unit_test(test_public)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_engine), cmocka_unit_test(test_engine_on_two),
+                                     cmocka_unit_test(test_public)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* A card that refuses: every allocation of model, pool and runner in turn, and every call of a forward pass. Each time
- * an error with a line comes back, and all memory. */
+/* A card that refuses: every allocation of model, pool and runner in turn, of one card or of the first or second of two,
+ * and every call of a forward pass. Each time an error with a line comes back, and all memory. */
 #include <stdio.h>
 
 #include "model/check.h"
 #include "model/device_runner.h"
 #include "tests/support/fake_card.h"
+#include "tests/support/split_of.h"
 
 static void need(bool holds, const char *what, uint64_t site) {
   if (holds) return;
@@ -14,21 +15,20 @@ static void need(bool holds, const char *what, uint64_t site) {
 }
 
 /* Opens and closes everything; the first status that is not OK. */
-static weft_status open_all(const weft_gguf *gguf, weft_device *device, weft_error *error) {
+static weft_status open_all(const weft_gguf *gguf, const weft_split *split, weft_error *error) {
   weft_model_limits limits = {.rows_max = 64, .canvas_rows_max = 64, .segments_max = 8};
   weft_model *model = NULL;
   weft_kv_store *store = NULL;
   weft_runner *runner = NULL;
   weft_kv_layout layout;
-  weft_status status = weft_model_open(gguf, device, &limits, NULL, NULL, &model, error);
+  weft_status status = weft_model_open(gguf, split, &limits, NULL, NULL, &model, error);
   if (status == WEFT_OK) {
     const weft_kv_geometry *geometry = &weft_model_get_info(model)->kv;
     status = weft_kv_layout_choose(&geometry, 1, 0, &layout, error);
   }
-  if (status == WEFT_OK) status = weft_kv_store_open(device, layout.page_bytes, 32, &store, error);
+  if (status == WEFT_OK) status = weft_kv_store_open(split, &layout, 32, &store, error);
   if (status == WEFT_OK) {
-    weft_device_runner_config config = {.device = device,
-                                        .model = model,
+    weft_device_runner_config config = {.model = model,
                                         .store = store,
                                         .layout = &layout,
                                         .name = "card",
@@ -43,18 +43,27 @@ static weft_status open_all(const weft_gguf *gguf, weft_device *device, weft_err
   return status;
 }
 
-static uint64_t refuse_allocations(const weft_gguf *gguf) {
+/* Of n cards; `which` refuses. */
+static uint64_t refuse_allocations(const weft_gguf *gguf, uint32_t n, uint32_t which) {
   for (uint64_t site = 1;; site++) {
-    fake_card *card = fake_card_open(true);
+    weft_split split;
+    fake_card *cards[2] = {NULL, NULL};
+    uint64_t before[2];
     weft_error error = {{0}};
-    uint64_t before = card->n_alive, first = card->n_allocs;
-    card->fail_alloc = first + site;
-    weft_status status = open_all(gguf, &card->base, &error);
-    need(card->n_alive == before, "memory did not come back", site);
+    need(split_of(gguf, n, &split), "the model cannot be cut", 0);
+    for (uint32_t i = 0; i < n; i++) {
+      cards[i] = fake_card_open(true);
+      split.device[i] = &cards[i]->base;
+      before[i] = cards[i]->n_alive;
+    }
+    fake_card *card = cards[which];
+    card->fail_alloc = card->n_allocs + site;
+    weft_status status = open_all(gguf, &split, &error);
+    for (uint32_t i = 0; i < n; i++) need(cards[i]->n_alive == before[i], "memory did not come back", site);
     bool reached = card->n_allocs >= card->fail_alloc;
     need(!reached || (status == WEFT_E_NO_MEMORY && error.text[0] != 0), "no error came of a refused allocation", site);
     need(reached || status == WEFT_OK, error.text, site);
-    weft_device_close(&card->base);
+    for (uint32_t i = 0; i < n; i++) weft_device_close(split.device[i]);
     if (!reached) return site - 1;
   }
 }
@@ -66,7 +75,8 @@ static uint64_t refuse_reads(const weft_gguf *gguf, uint64_t stride) {
     weft_error error = {{0}};
     uint64_t before = card->n_alive;
     card->fail_read = site;
-    weft_status status = open_all(gguf, &card->base, &error);
+    const weft_split split = weft_split_one(&card->base);
+    weft_status status = open_all(gguf, &split, &error);
     bool reached = card->n_reads >= site;
     need(card->n_alive == before, "memory did not come back after a read failed", site);
     need(status == (reached ? WEFT_E_IO : WEFT_OK), "no error came of a failed read", site);
@@ -108,9 +118,12 @@ int main(void) {
     weft_error error = {{0}};
     (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, names[i]);
     need(weft_gguf_open(path, &gguf, &error) == WEFT_OK, error.text, 0);
-    uint64_t n_allocs = refuse_allocations(gguf), n_calls = refuse_calls(gguf, 7), n_reads = refuse_reads(gguf, 5);
+    uint64_t n_allocs = refuse_allocations(gguf, 1, 0), n_calls = refuse_calls(gguf, 7),
+             n_reads = refuse_reads(gguf, 5);
     (void)printf("%s: %llu allocations, %llu calls and %llu reads refused\n", names[i], (unsigned long long)n_allocs,
                  (unsigned long long)n_calls, (unsigned long long)n_reads);
+    uint64_t n_first = refuse_allocations(gguf, 2, 0), n_second = refuse_allocations(gguf, 2, 1);
+    need(n_first > 15 && n_second > 15, "too few on two cards", 0);
     need(n_allocs > 20 && n_calls > 10 && n_reads > 5, "too few", 0);
     weft_gguf_close(gguf);
   }

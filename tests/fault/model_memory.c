@@ -33,7 +33,8 @@ static void world_open(world *w) {
   tiny_model_open(&w->tiny, &limits);
   const weft_kv_geometry *geometry = &weft_model_get_info(w->tiny.model)->kv;
   assert_int_equal(weft_kv_layout_choose(&geometry, 1, 0, &w->layout, &error), WEFT_OK);
-  assert_int_equal(weft_kv_store_open(w->tiny.device, w->layout.page_bytes, 8, &w->store, &error), WEFT_OK);
+  const weft_split split = weft_split_one(w->tiny.device);
+  assert_int_equal(weft_kv_store_open(&split, &w->layout, 8, &w->store, &error), WEFT_OK);
 }
 
 static void world_close(world *w) {
@@ -51,8 +52,7 @@ static void refuse_in_world(const char *what, weft_status (*act)(void *self, wef
 static weft_status open_runner(void *self, weft_error *error) {
   world *w = self;
   static const int32_t suppressed[] = {3};
-  weft_device_runner_config config = {.device = w->tiny.device,
-                                      .model = w->tiny.model,
+  weft_device_runner_config config = {.model = w->tiny.model,
                                       .store = w->store,
                                       .layout = &w->layout,
                                       .name = "x",
@@ -88,12 +88,8 @@ static weft_status make_logits(void *self, weft_error *error) {
   float sum = 0.0f;
   const weft_model_info *info = weft_model_get_info(w->tiny.model);
   assert_true(info->n_vocab == 128 && info->canvas_length == 8);
-  weft_logits_config config = {.device = w->tiny.device,
-                               .model = w->tiny.model,
-                               .limits = limits,
-                               .tokens_max = 20,
-                               .sequences_max = 1,
-                               .head_rows = 3};
+  weft_logits_config config = {
+      .model = w->tiny.model, .limits = limits, .tokens_max = 20, .sequences_max = 1, .head_rows = 3};
   weft_logits_sequence sequence = {.tokens = tokens,
                                    .n_tokens = 20,
                                    .first = 20,

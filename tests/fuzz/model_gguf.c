@@ -66,7 +66,8 @@ static void open_model(const weft_gguf *gguf) {
   weft_model *model;
   weft_error error = {{0}};
   if (weft_device_open(&config, &device, &error) != WEFT_OK) abort();
-  if (weft_model_open(gguf, device, &limits, NULL, NULL, &model, &error) == WEFT_OK) {
+  const weft_split split = weft_split_one(device);
+  if (weft_model_open(gguf, &split, &limits, NULL, NULL, &model, &error) == WEFT_OK) {
     sink += weft_model_get_info(model)->scratch_bytes;
     weft_model_close(model);
   } else if (error.text[0] == 0) {

@@ -69,7 +69,8 @@ static void open_reading(reading *r, const golden *g, const char *file, const ch
   (void)snprintf(path, sizeof path, WEFT_SOURCE_DIR "/%s", file);
   need(weft_gguf_open(path, &r->gguf, &error), &error);
   need(weft_device_open(&device, &r->device, &error), &error);
-  need(weft_model_open(r->gguf, r->device, &limits, NULL, NULL, &r->model, &error), &error);
+  const weft_split split = weft_split_one(r->device);
+  need(weft_model_open(r->gguf, &split, &limits, NULL, NULL, &r->model, &error), &error);
   need(weft_tokenizer_open(r->gguf, &r->tokenizer, &error), &error);
   size_t n;
   char *text = weft_cli_read(g->text, &n);

@@ -44,6 +44,8 @@ typedef struct variant {
   uint64_t host_bytes, spill_bytes;
   bool no_cache, one_by_one, late, readers, cancels, hits;
   bool no_graphs, no_arena, streams; /* streams: some experts must lie in host memory */
+  const char *devices, *ratio;
+  bool no_peer;
   uint64_t device_bytes;
 } variant;
 
@@ -291,6 +293,8 @@ static void play(const variant *v, weft_runtime *rt) {
 /* NULL and a line: it cannot be opened. */
 static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) {
   weft_runtime *rt = NULL;
+  char device_mib[64];
+  (void)snprintf(device_mib, sizeof device_mib, "%.20f", (double)v->device_bytes / (1 << 20)); /* to the byte */
   weft_open_options options = {.models = models,
                                .n_models = 1,
                                .backend = v->backend,
@@ -306,7 +310,10 @@ static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) 
                                .no_prefix_cache = v->no_cache,
                                .no_graphs = v->no_graphs,
                                .no_arena = v->no_arena,
-                               .device_bytes = v->device_bytes,
+                               .device_mib = v->device_bytes == 0 ? NULL : device_mib,
+                               .devices = v->devices,
+                               .split_ratio = v->ratio,
+                               .no_peer_access = v->no_peer,
                                .quiet = true};
   return weft_open(&options, &rt, error, n_error) == 0 ? rt : NULL;
 }
@@ -385,8 +392,8 @@ static void check_held(void) {
 
 /* What a variant is about must have happened. */
 static void check_card(const variant *v, const weft_runtime *rt) {
-  weft_weights_report w = weft_device_weights(rt->device);
-  weft_graph_counters g = weft_device_graph_counters(rt->device);
+  weft_weights_report w = devices_weights(&rt->devices);
+  weft_graph_counters g = devices_graphs(&rt->devices);
   if (strcmp(v->backend, "cuda") != 0) return;
   need((g.launches > 0) == !v->no_graphs, v->name, v->no_graphs ? "graphs were launched" : "no graph was launched");
   need((w.n_bytes_host > 0) == v->streams, v->name,
@@ -411,7 +418,7 @@ static uint64_t least_bytes(const variant *like) {
   variant v = *like;
   v.device_bytes = 0;
   weft_runtime *rt = open_runtime(&v);
-  uint64_t enough = weft_device_weights(rt->device).n_bytes, too_few = 0;
+  uint64_t enough = devices_weights(&rt->devices).n_bytes, too_few = 0;
   weft_close(rt);
   while (enough - too_few > 4096) {
     v.device_bytes = too_few + (enough - too_few) / 2;
@@ -443,13 +450,48 @@ static void play_on_card(const char *backend, uint64_t small_bytes, bool tiny) {
   play_and_compare(&n);
   n = v, n.no_arena = true;
   weft_runtime *rt = open_runtime(&n);
-  uint64_t all = weft_device_weights(rt->device).n_bytes;
+  uint64_t all = devices_weights(&rt->devices).n_bytes;
   weft_close(rt);
   n.name = "half of the experts there", n.streams = true, n.device_bytes = (all + least_bytes(&n)) / 2;
   play_and_compare(&n);
   if (tiny) return;
   n = v, n.name = "experts in host memory, arena", n.streams = true, n.device_bytes = least_bytes(&n);
   play_and_compare(&n);
+}
+
+/* The layers on several devices; on cards as many as there are. */
+static void play_on_devices(const char *backend, uint64_t small_bytes) {
+  variant v = {.backend = backend, .kv_bytes = 32 << 20, .rows = 96, .running = 16, .threads = 1, .order = 2};
+  bool cards = strcmp(backend, "cuda") == 0;
+  const weft_device_config second = {.backend = backend, .index = 1}, third = {.backend = backend, .index = 2};
+  weft_device *device;
+  if (weft_device_open(&second, &device, NULL) != WEFT_OK) {
+    (void)printf("%s: left out several devices: there is one\n", label);
+    return;
+  }
+  weft_device_close(device);
+  v.devices = "0,1", v.name = "two devices";
+  play_and_compare(&v);
+  v.name = "two devices, a small pool, little host memory, a file", v.kv_bytes = small_bytes, v.running = 20;
+  v.host_bytes = 512 << 10, v.spill_bytes = 16 << 20;
+  play_and_compare(&v);
+  v.name = "two devices, others come and go", v.kv_bytes = 8 << 20, v.cancels = v.readers = true;
+  v.host_bytes = v.spill_bytes = 0, v.ratio = "1,3";
+  play_and_compare(&v);
+  v.cancels = v.readers = false, v.kv_bytes = 32 << 20, v.order = 1;
+  v.name = "two devices in the other order, each layer but one on the first", v.devices = "1,0", v.ratio = "100,1";
+  play_and_compare(&v);
+  if (cards) {
+    v.name = "two cards without peer access", v.no_peer = true, v.ratio = NULL;
+    play_and_compare(&v);
+    v.name = "two cards without graphs", v.no_peer = false, v.no_graphs = true;
+    play_and_compare(&v);
+    v.no_graphs = false;
+  }
+  if (weft_device_open(&third, &device, NULL) != WEFT_OK) return;
+  weft_device_close(device);
+  v.name = "three devices", v.devices = "0,2,1", v.ratio = NULL;
+  play_and_compare(&v);
 }
 
 static void run(const char *path, const char *backend, uint32_t kinds, uint64_t small_bytes) {
@@ -483,6 +525,7 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
   (void)printf("%s: %u requests, %u tokens, %u stopped\n", label, n_kinds, n_tokens, n_stopped);
   uint32_t n = n_kinds == KINDS ? sizeof variants / sizeof *variants : 1;
   for (uint32_t i = 0; i < n; i++) play_and_compare(&variants[i]);
+  if (n_kinds == KINDS) play_on_devices(backend, small_bytes);
   if (strcmp(backend, "cuda") == 0) play_on_card(backend, small_bytes, strstr(path, "golden") != NULL);
 }
 

@@ -11,6 +11,7 @@
  *   unified        [prompt | canvas] and [commit | next canvas] in one step
  *   mixed          many stories at once, cut and interleaved by chance
  *   in pages       scattered pages, blocks of every size, 1 to 3 threads
+ *   in parts       on two and three devices, where the memory of devices is the host's
  *   by the twin    a gemma4 model of the same tensors (causal passes)
  *
  *   model_equalities [ROUNDS [SEED]]    mixed runs per subject, by default 3 (quick 1, nightly 20) from seed 1 */
@@ -314,6 +315,45 @@ static void law_pages(const subject *s) {
   }
 }
 
+/* The bytes that went over the cuts are those of the rows: each at every cut, with its embeddings per layer. */
+static void check_crossed(const harness *h, uint64_t n_rows) {
+  const model_hyper *hyper = &h->model->hyper;
+  uint64_t row = hyper->n_hidden + (uint64_t)hyper->n_per_layer * hyper->n_layers;
+  uint64_t wanted = n_rows * (h->split.n_devices - 1) * row * sizeof(float);
+  weft_crossed crossed = weft_model_crossed(h->model);
+  if (crossed.rows == wanted && crossed.soft == 0 && crossed.tokens == 0) return;
+  (void)printf("FAILED: %s: %llu bytes of rows crossed, not %llu\n", label, (unsigned long long)crossed.rows,
+               (unsigned long long)wanted);
+  exit(1);
+}
+
+static uint64_t n_rows_told(const story *s) {
+  uint64_t n = 0;
+  for (uint32_t i = 0; i < s->n_passes; i++) n += s->pass[i].n;
+  return n;
+}
+
+/* Where the model cannot be cut, or memory is not the host's, this says nothing. */
+static void law_parts(const subject *s, const harness *whole) {
+  if (!weft_device_get_info(whole->device)->host_memory) return;
+  for (uint32_t n = 2; n <= 3; n++) {
+    harness h;
+    weft_split split;
+    uint64_t n_rows = 0;
+    harness_options options = options_of(s, 0, 1 + n % 2, false);
+    options.n_devices = n;
+    if (!split_of(whole->gguf, n, &split)) continue;
+    harness_open(&h, s->path, &options);
+    for (uint32_t k = n % 2; k < n_stories; k += s->effort < FULL ? 4 : 2) {
+      tell_unified(&h, &stories[k]);
+      n_rows += n_rows_told(&stories[k]);
+    }
+    check_crossed(&h, n_rows);
+    if (n_stories > 1) (void)tell_mixed(&h, 200 + n);
+    harness_close(&h);
+  }
+}
+
 /* The causal passes of the diffusion file are those of a gemma4 file of the same tensors. */
 static void law_twin(const subject *s, const harness *h) {
   char name[240];
@@ -371,6 +411,7 @@ static void run_subject(const subject *s, uint32_t n_rounds, uint64_t seed) {
   for (uint32_t size = 1; size <= n_prompt; size += stride) tell_chunked(&h, longest, size);
   for (uint32_t i = 0; i < n_rounds && n_stories > 1; i++) n_steps += tell_mixed(&h, seed + i);
   law_pages(s);
+  law_parts(s, &h);
   law_twin(s, &h);
   (void)printf("%-44s %2u stories, %4u mixed steps, %6llu rows equal\n", label, n_stories, n_steps,
                (unsigned long long)(n_compared - before));
@@ -395,8 +436,8 @@ static bool has_way(const way *w) {
 
 int main(int argc, char **argv) {
   static const way ways[] = {{"ref", NULL}, {"cpu", "portable"}, {"cpu", "avx2"}, {"cpu", "avx512"}, {"cuda", NULL}};
-  static const char *const names[] = {"ar-base",     "ar-dense-v", "ar-fused-w4",  "dg-base",
-                                      "dg-fused-c4", "dg-c16-w4",  "dg-underscore"};
+  static const char *const names[] = {"ar-base",   "ar-dense-v",    "ar-fused-w4",  "dg-base",  "dg-fused-c4",
+                                      "dg-c16-w4", "dg-underscore", "ar-per-layer", "ar-shared"};
   uint32_t n_rounds = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : test_amount(1, 3, 20);
   uint64_t seed = argc > 2 ? strtoull(argv[2], NULL, 10) : 1;
   for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {

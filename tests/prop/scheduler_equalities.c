@@ -11,6 +11,7 @@
  *   with or without prefix cache, with or without overlap, with host memory and a file behind the pool, good or bad
  *   on a device that works behind its calls, with or without graphs, with experts in its memory or in the host's
  *   (tests/support/fake_card.h)
+ *   on two and three devices, with keys and values in 8 bits too
  *
  * on every backend and instruction set of this machine; and a few requests of the demo model.
  *
@@ -38,6 +39,10 @@ typedef struct variant {
   uint32_t order;
   bool one_by_one, tight, bad_disk;
 } variant;
+
+/* Of every rig that is opened. */
+static uint32_t n_devices = 1, eager;
+static bool kv_8bit;
 
 /* A disk that one call in seven refuses what it is asked, or gives back another byte. */
 static _Atomic uint32_t n_calls;
@@ -254,6 +259,9 @@ static void open_variant(rig *r, const variant *v, const char *backend, const ch
   o.path[0] = show->path[0];
   o.path[1] = show->path[1];
   o.n_models = 2;
+  o.n_devices = n_devices;
+  o.eager = eager;
+  o.kv_8bit = kv_8bit;
   o.context = show->context;
   if (v->bad_disk) o.disk = &bad_disk;
   rig_open(r, &o);
@@ -458,6 +466,27 @@ static void run_cards(const cast *c, uint64_t seed) {
   }
 }
 
+/* What one device gave must come from two and three, also from cards of which one is as far ahead of the others as the
+ * marks between them let it be: each in turn or, in a small amount of tests, another one for each variant. */
+static void run_splits(const cast *c, const char *backend, uint64_t seed, uint32_t n_variants) {
+  show = c;
+  (void)snprintf(label, sizeof label, "several devices, %s", backend);
+  play_alone(strncmp(backend, "fake", 4) == 0 ? "ref" : backend, NULL, seed);
+  bool late = strstr(backend, "late") != NULL;
+  uint32_t stride = test_amount(4, 2, 1);
+  for (n_devices = 2; n_devices <= 3; n_devices++) {
+    for (uint32_t i = 0; i < n_variants; i++) {
+      if (i % stride != (n_devices + seed) % stride && variants[i].rig.n_saves < 2) continue;
+      for (eager = 0; eager <= (late ? n_devices : 0); eager++) {
+        bool in_turn = test_amount(0, 1, 1) != 0 || !late || eager == i % (n_devices + 1);
+        if (in_turn) play_variant(&variants[i], backend, NULL);
+      }
+    }
+  }
+  n_devices = 1;
+  eager = 0;
+}
+
 static bool has_way(const char *backend, const char *isa) {
   weft_device_config config = {.backend = backend, .n_threads = 1, .isa = isa};
   weft_device *device;
@@ -480,6 +509,7 @@ static void run_seed(uint64_t seed) {
   } ways[] = {{"ref", NULL}, {"cpu", "portable"}, {"cpu", "avx2"}, {"cpu", "avx512"}, {"cuda", NULL}};
   static const char *const tiny[][2] = {
       {"dg-base", "ar-base"}, {"dg-c16-w4", "ar-fused-w4"}, {"dg-underscore", "ar-w16"}, {"dg-deep", "ar-moe-v"}};
+  const uint32_t n_all = sizeof variants / sizeof *variants;
   char *demo[2] = {path_of("model/demo/weft-demo"), path_of("model/demo/weft-demo-ar")};
   for (uint32_t w = 0; w < sizeof ways / sizeof *ways; w++) {
     if (w > 0 && !has_way(ways[w].backend, ways[w].isa)) continue;
@@ -492,8 +522,13 @@ static void run_seed(uint64_t seed) {
       char *path[2] = {path_of(a), path_of(b)};
       const cast c = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
       uint32_t stride = test_amount(4, 1, 1) * (1 + i);
-      run(&c, ways[w].backend, ways[w].isa, seed + w, sizeof variants / sizeof *variants, stride);
+      run(&c, ways[w].backend, ways[w].isa, seed + w, n_all, stride);
       if (w == 0 && i == 0) run_cards(&c, seed);
+      if (w == 0 && i == 0) {
+        run_splits(&c, "fake late", seed, n_all);
+        run_splits(&c, "fake late graphs", seed, n_all);
+      }
+      if (w == 0 && i == 0) run_splits(&c, "cpu", seed, n_all);
       free(path[0]);
       free(path[1]);
     }
@@ -501,6 +536,10 @@ static void run_seed(uint64_t seed) {
     const cast c = {{demo[0], demo[1]}, slow ? 4 : 12, slow ? 40 : 100, 200, slow ? 2 : 4, slow ? 3 : 12};
     run(&c, ways[w].backend, ways[w].isa, seed, slow ? 1 : 4, 1);
   }
+  const cast few = {{demo[0], demo[1]}, 8, 60, 200, 3, 8};
+  kv_8bit = true;
+  run_splits(&few, "cpu", seed, 4);
+  kv_8bit = false;
   free(demo[0]);
   free(demo[1]);
 }

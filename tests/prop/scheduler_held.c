@@ -6,6 +6,7 @@
  *   all at once, with overlap, preempted in a small pool, and with logits of one row at a time
  *   on a device that works behind its calls, whose memory the host cannot read, with graphs and without
  *   (tests/support/fake_card.h)
+ *   on two such devices, one of which runs ahead of the other, and on two whose memory is the host's
  *
  * and every held answer is of its grammar and complete. With overlap a row is planned after a token that the host does
  * not know yet, and its mask is made when the host does: so a row behind an answer that ends by itself is void. */
@@ -28,6 +29,7 @@ static const struct {
 
 static grammar_world world;
 static bool by_diffusion; /* which of the two plays it is */
+static uint32_t n_devices = 1, eager;
 static weft_grammar *grammar[GRAMMARS];
 static weft_token_rules *unwanted;
 static rig_answer alone[REQUESTS], got[REQUESTS];
@@ -81,6 +83,8 @@ static void play(const rig_options *options, const char *backend, bool one_by_on
   o.backend = backend;
   o.path[0] = model_path;
   o.n_models = 1;
+  o.n_devices = n_devices;
+  o.eager = eager;
   o.context = CONTEXT;
   rig_open(&r, &o);
   memset(got, 0, sizeof got);
@@ -182,6 +186,13 @@ static void play_overlap(const char *backend) {
   }
 }
 
+static void play_on_two(const char *backend) {
+  n_devices = 2;
+  for (eager = 0; eager <= (strcmp(backend, "cpu") == 0 ? 0 : 2); eager++) play_backend(backend);
+  n_devices = 1;
+  eager = 0;
+}
+
 static void play_all(void) {
   open_formats();
   play_alone("ref");
@@ -194,9 +205,11 @@ static void play_all(void) {
   for (uint32_t i = 0; i < REQUESTS; i++) check_format(i);
   play_overlap("fake");
   play_overlap("fake graphs");
+  play_on_two("fake late");
   play_alone("cpu");
   for (uint32_t i = 0; i < REQUESTS; i++) check_format(i);
   play_overlap("cpu");
+  play_on_two("cpu");
   for (uint32_t i = 0; i < GRAMMARS; i++) weft_grammar_unref(grammar[i]);
   weft_token_rules_unref(unwanted);
   unwanted = NULL;

@@ -5,7 +5,12 @@
  * Law: launching a graph repeats the recorded calls with the arguments that they had; only device memory may have
  * changed since. So what is equal with graphs and without them here depends on tables and arrays alone. A copy of
  * experts from host memory runs when the main stream waits for it and no sooner: without that wait the products read
- * garbage. */
+ * garbage.
+ *
+ * Several cards may be late (fake_card.late): what is enqueued on them then waits. On a lazy card it runs only when the
+ * host waits for that card, or when work of another card that follows it runs; on an eager card it runs at once, but
+ * for what it follows, which runs before it. So of two cards one can be as far ahead of the other as the marks let it
+ * be: a missing mark or follow shows as a row that is read before it is there, or after it was overwritten. */
 #ifndef WEFT_TESTS_FAKE_CARD_H
 #define WEFT_TESTS_FAKE_CARD_H
 
@@ -29,8 +34,13 @@ enum {
   WEFT_OPS(X)
 #undef X
       FAKE_COPY,
-  FAKE_ZERO
+  FAKE_ZERO,
+  FAKE_UPLOAD,
+  FAKE_LAUNCH,
+  FAKE_FOLLOW
 };
+
+typedef enum fake_late { FAKE_PROMPT = 0, FAKE_LAZY = 1, FAKE_EAGER = 2 } fake_late;
 
 typedef struct fake_graph {
   uint32_t n;
@@ -42,6 +52,14 @@ typedef struct fake_move {
   const void *from;
   uint64_t n_bytes;
 } fake_move;
+
+/* What a late card has not done yet. */
+typedef struct fake_work {
+  fake_node node;
+  void *held[2];           /* copies of what the host gave; freed when the work has run */
+  struct fake_card *other; /* FAKE_FOLLOW: this card runs up to `until` first */
+  uint64_t until;
+} fake_work;
 
 typedef struct fake_card {
   weft_device base;
@@ -65,10 +83,49 @@ typedef struct fake_card {
     weft_weight copy; /* in a slot */
   } brought[FAKE_BROUGHT_MAX];
   uint32_t n_brought;
+  fake_late late;
+  fake_work *work; /* [work_max] enqueued on a late card; the first n_ran have run */
+  uint64_t n_work, n_ran, work_max;
+  void *kept[2];                   /* of the work that is enqueued next */
+  uint64_t marked[WEFT_MARKS_MAX]; /* the work before each mark */
 } fake_card;
 
 static inline fake_card *fake_of(weft_device *device) {
   return (fake_card *)(void *)device;
+}
+
+/* ---- late cards ---- */
+
+static inline void fake_run_late(fake_card *card, uint64_t until);
+
+/* Room for one more piece of work, which the caller fills; fake_enqueued follows. */
+static inline fake_work *fake_enqueue(fake_card *card, uint32_t call, const void *args, size_t n_bytes) {
+  if (card->n_work == card->work_max) {
+    card->work_max = card->work_max == 0 ? 1024 : 2 * card->work_max;
+    card->work = realloc(card->work, card->work_max * sizeof *card->work);
+    if (card->work == NULL) abort();
+  }
+  fake_work *work = &card->work[card->n_work];
+  memset(work, 0, sizeof *work);
+  if (n_bytes > FAKE_ARGS_MAX) abort();
+  work->node.call = call;
+  work->node.n_bytes = (uint32_t)n_bytes;
+  if (n_bytes > 0) memcpy(work->node.args, args, n_bytes);
+  memcpy(work->held, card->kept, sizeof work->held);
+  memset(card->kept, 0, sizeof card->kept);
+  return work;
+}
+
+static inline void fake_enqueued(fake_card *card) {
+  card->n_work += 1;
+  if (card->late == FAKE_EAGER) fake_run_late(card, card->n_work);
+}
+
+static inline void *fake_held(const void *from, uint64_t n_bytes) {
+  void *copy = malloc(n_bytes == 0 ? 1 : n_bytes);
+  if (copy == NULL) abort();
+  if (n_bytes > 0) memcpy(copy, from, n_bytes);
+  return copy;
 }
 
 static inline weft_status fake_alloc(weft_device *device, uint64_t n_bytes, void **out) {
@@ -82,6 +139,7 @@ static inline weft_status fake_alloc(weft_device *device, uint64_t n_bytes, void
 
 static inline void fake_free(weft_device *device, void *memory) {
   fake_of(device)->n_alive -= 1;
+  fake_run_late(fake_of(device), fake_of(device)->n_work);
   host_free(device, memory);
 }
 
@@ -103,31 +161,78 @@ static inline bool fake_records(fake_card *card, uint32_t call, const void *args
 
 static inline weft_status fake_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
   const fake_move move = {to, from, n_bytes};
-  if (fake_records(fake_of(device), FAKE_COPY, &move, sizeof move)) return WEFT_OK;
-  weft_status status = fake_call(fake_of(device));
-  return status == WEFT_OK ? host_copy(device, to, from, n_bytes) : status;
+  fake_card *card = fake_of(device);
+  if (fake_records(card, FAKE_COPY, &move, sizeof move)) return WEFT_OK;
+  weft_status status = fake_call(card);
+  if (status != WEFT_OK || card->late == FAKE_PROMPT)
+    return status == WEFT_OK ? host_copy(device, to, from, n_bytes) : status;
+  (void)fake_enqueue(card, FAKE_COPY, &move, sizeof move);
+  fake_enqueued(card);
+  return WEFT_OK;
+}
+
+static inline weft_status fake_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
+  fake_card *card = fake_of(device);
+  if (card->late == FAKE_PROMPT) return fake_copy(device, to, from, n_bytes);
+  weft_status status = fake_call(card);
+  if (status != WEFT_OK) return status;
+  void *held = fake_held(from, n_bytes);
+  const fake_move move = {to, held, n_bytes};
+  fake_enqueue(card, FAKE_UPLOAD, &move, sizeof move)->held[0] = held;
+  fake_enqueued(card);
+  return WEFT_OK;
+}
+
+static inline weft_status fake_download(weft_device *device, void *to, const void *from, uint64_t n_bytes) {
+  weft_status status = fake_copy(device, to, from, n_bytes);
+  fake_run_late(fake_of(device), fake_of(device)->n_work);
+  return status;
 }
 
 static inline weft_status fake_zero(weft_device *device, void *to, uint64_t n_bytes) {
   const fake_move move = {to, NULL, n_bytes};
-  if (fake_records(fake_of(device), FAKE_ZERO, &move, sizeof move)) return WEFT_OK;
-  weft_status status = fake_call(fake_of(device));
-  return status == WEFT_OK ? host_zero(device, to, n_bytes) : status;
+  fake_card *card = fake_of(device);
+  if (fake_records(card, FAKE_ZERO, &move, sizeof move)) return WEFT_OK;
+  weft_status status = fake_call(card);
+  if (status != WEFT_OK || card->late == FAKE_PROMPT)
+    return status == WEFT_OK ? host_zero(device, to, n_bytes) : status;
+  (void)fake_enqueue(card, FAKE_ZERO, &move, sizeof move);
+  fake_enqueued(card);
+  return WEFT_OK;
+}
+
+static inline weft_status fake_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
+                                    uint64_t n_bytes) {
+  return fake_of(to)->lost ? WEFT_E_DEVICE : fake_copy(from, to_memory, from_memory, n_bytes);
 }
 
 static inline weft_status fake_sync(weft_device *device) {
   fake_of(device)->n_syncs += 1;
+  fake_run_late(fake_of(device), fake_of(device)->n_work);
   return fake_call(fake_of(device));
 }
 
 static inline weft_status fake_mark(weft_device *device, uint32_t mark) {
-  (void)mark;
+  fake_of(device)->marked[mark] = fake_of(device)->n_work;
   return fake_call(fake_of(device));
 }
 
 static inline weft_status fake_wait(weft_device *device, uint32_t mark) {
-  (void)mark;
-  return fake_sync(device);
+  fake_card *card = fake_of(device);
+  card->n_syncs += 1;
+  fake_run_late(card, card->marked[mark]);
+  return fake_call(card);
+}
+
+static inline weft_status fake_follow(weft_device *device, weft_device *other, uint32_t mark) {
+  fake_card *card = fake_of(device);
+  weft_status status = fake_call(card);
+  if (status != WEFT_OK || card->late == FAKE_PROMPT) return status;
+  fake_work *work = fake_enqueue(card, FAKE_FOLLOW, NULL, 0);
+  work->other = fake_of(other);
+  work->until = work->other->marked[mark];
+  fake_enqueued(card);
+  return WEFT_OK;
 }
 
 static inline weft_status fake_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
@@ -185,9 +290,15 @@ static inline weft_status fake_weight_unpack(weft_device *device, const weft_wei
 
 /* ---- ops ---- */
 
-/* A host array that an op reads, as a table; the array itself outside of graphs. */
+/* A host array that an op reads, as a table; outside of graphs the array itself, or of a late card a copy for the work
+ * that is enqueued next. */
 static inline const void *fake_table(fake_card *card, const void *array, uint64_t n_bytes) {
-  if (array == NULL || card->graphs.mode == STEP_GRAPHS_RUN) return array;
+  if (array == NULL) return array;
+  if (card->graphs.mode == STEP_GRAPHS_RUN && card->late != FAKE_PROMPT) {
+    uint32_t i = card->kept[0] != NULL;
+    return card->kept[i] = fake_held(array, n_bytes);
+  }
+  if (card->graphs.mode == STEP_GRAPHS_RUN) return array;
   uint8_t *table = step_graphs_table(&card->graphs, n_bytes);
   if (table == NULL) return array;
   memcpy(table, array, n_bytes);
@@ -212,7 +323,11 @@ static inline weft_head_stats_args fake_head_stats_args(fake_card *card, const w
     fake_card *card = fake_of(device);                                                            \
     if (fake_records(card, FAKE_##op, args, sizeof *args)) return WEFT_OK;                        \
     weft_status status = fake_call(card);                                                         \
-    return status == WEFT_OK ? weft_device_kernels(card->ref)->op(card->ref, args) : status;      \
+    if (status != WEFT_OK) return status;                                                         \
+    if (card->late == FAKE_PROMPT) return weft_device_kernels(card->ref)->op(card->ref, args);    \
+    (void)fake_enqueue(card, FAKE_##op, args, sizeof *args);                                      \
+    fake_enqueued(card);                                                                          \
+    return WEFT_OK;                                                                               \
   }                                                                                               \
   static inline uint64_t fake_scratch_##op(weft_device *device, const weft_##op##_args *args) {   \
     const weft_kernels *kernels = weft_device_kernels(fake_of(device)->ref);                      \
@@ -366,6 +481,7 @@ static inline weft_status fake_repeat(fake_card *card, const fake_node *node) {
     WEFT_OPS(X)
 #undef X
     case FAKE_COPY:
+    case FAKE_UPLOAD:
       memcpy(&move, node->args, sizeof move);
       return host_copy(&card->base, move.to, move.from, move.n_bytes);
     default:
@@ -374,11 +490,46 @@ static inline weft_status fake_repeat(fake_card *card, const fake_node *node) {
   }
 }
 
+/* A recorded graph may be changed before a late card runs it. */
+static inline void fake_launch_late(fake_card *card, const fake_graph *graph) {
+  fake_enqueue(card, FAKE_LAUNCH, NULL, 0)->held[0] = fake_graph_of(graph->node, graph->n);
+  fake_enqueued(card);
+}
+
+static inline void fake_run_work(fake_card *card, const fake_work *work) {
+  const fake_graph *graph = work->held[0];
+  weft_status status = WEFT_OK;
+  if (work->node.call == FAKE_FOLLOW) {
+    fake_run_late(work->other, work->until);
+  } else if (work->node.call == FAKE_LAUNCH) {
+    for (uint32_t i = 0; i < graph->n && status == WEFT_OK; i++) status = fake_repeat(card, &graph->node[i]);
+  } else {
+    status = fake_repeat(card, &work->node);
+  }
+  if (status == WEFT_OK) return;
+  (void)fprintf(stderr, "FAILED: work %u of a late card: %s\n", work->node.call, weft_status_text(status));
+  exit(1);
+}
+
+static inline void fake_run_late(fake_card *card, uint64_t until) {
+  while (card->n_ran < until) {
+    fake_work work = card->work[card->n_ran]; /* the array may move when other cards run */
+    fake_run_work(card, &work);
+    free(work.held[0]);
+    free(work.held[1]);
+    card->n_ran += 1;
+  }
+}
+
 static inline weft_status fake_launch(weft_device *device, void *exec) {
   fake_card *card = fake_of(device);
   const fake_graph *graph = exec;
   weft_status status = expert_slots_join(&card->slots);
   if (status == WEFT_OK) status = fake_call(card);
+  if (status == WEFT_OK && card->late != FAKE_PROMPT) {
+    fake_launch_late(card, graph);
+    return WEFT_OK;
+  }
   for (uint32_t i = 0; i < graph->n && status == WEFT_OK; i++) status = fake_repeat(card, &graph->node[i]);
   return status;
 }
@@ -394,6 +545,7 @@ static inline void fake_close(weft_device *device) {
   weft_device_close(card->ref);
   free(card->node);
   free(card->staging);
+  free(card->work);
   free(card);
 }
 
@@ -407,13 +559,15 @@ static const device_calls fake_calls = {.close = fake_close,
                                         .free = fake_free,
                                         .alloc_host = fake_alloc,
                                         .free_host = fake_free,
-                                        .upload = fake_copy,
-                                        .download = fake_copy,
+                                        .upload = fake_upload,
+                                        .download = fake_download,
                                         .copy = fake_copy,
                                         .zero = fake_zero,
                                         .sync = fake_sync,
                                         .mark = fake_mark,
                                         .wait = fake_wait,
+                                        .send = fake_send,
+                                        .follow = fake_follow,
                                         .weight = fake_weight,
                                         .weight_read = fake_weight_read,
                                         .weight_free = fake_weight_free,

@@ -15,10 +15,12 @@
 #include "kernels/ops.h"
 #include "model/model.h"
 #include "tests/support/amount.h"
+#include "tests/support/split_of.h"
 
 typedef struct harness {
   weft_gguf *gguf;
-  weft_device *device;
+  weft_device *device; /* the last one */
+  weft_split split;
   weft_model *model;
   const weft_model_info *info;
   weft_kv_layout layout;
@@ -35,6 +37,7 @@ typedef struct harness {
 typedef struct harness_options {
   const char *backend, *isa; /* isa NULL: best */
   uint32_t n_threads;
+  uint32_t n_devices;    /* whose memory is the host's; 0: one */
   uint32_t block_tokens; /* smallest block; 0: chosen */
   uint32_t rows_max, n_pages;
   bool in_order;  /* pages ascending instead of scrambled */
@@ -110,12 +113,14 @@ static inline void harness_scramble(uint32_t *order, uint32_t n) {
 
 /* Fills a page with NaN, of F32 and of BF16. */
 static inline void harness_poison(const harness *h, uint32_t page) {
-  uint8_t *bytes = harness_alloc(1, h->kv->page_bytes);
-  memset(bytes, 0xFF, h->kv->page_bytes);
-  uint8_t *to = (uint8_t *)h->kv->base + page * h->kv->page_bytes;
-  weft_status status = weft_device_upload(h->device, to, bytes, h->kv->page_bytes);
-  if (status != WEFT_OK) harness_die("kv", status, "upload");
-  free(bytes);
+  for (uint32_t p = 0; p < h->kv->n_parts; p++) {
+    const weft_kv_part *part = &h->kv->part[p];
+    uint8_t *bytes = harness_alloc(1, part->page_bytes), *to = (uint8_t *)part->base + page * part->page_bytes;
+    memset(bytes, 0xFF, part->page_bytes);
+    weft_status status = weft_device_upload(part->device, to, bytes, part->page_bytes);
+    if (status != WEFT_OK) harness_die("kv", status, "upload");
+    free(bytes);
+  }
 }
 
 static inline void harness_open_kv(harness *h, const harness_options *options) {
@@ -123,7 +128,7 @@ static inline void harness_open_kv(harness *h, const harness_options *options) {
   const weft_kv_geometry *geometry = &h->info->kv;
   weft_status status = weft_kv_layout_choose(&geometry, 1, options->block_tokens, &h->layout, &error);
   if (status != WEFT_OK) harness_die("layout", status, error.text);
-  status = weft_kv_store_open(h->device, h->layout.page_bytes, options->n_pages, &h->kv, &error);
+  status = weft_kv_store_open(&h->split, &h->layout, options->n_pages, &h->kv, &error);
   if (status != WEFT_OK) harness_die("kv", status, error.text);
   for (uint32_t i = 0; i < options->n_pages; i++) harness_poison(h, i);
   h->page_order = harness_alloc(options->n_pages, sizeof *h->page_order);
@@ -155,9 +160,16 @@ static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *na
       .rows_max = options->rows_max, .canvas_rows_max = options->rows_max, .segments_max = options->rows_max};
   memset(h, 0, sizeof *h);
   h->gguf = gguf;
-  weft_status status = weft_device_open(&config, &h->device, &error);
+  if (!split_of(gguf, options->n_devices == 0 ? 1 : options->n_devices, &h->split)) {
+    harness_die(name, WEFT_E_INVALID, "the model cannot be split so");
+  }
+  weft_status status = WEFT_OK;
+  for (config.index = 0; config.index < h->split.n_devices && status == WEFT_OK; config.index++) {
+    status = weft_device_open(&config, &h->split.device[config.index], &error);
+  }
   if (status != WEFT_OK) harness_die(name, status, error.text);
-  status = weft_model_open(h->gguf, h->device, &limits, NULL, NULL, &h->model, &error);
+  h->device = h->split.device[h->split.n_devices - 1];
+  status = weft_model_open(h->gguf, &h->split, &limits, NULL, NULL, &h->model, &error);
   if (status != WEFT_OK) harness_die(name, status, error.text);
   h->info = weft_model_get_info(h->model);
   harness_open_kv(h, options);
@@ -189,7 +201,7 @@ static inline void harness_close(harness *h) {
   weft_device_free(h->device, h->scratch);
   harness_release(h, h->hidden);
   harness_release(h, h->bad);
-  weft_device_close(h->device);
+  for (uint32_t p = 0; p < h->split.n_devices; p++) weft_device_close(h->split.device[p]);
   weft_gguf_close(h->gguf);
   free(h->page_order);
 }

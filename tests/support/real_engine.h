@@ -15,6 +15,7 @@
 #include "model/device_runner.h"
 #include "scheduler/engine.h"
 #include "tests/support/fake_card.h"
+#include "tests/support/split_of.h"
 
 enum { RIG_MODELS_MAX = 2, RIG_TENANTS = 3, RIG_TOKENS = 128 };
 
@@ -28,10 +29,14 @@ typedef struct rig_options {
   const weft_kv_file_io *disk; /* of the file; NULL: the system's */
   uint64_t logits_bytes_max;
   bool overlap, no_cache;
+  bool kv_8bit;
+  uint32_t n_devices; /* 0: one */
+  uint32_t eager;     /* of late cards: the one that runs ahead of the others, from 1; 0: none */
 } rig_options;
 
 typedef struct rig {
-  weft_device *device;
+  weft_device *device; /* the first one */
+  weft_split split[RIG_MODELS_MAX];
   weft_gguf *gguf[RIG_MODELS_MAX];
   weft_model *model[RIG_MODELS_MAX];
   const weft_model_info *info[RIG_MODELS_MAX];
@@ -60,37 +65,52 @@ static inline void rig_add_file(rig *r, const rig_options *o) {
 }
 
 static inline void rig_forget_keys(rig *r) {
-  uint64_t n_bytes = r->store->page_bytes;
-  uint8_t *page = malloc(n_bytes);
+  uint8_t *page = malloc(r->store->page_bytes);
   rig_need(page != NULL, "memory", "a page");
-  memset(page, 0xFF, n_bytes); /* NaN in F32 and BF16 */
-  for (uint64_t i = 0; i < r->store->n_pages; i++) {
-    weft_status status = weft_device_upload(r->device, (uint8_t *)r->store->base + i * n_bytes, page, n_bytes);
-    rig_need(status == WEFT_OK, "page", "upload");
+  memset(page, 0xFF, r->store->page_bytes); /* NaN in F32 and BF16 */
+  for (uint32_t p = 0; p < r->store->n_parts; p++) {
+    const weft_kv_part *part = &r->store->part[p];
+    for (uint64_t i = 0; i < r->store->n_pages; i++) {
+      uint8_t *to = (uint8_t *)part->base + i * part->page_bytes;
+      rig_need(weft_device_upload(part->device, to, page, part->page_bytes) == WEFT_OK, "page", "upload");
+    }
   }
   free(page);
+}
+
+/* "fake": without graphs; "fake graphs"; "fake experts": and streamed; "fake late", "fake late graphs". */
+static inline weft_device *rig_open_device(const rig_options *o, const weft_device_config *config) {
+  weft_device *device;
+  weft_error error = {{0}};
+  if (strncmp(o->backend, "fake", 4) != 0) {
+    rig_need(weft_device_open(config, &device, &error) == WEFT_OK, "device", error.text);
+    return device;
+  }
+  fake_card *card = fake_card_open(strstr(o->backend, "graphs") != NULL || strstr(o->backend, "experts") != NULL);
+  card->streams = strstr(o->backend, "experts") != NULL;
+  if (strstr(o->backend, "late") != NULL) card->late = o->eager == config->index + 1 ? FAKE_EAGER : FAKE_LAZY;
+  return &card->base;
 }
 
 static inline void rig_open_models(rig *r, const rig_options *o, const weft_model_limits *limits) {
   weft_error error = {{0}};
   const weft_kv_geometry *geometry[RIG_MODELS_MAX];
   weft_device_config device = {.backend = o->backend, .n_threads = o->n_threads == 0 ? 1 : o->n_threads, .isa = o->isa};
-  if (strncmp(o->backend, "fake", 4) == 0) { /* "fake": without graphs; "fake graphs"; "fake experts": and streamed */
-    fake_card *card = fake_card_open(o->backend[4] != 0);
-    card->streams = strcmp(o->backend, "fake experts") == 0;
-    r->device = &card->base;
-  } else {
-    rig_need(weft_device_open(&device, &r->device, &error) == WEFT_OK, "device", error.text);
-  }
+  uint32_t n_devices = o->n_devices == 0 ? 1 : o->n_devices;
+  weft_device *opened[WEFT_DEVICES_MAX] = {NULL};
+  for (device.index = 0; device.index < n_devices; device.index++) opened[device.index] = rig_open_device(o, &device);
+  r->device = opened[0];
   for (uint32_t i = 0; i < o->n_models; i++) {
     rig_need(weft_gguf_open(o->path[i], &r->gguf[i], &error) == WEFT_OK, "gguf", error.text);
-    rig_need(weft_model_open(r->gguf[i], r->device, limits, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
+    rig_need(split_of(r->gguf[i], n_devices, &r->split[i]), "split", "the model cannot be split so");
+    memcpy(r->split[i].device, opened, sizeof opened);
+    rig_need(weft_model_open(r->gguf[i], &r->split[i], limits, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
              error.text);
     r->info[i] = weft_model_get_info(r->model[i]);
     geometry[i] = &r->info[i]->kv;
   }
   rig_need(weft_kv_layout_choose(geometry, o->n_models, o->block, r->layout, &error) == WEFT_OK, "layout", error.text);
-  rig_need(weft_kv_store_open(r->device, r->layout[0].page_bytes, o->n_pages, &r->store, &error) == WEFT_OK, "pool",
+  rig_need(weft_kv_store_open(&r->split[0], &r->layout[0], o->n_pages, &r->store, &error) == WEFT_OK, "pool",
            error.text);
   rig_need(weft_kv_store_add_host(r->store, o->n_host, &error) == WEFT_OK, "host memory", error.text);
   rig_add_file(r, o);
@@ -101,13 +121,13 @@ static inline void rig_open(rig *r, const rig_options *o) {
   weft_error error = {{0}};
   weft_model_limits limits = {.rows_max = o->rows,
                               .canvas_rows_max = o->rows,
-                              .segments_max = o->running * 2 < o->rows ? o->running * 2 : o->rows};
+                              .segments_max = o->running * 2 < o->rows ? o->running * 2 : o->rows,
+                              .kv_8bit = o->kv_8bit};
   memset(r, 0, sizeof *r);
   r->n_models = o->n_models;
   rig_open_models(r, o, &limits);
   for (uint32_t i = 0; i < o->n_models; i++) {
-    weft_device_runner_config config = {.device = r->device,
-                                        .model = r->model[i],
+    weft_device_runner_config config = {.model = r->model[i],
                                         .store = r->store,
                                         .layout = &r->layout[i],
                                         .name = r->info[i]->name,
@@ -144,7 +164,7 @@ static inline void rig_close(rig *r) {
     weft_gguf_close(r->gguf[i]);
   }
   weft_kv_store_close(r->store);
-  weft_device_close(r->device);
+  for (uint32_t p = 0; p < r->split[0].n_devices; p++) weft_device_close(r->split[0].device[p]);
 }
 
 /* What came of a request of at most RIG_TOKENS tokens. */

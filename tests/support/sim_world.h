@@ -96,6 +96,10 @@ static void make_runner(sim *s, uint32_t i) {
     f->law_self = &s->law[i];
   }
   f->n_saves = chance(s, 50) ? 0 : draw(s, 1, 8);
+  if (chance_apart(s, 10 + i, 35)) {
+    f->n_stages = 2 + (uint32_t)(weft_mix64(s->seed + i) % 2);
+    f->depth = f->n_stages + 1;
+  }
   if (chance(s, 6)) f->fail_submit_at = draw(s, 1, 60);
   if (chance(s, 6)) f->fail_collect_at = draw(s, 1, 60);
   if (chance(s, 6)) f->fail_slot_at = draw(s, 1, 20);

@@ -17,7 +17,8 @@ static inline void tiny_model_open(tiny_model *m, const weft_model_limits *limit
   const char *path = WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf";
   if (weft_gguf_open(path, &m->gguf, &error) != WEFT_OK) fail_msg("%s", error.text);
   if (weft_device_open(&config, &m->device, &error) != WEFT_OK) fail_msg("%s", error.text);
-  weft_status status = weft_model_open(m->gguf, m->device, limits, NULL, NULL, &m->model, &error);
+  const weft_split split = weft_split_one(m->device);
+  weft_status status = weft_model_open(m->gguf, &split, limits, NULL, NULL, &m->model, &error);
   if (status != WEFT_OK) fail_msg("%s", error.text);
 }
 

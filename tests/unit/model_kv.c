@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* How keys and values are cut into pages, and the plan of scratch: known geometries, the laws on
- * random ones, refusals. */
+/* How keys and values are cut into pages, on one device and in parts on several, and the plan of scratch: known
+ * geometries, the laws on random ones, refusals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -48,29 +48,41 @@ static uint64_t token_bytes(const weft_kv_geometry *g, uint32_t l) {
 
 /* Every layer has its own place inside the page; geometry and retention are those of its group. */
 static void check_laws(const weft_kv_geometry *g, const weft_kv_layout *layout) {
-  uint32_t n_in[WEFT_GROUPS_MAX] = {0};
+  uint32_t n_in[WEFT_GROUPS_MAX][WEFT_DEVICES_MAX] = {{0}};
   double waste = 0;
+  uint64_t page_bytes = 0;
   assert_in_range(layout->n_groups, 1, WEFT_GROUPS_MAX);
   for (uint32_t l = 0; l < g->n_layers; l++) {
     assert_true(layout->group_of[l] < layout->n_groups);
     const weft_layer_group *group = &layout->group[layout->group_of[l]];
     const weft_kv_shape *shape = &layout->shape[layout->group_of[l]];
-    assert_int_equal(layout->index_in[l], n_in[layout->group_of[l]]++);
+    assert_int_equal(layout->part_of[l], g->part[l]);
+    assert_int_equal(layout->index_in[l], n_in[layout->group_of[l]][g->part[l]]++);
     assert_true(shape->n_kv_heads == g->n_kv_heads[l] && shape->head_dim == g->head_dim[l]);
     assert_int_equal(group->window, g->window[l]);
     assert_int_equal(shape->layer_bytes, group->block_tokens * token_bytes(g, l));
   }
   for (uint32_t i = 0; i < layout->n_groups; i++) {
     const weft_layer_group *group = &layout->group[i];
-    assert_int_equal(group->n_layers, n_in[i]);
-    assert_true(group->n_layers > 0 && group->n_layers * layout->shape[i].layer_bytes <= layout->page_bytes);
+    uint32_t n_layers = 0;
+    for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
+      n_layers += n_in[i][p];
+      assert_true(n_in[i][p] * layout->shape[i].layer_bytes <= layout->part_bytes[p]);
+    }
+    assert_int_equal(group->n_layers, n_layers);
+    assert_true(n_layers > 0);
     assert_true(group->block_tokens >= 1 && group->block_tokens <= 128);
     assert_int_equal(group->block_tokens & (group->block_tokens - 1), 0);
     double used = (double)(group->n_layers * layout->shape[i].layer_bytes) / (double)layout->page_bytes;
     waste += group->n_layers * (1 - used);
   }
   assert_true(layout->padding > waste / g->n_layers - 1e-9 && layout->padding < waste / g->n_layers + 1e-9);
-  assert_int_equal(layout->page_bytes % 256, 0);
+  for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
+    page_bytes += layout->part_bytes[p];
+    assert_int_equal(layout->part_bytes[p] % 256, 0);
+    assert_true(p < layout->n_parts || layout->part_bytes[p] == 0);
+  }
+  assert_int_equal(layout->page_bytes, page_bytes);
 }
 
 /* The layout of a model that has the pool for itself. */
@@ -155,6 +167,97 @@ static void test_random_geometries(void **state) {
   }
 }
 
+/* Layers from `cut` on lie on a second device. */
+static weft_kv_layout layout_cut(weft_kv_geometry *g, uint32_t cut) {
+  for (uint32_t l = 0; l < g->n_layers; l++) g->part[l] = l >= cut;
+  return layout_alone(g);
+}
+
+/* Where every device has a share of each class in one proportion, two devices cost no room: a page of the same bytes,
+ * the same groups. Where this cannot be, the padding is small. */
+static void test_parts(void **state) {
+  (void)state;
+  weft_kv_geometry g = gemma_26b();
+  const weft_kv_layout one = layout_alone(&g);
+  const weft_kv_layout two = layout_cut(&g, 18);
+  assert_int_equal(two.n_parts, 2);
+  assert_int_equal(two.page_bytes, one.page_bytes);
+  assert_true(two.part_bytes[0] == 384 * 1024 && two.part_bytes[1] == 256 * 1024);
+  assert_true(two.padding == 0 && two.n_groups == one.n_groups);
+  for (uint32_t i = 0; i < 6; i++) assert_memory_equal(&two.group[i], &one.group[i], sizeof one.group[i]);
+  for (uint32_t cut = 1; cut < 30; cut++) {
+    const weft_kv_layout any = layout_cut(&g, cut);
+    assert_true(any.padding <= (cut < 9 || cut > 24 ? 0.17 : 0.1));
+    if (cut % 6 == 0) assert_true(any.padding == 0);
+  }
+}
+
+/* Classes that lie on one device each still share a page. */
+static void test_parts_apart(void **state) {
+  (void)state;
+  weft_kv_geometry g = make(8, 9, (const uint32_t[]){4, 64}, (const uint32_t[]){4, 64}, 32);
+  for (uint32_t l = 4; l < 8; l++) {
+    g.head_dim[l] = 128;
+    g.window[l] = 0;
+  }
+  const weft_kv_layout layout = layout_cut(&g, 4);
+  assert_true(layout.part_bytes[0] > 0 && layout.part_bytes[1] > 0);
+}
+
+static void test_random_parts(void **state) {
+  (void)state;
+  uint64_t seed = 2031;
+  for (uint32_t i = 0; i < 60; i++) {
+    uint32_t n = 4 + (uint32_t)(next(&seed) % 40), n_parts = 2 + (uint32_t)(next(&seed) % 3);
+    weft_kv_geometry g = make(n, 1 + (uint32_t)(next(&seed) % 6), (const uint32_t[]){4, 128},
+                              (const uint32_t[]){1 + (uint32_t)(next(&seed) % 4), 256}, 512);
+    for (uint32_t l = 0; l < n; l++) g.part[l] = (uint8_t)(l * n_parts / n);
+    assert_int_equal(layout_alone(&g).n_parts, n_parts);
+  }
+}
+
+/* On one device a layout is what it was before models had parts: a digest of 200 layouts that were made then. */
+static uint64_t digest_add(uint64_t digest, uint64_t value) {
+  return (digest ^ value) * 1099511628211ull;
+}
+
+static uint64_t digest_layout(uint64_t digest, const weft_kv_geometry *g, const weft_kv_layout *layout) {
+  digest = digest_add(digest_add(digest, layout->page_bytes), layout->n_groups);
+  for (uint32_t i = 0; i < layout->n_groups; i++) {
+    digest = digest_add(digest, layout->group[i].block_tokens);
+    digest = digest_add(digest, layout->group[i].n_layers);
+    digest = digest_add(digest, layout->shape[i].layer_bytes);
+  }
+  for (uint32_t l = 0; l < g->n_layers; l++)
+    digest = digest_add(digest_add(digest, layout->group_of[l]), layout->index_in[l]);
+  return digest;
+}
+
+static weft_kv_geometry draw_geometry(uint64_t *seed) {
+  uint32_t local[2] = {1 + (uint32_t)(next(seed) % 8), 8 * (1 + (uint32_t)(next(seed) % 32))};
+  uint32_t global[2] = {1 + (uint32_t)(next(seed) % 4), 8 * (1 + (uint32_t)(next(seed) % 64))};
+  uint32_t n_layers = 1 + (uint32_t)(next(seed) % 48), period = 1 + (uint32_t)(next(seed) % 6);
+  weft_kv_geometry g = make(n_layers, period, local, global, 1 + (uint32_t)(next(seed) % 2048));
+  if (next(seed) % 2 == 0) g.type = WEFT_TYPE_F32;
+  return g;
+}
+
+static void test_one_part_is_as_before(void **state) {
+  (void)state;
+  uint64_t seed = 99, digest = 1469598103934665603ull;
+  for (uint32_t i = 0; i < 200; i++) {
+    weft_kv_geometry g[3];
+    const weft_kv_geometry *list[3] = {&g[0], &g[1], &g[2]};
+    weft_kv_layout layout[3];
+    uint32_t n = 1 + (uint32_t)(next(&seed) % 3), fixed = next(&seed) % 3 == 0 ? 1u << next(&seed) % 8 : 0;
+    for (uint32_t m = 0; m < n; m++) g[m] = draw_geometry(&seed);
+    weft_status status = weft_kv_layout_choose(list, n, fixed, layout, NULL);
+    digest = digest_add(digest, (uint64_t)status);
+    for (uint32_t m = 0; m < n && status == WEFT_OK; m++) digest = digest_layout(digest, &g[m], &layout[m]);
+  }
+  assert_int_equal(digest, 0x31d0781c51367a05ull);
+}
+
 /* Layers that read the keys of an earlier layer need no room, and have that layer's place. */
 static void test_shared_keys(void **state) {
   (void)state;
@@ -181,7 +284,10 @@ static void test_shared_keys(void **state) {
   assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
   g.keys_of[41] = 30; /* a layer that shares keys itself */
   assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
-  assert_non_null(strstr(error.text, "layer 41 reads keys that no earlier layer has"));
+  assert_non_null(strstr(error.text, "layer 41 reads keys that no earlier layer of its part has"));
+  g.keys_of[41] = 24;
+  g.part[41] = 1; /* the keys lie on another device */
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
 }
 
 static void test_refused_layouts(void **state) {
@@ -205,6 +311,40 @@ static void test_refused_layouts(void **state) {
   assert_int_equal(weft_kv_layout_choose(list, 1, 0, layout, &error), WEFT_E_UNSUPPORTED);
 }
 
+/* Every copy is made of what lies on each device; in host memory the parts of a page lie one behind another. */
+static void test_store_in_parts(void **state) {
+  (void)state;
+  weft_kv_geometry g = gemma_26b();
+  const weft_kv_layout layout = layout_cut(&g, 12);
+  weft_split split = {.n_devices = 2, .first_layer = {0, 12}};
+  weft_device_config config = {.backend = "ref", .n_threads = 1};
+  weft_error error;
+  weft_kv_store *store;
+  uint64_t n_moves, n[2] = {layout.part_bytes[0], layout.part_bytes[1]};
+  for (uint32_t p = 0; p < 2; p++) assert_int_equal(weft_device_open(&config, &split.device[p], NULL), WEFT_OK);
+  assert_int_equal(weft_kv_store_open(&split, &layout, 3, &store, &error), WEFT_OK);
+  assert_int_equal(weft_kv_store_add_host(store, 2, &error), WEFT_OK);
+  for (uint32_t p = 0; p < 2; p++) {
+    memset(store->part[p].base, 0, 3 * n[p]);
+    memset((char *)store->part[p].base + n[p], 0x50 + (int)p, n[p]);
+  }
+  const weft_page_copy copies[] = {{1, 2, WEFT_PAGE_TO_PAGE}, {1, 1, WEFT_PAGE_TO_HOST}, {1, 0, WEFT_HOST_TO_PAGE}};
+  assert_int_equal(weft_kv_store_copy(store, copies, 3, &n_moves), WEFT_OK);
+  const char *slot = (const char *)store->host + layout.page_bytes;
+  for (uint32_t p = 0; p < 2; p++) {
+    const char *base = store->part[p].base;
+    assert_memory_equal(base, base + n[p], n[p]);
+    assert_memory_equal(base + 2 * n[p], base + n[p], n[p]);
+    assert_memory_equal(slot + p * n[0], base + n[p], n[p]);
+    assert_int_equal(base[n[p]], 0x50 + (int)p);
+  }
+  assert_ptr_equal(weft_kv_store_view(store, &layout, 11).base, store->part[0].base);
+  assert_ptr_equal(weft_kv_store_view(store, &layout, 12).base, store->part[1].base);
+  assert_int_equal(weft_kv_store_view(store, &layout, 12).page_bytes, n[1]);
+  weft_kv_store_close(store);
+  for (uint32_t p = 0; p < 2; p++) weft_device_close(split.device[p]);
+}
+
 static void test_store(void **state) {
   (void)state;
   weft_kv_geometry g = demo();
@@ -216,10 +356,13 @@ static void test_store(void **state) {
   weft_device_config config = {.backend = "ref", .n_threads = 1, .isa = NULL};
   assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, NULL), WEFT_OK);
   assert_int_equal(weft_device_open(&config, &device, NULL), WEFT_OK);
-  assert_int_equal(weft_kv_store_open(device, layout.page_bytes, 0, &store, &error), WEFT_E_INVALID);
-  assert_int_equal(weft_kv_store_open(device, UINT64_MAX / 2, 3, &store, &error), WEFT_E_INVALID);
+  const weft_split split = weft_split_one(device);
+  const weft_kv_layout huge = {.page_bytes = UINT64_MAX / 2, .n_parts = 1, .part_bytes = {UINT64_MAX / 2}};
+  assert_int_equal(weft_kv_store_open(&split, &layout, 0, &store, &error), WEFT_E_INVALID);
+  assert_int_equal(weft_kv_store_open(&split, &huge, 3, &store, &error), WEFT_E_INVALID);
   assert_null(store);
-  assert_int_equal(weft_kv_store_open(device, layout.page_bytes, 3, &store, &error), WEFT_OK);
+  assert_int_equal(weft_kv_store_open(&split, &layout, 3, &store, &error), WEFT_OK);
+  assert_true(weft_kv_store_holds(store, &layout) && !weft_kv_store_holds(store, &huge));
   uint64_t end = 0, n_moves = 9;
   for (uint32_t l = 0; l < g.n_layers; l++) { /* layers 2 and 5 are global */
     weft_kv_view view = weft_kv_store_view(store, &layout, l);
@@ -232,11 +375,11 @@ static void test_store(void **state) {
     assert_true(view.v_offset + plane <= view.page_bytes);
     end = view.v_offset + plane;
   }
-  memset((char *)store->base + layout.page_bytes, 0x5A, layout.page_bytes);
-  memset((char *)store->base + 2 * layout.page_bytes, 0, layout.page_bytes);
+  memset((char *)store->part[0].base + layout.page_bytes, 0x5A, layout.page_bytes);
+  memset((char *)store->part[0].base + 2 * layout.page_bytes, 0, layout.page_bytes);
   assert_int_equal(weft_kv_store_copy_page(store, 1, 2), WEFT_OK);
-  assert_memory_equal((char *)store->base + layout.page_bytes, (char *)store->base + 2 * layout.page_bytes,
-                      layout.page_bytes);
+  assert_memory_equal((char *)store->part[0].base + layout.page_bytes,
+                      (char *)store->part[0].base + 2 * layout.page_bytes, layout.page_bytes);
   assert_int_equal(weft_kv_store_copy_page(store, 1, 1), WEFT_OK);
   assert_int_equal(weft_kv_store_add_host(store, 0, &error), WEFT_OK); /* none */
 #if !defined(__SANITIZE_ADDRESS__)                                     /* it ends the program instead */
@@ -245,12 +388,12 @@ static void test_store(void **state) {
 #endif
   assert_int_equal(weft_kv_store_add_host(store, 2, &error), WEFT_OK);
   const weft_page_copy around[] = {{1, 1, WEFT_PAGE_TO_HOST}, {0, 1, WEFT_PAGE_TO_PAGE}, {1, 0, WEFT_HOST_TO_PAGE}};
-  memset(store->base, 0x11, layout.page_bytes); /* page 1 goes out, page 0 takes its place, and it comes back */
+  memset(store->part[0].base, 0x11, layout.page_bytes); /* page 1 goes out, page 0 takes its place, and it comes back */
   assert_int_equal(weft_kv_store_copy(store, around, 3, &n_moves), WEFT_OK);
   assert_int_equal(n_moves, 0);
-  assert_int_equal(((unsigned char *)store->base)[0], 0x5A);
-  assert_int_equal(((unsigned char *)store->base)[layout.page_bytes - 1], 0x5A);
-  assert_int_equal(((unsigned char *)store->base)[layout.page_bytes], 0x11);
+  assert_int_equal(((unsigned char *)store->part[0].base)[0], 0x5A);
+  assert_int_equal(((unsigned char *)store->part[0].base)[layout.page_bytes - 1], 0x5A);
+  assert_int_equal(((unsigned char *)store->part[0].base)[layout.page_bytes], 0x11);
   const weft_page_copy wrong = {0, 0, 9};
   assert_int_equal(weft_kv_store_copy(store, &wrong, 1, &n_moves), WEFT_E_INVALID);
   weft_kv_store_close(store);
@@ -286,6 +429,11 @@ int main(void) {
       cmocka_unit_test(test_random_geometries),
       cmocka_unit_test(test_refused_layouts),
       cmocka_unit_test(test_shared_keys),
+      cmocka_unit_test(test_one_part_is_as_before),
+      cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_parts_apart),
+      cmocka_unit_test(test_random_parts),
+      cmocka_unit_test(test_store_in_parts),
       cmocka_unit_test(test_store),
       cmocka_unit_test(test_plan),
   };

@@ -62,7 +62,8 @@ static void run(load *l) {
   assert_int_equal(weft_device_open(&config, &device, &l->error), WEFT_OK);
   assert_int_equal(weft_gguf_open(real_path, &gguf, &l->error), WEFT_OK);
   if (l->before != NULL) l->before();
-  l->status = weft_model_open(gguf, device, &limits, at_half, l, &model, &l->error);
+  const weft_split split = weft_split_one(device);
+  l->status = weft_model_open(gguf, &split, &limits, at_half, l, &model, &l->error);
   weft_gguf_close(gguf);
   if (model != NULL) l->weight_bytes = weft_model_get_info(model)->weight_bytes;
   weft_model_close(model);

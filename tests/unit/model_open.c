@@ -46,7 +46,8 @@ static weft_status try_open(const char *name, const gguf_edit *e, weft_model_inf
   weft_device *device = open_ref();
   weft_model *model;
   error->text[0] = 0;
-  weft_status status = weft_model_open(gguf, device, &limits, NULL, NULL, &model, error);
+  const weft_split split = weft_split_one(device);
+  weft_status status = weft_model_open(gguf, &split, &limits, NULL, NULL, &model, error);
   assert_true((status == WEFT_OK) == (model != NULL));
   if (model != NULL && info != NULL) *info = *weft_model_get_info(model);
   weft_model_close(model);
@@ -275,7 +276,8 @@ static void test_refused_before_weights_are_read(void **state) {
   seen s = {0, 0};
   weft_error error = {{0}};
   assert_int_equal(weft_model_judge(gguf, &error), WEFT_E_FORMAT);
-  assert_int_equal(weft_model_open(gguf, device, &limits, see, &s, &model, &error), WEFT_E_FORMAT);
+  const weft_split split = weft_split_one(device);
+  assert_int_equal(weft_model_open(gguf, &split, &limits, see, &s, &model, &error), WEFT_E_FORMAT);
   assert_non_null(strstr(error.text, "'blk.3.ffn_down_exps.weight' is missing"));
   assert_int_equal(s.total, 0);
   weft_device_close(device);
@@ -378,7 +380,8 @@ static void read_query_bias(gguf_edit e, float *out, uint32_t n) {
   weft_device *device = open_ref();
   weft_model *model;
   weft_error error = {{0}};
-  assert_int_equal(weft_model_open(gguf, device, &limits, NULL, NULL, &model, &error), WEFT_OK);
+  const weft_split split = weft_split_one(device);
+  assert_int_equal(weft_model_open(gguf, &split, &limits, NULL, NULL, &model, &error), WEFT_OK);
   assert_int_equal(model->hyper.n_heads * model->hyper.head_dim[2], n);
   assert_int_equal(weft_device_download(device, out, model->layers[2].q_bias, n * sizeof *out), WEFT_OK);
   weft_model_close(model);
@@ -474,7 +477,8 @@ static void test_limits(void **state) {
   for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
     weft_model *model;
     weft_error error = {{0}};
-    assert_int_equal(weft_model_open(gguf, device, &bad[i], NULL, NULL, &model, &error), WEFT_E_INVALID);
+    const weft_split split = weft_split_one(device);
+    assert_int_equal(weft_model_open(gguf, &split, &bad[i], NULL, NULL, &model, &error), WEFT_E_INVALID);
     assert_null(model);
     assert_non_null(strstr(error.text, "model limits"));
   }
@@ -495,7 +499,8 @@ static void refuse_memory(const char *name) {
     weft_error error = {{0}};
     seen s = {0, 0};
     (void)weft_memory_fail_at(n);
-    weft_status status = weft_model_open(gguf, device, &limits, see, &s, &model, &error);
+    const weft_split split = weft_split_one(device);
+    weft_status status = weft_model_open(gguf, &split, &limits, see, &s, &model, &error);
     (void)weft_memory_fail_at(0);
     worked = status == WEFT_OK;
     if (!worked) {

@@ -356,7 +356,8 @@ static void test_larger_than_memory(void **state) {
   }
   if (weft_gguf_open(real_path, &gguf, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_int_equal(weft_device_open(&config, &device, &error), WEFT_OK);
-  assert_int_equal(weft_model_open(gguf, device, &limits, NULL, NULL, &model, &error), WEFT_E_NO_MEMORY);
+  const weft_split split = weft_split_one(device);
+  assert_int_equal(weft_model_open(gguf, &split, &limits, NULL, NULL, &model, &error), WEFT_E_NO_MEMORY);
   assert_non_null(strstr(error.text, ": its weights need 12"));
   assert_non_null(strstr(error.text, "GiB are free. Take a file of fewer bits or a smaller model, or free memory"));
   weft_device_close(device);

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/devices.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- lists ---- */
+
+/* Numbers with commas between, of which there are 1 .. WEFT_DEVICES_MAX, each in [0, most]; 0: the text is none. */
+static uint32_t read_numbers(const char *text, double most, double *out) {
+  uint32_t n = 0;
+  for (const char *at = text;; at++) {
+    char *end;
+    errno = 0;
+    double x = *at >= '0' && *at <= '9' ? strtod(at, &end) : NAN;
+    if (!(x <= most) || errno != 0 || n == WEFT_DEVICES_MAX) return 0;
+    out[n++] = x;
+    at = end;
+    if (*at == 0) return n;
+    if (*at != ',') return 0;
+  }
+}
+
+static weft_status read_devices(const char *text, uint32_t *index, uint32_t *n, weft_error *error) {
+  double number[WEFT_DEVICES_MAX];
+  *n = 1;
+  index[0] = 0;
+  if (text == NULL) return WEFT_OK;
+  *n = read_numbers(text, 63, number);
+  bool whole = *n > 0;
+  for (uint32_t i = 0; i < *n; i++) whole = whole && number[i] == floor(number[i]);
+  if (!whole) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--devices %.64s: write the numbers of 1 to %d devices with commas between, as 0,1", text,
+                     WEFT_DEVICES_MAX);
+  }
+  for (uint32_t i = 0; i < *n; i++) {
+    index[i] = (uint32_t)number[i];
+    for (uint32_t j = 0; j < i; j++) {
+      if (index[j] == index[i])
+        return weft_fail(error, WEFT_E_INVALID, "--devices %.64s: device %u is named twice", text, index[i]);
+    }
+  }
+  return WEFT_OK;
+}
+
+static weft_status read_ratio(const weft_open_options *o, weft_devices *devices, weft_error *error) {
+  if (o->split != NULL && strcmp(o->split, "layer") != 0 && strcmp(o->split, "auto") != 0)
+    return weft_fail(error, WEFT_E_INVALID, "--split %.64s: layer and auto are what there is", o->split);
+  if (o->split_ratio == NULL) return WEFT_OK;
+  uint32_t n = read_numbers(o->split_ratio, 1e6, devices->ratio);
+  bool positive = n > 0;
+  for (uint32_t i = 0; i < n; i++) positive = positive && devices->ratio[i] > 0;
+  if (!positive) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--split-ratio %.64s: write a number above 0 for each device with commas between, as 7,3",
+                     o->split_ratio);
+  }
+  if (n != devices->n) {
+    return weft_fail(error, WEFT_E_INVALID, "--split-ratio %.64s has %u numbers; --devices names %u", o->split_ratio, n,
+                     devices->n);
+  }
+  devices->has_ratio = true;
+  return WEFT_OK;
+}
+
+/* bytes [n]: most of each device for weights; 0: no bound. One number is that of every device. */
+static weft_status read_budgets(const char *text, uint32_t n, uint64_t *bytes, weft_error *error) {
+  double mib[WEFT_DEVICES_MAX];
+  memset(bytes, 0, WEFT_DEVICES_MAX * sizeof *bytes);
+  if (text == NULL) return WEFT_OK;
+  uint32_t n_given = read_numbers(text, 1 << 24, mib);
+  if (n_given == 0) {
+    return weft_fail(
+        error, WEFT_E_INVALID,
+        "--device-mib %.64s: write a number of MiB, at most %d, or one for each device with commas between", text,
+        1 << 24);
+  }
+  if (n_given != 1 && n_given != n) {
+    return weft_fail(error, WEFT_E_INVALID, "--device-mib %.64s has %u numbers; there %s %u device%s", text, n_given,
+                     n == 1 ? "is" : "are", n, n == 1 ? "" : "s");
+  }
+  for (uint32_t i = 0; i < n; i++) bytes[i] = (uint64_t)(mib[n_given == 1 ? 0 : i] * 1024.0 * 1024.0);
+  return WEFT_OK;
+}
+
+/* ---- open ---- */
+
+/* On the cpu what devices compute follows one another, so each may use all threads. */
+static weft_device_config config_of(const weft_open_options *o, uint32_t index, uint64_t weights_bytes_max) {
+  return (weft_device_config){.backend = o->backend,
+                              .index = index,
+                              .no_peer = o->no_peer_access,
+                              .n_threads = o->threads,
+                              .no_graphs = o->no_graphs,
+                              .no_arena = o->no_arena,
+                              .no_deterministic = o->no_deterministic,
+                              .products = o->products,
+                              .weights_bytes_max = weights_bytes_max};
+}
+
+weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
+  uint32_t index[WEFT_DEVICES_MAX], n;
+  *devices = (weft_devices){.n = 0};
+  weft_status status = read_devices(options->devices, index, &n, error);
+  devices->n = n;
+  if (status == WEFT_OK) status = read_ratio(options, devices, error);
+  if (status == WEFT_OK) status = read_budgets(options->device_mib, n, devices->weights_bytes_max, error);
+  devices->n = 0;
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
+    weft_device_config config = config_of(options, index[i], devices->weights_bytes_max[i]);
+    if (i > 0) config.backend = weft_device_get_info(devices->device[0])->backend; /* the first one may have chosen */
+    status = weft_device_open(&config, &devices->device[i], error);
+    if (status == WEFT_OK) devices->n = i + 1;
+  }
+  return status;
+}
+
+void devices_close(weft_devices *devices) {
+  for (uint32_t i = 0; i < devices->n; i++) weft_device_close(devices->device[i]);
+  devices->n = 0;
+}
+
+/* Bytes for weights that device p has left; 0: not bounded. */
+static uint64_t weights_room(const weft_devices *devices, uint32_t p) {
+  const weft_device_info *info = weft_device_get_info(devices->device[p]);
+  uint64_t most = devices->weights_bytes_max[p], held = weft_device_weights(devices->device[p]).n_bytes_held;
+  if (info->host_memory) return 0;
+  if (most == 0) most = info->memory_free_bytes / 8 * 7;
+  return held < most ? most - held : 1;
+}
+
+weft_status devices_split(const weft_devices *devices, const weft_gguf *gguf, weft_split *split,
+                          weft_split_reason *reason, weft_error *error) {
+  uint64_t room[WEFT_DEVICES_MAX];
+  *split = (weft_split){.n_devices = devices->n};
+  memcpy(split->device, devices->device, sizeof split->device);
+  for (uint32_t p = 0; p < devices->n; p++) room[p] = weights_room(devices, p);
+  return weft_split_plan(gguf, devices->has_ratio ? devices->ratio : NULL, room, split, reason, error);
+}
+
+/* ---- what they say ---- */
+
+uint64_t devices_memory(const weft_devices *devices) {
+  uint64_t n_bytes = 0;
+  bool shared = weft_device_get_info(devices->device[0])->host_memory; /* all have the same memory */
+  for (uint32_t i = 0; i < (shared ? 1 : devices->n); i++) {
+    n_bytes += weft_device_get_info(devices->device[i])->memory_bytes;
+  }
+  return n_bytes;
+}
+
+weft_weights_report devices_weights(const weft_devices *devices) {
+  weft_weights_report all = {0};
+  for (uint32_t i = 0; i < devices->n; i++) {
+    weft_weights_report one = weft_device_weights(devices->device[i]);
+    all.n_bytes += one.n_bytes;
+    all.n_bytes_held += one.n_bytes_held;
+    all.n_bytes_host += one.n_bytes_host;
+  }
+  return all;
+}
+
+weft_graph_counters devices_graphs(const weft_devices *devices) {
+  weft_graph_counters all = {0};
+  for (uint32_t i = 0; i < devices->n; i++) {
+    weft_graph_counters one = weft_device_graph_counters(devices->device[i]);
+    const uint64_t *from = (const uint64_t *)(const void *)&one;
+    uint64_t *to = (uint64_t *)(void *)&all;
+    for (size_t k = 0; k < sizeof one / sizeof *from; k++) to[k] += from[k];
+  }
+  return all;
+}
+
+void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
+  for (uint32_t i = 0; i < devices->n; i++) {
+    const weft_device_info *d = weft_device_get_info(devices->device[i]);
+    if (devices->n > 1)
+      weft_text_printf(out, "device %u %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->index,
+                       d->backend, d->isa, d->n_threads, d->name, d->products, d->graphs ? "steps as graphs, " : "",
+                       rows);
+    else
+      weft_text_printf(out, "device   %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->backend,
+                       d->isa, d->n_threads, d->name, d->products, d->graphs ? "steps as graphs, " : "", rows);
+  }
+}
+
+void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,
+                         const weft_split_reason *reason, weft_text *out) {
+  if (devices->n == 1) return;
+  for (uint32_t p = 0; p < devices->n; p++) {
+    const weft_model_part_info *part = &info->part[p];
+    weft_text_printf(
+        out,
+        "  part     layers %u to %u on device %u%s: weights %.1f MiB, activations %.1f MiB, %.0f %% of each page\n",
+        part->first_layer, part->end_layer - 1, weft_device_get_info(devices->device[p])->index,
+        p + 1 == devices->n ? ", with the head" : "", (double)part->weight_bytes / (1024.0 * 1024.0),
+        (double)part->scratch_bytes / (1024.0 * 1024.0),
+        100.0 * (double)layout->part_bytes[p] / (double)layout->page_bytes);
+  }
+  weft_text_puts(out, "  cut      by layers, the one way there is; ");
+  if (reason->why == WEFT_SPLIT_ASKED) {
+    weft_text_puts(out, "where --split-ratio says\n");
+    return;
+  }
+  weft_text_printf(out, "equal work for each device, of which the head is %.1f layers", reason->head);
+  if (reason->why == WEFT_SPLIT_ROOM) weft_text_puts(out, ", as far as each device has room for its weights");
+  if (reason->why == WEFT_SPLIT_TOO_LITTLE)
+    weft_text_puts(out, "; the devices have too little room, so some experts stay in host memory");
+  weft_text_puts(out, "\n");
+}

@@ -1,0 +1,131 @@
+/* SPDX-License-Identifier: MIT */
+/* The forward pass of one step, part after part. */
+#include "model/layers.h"
+#include "model/models.h"
+
+/* Outputs of causal rows come before those of canvas rows. */
+static bool outputs_are_sound(const weft_forward_args *args) {
+  const weft_batch *batch = args->batch;
+  if (args->n_output > batch->n_rows) return false;
+  for (uint32_t i = 0; i < args->n_output; i++) {
+    if (args->output_row[i] >= batch->n_rows) return false;
+    bool was_canvas = i > 0 && args->output_row[i - 1] >= batch->n_causal;
+    if (was_canvas && args->output_row[i] < batch->n_causal) return false;
+  }
+  return true;
+}
+
+static void probe_layer(const model_step *step, uint32_t layer) {
+  const weft_forward_args *args = step->args;
+  if (args->layer_probe != NULL) args->layer_probe(args->probe_self, layer, step->x, step->n_rows);
+}
+
+weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots) {
+  return (weft_batch_bounds){.rows_max = model->limits.rows_max,
+                             .canvas_rows_max = model->limits.canvas_rows_max,
+                             .segments_max = model->limits.segments_max,
+                             .n_slots = n_slots,
+                             .n_groups = layout->n_groups,
+                             .canvas_length = model->hyper.canvas_length,
+                             .scored_rows_max = model->limits.rows_max};
+}
+
+/* ---- part after part ---- */
+
+weft_status model_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n_bytes,
+                       uint64_t *crossed) {
+  if (from == to) return weft_device_copy(from, to_memory, from_memory, n_bytes);
+  (void)__atomic_fetch_add(crossed, n_bytes, __ATOMIC_RELAXED);
+  return weft_device_send(from, to, to_memory, from_memory, n_bytes);
+}
+
+void model_begin(weft_model *model, weft_forward_args *args, model_step *step) {
+  *step = (model_step){.model = model, .args = args, .inbox = (uint32_t)(model->n_passes++ % MODEL_INBOXES)};
+  args->n_experts_touched = 0;
+}
+
+/* Floats of a row's embeddings for all layers. */
+static uint64_t per_layer_floats(const weft_model *model) {
+  return (uint64_t)model->hyper.n_per_layer * model->hyper.n_layers;
+}
+
+weft_status model_enter(model_step *step, uint32_t p) {
+  weft_model *model = step->model;
+  model_part *part = step->part = &model->part[p];
+  uint64_t n_rows = step->args->batch->n_rows, n = n_rows * model->hyper.n_hidden, f = sizeof(float);
+  if (p == 0) return WEFT_OK;
+  const float *inbox = part->inbox[step->inbox];
+  weft_status status = weft_device_follow(part->device, model->part[p - 1].device, MARK_SENT);
+  if (status == WEFT_OK) status = weft_device_copy(part->device, part->scratch.x, inbox, n * f);
+  if (status == WEFT_OK && model->hyper.n_per_layer > 0) {
+    status = weft_device_copy(part->device, part->scratch.per_layer, inbox + n, n_rows * per_layer_floats(model) * f);
+  }
+  return status == WEFT_OK ? weft_device_mark(part->device, MARK_TAKEN + step->inbox) : status;
+}
+
+weft_status model_leave(model_step *step) {
+  weft_model *model = step->model;
+  const model_part *part = step->part, *next = part + 1;
+  uint64_t n_rows = step->args->batch->n_rows, n = n_rows * model->hyper.n_hidden, f = sizeof(float);
+  if (part == model_last_part(model)) return WEFT_OK;
+  float *inbox = next->inbox[step->inbox];
+  weft_status status = weft_device_follow(part->device, next->device, MARK_TAKEN + step->inbox);
+  if (status == WEFT_OK) {
+    status = model_send(part->device, next->device, inbox, step->x, n * f, &model->crossed.rows);
+  }
+  if (status == WEFT_OK && model->hyper.n_per_layer > 0) {
+    status = model_send(part->device, next->device, inbox + n, part->scratch.per_layer,
+                        n_rows * per_layer_floats(model) * f, &model->crossed.rows);
+  }
+  return status == WEFT_OK ? weft_device_mark(part->device, MARK_SENT) : status;
+}
+
+/* The input of the part's first layer: rows in step->x, and their norm in step->h. */
+static weft_status make_input(model_step *step) {
+  const weft_model *model = step->model;
+  uint32_t first = step->part->first_layer;
+  weft_device_at_layer(step->part->device, first);
+  weft_status status = first == 0 ? model->arch->embed(step) : WEFT_OK;
+  if (first == 0) probe_layer(step, 0);
+  layers_norm_args norm = {
+      .x = step->x, .weight = model->layers[first].attn_norm, .y = step->h, .n_rows = step->n_rows};
+  return status == WEFT_OK ? layers_norm(step, &norm) : status;
+}
+
+weft_status model_compute(model_step *step) {
+  model_part *part = step->part;
+  step->n_rows = step->args->batch->n_rows;
+  step->n_causal = step->args->batch->n_causal;
+  step->x = part->scratch.x;
+  step->h = part->scratch.h;
+  step->a = part->scratch.a;
+  step->kept = NULL;
+  weft_status status = step_arrays_fill(&part->arrays, step->args, part->first_layer == 0);
+  if (status == WEFT_OK) status = make_input(step);
+  for (uint32_t l = part->first_layer; status == WEFT_OK && l < part->end_layer; l++) {
+    weft_device_at_layer(part->device, l);
+    status = step->model->arch->layer(step, l);
+    if (step->n_rows == 0) break; /* no output is wanted, and all keys are stored */
+    probe_layer(step, l + 1);
+  }
+  weft_device_at_layer(part->device, UINT32_MAX);
+  step->args->n_experts_touched = step->n_touched;
+  return status;
+}
+
+weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
+  weft_batch_bounds bounds = model_bounds(model, args->layout, UINT32_MAX);
+  args->n_experts_touched = 0;
+  if (!weft_kv_store_holds(args->kv, args->layout)) return WEFT_E_INVALID;
+  if (!weft_batch_is_sound(args->batch, &bounds) || !outputs_are_sound(args)) return WEFT_E_INVALID;
+  if (args->batch->n_rows == 0) return WEFT_OK;
+  model_step step;
+  weft_status status = WEFT_OK;
+  model_begin(model, args, &step);
+  for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
+    status = model_enter(&step, p);
+    if (status == WEFT_OK) status = model_compute(&step);
+    if (status == WEFT_OK) status = model_leave(&step);
+  }
+  return status;
+}

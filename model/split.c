@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/split.h"
+
+#include <inttypes.h>
+
+static weft_status check_numbers(const weft_split *split, uint32_t n_layers, weft_error *error) {
+  uint32_t n = split->n_devices;
+  if (n == 0 || n > WEFT_DEVICES_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "layer split: a model lies on 1 to %d devices, not on %" PRIu32,
+                     WEFT_DEVICES_MAX, n);
+  }
+  if (n > n_layers) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "layer split: %" PRIu32 " layers cannot be shared out to %" PRIu32 " devices; give fewer devices",
+                     n_layers, n);
+  }
+  if (split->first_layer[0] != 0) {
+    return weft_fail(error, WEFT_E_INVALID, "layer split: the first device begins with layer %" PRIu32 ", not with 0",
+                     split->first_layer[0]);
+  }
+  for (uint32_t p = 1; p < n; p++) {
+    if (split->first_layer[p] > split->first_layer[p - 1] && split->first_layer[p] < n_layers) continue;
+    return weft_fail(error, WEFT_E_INVALID,
+                     "layer split: device %" PRIu32 " of %" PRIu32 " would begin with layer %" PRIu32
+                     "; each device has at least one of the %" PRIu32 " layers",
+                     p + 1, n, split->first_layer[p], n_layers);
+  }
+  return WEFT_OK;
+}
+
+/* The first layer after all those that read the keys of `source`. */
+static uint32_t end_of_readers(const weft_kv_geometry *geometry, uint32_t source) {
+  uint32_t end = source + 1;
+  for (uint32_t l = source + 1; l < geometry->n_layers; l++) {
+    if (geometry->keys_of[l] == source + 1) end = l + 1;
+  }
+  return end;
+}
+
+bool weft_split_can_cut(const weft_kv_geometry *geometry, uint32_t layer) {
+  for (uint32_t l = 0; l < layer; l++) {
+    if (end_of_readers(geometry, l) > layer) return false;
+  }
+  return true;
+}
+
+weft_status weft_split_check(const weft_split *split, const weft_kv_geometry *geometry, weft_error *error) {
+  weft_status status = check_numbers(split, geometry->n_layers, error);
+  for (uint32_t p = 1; status == WEFT_OK && p < split->n_devices; p++) {
+    uint32_t cut = split->first_layer[p];
+    for (uint32_t l = 0; l < cut; l++) {
+      uint32_t end = end_of_readers(geometry, l);
+      if (end <= cut) continue;
+      return weft_fail(error, WEFT_E_INVALID,
+                       "layer split: layers %" PRIu32 " to %" PRIu32 " must lie on one device, because layer %" PRIu32
+                       " reads the keys of layer %" PRIu32 "; no cut is possible before layer %" PRIu32,
+                       l, end - 1, end - 1, l, cut);
+    }
+  }
+  return status;
+}

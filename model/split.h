@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: MIT */
+/* On which devices the layers of a model lie.
+ *
+ * Law: part p has the layers from first_layer[p] up to first_layer[p + 1], the last part those up to the model's end.
+ * Parts are in the order of their layers, and each has a layer at least. The first part also embeds; the last one also
+ * has the final norm and the head. A cut, which lies between two parts, never separates a layer from a later one that
+ * reads its keys. */
+#ifndef WEFT_MODEL_SPLIT_H
+#define WEFT_MODEL_SPLIT_H
+
+#include "kernels/device.h"
+#include "model/kv_layout.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_split {
+  uint32_t n_devices; /* 1 .. WEFT_DEVICES_MAX */
+  weft_device *device[WEFT_DEVICES_MAX];
+  uint32_t first_layer[WEFT_DEVICES_MAX + 1]; /* first_layer[0] is 0; entry n_devices is not read */
+} weft_split;
+
+/* The whole model on one device. */
+static inline weft_split weft_split_one(weft_device *device) {
+  return (weft_split){.n_devices = 1, .device = {device}};
+}
+
+/* Whether no layer from `layer` on reads the keys of a layer before it. */
+bool weft_split_can_cut(const weft_kv_geometry *geometry, uint32_t layer);
+/* INVALID, with a line that names the layers which must stay together or the number that is wrong, unless the split
+ * keeps the law for a model with this geometry. The devices themselves are not looked at. */
+weft_status weft_split_check(const weft_split *split, const weft_kv_geometry *geometry, weft_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,129 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/split_plan.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "model/hyper.h"
+#include "model/models.h"
+
+/* ---- the cut ---- */
+
+/* The load of device p with layers [first, end). */
+static double load_of(const weft_split_ask *ask, uint32_t p, uint32_t first, uint32_t end) {
+  bool is_last = p + 1 == ask->n_devices;
+  uint64_t n_bytes = (p == 0 ? ask->first_bytes : 0) + (is_last ? ask->last_bytes : 0);
+  if (first >= end || (first > 0 && ask->no_cut != NULL && ask->no_cut[first])) return INFINITY;
+  if (ask->bytes_before != NULL) n_bytes += ask->bytes_before[end] - ask->bytes_before[first];
+  if (ask->bytes_before != NULL && ask->room[p] > 0 && n_bytes > ask->room[p]) return INFINITY;
+  return ((double)(end - first) + (is_last ? ask->head : 0)) / ask->share[p];
+}
+
+/* least[p][n]: the least largest load of devices [0, p] with the first n layers; from[p][n]: where device p then
+ * begins. Later beginnings win among equals, so that earlier devices have more. */
+bool weft_split_cut(const weft_split_ask *ask, uint32_t *first_layer) {
+  static const size_t max = WEFT_LAYERS_MAX + 1;
+  double least[WEFT_DEVICES_MAX][WEFT_LAYERS_MAX + 1];
+  uint16_t from[WEFT_DEVICES_MAX][WEFT_LAYERS_MAX + 1];
+  if (ask->n_devices == 0 || ask->n_devices > WEFT_DEVICES_MAX || ask->n_layers >= max) return false;
+  for (uint32_t p = 0; p < ask->n_devices; p++) {
+    for (uint32_t n = 0; n <= ask->n_layers; n++) {
+      least[p][n] = p == 0 ? load_of(ask, 0, 0, n) : INFINITY;
+      from[p][n] = 0;
+      for (uint32_t first = 1; first < n && p > 0; first++) {
+        double before = least[p - 1][first], own = load_of(ask, p, first, n), load = before > own ? before : own;
+        if (load <= least[p][n] && load < INFINITY) least[p][n] = load, from[p][n] = (uint16_t)first;
+      }
+    }
+  }
+  if (!(least[ask->n_devices - 1][ask->n_layers] < INFINITY)) return false;
+  uint32_t end = ask->n_layers;
+  for (uint32_t p = ask->n_devices; p-- > 0;) {
+    first_layer[p] = from[p][end];
+    end = first_layer[p];
+  }
+  return true;
+}
+
+/* ---- of a file ---- */
+
+/* The layer of a tensor named blk.N.*, else UINT32_MAX. */
+static uint32_t layer_of(const char *name) {
+  uint32_t layer = 0;
+  if (strncmp(name, "blk.", 4) != 0 || name[4] < '0' || name[4] > '9') return UINT32_MAX;
+  for (name += 4; *name >= '0' && *name <= '9' && layer < WEFT_LAYERS_MAX; name++)
+    layer = 10 * layer + (uint32_t)(*name - '0');
+  return *name == '.' ? layer : UINT32_MAX;
+}
+
+static void count_bytes(const weft_gguf *gguf, weft_split_ask *ask, uint64_t *before) {
+  for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
+    const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
+    uint32_t layer = layer_of(tensor->name);
+    if (layer < ask->n_layers) before[layer + 1] += tensor->n_bytes;
+    if (layer != UINT32_MAX) continue;
+    bool is_head = strncmp(tensor->name, "output", 6) == 0,
+         is_embedding = strcmp(tensor->name, "token_embd.weight") == 0;
+    if (!is_head) ask->first_bytes += tensor->n_bytes;
+    if (is_head || is_embedding) ask->last_bytes += tensor->n_bytes;
+  }
+  for (uint32_t l = 0; l < ask->n_layers; l++) before[l + 1] += before[l];
+}
+
+/* Tries room first, and tells whether it made a difference. */
+static bool choose_cut(weft_split_ask *ask, const uint64_t *before, weft_split *split, weft_split_reason *reason) {
+  uint32_t even[WEFT_DEVICES_MAX] = {0};
+  bool found = weft_split_cut(ask, even); /* of work alone */
+  memcpy(split->first_layer, even, sizeof even);
+  if (!found || reason->why == WEFT_SPLIT_ASKED) return found;
+  ask->bytes_before = before;
+  if (!weft_split_cut(ask, split->first_layer)) {
+    memcpy(split->first_layer, even, sizeof even);
+    reason->why = WEFT_SPLIT_TOO_LITTLE;
+  } else if (memcmp(split->first_layer, even, ask->n_devices * sizeof *even) != 0) {
+    reason->why = WEFT_SPLIT_ROOM;
+  }
+  return true;
+}
+
+static weft_status plan_cut(const weft_gguf *gguf, const double *ratio, weft_split_ask *ask, const model_hyper *hyper,
+                            uint64_t *before, bool *no_cut, weft_split *split, weft_split_reason *reason,
+                            weft_error *error) {
+  weft_kv_geometry geometry = model_hyper_geometry(hyper, gguf_kv_type(gguf));
+  ask->n_layers = hyper->n_layers;
+  ask->no_cut = no_cut;
+  ask->head = ratio != NULL ? 0 : hyper->n_layers / (hyper->diffusion ? 5.0 : 15.0);
+  *reason = (weft_split_reason){.why = ratio != NULL ? WEFT_SPLIT_ASKED : WEFT_SPLIT_EVEN, .head = ask->head};
+  for (uint32_t p = 0; p < split->n_devices; p++) ask->share[p] = ratio != NULL ? ratio[p] : 1.0;
+  for (uint32_t l = 1; l < hyper->n_layers; l++) no_cut[l] = !weft_split_can_cut(&geometry, l);
+  count_bytes(gguf, ask, before);
+  if (choose_cut(ask, before, split, reason)) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID,
+                   "%s: %" PRIu32 " layers, of which some must lie on one device, cannot be shared out to %" PRIu32
+                   " devices; give fewer devices",
+                   weft_gguf_path(gguf), hyper->n_layers, split->n_devices);
+}
+
+weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const uint64_t *room, weft_split *split,
+                            weft_split_reason *reason, weft_error *error) {
+  const model_arch *arch;
+  split->first_layer[0] = 0;
+  *reason = (weft_split_reason){.why = WEFT_SPLIT_EVEN};
+  if (split->n_devices == 1) return WEFT_OK;
+  model_hyper *hyper = weft_alloc(1, sizeof *hyper);
+  uint64_t *before = weft_alloc(WEFT_LAYERS_MAX + 1, sizeof *before);
+  bool *no_cut = weft_alloc(WEFT_LAYERS_MAX, sizeof *no_cut);
+  weft_split_ask ask = {.n_devices = split->n_devices};
+  memcpy(ask.room, room, split->n_devices * sizeof *room);
+  weft_status status = WEFT_OK;
+  if (hyper == NULL || before == NULL || no_cut == NULL)
+    status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+  if (status == WEFT_OK) status = model_hyper_read(gguf, &arch, hyper, error);
+  if (status == WEFT_OK) status = plan_cut(gguf, ratio, &ask, hyper, before, no_cut, split, reason, error);
+  weft_free(hyper);
+  weft_free(before);
+  weft_free(no_cut);
+  return status;
+}

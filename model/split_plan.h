@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: MIT */
+/* Where a model is cut when its layers are shared out to devices.
+ *
+ * Law: split_plan_cut is a function of its argument alone. It gives each device a run of layers such that the largest load
+ * is as small as can be, where the load of a device is its layers, and on the last device the head's work counted in
+ * layers, over the device's share. Of equal cuts the one is taken whose first devices have more. */
+#ifndef WEFT_MODEL_SPLIT_PLAN_H
+#define WEFT_MODEL_SPLIT_PLAN_H
+
+#include "model/gguf.h"
+#include "model/split.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_split_ask {
+  uint32_t n_devices, n_layers;
+  double share[WEFT_DEVICES_MAX]; /* above 0: what each device takes, in relation to the others */
+  double head;                    /* the work of the head and of samplers, in layers */
+  const bool *no_cut;             /* [n_layers] no device may begin with this layer; NULL: any may */
+  const uint64_t *bytes_before;   /* [n_layers + 1] of weights in the layers before each; NULL: room does not matter */
+  uint64_t first_bytes, last_bytes; /* of other weights on the first and on the last device */
+  uint64_t room[WEFT_DEVICES_MAX];  /* bytes for weights on each device; 0: not bounded */
+} weft_split_ask;
+
+/* Fills first_layer[0 .. n_devices). False: there is no such cut. */
+bool weft_split_cut(const weft_split_ask *ask, uint32_t *first_layer);
+
+typedef enum weft_split_why {
+  WEFT_SPLIT_ASKED,     /* by the ratio */
+  WEFT_SPLIT_EVEN,      /* equal work */
+  WEFT_SPLIT_ROOM,      /* with equal work some device would have too little room */
+  WEFT_SPLIT_TOO_LITTLE /* equal work, because no cut finds room: what finds none is streamed from host memory */
+} weft_split_why;
+
+typedef struct weft_split_reason {
+  weft_split_why why;
+  double head; /* the work of the head, in layers */
+} weft_split_reason;
+
+/* Plans the cut of a file's model: by `ratio` [n_devices] of layers, or with ratio NULL by work, the head of a diffusion
+ * model counting as a fifth of its layers, that of others as a fifteenth. Without a ratio, room [n_devices] (bytes for
+ * weights on each device; 0: not bounded) goes before balance, unless there is no cut with room. split->device and
+ * n_devices are given. reason is filled in. Errors: as weft_model_open for the file's keys, and INVALID with a line where
+ * no cut is possible. */
+weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const uint64_t *room, weft_split *split,
+                            weft_split_reason *reason, weft_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

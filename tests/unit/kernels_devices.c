@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: MIT */
+/* Several devices of one backend: what they send one another, and what is refused. What follows what on real cards is
+ * looked at by tests/kernels/kernels_cards.c, where there are two. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "tests/support/fake_card.h"
+
+enum { N = 1000 };
+
+static weft_device *open_device(const char *backend, uint32_t index) {
+  weft_device_config config = {.backend = backend, .index = index, .n_threads = 1};
+  weft_device *device = NULL;
+  assert_int_equal(weft_device_open(&config, &device, NULL), WEFT_OK);
+  assert_int_equal(weft_device_get_info(device)->index, index);
+  return device;
+}
+
+static void send_round(weft_device *from, weft_device *to) {
+  uint8_t host[N], back[N] = {0};
+  void *a = NULL, *b = NULL;
+  for (int i = 0; i < N; i++) host[i] = (uint8_t)(i * 7);
+  assert_int_equal(weft_device_alloc(from, N, &a), WEFT_OK);
+  assert_int_equal(weft_device_alloc(to, N, &b), WEFT_OK);
+  assert_int_equal(weft_device_upload(from, a, host, N), WEFT_OK);
+  assert_int_equal(weft_device_zero(to, b, N), WEFT_OK);
+  assert_int_equal(weft_device_send(from, to, (uint8_t *)b + 1, a, N - 1), WEFT_OK);
+  assert_int_equal(weft_device_mark(from, 3), WEFT_OK);
+  assert_int_equal(weft_device_follow(to, from, 3), WEFT_OK);
+  assert_int_equal(weft_device_download(to, back, b, N), WEFT_OK);
+  assert_int_equal(back[0], 0);
+  assert_memory_equal(back + 1, host, N - 1);
+  assert_int_equal(weft_device_send(from, to, NULL, NULL, 0), WEFT_OK);
+  assert_int_equal(weft_device_send(from, to, NULL, a, 1), WEFT_E_INVALID);
+  weft_device_free(from, a);
+  weft_device_free(to, b);
+}
+
+static void devices_send_one_another(void **state) {
+  (void)state;
+  static const char *const backends[] = {"ref", "cpu"};
+  for (int i = 0; i < 2; i++) {
+    weft_device *first = open_device(backends[i], 0), *second = open_device(backends[i], 1);
+    send_round(first, second);
+    send_round(second, first);
+    send_round(first, first);
+    weft_device_close(first);
+    weft_device_close(second);
+  }
+}
+
+static void what_cannot_be_is_refused(void **state) {
+  (void)state;
+  weft_device *cpu = open_device("cpu", 0), *ref = open_device("ref", 0);
+  uint8_t byte = 1, other = 0;
+  assert_int_equal(weft_device_send(cpu, ref, &other, &byte, 1), WEFT_E_INVALID);
+  assert_int_equal(weft_device_send(cpu, NULL, &other, &byte, 1), WEFT_E_INVALID);
+  assert_int_equal(weft_device_follow(cpu, ref, 0), WEFT_E_INVALID);
+  assert_int_equal(weft_device_follow(cpu, cpu, WEFT_MARKS_MAX), WEFT_E_INVALID);
+  assert_int_equal(weft_device_follow(cpu, NULL, 0), WEFT_E_INVALID);
+  assert_int_equal(other, 0);
+  weft_device_close(cpu);
+  weft_device_close(ref);
+}
+
+/* Work of another device cannot be part of a graph of this one. */
+static void graphs_hold_one_device(void **state) {
+  (void)state;
+  fake_card *first = fake_card_open(true), *second = fake_card_open(true);
+  uint8_t byte = 1, other = 0;
+  weft_device_graph_begin(&first->base, 1);
+  weft_status status = weft_device_send(&first->base, &second->base, &other, &byte, 1);
+  assert_int_equal(status, WEFT_E_INVALID);
+  assert_int_equal(weft_device_follow(&first->base, &second->base, 0), WEFT_E_INVALID);
+  assert_false(weft_device_graph_end(&first->base, &status)); /* the step has failed while it was walked */
+  assert_int_equal(other, 0);
+  assert_int_equal(weft_device_send(&first->base, &second->base, &other, &byte, 1), WEFT_OK);
+  assert_int_equal(other, 1);
+  second->lost = true;
+  assert_int_equal(weft_device_send(&first->base, &second->base, &other, &byte, 1), WEFT_E_DEVICE);
+  weft_device_close(&first->base);
+  weft_device_close(&second->base);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(devices_send_one_another),
+      cmocka_unit_test(what_cannot_be_is_refused),
+      cmocka_unit_test(graphs_hold_one_device),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,320 @@
+/* SPDX-License-Identifier: MIT */
+/* The order between the devices of a model, on late cards (tests/support/fake_card.h), where a scheduler does not lead
+ * to it by itself: three passes with nothing waited for, and a saved canvas that is restored into a slot whose request
+ * before is still in flight. And what a runner over two devices says of itself, and what crosses. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "model/device_runner.h"
+#include "model/model_internal.h"
+#include "tests/support/fake_card.h"
+#include "tests/support/split_of.h"
+
+enum { ROWS = 40, N_PAGES = 96, SLOTS = 2, PROMPT = 9, TABLE = 16 };
+
+static const weft_model_limits limits = {.rows_max = ROWS, .canvas_rows_max = ROWS, .segments_max = 4};
+
+typedef struct world {
+  weft_gguf *gguf;
+  weft_split split;
+  weft_model *model;
+  const weft_model_info *info;
+  weft_kv_layout layout;
+  weft_kv_store *store;
+} world;
+
+/* n late cards; `eager` of them, from 1, runs ahead of the others, 0: none. */
+static void world_open(world *w, uint32_t n, uint32_t eager) {
+  weft_error error = {{0}};
+  const char *path = WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf";
+  if (weft_gguf_open(path, &w->gguf, &error) != WEFT_OK) fail_msg("%s", error.text);
+  assert_true(split_of(w->gguf, n, &w->split));
+  for (uint32_t p = 0; p < n; p++) {
+    fake_card *card = fake_card_open(false);
+    card->late = p + 1 == eager ? FAKE_EAGER : FAKE_LAZY;
+    w->split.device[p] = &card->base;
+  }
+  weft_status status = weft_model_open(w->gguf, &w->split, &limits, NULL, NULL, &w->model, &error);
+  if (status != WEFT_OK) fail_msg("%s", error.text);
+  w->info = weft_model_get_info(w->model);
+  const weft_kv_geometry *geometry = &w->info->kv;
+  assert_int_equal(weft_kv_layout_choose(&geometry, 1, 0, &w->layout, &error), WEFT_OK);
+  assert_int_equal(weft_kv_store_open(&w->split, &w->layout, N_PAGES, &w->store, &error), WEFT_OK);
+}
+
+static void world_close(world *w) {
+  weft_kv_store_close(w->store);
+  weft_model_close(w->model);
+  for (uint32_t p = 0; p < w->split.n_devices; p++) weft_device_close(w->split.device[p]);
+  weft_gguf_close(w->gguf);
+}
+
+/* A batch of at most two segments of one sequence each; sequence s has the pages from s * N_PAGES / 4 on. */
+typedef struct step_of {
+  weft_batch batch;
+  weft_segment segment[2];
+  int32_t token[ROWS], position[ROWS];
+  int64_t kv_slot[WEFT_GROUPS_MAX][ROWS];
+  uint32_t table[2 * WEFT_GROUPS_MAX * TABLE], table_at[2 * WEFT_GROUPS_MAX];
+} step_of;
+
+static void add_rows(const world *w, step_of *s, uint32_t sequence, const weft_segment *segment) {
+  weft_batch *b = &s->batch;
+  uint32_t first = b->n_rows, at = b->n_segments++, pages = sequence * (N_PAGES / 4);
+  s->segment[at] = *segment;
+  s->segment[at].first_row = first;
+  b->n_groups = w->layout.n_groups;
+  b->n_rows += segment->n_rows;
+  if (!segment->canvas) b->n_causal += segment->n_rows;
+  for (uint32_t i = 0; i < segment->n_rows; i++) {
+    s->position[first + i] = (int32_t)(segment->kv_len + i);
+    s->token[first + i] = segment->token_source == WEFT_TOKENS_HOST ? (int32_t)(sequence * 13 + i * 5 + 7) : 0;
+  }
+  for (uint32_t g = 0; g < b->n_groups; g++) {
+    uint32_t block = w->layout.group[g].block_tokens, page = pages + g * (N_PAGES / 4 / b->n_groups);
+    uint32_t *table = s->table + (at * WEFT_GROUPS_MAX + g) * TABLE;
+    s->table_at[at * b->n_groups + g] = (uint32_t)(table - s->table);
+    for (uint32_t i = 0; i < TABLE; i++) table[i] = page + i;
+    for (uint32_t i = 0; i < segment->n_rows; i++) {
+      uint32_t position = segment->kv_len + i;
+      s->kv_slot[g][first + i] = segment->canvas ? -1 : (int64_t)(page + position / block) * block + position % block;
+    }
+    b->kv_slot[g] = s->kv_slot[g];
+  }
+  b->token = s->token;
+  b->position = s->position;
+  b->segment = s->segment;
+  b->table = s->table;
+  b->table_at = s->table_at;
+}
+
+/* ---- three passes ---------------------------------------------------------------------------------------- */
+
+enum { PASSES = 3, PASS_ROWS = 12 };
+
+static void run_passes(uint32_t n, uint32_t eager, bool waits, float *hidden) {
+  world w;
+  float *d_hidden[PASSES];
+  static step_of steps[PASSES];
+  uint32_t rows[PASS_ROWS];
+  const float *soft[1] = {NULL};
+  world_open(&w, n, eager);
+  weft_device *last = w.split.device[n - 1];
+  uint64_t n_bytes = PASS_ROWS * w.info->n_hidden * sizeof(float);
+  for (uint32_t i = 0; i < PASS_ROWS; i++) rows[i] = i;
+  for (uint32_t i = 0; i < PASSES; i++) {
+    assert_int_equal(weft_device_alloc(last, n_bytes, (void **)&d_hidden[i]), WEFT_OK);
+    memset(&steps[i], 0, sizeof steps[i]);
+    add_rows(&w, &steps[i], i, &(weft_segment){.n_rows = PASS_ROWS});
+    weft_forward_args args = {.batch = &steps[i].batch,
+                              .token = steps[i].token,
+                              .kv = w.store,
+                              .layout = &w.layout,
+                              .soft = soft,
+                              .output_row = rows,
+                              .n_output = PASS_ROWS,
+                              .hidden = d_hidden[i]};
+    assert_int_equal(weft_model_forward(w.model, &args), WEFT_OK);
+    if (waits) assert_int_equal(weft_device_sync(last), WEFT_OK);
+  }
+  for (uint32_t i = 0; i < PASSES; i++) {
+    float *to = hidden + (uint64_t)i * PASS_ROWS * w.info->n_hidden;
+    assert_int_equal(weft_device_download(last, to, d_hidden[i], n_bytes), WEFT_OK);
+    weft_device_free(last, d_hidden[i]);
+  }
+  world_close(&w);
+}
+
+static void test_passes(void **state) {
+  enum { FLOATS_MAX = PASSES * PASS_ROWS * 1024 };
+  static float alone[FLOATS_MAX], got[FLOATS_MAX];
+  (void)state;
+  run_passes(1, 0, true, alone);
+  for (uint32_t n = 2; n <= 3; n++) {
+    for (uint32_t eager = 0; eager <= n; eager++) {
+      memset(got, 0, sizeof got);
+      run_passes(n, eager, false, got);
+      assert_memory_equal(got, alone, sizeof alone);
+    }
+  }
+}
+
+/* ---- a restored canvas ----------------------------------------------------------------------------------- */
+
+static void open_slot(weft_runner *r, uint32_t slot, uint64_t seed, const int32_t *prompt) {
+  weft_slot_params p = {.canvas = true, .tokens = prompt, .n_tokens = PROMPT, .n_prompt = PROMPT, .max_tokens = 64};
+  p.sampling = weft_sampling_neutral();
+  p.sampling.seed = seed;
+  p.entropy_bound = weft_entropy_bound_default();
+  p.entropy_bound.confidence = 0; /* never done before its last step */
+  assert_int_equal(r->ops->slot_open(r, slot, &p), WEFT_OK);
+}
+
+/* The prompt of a sequence, or a denoise step of its canvas, is submitted. */
+static void submit(const world *w, weft_runner *r, uint32_t slot, uint32_t sequence, bool canvas, uint32_t step) {
+  static step_of s;
+  memset(&s, 0, sizeof s);
+  weft_segment segment = {.slot = slot, .n_rows = PROMPT};
+  if (canvas)
+    segment = (weft_segment){.slot = slot,
+                             .n_rows = w->info->canvas_length,
+                             .kv_len = PROMPT,
+                             .canvas = true,
+                             .token_source = WEFT_TOKENS_CANVAS,
+                             .output = WEFT_OUTPUT_CANVAS,
+                             .step = step};
+  add_rows(w, &s, sequence, &segment);
+  assert_int_equal(r->ops->submit(r, &s.batch), WEFT_OK);
+}
+
+static weft_step_result collect(weft_runner *r) {
+  weft_step_result result;
+  assert_int_equal(r->ops->collect(r, &result), WEFT_OK);
+  assert_int_equal(result.status, WEFT_OK);
+  return result;
+}
+
+static weft_runner *open_runner(const world *w) {
+  weft_runner *runner;
+  weft_error error = {{0}};
+  weft_device_runner_config config = {.model = w->model,
+                                      .store = w->store,
+                                      .layout = &w->layout,
+                                      .name = "parts",
+                                      .limits = limits,
+                                      .n_slots = SLOTS,
+                                      .n_saves = 1,
+                                      .seq_tokens_max = 64};
+  if (weft_device_runner_open(&config, &runner, NULL, &error) != WEFT_OK) fail_msg("%s", error.text);
+  return runner;
+}
+
+/* Step 1 of a canvas that was saved after step 0; *argmax and *entropy are what it gave. With `restored` the canvas goes
+ * on in the slot of another request whose step is still in flight. */
+static void second_step(uint32_t n, uint32_t eager, bool restored, int32_t *argmax, float *entropy) {
+  world w;
+  int32_t prompt[PROMPT];
+  for (uint32_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i * 5 + 7);
+  world_open(&w, n, eager);
+  weft_runner *r = open_runner(&w);
+  open_slot(r, 0, 5, prompt);
+  submit(&w, r, 0, 0, false, 0);
+  (void)collect(r);
+  submit(&w, r, 0, 0, true, 0);
+  (void)collect(r);
+  uint32_t slot = 0;
+  if (restored) {
+    assert_int_equal(r->ops->slot_save(r, 0, 0), WEFT_OK);
+    slot = 1;
+    open_slot(r, 1, 77, prompt);
+    submit(&w, r, 1, 1, false, 0);
+    submit(&w, r, 1, 1, true, 0);
+    r->ops->slot_close(r, 1);
+    open_slot(r, 1, 5, prompt);
+    assert_int_equal(r->ops->slot_restore(r, 1, 0), WEFT_OK);
+    (void)collect(r);
+    (void)collect(r);
+  }
+  submit(&w, r, slot, 0, true, 1);
+  weft_step_result result = collect(r);
+  assert_int_equal(result.n_results, 1);
+  memcpy(argmax, result.result[0].argmax, w.info->canvas_length * sizeof *argmax);
+  *entropy = result.result[0].mean_entropy;
+  r->ops->close(r);
+  world_close(&w);
+}
+
+static void test_restore(void **state) {
+  int32_t wanted[ROWS] = {0}, got[ROWS];
+  float entropy[2];
+  (void)state;
+  second_step(1, 0, false, wanted, &entropy[0]);
+  for (uint32_t n = 1; n <= 3; n++) {
+    for (uint32_t eager = 0; eager <= n; eager++) {
+      memset(got, 0, sizeof got);
+      second_step(n, eager, true, got, &entropy[1]);
+      assert_memory_equal(got, wanted, sizeof wanted);
+      assert_true(entropy[0] == entropy[1]);
+    }
+  }
+}
+
+/* ---- scores of a prompt ---------------------------------------------------------------------------------- */
+
+static void score_prompt(uint32_t n, weft_scored *scored) {
+  world w;
+  static step_of s;
+  int32_t prompt[PROMPT];
+  for (uint32_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i * 5 + 7);
+  memset(&s, 0, sizeof s);
+  world_open(&w, n, 0);
+  weft_runner *r = open_runner(&w);
+  open_slot(r, 0, 5, prompt);
+  const weft_segment segment = {.n_rows = PROMPT, .output = WEFT_OUTPUT_SCORES, .n_scored = PROMPT - 1};
+  add_rows(&w, &s, 0, &segment);
+  assert_int_equal(r->ops->submit(r, &s.batch), WEFT_OK);
+  weft_step_result result = collect(r);
+  assert_true(result.n_results == 1 && result.result[0].scored != NULL);
+  memcpy(scored, result.result[0].scored, (PROMPT - 1) * sizeof *scored);
+  r->ops->close(r);
+  world_close(&w);
+}
+
+static void test_scores(void **state) {
+  static weft_scored wanted[PROMPT], got[PROMPT];
+  (void)state;
+  score_prompt(1, wanted);
+  assert_true(wanted[0].logprob < 0);
+  for (uint32_t n = 2; n <= 3; n++) {
+    score_prompt(n, got);
+    assert_memory_equal(got, wanted, sizeof wanted);
+  }
+}
+
+/* ---- facts ------------------------------------------------------------------------------------------------ */
+
+static void test_facts(void **state) {
+  (void)state;
+  for (uint32_t n = 1; n <= 3; n++) {
+    world w;
+    world_open(&w, n, 0);
+    weft_runner *r = open_runner(&w);
+    const weft_runner_info *info = r->ops->info(r);
+    assert_int_equal(info->n_stages, n);
+    assert_int_equal(info->depth, n + 1);
+    assert_int_equal(info->page_bytes, w.layout.page_bytes);
+    uint64_t n_bytes = 0;
+    for (uint32_t p = 0; p < n; p++) {
+      assert_int_equal(w.info->part[p].first_layer, w.split.first_layer[p]);
+      n_bytes += w.info->part[p].weight_bytes;
+    }
+    assert_int_equal(w.info->weight_bytes, n_bytes);
+    int32_t prompt[PROMPT] = {7, 12, 17, 22, 27, 32, 37, 42, 47};
+    open_slot(r, 0, 5, prompt);
+    submit(&w, r, 0, 0, false, 0);
+    submit(&w, r, 0, 0, true, 0);
+    (void)collect(r);
+    (void)collect(r);
+    uint64_t c = w.info->canvas_length, cuts = n - 1, far = n > 1 ? 1 : 0;
+    weft_crossed crossed = weft_model_crossed(w.model);
+    assert_int_equal(crossed.rows, cuts * (PROMPT + c) * w.info->n_hidden * sizeof(float));
+    assert_int_equal(crossed.soft, far * c * w.info->n_hidden * sizeof(float));
+    assert_int_equal(crossed.tokens, far * 2 * c * sizeof(int32_t));
+    r->ops->close(r);
+    world_close(&w);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_passes),
+      cmocka_unit_test(test_restore),
+      cmocka_unit_test(test_scores),
+      cmocka_unit_test(test_facts),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,120 @@
+/* SPDX-License-Identifier: MIT */
+/* Where models are cut: a table of asks and the cuts that follow from them. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/split_plan.h"
+
+typedef struct cut_case {
+  const char *what;
+  uint32_t n_devices, n_layers;
+  double share[3], head;
+  uint32_t no_cut;   /* bit l: not before layer l */
+  uint64_t room[3];  /* every layer has 10 bytes, the first device 5 more, the last 7 */
+  uint32_t first[3]; /* what is expected */
+  bool none;         /* no cut is expected */
+} cut_case;
+
+static const cut_case cases[] = {
+    {"one device", 1, 30, {1}, 6, 0, {0}, {0}, false},
+    {"two equal", 2, 30, {1, 1}, 0, 0, {0}, {0, 15}, false},
+    {"an odd layer goes to the first", 2, 31, {1, 1}, 0, 0, {0}, {0, 16}, false},
+    {"the head's device kept light", 2, 30, {1, 1}, 6, 0, {0}, {0, 18}, false},
+    {"a head of more than half", 2, 4, {1, 1}, 10, 0, {0}, {0, 3}, false},
+    {"by ratio", 2, 30, {7, 3}, 0, 0, {0}, {0, 21}, false},
+    {"by ratio, extreme", 2, 30, {1000, 1}, 0, 0, {0}, {0, 29}, false},
+    {"three", 3, 30, {1, 1, 1}, 6, 0, {0}, {0, 12, 24}, false},
+    {"three by ratio", 3, 30, {1, 2, 3}, 0, 0, {0}, {0, 5, 15}, false},
+    {"layers that stay together", 2, 10, {1, 1}, 0, 0x3E0, {0}, {0, 4}, false},
+    {"as many devices as layers", 3, 3, {1, 1, 1}, 100, 0, {0}, {0, 1, 2}, false},
+    {"more devices than layers", 3, 2, {1, 1, 1}, 0, 0, {0}, {0}, true},
+    {"no cut allowed", 2, 8, {1, 1}, 0, 0xFE, {0}, {0}, true},
+    {"little room on the first", 2, 30, {1, 1}, 6, 0, {105, 0}, {0, 10}, false},
+    {"little room on the last", 2, 30, {1, 1}, 0, 0, {0, 37}, {0, 27}, false},
+    {"no room", 2, 30, {1, 1}, 0, 0, {105, 107}, {0}, true},
+};
+
+static void cut_of(const cut_case *c) {
+  bool no_cut[32] = {false};
+  uint64_t before[33] = {0};
+  uint32_t first[WEFT_DEVICES_MAX] = {99, 99, 99};
+  weft_split_ask ask = {.n_devices = c->n_devices,
+                        .n_layers = c->n_layers,
+                        .head = c->head,
+                        .no_cut = no_cut,
+                        .bytes_before = before,
+                        .first_bytes = 5,
+                        .last_bytes = 7};
+  for (uint32_t l = 0; l < c->n_layers; l++) {
+    no_cut[l] = (c->no_cut >> l & 1) != 0;
+    before[l + 1] = before[l] + 10;
+  }
+  memcpy(ask.share, c->share, sizeof c->share);
+  memcpy(ask.room, c->room, sizeof c->room);
+  bool found = weft_split_cut(&ask, first);
+  if (found == c->none) fail_msg("%s: a cut was %sfound", c->what, found ? "" : "not ");
+  for (uint32_t p = 0; p < c->n_devices && found; p++) {
+    if (first[p] != c->first[p]) fail_msg("%s: device %u begins with %u, not %u", c->what, p, first[p], c->first[p]);
+  }
+}
+
+static void test_cuts(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) cut_of(&cases[i]);
+}
+
+/* The load of the worst device is never above that of any other cut: all cuts of small models are tried. */
+static void test_no_cut_is_better(void **state) {
+  (void)state;
+  for (uint32_t n = 2; n <= 12; n++) {
+    for (uint32_t head = 0; head <= 8; head++) {
+      uint32_t first[WEFT_DEVICES_MAX];
+      weft_split_ask ask = {.n_devices = 2, .n_layers = n, .head = head, .share = {2, 3}};
+      assert_true(weft_split_cut(&ask, first));
+      double own = first[1] / 2.0 > (n - first[1] + head) / 3.0 ? first[1] / 2.0 : (n - first[1] + head) / 3.0;
+      for (uint32_t cut = 1; cut < n; cut++) {
+        double other = cut / 2.0 > (n - cut + head) / 3.0 ? cut / 2.0 : (n - cut + head) / 3.0;
+        assert_true(own <= other);
+      }
+    }
+  }
+}
+
+/* Of a file with 6 layers, two devices: what was asked for holds whatever room there is; else room goes before balance,
+ * unless no cut has room. */
+static void test_reasons(void **state) {
+  static const struct {
+    double ratio[2]; /* 0: none */
+    uint64_t room[2];
+    uint32_t first;
+    weft_split_why why;
+  } table[] = {{{0}, {0, 0}, 4, WEFT_SPLIT_EVEN},
+               {{1, 2}, {0, 0}, 2, WEFT_SPLIT_ASKED},
+               {{5, 1}, {1, 1}, 5, WEFT_SPLIT_ASKED},
+               {{0}, {UINT64_MAX, 1}, 4, WEFT_SPLIT_TOO_LITTLE},
+               {{0}, {3 << 20, 0}, 2, WEFT_SPLIT_ROOM}};
+  weft_gguf *gguf;
+  (void)state;
+  assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
+  for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
+    weft_split split = {.n_devices = 2};
+    weft_split_reason reason;
+    const double *ratio = table[i].ratio[0] > 0 ? table[i].ratio : NULL;
+    assert_int_equal(weft_split_plan(gguf, ratio, table[i].room, &split, &reason, NULL), WEFT_OK);
+    print_message("case %zu: first layer %u, reason %d\n", i, split.first_layer[1], (int)reason.why);
+    assert_int_equal(split.first_layer[1], table[i].first);
+    assert_int_equal(reason.why, table[i].why);
+  }
+  weft_gguf_close(gguf);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_no_cut_is_better),
+                                     cmocka_unit_test(test_reasons)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
