@@ -143,6 +143,8 @@ static const weft_option product_rows[] = {
     {"no-overlap", 0, SCHEDULING, ENGINE, FLAG(no_overlap), NULL, "apply each step before planning the next"},
     {"backend", 0, DEVICE, MODELS, TEXT(backend), "NAME", "ref, cpu or cuda [the best there is]"},
     {"threads", 't', DEVICE, MODELS, U32(threads, 0, 0, 1024), "N", "threads of the cpu backend [0: all cores]"},
+    {"isa", 0, DEVICE, MODELS, TEXT(isa), "NAME",
+     "instructions of the cpu backend: portable, avx2 or avx512 [the best there are]"},
     {"device-mib", 0, DEVICE, RUNTIME, U32(device_mib, 0, 0, 1 << 24), "N",
      "most MiB of a GPU for weights; experts beyond it stay in host memory [0: 7/8 of what is free]"},
     {"no-graphs", 0, DEVICE, RUNTIME, FLAG(no_graphs), NULL, "on a GPU: launch each step call by call"},
@@ -543,6 +545,7 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .no_arena = config->no_arena,
                              .no_deterministic = config->no_deterministic,
                              .products = config->products,
+                             .isa = config->isa,
                              .device_bytes = (uint64_t)config->device_mib << 20,
                              .quiet = config->quiet};
 }

@@ -398,6 +398,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
                                .no_arena = options->no_arena,
                                .no_deterministic = options->no_deterministic,
                                .products = options->products,
+                               .isa = options->isa,
                                .weights_bytes_max = options->device_bytes};
   status = weft_device_open(&device, &rt->device, error);
   if (status != WEFT_OK) return status;
