@@ -467,9 +467,53 @@ static void tile_avx2(const cpu_tile *tile) {
   for (uint32_t p = 0; p < tile->n_panels; p++) fn(tile, p);
 }
 
+/* ---- activations ---- */
+
+/* The sum of sixteen signed bytes. The instruction adds unsigned ones, so 128 is added to each before. */
+INLINE int32_t sum_bytes(__m128i q) {
+  __m128i eights = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8(-128)), _mm_setzero_si128());
+  return _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_unpackhi_epi64(eights, eights))) - 16 * 128;
+}
+
+INLINE uint32_t find_most(__m256i v) {
+  __m128i most = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0x4E));
+  most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0xB1));
+  return (uint32_t)_mm_cvtsi128_si32(most);
+}
+
+static void quantise_avx2(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
+  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
+  for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++, x += CPU_PACK_BLOCK) {
+    uint8_t *to = group + ((uint64_t)b * n_rows + row) * CPU_X_BYTES;
+    __m256 v[4];
+    __m256i size = _mm256_setzero_si256(), codes = _mm256_setzero_si256();
+    float scale, inverse;
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < 4; i++) {
+      v[i] = _mm256_loadu_ps(x + LANES * i);
+      size = _mm256_max_epu32(size, _mm256_castps_si256(_mm256_and_ps(v[i], magnitude)));
+    }
+    union {
+      uint32_t u;
+      float f;
+    } most = {find_most(size)};
+    cpu_block_scale(most.f, &scale, &inverse);
+    if (inverse != 0.0f) {
+      __m256i q[4];
+#pragma GCC unroll 4
+      for (uint32_t i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], _mm256_set1_ps(inverse)));
+      codes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+      codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    }
+    _mm256_storeu_si256((__m256i *)(void *)to, codes);
+    cpu_block_tail(to, scale, sum_bytes(_mm256_castsi256_si128(codes)), sum_bytes(_mm256_extracti128_si256(codes, 1)));
+  }
+}
+
 const cpu_products cpu_products_avx2 = {
     .tile = tile_avx2,
-    .quantise = lanes_quantise,
+    .quantise = quantise_avx2,
     .add_ranked = lanes_add_ranked,
 };
 #endif
