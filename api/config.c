@@ -153,6 +153,8 @@ static const weft_option product_rows[] = {
      "how many layers each device gets, in relation to the others, as 7,3 [planned by work and memory]"},
     {"no-peer-access", 0, DEVICE, RUNTIME, FLAG(no_peer_access), NULL,
      "what GPUs send one another goes through host memory"},
+    {"isa", 0, DEVICE, MODELS, TEXT(isa), "NAME",
+     "instructions of the cpu backend: portable, avx2 or avx512 [the best there are]"},
     {"no-graphs", 0, DEVICE, RUNTIME, FLAG(no_graphs), NULL, "on a GPU: launch each step call by call"},
     {"no-arena", 0, DEVICE, RUNTIME, FLAG(no_arena), NULL,
      "on a GPU: weights in plain memory, not each at an aligned address"},
@@ -556,6 +558,7 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .split = config->split,
                              .split_ratio = config->split_ratio,
                              .no_peer_access = config->no_peer_access,
+                             .isa = config->isa,
                              .quiet = config->quiet};
 }
 

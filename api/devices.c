@@ -97,6 +97,7 @@ static weft_device_config config_of(const weft_open_options *o, uint32_t index, 
                               .no_graphs = o->no_graphs,
                               .no_arena = o->no_arena,
                               .no_deterministic = o->no_deterministic,
+                              .isa = o->isa,
                               .products = o->products,
                               .weights_bytes_max = weights_bytes_max};
 }

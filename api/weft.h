@@ -43,8 +43,8 @@ typedef struct weft_tenant_options {
 typedef struct weft_open_options {
   const char *const *models; /* paths of GGUF files; split models by their first part */
   uint32_t n_models;
-  const char *backend; /* [best] "ref", "cpu", "cuda" */
-  uint32_t threads;    /* [all cores] threads of the cpu backend */
+  const char *backend, *isa; /* [best] "ref", "cpu", "cuda"; instructions of cpu: "portable", "avx2", "avx512" */
+  uint32_t threads;          /* [all cores] threads of the cpu backend */
   uint64_t kv_bytes;   /* [a quarter of free memory, at most 4 GiB; on a GPU 85 % of what is left] size of the pool */
   uint64_t host_bytes; /* [none] host memory behind the pool: takes evicted blocks and gives them back */
   const char *spill_file;  /* [none] path of a file behind the host memory; must not exist; created, unlinked at once */

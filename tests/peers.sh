@@ -54,6 +54,12 @@ check 'a record that is whole is shown again' run --peer fake="$work/bin" -o "$w
 run --peer fake="$work/bin" -o "$work/out" --sequences 4
 check 'another command is refused' complains 'is of another command'
 
+# With less than nothing allowed to other programs, every turn is disturbed: three are tried, none is kept.
+check 'disturbed turns end a call' run --peer fake="$work/bin" -o "$work/disturbed" -r 1 --others -1
+check 'disturbed turns are told' says 'beside weft: that turn does not count'
+check 'disturbed turns are not kept' says 'call 1 ends after 0 of 2 turns'
+check 'three of them' test "$(grep -c 'does not count' "$work/said")" = 3
+
 # Turns that took 99 s leave a call of 100 s no room for a second one: the next call goes on after it.
 rm -f "$work/count"
 check 'call 1' run --peer fake="$work/bin" -o "$work/calls" -r 2 --limit 100

@@ -15,6 +15,7 @@ import datetime
 import json
 import os
 import platform
+import resource
 import shlex
 import statistics
 import subprocess
@@ -52,6 +53,7 @@ def options():
     a.add_argument("--n-generate", type=int, default=128)
     a.add_argument("--sequences", default="1,8,32,64", help="sequences at once, powers of two [1,8,32,64]")
     a.add_argument("-r", "--repeat", type=int, default=3, help="turns of each engine [3]")
+    a.add_argument("--others", type=float, default=100, metavar="PERCENT", help="a turn counts only if other programs took less of the processors; else it is made again, at most three times in a call [100]")
     a.add_argument("--limit", type=float, default=530, help="seconds of one call [530]")
     o = a.parse_args()
     o.peer, o.peer_options, o.precision = (pairs(v, n) for v, n in ((o.peer, "--peer"), (o.peer_options, "--peer-options"),
@@ -113,8 +115,16 @@ def works_of(o):
     return [f"{what} {n}" for what in ("S_PP", "S_TG") for n in o.sequences]
 
 
+def processor_seconds():
+    """Seconds that the machine's processors were busy, and those of them that programs started here took."""
+    with open("/proc/stat") as f:
+        user, nice, system, _, _, irq, softirq, steal = (int(n) for n in f.readline().split()[1:9])
+    ours = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return (user + nice + system + irq + softirq + steal) / os.sysconf("SC_CLK_TCK"), ours.ru_utime + ours.ru_stime
+
+
 def run_turn(o, engine, seconds):
-    command, began = command_of(o, engine), time.monotonic()
+    command, began, before = command_of(o, engine), time.monotonic(), processor_seconds()
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", timeout=seconds)
     except subprocess.TimeoutExpired:
@@ -129,7 +139,10 @@ def run_turn(o, engine, seconds):
     missing = [w for w in works_of(o) if w not in rows or not rows[w]["rate"] > 0]
     if missing:
         fail(f"{engine} gave no figure for {', '.join(missing)}: {shlex.join(command)}")
-    return dict(engine=engine, seconds=round(time.monotonic() - began, 1), rows={w: rows[w] for w in works_of(o)})
+    lasted, after = time.monotonic() - began, processor_seconds()
+    others = (after[0] - before[0]) - (after[1] - before[1])
+    return dict(engine=engine, seconds=round(lasted, 1), others_percent=round(100 * max(others, 0) / (lasted * os.cpu_count()), 1),
+                rows={w: rows[w] for w in works_of(o)})
 
 
 def device_of(o):
@@ -203,13 +216,19 @@ def measure(o, engines, path, turns):
     """Turns until this call's time is over; true when there is none left."""
     began, order = time.monotonic(), [e for _ in range(o.repeat) for e in engines]
     call = max((t["call"] for t in turns), default=0) + 1
-    for i in range(len(turns), len(order)):
+    disturbed = 0
+    while len(turns) < len(order):
+        i = len(turns)
         left = o.limit - (time.monotonic() - began)
         before = max((t["seconds"] for t in turns if t["engine"] == order[i]), default=0.0)
-        if i > 0 and turns[-1]["call"] == call and 1.2 * before > left:
+        if disturbed == 3 or left <= 0 or (i > 0 and turns[-1]["call"] == call and 1.2 * before > left):
             print(f"call {call} ends after {i} of {len(order)} turns: the same command again goes on")
             return False
         turn = dict(run_turn(o, order[i], left), call=call)
+        if turn["others_percent"] > o.others:
+            disturbed += 1
+            print(f"call {call}: other programs took {turn['others_percent']} % of the processors beside {order[i]}: that turn does not count", flush=True)
+            continue
         turns.append(turn)
         with open(path, "a") as f:
             print(json.dumps(turn), file=f)
@@ -232,7 +251,8 @@ def main():
     rows = sum_up(o, engines, turns)
     commands = {e: shlex.join(command_of(o, e)).replace(os.path.dirname(os.path.abspath(o.model)) + "/", "") for e in engines}
     record = dict(date=datetime.date.today().isoformat(), device=device_of(o), commit=commit_here(), load_average=round(os.getloadavg()[1], 2),
-                  file=os.path.basename(o.model), calls=max(t["call"] for t in turns), commands=commands, rows=rows)
+                  file=os.path.basename(o.model), calls=max(t["call"] for t in turns),
+                  others_percent=max(t["others_percent"] for t in turns), commands=commands, rows=rows)
     with open(os.path.join(o.output, "record.json"), "w") as f:
         json.dump(record, f, indent=1)
         f.write("\n")

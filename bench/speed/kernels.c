@@ -335,8 +335,8 @@ static weft_status run_case(bench_room *room, const kernel_case *c, bool first) 
 
 /* ---- the whole ---- */
 
-static weft_status open_room(bench_room *room) {
-  weft_device_config config = {.backend = "cpu", .n_threads = room->n_threads};
+static weft_status open_room(bench_room *room, const char *isa) {
+  weft_device_config config = {.backend = "cpu", .isa = isa, .n_threads = room->n_threads};
   weft_error error = {{0}};
   weft_status status = weft_device_open(&config, &room->device, &error);
   if (status != WEFT_OK) {
@@ -423,7 +423,7 @@ int weft_bench_kernels(const weft_lab_config *config) {
   if (n_chosen == 0) {
     return weft_cli_fail(WEFT_EXIT_USAGE, "bench kernels: no case holds the words given: 'types' or 'Q4_K' do");
   }
-  weft_status status = open_room(&room);
+  weft_status status = open_room(&room, product->isa);
   if (status == WEFT_OK) status = measure_products(&room);
   if (status == WEFT_OK) {
     const weft_device_info *info = weft_device_get_info(room.device);

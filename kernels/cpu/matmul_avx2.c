@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Products of rows with panels, AVX2: a panel is two halves of eight lanes.
  *
- * Law: the numerics of matmul.h. The codes of half a block are widened once into eight registers for all rows of the
- * group. Products of unsigned codes and signed activations are added in pairs to 16 bits. As many pairs are added there
- * as cannot overflow (a pair is at most 2 * code * 127); then their sum is widened. */
+ * Law: the numerics of matmul.h. Up to four rows are multiplied at once with both halves of a panel, so that an
+ * activation is read once for sixteen outputs and a code once for those rows; sums of the rows lie in memory, which the
+ * first-level cache holds. Products of unsigned codes and signed activations are added in pairs to 16 bits. As many
+ * pairs are added there as cannot overflow (a pair is at most 2 * code * 127); then their sum is widened. */
 #include "kernels/cpu/matmul.h"
 
 #if defined(__AVX2__) && defined(__FMA__)
@@ -13,7 +14,7 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
-enum { LANES = 8 /* outputs of half a panel */ };
+enum { LANES = 8 /* outputs of half a panel */, FETCH_AHEAD = 3072 /* bytes */ };
 
 /* ---- weights of half a block: 32 inputs x 8 outputs ---- */
 
@@ -59,39 +60,51 @@ INLINE void load_three_bits(const uint8_t *q, __m256i w[8]) {
   }
 }
 
-/* Unpacks V0 .. V7 of pack.h. q is where the half's bytes of the first vector are. */
-INLINE void load_codes(uint32_t bits, const uint8_t *q, __m256i w[8]) {
-  const __m256i low = _mm256_set1_epi8(15), two = _mm256_set1_epi8(3);
-#pragma GCC unroll 8
-  for (int c = 0; c < 8; c++) {
-    if (bits == 8) w[c] = load_vector(q + 64 * c);
-    if (bits == 2) w[c] = move_bits(load_vector(q + c / 4 * 64), 2 * (c % 4), 0, two);
-    if (bits >= 4 && bits < 8) w[c] = move_bits(load_vector(q + c % 4 * 64), c / 4 * 4, 0, low);
-    if (bits == 5) w[c] = _mm256_or_si256(w[c], move_bits(load_vector(q + 256), c, 4, _mm256_set1_epi8(16)));
-    if (bits == 6) {
-      __m256i pairs = load_vector(q + (c < 4 ? 256 : 320));
-      w[c] = _mm256_or_si256(w[c], move_bits(pairs, 2 * (c % 4), 4, _mm256_set1_epi8(48)));
-    }
+/* Vector c of pack.h of codes that have not three bits. q is where the half's bytes of the first vector are. */
+INLINE __m256i load_code(uint32_t bits, const uint8_t *q, int c) {
+  if (bits == 8) return load_vector(q + 64 * c);
+  if (bits == 2) return move_bits(load_vector(q + c / 4 * 64), 2 * (c % 4), 0, _mm256_set1_epi8(3));
+  __m256i w = move_bits(load_vector(q + c % 4 * 64), c / 4 * 4, 0, _mm256_set1_epi8(15));
+  if (bits == 5) w = _mm256_or_si256(w, move_bits(load_vector(q + 256), c, 4, _mm256_set1_epi8(16)));
+  if (bits == 6) {
+    __m256i pairs = load_vector(q + (c < 4 ? 256 : 320));
+    w = _mm256_or_si256(w, move_bits(pairs, 2 * (c % 4), 4, _mm256_set1_epi8(48)));
   }
-  if (bits == 3) load_three_bits(q, w);
+  return w;
 }
 
-/* What a product multiplies by, for each code: its value plus the offset, or without it where it has a sign. A look-up
- * reads bits 0 to 3 and 7. */
-INLINE void read_codes(const cpu_pack_info *info, const uint8_t *q, __m256i w[8]) {
-  const __m128i offset = _mm_set1_epi8((char)(is_signed(info) ? 0 : 1 << info->offset_shift));
-  const int8_t *values = info->values;
-  load_codes(info->bits, q, w);
+/* What a product multiplies by in place of a code: its value plus the offset, or without it where it has a sign. A
+ * look-up reads bits 0 to 3 and 7. */
+INLINE __m256i make_factor(const cpu_pack_info *info, __m256i code) {
+  if (info->values != NULL) {
+    const __m128i offset = _mm_set1_epi8((char)(is_signed(info) ? 0 : 1 << info->offset_shift));
+    __m128i table = _mm_add_epi8(_mm_loadu_si128((const __m128i *)(const void *)info->values), offset);
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), code);
+  }
+  if (info->bits == 3) return _mm256_and_si256(code, _mm256_set1_epi8(7));
+  return is_signed(info) ? _mm256_xor_si256(code, _mm256_set1_epi8(-128)) : code;
+}
+
+/* Factors of a block: of each vector both halves of the panel. */
+typedef struct factors {
+  __m256i w[8][2];
+} factors;
+
+/* The compiler does not see that these are the same factors each time, so it makes no copies of them, which would not fit
+ * the registers. */
+INLINE const factors *in_memory(const factors *f) {
+  __asm__ volatile("" : "+r"(f) : : "memory");
+  return f;
+}
+
+INLINE void read_factors(const cpu_pack_info *info, const uint8_t *quants, factors *f) {
+#pragma GCC unroll 2
+  for (uint32_t half = 0; half < 2; half++) {
+    const uint8_t *q = quants + 4 * LANES * half;
+    __m256i w[8];
+    if (info->bits == 3) load_three_bits(q, w);
 #pragma GCC unroll 8
-  for (int c = 0; c < 8; c++) {
-    if (values != NULL) {
-      __m128i table = _mm_add_epi8(_mm_loadu_si128((const __m128i *)(const void *)values), offset);
-      w[c] = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(table), w[c]);
-    } else if (info->bits == 3) {
-      w[c] = _mm256_and_si256(w[c], _mm256_set1_epi8(7));
-    } else if (is_signed(info)) {
-      w[c] = _mm256_xor_si256(w[c], _mm256_set1_epi8(-128));
-    }
+    for (int c = 0; c < 8; c++) f->w[c][half] = make_factor(info, info->bits == 3 ? w[c] : load_code(info->bits, q, c));
   }
 }
 
@@ -129,14 +142,14 @@ INLINE __m256 load_e8m0(const uint8_t *at) {
   return _mm256_castsi256_ps(bits);
 }
 
-typedef struct half_block {
-  __m256i w[8];
+/* The scales of a block for half a panel. */
+typedef struct half_scales {
   __m256 scale[2]; /* SPLIT, PAIRS: of both halves of the inputs; others: the first */
   __m256 least[2]; /* what is added to scale * code: LEAST the first; PAIRS */
-} half_block;
+} half_scales;
 
 /* The scales of a block in types without super-blocks. */
-INLINE void load_small_scales(const cpu_pack_info *info, const uint8_t *scales, uint32_t half, half_block *k) {
+INLINE void load_small_scales(const cpu_pack_info *info, const uint8_t *scales, uint32_t half, half_scales *k) {
   if (info->scale_bytes == 16) {
     k->scale[0] = load_e8m0(scales + LANES * half);
     return;
@@ -147,51 +160,41 @@ INLINE void load_small_scales(const cpu_pack_info *info, const uint8_t *scales, 
   if (info->form == CPU_FORM_LEAST) k->least[0] = load_f16(scales + 32);
 }
 
+/* What the scales of a super-block's blocks are multiplied by, for half a panel. */
+typedef struct half_super {
+  __m256 d, minus;
+} half_super;
+
+INLINE half_super load_super(const cpu_pack_info *info, const uint8_t *super, uint32_t half) {
+  const uint8_t *d = super + 2 * LANES * half, *wide_d = super + 4 * LANES * half;
+  return (half_super){
+      .d = cpu_has_f32_d(info) ? _mm256_loadu_ps((const float *)(const void *)wide_d) : load_f16(d),
+      .minus = _mm256_sub_ps(_mm256_setzero_ps(), load_f16(d + 32)),
+  };
+}
+
 /* The scales of block j of a super-block. */
-INLINE void load_super_scales(const cpu_pack_info *info, const uint8_t *super, uint32_t j, uint32_t half,
-                              half_block *k) {
+INLINE void load_super_scales(const cpu_pack_info *info, const half_super *of, const uint8_t *super, uint32_t j,
+                              uint32_t half, half_scales *k) {
   const uint8_t *scales = super + 64 + LANES * half;
-  const __m256 d = cpu_has_f32_d(info) ? _mm256_loadu_ps((const float *)(const void *)(super + 4 * LANES * half))
-                                       : load_f16(super + 2 * LANES * half);
-  const __m256 minus = _mm256_sub_ps(_mm256_setzero_ps(), load_f16(super + 32 + 2 * LANES * half));
   if (info->form == CPU_FORM_LEAST) {
-    k->scale[0] = _mm256_mul_ps(d, load_u8(scales + 16 * j));
-    k->least[0] = _mm256_mul_ps(minus, load_u8(scales + 128 + 16 * j));
+    k->scale[0] = _mm256_mul_ps(of->d, load_u8(scales + 16 * j));
+    k->least[0] = _mm256_mul_ps(of->minus, load_u8(scales + 128 + 16 * j));
     return;
   }
   for (uint32_t i = 0; i < 2; i++) {
     const uint8_t *at = scales + 32 * j + 16 * i;
-    k->scale[i] = _mm256_mul_ps(d, info->form == CPU_FORM_PAIRS ? load_low_u4(at) : load_s8(at));
-    if (info->form == CPU_FORM_PAIRS) k->least[i] = _mm256_mul_ps(minus, load_high_u4(at));
+    k->scale[i] = _mm256_mul_ps(of->d, info->form == CPU_FORM_PAIRS ? load_low_u4(at) : load_s8(at));
+    if (info->form == CPU_FORM_PAIRS) k->least[i] = _mm256_mul_ps(of->minus, load_high_u4(at));
   }
 }
 
-/* ---- half a block, one row ---- */
+/* ---- a block, N rows ---- */
 
 INLINE __m256i four(const uint8_t *codes) {
   int32_t x;
   memcpy(&x, codes, 4);
   return _mm256_set1_epi32(x);
-}
-
-/* dot plus the products of n vectors, whose activations begin at `codes`. */
-INLINE __m256i dot_codes(__m256i dot, const cpu_pack_info *info, const __m256i *w, uint32_t n, const uint8_t *codes) {
-  const uint32_t fit = pairs_that_fit(info);
-  const __m256i ones = _mm256_set1_epi16(1);
-  __m256i pairs = _mm256_setzero_si256();
-#pragma GCC unroll 8
-  for (uint32_t c = 0; c < n; c++) {
-    __m256i code = w[c], x = four(codes + 4 * c);
-    if (is_signed(info)) {
-      x = _mm256_sign_epi8(x, code);
-      code = _mm256_abs_epi8(code);
-    }
-    pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(code, x));
-    if ((c + 1) % fit != 0 && c + 1 < n) continue;
-    dot = _mm256_add_epi32(dot, _mm256_madd_epi16(pairs, ones));
-    pairs = _mm256_setzero_si256();
-  }
-  return dot;
 }
 
 INLINE float read_float(const uint8_t *at) {
@@ -206,69 +209,188 @@ INLINE __m256i start_sum(const uint8_t *at, uint32_t shift) {
   return _mm256_slli_epi32(_mm256_set1_epi32(sum), (int)shift);
 }
 
-INLINE __m256 add_block(const cpu_pack_info *info, const half_block *k, const uint8_t *x, __m256 acc) {
-  const uint32_t shift = info->offset_shift;
+INLINE bool is_halved(const cpu_pack_info *info) {
+  return info->form == CPU_FORM_SPLIT || info->form == CPU_FORM_PAIRS;
+}
+
+/* Where the factors of a block come from: memory or, where f is NULL, straight from its quants. */
+INLINE __m256i take_factor(const cpu_pack_info *info, const factors *f, const uint8_t *quants, int c, uint32_t half) {
+  if (f != NULL) return f->w[c][half];
+  return make_factor(info, load_code(info->bits, quants + 4 * LANES * half, c));
+}
+
+INLINE __m256i multiply(const cpu_pack_info *info, __m256i factor, __m256i x) {
+  if (!is_signed(info)) return _mm256_maddubs_epi16(factor, x);
+  return _mm256_maddubs_epi16(_mm256_abs_epi8(factor), _mm256_sign_epi8(x, factor));
+}
+
+typedef struct dots {
+  __m256i of[4][2]; /* row, half of the panel */
+} dots;
+
+/* A number that the compiler keeps in a register and makes just here: it would make trees of sums, which have more parts
+ * than there are registers, and load a factor again for each product. */
+INLINE __m256i keep(__m256i number) {
+  __asm__("" : "+x"(number));
+  return number;
+}
+
+/* The products of vectors [from, from + n) of all rows. */
+INLINE void find_dots(const cpu_pack_info *info, uint32_t N, const factors *f, const uint8_t *quants, const uint8_t *x,
+                      int from, int n, dots *d) {
+  const int fit = (int)pairs_that_fit(info);
   const bool has_offset = !lanes_has_least(info) && !is_signed(info);
-  __m256 t;
-  if (info->form == CPU_FORM_SPLIT || info->form == CPU_FORM_PAIRS) {
-    __m256i dot0 = has_offset ? start_sum(x + CPU_X_MINUS_FIRST, shift) : _mm256_setzero_si256();
-    __m256i dot1 = has_offset ? start_sum(x + CPU_X_MINUS_LAST, shift) : _mm256_setzero_si256();
-    dot0 = dot_codes(dot0, info, k->w, 4, x);
-    dot1 = dot_codes(dot1, info, k->w + 4, 4, x + 16);
-    t = _mm256_mul_ps(k->scale[0], _mm256_cvtepi32_ps(dot0));
-    t = _mm256_fmadd_ps(k->scale[1], _mm256_cvtepi32_ps(dot1), t);
-    if (info->form == CPU_FORM_PAIRS) {
-      t = _mm256_fnmadd_ps(k->least[0], _mm256_cvtepi32_ps(start_sum(x + CPU_X_MINUS_FIRST, 0)), t);
-      t = _mm256_fnmadd_ps(k->least[1], _mm256_cvtepi32_ps(start_sum(x + CPU_X_MINUS_LAST, 0)), t);
+  const uint32_t minus = n == 8 ? CPU_X_MINUS : from == 0 ? CPU_X_MINUS_FIRST : CPU_X_MINUS_LAST;
+  __m256i pairs[4][2];
+#pragma GCC unroll 8
+  for (int c = 0; c < n; c++) {
+    __m256i w[2];
+    w[0] = keep(take_factor(info, f, quants, from + c, 0));
+    w[1] = keep(take_factor(info, f, quants, from + c, 1));
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < N; r++) {
+      __m256i codes = four(x + CPU_X_BYTES * r + 4 * (from + c));
+#pragma GCC unroll 2
+      for (uint32_t half = 0; half < 2; half++) {
+        __m256i product = multiply(info, w[half], codes);
+        pairs[r][half] = keep(c % fit == 0 ? product : _mm256_add_epi16(pairs[r][half], product));
+      }
     }
-  } else {
-    __m256i dot = has_offset ? start_sum(x + CPU_X_MINUS, shift) : _mm256_setzero_si256();
-    dot = dot_codes(dot, info, k->w, 8, x);
-    t = _mm256_mul_ps(k->scale[0], _mm256_cvtepi32_ps(dot));
-    if (info->form == CPU_FORM_LEAST) t = _mm256_fmadd_ps(k->least[0], _mm256_set1_ps(read_float(x + CPU_X_SUM)), t);
+    if ((c + 1) % fit != 0 && c + 1 < n) continue;
+#pragma GCC unroll 4
+    for (uint32_t r = 0; r < N; r++) {
+#pragma GCC unroll 2
+      for (uint32_t half = 0; half < 2; half++) {
+        __m256i sum = _mm256_madd_epi16(pairs[r][half], _mm256_set1_epi16(1));
+        if (c < fit && has_offset)
+          sum = _mm256_add_epi32(start_sum(x + CPU_X_BYTES * r + minus, info->offset_shift), sum);
+        d->of[r][half] = c < fit ? sum : _mm256_add_epi32(d->of[r][half], sum);
+      }
+    }
   }
-  return _mm256_fmadd_ps(t, _mm256_set1_ps(read_float(x + CPU_X_SCALE)), acc);
+}
+
+/* Block t of N rows, whose activations begin at x, is added to sums. */
+INLINE void add_block(const cpu_pack_info *info, uint32_t N, const factors *f, const uint8_t *quants,
+                      const half_scales k[2], const uint8_t *x, float sums[][CPU_PANEL]) {
+  __m256 t[4][2];
+  dots d;
+  find_dots(info, N, f, quants, x, 0, is_halved(info) ? 4 : 8, &d);
+#pragma GCC unroll 4
+  for (uint32_t r = 0; r < N; r++) {
+    const __m256 x_sum = _mm256_set1_ps(read_float(x + CPU_X_BYTES * r + CPU_X_SUM));
+#pragma GCC unroll 2
+    for (uint32_t half = 0; half < 2; half++) {
+      t[r][half] = _mm256_mul_ps(k[half].scale[0], _mm256_cvtepi32_ps(d.of[r][half]));
+      if (info->form == CPU_FORM_LEAST) t[r][half] = _mm256_fmadd_ps(k[half].least[0], x_sum, t[r][half]);
+    }
+  }
+  if (is_halved(info)) find_dots(info, N, f, quants, x, 4, 4, &d);
+#pragma GCC unroll 4
+  for (uint32_t r = 0; r < N; r++) {
+    const uint8_t *at = x + CPU_X_BYTES * r;
+    const __m256 x_scale = _mm256_set1_ps(read_float(at + CPU_X_SCALE));
+    const __m256 minus0 = _mm256_cvtepi32_ps(start_sum(at + CPU_X_MINUS_FIRST, 0));
+    const __m256 minus1 = _mm256_cvtepi32_ps(start_sum(at + CPU_X_MINUS_LAST, 0));
+#pragma GCC unroll 2
+    for (uint32_t half = 0; half < 2; half++) {
+      float *sum = sums[r] + LANES * half;
+      if (is_halved(info)) {
+        t[r][half] = _mm256_fmadd_ps(k[half].scale[1], _mm256_cvtepi32_ps(d.of[r][half]), t[r][half]);
+      }
+      if (info->form == CPU_FORM_PAIRS) {
+        t[r][half] = _mm256_fnmadd_ps(k[half].least[0], minus0, t[r][half]);
+        t[r][half] = _mm256_fnmadd_ps(k[half].least[1], minus1, t[r][half]);
+      }
+      _mm256_store_ps(sum, _mm256_fmadd_ps(t[r][half], x_scale, _mm256_load_ps(sum)));
+    }
+  }
 }
 
 /* ---- one panel, R rows ---- */
 
 static void store_rows(const cpu_tile *tile, uint32_t panel, const float acc[][CPU_PANEL]) {
   uint32_t n = tile->n_cols - panel * CPU_PANEL;
-  if (n > CPU_PANEL) n = CPU_PANEL;
-  for (uint32_t r = 0; r < tile->n_rows; r++) {
-    memcpy(tile->y + r * tile->y_stride + (uint64_t)panel * CPU_PANEL, acc[r], n * sizeof(float));
+  float *y = tile->y + (uint64_t)panel * CPU_PANEL;
+  for (uint32_t r = 0; r < tile->n_rows; r++, y += tile->y_stride) {
+    if (n < CPU_PANEL)
+      memcpy(y, acc[r], n * sizeof(float));
+    else
+      memcpy(y, acc[r], sizeof acc[r]); /* a size that the compiler knows: a few instructions */
   }
 }
 
-/* Block b of a panel, for all rows. */
-INLINE void add_rows(const cpu_pack_info *info, uint32_t R, const uint8_t *panel, uint32_t b, const uint8_t *x,
-                     float acc[][CPU_PANEL]) {
-  const bool small = info->header_bytes == 0;
-  const uint8_t *super = panel + (uint64_t)(b / 8) * (info->header_bytes + 8ull * info->quant_bytes);
-  const uint8_t *quants = super + info->header_bytes + (uint64_t)(b % 8) * info->quant_bytes;
-  if (small) quants = panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b);
-#pragma GCC unroll 2
-  for (uint32_t half = 0; half < 2; half++) {
-    half_block k;
-    read_codes(info, quants + 4 * LANES * half, k.w);
-    if (small)
-      load_small_scales(info, panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b), half, &k);
-    else
-      load_super_scales(info, super, b % 8, half, &k);
-    for (uint32_t r = 0; r < R; r++) {
-      float *sum = acc[r] + LANES * half;
-      _mm256_store_ps(sum, add_block(info, &k, x + CPU_X_BYTES * r, _mm256_load_ps(sum)));
+/* How many rows at once the sixteen registers are enough for. */
+INLINE uint32_t rows_at_once(const cpu_pack_info *info) {
+  return pairs_that_fit(info) == 8 && !is_halved(info) ? 4 : 2;
+}
+
+/* A block of n_rows; R is the same, or 0 where the compiler does not know it. Up to three rows take the factors as they
+ * are made, unless codes have three bits; more rows take them from memory. */
+INLINE void add_rows(const cpu_pack_info *info, uint32_t R, uint32_t n_rows, const uint8_t *quants,
+                     const half_scales k[2], const uint8_t *x, float acc[][CPU_PANEL]) {
+  if (R > 0 && info->bits != 3) {
+    add_block(info, R, NULL, quants, k, x, acc);
+    return;
+  }
+  const uint32_t N = rows_at_once(info);
+  factors f;
+  uint32_t r = 0;
+  read_factors(info, quants, &f);
+  for (; r + N <= n_rows; r += N) add_block(info, N, in_memory(&f), quants, k, x + CPU_X_BYTES * r, acc + r);
+  if (N == 4 && n_rows - r == 3) add_block(info, 3, in_memory(&f), quants, k, x + CPU_X_BYTES * r, acc + r);
+  if (N == 4 && n_rows - r == 2) add_block(info, 2, in_memory(&f), quants, k, x + CPU_X_BYTES * r, acc + r);
+  if (n_rows - r == 1) add_block(info, 1, in_memory(&f), quants, k, x + CPU_X_BYTES * r, acc + r);
+}
+
+/* Prefetches what lies FETCH_AHEAD bytes further in the tile's panels or, beyond their end, in `next`. Codes of six bits
+ * are so many instructions that the processor's own prefetching comes late; with fewer bits it is faster. */
+INLINE void fetch_ahead(const cpu_tile *tile, const uint8_t *at, uint32_t n_bytes) {
+  uint64_t left = (uint64_t)(tile->panel + tile->n_panels * tile->panel_bytes - at);
+  const uint8_t *from = left > FETCH_AHEAD || tile->next == NULL ? at : tile->next - left;
+#pragma GCC unroll 8
+  for (uint32_t i = 0; i < n_bytes; i += 64) _mm_prefetch((const char *)from + FETCH_AHEAD + i, _MM_HINT_T0);
+}
+
+INLINE void small_panel(const cpu_pack_info *info, uint32_t R, const cpu_tile *tile, const uint8_t *panel,
+                        float acc[][CPU_PANEL]) {
+  const uint32_t n_rows = R > 0 ? R : tile->n_rows;
+  const uint8_t *x = tile->x;
+  for (uint32_t b = 0; b < tile->n_in / CPU_PACK_BLOCK; b++, x += CPU_X_BYTES * n_rows) {
+    const uint8_t *scales = panel + cpu_scales_offset(info->scale_bytes, info->quant_bytes, b);
+    half_scales k[2];
+    load_small_scales(info, scales, 0, &k[0]);
+    load_small_scales(info, scales, 1, &k[1]);
+    add_rows(info, R, n_rows, panel + cpu_quants_offset(info->scale_bytes, info->quant_bytes, b), k, x, acc);
+  }
+}
+
+INLINE void super_panel(const cpu_pack_info *info, uint32_t R, const cpu_tile *tile, const uint8_t *panel,
+                        float acc[][CPU_PANEL]) {
+  const uint32_t n_rows = R > 0 ? R : tile->n_rows;
+  const uint8_t *super = panel, *x = tile->x;
+  for (uint32_t s = 0; s < tile->n_in / (8 * CPU_PACK_BLOCK); s++) {
+    const half_super of[2] = {load_super(info, super, 0), load_super(info, super, 1)};
+    const uint8_t *quants = super + info->header_bytes;
+    for (uint32_t j = 0; j < 8; j++, x += CPU_X_BYTES * n_rows, quants += info->quant_bytes) {
+      half_scales k[2];
+      if (info->bits == 6 && tile->fetch) fetch_ahead(tile, quants, info->quant_bytes + 64);
+      load_super_scales(info, &of[0], super, j, 0, &k[0]);
+      load_super_scales(info, &of[1], super, j, 1, &k[1]);
+      add_rows(info, R, n_rows, quants, k, x, acc);
     }
+    super = quants;
   }
 }
 
 INLINE void quantised_panel(const cpu_pack_info *info, uint32_t R, const cpu_tile *tile, uint32_t p) {
   float acc[CPU_GROUP][CPU_PANEL] __attribute__((aligned(64)));
   const uint8_t *panel = tile->panel + p * tile->panel_bytes;
-  memset(acc, 0, R * sizeof acc[0]);
-  for (uint32_t b = 0; b < tile->n_in / CPU_PACK_BLOCK; b++) {
-    add_rows(info, R, panel, b, tile->x + (uint64_t)b * CPU_X_BYTES * R, acc);
-  }
+  memset(acc, 0, (R > 0 ? R : tile->n_rows) * sizeof acc[0]);
+  if (info->header_bytes == 0)
+    small_panel(info, R, tile, panel, acc);
+  else
+    super_panel(info, R, tile, panel, acc);
   store_rows(tile, p, acc);
 }
 
@@ -308,14 +430,19 @@ INLINE void float_panel(weft_type type, const cpu_tile *tile, uint32_t p) {
   store_rows(tile, p, total);
 }
 
-/* A function for each type, compiled with the type's numbers as constants, and for one row by itself. */
+/* A function for each type, compiled with the type's numbers as constants, and for one row, for two, and
+ * where the registers are enough for three. */
 #define X(type, ...)                                                   \
   static void tile_##type(const cpu_tile *tile, uint32_t p) {          \
     static const cpu_pack_info info = {WEFT_TYPE_##type, __VA_ARGS__}; \
     if (tile->n_rows == 1)                                             \
       quantised_panel(&info, 1, tile, p);                              \
+    else if (tile->n_rows == 2)                                        \
+      quantised_panel(&info, 2, tile, p);                              \
+    else if (tile->n_rows == 3 && rows_at_once(&info) == 4)            \
+      quantised_panel(&info, 3, tile, p);                              \
     else                                                               \
-      quantised_panel(&info, tile->n_rows, tile, p);                   \
+      quantised_panel(&info, 0, tile, p);                              \
   }
 CPU_PACK_QUANTS(X)
 #undef X
@@ -350,9 +477,53 @@ static void tile_avx2(const cpu_tile *tile) {
   for (uint32_t p = 0; p < tile->n_panels; p++) fn(tile, p);
 }
 
+/* ---- activations ---- */
+
+/* The sum of sixteen signed bytes. The instruction adds unsigned ones, so 128 is added to each before. */
+INLINE int32_t sum_bytes(__m128i q) {
+  __m128i eights = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8(-128)), _mm_setzero_si128());
+  return _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_unpackhi_epi64(eights, eights))) - 16 * 128;
+}
+
+INLINE uint32_t find_most(__m256i v) {
+  __m128i most = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+  most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0x4E));
+  most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0xB1));
+  return (uint32_t)_mm_cvtsi128_si32(most);
+}
+
+static void quantise_avx2(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
+  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
+  for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++, x += CPU_PACK_BLOCK) {
+    uint8_t *to = group + ((uint64_t)b * n_rows + row) * CPU_X_BYTES;
+    __m256 v[4];
+    __m256i size = _mm256_setzero_si256(), codes = _mm256_setzero_si256();
+    float scale, inverse;
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < 4; i++) {
+      v[i] = _mm256_loadu_ps(x + LANES * i);
+      size = _mm256_max_epu32(size, _mm256_castps_si256(_mm256_and_ps(v[i], magnitude)));
+    }
+    union {
+      uint32_t u;
+      float f;
+    } most = {find_most(size)};
+    cpu_block_scale(most.f, &scale, &inverse);
+    if (inverse != 0.0f) {
+      __m256i q[4];
+#pragma GCC unroll 4
+      for (uint32_t i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], _mm256_set1_ps(inverse)));
+      codes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+      codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+    }
+    _mm256_storeu_si256((__m256i *)(void *)to, codes);
+    cpu_block_tail(to, scale, sum_bytes(_mm256_castsi256_si128(codes)), sum_bytes(_mm256_extracti128_si256(codes, 1)));
+  }
+}
+
 const cpu_products cpu_products_avx2 = {
     .tile = tile_avx2,
-    .quantise = lanes_quantise,
+    .quantise = quantise_avx2,
     .add_ranked = lanes_add_ranked,
 };
 #endif

@@ -75,6 +75,28 @@ static void test_the_plan_says_what_holds(void **state) {
                          "0.4, entropy bound 0.1, stability 1, confidence 0, where a request names nothing else\n"));
 }
 
+/* The instructions of the cpu backend are the ones that were asked for, or the runtime does not open. */
+static void test_instructions_are_chosen(void **state) {
+  static const char *const models[] = {DEMO_AR_MODEL};
+  weft_open_options options = {.models = models,
+                               .n_models = 1,
+                               .backend = "cpu",
+                               .isa = "portable",
+                               .threads = 1,
+                               .kv_bytes = 4 << 20,
+                               .context = 256,
+                               .quiet = true};
+  char line[512] = "";
+  weft_runtime *rt = NULL;
+  (void)state;
+  if (weft_open(&options, &rt, line, sizeof line) != 0) fail_msg("%s", line);
+  assert_non_null(strstr(weft_plan(rt), "device   cpu portable, "));
+  weft_close(rt);
+  options.isa = "sse9";
+  assert_int_not_equal(weft_open(&options, &rt, line, sizeof line), 0);
+  assert_non_null(strstr(line, "instruction set 'sse9' is unknown"));
+}
+
 /* Values of canvases where no model writes any are not silently left out. */
 static void test_what_is_not_used_is_told(void **state) {
   static const char *const models[] = {DEMO_AR_MODEL};
@@ -151,6 +173,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_canvas_takes_the_servers_steps_and_a_request_its_own),
                                      cmocka_unit_test(test_a_temperature_of_the_server_is_that_of_requests_without_one),
                                      cmocka_unit_test(test_the_plan_says_what_holds),
+                                     cmocka_unit_test(test_instructions_are_chosen),
                                      cmocka_unit_test(test_what_is_not_used_is_told),
                                      cmocka_unit_test(test_contradictions_are_refused_when_the_server_starts)};
   return cmocka_run_group_tests(tests, open_server, close_talk);
