@@ -61,6 +61,9 @@ weft_status diffusion_gemma_read(const weft_gguf *gguf, model_hyper *hyper, weft
 #define MATMUL WEFT_USE_MATMUL
 #define GLOBAL(name, alias, kind, field, uses, ...) \
   TENSOR_ROW(model_globals, name, alias, kind, ALWAYS, field, uses, __VA_ARGS__)
+#define SCALES(name, field)                                                        \
+  TENSOR_ROW(model_globals, name ".scale", NULL, SCALE, NEVER, field, 0, DIM_ONE), \
+      TENSOR_ROW(model_globals, name ".input_scale", NULL, INPUT_SCALE, NEVER, field, 0, DIM_ONE)
 
 static const tensor_row encoder_rows[] = {
     TENSOR_ROW(model_layer, "blk.%u.enc_layer_output_scale.weight", NULL, SCALAR, ALWAYS, encoder_scale, 0, DIM_ONE),
@@ -71,6 +74,9 @@ static const tensor_row self_cond_rows[] = {
     GLOBAL("self_cond_gate.weight", NULL, MATRIX, self_cond_gate, MATMUL, HIDDEN, FF),
     GLOBAL("self_cond_up.weight", NULL, MATRIX, self_cond_up, MATMUL, HIDDEN, FF),
     GLOBAL("self_cond_down.weight", NULL, MATRIX, self_cond_down, MATMUL, FF, HIDDEN),
+    SCALES("self_cond_gate", self_cond_gate),
+    SCALES("self_cond_up", self_cond_up),
+    SCALES("self_cond_down", self_cond_down),
 };
 
 weft_status diffusion_gemma_load(weft_model *model, weights_loader *loader) {

@@ -435,9 +435,20 @@ static bool is_of_encoder(const char *name) {
   return false;
 }
 
-/* Whether answers would be wrong without the tensor: it belongs to a layer that is computed, or scales another. */
+/* Of what every row passes before the first layer and behind the last one, or of its rotation. */
+static bool is_around_layers(const char *name) {
+  static const char *const starts[] = {"token_", "position_", "per_layer_", "rope_", "output"};
+  for (uint32_t i = 0; i < sizeof starts / sizeof *starts; i++) {
+    if (strncmp(name, starts[i], strlen(starts[i])) == 0) return true;
+  }
+  return false;
+}
+
+/* Whether answers would be wrong without the tensor: it belongs to a layer that is computed or to what stands around the
+ * layers, or scales another. */
 static bool must_be_used(const model_hyper *hyper, const char *name) {
   unsigned layer;
+  if (is_around_layers(name)) return true;
   if (!is_of_encoder(name) && (has_ending(name, ".scale") || has_ending(name, ".input_scale"))) return true;
   return sscanf(name, "blk.%u.", &layer) == 1 && layer < hyper->n_layers;
 }

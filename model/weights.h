@@ -7,9 +7,9 @@
  * tables twice: first it judges, so that a file that cannot be used is refused before any of its weights is read, then
  * it places. Weights are read with read(2), not through the mapping, one tensor at a time, so a file that becomes
  * shorter while it is read is an error and not a signal, and loading needs no more memory beside the weights than the
- * largest tensor has. A tensor of a layer, or a scale of another tensor, that no row asked for is refused, since the
- * answers would be wrong without it (--unused-tensors opens the file all the same); a warning says how many other
- * tensors were not used. */
+ * largest tensor has. A tensor of a layer, of what stands before or behind the layers, of rotations, or a scale of
+ * another tensor, that no row asked for is refused, since the answers would be wrong without it (--unused-tensors opens
+ * the file all the same); a warning says how many other tensors were not used. */
 #ifndef WEFT_MODEL_WEIGHTS_H
 #define WEFT_MODEL_WEIGHTS_H
 
@@ -123,7 +123,8 @@ weft_status weights_check_room(const weights_loader *loader);
 /* Goes from judging to placing: forgets which tensors were used. */
 void weights_rewind(weights_loader *loader);
 void weights_close(weights_loader *loader);
-/* UNSUPPORTED when an unused tensor belongs to a layer or is the scale of another; one warning counts the others. */
+/* UNSUPPORTED when an unused tensor belongs to a layer or to what stands around the layers, or is the scale of another;
+ * one warning counts the others. */
 weft_status weights_check_unused(const weights_loader *loader);
 
 #endif

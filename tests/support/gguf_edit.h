@@ -19,6 +19,9 @@ typedef struct gguf_edit {
   const char *set_string, *text;
   const char *set_f32;
   float real;
+  const char *add_scalar; /* adds a tensor of one number, `real` */
+  const char *times;      /* every element of the tensor, which is F32, times factor */
+  float factor;
   const char *rename, *name;
   const char *reshape;  /* the tensor loses its last row, or its last expert */
   const char *quantise; /* the tensor is F32 and is stored as this type */
@@ -85,6 +88,12 @@ static inline void gguf_edit_tensor(const weft_gguf_tensor *from, const gguf_edi
     for (uint64_t i = 0; i < count; i++) poisoned[first + i] = NAN;
     t.data = changed;
   }
+  if (gguf_edit_is(e->times, t.name)) {
+    float *scaled = changed = malloc((size_t)t.n_bytes);
+    gguf_edit_need(t.type == WEFT_TYPE_F32 && scaled != NULL, "only F32 tensors can be multiplied");
+    for (uint64_t i = 0; i < t.n_bytes / sizeof *scaled; i++) scaled[i] = ((const float *)t.data)[i] * e->factor;
+    t.data = changed;
+  }
   if (gguf_edit_is(e->quantise, t.name)) {
     uint64_t n = t.n_bytes / sizeof(float);
     t.n_bytes = weft_type_row_bytes((weft_type)e->type, n);
@@ -106,6 +115,10 @@ static inline void gguf_edit_apply(const weft_gguf *from, const gguf_edit *e, gg
   if (e->set_f32 != NULL) gguf_writer_f32(w, e->set_f32, e->real);
   if (e->set_string != NULL) gguf_writer_string(w, e->set_string, e->text);
   for (uint32_t i = 0; i < from->n_tensors; i++) gguf_edit_tensor(&from->tensors[i], e, w);
+  const uint64_t one = 1;
+  if (e->add_scalar != NULL) {
+    gguf_writer_tensor(w, e->add_scalar, WEFT_TYPE_F32, 1, &one, &e->real, sizeof e->real);
+  }
 }
 
 /* Writes the edited file as NAME.gguf, over one of that name, and gives its path, valid until gguf_edit_clean. */

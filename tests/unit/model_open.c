@@ -210,9 +210,20 @@ static void test_tensors(void **state) {
 
 static void test_unused_tensors(void **state) {
   (void)state;
-  static const char *const names[] = {"blk.1.extra.weight",     "blk.0.attn_v_norm.scale",
-                                      "blk.0.none.input_scale", "blk.1.ffn_gate_exps.scale",
-                                      "output.scale",           "token_embd.scale"};
+  static const char *const names[] = {"blk.1.extra.weight",
+                                      "blk.0.attn_v_norm.scale",
+                                      "blk.0.none.input_scale",
+                                      "blk.1.ffn_gate_exps.scale",
+                                      "output.scale",
+                                      "token_embd.scale",
+                                      "output.bias",
+                                      "output_norm.bias",
+                                      "token_embd_norm.weight",
+                                      "position_embd.weight",
+                                      "token_types.weight",
+                                      "per_layer_token_embd.weight",
+                                      "rope_factors_long.weight",
+                                      "rope_factors_short.weight"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char words[96];
     (void)snprintf(words, sizeof words, "tensor '%s' is not used by a gemma4 model", names[i]);
@@ -234,6 +245,13 @@ static void test_scales(void **state) {
   for (size_t i = 0; i < sizeof lacks / sizeof *lacks; i++) accepted("ar-nvfp4", lacks[i], NULL);
   accepted("qwen3moe-nvfp4", (gguf_edit){.drop_tensor = "output.scale"}, NULL);
   accepted("qwen3-nvfp4", (gguf_edit){.drop_tensor = "blk.0.attn_q.scale"}, NULL);
+  accepted("dg-base", (gguf_edit){.add_scalar = "self_cond_up.input_scale", .real = 0.5f}, NULL);
+  refused("dg-base", (gguf_edit){.rename = "blk.1.ffn_down_exps.scale", .name = "self_cond_up.scale"}, WEFT_E_FORMAT,
+          "tensor 'self_cond_up.scale' has shape 4 x 1 x 1 x 1; expected 1 x 1 x 1 x 1");
+  refused("dg-base", (gguf_edit){.add_scalar = "self_cond_pre_norm.scale", .real = 0.5f}, WEFT_E_UNSUPPORTED,
+          "tensor 'self_cond_pre_norm.scale' is not used by a diffusion-gemma model");
+  refused("ar-base", (gguf_edit){.add_scalar = "self_cond_up.scale", .real = 0.5f}, WEFT_E_UNSUPPORTED,
+          "tensor 'self_cond_up.scale' is not used by a gemma4 model");
   refused("ar-nvfp4", (gguf_edit){.reshape = "blk.1.ffn_gate_exps.scale"}, WEFT_E_FORMAT,
           "tensor 'blk.1.ffn_gate_exps.scale' has shape 3 x 1 x 1 x 1; expected 4 x 1 x 1 x 1");
   refused("ar-nvfp4", (gguf_edit){.reshape = "blk.2.ffn_down_exps.input_scale"}, WEFT_E_FORMAT,
@@ -362,7 +380,11 @@ static void test_llama_keys(void **state) {
             cases[i].words);
   }
   refused("llama-base", (gguf_edit){.set_string = "llama.rope.scaling.type", .text = "longrope"}, WEFT_E_UNSUPPORTED,
-          "none, linear and yarn are");
+          "key 'llama.rope.scaling.type' names a scaling that is not supported; none, linear and yarn are");
+  refused("llama-base", (gguf_edit){.add_scalar = "rope_factors_long.weight", .real = 1}, WEFT_E_UNSUPPORTED,
+          "tensor 'rope_factors_long.weight' is not used by a llama model");
+  refused("qwen2-bias", (gguf_edit){.add_scalar = "output.bias"}, WEFT_E_UNSUPPORTED,
+          "tensor 'output.bias' is not used by a qwen2 model");
   refused("llama-yarn", (gguf_edit){.set_f32 = "llama.rope.scaling.factor", .real = 0.0f}, WEFT_E_FORMAT,
           "factor' is 0");
   refused("llama-yarn", (gguf_edit){.set_f32 = "llama.rope.scaling.yarn_log_multiplier", .real = 0.1f},
