@@ -32,8 +32,9 @@ static void read_grammar(grammar_builder *b, weft_grammar_kind kind, const char 
 
 static void close_grammar(weft_grammar *g) {
   if (g == NULL) return;
-  void *const all[] = {g->next, g->state, g->call, g->rule, g->allowed, g->list};
+  void *const all[] = {g->next, g->state, g->call, g->rule};
   for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) weft_free(all[i]);
+  grammar_tables_close(g);
   weft_grammar_graph_close(g->graph);
   weft_free(g);
 }
@@ -58,9 +59,9 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
     return status;
   }
   atomic_init(&g->n_references, 1);
-  g->n_bytes = sizeof *g + (uint64_t)g->n_states * (sizeof *g->state + sizeof *g->allowed) +
+  g->n_bytes = sizeof *g + (uint64_t)g->n_states * sizeof *g->state + grammar_tables_bytes(g) +
                (uint64_t)g->n_states * g->n_classes * sizeof *g->next + (uint64_t)g->n_calls * sizeof *g->call +
-               (uint64_t)g->n_rules * sizeof *g->rule + (uint64_t)g->list_capacity * sizeof *g->list;
+               (uint64_t)g->n_rules * sizeof *g->rule;
   *out = g;
   return WEFT_OK;
 }

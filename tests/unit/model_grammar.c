@@ -322,8 +322,7 @@ static void a_table_stops_where_the_steps_end(void **state) {
   weft_error error = {{0}};
   (void)state;
   weft_grammar *g = compile(REGEX, "[^x]*");
-  weft_free(g->allowed);
-  g->n_allowed = g->n_list = 0;
+  grammar_tables_close(g);
   g->cost = most;
   assert_int_equal(grammar_tabulate(g, &error), WEFT_E_TOO_LARGE);
   assert_non_null(strstr(error.text, "too many steps"));
