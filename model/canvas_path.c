@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "model/canvas_path.h"
 
+#include <math.h>
+
 #include "base/memory.h"
 #include "kernels/classes.h"
 
@@ -15,9 +17,11 @@ struct canvas_path {
   path_step *step;   /* [n_max + 1][CANVAS_PATH_BEAM]: before position i */
   uint32_t *n_steps; /* [n_max + 1] */
   /* what the present position leads to */
-  uint32_t n_reached, round;
+  double score[WEFT_GRAPH_PLACES]; /* of places; -INFINITY: not reached */
+  uint32_t from[WEFT_GRAPH_PLACES], which[WEFT_GRAPH_PLACES];
+  double gain[WEFT_GRAPH_CLASSES]; /* of classes */
+  uint32_t n_reached;
   path_step reached[WEFT_GRAPH_PLACES];
-  uint32_t reached_at[WEFT_GRAPH_PLACES], reached_in[WEFT_GRAPH_PLACES]; /* by place: where; in which round */
 };
 
 weft_status canvas_path_open(uint32_t n_max, canvas_path **out, uint64_t *n_bytes) {
@@ -90,32 +94,25 @@ static void keep_best(canvas_path *p, const weft_grammar_graph *graph, uint32_t 
 
 /* ---- the pass ---- */
 
-static void reach_place(canvas_path *p, const path_step *step) {
-  if (p->reached_in[step->place] != p->round) {
-    p->reached_in[step->place] = p->round;
-    p->reached_at[step->place] = p->n_reached;
-    p->reached[p->n_reached++] = *step;
-    return;
+/* What a position leads to, in the order of places: those from which the rest can be completed. */
+static void list_reached(canvas_path *p, const weft_grammar_graph *graph, uint32_t n_left) {
+  p->n_reached = 0;
+  for (uint32_t place = 0; place < graph->n_places; place++) {
+    if (p->score[place] == -INFINITY || graph->left[place] > n_left) continue;
+    p->reached[p->n_reached++] = (path_step){p->score[place], place, p->from[place], p->which[place]};
   }
-  path_step *known = &p->reached[p->reached_at[step->place]];
-  if (step->score > known->score) *known = *step;
 }
 
-/* A new position; rounds tell apart what was reached in it. */
-static void begin_position(canvas_path *p) {
-  p->n_reached = 0;
-  p->round += 1;
-  if (p->round != 0) return;
-  for (uint32_t i = 0; i < WEFT_GRAPH_PLACES; i++) p->reached_in[i] = 0;
-  p->round = 1;
+static void clear_scores(canvas_path *p, const weft_grammar_graph *graph) {
+  for (uint32_t place = 0; place < graph->n_places; place++) p->score[place] = -INFINITY;
 }
 
 static void begin_path(canvas_path *p, const canvas_path_ask *ask) {
-  begin_position(p);
+  clear_scores(p, ask->graph);
   for (uint32_t place = 0; place < ask->graph->n_places; place++) {
-    if (!weft_graph_has(ask->from, place) || ask->graph->left[place] > ask->n_left) continue;
-    reach_place(p, &(path_step){.place = place});
+    if (weft_graph_has(ask->from, place)) p->score[place] = 0;
   }
+  list_reached(p, ask->graph, ask->n_left);
   keep_best(p, ask->graph, 0);
 }
 
@@ -123,18 +120,22 @@ static void take_position(canvas_path *p, const canvas_path_ask *ask, uint32_t p
   const weft_grammar_graph *graph = ask->graph;
   const path_step *step = p->step + (uint64_t)position * CANVAS_PATH_BEAM;
   const float *log_sum = ask->log_sum + (uint64_t)position * graph->n_classes;
-  uint32_t n_left = ask->n_left - position - 1;
-  begin_position(p);
+  for (uint32_t c = 0; c < graph->n_classes; c++) { /* a row that is not finite ends the request */
+    p->gain[c] = log_sum[c] >= WEFT_CLASSES_NONE ? (double)log_sum[c] : (double)WEFT_CLASSES_NONE;
+  }
+  clear_scores(p, graph);
   for (uint32_t i = 0; i < p->n_steps[position]; i++) {
-    for (uint32_t k = graph->edge_at[step[i].place]; k < graph->edge_at[step[i].place + 1]; k++) {
-      const weft_graph_edge *edge = &graph->edge[k];
-      if (graph->left[edge->to] > n_left) continue;
-      float gain = log_sum[edge->which];
-      if (!(gain >= WEFT_CLASSES_NONE)) gain = WEFT_CLASSES_NONE; /* a row that is not finite ends the request */
-      const path_step next = {step[i].score + (double)gain, edge->to, i, edge->which};
-      reach_place(p, &next);
+    const weft_graph_edge *edge = graph->edge + graph->edge_at[step[i].place],
+                          *end = graph->edge + graph->edge_at[step[i].place + 1];
+    for (double before = step[i].score; edge < end; edge++) {
+      double score = before + p->gain[edge->which];
+      if (!(score > p->score[edge->to])) continue;
+      p->score[edge->to] = score;
+      p->from[edge->to] = i;
+      p->which[edge->to] = edge->which;
     }
   }
+  list_reached(p, graph, ask->n_left - position - 1);
   keep_best(p, graph, position + 1);
 }
 

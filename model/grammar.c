@@ -51,6 +51,7 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
   read_grammar(&b, kind, n == 0 ? "" : text, n);
   weft_status status = grammar_determinise(&b, g);
   builder_close(&b);
+  if (status == WEFT_OK) status = grammar_minimise(g, error);
   if (status == WEFT_OK) status = grammar_measure(g, error);
   if (status == WEFT_OK) status = grammar_tabulate(g, error);
   if (cost != NULL) *cost = g->cost;

@@ -180,6 +180,7 @@ struct weft_grammar {
 
 /* Rules to states; what they cost to complete. */
 weft_status grammar_determinise(grammar_builder *b, weft_grammar *g);
+weft_status grammar_minimise(weft_grammar *g, weft_error *error); /* states that act alike become one */
 weft_status grammar_measure(weft_grammar *g, weft_error *error);
 /* Fills allowed[] of all states (grammar_tables.c). */
 weft_status grammar_tabulate(weft_grammar *g, weft_error *error);
