@@ -136,19 +136,30 @@ static void mark_config(weft_grammar_scratch *w, weft_matcher_config c, marking 
   if (use.node != 0 && use.allowed->ends != GRAMMAR_NONE) mark_ends(w, &use, m);
 }
 
-/* The token that the shortest completion goes on with, where it needs one. */
-static void mark_way(const weft_grammar_scratch *w, weft_matcher_config c, uint32_t *mask) {
+/* The token that the shortest completion goes on with, where it needs one; -1: it needs none. */
+static int32_t find_way(const weft_grammar_scratch *w, weft_matcher_config c) {
   const weft_grammar *g = w->grammar;
-  const weft_token_trie *trie = g->trie;
   while (grammar_may_end(&g->state[c.state], c.count)) {
     const weft_matcher_node *node = &w->node[c.node];
-    if (c.node == 0) return;
+    if (c.node == 0) return -1;
     c = (weft_matcher_config){node->state, node->count, node->parent};
   }
   const grammar_state *s = &g->state[c.state];
   while (s->way_rule != GRAMMAR_NONE) s = &g->state[g->rule[s->way_rule].first];
-  uint32_t n = weft_token_trie_n(trie, s->way_node);
-  for (uint32_t i = 0; i < n; i++) mark_token(mask, (uint32_t)trie->token[trie->first[s->way_node] + i]);
+  return weft_token_trie_n(g->trie, s->way_node) > 0 ? g->trie->token[g->trie->first[s->way_node]] : -1;
+}
+
+/* In a mask that is left as it is: that token, if the matcher takes it, which looks at so many ways and no more, or if there is
+ * no other. */
+static void mark_way(weft_grammar_scratch *w, const weft_matcher *matcher, uint32_t *mask) {
+  uint32_t n_words = (w->grammar->trie->n_vocab + 31) / 32, at = 0;
+  uint64_t n_done = w->n_done;
+  int32_t token = find_way(w, matcher->config[0]);
+  weft_matcher next = *matcher;
+  if (token < 0) return;
+  while (at < n_words && mask[at] == 0) at += 1;
+  if (at == n_words || weft_matcher_take(&next, w, token)) mark_token(mask, (uint32_t)token);
+  w->n_done = n_done;
 }
 
 /* Fills w->closed with the matcher's set, and with the configurations that follow where a rule may end; how many. */
@@ -181,5 +192,5 @@ void weft_matcher_mask(const weft_matcher *matcher, weft_grammar_scratch *w, uin
   }
   uint32_t n = close_set(w, matcher);
   for (uint32_t i = 0; i < n && n_left > 0 && !has_enough(&m); i++) mark_config(w, w->closed[i], &m);
-  if (has_enough(&m)) mark_way(w, matcher->config[0], mask);
+  if (has_enough(&m)) mark_way(w, matcher, mask);
 }

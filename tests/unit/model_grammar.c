@@ -420,15 +420,11 @@ static void walk_mask(weft_grammar *g, const weft_matcher *m, uint32_t n_left, u
   g->state = kept;
 }
 
-/* Equal; a mask that took too much work has some of the tokens. */
+/* Equal, or left with some tokens where a mask took too much work. */
 static bool is_as_walked(const uint32_t *walked, uint32_t n_words, bool cut) {
-  bool any = false, same = true;
-  for (uint32_t i = 0; i < n_words; i++) {
-    if ((world.mask[i] & ~walked[i]) != 0) return false;
-    any = any || world.mask[i] != 0;
-    same = same && world.mask[i] == walked[i];
-  }
-  return same || (cut && any);
+  bool any = false;
+  for (uint32_t i = 0; i < n_words; i++) any = any || world.mask[i] != 0;
+  return cut ? any : memcmp(world.mask, walked, n_words * sizeof *walked) == 0;
 }
 
 /* A part of a rule; it may call rules with higher numbers, and counts what it repeats. */
