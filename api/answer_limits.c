@@ -2,9 +2,9 @@
 #include "api/answer_limits.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 #include "base/memory.h"
-#include "base/random.h"
 
 static weft_status push_all(weft_tokens *out, const int32_t *ids, uint32_t n, weft_error *error) {
   for (uint32_t i = 0; i < n; i++) {
@@ -141,9 +141,11 @@ uint32_t answer_limits_prompt(const weft_generate_params *p, uint32_t n, uint32_
   return n < most ? n : most;
 }
 
-weft_key128 answer_limits_domain(weft_key128 domain, const char *salt) {
+weft_key128 answer_limits_domain(const uint8_t secret[WEFT_SALT_SECRET], weft_key128 domain, const char *salt) {
+  _Static_assert(WEFT_SALT_SECRET >= XXH3_SECRET_SIZE_MIN, "the hash takes the whole secret");
   if (salt == NULL || *salt == 0) return domain;
-  uint64_t low = domain.low, high = domain.high;
-  for (const char *c = salt; *c != 0; c++) high = weft_mix64(high ^ ((uint64_t)(unsigned char)*c + 1));
-  return (weft_key128){low, weft_mix64(high ^ strlen(salt))};
+  XXH128_hash_t own = XXH3_128bits_withSecret(salt, strlen(salt), secret, WEFT_SALT_SECRET);
+  const uint64_t both[4] = {domain.low, domain.high, own.low64, own.high64};
+  own = XXH3_128bits_withSecret(both, sizeof both, secret, WEFT_SALT_SECRET);
+  return (weft_key128){own.low64, own.high64};
 }

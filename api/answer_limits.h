@@ -29,7 +29,8 @@ void answer_limits_close(answer_limits *limits);
 uint64_t answer_limits_bytes(const answer_limits *limits);
 /* How many of the last tokens of a prompt of n tokens are kept. n_canvas: tokens of a canvas; 0: autoregressive. */
 uint32_t answer_limits_prompt(const weft_generate_params *params, uint32_t n, uint32_t context, uint32_t n_canvas);
-/* The sharing domain of requests with this salt: another one for each salt, the given one for "" and NULL. */
-weft_key128 answer_limits_domain(weft_key128 domain, const char *salt);
+/* The sharing domain of requests with this salt: another one for each salt, the given one for "" and NULL. Which one is known
+ * only with the secret. */
+weft_key128 answer_limits_domain(const uint8_t secret[WEFT_SALT_SECRET], weft_key128 domain, const char *salt);
 
 #endif

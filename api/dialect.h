@@ -35,6 +35,7 @@ weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *
   {.name = "mode", .kind = FIELD_READ, .read = weft_openai_mode},                                                 \
       {.name = "diffusion", .kind = FIELD_READ, .read = weft_openai_diffusion},                                   \
       {.name = "seed", .kind = FIELD_SEED},                                                                       \
+      {.name = "ignore_eos", .kind = FIELD_BOOL, .at = offsetof(weft_gen, params.ignore_eos)},                    \
       {.name = "timeout_ms", .kind = FIELD_U32, .at = offsetof(weft_gen, params.timeout_ms),                      \
        .range = {0, 1, UINT32_MAX, false}},                                                                       \
       {.name = "priority", .kind = FIELD_READ, .read = weft_openai_priority}

@@ -260,26 +260,26 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
   g->with_special = p->with_special;
   g->prompt_logprobs = p->prompt_logprobs && p->sibling == NULL;
   uint32_t max_tokens = choose_length(g, p, canvas);
-  *out =
-      (weft_request_params){.tenant = p->tenant,
-                            .domain = answer_limits_domain(weft_runtime_domain(g->runtime, p->tenant), p->cache_salt),
-                            .canvas = canvas,
-                            .tokens = g->prompt.tokens.ids,
-                            .n_tokens = g->prompt.tokens.n,
-                            .max_tokens = max_tokens,
-                            .prompt_logprobs = g->prompt_logprobs,
-                            .n_prompt_top = p->n_prompt_top,
-                            .ignore_eos = p->ignore_eos && !g->limits.has_stop,
-                            .stop_rule = g->stops.n > 0 ? stop_rule : NULL,
-                            .stop_self = g,
-                            .notify = notify,
-                            .notify_self = g,
-                            .deadline_us = p->timeout_ms > 0 ? now + (uint64_t)p->timeout_ms * 1000u : 0,
-                            .priority = p->priority,
-                            .no_cache = p->no_cache,
-                            .caller_bytes = caller_bytes(g, p, max_tokens),
-                            .canvas_events = canvas && p->canvas_deltas,
-                            .trace = canvas && p->trace};
+  *out = (weft_request_params){.tenant = p->tenant,
+                               .domain = answer_limits_domain(
+                                   g->runtime->salt_secret, weft_runtime_domain(g->runtime, p->tenant), p->cache_salt),
+                               .canvas = canvas,
+                               .tokens = g->prompt.tokens.ids,
+                               .n_tokens = g->prompt.tokens.n,
+                               .max_tokens = max_tokens,
+                               .prompt_logprobs = g->prompt_logprobs,
+                               .n_prompt_top = p->n_prompt_top,
+                               .ignore_eos = p->ignore_eos && !g->limits.has_stop,
+                               .stop_rule = g->stops.n > 0 ? stop_rule : NULL,
+                               .stop_self = g,
+                               .notify = notify,
+                               .notify_self = g,
+                               .deadline_us = p->timeout_ms > 0 ? now + (uint64_t)p->timeout_ms * 1000u : 0,
+                               .priority = p->priority,
+                               .no_cache = p->no_cache,
+                               .caller_bytes = caller_bytes(g, p, max_tokens),
+                               .canvas_events = canvas && p->canvas_deltas,
+                               .trace = canvas && p->trace};
   out->stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &out->n_stop_tokens);
   if (g->limits.has_stop) {
     out->stop_tokens = g->limits.stop.ids;

@@ -2,9 +2,11 @@
 /* Opening and closing: files, device, weights, the memory plan, the pool, runners, the engine thread. */
 #include "api/tenants.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -436,11 +438,18 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   return weft_text_status(&rt->plan);
 }
 
+static weft_status draw_secret(weft_runtime *rt, weft_error *error) {
+  if (getrandom(rt->salt_secret, sizeof rt->salt_secret, 0) == (ssize_t)sizeof rt->salt_secret) return WEFT_OK;
+  return weft_fail(error, WEFT_E_IO, "the system gave no random bytes for the secret of cache_salt: %s",
+                   strerror(errno));
+}
+
 int weft_open(const weft_open_options *options, weft_runtime **out, char *error, size_t n_error) {
   weft_error why = {{0}};
   *out = NULL;
   weft_runtime *rt = weft_alloc(1, sizeof *rt);
-  weft_status status = rt == NULL ? WEFT_E_NO_MEMORY : open_all(rt, options, &why);
+  weft_status status = rt == NULL ? WEFT_E_NO_MEMORY : draw_secret(rt, &why);
+  if (status == WEFT_OK) status = open_all(rt, options, &why);
   if (status != WEFT_OK) {
     weft_close(rt);
     return weft_tell(&why, status, error, n_error);

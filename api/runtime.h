@@ -41,6 +41,8 @@ typedef struct weft_served_model {
   uint64_t runner_bytes;
 } weft_served_model;
 
+enum { WEFT_SALT_SECRET = 192 };
+
 struct weft_runtime {
   weft_open_options options; /* with defaults filled in; its strings are the caller's and not read after weft_open */
   weft_devices devices;
@@ -51,6 +53,8 @@ struct weft_runtime {
   uint32_t n_pages, n_host_pages, n_file_pages;
   uint64_t page_bytes;
   char **tenant_name; /* [options.tenants] */
+  uint8_t salt_secret
+      [WEFT_SALT_SECRET]; /* drawn at open: who may choose a salt cannot search for one that is like another */
   weft_text plan;
   char unwell[WEFT_DEVICES_MAX][192]; /* of each device, what weft_unwell says when it broke */
 };

@@ -7,10 +7,11 @@ plans, not for answers. Needs Python alone.
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
            qwen3-30b-a3b | qwen3-8b | llama-2-7b | llama-3-8b; gemma4-1b is nobody's model, but the shape of the 26B at a
            size that a CPU with two cores runs
-    TYPES  q4_0 | q4_k_m | q8_0 | bf16
+    TYPES  q4_0 | q4_k_m | q8_0 | bf16 | none: keys and vocabulary without weights, for bench/formats.c
     sparse the weights are zeros that take no room on the disk: for `weft inspect` only
 
-Routers are random, so that tokens spread over experts as random ones do. The vocabulary is made up.
+Routers are random, so that tokens spread over experts as random ones do. The vocabulary is made up, but of the kinds of
+pieces that real ones have: words of several scripts with and without a blank before them, runs of signs, digits and blanks.
 """
 import os
 import random
@@ -142,6 +143,39 @@ def fill(f, base, tensor):
         n -= len(part)
 
 
+ALPHABETS = ("abcdefghijklmnopqrstuvwxyz", "абвгдежзиклмнопрстуфхцчшщыьэюя", "αβγδεζηθικλμνξοπρστυφχψω", "אבגדהוזחטיכלמנסעפצקרשת",
+             "ابتثجحخدذرزسشصضطظعغفقكلمنهوي", "अआइईउकखगघचछजझटठडढणतथदधनपफबभमयरलवशषसह", "あいうえおかきくけこさしすせそたちつてとなにぬねの",
+             "".join(map(chr, range(0x4E00, 0x5E00))), "".join(map(chr, range(0xAC00, 0xB400))))
+SIGNS = "\"',.:;!?()[]{}<>/\\|=+-*&^%$#@~`_"
+
+
+def pieces(n):
+    """n different texts, half of them of Latin letters, an eighth with signs in them."""
+    rng, made = random.Random("pieces"), {}
+    for text in [" " * i for i in range(1, 32)] + ["\n" * i for i in range(1, 16)] + ["\t" * i for i in range(1, 8)]:
+        made[text] = None
+    for text in (a + b for a in SIGNS for b in ["", *SIGNS, " "]):
+        made[text] = None
+    while len(made) < n:
+        alphabet = ALPHABETS[0] if rng.random() < 0.5 else rng.choice(ALPHABETS[1:])
+        word = "".join(rng.choices(alphabet, k=rng.randint(1, 9) if len(alphabet) < 99 else rng.randint(1, 4)))
+        word = word.capitalize() if rng.random() < 0.3 else word
+        signs = "".join(rng.choices(SIGNS, k=rng.randint(1, 4)))
+        kind = rng.randrange(32)
+        made[signs if kind == 0 else signs[:2] + word if kind == 1 else word + signs[:2] if kind == 2 else
+             str(rng.randrange(1000)) if kind == 3 else " " + word if kind < 20 else word] = None
+    return list(made)[:n]
+
+
+def as_token(text, kind):
+    """As the file has it: blanks as U+2581, or each byte as a letter of gpt2's alphabet."""
+    if kind != "gpt2":
+        return text.replace(" ", "\u2581")
+    shown = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = [b for b in range(256) if b not in shown]
+    return "".join(chr(b if b in shown else 0x100 + others.index(b)) for b in text.encode())
+
+
 def add_vocabulary(w, m):
     n, kind = m["vocab"], {"gemma4": "gemma4", "diffusion-gemma": "gemma4"}.get(m["arch"], "gpt2")
     if m["arch"] == "llama" and n == 32000:
@@ -155,7 +189,8 @@ def add_vocabulary(w, m):
         tokens += [f"<0x{b:02X}>" for b in range(256)]
         types += [6] * 256
     types += [1] * (n - len(tokens))
-    tokens += [f"x{i}" for i in range(len(tokens), n)]
+    known = set(tokens)
+    tokens += [t for t in (as_token(p, kind) for p in pieces(n)) if t not in known][:n - len(tokens)]
     w.key("tokenizer.ggml.model", kind)
     w.key("tokenizer.ggml.tokens", tokens)
     w.key_int32s("tokenizer.ggml.token_type", types)
@@ -282,13 +317,14 @@ def add_llama(w, m, mix):
 
 
 def main():
-    if len(sys.argv) < 4 or sys.argv[1] not in MODELS or sys.argv[2] not in MIXES:
+    if len(sys.argv) < 4 or sys.argv[1] not in MODELS or sys.argv[2] not in {*MIXES, "none"}:
         raise SystemExit(__doc__)
     m, w = MODELS[sys.argv[1]], Writer()
     w.key("general.architecture", m["arch"])
     w.key("general.name", f"synthetic {sys.argv[1]} {sys.argv[2]}")
     add_sizes(w, m)
-    (add_gemma if "gemma" in m["arch"] else add_llama)(w, m, MIXES[sys.argv[2]])
+    if sys.argv[2] != "none":
+        (add_gemma if "gemma" in m["arch"] else add_llama)(w, m, MIXES[sys.argv[2]])
     add_vocabulary(w, m)
     w.write(sys.argv[3], "sparse" in sys.argv[4:])
     print(f"{sys.argv[3]}: {os.path.getsize(sys.argv[3]) / 1e9:.2f} GB, {len(w.tensors)} tensors")

@@ -9,7 +9,9 @@
  *   - The score of a path is the sum of the log-sums of its classes. At each position the search goes on from at most
  *     CANVAS_PATH_BEAM places: the one that is nearest to the end and those with the best scores, the lower place first
  *     where two are equal. Where no position has more places than that, the path found is the best of all.
- *   - The work of a position is bounded by the edges of CANVAS_PATH_BEAM places. No memory is taken after open. */
+ *   - The work of a position is bounded by the edges of CANVAS_PATH_BEAM places, and is far less where the model agrees with
+ *     the grammar: what cannot become better than a path that was found before is not looked at. No memory is taken after
+ *     open. */
 #ifndef WEFT_MODEL_CANVAS_PATH_H
 #define WEFT_MODEL_CANVAS_PATH_H
 

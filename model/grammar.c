@@ -32,8 +32,9 @@ static void read_grammar(grammar_builder *b, weft_grammar_kind kind, const char 
 
 static void close_grammar(weft_grammar *g) {
   if (g == NULL) return;
-  void *const all[] = {g->next, g->state, g->call, g->rule, g->allowed, g->list};
+  void *const all[] = {g->next, g->state, g->call, g->rule};
   for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) weft_free(all[i]);
+  grammar_tables_close(g);
   weft_grammar_graph_close(g->graph);
   weft_free(g);
 }
@@ -50,6 +51,7 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
   read_grammar(&b, kind, n == 0 ? "" : text, n);
   weft_status status = grammar_determinise(&b, g);
   builder_close(&b);
+  if (status == WEFT_OK) status = grammar_minimise(g, error);
   if (status == WEFT_OK) status = grammar_measure(g, error);
   if (status == WEFT_OK) status = grammar_tabulate(g, error);
   if (cost != NULL) *cost = g->cost;
@@ -58,9 +60,9 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
     return status;
   }
   atomic_init(&g->n_references, 1);
-  g->n_bytes = sizeof *g + (uint64_t)g->n_states * (sizeof *g->state + sizeof *g->allowed) +
+  g->n_bytes = sizeof *g + (uint64_t)g->n_states * sizeof *g->state + grammar_tables_bytes(g) +
                (uint64_t)g->n_states * g->n_classes * sizeof *g->next + (uint64_t)g->n_calls * sizeof *g->call +
-               (uint64_t)g->n_rules * sizeof *g->rule + (uint64_t)g->list_capacity * sizeof *g->list;
+               (uint64_t)g->n_rules * sizeof *g->rule;
   *out = g;
   return WEFT_OK;
 }

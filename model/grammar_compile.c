@@ -281,12 +281,12 @@ static weft_status fill_table(subsets *s) {
     if (cut[byte]) g->n_classes += 1;
     g->class_of[byte] = (uint8_t)(g->n_classes - 1);
   }
-  uint64_t n_bytes = (uint64_t)g->n_states * g->n_classes * sizeof *g->next;
+  uint64_t n_bytes = ((uint64_t)g->n_states + 1) * g->n_classes * sizeof *g->next;
   if (n_bytes > GRAMMAR_BYTES_MAX) {
     builder_fail(s->b, WEFT_E_TOO_LARGE, "the grammar is too large: it needs more than %d bytes", GRAMMAR_BYTES_MAX);
     return WEFT_E_TOO_LARGE;
   }
-  g->next = weft_alloc((size_t)g->n_states * g->n_classes, sizeof *g->next);
+  g->next = weft_alloc(((size_t)g->n_states + 1) * g->n_classes, sizeof *g->next);
   if (g->next == NULL) {
     builder_fail(s->b, WEFT_E_NO_MEMORY, "no memory for the grammar");
     return WEFT_E_NO_MEMORY;

@@ -88,10 +88,10 @@ static bool may_end_at(const explorer *e, uint32_t place) {
 static bool note_tokens(void *self, const walk_visit *visit) {
   explorer *e = self;
   const weft_token_trie *trie = e->g->trie;
-  uint32_t n = weft_token_trie_n(trie, visit->node), depth = trie->depth[visit->node];
+  uint32_t n = weft_token_trie_n(trie, visit->node);
   e->full = e->full || e->cost + walk_cost(e->w) > GRAMMAR_VISITS_MAX;
   if (n == 0 || e->full) return !e->full;
-  uint32_t outcome = number_outcome(e, &e->w->config[e->w->set_at[depth]], e->w->set_n[depth]);
+  uint32_t outcome = number_outcome(e, visit->set, visit->n);
   e->full = outcome == TRIPLES_FULL;
   for (uint32_t i = 0; i < n && !e->full; i++) {
     e->token[e->n_tokens] = trie->token[trie->first[visit->node] + i];
@@ -123,7 +123,7 @@ static bool explore_place(explorer *e, uint32_t place) {
   if (e->full || e->n_explored + 1 >= WEFT_GRAPH_PLACES) return false;
   load_stack(e, key);
   e->n_tokens = 0;
-  uint64_t n_visits = walk_trie(e->w, 0, 1, note_tokens, e);
+  uint64_t n_visits = walk_trie(e->w, 1, note_tokens, e);
   e->cost += n_visits + walk_cost(e->w) + e->n_tokens / 4;
   f->records_at = e->classes.n_records;
   if (e->full || !token_classes_note(&e->classes, e->token, e->outcome, e->n_tokens)) return false;

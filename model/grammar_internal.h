@@ -111,8 +111,9 @@ typedef struct grammar_state {
   /* How that shortest completion begins: with a call of way_rule, or, where that is GRAMMAR_NONE, with the token of the
    * node way_node. */
   uint32_t way_rule, way_node;
-  uint32_t allowed;  /* which of allowed[] it has; GRAMMAR_NONE: none */
-  bool final, moves; /* the rule may end here; something may follow here */
+  uint32_t allowed;           /* which of allowed[] it has; GRAMMAR_NONE: none */
+  uint32_t pairs_at, n_pairs; /* of pair[]: tables that hold where the state at the top of the stack is a certain one */
+  bool final, moves;          /* the rule may end here; something may follow here */
 } grammar_state;
 
 typedef struct grammar_rule {
@@ -121,23 +122,56 @@ typedef struct grammar_rule {
   uint8_t begins[32]; /* bitset of bytes */
 } grammar_rule;
 
-/* The tokens that a state with count 0 allows whatever its stack, and the nodes of the tree where its rule may end. */
-typedef struct grammar_allowed {
+/* Tokens after which a state's rule can be completed with the same number of tokens. Those of a repetition have begun the
+ * same number of further ones, and what they need of more to reach the least number is not counted. */
+typedef struct grammar_group {
   uint32_t tokens_at, n_tokens; /* of list; n_tokens GRAMMAR_NONE: a bitmask, the words of which begin there */
-  uint32_t ends_at, n_ends;     /* of list: nodes */
-  uint32_t after;               /* most tokens that complete the rule after one of the tokens */
+  uint32_t after, used;
+} grammar_group;
+
+/* The tokens that a state allows whatever its stack; of a repetition, whatever its count and bounds, so that all
+ * repetitions of one rule share a table. */
+typedef struct grammar_allowed {
+  grammar_group all;            /* all groups as one, with the most of what they need */
+  uint32_t groups_at, n_groups; /* of group[]; none where `all` is the only one */
+  uint32_t depth;               /* frames above the state that its tokens need at most */
+  uint32_t ends; /* the root of a tree of what tokens have behind the end of the rule; NONE: no token has */
+  bool twice;    /* that tree leaves out tokens, which the rule allows as well */
 } grammar_allowed;
+
+/* The table of a state together with the one that its rule returns to: for states that many tokens lead out of. */
+typedef struct grammar_pair {
+  uint32_t above, allowed; /* the state to return to; which of allowed[] */
+} grammar_pair;
+
+/* What tokens have behind the end of a rule, merged: a token stands at the node that its last byte leads to, whatever it
+ * has before that end. Nodes stand as those of a weft_token_trie do; a root has the depth 0. */
+typedef struct grammar_leaf {
+  uint32_t token, used; /* used: of a repetition, how many further ones the token has taken when the rule ends */
+} grammar_leaf;
+
+typedef struct grammar_ends {
+  uint8_t *byte;
+  uint16_t *depth;
+  uint32_t *end, *first; /* leaves of node i: leaf[first[i]] .. leaf[first[i + 1] - 1] */
+  grammar_leaf *leaf;
+  uint32_t n_nodes, n_leaves, nodes_capacity, leaves_capacity;
+} grammar_ends;
 
 struct weft_grammar {
   _Atomic uint32_t n_references;
   const weft_token_trie *trie;
-  uint32_t n_states, n_classes, n_rules, n_calls, n_allowed, n_list, list_capacity;
+  uint32_t n_states, n_classes, n_rules, n_calls, n_allowed, n_groups, n_pairs, n_list;
+  uint32_t list_capacity, groups_capacity, allowed_capacity, pairs_capacity;
   uint8_t class_of[256];
-  uint32_t *next; /* [n_states * n_classes]: state + 1, or 0 */
-  grammar_state *state;
+  uint32_t *next;       /* [(n_states + 1) * n_classes]: state + 1, or 0; the last row is empty */
+  grammar_state *state; /* [n_states + 1]; the last one is used while tables are made */
   grammar_call *call;
   grammar_rule *rule;
   grammar_allowed *allowed;
+  grammar_group *group;
+  grammar_pair *pair;
+  grammar_ends ends;
   uint32_t *list;
   uint32_t root, shortest;
   uint64_t cost, n_bytes;
@@ -146,9 +180,12 @@ struct weft_grammar {
 
 /* Rules to states; what they cost to complete. */
 weft_status grammar_determinise(grammar_builder *b, weft_grammar *g);
+weft_status grammar_minimise(weft_grammar *g, weft_error *error); /* states that act alike become one */
 weft_status grammar_measure(weft_grammar *g, weft_error *error);
-/* Fills allowed[] of all states (grammar_mask.c). */
+/* Fills allowed[] of all states (grammar_tables.c). */
 weft_status grammar_tabulate(weft_grammar *g, weft_error *error);
+void grammar_tables_close(weft_grammar *g);
+uint64_t grammar_tables_bytes(const weft_grammar *g);
 
 /* ---- places in a grammar (grammar_walk.c) ---- */
 
@@ -157,8 +194,8 @@ enum {
   WALK_CONFIGS = 1 << 14,
   WALK_WORK = 1 << 12,
   WALK_SET_MAX = WEFT_MATCHER_CONFIGS,
-  WALK_BYTE_MAX = 1 << 18, /* items of work for one byte; ways that are not looked at by then are left out */
-  WALK_MASK_MAX = 1 << 21  /* items of work for one mask; tokens that are not looked at by then are left out */
+  WALK_BYTE_MAX = 1 << 15, /* items of work for one byte; ways that are not looked at by then are left out */
+  WALK_MASK_MAX = 1 << 15  /* items of work for one mask; tokens that are not looked at by then are left out */
 };
 
 typedef struct walk_work {
@@ -169,7 +206,9 @@ typedef struct walk_work {
 struct weft_grammar_scratch {
   const weft_grammar *grammar;
   uint32_t n_nodes, n_configs, depth_max;
-  uint64_t n_done; /* items of work and comparisons, since the walk began */
+  uint32_t depth_seen; /* the most frames that any way asked for, taken or not, since the walk began */
+  uint64_t n_done;     /* items of work and comparisons, since the walk began */
+  uint64_t n_enough;   /* those of one mask: WALK_MASK_MAX; without a bound for who compares masks */
   weft_matcher_node node[WALK_NODES];
   weft_matcher_config config[WALK_CONFIGS];
   walk_work work[WALK_WORK];
@@ -204,12 +243,21 @@ static inline uint64_t walk_cost(const weft_grammar_scratch *w) {
 }
 
 typedef struct walk_visit {
-  uint32_t node, tokens; /* the node; fewest tokens that complete the answer after it */
-  bool may_end;          /* all rules may end after it; found out only for nodes with others below */
+  uint32_t node, n; /* the node; configurations of the set that its bytes lead to */
+  const weft_matcher_config *set;
 } walk_visit;
 typedef bool (*walk_visitor)(void *self, const walk_visit *visit); /* false: stop */
-/* Visits the nodes of the vocabulary's tree below `root` that the set allows, which is the last n configurations of
- * w->config. Returns how many nodes it looked at. */
-uint64_t walk_trie(weft_grammar_scratch *w, uint32_t root, uint32_t n, walk_visitor visitor, void *self);
+/* A tree of bytes, whose nodes stand as those of a weft_token_trie do. */
+typedef struct walk_tree {
+  const uint8_t *byte;
+  const uint16_t *depth;
+  const uint32_t *end;
+} walk_tree;
+/* Visits the nodes below `root` that the set allows, which is the last n configurations of w->config. Returns how many
+ * nodes it looked at. */
+uint64_t walk_below(weft_grammar_scratch *w, walk_tree tree, uint32_t root, uint32_t n, walk_visitor visitor,
+                    void *self);
+/* The same over the whole tree of the vocabulary. */
+uint64_t walk_trie(weft_grammar_scratch *w, uint32_t n, walk_visitor visitor, void *self);
 
 #endif

@@ -1,114 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* Which tokens may come next. What a state allows by itself is a table; what leaves its rule is walked with the stack
- * in hand; so is everything where the tokens left are so few that what a token opens might not be closed in time. */
+/* Which tokens may come next. What a state allows by itself is a table, in groups of tokens that need the same to be
+ * completed; what tokens have behind the end of the state's rule is a tree, which is walked with the stack in hand. The whole
+ * vocabulary is walked only where a table does not hold: near the deepest stack, and near the end of an answer whose
+ * grammar reads a token in two ways. */
 #include <string.h>
 
-#include "base/memory.h"
 #include "model/grammar_internal.h"
-
-/* ---- tables ---- */
-
-typedef struct tabulation {
-  weft_grammar *g;
-  const weft_grammar_scratch *w;
-  uint32_t *token, *end; /* [n_tokens], [n_nodes]: of the present state */
-  uint32_t n_tokens, n_ends, after;
-} tabulation;
-
-static bool note_node(void *self, const walk_visit *visit) {
-  tabulation *t = self;
-  const weft_token_trie *trie = t->g->trie;
-  uint32_t n = weft_token_trie_n(trie, visit->node), first = trie->first[visit->node];
-  for (uint32_t i = 0; i < n; i++) t->token[t->n_tokens++] = (uint32_t)trie->token[first + i];
-  if (n > 0 && visit->tokens > t->after) t->after = visit->tokens;
-  if (visit->may_end) t->end[t->n_ends++] = visit->node;
-  return t->g->cost + walk_cost(t->w) <= GRAMMAR_COST_MAX;
-}
-
-static bool grow_words(weft_grammar *g, uint64_t n) {
-  uint64_t wanted = (uint64_t)g->n_list + n, capacity = g->list_capacity == 0 ? 4096 : g->list_capacity;
-  if (wanted * sizeof *g->list > GRAMMAR_BYTES_MAX) return false;
-  while (capacity < wanted) capacity *= 2;
-  if (capacity == g->list_capacity) return true;
-  uint32_t *list = weft_realloc(g->list, capacity, sizeof *list);
-  if (list == NULL) return false;
-  g->list = list;
-  g->list_capacity = (uint32_t)capacity;
-  return true;
-}
-
-/* Tokens as a list, or as a mask where that is shorter. */
-static bool keep_tokens(tabulation *t, grammar_allowed *allowed) {
-  weft_grammar *g = t->g;
-  uint32_t n_words = (g->trie->n_vocab + 31) / 32;
-  bool masked = t->n_tokens >= n_words;
-  if (!grow_words(g, (uint64_t)t->n_ends + (masked ? n_words : t->n_tokens))) return false;
-  *allowed = (grammar_allowed){.tokens_at = g->n_list, .n_tokens = masked ? GRAMMAR_NONE : t->n_tokens};
-  uint32_t *to = g->list + g->n_list;
-  if (masked) {
-    memset(to, 0, n_words * sizeof *to);
-    for (uint32_t i = 0; i < t->n_tokens; i++) to[t->token[i] / 32] |= 1u << t->token[i] % 32;
-    g->n_list += n_words;
-  } else {
-    memcpy(to, t->token, t->n_tokens * sizeof *to);
-    g->n_list += t->n_tokens;
-  }
-  allowed->ends_at = g->n_list;
-  allowed->n_ends = t->n_ends;
-  allowed->after = t->after;
-  memcpy(g->list + g->n_list, t->end, t->n_ends * sizeof *t->end);
-  g->n_list += t->n_ends;
-  return true;
-}
-
-static weft_status tabulate_states(tabulation *t, weft_grammar_scratch *w, weft_error *error) {
-  weft_grammar *g = t->g;
-  for (uint32_t i = 0; i < g->n_states; i++) {
-    if (!grammar_moves(&g->state[i], 0) || grammar_tokens(g, i, 0) >= GRAMMAR_INFINITE) continue;
-    if (g->state[i].depth > GRAMMAR_TABLE_DEPTH) continue;
-    walk_begin_table(w, g);
-    walk_push(w, 0, (weft_matcher_config){.state = i});
-    t->n_tokens = t->n_ends = t->after = 0;
-    uint64_t n_visits = walk_trie(w, 0, w->n_configs, note_node, t);
-    g->cost += n_visits + walk_cost(w);
-    if (g->cost > GRAMMAR_COST_MAX) {
-      return weft_fail(error, WEFT_E_TOO_LARGE,
-                       "the grammar is too large: finding the tokens that its %u states allow takes too many steps",
-                       g->n_states);
-    }
-    if (!keep_tokens(t, &g->allowed[g->n_allowed])) {
-      return weft_fail(error, WEFT_E_TOO_LARGE, "the grammar is too large: its tables need more than %d bytes",
-                       GRAMMAR_BYTES_MAX);
-    }
-    g->state[i].allowed = g->n_allowed++;
-  }
-  return WEFT_OK;
-}
-
-weft_status grammar_tabulate(weft_grammar *g, weft_error *error) {
-  tabulation t = {.g = g};
-  weft_grammar_scratch *w = NULL;
-  g->allowed = weft_alloc(g->n_states, sizeof *g->allowed);
-  t.token = weft_alloc(g->trie->n_tokens, sizeof *t.token);
-  t.end = weft_alloc(g->trie->n_nodes, sizeof *t.end);
-  weft_status status = weft_grammar_scratch_open(&w);
-  if (g->allowed == NULL || t.token == NULL || t.end == NULL) status = WEFT_E_NO_MEMORY;
-  t.w = w;
-  status = status == WEFT_OK ? tabulate_states(&t, w, error)
-                             : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the tables of the grammar");
-  weft_grammar_scratch_close(w);
-  weft_free(t.token);
-  weft_free(t.end);
-  return status;
-}
 
 /* ---- a mask ---- */
 
 typedef struct marking {
-  const weft_token_trie *trie;
+  const weft_grammar *g;
   const weft_grammar_scratch *w;
   uint32_t *mask, n_after; /* tokens that may follow the next one */
-  bool any;                /* the mask has a token */
+  uint32_t low, high;      /* how many further repetitions a rule may end with */
 } marking;
 
 static void mark_token(uint32_t *mask, uint32_t token) {
@@ -116,81 +21,145 @@ static void mark_token(uint32_t *mask, uint32_t token) {
 }
 
 /* A grammar must not delay the other requests of a step: a mask that took too much work is left with the allowed
- * tokens that it has found so far or, where it found none, with the next token of the shortest way. */
+ * tokens that it has found so far, and with the next token of the shortest way. */
 static bool has_enough(const marking *m) {
-  return m->w->n_done > WALK_MASK_MAX;
+  return m->w->n_done > m->w->n_enough;
+}
+
+/* Whether an answer can be completed in time from the set; what lies below it may close more than it opens. */
+static bool is_in_time(const marking *m, const walk_visit *visit) {
+  return walk_tokens(m->w, visit->set, visit->n) <= m->n_after;
 }
 
 static bool mark_node(void *self, const walk_visit *visit) {
   marking *m = self;
-  uint32_t n = weft_token_trie_n(m->trie, visit->node), first = m->trie->first[visit->node];
-  if (visit->tokens > m->n_after) return !has_enough(m); /* what lies below may close more than it opens */
-  for (uint32_t i = 0; i < n; i++) mark_token(m->mask, (uint32_t)m->trie->token[first + i]);
-  m->any = m->any || n > 0;
+  const weft_token_trie *trie = m->g->trie;
+  uint32_t n = weft_token_trie_n(trie, visit->node), first = trie->first[visit->node];
+  if (n == 0 || !is_in_time(m, visit)) return !has_enough(m);
+  for (uint32_t i = 0; i < n; i++) mark_token(m->mask, (uint32_t)trie->token[first + i]);
   return !has_enough(m);
 }
 
-static void mark_table(const weft_grammar *g, const grammar_allowed *allowed, uint32_t *mask) {
-  const uint32_t *from = g->list + allowed->tokens_at;
-  if (allowed->n_tokens != GRAMMAR_NONE) {
-    for (uint32_t i = 0; i < allowed->n_tokens; i++) mark_token(mask, from[i]);
+static bool mark_end(void *self, const walk_visit *visit) {
+  marking *m = self;
+  const grammar_ends *ends = &m->g->ends;
+  uint32_t from = ends->first[visit->node], to = ends->first[visit->node + 1];
+  if (from == to || !is_in_time(m, visit)) return !has_enough(m);
+  for (uint32_t i = from; i < to; i++) {
+    const grammar_leaf *leaf = &ends->leaf[i];
+    if (leaf->used < m->low || leaf->used > m->high) continue;
+    mark_token(m->mask, leaf->token);
+  }
+  return !has_enough(m);
+}
+
+static void mark_group(marking *m, const grammar_group *group) {
+  const uint32_t *from = m->g->list + group->tokens_at;
+  if (group->n_tokens != GRAMMAR_NONE) {
+    for (uint32_t i = 0; i < group->n_tokens; i++) mark_token(m->mask, from[i]);
     return;
   }
-  uint32_t n_words = (g->trie->n_vocab + 31) / 32;
-  for (uint32_t i = 0; i < n_words; i++) mask[i] |= from[i];
+  uint32_t n_words = (m->g->trie->n_vocab + 31) / 32;
+  for (uint32_t i = 0; i < n_words; i++) m->mask[i] |= from[i];
 }
 
-/* The table of a state, if what it says holds for this count: of a repetition, where no bound is near. */
-static const grammar_allowed *table_of(const weft_grammar *g, const weft_matcher_config *c) {
+/* A table that holds for a configuration. */
+typedef struct table_use {
+  const grammar_allowed *allowed; /* NULL: none does */
+  const grammar_state *repeat;    /* the repetition whose counts it speaks of, and how many are done; NULL: none */
+  uint32_t count, node;           /* the stack below what the table covers */
+} table_use;
+
+static table_use find_table(const weft_grammar *g, const weft_grammar_scratch *w, const weft_matcher_config *c) {
   const grammar_state *s = &g->state[c->state];
-  if (s->allowed == GRAMMAR_NONE) return NULL;
-  if (s->of == GRAMMAR_NONE || c->count == 0) return &g->allowed[s->allowed];
-  bool far_below = s->max == GRAMMAR_NONE || s->max - c->count > g->trie->depth_max;
-  bool same = s->min == 0 || (c->count < s->min && s->min - c->count > g->trie->depth_max);
-  return far_below && same ? &g->allowed[s->allowed] : NULL;
+  const weft_matcher_node *frame = &w->node[c->node];
+  table_use use = {.node = c->node, .repeat = s->of != GRAMMAR_NONE ? s : NULL, .count = c->count};
+  if (s->allowed != GRAMMAR_NONE) use.allowed = &g->allowed[s->allowed];
+  for (uint32_t i = s->pairs_at; i < s->pairs_at + s->n_pairs && c->node != 0; i++) {
+    if (g->pair[i].above != frame->state) continue;
+    const grammar_state *above = &g->state[frame->state];
+    return (table_use){&g->allowed[g->pair[i].allowed], above->of != GRAMMAR_NONE ? above : NULL, frame->count,
+                       frame->parent};
+  }
+  return use;
 }
 
-/* The configuration that stands after a rule's end, at the end of w->config. */
-static void push_return(weft_grammar_scratch *w, uint32_t node) {
-  const weft_matcher_node *n = &w->node[node];
-  walk_push(w, w->n_configs, (weft_matcher_config){n->state, n->count, n->parent});
+/* Whether the tokens of a group are allowed where `sum` tokens complete the stack. */
+static bool group_fits(const marking *m, const grammar_state *repeat, uint32_t used, uint32_t after, uint32_t sum) {
+  uint64_t owed = m->low > used ? m->low - used : 0;
+  if (owed > 0) owed *= m->g->state[m->g->rule[repeat->of].first].tokens;
+  return used <= m->high && after + owed + sum <= m->n_after;
+}
+
+/* false: perhaps not; then groups are looked at one by one. */
+static bool all_fit(const marking *m, const table_use *use, uint32_t sum) {
+  const grammar_group *all = &use->allowed->all;
+  return all->used <= m->high &&
+         group_fits(m, use->repeat, use->allowed->n_groups > 0 ? 0 : all->used, all->after, sum);
+}
+
+static void mark_walked(weft_grammar_scratch *w, weft_matcher_config c, marking *m) {
+  uint32_t before = w->n_configs;
+  w->config[w->n_configs++] = c;
+  (void)walk_trie(w, 1, mark_node, m);
+  w->n_configs = before;
+}
+
+static void mark_ends(weft_grammar_scratch *w, const table_use *use, marking *m) {
+  const grammar_ends *ends = &m->g->ends;
+  const weft_matcher_node *node = &w->node[use->node];
+  uint32_t before = w->n_configs;
+  walk_push(w, before, (weft_matcher_config){node->state, node->count, node->parent});
+  const walk_tree tree = {ends->byte, ends->depth, ends->end};
+  if (w->n_configs > before) (void)walk_below(w, tree, use->allowed->ends, w->n_configs - before, mark_end, m);
+  w->n_configs = before;
 }
 
 static void mark_config(weft_grammar_scratch *w, weft_matcher_config c, marking *m) {
-  const weft_grammar *g = w->grammar;
-  const grammar_allowed *allowed = table_of(g, &c);
-  const weft_matcher_node *node = &w->node[c.node];
-  uint32_t before = w->n_configs;
-  bool deep = node->depth > GRAMMAR_DEPTH_MAX - GRAMMAR_TABLE_DEPTH;
-  if (allowed == NULL || deep || (uint64_t)allowed->after + node->sum > m->n_after) {
-    w->config[w->n_configs++] = c;
-    (void)walk_trie(w, 0, 1, mark_node, m);
-    w->n_configs = before;
+  const weft_grammar *g = m->g;
+  if (!grammar_moves(&g->state[c.state], c.count)) return;
+  const table_use use = find_table(g, w, &c);
+  const weft_matcher_node *node = &w->node[use.node];
+  m->low = use.repeat != NULL && use.repeat->min > use.count ? use.repeat->min - use.count : 0;
+  m->high = use.repeat != NULL ? use.repeat->max - use.count : 0;
+  bool fits = use.allowed != NULL && all_fit(m, &use, node->sum);
+  bool deep = use.allowed == NULL || node->depth + use.allowed->depth > GRAMMAR_DEPTH_MAX;
+  if (deep || (!fits && use.allowed->twice)) {
+    mark_walked(w, c, m);
     return;
   }
-  mark_table(g, allowed, m->mask);
-  m->any = m->any || allowed->n_tokens > 0;
-  for (uint32_t i = 0; i < allowed->n_ends && c.node != 0 && !has_enough(m); i++) {
-    push_return(w, c.node);
-    uint32_t n = w->n_configs - before;
-    if (n > 0) (void)walk_trie(w, g->list[allowed->ends_at + i], n, mark_node, m);
-    w->n_configs = before;
+  if (fits) mark_group(m, &use.allowed->all);
+  for (uint32_t i = 0; i < use.allowed->n_groups && !fits; i++) {
+    const grammar_group *group = &g->group[use.allowed->groups_at + i];
+    if (group_fits(m, use.repeat, group->used, group->after, node->sum)) mark_group(m, group);
   }
+  if (use.node != 0 && use.allowed->ends != GRAMMAR_NONE) mark_ends(w, &use, m);
 }
 
-/* The token that the shortest completion goes on with, where it needs one. */
-static void mark_way(const weft_grammar_scratch *w, weft_matcher_config c, uint32_t *mask) {
+/* The token that the shortest completion goes on with, where it needs one; -1: it needs none. */
+static int32_t find_way(const weft_grammar_scratch *w, weft_matcher_config c) {
   const weft_grammar *g = w->grammar;
-  const weft_token_trie *trie = g->trie;
   while (grammar_may_end(&g->state[c.state], c.count)) {
     const weft_matcher_node *node = &w->node[c.node];
-    if (c.node == 0) return;
+    if (c.node == 0) return -1;
     c = (weft_matcher_config){node->state, node->count, node->parent};
   }
   const grammar_state *s = &g->state[c.state];
   while (s->way_rule != GRAMMAR_NONE) s = &g->state[g->rule[s->way_rule].first];
-  uint32_t n = weft_token_trie_n(trie, s->way_node);
-  for (uint32_t i = 0; i < n; i++) mark_token(mask, (uint32_t)trie->token[trie->first[s->way_node] + i]);
+  return weft_token_trie_n(g->trie, s->way_node) > 0 ? g->trie->token[g->trie->first[s->way_node]] : -1;
+}
+
+/* In a mask that is left as it is: that token, if the matcher takes it, which looks at so many ways and no more, or if there is
+ * no other. */
+static void mark_way(weft_grammar_scratch *w, const weft_matcher *matcher, uint32_t *mask) {
+  uint32_t n_words = (w->grammar->trie->n_vocab + 31) / 32, at = 0;
+  uint64_t n_done = w->n_done;
+  int32_t token = find_way(w, matcher->config[0]);
+  weft_matcher next = *matcher;
+  if (token < 0) return;
+  while (at < n_words && mask[at] == 0) at += 1;
+  if (at == n_words || weft_matcher_take(&next, w, token)) mark_token(mask, (uint32_t)token);
+  w->n_done = n_done;
 }
 
 /* Fills w->closed with the matcher's set, and with the configurations that follow where a rule may end; how many. */
@@ -215,14 +184,13 @@ void weft_matcher_mask(const weft_matcher *matcher, weft_grammar_scratch *w, uin
   const weft_grammar *g = matcher->grammar;
   if (g == NULL) return;
   const weft_token_trie *trie = g->trie;
-  marking m = {.trie = trie, .w = w, .mask = mask, .n_after = n_left > 0 ? n_left - 1 : 0};
+  marking m = {.g = g, .w = w, .mask = mask, .n_after = n_left > 0 ? n_left - 1 : 0};
   memset(mask, 0, (size_t)((trie->n_vocab + 31) / 32) * sizeof *mask);
   walk_begin(w, g, matcher->node, matcher->n_nodes);
   if (walk_may_end(w, matcher->config, matcher->n_configs)) {
     for (uint32_t i = 0; i < trie->n_ends; i++) mark_token(mask, (uint32_t)trie->ends[i]);
-    m.any = trie->n_ends > 0;
   }
   uint32_t n = close_set(w, matcher);
   for (uint32_t i = 0; i < n && n_left > 0 && !has_enough(&m); i++) mark_config(w, w->closed[i], &m);
-  if (!m.any && has_enough(&m)) mark_way(w, matcher->config[0], mask);
+  if (has_enough(&m)) mark_way(w, matcher, mask);
 }

@@ -39,6 +39,7 @@ void walk_begin(weft_grammar_scratch *w, const weft_grammar *g, const weft_match
   w->depth_max = GRAMMAR_DEPTH_MAX;
   w->n_configs = 0;
   w->n_done = 0;
+  w->depth_seen = 0;
   w->n_nodes = n_nodes;
   memcpy(w->node, node, n_nodes * sizeof *node);
 }
@@ -60,6 +61,12 @@ static bool is_same_stack(const weft_grammar_scratch *w, uint32_t a, uint32_t b)
   return true;
 }
 
+/* Whether so many frames may be. */
+static bool is_shallow(weft_grammar_scratch *w, uint32_t depth) {
+  if (depth > w->depth_seen) w->depth_seen = depth;
+  return depth <= w->depth_max;
+}
+
 void walk_push(weft_grammar_scratch *w, uint32_t first, weft_matcher_config c) {
   const weft_grammar *g = w->grammar;
   while (c.node != 0 && !grammar_moves(&g->state[c.state], c.count) && grammar_may_end(&g->state[c.state], c.count)) {
@@ -67,7 +74,7 @@ void walk_push(weft_grammar_scratch *w, uint32_t first, weft_matcher_config c) {
     c = (weft_matcher_config){node->state, node->count, node->parent};
   }
   if (tokens_of(w, &c) >= GRAMMAR_INFINITE) return;
-  if (w->node[c.node].depth + depth_from(g, c.state, c.count) > w->depth_max) return;
+  if (!is_shallow(w, w->node[c.node].depth + depth_from(g, c.state, c.count))) return;
   uint32_t worst = first;
   w->n_done += w->n_configs - first;
   for (uint32_t i = first; i < w->n_configs; i++) {
@@ -89,8 +96,8 @@ static uint32_t push_frame(weft_grammar_scratch *w, uint32_t state, uint32_t cou
   const grammar_state *s = &g->state[state];
   if (!grammar_moves(s, count) && grammar_may_end(s, count)) return parent;
   uint32_t depth = w->node[parent].depth, tokens = grammar_tokens(g, state, count);
-  if (w->n_nodes >= WALK_NODES || depth >= w->depth_max) return GRAMMAR_NONE;
-  if (depth + depth_from(g, state, count) > w->depth_max || tokens >= GRAMMAR_INFINITE) return GRAMMAR_NONE;
+  if (w->n_nodes >= WALK_NODES || tokens >= GRAMMAR_INFINITE || !is_shallow(w, depth + 1)) return GRAMMAR_NONE;
+  if (!is_shallow(w, depth + depth_from(g, state, count))) return GRAMMAR_NONE;
   uint64_t sum = (uint64_t)w->node[parent].sum + tokens;
   if (sum >= GRAMMAR_INFINITE) return GRAMMAR_NONE;
   w->node[w->n_nodes] = (weft_matcher_node){state, count, parent, depth + 1, (uint32_t)sum};
@@ -163,28 +170,25 @@ bool walk_may_end(weft_grammar_scratch *w, const weft_matcher_config *set, uint3
 
 /* ---- the tree ---- */
 
-uint64_t walk_trie(weft_grammar_scratch *w, uint32_t root, uint32_t n, walk_visitor visitor, void *self) {
-  const weft_token_trie *trie = w->grammar->trie;
-  uint32_t base = trie->depth[root];
+uint64_t walk_below(weft_grammar_scratch *w, walk_tree tree, uint32_t root, uint32_t n, walk_visitor visitor,
+                    void *self) {
   uint64_t n_visits = 0;
   w->set_at[0] = w->n_configs - n;
   w->set_n[0] = n;
   w->nodes_at[0] = w->n_nodes;
-  for (uint32_t i = root + 1; i < trie->end[root];) {
-    uint32_t d = trie->depth[i] - base; /* at least 1 */
+  for (uint32_t i = root + 1; i < tree.end[root];) {
+    uint32_t d = tree.depth[i]; /* at least 1 */
     n_visits += 1;
     w->n_configs = w->set_at[d - 1] + w->set_n[d - 1];
     w->n_nodes = w->nodes_at[d - 1];
     w->set_at[d] = w->n_configs;
-    w->set_n[d] = walk_byte(w, w->set_at[d - 1], w->set_n[d - 1], trie->byte[i]);
+    w->set_n[d] = walk_byte(w, w->set_at[d - 1], w->set_n[d - 1], tree.byte[i]);
     w->nodes_at[d] = w->n_nodes;
     if (w->set_n[d] == 0) {
-      i = trie->end[i];
+      i = tree.end[i];
       continue;
     }
-    const weft_matcher_config *set = &w->config[w->set_at[d]];
-    walk_visit visit = {.node = i, .tokens = walk_tokens(w, set, w->set_n[d])};
-    visit.may_end = trie->end[i] > i + 1 && walk_may_end(w, set, w->set_n[d]);
+    const walk_visit visit = {i, w->set_n[d], &w->config[w->set_at[d]]};
     if (!visitor(self, &visit)) break;
     i += 1;
   }
@@ -193,11 +197,18 @@ uint64_t walk_trie(weft_grammar_scratch *w, uint32_t root, uint32_t n, walk_visi
   return n_visits;
 }
 
+uint64_t walk_trie(weft_grammar_scratch *w, uint32_t n, walk_visitor visitor, void *self) {
+  const weft_token_trie *trie = w->grammar->trie;
+  return walk_below(w, (walk_tree){trie->byte, trie->depth, trie->end}, 0, n, visitor, self);
+}
+
 /* ---- an answer's place ---- */
 
 weft_status weft_grammar_scratch_open(weft_grammar_scratch **out) {
   *out = weft_alloc(1, sizeof **out);
-  return *out == NULL ? WEFT_E_NO_MEMORY : WEFT_OK;
+  if (*out == NULL) return WEFT_E_NO_MEMORY;
+  (*out)->n_enough = WALK_MASK_MAX;
+  return WEFT_OK;
 }
 
 void weft_grammar_scratch_close(weft_grammar_scratch *scratch) {

@@ -221,13 +221,21 @@ FILTER(filter_tojson) {
   return jinja_buffer_value(run, out);
 }
 
+/* Takes the memory that the parser needs at most from the budget: it lies outside of the arena. */
+static bool take_json_room(jinja_run *run, const jinja_string *s) {
+  enum { VALUE_BYTES = 64 };
+  size_t n = 1;
+  for (size_t i = 0; i < s->n; i++) n += strchr("[{,:", s->bytes[i]) != NULL && s->bytes[i] != 0 ? 1 : 0;
+  return jinja_take(run, n * VALUE_BYTES) != NULL;
+}
+
 /* transformers has no such filter, but some templates want one: it turns the arguments of a tool call, which came as
  * text, into a mapping. */
 FILTER(filter_from_json) {
   (void)args;
   json_error_t why;
   const jinja_string *s = jinja_string_of(run, self, "what 'from_json' reads");
-  if (!jinja_charge(run, s->n)) return jinja_nothing();
+  if (!jinja_charge(run, s->n) || !take_json_room(run, s)) return jinja_nothing();
   json_t *json = json_loadb(s->bytes, s->n, JSON_DECODE_ANY, &why);
   if (json == NULL) {
     jinja_fail(run, WEFT_E_INVALID, "'from_json' is given what is no JSON: %s", why.text);

@@ -38,7 +38,7 @@ for model in ("weft-demo", "weft-demo-ar"):
 ROWS = [{"q": "The soft drum is near the blue", "c": [" coat", " 4711"], "a": 0},
         {"q": "The fast leaf is near the", "c": [" 4711", " pink shoe"], "a": 1},
         {"q": "The red fox is behind the gray", "c": [" cup", " Zo\u00eb \U0001f600"], "a": 0},
-        {"q": "Tom is 43 years old. Tom is", "c": [" the the", " 43"], "a": 1}]
+        {"q": "The old boat is behind the", "c": [" 4711 4711", " red cup"], "a": 1}]
 with open(os.path.join(folder.name, "rows.json"), "w") as rows:
     json.dump(ROWS, rows)
 CHOICES = {"task": "ends", "dataset_path": "json",

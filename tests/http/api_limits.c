@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What vLLM's clients ask for: shortest answers, stop tokens and why an answer stopped, words and tokens that an answer may
  * not or may only have, prompts that are cut or continued, salts of the cache, strict fields; on both demo models. */
+#include "api/answer_limits.h"
 #include "tests/support/http_conversation.h"
 
 #define CHAT        "/v1/chat/completions"
@@ -234,6 +235,19 @@ static void test_prompts_cut_and_continued(void **state) {
           "a last message of the assistant");
 }
 
+/* Which domain a salt has is not known without the process's secret, so nobody can search for one like another's. */
+static void test_salts_are_secret(void **state) {
+  const uint8_t one[WEFT_SALT_SECRET] = {1}, other[WEFT_SALT_SECRET] = {2};
+  const weft_key128 tenant = {1, 2}, second = {2, 2};
+  (void)state;
+  weft_key128 a = answer_limits_domain(one, tenant, "a");
+  assert_true(weft_key128_equal(a, answer_limits_domain(one, tenant, "a")));
+  assert_false(weft_key128_equal(a, answer_limits_domain(one, tenant, "b")));
+  assert_false(weft_key128_equal(a, answer_limits_domain(one, second, "a")));
+  assert_false(weft_key128_equal(a, answer_limits_domain(other, tenant, "a")));
+  assert_true(weft_key128_equal(tenant, answer_limits_domain(one, tenant, "")));
+}
+
 /* Equal salts find each other's prefixes, other salts and none do not. */
 static void test_salts(void **state) {
   static const char *const salts[] = {"\"cache_salt\":\"a\",", "\"cache_salt\":\"b\",", "", "\"cache_salt\":\"a\","};
@@ -302,6 +316,7 @@ int main(void) {
                                      cmocka_unit_test(test_limits_beside_others),
                                      cmocka_unit_test(test_prompts_cut_and_continued),
                                      cmocka_unit_test(test_salts),
+                                     cmocka_unit_test(test_salts_are_secret),
                                      cmocka_unit_test(test_tokenizers),
                                      cmocka_unit_test(test_strict_fields)};
   (void)signal(SIGPIPE, SIG_IGN);

@@ -65,6 +65,17 @@ static void test_cut(void **state) {
   json_decref(root);
 }
 
+/* As guidellm asks of a server that it measures: an answer of just so many tokens. */
+static void test_past_its_end(void **state) {
+  (void)state;
+  json_t *root =
+      talk_model(server.port, RESPONSES, names[1],
+                 "\"input\":\"Say 5.\",\"max_output_tokens\":40,\"stop\":null,\"ignore_eos\":true," SAMPLING);
+  assert_string_equal(text_at(root, "status"), "incomplete");
+  assert_int_equal(int_at(root, "usage.output_tokens"), 40);
+  json_decref(root);
+}
+
 /* Instructions, roles and parts are the turns of a chat. */
 static void test_items(void **state) {
   (void)state;
@@ -376,6 +387,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_whole),
       cmocka_unit_test(test_cut),
+      cmocka_unit_test(test_past_its_end),
       cmocka_unit_test(test_items),
       cmocka_unit_test(test_stream_says_what_whole_says),
       cmocka_unit_test(test_format_and_logprobs),

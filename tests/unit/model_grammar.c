@@ -322,8 +322,7 @@ static void a_table_stops_where_the_steps_end(void **state) {
   weft_error error = {{0}};
   (void)state;
   weft_grammar *g = compile(REGEX, "[^x]*");
-  weft_free(g->allowed);
-  g->n_allowed = g->n_list = 0;
+  grammar_tables_close(g);
   g->cost = most;
   assert_int_equal(grammar_tabulate(g, &error), WEFT_E_TOO_LARGE);
   assert_non_null(strstr(error.text, "too many steps"));
@@ -406,6 +405,95 @@ static void masks_of_schema(const char *line, const json_t *schema) {
   weft_grammar_unref(g);
 }
 
+/* The mask as it is made without tables, by a walk of the whole vocabulary without a bound. */
+static void walk_mask(weft_grammar *g, const weft_matcher *m, uint32_t n_left, uint32_t *mask) {
+  grammar_state *kept = g->state;
+  size_t n = (size_t)g->n_states + 1;
+  g->state = weft_alloc(n, sizeof *kept);
+  assert_non_null(g->state);
+  memcpy(g->state, kept, n * sizeof *kept);
+  for (uint32_t i = 0; i < g->n_states; i++) g->state[i].allowed = GRAMMAR_NONE, g->state[i].n_pairs = 0;
+  world.scratch->n_enough = UINT64_MAX;
+  weft_matcher_mask(m, world.scratch, n_left, mask);
+  world.scratch->n_enough = WALK_MASK_MAX;
+  weft_free(g->state);
+  g->state = kept;
+}
+
+/* Equal, or left with some tokens where a mask took too much work. */
+static bool is_as_walked(const uint32_t *walked, uint32_t n_words, bool cut) {
+  bool any = false;
+  for (uint32_t i = 0; i < n_words; i++) any = any || world.mask[i] != 0;
+  return cut ? any : memcmp(world.mask, walked, n_words * sizeof *walked) == 0;
+}
+
+/* A part of a rule; it may call rules with higher numbers, and counts what it repeats. */
+static void put_part(weft_text *text, uint32_t rule, uint32_t n_rules, uint64_t draw) {
+  static const char *const parts[] = {"\"a\"",    "\"ab\"", "\"\\\"\"", "[a-c]",      "[^\"]",     "\" \"",
+                                      "\"true\"", "[0-9]",  "\"10\"",   "[^a\"\\\\]", "\"\\\":\"", "\",\""};
+  static const char *const counts[] = {"", "", "", "", "?", "*", "+", "{2}", "{1,3}", "{0,7}", "{2,}", "{3,40}"};
+  bool call = draw % 5 < 2 && rule + 1 < n_rules;
+  draw = weft_mix64(draw);
+  if (call) weft_text_printf(text, "r%u", rule + 1 + (uint32_t)(draw % (n_rules - rule - 1)));
+  if (!call) weft_text_puts(text, parts[draw % 12]);
+  weft_text_printf(text, "%s ", counts[draw / 64 % 12]);
+}
+
+static void make_grammar(weft_text *text, uint64_t seed) {
+  enum { RULES = 4 };
+  uint64_t draw = weft_mix64(seed);
+  weft_text_puts(text, "root ::= r0 \".\"\n");
+  for (uint32_t r = 0; r < RULES; r++) {
+    weft_text_printf(text, "r%u ::= ", r);
+    for (uint32_t k = 0, n = 2 + (uint32_t)(draw % 4); k < n; k++) {
+      draw = weft_mix64(draw + k);
+      put_part(text, r, RULES, draw);
+      if (k + 1 < n && draw / 1024 % 4 == 0) weft_text_puts(text, "| ");
+    }
+    weft_text_puts(text, "\n");
+  }
+}
+
+/* Tables say of every token what a walk says, for all counts, with few tokens left and with many. */
+static void masks_are_as_walked(void **state) {
+  uint32_t n_compiled = 0, n_masks = 0, n_cut = 0, n_words = (world.trie->n_vocab + 31) / 32;
+  uint32_t *walked = calloc(n_words, sizeof *walked);
+  (void)state;
+  for (uint64_t seed = 0; seed < 500; seed++) {
+    weft_text text = {0};
+    weft_grammar *g;
+    weft_matcher m;
+    weft_error error;
+    uint64_t n, draw = seed;
+    make_grammar(&text, seed);
+    if (weft_grammar_compile(GBNF, text.bytes, text.n, world.trie, &g, NULL, &error) == WEFT_OK) n_compiled += 1;
+    if (g != NULL) weft_matcher_begin(&m, g);
+    for (uint32_t left = g == NULL ? 0 : weft_grammar_shortest(g) + seed % 20; left > 0; left--) {
+      for (uint32_t more = 0; more < 2; more++) {
+        weft_matcher_mask(&m, world.scratch, left + 1000 * more, world.mask);
+        bool cut = world.scratch->n_done > WALK_MASK_MAX;
+        n_cut += cut ? 1 : 0;
+        n_masks += 1;
+        walk_mask(g, &m, left + 1000 * more, walked);
+        if (!is_as_walked(walked, n_words, cut)) {
+          fail_msg("seed %llu, %u left: %.*s", (unsigned long long)seed, left + 1000 * more, (int)text.n, text.bytes);
+        }
+      }
+      weft_matcher_mask(&m, world.scratch, left, world.mask);
+      (void)grammar_mask_pick(world.mask, world.trie->n_vocab, UINT64_MAX, &n);
+      draw = weft_mix64(draw + 1);
+      int32_t token = grammar_mask_pick(world.mask, world.trie->n_vocab, draw % n, &n);
+      if (weft_tokenizer_is_eog(world.tokenizer, token)) break;
+      assert_true(weft_matcher_take(&m, world.scratch, token));
+      if (weft_matcher_is_done(&m)) break;
+    }
+    weft_grammar_unref(g);
+    weft_text_free(&text);
+  }
+  assert_true(n_compiled > 200 && n_cut < n_masks / 100);
+  free(walked);
+}
+
 static void masks_are_exact(void **state) {
   (void)state;
   each_schema(masks_of_schema);
@@ -482,6 +570,7 @@ int main(int argc, char **argv) {
                                      cmocka_unit_test(rules_with_many_ways_are_refused),
                                      cmocka_unit_test(copies_of_schemas_are_counted),
                                      cmocka_unit_test(masks_are_exact),
+                                     cmocka_unit_test(masks_are_as_walked),
                                      cmocka_unit_test(answers_fit_their_schema),
                                      cmocka_unit_test(no_mask_has_structure),
                                      cmocka_unit_test(a_vocabulary_without_an_end_has_no_formats)};

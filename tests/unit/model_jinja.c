@@ -121,6 +121,16 @@ static void refused(const char *text, weft_status status, const char *words) {
   assert_null(out.bytes);
 }
 
+/* What a parser makes of a text counts, although it lies elsewhere. */
+static void test_parsed_text_counts(void **state) {
+  const weft_jinja_budget small = {.steps = 200000, .bytes = 1 << 20, .depth = 300};
+  weft_jinja_text out;
+  weft_error error = {{0}};
+  (void)state;
+  assert_int_equal(render("{{ ('[' * 30000) | from_json }}", &small, &out, &error), WEFT_E_TOO_LARGE);
+  assert_non_null(strstr(error.text, "bytes of memory"));
+}
+
 /* Each of these would run for hours, take all memory or overflow the stack. */
 static void test_hostile_templates_end(void **state) {
   (void)state;
@@ -321,6 +331,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_marks),
       cmocka_unit_test(test_hostile_templates_end),
+      cmocka_unit_test(test_parsed_text_counts),
       cmocka_unit_test(test_long_data_counts),
       cmocka_unit_test(test_whole_numbers),
       cmocka_unit_test(test_hostile_text),
