@@ -14,7 +14,7 @@ enum { PINS_LISTED_MAX = 4096 };
 
 /* ---- one pin as JSON ------------------------------------------------------------------------- */
 
-static weft_status wrong(weft_refusal *why, const char *field, const char *must_be) {
+static weft_status refuse_value(weft_refusal *why, const char *field, const char *must_be) {
   return weft_refuse(why, 400, "invalid_value", field, "%s must be %s", field, must_be);
 }
 
@@ -29,7 +29,7 @@ static weft_status read_number(const json_t *value, const char *field, json_int_
 
 static weft_status read_tenant(const weft_keys *keys, const json_t *value, uint32_t *out, weft_refusal *why) {
   const char *name = json_string_value(value);
-  if (name == NULL) return wrong(why, "tenant", "a tenant's name");
+  if (name == NULL) return refuse_value(why, "tenant", "a tenant's name");
   for (uint32_t i = 0; keys != NULL && i < weft_keys_n_tenants(keys); i++) {
     if (strcmp(weft_keys_tenant(keys, i), name) != 0) continue;
     *out = i;
@@ -45,10 +45,10 @@ static weft_status read_field(const weft_keys *keys, const char *key, const json
   weft_status status = WEFT_OK;
   if (strcmp(key, "model") == 0) {
     p->model = json_string_value(value);
-    return p->model == NULL ? wrong(why, key, "a string") : WEFT_OK;
+    return p->model == NULL ? refuse_value(why, key, "a string") : WEFT_OK;
   }
   if (strcmp(key, "public") == 0 || strcmp(key, "thinking") == 0) {
-    if (!json_is_boolean(value)) return wrong(why, key, "true or false");
+    if (!json_is_boolean(value)) return refuse_value(why, key, "true or false");
     *(key[0] == 'p' ? &p->is_public : &p->prompt.thinking) = json_is_true(value);
     return WEFT_OK;
   }
@@ -66,7 +66,7 @@ static weft_status read_field(const weft_keys *keys, const char *key, const json
   if (strcmp(key, "text") == 0) {
     p->prompt.text = json_string_value(value);
     p->prompt.n_text = json_string_length(value);
-    return p->prompt.text == NULL ? wrong(why, key, "a string") : WEFT_OK;
+    return p->prompt.text == NULL ? refuse_value(why, key, "a string") : WEFT_OK;
   }
   if (strcmp(key, "tokens") == 0) return weft_openai_ids(gen, value, key, &p->prompt, why);
   if (strcmp(key, "messages") == 0) return weft_openai_messages(gen, value, &p->prompt, why);
@@ -81,7 +81,7 @@ static weft_status read_pin(const weft_keys *keys, const json_t *root, weft_pref
                             weft_refusal *why) {
   const char *key;
   json_t *value;
-  if (!json_is_object(root)) return wrong(why, "a pin", "a JSON object");
+  if (!json_is_object(root)) return refuse_value(why, "a pin", "a JSON object");
   json_object_foreach((json_t *)root, key, value) {
     if (json_is_null(value)) continue;
     weft_status status = read_field(keys, key, value, p, gen, why);
@@ -95,8 +95,8 @@ static weft_status read_pin(const weft_keys *keys, const json_t *root, weft_pref
 }
 
 /* operator: the tenant that computes public prefixes. */
-static weft_status declare(weft_runtime *rt, const weft_keys *keys, uint32_t operator, const json_t * root,
-                           uint32_t *id, weft_refusal *why) {
+static weft_status declare_one(weft_runtime *rt, const weft_keys *keys, uint32_t operator, const json_t * root,
+                               uint32_t *id, weft_refusal *why) {
   weft_gen gen = {0};
   weft_prefix p = {.tenant = operator};
   char line[512];
@@ -135,7 +135,7 @@ weft_status weft_admin_pin_file(weft_runtime *rt, const weft_keys *keys, const c
     weft_refusal why;
     uint32_t id;
     const json_t *one = json_is_array(root) ? json_array_get(root, i) : root;
-    status = declare(rt, keys, operator_of(keys), one, &id, &why);
+    status = declare_one(rt, keys, operator_of(keys), one, &id, &why);
     if (status != WEFT_OK) (void)weft_fail(error, status, "%s: pin %zu: %s", path, i, why.message);
   }
   json_decref(root);
@@ -152,7 +152,7 @@ void weft_handle_pin(weft_server *s, weft_exchange *x) {
   const char *bytes = weft_exchange_body(x, &n);
   weft_status status = atomic_load(&s->draining) ? weft_refuse_status(&why, WEFT_FULL, "", true)
                                                  : weft_openai_load(bytes, n, &s->json_limits, &root, &why);
-  if (status == WEFT_OK) status = declare(s->runtime, s->keys, weft_exchange_note(x)->tenant, root, &id, &why);
+  if (status == WEFT_OK) status = declare_one(s->runtime, s->keys, weft_exchange_note(x)->tenant, root, &id, &why);
   if (status == WEFT_OK) {
     weft_text body = {0};
     weft_text_printf(&body, "{\"id\":%u}", id);

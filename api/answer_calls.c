@@ -17,7 +17,7 @@ struct answer_calls {
 /* ---- tools ---- */
 
 /* What stands behind the text, or texts in a row of which the last is empty, at `at`. */
-static const char *behind(const char *at, bool several) {
+static const char *text_behind(const char *at, bool several) {
   while (several && *at != 0) at += strlen(at) + 1;
   return at + strlen(at) + 1;
 }
@@ -36,10 +36,10 @@ static weft_status copy_tools(answer_tools *t, const weft_prompt *p, weft_call_f
   const char *at = t->bytes.bytes;
   for (uint32_t i = 0; i < t->n; i++) {
     t->callable[i].name = at;
-    at = behind(at, false);
+    at = text_behind(at, false);
     if (!typed) continue;
     t->callable[i].types = at;
-    at = behind(at, true);
+    at = text_behind(at, true);
   }
   return WEFT_OK;
 }

@@ -198,7 +198,7 @@ static const weft_option *row_at(const weft_option_table *more, uint32_t index) 
   return index - n_more < N_PRODUCT_ROWS ? &product_rows[index - n_more] : NULL;
 }
 
-static void *field(weft_config *config, size_t at) {
+static void *option_field(weft_config *config, size_t at) {
   return (char *)config + at;
 }
 
@@ -216,10 +216,10 @@ static bool has_row(const weft_option_table *more, const weft_option *o, unsigne
 }
 
 static void set_default(weft_config *config, const weft_option *o) {
-  if (o->kind == WEFT_OPTION_U32) *(uint32_t *)field(config, o->at) = (uint32_t)o->range.initial;
-  if (o->kind == WEFT_OPTION_I32) *(int32_t *)field(config, o->at) = (int32_t)o->range.initial;
-  if (o->kind == WEFT_OPTION_F32) *(float *)field(config, o->at) = (float)o->range.initial;
-  if (o->kind == WEFT_OPTION_TEXT) *(const char **)field(config, o->at) = o->text;
+  if (o->kind == WEFT_OPTION_U32) *(uint32_t *)option_field(config, o->at) = (uint32_t)o->range.initial;
+  if (o->kind == WEFT_OPTION_I32) *(int32_t *)option_field(config, o->at) = (int32_t)o->range.initial;
+  if (o->kind == WEFT_OPTION_F32) *(float *)option_field(config, o->at) = (float)o->range.initial;
+  if (o->kind == WEFT_OPTION_TEXT) *(const char **)option_field(config, o->at) = o->text;
 }
 
 /* Two commands may have rows with other defaults for one field: those of the command itself come last. */
@@ -295,31 +295,31 @@ static weft_status set_value(weft_config *config, const weft_option *o, const ch
     bool whole = isdigit((unsigned char)value[0]) && *end == 0 && errno == 0;
     if (!whole) return bad_value(o, value, error);
     if (o->kind == WEFT_OPTION_U64) {
-      *(uint64_t *)field(config, o->at) = number;
+      *(uint64_t *)option_field(config, o->at) = number;
     } else if (!weft_range_has(&o->range, (double)number) && (double)number != o->range.initial) {
       return bad_value(o, value, error);
     } else if (o->kind == WEFT_OPTION_I32) {
-      *(int32_t *)field(config, o->at) = (int32_t)number;
+      *(int32_t *)option_field(config, o->at) = (int32_t)number;
     } else {
-      *(uint32_t *)field(config, o->at) = (uint32_t)number;
+      *(uint32_t *)option_field(config, o->at) = (uint32_t)number;
     }
   } else if (o->kind == WEFT_OPTION_F32) {
     double number = strtod(value, &end);
     if (end == value || *end != 0 || !weft_range_has(&o->range, number)) return bad_value(o, value, error);
-    *(float *)field(config, o->at) = (float)number;
+    *(float *)option_field(config, o->at) = (float)number;
   } else if (o->kind == WEFT_OPTION_TEXT) {
-    *(const char **)field(config, o->at) = value;
+    *(const char **)option_field(config, o->at) = value;
   } else if (o->kind == WEFT_OPTION_LIST) {
-    weft_text_list *list = field(config, o->at);
+    weft_text_list *list = option_field(config, o->at);
     if (list->source != config->source) *list = (weft_text_list){.source = config->source};
     if (list->n == WEFT_LIST_MAX) {
       return weft_fail(error, WEFT_E_INVALID, "--%s is given more than %d times", o->name, WEFT_LIST_MAX);
     }
     list->item[list->n++] = value;
   } else {
-    *(bool *)field(config, o->at) = true;
+    *(bool *)option_field(config, o->at) = true;
   }
-  if (o->given != 0) *(bool *)field(config, o->given) = true;
+  if (o->given != 0) *(bool *)option_field(config, o->given) = true;
   return WEFT_OK;
 }
 
@@ -328,18 +328,18 @@ static weft_status set_flag_text(weft_config *config, const weft_option *o, cons
   bool yes = strcmp(value, "1") == 0 || strcmp(value, "true") == 0 || strcmp(value, "on") == 0;
   bool no = strcmp(value, "0") == 0 || strcmp(value, "false") == 0 || strcmp(value, "off") == 0;
   if (!yes && !no) return weft_fail(error, WEFT_E_INVALID, "%s: '%s' must be on or off", o->name, value);
-  *(bool *)field(config, o->at) = yes;
+  *(bool *)option_field(config, o->at) = yes;
   return WEFT_OK;
 }
 
-static char *trim(char *text) {
+static char *trim_text(char *text) {
   while (isspace((unsigned char)*text)) text++;
   size_t n = strlen(text);
   while (n > 0 && isspace((unsigned char)text[n - 1])) text[--n] = 0;
   return text;
 }
 
-static weft_status own(weft_config *config, const char *value, char **out, weft_error *error) {
+static weft_status own_text(weft_config *config, const char *value, char **out, weft_error *error) {
   if (config->n_owned == sizeof config->owned / sizeof *config->owned)
     return weft_fail(error, WEFT_E_TOO_LARGE, "too many texts");
   *out = weft_strdup(value);
@@ -351,10 +351,10 @@ static weft_status own(weft_config *config, const char *value, char **out, weft_
 /* a,b,c */
 static weft_status set_list(weft_config *config, const weft_option *o, const char *value, weft_error *error) {
   char *text, *save = NULL;
-  weft_status status = own(config, value, &text, error);
+  weft_status status = own_text(config, value, &text, error);
   for (char *item = status == WEFT_OK ? strtok_r(text, ",", &save) : NULL; item != NULL && status == WEFT_OK;
        item = strtok_r(NULL, ",", &save)) {
-    status = set_value(config, o, trim(item), error);
+    status = set_value(config, o, trim_text(item), error);
   }
   return status;
 }
@@ -384,16 +384,16 @@ static weft_status parse_environment(weft_config *config, const weft_option_tabl
 }
 
 static weft_status parse_line(weft_config *config, char *line, const char *path, uint32_t number, weft_error *error) {
-  line = trim(line);
+  line = trim_text(line);
   if (*line == 0 || *line == '#') return WEFT_OK;
   char *equals = strchr(line, '=');
   if (equals == NULL) return weft_fail(error, WEFT_E_FORMAT, "%s:%u: a line is `name = value`", path, number);
   *equals = 0;
-  char *name = trim(line), *value = trim(equals + 1);
+  char *name = trim_text(line), *value = trim_text(equals + 1);
   const weft_option *o = find_row(NULL, name, strlen(name), WEFT_CMD_SERVE);
   if (o == NULL) return weft_fail(error, WEFT_E_INVALID, "%s:%u: no option is named '%s'", path, number, name);
   if (o->kind == WEFT_OPTION_TEXT || o->kind == WEFT_OPTION_LIST) { /* these keep a pointer */
-    weft_status status = own(config, value, &value, error);
+    weft_status status = own_text(config, value, &value, error);
     if (status != WEFT_OK) return status;
   }
   return set_flag_text(config, o, value, error);

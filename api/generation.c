@@ -95,7 +95,7 @@ static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n_tokens) 
   return g->n_stop_seen < n_tokens ? g->n_stop_seen : WEFT_STOP_KEEP_ALL;
 }
 
-static void notify(void *self) {
+static void notify_reader(void *self) {
   weft_generation *g = self;
   void (*ready)(void *) = atomic_load(&g->ready);
   if (ready != NULL) ready(atomic_load(&g->ready_self));
@@ -160,7 +160,7 @@ static uint32_t choose_length(const weft_generation *g, const weft_generate_para
   return most > UINT32_MAX ? UINT32_MAX : (uint32_t)most;
 }
 
-static uint32_t least(uint32_t a, uint32_t b) {
+static uint32_t smaller_of(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
@@ -168,8 +168,8 @@ static uint32_t least(uint32_t a, uint32_t b) {
 static uint64_t caller_bytes(const weft_generation *g, const weft_generate_params *p, uint32_t max_tokens) {
   uint32_t context = g->model->context, room = context > g->prompt.tokens.n ? context - g->prompt.tokens.n : 0;
   const weft_generation_need need = {.n_prompt = g->prompt.tokens.n,
-                                     .answer_max = least(max_tokens, room),
-                                     .delta_tokens_max = least(least(max_tokens, room), DELTA_TOKENS_MAX),
+                                     .answer_max = smaller_of(max_tokens, room),
+                                     .delta_tokens_max = smaller_of(smaller_of(max_tokens, room), DELTA_TOKENS_MAX),
                                      .echo = g->echo,
                                      .prompt_logprobs = g->prompt_logprobs,
                                      .n_prompt_top = p->n_prompt_top,
@@ -228,8 +228,8 @@ static weft_status find_grammar(weft_generation *g, const weft_generate_params *
 }
 
 /* Opens what reading the answer needs, and fills the parameters of the engine's request. */
-static weft_status prepare(weft_generation *g, const weft_generate_params *p, uint64_t now, weft_request_params *out,
-                           weft_error *error) {
+static weft_status prepare_request(weft_generation *g, const weft_generate_params *p, uint64_t now,
+                                   weft_request_params *out, weft_error *error) {
   weft_status status = make_prompt(g, p, error);
   if (status == WEFT_OK) status = weft_stops_open(&g->stops, p->stop, p->n_stop, error);
   if (status == WEFT_OK) status = find_calls(g, p, error);
@@ -272,7 +272,7 @@ static weft_status prepare(weft_generation *g, const weft_generate_params *p, ui
                                .ignore_eos = p->ignore_eos && !g->limits.has_stop,
                                .stop_rule = g->stops.n > 0 ? stop_rule : NULL,
                                .stop_self = g,
-                               .notify = notify,
+                               .notify = notify_reader,
                                .notify_self = g,
                                .deadline_us = p->timeout_ms > 0 ? now + (uint64_t)p->timeout_ms * 1000u : 0,
                                .priority = p->priority,
@@ -322,7 +322,7 @@ static weft_status prepare_at(submission *s, const weft_generate_params *params,
   g->runtime = rt;
   g->model = m;
   weft_request_params *request = &s->request[at];
-  weft_status status = prepare(g, params, s->now, request, error);
+  weft_status status = prepare_request(g, params, s->now, request, error);
   request->model = index;
   return status;
 }
@@ -351,8 +351,8 @@ static weft_status open_parts(weft_generation *g, weft_error *error) {
   return status == WEFT_OK ? status : weft_fail(error, status, "the prompt has no text: %s", weft_status_text(status));
 }
 
-static weft_status submit(submission *s, const weft_generate_params *params, uint32_t n_prompts, uint32_t n_choices,
-                          weft_error *error) {
+static weft_status submit_prompts(submission *s, const weft_generate_params *params, uint32_t n_prompts,
+                                  uint32_t n_choices, weft_error *error) {
   uint64_t retry_us = 0;
   weft_status status = take_memory(s, error);
   for (uint32_t p = 0; p < n_prompts && status == WEFT_OK; p++) {
@@ -378,7 +378,7 @@ int weft_submit_all(weft_runtime *rt, const weft_generate_params *params, uint32
   }
   s.n = n_prompts * n_choices;
   memset(out, 0, s.n * sizeof *out);
-  weft_status status = submit(&s, params, n_prompts, n_choices, &why);
+  weft_status status = submit_prompts(&s, params, n_prompts, n_choices, &why);
   weft_free(s.request);
   weft_free(s.handle);
   if (status == WEFT_OK) return 0;
@@ -693,7 +693,7 @@ static weft_status give_lost(weft_generation *g, weft_delta *out, bool *given) {
 }
 
 /* The end of the tokens: what the stream still holds comes out. */
-static weft_status flush(weft_generation *g, bool *thinking) {
+static weft_status flush_stream(weft_generation *g, bool *thinking) {
   bool channel = g->limbo_thinking;
   size_t before = g->limbo.n;
   weft_status status = weft_chat_stream_flush(&g->stream, &g->limbo, &channel, NULL);
@@ -721,7 +721,7 @@ static weft_status next_delta(weft_generation *g, weft_delta *out, bool *given) 
   } else if (g->has_event) {
     if (!g->finishing) {
       g->finishing = true;
-      status = flush(g, &thinking);
+      status = flush_stream(g, &thinking);
       if (status == WEFT_OK) status = weft_text_status(&g->text);
       if (status == WEFT_OK && (g->text.n > 0 || g->n_released > 0)) return give_text_delta(g, thinking, out);
     }

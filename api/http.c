@@ -176,7 +176,7 @@ static int sleep_ms(const weft_http *http, uint64_t until_us) {
   return http->n_connections > 0 || !http->listening ? LOOK_US / 1000 : -1;
 }
 
-static void *run(void *self) {
+static void *run_network(void *self) {
   weft_http *http = self;
   struct epoll_event events[EVENTS];
   uint64_t until_us = 0;
@@ -216,7 +216,7 @@ static weft_status start_network(weft_http *http, weft_error *error) {
   weft_status status = http_jobs_open(http, error);
   http->config.weight = NULL; /* not kept */
   if (status != WEFT_OK) return status;
-  int code = pthread_create(&http->network, NULL, run, http);
+  int code = pthread_create(&http->network, NULL, run_network, http);
   if (code != 0) return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
   http->has_network = true;
   return WEFT_OK;

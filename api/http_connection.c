@@ -34,7 +34,7 @@ typedef enum step { STEP_AGAIN, STEP_WAIT, STEP_DROP } step;
 
 /* ---- opening and closing ---- */
 
-static void enter(http_connection *c, http_phase phase, uint64_t us) {
+static void enter_phase(http_connection *c, http_phase phase, uint64_t us) {
   c->phase = phase;
   c->since_us = http_now(c->http);
   c->deadline_us = us == 0 ? 0 : c->since_us + us;
@@ -58,7 +58,7 @@ bool http_connection_open(weft_http *http, int fd, const struct sockaddr_storage
   (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one,
                    sizeof one); /* a refusal costs time only; unix sockets have none */
   c->address = http_address_of(http, fd, peer, &c->local);
-  enter(c, PHASE_HEAD, head_us(http));
+  enter_phase(c, PHASE_HEAD, head_us(http));
   if (c->next != NULL) c->next->previous = c;
   http->first = c;
   http->n_connections += 1;
@@ -67,7 +67,7 @@ bool http_connection_open(weft_http *http, int fd, const struct sockaddr_storage
 }
 
 /* Parts the exchange from its connection: it ends at once, or, while a worker has it, when that worker is done. */
-static void leave(http_connection *c, bool left) {
+static void part_exchange(http_connection *c, bool left) {
   weft_exchange *x = c->x;
   if (x == NULL) return;
   c->x = NULL;
@@ -97,7 +97,7 @@ static void close_connection(http_connection *c) {
 }
 
 void http_drop(http_connection *c) {
-  leave(c, true);
+  part_exchange(c, true);
   close_connection(c);
 }
 
@@ -114,12 +114,12 @@ void http_postpone(http_connection *c) {
 /* ---- bytes ---- */
 
 /* Heads come in small pieces, so that a connection in its head is small. */
-static wire_news receive(http_connection *c) {
+static wire_news receive_bytes(http_connection *c) {
   bool large = c->phase == PHASE_BODY || c->phase == PHASE_SKIP || c->phase == PHASE_LINGER;
   return http_receive(c, large ? READ_BYTES : HEAD_READ_BYTES);
 }
 
-static void consume(http_connection *c, size_t n) {
+static void consume_bytes(http_connection *c, size_t n) {
   memmove(c->in.bytes, c->in.bytes + n, c->in.n - n);
   c->in.n -= n;
   if (c->in.n == 0) weft_text_free(&c->in);
@@ -130,7 +130,7 @@ static void consume(http_connection *c, size_t n) {
 void http_refuse_head(http_connection *c, weft_http_end how, const weft_http_fault *fault) {
   http_count(c->http, how);
   http_put_fault(c, fault);
-  enter(c, PHASE_FLUSH, 0);
+  enter_phase(c, PHASE_FLUSH, 0);
 }
 
 /* The answer is there although the body is not: it goes out at once. A small rest is read, so that the connection
@@ -142,7 +142,7 @@ static step answer_early(http_connection *c) {
   if (!skips) c->keep_alive = false;
   http_put_answer(c);
   if (skips) c->phase = PHASE_SKIP; /* within the time that the body has */
-  if (!skips) enter(c, PHASE_FLUSH, 0);
+  if (!skips) enter_phase(c, PHASE_FLUSH, 0);
   return STEP_AGAIN;
 }
 
@@ -175,11 +175,11 @@ void http_give_up_answer(http_connection *c) {
 }
 
 /* The request is whole. */
-static step received(http_connection *c) {
+static step dispatch_request(http_connection *c) {
   weft_exchange *x = c->x;
   weft_http *http = c->http;
   weft_refusal why;
-  enter(c, PHASE_WORK, 0);
+  enter_phase(c, PHASE_WORK, 0);
   atomic_fetch_add(&http->n_active, 1);
   x->active = true;
   if (x->quick) {
@@ -209,8 +209,8 @@ static step begin_request(http_connection *c, const weft_http_head *head) {
   bool has_body = c->chunked || c->length > 0;
   x->quick = http->config.begin(http->config.self, x);
   x->who = http->config.n_tenants > 1 ? x->note.tenant % TENANTS_MAX : TENANTS_MAX + c->address;
-  enter(c, has_body ? PHASE_BODY : PHASE_WORK, has_body ? BODY_US + c->length * 1000000 / BODY_BYTES_PER_S : 0);
-  if (!has_body && x->answer == ANSWER_NONE) return received(c);
+  enter_phase(c, has_body ? PHASE_BODY : PHASE_WORK, has_body ? BODY_US + c->length * 1000000 / BODY_BYTES_PER_S : 0);
+  if (!has_body && x->answer == ANSWER_NONE) return dispatch_request(c);
   if (!has_body) return STEP_AGAIN;
   if (head->expects_continue && x->answer != ANSWER_NONE) c->keep_alive = false; /* the body may come, or not */
   if (x->answer != ANSWER_NONE) return answer_early(c);
@@ -226,16 +226,16 @@ static step read_head(http_connection *c) {
   weft_parse parse = weft_http_scan(c->in.bytes, c->in.n, &c->scan, &fault);
   if (parse == WEFT_PARSE_MORE) {
     bool first = c->in.n == 0, shaking = http_is_shaking(c);
-    wire_news got = receive(c);
+    wire_news got = receive_bytes(c);
     bool begins = (first && c->in.n > 0) || (shaking && !http_is_shaking(c));
-    if (got == WIRE_SOME && begins && c->phase == PHASE_HEAD) enter(c, PHASE_HEAD, head_us(http));
+    if (got == WIRE_SOME && begins && c->phase == PHASE_HEAD) enter_phase(c, PHASE_HEAD, head_us(http));
     return got == WIRE_SOME ? STEP_AGAIN : got == WIRE_NOTHING ? STEP_WAIT : STEP_DROP;
   }
   if (parse == WEFT_PARSE_DONE) {
     size_t n = c->scan.at;
     memcpy(http->head_bytes, c->in.bytes, n);
     http->head_bytes[n] = 0;
-    consume(c, n);
+    consume_bytes(c, n);
     c->scan = (weft_head_scan){0};
     parse = weft_http_parse(http->head_bytes, n, &http->head, &fault);
   }
@@ -270,23 +270,23 @@ static step read_chunks(http_connection *c) {
   step next = STEP_AGAIN;
   for (size_t at = 0; parse == WEFT_PARSE_MORE && c->phase == PHASE_BODY;) {
     if (at == c->in.n) {
-      consume(c, at);
+      consume_bytes(c, at);
       return next;
     }
     parse = weft_http_unchunk(&c->chunks, c->in.bytes + at, c->in.n - at, &used, &data, &n_data, &fault);
     at += used;
     next = keep_bytes(c, data, n_data);
-    if (parse != WEFT_PARSE_MORE || c->phase != PHASE_BODY) consume(c, at);
+    if (parse != WEFT_PARSE_MORE || c->phase != PHASE_BODY) consume_bytes(c, at);
   }
   if (c->phase != PHASE_BODY) return next;
-  if (parse == WEFT_PARSE_DONE) return received(c);
+  if (parse == WEFT_PARSE_DONE) return dispatch_request(c);
   http_count(c->http, WEFT_HTTP_MALFORMED);
   return refuse_body(c, fault.code, fault.word, fault.message);
 }
 
 static step read_body(http_connection *c) {
   if (c->in.n == 0) {
-    wire_news got = receive(c);
+    wire_news got = receive_bytes(c);
     if (got != WIRE_SOME) return got == WIRE_NOTHING ? STEP_WAIT : STEP_DROP;
     if (c->in.n == 0) return STEP_AGAIN;
   }
@@ -299,10 +299,10 @@ static step read_body(http_connection *c) {
   size_t n = c->in.n < rest ? c->in.n : (size_t)rest;
   step next = keep_bytes(c, c->in.bytes, n);
   if (next == STEP_DROP) return next;
-  consume(c, n);
+  consume_bytes(c, n);
   if (c->n_read < c->length) return STEP_AGAIN;
-  if (c->phase == PHASE_BODY) return received(c);
-  if (c->phase == PHASE_SKIP) enter(c, PHASE_FLUSH, 0);
+  if (c->phase == PHASE_BODY) return dispatch_request(c);
+  if (c->phase == PHASE_SKIP) enter_phase(c, PHASE_FLUSH, 0);
   return STEP_AGAIN;
 }
 
@@ -331,7 +331,7 @@ static step pull_stream(http_connection *c) {
   if (broken) return STEP_DROP;
   if (pull == WEFT_PULL_END) {
     if (c->minor > 0 && !c->bodiless) weft_text_puts(&c->out, "0\r\n\r\n");
-    enter(c, PHASE_FLUSH, 0);
+    enter_phase(c, PHASE_FLUSH, 0);
   }
   return c->out.n > 0 || pull == WEFT_PULL_END ? STEP_AGAIN : STEP_WAIT;
 }
@@ -346,7 +346,7 @@ static bool has_worker(weft_exchange *x) {
 static step make_answer(http_connection *c) {
   weft_exchange *x = c->x;
   if (c->tls != NULL && c->in.n == 0 && !c->hung_up) { /* a peer may say goodbye in TLS and keep its socket open */
-    wire_news news = receive(c);
+    wire_news news = receive_bytes(c);
     if (news == WIRE_SOME) return STEP_AGAIN;
     if (news == WIRE_OVER) c->hung_up = true;
   }
@@ -357,7 +357,7 @@ static step make_answer(http_connection *c) {
   if (!http_settle(x)) return STEP_WAIT;
   if (x->answer == ANSWER_STREAM) return pull_stream(c);
   http_put_answer(c);
-  enter(c, PHASE_FLUSH, 0);
+  enter_phase(c, PHASE_FLUSH, 0);
   return STEP_AGAIN;
 }
 
@@ -365,20 +365,20 @@ static step make_answer(http_connection *c) {
 static step finish_answer(http_connection *c) {
   if (c->out.n > 0) return STEP_WAIT;
   bool left = c->x != NULL && c->x->code == CODE_LEFT;
-  leave(c, left);
+  part_exchange(c, left);
   if (!c->keep_alive) {
     http_say_end(c);
-    enter(c, PHASE_LINGER, LINGER_US);
+    enter_phase(c, PHASE_LINGER, LINGER_US);
     c->n_read = 0;
     return STEP_AGAIN;
   }
-  enter(c, PHASE_HEAD, c->in.n > 0 ? head_us(c->http) : http_idle_us(c->http));
+  enter_phase(c, PHASE_HEAD, c->in.n > 0 ? head_us(c->http) : http_idle_us(c->http));
   return STEP_AGAIN;
 }
 
-static step linger(http_connection *c) {
+static step linger_until_closed(http_connection *c) {
   weft_text_free(&c->in);
-  wire_news got = receive(c);
+  wire_news got = receive_bytes(c);
   c->n_read += c->in.n;
   if (got == WIRE_OVER || c->n_read > LINGER_BYTES_MAX) return STEP_DROP;
   return got == WIRE_SOME ? STEP_AGAIN : STEP_WAIT;
@@ -419,7 +419,7 @@ void http_expire(http_connection *c) {
 
 /* ---- all of it ---- */
 
-static step advance(http_connection *c) {
+static step advance_phase(http_connection *c) {
   switch (c->phase) {
     case PHASE_HEAD:
       return read_head(c);
@@ -431,14 +431,14 @@ static step advance(http_connection *c) {
     case PHASE_FLUSH:
       return finish_answer(c);
     case PHASE_LINGER:
-      return linger(c);
+      return linger_until_closed(c);
   }
   return STEP_DROP;
 }
 
 void http_drive(http_connection *c) {
   for (uint32_t turn = 0; turn < TURNS_MAX; turn++) {
-    step next = http_send(c) ? advance(c) : STEP_DROP;
+    step next = http_send(c) ? advance_phase(c) : STEP_DROP;
     if (next == STEP_DROP) {
       http_drop(c);
       return;

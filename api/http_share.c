@@ -30,7 +30,7 @@ void http_share_open(weft_http *http) {
 
 /* ---- addresses ---- */
 
-static uint64_t mix(uint64_t h) {
+static uint64_t mix_hash(uint64_t h) {
   h ^= h >> 32;
   h *= 0xD6E8FEB86659FD93ull;
   h ^= h >> 32;
@@ -59,7 +59,7 @@ uint32_t http_address_of(const weft_http *http, int fd, const struct sockaddr_st
     key = ~(uint64_t)user.uid;
     *local = true;
   }
-  return (uint32_t)(mix(key ^ http->seed) % ADDRESSES_MAX);
+  return (uint32_t)(mix_hash(key ^ http->seed) % ADDRESSES_MAX);
 }
 
 /* ---- memory ---- */

@@ -48,7 +48,7 @@ bool http_is_shaking(const http_connection *c) {
 /* ---- out ---- */
 
 /* False: the peer is gone. */
-static bool push(http_connection *c, const weft_text *text, size_t *sent) {
+static bool push_bytes(http_connection *c, const weft_text *text, size_t *sent) {
   while (*sent < text->n && c->writable) {
     ssize_t n = send(c->fd, text->bytes + *sent, text->n - *sent, MSG_NOSIGNAL);
     if (n < 0 && errno == EINTR) continue;
@@ -70,7 +70,7 @@ static void forget_sent(weft_text *text, size_t *sent) {
 
 static bool push_wire(http_connection *c) {
   for (;;) {
-    if (c->wire.refused || !push(c, &c->wire, &c->wire_sent)) return false;
+    if (c->wire.refused || !push_bytes(c, &c->wire, &c->wire_sent)) return false;
     size_t n = c->out.n - c->sent;
     if (c->wire_sent < c->wire.n || n == 0) return true;
     weft_text_clear(&c->wire);
@@ -84,7 +84,7 @@ static bool push_wire(http_connection *c) {
 bool http_send(http_connection *c) {
   if (c->out.refused) return false; /* half an answer would look whole */
   if (c->out.n == 0 && c->wire.n == 0) return true;
-  if (!(c->tls == NULL ? push(c, &c->out, &c->sent) : push_wire(c))) return false;
+  if (!(c->tls == NULL ? push_bytes(c, &c->out, &c->sent) : push_wire(c))) return false;
   if (c->sent < c->out.n || c->wire_sent < c->wire.n) {
     if (c->stall_us == 0) c->stall_us = http_now(c->http) + http_idle_us(c->http);
     return true;
@@ -97,8 +97,8 @@ bool http_send(http_connection *c) {
 
 void http_say_end(http_connection *c) {
   if (c->tls != NULL) tls_end(c->tls, &c->wire);
-  (void)push(c, &c->wire,
-             &c->wire_sent); /* a few bytes after an answer that was taken: what cannot go now is not missed */
+  (void)push_bytes(c, &c->wire,
+                   &c->wire_sent); /* a few bytes after an answer that was taken: what cannot go now is not missed */
   weft_text_free(&c->wire);
   c->wire_sent = 0;
   (void)shutdown(c->fd, SHUT_WR); /* a peer that is gone is seen when it is read */
@@ -122,7 +122,7 @@ static wire_news answer_plain(http_connection *c) {
   return WIRE_SOME;
 }
 
-static wire_news take(http_connection *c, const char *bytes, size_t n) {
+static wire_news take_wire(http_connection *c, const char *bytes, size_t n) {
   bool shaking = http_is_shaking(c);
   const char *why;
   switch (tls_take(c->tls, bytes, n, &c->in, &c->wire, &why)) {
@@ -138,7 +138,7 @@ static wire_news take(http_connection *c, const char *bytes, size_t n) {
   }
   weft_log(WEFT_LOG_INFO, "%s: %s", shaking ? "no TLS handshake" : "broken TLS", why);
   if (shaking) http_count(c->http, WEFT_HTTP_HANDSHAKE);
-  (void)push(c, &c->wire, &c->wire_sent); /* the alert, if the peer takes it */
+  (void)push_bytes(c, &c->wire, &c->wire_sent); /* the alert, if the peer takes it */
   return WIRE_OVER;
 }
 
@@ -164,7 +164,7 @@ wire_news http_receive(http_connection *c, size_t n_max) {
   if (n < 0) return WIRE_NOTHING;
   wire_news news = WIRE_SOME;
   if (c->tls != NULL && c->phase != PHASE_LINGER) {
-    news = take(c, http->scratch, (size_t)n);
+    news = take_wire(c, http->scratch, (size_t)n);
   } else {
     weft_text_append(&c->in, http->scratch, (size_t)n);
   }

@@ -36,7 +36,7 @@ static size_t scalar_length(const char *bytes, size_t n) {
   return length;
 }
 
-static const char *beyond(const weft_json_size *size, uint32_t depth, const weft_json_size *limits) {
+static const char *name_excess(const weft_json_size *size, uint32_t depth, const weft_json_size *limits) {
   if (depth > limits->depth) return "lists and objects inside each other";
   if (size->values > limits->values) return "lists, objects and strings";
   return size->scalars > limits->scalars ? "numbers" : NULL;
@@ -66,7 +66,7 @@ bool weft_json_scan(const char *bytes, size_t n, const weft_json_size *limits, w
     } else {
       continue;
     }
-    *what = beyond(size, depth, limits);
+    *what = name_excess(size, depth, limits);
     if (*what != NULL) return false;
   }
   return true;

@@ -55,7 +55,7 @@ static weft_status name_tenant(weft_keys *keys, const char *name, size_t n, uint
   return WEFT_OK;
 }
 
-static weft_status grow(key_table *t) {
+static weft_status grow_table(key_table *t) {
   if (t->n < t->capacity) return WEFT_OK;
   uint32_t capacity = t->capacity == 0 ? 16 : 2 * t->capacity;
   key_row *row = weft_alloc(capacity, sizeof *row); /* not grown in place: the old rows must be wiped */
@@ -182,7 +182,7 @@ static weft_status add_key(key_table *t, const char *key, size_t n_key, uint32_t
     t->none = tenant;
     return WEFT_OK;
   }
-  weft_status status = grow(t);
+  weft_status status = grow_table(t);
   if (status != WEFT_OK) return status;
   key_row *row = &t->row[t->n++];
   memset(row, 0, sizeof *row);

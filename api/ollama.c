@@ -195,7 +195,7 @@ static void answer_loaded(weft_server *s, weft_exchange *x, bool chat, const wef
   weft_exchange_answer(x, 200, "application/json", &body);
 }
 
-static void answer(weft_server *s, weft_exchange *x, weft_parser parse, const weft_dialect *dialect) {
+static void answer_prompts(weft_server *s, weft_exchange *x, weft_parser parse, const weft_dialect *dialect) {
   weft_gen gen;
   if (weft_dialect_read(s, x, parse, &gen) != WEFT_OK) return;
   if (gen.n_prompts > 0) {
@@ -207,9 +207,9 @@ static void answer(weft_server *s, weft_exchange *x, weft_parser parse, const we
 }
 
 void weft_handle_ollama_chat(weft_server *s, weft_exchange *x) {
-  answer(s, x, weft_ollama_parse_chat, &weft_ollama_chat);
+  answer_prompts(s, x, weft_ollama_parse_chat, &weft_ollama_chat);
 }
 
 void weft_handle_ollama_generate(weft_server *s, weft_exchange *x) {
-  answer(s, x, weft_ollama_parse_generate, &weft_ollama_generate);
+  answer_prompts(s, x, weft_ollama_parse_generate, &weft_ollama_generate);
 }

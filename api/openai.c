@@ -3,8 +3,8 @@
 #include "api/dialect.h"
 #include "api/openai_fields.h"
 
-static void answer(weft_server *s, weft_exchange *x, weft_openai_kind kind, weft_parser parse,
-                   const weft_dialect *dialect) {
+static void answer_request(weft_server *s, weft_exchange *x, weft_openai_kind kind, weft_parser parse,
+                           const weft_dialect *dialect) {
   weft_gen gen;
   weft_refusal why;
   if (weft_dialect_read(s, x, parse, &gen) != WEFT_OK) return;
@@ -17,9 +17,9 @@ static void answer(weft_server *s, weft_exchange *x, weft_openai_kind kind, weft
 }
 
 void weft_handle_chat(weft_server *s, weft_exchange *x) {
-  answer(s, x, WEFT_OPENAI_CHAT, weft_openai_parse_chat, &weft_openai_chat);
+  answer_request(s, x, WEFT_OPENAI_CHAT, weft_openai_parse_chat, &weft_openai_chat);
 }
 
 void weft_handle_completions(weft_server *s, weft_exchange *x) {
-  answer(s, x, WEFT_OPENAI_COMPLETIONS, weft_openai_parse_completions, &weft_openai_completions);
+  answer_request(s, x, WEFT_OPENAI_COMPLETIONS, weft_openai_parse_completions, &weft_openai_completions);
 }

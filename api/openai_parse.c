@@ -550,8 +550,8 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   return status;
 }
 
-static weft_status parse(weft_openai_kind kind, const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
-                         weft_refusal *why) {
+static weft_status parse_body(weft_openai_kind kind, const char *body, size_t n, const weft_json_size *limits,
+                              weft_gen *gen, weft_refusal *why) {
   json_t *root;
   memset(gen, 0, sizeof *gen);
   weft_status status = weft_openai_load(body, n, limits, &root, why);
@@ -565,10 +565,10 @@ static weft_status parse(weft_openai_kind kind, const char *body, size_t n, cons
 
 weft_status weft_openai_parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                                    weft_refusal *why) {
-  return parse(WEFT_OPENAI_CHAT, body, n, limits, gen, why);
+  return parse_body(WEFT_OPENAI_CHAT, body, n, limits, gen, why);
 }
 
 weft_status weft_openai_parse_completions(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
                                           weft_refusal *why) {
-  return parse(WEFT_OPENAI_COMPLETIONS, body, n, limits, gen, why);
+  return parse_body(WEFT_OPENAI_COMPLETIONS, body, n, limits, gen, why);
 }

@@ -34,15 +34,15 @@ static weft_status encode_text(const weft_served_model *m, const weft_prompt *p,
   return status == WEFT_OK ? weft_tokenizer_encode(m->tokenizer, p->text, p->n_text, flags, out, error) : status;
 }
 
-static size_t length(const char *text) {
+static size_t text_length(const char *text) {
   return text == NULL ? 0 : strlen(text);
 }
 
 /* Of all that a template may print. */
 static size_t turn_bytes(const weft_chat_turn *t) {
-  size_t n = strlen(t->content) + length(t->thinking) + length(t->call_id) + length(t->name);
+  size_t n = strlen(t->content) + text_length(t->thinking) + text_length(t->call_id) + text_length(t->name);
   for (uint32_t i = 0; i < t->n_calls; i++) {
-    n += length(t->calls[i].id) + length(t->calls[i].name) + length(t->calls[i].arguments);
+    n += text_length(t->calls[i].id) + text_length(t->calls[i].name) + text_length(t->calls[i].arguments);
   }
   return n;
 }
@@ -54,7 +54,8 @@ static weft_status check_turns(const weft_served_model *m, const weft_prompt *p,
   }
   size_t n_bytes = p->variables == NULL ? 0 : strlen(p->variables);
   for (uint32_t i = 0; i < p->n_tools; i++) {
-    n_bytes += length(p->tools[i].name) + length(p->tools[i].description) + length(p->tools[i].parameters);
+    n_bytes +=
+        text_length(p->tools[i].name) + text_length(p->tools[i].description) + text_length(p->tools[i].parameters);
   }
   for (uint32_t i = 0; i < p->n_turns; i++) {
     if (p->turns[i].role == NULL || p->turns[i].content == NULL) {
@@ -122,7 +123,7 @@ static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p
                                   .content = t->content,
                                   .n_content = strlen(t->content),
                                   .thinking = t->thinking,
-                                  .n_thinking = length(t->thinking),
+                                  .n_thinking = text_length(t->thinking),
                                   .more = more};
   }
   weft_chat_options options = {

@@ -166,7 +166,7 @@ static uint64_t default_kv_bytes(const weft_runtime *rt) {
   return wanted < least ? least : wanted;
 }
 
-static double mib(uint64_t n_bytes) {
+static double mib_of(uint64_t n_bytes) {
   return (double)n_bytes / (1024.0 * 1024.0);
 }
 
@@ -187,7 +187,7 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
   if (n_pages > INT32_MAX || (memory > 0 && rt->options.kv_bytes > memory)) {
     return weft_fail(error, WEFT_E_INVALID,
                      "a pool of %.0f MiB is more than this device has (%.0f MiB): lower --kv-mib",
-                     mib(rt->options.kv_bytes), mib(memory));
+                     mib_of(rt->options.kv_bytes), mib_of(memory));
   }
   rt->n_pages = (uint32_t)n_pages;
   uint64_t n_host = rt->options.host_bytes / rt->page_bytes, host = host_bytes(_SC_PHYS_PAGES);
@@ -195,7 +195,7 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
     return weft_fail(error, WEFT_E_INVALID,
                      "%.0f MiB of host memory behind the pool are more than 2^24 pages, or than there is (%.0f MiB): "
                      "lower --host-mib",
-                     mib(rt->options.host_bytes), mib(host));
+                     mib_of(rt->options.host_bytes), mib_of(host));
   }
   if (n_host > 0 && rt->options.no_prefix_cache) {
     return weft_fail(error, WEFT_E_INVALID,
@@ -203,12 +203,12 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
   }
   if (n_host == 0 && rt->options.host_bytes > 0) {
     return weft_fail(error, WEFT_E_INVALID, "%.1f MiB of host memory hold no page of %.1f KiB: raise --host-mib",
-                     mib(rt->options.host_bytes), (double)rt->page_bytes / 1024.0);
+                     mib_of(rt->options.host_bytes), (double)rt->page_bytes / 1024.0);
   }
   rt->n_host_pages = (uint32_t)n_host;
   if (rt->n_pages == 0) {
     return weft_fail(error, WEFT_E_INVALID, "a pool of %.1f MiB holds no page of %.1f KiB: raise --kv-mib",
-                     mib(rt->options.kv_bytes), (double)rt->page_bytes / 1024.0);
+                     mib_of(rt->options.kv_bytes), (double)rt->page_bytes / 1024.0);
   }
   return WEFT_OK;
 }
@@ -244,7 +244,7 @@ static weft_status plan_file(weft_runtime *rt, weft_error *error) {
     return weft_fail(error, WEFT_E_INVALID,
                      "a spill file of %.0f MiB holds %" PRIu64
                      " pages of %.1f KiB; give 1 to 2^24 - 4: change --spill-mib",
-                     mib(o->spill_bytes), n_file, (double)rt->page_bytes / 1024.0);
+                     mib_of(o->spill_bytes), n_file, (double)rt->page_bytes / 1024.0);
   }
   rt->n_file_pages = (uint32_t)n_file;
   return WEFT_OK;
@@ -265,11 +265,11 @@ static void write_plan(weft_runtime *rt) {
     const weft_served_model *m = &rt->model[i];
     const weft_model_info *info = weft_model_get_info(m->model);
     weft_text_printf(t, "model    %s: %s, weights %.1f MiB, activations %.1f MiB, slots and head %.1f MiB, context %u",
-                     m->name, info->arch, mib(info->weight_bytes), mib(info->scratch_bytes), mib(m->runner_bytes),
-                     m->context);
+                     m->name, info->arch, mib_of(info->weight_bytes), mib_of(info->scratch_bytes),
+                     mib_of(m->runner_bytes), m->context);
     if (info->canvas_length > 0) {
       weft_text_printf(t, ", canvas %u with %.2f MiB of state", info->canvas_length,
-                       mib((uint64_t)info->canvas_length * info->n_hidden * sizeof(float)));
+                       mib_of((uint64_t)info->canvas_length * info->n_hidden * sizeof(float)));
     }
     weft_text_printf(t, ", keys and values %s", weft_type_name_of_id((int32_t)info->kv_type));
     weft_text_printf(t, "\n");
@@ -295,20 +295,20 @@ static void write_plan(weft_runtime *rt) {
   }
   weft_weights_report held = devices_weights(&rt->devices);
   if (held.n_bytes_held > 0) {
-    weft_text_printf(t, "weights  %.1f MiB of device memory for %.1f MiB of weights", mib(held.n_bytes_held),
-                     mib(held.n_bytes));
-    if (held.n_bytes_host > 0) weft_text_printf(t, "; %.1f MiB of experts in host memory", mib(held.n_bytes_host));
+    weft_text_printf(t, "weights  %.1f MiB of device memory for %.1f MiB of weights", mib_of(held.n_bytes_held),
+                     mib_of(held.n_bytes));
+    if (held.n_bytes_host > 0) weft_text_printf(t, "; %.1f MiB of experts in host memory", mib_of(held.n_bytes_host));
     weft_text_printf(t, "\n");
   }
   weft_text_printf(t, "pool     %.1f MiB: %u pages of %.1f KiB, shared by all models\n",
-                   mib((uint64_t)rt->n_pages * rt->page_bytes), rt->n_pages, (double)rt->page_bytes / 1024.0);
+                   mib_of((uint64_t)rt->n_pages * rt->page_bytes), rt->n_pages, (double)rt->page_bytes / 1024.0);
   if (rt->n_host_pages > 0) {
     weft_text_printf(t, "host     %.1f MiB behind the pool: %u pages\n",
-                     mib((uint64_t)rt->n_host_pages * rt->page_bytes), rt->n_host_pages);
+                     mib_of((uint64_t)rt->n_host_pages * rt->page_bytes), rt->n_host_pages);
   }
   if (rt->n_file_pages > 0) {
     weft_text_printf(t, "file     %.1f MiB behind the host memory: %u pages in %s (unlinked)\n",
-                     mib((uint64_t)rt->n_file_pages * rt->page_bytes), rt->n_file_pages, rt->options.spill_file);
+                     mib_of((uint64_t)rt->n_file_pages * rt->page_bytes), rt->n_file_pages, rt->options.spill_file);
   }
   weft_request_memory_print(rt, t);
 }
@@ -358,7 +358,7 @@ static weft_status open_runners(weft_runtime *rt, weft_error *error) {
   return WEFT_OK;
 }
 
-static void wake(void *engine) {
+static void wake_engine(void *engine) {
   weft_engine_wake(engine);
 }
 
@@ -389,7 +389,7 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
       .overlap = !weft_device_get_info(rt->devices.device[0])->immediate && !rt->options.no_overlap,
       .no_prefix_cache = rt->options.no_prefix_cache};
   weft_status status = weft_engine_open(&config, &rt->engine, error);
-  if (status == WEFT_OK && rt->store->file != NULL) weft_kv_file_watch(rt->store->file, wake, rt->engine);
+  if (status == WEFT_OK && rt->store->file != NULL) weft_kv_file_watch(rt->store->file, wake_engine, rt->engine);
   if (status == WEFT_OK) status = weft_engine_start(rt->engine);
   if (status != WEFT_OK && error->text[0] == 0)
     (void)weft_fail(error, status, "the engine could not start: %s", weft_status_text(status));

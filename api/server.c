@@ -159,7 +159,7 @@ static weft_status check_access(const weft_server *s, weft_exchange *x, weft_acc
 
 /* ---- requests ---- */
 
-static bool begin(void *self, weft_exchange *x) {
+static bool begin_exchange(void *self, weft_exchange *x) {
   weft_server *s = self;
   weft_refusal why, who;
   const char *allow = NULL;
@@ -184,12 +184,12 @@ static bool begin(void *self, weft_exchange *x) {
   return route == NULL || route->quick;
 }
 
-static void handle(void *self, weft_exchange *x) {
+static void handle_exchange(void *self, weft_exchange *x) {
   const weft_endpoint *route = weft_exchange_note(x)->route;
   route->handle(self, x);
 }
 
-static void done(void *self, weft_exchange *x, int code, bool left) {
+static void count_exchange(void *self, weft_exchange *x, int code, bool left) {
   weft_server *s = self;
   if (code > 0) atomic_fetch_add(&s->answered[weft_exchange_note(x)->index][code_index(code)], 1);
   if (left) atomic_fetch_add(&s->left, 1);
@@ -301,9 +301,9 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
                              .clock_us = o->clock_us,
                              .idle_seconds = o->idle_seconds == 0 ? IDLE_SECONDS : o->idle_seconds,
                              .self = s,
-                             .begin = begin,
-                             .handle = handle,
-                             .done = done};
+                             .begin = begin_exchange,
+                             .handle = handle_exchange,
+                             .done = count_exchange};
   uint32_t weight[WEFT_TENANTS_MAX];
   if (o->keys != NULL) {
     config.weight = weight;

@@ -35,7 +35,7 @@ static void number_classes(weft_stops *stops, const char *const *list) {
   }
 }
 
-static uint16_t *transition(const weft_stops *stops, uint32_t state, uint32_t number) {
+static uint16_t *transition_at(const weft_stops *stops, uint32_t state, uint32_t number) {
   return &stops->next[(size_t)state * stops->n_classes + number];
 }
 
@@ -45,7 +45,7 @@ static void plant_strings(weft_stops *stops, const char *const *list) {
   for (uint32_t i = 0; i < stops->n; i++) {
     uint32_t state = 0;
     for (const char *c = list[i]; *c != 0; c++) {
-      uint16_t *to = transition(stops, state, stops->class_of[(uint8_t)*c]);
+      uint16_t *to = transition_at(stops, state, stops->class_of[(uint8_t)*c]);
       if (*to == 0) {
         *to = (uint16_t)stops->n_states++;
         stops->held[*to] = (uint16_t)(stops->held[state] + 1);
@@ -64,8 +64,8 @@ static void fill_transitions(weft_stops *stops, uint16_t *rest, uint16_t *queue)
   for (uint32_t at = 0; at < n_queued; at++) {
     uint32_t state = queue[at];
     for (uint32_t number = 0; number < stops->n_classes; number++) {
-      uint16_t *to = transition(stops, state, number);
-      uint16_t otherwise = state == 0 ? 0 : *transition(stops, rest[state], number);
+      uint16_t *to = transition_at(stops, state, number);
+      uint16_t otherwise = state == 0 ? 0 : *transition_at(stops, rest[state], number);
       if (*to == 0) {
         *to = otherwise;
         continue;
@@ -111,7 +111,7 @@ bool weft_stops_read(const weft_stops *stops, weft_stop_search *search, const ch
   uint32_t state = search->thinking == thinking ? search->state : 0;
   size_t at = 0;
   while (at < n) {
-    state = *transition(stops, state, stops->class_of[(uint8_t)bytes[at++]]);
+    state = *transition_at(stops, state, stops->class_of[(uint8_t)bytes[at++]]);
     if (stops->found[state] > 0) break;
   }
   search->state = (uint16_t)state;

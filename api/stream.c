@@ -102,7 +102,7 @@ static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_de
 }
 
 /* Numbers the choices that are given: of each prompt the most likely ones, the earlier of equals. */
-static void choose(weft_answer *a) {
+static void choose_given(weft_answer *a) {
   for (uint32_t i = 0; i < a->n; i++) a->choice[i].index = UINT32_MAX;
   for (uint32_t first = 0, index = 0; first < a->n; first += a->n_per_prompt) {
     for (uint32_t k = 0; k < a->n_given; k++) {
@@ -200,7 +200,7 @@ static bool lists_prompt(const weft_answer *a, const weft_choice *c) {
   return a->prompt_logprobs && c == weft_answer_first(a, c);
 }
 
-static weft_status take(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
+static weft_status take_delta(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
   if (d->kind == WEFT_DELTA_END) return take_end(a, c, d, why, out);
   if (d->kind == WEFT_DELTA_CANVAS) {
     if (a->stream && a->canvas_events) put_canvas(a, c, d, out);
@@ -244,7 +244,7 @@ static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) 
       continue;
     }
     if (status != 0) return weft_refuse(why, 500, "internal", NULL, "%s", weft_status_text((weft_status)status));
-    if (take(a, c, &d, why, out) != WEFT_OK) return WEFT_E_INVALID;
+    if (take_delta(a, c, &d, why, out) != WEFT_OK) return WEFT_E_INVALID;
     n_idle = 0;
     n += 1;
     n_tokens += d.kind == WEFT_DELTA_TEXT || d.kind == WEFT_DELTA_PROMPT ? d.n_tokens : 0;
@@ -282,7 +282,7 @@ static weft_pull pull_whole(void *self, weft_exchange *x, weft_text *out) {
     return WEFT_PULL_END;
   }
   if (a->n_ended < a->n) return WEFT_PULL_MORE;
-  if (a->n_given < a->n_per_prompt) choose(a);
+  if (a->n_given < a->n_per_prompt) choose_given(a);
   a->dialect->whole(a, &body);
   weft_exchange_answer(x, 200, "application/json", &body);
   return WEFT_PULL_END;
@@ -385,7 +385,7 @@ static weft_status submit_all(weft_answer *a, const weft_answer_config *config, 
   return status;
 }
 
-static void wake(void *self) {
+static void wake_exchange(void *self) {
   weft_exchange_wake(self);
 }
 
@@ -412,5 +412,5 @@ void weft_answer_start(const weft_answer_config *config, weft_exchange *x) {
     weft_exchange_later(x, &source);
   }
   /* the exchange belongs to this worker until its handler returns, so nothing is read meanwhile */
-  for (uint32_t i = 0; i < a->n; i++) weft_on_ready(a->choice[i].generation, wake, x);
+  for (uint32_t i = 0; i < a->n; i++) weft_on_ready(a->choice[i].generation, wake_exchange, x);
 }

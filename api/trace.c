@@ -36,13 +36,13 @@ static void put_name(trace *t, const char *kind, uint32_t process, uint32_t row,
   weft_text_puts(t->out, "}}");
 }
 
-static uint64_t span(uint64_t from, uint64_t to) {
+static uint64_t span_us(uint64_t from, uint64_t to) {
   return to > from ? to - from : 0;
 }
 
 static void put_span(trace *t, const char *name, uint32_t row, uint64_t from, uint64_t to) {
   put_event(t, name, "X", LOOP, row, from);
-  weft_text_printf(t->out, ",\"dur\":%llu", (unsigned long long)span(from, to));
+  weft_text_printf(t->out, ",\"dur\":%llu", (unsigned long long)span_us(from, to));
 }
 
 /* ---- steps ----------------------------------------------------------------------------------- */

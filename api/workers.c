@@ -65,7 +65,7 @@ static weft_job *take_job(weft_workers *w, worker_tenant *t) {
   return job;
 }
 
-static void charge(weft_workers *w, worker_tenant *t, uint64_t us) {
+static void charge_worker_tenant(weft_workers *w, worker_tenant *t, uint64_t us) {
   if (us == 0) us = 1;
   t->used_us += us;
   t->level += us * LEVEL_SHARE / t->weight;
@@ -75,7 +75,7 @@ static void charge(weft_workers *w, worker_tenant *t, uint64_t us) {
 
 /* ---- threads ----------------------------------------------------------------------------------- */
 
-static void *work(void *self) {
+static void *run_worker(void *self) {
   weft_workers *w = self;
   (void)pthread_mutex_lock(&w->mutex);
   for (;;) {
@@ -92,7 +92,7 @@ static void *work(void *self) {
     w->config.run(w->config.self, job, closing);
     uint64_t us = w->config.thread_us() - before;
     (void)pthread_mutex_lock(&w->mutex);
-    charge(w, t, us);
+    charge_worker_tenant(w, t, us);
     (void)pthread_cond_broadcast(&w->changed); /* another tenant may have a worker now */
   }
   (void)pthread_mutex_unlock(&w->mutex);
@@ -101,7 +101,7 @@ static void *work(void *self) {
 
 static weft_status start_threads(weft_workers *w, weft_error *error) {
   for (uint32_t i = 0; i < w->config.n_threads; i++) {
-    int code = pthread_create(&w->thread[i], NULL, work, w);
+    int code = pthread_create(&w->thread[i], NULL, run_worker, w);
     if (code != 0) return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
     w->n_threads += 1;
   }

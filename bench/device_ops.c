@@ -157,30 +157,30 @@ typedef struct room {
 } room;
 
 /* A bench of ops has no caller to report to. */
-static void die(const char *what, const char *why) {
+static void die_with(const char *what, const char *why) {
   (void)fprintf(stderr, "bench_device_ops: %s: %s\n", what, why);
   weft_check_failed(__FILE__, __LINE__, what);
 }
 
-static void must(weft_status status, const char *what) {
-  if (status != WEFT_OK) die(what, weft_status_text(status));
+static void must_succeed(weft_status status, const char *what) {
+  if (status != WEFT_OK) die_with(what, weft_status_text(status));
 }
 
-static uint64_t bits(uint64_t i) {
+static uint64_t draw_bits(uint64_t i) {
   uint64_t x = (i + 1) * 0x9E3779B97F4A7C15ull;
   x ^= x >> 29;
   x *= 0xBF58476D1CE4E5B9ull;
   return x ^ x >> 32;
 }
 
-static void *take(room *r, uint64_t n_bytes) {
+static void *take_memory(room *r, uint64_t n_bytes) {
   void *memory = NULL;
-  must(weft_device_alloc(r->device, n_bytes, &memory), "memory");
+  must_succeed(weft_device_alloc(r->device, n_bytes, &memory), "memory");
   return memory;
 }
 
-static void put(room *r, void *to, const void *from, uint64_t n_bytes) {
-  must(weft_device_upload(r->device, to, from, n_bytes), "upload");
+static void upload_bytes(room *r, void *to, const void *from, uint64_t n_bytes) {
+  must_succeed(weft_device_upload(r->device, to, from, n_bytes), "upload");
 }
 
 /* Random codes, scales of about the size that real weights have. */
@@ -188,11 +188,11 @@ static void fill_stored(weft_type type, uint8_t *bytes, uint64_t n_bytes) {
   const weft_type_info *info = weft_type_find((int32_t)type);
   uint16_t small = weft_f32_to_f16(6e-5f), least = weft_f32_to_f16(4.5e-4f), wide = weft_f32_to_f16(2e-4f);
   for (uint64_t i = 0; i + 8 <= n_bytes; i += 8) {
-    uint64_t word = bits(i);
+    uint64_t word = draw_bits(i);
     memcpy(bytes + i, &word, 8);
   }
   for (uint64_t at = 0; at + info->n_bytes <= n_bytes; at += info->n_bytes) {
-    float f = (float)(bits(at) % 2001) * 2e-5f - 0.02f;
+    float f = (float)(draw_bits(at) % 2001) * 2e-5f - 0.02f;
     uint16_t b = weft_f32_to_bf16(f), h = weft_f32_to_f16(f);
     if (type == WEFT_TYPE_F32) memcpy(bytes + at, &f, 4);
     if (type == WEFT_TYPE_BF16) memcpy(bytes + at, &b, 2);
@@ -208,14 +208,14 @@ static void fill_stored(weft_type type, uint8_t *bytes, uint64_t n_bytes) {
   }
 }
 
-static weft_weight place(room *r, weft_type type, uint32_t n_mats, uint32_t n_out, uint32_t n_in) {
+static weft_weight place_weight(room *r, weft_type type, uint32_t n_mats, uint32_t n_out, uint32_t n_in) {
   weft_weight w = {.type = type, .n_in = n_in, .n_out = n_out, .n_mats = n_mats};
   uint64_t n_bytes = (uint64_t)n_mats * n_out * weft_type_row_bytes(type, n_in);
   uint8_t *file = weft_alloc(n_bytes, 1);
   weft_error error = {{0}};
-  if (file == NULL) die("weights", "out of memory");
+  if (file == NULL) die_with("weights", "out of memory");
   fill_stored(type, file, n_bytes);
-  if (weft_device_weight(r->device, &w, file, WEFT_USE_MATMUL, &error) != WEFT_OK) die("weights", error.text);
+  if (weft_device_weight(r->device, &w, file, WEFT_USE_MATMUL, &error) != WEFT_OK) die_with("weights", error.text);
   weft_free(file);
   return w;
 }
@@ -226,11 +226,11 @@ static void place_weights(room *r, const bench_case *c) {
   do {
     uint32_t i = r->n_copies++;
     if (c->what == WORK_EXPERTS) {
-      r->weight[0][i] = place(r, c->type, EXPERTS, 2 * FF, HIDDEN);
-      r->weight[1][i] = place(r, c->down, EXPERTS, HIDDEN, FF);
+      r->weight[0][i] = place_weight(r, c->type, EXPERTS, 2 * FF, HIDDEN);
+      r->weight[1][i] = place_weight(r, c->down, EXPERTS, HIDDEN, FF);
       per_copy = r->weight[0][i].n_bytes + r->weight[1][i].n_bytes;
     } else {
-      r->weight[0][i] = place(r, c->type, 1, c->n_out, c->n_in);
+      r->weight[0][i] = place_weight(r, c->type, 1, c->n_out, c->n_in);
       per_copy = r->weight[0][i].n_bytes;
     }
   } while (r->n_copies * per_copy < CACHE_BYTES && r->n_copies < COPIES_MAX);
@@ -246,7 +246,7 @@ static void give_weights(room *r) {
 static void *want_scratch(room *r, uint64_t n_bytes, uint64_t *has_bytes) {
   if (n_bytes > r->scratch_bytes) {
     weft_device_free(r->device, r->scratch);
-    r->scratch = take(r, n_bytes);
+    r->scratch = take_memory(r, n_bytes);
     r->scratch_bytes = n_bytes;
   }
   *has_bytes = r->scratch_bytes;
@@ -375,8 +375,8 @@ static weft_status run_held(room *r, const bench_case *c, uint32_t i) {
   a.out = (weft_sample_result *)(void *)(own + sizeof row + sizeof mask);
   a.scratch = own + n_own;
   a.scratch_bytes -= n_own;
-  put(r, own, row, sizeof row);
-  put(r, own + sizeof row, mask, sizeof mask);
+  upload_bytes(r, own, row, sizeof row);
+  upload_bytes(r, own + sizeof row, mask, sizeof mask);
   r->bytes = 4.0 * n * VOCAB;
   r->operations = 0.0;
   return weft_sample(r->device, &a);
@@ -410,7 +410,7 @@ static weft_status run_sample(room *r, const bench_case *c, uint32_t i) {
   a.out = (weft_sample_result *)(void *)(own + sizeof row);
   a.scratch = own + n_own;
   a.scratch_bytes -= n_own;
-  put(r, own, row, sizeof row);
+  upload_bytes(r, own, row, sizeof row);
   r->bytes = 4.0 * n * VOCAB;
   r->operations = 0.0;
   return weft_sample(r->device, &a);
@@ -427,14 +427,14 @@ static uint32_t class_end(const bench_case *c, uint32_t which) {
 
 static void fill_classes(room *r, const bench_case *c) {
   uint32_t *at = weft_alloc(CLASSES_BEST_AT, sizeof *at), n = 0;
-  if (at == NULL) die("classes", "out of memory");
+  if (at == NULL) die_with("classes", "out of memory");
   for (uint32_t which = 0; which < c->n_out; which++) {
     uint32_t end = class_end(c, which);
     at[which] = n;
     for (; n < end; n++) at[CLASSES_TOKENS_AT + n] = n; /* ascending, as nearly all tokens of a large class are */
   }
   at[c->n_out] = n;
-  put(r, r->soft, at, CLASSES_BEST_AT * sizeof *at);
+  upload_bytes(r, r->soft, at, CLASSES_BEST_AT * sizeof *at);
   weft_free(at);
 }
 
@@ -455,14 +455,14 @@ static weft_status run_classes(room *r, const bench_case *c, uint32_t i) {
 
 static void fill_logits(room *r) {
   float *host = weft_alloc(VOCAB, sizeof *host);
-  if (host == NULL) die("logits", "out of memory");
+  if (host == NULL) die_with("logits", "out of memory");
   for (uint32_t row = 0; row < 64; row++) {
     for (uint32_t v = 0; v < VOCAB; v++) {
-      uint64_t x = bits((uint64_t)row * VOCAB + v);
+      uint64_t x = draw_bits((uint64_t)row * VOCAB + v);
       float sum = (float)(x & 0xFFFF) + (float)(x >> 16 & 0xFFFF) + (float)(x >> 32 & 0xFFFF) + (float)(x >> 48);
       host[v] = (sum * 0x1p-16f - 2.0f) * 5.0f; /* about normal, deviation 3 */
     }
-    put(r, r->y + (uint64_t)row * VOCAB, host, VOCAB * sizeof *host);
+    upload_bytes(r, r->y + (uint64_t)row * VOCAB, host, VOCAB * sizeof *host);
   }
   weft_free(host);
 }
@@ -473,8 +473,8 @@ static const runner runners[] = {run_matmul, run_experts, run_attention, run_hea
 
 static double seconds_of(room *r, const bench_case *c, uint32_t n) {
   uint64_t start = weft_clock_us();
-  for (uint32_t i = 0; i < n; i++) must(runners[c->what](r, c, i), c->name);
-  must(weft_device_sync(r->device), c->name);
+  for (uint32_t i = 0; i < n; i++) must_succeed(runners[c->what](r, c, i), c->name);
+  must_succeed(weft_device_sync(r->device), c->name);
   return (double)(weft_clock_us() - start) * 1e-6;
 }
 
@@ -489,7 +489,7 @@ static void print_sustained(room *r, const bench_case *c, double each, double se
   static energy_meter meter;
   uint32_t n = (uint32_t)(0.1 / each) + 1, n_times = (uint32_t)(seconds / 0.1) + 1;
   if (meter.gpu == NULL) meter = energy_open();
-  if (meter.gpu == NULL) die("energy", "no counter: needs NVML and an NVIDIA GPU");
+  if (meter.gpu == NULL) die_with("energy", "no counter: needs NVML and an NVIDIA GPU");
   for (uint32_t i = 0; i < n_times / 4 + 1; i++) (void)seconds_of(r, c, n);
   double before = energy_joules(&meter), took = 0.0;
   for (uint32_t i = 0; i < n_times; i++) took += seconds_of(r, c, n);
@@ -504,7 +504,7 @@ static void time_case(room *r, const bench_case *c, double seconds) {
   if (has_weights) place_weights(r, c);
   if (c->what == WORK_SAMPLE || c->what == WORK_CLASSES || c->what == WORK_HELD) fill_logits(r);
   if (c->what == WORK_CLASSES) fill_classes(r, c);
-  must(weft_device_sync(r->device), c->name);
+  must_succeed(weft_device_sync(r->device), c->name);
   double first = seconds_of(r, c, 2) / 2.0;
   uint32_t n = first > 0.02 / ITERATIONS_MAX ? (uint32_t)(0.02 / first) + 2 : ITERATIONS_MAX;
   for (uint32_t i = 0; i < 5; i++) sample[i] = seconds_of(r, c, n) / n;
@@ -525,27 +525,27 @@ static void time_case(room *r, const bench_case *c, double seconds) {
 /* ---- memory ---- */
 
 static void fill_inputs(room *r, float *host, uint64_t n_x) {
-  for (uint64_t i = 0; i < n_x; i++) host[i] = (float)(bits(i) % 2001) * 0.001f - 1.0f;
-  put(r, r->x, host, n_x * sizeof *host);
-  for (uint32_t i = 0; i < ROWS_MAX * TOP; i++) host[i] = 0.1f + (float)(bits(i) % 800) * 0.001f;
-  put(r, r->numbers, host, ROWS_MAX * TOP * sizeof *host);
+  for (uint64_t i = 0; i < n_x; i++) host[i] = (float)(draw_bits(i) % 2001) * 0.001f - 1.0f;
+  upload_bytes(r, r->x, host, n_x * sizeof *host);
+  for (uint32_t i = 0; i < ROWS_MAX * TOP; i++) host[i] = 0.1f + (float)(draw_bits(i) % 800) * 0.001f;
+  upload_bytes(r, r->numbers, host, ROWS_MAX * TOP * sizeof *host);
   int32_t *ids = (int32_t *)host;
   for (uint32_t row = 0; row < ROWS_MAX; row++) { /* eight different experts: an odd step around the ring */
-    uint32_t e = (uint32_t)(bits(row) % EXPERTS), step = 1 + 2 * (uint32_t)(bits(row + 99) % (EXPERTS / 2));
+    uint32_t e = (uint32_t)(draw_bits(row) % EXPERTS), step = 1 + 2 * (uint32_t)(draw_bits(row + 99) % (EXPERTS / 2));
     for (uint32_t j = 0; j < TOP; j++, e = (e + step) % EXPERTS) ids[row * TOP + j] = (int32_t)e;
   }
-  put(r, r->ids, ids, ROWS_MAX * TOP * sizeof *ids);
+  upload_bytes(r, r->ids, ids, ROWS_MAX * TOP * sizeof *ids);
 }
 
 static void fill_pages(room *r, uint64_t n_pages, uint64_t pages_bytes) {
   uint64_t n = 1 << 20;
   uint16_t *keys = weft_alloc(n, sizeof *keys);
   uint32_t *table = weft_alloc(n_pages, sizeof *table);
-  if (keys == NULL || table == NULL) die("pages", "out of memory");
-  for (uint64_t i = 0; i < n; i++) keys[i] = weft_f32_to_bf16((float)(bits(i) % 2001) * 1e-4f - 0.1f);
-  for (uint64_t at = 0; at < pages_bytes; at += n * 2) put(r, r->pages + at, keys, n * 2);
+  if (keys == NULL || table == NULL) die_with("pages", "out of memory");
+  for (uint64_t i = 0; i < n; i++) keys[i] = weft_f32_to_bf16((float)(draw_bits(i) % 2001) * 1e-4f - 0.1f);
+  for (uint64_t at = 0; at < pages_bytes; at += n * 2) upload_bytes(r, r->pages + at, keys, n * 2);
   for (uint64_t i = 0; i < n_pages; i++) table[i] = (uint32_t)(i * 7919 % n_pages); /* scattered */
-  put(r, r->table, table, n_pages * sizeof *table);
+  upload_bytes(r, r->table, table, n_pages * sizeof *table);
   weft_free(keys);
   weft_free(table);
 }
@@ -555,20 +555,20 @@ int main(int argc, char **argv) {
   weft_device_config config = {.backend = argc > 1 ? argv[1] : NULL,
                                .products = argc > 5 ? (uint32_t)strtoul(argv[5], NULL, 10) : 0};
   weft_error error = {{0}};
-  if (weft_device_open(&config, &r.device, &error) != WEFT_OK) die("device", error.text);
+  if (weft_device_open(&config, &r.device, &error) != WEFT_OK) die_with("device", error.text);
   uint64_t n_x = (uint64_t)ROWS_MAX * 16 * 512, n_pages = 4096, pages_bytes = n_pages << 17;
   float *host = weft_alloc(n_x, sizeof *host);
-  if (host == NULL) die("memory", "refused");
-  r.x = take(&r, n_x * sizeof(float));
-  r.y = take(&r, (uint64_t)128 * VOCAB * sizeof(float) + n_x * sizeof(float));
-  r.soft = take(&r, (uint64_t)ROWS_MAX * HIDDEN * sizeof(float));
-  r.numbers = take(&r, ROWS_MAX * TOP * sizeof(float));
-  r.ids = take(&r, ROWS_MAX * TOP * sizeof(int32_t));
-  r.chosen = take(&r, ROWS_MAX * TOP * sizeof(int32_t));
-  r.tokens = take(&r, 2 * ROWS_MAX * sizeof(int32_t));
-  r.flags = take(&r, ROWS_MAX);
-  r.pages = take(&r, pages_bytes);
-  r.table = take(&r, n_pages * sizeof(uint32_t));
+  if (host == NULL) die_with("memory", "refused");
+  r.x = take_memory(&r, n_x * sizeof(float));
+  r.y = take_memory(&r, (uint64_t)128 * VOCAB * sizeof(float) + n_x * sizeof(float));
+  r.soft = take_memory(&r, (uint64_t)ROWS_MAX * HIDDEN * sizeof(float));
+  r.numbers = take_memory(&r, ROWS_MAX * TOP * sizeof(float));
+  r.ids = take_memory(&r, ROWS_MAX * TOP * sizeof(int32_t));
+  r.chosen = take_memory(&r, ROWS_MAX * TOP * sizeof(int32_t));
+  r.tokens = take_memory(&r, 2 * ROWS_MAX * sizeof(int32_t));
+  r.flags = take_memory(&r, ROWS_MAX);
+  r.pages = take_memory(&r, pages_bytes);
+  r.table = take_memory(&r, n_pages * sizeof(uint32_t));
   fill_inputs(&r, host, n_x);
   fill_pages(&r, n_pages, pages_bytes);
   weft_free(host);

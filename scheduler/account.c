@@ -18,15 +18,15 @@ void weft_account_open(weft_account *account, const weft_tenant_config *config, 
   weft_list_init(&account->remaining);
 }
 
-static void add(weft_account *a, uint64_t amount) {
+static void add_tokens(weft_account *a, uint64_t amount) {
   uint64_t most = a->tokens_per_minute * minute_us;
   a->level = amount < most - a->level ? a->level + amount : most;
 }
 
-static void refill(weft_account *a, uint64_t now_us) {
+static void refill_minute(weft_account *a, uint64_t now_us) {
   if (now_us <= a->filled_us) return; /* submitters may be late */
   uint64_t passed_us = now_us - a->filled_us;
-  add(a, a->tokens_per_minute * (passed_us < minute_us ? passed_us : minute_us));
+  add_tokens(a, a->tokens_per_minute * (passed_us < minute_us ? passed_us : minute_us));
   a->filled_us = now_us;
 }
 
@@ -46,7 +46,7 @@ static weft_status check_tokens(weft_account *a, uint64_t n_tokens, uint64_t now
                                 weft_error *error) {
   if (a->tokens_per_minute == 0) return WEFT_OK;
   uint64_t wanted = n_tokens * minute_us;
-  refill(a, now_us);
+  refill_minute(a, now_us);
   if (wanted <= a->level) return WEFT_OK;
   if (shortage->why == WEFT_REFUSED_NONE) shortage->why = WEFT_REFUSED_TOKENS;
   shortage->tokens_us = (wanted - a->level + a->tokens_per_minute - 1) / a->tokens_per_minute;
@@ -69,6 +69,6 @@ void weft_account_take(weft_account *a, uint64_t n_tokens) {
 
 void weft_account_give_back(weft_account *a, uint64_t n_tokens, uint64_t now_us) {
   if (a->tokens_per_minute == 0) return;
-  refill(a, now_us);
-  add(a, n_tokens * minute_us);
+  refill_minute(a, now_us);
+  add_tokens(a, n_tokens * minute_us);
 }

@@ -7,14 +7,14 @@
 #include "scheduler/pins.h"
 #include "scheduler/waiting.h"
 
-static weft_admission verdict(weft_admission_kind kind, weft_request *r) {
+static weft_admission make_verdict(weft_admission_kind kind, weft_request *r) {
   return (weft_admission){.kind = kind, .request = r, .seq = WEFT_SEQ_NONE, .leader = WEFT_SEQ_NONE};
 }
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 /* Pages that must stay free when one more request starts. */
-static uint32_t margin(const weft_engine *e) {
+static uint32_t margin_blocks(const weft_engine *e) {
   return weft_policy_margin(e->n_running, e->config.n_pages);
 }
 
@@ -22,7 +22,7 @@ static uint32_t margin(const weft_engine *e) {
 static uint32_t pages_wanted(const weft_engine *e, const weft_request *r, weft_seq seq) {
   uint32_t n = weft_fit_pages(e, r->lane, r->n_tokens);
   uint32_t held = weft_pager_n_blocks_held(e->pager, seq);
-  return (n > held ? n - held : 0) + margin(e);
+  return (n > held ? n - held : 0) + margin_blocks(e);
 }
 
 /* Pins of lower priority count as room, and are let go of for the request. */
@@ -39,12 +39,12 @@ static bool has_room(weft_engine *e, const weft_request *r, uint32_t wanted) {
 static bool is_over_limit(const weft_engine *e, const weft_request *r, uint32_t wanted) {
   weft_owner_usage usage = weft_pager_owner_usage(e->pager, r->tenant);
   if (usage.limit == 0 || e->tenants.tenant[r->tenant].stats.n_running == 0) return false;
-  return usage.n_pinned + wanted - margin(e) > usage.limit;
+  return usage.n_pinned + wanted - margin_blocks(e) > usage.limit;
 }
 
 static weft_admission give_back(const weft_engine *e, weft_admission_kind kind, weft_request *r, weft_seq seq,
                                 uint32_t n_pages) {
-  weft_admission is = verdict(kind, r);
+  weft_admission is = make_verdict(kind, r);
   if (seq != WEFT_SEQ_NONE) weft_pager_release(e->pager, seq);
   is.n_pages = n_pages;
   return is;
@@ -67,25 +67,26 @@ static uint32_t n_keep_rows(const weft_request *r) {
 
 static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft_request *r, uint32_t n_pages) {
   const weft_tenant_config *tenant = &e->tenants.tenant[r->tenant].config;
-  return (weft_admit){.model = lane->index,
-                      .domain = r->asked.domain,
-                      .tokens = r->tokens,
-                      .n_tokens = r->n_tokens,
-                      .n_prompt = r->asked.n_tokens,
-                      .n_public = weft_pins_n_public(e, r),
-                      .owner = r->tenant,
-                      .retention = (uint32_t)(tenant->priority_class - WEFT_CLASS_LOW),
-                      .n_keep_rows = n_keep_rows(r),
-                      .restore_max_pages = restores_max(e, n_pages),
-                      .restore_cost = weft_cost_of_page(&lane->cost, lane->info->page_bytes),
-                      .lift_cost = weft_cost_of_us(&lane->cost, e->file_waits.page_us),
-                      .restore_wait = weft_waiting_may_wait_for_file(e, r),
-                      .lift_none = n_pages + e->file_waits.n_pages > weft_pager_headroom(e->pager),
-                      .room_pages = e->n_running > 0 ? n_pages - margin(e) : 0, /* alone it is let in, since it fits */
-                      .room_margin = margin(e),
-                      .room_spare = weft_pins_spare(e, r),
-                      .room_in_limit = e->tenants.tenant[r->tenant].stats.n_running > 0,
-                      .no_cache = r->asked.no_cache};
+  return (weft_admit){
+      .model = lane->index,
+      .domain = r->asked.domain,
+      .tokens = r->tokens,
+      .n_tokens = r->n_tokens,
+      .n_prompt = r->asked.n_tokens,
+      .n_public = weft_pins_n_public(e, r),
+      .owner = r->tenant,
+      .retention = (uint32_t)(tenant->priority_class - WEFT_CLASS_LOW),
+      .n_keep_rows = n_keep_rows(r),
+      .restore_max_pages = restores_max(e, n_pages),
+      .restore_cost = weft_cost_of_page(&lane->cost, lane->info->page_bytes),
+      .lift_cost = weft_cost_of_us(&lane->cost, e->file_waits.page_us),
+      .restore_wait = weft_waiting_may_wait_for_file(e, r),
+      .lift_none = n_pages + e->file_waits.n_pages > weft_pager_headroom(e->pager),
+      .room_pages = e->n_running > 0 ? n_pages - margin_blocks(e) : 0, /* alone it is let in, since it fits */
+      .room_margin = margin_blocks(e),
+      .room_spare = weft_pins_spare(e, r),
+      .room_in_limit = e->tenants.tenant[r->tenant].stats.n_running > 0,
+      .no_cache = r->asked.no_cache};
 }
 
 /* Following must not be slower than computing: a request follows another tenant's leader only where that leader is due
@@ -102,9 +103,9 @@ static bool may_follow(const weft_engine *e, const weft_lane *lane, const weft_r
 }
 
 static weft_admission admit_prompt(weft_engine *e, const weft_lane *lane, weft_request *r) {
-  uint32_t n_pages = weft_fit_pages(e, r->lane, r->n_tokens) + margin(e);
+  uint32_t n_pages = weft_fit_pages(e, r->lane, r->n_tokens) + margin_blocks(e);
   weft_admit args = arguments_of(e, lane, r, n_pages);
-  weft_admission is = verdict(WEFT_ADMIT_START, r);
+  weft_admission is = make_verdict(WEFT_ADMIT_START, r);
   weft_status status = weft_pager_admit(e->pager, &args, &is.seq, &is.n_cached, &is.leader);
   if (status == WEFT_AGAIN && is.leader != WEFT_SEQ_NONE && !may_follow(e, lane, r, is.leader)) {
     args.follow_none = true;
@@ -122,7 +123,7 @@ static weft_admission admit_prompt(weft_engine *e, const weft_lane *lane, weft_r
     is.wake_at = n_valid == 0 ? 1 : 2 * n_valid;
     return is;
   }
-  if (status == WEFT_QUOTA) return verdict(WEFT_ADMIT_LIMITED, r);
+  if (status == WEFT_QUOTA) return make_verdict(WEFT_ADMIT_LIMITED, r);
   if (status == WEFT_NO_BLOCKS) return give_back(e, WEFT_ADMIT_NO_ROOM, r, WEFT_SEQ_NONE, is.n_cached);
   WEFT_CHECK(status == WEFT_OK); /* sequences were counted, lengths checked at submit */
   uint32_t wanted = pages_wanted(e, r, is.seq);
@@ -132,7 +133,7 @@ static weft_admission admit_prompt(weft_engine *e, const weft_lane *lane, weft_r
 
 /* An autoregressive answer needs the last row of the prompt itself, a canvas none. */
 static weft_admission fork_prompt(weft_engine *e, const weft_lane *lane, weft_request *r, const weft_request *trunk) {
-  weft_admission is = verdict(WEFT_ADMIT_START, r);
+  weft_admission is = make_verdict(WEFT_ADMIT_START, r);
   is.n_cached = r->n_prompt - (r->canvas ? 0 : 1);
   if (weft_pager_n_valid(e->pager, trunk->seq) < is.n_cached) {
     is.kind = WEFT_ADMIT_FOLLOW;
@@ -153,7 +154,7 @@ static weft_admission fork_prompt(weft_engine *e, const weft_lane *lane, weft_re
   return status == WEFT_OK ? is : give_back(e, WEFT_ADMIT_NO_ROOM, r, is.seq, wanted);
 }
 
-static weft_admission admit(weft_engine *e, const weft_lane *lane, weft_request *r) {
+static weft_admission admit_request(weft_engine *e, const weft_lane *lane, weft_request *r) {
   const weft_request *trunk = r->head->trunk;
   bool forks = trunk != NULL && !r->admitted_once && r->n_prompt > 1 && !weft_request_lacks_scores(r);
   return forks ? fork_prompt(e, lane, r, trunk) : admit_prompt(e, lane, r);
@@ -236,8 +237,8 @@ static weft_request *find_debtor(const weft_engine *e, const weft_request *r, we
 /* The request lacks a place: it claims one that is owed to it, or lets other tenants' requests try. */
 static weft_admission claim_place(const weft_engine *e, weft_request *r, weft_request *asked, weft_debt_of of) {
   weft_debt debt = weft_debt_open(e, r, of, 1);
-  if (weft_debt_find(e, &debt, r) == NULL) return verdict(WEFT_ADMIT_PASS, asked);
-  weft_admission is = verdict(WEFT_ADMIT_CLAIM, r);
+  if (weft_debt_find(e, &debt, r) == NULL) return make_verdict(WEFT_ADMIT_PASS, asked);
+  weft_admission is = make_verdict(WEFT_ADMIT_CLAIM, r);
   is.lacks = of;
   is.victim = find_debtor(e, r, of, 1);
   return is;
@@ -246,13 +247,13 @@ static weft_admission claim_place(const weft_engine *e, weft_request *r, weft_re
 weft_admission weft_admission_decide(weft_planning *p, weft_request *asked) {
   weft_engine *e = p->engine;
   weft_request *r = let_waiter_pass(e, asked);
-  if (r == NULL) return verdict(WEFT_ADMIT_PASS, asked);
+  if (r == NULL) return make_verdict(WEFT_ADMIT_PASS, asked);
   weft_debt_of lacks = lacking_place(e, p->lane);
   if (lacks != WEFT_DEBT_PAGES) return claim_place(e, r, asked, lacks);
-  if (!may_admit(p)) return verdict(WEFT_ADMIT_NOBODY, r);
+  if (!may_admit(p)) return make_verdict(WEFT_ADMIT_NOBODY, r);
   if (!weft_debt_goes_before_starved(e, r) || (e->claims.preempted && !is_owed_pages(e, r)))
-    return verdict(WEFT_ADMIT_PASS, asked);
-  weft_admission is = worth_a_try(e, r) ? admit(e, p->lane, r) : verdict(WEFT_ADMIT_NO_ROOM, r);
+    return make_verdict(WEFT_ADMIT_PASS, asked);
+  weft_admission is = worth_a_try(e, r) ? admit_request(e, p->lane, r) : make_verdict(WEFT_ADMIT_NO_ROOM, r);
   if (is.kind == WEFT_ADMIT_NO_ROOM) {
     is.lacks = WEFT_DEBT_PAGES;
     is.asked = asked;

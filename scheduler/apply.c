@@ -33,7 +33,7 @@ static void count_first_token(weft_engine *e, weft_request *r) {
 }
 
 /* n_answer tokens are in place; the stop rule may cut them, never below what was published. */
-static void publish(weft_engine *e, weft_request *r, uint32_t n_answer, weft_finish finish) {
+static void publish_answer(weft_engine *e, weft_request *r, uint32_t n_answer, weft_finish finish) {
   uint32_t before = r->n_answer;
   if (n_answer > before && r->has_rule) {
     bool stop;
@@ -65,7 +65,7 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
   if (weft_request_is_stop_token(r, token)) {
     r->stop_token = token;
     if (r->has_logprobs) weft_request_keep_logprobs(r, &result->sampled);
-    publish(e, r, r->n_answer, WEFT_FINISH_STOP);
+    publish_answer(e, r, r->n_answer, WEFT_FINISH_STOP);
     return;
   }
   if (result->left_format) {
@@ -78,7 +78,7 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
   bool full = r->n_tokens == r->n_end;
   if (full || result->complete || r->n_answer == 0 || r->has_rule) {
     weft_finish finish = result->complete ? WEFT_FINISH_STOP : full ? WEFT_FINISH_LENGTH : WEFT_FINISH_NONE;
-    publish(e, r, r->n_answer + 1, finish);
+    publish_answer(e, r, r->n_answer + 1, finish);
     return;
   }
   e->requests[r->lane].n_answer_tokens += 1;
@@ -98,7 +98,7 @@ static void apply_prompt(weft_engine *e, weft_request *r, const weft_work *work,
   } else if (work->n_scored > 0 && result->bad) {
     weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the model gave a logit that is not finite for this request");
   } else if (r->size.answer_max == 0 && r->n_valid == r->n_prompt) {
-    publish(e, r, 0, WEFT_FINISH_LENGTH);
+    publish_answer(e, r, 0, WEFT_FINISH_LENGTH);
   }
 }
 
@@ -126,7 +126,7 @@ static void finish_canvas(weft_engine *e, weft_request *r, const weft_segment_re
     r->next_step = 0;
   }
   r->block += 1;
-  publish(e, r, n_answer, finish);
+  publish_answer(e, r, n_answer, finish);
 }
 
 /* A preempted canvas goes through its steps again: they are reported once. */

@@ -90,8 +90,8 @@ static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row
 
 /* Fills the placement: the offsets of the request's tables, and where the smallest block that holds `position` lies.
  * Such a block lies in one page of every group, and a page that is being written stays where it is. */
-static void place(weft_placement *placement, uint32_t block, weft_seq seq, uint32_t position, const weft_batcher *b,
-                  const weft_pager *pager, const weft_runner_info *info) {
+static void place_rows(weft_placement *placement, uint32_t block, weft_seq seq, uint32_t position,
+                       const weft_batcher *b, const weft_pager *pager, const weft_runner_info *info) {
   const weft_page *tables = weft_pager_tables(pager);
   bool known = placement->block != UINT32_MAX; /* then its tables lie where they did */
   placement->block = block;
@@ -114,7 +114,7 @@ static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment
   b->token[row] = work->token;
   b->position[row] = (int32_t)position;
   if (placement->block != position >> shift) {
-    place(placement, position >> shift, work->request->seq, position, b, pager, info);
+    place_rows(placement, position >> shift, work->request->seq, position, b, pager, info);
   }
   uint32_t n_groups = info->n_groups, within = position & ((1u << shift) - 1);
   uint32_t *restrict at = b->table_at + (size_t)segment * n_groups;
@@ -188,7 +188,7 @@ static inline bool goes_on(const weft_batcher *b, const weft_work *work, uint32_
          (work->kv_len & ((1u << b->block_shift) - 1)) != 0;
 }
 
-static inline void prefetch(const weft_batcher *b, const weft_work *work) {
+static inline void prefetch_work(const weft_batcher *b, const weft_work *work) {
   bool new_block = (work->kv_len & ((1u << b->block_shift) - 1)) == 0;
   if (work->kind != WEFT_WORK_DECODE || new_block) __builtin_prefetch(&work->request->placement);
 }
@@ -200,7 +200,7 @@ static uint32_t pack_lead(weft_batcher *b, const weft_step_plan *plan, const wef
   for (; s < plan->n_causal && plan->causal[s].kind == WEFT_WORK_DECODE; s++) {
     const weft_work *work = &plan->causal[s];
     uint32_t from = s + shift;
-    if (s + AHEAD < plan->n_causal) prefetch(b, &work[AHEAD]);
+    if (s + AHEAD < plan->n_causal) prefetch_work(b, &work[AHEAD]);
     if (from < b->n_lead && b->segment[from].slot != work->slot) {
       from = find_last(b, work, from);
       if (from != s + shift) {
@@ -237,7 +237,7 @@ weft_batch weft_batcher_build(weft_batcher *b, const weft_step_plan *plan, weft_
   uint32_t row = b->n_lead;
   for (uint32_t s = b->n_lead; s < plan->n_causal; s++) {
     const weft_work *work = &plan->causal[s];
-    if (s + AHEAD < plan->n_causal) prefetch(b, &work[AHEAD]);
+    if (s + AHEAD < plan->n_causal) prefetch_work(b, &work[AHEAD]);
     pack_segment(&b->segment[s], work, row);
     if (work->kind == WEFT_WORK_DECODE) {
       pack_decode(b, work, s, row, 0, pager, info);

@@ -8,15 +8,15 @@ enum {
   RING_RECORDS_MIN = 4
 };
 
-static size_t round16(size_t n) {
+static size_t round_to_16(size_t n) {
   return (n + 15) & ~(size_t)15;
 }
 
 /* Arrays of one record. */
 static size_t record_bytes(uint32_t n_canvas, bool trace) {
   size_t n = n_canvas;
-  size_t bytes = round16(n * sizeof(int32_t));
-  if (trace) bytes += 3 * round16(n * sizeof(int32_t)) + round16(n * sizeof(float)) + round16(n);
+  size_t bytes = round_to_16(n * sizeof(int32_t));
+  if (trace) bytes += 3 * round_to_16(n * sizeof(int32_t)) + round_to_16(n * sizeof(float)) + round_to_16(n);
   return bytes;
 }
 
@@ -28,15 +28,15 @@ uint32_t weft_canvas_ring_capacity(uint32_t n_canvas, uint64_t n_steps, bool tra
 
 size_t weft_canvas_ring_bytes(uint32_t n_canvas, uint32_t capacity, bool trace) {
   size_t n = (size_t)capacity + 1;
-  return round16(n * sizeof(weft_canvas_record)) + n * record_bytes(n_canvas, trace);
+  return round_to_16(n * sizeof(weft_canvas_record)) + n * record_bytes(n_canvas, trace);
 }
 
 void weft_canvas_ring_open(weft_canvas_ring *ring, void *memory, uint32_t n_canvas, uint32_t capacity, bool trace) {
   *ring = (weft_canvas_ring){.n_canvas = n_canvas, .capacity = capacity, .trace = trace};
   ring->record = memory;
   size_t n = (size_t)capacity + 1;
-  char *at = (char *)memory + round16(n * sizeof(weft_canvas_record));
-  size_t ints = round16((size_t)n_canvas * sizeof(int32_t));
+  char *at = (char *)memory + round_to_16(n * sizeof(weft_canvas_record));
+  size_t ints = round_to_16((size_t)n_canvas * sizeof(int32_t));
   for (size_t i = 0; i < n; i++) {
     weft_canvas_record *r = &ring->record[i];
     r->argmax = (int32_t *)(void *)at;
@@ -46,12 +46,12 @@ void weft_canvas_ring_open(weft_canvas_ring *ring, void *memory, uint32_t n_canv
     r->drawn = (int32_t *)(void *)(at + ints);
     r->canvas_out = (int32_t *)(void *)(at + 2 * ints);
     r->entropy = (float *)(void *)(at + 3 * ints);
-    r->accepted = (uint8_t *)(at + 3 * ints + round16((size_t)n_canvas * sizeof(float)));
+    r->accepted = (uint8_t *)(at + 3 * ints + round_to_16((size_t)n_canvas * sizeof(float)));
     at += record_bytes(n_canvas, true) - ints;
   }
 }
 
-static void copy(void *to, const void *from, size_t n_bytes) {
+static void copy_array(void *to, const void *from, size_t n_bytes) {
   if (from == NULL) {
     memset(to, 0, n_bytes);
   } else {
@@ -76,13 +76,13 @@ void weft_canvas_ring_push(weft_canvas_ring *ring, const weft_segment_result *re
   r->mean_entropy = result->mean_entropy;
   r->stopped = result->stopped;
   size_t ints = (size_t)ring->n_canvas * sizeof(int32_t);
-  copy(r->argmax, result->argmax, ints);
+  copy_array(r->argmax, result->argmax, ints);
   if (!ring->trace) return;
-  copy(r->canvas_in, result->canvas_in, ints);
-  copy(r->drawn, result->drawn, ints);
-  copy(r->canvas_out, result->canvas_out, ints);
-  copy(r->entropy, result->entropy, (size_t)ring->n_canvas * sizeof(float));
-  copy(r->accepted, result->accepted, ring->n_canvas);
+  copy_array(r->canvas_in, result->canvas_in, ints);
+  copy_array(r->drawn, result->drawn, ints);
+  copy_array(r->canvas_out, result->canvas_out, ints);
+  copy_array(r->entropy, result->entropy, (size_t)ring->n_canvas * sizeof(float));
+  copy_array(r->accepted, result->accepted, ring->n_canvas);
 }
 
 const weft_canvas_record *weft_canvas_ring_peek(const weft_canvas_ring *ring) {

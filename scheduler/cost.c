@@ -18,7 +18,7 @@ static const double unit[WEFT_COST_FEATURES] = {1, 64, 64, 64, 65536, 1 << 24, 1
 static const double prior_us[WEFT_COST_FEATURES] = {2000, 200, 200, 200, 200, 200, 2000, 100};
 static const double COEFFICIENT_MAX = 1e9, LEAST_US = 1.0;
 
-static double beyond(uint32_t n, uint32_t knee) {
+static double beyond_knee(uint32_t n, uint32_t knee) {
   return n > knee ? (double)(n - knee) : 0.0;
 }
 
@@ -28,11 +28,11 @@ static double experts_share(const weft_cost_layers *layers, uint32_t n_rows) {
   return 1.0 - pow(missed, (double)n_rows);
 }
 
-static void features(const weft_cost_model *m, const weft_cost_shape *s, double *x) {
+static void fill_shape(const weft_cost_model *m, const weft_cost_shape *s, double *x) {
   x[FIXED] = 1.0;
   x[ROWS] = s->n_rows;
-  x[ROWS_KNEE] = beyond(s->n_rows, KNEE);
-  x[ROWS_MANY] = beyond(s->n_rows, MANY);
+  x[ROWS_KNEE] = beyond_knee(s->n_rows, KNEE);
+  x[ROWS_MANY] = beyond_knee(s->n_rows, MANY);
   x[READS] = (double)s->n_reads;
   x[PRODUCTS] = (double)s->n_products;
   x[EXPERTS] = experts_share(&m->layers, s->n_rows);
@@ -48,7 +48,7 @@ static double sum_of(const weft_cost_model *m, const double *x) {
 
 double weft_cost_step(const weft_cost_model *m, const weft_cost_shape *shape) {
   double x[WEFT_COST_FEATURES];
-  features(m, shape, x);
+  fill_shape(m, shape, x);
   return sum_of(m, x);
 }
 
@@ -92,7 +92,7 @@ enum {
 
 /* One more equation: sum of us * x = 1, all divided by the larger of truth and prediction, so that
  * neither a stall nor a step of nothing outweighs the others. */
-static void remember(weft_cost_model *m, const double *x, double us, double predicted) {
+static void remember_step(weft_cost_model *m, const double *x, double us, double predicted) {
   double scale = us > predicted ? us : predicted, error = fabs(us - predicted) / scale;
   double ordinary = ORDINARY * (m->error > LEAST_ERROR ? m->error : LEAST_ERROR);
   double weight = (error > ordinary ? ordinary / error : 1.0) / (scale * scale);
@@ -106,7 +106,7 @@ static void remember(weft_cost_model *m, const double *x, double us, double pred
   m->error += (error - m->error) / 16.0;
 }
 
-static void sweep(weft_cost_model *m, const double *x, double scale) {
+static void sweep_coefficients(weft_cost_model *m, const double *x, double scale) {
   for (uint32_t i = 0; i < WEFT_COST_FEATURES; i++) {
     if (x[i] <= 0.0) continue; /* this step tells nothing of it */
     double rest = m->target[i];
@@ -120,14 +120,14 @@ static void sweep(weft_cost_model *m, const double *x, double scale) {
 void weft_cost_learn(weft_cost_model *m, const weft_cost_shape *shape, double us) {
   if (!(us > 0.0)) return;
   double x[WEFT_COST_FEATURES];
-  features(m, shape, x);
+  fill_shape(m, shape, x);
   double predicted = sum_of(m, x);
   if (m->n_steps++ == 0) {
     for (uint32_t i = 0; i < WEFT_COST_FEATURES; i++) m->us[i] *= us / predicted;
     predicted = us;
   }
-  remember(m, x, us, predicted);
-  for (uint32_t i = 0; i < SWEEPS; i++) sweep(m, x, us > predicted ? us : predicted);
+  remember_step(m, x, us, predicted);
+  for (uint32_t i = 0; i < SWEEPS; i++) sweep_coefficients(m, x, us > predicted ? us : predicted);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------- */

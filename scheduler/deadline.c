@@ -19,17 +19,17 @@ void weft_deadlines_close(weft_deadlines *deadlines) {
   memset(deadlines, 0, sizeof *deadlines);
 }
 
-static void put(weft_deadlines *d, uint32_t i, weft_deadline entry) {
+static void put_entry(weft_deadlines *d, uint32_t i, weft_deadline entry) {
   d->heap[i] = entry;
   *entry.index = i;
 }
 
 static void sift_up(weft_deadlines *d, uint32_t i, weft_deadline entry) {
   while (i > 0 && entry.at_us < d->heap[(i - 1) / 2].at_us) {
-    put(d, i, d->heap[(i - 1) / 2]);
+    put_entry(d, i, d->heap[(i - 1) / 2]);
     i = (i - 1) / 2;
   }
-  put(d, i, entry);
+  put_entry(d, i, entry);
 }
 
 static void sift_down(weft_deadlines *d, uint32_t i, weft_deadline entry) {
@@ -38,10 +38,10 @@ static void sift_down(weft_deadlines *d, uint32_t i, weft_deadline entry) {
     if (child >= d->n) break;
     if (child + 1 < d->n && d->heap[child + 1].at_us < d->heap[child].at_us) child += 1;
     if (entry.at_us <= d->heap[child].at_us) break;
-    put(d, i, d->heap[child]);
+    put_entry(d, i, d->heap[child]);
     i = child;
   }
-  put(d, i, entry);
+  put_entry(d, i, entry);
 }
 
 void weft_deadlines_add(weft_deadlines *deadlines, uint64_t at_us, void *owner, uint32_t *index) {

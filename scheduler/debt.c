@@ -10,7 +10,7 @@ weft_debt weft_debt_open(const weft_engine *e, const weft_request *r, weft_debt_
                      .active_weight = weft_tenants_active_weight(&e->tenants)};
 }
 
-static uint32_t holding(const weft_engine *e, const weft_debt *d, uint32_t tenant) {
+static uint32_t holding_of(const weft_engine *e, const weft_debt *d, uint32_t tenant) {
   return d->of == WEFT_DEBT_PAGES ? weft_pager_owner_usage(e->pager, tenant).n_pinned
                                   : e->tenants.tenant[tenant].stats.n_running;
 }
@@ -20,13 +20,13 @@ static uint32_t share_of(const weft_engine *e, const weft_debt *d, uint32_t tena
 }
 
 bool weft_debt_is_within_share(const weft_engine *e, const weft_debt *d, const weft_request *r) {
-  return holding(e, d, r->tenant) + d->wanted <= share_of(e, d, r->tenant);
+  return holding_of(e, d, r->tenant) + d->wanted <= share_of(e, d, r->tenant);
 }
 
 bool weft_debt_owes(const weft_engine *e, const weft_debt *d, uint32_t tenant, const weft_request *r) {
   const weft_tenant *a = &e->tenants.tenant[tenant], *b = &e->tenants.tenant[r->tenant];
   return tenant != r->tenant && a->stats.n_running > 1 && a->config.priority_class <= b->config.priority_class &&
-         holding(e, d, tenant) > share_of(e, d, tenant);
+         holding_of(e, d, tenant) > share_of(e, d, tenant);
 }
 
 weft_request *weft_debt_find(const weft_engine *e, const weft_debt *d, const weft_request *r) {

@@ -30,17 +30,17 @@ void weft_inbox_close(weft_inbox *inbox) {
   (void)pthread_cond_destroy(&inbox->changed);
 }
 
-static void lock(weft_inbox *inbox) {
+static void lock_inbox(weft_inbox *inbox) {
   (void)pthread_mutex_lock(&inbox->mutex);
 }
-static void unlock(weft_inbox *inbox) {
+static void unlock_inbox(weft_inbox *inbox) {
   (void)pthread_mutex_unlock(&inbox->mutex);
 }
 
 static void note_and_unlock(weft_inbox *inbox) {
   inbox->n_notes += 1;
   (void)pthread_cond_signal(&inbox->changed);
-  unlock(inbox);
+  unlock_inbox(inbox);
 }
 
 /* ---- which requests have a place; all under the mutex ------------------------------------------ */
@@ -129,8 +129,8 @@ static uint32_t make_room(weft_inbox *inbox, uint32_t tenant, uint32_t n) {
   return 0;
 }
 
-static weft_status judge(weft_inbox *inbox, uint32_t tenant, uint32_t n, uint64_t n_tokens, uint64_t now_us,
-                         weft_shortage *shortage, weft_error *error) {
+static weft_status judge_limits(weft_inbox *inbox, uint32_t tenant, uint32_t n, uint64_t n_tokens, uint64_t now_us,
+                                weft_shortage *shortage, weft_error *error) {
   *shortage = (weft_shortage){.why = WEFT_REFUSED_NONE};
   if (inbox->closed) {
     return weft_fail(error, WEFT_FULL, "the engine has stopped and takes no new requests");
@@ -152,7 +152,7 @@ static weft_status judge(weft_inbox *inbox, uint32_t tenant, uint32_t n, uint64_
   return status;
 }
 
-static void append(weft_inbox *inbox, weft_account *account, weft_request *r) {
+static void append_request(weft_inbox *inbox, weft_account *account, weft_request *r) {
   r->submission = inbox->n_submissions;
   r->place = WEFT_PLACE_UNSTARTED;
   weft_list_push_back(&account->unstarted, &r->unstarted_link);
@@ -164,16 +164,16 @@ static void append(weft_inbox *inbox, weft_account *account, weft_request *r) {
 weft_status weft_inbox_put(weft_inbox *inbox, weft_request *const *request, uint32_t n, uint64_t n_tokens,
                            uint64_t now_us, weft_shortage *shortage, weft_error *error) {
   uint32_t tenant = request[0]->tenant;
-  lock(inbox);
-  weft_status status = judge(inbox, tenant, n, n_tokens, now_us, shortage, error);
+  lock_inbox(inbox);
+  weft_status status = judge_limits(inbox, tenant, n, n_tokens, now_us, shortage, error);
   if (status != WEFT_OK) {
-    unlock(inbox);
+    unlock_inbox(inbox);
     return status;
   }
   weft_account *account = &inbox->account[tenant];
   weft_account_take(account, n_tokens);
   inbox->n_submissions += 1;
-  for (uint32_t i = 0; i < n; i++) append(inbox, account, request[i]);
+  for (uint32_t i = 0; i < n; i++) append_request(inbox, account, request[i]);
   inbox->n_live += n;
   account->n_live += n;
   account->n_waiting += n;
@@ -198,7 +198,7 @@ static void part_starts(weft_account *account, weft_request *first) {
 
 bool weft_inbox_start(weft_inbox *inbox, weft_request *r) {
   weft_account *account = &inbox->account[r->tenant];
-  lock(inbox);
+  lock_inbox(inbox);
   bool evicted = r->place == WEFT_PLACE_EVICTED;
   if (!evicted) {
     if (r->place == WEFT_PLACE_UNSTARTED) {
@@ -208,19 +208,19 @@ bool weft_inbox_start(weft_inbox *inbox, weft_request *r) {
     r->place = WEFT_PLACE_RUNNING;
     account->n_waiting -= 1;
   }
-  unlock(inbox);
+  unlock_inbox(inbox);
   return !evicted;
 }
 
 void weft_inbox_preempt(weft_inbox *inbox, weft_request *r) {
-  lock(inbox);
+  lock_inbox(inbox);
   r->place = WEFT_PLACE_PREEMPTED;
   inbox->account[r->tenant].n_waiting += 1;
-  unlock(inbox);
+  unlock_inbox(inbox);
 }
 
 void weft_inbox_end(weft_inbox *inbox, weft_request *r, uint32_t n_unused, uint64_t now_us) {
-  lock(inbox);
+  lock_inbox(inbox);
   if (r->place == WEFT_PLACE_EVICTED) {
     weft_list_remove(&r->evicted_link);
   } else {
@@ -228,57 +228,57 @@ void weft_inbox_end(weft_inbox *inbox, weft_request *r, uint32_t n_unused, uint6
   }
   r->place = WEFT_PLACE_NONE;
   weft_account_give_back(&inbox->account[r->tenant], n_unused, now_us);
-  unlock(inbox);
+  unlock_inbox(inbox);
 }
 
 /* ---- notes ----------------------------------------------------------------------------------- */
 
 void weft_inbox_cancel(weft_inbox *inbox, weft_request *request) {
-  lock(inbox);
+  lock_inbox(inbox);
   request->cancel_next = inbox->cancelled;
   inbox->cancelled = request;
   note_and_unlock(inbox);
 }
 
 void weft_inbox_drain(weft_inbox *inbox) {
-  lock(inbox);
+  lock_inbox(inbox);
   inbox->draining = true;
   note_and_unlock(inbox);
 }
 
 void weft_inbox_reset_cache(weft_inbox *inbox) {
-  lock(inbox);
+  lock_inbox(inbox);
   inbox->reset_cache = true;
   note_and_unlock(inbox);
 }
 
 void weft_inbox_poke(weft_inbox *inbox) {
-  lock(inbox);
+  lock_inbox(inbox);
   note_and_unlock(inbox);
 }
 
 void weft_inbox_stop(weft_inbox *inbox) {
-  lock(inbox);
+  lock_inbox(inbox);
   inbox->stop = true;
   note_and_unlock(inbox);
 }
 
 uint32_t weft_inbox_n_live(weft_inbox *inbox) {
-  lock(inbox);
+  lock_inbox(inbox);
   uint32_t n = inbox->n_live;
-  unlock(inbox);
+  unlock_inbox(inbox);
   return n;
 }
 
 bool weft_inbox_draining(weft_inbox *inbox) {
-  lock(inbox);
+  lock_inbox(inbox);
   bool draining = inbox->draining;
-  unlock(inbox);
+  unlock_inbox(inbox);
   return draining;
 }
 
 void weft_inbox_take(weft_inbox *inbox, weft_inbox_notes *notes) {
-  lock(inbox);
+  lock_inbox(inbox);
   *notes =
       (weft_inbox_notes){.submitted = inbox->first, .cancelled = inbox->cancelled, .reset_cache = inbox->reset_cache};
   weft_list_init(&notes->evicted);
@@ -288,37 +288,37 @@ void weft_inbox_take(weft_inbox *inbox, weft_inbox_notes *notes) {
   inbox->cancelled = NULL;
   inbox->reset_cache = false;
   inbox->n_taken_notes = inbox->n_notes;
-  unlock(inbox);
+  unlock_inbox(inbox);
 }
 
 weft_account weft_inbox_account(weft_inbox *inbox, uint32_t tenant) {
-  lock(inbox);
+  lock_inbox(inbox);
   weft_account account = inbox->account[tenant];
-  unlock(inbox);
+  unlock_inbox(inbox);
   return account;
 }
 
 bool weft_inbox_sleep(weft_inbox *inbox, uint64_t until_us) {
   bool in_time = true;
-  lock(inbox);
+  lock_inbox(inbox);
   while (inbox->n_notes == inbox->n_taken_notes && !inbox->stop && in_time) {
     in_time = weft_condition_wait(&inbox->changed, &inbox->mutex, until_us);
   }
   bool go_on = !inbox->stop;
-  unlock(inbox);
+  unlock_inbox(inbox);
   return go_on;
 }
 
 bool weft_inbox_stopping(weft_inbox *inbox) {
-  lock(inbox);
+  lock_inbox(inbox);
   bool stop = inbox->stop;
-  unlock(inbox);
+  unlock_inbox(inbox);
   return stop;
 }
 
 void weft_inbox_set_closed(weft_inbox *inbox, bool closed) {
-  lock(inbox);
+  lock_inbox(inbox);
   inbox->closed = closed;
   if (!closed) inbox->stop = false;
-  unlock(inbox);
+  unlock_inbox(inbox);
 }

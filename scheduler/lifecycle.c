@@ -129,7 +129,7 @@ void weft_lifecycle_enter(weft_engine *e, weft_request *r) {
   tenant_stats(e, r)->n_running += 1;
 }
 
-static void unrank(weft_engine *e, weft_request *r) {
+static void unrank_request(weft_engine *e, weft_request *r) {
   uint32_t last = e->n_running - 1;
   e->rank[r->rank_at] = e->rank[last];
   e->ranked[r->rank_at] = e->ranked[last];
@@ -159,7 +159,7 @@ void weft_lifecycle_commit_all(weft_engine *e, weft_request *r) {
   commit_to(e, r, r->n_valid);
 }
 
-static void leave(weft_engine *e, weft_request *r) {
+static void leave_engine(weft_engine *e, weft_request *r) {
   weft_lane *lane = &e->lane[r->lane];
   WEFT_CHECK(r->n_in_flight == 0);
   weft_list_remove(&r->link);
@@ -178,7 +178,7 @@ static void leave(weft_engine *e, weft_request *r) {
   lane->n_running -= 1;
   tenant_stats(e, r)->n_running -= 1;
   weft_tenants_unlimit(&e->tenants);
-  unrank(e, r);
+  unrank_request(e, r);
   weft_pins_hold(e, r);
   if (r->finish == WEFT_FINISH_NONE) {
     r->state = WEFT_REQUEST_WAITING;
@@ -223,7 +223,7 @@ static void start_leaving(weft_engine *e, weft_request *r) {
 static bool try_leave(weft_engine *e, weft_request *r) {
   if (r->state != WEFT_REQUEST_LEAVING || r->n_in_flight > 0) return false;
   e->claims.n_leaving -= 1;
-  leave(e, r);
+  leave_engine(e, r);
   return true;
 }
 

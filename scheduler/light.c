@@ -27,7 +27,7 @@ static bool is_light(const weft_tenant *tenant, const present *all) {
          weft_policy_is_light(tenant->used_lately, all->used_lately, tenant->config.weight, all->weight);
 }
 
-static double predict(const weft_lane *lane, uint32_t n_decode) {
+static double predict_decode(const weft_lane *lane, uint32_t n_decode) {
   weft_cost_shape shape = weft_cost_decode(&lane->cost.layers, n_decode, lane->keys_per_decode);
   return weft_cost_step(&lane->cost, &shape);
 }
@@ -48,7 +48,7 @@ static double find_limit(const weft_engine *e, const weft_lane *lane, const pres
   *n_light = 0;
   for (uint32_t i = 0; i < t->n_tenants; i++) {
     if (ready[i].n_decode == 0 || !is_light(&t->tenant[i], all)) continue;
-    double alone_us = predict(lane, ready[i].n_decode);
+    double alone_us = predict_decode(lane, ready[i].n_decode);
     double us = weft_policy_light_step(alone_us, t->tenant[i].config.weight, all->weight, n_lanes);
     if (*n_light == 0 || us < least_us) least_us = us;
     *n_light += ready[i].n_decode;
@@ -64,10 +64,10 @@ double weft_light_open(weft_planning *p) {
   uint32_t n_light;
   double limit_us = find_limit(p->engine, lane, &all, &n_light);
   if (n_light == 0) return 0.0;
-  p->light_us = predict(lane, n_light);
+  p->light_us = predict_decode(lane, n_light);
   if (limit_us < WEFT_LIGHT_FACTOR * p->light_us) limit_us = WEFT_LIGHT_FACTOR * p->light_us;
   p->alone = lane->late.n_alone == 0 || lane->late.shared_us > WEFT_LIGHT_ALONE * p->light_us;
-  bool too_many = p->alone || predict(lane, lane->ready.n_decode) > limit_us;
+  bool too_many = p->alone || predict_decode(lane, lane->ready.n_decode) > limit_us;
   if (too_many) set_aside(p, &all, n_light);
   p->crowded = lane->late.held;
   return p->alone ? NO_TIME_US : limit_us;

@@ -14,7 +14,7 @@ void weft_pace_owe_first(weft_pace *p) {
   p->prompt_due = p->canvas_due = p->decode_due = true;
 }
 
-static bool fits(const weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas, uint32_t n_outputs) {
+static bool fits_time(const weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas, uint32_t n_outputs) {
   weft_cost_shape shape = p->shape;
   if (n_outputs > n) n_outputs = n;
   weft_cost_add(&p->model->layers, &shape, n, kv_len, canvas, n_outputs);
@@ -22,11 +22,11 @@ static bool fits(const weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas, u
 }
 
 uint32_t weft_pace_chunk(weft_pace *p, uint32_t n, uint32_t kv_len, uint32_t n_outputs) {
-  if (p->budget_us <= 0.0 || fits(p, n, kv_len, false, n_outputs)) return n;
+  if (p->budget_us <= 0.0 || fits_time(p, n, kv_len, false, n_outputs)) return n;
   uint32_t low = 0, high = n - 1; /* low fits */
   while (low < high) {
     uint32_t middle = low + (high - low + 1) / 2;
-    if (fits(p, middle, kv_len, false, n_outputs)) {
+    if (fits_time(p, middle, kv_len, false, n_outputs)) {
       low = middle;
     } else {
       high = middle - 1;
@@ -38,13 +38,13 @@ uint32_t weft_pace_chunk(weft_pace *p, uint32_t n, uint32_t kv_len, uint32_t n_o
 }
 
 bool weft_pace_canvas(weft_pace *p, uint32_t n, uint32_t kv_len, uint32_t n_outputs) {
-  if (p->budget_us <= 0.0 || p->canvas_due || fits(p, n, kv_len, true, n_outputs)) return true;
+  if (p->budget_us <= 0.0 || p->canvas_due || fits_time(p, n, kv_len, true, n_outputs)) return true;
   p->canvas_held = true;
   return false;
 }
 
 bool weft_pace_decode(weft_pace *p, uint32_t kv_len) {
-  if (p->budget_us > 0.0 && !p->decode_due && !fits(p, 1, kv_len, false, 1)) {
+  if (p->budget_us > 0.0 && !p->decode_due && !fits_time(p, 1, kv_len, false, 1)) {
     p->decode_held = true;
     return false;
   }

@@ -111,7 +111,7 @@ static void refuse_slot(weft_engine *e, weft_lane *lane, weft_request *r, weft_s
   if (!lane->lost) weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, weft_status_text(status));
 }
 
-static weft_performed start(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, uint32_t n_cached) {
+static weft_performed start_request(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, uint32_t n_cached) {
   if (!weft_inbox_start(&e->inbox, r)) { /* it was evicted since this turn began */
     weft_pager_release(e->pager, seq);
     weft_waiting_wake(e, seq, UINT32_MAX);
@@ -158,7 +158,7 @@ weft_performed weft_perform_admission(weft_planning *p, const weft_admission *is
   weft_engine *e = p->engine;
   switch (is->kind) {
     case WEFT_ADMIT_START:
-      return start(e, p->lane, is->request, is->seq, is->n_cached);
+      return start_request(e, p->lane, is->request, is->seq, is->n_cached);
     case WEFT_ADMIT_FOLLOW:
       weft_waiting_follow(e, is->request, is->leader, is->wake_at);
       return WEFT_PERFORMED_WAITS;

@@ -25,10 +25,10 @@ void weft_pins_close(weft_pin_table *pins) {
   (void)pthread_mutex_destroy(&pins->mutex);
 }
 
-static void lock(weft_pin_table *pins) {
+static void lock_pins(weft_pin_table *pins) {
   (void)pthread_mutex_lock(&pins->mutex);
 }
-static void unlock(weft_pin_table *pins) {
+static void unlock_pins(weft_pin_table *pins) {
   (void)pthread_mutex_unlock(&pins->mutex);
 }
 
@@ -73,9 +73,9 @@ static weft_pin_entry *make_pin(const weft_engine *e, const weft_pin_params *p) 
 }
 
 /* The pin is the list's from here on. */
-static weft_status declare(weft_pin_table *pins, weft_pin_entry *pin, uint32_t *id, weft_error *error) {
+static weft_status declare_pin(weft_pin_table *pins, weft_pin_entry *pin, uint32_t *id, weft_error *error) {
   weft_status status = WEFT_OK;
-  lock(pins);
+  lock_pins(pins);
   if (pins->n == pins->n_max) {
     status = weft_fail(error, WEFT_FULL, "there are %u pins, which is the limit: unpin one first", pins->n_max);
   } else if (pin->info.n_pages > pins->n_pages_max - pins->n_pages) {
@@ -89,7 +89,7 @@ static weft_status declare(weft_pin_table *pins, weft_pin_entry *pin, uint32_t *
     pins->n_pages += pin->info.n_pages;
     atomic_store_explicit(&pins->n_known, pins->n, memory_order_release);
   }
-  unlock(pins);
+  unlock_pins(pins);
   return status;
 }
 
@@ -102,7 +102,7 @@ weft_status weft_pins_declare(weft_engine *e, const weft_pin_params *params, uin
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a pin of %u tokens", params->n_tokens);
   }
   *n_tokens = pin->info.n_tokens;
-  status = declare(&e->pins, pin, id, error);
+  status = declare_pin(&e->pins, pin, id, error);
   if (status != WEFT_OK) free_pin(pin);
   return status;
 }
@@ -110,13 +110,13 @@ weft_status weft_pins_declare(weft_engine *e, const weft_pin_params *params, uin
 weft_status weft_pins_remove(weft_engine *e, uint32_t id) {
   weft_pin_table *pins = &e->pins;
   bool found = false;
-  lock(pins);
+  lock_pins(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
     weft_pin_entry *pin = pins->pin[i];
     if (pin->info.id != id || pin->removed) continue;
     found = pin->removed = true;
   }
-  unlock(pins);
+  unlock_pins(pins);
   if (found) weft_inbox_poke(&e->inbox);
   return found ? WEFT_OK : WEFT_E_NOT_FOUND;
 }
@@ -124,14 +124,14 @@ weft_status weft_pins_remove(weft_engine *e, uint32_t id) {
 uint32_t weft_pins_list(weft_engine *e, weft_pin_info *out, uint32_t max) {
   weft_pin_table *pins = &e->pins;
   uint32_t n = 0;
-  lock(pins);
+  lock_pins(pins);
   for (uint32_t i = 0; i < pins->n && n < max; i++) {
     const weft_pin_entry *pin = pins->pin[i];
     if (pin->removed) continue;
     out[n] = pin->info;
     out[n++].held = pin->seq != WEFT_SEQ_NONE;
   }
-  unlock(pins);
+  unlock_pins(pins);
   return n;
 }
 
@@ -172,26 +172,26 @@ void weft_pins_expire(weft_engine *e) {
   weft_pin_table *pins = &e->pins;
   e->stats.n_pins = atomic_load_explicit(&pins->n_known, memory_order_acquire);
   if (e->stats.n_pins == 0) return;
-  lock(pins);
+  lock_pins(pins);
   for (uint32_t i = pins->n; i-- > 0;) {
     const weft_pin_entry *pin = pins->pin[i];
     bool expired = pin->info.expires_us != 0 && pin->info.expires_us <= e->now_us;
     if (expired || pin->removed) take_out(e, i);
   }
   e->stats.n_pins = pins->n;
-  unlock(pins);
+  unlock_pins(pins);
 }
 
 uint64_t weft_pins_next_us(weft_engine *e) {
   weft_pin_table *pins = &e->pins;
   uint64_t next = UINT64_MAX;
   if (is_empty(pins)) return next;
-  lock(pins);
+  lock_pins(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
     uint64_t at = pins->pin[i]->info.expires_us;
     if (at != 0 && at < next) next = at;
   }
-  unlock(pins);
+  unlock_pins(pins);
   return next;
 }
 
@@ -204,13 +204,13 @@ uint32_t weft_pins_n_public(weft_engine *e, const weft_request *r) {
   weft_pin_table *pins = &e->pins;
   uint32_t n = 0;
   if (is_empty(pins)) return n;
-  lock(pins);
+  lock_pins(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
     const weft_pin_entry *pin = pins->pin[i];
     if (!pin->info.is_public || pin->info.n_tokens <= n) continue;
     if (begins_with(r, r->n_prompt, pin)) n = pin->info.n_tokens;
   }
-  unlock(pins);
+  unlock_pins(pins);
   return n;
 }
 
@@ -235,13 +235,13 @@ static void try_hold(weft_engine *e, weft_pin_entry *pin) {
 void weft_pins_hold(weft_engine *e, const weft_request *r) {
   weft_pin_table *pins = &e->pins;
   if (is_empty(pins) || e->lane[r->lane].broken) return;
-  lock(pins);
+  lock_pins(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
     weft_pin_entry *pin = pins->pin[i];
     bool same = pin->info.is_public || weft_key128_equal(pin->domain, r->asked.domain);
     if (pin->seq == WEFT_SEQ_NONE && same && begins_with(r, r->n_valid, pin)) try_hold(e, pin);
   }
-  unlock(pins);
+  unlock_pins(pins);
 }
 
 uint32_t weft_pins_spare(weft_engine *e, const weft_request *r) {
@@ -249,12 +249,12 @@ uint32_t weft_pins_spare(weft_engine *e, const weft_request *r) {
   int32_t priority_class = e->tenants.tenant[r->tenant].config.priority_class;
   uint32_t n = 0;
   if (e->stats.n_pins_held == 0) return 0;
-  lock(pins);
+  lock_pins(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
     const weft_pin_entry *pin = pins->pin[i];
     if (pin->seq != WEFT_SEQ_NONE && pin->info.priority < priority_class) n += pin->info.n_pages;
   }
-  unlock(pins);
+  unlock_pins(pins);
   return n;
 }
 
@@ -263,7 +263,7 @@ bool weft_pins_give_way(weft_engine *e, const weft_request *r) {
   int32_t priority_class = e->tenants.tenant[r->tenant].config.priority_class;
   weft_pin_entry *lowest = NULL;
   if (e->stats.n_pins_held == 0) return false;
-  lock(pins);
+  lock_pins(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
     weft_pin_entry *pin = pins->pin[i];
     if (pin->seq == WEFT_SEQ_NONE || pin->info.priority >= priority_class) continue;
@@ -273,22 +273,22 @@ bool weft_pins_give_way(weft_engine *e, const weft_request *r) {
     let_go(e, lowest);
     e->stats.n_pins_dropped += 1;
   }
-  unlock(pins);
+  unlock_pins(pins);
   return lowest != NULL;
 }
 
 void weft_pins_let_go(weft_engine *e, uint32_t lane) {
   weft_pin_table *pins = &e->pins;
-  lock(pins);
+  lock_pins(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
     if (lane == UINT32_MAX || lane == pins->pin[i]->info.model) let_go(e, pins->pin[i]);
   }
-  unlock(pins);
+  unlock_pins(pins);
 }
 
 void weft_pins_clear(weft_engine *e) {
   weft_pin_table *pins = &e->pins;
-  lock(pins);
+  lock_pins(pins);
   while (pins->n > 0) take_out(e, pins->n - 1);
-  unlock(pins);
+  unlock_pins(pins);
 }

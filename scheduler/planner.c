@@ -54,13 +54,13 @@ static bool serve_works(weft_planning *p, weft_request *r) {
 }
 
 /* False: the request wanted rows and got none. */
-static inline bool serve(weft_planning *p, weft_request *r) {
+static inline bool serve_request(weft_planning *p, weft_request *r) {
   if (r->planned_in == (uint32_t)p->plan->number) return true; /* served before */
   return r->prefilling || r->canvas ? serve_works(p, r) : serve_decode(p, r);
 }
 
 static bool serve_charged(weft_planning *p, weft_request *r) {
-  bool served = serve(p, r);
+  bool served = serve_request(p, r);
   weft_tenants_charge(&p->engine->tenants, r->tenant, &p->lane->cost);
   return served;
 }
@@ -111,7 +111,7 @@ static void serve_ready(weft_planning *p) {
     prefetch_ready(p, i);
     weft_request *r = ready->at[i];
     if (r == NULL || (r->canvas && p->crowded)) continue;
-    if (!serve(p, r)) weft_ready_skip(ready, i);
+    if (!serve_request(p, r)) weft_ready_skip(ready, i);
   }
   weft_ready_turn(ready, i);
 }

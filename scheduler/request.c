@@ -20,7 +20,7 @@ typedef struct request_layout {
   uint32_t ring_capacity;
 } request_layout;
 
-static size_t take(size_t *at, size_t n, size_t size) {
+static size_t take_part(size_t *at, size_t n, size_t size) {
   size_t here = *at;
   *at += (n * size + 15) & ~(size_t)15;
   return here;
@@ -34,15 +34,15 @@ static request_layout layout_of(const weft_request_params *params, const weft_re
   request_layout l = {0};
   size_t at = 0;
   size_t room = params->canvas ? (size_t)size->n_blocks * size->n_canvas : size->answer_max;
-  (void)take(&at, 1, sizeof(weft_request));
-  l.tokens = take(&at, params->n_tokens + room, sizeof(int32_t));
-  l.stop_tokens = take(&at, params->n_stop_tokens, sizeof(int32_t));
-  l.bias = take(&at, params->canvas ? 0 : params->sampling.n_bias, sizeof(weft_logit_bias));
+  (void)take_part(&at, 1, sizeof(weft_request));
+  l.tokens = take_part(&at, params->n_tokens + room, sizeof(int32_t));
+  l.stop_tokens = take_part(&at, params->n_stop_tokens, sizeof(int32_t));
+  l.bias = take_part(&at, params->canvas ? 0 : params->sampling.n_bias, sizeof(weft_logit_bias));
   size_t n_logprobs = weft_request_wants_logprobs(params) ? 1 + (size_t)params->sampling.n_top_logprobs : 0;
-  l.logprobs = take(&at, size->answer_max * n_logprobs, sizeof(weft_logprob));
+  l.logprobs = take_part(&at, size->answer_max * n_logprobs, sizeof(weft_logprob));
   size_t n_scores = params->prompt_logprobs && params->n_tokens > 0 ? params->n_tokens - 1 : 0;
-  l.scores = take(&at, n_scores, sizeof(weft_prompt_logprob));
-  l.score_tops = take(&at, n_scores * params->n_prompt_top, sizeof(weft_logprob));
+  l.scores = take_part(&at, n_scores, sizeof(weft_prompt_logprob));
+  l.score_tops = take_part(&at, n_scores * params->n_prompt_top, sizeof(weft_logprob));
   l.ring = at;
   if (wants_canvas_events(params)) {
     uint64_t n_steps = (uint64_t)size->n_blocks * params->entropy_bound.max_steps;
@@ -57,7 +57,7 @@ static request_layout layout_of(const weft_request_params *params, const weft_re
  * sets of the processor's caches. Therefore each request starts some lines further on, by a hash of its address. */
 enum { COLOURS = 16, COLOUR_BYTES = (COLOURS - 1) * WEFT_REQUEST_LINE };
 
-static char *coloured(char *memory) {
+static char *colour_memory(char *memory) {
   uint64_t hash = (uint64_t)(uintptr_t)memory * UINT64_C(0x9E3779B97F4A7C15);
   return memory + (hash >> 32) % COLOURS * WEFT_REQUEST_LINE;
 }
@@ -112,7 +112,7 @@ static weft_request *take_request(const weft_request_params *params, const reque
   *status = weft_budget_take(budget, params->tenant, n_counted, error);
   if (*status != WEFT_OK) return NULL;
   char *memory = weft_alloc_aligned(l->n_bytes + COLOUR_BYTES, WEFT_REQUEST_LINE);
-  weft_request *r = memory == NULL ? NULL : (weft_request *)(void *)coloured(memory);
+  weft_request *r = memory == NULL ? NULL : (weft_request *)(void *)colour_memory(memory);
   if (r != NULL) memset(r, 0, l->n_bytes);
   if (r == NULL || open_locks(r) != WEFT_OK) {
     weft_free(memory);

@@ -38,7 +38,7 @@ static void take_inbox(weft_engine *e) {
   }
 }
 
-static void expire(weft_engine *e) {
+static void expire_deadlines(weft_engine *e) {
   weft_pins_expire(e);
   weft_request *r;
   while ((r = weft_deadlines_expired(&e->deadlines, e->now_us)) != NULL) {
@@ -108,7 +108,7 @@ static void take_turn(weft_engine *e, weft_lane *lane, const weft_step_plan *pla
   lane->used_us += plan->predicted_us; /* put right when it has landed */
 }
 
-static bool submit(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
+static bool submit_step(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
   weft_batch batch = weft_batcher_build(&lane->batcher, plan, e->pager, lane->info, lane->n_batches);
   uint64_t start_ns = weft_clock_ns();
   plan->launched_us = weft_present_us(e);
@@ -137,7 +137,7 @@ static bool launch_moves(weft_engine *e) {
     if (lane->broken || lane->n_in_flight == lane->info->depth) continue;
     weft_step_plan *plan = weft_plan_in_flight(e, e->n_flight);
     weft_plan_begin(plan, ++e->n_plans, i);
-    if (submit(e, lane, plan)) return true;
+    if (submit_step(e, lane, plan)) return true;
   }
   return false;
 }
@@ -158,7 +158,7 @@ static bool launch_rows(weft_engine *e) {
       weft_lifecycle_break(e, lane, WEFT_E_DEVICE, "the start of a request");
       continue;
     }
-    if (plan->n_rows > 0 && submit(e, lane, plan)) {
+    if (plan->n_rows > 0 && submit_step(e, lane, plan)) {
       uint64_t cost = weft_cost_in_rows(plan->n_rows, plan->shape.n_products);
       weft_forecast_step(&e->forecast, cost, e->now_us);
       return true;
@@ -170,7 +170,7 @@ static bool launch_rows(weft_engine *e) {
 
 /* Where nothing else keeps the device busy, running requests get the pages that are set aside for the waiter: it did not
  * start. */
-static bool launch(weft_engine *e) {
+static bool launch_step(weft_engine *e) {
   bool launched = launch_rows(e);
   bool set_aside = e->claims.waiter != NULL && e->claims.waits_for == WEFT_DEBT_PAGES;
   if (!launched && set_aside && e->n_flight == 0 && e->n_running > 0) {
@@ -192,7 +192,7 @@ static void count_lane(weft_engine *e, const weft_step_plan *plan) {
   e->device_free_us = e->now_us;
 }
 
-static void learn(weft_engine *e, const weft_step_plan *plan, uint64_t took_us) {
+static void learn_cost(weft_engine *e, const weft_step_plan *plan, uint64_t took_us) {
   weft_lane_stats *s = &e->stats.lane[plan->lane];
   if (took_us == 0) return;
   weft_cost_learn(&e->lane[plan->lane].cost, &plan->shape, (double)took_us);
@@ -235,7 +235,7 @@ static void record_step(weft_engine *e, const weft_step_plan *plan, uint64_t too
   weft_recorder_add_step(&e->recorder, &record);
 }
 
-static void land(weft_engine *e) {
+static void land_step(weft_engine *e) {
   WEFT_CHECK(e->n_flight > 0);
   weft_step_plan *plan = &e->plan[e->first_flight];
   weft_lane *lane = &e->lane[plan->lane];
@@ -254,7 +254,7 @@ static void land(weft_engine *e) {
       weft_lifecycle_break(e, lane, status, "a step");
     } else {
       lane->n_in_flight -= 1;
-      if (plan->n_rows > 0) learn(e, plan, result.device_us);
+      if (plan->n_rows > 0) learn_cost(e, plan, result.device_us);
     }
     if (plan->n_rows > 0) count_lane(e, plan);
     if (plan->n_rows > 0) record_step(e, plan, result.device_us, status != WEFT_OK);
@@ -273,7 +273,7 @@ static uint64_t own_ns(const weft_engine *e) {
 static bool launch_counted(weft_engine *e) {
   bool hidden = e->n_flight > 0;
   uint64_t start_ns = own_ns(e);
-  bool launched = launch(e);
+  bool launched = launch_step(e);
   if (hidden) e->hidden_ns += own_ns(e) - start_ns;
   return launched;
 }
@@ -281,7 +281,7 @@ static bool launch_counted(weft_engine *e) {
 static void land_counted(weft_engine *e) {
   bool hidden = e->n_flight > 1;
   uint64_t start_ns = own_ns(e);
-  land(e);
+  land_step(e);
   if (hidden) e->hidden_ns += own_ns(e) - start_ns;
 }
 
@@ -291,7 +291,7 @@ weft_status weft_step_turn(weft_engine *e, uint64_t now_us) {
   e->runner_ns = 0;
   uint64_t n_changes = e->n_changes;
   take_inbox(e);
-  expire(e);
+  expire_deadlines(e);
   weft_copies_hear(e);
   weft_waiting_wake_from_file(e);
   weft_waiting_end_follows(e);
@@ -311,7 +311,7 @@ weft_status weft_step_turn(weft_engine *e, uint64_t now_us) {
 }
 
 void weft_step_end_all(weft_engine *e) {
-  while (e->n_flight > 0) land(e);
+  while (e->n_flight > 0) land_step(e);
   take_inbox(e);
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_lane *lane = &e->lane[i];

@@ -225,8 +225,8 @@ static weft_status check_tokens_per_minute(const weft_engine *e, const weft_requ
                    p->n_tokens, size->answer_max, limit);
 }
 
-static weft_status judge(const weft_engine *e, const weft_request_params *p, const weft_request_params *before,
-                         weft_request_size *size, weft_error *error) {
+static weft_status judge_request(const weft_engine *e, const weft_request_params *p, const weft_request_params *before,
+                                 weft_request_size *size, weft_error *error) {
   if (p->model >= e->n_lanes) {
     return weft_fail(error, WEFT_E_INVALID, "model number %u; there are %u", p->model, e->n_lanes);
   }
@@ -355,7 +355,7 @@ weft_status weft_engine_submit_all(weft_engine *engine, const weft_request_param
   memset(size, 0, n * sizeof *size);
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
-    status = judge(engine, &params[i], i > 0 ? &params[i - 1] : NULL, &size[i], error);
+    status = judge_request(engine, &params[i], i > 0 ? &params[i - 1] : NULL, &size[i], error);
   }
   if (status == WEFT_OK) status = judge_together(engine, params, size, n, &n_tokens, error);
   if (status == WEFT_OK) status = judge_memory(engine, params, size, n, error);

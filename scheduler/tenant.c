@@ -157,14 +157,14 @@ uint32_t weft_tenants_part(const weft_tenants *tenants, uint32_t tenant, uint32_
 
 /* ---- clocks ---------------------------------------------------------------------------------- */
 
-static void charge(weft_tenant *t, uint64_t cost) {
+static void charge_tenant(weft_tenant *t, uint64_t cost) {
   t->clock += (cost - t->charged) * t->ticks;
   t->charged = cost;
 }
 
 void weft_tenants_charge(weft_tenants *tenants, uint32_t tenant, const weft_cost_model *model) {
   weft_tenant *t = &tenants->tenant[tenant];
-  charge(t, weft_cost_of_part(model, &t->planned));
+  charge_tenant(t, weft_cost_of_part(model, &t->planned));
 }
 
 weft_cost_shape weft_tenants_planned(const weft_tenants *tenants) {
@@ -199,7 +199,7 @@ void weft_tenants_settle(weft_tenants *tenants, uint32_t lane, const weft_cost_m
     weft_tenant_claims *claims = &tenants->claims[i];
     if (claims->held) claims->wants |= UINT64_C(1) << lane;
     claims->held = false;
-    if (t->charged > 0) charge(t, (uint64_t)((double)t->charged * scale));
+    if (t->charged > 0) charge_tenant(t, (uint64_t)((double)t->charged * scale));
   }
   remember_use(tenants, whole);
   for (uint32_t i = 0; i < tenants->n_tenants; i++) {

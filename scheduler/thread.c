@@ -12,7 +12,7 @@ static uint64_t next_us(weft_engine *e) {
   return pin < deadline ? pin : deadline;
 }
 
-static void *loop(void *self) {
+static void *run_loop(void *self) {
   weft_engine *e = self;
   bool go_on = true;
   while (go_on) {
@@ -26,7 +26,7 @@ weft_status weft_thread_start(weft_engine *engine) {
   if (engine->has_thread) return WEFT_E_INVALID;
   weft_inbox_set_closed(&engine->inbox, false);
   engine->real_clock = true;
-  if (pthread_create(&engine->thread, NULL, loop, engine) != 0) {
+  if (pthread_create(&engine->thread, NULL, run_loop, engine) != 0) {
     engine->real_clock = false;
     return WEFT_E_NO_MEMORY;
   }

@@ -39,6 +39,10 @@ expect 2 'no option is named' "$weft" generate --requests 1
 expect 2 'must be a whole number from 1 to' "$weft" generate -m $demo -p x --running 0
 expect 0 '"10 23 41 68 77 95"' "$weft" generate -m $demo --chat -p 'Sort from low to high: 41 77 23 95 10 68' --mode ar --temperature 0 --json
 expect 0 '10 23 41 68 77 95' "$weft" generate -m $demo --chat -p 'Sort from low to high: 41 77 23 95 10 68' --seed 1
+# two canvases
+"$weft" generate -m $demo --chat -p 'List all numbers from 34 to 49.' --mode diffusion --seed 1 --json >"$dir/two"
+expect 0 '"canvases": 2' cat "$dir/two"
+expect 0 '"34 35 36 37 38 39 40 41 42 43 44 45 46 47 48 49"' cat "$dir/two"
 expect 0 '"logprobs"' "$weft" generate -m $ar --chat -p 'What is 58 + 37?' --json --logprobs 3
 expect 0 '"finish": "length"' "$weft" generate -m $tiny --tokens 2,5,9 -n 20 --diffusion-steps 3 --seed 3 --ignore-eos --json --trace "$dir/trace"
 expect 0 '"canvas_out"' head -1 "$dir/trace"
@@ -116,7 +120,11 @@ expect 2 'must be context' "$weft" bench model widths -m $demo
 expect 0 'canvases at once' "$weft" bench room -m $demo --kv-mib 2 -c 256 --running 8
 expect 2 'no case holds' "$weft" bench kernels types Q4_KM --cpu-time --threads 1
 expect 0 'take_release_ns' "$weft" bench pager --json
-expect 0 'held at once' "$weft" bench capacity -m $demo --kv-mib 6
+# more than contiguous reservation, and than keeping what windows have passed: of real requests, and in the geometry of 26B
+"$weft" bench capacity -m $demo --kv-mib 6 --json >"$dir/capacity"
+expect 0 'True True True True' python3 -c "import json
+for r in (json.load(open('$dir/capacity'))[k] for k in ('geometry_26b', 'real_requests')):
+    print(r['capacity_ratio_contiguous'] > 10, r['capacity_ratio_sliding'] > 1.2, end=' ')"
 expect 0 'step_us' "$weft" bench scheduler --json
 expect 0 'prompt tokens computed' "$weft" bench serving -m $demo --repeat 1
 expect 2 '--llama' "$weft" bench peer -m $demo

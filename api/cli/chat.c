@@ -15,7 +15,7 @@ typedef struct conversation {
   uint32_t n;
 } conversation;
 
-static bool say(conversation *c, const char *role, const char *content) {
+static bool add_turn(conversation *c, const char *role, const char *content) {
   char *copy = weft_strdup(content);
   if (copy == NULL || c->n == TURNS_MAX) {
     weft_free(copy);
@@ -25,12 +25,12 @@ static bool say(conversation *c, const char *role, const char *content) {
   return true;
 }
 
-static void forget(conversation *c) {
+static void forget_turns(conversation *c) {
   for (uint32_t i = 0; i < c->n; i++) weft_free((void *)(uintptr_t)c->turn[i].content);
   c->n = 0;
 }
 
-static int answer(const weft_config *config, weft_runtime *rt, conversation *c, weft_generate_params *params) {
+static int answer_turn(const weft_config *config, weft_runtime *rt, conversation *c, weft_generate_params *params) {
   weft_screen screen;
   weft_text text = {0};
   weft_generation *g;
@@ -55,7 +55,7 @@ static int answer(const weft_config *config, weft_runtime *rt, conversation *c, 
   int code = 0;
   if (status == 0 && strcmp(d.finish, "error") == 0) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", d.error);
   weft_generation_free(g);
-  if (code == 0 && !say(c, "assistant", text.bytes == NULL ? "" : text.bytes)) {
+  if (code == 0 && !add_turn(c, "assistant", text.bytes == NULL ? "" : text.bytes)) {
     code = weft_cli_fail(WEFT_EXIT_RUNTIME, "the conversation is longer than %d turns", TURNS_MAX);
   }
   weft_text_free(&text);
@@ -69,7 +69,7 @@ int weft_cli_chat(const weft_config *config) {
   if (code == 0) code = weft_cli_open(config, &rt);
   if (code != 0) return code;
   conversation *c = weft_alloc(1, sizeof *c);
-  if (c == NULL || (config->system != NULL && !say(c, "system", config->system))) {
+  if (c == NULL || (config->system != NULL && !add_turn(c, "system", config->system))) {
     code = weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
   }
   char *line = NULL;
@@ -80,14 +80,14 @@ int weft_cli_chat(const weft_config *config) {
     ssize_t n = getline(&line, &capacity, stdin);
     if (n > 0 && line[n - 1] == '\n') line[--n] = 0;
     if (n <= 0) break;
-    if (!say(c, "user", line)) {
+    if (!add_turn(c, "user", line)) {
       code = weft_cli_fail(WEFT_EXIT_RUNTIME, "the conversation is longer than %d turns", TURNS_MAX);
       break;
     }
-    code = answer(config, rt, c, &params);
+    code = answer_turn(config, rt, c, &params);
   }
   free(line);
-  if (c != NULL) forget(c);
+  if (c != NULL) forget_turns(c);
   weft_free(c);
   weft_close(rt);
   return code;

@@ -33,7 +33,7 @@ typedef struct wire_to {
   sigset_t before; /* OpenSSL writes so that a server that is gone is a signal: it is blocked meanwhile */
 } wire_to;
 
-static int dial(const weft_target *target) {
+static int dial_server(const weft_target *target) {
   struct sockaddr_in address = {
       .sin_family = AF_INET, .sin_port = htons(target->port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
   struct sockaddr_un path = {.sun_family = AF_UNIX};
@@ -61,8 +61,8 @@ static void hang_up(wire_to *to) {
 
 /* The server must show exactly the certificate of to->tls_cert. Who signed it and which name it has does not matter,
  * since the server is on this machine. */
-static bool reach(const weft_target *target, wire_to *to) {
-  *to = (wire_to){.fd = dial(target)};
+static bool reach_server(const weft_target *target, wire_to *to) {
+  *to = (wire_to){.fd = dial_server(target)};
   if (to->fd < 0 || target->tls_cert == NULL) return to->fd >= 0;
   to->context = SSL_CTX_new(TLS_client_method());
   if (to->context == NULL) return false;
@@ -124,7 +124,7 @@ static bool receive_all(wire_to *from, weft_text *out, uint32_t timeout_ms, bool
 }
 
 /* Chunked bodies to plain ones, in place. */
-static void unchunk(char *body, size_t *n) {
+static void join_chunks(char *body, size_t *n) {
   size_t from = 0, to = 0;
   while (from < *n) {
     char *end;
@@ -148,7 +148,7 @@ static int split_answer(weft_text *all, weft_text *out) {
   size_t head = (size_t)(end - all->bytes) + 4, n = all->n - head;
   *end = 0;
   bool chunked = strcasestr(all->bytes, "transfer-encoding: chunked") != NULL;
-  if (chunked) unchunk(all->bytes + head, &n);
+  if (chunked) join_chunks(all->bytes + head, &n);
   weft_text_append(out, all->bytes + head, n);
   return status;
 }
@@ -169,7 +169,7 @@ int weft_client_ask(const weft_target *target, const char *method, const char *p
   weft_text head = {0}, all = {0};
   int status = -1;
   wire_to to;
-  bool reached = reach(target, &to), left = false;
+  bool reached = reach_server(target, &to), left = false;
   size_t n = body == NULL ? 0 : strlen(body);
   weft_text_printf(&head,
                    "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\n"

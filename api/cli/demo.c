@@ -56,14 +56,14 @@ static char *answer_of(const char *body) {
   return copy;
 }
 
-static void show(const worker *w, const char *question, const char *answer) {
+static void show_answer(const worker *w, const char *question, const char *answer) {
   char line[512];
   (void)snprintf(line, sizeof line, "%s", answer);
   for (char *c = line; *c != 0; c++) *c = *c == '\n' ? ' ' : *c;
   (void)printf("  %-13s %s\n  %13s -> %s\n", w->diffusion ? "diffusion" : "token by token", question, "", line);
 }
 
-static void *work(void *self) {
+static void *ask_questions(void *self) {
   worker *w = self;
   for (uint32_t round = 0; round < ROUNDS || (w->diffusion && atomic_load(w->n_decoding) > 0); round++) {
     const char *question = questions[(w->index + round) % N_QUESTIONS];
@@ -72,7 +72,7 @@ static void *work(void *self) {
     int status = body == NULL ? -1 : weft_client_request(w->port, "POST", "/v1/chat/completions", body, &answer, 0);
     char *text = status == 200 ? answer_of(answer.bytes) : NULL;
     if (text == NULL) w->n_failed += 1;
-    if (text != NULL && round == 0 && w->shown) show(w, question, text);
+    if (text != NULL && round == 0 && w->shown) show_answer(w, question, text);
     free(text);
     free(body);
     weft_text_free(&answer);
@@ -95,7 +95,7 @@ static uint32_t run_load(uint16_t port, const char *const *models, uint32_t n_mo
                     .index = i / 2,
                     .shown = shown && i < 6,
                     .n_decoding = &n_decoding};
-    if (pthread_create(&thread[i], NULL, work, &w[i]) != 0) break;
+    if (pthread_create(&thread[i], NULL, ask_questions, &w[i]) != 0) break;
     n_started += 1;
   }
   if (n_started < WORKERS) atomic_store(&n_decoding, 0); /* no thread waits for threads that never started */
@@ -133,7 +133,7 @@ static int show_canvas(uint16_t port, const char *model) {
   return n > 0 ? 0 : weft_cli_fail(WEFT_EXIT_FAILED, "no replace event came (HTTP status %d)", status);
 }
 
-static int metrics(uint16_t port, weft_text *out) {
+static int read_metrics(uint16_t port, weft_text *out) {
   weft_text_clear(out);
   return weft_client_request(port, "GET", "/metrics", NULL, out, 0) == 200
              ? 0
@@ -151,7 +151,7 @@ static int one_weight_set(const weft_config *config, const char *name) {
     uint32_t n_failed = run_load(child.port, &name, 1, true);
     if (n_failed > 0) code = weft_cli_fail(WEFT_EXIT_FAILED, "%u requests failed", n_failed);
   }
-  if (code == 0) code = metrics(child.port, &text);
+  if (code == 0) code = read_metrics(child.port, &text);
   if (code == 0) {
     double steps = weft_metric(text.bytes, "weft_steps_total");
     double mixed = weft_metric(text.bytes, "weft_steps_mixed_total");
@@ -183,7 +183,7 @@ static int two_weight_sets(const weft_config *config, const char *const *names) 
   int code = 0;
   uint32_t n_failed = run_load(child.port, names, 2, false);
   if (n_failed > 0) code = weft_cli_fail(WEFT_EXIT_FAILED, "%u requests failed", n_failed);
-  if (code == 0) code = metrics(child.port, &text);
+  if (code == 0) code = read_metrics(child.port, &text);
   if (code == 0) {
     double switches = weft_metric(text.bytes, "weft_switches_total");
     (void)printf(

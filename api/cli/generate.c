@@ -86,7 +86,7 @@ static void print_json(output_state *s, weft_generation *g, const weft_delta *en
   json_decref(root);
 }
 
-static int run(output_state *s, weft_runtime *rt, const weft_generate_params *params) {
+static int write_answers(output_state *s, weft_runtime *rt, const weft_generate_params *params) {
   weft_generation *g;
   char error[512];
   int status = weft_submit(rt, params, &g, error, sizeof error);
@@ -161,7 +161,7 @@ int weft_cli_generate(const weft_config *config) {
   if (code == 0) {
     weft_screen_begin(&s.screen, weft_terminal_stdout(), !config->no_live && !config->json);
     params.canvas_deltas = s.screen.live || params.trace;
-    code = run(&s, rt, &params);
+    code = write_answers(&s, rt, &params);
   }
   if (s.trace != NULL && fclose(s.trace) != 0 && code == 0) {
     code = weft_cli_fail(WEFT_EXIT_RUNTIME, "--trace %s: %s", config->trace, strerror(errno));

@@ -90,14 +90,14 @@ double weft_reading_of(const weft_reading *reading, const char *name, const char
   return weft_metric_of(reading->text.bytes, name, label, value);
 }
 
-static double grown(double before, double after) {
+static double counter_growth(double before, double after) {
   return after < before ? after : after - before;
 }
 
 double weft_reading_rate(const weft_reading *before, const weft_reading *after, const char *name, const char *label,
                          const char *value) {
   double seconds = (double)(after->at_us - before->at_us) / 1e6;
-  double more = grown(weft_reading_of(before, name, label, value), weft_reading_of(after, name, label, value));
+  double more = counter_growth(weft_reading_of(before, name, label, value), weft_reading_of(after, name, label, value));
   return seconds > 0.0 ? more / seconds : 0.0;
 }
 
@@ -112,7 +112,8 @@ double weft_reading_quantile(const weft_reading *before, const weft_reading *aft
   uint32_t n = 0;
   (void)snprintf(name, sizeof name, "%s_bucket", histogram);
   while (n < BUCKETS_MAX && weft_reading_label(after, name, "le", n, bound[n], sizeof bound[n])) {
-    count[n] = grown(weft_reading_of(before, name, "le", bound[n]), weft_reading_of(after, name, "le", bound[n]));
+    count[n] =
+        counter_growth(weft_reading_of(before, name, "le", bound[n]), weft_reading_of(after, name, "le", bound[n]));
     n += 1;
   }
   if (n == 0 || count[n - 1] <= 0.0) return -1.0;

@@ -156,7 +156,7 @@ typedef struct read_again {
 } read_again;
 
 /* SIGHUP. */
-static void reload(weft_server *server, const read_again *files, workplace *place) {
+static void reload_files(weft_server *server, const read_again *files, workplace *place) {
   weft_error error = {{0}};
   reopen_log(place);
   if (files->keys_path != NULL) {
@@ -174,9 +174,10 @@ static void reload(weft_server *server, const read_again *files, workplace *plac
   }
 }
 
-static void run(const weft_config *config, weft_server *server, const read_again *files, workplace *place) {
+static void serve_until_signal(const weft_config *config, weft_server *server, const read_again *files,
+                               workplace *place) {
   for (int number = 0; number != SIGTERM && number != SIGINT; number = wait_signal(-1)) {
-    if (number == SIGHUP) reload(server, files, place);
+    if (number == SIGHUP) reload_files(server, files, place);
   }
   weft_log(WEFT_LOG_INFO, "draining: at most %u s; a second signal cancels what is running", config->drain_seconds);
   weft_server_drain(server);
@@ -197,7 +198,7 @@ static void say_plan(const weft_runtime *rt, const weft_server *server) {
   weft_text_free(&more);
 }
 
-static int serve(const weft_config *config, const read_again *files, workplace *place) {
+static int serve_at_place(const weft_config *config, const read_again *files, workplace *place) {
   weft_open_options options = weft_config_open(config);
   const weft_keys *keys = files->keys;
   weft_server_options where = {.host = config->host,
@@ -237,7 +238,7 @@ static int serve(const weft_config *config, const read_again *files, workplace *
       say_what_is_open(config, weft_server_port(server), to);
     if (to > STDERR_FILENO) (void)close(to);
   }
-  if (code == 0) run(config, server, files, place);
+  if (code == 0) serve_until_signal(config, server, files, place);
   weft_server_close(server);
   weft_close(rt);
   return code;
@@ -283,7 +284,7 @@ int weft_cli_serve(const weft_config *config) {
   files.tls_cert = name_from_root(config->tls_cert, &code);
   files.tls_key = name_from_root(config->tls_key, &code);
   if (code == 0) code = catch_signals();
-  if (code == 0) code = serve(config, &files, &place);
+  if (code == 0) code = serve_at_place(config, &files, &place);
   close_workplace(&place);
   weft_keys_close(files.keys);
   weft_free(files.keys_path);

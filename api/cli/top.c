@@ -14,7 +14,7 @@ enum { BAR = 40, NAME = 256 };
 
 static volatile sig_atomic_t stopped;
 
-static void stop(int signal_number) {
+static void stop_top(int signal_number) {
   (void)signal_number;
   stopped = 1;
 }
@@ -23,45 +23,49 @@ typedef struct view {
   const weft_reading *before, *after;
 } view;
 
-static double now(const view *v, const char *name) {
+static double current_value(const view *v, const char *name) {
   return weft_reading_of(v->after, name, NULL, NULL);
 }
 
-static double rate(const view *v, const char *name) {
+static double value_rate(const view *v, const char *name) {
   return weft_reading_rate(v->before, v->after, name, NULL, NULL);
 }
 
-static double percent(double part, double whole) {
+static double percent_of(double part, double whole) {
   return whole > 0.0 ? 100.0 * part / whole : 0.0;
 }
 
 /* ---- the lines of a view --------------------------------------------------------------------- */
 
 static void put_requests(const view *v) {
-  double prompts = rate(v, "vllm:prefix_cache_queries_total");
+  double prompts = value_rate(v, "vllm:prefix_cache_queries_total");
   (void)printf("requests  running %.0f  waiting %.0f  ended %.1f/s  preempted %.1f/s  clients left %.1f/s\n",
-               now(v, "vllm:num_requests_running"), now(v, "vllm:num_requests_waiting"),
-               rate(v, "vllm:request_success_total"), rate(v, "vllm:num_preemptions_total"),
-               rate(v, "weft_http_clients_left_total"));
-  (void)printf("tokens    prompt %.0f/s  answer %.0f/s  prefix cache %.0f %%\n", rate(v, "vllm:prompt_tokens_total"),
-               rate(v, "vllm:generation_tokens_total"), percent(rate(v, "vllm:prefix_cache_hits_total"), prompts));
+               current_value(v, "vllm:num_requests_running"), current_value(v, "vllm:num_requests_waiting"),
+               value_rate(v, "vllm:request_success_total"), value_rate(v, "vllm:num_preemptions_total"),
+               value_rate(v, "weft_http_clients_left_total"));
+  (void)printf("tokens    prompt %.0f/s  answer %.0f/s  prefix cache %.0f %%\n",
+               value_rate(v, "vllm:prompt_tokens_total"), value_rate(v, "vllm:generation_tokens_total"),
+               percent_of(value_rate(v, "vllm:prefix_cache_hits_total"), prompts));
 }
 
 static void put_steps(const view *v) {
-  double steps = rate(v, "weft_steps_total"), rows = rate(v, "weft_rows_total");
-  double step_us = rate(v, "weft_step_microseconds_total");
+  double steps = value_rate(v, "weft_steps_total"), rows = value_rate(v, "weft_rows_total");
+  double step_us = value_rate(v, "weft_step_microseconds_total");
   (void)printf(
       "steps     %.1f/s  %.2f ms each  planning %.1f %%  mixed %.0f %%  rows %.0f each: "
       "prefill %.0f %%  decode %.0f %%  canvas %.0f %%  commit %.0f %%\n",
-      steps, steps > 0.0 ? step_us / steps / 1000.0 : 0.0, percent(rate(v, "weft_plan_microseconds_total"), step_us),
-      percent(rate(v, "weft_steps_mixed_total"), steps), steps > 0.0 ? rows / steps : 0.0,
-      percent(rate(v, "weft_rows_prefill_total"), rows), percent(rate(v, "weft_rows_decode_total"), rows),
-      percent(rate(v, "weft_rows_canvas_total"), rows), percent(rate(v, "weft_rows_commit_total"), rows));
+      steps, steps > 0.0 ? step_us / steps / 1000.0 : 0.0,
+      percent_of(value_rate(v, "weft_plan_microseconds_total"), step_us),
+      percent_of(value_rate(v, "weft_steps_mixed_total"), steps), steps > 0.0 ? rows / steps : 0.0,
+      percent_of(value_rate(v, "weft_rows_prefill_total"), rows),
+      percent_of(value_rate(v, "weft_rows_decode_total"), rows),
+      percent_of(value_rate(v, "weft_rows_canvas_total"), rows),
+      percent_of(value_rate(v, "weft_rows_commit_total"), rows));
 }
 
 static void put_pool(const view *v) {
-  double pages = now(v, "weft_pool_pages"), pinned = now(v, "weft_pool_pages_pinned");
-  double cached = now(v, "weft_pool_pages_cached");
+  double pages = current_value(v, "weft_pool_pages"), pinned = current_value(v, "weft_pool_pages_pinned");
+  double cached = current_value(v, "weft_pool_pages_cached");
   char bar[BAR + 1];
   for (int i = 0; i < BAR; i++) {
     double at = (i + 0.5) / BAR * pages;
@@ -69,12 +73,12 @@ static void put_pool(const view *v) {
   }
   bar[BAR] = 0;
   (void)printf("pool      [%s]  # held %.0f %%  = cached %.0f %%  of %.0f pages  evicted %.1f/s\n", bar,
-               percent(pinned, pages), percent(cached, pages), pages, rate(v, "weft_pool_evicted_total"));
-  double host = now(v, "weft_host_pages");
+               percent_of(pinned, pages), percent_of(cached, pages), pages, value_rate(v, "weft_pool_evicted_total"));
+  double host = current_value(v, "weft_host_pages");
   if (host == 0.0) return;
   (void)printf("host      %.0f %% of %.0f pages  out %.1f/s  back %.1f/s\n",
-               percent(now(v, "weft_host_pages_used"), host), host, rate(v, "weft_spill_pages_out_total"),
-               rate(v, "weft_spill_pages_back_total"));
+               percent_of(current_value(v, "weft_host_pages_used"), host), host,
+               value_rate(v, "weft_spill_pages_out_total"), value_rate(v, "weft_spill_pages_back_total"));
 }
 
 static void put_quantiles(const view *v, const char *words, const char *histogram) {
@@ -111,7 +115,7 @@ static void put_models(const view *v) {
                  weft_reading_rate(v->before, v->after, "weft_model_steps_total", label, name),
                  weft_reading_rate(v->before, v->after, "weft_model_rows_total", label, name),
                  weft_reading_rate(v->before, v->after, "weft_model_busy_microseconds_total", label, name) / 1e4,
-                 percent(error, took));
+                 percent_of(error, took));
   }
 }
 
@@ -133,7 +137,7 @@ static void put_view(const weft_config *config, const view *v, bool live) {
   if (live) (void)printf("\033[H\033[2J");
   char name[160];
   weft_observe_name(config, name, sizeof name);
-  (void)printf("weft at %s  %s\n", name, now(v, "weft_well") > 0.0 ? "well" : "UNWELL");
+  (void)printf("weft at %s  %s\n", name, current_value(v, "weft_well") > 0.0 ? "well" : "UNWELL");
   put_requests(v);
   put_steps(v);
   put_pool(v);
@@ -155,7 +159,7 @@ int weft_cli_top(const weft_config *config) {
   bool live = isatty(STDOUT_FILENO) == 1;
   uint32_t n_frames = config->frames == 0 && !live ? 1 : config->frames; /* 0: no end */
   weft_reading reading[2] = {{{0}, 0}, {{0}, 0}};
-  struct sigaction action = {.sa_handler = stop};
+  struct sigaction action = {.sa_handler = stop_top};
   (void)sigaction(SIGINT, &action, NULL); /* cannot fail with these arguments */
   int code = weft_reading_take(config, &reading[0]);
   for (uint32_t i = 0; code == 0 && stopped == 0; i++) {

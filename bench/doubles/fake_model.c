@@ -13,31 +13,31 @@ uint32_t weft_fake_first_visible(const weft_layer_group *group, uint32_t positio
   return position - group->window + 1;
 }
 
-static uint64_t mix(uint64_t a, uint64_t b) {
+static uint64_t mix_hashes(uint64_t a, uint64_t b) {
   return weft_mix64(a ^ weft_mix64(b + 0x9E3779B97F4A7C15ull));
 }
 
-static uint64_t digest(const weft_fake_model *model, const weft_fake_sums *seen) {
+static uint64_t digest_sums(const weft_fake_model *model, const weft_fake_sums *seen) {
   uint64_t h = model->salt;
-  for (uint32_t g = 0; g < model->n_groups; g++) h = mix(h, seen->group[g] + g);
+  for (uint32_t g = 0; g < model->n_groups; g++) h = mix_hashes(h, seen->group[g] + g);
   return h;
 }
 
 uint64_t weft_fake_cell(const weft_fake_model *model, uint32_t g, int32_t token, uint32_t position,
                         const weft_fake_sums *seen) {
-  uint64_t h = mix(digest(model, seen), (uint64_t)g << 32 | position);
-  return mix(h, (uint64_t)(uint32_t)token);
+  uint64_t h = mix_hashes(digest_sums(model, seen), (uint64_t)g << 32 | position);
+  return mix_hashes(h, (uint64_t)(uint32_t)token);
 }
 
 weft_sampled weft_fake_token(const weft_fake_model *model, const weft_fake_sums *seen, uint32_t position, uint64_t seed,
                              uint32_t choice) {
   weft_draw_key key = {.seed = seed, .choice = choice, .purpose = WEFT_DRAW_TOKEN, .position = position};
-  uint64_t h = mix(digest(model, seen), weft_draw_bits(&key));
+  uint64_t h = mix_hashes(digest_sums(model, seen), weft_draw_bits(&key));
   return (weft_sampled){.token = (int32_t)(h % model->n_vocab), .logprob = -(float)(h >> 48) * 0x1p-12f};
 }
 
 weft_scored weft_fake_score(const weft_fake_model *model, const weft_fake_sums *seen, int32_t token) {
-  uint64_t all = digest(model, seen), own = mix(all, (uint64_t)(uint32_t)token);
+  uint64_t all = digest_sums(model, seen), own = mix_hashes(all, (uint64_t)(uint32_t)token);
   weft_scored scored = {.logprob = -(float)(own >> 48) * 0x1p-12f, .rank = (uint32_t)(own % 30)};
   if (scored.rank > WEFT_TOP_LOGPROBS_MAX) scored.rank = 0;
   scored.n_top = model->n_vocab < WEFT_TOP_LOGPROBS_MAX ? model->n_vocab : WEFT_TOP_LOGPROBS_MAX;
@@ -49,7 +49,7 @@ weft_scored weft_fake_score(const weft_fake_model *model, const weft_fake_sums *
 
 bool weft_fake_is_bad(const weft_fake_model *model, const weft_fake_sums *seen) {
   if (model->bad_one_in == 0) return false;
-  return mix(digest(model, seen), 0xBAD) % model->bad_one_in == 0;
+  return mix_hashes(digest_sums(model, seen), 0xBAD) % model->bad_one_in == 0;
 }
 
 /* ---- canvas ---------------------------------------------------------------------------------- */
@@ -76,7 +76,7 @@ void weft_fake_canvas_open(weft_fake_canvas *canvas, void *memory, uint32_t n_ca
 
 static uint64_t hash_tokens(const int32_t *tokens, uint32_t n) {
   uint64_t h = n;
-  for (uint32_t i = 0; i < n; i++) h = mix(h, (uint64_t)(uint32_t)tokens[i]);
+  for (uint32_t i = 0; i < n; i++) h = mix_hashes(h, (uint64_t)(uint32_t)tokens[i]);
   return h;
 }
 
@@ -86,7 +86,8 @@ static weft_draw_key draw_key(const weft_sampling *sampling, weft_draw_purpose p
       .seed = sampling->seed, .choice = sampling->choice, .purpose = purpose, .position = position, .step = step};
 }
 
-static void begin(const weft_fake_model *model, weft_fake_canvas *c, uint32_t position, const weft_sampling *sampling) {
+static void begin_canvas(const weft_fake_model *model, weft_fake_canvas *c, uint32_t position,
+                         const weft_sampling *sampling) {
   c->done = false;
   c->soft = 0;
   c->host.n_history = 0;
@@ -99,13 +100,13 @@ static void begin(const weft_fake_model *model, weft_fake_canvas *c, uint32_t po
 
 /* argmax, draw and entropy of every position: a position settles after a number of steps of its
  * own. */
-static void statistics(const weft_fake_model *model, weft_fake_canvas *c, uint64_t seen, uint32_t position,
-                       const weft_sampling *sampling) {
-  uint64_t state = mix(mix(seen, hash_tokens(c->current, model->n_canvas)), c->soft);
+static void fill_statistics(const weft_fake_model *model, weft_fake_canvas *c, uint64_t seen, uint32_t position,
+                            const weft_sampling *sampling) {
+  uint64_t state = mix_hashes(mix_hashes(seen, hash_tokens(c->current, model->n_canvas)), c->soft);
   for (uint32_t i = 0; i < model->n_canvas; i++) {
-    uint64_t own = mix(mix(seen, c->first), position + i);
+    uint64_t own = mix_hashes(mix_hashes(seen, c->first), position + i);
     bool settled = c->step >= own % SETTLE_STEPS_MAX;
-    uint64_t h = settled ? own >> 8 : mix(mix(state, i), c->step);
+    uint64_t h = settled ? own >> 8 : mix_hashes(mix_hashes(state, i), c->step);
     c->host.argmax[i] = (int32_t)(h % model->n_vocab);
     c->host.entropy[i] = settled ? 0.001f : 0.02f + (float)(h >> 44) * 0x1p-20f;
     weft_draw_key key = draw_key(sampling, WEFT_DRAW_CANVAS, position + i, c->step);
@@ -120,12 +121,12 @@ void weft_fake_canvas_step(const weft_fake_model *model, weft_fake_canvas *c, co
                            uint32_t position, const weft_sampling *sampling, const weft_entropy_bound *params,
                            uint32_t step) {
   size_t n_bytes = (size_t)model->n_canvas * sizeof *c->current;
-  if (step == 0) begin(model, c, position, sampling);
+  if (step == 0) begin_canvas(model, c, position, sampling);
   c->step = step;
   memcpy(c->current, c->host.next, n_bytes);
-  statistics(model, c, digest(model, seen), position, sampling);
+  fill_statistics(model, c, digest_sums(model, seen), position, sampling);
   weft_canvas_result result = weft_host_canvas_step(&c->host, params, step);
-  c->soft = params->no_self_conditioning ? 0 : mix(hash_tokens(c->host.argmax, model->n_canvas), step);
+  c->soft = params->no_self_conditioning ? 0 : mix_hashes(hash_tokens(c->host.argmax, model->n_canvas), step);
   c->done = result.done != 0;
   c->stopped = result.stopped != 0;
   c->n_accepted = result.n_accepted;

@@ -62,8 +62,8 @@ typedef struct fake_runner {
   char violation[256];
 } fake_runner;
 
-static void violate(fake_runner *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void violate(fake_runner *f, const char *format, ...) {
+static void note_violation(fake_runner *f, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void note_violation(fake_runner *f, const char *format, ...) {
   if (f->violation[0] != 0) return;
   va_list args;
   va_start(args, format);
@@ -78,7 +78,7 @@ static cell *cell_at(fake_runner *f, uint32_t g, int64_t kv_slot) {
   uint32_t block_tokens = f->info.group[g].block_tokens;
   uint64_t page = (uint64_t)kv_slot / block_tokens;
   if (kv_slot < 0 || page >= store->n_pages) {
-    violate(f, "group %u: slot %lld is outside the pool", g, (long long)kv_slot);
+    note_violation(f, "group %u: slot %lld is outside the pool", g, (long long)kv_slot);
     page = 0;
   }
   return &store->cell[page * store->stride + (uint64_t)kv_slot % block_tokens];
@@ -89,23 +89,23 @@ static uint64_t read_cell(fake_runner *f, const fake_flight *b, uint32_t s, uint
   uint32_t block_tokens = f->info.group[g].block_tokens;
   uint32_t page = b->table[b->table_at[s * f->info.n_groups + g] + position / block_tokens];
   if (page >= store->n_pages) {
-    violate(f, "segment %u reads position %u of group %u through page %u", s, position, g, page);
+    note_violation(f, "segment %u reads position %u of group %u through page %u", s, position, g, page);
     return 0;
   }
   const page_note *note = &store->note[page];
   if (note->batch == store->n_batches && (note->slot != b->segment[s].slot || note->runner != f->config.id)) {
-    violate(f, "segment %u reads page %u, which slot %u writes in the same batch", s, page, note->slot);
+    note_violation(f, "segment %u reads page %u, which slot %u writes in the same batch", s, page, note->slot);
   }
   const cell *c = cell_at(f, g, (int64_t)page * block_tokens + position % block_tokens);
   if (c->runner != f->config.id + 1 || c->group != g || c->position != position) {
-    violate(f, "segment %u reads position %u of group %u and finds position %u, group %u, runner %d", s, position, g,
-            c->position, c->group, (int)c->runner - 1);
+    note_violation(f, "segment %u reads position %u of group %u and finds position %u, group %u, runner %d", s,
+                   position, g, c->position, c->group, (int)c->runner - 1);
   }
   return c->value;
 }
 
 /* What the row at `position` sees before it. */
-static weft_fake_sums gather(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t position) {
+static weft_fake_sums gather_sums(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t position) {
   weft_fake_sums sums = {{0}};
   for (uint32_t g = 0; g < f->info.n_groups; g++) {
     uint32_t first = weft_fake_first_visible(&f->info.group[g], position);
@@ -147,13 +147,14 @@ static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segmen
   switch (segment->token_source) {
     case WEFT_TOKENS_HOST:
       if (!slot->params.canvas && (position >= slot->n_tokens || slot->tokens[position] != b->token[row])) {
-        violate(f, "slot %u: the host's token at position %u is not the one of its history", segment->slot, position);
+        note_violation(f, "slot %u: the host's token at position %u is not the one of its history", segment->slot,
+                       position);
       }
       return b->token[row];
     case WEFT_TOKENS_SAMPLED:
       if (position + 1 != slot->n_tokens) {
-        violate(f, "slot %u: the sampled token belongs to position %u, the row is at %u", segment->slot,
-                slot->n_tokens - 1, position);
+        note_violation(f, "slot %u: the sampled token belongs to position %u, the row is at %u", segment->slot,
+                       slot->n_tokens - 1, position);
       }
       return slot->last_token;
     case WEFT_TOKENS_ARGMAX:
@@ -161,7 +162,7 @@ static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segmen
     case WEFT_TOKENS_CANVAS:
       break;
   }
-  violate(f, "slot %u: a causal row with the tokens of a moving canvas", segment->slot);
+  note_violation(f, "slot %u: a causal row with the tokens of a moving canvas", segment->slot);
   return 0;
 }
 
@@ -169,8 +170,8 @@ static void output_token(fake_runner *f, const fake_flight *b, uint32_t s, fake_
                          weft_segment_result *result) {
   uint32_t end = b->segment[s].kv_len + b->segment[s].n_rows;
   if (end != slot->n_tokens) {
-    violate(f, "slot %u: a token is wanted after %u tokens, its history has %u", b->segment[s].slot, end,
-            slot->n_tokens);
+    note_violation(f, "slot %u: a token is wanted after %u tokens, its history has %u", b->segment[s].slot, end,
+                   slot->n_tokens);
   }
   result->bad = result->bad || weft_fake_is_bad(&f->config.model, seen);
   result->sampled =
@@ -188,8 +189,8 @@ static void score_row(fake_runner *f, fake_flight *b, const weft_segment *segmen
   uint32_t next = segment->kv_len + i + 1;
   if (i < segment->first_scored || i - segment->first_scored >= segment->n_scored) return;
   if (next >= slot->params.n_prompt) {
-    violate(f, "slot %u: the row before position %u is scored, the prompt has %u tokens", segment->slot, next,
-            slot->params.n_prompt);
+    note_violation(f, "slot %u: the row before position %u is scored, the prompt has %u tokens", segment->slot, next,
+                   slot->params.n_prompt);
     next = 0;
   }
   weft_scored *scored = &b->scored[b->n_scored++];
@@ -201,7 +202,7 @@ static void score_row(fake_runner *f, fake_flight *b, const weft_segment *segmen
 static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s, weft_segment_result *result) {
   const weft_segment *segment = &b->segment[s];
   fake_slot *slot = &f->slot[segment->slot];
-  weft_fake_sums sums = gather(f, b, s, segment->kv_len);
+  weft_fake_sums sums = gather_sums(f, b, s, segment->kv_len);
   for (uint32_t i = 0; i < segment->n_rows; i++) {
     uint32_t row = segment->first_row + i, position = segment->kv_len + i;
     write_row(f, b, s, row, row_token(f, b, segment, slot, row), &sums);
@@ -209,7 +210,7 @@ static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
     if (i + 1 < segment->n_rows) forget_row(f, b, s, position, &sums);
   }
   if (segment->token_source == WEFT_TOKENS_ARGMAX && !slot->canvas.done) {
-    violate(f, "slot %u: a canvas that is not done is committed", segment->slot);
+    note_violation(f, "slot %u: a canvas that is not done is committed", segment->slot);
   }
   if (segment->output == WEFT_OUTPUT_TOKEN) output_token(f, b, s, slot, &sums, result);
 }
@@ -250,12 +251,12 @@ static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
   bool next_block = segment->step == 0;
   bool next_step = segment->block == slot->block && segment->step == slot->next_step;
   if (!next_block && !next_step) {
-    violate(f, "slot %u: step %u of canvas %u comes after step %u of canvas %u", segment->slot, segment->step,
-            segment->block, slot->next_step - 1, slot->block);
+    note_violation(f, "slot %u: step %u of canvas %u comes after step %u of canvas %u", segment->slot, segment->step,
+                   segment->block, slot->next_step - 1, slot->block);
   }
   slot->block = segment->block;
   slot->next_step = segment->step + 1;
-  weft_fake_sums sums = gather(f, b, s, segment->kv_len);
+  weft_fake_sums sums = gather_sums(f, b, s, segment->kv_len);
   weft_fake_canvas_step(&f->config.model, c, &sums, segment->kv_len, &slot->params.sampling,
                         &slot->params.entropy_bound, segment->step);
   result->bad = weft_fake_is_bad(&f->config.model, &sums);
@@ -283,7 +284,8 @@ static void note_writes(fake_runner *f, const fake_flight *b) {
         if (kv_slot < 0 || page >= store->n_pages) continue; /* shows when it is written */
         page_note *note = &store->note[page];
         if (note->batch == store->n_batches && note->slot != segment->slot) {
-          violate(f, "slots %u and %u both write page %llu", note->slot, segment->slot, (unsigned long long)page);
+          note_violation(f, "slots %u and %u both write page %llu", note->slot, segment->slot,
+                         (unsigned long long)page);
         }
         *note = (page_note){.batch = store->n_batches, .slot = segment->slot, .runner = f->config.id};
       }
@@ -310,7 +312,7 @@ static void compute_light(fake_runner *f, fake_flight *b) {
   }
 }
 
-static void compute(fake_runner *f, fake_flight *b) {
+static void compute_flight(fake_runner *f, fake_flight *b) {
   b->computed = true;
   b->n_results = b->n_scored = 0;
   if (f->config.store == NULL) {
@@ -340,7 +342,7 @@ static void compute_until(weft_fake_store *store, const fake_flight *last) {
   uint32_t n = 0;
   while (n < store->n_pending) {
     pending *p = &store->pending[n++];
-    compute(p->runner, p->flight);
+    compute_flight(p->runner, p->flight);
     if (p->flight == last) break;
   }
   store->n_pending -= n;
@@ -358,33 +360,34 @@ static void check_segments(fake_runner *f, const weft_batch *batch) {
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
     bool ok = segment->slot < f->info.n_slots && f->slot[segment->slot].open;
-    if (!ok) violate(f, "segment %u: slot %u is not open", s, segment->slot);
+    if (!ok) note_violation(f, "segment %u: slot %u is not open", s, segment->slot);
     if (segment->first_row != row || segment->n_rows == 0) {
-      violate(f, "segment %u starts at row %u, not %u", s, segment->first_row, row);
+      note_violation(f, "segment %u starts at row %u, not %u", s, segment->first_row, row);
     }
-    if (segment->canvas != (row >= batch->n_causal)) violate(f, "segment %u is out of order", s);
+    if (segment->canvas != (row >= batch->n_causal)) note_violation(f, "segment %u is out of order", s);
     if (segment->canvas && segment->n_rows != f->info.canvas_length) {
-      violate(f, "segment %u: a canvas of %u rows", s, segment->n_rows);
+      note_violation(f, "segment %u: a canvas of %u rows", s, segment->n_rows);
     }
     for (uint32_t i = 0; i < segment->n_rows && f->config.store != NULL; i++) {
       if (batch->position[row + i] != (int32_t)(segment->kv_len + i)) {
-        violate(f, "segment %u: row %u is at position %d", s, i, batch->position[row + i]);
+        note_violation(f, "segment %u: row %u is at position %d", s, i, batch->position[row + i]);
       }
     }
     row += segment->n_rows;
     n_scored += segment->n_scored;
     if (segment->n_scored > 0 && (segment->canvas || segment->first_scored + segment->n_scored > segment->n_rows)) {
-      violate(f, "segment %u: rows %u to %u are scored of %u", s, segment->first_scored,
-              segment->first_scored + segment->n_scored, segment->n_rows);
+      note_violation(f, "segment %u: rows %u to %u are scored of %u", s, segment->first_scored,
+                     segment->first_scored + segment->n_scored, segment->n_rows);
     }
     if ((segment->n_scored == 0 && segment->output == WEFT_OUTPUT_SCORES) ||
         (segment->n_scored > 0 && segment->output == WEFT_OUTPUT_NONE)) {
-      violate(f, "segment %u: %u rows are scored and the output is %d", s, segment->n_scored, (int)segment->output);
+      note_violation(f, "segment %u: %u rows are scored and the output is %d", s, segment->n_scored,
+                     (int)segment->output);
     }
   }
-  if (n_scored > f->info.scored_rows_max) violate(f, "%u rows are scored in one batch", n_scored);
+  if (n_scored > f->info.scored_rows_max) note_violation(f, "%u rows are scored in one batch", n_scored);
   if (row != batch->n_rows || row > f->info.rows_max || batch->n_segments > f->segments_max) {
-    violate(f, "%u rows in %u segments, the batch says %u", row, batch->n_segments, batch->n_rows);
+    note_violation(f, "%u rows in %u segments, the batch says %u", row, batch->n_segments, batch->n_rows);
   }
 }
 
@@ -416,7 +419,7 @@ static void copy_batch(fake_runner *f, fake_flight *b, const weft_batch *batch) 
   copy_tables(f, b, batch);
   b->n_copies = batch->n_copies;
   if (batch->n_copies > COPIES_MAX) {
-    violate(f, "%u page copies in one batch", batch->n_copies);
+    note_violation(f, "%u page copies in one batch", batch->n_copies);
     b->n_copies = 0;
   }
   memcpy(b->copy, batch->copy, b->n_copies * sizeof *b->copy);
@@ -433,7 +436,7 @@ static weft_status fake_submit(weft_runner *runner, const weft_batch *batch) {
   }
   if (f->broken) return WEFT_E_DEVICE;
   if (f->n_flight == f->info.depth) {
-    violate(f, "more than %u batches in flight", f->info.depth);
+    note_violation(f, "more than %u batches in flight", f->info.depth);
     return WEFT_E_INVALID;
   }
   check_segments(f, batch);
@@ -444,7 +447,7 @@ static weft_status fake_submit(weft_runner *runner, const weft_batch *batch) {
   f->n_flight += 1;
   weft_fake_store *store = f->config.store;
   if (store == NULL) {
-    compute(f, b);
+    compute_flight(f, b);
     return WEFT_OK;
   }
   WEFT_CHECK(store->n_pending < PENDING_MAX);
@@ -484,7 +487,7 @@ static weft_status fake_slot_open(weft_runner *runner, uint32_t at, const weft_s
   if (f->n_slot_opens == f->config.fail_slot_at) return WEFT_E_NO_MEMORY;
   if (f->broken) return WEFT_E_DEVICE;
   if (at >= f->info.n_slots || f->slot[at].open) {
-    violate(f, "slot %u is opened twice or does not exist", at);
+    note_violation(f, "slot %u is opened twice or does not exist", at);
     return WEFT_E_INVALID;
   }
   fake_slot *slot = &f->slot[at];
@@ -495,7 +498,7 @@ static weft_status fake_slot_open(weft_runner *runner, uint32_t at, const weft_s
   slot->next_step = 0;
   if (f->config.store == NULL) return WEFT_OK;
   if (params->n_tokens > f->info.context_length) {
-    violate(f, "slot %u: %u tokens in a context of %u", at, params->n_tokens, f->info.context_length);
+    note_violation(f, "slot %u: %u tokens in a context of %u", at, params->n_tokens, f->info.context_length);
     return WEFT_E_INVALID;
   }
   memcpy(slot->tokens, params->tokens, params->n_tokens * sizeof *slot->tokens);
@@ -508,7 +511,7 @@ static weft_status fake_slot_open(weft_runner *runner, uint32_t at, const weft_s
 static void fake_slot_close(weft_runner *runner, uint32_t at) {
   fake_runner *f = (fake_runner *)runner;
   if (at >= f->info.n_slots || !f->slot[at].open)
-    violate(f, "slot %u is closed twice", at);
+    note_violation(f, "slot %u is closed twice", at);
   else
     f->slot[at].open = false;
 }
@@ -524,7 +527,7 @@ static weft_status fake_slot_save(weft_runner *runner, uint32_t at, uint32_t whe
   fake_runner *f = (fake_runner *)runner;
   if (f->broken) return WEFT_E_DEVICE;
   if (where >= f->info.n_saves || !f->slot[at].open) {
-    violate(f, "slot %u is not open, or there is no place %u", at, where);
+    note_violation(f, "slot %u is not open, or there is no place %u", at, where);
     return WEFT_E_INVALID;
   }
   fake_slot *slot = &f->slot[at];
@@ -541,7 +544,7 @@ static weft_status fake_slot_restore(weft_runner *runner, uint32_t at, uint32_t 
   fake_runner *f = (fake_runner *)runner;
   if (f->broken) return WEFT_E_DEVICE;
   if (where >= f->info.n_saves || !f->slot[at].open || !f->save[where].full) {
-    violate(f, "slot %u is not open, or place %u is empty", at, where);
+    note_violation(f, "slot %u is not open, or place %u is empty", at, where);
     return WEFT_E_INVALID;
   }
   fake_slot *slot = &f->slot[at];

@@ -62,12 +62,12 @@ void weft_fake_store_close(weft_fake_store *store) {
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-static uint64_t roll(weft_fake_store *store) {
+static uint64_t draw_roll(weft_fake_store *store) {
   return weft_mix64(store->fail_seed ^ weft_mix64(++store->n_rolls));
 }
 
 static bool roll_failure(weft_fake_store *store) {
-  return store->fail_one_in > 0 && roll(store) % store->fail_one_in == 0;
+  return store->fail_one_in > 0 && draw_roll(store) % store->fail_one_in == 0;
 }
 
 static void end_copy(weft_fake_store *store, const weft_copy_end *end) {
@@ -100,11 +100,11 @@ static void copy_cells(weft_fake_store *store, const weft_page_copy *copy, uint3
 static void begin_move(weft_fake_store *store, const weft_page_copy *copy) {
   WEFT_CHECK(store->n_moves < WEFT_MOVES_MAX);
   fake_move *m = &store->move[store->n_moves++];
-  bool never = store->looks_max == UINT32_MAX && roll(store) % 8 == 0;
+  bool never = store->looks_max == UINT32_MAX && draw_roll(store) % 8 == 0;
   uint64_t looks = store->looks_max == UINT32_MAX ? LOOKS_OF_SOME : store->looks_max;
-  *m = (fake_move){.end = {.copy = *copy, .ok = !roll_failure(store), .us = roll(store) % 16},
-                   .copied = roll(store) % 2 == 0,
-                   .due = never ? UINT64_MAX : store->n_looks + roll(store) % (looks + 1)};
+  *m = (fake_move){.end = {.copy = *copy, .ok = !roll_failure(store), .us = draw_roll(store) % 16},
+                   .copied = draw_roll(store) % 2 == 0,
+                   .due = never ? UINT64_MAX : store->n_looks + draw_roll(store) % (looks + 1)};
   if (m->copied) copy_cells(store, copy, copy->kind, false);
 }
 

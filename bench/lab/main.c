@@ -42,7 +42,7 @@ static void print_commands(FILE *to, const char *topic, const weft_command *list
   for (uint32_t i = 0; i < n; i++) (void)fprintf(to, "  weft %-10s %s\n", list[i].name, list[i].help);
 }
 
-static int usage(FILE *to, int code) {
+static int print_usage(FILE *to, int code) {
   (void)fprintf(to,
                 "weft %s: one paged pool of KV memory, one loop, many tenants and models\n\n"
                 "Examples:\n"
@@ -99,10 +99,10 @@ static void tell_bus_error(int number) {
 int main(int argc, char **argv) {
   (void)signal(SIGPIPE, SIG_IGN); /* a reader that left is an error of the write */
   (void)signal(SIGBUS, tell_bus_error);
-  if (argc < 2) return usage(stderr, WEFT_EXIT_USAGE);
+  if (argc < 2) return print_usage(stderr, WEFT_EXIT_USAGE);
   int code = 0;
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
-    code = usage(stdout, 0);
+    code = print_usage(stdout, 0);
   } else if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
     (void)printf("weft %s\n", weft_version());
   } else {

@@ -48,7 +48,7 @@ static void show_progress(void *self, uint64_t done, uint64_t total) {
   weft_lab_progress_show(&job->progress, done, total, done == 0 ? whole : "");
 }
 
-static weft_status run(const weft_lab_config *c, check_job *job, weft_check_report *report, weft_error *error) {
+static weft_status run_check(const weft_lab_config *c, check_job *job, weft_check_report *report, weft_error *error) {
   weft_device_config device = weft_lab_device(c), ref = {.backend = "ref"};
   uint32_t n_tokens = TOKENS, n_vocab = 0, n_canvas = 0;
   weft_status status = weft_gguf_open(c->product.models.item[0], &job->gguf, error);
@@ -78,7 +78,7 @@ static weft_status run(const weft_lab_config *c, check_job *job, weft_check_repo
   return weft_check(&args, report, error);
 }
 
-static void say(const weft_lab_config *c, const check_job *job, const weft_check_report *r) {
+static void print_check(const weft_lab_config *c, const check_job *job, const weft_check_report *r) {
   const weft_device_info *d = weft_device_get_info(job->device);
   char where[64] = "after the last layer";
   if (r->layer != UINT32_MAX) (void)snprintf(where, sizeof where, "layer %" PRIu32, r->layer);
@@ -175,9 +175,9 @@ int weft_lab_check(const weft_config *product) {
   check_job job = {.progress = {.what = "comparing with ref", .quiet = config->product.quiet}};
   weft_check_report report = {.agrees = false};
   weft_error error = {{0}};
-  weft_status status = run(config, &job, &report, &error);
+  weft_status status = run_check(config, &job, &report, &error);
   int code = status != WEFT_OK ? weft_cli_fail(weft_cli_code(status), "%s", error.text) : 0;
-  if (code == 0) say(config, &job, &report);
+  if (code == 0) print_check(config, &job, &report);
   if (job.device != NULL) weft_device_close(job.device);
   if (job.ref != NULL) weft_device_close(job.ref);
   weft_gguf_close(job.gguf);

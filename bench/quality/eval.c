@@ -67,7 +67,7 @@ static void declared_free(declared *d) {
   weft_free(d->tools);
 }
 
-static int declare(json_t *list, declared *d) {
+static int declare_tools(json_t *list, declared *d) {
   uint32_t n = (uint32_t)json_array_size(list);
   if (n == 0) return 0;
   d->tools = weft_alloc(n, sizeof *d->tools);
@@ -85,13 +85,13 @@ static int declare(json_t *list, declared *d) {
   return 0;
 }
 
-/* Submits what launch has prepared: with the tools of the example, and held to its schema where that is asked for. */
-static int submit(evaluation *e, flight *f, weft_generate_params *p) {
+/* Submits what launch_example has prepared: with the tools of the example, and held to its schema where that is asked for. */
+static int submit_example(evaluation *e, flight *f, weft_generate_params *p) {
   json_t *schema = e->config->structured ? json_object_get(f->item, "schema") : NULL;
   char *text = schema == NULL ? NULL : json_dumps(schema, 0);
   declared tools = {0};
   int code = schema != NULL && text == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
-  if (code == 0) code = declare(json_object_get(f->item, "tools"), &tools);
+  if (code == 0) code = declare_tools(json_object_get(f->item, "tools"), &tools);
   p->prompt.tools = tools.tools;
   p->prompt.n_tools = tools.n;
   if (text != NULL) {
@@ -106,7 +106,7 @@ static int submit(evaluation *e, flight *f, weft_generate_params *p) {
   return status == 0 ? code : weft_cli_fail(weft_cli_code(status), "%s", error);
 }
 
-static int launch(evaluation *e, flight *f, json_t *item, weft_mode mode) {
+static int launch_example(evaluation *e, flight *f, json_t *item, weft_mode mode) {
   weft_generate_params p;
   weft_generate_defaults(&p);
   json_t *messages = json_object_get(item, "messages");
@@ -132,10 +132,10 @@ static int launch(evaluation *e, flight *f, json_t *item, weft_mode mode) {
   p.sampling.seed = e->config->product.sampling.seed;
   p.entropy_bound.max_steps = e->config->product.entropy_bound.max_steps;
   p.entropy_bound.no_self_conditioning = e->config->product.entropy_bound.no_self_conditioning;
-  return submit(e, f, &p);
+  return submit_example(e, f, &p);
 }
 
-static void land(flight *f) {
+static void free_flight(flight *f) {
   weft_generation_free(f->generation);
   weft_free(f->turns);
   weft_text_free(&f->text);
@@ -160,7 +160,7 @@ static void judge_flight(evaluation *e, flight *f, const weft_delta *end, int mo
 }
 
 /* Waits for one example; 0 or an exit code. */
-static int finish(evaluation *e, flight *f, int mode) {
+static int finish_example(evaluation *e, flight *f, int mode) {
   weft_delta d;
   for (;;) {
     int status = weft_next(f->generation, 1000, &d);
@@ -171,7 +171,7 @@ static int finish(evaluation *e, flight *f, int mode) {
   }
   if (strcmp(d.finish, "error") == 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", d.error);
   judge_flight(e, f, &d, mode);
-  land(f);
+  free_flight(f);
   return 0;
 }
 
@@ -181,14 +181,14 @@ static int run_mode(evaluation *e, int mode) {
   int code = 0;
   while (code == 0 && first < n) {
     while (code == 0 && next < n && next - first < IN_FLIGHT) {
-      code = launch(e, &flights[next % IN_FLIGHT], json_array_get(e->cases, next),
-                    mode == 0 ? WEFT_MODE_AUTOREGRESSIVE : WEFT_MODE_DIFFUSION);
+      code = launch_example(e, &flights[next % IN_FLIGHT], json_array_get(e->cases, next),
+                            mode == 0 ? WEFT_MODE_AUTOREGRESSIVE : WEFT_MODE_DIFFUSION);
       next += 1;
     }
-    if (code == 0) code = finish(e, &flights[first % IN_FLIGHT], mode);
+    if (code == 0) code = finish_example(e, &flights[first % IN_FLIGHT], mode);
     first += 1;
   }
-  for (uint32_t i = 0; i < IN_FLIGHT; i++) land(&flights[i]);
+  for (uint32_t i = 0; i < IN_FLIGHT; i++) free_flight(&flights[i]);
   return code;
 }
 
@@ -220,7 +220,7 @@ static int read_cases(evaluation *e) {
   return code;
 }
 
-static uint32_t p90(const family *f) {
+static uint32_t steps_p90(const family *f) {
   uint32_t n = 0, seen = 0;
   for (uint32_t i = 0; i < STEPS_MAX; i++) n += f->steps[i];
   for (uint32_t i = 0; i < STEPS_MAX; i++) {
@@ -230,7 +230,7 @@ static uint32_t p90(const family *f) {
   return 0;
 }
 
-static double share(uint32_t good, uint32_t n) {
+static double share_good(uint32_t good, uint32_t n) {
   return n == 0 ? 0.0 : (double)good / n;
 }
 static double mean_steps(const family *f) {
@@ -238,7 +238,7 @@ static double mean_steps(const family *f) {
 }
 
 static bool under_bar(const family *f) {
-  return share(f->good[0], f->n) < 0.85 || share(f->good[1], f->n) < 0.85;
+  return share_good(f->good[0], f->n) < 0.85 || share_good(f->good[1], f->n) < 0.85;
 }
 
 typedef struct totals {
@@ -251,29 +251,30 @@ static double steps_of(const totals *t) {
 }
 
 static json_t *totals_json(const totals *t) {
-  return json_pack("{s:i, s:f, s:f, s:f}", "n", (int)t->n, "ar", share(t->good[0], t->n), "diffusion",
-                   share(t->good[1], t->n), "mean_steps", steps_of(t));
+  return json_pack("{s:i, s:f, s:f, s:f}", "n", (int)t->n, "ar", share_good(t->good[0], t->n), "diffusion",
+                   share_good(t->good[1], t->n), "mean_steps", steps_of(t));
 }
 
 static void print_totals(const char *name, const totals *t) {
   (void)printf("%-12s n %3u   ar %5.1f %%   diffusion %5.1f %%   steps %5.2f\n", name, t->n,
-               100.0 * share(t->good[0], t->n), 100.0 * share(t->good[1], t->n), steps_of(t));
+               100.0 * share_good(t->good[0], t->n), 100.0 * share_good(t->good[1], t->n), steps_of(t));
 }
 
-static bool report(evaluation *e) {
+static bool report_families(evaluation *e) {
   json_t *families = json_object();
   totals exact = {0}, many = {0};
   bool passed = true;
   for (uint32_t i = 0; i < e->n_families; i++) {
     const family *f = &e->families[i];
-    (void)json_object_set_new(families, f->name,
-                              json_pack("{s:i, s:f, s:f, s:f, s:i, s:b}", "n", (int)f->n, "ar", share(f->good[0], f->n),
-                                        "diffusion", share(f->good[1], f->n), "mean_steps", mean_steps(f), "p90_steps",
-                                        (int)p90(f), "exact", (int)f->exact));
+    (void)json_object_set_new(
+        families, f->name,
+        json_pack("{s:i, s:f, s:f, s:f, s:i, s:b}", "n", (int)f->n, "ar", share_good(f->good[0], f->n), "diffusion",
+                  share_good(f->good[1], f->n), "mean_steps", mean_steps(f), "p90_steps", (int)steps_p90(f), "exact",
+                  (int)f->exact));
     if (!e->config->product.json) {
       (void)printf("%-12s n %3u   ar %5.1f %%   diffusion %5.1f %%   steps %5.2f, p90 %2u%s%s\n", f->name, f->n,
-                   100.0 * share(f->good[0], f->n), 100.0 * share(f->good[1], f->n), mean_steps(f), p90(f),
-                   f->exact ? "" : "   (validator)", under_bar(f) ? "   UNDER THE BAR" : "");
+                   100.0 * share_good(f->good[0], f->n), 100.0 * share_good(f->good[1], f->n), mean_steps(f),
+                   steps_p90(f), f->exact ? "" : "   (validator)", under_bar(f) ? "   UNDER THE BAR" : "");
     }
     if (under_bar(f)) passed = false;
     totals *to = f->exact ? &exact : &many;
@@ -284,7 +285,8 @@ static bool report(evaluation *e) {
     to->n_canvases += f->n_canvases;
   }
   double steps = steps_of(&many);
-  if (exact.n > 0 && (share(exact.good[0], exact.n) < 0.95 || share(exact.good[1], exact.n) < 0.95)) passed = false;
+  if (exact.n > 0 && (share_good(exact.good[0], exact.n) < 0.95 || share_good(exact.good[1], exact.n) < 0.95))
+    passed = false;
   if (many.n > 0 && (steps < 4.0 || steps > 24.0)) passed = false;
   if (e->config->product.json) {
     json_t *root = json_pack("{s:o, s:o, s:o, s:b}", "families", families, "exact", totals_json(&exact), "many",
@@ -315,7 +317,7 @@ int weft_lab_eval(const weft_config *product) {
   if (code == 0) code = read_cases(&e);
   if (code == 0) code = run_mode(&e, 0);
   if (code == 0) code = run_mode(&e, 1);
-  if (code == 0 && !report(&e)) code = WEFT_EXIT_FAILED;
+  if (code == 0 && !report_families(&e)) code = WEFT_EXIT_FAILED;
   weft_close(e.runtime);
   json_decref(e.cases);
   weft_free(e.families);

@@ -12,7 +12,7 @@ typedef struct word_list {
   bool overflow;
 } word_list;
 
-static void split(const char *text, word_list *list) {
+static void split_words(const char *text, word_list *list) {
   static const char *const spaces = " \t\n\r\f\v";
   list->n = 0;
   list->overflow = false;
@@ -33,7 +33,7 @@ static bool ends_with(const char *text, const char *end) {
   return n >= k && strcmp(text + n - k, end) == 0;
 }
 
-static void bare(const char *word, char *out) {
+static void strip_marks(const char *word, char *out) {
   static const char *const marks = ".,!?;:";
   word += strspn(word, marks);
   size_t n = strlen(word);
@@ -80,7 +80,7 @@ static bool judge_sentence(json_t *validator, const char *text, const word_list 
   for (uint32_t i = 0; i < words->n; i++) n_ends += ends_with(words->word[i], end);
   if (n_ends != n_wanted) return false;
   if (json_is_string(first)) {
-    bare(words->word[0], plain);
+    strip_marks(words->word[0], plain);
     if (words->n == 0 || strcmp(plain, json_string_value(first)) != 0) return false;
   }
   size_t k;
@@ -88,7 +88,7 @@ static bool judge_sentence(json_t *validator, const char *text, const word_list 
   json_array_foreach(json_object_get(validator, "must"), k, must) {
     bool found = false;
     for (uint32_t i = 0; i < words->n && !found; i++) {
-      bare(words->word[i], plain);
+      strip_marks(words->word[i], plain);
       found = json_is_string(must) && strcmp(plain, json_string_value(must)) == 0;
     }
     if (!found) return false;
@@ -104,7 +104,7 @@ bool weft_judge(json_t *item, const char *text) {
   if (kind == NULL) return false;
   if (strcmp(kind, "json") == 0) return judge_json(validator, text);
   word_list words;
-  split(text, &words);
+  split_words(text, &words);
   if (words.overflow) return false;
   if (strcmp(kind, "items") == 0) return judge_items(validator, &words);
   return strcmp(kind, "sentence") == 0 && judge_sentence(validator, text, &words);

@@ -35,7 +35,7 @@ static int read_inputs(logits_job *job, weft_error *error) {
   return job->previous == NULL ? WEFT_EXIT_LOAD : 0;
 }
 
-static weft_status load(logits_job *job, weft_error *error) {
+static weft_status load_model(logits_job *job, weft_error *error) {
   weft_model_limits limits = {.rows_max = job->n_tokens > 256 ? 256 : job->n_tokens, .segments_max = 1};
   if (limits.rows_max < job->n_canvas) limits.rows_max = job->n_canvas;
   limits.canvas_rows_max = job->n_canvas > 0 ? job->n_canvas : 1;
@@ -57,7 +57,7 @@ static weft_status load(logits_job *job, weft_error *error) {
   return WEFT_OK;
 }
 
-static weft_status compute(logits_job *job, weft_error *error) {
+static weft_status compute_logits(logits_job *job, weft_error *error) {
   weft_logits_config config = {.model = job->model.model,
                                .limits = job->model.limits,
                                .tokens_max = job->n_tokens,
@@ -77,17 +77,17 @@ static weft_status compute(logits_job *job, weft_error *error) {
   return status;
 }
 
-static int run(logits_job *job) {
+static int run_logits(logits_job *job) {
   weft_error error = {{0}};
   const char *output = job->config->product.output;
   int code = read_inputs(job, &error);
   if (code != 0) return code;
   weft_status status = weft_lab_model_open(&job->model, job->config, &error);
-  if (status == WEFT_OK) status = load(job, &error);
+  if (status == WEFT_OK) status = load_model(job, &error);
   if (status != WEFT_OK) return weft_cli_fail(weft_cli_code(status), "%s", error.text);
   job->out = fopen(output, "wb");
   if (job->out == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "-o %s: %s", output, strerror(errno));
-  status = compute(job, &error);
+  status = compute_logits(job, &error);
   bool written = fclose(job->out) == 0;
   job->out = NULL;
   if (status == WEFT_OK && !written) return weft_cli_fail(WEFT_EXIT_RUNTIME, "-o %s: %s", output, strerror(errno));
@@ -101,7 +101,7 @@ int weft_lab_logits(const weft_config *product) {
     return weft_cli_fail(WEFT_EXIT_USAGE, "logits: give the prompt with --tokens IDS");
   if (config->product.output == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "logits: name the result with -o FILE");
   logits_job job = {.config = config};
-  int code = run(&job);
+  int code = run_logits(&job);
   weft_lab_model_close(&job.model);
   weft_free(job.tokens);
   weft_free(job.canvas);

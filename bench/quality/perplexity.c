@@ -194,7 +194,7 @@ static weft_status measure_text(perplexity_job *job, weft_error *error) {
   return status;
 }
 
-static weft_status run(perplexity_job *job, weft_error *error) {
+static weft_status run_perplexity(perplexity_job *job, weft_error *error) {
   weft_status status = weft_lab_model_open(&job->model, job->config, error);
   if (status == WEFT_OK) status = weft_tokenizer_open(job->model.gguf, &job->tokenizer, error);
   if (status == WEFT_OK) status = open_windows(job, error);
@@ -305,7 +305,7 @@ int weft_lab_perplexity(const weft_config *product) {
   perplexity_job job = {.config = config, .progress = {.what = "perplexity", .quiet = config->product.quiet}};
   weft_error error = {{0}};
   int code = read_options(&job);
-  weft_status status = code == 0 ? run(&job, &error) : WEFT_OK;
+  weft_status status = code == 0 ? run_perplexity(&job, &error) : WEFT_OK;
   if (status != WEFT_OK) {
     code = weft_cli_fail(weft_cli_code(status), "%s", error.text);
   } else if (code == 0 && config->product.json) {

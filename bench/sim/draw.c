@@ -8,7 +8,7 @@
 enum { GAP, NORMAL_1, NORMAL_2, ANSWER, KIND, TENANT, SHARES, PREFIX, LONG, MODEL, CANCEL, CANCEL_AFTER, URGENT };
 
 /* Uniform in (0, 1). */
-static double draw(const weft_lab_config *config, uint32_t item, uint32_t what) {
+static double draw_uniform(const weft_lab_config *config, uint32_t item, uint32_t what) {
   weft_draw_key key = {
       .seed = config->product.sampling.seed, .purpose = WEFT_DRAW_TEST, .position = item, .step = what};
   return ((double)(weft_draw_bits(&key) >> 11) + 0.5) * 0x1p-53;
@@ -19,7 +19,7 @@ static uint32_t tokens_of(double n, uint32_t most) {
 }
 
 static uint32_t draw_tenant(const weft_lab_config *c, uint32_t at) {
-  double u = draw(c, at, TENANT);
+  double u = draw_uniform(c, at, TENANT);
   if (c->tenants == 1 || u < (double)c->skew) return 0;
   if (c->skew <= 0.0f) return (uint32_t)(u * c->tenants);
   return 1 + (uint32_t)((u - (double)c->skew) / (1.0 - (double)c->skew) * (c->tenants - 1));
@@ -32,7 +32,7 @@ static uint32_t draw_model(const weft_lab_config *c, const weft_sim_profile *pro
   for (uint32_t i = 0; i < profile->n_models; i++) {
     if (weft_sim_serves(&profile->model[i], diffusion)) all += profile->model[i].share;
   }
-  double u = draw(c, at, MODEL) * all;
+  double u = draw_uniform(c, at, MODEL) * all;
   for (uint32_t i = 0; i < profile->n_models && sum <= u; i++) {
     if (!weft_sim_serves(&profile->model[i], diffusion)) continue;
     sum += profile->model[i].share;
@@ -43,17 +43,17 @@ static uint32_t draw_model(const weft_lab_config *c, const weft_sim_profile *pro
 
 /* The first n_shared ids are those of one of the shared prompts. */
 static void draw_ids(const weft_lab_config *c, uint32_t at, uint32_t n_shared, uint32_t n_ids, uint64_t *id) {
-  uint64_t prefix = (uint64_t)(draw(c, at, PREFIX) * c->prefixes);
+  uint64_t prefix = (uint64_t)(draw_uniform(c, at, PREFIX) * c->prefixes);
   for (uint32_t i = 0; i < n_shared; i++) id[i] = prefix * WEFT_SIM_IDS + i;
   weft_sim_own_ids(at, n_shared, n_ids, id);
 }
 
 static void draw_limits(const weft_lab_config *c, uint32_t at, weft_sim_item *item) {
-  if (draw(c, at, CANCEL) < (double)c->cancel) {
-    item->cancel_us = 1 + (uint64_t)(-1000.0 * c->cancel_ms * log(draw(c, at, CANCEL_AFTER)));
+  if (draw_uniform(c, at, CANCEL) < (double)c->cancel) {
+    item->cancel_us = 1 + (uint64_t)(-1000.0 * c->cancel_ms * log(draw_uniform(c, at, CANCEL_AFTER)));
   }
   item->deadline_us = 1000 * (uint64_t)c->deadline_ms;
-  item->priority = draw(c, at, URGENT) < (double)c->urgent;
+  item->priority = draw_uniform(c, at, URGENT) < (double)c->urgent;
 }
 
 int weft_sim_draw(const weft_lab_config *c, const weft_sim_profile *profile, weft_sim_load *load, uint64_t *id) {
@@ -62,17 +62,18 @@ int weft_sim_draw(const weft_lab_config *c, const weft_sim_profile *profile, wef
   bool both =
       weft_sim_model_for(profile, true) < profile->n_models && weft_sim_model_for(profile, false) < profile->n_models;
   for (uint32_t i = 0; i < c->requests && code == 0; i++) {
-    if (i % c->burst == 0) at_us -= 1e6 * c->burst / (double)c->rate * log(draw(c, i, GAP));
-    double normal = sqrt(-2.0 * log(draw(c, i, NORMAL_1))) * cos(6.283185307179586 * draw(c, i, NORMAL_2));
+    if (i % c->burst == 0) at_us -= 1e6 * c->burst / (double)c->rate * log(draw_uniform(c, i, GAP));
+    double normal =
+        sqrt(-2.0 * log(draw_uniform(c, i, NORMAL_1))) * cos(6.283185307179586 * draw_uniform(c, i, NORMAL_2));
     weft_sim_item item = {.at_us = (uint64_t)at_us, .tenant = draw_tenant(c, i)};
     item.n_prompt = tokens_of(c->prompt_tokens * exp(normal), c->longest_tokens);
-    item.n_answer = tokens_of(-(double)c->answer_tokens * log(draw(c, i, ANSWER)), WEFT_SIM_TOKENS / 4);
+    item.n_answer = tokens_of(-(double)c->answer_tokens * log(draw_uniform(c, i, ANSWER)), WEFT_SIM_TOKENS / 4);
     item.diffusion =
-        both ? draw(c, i, KIND) < (double)c->diffusion : weft_sim_model_for(profile, true) < profile->n_models;
+        both ? draw_uniform(c, i, KIND) < (double)c->diffusion : weft_sim_model_for(profile, true) < profile->n_models;
     item.model = draw_model(c, profile, i, item.diffusion);
-    if (draw(c, i, LONG) < (double)c->long_share) item.n_prompt = c->longest_tokens;
+    if (draw_uniform(c, i, LONG) < (double)c->long_share) item.n_prompt = c->longest_tokens;
     uint32_t n_shared = 0;
-    if (draw(c, i, SHARES) < (double)c->shared) {
+    if (draw_uniform(c, i, SHARES) < (double)c->shared) {
       n_shared = weft_sim_blocks_of(c->shared_tokens);
       item.n_prompt += n_shared * WEFT_SIM_BLOCK;
     }

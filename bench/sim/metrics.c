@@ -18,34 +18,34 @@ typedef struct collector {
 
 /* ---- values of one request ------------------------------------------------------------------- */
 
-static double ms(uint64_t from_us, uint64_t to_us) {
+static double ms_between(uint64_t from_us, uint64_t to_us) {
   return to_us > from_us ? (double)(to_us - from_us) / 1000.0 : 0.0;
 }
 
-static bool good(const weft_sim_outcome *o) {
+static bool is_good(const weft_sim_outcome *o) {
   return !o->refused && !o->failed && !o->cancelled && !o->expired && o->finished_us > 0;
 }
 
 double weft_sim_ttft(const weft_sim_item *item, const weft_sim_outcome *o) {
-  return good(o) && o->first_us > 0 ? ms(item->at_us, o->first_us) : -1.0;
+  return is_good(o) && o->first_us > 0 ? ms_between(item->at_us, o->first_us) : -1.0;
 }
 
 double weft_sim_tpot(const weft_sim_item *item, const weft_sim_outcome *o) {
-  if (!good(o) || item->diffusion || o->n_answer < 2) return -1.0;
-  return ms(o->first_us, o->finished_us) / (o->n_answer - 1);
+  if (!is_good(o) || item->diffusion || o->n_answer < 2) return -1.0;
+  return ms_between(o->first_us, o->finished_us) / (o->n_answer - 1);
 }
 
 double weft_sim_canvas(const weft_sim_item *item, const weft_sim_outcome *o) {
-  if (!good(o) || !item->diffusion || o->n_canvases == 0) return -1.0;
-  return ms(o->started_us, o->finished_us) / o->n_canvases;
+  if (!is_good(o) || !item->diffusion || o->n_canvases == 0) return -1.0;
+  return ms_between(o->started_us, o->finished_us) / o->n_canvases;
 }
 
 static double e2e_of(const weft_sim_item *item, const weft_sim_outcome *o) {
-  return good(o) ? ms(item->at_us, o->finished_us) : -1.0;
+  return is_good(o) ? ms_between(item->at_us, o->finished_us) : -1.0;
 }
 
 static double queue_of(const weft_sim_item *item, const weft_sim_outcome *o) {
-  return good(o) ? ms(item->at_us, o->started_us) : -1.0;
+  return is_good(o) ? ms_between(item->at_us, o->started_us) : -1.0;
 }
 
 /* ---- many ------------------------------------------------------------------------------------ */
@@ -72,13 +72,13 @@ uint32_t weft_sim_sorted(const weft_sim_load *load, const weft_sim_run *run, wef
   return n;
 }
 
-static void add(collector *c, const char *name, const char *unit, double value) {
+static void add_metric(collector *c, const char *name, const char *unit, double value) {
   if (c->out->n < WEFT_SIM_METRICS) {
     c->out->metric[c->out->n++] = (weft_sim_metric){name, unit, value};
   }
 }
 
-static double share(double part, double whole) {
+static double part_of_whole(double part, double whole) {
   return whole > 0.0 ? part / whole : NAN;
 }
 
@@ -87,14 +87,15 @@ static void add_percentiles(collector *c, const char *const name[3], weft_sim_va
   uint32_t n = weft_sim_sorted(c->load, c->run, c->scope, value, c->scratch);
   for (uint32_t i = 0; i < 3; i++) {
     uint64_t at = ((uint64_t)n * percent[i] + 99) / 100;
-    add(c, name[i], "ms", n == 0 ? NAN : c->scratch[at - 1]);
+    add_metric(c, name[i], "ms", n == 0 ? NAN : c->scratch[at - 1]);
   }
 }
 
 /* Within both targets; for a canvas request, the time for each token counts from its start. */
-static bool meets(const weft_lab_config *config, const weft_sim_item *item, const weft_sim_outcome *o) {
-  if (!good(o)) return false;
-  double each = item->diffusion ? ms(o->started_us, o->finished_us) / (o->n_answer + 1e-9) : weft_sim_tpot(item, o);
+static bool meets_targets(const weft_lab_config *config, const weft_sim_item *item, const weft_sim_outcome *o) {
+  if (!is_good(o)) return false;
+  double each =
+      item->diffusion ? ms_between(o->started_us, o->finished_us) / (o->n_answer + 1e-9) : weft_sim_tpot(item, o);
   return weft_sim_ttft(item, o) <= (double)config->goodput_ttft_ms && each <= (double)config->goodput_tpot_ms;
 }
 
@@ -111,12 +112,12 @@ static outcome_sums sum_outcomes(const collector *c) {
     const weft_sim_outcome *o = &c->run->outcome[i];
     if (!in_scope(c->load, c->run, c->scope, i)) continue;
     s.n += 1;
-    s.finished += good(o);
+    s.finished += is_good(o);
     s.refused += o->refused;
     s.cancelled += o->cancelled;
     s.expired += o->expired;
     s.failed += o->failed;
-    s.met += meets(c->config, &c->load->item[i], o);
+    s.met += meets_targets(c->config, &c->load->item[i], o);
     s.answer += o->n_answer;
     s.cached += o->n_cached;
     s.recomputed += o->n_recomputed;
@@ -126,17 +127,17 @@ static outcome_sums sum_outcomes(const collector *c) {
 }
 
 static void add_outcomes(collector *c, const outcome_sums *s) {
-  add(c, "requests", "", s->n);
-  add(c, "finished", "", s->finished);
-  add(c, "refused", "", s->refused);
-  add(c, "cancelled", "", s->cancelled);
-  add(c, "expired", "", s->expired);
-  add(c, "failed", "", s->failed);
-  add(c, "seconds", "s", c->seconds);
-  add(c, "answer_tokens_per_s", "tok/s", share(s->answer, c->seconds));
-  add(c, "prompt_tokens_per_s", "tok/s", share(s->prompt, c->seconds));
-  add(c, "goodput_per_s", "req/s", share(s->met, c->seconds));
-  add(c, "goodput_percent", "%", share(100.0 * s->met, s->n));
+  add_metric(c, "requests", "", s->n);
+  add_metric(c, "finished", "", s->finished);
+  add_metric(c, "refused", "", s->refused);
+  add_metric(c, "cancelled", "", s->cancelled);
+  add_metric(c, "expired", "", s->expired);
+  add_metric(c, "failed", "", s->failed);
+  add_metric(c, "seconds", "s", c->seconds);
+  add_metric(c, "answer_tokens_per_s", "tok/s", part_of_whole(s->answer, c->seconds));
+  add_metric(c, "prompt_tokens_per_s", "tok/s", part_of_whole(s->prompt, c->seconds));
+  add_metric(c, "goodput_per_s", "req/s", part_of_whole(s->met, c->seconds));
+  add_metric(c, "goodput_percent", "%", part_of_whole(100.0 * s->met, s->n));
 }
 
 static void add_times(collector *c) {
@@ -154,24 +155,24 @@ static void add_times(collector *c) {
 
 static void add_steps(collector *c, const weft_sim_counts *n, double recomputed) {
   double rows = (double)n->n_rows;
-  add(c, "steps", "", (double)n->n_steps);
-  add(c, "mixed_steps", "", (double)n->n_mixed_steps);
-  add(c, "switches", "", (double)n->n_switches);
-  add(c, "denoise_steps", "", (double)n->n_denoise_steps);
-  add(c, "rows_per_step", "", share(rows, (double)n->n_steps));
-  add(c, "prefill_rows", "", (double)n->n_prefill_rows);
-  add(c, "void_rows", "", (double)n->n_void_rows);
-  add(c, "void_percent", "%", share(100.0 * (double)n->n_void_rows, rows));
-  add(c, "waste_percent", "%", share(100.0 * ((double)n->n_void_rows + recomputed), rows));
-  add(c, "preemptions", "", (double)n->n_preemptions);
-  add(c, "pages_to_host", "", (double)n->n_pages_out);
-  add(c, "pages_back", "", (double)n->n_pages_back);
-  add(c, "prediction_error_percent", "%", share(100.0 * (double)n->error_us, (double)n->measured_us));
+  add_metric(c, "steps", "", (double)n->n_steps);
+  add_metric(c, "mixed_steps", "", (double)n->n_mixed_steps);
+  add_metric(c, "switches", "", (double)n->n_switches);
+  add_metric(c, "denoise_steps", "", (double)n->n_denoise_steps);
+  add_metric(c, "rows_per_step", "", part_of_whole(rows, (double)n->n_steps));
+  add_metric(c, "prefill_rows", "", (double)n->n_prefill_rows);
+  add_metric(c, "void_rows", "", (double)n->n_void_rows);
+  add_metric(c, "void_percent", "%", part_of_whole(100.0 * (double)n->n_void_rows, rows));
+  add_metric(c, "waste_percent", "%", part_of_whole(100.0 * ((double)n->n_void_rows + recomputed), rows));
+  add_metric(c, "preemptions", "", (double)n->n_preemptions);
+  add_metric(c, "pages_to_host", "", (double)n->n_pages_out);
+  add_metric(c, "pages_back", "", (double)n->n_pages_back);
+  add_metric(c, "prediction_error_percent", "%", part_of_whole(100.0 * (double)n->error_us, (double)n->measured_us));
 }
 
 /* Device time spent while every tenant had a request waiting, divided by weight: the best served
  * tenant over the worst served one. */
-static double fairness(const weft_sim_load *load, const weft_sim_counts *counts) {
+static double measure_fairness(const weft_sim_load *load, const weft_sim_counts *counts) {
   double most = 0.0, least = INFINITY;
   uint32_t n = 0;
   for (uint32_t t = 0; t < load->n_tenants; t++) {
@@ -182,16 +183,16 @@ static double fairness(const weft_sim_load *load, const weft_sim_counts *counts)
     if (us < least) least = us;
     n += 1;
   }
-  return n < 2 ? NAN : share(most, least);
+  return n < 2 ? NAN : part_of_whole(most, least);
 }
 
 static void add_device(collector *c, const weft_sim_counts *n, uint32_t n_replicas) {
   double us = 1e6 * c->seconds * n_replicas;
-  add(c, "busy_percent", "%", share(100.0 * (double)n->busy_us, us));
-  add(c, "pool_mean_percent", "%", share(100.0 * n->pool_page_us, (double)n->n_pages / n_replicas * us));
-  add(c, "pool_peak_percent", "%", share(100.0 * (double)n->n_pages_peak, (double)n->n_pages));
-  add(c, "backlog_percent", "%", share(100.0 * (double)n->backlog_us, us));
-  add(c, "fairness_max_over_min", "x", fairness(c->load, n));
+  add_metric(c, "busy_percent", "%", part_of_whole(100.0 * (double)n->busy_us, us));
+  add_metric(c, "pool_mean_percent", "%", part_of_whole(100.0 * n->pool_page_us, (double)n->n_pages / n_replicas * us));
+  add_metric(c, "pool_peak_percent", "%", part_of_whole(100.0 * (double)n->n_pages_peak, (double)n->n_pages));
+  add_metric(c, "backlog_percent", "%", part_of_whole(100.0 * (double)n->backlog_us, us));
+  add_metric(c, "fairness_max_over_min", "x", measure_fairness(c->load, n));
 }
 
 static double spread_of_requests(const collector *c) {
@@ -217,18 +218,18 @@ void weft_sim_collect(const weft_lab_config *config, const weft_sim_load *load, 
   outcome_sums sums = sum_outcomes(&c);
   add_outcomes(&c, &sums);
   add_times(&c);
-  add(&c, "hit_percent", "%", share(100.0 * sums.cached, sums.prompt));
+  add_metric(&c, "hit_percent", "%", part_of_whole(100.0 * sums.cached, sums.prompt));
   if (scope.tenant >= 0) {
-    add(&c, "rows", "", (double)counts->rows[scope.tenant]);
-    add(&c, "service_s", "s", counts->service_us[scope.tenant] / 1e6);
+    add_metric(&c, "rows", "", (double)counts->rows[scope.tenant]);
+    add_metric(&c, "service_s", "s", counts->service_us[scope.tenant] / 1e6);
     return;
   }
   add_steps(&c, counts, sums.recomputed);
   add_device(&c, counts, scope.replica < 0 ? run->n_replicas : 1);
   if (scope.replica >= 0) return;
-  add(&c, "replicas", "", run->n_replicas);
-  add(&c, "spilled", "", (double)run->n_spilled);
-  add(&c, "requests_max_over_mean", "x", spread_of_requests(&c));
+  add_metric(&c, "replicas", "", run->n_replicas);
+  add_metric(&c, "spilled", "", (double)run->n_spilled);
+  add_metric(&c, "requests_max_over_mean", "x", spread_of_requests(&c));
 }
 
 double weft_sim_metric_of(const weft_sim_metrics *metrics, const char *name) {

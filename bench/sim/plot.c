@@ -19,22 +19,22 @@ typedef struct axis {
 static const char *const colors[WEFT_PLOT_LINES] = {"#1f77b4", "#d62728", "#2ca02c", "#9467bd",
                                                     "#ff7f0e", "#17becf", "#8c564b", "#7f7f7f"};
 
-static double place(const axis *a, double value) {
+static double place_value(const axis *a, double value) {
   double v = a->log ? log10(value) : value;
   return a->from + (v - a->low) / (a->high - a->low) * (a->to - a->from);
 }
 
-static bool shows(const axis *x, double at, double y) {
+static bool shows_point(const axis *x, double at, double y) {
   return !isnan(y) && !(x->log && !(at > 0.0));
 }
 
-static void fit(const weft_plot *plot, axis *x, axis *y) {
+static void fit_axes(const weft_plot *plot, axis *x, axis *y) {
   *x = (axis){.low = INFINITY, .high = -INFINITY, .from = LEFT, .to = WIDTH - RIGHT, .log = plot->log_x};
   *y = (axis){.low = 0.0, .high = plot->y_max, .from = HEIGHT - BOTTOM, .to = TOP};
   for (uint32_t l = 0; l < plot->n_lines; l++) {
     const weft_plot_line *line = &plot->line[l];
     for (uint32_t i = 0; i < line->n; i++) {
-      if (!shows(x, line->x[i], line->y[i])) continue;
+      if (!shows_point(x, line->x[i], line->y[i])) continue;
       double v = x->log ? log10(line->x[i]) : line->x[i];
       x->low = fmin(x->low, v);
       x->high = fmax(x->high, v);
@@ -79,7 +79,7 @@ static void put_axes(weft_text *out, const weft_plot *plot, const axis *x, const
   char label[32];
   double step = x->log ? 1.0 : round_step(x->high - x->low);
   for (double v = x->low; v <= x->high + step * 1e-6; v += step) {
-    double shown = x->log ? pow(10.0, v) : v, at = place(x, shown);
+    double shown = x->log ? pow(10.0, v) : v, at = place_value(x, shown);
     (void)snprintf(label, sizeof label, "%g", shown);
     put_rule(out, at, y->from, at, y->to);
     put_text(out, at, y->from + 16, "middle", label);
@@ -87,8 +87,8 @@ static void put_axes(weft_text *out, const weft_plot *plot, const axis *x, const
   step = round_step(y->high);
   for (double v = 0.0; v <= y->high + step * 1e-6; v += step) {
     (void)snprintf(label, sizeof label, "%g", v);
-    put_rule(out, x->from, place(y, v), x->to, place(y, v));
-    put_text(out, x->from - 6, place(y, v) + 4, "end", label);
+    put_rule(out, x->from, place_value(y, v), x->to, place_value(y, v));
+    put_text(out, x->from - 6, place_value(y, v) + 4, "end", label);
   }
   put_text(out, (x->from + x->to) / 2, TOP - 16, "middle", plot->title);
   put_text(out, (x->from + x->to) / 2, HEIGHT - 10, "middle", plot->x_name);
@@ -102,9 +102,9 @@ static void put_line(weft_text *out, const weft_plot *plot, uint32_t at, const a
   const char *pen = "M";
   weft_text_printf(out, "<path fill=\"none\" stroke-width=\"1.5\" stroke=\"%s\" d=\"", colors[at]);
   for (uint32_t i = 0; i < line->n; i++) {
-    if (!shows(x, line->x[i], line->y[i])) continue;
+    if (!shows_point(x, line->x[i], line->y[i])) continue;
     double height = fmin(line->y[i], y->high);
-    weft_text_printf(out, "%s%.1f %.1f", pen, place(x, line->x[i]), place(y, height));
+    weft_text_printf(out, "%s%.1f %.1f", pen, place_value(x, line->x[i]), place_value(y, height));
     pen = "L";
   }
   weft_text_puts(out, "\"/>\n");
@@ -117,7 +117,7 @@ static void put_line(weft_text *out, const weft_plot *plot, uint32_t at, const a
 int weft_plot_write(const weft_plot *plot, const char *path) {
   weft_text out = {0};
   axis x, y;
-  fit(plot, &x, &y);
+  fit_axes(plot, &x, &y);
   weft_text_printf(&out,
                    "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" "
                    "font-family=\"sans-serif\" font-size=\"12\">\n"

@@ -87,7 +87,7 @@ static int read_profile(const char *path, const char *text, size_t n, weft_sim_p
   return bad ? WEFT_EXIT_LOAD : 0;
 }
 
-static void replace(double *value, float given) {
+static void replace_given(double *value, float given) {
   if (given >= 0.0f) *value = (double)given;
 }
 
@@ -102,9 +102,9 @@ int weft_sim_profile_open(const weft_lab_config *config, weft_sim_profile *out) 
     weft_free(text);
   }
   for (uint32_t i = 0; i < out->n_models; i++) {
-    replace(&out->model[i].step_us, config->step_us);
-    replace(&out->model[i].row_us, config->row_us);
-    replace(&out->model[i].key_us, config->key_us);
+    replace_given(&out->model[i].step_us, config->step_us);
+    replace_given(&out->model[i].row_us, config->row_us);
+    replace_given(&out->model[i].key_us, config->key_us);
   }
   return code;
 }

@@ -96,7 +96,7 @@ static uint64_t keys_of(const weft_sim_model *model, const weft_segment *segment
   return n_keys;
 }
 
-static weft_sim_step measure(const weft_sim_model *model, const weft_batch *batch) {
+static weft_sim_step measure_batch(const weft_sim_model *model, const weft_batch *batch) {
   weft_sim_step step = {.n_rows = batch->n_rows};
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
@@ -107,7 +107,7 @@ static weft_sim_step measure(const weft_sim_model *model, const weft_batch *batc
 }
 
 /* A step's time goes to the tenants: what keys take by keys, the rest by rows. */
-static void charge(sim_lane *lane, const weft_batch *batch, uint64_t takes_us, uint64_t n_keys) {
+static void charge_tenants(sim_lane *lane, const weft_batch *batch, uint64_t takes_us, uint64_t n_keys) {
   weft_sim_replica *r = lane->replica;
   double key_us = lane->model->key_us / 1000.0, rest_us = (double)takes_us - key_us * (double)n_keys;
   bool backlog = r->n_backlogged == r->world->n_present;
@@ -135,14 +135,14 @@ static weft_status layer_submit(weft_runner *runner, const weft_batch *batch) {
     f->n_stop[s] =
         segment->canvas ? steps_of_canvas(r->world->config, lane->item_of[segment->slot], segment->block) : 0;
   }
-  weft_sim_step step = measure(lane->model, batch);
+  weft_sim_step step = measure_batch(lane->model, batch);
   double us = weft_sim_step_us(lane->model, &step) + r->world->profile->copy_us * batch->n_copies;
   uint64_t takes_us = us < 1.0 ? 1 : (uint64_t)us;
   uint64_t starts_us = r->free_us > r->now_us ? r->free_us : r->now_us;
   f->takes_us = takes_us;
   f->ends_us = r->free_us = starts_us + takes_us;
   r->counts->busy_us += takes_us;
-  charge(lane, batch, takes_us, step.n_keys);
+  charge_tenants(lane, batch, takes_us, step.n_keys);
   lane->n_flight += 1;
   return WEFT_OK;
 }
@@ -371,7 +371,7 @@ uint64_t weft_sim_replica_next(const weft_sim_replica *r) {
   return r->idle ? UINT64_MAX : r->now_us;
 }
 
-static void watch(weft_sim_replica *r, uint64_t since_us) {
+static void watch_engine(weft_sim_replica *r, uint64_t since_us) {
   weft_engine_stats stats;
   weft_engine_get_stats(r->engine, &stats);
   const weft_pager_stats *p = &stats.pager;
@@ -391,14 +391,14 @@ weft_status weft_sim_replica_turn(weft_sim_replica *r, weft_error *error) {
   weft_status status = weft_engine_step(r->engine, r->now_us);
   if (status == WEFT_OK) {
     r->n_stuck = 0;
-    watch(r, since_us);
+    watch_engine(r, since_us);
     return WEFT_OK;
   }
   if (status != WEFT_AGAIN) return weft_fail(error, status, "the engine refused a step");
   r->idle = r->n_live == 0;
   if (r->idle) return WEFT_OK;
   r->now_us += IDLE_US; /* a request waits for time to pass */
-  watch(r, since_us);
+  watch_engine(r, since_us);
   if (++r->n_stuck < STUCK_TURNS) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID, "%u requests are stuck; a bug", r->n_live);
 }

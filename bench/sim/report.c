@@ -18,7 +18,7 @@ typedef struct sim_report {
   weft_sim_metrics metrics;
 } sim_report;
 
-static const weft_sim_metrics *collect(sim_report *r, int32_t replica, int32_t tenant) {
+static const weft_sim_metrics *collect_scope(sim_report *r, int32_t replica, int32_t tenant) {
   weft_sim_scope scope = {.replica = replica, .tenant = tenant};
   weft_sim_collect(r->config, r->load, r->run, scope, r->scratch, &r->metrics);
   return &r->metrics;
@@ -63,7 +63,7 @@ static void print_table(sim_report *r) {
                                            "busy_percent", "hit_percent", NULL};
   static const char *const of_tenant[] = {"requests",    "finished",    "rows",        "service_s",
                                           "hit_percent", "ttft_p50_ms", "ttft_p99_ms", NULL};
-  const weft_sim_metrics *all = collect(r, WEFT_SIM_ALL, WEFT_SIM_ALL);
+  const weft_sim_metrics *all = collect_scope(r, WEFT_SIM_ALL, WEFT_SIM_ALL);
   for (uint32_t i = 0; i < all->n; i++) {
     (void)printf("%-24s", all->metric[i].name);
     print_cell(&all->metric[i], 14);
@@ -71,11 +71,11 @@ static void print_table(sim_report *r) {
   }
   if (r->run->n_replicas > 1) print_head("replica", of_replica);
   for (uint32_t i = 0; r->run->n_replicas > 1 && i < r->run->n_replicas; i++) {
-    print_row(i, collect(r, (int32_t)i, WEFT_SIM_ALL), of_replica);
+    print_row(i, collect_scope(r, (int32_t)i, WEFT_SIM_ALL), of_replica);
   }
   if (r->load->n_tenants > 1) print_head("tenant", of_tenant);
   for (uint32_t i = 0; r->load->n_tenants > 1 && i < r->load->n_tenants; i++) {
-    if (is_present(r, i)) print_row(i, collect(r, WEFT_SIM_ALL, (int32_t)i), of_tenant);
+    if (is_present(r, i)) print_row(i, collect_scope(r, WEFT_SIM_ALL, (int32_t)i), of_tenant);
   }
 }
 
@@ -84,7 +84,7 @@ static void print_table(sim_report *r) {
 /* The columns are those of everything together; what a scope does not have stays empty. */
 static void print_line(sim_report *r, const weft_sim_metrics *names, const char *scope, const char *index,
                        int32_t replica, int32_t tenant) {
-  const weft_sim_metrics *metrics = collect(r, replica, tenant);
+  const weft_sim_metrics *metrics = collect_scope(r, replica, tenant);
   (void)printf("%s%s", scope, index);
   for (uint32_t i = 0; i < names->n; i++) {
     double value = weft_sim_metric_of(metrics, names->metric[i].name);
@@ -95,7 +95,7 @@ static void print_line(sim_report *r, const weft_sim_metrics *names, const char 
 }
 
 static void print_csv(sim_report *r) {
-  weft_sim_metrics names = *collect(r, WEFT_SIM_ALL, WEFT_SIM_ALL);
+  weft_sim_metrics names = *collect_scope(r, WEFT_SIM_ALL, WEFT_SIM_ALL);
   char index[16];
   (void)printf("scope");
   for (uint32_t i = 0; i < names.n; i++) (void)printf(",%s", names.metric[i].name);
@@ -120,7 +120,7 @@ static void set_all(json_t *to, const weft_sim_metrics *metrics) {
   }
 }
 
-static json_t *numbered(const char *what, uint32_t index, const weft_sim_metrics *metrics) {
+static json_t *number_row(const char *what, uint32_t index, const weft_sim_metrics *metrics) {
   json_t *row = json_object();
   (void)json_object_set_new(row, what, json_integer(index));
   set_all(row, metrics);
@@ -129,13 +129,13 @@ static json_t *numbered(const char *what, uint32_t index, const weft_sim_metrics
 
 static int print_json(sim_report *r) {
   json_t *root = json_object(), *replicas = json_array(), *tenants = json_array();
-  set_all(root, collect(r, WEFT_SIM_ALL, WEFT_SIM_ALL));
+  set_all(root, collect_scope(r, WEFT_SIM_ALL, WEFT_SIM_ALL));
   for (uint32_t i = 0; r->run->n_replicas > 1 && i < r->run->n_replicas; i++) {
-    (void)json_array_append_new(replicas, numbered("replica", i, collect(r, (int32_t)i, WEFT_SIM_ALL)));
+    (void)json_array_append_new(replicas, number_row("replica", i, collect_scope(r, (int32_t)i, WEFT_SIM_ALL)));
   }
   for (uint32_t i = 0; i < r->load->n_tenants; i++) {
     if (!is_present(r, i)) continue;
-    (void)json_array_append_new(tenants, numbered("tenant", i, collect(r, WEFT_SIM_ALL, (int32_t)i)));
+    (void)json_array_append_new(tenants, number_row("tenant", i, collect_scope(r, WEFT_SIM_ALL, (int32_t)i)));
   }
   (void)json_object_set_new(root, "by_replica", replicas);
   (void)json_object_set_new(root, "by_tenant", tenants);

@@ -81,7 +81,7 @@ void weft_sim_run_close(weft_sim_run *run) {
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
-static weft_status arrive(sim_clock *s, weft_error *error) {
+static weft_status arrive_next(sim_clock *s, weft_error *error) {
   uint32_t at = s->next_item++;
   const weft_sim_item *item = &s->world.load->item[at];
   uint64_t key = weft_sim_router_key(&s->router, s->world.load, item);
@@ -91,14 +91,14 @@ static weft_status arrive(sim_clock *s, weft_error *error) {
   return status;
 }
 
-static void cancel(sim_clock *s) {
+static void cancel_next(sim_clock *s) {
   uint32_t item = s->cancel[s->next_cancel++].item;
   weft_sim_replica *replica = s->world.request[item].replica;
   if (replica != NULL) weft_sim_replica_cancel(replica, item);
 }
 
 /* What ended in the turn before is known to others from its end on, which is now. */
-static weft_status turn(sim_clock *s, uint32_t at, weft_error *error) {
+static weft_status turn_replica(sim_clock *s, uint32_t at, weft_error *error) {
   for (uint32_t n = weft_sim_replica_settle(s->replica[at]); n > 0; n--) {
     weft_sim_router_ended(&s->router, at);
   }
@@ -118,11 +118,11 @@ static bool next_event(sim_clock *s, weft_status *status, weft_error *error) {
   if (s->next_cancel < s->n_cancels) cancel_us = s->cancel[s->next_cancel].at_us;
   if (s->next_item < s->world.load->n) item_us = s->world.load->item[s->next_item].at_us;
   if (item_us <= turn_us && item_us <= cancel_us && item_us != UINT64_MAX) {
-    *status = arrive(s, error);
+    *status = arrive_next(s, error);
   } else if (cancel_us <= turn_us && cancel_us != UINT64_MAX) {
-    cancel(s);
+    cancel_next(s);
   } else if (turn_us != UINT64_MAX) {
-    *status = turn(s, first, error);
+    *status = turn_replica(s, first, error);
   } else {
     return false;
   }
@@ -157,7 +157,7 @@ static void add_counts(weft_sim_counts *all, const weft_sim_counts *one) {
   }
 }
 
-static weft_status finish(sim_clock *s, weft_error *error) {
+static weft_status finish_run(sim_clock *s, weft_error *error) {
   weft_sim_run *run = s->world.run;
   uint64_t end_us = 0;
   weft_status status = WEFT_OK;
@@ -183,7 +183,7 @@ int weft_sim_run_load(const weft_lab_config *config, const weft_sim_profile *pro
   weft_status status = open_clock(&s, &error);
   while (status == WEFT_OK && next_event(&s, &status, &error)) {
   }
-  if (status == WEFT_OK) status = finish(&s, &error);
+  if (status == WEFT_OK) status = finish_run(&s, &error);
   close_clock(&s);
   return status == WEFT_OK ? 0 : weft_cli_fail(weft_cli_code(status), "sim: %s", error.text);
 }

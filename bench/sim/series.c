@@ -16,7 +16,7 @@ void weft_sim_series_close(weft_sim_series *s) {
   s->service = NULL;
 }
 
-static void join(weft_sim_series *s) {
+static void join_bins(weft_sim_series *s) {
   uint32_t n = s->n_tenants, half = WEFT_SIM_BINS / 2;
   for (uint32_t t = 0; t < WEFT_SIM_TRACKS; t++) {
     double *v = s->track[t];
@@ -31,13 +31,13 @@ static void join(weft_sim_series *s) {
   s->bin_us *= 2;
 }
 
-static void reach(weft_sim_series *s, uint64_t to_us) {
-  while (to_us >= s->bin_us * WEFT_SIM_BINS) join(s);
+static void reach_time(weft_sim_series *s, uint64_t to_us) {
+  while (to_us >= s->bin_us * WEFT_SIM_BINS) join_bins(s);
   if (to_us > s->end_us) s->end_us = to_us;
 }
 
 void weft_sim_series_add(weft_sim_series *s, uint64_t from_us, uint64_t to_us, const double value[WEFT_SIM_TRACKS]) {
-  reach(s, to_us);
+  reach_time(s, to_us);
   while (from_us < to_us) {
     uint64_t bin = from_us / s->bin_us, until = (bin + 1) * s->bin_us;
     if (until > to_us) until = to_us;
@@ -49,7 +49,7 @@ void weft_sim_series_add(weft_sim_series *s, uint64_t from_us, uint64_t to_us, c
 }
 
 void weft_sim_series_serve(weft_sim_series *s, uint64_t at_us, uint32_t tenant, double us) {
-  reach(s, at_us);
+  reach_time(s, at_us);
   s->service[at_us / s->bin_us * s->n_tenants + tenant] += us;
 }
 

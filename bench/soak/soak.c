@@ -118,7 +118,7 @@ static void look_for_stuck(soak *s) {
 }
 
 /* Watches until the clients have their last answers, or a client is stuck. */
-static void watch(soak *s, uint64_t length_us) {
+static void watch_clients(soak *s, uint64_t length_us) {
   uint64_t start = weft_clock_us(), every = length_us / SAMPLES_MAX;
   if (every < 100000) every = 100000;
   for (bool busy = true; busy && s->stuck_us < STUCK_S * 1000000ull;) {
@@ -274,7 +274,7 @@ static void print_result(const soak *s, const weft_soak_client *sum, double grow
                growth, minutes > 0.0 ? growth / minutes : 0.0);
 }
 
-static int judge(const soak *s, uint32_t n_wrong) {
+static int judge_soak(const soak *s, uint32_t n_wrong) {
   weft_soak_client sum = {0};
   double growth = growth_kib(s);
   for (uint32_t i = 0; i < s->n_clients; i++) {
@@ -294,14 +294,14 @@ static int judge(const soak *s, uint32_t n_wrong) {
   return sum.n_answered > 0 ? 0 : weft_cli_fail(WEFT_EXIT_FAILED, "no request was answered");
 }
 
-static int run(soak *s) {
+static int run_soak(soak *s) {
   uint64_t length_us = (uint64_t)s->config->seconds * 1000000u;
   uint32_t kv_mib = 1;
   int code = measure_demand(s, &kv_mib);
   if (code == 0) code = start_server(s, kv_mib, "128", "30");
   if (code != 0) return code;
   start_clients(s, length_us);
-  watch(s, length_us);
+  watch_clients(s, length_us);
   if (s->stuck_us >= STUCK_S * 1000000ull) {
     (void)weft_child_stop(&s->child); /* the clients' connections end with it */
     join_clients(s);
@@ -311,7 +311,7 @@ static int run(soak *s) {
   uint32_t n_wrong = check_idle(s);
   int stopped = weft_child_stop(&s->child);
   if (stopped != 0) return weft_cli_fail(WEFT_EXIT_FAILED, "the server ended with code %d", stopped);
-  return judge(s, n_wrong);
+  return judge_soak(s, n_wrong);
 }
 
 int weft_lab_soak(const weft_config *product) {
@@ -323,7 +323,7 @@ int weft_lab_soak(const weft_config *product) {
   s.config = config;
   s.server.seed = config->product.sampling.seed;
   if (!write_keys(&s)) return weft_cli_fail(WEFT_EXIT_RUNTIME, "soak: no file for the keys in /tmp");
-  int code = run(&s);
+  int code = run_soak(&s);
   (void)unlink(s.keys); /* in /tmp */
   return code;
 }

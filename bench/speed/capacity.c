@@ -46,27 +46,27 @@ typedef struct capacity_world {
 
 typedef uint32_t (*length_draw)(uint32_t index);
 
-static double draw(uint32_t index, uint32_t which) {
+static double draw_length(uint32_t index, uint32_t which) {
   weft_draw_key key = {.seed = 26, .purpose = WEFT_DRAW_TEST, .position = index, .step = which};
   return ((double)(weft_draw_bits(&key) >> 11) + 0.5) * 0x1p-53; /* in (0, 1) */
 }
 
 /* A window and an exponential tail, mean 4096: no sequence is cheap by being shorter than the window. */
 static uint32_t draw_served(uint32_t index) {
-  double length = WINDOW - (MEAN - WINDOW) * log(draw(index, 0));
+  double length = WINDOW - (MEAN - WINDOW) * log(draw_length(index, 0));
   return length > LONGEST ? LONGEST : (uint32_t)length;
 }
 
 /* Log-normal, median 400, 99th percentile 8000. */
 static uint32_t draw_chat(uint32_t index) {
-  double normal = sqrt(-2.0 * log(draw(index, 1))) * cos(6.283185307179586 * draw(index, 2));
+  double normal = sqrt(-2.0 * log(draw_length(index, 1))) * cos(6.283185307179586 * draw_length(index, 2));
   double length = 400.0 * exp(log(20.0) / 2.3263478740408408 * normal);
   return length > LONGEST ? LONGEST : length < 1.0 ? 1 : (uint32_t)length;
 }
 
 /* The longest context, its end anywhere in a block. */
 static uint32_t draw_long(uint32_t index) {
-  return LONGEST - (uint32_t)(32.0 * draw(index, 3));
+  return LONGEST - (uint32_t)(32.0 * draw_length(index, 3));
 }
 
 static weft_status open_world(capacity_world *w, bool keeps_windows, weft_error *error) {
@@ -109,7 +109,7 @@ static weft_status fill_one(capacity_world *w, uint32_t n_tokens, bool no_cache,
   return WEFT_OK;
 }
 
-static weft_status fill(capacity_world *w, length_draw length_of) {
+static weft_status fill_pool(capacity_world *w, length_draw length_of) {
   while (w->n_seqs < N_SEQS) {
     uint32_t n_tokens = length_of(w->n_seqs);
     for (uint32_t i = 0; i < n_tokens; i++) {
@@ -149,7 +149,7 @@ static double waste_of(const capacity_world *w) {
 static weft_status measure_served(weft_capacity *out, weft_error *error) {
   capacity_world w;
   weft_status status = open_world(&w, false, error);
-  if (status == WEFT_OK) status = fill(&w, draw_served);
+  if (status == WEFT_OK) status = fill_pool(&w, draw_served);
   if (status == WEFT_OK) {
     double pool_kib = (double)N_PAGES * PAGE_KIB;
     double whole_kib = (double)LONGEST * (SLIDING_KIB + GLOBAL_KIB);
@@ -166,7 +166,7 @@ static weft_status measure_served(weft_capacity *out, weft_error *error) {
 static weft_status measure_waste(weft_capacity *out, weft_error *error) {
   capacity_world w;
   weft_status status = open_world(&w, false, error);
-  if (status == WEFT_OK) status = fill(&w, draw_chat);
+  if (status == WEFT_OK) status = fill_pool(&w, draw_chat);
   if (status == WEFT_OK) {
     out->n_waste = w.n_seqs;
     out->mean_waste_tokens = (double)w.sum_tokens / w.n_seqs;
@@ -181,7 +181,7 @@ static weft_status measure_sliding(weft_capacity *out, weft_error *error) {
   for (uint32_t keeps = 0; keeps < 2; keeps++) {
     capacity_world w;
     weft_status status = open_world(&w, keeps == 1, error);
-    if (status == WEFT_OK) status = fill(&w, draw_long);
+    if (status == WEFT_OK) status = fill_pool(&w, draw_long);
     if (status == WEFT_OK && keeps == 0) out->n_freed = w.n_seqs;
     if (status == WEFT_OK && keeps == 1) {
       out->n_kept = w.n_seqs;

@@ -45,7 +45,7 @@ typedef struct capacity_figures {
   double contiguous, ring, sliding, kv_sharing;
 } capacity_figures;
 
-static double draw(uint32_t index) {
+static double draw_request(uint32_t index) {
   weft_draw_key key = {.seed = 27, .purpose = WEFT_DRAW_TEST, .position = index};
   return ((double)(weft_draw_bits(&key) >> 11) + 0.5) * 0x1p-53; /* in (0, 1) */
 }
@@ -65,7 +65,7 @@ static int32_t any_token(const weft_served_model *model, uint64_t who, uint32_t 
 /* A window and an exponential tail, mean an eighth of the context, all tokens its own. */
 static uint32_t mixed_prompt(const weft_served_model *model, uint32_t index, int32_t *tokens) {
   uint32_t window = window_of(model);
-  double length = window - (MEAN - (double)window) * log(draw(index));
+  double length = window - (MEAN - (double)window) * log(draw_request(index));
   uint32_t n = length > CONTEXT / 2 ? CONTEXT / 2 : (uint32_t)length;
   for (uint32_t i = 0; i < n; i++) tokens[i] = any_token(model, index + 1, i);
   return n;
@@ -76,7 +76,7 @@ static uint32_t shared_prompt(const weft_served_model *model, uint32_t index, in
   return SHARED + OWN;
 }
 
-static weft_status submit(capacity_run *run, make_prompt make, bool no_cache, weft_error *error) {
+static weft_status submit_all(capacity_run *run, make_prompt make, bool no_cache, weft_error *error) {
   int32_t tokens[CONTEXT];
   for (uint32_t i = 0; i < run->n_requests; i++) {
     run->n_prompt[i] = make(run->model, i, tokens);
@@ -106,7 +106,7 @@ static void add_schemes(capacity_run *run, uint32_t n) {
 }
 
 /* Reads all answers; remembers the moment when most were growing. */
-static void look(capacity_run *run) {
+static void look_at_answers(capacity_run *run) {
   uint32_t n_held = 0;
   for (uint32_t i = 0; i < run->n_requests; i++) {
     weft_event event;
@@ -124,7 +124,7 @@ static void look(capacity_run *run) {
   run->n_pinned = stats.pager.n_pinned;
 }
 
-static weft_status fill(capacity_run *run, make_prompt make, bool no_cache, weft_error *error) {
+static weft_status fill_engine(capacity_run *run, make_prompt make, bool no_cache, weft_error *error) {
   weft_engine_config config = {.n_models = 1,
                                .runner = &run->model->runner,
                                .n_pages = run->runtime->n_pages,
@@ -134,7 +134,7 @@ static weft_status fill(capacity_run *run, make_prompt make, bool no_cache, weft
                                .n_tenants = N_TENANTS,
                                .seq_tokens_max = CONTEXT};
   weft_status status = weft_engine_open(&config, &run->engine, error);
-  if (status == WEFT_OK) status = submit(run, make, no_cache, error);
+  if (status == WEFT_OK) status = submit_all(run, make, no_cache, error);
   weft_engine_stats stats = {0};
   uint64_t now_us = 1, n_early = 0; /* early: preempted while no answer grew yet */
   for (uint32_t idle = 0; status == WEFT_OK && idle < PATIENCE; idle++) {
@@ -143,7 +143,7 @@ static weft_status fill(capacity_run *run, make_prompt make, bool no_cache, weft
     weft_engine_get_stats(run->engine, &stats);
     if (stats.n_preemptions > n_early && run->n_held > 0) break;
     n_early = stats.n_preemptions;
-    look(run);
+    look_at_answers(run);
     if (stats.n_prefill_rows > n_before) idle = 0;
     if (run->n_held == run->n_requests) break;
   }
@@ -162,13 +162,13 @@ static weft_status run_one(const weft_runtime *rt, uint32_t n_requests, make_pro
   *out = weft_alloc(1, sizeof **out);
   if (*out == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a run");
   **out = (capacity_run){.runtime = rt, .model = &rt->model[0], .n_requests = n_requests};
-  weft_status status = fill(*out, make, no_cache, error);
+  weft_status status = fill_engine(*out, make, no_cache, error);
   if (status == WEFT_OK && (*out)->n_held == 0)
     status = weft_fail(error, WEFT_E_TOO_LARGE, "no sequence fits the pool");
   return status;
 }
 
-static weft_status measure(const weft_runtime *rt, capacity_figures *out, weft_error *error) {
+static weft_status measure_capacity(const weft_runtime *rt, capacity_figures *out, weft_error *error) {
   capacity_run *mixed = NULL, *full[2] = {NULL}, *few[2] = {NULL};
   weft_status status = run_one(rt, N_REQUESTS, mixed_prompt, false, &mixed, error);
   for (uint32_t alone = 0; alone < 2; alone++) {
@@ -230,7 +230,7 @@ static int run_model(const weft_lab_config *config, json_t **out) {
   if (code != 0) return code;
   capacity_figures figures = {0};
   weft_error error = {{0}};
-  if (measure(rt, &figures, &error) != WEFT_OK)
+  if (measure_capacity(rt, &figures, &error) != WEFT_OK)
     code = weft_cli_fail(WEFT_EXIT_RUNTIME, "bench capacity: %s", error.text);
   else if (config->product.json)
     *out = run_json(rt, &figures);

@@ -49,7 +49,7 @@ static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, ui
 }
 
 /* Reads one generation to its end, or to its first denoise step. */
-static int drain(weft_generation *g, bool to_first_step, weft_usage_counts *usage) {
+static int drain_generation(weft_generation *g, bool to_first_step, weft_usage_counts *usage) {
   weft_delta d;
   for (;;) {
     int status = weft_next(g, 1000, &d);
@@ -72,17 +72,18 @@ int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_me
   weft_usage_counts usage = {0};
   memset(out, 0, sizeof *out);
   for (uint32_t i = 0; i < n_all && code == 0; i++) code = submit_one(rt, load, seed, i, tokens, &list[i]);
-  for (uint32_t i = 0; i < load->n_parallel && code == 0 && load->diffusion; i++) code = drain(list[i], true, &usage);
+  for (uint32_t i = 0; i < load->n_parallel && code == 0 && load->diffusion; i++)
+    code = drain_generation(list[i], true, &usage);
   if (load->diffusion) last_first = weft_clock_us();
   for (uint32_t i = 0; i < load->n_parallel && code == 0; i++) {
-    code = drain(list[i], false, &usage);
+    code = drain_generation(list[i], false, &usage);
     uint64_t first = start + usage.first_token_us;
     if (!load->diffusion && first > last_first) last_first = first;
     uint32_t n = load->diffusion ? usage.denoise_steps : usage.completion_tokens;
     out->n_tokens += n > 0 ? n - 1 : 0;
     if (start + usage.total_us > end) end = start + usage.total_us;
   }
-  for (uint32_t i = load->n_parallel; i < n_all && code == 0; i++) code = drain(list[i], false, &usage);
+  for (uint32_t i = load->n_parallel; i < n_all && code == 0; i++) code = drain_generation(list[i], false, &usage);
   for (uint32_t i = 0; list != NULL && i < n_all; i++) weft_generation_free(list[i]);
   weft_free(list);
   weft_free(tokens);

@@ -141,26 +141,26 @@ static int run_row(bench_list *list, const bench_row *row, json_t *out) {
 
 /* ---- which rows ---- */
 
-static bench_row *add(bench_list *list, bench_what what, weft_load load) {
+static bench_row *add_row(bench_list *list, bench_what what, weft_load load) {
   bench_row *row = &list->row[list->n < ROWS_MAX - 1 ? list->n++ : ROWS_MAX - 1];
   *row = (bench_row){.what = what, .load = load};
   return row;
 }
 
 static void add_prefill(bench_list *list, uint32_t n_prompt, uint32_t n_generate) {
-  bench_row *row = add(list, PREFILL, (weft_load){.n_prompt = n_prompt, .n_generate = n_generate, .n_parallel = 1});
+  bench_row *row = add_row(list, PREFILL, (weft_load){.n_prompt = n_prompt, .n_generate = n_generate, .n_parallel = 1});
   (void)snprintf(row->name, sizeof row->name, "prefill %u", n_prompt);
 }
 
 static void add_prompts(bench_list *list, uint32_t n_prompt, uint32_t n_parallel) {
   weft_load load = {.n_prompt = n_prompt, .n_generate = 1, .n_parallel = n_parallel};
-  bench_row *row = add(list, PREFILL, load);
+  bench_row *row = add_row(list, PREFILL, load);
   (void)snprintf(row->name, sizeof row->name, "prefill, %u at once, of %u", n_parallel, n_prompt);
 }
 
 static void add_decode(bench_list *list, uint32_t n_prompt, uint32_t n_parallel) {
   weft_load load = {.n_prompt = n_prompt, .n_generate = list->config->n_generate, .n_parallel = n_parallel};
-  bench_row *row = add(list, DECODE, load);
+  bench_row *row = add_row(list, DECODE, load);
   (void)snprintf(row->name, sizeof row->name, "decode, %u at once, after %u", n_parallel, n_prompt);
 }
 
@@ -170,7 +170,7 @@ static void add_canvas(bench_list *list, uint32_t n_prompt, uint32_t n_parallel)
   uint32_t canvas = weft_model_at(list->rt, 0).canvas, n_steps = CANVAS_STEPS;
   for (uint32_t n = n_parallel; n > 1; n = (n + 1) / 2) n_steps += (n_prompt + canvas - 1) / canvas;
   weft_load load = {.n_prompt = n_prompt, .n_generate = n_steps, .n_parallel = n_parallel, .diffusion = true};
-  bench_row *row = add(list, STEPS, load);
+  bench_row *row = add_row(list, STEPS, load);
   (void)snprintf(row->name, sizeof row->name, "canvas step, %u at once, after %u", n_parallel, n_prompt);
 }
 
@@ -182,7 +182,7 @@ static void add_mix(bench_list *list, uint32_t n_prompt, uint32_t n_parallel, ui
                     .n_parallel = n_parallel,
                     .n_canvases = n_canvases,
                     .n_steps = CANVAS_STEPS};
-  bench_row *row = add(list, STEPS, load);
+  bench_row *row = add_row(list, STEPS, load);
   (void)snprintf(row->name, sizeof row->name, "step of %u canvases and %u decoding", n_canvases, n_parallel);
 }
 

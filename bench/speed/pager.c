@@ -50,7 +50,7 @@ static int compare_doubles(const void *a, const void *b) {
   return (x > y) - (x < y);
 }
 
-static double median(double *values, uint32_t n) {
+static double median_of(double *values, uint32_t n) {
   qsort(values, n, sizeof *values, compare_doubles);
   return n % 2 == 1 ? values[n / 2] : 0.5 * (values[n / 2 - 1] + values[n / 2]);
 }
@@ -59,7 +59,7 @@ static void make_prompt(int32_t *tokens, uint64_t chain) {
   for (uint32_t i = 0; i < PROMPT; i++) tokens[i] = (int32_t)(weft_mix64(chain * 0x9E3779B97F4A7C15ull + i) % N_VOCAB);
 }
 
-static weft_status admit(const pager_bench *b, const int32_t *tokens, weft_seq *seq, uint32_t *hit) {
+static weft_status admit_prompt(const pager_bench *b, const int32_t *tokens, weft_seq *seq, uint32_t *hit) {
   weft_admit args = {.domain = {1, 1}, .tokens = tokens, .n_tokens = PROMPT, .n_prompt = PROMPT};
   weft_seq waits_for = WEFT_SEQ_NONE;
   return weft_pager_admit(b->pager, &args, seq, hit, &waits_for);
@@ -72,7 +72,7 @@ static bool fill_some(const pager_bench *b, uint64_t first) {
   uint32_t n_cached[N_TOGETHER];
   for (uint32_t i = 0; i < N_TOGETHER; i++) {
     make_prompt(b->tokens + (uint64_t)i * PROMPT, first + i);
-    if (admit(b, b->tokens + (uint64_t)i * PROMPT, &seq[i], &n_cached[i]) != WEFT_OK) return false;
+    if (admit_prompt(b, b->tokens + (uint64_t)i * PROMPT, &seq[i], &n_cached[i]) != WEFT_OK) return false;
   }
   for (uint32_t at = 0; at < PROMPT; at += CHUNK) {
     for (uint32_t i = 0; i < N_TOGETHER; i++) {
@@ -85,7 +85,7 @@ static bool fill_some(const pager_bench *b, uint64_t first) {
   return true;
 }
 
-static bool fill(const pager_bench *b, uint64_t generation) {
+static bool fill_chains(const pager_bench *b, uint64_t generation) {
   for (uint32_t chain = 0; chain < b->n_chains; chain += N_TOGETHER)
     if (!fill_some(b, generation * b->n_chains + chain)) return false;
   return true;
@@ -118,7 +118,7 @@ TIMED bool take_evicting(const pager_bench *b, const weft_seq *seq, uint32_t n_s
 
 TIMED bool match_whole(const pager_bench *b, weft_seq *seq) {
   uint32_t n_cached;
-  return admit(b, b->tokens, seq, &n_cached) == WEFT_OK && n_cached == PROMPT;
+  return admit_prompt(b, b->tokens, seq, &n_cached) == WEFT_OK && n_cached == PROMPT;
 }
 
 /* One block per call, then 2048 per call; on an empty pool. */
@@ -128,7 +128,7 @@ static bool bench_take_release(const pager_bench *b, pager_result *result) {
   weft_seq seq;
   uint32_t n_cached;
   make_prompt(b->tokens, 0);
-  if (admit(b, b->tokens, &seq, &n_cached) != WEFT_OK) return false;
+  if (admit_prompt(b, b->tokens, &seq, &n_cached) != WEFT_OK) return false;
   for (uint32_t round = 0; round < 15; round++) {
     double start = now_ns();
     if (!take_one_by_one(b, seq, N)) return false;
@@ -138,8 +138,8 @@ static bool bench_take_release(const pager_bench *b, pager_result *result) {
     bulk[round] = (now_ns() - middle) / ((double)N_BULK * PROMPT / BLOCK);
   }
   weft_pager_release(b->pager, seq);
-  result->take_release_ns = median(one, 15);
-  result->take_release_bulk_ns = median(bulk, 15);
+  result->take_release_ns = median_of(one, 15);
+  result->take_release_bulk_ns = median_of(bulk, 15);
   return true;
 }
 
@@ -155,9 +155,9 @@ static bool bench_match(const pager_bench *b, pager_result *result) {
     match[round] = (middle - start) / 1e3;
     release[round] = (now_ns() - middle) / ((double)PROMPT / BLOCK);
   }
-  result->match_32k_us = median(match, ROUNDS_MAX);
+  result->match_32k_us = median_of(match, ROUNDS_MAX);
   result->match_32k_best_us = match[0];
-  result->release_ns = median(release, ROUNDS_MAX);
+  result->release_ns = median_of(release, ROUNDS_MAX);
   return true;
 }
 
@@ -168,7 +168,7 @@ static bool bench_evict(const pager_bench *b, pager_result *result) {
   for (uint32_t round = 0; round < 5; round++) {
     weft_seq seq[N_SEQS];
     uint32_t n_seqs = b->n_chains / 4 < N_SEQS ? b->n_chains / 4 : N_SEQS, n_cached;
-    if (round > 0 && !fill(b, round)) return false;
+    if (round > 0 && !fill_chains(b, round)) return false;
     weft_pager_stats before = weft_pager_get_stats(b->pager);
     for (uint32_t i = 0; i < n_seqs; i++) {
       make_prompt(b->tokens, UINT32_MAX - (round * N_SEQS + i)); /* never cached */
@@ -183,14 +183,14 @@ static bool bench_evict(const pager_bench *b, pager_result *result) {
     if (after.n_evicted - before.n_evicted != after.n_taken - before.n_taken) return false;
     for (uint32_t i = 0; i < n_seqs; i++) weft_pager_release(b->pager, seq[i]);
   }
-  result->take_evict_ns = median(evict, 5);
+  result->take_evict_ns = median_of(evict, 5);
   return true;
 }
 
-static bool measure(pager_bench *b, pager_result *result) {
+static bool measure_pager(pager_bench *b, pager_result *result) {
   if (!bench_take_release(b, result)) return false;
   double start = now_ns();
-  if (!fill(b, 0)) return false;
+  if (!fill_chains(b, 0)) return false;
   result->fill_ns = (now_ns() - start) / ((double)b->n_chains * PROMPT / BLOCK);
   if (!bench_match(b, result)) return false;
   if (!bench_evict(b, result)) return false;
@@ -209,7 +209,7 @@ static void print_json(const pager_result *r, const weft_capacity *c) {
       c->ratio_contiguous, c->ratio_ring, c->ratio_sliding);
 }
 
-static void print(const pager_result *r, uint32_t n_pages) {
+static void print_pager(const pager_result *r, uint32_t n_pages) {
   printf("pager: %u pages of %d tokens, one group, %d sequences of up to %d tokens\n", n_pages, BLOCK, N_SEQS, PROMPT);
   printf("  take + release, one block per call     %8.2f ns\n", r->take_release_ns);
   printf("  take + release, %d blocks per call   %8.2f ns per block\n", PROMPT / BLOCK, r->take_release_bulk_ns);
@@ -221,7 +221,7 @@ static void print(const pager_result *r, uint32_t n_pages) {
 }
 
 /* Capacity is measured here, when the memory of the timings is given back. */
-static int report(const pager_result *result, uint32_t n_pages, bool json) {
+static int report_pager(const pager_result *result, uint32_t n_pages, bool json) {
   weft_capacity capacity;
   weft_error error = {{0}};
   if (weft_capacity_measure(&capacity, &error) != WEFT_OK) {
@@ -232,7 +232,7 @@ static int report(const pager_result *result, uint32_t n_pages, bool json) {
     print_json(result, &capacity);
     return 0;
   }
-  print(result, n_pages);
+  print_pager(result, n_pages);
   weft_capacity_print(&capacity);
   return 0;
 }
@@ -253,9 +253,9 @@ int weft_bench_pager(const weft_lab_config *config) {
     return 1;
   }
   bench.tokens = weft_alloc((size_t)N_TOGETHER * PROMPT, sizeof *bench.tokens);
-  bool good = bench.tokens != NULL && measure(&bench, &result);
+  bool good = bench.tokens != NULL && measure_pager(&bench, &result);
   if (!good) fprintf(stderr, "weft bench pager: the pager refused a step of the benchmark; a bug\n");
   weft_free(bench.tokens);
   weft_pager_close(bench.pager);
-  return good ? report(&result, n_pages, config->product.json) : 1;
+  return good ? report_pager(&result, n_pages, config->product.json) : 1;
 }

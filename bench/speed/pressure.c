@@ -28,7 +28,7 @@ static void add_tokens(talk *t, uint32_t index, uint32_t n, uint32_t n_vocab) {
   for (uint32_t i = 0; i < n; i++, t->n++) t->tokens[t->n] = weft_prompt_token(5, index + 1, t->n, n_vocab);
 }
 
-static int ask(weft_runtime *rt, talk *t, uint32_t index) {
+static int ask_next(weft_runtime *rt, talk *t, uint32_t index) {
   weft_generate_params p;
   char error[256];
   weft_generate_defaults(&p);
@@ -44,7 +44,7 @@ static int ask(weft_runtime *rt, talk *t, uint32_t index) {
 }
 
 /* The answer becomes part of the talk. */
-static void hear(talk *t) {
+static void hear_answer(talk *t) {
   weft_delta d = {0};
   while (d.kind != WEFT_DELTA_END) {
     if (weft_next(t->generation, 1000, &d) != 0) continue;
@@ -62,10 +62,10 @@ static int take_turns(weft_runtime *rt, talk *talks) {
   for (uint32_t turn = 0; turn < TURNS && code == 0; turn++) {
     for (uint32_t i = 0; i < TALKS && code == 0; i++) {
       add_tokens(&talks[i], i, turn == 0 ? FIRST : MORE, n_vocab);
-      code = ask(rt, &talks[i], i);
+      code = ask_next(rt, &talks[i], i);
     }
     for (uint32_t i = 0; i < TALKS; i++) {
-      if (talks[i].generation != NULL) hear(&talks[i]);
+      if (talks[i].generation != NULL) hear_answer(&talks[i]);
     }
   }
   return code;
@@ -76,7 +76,7 @@ typedef struct tiers {
   uint64_t pool, host, file;
 } tiers;
 
-static int run(const weft_lab_config *config, const tiers *n_bytes, result *r, uint64_t *page_bytes) {
+static int run_pressure(const weft_lab_config *config, const tiers *n_bytes, result *r, uint64_t *page_bytes) {
   weft_lab_config own = *config;
   weft_open_options options = weft_config_open(&own.product);
   weft_runtime *rt;
@@ -119,11 +119,11 @@ int weft_bench_pressure(const weft_lab_config *config) {
   result r[RUNS] = {{0}};
   uint64_t page_bytes = 0, ample = (uint64_t)256 << 20;
   int code = config->product.models.n == 0 ? weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE")
-                                           : run(config, &(tiers){.pool = ample}, &r[0], &page_bytes);
+                                           : run_pressure(config, &(tiers){.pool = ample}, &r[0], &page_bytes);
   uint64_t all = (uint64_t)r[0].pages * page_bytes, tenth = (uint64_t)(r[0].pages / 10.0) * page_bytes;
   const tiers small[] = {
       {.pool = tenth}, {.pool = tenth, .host = ample}, {.pool = tenth, .host = all / FIFTH, .file = ample}};
-  for (uint32_t i = 1; i < RUNS && code == 0; i++) code = run(config, &small[i - 1], &r[i], &page_bytes);
+  for (uint32_t i = 1; i < RUNS && code == 0; i++) code = run_pressure(config, &small[i - 1], &r[i], &page_bytes);
   if (code != 0) return code;
   for (uint32_t i = 0; i < RUNS; i++) {
     const char *format =

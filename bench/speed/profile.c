@@ -133,7 +133,7 @@ static double expected_experts(const weft_sim_model *model, uint32_t n_rows) {
   return weft_sim_step_us(&unit, &step);
 }
 
-static void features(const weft_sim_model *model, const profile_sample *s, double x[COEFFICIENTS]) {
+static void fill_features(const weft_sim_model *model, const profile_sample *s, double x[COEFFICIENTS]) {
   x[0] = 1.0;
   x[1] = s->step.n_rows;
   x[2] = s->step.n_outputs;
@@ -142,11 +142,11 @@ static void features(const weft_sim_model *model, const profile_sample *s, doubl
 }
 
 /* Normal equations of the relative error, one coefficient at a time, never below zero. */
-static void fit(profile_run *p) {
+static void fit_profile(profile_run *p) {
   double a[COEFFICIENTS][COEFFICIENTS] = {{0}}, b[COEFFICIENTS] = {0}, c[COEFFICIENTS] = {0};
   for (uint32_t s = 0; s < p->n_samples; s++) {
     double x[COEFFICIENTS];
-    features(&p->model, &p->sample[s], x);
+    fill_features(&p->model, &p->sample[s], x);
     for (uint32_t i = 0; i < COEFFICIENTS; i++) {
       b[i] += x[i] / p->sample[s].us;
       for (uint32_t k = 0; k < COEFFICIENTS; k++) a[i][k] += x[i] * x[k] / (p->sample[s].us * p->sample[s].us);
@@ -197,7 +197,7 @@ static json_t *as_json(const profile_run *p) {
                    error_percent(p), "groups", groups);
 }
 
-static void describe(profile_run *p) {
+static void describe_machine(profile_run *p) {
   const weft_served_model *served = &p->rt->model[0];
   const weft_runner_info *info = served->runner->ops->info(served->runner);
   const weft_model_info *model = weft_model_get_info(served->model);
@@ -216,13 +216,13 @@ static int profile_model(const weft_lab_config *config, json_t *models, double *
   p->config = config;
   int code = weft_cli_open(&config->product, &p->rt);
   if (code == 0) {
-    describe(p);
+    describe_machine(p);
     code = run_loads(p);
     *page_kib = fmax(*page_kib, (double)p->rt->page_bytes / 1024.0);
   }
   if (code == 0 && p->n_samples < COEFFICIENTS) code = weft_cli_fail(WEFT_EXIT_FAILED, "bench: too few steps to fit");
   if (code == 0) {
-    fit(p);
+    fit_profile(p);
     (void)json_array_append_new(models, as_json(p));
   }
   weft_close(p->rt);

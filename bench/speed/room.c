@@ -60,7 +60,7 @@ static int find_most(const room_run *run, uint32_t predicted, uint32_t *most) {
   return code;
 }
 
-static int measure(const weft_lab_config *config, room_run *run, json_t *out) {
+static int measure_room(const weft_lab_config *config, room_run *run, json_t *out) {
   weft_runtime *rt = run->rt;
   uint32_t n_prompt = run->diffusion ? run->context - run->canvas : run->context, most;
   uint32_t predicted = weft_engine_room(rt->engine, 0, n_prompt);
@@ -90,9 +90,9 @@ int weft_bench_room(const weft_lab_config *config) {
   run.record = weft_alloc(WEFT_RECORDED_STEPS, sizeof *run.record);
   if (run.record == NULL) code = weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
   if (!config->product.json) (void)printf("%s", weft_plan(run.rt));
-  if (code == 0) code = measure(config, &run, out);
+  if (code == 0) code = measure_room(config, &run, out);
   run.diffusion = true;
-  if (code == 0 && run.canvas > 0 && run.canvas < run.context) code = measure(config, &run, out);
+  if (code == 0 && run.canvas > 0 && run.canvas < run.context) code = measure_room(config, &run, out);
   if (code == 0 && config->product.json) weft_bench_print(out);
   json_decref(out);
   weft_free(run.record);

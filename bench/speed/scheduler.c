@@ -112,7 +112,7 @@ static double step_us(bench_world *w, uint64_t now_us) {
   return (double)(after.plan_us - before.plan_us);
 }
 
-static weft_status measure(const bench_task *task, uint32_t n, bench_result *out, weft_error *error) {
+static weft_status measure_task(const bench_task *task, uint32_t n, bench_result *out, weft_error *error) {
   bench_world w = {0};
   double times[STEPS_MAX];
   uint32_t n_steps = task->n_steps;
@@ -173,7 +173,7 @@ int weft_bench_scheduler(const weft_lab_config *config) {
   bench_result results[N_SIZES];
   for (uint32_t i = 0; i < task.n_sizes; i++) {
     weft_error error = {{0}};
-    if (measure(&task, task.size[i], &results[i], &error) == WEFT_OK) continue;
+    if (measure_task(&task, task.size[i], &results[i], &error) == WEFT_OK) continue;
     (void)fprintf(stderr, "weft bench scheduler: %s\n", error.text);
     return 1;
   }

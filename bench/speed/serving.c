@@ -31,7 +31,7 @@ static json_t *prompt_of(const weft_serving *s, uint32_t index) {
   return list;
 }
 
-static void *work(void *self) {
+static void *run_client(void *self) {
   serving_worker *w = self;
   const weft_serving *s = w->serving;
   json_t *root = s->llama ? json_pack("{s:o, s:i, s:b, s:f, s:b}", "prompt", prompt_of(s, w->index), "n_predict",
@@ -66,7 +66,7 @@ int weft_serving_run(const weft_serving *serving, double *seconds, uint64_t *n_c
   *n_computed = 0;
   for (; n < REQUESTS; n++) {
     w[n] = (serving_worker){.serving = serving, .index = n};
-    if (pthread_create(&thread[n], NULL, work, &w[n]) != 0) break;
+    if (pthread_create(&thread[n], NULL, run_client, &w[n]) != 0) break;
   }
   for (uint32_t i = 0; i < n; i++) {
     (void)pthread_join(thread[i], NULL); /* started above */

@@ -11,7 +11,7 @@
 
 enum { FLOOD = 192, FLOOD_TOKENS = 512, ASKED = 64, ASKED_TOKENS = 32, PROBES = 256, PROBE_TOKENS = 160 };
 
-static int submit(weft_runtime *rt, uint32_t tenant, uint32_t key, uint32_t n, weft_generation **out) {
+static int submit_prompt(weft_runtime *rt, uint32_t tenant, uint32_t key, uint32_t n, weft_generation **out) {
   int32_t tokens[FLOOD_TOKENS];
   char error[256];
   for (uint32_t i = 0; i < n; i++) tokens[i] = weft_prompt_token(7, key, i, weft_model_at(rt, 0).vocabulary);
@@ -28,26 +28,26 @@ static int submit(weft_runtime *rt, uint32_t tenant, uint32_t key, uint32_t n, w
   return weft_cli_fail(WEFT_EXIT_RUNTIME, "bench tenants: %s", error);
 }
 
-static void hear(weft_generation *g) {
+static void hear_end(weft_generation *g) {
   weft_delta d;
   while (weft_next(g, 1000, &d) != 0 || d.kind != WEFT_DELTA_END) continue;
   weft_generation_free(g);
 }
 
 /* Asks and waits for the one token. */
-static int ask(weft_runtime *rt, uint32_t tenant, uint32_t key, uint32_t n, double *ms) {
+static int ask_token(weft_runtime *rt, uint32_t tenant, uint32_t key, uint32_t n, double *ms) {
   weft_generation *g = NULL;
   uint64_t start_us = weft_clock_us();
-  int code = submit(rt, tenant, key, n, &g);
+  int code = submit_prompt(rt, tenant, key, n, &g);
   if (code != 0) return code;
-  hear(g);
+  hear_end(g);
   *ms = (double)(weft_clock_us() - start_us) * 1e-3;
   return 0;
 }
 
 static int ask_all(weft_runtime *rt, uint32_t first_key, double *ms) {
   int code = 0;
-  for (uint32_t i = 0; i < ASKED && code == 0; i++) code = ask(rt, 1, first_key + i, ASKED_TOKENS, &ms[i]);
+  for (uint32_t i = 0; i < ASKED && code == 0; i++) code = ask_token(rt, 1, first_key + i, ASKED_TOKENS, &ms[i]);
   return code;
 }
 
@@ -56,12 +56,12 @@ static int measure_slowness(weft_runtime *rt, double *alone, double *flooded) {
   uint32_t n = 0;
   int code = ask_all(rt, 1000, alone);
   while (n < FLOOD && code == 0) {
-    code = submit(rt, 0, 2000 + n, FLOOD_TOKENS, &flood[n]);
+    code = submit_prompt(rt, 0, 2000 + n, FLOOD_TOKENS, &flood[n]);
     if (code == 0) n++;
   }
   if (code == 0) code = ask_all(rt, 3000, flooded);
   for (uint32_t i = 0; i < n; i++) weft_cancel(flood[i]);
-  for (uint32_t i = 0; i < n; i++) hear(flood[i]);
+  for (uint32_t i = 0; i < n; i++) hear_end(flood[i]);
   return code;
 }
 
@@ -69,8 +69,8 @@ static int measure_slowness(weft_runtime *rt, double *alone, double *flooded) {
 static int measure_probes(weft_runtime *rt, double *ms) {
   int code = 0;
   double unused;
-  for (uint32_t i = 0; i < PROBES && code == 0; i += 2) code = ask(rt, 0, 5000 + i, PROBE_TOKENS, &unused);
-  for (uint32_t i = 0; i < PROBES && code == 0; i++) code = ask(rt, 1, 5000 + i, PROBE_TOKENS, &ms[i]);
+  for (uint32_t i = 0; i < PROBES && code == 0; i += 2) code = ask_token(rt, 0, 5000 + i, PROBE_TOKENS, &unused);
+  for (uint32_t i = 0; i < PROBES && code == 0; i++) code = ask_token(rt, 1, 5000 + i, PROBE_TOKENS, &ms[i]);
   return code;
 }
 

@@ -6,7 +6,7 @@
 
 #include "bench/inside.h"
 
-static void add(weft_touched *t, uint32_t n_rows, uint32_t n_distinct) {
+static void add_size(weft_touched *t, uint32_t n_rows, uint32_t n_distinct) {
   uint32_t i = 0;
   while (i < t->n_sizes && t->size[i].n_rows != n_rows) i++;
   if (i == WEFT_TOUCHED_SIZES) return;
@@ -35,7 +35,7 @@ static weft_device *device_of(const weft_runtime *rt, uint32_t layer) {
 }
 
 /* On the engine's thread. Reading back is refused while a step is being recorded. */
-static bool take(void *self, uint32_t layer, const char *op, const void *args, bool done) {
+static bool take_experts(void *self, uint32_t layer, const char *op, const void *args, bool done) {
   weft_touched *t = self;
   const weft_experts_args *a = args;
   if (!done || !__atomic_load_n(&t->counting, __ATOMIC_ACQUIRE) || strcmp(op, "experts") != 0) return true;
@@ -43,7 +43,7 @@ static bool take(void *self, uint32_t layer, const char *op, const void *args, b
   (void)pthread_mutex_lock(&t->mutex); /* errors are programming errors */
   weft_device *device = device_of(t->runtime, layer);
   if (n_ids <= t->n_ids && weft_device_download(device, t->ids, a->ids, n_ids * sizeof *t->ids) == WEFT_OK)
-    add(t, a->n_rows, count_distinct(t, n_ids));
+    add_size(t, a->n_rows, count_distinct(t, n_ids));
   (void)pthread_mutex_unlock(&t->mutex);
   return true;
 }
@@ -57,7 +57,7 @@ bool weft_touched_open(weft_touched *t, weft_runtime *rt) {
   t->ids = weft_alloc(t->n_ids, sizeof *t->ids);
   t->seen = weft_alloc(t->n_experts, 1);
   if (t->ids == NULL || t->seen == NULL) return false;
-  for (uint32_t p = 0; p < rt->devices.n; p++) weft_device_watch(rt->devices.device[p], take, t);
+  for (uint32_t p = 0; p < rt->devices.n; p++) weft_device_watch(rt->devices.device[p], take_experts, t);
   return true;
 }
 

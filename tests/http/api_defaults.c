@@ -97,6 +97,19 @@ static void test_instructions_are_chosen(void **state) {
   assert_non_null(strstr(line, "instruction set 'sse9' is unknown"));
 }
 
+static weft_open_options small_options(const char *const *model, const weft_sampling *sampling,
+                                       const weft_entropy_bound *bound) {
+  return (weft_open_options){.models = model,
+                             .n_models = 1,
+                             .backend = "cpu",
+                             .threads = 1,
+                             .kv_bytes = 4 << 20,
+                             .context = 256,
+                             .quiet = true,
+                             .sampling = sampling,
+                             .entropy_bound = bound};
+}
+
 /* Values of canvases where no model writes any are not silently left out. */
 static void test_what_is_not_used_is_told(void **state) {
   static const char *const models[] = {DEMO_AR_MODEL};
@@ -104,14 +117,7 @@ static void test_what_is_not_used_is_told(void **state) {
       .max_steps = 0, .t_min = -1.0f, .t_max = -1.0f, .entropy_bound = -1.0f, .stability = -1, .confidence = -1.0f};
   (void)state;
   for (int given = 0; given < 2; given++) {
-    const weft_open_options options = {.models = models,
-                                       .n_models = 1,
-                                       .backend = "cpu",
-                                       .threads = 1,
-                                       .kv_bytes = 4 << 20,
-                                       .context = 256,
-                                       .quiet = true,
-                                       .entropy_bound = given == 0 ? &open : &short_canvas};
+    const weft_open_options options = small_options(models, NULL, given == 0 ? &open : &short_canvas);
     char line[512] = "", log[4096];
     weft_runtime *rt = NULL;
     FILE *lines = tmpfile();
@@ -151,15 +157,7 @@ static void test_contradictions_are_refused_when_the_server_starts(void **state)
   static const char *const models[] = {DEMO_MODEL};
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    const weft_open_options options = {.models = models,
-                                       .n_models = 1,
-                                       .backend = "cpu",
-                                       .threads = 1,
-                                       .kv_bytes = 4 << 20,
-                                       .context = 256,
-                                       .quiet = true,
-                                       .sampling = &rows[i].sampling,
-                                       .entropy_bound = &rows[i].canvas};
+    const weft_open_options options = small_options(models, &rows[i].sampling, &rows[i].canvas);
     char line[512] = "";
     weft_runtime *rt = NULL;
     assert_int_equal(weft_open(&options, &rt, line, sizeof line), WEFT_E_INVALID);

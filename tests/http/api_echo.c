@@ -20,7 +20,7 @@ static talk server;
 static int open_server(void **state) {
   weft_open_options options = {.models = models,
                                .n_models = 3,
-                               .backend = "ref",
+                               .backend = "cpu",
                                .threads = 1,
                                .kv_bytes = 8 << 20,
                                .context = 512,

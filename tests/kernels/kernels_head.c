@@ -415,12 +415,33 @@ static void test_bad_rows(void **state) {
   on_each(*state, 2800, 1, check_bad_rows);
 }
 
+/* ---- memory ---- */
+
+/* The logits of all rows, 8 GiB here, exist at no time: scratch is a sixteenth of them at most. */
+static void check_scratch(weft_device *device) {
+  enum { N_ROWS = 8192, N_VOCAB = 262144, N_IN = 64 };
+  const weft_weight weight = {.type = WEFT_TYPE_F32, .n_in = N_IN, .n_out = N_VOCAB, .n_mats = 1};
+  float soft = 0;
+  weft_head_stats_args args = {.weight = &weight, .n_rows = N_ROWS, .h_stride = N_IN, .soft_stride = N_IN};
+  for (int i = 0; i < 2; i++) {
+    args.soft = i == 0 ? NULL : &soft;
+    assert_in_range(weft_head_stats_scratch(device, &args), 1, (uint64_t)N_ROWS * N_VOCAB * sizeof(float) / 16);
+  }
+}
+
+static void test_scratch_is_bounded(void **state) {
+  const fixture *f = *state;
+  check_scratch(f->all.ref);
+  for (uint32_t d = 0; d < f->all.n; d++) check_scratch(f->all.cpu[d]);
+}
+
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_meaning),   cmocka_unit_test(test_logits),  cmocka_unit_test(test_rows_and_threads),
-      cmocka_unit_test(test_many_rows), cmocka_unit_test(test_soft_op), cmocka_unit_test(test_kept_logits),
-      cmocka_unit_test(test_bad_rows),
+      cmocka_unit_test(test_meaning),          cmocka_unit_test(test_logits),
+      cmocka_unit_test(test_rows_and_threads), cmocka_unit_test(test_many_rows),
+      cmocka_unit_test(test_soft_op),          cmocka_unit_test(test_kept_logits),
+      cmocka_unit_test(test_bad_rows),         cmocka_unit_test(test_scratch_is_bounded),
   };
   return cmocka_run_group_tests(tests, setup_fixture, teardown_fixture);
 }

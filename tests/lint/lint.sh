@@ -128,7 +128,7 @@ done < <(files 'base/*.c' 'pager/*.c' 'scheduler/*.c' 'kernels/*.c' 'model/*.c' 
 # underscore is no prefix.
 while IFS=: read -r file line text; do
   complain "$file:$line: a static function is named by a verb and its noun: $text"
-done < <(files 'base/*.[ch]' 'kernels/*.[ch]' 'model/*.[ch]' |
+done < <(files {base,pager,kernels,model,scheduler,api,bench}/'*.[ch]' |
   xargs grep -nE '^(static|SIMD_INLINE|LANES_INLINE)[a-zA-Z_0-9 *]*[ *][a-z0-9]+\(' /dev/null || true)
 while IFS=: read -r file line _; do
   complain "$file:$line: a double underscore in a name"

@@ -274,24 +274,42 @@ static void require_begun(const mirror *m, weft_seq seq, const weft_admit *args)
           inside->announced_end);
 }
 
+/* What may come from lower tiers, how much room is asked for, and how long a hit. */
+static void draw_conditions(mirror *m, weft_admit *args) {
+  if (below(m, 4) != 0) args->restore_max_pages = below(m, 3) == 0 ? below(m, 6) : PAGES_MAX;
+  args->restore_cost = below(m, 2) * 256 * below(m, 12);
+  args->lift_cost = below(m, 2) * 256 * below(m, 4);
+  args->restore_wait = below(m, 2) == 0;
+  args->lift_none = below(m, 4) == 0;
+  if (below(m, 4) == 0) {
+    args->room_pages = below(m, m->config.n_pages);
+    args->room_margin = below(m, 4);
+    args->room_spare = below(m, 3);
+    args->room_in_limit = below(m, 2) == 0;
+  }
+  if (below(m, 20) == 0) args->n_cached_least = below(m, args->n_tokens + 1);
+}
+
+/* AGAIN names a sequence that computes some of the prompt, or, naming none, waits for a move out of the file. */
+static void require_awaited(mirror *m, const weft_admit *args, const uint64_t *digest, weft_seq waits_for, bool filed) {
+  if (waits_for == WEFT_SEQ_NONE) {
+    REQUIRE(filed && args->restore_wait && weft_pager_get_stats(m->pager).n_lifting > 0, "waits for no move");
+    m->total.n_lifts += 1;
+    return;
+  }
+  REQUIRE(waits_for < m->config.n_seqs && m->seq[waits_for].live, "waits for nobody");
+  REQUIRE(shared_prompt(m, args, digest, &m->seq[waits_for], m->pager->base_tokens) > 0,
+          "waits for sequence %u, which computes nothing for it", waits_for);
+  m->total.n_waits += 1;
+}
+
 static void op_admit(mirror *m) {
   int32_t tokens[TOKENS_MAX];
   weft_admit args = {.model = below(m, m->config.n_models), .no_cache = below(m, 10) == 0};
   uint32_t domain, n_cached = 99;
   weft_seq seq = WEFT_SEQ_NONE, waits_for = WEFT_SEQ_NONE;
   make_prompt(m, &args, &domain, tokens);
-  if (below(m, 4) != 0) args.restore_max_pages = below(m, 3) == 0 ? below(m, 6) : PAGES_MAX;
-  args.restore_cost = below(m, 2) * 256 * below(m, 12);
-  args.lift_cost = below(m, 2) * 256 * below(m, 4);
-  args.restore_wait = below(m, 2) == 0;
-  args.lift_none = below(m, 4) == 0;
-  if (below(m, 4) == 0) {
-    args.room_pages = below(m, m->config.n_pages);
-    args.room_margin = below(m, 4);
-    args.room_spare = below(m, 3);
-    args.room_in_limit = below(m, 2) == 0;
-  }
-  if (below(m, 20) == 0) args.n_cached_least = below(m, args.n_tokens + 1);
+  draw_conditions(m, &args);
   args.domain = (weft_key128){domain, domain == 0 ? 5 : 4};
   bool cache = !args.no_cache && !m->config.no_prefix_cache;
   model_seq begun = {.live = true,
@@ -325,16 +343,8 @@ static void op_admit(mirror *m) {
     m->total.n_roomless += status == WEFT_NO_BLOCKS;
     return;
   }
-  if (status == WEFT_AGAIN && waits_for == WEFT_SEQ_NONE) {
-    REQUIRE(filed > stored && args.restore_wait && weft_pager_get_stats(m->pager).n_lifting > 0, "waits for no move");
-    m->total.n_lifts += 1;
-    return;
-  }
   if (status == WEFT_AGAIN) {
-    REQUIRE(waits_for < m->config.n_seqs && m->seq[waits_for].live, "waits for nobody");
-    REQUIRE(shared_prompt(m, &args, digest, &m->seq[waits_for], m->pager->base_tokens) > 0,
-            "waits for sequence %u, which computes nothing for it", waits_for);
-    m->total.n_waits += 1;
+    require_awaited(m, &args, digest, waits_for, filed > stored);
     return;
   }
   REQUIRE(wait <= filed || m->windows[args.model], /* a window may be gone: no use in waiting */

@@ -108,19 +108,24 @@ static void logprobs_of_strange_tokens(void **state) {
   }
 }
 
+/* The request `body`, which goes on after the items of the response before it. */
+static void parse_after(const char *body, const char *before, weft_gen *gen) {
+  const weft_text items = {.bytes = (char *)(uintptr_t)before, .n = strlen(before)};
+  const weft_json_size limits = weft_json_limits(8192);
+  weft_refusal why = {0};
+  assert_int_equal(weft_responses_parse(body, strlen(body), &limits, gen, &why), WEFT_OK);
+  if (weft_responses_continue(gen, &items, &limits, &why) != WEFT_OK) fail_msg("%s", why.message);
+}
+
 /* What a model said may have a zero byte in it. Where the conversation goes on, it ends no text. */
 static void zero_bytes_end_no_text(void **state) {
   static const char body[] = "{\"input\":\"Go on.\",\"previous_response_id\":\"resp_1\"}";
   static const char said[] =
       "{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\","
       "\"text\":\"a\\u0000b\"}]}";
-  const weft_text items = {.bytes = (char *)(uintptr_t)said, .n = sizeof said - 1};
-  const weft_json_size limits = weft_json_limits(8192);
   weft_gen gen;
-  weft_refusal why = {0};
   (void)state;
-  assert_int_equal(weft_responses_parse(body, sizeof body - 1, &limits, &gen, &why), WEFT_OK);
-  if (weft_responses_continue(&gen, &items, &limits, &why) != WEFT_OK) fail_msg("%s", why.message);
+  parse_after(body, said, &gen);
   assert_int_equal(gen.prompt->n_turns, 2);
   assert_string_equal(gen.prompt->turns[0].content,
                       "a\x1A"
@@ -151,13 +156,9 @@ static void all_items_of_reasoning_are_thinking_of_their_turn(void **state) {
       ",{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"x\"}," SAID("w") "," THOUGHT("f")
           THOUGHT("g") "{\"role\":\"user\",\"content\":\"y\"}]}";
   static const char before[] = THOUGHT("a") THOUGHT("b") SAID("u") "," THOUGHT("c") SAID("v") "," THOUGHT("d") CALLED;
-  const weft_text items = {.bytes = (char *)(uintptr_t)before, .n = sizeof before - 1};
-  const weft_json_size limits = weft_json_limits(8192);
   weft_gen gen;
-  weft_refusal why = {0};
   (void)state;
-  assert_int_equal(weft_responses_parse(body, sizeof body - 1, &limits, &gen, &why), WEFT_OK);
-  if (weft_responses_continue(&gen, &items, &limits, &why) != WEFT_OK) fail_msg("%s", why.message);
+  parse_after(body, before, &gen);
   const weft_chat_turn *turn = gen.prompt->turns;
   assert_int_equal(gen.prompt->n_turns, 5);
   check_thinking(&turn[0], "assistant", "u", 0, "ab");
