@@ -71,16 +71,12 @@ typedef struct weft_open_options {
   uint32_t target_tpot_ms; /* [none] target for the time between tokens; prompts and canvases get what is left */
   uint32_t slice_ms;       /* [a step] device time after which another model with requests gets its turn */
   bool no_overlap;         /* apply each step before planning the next */
-  bool no_graphs;          /* on a GPU: no CUDA graphs, every step is launched call by call; the same answers */
-  bool no_arena;           /* on a GPU: weights in plain memory, not each at an aligned address; the same answers */
-  bool no_deterministic;   /* on a GPU: sums are split as suits the step, so an answer may depend on its batch */
-  uint32_t products;       /* [the backend's choice] products with quantised weights in 8 or 16 bits; a GPU has both */
-  const char *device_mib;  /* [7/8 of what is free] most MiB of each GPU for weights, as "16000" or "16000,12000" */
-  const char *devices;     /* ["0"] numbers of devices with commas between, as "0,1": layers are shared out to them */
-  const char *split;       /* ["auto"] how: "layer"; "auto" chooses, and the plan says what and why */
-  const char *split_ratio; /* [planned] how many layers each device gets, in relation to the others, as "7,3" */
-  bool no_peer_access;     /* what GPUs send one another goes through host memory; the same answers */
-  bool quiet;              /* no progress bars on standard error */
+  bool no_graphs, no_arena, no_peer_access; /* on a GPU: no CUDA graphs; no aligned weights; send through the host */
+  bool no_deterministic; /* on a GPU: sums are split as suits the step, so an answer may depend on its batch */
+  uint32_t products;     /* [the backend's choice] products with quantised weights in 8 or 16 bits; a GPU has both */
+  const char *devices, *device_mib; /* ["0"] layers are shared out to these, as "0,1"; [7/8] MiB of each for weights */
+  const char *split, *split_ratio;  /* ["auto"] "layer", or "auto", which chooses; [planned] layers of each, as "7,3" */
+  bool quiet;                       /* no progress bars on standard error */
 } weft_open_options;
 
 /* Loads the models, plans the memory and starts the engine thread; the caller owns *out until weft_close. */

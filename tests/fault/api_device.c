@@ -7,6 +7,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include <unistd.h>
+
 #include <cmocka.h>
 
 #include "api/runtime.h"
@@ -246,7 +248,7 @@ static void break_last(const char *names, uint32_t n, const char *said) {
   assert_int_equal(rt->devices.n, n);
   make_failing(rt->devices.device[n - 1], 40);
   assert_null(weft_unwell(rt));
-  uint32_t n_started = 0;
+  uint32_t n_started = 0, n_waits = 0;
   while (n_started < 6 && start(rt, n_started, &g[n_started]) == 0) n_started += 1;
   for (uint32_t i = 0; i < n_started; i++) {
     do {
@@ -265,8 +267,11 @@ static void break_last(const char *names, uint32_t n, const char *said) {
   assert_non_null(strstr(stats, "\"well\":false"));
   weft_release(stats);
   while (!weft_idle(rt)) continue;
-  weft_engine_stats after;
-  weft_engine_get_stats(rt->engine, &after);
+  weft_engine_stats after; /* a snapshot, which is taken when the turn ends */
+  do {
+    weft_engine_get_stats(rt->engine, &after);
+    (void)usleep(1000);
+  } while (after.pager.n_pinned > 0 && ++n_waits < TEST_WAIT_MS);
   assert_int_equal(after.pager.n_pinned, 0);
   assert_int_equal(after.pager.n_seqs, 0);
   make_sound(rt->devices.device[n - 1]);
