@@ -119,34 +119,6 @@ static void cached_reads(void **state) {
   a_file_cut_short_is_an_error(false);
 }
 
-/* Of the large tensor two fifths at most lie in the page cache (a reader reads around it below a half), and the file
- * system takes direct reads. */
-static bool can_be_direct(const weft_gguf *gguf) {
-  const weft_gguf_tensor *tensor = weft_gguf_tensor_find(gguf, "b");
-  uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), n_pages = tensor->n_bytes / page, n_here = 0;
-  uintptr_t first = ((uintptr_t)tensor->data + page - 1) / page * page;
-  for (uint64_t i = 0; i + 1 < n_pages; i++) {
-    unsigned char here = 0;
-    if (mincore((void *)(first + i * page), page, &here) == 0) n_here += here & 1u;
-  }
-  int file = open(path, O_RDONLY | O_DIRECT);
-  if (file >= 0) (void)close(file);
-  return file >= 0 && 5 * n_here < 2 * n_pages;
-}
-
-static void a_cold_file_is_read_directly(void **state) {
-  (void)state;
-  weft_gguf *gguf = open_model(true);
-  bool can = can_be_direct(gguf), is = false;
-  gguf_reader *reader = open_reader(gguf, true);
-  for (int file = 0; file < 256 && !is; file++)
-    is = fcntl(file, F_GETFL) >= 0 && (fcntl(file, F_GETFL) & O_DIRECT) != 0;
-  if (!can) print_message("left out: direct reads, or a file out of the page cache, are not to be had here\n");
-  assert_true(is || !can);
-  gguf_reader_close(reader);
-  weft_gguf_close(gguf);
-}
-
 static void direct_reads(void **state) {
   (void)state;
   reads_are_the_mapped_bytes(true);
@@ -221,7 +193,6 @@ int main(void) {
   (void)close(file);
   const struct CMUnitTest tests[] = {cmocka_unit_test(cached_reads),
                                      cmocka_unit_test(direct_reads),
-                                     cmocka_unit_test(a_cold_file_is_read_directly),
                                      cmocka_unit_test(a_replaced_file_is_refused),
                                      cmocka_unit_test(a_changed_file_is_refused),
                                      cmocka_unit_test(a_file_written_over_is_refused),
