@@ -125,11 +125,6 @@ static weft_status copy_one(const weft_kv_store *store, const weft_page_copy *co
   return status;
 }
 
-weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, uint32_t to) {
-  const weft_page_copy copy = {.from = from, .to = to, .kind = WEFT_PAGE_TO_PAGE};
-  return copy_one(store, &copy);
-}
-
 /* A move is added whatever happened before it, so that it ends. */
 weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_page_copy *copy, uint32_t n, uint64_t *n_moves) {
   weft_status status = WEFT_OK;

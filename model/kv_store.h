@@ -52,7 +52,6 @@ weft_status weft_kv_store_add_file(weft_kv_store *store, const weft_kv_file_conf
 weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_page_copy *copy, uint32_t n, uint64_t *n_moves);
 /* Says that all devices have done the batch whose weft_kv_store_copy gave n_moves, or (lost) that one never will. */
 void weft_kv_store_ran(const weft_kv_store *store, uint64_t n_moves, bool lost);
-weft_status weft_kv_store_copy_page(const weft_kv_store *store, uint32_t from, uint32_t to);
 /* Whether the pages of the pool have room for those of a layout, on every device. */
 bool weft_kv_store_holds(const weft_kv_store *store, const weft_kv_layout *layout);
 /* The keys and values of one layer as ops on the layer's device read them. */

@@ -141,7 +141,7 @@ def run_turn(o, engine, seconds):
         fail(f"{engine} gave no figure for {', '.join(missing)}: {shlex.join(command)}")
     lasted, after = time.monotonic() - began, processor_seconds()
     others = (after[0] - before[0]) - (after[1] - before[1])
-    return dict(engine=engine, seconds=round(lasted, 1), others_percent=round(100 * max(others, 0) / (lasted * os.cpu_count()), 1),
+    return dict(engine=engine, seconds=round(lasted, 1), others_percent=min(100.0, round(100 * max(others, 0) / (lasted * os.cpu_count()), 1)),
                 rows={w: rows[w] for w in works_of(o)})
 
 

@@ -377,10 +377,11 @@ static void test_store(void **state) {
   }
   memset((char *)store->part[0].base + layout.page_bytes, 0x5A, layout.page_bytes);
   memset((char *)store->part[0].base + 2 * layout.page_bytes, 0, layout.page_bytes);
-  assert_int_equal(weft_kv_store_copy_page(store, 1, 2), WEFT_OK);
+  const weft_page_copy within[] = {{1, 2, WEFT_PAGE_TO_PAGE}, {1, 1, WEFT_PAGE_TO_PAGE}};
+  assert_int_equal(weft_kv_store_copy(store, &within[0], 1, &n_moves), WEFT_OK);
   assert_memory_equal((char *)store->part[0].base + layout.page_bytes,
                       (char *)store->part[0].base + 2 * layout.page_bytes, layout.page_bytes);
-  assert_int_equal(weft_kv_store_copy_page(store, 1, 1), WEFT_OK);
+  assert_int_equal(weft_kv_store_copy(store, &within[1], 1, &n_moves), WEFT_OK);
   assert_int_equal(weft_kv_store_add_host(store, 0, &error), WEFT_OK); /* none */
 #if !defined(__SANITIZE_ADDRESS__)                                     /* it ends the program instead */
   assert_int_equal(weft_kv_store_add_host(store, UINT32_MAX, &error), WEFT_E_NO_MEMORY);
