@@ -38,6 +38,8 @@
 enum { RUNNER_FLIGHTS_MAX = WEFT_DEVICES_MAX + 2 }; /* with the one that was collected last */
 enum { RUNNER_CANVAS_WORDS = sizeof(weft_canvas_row) / 4 };
 
+/* What a request has while it runs. Arrays (host memory, but where a comment says otherwise) are made when the runner
+ * opens and freed when it closes (runner_open.c): slot_close only clears `open`. */
 typedef struct runner_slot {
   bool open;
   uint32_t generation;     /* counts slot_open, so that results of an earlier request are not applied */

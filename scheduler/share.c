@@ -1,4 +1,5 @@
 /* SPDX-License-Identifier: MIT */
+/* Which request is due: find_due, by the law of share.h. */
 #include "scheduler/share.h"
 
 #include "scheduler/cost.h"

@@ -10,6 +10,9 @@
  *              that those which are read together lie in different banks
  * Where the last 128 inputs are 64, 32 c is 16 c, as in form.cuh.
  *
+ * Weights are unpacked to the same 16 bits inside the kernels: the scale and the least of a block are rounded to f16 (of
+ * MXFP4 to bf16), and scale * code + least is rounded once more (form.cuh, lane_factors and value_pair).
+ *
  * Law (numerics). Inputs are summed in input segments, whose bounds are a function of the number of inputs. Within a segment,
  * products of 16 x 8 x 16 ascend, each adding to the sum of those before it; the segments' sums are added ascending,
  * from 0. Every kernel of 16 bits does exactly that, so a row's result does not depend on the kernel, the tile or the
