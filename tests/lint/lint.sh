@@ -143,10 +143,11 @@ done < <(files {base,pager,kernels,model,scheduler,api}/'*.h' | grep -v '^api/we
   xargs grep -nE "^(\} ($public);|(typedef|extern|static|const|unsigned|struct|void|bool|char|int|double|float|u?int[0-9]+_t|weft_[a-z0-9_]+) .*[ *]($public)(;|\())" || true)
 # Form: what clang-format 14 makes of it, where that version is installed (others differ in corners), and nothing wider than
 # 120 columns: clang-format leaves comments and strings as they are.
-if command -v clang-format >/dev/null && clang-format --version | grep -q 'version 14\.'; then
+clang_format=$(command -v clang-format-14 || command -v clang-format || true)
+if [ -n "$clang_format" ] && "$clang_format" --version | grep -q 'version 14\.'; then
   while IFS=: read -r file line _; do
     complain "$file:$line: not as clang-format makes it: ./dev format"
-  done < <(files '*.c' '*.h' '*.cu' '*.cuh' | xargs clang-format --dry-run 2>&1 | grep -E '^[^ :]+:[0-9]+:.*-Wclang-format' || true)
+  done < <(files '*.c' '*.h' '*.cu' '*.cuh' | xargs "$clang_format" --dry-run 2>&1 | grep -E '^[^ :]+:[0-9]+:.*-Wclang-format' || true)
 else
   echo "lint: clang-format 14 is not installed: form is not checked" >&2
 fi
