@@ -4,7 +4,8 @@
  * Law: layers with the same number of KV heads, the same head size and the same window form a class; a class is cut
  * into layer groups of equally many layers (the last may have fewer); one block of a group is block_tokens positions of
  * the group's layers and fills one page. All groups of all models that share a pool use pages of the same size; the
- * share of a page that a group does not fill is padding, which is counted and kept least. A layer that reads the keys
+ * share of a page that a group does not fill is padding, which is counted and kept least. Which blocks of a windowed
+ * group are kept is decided by pager/window.c. A layer that reads the keys
  * of an earlier layer costs nothing: its place is that layer's.
  *
  * A model may lie in parts on several devices (model/split.h). A page then has bytes on each of them, part_bytes, equal

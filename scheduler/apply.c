@@ -129,7 +129,7 @@ static void finish_canvas(weft_engine *e, weft_request *r, const weft_segment_re
   publish_answer(e, r, n_answer, finish);
 }
 
-/* A preempted canvas goes through its steps again: they are reported once. */
+/* A preempted canvas that found no place to be saved goes through its steps again: they are reported once. */
 static void report_step(weft_request *r, const weft_work *work, const weft_segment_result *result) {
   if (work->block != r->reported_block || work->step != r->reported_step) return;
   r->usage.n_denoise_steps += 1;

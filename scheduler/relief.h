@@ -2,7 +2,8 @@
 /* Relief: where the blocks come from that a running request lacks. Here it is decided which running request, canvas or
  * autoregressive, is preempted for another running one; perform.c acts.
  *
- * Law. Blocks are sought in this order:
+ * Law. The pager gives free pages and evicts cached ones before it lacks any; the rows of a prompt are halved as long as
+ * that helps (weft_relief_reserve). Then blocks are sought in this order:
  *   1. what the request's own windows let go of when the pager is told of its last rows;
  *   2. pins of lower priority (pins.h);
  *   3. a running request that ranks below this one: it is preempted and computes again later (policy.h says which of
