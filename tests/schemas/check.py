@@ -7,6 +7,7 @@ JSON Schema test suite), lets the test program draw answers through the automato
 refused by name, how many answers are valid, and how long it took.
 
   tests/schemas/check.py build/test_unit_model_grammar model/demo/weft-demo-ar.gguf [--schemas 300] [--answers 8] [--seed 1]
+  tests/schemas/check.py build/test_unit_model_canvas_path model/demo/weft-demo.gguf        the same by diffusion
   tests/schemas/check.py PROGRAM GGUF --suite JSON-Schema-Test-Suite/tests/draft2020-12
 """
 import argparse

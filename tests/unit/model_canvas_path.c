@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Answers on canvases that are held to a grammar: the graph against the matcher, token by token; the path against
- * trying everything; and answers over many canvases, which always are of the grammar and complete in time. */
+ * trying everything; and answers over many canvases, which always are of the grammar and complete in time. With
+ * arguments it is a tool (tests/support/grammar_tool.h), whose answers are paths over canvases of random logits. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,7 +15,7 @@
 #include "base/memory.h"
 #include "kernels/classes.h"
 #include "model/canvas_path.h"
-#include "tests/support/grammar_sample.h"
+#include "tests/support/grammar_tool.h"
 
 typedef struct held {
   weft_grammar *g;
@@ -259,9 +260,9 @@ static void path_is_the_best_one(void **state) {
 
 /* ---- whole answers ---- */
 
-/* Canvas by canvas until the end; why it went wrong, NULL: it did not. */
-static const char *answer(grammar_world *w, const held *h, canvas_path *path, uint32_t n_canvas, uint32_t n_left,
-                          uint64_t seed, uint32_t *n_tokens) {
+/* Canvas by canvas until the end, its text to `text` where there is one; why it went wrong, NULL: it did not. */
+static const char *write_answer(grammar_world *w, const held *h, canvas_path *path, uint32_t n_canvas, uint32_t n_left,
+                                uint64_t seed, weft_text *text, uint32_t *n_tokens) {
   weft_matcher m;
   weft_graph_set set;
   weft_matcher_begin(&m, h->g);
@@ -280,11 +281,29 @@ static const char *answer(grammar_world *w, const held *h, canvas_path *path, ui
       if (weft_tokenizer_is_eog(w->tokenizer, token[i]))
         return weft_matcher_may_end(&m, w->scratch) ? NULL : "it ends too soon";
       if (!weft_matcher_take(&m, w->scratch, token[i])) return "the grammar does not have it";
+      if (text != NULL && weft_tokenizer_piece(w->tokenizer, token[i], false, text) != WEFT_OK) return "no memory";
       *n_tokens += 1;
     }
     n_left -= n;
   }
   return weft_matcher_may_end(&m, w->scratch) ? NULL : "it is not complete in time";
+}
+
+static const char *answer(grammar_world *w, const held *h, canvas_path *path, uint32_t n_canvas, uint32_t n_left,
+                          uint64_t seed, uint32_t *n_tokens) {
+  return write_answer(w, h, path, n_canvas, n_left, seed, NULL, n_tokens);
+}
+
+/* Of the tool: canvases of 8, 16 or 32 positions. */
+static const char *draw_answer(grammar_world *w, const weft_grammar *g, uint64_t seed, uint32_t room, weft_text *text,
+                               uint32_t *n_tokens) {
+  const held h = {.graph = weft_grammar_graph_of(g), .g = (weft_grammar *)(uintptr_t)g};
+  canvas_path *path;
+  uint64_t n_bytes;
+  if (canvas_path_open(POSITIONS_MAX, &path, &n_bytes) != WEFT_OK) return "no memory";
+  const char *wrong = write_answer(w, &h, path, 8u << seed % 3, room, seed, text, n_tokens);
+  canvas_path_close(path);
+  return wrong;
 }
 
 static void answers_are_complete_over_borders(void **state) {
@@ -388,7 +407,9 @@ static void every_allocation_may_fail(void **state) {
   }
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+  static const grammar_way by_diffusion = {weft_grammar_for_canvases, draw_answer};
+  if (argc > 1) return grammar_tool(argc, argv, &by_diffusion);
   const struct CMUnitTest tests[] = {cmocka_unit_test(graph_says_what_the_grammar_says),
                                      cmocka_unit_test(every_place_has_a_way_to_the_end),
                                      cmocka_unit_test(path_is_the_best_one),

@@ -1,9 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Grammars: what is allowed, what is refused, and that answers are complete in time.
- *
- * With arguments it is a tool: VOCABULARY.gguf KIND N < one grammar a line: prints of each line its compiling time in
- * microseconds and shortest completion, then N random answers in hexadecimal; or why it was refused.
- * tests/schemas/check.py judges them. */
+/* Grammars: what is allowed, what is refused, and that answers are complete in time. With arguments it is a tool
+ * (tests/support/grammar_tool.h), whose answers are random tokens of the masks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,53 +10,14 @@
 
 #include <cmocka.h>
 
-#include "base/clock.h"
 #include "base/memory.h"
 #include "model/grammar_internal.h"
-#include "tests/support/grammar_sample.h"
+#include "tests/support/grammar_tool.h"
 #include "tests/support/schema_check.h"
 
-static int run_tool(int argc, char **argv) {
-  grammar_world w;
-  char *line = NULL;
-  size_t capacity = 0;
-  ssize_t n;
-  if (argc < 4 || !grammar_world_open(&w, argv[1])) return 1;
-  uint32_t n_answers = (uint32_t)strtoul(argv[3], NULL, 10), number = 0;
-  for (; (n = getline(&line, &capacity, stdin)) > 0; number++) {
-    weft_grammar *g;
-    weft_error error;
-    uint64_t cost;
-    if (line[n - 1] == '\n') n -= 1;
-    uint64_t start = weft_clock_us();
-    weft_grammar_kind kind = (weft_grammar_kind)strtoul(argv[2], NULL, 10);
-    if (weft_grammar_compile(kind, line, (size_t)n, w.trie, &g, &cost, &error) != WEFT_OK) {
-      (void)printf("refused %llu %s\n", (unsigned long long)(weft_clock_us() - start), error.text);
-      continue;
-    }
-    (void)printf("compiled %llu %u %llu %llu\n", (unsigned long long)(weft_clock_us() - start),
-                 weft_grammar_shortest(g), (unsigned long long)weft_grammar_bytes(g), (unsigned long long)cost);
-    for (uint32_t i = 0; i < n_answers; i++) {
-      weft_text text = {0};
-      uint32_t n_tokens, shortest = weft_grammar_shortest(g);
-      uint64_t seed = weft_mix64(number * 1000 + i);
-      start = weft_clock_us();
-      uint32_t room = shortest + (uint32_t)(seed % (8u << i % 6));
-      const char *wrong = grammar_sample(&w, g, seed, room == 0 ? 1 : room, &text, &n_tokens);
-      if (wrong != NULL) {
-        (void)printf("failed %s after '%.*s'\n", wrong, (int)text.n, text.bytes == NULL ? "" : text.bytes);
-      } else {
-        (void)printf("answer %u %llu ", n_tokens, (unsigned long long)(weft_clock_us() - start));
-        for (size_t k = 0; k < text.n; k++) (void)printf("%02x", (uint8_t)text.bytes[k]);
-        (void)printf("\n");
-      }
-      weft_text_free(&text);
-    }
-    weft_grammar_unref(g);
-  }
-  free(line);
-  grammar_world_close(&w);
-  return 0;
+static weft_status nothing_more(weft_grammar *g, uint64_t *cost, weft_error *error) {
+  (void)g, (void)cost, (void)error;
+  return WEFT_OK;
 }
 
 /* ---- tests ---- */
@@ -560,7 +518,8 @@ static void a_vocabulary_without_an_end_has_no_formats(void **state) {
 }
 
 int main(int argc, char **argv) {
-  if (argc > 1) return run_tool(argc, argv);
+  static const grammar_way token_by_token = {nothing_more, grammar_sample};
+  if (argc > 1) return grammar_tool(argc, argv, &token_by_token);
   const struct CMUnitTest tests[] = {cmocka_unit_test(languages_are_what_they_say),
                                      cmocka_unit_test(refusals_name_what_is_wrong),
                                      cmocka_unit_test(explosions_are_bounded),
