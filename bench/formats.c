@@ -22,7 +22,7 @@
 #include "model/gguf.h"
 #include "model/grammar_internal.h"
 
-enum { SEQUENCES = 32, STEPS = 96, STEPS_CHECKED = 8, POSITIONS = 256, PATHS = 4 };
+enum { SEQUENCES = 32, STEPS = 96, STEPS_CHECKED = 8, POSITIONS = 256, PATHS = 16 };
 
 typedef struct format_case {
   const char *name;
@@ -37,6 +37,8 @@ typedef struct format_case {
 
 static const format_case cases[] = {
     {"integers", WEFT_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}"},
+    {"integers, at least 127", WEFT_GRAMMAR_JSON_SCHEMA,
+     "{\"type\":\"array\",\"items\":{\"type\":\"integer\"},\"minItems\":127}"},
     {"strings", WEFT_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}"},
     {"strings, not empty", WEFT_GRAMMAR_JSON_SCHEMA,
      "{\"type\":\"array\",\"items\":{\"type\":\"string\",\"minLength\":1}}"},

@@ -26,6 +26,7 @@ struct canvas_path {
   double score[WEFT_GRAPH_PLACES]; /* of places; -INFINITY: not reached */
   uint32_t from[WEFT_GRAPH_PLACES], which[WEFT_GRAPH_PLACES];
   double gain[WEFT_GRAPH_CLASSES]; /* of classes */
+  uint32_t n_touched, touched[WEFT_GRAPH_PLACES]; /* the places with a score */
   uint32_t n_reached;
   path_step reached[WEFT_GRAPH_PLACES];
 };
@@ -35,6 +36,7 @@ weft_status canvas_path_open(uint32_t n_max, canvas_path **out, uint64_t *n_byte
   if (p == NULL) return WEFT_E_NO_MEMORY;
   uint64_t n = (uint64_t)n_max + 1;
   p->n_max = n_max;
+  for (uint32_t place = 0; place < WEFT_GRAPH_PLACES; place++) p->score[place] = -INFINITY;
   p->step = weft_alloc(n * CANVAS_PATH_BEAM, sizeof *p->step);
   p->n_steps = weft_alloc(n, sizeof *p->n_steps);
   p->rest = weft_alloc(n, sizeof *p->rest);
@@ -105,27 +107,28 @@ static void keep_best(canvas_path *p, const weft_grammar_graph *graph, uint32_t 
 
 /* ---- the pass ---- */
 
-/* What is reached before a position, in the order of places: those from which the answer can be completed, and with a score
- * that is high enough. */
+/* What is reached before a position: of the places with a score, those from which the answer can be completed. */
 static void list_reached(canvas_path *p, const canvas_path_ask *ask, uint32_t position) {
-  const weft_grammar_graph *graph = ask->graph;
   uint32_t n_left = ask->n_left - position;
-  double least = p->least - p->rest[position];
   p->n_reached = 0;
-  for (uint32_t place = 0; place < graph->n_places; place++) {
-    if (p->score[place] == -INFINITY || p->score[place] < least || graph->left[place] > n_left) continue;
+  for (uint32_t i = 0; i < p->n_touched; i++) {
+    uint32_t place = p->touched[i];
+    if (ask->graph->left[place] > n_left) continue;
     p->reached[p->n_reached++] = (path_step){p->score[place], place, p->from[place], p->which[place]};
   }
 }
 
-static void clear_scores(canvas_path *p, const weft_grammar_graph *graph) {
-  for (uint32_t place = 0; place < graph->n_places; place++) p->score[place] = -INFINITY;
+static void clear_scores(canvas_path *p) {
+  for (uint32_t i = 0; i < p->n_touched; i++) p->score[p->touched[i]] = -INFINITY;
+  p->n_touched = 0;
 }
 
 static void begin_path(canvas_path *p, const canvas_path_ask *ask) {
-  clear_scores(p, ask->graph);
+  clear_scores(p);
   for (uint32_t place = 0; place < ask->graph->n_places; place++) {
-    if (weft_graph_has(ask->from, place)) p->score[place] = 0;
+    if (!weft_graph_has(ask->from, place)) continue;
+    p->score[place] = 0;
+    p->touched[p->n_touched++] = place;
   }
   list_reached(p, ask, 0);
   keep_best(p, ask->graph, 0);
@@ -139,14 +142,16 @@ static void take_position(canvas_path *p, const canvas_path_ask *ask, uint32_t p
   const weft_grammar_graph *graph = ask->graph;
   const path_step *step = p->step + (uint64_t)position * CANVAS_PATH_BEAM;
   const float *log_sum = ask->log_sum + (uint64_t)position * graph->n_classes;
+  const double least = p->least - p->rest[position + 1];
   for (uint32_t c = 0; c < graph->n_classes; c++) p->gain[c] = gain_of(log_sum[c]);
-  clear_scores(p, graph);
+  clear_scores(p);
   for (uint32_t i = 0; i < p->n_steps[position]; i++) {
     const weft_graph_edge *edge = graph->edge + graph->edge_at[step[i].place],
                           *end = graph->edge + graph->edge_at[step[i].place + 1];
     for (double before = step[i].score; edge < end; edge++) {
       double score = before + p->gain[edge->which];
-      if (!(score > p->score[edge->to])) continue;
+      if (score <= p->score[edge->to] || score < least) continue;
+      if (p->score[edge->to] == -INFINITY) p->touched[p->n_touched++] = edge->to;
       p->score[edge->to] = score;
       p->from[edge->to] = i;
       p->which[edge->to] = edge->which;
