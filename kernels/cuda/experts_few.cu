@@ -132,11 +132,14 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
   shared_task task, ahead;
   enter_task(a, first_tile, threadIdx.x / 32, &ahead);
   task = ahead;
+#pragma unroll 1
   for (uint32_t place = 0; place < ring.n; place++) ask_task<T>(a, ring, place, first_tile, ahead);
   opened_rows opened = open_rows<T, true, false>(a, most_of, raw, lift);
   x_source<1> x = rows_of_lane<true, false>(a, raw, n_rows);
+#pragma unroll 1
   for (; task.row_tile != NULL; enter_task(a, first_tile, task.at + DOWN_WARPS, &task)) {
     float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+#pragma unroll 1
     for (; task.unit < task.end; task.unit += few_units(T)) {
       ring_wait(ring);
       multiply_piece<T, 1, true>(a, ring, task.unit, task.end, x, opened.powers, sum);
@@ -187,10 +190,12 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
   }
   down_cursor ahead = {a.ids + r * k, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp,
                        k, 0};
+#pragma unroll 1
   for (uint32_t place = 0; place < n_places; place++) ask_rank<T>(a, ring, place, ahead);
   form_header header = header_of(a.weight[0].data);
   inputs_wait();
   next_may_start();
+#pragma unroll 1
   for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
     int lift = prepare_rank<T>(a, a.raw.x + (r * k + j) * a.raw.x_stride, row);
     multiply_rank<T>(a, a.ids + r * k + j, row, raise_exponent(T, &header), lift, ring, ahead, done + 16 * j);

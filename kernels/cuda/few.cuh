@@ -263,6 +263,7 @@ static __device__ __forceinline__ void multiply_tile(const multiply_args &a, con
   float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
 #pragma unroll
   for (int e = 0; e < n; e++) all[e] = 0.0f;
+#pragma unroll 1
   for (uint32_t unit = 0, left = a.segment_units; unit < a.n_units;) {
     ring_wait(ring);
     multiply_piece<T, 1, RAW>(a, ring, unit, a.n_units, x, powers, sum);
