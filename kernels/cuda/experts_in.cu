@@ -129,7 +129,7 @@ static __global__ void __maxnreg__(80)
     multiply_segment<T, 1, true>(a, ring, first, end, x, raise, own, ask);
     __syncthreads(); /* it also says that the sums of the item before have been read */
     if (is_last && slot == 0) {
-      few_end of = {&a.weight[tile.weight],         tile.tile,        tile.pair,
+      few_end of = {&a.weight[tile.weight],           tile.tile,        tile.pair,
                     is_shared && !ONE ? a.n_rows : 1, down_of[turn][0], down_of[turn][1]};
       finish_tile<1, true>(a, of, own - segment * 128, [&](uint32_t c) { return power_of_two(-lift[raw_row + c]); });
     }

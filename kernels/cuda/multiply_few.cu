@@ -12,8 +12,8 @@
  *   tall     a product of up to eight rows with at least two row tiles for every warp of the card (the head): a warp
  *            takes a row tile with all its segments and waits for no other warp
  *
- * experts_in.cu multiplies experts in the same way. A kernel holds what it needs and no more: its instructions come from
- * memory, and at one row that takes longer than running them. */
+ * experts_in.cu multiplies experts in the same way. A kernel holds what its call needs and no more, since it runs for a
+ * few microseconds, in which its instructions have to come from memory too. */
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/few.cuh"
 
@@ -102,8 +102,7 @@ static __global__ void __maxnreg__(NT == 1   ? 80
       if (tile.data != NULL && tile.weight != known) header = header_of(a.weight[tile.weight].data);
     }
     int raise = raise_exponent(T, &header);
-    if (lane == 0 && is_last && tile.data != NULL)
-      down_of[turn][slot] = lower_by(a.weight[tile.weight], 0, raise);
+    if (lane == 0 && is_last && tile.data != NULL) down_of[turn][slot] = lower_by(a.weight[tile.weight], 0, raise);
     float *own = part + (turn * n_warps + warp) * NT * 128;
     if (tile.data != NULL) multiply_segment<T, NT, RAW>(a, ring, first, end, x, raise, own, ask);
     __syncthreads(); /* it also says that the sums of the group before have been read */
@@ -189,12 +188,13 @@ static weft_status launch_tall(cuda_device *d, const multiply_args *args) {
 /* ---- launches ---------------------------------------------------------------------------------------------- */
 
 /* How many row tiles a block takes at once: a pair where they are gated. Where every block prepares its row for itself,
- * it takes as many as a multiprocessor holds, as long as at least half of the card has work. */
+ * it takes as many as a multiprocessor holds, as long as all of the card has work; or half of it, where a launch for the
+ * same rows and other weights may run on the other half. */
 template <int T, int NT, int ROWS>
 static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_units) {
   uint32_t n = a.gated ? 2 : FEW_SEGMENTS / a.n_segments, n_tiles = few_tiles(a);
   while (ROWS != ROWS_PREPARED && !a.gated && (n + 1) * a.n_segments <= FEW_WARPS_MAX &&
-         n_tiles > n * d->n_multiprocessors / 2 &&
+         n_tiles > n * d->n_multiprocessors / (a.n_weights == 1 && !a.raw.is_there ? 1 : 2) &&
          few_bytes<T, NT>((n + 1) * a.n_segments, raw_units) <= FEW_SHARED_BYTES_MAX)
     n++;
   return n;
@@ -218,7 +218,8 @@ static weft_status start_dense(cuda_device *d, const multiply_args *args) {
 
 template <int T, int NT, int ROWS>
 static weft_status launch_dense(cuda_device *d, const multiply_args *args) {
-  if (args != NULL) return args->gated ? start_dense<T, NT, ROWS, true>(d, args) : start_dense<T, NT, ROWS, false>(d, args);
+  if (args != NULL)
+    return args->gated ? start_dense<T, NT, ROWS, true>(d, args) : start_dense<T, NT, ROWS, false>(d, args);
   weft_status status = start_dense<T, NT, ROWS, true>(d, NULL);
   return status == WEFT_OK ? start_dense<T, NT, ROWS, false>(d, NULL) : status;
 }

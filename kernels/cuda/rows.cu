@@ -243,7 +243,7 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
 #pragma unroll
     for (uint32_t t = 0; t < SLOTS; t++)
       store_row4<WIDE>(then, 4 * (t * THREADS + threadIdx.x), n, a.wide,
-                 norm_element4(x.at[t], factor, then_weight[i].at[t], make_float4(0, 0, 0, 0), 1.0f));
+                       norm_element4(x.at[t], factor, then_weight[i].at[t], make_float4(0, 0, 0, 0), 1.0f));
   }
 }
 
