@@ -19,7 +19,9 @@ static __host__ __device__ __forceinline__ uint64_t kv_row_bytes(weft_type type,
 
 /* Every kernel that cuda_start launches calls both. next_may_start lets the next kernel of the stream be brought onto
  * the card; inputs_wait waits until the kernels before this one have ended, so a kernel reads what others write only
- * after it. Weights and what was uploaded may be read earlier: no kernel writes them while steps run. */
+ * after it. Weights and what was uploaded may be read earlier: no kernel writes them while steps run. So may what a
+ * kernel two launches back wrote, where the one between waited before it called next_may_start (multiply_raw.is_there);
+ * and then this one waits before it ends. */
 static __device__ __forceinline__ void next_may_start(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");

@@ -66,6 +66,9 @@ typedef struct cuda_device {
   /* A weight was placed since the last launch. The next kernel starts when all work before it has ended, because it may
    * read weights before it waits for its inputs. */
   bool fresh;
+  /* The choice of experts that the kernel launched last makes, if that kernel waits for its inputs before it lets the
+   * next one start, which then finds all else there; NULL: another kernel was launched last. */
+  const int32_t *choice;
   char isa[16];
 } cuda_device;
 

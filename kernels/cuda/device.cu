@@ -22,6 +22,7 @@ weft_status cuda_judge(cuda_device *d, cudaError_t error, const char *what) {
 }
 
 weft_status cuda_launched(cuda_device *d, const char *what) {
+  d->choice = NULL;
   return cuda_judge(d, cudaGetLastError(), what);
 }
 

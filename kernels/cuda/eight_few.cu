@@ -506,8 +506,8 @@ static weft_status launch_down(cuda_device *d, const multiply_args &a, const mul
 weft_status eight_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared, const float *weights,
                            uint32_t k) {
   multiply_args a = *args, b = *shared;
-  a.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
-  b.raw.wide = few_is_wide(b.raw.x, b.raw.x_stride);
+  a.raw.wide = multiply_is_wide(a.raw.x, a.raw.x_stride);
+  b.raw.wide = multiply_is_wide(b.raw.x, b.raw.x_stride);
   return form_dispatch(a.type, [&](auto type) {
     constexpr int T = decltype(type)::value;
     if constexpr (eight_takes(T))

@@ -338,7 +338,8 @@ static bool is_few(const weft_experts_args *args, const experts_plan *p) {
     return false;
   if (args->n_rows > EXPERTS_FEW_ROWS || args->down->type == WEFT_TYPE_F32) return false;
   if (is_eight) return eight_few_takes(type, 1, p->n_in, true) && eight_down_fits(args->down->type, p->n_ff, args->k);
-  return multiply_takes_raw(type, args->n_rows, p->n_in) && experts_down_fits(p->n_ff, args->k);
+  return multiply_takes_raw(type, args->n_rows, p->n_in) && multiply_is_wide(args->x, args->x_stride) &&
+         p->n_ff % 8 == 0 && experts_down_fits(p->n_ff, args->k);
 }
 
 static multiply_args by_pair(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
@@ -359,7 +360,7 @@ static bool takes_shared(const weft_experts_args *args, const multiply_args *exp
   bool same = shared->gate->type == experts->type && shared->up->type == experts->type &&
               (multiply_form_of(shared->gate) == FORM_EIGHT) == experts->is_eight &&
               (multiply_form_of(shared->up) == FORM_EIGHT) == experts->is_eight;
-  return same && shared->gate->n_in == experts->n_in &&
+  return same && shared->gate->n_in == experts->n_in && multiply_is_wide(shared->x, shared->x_stride) &&
          (experts->is_eight
               ? args->n_rows == 1
               : multiply_takes_raw(experts->type, args->n_rows, (args->n_rows > 2 ? 1 : 2) * experts->n_in));
@@ -389,6 +390,8 @@ static weft_status few_in(weft_device *device, const weft_experts_args *args, co
     weft_status status = cuda_matmul(device, &in);
     if (status != WEFT_OK) return status;
   }
+  const cuda_device *d = cuda_of(device);
+  a.raw.is_there = d->choice == args->ids && d->experts.stream == NULL; /* NULL: it waits for no copy of experts */
   return multiply(cuda_of(device), &a);
 }
 

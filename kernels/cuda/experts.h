@@ -9,6 +9,10 @@
 
 #include "kernels/cuda/multiply.h"
 
+/* Products with gate and up of the chosen experts (multiply_args.ids), gated, and those of a shared MLP of the same rows
+ * (experts_in.cu). */
+weft_status experts_in_few(cuda_device *d, const multiply_args *args);
+weft_status experts_in_setup(cuda_device *d);
 /* Whether rows with so many inputs and ranks fit into a block's shared memory. */
 bool experts_down_fits(uint32_t n_in, uint32_t k);
 /* Whether experts_down_few can compute the down side of a shared MLP of the same rows in the same launch. */

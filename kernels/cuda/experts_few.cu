@@ -26,14 +26,14 @@ static __device__ __forceinline__ int prepare_rank(const multiply_args &a, const
   __syncwarp();
 #pragma unroll
   for (uint32_t t = 0; t < KEPT; t++)
-    if (lane + 32 * t < n_chunks) load_chunk(row, lane + 32 * t, a.n_in, a.raw.wide, kept[t]);
+    if (lane + 32 * t < n_chunks) load_raw(row, lane + 32 * t, a.n_in, kept[t]);
   if (!form_is_bf16(T)) {
 #pragma unroll
     for (uint32_t t = 0; t < KEPT; t++)
       if (lane + 32 * t < n_chunks) most = max(most, most_of_chunk(kept[t]));
 #pragma unroll 1
     for (uint32_t chunk = lane + 32 * KEPT; chunk < n_chunks; chunk += 32) {
-      load_chunk(row, chunk, a.n_in, a.raw.wide, v);
+      load_raw(row, chunk, a.n_in, v);
       most = max(most, most_of_chunk(v));
     }
     most = __reduce_max_sync(0xFFFFFFFFu, most);
@@ -45,7 +45,7 @@ static __device__ __forceinline__ int prepare_rank(const multiply_args &a, const
     if (lane + 32 * t < n_chunks) to[lane + 32 * t] = chunk_16<form_is_bf16(T)>(kept[t], up);
 #pragma unroll 1
   for (uint32_t chunk = lane + 32 * KEPT; chunk < n_chunks; chunk += 32) {
-    load_chunk(row, chunk, a.n_in, a.raw.wide, v);
+    load_raw(row, chunk, a.n_in, v);
     to[chunk] = chunk_16<form_is_bf16(T)>(v, up);
   }
   __syncwarp();
@@ -132,11 +132,14 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
   shared_task task, ahead;
   enter_task(a, first_tile, threadIdx.x / 32, &ahead);
   task = ahead;
+#pragma unroll 1
   for (uint32_t place = 0; place < ring.n; place++) ask_task<T>(a, ring, place, first_tile, ahead);
-  opened_rows opened = open_rows<T, true>(a, most_of, raw, lift);
-  x_source<1> x = rows_of_lane<true>(a, raw, n_rows);
+  opened_rows opened = open_rows<T, true, false>(a, most_of, raw, lift);
+  x_source<1> x = rows_of_lane<true, false>(a, raw, n_rows);
+#pragma unroll 1
   for (; task.row_tile != NULL; enter_task(a, first_tile, task.at + DOWN_WARPS, &task)) {
     float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+#pragma unroll 1
     for (; task.unit < task.end; task.unit += few_units(T)) {
       ring_wait(ring);
       multiply_piece<T, 1, true>(a, ring, task.unit, task.end, x, opened.powers, sum);
@@ -187,10 +190,12 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
   }
   down_cursor ahead = {a.ids + r * k, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp,
                        k, 0};
+#pragma unroll 1
   for (uint32_t place = 0; place < n_places; place++) ask_rank<T>(a, ring, place, ahead);
   form_header header = header_of(a.weight[0].data);
   inputs_wait();
   next_may_start();
+#pragma unroll 1
   for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
     int lift = prepare_rank<T>(a, a.raw.x + (r * k + j) * a.raw.x_stride, row);
     multiply_rank<T>(a, a.ids + r * k + j, row, raise_exponent(T, &header), lift, ring, ahead, done + 16 * j);
@@ -248,16 +253,15 @@ bool experts_down_fits(uint32_t n_in, uint32_t k) {
 bool experts_down_shares(const multiply_args *args, const multiply_args *shared) {
   return args->type == shared->type && args->n_rows == shared->n_rows && args->n_in >= 256 &&
          multiply_takes_raw(shared->type, shared->n_rows, shared->n_in) &&
+         multiply_is_wide(shared->raw.x, shared->raw.x_stride) &&
          bytes_of<WEFT_TYPE_Q8_0>(args->n_units, UINT32_MAX, args->pairs_per_row, 2, *shared) <= FEW_SHARED_BYTES_MAX &&
          DOWN_SHARED_TILES * shared->n_segments <= SUMS_MAX;
 }
 
 weft_status experts_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared,
                              const float *weights, uint32_t k) {
-  multiply_args a = *args, b = *shared;
-  a.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride);
-  b.raw.wide = few_is_wide(b.raw.x, b.raw.x_stride);
-  return form_dispatch(a.type, [&](auto type) { return launch_down<decltype(type)::value>(d, a, b, weights, k); });
+  return form_dispatch(args->type,
+                       [&](auto type) { return launch_down<decltype(type)::value>(d, *args, *shared, weights, k); });
 }
 
 weft_status experts_few_setup(cuda_device *d) {

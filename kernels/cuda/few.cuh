@@ -98,7 +98,7 @@ static __device__ __forceinline__ void multiply_piece(const multiply_args &a, co
 #pragma unroll
   for (uint32_t u = 0; u < few_units(T); u++) {
     if (form_of(T).unit == 128 && unit + u >= end) continue;
-    bool tail = is_tail_unit(a, unit + u);
+    bool tail = form_of(T).unit == 128 && is_tail_unit(a, unit + u);
     form_place place = place_of<T>(ring.memory + ring.at * few_piece_bytes(T), u, tail);
     lane_codes<T> codes;
     lane_scales<T> scales;
@@ -168,13 +168,23 @@ static __device__ __forceinline__ uint4 chunk_16(const float (&v)[8], float up) 
 
 enum { RAW_KEPT = 2 }; /* chunks of eight inputs that stay in a thread's registers */
 
-/* Prepares rows [0, n) in shared memory, one behind the other, 16 bytes for 8 inputs, ascending but for raw_turn. row(r)
- * is row r. The block has at least n warps, which share the rows out. lift, in shared memory: the exponents of the powers
- * of two that the rows were multiplied by. The roundings are those of prepare_kernel. most_of: scratch [warps]. */
-template <int T, class F>
+/* Inputs of a raw row that may be read four numbers at a time and has whole chunks (multiply_takes_raw). */
+static __device__ __forceinline__ void load_raw(const float *row, uint32_t chunk, uint32_t n_in, float (&v)[8]) {
+  const float4 none = make_float4(0.0f, 0.0f, 0.0f, 0.0f), *from = (const float4 *)(const void *)(row + 8 * chunk);
+  bool ok = 8 * chunk < n_in;
+  ((float4 *)(void *)v)[0] = ok ? __ldcg(from) : none;
+  ((float4 *)(void *)v)[1] = ok ? __ldcg(from + 1) : none;
+}
+
+/* Prepares rows [0, n) in shared memory, one behind the other, 16 bytes for 8 inputs, ascending but, if TURN, for
+ * raw_turn. row(r) is row r. The block has at least n warps, which share the rows out. lift, in shared memory: the
+ * exponents of the powers of two that the rows were multiplied by. The roundings are those of prepare_kernel. most_of:
+ * scratch [warps]. */
+template <int T, bool TURN, class F>
 static __device__ __forceinline__ void prepare_raw(const multiply_args &a, uint32_t n, F &&row, uint32_t *most_of,
                                                    uint4 *to, int *lift) {
   uint32_t n_chunks = a.n_units * 16, warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = warp % n, most = 0;
+  uint32_t turn = TURN ? raw_turn(r) : 0;
   uint32_t n_warps = (blockDim.x / 32 - r + n - 1) / n; /* of the row */
   uint32_t first = 32 * (warp / n) + lane, step = 32 * n_warps;
   const float *from = row(r);
@@ -182,7 +192,7 @@ static __device__ __forceinline__ void prepare_raw(const multiply_args &a, uint3
   to += r * n_chunks;
 #pragma unroll
   for (uint32_t t = 0; t < RAW_KEPT; t++)
-    if (first + t * step < n_chunks) load_chunk(from, first + t * step, a.n_in, a.raw.wide, kept[t]);
+    if (first + t * step < n_chunks) load_raw(from, first + t * step, a.n_in, kept[t]);
   int up_by = 0;
   if (!form_is_bf16(T)) {
 #pragma unroll
@@ -190,7 +200,7 @@ static __device__ __forceinline__ void prepare_raw(const multiply_args &a, uint3
       if (first + t * step < n_chunks) most = max(most, most_of_chunk(kept[t]));
 #pragma unroll 1
     for (uint32_t chunk = first + RAW_KEPT * step; chunk < n_chunks; chunk += step) {
-      load_chunk(from, chunk, a.n_in, a.raw.wide, v);
+      load_raw(from, chunk, a.n_in, v);
       most = max(most, most_of_chunk(v));
     }
     most = __reduce_max_sync(0xFFFFFFFFu, most);
@@ -202,11 +212,11 @@ static __device__ __forceinline__ void prepare_raw(const multiply_args &a, uint3
   float up = power_of_two(up_by);
 #pragma unroll
   for (uint32_t t = 0; t < RAW_KEPT; t++)
-    if (first + t * step < n_chunks) to[(first + t * step) ^ raw_turn(r)] = chunk_16<form_is_bf16(T)>(kept[t], up);
+    if (first + t * step < n_chunks) to[(first + t * step) ^ turn] = chunk_16<form_is_bf16(T)>(kept[t], up);
 #pragma unroll 1
   for (uint32_t chunk = first + RAW_KEPT * step; chunk < n_chunks; chunk += step) {
-    load_chunk(from, chunk, a.n_in, a.raw.wide, v);
-    to[chunk ^ raw_turn(r)] = chunk_16<form_is_bf16(T)>(v, up);
+    load_raw(from, chunk, a.n_in, v);
+    to[chunk ^ turn] = chunk_16<form_is_bf16(T)>(v, up);
   }
   __syncthreads();
 }
@@ -218,7 +228,7 @@ typedef struct opened_rows {
   int raise;
 } opened_rows;
 
-template <int T, bool RAW>
+template <int T, bool RAW, bool ONE>
 static __device__ __forceinline__ opened_rows open_rows(const multiply_args &a, uint32_t *most_of, uint4 *to,
                                                         int *lift) {
   form_header header = header_of(a.weight[0].data);
@@ -226,15 +236,15 @@ static __device__ __forceinline__ opened_rows open_rows(const multiply_args &a, 
   next_may_start();
   int raise = raise_exponent(T, &header);
   if (RAW)
-    prepare_raw<T>(
-        a, a.n_rows, [&](uint32_t r) { return a.raw.x + r * a.raw.x_stride; }, most_of, to, lift);
+    prepare_raw<T, !ONE>(
+        a, ONE ? 1 : a.n_rows, [&](uint32_t r) { return a.raw.x + r * a.raw.x_stride; }, most_of, to, lift);
   return {powers_of<T>(raise, a.values), raise};
 }
 
-/* The lane's share of up to eight rows of one product, of which there are n_rows. */
-template <bool RAW>
+/* The lane's share of up to eight rows of one product, of which there are n_rows, or ONE. */
+template <bool RAW, bool ONE>
 static __device__ __forceinline__ x_source<1> rows_of_lane(const multiply_args &a, const uint4 *raw, uint32_t n_rows) {
-  uint32_t r = min(threadIdx.x % 32 / 4, n_rows - 1);
+  uint32_t r = ONE ? 0 : min(threadIdx.x % 32 / 4, n_rows - 1);
   x_source<1> x;
   x.prepared[0] = RAW ? NULL : (const uint8_t *)a.x + x_at(a, r, threadIdx.x % 4);
   x.raw = RAW ? raw + r * a.n_units * 16 : NULL;
@@ -253,6 +263,7 @@ static __device__ __forceinline__ void multiply_tile(const multiply_args &a, con
   float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
 #pragma unroll
   for (int e = 0; e < n; e++) all[e] = 0.0f;
+#pragma unroll 1
   for (uint32_t unit = 0, left = a.segment_units; unit < a.n_units;) {
     ring_wait(ring);
     multiply_piece<T, 1, RAW>(a, ring, unit, a.n_units, x, powers, sum);
@@ -267,6 +278,70 @@ static __device__ __forceinline__ void multiply_tile(const multiply_args &a, con
     sum[0][0] = sum[0][1] = sum[0][2] = sum[0][3] = 0.0f;
     left = a.segment_units;
   }
+}
+
+/* ---- row tiles whose segments are in several warps ------------------------------------------------------------ */
+
+/* The sum over segments, ascending from 0, times what undoes the preparation of the row, and then the raising of the
+ * weight. part: the number of segment 0; n: floats from one segment's numbers to the next one's. */
+static __device__ __forceinline__ float join_segments(uint32_t n_segments, const float *part, uint32_t n, float back,
+                                                      float down) {
+  float sum = 0.0f, of[FEW_SEGMENTS];
+#pragma unroll
+  for (uint32_t s = 0; s < FEW_SEGMENTS; s++) of[s] = s < n_segments ? part[s * n] : 0.0f;
+#pragma unroll
+  for (uint32_t s = 0; s < FEW_SEGMENTS; s++)
+    if (s < n_segments) sum = __fadd_rn(sum, of[s]);
+  return __fmul_rn(__fmul_rn(sum, back), down);
+}
+
+/* What is known of a row tile when its sums are there: results of rows [first, first + n_rows) go to weight; down and
+ * up_down are lower_by of the tile's weight and of the one that it is gated with. */
+typedef struct few_end {
+  const multiply_weight *weight;
+  uint32_t tile, first, n_rows;
+  float down, up_down;
+} few_end;
+
+/* Writes a row tile's results. back(column) undoes the preparation of a row. part: the sums of a row tile,
+ * [segments][NT][lane][4]; a lane takes those of one output and of every second row. */
+template <int NT, bool GATED, class F>
+static __device__ __forceinline__ void finish_tile(const multiply_args &a, const few_end &end, const float *part,
+                                                   F &&back) {
+  uint32_t lane = threadIdx.x % 32, half = lane / 2 % 2, out = end.tile * 16 + lane / 4 + 8 * half;
+  if (out >= end.weight->n_out) return;
+#pragma unroll 1
+  for (uint32_t column = lane % 2; column < end.n_rows; column += 2) {
+    const float *from = part + (column / 8 * 32 + lane / 4 * 4 + column % 8 / 2) * 4 + 2 * half + column % 2;
+    float own = back(column), value = join_segments(a.n_segments, from, NT * 128, own, end.down);
+    if (GATED)
+      value = gate_product(a.activation, value,
+                           join_segments(a.n_segments, from + a.n_segments * NT * 128, NT * 128, own, end.up_down));
+    end.weight->y[(uint64_t)(end.first + column) * end.weight->y_stride + out] = value;
+  }
+}
+
+/* Multiplies a warp's segment [unit, end) of a row tile. The ring has asked for its first pieces; ask(place) asks for
+ * what comes behind them. Leaves the sums at own [NT][32][4]. */
+template <int T, int NT, bool RAW, class F>
+static __device__ __forceinline__ void multiply_segment(const multiply_args &a, few_ring &ring, uint32_t unit,
+                                                        uint32_t end, const x_source<NT> &x, int raise, float *own,
+                                                        F &&ask) {
+  raise_powers powers = powers_of<T>(raise, a.values);
+  float sum[NT][4];
+#pragma unroll
+  for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
+#pragma unroll 1
+  for (; unit < end; unit += few_units(T)) {
+    ring_wait(ring);
+    multiply_piece<T, NT, RAW>(a, ring, unit, end, x, powers, sum);
+    uint32_t place = ring.at;
+    ring_next(ring);
+    ask(place);
+  }
+#pragma unroll
+  for (int n = 0; n < NT; n++)
+    ((float4 *)(void *)own)[n * 32 + threadIdx.x % 32] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
 }
 
 /* ---- what blocks deal out ---------------------------------------------------------------------------------- */
@@ -369,14 +444,9 @@ static __device__ __forceinline__ bool find_next_piece(const multiply_args &a, c
 
 /* ---- host ---------------------------------------------------------------------------------------------------- */
 
-/* Whether load_chunk may read four numbers at once. */
-static inline bool few_is_wide(const float *x, uint64_t stride) {
-  return ((uintptr_t)x & 15u) == 0 && stride % 4 == 0;
-}
-
 static inline multiply_args few_args_of(const multiply_args &a) {
   multiply_args own = a;
-  own.raw.wide = few_is_wide(a.raw.x, a.raw.x_stride) && few_is_wide(a.shared_x, a.shared_stride);
+  own.raw.wide = multiply_is_wide(a.raw.x, a.raw.x_stride) && multiply_is_wide(a.shared_x, a.shared_stride);
   return own;
 }
 
@@ -392,6 +462,17 @@ static inline uint32_t few_blocks_of(const cuda_device *d, const few_items &item
   uint32_t by_bytes = FEW_SHARED_BYTES_MAX / bytes, by_warps = FEW_WARPS_MAX / n_warps;
   uint32_t n_blocks = d->n_multiprocessors * (by_bytes < by_warps ? by_bytes : by_warps);
   return items.n < n_blocks ? items.n : n_blocks;
+}
+
+/* Shared memory of a block: places of the warps, two sets of sums, raw rows. */
+template <int T, int NT>
+static constexpr uint32_t few_bytes(uint32_t n_warps, uint32_t raw_units) {
+  return n_warps * (FEW_PLACES * few_piece_bytes(T) + 2 * NT * 512) + raw_units * 256;
+}
+
+static inline weft_status few_set_up(cuda_device *d, const void *kernel) {
+  return cuda_judge(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, FEW_SHARED_BYTES_MAX),
+                    "setting up products");
 }
 
 #endif

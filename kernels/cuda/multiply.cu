@@ -83,7 +83,7 @@ uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices) {
 
 bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in) {
   bool has_warps = n_rows == 1 || n_in >= 512; /* for each row one: a block has a warp for each segment */
-  return type != WEFT_TYPE_F32 && n_rows <= MULTIPLY_RAW_ROWS && has_warps &&
+  return type != WEFT_TYPE_F32 && n_rows <= MULTIPLY_RAW_ROWS && has_warps && n_in % 8 == 0 &&
          (uint64_t)n_rows * cuda_ceil(n_in, 128) * 256 <= MULTIPLY_RAW_BYTES;
 }
 
@@ -98,6 +98,7 @@ weft_status multiply(cuda_device *d, const multiply_args *args) {
 
 weft_status cuda_multiply_setup(cuda_device *d) {
   weft_status status = multiply_few_setup(d);
+  if (status == WEFT_OK) status = experts_in_setup(d);
   if (status == WEFT_OK) status = experts_few_setup(d);
   if (status == WEFT_OK) status = multiply_grouped_setup(d);
   if (status == WEFT_OK) status = multiply_many_setup(d);
@@ -131,9 +132,10 @@ static bool eight_as_matrices(const weft_weight *weight, uint32_t n_rows, uint32
 }
 
 /* Whether the kernel that will multiply prepares its rows itself. */
-static bool takes_raw(const cuda_device *d, const multiply_args *a) {
+static bool takes_raw(const cuda_device *d, const multiply_args *a, const float *x, uint64_t x_stride) {
   if (a->is_eight) return a->n_rows == 1 && !a->as_matrices;
-  return (a->n_rows == 1 || !multiply_is_tall(d, a)) && multiply_takes_raw(a->type, a->n_rows, a->n_in);
+  return (a->n_rows == 1 || !multiply_is_tall(d, a)) && multiply_takes_raw(a->type, a->n_rows, a->n_in) &&
+         multiply_is_wide(x, x_stride);
 }
 
 weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride,
@@ -149,7 +151,7 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
   uint32_t n_tiles = a.weight[0].n_tiles;
   a.as_matrices =
       a.is_eight ? eight_as_matrices(weight, n_rows, n_tiles, false) : multiply_as_matrices(n_rows, n_tiles);
-  if (takes_raw(d, &a)) {
+  if (takes_raw(d, &a, x, x_stride)) {
     a.raw.x = x;
     a.raw.x_stride = x_stride;
   } else if (weight->type != WEFT_TYPE_F32) {
@@ -208,6 +210,7 @@ weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
   for (uint32_t w = 0; w < args->n_weights; w++) /* all weights of 8-bit products use the same prepared rows */
     if (multiply_form_of(args->weight[w]) == FORM_EIGHT)
       eight_too = eight_too || eight_as_matrices(args->weight[w], args->n_rows, n_tiles, args->activation != 0);
+  bool is_there = false; /* the rows, for the next kernel */
   for (uint32_t w = 0; w < args->n_weights;) {
     const weft_weight *first = args->weight[w];
     multiply_args a = args_of_run(args, as_matrices, eight_too, &w);
@@ -216,9 +219,10 @@ weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
     if (form == FORM_F32) {
       a.x = args->x;
       a.x_stride = args->x_stride;
-    } else if (takes_raw(d, &a)) {
+    } else if (takes_raw(d, &a, args->x, args->x_stride)) {
       a.raw.x = args->x;
       a.raw.x_stride = args->x_stride;
+      a.raw.is_there = is_there;
     } else {
       if (prepared[form] == NULL) {
         prepare_args rows = multiply_rows_of(first, args->n_rows);
@@ -235,6 +239,7 @@ weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
     }
     a.activation = args->activation;
     a.gated = gated = args->activation != 0 && a.n_weights == 2 && form != FORM_F32 && !a.as_matrices;
+    is_there = a.raw.x != NULL && !a.is_eight; /* multiply_few waits for its rows before it lets another start */
     if (status == WEFT_OK) status = multiply(d, &a);
     if (status != WEFT_OK) return status;
   }

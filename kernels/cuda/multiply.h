@@ -46,7 +46,10 @@ typedef struct multiply_weight {
 typedef struct multiply_raw {
   const float *x;
   uint64_t x_stride;
-  bool wide; /* four numbers may be read at once; the launchers of few.cuh's kernels set it */
+  bool wide; /* in 8 bits: four numbers may be read at once; the launchers set it */
+  /* The kernel before this one let this one start when it had waited for its own inputs, and writes none of the rows
+   * (nor those of the shared MLP). So they are there from the start; only ids must be waited for. */
+  bool is_there;
 } multiply_raw;
 
 enum { MULTIPLY_SHARED = WEFT_MATMUL_MAX, MULTIPLY_WEIGHTS_MAX = MULTIPLY_SHARED + 2 };
@@ -91,8 +94,12 @@ typedef struct multiply_args {
 
 /* Most rows that blocks prepare for themselves, and most bytes of them: what the shared memory of a block has room for. */
 enum { MULTIPLY_RAW_ROWS = 4, MULTIPLY_RAW_BYTES = 32 << 10 };
-/* Whether n_rows rows of n_in inputs may be given raw to a product of 16 bits. */
+/* Whether n_rows rows of n_in inputs may be given raw to a product of 16 bits. They are read four numbers at a time, so
+ * they must be wide too. */
 bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in);
+static inline bool multiply_is_wide(const float *x, uint64_t stride) {
+  return ((uintptr_t)x & 15u) == 0 && stride % 4 == 0;
+}
 /* How a weight wants rows prepared. */
 typedef enum multiply_form { FORM_F32, FORM_F16, FORM_BF16, FORM_EIGHT, FORM_COUNT } multiply_form;
 multiply_form multiply_form_of(const weft_weight *weight);

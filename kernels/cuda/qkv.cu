@@ -15,6 +15,13 @@ struct head_factors {
   float weight[2][PAIRS], sine[PAIRS], cosine[PAIRS];
 };
 
+/* Not inlined: it is long, and a lane asks for it up to sixteen times. */
+static __device__ __noinline__ float2 sine_and_cosine(float angle) {
+  float2 both;
+  sincosf(angle, &both.x, &both.y);
+  return both;
+}
+
 /* Loads the norm's weights (NULL: all 1) and computes the angles (inv_freq NULL: no rotation follows). */
 template <int PAIRS>
 static __device__ __forceinline__ void find_factors(const float *weight, const float *inv_freq, int32_t position,
@@ -25,7 +32,9 @@ static __device__ __forceinline__ void find_factors(const float *weight, const f
     if (i >= dim / 2) continue;
     f.weight[0][t] = weight == NULL ? 1.0f : weight[i];
     f.weight[1][t] = weight == NULL ? 1.0f : weight[i + dim / 2];
-    if (inv_freq != NULL) sincosf(__fmul_rn((float)position, inv_freq[i]), &f.sine[t], &f.cosine[t]);
+    if (inv_freq == NULL) continue;
+    float2 both = sine_and_cosine(__fmul_rn((float)position, inv_freq[i]));
+    f.sine[t] = both.x, f.cosine[t] = both.y;
   }
 }
 

@@ -365,7 +365,9 @@ weft_status cuda_route(weft_device *device, const weft_route_args *args) {
   if (args->router != NULL && is_one_kernel(args)) {
     cuda_start(d, router_kernel, ROUTER_BLOCKS, 32 * ROUTER_WARPS, 0, *args, weights_of(args->router),
                args->router->n_in);
-    return cuda_launched(d, "router");
+    weft_status status = cuda_launched(d, "router");
+    d->choice = args->ids;
+    return status;
   }
   if (args->router != NULL && takes_parts(args)) return route_parts(d, args);
   if (args->router != NULL) {

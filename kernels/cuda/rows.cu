@@ -74,7 +74,10 @@ typedef struct norm_kernel_args {
   bool wide;
 } norm_kernel_args;
 
+/* WIDE: the rows may be read and written four numbers at a time, and have whole fours. */
+template <bool WIDE>
 static __device__ __forceinline__ float4 load_row4(const float *row, uint32_t i, uint32_t n, bool wide) {
+  if (WIDE) return i < n ? *(const float4 *)(const void *)(row + i) : make_float4(0, 0, 0, 0);
   if (wide && i + 4 <= n) return *(const float4 *)(const void *)(row + i);
   float4 v = make_float4(0, 0, 0, 0);
   if (i < n) v.x = row[i];
@@ -84,7 +87,12 @@ static __device__ __forceinline__ float4 load_row4(const float *row, uint32_t i,
   return v;
 }
 
+template <bool WIDE>
 static __device__ __forceinline__ void store_row4(float *row, uint32_t i, uint32_t n, bool wide, const float4 &v) {
+  if (WIDE) {
+    if (i < n) *(float4 *)(void *)(row + i) = v;
+    return;
+  }
   if (wide && i + 4 <= n) {
     *(float4 *)(void *)(row + i) = v;
     return;
@@ -111,15 +119,15 @@ struct row_part {
   float4 at[SLOTS];
 };
 
-template <int THREADS, int SLOTS>
+template <bool WIDE, int THREADS, int SLOTS>
 static __device__ __forceinline__ void get_part(const float *row, uint32_t n, bool wide,
                                                 row_part<THREADS, SLOTS> &out) {
 #pragma unroll
-  for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = load_row4(row, 4 * (t * THREADS + threadIdx.x), n, wide);
+  for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = load_row4<WIDE>(row, 4 * (t * THREADS + threadIdx.x), n, wide);
 }
 
 /* Reads the weight of a norm, if NOW. */
-template <bool NOW, int THREADS, int SLOTS>
+template <bool NOW, bool WIDE, int THREADS, int SLOTS>
 static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, bool wide,
                                                   row_part<THREADS, SLOTS> &out) {
   if constexpr (NOW) {
@@ -127,8 +135,8 @@ static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, 
     for (uint32_t t = 0; t < SLOTS; t++) {
       uint32_t i = 4 * (t * THREADS + threadIdx.x);
       if (row != NULL)
-        out.at[t] =
-            wide && i + 4 <= n ? load_kept((const float4 *)(const void *)(row + i)) : load_row4(row, i, n, wide);
+        out.at[t] = (WIDE ? i < n : wide && i + 4 <= n) ? load_kept((const float4 *)(const void *)(row + i))
+                                                        : load_row4<WIDE>(row, i, n, wide);
     }
   }
 }
@@ -178,7 +186,7 @@ static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, f
 
 /* EARLY: weights, which no kernel writes, are read before the inputs are there; otherwise when they are needed, which
  * takes fewer registers. With three slots two blocks fit on a multiprocessor in either case. */
-template <int THREADS, int SLOTS, bool EARLY>
+template <int THREADS, int SLOTS, bool EARLY, bool WIDE>
 static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
     norm_kernel(const __grid_constant__ norm_kernel_args a) {
   using part = row_part<THREADS, SLOTS>;
@@ -188,26 +196,26 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
   uint64_t r = blockIdx.x;
   uint32_t n = op.n_cols;
   part weight, x_weight, x2_weight, then_weight[WEFT_NORM_THEN_MAX];
-  get_weight<EARLY>(op.x_weight, n, a.wide, x_weight);
-  get_weight<EARLY>(op.x2_weight, n, a.wide, x2_weight);
-  get_weight<EARLY>(op.weight, n, a.wide, weight);
+  get_weight<EARLY, WIDE>(op.x_weight, n, a.wide, x_weight);
+  get_weight<EARLY, WIDE>(op.x2_weight, n, a.wide, x2_weight);
+  get_weight<EARLY, WIDE>(op.weight, n, a.wide, weight);
 #pragma unroll
   for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++)
-    if (i < op.n_then) get_weight<EARLY>(op.then_weight[i], n, a.wide, then_weight[i]);
+    if (i < op.n_then) get_weight<EARLY, WIDE>(op.then_weight[i], n, a.wide, then_weight[i]);
   float scale = op.row_scale == NULL ? 1.0f : op.row_scale[r];
   inputs_wait();
   part x, x2, add;
-  get_part(op.x + r * op.x_stride, n, a.wide, x);
-  if (op.x2 != NULL) get_part(op.x2 + r * op.x2_stride, n, a.wide, x2);
-  if (op.add != NULL) get_part(op.add + r * op.add_stride, n, a.wide, add);
+  get_part<WIDE>(op.x + r * op.x_stride, n, a.wide, x);
+  if (op.x2 != NULL) get_part<WIDE>(op.x2 + r * op.x2_stride, n, a.wide, x2);
+  if (op.add != NULL) get_part<WIDE>(op.add + r * op.add_stride, n, a.wide, add);
   if (op.x_weight != NULL || (op.x2 != NULL && op.x2_weight != NULL)) {
     float2 factor = factors_of<THREADS, SLOTS>(x, x2, op.x2 != NULL, n, op.eps, shared[0]);
     if (op.x_weight != NULL) {
-      get_weight<!EARLY>(op.x_weight, n, a.wide, x_weight);
+      get_weight<!EARLY, WIDE>(op.x_weight, n, a.wide, x_weight);
       scale_part(x, factor.x, x_weight);
     }
     if (op.x2 != NULL && op.x2_weight != NULL) {
-      get_weight<!EARLY>(op.x2_weight, n, a.wide, x2_weight);
+      get_weight<!EARLY, WIDE>(op.x2_weight, n, a.wide, x2_weight);
       scale_part(x2, factor.y, x2_weight);
     }
   }
@@ -218,24 +226,24 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
                           __fadd_rn(x.at[t].z, x2.at[t].z), __fadd_rn(x.at[t].w, x2.at[t].w));
   }
   float factor = op.plain ? 1.0f : factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[1]).x;
-  get_weight<!EARLY>(op.weight, n, a.wide, weight);
+  get_weight<!EARLY, WIDE>(op.weight, n, a.wide, weight);
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) {
     float4 w = op.weight != NULL ? weight.at[t] : make_float4(1, 1, 1, 1);
     x.at[t] = norm_element4(x.at[t], factor, w, op.add != NULL ? add.at[t] : make_float4(0, 0, 0, 0), scale);
-    store_row4(op.y + r * op.y_stride, 4 * (t * THREADS + threadIdx.x), n, a.wide, x.at[t]);
+    store_row4<WIDE>(op.y + r * op.y_stride, 4 * (t * THREADS + threadIdx.x), n, a.wide, x.at[t]);
   }
   if (op.n_then == 0) return;
   factor = factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[2]).x;
 #pragma unroll
   for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++) {
     if (i >= op.n_then) continue;
-    get_weight<!EARLY>(op.then_weight[i], n, a.wide, then_weight[i]);
+    get_weight<!EARLY, WIDE>(op.then_weight[i], n, a.wide, then_weight[i]);
     float *then = op.then[i] + r * op.y_stride;
 #pragma unroll
     for (uint32_t t = 0; t < SLOTS; t++)
-      store_row4(then, 4 * (t * THREADS + threadIdx.x), n, a.wide,
-                 norm_element4(x.at[t], factor, then_weight[i].at[t], make_float4(0, 0, 0, 0), 1.0f));
+      store_row4<WIDE>(then, 4 * (t * THREADS + threadIdx.x), n, a.wide,
+                       norm_element4(x.at[t], factor, then_weight[i].at[t], make_float4(0, 0, 0, 0), 1.0f));
   }
 }
 
@@ -251,16 +259,17 @@ weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
   for (uint32_t i = 0; i < args->n_then; i++)
     a.wide = a.wide && is_wide(args->then[i], args->y_stride) && is_wide(args->then_weight[i], 0);
   bool early = args->n_rows <= d->n_multiprocessors;
+  bool fours = a.wide && args->n_cols % 4 == 0;
   if (args->n_cols <= 3072)
-    cuda_start(d, norm_kernel<256, 3, true>, args->n_rows, 256, 0, a);
+    cuda_start(d, fours ? norm_kernel<256, 3, true, true> : norm_kernel<256, 3, true, false>, args->n_rows, 256, 0, a);
   else if (args->n_cols <= 4096 && early)
-    cuda_start(d, norm_kernel<256, 4, true>, args->n_rows, 256, 0, a);
+    cuda_start(d, fours ? norm_kernel<256, 4, true, true> : norm_kernel<256, 4, true, false>, args->n_rows, 256, 0, a);
   else if (args->n_cols <= 4096)
-    cuda_start(d, norm_kernel<256, 4, false>, args->n_rows, 256, 0, a);
+    cuda_start(d, norm_kernel<256, 4, false, false>, args->n_rows, 256, 0, a);
   else if (args->n_cols <= 32768)
-    cuda_start(d, norm_kernel<1024, 8, false>, args->n_rows, 1024, 0, a);
+    cuda_start(d, norm_kernel<1024, 8, false, false>, args->n_rows, 1024, 0, a);
   else if (args->n_cols <= 131072)
-    cuda_start(d, norm_kernel<1024, 32, false>, args->n_rows, 1024, 0, a);
+    cuda_start(d, norm_kernel<1024, 32, false, false>, args->n_rows, 1024, 0, a);
   else
     return WEFT_E_UNSUPPORTED;
   return cuda_launched(d, "norm");
