@@ -25,7 +25,7 @@ struct canvas_path {
   /* what the present position leads to */
   double score[WEFT_GRAPH_PLACES]; /* of places; -INFINITY: not reached */
   uint32_t from[WEFT_GRAPH_PLACES], which[WEFT_GRAPH_PLACES];
-  double gain[WEFT_GRAPH_CLASSES]; /* of classes */
+  double gain[WEFT_GRAPH_CLASSES];                /* of classes */
   uint32_t n_touched, touched[WEFT_GRAPH_PLACES]; /* the places with a score */
   uint32_t n_reached;
   path_step reached[WEFT_GRAPH_PLACES];
