@@ -89,7 +89,7 @@ static weft_status read_budgets(const char *text, uint32_t n, uint64_t *bytes, w
 /* ---- open ---- */
 
 /* On the cpu what devices compute follows one another, so each may use all threads. */
-static weft_device_config config_of(const weft_open_options *o, uint32_t index, uint64_t weights_bytes_max) {
+static weft_device_config config_of(const weft_open_options *o, uint32_t index, uint64_t bytes_max) {
   return (weft_device_config){.backend = o->backend,
                               .index = index,
                               .no_peer = o->no_peer_access,
@@ -99,7 +99,8 @@ static weft_device_config config_of(const weft_open_options *o, uint32_t index, 
                               .no_deterministic = o->no_deterministic,
                               .isa = o->isa,
                               .products = o->products,
-                              .weights_bytes_max = weights_bytes_max};
+                              .weights_bytes_max = bytes_max,
+                              .memory_bytes_max = bytes_max};
 }
 
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
@@ -128,7 +129,7 @@ void devices_close(weft_devices *devices) {
 static uint64_t weights_room(const weft_devices *devices, uint32_t p) {
   const weft_device_info *info = weft_device_get_info(devices->device[p]);
   uint64_t most = devices->weights_bytes_max[p], held = weft_device_weights(devices->device[p]).n_bytes_held;
-  if (info->host_memory) return 0;
+  if (info->host_memory) return most == 0 ? 0 : weft_device_memory_left(devices->device[p]) / 8 * 7 + 1;
   if (most == 0) most = info->memory_free_bytes / 8 * 7;
   return held < most ? most - held : 1;
 }
@@ -146,7 +147,7 @@ weft_status devices_split(const weft_devices *devices, const weft_gguf *gguf, we
 
 uint64_t devices_memory(const weft_devices *devices) {
   uint64_t n_bytes = 0;
-  bool shared = weft_device_get_info(devices->device[0])->host_memory; /* all have the same memory */
+  bool shared = weft_device_get_info(devices->device[0])->host_memory && devices->weights_bytes_max[0] == 0;
   for (uint32_t i = 0; i < (shared ? 1 : devices->n); i++) {
     n_bytes += weft_device_get_info(devices->device[i])->memory_bytes;
   }
