@@ -33,6 +33,7 @@
 #include "kernels/ops.h"
 #include "model/device_runner.h"
 #include "model/grammar_graph.h"
+#include "model/runner_memory.h"
 
 /* Batches submitted and not collected: so many that every device has a step, and the host one more. */
 enum { RUNNER_FLIGHTS_MAX = WEFT_DEVICES_MAX + 2 }; /* with the one that was collected last */
@@ -126,6 +127,7 @@ typedef struct device_runner {
   weft_device_runner_config config;
   const weft_split *split;
   weft_device *first, *last; /* of its devices */
+  runner_memory memory;      /* of them */
   const weft_weight *head;
   float cap, embed_scale;
   weft_batch_bounds bounds; /* of every batch that is submitted */
