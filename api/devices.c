@@ -103,6 +103,14 @@ static weft_device_config config_of(const weft_open_options *o, uint32_t index, 
                               .memory_bytes_max = bytes_max};
 }
 
+/* Rows go from each device to the next, tokens and soft embeddings from the last to the first. */
+static void find_links(weft_devices *devices) {
+  for (uint32_t i = 0; i < devices->n; i++) {
+    weft_device *to = devices->device[(i + 1) % devices->n];
+    devices->links[i] = weft_device_reaches(devices->device[i], to);
+  }
+}
+
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
   uint32_t index[WEFT_DEVICES_MAX], n;
   *devices = (weft_devices){.n = 0};
@@ -117,6 +125,8 @@ weft_status devices_open(const weft_open_options *options, weft_devices *devices
     status = weft_device_open(&config, &devices->device[i], error);
     if (status == WEFT_OK) devices->n = i + 1;
   }
+  devices->no_peer = options->no_peer_access;
+  if (status == WEFT_OK) find_links(devices);
   return status;
 }
 
@@ -176,6 +186,19 @@ weft_graph_counters devices_graphs(const weft_devices *devices) {
   return all;
 }
 
+/* By what way bytes go from a device to the next one. */
+static void print_link(const weft_devices *devices, uint32_t i, weft_text *out) {
+  const weft_device_info *from = weft_device_get_info(devices->device[i]);
+  const weft_device_info *to = weft_device_get_info(devices->device[(i + 1) % devices->n]);
+  const char *way = "directly, by peer access";
+  if (from->host_memory)
+    way = "in the memory that both share";
+  else if (!devices->links[i])
+    way = devices->no_peer ? "through host memory: --no-peer-access turns peer access off"
+                           : "through host memory: the cards have no peer access";
+  weft_text_printf(out, "  link     device %u to device %u: %s\n", from->index, to->index, way);
+}
+
 void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
   for (uint32_t i = 0; i < devices->n; i++) {
     const weft_device_info *d = weft_device_get_info(devices->device[i]);
@@ -187,6 +210,7 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
       weft_text_printf(out, "device   %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->backend,
                        d->isa, d->n_threads, d->name, d->products, d->graphs ? "steps as graphs, " : "", rows);
   }
+  for (uint32_t i = 0; i < devices->n && devices->n > 1; i++) print_link(devices, i, out);
 }
 
 void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,

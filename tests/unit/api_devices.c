@@ -10,7 +10,9 @@
 #include <cmocka.h>
 
 #include "api/weft.h"
+#include "api/devices.h"
 #include "base/log.h"
+#include "tests/support/fake_card.h"
 
 static weft_open_options demo(const char *devices) {
   static const char *models[] = {WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"};
@@ -72,6 +74,8 @@ static void check_words(const char *text, const char *const *words, size_t n) {
 static void test_what_is_said(void **state) {
   static const char *const planned[] = {"device 0 cpu ",
                                         "device 3 cpu ",
+                                        "link     device 0 to device 3: in the memory that both share",
+                                        "link     device 3 to device 0: in the memory",
                                         "part     layers 0 to 3 on device 0: weights ",
                                         "part     layers 4 to 5 on device 3, with the head: ",
                                         "% of each page",
@@ -100,14 +104,41 @@ static void test_what_is_said(void **state) {
   options = demo(NULL); /* of one device nothing of this is said */
   assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
   assert_null(strstr(weft_plan(rt), "part "));
+  assert_null(strstr(weft_plan(rt), "link "));
   text = weft_metrics(rt);
   assert_null(strstr(text, "crossed"));
   weft_release(text);
   weft_close(rt);
 }
 
+/* Of cards without peer access, and of those that may not use it, the plan says by what way bytes go. */
+static void test_links(void **state) {
+  static const struct {
+    bool links, no_peer;
+    const char *line;
+  } table[] = {{true, false, "device 2 to device 5: directly, by peer access"},
+               {false, false, "device 2 to device 5: through host memory: the cards have no peer access"},
+               {false, true, "device 2 to device 5: through host memory: --no-peer-access turns peer access off"}};
+  (void)state;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    fake_card *card[2] = {fake_card_open(false), fake_card_open(false)};
+    weft_devices devices = {.n = 2, .no_peer = table[i].no_peer};
+    weft_text text = {0};
+    for (uint32_t p = 0; p < 2; p++) {
+      card[p]->base.info.index = 2 + 3 * p;
+      devices.device[p] = &card[p]->base;
+      devices.links[p] = table[i].links;
+    }
+    devices_print(&devices, 64, &text);
+    check_words(text.bytes, &table[i].line, 1);
+    weft_text_free(&text);
+    devices_close(&devices);
+  }
+}
+
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_what_is_said)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_what_is_said),
+                                     cmocka_unit_test(test_links)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
