@@ -271,9 +271,18 @@ static void print_away(weft_runtime *rt, uint32_t i) {
                    mib_of(n_first), weft_device_get_info(rt->devices.device[0])->index, mib_of(n_host));
 }
 
+/* What would be on and was turned off, each with its reason. */
+static void print_off(const weft_runtime *rt, weft_text *t) {
+  const weft_open_options *o = &rt->options;
+  if (o->no_prefix_cache) weft_text_puts(t, "off      prefixes shared between requests: --no-prefix-cache\n");
+  if (o->no_graphs) weft_text_puts(t, "off      steps as graphs: --no-graphs\n");
+  if (o->no_peer_access && rt->devices.n > 1) weft_text_puts(t, "off      peer access: --no-peer-access\n");
+}
+
 static void write_plan(weft_runtime *rt) {
   weft_text *t = &rt->plan;
   devices_print(&rt->devices, rt->options.rows, t);
+  print_off(rt, t);
   for (uint32_t i = 0; i < rt->n_models; i++) {
     const weft_served_model *m = &rt->model[i];
     const weft_model_info *info = weft_model_get_info(m->model);
