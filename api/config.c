@@ -145,7 +145,7 @@ static const weft_option product_rows[] = {
     {"threads", 't', DEVICE, MODELS, U32(threads, 0, 0, 1024), "N", "threads of the cpu backend [0: all cores]"},
     {"device-mib", 0, DEVICE, RUNTIME, TEXT(device_mib), "N,N",
      "most MiB of each GPU for weights, or one number for all; experts beyond it stay in host memory [7/8 of what is "
-     "free]"},
+     "free]; of cpu devices: for everything"},
     {"devices", 0, DEVICE, RUNTIME, TEXT(devices), "N,N",
      "share the layers of each model out to these devices, as 0,1 [one device]"},
     {"split", 0, DEVICE, RUNTIME, TEXT_OR(split, "auto"), "HOW", "with several devices: layer, or auto, which chooses"},

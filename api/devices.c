@@ -89,7 +89,7 @@ static weft_status read_budgets(const char *text, uint32_t n, uint64_t *bytes, w
 /* ---- open ---- */
 
 /* On the cpu what devices compute follows one another, so each may use all threads. */
-static weft_device_config config_of(const weft_open_options *o, uint32_t index, uint64_t weights_bytes_max) {
+static weft_device_config config_of(const weft_open_options *o, uint32_t index, uint64_t bytes_max) {
   return (weft_device_config){.backend = o->backend,
                               .index = index,
                               .no_peer = o->no_peer_access,
@@ -99,7 +99,16 @@ static weft_device_config config_of(const weft_open_options *o, uint32_t index, 
                               .no_deterministic = o->no_deterministic,
                               .isa = o->isa,
                               .products = o->products,
-                              .weights_bytes_max = weights_bytes_max};
+                              .weights_bytes_max = bytes_max,
+                              .memory_bytes_max = bytes_max};
+}
+
+/* Rows go from each device to the next, tokens and soft embeddings from the last to the first. */
+static void find_links(weft_devices *devices) {
+  for (uint32_t i = 0; i < devices->n; i++) {
+    weft_device *to = devices->device[(i + 1) % devices->n];
+    devices->links[i] = weft_device_reaches(devices->device[i], to);
+  }
 }
 
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
@@ -116,6 +125,8 @@ weft_status devices_open(const weft_open_options *options, weft_devices *devices
     status = weft_device_open(&config, &devices->device[i], error);
     if (status == WEFT_OK) devices->n = i + 1;
   }
+  devices->no_peer = options->no_peer_access;
+  if (status == WEFT_OK) find_links(devices);
   return status;
 }
 
@@ -128,7 +139,7 @@ void devices_close(weft_devices *devices) {
 static uint64_t weights_room(const weft_devices *devices, uint32_t p) {
   const weft_device_info *info = weft_device_get_info(devices->device[p]);
   uint64_t most = devices->weights_bytes_max[p], held = weft_device_weights(devices->device[p]).n_bytes_held;
-  if (info->host_memory) return 0;
+  if (info->host_memory) return most == 0 ? 0 : weft_device_memory_left(devices->device[p]) / 8 * 7 + 1;
   if (most == 0) most = info->memory_free_bytes / 8 * 7;
   return held < most ? most - held : 1;
 }
@@ -146,7 +157,7 @@ weft_status devices_split(const weft_devices *devices, const weft_gguf *gguf, we
 
 uint64_t devices_memory(const weft_devices *devices) {
   uint64_t n_bytes = 0;
-  bool shared = weft_device_get_info(devices->device[0])->host_memory; /* all have the same memory */
+  bool shared = weft_device_get_info(devices->device[0])->host_memory && devices->weights_bytes_max[0] == 0;
   for (uint32_t i = 0; i < (shared ? 1 : devices->n); i++) {
     n_bytes += weft_device_get_info(devices->device[i])->memory_bytes;
   }
@@ -175,6 +186,19 @@ weft_graph_counters devices_graphs(const weft_devices *devices) {
   return all;
 }
 
+/* By what way bytes go from a device to the next one. */
+static void print_link(const weft_devices *devices, uint32_t i, weft_text *out) {
+  const weft_device_info *from = weft_device_get_info(devices->device[i]);
+  const weft_device_info *to = weft_device_get_info(devices->device[(i + 1) % devices->n]);
+  const char *way = "directly, by peer access";
+  if (from->host_memory)
+    way = "in the memory that both share";
+  else if (!devices->links[i])
+    way = devices->no_peer ? "through host memory: --no-peer-access turns peer access off"
+                           : "through host memory: the cards have no peer access";
+  weft_text_printf(out, "  link     device %u to device %u: %s\n", from->index, to->index, way);
+}
+
 void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
   for (uint32_t i = 0; i < devices->n; i++) {
     const weft_device_info *d = weft_device_get_info(devices->device[i]);
@@ -186,6 +210,7 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
       weft_text_printf(out, "device   %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->backend,
                        d->isa, d->n_threads, d->name, d->products, d->graphs ? "steps as graphs, " : "", rows);
   }
+  for (uint32_t i = 0; i < devices->n && devices->n > 1; i++) print_link(devices, i, out);
 }
 
 void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,

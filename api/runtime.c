@@ -142,6 +142,8 @@ static uint64_t least_kv_bytes(const weft_runtime *rt) {
  * activations leave: slots, head scratch and graphs are not there yet. */
 static uint64_t free_part_bytes(const weft_runtime *rt, uint32_t p) {
   weft_device *device = rt->devices.device[p];
+  if (weft_device_get_info(device)->host_memory)
+    return rt->devices.weights_bytes_max[p] == 0 ? UINT64_MAX : weft_device_memory_left(device) / 100 * 85;
   uint64_t used = weft_device_weights(device).n_bytes_held, has = weft_device_get_info(device)->memory_free_bytes;
   for (uint32_t i = 0; i < rt->n_models; i++) used += weft_model_get_info(rt->model[i].model)->part[p].scratch_bytes;
   return used < has ? (has - used) / 100 * 85 : 0;
@@ -151,12 +153,13 @@ static uint64_t free_part_bytes(const weft_runtime *rt, uint32_t p) {
 static uint64_t free_kv_bytes(const weft_runtime *rt) {
   uint64_t wanted = host_bytes(_SC_AVPHYS_PAGES) / 4, most = (uint64_t)4 << 30, n_pages = UINT32_MAX;
   const weft_kv_layout *layout = &rt->model[0].layout;
-  if (weft_device_get_info(rt->devices.device[0])->host_memory) return wanted < most ? wanted : most;
   for (uint32_t p = 0; p < rt->devices.n; p++) {
     uint64_t own = layout->part_bytes[p] == 0 ? n_pages : free_part_bytes(rt, p) / layout->part_bytes[p];
     if (own < n_pages) n_pages = own;
   }
-  return n_pages * rt->page_bytes;
+  if (!weft_device_get_info(rt->devices.device[0])->host_memory) return n_pages * rt->page_bytes;
+  if (wanted > most) wanted = most;
+  return n_pages < wanted / rt->page_bytes ? n_pages * rt->page_bytes : wanted;
 }
 
 static uint64_t default_kv_bytes(const weft_runtime *rt) {
@@ -258,9 +261,28 @@ static weft_status open_store(weft_runtime *rt, bool may_shrink, weft_error *err
   return status == WEFT_OK ? weft_kv_store_add_file(rt->store, &file, error) : status;
 }
 
+/* Buffers that found no room on their device. */
+static void print_away(weft_runtime *rt, uint32_t i) {
+  uint64_t n_first, n_host;
+  weft_device_runner_away(rt->model[i].runner, &n_first, &n_host);
+  if (n_first + n_host == 0) return;
+  weft_text_printf(&rt->plan,
+                   "  away     of slots and head %.2f MiB on device %u and %.2f MiB in host memory: a device is full\n",
+                   mib_of(n_first), weft_device_get_info(rt->devices.device[0])->index, mib_of(n_host));
+}
+
+/* What would be on and was turned off, each with its reason. */
+static void print_off(const weft_runtime *rt, weft_text *t) {
+  const weft_open_options *o = &rt->options;
+  if (o->no_prefix_cache) weft_text_puts(t, "off      prefixes shared between requests: --no-prefix-cache\n");
+  if (o->no_graphs) weft_text_puts(t, "off      steps as graphs: --no-graphs\n");
+  if (o->no_peer_access && rt->devices.n > 1) weft_text_puts(t, "off      peer access: --no-peer-access\n");
+}
+
 static void write_plan(weft_runtime *rt) {
   weft_text *t = &rt->plan;
   devices_print(&rt->devices, rt->options.rows, t);
+  print_off(rt, t);
   for (uint32_t i = 0; i < rt->n_models; i++) {
     const weft_served_model *m = &rt->model[i];
     const weft_model_info *info = weft_model_get_info(m->model);
@@ -274,6 +296,7 @@ static void write_plan(weft_runtime *rt) {
     weft_text_printf(t, ", keys and values %s", weft_type_name_of_id((int32_t)info->kv_type));
     weft_text_printf(t, "\n");
     devices_print_parts(&rt->devices, info, &m->layout, &m->split_reason, t);
+    print_away(rt, i);
     for (uint32_t g = 0; g < m->layout.n_groups; g++) {
       const weft_layer_group *group = &m->layout.group[g];
       const weft_kv_shape *shape = &m->layout.shape[g];

@@ -5,6 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/memory_room.h"
@@ -89,6 +90,11 @@ void weft_device_free(weft_device *device, void *memory) {
   if (memory != NULL) calls_of(device)->free(device, memory);
 }
 
+uint64_t weft_device_memory_left(weft_device *device) {
+  const device_calls *calls = calls_of(device);
+  return calls->memory_left == NULL ? device->info.memory_free_bytes : calls->memory_left(device);
+}
+
 weft_status weft_device_alloc_host(weft_device *device, uint64_t n_bytes, void **out) {
   if (device == NULL || out == NULL) return WEFT_E_INVALID;
   *out = NULL;
@@ -170,6 +176,13 @@ weft_status weft_device_follow(weft_device *device, weft_device *other, uint32_t
   if (strcmp(device->info.backend, other->info.backend) != 0 || makes_graph(device)) return WEFT_E_INVALID;
   if (device == other || device->calls->follow == NULL) return WEFT_OK;
   return note_status(device, calls_of(device)->follow(device, other, mark));
+}
+
+bool weft_device_reaches(weft_device *device, weft_device *other) {
+  if (device == other) return true;
+  if (strcmp(device->info.backend, other->info.backend) != 0) return false;
+  const device_calls *calls = calls_of(device);
+  return calls->reaches == NULL ? device->info.host_memory : calls->reaches(device, other);
 }
 
 bool weft_device_broken(const weft_device *device) {
@@ -282,9 +295,68 @@ void weft_device_at_layer(weft_device *device, uint32_t layer) {
 
 /* ---- host memory as device memory ---- */
 
+bool host_budget_take(weft_device *device, uint64_t n_bytes) {
+  host_budget *budget = &device->budget;
+  if (budget->most == 0) return true;
+  if (n_bytes > budget->most - budget->taken) return false;
+  budget->taken += n_bytes;
+  return true;
+}
+
+void host_budget_give(weft_device *device, uint64_t n_bytes) {
+  if (device->budget.most > 0) device->budget.taken -= n_bytes;
+}
+
+uint64_t host_memory_left(weft_device *device) {
+  const host_budget *budget = &device->budget;
+  return budget->most > 0 ? budget->most - budget->taken : weft_memory_available();
+}
+
+static weft_status note_piece(host_budget *budget, void *memory, uint64_t n_bytes) {
+  struct host_piece *piece =
+      weft_grow(budget->piece, budget->n_pieces, &budget->pieces_max, 64, sizeof *budget->piece);
+  if (piece == NULL) return WEFT_E_NO_MEMORY;
+  budget->piece = piece;
+  budget->piece[budget->n_pieces++] = (struct host_piece){memory, n_bytes};
+  return WEFT_OK;
+}
+
+/* Bytes of a piece, which is forgotten. */
+static uint64_t forget_piece(host_budget *budget, const void *memory) {
+  for (uint32_t i = budget->n_pieces; i > 0; i--) {
+    struct host_piece piece = budget->piece[i - 1];
+    if (piece.memory != memory) continue;
+    budget->piece[i - 1] = budget->piece[--budget->n_pieces];
+    if (budget->n_pieces == 0) {
+      weft_free(budget->piece);
+      budget->piece = NULL;
+      budget->pieces_max = 0;
+    }
+    return piece.n_bytes;
+  }
+  WEFT_CHECK(false); /* it was not given by this device */
+  return 0;
+}
+
+weft_status host_alloc(weft_device *device, uint64_t n_bytes, void **out) {
+  if (!host_budget_take(device, n_bytes)) return WEFT_E_NO_MEMORY;
+  weft_status status = host_alloc_unbound(device, n_bytes, out);
+  if (status == WEFT_OK && device->budget.most > 0) {
+    status = note_piece(&device->budget, *out, n_bytes);
+    if (status != WEFT_OK) host_free_unbound(device, *out);
+  }
+  if (status != WEFT_OK) host_budget_give(device, n_bytes);
+  return status;
+}
+
+void host_free(weft_device *device, void *memory) {
+  if (device->budget.most > 0) host_budget_give(device, forget_piece(&device->budget, memory));
+  host_free_unbound(device, memory);
+}
+
 /* Large pieces (the pool of pages, above all) are mapped with huge pages where the system has them: their first
  * touch then clears 2 MiB at a time, and reading them does not wait for address translation. */
-weft_status host_alloc(weft_device *device, uint64_t n_bytes, void **out) {
+weft_status host_alloc_unbound(weft_device *device, uint64_t n_bytes, void **out) {
   enum { LARGE = 32 << 20, HUGE_PAGE = 2 << 20 };
   (void)device;
   if (n_bytes > SIZE_MAX) return WEFT_E_NO_MEMORY;
@@ -294,7 +366,7 @@ weft_status host_alloc(weft_device *device, uint64_t n_bytes, void **out) {
   return WEFT_OK;
 }
 
-void host_free(weft_device *device, void *memory) {
+void host_free_unbound(weft_device *device, void *memory) {
   (void)device;
   weft_free(memory);
 }
@@ -338,7 +410,8 @@ static void read_proc(const char *path, const char *key, char *value, size_t n) 
   (void)fclose(file);
 }
 
-void host_describe(weft_device_info *info) {
+void host_describe(weft_device *device, const weft_device_config *config) {
+  weft_device_info *info = &device->info;
   info->host_memory = true;
   info->immediate = true;
   char value[96];
@@ -348,4 +421,8 @@ void host_describe(weft_device_info *info) {
   read_proc("/proc/meminfo", "MemTotal", value, sizeof value);
   if (sscanf(value, "%llu", &kib) == 1) info->memory_bytes = kib * 1024;
   info->memory_free_bytes = weft_memory_available();
+  device->budget.most = config->memory_bytes_max;
+  if (device->budget.most == 0) return;
+  info->memory_bytes = device->budget.most;
+  if (info->memory_free_bytes > device->budget.most) info->memory_free_bytes = device->budget.most;
 }

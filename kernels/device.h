@@ -56,6 +56,7 @@ typedef struct weft_device_config {
                                  choice: 8 on cpu, 16 on cuda]; what a backend does not have is refused */
   uint64_t weights_bytes_max; /* cuda: most of the card's memory for weights [0: 7/8 of what is free]; experts beyond
                                  it stay in host memory and are copied over at each use: the same bits */
+  uint64_t memory_bytes_max;  /* ref, cpu: most memory that alloc and weights take; more is refused [0: no bound] */
 } weft_device_config;
 
 /* Counts of steps between graph_begin and graph_end, by how they ran. */
@@ -93,6 +94,8 @@ const struct weft_kernels *weft_device_kernels(const weft_device *device);
 /* Device memory, aligned to 256 bytes; its content is undefined. Errors: NO_MEMORY, DEVICE. */
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free(weft_device *device, void *memory);
+/* Bytes of device memory that are free now: those of the bound where there is one, else of the card or the machine. */
+uint64_t weft_device_memory_left(weft_device *device);
 /* Memory that the host and every device of the backend may read and write where it lies: pinned on cuda, ordinary
  * elsewhere. It is aligned to 64 bytes, and slow for the device. What the device wrote is there after a sync. Errors:
  * as alloc. */
@@ -117,6 +120,9 @@ enum { WEFT_DEVICES_MAX = 8 };
 weft_status weft_device_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
                              uint64_t n_bytes);
 weft_status weft_device_follow(weft_device *device, weft_device *other, uint32_t mark);
+/* Whether ops of `device` may read and write what weft_device_alloc of `other` gave: always on ref and cpu, and between
+ * cards that reach each other's memory. What is sent between others goes through host memory. */
+bool weft_device_reaches(weft_device *device, weft_device *other);
 /* Whether a call of the device has ever reported DEVICE. From any thread. */
 bool weft_device_broken(const weft_device *device);
 

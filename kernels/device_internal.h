@@ -18,6 +18,7 @@ typedef struct device_calls {
   void (*close)(weft_device *device);
   weft_status (*alloc)(weft_device *device, uint64_t n_bytes, void **out);
   void (*free)(weft_device *device, void *memory);
+  uint64_t (*memory_left)(weft_device *device); /* NULL: as at open */
   weft_status (*alloc_host)(weft_device *device, uint64_t n_bytes, void **out);
   void (*free_host)(weft_device *device, void *memory);
   weft_status (*upload)(weft_device *device, void *to, const void *from, uint64_t n_bytes);
@@ -29,6 +30,7 @@ typedef struct device_calls {
   weft_status (*wait)(weft_device *device, uint32_t mark);
   weft_status (*send)(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n_bytes);
   weft_status (*follow)(weft_device *device, weft_device *other, uint32_t mark); /* NULL: as mark and wait */
+  bool (*reaches)(weft_device *device, weft_device *other); /* NULL: where device memory is host memory */
   weft_status (*weight)(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                         weft_error *error);
   /* NULL: the device has no memory of its own, and weight gets the source's bytes */
@@ -38,12 +40,23 @@ typedef struct device_calls {
   weft_status (*weight_unpack)(weft_device *device, const weft_weight *weight, void *file_bytes);
 } device_calls;
 
+/* How much of its memory a device in host memory has given out, where that has a bound. */
+typedef struct host_budget {
+  uint64_t most, taken; /* most 0: no bound, and nothing is counted */
+  struct host_piece {
+    void *memory;
+    uint64_t n_bytes;
+  } *piece; /* what alloc gave and free will get */
+  uint32_t n_pieces, pieces_max;
+} host_budget;
+
 struct weft_device {
   const device_calls *calls;
   const weft_kernels *kernels;
   weft_device_info info;
   step_graphs *graphs; /* NULL: steps always run call by call */
   weft_weights_report weights;
+  host_budget budget; /* ref, cpu */
   weft_op_watch watch;
   void *watch_self;
   uint32_t layer;
@@ -74,13 +87,20 @@ bool cuda_has_driver(void);
 /* Calls of backends whose device memory is host memory (ref, cpu). */
 weft_status host_alloc(weft_device *device, uint64_t n_bytes, void **out);
 void host_free(weft_device *device, void *memory);
+weft_status host_alloc_unbound(weft_device *device, uint64_t n_bytes, void **out); /* memory of the host, not counted */
+void host_free_unbound(weft_device *device, void *memory);
+uint64_t host_memory_left(weft_device *device);
 weft_status host_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status host_zero(weft_device *device, void *to, uint64_t n_bytes);
 weft_status host_sync(weft_device *device);
 weft_status host_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n_bytes);
 #define HOST_CALLS                                                                                               \
-  .alloc = host_alloc, .free = host_free, .alloc_host = host_alloc, .free_host = host_free, .upload = host_copy, \
-  .download = host_copy, .copy = host_copy, .zero = host_zero, .sync = host_sync, .send = host_send
+  .alloc = host_alloc, .free = host_free, .memory_left = host_memory_left, .alloc_host = host_alloc_unbound,     \
+  .free_host = host_free_unbound, .upload = host_copy, .download = host_copy, .copy = host_copy, .zero = host_zero, \
+  .sync = host_sync, .send = host_send
+/* Counts n_bytes that are about to be taken; false: the bound refuses them. give: they have been freed. */
+bool host_budget_take(weft_device *device, uint64_t n_bytes);
+void host_budget_give(weft_device *device, uint64_t n_bytes);
 /* The members of weft_kernels for functions whose names begin with `own`; both backends take the last two from ref. */
 #define HOST_KERNELS(own)                                                                                           \
   .embed = own##_embed, .norm = own##_norm, .matmul = own##_matmul, .matmul_scratch = own##_matmul_scratch,         \
@@ -92,8 +112,8 @@ weft_status host_send(weft_device *from, weft_device *to, void *to_memory, const
   .sample = own##_sample, .sample_scratch = own##_sample_scratch, .supports = own##_supports,                       \
   .numerics = own##_numerics, .canvas = ref_canvas, .canvas_scratch = ref_canvas_scratch, .classes = own##_classes, \
   .move = ref_move
-/* Fills in what holds for host memory, the machine's total and available bytes, and the processor's name. */
-void host_describe(weft_device_info *info);
+/* Sets the bound, and fills in what holds for host memory, total and free bytes, and the processor's name. */
+void host_describe(weft_device *device, const weft_device_config *config);
 /* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of
  * blocks or the product does not fit 64 bits. */
 uint64_t weight_file_bytes(const weft_weight *weight);

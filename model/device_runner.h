@@ -32,6 +32,8 @@ typedef struct weft_device_runner_config {
 /* *n_bytes (may be NULL): how much memory the runner takes. */
 weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
                                     weft_error *error);
+/* Bytes of its buffers that found no room on their device (runner_memory.h): on the first device, in host memory. */
+void weft_device_runner_away(const weft_runner *runner, uint64_t *n_bytes_first, uint64_t *n_bytes_host);
 
 #ifdef __cplusplus
 }

@@ -2,23 +2,25 @@
 #include "model/kv_store.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 
 #include "base/check.h"
 #include "base/memory.h"
 
-static weft_status open_part(weft_kv_store *store, uint32_t p, weft_error *error) {
-  weft_kv_part *part = &store->part[p];
-  uint32_t n_pages = store->n_pages;
+static weft_status open_part(weft_kv_part *part, uint32_t n_pages) {
   if (part->page_bytes == 0) return WEFT_OK; /* no layer here has keys of its own */
-  weft_status status = weft_device_alloc(part->device, part->page_bytes * n_pages, &part->base);
-  if (status == WEFT_OK) return WEFT_OK;
-  char which[48] = "the device";
-  if (store->n_parts > 1) (void)snprintf(which, sizeof which, "device %" PRIu32 " of %" PRIu32, p + 1, store->n_parts);
+  return weft_device_alloc(part->device, part->page_bytes * n_pages, &part->base);
+}
+
+/* Says what the pages need on each device. */
+static weft_status refuse_pages(const weft_split *split, const weft_kv_layout *layout, uint32_t n_pages,
+                                weft_status status, weft_error *error) {
+  char room[WEFT_SPLIT_ROOM_MAX];
+  uint64_t needed[WEFT_DEVICES_MAX] = {0};
+  for (uint32_t p = 0; p < layout->n_parts; p++) needed[p] = layout->part_bytes[p] * n_pages;
   return weft_fail(error, status,
-                   "KV store: %s has no room for %" PRIu32 " pages of %" PRIu64 " bytes (%" PRIu64
-                   " MiB); ask for fewer",
-                   which, n_pages, part->page_bytes, part->page_bytes * n_pages >> 20);
+                   "KV store: there is no room for %" PRIu32 " pages of %" PRIu64
+                   " bytes (%s); ask for fewer: lower --kv-mib or -c",
+                   n_pages, layout->page_bytes, weft_split_tell_room(split, needed, NULL, room));
 }
 
 weft_status weft_kv_store_open(const weft_split *split, const weft_kv_layout *layout, uint32_t n_pages,
@@ -38,11 +40,11 @@ weft_status weft_kv_store_open(const weft_split *split, const weft_kv_layout *la
     store->part[p] =
         (weft_kv_part){.device = split->device[p], .page_bytes = layout->part_bytes[p], .at = store->page_bytes};
     store->page_bytes += layout->part_bytes[p];
-    status = open_part(store, p, error);
+    status = open_part(&store->part[p], n_pages);
   }
   if (status != WEFT_OK) {
     weft_kv_store_close(store);
-    return status;
+    return refuse_pages(split, layout, n_pages, status, error);
   }
   *out = store;
   return WEFT_OK;

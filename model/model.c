@@ -17,7 +17,7 @@ enum { ROWS_MAX = 1 << 20, EXTRA_VECTORS = 2 + 2 * WEFT_LAYERS_MAX };
 const char *model_where(const weft_model *model, const model_part *part, char out[48]) {
   out[0] = 0;
   if (model->n_parts > 1)
-    (void)snprintf(out, 48, " on device %u of %u", (unsigned)(part - model->part) + 1, (unsigned)model->n_parts);
+    (void)snprintf(out, 48, " on device %" PRIu32, weft_device_get_info(part->device)->index);
   return out;
 }
 
@@ -90,6 +90,13 @@ static weft_status take_memory(weft_model *model, const weft_gguf *gguf, weft_er
   return refused ? weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf)) : WEFT_OK;
 }
 
+/* What a part has no room for: "device 1: 12.00 MiB needed, 3.00 MiB free". */
+static const char *tell_part(const weft_model *model, uint32_t p, uint64_t n_bytes, char out[WEFT_SPLIT_ROOM_MAX]) {
+  uint64_t needed[WEFT_DEVICES_MAX] = {0};
+  needed[p] = n_bytes;
+  return weft_split_tell_room(&model->split, needed, NULL, out);
+}
+
 static weft_status take_arrays(weft_model *model, const weft_gguf *gguf, weft_error *error) {
   weft_status status = WEFT_OK;
   for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
@@ -127,16 +134,15 @@ static weft_status load_weights(weft_model *model, weights_loader *loader) {
 }
 
 static weft_status take_scratch(weft_model *model, const weft_gguf *gguf, weft_error *error) {
-  char where[48];
+  char room[WEFT_SPLIT_ROOM_MAX];
   for (uint32_t p = 0; p < model->n_parts; p++) {
     model_part *part = &model->part[p];
     weft_status status = layers_plan(model, part);
     if (status == WEFT_OK) status = weft_device_alloc(part->device, part->plan.n_bytes, &part->scratch_base);
     if (status != WEFT_OK) {
       return weft_fail(error, status,
-                       "%s: no room for the scratch of %" PRIu32 " rows (%" PRIu64 " MiB)%s; allow fewer rows per step",
-                       weft_gguf_path(gguf), model->limits.rows_max, part->plan.n_bytes >> 20,
-                       model_where(model, part, where));
+                       "%s: no room for the scratch of %" PRIu32 " rows (%s); allow fewer rows per step: lower --rows",
+                       weft_gguf_path(gguf), model->limits.rows_max, tell_part(model, p, part->plan.n_bytes, room));
     }
     layers_place(part);
     model->info.part[p].scratch_bytes = part->plan.n_bytes;

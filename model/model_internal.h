@@ -146,7 +146,7 @@ static inline model_part *model_last_part(weft_model *model) {
   return &model->part[model->n_parts - 1];
 }
 
-/* For messages: " on device 2 of 3", or nothing where the model has one device. */
+/* For messages: " on device 2", or nothing where the model has one device. */
 const char *model_where(const weft_model *model, const model_part *part, char out[48]);
 
 /* The bounds of a batch of this model for a runner of n_slots slots. */

@@ -163,14 +163,10 @@ weft_status runner_held_paths(device_runner *r, const runner_step *step, const r
 
 /* ---- open and close ---- */
 
-/* Memory of the device runner's device; counts bytes. */
-static uint32_t *take_found(device_runner *r, weft_status (*alloc)(weft_device *, uint64_t, void **),
-                            weft_status *status) {
-  uint64_t n_bytes = 2 * (uint64_t)r->canvas_length * WEFT_GRAPH_CLASSES * sizeof(uint32_t);
+/* Host memory that the device reaches. */
+static uint32_t *take_found(const device_runner *r, uint64_t n_bytes, weft_status *status) {
   void *memory = NULL;
-  if (*status != WEFT_OK) return NULL;
-  *status = alloc(r->last, n_bytes, &memory);
-  r->n_bytes += n_bytes;
+  *status = weft_device_alloc_host(r->last, n_bytes, &memory);
   return memory;
 }
 
@@ -182,9 +178,11 @@ weft_status runner_open_held(device_runner *r) {
   weft_status status = canvas_path_open(r->canvas_length, &held->path, &n_bytes);
   held->token = weft_alloc(r->canvas_length, sizeof *held->token);
   if (status == WEFT_OK && held->token == NULL) status = WEFT_E_NO_MEMORY;
-  held->d_found = take_found(r, weft_device_alloc, &status);
-  for (uint32_t i = 0; i < 2; i++)
-    held->found[i] = r->in_place ? held->d_found : take_found(r, weft_device_alloc_host, &status);
+  uint64_t n_found = 2 * (uint64_t)r->canvas_length * WEFT_GRAPH_CLASSES * sizeof(uint32_t);
+  held->d_found = runner_memory_take(&r->memory, r->last, n_found, RUNNER_ANYWHERE, &status);
+  r->n_bytes += r->in_place ? n_found : 3 * n_found;
+  for (uint32_t i = 0; i < 2 && status == WEFT_OK; i++)
+    held->found[i] = r->in_place ? held->d_found : take_found(r, n_found, &status);
   r->n_bytes += sizeof *held + n_bytes + r->canvas_length * sizeof *held->token;
   return status;
 }
@@ -197,6 +195,5 @@ void runner_close_held(device_runner *r) {
   weft_free(held->token);
   for (uint32_t i = 0; i < 2; i++)
     if (held->found[i] != held->d_found) weft_device_free_host(d, held->found[i]);
-  weft_device_free(d, held->d_found);
   weft_free(held);
 }

@@ -33,13 +33,13 @@
 #include "kernels/ops.h"
 #include "model/device_runner.h"
 #include "model/grammar_graph.h"
+#include "model/runner_memory.h"
 
 /* Batches submitted and not collected: so many that every device has a step, and the host one more. */
 enum { RUNNER_FLIGHTS_MAX = WEFT_DEVICES_MAX + 2 }; /* with the one that was collected last */
 enum { RUNNER_CANVAS_WORDS = sizeof(weft_canvas_row) / 4 };
 
-/* What a request has while it runs. Arrays (host memory, but where a comment says otherwise) are made when the runner
- * opens and freed when it closes (runner_open.c): slot_close only clears `open`. */
+/* Of one request after another. Arrays are made and freed with the runner (runner_open.c), in host memory if not said. */
 typedef struct runner_slot {
   bool open;
   uint32_t generation;     /* counts slot_open, so that results of an earlier request are not applied */
@@ -50,8 +50,7 @@ typedef struct runner_slot {
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
   uint32_t n_history;
   weft_matcher matcher; /* where in the request's grammar the answer is */
-  /* Of a diffusion request with a grammar: where in the grammar's graph the answer is, how many tokens it may still
-   * have, and how many canvases it has. */
+  /* Of diffusion with a grammar: where in its graph the answer is, how many tokens it may have yet, its canvases. */
   weft_graph_set places;
   uint32_t n_left, n_canvases;
   uint32_t *classes; /* device, with memory of its own: tokens_at and token of that graph */
@@ -128,6 +127,7 @@ typedef struct device_runner {
   weft_device_runner_config config;
   const weft_split *split;
   weft_device *first, *last; /* of its devices */
+  runner_memory memory;      /* of them */
   const weft_weight *head;
   float cap, embed_scale;
   weft_batch_bounds bounds; /* of every batch that is submitted */

@@ -16,8 +16,6 @@ static void close_slots(device_runner *r) {
     weft_free(s->bias);
     weft_free(s->history);
     weft_free(s->canvas);
-    weft_device_free(r->first, s->soft);
-    weft_device_free(r->last, s->classes);
   }
   weft_free(r->slots);
 }
@@ -48,12 +46,7 @@ void runner_close(weft_runner *base) {
   for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
   weft_grammar_scratch_close(r->grammar_scratch);
   runner_close_held(r);
-  weft_device_free(r->first, r->d_soft_in);
-  if (r->d_mirror != r->d_cells) weft_device_free(r->first, r->d_mirror);
-  void *const device[] = {r->allowed,   r->d_masks,  r->d_hidden,      r->d_soft,    r->d_logits, r->d_inputs,
-                          r->d_cells,   r->d_asked,  r->d_sampled,     r->d_canvas,  r->d_stats,  r->d_bad,
-                          r->d_scratch, r->d_judged, r->d_given_logit, r->d_given_at};
-  for (uint32_t k = 0; k < sizeof device / sizeof *device; k++) weft_device_free(d, device[k]);
+  runner_memory_close(&r->memory);
   weft_free(r);
 }
 
@@ -66,16 +59,21 @@ static void *take_host(device_runner *r, uint64_t n, uint64_t size, weft_status 
   return memory;
 }
 
-static void *take_memory_of(device_runner *r, weft_device *device, uint64_t n, uint64_t size, weft_status *status) {
-  void *memory = NULL;
-  if (*status != WEFT_OK) return NULL;
-  *status = weft_device_alloc(device, n * size, &memory);
+static void *take_memory_of(device_runner *r, weft_device *home, uint64_t n, uint64_t size, runner_reach reach,
+                            weft_status *status) {
   r->n_bytes += n * size;
-  return memory;
+  return runner_memory_take(&r->memory, home, n * size, reach, status);
 }
 
+/* Of the last device, whose ops alone use it. */
 static void *take_device(device_runner *r, uint64_t n, uint64_t size, weft_status *status) {
-  return take_memory_of(r, r->last, n, size, status);
+  return take_memory_of(r, r->last, n, size, RUNNER_ANYWHERE, status);
+}
+
+/* Of the last device, which sends it to the first one. */
+static void *take_sent(device_runner *r, uint64_t n, uint64_t size, weft_status *status) {
+  runner_reach reach = r->split->n_devices == 1 ? RUNNER_ANYWHERE : RUNNER_AT_HOME;
+  return take_memory_of(r, r->last, n, size, reach, status);
 }
 
 /* Host memory that the devices reach. */
@@ -97,7 +95,7 @@ static weft_status open_slots(device_runner *r) {
     s->bias = take_host(r, WEFT_LOGIT_BIAS_MAX, sizeof *s->bias, &status);
     if (c == 0) continue;
     s->canvas = take_host(r, c, sizeof *s->canvas, &status);
-    s->soft = take_memory_of(r, r->first, c * r->n_hidden, sizeof(float), &status);
+    s->soft = take_memory_of(r, r->first, c * r->n_hidden, sizeof(float), RUNNER_OR_HOST, &status);
     if (!r->in_place) s->classes = take_device(r, runner_classes_words(r->info.n_vocab), sizeof *s->classes, &status);
   }
   return status;
@@ -180,7 +178,7 @@ static weft_status open_mirror(device_runner *r) {
     return WEFT_OK;
   }
   uint64_t n_words = runner_mirror_canvas(r, r->config.n_slots);
-  r->d_mirror = take_memory_of(r, r->first, n_words, sizeof *r->d_mirror, &status);
+  r->d_mirror = take_memory_of(r, r->first, n_words, sizeof *r->d_mirror, RUNNER_OR_HOST, &status);
   return status;
 }
 
@@ -189,11 +187,11 @@ static weft_status open_device(device_runner *r) {
   weft_device *d = r->last;
   uint64_t n = r->stats_max, n_scored = r->info.scored_rows_max;
   r->d_hidden = take_device(r, (uint64_t)r->output_max * r->n_hidden, sizeof(float), &status);
-  if (r->canvas_length > 0) r->d_soft = take_device(r, n * r->n_hidden, sizeof(float), &status);
+  if (r->canvas_length > 0) r->d_soft = take_sent(r, n * r->n_hidden, sizeof(float), &status);
   r->d_logits = take_device(r, (uint64_t)r->logit_rows_max * r->info.n_vocab, sizeof(float), &status);
   uint64_t n_cells = r->canvas_length == 0 ? r->config.n_slots : runner_canvas_cell(r, r->config.n_slots);
   r->d_inputs = take_device(r, inputs_words(r), sizeof *r->d_inputs, &status);
-  r->d_cells = take_device(r, n_cells, sizeof *r->d_cells, &status);
+  r->d_cells = take_sent(r, n_cells, sizeof *r->d_cells, &status);
   r->d_stats = take_device(r, runner_stats_bytes(n), 1, &status);
   r->d_asked = take_device(r, r->asked_words, sizeof *r->d_asked, &status);
   r->d_masks = take_device(r, (uint64_t)r->logit_rows_max * r->mask_words, sizeof *r->d_masks, &status);
@@ -204,8 +202,8 @@ static weft_status open_device(device_runner *r) {
   r->d_given_at = take_device(r, r->logit_rows_max, sizeof *r->d_given_at, &status);
   r->d_bad = take_device(r, r->logit_rows_max, 1, &status);
   if (r->canvas_length > 0 && !r->in_place) {
-    r->d_soft_in =
-        take_memory_of(r, r->first, (uint64_t)r->config.limits.canvas_rows_max * r->n_hidden, sizeof(float), &status);
+    uint64_t n_floats = (uint64_t)r->config.limits.canvas_rows_max * r->n_hidden;
+    r->d_soft_in = take_memory_of(r, r->first, n_floats, sizeof(float), RUNNER_ANYWHERE, &status);
   }
   if (status == WEFT_OK) status = open_mirror(r);
   if (status != WEFT_OK) return status;
@@ -270,6 +268,7 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   r->split = weft_model_get_split(config->model);
   r->first = r->split->device[0];
   r->last = r->split->device[r->split->n_devices - 1];
+  runner_memory_open(&r->memory, r->split);
   fill_info(r);
   r->in_place = weft_device_get_info(r->last)->host_memory;
   r->graphs = weft_device_get_info(r->last)->graphs;
@@ -291,11 +290,21 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   if (status == WEFT_OK) status = open_host(r);
   if (status == WEFT_OK) status = open_device(r);
   if (status != WEFT_OK) {
+    char room[WEFT_SPLIT_ROOM_MAX];
+    (void)weft_split_tell_room(r->split, r->memory.asked, r->memory.left, room);
     runner_close(&r->base);
-    return weft_fail(error, status, "the runner of %s needs more memory than there is: lower --running or --rows",
-                     config->name);
+    return weft_fail(error, status,
+                     "the runner of %s needs more memory than there is (%s, or more); lower --running, --rows or --kv-mib",
+                     config->name, room);
   }
+  runner_memory_tell(&r->memory, config->name);
   if (n_bytes != NULL) *n_bytes = r->n_bytes;
   *out = &r->base;
   return WEFT_OK;
+}
+
+void weft_device_runner_away(const weft_runner *runner, uint64_t *n_bytes_first, uint64_t *n_bytes_host) {
+  const device_runner *r = (const device_runner *)(const void *)runner;
+  *n_bytes_first = r->memory.n_bytes_first;
+  *n_bytes_host = r->memory.n_bytes_host;
 }

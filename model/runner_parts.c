@@ -75,9 +75,16 @@ void runner_note_writes(device_runner *r, const runner_flight *f) {
 
 /* ---- to the first device ---- */
 
+/* From the last device to a buffer of the first one, also where that did not find room there. */
+static weft_status send_to_first(device_runner *r, void *to, const void *from, uint64_t n_bytes, uint64_t *crossed) {
+  if (!runner_memory_in_host(&r->memory, to)) return model_send(r->last, r->first, to, from, n_bytes, crossed);
+  if (r->first != r->last) (void)__atomic_fetch_add(crossed, n_bytes, __ATOMIC_RELAXED);
+  return weft_device_copy(r->last, to, from, n_bytes);
+}
+
 static weft_status send_words(device_runner *r, uint64_t to, uint64_t from, uint64_t n) {
-  return model_send(r->last, r->first, r->d_mirror + to, r->d_cells + from, n * sizeof *r->d_cells,
-                    &r->config.model->crossed.tokens);
+  return send_to_first(r, r->d_mirror + to, r->d_cells + from, n * sizeof *r->d_cells,
+                       &r->config.model->crossed.tokens);
 }
 
 /* One piece of all cells from the first to the last slot that drew a token: those between have no newer ones. */
@@ -105,6 +112,6 @@ weft_status runner_send_cells(device_runner *r, const runner_flight *f) {
 }
 
 weft_status runner_send_soft(device_runner *r, uint32_t slot, const float *soft, uint64_t n_rows) {
-  return model_send(r->last, r->first, r->slots[slot].soft, soft, n_rows * r->n_hidden * sizeof *soft,
-                    &r->config.model->crossed.soft);
+  return send_to_first(r, r->slots[slot].soft, soft, n_rows * r->n_hidden * sizeof *soft,
+                       &r->config.model->crossed.soft);
 }

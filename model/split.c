@@ -2,6 +2,7 @@
 #include "model/split.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 static weft_status check_numbers(const weft_split *split, uint32_t n_layers, weft_error *error) {
   uint32_t n = split->n_devices;
@@ -58,4 +59,22 @@ weft_status weft_split_check(const weft_split *split, const weft_kv_geometry *ge
     }
   }
   return status;
+}
+
+const char *weft_split_tell_room(const weft_split *split, const uint64_t *needed, const uint64_t *left,
+                                 char out[WEFT_SPLIT_ROOM_MAX]) {
+  const double mib = 1024.0 * 1024.0;
+  size_t at = 0;
+  out[0] = 0;
+  for (uint32_t p = 0; p < split->n_devices; p++) {
+    if (needed[p] == 0) continue;
+    weft_device *device = split->device[p];
+    uint64_t n_free = left != NULL ? left[p] : weft_device_memory_left(device);
+    int n = snprintf(out + at, WEFT_SPLIT_ROOM_MAX - at, "%sdevice %" PRIu32 ": %.2f MiB needed, %.2f MiB free",
+                     at == 0 ? "" : "; ", weft_device_get_info(device)->index, (double)needed[p] / mib,
+                     (double)n_free / mib);
+    if (n < 0 || at + (size_t)n >= WEFT_SPLIT_ROOM_MAX) break;
+    at += (size_t)n;
+  }
+  return out;
 }

@@ -32,6 +32,12 @@ bool weft_split_can_cut(const weft_kv_geometry *geometry, uint32_t layer);
  * keeps the law for a model with this geometry. The devices themselves are not looked at. */
 weft_status weft_split_check(const weft_split *split, const weft_kv_geometry *geometry, weft_error *error);
 
+/* For a line that refuses: "device N: A MiB needed, B MiB free" of each device of which something is needed.
+ * needed and left are arrays of bytes [n_devices]; left NULL: what is free now. Returns `out`. */
+enum { WEFT_SPLIT_ROOM_MAX = 256 };
+const char *weft_split_tell_room(const weft_split *split, const uint64_t *needed, const uint64_t *left,
+                                 char out[WEFT_SPLIT_ROOM_MAX]);
+
 #ifdef __cplusplus
 }
 #endif

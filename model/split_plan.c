@@ -21,6 +21,45 @@ static double load_of(const weft_split_ask *ask, uint32_t p, uint32_t first, uin
   return ((double)(end - first) + (is_last ? ask->head : 0)) / ask->share[p];
 }
 
+/* Cuts whose largest load is no more than `most`: those with much on the first devices come first, so that of equal ones
+ * the first wins. */
+typedef struct cut_search {
+  const weft_split_ask *ask;
+  double most, least_empty;
+  uint32_t n_tried, n_seen, cut[WEFT_DEVICES_MAX], best[WEFT_DEVICES_MAX];
+} cut_search;
+
+enum { SEEN_MAX = 10000 }; /* beginnings of cuts, most of which lead to none */
+
+static void try_cut(cut_search *s) {
+  double empty = s->ask->empty(s->ask->empty_self, s->cut);
+  if (s->n_tried++ > 0 && empty >= s->least_empty) return;
+  s->least_empty = empty;
+  memcpy(s->best, s->cut, sizeof s->best);
+}
+
+/* Device p begins with layer `first`. */
+static void search_cuts(cut_search *s, uint32_t p, uint32_t first) {
+  const weft_split_ask *ask = s->ask;
+  s->cut[p] = first;
+  if (p + 1 == ask->n_devices) {
+    if (load_of(ask, p, first, ask->n_layers) <= s->most) try_cut(s);
+    return;
+  }
+  for (uint32_t end = ask->n_layers - 1; end > first && s->n_tried < WEFT_SPLIT_TRIES && s->n_seen < SEEN_MAX; end--) {
+    s->n_seen += 1;
+    if (load_of(ask, p, first, end) <= s->most) search_cuts(s, p + 1, end);
+  }
+}
+
+/* Of the cuts that are as good as this one, whose largest load is `most`, the one that wastes least of a page. */
+static void fill_pages(const weft_split_ask *ask, double most, uint32_t *first_layer) {
+  cut_search s = {.ask = ask, .most = most};
+  if (ask->empty == NULL || ask->n_devices == 1) return;
+  search_cuts(&s, 0, 0);
+  if (s.n_tried > 0) memcpy(first_layer, s.best, ask->n_devices * sizeof *first_layer);
+}
+
 /* least[p][n]: the least largest load of devices [0, p] with the first n layers; from[p][n]: where device p then
  * begins. Later beginnings win among equals, so that earlier devices have more. */
 bool weft_split_cut(const weft_split_ask *ask, uint32_t *first_layer) {
@@ -44,6 +83,7 @@ bool weft_split_cut(const weft_split_ask *ask, uint32_t *first_layer) {
     first_layer[p] = from[p][end];
     end = first_layer[p];
   }
+  fill_pages(ask, least[ask->n_devices - 1][ask->n_layers], first_layer);
   return true;
 }
 
@@ -72,6 +112,25 @@ static void count_bytes(const weft_gguf *gguf, weft_split_ask *ask, uint64_t *be
   for (uint32_t l = 0; l < ask->n_layers; l++) before[l + 1] += before[l];
 }
 
+/* How a page is filled with a cut. */
+typedef struct page_fill {
+  weft_kv_geometry geometry;
+  weft_kv_layout layout;
+  uint32_t n_devices;
+} page_fill;
+
+static double empty_of(void *self, const uint32_t *first_layer) {
+  page_fill *fill = self;
+  const weft_kv_geometry *geometry = &fill->geometry;
+  uint32_t p = 0;
+  for (uint32_t l = 0; l < geometry->n_layers; l++) {
+    while (p + 1 < fill->n_devices && l >= first_layer[p + 1]) p++;
+    fill->geometry.part[l] = (uint8_t)p;
+  }
+  bool possible = weft_kv_layout_choose(&geometry, 1, 0, &fill->layout, NULL) == WEFT_OK;
+  return possible ? fill->layout.padding : 1.0;
+}
+
 /* Tries room first, and tells whether it made a difference. */
 static bool choose_cut(weft_split_ask *ask, const uint64_t *before, weft_split *split, weft_split_reason *reason) {
   uint32_t even[WEFT_DEVICES_MAX] = {0};
@@ -89,15 +148,18 @@ static bool choose_cut(weft_split_ask *ask, const uint64_t *before, weft_split *
 }
 
 static weft_status plan_cut(const weft_gguf *gguf, const double *ratio, weft_split_ask *ask, const model_hyper *hyper,
-                            uint64_t *before, bool *no_cut, weft_split *split, weft_split_reason *reason,
-                            weft_error *error) {
-  weft_kv_geometry geometry = model_hyper_geometry(hyper, gguf_kv_type(gguf));
+                            uint64_t *before, bool *no_cut, page_fill *fill, weft_split *split,
+                            weft_split_reason *reason, weft_error *error) {
+  fill->geometry = model_hyper_geometry(hyper, gguf_kv_type(gguf));
+  fill->n_devices = split->n_devices;
+  ask->empty = empty_of;
+  ask->empty_self = fill;
   ask->n_layers = hyper->n_layers;
   ask->no_cut = no_cut;
   ask->head = ratio != NULL ? 0 : hyper->n_layers / (hyper->diffusion ? 5.0 : 15.0);
   *reason = (weft_split_reason){.why = ratio != NULL ? WEFT_SPLIT_ASKED : WEFT_SPLIT_EVEN, .head = ask->head};
   for (uint32_t p = 0; p < split->n_devices; p++) ask->share[p] = ratio != NULL ? ratio[p] : 1.0;
-  for (uint32_t l = 1; l < hyper->n_layers; l++) no_cut[l] = !weft_split_can_cut(&geometry, l);
+  for (uint32_t l = 1; l < hyper->n_layers; l++) no_cut[l] = !weft_split_can_cut(&fill->geometry, l);
   count_bytes(gguf, ask, before);
   if (choose_cut(ask, before, split, reason)) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID,
@@ -115,15 +177,17 @@ weft_status weft_split_plan(const weft_gguf *gguf, const double *ratio, const ui
   model_hyper *hyper = weft_alloc(1, sizeof *hyper);
   uint64_t *before = weft_alloc(WEFT_LAYERS_MAX + 1, sizeof *before);
   bool *no_cut = weft_alloc(WEFT_LAYERS_MAX, sizeof *no_cut);
+  page_fill *fill = weft_alloc(1, sizeof *fill);
   weft_split_ask ask = {.n_devices = split->n_devices};
   memcpy(ask.room, room, split->n_devices * sizeof *room);
   weft_status status = WEFT_OK;
-  if (hyper == NULL || before == NULL || no_cut == NULL)
+  if (hyper == NULL || before == NULL || no_cut == NULL || fill == NULL)
     status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
   if (status == WEFT_OK) status = model_hyper_read(gguf, &arch, hyper, error);
-  if (status == WEFT_OK) status = plan_cut(gguf, ratio, &ask, hyper, before, no_cut, split, reason, error);
+  if (status == WEFT_OK) status = plan_cut(gguf, ratio, &ask, hyper, before, no_cut, fill, split, reason, error);
   weft_free(hyper);
   weft_free(before);
   weft_free(no_cut);
+  weft_free(fill);
   return status;
 }

@@ -3,7 +3,8 @@
  *
  * Law: split_plan_cut is a function of its argument alone. It gives each device a run of layers such that the largest load
  * is as small as can be, where the load of a device is its layers, and on the last device the head's work counted in
- * layers, over the device's share. Of equal cuts the one is taken whose first devices have more. */
+ * layers, over the device's share. Of equal cuts the one is taken that leaves least of each page empty, and of those
+ * the one whose first devices have more. */
 #ifndef WEFT_MODEL_SPLIT_PLAN_H
 #define WEFT_MODEL_SPLIT_PLAN_H
 
@@ -22,7 +23,13 @@ typedef struct weft_split_ask {
   const uint64_t *bytes_before;   /* [n_layers + 1] of weights in the layers before each; NULL: room does not matter */
   uint64_t first_bytes, last_bytes; /* of other weights on the first and on the last device */
   uint64_t room[WEFT_DEVICES_MAX];  /* bytes for weights on each device; 0: not bounded */
+  /* The share of a page of keys and values that stays empty with a cut; NULL: that does not matter. Of many equal cuts
+   * WEFT_SPLIT_TRIES are asked for. */
+  double (*empty)(void *self, const uint32_t *first_layer);
+  void *empty_self;
 } weft_split_ask;
+
+enum { WEFT_SPLIT_TRIES = 64 };
 
 /* Fills first_layer[0 .. n_devices). False: there is no such cut. */
 bool weft_split_cut(const weft_split_ask *ask, uint32_t *first_layer);

@@ -114,6 +114,17 @@ static void count_bytes(weights_loader *loader, uint64_t n_bytes) {
   info->part[loader->part - loader->model->part].weight_bytes += n_bytes;
 }
 
+/* For the line of a device that has no room: what its weights need, experts that may stay in host memory left out. */
+static const char *tell_room(const weights_loader *loader, weft_status status, char out[WEFT_SPLIT_ROOM_MAX + 100]) {
+  char room[WEFT_SPLIT_ROOM_MAX];
+  out[0] = 0;
+  if (status != WEFT_E_NO_MEMORY) return out;
+  (void)snprintf(out, WEFT_SPLIT_ROOM_MAX + 100,
+                 " (%s for weights); raise --device-mib, share layers out (--split-ratio) or take fewer bits",
+                 weft_split_tell_room(&loader->model->split, loader->needed, loader->left, room));
+  return out;
+}
+
 static weft_status place_source(weights_loader *loader, const weft_gguf_tensor *tensor,
                                 const weft_weight_source *source, unsigned uses, weft_weight *weight) {
   weft_error inner = {{0}};
@@ -122,10 +133,10 @@ static weft_status place_source(weights_loader *loader, const weft_gguf_tensor *
   const char *why = gguf_reader_error(loader->reader);
   if (status == WEFT_E_IO && why[0] != 0) return weft_fail(loader->error, status, "%s", why);
   if (status != WEFT_OK) {
-    char where[48];
-    return weft_fail(loader->error, status, "%s: tensor '%s'%s: %.200s", weft_gguf_path(loader->gguf), tensor->name,
+    char where[48], room[WEFT_SPLIT_ROOM_MAX + 100];
+    return weft_fail(loader->error, status, "%s: tensor '%s'%s: %.100s%s", weft_gguf_path(loader->gguf), tensor->name,
                      model_where(loader->model, part, where),
-                     inner.text[0] != 0 ? inner.text : weft_status_text(status));
+                     inner.text[0] != 0 ? inner.text : weft_status_text(status), tell_room(loader, status, room));
   }
   WEFT_CHECK(part->n_weights < part->owned_max);
   part->weights[part->n_weights++] = *weight;
@@ -146,7 +157,10 @@ static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *
   };
   if (loader->judging) {
     weft_type held_as = weft_type_find((int32_t)tensor->type)->held_as;
-    loader->n_bytes_held += weft_type_row_bytes(held_as, tensor->ne[0]) * tensor->ne[1] * tensor->ne[2];
+    uint64_t n_bytes = weft_type_row_bytes(held_as, tensor->ne[0]) * tensor->ne[1] * tensor->ne[2];
+    bool may_stream = (uses & WEFT_USE_EXPERTS) != 0 && !(device == NULL || weft_device_get_info(device)->host_memory);
+    loader->n_bytes_held += n_bytes;
+    if (!may_stream) loader->needed[loader->part - loader->model->part] += n_bytes;
     out->data = tensor->data;
     return check_supported(loader, tensor);
   }
@@ -176,14 +190,17 @@ weft_status weights_vector(weights_loader *loader, const float *values, uint64_t
   static const float judged;
   model_part *part = loader->part;
   *out = &judged;
-  if (loader->judging) return WEFT_OK;
+  if (loader->judging) {
+    loader->needed[part - loader->model->part] += n * sizeof *values;
+    return WEFT_OK;
+  }
   WEFT_CHECK(part->n_owned < part->owned_max);
   void *memory = NULL;
   weft_status status = weft_device_alloc(part->device, n * sizeof *values, &memory);
   if (status != WEFT_OK) {
-    char where[48];
-    return weft_fail(loader->error, status, "%s: there is no room for the weights%s", weft_gguf_path(loader->gguf),
-                     model_where(loader->model, part, where));
+    char where[48], room[WEFT_SPLIT_ROOM_MAX + 100];
+    return weft_fail(loader->error, status, "%s: there is no room for the weights%s%s", weft_gguf_path(loader->gguf),
+                     model_where(loader->model, part, where), tell_room(loader, status, room));
   }
   part->owned[part->n_owned++] = memory;
   count_bytes(loader, n * sizeof *values);
@@ -493,6 +510,7 @@ weft_status weights_check_room(const weights_loader *loader) {
 void weights_rewind(weights_loader *loader) {
   weft_model *model = loader->model;
   loader->judging = false;
+  for (uint32_t p = 0; p < model->n_parts; p++) loader->left[p] = weft_device_memory_left(model->part[p].device);
   loader->n_bytes_done = 0;
   memset(loader->used, 0, weft_gguf_n_tensors(loader->gguf));
   memset(&model->globals, 0, sizeof model->globals);

@@ -39,7 +39,8 @@ typedef struct weft_work {
 } weft_work;
 
 typedef struct weft_step_plan {
-  uint64_t number; /* counts plans of the engine, from 1 */
+  uint64_t number; /* which step of the engine this is, from 1; steps without rows and plans that were not submitted do
+                      not count */
   uint32_t lane;
   bool called;                    /* made out of its lane's turn (weft_admission_call) */
   bool dropped;                   /* the lane broke while it was in flight */

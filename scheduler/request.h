@@ -100,7 +100,7 @@ struct weft_request {
   int32_t last_token;  /* of n_tokens */
   uint32_t n_answer;   /* tokens of the answer; for a diffusion request without what is cut off the last canvas */
   uint32_t n_end;      /* asked: length of prompt and answer at which the answer is cut */
-  uint32_t planned_in; /* low half of the number of the last plan that holds it */
+  uint32_t planned_in; /* low half of the number of the last step that holds it */
   uint32_t slot;
   weft_seq seq;
   _Atomic uint32_t n_published, n_sleepers; /* answer */

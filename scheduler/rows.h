@@ -14,7 +14,7 @@
  *
  * Stages. Where the runner computes n > 1 steps at once, each on a device of its own, a step begins on the first device
  * before the steps ahead of it have left the others. So that no device waits for another, a request that decodes or
- * denoises has rows in one of n plans in a row while any of them are in flight; a plan serves at most an n-th of such
+ * denoises has rows in one of n steps in a row while any of them are in flight; a plan serves at most an n-th of such
  * requests, beside those whose prompts end in it, so that the next ones find others; and a prompt's chunk is at most an
  * n-th of what is left of the prompt, but never cut below WEFT_STAGE_ROWS. With one stage nothing of this changes a
  * plan. */

@@ -136,7 +136,8 @@ static bool launch_moves(weft_engine *e) {
     weft_lane *lane = &e->lane[i];
     if (lane->broken || lane->n_in_flight == lane->info->depth) continue;
     weft_step_plan *plan = weft_plan_in_flight(e, e->n_flight);
-    weft_plan_begin(plan, ++e->n_plans, i);
+    e->n_plans += 1;
+    weft_plan_begin(plan, e->stats.n_steps + 1, i);
     if (submit_step(e, lane, plan)) return true;
   }
   return false;
@@ -150,7 +151,8 @@ static bool launch_rows(weft_engine *e) {
     lanes &= ~(UINT64_C(1) << at);
     weft_lane *lane = &e->lane[at];
     weft_step_plan *plan = weft_plan_in_flight(e, e->n_flight);
-    weft_plan_begin(plan, ++e->n_plans, at);
+    e->n_plans += 1;
+    weft_plan_begin(plan, e->stats.n_steps + 1, at);
     plan->began_us = weft_present_us(e);
     plan->called = at != turn;
     weft_planner_run(e, lane, plan);

@@ -94,7 +94,7 @@ weft_status cpu_device_open(const weft_device_config *config, weft_device **out,
   cpu->device.info.isa = isa->name;
   cpu->device.info.products = 8;
   cpu->device.info.n_threads = weft_thread_pool_size(cpu->pool);
-  host_describe(&cpu->device.info);
+  host_describe(&cpu->device, config);
   *out = &cpu->device;
   return WEFT_OK;
 }

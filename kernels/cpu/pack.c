@@ -497,9 +497,15 @@ static struct cpu_pack_chunk *open_chunk(cpu_device *cpu, uint64_t n_bytes) {
   for (const struct cpu_pack_chunk *c = cpu->chunks; c != NULL; c = c->next) wanted += c->n_bytes;
   if (wanted > CHUNK_MOST) wanted = CHUNK_MOST;
   if (wanted < n_bytes + CHUNK_HEAD) wanted = n_bytes + CHUNK_HEAD;
+  bool scarce = cpu->device.budget.most > 0 && wanted > host_memory_left(&cpu->device) / 8;
+  if (scarce) wanted = n_bytes + CHUNK_HEAD; /* no more than this weight needs */
+  if (!host_budget_take(&cpu->device, wanted)) return NULL;
   size_t align = wanted >= HUGE_PAGE ? HUGE_PAGE : 4096;
   struct cpu_pack_chunk *chunk = weft_alloc_aligned((size_t)wanted, align);
-  if (chunk == NULL) return NULL;
+  if (chunk == NULL) {
+    host_budget_give(&cpu->device, wanted);
+    return NULL;
+  }
   if (wanted >= HUGE_PAGE) weft_memory_prefer_huge(chunk, (size_t)wanted);
   *chunk = (struct cpu_pack_chunk){.next = cpu->chunks, .n_bytes = wanted, .n_used = CHUNK_HEAD};
   cpu->chunks = chunk;
@@ -529,6 +535,7 @@ static void chunk_free(cpu_device *cpu, const void *memory) {
   chunk->n_weights -= 1;
   if (chunk->n_weights > 0) return;
   *link = chunk->next;
+  host_budget_give(&cpu->device, chunk->n_bytes);
   weft_free(chunk);
 }
 

@@ -47,6 +47,13 @@ static void device_free(weft_device *device, void *memory) {
   (void)cuda_judge(cuda_of(device), cudaFree(memory), "freeing memory");
 }
 
+static uint64_t device_memory_left(weft_device *device) {
+  cuda_device *d = cuda_of(device);
+  size_t free_bytes = 0, all_bytes = 0;
+  if (d->lost || cuda_judge(d, cudaMemGetInfo(&free_bytes, &all_bytes), "asking for free memory") != WEFT_OK) return 0;
+  return free_bytes;
+}
+
 static weft_status device_alloc_host(weft_device *device, uint64_t n_bytes, void **out) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
@@ -201,6 +208,15 @@ static weft_status reach_peer(cuda_device *d, const cuda_device *other) {
   return cuda_judge(d, error, "reaching a peer");
 }
 
+/* From now on ops of the card may use the memory of the other one, if the answer is yes. */
+static bool device_reaches(weft_device *device, weft_device *to) {
+  cuda_device *d = cuda_of(device), *other = cuda_of(to);
+  int can = 0;
+  if (d->lost || other->lost || d->no_peer || other->no_peer) return false;
+  if (cuda_judge(d, cudaDeviceCanAccessPeer(&can, d->card, other->card), "asking for a peer") != WEFT_OK) return false;
+  return can != 0 && reach_peer(d, other) == WEFT_OK;
+}
+
 static weft_status device_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
                                uint64_t n_bytes) {
   cuda_device *d = cuda_of(from), *other = cuda_of(to);
@@ -333,6 +349,7 @@ static device_calls make_calls(void) {
   calls.free = device_free;
   calls.alloc_host = device_alloc_host;
   calls.free_host = device_free_host;
+  calls.memory_left = device_memory_left;
   calls.upload = device_upload;
   calls.download = device_download;
   calls.copy = device_copy;
@@ -341,6 +358,7 @@ static device_calls make_calls(void) {
   calls.mark = device_mark;
   calls.wait = device_wait;
   calls.send = device_send;
+  calls.reaches = device_reaches;
   calls.follow = device_follow;
   calls.weight = cuda_weight_place;
   calls.weight_read = cuda_weight_read;

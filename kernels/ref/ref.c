@@ -75,7 +75,7 @@ weft_status ref_device_open(const weft_device_config *config, weft_device **out,
   device->info.isa = "portable";
   device->info.products = config->products == 8 ? 8 : 32;
   device->info.n_threads = 1;
-  host_describe(&device->info);
+  host_describe(device, config);
   *out = device;
   return WEFT_OK;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A device, one alone or one of two, whose n-th call fails, for every kind of call and n all over a run: the runner that made the call is broken
- * and says so, each of its requests ends once and with the reason, what was answered before is right; the other runner
+/* A device, one alone or one of two, whose n-th call fails, for every kind of call and n all over a run, or that is slow
+ * to send: the runner whose call failed is broken and says so, each of its requests ends once and with the reason, what was answered before is right; the other runner
  * goes on to the right answers; all pages come back; new requests to the broken one are refused with the reason. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -49,7 +49,10 @@ static weft_status try_copy(weft_device *d, void *to, const void *from, uint64_t
   return fails_now() ? WEFT_E_DEVICE : real_calls->copy(d, to, from, n);
 }
 
+static uint32_t link_us; /* how long a piece is on its way */
+
 static weft_status try_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n) {
+  if (link_us > 0) (void)usleep(link_us);
   return fails_now() ? WEFT_E_DEVICE : real_calls->send(from, to, to_memory, from_memory, n);
 }
 
@@ -160,20 +163,24 @@ static void check_broken(rig *r, uint32_t broken, uint64_t at) {
   assert_memory_equal(again.tokens, clean[well].tokens, again.n * sizeof(int32_t));
 }
 
+static rig_options engine_options(const char *backend, bool overlap, uint32_t n_pages, uint32_t n_devices) {
+  return (rig_options){.backend = backend,
+                       .path = {MODELS "dg-base.gguf", MODELS "ar-base.gguf"},
+                       .n_models = 2,
+                       .block = 4,
+                       .n_pages = n_pages,
+                       .context = CONTEXT,
+                       .rows = 40,
+                       .chunk = 9,
+                       .running = 5,
+                       .n_devices = n_devices,
+                       .overlap = overlap};
+}
+
 static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages, uint32_t n_devices, uint32_t failing) {
   rig r;
   weft_engine_stats stats;
-  rig_options o = {.backend = backend,
-                   .path = {MODELS "dg-base.gguf", MODELS "ar-base.gguf"},
-                   .n_models = 2,
-                   .block = 4,
-                   .n_pages = n_pages,
-                   .context = CONTEXT,
-                   .rows = 40,
-                   .chunk = 9,
-                   .running = 5,
-                   .n_devices = n_devices,
-                   .overlap = overlap};
+  rig_options o = engine_options(backend, overlap, n_pages, n_devices);
   make_requests();
   play(&r, &o, failing, 0, clean, &stats);
   uint64_t n_all = n_calls;
@@ -216,6 +223,39 @@ static void test_engine_on_two(void **state) {
   (void)state;
   fail_everywhere("cpu", true, 200, 2, 0);
   fail_everywhere("cpu", true, 200, 2, 1);
+}
+
+/* A link between devices that takes far longer than they compute: the answers are the same; and a piece that fails after
+ * all that time breaks its runner as any other call does. */
+static void test_slow_link(void **state) {
+  (void)state;
+  for (uint32_t n_devices = 2; n_devices <= 3; n_devices++) {
+    for (uint32_t slow = 0; slow < n_devices; slow += n_devices - 1) {
+      rig r;
+      weft_engine_stats stats;
+      rig_options o = engine_options("cpu", true, 60, n_devices);
+      make_requests();
+      play(&r, &o, slow, 0, clean, &stats);
+      make_sound(failing_of(&r, slow));
+      rig_close(&r);
+      link_us = 3000;
+      play(&r, &o, slow, 0, got, &stats);
+      uint64_t n_all = n_calls;
+      make_sound(failing_of(&r, slow));
+      rig_close(&r);
+      assert_int_equal(stats.broken_runners, 0);
+      for (uint32_t i = 0; i < N; i++) {
+        assert_int_equal(got[i].finish, clean[i].finish);
+        assert_int_equal(got[i].n, clean[i].n);
+        assert_memory_equal(got[i].tokens, clean[i].tokens, clean[i].n * sizeof(int32_t));
+      }
+      play(&r, &o, slow, n_all / 3, got, &stats);
+      if (n_calls >= n_all / 3) check_broken(&r, (uint32_t)stats.broken_runners - 1, n_all / 3);
+      make_sound(failing_of(&r, slow));
+      rig_close(&r);
+      link_us = 0;
+    }
+  }
 }
 
 /* ---- through weft.h -------------------------------------------------------------------------------------- */
@@ -288,6 +328,7 @@ static void test_public(void **state) {
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* hundreds of broken devices */
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_engine), cmocka_unit_test(test_engine_on_two),
+                                     cmocka_unit_test(test_slow_link),
                                      cmocka_unit_test(test_public)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,6 +58,7 @@ static uint64_t refuse_allocations(const weft_gguf *gguf, uint32_t n, uint32_t w
     }
     fake_card *card = cards[which];
     card->fail_alloc = card->n_allocs + site;
+    card->fail_on = card->unreachable = true; /* no buffer finds another place */
     weft_status status = open_all(gguf, &split, &error);
     for (uint32_t i = 0; i < n; i++) need(cards[i]->n_alive == before[i], "memory did not come back", site);
     bool reached = card->n_allocs >= card->fail_alloc;

@@ -21,7 +21,7 @@
 #include "kernels/device_internal.h"
 #include "kernels/expert_slots.h"
 
-enum { FAKE_NODES_MAX = 4096, FAKE_ARGS_MAX = 256, FAKE_BROUGHT_MAX = 512 };
+enum { FAKE_NODES_MAX = 4096, FAKE_ARGS_MAX = 256, FAKE_BROUGHT_MAX = 512, FAKE_HOST_MAX = 512 };
 
 typedef struct fake_node {
   uint32_t call; /* an op's number, or one of below */
@@ -70,7 +70,16 @@ typedef struct fake_card {
   /* counted, and made to fail when the count reaches: 0 is never */
   uint64_t n_allocs, fail_alloc, n_calls, fail_call, n_reads, fail_read;
   uint64_t n_alive, alive_bytes, n_syncs;
+  bool fail_on; /* and every later allocation, also of host memory: there is no other place */
   bool refuse_capture, refuse_update, lost;
+  /* card memory alone: a full card refuses the pieces [i] for which full[i], counted from when it became full */
+  const bool *full;
+  uint32_t n_full, n_pieces;
+  struct {
+    const uint8_t *at;
+    uint64_t n_bytes;
+  } host[FAKE_HOST_MAX]; /* what alloc_host gave */
+  bool unreachable; /* ops of other cards do not reach its memory */
   /* experts in host memory: two of three weights, when streams is set before the model is opened */
   bool streams;
   expert_slots slots;
@@ -131,16 +140,64 @@ static inline void *fake_held(const void *from, uint64_t n_bytes) {
 static inline weft_status fake_alloc(weft_device *device, uint64_t n_bytes, void **out) {
   fake_card *card = fake_of(device);
   if (card->lost) return WEFT_E_DEVICE;
-  if (++card->n_allocs == card->fail_alloc) return WEFT_E_NO_MEMORY;
+  bool refused = ++card->n_allocs == card->fail_alloc || (card->fail_on && card->n_allocs > card->fail_alloc);
+  if (refused && card->fail_alloc > 0) return WEFT_E_NO_MEMORY;
   weft_status status = host_alloc(device, n_bytes == 0 ? 1 : n_bytes, out);
   if (status == WEFT_OK) card->n_alive += 1;
   return status;
+}
+
+static inline weft_status fake_alloc_card(weft_device *device, uint64_t n_bytes, void **out) {
+  fake_card *card = fake_of(device);
+  uint32_t i = card->n_pieces++;
+  return card->full != NULL && i < card->n_full && card->full[i] ? WEFT_E_NO_MEMORY : fake_alloc(device, n_bytes, out);
+}
+
+static inline bool fake_reaches(weft_device *device, weft_device *other) {
+  return !fake_of(device)->unreachable && !fake_of(other)->unreachable;
+}
+
+static inline weft_status fake_alloc_host(weft_device *device, uint64_t n_bytes, void **out) {
+  fake_card *card = fake_of(device);
+  weft_status status = fake_alloc(device, n_bytes, out);
+  for (uint32_t i = 0; status == WEFT_OK; i++) {
+    if (i == FAKE_HOST_MAX) abort();
+    if (card->host[i].at != NULL) continue;
+    card->host[i].at = *out;
+    card->host[i].n_bytes = n_bytes;
+    break;
+  }
+  return status;
+}
+
+/* The place of an address among the host memory of a card; FAKE_HOST_MAX: it is none. */
+static inline uint32_t fake_find_host(const fake_card *card, const void *at) {
+  const uint8_t *byte = at;
+  uint32_t i = 0;
+  while (i < FAKE_HOST_MAX && (card->host[i].at == NULL || byte < card->host[i].at ||
+                               byte >= card->host[i].at + card->host[i].n_bytes))
+    i++;
+  return i;
+}
+
+/* A card sends from its own memory to that of another card. */
+static inline void fake_check_send(const fake_card *from, const fake_card *to, const void *at) {
+  if (fake_find_host(from, at) == FAKE_HOST_MAX && fake_find_host(to, at) == FAKE_HOST_MAX) return;
+  (void)fprintf(stderr, "FAILED: a card sends what lies in host memory, or to there\n");
+  exit(1);
 }
 
 static inline void fake_free(weft_device *device, void *memory) {
   fake_of(device)->n_alive -= 1;
   fake_run_late(fake_of(device), fake_of(device)->n_work);
   host_free(device, memory);
+}
+
+static inline void fake_free_host(weft_device *device, void *memory) {
+  uint32_t i = fake_find_host(fake_of(device), memory);
+  if (i == FAKE_HOST_MAX) abort();
+  fake_of(device)->host[i].at = NULL;
+  fake_free(device, memory);
 }
 
 /* Counts a call that a card may fail; after a failure it is lost. */
@@ -203,6 +260,8 @@ static inline weft_status fake_zero(weft_device *device, void *to, uint64_t n_by
 
 static inline weft_status fake_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
                                     uint64_t n_bytes) {
+  fake_check_send(fake_of(from), fake_of(to), to_memory);
+  fake_check_send(fake_of(from), fake_of(to), from_memory);
   return fake_of(to)->lost ? WEFT_E_DEVICE : fake_copy(from, to_memory, from_memory, n_bytes);
 }
 
@@ -555,10 +614,10 @@ static const step_graphs_calls fake_graphs_calls = {fake_capture, fake_capture_e
                                                     fake_launch,  fake_free_graph,  fake_free_graph};
 
 static const device_calls fake_calls = {.close = fake_close,
-                                        .alloc = fake_alloc,
+                                        .alloc = fake_alloc_card,
                                         .free = fake_free,
-                                        .alloc_host = fake_alloc,
-                                        .free_host = fake_free,
+                                        .alloc_host = fake_alloc_host,
+                                        .free_host = fake_free_host,
                                         .upload = fake_upload,
                                         .download = fake_download,
                                         .copy = fake_copy,
@@ -568,6 +627,7 @@ static const device_calls fake_calls = {.close = fake_close,
                                         .wait = fake_wait,
                                         .send = fake_send,
                                         .follow = fake_follow,
+                                        .reaches = fake_reaches,
                                         .weight = fake_weight,
                                         .weight_read = fake_weight_read,
                                         .weight_free = fake_weight_free,

@@ -31,6 +31,9 @@ typedef struct rig_options {
   bool overlap, no_cache;
   bool kv_8bit;
   uint32_t n_devices; /* 0: one */
+  const bool *full[3]; /* of fake cards: which buffers of the runners each of them refuses, of the n_full first ones */
+  uint32_t n_full;
+  bool unreachable; /* fake cards that do not reach each other's memory */
   uint32_t eager;     /* of late cards: the one that runs ahead of the others, from 1; 0: none */
 } rig_options;
 
@@ -117,6 +120,17 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
   rig_forget_keys(r);
 }
 
+/* From here on the cards are as full as the options say. */
+static inline void rig_fill_cards(const rig *r, const rig_options *o) {
+  for (uint32_t p = 0; p < r->split[0].n_devices && strncmp(o->backend, "fake", 4) == 0; p++) {
+    fake_card *card = fake_of(r->split[0].device[p]);
+    card->full = p < 3 ? o->full[p] : NULL;
+    card->n_full = o->n_full;
+    card->n_pieces = 0;
+    card->unreachable = o->unreachable;
+  }
+}
+
 static inline void rig_open(rig *r, const rig_options *o) {
   weft_error error = {{0}};
   weft_model_limits limits = {.rows_max = o->rows,
@@ -126,6 +140,7 @@ static inline void rig_open(rig *r, const rig_options *o) {
   memset(r, 0, sizeof *r);
   r->n_models = o->n_models;
   rig_open_models(r, o, &limits);
+  rig_fill_cards(r, o);
   for (uint32_t i = 0; i < o->n_models; i++) {
     weft_device_runner_config config = {.model = r->model[i],
                                         .store = r->store,

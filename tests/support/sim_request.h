@@ -4,6 +4,7 @@
 #ifndef WEFT_TESTS_SIM_REQUEST_H
 #define WEFT_TESTS_SIM_REQUEST_H
 
+#include "base/random.h"
 #include "scheduler/engine.h"
 #include "tests/support/fake_solo.h"
 
@@ -17,6 +18,7 @@ typedef struct sim_rule {
 /* Times of a step of one runner, in us. */
 typedef struct sim_law {
   uint32_t step, row, output, key;
+  uint32_t stall_one_in; /* about one step in so many is held up between devices and takes 200 times as long; 0: none */
 } sim_law;
 
 typedef struct sim_request {
@@ -63,7 +65,8 @@ static uint64_t time_of(void *self, const weft_batch *batch) {
     us += (uint64_t)law->key * segment->kv_len * segment->n_rows / 16;
     if (segment->output == WEFT_OUTPUT_CANVAS) us += (uint64_t)law->output * segment->n_rows;
   }
-  return us;
+  bool stalls = law->stall_one_in > 0 && weft_mix64(batch->number + 1) % law->stall_one_in == 0;
+  return stalls ? 200 * us : us;
 }
 
 #endif

@@ -99,6 +99,7 @@ static void make_runner(sim *s, uint32_t i) {
   if (chance_apart(s, 10 + i, 35)) {
     f->n_stages = 2 + (uint32_t)(weft_mix64(s->seed + i) % 2);
     f->depth = f->n_stages + 1;
+    if (f->law != NULL && chance_apart(s, 20 + i, 50)) s->law[i].stall_one_in = 5 + (uint32_t)(s->seed % 20);
   }
   if (chance(s, 6)) f->fail_submit_at = draw(s, 1, 60);
   if (chance(s, 6)) f->fail_collect_at = draw(s, 1, 60);

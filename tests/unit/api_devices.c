@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Options of several devices: what is refused, each with one line that says what is wrong; and what the plan, the
- * metrics and the counters say of a model whose layers are shared out. */
+/* Options of several devices: what is refused, each with one line that says what is wrong; what the plan, the
+ * metrics and the counters say of a model whose layers are shared out; and which features are on with two devices. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,7 +10,10 @@
 #include <cmocka.h>
 
 #include "api/weft.h"
+#include "api/devices.h"
 #include "base/log.h"
+#include "tests/support/amount.h"
+#include "tests/support/fake_card.h"
 
 static weft_open_options demo(const char *devices) {
   static const char *models[] = {WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf"};
@@ -72,6 +75,8 @@ static void check_words(const char *text, const char *const *words, size_t n) {
 static void test_what_is_said(void **state) {
   static const char *const planned[] = {"device 0 cpu ",
                                         "device 3 cpu ",
+                                        "link     device 0 to device 3: in the memory that both share",
+                                        "link     device 3 to device 0: in the memory",
                                         "part     layers 0 to 3 on device 0: weights ",
                                         "part     layers 4 to 5 on device 3, with the head: ",
                                         "% of each page",
@@ -100,14 +105,122 @@ static void test_what_is_said(void **state) {
   options = demo(NULL); /* of one device nothing of this is said */
   assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
   assert_null(strstr(weft_plan(rt), "part "));
+  assert_null(strstr(weft_plan(rt), "link "));
   text = weft_metrics(rt);
   assert_null(strstr(text, "crossed"));
   weft_release(text);
   weft_close(rt);
 }
 
+/* Of cards without peer access, and of those that may not use it, the plan says by what way bytes go. */
+static void test_links(void **state) {
+  static const struct {
+    bool links, no_peer;
+    const char *line;
+  } table[] = {{true, false, "device 2 to device 5: directly, by peer access"},
+               {false, false, "device 2 to device 5: through host memory: the cards have no peer access"},
+               {false, true, "device 2 to device 5: through host memory: --no-peer-access turns peer access off"}};
+  (void)state;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    fake_card *card[2] = {fake_card_open(false), fake_card_open(false)};
+    weft_devices devices = {.n = 2, .no_peer = table[i].no_peer};
+    weft_text text = {0};
+    for (uint32_t p = 0; p < 2; p++) {
+      card[p]->base.info.index = 2 + 3 * p;
+      devices.device[p] = &card[p]->base;
+      devices.links[p] = table[i].links;
+    }
+    devices_print(&devices, 64, &text);
+    check_words(text.bytes, &table[i].line, 1);
+    weft_text_free(&text);
+    devices_close(&devices);
+  }
+}
+
+/* ---- switches ---- */
+
+typedef struct said {
+  int32_t tokens[64];
+  uint32_t n;
+} said;
+
+static void ask(weft_runtime *rt, bool canvas, bool no_self_conditioning, said *out) {
+  weft_generate_params p;
+  weft_generation *g = NULL;
+  weft_delta d;
+  char error[512] = "";
+  weft_generate_defaults(&p);
+  p.mode = canvas ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
+  p.prompt.text = "The soft ball is behind the blue boat";
+  p.prompt.n_text = strlen(p.prompt.text);
+  p.max_tokens = 24;
+  p.ignore_eos = p.has_seed = true;
+  p.sampling.seed = 7;
+  p.entropy_bound.no_self_conditioning = no_self_conditioning;
+  if (weft_submit(rt, &p, &g, error, sizeof error) != 0) fail_msg("%s", error);
+  do {
+    assert_int_equal(weft_next(g, TEST_WAIT_MS, &d), 0);
+    if (d.kind != WEFT_DELTA_TEXT) continue;
+    assert_true(out->n + d.n_tokens <= 64);
+    memcpy(out->tokens + out->n, d.tokens, d.n_tokens * sizeof *d.tokens);
+    out->n += d.n_tokens;
+  } while (d.kind != WEFT_DELTA_END);
+  assert_string_equal(d.finish, "length");
+  weft_generation_free(g);
+}
+
+static uint32_t count_of(const char *text, const char *word) {
+  uint32_t n = 0;
+  while ((text = strstr(text, word)) != NULL) n++, text++;
+  return n;
+}
+
+/* Each switch, on and off, on one device and on two: what is off is said once with its reason, what is on is not said
+ * to be off, nothing is turned off by a second device, and answers with the same switches are the same on both. */
+static void test_switches(void **state) {
+  static const char *const all[] = {"all"};
+  static const struct {
+    const char *name, *line;
+    bool two; /* of several devices only */
+  } table[] = {{"none", NULL, false},
+               {"prefix cache", "off      prefixes shared between requests: --no-prefix-cache", false},
+               {"graphs", "off      steps as graphs: --no-graphs", false},
+               {"peer access", "off      peer access: --no-peer-access", true},
+               {"self-conditioning", NULL, false},
+               {"8-bit keys", "keys and values Q8_0", false}};
+  (void)state;
+  said plain[2] = {{{0}, 0}, {{0}, 0}};
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    said got[2][2] = {0};
+    bool no_sc = strcmp(table[i].name, "self-conditioning") == 0;
+    for (uint32_t two = 0; two < 2; two++) {
+      weft_open_options options = demo(two ? "0,1" : NULL);
+      weft_runtime *rt;
+      char error[512] = "";
+      options.no_prefix_cache = i == 1;
+      options.no_graphs = i == 2;
+      options.no_peer_access = i == 3;
+      options.kv_8bit = all;
+      options.n_kv_8bit = i == 5;
+      if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("%s: %s", table[i].name, error);
+      bool one_line = table[i].line != NULL && (two || !table[i].two);
+      uint32_t n_off = count_of(weft_plan(rt), "off      ");
+      assert_int_equal(n_off, one_line && i < 4 ? 1 : 0);
+      if (one_line) assert_int_equal(count_of(weft_plan(rt), table[i].line), 1);
+      for (uint32_t canvas = 0; canvas < 2; canvas++) ask(rt, canvas == 1, no_sc, &got[two][canvas]);
+      weft_close(rt);
+    }
+    print_message("%s\n", table[i].name);
+    assert_memory_equal(got[0], got[1], sizeof got[0]);
+    if (i == 0) memcpy(plain, got[0], sizeof plain);
+    if (i < 4) assert_memory_equal(got[0], plain, sizeof plain); /* these change no answer */
+  }
+}
+
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_what_is_said)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_what_is_said),
+                                     cmocka_unit_test(test_links),
+                                     cmocka_unit_test(test_switches)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

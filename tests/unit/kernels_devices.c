@@ -85,11 +85,61 @@ static void graphs_hold_one_device(void **state) {
   weft_device_close(&second->base);
 }
 
+static void ops_reach_other_devices(void **state) {
+  (void)state;
+  weft_device *cpu = open_device("cpu", 0), *other = open_device("cpu", 1), *ref = open_device("ref", 0);
+  fake_card *first = fake_card_open(false), *second = fake_card_open(false);
+  assert_true(weft_device_reaches(cpu, other) && weft_device_reaches(cpu, cpu));
+  assert_false(weft_device_reaches(cpu, ref));
+  assert_true(weft_device_reaches(&first->base, &second->base));
+  second->unreachable = true;
+  assert_false(weft_device_reaches(&first->base, &second->base));
+  weft_device_close(cpu);
+  weft_device_close(other);
+  weft_device_close(ref);
+  weft_device_close(&first->base);
+  weft_device_close(&second->base);
+}
+
+/* What a bound refuses, and that what is freed may be taken again; memory of the host is not counted. */
+static void memory_is_bound(void **state) {
+  static const char *const backends[] = {"ref", "cpu"};
+  static float rows[16 * 256];
+  (void)state;
+  for (int i = 0; i < 2; i++) {
+    weft_device_config config = {.backend = backends[i], .n_threads = 1, .memory_bytes_max = 100000};
+    weft_device *device;
+    void *a = NULL, *b = NULL, *host = NULL;
+    assert_int_equal(weft_device_open(&config, &device, NULL), WEFT_OK);
+    assert_int_equal(weft_device_get_info(device)->memory_bytes, 100000);
+    assert_int_equal(weft_device_memory_left(device), 100000);
+    assert_int_equal(weft_device_alloc(device, 60000, &a), WEFT_OK);
+    assert_int_equal(weft_device_alloc(device, 40001, &b), WEFT_E_NO_MEMORY);
+    assert_null(b);
+    assert_int_equal(weft_device_alloc_host(device, 200000, &host), WEFT_OK);
+    assert_int_equal(weft_device_alloc(device, 40000, &b), WEFT_OK);
+    assert_int_equal(weft_device_memory_left(device), 0);
+    weft_weight weight = {.type = WEFT_TYPE_F32, .n_in = 256, .n_out = 16, .n_mats = 1};
+    assert_int_equal(weft_device_weight(device, &weight, rows, WEFT_USE_MATMUL, NULL), WEFT_E_NO_MEMORY);
+    weft_device_free(device, a);
+    assert_int_equal(weft_device_memory_left(device), 60000);
+    assert_int_equal(weft_device_weight(device, &weight, rows, WEFT_USE_MATMUL, NULL), WEFT_OK);
+    assert_true(weft_device_memory_left(device) <= 60000 - sizeof rows);
+    weft_device_weight_free(device, &weight);
+    weft_device_free(device, b);
+    weft_device_free_host(device, host);
+    assert_int_equal(weft_device_memory_left(device), 100000);
+    weft_device_close(device);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(devices_send_one_another),
       cmocka_unit_test(what_cannot_be_is_refused),
       cmocka_unit_test(graphs_hold_one_device),
+      cmocka_unit_test(ops_reach_other_devices),
+      cmocka_unit_test(memory_is_bound),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

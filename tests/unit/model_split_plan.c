@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <math.h>
 
 #include "model/split_plan.h"
 
@@ -85,6 +86,45 @@ static void test_no_cut_is_better(void **state) {
   }
 }
 
+/* Which share of a page a cut leaves empty: of layers in pairs, a tenth for each pair that is parted. */
+static double parted(void *self, const uint32_t *first) {
+  uint32_t n_devices = *(const uint32_t *)self, n = 0;
+  for (uint32_t p = 1; p < n_devices; p++) n += first[p] % 2;
+  return n / 10.0;
+}
+
+/* Among cuts of equal load the one wins that fills pages best, then the one whose first devices have more. Load goes
+ * first: no cut with a larger one is taken. All cuts of small models are tried. */
+static void test_pages_are_filled(void **state) {
+  uint32_t n_won = 0;
+  (void)state;
+  for (uint32_t n = 3; n <= 14; n++) {
+    for (uint32_t head = 0; head <= 6; head++) {
+      uint32_t n_devices = 3, plain[WEFT_DEVICES_MAX], filled[WEFT_DEVICES_MAX], best[3] = {0};
+      weft_split_ask ask = {.n_devices = 3, .n_layers = n, .head = head, .share = {1, 1, 1}};
+      double least = 1e9, least_empty = 1e9;
+      assert_true(weft_split_cut(&ask, plain));
+      ask.empty = parted;
+      ask.empty_self = &n_devices;
+      assert_true(weft_split_cut(&ask, filled));
+      for (uint32_t a = n - 2; a >= 1; a--) {
+        for (uint32_t b = n - 1; b > a; b--) {
+          const uint32_t cut[3] = {0, a, b};
+          double load = fmax(fmax(a, b - a), n - b + head), empty = parted(&n_devices, cut);
+          if (load > least || (load == least && empty >= least_empty)) continue;
+          least = load;
+          least_empty = empty;
+          memcpy(best, cut, sizeof best);
+        }
+      }
+      if (memcmp(filled, best, sizeof best) != 0)
+        fail_msg("%u layers, head %u: %u, %u, not %u, %u", n, head, filled[1], filled[2], best[1], best[2]);
+      n_won += parted(&n_devices, plain) > parted(&n_devices, filled);
+    }
+  }
+  assert_true(n_won > 10);
+}
+
 /* Of a file with 6 layers, two devices: what was asked for holds whatever room there is; else room goes before balance,
  * unless no cut has room. */
 static void test_reasons(void **state) {
@@ -115,6 +155,6 @@ static void test_reasons(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_cuts), cmocka_unit_test(test_no_cut_is_better),
-                                     cmocka_unit_test(test_reasons)};
+                                     cmocka_unit_test(test_pages_are_filled), cmocka_unit_test(test_reasons)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* A runner that computes several steps at once (rows.h, stages): no request decodes or denoises in two steps that are
- * computed at once, every stage has a step while requests could run, all of them get rows as often, one alone does not
- * wait, and answers are what they are with one stage. */
+ * computed at once, also where other lanes make plans without rows, every stage has a step while requests could run, all
+ * of them get rows as often, one alone does not wait, and answers are what they are with one stage. */
 #include "tests/support/engine_world.h"
 
 #include "scheduler/rows.h"
@@ -89,6 +89,35 @@ static void requests_are_spread_over_stages(void **state) {
   }
 }
 
+/* A request of another model waits for a place all the time, so that its lane makes plans without rows between the
+ * steps of the others. Plans that were not submitted take no device's time: no request has rows in two steps at once. */
+static void empty_plans_are_no_steps(void **state) {
+  (void)state;
+  for (uint32_t n_stages = 2; n_stages <= 3; n_stages++) {
+    weft_request *r[4];
+    plan_stages(n_stages);
+    w.config.n_models = 2;
+    w.config.running_max = 4;
+    w.fake[1].law = NULL;
+    open_world();
+    weft_request_params p = ask(false, 6, 40), late = ask(false, 4, 2);
+    late.model = 1;
+    submit_all(&p, r, 4);
+    step(6);
+    weft_request *other = submit(&late);
+    step(1);
+    uint64_t n_plans = w.engine->n_plans, n_steps = stats().n_steps;
+    step(20);
+    assert_true(stats().n_waiting == 1);
+    assert_true(w.engine->n_plans - n_plans > stats().n_steps - n_steps + 10); /* there were such plans */
+    run_out();
+    assert_int_equal(seen.n_overlaps, 0);
+    release_all(r, 4);
+    weft_engine_release(w.engine, other);
+    (void)close_world(NULL);
+  }
+}
+
 static void plan_long(uint32_t n_stages) {
   plan_stages(n_stages);
   w.fake[0].context_length = w.config.seq_tokens_max = 2 * LONG;
@@ -163,6 +192,7 @@ static void without_overlap_there_is_one_stage(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       TEST(requests_are_spread_over_stages),
+      TEST(empty_plans_are_no_steps),
       TEST(a_prompt_is_cut_for_stages),
       TEST(prompts_fill_steps),
       TEST(without_overlap_there_is_one_stage),
