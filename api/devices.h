@@ -18,8 +18,10 @@ typedef struct weft_devices {
   uint32_t n;
   double ratio[WEFT_DEVICES_MAX]; /* of layers */
   bool has_ratio;
-  bool no_peer, links[WEFT_DEVICES_MAX]; /* as given; whether each reaches the memory of the next, the last of the first */
-  uint64_t weights_bytes_max[WEFT_DEVICES_MAX]; /* as given, on ref and cpu of all memory; 0: 7/8 of what is free, no bound */
+  bool no_peer,
+      links[WEFT_DEVICES_MAX]; /* as given; whether each reaches the memory of the next, the last of the first */
+  uint64_t weights_bytes_max
+      [WEFT_DEVICES_MAX]; /* as given, on ref and cpu of all memory; 0: 7/8 of what is free, no bound */
 } weft_devices;
 
 /* Reads the options and opens the devices. Errors, each with a line: INVALID (a list that is none, a device named

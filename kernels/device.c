@@ -313,8 +313,7 @@ uint64_t host_memory_left(weft_device *device) {
 }
 
 static weft_status note_piece(host_budget *budget, void *memory, uint64_t n_bytes) {
-  struct host_piece *piece =
-      weft_grow(budget->piece, budget->n_pieces, &budget->pieces_max, 64, sizeof *budget->piece);
+  struct host_piece *piece = weft_grow(budget->piece, budget->n_pieces, &budget->pieces_max, 64, sizeof *budget->piece);
   if (piece == NULL) return WEFT_E_NO_MEMORY;
   budget->piece = piece;
   budget->piece[budget->n_pieces++] = (struct host_piece){memory, n_bytes};

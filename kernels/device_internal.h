@@ -46,7 +46,7 @@ typedef struct host_budget {
   struct host_piece {
     void *memory;
     uint64_t n_bytes;
-  } *piece; /* what alloc gave and free will get */
+  } * piece; /* what alloc gave and free will get */
   uint32_t n_pieces, pieces_max;
 } host_budget;
 
@@ -94,8 +94,8 @@ weft_status host_copy(weft_device *device, void *to, const void *from, uint64_t 
 weft_status host_zero(weft_device *device, void *to, uint64_t n_bytes);
 weft_status host_sync(weft_device *device);
 weft_status host_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n_bytes);
-#define HOST_CALLS                                                                                               \
-  .alloc = host_alloc, .free = host_free, .memory_left = host_memory_left, .alloc_host = host_alloc_unbound,     \
+#define HOST_CALLS                                                                                                  \
+  .alloc = host_alloc, .free = host_free, .memory_left = host_memory_left, .alloc_host = host_alloc_unbound,        \
   .free_host = host_free_unbound, .upload = host_copy, .download = host_copy, .copy = host_copy, .zero = host_zero, \
   .sync = host_sync, .send = host_send
 /* Counts n_bytes that are about to be taken; false: the bound refuses them. give: they have been freed. */

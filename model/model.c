@@ -16,8 +16,7 @@ enum { ROWS_MAX = 1 << 20, EXTRA_VECTORS = 2 + 2 * WEFT_LAYERS_MAX };
 
 const char *model_where(const weft_model *model, const model_part *part, char out[48]) {
   out[0] = 0;
-  if (model->n_parts > 1)
-    (void)snprintf(out, 48, " on device %" PRIu32, weft_device_get_info(part->device)->index);
+  if (model->n_parts > 1) (void)snprintf(out, 48, " on device %" PRIu32, weft_device_get_info(part->device)->index);
   return out;
 }
 

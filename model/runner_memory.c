@@ -74,9 +74,10 @@ void runner_memory_tell(const runner_memory *m, const char *name) {
   const double mib = 1024.0 * 1024.0;
   char room[WEFT_SPLIT_ROOM_MAX];
   if (m->n_bytes_first + m->n_bytes_host == 0) return;
-  weft_log(WEFT_LOG_WARN,
-           "%s: of slots and head %.2f MiB lie on device %u and %.2f MiB in host memory, because a device is full; steps "
-           "are slower. %s; lower --kv-mib, --rows or --running",
-           name, (double)m->n_bytes_first / mib, weft_device_get_info(m->split->device[0])->index,
-           (double)m->n_bytes_host / mib, weft_split_tell_room(m->split, m->asked, m->left, room));
+  weft_log(
+      WEFT_LOG_WARN,
+      "%s: of slots and head %.2f MiB lie on device %u and %.2f MiB in host memory, because a device is full; steps "
+      "are slower. %s; lower --kv-mib, --rows or --running",
+      name, (double)m->n_bytes_first / mib, weft_device_get_info(m->split->device[0])->index,
+      (double)m->n_bytes_host / mib, weft_split_tell_room(m->split, m->asked, m->left, room));
 }

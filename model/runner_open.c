@@ -293,9 +293,10 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
     char room[WEFT_SPLIT_ROOM_MAX];
     (void)weft_split_tell_room(r->split, r->memory.asked, r->memory.left, room);
     runner_close(&r->base);
-    return weft_fail(error, status,
-                     "the runner of %s needs more memory than there is (%s, or more); lower --running, --rows or --kv-mib",
-                     config->name, room);
+    return weft_fail(
+        error, status,
+        "the runner of %s needs more memory than there is (%s, or more); lower --running, --rows or --kv-mib",
+        config->name, room);
   }
   runner_memory_tell(&r->memory, config->name);
   if (n_bytes != NULL) *n_bytes = r->n_bytes;

@@ -91,7 +91,7 @@ typedef struct weights_loader {
   uint64_t n_buffer;
   uint64_t n_bytes_held; /* bytes that the judged matrices will take on the device */
   uint64_t needed[WEFT_DEVICES_MAX], left[WEFT_DEVICES_MAX]; /* of each device: what must find room, what is free */
-  uint8_t *used;         /* per tensor of the file: a row asked for it */
+  uint8_t *used;                                             /* per tensor of the file: a row asked for it */
   uint64_t n_bytes_done, n_bytes_all;
   weft_model_progress progress;
   void *progress_self;

@@ -328,7 +328,6 @@ static void test_public(void **state) {
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* hundreds of broken devices */
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_engine), cmocka_unit_test(test_engine_on_two),
-                                     cmocka_unit_test(test_slow_link),
-                                     cmocka_unit_test(test_public)};
+                                     cmocka_unit_test(test_slow_link), cmocka_unit_test(test_public)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

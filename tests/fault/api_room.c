@@ -54,7 +54,8 @@ static void ask(weft_runtime *rt, uint32_t i, answer *a) {
 
 static void check_line(const char *mib, const char *line) {
   bool names_device = strstr(line, "device ") != NULL && strstr(line, "MiB needed") != NULL;
-  bool lower = strstr(line, "--rows") != NULL || strstr(line, "--kv-mib") != NULL || strstr(line, "--device-mib") != NULL;
+  bool lower =
+      strstr(line, "--rows") != NULL || strstr(line, "--kv-mib") != NULL || strstr(line, "--device-mib") != NULL;
   if (!names_device || strstr(line, "MiB free") == NULL || !lower || strchr(line, '\n') != NULL)
     fail_msg("--device-mib %s: the line is: %s", mib, line);
 }

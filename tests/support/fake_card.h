@@ -79,7 +79,7 @@ typedef struct fake_card {
     const uint8_t *at;
     uint64_t n_bytes;
   } host[FAKE_HOST_MAX]; /* what alloc_host gave */
-  bool unreachable; /* ops of other cards do not reach its memory */
+  bool unreachable;      /* ops of other cards do not reach its memory */
   /* experts in host memory: two of three weights, when streams is set before the model is opened */
   bool streams;
   expert_slots slots;
@@ -174,8 +174,8 @@ static inline weft_status fake_alloc_host(weft_device *device, uint64_t n_bytes,
 static inline uint32_t fake_find_host(const fake_card *card, const void *at) {
   const uint8_t *byte = at;
   uint32_t i = 0;
-  while (i < FAKE_HOST_MAX && (card->host[i].at == NULL || byte < card->host[i].at ||
-                               byte >= card->host[i].at + card->host[i].n_bytes))
+  while (i < FAKE_HOST_MAX &&
+         (card->host[i].at == NULL || byte < card->host[i].at || byte >= card->host[i].at + card->host[i].n_bytes))
     i++;
   return i;
 }

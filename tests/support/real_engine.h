@@ -30,11 +30,11 @@ typedef struct rig_options {
   uint64_t logits_bytes_max;
   bool overlap, no_cache;
   bool kv_8bit;
-  uint32_t n_devices; /* 0: one */
+  uint32_t n_devices;  /* 0: one */
   const bool *full[3]; /* of fake cards: which buffers of the runners each of them refuses, of the n_full first ones */
   uint32_t n_full;
   bool unreachable; /* fake cards that do not reach each other's memory */
-  uint32_t eager;     /* of late cards: the one that runs ahead of the others, from 1; 0: none */
+  uint32_t eager;   /* of late cards: the one that runs ahead of the others, from 1; 0: none */
 } rig_options;
 
 typedef struct rig {

@@ -220,7 +220,6 @@ static void test_switches(void **state) {
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_what_is_said),
-                                     cmocka_unit_test(test_links),
-                                     cmocka_unit_test(test_switches)};
+                                     cmocka_unit_test(test_links), cmocka_unit_test(test_switches)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -135,10 +135,8 @@ static void memory_is_bound(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(devices_send_one_another),
-      cmocka_unit_test(what_cannot_be_is_refused),
-      cmocka_unit_test(graphs_hold_one_device),
-      cmocka_unit_test(ops_reach_other_devices),
+      cmocka_unit_test(devices_send_one_another), cmocka_unit_test(what_cannot_be_is_refused),
+      cmocka_unit_test(graphs_hold_one_device),   cmocka_unit_test(ops_reach_other_devices),
       cmocka_unit_test(memory_is_bound),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -191,10 +191,8 @@ static void without_overlap_there_is_one_stage(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(requests_are_spread_over_stages),
-      TEST(empty_plans_are_no_steps),
-      TEST(a_prompt_is_cut_for_stages),
-      TEST(prompts_fill_steps),
+      TEST(requests_are_spread_over_stages),    TEST(empty_plans_are_no_steps),
+      TEST(a_prompt_is_cut_for_stages),         TEST(prompts_fill_steps),
       TEST(without_overlap_there_is_one_stage),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
