@@ -338,9 +338,9 @@ static void test_store_in_parts(void **state) {
     assert_memory_equal(slot + p * n[0], base + n[p], n[p]);
     assert_int_equal(base[n[p]], 0x50 + (int)p);
   }
-  assert_ptr_equal(weft_kv_store_view(store, &layout, 11).base, store->part[0].base);
-  assert_ptr_equal(weft_kv_store_view(store, &layout, 12).base, store->part[1].base);
-  assert_int_equal(weft_kv_store_view(store, &layout, 12).page_bytes, n[1]);
+  assert_ptr_equal(weft_kv_store_view(store, &layout, 11, 0).base, store->part[0].base);
+  assert_ptr_equal(weft_kv_store_view(store, &layout, 12, 0).base, store->part[1].base);
+  assert_int_equal(weft_kv_store_view(store, &layout, 12, 0).page_bytes, n[1]);
   weft_kv_store_close(store);
   for (uint32_t p = 0; p < 2; p++) weft_device_close(split.device[p]);
 }
@@ -365,7 +365,7 @@ static void test_store(void **state) {
   assert_true(weft_kv_store_holds(store, &layout) && !weft_kv_store_holds(store, &huge));
   uint64_t end = 0, n_moves = 9;
   for (uint32_t l = 0; l < g.n_layers; l++) { /* layers 2 and 5 are global */
-    weft_kv_view view = weft_kv_store_view(store, &layout, l);
+    weft_kv_view view = weft_kv_store_view(store, &layout, l, 0);
     uint64_t plane = weft_type_row_bytes(view.type, (uint64_t)view.block_tokens * view.n_kv_heads * view.head_dim);
     if (l == 0 || l == 2) end = 0;
     if (l == 3) end = 2 * layout.shape[0].layer_bytes;
