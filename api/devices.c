@@ -216,11 +216,12 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
 static void print_shards(const weft_devices *devices, const weft_model_info *info, weft_text *out) {
   for (uint32_t p = 0; p < devices->n; p++) {
     const weft_model_part_info *part = &info->part[p];
-    weft_text_printf(out, "  shard    %u of %u on device %u%s: weights %.1f MiB, activations %.1f MiB\n", p + 1, devices->n,
-                     weft_device_get_info(devices->device[p])->index, p == 0 ? ", with the head" : "",
+    weft_text_printf(out, "  shard    %u of %u on device %u%s: weights %.1f MiB, activations %.1f MiB\n", p + 1,
+                     devices->n, weft_device_get_info(devices->device[p])->index, p == 0 ? ", with the head" : "",
                      (double)part->weight_bytes / (1024.0 * 1024.0), (double)part->scratch_bytes / (1024.0 * 1024.0));
   }
-  weft_text_puts(out, "  cut      within layers, because --split tensor was given: equal shares of heads and columns\n");
+  weft_text_puts(out,
+                 "  cut      within layers, because --split tensor was given: equal shares of heads and columns\n");
 }
 
 void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,

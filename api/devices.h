@@ -18,7 +18,7 @@ typedef struct weft_devices {
   uint32_t n;
   double ratio[WEFT_DEVICES_MAX]; /* of layers */
   bool has_ratio;
-  bool by_tensor; /* every device has a shard of each model (model/shards.h) */
+  bool by_tensor;                               /* every device has a shard of each model (model/shards.h) */
   uint64_t weights_bytes_max[WEFT_DEVICES_MAX]; /* as given; 0: 7/8 of what is free on a device of its own memory */
 } weft_devices;
 

@@ -99,7 +99,7 @@ static void pause_a_little(void) {
 }
 
 /* Returns when all shards have called it, or one has broken. */
-static weft_status meet(weft_shards *s) {
+static weft_status meet_others(weft_shards *s) {
   (void)pthread_mutex_lock(&s->mutex);
   uint64_t meeting = atomic_load(&s->n_meetings);
   if (++s->n_here == s->n) {
@@ -120,8 +120,8 @@ static weft_status meet(weft_shards *s) {
 }
 
 /* What the shard gives, to all others. */
-static weft_status give(weft_shards *s, uint32_t from, uint32_t which, float *const *x, uint32_t n_arrays,
-                        uint64_t n_floats) {
+static weft_status give_rows(weft_shards *s, uint32_t from, uint32_t which, float *const *x, uint32_t n_arrays,
+                             uint64_t n_floats) {
   weft_device *device = s->shard[from].device;
   weft_status status = WEFT_OK;
   for (uint32_t to = 0; to < s->n; to++) {
@@ -136,7 +136,7 @@ static weft_status give(weft_shards *s, uint32_t from, uint32_t which, float *co
 }
 
 /* y = a + b */
-static weft_status add(weft_device *device, float *a, float *b, float *y, uint32_t n_rows, uint32_t n_cols) {
+static weft_status add_rows(weft_device *device, float *a, float *b, float *y, uint32_t n_rows, uint32_t n_cols) {
   weft_norm_args args = {.x = a,
                          .x2 = b,
                          .y = y,
@@ -150,15 +150,15 @@ static weft_status add(weft_device *device, float *a, float *b, float *y, uint32
 }
 
 /* x += what the others gave, in the order of the shards. The sum of those before this shard grows in an inbox. */
-static weft_status take(weft_shards *s, uint32_t at, uint32_t which, uint64_t offset, float *x, uint32_t n_rows,
-                        uint32_t n_cols) {
+static weft_status take_rows(weft_shards *s, uint32_t at, uint32_t which, uint64_t offset, float *x, uint32_t n_rows,
+                             uint32_t n_cols) {
   weft_device *device = s->shard[at].device;
   float *sum = at == 0 ? x : inbox_of(s, at, 0, which) + offset;
   weft_status status = WEFT_OK;
   for (uint32_t i = 1; i < s->n && status == WEFT_OK; i++) {
     float *next = i == at ? x : inbox_of(s, at, i, which) + offset;
     float *to = i == at ? x : sum;
-    status = add(device, sum, next, to, n_rows, n_cols);
+    status = add_rows(device, sum, next, to, n_rows, n_cols);
     sum = to;
   }
   return status;
@@ -169,14 +169,13 @@ static weft_status sum_arrays(weft_shards *s, uint32_t at, float *const *x, uint
   uint64_t n_floats = (uint64_t)n_rows * n_cols;
   if (n_arrays > WEFT_SHARDS_ARRAYS_MAX || n_arrays * n_floats > s->n_floats_max) return WEFT_E_INVALID;
   uint32_t which = (uint32_t)(s->shard[at].n_sums++ % INBOXES);
-  weft_status status = give(s, at, which, x, n_arrays, n_floats);
-  if (status == WEFT_OK) status = meet(s);
+  weft_status status = give_rows(s, at, which, x, n_arrays, n_floats);
+  if (status == WEFT_OK) status = meet_others(s);
   for (uint32_t from = 0; from < s->n && status == WEFT_OK; from++) {
-    if (from != at)
-      status = weft_device_follow(s->shard[at].device, s->shard[from].device, s->first_mark + which);
+    if (from != at) status = weft_device_follow(s->shard[at].device, s->shard[from].device, s->first_mark + which);
   }
   for (uint32_t a = 0; a < n_arrays && status == WEFT_OK; a++) {
-    status = take(s, at, which, a * n_floats, x[a], n_rows, n_cols);
+    status = take_rows(s, at, which, a * n_floats, x[a], n_rows, n_cols);
   }
   return status;
 }

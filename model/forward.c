@@ -18,7 +18,8 @@ static bool outputs_are_sound(const weft_forward_args *args) {
 
 static void probe_layer(const model_step *step, uint32_t layer) {
   const weft_forward_args *args = step->args;
-  if (args->layer_probe != NULL && step->model->shard == 0) args->layer_probe(args->probe_self, layer, step->x, step->n_rows);
+  if (args->layer_probe != NULL && step->model->shard == 0)
+    args->layer_probe(args->probe_self, layer, step->x, step->n_rows);
 }
 
 weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots) {
@@ -82,7 +83,7 @@ weft_status model_leave(model_step *step) {
 }
 
 /* The rows of layer 0 in step->x. Shard 0 gives them to the others, which add them to nothing. */
-static weft_status embed(model_step *step) {
+static weft_status embed_rows(model_step *step) {
   const weft_model *model = step->model;
   uint64_t n_bytes = (uint64_t)step->n_rows * model->hyper.n_hidden * sizeof *step->x;
   weft_status status =
@@ -95,7 +96,7 @@ static weft_status make_input(model_step *step) {
   const weft_model *model = step->model;
   uint32_t first = step->part->first_layer;
   weft_device_at_layer(step->part->device, first);
-  weft_status status = first == 0 ? embed(step) : WEFT_OK;
+  weft_status status = first == 0 ? embed_rows(step) : WEFT_OK;
   if (first == 0) probe_layer(step, 0);
   layers_norm_args norm = {
       .x = step->x, .weight = model->layers[first].attn_norm, .y = step->h, .n_rows = step->n_rows};

@@ -178,8 +178,11 @@ weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_
   weft_status status;
   weft_model *model = weft_alloc(1, sizeof *model);
   if (model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
-  weights_loader loader = {
-      .gguf = gguf, .model = model, .progress = opening->progress, .progress_self = opening->progress_self, .error = error};
+  weights_loader loader = {.gguf = gguf,
+                           .model = model,
+                           .progress = opening->progress,
+                           .progress_self = opening->progress_self,
+                           .error = error};
   model->limits = *opening->limits;
   model->n_shards = split->by_tensor && split->n_devices > 0 ? split->n_devices : 1;
   model->shard = shard;

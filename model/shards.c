@@ -28,7 +28,7 @@ struct model_shards {
   bool closing;
 };
 
-static weft_status compute(other_shard *other, const weft_forward_args *step_args) {
+static weft_status compute_step(other_shard *other, const weft_forward_args *step_args) {
   weft_forward_args args = *step_args;
   model_step step;
   model_begin(other->model, &args, &step);
@@ -49,7 +49,7 @@ static void *run_other(void *self) {
     n_done = s->n_steps;
     const weft_forward_args *args = s->args;
     (void)pthread_mutex_unlock(&s->mutex);
-    weft_status status = compute(other, args);
+    weft_status status = compute_step(other, args);
     (void)pthread_mutex_lock(&s->mutex);
     other->status = status;
     if (--s->n_running == 0) (void)pthread_cond_signal(&s->has_ended);
@@ -147,7 +147,8 @@ weft_status model_shards_open(weft_model *model, const model_opening *opening) {
   if (status == WEFT_OK) status = open_sums(model, opening);
   if (status == WEFT_OK) status = open_threads(s);
   if (status == WEFT_OK) return WEFT_OK;
-  return weft_fail(opening->error, status, "%s: no memory for %" PRIu32 " shards of %" PRIu32 " rows; allow fewer rows per step",
+  return weft_fail(opening->error, status,
+                   "%s: no memory for %" PRIu32 " shards of %" PRIu32 " rows; allow fewer rows per step",
                    weft_gguf_path(opening->gguf), model->n_shards, model->limits.rows_max);
 }
 

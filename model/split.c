@@ -6,8 +6,8 @@
 static weft_status check_numbers(const weft_split *split, uint32_t n_layers, weft_error *error) {
   uint32_t n = split->n_devices;
   if (n == 0 || n > WEFT_DEVICES_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "split: a model lies on 1 to %d devices, not on %" PRIu32,
-                     WEFT_DEVICES_MAX, n);
+    return weft_fail(error, WEFT_E_INVALID, "split: a model lies on 1 to %d devices, not on %" PRIu32, WEFT_DEVICES_MAX,
+                     n);
   }
   if (split->by_tensor) return WEFT_OK;
   if (n > n_layers) {

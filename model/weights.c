@@ -85,7 +85,8 @@ static void mark_used(weights_loader *loader, const weft_gguf_tensor *tensor) {
   loader->n_bytes_done += tensor->n_bytes;
   if (loader->progress != NULL && !loader->judging) {
     uint64_t before = loader->model->shard * loader->n_bytes_all;
-    loader->progress(loader->progress_self, before + loader->n_bytes_done, loader->model->n_shards * loader->n_bytes_all);
+    loader->progress(loader->progress_self, before + loader->n_bytes_done,
+                     loader->model->n_shards * loader->n_bytes_all);
   }
 }
 

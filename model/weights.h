@@ -89,8 +89,9 @@ typedef struct weights_loader {
   bool judging;     /* names, shapes and types are checked and nothing is placed; the device may be NULL */
   uint8_t *buffer;  /* the bytes of one tensor, where the device does not read files itself; freed by weights_close */
   uint64_t n_buffer;
-  uint64_t n_bytes_held; /* bytes that the judged matrices will take on the device, and those of later shards on theirs */
-  uint8_t *used;         /* per tensor of the file: a row asked for it */
+  uint64_t
+      n_bytes_held; /* bytes that the judged matrices will take on the device, and those of later shards on theirs */
+  uint8_t *used;    /* per tensor of the file: a row asked for it */
   uint64_t n_bytes_done, n_bytes_all;
   weft_model_progress progress;
   void *progress_self;

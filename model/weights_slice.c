@@ -13,7 +13,8 @@ weft_status weights_slice_heads(const weft_gguf *gguf, weft_model *model, weft_e
   if (n == 1) return WEFT_OK;
   if (hyper->n_per_layer > 0)
     return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "%s: a model with embeddings per layer (of %" PRIu32 ") cannot be split by tensor; split it by layer",
+                     "%s: a model with embeddings per layer (of %" PRIu32
+                     ") cannot be split by tensor; split it by layer",
                      weft_gguf_path(gguf), hyper->n_per_layer);
   for (uint32_t l = 0; l < hyper->n_layers; l++) {
     if (hyper->keys_of[l] != 0)
@@ -113,8 +114,8 @@ weft_status weights_slice_of(const weights_loader *loader, const weft_gguf_tenso
   bool is_matrix = row->kind == TENSOR_MATRIX || row->kind == TENSOR_HEADS_MATRIX;
   if (is_matrix && (in.first % type->n_elements != 0 || in.n % type->n_elements != 0))
     return weft_fail(loader->error, WEFT_E_UNSUPPORTED,
-                     "%s: tensor '%s': a row of %" PRIu64 " in blocks of %" PRIu32
-                     " cannot be cut at %" PRIu64 "; split the model by layer",
+                     "%s: tensor '%s': a row of %" PRIu64 " in blocks of %" PRIu32 " cannot be cut at %" PRIu64
+                     "; split the model by layer",
                      weft_gguf_path(loader->gguf), tensor->name, tensor->ne[0], (uint32_t)type->n_elements,
                      in.first > 0 ? in.first : in.n);
   *out = (weights_slice){.whole = in.n == tensor->ne[0] && rows.n == tensor->ne[1],
@@ -129,7 +130,8 @@ weft_status weights_slice_of(const weights_loader *loader, const weft_gguf_tenso
 void weights_slice_copy(const weft_gguf_tensor *tensor, const weights_slice *slice, const uint8_t *bytes,
                         uint8_t *out) {
   uint64_t row_bytes = weft_type_row_bytes(tensor->type, tensor->ne[0]);
-  uint64_t n = weft_type_row_bytes(tensor->type, slice->n_in), skip = weft_type_row_bytes(tensor->type, slice->first_in);
+  uint64_t n = weft_type_row_bytes(tensor->type, slice->n_in),
+           skip = weft_type_row_bytes(tensor->type, slice->first_in);
   for (uint64_t m = 0; m < tensor->ne[2]; m++) {
     const uint8_t *matrix = bytes + m * tensor->ne[1] * row_bytes;
     for (uint64_t r = 0; r < slice->n_ranges; r++) {

@@ -12,8 +12,8 @@
 
 typedef struct weights_slice {
   bool whole;
-  uint64_t first_in, n_in;                 /* of each row */
-  uint64_t first_out[2], n_out, n_ranges;  /* ranges of n_out rows in each matrix */
+  uint64_t first_in, n_in;                /* of each row */
+  uint64_t first_out[2], n_out, n_ranges; /* ranges of n_out rows in each matrix */
 } weights_slice;
 
 /* The model's n_heads and n_kv_heads, which are those of the file, become those of a shard. INVALID or UNSUPPORTED, with a

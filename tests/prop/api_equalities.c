@@ -558,7 +558,7 @@ static void run_in_shards(const char *backend) {
   }
   weft_device_close(device);
   by_tensor = true;
-  run(WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf", backend, KINDS, 150 << 10);
+  run(WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf", backend, KINDS, 100 << 10);
   by_tensor = false;
 }
 

@@ -31,6 +31,7 @@ typedef struct rig_options {
   bool overlap, no_cache;
   bool kv_8bit;
   uint32_t n_devices; /* 0: one */
+  bool by_tensor;     /* each device has a shard */
   uint32_t eager;     /* of late cards: the one that runs ahead of the others, from 1; 0: none */
 } rig_options;
 
@@ -102,7 +103,8 @@ static inline void rig_open_models(rig *r, const rig_options *o, const weft_mode
   r->device = opened[0];
   for (uint32_t i = 0; i < o->n_models; i++) {
     rig_need(weft_gguf_open(o->path[i], &r->gguf[i], &error) == WEFT_OK, "gguf", error.text);
-    rig_need(split_of(r->gguf[i], n_devices, &r->split[i]), "split", "the model cannot be split so");
+    r->split[i] = (weft_split){.n_devices = n_devices, .by_tensor = o->by_tensor};
+    if (!o->by_tensor) rig_need(split_of(r->gguf[i], n_devices, &r->split[i]), "split", "the model cannot be split so");
     memcpy(r->split[i].device, opened, sizeof opened);
     rig_need(weft_model_open(r->gguf[i], &r->split[i], limits, NULL, NULL, &r->model[i], &error) == WEFT_OK, "model",
              error.text);

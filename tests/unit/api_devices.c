@@ -109,8 +109,29 @@ static void test_what_is_said(void **state) {
   weft_close(rt);
 }
 
+static void test_what_is_said_of_shards(void **state) {
+  static const char *models[] = {WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf"};
+  static const char *const planned[] = {"shard    1 of 2 on device 0, with the head: weights ",
+                                        "shard    2 of 2 on device 3: weights ",
+                                        "cut      within layers, because --split tensor was given"};
+  weft_open_options options = demo("0,3");
+  weft_runtime *rt;
+  char error[512] = "";
+  (void)state;
+  options.models = models;
+  options.split = "tensor";
+  assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
+  check_words(weft_plan(rt), planned, sizeof planned / sizeof *planned);
+  assert_null(strstr(weft_plan(rt), "part "));
+  char *text = weft_metrics(rt);
+  assert_non_null(strstr(text, "weft_device_kv_bytes{device=\"3\"} "));
+  weft_release(text);
+  weft_close(rt);
+}
+
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_what_is_said)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_what_is_said),
+                                     cmocka_unit_test(test_what_is_said_of_shards)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

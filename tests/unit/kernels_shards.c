@@ -76,18 +76,14 @@ static bool play(const char *backend, uint32_t n, uint32_t breaks_at, shard_thre
   }
   assert_int_equal(weft_shards_open(device, n, 2 * N, 0, &shards), WEFT_OK);
   for (uint32_t i = 0; i < n; i++) {
-    t[i] = (shard_thread){.shards = shards,
-                          .device = device[i],
-                          .n = n,
-                          .index = i,
-                          .breaks_at = i == n - 1 ? breaks_at : UINT32_MAX};
+    t[i] = (shard_thread){
+        .shards = shards, .device = device[i], .n = n, .index = i, .breaks_at = i == n - 1 ? breaks_at : UINT32_MAX};
     assert_int_equal(pthread_create(&thread[i], NULL, run_shard, &t[i]), 0);
   }
   for (uint32_t i = 0; i < n; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
   uint64_t floats = 0;
   for (uint32_t k = 0; k < SUMS; k++) floats += (1 + k % 2) * (1 + k % ROWS) * COLS;
-  if (breaks_at == UINT32_MAX)
-    assert_int_equal(weft_shards_crossed(shards), floats * sizeof(float) * n * (n - 1));
+  if (breaks_at == UINT32_MAX) assert_int_equal(weft_shards_crossed(shards), floats * sizeof(float) * n * (n - 1));
   weft_shards_close(shards);
   for (uint32_t i = 0; i < n; i++) weft_device_close(device[i]);
   return true;
