@@ -121,6 +121,13 @@ static weft_device_config config_of(const weft_open_options *o, const weft_devic
                               .weights_bytes_max = weights_bytes_max};
 }
 
+/* On cards the sum over shards has not run yet, so nobody gets answers by it there. */
+static weft_status check_shards(const weft_devices *devices, weft_error *error) {
+  const char *backend = weft_device_get_info(devices->device[0])->backend;
+  if (!devices->by_tensor || strcmp(backend, "cuda") != 0) return WEFT_OK;
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "--split tensor: the cuda backend does not have it yet; split by layer");
+}
+
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
   uint32_t index[WEFT_DEVICES_MAX], n;
   *devices = (weft_devices){.n = 0};
@@ -136,7 +143,7 @@ weft_status devices_open(const weft_open_options *options, weft_devices *devices
     status = weft_device_open(&config, &devices->device[i], error);
     if (status == WEFT_OK) devices->n = i + 1;
   }
-  return status;
+  return status == WEFT_OK ? check_shards(devices, error) : status;
 }
 
 void devices_close(weft_devices *devices) {
