@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "kernels/cpu/thread_pool.h"
+
 /* ---- lists ---- */
 
 /* Numbers with commas between, of which there are 1 .. WEFT_DEVICES_MAX, each in [0, most]; 0: the text is none. */
@@ -46,10 +48,21 @@ static weft_status read_devices(const char *text, uint32_t *index, uint32_t *n, 
   return WEFT_OK;
 }
 
+static weft_status read_split(const weft_open_options *o, weft_devices *devices, weft_error *error) {
+  const char *split = o->split == NULL ? "auto" : o->split;
+  devices->by_tensor = strcmp(split, "tensor") == 0;
+  if (!devices->by_tensor && strcmp(split, "layer") != 0 && strcmp(split, "auto") != 0)
+    return weft_fail(error, WEFT_E_INVALID, "--split %.64s: layer, tensor and auto are what there is", split);
+  if (devices->by_tensor && devices->n == 1)
+    return weft_fail(error, WEFT_E_INVALID, "--split tensor needs several devices: name them with --devices, as 0,1");
+  return WEFT_OK;
+}
+
 static weft_status read_ratio(const weft_open_options *o, weft_devices *devices, weft_error *error) {
-  if (o->split != NULL && strcmp(o->split, "layer") != 0 && strcmp(o->split, "auto") != 0)
-    return weft_fail(error, WEFT_E_INVALID, "--split %.64s: layer and auto are what there is", o->split);
   if (o->split_ratio == NULL) return WEFT_OK;
+  if (devices->by_tensor)
+    return weft_fail(error, WEFT_E_INVALID, "--split-ratio %.64s: with --split tensor all devices have equal shares",
+                     o->split_ratio);
   uint32_t n = read_numbers(o->split_ratio, 1e6, devices->ratio);
   bool positive = n > 0;
   for (uint32_t i = 0; i < n; i++) positive = positive && devices->ratio[i] > 0;
@@ -88,12 +101,18 @@ static weft_status read_budgets(const char *text, uint32_t n, uint64_t *bytes, w
 
 /* ---- open ---- */
 
-/* On the cpu what devices compute follows one another, so each may use all threads. */
-static weft_device_config config_of(const weft_open_options *o, uint32_t index, uint64_t bytes_max) {
+/* On the cpu what parts compute follows one another, so each may use all threads; shards compute at once and share them. */
+static weft_device_config config_of(const weft_open_options *o, const weft_devices *devices, uint32_t n, uint32_t index,
+                                    uint64_t bytes_max) {
+  uint32_t n_threads = o->threads;
+  if (devices->by_tensor) {
+    if (n_threads == 0) n_threads = weft_thread_pool_cores();
+    n_threads = n_threads > n ? n_threads / n : 1;
+  }
   return (weft_device_config){.backend = o->backend,
                               .index = index,
                               .no_peer = o->no_peer_access,
-                              .n_threads = o->threads,
+                              .n_threads = n_threads,
                               .no_graphs = o->no_graphs,
                               .no_arena = o->no_arena,
                               .no_deterministic = o->no_deterministic,
@@ -111,23 +130,31 @@ static void find_links(weft_devices *devices) {
   }
 }
 
+/* On cards the sum over shards has not run yet, so nobody gets answers by it there. */
+static weft_status check_shards(const weft_devices *devices, weft_error *error) {
+  const char *backend = weft_device_get_info(devices->device[0])->backend;
+  if (!devices->by_tensor || strcmp(backend, "cuda") != 0) return WEFT_OK;
+  return weft_fail(error, WEFT_E_UNSUPPORTED, "--split tensor: the cuda backend does not have it yet; split by layer");
+}
+
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
   uint32_t index[WEFT_DEVICES_MAX], n;
   *devices = (weft_devices){.n = 0};
   weft_status status = read_devices(options->devices, index, &n, error);
   devices->n = n;
+  if (status == WEFT_OK) status = read_split(options, devices, error);
   if (status == WEFT_OK) status = read_ratio(options, devices, error);
   if (status == WEFT_OK) status = read_budgets(options->device_mib, n, devices->weights_bytes_max, error);
   devices->n = 0;
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
-    weft_device_config config = config_of(options, index[i], devices->weights_bytes_max[i]);
+    weft_device_config config = config_of(options, devices, n, index[i], devices->weights_bytes_max[i]);
     if (i > 0) config.backend = weft_device_get_info(devices->device[0])->backend; /* the first one may have chosen */
     status = weft_device_open(&config, &devices->device[i], error);
     if (status == WEFT_OK) devices->n = i + 1;
   }
   devices->no_peer = options->no_peer_access;
   if (status == WEFT_OK) find_links(devices);
-  return status;
+  return status == WEFT_OK ? check_shards(devices, error) : status;
 }
 
 void devices_close(weft_devices *devices) {
@@ -149,6 +176,11 @@ weft_status devices_split(const weft_devices *devices, const weft_gguf *gguf, we
   uint64_t room[WEFT_DEVICES_MAX];
   *split = (weft_split){.n_devices = devices->n};
   memcpy(split->device, devices->device, sizeof split->device);
+  if (devices->by_tensor) {
+    split->by_tensor = true;
+    *reason = (weft_split_reason){.why = WEFT_SPLIT_ASKED};
+    return WEFT_OK;
+  }
   for (uint32_t p = 0; p < devices->n; p++) room[p] = weights_room(devices, p);
   return weft_split_plan(gguf, devices->has_ratio ? devices->ratio : NULL, room, split, reason, error);
 }
@@ -213,9 +245,24 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
   for (uint32_t i = 0; i < devices->n && devices->n > 1; i++) print_link(devices, i, out);
 }
 
+static void print_shards(const weft_devices *devices, const weft_model_info *info, weft_text *out) {
+  for (uint32_t p = 0; p < devices->n; p++) {
+    const weft_model_part_info *part = &info->part[p];
+    weft_text_printf(out, "  shard    %u of %u on device %u%s: weights %.1f MiB, activations %.1f MiB\n", p + 1,
+                     devices->n, weft_device_get_info(devices->device[p])->index, p == 0 ? ", with the head" : "",
+                     (double)part->weight_bytes / (1024.0 * 1024.0), (double)part->scratch_bytes / (1024.0 * 1024.0));
+  }
+  weft_text_puts(out,
+                 "  cut      within layers, because --split tensor was given: equal shares of heads and columns\n");
+}
+
 void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,
                          const weft_split_reason *reason, weft_text *out) {
   if (devices->n == 1) return;
+  if (devices->by_tensor) {
+    print_shards(devices, info, out);
+    return;
+  }
   for (uint32_t p = 0; p < devices->n; p++) {
     const weft_model_part_info *part = &info->part[p];
     weft_text_printf(
@@ -226,7 +273,7 @@ void devices_print_parts(const weft_devices *devices, const weft_model_info *inf
         (double)part->scratch_bytes / (1024.0 * 1024.0),
         100.0 * (double)layout->part_bytes[p] / (double)layout->page_bytes);
   }
-  weft_text_puts(out, "  cut      by layers, the one way there is; ");
+  weft_text_puts(out, "  cut      between layers; ");
   if (reason->why == WEFT_SPLIT_ASKED) {
     weft_text_puts(out, "where --split-ratio says\n");
     return;

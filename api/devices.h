@@ -18,6 +18,7 @@ typedef struct weft_devices {
   uint32_t n;
   double ratio[WEFT_DEVICES_MAX]; /* of layers */
   bool has_ratio;
+  bool by_tensor; /* every device has a shard of each model (model/shards.h) */
   bool no_peer,
       links[WEFT_DEVICES_MAX]; /* as given; whether each reaches the memory of the next, the last of the first */
   uint64_t weights_bytes_max

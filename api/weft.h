@@ -75,7 +75,7 @@ typedef struct weft_open_options {
   bool no_deterministic; /* on a GPU: sums are split as suits the step, so an answer may depend on its batch */
   uint32_t products;     /* [the backend's choice] products with quantised weights in 8 or 16 bits; a GPU has both */
   const char *devices, *device_mib; /* ["0"] layers are shared out to these, as "0,1"; [7/8] MiB of each for weights */
-  const char *split, *split_ratio;  /* ["auto"] "layer", or "auto", which chooses; [planned] layers of each, as "7,3" */
+  const char *split, *split_ratio;  /* ["auto"] layer, tensor or auto: layer; [planned] layers of each, as "7,3" */
   bool quiet;                       /* no progress bars on standard error */
 } weft_open_options;
 

@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
+#include "model/shards.h"
 
 /* ---- slots -------------------------------------------------------------------------------------------- */
 
@@ -358,7 +359,7 @@ static weft_status run_held(device_runner *r, const runner_step *step, const run
  * launch. */
 static weft_status run_part(device_runner *r, runner_flight *f, const runner_step *step, model_step *pass, uint32_t p) {
   weft_device *d = r->split->device[p];
-  bool is_last = p + 1 == r->split->n_devices;
+  bool is_last = p + 1 == r->info.n_stages;
   weft_status status = model_enter(pass, p);
   if (status != WEFT_OK) return status;
   if (step->steady) {
@@ -378,7 +379,9 @@ static weft_status run_step(device_runner *r, runner_flight *f, const runner_ste
   weft_status status = WEFT_OK;
   model_step pass;
   model_begin(r->config.model, &args, &pass);
-  for (uint32_t p = 0; p < r->split->n_devices && status == WEFT_OK; p++) status = run_part(r, f, step, &pass, p);
+  model_shards_start(r->config.model->others, &args);
+  for (uint32_t p = 0; p < r->info.n_stages && status == WEFT_OK; p++) status = run_part(r, f, step, &pass, p);
+  status = model_shards_join(r->config.model->others, status);
   f->step.n_experts_touched = args.n_experts_touched;
   return status == WEFT_OK ? run_held(r, step, &f->outputs) : status;
 }

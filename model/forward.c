@@ -2,6 +2,7 @@
 /* The forward pass of one step, part after part. */
 #include "model/layers.h"
 #include "model/models.h"
+#include "model/shards.h"
 
 /* Outputs of causal rows come before those of canvas rows. */
 static bool outputs_are_sound(const weft_forward_args *args) {
@@ -17,7 +18,8 @@ static bool outputs_are_sound(const weft_forward_args *args) {
 
 static void probe_layer(const model_step *step, uint32_t layer) {
   const weft_forward_args *args = step->args;
-  if (args->layer_probe != NULL) args->layer_probe(args->probe_self, layer, step->x, step->n_rows);
+  if (args->layer_probe != NULL && step->model->shard == 0)
+    args->layer_probe(args->probe_self, layer, step->x, step->n_rows);
 }
 
 weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots) {
@@ -80,12 +82,21 @@ weft_status model_leave(model_step *step) {
   return status == WEFT_OK ? weft_device_mark(part->device, MARK_SENT) : status;
 }
 
+/* The rows of layer 0 in step->x. Shard 0 gives them to the others, which add them to nothing. */
+static weft_status embed_rows(model_step *step) {
+  const weft_model *model = step->model;
+  uint64_t n_bytes = (uint64_t)step->n_rows * model->hyper.n_hidden * sizeof *step->x;
+  weft_status status =
+      model->shard == 0 ? model->arch->embed(step) : weft_device_zero(step->part->device, step->x, n_bytes);
+  return status == WEFT_OK ? layers_sum(step, step->x, NULL) : status;
+}
+
 /* The input of the part's first layer: rows in step->x, and their norm in step->h. */
 static weft_status make_input(model_step *step) {
   const weft_model *model = step->model;
   uint32_t first = step->part->first_layer;
   weft_device_at_layer(step->part->device, first);
-  weft_status status = first == 0 ? model->arch->embed(step) : WEFT_OK;
+  weft_status status = first == 0 ? embed_rows(step) : WEFT_OK;
   if (first == 0) probe_layer(step, 0);
   layers_norm_args norm = {
       .x = step->x, .weight = model->layers[first].attn_norm, .y = step->h, .n_rows = step->n_rows};
@@ -100,7 +111,7 @@ weft_status model_compute(model_step *step) {
   step->h = part->scratch.h;
   step->a = part->scratch.a;
   step->kept = NULL;
-  weft_status status = step_arrays_fill(&part->arrays, step->args, part->first_layer == 0);
+  weft_status status = step_arrays_fill(&part->arrays, step->args, part->first_layer == 0 && step->model->shard == 0);
   if (status == WEFT_OK) status = make_input(step);
   for (uint32_t l = part->first_layer; status == WEFT_OK && l < part->end_layer; l++) {
     weft_device_at_layer(part->device, l);
@@ -122,10 +133,11 @@ weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
   model_step step;
   weft_status status = WEFT_OK;
   model_begin(model, args, &step);
+  model_shards_start(model->others, args);
   for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
     status = model_enter(&step, p);
     if (status == WEFT_OK) status = model_compute(&step);
     if (status == WEFT_OK) status = model_leave(&step);
   }
-  return status;
+  return model_shards_join(model->others, status);
 }

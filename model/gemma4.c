@@ -319,6 +319,7 @@ static weft_status feed_forward(model_step *step, const model_layer *layer, uint
   weft_status status = moe ? layers_route(step, layer, s->y) : layers_mlp(step, &mlp);
   /* the router's product has read s->y before the experts write it */
   if (status == WEFT_OK && moe) status = layers_experts(step, layer, s->r, s->y, &mlp);
+  if (status == WEFT_OK) status = layers_sum(step, s->t, moe ? s->y : NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = {.x = s->t,
                           .x2 = moe ? s->y : NULL,
@@ -344,6 +345,7 @@ weft_status gemma4_layer(model_step *step, uint32_t l) {
   if (status != WEFT_OK || step->n_rows == 0) return status;
   const weft_weight *o = &layer->o;
   status = layers_matmul(step, step->a, step->n_rows, 1, &o, &s->t);
+  if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = {.x = s->t,
                           .weight = layer->post_attn_norm,

@@ -339,6 +339,19 @@ static uint32_t count_parts(const weft_kv_geometry *const *geometry, uint32_t n_
   return n;
 }
 
+static uint32_t shards_of(const weft_kv_geometry *geometry) {
+  return geometry->n_shards > 1 ? geometry->n_shards : 1;
+}
+
+/* Each shard has a page of the size that was chosen. */
+static void share_out(uint32_t n_shards, weft_kv_layout *layout) {
+  if (n_shards == 1) return;
+  layout->n_parts = n_shards;
+  layout->part_bytes[0] = layout->page_bytes;
+  for (uint32_t p = 1; p < n_shards; p++) layout->part_bytes[p] = layout->page_bytes;
+  layout->page_bytes *= n_shards;
+}
+
 weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint32_t n_models,
                                   uint32_t fixed_block_tokens, weft_kv_layout *layouts, weft_error *error) {
   static const char *const where = "KV layout";
@@ -357,6 +370,8 @@ weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint3
       return weft_fail(error, WEFT_E_INVALID, "%s: %" PRIu32 " layers; 1..%d are possible", where,
                        geometry[m]->n_layers, WEFT_LAYERS_MAX);
     }
+    if (shards_of(geometry[m]) != shards_of(geometry[0]))
+      return weft_fail(error, WEFT_E_INVALID, "%s: all models that share a pool lie in equally many shards", where);
     weft_status status = find_classes(geometry[m], &classes[m], error);
     if (status != WEFT_OK) return status;
   }
@@ -377,6 +392,7 @@ weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint3
     memset(&layouts[m], 0, sizeof layouts[m]);
     layouts[m].n_parts = all.n_parts;
     fill_layout(geometry[m], &classes[m], cuts, &best.page, &layouts[m]);
+    share_out(shards_of(geometry[m]), &layouts[m]);
   }
   return WEFT_OK;
 }
@@ -387,5 +403,5 @@ uint64_t weft_kv_bytes_per_token(const weft_kv_geometry *geometry, bool windows_
     if (geometry->keys_of[l] != 0) continue;
     if (geometry->window[l] == 0 || !windows_full) n += token_bytes(geometry, l);
   }
-  return n;
+  return n * shards_of(geometry);
 }

@@ -11,7 +11,8 @@
  * A model may lie in parts on several devices (model/split.h). A page then has bytes on each of them, part_bytes, equal
  * for all pages, so that a page stays one number: of each part a group has equally many layers (the last groups may
  * have fewer). In the bytes of a page on a device, layer l of the group's layers there starts at l * layer_bytes: K,
- * then V (kernels/ops.h). */
+ * then V (kernels/ops.h). Of a model that lies in shards each device has the same bytes of a page: all layers, and of
+ * their heads an equal share. */
 #ifndef WEFT_MODEL_KV_LAYOUT_H
 #define WEFT_MODEL_KV_LAYOUT_H
 
@@ -35,6 +36,7 @@ typedef struct weft_kv_geometry {
   uint32_t window[WEFT_LAYERS_MAX];  /* 0: the layer keeps all positions */
   uint32_t keys_of[WEFT_LAYERS_MAX]; /* 0: keys of its own; else 1 + the earlier layer whose pages it reads */
   uint8_t part[WEFT_LAYERS_MAX];     /* < WEFT_DEVICES_MAX: on which device the layer lies */
+  uint32_t n_shards;                 /* above 1: every layer lies on as many devices, and n_kv_heads is of each */
 } weft_kv_geometry;
 
 /* What the layers of a group store in a page. */
@@ -61,7 +63,8 @@ typedef struct weft_kv_layout {
  * largest block is nearest to 32 tokens (a block is the smallest piece of a prefix that is cached), then the one with
  * fewer groups, then the one with larger pages. block_tokens is 8, 16, 32, 64 or 128, and the smallest block of a
  * layout is of fixed_block_tokens tokens where that is not 0 (a power of two <= 128). UNSUPPORTED when a model needs
- * more than WEFT_GROUPS_MAX groups; INVALID when a layer reads keys that no earlier layer of its part has. */
+ * more than WEFT_GROUPS_MAX groups; INVALID when a layer reads keys that no earlier layer of its part has, or models that
+ * share a pool lie in different numbers of shards. */
 weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint32_t n_models,
                                   uint32_t fixed_block_tokens, weft_kv_layout *layouts, weft_error *error);
 /* Bytes that the keys and values of one more token take: with windows_full in a sequence longer than every window,

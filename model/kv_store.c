@@ -152,9 +152,10 @@ bool weft_kv_store_holds(const weft_kv_store *store, const weft_kv_layout *layou
   return true;
 }
 
-weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer) {
+weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer,
+                                uint32_t shard) {
   uint32_t group = layout->group_of[layer];
-  const weft_kv_part *part = &store->part[layout->part_of[layer]];
+  const weft_kv_part *part = &store->part[layout->part_of[layer] + shard];
   const weft_kv_shape *shape = &layout->shape[group];
   uint64_t at = layout->index_in[layer] * shape->layer_bytes;
   return (weft_kv_view){

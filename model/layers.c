@@ -71,6 +71,7 @@ weft_status layers_norm(model_step *step, const layers_norm_args *args) {
 void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
   const weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;
+  if (is_last && model->shard > 0) return;                /* shard 0 gives the hidden rows out */
   if (!is_last && l + 1 == step->part->end_layer) return; /* the next part makes it */
   norm->then_weight[norm->n_then] = is_last ? model->globals.output_norm : model->layers[l + 1].attn_norm;
   norm->then[norm->n_then] = is_last ? step->args->hidden : step->h;
@@ -277,7 +278,7 @@ static bool is_last_with_keys(const model_hyper *hyper, uint32_t l) {
 weft_status layers_attention(model_step *step, uint32_t l) {
   weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;
-  weft_kv_view view = weft_kv_store_view(step->args->kv, step->args->layout, l);
+  weft_kv_view view = weft_kv_store_view(step->args->kv, step->args->layout, l, model->shard);
   weft_status status = project_qkv(step, &model->layers[l], model->hyper.keys_of[l] == 0);
   if (status == WEFT_OK) status = store_keys(step, l, &view);
   if (status != WEFT_OK) return status;
@@ -368,6 +369,13 @@ weft_status layers_experts(model_step *step, const model_layer *layer, const flo
   args.n_rows = step->n_rows;
   args.n_touched = step->part->arrays.in_place ? &step->n_touched : NULL;
   return weft_experts(step->part->device, &args);
+}
+
+weft_status layers_sum(model_step *step, float *x, float *x2) {
+  const weft_model *model = step->model;
+  float *const arrays[WEFT_SHARDS_ARRAYS_MAX] = {x, x2};
+  if (model->n_shards == 1) return WEFT_OK;
+  return weft_shards_sum(model->sums, model->shard, arrays, x2 == NULL ? 1 : 2, step->n_rows, model->hyper.n_hidden);
 }
 
 /* ---- plan ---- */

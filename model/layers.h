@@ -46,6 +46,10 @@ weft_status layers_route(model_step *step, const model_layer *layer, const float
 weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, float *out,
                            const layers_mlp_args *shared);
 
+/* Sums up to two arrays [step->n_rows, n_hidden] over the shards, in place; does nothing where there is one. x2 may be
+ * NULL. */
+weft_status layers_sum(model_step *step, float *x, float *x2);
+
 /* The scratch memory of a part: layers_plan fills part->plan, layers_place the pointers once scratch_base is there. */
 weft_status layers_plan(const weft_model *model, model_part *part);
 void layers_place(model_part *part);

@@ -163,6 +163,7 @@ weft_status llama_layer(model_step *step, uint32_t l) {
   if (status != WEFT_OK || step->n_rows == 0) return status;
   const weft_weight *o = &layer->o;
   status = layers_matmul(step, step->a, step->n_rows, 1, &o, &s->t);
+  if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args attended = stream_sum(step, layer->o_bias);
   attended.n_then = 1;
@@ -182,6 +183,7 @@ weft_status llama_layer(model_step *step, uint32_t l) {
                            .n_rows = step->n_rows};
     status = layers_mlp(step, &mlp);
   }
+  if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = stream_sum(step, NULL);
   layers_then_next(step, l, &sum);

@@ -133,7 +133,7 @@ weft_status weft_logits_open(const weft_logits_config *config, weft_logits **out
   l->info = weft_model_get_info(config->model);
   l->split = weft_model_get_split(config->model);
   l->first = l->split->device[0];
-  l->last = l->split->device[l->split->n_devices - 1];
+  l->last = weft_split_last(l->split);
   l->head = weft_model_head(config->model, &l->cap, &l->embed_scale);
   weft_status status = WEFT_OK;
   if (config->tokens_max == 0 || config->sequences_max == 0 || config->head_rows == 0) {

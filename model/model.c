@@ -11,12 +11,15 @@
 #include "model/keys.h"
 #include "model/layers.h"
 #include "model/models.h"
+#include "model/shards.h"
+#include "model/weights_slice.h"
 
 enum { ROWS_MAX = 1 << 20, EXTRA_VECTORS = 2 + 2 * WEFT_LAYERS_MAX };
 
 const char *model_where(const weft_model *model, const model_part *part, char out[48]) {
   out[0] = 0;
   if (model->n_parts > 1) (void)snprintf(out, 48, " on device %" PRIu32, weft_device_get_info(part->device)->index);
+  if (model->n_shards > 1) (void)snprintf(out, 48, " on device %" PRIu32, weft_device_get_info(part->device)->index);
   return out;
 }
 
@@ -62,6 +65,7 @@ static void fill_info(weft_model *model, const weft_gguf *gguf) {
   info->entropy_bound = hyper->entropy_bound;
   info->kv_type = model->limits.kv_8bit ? WEFT_TYPE_Q8_0 : gguf_kv_type(gguf);
   info->kv = model_hyper_geometry(hyper, info->kv_type);
+  info->kv.n_shards = model->n_shards;
   weft_gguf_fingerprint(gguf, &info->fingerprint_low, &info->fingerprint_high);
 }
 
@@ -115,7 +119,7 @@ static weft_status judge_weights(weft_model *model, weights_loader *loader) {
   for (uint32_t i = 0; i < n; i++) loader->n_bytes_all += weft_gguf_tensor_at(loader->gguf, i)->n_bytes;
   loader->judging = true;
   weft_status status = model->arch->load(model, loader);
-  if (status == WEFT_OK) status = weights_check_unused(loader);
+  if (status == WEFT_OK && model->shard == 0) status = weights_check_unused(loader);
   return status;
 }
 
@@ -156,11 +160,12 @@ static weft_status take_parts(weft_model *model, const weft_split *split, const 
   weft_status status = weft_split_check(split, &model->info.kv, &inner);
   if (status != WEFT_OK) return weft_fail(error, status, "%s: %.400s", weft_gguf_path(gguf), inner.text);
   model->split = *split;
-  model->n_parts = model->info.n_parts = split->n_devices;
+  model->n_parts = weft_split_stages(split);
+  model->info.n_parts = split->n_devices;
   for (uint32_t p = 0; p < model->n_parts; p++) {
     bool is_last = p + 1 == model->n_parts;
     model_part *part = &model->part[p];
-    part->device = split->device[p];
+    part->device = split->device[p + model->shard];
     part->first_layer = split->first_layer[p];
     part->end_layer = is_last ? model->hyper.n_layers : split->first_layer[p + 1];
     model->info.part[p].first_layer = part->first_layer;
@@ -170,19 +175,25 @@ static weft_status take_parts(weft_model *model, const weft_split *split, const 
   return WEFT_OK;
 }
 
-weft_status weft_model_open(const weft_gguf *gguf, const weft_split *split, const weft_model_limits *limits,
-                            weft_model_progress progress, void *progress_self, weft_model **out, weft_error *error) {
-  *out = NULL;
-  weft_status status = check_limits(limits, error);
-  if (status != WEFT_OK) return status;
+weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_model **out) {
+  const weft_gguf *gguf = opening->gguf;
+  const weft_split *split = opening->split;
+  weft_error *error = opening->error;
+  weft_status status;
   weft_model *model = weft_alloc(1, sizeof *model);
   if (model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
-  weights_loader loader = {
-      .gguf = gguf, .model = model, .progress = progress, .progress_self = progress_self, .error = error};
-  model->limits = *limits;
+  weights_loader loader = {.gguf = gguf,
+                           .model = model,
+                           .progress = opening->progress,
+                           .progress_self = opening->progress_self,
+                           .error = error};
+  model->limits = *opening->limits;
+  model->n_shards = split->by_tensor && split->n_devices > 0 ? split->n_devices : 1;
+  model->shard = shard;
   bool direct = !weft_device_get_info(split->device[0])->host_memory; /* a host's next start reads from the cache */
   status = gguf_reader_open(gguf, direct, &loader.reader, error);
   if (status == WEFT_OK) status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
+  if (status == WEFT_OK) status = weights_slice_heads(gguf, model, error);
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
   if (status == WEFT_OK) fill_info(model, gguf);
   if (status == WEFT_OK) status = check_heads(model, gguf, error);
@@ -200,13 +211,29 @@ weft_status weft_model_open(const weft_gguf *gguf, const weft_split *split, cons
   return WEFT_OK;
 }
 
+weft_status weft_model_open(const weft_gguf *gguf, const weft_split *split, const weft_model_limits *limits,
+                            weft_model_progress progress, void *progress_self, weft_model **out, weft_error *error) {
+  const model_opening opening = {gguf, split, limits, progress, progress_self, error};
+  weft_model *model = NULL;
+  *out = NULL;
+  weft_status status = check_limits(limits, error);
+  if (status == WEFT_OK) status = model_open_shard(&opening, 0, &model);
+  if (status == WEFT_OK) status = model_shards_open(model, &opening);
+  if (status != WEFT_OK) {
+    weft_model_close(model);
+    return status;
+  }
+  *out = model;
+  return WEFT_OK;
+}
+
 weft_status weft_model_judge(const weft_gguf *gguf, weft_error *error) {
   weft_model *model = weft_alloc(1, sizeof *model);
   if (model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
   weights_loader loader = {.gguf = gguf, .model = model, .error = error};
   model->limits = (weft_model_limits){.rows_max = 1, .canvas_rows_max = 1, .segments_max = 1};
   weft_status status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
-  model->n_parts = 1; /* without a device */
+  model->n_parts = model->n_shards = 1; /* without a device */
   model->part[0].end_layer = model->hyper.n_layers;
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
   if (status == WEFT_OK) status = take_memory(model, gguf, error);
@@ -228,6 +255,7 @@ static void close_part(model_part *part) {
 
 void weft_model_close(weft_model *model) {
   if (model == NULL) return;
+  model_shards_close(model);
   for (uint32_t p = 0; p < model->n_parts; p++) close_part(&model->part[p]);
   weft_free(model->layers);
   weft_free(model);
@@ -242,7 +270,8 @@ const weft_split *weft_model_get_split(const weft_model *model) {
 }
 
 weft_crossed weft_model_crossed(const weft_model *model) {
-  return (weft_crossed){.rows = __atomic_load_n(&model->crossed.rows, __ATOMIC_RELAXED),
+  uint64_t summed = model->sums == NULL ? 0 : weft_shards_crossed(model->sums);
+  return (weft_crossed){.rows = __atomic_load_n(&model->crossed.rows, __ATOMIC_RELAXED) + summed,
                         .soft = __atomic_load_n(&model->crossed.soft, __ATOMIC_RELAXED),
                         .tokens = __atomic_load_n(&model->crossed.tokens, __ATOMIC_RELAXED)};
 }

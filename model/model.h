@@ -31,7 +31,7 @@ typedef struct weft_model_limits {
   bool unused_tensors; /* open a file although some tensors of its layers are not used: answers may be wrong */
 } weft_model_limits;
 
-/* A part of the model: the layers on one device. */
+/* A part of the model: the layers on one device, or a shard of all layers. */
 typedef struct weft_model_part_info {
   uint32_t first_layer, end_layer;
   uint64_t weight_bytes, scratch_bytes;
@@ -67,7 +67,7 @@ const weft_model_info *weft_model_get_info(const weft_model *model);
 const weft_split *weft_model_get_split(const weft_model *model);
 
 /* Bytes that went from one device to another since open: rows of the residual stream at the cuts (with embeddings per
- * layer, where the model has these), soft embeddings of canvases, tokens. Any thread may call. */
+ * layer, where the model has these) or summed over shards, soft embeddings of canvases, tokens. Any thread may call. */
 typedef struct weft_crossed {
   uint64_t rows, soft, tokens;
 } weft_crossed;

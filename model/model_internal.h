@@ -5,11 +5,13 @@
  * Law: model_hyper is what the keys of the file say, checked; model_layer and model_globals are what the file's tensors
  * became; model_scratch points into the memory that scratch_plan laid out. All are written at open, and a forward pass
  * only reads them. A layer's tensors, and all memory that its ops read or write, lie on the device of its part. The
- * first part has what makes the input of layer 0, the last part what comes after the last layer. */
+ * first part has what makes the input of layer 0, the last part what comes after the last layer. A shard of a model that
+ * lies in shards is a weft_model of its own with one part (model/shards.h); its n_heads and n_kv_heads are its own. */
 #ifndef WEFT_MODEL_MODEL_INTERNAL_H
 #define WEFT_MODEL_MODEL_INTERNAL_H
 
 #include "kernels/ops.h"
+#include "kernels/shards.h"
 #include "model/model.h"
 #include "model/scratch_plan.h"
 #include "model/step_arrays.h"
@@ -99,8 +101,10 @@ enum {
   MARK_HELD = MARK_FLIGHT + WEFT_DEVICES_MAX + 2, /* what is found of a held canvas and of the next */
   MARK_SENT = MARK_HELD + 2,                      /* rows are in an inbox of the next part */
   MARK_TAKEN = MARK_SENT + 1,                     /* an inbox of this part is empty again */
-  MARK_END = MARK_TAKEN + MODEL_INBOXES
+  MARK_END = MARK_TAKEN + MODEL_INBOXES,
+  MARK_SHARDS = MARK_SENT /* of a model that lies in shards: it has no cuts */
 };
+_Static_assert((int)MARK_SHARDS + (int)WEFT_SHARDS_MARKS <= (int)WEFT_MARKS_MAX, "sums have their marks");
 _Static_assert((int)MARK_END <= (int)WEFT_MARKS_MAX, "a device has a mark for each");
 
 /* The layers of a model that lie on one device, and what a step needs there. */
@@ -133,6 +137,9 @@ struct weft_model {
   weft_split split;                  /* as it was given */
   uint64_t n_passes;                 /* with rows */
   weft_crossed crossed;              /* read by any thread */
+  uint32_t n_shards, shard;          /* 1 and 0 of a model that does not lie in shards */
+  weft_shards *sums;                 /* NULL: n_shards is 1; shard 0 owns it */
+  struct model_shards *others;       /* of shard 0: the other shards and their threads (model/shards.h) */
 };
 
 /* The part that has a layer. */

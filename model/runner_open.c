@@ -173,7 +173,7 @@ static weft_status open_allowed(device_runner *r) {
 /* What the first device has of the cells: with one device, the cells. */
 static weft_status open_mirror(device_runner *r) {
   weft_status status = WEFT_OK;
-  if (r->split->n_devices == 1) {
+  if (r->info.n_stages == 1) {
     r->d_mirror = r->d_cells;
     return WEFT_OK;
   }
@@ -240,8 +240,8 @@ static void fill_info(device_runner *r) {
   info->n_saves = model->canvas_length > 0 ? r->config.n_saves : 0;
   info->rows_max = r->config.limits.rows_max;
   info->scored_rows_max = info->rows_max < SCORED_ROWS_MAX ? info->rows_max : SCORED_ROWS_MAX;
-  info->n_stages = model->n_parts;
-  info->depth = model->n_parts + 1; /* every device has a step, and the host plans one */
+  info->n_stages = weft_split_stages(r->split);
+  info->depth = info->n_stages + 1; /* every stage has a step, and the host plans one */
   info->page_bytes = r->config.layout->page_bytes;
   info->kv_bytes_per_token = weft_kv_bytes_per_token(&model->kv, false);
   info->n_experts = model->n_experts;
@@ -267,11 +267,11 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   r->config = *config;
   r->split = weft_model_get_split(config->model);
   r->first = r->split->device[0];
-  r->last = r->split->device[r->split->n_devices - 1];
+  r->last = weft_split_last(r->split);
   runner_memory_open(&r->memory, r->split);
   fill_info(r);
   r->in_place = weft_device_get_info(r->last)->host_memory;
-  r->graphs = weft_device_get_info(r->last)->graphs;
+  r->graphs = weft_device_get_info(r->last)->graphs && !r->split->by_tensor; /* a sum over shards is part of none */
   r->info.holds_canvases = r->canvas_length > 0;
   r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
   uint64_t logits_bytes = config->logits_bytes_max;

@@ -5,13 +5,13 @@
 #include "model/runner_internal.h"
 
 uint64_t runner_mirror_token(const device_runner *r, uint32_t slot) {
-  if (r->split->n_devices == 1) return slot;
+  if (r->info.n_stages == 1) return slot;
   uint64_t flight = (r->slots[slot].written_by - 1) % (r->info.depth + 1);
   return flight * r->config.n_slots + slot;
 }
 
 uint64_t runner_mirror_canvas(const device_runner *r, uint32_t slot) {
-  if (r->split->n_devices == 1) return runner_canvas_cell(r, slot);
+  if (r->info.n_stages == 1) return runner_canvas_cell(r, slot);
   return (uint64_t)(r->info.depth + 1) * r->config.n_slots + runner_mirror_canvas_words(r) * slot;
 }
 
@@ -45,7 +45,7 @@ static weft_status follow_step(device_runner *r, uint64_t number) {
 
 weft_status runner_follow_slot(device_runner *r, uint32_t slot) {
   uint64_t number = r->slots[slot].written_by;
-  return r->split->n_devices == 1 || number == 0 ? WEFT_OK : follow_step(r, number);
+  return r->info.n_stages == 1 || number == 0 ? WEFT_OK : follow_step(r, number);
 }
 
 /* Whether the step reads what the slot of a segment has on the first device. */
@@ -57,7 +57,7 @@ static bool reads_slot(const device_runner *r, const weft_segment *segment) {
 
 weft_status runner_follow(device_runner *r, const weft_batch *batch) {
   uint64_t newest = 0;
-  if (r->split->n_devices == 1) return WEFT_OK;
+  if (r->info.n_stages == 1) return WEFT_OK;
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     uint64_t number = r->slots[batch->segment[i].slot].written_by;
     if (number > newest && reads_slot(r, &batch->segment[i])) newest = number;
@@ -101,7 +101,7 @@ static weft_status send_tokens(device_runner *r, const runner_flight *f) {
 }
 
 weft_status runner_send_cells(device_runner *r, const runner_flight *f) {
-  if (r->split->n_devices == 1) return WEFT_OK;
+  if (r->info.n_stages == 1) return WEFT_OK;
   weft_status status = send_tokens(r, f);
   for (uint32_t i = 0; i < f->n_segments && status == WEFT_OK; i++) {
     uint32_t slot = f->segment[i].slot;

@@ -16,7 +16,7 @@ static uint64_t state_bytes(const device_runner *r) {
 }
 
 static uint64_t mirror_bytes(const device_runner *r) {
-  return r->split->n_devices == 1 ? 0 : runner_mirror_canvas_words(r) * sizeof(int32_t);
+  return r->info.n_stages == 1 ? 0 : runner_mirror_canvas_words(r) * sizeof(int32_t);
 }
 
 weft_status runner_slot_save(weft_runner *base, uint32_t index, uint32_t save) {

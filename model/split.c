@@ -7,9 +7,10 @@
 static weft_status check_numbers(const weft_split *split, uint32_t n_layers, weft_error *error) {
   uint32_t n = split->n_devices;
   if (n == 0 || n > WEFT_DEVICES_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "layer split: a model lies on 1 to %d devices, not on %" PRIu32,
-                     WEFT_DEVICES_MAX, n);
+    return weft_fail(error, WEFT_E_INVALID, "split: a model lies on 1 to %d devices, not on %" PRIu32, WEFT_DEVICES_MAX,
+                     n);
   }
+  if (split->by_tensor) return WEFT_OK;
   if (n > n_layers) {
     return weft_fail(error, WEFT_E_INVALID,
                      "layer split: %" PRIu32 " layers cannot be shared out to %" PRIu32 " devices; give fewer devices",
@@ -47,7 +48,7 @@ bool weft_split_can_cut(const weft_kv_geometry *geometry, uint32_t layer) {
 
 weft_status weft_split_check(const weft_split *split, const weft_kv_geometry *geometry, weft_error *error) {
   weft_status status = check_numbers(split, geometry->n_layers, error);
-  for (uint32_t p = 1; status == WEFT_OK && p < split->n_devices; p++) {
+  for (uint32_t p = 1; status == WEFT_OK && p < weft_split_stages(split); p++) {
     uint32_t cut = split->first_layer[p];
     for (uint32_t l = 0; l < cut; l++) {
       uint32_t end = end_of_readers(geometry, l);

@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* On which devices the layers of a model lie.
+/* On which devices a model lies.
  *
  * Law: part p has the layers from first_layer[p] up to first_layer[p + 1], the last part those up to the model's end.
  * Parts are in the order of their layers, and each has a layer at least. The first part also embeds; the last one also
  * has the final norm and the head. A cut, which lies between two parts, never separates a layer from a later one that
- * reads its keys. */
+ * reads its keys.
+ *
+ * With by_tensor there are no parts: each device is a shard, which has all layers, and of each layer an equal share of the
+ * heads and of the feed-forward columns (model/shards.h). The first shard also embeds and has the head. */
 #ifndef WEFT_MODEL_SPLIT_H
 #define WEFT_MODEL_SPLIT_H
 
@@ -19,11 +22,22 @@ typedef struct weft_split {
   uint32_t n_devices; /* 1 .. WEFT_DEVICES_MAX */
   weft_device *device[WEFT_DEVICES_MAX];
   uint32_t first_layer[WEFT_DEVICES_MAX + 1]; /* first_layer[0] is 0; entry n_devices is not read */
+  bool by_tensor;                             /* first_layer is not read */
 } weft_split;
 
 /* The whole model on one device. */
 static inline weft_split weft_split_one(weft_device *device) {
   return (weft_split){.n_devices = 1, .device = {device}};
+}
+
+/* Devices that the rows of a step pass one after another. */
+static inline uint32_t weft_split_stages(const weft_split *split) {
+  return split->by_tensor ? 1 : split->n_devices;
+}
+
+/* The device that has the head. */
+static inline weft_device *weft_split_last(const weft_split *split) {
+  return split->device[weft_split_stages(split) - 1];
 }
 
 /* Whether no layer from `layer` on reads the keys of a layer before it. */

@@ -9,8 +9,11 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/memory_room.h"
+#include "model/weights_slice.h"
 
-static uint64_t dim_value(const model_hyper *hyper, tensor_dim dim, uint32_t layer) {
+/* As the file has it: heads of all shards. */
+static uint64_t dim_value(const weft_model *model, tensor_dim dim, uint32_t layer) {
+  const model_hyper *hyper = &model->hyper;
   uint32_t l = layer == UINT32_MAX ? 0 : layer;
   switch (dim) {
     case DIM_NONE:
@@ -21,9 +24,9 @@ static uint64_t dim_value(const model_hyper *hyper, tensor_dim dim, uint32_t lay
     case DIM_VOCAB:
       return hyper->n_vocab;
     case DIM_Q:
-      return (uint64_t)hyper->n_heads * hyper->head_dim[l];
+      return (uint64_t)hyper->n_heads * hyper->head_dim[l] * model->n_shards;
     case DIM_KV:
-      return (uint64_t)hyper->n_kv_heads[l] * hyper->head_dim[l];
+      return (uint64_t)hyper->n_kv_heads[l] * hyper->head_dim[l] * model->n_shards;
     case DIM_HEAD:
       return hyper->head_dim[l];
     case DIM_FF:
@@ -81,7 +84,9 @@ static void mark_used(weights_loader *loader, const weft_gguf_tensor *tensor) {
   *used = 1;
   loader->n_bytes_done += tensor->n_bytes;
   if (loader->progress != NULL && !loader->judging) {
-    loader->progress(loader->progress_self, loader->n_bytes_done, loader->n_bytes_all);
+    uint64_t before = loader->model->shard * loader->n_bytes_all;
+    loader->progress(loader->progress_self, before + loader->n_bytes_done,
+                     loader->model->n_shards * loader->n_bytes_all);
   }
 }
 
@@ -213,8 +218,8 @@ weft_status weights_vector(weights_loader *loader, const float *values, uint64_t
 
 /* With head_dim, elements change places as rows of a matrix of heads that rotate do. They are made floats first: an
  * element of a quantised type has no bytes of its own that could be moved. */
-static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *tensor, uint32_t head_dim,
-                                const float **out) {
+static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *tensor, const weights_slice *slice,
+                                uint32_t head_dim, const float **out) {
   uint64_t n = tensor->ne[0];
   float *values = weft_alloc((size_t)n, sizeof *values), *unpaired = NULL;
   weft_status status = values != NULL ? read_values(loader, tensor, n, values) : fail_no_memory(loader, tensor);
@@ -222,7 +227,9 @@ static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *
     unpaired = (float *)(void *)unpair_rows((const uint8_t *)values, n * sizeof *values, n, head_dim);
     if (unpaired == NULL) status = fail_no_memory(loader, tensor);
   }
-  if (status == WEFT_OK) status = weights_vector(loader, head_dim > 0 ? unpaired : values, n, out);
+  const float *from = head_dim > 0 ? unpaired : values;
+  uint64_t first = slice->whole ? 0 : slice->first_in, n_own = slice->whole ? n : slice->n_in;
+  if (status == WEFT_OK) status = weights_vector(loader, from + first, n_own, out);
   weft_free(unpaired);
   weft_free(values);
   return status;
@@ -240,25 +247,54 @@ static weft_status place_paired_matrix(weights_loader *loader, const weft_gguf_t
   return status;
 }
 
+/* The shard's part of a matrix, gathered in the order of the file. */
+static weft_status place_slice(weights_loader *loader, const weft_gguf_tensor *tensor, const weights_slice *slice,
+                               uint32_t head_dim, unsigned uses, weft_weight *out) {
+  weft_gguf_tensor own = *tensor;
+  const uint8_t *bytes;
+  uint8_t *rows = NULL;
+  own.ne[0] = slice->n_in;
+  own.ne[1] = slice->n_out * slice->n_ranges;
+  own.n_bytes = weft_type_row_bytes(own.type, own.ne[0]) * own.ne[1] * own.ne[2];
+  if (loader->judging) return place_matrix(loader, &own, NULL, uses, out);
+  uint8_t *gathered = weft_alloc((size_t)own.n_bytes, 1);
+  weft_status status = gathered == NULL ? fail_no_memory(loader, tensor) : fetch_bytes(loader, tensor, &bytes);
+  if (status == WEFT_OK) weights_slice_copy(tensor, slice, bytes, gathered);
+  if (status == WEFT_OK && head_dim > 0) {
+    rows = unpair_rows(gathered, own.n_bytes, own.ne[1], head_dim);
+    if (rows == NULL) status = fail_no_memory(loader, tensor);
+  }
+  if (status == WEFT_OK) status = place_matrix(loader, &own, head_dim > 0 ? rows : gathered, uses, out);
+  weft_free(rows);
+  weft_free(gathered);
+  return status;
+}
+
 static weft_status place_heads(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
-                               uint32_t layer, void *field) {
+                               const weights_slice *slice, uint32_t layer, void *field) {
   const model_hyper *hyper = &loader->model->hyper;
   uint32_t head_dim = hyper->head_dim[layer];
+  if (row->kind == TENSOR_HEADS_MATRIX && !slice->whole)
+    return place_slice(loader, tensor, slice, hyper->rope_paired ? head_dim : 0, row->uses, field);
   if (row->kind == TENSOR_HEADS_MATRIX) {
     return hyper->rope_paired ? place_paired_matrix(loader, tensor, head_dim, row->uses, field)
                               : place_matrix(loader, tensor, NULL, row->uses, field);
   }
-  return place_vector(loader, tensor, hyper->rope_paired ? head_dim : 0, field);
+  return place_vector(loader, tensor, slice, hyper->rope_paired ? head_dim : 0, field);
 }
 
 static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
                                 uint32_t layer, void *into) {
   void *field = (char *)into + row->field;
+  weights_slice slice;
+  weft_status status = weights_slice_of(loader, tensor, row, layer, &slice);
+  if (status != WEFT_OK) return status;
   if (row->kind == TENSOR_HEADS_MATRIX || row->kind == TENSOR_HEADS_VECTOR)
-    return place_heads(loader, tensor, row, layer, field);
+    return place_heads(loader, tensor, row, &slice, layer, field);
+  if (row->kind == TENSOR_MATRIX && !slice.whole) return place_slice(loader, tensor, &slice, 0, row->uses, field);
   if (row->kind == TENSOR_MATRIX) return place_matrix(loader, tensor, NULL, row->uses, field);
-  if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, 0, field);
-  if (row->kind == TENSOR_SCALE) return place_vector(loader, tensor, 0, &((weft_weight *)field)->scale);
+  if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, &slice, 0, field);
+  if (row->kind == TENSOR_SCALE) return place_vector(loader, tensor, &slice, 0, &((weft_weight *)field)->scale);
   return read_values(loader, tensor, 1, field);
 }
 
@@ -333,8 +369,10 @@ static bool is_scale_of_none(const weights_loader *loader, const tensor_row *row
   return weft_gguf_tensor_find(loader->gguf, name) == NULL;
 }
 
-/* What is judged and not placed. */
-static bool is_passed_over(const model_hyper *hyper, const tensor_row *row, uint32_t layer, const char *into) {
+/* What is judged and not placed. What is of no layer lies on shard 0. */
+static bool is_passed_over(const weft_model *model, const tensor_row *row, uint32_t layer, const char *into) {
+  const model_hyper *hyper = &model->hyper;
+  if (layer == UINT32_MAX && model->shard > 0) return true;
   if (row->kind == TENSOR_INPUT_SCALE || is_spare(hyper, row->need, layer)) return true;
   return row->kind == TENSOR_SCALE && ((const weft_weight *)(const void *)(into + row->field))->data == NULL;
 }
@@ -352,11 +390,14 @@ static weft_status load_row(weights_loader *loader, const tensor_row *row, uint3
   }
   if (is_scale_of_none(loader, row, tensor)) return WEFT_OK;
   uint64_t wanted[3];
-  for (uint32_t i = 0; i < 3; i++) wanted[i] = dim_value(hyper, row->dim[i], layer);
+  for (uint32_t i = 0; i < 3; i++) wanted[i] = dim_value(loader->model, row->dim[i], layer);
   weft_status status = check_shape(loader, tensor, wanted);
   if (status == WEFT_OK) status = weft_gguf_check_type(loader->gguf, tensor, loader->error);
-  if (status == WEFT_OK && !is_passed_over(hyper, row, layer, into))
+  uint64_t n_before = loader->n_bytes_held;
+  if (status == WEFT_OK && !is_passed_over(loader->model, row, layer, into))
     status = place_tensor(loader, tensor, row, layer, into);
+  if (layer != UINT32_MAX)
+    loader->n_bytes_held += (loader->n_bytes_held - n_before) * (loader->model->n_shards - 1 - loader->model->shard);
   if (status != WEFT_OK) return status;
   mark_used(loader, tensor);
   if (!loader->judging) weft_gguf_forget(loader->gguf, tensor);

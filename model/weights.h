@@ -89,7 +89,7 @@ typedef struct weights_loader {
   bool judging;     /* names, shapes and types are checked and nothing is placed; the device may be NULL */
   uint8_t *buffer;  /* the bytes of one tensor, where the device does not read files itself; freed by weights_close */
   uint64_t n_buffer;
-  uint64_t n_bytes_held; /* bytes that the judged matrices will take on the device */
+  uint64_t n_bytes_held; /* bytes that the judged matrices will take on the device, and those of later shards */
   uint64_t needed[WEFT_DEVICES_MAX], left[WEFT_DEVICES_MAX]; /* of each device: what must find room, what is free */
   uint8_t *used;                                             /* per tensor of the file: a row asked for it */
   uint64_t n_bytes_done, n_bytes_all;

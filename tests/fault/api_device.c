@@ -163,9 +163,11 @@ static void check_broken(rig *r, uint32_t broken, uint64_t at) {
   assert_memory_equal(again.tokens, clean[well].tokens, again.n * sizeof(int32_t));
 }
 
-static rig_options engine_options(const char *backend, bool overlap, uint32_t n_pages, uint32_t n_devices) {
+static rig_options engine_options(const char *backend, bool overlap, uint32_t n_pages, uint32_t n_devices,
+                                  bool by_tensor) {
   return (rig_options){.backend = backend,
-                       .path = {MODELS "dg-base.gguf", MODELS "ar-base.gguf"},
+                       .path = {by_tensor ? MODELS "dg-deep.gguf" : MODELS "dg-base.gguf",
+                                by_tensor ? MODELS "ar-dense-v.gguf" : MODELS "ar-base.gguf"},
                        .n_models = 2,
                        .block = 4,
                        .n_pages = n_pages,
@@ -174,13 +176,15 @@ static rig_options engine_options(const char *backend, bool overlap, uint32_t n_
                        .chunk = 9,
                        .running = 5,
                        .n_devices = n_devices,
+                       .by_tensor = by_tensor,
                        .overlap = overlap};
 }
 
-static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages, uint32_t n_devices, uint32_t failing) {
+static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages, uint32_t n_devices, uint32_t failing,
+                            bool by_tensor) {
   rig r;
   weft_engine_stats stats;
-  rig_options o = engine_options(backend, overlap, n_pages, n_devices);
+  rig_options o = engine_options(backend, overlap, n_pages, n_devices, by_tensor);
   make_requests();
   play(&r, &o, failing, 0, clean, &stats);
   uint64_t n_all = n_calls;
@@ -208,21 +212,27 @@ static void fail_everywhere(const char *backend, bool overlap, uint32_t n_pages,
     n_runs += 1;
   }
   assert_true(n_broken[0] > 0 && n_broken[1] > 0);
-  print_message("%s%s: %u of %llu calls of device %u of %u failed in turn\n", backend, overlap ? " with overlap" : "",
-                n_runs, (unsigned long long)n_all, failing + 1, n_devices);
+  print_message("%s%s: %u of %llu calls of %s %u of %u failed in turn\n", backend, overlap ? " with overlap" : "",
+                n_runs, (unsigned long long)n_all, by_tensor ? "shard" : "device", failing + 1, n_devices);
 }
 
 static void test_engine(void **state) {
   (void)state;
-  fail_everywhere("cpu", false, 200, 1, 0);
-  fail_everywhere("cpu", true, 200, 1, 0);
-  fail_everywhere("ref", true, 60, 1, 0); /* with preemption */
+  fail_everywhere("cpu", false, 200, 1, 0, false);
+  fail_everywhere("cpu", true, 200, 1, 0, false);
+  fail_everywhere("ref", true, 60, 1, 0, false); /* with preemption */
 }
 
 static void test_engine_on_two(void **state) {
   (void)state;
-  fail_everywhere("cpu", true, 200, 2, 0);
-  fail_everywhere("cpu", true, 200, 2, 1);
+  fail_everywhere("cpu", true, 200, 2, 0, false);
+  fail_everywhere("cpu", true, 200, 2, 1, false);
+}
+
+static void test_engine_in_shards(void **state) {
+  (void)state;
+  fail_everywhere("cpu", true, 200, 2, 0, true);
+  fail_everywhere("cpu", true, 200, 2, 1, true);
 }
 
 /* A link between devices that takes far longer than they compute: the answers are the same; and a piece that fails after
@@ -233,7 +243,7 @@ static void test_slow_link(void **state) {
     for (uint32_t slow = 0; slow < n_devices; slow += n_devices - 1) {
       rig r;
       weft_engine_stats stats;
-      rig_options o = engine_options("cpu", true, 60, n_devices);
+      rig_options o = engine_options("cpu", true, 60, n_devices, false);
       make_requests();
       play(&r, &o, slow, 0, clean, &stats);
       make_sound(failing_of(&r, slow));
@@ -260,7 +270,7 @@ static void test_slow_link(void **state) {
 
 /* ---- through weft.h -------------------------------------------------------------------------------------- */
 
-static int start(weft_runtime *rt, uint32_t i, weft_generation **out) {
+static int start(weft_runtime *rt, uint32_t i, const char *said, weft_generation **out) {
   weft_generate_params p;
   char error[512] = "";
   weft_generate_defaults(&p);
@@ -271,38 +281,40 @@ static int start(weft_runtime *rt, uint32_t i, weft_generation **out) {
   p.ignore_eos = true;
   int status = weft_submit(rt, &p, out, error, sizeof error);
   assert_true((status == 0) == (*out != NULL));
-  if (status != 0) assert_non_null(strstr(error, "dg-base: the device reported an error"));
+  if (status != 0) assert_non_null(strstr(error, said));
   return status;
 }
 
-/* n devices, of which the last one breaks. */
-static void break_last(const char *names, uint32_t n, const char *said) {
-  const char *models[] = {MODELS "dg-base.gguf"};
+/* n devices, of which one breaks. split NULL: of layers. */
+static void break_one(const char *names, uint32_t n, const char *split, uint32_t breaks, const char *said) {
+  const char *models[] = {split == NULL ? MODELS "dg-base.gguf" : MODELS "dg-deep.gguf"};
+  const char *ended = split == NULL ? "dg-base: the device reported an error" : "dg-deep: the device reported an error";
   weft_open_options options = small_runtime(models, 1);
   options.devices = names;
+  options.split = split;
   weft_runtime *rt;
   weft_generation *g[6];
   weft_delta d;
   char error[512] = "";
   assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
   assert_int_equal(rt->devices.n, n);
-  make_failing(rt->devices.device[n - 1], 40);
+  make_failing(rt->devices.device[breaks], 40);
   assert_null(weft_unwell(rt));
   uint32_t n_started = 0, n_waits = 0;
-  while (n_started < 6 && start(rt, n_started, &g[n_started]) == 0) n_started += 1;
+  while (n_started < 6 && start(rt, n_started, ended, &g[n_started]) == 0) n_started += 1;
   for (uint32_t i = 0; i < n_started; i++) {
     do {
       assert_int_equal(weft_next(g[i], TEST_WAIT_MS, &d), 0);
     } while (d.kind != WEFT_DELTA_END);
     assert_string_equal(d.finish, "error");
-    assert_non_null(strstr(d.error, "dg-base: the device reported an error"));
+    assert_non_null(strstr(d.error, ended));
     weft_generation_free(g[i]);
   }
   assert_true(n_started > 0);
   assert_non_null(strstr(weft_unwell(rt), "restart"));
   assert_memory_equal(weft_unwell(rt), said, strlen(said));
   weft_generation *late = NULL;
-  assert_int_equal(start(rt, 0, &late), WEFT_E_DEVICE);
+  assert_int_equal(start(rt, 0, ended, &late), WEFT_E_DEVICE);
   char *stats = weft_stats_json(rt);
   assert_non_null(strstr(stats, "\"well\":false"));
   weft_release(stats);
@@ -314,20 +326,23 @@ static void break_last(const char *names, uint32_t n, const char *said) {
   } while (after.pager.n_pinned > 0 && ++n_waits < TEST_WAIT_MS);
   assert_int_equal(after.pager.n_pinned, 0);
   assert_int_equal(after.pager.n_seqs, 0);
-  make_sound(rt->devices.device[n - 1]);
+  make_sound(rt->devices.device[breaks]);
   weft_close(rt);
 }
 
 static void test_public(void **state) {
   (void)state;
-  break_last(NULL, 1, "device 0 (");
-  break_last("0,1", 2, "device 1 (");
-  break_last("4,7", 2, "device 7 (");
+  break_one(NULL, 1, NULL, 0, "device 0 (");
+  break_one("0,1", 2, NULL, 1, "device 1 (");
+  break_one("4,7", 2, NULL, 1, "device 7 (");
+  break_one("0,1", 2, "tensor", 0, "device 0 (");
+  break_one("4,7", 2, "tensor", 1, "device 7 (");
 }
 
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* hundreds of broken devices */
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_engine), cmocka_unit_test(test_engine_on_two),
-                                     cmocka_unit_test(test_slow_link), cmocka_unit_test(test_public)};
+                                     cmocka_unit_test(test_engine_in_shards), cmocka_unit_test(test_slow_link),
+                                     cmocka_unit_test(test_public)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Every allocation of what weft_open does not reach, refused once: runners, logits, inspection, prompts of chats. Each
+/* Every allocation of what weft_open does not reach, refused once: runners, models in shards, logits, inspection, prompts of chats. Each
  * refusal is a status (and a line, where there is one), leaves nothing behind (the address sanitizer sees), and the
  * next call works. */
 #include <setjmp.h>
@@ -67,6 +67,32 @@ static weft_status open_runner(void *self, weft_error *error) {
   assert_true((status == WEFT_OK) == (runner != NULL));
   if (runner != NULL) runner->ops->close(runner);
   return status;
+}
+
+typedef struct shards_world {
+  weft_gguf *gguf;
+  weft_split split;
+} shards_world;
+
+static weft_status open_shards(void *self, weft_error *error) {
+  shards_world *w = self;
+  weft_model *model = NULL;
+  weft_status status = weft_model_open(w->gguf, &w->split, &limits, NULL, NULL, &model, error);
+  assert_true((status == WEFT_OK) == (model != NULL));
+  weft_model_close(model);
+  return status;
+}
+
+static void test_shards(void **state) {
+  (void)state;
+  shards_world w = {.split = {.n_devices = 2, .by_tensor = true}};
+  weft_error error = {{0}};
+  const weft_device_config config = {.backend = "cpu", .n_threads = 1};
+  assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf", &w.gguf, &error), WEFT_OK);
+  for (uint32_t i = 0; i < 2; i++) assert_int_equal(weft_device_open(&config, &w.split.device[i], &error), WEFT_OK);
+  print_message("model in shards: %llu refused\n", (unsigned long long)refuse_each(open_shards, &w, true));
+  for (uint32_t i = 0; i < 2; i++) weft_device_close(w.split.device[i]);
+  weft_gguf_close(w.gguf);
 }
 
 static void test_runner(void **state) {
@@ -180,7 +206,8 @@ static void test_chat(void **state) {
 
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_runner), cmocka_unit_test(test_logits),
-                                     cmocka_unit_test(test_inspect), cmocka_unit_test(test_chat)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_runner), cmocka_unit_test(test_shards),
+                                     cmocka_unit_test(test_logits), cmocka_unit_test(test_inspect),
+                                     cmocka_unit_test(test_chat)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -9,6 +9,7 @@
 
 enum { ROWS_MAX = 160, LAYERS_MAX = 16, LINE_MAX_BYTES = 1 << 16 };
 static const double tolerance = 2e-4;
+static uint32_t n_shared; /* models that were computed in shards, each way counted */
 
 typedef struct golden {
   char stem[512]; /* folder and name without an ending */
@@ -207,12 +208,47 @@ static void run_model(golden *g, const char *name, bool is_twin, const harness_o
   harness_close(&h);
 }
 
+/* Models whose heads cannot be shared out are refused with a line; who they are is counted in main. */
+static bool can_be_shared(const golden *g, const char *name, const harness_options *options) {
+  char path[700];
+  weft_error error = {{0}};
+  weft_split split = {.n_devices = options->n_devices, .by_tensor = true};
+  const weft_model_limits limits = {.rows_max = 1, .canvas_rows_max = 1, .segments_max = 1};
+  weft_model *model = NULL;
+  const char *slash = strrchr(g->stem, '/');
+  (void)snprintf(path, sizeof path, "%.*s/%s", (int)(slash - g->stem), g->stem, name);
+  weft_gguf *gguf = harness_gguf(path);
+  for (uint32_t i = 0; i < split.n_devices; i++) {
+    weft_device_config config = {.backend = options->backend, .index = i, .n_threads = 1};
+    weft_status status = weft_device_open(&config, &split.device[i], &error);
+    if (status != WEFT_OK) harness_die(path, status, error.text);
+  }
+  weft_status status = weft_model_open(gguf, &split, &limits, NULL, NULL, &model, &error);
+  if (status != WEFT_OK && strstr(error.text, "by layer") == NULL) harness_die(path, status, error.text);
+  if (status != WEFT_OK) (void)printf("%s\n", error.text);
+  weft_model_close(model);
+  for (uint32_t i = 0; i < split.n_devices; i++) weft_device_close(split.device[i]);
+  weft_gguf_close(gguf);
+  return status == WEFT_OK;
+}
+
+static void run_shared(golden *g, const harness_options *options) {
+  if (can_be_shared(g, g->gguf, options)) {
+    run_model(g, g->gguf, false, options);
+    n_shared += 1;
+  }
+  if (g->twin[0] != 0 && can_be_shared(g, g->twin, options)) run_model(g, g->twin, true, options);
+}
+
 static void run_golden(const char *folder, const char *name, size_t n_name) {
   static const harness_options ways[] = {
       {.backend = "ref", .n_threads = 1, .block_tokens = 4, .rows_max = ROWS_MAX, .n_pages = 2048},
       {.backend = "cpu", .n_threads = 2, .block_tokens = 0, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cpu", .isa = "portable", .n_threads = 1, .block_tokens = 8, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cpu", .isa = "avx2", .n_threads = 2, .block_tokens = 1, .rows_max = ROWS_MAX, .n_pages = 4096},
+      {.backend = "ref", .n_threads = 1, .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cuda", .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cuda", .block_tokens = 0, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cuda", .block_tokens = 4, .rows_max = ROWS_MAX, .n_pages = 2048},
   };
@@ -226,7 +262,8 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
   (void)fclose(file);
   read_floats(&g);
   for (size_t i = 0; i < (g.ref_only ? 1 : sizeof ways / sizeof *ways); i++) {
-    weft_device_config config = {.backend = ways[i].backend, .n_threads = 1, .isa = ways[i].isa};
+    uint32_t last = ways[i].n_devices == 0 ? 0 : ways[i].n_devices - 1;
+    weft_device_config config = {.backend = ways[i].backend, .n_threads = 1, .isa = ways[i].isa, .index = last};
     weft_device *device;
     weft_error error = {{0}};
     weft_status status = weft_device_open(&config, &device, &error);
@@ -237,6 +274,10 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
       continue;
     }
     weft_device_close(device);
+    if (ways[i].by_tensor) {
+      run_shared(&g, &ways[i]);
+      continue;
+    }
     run_model(&g, g.gguf, false, &ways[i]);
     if (g.twin[0] != 0) run_model(&g, g.twin, true, &ways[i]);
   }
@@ -262,6 +303,7 @@ int main(void) {
     free(entries[i]);
   }
   free(entries);
+  if (n_shared < 30) harness_die(folder, WEFT_E_NOT_FOUND, "expected at least 15 models in shards, on ref and on cpu");
   (void)printf("%d models agree within %.0e of the logit range\n", n, tolerance);
   return 0;
 }

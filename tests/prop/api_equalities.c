@@ -52,6 +52,7 @@ typedef struct variant {
 static const char *models[2];
 static uint32_t n_kinds;
 static bool has_chat;
+static bool by_tensor; /* all that is compared is computed by two shards */
 static uint64_t seed;
 static char label[160];
 static answer wanted[KINDS], got[KINDS];
@@ -311,7 +312,8 @@ static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) 
                                .no_graphs = v->no_graphs,
                                .no_arena = v->no_arena,
                                .device_mib = v->device_bytes == 0 ? NULL : device_mib,
-                               .devices = v->devices,
+                               .devices = by_tensor && v->devices == NULL ? "0,1" : v->devices,
+                               .split = by_tensor ? "tensor" : NULL,
                                .split_ratio = v->ratio,
                                .no_peer_access = v->no_peer,
                                .quiet = true};
@@ -494,6 +496,16 @@ static void play_on_devices(const char *backend, uint64_t small_bytes) {
   play_and_compare(&v);
 }
 
+/* What differs only for shards. */
+static void play_in_shards(const char *backend, uint64_t small_bytes) {
+  variant v = {.backend = backend, .kv_bytes = 32 << 20, .rows = 96, .running = 16, .threads = 4, .order = 2};
+  v.devices = "1,0", v.name = "two shards in the other order";
+  play_and_compare(&v);
+  v.devices = NULL, v.name = "two shards, a small pool, little host memory, a file", v.kv_bytes = small_bytes;
+  v.running = 20, v.host_bytes = 512 << 10, v.spill_bytes = 16 << 20;
+  play_and_compare(&v);
+}
+
 static void run(const char *path, const char *backend, uint32_t kinds, uint64_t small_bytes) {
   const uint64_t room = 32 << 20;
   const variant alone = {"alone", backend, room, 512, 1, 1, .no_cache = true, .one_by_one = true};
@@ -510,7 +522,7 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
   };
   models[0] = path;
   n_kinds = kinds;
-  (void)snprintf(label, sizeof label, "%s on %s", strrchr(path, '/') + 1, backend);
+  (void)snprintf(label, sizeof label, "%s on %s%s", strrchr(path, '/') + 1, backend, by_tensor ? ", two shards" : "");
   weft_runtime *rt = open_runtime(&alone);
   play(&alone, rt);
   memcpy(wanted, got, sizeof wanted);
@@ -525,8 +537,26 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
   (void)printf("%s: %u requests, %u tokens, %u stopped\n", label, n_kinds, n_tokens, n_stopped);
   uint32_t n = n_kinds == KINDS ? sizeof variants / sizeof *variants : 1;
   for (uint32_t i = 0; i < n; i++) play_and_compare(&variants[i]);
+  if (by_tensor) {
+    play_in_shards(backend, small_bytes);
+    return;
+  }
   if (n_kinds == KINDS) play_on_devices(backend, small_bytes);
   if (strcmp(backend, "cuda") == 0) play_on_card(backend, small_bytes, strstr(path, "golden") != NULL);
+}
+
+/* A machine with one device has no shards. */
+static void run_in_shards(const char *backend) {
+  const weft_device_config second = {.backend = backend, .index = 1};
+  weft_device *device;
+  if (weft_device_open(&second, &device, NULL) != WEFT_OK) {
+    (void)printf("%s: left out shards: there is one device\n", backend);
+    return;
+  }
+  weft_device_close(device);
+  by_tensor = true;
+  run(WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf", backend, KINDS, 100 << 10);
+  by_tensor = false;
 }
 
 /* All there is for one backend; false: this machine lacks it. */
@@ -542,6 +572,7 @@ static bool run_backend(const char *backend) {
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf", backend, KINDS, 110 << 10);
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-c16-w4.gguf", backend, KINDS, 150 << 10);
   run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", backend, KINDS, 700 << 10);
+  if (strcmp(backend, "cuda") != 0) run_in_shards(backend); /* cards refuse them */
   return true;
 }
 
@@ -555,6 +586,7 @@ int main(int argc, char **argv) {
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-base.gguf", "ref", KINDS, 110 << 10);
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-c16-w4.gguf", "cpu", KINDS, 150 << 10);
   run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", "cpu", KINDS, 700 << 10);
+  run_in_shards("cpu");
   if (test_amount(0, 1, 1) != 0) run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", "ref", 2, 0);
   return 0;
 }

@@ -19,7 +19,7 @@
 
 typedef struct harness {
   weft_gguf *gguf;
-  weft_device *device; /* the last one */
+  weft_device *device; /* the one with the head */
   weft_split split;
   weft_model *model;
   const weft_model_info *info;
@@ -38,6 +38,7 @@ typedef struct harness_options {
   const char *backend, *isa; /* isa NULL: best */
   uint32_t n_threads;
   uint32_t n_devices;    /* whose memory is the host's; 0: one */
+  bool by_tensor;        /* each device has a shard */
   uint32_t block_tokens; /* smallest block; 0: chosen */
   uint32_t rows_max, n_pages;
   bool in_order;  /* pages ascending instead of scrambled */
@@ -160,7 +161,9 @@ static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *na
       .rows_max = options->rows_max, .canvas_rows_max = options->rows_max, .segments_max = options->rows_max};
   memset(h, 0, sizeof *h);
   h->gguf = gguf;
-  if (!split_of(gguf, options->n_devices == 0 ? 1 : options->n_devices, &h->split)) {
+  if (options->by_tensor)
+    h->split = (weft_split){.n_devices = options->n_devices, .by_tensor = true};
+  else if (!split_of(gguf, options->n_devices == 0 ? 1 : options->n_devices, &h->split)) {
     harness_die(name, WEFT_E_INVALID, "the model cannot be split so");
   }
   weft_status status = WEFT_OK;
@@ -168,7 +171,7 @@ static inline void harness_open_gguf(harness *h, weft_gguf *gguf, const char *na
     status = weft_device_open(&config, &h->split.device[config.index], &error);
   }
   if (status != WEFT_OK) harness_die(name, status, error.text);
-  h->device = h->split.device[h->split.n_devices - 1];
+  h->device = weft_split_last(&h->split);
   status = weft_model_open(h->gguf, &h->split, &limits, NULL, NULL, &h->model, &error);
   if (status != WEFT_OK) harness_die(name, status, error.text);
   h->info = weft_model_get_info(h->model);

@@ -38,7 +38,10 @@ static void test_what_is_refused(void **state) {
       {"-1", NULL, NULL, NULL, "write the numbers of 1 to 8 devices"},
       {"0,1,2,3,4,5,6,7,8", NULL, NULL, NULL, "write the numbers of 1 to 8 devices"},
       {"0,1,0", NULL, NULL, NULL, "device 0 is named twice"},
-      {"0,1", "tensor", NULL, NULL, "--split tensor: layer and auto are what there is"},
+      {"0,1", "rows", NULL, NULL, "--split rows: layer, tensor and auto are what there is"},
+      {"0", "tensor", NULL, NULL, "--split tensor needs several devices"},
+      {"0,1", "tensor", "7,3", NULL, "--split-ratio 7,3: with --split tensor all devices have equal shares"},
+      {"0,1", "tensor", NULL, NULL, "the 4 heads and 1 key heads of layer 2 cannot be shared out evenly to 2 devices"},
       {"0,1", NULL, "7", NULL, "--split-ratio 7 has 1 numbers; --devices names 2"},
       {"0,1", NULL, "7,2,1", NULL, "--split-ratio 7,2,1 has 3 numbers; --devices names 2"},
       {"0,1", NULL, "0,0", NULL, "write a number above 0 for each device"},
@@ -217,9 +220,30 @@ static void test_switches(void **state) {
   }
 }
 
+static void test_what_is_said_of_shards(void **state) {
+  static const char *models[] = {WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf"};
+  static const char *const planned[] = {"shard    1 of 2 on device 0, with the head: weights ",
+                                        "shard    2 of 2 on device 3: weights ",
+                                        "cut      within layers, because --split tensor was given"};
+  weft_open_options options = demo("0,3");
+  weft_runtime *rt;
+  char error[512] = "";
+  (void)state;
+  options.models = models;
+  options.split = "tensor";
+  assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
+  check_words(weft_plan(rt), planned, sizeof planned / sizeof *planned);
+  assert_null(strstr(weft_plan(rt), "part "));
+  char *text = weft_metrics(rt);
+  assert_non_null(strstr(text, "weft_device_kv_bytes{device=\"3\"} "));
+  weft_release(text);
+  weft_close(rt);
+}
+
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_what_is_said),
-                                     cmocka_unit_test(test_links), cmocka_unit_test(test_switches)};
+                                     cmocka_unit_test(test_links), cmocka_unit_test(test_switches),
+                                     cmocka_unit_test(test_what_is_said_of_shards)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

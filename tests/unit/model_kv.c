@@ -204,6 +204,44 @@ static void test_parts_apart(void **state) {
   assert_true(layout.part_bytes[0] > 0 && layout.part_bytes[1] > 0);
 }
 
+/* Each shard has a page as a model with its heads alone has it; what is counted in bytes is of all shards. */
+static void test_shards(void **state) {
+  (void)state;
+  weft_kv_geometry one = gemma_26b(), two;
+  for (uint32_t l = 0; l < one.n_layers; l++) one.n_kv_heads[l] /= 2;
+  two = one;
+  two.n_shards = 2;
+  const weft_kv_geometry *geometry = &one;
+  weft_kv_layout alone, shared;
+  weft_error error = {{0}};
+  assert_int_equal(weft_kv_layout_choose(&geometry, 1, 0, &alone, &error), WEFT_OK);
+  geometry = &two;
+  assert_int_equal(weft_kv_layout_choose(&geometry, 1, 0, &shared, &error), WEFT_OK);
+  assert_int_equal(shared.n_parts, 2);
+  assert_int_equal(shared.page_bytes, 2 * alone.page_bytes);
+  assert_int_equal(shared.n_groups, alone.n_groups);
+  for (uint32_t p = 0; p < 2; p++) assert_int_equal(shared.part_bytes[p], alone.page_bytes);
+  for (uint32_t windows_full = 0; windows_full < 2; windows_full++) {
+    assert_int_equal(weft_kv_bytes_per_token(&two, windows_full), 2 * weft_kv_bytes_per_token(&one, windows_full));
+  }
+  weft_split split = {.n_devices = 2, .by_tensor = true};
+  weft_device_config config = {.backend = "ref", .n_threads = 1};
+  weft_kv_store *store;
+  for (uint32_t p = 0; p < 2; p++) assert_int_equal(weft_device_open(&config, &split.device[p], NULL), WEFT_OK);
+  assert_int_equal(weft_kv_store_open(&split, &shared, 3, &store, &error), WEFT_OK);
+  for (uint32_t p = 0; p < 2; p++) {
+    weft_kv_view view = weft_kv_store_view(store, &shared, 11, p);
+    assert_ptr_equal(view.base, store->part[p].base);
+    assert_int_equal(view.n_kv_heads, two.n_kv_heads[11]);
+  }
+  weft_kv_store_close(store);
+  for (uint32_t p = 0; p < 2; p++) weft_device_close(split.device[p]);
+  const weft_kv_geometry *both[2] = {&one, &two};
+  weft_kv_layout layouts[2];
+  assert_int_equal(weft_kv_layout_choose(both, 2, 0, layouts, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "equally many shards"));
+}
+
 static void test_random_parts(void **state) {
   (void)state;
   uint64_t seed = 2031;
@@ -338,9 +376,9 @@ static void test_store_in_parts(void **state) {
     assert_memory_equal(slot + p * n[0], base + n[p], n[p]);
     assert_int_equal(base[n[p]], 0x50 + (int)p);
   }
-  assert_ptr_equal(weft_kv_store_view(store, &layout, 11).base, store->part[0].base);
-  assert_ptr_equal(weft_kv_store_view(store, &layout, 12).base, store->part[1].base);
-  assert_int_equal(weft_kv_store_view(store, &layout, 12).page_bytes, n[1]);
+  assert_ptr_equal(weft_kv_store_view(store, &layout, 11, 0).base, store->part[0].base);
+  assert_ptr_equal(weft_kv_store_view(store, &layout, 12, 0).base, store->part[1].base);
+  assert_int_equal(weft_kv_store_view(store, &layout, 12, 0).page_bytes, n[1]);
   weft_kv_store_close(store);
   for (uint32_t p = 0; p < 2; p++) weft_device_close(split.device[p]);
 }
@@ -365,7 +403,7 @@ static void test_store(void **state) {
   assert_true(weft_kv_store_holds(store, &layout) && !weft_kv_store_holds(store, &huge));
   uint64_t end = 0, n_moves = 9;
   for (uint32_t l = 0; l < g.n_layers; l++) { /* layers 2 and 5 are global */
-    weft_kv_view view = weft_kv_store_view(store, &layout, l);
+    weft_kv_view view = weft_kv_store_view(store, &layout, l, 0);
     uint64_t plane = weft_type_row_bytes(view.type, (uint64_t)view.block_tokens * view.n_kv_heads * view.head_dim);
     if (l == 0 || l == 2) end = 0;
     if (l == 3) end = 2 * layout.shape[0].layer_bytes;
@@ -433,6 +471,7 @@ int main(void) {
       cmocka_unit_test(test_one_part_is_as_before),
       cmocka_unit_test(test_parts),
       cmocka_unit_test(test_parts_apart),
+      cmocka_unit_test(test_shards),
       cmocka_unit_test(test_random_parts),
       cmocka_unit_test(test_store_in_parts),
       cmocka_unit_test(test_store),

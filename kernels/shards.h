@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: MIT */
+/* The sum over shards: devices that compute the same rows, each with a part of the columns, add up what they have.
+ *
+ * Law: every shard calls sum as often as the others, with arrays of the same sizes, each from a thread of its own. Each
+ * array then holds, on every shard, p0 + p1 + ... in the order of the shards, so all shards have the same bits. The sum is
+ * enqueued as other work is: nothing waits for a device, but a call returns only when every shard has enqueued what it
+ * gives. What a shard gives goes to one of two inboxes for it on each other device, in turn: nobody writes to an inbox
+ * again before a sum that its reader took part in after it had read it. break ends all calls that wait, and all later
+ * ones, with DEVICE; a call that fails breaks by itself. So no shard waits for one that will not come. A sum cannot be part of
+ * a graph. */
+#ifndef WEFT_KERNELS_SHARDS_H
+#define WEFT_KERNELS_SHARDS_H
+
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weft_shards weft_shards;
+
+/* Devices of one backend. n_floats_max: of all arrays of one sum together. Marks first_mark and first_mark + 1 of each
+ * device are used. Errors: INVALID, NO_MEMORY, DEVICE. */
+enum { WEFT_SHARDS_MARKS = 2 };
+weft_status weft_shards_open(weft_device *const *device, uint32_t n, uint64_t n_floats_max, uint32_t first_mark,
+                             weft_shards **out);
+void weft_shards_close(weft_shards *shards);
+/* Sums n_arrays arrays [n_rows, n_cols] in memory of the shard's device, in place. */
+enum { WEFT_SHARDS_ARRAYS_MAX = 2 };
+weft_status weft_shards_sum(weft_shards *shards, uint32_t shard, float *const *x, uint32_t n_arrays, uint32_t n_rows,
+                            uint32_t n_cols);
+/* From any thread. */
+void weft_shards_break(weft_shards *shards);
+/* Of memory on each device. */
+uint64_t weft_shards_bytes(const weft_shards *shards);
+/* Bytes that went from one device to another since open. From any thread. */
+uint64_t weft_shards_crossed(const weft_shards *shards);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/shards.h"
+
+#include <inttypes.h>
+#include <pthread.h>
+#include <string.h>
+
+#include "base/check.h"
+#include "base/memory.h"
+
+/* One of the shards behind shard 0. */
+typedef struct other_shard {
+  struct model_shards *shards;
+  weft_model *model;
+  pthread_t thread;
+  weft_status status; /* of the last step */
+} other_shard;
+
+struct model_shards {
+  uint32_t n_others, n_started; /* n_started: threads */
+  other_shard other[WEFT_DEVICES_MAX - 1];
+  weft_shards *sums;
+  pthread_mutex_t mutex; /* of everything below */
+  pthread_cond_t has_step, has_ended;
+  const weft_forward_args *args;
+  uint64_t n_steps;
+  uint32_t n_running;
+  bool closing;
+};
+
+static weft_status compute_step(other_shard *other, const weft_forward_args *step_args) {
+  weft_forward_args args = *step_args;
+  model_step step;
+  model_begin(other->model, &args, &step);
+  weft_status status = model_enter(&step, 0);
+  if (status == WEFT_OK) status = model_compute(&step);
+  if (status != WEFT_OK) weft_shards_break(other->shards->sums);
+  return status;
+}
+
+static void *run_other(void *self) {
+  other_shard *other = self;
+  model_shards *s = other->shards;
+  uint64_t n_done = 0;
+  (void)pthread_mutex_lock(&s->mutex);
+  for (;;) {
+    while (s->n_steps == n_done && !s->closing) (void)pthread_cond_wait(&s->has_step, &s->mutex);
+    if (s->closing) break;
+    n_done = s->n_steps;
+    const weft_forward_args *args = s->args;
+    (void)pthread_mutex_unlock(&s->mutex);
+    weft_status status = compute_step(other, args);
+    (void)pthread_mutex_lock(&s->mutex);
+    other->status = status;
+    if (--s->n_running == 0) (void)pthread_cond_signal(&s->has_ended);
+  }
+  (void)pthread_mutex_unlock(&s->mutex);
+  return NULL;
+}
+
+void model_shards_start(model_shards *s, const weft_forward_args *args) {
+  if (s == NULL) return;
+  (void)pthread_mutex_lock(&s->mutex);
+  s->args = args;
+  s->n_running = s->n_others;
+  s->n_steps += 1;
+  (void)pthread_cond_broadcast(&s->has_step);
+  (void)pthread_mutex_unlock(&s->mutex);
+}
+
+weft_status model_shards_join(model_shards *s, weft_status status) {
+  if (s == NULL) return status;
+  if (status != WEFT_OK) weft_shards_break(s->sums);
+  (void)pthread_mutex_lock(&s->mutex);
+  while (s->n_running > 0) (void)pthread_cond_wait(&s->has_ended, &s->mutex);
+  for (uint32_t i = 0; i < s->n_others; i++) {
+    if (status == WEFT_OK) status = s->other[i].status;
+  }
+  (void)pthread_mutex_unlock(&s->mutex);
+  return status;
+}
+
+/* ---- open and close ---- */
+
+static weft_status open_threads(model_shards *s) {
+  for (uint32_t i = 0; i < s->n_others; i++) {
+    if (pthread_create(&s->other[i].thread, NULL, run_other, &s->other[i]) != 0) return WEFT_E_NO_MEMORY;
+    s->n_started += 1;
+  }
+  return WEFT_OK;
+}
+
+static weft_status open_synchronisation(model_shards **out) {
+  model_shards *s = weft_alloc(1, sizeof *s);
+  if (s == NULL) return WEFT_E_NO_MEMORY;
+  bool has_mutex = pthread_mutex_init(&s->mutex, NULL) == 0;
+  bool has_step = has_mutex && pthread_cond_init(&s->has_step, NULL) == 0;
+  if (has_step && pthread_cond_init(&s->has_ended, NULL) == 0) {
+    *out = s;
+    return WEFT_OK;
+  }
+  if (has_step) (void)pthread_cond_destroy(&s->has_step);
+  if (has_mutex) (void)pthread_mutex_destroy(&s->mutex);
+  weft_free(s);
+  return WEFT_E_NO_MEMORY;
+}
+
+/* What callers are told of the model is of all its shards. */
+static void add_info(weft_model *model, const weft_model *other, uint64_t sums_bytes) {
+  weft_model_part_info *part = &model->info.part[other->shard];
+  *part = other->info.part[0];
+  part->scratch_bytes += sums_bytes;
+  if (other == model) {
+    model->info.scratch_bytes += sums_bytes;
+    return;
+  }
+  model->info.weight_bytes += part->weight_bytes;
+  model->info.scratch_bytes += part->scratch_bytes;
+}
+
+static weft_status open_sums(weft_model *model, const model_opening *opening) {
+  uint32_t n = model->n_shards;
+  uint64_t n_floats = WEFT_SHARDS_ARRAYS_MAX * (uint64_t)model->limits.rows_max * model->hyper.n_hidden;
+  weft_status status = weft_shards_open(opening->split->device, n, n_floats, MARK_SHARDS, &model->sums);
+  if (status != WEFT_OK) return status;
+  uint64_t sums_bytes = weft_shards_bytes(model->sums);
+  model->others->sums = model->sums;
+  add_info(model, model, sums_bytes);
+  for (uint32_t i = 0; i + 1 < n; i++) {
+    model->others->other[i].model->sums = model->sums;
+    add_info(model, model->others->other[i].model, sums_bytes);
+  }
+  return WEFT_OK;
+}
+
+weft_status model_shards_open(weft_model *model, const model_opening *opening) {
+  if (model->n_shards == 1) return WEFT_OK;
+  weft_status status = open_synchronisation(&model->others);
+  model_shards *s = model->others;
+  for (uint32_t i = 1; i < model->n_shards && status == WEFT_OK; i++) {
+    other_shard *other = &s->other[s->n_others];
+    other->shards = s;
+    status = model_open_shard(opening, i, &other->model);
+    if (status != WEFT_OK) return status; /* it has said why */
+    s->n_others += 1;
+  }
+  if (status == WEFT_OK) status = open_sums(model, opening);
+  if (status == WEFT_OK) status = open_threads(s);
+  if (status == WEFT_OK) return WEFT_OK;
+  return weft_fail(opening->error, status,
+                   "%s: no memory for %" PRIu32 " shards of %" PRIu32 " rows; allow fewer rows per step",
+                   weft_gguf_path(opening->gguf), model->n_shards, model->limits.rows_max);
+}
+
+void model_shards_close(weft_model *model) {
+  model_shards *s = model->others;
+  if (s == NULL) return;
+  (void)pthread_mutex_lock(&s->mutex);
+  s->closing = true;
+  (void)pthread_cond_broadcast(&s->has_step);
+  (void)pthread_mutex_unlock(&s->mutex);
+  for (uint32_t i = 0; i < s->n_started; i++) {
+    int refused = pthread_join(s->other[i].thread, NULL);
+    WEFT_CHECK(refused == 0);
+  }
+  for (uint32_t i = 0; i < s->n_others; i++) weft_model_close(s->other[i].model);
+  weft_shards_close(model->sums);
+  (void)pthread_cond_destroy(&s->has_step);
+  (void)pthread_cond_destroy(&s->has_ended);
+  (void)pthread_mutex_destroy(&s->mutex);
+  weft_free(s);
+  model->others = NULL;
+}
