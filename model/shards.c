@@ -22,16 +22,15 @@ struct model_shards {
   weft_shards *sums;
   pthread_mutex_t mutex; /* of everything below */
   pthread_cond_t has_step, has_ended;
-  const weft_forward_args *args;
+  weft_forward_args args; /* a copy: shard 0 writes to what the caller gave */
   uint64_t n_steps;
   uint32_t n_running;
   bool closing;
 };
 
-static weft_status compute_step(other_shard *other, const weft_forward_args *step_args) {
-  weft_forward_args args = *step_args;
+static weft_status compute_step(other_shard *other, weft_forward_args *args) {
   model_step step;
-  model_begin(other->model, &args, &step);
+  model_begin(other->model, args, &step);
   weft_status status = model_enter(&step, 0);
   if (status == WEFT_OK) status = model_compute(&step);
   if (status != WEFT_OK) weft_shards_break(other->shards->sums);
@@ -47,9 +46,9 @@ static void *run_other(void *self) {
     while (s->n_steps == n_done && !s->closing) (void)pthread_cond_wait(&s->has_step, &s->mutex);
     if (s->closing) break;
     n_done = s->n_steps;
-    const weft_forward_args *args = s->args;
+    weft_forward_args args = s->args;
     (void)pthread_mutex_unlock(&s->mutex);
-    weft_status status = compute_step(other, args);
+    weft_status status = compute_step(other, &args);
     (void)pthread_mutex_lock(&s->mutex);
     other->status = status;
     if (--s->n_running == 0) (void)pthread_cond_signal(&s->has_ended);
@@ -61,7 +60,7 @@ static void *run_other(void *self) {
 void model_shards_start(model_shards *s, const weft_forward_args *args) {
   if (s == NULL) return;
   (void)pthread_mutex_lock(&s->mutex);
-  s->args = args;
+  s->args = *args;
   s->n_running = s->n_others;
   s->n_steps += 1;
   (void)pthread_cond_broadcast(&s->has_step);

@@ -31,7 +31,7 @@ weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_
 weft_status model_shards_open(weft_model *model, const model_opening *opening);
 void model_shards_close(weft_model *model);
 /* Has the other shards enqueue a step beside the caller, until join, which returns the status of the whole step: status
- * is that of shard 0, which has enqueued the same layers by then. args must stay as they are. shards may be NULL. */
+ * is that of shard 0, which has enqueued the same layers by then. What args point to must stay as it is. shards may be NULL. */
 void model_shards_start(model_shards *shards, const weft_forward_args *args);
 weft_status model_shards_join(model_shards *shards, weft_status status);
 
