@@ -130,13 +130,6 @@ static void find_links(weft_devices *devices) {
   }
 }
 
-/* On cards the sum over shards has not run yet, so nobody gets answers by it there. */
-static weft_status check_shards(const weft_devices *devices, weft_error *error) {
-  const char *backend = weft_device_get_info(devices->device[0])->backend;
-  if (!devices->by_tensor || strcmp(backend, "cuda") != 0) return WEFT_OK;
-  return weft_fail(error, WEFT_E_UNSUPPORTED, "--split tensor: the cuda backend does not have it yet; split by layer");
-}
-
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
   uint32_t index[WEFT_DEVICES_MAX], n;
   *devices = (weft_devices){.n = 0};
@@ -154,7 +147,7 @@ weft_status devices_open(const weft_open_options *options, weft_devices *devices
   }
   devices->no_peer = options->no_peer_access;
   if (status == WEFT_OK) find_links(devices);
-  return status == WEFT_OK ? check_shards(devices, error) : status;
+  return status;
 }
 
 void devices_close(weft_devices *devices) {
@@ -236,11 +229,12 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
     const weft_device_info *d = weft_device_get_info(devices->device[i]);
     if (devices->n > 1)
       weft_text_printf(out, "device %u %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->index,
-                       d->backend, d->isa, d->n_threads, d->name, d->products, d->graphs ? "steps as graphs, " : "",
-                       rows);
+                       d->backend, d->isa, d->n_threads, d->name, d->products,
+                       d->graphs && !devices->by_tensor ? "steps as graphs, " : "", rows);
     else
       weft_text_printf(out, "device   %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->backend,
-                       d->isa, d->n_threads, d->name, d->products, d->graphs ? "steps as graphs, " : "", rows);
+                       d->isa, d->n_threads, d->name, d->products,
+                       d->graphs && !devices->by_tensor ? "steps as graphs, " : "", rows);
   }
   for (uint32_t i = 0; i < devices->n && devices->n > 1; i++) print_link(devices, i, out);
 }
