@@ -227,14 +227,13 @@ static void print_link(const weft_devices *devices, uint32_t i, weft_text *out) 
 void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
   for (uint32_t i = 0; i < devices->n; i++) {
     const weft_device_info *d = weft_device_get_info(devices->device[i]);
+    const char *graphs = d->graphs && !devices->by_tensor ? "steps as graphs, " : "";
     if (devices->n > 1)
       weft_text_printf(out, "device %u %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->index,
-                       d->backend, d->isa, d->n_threads, d->name, d->products,
-                       d->graphs && !devices->by_tensor ? "steps as graphs, " : "", rows);
+                       d->backend, d->isa, d->n_threads, d->name, d->products, graphs, rows);
     else
       weft_text_printf(out, "device   %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->backend,
-                       d->isa, d->n_threads, d->name, d->products,
-                       d->graphs && !devices->by_tensor ? "steps as graphs, " : "", rows);
+                       d->isa, d->n_threads, d->name, d->products, graphs, rows);
   }
   for (uint32_t i = 0; i < devices->n && devices->n > 1; i++) print_link(devices, i, out);
 }

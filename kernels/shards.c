@@ -6,6 +6,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "base/pause.h"
 #include "kernels/ops.h"
 
 enum { INBOXES = 2, SPINS = 1000 /* pauses of some tens of nanoseconds each, before a thread sleeps */ };
@@ -90,14 +91,6 @@ uint64_t weft_shards_crossed(const weft_shards *s) {
   return atomic_load_explicit(&s->crossed, memory_order_relaxed);
 }
 
-static void pause_a_little(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
-
 /* Returns when all shards have called it, or one has broken. */
 static weft_status meet_others(weft_shards *s) {
   (void)pthread_mutex_lock(&s->mutex);
@@ -109,7 +102,7 @@ static weft_status meet_others(weft_shards *s) {
   }
   (void)pthread_mutex_unlock(&s->mutex);
   for (uint32_t i = 0; i < SPINS && atomic_load(&s->n_meetings) == meeting && !atomic_load(&s->broken); i++) {
-    pause_a_little();
+    weft_pause();
   }
   (void)pthread_mutex_lock(&s->mutex);
   while (atomic_load(&s->n_meetings) == meeting && !atomic_load(&s->broken)) {

@@ -21,6 +21,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "base/pause.h"
 
 enum {
   POOL_LINE = 64,
@@ -49,14 +50,6 @@ struct weft_thread_pool {
   uint32_t n_started; /* workers */
   pool_worker worker[WEFT_THREAD_POOL_MAX];
 };
-
-static void pause_a_little(void) {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#elif defined(__aarch64__)
-  __asm__ volatile("yield");
-#endif
-}
 
 static void futex_wait(_Atomic uint32_t *word, uint32_t seen) {
   (void)syscall(SYS_futex, word, FUTEX_WAIT_PRIVATE, seen, NULL, NULL, 0); /* may return early; callers loop */
@@ -89,7 +82,7 @@ static void take_tasks(weft_thread_pool *pool, uint32_t thread) {
 static void worker_wait(weft_thread_pool *pool, uint32_t seen) {
   for (uint32_t i = 0; i < POOL_SPINS; i++) {
     if (atomic_load_explicit(&pool->run, memory_order_acquire) != seen) return;
-    pause_a_little();
+    weft_pause();
   }
   atomic_fetch_add(&pool->n_sleeping, 1);
   while (atomic_load(&pool->run) == seen) futex_wait(&pool->run, seen);
@@ -111,7 +104,7 @@ static void *worker_main(void *arg) {
 static void caller_wait(weft_thread_pool *pool, uint32_t n_tasks) {
   for (uint32_t i = 0; i < POOL_SPINS; i++) {
     if (atomic_load_explicit(&pool->n_done, memory_order_acquire) == n_tasks) return;
-    pause_a_little();
+    weft_pause();
   }
   atomic_store(&pool->caller_sleeps, true);
   for (;;) {
