@@ -114,6 +114,7 @@ if [ $tests = yes ]; then
   wait
   begin kernels_kernels_streamed test_kernels_kernels_streamed # alone: its copies must have the bus to themselves
   begin fault_api_card test_fault_api_card                     # alone: it looks at what is free
+  begin fault_api_full_card test_fault_api_full_card           # alone: it fills the card
   [ "$n_cards" = 1 ] || begin kernels_kernels_cards test_kernels_kernels_cards
   judge_all
   test_without_waits

@@ -116,6 +116,7 @@ expect 0 'passed' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 1
 expect 1 'FAILED' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 2 --no-self-conditioning
 expect 0 'prefill 64' "$weft" bench model -m $demo --n-prompt 64 --n-generate 32 --repeat 1 --n-parallel 2 -q
 expect 0 '8 decoding' "$weft" bench model canvases mix -m $demo --n-prompt 32 --repeat 1 --running 9 --rows 512 -q
+expect 0 'slowest block over fastest' "$weft" bench model blocks -m $demo --n-prompt 32 --repeat 1 -q
 expect 2 'must be context' "$weft" bench model widths -m $demo
 expect 0 'canvases at once' "$weft" bench room -m $demo --kv-mib 2 -c 256 --running 8
 expect 2 'no case holds' "$weft" bench kernels types Q4_KM --cpu-time --threads 1

@@ -125,7 +125,7 @@ const weft_option_table weft_lab_options = {rows, sizeof rows / sizeof *rows, si
 const weft_command weft_lab_commands[] = {
     {"bench", WEFT_OPENS_RUNTIME | BENCH, weft_lab_bench,
      "[model "
-     "[context|prefill|sequences|canvases|mix]|room|kernels "
+     "[context|prefill|sequences|canvases|mix|blocks]|room|kernels "
      "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|tenants|profile] -m FILE",
      "measure speed and memory",
      "  weft bench model -m a.gguf                      prefill, decode and canvas steps\n"

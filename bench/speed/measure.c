@@ -37,7 +37,7 @@ static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, ui
   p.sampling.seed = seed;
   p.no_cache = true;
   p.mode = diffusion ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
-  p.max_tokens = diffusion ? card.canvas : load->n_generate;
+  p.max_tokens = diffusion ? card.canvas * (load->n_blocks > 1 ? load->n_blocks : 1) : load->n_generate;
   if (diffusion) {
     p.entropy_bound.max_steps = load->diffusion ? load->n_generate : load->n_steps;
     p.entropy_bound.confidence = 0.0f; /* never sure: every step is run */
@@ -136,6 +136,42 @@ int weft_measure_steps(weft_runtime *rt, const weft_load *load, uint64_t seed, d
                          "bench: no two steps in a row held the whole load: raise --rows, --running or --n-generate");
   *step_ms = weft_median(times, n_times);
   *first_ms = first > start ? (double)(first - start) / 1000.0 : 0.0;
+  weft_free(record);
+  weft_free(times);
+  return code;
+}
+
+/* Times of the steps [from, n) that belong to one canvas, up to the one that writes its keys; returns where the next
+ * canvas begins. A step counts that follows another denoise step of the canvas. */
+static uint32_t time_block(const weft_step_record *record, uint32_t from, uint32_t n, double *times,
+                           uint32_t *n_times) {
+  *n_times = 0;
+  uint32_t i = from;
+  for (; i < n && record[i].n_commit_rows == 0; i++) {
+    bool follows = i > from && record[i - 1].n_canvas_rows > 0;
+    if (record[i].n_canvas_rows > 0 && follows)
+      times[(*n_times)++] = (double)(record[i].collected_us - record[i - 1].collected_us) / 1000.0;
+  }
+  while (i < n && record[i].n_commit_rows > 0) i++;
+  return i;
+}
+
+int weft_measure_blocks(weft_runtime *rt, const weft_load *load, uint64_t seed, double *out) {
+  weft_step_record *record = weft_alloc(WEFT_RECORDED_STEPS, sizeof *record);
+  double *times = weft_alloc(WEFT_RECORDED_STEPS, sizeof *times);
+  weft_measured unused;
+  int code = record == NULL || times == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
+  uint64_t after = code == 0 && weft_engine_get_steps(rt->engine, record, 1) == 1 ? record[0].number : 0;
+  if (code == 0) code = weft_measure(rt, load, seed, &unused);
+  uint32_t n = code == 0 ? weft_engine_get_steps(rt->engine, record, WEFT_RECORDED_STEPS) : 0, at = 0, n_times = 0;
+  while (at < n && record[at].number <= after) at++;
+  for (uint32_t b = 0; b < load->n_blocks && code == 0; b++) {
+    at = time_block(record, at, n, times, &n_times);
+    if (n_times == 0)
+      code = weft_cli_fail(WEFT_EXIT_FAILED, "bench: canvas %u had no two denoise steps in a row", b + 1);
+    else
+      out[b] = weft_median(times, n_times);
+  }
   weft_free(record);
   weft_free(times);
   return code;

@@ -7,9 +7,10 @@
 
 typedef struct weft_load {
   uint32_t n_prompt;   /* random tokens of each prompt */
-  uint32_t n_generate; /* tokens, or denoise steps of one canvas */
+  uint32_t n_generate; /* tokens, or denoise steps of each canvas */
   uint32_t n_parallel;
   bool diffusion;
+  uint32_t n_blocks;   /* canvases of one answer, one after another; 0 means 1 */
   uint32_t n_canvases; /* beside n_parallel sequences that decode: canvases of n_steps steps */
   uint32_t n_steps;
 } weft_load;
@@ -26,6 +27,10 @@ int weft_measure(weft_runtime *runtime, const weft_load *load, uint64_t seed, we
  * and the time to the end of the first of them. On several devices that compute at once, n steps hold the load together,
  * and the time is that of n of them. */
 int weft_measure_steps(weft_runtime *runtime, const weft_load *load, uint64_t seed, double *step_ms, double *first_ms);
+
+/* One answer of n_blocks canvases: of each canvas the median time in ms of its denoise steps but the first, into
+ * out[n_blocks]. */
+int weft_measure_blocks(weft_runtime *runtime, const weft_load *load, uint64_t seed, double *out);
 
 /* Sorts in place. */
 double weft_median(double *values, uint32_t n);

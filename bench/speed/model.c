@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* weft bench model: measures a GGUF file the way people compare engines: prefill, decode, batched decode and canvas
- * steps; or sweeps, each named by a word: context, prefill, sequences, canvases, mix.
+ * steps; or sweeps, each named by a word: context, prefill, sequences, canvases, mix, blocks.
  *
  * Law: the rate of one sequence is its tokens over the time from the first one to the end. Steps of several
  * sequences, of canvases and of both are timed from one to the next of those that hold the whole load and nothing
@@ -14,13 +14,14 @@
 #include "bench/speed/measure.h"
 #include "bench/speed/touched.h"
 
-enum { REPEAT_MAX = 1000, ROWS_MAX = 128, CANVAS_STEPS = 12 };
+enum { REPEAT_MAX = 1000, ROWS_MAX = 128, CANVAS_STEPS = 12, BLOCKS = 6 };
 
-typedef enum bench_what { PREFILL, DECODE, STEPS } bench_what;
+typedef enum bench_what { PREFILL, DECODE, STEPS, BLOCK, FLATNESS } bench_what;
 
 typedef struct bench_row {
   char name[48];
   bench_what what;
+  uint32_t block; /* BLOCK: which canvas of the answer */
   weft_load load;
 } bench_row;
 
@@ -32,18 +33,21 @@ typedef struct bench_list {
   uint32_t n;
   weft_load load; /* of the runs below; a row of the same load measures nothing again */
   double values[REPEAT_MAX], rates[REPEAT_MAX], firsts[REPEAT_MAX]; /* values: of decode or steps; rates: of prefill */
+  double blocks[REPEAT_MAX][BLOCKS];
 } bench_list;
 
 /* ---- one row ---- */
 
 static const char *unit_of(const bench_row *row) {
-  return row->what == STEPS ? "ms/step" : "tok/s";
+  if (row->what == FLATNESS) return "times";
+  return row->what == STEPS || row->what == BLOCK ? "ms/step" : "tok/s";
 }
 
 static int run_once(bench_list *list, const bench_row *row, uint64_t seed, uint32_t i) {
   const weft_load *l = &row->load;
   weft_measured m = {0};
   bool is_decode = row->what == DECODE && l->n_parallel > 1;
+  if (l->n_blocks > 1) return weft_measure_blocks(list->rt, l, seed, list->blocks[i]);
   if (row->what == STEPS || is_decode) {
     double *value = &list->values[i];
     int code = weft_measure_steps(list->rt, l, seed, value, &list->firsts[i]);
@@ -59,7 +63,8 @@ static int run_once(bench_list *list, const bench_row *row, uint64_t seed, uint3
 
 static bool is_same_load(const weft_load *a, const weft_load *b) {
   return a->n_prompt == b->n_prompt && a->n_generate == b->n_generate && a->n_parallel == b->n_parallel &&
-         a->diffusion == b->diffusion && a->n_canvases == b->n_canvases && a->n_steps == b->n_steps;
+         a->diffusion == b->diffusion && a->n_blocks == b->n_blocks && a->n_canvases == b->n_canvases &&
+         a->n_steps == b->n_steps;
 }
 
 static int run_all(bench_list *list, const bench_row *row, uint32_t n) {
@@ -125,12 +130,32 @@ static void print_row(const bench_list *list, const bench_row *row, const json_t
   (void)fflush(stdout); /* a row at a time */
 }
 
+/* The slowest canvas of an answer over the fastest one. */
+static double flatness_of(const double *block) {
+  double least = block[0], most = least;
+  for (uint32_t b = 1; b < BLOCKS; b++) {
+    if (block[b] < least) least = block[b];
+    if (block[b] > most) most = block[b];
+  }
+  return most / least;
+}
+
+/* What the runs of the row's load have for the row. */
+static void take_values(const bench_list *list, const bench_row *row, uint32_t n, double *values) {
+  for (uint32_t i = 0; i < n; i++) {
+    values[i] = row->what == PREFILL    ? list->rates[i]
+                : row->what == BLOCK    ? list->blocks[i][row->block]
+                : row->what == FLATNESS ? flatness_of(list->blocks[i])
+                                        : list->values[i];
+  }
+}
+
 static int run_row(bench_list *list, const bench_row *row, json_t *out) {
   uint32_t n = list->config->repeat < REPEAT_MAX ? list->config->repeat : REPEAT_MAX;
   double values[REPEAT_MAX], firsts[REPEAT_MAX];
   int code = run_all(list, row, n);
   if (code != 0) return code;
-  memcpy(values, row->what == PREFILL ? list->rates : list->values, n * sizeof *values);
+  take_values(list, row, n, values);
   memcpy(firsts, list->firsts, n * sizeof *firsts);
   double median = weft_median(values, n), spread = values[n - 1] - values[0];
   json_t *record = record_of(list, row, median, spread, weft_median(firsts, n));
@@ -172,6 +197,20 @@ static void add_canvas(bench_list *list, uint32_t n_prompt, uint32_t n_parallel)
   weft_load load = {.n_prompt = n_prompt, .n_generate = n_steps, .n_parallel = n_parallel, .diffusion = true};
   bench_row *row = add_row(list, STEPS, load);
   (void)snprintf(row->name, sizeof row->name, "canvas step, %u at once, after %u", n_parallel, n_prompt);
+}
+
+/* Canvases of one answer, one after another. */
+static void add_blocks(bench_list *list, uint32_t n_prompt) {
+  weft_load load = {
+      .n_prompt = n_prompt, .n_generate = CANVAS_STEPS, .n_parallel = 1, .diffusion = true, .n_blocks = BLOCKS};
+  for (uint32_t b = 0; b < BLOCKS; b++) {
+    bench_row *row = add_row(list, BLOCK, load);
+    row->block = b;
+    (void)snprintf(row->name, sizeof row->name, "canvas step, block %u of %u, after %u", b + 1, (uint32_t)BLOCKS,
+                   n_prompt);
+  }
+  bench_row *row = add_row(list, FLATNESS, load);
+  (void)snprintf(row->name, sizeof row->name, "slowest block over fastest");
 }
 
 /* Decoding goes on until the canvases, whose prompts come after all others, have run. */
@@ -220,11 +259,13 @@ static int list_sweep(bench_list *list, const char *sweep, bool canvases) {
     for (uint32_t n = 1; n < running && n * canvas < rows; n *= 4)
       for (uint32_t d = 8; d <= 128 && d + n <= running && d + n * canvas <= rows; d *= 4)
         add_mix(list, n_prompt, d, n);
+  } else if (strcmp(sweep, "blocks") == 0 && canvases) {
+    add_blocks(list, n_prompt);
   } else {
-    return weft_cli_fail(
-        WEFT_EXIT_USAGE,
-        "bench model: '%s' must be context, prefill or sequences, or canvases or mix of a model that has canvases",
-        sweep);
+    return weft_cli_fail(WEFT_EXIT_USAGE,
+                         "bench model: '%s' must be context, prefill or sequences, or canvases, mix or blocks of a "
+                         "model that has canvases",
+                         sweep);
   }
   return 0;
 }

@@ -5,7 +5,8 @@
  * memory (host_experts.cu). Host memory that a call is given is copied into pinned memory before the call returns, so
  * the caller may reuse it at once. Every entry from outside makes the device's card the current one of its thread
  * (enter), so no other code chooses a card. An error of the card is logged once and marks the device as lost: every later call
- * gives WEFT_E_DEVICE. Running out of memory is no such error. */
+ * gives WEFT_E_DEVICE. Running out of memory is no such error. What is allocated leaves CUDA_KEPT_BYTES of the card free, because
+ * the driver takes memory by itself in steps: for the code of kernels when they first run, and for graphs. */
 #ifndef WEFT_KERNELS_CUDA_CUDA_H
 #define WEFT_KERNELS_CUDA_CUDA_H
 
@@ -20,6 +21,7 @@ enum {
   CUDA_RING_PARTS = 4,
   CUDA_RING_PART_BYTES = 8 << 20,
   CUDA_STAGING_BYTES = 32 << 20,
+  CUDA_KEPT_BYTES = 128 << 20,
   CUDA_PLANS = 16,
   CUDA_PLAN_BYTES = 1 << 20
 };
@@ -79,6 +81,8 @@ static inline cuda_device *cuda_of(weft_device *device) {
 /* Turns an error of the card into a status. Running out of memory is NO_MEMORY; any other error is logged, marks the
  * device as lost and is DEVICE. */
 weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what);
+/* Device memory. NO_MEMORY also where less than CUDA_KEPT_BYTES would stay free. */
+weft_status cuda_alloc(cuda_device *device, uint64_t n_bytes, void **out, const char *what);
 /* The status of the launch before it. Called after every launch. */
 weft_status cuda_launched(cuda_device *device, const char *what);
 /* Launches a kernel that may start before the kernel before it has ended: it calls inputs_wait() (common.cuh) before it

@@ -36,22 +36,25 @@ static void device_enter_card(weft_device *device) {
 
 /* ---- memory --------------------------------------------------------------------------------------------- */
 
-static weft_status device_alloc(weft_device *device, uint64_t n_bytes, void **out) {
-  cuda_device *d = cuda_of(device);
-  if (d->lost) return WEFT_E_DEVICE;
-  if (n_bytes > device->info.memory_bytes) return WEFT_E_NO_MEMORY;
-  return cuda_judge(d, cudaMalloc(out, n_bytes == 0 ? 256 : n_bytes), "an allocation");
-}
-
-static void device_free(weft_device *device, void *memory) {
-  (void)cuda_judge(cuda_of(device), cudaFree(memory), "freeing memory");
-}
-
 static uint64_t device_memory_left(weft_device *device) {
   cuda_device *d = cuda_of(device);
   size_t free_bytes = 0, all_bytes = 0;
   if (d->lost || cuda_judge(d, cudaMemGetInfo(&free_bytes, &all_bytes), "asking for free memory") != WEFT_OK) return 0;
-  return free_bytes;
+  return free_bytes > CUDA_KEPT_BYTES ? free_bytes - CUDA_KEPT_BYTES : 0;
+}
+
+weft_status cuda_alloc(cuda_device *d, uint64_t n_bytes, void **out, const char *what) {
+  if (d->lost) return WEFT_E_DEVICE;
+  if (n_bytes > device_memory_left(&d->base)) return d->lost ? WEFT_E_DEVICE : WEFT_E_NO_MEMORY;
+  return cuda_judge(d, cudaMalloc(out, n_bytes == 0 ? 256 : n_bytes), what);
+}
+
+static weft_status device_alloc(weft_device *device, uint64_t n_bytes, void **out) {
+  return cuda_alloc(cuda_of(device), n_bytes, out, "an allocation");
+}
+
+static void device_free(weft_device *device, void *memory) {
+  (void)cuda_judge(cuda_of(device), cudaFree(memory), "freeing memory");
 }
 
 static weft_status device_alloc_host(weft_device *device, uint64_t n_bytes, void **out) {
@@ -437,7 +440,14 @@ static weft_status find_card(cuda_device *d, uint32_t index, weft_error *error) 
   return WEFT_OK;
 }
 
-static weft_status take_memory(cuda_device *d) {
+/* Of memory that a device has beside models, and of what stays free. */
+enum {
+  NEEDED_MIB =
+      (CUDA_STAGING_BYTES + CUDA_PLANS * CUDA_PLAN_BYTES + STEP_GRAPHS_TABLE_BYTES + CUDA_KEPT_BYTES + (1 << 20) - 1) >>
+      20
+};
+
+static weft_status take_memory(cuda_device *d, const weft_device_config *config) {
   weft_status status = cuda_judge(d, cudaStreamCreateWithFlags(&d->stream, cudaStreamNonBlocking), "making a stream");
   for (uint32_t i = 0; i < CUDA_RING_PARTS && status == WEFT_OK; i++) {
     status = cuda_judge(d, cudaEventCreateWithFlags(&d->ring_free[i], cudaEventDisableTiming), "making an event");
@@ -450,15 +460,21 @@ static weft_status take_memory(cuda_device *d) {
     status = cuda_judge(d, cudaHostAlloc((void **)&d->ring, n_bytes, cudaHostAllocDefault), "the upload ring");
   }
   if (status == WEFT_OK) {
-    status = cuda_judge(d, cudaMalloc((void **)&d->staging, CUDA_STAGING_BYTES), "staging memory");
+    status = cuda_alloc(d, CUDA_STAGING_BYTES, (void **)&d->staging, "staging memory");
   }
   if (status == WEFT_OK) {
     uint64_t n_bytes = (uint64_t)CUDA_PLANS * CUDA_PLAN_BYTES;
-    status = cuda_judge(d, cudaMalloc((void **)&d->plans.device, n_bytes), "plan memory");
+    status = cuda_alloc(d, n_bytes, (void **)&d->plans.device, "plan memory");
   }
   if (status == WEFT_OK) {
     d->plans.host = (uint8_t *)weft_alloc(CUDA_PLANS + 1, CUDA_PLAN_BYTES);
     if (d->plans.host == NULL) status = WEFT_E_NO_MEMORY;
+  }
+  if (status == WEFT_OK) cuda_arena_open(d, config->weights_bytes_max, config->no_arena);
+  if (status == WEFT_OK && !config->no_graphs) {
+    status = step_graphs_open(&d->graphs, &d->base, &graph_calls);
+    d->base.graphs = &d->graphs;
+    d->base.info.graphs = true;
   }
   return status;
 }
@@ -495,15 +511,13 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->no_peer = config->no_peer;
   weft_status status = find_card(d, config->index, error);
   if (status == WEFT_OK) {
-    status = take_memory(d);
-    if (status != WEFT_OK) (void)weft_fail(error, status, "backend 'cuda': %s", weft_status_text(status));
-  }
-  if (status == WEFT_OK) cuda_arena_open(d, config->weights_bytes_max, config->no_arena);
-  if (status == WEFT_OK && !config->no_graphs) {
-    status = step_graphs_open(&d->graphs, &d->base, &graph_calls);
-    d->base.graphs = &d->graphs;
-    d->base.info.graphs = true;
-    if (status != WEFT_OK) (void)weft_fail(error, status, "backend 'cuda': no memory for the tables of graphs");
+    status = take_memory(d, config);
+    if (status == WEFT_E_NO_MEMORY)
+      (void)weft_fail(error, status,
+                      "backend 'cuda': card %u is full: %.0f MiB are free, %u MiB are needed before any model",
+                      config->index, (double)d->base.info.memory_free_bytes / (1 << 20), NEEDED_MIB);
+    else if (status != WEFT_OK)
+      (void)weft_fail(error, status, "backend 'cuda': %s", weft_status_text(status));
   }
   if (status == WEFT_OK) {
     status = set_up_kernels(d);

@@ -80,6 +80,7 @@ static weft_status arena_map(void *self, void *address, uint64_t n_bytes) {
   CUmemAllocationProp p = memory_of((const cuda_device *)self);
   CUmemGenericAllocationHandle handle = 0;
   CUdeviceptr at = (CUdeviceptr)(uintptr_t)address;
+  if (n_bytes > weft_device_memory_left((weft_device *)self)) return WEFT_E_NO_MEMORY;
   weft_status status = judge_driver(driver.create(&handle, n_bytes, &p, 0));
   if (status != WEFT_OK) return status;
   status = judge_driver(driver.map(at, n_bytes, 0, handle, 0));
@@ -101,8 +102,7 @@ static void arena_unmap(void *self, void *address, uint64_t n_bytes) {
 }
 
 static weft_status arena_alloc(void *self, uint64_t n_bytes, void **out) {
-  cuda_device *d = (cuda_device *)self;
-  return d->lost ? WEFT_E_DEVICE : cuda_judge(d, cudaMalloc(out, n_bytes), "memory for weights");
+  return cuda_alloc((cuda_device *)self, n_bytes, out, "memory for weights");
 }
 
 static void arena_free(void *self, void *memory) {
@@ -163,7 +163,7 @@ static weft_status grow_staging(cuda_device *d, uint64_t n_bytes) {
   if (h->staging != NULL) (void)cudaFree(h->staging);
   h->staging = NULL;
   h->slot_bytes = 0;
-  status = cuda_judge(d, cudaMalloc((void **)&h->staging, EXPERT_SLOTS * n_bytes), "staging of experts");
+  status = cuda_alloc(d, EXPERT_SLOTS * n_bytes, (void **)&h->staging, "staging of experts");
   if (status == WEFT_OK) h->slot_bytes = n_bytes;
   return status;
 }
