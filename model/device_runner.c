@@ -362,11 +362,8 @@ static weft_status run_part(device_runner *r, runner_flight *f, const runner_ste
   bool is_last = p + 1 == r->info.n_stages;
   weft_status status = model_enter(pass, p);
   if (status != WEFT_OK) return status;
-  if (step->steady) {
-    uint64_t shape = (uint64_t)step->batch->n_causal << 32 | step->batch->n_rows;
-    uint64_t held = f->outputs.n_held > 0 ? 1 : 0; /* it then ends before the tokens are taken */
-    weft_device_graph_begin(d, weft_mix64(((uint64_t)(uintptr_t)r + p) ^ weft_mix64(shape << 1 | held)));
-  }
+  const weft_shards *sums = r->config.model->sums;
+  if (step->steady) weft_device_graph_begin(d, pass->args->graph_key, sums == NULL ? NULL : weft_shards_vote(sums));
   do {
     status = model_compute(pass);
     if (status == WEFT_OK && is_last) status = run_head_stats(r, step, &f->outputs);
@@ -374,8 +371,16 @@ static weft_status run_part(device_runner *r, runner_flight *f, const runner_ste
   return status == WEFT_OK ? model_leave(pass) : status;
 }
 
+/* The key of the graphs of steps of this shape, on each device. 0: the step is no graph. */
+static uint64_t graph_key(const device_runner *r, const runner_flight *f, const runner_step *step) {
+  uint64_t shape = (uint64_t)step->batch->n_causal << 32 | step->batch->n_rows;
+  uint64_t held = f->outputs.n_held > 0 ? 1 : 0; /* it then ends before the tokens are taken */
+  return step->steady ? weft_mix64((uint64_t)(uintptr_t)r ^ weft_mix64(shape << 1 | held)) | 1 : 0;
+}
+
 static weft_status run_step(device_runner *r, runner_flight *f, const runner_step *step) {
   weft_forward_args args = forward_args(r, f, step);
+  args.graph_key = graph_key(r, f, step);
   weft_status status = WEFT_OK;
   model_step pass;
   model_begin(r->config.model, &args, &pass);

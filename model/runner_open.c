@@ -271,7 +271,8 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   runner_memory_open(&r->memory, r->split);
   fill_info(r);
   r->in_place = weft_device_get_info(r->last)->host_memory;
-  r->graphs = weft_device_get_info(r->last)->graphs && !r->split->by_tensor; /* a sum over shards is part of none */
+  const weft_shards *sums = config->model->sums;
+  r->graphs = weft_device_get_info(r->last)->graphs && (sums == NULL || weft_shards_in_graphs(sums));
   r->info.holds_canvases = r->canvas_length > 0;
   r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
   uint64_t logits_bytes = config->logits_bytes_max;

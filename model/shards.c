@@ -32,7 +32,11 @@ static weft_status compute_step(other_shard *other, weft_forward_args *args) {
   model_step step;
   model_begin(other->model, args, &step);
   weft_status status = model_enter(&step, 0);
-  if (status == WEFT_OK) status = model_compute(&step);
+  weft_device *device = step.part->device;
+  if (args->graph_key != 0) weft_device_graph_begin(device, args->graph_key, weft_shards_vote(other->shards->sums));
+  do {
+    if (status == WEFT_OK) status = model_compute(&step);
+  } while (args->graph_key != 0 && weft_device_graph_end(device, &status));
   if (status != WEFT_OK) weft_shards_break(other->shards->sums);
   return status;
 }
