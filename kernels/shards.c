@@ -60,7 +60,7 @@ static shards_sum sum_of(const weft_shards *s, uint32_t at, float *const *x, uin
 /* ---- open and close ---- */
 
 /* Whether each device can add up in one call, and reaches the memory of all others. */
-static bool is_direct(weft_device *const *device, uint32_t n) {
+bool weft_shards_are_direct(weft_device *const *device, uint32_t n) {
   bool all = true;
   for (uint32_t i = 0; i < n; i++) {
     all = all && device[i]->calls->sum != NULL;
@@ -106,7 +106,7 @@ static weft_status open_memory(weft_shards *s, weft_device *const *device) {
     s->shard[i].device = device[i];
     status = weft_device_alloc(device[i], weft_shards_bytes(s), &s->shard[i].inbox);
   }
-  s->direct = s->n > 1 && is_direct(device, s->n);
+  s->direct = s->n > 1 && weft_shards_are_direct(device, s->n);
   return status == WEFT_OK && s->direct ? open_direct(s) : status;
 }
 
@@ -314,6 +314,24 @@ weft_status weft_shards_sum(weft_shards *s, uint32_t at, float *const *x, uint32
   if (s->n == 1 || n_rows == 0 || n_cols == 0) return WEFT_OK;
   WEFT_CHECK(at < s->n);
   weft_status status = sum_arrays(s, at, x, n_arrays, n_rows, n_cols);
+  if (status != WEFT_OK) weft_shards_break(s);
+  return status;
+}
+
+static weft_status meet_on_devices(weft_shards *s, uint32_t at) {
+  if (!s->direct) return WEFT_E_INVALID;
+  shards_sum_state *state = s->shard[at].state;
+  weft_device *device = s->shard[at].device;
+  float *nothing = state->nothing;
+  shards_sum args = sum_of(s, at, &nothing, 1, sizeof state->nothing / sizeof *nothing);
+  args.is_meeting = 1;
+  weft_status status = runs_now(device) ? meet_all(s) : WEFT_OK;
+  return status == WEFT_OK ? device_sum(device, &args) : status;
+}
+
+weft_status weft_shards_meet(weft_shards *s, uint32_t at) {
+  WEFT_CHECK(at < s->n);
+  weft_status status = meet_on_devices(s, at);
   if (status != WEFT_OK) weft_shards_break(s);
   return status;
 }

@@ -37,9 +37,14 @@ void weft_shards_close(weft_shards *shards);
 enum { WEFT_SHARDS_ARRAYS_MAX = 2 };
 weft_status weft_shards_sum(weft_shards *shards, uint32_t shard, float *const *x, uint32_t n_arrays, uint32_t n_rows,
                             uint32_t n_cols);
-/* Whether sums may be part of a graph. Each of the devices then begins its step with this vote. */
+/* Whether devices, of which sums were not opened yet, will add up in one call. */
+bool weft_shards_are_direct(weft_device *const *device, uint32_t n);
+/* Whether sums may be part of a graph: they are one call. Each of the devices then begins its step with this vote. */
 bool weft_shards_in_graphs(const weft_shards *shards);
 const weft_graph_vote *weft_shards_vote(const weft_shards *shards);
+/* What each shard enqueues after it comes after all that every one enqueued before, what that wrote to the memory of
+ * others too. Called as sum is, and only where sums may be part of a graph. Errors: as sum. */
+weft_status weft_shards_meet(weft_shards *shards, uint32_t shard);
 /* From any thread. */
 void weft_shards_break(weft_shards *shards);
 bool weft_shards_broken(const weft_shards *shards);

@@ -23,6 +23,8 @@ enum { SHARDS_SUM_SECONDS = 30, SHARDS_SUM_INBOXES = 2 };
 typedef struct shards_sum_state {
   uint32_t n_sums;
   uint32_t n_read; /* parts of the call that have read n_sums; the last one advances it */
+  uint32_t unused[2];
+  float nothing[4]; /* what shards add up when they only meet */
 } shards_sum_state;
 
 typedef struct shards_sum {
@@ -33,7 +35,8 @@ typedef struct shards_sum {
   uint64_t n_floats;                /* of an array */
   uint64_t array_floats;            /* from one array to the next in an inbox */
   uint64_t inbox_floats;
-  uint32_t n_arrays, n, at, unused; /* at: of n shards this one */
+  uint32_t n_arrays, n, at; /* at: of n shards this one */
+  uint32_t is_meeting;      /* what was written before the call is there for who has taken what it gives */
 } shards_sum;
 
 /* Where shard `to` has what `from` gave, by turns. */

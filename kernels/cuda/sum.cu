@@ -138,6 +138,7 @@ static __global__ void __launch_bounds__(SUM_THREADS, SUM_BLOCKS) sum_kernel(con
     item at = item_of<T>(a, i);
     T own, sum;
     if (i < n_items) own = *(const T *)(const void *)(a.x[at.array] + at.at);
+    if (a.is_meeting != 0) __threadfence_system();
     if (i < n_items) give_to_all(a, turn, at, own);
     if (base == blockIdx.x * SUM_THREADS) count_read(a.state, n_sums);
     if (i >= n_items) return;
@@ -147,6 +148,7 @@ static __global__ void __launch_bounds__(SUM_THREADS, SUM_BLOCKS) sum_kernel(con
       if (s == 0) sum = v;
       if (s > 0) add_to(sum, v);
     }
+    if (a.is_meeting != 0) __threadfence_system();
     *(T *)(void *)(a.x[at.array] + at.at) = sum;
   }
 }
