@@ -115,6 +115,7 @@ if [ $tests = yes ]; then
   begin kernels_kernels_streamed test_kernels_kernels_streamed # alone: its copies must have the bus to themselves
   begin fault_api_card test_fault_api_card                     # alone: it looks at what is free
   [ "$n_cards" = 1 ] || begin kernels_kernels_cards test_kernels_kernels_cards
+  [ "$n_cards" = 1 ] || begin unit_kernels_shards test_unit_kernels_shards
   judge_all
   test_without_waits
   for file in model/demo/weft-demo.gguf model/demo/weft-demo-ar.gguf tests/golden/models/dg-mxfp4.gguf; do check_model "$file" 30; done
@@ -163,6 +164,13 @@ sanitized() { # folder, tool, program, tests, cases
   grep -q 'FAILED' "$log" && found="$found, tests failed"
   echo "$2 $3 $4 $5: $found, $((SECONDS - start)) s"
 }
+# Sums over two cards. What a call of CUDA answers is no error of a kernel: a card may reach another already.
+sanitized_sums() {
+  local log=$out/memcheck-kernels_shards.log start=$SECONDS code=0
+  timeout -k 5 240 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 --print-limit 20 --show-backtrace no \
+    "$prebuilt/test_unit_kernels_shards" >"$log" 2>&1 || code=$?
+  echo "memcheck kernels_shards: exit code $code, $((SECONDS - start)) s"
+}
 sanitize() {
   local checked=$prebuilt/racecheck part
   if [ ! -e "$checked/libweft-cuda.so" ]; then
@@ -172,6 +180,7 @@ sanitize() {
     mkdir -p "$checked" && cp build-racecheck/libweft-cuda.so "$checked/"
   fi
   cp "$prebuilt"/test_kernels_* "$checked/" # they open the module beside them
+  [ "$n_cards" = 1 ] || sanitized_sums &
   for part in $kernel_tests; do sanitized "$prebuilt" memcheck "${part#kernels_}" 'test_*' 0/1 & done
   for part in 0/4 1/4 2/4 3/4; do sanitized "$checked" racecheck kernels_attention test_parity $part & done
   sanitized "$checked" racecheck kernels_canvas 'test_*' 0/9 &
