@@ -101,7 +101,8 @@ static weft_status read_budgets(const char *text, uint32_t n, uint64_t *bytes, w
 
 /* ---- open ---- */
 
-/* On the cpu what parts compute follows one another, so each may use all threads; shards compute at once and share them. */
+/* On the cpu what parts compute follows one another, so each may use all threads; shards compute at once and share
+ * them. */
 static weft_device_config config_of(const weft_open_options *o, const weft_devices *devices, uint32_t n, uint32_t index,
                                     uint64_t bytes_max) {
   uint32_t n_threads = o->threads;
@@ -122,12 +123,20 @@ static weft_device_config config_of(const weft_open_options *o, const weft_devic
                               .memory_bytes_max = bytes_max};
 }
 
-/* Rows go from each device to the next, tokens and soft embeddings from the last to the first. */
+/* Rows go from each device to the next, tokens and soft embeddings from the last to the first; of shards from each to
+ * all. */
 static void find_links(weft_devices *devices) {
+  devices->all_reach = true;
   for (uint32_t i = 0; i < devices->n; i++) {
-    weft_device *to = devices->device[(i + 1) % devices->n];
-    devices->links[i] = weft_device_reaches(devices->device[i], to);
+    weft_device *from = devices->device[i];
+    devices->links[i] = weft_device_reaches(from, devices->device[(i + 1) % devices->n]);
+    for (uint32_t k = 0; k < devices->n; k++)
+      devices->all_reach = devices->all_reach && weft_device_reaches(from, devices->device[k]);
   }
+}
+
+bool devices_keep_graphs(const weft_devices *devices) {
+  return weft_device_get_info(devices->device[0])->graphs && (!devices->by_tensor || devices->all_reach);
 }
 
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
@@ -227,7 +236,7 @@ static void print_link(const weft_devices *devices, uint32_t i, weft_text *out) 
 void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
   for (uint32_t i = 0; i < devices->n; i++) {
     const weft_device_info *d = weft_device_get_info(devices->device[i]);
-    const char *graphs = d->graphs && !devices->by_tensor ? "steps as graphs, " : "";
+    const char *graphs = devices_keep_graphs(devices) ? "steps as graphs, " : "";
     if (devices->n > 1)
       weft_text_printf(out, "device %u %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->index,
                        d->backend, d->isa, d->n_threads, d->name, d->products, graphs, rows);

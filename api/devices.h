@@ -18,9 +18,10 @@ typedef struct weft_devices {
   uint32_t n;
   double ratio[WEFT_DEVICES_MAX]; /* of layers */
   bool has_ratio;
-  bool by_tensor; /* every device has a shard of each model (model/shards.h) */
-  bool no_peer,
-      links[WEFT_DEVICES_MAX]; /* as given; whether each reaches the memory of the next, the last of the first */
+  bool by_tensor;               /* every device has a shard of each model (model/shards.h) */
+  bool no_peer;                 /* as given */
+  bool links[WEFT_DEVICES_MAX]; /* whether each reaches the memory of the next, the last of the first */
+  bool all_reach;               /* whether each reaches the memory of all others */
   uint64_t weights_bytes_max
       [WEFT_DEVICES_MAX]; /* as given, on ref and cpu of all memory; 0: 7/8 of what is free, no bound */
 } weft_devices;
@@ -36,6 +37,8 @@ weft_status devices_split(const weft_devices *devices, const weft_gguf *gguf, we
 uint64_t devices_memory(const weft_devices *devices);
 weft_weights_report devices_weights(const weft_devices *devices);
 weft_graph_counters devices_graphs(const weft_devices *devices);
+/* Whether steps that come again are recorded: never where shards send one another copies. */
+bool devices_keep_graphs(const weft_devices *devices);
 /* The plan's lines of devices. rows: of a step. */
 void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out);
 /* The plan's lines of a model's parts, where there are several devices: which layers lie where, what they take, and

@@ -276,8 +276,8 @@ static void print_off(const weft_runtime *rt, weft_text *t) {
   const weft_open_options *o = &rt->options;
   if (o->no_prefix_cache) weft_text_puts(t, "off      prefixes shared between requests: --no-prefix-cache\n");
   if (o->no_graphs) weft_text_puts(t, "off      steps as graphs: --no-graphs\n");
-  if (!o->no_graphs && rt->devices.by_tensor && weft_device_get_info(rt->devices.device[0])->graphs)
-    weft_text_puts(t, "off      steps as graphs: --split tensor, whose sums are part of none\n");
+  if (weft_device_get_info(rt->devices.device[0])->graphs && !devices_keep_graphs(&rt->devices))
+    weft_text_puts(t, "off      steps as graphs: --split tensor without peer access\n");
   if (o->no_peer_access && rt->devices.n > 1) weft_text_puts(t, "off      peer access: --no-peer-access\n");
 }
 

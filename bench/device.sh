@@ -16,8 +16,8 @@
 #     -e  begin no part of the model after so many seconds of measuring [300]
 #     -w  only this part of the model: check, load, canvases, prefill, sequences, context, room, mix, graphs, arena, determinism, products, gaps, many; may be repeated. prefill
 #         and sequences are the columns S_PP and S_TG of others' benches, for 1 to 64 and 1 to 128 sequences
-#         split, which only runs where it is named and where there are two cards: the model on one card and with its layers on two, in
-#         turns, twice; some 5 minutes, at most 9
+#         split, which only runs where it is named and where there are two cards: the model on one card, with its layers on two, and with
+#         each layer on both, in turns, twice; some 6 minutes, at most 9
 #         serving, which only runs where it is named: `weft serve` under load (bench/serving.py), some 8 minutes
 # Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), serving.jsonl (bench/serving.py), model.json (records {work, device, date, commit, command,
 # median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
@@ -116,6 +116,7 @@ if [ $tests = yes ]; then
   begin fault_api_card test_fault_api_card                     # alone: it looks at what is free
   begin fault_api_full_card test_fault_api_full_card           # alone: it fills the card
   [ "$n_cards" = 1 ] || begin kernels_kernels_cards test_kernels_kernels_cards
+  [ "$n_cards" = 1 ] || begin unit_kernels_shards test_unit_kernels_shards
   judge_all
   test_without_waits
   for file in model/demo/weft-demo.gguf model/demo/weft-demo-ar.gguf tests/golden/models/dg-mxfp4.gguf; do check_model "$file" 30; done
@@ -164,6 +165,13 @@ sanitized() { # folder, tool, program, tests, cases
   grep -q 'FAILED' "$log" && found="$found, tests failed"
   echo "$2 $3 $4 $5: $found, $((SECONDS - start)) s"
 }
+# Sums over two cards. What a call of CUDA answers is no error of a kernel: a card may reach another already.
+sanitized_sums() {
+  local log=$out/memcheck-kernels_shards.log start=$SECONDS code=0
+  timeout -k 5 240 compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 9 --print-limit 20 --show-backtrace no \
+    "$prebuilt/test_unit_kernels_shards" >"$log" 2>&1 || code=$?
+  echo "memcheck kernels_shards: exit code $code, $((SECONDS - start)) s"
+}
 sanitize() {
   local checked=$prebuilt/racecheck part
   if [ ! -e "$checked/libweft-cuda.so" ]; then
@@ -173,6 +181,7 @@ sanitize() {
     mkdir -p "$checked" && cp build-racecheck/libweft-cuda.so "$checked/"
   fi
   cp "$prebuilt"/test_kernels_* "$checked/" # they open the module beside them
+  [ "$n_cards" = 1 ] || sanitized_sums &
   for part in $kernel_tests; do sanitized "$prebuilt" memcheck "${part#kernels_}" 'test_*' 0/1 & done
   for part in 0/4 1/4 2/4 3/4; do sanitized "$checked" racecheck kernels_attention test_parity $part & done
   sanitized "$checked" racecheck kernels_canvas 'test_*' 0/9 &
@@ -233,22 +242,26 @@ gaps() {
 [[ -n $parts && " $parts " != *" check "* ]] || check_model "$model" 60
 load
 gaps
-# One card and two, in turns, so that a machine that changes does the same to both; and one answer of each, which must be the same.
+# One card and two, in turns, so that a machine that changes does the same to all; and one answer of each: by layers it must be that of one
+# card, and in shards the same with graphs and without.
 split() {
-  local limit=100 turn how
+  local limit=75 turn how name
+  local -A ways=([one]='' [two]='--devices 0,1' [shards]='--devices 0,1 --split tensor' [plain]='--devices 0,1 --split tensor --no-graphs')
   [ "$n_cards" -gt 1 ] || { echo 'left out split: there is one card'; return 0; }
-  for how in '' '--devices 0,1'; do
-    # shellcheck disable=SC2086 # an option and its value, or none
-    timeout 60 "$prebuilt/weft" generate -m "$model" --backend cuda -c 512 --running 1 --kv-mib 512 -p 'one and two' -n 24 --temperature 0 -v $how \
-      >"$out/split-answer-${#how}.log" 2>"$out/split-plan-${#how}.log" || { echo "stopped: split: $(tail -1 "$out/split-plan-${#how}.log")"; return 1; }
+  for name in one two shards plain; do
+    # shellcheck disable=SC2086 # options and their values, or none
+    timeout 60 "$prebuilt/weft" generate -m "$model" --backend cuda -c 512 --running 1 --kv-mib 512 -p 'one and two' -n 24 --temperature 0 -v ${ways[$name]} \
+      >"$out/split-answer-$name.log" 2>"$out/split-plan-$name.log" || { echo "stopped: split: $(tail -1 "$out/split-plan-$name.log")"; return 1; }
   done
-  cat "$out/split-plan-13.log"
-  cmp "$out/split-answer-0.log" "$out/split-answer-13.log" || return 1
-  echo 'passed  one answer on one card and on two'
+  cat "$out/split-plan-two.log" "$out/split-plan-shards.log"
+  cmp "$out/split-answer-one.log" "$out/split-answer-two.log" || return 1
+  cmp "$out/split-answer-shards.log" "$out/split-answer-plain.log" || return 1
+  echo 'passed  one answer on one card and on two, and one in shards'
   for turn in 1 2; do
-    for how in '' '--devices 0,1'; do
+    for name in one two shards; do
+      how=${ways[$name]}
       # shellcheck disable=SC2086
-      bench split "split-$([ -z "$how" ] && echo one || echo two)-$turn" model $canvases prefill context --n-prompt 512 --kv-mib 32768 -c 2304 --rows 8192 \
+      bench split "split-$name-$turn" model $canvases prefill context --n-prompt 512 --kv-mib 32768 -c 2304 --rows 8192 \
         --running 128 --n-generate 64 --repeat 2 $how
     done
   done
@@ -326,21 +339,23 @@ for name, (on, spread, unit) in by_run.get('deterministic', {}).items():
                       floor=None, ratio=None, experts_touched=None, experts_expected=None))
     print(f"{'cost of determinism':20s} {name:36s} {cost:10.2f} %  (spreads of the two runs: {noise:.2f} %)")
 # what a second card brings: the time of two over that of one, means of the turns
-turns = {how: [rows for run, rows in by_run.items() if run.startswith(f'split-{how}-')] for how in ('one', 'two')}
-for name in dict.fromkeys(name for rows in turns['one'] for name in rows):
-    mean = {}
-    for how in turns:
-        values = [rows[name][0] for rows in turns[how] if name in rows]
-        mean[how] = sum(values) / len(values) if values else 0
-    if not all(mean.values()):
-        continue
-    ratio = mean['two'] / mean['one']
-    if not turns['one'][0].get(name, (0, 0, 'ms'))[2].startswith('ms'):
-        ratio = 1 / ratio
-    model.append(dict(work=f'time on two cards over one, {name}', device=device, date=datetime.date.today().isoformat(), commit=commit,
-                      command='bench/device.sh -w split', median=round(ratio, 3), spread=None, unit='x', floor=None, ratio=None,
-                      experts_touched=None, experts_expected=None))
-    print(f"{'two cards over one':20s} {name:36s} {ratio:10.3f} of the time, {1 / ratio:.2f} times as fast")
+turns = {how: [rows for run, rows in by_run.items() if run.startswith(f'split-{how}-')] for how in ('one', 'two', 'shards')}
+for how in ('two', 'shards'):
+    for name in dict.fromkeys(name for rows in turns['one'] for name in rows):
+        mean = {}
+        for way in ('one', how):
+            values = [rows[name][0] for rows in turns[way] if name in rows]
+            mean[way] = sum(values) / len(values) if values else 0
+        if not all(mean.values()):
+            continue
+        ratio = mean[how] / mean['one']
+        if not turns['one'][0].get(name, (0, 0, 'ms'))[2].startswith('ms'):
+            ratio = 1 / ratio
+        on = 'two cards' if how == 'two' else 'two cards, each layer on both,'
+        model.append(dict(work=f'time on {on} over one, {name}', device=device, date=datetime.date.today().isoformat(), commit=commit,
+                          command='bench/device.sh -w split', median=round(ratio, 3), spread=None, unit='x', floor=None, ratio=None,
+                          experts_touched=None, experts_expected=None))
+        print(f"{how + ' over one':20s} {name:36s} {ratio:10.3f} of the time, {1 / ratio:.2f} times as fast")
 if os.path.exists(f'{out}/gaps.record') and os.path.getsize(f'{out}/gaps.record') > 0:
     model.append(dict(json.load(open(f'{out}/gaps.record')), device=device, date=datetime.date.today().isoformat(), commit=commit,
                       command='bench/device.sh -w gaps', spread=None, floor=None, ratio=None, experts_touched=None,

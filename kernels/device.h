@@ -133,11 +133,18 @@ weft_status weft_device_wait(weft_device *device, uint32_t mark);
 
 /* A step that comes again and again with the same calls: a device that has graphs records it and repeats it with one
  * launch (kernels/graphs.h); on any other device the step just runs. The step must be enqueued as often as end says:
- *   weft_device_graph_begin(device, key);
+ *   weft_device_graph_begin(device, key, NULL);
  *   do status = enqueue(); while (weft_device_graph_end(device, &status));
  * In between there may be ops, copies, zeroing and uploads, on memory that stays where it is from step to step. Steps
  * of one key are variants of one another: a graph of one may be updated into that of another. */
-void weft_device_graph_begin(weft_device *device, uint64_t key);
+/* vote: of devices that compute one step together and wait for one another within it, each on a thread of its own. All
+ * of them launch a graph of the step, or all run it call by call: `all` is called once for a step and device, returns
+ * when it was called for every device or one has failed, and says whether each was ready to launch. NULL: it is one. */
+typedef struct weft_graph_vote {
+  bool (*all)(void *self, bool ready);
+  void *self;
+} weft_graph_vote;
+void weft_device_graph_begin(weft_device *device, uint64_t key, const weft_graph_vote *vote);
 bool weft_device_graph_end(weft_device *device, weft_status *status);
 /* All zero without graphs. Any thread may call. */
 weft_graph_counters weft_device_graph_counters(const weft_device *device);

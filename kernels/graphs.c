@@ -94,8 +94,16 @@ static void start_pass(step_graphs *g, step_graphs_mode mode) {
   g->at = 0;
 }
 
-void step_graphs_begin(step_graphs *g, uint64_t key) {
+/* Whether the step is launched as a graph on all devices that compute it. */
+static bool all_ready(const step_graphs *g, bool ready) {
+  return g->vote == NULL ? ready : g->vote->all(g->vote->self, ready);
+}
+
+void step_graphs_begin(step_graphs *g, uint64_t key, const weft_graph_vote *vote) {
   WEFT_CHECK(g->mode == STEP_GRAPHS_RUN);
+  g->vote = vote;
+  g->again = false;
+  if (g->refused) (void)all_ready(g, false);
   if (g->refused) return;
   g->key = key;
   g->full = false;
@@ -162,6 +170,13 @@ static weft_status make_exec(step_graphs *g, step_graph *place, void *graph) {
   return status;
 }
 
+/* The step runs call by call. */
+static bool run_eagerly(step_graphs *g) {
+  g->mode = STEP_GRAPHS_RUN;
+  count_one(&g->n.eager);
+  return true;
+}
+
 /* The device cannot make graphs: from now on every step runs call by call. */
 static bool refuse_graphs(step_graphs *g, weft_status why, weft_status *status) {
   g->mode = STEP_GRAPHS_RUN;
@@ -170,6 +185,7 @@ static bool refuse_graphs(step_graphs *g, weft_status why, weft_status *status) 
   weft_log(WEFT_LOG_WARN, "steps run without graphs from now on: %s", weft_status_text(why));
   g->refused = true;
   count_one(&g->n.refused);
+  (void)all_ready(g, false);
   return true;
 }
 
@@ -181,13 +197,14 @@ static bool end_walk(step_graphs *g, weft_status *status) {
   if (wanted && g->at > 0) *status = weft_device_upload(g->device, g->tables, g->staging, g->at);
   if (*status != WEFT_OK) return false;
   if (graph != NULL) {
+    if (!all_ready(g, true)) return run_eagerly(g);
     count_one(&g->n.patched);
     *status = launch_graph(g, graph);
     return false;
   }
   if (!wanted) {
-    count_one(&g->n.eager);
-    return true;
+    (void)all_ready(g, false);
+    return run_eagerly(g);
   }
   weft_status began = g->calls->capture(g->device);
   if (began != WEFT_OK) return refuse_graphs(g, began, status);
@@ -208,14 +225,20 @@ static bool end_capture(step_graphs *g, weft_status *status) {
   count_one(&g->n.captures);
   place->signature = g->walked;
   place->key = g->key;
+  place->last = g->n_steps;
+  if (!all_ready(g, true)) return run_eagerly(g);
   *status = launch_graph(g, place);
   return false;
 }
 
 bool step_graphs_end(step_graphs *g, weft_status *status) {
-  if (g->mode == STEP_GRAPHS_CAPTURE) return end_capture(g, status);
-  if (g->mode == STEP_GRAPHS_RUN) return false; /* the step ran call by call */
-  if (*status == WEFT_OK) return end_walk(g, status);
-  g->mode = STEP_GRAPHS_RUN;
-  return false;
+  bool walked = g->mode == STEP_GRAPHS_WALK;
+  g->again = false;
+  if (g->mode == STEP_GRAPHS_CAPTURE)
+    g->again = end_capture(g, status);
+  else if (walked && *status == WEFT_OK)
+    g->again = end_walk(g, status);
+  else
+    g->mode = STEP_GRAPHS_RUN; /* the step has failed, or ran call by call */
+  return g->again;
 }

@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: MIT */
 /* Steps that a device repeats: they are recorded once as a graph, and then launched again with new tables.
  *
- * Law: a step lies between begin and end. It is first walked: every call is folded into a signature (all its arguments,
- * pointers included) and nothing runs; the small tables that ops make on the host (segments, items, masks) are
- * collected, and uploads go through at once. If there is a graph with this signature, the tables are uploaded and the
- * graph is launched: every call would have been the same, so the bits are the same. Otherwise the step runs call by
- * call, and it is captured as a graph the second time that its signature is seen. Of STEP_GRAPHS_MAX graphs the least
- * recently launched one makes room. A graph of the same key that was not launched for STEP_GRAPHS_STALE steps is
- * updated in place where the device can do that. A device that refuses to capture goes on without graphs. One thread
- * calls everything. */
+ * Law: a step lies between begin and end. It is first walked: every call is folded into a signature (all its
+ * arguments, pointers included) and nothing runs; the small tables that ops make on the host (segments, items, masks)
+ * are collected, and uploads go through at once. If there is a graph with this signature, the tables are uploaded and
+ * the graph is launched: every call would have been the same, so the bits are the same. Otherwise the step runs call
+ * by call, and it is captured as a graph the second time that its signature is seen. Of STEP_GRAPHS_MAX graphs the
+ * least recently launched one makes room. Where devices vote, a graph is launched only if each has one for this step,
+ * and a device that would record the step does so all the same. A graph of the same key that was not launched for
+ * STEP_GRAPHS_STALE steps is updated in place where the device can do that. A device that refuses to capture goes on
+ * without graphs. One thread calls everything. */
 #ifndef WEFT_KERNELS_GRAPHS_H
 #define WEFT_KERNELS_GRAPHS_H
 
@@ -60,7 +61,9 @@ typedef struct step_graphs {
   step_graphs_mode mode;
   bool refused; /* for good: the device cannot capture */
   bool full;    /* the tables of this step do not fit */
+  bool again;   /* the calls of this step were walked, and are made once more */
   uint64_t key, n_steps;
+  const weft_graph_vote *vote; /* of this step */
   step_graphs_signature signature, walked;
   step_graph graph[STEP_GRAPHS_MAX];
   step_graphs_signature seen[STEP_GRAPHS_SEEN];
@@ -77,7 +80,7 @@ void step_graphs_close(step_graphs *graphs);
 /* Forgets every graph: memory that they name is about to go. Not within a step. */
 void step_graphs_drop(step_graphs *graphs);
 
-void step_graphs_begin(step_graphs *graphs, uint64_t key);
+void step_graphs_begin(step_graphs *graphs, uint64_t key, const weft_graph_vote *vote);
 /* True: the step must be enqueued once more. *status is that of the step's calls so far, and becomes that of the whole
  * step. */
 bool step_graphs_end(step_graphs *graphs, weft_status *status);

@@ -4,34 +4,113 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+#include <string.h>
+
 #include "base/check.h"
 #include "base/memory.h"
 #include "base/pause.h"
-#include "kernels/ops.h"
+#include "kernels/device_internal.h"
+#include "kernels/shards_sum.h"
 
-enum { INBOXES = 2, SPINS = 1000 /* pauses of some tens of nanoseconds each, before a thread sleeps */ };
+enum { SPINS = 1000 /* pauses of some tens of nanoseconds each, before a thread sleeps */, EMPTY_BYTES = 1 << 20 };
 
 typedef struct shard {
   weft_device *device;
-  void *inbox[INBOXES]; /* [n][n_floats_max] by the shard that gives; its own place stays empty */
+  void *inbox; /* [SHARDS_SUM_INBOXES][n - 1][inbox_floats] */
+  void *state; /* shards_sum_state, where sums are one call */
   uint64_t n_sums;
 } shard;
 
 struct weft_shards {
   uint32_t n, first_mark;
-  uint64_t n_floats_max;
+  bool direct; /* sums are one call of each device */
+  uint64_t n_floats_max, inbox_floats;
   shard shard[WEFT_DEVICES_MAX];
+  void *word; /* of the host: not 0 when sums are broken; NULL if not direct */
+  weft_graph_vote vote;
   pthread_mutex_t mutex;
   pthread_cond_t all_here;
   uint32_t n_here;
+  bool all_ready;  /* of those that are here */
+  bool verdict[2]; /* of the last meetings: whether all were ready */
   _Atomic uint64_t n_meetings;
   _Atomic bool broken;
   _Atomic uint64_t crossed;
 };
 
-static float *inbox_of(const weft_shards *s, uint32_t to, uint32_t from, uint32_t which) {
-  return (float *)s->shard[to].inbox[which] + (uint64_t)from * s->n_floats_max;
+static uint64_t up_to_fours(uint64_t n) {
+  return (n + 3) / 4 * 4;
 }
+
+/* What every shard is told of a sum. */
+static shards_sum sum_of(const weft_shards *s, uint32_t at, float *const *x, uint32_t n_arrays, uint64_t n_floats) {
+  shards_sum args = {.state = s->shard[at].state,
+                     .broken = s->word,
+                     .n_floats = n_floats,
+                     .array_floats = up_to_fours(n_floats),
+                     .inbox_floats = s->inbox_floats,
+                     .n_arrays = n_arrays,
+                     .n = s->n,
+                     .at = at};
+  for (uint32_t i = 0; i < n_arrays; i++) args.x[i] = x[i];
+  for (uint32_t i = 0; i < s->n; i++) args.inbox[i] = s->shard[i].inbox;
+  return args;
+}
+
+/* ---- open and close ---- */
+
+/* Whether each device can add up in one call, and reaches the memory of all others. */
+bool weft_shards_are_direct(weft_device *const *device, uint32_t n) {
+  bool all = true;
+  for (uint32_t i = 0; i < n; i++) {
+    all = all && device[i]->calls->sum != NULL;
+    for (uint32_t k = 0; k < n; k++) {
+      bool same = i != k && device[i]->info.index == device[k]->info.index; /* one card need not run both at once */
+      all = all && !same && weft_device_reaches(device[i], device[k]);
+    }
+  }
+  return all;
+}
+
+static weft_status empty_inbox(weft_shards *s, const shard *one, const uint8_t *empty) {
+  uint64_t n_bytes = SHARDS_SUM_INBOXES * (s->n - 1) * s->inbox_floats * sizeof(float);
+  weft_status status = WEFT_OK;
+  for (uint64_t at = 0; at < n_bytes && status == WEFT_OK; at += EMPTY_BYTES) {
+    uint64_t n = n_bytes - at < EMPTY_BYTES ? n_bytes - at : EMPTY_BYTES;
+    status = weft_device_upload(one->device, (uint8_t *)one->inbox + at, empty, n);
+  }
+  return status;
+}
+
+/* What one call for a sum needs: a state on every device, empty inboxes, and the word. */
+static weft_status open_direct(weft_shards *s) {
+  uint8_t *empty = weft_alloc(EMPTY_BYTES, 1);
+  if (empty == NULL) return WEFT_E_NO_MEMORY;
+  memset(empty, 0xFF, EMPTY_BYTES);
+  weft_status status = weft_device_alloc_host(s->shard[0].device, sizeof(uint32_t), &s->word);
+  if (status == WEFT_OK) memset(s->word, 0, sizeof(uint32_t));
+  for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) {
+    shard *one = &s->shard[i];
+    status = weft_device_alloc(one->device, sizeof(shards_sum_state), &one->state);
+    if (status == WEFT_OK) status = weft_device_zero(one->device, one->state, sizeof(shards_sum_state));
+    if (status == WEFT_OK) status = empty_inbox(s, one, empty);
+    if (status == WEFT_OK) status = weft_device_sync(one->device); /* others write there without following it */
+  }
+  weft_free(empty);
+  return status;
+}
+
+static weft_status open_memory(weft_shards *s, weft_device *const *device) {
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) {
+    s->shard[i].device = device[i];
+    status = weft_device_alloc(device[i], weft_shards_bytes(s), &s->shard[i].inbox);
+  }
+  s->direct = s->n > 1 && weft_shards_are_direct(device, s->n);
+  return status == WEFT_OK && s->direct ? open_direct(s) : status;
+}
+
+static bool vote_all(void *self, bool ready);
 
 weft_status weft_shards_open(weft_device *const *device, uint32_t n, uint64_t n_floats_max, uint32_t first_mark,
                              weft_shards **out) {
@@ -51,13 +130,10 @@ weft_status weft_shards_open(weft_device *const *device, uint32_t n, uint64_t n_
   s->n = n;
   s->first_mark = first_mark;
   s->n_floats_max = n_floats_max;
-  weft_status status = WEFT_OK;
-  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
-    s->shard[i].device = device[i];
-    for (uint32_t k = 0; k < INBOXES && status == WEFT_OK; k++) {
-      status = weft_device_alloc(device[i], n * n_floats_max * sizeof(float), &s->shard[i].inbox[k]);
-    }
-  }
+  s->inbox_floats = up_to_fours(n_floats_max + 3 * WEFT_SHARDS_ARRAYS_MAX);
+  s->all_ready = true;
+  s->vote = (weft_graph_vote){.all = vote_all, .self = s};
+  weft_status status = open_memory(s, device);
   if (status != WEFT_OK) {
     weft_shards_close(s);
     return status;
@@ -68,34 +144,58 @@ weft_status weft_shards_open(weft_device *const *device, uint32_t n, uint64_t n_
 
 void weft_shards_close(weft_shards *s) {
   if (s == NULL) return;
+  weft_shards_break(s); /* what still waits on a device ends */
   for (uint32_t i = 0; i < s->n && s->shard[i].device != NULL; i++) {
-    for (uint32_t k = 0; k < INBOXES; k++) weft_device_free(s->shard[i].device, s->shard[i].inbox[k]);
+    weft_device_free(s->shard[i].device, s->shard[i].inbox);
+    weft_device_free(s->shard[i].device, s->shard[i].state);
   }
+  if (s->word != NULL) weft_device_free_host(s->shard[0].device, s->word);
   (void)pthread_cond_destroy(&s->all_here);
   (void)pthread_mutex_destroy(&s->mutex);
   weft_free(s);
 }
 
-void weft_shards_break(weft_shards *s) {
-  (void)pthread_mutex_lock(&s->mutex);
-  atomic_store(&s->broken, true);
-  (void)pthread_cond_broadcast(&s->all_here);
-  (void)pthread_mutex_unlock(&s->mutex);
+/* ---- what is told of it ---- */
+
+bool weft_shards_in_graphs(const weft_shards *s) {
+  return s->direct;
+}
+
+const weft_graph_vote *weft_shards_vote(const weft_shards *s) {
+  return &s->vote;
+}
+
+bool weft_shards_broken(const weft_shards *s) {
+  if (atomic_load(&s->broken)) return true;
+  return s->word != NULL && __atomic_load_n((const uint32_t *)s->word, __ATOMIC_ACQUIRE) != 0;
 }
 
 uint64_t weft_shards_bytes(const weft_shards *s) {
-  return INBOXES * s->n * s->n_floats_max * sizeof(float);
+  return SHARDS_SUM_INBOXES * (s->n - 1) * s->inbox_floats * sizeof(float);
 }
 
 uint64_t weft_shards_crossed(const weft_shards *s) {
   return atomic_load_explicit(&s->crossed, memory_order_relaxed);
 }
 
-/* Returns when all shards have called it, or one has broken. */
-static weft_status meet_others(weft_shards *s) {
+/* ---- meetings ---- */
+
+void weft_shards_break(weft_shards *s) {
+  (void)pthread_mutex_lock(&s->mutex);
+  atomic_store(&s->broken, true);
+  if (s->word != NULL) __atomic_store_n((uint32_t *)s->word, 1, __ATOMIC_RELEASE);
+  (void)pthread_cond_broadcast(&s->all_here);
+  (void)pthread_mutex_unlock(&s->mutex);
+}
+
+/* Returns when all shards have called it, or one has broken. *all: whether each of them was ready. */
+static weft_status meet_others(weft_shards *s, bool ready, bool *all) {
   (void)pthread_mutex_lock(&s->mutex);
   uint64_t meeting = atomic_load(&s->n_meetings);
+  s->all_ready = s->all_ready && ready;
   if (++s->n_here == s->n) {
+    s->verdict[meeting % 2] = s->all_ready;
+    s->all_ready = true;
     s->n_here = 0;
     atomic_store(&s->n_meetings, meeting + 1);
     (void)pthread_cond_broadcast(&s->all_here);
@@ -108,24 +208,38 @@ static weft_status meet_others(weft_shards *s) {
   while (atomic_load(&s->n_meetings) == meeting && !atomic_load(&s->broken)) {
     (void)pthread_cond_wait(&s->all_here, &s->mutex);
   }
+  *all = s->verdict[meeting % 2]; /* nobody can be two meetings ahead */
   (void)pthread_mutex_unlock(&s->mutex);
-  return atomic_load(&s->broken) ? WEFT_E_DEVICE : WEFT_OK;
+  return weft_shards_broken(s) ? WEFT_E_DEVICE : WEFT_OK;
+}
+
+static weft_status meet_all(weft_shards *s) {
+  bool all;
+  return meet_others(s, true, &all);
+}
+
+static bool vote_all(void *self, bool ready) {
+  bool all = false;
+  return meet_others(self, ready, &all) == WEFT_OK && all;
+}
+
+/* ---- sums as copies ---- */
+
+static float *inbox_of(const shards_sum *a, uint32_t from, uint32_t turn) {
+  return shards_sum_inbox(a, a->at, from, turn);
 }
 
 /* What the shard gives, to all others. */
-static weft_status give_rows(weft_shards *s, uint32_t from, uint32_t which, float *const *x, uint32_t n_arrays,
-                             uint64_t n_floats) {
-  weft_device *device = s->shard[from].device;
+static weft_status give_rows(weft_shards *s, const shards_sum *a, uint32_t turn) {
+  weft_device *device = s->shard[a->at].device;
   weft_status status = WEFT_OK;
   for (uint32_t to = 0; to < s->n; to++) {
-    if (to == from) continue;
-    for (uint32_t a = 0; a < n_arrays && status == WEFT_OK; a++) {
-      status = weft_device_send(device, s->shard[to].device, inbox_of(s, to, from, which) + a * n_floats, x[a],
-                                n_floats * sizeof **x);
+    for (uint32_t i = 0; i < a->n_arrays && to != a->at && status == WEFT_OK; i++) {
+      float *place = shards_sum_inbox(a, to, a->at, turn) + i * a->array_floats;
+      status = weft_device_send(device, s->shard[to].device, place, a->x[i], a->n_floats * sizeof(float));
     }
-    (void)atomic_fetch_add_explicit(&s->crossed, n_arrays * n_floats * sizeof **x, memory_order_relaxed);
   }
-  return status == WEFT_OK ? weft_device_mark(device, s->first_mark + which) : status;
+  return status == WEFT_OK ? weft_device_mark(device, s->first_mark + turn) : status;
 }
 
 /* y = a + b */
@@ -143,41 +257,81 @@ static weft_status add_rows(weft_device *device, float *a, float *b, float *y, u
 }
 
 /* x += what the others gave, in the order of the shards. The sum of those before this shard grows in an inbox. */
-static weft_status take_rows(weft_shards *s, uint32_t at, uint32_t which, uint64_t offset, float *x, uint32_t n_rows,
+static weft_status take_rows(weft_shards *s, const shards_sum *a, uint32_t turn, uint32_t array, uint32_t n_rows,
                              uint32_t n_cols) {
-  weft_device *device = s->shard[at].device;
-  float *sum = at == 0 ? x : inbox_of(s, at, 0, which) + offset;
+  weft_device *device = s->shard[a->at].device;
+  uint64_t offset = array * a->array_floats;
+  float *x = a->x[array], *sum = a->at == 0 ? x : inbox_of(a, 0, turn) + offset;
   weft_status status = WEFT_OK;
   for (uint32_t i = 1; i < s->n && status == WEFT_OK; i++) {
-    float *next = i == at ? x : inbox_of(s, at, i, which) + offset;
-    float *to = i == at ? x : sum;
+    float *next = i == a->at ? x : inbox_of(a, i, turn) + offset;
+    float *to = i == a->at ? x : sum;
     status = add_rows(device, sum, next, to, n_rows, n_cols);
     sum = to;
   }
   return status;
 }
 
+static weft_status sum_by_copies(weft_shards *s, const shards_sum *a, uint32_t n_rows, uint32_t n_cols) {
+  shard *own = &s->shard[a->at];
+  uint32_t turn = (uint32_t)(own->n_sums++ % SHARDS_SUM_INBOXES);
+  weft_status status = give_rows(s, a, turn);
+  if (status == WEFT_OK) status = meet_all(s);
+  for (uint32_t from = 0; from < s->n && status == WEFT_OK; from++) {
+    if (from != a->at) status = weft_device_follow(own->device, s->shard[from].device, s->first_mark + turn);
+  }
+  for (uint32_t i = 0; i < a->n_arrays && status == WEFT_OK; i++) status = take_rows(s, a, turn, i, n_rows, n_cols);
+  return status;
+}
+
+/* ---- sums ---- */
+
+/* A step that is walked is counted then, and what is made of it afterwards is not. */
+static void count_crossed(weft_shards *s, const shards_sum *a) {
+  uint64_t n_bytes = (s->n - 1) * a->n_arrays * a->n_floats * sizeof(float);
+  if (device_repeats(s->shard[a->at].device)) return;
+  (void)atomic_fetch_add_explicit(&s->crossed, n_bytes, memory_order_relaxed);
+}
+
+static bool runs_now(const weft_device *device) {
+  return device->graphs == NULL || device->graphs->mode == STEP_GRAPHS_RUN;
+}
+
 static weft_status sum_arrays(weft_shards *s, uint32_t at, float *const *x, uint32_t n_arrays, uint32_t n_rows,
                               uint32_t n_cols) {
   uint64_t n_floats = (uint64_t)n_rows * n_cols;
   if (n_arrays > WEFT_SHARDS_ARRAYS_MAX || n_arrays * n_floats > s->n_floats_max) return WEFT_E_INVALID;
-  uint32_t which = (uint32_t)(s->shard[at].n_sums++ % INBOXES);
-  weft_status status = give_rows(s, at, which, x, n_arrays, n_floats);
-  if (status == WEFT_OK) status = meet_others(s);
-  for (uint32_t from = 0; from < s->n && status == WEFT_OK; from++) {
-    if (from != at) status = weft_device_follow(s->shard[at].device, s->shard[from].device, s->first_mark + which);
-  }
-  for (uint32_t a = 0; a < n_arrays && status == WEFT_OK; a++) {
-    status = take_rows(s, at, which, a * n_floats, x[a], n_rows, n_cols);
-  }
-  return status;
+  weft_device *device = s->shard[at].device;
+  shards_sum args = sum_of(s, at, x, n_arrays, n_floats);
+  count_crossed(s, &args);
+  if (!s->direct) return sum_by_copies(s, &args, n_rows, n_cols);
+  weft_status status = runs_now(device) ? meet_all(s) : WEFT_OK;
+  return status == WEFT_OK ? device_sum(device, &args) : status;
 }
 
 weft_status weft_shards_sum(weft_shards *s, uint32_t at, float *const *x, uint32_t n_arrays, uint32_t n_rows,
                             uint32_t n_cols) {
-  if (s->n == 1) return WEFT_OK;
+  if (s->n == 1 || n_rows == 0 || n_cols == 0) return WEFT_OK;
   WEFT_CHECK(at < s->n);
   weft_status status = sum_arrays(s, at, x, n_arrays, n_rows, n_cols);
+  if (status != WEFT_OK) weft_shards_break(s);
+  return status;
+}
+
+static weft_status meet_on_devices(weft_shards *s, uint32_t at) {
+  if (!s->direct) return WEFT_E_INVALID;
+  shards_sum_state *state = s->shard[at].state;
+  weft_device *device = s->shard[at].device;
+  float *nothing = state->nothing;
+  shards_sum args = sum_of(s, at, &nothing, 1, sizeof state->nothing / sizeof *nothing);
+  args.is_meeting = 1;
+  weft_status status = runs_now(device) ? meet_all(s) : WEFT_OK;
+  return status == WEFT_OK ? device_sum(device, &args) : status;
+}
+
+weft_status weft_shards_meet(weft_shards *s, uint32_t at) {
+  WEFT_CHECK(at < s->n);
+  weft_status status = meet_on_devices(s, at);
   if (status != WEFT_OK) weft_shards_break(s);
   return status;
 }

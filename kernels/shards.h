@@ -1,13 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /* The sum over shards: devices that compute the same rows, each with a part of the columns, add up what they have.
  *
- * Law: every shard calls sum as often as the others, with arrays of the same sizes, each from a thread of its own. Each
- * array then holds, on every shard, p0 + p1 + ... in the order of the shards, so all shards have the same bits. The sum is
- * enqueued as other work is: nothing waits for a device, but a call returns only when every shard has enqueued what it
- * gives. What a shard gives goes to one of two inboxes for it on each other device, in turn: nobody writes to an inbox
- * again before a sum that its reader took part in after it had read it. break ends all calls that wait, and all later
- * ones, with DEVICE; a call that fails breaks by itself. So no shard waits for one that will not come. A sum cannot be part of
- * a graph. */
+ * Law: every shard calls sum as often as the others, with arrays of the same sizes, each from a thread of its own.
+ * Each array then holds, on every shard, p0 + p1 + ... in the order of the shards, so all shards have the same bits.
+ * The sum is enqueued as other work is: no thread waits for a device, but none enqueues before all have come to the
+ * sum. What a shard gives goes to one of two inboxes for it on each other device, in turn: nobody writes to an inbox
+ * again before a sum that its reader took part in after it had read it.
+ *
+ * There are two ways, with the same bits. Devices that can add up in one call, and that all reach each other's
+ * memory, do so (kernels/shards_sum.h); such a sum can be part of a graph of a step, whose devices then vote whether
+ * to launch it, so that none begins to wait before all have come. Elsewhere shards send copies, and no sum can be
+ * part of a graph.
+ *
+ * break ends all calls that wait, all later ones, and what waits on a device, with DEVICE; a call that fails breaks
+ * by itself, and so does a sum that has waited on a device for half a minute. What was being computed then has wrong
+ * numbers: whoever reads what came of sums asks afterwards whether they are broken. So no shard waits for one that
+ * will not come. */
 #ifndef WEFT_KERNELS_SHARDS_H
 #define WEFT_KERNELS_SHARDS_H
 
@@ -29,11 +37,20 @@ void weft_shards_close(weft_shards *shards);
 enum { WEFT_SHARDS_ARRAYS_MAX = 2 };
 weft_status weft_shards_sum(weft_shards *shards, uint32_t shard, float *const *x, uint32_t n_arrays, uint32_t n_rows,
                             uint32_t n_cols);
+/* Whether devices, of which sums were not opened yet, will add up in one call. */
+bool weft_shards_are_direct(weft_device *const *device, uint32_t n);
+/* Whether sums may be part of a graph: they are one call. Each of the devices then begins its step with this vote. */
+bool weft_shards_in_graphs(const weft_shards *shards);
+const weft_graph_vote *weft_shards_vote(const weft_shards *shards);
+/* What each shard enqueues after it comes after all that every one enqueued before, what that wrote to the memory of
+ * others too. Called as sum is, and only where sums may be part of a graph. Errors: as sum. */
+weft_status weft_shards_meet(weft_shards *shards, uint32_t shard);
 /* From any thread. */
 void weft_shards_break(weft_shards *shards);
+bool weft_shards_broken(const weft_shards *shards);
 /* Of memory on each device. */
 uint64_t weft_shards_bytes(const weft_shards *shards);
-/* Bytes that went from one device to another since open. From any thread. */
+/* Bytes that sums have sent from one device to another since open. From any thread. */
 uint64_t weft_shards_crossed(const weft_shards *shards);
 
 #ifdef __cplusplus

@@ -7,6 +7,7 @@
 #include "base/random.h"
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
+#include "model/runner_share.h"
 #include "model/shards.h"
 
 /* ---- slots -------------------------------------------------------------------------------------------- */
@@ -230,7 +231,11 @@ static weft_status send_inputs(device_runner *r, runner_flight *f, const runner_
     canvas->first = j;
   }
   memcpy(f->temperature, in.temperature, n * sizeof *in.temperature);
-  return weft_device_upload(r->last, r->d_inputs, r->inputs, in.n_words * sizeof *r->inputs);
+  return runner_upload_inputs(r, o, r->last, r->d_inputs);
+}
+
+weft_status runner_upload_inputs(const device_runner *r, const runner_outputs *o, weft_device *device, int32_t *to) {
+  return weft_device_upload(device, to, r->inputs, inputs_at(r->inputs, o).n_words * sizeof *to);
 }
 
 /* Where the soft embeddings of canvas segments lie. A device that works behind its calls gets them, or zeros, in one
@@ -295,17 +300,30 @@ static weft_status take_tokens(device_runner *r, const runner_outputs *o) {
   return status == WEFT_OK ? weft_canvas(d, &canvas) : status;
 }
 
-weft_status runner_head_stats(device_runner *r, const runner_outputs *o, uint32_t first, uint32_t n, float *logits) {
+static runner_head own_head(const device_runner *r) {
+  return (runner_head){.device = r->last,
+                       .weight = r->head,
+                       .hidden = r->d_hidden,
+                       .inputs = r->d_inputs,
+                       .allowed_of = r->allowed != NULL ? r->allowed_of : NULL,
+                       .scratch = r->d_scratch,
+                       .scratch_bytes = r->scratch_bytes};
+}
+
+weft_status runner_head_stats(device_runner *r, const runner_head *head, const runner_outputs *o, uint32_t first,
+                              uint32_t n, float *logits) {
   if (n == 0) return WEFT_OK;
+  runner_head own = own_head(r);
+  if (head == NULL) head = &own;
   bool canvases = o->n_canvas_rows > 0;
   runner_stats out = runner_stats_at(r->d_stats, o->n_plain + o->n_canvas_rows);
-  runner_inputs in = inputs_at(r->d_inputs, o);
+  runner_inputs in = inputs_at(head->inputs, o);
   weft_head_stats_args args = {
-      .h = r->d_hidden + (uint64_t)(runner_first_stats(o) + first) * r->n_hidden,
-      .weight = r->head,
+      .h = head->hidden + (uint64_t)(runner_first_stats(o) + first) * r->n_hidden,
+      .weight = head->weight,
       .temperature = in.temperature + first,
       .u = in.u + first,
-      .allowed = r->allowed != NULL ? r->allowed_of + first : NULL,
+      .allowed = head->allowed_of != NULL ? head->allowed_of + first : NULL,
       .soft = canvases ? r->d_soft + (uint64_t)first * r->n_hidden : NULL,
       .want_soft = canvases ? r->want_soft + first : NULL,
       .argmax = out.argmax + first,
@@ -321,26 +339,28 @@ weft_status runner_head_stats(device_runner *r, const runner_outputs *o, uint32_
       .logits_stride = r->info.n_vocab,
       .cap = r->cap,
       .soft_scale = r->embed_scale,
-      .scratch = r->d_scratch,
-      .scratch_bytes = r->scratch_bytes,
+      .scratch = head->scratch,
+      .scratch_bytes = head->scratch_bytes,
   };
-  return weft_head_stats(r->last, &args);
+  return weft_head_stats(head->device, &args);
 }
 
 /* The statistics of all rows but those of held canvases, which come with their classes. */
-static weft_status run_head_stats(device_runner *r, const runner_step *step, const runner_outputs *o) {
-  uint32_t n = o->n_plain + o->n_canvas_rows, from = 0, at = o->n_plain;
+static weft_status run_head_stats(device_runner *r, const runner_step *step, const runner_outputs *o, bool shared) {
+  uint32_t n = o->n_plain + o->n_canvas_rows, from = 0, at = o->n_plain, end = n;
   weft_status status = WEFT_OK;
+  if (shared) runner_share_rows(r, n, 0, &from, &end);
   for (uint32_t i = 0; i < step->batch->n_segments && o->n_held > 0 && status == WEFT_OK; i++) {
     const weft_segment *segment = &step->batch->segment[i];
     if (segment->output != WEFT_OUTPUT_CANVAS) continue;
     if (r->slots[segment->slot].params.grammar != NULL) {
-      status = runner_head_stats(r, o, from, at - from, NULL);
+      status = runner_head_stats(r, NULL, o, from, at - from, NULL);
       from = at + segment->n_rows;
     }
     at += segment->n_rows;
   }
-  if (status == WEFT_OK) status = runner_head_stats(r, o, from, n - from, NULL);
+  if (status == WEFT_OK) status = runner_head_stats(r, NULL, o, from, end - from, NULL);
+  if (status == WEFT_OK && shared) status = runner_share_meet(r);
   return status == WEFT_OK && n > 0 && o->n_held == 0 ? take_tokens(r, o) : status;
 }
 
@@ -362,20 +382,26 @@ static weft_status run_part(device_runner *r, runner_flight *f, const runner_ste
   bool is_last = p + 1 == r->info.n_stages;
   weft_status status = model_enter(pass, p);
   if (status != WEFT_OK) return status;
-  if (step->steady) {
-    uint64_t shape = (uint64_t)step->batch->n_causal << 32 | step->batch->n_rows;
-    uint64_t held = f->outputs.n_held > 0 ? 1 : 0; /* it then ends before the tokens are taken */
-    weft_device_graph_begin(d, weft_mix64(((uint64_t)(uintptr_t)r + p) ^ weft_mix64(shape << 1 | held)));
-  }
+  const weft_shards *sums = r->config.model->sums;
+  if (step->steady) weft_device_graph_begin(d, pass->args->graph_key, sums == NULL ? NULL : weft_shards_vote(sums));
   do {
     status = model_compute(pass);
-    if (status == WEFT_OK && is_last) status = run_head_stats(r, step, &f->outputs);
+    if (status == WEFT_OK && is_last) status = run_head_stats(r, step, &f->outputs, pass->args->share != NULL);
   } while (step->steady && weft_device_graph_end(d, &status));
   return status == WEFT_OK ? model_leave(pass) : status;
 }
 
+/* The key of the graphs of steps of this shape, on each device. 0: the step is no graph. */
+static uint64_t graph_key(const device_runner *r, const runner_flight *f, const runner_step *step) {
+  uint64_t shape = (uint64_t)step->batch->n_causal << 32 | step->batch->n_rows;
+  uint64_t held = f->outputs.n_held > 0 ? 1 : 0; /* it then ends before the tokens are taken */
+  return step->steady ? weft_mix64((uint64_t)(uintptr_t)r ^ weft_mix64(shape << 1 | held)) | 1 : 0;
+}
+
 static weft_status run_step(device_runner *r, runner_flight *f, const runner_step *step) {
   weft_forward_args args = forward_args(r, f, step);
+  args.graph_key = graph_key(r, f, step);
+  runner_share_step(r->share, &f->outputs, &args);
   weft_status status = WEFT_OK;
   model_step pass;
   model_begin(r->config.model, &args, &pass);

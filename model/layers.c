@@ -71,10 +71,10 @@ weft_status layers_norm(model_step *step, const layers_norm_args *args) {
 void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
   const weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;
-  if (is_last && model->shard > 0) return;                /* shard 0 gives the hidden rows out */
-  if (!is_last && l + 1 == step->part->end_layer) return; /* the next part makes it */
+  if (is_last && model->shard > 0 && step->args->share == NULL) return; /* shard 0 gives the hidden rows out */
+  if (!is_last && l + 1 == step->part->end_layer) return;               /* the next part makes it */
   norm->then_weight[norm->n_then] = is_last ? model->globals.output_norm : model->layers[l + 1].attn_norm;
-  norm->then[norm->n_then] = is_last ? step->args->hidden : step->h;
+  norm->then[norm->n_then] = is_last && model->shard == 0 ? step->args->hidden : step->h;
   norm->n_then += 1;
 }
 

@@ -195,6 +195,7 @@ weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_
   if (status == WEFT_OK) status = model_hyper_read(gguf, &model->arch, &model->hyper, error);
   if (status == WEFT_OK) status = weights_slice_heads(gguf, model, error);
   if (status == WEFT_OK) status = read_sampling(model, gguf, error);
+  model->has_head = shard == 0 || (model->hyper.diffusion && weft_shards_are_direct(split->device, split->n_devices));
   if (status == WEFT_OK) fill_info(model, gguf);
   if (status == WEFT_OK) status = check_heads(model, gguf, error);
   if (status == WEFT_OK) status = take_parts(model, split, gguf, error);

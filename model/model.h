@@ -87,6 +87,11 @@ typedef struct weft_forward_args {
   uint32_t n_output;
   float *hidden;              /* [n_output, n_hidden] after the final norm; memory of the last device */
   uint64_t n_experts_touched; /* out */
+  /* Of a model in shards: what each shard behind the first does with the hidden rows, which lie in its memory, as the
+   * end of its step. The first one's caller does it for that one. NULL: nothing. */
+  weft_status (*share)(void *self, uint32_t shard, const float *hidden);
+  void *share_self;
+  uint64_t graph_key; /* not 0: the caller records the step as a graph of this key, so shards behind the first do too */
   /* For tests, else NULL: called with the residual stream in device memory, first as the input of layer 0 (layer == 0),
    * then as the output of each layer l (layer == l + 1). After the last layer only the output rows are left. */
   void (*layer_probe)(void *self, uint32_t layer, const float *x, uint32_t n_rows);

@@ -138,6 +138,7 @@ struct weft_model {
   uint64_t n_passes;                 /* with rows */
   weft_crossed crossed;              /* read by any thread */
   uint32_t n_shards, shard;          /* 1 and 0 of a model that does not lie in shards */
+  bool has_head;                     /* of a shard: it has the output matrix */
   weft_shards *sums;                 /* NULL: n_shards is 1; shard 0 owns it */
   struct model_shards *others;       /* of shard 0: the other shards and their threads (model/shards.h) */
 };

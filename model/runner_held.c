@@ -15,6 +15,7 @@
 #include "model/canvas_path.h"
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
+#include "model/runner_share.h"
 
 /* What is found of a canvas with n positions: best [n, n_classes], then log_sum, of the same shape. */
 struct runner_held {
@@ -111,7 +112,7 @@ static weft_status find_classes(device_runner *r, const runner_outputs *o, const
   weft_status status = WEFT_OK;
   for (uint32_t first = 0, n; first < c->n_rows && status == WEFT_OK; first += n) {
     n = c->n_rows - first < r->logit_rows_max ? c->n_rows - first : r->logit_rows_max;
-    status = runner_head_stats(r, o, c->first + first, n, r->d_logits);
+    status = runner_head_stats(r, NULL, o, c->first + first, n, r->d_logits);
     if (status == WEFT_OK) status = keep_classes(r, c, first, n, n_answer, temperature);
   }
   if (status != WEFT_OK || r->in_place) return status;
@@ -154,7 +155,7 @@ weft_status runner_held_paths(device_runner *r, const runner_step *step, const r
       if (!r->in_place) before = c;
       c.which ^= 1;
     } else if (c.slot->params.grammar != NULL) {
-      status = runner_head_stats(r, o, c.first, c.n_rows, NULL);
+      status = runner_head_stats(r, NULL, o, c.first, c.n_rows, NULL);
     }
     c.first += segment->n_rows;
   }

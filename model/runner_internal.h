@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* What the files of the device runner share; private to them (device_runner.c, runner_shape.c, runner_sample.c,
- * runner_results.c, runner_scores.c, runner_saves.c, runner_held.c, runner_parts.c, runner_open.c).
+ * runner_share.c, runner_results.c, runner_scores.c, runner_saves.c, runner_held.c, runner_parts.c, runner_open.c).
  *
  * Law: a step is a flight from submit to collect. Submit enqueues work and returns; a flight is settled when the device
  * has done the work and the host has applied the results to the slots. Drawn tokens and canvases also stay on the
@@ -126,8 +126,9 @@ typedef struct device_runner {
   weft_runner_info info;
   weft_device_runner_config config;
   const weft_split *split;
-  weft_device *first, *last; /* of its devices */
-  runner_memory memory;      /* of them */
+  weft_device *first, *last;  /* of its devices */
+  runner_memory memory;       /* of them */
+  struct runner_share *share; /* NULL: statistics are made on the last device alone (runner_share.h) */
   const weft_weight *head;
   float cap, embed_scale;
   weft_batch_bounds bounds; /* of every batch that is submitted */
@@ -266,10 +267,6 @@ void runner_take_scores(device_runner *r, runner_flight *f);
 /* Waits until the device has done a flight and applies its results to the slots. An error breaks the runner. */
 void runner_settle(device_runner *r, runner_flight *flight);
 void runner_settle_first(device_runner *r, uint32_t n); /* the first n of the flights that are not collected */
-
-/* Statistics of n rows from `first` of those with statistics; their logits are left in `logits`, unless it is NULL. */
-weft_status runner_head_stats(device_runner *r, const runner_outputs *outputs, uint32_t first, uint32_t n,
-                              float *logits);
 
 /* Canvases that are held to a grammar (runner_held.c). begin is called when a slot was opened. take is called with the
  * final canvas and says whether the grammar allows nothing after it. paths makes the statistics of held canvases and

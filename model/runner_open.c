@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "model/model_internal.h"
 #include "model/runner_internal.h"
+#include "model/runner_share.h"
 
 enum { SCORED_ROWS_MAX = 256 }; /* of one step: each keeps its hidden state and its result until the step has landed */
 
@@ -46,6 +47,7 @@ void runner_close(weft_runner *base) {
   for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
   weft_grammar_scratch_close(r->grammar_scratch);
   runner_close_held(r);
+  runner_share_close(r->share);
   runner_memory_close(&r->memory);
   weft_free(r);
 }
@@ -153,21 +155,24 @@ static weft_status open_host(device_runner *r) {
   return open_flights(r);
 }
 
-static weft_status open_allowed(device_runner *r) {
-  if (r->config.n_suppressed == 0) return WEFT_OK;
-  weft_status status = WEFT_OK;
-  uint32_t n_words = (r->info.n_vocab + 31) / 32;
-  uint32_t *mask = weft_alloc(n_words, sizeof *mask);
+weft_status runner_upload_allowed(const device_runner *r, weft_device *device, uint32_t *to) {
+  uint32_t *mask = weft_alloc(r->mask_words, sizeof *mask);
   if (mask == NULL) return WEFT_E_NO_MEMORY;
-  memset(mask, 0xFF, n_words * sizeof *mask);
+  memset(mask, 0xFF, r->mask_words * sizeof *mask);
   for (uint32_t i = 0; i < r->config.n_suppressed; i++) {
     uint32_t token = (uint32_t)r->config.suppressed[i];
     if (token < r->info.n_vocab) mask[token / 32] &= ~(1u << token % 32);
   }
-  r->allowed = take_device(r, n_words, sizeof *mask, &status);
-  if (status == WEFT_OK) status = weft_device_upload(r->last, r->allowed, mask, n_words * sizeof *mask);
+  weft_status status = weft_device_upload(device, to, mask, r->mask_words * sizeof *mask);
   weft_free(mask);
   return status;
+}
+
+static weft_status open_allowed(device_runner *r) {
+  if (r->config.n_suppressed == 0) return WEFT_OK;
+  weft_status status = WEFT_OK;
+  r->allowed = take_device(r, r->mask_words, sizeof *r->allowed, &status);
+  return status == WEFT_OK ? runner_upload_allowed(r, r->last, r->allowed) : status;
 }
 
 /* What the first device has of the cells: with one device, the cells. */
@@ -222,7 +227,10 @@ static weft_status open_device(device_runner *r) {
     if (needs[i] > r->scratch_bytes) r->scratch_bytes = needs[i];
   }
   r->d_scratch = take_device(r, r->scratch_bytes, 1, &status);
-  return status == WEFT_OK ? open_allowed(r) : status;
+  if (status == WEFT_OK) status = open_allowed(r);
+  if (status == WEFT_OK) status = runner_share_open(r, inputs_words(r), &r->share);
+  r->n_bytes += runner_share_bytes(r->share);
+  return status;
 }
 
 static void fill_info(device_runner *r) {
@@ -271,7 +279,8 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   runner_memory_open(&r->memory, r->split);
   fill_info(r);
   r->in_place = weft_device_get_info(r->last)->host_memory;
-  r->graphs = weft_device_get_info(r->last)->graphs && !r->split->by_tensor; /* a sum over shards is part of none */
+  const weft_shards *sums = config->model->sums;
+  r->graphs = weft_device_get_info(r->last)->graphs && (sums == NULL || weft_shards_in_graphs(sums));
   r->info.holds_canvases = r->canvas_length > 0;
   r->head = weft_model_head(config->model, &r->cap, &r->embed_scale);
   uint64_t logits_bytes = config->logits_bytes_max;

@@ -32,7 +32,12 @@ static weft_status compute_step(other_shard *other, weft_forward_args *args) {
   model_step step;
   model_begin(other->model, args, &step);
   weft_status status = model_enter(&step, 0);
-  if (status == WEFT_OK) status = model_compute(&step);
+  weft_device *device = step.part->device;
+  if (args->graph_key != 0) weft_device_graph_begin(device, args->graph_key, weft_shards_vote(other->shards->sums));
+  do {
+    if (status == WEFT_OK) status = model_compute(&step);
+    if (status == WEFT_OK && args->share != NULL) status = args->share(args->share_self, other->model->shard, step.h);
+  } while (args->graph_key != 0 && weft_device_graph_end(device, &status));
   if (status != WEFT_OK) weft_shards_break(other->shards->sums);
   return status;
 }
@@ -149,6 +154,11 @@ weft_status model_shards_open(weft_model *model, const model_opening *opening) {
   return weft_fail(opening->error, status,
                    "%s: no memory for %" PRIu32 " shards of %" PRIu32 " rows; allow fewer rows per step",
                    weft_gguf_path(opening->gguf), model->n_shards, model->limits.rows_max);
+}
+
+const weft_weight *model_shards_head(const weft_model *model, uint32_t shard) {
+  float cap, embed_scale;
+  return weft_model_head(model->others->other[shard - 1].model, &cap, &embed_scale);
 }
 
 void model_shards_close(weft_model *model) {

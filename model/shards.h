@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: MIT */
-/* A model that lies in shards on several devices: every device computes all layers, each with its share of the heads and
- * of the feed-forward columns, and what they make is summed after attention and after the feed-forward part
+/* A model that lies in shards on several devices: every device computes all layers, each with its share of the heads
+ * and of the feed-forward columns, and what they make is summed after attention and after the feed-forward part
  * (kernels/shards.h).
  *
- * Law: each shard is a weft_model of its own, with weights, scratch and step arrays on its device, and runs the same code of
- * layers. Shard 0 is the model that callers know, and the caller's thread computes it; every other shard has a thread. Only
- * shard 0 embeds and has the final norm and the head: it gives its input of layer 0 to the others as a sum to which
- * they add nothing. All shards have the same rows after every sum, bit for bit, so they route to the same experts. A
- * shard that fails breaks the sums, so all others end with an error, and the model computes no further step. */
+ * Law: each shard is a weft_model of its own, with weights, scratch and step arrays on its device, and runs the same
+ * code of layers. Shard 0 is the model that callers know, and the caller's thread computes it; every other shard has
+ * a thread. Only shard 0 embeds: it gives its input of layer 0 to the others as a sum to which they add nothing. The
+ * head is on shard 0; where a model has canvases and sums are one call, on every shard (model/runner_share.h). All
+ * shards have the same rows after every sum, bit for bit, so they route to the same experts. A step that comes again
+ * is a graph on every shard, or on none (kernels/graphs.h). A shard that fails breaks the sums, so all others end
+ * with an error, the step that was being computed has no results, and the model computes no further one. */
 #ifndef WEFT_MODEL_SHARDS_H
 #define WEFT_MODEL_SHARDS_H
 
@@ -30,8 +32,11 @@ weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_
 /* Opens the shards behind shard 0, and starts their threads. Does nothing for a model that does not lie in shards. */
 weft_status model_shards_open(weft_model *model, const model_opening *opening);
 void model_shards_close(weft_model *model);
-/* Has the other shards enqueue a step beside the caller, until join, which returns the status of the whole step: status
- * is that of shard 0, which has enqueued the same layers by then. What args point to must stay as it is. shards may be NULL. */
+/* The output matrix of a shard behind shard 0, which has one where a model with canvases adds up in one call. */
+const weft_weight *model_shards_head(const weft_model *model, uint32_t shard);
+/* Has the other shards enqueue a step beside the caller, until join, which returns the status of the whole step:
+ * status is that of shard 0, which has enqueued the same layers by then. What args point to must stay as it is.
+ * shards may be NULL. */
 void model_shards_start(model_shards *shards, const weft_forward_args *args);
 weft_status model_shards_join(model_shards *shards, weft_status status);
 

@@ -369,10 +369,18 @@ static bool is_scale_of_none(const weights_loader *loader, const tensor_row *row
   return weft_gguf_tensor_find(loader->gguf, name) == NULL;
 }
 
-/* What is judged and not placed. What is of no layer lies on shard 0. */
-static bool is_passed_over(const weft_model *model, const tensor_row *row, uint32_t layer, const char *into) {
+/* Whether the head multiplies by the tensor. */
+static bool is_of_head(const weights_loader *loader, const tensor_row *row) {
+  bool tied = weft_gguf_tensor_find(loader->gguf, "output.weight") == NULL;
+  return row->kind == TENSOR_MATRIX &&
+         row->field == (tied ? offsetof(model_globals, token_embd) : offsetof(model_globals, output));
+}
+
+/* What is judged and not placed. What is of no layer lies on shard 0, the head on every shard that has one. */
+static bool is_passed_over(const weights_loader *loader, const tensor_row *row, uint32_t layer, const char *into) {
+  const weft_model *model = loader->model;
   const model_hyper *hyper = &model->hyper;
-  if (layer == UINT32_MAX && model->shard > 0) return true;
+  if (layer == UINT32_MAX && model->shard > 0 && !(model->has_head && is_of_head(loader, row))) return true;
   if (row->kind == TENSOR_INPUT_SCALE || is_spare(hyper, row->need, layer)) return true;
   return row->kind == TENSOR_SCALE && ((const weft_weight *)(const void *)(into + row->field))->data == NULL;
 }
@@ -394,7 +402,7 @@ static weft_status load_row(weights_loader *loader, const tensor_row *row, uint3
   weft_status status = check_shape(loader, tensor, wanted);
   if (status == WEFT_OK) status = weft_gguf_check_type(loader->gguf, tensor, loader->error);
   uint64_t n_before = loader->n_bytes_held;
-  if (status == WEFT_OK && !is_passed_over(loader->model, row, layer, into))
+  if (status == WEFT_OK && !is_passed_over(loader, row, layer, into))
     status = place_tensor(loader, tensor, row, layer, into);
   if (layer != UINT32_MAX)
     loader->n_bytes_held += (loader->n_bytes_held - n_before) * (loader->model->n_shards - 1 - loader->model->shard);

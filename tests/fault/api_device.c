@@ -56,6 +56,10 @@ static weft_status try_send(weft_device *from, weft_device *to, void *to_memory,
   return fails_now() ? WEFT_E_DEVICE : real_calls->send(from, to, to_memory, from_memory, n);
 }
 
+static weft_status try_sum(weft_device *device, const struct shards_sum *args) {
+  return fails_now() ? WEFT_E_DEVICE : real_calls->sum(device, args);
+}
+
 static weft_kernels failing_kernels;
 static device_calls failing_calls;
 
@@ -71,6 +75,7 @@ static void make_failing(weft_device *device, uint64_t at) {
   failing_calls.download = try_download;
   failing_calls.copy = try_copy;
   failing_calls.send = try_send;
+  if (real_calls->sum != NULL) failing_calls.sum = try_sum;
   n_calls = 0;
   fail_at = at;
   device->kernels = &failing_kernels;
@@ -233,6 +238,8 @@ static void test_engine_in_shards(void **state) {
   (void)state;
   fail_everywhere("cpu", true, 200, 2, 0, true);
   fail_everywhere("cpu", true, 200, 2, 1, true);
+  fail_everywhere("fake graphs", true, 200, 2, 0, true); /* sums wait within a call, and some steps are graphs */
+  fail_everywhere("fake graphs", true, 200, 2, 1, true);
 }
 
 /* A link between devices that takes far longer than they compute: the answers are the same; and a piece that fails after

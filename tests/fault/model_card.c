@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A card that refuses: every allocation of model, pool and runner in turn, of one card or of the first or second of two,
- * and every call of a forward pass. Each time an error with a line comes back, and all memory. */
+/* A card that refuses: every allocation of model, pool and runner in turn, of one card, of the first or second of two, or
+ * of those that have two shards, and every call of a forward pass. Each time an error with a line comes back, and all memory. */
 #include <stdio.h>
 
 #include "model/check.h"
@@ -44,21 +44,24 @@ static weft_status open_all(const weft_gguf *gguf, const weft_split *split, weft
 }
 
 /* Of n cards; `which` refuses. */
-static uint64_t refuse_allocations(const weft_gguf *gguf, uint32_t n, uint32_t which) {
+static uint64_t refuse_allocations(const weft_gguf *gguf, uint32_t n, uint32_t which, bool by_tensor) {
   for (uint64_t site = 1;; site++) {
     weft_split split;
     fake_card *cards[2] = {NULL, NULL};
     uint64_t before[2];
     weft_error error = {{0}};
-    need(split_of(gguf, n, &split), "the model cannot be cut", 0);
+    need(by_tensor || split_of(gguf, n, &split), "the model cannot be cut", 0);
+    if (by_tensor) split = (weft_split){.n_devices = n, .by_tensor = true};
     for (uint32_t i = 0; i < n; i++) {
       cards[i] = fake_card_open(true);
+      cards[i]->base.info.index = i;
       split.device[i] = &cards[i]->base;
       before[i] = cards[i]->n_alive;
     }
     fake_card *card = cards[which];
     card->fail_alloc = card->n_allocs + site;
-    card->fail_on = card->unreachable = true; /* no buffer finds another place */
+    card->fail_on = true;
+    card->unreachable = !by_tensor; /* no buffer finds another place; shards have none on other cards */
     weft_status status = open_all(gguf, &split, &error);
     for (uint32_t i = 0; i < n; i++) need(cards[i]->n_alive == before[i], "memory did not come back", site);
     bool reached = card->n_allocs >= card->fail_alloc;
@@ -111,7 +114,20 @@ static uint64_t refuse_calls(const weft_gguf *gguf, uint64_t stride) {
   }
 }
 
+/* Two shards that add up in one call, with a head each. */
+static void refuse_shards(void) {
+  weft_gguf *gguf;
+  weft_error error = {{0}};
+  need(weft_gguf_open(WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf", &gguf, &error) == WEFT_OK, error.text, 0);
+  uint64_t n_first = refuse_allocations(gguf, 2, 0, true), n_second = refuse_allocations(gguf, 2, 1, true);
+  (void)printf("two shards: %llu and %llu allocations refused\n", (unsigned long long)n_first,
+               (unsigned long long)n_second);
+  need(n_first > 15 && n_second > 15, "too few of two shards", 0);
+  weft_gguf_close(gguf);
+}
+
 int main(void) {
+  refuse_shards();
   static const char *const names[] = {"ar-base", "dg-base"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char path[512];
@@ -119,11 +135,11 @@ int main(void) {
     weft_error error = {{0}};
     (void)snprintf(path, sizeof path, "%s/tests/golden/models/%s.gguf", WEFT_SOURCE_DIR, names[i]);
     need(weft_gguf_open(path, &gguf, &error) == WEFT_OK, error.text, 0);
-    uint64_t n_allocs = refuse_allocations(gguf, 1, 0), n_calls = refuse_calls(gguf, 7),
+    uint64_t n_allocs = refuse_allocations(gguf, 1, 0, false), n_calls = refuse_calls(gguf, 7),
              n_reads = refuse_reads(gguf, 5);
     (void)printf("%s: %llu allocations, %llu calls and %llu reads refused\n", names[i], (unsigned long long)n_allocs,
                  (unsigned long long)n_calls, (unsigned long long)n_reads);
-    uint64_t n_first = refuse_allocations(gguf, 2, 0), n_second = refuse_allocations(gguf, 2, 1);
+    uint64_t n_first = refuse_allocations(gguf, 2, 0, false), n_second = refuse_allocations(gguf, 2, 1, false);
     need(n_first > 15 && n_second > 15, "too few on two cards", 0);
     need(n_allocs > 20 && n_calls > 10 && n_reads > 5, "too few", 0);
     weft_gguf_close(gguf);

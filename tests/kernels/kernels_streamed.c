@@ -133,7 +133,7 @@ static float *run(const rig *r, uint32_t n_rows) {
   uint64_t n = (uint64_t)n_rows * N_IN;
   float *y = malloc(LAYERS * n * sizeof *y);
   need(y != NULL, "memory", "outputs");
-  weft_device_graph_begin(r->device, n_rows);
+  weft_device_graph_begin(r->device, n_rows, NULL);
   do status = enqueue(r, n_rows);
   while (weft_device_graph_end(r->device, &status));
   ok(status, "the step");

@@ -397,7 +397,7 @@ static void check_card(const variant *v, const weft_runtime *rt) {
   weft_weights_report w = devices_weights(&rt->devices);
   weft_graph_counters g = devices_graphs(&rt->devices);
   if (strcmp(v->backend, "cuda") != 0) return;
-  bool graphs = !v->no_graphs && !by_tensor; /* a sum over shards is part of none */
+  bool graphs = devices_keep_graphs(&rt->devices);
   need((g.launches > 0) == graphs, v->name, graphs ? "no graph was launched" : "graphs were launched");
   need((w.n_bytes_host > 0) == v->streams, v->name,
        v->streams ? "no expert lies in host memory" : "experts lie in host memory");

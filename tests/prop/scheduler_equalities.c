@@ -12,6 +12,7 @@
  *   on a device that works behind its calls, with or without graphs, with experts in its memory or in the host's
  *   (tests/support/fake_card.h)
  *   on two and three devices, with keys and values in 8 bits too
+ *   in two shards that send copies, and in two that add up within graphs
  *
  * on every backend and instruction set of this machine; and a few requests of the demo model.
  *
@@ -42,7 +43,7 @@ typedef struct variant {
 
 /* Of every rig that is opened. */
 static uint32_t n_devices = 1, eager;
-static bool kv_8bit;
+static bool kv_8bit, by_tensor; /* by_tensor: each device has a shard */
 
 /* A disk that one call in seven refuses what it is asked, or gives back another byte. */
 static _Atomic uint32_t n_calls;
@@ -261,6 +262,7 @@ static void open_variant(rig *r, const variant *v, const char *backend, const ch
   o.n_models = 2;
   o.n_devices = n_devices;
   o.eager = eager;
+  o.by_tensor = by_tensor;
   o.kv_8bit = kv_8bit;
   o.context = show->context;
   if (v->bad_disk) o.disk = &bad_disk;
@@ -487,6 +489,29 @@ static void run_splits(const cast *c, const char *backend, uint64_t seed, uint32
   eager = 0;
 }
 
+static char *path_of(const char *where) {
+  char *path = harness_alloc(600, 1);
+  (void)snprintf(path, 600, "%s/%s.gguf", WEFT_SOURCE_DIR, where);
+  return path;
+}
+
+/* What two shards gave call by call and by copies must come from two whose steps are graphs, sums and all. */
+static void run_shards(uint64_t seed) {
+  char *path[2] = {path_of("tests/golden/models/dg-deep"), path_of("tests/golden/models/ar-dense-v")};
+  const cast c = {{path[0], path[1]}, 24, 48, 96, 6, 30};
+  show = &c;
+  (void)snprintf(label, sizeof label, "two shards");
+  n_devices = 2;
+  by_tensor = true;
+  play_alone("ref", NULL, seed);
+  for (uint32_t i = 1; i < sizeof variants / sizeof *variants; i += test_amount(4, 1, 1))
+    play_variant(&variants[i], "fake graphs", NULL);
+  n_devices = 1;
+  by_tensor = false;
+  free(path[0]);
+  free(path[1]);
+}
+
 static bool has_way(const char *backend, const char *isa) {
   weft_device_config config = {.backend = backend, .n_threads = 1, .isa = isa};
   weft_device *device;
@@ -495,12 +520,6 @@ static bool has_way(const char *backend, const char *isa) {
   if (opens) weft_device_close(device);
   if (!opens) (void)printf("left out: %s\n", error.text);
   return opens;
-}
-
-static char *path_of(const char *where) {
-  char *path = harness_alloc(600, 1);
-  (void)snprintf(path, 600, "%s/%s.gguf", WEFT_SOURCE_DIR, where);
-  return path;
 }
 
 static void run_seed(uint64_t seed) {
@@ -529,6 +548,7 @@ static void run_seed(uint64_t seed) {
         run_splits(&c, "fake late graphs", seed, n_all);
       }
       if (w == 0 && i == 0) run_splits(&c, "cpu", seed, n_all);
+      if (w == 0 && i == 0) run_shards(seed);
       free(path[0]);
       free(path[1]);
     }

@@ -14,12 +14,14 @@
 #ifndef WEFT_TESTS_FAKE_CARD_H
 #define WEFT_TESTS_FAKE_CARD_H
 
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/device_internal.h"
 #include "kernels/expert_slots.h"
+#include "kernels/shards_sum.h"
 
 enum { FAKE_NODES_MAX = 4096, FAKE_ARGS_MAX = 256, FAKE_BROUGHT_MAX = 512, FAKE_HOST_MAX = 512 };
 
@@ -37,7 +39,8 @@ enum {
   FAKE_ZERO,
   FAKE_UPLOAD,
   FAKE_LAUNCH,
-  FAKE_FOLLOW
+  FAKE_FOLLOW,
+  FAKE_SUM
 };
 
 typedef enum fake_late { FAKE_PROMPT = 0, FAKE_LAZY = 1, FAKE_EAGER = 2 } fake_late;
@@ -483,6 +486,55 @@ static inline const char *fake_numerics(const weft_device *device, weft_type typ
   return "f64";
 }
 
+/* ---- sums over shards: each card has a thread, which waits within the call as a card would ---- */
+
+static inline weft_status fake_sum_word(const shards_sum *a, uint32_t turn, uint64_t place, float *x) {
+  uint32_t own, empty = SHARDS_SUM_EMPTY;
+  float sum = 0.0f;
+  memcpy(&own, x, sizeof own);
+  if (own == empty) own = SHARDS_SUM_OTHER;
+  for (uint32_t to = 0; to < a->n; to++) {
+    if (to == a->at) continue;
+    uint32_t *inbox = (uint32_t *)(void *)(shards_sum_inbox(a, to, a->at, turn) + place);
+    if (__atomic_exchange_n(inbox, own, __ATOMIC_ACQ_REL) == empty) continue;
+    (void)fprintf(stderr, "FAILED: a shard gives to a place that was not emptied\n");
+    exit(1);
+  }
+  for (uint32_t from = 0; from < a->n; from++) {
+    float part = *x;
+    if (from != a->at) {
+      uint32_t *inbox = (uint32_t *)(void *)(shards_sum_inbox(a, a->at, from, turn) + place), word = empty;
+      while ((word = __atomic_exchange_n(inbox, empty, __ATOMIC_ACQ_REL)) == empty) {
+        if (__atomic_load_n(a->broken, __ATOMIC_ACQUIRE) != 0) return WEFT_AGAIN;
+        (void)sched_yield();
+      }
+      memcpy(&part, &word, sizeof part);
+    }
+    sum = from == 0 ? part : sum + part;
+  }
+  *x = sum;
+  return WEFT_OK;
+}
+
+/* A sum that is broken ends, and says nothing. */
+static inline weft_status fake_sum_now(const shards_sum *a) {
+  uint32_t turn = a->state->n_sums++ % SHARDS_SUM_INBOXES;
+  for (uint32_t i = 0; i < a->n_arrays; i++) {
+    for (uint64_t k = 0; k < a->n_floats; k++) {
+      if (fake_sum_word(a, turn, i * a->array_floats + k, a->x[i] + k) != WEFT_OK) return WEFT_OK;
+    }
+  }
+  return WEFT_OK;
+}
+
+static inline weft_status fake_sum(weft_device *device, const shards_sum *args) {
+  fake_card *card = fake_of(device);
+  if (card->late != FAKE_PROMPT) abort();
+  if (fake_records(card, FAKE_SUM, args, sizeof *args)) return WEFT_OK;
+  weft_status status = fake_call(card);
+  return status == WEFT_OK ? fake_sum_now(args) : status;
+}
+
 /* ---- graphs ---- */
 
 static inline weft_status fake_capture(weft_device *device) {
@@ -530,14 +582,18 @@ static inline bool fake_update(weft_device *device, void *exec, void *graph) {
 static inline weft_status fake_repeat(fake_card *card, const fake_node *node) {
   const weft_kernels *kernels = weft_device_kernels(card->ref);
   fake_move move;
+  shards_sum sum;
   switch (node->call) {
+    case FAKE_SUM:
+      memcpy(&sum, node->args, sizeof sum);
+      return fake_sum_now(&sum);
 #define X(op)                               \
   case FAKE_##op: {                         \
     weft_##op##_args args;                  \
     memcpy(&args, node->args, sizeof args); \
     return kernels->op(card->ref, &args);   \
   }
-    WEFT_OPS(X)
+      WEFT_OPS(X)
 #undef X
     case FAKE_COPY:
     case FAKE_UPLOAD:
@@ -628,6 +684,7 @@ static const device_calls fake_calls = {.close = fake_close,
                                         .send = fake_send,
                                         .follow = fake_follow,
                                         .reaches = fake_reaches,
+                                        .sum = fake_sum,
                                         .weight = fake_weight,
                                         .weight_read = fake_weight_read,
                                         .weight_free = fake_weight_free,

@@ -91,6 +91,7 @@ static inline weft_device *rig_open_device(const rig_options *o, const weft_devi
     return device;
   }
   fake_card *card = fake_card_open(strstr(o->backend, "graphs") != NULL || strstr(o->backend, "experts") != NULL);
+  card->base.info.index = config->index;
   card->streams = strstr(o->backend, "experts") != NULL;
   if (strstr(o->backend, "late") != NULL) card->late = o->eager == config->index + 1 ? FAKE_EAGER : FAKE_LAZY;
   return &card->base;

@@ -71,7 +71,7 @@ static void graphs_hold_one_device(void **state) {
   (void)state;
   fake_card *first = fake_card_open(true), *second = fake_card_open(true);
   uint8_t byte = 1, other = 0;
-  weft_device_graph_begin(&first->base, 1);
+  weft_device_graph_begin(&first->base, 1, NULL);
   weft_status status = weft_device_send(&first->base, &second->base, &other, &byte, 1);
   assert_int_equal(status, WEFT_E_INVALID);
   assert_int_equal(weft_device_follow(&first->base, &second->base, 0), WEFT_E_INVALID);

@@ -115,7 +115,7 @@ static steps step(counting_card *card, uint64_t key, uint64_t shape, uint64_t va
   weft_status status = WEFT_OK;
   card->shape = shape;
   card->value = value;
-  weft_device_graph_begin(&card->base, key);
+  weft_device_graph_begin(&card->base, key, NULL);
   do {
     const uint64_t args[2] = {shape, value};
     s.n_run += card->graphs.mode == STEP_GRAPHS_RUN;
@@ -233,7 +233,7 @@ static void test_tables(void **state) {
   (void)state;
   counting_card *card = card_open();
   step_graphs *g = &card->graphs;
-  weft_device_graph_begin(&card->base, 1);
+  weft_device_graph_begin(&card->base, 1, NULL);
   uint8_t *a = step_graphs_table(g, 8);
   memset(a, 1, 8);
   const uint8_t *first = step_graphs_table_end(g, 8);
@@ -254,7 +254,7 @@ static void test_tables(void **state) {
 static void test_error(void **state) {
   (void)state;
   counting_card *card = card_open();
-  weft_device_graph_begin(&card->base, 1);
+  weft_device_graph_begin(&card->base, 1, NULL);
   weft_status status = WEFT_E_INVALID;
   assert_false(weft_device_graph_end(&card->base, &status));
   assert_int_equal(status, WEFT_E_INVALID);

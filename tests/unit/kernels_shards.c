@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The sum over shards: in the order of the shards, with the same bits on all of them; and a shard that breaks or fails
- * ends the sums of the others. */
+/* The sum over shards: in the order of the shards, with the same bits on all of them, by copies and in one call, call
+ * by call and in steps that are graphs; and a shard that breaks or fails ends the sums of the others, also those that
+ * wait on a device. */
 #include "kernels/shards.h"
 
 #include <pthread.h>
@@ -11,15 +12,18 @@
 
 #include <cmocka.h>
 
+#include "base/clock.h"
 #include "base/random.h"
+#include "tests/support/fake_card.h"
 
-enum { ROWS = 5, COLS = 33, N = ROWS * COLS, SUMS = 60 };
+enum { ROWS = 5, COLS = 33, N = ROWS * COLS, SUMS = 60, STEPS = 90 };
 
 typedef struct shard_thread {
   weft_shards *shards;
   weft_device *device;
   uint32_t n, index, breaks_at; /* breaks_at: the sum that this shard does not come to */
   uint32_t n_wrong, n_done;
+  uint64_t launches, crossed;
   weft_status status;
 } shard_thread;
 
@@ -63,36 +67,63 @@ static void *run_shard(void *self) {
   return NULL;
 }
 
-/* Returns whether this machine has n devices of the backend. */
-static bool play(const char *backend, uint32_t n, uint32_t breaks_at, shard_thread *t) {
-  weft_device *device[WEFT_DEVICES_MAX] = {NULL};
-  weft_shards *shards;
-  pthread_t thread[WEFT_DEVICES_MAX] = {0};
+/* "fake": cards that add up in one call; "fake far": that do not reach one another; "cuda far": the same. */
+static bool open_devices(const char *backend, uint32_t n, weft_device **device) {
+  bool far = strstr(backend, "far") != NULL;
   for (uint32_t i = 0; i < n; i++) {
-    weft_device_config config = {.backend = backend, .index = i, .n_threads = 1};
+    weft_device_config config = {.backend = far ? "cuda" : backend, .index = i, .n_threads = 1, .no_peer = far};
+    if (strncmp(backend, "fake", 4) == 0) {
+      fake_card *card = fake_card_open(true);
+      card->base.info.index = i;
+      card->unreachable = far;
+      device[i] = &card->base;
+      continue;
+    }
     if (weft_device_open(&config, &device[i], NULL) == WEFT_OK) continue;
     while (i-- > 0) weft_device_close(device[i]);
     return false;
   }
+  return true;
+}
+
+static bool adds_in_one_call(const char *backend) {
+  return strcmp(backend, "fake") == 0 || strcmp(backend, "cuda") == 0;
+}
+
+/* Returns whether this machine has n devices of the backend. */
+static bool play_with(const char *backend, uint32_t n, uint32_t breaks_at, void *(*run)(void *), shard_thread *t) {
+  weft_device *device[WEFT_DEVICES_MAX] = {NULL};
+  weft_shards *shards;
+  pthread_t thread[WEFT_DEVICES_MAX] = {0};
+  if (!open_devices(backend, n, device)) return false;
   assert_int_equal(weft_shards_open(device, n, 2 * N, 0, &shards), WEFT_OK);
+  assert_true(weft_shards_in_graphs(shards) == adds_in_one_call(backend));
   for (uint32_t i = 0; i < n; i++) {
     t[i] = (shard_thread){
         .shards = shards, .device = device[i], .n = n, .index = i, .breaks_at = i == n - 1 ? breaks_at : UINT32_MAX};
-    assert_int_equal(pthread_create(&thread[i], NULL, run_shard, &t[i]), 0);
+    assert_int_equal(pthread_create(&thread[i], NULL, run, &t[i]), 0);
   }
   for (uint32_t i = 0; i < n; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
-  uint64_t floats = 0;
-  for (uint32_t k = 0; k < SUMS; k++) floats += (1 + k % 2) * (1 + k % ROWS) * COLS;
-  if (breaks_at == UINT32_MAX) assert_int_equal(weft_shards_crossed(shards), floats * sizeof(float) * n * (n - 1));
+  for (uint32_t i = 0; i < n; i++) t[i].launches = weft_device_graph_counters(device[i]).launches;
+  for (uint32_t i = 0; i < n; i++) t[i].crossed = weft_shards_crossed(shards);
+  assert_true(weft_shards_broken(shards) == (breaks_at != UINT32_MAX));
   weft_shards_close(shards);
   for (uint32_t i = 0; i < n; i++) weft_device_close(device[i]);
   return true;
 }
 
+static bool play(const char *backend, uint32_t n, uint32_t breaks_at, shard_thread *t) {
+  if (!play_with(backend, n, breaks_at, run_shard, t)) return false;
+  uint64_t floats = 0;
+  for (uint32_t k = 0; k < SUMS; k++) floats += (1 + k % 2) * (1 + k % ROWS) * COLS;
+  if (breaks_at == UINT32_MAX) assert_int_equal(t[0].crossed, floats * sizeof(float) * n * (n - 1));
+  return true;
+}
+
 static void test_sums(void **state) {
-  static const char *const backends[] = {"ref", "cpu", "cuda"};
+  static const char *const backends[] = {"ref", "cpu", "fake", "fake far", "cuda", "cuda far"};
   (void)state;
-  for (uint32_t b = 0; b < 3; b++) {
+  for (uint32_t b = 0; b < sizeof backends / sizeof *backends; b++) {
     for (uint32_t n = 1; n <= 4; n++) {
       shard_thread t[WEFT_DEVICES_MAX];
       if (n == 1) continue; /* nothing is summed */
@@ -110,17 +141,152 @@ static void test_sums(void **state) {
 }
 
 /* Whoever waits when a shard breaks is woken, and everybody who comes later is refused. */
-static void test_break(void **state) {
-  (void)state;
-  for (uint32_t at = 0; at < SUMS; at += 7) {
+static void break_everywhere(const char *backend, uint32_t n, void *(*run)(void *), uint32_t n_rounds) {
+  for (uint32_t at = 0; at < n_rounds; at += 7) {
     shard_thread t[WEFT_DEVICES_MAX];
-    assert_true(play("cpu", 3, at, t));
-    for (uint32_t i = 0; i < 2; i++) {
+    if (!play_with(backend, n, at, run, t)) {
+      print_message("%s: left out\n", backend);
+      return;
+    }
+    for (uint32_t i = 0; i + 1 < n; i++) {
       assert_int_equal(t[i].status, WEFT_E_DEVICE);
       assert_true(t[i].n_done <= at);
       assert_int_equal(t[i].n_wrong, 0);
     }
   }
+}
+
+/* ---- steps that are graphs ---- */
+
+/* As many sums of the same rows as the step has, one on another. */
+static uint32_t sums_of(uint32_t step) {
+  return 1 + step / 3 % 3;
+}
+
+static weft_status enqueue_step(shard_thread *t, uint32_t step, const float *host, float *x, float *beside) {
+  weft_status status = weft_device_upload(t->device, x, host, N * sizeof *host);
+  if (status == WEFT_OK) status = weft_device_zero(t->device, beside, sizeof *beside);
+  for (uint32_t i = 0; i < sums_of(step) && status == WEFT_OK; i++) {
+    status = weft_shards_sum(t->shards, t->index, &x, 1, ROWS, COLS);
+  }
+  return status;
+}
+
+/* All shards then have the sum, and add it to itself as often as there are shards. */
+static float wanted_of_step(uint32_t n, uint32_t step, uint32_t i) {
+  float value = wanted_of(n, step, 0, i);
+  for (uint32_t k = 1; k < sums_of(step); k++) {
+    float part = value;
+    for (uint32_t s = 1; s < n; s++) value += part;
+  }
+  return value;
+}
+
+/* Steps of three kinds. What the second shard does besides differs more often than that of the first, so now and then
+ * one has a graph of the step and the other has none. */
+static void *run_steps(void *self) {
+  shard_thread *t = self;
+  float host[N], *x = NULL, *beside = NULL;
+  t->status = weft_device_alloc(t->device, sizeof host, (void **)&x);
+  if (t->status == WEFT_OK) t->status = weft_device_alloc(t->device, 16 * sizeof *beside, (void **)&beside);
+  for (uint32_t k = 0; k < STEPS && t->status == WEFT_OK; k++) {
+    if (k == t->breaks_at) {
+      weft_shards_break(t->shards);
+      break;
+    }
+    for (uint32_t i = 0; i < N; i++) host[i] = part_of(t->index, k, 0, i);
+    weft_device_graph_begin(t->device, sums_of(k), weft_shards_vote(t->shards));
+    do {
+      t->status = enqueue_step(t, k, host, x, beside + k / 9 % (1 + t->index));
+    } while (weft_device_graph_end(t->device, &t->status));
+    if (t->status == WEFT_OK) t->status = weft_device_download(t->device, host, x, sizeof host);
+    if (weft_shards_broken(t->shards)) t->status = WEFT_E_DEVICE;
+    for (uint32_t i = 0; i < N && t->status == WEFT_OK; i++) {
+      float wanted = wanted_of_step(t->n, k, i);
+      t->n_wrong += memcmp(&host[i], &wanted, sizeof wanted) != 0;
+    }
+    if (t->status == WEFT_OK) t->n_done++;
+  }
+  weft_device_free(t->device, x);
+  weft_device_free(t->device, beside);
+  return NULL;
+}
+
+static void steps_on(const char *backend, uint32_t n) {
+  shard_thread t[WEFT_DEVICES_MAX];
+  uint64_t floats = 0;
+  if (!play_with(backend, n, UINT32_MAX, run_steps, t)) {
+    print_message("%s: left out %u devices\n", backend, n);
+    return;
+  }
+  for (uint32_t k = 0; k < STEPS; k++) floats += sums_of(k) * N;
+  for (uint32_t i = 0; i < n; i++) {
+    assert_int_equal(t[i].status, WEFT_OK);
+    assert_int_equal(t[i].n_done, STEPS);
+    assert_int_equal(t[i].n_wrong, 0);
+    assert_int_equal(t[i].launches, t[0].launches); /* all or none */
+  }
+  assert_true(t[0].launches > STEPS / 2 && t[0].launches < STEPS - 3);
+  assert_int_equal(t[0].crossed, floats * sizeof(float) * n * (n - 1));
+}
+
+static void test_steps(void **state) {
+  (void)state;
+  for (uint32_t n = 2; n <= 4; n++) {
+    steps_on("fake", n);
+    steps_on("cuda", n);
+  }
+}
+
+static void test_break(void **state) {
+  (void)state;
+  break_everywhere("cpu", 3, run_shard, SUMS);
+  break_everywhere("fake", 3, run_shard, SUMS);
+  break_everywhere("cuda", 2, run_shard, SUMS);
+  break_everywhere("fake", 3, run_steps, STEPS);
+  break_everywhere("cuda", 2, run_steps, STEPS);
+}
+
+/* The other shard comes to the meeting, and enqueues nothing: what waits on the device ends when the sums break. */
+static void *come_and_break(void *self) {
+  weft_shards *shards = self;
+  const weft_graph_vote *vote = weft_shards_vote(shards);
+  (void)vote->all(vote->self, true);
+  uint64_t start = weft_clock_us();
+  while (weft_clock_us() - start < 20000) (void)sched_yield();
+  weft_shards_break(shards);
+  return NULL;
+}
+
+static void wait_alone(const char *backend) {
+  weft_device *device[2];
+  weft_shards *shards;
+  pthread_t other;
+  float *x = NULL;
+  if (!open_devices(backend, 2, device)) {
+    print_message("%s: left out\n", backend);
+    return;
+  }
+  assert_int_equal(weft_shards_open(device, 2, N, 0, &shards), WEFT_OK);
+  assert_int_equal(weft_device_alloc(device[0], N * sizeof *x, (void **)&x), WEFT_OK);
+  assert_int_equal(weft_device_zero(device[0], x, N * sizeof *x), WEFT_OK);
+  assert_int_equal(pthread_create(&other, NULL, come_and_break, shards), 0);
+  assert_int_equal(weft_shards_sum(shards, 0, &x, 1, ROWS, COLS), WEFT_OK);
+  uint64_t start = weft_clock_us();
+  assert_int_equal(weft_device_sync(device[0]), WEFT_OK);
+  assert_true(weft_shards_broken(shards));
+  assert_true(weft_clock_us() - start < 1000000ull * (SHARDS_SUM_SECONDS - 1));
+  assert_int_equal(pthread_join(other, NULL), 0);
+  assert_int_equal(weft_shards_sum(shards, 1, &x, 1, ROWS, COLS), WEFT_E_DEVICE);
+  weft_device_free(device[0], x);
+  weft_shards_close(shards);
+  for (uint32_t i = 0; i < 2; i++) weft_device_close(device[i]);
+}
+
+static void test_wait_alone(void **state) {
+  (void)state;
+  wait_alone("fake");
+  wait_alone("cuda");
 }
 
 static void test_refusals(void **state) {
@@ -145,9 +311,8 @@ static void test_refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_sums),
-      cmocka_unit_test(test_break),
-      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_sums),       cmocka_unit_test(test_steps),    cmocka_unit_test(test_break),
+      cmocka_unit_test(test_wait_alone), cmocka_unit_test(test_refusals),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
