@@ -415,8 +415,10 @@ weft_pager *weft_engine_pager(weft_engine *engine) {
   return engine->pager;
 }
 
-void weft_engine_get_load(weft_engine *engine, uint32_t tenant, uint64_t *n_rows, uint32_t *n_requests) {
-  weft_inbox_load(&engine->inbox, tenant, n_rows, n_requests);
+weft_engine_load weft_engine_get_load(weft_engine *engine, uint32_t tenant) {
+  weft_inbox_load all, own;
+  weft_inbox_get_load(&engine->inbox, tenant, &all, &own);
+  return (weft_engine_load){.n_rows = all.n_rows, .n_own_rows = own.n_rows, .n_own = own.n_live};
 }
 
 bool weft_engine_can_run(const weft_engine *engine, uint32_t model) {

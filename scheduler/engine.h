@@ -89,8 +89,12 @@ uint32_t weft_engine_list_pins(weft_engine *engine, weft_pin_info *out, uint32_t
 
 /* Rows that the request may need at most: its prompt's, and its longest answer's with all denoise steps. */
 uint64_t weft_engine_rows(const weft_engine *engine, const weft_request_params *params);
-/* The sum of those of all requests that the engine has, and how many of its requests are the tenant's. */
-void weft_engine_get_load(weft_engine *engine, uint32_t tenant, uint64_t *n_rows, uint32_t *n_requests);
+/* The sums of those of all requests that the engine has, and of the tenant's, and how many the tenant's are. */
+typedef struct weft_engine_load {
+  uint64_t n_rows, n_own_rows;
+  uint32_t n_own;
+} weft_engine_load;
+weft_engine_load weft_engine_get_load(weft_engine *engine, uint32_t tenant);
 bool weft_engine_can_run(const weft_engine *engine, uint32_t model); /* its device has not failed */
 bool weft_engine_has(const weft_engine *engine, const weft_request *request);
 

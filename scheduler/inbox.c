@@ -11,10 +11,10 @@
 
 weft_status weft_inbox_open(weft_inbox *inbox, weft_places *places) {
   memset(inbox, 0, sizeof *inbox);
-  inbox->n_live_of = weft_alloc(places->n_tenants, sizeof *inbox->n_live_of);
-  if (inbox->n_live_of == NULL) return WEFT_E_NO_MEMORY;
+  inbox->of = weft_alloc(places->n_tenants, sizeof *inbox->of);
+  if (inbox->of == NULL) return WEFT_E_NO_MEMORY;
   if (weft_condition_open(&inbox->changed) != WEFT_OK) {
-    weft_free(inbox->n_live_of);
+    weft_free(inbox->of);
     return WEFT_E_NO_MEMORY;
   }
   inbox->places = places;
@@ -25,7 +25,7 @@ weft_status weft_inbox_open(weft_inbox *inbox, weft_places *places) {
 
 void weft_inbox_close(weft_inbox *inbox) {
   (void)pthread_cond_destroy(&inbox->changed);
-  weft_free(inbox->n_live_of);
+  weft_free(inbox->of);
 }
 
 static void lock_inbox(weft_inbox *inbox) {
@@ -57,9 +57,10 @@ static void leave_queue(weft_account *account, weft_request *r) {
 }
 
 static void count_live(weft_inbox *inbox, const weft_request *r) {
-  inbox->n_live += 1;
-  inbox->n_rows += r->n_rows;
-  inbox->n_live_of[r->tenant] += 1;
+  inbox->all.n_live += 1;
+  inbox->all.n_rows += r->n_rows;
+  inbox->of[r->tenant].n_live += 1;
+  inbox->of[r->tenant].n_rows += r->n_rows;
   inbox->places->n_live += 1;
 }
 
@@ -70,9 +71,10 @@ static void leave_engine(weft_request *r) {
   if (r->place == WEFT_PLACE_UNSTARTED) leave_queue(account, r);
   if (r->place != WEFT_PLACE_RUNNING) account->n_waiting -= 1;
   account->n_live -= 1;
-  inbox->n_live -= 1;
-  inbox->n_rows -= r->n_rows;
-  inbox->n_live_of[r->tenant] -= 1;
+  inbox->all.n_live -= 1;
+  inbox->all.n_rows -= r->n_rows;
+  inbox->of[r->tenant].n_live -= 1;
+  inbox->of[r->tenant].n_rows -= r->n_rows;
   inbox->places->n_live -= 1;
 }
 
@@ -280,7 +282,7 @@ void weft_inbox_stop(weft_inbox *inbox) {
 
 uint32_t weft_inbox_n_live(weft_inbox *inbox) {
   lock_inbox(inbox);
-  uint32_t n = inbox->n_live;
+  uint32_t n = inbox->all.n_live;
   unlock_inbox(inbox);
   return n;
 }
@@ -306,10 +308,10 @@ void weft_inbox_take(weft_inbox *inbox, weft_inbox_notes *notes) {
   unlock_inbox(inbox);
 }
 
-void weft_inbox_load(weft_inbox *inbox, uint32_t tenant, uint64_t *n_rows, uint32_t *n_live_of) {
+void weft_inbox_get_load(weft_inbox *inbox, uint32_t tenant, weft_inbox_load *all, weft_inbox_load *own) {
   lock_inbox(inbox);
-  *n_rows = inbox->n_rows;
-  *n_live_of = inbox->n_live_of[tenant];
+  *all = inbox->all;
+  *own = inbox->of[tenant];
   unlock_inbox(inbox);
 }
 

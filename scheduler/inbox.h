@@ -20,16 +20,19 @@
 #include "scheduler/places.h"
 #include "scheduler/request.h"
 
+/* Requests that have a place, and the rows that they may need (weft_request.n_rows). */
+typedef struct weft_inbox_load {
+  uint64_t n_rows;
+  uint32_t n_live;
+} weft_inbox_load;
+
 typedef struct weft_inbox {
   weft_places *places; /* borrowed */
   pthread_cond_t changed;
   weft_request *first, **last; /* submitted, in order; linked by inbox_next */
   weft_request *cancelled;     /* linked by cancel_next */
   weft_link evicted;           /* requests whose place was taken, linked by evicted_link */
-  /* Of this engine: requests that have a place; the rows that they may need (weft_request.n_rows); and by tenant. */
-  uint32_t n_live;
-  uint64_t n_rows;
-  uint32_t *n_live_of; /* [n_tenants] */
+  weft_inbox_load all, *of;    /* of this engine; of: [n_tenants] */
   uint64_t n_notes, n_taken_notes;
   bool draining, closed, stop, reset_cache;
 } weft_inbox;
@@ -63,8 +66,8 @@ void weft_inbox_poke(weft_inbox *inbox);
 void weft_inbox_stop(weft_inbox *inbox);
 uint32_t weft_inbox_n_live(weft_inbox *inbox);
 bool weft_inbox_draining(weft_inbox *inbox);
-/* How busy the engine is: the rows that its requests may need, and how many requests of the tenant it has. */
-void weft_inbox_load(weft_inbox *inbox, uint32_t tenant, uint64_t *n_rows, uint32_t *n_live_of);
+/* How busy the engine is: with all requests, and with those of the tenant. */
+void weft_inbox_get_load(weft_inbox *inbox, uint32_t tenant, weft_inbox_load *all, weft_inbox_load *own);
 
 /* ---- engine thread --------------------------------------------------------------------------- */
 

@@ -24,9 +24,14 @@ struct weft_replicas {
 
 /* ---- open and close -------------------------------------------------------------------------- */
 
-/* What replica i may run at once of a limit over all; 0: nothing. */
-static uint32_t part_of_limit(const weft_replicas *rs, uint32_t limit, uint32_t i) {
-  return limit / rs->n + (i < limit % rs->n);
+/* The replicas in the order in which a tenant is given parts: each tenant begins with another one. */
+static uint32_t place_in_order(const weft_replicas *rs, uint32_t tenant, uint32_t i) {
+  return (i + rs->n - tenant % rs->n) % rs->n;
+}
+
+/* What replica i may run at once of a tenant's limit over all; 0: nothing. */
+static uint32_t part_of_limit(const weft_replicas *rs, uint32_t limit, uint32_t tenant, uint32_t i) {
+  return limit / rs->n + (place_in_order(rs, tenant, i) < limit % rs->n);
 }
 
 static weft_status open_engine(weft_replicas *rs, const weft_replicas_config *config, uint32_t i,
@@ -37,7 +42,7 @@ static weft_status open_engine(weft_replicas *rs, const weft_replicas_config *co
   own.waiting_max = rs->places.live_max - own.running_max; /* all may come to one */
   for (uint32_t t = 0; own.tenant != NULL && t < own.n_tenants; t++) {
     tenant[t] = own.tenant[t];
-    uint32_t part = part_of_limit(rs, tenant[t].running_max, i);
+    uint32_t part = part_of_limit(rs, tenant[t].running_max, t, i);
     if (tenant[t].running_max > 0) tenant[t].running_max = part > 0 ? part : 1;
   }
   if (own.tenant != NULL) own.tenant = tenant;
@@ -151,12 +156,16 @@ static bool seeks_prefix(const weft_request_params *p) {
 
 /* A replica without a part of the limit runs nothing of the tenant, so that the limit is never passed; but where all
  * that have a part broke, the first of the others takes their place with a part of one. */
-static void leave_parts(const weft_replicas *rs, uint32_t limit, weft_replica_view *view) {
+static void leave_parts(const weft_replicas *rs, uint32_t tenant, weft_replica_view *view) {
+  uint32_t limit = rs->running_max[tenant], first = rs->n;
   bool any = false;
-  for (uint32_t i = 0; i < rs->n; i++) any = any || (view[i].works && part_of_limit(rs, limit, i) > 0);
+  for (uint32_t k = rs->n; k-- > 0;) {
+    uint32_t i = (tenant + k) % rs->n;
+    if (view[i].works) first = i;
+    any = any || (view[i].works && part_of_limit(rs, limit, tenant, i) > 0);
+  }
   for (uint32_t i = 0; i < rs->n; i++) {
-    bool may = any ? part_of_limit(rs, limit, i) > 0 : view[i].works;
-    if (may && !any) any = true; /* from here on nobody without a part */
+    bool may = any ? part_of_limit(rs, limit, tenant, i) > 0 : i == first;
     view[i].works = view[i].works && may;
   }
 }
@@ -167,16 +176,16 @@ static uint32_t choose_replica(weft_replicas *rs, const weft_request_params *p, 
   const weft_sent_prompt prompt = prompt_of(p);
   if (seeks_prefix(p)) weft_sent_find(&rs->sent, &prompt, rs->n, n_found);
   for (uint32_t i = 0; i < rs->n; i++) {
-    uint32_t n_own;
+    const weft_engine_load load = weft_engine_get_load(rs->engine[i], p->tenant);
+    uint32_t n_own = load.n_own + added->n_requests[i];
     view[i] = (weft_replica_view){.works = weft_engine_can_run(rs->engine[i], p->model),
+                                  .has_room = limit == 0 || n_own < part_of_limit(rs, limit, p->tenant, i),
+                                  .n_rows = load.n_rows + added->n_rows[i],
+                                  .n_own_rows = load.n_own_rows + added->n_rows[i],
                                   .n_given = rs->n_given[i] + added->n_rows[i],
                                   .n_found = n_found[i]};
-    weft_engine_get_load(rs->engine[i], p->tenant, &view[i].n_rows, &n_own);
-    view[i].n_rows += added->n_rows[i];
-    n_own += added->n_requests[i];
-    view[i].has_room = limit == 0 || n_own < part_of_limit(rs, limit, i);
   }
-  if (limit > 0) leave_parts(rs, limit, view);
+  if (limit > 0) leave_parts(rs, p->tenant, view);
   return weft_replica_choose(view, rs->n, weft_engine_rows(rs->engine[0], p));
 }
 

@@ -7,8 +7,9 @@
  * its prompt is computed once, and the other requests of a submission may go elsewhere. Replicas compute the same bits,
  * so no answer depends on the choice. Places, the queue, what tenants may have waiting, their tokens of a minute and the
  * memory of requests are one for all (places.h). Of a tenant's limit on running requests each replica keeps its part,
- * the first ones one more where it does not come out even, and a request goes where a part is free; of a replica that
- * broke the part is lost. A tenant whose limit is less than the number of replicas runs on the first ones. Fair share,
+ * some one more where it does not come out even, and a request goes where a part is free; of a replica that broke the
+ * part is lost. A tenant whose limit is less than the number of replicas runs on that many, and not every tenant on
+ * the same ones. Fair share,
  * classes, turns and limits on pages are rules of each replica about what it has.
  *
  * A replica whose device failed gets no request of the models that broke, while another one works. A pin is declared in

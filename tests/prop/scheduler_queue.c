@@ -277,21 +277,23 @@ static void call_move(model *m) {
 }
 
 static void check_inbox(model *m, weft_inbox *inbox) {
-  uint64_t n_rows = 0, got_rows;
-  uint32_t n_live = 0, n_live_of, got;
+  weft_inbox_load all = {0}, got_all, got;
   for (uint32_t t = 0; t < m->n_tenants; t++) {
-    n_live_of = 0;
+    weft_inbox_load own = {0};
     for (uint32_t i = 0; i < m->n; i++) {
       const entry *e = &m->entry[i];
       if (e->request->inbox != inbox || e->tenant != t || !is_live(e)) continue;
-      n_rows += e->request->n_rows;
-      n_live_of += 1;
+      own.n_rows += e->request->n_rows;
+      own.n_live += 1;
     }
-    n_live += n_live_of;
-    weft_inbox_load(inbox, t, &got_rows, &got);
-    if (got != n_live_of) FAIL(m, "an inbox has %u requests of tenant %u, and counts %u", n_live_of, t, got);
+    all.n_rows += own.n_rows;
+    all.n_live += own.n_live;
+    weft_inbox_get_load(inbox, t, &got_all, &got);
+    if (got.n_live != own.n_live || got.n_rows != own.n_rows)
+      FAIL(m, "an inbox has %u requests of tenant %u, and counts %u", own.n_live, t, got.n_live);
   }
-  if (got_rows != n_rows || weft_inbox_n_live(inbox) != n_live) FAIL(m, "an inbox miscounts its requests or rows");
+  if (got_all.n_rows != all.n_rows || weft_inbox_n_live(inbox) != all.n_live)
+    FAIL(m, "an inbox miscounts its requests or rows");
 }
 
 static void check_counts(model *m) {

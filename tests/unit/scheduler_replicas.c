@@ -19,24 +19,71 @@ static void the_choice_is_a_table(void **state) {
     const char *name;
     uint64_t own, rows[3], given[3];
     uint32_t found[3], is[3], n, wanted;
+    uint64_t of_tenant[3];
   } table[] = {
-      {"idle and new: the first", 100, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, 3, 0},
-      {"idle: the one that was given least", 100, {0, 0, 0}, {9, 5, 7}, {0, 0, 0}, {0, 0, 0}, 3, 1},
-      {"no prefix: the least busy", 100, {300, 250, 260}, {0, 9, 0}, {0, 0, 0}, {0, 0, 0}, 3, 1},
-      {"a prefix on an idle one", 100, {0, 0, 0}, {9, 0, 0}, {64, 0, 0}, {0, 0, 0}, 3, 0},
-      {"the longer prefix, busier by the request itself", 100, {100, 0, 0}, {0, 0, 0}, {64, 32, 0}, {0, 0, 0}, 3, 0},
-      {"busier by more", 100, {101, 0, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 1},
-      {"busier by a quarter", 10, {1000, 800, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 0},
-      {"busier by more than a quarter", 10, {1001, 800, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 1},
-      {"then the next longest", 10, {2000, 800, 900}, {0, 0, 0}, {64, 0, 32}, {0, 0, 0}, 3, 2},
-      {"equal prefixes: the least busy", 100, {50, 20, 0}, {0, 0, 0}, {32, 32, 0}, {0, 0, 0}, 3, 1},
-      {"the device broke", 100, {0, 500, 600}, {0, 0, 0}, {64, 0, 0}, {GONE, 0, 0}, 3, 1},
-      {"a broken one is not the least busy", 10, {0, 500, 600}, {0, 0, 0}, {0, 0, 64}, {GONE, 0, 0}, 3, 2},
-      {"all broke: the first", 100, {5, 0, 0}, {0, 0, 0}, {0, 0, 0}, {GONE, GONE, GONE}, 3, 0},
-      {"no room: where there is some", 100, {0, 500, 600}, {0, 0, 0}, {64, 0, 0}, {FULL, 0, 0}, 3, 1},
-      {"room on a broken one is none", 100, {5, 0, 6}, {0, 0, 0}, {0, 0, 0}, {FULL, GONE, FULL}, 3, 0},
-      {"no room anywhere: the prefix again", 100, {0, 50, 60}, {0, 0, 0}, {0, 0, 64}, {FULL, FULL, FULL}, 3, 2},
-      {"counts near the largest", 100, {UINT64_MAX, UINT64_MAX - 9, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, 2, 1},
+      {"idle and new: the first", 100, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, 3, 0, {0, 0, 0}},
+      {"idle: the one that was given least", 100, {0, 0, 0}, {9, 5, 7}, {0, 0, 0}, {0, 0, 0}, 3, 1, {0, 0, 0}},
+      {"no prefix: the least busy", 100, {300, 250, 260}, {0, 9, 0}, {0, 0, 0}, {0, 0, 0}, 3, 1, {0, 0, 0}},
+      {"a prefix on an idle one", 100, {0, 0, 0}, {9, 0, 0}, {64, 0, 0}, {0, 0, 0}, 3, 0, {0, 0, 0}},
+      {"the longer prefix, busier by the request itself",
+       100,
+       {100, 0, 0},
+       {0, 0, 0},
+       {64, 32, 0},
+       {0, 0, 0},
+       3,
+       0,
+       {0, 0, 0}},
+      {"busier by more", 100, {101, 0, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 1, {0, 0, 0}},
+      {"busier by a quarter", 10, {1000, 800, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 0, {0, 0, 0}},
+      {"busier by more than a quarter", 10, {1001, 800, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 1, {0, 0, 0}},
+      {"then the next longest", 10, {2000, 800, 900}, {0, 0, 0}, {64, 0, 32}, {0, 0, 0}, 3, 2, {0, 0, 0}},
+      {"equal prefixes: the least busy", 100, {50, 20, 0}, {0, 0, 0}, {32, 32, 0}, {0, 0, 0}, 3, 1, {0, 0, 0}},
+      {"the device broke", 100, {0, 500, 600}, {0, 0, 0}, {64, 0, 0}, {GONE, 0, 0}, 3, 1, {0, 0, 0}},
+      {"a broken one is not the least busy", 10, {0, 500, 600}, {0, 0, 0}, {0, 0, 64}, {GONE, 0, 0}, 3, 2, {0, 0, 0}},
+      {"all broke: the first", 100, {5, 0, 0}, {0, 0, 0}, {0, 0, 0}, {GONE, GONE, GONE}, 3, 0, {0, 0, 0}},
+      {"no room: where there is some", 100, {0, 500, 600}, {0, 0, 0}, {64, 0, 0}, {FULL, 0, 0}, 3, 1, {0, 0, 0}},
+      {"room on a broken one is none", 100, {5, 0, 6}, {0, 0, 0}, {0, 0, 0}, {FULL, GONE, FULL}, 3, 0, {0, 0, 0}},
+      {"no room anywhere: the prefix again",
+       100,
+       {0, 50, 60},
+       {0, 0, 0},
+       {0, 0, 64},
+       {FULL, FULL, FULL},
+       3,
+       2,
+       {0, 0, 0}},
+      {"least of the tenant before least busy",
+       100,
+       {300, 250, 350},
+       {0, 0, 0},
+       {0, 0, 0},
+       {0, 0, 0},
+       3,
+       2,
+       {90, 80, 70}},
+      {"the prefix where the tenant has more", 100, {300, 300, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 0, {100, 0, 0}},
+      {"the tenant has too much there", 100, {300, 300, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 1, {101, 0, 0}},
+      {"too much by a quarter", 10, {900, 900, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 0, {500, 400, 0}},
+      {"too much by more than a quarter", 10, {900, 900, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 1, {501, 400, 0}},
+      {"the least busy one although it has most",
+       10,
+       {600, 900, 950},
+       {0, 0, 0},
+       {0, 0, 0},
+       {0, 0, 0},
+       3,
+       0,
+       {600, 0, 0}},
+      {"counts near the largest",
+       100,
+       {UINT64_MAX, UINT64_MAX - 9, 0},
+       {0, 0, 0},
+       {0, 0, 0},
+       {0, 0, 0},
+       2,
+       1,
+       {0, 0, 0}},
   };
   (void)state;
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
@@ -45,6 +92,7 @@ static void the_choice_is_a_table(void **state) {
       view[k] = (weft_replica_view){.works = table[i].is[k] != GONE,
                                     .has_room = table[i].is[k] != FULL,
                                     .n_rows = table[i].rows[k],
+                                    .n_own_rows = table[i].of_tenant[k],
                                     .n_given = table[i].given[k],
                                     .n_found = table[i].found[k]};
     }
@@ -380,7 +428,7 @@ static void limits_are_of_the_whole_server(void **state) {
     uint32_t n = n_running_on(0, 1) + n_running_on(1, 1);
     assert_true(n <= 3);
     if (n > most) most = n;
-    assert_true(n_running_on(0, 1) <= 2 && n_running_on(1, 1) <= 1);
+    assert_true(n_running_on(0, 1) <= 1 && n_running_on(1, 1) <= 2);
   }
   assert_int_equal(most, 3);
   run_out_all();
@@ -422,22 +470,29 @@ static void memory_is_of_the_whole_server(void **state) {
   run_out_all();
 }
 
-/* A limit below the number of replicas: the first ones have a part, and where these broke the next one. */
+/* A limit below the number of replicas: for each tenant other ones have a part, and where these broke the next one. */
 static void a_small_limit_outlives_its_replica(void **state) {
-  static const weft_tenant_config tenants[3] = {{.weight = 0}, {.running_max = 1}, {.weight = 0}};
+  static const weft_tenant_config tenants[3] = {{.running_max = 1}, {.running_max = 1}, {.running_max = 2}};
   int32_t tokens[64];
   (void)state;
   w.config.tenant = tenants;
   open_replicas(3);
   weft_request_params p = ask_other(1, 20, 12, tokens);
-  p.tenant = 1;
   for (uint32_t i = 0; i < 3; i++) assert_int_equal(ask_all(&p, 1), 0);
-  weft_fake_runner_break(rw.runner[0]);
-  run_out_all();
+  p.tenant = 1;
   for (uint32_t i = 0; i < 3; i++) assert_int_equal(ask_all(&p, 1), 1);
+  p.tenant = 2;
+  uint32_t n[3] = {0, 0, 0};
+  for (uint32_t i = 0; i < 4; i++) n[ask_all(&p, 1)] += 1;
+  assert_int_equal(n[0] + n[2], 4);
+  assert_true(n[0] >= 1 && n[2] >= 1);
+  weft_fake_runner_break(rw.runner[1]);
+  run_out_all();
+  p.tenant = 1;
+  for (uint32_t i = 0; i < 3; i++) assert_int_equal(ask_all(&p, 1), 2);
   for (uint32_t i = 0; i < 80; i++) {
     step_all(1);
-    assert_true(n_running_on(1, 1) <= 1 && n_running_on(2, 1) == 0);
+    assert_true(n_running_on(2, 1) <= 1 && n_running_on(0, 1) == 0);
   }
   run_out_all();
 }
@@ -585,6 +640,35 @@ static void a_flood_holds_nobody_up(void **state) {
   run_out_all();
 }
 
+/* Two tenants that always want more share what both replicas compute by their weights. */
+static void weights_share_all_replicas(void **state) {
+  static const weft_tenant_config tenants[3] = {{.weight = 1}, {.weight = 3}, {.weight = 1}};
+  int32_t tokens[N_ASKED][64];
+  uint64_t n_rows[2];
+  (void)state;
+  w.config.tenant = tenants;
+  w.config.running_max = 8;
+  w.config.waiting_max = 48;
+  w.config.rows_per_step = w.config.prefill_chunk = 12; /* rows are short */
+  open_replicas(2);
+  for (int32_t i = 0; i < 48; i++) {
+    weft_request_params p = ask_other(i, 60, 30, tokens[i]);
+    p.canvas = false;
+    p.tenant = (uint32_t)i % 4 == 0 ? 0 : 1; /* three times as many, so that both last as long */
+    (void)ask_all(&p, 1);
+  }
+  step_all(100);
+  for (uint32_t t = 0; t < 2; t++) {
+    weft_tenant_stats s;
+    weft_replicas_get_tenant_stats(rw.all, t, &s);
+    assert_true(s.n_waiting > 0);
+    n_rows[t] = s.n_rows;
+  }
+  if (n_rows[1] < 2 * n_rows[0] || n_rows[1] > 4 * n_rows[0])
+    fail_msg("%llu and %llu rows", (unsigned long long)n_rows[0], (unsigned long long)n_rows[1]);
+  run_out_all();
+}
+
 static int plan_replicas(void **state) {
   rw = (replica_world){.n_asked = 0};
   return plan_fixture(state);
@@ -606,6 +690,7 @@ int main(void) {
                                      REPLICAS(a_replica_that_breaks_leaves_the_others),
                                      REPLICAS(pins_are_in_every_replica),
                                      REPLICAS(cancel_and_drain_reach_each),
-                                     REPLICAS(a_flood_holds_nobody_up)};
+                                     REPLICAS(a_flood_holds_nobody_up),
+                                     REPLICAS(weights_share_all_replicas)};
   return cmocka_run_group_tests(tests, expect_broken_runners, NULL);
 }
