@@ -149,7 +149,7 @@ static const weft_option product_rows[] = {
     {"devices", 0, DEVICE, RUNTIME, TEXT(devices), "N,N",
      "share the layers of each model out to these devices, as 0,1 [one device]"},
     {"split", 0, DEVICE, RUNTIME, TEXT_OR(split, "auto"), "HOW",
-     "with several devices: layer, tensor (each layer on all), or auto: layer"},
+     "with several devices: layer, tensor (each layer on all), replicas (the model on each), or auto: layer"},
     {"split-ratio", 0, DEVICE, RUNTIME, TEXT(split_ratio), "X,X",
      "how many layers each device gets, in relation to the others, as 7,3 [planned by work and memory]"},
     {"no-peer-access", 0, DEVICE, RUNTIME, FLAG(no_peer_access), NULL,

@@ -51,10 +51,15 @@ static weft_status read_devices(const char *text, uint32_t *index, uint32_t *n, 
 static weft_status read_split(const weft_open_options *o, weft_devices *devices, weft_error *error) {
   const char *split = o->split == NULL ? "auto" : o->split;
   devices->by_tensor = strcmp(split, "tensor") == 0;
-  if (!devices->by_tensor && strcmp(split, "layer") != 0 && strcmp(split, "auto") != 0)
-    return weft_fail(error, WEFT_E_INVALID, "--split %.64s: layer, tensor and auto are what there is", split);
-  if (devices->by_tensor && devices->n == 1)
-    return weft_fail(error, WEFT_E_INVALID, "--split tensor needs several devices: name them with --devices, as 0,1");
+  devices->replicas = strcmp(split, "replicas") == 0;
+  bool apart = devices->by_tensor || devices->replicas;
+  if (!apart && strcmp(split, "layer") != 0 && strcmp(split, "auto") != 0) {
+    return weft_fail(error, WEFT_E_INVALID, "--split %.64s: layer, tensor, replicas and auto are what there is", split);
+  }
+  if (apart && devices->n == 1) {
+    return weft_fail(error, WEFT_E_INVALID, "--split %s needs several devices: name them with --devices, as 0,1",
+                     split);
+  }
   return WEFT_OK;
 }
 
@@ -62,6 +67,9 @@ static weft_status read_ratio(const weft_open_options *o, weft_devices *devices,
   if (o->split_ratio == NULL) return WEFT_OK;
   if (devices->by_tensor)
     return weft_fail(error, WEFT_E_INVALID, "--split-ratio %.64s: with --split tensor all devices have equal shares",
+                     o->split_ratio);
+  if (devices->replicas)
+    return weft_fail(error, WEFT_E_INVALID, "--split-ratio %.64s: with --split replicas each device has all layers",
                      o->split_ratio);
   uint32_t n = read_numbers(o->split_ratio, 1e6, devices->ratio);
   bool positive = n > 0;
@@ -101,12 +109,12 @@ static weft_status read_budgets(const char *text, uint32_t n, uint64_t *bytes, w
 
 /* ---- open ---- */
 
-/* On the cpu what parts compute follows one another, so each may use all threads; shards compute at once and share
- * them. */
+/* On the cpu what parts compute follows one another, so each may use all threads; shards and replicas compute at once
+ * and share them. */
 static weft_device_config config_of(const weft_open_options *o, const weft_devices *devices, uint32_t n, uint32_t index,
                                     uint64_t bytes_max) {
   uint32_t n_threads = o->threads;
-  if (devices->by_tensor) {
+  if (devices->by_tensor || devices->replicas) {
     if (n_threads == 0) n_threads = weft_thread_pool_cores();
     n_threads = n_threads > n ? n_threads / n : 1;
   }
@@ -139,6 +147,20 @@ bool devices_keep_graphs(const weft_devices *devices) {
   return weft_device_get_info(devices->device[0])->graphs && (!devices->by_tensor || devices->all_reach);
 }
 
+weft_status devices_check_kinds(const weft_device_info *const *info, uint32_t n, weft_error *error) {
+  for (uint32_t i = 1; i < n; i++) {
+    if (strcmp(info[i]->name, info[0]->name) == 0) continue;
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--split replicas: device %u is %s and device %u is %s; replicas need devices of one kind",
+                     info[0]->index, info[0]->name, info[i]->index, info[i]->name);
+  }
+  return WEFT_OK;
+}
+
+uint32_t devices_n_replicas(const weft_devices *devices) {
+  return devices->replicas ? devices->n : 1;
+}
+
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
   uint32_t index[WEFT_DEVICES_MAX], n;
   *devices = (weft_devices){.n = 0};
@@ -154,6 +176,9 @@ weft_status devices_open(const weft_open_options *options, weft_devices *devices
     status = weft_device_open(&config, &devices->device[i], error);
     if (status == WEFT_OK) devices->n = i + 1;
   }
+  const weft_device_info *info[WEFT_DEVICES_MAX];
+  for (uint32_t i = 0; i < devices->n; i++) info[i] = weft_device_get_info(devices->device[i]);
+  if (status == WEFT_OK && devices->replicas) status = devices_check_kinds(info, devices->n, error);
   devices->no_peer = options->no_peer_access;
   if (status == WEFT_OK) find_links(devices);
   return status;
@@ -173,9 +198,14 @@ static uint64_t weights_room(const weft_devices *devices, uint32_t p) {
   return held < most ? most - held : 1;
 }
 
-weft_status devices_split(const weft_devices *devices, const weft_gguf *gguf, weft_split *split,
+weft_status devices_split(const weft_devices *devices, uint32_t replica, const weft_gguf *gguf, weft_split *split,
                           weft_split_reason *reason, weft_error *error) {
   uint64_t room[WEFT_DEVICES_MAX];
+  if (devices->replicas) {
+    room[0] = weights_room(devices, replica);
+    *split = (weft_split){.n_devices = 1, .device = {devices->device[replica]}};
+    return weft_split_plan(gguf, NULL, room, split, reason, error);
+  }
   *split = (weft_split){.n_devices = devices->n};
   memcpy(split->device, devices->device, sizeof split->device);
   if (devices->by_tensor) {
@@ -244,7 +274,7 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
       weft_text_printf(out, "device   %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->backend,
                        d->isa, d->n_threads, d->name, d->products, graphs, rows);
   }
-  for (uint32_t i = 0; i < devices->n && devices->n > 1; i++) print_link(devices, i, out);
+  for (uint32_t i = 0; i < devices->n && devices->n > 1 && !devices->replicas; i++) print_link(devices, i, out);
 }
 
 static void print_shards(const weft_devices *devices, const weft_model_info *info, weft_text *out) {
@@ -261,6 +291,10 @@ static void print_shards(const weft_devices *devices, const weft_model_info *inf
 void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,
                          const weft_split_reason *reason, weft_text *out) {
   if (devices->n == 1) return;
+  if (devices->replicas) {
+    weft_text_printf(out, "  replicas %u, because --split replicas was given: all of it on each device\n", devices->n);
+    return;
+  }
   if (devices->by_tensor) {
     print_shards(devices, info, out);
     return;

@@ -2,7 +2,7 @@
 /* The devices of a runtime: which ones the options name, opened and closed, and how a model is shared out to them.
  *
  * Law: all devices are of one backend. Device 0 of the list embeds, the last one has the head and the samplers. Without
- * a list there is one device. */
+ * a list there is one device. With --split replicas each device has all of every model, and all are of one kind. */
 #ifndef WEFT_API_DEVICES_H
 #define WEFT_API_DEVICES_H
 
@@ -19,6 +19,7 @@ typedef struct weft_devices {
   double ratio[WEFT_DEVICES_MAX]; /* of layers */
   bool has_ratio;
   bool by_tensor;               /* every device has a shard of each model (model/shards.h) */
+  bool replicas;                /* every device has all of each model */
   bool no_peer;                 /* as given */
   bool links[WEFT_DEVICES_MAX]; /* whether each reaches the memory of the next, the last of the first */
   bool all_reach;               /* whether each reaches the memory of all others */
@@ -30,8 +31,14 @@ typedef struct weft_devices {
  * twice, ratios that do not fit), and those of weft_device_open. */
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error);
 void devices_close(weft_devices *devices);
-/* On which devices the layers of a model will lie, beside those that are open. Errors: as weft_split_plan. */
-weft_status devices_split(const weft_devices *devices, const weft_gguf *gguf, weft_split *split,
+/* How many times each model is there. */
+uint32_t devices_n_replicas(const weft_devices *devices);
+/* Replicas compute the same bits at the same pace only where their devices are of one kind: INVALID with a line that
+ * names the first that is not. */
+weft_status devices_check_kinds(const weft_device_info *const *info, uint32_t n, weft_error *error);
+/* On which devices the layers of a replica of a model will lie, beside those that are open. Errors: as weft_split_plan.
+ */
+weft_status devices_split(const weft_devices *devices, uint32_t replica, const weft_gguf *gguf, weft_split *split,
                           weft_split_reason *reason, weft_error *error);
 /* Bytes of memory of all devices. */
 uint64_t devices_memory(const weft_devices *devices);

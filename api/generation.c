@@ -360,7 +360,7 @@ static weft_status submit_prompts(submission *s, const weft_generate_params *par
   }
   if (status != WEFT_OK) return status;
   s->request->retry_us = &retry_us;
-  status = weft_engine_submit_all(s->runtime->engine, s->request, s->n, s->now, s->handle, error);
+  status = weft_replicas_submit_all(s->runtime->replicas, s->request, s->n, s->now, s->handle, error);
   if (params->retry_ms != NULL) *params->retry_ms = to_ms(retry_us);
   for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) s->out[i]->request = s->handle[i];
   for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) status = open_parts(s->out[i], error);
@@ -415,12 +415,12 @@ int weft_prompt_part(weft_generation *g, uint32_t first, weft_delta *out) {
 }
 
 void weft_cancel(weft_generation *g) {
-  weft_engine_cancel(g->runtime->engine, g->request);
+  weft_engine_cancel(weft_replicas_of(g->runtime->replicas, g->request), g->request);
 }
 
 void weft_generation_free(weft_generation *g) {
   if (g == NULL) return;
-  if (g->request != NULL) weft_engine_release(g->runtime->engine, g->request);
+  if (g->request != NULL) weft_engine_release(weft_replicas_of(g->runtime->replicas, g->request), g->request);
   weft_chat_stream_close(&g->stream);
   weft_chat_stream_close(&g->stop_stream);
   weft_stops_close(&g->stops);
@@ -732,7 +732,7 @@ static weft_status next_delta(weft_generation *g, weft_delta *out, bool *given) 
 }
 
 int weft_next(weft_generation *g, uint32_t timeout_ms, weft_delta *out) {
-  weft_engine *engine = g->runtime->engine;
+  weft_engine *engine = weft_replicas_of(g->runtime->replicas, g->request);
   if (g->ended) return WEFT_AGAIN;
   uint64_t until = weft_clock_us() + (uint64_t)timeout_ms * 1000u;
   for (;;) {

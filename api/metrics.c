@@ -173,8 +173,8 @@ static void put_group_rows(const weft_runtime *rt, weft_text *out, uint32_t n_mo
        GROUP(n_hits)},
 #undef GROUP
   };
-  weft_group_usage usage[WEFT_MODELS_MAX][WEFT_GROUPS_MAX];
-  for (uint32_t i = 0; i < n_models; i++) weft_engine_get_group_usage(rt->engine, i, usage[i]);
+  weft_group_usage usage[WEFT_MODELS_MAX][WEFT_GROUPS_MAX] = {{{0}}};
+  for (uint32_t i = 0; i < n_models; i++) weft_replicas_get_group_usage(rt->replicas, i, usage[i]);
   for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
     weft_prometheus_head(out, rows[r].name, rows[r].type, rows[r].help);
     for (uint32_t i = 0; i < n_models; i++) {
@@ -225,14 +225,22 @@ static void put_spill_bytes(const weft_runtime *rt, weft_text *out, const weft_e
     weft_prometheus_head(out, rows[i].name, "counter", rows[i].help);
     weft_text_printf(out, "%s %llu\n", rows[i].name, (unsigned long long)(rows[i].n_pages * rt->page_bytes));
   }
-  if (rt->store->file == NULL) return;
-  weft_kv_file_counters counters = weft_kv_file_get_counters(rt->store->file);
-  put_rows(out, &counters, file_rows, N_FILE);
+  if (rt->store[0]->file == NULL) return;
+  weft_kv_file_counters all = {0};
+  for (uint32_t r = 0; r < rt->n_replicas; r++) {
+    const weft_kv_file_counters one = weft_kv_file_get_counters(rt->store[r]->file);
+    all.n_bytes_written += one.n_bytes_written;
+    all.n_bytes_read += one.n_bytes_read;
+    all.n_write_failed += one.n_write_failed;
+    all.n_read_failed += one.n_read_failed;
+    all.n_damaged += one.n_damaged;
+  }
+  put_rows(out, &all, file_rows, N_FILE);
 }
 
-/* What one device sends another, of models whose layers are shared out to several. */
+/* What one device sends another, of models that are shared out to several. */
 static void put_crossed(const weft_runtime *rt, weft_text *out) {
-  if (rt->devices.n == 1) return;
+  if (rt->devices.n == 1 || rt->devices.replicas) return;
   weft_prometheus_head(out, "weft_crossed_bytes_total", "counter", "Bytes sent from one device to another.");
   for (uint32_t i = 0; i < rt->n_models; i++) {
     const weft_crossed crossed = weft_model_crossed(rt->model[i].model);
@@ -246,6 +254,10 @@ static void put_crossed(const weft_runtime *rt, weft_text *out) {
       weft_text_printf(out, ",kind=\"%s\"} %llu\n", rows[k].kind, (unsigned long long)rows[k].n_bytes);
     }
   }
+}
+
+static void put_devices(const weft_runtime *rt, weft_text *out) {
+  if (rt->devices.n == 1) return;
   weft_prometheus_head(out, "weft_device_weight_bytes", "gauge", "Memory of a device that weights take.");
   for (uint32_t p = 0; p < rt->devices.n; p++) {
     weft_text_printf(out, "weft_device_weight_bytes{device=\"%u\"} %llu\n",
@@ -256,7 +268,38 @@ static void put_crossed(const weft_runtime *rt, weft_text *out) {
   for (uint32_t p = 0; p < rt->devices.n; p++) {
     weft_text_printf(out, "weft_device_kv_bytes{device=\"%u\"} %llu\n",
                      weft_device_get_info(rt->devices.device[p])->index,
-                     (unsigned long long)(rt->n_pages * rt->model[0].layout.part_bytes[p]));
+                     (unsigned long long)(rt->n_pages * rt->model[0].layout.part_bytes[rt->devices.replicas ? 0 : p]));
+  }
+}
+
+/* What each replica does; all other counters are those of all of them. */
+static void put_replicas(const weft_runtime *rt, weft_text *out) {
+#define ENGINE(field) WEFT_COUNTER_AT(weft_engine_stats, field)
+  static const weft_counter_row rows[] = {
+      {"weft_replica_requests_running", "gauge", "Requests running, by replica.", ENGINE(n_running)},
+      {"weft_replica_requests_waiting", "gauge", "Requests waiting, by replica.", ENGINE(n_waiting)},
+      {"weft_replica_requests_submitted_total", "counter", "Requests that it was given.", ENGINE(n_submitted)},
+      {"weft_replica_steps_total", "counter", "Forward passes, by replica.", ENGINE(n_steps)},
+      {"weft_replica_rows_total", "counter", "Rows computed, by replica.", ENGINE(n_rows)},
+      {"weft_replica_cached_tokens_total", "counter", "Prompt tokens not computed because they were cached.",
+       ENGINE(n_cached_tokens)},
+      {"weft_replica_pool_pages_cached", "gauge", "Pages with content that nobody holds.", ENGINE(pager.n_cached)},
+  };
+#undef ENGINE
+  weft_engine_stats stats[WEFT_DEVICES_MAX];
+  if (rt->n_replicas == 1) return;
+  for (uint32_t i = 0; i < rt->n_replicas; i++) weft_engine_get_stats(weft_replicas_at(rt->replicas, i), &stats[i]);
+  for (size_t r = 0; r < sizeof rows / sizeof *rows; r++) {
+    weft_prometheus_head(out, rows[r].name, rows[r].type, rows[r].help);
+    for (uint32_t i = 0; i < rt->n_replicas; i++) {
+      weft_text_printf(out, "%s{device=\"%u\"} %llu\n", rows[r].name,
+                       weft_device_get_info(rt->devices.device[i])->index, weft_counter_of(&stats[i], &rows[r]));
+    }
+  }
+  weft_prometheus_head(out, "weft_replica_well", "gauge", "1 while every model of the replica can run.");
+  for (uint32_t i = 0; i < rt->n_replicas; i++) {
+    weft_text_printf(out, "weft_replica_well{device=\"%u\"} %d\n", weft_device_get_info(rt->devices.device[i])->index,
+                     stats[i].broken_runners == 0);
   }
 }
 
@@ -266,7 +309,7 @@ char *weft_metrics(weft_runtime *rt) {
   weft_engine_stats stats;
   weft_graph_counters graphs = devices_graphs(&rt->devices);
   weft_text out = {0};
-  weft_engine_get_stats(rt->engine, &stats);
+  weft_replicas_get_stats(rt->replicas, &stats);
   weft_vllm_metrics(rt, &stats, &out);
   put_rows(&out, &stats, weft_rows, N_WEFT);
   put_lane_rows(rt, &out, &stats);
@@ -275,6 +318,8 @@ char *weft_metrics(weft_runtime *rt) {
   put_rows(&out, &graphs, graph_rows, N_GRAPH);
   put_spill_bytes(rt, &out, &stats);
   put_crossed(rt, &out);
+  put_devices(rt, &out);
+  put_replicas(rt, &out);
   weft_prometheus_head(&out, "weft_well", "gauge", "1 while every model can run.");
   weft_text_printf(&out, "weft_well %d\n", stats.broken_runners == 0);
   weft_process_metrics(&out);
@@ -295,7 +340,7 @@ char *weft_stats_json(weft_runtime *rt) {
   weft_graph_counters graphs = devices_graphs(&rt->devices);
   weft_text out = {0};
   weft_process_memory m = weft_process_get_memory();
-  weft_engine_get_stats(rt->engine, &stats);
+  weft_replicas_get_stats(rt->replicas, &stats);
   weft_text_puts(&out, "{");
   put_json_rows(&out, &stats, vllm_rows, N_VLLM);
   put_json_rows(&out, &stats, weft_rows, N_WEFT);
@@ -321,10 +366,19 @@ char *weft_stats_json(weft_runtime *rt) {
 
 const char *weft_unwell(const weft_runtime *rt) {
   weft_engine_stats stats;
-  weft_engine_get_stats(rt->engine, &stats);
+  weft_replicas_get_stats(rt->replicas, &stats);
   if (stats.broken_runners == 0) return NULL;
   for (uint32_t p = 0; p < rt->devices.n; p++) {
     if (weft_device_broken(rt->devices.device[p])) return rt->unwell[p];
   }
   return "a model cannot run and its requests were ended: restart the server";
+}
+
+const char *weft_degraded(const weft_runtime *rt) {
+  for (uint32_t r = 0; rt->n_replicas > 1 && r < rt->n_replicas; r++) {
+    weft_engine_stats stats;
+    weft_engine_get_stats(weft_replicas_at(rt->replicas, r), &stats);
+    if (stats.broken_runners != 0) return rt->degraded[r];
+  }
+  return NULL;
 }

@@ -72,7 +72,7 @@ static weft_status pin_tokens(weft_runtime *rt, const weft_prefix *p, uint32_t i
                             .n_tokens = n,
                             .priority = p->priority,
                             .expires_us = p->ttl_seconds == 0 ? 0 : now + (uint64_t)p->ttl_seconds * 1000000u};
-  return weft_engine_pin(rt->engine, &params, now, id, error);
+  return weft_replicas_pin(rt->replicas, &params, now, id, error);
 }
 
 int weft_pin(weft_runtime *rt, const weft_prefix *p, uint32_t *id, char *error, size_t n_error) {
@@ -90,17 +90,17 @@ int weft_pin(weft_runtime *rt, const weft_prefix *p, uint32_t *id, char *error, 
 }
 
 int weft_unpin(weft_runtime *rt, uint32_t id) {
-  return (int)weft_engine_unpin(rt->engine, id);
+  return (int)weft_replicas_unpin(rt->replicas, id);
 }
 
 void weft_reset_prefix_cache(weft_runtime *rt) {
-  weft_engine_reset_cache(rt->engine);
+  weft_replicas_reset_cache(rt->replicas);
 }
 
 uint32_t weft_pins(weft_runtime *rt, weft_pin_card *out, uint32_t max) {
   weft_pin_info *info = weft_alloc((size_t)max + 1, sizeof *info);
   if (info == NULL) return 0;
-  uint32_t n = weft_engine_list_pins(rt->engine, info, max);
+  uint32_t n = weft_replicas_list_pins(rt->replicas, info, max);
   uint64_t now = weft_clock_us();
   for (uint32_t i = 0; i < n; i++) {
     uint64_t left = info[i].expires_us > now ? info[i].expires_us - now : 0;

@@ -55,7 +55,7 @@ static uint64_t longest_of_all(const weft_runtime *rt, bool all) {
 uint64_t weft_request_memory_default(const weft_runtime *rt) {
   uint64_t plain = longest_of_all(rt, false), largest = longest_of_all(rt, true);
   uint64_t besides = largest - plain < besides_bytes_max ? largest - plain : besides_bytes_max;
-  uint64_t n_running = rt->options.running, n_all = n_running + rt->options.queue;
+  uint64_t n_running = (uint64_t)rt->n_replicas * rt->options.running, n_all = n_running + rt->options.queue;
   return n_all * plain + n_running * besides + 2 * largest;
 }
 

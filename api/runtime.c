@@ -56,6 +56,23 @@ static weft_model_limits limits_of(const weft_open_options *o) {
       .rows_max = o->rows, .canvas_rows_max = o->rows, .segments_max = n_segments < o->rows ? n_segments : o->rows};
 }
 
+/* Every replica reads the weights; from the second one on they lie in the system's page cache. */
+static weft_status open_copies(weft_runtime *rt, weft_served_model *m, weft_error *error) {
+  weft_model_limits limits = limits_of(&rt->options);
+  limits.kv_8bit = wants_8bit(&rt->options, m->file_name);
+  limits.unused_tensors = rt->options.unused_tensors;
+  weft_status status = WEFT_OK;
+  for (uint32_t r = 0; r < rt->n_replicas && status == WEFT_OK; r++) {
+    weft_model_copy *copy = &m->copy[r];
+    status = devices_split(&rt->devices, r, m->gguf, &copy->split, &m->split_reason, error);
+    if (status != WEFT_OK) return status;
+    status = weft_model_open(m->gguf, &copy->split, &limits, rt->options.quiet ? NULL : show_progress, m->name,
+                             &copy->model, error);
+  }
+  m->model = m->copy[0].model;
+  return status;
+}
+
 static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char *path, weft_error *error) {
   m->path = weft_strdup(path);
   if (m->path == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
@@ -69,13 +86,7 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
   if (status != WEFT_OK) return status;
   struct stat about;
   if (stat(path, &about) == 0) m->created = about.st_mtime;
-  weft_model_limits limits = limits_of(&rt->options);
-  limits.kv_8bit = wants_8bit(&rt->options, m->file_name);
-  limits.unused_tensors = rt->options.unused_tensors;
-  status = devices_split(&rt->devices, m->gguf, &m->split, &m->split_reason, error);
-  if (status != WEFT_OK) return status;
-  status =
-      weft_model_open(m->gguf, &m->split, &limits, rt->options.quiet ? NULL : show_progress, m->name, &m->model, error);
+  status = open_copies(rt, m, error);
   if (status != WEFT_OK) return status;
   status = weft_gguf_let_go(m->gguf, error); /* from here on the file may be cut, replaced or removed */
   if (status != WEFT_OK) return status;
@@ -145,16 +156,19 @@ static uint64_t free_part_bytes(const weft_runtime *rt, uint32_t p) {
   if (weft_device_get_info(device)->host_memory)
     return rt->devices.weights_bytes_max[p] == 0 ? UINT64_MAX : weft_device_memory_left(device) / 100 * 85;
   uint64_t used = weft_device_weights(device).n_bytes_held, has = weft_device_get_info(device)->memory_free_bytes;
-  for (uint32_t i = 0; i < rt->n_models; i++) used += weft_model_get_info(rt->model[i].model)->part[p].scratch_bytes;
+  uint32_t r = rt->devices.replicas ? p : 0, part = rt->devices.replicas ? 0 : p;
+  for (uint32_t i = 0; i < rt->n_models; i++)
+    used += weft_model_get_info(rt->model[i].copy[r].model)->part[part].scratch_bytes;
   return used < has ? (has - used) / 100 * 85 : 0;
 }
 
-/* Bytes that the pool may take: on each device there must be room for its part of every page. */
+/* Bytes that the pool of a replica may take: on each device there must be room for its part of every page. */
 static uint64_t free_kv_bytes(const weft_runtime *rt) {
-  uint64_t wanted = host_bytes(_SC_AVPHYS_PAGES) / 4, most = (uint64_t)4 << 30, n_pages = UINT32_MAX;
+  uint64_t wanted = host_bytes(_SC_AVPHYS_PAGES) / 4 / rt->n_replicas, most = (uint64_t)4 << 30, n_pages = UINT32_MAX;
   const weft_kv_layout *layout = &rt->model[0].layout;
   for (uint32_t p = 0; p < rt->devices.n; p++) {
-    uint64_t own = layout->part_bytes[p] == 0 ? n_pages : free_part_bytes(rt, p) / layout->part_bytes[p];
+    uint64_t part_bytes = layout->part_bytes[rt->devices.replicas ? 0 : p];
+    uint64_t own = part_bytes == 0 ? n_pages : free_part_bytes(rt, p) / part_bytes;
     if (own < n_pages) n_pages = own;
   }
   if (!weft_device_get_info(rt->devices.device[0])->host_memory) return n_pages * rt->page_bytes;
@@ -186,14 +200,14 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
   weft_free(layouts);
   if (status != WEFT_OK) return status;
   if (rt->options.kv_bytes == 0) rt->options.kv_bytes = default_kv_bytes(rt);
-  uint64_t n_pages = rt->options.kv_bytes / rt->page_bytes, memory = devices_memory(&rt->devices);
+  uint64_t n_pages = rt->options.kv_bytes / rt->page_bytes, memory = devices_memory(&rt->devices) / rt->n_replicas;
   if (n_pages > INT32_MAX || (memory > 0 && rt->options.kv_bytes > memory)) {
     return weft_fail(error, WEFT_E_INVALID,
                      "a pool of %.0f MiB is more than this device has (%.0f MiB): lower --kv-mib",
                      mib_of(rt->options.kv_bytes), mib_of(memory));
   }
   rt->n_pages = (uint32_t)n_pages;
-  uint64_t n_host = rt->options.host_bytes / rt->page_bytes, host = host_bytes(_SC_PHYS_PAGES);
+  uint64_t n_host = rt->options.host_bytes / rt->n_replicas / rt->page_bytes, host = host_bytes(_SC_PHYS_PAGES);
   if (n_host >= 1u << 24 || (host > 0 && rt->options.host_bytes > host)) {
     return weft_fail(error, WEFT_E_INVALID,
                      "%.0f MiB of host memory behind the pool are more than 2^24 pages, or than there is (%.0f MiB): "
@@ -206,7 +220,7 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
   }
   if (n_host == 0 && rt->options.host_bytes > 0) {
     return weft_fail(error, WEFT_E_INVALID, "%.1f MiB of host memory hold no page of %.1f KiB: raise --host-mib",
-                     mib_of(rt->options.host_bytes), (double)rt->page_bytes / 1024.0);
+                     mib_of(rt->options.host_bytes / rt->n_replicas), (double)rt->page_bytes / 1024.0);
   }
   rt->n_host_pages = (uint32_t)n_host;
   if (rt->n_pages == 0) {
@@ -216,24 +230,36 @@ static weft_status plan_pool(weft_runtime *rt, weft_error *error) {
   return WEFT_OK;
 }
 
-/* A pool whose size is our default, not the operator's choice, is halved while the device refuses it. */
-static weft_status open_pool(weft_runtime *rt, bool may_shrink, weft_error *error) {
-  uint64_t least = least_kv_bytes(rt);
-  const weft_split *split = &rt->model[0].split;
-  const weft_kv_layout *layout = &rt->model[0].layout; /* of a page all have the same bytes */
-  weft_status status = weft_kv_store_open(split, layout, rt->n_pages, &rt->store, error);
-  while (status == WEFT_E_NO_MEMORY && may_shrink && rt->options.kv_bytes / 2 >= least) {
-    rt->options.kv_bytes /= 2;
-    rt->n_pages = (uint32_t)(rt->options.kv_bytes / rt->page_bytes);
-    status = weft_kv_store_open(split, layout, rt->n_pages, &rt->store, error);
+/* The pool of every replica, of the same size. */
+static weft_status try_pools(weft_runtime *rt, weft_error *error) {
+  weft_status status = WEFT_OK;
+  for (uint32_t r = 0; r < rt->n_replicas && status == WEFT_OK; r++) {
+    /* of a page all models have the same bytes */
+    status = weft_kv_store_open(&rt->model[0].copy[r].split, &rt->model[0].layout, rt->n_pages, &rt->store[r], error);
+  }
+  for (uint32_t r = 0; r < rt->n_replicas && status != WEFT_OK; r++) {
+    weft_kv_store_close(rt->store[r]);
+    rt->store[r] = NULL;
   }
   return status;
 }
 
-/* Slots of the file behind host memory. */
+/* A pool whose size is our default, not the operator's choice, is halved while a device refuses it. */
+static weft_status open_pools(weft_runtime *rt, bool may_shrink, weft_error *error) {
+  uint64_t least = least_kv_bytes(rt);
+  weft_status status = try_pools(rt, error);
+  while (status == WEFT_E_NO_MEMORY && may_shrink && rt->options.kv_bytes / 2 >= least) {
+    rt->options.kv_bytes /= 2;
+    rt->n_pages = (uint32_t)(rt->options.kv_bytes / rt->page_bytes);
+    status = try_pools(rt, error);
+  }
+  return status;
+}
+
+/* Slots of the file behind host memory, of each replica. */
 static weft_status plan_file(weft_runtime *rt, weft_error *error) {
   const weft_open_options *o = &rt->options;
-  uint64_t n_file = o->spill_bytes / rt->page_bytes;
+  uint64_t n_file = o->spill_bytes / rt->n_replicas / rt->page_bytes;
   if ((o->spill_file != NULL) != (o->spill_bytes > 0)) {
     return weft_fail(error, WEFT_E_INVALID,
                      "a file behind the host memory has a name and a size: give --spill-file and --spill-mib");
@@ -253,22 +279,29 @@ static weft_status plan_file(weft_runtime *rt, weft_error *error) {
   return WEFT_OK;
 }
 
-static weft_status open_store(weft_runtime *rt, bool may_shrink, weft_error *error) {
+/* A file is unlinked as soon as it is made, so each replica makes its own at the same path. */
+static weft_status open_stores(weft_runtime *rt, bool may_shrink, weft_error *error) {
   const weft_kv_file_config file = {
       .path = rt->options.spill_file, .n_slots = rt->n_file_pages, .moves_max = WEFT_MOVES_MAX};
-  weft_status status = open_pool(rt, may_shrink, error);
-  if (status == WEFT_OK) status = weft_kv_store_add_host(rt->store, rt->n_host_pages, error);
-  return status == WEFT_OK ? weft_kv_store_add_file(rt->store, &file, error) : status;
+  weft_status status = open_pools(rt, may_shrink, error);
+  for (uint32_t r = 0; r < rt->n_replicas && status == WEFT_OK; r++) {
+    status = weft_kv_store_add_host(rt->store[r], rt->n_host_pages, error);
+    if (status == WEFT_OK) status = weft_kv_store_add_file(rt->store[r], &file, error);
+  }
+  return status;
 }
 
 /* Buffers that found no room on their device. */
 static void print_away(weft_runtime *rt, uint32_t i) {
-  uint64_t n_first, n_host;
-  weft_device_runner_away(rt->model[i].runner, &n_first, &n_host);
-  if (n_first + n_host == 0) return;
-  weft_text_printf(&rt->plan,
-                   "  away     of slots and head %.2f MiB on device %u and %.2f MiB in host memory: a device is full\n",
-                   mib_of(n_first), weft_device_get_info(rt->devices.device[0])->index, mib_of(n_host));
+  for (uint32_t r = 0; r < rt->n_replicas; r++) {
+    const weft_model_copy *copy = &rt->model[i].copy[r];
+    uint64_t n_first, n_host;
+    weft_device_runner_away(copy->runner, &n_first, &n_host);
+    if (n_first + n_host == 0) continue;
+    weft_text_printf(
+        &rt->plan, "  away     of slots and head %.2f MiB on device %u and %.2f MiB in host memory: a device is full\n",
+        mib_of(n_first), weft_device_get_info(copy->split.device[0])->index, mib_of(n_host));
+  }
 }
 
 /* What would be on and was turned off, each with its reason. */
@@ -282,6 +315,8 @@ static void print_off(const weft_runtime *rt, weft_text *t) {
 }
 
 static void write_plan(weft_runtime *rt) {
+  const weft_engine *engine = weft_replicas_at(rt->replicas, 0);
+  const char *each = rt->n_replicas > 1 ? " in each replica" : "";
   weft_text *t = &rt->plan;
   devices_print(&rt->devices, rt->options.rows, t);
   print_off(rt, t);
@@ -290,7 +325,7 @@ static void write_plan(weft_runtime *rt) {
     const weft_model_info *info = weft_model_get_info(m->model);
     weft_text_printf(t, "model    %s: %s, weights %.1f MiB, activations %.1f MiB, slots and head %.1f MiB, context %u",
                      m->name, info->arch, mib_of(info->weight_bytes), mib_of(info->scratch_bytes),
-                     mib_of(m->runner_bytes), m->context);
+                     mib_of(m->copy[0].runner_bytes), m->context);
     if (info->canvas_length > 0) {
       weft_text_printf(t, ", canvas %u with %.2f MiB of state", info->canvas_length,
                        mib_of((uint64_t)info->canvas_length * info->n_hidden * sizeof(float)));
@@ -309,13 +344,13 @@ static void write_plan(weft_runtime *rt) {
       weft_text_printf(t, "\n");
     }
     answer_defaults_print(m, t);
-    uint32_t room = weft_engine_room(rt->engine, i, m->context);
+    uint32_t room = weft_engine_room(engine, i, m->context);
     weft_text_printf(t, "  room     %u requests that grow to %u tokens", room, m->context);
     if (info->canvas_length > 0 && info->canvas_length < m->context) {
       uint32_t n_prompt = m->context - info->canvas_length;
-      weft_text_printf(t, ", or %u canvases over prompts of %u", weft_engine_room(rt->engine, i, n_prompt), n_prompt);
+      weft_text_printf(t, ", or %u canvases over prompts of %u", weft_engine_room(engine, i, n_prompt), n_prompt);
     }
-    weft_text_printf(t, ", at once\n");
+    weft_text_printf(t, ", at once%s\n", each);
     if (m->layout.padding > 0.001) weft_text_printf(t, "  padding  %.1f %% of each page\n", m->layout.padding * 100.0);
   }
   weft_weights_report held = devices_weights(&rt->devices);
@@ -325,15 +360,16 @@ static void write_plan(weft_runtime *rt) {
     if (held.n_bytes_host > 0) weft_text_printf(t, "; %.1f MiB of experts in host memory", mib_of(held.n_bytes_host));
     weft_text_printf(t, "\n");
   }
-  weft_text_printf(t, "pool     %.1f MiB: %u pages of %.1f KiB, shared by all models\n",
-                   mib_of((uint64_t)rt->n_pages * rt->page_bytes), rt->n_pages, (double)rt->page_bytes / 1024.0);
+  weft_text_printf(t, "pool     %.1f MiB%s: %u pages of %.1f KiB, shared by all models\n",
+                   mib_of((uint64_t)rt->n_pages * rt->page_bytes), each, rt->n_pages, (double)rt->page_bytes / 1024.0);
   if (rt->n_host_pages > 0) {
-    weft_text_printf(t, "host     %.1f MiB behind the pool: %u pages\n",
-                     mib_of((uint64_t)rt->n_host_pages * rt->page_bytes), rt->n_host_pages);
+    weft_text_printf(t, "host     %.1f MiB behind the pool%s: %u pages\n",
+                     mib_of((uint64_t)rt->n_host_pages * rt->page_bytes), each, rt->n_host_pages);
   }
   if (rt->n_file_pages > 0) {
-    weft_text_printf(t, "file     %.1f MiB behind the host memory: %u pages in %s (unlinked)\n",
-                     mib_of((uint64_t)rt->n_file_pages * rt->page_bytes), rt->n_file_pages, rt->options.spill_file);
+    weft_text_printf(t, "file     %.1f MiB behind the host memory%s: %u pages in %s (unlinked)\n",
+                     mib_of((uint64_t)rt->n_file_pages * rt->page_bytes), each, rt->n_file_pages,
+                     rt->options.spill_file);
   }
   weft_request_memory_print(rt, t);
 }
@@ -363,12 +399,13 @@ static weft_status fill_options(weft_runtime *rt, const weft_open_options *optio
 }
 
 static weft_status open_runners(weft_runtime *rt, weft_error *error) {
-  for (uint32_t i = 0; i < rt->n_models; i++) {
-    weft_served_model *m = &rt->model[i];
+  for (uint32_t i = 0; i < rt->n_models * rt->n_replicas; i++) {
+    weft_served_model *m = &rt->model[i / rt->n_replicas];
+    weft_model_copy *copy = &m->copy[i % rt->n_replicas];
     uint32_t n_suppressed;
     const int32_t *suppressed = weft_tokenizer_suppressed(m->tokenizer, &n_suppressed);
-    weft_device_runner_config config = {.model = m->model,
-                                        .store = rt->store,
+    weft_device_runner_config config = {.model = copy->model,
+                                        .store = rt->store[i % rt->n_replicas],
                                         .layout = &m->layout,
                                         .name = m->name,
                                         .limits = limits_of(&rt->options),
@@ -377,8 +414,9 @@ static weft_status open_runners(weft_runtime *rt, weft_error *error) {
                                         .seq_tokens_max = m->context,
                                         .suppressed = suppressed,
                                         .n_suppressed = n_suppressed};
-    weft_status status = weft_device_runner_open(&config, &m->runner, &m->runner_bytes, error);
+    weft_status status = weft_device_runner_open(&config, &copy->runner, &copy->runner_bytes, error);
     if (status != WEFT_OK) return status;
+    m->runner = m->copy[0].runner;
   }
   return WEFT_OK;
 }
@@ -387,16 +425,15 @@ static void wake_engine(void *engine) {
   weft_engine_wake(engine);
 }
 
-static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenant, weft_error *error) {
-  weft_runner *runners[WEFT_MODELS_MAX];
+static weft_status open_engines(weft_runtime *rt, const weft_tenant_config *tenant, weft_error *error) {
+  weft_runner *runners[WEFT_DEVICES_MAX][WEFT_MODELS_MAX];
   uint32_t context = 0;
   for (uint32_t i = 0; i < rt->n_models; i++) {
-    runners[i] = rt->model[i].runner;
+    for (uint32_t r = 0; r < rt->n_replicas; r++) runners[r][i] = rt->model[i].copy[r].runner;
     if (rt->model[i].context > context) context = rt->model[i].context;
   }
-  weft_engine_config config = {
+  weft_engine_config each = {
       .n_models = rt->n_models,
-      .runner = runners,
       .n_pages = rt->n_pages,
       .n_host_pages = rt->n_host_pages,
       .n_file_pages = rt->n_file_pages,
@@ -413,19 +450,24 @@ static weft_status open_engine(weft_runtime *rt, const weft_tenant_config *tenan
       /* where steps are computed inside submit, planning ahead would only add void rows */
       .overlap = !weft_device_get_info(rt->devices.device[0])->immediate && !rt->options.no_overlap,
       .no_prefix_cache = rt->options.no_prefix_cache};
-  weft_status status = weft_engine_open(&config, &rt->engine, error);
-  if (status == WEFT_OK && rt->store->file != NULL) weft_kv_file_watch(rt->store->file, wake_engine, rt->engine);
-  if (status == WEFT_OK) status = weft_engine_start(rt->engine);
+  weft_replicas_config config = {.n = rt->n_replicas, .engine = each};
+  for (uint32_t r = 0; r < rt->n_replicas; r++) config.runner[r] = runners[r];
+  weft_status status = weft_replicas_open(&config, &rt->replicas, error);
+  for (uint32_t r = 0; r < rt->n_replicas && status == WEFT_OK; r++) {
+    if (rt->store[r]->file != NULL)
+      weft_kv_file_watch(rt->store[r]->file, wake_engine, weft_replicas_at(rt->replicas, r));
+  }
+  if (status == WEFT_OK) status = weft_replicas_start(rt->replicas);
   if (status != WEFT_OK && error->text[0] == 0)
     (void)weft_fail(error, status, "the engine could not start: %s", weft_status_text(status));
   return status;
 }
 
-static weft_status open_tenants_and_engine(weft_runtime *rt, weft_error *error) {
+static weft_status open_tenants_and_engines(weft_runtime *rt, weft_error *error) {
   weft_tenant_config *tenant = weft_alloc(rt->options.tenants, sizeof *tenant);
   if (tenant == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u tenants", rt->options.tenants);
   weft_status status = weft_tenants_name(rt, tenant, error);
-  if (status == WEFT_OK) status = open_engine(rt, tenant, error);
+  if (status == WEFT_OK) status = open_engines(rt, tenant, error);
   weft_free(tenant);
   return status;
 }
@@ -435,8 +477,13 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   if (status != WEFT_OK) return status;
   status = devices_open(options, &rt->devices, error);
   if (status != WEFT_OK) return status;
+  rt->n_replicas = devices_n_replicas(&rt->devices);
   for (uint32_t p = 0; p < rt->devices.n; p++) {
     const weft_device_info *device = weft_device_get_info(rt->devices.device[p]);
+    (void)snprintf(rt->degraded[p], sizeof rt->degraded[p],
+                   "device %u (%s) broke, and its requests were ended; the other replicas go on: restart the server to "
+                   "have all",
+                   device->index, device->name);
     (void)snprintf(rt->unwell[p], sizeof rt->unwell[p],
                    "device %u (%s) broke, and the requests of its models were ended: restart the server", device->index,
                    device->name);
@@ -453,11 +500,11 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   if (status == WEFT_OK) answer_defaults_tell_unused(rt);
   if (status == WEFT_OK) status = plan_pool(rt, error);
   if (status == WEFT_OK) status = plan_file(rt, error);
-  if (status == WEFT_OK) status = open_store(rt, options->kv_bytes == 0, error);
+  if (status == WEFT_OK) status = open_stores(rt, options->kv_bytes == 0, error);
   if (status == WEFT_OK) status = open_runners(rt, error);
   if (status != WEFT_OK) return status;
   if (rt->options.request_bytes == 0) rt->options.request_bytes = weft_request_memory_default(rt);
-  status = open_tenants_and_engine(rt, error);
+  status = open_tenants_and_engines(rt, error);
   if (status != WEFT_OK) return status;
   write_plan(rt);
   return weft_text_status(&rt->plan);
@@ -498,23 +545,25 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
 
 void weft_close(weft_runtime *rt) {
   if (rt == NULL) return;
-  if (rt->store != NULL && rt->store->file != NULL) weft_kv_file_watch(rt->store->file, NULL, NULL);
-  if (rt->engine != NULL) {
-    weft_engine_stop(rt->engine);
-    weft_engine_close(rt->engine);
+  for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) {
+    if (rt->store[r] != NULL && rt->store[r]->file != NULL) weft_kv_file_watch(rt->store[r]->file, NULL, NULL);
   }
+  if (rt->replicas != NULL) weft_replicas_stop(rt->replicas);
+  weft_replicas_close(rt->replicas);
   for (uint32_t i = 0; i < rt->n_models; i++) {
     weft_served_model *m = &rt->model[i];
-    if (m->runner != NULL) m->runner->ops->close(m->runner);
+    for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) {
+      if (m->copy[r].runner != NULL) m->copy[r].runner->ops->close(m->copy[r].runner);
+      weft_model_close(m->copy[r].model);
+    }
     weft_chat_close(m->chat);
     weft_formats_close(m->formats);
-    weft_model_close(m->model);
     weft_tokenizer_close(m->tokenizer);
     weft_gguf_close(m->gguf);
     weft_free(m->path);
     served_names_free(m);
   }
-  weft_kv_store_close(rt->store);
+  for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) weft_kv_store_close(rt->store[r]);
   devices_close(&rt->devices);
   weft_free(rt->model);
   weft_tenants_forget(rt);
@@ -523,11 +572,11 @@ void weft_close(weft_runtime *rt) {
 }
 
 void weft_drain(weft_runtime *rt) {
-  weft_engine_drain(rt->engine);
+  weft_replicas_drain(rt->replicas);
 }
 
 bool weft_idle(const weft_runtime *rt) {
-  return weft_engine_idle(rt->engine);
+  return weft_replicas_idle(rt->replicas);
 }
 
 /* ---- what it serves ------------------------------------------------------------------------------------------ */

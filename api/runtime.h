@@ -16,7 +16,15 @@
 #include "model/kv_store.h"
 #include "model/model.h"
 #include "model/tokenizer.h"
-#include "scheduler/engine.h"
+#include "scheduler/replicas.h"
+
+/* A model as one replica has it. */
+typedef struct weft_model_copy {
+  weft_model *model;
+  weft_split split; /* on which devices its layers lie */
+  weft_runner *runner;
+  uint64_t runner_bytes;
+} weft_model_copy;
 
 /* One model that is served. The runtime owns everything that it points to. */
 typedef struct weft_served_model {
@@ -25,8 +33,8 @@ typedef struct weft_served_model {
   uint32_t n_aliases;
   int64_t created; /* when its file was written, in seconds since 1970 */
   weft_gguf *gguf;
-  weft_model *model;
-  weft_split split; /* on which devices its layers lie, and why */
+  weft_model_copy copy[WEFT_DEVICES_MAX]; /* [devices_n_replicas]; all alike but for where they lie */
+  weft_model *model;                      /* the first copy's, as runner is: for what is the same of all */
   weft_split_reason split_reason;
   weft_tokenizer *tokenizer;
   weft_chat *chat;     /* NULL: its chat template is missing or cannot be rendered */
@@ -38,25 +46,28 @@ typedef struct weft_served_model {
   uint32_t context;       /* longest prompt + answer */
   weft_sampling sampling; /* what a request gets that leaves these open (answer_defaults.h) */
   weft_entropy_bound entropy_bound;
-  uint64_t runner_bytes;
 } weft_served_model;
+
+_Static_assert((int)WEFT_REPLICAS_MAX == (int)WEFT_DEVICES_MAX, "each device may be a replica");
 
 enum { WEFT_SALT_SECRET = 192 };
 
 struct weft_runtime {
   weft_open_options options; /* with defaults filled in; its strings are the caller's and not read after weft_open */
   weft_devices devices;
-  weft_kv_store *store;
-  weft_engine *engine;
+  uint32_t n_replicas;                    /* devices_n_replicas */
+  weft_kv_store *store[WEFT_DEVICES_MAX]; /* [n_replicas] */
+  weft_replicas *replicas;
   weft_served_model *model;
   uint32_t n_models;
-  uint32_t n_pages, n_host_pages, n_file_pages;
+  uint32_t n_pages, n_host_pages, n_file_pages; /* of each replica */
   uint64_t page_bytes;
   char **tenant_name; /* [options.tenants] */
   uint8_t salt_secret
       [WEFT_SALT_SECRET]; /* drawn at open: who may choose a salt cannot search for one that is like another */
   weft_text plan;
-  char unwell[WEFT_DEVICES_MAX][192]; /* of each device, what weft_unwell says when it broke */
+  /* Of each device, what weft_unwell, and of each replica what weft_degraded says when it broke. */
+  char unwell[WEFT_DEVICES_MAX][192], degraded[WEFT_DEVICES_MAX][224];
 };
 
 /* The model of a name. name NULL: the first; where one model is served, it answers to any name. NULL with a line when
@@ -69,6 +80,8 @@ const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const c
 static inline weft_key128 weft_runtime_domain(const weft_runtime *runtime, uint32_t tenant) {
   return (weft_key128){runtime->options.shared_cache ? 0u : tenant + 1u, 0x7765667430303031ull};
 }
+/* A line that names the first replica that broke while the others go on; NULL: there is none. Until weft_close. */
+const char *weft_degraded(const weft_runtime *runtime);
 /* Copies the line of a weft_error to the caller's buffer and returns the status as int. */
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error);
 

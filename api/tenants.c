@@ -94,7 +94,7 @@ void weft_tenants_metrics(weft_runtime *rt, weft_text *out) {
   weft_tenant_stats *stats = weft_alloc(n, sizeof *stats);
   out->refused = out->refused || stats == NULL;
   for (uint32_t i = 0; stats != NULL && i < n; i++) {
-    weft_engine_get_tenant_stats(rt->engine, i, &stats[i]);
+    weft_replicas_get_tenant_stats(rt->replicas, i, &stats[i]);
   }
   for (size_t r = 0; stats != NULL && r < sizeof rows / sizeof *rows; r++) {
     weft_prometheus_head(out, rows[r].name, rows[r].type, rows[r].help);

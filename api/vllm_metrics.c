@@ -79,7 +79,8 @@ static void put_usage(const weft_runtime *rt, const model_view *view, weft_text 
     weft_text_puts(out, "vllm:cache_config_info{");
     weft_prometheus_label(out, "model_name", rt->model[i].name);
     weft_text_printf(out, ",block_size=\"%u\",num_gpu_blocks=\"%u\",page_bytes=\"%llu\"} 1\n",
-                     rt->model[i].layout.group[0].block_tokens, rt->n_pages, (unsigned long long)rt->page_bytes);
+                     rt->model[i].layout.group[0].block_tokens, rt->n_replicas * rt->n_pages,
+                     (unsigned long long)rt->page_bytes);
   }
 }
 
@@ -125,8 +126,8 @@ static void put_histogram(const histogram_row *row, const char *model, const wef
 static void view_model(weft_runtime *rt, const weft_engine_stats *stats, uint32_t index, model_view *view) {
   weft_group_usage usage[WEFT_GROUPS_MAX] = {0};
   uint64_t n_pinned = 0;
-  weft_engine_get_request_stats(rt->engine, index, &view->requests);
-  weft_engine_get_group_usage(rt->engine, index, usage);
+  weft_replicas_get_request_stats(rt->replicas, index, &view->requests);
+  weft_replicas_get_group_usage(rt->replicas, index, usage);
   for (uint32_t g = 0; g < rt->model[index].layout.n_groups; g++) n_pinned += usage[g].n_pinned;
   view->n_running = stats->lane[index].n_running;
   view->n_waiting = stats->lane[index].n_waiting;

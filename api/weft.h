@@ -75,7 +75,7 @@ typedef struct weft_open_options {
   bool no_deterministic; /* on a GPU: sums are split as suits the step, so an answer may depend on its batch */
   uint32_t products;     /* [the backend's choice] products with quantised weights in 8 or 16 bits; a GPU has both */
   const char *devices, *device_mib; /* ["0"] layers are shared out to these, as "0,1"; [7/8] MiB of each for weights */
-  const char *split, *split_ratio;  /* ["auto"] layer, tensor or auto: layer; [planned] layers of each, as "7,3" */
+  const char *split, *split_ratio;  /* ["auto"]: layer, tensor or replicas; [planned] layers of each, as "7,3" */
   bool quiet;                       /* no progress bars on standard error */
 } weft_open_options;
 
@@ -288,7 +288,7 @@ WEFT_API char *weft_stats_json(weft_runtime *runtime);
 /* The newest n_steps steps (0: all that are kept, 2048 at most) and the newest 1024 requests that ended, as Chrome
  * trace JSON. The caller frees the text with weft_release; NULL: no memory. */
 WEFT_API char *weft_trace(weft_runtime *runtime, uint32_t n_steps);
-/* NULL while all models can answer; else one line that says which device failed, valid until weft_close. */
+/* NULL while each model has a replica that can answer; else a line with the device that failed, until weft_close. */
 WEFT_API const char *weft_unwell(const weft_runtime *runtime);
 /* The memory plan that weft_open made, as text; valid until weft_close. */
 WEFT_API const char *weft_plan(const weft_runtime *runtime);

@@ -4,7 +4,7 @@
 static const uint64_t minute_us = 60000000;
 
 void weft_account_open(weft_account *account, const weft_tenant_config *config, uint32_t running_max) {
-  *account = (weft_account){.weight = config->weight,
+  *account = (weft_account){.weight = config->weight == 0 ? 1 : config->weight,
                             .running_max = running_max,
                             .waiting_max = config->waiting_max,
                             .tokens_per_minute = config->tokens_per_minute,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* An account: what a tenant has in the engine and what it may still submit, in places and in tokens of its minute. The
- * accounts belong to the engine; the mutex of the inbox guards them.
+ * accounts belong to the places (places.h), whose mutex guards them.
  *
  * Law. A tenant with a limit on waiting requests has at most live_max requests in the engine: as many as may run for
  * it at once, and waiting_max more. So requests that would start at once take no place of those that wait, however far
@@ -38,7 +38,7 @@ typedef struct weft_shortage {
   uint64_t tokens_us;    /* microseconds until the bucket holds enough tokens */
 } weft_shortage;
 
-/* config: with its defaults filled in. running_max: the engine's limit over all tenants. */
+/* running_max: the limit over all tenants. */
 void weft_account_open(weft_account *account, const weft_tenant_config *config, uint32_t running_max);
 /* Whether the tenant may submit n_requests requests that may use n_tokens tokens together; takes nothing. FULL when
  * places are short, else RATE_LIMIT when tokens are, with a line; *shortage says how much is missing. */

@@ -208,21 +208,18 @@ static weft_status take_memory(weft_engine *e) {
   e->claims.tenant = e->tenants.claims;
   status = weft_recorder_open(&e->recorder);
   if (status != WEFT_OK) return status;
-  e->account = weft_alloc(c->n_tenants, sizeof *e->account);
   e->shared_usage = weft_alloc((size_t)e->n_lanes * WEFT_GROUPS_MAX, sizeof *e->shared_usage);
   e->requests = weft_alloc(e->n_lanes, sizeof *e->requests);
   e->shared_requests = weft_alloc(e->n_lanes, sizeof *e->shared_requests);
-  if (e->account == NULL || e->shared_usage == NULL) return WEFT_E_NO_MEMORY;
+  if (e->shared_usage == NULL) return WEFT_E_NO_MEMORY;
   if (e->requests == NULL || e->shared_requests == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < c->n_tenants; i++) {
-    const weft_tenant_config *config = &e->tenants.tenant[i].config;
-    weft_account_open(&e->account[i], config, c->running_max);
-    weft_pager_set_owner_limit(e->pager, i, config->blocks_max);
+    weft_pager_set_owner_limit(e->pager, i, e->tenants.tenant[i].config.blocks_max);
   }
   weft_pins_plan(e);
   status = weft_pins_open(&e->pins, c->pins_max);
   if (status != WEFT_OK) return status;
-  status = weft_budget_open(&e->budget, c->request_bytes_max, c->n_tenants);
+  if (c->places == NULL) status = weft_places_open(&e->own_places, c, 1);
   if (status != WEFT_OK) return status;
   status = weft_deadlines_open(&e->deadlines, c->running_max + c->waiting_max);
   if (status != WEFT_OK) return status;
@@ -243,7 +240,6 @@ static void free_engine(weft_engine *e) {
   weft_waiting_close(e);
   weft_tenants_close(&e->tenants);
   weft_pins_close(&e->pins);
-  weft_free(e->account);
   weft_free(e->shared_usage);
   weft_free(e->requests);
   weft_free(e->shared_requests);
@@ -251,7 +247,7 @@ static void free_engine(weft_engine *e) {
   weft_free(e->rank);
   weft_free(e->ranked);
   weft_free(e->told);
-  weft_budget_close(&e->budget);
+  weft_places_close(&e->own_places);
   weft_pager_close(e->pager);
   weft_free(e);
 }
@@ -281,8 +277,8 @@ weft_status weft_engine_open(const weft_engine_config *config, weft_engine **out
                        "engine: no memory for %u running and %u waiting requests; lower one of them",
                        config->running_max, config->waiting_max);
   }
-  if (status == WEFT_OK &&
-      weft_inbox_open(&e->inbox, config->waiting_max, config->running_max, e->account, config->n_tenants)) {
+  e->places = config->places != NULL ? config->places : &e->own_places;
+  if (status == WEFT_OK && weft_inbox_open(&e->inbox, e->places) != WEFT_OK) {
     status = weft_fail(error, WEFT_E_NO_MEMORY, "engine: the system refused a lock");
   }
   if (status != WEFT_OK) {
@@ -373,7 +369,7 @@ void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out) {
   *out = engine->shared_stats;
   for (uint32_t i = 0; i < engine->n_lanes; i++) add_request_stats(out, &engine->shared_requests[i]);
   (void)pthread_mutex_unlock(&engine->stats_mutex);
-  out->request_bytes = weft_budget_held(&engine->budget);
+  out->request_bytes = weft_budget_held(&engine->places->budget);
 }
 
 uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max) {
@@ -385,7 +381,7 @@ uint32_t weft_engine_get_requests(weft_engine *engine, weft_request_record *out,
 }
 
 void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_tenant_stats *out) {
-  weft_account account = weft_inbox_account(&engine->inbox, tenant);
+  weft_account account = weft_places_account(engine->places, tenant);
   (void)pthread_mutex_lock(&engine->stats_mutex);
   *out = engine->tenants.shared[tenant].stats;
   (void)pthread_mutex_unlock(&engine->stats_mutex);
@@ -393,7 +389,7 @@ void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_ten
   out->n_unstarted = account.n_unstarted;
   out->n_evicted = account.n_evicted;
   memcpy(out->n_refused, account.n_refused, sizeof out->n_refused);
-  out->n_refused[WEFT_REFUSED_MEMORY] = weft_budget_refused(&engine->budget, tenant);
+  out->n_refused[WEFT_REFUSED_MEMORY] = weft_budget_refused(&engine->places->budget, tenant);
 }
 
 uint64_t weft_engine_request_bytes(const weft_request_params *params, uint32_t answer_max, uint32_t n_canvas) {
@@ -417,6 +413,20 @@ void weft_engine_get_group_usage(weft_engine *engine, uint32_t model, weft_group
 
 weft_pager *weft_engine_pager(weft_engine *engine) {
   return engine->pager;
+}
+
+weft_engine_load weft_engine_get_load(weft_engine *engine, uint32_t tenant) {
+  weft_inbox_load all, own;
+  weft_inbox_get_load(&engine->inbox, tenant, &all, &own);
+  return (weft_engine_load){.n_rows = all.n_rows, .n_own_rows = own.n_rows, .n_own = own.n_live};
+}
+
+bool weft_engine_can_run(const weft_engine *engine, uint32_t model) {
+  return !engine->lane[model].broken;
+}
+
+bool weft_engine_has(const weft_engine *engine, const weft_request *request) {
+  return request->inbox == &engine->inbox;
 }
 
 weft_status weft_engine_start(weft_engine *engine) {

@@ -43,6 +43,11 @@ weft_status weft_engine_submit_all(weft_engine *engine, const weft_request_param
 /* The same for one request. */
 weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *params, uint64_t now_us,
                                weft_request **out, weft_error *error);
+/* The same for engines that share their places (places.h): request i goes to engine[i], a sibling to the engine of its
+ * sibling. n is one that weft_submission_check takes. */
+weft_status weft_engines_submit(weft_engine *const *engine, const weft_request_params *params, uint32_t n,
+                                uint64_t now_us, weft_request **out, weft_error *error);
+weft_status weft_submission_check(uint32_t n, weft_error *error);    /* INVALID with a line */
 void weft_engine_cancel(weft_engine *engine, weft_request *request); /* any time, any thread, any number of times */
 /* Next event of this request, or WEFT_AGAIN. Never blocks. One reader per request. */
 weft_status weft_engine_poll(weft_engine *engine, weft_request *request, weft_event *out);
@@ -79,6 +84,19 @@ weft_status weft_engine_pin(weft_engine *engine, const weft_pin_params *params, 
                             weft_error *error);
 weft_status weft_engine_unpin(weft_engine *engine, uint32_t id); /* NOT_FOUND; gone at the next step */
 uint32_t weft_engine_list_pins(weft_engine *engine, weft_pin_info *out, uint32_t max); /* in order of declaration */
+
+/* ---- how busy it is, for a choice between engines; any thread ----------------------------------------------- */
+
+/* Rows that the request may need at most: its prompt's, and its longest answer's with all denoise steps. */
+uint64_t weft_engine_rows(const weft_engine *engine, const weft_request_params *params);
+/* The sums of those of all requests that the engine has, and of the tenant's, and how many the tenant's are. */
+typedef struct weft_engine_load {
+  uint64_t n_rows, n_own_rows;
+  uint32_t n_own;
+} weft_engine_load;
+weft_engine_load weft_engine_get_load(weft_engine *engine, uint32_t tenant);
+bool weft_engine_can_run(const weft_engine *engine, uint32_t model); /* its device has not failed */
+bool weft_engine_has(const weft_engine *engine, const weft_request *request);
 
 /* How many requests of one lane, each growing to n_tokens tokens, can run at once without a preemption while no other
  * request runs: what the pool holds under the rules of admission, at most running_max. Any thread. */

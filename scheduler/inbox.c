@@ -5,41 +5,43 @@
 
 #include "base/check.h"
 #include "base/condition.h"
+#include "base/memory.h"
 #include "pager/pager.h"
 #include "scheduler/queue_share.h"
 
-weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t running_max, weft_account *account,
-                            uint32_t n_tenants) {
+weft_status weft_inbox_open(weft_inbox *inbox, weft_places *places) {
   memset(inbox, 0, sizeof *inbox);
-  if (weft_condition_open(&inbox->changed) != WEFT_OK) return WEFT_E_NO_MEMORY;
-  if (pthread_mutex_init(&inbox->mutex, NULL) != 0) {
-    (void)pthread_cond_destroy(&inbox->changed);
+  inbox->of = weft_alloc(places->n_tenants, sizeof *inbox->of);
+  if (inbox->of == NULL) return WEFT_E_NO_MEMORY;
+  if (weft_condition_open(&inbox->changed) != WEFT_OK) {
+    weft_free(inbox->of);
     return WEFT_E_NO_MEMORY;
   }
+  inbox->places = places;
   inbox->last = &inbox->first;
   weft_list_init(&inbox->evicted);
-  inbox->account = account;
-  inbox->n_tenants = n_tenants;
-  inbox->waiting_max = waiting_max;
-  inbox->live_max = waiting_max + running_max;
   return WEFT_OK;
 }
 
 void weft_inbox_close(weft_inbox *inbox) {
-  (void)pthread_mutex_destroy(&inbox->mutex);
   (void)pthread_cond_destroy(&inbox->changed);
+  weft_free(inbox->of);
 }
 
 static void lock_inbox(weft_inbox *inbox) {
-  (void)pthread_mutex_lock(&inbox->mutex);
+  (void)pthread_mutex_lock(&inbox->places->mutex);
 }
 static void unlock_inbox(weft_inbox *inbox) {
-  (void)pthread_mutex_unlock(&inbox->mutex);
+  (void)pthread_mutex_unlock(&inbox->places->mutex);
+}
+
+static void wake_engine(weft_inbox *inbox) {
+  inbox->n_notes += 1;
+  (void)pthread_cond_signal(&inbox->changed);
 }
 
 static void note_and_unlock(weft_inbox *inbox) {
-  inbox->n_notes += 1;
-  (void)pthread_cond_signal(&inbox->changed);
+  wake_engine(inbox);
   unlock_inbox(inbox);
 }
 
@@ -54,13 +56,26 @@ static void leave_queue(weft_account *account, weft_request *r) {
   account->n_unstarted -= 1;
 }
 
+static void count_live(weft_inbox *inbox, const weft_request *r) {
+  inbox->all.n_live += 1;
+  inbox->all.n_rows += r->n_rows;
+  inbox->of[r->tenant].n_live += 1;
+  inbox->of[r->tenant].n_rows += r->n_rows;
+  inbox->places->n_live += 1;
+}
+
 /* The place of the request is free from now on. */
-static void leave_engine(weft_inbox *inbox, weft_request *r) {
-  weft_account *account = &inbox->account[r->tenant];
+static void leave_engine(weft_request *r) {
+  weft_inbox *inbox = r->inbox;
+  weft_account *account = &inbox->places->account[r->tenant];
   if (r->place == WEFT_PLACE_UNSTARTED) leave_queue(account, r);
   if (r->place != WEFT_PLACE_RUNNING) account->n_waiting -= 1;
   account->n_live -= 1;
-  inbox->n_live -= 1;
+  inbox->all.n_live -= 1;
+  inbox->all.n_rows -= r->n_rows;
+  inbox->of[r->tenant].n_live -= 1;
+  inbox->of[r->tenant].n_rows -= r->n_rows;
+  inbox->places->n_live -= 1;
 }
 
 /* The list whose newest requests give way first: requests of submissions of which a part has started come last. NULL:
@@ -72,16 +87,17 @@ static weft_link *gives_way_first(weft_account *account) {
 }
 
 /* Evicts the newest submission of the tenant. Returns how many places that makes free. */
-static uint32_t evict_newest(weft_inbox *inbox, weft_account *account) {
+static uint32_t evict_newest(weft_account *account) {
   uint32_t n = 0;
   weft_link *list = gives_way_first(account);
   uint64_t submission = unstarted_at(list->prev)->submission;
   while (!weft_list_empty(list)) {
     weft_request *r = unstarted_at(list->prev);
     if (r->submission != submission) break;
-    leave_engine(inbox, r);
+    leave_engine(r);
     r->place = WEFT_PLACE_EVICTED;
-    weft_list_push_back(&inbox->evicted, &r->evicted_link);
+    weft_list_push_back(&r->inbox->evicted, &r->evicted_link);
+    wake_engine(r->inbox);
     account->n_evicted += 1;
     n += 1;
   }
@@ -108,78 +124,79 @@ static uint32_t would_give(weft_account *account, weft_queue_part will_have, uin
 
 /* Makes places for n requests of a tenant, by evicting requests of other tenants where queue_share.h says so. Returns
  * how many are missing; if any are, none was evicted. */
-static uint32_t make_room(weft_inbox *inbox, uint32_t tenant, uint32_t n) {
-  uint64_t n_wanted = (uint64_t)inbox->n_live + n;
-  uint32_t missing = n_wanted > inbox->live_max ? (uint32_t)(n_wanted - inbox->live_max) : 0, n_found = 0;
-  const weft_account *own = &inbox->account[tenant];
+static uint32_t make_room(weft_places *places, uint32_t tenant, uint32_t n) {
+  uint64_t n_wanted = (uint64_t)places->n_live + n;
+  uint32_t missing = n_wanted > places->live_max ? (uint32_t)(n_wanted - places->live_max) : 0, n_found = 0;
+  const weft_account *own = &places->account[tenant];
   weft_queue_part will_have = {own->n_unstarted + n, own->weight}, part[WEFT_OWNER_OPERATOR];
   if (missing == 0) return 0;
-  for (uint32_t i = 0; i < inbox->n_tenants; i++) {
-    weft_account *account = &inbox->account[i];
+  for (uint32_t i = 0; i < places->n_tenants; i++) {
+    weft_account *account = &places->account[i];
     part[i] = (weft_queue_part){account->n_unstarted, account->weight};
     if (i != tenant && n_found < missing) n_found += would_give(account, will_have, missing - n_found);
   }
   if (n_found < missing) return missing;
   for (uint32_t n_made = 0; n_made < missing;) {
-    uint32_t who = weft_queue_who_gives_way(part, inbox->n_tenants, tenant, will_have);
-    WEFT_CHECK(who < inbox->n_tenants); /* would_give found them by the same comparison */
-    n_made += evict_newest(inbox, &inbox->account[who]);
-    part[who].n = inbox->account[who].n_unstarted;
+    uint32_t who = weft_queue_who_gives_way(part, places->n_tenants, tenant, will_have);
+    WEFT_CHECK(who < places->n_tenants); /* would_give found them by the same comparison */
+    n_made += evict_newest(&places->account[who]);
+    part[who].n = places->account[who].n_unstarted;
   }
   return 0;
 }
 
-static weft_status judge_limits(weft_inbox *inbox, uint32_t tenant, uint32_t n, uint64_t n_tokens, uint64_t now_us,
+static weft_status judge_limits(weft_request *const *request, uint32_t n, uint64_t n_tokens, uint64_t now_us,
                                 weft_shortage *shortage, weft_error *error) {
+  weft_places *places = request[0]->inbox->places;
+  uint32_t tenant = request[0]->tenant;
   *shortage = (weft_shortage){.why = WEFT_REFUSED_NONE};
-  if (inbox->closed) {
-    return weft_fail(error, WEFT_FULL, "the engine has stopped and takes no new requests");
+  for (uint32_t i = 0; i < n; i++) {
+    const weft_inbox *inbox = request[i]->inbox;
+    if (inbox->closed) return weft_fail(error, WEFT_FULL, "the engine has stopped and takes no new requests");
+    if (inbox->draining) return weft_fail(error, WEFT_FULL, "the engine is draining and takes no new requests");
   }
-  if (inbox->draining) {
-    return weft_fail(error, WEFT_FULL, "the engine is draining and takes no new requests");
-  }
-  weft_account *account = &inbox->account[tenant];
+  weft_account *account = &places->account[tenant];
   weft_status status = weft_account_check(account, n, n_tokens, now_us, shortage, error);
   if (status == WEFT_OK) {
-    shortage->n_places = make_room(inbox, tenant, n);
+    shortage->n_places = make_room(places, tenant, n);
     if (shortage->n_places > 0) {
       shortage->why = WEFT_REFUSED_QUEUE;
       status = weft_fail(error, WEFT_FULL, "the queue is full: there are %u requests, and may be %u; come again later",
-                         inbox->n_live, inbox->live_max);
+                         places->n_live, places->live_max);
     }
   }
   if (status != WEFT_OK) account->n_refused[shortage->why] += n;
   return status;
 }
 
-static void append_request(weft_inbox *inbox, weft_account *account, weft_request *r) {
-  r->submission = inbox->n_submissions;
+static void append_request(weft_account *account, weft_request *r) {
+  weft_inbox *inbox = r->inbox;
+  r->submission = inbox->places->n_submissions;
   r->place = WEFT_PLACE_UNSTARTED;
   weft_list_push_back(&account->unstarted, &r->unstarted_link);
   r->inbox_next = NULL;
   *inbox->last = r;
   inbox->last = &r->inbox_next;
+  count_live(inbox, r);
+  wake_engine(inbox);
 }
 
-weft_status weft_inbox_put(weft_inbox *inbox, weft_request *const *request, uint32_t n, uint64_t n_tokens,
-                           uint64_t now_us, weft_shortage *shortage, weft_error *error) {
-  uint32_t tenant = request[0]->tenant;
-  lock_inbox(inbox);
-  weft_status status = judge_limits(inbox, tenant, n, n_tokens, now_us, shortage, error);
-  if (status != WEFT_OK) {
-    unlock_inbox(inbox);
-    return status;
+weft_status weft_inboxes_put(weft_request *const *request, uint32_t n, uint64_t n_tokens, uint64_t now_us,
+                             weft_shortage *shortage, weft_error *error) {
+  weft_inbox *first = request[0]->inbox;
+  lock_inbox(first);
+  weft_status status = judge_limits(request, n, n_tokens, now_us, shortage, error);
+  if (status == WEFT_OK) {
+    weft_account *account = &first->places->account[request[0]->tenant];
+    weft_account_take(account, n_tokens);
+    first->places->n_submissions += 1;
+    for (uint32_t i = 0; i < n; i++) append_request(account, request[i]);
+    account->n_live += n;
+    account->n_waiting += n;
+    account->n_unstarted += n;
   }
-  weft_account *account = &inbox->account[tenant];
-  weft_account_take(account, n_tokens);
-  inbox->n_submissions += 1;
-  for (uint32_t i = 0; i < n; i++) append_request(inbox, account, request[i]);
-  inbox->n_live += n;
-  account->n_live += n;
-  account->n_waiting += n;
-  account->n_unstarted += n;
-  note_and_unlock(inbox);
-  return WEFT_OK;
+  unlock_inbox(first);
+  return status;
 }
 
 /* The first request of a submission starts: the others, which lie beside it in the list, are no longer first to give
@@ -197,7 +214,7 @@ static void part_starts(weft_account *account, weft_request *first) {
 }
 
 bool weft_inbox_start(weft_inbox *inbox, weft_request *r) {
-  weft_account *account = &inbox->account[r->tenant];
+  weft_account *account = &inbox->places->account[r->tenant];
   lock_inbox(inbox);
   bool evicted = r->place == WEFT_PLACE_EVICTED;
   if (!evicted) {
@@ -215,7 +232,7 @@ bool weft_inbox_start(weft_inbox *inbox, weft_request *r) {
 void weft_inbox_preempt(weft_inbox *inbox, weft_request *r) {
   lock_inbox(inbox);
   r->place = WEFT_PLACE_PREEMPTED;
-  inbox->account[r->tenant].n_waiting += 1;
+  inbox->places->account[r->tenant].n_waiting += 1;
   unlock_inbox(inbox);
 }
 
@@ -224,10 +241,10 @@ void weft_inbox_end(weft_inbox *inbox, weft_request *r, uint32_t n_unused, uint6
   if (r->place == WEFT_PLACE_EVICTED) {
     weft_list_remove(&r->evicted_link);
   } else {
-    leave_engine(inbox, r);
+    leave_engine(r);
   }
   r->place = WEFT_PLACE_NONE;
-  weft_account_give_back(&inbox->account[r->tenant], n_unused, now_us);
+  weft_account_give_back(&inbox->places->account[r->tenant], n_unused, now_us);
   unlock_inbox(inbox);
 }
 
@@ -265,7 +282,7 @@ void weft_inbox_stop(weft_inbox *inbox) {
 
 uint32_t weft_inbox_n_live(weft_inbox *inbox) {
   lock_inbox(inbox);
-  uint32_t n = inbox->n_live;
+  uint32_t n = inbox->all.n_live;
   unlock_inbox(inbox);
   return n;
 }
@@ -291,18 +308,18 @@ void weft_inbox_take(weft_inbox *inbox, weft_inbox_notes *notes) {
   unlock_inbox(inbox);
 }
 
-weft_account weft_inbox_account(weft_inbox *inbox, uint32_t tenant) {
+void weft_inbox_get_load(weft_inbox *inbox, uint32_t tenant, weft_inbox_load *all, weft_inbox_load *own) {
   lock_inbox(inbox);
-  weft_account account = inbox->account[tenant];
+  *all = inbox->all;
+  *own = inbox->of[tenant];
   unlock_inbox(inbox);
-  return account;
 }
 
 bool weft_inbox_sleep(weft_inbox *inbox, uint64_t until_us) {
   bool in_time = true;
   lock_inbox(inbox);
   while (inbox->n_notes == inbox->n_taken_notes && !inbox->stop && in_time) {
-    in_time = weft_condition_wait(&inbox->changed, &inbox->mutex, until_us);
+    in_time = weft_condition_wait(&inbox->changed, &inbox->places->mutex, until_us);
   }
   bool go_on = !inbox->stop;
   unlock_inbox(inbox);

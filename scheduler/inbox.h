@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* The inbox: the only place where other threads meet the engine thread. Submitted, cancelled and evicted requests lie
- * in lists until the engine thread takes them all at once. Here it is decided what happens when the queue is full:
- * inbox.c refuses a submission with FULL, or evicts requests for it as queue_share.h says.
+/* The inbox of an engine: the only place where other threads meet the engine thread. Submitted, cancelled and evicted
+ * requests lie in lists until the engine thread takes them all at once. Here it is decided what happens when the queue
+ * is full: inbox.c refuses a submission with FULL, or evicts requests for it as queue_share.h says.
  *
- * Law. The inbox is bounded. n_live counts requests that were submitted and have neither finished nor been evicted; it
- * is never above live_max, which is the number of requests that may run at once plus waiting_max. A submission gets
- * places for all of its requests or for none.
+ * Law. The inbox is bounded by the places (places.h), which the inboxes of several engines may share. A submission gets
+ * places for all of its requests or for none, to whichever inboxes they go.
  *
  * When places are short, queue_share.h says which submissions give theirs; that is decided at once, under the mutex.
  * The evicted requests are counted out and noted, and the engine thread ends them before it admits any request. If a
@@ -13,24 +12,27 @@
  * start; so no evicted request ever runs. A request that ends for another reason first takes its note back: it ends
  * once.
  *
- * Everything here is under one mutex, held for a few instructions. The engine thread sleeps on `changed` and never
- * misses a note, because notes are counted. */
+ * Everything here is under the mutex of the places, held for a few instructions. The engine thread sleeps on `changed`
+ * and never misses a note, because notes are counted. */
 #ifndef WEFT_SCHEDULER_INBOX_H
 #define WEFT_SCHEDULER_INBOX_H
 
-#include "scheduler/account.h"
+#include "scheduler/places.h"
 #include "scheduler/request.h"
 
+/* Requests that have a place, and the rows that they may need (weft_request.n_rows). */
+typedef struct weft_inbox_load {
+  uint64_t n_rows;
+  uint32_t n_live;
+} weft_inbox_load;
+
 typedef struct weft_inbox {
-  pthread_mutex_t mutex;
+  weft_places *places; /* borrowed */
   pthread_cond_t changed;
   weft_request *first, **last; /* submitted, in order; linked by inbox_next */
   weft_request *cancelled;     /* linked by cancel_next */
   weft_link evicted;           /* requests whose place was taken, linked by evicted_link */
-  uint32_t n_live, live_max, waiting_max;
-  uint64_t n_submissions;
-  weft_account *account; /* [n_tenants], borrowed from the engine */
-  uint32_t n_tenants;
+  weft_inbox_load all, *of;    /* of this engine; of: [n_tenants] */
   uint64_t n_notes, n_taken_notes;
   bool draining, closed, stop, reset_cache;
 } weft_inbox;
@@ -42,19 +44,18 @@ typedef struct weft_inbox_notes {
   bool reset_cache;
 } weft_inbox_notes;
 
-/* account: one per tenant, opened, borrowed until close. */
-weft_status weft_inbox_open(weft_inbox *inbox, uint32_t waiting_max, uint32_t running_max, weft_account *account,
-                            uint32_t n_tenants);
+/* places: borrowed until close. */
+weft_status weft_inbox_open(weft_inbox *inbox, weft_places *places);
 void weft_inbox_close(weft_inbox *inbox);
 
 /* ---- any thread ---- */
 
-/* Takes all n requests, which belong to one tenant, or none: FULL with a line when the tenant's account or the queue
- * has no place, or when the inbox is draining or closed (shortage->why is then WEFT_REFUSED_NONE); RATE_LIMIT when the
- * account has too few tokens. n_tokens: tokens
- * that the requests may use together, prompts and longest answers. */
-weft_status weft_inbox_put(weft_inbox *inbox, weft_request *const *request, uint32_t n, uint64_t n_tokens,
-                           uint64_t now_us, weft_shortage *shortage, weft_error *error);
+/* Puts each of n requests into its own inbox (weft_request.inbox; all of the same places), or none. They belong to one
+ * tenant. FULL with a line when the tenant's account or the queue has no place, or when an inbox is draining or closed
+ * (shortage->why is then WEFT_REFUSED_NONE); RATE_LIMIT when the account has too few tokens. n_tokens: tokens that the
+ * requests may use together, prompts and longest answers. */
+weft_status weft_inboxes_put(weft_request *const *request, uint32_t n, uint64_t n_tokens, uint64_t now_us,
+                             weft_shortage *shortage, weft_error *error);
 /* Notes that the request is cancelled. Takes over one reference to the request, which the caller gives. */
 void weft_inbox_cancel(weft_inbox *inbox, weft_request *request);
 void weft_inbox_drain(weft_inbox *inbox);
@@ -65,8 +66,8 @@ void weft_inbox_poke(weft_inbox *inbox);
 void weft_inbox_stop(weft_inbox *inbox);
 uint32_t weft_inbox_n_live(weft_inbox *inbox);
 bool weft_inbox_draining(weft_inbox *inbox);
-/* A copy of a tenant's account. */
-weft_account weft_inbox_account(weft_inbox *inbox, uint32_t tenant);
+/* How busy the engine is: with all requests, and with those of the tenant. */
+void weft_inbox_get_load(weft_inbox *inbox, uint32_t tenant, weft_inbox_load *all, weft_inbox_load *own);
 
 /* ---- engine thread --------------------------------------------------------------------------- */
 

@@ -48,6 +48,9 @@ typedef struct weft_engine_config {
   uint64_t request_bytes_max; /* host memory of all requests, waiting or running (budget.h); 0: no limit */
   uint64_t slice_us;          /* a model keeps its turn until it has used this much more device time than another */
   uint64_t target_tpot_us;    /* target for the time between tokens of requests that decode (pace.h); 0: none */
+  /* Shared with other engines (places.h), borrowed until close; NULL: the engine has places of its own. Shared ones
+   * hold at most running_max + waiting_max requests, all of which may come to this engine. */
+  struct weft_places *places;
 } weft_engine_config;
 
 /* Called on the engine thread with the answer so far, whenever it grew, before it is published. Returns how many of
@@ -106,6 +109,7 @@ typedef struct weft_pin_params {
   uint32_t n_tokens;
   int32_t priority;    /* requests of tenants whose class is above it may take its blocks */
   uint64_t expires_us; /* absolute, engine time; 0: never */
+  uint32_t id;         /* 0: the engine numbers it; else a number that no pin of the engine has had */
 } weft_pin_params;
 
 #endif

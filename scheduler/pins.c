@@ -73,7 +73,8 @@ static weft_pin_entry *make_pin(const weft_engine *e, const weft_pin_params *p) 
 }
 
 /* The pin is the list's from here on. */
-static weft_status declare_pin(weft_pin_table *pins, weft_pin_entry *pin, uint32_t *id, weft_error *error) {
+static weft_status declare_pin(weft_pin_table *pins, weft_pin_entry *pin, uint32_t wanted, uint32_t *id,
+                               weft_error *error) {
   weft_status status = WEFT_OK;
   lock_pins(pins);
   if (pins->n == pins->n_max) {
@@ -84,7 +85,7 @@ static weft_status declare_pin(weft_pin_table *pins, weft_pin_entry *pin, uint32
                        "longest request fits beside them",
                        pin->info.n_tokens, pin->info.n_pages, pins->n_pages, pins->n_pages_max);
   } else {
-    *id = pin->info.id = pins->next_id++;
+    *id = pin->info.id = wanted != 0 ? wanted : pins->next_id++;
     pins->pin[pins->n++] = pin;
     pins->n_pages += pin->info.n_pages;
     atomic_store_explicit(&pins->n_known, pins->n, memory_order_release);
@@ -102,7 +103,7 @@ weft_status weft_pins_declare(weft_engine *e, const weft_pin_params *params, uin
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a pin of %u tokens", params->n_tokens);
   }
   *n_tokens = pin->info.n_tokens;
-  status = declare_pin(&e->pins, pin, id, error);
+  status = declare_pin(&e->pins, pin, params->id, id, error);
   if (status != WEFT_OK) free_pin(pin);
   return status;
 }

@@ -45,7 +45,7 @@ typedef enum weft_request_state {
   WEFT_REQUEST_DONE = 3
 } weft_request_state;
 
-/* What the inbox counts a request as; set by inbox.c under the inbox's mutex. */
+/* What the inbox counts a request as; set by inbox.c under its mutex. */
 typedef enum weft_place {
   WEFT_PLACE_NONE = 0,      /* not submitted, or ended */
   WEFT_PLACE_UNSTARTED = 1, /* in the queue: it never ran */
@@ -155,6 +155,8 @@ struct weft_request {
   uint64_t submission;                    /* number of the submission that it is a part of */
   uint8_t place;                          /* weft_place */
   bool submission_started;                /* a part of its submission has started */
+  struct weft_inbox *inbox; /* of the engine that it was submitted to; like n_rows set by submit, then never changed */
+  uint64_t n_rows;          /* that it may need: of its prompt, and of its longest answer with all denoise steps */
 
   void *memory;        /* the one allocation that holds the request and all its arrays */
   weft_budget *budget; /* borrowed: where its bytes are counted */

@@ -27,7 +27,6 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "scheduler/batcher.h"
-#include "scheduler/budget.h"
 #include "scheduler/claims.h"
 #include "scheduler/file_wait.h"
 #include "scheduler/forecast.h"
@@ -95,10 +94,10 @@ typedef struct weft_engine {
   weft_tenants tenants;
   weft_deadlines deadlines;
   weft_file_waits file_waits;
-  weft_inbox inbox;      /* any thread */
-  weft_budget budget;    /* any thread */
-  weft_pin_table pins;   /* any thread */
-  weft_account *account; /* [n_tenants], under the inbox's mutex */
+  weft_inbox inbox;    /* any thread */
+  weft_places *places; /* any thread; own_places, or those that it was given */
+  weft_places own_places;
+  weft_pin_table pins; /* any thread */
   weft_forecast forecast;
 
   /* running requests, dense: rank[i] belongs to ranked[i] */

@@ -217,7 +217,7 @@ static weft_status check_grammar(const weft_request_params *p, const weft_reques
 
 static weft_status check_tokens_per_minute(const weft_engine *e, const weft_request_params *p,
                                            const weft_request_size *size, weft_error *error) {
-  uint32_t limit = e->account[p->tenant].tokens_per_minute; /* never changes */
+  uint32_t limit = e->places->account[p->tenant].tokens_per_minute; /* never changes */
   if (limit == 0 || p->n_tokens + size->answer_max <= limit) return WEFT_OK;
   return weft_fail(error, WEFT_E_LIMIT,
                    "%u prompt tokens and %u answer tokens are more than this tenant's %u a minute; "
@@ -268,11 +268,11 @@ static weft_status too_many(const weft_engine *e, const weft_account *own, uint3
                      "at most %u",
                      n, own->running_max, own->waiting_max, n_fit);
   }
-  if (n > e->inbox.live_max) {
+  if (n > e->places->live_max) {
     return weft_fail(error, WEFT_E_INVALID,
                      "%u answers at once are more than this server takes (%u running and %u waiting): ask for at most "
                      "%u",
-                     n, e->config.running_max, e->config.waiting_max, n_fit);
+                     n, e->places->running_max, e->places->waiting_max, n_fit);
   }
   return weft_fail(error, WEFT_E_INVALID,
                    "%u answers need %llu tokens, prompts and longest answers together, which is more than this "
@@ -283,8 +283,8 @@ static weft_status too_many(const weft_engine *e, const weft_account *own, uint3
 /* Whether an engine that has nothing to do takes them all; what it looks at never changes. */
 static weft_status judge_together(const weft_engine *e, const weft_request_params *p, const weft_request_size *size,
                                   uint32_t n, uint64_t *n_tokens, weft_error *error) {
-  const weft_account *own = &e->account[p->tenant];
-  uint32_t places = e->inbox.live_max, n_fit = 0;
+  const weft_account *own = &e->places->account[p->tenant];
+  uint32_t places = e->places->live_max, n_fit = 0;
   if (own->live_max > 0 && own->live_max < places) places = own->live_max;
   *n_tokens = 0;
   for (uint32_t i = 0; i < n; i++) {
@@ -304,7 +304,7 @@ static weft_status judge_together(const weft_engine *e, const weft_request_param
  * is refused by weft_request_open. */
 static weft_status judge_memory(const weft_engine *e, const weft_request_params *p, const weft_request_size *size,
                                 uint32_t n, weft_error *error) {
-  uint64_t n_bytes = 0, largest = weft_budget_largest(&e->budget);
+  uint64_t n_bytes = 0, largest = weft_budget_largest(&e->places->budget);
   uint32_t n_fit = 0;
   for (uint32_t i = 0; i < n; i++) {
     n_bytes += weft_request_bytes(&p[i], &size[i]);
@@ -325,49 +325,75 @@ static void free_all(weft_request **request, uint32_t n) {
   }
 }
 
+/* n_answer: tokens, whole canvases of a canvas. */
+static uint64_t rows_of(const weft_request_params *p, uint64_t n_answer) {
+  return p->n_tokens + (p->canvas ? n_answer * ((uint64_t)p->entropy_bound.max_steps + 1) : n_answer);
+}
+
+uint64_t weft_engine_rows(const weft_engine *e, const weft_request_params *p) {
+  const weft_lane *lane = &e->lane[p->model];
+  uint64_t room = p->n_tokens < lane->context ? lane->context - p->n_tokens : 0;
+  uint64_t n = p->max_tokens < room ? p->max_tokens : room, canvas = lane->info->canvas_length;
+  return rows_of(p, p->canvas && canvas > 0 ? (n + canvas - 1) / canvas * canvas : n);
+}
+
 /* FULL: the budget has no room for all of them now; those that had it give it back. */
-static weft_status open_all(weft_engine *e, const weft_request_params *params, const weft_request_size *size,
-                            uint32_t n, uint64_t now_us, weft_request **out, weft_error *error) {
+static weft_status open_all(weft_engine *const *engine, const weft_request_params *params,
+                            const weft_request_size *size, uint32_t n, uint64_t now_us, weft_request **out,
+                            weft_error *error) {
+  weft_budget *budget = &engine[0]->places->budget;
   for (uint32_t i = 0; i < n; i++) {
     weft_request_params p = params[i];
     if (p.joins) p.sibling = out[i - 1];
-    weft_status status = weft_request_open(&p, &size[i], &e->budget, &out[i], error);
+    weft_status status = weft_request_open(&p, &size[i], budget, &out[i], error);
     if (status != WEFT_OK) {
       free_all(out, i);
-      if (status == WEFT_FULL) weft_budget_count_refused(&e->budget, p.tenant, n);
+      if (status == WEFT_FULL) weft_budget_count_refused(budget, p.tenant, n);
       return status;
     }
+    out[i]->inbox = &engine[i]->inbox;
+    out[i]->n_rows = rows_of(&p, p.canvas ? (uint64_t)size[i].n_blocks * size[i].n_canvas : size[i].answer_max);
     out[i]->usage.submitted_us = now_us;
   }
   return WEFT_OK;
 }
 
-weft_status weft_engine_submit_all(weft_engine *engine, const weft_request_params *params, uint32_t n, uint64_t now_us,
-                                   weft_request **out, weft_error *error) {
+weft_status weft_engines_submit(weft_engine *const *engine, const weft_request_params *params, uint32_t n,
+                                uint64_t now_us, weft_request **out, weft_error *error) {
   weft_request_size size[WEFT_SUBMISSION_MAX];
   uint64_t n_tokens;
   weft_shortage shortage = {.why = WEFT_REFUSED_MEMORY, .n_own_places = n};
-  if (n == 0 || n > WEFT_SUBMISSION_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "%u requests in one submission; there may be 1 to %d", n,
-                     WEFT_SUBMISSION_MAX);
-  }
   memset(out, 0, n * sizeof *out);
   memset(size, 0, n * sizeof *size);
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
-    status = judge_request(engine, &params[i], i > 0 ? &params[i - 1] : NULL, &size[i], error);
+    status = judge_request(engine[i], &params[i], i > 0 ? &params[i - 1] : NULL, &size[i], error);
   }
-  if (status == WEFT_OK) status = judge_together(engine, params, size, n, &n_tokens, error);
-  if (status == WEFT_OK) status = judge_memory(engine, params, size, n, error);
+  if (status == WEFT_OK) status = judge_together(engine[0], params, size, n, &n_tokens, error);
+  if (status == WEFT_OK) status = judge_memory(engine[0], params, size, n, error);
   if (status == WEFT_OK) status = open_all(engine, params, size, n, now_us, out, error);
   if (status != WEFT_OK && status != WEFT_FULL) return status;
   if (status == WEFT_OK) {
-    status = weft_inbox_put(&engine->inbox, out, n, n_tokens, now_us, &shortage, error);
+    status = weft_inboxes_put(out, n, n_tokens, now_us, &shortage, error);
     if (status == WEFT_OK) return WEFT_OK;
     free_all(out, n);
   }
-  if (params->retry_us != NULL) *params->retry_us = weft_snapshot_retry_us(engine, params->tenant, &shortage);
+  if (params->retry_us != NULL) *params->retry_us = weft_snapshot_retry_us(engine[0], params->tenant, &shortage);
   return status;
+}
+
+weft_status weft_submission_check(uint32_t n, weft_error *error) {
+  if (n > 0 && n <= WEFT_SUBMISSION_MAX) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID, "%u requests in one submission; there may be 1 to %d", n,
+                   WEFT_SUBMISSION_MAX);
+}
+
+weft_status weft_engine_submit_all(weft_engine *engine, const weft_request_params *params, uint32_t n, uint64_t now_us,
+                                   weft_request **out, weft_error *error) {
+  weft_engine *each[WEFT_SUBMISSION_MAX];
+  weft_status status = weft_submission_check(n, error);
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) each[i] = engine;
+  return status == WEFT_OK ? weft_engines_submit(each, params, n, now_us, out, error) : status;
 }
 
 weft_status weft_engine_submit(weft_engine *engine, const weft_request_params *params, uint64_t now_us,

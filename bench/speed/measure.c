@@ -109,35 +109,80 @@ static bool hold_all(const weft_step_record *end, uint32_t n, const weft_load *l
  * requests. */
 static uint32_t count_rounds(const weft_runtime *rt, const weft_load *load) {
   bool at_once = !weft_device_get_info(rt->devices.device[0])->immediate && !rt->options.no_overlap;
-  uint32_t n = at_once && !rt->devices.by_tensor ? rt->devices.n : 1, n_all = load->n_parallel + load->n_canvases;
+  bool by_layer = !rt->devices.by_tensor && !rt->devices.replicas;
+  uint32_t n = at_once && by_layer ? rt->devices.n : 1, n_all = load->n_parallel + load->n_canvases;
   return n < n_all ? n : n_all;
 }
 
-int weft_measure_steps(weft_runtime *rt, const weft_load *load, uint64_t seed, double *step_ms, double *first_ms) {
-  weft_step_record *record = weft_alloc(WEFT_RECORDED_STEPS, sizeof *record);
-  double *times = weft_alloc(WEFT_RECORDED_STEPS, sizeof *times);
-  weft_measured unused;
-  uint64_t start = weft_clock_us(), first = 0;
-  int code = record == NULL || times == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
-  uint64_t after = code == 0 && weft_engine_get_steps(rt->engine, record, 1) == 1 ? record[0].number : 0;
-  if (code == 0) code = weft_measure(rt, load, seed, &unused);
-  uint32_t n = code == 0 ? weft_engine_get_steps(rt->engine, record, WEFT_RECORDED_STEPS) : 0, n_times = 0;
-  uint32_t canvas = weft_model_at(rt, 0).canvas, round = count_rounds(rt, load);
-  for (uint32_t i = 2 * round; i <= n; i++) { /* the round that ends before step i, and the one before it */
-    const weft_step_record *end = record + i, *middle = end - round;
-    if ((middle - round)->number <= after || !hold_all(middle, round, load, canvas) ||
-        !hold_all(end, round, load, canvas))
-      continue;
-    if (n_times == 0) first = (middle - 1)->collected_us;
-    times[n_times++] = (double)((end - 1)->collected_us - (middle - 1)->collected_us) / 1000.0;
+typedef struct measured_steps {
+  weft_step_record *record;    /* [WEFT_RECORDED_STEPS] */
+  double *times;               /* likewise, in ms */
+  uint64_t start_us, first_us; /* of the run; when the first step that held a part had ended, of the last part */
+} measured_steps;
+
+/* The part of the load that a replica has: what its fullest round of steps holds. */
+static weft_load part_of(const measured_steps *m, uint32_t n, uint32_t round, const weft_load *load, uint32_t canvas) {
+  uint64_t most_canvases = 0, most_decoding = 0;
+  weft_load part = *load;
+  for (uint32_t i = round; i <= n; i++) {
+    uint64_t n_canvas_rows = 0, n_decode_rows = 0;
+    if (m->record[i - round].began_us < m->start_us) continue;
+    for (uint32_t k = i - round; k < i; k++) {
+      n_canvas_rows += m->record[k].n_canvas_rows;
+      n_decode_rows += m->record[k].n_decode_rows;
+    }
+    if (canvas > 0 && n_canvas_rows / canvas > most_canvases) most_canvases = n_canvas_rows / canvas;
+    if (n_decode_rows > most_decoding) most_decoding = n_decode_rows;
   }
-  if (code == 0 && n_times == 0)
-    code = weft_cli_fail(WEFT_EXIT_FAILED,
-                         "bench: no two steps in a row held the whole load: raise --rows, --running or --n-generate");
-  *step_ms = weft_median(times, n_times);
-  *first_ms = first > start ? (double)(first - start) / 1000.0 : 0.0;
-  weft_free(record);
-  weft_free(times);
+  part.n_parallel = (uint32_t)(load->diffusion ? most_canvases : most_decoding);
+  part.n_canvases = load->diffusion ? 0 : (uint32_t)most_canvases;
+  return part;
+}
+
+/* The median time between rounds of steps that hold the part, in ms; 0: there are no two in a row. */
+static double take_times(measured_steps *m, uint32_t n, uint32_t round, const weft_load *part, uint32_t canvas) {
+  uint32_t n_times = 0;
+  for (uint32_t i = 2 * round; i <= n; i++) { /* the round that ends before step i, and the one before it */
+    const weft_step_record *end = m->record + i, *middle = end - round;
+    if ((middle - round)->began_us < m->start_us || !hold_all(middle, round, part, canvas) ||
+        !hold_all(end, round, part, canvas))
+      continue;
+    if (n_times == 0 && (middle - 1)->collected_us > m->first_us) m->first_us = (middle - 1)->collected_us;
+    m->times[n_times++] = (double)((end - 1)->collected_us - (middle - 1)->collected_us) / 1000.0;
+  }
+  return weft_median(m->times, n_times);
+}
+
+/* Of several replicas the slowest one counts; together they must have held the load. */
+static int take_slowest(weft_runtime *rt, measured_steps *m, const weft_load *load, double *step_ms) {
+  uint32_t canvas = weft_model_at(rt, 0).canvas, round = count_rounds(rt, load), n_held = 0;
+  bool all = true;
+  for (uint32_t r = 0; r < rt->n_replicas; r++) {
+    uint32_t n = weft_engine_get_steps(weft_replicas_at(rt->replicas, r), m->record, WEFT_RECORDED_STEPS);
+    const weft_load part = rt->n_replicas == 1 ? *load : part_of(m, n, round, load, canvas);
+    n_held += part.n_parallel + part.n_canvases;
+    if (part.n_parallel + part.n_canvases == 0) continue;
+    double ms = take_times(m, n, round, &part, canvas);
+    all = all && ms > 0.0;
+    if (ms > *step_ms) *step_ms = ms;
+  }
+  if (all && n_held == load->n_parallel + load->n_canvases) return 0;
+  return weft_cli_fail(WEFT_EXIT_FAILED,
+                       "bench: no two steps in a row held the whole load: raise --rows, --running or --n-generate");
+}
+
+int weft_measure_steps(weft_runtime *rt, const weft_load *load, uint64_t seed, double *step_ms, double *first_ms) {
+  measured_steps m = {.record = weft_alloc(WEFT_RECORDED_STEPS, sizeof *m.record),
+                      .times = weft_alloc(WEFT_RECORDED_STEPS, sizeof *m.times)};
+  weft_measured unused;
+  int code = m.record == NULL || m.times == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
+  *step_ms = 0.0;
+  m.start_us = weft_clock_us();
+  if (code == 0) code = weft_measure(rt, load, seed, &unused);
+  if (code == 0) code = take_slowest(rt, &m, load, step_ms);
+  *first_ms = m.first_us > m.start_us ? (double)(m.first_us - m.start_us) / 1000.0 : 0.0;
+  weft_free(m.record);
+  weft_free(m.times);
   return code;
 }
 

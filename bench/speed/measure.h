@@ -24,8 +24,9 @@ typedef struct weft_measured {
 /* Runs one load. 0, or an exit code after one line. seed varies the prompts, so that no prefix is found. */
 int weft_measure(weft_runtime *runtime, const weft_load *load, uint64_t seed, weft_measured *out);
 /* The same: the median time in ms from one step to the next of those that held all of the load and nothing else,
- * and the time to the end of the first of them. On several devices that compute at once, n steps hold the load together,
- * and the time is that of n of them. */
+ * and the time to the end of the first of them. On several devices that compute at once, n steps hold the load
+ * together, and the time is that of n of them; of replicas, which hold parts of it at the same time, it is that of the
+ * slowest. */
 int weft_measure_steps(weft_runtime *runtime, const weft_load *load, uint64_t seed, double *step_ms, double *first_ms);
 
 /* One answer of n_blocks canvases: of each canvas the median time in ms of its denoise steps but the first, into

@@ -43,7 +43,7 @@ static void add_time(profile_run *p, uint32_t chunk, uint32_t n_rows, double us)
 
 /* The steps since record `after` that hold nothing but what the load is about. */
 static void take_times(profile_run *p, const weft_load *load, uint64_t after) {
-  uint32_t n = weft_engine_get_steps(p->rt->engine, p->record, WEFT_RECORDED_STEPS), chunk = 0;
+  uint32_t n = weft_engine_get_steps(weft_replicas_at(p->rt->replicas, 0), p->record, WEFT_RECORDED_STEPS), chunk = 0;
   uint32_t canvas_rows = load->n_parallel * p->model.canvas;
   uint64_t free_us = 0;
   for (uint32_t i = 0; i < n; i++) {
@@ -61,7 +61,7 @@ static void take_times(profile_run *p, const weft_load *load, uint64_t after) {
 }
 
 static uint64_t last_step(profile_run *p) {
-  return weft_engine_get_steps(p->rt->engine, p->record, 1) == 1 ? p->record[0].number : 0;
+  return weft_engine_get_steps(weft_replicas_at(p->rt->replicas, 0), p->record, 1) == 1 ? p->record[0].number : 0;
 }
 
 static uint64_t keys_of(const weft_sim_model *model, uint32_t before, uint32_t n_rows) {

@@ -32,11 +32,12 @@ static int try_count(const room_run *run, uint32_t n, bool *holds) {
   weft_engine_stats before, after;
   weft_measured unused;
   weft_load load = load_of(run, n);
-  weft_engine_get_stats(run->rt->engine, &before);
+  weft_engine_get_stats(weft_replicas_at(run->rt->replicas, 0), &before);
   int code = weft_measure(run->rt, &load, 7000u + n, &unused);
   if (code != 0) return code;
-  weft_engine_get_stats(run->rt->engine, &after);
-  uint32_t n_records = weft_engine_get_steps(run->rt->engine, run->record, WEFT_RECORDED_STEPS), most = 0;
+  weft_engine_get_stats(weft_replicas_at(run->rt->replicas, 0), &after);
+  uint32_t n_records = weft_engine_get_steps(weft_replicas_at(run->rt->replicas, 0), run->record, WEFT_RECORDED_STEPS),
+           most = 0;
   for (uint32_t i = 0; i < n_records; i++) {
     if (run->record[i].number > before.n_steps && run->record[i].n_running > most) most = run->record[i].n_running;
   }
@@ -63,7 +64,7 @@ static int find_most(const room_run *run, uint32_t predicted, uint32_t *most) {
 static int measure_room(const weft_lab_config *config, room_run *run, json_t *out) {
   weft_runtime *rt = run->rt;
   uint32_t n_prompt = run->diffusion ? run->context - run->canvas : run->context, most;
-  uint32_t predicted = weft_engine_room(rt->engine, 0, n_prompt);
+  uint32_t predicted = weft_engine_room(weft_replicas_at(rt->replicas, 0), 0, n_prompt);
   int code = find_most(run, predicted, &most);
   if (code != 0) return code;
   const char *work = run->diffusion ? "canvases at once" : "sequences at once";

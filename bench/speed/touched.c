@@ -28,7 +28,7 @@ static uint32_t count_distinct(weft_touched *t, uint64_t n_ids) {
 }
 
 static weft_device *device_of(const weft_runtime *rt, uint32_t layer) {
-  const weft_split *split = &rt->model[0].split;
+  const weft_split *split = &rt->model[0].copy[0].split;
   uint32_t p = 0;
   while (p + 1 < weft_split_stages(split) && split->first_layer[p + 1] <= layer) p++;
   return split->device[p];

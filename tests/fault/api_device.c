@@ -328,12 +328,67 @@ static void break_one(const char *names, uint32_t n, const char *split, uint32_t
   while (!weft_idle(rt)) continue;
   weft_engine_stats after; /* a snapshot, which is taken when the turn ends */
   do {
-    weft_engine_get_stats(rt->engine, &after);
+    weft_replicas_get_stats(rt->replicas, &after);
     (void)usleep(1000);
   } while (after.pager.n_pinned > 0 && ++n_waits < TEST_WAIT_MS);
   assert_int_equal(after.pager.n_pinned, 0);
   assert_int_equal(after.pager.n_seqs, 0);
   make_sound(rt->devices.device[breaks]);
+  weft_close(rt);
+}
+
+/* One replica of two breaks: what ran on it ends with its error, what ran on the other ends as it would, later requests
+ * all go there, and only a second break makes the server unwell. */
+static void test_replicas(void **state) {
+  static const char *const models[] = {MODELS "dg-base.gguf"};
+  weft_open_options options = small_runtime(models, 1);
+  weft_runtime *rt;
+  weft_generation *g[6];
+  weft_delta d;
+  char error[512] = "";
+  (void)state;
+  options.devices = "4,7";
+  options.split = "replicas";
+  assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
+  make_failing(rt->devices.device[1], 40);
+  assert_null(weft_degraded(rt));
+  uint32_t n_failed = 0, n_first = 0;
+  for (uint32_t round = 0; round < 2; round++) {
+    for (uint32_t i = 0; i < 6; i++) assert_int_equal(start(rt, i, "", &g[i]), 0);
+    for (uint32_t i = 0; i < 6; i++) {
+      do {
+        assert_int_equal(weft_next(g[i], TEST_WAIT_MS, &d), 0);
+      } while (d.kind != WEFT_DELTA_END);
+      bool failed = strcmp(d.finish, "error") == 0;
+      if (failed) assert_non_null(strstr(d.error, "the device reported an error"));
+      if (!failed) assert_string_equal(d.finish, "length");
+      n_failed += failed;
+      weft_generation_free(g[i]);
+    }
+    if (round == 0) n_first = n_failed; /* at most half went there */
+    assert_true(n_failed >= 1 && n_failed <= 3 && n_failed == n_first);
+    assert_null(weft_unwell(rt));
+    assert_memory_equal(weft_degraded(rt), "device 7 (", 10);
+  }
+  char *stats = weft_stats_json(rt);
+  assert_non_null(strstr(stats, "\"well\":true"));
+  weft_release(stats);
+  char *metrics = weft_metrics(rt);
+  assert_non_null(strstr(metrics, "weft_replica_well{device=\"4\"} 1"));
+  assert_non_null(strstr(metrics, "weft_replica_well{device=\"7\"} 0"));
+  weft_release(metrics);
+  make_sound(rt->devices.device[1]);
+  make_failing(rt->devices.device[0], 1);
+  assert_int_equal(start(rt, 0, "", &g[0]), 0);
+  do {
+    assert_int_equal(weft_next(g[0], TEST_WAIT_MS, &d), 0);
+  } while (d.kind != WEFT_DELTA_END);
+  assert_string_equal(d.finish, "error");
+  weft_generation_free(g[0]);
+  assert_non_null(weft_unwell(rt));
+  weft_generation *late = NULL;
+  assert_int_equal(start(rt, 0, "the device reported an error", &late), WEFT_E_DEVICE);
+  make_sound(rt->devices.device[0]);
   weft_close(rt);
 }
 
@@ -348,8 +403,8 @@ static void test_public(void **state) {
 
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* hundreds of broken devices */
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_engine), cmocka_unit_test(test_engine_on_two),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_engine),           cmocka_unit_test(test_engine_on_two),
                                      cmocka_unit_test(test_engine_in_shards), cmocka_unit_test(test_slow_link),
-                                     cmocka_unit_test(test_public)};
+                                     cmocka_unit_test(test_replicas),         cmocka_unit_test(test_public)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -25,10 +25,14 @@ enum { TEXT_MAX = 8192, KINDS = 7 };
 
 static const char *const tiny[] = {MODELS "dg-base.gguf", MODELS "ar-base.gguf"};
 
+static bool replicas; /* what is opened lies on each of two devices */
+
 static weft_open_options options_of(const char *const *models, uint32_t n_models, const char *backend) {
   weft_open_options options = small_runtime(models, n_models);
   options.backend = backend;
   options.context = 256;
+  options.devices = replicas ? "0,1" : NULL;
+  options.split = replicas ? "replicas" : NULL;
   return options;
 }
 
@@ -63,6 +67,9 @@ static void test_open(void **state) {
   open_refusing(tiny, 2, "ref", 1u << 30, 1);
   open_refusing(tiny, 1, "cpu", 1u << 30, 1);
   open_refusing(demo, 1, "cpu", 40, 17); /* a chat template, quantised weights */
+  replicas = true;
+  open_refusing(tiny, 2, "cpu", 1u << 30, 1);
+  replicas = false;
 }
 
 /* ---- generations --------------------------------------------------------------------------------------- */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A server whose models lie on two or three devices answers what one on a single device does, byte for byte but for ids
+/* A server whose models lie on two or three devices, or wholly on each of them, answers what one on a single device does, byte for byte but for ids
  * and times (of a stream: its text): chats and completions, whole and as a stream, by both kinds of writing, alone and many at once; and it
  * counts what crossed. */
 #include <pthread.h>
@@ -90,7 +90,7 @@ static void *ask_aside(void *i) {
   return NULL;
 }
 
-static void open_on(const char *devices, const char *ratio) {
+static void open_on(const char *devices, const char *split, const char *ratio) {
   static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
   const weft_open_options options = {.models = models,
                                      .n_models = 2,
@@ -98,6 +98,7 @@ static void open_on(const char *devices, const char *ratio) {
                                      .kv_bytes = 16 << 20,
                                      .context = 512,
                                      .devices = devices,
+                                     .split = split,
                                      .split_ratio = ratio};
   talk_serve(&server, NULL, options, (weft_server_options){0});
 }
@@ -120,28 +121,46 @@ static void check_crossed(const char *kind) {
   talk_answer_free(&a);
 }
 
-static void compare(const char *devices, const char *ratio) {
+/* Asked once after another, and all at once, each replica has worked. */
+static void check_replicas(const char *devices) {
+  for (const char *at = devices; at != NULL; at = strchr(at, ','), at = at == NULL ? NULL : at + 1) {
+    char name[64];
+    (void)snprintf(name, sizeof name, "weft_replica_requests_submitted_total{device=\"%c\"}", *at);
+    assert_true(talk_metric(server.port, name) > 0);
+  }
+  talk_answer a = talk_ask_as(server.port, "GET", "/metrics", "", "");
+  assert_null(strstr(a.body.bytes, "crossed"));
+  talk_answer_free(&a);
+}
+
+static void compare(const char *devices, const char *split, const char *ratio) {
   pthread_t thread[ASKS];
-  open_on(devices, ratio);
+  open_on(devices, split, ratio);
   for (uint32_t i = 0; i < ASKS; i++) answered[i] = ask(i);
   check(devices);
   for (uintptr_t i = 0; i < ASKS; i++)
     assert_int_equal(pthread_create(&thread[i], NULL, ask_aside, (void *)i), 0); /* at once, over a filled cache */
   for (uint32_t i = 0; i < ASKS; i++) assert_int_equal(pthread_join(thread[i], NULL), 0);
   check(devices);
-  check_crossed("rows");
-  check_crossed("soft");
-  check_crossed("tokens");
+  if (split != NULL) {
+    check_replicas(devices);
+  } else {
+    check_crossed("rows");
+    check_crossed("soft");
+    check_crossed("tokens");
+  }
   talk_close(&server);
 }
 
 static void test_same_answers(void **state) {
   (void)state;
-  open_on(NULL, NULL);
+  open_on(NULL, NULL, NULL);
   for (uint32_t i = 0; i < ASKS; i++) wanted[i] = ask(i);
   talk_close(&server);
-  compare("0,1", NULL);
-  compare("2,0,1", "1,1,2");
+  compare("0,1", NULL, NULL);
+  compare("2,0,1", NULL, "1,1,2");
+  compare("0,1", "replicas", NULL);
+  compare("2,0,1", "replicas", NULL);
   for (uint32_t i = 0; i < ASKS; i++) free(wanted[i]);
 }
 

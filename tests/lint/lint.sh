@@ -57,12 +57,12 @@ done < <(files 'scheduler/*.c' 'scheduler/*.h' | xargs grep -nE '#include "(kern
 # Within the scheduler a file includes only files of lower layers, or of its own where a header holds only data: no circle
 # can arise. A file stands for its .h and .c.
 layers=(
-  "list deadline cost policy queue_share recorder forecast claims params canvas_ring budget"
+  "list deadline cost policy queue_share replica_choice sent_prefixes recorder forecast claims params canvas_ring budget"
   "event"
   "stats pace file_wait"
-  "request latency account pin"
-  "tenant ready plan inbox"
-  "batcher"
+  "request latency account pin stats_sum"
+  "tenant ready plan places"
+  "batcher inbox"
   "state"
   "planning waiting pins copies snapshot fit check debt"
   "share light relief lifecycle admission"
@@ -72,7 +72,7 @@ layers=(
   "step"
   "thread"
   "engine"
-  "submit"
+  "submit replicas"
 )
 declare -A layer_of=()
 for i in "${!layers[@]}"; do

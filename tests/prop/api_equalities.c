@@ -7,6 +7,7 @@
  *   read as they come, or not before they have ended
  *   from a small and a large pool, with few and many rows, running requests and threads, with and without prefix cache
  *   while others are cancelled
+ *   on one device, with the layers on several, and with the model on each of several
  *   on a card also: with and without graphs, with and without the arena, with as many experts in host memory as can be
  *   and with half of them, and that in a small pool
  *
@@ -45,7 +46,7 @@ typedef struct variant {
   bool no_cache, one_by_one, late, readers, cancels, hits;
   bool no_graphs, no_arena, streams; /* streams: some experts must lie in host memory */
   const char *devices, *ratio;
-  bool no_peer;
+  bool no_peer, replicas;
   uint64_t device_bytes;
 } variant;
 
@@ -313,7 +314,9 @@ static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) 
                                .no_arena = v->no_arena,
                                .device_mib = v->device_bytes == 0 ? NULL : device_mib,
                                .devices = by_tensor && v->devices == NULL ? "0,1" : v->devices,
-                               .split = by_tensor ? "tensor" : NULL,
+                               .split = by_tensor     ? "tensor"
+                                        : v->replicas ? "replicas"
+                                                      : NULL,
                                .split_ratio = v->ratio,
                                .no_peer_access = v->no_peer,
                                .quiet = true};
@@ -481,7 +484,12 @@ static void play_on_devices(const char *backend, uint64_t small_bytes) {
   v.name = "two devices, others come and go", v.kv_bytes = 8 << 20, v.cancels = v.readers = true;
   v.host_bytes = v.spill_bytes = 0, v.ratio = "1,3";
   play_and_compare(&v);
-  v.cancels = v.readers = false, v.kv_bytes = 32 << 20, v.order = 1;
+  v.name = "two replicas, others come and go", v.ratio = NULL, v.replicas = true;
+  play_and_compare(&v);
+  v.cancels = v.readers = false, v.kv_bytes = small_bytes, v.host_bytes = 1 << 20, v.spill_bytes = 16 << 20;
+  v.name = "two replicas, small pools, little host memory, files", v.devices = "1,0";
+  play_and_compare(&v);
+  v.kv_bytes = 32 << 20, v.host_bytes = v.spill_bytes = 0, v.replicas = false, v.order = 1;
   v.name = "two devices in the other order, each layer but one on the first", v.devices = "1,0", v.ratio = "100,1";
   play_and_compare(&v);
   if (cards) {
@@ -494,6 +502,8 @@ static void play_on_devices(const char *backend, uint64_t small_bytes) {
   if (weft_device_open(&third, &device, NULL) != WEFT_OK) return;
   weft_device_close(device);
   v.name = "three devices", v.devices = "0,2,1", v.ratio = NULL;
+  play_and_compare(&v);
+  v.name = "three replicas", v.replicas = true;
   play_and_compare(&v);
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The law of the queue: random submissions of many tenants over random limits, starts, preemptions and ends, against a
- * plain model that keeps every request in an array and knows nothing of lists.
+/* The law of the queue: random submissions of many tenants over random limits, to one to three inboxes with the same
+ * places, starts, preemptions and ends, against a plain model that keeps every request in an array and knows nothing of
+ * lists.
  *
  *   test_prop_scheduler_queue [--seed N | --seeds A..B] */
 #include <stdio.h>
@@ -11,7 +12,7 @@
 #include "scheduler/inbox.h"
 #include "tests/support/seeds.h"
 
-enum { TENANTS_MAX = 6, CALLS = 400, LIVE_MAX = 256, DEFAULT_SEEDS = 3000 };
+enum { TENANTS_MAX = 6, CALLS = 400, INBOXES_MAX = 3, LIVE_MAX = 256, DEFAULT_SEEDS = 3000 };
 
 typedef struct entry {
   weft_request *request;
@@ -24,12 +25,12 @@ typedef struct entry {
 typedef struct model {
   uint64_t seed, draws, now_us, n_submissions, n_starts;
   weft_tenant_config tenant[TENANTS_MAX];
-  weft_account account[TENANTS_MAX];
   double level[TENANTS_MAX]; /* tokens */
   uint64_t n_refused[TENANTS_MAX][WEFT_REFUSED_KINDS], n_evicted[TENANTS_MAX];
   uint32_t n_tenants, waiting_max, running_max, call;
-  weft_inbox inbox;
-  weft_budget budget;                          /* without a limit */
+  weft_places places; /* memory has no limit */
+  weft_inbox inbox[INBOXES_MAX];
+  uint32_t n_inboxes;
   entry entry[LIVE_MAX + WEFT_SUBMISSION_MAX]; /* live and evicted ones, oldest first */
   uint32_t n;
   uint64_t n_ok, n_full, n_displaced; /* submissions, evictions */
@@ -156,7 +157,9 @@ static weft_request *make_request(model *m, uint32_t tenant) {
   weft_request_params p = {.tenant = tenant, .tokens = prompt, .n_tokens = 2, .max_tokens = 1};
   weft_request_size size = {.answer_max = 1};
   weft_request *r;
-  if (weft_request_open(&p, &size, &m->budget, &r, &error) != WEFT_OK) FAIL(m, "%s", error.text);
+  if (weft_request_open(&p, &size, &m->places.budget, &r, &error) != WEFT_OK) FAIL(m, "%s", error.text);
+  r->inbox = &m->inbox[draw(m, 0, m->n_inboxes - 1)];
+  r->n_rows = draw(m, 1, 1000);
   return r;
 }
 
@@ -189,7 +192,7 @@ static void call_submit(model *m) {
   weft_shortage lacks, got;
   weft_error error = {{0}};
   weft_refused why = expected(m, tenant, n, n * each, &lacks);
-  weft_status status = weft_inbox_put(&m->inbox, request, n, (uint64_t)n * each, m->now_us, &got, &error);
+  weft_status status = weft_inboxes_put(request, n, (uint64_t)n * each, m->now_us, &got, &error);
   if ((status == WEFT_OK) != (why == WEFT_REFUSED_NONE))
     FAIL(m, "%u requests of tenant %u: %s (%s), wanted %d", n, tenant, status == WEFT_OK ? "in" : "refused", error.text,
          (int)why);
@@ -215,28 +218,35 @@ static void call_submit(model *m) {
 static void end(model *m, uint32_t at) {
   entry e = m->entry[at];
   uint32_t n_unused = draw(m, 0, e.n_tokens);
-  weft_inbox_end(&m->inbox, e.request, n_unused, m->now_us);
+  weft_inbox_end(e.request->inbox, e.request, n_unused, m->now_us);
   give_back(m, e.tenant, n_unused);
   free_request(e.request);
   memmove(m->entry + at, m->entry + at + 1, (m->n - at - 1) * sizeof e);
   m->n -= 1;
 }
 
-/* What the engine thread does in a turn: ends the evicted ones. */
-static void take(model *m) {
+/* What an engine thread does in a turn: ends the evicted ones of its inbox. Returns how many. */
+static uint32_t take_from(model *m, weft_inbox *inbox) {
   weft_inbox_notes notes;
   weft_link *link;
-  weft_inbox_take(&m->inbox, &notes);
-  uint32_t n_noted = 0, n_evicted = 0;
-  for (uint32_t i = 0; i < m->n; i++) n_evicted += m->entry[i].place == WEFT_PLACE_EVICTED;
+  uint32_t n_noted = 0;
+  weft_inbox_take(inbox, &notes);
   while ((link = weft_list_pop_front(&notes.evicted)) != NULL) {
     const weft_request *r = WEFT_OF_LINK(link, weft_request, evicted_link);
     uint32_t at = 0;
     while (at < m->n && m->entry[at].request != r) at += 1;
     if (at == m->n || m->entry[at].place != WEFT_PLACE_EVICTED) FAIL(m, "the wrong request was evicted");
+    if (r->inbox != inbox) FAIL(m, "an eviction was noted in the wrong inbox");
     end(m, at);
     n_noted += 1;
   }
+  return n_noted;
+}
+
+static void take(model *m) {
+  uint32_t n_noted = 0, n_evicted = 0;
+  for (uint32_t i = 0; i < m->n; i++) n_evicted += m->entry[i].place == WEFT_PLACE_EVICTED;
+  for (uint32_t i = 0; i < m->n_inboxes; i++) n_noted += take_from(m, &m->inbox[i]);
   if (n_noted != n_evicted) FAIL(m, "%u were evicted, %u were noted", n_evicted, n_noted);
   m->n_displaced += n_noted;
 }
@@ -247,30 +257,51 @@ static void call_move(model *m) {
   entry *e = &m->entry[at];
   bool waits = e->place == WEFT_PLACE_UNSTARTED || e->place == WEFT_PLACE_PREEMPTED;
   if (e->place == WEFT_PLACE_RUNNING && kind == 0) {
-    weft_inbox_preempt(&m->inbox, e->request);
+    weft_inbox_preempt(e->request->inbox, e->request);
     e->place = WEFT_PLACE_PREEMPTED;
   } else if (waits && kind > 1) {
     uint32_t n_running = 0;
     for (uint32_t i = 0; i < m->n; i++) n_running += m->entry[i].place == WEFT_PLACE_RUNNING;
     if (n_running == m->running_max) return;
-    if (!weft_inbox_start(&m->inbox, e->request)) FAIL(m, "a request that was not evicted may not start");
+    if (!weft_inbox_start(e->request->inbox, e->request)) FAIL(m, "a request that was not evicted may not start");
     bool first = e->place == WEFT_PLACE_UNSTARTED && e->part_started == 0;
     m->n_starts += 1;
     for (uint32_t i = 0; i < m->n && first; i++)
       if (m->entry[i].submission == e->submission) m->entry[i].part_started = m->n_starts;
     e->place = WEFT_PLACE_RUNNING;
   } else if (e->place == WEFT_PLACE_EVICTED && kind > 4) {
-    if (weft_inbox_start(&m->inbox, e->request)) FAIL(m, "an evicted request started");
+    if (weft_inbox_start(e->request->inbox, e->request)) FAIL(m, "an evicted request started");
   } else {
     end(m, at); /* cancelled, or it has all its answer */
   }
 }
 
+static void check_inbox(model *m, weft_inbox *inbox) {
+  weft_inbox_load all = {0}, got_all, got;
+  for (uint32_t t = 0; t < m->n_tenants; t++) {
+    weft_inbox_load own = {0};
+    for (uint32_t i = 0; i < m->n; i++) {
+      const entry *e = &m->entry[i];
+      if (e->request->inbox != inbox || e->tenant != t || !is_live(e)) continue;
+      own.n_rows += e->request->n_rows;
+      own.n_live += 1;
+    }
+    all.n_rows += own.n_rows;
+    all.n_live += own.n_live;
+    weft_inbox_get_load(inbox, t, &got_all, &got);
+    if (got.n_live != own.n_live || got.n_rows != own.n_rows)
+      FAIL(m, "an inbox has %u requests of tenant %u, and counts %u", own.n_live, t, got.n_live);
+  }
+  if (got_all.n_rows != all.n_rows || weft_inbox_n_live(inbox) != all.n_live)
+    FAIL(m, "an inbox miscounts its requests or rows");
+}
+
 static void check_counts(model *m) {
-  if (m->inbox.n_live != count_live(m, UINT32_MAX)) FAIL(m, "%u are live", m->inbox.n_live);
-  if (m->inbox.n_live > m->waiting_max + m->running_max) FAIL(m, "more are live than may be");
+  if (m->places.n_live != count_live(m, UINT32_MAX)) FAIL(m, "%u are live", m->places.n_live);
+  if (m->places.n_live > m->waiting_max + m->running_max) FAIL(m, "more are live than may be");
+  for (uint32_t i = 0; i < m->n_inboxes; i++) check_inbox(m, &m->inbox[i]);
   for (uint32_t i = 0; i < m->n_tenants; i++) {
-    const weft_account a = weft_inbox_account(&m->inbox, i);
+    const weft_account a = weft_places_account(&m->places, i);
     uint32_t unstarted = count(m, i, WEFT_PLACE_UNSTARTED), waits = unstarted + count(m, i, WEFT_PLACE_PREEMPTED);
     if (a.n_live != count_live(m, i) || a.n_unstarted != unstarted || a.n_waiting != waits)
       FAIL(m, "tenant %u: %u live, %u waiting, %u never ran", i, a.n_live, a.n_waiting, a.n_unstarted);
@@ -292,11 +323,14 @@ static void run_seed(uint64_t seed) {
     if (draw(m, 0, 3) == 0) t->running_max = draw(m, 1, 8);
     if (draw(m, 0, 3) == 0) t->tokens_per_minute = draw(m, 400, 4000);
     m->level[i] = t->tokens_per_minute;
-    weft_account_open(&m->account[i], t, m->running_max);
   }
-  if (weft_inbox_open(&m->inbox, m->waiting_max, m->running_max, m->account, m->n_tenants) != WEFT_OK)
-    FAIL(m, "no inbox");
-  if (weft_budget_open(&m->budget, 0, m->n_tenants) != WEFT_OK) FAIL(m, "no budget");
+  m->n_inboxes = draw(m, 1, INBOXES_MAX);
+  const weft_engine_config config = {
+      .running_max = m->running_max, .waiting_max = m->waiting_max, .n_tenants = m->n_tenants, .tenant = m->tenant};
+  m->running_max *= m->n_inboxes;
+  if (weft_places_open(&m->places, &config, m->n_inboxes) != WEFT_OK) FAIL(m, "no places");
+  for (uint32_t i = 0; i < m->n_inboxes; i++)
+    if (weft_inbox_open(&m->inbox[i], &m->places) != WEFT_OK) FAIL(m, "no inbox");
   uint32_t busy = draw(m, 20, 90);
   for (m->call = 0; m->call < CALLS; m->call++) {
     if (draw(m, 0, 4) == 0) pass_time(m);
@@ -315,9 +349,9 @@ static void run_seed(uint64_t seed) {
   n_ok += m->n_ok;
   n_full += m->n_full;
   n_displaced += m->n_displaced;
-  weft_inbox_close(&m->inbox);
-  if (weft_budget_held(&m->budget) != 0) FAIL(m, "memory of requests that are gone is still counted");
-  weft_budget_close(&m->budget);
+  for (uint32_t i = 0; i < m->n_inboxes; i++) weft_inbox_close(&m->inbox[i]);
+  if (weft_budget_held(&m->places.budget) != 0) FAIL(m, "memory of requests that are gone is still counted");
+  weft_places_close(&m->places);
   free(m);
 }
 

@@ -38,8 +38,12 @@ static void test_what_is_refused(void **state) {
       {"-1", NULL, NULL, NULL, "write the numbers of 1 to 8 devices"},
       {"0,1,2,3,4,5,6,7,8", NULL, NULL, NULL, "write the numbers of 1 to 8 devices"},
       {"0,1,0", NULL, NULL, NULL, "device 0 is named twice"},
-      {"0,1", "rows", NULL, NULL, "--split rows: layer, tensor and auto are what there is"},
+      {"0,1", "rows", NULL, NULL, "--split rows: layer, tensor, replicas and auto are what there is"},
       {"0", "tensor", NULL, NULL, "--split tensor needs several devices"},
+      {"0", "replicas", NULL, NULL, "--split replicas needs several devices: name them with --devices, as 0,1"},
+      {NULL, "replicas", NULL, NULL, "--split replicas needs several devices"},
+      {"0,1", "replicas", "7,3", NULL, "--split-ratio 7,3: with --split replicas each device has all layers"},
+      {"0,1", "replicas", NULL, "1000,2", "(device 1: 6.94 MiB needed, 2.00 MiB free for weights); raise --device-mib"},
       {"0,1", "tensor", "7,3", NULL, "--split-ratio 7,3: with --split tensor all devices have equal shares"},
       {"0,1", "tensor", NULL, NULL, "the 4 heads and 1 key heads of layer 2 cannot be shared out evenly to 2 devices"},
       {"0,1", NULL, "7", NULL, "--split-ratio 7 has 1 numbers; --devices names 2"},
@@ -240,10 +244,71 @@ static void test_what_is_said_of_shards(void **state) {
   weft_close(rt);
 }
 
+static void test_what_is_said_of_replicas(void **state) {
+  static const char *const planned[] = {"device 0 cpu ",
+                                        "device 3 cpu ",
+                                        "  replicas 2, because --split replicas was given",
+                                        "at once in each replica",
+                                        "pool     4.0 MiB in each replica: ",
+                                        "host     2.0 MiB behind the pool in each replica: "};
+  static const char *const metrics[] = {"weft_device_weight_bytes{device=\"3\"} ",
+                                        "weft_device_kv_bytes{device=\"0\"} 4194304",
+                                        "weft_device_kv_bytes{device=\"3\"} 4194304",
+                                        "weft_replica_well{device=\"0\"} 1",
+                                        "weft_replica_well{device=\"3\"} 1",
+                                        "weft_replica_steps_total{device=\"3\"} 0",
+                                        "weft_pool_pages 256",
+                                        "weft_host_pages 128",
+                                        "num_gpu_blocks=\"256\"",
+                                        "weft_well 1"};
+  weft_open_options options = demo("0,3");
+  weft_runtime *rt;
+  char error[512] = "";
+  (void)state;
+  options.split = "replicas";
+  options.host_bytes = 4 << 20; /* shared out */
+  if (weft_open(&options, &rt, error, sizeof error) != 0) fail_msg("%s", error);
+  check_words(weft_plan(rt), planned, sizeof planned / sizeof *planned);
+  assert_null(strstr(weft_plan(rt), "link "));
+  assert_null(strstr(weft_plan(rt), "part "));
+  char *text = weft_metrics(rt);
+  check_words(text, metrics, sizeof metrics / sizeof *metrics);
+  weft_release(text);
+  text = weft_trace(rt, 0);
+  assert_non_null(strstr(text, "loop of device 0"));
+  assert_non_null(strstr(text, "loop of device 3"));
+  weft_release(text);
+  weft_close(rt);
+  options.host_bytes = 48 << 10; /* a page and a half: none for each */
+  assert_int_not_equal(weft_open(&options, &rt, error, sizeof error), 0);
+  assert_non_null(strstr(error, "raise --host-mib"));
+  options = demo(NULL);
+  assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
+  text = weft_metrics(rt);
+  assert_null(strstr(text, "replica"));
+  weft_release(text);
+  weft_close(rt);
+}
+
+static void test_kinds(void **state) {
+  weft_device_info info[3] = {{.index = 0, .name = "A"}, {.index = 4, .name = "A"}, {.index = 5, .name = "B"}};
+  const weft_device_info *const list[] = {&info[0], &info[1], &info[2]};
+  weft_error error = {{0}};
+  (void)state;
+  assert_int_equal(devices_check_kinds(list, 2, &error), WEFT_OK);
+  assert_int_equal(devices_check_kinds(list, 3, &error), WEFT_E_INVALID);
+  assert_string_equal(error.text,
+                      "--split replicas: device 0 is A and device 5 is B; replicas need devices of one kind");
+}
+
 int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused), cmocka_unit_test(test_what_is_said),
-                                     cmocka_unit_test(test_links), cmocka_unit_test(test_switches),
-                                     cmocka_unit_test(test_what_is_said_of_shards)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused),
+                                     cmocka_unit_test(test_what_is_said),
+                                     cmocka_unit_test(test_links),
+                                     cmocka_unit_test(test_switches),
+                                     cmocka_unit_test(test_what_is_said_of_shards),
+                                     cmocka_unit_test(test_what_is_said_of_replicas),
+                                     cmocka_unit_test(test_kinds)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: MIT */
+/* A server of two replicas: what /metrics and /health say of each; limits of a tenant over both; a stream and one that
+ * its client leaves; pins and the end of the prefix cache in both; a tenant beside another one's flood; and, last, a
+ * replica that breaks, and then the other. */
+#include "tests/support/http_conversation.h"
+
+#include "api/runtime.h"
+#include "base/log.h"
+#include "kernels/device_internal.h"
+
+static const char keys_text[] = "sk-red red\nsk-blue blue queued=2 running=2\nsk-op operator\n";
+static const char *const red = "Authorization: Bearer sk-red\r\n";
+static const char *const blue = "Authorization: Bearer sk-blue\r\n";
+static const char *const boss = "Authorization: Bearer sk-op\r\n";
+
+enum { FLOOD = 20 };
+
+static talk server;
+
+static int open_server(void **state) {
+  static const char *const models[] = {DEMO_AR_MODEL};
+  const weft_open_options options = {.models = models,
+                                     .n_models = 1,
+                                     .backend = "cpu",
+                                     .threads = 2,
+                                     .kv_bytes = 4 << 20,
+                                     .context = 512,
+                                     .running = 4,
+                                     .queue = 32,
+                                     .pins = 2,
+                                     .devices = "0,1",
+                                     .split = "replicas"};
+  *state = talk_serve(&server, keys_text, options, (weft_server_options){0});
+  return 0;
+}
+
+static talk_answer say(const char *who, const char *prompt, uint32_t n, const char *more) {
+  char body[512];
+  (void)snprintf(
+      body, sizeof body,
+      "{\"prompt\":\"%s\",\"max_tokens\":%u,\"ignore_eos\":true,\"temperature\":0,\"model\":\"weft-demo-ar\"%s}",
+      prompt, n, more);
+  return talk_ask_as(server.port, "POST", "/v1/completions", who, body);
+}
+
+static double metric(const char *name) {
+  talk_answer a = talk_ask_as(server.port, "GET", "/metrics", boss, "");
+  assert_int_equal(a.code, 200);
+  const char *at = strstr(a.body.bytes, name);
+  double value = at == NULL ? -1 : strtod(at + strlen(name), NULL);
+  talk_answer_free(&a);
+  return value;
+}
+
+static double of_both(const char *name) {
+  char line[96];
+  double sum = 0;
+  for (int i = 0; i < 2; i++) {
+    (void)snprintf(line, sizeof line, "\n%s{device=\"%d\"} ", name, i);
+    double value = metric(line);
+    assert_true(value >= 0);
+    sum += value;
+  }
+  return sum;
+}
+
+static void await(const char *line, double value) {
+  uint64_t until = weft_clock_us() + (uint64_t)TALK_MS * 1000;
+  while (metric(line) != value) {
+    if (weft_clock_us() > until) fail_msg("%s never became %g", line, value);
+    (void)poll(NULL, 0, 1);
+  }
+}
+
+static void check_health(int code, const char *words) {
+  static const char *const paths[] = {"/health", "/readyz", "/livez"};
+  for (size_t i = 0; i < 3; i++) {
+    talk_answer a = talk_ask(server.port, "GET", paths[i], "");
+    if (a.code != code || strstr(a.body.bytes, words) == NULL) fail_msg("%s: %d %s", paths[i], a.code, a.body.bytes);
+    talk_answer_free(&a);
+  }
+}
+
+static void test_metrics(void **state) {
+  (void)state;
+  char *text[2];
+  for (int i = 0; i < 6; i++) {
+    talk_answer a = say(red, i % 2 == 0 ? "The soft ball" : "A blue boat", 12, "");
+    assert_int_equal(a.code, 200);
+    json_t *root = json_loads(a.body.bytes, 0, NULL);
+    const char *said = text_at(root, "choices.0.text");
+    if (i < 2)
+      text[i] = strdup(said);
+    else
+      assert_string_equal(said, text[i % 2]); /* whichever replica it was */
+    json_decref(root);
+    talk_answer_free(&a);
+  }
+  free(text[0]);
+  free(text[1]);
+  await("\nvllm:num_requests_running{model_name=\"weft-demo-ar\"} ", 0);
+  assert_true(of_both("weft_replica_requests_submitted_total") == 6);
+  assert_true(of_both("weft_replica_steps_total") == metric("\nweft_steps_total "));
+  assert_true(of_both("weft_replica_rows_total") == metric("\nweft_rows_total "));
+  assert_true(of_both("weft_replica_pool_pages_cached") == metric("\nweft_pool_pages_cached "));
+  assert_true(metric("\nvllm:request_success_total{model_name=\"weft-demo-ar\",finished_reason=\"length\"} ") == 6);
+  assert_true(metric("\nweft_tenant_requests_total{tenant=\"red\"} ") == 6);
+  check_health(200, "{\"status\":\"ok\"}");
+}
+
+/* Two that run and two that wait are the tenant's limit, over both replicas. */
+static void test_limit_of_a_tenant(void **state) {
+  static const char body[] =
+      "{\"prompt\":\"The red\",\"max_tokens\":400,\"ignore_eos\":true,\"stream\":true,\"model\":\"weft-demo-ar\"}";
+  char head[160];
+  int fd[4];
+  (void)state;
+  (void)snprintf(head, sizeof head, "%sConnection: close\r\n", blue);
+  for (int i = 0; i < 4; i++) {
+    fd[i] = talk_dial(server.port);
+    talk_send(fd[i], "POST", "/v1/completions", head, body, sizeof body - 1);
+  }
+  uint64_t until = weft_clock_us() + (uint64_t)TALK_MS * 1000;
+  while (metric("\nweft_tenant_requests_running{tenant=\"blue\"} ") +
+             metric("\nweft_tenant_requests_waiting{tenant=\"blue\"} ") <
+         4) {
+    assert_true(metric("\nweft_tenant_requests_running{tenant=\"blue\"} ") <= 2);
+    assert_true(weft_clock_us() < until);
+  }
+  talk_check(say(blue, "The red", 1, ""), 429, "it has 4 requests, may have 4 (2 running and 2 waiting)");
+  for (int i = 0; i < 4; i++) (void)close(fd[i]); /* the clients leave: their requests end wherever they are */
+  await("\nweft_tenant_requests_running{tenant=\"blue\"} ", 0);
+  await("\nweft_tenant_requests_waiting{tenant=\"blue\"} ", 0);
+  talk_answer a = say(blue, "The red", 1, "");
+  assert_int_equal(a.code, 200);
+  talk_answer_free(&a);
+}
+
+static void *flood(void *i) {
+  char prompt[64];
+  (void)snprintf(prompt, sizeof prompt, "%d boats and a long way to go", (int)(intptr_t)i);
+  talk_answer a = say(red, prompt, 300, "");
+  int code = a.code;
+  talk_answer_free(&a);
+  return (void *)(intptr_t)code;
+}
+
+/* Another tenant has five times as many requests as may run: who comes then is answered while most of them are there. */
+static void test_flood(void **state) {
+  pthread_t thread[FLOOD];
+  (void)state;
+  for (intptr_t i = 0; i < FLOOD; i++) assert_int_equal(pthread_create(&thread[i], NULL, flood, (void *)i), 0);
+  await("\nweft_tenant_requests_running{tenant=\"red\"} ", 8); /* both replicas are full */
+  double before = metric("\nweft_tenant_requests_total{tenant=\"red\"} ");
+  talk_answer a = say(blue, "A green tree", 4, "");
+  assert_int_equal(a.code, 200);
+  talk_answer_free(&a);
+  double ended = metric("\nweft_tenant_requests_total{tenant=\"red\"} ") - before;
+  for (int i = 0; i < FLOOD; i++) {
+    void *code;
+    assert_int_equal(pthread_join(thread[i], &code), 0);
+    assert_int_equal((intptr_t)code, 200);
+  }
+  if (ended >= FLOOD - 4) fail_msg("%g of the flood ended before", ended);
+}
+
+static void test_pins_and_reset(void **state) {
+  char path[64];
+  (void)state;
+  talk_answer a = talk_ask_as(server.port, "POST", "/admin/pins", boss,
+                              "{\"tenant\":\"red\",\"text\":\"The soft ball is behind the blue boat. The red ball is "
+                              "in the green tree. The small cat is under the old house, and nobody knows where the "
+                              "other big dog of the old man went.\"}");
+  if (a.code != 200) fail_msg("%s", a.body.bytes);
+  json_t *root = json_loads(a.body.bytes, 0, NULL);
+  (void)snprintf(path, sizeof path, "/admin/pins/%lld", (long long)int_at(root, "id"));
+  json_decref(root);
+  talk_answer_free(&a);
+  await("\nweft_pins_held ", 1); /* it is one pin */
+  double pages = metric("\nweft_pin_pages ");
+  assert_true(pages >= 2 && (int)pages % 2 == 0); /* in two pools */
+  talk_check(talk_ask_as(server.port, "GET", "/admin/pins", boss, ""), 200, "\"held\":true");
+  talk_check(talk_ask_as(server.port, "DELETE", path, boss, ""), 200, "");
+  await("\nweft_pins ", 0);
+  assert_true(metric("\nweft_pool_pages_cached ") > 0);
+  talk_check(talk_ask_as(server.port, "POST", "/reset_prefix_cache", boss, ""), 200, "");
+  await("\nweft_pool_pages_cached ", 0);
+}
+
+#define X(op)                                                                        \
+  static weft_status break_##op(weft_device *device, const weft_##op##_args *args) { \
+    (void)device;                                                                    \
+    (void)args;                                                                      \
+    return WEFT_E_DEVICE;                                                            \
+  }
+WEFT_OPS(X)
+#undef X
+
+static void break_device(uint32_t index) {
+  static weft_kernels broken;
+  broken = *server.runtime->devices.device[index]->kernels; /* both are of one backend */
+#define X(op) broken.op = break_##op;
+  WEFT_OPS(X)
+#undef X
+  server.runtime->devices.device[index]->kernels = &broken;
+}
+
+static void test_broken(void **state) {
+  (void)state;
+  uint32_t n_failed = 0;
+  weft_log_set_level((weft_log_level)-1);
+  break_device(1);
+  for (int i = 0; i < 6; i++) {
+    talk_answer a = say(red, i % 2 == 0 ? "The soft ball" : "A blue boat", 12, "");
+    n_failed += a.code != 200;
+    talk_answer_free(&a);
+  }
+  assert_int_equal(n_failed, 1);
+  check_health(200, "{\"status\":\"degraded\",\"message\":\"device 1 (");
+  assert_true(metric("\nweft_well ") == 1);
+  assert_true(metric("\nweft_replica_well{device=\"0\"} ") == 1);
+  assert_true(metric("\nweft_replica_well{device=\"1\"} ") == 0);
+  break_device(0);
+  talk_answer a = say(red, "The soft ball", 12, "");
+  assert_int_not_equal(a.code, 200);
+  talk_answer_free(&a);
+  check_health(503, "{\"status\":\"unwell\",\"message\":\"device ");
+  assert_true(metric("\nweft_well ") == 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_metrics), cmocka_unit_test(test_limit_of_a_tenant),
+                                     cmocka_unit_test(test_flood), cmocka_unit_test(test_pins_and_reset),
+                                     cmocka_unit_test(test_broken)};
+  return cmocka_run_group_tests(tests, open_server, close_talk);
+}
