@@ -22,7 +22,7 @@
 
 static const double BANDWIDTH = 4.2e12, RATE = 770e12; /* bytes/s, operations/s */
 
-enum { HIDDEN = 2816, VOCAB = 262144, EXPERTS = 128, TOP = 8, FF = 704, ROWS_MAX = 2048, COPIES_MAX = 8 };
+enum { HIDDEN = 2816, VOCAB = 262144, EXPERTS = 128, TOP = 8, FF = 704, ROWS_MAX = 8192, COPIES_MAX = 8 };
 enum { CACHE_BYTES = 160 << 20, ITERATIONS_MAX = 200 };
 
 typedef enum work {
@@ -76,6 +76,7 @@ static const bench_case cases[] = {
     MATMUL("q", Q4_K, 128, 4096, HIDDEN),
     MATMUL("q", Q4_K, 256, 4096, HIDDEN),
     MATMUL("q", Q4_K, 2048, 4096, HIDDEN),
+    MATMUL("q", Q4_K, 8192, 4096, HIDDEN),
     MATMUL("q", Q8_0, 1, 4096, HIDDEN),
     MATMUL("q", Q8_0, 256, 4096, HIDDEN),
     MATMUL("q", Q6_K, 1, 4096, HIDDEN),
@@ -99,6 +100,7 @@ static const bench_case cases[] = {
     MATMUL("global o", Q4_K, 256, HIDDEN, 8192),
     MATMUL("down", Q8_0, 1, HIDDEN, 2112),
     MATMUL("down", Q8_0, 256, HIDDEN, 2112),
+    MATMUL("down", Q8_0, 8192, HIDDEN, 2112),
     ROUTE("router", 1),
     ROUTE("router", 8),
     ROUTE("router", 32),
@@ -114,6 +116,7 @@ static const bench_case cases[] = {
     MOE("experts", Q4_K, Q8_0, 128),
     MOE("experts", Q4_K, Q8_0, 256),
     MOE("experts", Q4_K, Q8_0, 2048),
+    MOE("experts", Q4_K, Q8_0, 8192),
     SLIDE("sliding decode", 1, 4096, 1, false),
     SLIDE("sliding decode", 32, 1024, 32, false),
     GLOBAL("global decode", 1, 4096, 1, false),
