@@ -201,15 +201,25 @@ static uint32_t time_block(const weft_step_record *record, uint32_t from, uint32
   return i;
 }
 
+/* The steps since start_us, of the replica that had the answer. */
+static uint32_t take_steps(weft_runtime *rt, uint64_t start_us, weft_step_record *record, uint32_t *from) {
+  uint32_t n = 0;
+  *from = 0;
+  for (uint32_t r = 0; r < rt->n_replicas && *from == n; r++) {
+    n = weft_engine_get_steps(weft_replicas_at(rt->replicas, r), record, WEFT_RECORDED_STEPS);
+    for (*from = 0; *from < n && record[*from].began_us < start_us;) *from += 1;
+  }
+  return n;
+}
+
 int weft_measure_blocks(weft_runtime *rt, const weft_load *load, uint64_t seed, double *out) {
   weft_step_record *record = weft_alloc(WEFT_RECORDED_STEPS, sizeof *record);
   double *times = weft_alloc(WEFT_RECORDED_STEPS, sizeof *times);
   weft_measured unused;
   int code = record == NULL || times == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
-  uint64_t after = code == 0 && weft_engine_get_steps(rt->engine, record, 1) == 1 ? record[0].number : 0;
+  uint64_t start_us = weft_clock_us();
   if (code == 0) code = weft_measure(rt, load, seed, &unused);
-  uint32_t n = code == 0 ? weft_engine_get_steps(rt->engine, record, WEFT_RECORDED_STEPS) : 0, at = 0, n_times = 0;
-  while (at < n && record[at].number <= after) at++;
+  uint32_t at = 0, n_times = 0, n = code == 0 ? take_steps(rt, start_us, record, &at) : 0;
   for (uint32_t b = 0; b < load->n_blocks && code == 0; b++) {
     at = time_block(record, at, n, times, &n_times);
     if (n_times == 0)
