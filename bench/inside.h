@@ -32,5 +32,8 @@
 #include "pager/pager.h"
 #include "scheduler/check.h"
 #include "scheduler/engine.h"
+#include "scheduler/replica_choice.h"
+#include "scheduler/replicas.h"
+#include "scheduler/sent_prefixes.h"
 
 #endif

@@ -415,10 +415,17 @@ weft_pager *weft_engine_pager(weft_engine *engine) {
   return engine->pager;
 }
 
-weft_engine_load weft_engine_get_load(weft_engine *engine, uint32_t tenant) {
-  weft_inbox_load all, own;
-  weft_inbox_get_load(&engine->inbox, tenant, &all, &own);
-  return (weft_engine_load){.n_rows = all.n_rows, .n_own_rows = own.n_rows, .n_own = own.n_live};
+void weft_engine_get_load(weft_engine *engine, uint32_t tenant, weft_replica_load *all, weft_replica_load *own) {
+  weft_inbox_get_load(&engine->inbox, tenant, all, own);
+}
+
+weft_sent_pool weft_engine_get_pool(weft_engine *engine) {
+  (void)pthread_mutex_lock(&engine->stats_mutex);
+  const weft_pager_stats *p = &engine->shared_stats.pager;
+  const weft_sent_pool pool = {.n_evicted = p->n_evicted,
+                               .n_kept = p->n_pages - p->n_pinned + p->n_host_pages + p->n_file_pages};
+  (void)pthread_mutex_unlock(&engine->stats_mutex);
+  return pool;
 }
 
 bool weft_engine_can_run(const weft_engine *engine, uint32_t model) {

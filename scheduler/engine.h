@@ -19,6 +19,7 @@
 #include "scheduler/event.h"
 #include "scheduler/params.h"
 #include "scheduler/recorder.h"
+#include "scheduler/sent_prefixes.h"
 #include "scheduler/stats.h"
 
 #ifdef __cplusplus
@@ -89,12 +90,10 @@ uint32_t weft_engine_list_pins(weft_engine *engine, weft_pin_info *out, uint32_t
 
 /* Rows that the request may need at most: its prompt's, and its longest answer's with all denoise steps. */
 uint64_t weft_engine_rows(const weft_engine *engine, const weft_request_params *params);
-/* The sums of those of all requests that the engine has, and of the tenant's, and how many the tenant's are. */
-typedef struct weft_engine_load {
-  uint64_t n_rows, n_own_rows;
-  uint32_t n_own;
-} weft_engine_load;
-weft_engine_load weft_engine_get_load(weft_engine *engine, uint32_t tenant);
+/* The requests that the engine has, with the sums of these rows, and of them the tenant's. */
+void weft_engine_get_load(weft_engine *engine, uint32_t tenant, weft_replica_load *all, weft_replica_load *own);
+/* What the engine's pool has evicted, and how much it may keep; as counted at the end of the last turn. */
+weft_sent_pool weft_engine_get_pool(weft_engine *engine);
 bool weft_engine_can_run(const weft_engine *engine, uint32_t model); /* its device has not failed */
 bool weft_engine_has(const weft_engine *engine, const weft_request *request);
 

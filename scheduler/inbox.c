@@ -57,9 +57,9 @@ static void leave_queue(weft_account *account, weft_request *r) {
 }
 
 static void count_live(weft_inbox *inbox, const weft_request *r) {
-  inbox->all.n_live += 1;
+  inbox->all.n_requests += 1;
   inbox->all.n_rows += r->n_rows;
-  inbox->of[r->tenant].n_live += 1;
+  inbox->of[r->tenant].n_requests += 1;
   inbox->of[r->tenant].n_rows += r->n_rows;
   inbox->places->n_live += 1;
 }
@@ -71,9 +71,9 @@ static void leave_engine(weft_request *r) {
   if (r->place == WEFT_PLACE_UNSTARTED) leave_queue(account, r);
   if (r->place != WEFT_PLACE_RUNNING) account->n_waiting -= 1;
   account->n_live -= 1;
-  inbox->all.n_live -= 1;
+  inbox->all.n_requests -= 1;
   inbox->all.n_rows -= r->n_rows;
-  inbox->of[r->tenant].n_live -= 1;
+  inbox->of[r->tenant].n_requests -= 1;
   inbox->of[r->tenant].n_rows -= r->n_rows;
   inbox->places->n_live -= 1;
 }
@@ -282,7 +282,7 @@ void weft_inbox_stop(weft_inbox *inbox) {
 
 uint32_t weft_inbox_n_live(weft_inbox *inbox) {
   lock_inbox(inbox);
-  uint32_t n = inbox->all.n_live;
+  uint32_t n = inbox->all.n_requests;
   unlock_inbox(inbox);
   return n;
 }
@@ -308,7 +308,7 @@ void weft_inbox_take(weft_inbox *inbox, weft_inbox_notes *notes) {
   unlock_inbox(inbox);
 }
 
-void weft_inbox_get_load(weft_inbox *inbox, uint32_t tenant, weft_inbox_load *all, weft_inbox_load *own) {
+void weft_inbox_get_load(weft_inbox *inbox, uint32_t tenant, weft_replica_load *all, weft_replica_load *own) {
   lock_inbox(inbox);
   *all = inbox->all;
   *own = inbox->of[tenant];

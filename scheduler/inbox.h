@@ -18,13 +18,8 @@
 #define WEFT_SCHEDULER_INBOX_H
 
 #include "scheduler/places.h"
+#include "scheduler/replica_choice.h"
 #include "scheduler/request.h"
-
-/* Requests that have a place, and the rows that they may need (weft_request.n_rows). */
-typedef struct weft_inbox_load {
-  uint64_t n_rows;
-  uint32_t n_live;
-} weft_inbox_load;
 
 typedef struct weft_inbox {
   weft_places *places; /* borrowed */
@@ -32,7 +27,7 @@ typedef struct weft_inbox {
   weft_request *first, **last; /* submitted, in order; linked by inbox_next */
   weft_request *cancelled;     /* linked by cancel_next */
   weft_link evicted;           /* requests whose place was taken, linked by evicted_link */
-  weft_inbox_load all, *of;    /* of this engine; of: [n_tenants] */
+  weft_replica_load all, *of;  /* the requests of this engine that have a place; of: [n_tenants] */
   uint64_t n_notes, n_taken_notes;
   bool draining, closed, stop, reset_cache;
 } weft_inbox;
@@ -67,7 +62,7 @@ void weft_inbox_stop(weft_inbox *inbox);
 uint32_t weft_inbox_n_live(weft_inbox *inbox);
 bool weft_inbox_draining(weft_inbox *inbox);
 /* How busy the engine is: with all requests, and with those of the tenant. */
-void weft_inbox_get_load(weft_inbox *inbox, uint32_t tenant, weft_inbox_load *all, weft_inbox_load *own);
+void weft_inbox_get_load(weft_inbox *inbox, uint32_t tenant, weft_replica_load *all, weft_replica_load *own);
 
 /* ---- engine thread --------------------------------------------------------------------------- */
 

@@ -139,11 +139,10 @@ void weft_replicas_reset_cache(weft_replicas *rs) {
 
 /* ---- submit ---------------------------------------------------------------------------------- */
 
-/* What the requests before it in the same submission add, which no engine counts yet. */
-typedef struct added_load {
-  uint64_t n_rows[WEFT_REPLICAS_MAX];
-  uint32_t n_requests[WEFT_REPLICAS_MAX];
-} added_load;
+static void add_load(weft_replica_load *load, const weft_replica_load *more) {
+  load->n_rows += more->n_rows;
+  load->n_requests += more->n_requests;
+}
 
 static weft_sent_prompt prompt_of(const weft_request_params *p) {
   return (weft_sent_prompt){.model = p->model, .domain = p->domain, .tokens = p->tokens, .n_tokens = p->n_tokens};
@@ -170,28 +169,31 @@ static void leave_parts(const weft_replicas *rs, uint32_t tenant, weft_replica_v
   }
 }
 
-static uint32_t choose_replica(weft_replicas *rs, const weft_request_params *p, const added_load *added) {
+/* added: [n], what the requests before it in the same submission add, which no engine counts yet. */
+static uint32_t choose_replica(weft_replicas *rs, const weft_request_params *p, const weft_replica_load *added) {
   weft_replica_view view[WEFT_REPLICAS_MAX];
+  weft_sent_pool pool[WEFT_REPLICAS_MAX];
   uint32_t n_found[WEFT_REPLICAS_MAX] = {0}, limit = rs->running_max[p->tenant];
   const weft_sent_prompt prompt = prompt_of(p);
-  if (seeks_prefix(p)) weft_sent_find(&rs->sent, &prompt, rs->n, n_found);
+  for (uint32_t i = 0; i < rs->n; i++) pool[i] = weft_engine_get_pool(rs->engine[i]);
+  if (seeks_prefix(p)) weft_sent_find(&rs->sent, &prompt, pool, rs->n, n_found);
   for (uint32_t i = 0; i < rs->n; i++) {
-    const weft_engine_load load = weft_engine_get_load(rs->engine[i], p->tenant);
-    uint32_t n_own = load.n_own + added->n_requests[i];
-    view[i] = (weft_replica_view){.works = weft_engine_can_run(rs->engine[i], p->model),
-                                  .has_room = limit == 0 || n_own < part_of_limit(rs, limit, p->tenant, i),
-                                  .n_rows = load.n_rows + added->n_rows[i],
-                                  .n_own_rows = load.n_own_rows + added->n_rows[i],
-                                  .n_given = rs->n_given[i] + added->n_rows[i],
-                                  .n_found = n_found[i]};
+    weft_replica_view *v = &view[i];
+    *v = (weft_replica_view){.works = weft_engine_can_run(rs->engine[i], p->model),
+                             .n_given = rs->n_given[i] + added[i].n_rows,
+                             .n_found = n_found[i]};
+    weft_engine_get_load(rs->engine[i], p->tenant, &v->all, &v->own);
+    add_load(&v->all, &added[i]);
+    add_load(&v->own, &added[i]);
+    v->has_room = limit == 0 || v->own.n_requests < part_of_limit(rs, limit, p->tenant, i);
   }
   if (limit > 0) leave_parts(rs, p->tenant, view);
-  return weft_replica_choose(view, rs->n, weft_engine_rows(rs->engine[0], p));
+  return weft_replica_choose(view, rs->n);
 }
 
 /* Fills engine[n]. What an engine will refuse for its model or tenant goes to any. */
 static void choose_all(weft_replicas *rs, const weft_request_params *params, uint32_t n, weft_engine **engine) {
-  added_load added = {{0}, {0}};
+  weft_replica_load added[WEFT_REPLICAS_MAX] = {{0}};
   for (uint32_t k = 0; k < n; k++) {
     const weft_request_params *p = &params[k];
     uint32_t at = 0;
@@ -204,11 +206,10 @@ static void choose_all(weft_replicas *rs, const weft_request_params *params, uin
     } else if (p->sibling != NULL) {
       while (at + 1 < rs->n && !weft_engine_has(rs->engine[at], p->sibling)) at += 1;
     } else {
-      at = choose_replica(rs, p, &added);
+      at = choose_replica(rs, p, added);
     }
     engine[k] = rs->engine[at];
-    added.n_rows[at] += weft_engine_rows(rs->engine[at], p);
-    added.n_requests[at] += 1;
+    add_load(&added[at], &(weft_replica_load){.n_rows = weft_engine_rows(rs->engine[at], p), .n_requests = 1});
   }
 }
 
@@ -219,7 +220,9 @@ static void note_all(weft_replicas *rs, const weft_request_params *params, uint3
     uint32_t at = 0;
     while (rs->engine[at] != engine[k]) at += 1;
     rs->n_given[at] += weft_engine_rows(engine[k], &params[k]);
-    if (!params[k].no_cache && !params[k].joins) weft_sent_note(&rs->sent, &prompt, at);
+    if (params[k].no_cache || params[k].joins) continue;
+    const weft_sent_pool pool = weft_engine_get_pool(engine[k]);
+    weft_sent_note(&rs->sent, &prompt, &pool, at);
   }
 }
 

@@ -21,8 +21,6 @@
 
 #include "scheduler/engine.h"
 
-enum { WEFT_REPLICAS_MAX = 8 };
-
 typedef struct weft_replicas weft_replicas;
 
 typedef struct weft_replicas_config {

@@ -55,21 +55,28 @@ static weft_sent_place *take_place(const weft_sent_prefixes *sent, uint64_t key)
   return oldest;
 }
 
-void weft_sent_find(const weft_sent_prefixes *sent, const weft_sent_prompt *p, uint32_t n_replicas, uint32_t *n_found) {
-  uint32_t still = UINT32_MAX; /* those that were sent all blocks so far */
+static bool may_have(const weft_sent_place *place, const weft_sent_pool *pool, uint32_t replica) {
+  uint32_t at = place->at[replica], n_since = (uint32_t)pool->n_evicted + 1 - at;
+  return at != 0 && n_since < 2 * (uint64_t)pool->n_kept;
+}
+
+void weft_sent_find(const weft_sent_prefixes *sent, const weft_sent_prompt *p, const weft_sent_pool *pool,
+                    uint32_t n_replicas, uint32_t *n_found) {
+  uint32_t still = UINT32_MAX; /* those that have all blocks so far */
   uint64_t key = first_key(p);
   memset(n_found, 0, n_replicas * sizeof *n_found);
   for (uint32_t i = 0; i < p->n_tokens / WEFT_SENT_BLOCK && still != 0; i++) {
     key = next_key(key, p, i);
     const weft_sent_place *place = find_place(sent, key);
-    still = place == NULL ? 0 : still & place->replicas;
+    if (place == NULL) return;
     for (uint32_t r = 0; r < n_replicas; r++) {
+      if (!may_have(place, &pool[r], r)) still &= ~(1u << r);
       if ((still >> r & 1) != 0) n_found[r] = (i + 1) * WEFT_SENT_BLOCK;
     }
   }
 }
 
-void weft_sent_note(weft_sent_prefixes *sent, const weft_sent_prompt *p, uint32_t replica) {
+void weft_sent_note(weft_sent_prefixes *sent, const weft_sent_prompt *p, const weft_sent_pool *pool, uint32_t replica) {
   uint64_t key = first_key(p);
   sent->n_calls += 1;
   for (uint32_t i = 0; i < p->n_tokens / WEFT_SENT_BLOCK; i++) {
@@ -79,7 +86,7 @@ void weft_sent_note(weft_sent_prefixes *sent, const weft_sent_prompt *p, uint32_
       place = take_place(sent, key);
       *place = (weft_sent_place){.key = key};
     }
-    place->replicas |= 1u << replica;
+    place->at[replica] = (uint32_t)pool->n_evicted + 1;
     place->used = sent->n_calls;
   }
 }

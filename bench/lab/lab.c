@@ -88,7 +88,7 @@ static const weft_option rows[] = {
     {"prefixes", 0, DRAWN, SIM, U32(prefixes, 4, 1, 65536), "N", "different shared ones"},
     {"long", 0, DRAWN, SIM, F32(long_share, 0.02, 0, 1), "X", "share of prompts of the longest length"},
     {"long-tokens", 0, DRAWN, SIM, U32(longest_tokens, 16384, 1, 1 << 20), "N", "the longest length of own tokens"},
-    {"router", 0, ROUTER, SIM, TEXT(router), "NAME", "hash or round-robin [hash]"},
+    {"router", 0, ROUTER, SIM, TEXT(router), "NAME", "hash, round-robin, or prefix: as serve --split replicas [hash]"},
     {"router-blocks", 0, ROUTER, SIM, U32(router_blocks, 2, 1, 8192), "N",
      "hash: leading blocks of 512 tokens that count"},
     {"router-bound", 0, ROUTER, SIM, F32(router_bound, 1.25, 1, 64), "X",

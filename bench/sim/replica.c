@@ -312,17 +312,15 @@ static void on_notify(void *self) {
 }
 
 uint32_t weft_sim_replica_settle(weft_sim_replica *r) {
-  uint32_t n = 0;
-  for (; r->last_ended != 0; n++) {
-    uint32_t at = r->last_ended - 1;
-    weft_sim_request *request = &r->world->request[at];
-    r->last_ended = request->next_ended;
-    end_waiting(r, at);
-    weft_engine_release(r->engine, request->handle);
-    request->handle = NULL;
-    r->n_live -= 1;
-  }
-  return n;
+  uint32_t ended = r->last_ended;
+  if (ended == 0) return 0;
+  weft_sim_request *request = &r->world->request[ended - 1];
+  r->last_ended = request->next_ended;
+  end_waiting(r, ended - 1);
+  weft_engine_release(r->engine, request->handle);
+  request->handle = NULL;
+  r->n_live -= 1;
+  return ended;
 }
 
 weft_status weft_sim_replica_submit(weft_sim_replica *r, uint32_t at, weft_error *error) {
@@ -401,6 +399,10 @@ weft_status weft_sim_replica_turn(weft_sim_replica *r, weft_error *error) {
   watch_engine(r, since_us);
   if (++r->n_stuck < STUCK_TURNS) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID, "%u requests are stuck; a bug", r->n_live);
+}
+
+weft_sent_pool weft_sim_replica_pool(weft_sim_replica *r) {
+  return weft_engine_get_pool(r->engine);
 }
 
 uint64_t weft_sim_replica_end(const weft_sim_replica *r) {

@@ -43,8 +43,9 @@ uint64_t weft_sim_replica_next(const weft_sim_replica *replica);
 weft_status weft_sim_replica_submit(weft_sim_replica *replica, uint32_t at, weft_error *error);
 void weft_sim_replica_cancel(weft_sim_replica *replica, uint32_t at);
 weft_status weft_sim_replica_turn(weft_sim_replica *replica, weft_error *error);
-/* Forgets the requests that ended until now. Returns how many. */
+/* Forgets a request that ended until now. Returns its number + 1; 0: there is none. */
 uint32_t weft_sim_replica_settle(weft_sim_replica *replica);
+weft_sent_pool weft_sim_replica_pool(weft_sim_replica *replica);
 /* When it had nothing more to do. */
 uint64_t weft_sim_replica_end(const weft_sim_replica *replica);
 /* Counts at the end of the whole run; an error names a broken contract. */

@@ -84,10 +84,11 @@ void weft_sim_run_close(weft_sim_run *run) {
 static weft_status arrive_next(sim_clock *s, weft_error *error) {
   uint32_t at = s->next_item++;
   const weft_sim_item *item = &s->world.load->item[at];
-  uint64_t key = weft_sim_router_key(&s->router, s->world.load, item);
-  uint32_t replica = weft_sim_router_take(&s->router, key);
+  weft_sent_pool pool[WEFT_SIM_REPLICAS];
+  for (uint32_t i = 0; i < s->world.run->n_replicas; i++) pool[i] = weft_sim_replica_pool(s->replica[i]);
+  uint32_t replica = weft_sim_router_take(&s->router, s->world.load, item, pool, s->world.prompt);
   weft_status status = weft_sim_replica_submit(s->replica[replica], at, error);
-  if (s->world.run->outcome[at].refused) weft_sim_router_ended(&s->router, replica);
+  if (s->world.run->outcome[at].refused) weft_sim_router_ended(&s->router, replica, item);
   return status;
 }
 
@@ -99,8 +100,9 @@ static void cancel_next(sim_clock *s) {
 
 /* What ended in the turn before is known to others from its end on, which is now. */
 static weft_status turn_replica(sim_clock *s, uint32_t at, weft_error *error) {
-  for (uint32_t n = weft_sim_replica_settle(s->replica[at]); n > 0; n--) {
-    weft_sim_router_ended(&s->router, at);
+  uint32_t ended;
+  while ((ended = weft_sim_replica_settle(s->replica[at])) != 0) {
+    weft_sim_router_ended(&s->router, at, &s->world.load->item[ended - 1]);
   }
   return weft_sim_replica_turn(s->replica[at], error);
 }

@@ -277,22 +277,22 @@ static void call_move(model *m) {
 }
 
 static void check_inbox(model *m, weft_inbox *inbox) {
-  weft_inbox_load all = {0}, got_all, got;
+  weft_replica_load all = {0}, got_all, got;
   for (uint32_t t = 0; t < m->n_tenants; t++) {
-    weft_inbox_load own = {0};
+    weft_replica_load own = {0};
     for (uint32_t i = 0; i < m->n; i++) {
       const entry *e = &m->entry[i];
       if (e->request->inbox != inbox || e->tenant != t || !is_live(e)) continue;
       own.n_rows += e->request->n_rows;
-      own.n_live += 1;
+      own.n_requests += 1;
     }
     all.n_rows += own.n_rows;
-    all.n_live += own.n_live;
+    all.n_requests += own.n_requests;
     weft_inbox_get_load(inbox, t, &got_all, &got);
-    if (got.n_live != own.n_live || got.n_rows != own.n_rows)
-      FAIL(m, "an inbox has %u requests of tenant %u, and counts %u", own.n_live, t, got.n_live);
+    if (got.n_requests != own.n_requests || got.n_rows != own.n_rows)
+      FAIL(m, "an inbox has %u requests of tenant %u, and counts %u", own.n_requests, t, got.n_requests);
   }
-  if (got_all.n_rows != all.n_rows || weft_inbox_n_live(inbox) != all.n_live)
+  if (got_all.n_rows != all.n_rows || weft_inbox_n_live(inbox) != all.n_requests)
     FAIL(m, "an inbox miscounts its requests or rows");
 }
 

@@ -317,6 +317,7 @@ static void equal_prefixes_meet(void **state) {
   json_decref(root);
   /* each replica sees each prompt */
   check_number(lines, "--replicas 4 --router round-robin", "hit_percent", each * 35);
+  check_number(lines, "--replicas 4 --router prefix", "hit_percent", each * 56);
 }
 
 /* 40 of one prompt at once: nobody gets more than 1.25 times the mean, rounded up. */
@@ -404,6 +405,7 @@ static void bad_traces_are_named(void **state) {
   assert_int_equal(sim("--trace /nowhere.jsonl", out), 3);
   assert_int_equal(sim("--csv --json", out), 2);
   assert_int_equal(sim("--router random", out), 2);
+  assert_int_equal(sim("--router prefix --replicas 9", out), 2);
   assert_int_equal(sim("--rows 100", out), 2);
   assert_non_null(strstr(out, "raise rows per step to 256"));
 }

@@ -17,86 +17,83 @@ static void the_choice_is_a_table(void **state) {
   enum { GONE = 1, FULL = 2 }; /* the device broke; no room for one more of the tenant */
   static const struct {
     const char *name;
-    uint64_t own, rows[3], given[3];
-    uint32_t found[3], is[3], n, wanted;
-    uint64_t of_tenant[3];
+    uint32_t n, wanted;
+    struct {
+      weft_replica_load all, own; /* rows, requests */
+      uint32_t n_found, n_given, is;
+    } view[3];
   } table[] = {
-      {"idle and new: the first", 100, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, {0, 0, 0}, 3, 0, {0, 0, 0}},
-      {"idle: the one that was given least", 100, {0, 0, 0}, {9, 5, 7}, {0, 0, 0}, {0, 0, 0}, 3, 1, {0, 0, 0}},
-      {"no prefix: the least busy", 100, {300, 250, 260}, {0, 9, 0}, {0, 0, 0}, {0, 0, 0}, 3, 1, {0, 0, 0}},
-      {"a prefix on an idle one", 100, {0, 0, 0}, {9, 0, 0}, {64, 0, 0}, {0, 0, 0}, 3, 0, {0, 0, 0}},
-      {"the longer prefix, busier by the request itself",
-       100,
-       {100, 0, 0},
-       {0, 0, 0},
-       {64, 32, 0},
-       {0, 0, 0},
+      {"idle and new: the first", 3, 0, {{{0, 0}, {0, 0}, 0, 0, 0}}},
+      {"idle: the one that was given least",
+       3,
+       1,
+       {{{0, 0}, {0, 0}, 0, 9, 0}, {{0, 0}, {0, 0}, 0, 5, 0}, {{0, 0}, {0, 0}, 0, 7, 0}}},
+      {"no prefix: the fewest rows",
+       3,
+       1,
+       {{{300, 3}, {0, 0}, 0, 0, 0}, {{250, 4}, {0, 0}, 0, 9, 0}, {{260, 2}, {0, 0}, 0, 0, 0}}},
+      {"a prefix on an idle one", 3, 0, {{{0, 0}, {0, 0}, 64, 9, 0}}},
+      {"the longer prefix", 3, 0, {{{900, 1}, {0, 0}, 64, 0, 0}, {{0, 0}, {0, 0}, 32, 0, 0}}},
+      {"equal prefixes: the fewest rows", 3, 1, {{{50, 1}, {0, 0}, 32, 0, 0}, {{20, 1}, {0, 0}, 32, 0, 0}}},
+      {"a prefix, twice as many and one", 2, 0, {{{90, 9}, {0, 0}, 64, 0, 0}, {{40, 4}, {0, 0}, 0, 0, 0}}},
+      {"a prefix, more than that", 2, 1, {{{90, 10}, {0, 0}, 64, 0, 0}, {{40, 4}, {0, 0}, 0, 0, 0}}},
+      {"then the next longest",
+       3,
+       2,
+       {{{90, 10}, {0, 0}, 64, 0, 0}, {{40, 4}, {0, 0}, 0, 0, 0}, {{50, 5}, {0, 0}, 32, 0, 0}}},
+      {"many requests of few rows are not much", 2, 0, {{{90, 10}, {0, 0}, 64, 0, 0}, {{91, 1}, {0, 0}, 0, 0, 0}}},
+      {"nor are they without a prefix", 2, 0, {{{90, 10}, {0, 0}, 0, 0, 0}, {{91, 1}, {0, 0}, 0, 0, 0}}},
+      {"the device broke",
+       3,
+       1,
+       {{{0, 0}, {0, 0}, 64, 0, GONE}, {{50, 5}, {0, 0}, 0, 0, 0}, {{60, 6}, {0, 0}, 0, 0, 0}}},
+      {"a broken one is not the least busy",
+       3,
+       2,
+       {{{0, 0}, {0, 0}, 0, 0, GONE}, {{50, 5}, {0, 0}, 0, 0, 0}, {{60, 6}, {0, 0}, 64, 0, 0}}},
+      {"all broke: the first",
        3,
        0,
-       {0, 0, 0}},
-      {"busier by more", 100, {101, 0, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 1, {0, 0, 0}},
-      {"busier by a quarter", 10, {1000, 800, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 0, {0, 0, 0}},
-      {"busier by more than a quarter", 10, {1001, 800, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 1, {0, 0, 0}},
-      {"then the next longest", 10, {2000, 800, 900}, {0, 0, 0}, {64, 0, 32}, {0, 0, 0}, 3, 2, {0, 0, 0}},
-      {"equal prefixes: the least busy", 100, {50, 20, 0}, {0, 0, 0}, {32, 32, 0}, {0, 0, 0}, 3, 1, {0, 0, 0}},
-      {"the device broke", 100, {0, 500, 600}, {0, 0, 0}, {64, 0, 0}, {GONE, 0, 0}, 3, 1, {0, 0, 0}},
-      {"a broken one is not the least busy", 10, {0, 500, 600}, {0, 0, 0}, {0, 0, 64}, {GONE, 0, 0}, 3, 2, {0, 0, 0}},
-      {"all broke: the first", 100, {5, 0, 0}, {0, 0, 0}, {0, 0, 0}, {GONE, GONE, GONE}, 3, 0, {0, 0, 0}},
-      {"no room: where there is some", 100, {0, 500, 600}, {0, 0, 0}, {64, 0, 0}, {FULL, 0, 0}, 3, 1, {0, 0, 0}},
-      {"room on a broken one is none", 100, {5, 0, 6}, {0, 0, 0}, {0, 0, 0}, {FULL, GONE, FULL}, 3, 0, {0, 0, 0}},
+       {{{5, 1}, {0, 0}, 0, 0, GONE}, {{0, 0}, {0, 0}, 0, 0, GONE}, {{0, 0}, {0, 0}, 0, 0, GONE}}},
+      {"no room: where there is some",
+       3,
+       1,
+       {{{0, 0}, {0, 0}, 64, 0, FULL}, {{50, 5}, {0, 0}, 0, 0, 0}, {{60, 6}, {0, 0}, 0, 0, 0}}},
+      {"room on a broken one is none",
+       3,
+       0,
+       {{{5, 1}, {0, 0}, 0, 0, FULL}, {{0, 0}, {0, 0}, 0, 0, GONE}, {{6, 1}, {0, 0}, 0, 0, FULL}}},
       {"no room anywhere: the prefix again",
-       100,
-       {0, 50, 60},
-       {0, 0, 0},
-       {0, 0, 64},
-       {FULL, FULL, FULL},
        3,
        2,
-       {0, 0, 0}},
-      {"least of the tenant before least busy",
-       100,
-       {300, 250, 350},
-       {0, 0, 0},
-       {0, 0, 0},
-       {0, 0, 0},
+       {{{0, 0}, {0, 0}, 0, 0, FULL}, {{5, 1}, {0, 0}, 0, 0, FULL}, {{6, 1}, {0, 0}, 64, 0, FULL}}},
+      {"fewest rows of the tenant before fewest rows",
        3,
        2,
-       {90, 80, 70}},
-      {"the prefix where the tenant has more", 100, {300, 300, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 0, {100, 0, 0}},
-      {"the tenant has too much there", 100, {300, 300, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 1, {101, 0, 0}},
-      {"too much by a quarter", 10, {900, 900, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 0, {500, 400, 0}},
-      {"too much by more than a quarter", 10, {900, 900, 0}, {0, 0, 0}, {64, 0, 0}, {0, 0, 0}, 2, 1, {501, 400, 0}},
-      {"the least busy one although it has most",
-       10,
-       {600, 900, 950},
-       {0, 0, 0},
-       {0, 0, 0},
-       {0, 0, 0},
+       {{{300, 3}, {90, 1}, 0, 0, 0}, {{250, 3}, {80, 1}, 0, 0, 0}, {{350, 3}, {70, 1}, 0, 0, 0}}},
+      {"the prefix where the tenant has more", 2, 0, {{{90, 9}, {30, 3}, 64, 0, 0}, {{90, 9}, {10, 1}, 0, 0, 0}}},
+      {"the tenant has too much there", 2, 1, {{{90, 9}, {40, 4}, 64, 0, 0}, {{90, 9}, {10, 1}, 0, 0, 0}}},
+      {"the least busy one although it has most of the tenant",
        3,
        0,
-       {600, 0, 0}},
+       {{{40, 4}, {40, 4}, 0, 0, 0}, {{100, 10}, {0, 0}, 0, 0, 0}, {{110, 11}, {0, 0}, 64, 0, 0}}},
       {"counts near the largest",
-       100,
-       {UINT64_MAX, UINT64_MAX - 9, 0},
-       {0, 0, 0},
-       {0, 0, 0},
-       {0, 0, 0},
        2,
        1,
-       {0, 0, 0}},
+       {{{UINT64_MAX, UINT32_MAX}, {0, 0}, 0, 0, 0}, {{UINT64_MAX - 9, UINT32_MAX - 9}, {0, 0}, 0, 0, 0}}},
   };
   (void)state;
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     weft_replica_view view[3];
     for (uint32_t k = 0; k < 3; k++) {
-      view[k] = (weft_replica_view){.works = table[i].is[k] != GONE,
-                                    .has_room = table[i].is[k] != FULL,
-                                    .n_rows = table[i].rows[k],
-                                    .n_own_rows = table[i].of_tenant[k],
-                                    .n_given = table[i].given[k],
-                                    .n_found = table[i].found[k]};
+      view[k] = (weft_replica_view){.works = table[i].view[k].is != GONE,
+                                    .has_room = table[i].view[k].is != FULL,
+                                    .all = table[i].view[k].all,
+                                    .own = table[i].view[k].own,
+                                    .n_given = table[i].view[k].n_given,
+                                    .n_found = table[i].view[k].n_found};
     }
-    uint32_t got = weft_replica_choose(view, table[i].n, table[i].own);
+    uint32_t got = weft_replica_choose(view, table[i].n);
     if (got != table[i].wanted) fail_msg("%s: replica %u, not %u", table[i].name, got, table[i].wanted);
   }
 }
@@ -105,44 +102,57 @@ static void prompts_are_remembered(void **state) {
   int32_t tokens[200];
   uint32_t n_found[3];
   weft_sent_prefixes sent;
+  weft_sent_pool pool[3] = {{0, 100}, {0, 100}, {UINT32_MAX - 5, 100}}; /* of the third the count will wrap */
   (void)state;
   for (int32_t i = 0; i < 200; i++) tokens[i] = i * 7 % 31;
   weft_sent_prompt p = {.domain.low = 1, .tokens = tokens, .n_tokens = 100};
   assert_int_equal(weft_sent_open(&sent), WEFT_OK);
-  weft_sent_find(&sent, &p, 3, n_found);
+  weft_sent_find(&sent, &p, pool, 3, n_found);
   assert_int_equal(n_found[0] + n_found[1] + n_found[2], 0);
-  weft_sent_note(&sent, &p, 1);
+  weft_sent_note(&sent, &p, &pool[1], 1);
   p.n_tokens = 200;
-  weft_sent_find(&sent, &p, 3, n_found); /* whole blocks of 32 */
+  weft_sent_find(&sent, &p, pool, 3, n_found); /* whole blocks of 32 */
   assert_int_equal(n_found[1], 96);
   assert_int_equal(n_found[0] + n_found[2], 0);
   p.n_tokens = 70;
-  weft_sent_note(&sent, &p, 2);
+  weft_sent_note(&sent, &p, &pool[2], 2);
   p.n_tokens = 200;
-  weft_sent_find(&sent, &p, 3, n_found);
+  weft_sent_find(&sent, &p, pool, 3, n_found);
   assert_int_equal(n_found[1], 96);
   assert_int_equal(n_found[2], 64);
   tokens[40] += 1; /* another second block */
-  weft_sent_find(&sent, &p, 3, n_found);
+  weft_sent_find(&sent, &p, pool, 3, n_found);
   assert_int_equal(n_found[1], 32);
   tokens[40] -= 1;
   p.domain.low = 2; /* another tenant's */
-  weft_sent_find(&sent, &p, 3, n_found);
+  weft_sent_find(&sent, &p, pool, 3, n_found);
   assert_int_equal(n_found[1], 0);
   p.domain.low = 1, p.model = 1;
-  weft_sent_find(&sent, &p, 3, n_found);
+  weft_sent_find(&sent, &p, pool, 3, n_found);
   assert_int_equal(n_found[1], 0);
   p.model = 0;
   for (int32_t k = 0; k < 3 * WEFT_SENT_PLACES; k++) { /* many others: what is asked for in between stays */
     int32_t other[WEFT_SENT_BLOCK] = {k, 1000};
     weft_sent_prompt q = {.domain.low = 1, .tokens = other, .n_tokens = WEFT_SENT_BLOCK};
-    weft_sent_note(&sent, &q, 0);
-    if (k % 4096 == 0) weft_sent_note(&sent, &p, 1);
+    weft_sent_note(&sent, &q, &pool[0], 0);
+    if (k % 4096 == 0) weft_sent_note(&sent, &p, &pool[1], 1);
   }
-  weft_sent_find(&sent, &p, 3, n_found);
+  weft_sent_find(&sent, &p, pool, 3, n_found);
   assert_int_equal(n_found[1], 192);
+  pool[1].n_evicted = 199; /* less than twice what it keeps */
+  weft_sent_find(&sent, &p, pool, 3, n_found);
+  assert_int_equal(n_found[1], 192);
+  pool[1].n_evicted = 200;
+  weft_sent_find(&sent, &p, pool, 3, n_found);
+  assert_int_equal(n_found[1], 0);
+  weft_sent_note(&sent, &p, &pool[1], 1);
+  weft_sent_note(&sent, &p, &pool[2], 2);
+  pool[2].n_evicted += 50;
+  weft_sent_find(&sent, &p, pool, 3, n_found);
+  assert_int_equal(n_found[1], 192);
+  assert_int_equal(n_found[2], 192);
   weft_sent_forget(&sent);
-  weft_sent_find(&sent, &p, 3, n_found);
+  weft_sent_find(&sent, &p, pool, 3, n_found);
   assert_int_equal(n_found[1], 0);
   weft_sent_close(&sent);
 }
