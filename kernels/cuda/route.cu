@@ -5,7 +5,7 @@
  * With a router of F32 weights one kernel makes the product (in the order of route.h) and chooses. It runs in clusters
  * of blocks, which load weights before their inputs are there:
  *
- *   few rows    a warp has one expert's weights in its registers; the first block of the cluster chooses
+ *   one row     a warp has one expert's weights in its registers; the first block of the cluster chooses
  *   more rows   a block has four neighbouring chains of all experts' weights in shared memory. It sends the sums of
  *               these chains to the block that chooses for the row, which adds them up by the rest of the tree */
 #include "kernels/cuda/common.cuh"
@@ -21,10 +21,9 @@ enum {
   ROUTER_WARPS = 16,
   ROUTER_EXPERTS = ROUTER_BLOCKS * ROUTER_WARPS,
   ROUTER_SLOTS = 24, /* float4 of a lane */
-  ROUTER_ROWS = 4,
-  PART_CHAINS = 4,  /* of a block */
-  PART_EXPERTS = 4, /* of a thread */
-  PART_ROWS = 9,    /* of a thread, at most; of a cluster twice as many */
+  PART_CHAINS = 4,   /* of a block */
+  PART_EXPERTS = 4,  /* of a thread */
+  PART_ROWS = 9,     /* of a thread, at most; of a cluster twice as many */
   PART_BYTES = 213 << 10,
   PART_THREADS = 256
 };
@@ -135,7 +134,7 @@ static __global__ void route_kernel(const __grid_constant__ weft_route_args a, b
 
 static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(32 * ROUTER_WARPS, 1)
     router_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
-  __shared__ float logits[ROUTER_ROWS][ROUTER_EXPERTS]; /* of the first block */
+  __shared__ float logits[ROUTER_EXPERTS]; /* of the first block */
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, e = blockIdx.x * ROUTER_WARPS + warp;
   float4 w[ROUTER_SLOTS];
   float scale[ROUTER_EXPERTS / 32];
@@ -150,28 +149,25 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(32 * RO
   cluster_wait(); /* all blocks of the cluster have started, so their shared memory may be written */
   inputs_wait();
   next_may_start();
-  for (uint32_t r = 0; r < a.n_rows; r++) {
-    const float *x = a.x + r * a.x_stride;
-    float sum = 0.0f;
+  float sum = 0.0f;
 #pragma unroll
-    for (uint32_t t = 0; t < ROUTER_SLOTS; t++) {
-      uint32_t k = 128 * t + 4 * lane;
-      float4 in = k < n_in ? *(const float4 *)(const void *)(x + k) : make_float4(0, 0, 0, 0);
-      sum = __fmaf_rn(w[t].x, in.x, sum);
-      sum = __fmaf_rn(w[t].y, in.y, sum);
-      sum = __fmaf_rn(w[t].z, in.z, sum);
-      sum = __fmaf_rn(w[t].w, in.w, sum);
-    }
-    sum = sum_of_chains(sum);
-    if (lane == 0 && e < a.n_experts) {
-      a.logits[r * a.logits_stride + e] = sum;
-      store_in(&logits[r][e], 0, sum);
-    }
-    __syncwarp();
+  for (uint32_t t = 0; t < ROUTER_SLOTS; t++) {
+    uint32_t k = 128 * t + 4 * lane;
+    float4 in = k < n_in ? *(const float4 *)(const void *)(a.x + k) : make_float4(0, 0, 0, 0);
+    sum = __fmaf_rn(w[t].x, in.x, sum);
+    sum = __fmaf_rn(w[t].y, in.y, sum);
+    sum = __fmaf_rn(w[t].z, in.z, sum);
+    sum = __fmaf_rn(w[t].w, in.w, sum);
   }
+  sum = sum_of_chains(sum);
+  if (lane == 0 && e < a.n_experts) {
+    a.logits[e] = sum;
+    store_in(&logits[e], 0, sum);
+  }
+  __syncwarp();
   cluster_arrive();
   cluster_wait();
-  if (blockIdx.x == 0 && warp < a.n_rows) choose_experts(a, warp, logits[warp], scale);
+  if (blockIdx.x == 0 && warp == 0) choose_experts(a, 0, logits, scale);
 }
 
 static __host__ __device__ constexpr uint32_t part_stride(uint32_t n_in) {
@@ -241,11 +237,11 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_TH
   uint32_t expert = threadIdx.x / 32 * 16 + lane / 16 * 2 + lane % 2;
   float scale[ROUTER_EXPERTS / 32];
   cluster_arrive_first();
-  next_may_start();
   bring_chains(w, weights, n_in, ROUTER_EXPERTS, 0, a.n_experts, n_in);
   get_scales(a, scale);
   cluster_wait(); /* all blocks are there */
   inputs_wait();
+  next_may_start();
   bring_chains(x, a.x, a.x_stride, n_rows, blockIdx.x / ROUTER_BLOCKS * n_rows, a.n_rows, n_in);
   for (uint32_t first = blockIdx.x / ROUTER_BLOCKS * n_rows, next = first; first < a.n_rows; first = next) {
     copies_commit();
@@ -323,9 +319,10 @@ static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
   return cuda_launched(d, "a router of many rows");
 }
 
-/* Rows are spread over all clusters that the card holds at once. */
+/* Rows are spread over all clusters that the card holds at once, but for up to four, so that most multiprocessors are
+ * free for the next kernel's blocks. */
 static weft_status route_parts(cuda_device *d, const weft_route_args *args) {
-  uint32_t each = cuda_ceil(args->n_rows, d->n_router_clusters);
+  uint32_t each = args->n_rows <= 4 ? args->n_rows : cuda_ceil(args->n_rows, d->n_router_clusters);
   return each <= 2    ? start_parts<1>(d, args)
          : each <= 4  ? start_parts<2>(d, args)
          : each <= 6  ? start_parts<3>(d, args)
@@ -356,7 +353,7 @@ weft_status route_setup(cuda_device *d) {
 }
 
 static bool is_one_kernel(const weft_route_args *args) {
-  return suits_cluster(args) && args->n_rows <= ROUTER_ROWS && args->router->n_in <= 128 * ROUTER_SLOTS;
+  return suits_cluster(args) && args->n_rows == 1 && args->router->n_in <= 128 * ROUTER_SLOTS;
 }
 
 weft_status cuda_route(weft_device *device, const weft_route_args *args) {
@@ -369,7 +366,11 @@ weft_status cuda_route(weft_device *device, const weft_route_args *args) {
     d->choice = args->ids;
     return status;
   }
-  if (args->router != NULL && takes_parts(args)) return route_parts(d, args);
+  if (args->router != NULL && takes_parts(args)) {
+    weft_status status = route_parts(d, args);
+    d->choice = args->ids;
+    return status;
+  }
   if (args->router != NULL) {
     weft_matmul_args m = parts_route_product(args);
     weft_status status = cuda_matmul(device, &m);
