@@ -12,7 +12,7 @@
 
 enum {
   SLOTS_PER_THREAD = 4,
-  INLINE_PRODUCTS = 400000 /* below this a run of the pool costs more than it saves */
+  INLINE_PRODUCTS = 100000 /* below this a run of the pool costs more than it saves */
 };
 
 typedef struct attention_slot {

@@ -491,39 +491,74 @@ INLINE int32_t sum_bytes(__m128i q) {
   return _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_unpackhi_epi64(eights, eights))) - 16 * 128;
 }
 
-INLINE uint32_t find_most(__m256i v) {
+/* Scales of four blocks from their largest magnitudes, and the factors that make codes, as cpu_block_scale has them. */
+INLINE void scale_four(__m128 most, __m128 *scale, __m128 *inverse) {
+  const __m128 is_number = _mm_cmp_ps(most, _mm_set1_ps(3.4028235e38f), _CMP_LE_OQ);
+  const __m128 is_wide = _mm_and_ps(is_number, _mm_cmp_ps(most, _mm_set1_ps(0x1p-100f), _CMP_GE_OQ));
+  const __m128 divided = _mm_div_ps(most, _mm_set1_ps(127.0f));
+  *inverse = _mm_and_ps(is_wide, _mm_div_ps(_mm_set1_ps(1.0f), divided));
+  *scale = _mm_blendv_ps(_mm_castsi128_ps(_mm_set1_epi32(0x7FC00000)), _mm_and_ps(is_wide, divided), is_number);
+}
+
+/* Of each lane the largest magnitude in a block. */
+INLINE __m256i magnitudes(const float *x) {
+  const __m256i all = _mm256_set1_epi32(0x7FFFFFFF);
+  __m256i most = _mm256_setzero_si256();
+#pragma GCC unroll 4
+  for (uint32_t i = 0; i < 4; i++)
+    most = _mm256_max_epu32(most, _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x + LANES * i)), all));
+  return most;
+}
+
+/* The largest magnitude of each of four blocks. */
+INLINE __m128 most_of_four(const float *x) {
+  __m256i a = magnitudes(x), b = magnitudes(x + 32), c = magnitudes(x + 64), d = magnitudes(x + 96);
+  __m256i ab = _mm256_max_epu32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
+  __m256i cd = _mm256_max_epu32(_mm256_unpacklo_epi32(c, d), _mm256_unpackhi_epi32(c, d));
+  __m256i all = _mm256_max_epu32(_mm256_unpacklo_epi64(ab, cd), _mm256_unpackhi_epi64(ab, cd));
+  return _mm_castsi128_ps(_mm_max_epu32(_mm256_castsi256_si128(all), _mm256_extracti128_si256(all, 1)));
+}
+
+INLINE float most_of(const float *x) {
+  __m256i v = magnitudes(x);
   __m128i most = _mm_max_epu32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
   most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0x4E));
   most = _mm_max_epu32(most, _mm_shuffle_epi32(most, 0xB1));
-  return (uint32_t)_mm_cvtsi128_si32(most);
+  return _mm_cvtss_f32(_mm_castsi128_ps(most));
+}
+
+/* Codes of a block, and what follows them. inverse 0: all codes are 0. */
+INLINE void put_block(const float *x, float scale, float inverse, uint8_t *to) {
+  __m256i codes = _mm256_setzero_si256();
+  if (inverse != 0.0f) {
+    __m256i q[4];
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < 4; i++)
+      q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + LANES * i), _mm256_set1_ps(inverse)));
+    codes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+  }
+  _mm256_storeu_si256((__m256i *)(void *)to, codes);
+  cpu_block_tail(to, scale, sum_bytes(_mm256_castsi256_si128(codes)), sum_bytes(_mm256_extracti128_si256(codes, 1)));
 }
 
 static void quantise_avx2(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
-  const __m256 magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7FFFFFFF));
-  for (uint32_t b = 0; b < n_in / CPU_PACK_BLOCK; b++, x += CPU_PACK_BLOCK) {
-    uint8_t *to = group + ((uint64_t)b * n_rows + row) * CPU_X_BYTES;
-    __m256 v[4];
-    __m256i size = _mm256_setzero_si256(), codes = _mm256_setzero_si256();
+  const uint64_t step = (uint64_t)n_rows * CPU_X_BYTES;
+  uint8_t *to = group + (uint64_t)row * CPU_X_BYTES;
+  uint32_t left = n_in / CPU_PACK_BLOCK;
+  for (; left >= 4; left -= 4, x += 4 * CPU_PACK_BLOCK) {
+    __m128 scales, inverses;
+    float scale[4], inverse[4];
+    scale_four(most_of_four(x), &scales, &inverses);
+    _mm_storeu_ps(scale, scales);
+    _mm_storeu_ps(inverse, inverses);
+#pragma GCC unroll 4
+    for (uint32_t i = 0; i < 4; i++, to += step) put_block(x + i * CPU_PACK_BLOCK, scale[i], inverse[i], to);
+  }
+  for (; left > 0; left--, x += CPU_PACK_BLOCK, to += step) {
     float scale, inverse;
-#pragma GCC unroll 4
-    for (uint32_t i = 0; i < 4; i++) {
-      v[i] = _mm256_loadu_ps(x + LANES * i);
-      size = _mm256_max_epu32(size, _mm256_castps_si256(_mm256_and_ps(v[i], magnitude)));
-    }
-    union {
-      uint32_t u;
-      float f;
-    } most = {find_most(size)};
-    cpu_block_scale(most.f, &scale, &inverse);
-    if (inverse != 0.0f) {
-      __m256i q[4];
-#pragma GCC unroll 4
-      for (uint32_t i = 0; i < 4; i++) q[i] = _mm256_cvtps_epi32(_mm256_mul_ps(v[i], _mm256_set1_ps(inverse)));
-      codes = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-      codes = _mm256_permutevar8x32_epi32(codes, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
-    }
-    _mm256_storeu_si256((__m256i *)(void *)to, codes);
-    cpu_block_tail(to, scale, sum_bytes(_mm256_castsi256_si128(codes)), sum_bytes(_mm256_extracti128_si256(codes, 1)));
+    cpu_block_scale(most_of(x), &scale, &inverse);
+    put_block(x, scale, inverse, to);
   }
 }
 
