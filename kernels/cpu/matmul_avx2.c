@@ -11,6 +11,7 @@
 #include <immintrin.h>
 
 #include "kernels/cpu/matmul_lanes.h"
+#include "kernels/cpu/quantise_impl.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -485,21 +486,6 @@ static void tile_avx2(const cpu_tile *tile) {
 
 /* ---- activations ---- */
 
-/* The sum of sixteen signed bytes. The instruction adds unsigned ones, so 128 is added to each before. */
-INLINE int32_t sum_bytes(__m128i q) {
-  __m128i eights = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8(-128)), _mm_setzero_si128());
-  return _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_unpackhi_epi64(eights, eights))) - 16 * 128;
-}
-
-/* Scales of four blocks from their largest magnitudes, and the factors that make codes, as cpu_block_scale has them. */
-INLINE void scale_four(__m128 most, __m128 *scale, __m128 *inverse) {
-  const __m128 is_number = _mm_cmp_ps(most, _mm_set1_ps(3.4028235e38f), _CMP_LE_OQ);
-  const __m128 is_wide = _mm_and_ps(is_number, _mm_cmp_ps(most, _mm_set1_ps(0x1p-100f), _CMP_GE_OQ));
-  const __m128 divided = _mm_div_ps(most, _mm_set1_ps(127.0f));
-  *inverse = _mm_and_ps(is_wide, _mm_div_ps(_mm_set1_ps(1.0f), divided));
-  *scale = _mm_blendv_ps(_mm_castsi128_ps(_mm_set1_epi32(0x7FC00000)), _mm_and_ps(is_wide, divided), is_number);
-}
-
 /* Of each lane the largest magnitude in a block. */
 INLINE __m256i magnitudes(const float *x) {
   const __m256i all = _mm256_set1_epi32(0x7FFFFFFF);
@@ -510,7 +496,6 @@ INLINE __m256i magnitudes(const float *x) {
   return most;
 }
 
-/* The largest magnitude of each of four blocks. */
 INLINE __m128 most_of_four(const float *x) {
   __m256i a = magnitudes(x), b = magnitudes(x + 32), c = magnitudes(x + 64), d = magnitudes(x + 96);
   __m256i ab = _mm256_max_epu32(_mm256_unpacklo_epi32(a, b), _mm256_unpackhi_epi32(a, b));
@@ -527,7 +512,6 @@ INLINE float most_of(const float *x) {
   return _mm_cvtss_f32(_mm_castsi128_ps(most));
 }
 
-/* Codes of a block, and what follows them. inverse 0: all codes are 0. */
 INLINE void put_block(const float *x, float scale, float inverse, uint8_t *to) {
   __m256i codes = _mm256_setzero_si256();
   if (inverse != 0.0f) {
@@ -542,29 +526,9 @@ INLINE void put_block(const float *x, float scale, float inverse, uint8_t *to) {
   cpu_block_tail(to, scale, sum_bytes(_mm256_castsi256_si128(codes)), sum_bytes(_mm256_extracti128_si256(codes, 1)));
 }
 
-static void quantise_avx2(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
-  const uint64_t step = (uint64_t)n_rows * CPU_X_BYTES;
-  uint8_t *to = group + (uint64_t)row * CPU_X_BYTES;
-  uint32_t left = n_in / CPU_PACK_BLOCK;
-  for (; left >= 4; left -= 4, x += 4 * CPU_PACK_BLOCK) {
-    __m128 scales, inverses;
-    float scale[4], inverse[4];
-    scale_four(most_of_four(x), &scales, &inverses);
-    _mm_storeu_ps(scale, scales);
-    _mm_storeu_ps(inverse, inverses);
-#pragma GCC unroll 4
-    for (uint32_t i = 0; i < 4; i++, to += step) put_block(x + i * CPU_PACK_BLOCK, scale[i], inverse[i], to);
-  }
-  for (; left > 0; left--, x += CPU_PACK_BLOCK, to += step) {
-    float scale, inverse;
-    cpu_block_scale(most_of(x), &scale, &inverse);
-    put_block(x, scale, inverse, to);
-  }
-}
-
 const cpu_products cpu_products_avx2 = {
     .tile = tile_avx2,
-    .quantise = quantise_avx2,
+    .quantise = quantise_row,
     .add_ranked = lanes_add_ranked,
 };
 #endif

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "kernels/cpu/matmul_lanes.h"
+#include "kernels/cpu/quantise_impl.h"
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -364,21 +365,6 @@ static void tile_avx512(const cpu_tile *tile) {
 
 /* ---- rows ---- */
 
-/* The sum of sixteen signed bytes. The instruction adds unsigned ones, so 128 is added to each before. */
-INLINE int32_t sum_bytes(__m128i q) {
-  __m128i eights = _mm_sad_epu8(_mm_xor_si128(q, _mm_set1_epi8(-128)), _mm_setzero_si128());
-  return _mm_cvtsi128_si32(_mm_add_epi32(eights, _mm_unpackhi_epi64(eights, eights))) - 16 * 128;
-}
-
-/* Scales of four blocks from their largest magnitudes, and the factors that make codes, as cpu_block_scale has them. */
-INLINE void scale_four(__m128 most, __m128 *scale, __m128 *inverse) {
-  const __mmask8 is_number = _mm_cmp_ps_mask(most, _mm_set1_ps(3.4028235e38f), _CMP_LE_OQ);
-  const __mmask8 is_wide = is_number & _mm_cmp_ps_mask(most, _mm_set1_ps(0x1p-100f), _CMP_GE_OQ);
-  *scale = _mm_maskz_div_ps(is_wide, most, _mm_set1_ps(127.0f));
-  *inverse = _mm_maskz_div_ps(is_wide, _mm_set1_ps(1.0f), *scale);
-  *scale = _mm_mask_mov_ps(_mm_castsi128_ps(_mm_set1_epi32(0x7FC00000)), is_number, *scale);
-}
-
 /* Of each lane the largest magnitude in a block. */
 INLINE __m512i magnitudes(const float *x) {
   const __m512i all = _mm512_set1_epi32(0x7FFFFFFF);
@@ -386,7 +372,6 @@ INLINE __m512i magnitudes(const float *x) {
   return _mm512_max_epu32(low, high);
 }
 
-/* The largest magnitude of each of four blocks. */
 INLINE __m128 most_of_four(const float *x) {
   __m512i a = magnitudes(x), b = magnitudes(x + 32), c = magnitudes(x + 64), d = magnitudes(x + 96);
   __m512i ab = _mm512_max_epu32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
@@ -396,7 +381,6 @@ INLINE __m128 most_of_four(const float *x) {
   return _mm_castsi128_ps(_mm_max_epu32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1)));
 }
 
-/* Codes of a block, and what follows them. inverse 0: all codes are 0. */
 INLINE void put_block(const float *x, float scale, float inverse, uint8_t *to) {
   __m512 by = _mm512_set1_ps(inverse);
   __mmask16 usable = inverse != 0.0f ? 0xFFFF : 0;
@@ -408,30 +392,14 @@ INLINE void put_block(const float *x, float scale, float inverse, uint8_t *to) {
   cpu_block_tail(to, scale, sum_bytes(q0), sum_bytes(q1));
 }
 
-static void quantise_avx512(const float *x, uint32_t n_in, uint32_t row, uint32_t n_rows, uint8_t *group) {
-  const uint64_t step = (uint64_t)n_rows * CPU_X_BYTES;
-  uint8_t *to = group + (uint64_t)row * CPU_X_BYTES;
-  uint32_t left = n_in / CPU_PACK_BLOCK;
-  for (; left >= 4; left -= 4, x += 4 * CPU_PACK_BLOCK) {
-    __m128 scales, inverses;
-    float scale[4], inverse[4];
-    scale_four(most_of_four(x), &scales, &inverses);
-    _mm_storeu_ps(scale, scales);
-    _mm_storeu_ps(inverse, inverses);
-#pragma GCC unroll 4
-    for (uint32_t i = 0; i < 4; i++, to += step) put_block(x + i * CPU_PACK_BLOCK, scale[i], inverse[i], to);
-  }
-  for (; left > 0; left--, x += CPU_PACK_BLOCK, to += step) {
-    __m128i most = _mm_cvtsi32_si128((int32_t)_mm512_reduce_max_epu32(magnitudes(x)));
-    float scale, inverse;
-    cpu_block_scale(_mm_cvtss_f32(_mm_castsi128_ps(most)), &scale, &inverse);
-    put_block(x, scale, inverse, to);
-  }
+INLINE float most_of(const float *x) {
+  uint32_t most = _mm512_reduce_max_epu32(magnitudes(x));
+  return _mm_cvtss_f32(_mm_castsi128_ps(_mm_cvtsi32_si128((int32_t)most)));
 }
 
 const cpu_products cpu_products_avx512 = {
     .tile = tile_avx512,
-    .quantise = quantise_avx512,
+    .quantise = quantise_row,
     .add_ranked = lanes_add_ranked,
 };
 #endif
