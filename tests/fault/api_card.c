@@ -5,21 +5,13 @@
  * skipped, where there is no card; nobody else may take memory of the card meanwhile.
  *
  *   api_card [ROUNDS]    12 unless said */
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "api/weft.h"
 #include "base/log.h"
 #include "kernels/device.h"
+#include "tests/support/ask_demo.h"
 
 enum { SKIPPED = 77, ANSWER = 24, REQUESTS = 6, KINDS = 12 };
-
-static void need(bool holds, const char *what, const char *text) {
-  if (holds) return;
-  (void)printf("FAILED: %s: %s\n", what, text);
-  exit(1);
-}
 
 /* What a device that is opened now finds free; it is closed again. 0: there is no card. */
 static uint64_t free_bytes(void) {
@@ -33,31 +25,6 @@ static uint64_t free_bytes(void) {
   uint64_t n = weft_device_get_info(device)->memory_free_bytes;
   weft_device_close(device);
   return n;
-}
-
-static void ask(weft_runtime *rt, uint32_t i) {
-  weft_generate_params p;
-  weft_generation *g;
-  weft_delta d;
-  char error[512] = "";
-  uint32_t n_tokens = 0;
-  weft_generate_defaults(&p);
-  p.prompt.text = "The soft ball is behind the blue boat. The soft";
-  p.prompt.n_text = strlen(p.prompt.text);
-  p.mode = i % 2 == 0 ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
-  p.max_tokens = ANSWER;
-  p.ignore_eos = true;
-  p.has_seed = true;
-  p.sampling.seed = i;
-  need(weft_submit(rt, &p, &g, error, sizeof error) == 0, "submit", error);
-  while (weft_next(g, 10000, &d) == 0) {
-    n_tokens += d.kind == WEFT_DELTA_TEXT ? d.n_tokens : 0;
-    if (d.kind != WEFT_DELTA_END) continue;
-    need(d.error == NULL, "answer", d.error == NULL ? "" : d.error);
-    break;
-  }
-  need(n_tokens == ANSWER, "answer", "not all tokens came");
-  weft_generation_free(g);
 }
 
 static void run_round(uint32_t round) {
@@ -78,7 +45,10 @@ static void run_round(uint32_t round) {
                                .device_mib = round % 4 == 3 ? "6" : NULL,
                                .quiet = true};
   need(weft_open(&options, &rt, error, sizeof error) == 0, "open", error);
-  for (uint32_t i = 0; i < REQUESTS; i++) ask(rt, i);
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    char answer[4096] = "";
+    ask_demo(rt, i, ANSWER, answer, sizeof answer);
+  }
   need(weft_unwell(rt) == NULL, "health", "unwell");
   weft_close(rt);
 }

@@ -4,21 +4,11 @@
  * start is refused with a line that says what is needed and what is free, or every answer is that of an empty card. No step
  * fails, also where buffers went elsewhere or steps could be no graphs. Ends with code 77, skipped, where there is no
  * card; nobody else may take memory of the card meanwhile. */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "api/weft.h"
 #include "base/log.h"
 #include "kernels/device.h"
+#include "tests/support/ask_demo.h"
 
 enum { SKIPPED = 77, ANSWER = 64, REQUESTS = 4, STEP_MIB = 4, LEFT_MIB_MAX = 240, HOGS_MAX = 4096 };
-
-static void need(bool holds, const char *what, const char *text) {
-  if (holds) return;
-  (void)printf("FAILED: %s: %s\n", what, text);
-  exit(1);
-}
 
 /* What fills the card. */
 typedef struct hog {
@@ -38,34 +28,6 @@ static void fill_until(hog *h, uint64_t n_bytes_left) {
 
 static void let_go(hog *h) {
   while (h->n > 0) weft_device_free(h->device, h->memory[--h->n]);
-}
-
-static void ask(weft_runtime *rt, uint32_t i, char *answer, size_t room) {
-  weft_generate_params p;
-  weft_generation *g;
-  weft_delta d;
-  char error[512] = "";
-  weft_generate_defaults(&p);
-  p.prompt.text = "The soft ball is behind the blue boat. The soft";
-  p.prompt.n_text = strlen(p.prompt.text);
-  p.mode = i % 2 == 0 ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
-  p.max_tokens = ANSWER;
-  p.ignore_eos = true;
-  p.has_seed = true;
-  p.sampling.seed = i;
-  need(weft_submit(rt, &p, &g, error, sizeof error) == 0, "submit", error);
-  size_t n = strlen(answer);
-  while (weft_next(g, 10000, &d) == 0) {
-    if (d.kind == WEFT_DELTA_TEXT && n + d.n_text < room) {
-      memcpy(answer + n, d.text, d.n_text);
-      n += d.n_text;
-    }
-    if (d.kind != WEFT_DELTA_END) continue;
-    need(d.error == NULL, "answer", d.error == NULL ? "" : d.error);
-    break;
-  }
-  answer[n] = '\0';
-  weft_generation_free(g);
 }
 
 /* The answers; empty where the start is refused. */
@@ -89,7 +51,7 @@ static bool run(const char *devices, char *answer, size_t room, char *error, siz
     need(strstr(error, "MiB") != NULL, "a refusal without numbers", error);
     return false;
   }
-  for (uint32_t i = 0; i < REQUESTS; i++) ask(rt, i, answer, room);
+  for (uint32_t i = 0; i < REQUESTS; i++) ask_demo(rt, i, ANSWER, answer, room);
   need(weft_unwell(rt) == NULL, "health", "unwell");
   weft_close(rt);
   return true;
