@@ -94,7 +94,8 @@ const struct weft_kernels *weft_device_kernels(const weft_device *device);
 /* Device memory, aligned to 256 bytes; its content is undefined. Errors: NO_MEMORY, DEVICE. */
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free(weft_device *device, void *memory);
-/* Bytes of device memory that are free now: those of the bound where there is one, else of the card or the machine. */
+/* Bytes of device memory that may be allocated now: what is free of the bound where there is one, else of the machine, or of
+ * the card less what stays free for its driver. */
 uint64_t weft_device_memory_left(weft_device *device);
 /* Memory that the host and every device of the backend may read and write where it lies: pinned on cuda, ordinary
  * elsewhere. It is aligned to 64 bytes, and slow for the device. What the device wrote is there after a sync. Errors:
