@@ -191,7 +191,7 @@ static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) 
         .kv_len = from->kv_len,
         .canvas = from->canvas,
         .table = step_arrays_table(&step->part->arrays, i, group),
-        .n_old = batch->n_segments == 1 ? from->kv_len : 0, /* another segment may store them now */
+        .n_old = step_arrays_old(&step->part->arrays, i, group),
     };
   }
   if (!is_last) return batch->n_segments;

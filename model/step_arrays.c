@@ -6,7 +6,10 @@
 #include "base/memory.h"
 #include "kernels/ops.h"
 
-enum { ENTRIES_PER_TABLE = 64 }; /* taken at open; longer tables make the memory grow once */
+enum {
+  ENTRIES_PER_TABLE = 64, /* taken at open; longer tables make the memory grow once */
+  OLD_SEGMENTS_MAX = 16   /* of a batch: each is compared with all others */
+};
 
 static uint64_t row_bytes(uint32_t n_groups) {
   return 3 * sizeof(int32_t) + n_groups * sizeof(int64_t);
@@ -29,7 +32,8 @@ weft_status step_arrays_open(step_arrays *a, weft_device *device, const weft_mod
   if (a->in_place) return WEFT_OK;
   uint64_t n_tables = (uint64_t)limits->segments_max * WEFT_GROUPS_MAX;
   a->table_at = weft_alloc(n_tables, sizeof *a->table_at);
-  if (a->table_at == NULL) return WEFT_E_NO_MEMORY;
+  a->n_old = weft_alloc(n_tables, sizeof *a->n_old);
+  if (a->table_at == NULL || a->n_old == NULL) return WEFT_E_NO_MEMORY;
   return take_memory(a,
                      limits->rows_max * row_bytes(WEFT_GROUPS_MAX) + n_tables * ENTRIES_PER_TABLE * sizeof(uint32_t));
 }
@@ -37,6 +41,7 @@ weft_status step_arrays_open(step_arrays *a, weft_device *device, const weft_mod
 void step_arrays_close(step_arrays *a) {
   weft_free(a->staging);
   weft_free(a->table_at);
+  weft_free(a->n_old);
   if (a->device != NULL) weft_device_free(a->device, a->memory);
   *a = (step_arrays){0};
 }
@@ -69,6 +74,22 @@ static uint8_t *pack_words(step_arrays *a, const int32_t *words, uint64_t n, uin
   return on_device;
 }
 
+/* A page holds the same positions in every table that has it. So of the pages that another segment stores into, only
+ * the one at the same place of this segment's table matters. */
+static uint32_t count_old(const weft_batch *batch, const weft_kv_layout *layout, uint32_t s, uint32_t g) {
+  uint32_t block = layout->group[g].block_tokens, n_old = batch->segment[s].kv_len;
+  const uint32_t *table = batch->table + batch->table_at[s * batch->n_groups + g];
+  if (batch->n_segments > OLD_SEGMENTS_MAX) return 0;
+  for (uint32_t other = 0; other < batch->n_segments; other++) {
+    const weft_segment *from = &batch->segment[other];
+    if (other == s || from->canvas) continue;
+    const uint32_t *pages = batch->table + batch->table_at[other * batch->n_groups + g];
+    for (uint32_t at = from->kv_len; at < from->kv_len + from->n_rows && at < n_old; at = (at / block + 1) * block)
+      if (pages[at / block] == table[at / block]) n_old = at;
+  }
+  return n_old;
+}
+
 /* staging: [group][row] slots, then tokens, positions, cells, tables. */
 static void pack_arrays(step_arrays *a, const weft_forward_args *args) {
   const weft_batch *batch = args->batch;
@@ -92,6 +113,7 @@ static void pack_arrays(step_arrays *a, const weft_forward_args *args) {
       entries_of(&batch->segment[s], &layout->group[g], &first, &end);
       memcpy(a->staging + at + entry * sizeof *table, table + first, (end - first) * sizeof *table);
       a->table_at[s * batch->n_groups + g] = (int64_t)entry - first;
+      a->n_old[s * batch->n_groups + g] = count_old(batch, layout, s, g);
       entry += end - first;
     }
   }
@@ -122,4 +144,8 @@ const uint32_t *step_arrays_table(const step_arrays *a, uint32_t segment, uint32
   uint64_t i = (uint64_t)segment * a->batch->n_groups + group;
   if (a->in_place) return a->batch->table + a->batch->table_at[i];
   return (const uint32_t *)((uintptr_t)a->table + (uintptr_t)(a->table_at[i] * (int64_t)sizeof(uint32_t)));
+}
+
+uint32_t step_arrays_old(const step_arrays *a, uint32_t segment, uint32_t group) {
+  return a->in_place ? 0 : a->n_old[(uint64_t)segment * a->batch->n_groups + group];
 }

@@ -26,6 +26,7 @@ typedef struct step_arrays {
   const int64_t *kv_slot[WEFT_GROUPS_MAX]; /* [n_rows] each */
   const uint32_t *table;
   int64_t *table_at; /* [segments_max * groups]: where in table a segment's entry 0 is; below 0 where it was not sent */
+  uint32_t *n_old;   /* [segments_max * groups] */
 } step_arrays;
 
 weft_status step_arrays_open(step_arrays *arrays, weft_device *device, const weft_model_limits *limits);
@@ -34,5 +35,8 @@ void step_arrays_close(step_arrays *arrays);
 weft_status step_arrays_fill(step_arrays *arrays, const weft_forward_args *args, bool wants_tokens);
 /* The block table of a segment in a group, for ops. */
 const uint32_t *step_arrays_table(const step_arrays *arrays, uint32_t segment, uint32_t group);
+/* Positions of a segment that were stored before this step, in a group: below kv_len, and no other segment stores them
+ * now. 0 where this was not found out. */
+uint32_t step_arrays_old(const step_arrays *arrays, uint32_t segment, uint32_t group);
 
 #endif

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Attention of up to sixteen queries (decode) over bf16 keys, where there are items enough for all multiprocessors: a
  * block takes an item alone and goes through the tiles of its chunks. While it adds the values of one tile, the keys of
- * the next are on their way, and while it scores these, their values are. Heads of 512 are shared by two blocks, with
+ * the next are on their way, and while it scores these, their values are. The first tile is read before the inputs are
+ * there, if it is older than the step. Heads of 512 are shared by two blocks, with
  * 256 dimensions of out each.
  *
  *   scores    a warp has 16 of a tile's 128 keys; the warps find the tile's largest score through shared memory
@@ -210,8 +211,14 @@ static __device__ __forceinline__ void stream_tiles(const attention_kernel_args 
   float scale = k.op.scale * 1.44269504088896f;
   stream_place at = {max(b.first, b.item.chunk * CHUNK) / TILE * TILE, 0, false};
   look_up(k, b, at);
+  bool is_old = at.base + TILE <= b.segment.n_old; /* the first tile, which is then read before the inputs are there */
+  if (!is_old) inputs_wait();
   copy_rows<D, D * 2>(k, b, at, false, b.m->keys);
   copies_commit();
+  if (is_old) {
+    copy_rows<D, dims * 2>(k, b, at, true, b.m->values);
+    inputs_wait();
+  }
   load_queries<D, FEW_QUERIES, STREAM_THREADS>(
       k, b.item, b.segment, b.kv_head, 0, [&](uint32_t row, uint32_t piece, uint2 x) {
         *(uint2 *)(void *)(b.m->q + row * stream_shape<D>::q_stride + piece * 4) = x;
@@ -220,7 +227,9 @@ static __device__ __forceinline__ void stream_tiles(const attention_kernel_args 
     stream_place next = at;
     next.base += TILE;
     look_up(k, b, next);
-    copy_rows<D, dims * 2>(k, b, at, true, b.m->values); /* a barrier said that the values before have been added */
+    /* A barrier said that the values before have been added. */
+    if (!is_old) copy_rows<D, dims * 2>(k, b, at, true, b.m->values);
+    is_old = false;
     copies_commit();
     copies_wait<1>();
     __syncthreads();
@@ -243,7 +252,7 @@ static __device__ __forceinline__ void stream_tiles(const attention_kernel_args 
 template <int D>
 static __global__ void __launch_bounds__(STREAM_THREADS, 1)
     stream_kernel(const __grid_constant__ attention_kernel_args k) {
-  inputs_ready();
+  next_may_start();
   using shape = stream_shape<D>;
   extern __shared__ __align__(128) uint8_t memory[];
   stream_block<D> b;

@@ -265,24 +265,37 @@ static __device__ __forceinline__ void multiply_span(const multiply_args &a, uin
   step_on(at.x_at, S::stages);
 }
 
-/* Stores a warp's sums. Lane 4 g + c has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and g + 8. */
+/* Stores a warp's sums in y and below. Lane 4 g + c has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and
+ * g + 8. WHOLE: all n rows and all outputs of the row tile exist, and no number needs a condition. */
+template <int N, bool WHOLE>
+static __device__ __forceinline__ void store_rows(float *y, uint64_t stride, uint32_t n, uint32_t n_outputs, float scale,
+                                                  const float (&sums)[N][4]) {
+  const uint32_t row = threadIdx.x % 4 * 2, out = threadIdx.x % 32 / 4;
+  y += row * stride + out;
+#pragma unroll
+  for (int i = 0; i < N; i++, y += 8 * stride) {
+#pragma unroll
+    for (uint32_t j = 0; j < 2; j++) {
+      if (!WHOLE && 8 * i + row + j >= n) continue;
+      if (WHOLE || out < n_outputs) y[j * stride] = __fmul_rn(sums[i][j], scale);
+      if (WHOLE || out + 8 < n_outputs) y[j * stride + 8] = __fmul_rn(sums[i][j + 2], scale);
+    }
+  }
+}
+
 template <int N>
 static __device__ __forceinline__ void store_results(const multiply_args &a, const ring_item &item, uint32_t own,
                                                      const float (&sums)[N][4]) {
   weight_tile t = find_tile(a, item.tile + own);
   const multiply_weight &weight = a.weight[t.w];
-  uint32_t lane = threadIdx.x % 32, out = t.tile * 16 + lane / 4;
-  float *y = weight.y + (uint64_t)(item.first + lane % 4 * 2) * weight.y_stride + out;
-  float scale = scale_of(weight, item.matrix);
-#pragma unroll
-  for (int n = 0; n < N; n++, y += 8 * weight.y_stride) {
-#pragma unroll
-    for (uint32_t j = 0; j < 2; j++) {
-      if (8 * n + lane % 4 * 2 + j >= item.n) continue;
-      if (out < weight.n_out) y[j * weight.y_stride] = __fmul_rn(sums[n][j], scale);
-      if (out + 8 < weight.n_out) y[j * weight.y_stride + 8] = __fmul_rn(sums[n][j + 2], scale);
-    }
-  }
+  if (t.tile >= weight.n_tiles) return;
+  const uint32_t n_outputs = weight.n_out - t.tile * 16;
+  const float scale = scale_of(weight, item.matrix);
+  float *y = weight.y + item.first * weight.y_stride + t.tile * 16;
+  if (item.n == 8 * N && n_outputs >= 16)
+    store_rows<N, true>(y, weight.y_stride, item.n, n_outputs, scale, sums);
+  else
+    store_rows<N, false>(y, weight.y_stride, item.n, n_outputs, scale, sums);
 }
 
 /* N: rows in eights, enough for the item. */

@@ -6,9 +6,9 @@
  *             list of jobs (some places of one expert each) stay on the device. Rows are prepared at their places
  *   gate, up  the results are [place][2 n_ff] f32, and act(g) * u of them is prepared at the same places
  *   down      the results are [place][n_in] f32, and y[row] adds those of its ranks one after another
- *   few rows  are not sorted: every pair is a job of its own, and the product of gate and up leaves act(g) * u. Then
- *             one kernel makes the products with down and the sum over ranks (experts_few.cu). These kernels prepare
- *             their rows themselves
+ *   few rows  get no places. The product of gate and up takes each expert once, with the pairs that chose it, and leaves
+ *             act(g) * u of every pair. Then one kernel makes the products with down and the sum over ranks
+ *             (experts_few.cu). These kernels prepare their rows themselves
  *   shared    the two products of the shared MLP come before, or are part of the kernels for few rows
  *
  * Law: where a row names an expert that does not exist, the row becomes NaN: a launch cannot refuse what lies in device
@@ -338,6 +338,7 @@ static bool is_few(const weft_experts_args *args, const experts_plan *p) {
     return false;
   if (args->n_rows > EXPERTS_FEW_ROWS || args->down->type == WEFT_TYPE_F32) return false;
   if (is_eight) return eight_few_takes(type, 1, p->n_in, true) && eight_down_fits(args->down->type, p->n_ff, args->k);
+  if (p->n_pairs > EXPERTS_FEW_PAIRS) return false;
   return multiply_takes_raw(type, args->n_rows, p->n_in) && multiply_is_wide(args->x, args->x_stride) &&
          p->n_ff % 8 == 0 && experts_down_fits(p->n_ff, args->k);
 }

@@ -9,6 +9,8 @@
 
 #include "kernels/cuda/multiply.h"
 
+enum { EXPERTS_FEW_PAIRS = 64 /* most pairs of the rows: a block has as many threads */ };
+
 /* Products with gate and up of the chosen experts (multiply_args.ids), gated, and those of a shared MLP of the same rows
  * (experts_in.cu). */
 weft_status experts_in_few(cuda_device *d, const multiply_args *args);

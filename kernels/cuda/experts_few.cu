@@ -87,7 +87,7 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
                                                      float *done) {
   uint32_t lane = threadIdx.x % 32;
   float all[2], back = power_of_two(-lift);
-  x_source<1> x = {{NULL}, row, 0};
+  x_source<1> x = {{NULL}, row};
   multiply_tile<T, true, true>(
       a, x, powers_of<T>(raise, a.values), ring, [&](uint32_t place) { ask_rank<T>(a, ring, place, ahead); }, all);
   if (lane % 4 != 0) return; /* column 0 */
@@ -164,9 +164,10 @@ static __device__ __forceinline__ void shared_tiles(const multiply_args &a, uint
       __fmul_rn(__fmul_rn(all, power_of_two(-lift[r])), lower_by(a.weight[0], 0, opened.raise));
 }
 
-/* Units of 256 bytes for the warps' rows, or for n_shared of the shared MLP in the same place. */
-static __host__ __device__ __forceinline__ uint32_t units_of_rows(uint32_t n_units, uint32_t n_shared) {
-  return DOWN_WARPS * n_units > n_shared ? DOWN_WARPS * n_units : n_shared;
+/* The warps' rows, or those of the shared MLP in the same place, in 16 bytes. */
+static __host__ __device__ __forceinline__ uint32_t size_of_rows(uint32_t n_units, const multiply_args &shared) {
+  uint32_t own = DOWN_WARPS * n_units * 16, other = shared.n_rows * raw_stride(shared.n_units);
+  return own > other ? own : other;
 }
 
 /* shared: without weights there is none. */
@@ -181,7 +182,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
   uint32_t ring_bytes = bytes_of_places<T>(a.tile_bytes, n_places);
   few_ring ring = {memory + warp * ring_bytes, filled + warp * DOWN_PLACES_MAX, n_places, 0, 0};
   uint4 *rows = (uint4 *)(void *)(memory + DOWN_WARPS * ring_bytes), *row = rows + warp * a.n_units * 16;
-  float *done = (float *)(void *)(rows + units_of_rows(a.n_units, shared.n_rows * shared.n_units) * 16);
+  float *done = (float *)(void *)(rows + size_of_rows(a.n_units, shared));
   ring_open(&ring);
   if (blockIdx.x >= a.weight[0].n_tiles) {
     if (blockIdx.y > 0) return; /* row 0's blocks take all rows */
@@ -211,8 +212,7 @@ template <int T>
 static uint32_t bytes_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, uint32_t n_places,
                          const multiply_args &shared) {
   uint32_t n_sums = k > SUMS_MAX * shared.n_rows ? k : SUMS_MAX * shared.n_rows;
-  return DOWN_WARPS * bytes_of_places<T>(tile_bytes, n_places) +
-         256 * units_of_rows(n_units, shared.n_rows * shared.n_units) + 64 * n_sums;
+  return DOWN_WARPS * bytes_of_places<T>(tile_bytes, n_places) + 16 * size_of_rows(n_units, shared) + 64 * n_sums;
 }
 
 /* Places of a warp: as many as a row tile has pieces, as long as two blocks fit on a multiprocessor and leave room for

@@ -67,20 +67,19 @@ template <int NT>
 struct x_source {
   const uint8_t *prepared[NT];
   const uint4 *raw;
-  uint32_t turn; /* raw_turn of that row */
 };
 
-/* Pieces 4 i .. 4 i + 3 of a raw row change places by this, so that lanes which read different rows do not ask one bank
- * of shared memory. */
-static __device__ __forceinline__ uint32_t raw_turn(uint32_t row) {
-  return row & 3;
+/* From a raw row to the next one, in 16 bytes: one more than a row has, so that lanes which read neighbouring rows do
+ * not ask one bank of shared memory. */
+static __host__ __device__ __forceinline__ constexpr uint32_t raw_stride(uint32_t n_units) {
+  return n_units * 16 + 1;
 }
 
 template <int NT, bool RAW>
 static __device__ __forceinline__ void load_x(const x_source<NT> &x, uint32_t unit, int i, bool tail, uint4 (&b)[NT]) {
   if constexpr (RAW) {
     uint32_t c = threadIdx.x % 4, in = tail ? 2 * c + i : 4 * c + i;
-    b[0] = x.raw[(unit * 16 + in) ^ x.turn];
+    b[0] = x.raw[unit * 16 + in];
   } else {
 #pragma unroll
     for (int n = 0; n < NT; n++)
@@ -88,13 +87,13 @@ static __device__ __forceinline__ void load_x(const x_source<NT> &x, uint32_t un
   }
 }
 
-/* sum += the piece at the ring's place, which holds units [unit, end). */
-template <int T, int NT, bool RAW>
+/* sum += the piece at the ring's place, which holds units [unit, end). EARLY: x is asked for before it is needed, which
+ * takes registers. */
+template <int T, int NT, bool RAW, bool EARLY = NT <= 2>
 static __device__ __forceinline__ void multiply_piece(const multiply_args &a, const few_ring &ring, uint32_t unit,
                                                       uint32_t end, const x_source<NT> &x, const raise_powers &powers,
                                                       float (&sum)[NT][4]) {
   uint32_t lane = threadIdx.x % 32;
-  constexpr bool early = NT <= 2; /* x is asked for before it is needed; more rows want the registers */
 #pragma unroll
   for (uint32_t u = 0; u < few_units(T); u++) {
     if (form_of(T).unit == 128 && unit + u >= end) continue;
@@ -103,8 +102,8 @@ static __device__ __forceinline__ void multiply_piece(const multiply_args &a, co
     lane_codes<T> codes;
     lane_scales<T> scales;
     lane_factors factors;
-    uint4 b[early ? 4 : 1][NT];
-    if constexpr (early) {
+    uint4 b[EARLY ? 4 : 1][NT];
+    if constexpr (EARLY) {
 #pragma unroll
       for (int i = 0; i < 4; i++) load_x<NT, RAW>(x, unit + u, place.tail ? i % 2 : i, place.tail, b[i]);
     }
@@ -114,8 +113,8 @@ static __device__ __forceinline__ void multiply_piece(const multiply_args &a, co
 #pragma unroll
     for (int i = 0; i < 4; i++) {
       if (i >= 2 && place.tail) continue;
-      const int at = early ? i : 0;
-      if constexpr (!early) load_x<NT, RAW>(x, unit + u, i, place.tail, b[0]);
+      const int at = EARLY ? i : 0;
+      if constexpr (!EARLY) load_x<NT, RAW>(x, unit + u, i, place.tail, b[0]);
       uint32_t w[2][4];
       operands_of<T>(codes, factors, i, w);
 #pragma unroll
@@ -176,20 +175,18 @@ static __device__ __forceinline__ void load_raw(const float *row, uint32_t chunk
   ((float4 *)(void *)v)[1] = ok ? __ldcg(from + 1) : none;
 }
 
-/* Prepares rows [0, n) in shared memory, one behind the other, 16 bytes for 8 inputs, ascending but, if TURN, for
- * raw_turn. row(r) is row r. The block has at least n warps, which share the rows out. lift, in shared memory: the
+/* Prepares rows [0, n) in shared memory, one raw_stride behind the other, 16 bytes for 8 inputs. row(r) is row r. The block has at least n warps, which share the rows out. lift, in shared memory: the
  * exponents of the powers of two that the rows were multiplied by. The roundings are those of prepare_kernel. most_of:
  * scratch [warps]. */
-template <int T, bool TURN, class F>
+template <int T, class F>
 static __device__ __forceinline__ void prepare_raw(const multiply_args &a, uint32_t n, F &&row, uint32_t *most_of,
                                                    uint4 *to, int *lift) {
   uint32_t n_chunks = a.n_units * 16, warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = warp % n, most = 0;
-  uint32_t turn = TURN ? raw_turn(r) : 0;
   uint32_t n_warps = (blockDim.x / 32 - r + n - 1) / n; /* of the row */
   uint32_t first = 32 * (warp / n) + lane, step = 32 * n_warps;
   const float *from = row(r);
   float kept[RAW_KEPT][8], v[8];
-  to += r * n_chunks;
+  to += r * raw_stride(a.n_units);
 #pragma unroll
   for (uint32_t t = 0; t < RAW_KEPT; t++)
     if (first + t * step < n_chunks) load_raw(from, first + t * step, a.n_in, kept[t]);
@@ -212,11 +209,11 @@ static __device__ __forceinline__ void prepare_raw(const multiply_args &a, uint3
   float up = power_of_two(up_by);
 #pragma unroll
   for (uint32_t t = 0; t < RAW_KEPT; t++)
-    if (first + t * step < n_chunks) to[(first + t * step) ^ turn] = chunk_16<form_is_bf16(T)>(kept[t], up);
+    if (first + t * step < n_chunks) to[first + t * step] = chunk_16<form_is_bf16(T)>(kept[t], up);
 #pragma unroll 1
   for (uint32_t chunk = first + RAW_KEPT * step; chunk < n_chunks; chunk += step) {
     load_raw(from, chunk, a.n_in, v);
-    to[chunk ^ turn] = chunk_16<form_is_bf16(T)>(v, up);
+    to[chunk] = chunk_16<form_is_bf16(T)>(v, up);
   }
   __syncthreads();
 }
@@ -236,7 +233,7 @@ static __device__ __forceinline__ opened_rows open_rows(const multiply_args &a, 
   next_may_start();
   int raise = raise_exponent(T, &header);
   if (RAW)
-    prepare_raw<T, !ONE>(
+    prepare_raw<T>(
         a, ONE ? 1 : a.n_rows, [&](uint32_t r) { return a.raw.x + r * a.raw.x_stride; }, most_of, to, lift);
   return {powers_of<T>(raise, a.values), raise};
 }
@@ -247,8 +244,7 @@ static __device__ __forceinline__ x_source<1> rows_of_lane(const multiply_args &
   uint32_t r = ONE ? 0 : min(threadIdx.x % 32 / 4, n_rows - 1);
   x_source<1> x;
   x.prepared[0] = RAW ? NULL : (const uint8_t *)a.x + x_at(a, r, threadIdx.x % 4);
-  x.raw = RAW ? raw + r * a.n_units * 16 : NULL;
-  x.turn = raw_turn(r);
+  x.raw = RAW ? raw + r * raw_stride(a.n_units) : NULL;
   return x;
 }
 
@@ -295,19 +291,19 @@ static __device__ __forceinline__ float join_segments(uint32_t n_segments, const
   return __fmul_rn(__fmul_rn(sum, back), down);
 }
 
-/* What is known of a row tile when its sums are there: results of rows [first, first + n_rows) go to weight; down and
- * up_down are lower_by of the tile's weight and of the one that it is gated with. */
+/* What is known of a row tile when its sums of n_rows rows are there: results go to weight; down and up_down are
+ * lower_by of the tile's weight and of the one that it is gated with. */
 typedef struct few_end {
   const multiply_weight *weight;
-  uint32_t tile, first, n_rows;
+  uint32_t tile, n_rows;
   float down, up_down;
 } few_end;
 
-/* Writes a row tile's results. back(column) undoes the preparation of a row. part: the sums of a row tile,
- * [segments][NT][lane][4]; a lane takes those of one output and of every second row. */
-template <int NT, bool GATED, class F>
+/* Writes a row tile's results. place(column) is the row of y, back(column) undoes the preparation of the row of x. part:
+ * the sums of a row tile, [segments][NT][lane][4]; a lane takes those of one output and of every second row. */
+template <int NT, bool GATED, class F, class G>
 static __device__ __forceinline__ void finish_tile(const multiply_args &a, const few_end &end, const float *part,
-                                                   F &&back) {
+                                                   F &&place, G &&back) {
   uint32_t lane = threadIdx.x % 32, half = lane / 2 % 2, out = end.tile * 16 + lane / 4 + 8 * half;
   if (out >= end.weight->n_out) return;
 #pragma unroll 1
@@ -317,24 +313,23 @@ static __device__ __forceinline__ void finish_tile(const multiply_args &a, const
     if (GATED)
       value = gate_product(a.activation, value,
                            join_segments(a.n_segments, from + a.n_segments * NT * 128, NT * 128, own, end.up_down));
-    end.weight->y[(uint64_t)(end.first + column) * end.weight->y_stride + out] = value;
+    end.weight->y[(uint64_t)place(column) * end.weight->y_stride + out] = value;
   }
 }
 
 /* Multiplies a warp's segment [unit, end) of a row tile. The ring has asked for its first pieces; ask(place) asks for
  * what comes behind them. Leaves the sums at own [NT][32][4]. */
-template <int T, int NT, bool RAW, class F>
+template <int T, int NT, bool RAW, bool EARLY = NT <= 2, class F>
 static __device__ __forceinline__ void multiply_segment(const multiply_args &a, few_ring &ring, uint32_t unit,
-                                                        uint32_t end, const x_source<NT> &x, int raise, float *own,
-                                                        F &&ask) {
-  raise_powers powers = powers_of<T>(raise, a.values);
+                                                        uint32_t end, const x_source<NT> &x, const raise_powers &powers,
+                                                        float *own, F &&ask) {
   float sum[NT][4];
 #pragma unroll
   for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
 #pragma unroll 1
   for (; unit < end; unit += few_units(T)) {
     ring_wait(ring);
-    multiply_piece<T, NT, RAW>(a, ring, unit, end, x, powers, sum);
+    multiply_piece<T, NT, RAW, EARLY>(a, ring, unit, end, x, powers, sum);
     uint32_t place = ring.at;
     ring_next(ring);
     ask(place);
@@ -464,10 +459,10 @@ static inline uint32_t few_blocks_of(const cuda_device *d, const few_items &item
   return items.n < n_blocks ? items.n : n_blocks;
 }
 
-/* Shared memory of a block: places of the warps, two sets of sums, raw rows. */
+/* Shared memory of a block: places of the warps, two sets of sums, n_raw rows of n_units. */
 template <int T, int NT>
-static constexpr uint32_t few_bytes(uint32_t n_warps, uint32_t raw_units) {
-  return n_warps * (FEW_PLACES * few_piece_bytes(T) + 2 * NT * 512) + raw_units * 256;
+static constexpr uint32_t few_bytes(uint32_t n_warps, uint32_t n_raw, uint32_t n_units) {
+  return n_warps * (FEW_PLACES * few_piece_bytes(T) + 2 * NT * 512) + n_raw * raw_stride(n_units) * 16;
 }
 
 static inline weft_status few_set_up(cuda_device *d, const void *kernel) {

@@ -84,7 +84,7 @@ uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices) {
 bool multiply_takes_raw(int type, uint32_t n_rows, uint32_t n_in) {
   bool has_warps = n_rows == 1 || n_in >= 512; /* for each row one: a block has a warp for each segment */
   return type != WEFT_TYPE_F32 && n_rows <= MULTIPLY_RAW_ROWS && has_warps && n_in % 8 == 0 &&
-         (uint64_t)n_rows * cuda_ceil(n_in, 128) * 256 <= MULTIPLY_RAW_BYTES;
+         (uint64_t)n_rows * (cuda_ceil(n_in, 128) * 256 + 16) <= MULTIPLY_RAW_BYTES;
 }
 
 weft_status multiply(cuda_device *d, const multiply_args *args) {

@@ -86,14 +86,14 @@ static __global__ void __maxnreg__(NT == 1   ? 80
   if (!RAW || !a.raw.is_there) inputs_wait();
   next_may_start();
   if (RAW)
-    prepare_raw<T, !ONE>(
+    prepare_raw<T>(
         a, ONE ? 1 : a.n_rows, [&](uint32_t r) { return a.raw.x + r * a.raw.x_stride; }, most_of, raw, lift);
   x_source<NT> x;
 #pragma unroll
   for (int n = 0; n < NT; n++) {
     uint32_t r = ONE ? 0 : min(8 * n + lane / 4, a.n_rows - 1);
     if (!RAW) x.prepared[n] = (const uint8_t *)a.x + x_at(a, r, lane % 4);
-    if (RAW) x.raw = raw + r * a.n_units * 16, x.turn = raw_turn(r);
+    if (RAW) x.raw = raw + r * raw_stride(a.n_units);
   }
   for (uint32_t group = blockIdx.x; group < n_groups; group += gridDim.x) {
     if (group != blockIdx.x) {
@@ -104,12 +104,14 @@ static __global__ void __maxnreg__(NT == 1   ? 80
     int raise = raise_exponent(T, &header);
     if (lane == 0 && is_last && tile.data != NULL) down_of[turn][slot] = lower_by(a.weight[tile.weight], 0, raise);
     float *own = part + (turn * n_warps + warp) * NT * 128;
-    if (tile.data != NULL) multiply_segment<T, NT, RAW>(a, ring, first, end, x, raise, own, ask);
+    if (tile.data != NULL)
+      multiply_segment<T, NT, RAW>(a, ring, first, end, x, powers_of<T>(raise, a.values), own, ask);
     __syncthreads(); /* it also says that the sums of the group before have been read */
     if (tile.data != NULL && is_last && (!GATED || slot == 0)) {
-      few_end of = {&a.weight[tile.weight], tile.tile, 0, a.n_rows, down_of[turn][slot], GATED ? down_of[turn][1] : 0};
-      finish_tile<NT, GATED>(a, of, own - segment * NT * 128,
-                             [&](uint32_t r) { return RAW ? power_of_two(-lift[r]) : a.x_back[r]; });
+      few_end of = {&a.weight[tile.weight], tile.tile, a.n_rows, down_of[turn][slot], GATED ? down_of[turn][1] : 0};
+      finish_tile<NT, GATED>(
+          a, of, own - segment * NT * 128, [](uint32_t r) { return r; },
+          [&](uint32_t r) { return RAW ? power_of_two(-lift[r]) : a.x_back[r]; });
     }
     turn ^= 1;
   }
@@ -181,7 +183,7 @@ static weft_status launch_tall(cuda_device *d, const multiply_args *args) {
                                            (int)places + (ONE ? MULTIPLY_RAW_BYTES : 0)),
                       "setting up products");
   cuda_start(d, tall_kernel<T, ONE>, FEW_WARPS_MAX / TALL_WARPS * d->n_multiprocessors, 32 * TALL_WARPS,
-             places + (ONE ? args->n_units * 256 : 0), *args);
+             places + (ONE ? 16 * raw_stride(args->n_units) : 0), *args);
   return cuda_launched(d, "a product with a tall weight");
 }
 
@@ -191,11 +193,11 @@ static weft_status launch_tall(cuda_device *d, const multiply_args *args) {
  * it takes as many as a multiprocessor holds, as long as all of the card has work; or half of it, where a launch for the
  * same rows and other weights may run on the other half. */
 template <int T, int NT, int ROWS>
-static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_units) {
+static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t n_raw) {
   uint32_t n = a.gated ? 2 : FEW_SEGMENTS / a.n_segments, n_tiles = few_tiles(a);
   while (ROWS != ROWS_PREPARED && !a.gated && (n + 1) * a.n_segments <= FEW_WARPS_MAX &&
          n_tiles > n * d->n_multiprocessors / (a.n_weights == 1 && !a.raw.is_there ? 1 : 2) &&
-         few_bytes<T, NT>((n + 1) * a.n_segments, raw_units) <= FEW_SHARED_BYTES_MAX)
+         few_bytes<T, NT>((n + 1) * a.n_segments, n_raw, a.n_units) <= FEW_SHARED_BYTES_MAX)
     n++;
   return n;
 }
@@ -203,15 +205,15 @@ static uint32_t slots_of(cuda_device *d, const multiply_args &a, uint32_t raw_un
 /* args NULL: sets the kernel up. */
 template <int T, int NT, int ROWS, bool GATED>
 static weft_status start_dense(cuda_device *d, const multiply_args *args) {
-  static_assert(
-      few_bytes<T, NT>(2 * FEW_SEGMENTS, ROWS != ROWS_PREPARED ? MULTIPLY_RAW_BYTES / 256 : 0) <= FEW_SHARED_BYTES_MAX,
-      "shared memory");
+  static_assert(few_bytes<T, NT>(2 * FEW_SEGMENTS, 0, 0) + (ROWS != ROWS_PREPARED ? MULTIPLY_RAW_BYTES : 0) <=
+                    FEW_SHARED_BYTES_MAX,
+                "shared memory");
   auto kernel = dense_kernel<T, NT, ROWS, GATED>;
   if (args == NULL) return few_set_up(d, (const void *)kernel);
-  uint32_t raw_units = ROWS != ROWS_PREPARED ? args->n_units * args->n_rows : 0;
-  uint32_t n_slots = slots_of<T, NT, ROWS>(d, *args, raw_units), n_warps = n_slots * args->n_segments;
+  uint32_t n_raw = ROWS != ROWS_PREPARED ? args->n_rows : 0;
+  uint32_t n_slots = slots_of<T, NT, ROWS>(d, *args, n_raw), n_warps = n_slots * args->n_segments;
   few_items items = few_items_of(*args, n_slots);
-  uint32_t bytes = few_bytes<T, NT>(n_warps, raw_units);
+  uint32_t bytes = few_bytes<T, NT>(n_warps, n_raw, args->n_units);
   cuda_start(d, kernel, few_blocks_of(d, items, n_warps, bytes), 32 * n_warps, bytes, *args, items.n);
   return cuda_launched(d, "a product of few rows");
 }

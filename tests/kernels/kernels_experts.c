@@ -24,8 +24,10 @@ static const experts_case cases[] = {
     {"scaled", WEFT_TYPE_NVFP4, WEFT_TYPE_NVFP4, WEFT_TYPE_NVFP4, 6, 3, 256, 192, WEFT_GELU_TANH, true},
     {"scaled, one stack", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 5, 2, 96, 160, WEFT_SILU, true},
     {"scaled floats", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_SILU, true},
+    {"several rows of an expert", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 5, 3, 768, 96, WEFT_GELU_TANH, false},
+    {"the same in 16 bits", WEFT_TYPE_BF16, WEFT_TYPE_BF16, WEFT_TYPE_F16, 9, 8, 520, 48, WEFT_SILU, true},
 };
-enum { N_CASES = sizeof cases / sizeof cases[0], ROWS = 40 };
+enum { N_CASES = sizeof cases / sizeof cases[0], WIDE = N_CASES - 2, ROWS = 40, WIDTH_MAX = 768 };
 
 typedef struct weights {
   stored gate, up, down;
@@ -121,7 +123,7 @@ static void one_product(weft_device *device, const stored *s, uint32_t expert, u
 
 static void row_of_parts(weft_device *device, const experts_case *c, const weights *w, const float *x,
                          const int32_t *ids, const float *rank_weights, float *y) {
-  float *g = memory_new(3 * 256, sizeof *g), *u = g + 256, *out = u + 256;
+  float *g = memory_new(2 * 256 + WIDTH_MAX, sizeof *g), *u = g + 256, *out = u + 256;
   bool fused = w->up.bytes == NULL;
   memset(y, 0, c->n_in * sizeof *y);
   for (uint32_t j = 0; j < c->k; j++) {
@@ -142,7 +144,7 @@ typedef struct routed {
 } routed;
 
 static routed make_inputs(const experts_case *c, uint32_t n_rows, uint64_t seed) {
-  routed in = {memory_new((size_t)n_rows * 256, sizeof(float)), memory_new((size_t)n_rows * 8, sizeof(float)),
+  routed in = {memory_new((size_t)n_rows * WIDTH_MAX, sizeof(float)), memory_new((size_t)n_rows * 8, sizeof(float)),
                memory_new((size_t)n_rows * 8, sizeof(int32_t))};
   fill_normal(in.x, (size_t)n_rows * c->n_in, seed);
   make_routes(c, n_rows, in.ids, in.rank_weights);
@@ -182,7 +184,7 @@ static buffer run_rows(weft_device *device, const subject *u, uint32_t first, ui
 static void check_parts(const fixture *f, const subject *u) {
   const experts_case *c = u->c;
   const routed *in = &u->in;
-  float want[256];
+  float want[WIDTH_MAX];
   for (uint32_t d = 0; d < f->all.n; d++) {
     weft_device *device = f->all.cpu[d];
     buffer y = run_rows(device, u, 0, ROWS, NULL);
@@ -227,6 +229,39 @@ static void check_rows_and_threads(const fixture *f, const subject *u) {
 
 static void test_rows_and_threads(void **state) {
   on_each(*state, 700, check_rows_and_threads);
+}
+
+/* Four rows that choose one expert three times each: twelve pairs, more than are multiplied at once. In another call a
+ * row names an expert that does not exist, which on a card is NaN there and nothing in the other rows. */
+static void check_one_expert(const fixture *f, const subject *u) {
+  uint32_t n_in = u->c->n_in, k = u->c->k;
+  for (uint32_t i = 0; i < 4 * k; i++) u->in.ids[i] = 2;
+  for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) {
+    weft_device *device = f->all.cpu[d];
+    buffer whole = run_rows(device, u, 0, 4, NULL), part = {0};
+    for (uint32_t r = 0; r < 4; r++) assert_alone(device, f->all.name[d], u, r, &whole);
+    if (is_cuda(device)) {
+      u->in.ids[k + 1] = (int32_t)u->c->n_experts;
+      part = run_rows(device, u, 0, 4, NULL);
+      u->in.ids[k + 1] = 2;
+      const float *got = (const float *)part.data, *want = (const float *)whole.data;
+      for (uint32_t j = n_in; j < 2 * n_in; j++) assert_true(isnan(got[j]));
+      assert_same(u->c->name, f->all.name[d], "the row before", got, want, n_in * sizeof *got);
+      assert_same(u->c->name, f->all.name[d], "the rows behind", got + 2 * n_in, want + 2 * n_in,
+                  2 * n_in * sizeof *got);
+      buffer_free(&part);
+    }
+    buffer_free(&whole);
+  }
+}
+
+static void test_one_expert(void **state) {
+  fixture *f = *state;
+  const experts_case *c = &cases[WIDE];
+  subject u = {.c = c, .w = make_weights(c, 1300), .in = make_inputs(c, 4, 1350)};
+  check_one_expert(f, &u);
+  free_inputs(&u.in);
+  free_weights(&u.w);
 }
 
 /* More items than a card has room for at once, of jobs of every size: a row has the bits that it has alone, and among
@@ -336,8 +371,8 @@ static void test_bad_ids(void **state) {
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_parts),       cmocka_unit_test(test_rows_and_threads), cmocka_unit_test(test_many_items),
-      cmocka_unit_test(test_against_ref), cmocka_unit_test(test_bad_ids),
+      cmocka_unit_test(test_parts),      cmocka_unit_test(test_rows_and_threads), cmocka_unit_test(test_one_expert),
+      cmocka_unit_test(test_many_items), cmocka_unit_test(test_against_ref),      cmocka_unit_test(test_bad_ids),
   };
   return cmocka_run_group_tests(tests, setup_fixture_with_eight, teardown_fixture);
 }
