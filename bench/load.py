@@ -2,7 +2,10 @@
 # SPDX-License-Identifier: MIT
 """Load on a server that speaks OpenAI's completions, and what its clients see of it: one JSON record for each scenario.
 
-  bench/load.py URL SCENARIOS     http://HOST:PORT and a file with one scenario, a JSON object, per line; -: standard input
+  bench/load.py URL SCENARIOS [GPUS]
+    URL        http://HOST:PORT
+    SCENARIOS  a file with one scenario, a JSON object, per line; -: standard input
+    GPUS       numbers of those whose energy counts, as nvidia-smi counts them, as 0,1 [0]
 
 A scenario is a closed loop: each client streams an answer to its end and asks again. Prompts are random token ids, so that they
 have exactly their length. Clients start evenly over the first third of `seconds`; the rest is the window that is measured: rates
@@ -26,7 +29,9 @@ a minute at most.
 Law: every request is counted once, as done, failed (by its status or fault) or unfinished; tokens are those of the server's
 `usage`. A server that refuses the scenario (400 and the like) is asked once by each client, and its words are in the record.
 `busiest_client_percent` is the processor time of the busiest process of this program; near 100 the record is of the program and
-not of the server. Joules are those of the machine's first NVIDIA GPU, where the server is on this machine.
+not of the server. Joules are those of the GPUs that were named, where the server is on this machine. Only weft is told how to write
+each answer and in how many steps: of another server `canvases` says how its answers come, all of them or none, and `steps` is what
+it was started with.
 """
 import array
 import ctypes
@@ -95,7 +100,8 @@ class Server:
         with urllib.request.urlopen(f"http://{parts.netloc}/v1/models", timeout=60) as answer:
             model = json.load(answer)["data"][0]
         self.netloc, self.model = parts.netloc, model["id"]
-        self.n_vocabulary = model.get("vocabulary", 10000)  # vLLM does not say it: ids that all vocabularies have
+        self.is_weft = "vocabulary" in model  # others do not say it
+        self.n_vocabulary = model.get("vocabulary", 10000)  # ids that all vocabularies have
 
     def is_here(self):
         return self.address[0].startswith("127.") or self.address[0] == "::1"
@@ -118,10 +124,12 @@ class Prompts:
 
 def request_of(scenario, server, prompt, is_canvas, salt):
     fields = {"model": server.model, "max_tokens": scenario.answer, "temperature": 1.0, "stream": True,
-              "stream_options": {"include_usage": True}, "mode": "diffusion" if is_canvas else "autoregressive"}
+              "stream_options": {"include_usage": True}}
     if is_canvas:
         del fields["temperature"]  # a canvas has its own
-        if scenario.steps > 0:
+    if server.is_weft:
+        fields["mode"] = "diffusion" if is_canvas else "autoregressive"
+        if is_canvas and scenario.steps > 0:
             fields["diffusion"] = {"steps": scenario.steps, "confidence": 0}
     if scenario.format == "none":
         fields["ignore_eos"] = True
@@ -288,24 +296,27 @@ def run_process(pipe, scenario, server, seed, start, window, indices):
 
 
 class Energy:
-    """Joules that the machine's first NVIDIA GPU has taken, by its own counter; None: there is none."""
+    """Joules that these NVIDIA GPUs have taken, by their own counters; None: one of them is not there."""
 
-    def __init__(self, is_here):
-        self.gpu = None
+    def __init__(self, is_here, numbers):
+        self.gpus = []
         try:
             self.module = ctypes.CDLL("libnvidia-ml.so.1") if is_here else None
         except OSError:
             self.module = None
-        gpu = ctypes.c_void_p()
-        if self.module and self.module.nvmlInit_v2() == 0:
-            if self.module.nvmlDeviceGetHandleByIndex_v2(0, ctypes.byref(gpu)) == 0:
-                self.gpu = gpu
+        if not self.module or self.module.nvmlInit_v2() != 0:
+            return
+        for number in numbers:
+            gpu = ctypes.c_void_p()
+            self.gpus.append(gpu if self.module.nvmlDeviceGetHandleByIndex_v2(number, ctypes.byref(gpu)) == 0 else None)
 
     def joules(self):
-        total = ctypes.c_ulonglong()
-        if self.gpu is None or self.module.nvmlDeviceGetTotalEnergyConsumption(self.gpu, ctypes.byref(total)) != 0:
-            return None
-        return total.value * 1e-3
+        total, each = 0, ctypes.c_ulonglong()
+        for gpu in self.gpus or [None]:
+            if gpu is None or self.module.nvmlDeviceGetTotalEnergyConsumption(gpu, ctypes.byref(each)) != 0:
+                return None
+            total += each.value
+        return total * 1e-3
 
 
 def share_at(values, percent):
@@ -331,7 +342,8 @@ def latencies_of(results, gaps, is_canvas):
     in_ms(record, "first", [r.first - r.began for r in results])
     if is_canvas:
         in_ms(record, "canvas", [(r.ended - r.began) / max(r.canvases, 1) for r in results])
-        record["steps_per_canvas"] = round(sum(r.steps for r in results) / max(sum(r.canvases for r in results), 1), 2)
+        n_canvases = sum(r.canvases for r in results)  # 0: a server that does not count them
+        record["steps_per_canvas"] = round(sum(r.steps for r in results) / n_canvases, 2) if n_canvases else None
     else:
         in_ms(record, "token", [token_s(r) for r in results if r.tokens > 1])
         in_ms(record, "gap", gaps)  # from one event to the next
@@ -362,11 +374,13 @@ def record_of(scenario, results, gaps, window, joules, used):
     return record | ({"refused": refused[0]} if refused else {})
 
 
-def run(server, scenario):
+def run(server, scenario, gpus=(0,)):
     """The record of a scenario."""
+    if not server.is_weft and 0 < scenario.canvases < scenario.clients:
+        raise ValueError("of another server than weft all clients write on canvases or none")
     context, seed = multiprocessing.get_context("fork"), random.SystemRandom().getrandbits(48)
     n = max(1, min((os.cpu_count() or 2) // 2, -(-scenario.clients // STREAMS_PER_PROCESS)))
-    energy = Energy(server.is_here())
+    energy = Energy(server.is_here(), gpus)
     start = time.monotonic() + 0.05 + 0.01 * n
     window = (start + scenario.seconds / 3, start + scenario.seconds)
     pipes, processes = [], []
@@ -391,6 +405,18 @@ def run(server, scenario):
     return record_of(scenario, results, gaps, window, joules, [part[2] for part in parts])
 
 
+def write_one_token(server):
+    """Returns when a short answer has come."""
+    request = request_of(Scenario(prompt=1, answer=1), server, f"[{FIRST_ID}]", False, "")
+    with socket.create_connection(server.address[:2], timeout=600) as connection:
+        connection.sendall(request)
+        answer = b""
+        while data := connection.recv(1 << 16):
+            answer += data
+    if b"[DONE]" not in answer:
+        raise OSError(f"no token came: {answer[-300:].decode('utf-8', 'replace')}")
+
+
 def scenarios_of(lines):
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -402,16 +428,20 @@ def scenarios_of(lines):
 
 
 def main():
-    if len(sys.argv) != 3 or "-h" in sys.argv or "--help" in sys.argv:
+    if len(sys.argv) not in (3, 4) or "-h" in sys.argv or "--help" in sys.argv:
         raise SystemExit(__doc__)
     try:
+        gpus = [int(number) for number in (sys.argv[3] if len(sys.argv) > 3 else "0").split(",")]
         with sys.stdin if sys.argv[2] == "-" else open(sys.argv[2]) as lines:
             scenarios = list(scenarios_of(lines))
         server = Server(sys.argv[1])
     except (OSError, ValueError) as fault:
         raise SystemExit(f"load: {fault}") from None
     for scenario in scenarios:
-        print(json.dumps(run(server, scenario)), flush=True)
+        try:
+            print(json.dumps(run(server, scenario, gpus)), flush=True)
+        except ValueError as fault:
+            raise SystemExit(f"load: {fault}") from None
 
 
 if __name__ == "__main__":

@@ -28,6 +28,7 @@ import load
 from server import Server as Process
 
 STEPS = 12  # of each canvas, so that runs compare; trained models stop by themselves
+LONG = dict(name="16 clients, prompts of 16384", clients=16, prompt=16384, answer=128, seconds=15, limit_first_ms=20000)
 OPTIONS = ["--running", "640", "--queue", "1024", "--context", "4096", "--connections", "2048"]  # one address gets half of them
 
 
@@ -109,7 +110,7 @@ class Bench:
         try:
             ready = time.monotonic()
             server = load.Server(f"http://127.0.0.1:{process.port}")
-            self.write_one_token(server)
+            load.write_one_token(server)
             self.record(part, command, name="start", ready_s=round(ready - began, 3), start_s=round(time.monotonic() - began, 3))
             self.pool_mib = self.pool_mib or self.pool_of(server)
             for scenario in scenarios:
@@ -120,13 +121,6 @@ class Bench:
                     return
         finally:
             process.stop()
-
-    @staticmethod
-    def write_one_token(server):
-        body = json.dumps(dict(model=server.model, prompt=[load.FIRST_ID], max_tokens=1, mode="autoregressive")).encode()
-        request = urllib.request.Request(f"http://{server.netloc}/v1/completions", body, {"Content-Type": "application/json"})
-        with urllib.request.urlopen(request, timeout=120) as answer:
-            answer.read()
 
     @staticmethod
     def pool_of(server):
@@ -144,8 +138,7 @@ class Bench:
     def run_long(self):
         if self.pool_mib is None:
             self.serve("long", OPTIONS, ())  # to know the pool
-        scenario = dict(name="16 clients, prompts of 16384", clients=16, prompt=16384, answer=128, seconds=15, limit_first_ms=20000)
-        self.serve("long", ["--running", "32", "--context", "17408", "--kv-mib", str((self.pool_mib or 4) // 4)], [scenario])
+        self.serve("long", ["--running", "32", "--context", "17408", "--kv-mib", str((self.pool_mib or 4) // 4)], [LONG])
 
     def run_canvases(self):
         self.serve("canvases", ["--running", "256", "--connections", "2048", "--context", "512", "--rows", "65536", "--kv-mib", "24576"],
