@@ -8,7 +8,7 @@
  *   bringer   four more warps that copy: one lane says which items the block works on, one brings their rows, eight
  *             bring the weights and steps of a row tile each */
 #include "kernels/cuda/eight.cuh"
-#include "kernels/cuda/rings.cuh"
+#include "kernels/cuda/gated.cuh"
 
 template <int T, int NT>
 struct eight_shape {
@@ -155,13 +155,29 @@ struct eight_unit {
   float step[2];
 };
 
+/* Loads codes, and scales if they are wanted, of half u of a span. */
+template <int T, bool GATED, class S>
+static __device__ __forceinline__ void load_half(const uint8_t *stage, uint32_t u, bool tail, bool scales,
+                                                 eight_unit<T> &own) {
+  uint32_t lane = threadIdx.x % 32;
+  form_place p = place_of<T>(stage, u, tail);
+  if constexpr (GATED) {
+    const gated_tiles tiles = gated_tiles_of(threadIdx.x / 32, S::w_tile);
+    load_codes_gated<T>(p, tiles, lane, own.codes);
+    if (scales) load_scales_gated<T>(p, tiles, lane / 4, lane % 4, own.scales);
+  } else {
+    load_codes<T>(p, lane, own.codes);
+    if (scales) load_scales<T>(p, lane / 4, lane % 4, own.scales);
+  }
+}
+
 /* Waits for the next stage of weights and loads its first 128 inputs. */
 template <int T, bool GATED, class S>
 static __device__ __forceinline__ void load_stage(const eight_warp<S> &at, bool tail, eight_unit<T> &own) {
   const uint8_t *stage = at.w + at.w_at.slot * S::w_stage;
   uint32_t row = threadIdx.x % 32 / 4 + (GATED ? threadIdx.x / 32 % 2 * 8 : 0);
   barrier_wait(&at.w_full[at.w_at.slot], at.w_at.turn);
-  load_part<T, GATED>(stage, 0, tail, true, S::w_tile, own.codes, own.scales);
+  load_half<T, GATED, S>(stage, 0, tail, true, own);
 #pragma unroll
   for (uint32_t r = 0; r < 2; r++) {
     const uint16_t *steps = (const uint16_t *)(const void *)(stage + S::w_codes + (GATED ? r * S::w_tile : r * 16));
@@ -172,7 +188,7 @@ static __device__ __forceinline__ void load_stage(const eight_warp<S> &at, bool 
 template <int T, bool GATED, class S>
 static __device__ __forceinline__ void load_second(const eight_warp<S> &at, bool tail, eight_unit<T> &own) {
   bool scales = form_of(T).unit == 128 || T == WEFT_TYPE_Q6_K;
-  load_part<T, GATED>(at.w + at.w_at.slot * S::w_stage, 1, tail, scales, S::w_tile, own.codes, own.scales);
+  load_half<T, GATED, S>(at.w + at.w_at.slot * S::w_stage, 1, tail, scales, own);
 }
 
 /* Operands of the products of 128 inputs. */

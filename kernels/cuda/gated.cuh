@@ -12,12 +12,17 @@
 #ifndef WEFT_KERNELS_CUDA_GATED_CUH
 #define WEFT_KERNELS_CUDA_GATED_CUH
 
-#include "kernels/cuda/form.cuh"
+#include "kernels/cuda/rings.cuh"
 
 /* Half `half` of a row tile of the gate, and of up's row tile, whose bytes lie `up` bytes behind it in shared memory. */
 typedef struct gated_tiles {
   uint32_t up, half;
 } gated_tiles;
+
+/* Those of a warp; w_tile: bytes of a row tile in a stage. */
+static __device__ __forceinline__ gated_tiles gated_tiles_of(uint32_t warp, uint32_t w_tile) {
+  return {w_tile, warp % 2};
+}
 
 /* load_codes. p: the place of the gate's row tile. */
 template <int T>
@@ -82,6 +87,45 @@ static __device__ __forceinline__ void load_scales_gated(const form_place &p, co
 __host__ __device__ constexpr bool gated_takes(int type) {
   return type == WEFT_TYPE_Q8_0 || type == WEFT_TYPE_Q4_0 || type == WEFT_TYPE_Q5_0 || type == WEFT_TYPE_Q4_K ||
          type == WEFT_TYPE_Q5_K || type == WEFT_TYPE_Q6_K;
+}
+
+/* Row tile `own` of an item whose pairs begin at row tile `tile`, where the call counts gate and up in turns. Beyond the
+ * last pair it names one that does not exist (weight_tile of rings.cuh). */
+static __device__ __forceinline__ weight_tile find_gated_tile(const multiply_args &a, uint32_t tile, uint32_t own) {
+  uint32_t pair = (tile + own) / 2, n_pairs = tiles_of(a) / 2;
+  if (a.n_weights == 2) return {own % 2, pair};
+  return {0, pair + own % 2 * n_pairs};
+}
+
+/* Stores act(g) * u of a warp's sums with rows [first, first + n). tile: the item's first row tile. down: what sums of
+ * gate and up are multiplied by at last; undo(sum, i, row): a sum of row 8 i + row before that. */
+template <int N, bool WHOLE, class F>
+static __device__ __forceinline__ void store_gated_rows(const multiply_args &a, uint32_t out, uint32_t first,
+                                                        uint32_t n, const float (&down)[2], const float (&sums)[N][4],
+                                                        F &&undo) {
+  const multiply_weight &weight = a.weight[0];
+  const uint32_t row = threadIdx.x % 4 * 2;
+  float *y = weight.y + (uint64_t)(first + row) * weight.y_stride + out;
+#pragma unroll
+  for (int i = 0; i < N; i++, y += 8 * weight.y_stride) {
+#pragma unroll
+    for (uint32_t j = 0; j < 2; j++) {
+      float g = __fmul_rn(undo(sums[i][j], i, row + j), down[0]),
+            u = __fmul_rn(undo(sums[i][j + 2], i, row + j), down[1]);
+      if (WHOLE || (8 * i + row + j < n && out < weight.n_out))
+        y[j * weight.y_stride] = gate_product(a.activation, g, u);
+    }
+  }
+}
+
+template <int N, class F>
+static __device__ __forceinline__ void store_gated(const multiply_args &a, uint32_t tile, uint32_t first, uint32_t n,
+                                                   const float (&down)[2], const float (&sums)[N][4], F &&undo) {
+  uint32_t warp = threadIdx.x / 32, own = (tile / 2 + warp / 2) * 16 + warp % 2 * 8, out = own + threadIdx.x % 32 / 4;
+  if (n == 8 * N && own + 8 <= a.weight[0].n_out)
+    store_gated_rows<N, true>(a, out, first, n, down, sums, undo);
+  else
+    store_gated_rows<N, false>(a, out, first, n, down, sums, undo);
 }
 
 #endif

@@ -97,7 +97,7 @@ weft_status multiply(cuda_device *d, const multiply_args *args) {
 }
 
 bool multiply_gates(const cuda_device *d, const multiply_args *args) {
-  return args->is_eight ? eight_gates(d, args) : args->jobs != NULL && multiply_grouped_gates(args);
+  return args->is_eight && eight_gates(d, args);
 }
 
 weft_status cuda_multiply_setup(cuda_device *d) {

@@ -143,7 +143,6 @@ weft_status multiply_few(cuda_device *d, const multiply_args *args);
 bool multiply_is_tall(const cuda_device *d, const multiply_args *args);
 weft_status multiply_many(cuda_device *d, const multiply_args *args);
 weft_status multiply_grouped(cuda_device *d, const multiply_args *args); /* with jobs */
-bool multiply_grouped_gates(const multiply_args *args);                  /* multiply_gates, of one weight */
 weft_status multiply_few_setup(cuda_device *d);
 weft_status multiply_many_setup(cuda_device *d);
 weft_status multiply_grouped_setup(cuda_device *d);

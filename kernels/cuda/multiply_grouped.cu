@@ -10,10 +10,9 @@
 #include "kernels/cuda/rings.cuh"
 
 /* A stage of weights is a unit of their form (128 or 256 inputs). A stage of rows is as many inputs, or 128 where items
- * have many rows. GATED: gate and up side by side (gated.cuh). */
-template <int T, int NT, bool GATED>
+ * have many rows. */
+template <int T, int NT>
 struct grouped_shape {
-  static constexpr bool gated = GATED;
   static constexpr bool few_rows = NT <= 8;
   static constexpr uint32_t blocks = few_rows ? 2 : 1; /* to a multiprocessor */
   static constexpr uint32_t regs = blocks == 2 ? 96 : 232, regs_bringer = blocks == 2 ? 48 : 40;
@@ -82,8 +81,7 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
   ring_cursor at = {0, 1}, item_at = {0, 0};
   for (ring_item item; (item = take_item(m, item_at, false)).n > 0;) {
     const multiply_weight &weight = a.weight[0];
-    uint32_t of_matrix = S::gated ? find_gated_tile(a, item.tile, own).tile : item.tile + own;
-    uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(of_matrix, weight.n_tiles - 1);
+    uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(item.tile + own, weight.n_tiles - 1);
     const uint8_t *from = weight.data + FORM_HEADER_BYTES + tile * a.tile_bytes;
     for (uint32_t unit = 0; unit < a.n_units; unit += S::w_units, from += S::w_tile) {
       uint32_t n_bytes = stage_bytes<T>(a, unit);
@@ -128,20 +126,14 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
 #pragma unroll
     for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
   }
-  const float own_down = lower_by(a.weight[0], item.matrix, raise), down[2] = {own_down, own_down};
-  if constexpr (S::gated) {
-    store_gated<N>(a, item.tile, item.first, item.n, down, all, [&](float sum, int i, uint32_t row) {
-      return __fmul_rn(sum, __shfl_sync(0xFFFFFFFFu, back.of[i / 4], (int)(i % 4 * 8 + row)));
-    });
-  } else {
-    store_sums(a.weight[0], item.tile + threadIdx.x / 32, item.first, item.n, own_down, back, all);
-  }
+  float down = lower_by(a.weight[0], item.matrix, raise);
+  store_sums(a.weight[0], item.tile + threadIdx.x / 32, item.first, item.n, down, back, all);
 }
 
-template <int T, int NT, bool GATED>
-static __global__ void __launch_bounds__(ITEM_THREADS, grouped_shape<T, NT, GATED>::blocks)
+template <int T, int NT>
+static __global__ void __launch_bounds__(ITEM_THREADS, grouped_shape<T, NT>::blocks)
     grouped_kernel(const __grid_constant__ multiply_args a) {
-  using S = grouped_shape<T, NT, GATED>;
+  using S = grouped_shape<T, NT>;
   extern __shared__ __align__(1024) uint8_t memory[]; /* rows; weights */
   __shared__ grouped_memory<S> m;
   uint8_t *x_ring = memory, *w_ring = x_ring + S::x_stages * S::x_stage;
@@ -167,8 +159,7 @@ static __global__ void __launch_bounds__(ITEM_THREADS, grouped_shape<T, NT, GATE
     registers_grow<S::regs>();
     uint32_t warp = threadIdx.x / 32;
     ring_cursor item_at = {0, 0};
-    const uint8_t *own = w_ring + (GATED ? warp / 2 * 2 : warp) * S::w_tile;
-    ring_warp<S> at = {own, x_ring, m.w_full, m.w_empty, m.x_full, m.x_empty, {0, 0}, {0, 0}, 0};
+    ring_warp<S> at = {w_ring + warp * S::w_tile, x_ring, m.w_full, m.w_empty, m.x_full, m.x_empty, {0, 0}, {0, 0}, 0};
     int raise = raise_exponent(T, (const form_header *)(const void *)a.weight[0].data);
     inputs_ready();
     for (ring_item item; (item = take_item(m, item_at, true)).n > 0;) {
@@ -189,12 +180,12 @@ static __global__ void __launch_bounds__(ITEM_THREADS, grouped_shape<T, NT, GATE
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
 /* a NULL: sets the kernel up. */
-template <int T, int NT, bool GATED = false>
+template <int T, int NT>
 static weft_status launch_grouped(cuda_device *d, const multiply_args *a) {
-  using S = grouped_shape<T, NT, GATED>;
-  auto kernel = grouped_kernel<T, NT, GATED>;
+  using S = grouped_shape<T, NT>;
   if (a == NULL) {
-    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
+    cudaError_t error =
+        cudaFuncSetAttribute(grouped_kernel<T, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
     return cuda_judge(d, error, "setting up grouped products");
   }
   uint64_t n_items = (uint64_t)a->jobs_max * cuda_ceil(a->weight[0].n_tiles, ITEM_TILES),
@@ -202,7 +193,7 @@ static weft_status launch_grouped(cuda_device *d, const multiply_args *a) {
   multiply_args own = *a;
   if (!d->deterministic) multiply_cut(&own, 1);
   /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
-  kernel<<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(own);
+  grouped_kernel<T, NT><<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(own);
   return cuda_launched(d, "a grouped product");
 }
 
@@ -212,18 +203,11 @@ static weft_status of_rows(cuda_device *d, const multiply_args *a) {
   if (a == NULL) {
     weft_status status = launch_grouped<T, 2>(d, NULL);
     if (status == WEFT_OK) status = launch_grouped<T, 3>(d, NULL);
-    if constexpr (gated_takes(T)) status = status == WEFT_OK ? launch_grouped<T, 16, true>(d, NULL) : status;
     return status == WEFT_OK ? launch_grouped<T, 16>(d, NULL) : status;
   }
-  if constexpr (gated_takes(T))
-    if (a->gated) return launch_grouped<T, 16, true>(d, a);
   return a->job_rows <= 16   ? launch_grouped<T, 2>(d, a)
          : a->job_rows <= 24 ? launch_grouped<T, 3>(d, a)
                              : launch_grouped<T, 16>(d, a);
-}
-
-bool multiply_grouped_gates(const multiply_args *args) {
-  return args->n_weights == 1 && multiply_pairs_up(args) && gated_takes(form_type(args->type)) && args->job_rows > 24;
 }
 
 weft_status multiply_grouped(cuda_device *d, const multiply_args *args) {

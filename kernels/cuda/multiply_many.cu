@@ -21,7 +21,6 @@ __host__ __device__ constexpr uint32_t least_of(uint32_t a, uint32_t b) {
 /* A stage of weights is a unit of their form (128 or 256 inputs), a stage of rows is 128 inputs. */
 template <int T, int NT, int TEAMS>
 struct many_shape {
-  static constexpr bool gated = false;
   static constexpr uint32_t tiles = 4 * MANY_GROUPS / TEAMS, rows = 8 * NT; /* of an item; of a team: a warp's each */
   static constexpr uint32_t w_units = form_of(T).unit / 128, w_tile = form_unit_bytes(form_of(T));
   static constexpr uint32_t w_stage = tiles * w_tile, x_units = 1, x_unit = NT * 2048, x_stage = x_unit;

@@ -14,7 +14,6 @@
 #ifndef WEFT_KERNELS_CUDA_RINGS_CUH
 #define WEFT_KERNELS_CUDA_RINGS_CUH
 
-#include "kernels/cuda/gated.cuh"
 #include "kernels/cuda/multiply.h"
 #include "kernels/cuda/wgmma.cuh"
 
@@ -81,14 +80,6 @@ static __device__ __forceinline__ weight_tile find_tile(const multiply_args &a, 
   return {w, tile};
 }
 
-/* The same where gate and up are multiplied side by side (gated.cuh): row tile `own` of an item that begins at row tile
- * `tile`, where the tiles of gate and up are counted in turns. */
-static __device__ __forceinline__ weight_tile find_gated_tile(const multiply_args &a, uint32_t tile, uint32_t own) {
-  uint32_t pair = (tile + own) / 2, n_pairs = tiles_of(a) / 2;
-  if (a.n_weights == 2) return {own % 2, pair};
-  return {0, pair + own % 2 * n_pairs};
-}
-
 /* Whether a unit is the last one of a weight and holds 64 inputs (form.cuh). */
 template <int T>
 static __device__ __forceinline__ bool is_tail_of(const multiply_args &a, uint32_t unit) {
@@ -109,27 +100,13 @@ struct lane_unit {
   lane_scales<T> scales;
 };
 
-/* Loads codes, and scales if they are wanted, of part u of a row tile's stage: 128 inputs. GATED: those of half a row
- * tile of the gate, which the stage belongs to, and of up's, which lies w_tile bytes behind it. */
-template <int T, bool GATED>
-static __device__ __forceinline__ void load_part(const uint8_t *stage, uint32_t u, bool tail, bool scales,
-                                                 uint32_t w_tile, lane_codes<T> &codes, lane_scales<T> &own) {
+/* Loads part u of a row tile's stage: 128 inputs. */
+template <int T>
+static __device__ __forceinline__ void load_unit(const uint8_t *stage, uint32_t u, bool tail, lane_unit<T> &own) {
   form_place p = place_of<T>(stage, u, tail);
   uint32_t lane = threadIdx.x % 32;
-  if constexpr (GATED) {
-    const gated_tiles tiles = {w_tile, threadIdx.x / 32 % 2};
-    load_codes_gated<T>(p, tiles, lane, codes);
-    if (scales) load_scales_gated<T>(p, tiles, lane / 4, lane % 4, own);
-  } else {
-    load_codes<T>(p, lane, codes);
-    if (scales) load_scales<T>(p, lane / 4, lane % 4, own);
-  }
-}
-
-template <int T, class S>
-static __device__ __forceinline__ void load_unit(const uint8_t *stage, uint32_t u, bool tail, lane_unit<T> &own) {
-  bool scales = u == 0 || (form_is_split(T) && form_of(T).unit == 256);
-  load_part<T, S::gated>(stage, u, tail, scales, S::w_tile, own.codes, own.scales);
+  load_codes<T>(p, lane, own.codes);
+  if (u == 0 || (form_is_split(T) && form_of(T).unit == 256)) load_scales<T>(p, lane / 4, lane % 4, own.scales);
 }
 
 /* A warp's view of the rings. w: its row tile in the first stage of weights; x: the first stage of rows; then the
@@ -156,7 +133,7 @@ struct ring_operands {
 template <int T, class S>
 static __device__ __forceinline__ void load_stage(const ring_warp<S> &at, bool tail, lane_unit<T> &own) {
   barrier_wait(&at.w_full[at.w_at.slot], at.w_at.turn);
-  load_unit<T, S>(at.w + at.w_at.slot * S::w_stage, 0, tail, own);
+  load_unit<T>(at.w + at.w_at.slot * S::w_stage, 0, tail, own);
 }
 
 static __device__ __forceinline__ void release_rows(uint32_t &rows_done) {
@@ -228,7 +205,7 @@ static __device__ __forceinline__ void multiply_stage(ring_warp<S> &at, ring_ope
     multiply_unit<T, N, STEPS, S>(at, operands, rows + (u % S::x_units * S::x_unit >> 4), own.codes, factors, sum,
                                   [&]() {
                                     if (u + 1 < S::w_units) {
-                                      load_unit<T, S>(at.w + at.w_at.slot * S::w_stage, u + 1, false, own);
+                                      load_unit<T>(at.w + at.w_at.slot * S::w_stage, u + 1, false, own);
                                       return;
                                     }
                                     __syncwarp();
@@ -289,37 +266,6 @@ static __device__ __forceinline__ void store_sums(const multiply_weight &weight,
       if (out + 8 < weight.n_out) y[j * weight.y_stride + 8] = __fmul_rn(__fmul_rn(sum[i][j + 2], undo), down);
     }
   }
-}
-
-/* Stores act(g) * u of a warp's sums of gate and up with rows [first, first + n). tile: the item's first row tile. down: what sums of
- * gate and up are multiplied by at last; undo(sum, i, row): a sum of row 8 i + row before that. */
-template <int N, bool WHOLE, class F>
-static __device__ __forceinline__ void store_gated_rows(const multiply_args &a, uint32_t out, uint32_t first,
-                                                        uint32_t n, const float (&down)[2], const float (&sums)[N][4],
-                                                        F &&undo) {
-  const multiply_weight &weight = a.weight[0];
-  const uint32_t row = threadIdx.x % 4 * 2;
-  float *y = weight.y + (uint64_t)(first + row) * weight.y_stride + out;
-#pragma unroll
-  for (int i = 0; i < N; i++, y += 8 * weight.y_stride) {
-#pragma unroll
-    for (uint32_t j = 0; j < 2; j++) {
-      float g = __fmul_rn(undo(sums[i][j], i, row + j), down[0]),
-            u = __fmul_rn(undo(sums[i][j + 2], i, row + j), down[1]);
-      if (WHOLE || (8 * i + row + j < n && out < weight.n_out))
-        y[j * weight.y_stride] = gate_product(a.activation, g, u);
-    }
-  }
-}
-
-template <int N, class F>
-static __device__ __forceinline__ void store_gated(const multiply_args &a, uint32_t tile, uint32_t first, uint32_t n,
-                                                   const float (&down)[2], const float (&sums)[N][4], F &&undo) {
-  uint32_t warp = threadIdx.x / 32, own = (tile / 2 + warp / 2) * 16 + warp % 2 * 8, out = own + threadIdx.x % 32 / 4;
-  if (n == 8 * N && own + 8 <= a.weight[0].n_out)
-    store_gated_rows<N, true>(a, out, first, n, down, sums, undo);
-  else
-    store_gated_rows<N, false>(a, out, first, n, down, sums, undo);
 }
 
 #endif
