@@ -14,7 +14,7 @@
 
 #include "kernels/cuda/rings.cuh"
 
-/* Half `half` of a row tile of the gate, and of up's row tile, whose bytes lie `up` bytes behind it in shared memory. */
+/* Half `half` of a row tile of the gate, and of up's, which lies `up` bytes behind it in shared memory. */
 typedef struct gated_tiles {
   uint32_t up, half;
 } gated_tiles;
