@@ -7,8 +7,8 @@
  *   gate, up  the results are [place][2 n_ff] f32, or act(g) * u of them, [place][n_ff], where the product can make it
  *             (multiply_gates); act(g) * u is prepared at the same places
  *   down      the results are [place][n_in] f32, and y[row] adds those of its ranks one after another
- *   few rows  get no places. The product of gate and up takes each expert once, with the pairs that chose it, and leaves
- *             act(g) * u of every pair. Then one kernel makes the products with down and the sum over ranks
+ *   few rows  get no places. The product of gate and up takes each expert once, with the pairs that chose it, and
+ *             leaves act(g) * u of every pair. Then one kernel makes the products with down and the sum over ranks
  *             (experts_few.cu). These kernels prepare their rows themselves
  *   shared    the two products of the shared MLP come before, or are part of the kernels for few rows
  *

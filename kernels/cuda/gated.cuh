@@ -2,10 +2,10 @@
 /* Gate and up side by side: a warp that multiplies half a row tile of the gate and the same half of up's row tile, so
  * that a lane has both numbers of a result act(g) * u when its sums are there, and no sums need to be stored.
  *
- * Of the 16 outputs of a product of the matrix units the first eight are then outputs 8 h .. 8 h + 7 of a row tile of the
- * gate, and the others the same outputs of up: row half 0 of a lane is its row g + 8 h of the gate, row half 1 that of
- * up (form.cuh names lanes, row halves and forms). An item is four row tiles of the gate and those of up in turns: gate,
- * up, gate, up ..; two warps share a pair.
+ * Of the 16 outputs of a product of the matrix units the first eight are then outputs 8 h .. 8 h + 7 of a row tile of
+ * the gate, and the others the same outputs of up: row half 0 of a lane is its row g + 8 h of the gate, row half 1 that
+ * of up (form.cuh names lanes, row halves and forms). An item is four row tiles of the gate and those of up in turns:
+ * gate, up, gate, up ..; two warps share a pair.
  *
  * Law: an output is the sum over the same inputs in the same order, whichever row half it has, so the result has the
  * bits of act(g) * u of stored sums. */

@@ -56,8 +56,8 @@ enum { MULTIPLY_SHARED = WEFT_MATMUL_MAX, MULTIPLY_WEIGHTS_MAX = MULTIPLY_SHARED
 
 /* A product of rows with up to three weights of one type and one n_in. Which rows are multiplied by which matrix:
  *   without jobs and ids   one matrix, rows 0 .. n_rows - 1
- *   with ids               every pair p of (row, rank) is a job: matrix ids[p], row p / pairs_per_row; experts_in.cu makes
- *                          one job of the pairs that chose the same matrix
+ *   with ids               every pair p of (row, rank) is a job: matrix ids[p], row p / pairs_per_row; experts_in.cu
+ *                          makes one job of the pairs that chose the same matrix
  *   with jobs              as the jobs say; the row of a place was prepared at that place (F32: it is row_of[place]) */
 typedef struct multiply_args {
   multiply_weight weight[MULTIPLY_WEIGHTS_MAX];
