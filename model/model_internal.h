@@ -169,6 +169,7 @@ typedef struct model_step {
   uint32_t n_rows, n_causal; /* of the rows still computed */
   float *x;                  /* the residual stream of these rows */
   float *h;                  /* a second buffer of that shape */
+  weft_rows_form h_form;     /* how the input of a layer lies in h */
   float *a;                  /* attention output of these rows */
   const uint32_t *kept;      /* NULL: every row is still computed; else row i of the step is row kept[i] of the batch */
   uint32_t n_touched;
