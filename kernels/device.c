@@ -19,8 +19,12 @@ static const device_calls *calls_of(weft_device *device) {
 }
 
 weft_rows_form weft_device_rows_form(const weft_device *device, const weft_weight *weight, uint32_t n_rows) {
-  if (device->kernels->rows_form == NULL || device->watch != NULL) return WEFT_ROWS_F32;
+  if (device->kernels->rows_form == NULL || device->plain_rows) return WEFT_ROWS_F32;
   return device->kernels->rows_form(weight, n_rows);
+}
+
+void weft_device_plain_rows(weft_device *device, bool on) {
+  device->plain_rows = on;
 }
 
 /* What a call came to. A device that has once reported an error is remembered. */

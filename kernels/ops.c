@@ -175,6 +175,7 @@ static weft_status check_attention(weft_device *device, const weft_attention_arg
   REQUIRE("attention", args->n_heads > 0 && args->n_heads % args->kv.n_kv_heads == 0,
           "n_heads is not a multiple of n_kv_heads");
   REQUIRE("attention", isfinite(args->scale), "scale is not finite");
+  REQUIRE("attention", args->prepared == NULL || device->kernels->rows_form != NULL, "prepared");
   REQUIRE("attention", rows_fit(args->n_rows, args->q_stride, cols), "q_stride");
   REQUIRE("attention", rows_fit(args->n_rows, args->out_stride, cols), "out_stride");
   status = check_segments(args);
@@ -213,7 +214,7 @@ static weft_status check_expert_stack(weft_device *device, const weft_experts_ar
                                       uint64_t n_out) {
   weft_status status = check_weight(device, "experts", weight);
   if (status != WEFT_OK) return status;
-  REQUIRE("experts", takes_form(device, weight, args->n_rows, args->x_form), "x_form");
+  REQUIRE("experts", args->x_form != WEFT_ROWS_F16 && takes_form(device, weight, args->n_rows, args->x_form), "x_form");
   REQUIRE("experts", weight->n_mats == args->down->n_mats, "stacks differ in their number of experts");
   REQUIRE("experts", weight->n_in == args->down->n_out && weight->n_out == n_out, "shapes do not match");
   return WEFT_OK;

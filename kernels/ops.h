@@ -58,8 +58,7 @@ typedef struct weft_embed_args {
  * with x_weight (x2_weight), rms(x) * x_weight takes the place of x (x2), whose memory may be overwritten. After:
  * then[i] = rms(y) * then_weight[i], in memory that nothing else of the call uses, in a form its readers take. */
 typedef struct weft_norm_args {
-  float *x;
-  float *x2;                         /* optional second summand before the norm */
+  float *x, *x2;                     /* x2: optional second summand before the norm */
   const float *x_weight, *x2_weight; /* optional [n_cols] */
   const float *weight;               /* optional [n_cols]: plain factor, not 1 + w */
   const float *add;                  /* optional residual, added after the norm */
@@ -128,8 +127,9 @@ typedef struct weft_attention_segment {
 } weft_attention_segment;
 
 typedef struct weft_attention_args {
-  const float *q; /* [n_rows, n_heads * head_dim] */
-  float *out;     /* same shape */
+  const float *q;  /* [n_rows, n_heads * head_dim] */
+  float *out;      /* same shape */
+  float *prepared; /* optional, memory of that shape: where the result goes in the form EIGHT. out is then scratch */
   weft_kv_view kv;
   const void *own_k, *own_v;
   uint32_t own_first; /* row whose own keys are at index 0 */
@@ -207,8 +207,7 @@ typedef struct weft_experts_args {
 typedef struct weft_head_stats_args {
   const float *h;                 /* [n_rows, n_in], after the final norm */
   const weft_weight *weight;      /* [n_vocab, n_in] */
-  const float *temperature;       /* [n_rows], > 0 */
-  const float *u;                 /* [n_rows] uniforms in [0, 1) */
+  const float *temperature, *u;   /* [n_rows]: > 0; uniforms in [0, 1) */
   const uint32_t *const *allowed; /* optional: host array of n_rows bitmasks (NULL entry: all) */
   float *soft;                    /* optional [n_rows, n_in]: rows with want_soft[r] */
   const uint8_t *want_soft;       /* optional host [n_rows]; NULL with soft set: all rows */

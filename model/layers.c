@@ -29,11 +29,16 @@ weft_status layers_matmul(model_step *step, const float *x, uint32_t n_rows, uin
 
 weft_rows_form layers_form(const model_step *step, uint32_t n_rows, uint32_t n_weights,
                            const weft_weight *const *weight) {
+  weft_rows_form form = WEFT_ROWS_F32;
+  bool any = false;
   for (uint32_t i = 0; i < n_weights; i++) {
     if (weight[i] == NULL) continue;
-    if (weft_device_rows_form(step->part->device, weight[i], n_rows) != WEFT_ROWS_EIGHT) return WEFT_ROWS_F32;
+    weft_rows_form own = weft_device_rows_form(step->part->device, weight[i], n_rows);
+    if (any && own != form) return WEFT_ROWS_F32;
+    form = own;
+    any = true;
   }
-  return WEFT_ROWS_EIGHT;
+  return form;
 }
 
 weft_status layers_embed(model_step *step) {
@@ -233,13 +238,32 @@ static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) 
   return n;
 }
 
+/* Whether attention leaves its result prepared for `o`, in h: that is free, and must have room. */
+static bool prepares_output(const model_step *step, const model_layer *layer, uint64_t cols) {
+  const weft_weight *o = &layer->o;
+  uint64_t n = step->n_rows;
+  return layers_form(step, step->n_rows, 1, &o) == WEFT_ROWS_EIGHT &&
+         (n + 7) * (cols + cols / 64) <= n * step->model->hyper.n_hidden * sizeof(float);
+}
+
+weft_status layers_output(model_step *step, const model_layer *layer, float *y) {
+  const weft_weight *o = &layer->o;
+  weft_matmul_args args = matmul_args(step->part, step->o_x, step->n_rows, 1, &o, &y);
+  args.x_form = step->o_form;
+  return weft_matmul(step->part->device, &args);
+}
+
 static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view *view, bool is_last) {
   weft_model *model = step->model;
   model_scratch *s = &step->part->scratch;
   uint64_t cols = (uint64_t)model->hyper.n_heads * view->head_dim;
+  bool prepares = !is_last && prepares_output(step, &model->layers[l], cols);
+  step->o_x = prepares ? step->h : step->a;
+  step->o_form = prepares ? WEFT_ROWS_EIGHT : WEFT_ROWS_F32;
   weft_attention_args args = {
       .q = s->q,
       .out = step->a,
+      .prepared = prepares ? step->h : NULL,
       .kv = *view,
       .own_k = s->own_k,
       .own_v = s->own_v,
@@ -289,7 +313,7 @@ static weft_status keep_output_rows(model_step *step, uint32_t head_dim) {
   float *x = step->x;
   step->x = step->h;
   step->h = x;
-  step->a = s->q;
+  step->o_x = step->a = s->q;
   uint32_t n_causal = 0;
   while (n_causal < args->n_output && args->output_row[n_causal] < step->n_causal) n_causal++;
   step->n_rows = args->n_output;
@@ -384,7 +408,8 @@ weft_status layers_route(model_step *step, const model_layer *layer, const float
 weft_rows_form layers_experts_form(const model_step *step, const model_layer *layer) {
   const weft_weight *weight[3] = {has_weight(&layer->gate_up_exps), has_weight(&layer->gate_exps),
                                   has_weight(&layer->up_exps)};
-  return layers_form(step, step->n_rows, 3, weight);
+  weft_rows_form form = layers_form(step, step->n_rows, 3, weight);
+  return form == WEFT_ROWS_F16 ? WEFT_ROWS_F32 : form; /* experts prepare rows in 16 bits as they place them */
 }
 
 weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, weft_rows_form u_form,

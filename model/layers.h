@@ -37,6 +37,8 @@ void layers_then_next(model_step *step, uint32_t layer, layers_norm_args *norm);
  * layer the step then goes on with the output rows only. A step without output rows ends with the last layer that
  * stores keys, and step->n_rows is 0 from there on. */
 weft_status layers_attention(model_step *step, uint32_t layer);
+/* y = the product of the attention's result with the layer's `o`. */
+weft_status layers_output(model_step *step, const model_layer *layer, float *y);
 /* out = down(act(gate x) * (up x)). */
 typedef struct layers_mlp_args {
   const float *x;

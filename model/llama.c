@@ -161,8 +161,7 @@ weft_status llama_layer(model_step *step, uint32_t l) {
   const model_layer *layer = &model->layers[l];
   weft_status status = layers_attention(step, l);
   if (status != WEFT_OK || step->n_rows == 0) return status;
-  const weft_weight *o = &layer->o;
-  status = layers_matmul(step, step->a, step->n_rows, 1, &o, &s->t);
+  status = layers_output(step, layer, s->t);
   if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args attended = stream_sum(step, layer->o_bias);

@@ -324,7 +324,9 @@ static const char *device_numerics(const weft_device *device, weft_type weight_t
 }
 
 static weft_rows_form device_rows_form(const weft_weight *weight, uint32_t n_rows) {
-  return weight->layout == EIGHT_LAYOUT && eight_fits(n_rows, weight->n_in) ? WEFT_ROWS_EIGHT : WEFT_ROWS_F32;
+  multiply_form form = multiply_form_of(weight);
+  if (!eight_fits(n_rows, weight->n_in) || (form != FORM_EIGHT && form != FORM_F16)) return WEFT_ROWS_F32;
+  return form == FORM_EIGHT ? WEFT_ROWS_EIGHT : WEFT_ROWS_F16;
 }
 
 static void device_close(weft_device *device) {

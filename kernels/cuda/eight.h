@@ -41,8 +41,8 @@ uint64_t eight_steps_bytes(uint64_t n_tiles, uint32_t n_in);
 /* Makes the steps of a weight whose row tiles are packed in `data`. */
 weft_status eight_make_steps(cuda_device *d, const weft_weight *weight, uint8_t *data);
 
-/* Whether other ops may prepare so many rows: products then read them as matrices, and spans are whole. The rows take
- * no more memory than in f32. */
+/* Whether other ops may prepare so many rows, in 8 bits or in 16: products then read them as matrices, and spans are
+ * whole. The rows take no more memory than in f32. */
 static inline bool eight_fits(uint32_t n_rows, uint32_t n_in) {
   return n_in % EIGHT_SPAN == 0 && multiply_as_matrices(n_rows, 0);
 }

@@ -24,7 +24,7 @@ uint64_t multiply_rows_bytes(uint32_t n_rows, uint32_t n_in) {
 }
 
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in) {
-  return cuda_align(multiply_rows_bytes(n_rows, n_in)) + cuda_align(4ull * n_rows);
+  return multiply_back_at(n_rows, n_in) + cuda_align(4ull * n_rows);
 }
 
 /* Segments are whole multiples of 256 inputs. */
@@ -160,7 +160,7 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
     rows.x_stride = x_stride;
     rows.as_matrices = a.as_matrices;
     rows.out = (uint8_t *)scratch;
-    rows.back = (float *)(void *)((uint8_t *)scratch + cuda_align(multiply_rows_bytes(n_rows, weight->n_in)));
+    rows.back = (float *)(void *)((uint8_t *)scratch + multiply_back_at(n_rows, weight->n_in));
     a.x = scratch;
     a.x_back = rows.back;
     a.x_tiles = rows.n_tiles;
@@ -217,7 +217,12 @@ static weft_status run_products(cuda_device *d, const weft_matmul_args *args, co
   float *back[FORM_COUNT] = {};
   *gated = false;
   if (d->lost) return WEFT_E_DEVICE;
-  if (args->x_form == WEFT_ROWS_EIGHT) prepared[FORM_EIGHT] = (void *)(uintptr_t)args->x; /* only read */
+  if (args->x_form != WEFT_ROWS_F32) {
+    multiply_form form = args->x_form == WEFT_ROWS_EIGHT ? FORM_EIGHT : FORM_F16;
+    uint8_t *x = (uint8_t *)(uintptr_t)args->x; /* only read */
+    prepared[form] = x;
+    back[form] = (float *)(void *)(x + multiply_back_at(args->n_rows, n_in));
+  }
   for (uint32_t w = 0; w < args->n_weights; w++) n_tiles += cuda_ceil(args->weight[w]->n_out, 16);
   bool as_matrices = multiply_as_matrices(args->n_rows, n_tiles), eight_too = false;
   for (uint32_t w = 0; w < args->n_weights; w++) /* all weights of 8-bit products use the same prepared rows */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* The router of many rows, in two kernels. The first one makes the sums of four neighbouring chains (route.h): a block
- * has 64 rows, all experts and four chains, and brings the inputs of these chains step by step. The second one adds
+ * has 32 rows, all experts and four chains, and brings the inputs of these chains step by step. The second one adds
  * these sums up by the rest of the tree and chooses; a warp has a row. */
 #include "kernels/cuda/route.cuh"
 
 enum {
-  MANY_THREADS = 512,
-  MANY_ROWS = 64,       /* of a block */
+  MANY_THREADS = 256,
+  MANY_BLOCKS = 2,      /* on a multiprocessor */
+  MANY_ROWS = 32,       /* of a block */
   MANY_THREAD_ROWS = 8, /* of a thread: every second of 16 */
   MANY_QUADS = 2,       /* of experts of a thread: every fourth of 32 experts */
   MANY_PARTS = 8,       /* four chains of 32 */
@@ -25,7 +26,7 @@ static __device__ __forceinline__ void bring_rows(float4 *stage, const float *fr
   uint32_t chain = threadIdx.x % PART_CHAINS, at = threadIdx.x / PART_CHAINS;
 #pragma unroll
   for (uint32_t i = 0; i < MANY_STEPS * COUNT * PART_CHAINS / MANY_THREADS; i++) {
-    uint32_t own = (at + i * (MANY_THREADS / PART_CHAINS)) / COUNT, row = at % COUNT;
+    uint32_t here = at + i * (MANY_THREADS / PART_CHAINS), own = here / COUNT, row = here % COUNT;
     uint32_t k = 128 * (step + own) + 4 * (PART_CHAINS * (blockIdx.x % MANY_PARTS) + chain);
     bool ok = first_row + row < end_row && k < n_in;
     copy16_if(shared_address(stage + (own * STEP_ROWS + row) * PART_CHAINS + chain),
@@ -53,7 +54,7 @@ static __device__ __forceinline__ void add_step(const float4 *x, const float4 *w
   }
 }
 
-static __global__ void __launch_bounds__(MANY_THREADS, 1)
+static __global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS)
     many_parts_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in, float *parts) {
   extern __shared__ float4 memory[]; /* [stage][step][rows of x, then of weights][chain] */
   uint32_t first_row = blockIdx.x / MANY_PARTS * MANY_ROWS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
