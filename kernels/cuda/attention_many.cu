@@ -340,7 +340,7 @@ static __device__ __forceinline__ void finish_row(const float *from, float (&out
 }
 
 /* Stores a span of a row as integers. Of every eight inputs the four lanes of a quad have two each, in out[..][2 h] and
- * the next; two lanes make words of four, each of them every second word, so that a lane has whole pieces of eight.h. */
+ * the next. Two lanes make words of four, each of them every second word; so a lane has whole pieces (eight_at). */
 static __device__ __forceinline__ void store_span(const attention_kernel_args &k, uint32_t row, uint32_t span,
                                                   const float (&out)[32][4], int h) {
   uint32_t c = threadIdx.x % 4, odd = c % 2, quad = 0xFu << (threadIdx.x & 28u), most = 0;

@@ -134,8 +134,8 @@ uint64_t multiply_dense_bytes(const weft_weight *weight, uint32_t n_rows);
 weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride,
                            uint32_t n_rows, float *y, uint64_t y_stride, void *scratch);
 
-/* The two products of an MLP, as two matmuls: rows of the second one are act(g) * u of the first one's results. They are
- * gated while they are prepared, where rows are. */
+/* The two products of an MLP, as two matmuls: rows of the second one are act(g) * u of the first one's results, which
+ * are gated while they are prepared, where rows are. */
 weft_status multiply_mlp(weft_device *device, const weft_matmul_args *in, const weft_matmul_args *out);
 
 /* The kernels' launchers. */
