@@ -30,6 +30,10 @@ typedef struct place_args {
   int32_t *row_of;  /* [places] */
   multiply_job *jobs;
   uint32_t *n_jobs;
+  /* Rows that came prepared in 8 bits, in from_tiles tiles of 8, and where they are put at their places. */
+  const uint8_t *from; /* NULL: none */
+  uint8_t *to;
+  uint32_t n_units, from_tiles, to_tiles;
 } place_args;
 
 /* One warp computes where a block's pairs begin: begin[e], which counts the pairs of expert e in the rows before the
@@ -76,6 +80,23 @@ static __device__ __forceinline__ void count_pairs(const place_args &g, uint32_t
   __syncthreads();
 }
 
+/* Puts a row that came prepared in 8 bits to its places, at[k]. */
+static __device__ __forceinline__ void put_prepared(const place_args &g, uint32_t r, const int32_t *at) {
+  uint32_t n_spans = g.n_units / 2;
+  for (uint32_t i = threadIdx.x; i < g.n_units * 8; i += PREPARE_THREADS) {
+    uint4 bytes = *(const uint4 *)(const void *)(g.from + eight_at(g.from_tiles, i / 8, r, i % 8));
+    for (uint32_t j = 0; j < g.k; j++)
+      if (at[j] >= 0) *(uint4 *)(void *)(g.to + eight_at(g.to_tiles, i / 8, (uint32_t)at[j], i % 8)) = bytes;
+  }
+  const float *scales = (const float *)(const void *)(g.from + eight_scales_at(n_spans, g.from_tiles));
+  float *to = (float *)(void *)(g.to + eight_scales_at(n_spans, g.to_tiles));
+  for (uint32_t i = threadIdx.x; i < n_spans * g.k; i += PREPARE_THREADS) {
+    uint64_t span = i / g.k;
+    int32_t place = at[i % g.k];
+    if (place >= 0) to[span * g.to_tiles * 8 + place] = scales[span * g.from_tiles * 8 + r];
+  }
+}
+
 /* A block has some rows. It counts all pairs and those before its own, finds places for its own while the first row is
  * on its way, and prepares its rows there. The pairs of a block come in any order within an expert, on which no result
  * depends. a.out NULL: no rows are prepared. */
@@ -104,6 +125,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS)
     }
     uint32_t most = a.out != NULL ? finish_row<BF16>(a, x, threadIdx.x, PREPARE_THREADS, row) : 0;
     most = most_of_block(most, shared); /* its barrier also says that the row's places are there */
+    if (g.from != NULL) put_prepared(g, r, at);
     if (a.out != NULL) {
       if (r + 1 < end_row) load_row(a, x + a.x_stride, threadIdx.x, PREPARE_THREADS, row);
       put_row<BF16>(a, x, threadIdx.x, PREPARE_THREADS, row, BF16 ? 0 : lift_of(most), at, g.k, 0);
@@ -251,6 +273,13 @@ static weft_status place_pairs(cuda_device *d, const weft_experts_args *args, co
   uint32_t rows_per_block = cuda_ceil(args->n_rows, PLACE_BLOCKS * d->n_multiprocessors);
   place_args g = {args->ids,      p->n_pairs, args->k,   p->n_experts, p->job_rows, p->jobs_max,
                   rows_per_block, p->pair_at, p->row_of, p->jobs,      p->n_jobs};
+  if (args->x_form == WEFT_ROWS_EIGHT) {
+    g.from = (const uint8_t *)(const void *)args->x;
+    g.to = (uint8_t *)p->x[FORM_EIGHT];
+    g.n_units = a.n_units;
+    g.from_tiles = cuda_ceil(args->n_rows, 8);
+    g.to_tiles = a.n_tiles;
+  }
   a.wide = prepare_is_wide(&a);
   cuda_start(d, form_is_bf16(weight->type) ? place_kernel<true> : place_kernel<false>,
              cuda_ceil(args->n_rows, rows_per_block), PREPARE_THREADS, 4ull * (2 * p->n_experts + args->k), g, a);
@@ -297,7 +326,8 @@ static weft_status input_side(cuda_device *d, const weft_experts_args *args, con
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
   multiply_form form = multiply_form_of(first);
   multiply_args a;
-  weft_status status = form == FORM_EIGHT ? prepare_input(d, args, p, first) : WEFT_OK;
+  bool is_placed = form != FORM_EIGHT || args->x_form == WEFT_ROWS_EIGHT; /* place_pairs has prepared the rows */
+  weft_status status = is_placed ? WEFT_OK : prepare_input(d, args, p, first);
   *gated = gate_in_product(d, args, p, &a);
   if (!*gated) a = input_product(args, p, first, p->gate_up, 2ull * p->n_ff);
   if (status == WEFT_OK) status = multiply(d, &a);
@@ -321,6 +351,7 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
   a.x = p->gate_up;
   a.x_stride = is_gated ? p->n_ff : 2ull * p->n_ff;
   a.gated = !is_gated;
+  a.up_at = p->n_ff;
   a.activation = args->activation;
   a.as_matrices = true;
   a.n_tiles = cuda_ceil(p->n_places, 8);
@@ -473,7 +504,11 @@ static weft_status run_experts(weft_device *device, const weft_experts_args *arg
     weft_status status = few_in(device, args, &p);
     return status == WEFT_OK ? few_out(device, args, &p) : status;
   }
-  weft_status status = parts_shared_run(device, args, cuda_matmul);
+  weft_status status = WEFT_OK;
+  if (args->shared.gate != NULL) {
+    weft_matmul_args in = parts_shared_in(args), out = parts_shared_out(args);
+    status = multiply_mlp(device, &in, &out);
+  }
   return status == WEFT_OK ? run_many(cuda_of(device), args, &p) : status;
 }
 

@@ -108,6 +108,10 @@ multiply_form multiply_form_of(const weft_weight *weight);
 /* Bytes of n_rows prepared rows in any of the forms; and of these with the powers of two that undo the preparation. */
 uint64_t multiply_rows_bytes(uint32_t n_rows, uint32_t n_in);
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in);
+/* Where the powers of two lie behind the rows. */
+static inline uint64_t multiply_back_at(uint32_t n_rows, uint32_t n_in) {
+  return cuda_align(multiply_rows_bytes(n_rows, n_in));
+}
 /* Prepares rows in the form that the weight wants. */
 weft_status multiply_prepare(cuda_device *d, const weft_weight *weight, const prepare_args *rows);
 /* Whether a dense product of n_rows rows and n_tiles row tiles in all wants its rows as matrices. Products with jobs
@@ -136,6 +140,10 @@ static inline bool multiply_pairs_up(const multiply_args *a) {
 uint64_t multiply_dense_bytes(const weft_weight *weight, uint32_t n_rows);
 weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const float *x, uint64_t x_stride,
                            uint32_t n_rows, float *y, uint64_t y_stride, void *scratch);
+
+/* The two products of an MLP, as two matmuls: rows of the second one are act(g) * u of the first one's results, which
+ * are gated while they are prepared, where rows are. */
+weft_status multiply_mlp(weft_device *device, const weft_matmul_args *in, const weft_matmul_args *out);
 
 /* The kernels' launchers. */
 weft_status multiply_few(cuda_device *d, const multiply_args *args);
