@@ -107,6 +107,8 @@ static const bench_case cases[] = {
     ROUTE("router", 8),
     ROUTE("router", 32),
     ROUTE("router", 256),
+    ROUTE("router", 512),
+    ROUTE("router", 1024),
     ROUTE("router", 2048),
     MATMUL("head", Q6_K, 1, VOCAB, HIDDEN),
     MATMUL("head", Q6_K, 64, VOCAB, HIDDEN),

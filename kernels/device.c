@@ -18,6 +18,15 @@ static const device_calls *calls_of(weft_device *device) {
   return device->calls;
 }
 
+weft_rows_form weft_device_rows_form(const weft_device *device, const weft_weight *weight, uint32_t n_rows) {
+  if (device->kernels->rows_form == NULL || device->plain_rows) return WEFT_ROWS_F32;
+  return device->kernels->rows_form(weight, n_rows);
+}
+
+void weft_device_plain_rows(weft_device *device, bool on) {
+  device->plain_rows = on;
+}
+
 /* What a call came to. A device that has once reported an error is remembered. */
 static weft_status note_status(weft_device *device, weft_status status) {
   device_note(device, status);

@@ -172,6 +172,15 @@ typedef struct weft_weight_source {
 } weft_weight_source;
 weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source,
                                     unsigned uses, weft_error *error);
+/* How rows are written for products. Every product reads f32. F16 and EIGHT: as the kernels of many rows read them, in
+ * 16 bits (kernels/cuda/multiply.h) and in 8 (kernels/cuda/eight.h), in memory that would hold them in f32; strides do
+ * not count. */
+typedef enum weft_rows_form { WEFT_ROWS_F32 = 0, WEFT_ROWS_F16, WEFT_ROWS_EIGHT } weft_rows_form;
+/* The form in which a product of n_rows rows with this weight needs no preparation of its rows, or F32. A product takes
+ * rows in another form than f32 where this gives it for all its weights; bits are the same. plain_rows: it is F32 from
+ * now on, for a watch that reads rows. */
+weft_rows_form weft_device_rows_form(const weft_device *device, const weft_weight *weight, uint32_t n_rows);
+void weft_device_plain_rows(weft_device *device, bool on);
 /* Where the weights lie that were placed; all 0 on devices that do not count. */
 typedef struct weft_weights_report {
   uint64_t n_bytes;      /* of weights in device memory */

@@ -64,6 +64,7 @@ struct weft_device {
   void *watch_self;
   uint32_t layer;
   bool broken; /* a call has reported DEVICE */
+  bool plain_rows;
 };
 
 static inline void device_enter(weft_device *device) {

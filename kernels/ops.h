@@ -56,10 +56,9 @@ typedef struct weft_embed_args {
  * rms(v) = v / sqrt(mean(v^2) + eps). Every optional pointer may be NULL. y may equal x, x2 or add. plain: n = x + x2,
  * and weight is NULL. Further norms may be part of the call, with the bits that calls of their own would give. Before:
  * with x_weight (x2_weight), rms(x) * x_weight takes the place of x (x2), whose memory may be overwritten. After:
- * then[i] = rms(y) * then_weight[i], in memory that nothing else of the call uses. */
+ * then[i] = rms(y) * then_weight[i], in memory that nothing else of the call uses, in a form its readers take. */
 typedef struct weft_norm_args {
-  float *x;
-  float *x2;                         /* optional second summand before the norm */
+  float *x, *x2;                     /* x2: optional second summand before the norm */
   const float *x_weight, *x2_weight; /* optional [n_cols] */
   const float *weight;               /* optional [n_cols]: plain factor, not 1 + w */
   const float *add;                  /* optional residual, added after the norm */
@@ -67,8 +66,9 @@ typedef struct weft_norm_args {
   float *y;
   uint32_t n_rows, n_cols, n_then;
   bool plain;
-  const float *then_weight[WEFT_NORM_THEN_MAX];       /* [n_cols] */
-  float *then[WEFT_NORM_THEN_MAX];                    /* rows with y_stride */
+  const float *then_weight[WEFT_NORM_THEN_MAX]; /* [n_cols] */
+  float *then[WEFT_NORM_THEN_MAX];              /* rows with y_stride */
+  weft_rows_form then_form[WEFT_NORM_THEN_MAX];
   uint64_t x_stride, x2_stride, add_stride, y_stride; /* add_stride 0: one row, a bias, is added to every row */
   float eps;
 } weft_norm_args;
@@ -78,7 +78,8 @@ typedef enum weft_activation { WEFT_GELU_TANH = 1, WEFT_SILU = 2 } weft_activati
 /* ---- matmul: y[i] = x W[i]^T, times the scale of W[i], for up to three weights of one input (Numerics above) -- *
  * With an activation there are two weights of one shape, and y[0] = act(x W[0]^T) * (x W[1]^T); y[1] is scratch. */
 typedef struct weft_matmul_args {
-  const float *x; /* [n_rows, n_in] */
+  const float *x; /* [n_rows, n_in], in x_form */
+  weft_rows_form x_form;
   uint32_t n_rows, n_weights;
   const weft_weight *weight[WEFT_MATMUL_MAX]; /* all with the same n_in, n_mats == 1 */
   float *y[WEFT_MATMUL_MAX];                  /* [n_rows, weight[i]->n_out] */
@@ -126,8 +127,9 @@ typedef struct weft_attention_segment {
 } weft_attention_segment;
 
 typedef struct weft_attention_args {
-  const float *q; /* [n_rows, n_heads * head_dim] */
-  float *out;     /* same shape */
+  const float *q;  /* [n_rows, n_heads * head_dim] */
+  float *out;      /* same shape */
+  float *prepared; /* optional, memory of that shape: where the result goes in the form EIGHT. out is then scratch */
   weft_kv_view kv;
   const void *own_k, *own_v;
   uint32_t own_first; /* row whose own keys are at index 0 */
@@ -172,13 +174,15 @@ typedef struct weft_route_args {
  * NaN. shared: an MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)). The experts write nothing
  * that the shared MLP reads, nor does it write what they read. */
 typedef struct weft_shared_args {
-  const float *x;                      /* [n_rows, n_in] */
+  const float *x; /* [n_rows, n_in], in x_form */
+  weft_rows_form x_form;
   const weft_weight *gate, *up, *down; /* gate NULL: there is none */
   float *g, *u, *y; /* g, u: [n_rows, n_ff], where the gated product is made; y: [n_rows, down->n_out] */
   uint64_t x_stride, y_stride;
 } weft_shared_args;
 typedef struct weft_experts_args {
-  const float *x; /* [n_rows, n_in] */
+  const float *x; /* [n_rows, n_in], in x_form */
+  weft_rows_form x_form;
   const int32_t *ids;
   const float *weights;
   const weft_weight *gate_up;   /* [n_experts, 2 * n_ff, n_in], or NULL */
@@ -203,16 +207,13 @@ typedef struct weft_experts_args {
 typedef struct weft_head_stats_args {
   const float *h;                 /* [n_rows, n_in], after the final norm */
   const weft_weight *weight;      /* [n_vocab, n_in] */
-  const float *temperature;       /* [n_rows], > 0 */
-  const float *u;                 /* [n_rows] uniforms in [0, 1) */
+  const float *temperature, *u;   /* [n_rows]: > 0; uniforms in [0, 1) */
   const uint32_t *const *allowed; /* optional: host array of n_rows bitmasks (NULL entry: all) */
   float *soft;                    /* optional [n_rows, n_in]: rows with want_soft[r] */
   const uint8_t *want_soft;       /* optional host [n_rows]; NULL with soft set: all rows */
-  int32_t *argmax;                /* [n_rows] */
-  int32_t *drawn;                 /* [n_rows] */
+  int32_t *argmax, *drawn;        /* [n_rows] */
   float *top;                     /* [n_rows]: logit of argmax, before temperature */
-  float *log_total;               /* [n_rows]: log sum exp(z) */
-  float *entropy;                 /* [n_rows] */
+  float *log_total, *entropy;     /* [n_rows]: log sum exp(z); entropy */
   uint8_t *bad;                   /* [n_rows] */
   float *logits;                  /* optional [n_rows, n_vocab]: where they are left, as head_rows gives them */
   uint32_t n_rows;
@@ -238,8 +239,7 @@ typedef struct weft_head_rows_args {
 /* ---- soft: soft[r] = scale * softmax(logits[r] / temperature[r]) W, from stored logits ------------------------- *
  * The same sum, in the same order, as head_stats makes; for self-conditioning that starts from given logits.   */
 typedef struct weft_soft_args {
-  const float *logits; /* [n_rows, n_vocab] */
-  const float *temperature;
+  const float *logits, *temperature; /* [n_rows, n_vocab]; [n_rows] */
   const weft_weight *weight;
   float *soft; /* [n_rows, n_in] */
   uint32_t n_rows;
@@ -254,8 +254,7 @@ typedef struct weft_soft_args {
 typedef struct weft_move_args {
   int32_t *to;
   const int32_t *from;
-  const int32_t *to_at;   /* [n_rows]; NULL: row r goes to r */
-  const int32_t *from_at; /* [n_rows] */
+  const int32_t *to_at, *from_at; /* [n_rows]; to_at NULL: row r goes to r */
   uint32_t n_rows;
 } weft_move_args;
 
@@ -281,6 +280,7 @@ typedef struct weft_kernels {
   WEFT_OPS(X)
 #undef X
   bool (*supports)(const weft_device *device, weft_type weight_type);
+  weft_rows_form (*rows_form)(const weft_weight *weight, uint32_t n_rows); /* NULL: F32 */
   /* Names the numerics of products with this weight type on this device, e.g. "q8x32-i32". Products of one name give
    * a row the same bits. A name that ends in "-free" promises less: a row's bits may depend on the rows beside it
    * (weft_device_config.no_deterministic). */

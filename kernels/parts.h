@@ -90,6 +90,7 @@ static inline weft_matmul_args parts_shared_in(const weft_experts_args *experts)
   const weft_shared_args *shared = &experts->shared;
   weft_matmul_args args =
       parts_product_of(shared->x, shared->x_stride, experts->n_rows, experts->scratch, experts->scratch_bytes);
+  args.x_form = shared->x_form;
   parts_product_add(&args, shared->gate, shared->g, shared->gate->n_out);
   parts_product_add(&args, shared->up, shared->u, shared->gate->n_out);
   args.activation = experts->activation;

@@ -485,6 +485,7 @@ static weft_status run_on(check_run *run, weft_device *device, weft_error *error
   run->head = weft_model_head(model, &run->cap, &run->embed_scale);
   if (status == WEFT_OK) status = weft_logits_open(&config, &logits, error);
   weft_device_watch(device, watch_device, run);
+  weft_device_plain_rows(device, true);
   if (status == WEFT_OK) status = weft_logits_run(logits, &sequence, 1, ignore_rows, run, error);
   if (status == WEFT_OK && a->canvas != NULL) {
     sequence.first = a->n_tokens;
@@ -492,6 +493,7 @@ static weft_status run_on(check_run *run, weft_device *device, weft_error *error
     status = weft_logits_run(logits, &sequence, 1, ignore_rows, run, error);
   }
   weft_device_watch(device, NULL, NULL);
+  weft_device_plain_rows(device, false);
   weft_logits_close(logits);
   weft_model_close(model);
   if (run->status != WEFT_OK) {

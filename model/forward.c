@@ -98,6 +98,7 @@ static weft_status make_input(model_step *step) {
   weft_device_at_layer(step->part->device, first);
   weft_status status = first == 0 ? embed_rows(step) : WEFT_OK;
   if (first == 0) probe_layer(step, 0);
+  step->h_form = WEFT_ROWS_F32;
   layers_norm_args norm = {
       .x = step->x, .weight = model->layers[first].attn_norm, .y = step->h, .n_rows = step->n_rows};
   return status == WEFT_OK ? layers_norm(step, &norm) : status;

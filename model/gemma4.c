@@ -310,15 +310,20 @@ static weft_status add_per_layer(model_step *step, const model_layer *layer, uin
   return layers_norm(step, &sum);
 }
 
-/* Router and experts read the residual stream through norms of their own: s->y and s->r. */
-static weft_status feed_forward(model_step *step, const model_layer *layer, uint32_t l) {
+/* Router and experts read the residual stream through norms of their own: s->y and s->r. norm made them. */
+static weft_status feed_forward(model_step *step, const model_layer *layer, uint32_t l, const layers_norm_args *norm) {
   model_scratch *s = &step->part->scratch;
   bool moe = step->model->hyper.moe[l], is_end = step->model->hyper.n_per_layer == 0;
-  layers_mlp_args mlp = {
-      .x = step->h, .gate = &layer->gate, .up = &layer->up, .down = &layer->down, .out = s->t, .n_rows = step->n_rows};
+  layers_mlp_args mlp = {.x = step->h,
+                         .x_form = norm->then_form[0],
+                         .gate = &layer->gate,
+                         .up = &layer->up,
+                         .down = &layer->down,
+                         .out = s->t,
+                         .n_rows = step->n_rows};
   weft_status status = moe ? layers_route(step, layer, s->y) : layers_mlp(step, &mlp);
   /* the router's product has read s->y before the experts write it */
-  if (status == WEFT_OK && moe) status = layers_experts(step, layer, s->r, s->y, &mlp);
+  if (status == WEFT_OK && moe) status = layers_experts(step, layer, s->r, norm->then_form[2], s->y, &mlp);
   if (status == WEFT_OK) status = layers_sum(step, s->t, moe ? s->y : NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = {.x = s->t,
@@ -343,8 +348,7 @@ weft_status gemma4_layer(model_step *step, uint32_t l) {
   const model_layer *layer = &model->layers[l];
   weft_status status = layers_attention(step, l);
   if (status != WEFT_OK || step->n_rows == 0) return status;
-  const weft_weight *o = &layer->o;
-  status = layers_matmul(step, step->a, step->n_rows, 1, &o, &s->t);
+  status = layers_output(step, layer, s->t);
   if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = {.x = s->t,
@@ -355,6 +359,9 @@ weft_status gemma4_layer(model_step *step, uint32_t l) {
                           .n_then = model->hyper.moe[l] ? 3 : 1,
                           .then_weight = {layer->ffn_norm, layer->router_scale, layer->pre_ffw_norm_2},
                           .then = {step->h, s->y, s->r}};
+  const weft_weight *in[2] = {&layer->gate, &layer->up};
+  sum.then_form[0] = layers_form(step, step->n_rows, 2, in);
+  if (model->hyper.moe[l]) sum.then_form[2] = layers_experts_form(step, layer);
   status = layers_norm(step, &sum);
-  return status == WEFT_OK ? feed_forward(step, layer, l) : status;
+  return status == WEFT_OK ? feed_forward(step, layer, l, &sum) : status;
 }

@@ -27,6 +27,20 @@ weft_status layers_matmul(model_step *step, const float *x, uint32_t n_rows, uin
   return weft_matmul(step->part->device, &args);
 }
 
+weft_rows_form layers_form(const model_step *step, uint32_t n_rows, uint32_t n_weights,
+                           const weft_weight *const *weight) {
+  weft_rows_form form = WEFT_ROWS_F32;
+  bool any = false;
+  for (uint32_t i = 0; i < n_weights; i++) {
+    if (weight[i] == NULL) continue;
+    weft_rows_form own = weft_device_rows_form(step->part->device, weight[i], n_rows);
+    if (any && own != form) return WEFT_ROWS_F32;
+    form = own;
+    any = true;
+  }
+  return form;
+}
+
 weft_status layers_embed(model_step *step) {
   weft_model *model = step->model;
   weft_embed_args args = {
@@ -64,8 +78,24 @@ weft_status layers_norm(model_step *step, const layers_norm_args *args) {
   for (uint32_t i = 0; i < args->n_then; i++) {
     norm.then_weight[i] = args->then_weight[i];
     norm.then[i] = args->then[i];
+    norm.then_form[i] = args->then_form[i];
   }
   return weft_norm(step->part->device, &norm);
+}
+
+/* The weights that read a layer's input. */
+static uint32_t qkv_weights(const model_step *step, uint32_t l, const weft_weight **weight) {
+  const model_layer *layer = &step->model->layers[l];
+  weight[0] = &layer->q;
+  weight[1] = &layer->k;
+  weight[2] = &layer->v;
+  return step->model->hyper.keys_of[l] != 0 ? 1 : layer->v.data != NULL ? 3 : 2;
+}
+
+static weft_rows_form qkv_form(const model_step *step, uint32_t l) {
+  const weft_weight *weight[3];
+  uint32_t n_weights = qkv_weights(step, l, weight);
+  return layers_form(step, step->n_rows, n_weights, weight);
 }
 
 void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
@@ -73,6 +103,8 @@ void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
   bool is_last = l + 1 == model->hyper.n_layers;
   if (is_last && model->shard > 0 && step->args->share == NULL) return; /* shard 0 gives the hidden rows out */
   if (!is_last && l + 1 == step->part->end_layer) return;               /* the next part makes it */
+  step->h_form = is_last ? WEFT_ROWS_F32 : qkv_form(step, l + 1);
+  norm->then_form[norm->n_then] = step->h_form;
   norm->then_weight[norm->n_then] = is_last ? model->globals.output_norm : model->layers[l + 1].attn_norm;
   norm->then[norm->n_then] = is_last && model->shard == 0 ? step->args->hidden : step->h;
   norm->n_then += 1;
@@ -94,12 +126,16 @@ static weft_status add_bias(model_step *step, float *y, uint64_t n_cols, const f
   return weft_norm(step->part->device, &args);
 }
 
-static weft_status project_qkv(model_step *step, const model_layer *layer, bool own_keys) {
+static weft_status project_qkv(model_step *step, uint32_t l) {
+  const model_layer *layer = &step->model->layers[l];
   model_scratch *s = &step->part->scratch;
-  const weft_weight *weight[3] = {&layer->q, &layer->k, &layer->v};
+  const weft_weight *weight[3];
   float *const y[3] = {s->q, s->k, s->v};
-  uint32_t n_weights = !own_keys ? 1 : layer->v.data != NULL ? 3 : 2;
-  weft_status status = layers_matmul(step, step->h, step->n_rows, n_weights, weight, y);
+  bool own_keys = step->model->hyper.keys_of[l] == 0;
+  uint32_t n_weights = qkv_weights(step, l, weight);
+  weft_matmul_args args = matmul_args(step->part, step->h, step->n_rows, n_weights, weight, y);
+  args.x_form = step->h_form;
+  weft_status status = weft_matmul(step->part->device, &args);
   if (status == WEFT_OK) status = add_bias(step, s->q, layer->q.n_out, layer->q_bias);
   if (status == WEFT_OK && own_keys) status = add_bias(step, s->k, layer->k.n_out, layer->k_bias);
   if (status == WEFT_OK && own_keys) status = add_bias(step, s->v, layer->v.n_out, layer->v_bias);
@@ -202,13 +238,32 @@ static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) 
   return n;
 }
 
+/* Whether attention leaves its result prepared for `o`, in h: that is free, and must have room. */
+static bool prepares_output(const model_step *step, const model_layer *layer, uint64_t cols) {
+  const weft_weight *o = &layer->o;
+  uint64_t n = step->n_rows;
+  return layers_form(step, step->n_rows, 1, &o) == WEFT_ROWS_EIGHT &&
+         (n + 7) * (cols + cols / 64) <= n * step->model->hyper.n_hidden * sizeof(float);
+}
+
+weft_status layers_output(model_step *step, const model_layer *layer, float *y) {
+  const weft_weight *o = &layer->o;
+  weft_matmul_args args = matmul_args(step->part, step->o_x, step->n_rows, 1, &o, &y);
+  args.x_form = step->o_form;
+  return weft_matmul(step->part->device, &args);
+}
+
 static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view *view, bool is_last) {
   weft_model *model = step->model;
   model_scratch *s = &step->part->scratch;
   uint64_t cols = (uint64_t)model->hyper.n_heads * view->head_dim;
+  bool prepares = !is_last && prepares_output(step, &model->layers[l], cols);
+  step->o_x = prepares ? step->h : step->a;
+  step->o_form = prepares ? WEFT_ROWS_EIGHT : WEFT_ROWS_F32;
   weft_attention_args args = {
       .q = s->q,
       .out = step->a,
+      .prepared = prepares ? step->h : NULL,
       .kv = *view,
       .own_k = s->own_k,
       .own_v = s->own_v,
@@ -258,7 +313,7 @@ static weft_status keep_output_rows(model_step *step, uint32_t head_dim) {
   float *x = step->x;
   step->x = step->h;
   step->h = x;
-  step->a = s->q;
+  step->o_x = step->a = s->q;
   uint32_t n_causal = 0;
   while (n_causal < args->n_output && args->output_row[n_causal] < step->n_causal) n_causal++;
   step->n_rows = args->n_output;
@@ -279,7 +334,7 @@ weft_status layers_attention(model_step *step, uint32_t l) {
   weft_model *model = step->model;
   bool is_last = l + 1 == model->hyper.n_layers;
   weft_kv_view view = weft_kv_store_view(step->args->kv, step->args->layout, l, model->shard);
-  weft_status status = project_qkv(step, &model->layers[l], model->hyper.keys_of[l] == 0);
+  weft_status status = project_qkv(step, l);
   if (status == WEFT_OK) status = store_keys(step, l, &view);
   if (status != WEFT_OK) return status;
   if (step->args->n_output == 0 && is_last_with_keys(&model->hyper, l)) {
@@ -297,6 +352,7 @@ weft_status layers_mlp(model_step *step, const layers_mlp_args *args) {
   const weft_weight *const weight[2] = {args->gate, args->up};
   float *const y[2] = {s->g, s->u};
   weft_matmul_args gated = matmul_args(step->part, args->x, args->n_rows, 2, weight, y);
+  gated.x_form = args->x_form;
   gated.activation = step->model->hyper.activation;
   weft_status status = weft_matmul(step->part->device, &gated);
   return status == WEFT_OK ? layers_matmul(step, s->g, args->n_rows, 1, &args->down, &args->out) : status;
@@ -349,14 +405,23 @@ weft_status layers_route(model_step *step, const model_layer *layer, const float
   return weft_route(step->part->device, &args);
 }
 
-weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, float *out,
-                           const layers_mlp_args *shared) {
+weft_rows_form layers_experts_form(const model_step *step, const model_layer *layer) {
+  const weft_weight *weight[3] = {has_weight(&layer->gate_up_exps), has_weight(&layer->gate_exps),
+                                  has_weight(&layer->up_exps)};
+  weft_rows_form form = layers_form(step, step->n_rows, 3, weight);
+  return form == WEFT_ROWS_F16 ? WEFT_ROWS_F32 : form; /* experts prepare rows in 16 bits as they place them */
+}
+
+weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, weft_rows_form u_form,
+                           float *out, const layers_mlp_args *shared) {
   weft_model *model = step->model;
   weft_experts_args args = experts_args(model, step->part, layer);
   args.x = u;
+  args.x_form = u_form;
   args.y = out;
   if (shared != NULL) {
     args.shared = (weft_shared_args){.x = shared->x,
+                                     .x_form = shared->x_form,
                                      .gate = shared->gate,
                                      .up = shared->up,
                                      .down = shared->down,

@@ -10,6 +10,10 @@
 /* y = x W^T for up to three weights over one input. The rows of x and y lie one behind another. */
 weft_status layers_matmul(model_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
                           const weft_weight *const *weight, float *const *y);
+/* The form in which all of the weights take n_rows rows without preparing them, or f32. A weight that is NULL takes any
+ * form. */
+weft_rows_form layers_form(const model_step *step, uint32_t n_rows, uint32_t n_weights,
+                           const weft_weight *const *weight);
 /* step->x = the rows of the token embedding times the model's factor. */
 weft_status layers_embed(model_step *step);
 /* y = (add + norm(x + x2) * weight) * row_scale, rows one behind another; all but x and y may be NULL. Where x_weight
@@ -23,6 +27,7 @@ typedef struct layers_norm_args {
   bool plain, add_is_row; /* plain: x + x2 is not normed; add_is_row: add is one row for all rows */
   const float *then_weight[WEFT_NORM_THEN_MAX];
   float *then[WEFT_NORM_THEN_MAX];
+  weft_rows_form then_form[WEFT_NORM_THEN_MAX];
 } layers_norm_args;
 weft_status layers_norm(model_step *step, const layers_norm_args *args);
 /* Adds to `norm` the norm of y that follows a layer: the input of the next layer, in step->h, or after the last layer
@@ -32,19 +37,23 @@ void layers_then_next(model_step *step, uint32_t layer, layers_norm_args *norm);
  * layer the step then goes on with the output rows only. A step without output rows ends with the last layer that
  * stores keys, and step->n_rows is 0 from there on. */
 weft_status layers_attention(model_step *step, uint32_t layer);
+/* y = the product of the attention's result with the layer's `o`. */
+weft_status layers_output(model_step *step, const model_layer *layer, float *y);
 /* out = down(act(gate x) * (up x)). */
 typedef struct layers_mlp_args {
   const float *x;
+  weft_rows_form x_form;
   const weft_weight *gate, *up, *down;
   float *out;
   uint32_t n_rows;
 } layers_mlp_args;
 weft_status layers_mlp(model_step *step, const layers_mlp_args *args);
-/* layers_route chooses experts by the router's product with r; layers_experts computes out = those experts over u and,
- * unless shared is NULL, an MLP of all rows beside them. */
+/* layers_route chooses experts by the router's product with r; layers_experts computes out = those experts over u, rows
+ * in u_form, and, unless shared is NULL, an MLP of all rows beside them. layers_experts_form: what u_form may be. */
 weft_status layers_route(model_step *step, const model_layer *layer, const float *r);
-weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, float *out,
-                           const layers_mlp_args *shared);
+weft_rows_form layers_experts_form(const model_step *step, const model_layer *layer);
+weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, weft_rows_form u_form,
+                           float *out, const layers_mlp_args *shared);
 
 /* Sums up to two arrays [step->n_rows, n_hidden] over the shards, in place; does nothing where there is one. x2 may be
  * NULL. */

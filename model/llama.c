@@ -161,21 +161,23 @@ weft_status llama_layer(model_step *step, uint32_t l) {
   const model_layer *layer = &model->layers[l];
   weft_status status = layers_attention(step, l);
   if (status != WEFT_OK || step->n_rows == 0) return status;
-  const weft_weight *o = &layer->o;
-  status = layers_matmul(step, step->a, step->n_rows, 1, &o, &s->t);
+  status = layers_output(step, layer, s->t);
   if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args attended = stream_sum(step, layer->o_bias);
   attended.n_then = 1;
   attended.then_weight[0] = layer->ffn_norm;
   attended.then[0] = step->h;
+  const weft_weight *in[2] = {&layer->gate, &layer->up};
+  if (!model->hyper.moe[l]) attended.then_form[0] = layers_form(step, step->n_rows, 2, in);
   status = layers_norm(step, &attended);
   if (status != WEFT_OK) return status;
   if (model->hyper.moe[l]) {
     status = layers_route(step, layer, step->h);
-    if (status == WEFT_OK) status = layers_experts(step, layer, step->h, s->t, NULL);
+    if (status == WEFT_OK) status = layers_experts(step, layer, step->h, WEFT_ROWS_F32, s->t, NULL);
   } else {
     layers_mlp_args mlp = {.x = step->h,
+                           .x_form = attended.then_form[0],
                            .gate = &layer->gate,
                            .up = &layer->up,
                            .down = &layer->down,

@@ -169,7 +169,10 @@ typedef struct model_step {
   uint32_t n_rows, n_causal; /* of the rows still computed */
   float *x;                  /* the residual stream of these rows */
   float *h;                  /* a second buffer of that shape */
-  float *a;                  /* attention output of these rows */
+  weft_rows_form h_form;     /* how the input of a layer lies in h */
+  float *a;                  /* attention output of these rows, */
+  const float *o_x;          /* which the product `o` reads there or in h, */
+  weft_rows_form o_form;     /* in this form */
   const uint32_t *kept;      /* NULL: every row is still computed; else row i of the step is row kept[i] of the batch */
   uint32_t n_touched;
   uint32_t inbox; /* which of each part it goes through */

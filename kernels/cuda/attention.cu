@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cuda/attention.cuh"
+#include "kernels/cuda/eight.h"
 
 enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384, TURNS_MAX = 8 };
 
@@ -225,17 +226,36 @@ weft_status cuda_attention_walk(weft_device *device, const weft_attention_args *
   return make_tables(cuda_of(device), args, &k);
 }
 
+/* Prepares the rows that lie in out. */
+static weft_status prepare_out(cuda_device *d, const weft_attention_args *args) {
+  prepare_args a;
+  memset(&a, 0, sizeof a);
+  a.x = args->out;
+  a.x_stride = args->out_stride;
+  a.n_rows = args->n_rows;
+  a.n_in = args->n_heads * args->kv.head_dim;
+  a.n_units = a.n_in / 128;
+  a.as_matrices = true;
+  a.n_tiles = cuda_ceil(args->n_rows, 8);
+  a.out = (uint8_t *)(void *)args->prepared;
+  return eight_prepare(d, &a);
+}
+
 weft_status cuda_attention(weft_device *device, const weft_attention_args *args) {
   cuda_device *d = cuda_of(device);
   attention_kernels k;
   if (d->lost) return WEFT_E_DEVICE;
   if (args->n_segments == 0) return WEFT_OK;
+  if (args->prepared != NULL && !eight_fits(args->n_rows, args->n_heads * args->kv.head_dim)) return WEFT_E_INVALID;
   weft_status status = make_tables(d, args, &k);
+  k.many.prepares =
+      args->prepared != NULL && k.cut.n_few == 0 && k.cut.n_simple == 0 && args->kv.head_dim % EIGHT_SPAN == 0;
   if (status == WEFT_OK && k.cut.n_many > 0) status = attention_many(d, &k.many, k.cut.n_groups);
   if (status == WEFT_OK && k.cut.n_few > 0)
     status = k.cut.stream ? attention_stream(d, &k.few) : attention_few(d, &k.few);
   if (status == WEFT_OK && k.cut.n_merges > 0) status = attention_merges(d, &k.few);
   if (status == WEFT_OK && k.cut.n_simple > 0) status = attention_simple(d, &k.simple);
+  if (status == WEFT_OK && args->prepared != NULL && !k.many.prepares) status = prepare_out(d, args);
   return status;
 }
 

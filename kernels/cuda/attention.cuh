@@ -42,6 +42,7 @@ typedef struct attention_kernel_args {
   uint32_t turns;       /* blocks that take the chunks of an item in turn */
   uint64_t per_group;   /* f / group = f * per_group >> 32 */
   bool wide;            /* queries may be read 16 bytes at a time */
+  bool prepares;        /* attention_many: results go to op.prepared, and whole spans are a block's */
   float *part;          /* [kv head][rows][head_dim + 2]: out, max, sum; NULL: nothing is split */
   uint64_t part_stride; /* floats per kv head */
 } attention_kernel_args;

@@ -14,6 +14,7 @@
  * asked for before the inputs are there. */
 #include "kernels/cuda/attention.cuh"
 #include "kernels/cuda/attention_wgmma.cuh"
+#include "kernels/cuda/eight.cuh"
 
 enum { SLOT_BYTES = 16384, PANEL = 64, SLOTS_MAX = 12, GROUP_THREADS = 128, BYTES_MAX = 227 << 10, SMALL_BYTES = 3072 };
 
@@ -326,10 +327,52 @@ static __device__ __forceinline__ void join_row(float *to, const float (&out)[NT
   }
 }
 
-/* Joins the chunk to its rows in memory; the last chunk divides them by their sums. */
+/* join_row for the last chunk where the result is prepared (eight.h): the numbers are left in `out`. */
+template <int NT, bool LOAD>
+static __device__ __forceinline__ void finish_row(const float *from, float (&out)[NT][4], int h, float keep, float add,
+                                                  float times) {
+#pragma unroll
+  for (int n = 0; n < NT; n++) {
+    float2 one = LOAD ? __ldcg((const float2 *)(const void *)(from + 8 * n)) : make_float2(0, 0);
+    out[n][2 * h] = __fmul_rn(join_scaled(one.x, keep, out[n][2 * h], add), times);
+    out[n][2 * h + 1] = __fmul_rn(join_scaled(one.y, keep, out[n][2 * h + 1], add), times);
+  }
+}
+
+/* Stores a span of a row as integers. Of every eight inputs the four lanes of a quad have two each, in out[..][2 h] and
+ * the next. Two lanes make words of four, each of them every second word; so a lane has whole pieces (eight_at). */
+static __device__ __forceinline__ void store_span(const attention_kernel_args &k, uint32_t row, uint32_t span,
+                                                  const float (&out)[32][4], int h) {
+  uint32_t c = threadIdx.x % 4, odd = c % 2, quad = 0xFu << (threadIdx.x & 28u), most = 0;
+  uint32_t n_tiles = (k.op.n_rows + 7) / 8, n_spans = k.op.n_heads * k.op.kv.head_dim / EIGHT_SPAN;
+  uint8_t *to = (uint8_t *)(void *)k.op.prepared;
+#pragma unroll
+  for (int n = 0; n < 64; n++) most = max(most, __float_as_uint(out[n / 2][2 * h + n % 2]) & 0x7FFFFFFFu);
+  most = max(most, __shfl_xor_sync(quad, most, 1));
+  most = max(most, __shfl_xor_sync(quad, most, 2));
+  float inverse, scale = eight_scale(most, &inverse);
+  if (c == 0) ((float *)(void *)(to + eight_scales_at(n_spans, n_tiles)))[(uint64_t)span * n_tiles * 8 + row] = scale;
+#pragma unroll
+  for (uint32_t part = 0; part < 4; part++) {
+    uint32_t word[4];
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++) {
+      const float *even = &out[16 * (part / 2) + 4 * i + 2 * (part % 2)][2 * h],
+                  *next = &out[16 * (part / 2) + 4 * i + 2 * (part % 2) + 1][2 * h];
+      uint32_t two = eight_pair_bytes(even, inverse), other = eight_pair_bytes(next, inverse);
+      uint32_t got = __shfl_xor_sync(quad, odd != 0 ? two : other, 1);
+      word[i] = odd != 0 ? got | other << 16 : two | got << 16;
+    }
+    uint32_t p = 2 * (2 * (part % 2) + odd) + c / 2;
+    *(uint4 *)(void *)(to + eight_at(n_tiles, 2 * span + part / 2, row, p)) =
+        make_uint4(word[0], word[1], word[2], word[3]);
+  }
+}
+
+/* Joins the chunk to its rows in memory; the last chunk divides them by their sums, and prepares them if it should. */
 template <class shape>
 static __device__ __forceinline__ void join_chunk(const attention_kernel_args &k, const many_block &b, uint32_t chunk,
-                                                  many_rows &rows, const many_sums<shape::n_sums> &sums) {
+                                                  many_rows &rows, many_sums<shape::n_sums> &sums) {
   bool is_first = chunk == b.item.chunk, is_last = chunk + 1 == b.item.chunk_end;
   if (k.turns > 1 && !is_first) take_turn(k, b, chunk, rows);
 #pragma unroll
@@ -341,9 +384,19 @@ static __device__ __forceinline__ void join_chunk(const attention_kernel_args &k
     if (n >= b.item.n) continue;
     uint32_t i = row_of_query(k, f);
     float times = is_last ? __frcp_rn(rows.all_sum[h]) : 1.0f;
-    float *to = k.op.out + ((uint64_t)b.segment.first_row + i) * k.op.out_stride +
-                (uint64_t)(b.kv_head * k.group + (f - i * k.group)) * k.op.kv.head_dim + b.slice * shape::dims +
-                threadIdx.x % 4 * 2;
+    uint32_t column = (b.kv_head * k.group + (f - i * k.group)) * k.op.kv.head_dim + b.slice * shape::dims;
+    float *to =
+        k.op.out + ((uint64_t)b.segment.first_row + i) * k.op.out_stride + (uint64_t)column + threadIdx.x % 4 * 2;
+    if constexpr (shape::dims == EIGHT_SPAN) {
+      if (is_last && k.prepares) {
+        if (is_first)
+          finish_row<shape::n_sums, false>(to, sums.out, h, keep, add, times);
+        else
+          finish_row<shape::n_sums, true>(to, sums.out, h, keep, add, times);
+        store_span(k, b.segment.first_row + i, column / EIGHT_SPAN, sums.out, h);
+        continue;
+      }
+    }
     if (is_first)
       join_row<shape::n_sums, false>(to, sums.out, h, keep, add, times);
     else

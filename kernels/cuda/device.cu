@@ -14,7 +14,7 @@ weft_status cuda_judge(cuda_device *d, cudaError_t error, const char *what) {
   (void)cudaGetLastError(); /* clears an error that is not sticky, so that the next call does not report it */
   if (error == cudaErrorMemoryAllocation) return WEFT_E_NO_MEMORY;
   if (!d->lost) {
-    weft_log(WEFT_LOG_ERROR, "cuda: %s: %s (%s); the device is lost", what, cudaGetErrorString(error),
+    weft_log(WEFT_LOG_ERROR, "cuda: card %d: %s: %s (%s); the device is lost", d->card, what, cudaGetErrorString(error),
              cudaGetErrorName(error));
   }
   d->lost = true;
@@ -323,6 +323,12 @@ static const char *device_numerics(const weft_device *device, weft_type weight_t
   return deterministic ? "f16-k16" : "f16-k16-free";
 }
 
+static weft_rows_form device_rows_form(const weft_weight *weight, uint32_t n_rows) {
+  multiply_form form = multiply_form_of(weight);
+  if (!eight_fits(n_rows, weight->n_in) || (form != FORM_EIGHT && form != FORM_F16)) return WEFT_ROWS_F32;
+  return form == FORM_EIGHT ? WEFT_ROWS_EIGHT : WEFT_ROWS_F16;
+}
+
 static void device_close(weft_device *device) {
   cuda_device *d = cuda_of(device);
   if (d->stream != NULL) (void)cudaStreamSynchronize(d->stream);
@@ -402,6 +408,7 @@ static weft_kernels make_kernels(void) {
   k.classes_scratch = cuda_classes_scratch;
   k.move = cuda_move;
   k.supports = device_supports;
+  k.rows_form = device_rows_form;
   k.numerics = device_numerics;
   return k;
 }

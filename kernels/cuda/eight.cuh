@@ -22,6 +22,12 @@ static __device__ __forceinline__ float eight_scale(uint32_t most, float *invers
   return scale;
 }
 
+/* Two numbers as integers, in the low half; four. */
+static __device__ __forceinline__ uint32_t eight_pair_bytes(const float *v, float inverse) {
+  uint32_t low = (uint32_t)__float2int_rn(__fmul_rn(v[0], inverse)) & 0xFFu;
+  return low | ((uint32_t)__float2int_rn(__fmul_rn(v[1], inverse)) & 0xFFu) << 8;
+}
+
 static __device__ __forceinline__ uint32_t eight_bytes(const float *v, float inverse) {
   uint32_t word = 0;
 #pragma unroll

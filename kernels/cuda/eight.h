@@ -41,9 +41,15 @@ uint64_t eight_steps_bytes(uint64_t n_tiles, uint32_t n_in);
 /* Makes the steps of a weight whose row tiles are packed in `data`. */
 weft_status eight_make_steps(cuda_device *d, const weft_weight *weight, uint8_t *data);
 
+/* Whether other ops may prepare so many rows, in 8 bits or in 16: products then read them as matrices, and spans are
+ * whole. The rows take no more memory than in f32. */
+static inline bool eight_fits(uint32_t n_rows, uint32_t n_in) {
+  return n_in % EIGHT_SPAN == 0 && multiply_as_matrices(n_rows, 0);
+}
 /* What prepare_rows and multiply are for other weights. args->back and args->x_back are not used. */
 weft_status eight_prepare(cuda_device *d, const prepare_args *args);
 weft_status eight_multiply(cuda_device *d, const multiply_args *args); /* many rows, and jobs */
+bool eight_gates(const cuda_device *d, const multiply_args *args);     /* multiply_gates */
 weft_status eight_setup(cuda_device *d);
 /* The kernels for few rows (eight_few.cu), which stand beside multiply_few and the down side of experts.h.
  * eight_few_takes and eight_down_fits say whether so many rows of n_in inputs fit into a block's shared memory. */
@@ -58,6 +64,11 @@ weft_status eight_few_setup(cuda_device *d);
 /* Spans of the inputs: a unit is 128 of them. */
 __host__ __device__ static inline uint32_t eight_spans_of(const multiply_args &a) {
   return (a.n_units + 1) / 2;
+}
+
+/* Where a row has 16 bytes in rows prepared as matrices: piece p = 2 i + h of a unit, inputs 32 c + 8 i + 4 h .. */
+__host__ __device__ static inline uint64_t eight_at(uint32_t n_tiles, uint32_t unit, uint32_t row, uint32_t p) {
+  return ((uint64_t)unit * n_tiles + row / 8) * 1024 + row % 8 * 128 + (p ^ row % 8) * 16;
 }
 
 /* Where the scales of prepared rows begin. */

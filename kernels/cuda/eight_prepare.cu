@@ -31,10 +31,10 @@ static __device__ __forceinline__ eight_piece load_eight_piece(const prepare_arg
   for (uint32_t c = 0; c < 4; c++) {
     g[c] = load_four(a, x, first + c * step);
     if (!GATED) continue;
-    u[c] = a.wide ? *(const float4 *)(const void *)(x + a.n_in + first + c * step) : make_float4(0, 0, 0, 0);
+    u[c] = a.wide ? *(const float4 *)(const void *)(x + a.up_at + first + c * step) : make_float4(0, 0, 0, 0);
     if (a.wide) continue;
     float *to = &u[c].x;
-    for (uint32_t e = 0; e < 4; e++) to[e] = first + c * step + e < a.n_in ? x[a.n_in + first + c * step + e] : 0.0f;
+    for (uint32_t e = 0; e < 4; e++) to[e] = first + c * step + e < a.n_in ? x[a.up_at + first + c * step + e] : 0.0f;
   }
 #pragma unroll
   for (uint32_t i = 0; i < 16; i++) {
@@ -89,18 +89,15 @@ static __global__ void __launch_bounds__(EIGHT_PREPARE_THREADS)
       if (lane == 0) scales[(uint64_t)place * n_spans + span] = scale;
       continue;
     }
-    uint32_t row = (uint32_t)place % 8;
-    uint64_t tile = (uint64_t)place / 8;
-    uint8_t *to = a.out + ((uint64_t)unit * a.n_tiles + tile) * 1024 + row * 128 + (p ^ row) * 16;
-    *(uint4 *)(void *)to = bytes;
-    if (lane == 0) scales[((uint64_t)span * a.n_tiles + tile) * 8 + row] = scale;
+    *(uint4 *)(void *)(a.out + eight_at(a.n_tiles, unit, (uint32_t)place, p)) = bytes;
+    if (lane == 0) scales[(uint64_t)span * a.n_tiles * 8 + place] = scale;
   }
 }
 
 weft_status eight_prepare(cuda_device *d, const prepare_args *args) {
   prepare_args a = *args;
   uint32_t n_spans = cuda_ceil(a.n_in, EIGHT_SPAN);
-  a.wide = ((uintptr_t)a.x & 15u) == 0 && a.x_stride % 4 == 0 && a.n_in % 4 == 0 &&
+  a.wide = ((uintptr_t)a.x & 15u) == 0 && a.x_stride % 4 == 0 && a.n_in % 4 == 0 && a.up_at % 4 == 0 &&
            (a.n_in % 128 == 0 || (a.n_in % 128 == 64 && a.is_tail != 0));
   uint64_t n_threads = (uint64_t)a.n_rows * n_spans * EIGHT_LANES;
   uint32_t n_blocks = (uint32_t)((n_threads + EIGHT_PREPARE_THREADS - 1) / EIGHT_PREPARE_THREADS);

@@ -24,7 +24,7 @@ uint64_t multiply_rows_bytes(uint32_t n_rows, uint32_t n_in) {
 }
 
 uint64_t multiply_x_bytes(uint32_t n_rows, uint32_t n_in) {
-  return cuda_align(multiply_rows_bytes(n_rows, n_in)) + cuda_align(4ull * n_rows);
+  return multiply_back_at(n_rows, n_in) + cuda_align(4ull * n_rows);
 }
 
 /* Segments are whole multiples of 256 inputs. */
@@ -96,6 +96,10 @@ weft_status multiply(cuda_device *d, const multiply_args *args) {
   return few ? multiply_few(d, args) : multiply_many(d, args);
 }
 
+bool multiply_gates(const cuda_device *d, const multiply_args *args) {
+  return args->is_eight && eight_gates(d, args);
+}
+
 weft_status cuda_multiply_setup(cuda_device *d) {
   weft_status status = multiply_few_setup(d);
   if (status == WEFT_OK) status = experts_in_setup(d);
@@ -160,7 +164,7 @@ weft_status multiply_dense(cuda_device *d, const weft_weight *weight, const floa
     rows.x_stride = x_stride;
     rows.as_matrices = a.as_matrices;
     rows.out = (uint8_t *)scratch;
-    rows.back = (float *)(void *)((uint8_t *)scratch + cuda_align(multiply_rows_bytes(n_rows, weight->n_in)));
+    rows.back = (float *)(void *)((uint8_t *)scratch + multiply_back_at(n_rows, weight->n_in));
     a.x = scratch;
     a.x_back = rows.back;
     a.x_tiles = rows.n_tiles;
@@ -197,14 +201,32 @@ static multiply_args args_of_run(const weft_matmul_args *args, bool as_matrices,
   return a;
 }
 
-weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
-  cuda_device *d = cuda_of(device);
+/* How the rows of a matmul come: prepared (x_form), or as act(g) * u from g in args->x and u, gate->up_at after it. */
+static prepare_args rows_of(const weft_matmul_args *args, const prepare_args *gate, const weft_weight *weight) {
+  prepare_args rows = multiply_rows_of(weight, args->n_rows);
+  rows.x = args->x;
+  rows.x_stride = args->x_stride;
+  if (gate == NULL) return rows;
+  rows.gated = true;
+  rows.up_at = gate->up_at;
+  rows.activation = gate->activation;
+  return rows;
+}
+
+/* The products of a matmul. *gated: they were gated too, as their activation says. */
+static weft_status run_products(cuda_device *d, const weft_matmul_args *args, const prepare_args *gate, bool *gated) {
   uint32_t n_in = args->weight[0]->n_in, n_tiles = 0;
   cuda_cutter cutter = {(uint8_t *)args->scratch, 0};
   void *prepared[FORM_COUNT] = {};
   float *back[FORM_COUNT] = {};
-  bool gated = false;
+  *gated = false;
   if (d->lost) return WEFT_E_DEVICE;
+  if (args->x_form != WEFT_ROWS_F32) {
+    multiply_form form = args->x_form == WEFT_ROWS_EIGHT ? FORM_EIGHT : FORM_F16;
+    uint8_t *x = (uint8_t *)(uintptr_t)args->x; /* only read */
+    prepared[form] = x;
+    back[form] = (float *)(void *)(x + multiply_back_at(args->n_rows, n_in));
+  }
   for (uint32_t w = 0; w < args->n_weights; w++) n_tiles += cuda_ceil(args->weight[w]->n_out, 16);
   bool as_matrices = multiply_as_matrices(args->n_rows, n_tiles), eight_too = false;
   for (uint32_t w = 0; w < args->n_weights; w++) /* all weights of 8-bit products use the same prepared rows */
@@ -225,9 +247,7 @@ weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
       a.raw.is_there = is_there;
     } else {
       if (prepared[form] == NULL) {
-        prepare_args rows = multiply_rows_of(first, args->n_rows);
-        rows.x = args->x;
-        rows.x_stride = args->x_stride;
+        prepare_args rows = rows_of(args, gate, first);
         rows.as_matrices = a.as_matrices;
         prepared[form] = rows.out = (uint8_t *)cuda_cut(&cutter, multiply_rows_bytes(args->n_rows, n_in));
         back[form] = rows.back = (float *)cuda_cut(&cutter, 4ull * args->n_rows);
@@ -238,12 +258,35 @@ weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
       a.x_tiles = cuda_ceil(args->n_rows, 8);
     }
     a.activation = args->activation;
-    a.gated = gated = args->activation != 0 && a.n_weights == 2 && form != FORM_F32 && !a.as_matrices;
+    a.gated = *gated =
+        args->activation != 0 && a.n_weights == 2 && form != FORM_F32 && (!a.as_matrices || multiply_gates(d, &a));
     is_there = a.raw.x != NULL && !a.is_eight; /* multiply_few waits for its rows before it lets another start */
     if (status == WEFT_OK) status = multiply(d, &a);
     if (status != WEFT_OK) return status;
   }
-  if (args->activation == 0 || gated) return WEFT_OK;
+  return WEFT_OK;
+}
+
+static weft_status gate_products(weft_device *device, const weft_matmul_args *args) {
   weft_gate_args gate = parts_matmul_gate(args);
   return cuda_gate(device, &gate);
+}
+
+weft_status cuda_matmul(weft_device *device, const weft_matmul_args *args) {
+  bool gated = false;
+  weft_status status = run_products(cuda_of(device), args, NULL, &gated);
+  return status == WEFT_OK && args->activation != 0 && !gated ? gate_products(device, args) : status;
+}
+
+weft_status multiply_mlp(weft_device *device, const weft_matmul_args *in, const weft_matmul_args *out) {
+  cuda_device *d = cuda_of(device);
+  bool gated = false, has_rows = out->n_rows > MULTIPLY_RAW_ROWS && out->weight[0]->type != WEFT_TYPE_F32;
+  weft_status status = run_products(d, in, NULL, &gated);
+  if (status == WEFT_OK && !gated && !has_rows) status = gate_products(device, in);
+  if (status != WEFT_OK || gated || !has_rows) return status == WEFT_OK ? cuda_matmul(device, out) : status;
+  prepare_args gate;
+  memset(&gate, 0, sizeof gate);
+  gate.up_at = (int64_t)((intptr_t)in->y[1] - (intptr_t)in->y[0]) / (int64_t)sizeof(float);
+  gate.activation = in->activation;
+  return run_products(d, out, &gate, &gated);
 }

@@ -33,7 +33,7 @@ static __device__ __forceinline__ void load_piece(const prepare_args &a, const f
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++) {
       *(float2 *)(void *)(to.v + 2 * i) = *(const float2 *)(const void *)(x + i * step);
-      if (GATED) *(float2 *)(void *)(to.v + 8 + 2 * i) = *(const float2 *)(const void *)(x + a.n_in + i * step);
+      if (GATED) *(float2 *)(void *)(to.v + 8 + 2 * i) = *(const float2 *)(const void *)(x + a.up_at + i * step);
     }
     return;
   }
@@ -41,7 +41,7 @@ static __device__ __forceinline__ void load_piece(const prepare_args &a, const f
   for (uint32_t e = 0; e < 8; e++) {
     uint32_t at = e / 2 * step + e % 2;
     to.v[e] = k + at < a.n_in ? x[at] : 0.0f;
-    if (GATED) to.v[8 + e] = k + at < a.n_in ? x[a.n_in + at] : 0.0f;
+    if (GATED) to.v[8 + e] = k + at < a.n_in ? x[a.up_at + (int64_t)at] : 0.0f;
   }
 }
 

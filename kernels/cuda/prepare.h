@@ -14,7 +14,8 @@ typedef struct prepare_args {
   const float *x;
   uint64_t x_stride;
   uint32_t n_rows, n_in, n_units, is_tail;
-  bool gated; /* an element is act(x[i]) * x[i + n_in] */
+  bool gated; /* an element is act(x[i]) * x[i + up_at] */
+  int64_t up_at;
   weft_activation activation;
   bool as_matrices; /* the layout "matrices" of multiply.h, of n_tiles tiles of 8 rows */
   uint32_t n_tiles;
@@ -30,7 +31,7 @@ typedef struct prepare_args {
 
 /* Whether pairs of numbers may be read at once: they are aligned, and the last unit is full. */
 static inline bool prepare_is_wide(const prepare_args *a) {
-  return ((uintptr_t)a->x & 7u) == 0 && a->x_stride % 2 == 0 &&
+  return ((uintptr_t)a->x & 7u) == 0 && a->x_stride % 2 == 0 && a->up_at % 2 == 0 &&
          (a->n_in % 128 == 0 || (a->n_in % 128 == 64 && a->is_tail != 0));
 }
 

@@ -7,79 +7,21 @@
  *
  *   one row     a warp has one expert's weights in its registers; the first block of the cluster chooses
  *   more rows   a block has four neighbouring chains of all experts' weights in shared memory. It sends the sums of
- *               these chains to the block that chooses for the row, which adds them up by the rest of the tree */
-#include "kernels/cuda/common.cuh"
-#include "kernels/cuda/cuda.h"
+ *               these chains to the block that chooses for the row, which adds them up by the rest of the tree
+ *   many        the kernels of route_many.cu */
 #include "kernels/cuda/form.cuh"
-#include "kernels/cuda/route.h"
+#include "kernels/cuda/route.cuh"
 #include "kernels/parts.h"
 
 enum {
-  ROUTE_WARPS = 4,
   ROUTE_SLOTS = 8, /* experts of a lane */
   ROUTER_BLOCKS = 8,
   ROUTER_WARPS = 16,
-  ROUTER_EXPERTS = ROUTER_BLOCKS * ROUTER_WARPS,
   ROUTER_SLOTS = 24, /* float4 of a lane */
-  PART_CHAINS = 4,   /* of a block */
-  PART_EXPERTS = 4,  /* of a thread */
   PART_ROWS = 9,     /* of a thread, at most; of a cluster twice as many */
   PART_BYTES = 213 << 10,
   PART_THREADS = 256
 };
-
-/* An unsigned number that is the larger the better the logit is. NaN counts as -infinity; 0 means that there is no
- * logit. */
-static __device__ __forceinline__ uint32_t order_of(float logit) {
-  uint32_t bits = __float_as_uint(isnan(logit) ? -INFINITY : __fadd_rn(logit, 0.0f));
-  return bits ^ ((bits & 0x80000000u) != 0 ? 0xFFFFFFFFu : 0x80000000u);
-}
-
-/* Loads the factors of the lane's experts. No kernel writes them, so they may be loaded before the inputs are there. */
-template <int SLOTS>
-static __device__ __forceinline__ void get_scales(const weft_route_args &a, float (&scale)[SLOTS]) {
-#pragma unroll
-  for (uint32_t s = 0; s < SLOTS; s++) {
-    uint32_t e = 32 * s + threadIdx.x % 32;
-    scale[s] = a.expert_scale != NULL && e < a.n_experts ? a.expert_scale[e] : 0.0f;
-  }
-}
-
-/* Chooses a row's experts, with all lanes of a warp. k <= 32, n_experts <= 32 SLOTS. */
-template <int SLOTS>
-static __device__ __forceinline__ void choose_experts(const weft_route_args &a, uint64_t r, const float *logits,
-                                                      const float (&scale)[SLOTS]) {
-  uint32_t lane = threadIdx.x % 32, order[SLOTS], index = 0;
-#pragma unroll
-  for (uint32_t s = 0; s < SLOTS; s++) order[s] = 32 * s + lane < a.n_experts ? order_of(logits[32 * s + lane]) : 0;
-  for (uint32_t j = 0; j < a.k; j++) {
-    uint32_t best = 0, at = UINT32_MAX;
-#pragma unroll
-    for (uint32_t s = 0; s < SLOTS; s++) best = max(best, order[s]);
-    best = __reduce_max_sync(0xFFFFFFFFu, best);
-#pragma unroll
-    for (uint32_t s = 0; s < SLOTS; s++)
-      if (order[s] == best) at = min(at, 32 * s + lane);
-    at = __reduce_min_sync(0xFFFFFFFFu, at);
-#pragma unroll
-    for (uint32_t s = 0; s < SLOTS; s++)
-      if (32 * s + lane == at) order[s] = 0;
-    if (lane == j) index = at;
-  }
-  float own = logits[index];
-  float e = expf(own - __shfl_sync(0xFFFFFFFFu, own, 0)), total = 0.0f, times = 1.0f;
-#pragma unroll
-  for (uint32_t s = 0; s < SLOTS; s++) {
-    float there = __shfl_sync(0xFFFFFFFFu, scale[s], index % 32);
-    if (s == index / 32) times = there;
-  }
-  for (uint32_t j = 0; j < a.k; j++) total = __fadd_rn(total, __shfl_sync(0xFFFFFFFFu, e, j));
-  if (lane >= a.k) return;
-  float weight = __fdiv_rn(e, total);
-  if (a.expert_scale != NULL) weight = __fmul_rn(weight, times);
-  a.ids[r * a.k + lane] = (int32_t)index;
-  a.weights[r * a.k + lane] = weight;
-}
 
 /* For any number of experts: finds the best one that comes after (last, last_index) in the order of choice. */
 static __device__ void next_best(const float *logits, uint32_t n, bool first, uint32_t last, uint32_t last_index,
@@ -212,18 +154,6 @@ static __device__ __forceinline__ void add_chains(const float4 *x, const float4 
   }
 }
 
-/* Adds four neighbouring chains, which four lanes have. Of the four experts each lane ends with the sum of one. */
-static __device__ __forceinline__ float sum_of_four(const float (&sum)[PART_EXPERTS], uint32_t chain) {
-  float two[2];
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    float kept = chain % 2 == 0 ? sum[i] : sum[2 + i], other = chain % 2 == 0 ? sum[2 + i] : sum[i];
-    two[i] = __fadd_rn(kept, __shfl_xor_sync(0xFFFFFFFFu, other, 4));
-  }
-  float kept = chain / 2 == 0 ? two[0] : two[1], other = chain / 2 == 0 ? two[1] : two[0];
-  return __fadd_rn(kept, __shfl_xor_sync(0xFFFFFFFFu, other, 8));
-}
-
 template <int R>
 static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_THREADS, 1)
     part_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
@@ -301,7 +231,8 @@ static const float *weights_of(const weft_weight *router) {
 }
 
 uint64_t cuda_route_scratch(weft_device *device, const weft_route_args *args) {
-  if (args->router == NULL || takes_parts(args)) return 0;
+  if (args->router == NULL) return 0;
+  if (takes_parts(args)) return args->n_rows >= ROUTE_MANY_ROWS ? route_many_scratch(args) : 0;
   weft_matmul_args m = parts_route_product(args);
   return cuda_matmul_scratch(device, &m);
 }
@@ -349,6 +280,7 @@ weft_status route_setup(cuda_device *d) {
   if (status == WEFT_OK) status = start_parts<3>(d, NULL);
   if (status == WEFT_OK) status = start_parts<5>(d, NULL);
   if (status == WEFT_OK) status = start_parts<PART_ROWS>(d, NULL);
+  if (status == WEFT_OK) status = route_many_setup(d);
   return status == WEFT_OK ? count_clusters(d) : status;
 }
 
@@ -367,6 +299,7 @@ weft_status cuda_route(weft_device *device, const weft_route_args *args) {
     return status;
   }
   if (args->router != NULL && takes_parts(args)) {
+    if (args->n_rows >= ROUTE_MANY_ROWS) return route_many(d, args, weights_of(args->router));
     weft_status status = route_parts(d, args);
     d->choice = args->ids;
     return status;

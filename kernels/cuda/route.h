@@ -9,6 +9,11 @@
 #include "kernels/cuda/cuda.h"
 
 weft_status route_setup(cuda_device *d);
+/* Routers of many rows (route_many.cu), of at most 128 experts and whole fours of inputs. */
+enum { ROUTE_MANY_ROWS = 640 /* from so many on */ };
+weft_status route_many_setup(cuda_device *d);
+uint64_t route_many_scratch(const weft_route_args *args);
+weft_status route_many(cuda_device *d, const weft_route_args *args, const float *weights);
 
 /* The tree, over the lanes of a warp: neighbours first. */
 static __device__ __forceinline__ float sum_of_chains(float v) {

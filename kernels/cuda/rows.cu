@@ -4,7 +4,7 @@
  * Law: which thread has an element, and so the order of every sum, depends on the row's length only. Loads of 16 bytes
  * and of 4 give the same numbers to the same thread. What lies in device memory cannot be refused by a launch: a token
  * that does not exist gives a row of NaN, which the head reports as bad. */
-#include "kernels/cuda/cuda.h"
+#include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/element.cuh"
 
 enum { ROW_THREADS = 256 };
@@ -71,6 +71,7 @@ weft_status cuda_embed(weft_device *device, const weft_embed_args *args) {
 
 typedef struct norm_kernel_args {
   weft_norm_args op;
+  uint64_t back_at; /* multiply_back_at of rows that are left in 16 bits */
   bool wide;
 } norm_kernel_args;
 
@@ -184,6 +185,80 @@ static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, f
   for (uint32_t t = 0; t < SLOTS; t++) x.at[t] = norm_element4(x.at[t], factor, w.at[t], make_float4(0, 0, 0, 0), 1.0f);
 }
 
+/* Writes four numbers of row r, inputs 4 lane .. of a unit, as integers. most: of the span. */
+static __device__ __forceinline__ void write_eight(const norm_kernel_args &a, uint8_t *out, uint32_t unit,
+                                                   const float4 &v, uint32_t most) {
+  uint32_t lane = threadIdx.x % 32, r = blockIdx.x, n_tiles = (a.op.n_rows + 7) / 8;
+  float *scales = (float *)(void *)(out + eight_scales_at(a.op.n_cols / EIGHT_SPAN, n_tiles));
+  float inverse, scale = eight_scale(most, &inverse);
+  *(uint32_t *)(void *)(out + eight_at(n_tiles, unit, r, lane % 8) + 4 * (lane / 8)) = eight_bytes(&v.x, inverse);
+  if (lane == 0 && unit % 2 == 0) scales[(uint64_t)(unit / 2) * n_tiles * 8 + r] = scale;
+}
+
+/* The same in 16 bits (multiply.h). most: of the row. */
+static __device__ __forceinline__ void write_f16(const norm_kernel_args &a, uint8_t *out, uint32_t unit,
+                                                 const float4 &v, uint32_t most) {
+  uint32_t lane = threadIdx.x % 32, r = blockIdx.x, n_tiles = (a.op.n_rows + 7) / 8, p = lane % 8 * 2;
+  int lift = lift_of(most);
+  float up = power_of_two(lift);
+  uint8_t *to = out + ((uint64_t)unit * n_tiles + r / 8) * 2048 + p / 8 * 1024 + r % 8 * 128 + lane / 8 * 4;
+  *(uint32_t *)(void *)(to + (p % 8 ^ r % 8) * 16) = pair_f16(__fmul_rn(v.x, up), __fmul_rn(v.y, up));
+  *(uint32_t *)(void *)(to + ((p + 1) % 8 ^ r % 8) * 16) = pair_f16(__fmul_rn(v.z, up), __fmul_rn(v.w, up));
+  if (lane == 0 && unit == 0) ((float *)(void *)(out + a.back_at))[r] = power_of_two(-lift);
+}
+
+/* Writes rms(y) * w for each norm that follows; y is the thread's part of the row, and factor its 1 / rms. A warp has
+ * 128 numbers that lie side by side. Where they become integers, two warps agree on the largest of a span; for 16 bits
+ * all of them on that of the row.
+ * shared: scratch that nothing else of the kernel uses. */
+template <int THREADS, int SLOTS, bool EARLY, bool WIDE>
+static __device__ __forceinline__ void write_then(const norm_kernel_args &a, const row_part<THREADS, SLOTS> &y,
+                                                  float factor, row_part<THREADS, SLOTS> (&weight)[WEFT_NORM_THEN_MAX],
+                                                  uint32_t (*shared)[SLOTS][THREADS / 32]) {
+  const weft_norm_args &op = a.op;
+  uint32_t n = op.n_cols, warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = blockIdx.x;
+  float4 none = make_float4(0, 0, 0, 0);
+  bool any = false;
+#pragma unroll
+  for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++) {
+    if (i >= op.n_then) continue;
+    get_weight<!EARLY, WIDE>(op.then_weight[i], n, a.wide, weight[i]);
+#pragma unroll
+    for (uint32_t t = 0; t < SLOTS; t++) {
+      float4 v = norm_element4(y.at[t], factor, weight[i].at[t], none, 1.0f);
+      if (op.then_form[i] == WEFT_ROWS_F32) {
+        store_row4<WIDE>(op.then[i] + r * op.y_stride, 4 * (t * THREADS + threadIdx.x), n, a.wide, v);
+        continue;
+      }
+      any = true;
+      uint32_t most = max(max(__float_as_uint(v.x) & 0x7FFFFFFFu, __float_as_uint(v.y) & 0x7FFFFFFFu),
+                          max(__float_as_uint(v.z) & 0x7FFFFFFFu, __float_as_uint(v.w) & 0x7FFFFFFFu));
+      most = __reduce_max_sync(0xFFFFFFFFu, most);
+      if (lane == 0) shared[i][t][warp] = 4 * (t * THREADS + threadIdx.x) < n ? most : 0;
+    }
+  }
+  if (!any) return;
+  __syncthreads();
+#pragma unroll
+  for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++) {
+    if (i >= op.n_then || op.then_form[i] == WEFT_ROWS_F32) continue;
+    uint8_t *out = (uint8_t *)(void *)op.then[i];
+    uint32_t most = 0;
+    for (uint32_t j = lane; j < SLOTS * THREADS / 32; j += 32) most = max(most, (&shared[i][0][0])[j]);
+    most = __reduce_max_sync(0xFFFFFFFFu, most);
+#pragma unroll
+    for (uint32_t t = 0; t < SLOTS; t++) {
+      uint32_t unit = t * (THREADS / 32) + warp;
+      if (128 * unit >= n) continue;
+      float4 v = norm_element4(y.at[t], factor, weight[i].at[t], none, 1.0f);
+      if (op.then_form[i] == WEFT_ROWS_EIGHT)
+        write_eight(a, out, unit, v, max(shared[i][t][warp], shared[i][t][warp ^ 1]));
+      else
+        write_f16(a, out, unit, v, most);
+    }
+  }
+}
+
 /* EARLY: weights, which no kernel writes, are read before the inputs are there; otherwise when they are needed, which
  * takes fewer registers. With three slots two blocks fit on a multiprocessor in either case. */
 template <int THREADS, int SLOTS, bool EARLY, bool WIDE>
@@ -191,6 +266,7 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
     norm_kernel(const __grid_constant__ norm_kernel_args a) {
   using part = row_part<THREADS, SLOTS>;
   __shared__ float shared[3][2][32];
+  __shared__ uint32_t most[WEFT_NORM_THEN_MAX][SLOTS][THREADS / 32];
   next_may_start();
   const weft_norm_args &op = a.op;
   uint64_t r = blockIdx.x;
@@ -235,16 +311,7 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
   }
   if (op.n_then == 0) return;
   factor = factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[2]).x;
-#pragma unroll
-  for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++) {
-    if (i >= op.n_then) continue;
-    get_weight<!EARLY, WIDE>(op.then_weight[i], n, a.wide, then_weight[i]);
-    float *then = op.then[i] + r * op.y_stride;
-#pragma unroll
-    for (uint32_t t = 0; t < SLOTS; t++)
-      store_row4<WIDE>(then, 4 * (t * THREADS + threadIdx.x), n, a.wide,
-                       norm_element4(x.at[t], factor, then_weight[i].at[t], make_float4(0, 0, 0, 0), 1.0f));
-  }
+  write_then<THREADS, SLOTS, EARLY, WIDE>(a, x, factor, then_weight, most);
 }
 
 weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
@@ -252,10 +319,13 @@ weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   norm_kernel_args a;
   a.op = *args;
+  a.back_at = multiply_back_at(args->n_rows, args->n_cols);
   a.wide = is_wide(args->x, args->x_stride) && is_wide(args->y, args->y_stride) &&
            (args->x2 == NULL || is_wide(args->x2, args->x2_stride)) &&
            (args->add == NULL || is_wide(args->add, args->add_stride)) && is_wide(args->weight, 0) &&
            is_wide(args->x_weight, 0) && is_wide(args->x2_weight, 0);
+  for (uint32_t i = 0; i < args->n_then; i++)
+    if (args->then_form[i] != WEFT_ROWS_F32 && !eight_fits(args->n_rows, args->n_cols)) return WEFT_E_INVALID;
   for (uint32_t i = 0; i < args->n_then; i++)
     a.wide = a.wide && is_wide(args->then[i], args->y_stride) && is_wide(args->then_weight[i], 0);
   bool early = args->n_rows <= d->n_multiprocessors;

@@ -5,6 +5,7 @@
  * Pages begin full of NaN and only positions that some row sees are written; table entries of
  * blocks that no row sees are wild. So one read beyond a mask shows as NaN or as a crash. */
 #include "tests/kernels/harness.h"
+#include "tests/kernels/weights.h"
 
 enum { SEGMENTS_MAX = 5 };
 
@@ -620,11 +621,62 @@ static void test_refusals(void **state) {
   lay_out_free(&l);
 }
 
+/* Calls of many queries alone, whose results a kernel prepares, and others. */
+static const attention_case prepared_cases[] = {
+    {"prepared, 256", 4, 2, 256, 16, 0, WEFT_TYPE_BF16, 1.0f, {{40, 0, false}, {30, 1100, false}}},
+    {"prepared, window", 4, 2, 256, 16, 64, WEFT_TYPE_BF16, 1.0f, {{130, 2000, false}}},
+    {"prepared, 512", 4, 1, 512, 16, 0, WEFT_TYPE_BF16, 1.0f, {{30, 1500, false}}},
+    {"prepared, canvas", 4, 2, 256, 16, 0, WEFT_TYPE_BF16, 1.0f, {{64, 2100, true}}},
+    {"prepared, beside decode", 4, 2, 256, 16, 0, WEFT_TYPE_BF16, 1.0f, {{40, 10, false}, {1, 300, false}}},
+    {"prepared, 128", 8, 2, 128, 16, 0, WEFT_TYPE_BF16, 1.0f, {{40, 10, false}}},
+    {"prepared, f32", 4, 2, 256, 16, 0, WEFT_TYPE_F32, 1.0f, {{20, 10, false}}},
+};
+
+static void prepared_once(weft_device *device, const attention_case *c) {
+  enum { N_OUT = 48 };
+  layout l;
+  lay_out(c, c->block, &l);
+  uint32_t n_in = c->n_heads * c->dim;
+  stored s = stored_new(WEFT_TYPE_Q4_K, 1, N_OUT, n_in, 5);
+  weft_weight weight = upload(device, &s);
+  stored_free(&s);
+  assert_int_equal(weft_device_rows_form(device, &weight, l.n_rows), WEFT_ROWS_EIGHT);
+  buffer out = buffer_new(l.q.n_bytes), prepared = buffer_new((size_t)l.n_rows * n_in * sizeof(float)), y[2];
+  for (uint32_t way = 0; way < 2; way++) {
+    weft_attention_args args = l.args;
+    args.out = out.data;
+    args.prepared = way == 0 ? NULL : prepared.data;
+    RUN_OP(attention, device, &args);
+    y[way] = buffer_new((size_t)l.n_rows * N_OUT * sizeof(float));
+    weft_matmul_args m = {.x = way == 0 ? out.data : prepared.data, .n_rows = l.n_rows, .n_weights = 1};
+    m.x_form = way == 0 ? WEFT_ROWS_F32 : WEFT_ROWS_EIGHT;
+    m.weight[0] = &weight, m.y[0] = y[way].data, m.y_stride[0] = N_OUT;
+    m.x_stride = way == 0 ? l.args.out_stride : n_in;
+    RUN_OP(matmul, device, &m);
+  }
+  assert_same(c->name, "cuda, 8 bits", "the product", y[1].data, y[0].data, y[0].n_bytes);
+  buffer *const all[] = {&out, &prepared, &y[0], &y[1]};
+  for (uint32_t i = 0; i < 4; i++) buffer_free(all[i]);
+  weft_device_weight_free(device, &weight);
+  lay_out_free(&l);
+}
+
+/* A product of results that attention left prepared has the bits of that of the results in f32. */
+static void test_prepared(void **state) {
+  (void)state;
+  if (memory_home == NULL) return; /* only a card prepares rows */
+  const weft_device_config config = {.backend = "cuda", .products = 8};
+  weft_device *device = open_cuda_as(&config);
+  for (uint32_t i = 0; i < sizeof prepared_cases / sizeof *prepared_cases; i++)
+    prepared_once(device, &prepared_cases[i]);
+  weft_device_close(device);
+}
+
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_parity),       cmocka_unit_test(test_bits),     cmocka_unit_test(test_bits_of_ref),
-      cmocka_unit_test(test_huge_strides), cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_huge_strides), cmocka_unit_test(test_refusals), cmocka_unit_test(test_prepared),
   };
   return cmocka_run_group_tests_name("kernels/attention", tests, setup_devices, teardown_devices);
 }

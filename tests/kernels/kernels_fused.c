@@ -102,10 +102,17 @@ static void *scratch_of(uint64_t n_bytes) {
   return n_bytes == 0 ? NULL : memory_new(n_bytes, 1);
 }
 
+static void run_product(weft_device *device, weft_matmul_args *args) {
+  args->scratch_bytes = weft_matmul_scratch(device, args);
+  args->scratch = scratch_of(args->scratch_bytes);
+  assert_int_equal(done(device, weft_matmul(device, args)), WEFT_OK);
+  if (args->scratch != NULL) memory_free(args->scratch);
+}
+
 static void gated_once(weft_device *device, const char *name, const weft_weight *g, const weft_weight *u,
                        uint32_t n_rows) {
-  uint64_t n_out = g->n_out, n = ROWS * n_out;
-  float *x = rows_new((uint64_t)ROWS * g->n_in, 5), *y[2][2];
+  uint64_t n_out = g->n_out, n_all = n_rows > ROWS ? n_rows : ROWS, n = n_all * n_out;
+  float *x = rows_new(n_all * g->n_in, 5), *y[2][2];
   for (uint32_t i = 0; i < 4; i++) y[i / 2][i % 2] = rows_new(n, 6);
   weft_matmul_args m = {.x = x, .n_rows = n_rows, .n_weights = 2, .weight = {g, u}, .x_stride = g->n_in};
   m.y_stride[0] = m.y_stride[1] = n_out;
@@ -132,6 +139,26 @@ static void gated_once(weft_device *device, const char *name, const weft_weight 
   memory_free(x);
 }
 
+/* So many rows and outputs that a card takes 128 rows at a time, which makes act(g) * u in the product itself. The last
+ * rows and outputs are not whole items. */
+static void test_gated_many(void **state) {
+  const devices *all = *state;
+  static const struct {
+    weft_type type;
+    uint32_t n_in;
+  } cases[] = {{WEFT_TYPE_Q4_K, 512}, {WEFT_TYPE_Q5_K, 256}, {WEFT_TYPE_Q6_K, 256},
+               {WEFT_TYPE_Q8_0, 192}, {WEFT_TYPE_Q5_0, 320}, {WEFT_TYPE_Q4_0, 128}};
+  for (uint32_t d = all->n_cpu - 1; d < all->n; d++) {
+    for (uint32_t i = case_first; i < sizeof cases / sizeof cases[0]; i += case_step) {
+      weft_weight g = matrix(all->cpu[d], cases[i].type, 2104, cases[i].n_in, 100),
+                  u = matrix(all->cpu[d], cases[i].type, 2104, cases[i].n_in, 900);
+      gated_once(all->cpu[d], all->name[d], &g, &u, 500);
+      weft_device_weight_free(all->cpu[d], &g);
+      weft_device_weight_free(all->cpu[d], &u);
+    }
+  }
+}
+
 static void test_gated(void **state) {
   const devices *all = *state;
   static const weft_type types[][2] = {{WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K}, {WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0},
@@ -148,10 +175,59 @@ static void test_gated(void **state) {
   }
 }
 
+/* ---- prepared rows ---- */
+
+/* A product of rows that a norm left in the form that the weight takes has the bits of that of the same rows in f32. */
+static void prepared_once(weft_device *device, const char *name, const weft_weight *weight, uint32_t n_rows) {
+  uint32_t n = weight->n_in;
+  float *x = rows_new((uint64_t)n_rows * n, 50), *y = rows_new((uint64_t)n_rows * n, 51),
+        *then = rows_new((uint64_t)n_rows * n, 52), *result[2], *factor = rows_new(n, 53);
+  memset(x + 2ull * n, 0, n * sizeof *x);
+  if (is_cuda(device)) x[5ull * n + 1] = INFINITY;
+  x[7ull * n] = 1e30f;
+  for (uint32_t way = 0; way < 2; way++) {
+    weft_rows_form form = way == 0 ? WEFT_ROWS_F32 : weft_device_rows_form(device, weight, n_rows);
+    weft_rows_form wanted = is_eight(device) ? WEFT_ROWS_EIGHT : WEFT_ROWS_F16;
+    if (way == 1) assert_int_equal(form, is_cuda(device) && n_rows > 16 ? wanted : WEFT_ROWS_F32);
+    weft_norm_args norm = {.x = x, .y = y, .n_rows = n_rows, .n_cols = n, .n_then = 2, .eps = 1e-6f};
+    norm.x_stride = norm.y_stride = n;
+    float *other = rows_new((uint64_t)n_rows * n, 54);
+    norm.then[0] = other, norm.then[1] = then, norm.then_weight[0] = norm.then_weight[1] = factor;
+    norm.then_form[1] = form;
+    assert_int_equal(done(device, weft_norm(device, &norm)), WEFT_OK);
+    result[way] = rows_new((uint64_t)n_rows * weight->n_out, 55);
+    weft_matmul_args m = {.x = then, .x_form = form, .n_rows = n_rows, .n_weights = 1, .weight = {weight}};
+    m.y[0] = result[way], m.x_stride = n, m.y_stride[0] = weight->n_out;
+    run_product(device, &m);
+    memory_free(other);
+  }
+  assert_same("prepared rows", name, "the product", result[1], result[0],
+              (size_t)n_rows * weight->n_out * sizeof(float));
+  memory_free(result[0]);
+  memory_free(result[1]);
+  memory_free(factor);
+  memory_free(then);
+  memory_free(y);
+  memory_free(x);
+}
+
+static void test_prepared(void **state) {
+  const devices *all = *state;
+  static const uint32_t widths[] = {256, 2816, 4096, 5120}, counts[] = {9, 17, 40};
+  for (uint32_t d = 0; d < all->n; d++) {
+    for (uint32_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+      weft_weight weight = matrix(all->cpu[d], WEFT_TYPE_Q4_K, 48, widths[w], 60);
+      for (uint32_t c = 0; c < sizeof counts / sizeof *counts; c++)
+        prepared_once(all->cpu[d], all->name[d], &weight, counts[c]);
+      weft_device_weight_free(all->cpu[d], &weight);
+    }
+  }
+}
+
 /* ---- the router ---- */
 
-enum { ROUTE_ROWS = 140 };
-static const uint32_t route_counts[] = {1, 2, 3, 4, 5, 32, 33, 70, ROUTE_ROWS};
+enum { ROUTE_ROWS = 690 };
+static const uint32_t route_counts[] = {1, 2, 3, 4, 5, 32, 33, 70, 140, ROUTE_ROWS};
 
 static void route_once(weft_device *device, const char *name, const weft_weight *router, uint32_t n_rows) {
   enum { K = 4 };
@@ -255,7 +331,7 @@ typedef struct layer {
 } layer;
 
 typedef struct layer_rows {
-  float *x, *h, *g, *u, *t, *y, *logits, *weights;
+  float *x, *h, *e, *s, *g, *u, *t, *y, *logits, *weights;
   int32_t *ids;
 } layer_rows;
 
@@ -310,13 +386,6 @@ static weft_route_args route_of(const layer *l, uint32_t n_rows) {
                            .logits_stride = EXPERTS};
 }
 
-static void run_product(weft_device *device, weft_matmul_args *args) {
-  args->scratch_bytes = weft_matmul_scratch(device, args);
-  args->scratch = scratch_of(args->scratch_bytes);
-  assert_int_equal(done(device, weft_matmul(device, args)), WEFT_OK);
-  if (args->scratch != NULL) memory_free(args->scratch);
-}
-
 static void run_shared(weft_device *device, const weft_experts_args *experts) {
   const weft_shared_args *s = &experts->shared;
   uint32_t n_ff = s->gate->n_out;
@@ -339,8 +408,14 @@ static void run_shared(weft_device *device, const weft_experts_args *experts) {
   run_product(device, &out);
 }
 
-/* A layer's feed-forward half, r.x = r.x + norm(shared + experts): as the model calls it, without a wait, or part by
- * part. */
+/* The form in which both weights, or the only one, take rows. */
+static weft_rows_form form_of(weft_device *device, const weft_weight *a, const weft_weight *b, uint32_t n_rows) {
+  weft_rows_form form = weft_device_rows_form(device, a, n_rows);
+  return b == NULL || weft_device_rows_form(device, b, n_rows) == form ? form : WEFT_ROWS_F32;
+}
+
+/* A layer's feed-forward half, r.x = r.x + norm(shared + experts): as the model calls it, without a wait and with rows
+ * in the form that the weights take, or part by part. */
 static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32_t n_rows, void *const *scratch,
                       bool whole) {
   weft_norm_args norm = {.x = r->x,
@@ -355,12 +430,21 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
   weft_route_args route = route_of(l, n_rows);
   route.x = r->h, route.logits = r->logits, route.ids = r->ids, route.weights = r->weights;
   weft_experts_args experts = experts_of(l, n_rows);
-  experts.x = experts.shared.x = r->h, experts.ids = r->ids, experts.weights = r->weights, experts.y = r->y;
+  experts.x = r->e, experts.shared.x = r->s, experts.ids = r->ids, experts.weights = r->weights, experts.y = r->y;
   experts.shared.g = r->g, experts.shared.u = r->u, experts.shared.y = r->t;
   route.scratch = scratch[0], experts.scratch = scratch[1];
   route.scratch_bytes = weft_route_scratch(device, &route);
   experts.scratch_bytes = weft_experts_scratch(device, &experts);
+  norm.n_then = 2, norm.then[0] = r->e, norm.then[1] = r->s;
+  norm.then_weight[0] = r->x, norm.then_weight[1] = r->x + (n_rows - 1) * WIDTH; /* any factors */
+  if (whole) {
+    const weft_weight *in = experts.gate_up != NULL ? experts.gate_up : experts.gate;
+    weft_rows_form form = form_of(device, in, experts.up, n_rows);
+    experts.x_form = norm.then_form[0] = form == WEFT_ROWS_F16 ? WEFT_ROWS_F32 : form;
+    experts.shared.x_form = norm.then_form[1] = form_of(device, &l->gate, &l->up, n_rows);
+  }
   assert_int_equal(weft_norm(device, &norm), WEFT_OK);
+  norm.n_then = 0;
   assert_int_equal(weft_route(device, &route), WEFT_OK);
   if (!whole) run_shared(device, &experts), experts.shared.gate = NULL;
   assert_int_equal(weft_experts(device, &experts), WEFT_OK);
@@ -380,6 +464,8 @@ static void run_layers(weft_device *device, const layer *l, uint32_t n_rows, boo
   uint64_t n = (uint64_t)n_rows * WIDTH;
   layer_rows r = {.x = rows_new(n, 20), .h = rows_new(n, 21), .t = rows_new(n, 22), .y = rows_new(n, 23)};
   void *scratch[2];
+  r.e = rows_new(n, 28);
+  r.s = rows_new(n, 29);
   r.g = rows_new((uint64_t)n_rows * FF_MAX, 24);
   r.u = rows_new((uint64_t)n_rows * FF_MAX, 25);
   r.logits = rows_new((uint64_t)n_rows * EXPERTS, 26);
@@ -390,7 +476,7 @@ static void run_layers(weft_device *device, const layer *l, uint32_t n_rows, boo
   assert_int_equal(weft_device_sync(device), WEFT_OK);
   memcpy(result, r.x, n * sizeof(float));
   for (uint64_t i = 0; i < n; i++) assert_true(isfinite(result[i]));
-  float *const rows[] = {r.x, r.h, r.t, r.y, r.g, r.u, r.logits, r.weights};
+  float *const rows[] = {r.x, r.h, r.e, r.s, r.t, r.y, r.g, r.u, r.logits, r.weights};
   for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) memory_free(rows[i]);
   memory_free(r.ids);
   for (uint32_t i = 0; i < 2; i++)
@@ -442,9 +528,16 @@ static void test_shared(void **state) {
   }
 }
 
+static int setup_eight_too(void **state) {
+  int code = setup_devices(state);
+  add_eight(*state);
+  return code;
+}
+
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_gated),
-                                     cmocka_unit_test(test_router), cmocka_unit_test(test_shared)};
-  return cmocka_run_group_tests_name("kernels/fused", tests, setup_devices, teardown_devices);
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms),      cmocka_unit_test(test_gated),
+                                     cmocka_unit_test(test_gated_many), cmocka_unit_test(test_prepared),
+                                     cmocka_unit_test(test_router),     cmocka_unit_test(test_shared)};
+  return cmocka_run_group_tests_name("kernels/fused", tests, setup_eight_too, teardown_devices);
 }
