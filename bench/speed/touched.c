@@ -57,7 +57,8 @@ bool weft_touched_open(weft_touched *t, weft_runtime *rt) {
   t->ids = weft_alloc(t->n_ids, sizeof *t->ids);
   t->seen = weft_alloc(t->n_experts, 1);
   if (t->ids == NULL || t->seen == NULL) return false;
-  uint32_t n = rt->devices.by_tensor ? 1 : rt->devices.n; /* shards choose the same experts */
+  /* Shards choose the same experts; of replicas, which run at once, the first is watched. */
+  uint32_t n = rt->devices.by_tensor || rt->devices.replicas ? 1 : rt->devices.n;
   for (uint32_t p = 0; p < n; p++) weft_device_watch(rt->devices.device[p], take_experts, t);
   return true;
 }

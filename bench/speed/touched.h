@@ -3,7 +3,8 @@
  *
  * Law: a watch on the device's ops; while it counts, the ids of each product of experts are read back and the distinct
  * ones are counted, per layer, under the number of rows. Steps that a graph repeats are not seen: their rows were,
- * when the step ran for the first time. Not counting costs a comparison per op. */
+ * when the step ran for the first time. Of replicas only the first one's steps are seen. Not counting costs a comparison
+ * per op. */
 #ifndef WEFT_BENCH_SPEED_TOUCHED_H
 #define WEFT_BENCH_SPEED_TOUCHED_H
 
@@ -30,7 +31,7 @@ typedef struct weft_touched {
   uint32_t n_sizes;
 } weft_touched;
 
-/* Watches the first model's device until the runtime is closed. false: out of memory. */
+/* Watches the devices of the first model, of its first replica, until the runtime is closed. false: out of memory. */
 bool weft_touched_open(weft_touched *touched, weft_runtime *runtime);
 void weft_touched_close(weft_touched *touched);
 void weft_touched_count(weft_touched *touched, bool on);

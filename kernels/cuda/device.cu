@@ -14,7 +14,7 @@ weft_status cuda_judge(cuda_device *d, cudaError_t error, const char *what) {
   (void)cudaGetLastError(); /* clears an error that is not sticky, so that the next call does not report it */
   if (error == cudaErrorMemoryAllocation) return WEFT_E_NO_MEMORY;
   if (!d->lost) {
-    weft_log(WEFT_LOG_ERROR, "cuda: %s: %s (%s); the device is lost", what, cudaGetErrorString(error),
+    weft_log(WEFT_LOG_ERROR, "cuda: card %d: %s: %s (%s); the device is lost", d->card, what, cudaGetErrorString(error),
              cudaGetErrorName(error));
   }
   d->lost = true;

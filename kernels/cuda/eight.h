@@ -49,6 +49,7 @@ static inline bool eight_fits(uint32_t n_rows, uint32_t n_in) {
 /* What prepare_rows and multiply are for other weights. args->back and args->x_back are not used. */
 weft_status eight_prepare(cuda_device *d, const prepare_args *args);
 weft_status eight_multiply(cuda_device *d, const multiply_args *args); /* many rows, and jobs */
+bool eight_gates(const cuda_device *d, const multiply_args *args);     /* multiply_gates */
 weft_status eight_setup(cuda_device *d);
 /* The kernels for few rows (eight_few.cu), which stand beside multiply_few and the down side of experts.h.
  * eight_few_takes and eight_down_fits say whether so many rows of n_in inputs fit into a block's shared memory. */

@@ -3,11 +3,12 @@
  * another: 128 outputs x 8 NT rows. The rings are those of rings.cuh; a stage is a span.
  *
  *   group     four warps with 64 outputs; a block has two groups, and while one scales its sums the other multiplies
- *   warp      a row tile: the warp turns codes into integers of 8 bits once, in registers, for all rows
+ *   warp      a row tile: the warp turns codes into integers of 8 bits once, in registers, for all rows. Where the
+ *             product is gated (GATED), half a row tile of the gate and the same half of up's (gated.cuh)
  *   bringer   four more warps that copy: one lane says which items the block works on, one brings their rows, eight
  *             bring the weights and steps of a row tile each */
 #include "kernels/cuda/eight.cuh"
-#include "kernels/cuda/rings.cuh"
+#include "kernels/cuda/gated.cuh"
 
 template <int T, int NT>
 struct eight_shape {
@@ -81,11 +82,11 @@ static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, uint8_t
 }
 
 /* The weights and steps of one row tile, by one lane. */
-template <int T, class S, class M>
+template <int T, bool GATED, class S, class M>
 static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m, uint32_t own) {
   ring_cursor at = {0, 1}, item_at = {0, 0};
   for (ring_item item; (item = take_item(m, item_at, false)).n > 0;) {
-    weight_tile t = find_tile(a, item.tile + own);
+    weight_tile t = GATED ? find_gated_tile(a, item.tile, own) : find_tile(a, item.tile + own);
     const multiply_weight &weight = a.weight[t.w];
     uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(t.tile, weight.n_tiles - 1);
     const uint8_t *from = weight.data + FORM_HEADER_BYTES + tile * a.tile_bytes;
@@ -137,8 +138,8 @@ static __device__ __forceinline__ void eight_wgmma(int32_t (&d)[N][4], const uin
   }
 }
 
-/* A warp's view of the rings: its row tile in the first stage of weights; rows and scales of the first stage; barriers;
- * its position in both rings. */
+/* A warp's view of the rings: its row tile in the first stage of weights, or that of the gate; rows and scales of the
+ * first stage; barriers; its position in both rings. */
 template <class S>
 struct eight_warp {
   const uint8_t *w, *x, *scales;
@@ -154,26 +155,40 @@ struct eight_unit {
   float step[2];
 };
 
-/* Waits for the next stage of weights and loads its first 128 inputs. */
-template <int T, class S>
-static __device__ __forceinline__ void load_stage(const eight_warp<S> &at, bool tail, eight_unit<T> &own) {
-  const uint8_t *stage = at.w + at.w_at.slot * S::w_stage;
+/* Loads codes, and scales if they are wanted, of half u of a span. */
+template <int T, bool GATED, class S>
+static __device__ __forceinline__ void load_half(const uint8_t *stage, uint32_t u, bool tail, bool scales,
+                                                 eight_unit<T> &own) {
   uint32_t lane = threadIdx.x % 32;
-  barrier_wait(&at.w_full[at.w_at.slot], at.w_at.turn);
-  form_place p = place_of<T>(stage, 0, tail);
-  load_codes<T>(p, lane, own.codes);
-  load_scales<T>(p, lane / 4, lane % 4, own.scales);
-  const uint16_t *steps = (const uint16_t *)(const void *)(stage + S::w_codes);
-  own.step[0] = __uint_as_float((uint32_t)steps[lane / 4] << 16);
-  own.step[1] = __uint_as_float((uint32_t)steps[lane / 4 + 8] << 16);
+  form_place p = place_of<T>(stage, u, tail);
+  if constexpr (GATED) {
+    const gated_tiles tiles = gated_tiles_of(threadIdx.x / 32, S::w_tile);
+    load_codes_gated<T>(p, tiles, lane, own.codes);
+    if (scales) load_scales_gated<T>(p, tiles, lane / 4, lane % 4, own.scales);
+  } else {
+    load_codes<T>(p, lane, own.codes);
+    if (scales) load_scales<T>(p, lane / 4, lane % 4, own.scales);
+  }
 }
 
-template <int T, class S>
+/* Waits for the next stage of weights and loads its first 128 inputs. */
+template <int T, bool GATED, class S>
+static __device__ __forceinline__ void load_stage(const eight_warp<S> &at, bool tail, eight_unit<T> &own) {
+  const uint8_t *stage = at.w + at.w_at.slot * S::w_stage;
+  uint32_t row = threadIdx.x % 32 / 4 + (GATED ? threadIdx.x / 32 % 2 * 8 : 0);
+  barrier_wait(&at.w_full[at.w_at.slot], at.w_at.turn);
+  load_half<T, GATED, S>(stage, 0, tail, true, own);
+#pragma unroll
+  for (uint32_t r = 0; r < 2; r++) {
+    const uint16_t *steps = (const uint16_t *)(const void *)(stage + S::w_codes + (GATED ? r * S::w_tile : r * 16));
+    own.step[r] = __uint_as_float((uint32_t)steps[row] << 16);
+  }
+}
+
+template <int T, bool GATED, class S>
 static __device__ __forceinline__ void load_second(const eight_warp<S> &at, bool tail, eight_unit<T> &own) {
-  form_place p = place_of<T>(at.w + at.w_at.slot * S::w_stage, 1, tail);
-  uint32_t lane = threadIdx.x % 32;
-  load_codes<T>(p, lane, own.codes);
-  if (form_of(T).unit == 128 || T == WEFT_TYPE_Q6_K) load_scales<T>(p, lane / 4, lane % 4, own.scales);
+  bool scales = form_of(T).unit == 128 || T == WEFT_TYPE_Q6_K;
+  load_half<T, GATED, S>(at.w + at.w_at.slot * S::w_stage, 1, tail, scales, own);
 }
 
 /* Operands of the products of 128 inputs. */
@@ -228,17 +243,17 @@ struct eight_ready {
 };
 
 /* Waits for the next stage of weights and makes its span ready. */
-template <int T, class S>
+template <int T, bool GATED, class S>
 static __device__ __forceinline__ void make_ready(const multiply_args &a, uint32_t first_unit, const eight_warp<S> &at,
                                                   eight_ready<T> &next) {
 #pragma unroll
   for (int r = 0; r < 2; r++) next.step[r] = next.own.step[r], next.over[r] = inverse_of(next.step[r]);
   make_operands<T>(next.own, 0, next.over, next.first);
-  load_second<T, S>(at, is_tail_of<T>(a, first_unit + 1), next.own);
+  load_second<T, GATED, S>(at, is_tail_of<T>(a, first_unit + 1), next.own);
 }
 
 /* Multiplies the span that is ready. Afterwards the next one is ready, if there is one. */
-template <int T, int N, class S>
+template <int T, int N, bool GATED, class S>
 static __device__ __forceinline__ void multiply_span(const multiply_args &a, uint32_t first_unit, eight_warp<S> &at,
                                                      eight_ready<T> &next, int32_t (&d)[N][4], float (&sums)[N][4]) {
   eight_operands second;
@@ -252,10 +267,10 @@ static __device__ __forceinline__ void multiply_span(const multiply_args &a, uin
   step_on(at.w_at, S::stages);
   start_products<N>(d, second, rows + (S::x_unit >> 4), 1);
   if (first_unit + 2 < a.n_units) {
-    load_stage<T, S>(at, is_tail_of<T>(a, first_unit + 2), next.own);
+    load_stage<T, GATED, S>(at, is_tail_of<T>(a, first_unit + 2), next.own);
     wgmma_wait<1>();
     let_go(next.first);
-    make_ready<T, S>(a, first_unit + 2, at, next);
+    make_ready<T, GATED, S>(a, first_unit + 2, at, next);
   }
   wgmma_wait<0>();
   let_go(second);
@@ -268,8 +283,8 @@ static __device__ __forceinline__ void multiply_span(const multiply_args &a, uin
 /* Stores a warp's sums in y and below. Lane 4 g + c has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and
  * g + 8. WHOLE: all n rows and all outputs of the row tile exist, and no number needs a condition. */
 template <int N, bool WHOLE>
-static __device__ __forceinline__ void store_rows(float *y, uint64_t stride, uint32_t n, uint32_t n_outputs, float scale,
-                                                  const float (&sums)[N][4]) {
+static __device__ __forceinline__ void store_rows(float *y, uint64_t stride, uint32_t n, uint32_t n_outputs,
+                                                  float scale, const float (&sums)[N][4]) {
   const uint32_t row = threadIdx.x % 4 * 2, out = threadIdx.x % 32 / 4;
   y += row * stride + out;
 #pragma unroll
@@ -299,18 +314,23 @@ static __device__ __forceinline__ void store_results(const multiply_args &a, con
 }
 
 /* N: rows in eights, enough for the item. */
-template <int T, int N, class S>
+template <int T, int N, bool GATED, class S>
 static __device__ __forceinline__ void multiply_item(const multiply_args &a, const ring_item &item, uint32_t own_tile,
                                                      eight_warp<S> &at) {
   float sums[N][4];
   int32_t d[N][4] = {};
   eight_ready<T> next;
-  load_stage<T, S>(at, is_tail_of<T>(a, 0), next.own);
-  make_ready<T, S>(a, 0, at, next);
+  load_stage<T, GATED, S>(at, is_tail_of<T>(a, 0), next.own);
+  make_ready<T, GATED, S>(a, 0, at, next);
 #pragma unroll
   for (int n = 0; n < N; n++) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0.0f;
-  for (uint32_t unit = 0; unit < a.n_units; unit += 2) multiply_span<T, N, S>(a, unit, at, next, d, sums);
-  store_results<N>(a, item, own_tile, sums);
+  for (uint32_t unit = 0; unit < a.n_units; unit += 2) multiply_span<T, N, GATED, S>(a, unit, at, next, d, sums);
+  if constexpr (GATED) {
+    const float down[2] = {scale_of(a.weight[0], item.matrix), scale_of(a.weight[a.n_weights - 1], item.matrix)};
+    store_gated<N>(a, item.tile, item.first, item.n, down, sums, [](float sum, int, uint32_t) { return sum; });
+  } else {
+    store_results<N>(a, item, own_tile, sums);
+  }
 }
 
 template <class S>
@@ -324,7 +344,7 @@ static __device__ __forceinline__ void make_barriers(eight_memory<S> &m) {
   barriers_ready();
 }
 
-template <int T, int NT>
+template <int T, int NT, bool GATED>
 static __global__ void __launch_bounds__(ITEM_THREADS, eight_shape<T, NT>::blocks)
     eight_kernel(const __grid_constant__ multiply_args a) {
   using S = eight_shape<T, NT>;
@@ -340,25 +360,26 @@ static __global__ void __launch_bounds__(ITEM_THREADS, eight_shape<T, NT>::block
     uint32_t warp = threadIdx.x / 32 - ITEM_TILES, lane = threadIdx.x % 32;
     if (warp == 0 && lane == 0) bring_items(a, m, 8 * NT);
     if (warp == 1 && lane == 0) bring_rows<S>(a, x_ring, scale_ring, m);
-    if (warp >= 2 && lane < ITEM_TILES / 2) bring_weights<T, S>(a, w_ring, m, ITEM_TILES / 2 * (warp - 2) + lane);
+    if (warp >= 2 && lane < ITEM_TILES / 2)
+      bring_weights<T, GATED, S>(a, w_ring, m, ITEM_TILES / 2 * (warp - 2) + lane);
     return;
   }
   registers_grow<S::regs>();
   uint32_t warp = threadIdx.x / 32;
   ring_cursor item_at = {0, 0};
-  eight_warp<S> at = {
-      w_ring + warp * S::w_tile, x_ring, scale_ring, m.w_full, m.w_empty, m.x_full, m.x_empty, {0, 0}, {0, 0}};
+  const uint8_t *own = w_ring + (GATED ? warp / 2 * 2 : warp) * S::w_tile;
+  eight_warp<S> at = {own, x_ring, scale_ring, m.w_full, m.w_empty, m.x_full, m.x_empty, {0, 0}, {0, 0}};
   inputs_ready();
   for (ring_item item; (item = take_item(m, item_at, true)).n > 0;) {
     if constexpr (NT == 16) {
       if (item.n > 64)
-        multiply_item<T, 16, S>(a, item, warp, at);
+        multiply_item<T, 16, GATED, S>(a, item, warp, at);
       else if (item.n > 32)
-        multiply_item<T, 8, S>(a, item, warp, at);
+        multiply_item<T, 8, GATED, S>(a, item, warp, at);
       else
-        multiply_item<T, 4, S>(a, item, warp, at);
+        multiply_item<T, 4, GATED, S>(a, item, warp, at);
     } else {
-      multiply_item<T, NT, S>(a, item, warp, at);
+      multiply_item<T, NT, GATED, S>(a, item, warp, at);
     }
   }
 }
@@ -366,18 +387,18 @@ static __global__ void __launch_bounds__(ITEM_THREADS, eight_shape<T, NT>::block
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
 /* a NULL: sets the kernel up. */
-template <int T, int NT>
+template <int T, int NT, bool GATED = false>
 static weft_status launch_eight(cuda_device *d, const multiply_args *a) {
   using S = eight_shape<T, NT>;
+  auto kernel = eight_kernel<T, NT, GATED>;
   if (a == NULL) {
-    cudaError_t error =
-        cudaFuncSetAttribute(eight_kernel<T, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
     return cuda_judge(d, error, "setting up products of 8 bits");
   }
   uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, 8 * NT);
   uint64_t n_items = n_jobs * cuda_ceil(tiles_of(*a), ITEM_TILES), n_fit = d->n_multiprocessors * S::blocks;
   /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
-  eight_kernel<T, NT><<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(*a);
+  kernel<<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(*a);
   return cuda_launched(d, "a product of 8 bits");
 }
 
@@ -394,6 +415,15 @@ static uint32_t dense_rows(const cuda_device *d, const multiply_args *a) {
   return best;
 }
 
+/* The rows of a call's items, in eights. */
+static uint32_t eights_of(const cuda_device *d, const multiply_args *a) {
+  return a->jobs == NULL ? dense_rows(d, a) : a->job_rows <= 24 ? 3 : 16;
+}
+
+bool eight_gates(const cuda_device *d, const multiply_args *args) {
+  return multiply_pairs_up(args) && eights_of(d, args) == 16;
+}
+
 /* a NULL: sets the kernels of the type up. */
 template <int T>
 static weft_status of_rows(cuda_device *d, const multiply_args *a) {
@@ -401,10 +431,12 @@ static weft_status of_rows(cuda_device *d, const multiply_args *a) {
     weft_status status = launch_eight<T, 3>(d, NULL);
     if (status == WEFT_OK) status = launch_eight<T, 4>(d, NULL);
     if (status == WEFT_OK) status = launch_eight<T, 8>(d, NULL);
-    return status == WEFT_OK ? launch_eight<T, 16>(d, NULL) : status;
+    if (status == WEFT_OK) status = launch_eight<T, 16>(d, NULL);
+    return status == WEFT_OK ? launch_eight<T, 16, true>(d, NULL) : status;
   }
-  uint32_t eights = a->jobs == NULL ? dense_rows(d, a) : a->job_rows <= 24 ? 3 : 16;
-  return eights == 3   ? launch_eight<T, 3>(d, a)
+  uint32_t eights = eights_of(d, a);
+  return a->gated      ? launch_eight<T, 16, true>(d, a)
+         : eights == 3 ? launch_eight<T, 3>(d, a)
          : eights == 4 ? launch_eight<T, 4>(d, a)
          : eights == 8 ? launch_eight<T, 8>(d, a)
                        : launch_eight<T, 16>(d, a);

@@ -4,10 +4,11 @@
  *
  *   place     every pair gets a place; the places of an expert lie side by side from a multiple of 8 on. Places and the
  *             list of jobs (some places of one expert each) stay on the device. Rows are prepared at their places
- *   gate, up  the results are [place][2 n_ff] f32, and act(g) * u of them is prepared at the same places
+ *   gate, up  the results are [place][2 n_ff] f32, or act(g) * u of them, [place][n_ff], where the product can make it
+ *             (multiply_gates); act(g) * u is prepared at the same places
  *   down      the results are [place][n_in] f32, and y[row] adds those of its ranks one after another
- *   few rows  get no places. The product of gate and up takes each expert once, with the pairs that chose it, and leaves
- *             act(g) * u of every pair. Then one kernel makes the products with down and the sum over ranks
+ *   few rows  get no places. The product of gate and up takes each expert once, with the pairs that chose it, and
+ *             leaves act(g) * u of every pair. Then one kernel makes the products with down and the sum over ranks
  *             (experts_few.cu). These kernels prepare their rows themselves
  *   shared    the two products of the shared MLP come before, or are part of the kernels for few rows
  *
@@ -285,25 +286,59 @@ static weft_status place_pairs(cuda_device *d, const weft_experts_args *args, co
   return cuda_launched(d, "placing rows");
 }
 
-/* x W^T for all pairs into columns [column, column + n_out) of gate_up. */
-static weft_status input_side(cuda_device *d, const weft_experts_args *args, experts_plan *p, const weft_weight *weight,
-                              uint32_t column, bool is_prepared) {
+/* The product of all pairs' rows with gate, up or both: results are [place][y_stride]. */
+static multiply_args input_product(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight,
+                                   float *y, uint64_t y_stride) {
   multiply_form form = multiply_form_of(weight);
-  if (form != FORM_F32 && !is_prepared) {
-    prepare_args rows = at_places(args, p, weight);
-    weft_status status = multiply_prepare(d, weight, &rows);
-    if (status != WEFT_OK) return status;
-  }
-  multiply_args a = multiply_places(p, weight, p->gate_up + column, 2ull * p->n_ff);
+  multiply_args a = multiply_places(p, weight, y, y_stride);
   a.x = form == FORM_F32 ? (const void *)args->x : p->x[form];
   a.x_back = form == FORM_F32 ? NULL : p->x_back[form];
   a.x_stride = args->x_stride;
   a.n_rows = args->n_rows;
   a.row_of = p->row_of;
-  return multiply(d, &a);
+  return a;
 }
 
-static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+/* Prepares rows at their places, where that has not been done. */
+static weft_status prepare_input(cuda_device *d, const weft_experts_args *args, const experts_plan *p,
+                                 const weft_weight *weight) {
+  prepare_args rows = at_places(args, p, weight);
+  return multiply_form_of(weight) == FORM_F32 ? WEFT_OK : multiply_prepare(d, weight, &rows);
+}
+
+/* Gate and up in one product that leaves act(g) * u, [place][n_ff]. False: there is none. */
+static bool gate_in_product(const cuda_device *d, const weft_experts_args *args, const experts_plan *p,
+                            multiply_args *a) {
+  const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
+  bool alike =
+      args->gate_up != NULL ? p->n_ff % 16 == 0 : args->up->type == first->type && args->up->layout == first->layout;
+  if (!alike || args->down->type == WEFT_TYPE_F32) return false;
+  *a = input_product(args, p, first, p->gate_up, p->n_ff);
+  a->weight[0].n_out = p->n_ff;
+  if (args->gate_up == NULL) a->weight[a->n_weights++] = multiply_weight_of(args->up, p->gate_up, p->n_ff);
+  a->gated = true;
+  a->activation = args->activation;
+  return multiply_gates(d, a);
+}
+
+/* Gate and up: [place][2 n_ff], or act(g) * u of them (gated). */
+static weft_status input_side(cuda_device *d, const weft_experts_args *args, const experts_plan *p, bool *gated) {
+  const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
+  multiply_form form = multiply_form_of(first);
+  multiply_args a;
+  bool is_placed = form != FORM_EIGHT || args->x_form == WEFT_ROWS_EIGHT; /* place_pairs has prepared the rows */
+  weft_status status = is_placed ? WEFT_OK : prepare_input(d, args, p, first);
+  *gated = gate_in_product(d, args, p, &a);
+  if (!*gated) a = input_product(args, p, first, p->gate_up, 2ull * p->n_ff);
+  if (status == WEFT_OK) status = multiply(d, &a);
+  if (*gated || args->gate_up != NULL || status != WEFT_OK) return status;
+  if (multiply_form_of(args->up) != form) status = prepare_input(d, args, p, args->up);
+  a = input_product(args, p, args->up, p->gate_up + p->n_ff, 2ull * p->n_ff);
+  return status == WEFT_OK ? multiply(d, &a) : status;
+}
+
+/* Prepares act(g) * u of all pairs. is_gated: it is there, and is not made first. */
+static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, const experts_plan *p, bool is_gated) {
   if (args->down->type == WEFT_TYPE_F32) {
     for (uint32_t first = 0; first < p->n_pairs; first += 65535) {
       uint32_t n = p->n_pairs - first < 65535 ? p->n_pairs - first : 65535;
@@ -314,8 +349,8 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
   }
   prepare_args a = multiply_rows_of(args->down, p->n_pairs);
   a.x = p->gate_up;
-  a.x_stride = 2ull * p->n_ff;
-  a.gated = true;
+  a.x_stride = is_gated ? p->n_ff : 2ull * p->n_ff;
+  a.gated = !is_gated;
   a.up_at = p->n_ff;
   a.activation = args->activation;
   a.as_matrices = true;
@@ -454,15 +489,12 @@ static weft_status few_out(weft_device *device, const weft_experts_args *args, c
 
 /* ---- the op --------------------------------------------------------------------------------------------- */
 
-static weft_status run_many(cuda_device *d, const weft_experts_args *args, experts_plan *p) {
+static weft_status run_many(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
-  multiply_form form = multiply_form_of(first);
+  bool gated = false;
   weft_status status = place_pairs(d, args, p, first);
-  bool is_prepared = form != FORM_EIGHT || args->x_form == WEFT_ROWS_EIGHT;
-  if (status == WEFT_OK) status = input_side(d, args, p, first, 0, is_prepared);
-  if (status == WEFT_OK && args->gate_up == NULL)
-    status = input_side(d, args, p, args->up, p->n_ff, multiply_form_of(args->up) == form);
-  if (status == WEFT_OK) status = prepare_gated(d, args, p);
+  if (status == WEFT_OK) status = input_side(d, args, p, &gated);
+  if (status == WEFT_OK) status = prepare_gated(d, args, p, gated);
   return status == WEFT_OK ? output_side(d, args, p) : status;
 }
 

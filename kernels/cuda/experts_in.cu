@@ -27,7 +27,7 @@ typedef struct in_job {
   uint8_t pair[8], row[8];        /* of x */
 } in_job;
 
-/* The experts that were chosen, each once, so that its weights are read and unpacked once for all rows that chose it. */
+/* The experts that were chosen, each once: its weights are read and unpacked once for all rows that chose it. */
 typedef struct in_jobs {
   uint32_t n;
   int32_t id[EXPERTS_FEW_PAIRS];           /* of the pairs; below 0: there is no such expert */

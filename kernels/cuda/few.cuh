@@ -175,9 +175,9 @@ static __device__ __forceinline__ void load_raw(const float *row, uint32_t chunk
   ((float4 *)(void *)v)[1] = ok ? __ldcg(from + 1) : none;
 }
 
-/* Prepares rows [0, n) in shared memory, one raw_stride behind the other, 16 bytes for 8 inputs. row(r) is row r. The block has at least n warps, which share the rows out. lift, in shared memory: the
- * exponents of the powers of two that the rows were multiplied by. The roundings are those of prepare_kernel. most_of:
- * scratch [warps]. */
+/* Prepares rows [0, n) in shared memory, one raw_stride behind the other, 16 bytes for 8 inputs. row(r) is row r. The
+ * block has at least n warps, which share the rows out. lift, in shared memory: the exponents of the powers of two that
+ * the rows were multiplied by. The roundings are those of prepare_kernel. most_of: scratch [warps]. */
 template <int T, class F>
 static __device__ __forceinline__ void prepare_raw(const multiply_args &a, uint32_t n, F &&row, uint32_t *most_of,
                                                    uint4 *to, int *lift) {

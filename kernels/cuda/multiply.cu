@@ -96,6 +96,10 @@ weft_status multiply(cuda_device *d, const multiply_args *args) {
   return few ? multiply_few(d, args) : multiply_many(d, args);
 }
 
+bool multiply_gates(const cuda_device *d, const multiply_args *args) {
+  return args->is_eight && eight_gates(d, args);
+}
+
 weft_status cuda_multiply_setup(cuda_device *d) {
   weft_status status = multiply_few_setup(d);
   if (status == WEFT_OK) status = experts_in_setup(d);
@@ -254,7 +258,8 @@ static weft_status run_products(cuda_device *d, const weft_matmul_args *args, co
       a.x_tiles = cuda_ceil(args->n_rows, 8);
     }
     a.activation = args->activation;
-    a.gated = *gated = args->activation != 0 && a.n_weights == 2 && form != FORM_F32 && !a.as_matrices;
+    a.gated = *gated =
+        args->activation != 0 && a.n_weights == 2 && form != FORM_F32 && (!a.as_matrices || multiply_gates(d, &a));
     is_there = a.raw.x != NULL && !a.is_eight; /* multiply_few waits for its rows before it lets another start */
     if (status == WEFT_OK) status = multiply(d, &a);
     if (status != WEFT_OK) return status;

@@ -56,8 +56,8 @@ enum { MULTIPLY_SHARED = WEFT_MATMUL_MAX, MULTIPLY_WEIGHTS_MAX = MULTIPLY_SHARED
 
 /* A product of rows with up to three weights of one type and one n_in. Which rows are multiplied by which matrix:
  *   without jobs and ids   one matrix, rows 0 .. n_rows - 1
- *   with ids               every pair p of (row, rank) is a job: matrix ids[p], row p / pairs_per_row; experts_in.cu makes
- *                          one job of the pairs that chose the same matrix
+ *   with ids               every pair p of (row, rank) is a job: matrix ids[p], row p / pairs_per_row; experts_in.cu
+ *                          makes one job of the pairs that chose the same matrix
  *   with jobs              as the jobs say; the row of a place was prepared at that place (F32: it is row_of[place]) */
 typedef struct multiply_args {
   multiply_weight weight[MULTIPLY_WEIGHTS_MAX];
@@ -81,8 +81,8 @@ typedef struct multiply_args {
   const int32_t *ids;    /* device */
   uint32_t pairs_per_row, n_matrices;
   multiply_raw raw;
-  /* Few rows only: y[0] = act(x W[0]^T) * (x W[1]^T), of two weights of one shape or of the halves of one weight, which
-   * then has an even number of whole tiles. */
+  /* y[0] = act(x W[0]^T) * (x W[1]^T), of two weights of one shape or of the halves of one weight, which then has an
+   * even number of whole tiles, and n_out of one half. Few rows, and where multiply_gates says so. */
   bool gated;
   weft_activation activation;
   /* With ids, raw and gated: a shared MLP of the same rows (in 8 bits: of one row), whose weights are [MULTIPLY_SHARED]
@@ -128,6 +128,13 @@ void multiply_cut(multiply_args *args, uint32_t n_segments);
 /* Rows per job that suit n_rows rows spread over n_matrices matrices. */
 uint32_t multiply_job_rows(int type, uint64_t n_rows, uint64_t n_matrices);
 weft_status multiply(cuda_device *d, const multiply_args *args);
+/* Whether the product of many rows, or with jobs, may be gated: its weights pair up (two of one shape, or one with an
+ * even number of tiles), and there is a kernel for it. */
+bool multiply_gates(const cuda_device *d, const multiply_args *args);
+static inline bool multiply_pairs_up(const multiply_args *a) {
+  return a->n_weights == 1 ? a->weight[0].n_tiles % 2 == 0
+                           : a->n_weights == 2 && a->weight[0].n_out == a->weight[1].n_out;
+}
 
 /* A dense product from f32 rows: prepares into scratch (multiply_dense_bytes) and multiplies. */
 uint64_t multiply_dense_bytes(const weft_weight *weight, uint32_t n_rows);

@@ -278,8 +278,13 @@ static void test_many_items(void **state) {
   fixture *f = *state;
   static const experts_case many[] = {
       {"many items of 4 bits", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 64, 8, 256, 704, WEFT_GELU_TANH, false},
-      {"many items of 16 bits", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_BF16, 64, 8, 256, 704, WEFT_GELU_TANH, false}};
-  for (uint32_t i = case_first; i < 2; i += case_step) {
+      {"many items of 16 bits", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_BF16, 64, 8, 256, 704, WEFT_GELU_TANH, false},
+      {"gate and up apart", WEFT_TYPE_Q5_K, WEFT_TYPE_Q5_K, WEFT_TYPE_F16, 9, 4, 256, 88, WEFT_SILU, true},
+      {"a stack of 6 bits", WEFT_TYPE_Q6_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 9, 4, 512, 96, WEFT_SILU, true},
+      {"64 inputs behind the last 128", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 9, 4, 192, 96, WEFT_SILU, true},
+      {"the same of 5 bits", WEFT_TYPE_Q5_0, WEFT_TYPE_Q5_0, WEFT_TYPE_F16, 9, 4, 320, 72, WEFT_GELU_TANH, false},
+      {"the same of 4 bits", WEFT_TYPE_Q4_0, WEFT_TYPE_NONE, WEFT_TYPE_F32, 9, 4, 192, 48, WEFT_GELU_TANH, false}};
+  for (uint32_t i = case_first; i < sizeof many / sizeof many[0]; i += case_step) {
     subject u = {.c = &many[i], .w = make_weights(&many[i], 1100 + 10 * i)};
     u.in = make_inputs(&many[i], 256, 1150 + i);
     for (uint32_t d = f->all.n_cpu - 1; d < f->all.n; d++) items_agree(f->all.cpu[d], f->all.name[d], &u);

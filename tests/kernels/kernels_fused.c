@@ -111,8 +111,8 @@ static void run_product(weft_device *device, weft_matmul_args *args) {
 
 static void gated_once(weft_device *device, const char *name, const weft_weight *g, const weft_weight *u,
                        uint32_t n_rows) {
-  uint64_t n_out = g->n_out, n = ROWS * n_out;
-  float *x = rows_new((uint64_t)ROWS * g->n_in, 5), *y[2][2];
+  uint64_t n_out = g->n_out, n_all = n_rows > ROWS ? n_rows : ROWS, n = n_all * n_out;
+  float *x = rows_new(n_all * g->n_in, 5), *y[2][2];
   for (uint32_t i = 0; i < 4; i++) y[i / 2][i % 2] = rows_new(n, 6);
   weft_matmul_args m = {.x = x, .n_rows = n_rows, .n_weights = 2, .weight = {g, u}, .x_stride = g->n_in};
   m.y_stride[0] = m.y_stride[1] = n_out;
@@ -137,6 +137,26 @@ static void gated_once(weft_device *device, const char *name, const weft_weight 
   for (uint32_t i = 0; i < 4; i++) memory_free(y[i / 2][i % 2]);
   if (m.scratch != NULL) memory_free(m.scratch);
   memory_free(x);
+}
+
+/* So many rows and outputs that a card takes 128 rows at a time, which makes act(g) * u in the product itself. The last
+ * rows and outputs are not whole items. */
+static void test_gated_many(void **state) {
+  const devices *all = *state;
+  static const struct {
+    weft_type type;
+    uint32_t n_in;
+  } cases[] = {{WEFT_TYPE_Q4_K, 512}, {WEFT_TYPE_Q5_K, 256}, {WEFT_TYPE_Q6_K, 256},
+               {WEFT_TYPE_Q8_0, 192}, {WEFT_TYPE_Q5_0, 320}, {WEFT_TYPE_Q4_0, 128}};
+  for (uint32_t d = all->n_cpu - 1; d < all->n; d++) {
+    for (uint32_t i = case_first; i < sizeof cases / sizeof cases[0]; i += case_step) {
+      weft_weight g = matrix(all->cpu[d], cases[i].type, 2104, cases[i].n_in, 100),
+                  u = matrix(all->cpu[d], cases[i].type, 2104, cases[i].n_in, 900);
+      gated_once(all->cpu[d], all->name[d], &g, &u, 500);
+      weft_device_weight_free(all->cpu[d], &g);
+      weft_device_weight_free(all->cpu[d], &u);
+    }
+  }
 }
 
 static void test_gated(void **state) {
@@ -516,8 +536,8 @@ static int setup_eight_too(void **state) {
 
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms), cmocka_unit_test(test_gated),
-                                     cmocka_unit_test(test_prepared), cmocka_unit_test(test_router),
-                                     cmocka_unit_test(test_shared)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms),      cmocka_unit_test(test_gated),
+                                     cmocka_unit_test(test_gated_many), cmocka_unit_test(test_prepared),
+                                     cmocka_unit_test(test_router),     cmocka_unit_test(test_shared)};
   return cmocka_run_group_tests_name("kernels/fused", tests, setup_eight_too, teardown_devices);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* What step_arrays_old says of the segments of a batch: positions that were stored before the step, so that a kernel may
+/* What step_arrays_old says of a batch's segments: positions that were stored before the step, so that a kernel may
  * read them before the kernels before it have ended. */
 #include <setjmp.h>
 #include <stdarg.h>
