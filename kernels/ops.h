@@ -4,9 +4,9 @@
  * Law: pointers are device memory, except the argument structs themselves, attention's segments, and what is marked
  * host. Tables and masks that a host array points to are device memory. An op reads its arguments, enqueues its work
  * and returns. Scratch comes from the caller (64-byte aligned, of the size that weft_<op>_scratch asks for). An op
- * never allocates, waits for the device or reads the environment. Activations are f32, row-major; row strides count
- * elements. A call without rows does nothing. Errors: INVALID (with a log line where the struct alone shows the fault),
- * UNSUPPORTED, and those of the device; outputs are then undefined.
+ * never allocates or waits. Weights, of norms too, and scales may be read before earlier ops end: no op writes them.
+ * Activations are f32 (or in a weft_rows_form), row-major; strides count elements. A call without rows does nothing.
+ * Errors: INVALID (with a log line where the struct alone shows it), UNSUPPORTED, the device's; outputs are undefined.
  *
  * Determinism (every backend). The result of a row depends on that row's inputs only: never on the other rows of the
  * call, on their number, or on the row's place. So every sum has an order that is a function of lengths and absolute

@@ -331,6 +331,7 @@ typedef struct layer {
 } layer;
 
 typedef struct layer_rows {
+  float *factor; /* [2 WIDTH] of norms that follow: as weights, no op writes them */
   float *x, *h, *e, *s, *g, *u, *t, *y, *logits, *weights;
   int32_t *ids;
 } layer_rows;
@@ -436,7 +437,7 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
   route.scratch_bytes = weft_route_scratch(device, &route);
   experts.scratch_bytes = weft_experts_scratch(device, &experts);
   norm.n_then = 2, norm.then[0] = r->e, norm.then[1] = r->s;
-  norm.then_weight[0] = r->x, norm.then_weight[1] = r->x + (n_rows - 1) * WIDTH; /* any factors */
+  norm.then_weight[0] = r->factor, norm.then_weight[1] = r->factor + WIDTH;
   if (whole) {
     const weft_weight *in = experts.gate_up != NULL ? experts.gate_up : experts.gate;
     weft_rows_form form = form_of(device, in, experts.up, n_rows);
@@ -464,6 +465,7 @@ static void run_layers(weft_device *device, const layer *l, uint32_t n_rows, boo
   uint64_t n = (uint64_t)n_rows * WIDTH;
   layer_rows r = {.x = rows_new(n, 20), .h = rows_new(n, 21), .t = rows_new(n, 22), .y = rows_new(n, 23)};
   void *scratch[2];
+  r.factor = rows_new(2 * WIDTH, 34);
   r.e = rows_new(n, 28);
   r.s = rows_new(n, 29);
   r.g = rows_new((uint64_t)n_rows * FF_MAX, 24);
@@ -476,7 +478,7 @@ static void run_layers(weft_device *device, const layer *l, uint32_t n_rows, boo
   assert_int_equal(weft_device_sync(device), WEFT_OK);
   memcpy(result, r.x, n * sizeof(float));
   for (uint64_t i = 0; i < n; i++) assert_true(isfinite(result[i]));
-  float *const rows[] = {r.x, r.h, r.e, r.s, r.t, r.y, r.g, r.u, r.logits, r.weights};
+  float *const rows[] = {r.factor, r.x, r.h, r.e, r.s, r.t, r.y, r.g, r.u, r.logits, r.weights};
   for (uint32_t i = 0; i < sizeof rows / sizeof rows[0]; i++) memory_free(rows[i]);
   memory_free(r.ids);
   for (uint32_t i = 0; i < 2; i++)
