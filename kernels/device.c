@@ -111,7 +111,7 @@ static bool makes_graph(const weft_device *device) {
 }
 
 /* Numbers, in signatures, of the calls outside ops that a step may have. They are larger than those of the ops. */
-enum { CALL_COPY = 1 << 16, CALL_ZERO, CALL_UPLOAD, CALL_SUM };
+enum { CALL_COPY = 1 << 16, CALL_ZERO, CALL_UPLOAD, CALL_SUM, CALL_SUM_NORM };
 
 static step_graphs_mode note_call(weft_device *device, uint32_t call, const void *to, const void *from,
                                   uint64_t n_bytes) {
@@ -189,6 +189,14 @@ bool weft_device_reaches(weft_device *device, weft_device *other) {
 weft_status device_sum(weft_device *device, const shards_sum *args) {
   if (makes_graph(device)) step_graphs_note(device->graphs, CALL_SUM, args, sizeof *args);
   return device_walks(device) ? WEFT_OK : note_status(device, calls_of(device)->sum(device, args));
+}
+
+weft_status device_sum_norm(weft_device *device, const shards_sum *args, const weft_norm_args *norm) {
+  if (makes_graph(device)) {
+    step_graphs_note(device->graphs, CALL_SUM_NORM, args, sizeof *args);
+    step_graphs_note(device->graphs, CALL_SUM_NORM, norm, sizeof *norm);
+  }
+  return device_walks(device) ? WEFT_OK : note_status(device, calls_of(device)->sum_norm(device, args, norm));
 }
 
 bool weft_device_broken(const weft_device *device) {

@@ -34,6 +34,10 @@ typedef struct device_calls {
   weft_status (*follow)(weft_device *device, weft_device *other, uint32_t mark); /* NULL: as mark and wait */
   bool (*reaches)(weft_device *device, weft_device *other);               /* NULL: where device memory is host memory */
   weft_status (*sum)(weft_device *device, const struct shards_sum *args); /* NULL: shards send one another copies */
+  /* The sum and then the op norm, as one call; NULL: two calls. sum_takes: of norms that are such a call, which does
+   * not depend on the device. */
+  bool (*sum_takes)(const weft_norm_args *norm, uint32_t n_arrays);
+  weft_status (*sum_norm)(weft_device *device, const struct shards_sum *args, const weft_norm_args *norm);
   weft_status (*weight)(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                         weft_error *error);
   /* NULL: the device has no memory of its own, and weight gets the source's bytes */
@@ -86,6 +90,7 @@ static inline bool device_repeats(const weft_device *device) {
 
 /* Enqueues a sum over shards, or notes it in the signature of the step that is walked. */
 weft_status device_sum(weft_device *device, const struct shards_sum *args);
+weft_status device_sum_norm(weft_device *device, const struct shards_sum *args, const weft_norm_args *norm);
 
 /* Opens a device of one backend, whatever config->backend says. Fills *out, or a line in *error. */
 weft_status ref_device_open(const weft_device_config *config, weft_device **out, weft_error *error);

@@ -177,6 +177,7 @@ typedef struct weft_shared_args {
   float *g, *u, *y; /* g, u: [n_rows, n_ff], where the gated product is made; y: [n_rows, down->n_out] */
   uint64_t x_stride, y_stride;
 } weft_shared_args;
+struct shards_sum; /* kernels/shards.h: weft_shards_give */
 typedef struct weft_experts_args {
   const float *x; /* [n_rows, n_in] */
   const int32_t *ids;
@@ -191,6 +192,9 @@ typedef struct weft_experts_args {
   weft_activation activation;
   void *scratch;
   uint64_t scratch_bytes;
+  const struct shards_sum
+      *give;           /* optional, only where weft_shards_give says so: rows of y, and of shared.y, that other
+                                    shards own are given to these, and then undefined here */
   uint32_t *n_touched; /* optional host counter: distinct experts of this call are added (cpu, ref) */
 } weft_experts_args;
 

@@ -18,6 +18,8 @@ typedef struct shard {
   void *inbox; /* [SHARDS_SUM_INBOXES][n - 1][inbox_floats] */
   void *state; /* shards_sum_state, where sums are one call */
   uint64_t n_sums;
+  shards_sum given; /* the next sum, if the experts give for it */
+  bool is_given;
 } shard;
 
 struct weft_shards {
@@ -255,6 +257,12 @@ static weft_status add_rows(weft_device *device, float *a, float *b, float *y, u
   return weft_norm(device, &args);
 }
 
+/* How many numbers of an array a shard gives to a gather. */
+static uint64_t share_of(const shards_sum *a, uint32_t at) {
+  uint64_t first = at * a->share_floats, left = first < a->n_floats ? a->n_floats - first : 0;
+  return left < a->share_floats ? left : a->share_floats;
+}
+
 /* x += what the others gave, in the order of the shards. The sum of those before this shard grows in an inbox. */
 static weft_status take_rows(weft_shards *s, const shards_sum *a, uint32_t turn, uint32_t array, uint32_t n_rows,
                              uint32_t n_cols) {
@@ -283,11 +291,44 @@ static weft_status sum_by_copies(weft_shards *s, const shards_sum *a, uint32_t n
   return status;
 }
 
+/* The same of a gather: what a shard has made goes to the inboxes of the others, and from there to its place. */
+static weft_status gather_by_copies(weft_shards *s, const shards_sum *a) {
+  shard *own = &s->shard[a->at];
+  uint32_t turn = (uint32_t)(own->n_sums++ % SHARDS_SUM_INBOXES);
+  weft_status status = WEFT_OK;
+  for (uint32_t to = 0; to < s->n; to++) {
+    uint64_t first = a->at * a->share_floats, n = share_of(a, a->at) * sizeof(float);
+    for (uint32_t i = 0; i < a->n_arrays && to != a->at && status == WEFT_OK; i++) {
+      float *place = shards_sum_inbox(a, to, a->at, turn) + i * a->array_floats + first;
+      status = weft_device_send(own->device, s->shard[to].device, place, a->x[i] + first, n);
+    }
+  }
+  if (status == WEFT_OK) status = weft_device_mark(own->device, s->first_mark + turn);
+  if (status == WEFT_OK) status = meet_all(s);
+  for (uint32_t from = 0; from < s->n; from++) {
+    uint64_t first = from * a->share_floats, n = share_of(a, from) * sizeof(float);
+    if (from == a->at) continue;
+    if (status == WEFT_OK) status = weft_device_follow(own->device, s->shard[from].device, s->first_mark + turn);
+    for (uint32_t i = 0; i < a->n_arrays && status == WEFT_OK; i++)
+      status = weft_device_copy(own->device, a->x[i] + first, inbox_of(a, from, turn) + i * a->array_floats + first, n);
+  }
+  return status;
+}
+
 /* ---- sums ---- */
 
 /* A step that is walked is counted then, and what is made of it afterwards is not. */
-static void count_crossed(weft_shards *s, const shards_sum *a) {
+static void count_crossed(weft_shards *s, const shards_sum *a, uint32_t n_rows) {
   uint64_t n_bytes = (s->n - 1) * a->n_arrays * a->n_floats * sizeof(float);
+  if (a->by_owner != 0) { /* the parts of others' rows, and its own rows */
+    uint64_t n_own = n_rows / s->n + (a->at < n_rows % s->n ? 1 : 0), row = a->n_floats / n_rows * sizeof(float);
+    n_bytes = ((n_rows - n_own) * a->n_arrays + n_own * (s->n - 1)) * row;
+  }
+  if (a->share_floats != 0) { /* its own rows, to all */
+    uint32_t first, end;
+    weft_shards_rows(s->n, a->at, n_rows, &first, &end);
+    n_bytes = (uint64_t)(s->n - 1) * a->n_arrays * (end - first) * (a->n_floats / n_rows) * sizeof(float);
+  }
   if (device_repeats(s->shard[a->at].device)) return;
   (void)atomic_fetch_add_explicit(&s->crossed, n_bytes, memory_order_relaxed);
 }
@@ -302,7 +343,7 @@ static weft_status sum_arrays(weft_shards *s, uint32_t at, float *const *x, uint
   if (n_arrays > WEFT_SHARDS_ARRAYS_MAX || n_arrays * n_floats > s->n_floats_max) return WEFT_E_INVALID;
   weft_device *device = s->shard[at].device;
   shards_sum args = sum_of(s, at, x, n_arrays, n_floats);
-  count_crossed(s, &args);
+  count_crossed(s, &args, n_rows);
   if (!s->direct) return sum_by_copies(s, &args, n_rows, n_cols);
   weft_status status = runs_now(device) ? meet_all(s) : WEFT_OK;
   return status == WEFT_OK ? device_sum(device, &args) : status;
@@ -313,6 +354,85 @@ weft_status weft_shards_sum(weft_shards *s, uint32_t at, float *const *x, uint32
   if (s->n == 1 || n_rows == 0 || n_cols == 0) return WEFT_OK;
   WEFT_CHECK(at < s->n);
   weft_status status = sum_arrays(s, at, x, n_arrays, n_rows, n_cols);
+  if (status != WEFT_OK) weft_shards_break(s);
+  return status;
+}
+
+void weft_shards_rows(uint32_t n_shards, uint32_t at, uint32_t n_rows, uint32_t *first, uint32_t *end) {
+  uint32_t each = (n_rows + n_shards - 1) / n_shards;
+  *first = at * each < n_rows ? at * each : n_rows;
+  *end = n_rows - *first < each ? n_rows : *first + each;
+}
+
+static weft_status gather_arrays(weft_shards *s, uint32_t at, void *const *x, uint32_t n_arrays, uint32_t n_rows,
+                                 uint32_t n_cols) {
+  uint64_t n_floats = (uint64_t)n_rows * n_cols;
+  float *arrays[WEFT_SHARDS_ARRAYS_MAX];
+  if (n_arrays > WEFT_SHARDS_ARRAYS_MAX || n_arrays * n_floats > s->n_floats_max) return WEFT_E_INVALID;
+  if (n_rows < WEFT_SHARDS_GATHER_ROWS) return WEFT_E_INVALID;
+  for (uint32_t i = 0; i < n_arrays; i++) arrays[i] = x[i];
+  shards_sum args = sum_of(s, at, arrays, n_arrays, n_floats);
+  args.share_floats = (n_rows + s->n - 1) / s->n * (uint64_t)n_cols;
+  count_crossed(s, &args, n_rows);
+  if (!s->direct) return gather_by_copies(s, &args);
+  weft_status status = runs_now(s->shard[at].device) ? meet_all(s) : WEFT_OK;
+  return status == WEFT_OK ? device_sum(s->shard[at].device, &args) : status;
+}
+
+weft_status weft_shards_gather(weft_shards *s, uint32_t at, void *const *x, uint32_t n_arrays, uint32_t n_rows,
+                               uint32_t n_cols) {
+  if (s->n == 1) return WEFT_OK;
+  WEFT_CHECK(at < s->n);
+  weft_status status = gather_arrays(s, at, x, n_arrays, n_rows, n_cols);
+  if (status != WEFT_OK) weft_shards_break(s);
+  return status;
+}
+
+static weft_status sum_then_norm(weft_shards *s, uint32_t at, const weft_norm_args *norm, uint32_t n_arrays) {
+  float *const x[WEFT_SHARDS_ARRAYS_MAX] = {norm->x, norm->x2};
+  weft_status status = sum_arrays(s, at, x, n_arrays, norm->n_rows, norm->n_cols);
+  return status == WEFT_OK ? weft_norm(s->shard[at].device, norm) : status;
+}
+
+/* Whether a sum with a norm is one call of the devices. */
+static bool is_one_call(const weft_shards *s, uint32_t at, const weft_norm_args *norm, uint32_t n_arrays) {
+  const device_calls *calls = s->shard[at].device->calls;
+  return s->direct && calls->sum_norm != NULL && calls->sum_takes(norm, n_arrays);
+}
+
+static bool is_by_owner(const weft_norm_args *norm, uint32_t n_arrays) {
+  return n_arrays > 1 && norm->n_rows > SHARDS_SUM_ROWS;
+}
+
+const shards_sum *weft_shards_give(weft_shards *s, uint32_t at, const weft_norm_args *norm) {
+  shard *own = &s->shard[at];
+  float *const x[WEFT_SHARDS_ARRAYS_MAX] = {norm->x, norm->x2};
+  if (!is_one_call(s, at, norm, 2) || !is_by_owner(norm, 2)) return NULL;
+  own->given = sum_of(s, at, x, 2, (uint64_t)norm->n_rows * norm->n_cols);
+  own->is_given = true;
+  return &own->given;
+}
+
+static weft_status sum_with_norm(weft_shards *s, uint32_t at, const weft_norm_args *norm, uint32_t n_arrays) {
+  uint64_t n_floats = (uint64_t)norm->n_rows * norm->n_cols;
+  float *const x[WEFT_SHARDS_ARRAYS_MAX] = {norm->x, norm->x2};
+  weft_device *device = s->shard[at].device;
+  if (n_arrays > WEFT_SHARDS_ARRAYS_MAX || n_arrays * n_floats > s->n_floats_max) return WEFT_E_INVALID;
+  shards_sum args = sum_of(s, at, x, n_arrays, n_floats);
+  args.by_owner = is_by_owner(norm, n_arrays) ? 1 : 0;
+  args.is_given = s->shard[at].is_given ? 1 : 0;
+  s->shard[at].is_given = false;
+  count_crossed(s, &args, norm->n_rows);
+  weft_status status = runs_now(device) ? meet_all(s) : WEFT_OK;
+  return status == WEFT_OK ? device_sum_norm(device, &args, norm) : status;
+}
+
+weft_status weft_shards_sum_norm(weft_shards *s, uint32_t at, const weft_norm_args *norm, uint32_t n_arrays) {
+  WEFT_CHECK(at < s->n);
+  weft_device *device = s->shard[at].device;
+  if (s->n == 1 || norm->n_rows == 0) return weft_norm(device, norm);
+  weft_status status =
+      is_one_call(s, at, norm, n_arrays) ? sum_with_norm(s, at, norm, n_arrays) : sum_then_norm(s, at, norm, n_arrays);
   if (status != WEFT_OK) weft_shards_break(s);
   return status;
 }

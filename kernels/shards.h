@@ -19,7 +19,7 @@
 #ifndef WEFT_KERNELS_SHARDS_H
 #define WEFT_KERNELS_SHARDS_H
 
-#include "kernels/device.h"
+#include "kernels/ops.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,6 +37,20 @@ void weft_shards_close(weft_shards *shards);
 enum { WEFT_SHARDS_ARRAYS_MAX = 2 };
 weft_status weft_shards_sum(weft_shards *shards, uint32_t shard, float *const *x, uint32_t n_arrays, uint32_t n_rows,
                             uint32_t n_cols);
+/* Sums norm->x [n_rows, n_cols], and of two arrays norm->x2, as sum does, and then makes the op norm of them, with the
+ * bits that both calls give; what was summed is lost. As one call of devices that have one, in which a row of a sum of
+ * many may be summed and normed on one device alone, which gives it to the others. */
+weft_status weft_shards_sum_norm(weft_shards *shards, uint32_t shard, const weft_norm_args *norm, uint32_t n_arrays);
+/* Before the op experts that makes y and shared.y, which the next sum, with a norm, adds up as its arrays x2 and x:
+ * what the op takes as `give`, so that rows cross while it runs. NULL: the sum gives them. The pointer stays the same.
+ * What it points to is that of the next sum. */
+const struct shards_sum *weft_shards_give(weft_shards *shards, uint32_t shard, const weft_norm_args *norm);
+/* Of each array [n_rows, n_cols], of words of 4 bytes, a shard has made the rows that weft_shards_rows names; then all
+ * shards have all. At least WEFT_SHARDS_GATHER_ROWS rows, so that every shard gives some; else as sum. */
+enum { WEFT_SHARDS_GATHER_ROWS = WEFT_DEVICES_MAX * WEFT_DEVICES_MAX };
+weft_status weft_shards_gather(weft_shards *shards, uint32_t shard, void *const *x, uint32_t n_arrays, uint32_t n_rows,
+                               uint32_t n_cols);
+void weft_shards_rows(uint32_t n_shards, uint32_t shard, uint32_t n_rows, uint32_t *first, uint32_t *end);
 /* Whether devices, of which sums were not opened yet, will add up in one call. */
 bool weft_shards_are_direct(weft_device *const *device, uint32_t n);
 /* Whether sums may be part of a graph: they are one call. Each of the devices then begins its step with this vote. */

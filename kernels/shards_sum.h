@@ -17,7 +17,11 @@
 #define SHARDS_SUM_EMPTY UINT32_C(0xFFFFFFFF)
 #define SHARDS_SUM_OTHER UINT32_C(0x7FFFFFFF) /* the NaN that is given in its place */
 
-enum { SHARDS_SUM_SECONDS = 30, SHARDS_SUM_INBOXES = 2 };
+enum {
+  SHARDS_SUM_SECONDS = 30,
+  SHARDS_SUM_INBOXES = 2,
+  SHARDS_SUM_ROWS = 256 /* of two arrays with a norm; more are shared out to owners */
+};
 
 /* In device memory, zero at first. */
 typedef struct shards_sum_state {
@@ -37,6 +41,9 @@ typedef struct shards_sum {
   uint64_t inbox_floats;
   uint32_t n_arrays, n, at; /* at: of n shards this one */
   uint32_t is_meeting;      /* what was written before the call is there for who has taken what it gives */
+  uint64_t share_floats;    /* not 0: a gather, of which shard s gives numbers [s, s + 1) * share_floats of an array */
+  uint32_t by_owner; /* only with a norm: row r is summed and normed by shard r % n alone, which gives it to all */
+  uint32_t is_given; /* by owners, and the experts have given what others own (weft_experts_args.give) */
 } shards_sum;
 
 /* Where shard `to` has what `from` gave, by turns. */

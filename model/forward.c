@@ -88,7 +88,7 @@ static weft_status embed_rows(model_step *step) {
   uint64_t n_bytes = (uint64_t)step->n_rows * model->hyper.n_hidden * sizeof *step->x;
   weft_status status =
       model->shard == 0 ? model->arch->embed(step) : weft_device_zero(step->part->device, step->x, n_bytes);
-  return status == WEFT_OK ? layers_sum(step, step->x, NULL) : status;
+  return status == WEFT_OK ? layers_sum(step, step->x) : status;
 }
 
 /* The input of the part's first layer: rows in step->x, and their norm in step->h. */

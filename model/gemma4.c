@@ -316,11 +316,6 @@ static weft_status feed_forward(model_step *step, const model_layer *layer, uint
   bool moe = step->model->hyper.moe[l], is_end = step->model->hyper.n_per_layer == 0;
   layers_mlp_args mlp = {
       .x = step->h, .gate = &layer->gate, .up = &layer->up, .down = &layer->down, .out = s->t, .n_rows = step->n_rows};
-  weft_status status = moe ? layers_route(step, layer, s->y) : layers_mlp(step, &mlp);
-  /* the router's product has read s->y before the experts write it */
-  if (status == WEFT_OK && moe) status = layers_experts(step, layer, s->r, s->y, &mlp);
-  if (status == WEFT_OK) status = layers_sum(step, s->t, moe ? s->y : NULL);
-  if (status != WEFT_OK) return status;
   layers_norm_args sum = {.x = s->t,
                           .x2 = moe ? s->y : NULL,
                           .x_weight = moe ? layer->post_ffw_norm_1 : NULL,
@@ -333,7 +328,11 @@ static weft_status feed_forward(model_step *step, const model_layer *layer, uint
     sum.row_scale = layer->row_scale + (step->model->limits.rows_max - step->n_causal);
     layers_then_next(step, l, &sum);
   }
-  status = layers_norm(step, &sum);
+  weft_status status = moe ? layers_route(step, layer, s->y) : layers_mlp(step, &mlp);
+  /* the router's product has read s->y before the experts write it */
+  if (status == WEFT_OK && moe) status = layers_experts(step, layer, s->r, s->y, &mlp, &sum);
+  if (status != WEFT_OK) return status;
+  status = layers_sum_norm(step, &sum, moe ? 2 : 1);
   return status == WEFT_OK && !is_end ? add_per_layer(step, layer, l) : status;
 }
 
@@ -345,7 +344,6 @@ weft_status gemma4_layer(model_step *step, uint32_t l) {
   if (status != WEFT_OK || step->n_rows == 0) return status;
   const weft_weight *o = &layer->o;
   status = layers_matmul(step, step->a, step->n_rows, 1, &o, &s->t);
-  if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = {.x = s->t,
                           .weight = layer->post_attn_norm,
@@ -355,6 +353,6 @@ weft_status gemma4_layer(model_step *step, uint32_t l) {
                           .n_then = model->hyper.moe[l] ? 3 : 1,
                           .then_weight = {layer->ffn_norm, layer->router_scale, layer->pre_ffw_norm_2},
                           .then = {step->h, s->y, s->r}};
-  status = layers_norm(step, &sum);
+  status = layers_sum_norm(step, &sum, 1);
   return status == WEFT_OK ? feed_forward(step, layer, l) : status;
 }

@@ -3,6 +3,10 @@
 
 #include "base/check.h"
 
+/* From so many rows on each shard chooses the experts of some of them: of fewer, all rows take no longer than what
+ * would cross. */
+enum { ROUTE_ROWS = 512 };
+
 static weft_matmul_args matmul_args(const model_part *part, const float *x, uint32_t n_rows, uint32_t n_weights,
                                     const weft_weight *const *weight, float *const *y) {
   weft_matmul_args args = {
@@ -40,7 +44,7 @@ weft_status layers_embed(model_step *step) {
   return weft_embed(step->part->device, &args);
 }
 
-weft_status layers_norm(model_step *step, const layers_norm_args *args) {
+static weft_norm_args norm_args(const model_step *step, const layers_norm_args *args) {
   uint32_t n = step->model->hyper.n_hidden;
   weft_norm_args norm = {
       .x = args->x,
@@ -65,6 +69,11 @@ weft_status layers_norm(model_step *step, const layers_norm_args *args) {
     norm.then_weight[i] = args->then_weight[i];
     norm.then[i] = args->then[i];
   }
+  return norm;
+}
+
+weft_status layers_norm(model_step *step, const layers_norm_args *args) {
+  weft_norm_args norm = norm_args(step, args);
   return weft_norm(step->part->device, &norm);
 }
 
@@ -344,13 +353,22 @@ static weft_route_args route_args(const weft_model *model, const model_part *par
 }
 
 weft_status layers_route(model_step *step, const model_layer *layer, const float *r) {
-  weft_route_args args = route_args(step->model, step->part, layer, step->n_rows);
-  args.x = r;
-  return weft_route(step->part->device, &args);
+  const weft_model *model = step->model;
+  bool shared = model->n_shards > 1 && step->n_rows >= ROUTE_ROWS;
+  uint32_t first = 0, end = step->n_rows, k = model->hyper.n_experts_used;
+  if (shared) weft_shards_rows(model->n_shards, model->shard, step->n_rows, &first, &end);
+  weft_route_args args = route_args(model, step->part, layer, end - first);
+  void *const made[2] = {args.ids, args.weights};
+  args.x = r + first * args.x_stride;
+  args.logits += first * args.logits_stride;
+  args.ids += (uint64_t)first * k;
+  args.weights += (uint64_t)first * k;
+  weft_status status = weft_route(step->part->device, &args);
+  return status == WEFT_OK && shared ? weft_shards_gather(model->sums, model->shard, made, 2, step->n_rows, k) : status;
 }
 
 weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, float *out,
-                           const layers_mlp_args *shared) {
+                           const layers_mlp_args *shared, const layers_norm_args *sum) {
   weft_model *model = step->model;
   weft_experts_args args = experts_args(model, step->part, layer);
   args.x = u;
@@ -366,16 +384,26 @@ weft_status layers_experts(model_step *step, const model_layer *layer, const flo
                                      .x_stride = model->hyper.n_hidden,
                                      .y_stride = model->hyper.n_hidden};
   }
+  if (shared != NULL && model->n_shards > 1) {
+    weft_norm_args norm = norm_args(step, sum);
+    args.give = weft_shards_give(model->sums, model->shard, &norm);
+  }
   args.n_rows = step->n_rows;
   args.n_touched = step->part->arrays.in_place ? &step->n_touched : NULL;
   return weft_experts(step->part->device, &args);
 }
 
-weft_status layers_sum(model_step *step, float *x, float *x2) {
+weft_status layers_sum(model_step *step, float *x) {
   const weft_model *model = step->model;
-  float *const arrays[WEFT_SHARDS_ARRAYS_MAX] = {x, x2};
   if (model->n_shards == 1) return WEFT_OK;
-  return weft_shards_sum(model->sums, model->shard, arrays, x2 == NULL ? 1 : 2, step->n_rows, model->hyper.n_hidden);
+  return weft_shards_sum(model->sums, model->shard, &x, 1, step->n_rows, model->hyper.n_hidden);
+}
+
+weft_status layers_sum_norm(model_step *step, const layers_norm_args *args, uint32_t n_arrays) {
+  const weft_model *model = step->model;
+  weft_norm_args norm = norm_args(step, args);
+  if (model->n_shards == 1) return weft_norm(step->part->device, &norm);
+  return weft_shards_sum_norm(model->sums, model->shard, &norm, n_arrays);
 }
 
 /* ---- plan ---- */

@@ -41,14 +41,16 @@ typedef struct layers_mlp_args {
 } layers_mlp_args;
 weft_status layers_mlp(model_step *step, const layers_mlp_args *args);
 /* layers_route chooses experts by the router's product with r; layers_experts computes out = those experts over u and,
- * unless shared is NULL, an MLP of all rows beside them. */
+ * unless shared is NULL, an MLP of all rows beside them. sum: with shared, what layers_sum_norm will be called with next,
+ * for two arrays: the op may begin it. */
 weft_status layers_route(model_step *step, const model_layer *layer, const float *r);
 weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, float *out,
-                           const layers_mlp_args *shared);
+                           const layers_mlp_args *shared, const layers_norm_args *sum);
 
-/* Sums up to two arrays [step->n_rows, n_hidden] over the shards, in place; does nothing where there is one. x2 may be
- * NULL. */
-weft_status layers_sum(model_step *step, float *x, float *x2);
+/* Sums x [step->n_rows, n_hidden] over the shards, in place; does nothing where there is one. */
+weft_status layers_sum(model_step *step, float *x);
+/* The same of args->x, and of two arrays of args->x2, with the norm of them. What was summed is lost. */
+weft_status layers_sum_norm(model_step *step, const layers_norm_args *args, uint32_t n_arrays);
 
 /* The scratch memory of a part: layers_plan fills part->plan, layers_place the pointers once scratch_base is there. */
 weft_status layers_plan(const weft_model *model, model_part *part);

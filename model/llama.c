@@ -144,10 +144,10 @@ weft_status llama_load(weft_model *model, weights_loader *loader) {
 
 /* ---- forward ---- */
 
-/* x = x + t + bias. */
+/* x = t + x + bias, where t is summed over shards. */
 static layers_norm_args stream_sum(const model_step *step, const float *bias) {
-  return (layers_norm_args){.x = step->x,
-                            .x2 = step->part->scratch.t,
+  return (layers_norm_args){.x = step->part->scratch.t,
+                            .x2 = step->x,
                             .add = bias,
                             .y = step->x,
                             .n_rows = step->n_rows,
@@ -163,17 +163,16 @@ weft_status llama_layer(model_step *step, uint32_t l) {
   if (status != WEFT_OK || step->n_rows == 0) return status;
   const weft_weight *o = &layer->o;
   status = layers_matmul(step, step->a, step->n_rows, 1, &o, &s->t);
-  if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args attended = stream_sum(step, layer->o_bias);
   attended.n_then = 1;
   attended.then_weight[0] = layer->ffn_norm;
   attended.then[0] = step->h;
-  status = layers_norm(step, &attended);
+  status = layers_sum_norm(step, &attended, 1);
   if (status != WEFT_OK) return status;
   if (model->hyper.moe[l]) {
     status = layers_route(step, layer, step->h);
-    if (status == WEFT_OK) status = layers_experts(step, layer, step->h, s->t, NULL);
+    if (status == WEFT_OK) status = layers_experts(step, layer, step->h, s->t, NULL, NULL);
   } else {
     layers_mlp_args mlp = {.x = step->h,
                            .gate = &layer->gate,
@@ -183,9 +182,8 @@ weft_status llama_layer(model_step *step, uint32_t l) {
                            .n_rows = step->n_rows};
     status = layers_mlp(step, &mlp);
   }
-  if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = stream_sum(step, NULL);
   layers_then_next(step, l, &sum);
-  return layers_norm(step, &sum);
+  return layers_sum_norm(step, &sum, 1);
 }

@@ -129,8 +129,10 @@ weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, v
 WEFT_OPS(X)
 #undef X
 
-/* A sum over shards (sum.cu). */
+/* A sum over shards, and one with the norm that follows it (sum.cu). */
 weft_status cuda_sum(weft_device *device, const struct shards_sum *args);
+bool cuda_sum_takes(const weft_norm_args *norm, uint32_t n_arrays);
+weft_status cuda_sum_norm(weft_device *device, const struct shards_sum *args, const weft_norm_args *norm);
 
 /* Memory of weights (host_experts.cu). n_bytes_max: most of the card's memory for them; 0: 7/8 of what is free. plain:
  * the arena maps nothing. */

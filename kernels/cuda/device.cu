@@ -363,6 +363,8 @@ static device_calls make_calls(void) {
   calls.send = device_send;
   calls.reaches = device_reaches;
   calls.sum = cuda_sum;
+  calls.sum_takes = cuda_sum_takes;
+  calls.sum_norm = cuda_sum_norm;
   calls.follow = device_follow;
   calls.weight = cuda_weight_place;
   calls.weight_read = cuda_weight_read;

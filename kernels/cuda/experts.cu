@@ -18,6 +18,7 @@
 #include "kernels/cuda/eight.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/cuda/prepare.cuh"
+#include "kernels/cuda/sum.cuh"
 #include "kernels/parts.h"
 
 enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8, COMBINE_THREADS = 256 };
@@ -122,16 +123,24 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
   h[place * n_ff + i] = gate_product(activation, row[0], row[n_ff]);
 }
 
+/* Four columns of a row that another shard owns: of the experts, and of the shared MLP, which has them in memory. */
+static __device__ __forceinline__ void give_away(const shards_sum &sum, uint64_t r, uint32_t i, uint32_t n_in,
+                                                 const float4 &y) {
+  float *inbox = shards_sum_inbox(&sum, sum_owner(sum, r), sum.at, sum_turn(sum)) + r * n_in + i;
+  give_four(inbox, *(const float4 *)(const void *)(sum.x[0] + r * n_in + i));
+  give_four(inbox + sum.array_floats, y);
+}
+
 /* Adds the ranks of a row. A thread has four columns where they may be read at once, else one, and loads those of
  * COMBINE_RANKS ranks at a time. */
 template <class T>
 static __global__ void __launch_bounds__(COMBINE_THREADS)
-    combine_kernel(const __grid_constant__ weft_experts_args a, const float *down, const int32_t *pair_at,
-                   uint32_t n_in) {
+    combine_kernel(const __grid_constant__ weft_experts_args a, const __grid_constant__ shards_sum sum,
+                   const float *down, const int32_t *pair_at, uint32_t n_in) {
   inputs_ready();
   constexpr uint32_t n = sizeof(T) / sizeof(float);
   uint32_t r = blockIdx.y, i = n * (blockIdx.x * COMBINE_THREADS + threadIdx.x), lane = threadIdx.x % 32;
-  float sum[n] = {};
+  float out[n] = {};
   for (uint32_t first = 0; first < a.k; first += COMBINE_RANKS) {
     uint64_t pair = (uint64_t)r * a.k + first + lane;
     bool exists = lane < COMBINE_RANKS && first + lane < a.k;
@@ -149,10 +158,14 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
       float weight = __shfl_sync(0xFFFFFFFFu, weights, j);
 #pragma unroll
       for (uint32_t e = 0; e < n; e++)
-        if (first + j < a.k) sum[e] = __fadd_rn(sum[e], __fmul_rn(weight, value[j][e]));
+        if (first + j < a.k) out[e] = __fadd_rn(out[e], __fmul_rn(weight, value[j][e]));
     }
   }
-  if (i < n_in) *(T *)(void *)(a.y + (uint64_t)r * a.y_stride + i) = *(const T *)(const void *)sum;
+  if (i >= n_in) return;
+  if (sizeof(T) == sizeof(float4) && a.give != NULL && sum_owner(sum, r) != sum.at)
+    give_away(sum, r, i, n_in, *(const float4 *)(const void *)out);
+  else
+    *(T *)(void *)(a.y + (uint64_t)r * a.y_stride + i) = *(const T *)(const void *)out;
 }
 
 /* ---- host ----------------------------------------------------------------------------------------------- */
@@ -302,11 +315,13 @@ static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, 
   weft_experts_args a = *args;
   const int32_t *pair_at = p->pair_at;
   bool wide = p->n_in % 4 == 0 && args->y_stride % 4 == 0 && ((uintptr_t)args->y & 15u) == 0;
+  shards_sum none = {}, give = args->give == NULL ? none : *args->give;
+  if (args->give != NULL && (!wide || args->n_rows > 65535)) return WEFT_E_UNSUPPORTED;
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
     dim3 grid(cuda_ceil(p->n_in, (wide ? 4 : 1) * COMBINE_THREADS), n);
-    cuda_start(d, wide ? combine_kernel<float4> : combine_kernel<float>, grid, COMBINE_THREADS, 0, a, p->down, pair_at,
-               p->n_in);
+    cuda_start(d, wide ? combine_kernel<float4> : combine_kernel<float>, grid, COMBINE_THREADS, 0, a, give, p->down,
+               pair_at, p->n_in);
     a.weights += (uint64_t)n * a.k;
     a.y += n * a.y_stride;
     pair_at += (uint64_t)n * a.k;

@@ -6,12 +6,9 @@
  * that does not exist gives a row of NaN, which the head reports as bad. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/element.cuh"
+#include "kernels/cuda/norm.cuh"
 
 enum { ROW_THREADS = 256 };
-
-static bool is_wide(const void *p, uint64_t stride) {
-  return ((uintptr_t)p & 15u) == 0 && stride % 4 == 0;
-}
 
 /* ---- embed ---------------------------------------------------------------------------------------------- */
 
@@ -74,177 +71,26 @@ typedef struct norm_kernel_args {
   bool wide;
 } norm_kernel_args;
 
-/* WIDE: the rows may be read and written four numbers at a time, and have whole fours. */
-template <bool WIDE>
-static __device__ __forceinline__ float4 load_row4(const float *row, uint32_t i, uint32_t n, bool wide) {
-  if (WIDE) return i < n ? *(const float4 *)(const void *)(row + i) : make_float4(0, 0, 0, 0);
-  if (wide && i + 4 <= n) return *(const float4 *)(const void *)(row + i);
-  float4 v = make_float4(0, 0, 0, 0);
-  if (i < n) v.x = row[i];
-  if (i + 1 < n) v.y = row[i + 1];
-  if (i + 2 < n) v.z = row[i + 2];
-  if (i + 3 < n) v.w = row[i + 3];
-  return v;
-}
-
-template <bool WIDE>
-static __device__ __forceinline__ void store_row4(float *row, uint32_t i, uint32_t n, bool wide, const float4 &v) {
-  if (WIDE) {
-    if (i < n) *(float4 *)(void *)(row + i) = v;
-    return;
-  }
-  if (wide && i + 4 <= n) {
-    *(float4 *)(void *)(row + i) = v;
-    return;
-  }
-  if (i < n) row[i] = v.x;
-  if (i + 1 < n) row[i + 1] = v.y;
-  if (i + 2 < n) row[i + 2] = v.z;
-  if (i + 3 < n) row[i + 3] = v.w;
-}
-
-static __device__ __forceinline__ float norm_element(float v, float factor, float weight, float add, float scale) {
-  return __fmul_rn(__fmaf_rn(__fmul_rn(v, factor), weight, add), scale);
-}
-
-static __device__ __forceinline__ float4 norm_element4(const float4 &v, float factor, const float4 &w,
-                                                       const float4 &add, float scale) {
-  return make_float4(norm_element(v.x, factor, w.x, add.x, scale), norm_element(v.y, factor, w.y, add.y, scale),
-                     norm_element(v.z, factor, w.z, add.z, scale), norm_element(v.w, factor, w.w, add.w, scale));
-}
-
-/* A thread's part of a row: the numbers 4 (t THREADS + thread) .. + 3 for t < SLOTS. */
-template <int THREADS, int SLOTS>
-struct row_part {
-  float4 at[SLOTS];
-};
-
-template <bool WIDE, int THREADS, int SLOTS>
-static __device__ __forceinline__ void get_part(const float *row, uint32_t n, bool wide,
-                                                row_part<THREADS, SLOTS> &out) {
-#pragma unroll
-  for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = load_row4<WIDE>(row, 4 * (t * THREADS + threadIdx.x), n, wide);
-}
-
-/* Reads the weight of a norm, if NOW. */
-template <bool NOW, bool WIDE, int THREADS, int SLOTS>
-static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, bool wide,
-                                                  row_part<THREADS, SLOTS> &out) {
-  if constexpr (NOW) {
-#pragma unroll
-    for (uint32_t t = 0; t < SLOTS; t++) {
-      uint32_t i = 4 * (t * THREADS + threadIdx.x);
-      if (row != NULL)
-        out.at[t] = (WIDE ? i < n : wide && i + 4 <= n) ? load_kept((const float4 *)(const void *)(row + i))
-                                                        : load_row4<WIDE>(row, i, n, wide);
-    }
-  }
-}
-
-/* 1 / rms of one or two rows, with one barrier for both. shared: scratch that nothing else of the kernel uses. */
-template <int THREADS, int SLOTS>
-static __device__ __forceinline__ float2 factors_of(const row_part<THREADS, SLOTS> &x,
-                                                    const row_part<THREADS, SLOTS> &x2, bool two, uint32_t n, float eps,
-                                                    float (*shared)[32]) {
-  float sum[2] = {0.0f, 0.0f};
-#pragma unroll
-  for (uint32_t t = 0; t < SLOTS; t++) {
-    sum[0] = fmaf(x.at[t].x, x.at[t].x, sum[0]);
-    sum[0] = fmaf(x.at[t].y, x.at[t].y, sum[0]);
-    sum[0] = fmaf(x.at[t].z, x.at[t].z, sum[0]);
-    sum[0] = fmaf(x.at[t].w, x.at[t].w, sum[0]);
-    if (!two) continue;
-    sum[1] = fmaf(x2.at[t].x, x2.at[t].x, sum[1]);
-    sum[1] = fmaf(x2.at[t].y, x2.at[t].y, sum[1]);
-    sum[1] = fmaf(x2.at[t].z, x2.at[t].z, sum[1]);
-    sum[1] = fmaf(x2.at[t].w, x2.at[t].w, sum[1]);
-  }
-  uint32_t lane = threadIdx.x % 32;
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    if (i == 1 && !two) continue;
-    sum[i] = warp_sum(sum[i]);
-    if (lane == 0) shared[i][threadIdx.x / 32] = sum[i];
-  }
-  __syncthreads();
-  float factor[2] = {0.0f, 0.0f};
-#pragma unroll
-  for (int i = 0; i < 2; i++) {
-    if (i == 1 && !two) continue;
-    float all = warp_sum(lane < THREADS / 32 ? shared[i][lane] : 0.0f);
-    factor[i] = __fdiv_rn(1.0f, sqrtf(__fdiv_rn(all, (float)n) + eps));
-  }
-  return make_float2(factor[0], factor[1]);
-}
-
-template <int THREADS, int SLOTS>
-static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, float factor,
-                                                  const row_part<THREADS, SLOTS> &w) {
-#pragma unroll
-  for (uint32_t t = 0; t < SLOTS; t++) x.at[t] = norm_element4(x.at[t], factor, w.at[t], make_float4(0, 0, 0, 0), 1.0f);
-}
-
 /* EARLY: weights, which no kernel writes, are read before the inputs are there; otherwise when they are needed, which
  * takes fewer registers. With three slots two blocks fit on a multiprocessor in either case. */
 template <int THREADS, int SLOTS, bool EARLY, bool WIDE>
 static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
     norm_kernel(const __grid_constant__ norm_kernel_args a) {
   using part = row_part<THREADS, SLOTS>;
-  __shared__ float shared[3][2][32];
+  __shared__ norm_shared shared;
   next_may_start();
   const weft_norm_args &op = a.op;
   uint64_t r = blockIdx.x;
-  uint32_t n = op.n_cols;
-  part weight, x_weight, x2_weight, then_weight[WEFT_NORM_THEN_MAX];
-  get_weight<EARLY, WIDE>(op.x_weight, n, a.wide, x_weight);
-  get_weight<EARLY, WIDE>(op.x2_weight, n, a.wide, x2_weight);
-  get_weight<EARLY, WIDE>(op.weight, n, a.wide, weight);
-#pragma unroll
-  for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++)
-    if (i < op.n_then) get_weight<EARLY, WIDE>(op.then_weight[i], n, a.wide, then_weight[i]);
-  float scale = op.row_scale == NULL ? 1.0f : op.row_scale[r];
+  norm_weights<THREADS, SLOTS> weights;
+  get_weights<EARLY, WIDE>(op, a.wide, weights);
+  float scale = row_scale_of(op, r);
   inputs_wait();
   part x, x2, add;
-  get_part<WIDE>(op.x + r * op.x_stride, n, a.wide, x);
-  if (op.x2 != NULL) get_part<WIDE>(op.x2 + r * op.x2_stride, n, a.wide, x2);
-  if (op.add != NULL) get_part<WIDE>(op.add + r * op.add_stride, n, a.wide, add);
-  if (op.x_weight != NULL || (op.x2 != NULL && op.x2_weight != NULL)) {
-    float2 factor = factors_of<THREADS, SLOTS>(x, x2, op.x2 != NULL, n, op.eps, shared[0]);
-    if (op.x_weight != NULL) {
-      get_weight<!EARLY, WIDE>(op.x_weight, n, a.wide, x_weight);
-      scale_part(x, factor.x, x_weight);
-    }
-    if (op.x2 != NULL && op.x2_weight != NULL) {
-      get_weight<!EARLY, WIDE>(op.x2_weight, n, a.wide, x2_weight);
-      scale_part(x2, factor.y, x2_weight);
-    }
-  }
-#pragma unroll
-  for (uint32_t t = 0; t < SLOTS; t++) {
-    if (op.x2 == NULL) continue;
-    x.at[t] = make_float4(__fadd_rn(x.at[t].x, x2.at[t].x), __fadd_rn(x.at[t].y, x2.at[t].y),
-                          __fadd_rn(x.at[t].z, x2.at[t].z), __fadd_rn(x.at[t].w, x2.at[t].w));
-  }
-  float factor = op.plain ? 1.0f : factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[1]).x;
-  get_weight<!EARLY, WIDE>(op.weight, n, a.wide, weight);
-#pragma unroll
-  for (uint32_t t = 0; t < SLOTS; t++) {
-    float4 w = op.weight != NULL ? weight.at[t] : make_float4(1, 1, 1, 1);
-    x.at[t] = norm_element4(x.at[t], factor, w, op.add != NULL ? add.at[t] : make_float4(0, 0, 0, 0), scale);
-    store_row4<WIDE>(op.y + r * op.y_stride, 4 * (t * THREADS + threadIdx.x), n, a.wide, x.at[t]);
-  }
-  if (op.n_then == 0) return;
-  factor = factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[2]).x;
-#pragma unroll
-  for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++) {
-    if (i >= op.n_then) continue;
-    get_weight<!EARLY, WIDE>(op.then_weight[i], n, a.wide, then_weight[i]);
-    float *then = op.then[i] + r * op.y_stride;
-#pragma unroll
-    for (uint32_t t = 0; t < SLOTS; t++)
-      store_row4<WIDE>(then, 4 * (t * THREADS + threadIdx.x), n, a.wide,
-                       norm_element4(x.at[t], factor, then_weight[i].at[t], make_float4(0, 0, 0, 0), 1.0f));
-  }
+  get_part<WIDE>(op.x + r * op.x_stride, op.n_cols, a.wide, x);
+  if (op.x2 != NULL) get_part<WIDE>(op.x2 + r * op.x2_stride, op.n_cols, a.wide, x2);
+  if (op.add != NULL) get_part<WIDE>(op.add + r * op.add_stride, op.n_cols, a.wide, add);
+  norm_row<EARLY, WIDE>(op, a.wide, r, scale, x, x2, add, weights, shared);
+  norm_then<EARLY, WIDE>(op, a.wide, r, x, weights, shared);
 }
 
 weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
@@ -252,12 +98,7 @@ weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   norm_kernel_args a;
   a.op = *args;
-  a.wide = is_wide(args->x, args->x_stride) && is_wide(args->y, args->y_stride) &&
-           (args->x2 == NULL || is_wide(args->x2, args->x2_stride)) &&
-           (args->add == NULL || is_wide(args->add, args->add_stride)) && is_wide(args->weight, 0) &&
-           is_wide(args->x_weight, 0) && is_wide(args->x2_weight, 0);
-  for (uint32_t i = 0; i < args->n_then; i++)
-    a.wide = a.wide && is_wide(args->then[i], args->y_stride) && is_wide(args->then_weight[i], 0);
+  a.wide = norm_is_wide(args);
   bool early = args->n_rows <= d->n_multiprocessors;
   bool fours = a.wide && args->n_cols % 4 == 0;
   if (args->n_cols <= 3072)

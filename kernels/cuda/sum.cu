@@ -8,20 +8,15 @@
  * before it ends. */
 #include "kernels/cuda/common.cuh"
 #include "kernels/cuda/cuda.h"
-#include "kernels/shards_sum.h"
+#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/sum.cuh"
 
-enum { SUM_THREADS = 256, SUM_BLOCKS = 6 /* of a multiprocessor, at once */, SUM_WAITS = 4096 };
-
-typedef struct __align__(16) four {
-  uint32_t word[4];
-}
-four;
-
-static __device__ __forceinline__ void give(float *to, const four &v) {
-  asm volatile("st.relaxed.sys.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(to), "r"(v.word[0]), "r"(v.word[1]),
-               "r"(v.word[2]), "r"(v.word[3])
-               : "memory");
-}
+enum {
+  SUM_THREADS = 256,
+  SUM_BLOCKS = 6 /* of a multiprocessor, at once */,
+  SUM_WAITS = 4096,
+  SUM_AHEAD = 4 /* rows that a block has given and not yet taken */
+};
 
 static __device__ __forceinline__ void take(const float *from, four &v) {
   asm volatile("ld.relaxed.sys.global.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -139,9 +134,16 @@ static __global__ void __launch_bounds__(SUM_THREADS, SUM_BLOCKS) sum_kernel(con
     T own, sum;
     if (i < n_items) own = *(const T *)(const void *)(a.x[at.array] + at.at);
     if (a.is_meeting != 0) __threadfence_system();
-    if (i < n_items) give_to_all(a, turn, at, own);
+    uint32_t maker = a.share_floats == 0 ? a.at : (uint32_t)at.at / (uint32_t)a.share_floats;
+    if (i < n_items && maker == a.at) give_to_all(a, turn, at, own);
     if (base == blockIdx.x * SUM_THREADS) count_read(a.state, n_sums);
     if (i >= n_items) return;
+    if (a.share_floats != 0) {
+      if (maker == a.at) continue;
+      if (!take_from(a, turn, maker, at, own)) return;
+      *(T *)(void *)(a.x[at.array] + at.at) = own;
+      continue;
+    }
     for (uint32_t s = 0; s < a.n; s++) {
       T v = own;
       if (s != a.at && !take_from(a, turn, s, at, v)) return;
@@ -162,7 +164,7 @@ static void start_sum(cuda_device *d, const shards_sum *args) {
 
 weft_status cuda_sum(weft_device *device, const shards_sum *args) {
   cuda_device *d = cuda_of(device);
-  bool fours = args->n_floats % 4 == 0;
+  bool fours = args->n_floats % 4 == 0 && args->share_floats % 4 == 0;
   if (d->lost) return WEFT_E_DEVICE;
   if (args->n_arrays * args->n_floats > INT32_MAX) return WEFT_E_UNSUPPORTED;
   for (uint32_t i = 0; i < args->n_arrays; i++) fours = fours && ((uintptr_t)args->x[i] & 15u) == 0;
@@ -171,4 +173,174 @@ weft_status cuda_sum(weft_device *device, const shards_sum *args) {
   else
     start_sum<one>(d, args);
   return cuda_launched(d, "a sum over shards");
+}
+
+/* ---- a sum, and the norm that follows it ------------------------------------------------------------------- */
+
+typedef struct sum_norm_args {
+  shards_sum sum;
+  weft_norm_args norm; /* of rows that lie one behind another, and are wide */
+} sum_norm_args;
+
+static __device__ __forceinline__ float4 as_numbers(const four &v) {
+  return make_float4(__uint_as_float(v.word[0]), __uint_as_float(v.word[1]), __uint_as_float(v.word[2]),
+                     __uint_as_float(v.word[3]));
+}
+
+/* What a thread knows while it exchanges rows. */
+typedef struct exchange {
+  uint32_t turn, n_cols;
+  bool gone; /* it has given up once, and waits no more */
+} exchange;
+
+/* Gives a thread's part of a row to shard `to`. */
+template <int SLOTS>
+static __device__ __forceinline__ void give_part(const shards_sum &a, const exchange &e, uint32_t to, uint32_t array,
+                                                 uint64_t r, const row_part<SUM_THREADS, SLOTS> &x) {
+  float *row = shards_sum_inbox(&a, to, a.at, e.turn) + array * a.array_floats + r * e.n_cols;
+#pragma unroll
+  for (uint32_t t = 0; t < SLOTS; t++) {
+    uint32_t i = 4 * (t * SUM_THREADS + threadIdx.x);
+    if (i < e.n_cols) give_four(row + i, x.at[t]);
+  }
+}
+
+/* Takes a part of a row that shard `from` gave, or will give. */
+template <int SLOTS>
+static __device__ __forceinline__ void take_part(const shards_sum &a, exchange &e, uint32_t from, uint32_t array,
+                                                 uint64_t r, row_part<SUM_THREADS, SLOTS> &x) {
+  float *row = shards_sum_inbox(&a, a.at, from, e.turn) + array * a.array_floats + r * e.n_cols;
+  four v[SLOTS];
+#pragma unroll
+  for (uint32_t t = 0; t < SLOTS; t++) {
+    uint32_t i = 4 * (t * SUM_THREADS + threadIdx.x);
+    v[t] = as_four(make_float4(0, 0, 0, 0));
+    if (i < e.n_cols) take(row + i, v[t]);
+  }
+#pragma unroll
+  for (uint32_t t = 0; t < SLOTS; t++) {
+    uint32_t i = 4 * (t * SUM_THREADS + threadIdx.x);
+    uint64_t since = 0;
+    for (uint32_t n_waits = 1; !has_come(v[t]) && !e.gone; n_waits++) {
+      if (n_waits % SUM_WAITS == 0) e.gone = gives_up(a.broken, &since);
+      take(row + i, v[t]);
+    }
+    if (i < e.n_cols) *(four *)(void *)(row + i) = empty_place<four>();
+    x.at[t] = as_numbers(v[t]);
+  }
+}
+
+template <int SLOTS>
+static __device__ __forceinline__ void add_part(row_part<SUM_THREADS, SLOTS> &sum,
+                                                const row_part<SUM_THREADS, SLOTS> &x) {
+#pragma unroll
+  for (uint32_t t = 0; t < SLOTS; t++)
+    sum.at[t] = make_float4(__fadd_rn(sum.at[t].x, x.at[t].x), __fadd_rn(sum.at[t].y, x.at[t].y),
+                            __fadd_rn(sum.at[t].z, x.at[t].z), __fadd_rn(sum.at[t].w, x.at[t].w));
+}
+
+/* x, this shard's part of a row, becomes the sum of those of all. */
+template <int SLOTS>
+static __device__ __forceinline__ void sum_part(const shards_sum &a, exchange &e, uint32_t array, uint64_t r,
+                                                row_part<SUM_THREADS, SLOTS> &x) {
+  row_part<SUM_THREADS, SLOTS> sum;
+#pragma unroll 1
+  for (uint32_t s = 0; s < a.n; s++) {
+    row_part<SUM_THREADS, SLOTS> v = x;
+    if (s != a.at) take_part(a, e, s, array, r, v);
+    if (s > 0) add_part(sum, v);
+    if (s == 0) sum = v;
+  }
+  x = sum;
+}
+
+static __device__ __forceinline__ bool is_owner(const shards_sum &a, uint32_t of, uint64_t r) {
+  return a.by_owner == 0 || sum_owner(a, r) == of;
+}
+
+/* Gives a row's parts to all who sum it. */
+template <int SLOTS>
+static __device__ __forceinline__ void give_row(const sum_norm_args &a, const exchange &e, uint64_t r) {
+  row_part<SUM_THREADS, SLOTS> x;
+  if (a.sum.is_given != 0 || (a.sum.by_owner != 0 && is_owner(a.sum, a.sum.at, r))) return;
+#pragma unroll 1
+  for (uint32_t i = 0; i < a.sum.n_arrays; i++) {
+    get_part<true>(a.sum.x[i] + r * e.n_cols, e.n_cols, true, x);
+#pragma unroll 1
+    for (uint32_t to = 0; to < a.sum.n; to++)
+      if (to != a.sum.at && is_owner(a.sum, to, r)) give_part(a.sum, e, to, i, r, x);
+  }
+}
+
+/* ONE: a block has one row, whose weights it reads before the inputs are there. */
+template <int SLOTS, bool ONE>
+static __global__ void __launch_bounds__(SUM_THREADS, ONE          ? 1
+                                                      : SLOTS <= 3 ? 2
+                                                                   : 1)
+    sum_norm_kernel(const __grid_constant__ sum_norm_args a) {
+  using part = row_part<SUM_THREADS, SLOTS>;
+  __shared__ norm_shared shared;
+  next_may_start();
+  const weft_norm_args &op = a.norm;
+  exchange e = {0, op.n_cols, false};
+  norm_weights<SUM_THREADS, SLOTS> weights;
+  get_weights<ONE, true>(op, true, weights);
+  float scale = row_scale_of(op, blockIdx.x);
+  inputs_wait();
+  uint32_t n_sums = *(const volatile uint32_t *)&a.sum.state->n_sums;
+  e.turn = n_sums % SHARDS_SUM_INBOXES;
+  uint64_t ahead = blockIdx.x;
+  for (uint32_t i = 0; i < (ONE ? 1 : SUM_AHEAD) && ahead < op.n_rows; i++, ahead += gridDim.x)
+    give_row<SLOTS>(a, e, ahead);
+  count_read(a.sum.state, n_sums);
+  for (uint64_t r = blockIdx.x; r < op.n_rows; r += gridDim.x) {
+    part x, x2, add;
+    if (!ONE) weights = norm_weights<SUM_THREADS, SLOTS>(); /* those of the row before are let go of */
+    if (!ONE) __syncthreads();                              /* the row before has been read in `shared` */
+    if (!ONE && ahead < op.n_rows) give_row<SLOTS>(a, e, ahead);
+    ahead += gridDim.x;
+    if (is_owner(a.sum, a.sum.at, r)) {
+      if (!ONE) scale = row_scale_of(op, r);
+      get_part<true>(op.x + r * op.n_cols, op.n_cols, true, x);
+      if (op.x2 != NULL) get_part<true>(op.x2 + r * op.x2_stride, op.n_cols, true, x2);
+      if (op.add != NULL) get_part<true>(op.add + r * op.add_stride, op.n_cols, true, add);
+      sum_part(a.sum, e, 0, r, x);
+      if (a.sum.n_arrays == 2) sum_part(a.sum, e, 1, r, x2);
+      norm_row<ONE, true>(op, true, r, scale, x, x2, add, weights, shared);
+#pragma unroll 1
+      for (uint32_t to = 0; to < a.sum.n && a.sum.by_owner != 0; to++)
+        if (to != a.sum.at) give_part(a.sum, e, to, 0, r, x);
+    } else {
+      take_part(a.sum, e, sum_owner(a.sum, r), 0, r, x);
+#pragma unroll
+      for (uint32_t t = 0; t < SLOTS; t++)
+        store_row4<true>(op.y + r * op.y_stride, 4 * (t * SUM_THREADS + threadIdx.x), op.n_cols, true, x.at[t]);
+    }
+    norm_then<ONE, true>(op, true, r, x, weights, shared);
+  }
+}
+
+template <int SLOTS>
+static void start_sum_norm(cuda_device *d, const sum_norm_args *a) {
+  uint32_t n = a->norm.n_rows, most = (SLOTS <= 3 ? 2 : 1) * d->n_multiprocessors;
+  if (n <= d->n_multiprocessors)
+    cuda_start(d, sum_norm_kernel<SLOTS, true>, n, SUM_THREADS, 0, *a);
+  else
+    cuda_start(d, sum_norm_kernel<SLOTS, false>, n < most ? n : most, SUM_THREADS, 0, *a);
+}
+
+bool cuda_sum_takes(const weft_norm_args *norm, uint32_t n_arrays) {
+  uint32_t n = norm->n_cols;
+  return n <= 4096 && n % 4 == 0 && norm->x_stride == n && (n_arrays < 2 || norm->x2_stride == n) && norm_is_wide(norm);
+}
+
+weft_status cuda_sum_norm(weft_device *device, const shards_sum *args, const weft_norm_args *norm) {
+  cuda_device *d = cuda_of(device);
+  sum_norm_args a = {*args, *norm};
+  if (d->lost) return WEFT_E_DEVICE;
+  if (norm->n_cols <= 3072)
+    start_sum_norm<3>(d, &a);
+  else
+    start_sum_norm<4>(d, &a);
+  return cuda_launched(d, "a sum over shards and its norm");
 }

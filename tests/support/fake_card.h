@@ -488,9 +488,8 @@ static inline const char *fake_numerics(const weft_device *device, weft_type typ
 
 /* ---- sums over shards: each card has a thread, which waits within the call as a card would ---- */
 
-static inline weft_status fake_sum_word(const shards_sum *a, uint32_t turn, uint64_t place, float *x) {
+static inline void fake_give_word(const shards_sum *a, uint32_t turn, uint64_t place, const float *x) {
   uint32_t own, empty = SHARDS_SUM_EMPTY;
-  float sum = 0.0f;
   memcpy(&own, x, sizeof own);
   if (own == empty) own = SHARDS_SUM_OTHER;
   for (uint32_t to = 0; to < a->n; to++) {
@@ -500,16 +499,34 @@ static inline weft_status fake_sum_word(const shards_sum *a, uint32_t turn, uint
     (void)fprintf(stderr, "FAILED: a shard gives to a place that was not emptied\n");
     exit(1);
   }
+}
+
+/* AGAIN: sums are broken. */
+static inline weft_status fake_take_word(const shards_sum *a, uint32_t turn, uint64_t place, uint32_t from, float *x) {
+  uint32_t empty = SHARDS_SUM_EMPTY, word = empty;
+  uint32_t *inbox = (uint32_t *)(void *)(shards_sum_inbox(a, a->at, from, turn) + place);
+  while ((word = __atomic_exchange_n(inbox, empty, __ATOMIC_ACQ_REL)) == empty) {
+    if (__atomic_load_n(a->broken, __ATOMIC_ACQUIRE) != 0) return WEFT_AGAIN;
+    (void)sched_yield();
+  }
+  memcpy(x, &word, sizeof word);
+  return WEFT_OK;
+}
+
+/* Number k of an array of a gather. What this card gives it gives before it waits. */
+static inline weft_status fake_gather_word(const shards_sum *a, uint32_t turn, uint64_t place, uint64_t k, float *x) {
+  uint32_t owner = (uint32_t)(k / a->share_floats);
+  if (owner != a->at) return fake_take_word(a, turn, place, owner, x);
+  fake_give_word(a, turn, place, x);
+  return WEFT_OK;
+}
+
+static inline weft_status fake_sum_word(const shards_sum *a, uint32_t turn, uint64_t place, float *x) {
+  float sum = 0.0f;
+  fake_give_word(a, turn, place, x);
   for (uint32_t from = 0; from < a->n; from++) {
     float part = *x;
-    if (from != a->at) {
-      uint32_t *inbox = (uint32_t *)(void *)(shards_sum_inbox(a, a->at, from, turn) + place), word = empty;
-      while ((word = __atomic_exchange_n(inbox, empty, __ATOMIC_ACQ_REL)) == empty) {
-        if (__atomic_load_n(a->broken, __ATOMIC_ACQUIRE) != 0) return WEFT_AGAIN;
-        (void)sched_yield();
-      }
-      memcpy(&part, &word, sizeof part);
-    }
+    if (from != a->at && fake_take_word(a, turn, place, from, &part) != WEFT_OK) return WEFT_AGAIN;
     sum = from == 0 ? part : sum + part;
   }
   *x = sum;
@@ -521,7 +538,10 @@ static inline weft_status fake_sum_now(const shards_sum *a) {
   uint32_t turn = a->state->n_sums++ % SHARDS_SUM_INBOXES;
   for (uint32_t i = 0; i < a->n_arrays; i++) {
     for (uint64_t k = 0; k < a->n_floats; k++) {
-      if (fake_sum_word(a, turn, i * a->array_floats + k, a->x[i] + k) != WEFT_OK) return WEFT_OK;
+      uint64_t place = i * a->array_floats + k;
+      weft_status status = a->share_floats == 0 ? fake_sum_word(a, turn, place, a->x[i] + k)
+                                                : fake_gather_word(a, turn, place, k, a->x[i] + k);
+      if (status != WEFT_OK) return WEFT_OK;
     }
   }
   return WEFT_OK;

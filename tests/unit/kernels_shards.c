@@ -8,6 +8,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -91,12 +92,13 @@ static bool adds_in_one_call(const char *backend) {
 }
 
 /* Returns whether this machine has n devices of the backend. */
-static bool play_with(const char *backend, uint32_t n, uint32_t breaks_at, void *(*run)(void *), shard_thread *t) {
+static bool play_sized(const char *backend, uint32_t n, uint32_t breaks_at, uint64_t n_floats, void *(*run)(void *),
+                       shard_thread *t) {
   weft_device *device[WEFT_DEVICES_MAX] = {NULL};
   weft_shards *shards;
   pthread_t thread[WEFT_DEVICES_MAX] = {0};
   if (!open_devices(backend, n, device)) return false;
-  assert_int_equal(weft_shards_open(device, n, 2 * N, 0, &shards), WEFT_OK);
+  assert_int_equal(weft_shards_open(device, n, n_floats, 0, &shards), WEFT_OK);
   assert_true(weft_shards_in_graphs(shards) == adds_in_one_call(backend));
   for (uint32_t i = 0; i < n; i++) {
     t[i] = (shard_thread){
@@ -110,6 +112,10 @@ static bool play_with(const char *backend, uint32_t n, uint32_t breaks_at, void 
   weft_shards_close(shards);
   for (uint32_t i = 0; i < n; i++) weft_device_close(device[i]);
   return true;
+}
+
+static bool play_with(const char *backend, uint32_t n, uint32_t breaks_at, void *(*run)(void *), shard_thread *t) {
+  return play_sized(backend, n, breaks_at, 2 * N, run, t);
 }
 
 static bool play(const char *backend, uint32_t n, uint32_t breaks_at, shard_thread *t) {
@@ -154,6 +160,182 @@ static void break_everywhere(const char *backend, uint32_t n, void *(*run)(void 
       assert_int_equal(t[i].n_wrong, 0);
     }
   }
+}
+
+/* ---- sums with a norm, and gathers ---- */
+
+enum {
+  NORM_ROWS = 700,
+  NORM_COLS = 3200,
+  NORM_FLOATS = 2 * NORM_ROWS * NORM_COLS,
+  VECTORS = 6,
+  LONG_ENOUGH = 40000 /* but for cards */
+};
+
+/* Shapes of calls: rows that a block has alone, that it has several of, and that are shared out to owners; columns that
+ * no one call takes, and of both kernels. */
+static const struct {
+  uint32_t n_rows, n_cols, n_arrays, n_then;
+  bool plain;
+} norms[] = {{1, 2816, 2, 1, false},   {1, 33, 1, 3, false},     {5, 64, 1, 0, true},     {3, 3200, 2, 2, false},
+             {150, 64, 1, 3, false},   {256, 128, 2, 1, false},  {257, 128, 2, 3, false}, {700, 2816, 2, 1, false},
+             {700, 2816, 1, 3, false}, {301, 3200, 2, 1, false}, {700, 36, 2, 0, false},  {299, 30, 2, 1, false}};
+enum { NORMS = sizeof norms / sizeof *norms };
+
+typedef struct norm_memory {
+  float *x, *x2, *add, *y, *then[WEFT_NORM_THEN_MAX], *vector[VECTORS], *host;
+} norm_memory;
+
+static weft_status take_floats(weft_device *device, uint64_t n, float **out) {
+  return weft_device_alloc(device, n * sizeof **out, (void **)out);
+}
+
+static void free_norm(weft_device *device, norm_memory *m) {
+  float *const all[] = {m->x, m->x2, m->add, m->y, m->then[0], m->then[1], m->then[2]};
+  for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) weft_device_free(device, all[i]);
+  for (uint32_t i = 0; i < VECTORS; i++) weft_device_free(device, m->vector[i]);
+  free(m->host);
+}
+
+static weft_status open_norm(weft_device *device, norm_memory *m) {
+  float **const all[] = {&m->x, &m->x2, &m->add, &m->y, &m->then[0], &m->then[1], &m->then[2]};
+  weft_status status = WEFT_OK;
+  memset(m, 0, sizeof *m);
+  m->host = malloc(NORM_FLOATS / 2 * sizeof *m->host);
+  if (m->host == NULL) return WEFT_E_NO_MEMORY;
+  for (uint32_t i = 0; i < sizeof all / sizeof *all && status == WEFT_OK; i++)
+    status = take_floats(device, NORM_FLOATS / 2, all[i]);
+  for (uint32_t i = 0; i < VECTORS && status == WEFT_OK; i++) {
+    for (uint32_t k = 0; k < NORM_COLS; k++) m->host[k] = 1.0f + (float)((k * 7 + i) % 13) * 0.1f;
+    status = take_floats(device, NORM_COLS, &m->vector[i]);
+    if (status == WEFT_OK) status = weft_device_upload(device, m->vector[i], m->host, NORM_COLS * sizeof *m->host);
+  }
+  return status;
+}
+
+/* The same numbers again: a shard's parts, and the rest, which is the same everywhere. */
+static weft_status fill_norm(shard_thread *t, norm_memory *m, uint32_t k, uint64_t n) {
+  float *const all[] = {m->x, m->x2, m->add};
+  weft_status status = WEFT_OK;
+  for (uint32_t a = 0; a < 3 && status == WEFT_OK; a++) {
+    uint32_t shard = a < norms[k].n_arrays ? t->index : 7;
+    for (uint64_t i = 0; i < n; i++) m->host[i] = part_of(shard, k, a, (uint32_t)i);
+    status = weft_device_upload(t->device, all[a], m->host, n * sizeof *m->host);
+  }
+  return status;
+}
+
+static weft_norm_args norm_of(const norm_memory *m, uint32_t k) {
+  uint32_t n = norms[k].n_cols;
+  weft_norm_args args = {.x = m->x,
+                         .x2 = norms[k].n_arrays > 1 || norms[k].plain ? m->x2 : NULL,
+                         .weight = norms[k].plain ? NULL : m->vector[0],
+                         .add = norms[k].plain ? NULL : m->add,
+                         .y = norms[k].plain ? m->y : m->add,
+                         .n_rows = norms[k].n_rows,
+                         .n_cols = n,
+                         .n_then = norms[k].n_then,
+                         .plain = norms[k].plain,
+                         .x_stride = n,
+                         .x2_stride = n,
+                         .add_stride = n,
+                         .y_stride = n,
+                         .eps = 1e-6f};
+  if (norms[k].n_arrays > 1) args.x_weight = m->vector[1], args.x2_weight = m->vector[2];
+  for (uint32_t i = 0; i < args.n_then; i++) args.then_weight[i] = m->vector[3 + i], args.then[i] = m->then[i];
+  return args;
+}
+
+/* A sum of each bit of what the call gave. */
+static uint64_t bits_of(shard_thread *t, norm_memory *m, const weft_norm_args *args) {
+  uint64_t n = (uint64_t)args->n_rows * args->n_cols, bits = 0;
+  for (uint32_t i = 0; i <= args->n_then && t->status == WEFT_OK; i++) {
+    t->status = weft_device_download(t->device, m->host, i == 0 ? args->y : args->then[i - 1], n * sizeof *m->host);
+    for (uint64_t k = 0; k < n; k++) {
+      uint32_t word;
+      memcpy(&word, &m->host[k], sizeof word);
+      bits = weft_mix64(bits ^ word);
+    }
+  }
+  return bits;
+}
+
+/* The sum with its norm has the bits of both by themselves, twice: the second time inboxes were used before. */
+static void *run_norms(void *self) {
+  shard_thread *t = self;
+  norm_memory m;
+  t->status = open_norm(t->device, &m);
+  for (uint32_t k = 0; k < 2 * NORMS && t->status == WEFT_OK; k++) {
+    weft_norm_args args = norm_of(&m, k % NORMS);
+    float *const x[2] = {args.x, args.x2};
+    uint64_t n = (uint64_t)args.n_rows * args.n_cols;
+    if (n > LONG_ENOUGH && strcmp(weft_device_get_info(t->device)->backend, "cuda") != 0) continue;
+    t->status = fill_norm(t, &m, k % NORMS, n);
+    if (t->status == WEFT_OK)
+      t->status = weft_shards_sum(t->shards, t->index, x, norms[k % NORMS].n_arrays, args.n_rows, args.n_cols);
+    if (t->status == WEFT_OK) t->status = weft_norm(t->device, &args);
+    uint64_t wanted = bits_of(t, &m, &args);
+    if (t->status == WEFT_OK) t->status = fill_norm(t, &m, k % NORMS, n);
+    if (t->status == WEFT_OK) t->status = weft_shards_sum_norm(t->shards, t->index, &args, norms[k % NORMS].n_arrays);
+    t->n_wrong += bits_of(t, &m, &args) != wanted;
+    if (t->status == WEFT_OK) t->n_done++;
+  }
+  free_norm(t->device, &m);
+  return NULL;
+}
+
+/* Each shard makes its rows of two arrays, and has all afterwards. */
+static void *run_gathers(void *self) {
+  enum { ROUNDS = 20, WIDTH = 9, MOST = 200 * WIDTH };
+  shard_thread *t = self;
+  uint32_t host[MOST], *x[2] = {NULL, NULL};
+  for (uint32_t a = 0; a < 2; a++) t->status = weft_device_alloc(t->device, sizeof host, (void **)&x[a]);
+  for (uint32_t k = 0; k < ROUNDS && t->status == WEFT_OK; k++) {
+    uint32_t n_rows = WEFT_SHARDS_GATHER_ROWS + 6 * k, n_cols = 1 + k % WIDTH, first, end;
+    weft_shards_rows(t->n, t->index, n_rows, &first, &end);
+    for (uint32_t a = 0; a < 2 && t->status == WEFT_OK; a++) {
+      for (uint32_t i = 0; i < n_rows * n_cols; i++)
+        host[i] = i / n_cols >= first && i / n_cols < end ? 1000 * k + 100 * a + i : 0x7FC00000u;
+      t->status = weft_device_upload(t->device, x[a], host, n_rows * n_cols * sizeof *host);
+    }
+    void *const arrays[2] = {x[0], x[1]};
+    if (t->status == WEFT_OK) t->status = weft_shards_gather(t->shards, t->index, arrays, 1 + k % 2, n_rows, n_cols);
+    for (uint32_t a = 0; a < 1 + k % 2 && t->status == WEFT_OK; a++) {
+      t->status = weft_device_download(t->device, host, x[a], n_rows * n_cols * sizeof *host);
+      for (uint32_t i = 0; i < n_rows * n_cols; i++) t->n_wrong += host[i] != 1000 * k + 100 * a + i;
+    }
+    if (t->status == WEFT_OK) t->n_done++;
+  }
+  for (uint32_t a = 0; a < 2; a++) weft_device_free(t->device, x[a]);
+  return NULL;
+}
+
+static void play_more(void *(*run)(void *), uint64_t n_floats, uint32_t n_done, const char *what) {
+  static const char *const backends[] = {"ref", "cpu", "fake", "fake far", "cuda", "cuda far"};
+  for (uint32_t b = 0; b < sizeof backends / sizeof *backends; b++) {
+    for (uint32_t n = 2; n <= 3; n++) {
+      shard_thread t[WEFT_DEVICES_MAX];
+      if (!play_sized(backends[b], n, UINT32_MAX, n_floats, run, t)) {
+        print_message("%s of %s: left out %u devices\n", what, backends[b], n);
+        continue;
+      }
+      for (uint32_t i = 0; i < n; i++) {
+        assert_int_equal(t[i].status, WEFT_OK);
+        assert_true(t[i].n_done >= n_done);
+        assert_int_equal(t[i].n_wrong, 0);
+      }
+    }
+  }
+}
+
+static void test_norms(void **state) {
+  (void)state;
+  play_more(run_norms, NORM_FLOATS, NORMS, "norms");
+}
+
+static void test_gathers(void **state) {
+  (void)state;
+  play_more(run_gathers, 4096, 20, "gathers");
 }
 
 /* ---- steps that are graphs ---- */
@@ -312,7 +494,8 @@ static void test_refusals(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_sums),       cmocka_unit_test(test_steps),    cmocka_unit_test(test_break),
-      cmocka_unit_test(test_wait_alone), cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_wait_alone), cmocka_unit_test(test_refusals), cmocka_unit_test(test_norms),
+      cmocka_unit_test(test_gathers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
