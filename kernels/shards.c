@@ -401,7 +401,7 @@ static bool is_one_call(const weft_shards *s, uint32_t at, const weft_norm_args 
 }
 
 static bool is_by_owner(const weft_norm_args *norm, uint32_t n_arrays) {
-  return n_arrays > 1 && norm->n_rows > SHARDS_SUM_ROWS;
+  return norm->n_rows > (n_arrays > 1 ? SHARDS_SUM_ROWS_OF_TWO : SHARDS_SUM_ROWS);
 }
 
 const shards_sum *weft_shards_give(weft_shards *s, uint32_t at, const weft_norm_args *norm) {

@@ -20,7 +20,8 @@
 enum {
   SHARDS_SUM_SECONDS = 30,
   SHARDS_SUM_INBOXES = 2,
-  SHARDS_SUM_ROWS = 256 /* of two arrays with a norm; more are shared out to owners */
+  SHARDS_SUM_ROWS = 256,      /* of a sum with a norm; more are shared out to owners */
+  SHARDS_SUM_ROWS_OF_TWO = 96 /* the same of two arrays, of which an owner gives one */
 };
 
 /* In device memory, zero at first. */

@@ -158,6 +158,7 @@ weft_status cuda_head_stats_walk(weft_device *device, const weft_head_stats_args
 weft_status cuda_attention_setup(cuda_device *device);
 weft_status cuda_multiply_setup(cuda_device *device);
 weft_status cuda_soft_setup(cuda_device *device);
+weft_status cuda_sum_setup(cuda_device *device);
 
 static inline uint64_t cuda_align(uint64_t n_bytes) {
   return (n_bytes + 255u) / 256u * 256u;

@@ -487,6 +487,7 @@ static weft_status set_up_kernels(cuda_device *d) {
   weft_status status = cuda_multiply_setup(d);
   if (status == WEFT_OK) status = cuda_attention_setup(d);
   if (status == WEFT_OK) status = cuda_soft_setup(d);
+  if (status == WEFT_OK) status = cuda_sum_setup(d);
   return status == WEFT_OK ? route_setup(d) : status;
 }
 

@@ -140,6 +140,21 @@ struct norm_weights {
 
 typedef float norm_shared[3][2][32];
 
+/* Where a norm finds its weights: in registers, which were filled; in memory; or in shared memory of the block, where
+ * each thread has put what it needs itself (keep_weights), weight after weight in the order of norm_weights. */
+enum norm_from { NORM_REGISTERS, NORM_MEMORY, NORM_KEPT };
+
+template <norm_from FROM, bool WIDE, int THREADS, int SLOTS>
+static __device__ __forceinline__ void find_weight(const float *row, uint32_t n, bool wide, const float4 *kept,
+                                                   uint32_t index, row_part<THREADS, SLOTS> &out) {
+  if constexpr (FROM == NORM_MEMORY) get_weight<true, WIDE>(row, n, wide, out);
+  if constexpr (FROM == NORM_KEPT) {
+#pragma unroll
+    for (uint32_t t = 0; t < SLOTS; t++)
+      if (row != NULL) out.at[t] = kept[(index * SLOTS + t) * THREADS + threadIdx.x];
+  }
+}
+
 template <bool NOW, bool WIDE, int THREADS, int SLOTS>
 static __device__ __forceinline__ void get_weights(const weft_norm_args &op, bool wide,
                                                    norm_weights<THREADS, SLOTS> &w) {
@@ -152,25 +167,45 @@ static __device__ __forceinline__ void get_weights(const weft_norm_args &op, boo
     if (i < op.n_then) get_weight<NOW, WIDE>(op.then_weight[i], n, wide, w.then[i]);
 }
 
+/* Asks for the weights of a call, which are in `kept` after copies_wait<0> of the thread. */
+enum { NORM_WEIGHTS = 3 + WEFT_NORM_THEN_MAX };
+template <int THREADS, int SLOTS>
+static __device__ __forceinline__ void keep_weights(const weft_norm_args &op, float4 *kept) {
+#pragma unroll
+  for (uint32_t k = 0; k < NORM_WEIGHTS; k++) {
+    const float *row = k == 0              ? op.x_weight
+                       : k == 1            ? op.x2_weight
+                       : k == 2            ? op.weight
+                       : k - 3 < op.n_then ? op.then_weight[k - 3]
+                                           : NULL;
+#pragma unroll
+    for (uint32_t t = 0; t < SLOTS && row != NULL; t++) {
+      uint32_t i = 4 * (t * THREADS + threadIdx.x);
+      if (i < op.n_cols) copy_async16(shared_address(&kept[(k * SLOTS + t) * THREADS + threadIdx.x]), row + i);
+    }
+  }
+  copies_commit();
+}
+
 static __device__ __forceinline__ float row_scale_of(const weft_norm_args &op, uint64_t r) {
   return op.row_scale == NULL ? 1.0f : op.row_scale[r];
 }
 
-/* x becomes row r of y, and is stored. EARLY: the weights are there. */
-template <bool EARLY, bool WIDE, int THREADS, int SLOTS>
+/* x becomes row r of y, and is stored. */
+template <norm_from FROM, bool WIDE, int THREADS, int SLOTS>
 static __device__ __forceinline__ void norm_row(const weft_norm_args &op, bool wide, uint64_t r, float scale,
                                                 row_part<THREADS, SLOTS> &x, row_part<THREADS, SLOTS> &x2,
                                                 const row_part<THREADS, SLOTS> &add, norm_weights<THREADS, SLOTS> &w,
-                                                norm_shared &shared) {
+                                                norm_shared &shared, const float4 *kept) {
   uint32_t n = op.n_cols;
   if (op.x_weight != NULL || (op.x2 != NULL && op.x2_weight != NULL)) {
     float2 factor = factors_of<THREADS, SLOTS>(x, x2, op.x2 != NULL, n, op.eps, shared[0]);
     if (op.x_weight != NULL) {
-      get_weight<!EARLY, WIDE>(op.x_weight, n, wide, w.x);
+      find_weight<FROM, WIDE>(op.x_weight, n, wide, kept, 0, w.x);
       scale_part(x, factor.x, w.x);
     }
     if (op.x2 != NULL && op.x2_weight != NULL) {
-      get_weight<!EARLY, WIDE>(op.x2_weight, n, wide, w.x2);
+      find_weight<FROM, WIDE>(op.x2_weight, n, wide, kept, 1, w.x2);
       scale_part(x2, factor.y, w.x2);
     }
   }
@@ -181,7 +216,7 @@ static __device__ __forceinline__ void norm_row(const weft_norm_args &op, bool w
                           __fadd_rn(x.at[t].z, x2.at[t].z), __fadd_rn(x.at[t].w, x2.at[t].w));
   }
   float factor = op.plain ? 1.0f : factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[1]).x;
-  get_weight<!EARLY, WIDE>(op.weight, n, wide, w.y);
+  find_weight<FROM, WIDE>(op.weight, n, wide, kept, 2, w.y);
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) {
     float4 by = op.weight != NULL ? w.y.at[t] : make_float4(1, 1, 1, 1);
@@ -191,16 +226,16 @@ static __device__ __forceinline__ void norm_row(const weft_norm_args &op, bool w
 }
 
 /* The norms that follow on row r of y, which is x. */
-template <bool EARLY, bool WIDE, int THREADS, int SLOTS>
+template <norm_from FROM, bool WIDE, int THREADS, int SLOTS>
 static __device__ __forceinline__ void norm_then(const weft_norm_args &op, bool wide, uint64_t r,
                                                  const row_part<THREADS, SLOTS> &x, norm_weights<THREADS, SLOTS> &w,
-                                                 norm_shared &shared) {
+                                                 norm_shared &shared, const float4 *kept) {
   if (op.n_then == 0) return;
   float factor = factors_of<THREADS, SLOTS>(x, x, false, op.n_cols, op.eps, shared[2]).x;
 #pragma unroll
   for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++) {
     if (i >= op.n_then) continue;
-    get_weight<!EARLY, WIDE>(op.then_weight[i], op.n_cols, wide, w.then[i]);
+    find_weight<FROM, WIDE>(op.then_weight[i], op.n_cols, wide, kept, 3 + i, w.then[i]);
     float *then = op.then[i] + r * op.y_stride;
 #pragma unroll
     for (uint32_t t = 0; t < SLOTS; t++)

@@ -89,8 +89,9 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
   get_part<WIDE>(op.x + r * op.x_stride, op.n_cols, a.wide, x);
   if (op.x2 != NULL) get_part<WIDE>(op.x2 + r * op.x2_stride, op.n_cols, a.wide, x2);
   if (op.add != NULL) get_part<WIDE>(op.add + r * op.add_stride, op.n_cols, a.wide, add);
-  norm_row<EARLY, WIDE>(op, a.wide, r, scale, x, x2, add, weights, shared);
-  norm_then<EARLY, WIDE>(op, a.wide, r, x, weights, shared);
+  constexpr norm_from from = EARLY ? NORM_REGISTERS : NORM_MEMORY;
+  norm_row<from, WIDE>(op, a.wide, r, scale, x, x2, add, weights, shared, NULL);
+  norm_then<from, WIDE>(op, a.wide, r, x, weights, shared, NULL);
 }
 
 weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {

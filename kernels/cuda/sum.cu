@@ -205,18 +205,24 @@ static __device__ __forceinline__ void give_part(const shards_sum &a, const exch
   }
 }
 
-/* Takes a part of a row that shard `from` gave, or will give. */
+/* Asks for a thread's part of a row that shard `from` gave, or will give. */
 template <int SLOTS>
-static __device__ __forceinline__ void take_part(const shards_sum &a, exchange &e, uint32_t from, uint32_t array,
-                                                 uint64_t r, row_part<SUM_THREADS, SLOTS> &x) {
+static __device__ __forceinline__ float *ask_part(const shards_sum &a, const exchange &e, uint32_t from, uint32_t array,
+                                                  uint64_t r, four (&v)[SLOTS]) {
   float *row = shards_sum_inbox(&a, a.at, from, e.turn) + array * a.array_floats + r * e.n_cols;
-  four v[SLOTS];
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) {
     uint32_t i = 4 * (t * SUM_THREADS + threadIdx.x);
     v[t] = as_four(make_float4(0, 0, 0, 0));
     if (i < e.n_cols) take(row + i, v[t]);
   }
+  return row;
+}
+
+/* Waits for what was asked for, and leaves its place empty. */
+template <int SLOTS>
+static __device__ __forceinline__ void take_part(const shards_sum &a, exchange &e, float *row, four (&v)[SLOTS],
+                                                 row_part<SUM_THREADS, SLOTS> &x) {
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) {
     uint32_t i = 4 * (t * SUM_THREADS + threadIdx.x);
@@ -239,7 +245,7 @@ static __device__ __forceinline__ void add_part(row_part<SUM_THREADS, SLOTS> &su
                             __fadd_rn(sum.at[t].z, x.at[t].z), __fadd_rn(sum.at[t].w, x.at[t].w));
 }
 
-/* x, this shard's part of a row, becomes the sum of those of all. */
+/* x, this shard's part of a row, becomes the sum of those of all, in their order. */
 template <int SLOTS>
 static __device__ __forceinline__ void sum_part(const shards_sum &a, exchange &e, uint32_t array, uint64_t r,
                                                 row_part<SUM_THREADS, SLOTS> &x) {
@@ -247,86 +253,147 @@ static __device__ __forceinline__ void sum_part(const shards_sum &a, exchange &e
 #pragma unroll 1
   for (uint32_t s = 0; s < a.n; s++) {
     row_part<SUM_THREADS, SLOTS> v = x;
-    if (s != a.at) take_part(a, e, s, array, r, v);
+    four asked[SLOTS];
+    if (s != a.at) take_part<SLOTS>(a, e, ask_part<SLOTS>(a, e, s, array, r, asked), asked, v);
     if (s > 0) add_part(sum, v);
     if (s == 0) sum = v;
   }
   x = sum;
 }
 
+/* x, and of two arrays x2, become such sums. PAIR: of two shards, whose order the bits do not depend on; what there is
+ * to take of both arrays is asked for at once. */
+template <int SLOTS, bool PAIR>
+static __device__ __forceinline__ void sum_parts(const shards_sum &a, exchange &e, uint64_t r,
+                                                 row_part<SUM_THREADS, SLOTS> &x, row_part<SUM_THREADS, SLOTS> &x2) {
+  bool two = a.n_arrays > 1;
+  if constexpr (!PAIR) {
+    sum_part(a, e, 0, r, x);
+    if (two) sum_part(a, e, 1, r, x2);
+    return;
+  }
+  row_part<SUM_THREADS, SLOTS> v;
+  four asked[SLOTS], asked2[SLOTS];
+  float *row = ask_part<SLOTS>(a, e, 1 - a.at, 0, r, asked), *row2 = NULL;
+  if (two) row2 = ask_part<SLOTS>(a, e, 1 - a.at, 1, r, asked2);
+  take_part<SLOTS>(a, e, row, asked, v);
+  add_part(x, v);
+  if (!two) return;
+  take_part<SLOTS>(a, e, row2, asked2, v);
+  add_part(x2, v);
+}
+
 static __device__ __forceinline__ bool is_owner(const shards_sum &a, uint32_t of, uint64_t r) {
   return a.by_owner == 0 || sum_owner(a, r) == of;
 }
 
-/* Gives a row's parts to all who sum it. */
+/* Whether a row's parts are to be given: the shard does not sum it alone, and nobody has given them. */
+static __device__ __forceinline__ bool must_give(const shards_sum &a, uint64_t r) {
+  return a.is_given == 0 && (a.by_owner == 0 || sum_owner(a, r) != a.at);
+}
+
+template <int SLOTS>
+static __device__ __forceinline__ void give_parts(const shards_sum &a, const exchange &e, uint64_t r, uint32_t array,
+                                                  const row_part<SUM_THREADS, SLOTS> &x) {
+#pragma unroll 1
+  for (uint32_t to = 0; to < a.n; to++)
+    if (to != a.at && is_owner(a, to, r)) give_part(a, e, to, array, r, x);
+}
+
+/* This shard's parts of a row, and what else stands in the place of x2. */
+template <int SLOTS>
+static __device__ __forceinline__ void get_parts(const weft_norm_args &op, uint64_t r, row_part<SUM_THREADS, SLOTS> &x,
+                                                 row_part<SUM_THREADS, SLOTS> &x2) {
+  get_part<true>(op.x + r * op.n_cols, op.n_cols, true, x);
+  if (op.x2 != NULL) get_part<true>(op.x2 + r * op.x2_stride, op.n_cols, true, x2);
+}
+
+/* Gives rows ahead of that which the block is at. */
 template <int SLOTS>
 static __device__ __forceinline__ void give_row(const sum_norm_args &a, const exchange &e, uint64_t r) {
   row_part<SUM_THREADS, SLOTS> x;
-  if (a.sum.is_given != 0 || (a.sum.by_owner != 0 && is_owner(a.sum, a.sum.at, r))) return;
+  if (r >= a.norm.n_rows || !must_give(a.sum, r)) return;
 #pragma unroll 1
   for (uint32_t i = 0; i < a.sum.n_arrays; i++) {
     get_part<true>(a.sum.x[i] + r * e.n_cols, e.n_cols, true, x);
-#pragma unroll 1
-    for (uint32_t to = 0; to < a.sum.n; to++)
-      if (to != a.sum.at && is_owner(a.sum, to, r)) give_part(a.sum, e, to, i, r, x);
+    give_parts(a.sum, e, r, i, x);
   }
 }
 
-/* ONE: a block has one row, whose weights it reads before the inputs are there. */
-template <int SLOTS, bool ONE>
-static __global__ void __launch_bounds__(SUM_THREADS, ONE          ? 1
-                                                      : SLOTS <= 3 ? 2
-                                                                   : 1)
+/* A block has every gridDim.x-th row. It reads the weights before the inputs are there, and gives its first row as soon
+ * as it has it. */
+template <int SLOTS, bool PAIR>
+static __global__ void __launch_bounds__(SUM_THREADS, SLOTS <= 3 ? 2 : 1)
     sum_norm_kernel(const __grid_constant__ sum_norm_args a) {
-  using part = row_part<SUM_THREADS, SLOTS>;
+  extern __shared__ float4 kept[];
   __shared__ norm_shared shared;
+  row_part<SUM_THREADS, SLOTS> x, x2;
   next_may_start();
   const weft_norm_args &op = a.norm;
   exchange e = {0, op.n_cols, false};
-  norm_weights<SUM_THREADS, SLOTS> weights;
-  get_weights<ONE, true>(op, true, weights);
-  float scale = row_scale_of(op, blockIdx.x);
+  uint64_t r = blockIdx.x;
+  keep_weights<SUM_THREADS, SLOTS>(op, kept);
   inputs_wait();
+  get_parts(op, r, x, x2);
   uint32_t n_sums = *(const volatile uint32_t *)&a.sum.state->n_sums;
   e.turn = n_sums % SHARDS_SUM_INBOXES;
-  uint64_t ahead = blockIdx.x;
-  for (uint32_t i = 0; i < (ONE ? 1 : SUM_AHEAD) && ahead < op.n_rows; i++, ahead += gridDim.x)
-    give_row<SLOTS>(a, e, ahead);
+  if (must_give(a.sum, r)) {
+    give_parts(a.sum, e, r, 0, x);
+    if (a.sum.n_arrays > 1) give_parts(a.sum, e, r, 1, x2);
+  }
+  for (uint32_t i = 1; i < SUM_AHEAD; i++) give_row<SLOTS>(a, e, r + i * gridDim.x);
   count_read(a.sum.state, n_sums);
-  for (uint64_t r = blockIdx.x; r < op.n_rows; r += gridDim.x) {
-    part x, x2, add;
-    if (!ONE) weights = norm_weights<SUM_THREADS, SLOTS>(); /* those of the row before are let go of */
-    if (!ONE) __syncthreads();                              /* the row before has been read in `shared` */
-    if (!ONE && ahead < op.n_rows) give_row<SLOTS>(a, e, ahead);
-    ahead += gridDim.x;
+  copies_wait<0>();
+  for (;;) {
+    norm_weights<SUM_THREADS, SLOTS> weights;
+    give_row<SLOTS>(a, e, r + SUM_AHEAD * gridDim.x);
     if (is_owner(a.sum, a.sum.at, r)) {
-      if (!ONE) scale = row_scale_of(op, r);
-      get_part<true>(op.x + r * op.n_cols, op.n_cols, true, x);
-      if (op.x2 != NULL) get_part<true>(op.x2 + r * op.x2_stride, op.n_cols, true, x2);
+      row_part<SUM_THREADS, SLOTS> add;
       if (op.add != NULL) get_part<true>(op.add + r * op.add_stride, op.n_cols, true, add);
-      sum_part(a.sum, e, 0, r, x);
-      if (a.sum.n_arrays == 2) sum_part(a.sum, e, 1, r, x2);
-      norm_row<ONE, true>(op, true, r, scale, x, x2, add, weights, shared);
+      float scale = row_scale_of(op, r);
+      sum_parts<SLOTS, PAIR>(a.sum, e, r, x, x2);
+      norm_row<NORM_KEPT, true>(op, true, r, scale, x, x2, add, weights, shared, kept);
 #pragma unroll 1
       for (uint32_t to = 0; to < a.sum.n && a.sum.by_owner != 0; to++)
         if (to != a.sum.at) give_part(a.sum, e, to, 0, r, x);
     } else {
-      take_part(a.sum, e, sum_owner(a.sum, r), 0, r, x);
+      four asked[SLOTS];
+      float *row = ask_part<SLOTS>(a.sum, e, sum_owner(a.sum, r), 0, r, asked);
+      take_part<SLOTS>(a.sum, e, row, asked, x);
 #pragma unroll
       for (uint32_t t = 0; t < SLOTS; t++)
         store_row4<true>(op.y + r * op.y_stride, 4 * (t * SUM_THREADS + threadIdx.x), op.n_cols, true, x.at[t]);
     }
-    norm_then<ONE, true>(op, true, r, x, weights, shared);
+    norm_then<NORM_KEPT, true>(op, true, r, x, weights, shared, kept);
+    r += gridDim.x;
+    if (r >= op.n_rows) return;
+    __syncthreads(); /* the row before has been read in `shared` */
+    if (is_owner(a.sum, a.sum.at, r)) get_parts(op, r, x, x2);
   }
+}
+
+template <int SLOTS>
+constexpr uint32_t sum_norm_bytes = NORM_WEIGHTS *SLOTS *SUM_THREADS * sizeof(float4);
+
+template <int SLOTS, bool PAIR>
+static cudaError_t ask_shared(void) {
+  return cudaFuncSetAttribute(sum_norm_kernel<SLOTS, PAIR>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              (int)sum_norm_bytes<SLOTS>);
+}
+
+weft_status cuda_sum_setup(cuda_device *d) {
+  cudaError_t error = ask_shared<3, true>();
+  if (error == cudaSuccess) error = ask_shared<3, false>();
+  if (error == cudaSuccess) error = ask_shared<4, true>();
+  if (error == cudaSuccess) error = ask_shared<4, false>();
+  return cuda_judge(d, error, "shared memory of sums");
 }
 
 template <int SLOTS>
 static void start_sum_norm(cuda_device *d, const sum_norm_args *a) {
   uint32_t n = a->norm.n_rows, most = (SLOTS <= 3 ? 2 : 1) * d->n_multiprocessors;
-  if (n <= d->n_multiprocessors)
-    cuda_start(d, sum_norm_kernel<SLOTS, true>, n, SUM_THREADS, 0, *a);
-  else
-    cuda_start(d, sum_norm_kernel<SLOTS, false>, n < most ? n : most, SUM_THREADS, 0, *a);
+  cuda_start(d, a->sum.n == 2 ? sum_norm_kernel<SLOTS, true> : sum_norm_kernel<SLOTS, false>, n < most ? n : most,
+             SUM_THREADS, sum_norm_bytes<SLOTS>, *a);
 }
 
 bool cuda_sum_takes(const weft_norm_args *norm, uint32_t n_arrays) {
