@@ -167,17 +167,15 @@ typedef struct weft_route_args {
 
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)) ------------------- *
  * Either gate_up (gate rows first, then up rows) or gate and up. Products are those of matmul, and the product act * up
- * enters down as any row enters a product. cpu and, for more than four rows, cuda sort the rows by expert, so that the
- * weights of an expert are read once for many of its rows. An expert that does not exist is INVALID, on cuda its row
- * NaN. shared: an MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)). The experts write nothing
- * that the shared MLP reads, nor does it write what they read. */
+ * enters down as any row does. cpu and, for more than four rows, cuda sort the rows by expert, so that an expert's
+ * weights are read once for many rows. An expert that does not exist is INVALID, on cuda its row NaN. shared: an MLP that
+ * every row takes, as two matmuls: y = down(act(gate x) * (up x)). Neither writes what the other one reads. */
 typedef struct weft_shared_args {
   const float *x;                      /* [n_rows, n_in] */
   const weft_weight *gate, *up, *down; /* gate NULL: there is none */
   float *g, *u, *y; /* g, u: [n_rows, n_ff], where the gated product is made; y: [n_rows, down->n_out] */
   uint64_t x_stride, y_stride;
 } weft_shared_args;
-struct shards_sum; /* kernels/shards.h: weft_shards_give */
 typedef struct weft_experts_args {
   const float *x; /* [n_rows, n_in] */
   const int32_t *ids;
@@ -192,10 +190,8 @@ typedef struct weft_experts_args {
   weft_activation activation;
   void *scratch;
   uint64_t scratch_bytes;
-  const struct shards_sum
-      *give;           /* optional, only where weft_shards_give says so: rows of y, and of shared.y, that other
-                                    shards own are given to these, and then undefined here */
-  uint32_t *n_touched; /* optional host counter: distinct experts of this call are added (cpu, ref) */
+  const struct shards_sum *give; /* optional, of weft_shards_give */
+  uint32_t *n_touched;           /* optional host counter: distinct experts of this call are added (cpu, ref) */
 } weft_experts_args;
 
 /* ---- head_stats: the head of rows that need no logits (plain rows, canvases) ------------------------------- *

@@ -3,6 +3,7 @@
  *
  * Law: every shard calls sum as often as the others, with arrays of the same sizes, each from a thread of its own.
  * Each array then holds, on every shard, p0 + p1 + ... in the order of the shards, so all shards have the same bits.
+ * The same holds of a sum with a norm, and of a gather.
  * The sum is enqueued as other work is: no thread waits for a device, but none enqueues before all have come to the
  * sum. What a shard gives goes to one of two inboxes for it on each other device, in turn: nobody writes to an inbox
  * again before a sum that its reader took part in after it had read it.
@@ -42,8 +43,8 @@ weft_status weft_shards_sum(weft_shards *shards, uint32_t shard, float *const *x
  * many may be summed and normed on one device alone, which gives it to the others. */
 weft_status weft_shards_sum_norm(weft_shards *shards, uint32_t shard, const weft_norm_args *norm, uint32_t n_arrays);
 /* Before the op experts that makes y and shared.y, which the next sum, with a norm, adds up as its arrays x2 and x:
- * what the op takes as `give`, so that rows cross while it runs. NULL: the sum gives them. The pointer stays the same.
- * What it points to is that of the next sum. */
+ * what the op takes as `give`: it gives the rows that other shards own to these, which are then undefined here, so that
+ * they cross while it runs. NULL: the sum gives them. It is good until that sum. */
 const struct shards_sum *weft_shards_give(weft_shards *shards, uint32_t shard, const weft_norm_args *norm);
 /* Of each array [n_rows, n_cols], of words of 4 bytes, a shard has made the rows that weft_shards_rows names; then all
  * shards have all. At least WEFT_SHARDS_GATHER_ROWS rows, so that every shard gives some; else as sum. */

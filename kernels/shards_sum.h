@@ -8,7 +8,10 @@
  * as it is. A shard gives to an inbox again only after the sum between; that one it could not end before the reader
  * of the inbox had begun it, and so had emptied the inbox. All shards have a call of every sum enqueued, so each
  * waits for calls alone that run. It ends without the sum when *broken is not 0, and sets that when it has waited for
- * SHARDS_SUM_SECONDS. */
+ * SHARDS_SUM_SECONDS.
+ * By owners: of a row a shard gives its parts to the row's owner alone, and takes from there what the owner made of
+ * all parts. The op experts may give the parts, to the same inbox, before the call. There are rows enough that each
+ * shard owns some, and so waits for all. In a gather a shard gives the numbers that it has made and takes all others. */
 #ifndef WEFT_KERNELS_SHARDS_SUM_H
 #define WEFT_KERNELS_SHARDS_SUM_H
 

@@ -41,8 +41,8 @@ typedef struct layers_mlp_args {
 } layers_mlp_args;
 weft_status layers_mlp(model_step *step, const layers_mlp_args *args);
 /* layers_route chooses experts by the router's product with r; layers_experts computes out = those experts over u and,
- * unless shared is NULL, an MLP of all rows beside them. sum: with shared, what layers_sum_norm will be called with next,
- * for two arrays: the op may begin it. */
+ * unless shared is NULL, an MLP of all rows beside them. sum: with shared, what layers_sum_norm will be called with
+ * next, for two arrays: the op may begin it. */
 weft_status layers_route(model_step *step, const model_layer *layer, const float *r);
 weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, float *out,
                            const layers_mlp_args *shared, const layers_norm_args *sum);

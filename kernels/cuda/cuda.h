@@ -4,9 +4,10 @@
  * Law: everything runs on the device's one stream, in the order of the calls, but for copies of experts from host
  * memory (host_experts.cu). Host memory that a call is given is copied into pinned memory before the call returns, so
  * the caller may reuse it at once. Every entry from outside makes the device's card the current one of its thread
- * (enter), so no other code chooses a card. An error of the card is logged once and marks the device as lost: every later call
- * gives WEFT_E_DEVICE. Running out of memory is no such error. What is allocated leaves CUDA_KEPT_BYTES of the card free, because
- * the driver takes memory by itself in steps: for the code of kernels when they first run, and for graphs. */
+ * (enter), so no other code chooses a card. An error of the card is logged once and marks the device as lost: every
+ * later call gives WEFT_E_DEVICE. Running out of memory is no such error. What is allocated leaves CUDA_KEPT_BYTES of
+ * the card free, because the driver takes memory by itself in steps: for the code of kernels when they first run, and
+ * for graphs. */
 #ifndef WEFT_KERNELS_CUDA_CUDA_H
 #define WEFT_KERNELS_CUDA_CUDA_H
 

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* The sum over shards, by which cards write into one another's memory (kernels/shards_sum.h).
  *
- * Law: a thread gives its numbers to all others before it waits for theirs, and all blocks are on the card at once,
- * so no thread waits for one that waits for it. The next kernel comes onto the card when all blocks of this one are
+ * Law: of an item or row a block gives its numbers before it waits for those of others, it goes through them ascending,
+ * and all blocks are on the card at once: what is first among all that is not done waits for nothing that is not done,
+ * so no card waits for one that waits for it. By owners a block gives rows ahead, and an owner needs only what was
+ * given so. The next kernel comes onto the card when all blocks of this one are
  * there. A number is stored and loaded with the order of the whole system: its word says by itself that it has come,
  * and nothing else is read because of it. What this kernel leaves empty, and the other card fills again, it leaves
  * before it ends. */

@@ -14,7 +14,7 @@ enum { PROMPT = 41, LONG = 560, ROWS_MAX = 640 };
 
 typedef struct way {
   const char *backend, *isa;
-  bool free_sums;
+  bool free_sums, in_shards; /* in_shards: by two devices */
 } way;
 
 typedef struct subject {
@@ -56,6 +56,8 @@ static harness_options options_of(const subject *s, uint32_t block, uint32_t n_t
                            .rows_max = ROWS_MAX,
                            .n_pages = 2048,
                            .in_order = in_order,
+                           .n_devices = s->way.in_shards ? 2 : 1,
+                           .by_tensor = s->way.in_shards,
                            .free_sums = s->way.free_sums};
 }
 
@@ -414,7 +416,8 @@ static void run_subject(const subject *s) {
   weft_gguf *gguf = harness_gguf(harness_tiny(s->name));
   (void)snprintf(label, sizeof label, "%s as %s on %s %s", s->name, weft_type_find((int32_t)s->type)->name,
                  s->way.backend,
-                 s->way.free_sums     ? "with free sums"
+                 s->way.in_shards     ? "in shards"
+                 : s->way.free_sums   ? "with free sums"
                  : s->way.isa != NULL ? s->way.isa
                                       : "");
   memset(&stored, 0, sizeof stored);
@@ -444,8 +447,14 @@ static void run_subject(const subject *s) {
 }
 
 int main(void) {
-  static const way ways[] = {{"ref", NULL, false},   {"cpu", NULL, false},  {"cpu", "portable", false},
-                             {"cpu", "avx2", false}, {"cuda", NULL, false}, {"cuda", NULL, true}};
+  static const way ways[] = {{.backend = "ref"},
+                             {.backend = "cpu"},
+                             {.backend = "cpu", .isa = "portable"},
+                             {.backend = "cpu", .isa = "avx2"},
+                             {.backend = "cuda"},
+                             {.backend = "cuda", .free_sums = true},
+                             {.backend = "cpu", .in_shards = true},
+                             {.backend = "cuda", .in_shards = true}};
   static const struct {
     const char *name;
     weft_type type;
@@ -454,9 +463,11 @@ int main(void) {
                {"ar-dense", WEFT_TYPE_Q5_0}, {"ar-dense", WEFT_TYPE_Q5_1},    {"dg-base", WEFT_TYPE_IQ4_NL},
                {"dg-base", WEFT_TYPE_MXFP4}, {"ar-e2b", WEFT_TYPE_F32},       {"qwen3moe-base", WEFT_TYPE_F32},
                {"ar-e4b", WEFT_TYPE_BF16},   {"llama-window", WEFT_TYPE_Q8_0}};
+  static const char *const shared[] = {"dg-deep", "llama-moe"}; /* experts, and heads that two devices share out */
   size_t n_ref = test_amount(1, 3, 5);
   for (size_t w = 0; w < sizeof ways / sizeof *ways; w++) {
-    weft_device_config config = {.backend = ways[w].backend, .n_threads = 1, .isa = ways[w].isa};
+    weft_device_config config = {
+        .backend = ways[w].backend, .n_threads = 1, .isa = ways[w].isa, .index = ways[w].in_shards ? 1 : 0};
     weft_device *device;
     weft_error error = {{0}};
     weft_status status = weft_device_open(&config, &device, &error);
@@ -464,7 +475,11 @@ int main(void) {
     if (status != WEFT_OK && ways[w].isa == NULL && !cuda) harness_die(ways[w].backend, status, error.text);
     if (status != WEFT_OK) continue; /* not on this machine */
     weft_device_close(device);
-    for (size_t f = 0; f < sizeof files / sizeof *files; f++) {
+    for (size_t f = 0; f < sizeof shared / sizeof *shared && ways[w].in_shards; f++) {
+      subject s = {shared[f], WEFT_TYPE_F32, ways[w]};
+      run_subject(&s);
+    }
+    for (size_t f = 0; f < sizeof files / sizeof *files && !ways[w].in_shards; f++) {
       if (w == 0 && f >= n_ref) continue; /* the reference reads every type in the same way */
       if (w >= 2 && !cuda && (f == 1 || f == 2 || f == 5 || f > 6)) continue; /* other isas: one file per kind */
       subject s = {files[f].name, files[f].type, ways[w]};
