@@ -284,11 +284,12 @@ static void *run_norms(void *self) {
   return NULL;
 }
 
+enum { ROUNDS = 20, WIDTH = 9, GATHER_MOST = 200 * WIDTH };
+
 /* Each shard makes its rows of two arrays, and has all afterwards. */
 static void *run_gathers(void *self) {
-  enum { ROUNDS = 20, WIDTH = 9, MOST = 200 * WIDTH };
   shard_thread *t = self;
-  uint32_t host[MOST], *x[2] = {NULL, NULL};
+  uint32_t host[GATHER_MOST], *x[2] = {NULL, NULL};
   for (uint32_t a = 0; a < 2; a++) t->status = weft_device_alloc(t->device, sizeof host, (void **)&x[a]);
   for (uint32_t k = 0; k < ROUNDS && t->status == WEFT_OK; k++) {
     uint32_t n_rows = WEFT_SHARDS_GATHER_ROWS + 6 * k, n_cols = 1 + k % WIDTH, first, end;
@@ -310,7 +311,8 @@ static void *run_gathers(void *self) {
   return NULL;
 }
 
-static void play_more(void *(*run)(void *), uint64_t n_floats, uint32_t n_done, const char *what) {
+/* n_crossed: bytes that reach each other device; 0: they depend on the device. */
+static void play_more(void *(*run)(void *), uint64_t n_floats, uint32_t n_done, uint64_t n_crossed, const char *what) {
   static const char *const backends[] = {"ref", "cpu", "fake", "fake far", "cuda", "cuda far"};
   for (uint32_t b = 0; b < sizeof backends / sizeof *backends; b++) {
     for (uint32_t n = 2; n <= 3; n++) {
@@ -323,6 +325,7 @@ static void play_more(void *(*run)(void *), uint64_t n_floats, uint32_t n_done, 
         assert_int_equal(t[i].status, WEFT_OK);
         assert_true(t[i].n_done >= n_done);
         assert_int_equal(t[i].n_wrong, 0);
+        if (n_crossed > 0) assert_int_equal(t[i].crossed, n_crossed * (n - 1));
       }
     }
   }
@@ -330,12 +333,15 @@ static void play_more(void *(*run)(void *), uint64_t n_floats, uint32_t n_done, 
 
 static void test_norms(void **state) {
   (void)state;
-  play_more(run_norms, NORM_FLOATS, NORMS, "norms");
+  play_more(run_norms, NORM_FLOATS, NORMS, 0, "norms");
 }
 
 static void test_gathers(void **state) {
   (void)state;
-  play_more(run_gathers, 4096, 20, "gathers");
+  uint64_t n_crossed = 0;
+  for (uint32_t k = 0; k < ROUNDS; k++)
+    n_crossed += (1 + k % 2) * (uint64_t)(WEFT_SHARDS_GATHER_ROWS + 6 * k) * (1 + k % WIDTH) * sizeof(uint32_t);
+  play_more(run_gathers, 4096, ROUNDS, n_crossed, "gathers");
 }
 
 /* ---- steps that are graphs ---- */
