@@ -168,8 +168,8 @@ typedef struct weft_route_args {
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)) ------------------- *
  * Either gate_up (gate rows first, then up rows) or gate and up. Products are those of matmul, and the product act * up
  * enters down as any row does. cpu and, for more than four rows, cuda sort the rows by expert, so that an expert's
- * weights are read once for many rows. An expert that does not exist is INVALID, on cuda its row NaN. shared: an MLP that
- * every row takes, as two matmuls: y = down(act(gate x) * (up x)). Neither writes what the other one reads. */
+ * weights are read once for many rows. An expert that does not exist is INVALID, on cuda its row NaN. shared: an MLP
+ * that every row takes, as two matmuls: y = down(act(gate x) * (up x)). Neither writes what the other one reads. */
 typedef struct weft_shared_args {
   const float *x;                      /* [n_rows, n_in] */
   const weft_weight *gate, *up, *down; /* gate NULL: there is none */

@@ -11,7 +11,7 @@
  * SHARDS_SUM_SECONDS.
  * By owners: of a row a shard gives its parts to the row's owner alone, and takes from there what the owner made of
  * all parts. The op experts may give the parts, to the same inbox, before the call. There are rows enough that each
- * shard owns some, and so waits for all. In a gather a shard gives the numbers that it has made and takes all others. */
+ * shard owns some, and so waits for all. In a gather a shard gives what it has made, and takes the rest. */
 #ifndef WEFT_KERNELS_SHARDS_SUM_H
 #define WEFT_KERNELS_SHARDS_SUM_H
 
