@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The norm of a row, by one block: of the op norm, and of a sum over shards that a norm follows (sum.cu).
  *
- * Law: which thread has an element, and so the order of every sum, depends on the row's length only. */
+ * Law: which thread has an element, and so the order of every sum, depends on the row's length only. What a thread has
+ * behind the row's end is zero, in rows and in weights, because it is part of the sums of squares. */
 #ifndef WEFT_KERNELS_CUDA_NORM_CUH
 #define WEFT_KERNELS_CUDA_NORM_CUH
 
@@ -181,7 +182,8 @@ static __device__ __forceinline__ void keep_weights(const weft_norm_args &op, fl
 #pragma unroll
     for (uint32_t t = 0; t < SLOTS && row != NULL; t++) {
       uint32_t i = 4 * (t * THREADS + threadIdx.x);
-      if (i < op.n_cols) copy_async16(shared_address(&kept[(k * SLOTS + t) * THREADS + threadIdx.x]), row + i);
+      bool exists = i < op.n_cols;
+      copy16_if(shared_address(&kept[(k * SLOTS + t) * THREADS + threadIdx.x]), exists ? row + i : row, exists);
     }
   }
   copies_commit();

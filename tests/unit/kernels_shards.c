@@ -277,7 +277,11 @@ static void *run_norms(void *self) {
     uint64_t wanted = bits_of(t, &m, &args);
     if (t->status == WEFT_OK) t->status = fill_norm(t, &m, k % NORMS, n);
     if (t->status == WEFT_OK) t->status = weft_shards_sum_norm(t->shards, t->index, &args, norms[k % NORMS].n_arrays);
-    t->n_wrong += bits_of(t, &m, &args) != wanted;
+    bool same = bits_of(t, &m, &args) == wanted;
+    if (!same)
+      print_message("shard %u of %u: call %u, %u rows of %u: other bits\n", t->index, t->n, k, args.n_rows,
+                    args.n_cols);
+    t->n_wrong += !same;
     if (t->status == WEFT_OK) t->n_done++;
   }
   free_norm(t->device, &m);
