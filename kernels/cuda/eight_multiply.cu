@@ -326,8 +326,7 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
   for (int n = 0; n < N; n++) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0.0f;
   for (uint32_t unit = 0; unit < a.n_units; unit += 2) multiply_span<T, N, GATED, S>(a, unit, at, next, d, sums);
   if constexpr (GATED) {
-    const float down[2] = {scale_of(a.weight[0], item.matrix), scale_of(a.weight[a.n_weights - 1], item.matrix)};
-    store_gated<N>(a, item.tile, item.first, item.n, down, sums, [](float sum, int, uint32_t) { return sum; });
+    store_gated<N>(a, item, sums);
   } else {
     store_results<N>(a, item, own_tile, sums);
   }

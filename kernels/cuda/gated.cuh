@@ -58,7 +58,7 @@ static __device__ __forceinline__ void load_codes_gated(const form_place &p, con
   }
 }
 
-/* load_scales, of the forms that load_codes_gated and gated_takes have. */
+/* load_scales, of the types that products of 8 bits have (eight_takes). */
 template <int T>
 static __device__ __forceinline__ void load_scales_gated(const form_place &p, const gated_tiles &tiles, uint32_t g,
                                                          uint32_t c, lane_scales<T> &out) {
@@ -83,12 +83,6 @@ static __device__ __forceinline__ void load_scales_gated(const form_place &p, co
   }
 }
 
-/* Whether these loads know a type: those of which experts and shared MLPs are made for the most part. */
-__host__ __device__ constexpr bool gated_takes(int type) {
-  return type == WEFT_TYPE_Q8_0 || type == WEFT_TYPE_Q4_0 || type == WEFT_TYPE_Q5_0 || type == WEFT_TYPE_Q4_K ||
-         type == WEFT_TYPE_Q5_K || type == WEFT_TYPE_Q6_K;
-}
-
 /* Row tile `own` of an item whose pairs begin at row tile `tile`, where the call counts gate and up in turns. Beyond the
  * last pair it names one that does not exist (weight_tile of rings.cuh). */
 static __device__ __forceinline__ weight_tile find_gated_tile(const multiply_args &a, uint32_t tile, uint32_t own) {
@@ -97,12 +91,12 @@ static __device__ __forceinline__ weight_tile find_gated_tile(const multiply_arg
   return {0, pair + own % 2 * n_pairs};
 }
 
-/* Stores act(g) * u of a warp's sums with rows [first, first + n). tile: the item's first row tile. down: what sums of
- * gate and up are multiplied by at last; undo(sum, i, row): a sum of row 8 i + row before that. */
-template <int N, bool WHOLE, class F>
+/* Stores act(g) * u of a warp's sums with rows [first, first + n). out: the lane's output. scale: of gate and up. WHOLE:
+ * all rows and outputs exist, and no number needs a condition. */
+template <int N, bool WHOLE>
 static __device__ __forceinline__ void store_gated_rows(const multiply_args &a, uint32_t out, uint32_t first,
-                                                        uint32_t n, const float (&down)[2], const float (&sums)[N][4],
-                                                        F &&undo) {
+                                                        uint32_t n, const float (&scale)[2],
+                                                        const float (&sums)[N][4]) {
   const multiply_weight &weight = a.weight[0];
   const uint32_t row = threadIdx.x % 4 * 2;
   float *y = weight.y + (uint64_t)(first + row) * weight.y_stride + out;
@@ -110,22 +104,24 @@ static __device__ __forceinline__ void store_gated_rows(const multiply_args &a, 
   for (int i = 0; i < N; i++, y += 8 * weight.y_stride) {
 #pragma unroll
     for (uint32_t j = 0; j < 2; j++) {
-      float g = __fmul_rn(undo(sums[i][j], i, row + j), down[0]),
-            u = __fmul_rn(undo(sums[i][j + 2], i, row + j), down[1]);
+      float g = __fmul_rn(sums[i][j], scale[0]), u = __fmul_rn(sums[i][j + 2], scale[1]);
       if (WHOLE || (8 * i + row + j < n && out < weight.n_out))
         y[j * weight.y_stride] = gate_product(a.activation, g, u);
     }
   }
 }
 
-template <int N, class F>
-static __device__ __forceinline__ void store_gated(const multiply_args &a, uint32_t tile, uint32_t first, uint32_t n,
-                                                   const float (&down)[2], const float (&sums)[N][4], F &&undo) {
-  uint32_t warp = threadIdx.x / 32, own = (tile / 2 + warp / 2) * 16 + warp % 2 * 8, out = own + threadIdx.x % 32 / 4;
-  if (n == 8 * N && own + 8 <= a.weight[0].n_out)
-    store_gated_rows<N, true>(a, out, first, n, down, sums, undo);
+/* Those of an item's warp. */
+template <int N>
+static __device__ __forceinline__ void store_gated(const multiply_args &a, const ring_item &item,
+                                                   const float (&sums)[N][4]) {
+  uint32_t warp = threadIdx.x / 32, own = (item.tile / 2 + warp / 2) * 16 + warp % 2 * 8;
+  uint32_t out = own + threadIdx.x % 32 / 4;
+  const float scale[2] = {scale_of(a.weight[0], item.matrix), scale_of(a.weight[a.n_weights - 1], item.matrix)};
+  if (item.n == 8 * N && own + 8 <= a.weight[0].n_out)
+    store_gated_rows<N, true>(a, out, item.first, item.n, scale, sums);
   else
-    store_gated_rows<N, false>(a, out, first, n, down, sums, undo);
+    store_gated_rows<N, false>(a, out, item.first, item.n, scale, sums);
 }
 
 #endif
