@@ -243,7 +243,10 @@ static weft_status check_experts(weft_device *device, const weft_experts_args *a
   if (status != WEFT_OK) return status;
   REQUIRE("experts", args->x != NULL && args->y != NULL, "x or y is NULL");
   REQUIRE("experts", args->ids != NULL && args->weights != NULL, "ids or weights is NULL");
-  REQUIRE("experts", args->k > 0 && args->k <= args->down->n_mats, "k");
+  REQUIRE("experts", args->n_experts <= INT32_MAX && args->first_expert <= INT32_MAX, "n_experts or first_expert");
+  REQUIRE("experts", (uint64_t)args->first_expert + args->down->n_mats <= parts_experts_count(args),
+          "the weights hold experts that do not exist");
+  REQUIRE("experts", args->k > 0 && args->k <= parts_experts_count(args), "k");
   REQUIRE("experts", (uint64_t)args->n_rows * args->k <= INT32_MAX, "more than 2^31 pairs of a row and an expert");
   REQUIRE("experts", is_activation(args->activation), "activation");
   REQUIRE("experts", rows_fit(args->n_rows, args->x_stride, args->down->n_out), "x_stride");

@@ -11,7 +11,7 @@
  * Determinism (every backend). The result of a row depends on that row's inputs only: never on the other rows of the
  * call, on their number, or on the row's place. So every sum has an order that is a function of lengths and absolute
  * positions alone. Attention runs in chunks of WEFT_ATTENTION_CHUNK absolute key positions, or a fixed multiple of it,
- * each from a fresh (max, sum, out), merged ascending; a row's experts are added in rank order. tests/kernels compares
+ * each from a fresh (max, sum, out), merged ascending; a row's experts are added in two sums. tests/kernels compares
  * rows alone with the same rows in calls of every size, bit for bit. weft_device_config.no_deterministic lifts this.
  *
  * Numerics of products (each backend has its own order, so bits differ between backends; docs/kernels.md has the rest):
@@ -167,12 +167,13 @@ typedef struct weft_route_args {
   uint64_t scratch_bytes;
 } weft_route_args;
 
-/* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)) ------------------- *
- * Either gate_up (gate rows first, then up rows) or gate and up. Products are those of matmul, and the product act * up
- * enters down as any row enters a product. cpu and, for more than four rows, cuda sort the rows by expert, so that the
- * weights of an expert are read once for many of its rows. An expert that does not exist is INVALID, on cuda its row
- * NaN. shared: an MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)). The experts write nothing
- * that the shared MLP reads, nor does it write what they read. */
+/* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)), e = ids[r,j] ------- *
+ * The sum is low + high, in f32: low over the ranks with e < n_experts / 2, high over the others, each in rank order
+ * from +0. The weights may be those of some experts, first_expert and on. A rank whose expert is not among them adds
+ * nothing; so a call with each half of the experts, and a last addition, have the bits of a call with all. An expert
+ * that does not exist is INVALID, on cuda its row NaN. Either gate_up (gate rows first, then up rows) or gate and up.
+ * Products are those of matmul; act * up enters down as any row enters a product. shared: an MLP that every row takes,
+ * as two matmuls: y = down(act(gate x) * (up x)). Experts write nothing that it reads, nor does it write what they do. */
 typedef struct weft_shared_args {
   const float *x; /* [n_rows, n_in], in x_form */
   weft_rows_form x_form;
@@ -185,17 +186,17 @@ typedef struct weft_experts_args {
   weft_rows_form x_form;
   const int32_t *ids;
   const float *weights;
-  const weft_weight *gate_up;   /* [n_experts, 2 * n_ff, n_in], or NULL */
-  const weft_weight *gate, *up; /* [n_experts, n_ff, n_in] when gate_up is NULL */
-  const weft_weight *down;      /* [n_experts, n_in, n_ff] */
+  const weft_weight *gate_up;   /* [n_mats, 2 * n_ff, n_in], or NULL */
+  const weft_weight *gate, *up; /* [n_mats, n_ff, n_in] when gate_up is NULL */
+  const weft_weight *down;      /* [n_mats, n_in, n_ff] */
   float *y;                     /* [n_rows, n_in] */
   weft_shared_args shared;
-  uint32_t n_rows, k;
+  uint32_t n_rows, k, first_expert, n_experts; /* n_experts 0: first_expert is 0, and there are n_mats */
   uint64_t x_stride, y_stride;
   weft_activation activation;
   void *scratch;
   uint64_t scratch_bytes;
-  uint32_t *n_touched; /* optional host counter: distinct experts of this call are added (cpu, ref) */
+  uint32_t *n_touched; /* optional host counter: distinct experts that were multiplied are added (cpu, ref) */
 } weft_experts_args;
 
 /* ---- head_stats: the head of rows that need no logits (plain rows, canvases) ------------------------------- *
@@ -258,8 +259,7 @@ typedef struct weft_move_args {
   uint32_t n_rows;
 } weft_move_args;
 
-/* ---- sample: a token, and logprobs, of each row of stored logits: kernels/sample.h. classes: best tokens and log-sums
-   of classes: kernels/classes.h. canvas: the next tokens of canvases, from statistics: kernels/canvas.h */
+/* ---- sample: kernels/sample.h. classes: kernels/classes.h. canvas: kernels/canvas.h. */
 
 #define WEFT_OPS(X) \
   X(embed)          \

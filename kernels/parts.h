@@ -2,8 +2,8 @@
 /* Fused ops as calls of their parts, for backends that have no kernel of their own for the whole.
  *
  * Law: the calls of the parts define the fused op: a backend that fuses gives the same bits. The functions here only
- * make argument structs, or call the backend's matmul with them; two more say in one place how the backends whose
- * device memory is host memory order experts, and how they refuse a row. */
+ * make argument structs, or call the backend's matmul with them; three more say in one place how the backends whose
+ * device memory is host memory order experts, and how they refuse a row, and how many experts there are. */
 #ifndef WEFT_KERNELS_PARTS_H
 #define WEFT_KERNELS_PARTS_H
 
@@ -41,6 +41,11 @@ static inline void parts_product_add(weft_matmul_args *args, const weft_weight *
 static inline weft_status parts_refuse_row(const char *op, uint32_t row, const char *fact) {
   weft_log(WEFT_LOG_ERROR, "op %s: invalid arguments: row %u %s", op, row, fact);
   return WEFT_E_INVALID;
+}
+
+/* How many experts there are, of which the weights of a call may hold some. */
+static inline uint32_t parts_experts_count(const weft_experts_args *experts) {
+  return experts->n_experts != 0 ? experts->n_experts : experts->down->n_mats;
 }
 
 /* What the experts of a route are ordered by: a logit that is no number is as small as any. */

@@ -6,7 +6,9 @@
  *   1  rows are quantised
  *   2  each expert's rows are gathered into groups (an expert with one row reads it where it was quantised)
  *   3  a task of an expert and some of its n_ff columns computes act(gate) * up into the packed form that down reads
- *   4  a task of some output columns multiplies all slots by down, and adds each row's slots in rank order
+ *   4  a task of some output columns multiplies all slots by down, and adds each row's slots in rank order, in the
+ *      two sums of ops.h: those of the high experts lie behind those of the low ones
+ * A pair whose expert is not here has no slot. Experts are counted from the first one that is here.
  * So every weight is read from memory once per call, and a row's result does not depend on other rows (matmul.h). */
 #include "kernels/cpu/matmul.h"
 #include "kernels/cpu/rows.h"
@@ -27,13 +29,13 @@ typedef struct experts_run {
   const cpu_rows *rows;
   const weft_weight *gate, *up;
   uint32_t first_up; /* row of up where up begins: n_ff when gate and up are one stack */
-  uint32_t n_in, n_ff, n_experts, n_slots, n_touched;
-  uint32_t ff_blocks, n_ff_tasks; /* blocks per task, tasks per expert */
+  uint32_t n_in, n_ff, n_experts, n_slots, n_touched; /* n_experts: here; n_slots: at most, a slot for each pair */
+  uint32_t ff_blocks, n_ff_tasks;                     /* blocks per task, tasks per expert */
   uint32_t column_panels;
   uint32_t *first;      /* [n_experts + 1] first slot of each expert */
   uint32_t *touched;    /* [n_touched] experts that have slots, ascending */
   uint32_t *row_of;     /* [n_slots] */
-  uint32_t *slot_of;    /* [n_rows * k], rank order */
+  uint32_t *slot_of;    /* [n_rows * k], rank order; or CPU_NO_SLOT */
   uint8_t *x_rows;      /* each row as a quantised group of one */
   uint8_t *x_groups[2]; /* float, quantised: groups of slots */
   uint8_t *h_groups;
@@ -95,12 +97,12 @@ uint64_t cpu_experts_scratch(weft_device *device, const weft_experts_args *args)
 /* Counting sort of (row, rank) by expert. */
 static weft_status sort_slots(experts_run *run) {
   const weft_experts_args *args = run->args;
+  uint32_t n_all = parts_experts_count(args);
   memset(run->first, 0, (run->n_experts + 1ull) * sizeof(uint32_t));
   for (uint32_t i = 0; i < run->n_slots; i++) {
-    if (args->ids[i] < 0 || (uint32_t)args->ids[i] >= run->n_experts) {
-      return parts_refuse_row("experts", i / args->k, "names an expert that does not exist");
-    }
-    run->first[args->ids[i]] += 1;
+    uint32_t id = (uint32_t)args->ids[i], expert = id - args->first_expert;
+    if (id >= n_all) return parts_refuse_row("experts", i / args->k, "names an expert that does not exist");
+    if (expert < run->n_experts) run->first[expert] += 1;
   }
   uint32_t n_before = 0;
   for (uint32_t e = 0; e <= run->n_experts; e++) {
@@ -110,7 +112,10 @@ static weft_status sort_slots(experts_run *run) {
     n_before += n;
   }
   for (uint32_t i = 0; i < run->n_slots; i++) {
-    uint32_t slot = run->first[args->ids[i]]++;
+    uint32_t expert = (uint32_t)args->ids[i] - args->first_expert;
+    run->slot_of[i] = (uint32_t)CPU_NO_SLOT;
+    if (expert >= run->n_experts) continue;
+    uint32_t slot = run->first[expert]++;
     run->row_of[slot] = i / args->k;
     run->slot_of[i] = slot;
   }
@@ -233,6 +238,13 @@ static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
 
 /* ---- down ---- */
 
+/* The first slot of an expert that is added to `high`. */
+static uint32_t find_first_high(const experts_run *run) {
+  uint32_t half = parts_experts_count(run->args) / 2, first = run->args->first_expert;
+  uint32_t n_low = half > first ? half - first : 0;
+  return run->first[n_low < run->n_experts ? n_low : run->n_experts];
+}
+
 static void down_task(void *arg, uint32_t task, uint32_t thread) {
   const experts_run *run = arg;
   const weft_experts_args *args = run->args;
@@ -257,10 +269,12 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
       cpu_tile_run(run->products, &tile);
     }
   }
+  uint32_t n_cols = run->n_in - panel * CPU_PANEL, first_high = find_first_high(run);
+  if (n_cols > n_panels * CPU_PANEL) n_cols = n_panels * CPU_PANEL;
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    const cpu_ranked ranked = {out, width, run->slot_of + (uint64_t)r * args->k, args->weights + (uint64_t)r * args->k,
-                               args->k};
-    run->products->add_ranked(&ranked, tile.n_cols, args->y + r * args->y_stride + panel * CPU_PANEL);
+    const cpu_ranked ranked = {
+        out, width, run->slot_of + (uint64_t)r * args->k, args->weights + (uint64_t)r * args->k, args->k, first_high};
+    run->products->add_ranked(&ranked, n_cols, args->y + r * args->y_stride + panel * CPU_PANEL);
   }
 }
 
@@ -281,7 +295,7 @@ static weft_status run_routed(weft_device *device, const weft_experts_args *args
       weft_thread_pool_run(pool, quantise_task, &run, n_tasks);
     }
   }
-  if (run.n_touched < run.n_slots) weft_thread_pool_run(pool, gather_task, &run, run.n_touched);
+  if (run.n_touched < run.first[run.n_experts]) weft_thread_pool_run(pool, gather_task, &run, run.n_touched);
   uint32_t n_blocks = (run.n_ff + FF_BLOCK - 1) / FF_BLOCK;
   run.ff_blocks = at_most(run.n_touched * n_blocks / (n_threads * CPU_TASKS_PER_THREAD), FF_BLOCKS_MAX);
   run.n_ff_tasks = (n_blocks + run.ff_blocks - 1) / run.ff_blocks;

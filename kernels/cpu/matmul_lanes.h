@@ -298,12 +298,18 @@ LANES_INLINE void lanes_quantise(const float *x, uint32_t n_in, uint32_t row, ui
 
 LANES_INLINE void lanes_add_ranked(const cpu_ranked *ranked, uint32_t n, float *y) {
   for (uint32_t i = 0; i < n; i += 16) {
-    lanes_f sum = {0};
+    lanes_f low = {0}, high = {0};
     for (uint32_t j = 0; j < ranked->k; j++) {
-      const float *x = ranked->x + ranked->slot[j] * ranked->stride + i;
-      sum += lanes_load_part(x, n - i, 0.0f) * ranked->weight[j];
+      uint32_t slot = ranked->slot[j];
+      if (slot == (uint32_t)CPU_NO_SLOT) continue;
+      lanes_f term = lanes_load_part(ranked->x + slot * ranked->stride + i, n - i, 0.0f) * ranked->weight[j];
+      if (slot < ranked->first_high) {
+        low += term;
+      } else {
+        high += term;
+      }
     }
-    lanes_store_part(y + i, sum, n - i);
+    lanes_store_part(y + i, low + high, n - i);
   }
 }
 

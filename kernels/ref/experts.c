@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* experts: for every row, its experts one after another in rank order; then the shared MLP. */
+/* experts: for every row, its experts one after another in rank order, in two sums of doubles; each is rounded to f32
+ * before they are added. Then the shared MLP. */
 #include "kernels/ref/ref.h"
 
 #include <string.h>
 
 #include "kernels/parts.h"
 
-/* Scratch: [n_in] sum (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float), [n_experts] which
+/* Scratch: [2][n_in] sums (double), [n_ff] act * up (float), [max(n_in, n_ff)] weight row (float), [n_mats] which
  * experts the call has used. */
 uint64_t ref_experts_scratch(weft_device *device, const weft_experts_args *args) {
   uint64_t n_in = args->down->n_out, n_ff = args->down->n_in;
   uint64_t widest = n_in > n_ff ? n_in : n_ff;
-  uint64_t own = n_in * sizeof(double) + (n_ff + widest) * sizeof(float) + args->down->n_mats;
+  uint64_t own = 2 * n_in * sizeof(double) + (n_ff + widest) * sizeof(float) + args->down->n_mats;
   return parts_shared_scratch(device, args, own, ref_matmul_scratch);
 }
 
@@ -29,27 +30,25 @@ static void gate_up(const weft_experts_args *args, uint32_t expert, const float 
 
 static weft_status run_routed(const weft_experts_args *args) {
   uint32_t n_in = args->down->n_out, n_ff = args->down->n_in;
-  double *sum = args->scratch;
-  float *h = (float *)(sum + n_in);
+  uint32_t n_experts = parts_experts_count(args);
+  double *low = args->scratch, *high = low + n_in;
+  float *h = (float *)(high + n_in);
   float *row = h + n_ff;
   uint8_t *seen = (uint8_t *)(row + (n_in > n_ff ? n_in : n_ff));
   memset(seen, 0, args->down->n_mats);
   for (uint32_t r = 0; r < args->n_rows; r++) {
-    for (uint32_t i = 0; i < n_in; i++) sum[i] = 0.0;
+    for (uint32_t i = 0; i < n_in; i++) low[i] = high[i] = 0.0;
     for (uint32_t j = 0; j < args->k; j++) {
-      int32_t expert = args->ids[(uint64_t)r * args->k + j];
-      if (expert < 0 || (uint32_t)expert >= args->down->n_mats) {
-        return parts_refuse_row("experts", r, "names an expert that does not exist");
-      }
-      double weight = (double)args->weights[(uint64_t)r * args->k + j];
-      gate_up(args, (uint32_t)expert, args->x + r * args->x_stride, row, h);
-      for (uint32_t i = 0; i < n_in; i++) {
-        sum[i] += weight * ref_product(args->down, (uint32_t)expert, i, h, row);
-      }
+      uint32_t id = (uint32_t)args->ids[(uint64_t)r * args->k + j], expert = id - args->first_expert;
+      if (id >= n_experts) return parts_refuse_row("experts", r, "names an expert that does not exist");
+      if (expert >= args->down->n_mats) continue; /* not here */
+      double weight = (double)args->weights[(uint64_t)r * args->k + j], *sum = id < n_experts / 2 ? low : high;
+      gate_up(args, expert, args->x + r * args->x_stride, row, h);
+      for (uint32_t i = 0; i < n_in; i++) sum[i] += weight * ref_product(args->down, expert, i, h, row);
       if (args->n_touched != NULL && seen[expert] == 0) *args->n_touched += 1;
       seen[expert] = 1;
     }
-    for (uint32_t i = 0; i < n_in; i++) args->y[r * args->y_stride + i] = (float)sum[i];
+    for (uint32_t i = 0; i < n_in; i++) args->y[r * args->y_stride + i] = (float)low[i] + (float)high[i];
   }
   return WEFT_OK;
 }
