@@ -173,7 +173,7 @@ typedef struct weft_route_args {
  * nothing; so a call with each half of the experts, and a last addition, have the bits of a call with all. An expert
  * that does not exist is INVALID, on cuda its row NaN. Either gate_up (gate rows first, then up rows) or gate and up.
  * Products are those of matmul; act * up enters down as any row enters a product. shared: an MLP that every row takes,
- * as two matmuls: y = down(act(gate x) * (up x)). Experts write nothing that it reads, nor does it write what they do. */
+ * as two matmuls: y = down(act(gate x) * (up x)). Experts write nothing that it reads, nor does it what they read. */
 typedef struct weft_shared_args {
   const float *x; /* [n_rows, n_in], in x_form */
   weft_rows_form x_form;

@@ -345,8 +345,7 @@ weft_status eight_few(cuda_device *d, const multiply_args *args) {
 
 /* ---- the down side of experts ------------------------------------------------------------------------------ */
 
-/* The next span that a warp asks for: its ranks come one after another. For an expert that does not exist it reads the
- * first one. */
+/* The next span that a warp asks for: those of its ranks whose experts are here come one after another. */
 typedef struct down_cursor {
   const int32_t *ids;
   uint32_t tile, rank, k, span;
@@ -355,9 +354,11 @@ typedef struct down_cursor {
 template <int T>
 static __device__ __forceinline__ void ask_down(const multiply_args &a, few_ring &ring, uint32_t place,
                                                 down_cursor &at) {
+  uint32_t matrix = UINT32_MAX, n_spans = eight_spans_of(a);
+  for (; at.rank < at.k; at.rank += DOWN_WARPS)
+    if ((matrix = matrix_of(a, __ldcg(at.ids + at.rank))) < a.n_matrices) break;
   if (at.rank >= at.k) return;
-  uint32_t id = (uint32_t)__ldcg(at.ids + at.rank), n_spans = eight_spans_of(a);
-  uint64_t tile = (uint64_t)(id < a.n_matrices ? id : 0) * a.weight[0].n_tiles + at.tile;
+  uint64_t tile = (uint64_t)matrix * a.weight[0].n_tiles + at.tile;
   ask_span<T>(a, ring, place, a.weight[0].data + FORM_HEADER_BYTES + tile * a.tile_bytes,
               a.weight[0].steps + tile * n_spans * EIGHT_STEPS_BYTES, at.span);
   if (++at.span < n_spans) return;
@@ -365,9 +366,9 @@ static __device__ __forceinline__ void ask_down(const multiply_args &a, few_ring
   at.rank += DOWN_WARPS;
 }
 
-/* Computes 16 outputs of one rank, whose expert is *id and whose row is `numbers` with `scales`, to done [16]. */
+/* Computes 16 outputs of one rank, whose row is `numbers` with `scales`, to done [16]. */
 template <int T>
-static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const int32_t *id, const uint8_t *numbers,
+static __device__ __forceinline__ void multiply_rank(const multiply_args &a, uint32_t matrix, const uint8_t *numbers,
                                                      const float *scales, few_ring &ring, down_cursor &ahead,
                                                      float *done) {
   uint32_t lane = threadIdx.x % 32;
@@ -386,7 +387,7 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
     for (int h = 0; h < 2; h++) sum[h] = __fmaf_rn((float)d[0][2 * h], __fmul_rn(scales[span], step[h]), sum[h]);
   }
   if (lane % 4 != 0) return; /* column 0 */
-  float down = scale_of(a.weight[0], (uint32_t)*id < a.n_matrices ? (uint32_t)*id : 0);
+  float down = scale_of(a.weight[0], matrix);
 #pragma unroll
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(sum[h], down);
 }
@@ -454,18 +455,22 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
   }
   uint8_t *numbers = rows + warp * bytes_of_row(n_spans);
   float *scales = (float *)(void *)(numbers + n_spans * EIGHT_SPAN);
-  down_cursor ahead = {a.ids + r * k, blockIdx.x, warp, k, 0};
+  const int32_t *ids = a.ids + r * k;
+  down_cursor ahead = {ids, blockIdx.x, warp, k, 0};
   for (uint32_t place = 0; place < n_places; place++) ask_down<T>(a, ring, place, ahead);
+  uint32_t matrix = warp < k ? matrix_of(a, __ldcg(ids + warp)) : 0;
   inputs_wait();
   next_may_start();
   for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
-    __syncwarp(); /* all lanes have read the row before */
-    make_row(a, a.raw.x + (r * k + j) * a.raw.x_stride, 0, 1, numbers, scales);
-    __syncwarp();
-    multiply_rank<T>(a, a.ids + r * k + j, numbers, scales, ring, ahead, done + 16 * j);
-    bool exists = (uint32_t)a.ids[r * k + j] < a.n_matrices;
-    __syncwarp();
-    if (!exists && lane < 16) done[16 * j + lane] = not_a_number();
+    if (matrix < a.n_matrices) {
+      __syncwarp(); /* all lanes have read the row before */
+      make_row(a, a.raw.x + (r * k + j) * a.raw.x_stride, 0, 1, numbers, scales);
+      __syncwarp();
+      multiply_rank<T>(a, matrix, numbers, scales, ring, ahead, done + 16 * j);
+    } else if (lane < 16) {
+      done[16 * j + lane] = not_a_number();
+    }
+    if (j + DOWN_WARPS < k) matrix = matrix_of(a, __ldcg(ids + j + DOWN_WARPS));
   }
   __syncthreads();
   down_store(a, weights, r, k, done);

@@ -6,14 +6,16 @@
  *             list of jobs (some places of one expert each) stay on the device. Rows are prepared at their places
  *   gate, up  the results are [place][2 n_ff] f32, or act(g) * u of them, [place][n_ff], where the product can make it
  *             (multiply_gates); act(g) * u is prepared at the same places
- *   down      the results are [place][n_in] f32, and y[row] adds those of its ranks one after another
+ *   down      the results are [place][n_in] f32, and y[row] adds those of its ranks one after another, in the two sums
+ *             of ops.h
  *   few rows  get no places. The product of gate and up takes each expert once, with the pairs that chose it, and
  *             leaves act(g) * u of every pair. Then one kernel makes the products with down and the sum over ranks
  *             (experts_few.cu). These kernels prepare their rows themselves
  *   shared    the two products of the shared MLP come before, or are part of the kernels for few rows
  *
  * Law: where a row names an expert that does not exist, the row becomes NaN: a launch cannot refuse what lies in device
- * memory. */
+ * memory. A pair whose expert is not here gets no place and no job. Experts are counted from the first one that is
+ * here, but for ids, which are those of all. */
 #include <string.h>
 
 #include "kernels/cuda/eight.h"
@@ -25,8 +27,8 @@ enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE
 
 typedef struct place_args {
   const int32_t *ids;
-  uint32_t n_pairs, k, n_experts, job_rows, jobs_max, rows_per_block;
-  int32_t *pair_at; /* [n_pairs] places; -1: no such expert */
+  uint32_t first_expert, n_pairs, k, n_experts, job_rows, jobs_max, rows_per_block;
+  int32_t *pair_at; /* [n_pairs] places; -1: the expert is not here */
   int32_t *row_of;  /* [places] */
   multiply_job *jobs;
   uint32_t *n_jobs;
@@ -67,7 +69,8 @@ static __device__ __forceinline__ void count_pairs(const place_args &g, uint32_t
     uint32_t e[8];
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++)
-      e[i] = p + i * PREPARE_THREADS < g.n_pairs ? (uint32_t)g.ids[p + i * PREPARE_THREADS] : UINT32_MAX;
+      e[i] =
+          p + i * PREPARE_THREADS < g.n_pairs ? (uint32_t)g.ids[p + i * PREPARE_THREADS] - g.first_expert : UINT32_MAX;
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++) {
       if (e[i] >= g.n_experts) continue;
@@ -118,7 +121,7 @@ static __global__ void __launch_bounds__(PREPARE_THREADS)
   count_pairs(g, first_row * g.k, count, begin);
   for (uint32_t r = first_row; r < end_row; r++, x += a.x_stride) {
     for (uint32_t j = threadIdx.x; j < g.k; j += PREPARE_THREADS) {
-      uint32_t e = (uint32_t)g.ids[r * g.k + j];
+      uint32_t e = (uint32_t)g.ids[r * g.k + j] - g.first_expert;
       at[j] = e < g.n_experts ? (int32_t)atomicAdd(&begin[e], 1u) : -1;
       g.pair_at[r * g.k + j] = at[j];
       if (at[j] >= 0) g.row_of[at[j]] = (int32_t)r;
@@ -146,7 +149,8 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
 }
 
 /* Adds the ranks of a row. A thread has four columns where they may be read at once, else one, and loads those of
- * COMBINE_RANKS ranks at a time. */
+ * COMBINE_RANKS ranks at a time. A rank whose expert is elsewhere is zero times zero, which changes no sum that begins
+ * at zero; one whose expert does not exist is NaN times zero. `high` has a bit for each rank that high_sum takes. */
 template <class T>
 static __global__ void __launch_bounds__(COMBINE_THREADS)
     combine_kernel(const __grid_constant__ weft_experts_args a, const float *down, const int32_t *pair_at,
@@ -154,34 +158,48 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
   inputs_ready();
   constexpr uint32_t n = sizeof(T) / sizeof(float);
   uint32_t r = blockIdx.y, i = n * (blockIdx.x * COMBINE_THREADS + threadIdx.x), lane = threadIdx.x % 32;
-  float sum[n] = {};
+  float low_sum[n] = {}, high_sum[n] = {};
+  down += i;
   for (uint32_t first = 0; first < a.k; first += COMBINE_RANKS) {
     uint64_t pair = (uint64_t)r * a.k + first + lane;
     bool exists = lane < COMBINE_RANKS && first + lane < a.k;
     int32_t places = exists ? pair_at[pair] : -1;
+    uint32_t id = exists ? (uint32_t)a.ids[pair] : 0;
     float weights = exists ? a.weights[pair] : 0.0f, value[COMBINE_RANKS][n];
+    if (places < 0) weights = id < a.n_experts ? 0.0f : not_a_number();
+    uint32_t high = __ballot_sync(0xFFFFFFFFu, id >= a.n_experts / 2);
 #pragma unroll
     for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
       int32_t at = __shfl_sync(0xFFFFFFFFu, places, j);
 #pragma unroll
-      for (uint32_t e = 0; e < n; e++) value[j][e] = not_a_number();
-      if (at >= 0 && i < n_in) *(T *)(void *)value[j] = *(const T *)(const void *)(down + (uint64_t)at * n_in + i);
+      for (uint32_t e = 0; e < n; e++) value[j][e] = 0.0f;
+      if (at >= 0 && i < n_in)
+        *(T *)(void *)value[j] = *(const T *)(const void *)(down + (uint64_t)(uint32_t)at * n_in);
     }
 #pragma unroll
     for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
       float weight = __shfl_sync(0xFFFFFFFFu, weights, j);
+      if (first + j >= a.k) continue; /* without this branch additions are moved between the loads */
 #pragma unroll
-      for (uint32_t e = 0; e < n; e++)
-        if (first + j < a.k) sum[e] = __fadd_rn(sum[e], __fmul_rn(weight, value[j][e]));
+      for (uint32_t e = 0; e < n; e++) {
+        float term = __fmul_rn(weight, value[j][e]);
+        if ((high >> j & 1u) != 0)
+          high_sum[e] = __fadd_rn(high_sum[e], term);
+        else
+          low_sum[e] = __fadd_rn(low_sum[e], term);
+      }
     }
   }
-  if (i < n_in) *(T *)(void *)(a.y + (uint64_t)r * a.y_stride + i) = *(const T *)(const void *)sum;
+#pragma unroll
+  for (uint32_t e = 0; e < n; e++) low_sum[e] = __fadd_rn(low_sum[e], high_sum[e]);
+  if (i < n_in) *(T *)(void *)(a.y + (uint64_t)r * a.y_stride + i) = *(const T *)(const void *)low_sum;
 }
 
 /* ---- host ----------------------------------------------------------------------------------------------- */
 
 typedef struct experts_plan {
-  uint32_t n_pairs, n_places, n_in, n_ff, n_experts, job_rows, jobs_max; /* n_places: at most */
+  uint32_t n_pairs, n_places, n_in, n_ff, job_rows, jobs_max; /* n_places: at most */
+  uint32_t n_experts, n_all;                                  /* here; and all of them */
   uint32_t *n_jobs;
   int32_t *pair_at, *row_of;
   multiply_job *jobs;
@@ -212,8 +230,9 @@ static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   p.n_in = args->down->n_out;
   p.n_ff = args->down->n_in;
   p.n_experts = args->down->n_mats;
+  p.n_all = parts_experts_count(args);
   int type = (args->gate_up != NULL ? args->gate_up : args->gate)->type;
-  p.job_rows = multiply_job_rows(type, p.n_pairs, p.n_experts);
+  p.job_rows = multiply_job_rows(type, p.n_pairs, p.n_all);
   uint32_t n_touched = p.n_experts < p.n_pairs ? p.n_experts : p.n_pairs;
   p.n_places = p.n_pairs + 7 * n_touched;
   p.jobs_max = p.n_pairs / p.job_rows + n_touched + 1;
@@ -271,8 +290,8 @@ static weft_status place_pairs(cuda_device *d, const weft_experts_args *args, co
   prepare_args a = at_places(args, p, weight);
   if (multiply_form_of(weight) == FORM_EIGHT) a.out = NULL;
   uint32_t rows_per_block = cuda_ceil(args->n_rows, PLACE_BLOCKS * d->n_multiprocessors);
-  place_args g = {args->ids,      p->n_pairs, args->k,   p->n_experts, p->job_rows, p->jobs_max,
-                  rows_per_block, p->pair_at, p->row_of, p->jobs,      p->n_jobs};
+  place_args g = {args->ids,   args->first_expert, p->n_pairs, args->k,   p->n_experts, p->job_rows,
+                  p->jobs_max, rows_per_block,     p->pair_at, p->row_of, p->jobs,      p->n_jobs};
   if (args->x_form == WEFT_ROWS_EIGHT) {
     g.from = (const uint8_t *)(const void *)args->x;
     g.to = (uint8_t *)p->x[FORM_EIGHT];
@@ -366,6 +385,7 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
 static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
   weft_experts_args a = *args;
   const int32_t *pair_at = p->pair_at;
+  a.n_experts = p->n_all;
   bool wide = p->n_in % 4 == 0 && args->y_stride % 4 == 0 && ((uintptr_t)args->y & 15u) == 0;
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
@@ -373,6 +393,7 @@ static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, 
     cuda_start(d, wide ? combine_kernel<float4> : combine_kernel<float>, grid, COMBINE_THREADS, 0, a, p->down, pair_at,
                p->n_in);
     a.weights += (uint64_t)n * a.k;
+    a.ids += (uint64_t)n * a.k;
     a.y += n * a.y_stride;
     pair_at += (uint64_t)n * a.k;
   }
@@ -414,6 +435,8 @@ static multiply_args by_pair(const weft_experts_args *args, const experts_plan *
   a.jobs = NULL;
   a.ids = args->ids;
   a.n_matrices = p->n_experts;
+  a.first_matrix = args->first_expert;
+  a.n_experts = p->n_all;
   a.pairs_per_row = args->k;
   a.jobs_max = p->n_pairs;
   return a;

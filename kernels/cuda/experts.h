@@ -2,8 +2,8 @@
 /* The down side of experts for few rows: the products with `down` and the sum over ranks in one kernel
  * (experts_few.cu).
  *
- * Law: a product has the order of multiply.h or eight.h, and ranks are added ascending, so a row has the bits that the
- * kernels for many rows give it. */
+ * Law: a product has the order of multiply.h or eight.h, and ranks are added as ops.h says, so a row has the bits that
+ * the kernels for many rows give it. A rank whose expert is not here is not read, multiplied or added. */
 #ifndef WEFT_KERNELS_CUDA_EXPERTS_H
 #define WEFT_KERNELS_CUDA_EXPERTS_H
 
@@ -19,9 +19,10 @@ weft_status experts_in_setup(cuda_device *d);
 bool experts_down_fits(uint32_t n_in, uint32_t k);
 /* Whether experts_down_few can compute the down side of a shared MLP of the same rows in the same launch. */
 bool experts_down_shares(const multiply_args *args, const multiply_args *shared);
-/* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j]] x[r k + j], for rows [0, n_rows); and the product `shared`, if
- * it has a weight. This kernel reads ids before it waits for its inputs. So the kernel before it must have waited for
- * its own inputs, ids among them, before it lets the next one start, as multiply_few with ids does. */
+/* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j] - first_matrix] x[r k + j], for rows [0, n_rows), in the two
+ * sums of ops.h; and the product `shared`, if it has a weight. This kernel reads ids before it waits for its inputs. So
+ * the kernel before it must have waited for its own inputs, ids among them, before it lets the next one start, as
+ * multiply_few with ids does. */
 weft_status experts_down_few(cuda_device *d, const multiply_args *args, const multiply_args *shared,
                              const float *weights, uint32_t k);
 weft_status experts_few_setup(cuda_device *d);
@@ -34,14 +35,23 @@ enum {
   DOWN_BYTES_OF_TWO = 86 << 10 /* shared memory of a block when two of them share a multiprocessor */
 };
 
-/* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, ascending from 0. */
+/* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, in the two sums of
+ * ops.h. What done has of ranks whose expert is elsewhere is not used; of one that does not exist it is NaN. */
 static __device__ __forceinline__ void down_store(const multiply_args &a, const float *weights, uint64_t r, uint32_t k,
                                                   const float *done) {
   uint32_t out = blockIdx.x * 16 + threadIdx.x;
   if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
-  float sum = 0.0f;
-  for (uint32_t j = 0; j < k; j++) sum = __fadd_rn(sum, __fmul_rn(weights[r * k + j], done[16 * j + threadIdx.x]));
-  a.weight[0].y[r * a.weight[0].y_stride + out] = sum;
+  float low = 0.0f, high = 0.0f;
+  for (uint32_t j = 0; j < k; j++) {
+    int32_t id = a.ids[r * k + j];
+    float term = __fmul_rn(weights[r * k + j], done[16 * j + threadIdx.x]);
+    if ((uint32_t)id < a.n_experts && matrix_of(a, id) >= a.n_matrices) continue;
+    if ((uint32_t)id < a.n_experts / 2)
+      low = __fadd_rn(low, term);
+    else
+      high = __fadd_rn(high, term);
+  }
+  a.weight[0].y[r * a.weight[0].y_stride + out] = __fadd_rn(low, high);
 }
 
 #endif

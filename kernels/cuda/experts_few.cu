@@ -2,7 +2,7 @@
 /* The down side of experts for few rows: the products with `down`, and the sum over ranks. A block takes 16 outputs of
  * one row; a warp takes some of its ranks, one after another, and prepares each one's row of act(g) * u for itself. The
  * first weights are asked for before that row is there, since experts were chosen before the kernel before this one
- * (experts.h).
+ * (experts.h). A rank whose expert is not here has no such row, and its warp goes on to its next one.
  *
  * The kernel may also compute the down side of the shared MLP: further blocks take 32 of its outputs of all rows each,
  * and a warp takes some segments of its inputs. */
@@ -59,8 +59,7 @@ static __host__ __device__ __forceinline__ uint32_t bytes_of_places(uint32_t til
   return whole ? (tile_bytes + 127) / 128 * 128 : n_places * few_piece_bytes(T);
 }
 
-/* The next piece that a warp asks for: its ranks come one after another. For an expert that does not exist it reads the
- * first one. */
+/* The next piece that a warp asks for: those of its ranks whose experts are here come one after another. */
 typedef struct down_cursor {
   const int32_t *ids;
   const uint8_t *tiles; /* the block's row tile of matrix 0 */
@@ -70,9 +69,10 @@ typedef struct down_cursor {
 template <int T>
 static __device__ __forceinline__ void ask_rank(const multiply_args &a, few_ring &ring, uint32_t place,
                                                 down_cursor &at) {
+  uint64_t matrix = UINT32_MAX;
+  for (; at.rank < at.k; at.rank += DOWN_WARPS)
+    if ((matrix = matrix_of(a, __ldcg(at.ids + at.rank))) < a.n_matrices) break;
   if (at.rank >= at.k) return;
-  uint32_t id = (uint32_t)__ldcg(at.ids + at.rank);
-  uint64_t matrix = id < a.n_matrices ? id : 0;
   ring_ask<T>(a, ring, place, at.tiles + matrix * a.weight[0].n_tiles * a.tile_bytes, at.unit);
   at.unit += few_units(T);
   if (at.unit < a.n_units) return;
@@ -80,9 +80,9 @@ static __device__ __forceinline__ void ask_rank(const multiply_args &a, few_ring
   at.rank += DOWN_WARPS;
 }
 
-/* Computes 16 outputs of one rank, whose expert is *id, to done [16]. */
+/* Computes 16 outputs of one rank to done [16]. */
 template <int T>
-static __device__ __forceinline__ void multiply_rank(const multiply_args &a, const int32_t *id, const uint4 *row,
+static __device__ __forceinline__ void multiply_rank(const multiply_args &a, uint32_t matrix, const uint4 *row,
                                                      int raise, int lift, few_ring &ring, down_cursor &ahead,
                                                      float *done) {
   uint32_t lane = threadIdx.x % 32;
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, con
   multiply_tile<T, true, true>(
       a, x, powers_of<T>(raise, a.values), ring, [&](uint32_t place) { ask_rank<T>(a, ring, place, ahead); }, all);
   if (lane % 4 != 0) return; /* column 0 */
-  float down = lower_by(a.weight[0], (uint32_t)*id < a.n_matrices ? (uint32_t)*id : 0, raise);
+  float down = lower_by(a.weight[0], matrix, raise);
 #pragma unroll
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], back), down);
 }
@@ -170,9 +170,9 @@ static __host__ __device__ __forceinline__ uint32_t size_of_rows(uint32_t n_unit
   return own > other ? own : other;
 }
 
-/* shared: without weights there is none. */
+/* shared: without weights there is none. Registers leave room for two blocks, as shared memory does. */
 template <int T>
-static __global__ void __launch_bounds__(32 * DOWN_WARPS)
+static __global__ void __launch_bounds__(32 * DOWN_WARPS, 2)
     down_kernel(const __grid_constant__ multiply_args a, const __grid_constant__ multiply_args shared,
                 const float *weights, uint32_t k, uint32_t n_places) {
   extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, their rows, 16 results of ranks or tasks */
@@ -189,20 +189,23 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
     ring.n = min(n_places, ring_bytes / few_piece_bytes(T));
     return shared_tiles<T>(shared, (blockIdx.x - a.weight[0].n_tiles) * DOWN_SHARED_TILES, ring, rows, done);
   }
-  down_cursor ahead = {a.ids + r * k, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp,
-                       k, 0};
+  const int32_t *ids = a.ids + r * k;
+  down_cursor ahead = {ids, a.weight[0].data + FORM_HEADER_BYTES + (uint64_t)blockIdx.x * a.tile_bytes, warp, k, 0};
 #pragma unroll 1
   for (uint32_t place = 0; place < n_places; place++) ask_rank<T>(a, ring, place, ahead);
   form_header header = header_of(a.weight[0].data);
+  uint32_t matrix = warp < k ? matrix_of(a, __ldcg(ids + warp)) : 0;
   inputs_wait();
   next_may_start();
 #pragma unroll 1
   for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
-    int lift = prepare_rank<T>(a, a.raw.x + (r * k + j) * a.raw.x_stride, row);
-    multiply_rank<T>(a, a.ids + r * k + j, row, raise_exponent(T, &header), lift, ring, ahead, done + 16 * j);
-    bool exists = (uint32_t)a.ids[r * k + j] < a.n_matrices;
-    __syncwarp();
-    if (!exists && lane < 16) done[16 * j + lane] = not_a_number();
+    if (matrix < a.n_matrices) {
+      int lift = prepare_rank<T>(a, a.raw.x + (r * k + j) * a.raw.x_stride, row);
+      multiply_rank<T>(a, matrix, row, raise_exponent(T, &header), lift, ring, ahead, done + 16 * j);
+    } else if (lane < 16) {
+      done[16 * j + lane] = not_a_number();
+    }
+    if (j + DOWN_WARPS < k) matrix = matrix_of(a, __ldcg(ids + j + DOWN_WARPS));
   }
   __syncthreads();
   down_store(a, weights, r, k, done);

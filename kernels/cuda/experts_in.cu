@@ -30,7 +30,7 @@ typedef struct in_job {
 /* The experts that were chosen, each once: its weights are read and unpacked once for all rows that chose it. */
 typedef struct in_jobs {
   uint32_t n;
-  int32_t id[EXPERTS_FEW_PAIRS];           /* of the pairs; below 0: there is no such expert */
+  int32_t id[EXPERTS_FEW_PAIRS];           /* matrices of the pairs; below 0: the expert is not here */
   uint32_t firsts[EXPERTS_FEW_PAIRS / 32]; /* pairs that begin a job, a bit each */
   in_job job[EXPERTS_FEW_PAIRS];
 } in_jobs;
@@ -46,11 +46,11 @@ static __device__ __forceinline__ uint32_t count_firsts(const in_jobs &jobs, uin
   return n;
 }
 
-/* Finds the jobs, in the order of their first pairs. The block has a thread for each pair. (NaN stands in for an expert
- * that does not exist: experts_few.cu.) */
+/* Finds the jobs, in the order of their first pairs. The block has a thread for each pair. (experts_few.cu says what
+ * stands in for an expert that is not here.) */
 static __device__ __forceinline__ void find_jobs(const multiply_args &a, in_jobs &jobs) {
   uint32_t p = threadIdx.x, n_pairs = a.jobs_max, same = 0, first = p;
-  int32_t id = p < n_pairs ? __ldcg(a.ids + p) : -1;
+  int32_t id = p < n_pairs ? (int32_t)matrix_of(a, __ldcg(a.ids + p)) : -1;
   if ((uint32_t)id >= a.n_matrices) id = -1;
   if (p < EXPERTS_FEW_PAIRS) jobs.id[p] = id, jobs.job[p].n = 0;
   __syncthreads();

@@ -56,8 +56,9 @@ enum { MULTIPLY_SHARED = WEFT_MATMUL_MAX, MULTIPLY_WEIGHTS_MAX = MULTIPLY_SHARED
 
 /* A product of rows with up to three weights of one type and one n_in. Which rows are multiplied by which matrix:
  *   without jobs and ids   one matrix, rows 0 .. n_rows - 1
- *   with ids               every pair p of (row, rank) is a job: matrix ids[p], row p / pairs_per_row; experts_in.cu
- *                          makes one job of the pairs that chose the same matrix
+ *   with ids               every pair p of (row, rank) is a job: matrix ids[p] - first_matrix, row p / pairs_per_row;
+ *                          none if that is no matrix of the stack. experts_in.cu makes one job of the pairs that chose
+ *                          the same matrix
  *   with jobs              as the jobs say; the row of a place was prepared at that place (F32: it is row_of[place]) */
 typedef struct multiply_args {
   multiply_weight weight[MULTIPLY_WEIGHTS_MAX];
@@ -79,7 +80,8 @@ typedef struct multiply_args {
   uint32_t job_rows;     /* most rows of a job: how the list was made */
   const int32_t *row_of; /* device, F32 only: x row of a place; NULL: the place itself */
   const int32_t *ids;    /* device */
-  uint32_t pairs_per_row, n_matrices;
+  uint32_t pairs_per_row, n_matrices, first_matrix;
+  uint32_t n_experts; /* with ids: the stack has the matrices of experts [first_matrix, + n_matrices) of so many */
   multiply_raw raw;
   /* y[0] = act(x W[0]^T) * (x W[1]^T), of two weights of one shape or of the halves of one weight, which then has an
    * even number of whole tiles, and n_out of one half. Few rows, and where multiply_gates says so. */
@@ -156,16 +158,20 @@ weft_status multiply_many_setup(cuda_device *d);
 weft_status multiply_grouped_setup(cuda_device *d);
 weft_status multiply_f32(cuda_device *d, const multiply_args *args);
 
-/* Gets job `index`; without jobs the rows are cut into jobs of the given width. False: there is no such job, or it
- * names an expert that does not exist. */
+/* The matrix of an id, at least n_matrices where the stack does not have it. */
+static __device__ __forceinline__ uint32_t matrix_of(const multiply_args &a, int32_t id) {
+  return (uint32_t)id - a.first_matrix;
+}
+
+/* Gets job `index`; without jobs the rows are cut into jobs of the given width. False: there is no such job, or the
+ * stack does not have its matrix. */
 static __device__ __forceinline__ bool job_of(const multiply_args &a, uint32_t index, uint32_t width,
                                               multiply_job *job) {
   if (a.ids != NULL) {
-    int32_t id = a.ids[index];
-    job->matrix = (uint32_t)id;
+    job->matrix = matrix_of(a, a.ids[index]);
     job->first = index;
     job->n = 1;
-    return id >= 0 && (uint32_t)id < a.n_matrices;
+    return job->matrix < a.n_matrices;
   }
   if (a.jobs == NULL) {
     job->matrix = 0;

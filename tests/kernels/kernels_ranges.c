@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* experts whose weights are a range of all experts: two calls, each with one half of the experts, give results whose sum
- * has the bits of one call with all of them; rows whose experts all lie in a range have the bits that all experts give
+/* experts whose weights are a range of all experts: two calls, each with one half of them, give results whose sum has
+ * the bits of one call with all of them; rows whose experts all lie in a range have the bits that all experts give
  * them, and rows whose experts all lie elsewhere are zeros. The shared MLP is whole in every call. */
 #include "tests/kernels/weights.h"
 
