@@ -31,6 +31,7 @@ weft_status experts_few_setup(cuda_device *d);
 enum {
   DOWN_WARPS = 8,              /* of a block */
   DOWN_PLACES_MAX = 8,         /* of a warp's ring */
+  DOWN_RANKS = 8,              /* whose ids and weights are loaded at once */
   DOWN_SHARED_TILES = 2,       /* row tiles of the shared MLP in a block */
   DOWN_BYTES_OF_TWO = 86 << 10 /* shared memory of a block when two of them share a multiprocessor */
 };
@@ -42,14 +43,22 @@ static __device__ __forceinline__ void down_store(const multiply_args &a, const 
   uint32_t out = blockIdx.x * 16 + threadIdx.x;
   if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
   float low = 0.0f, high = 0.0f;
-  for (uint32_t j = 0; j < k; j++) {
-    int32_t id = a.ids[r * k + j];
-    float term = __fmul_rn(weights[r * k + j], done[16 * j + threadIdx.x]);
-    if ((uint32_t)id < a.n_experts && matrix_of(a, id) >= a.n_matrices) continue;
-    if ((uint32_t)id < a.n_experts / 2)
-      low = __fadd_rn(low, term);
-    else
-      high = __fadd_rn(high, term);
+  for (uint32_t first = 0; first < k; first += DOWN_RANKS) {
+    int32_t id[DOWN_RANKS];
+    float weight[DOWN_RANKS];
+#pragma unroll
+    for (uint32_t j = 0; j < DOWN_RANKS; j++)
+      if (first + j < k) id[j] = a.ids[r * k + first + j], weight[j] = weights[r * k + first + j];
+#pragma unroll
+    for (uint32_t j = 0; j < DOWN_RANKS; j++) {
+      if (first + j >= k) break;
+      float term = __fmul_rn(weight[j], done[16 * (first + j) + threadIdx.x]);
+      if ((uint32_t)id[j] < a.n_experts && matrix_of(a, id[j]) >= a.n_matrices) continue;
+      if ((uint32_t)id[j] < a.n_experts / 2)
+        low = __fadd_rn(low, term);
+      else
+        high = __fadd_rn(high, term);
+    }
   }
   a.weight[0].y[r * a.weight[0].y_stride + out] = __fadd_rn(low, high);
 }

@@ -170,9 +170,9 @@ static __host__ __device__ __forceinline__ uint32_t size_of_rows(uint32_t n_unit
   return own > other ? own : other;
 }
 
-/* shared: without weights there is none. Registers leave room for two blocks, as shared memory does. */
+/* shared: without weights there is none. Registers leave room for two blocks and some of the next kernel's. */
 template <int T>
-static __global__ void __launch_bounds__(32 * DOWN_WARPS, 2)
+static __global__ void __maxnreg__(96)
     down_kernel(const __grid_constant__ multiply_args a, const __grid_constant__ multiply_args shared,
                 const float *weights, uint32_t k, uint32_t n_places) {
   extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, their rows, 16 results of ranks or tasks */
