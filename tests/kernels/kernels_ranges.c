@@ -40,6 +40,7 @@ enum { N_CASES = sizeof cases / sizeof cases[0] };
 typedef struct subject {
   const range_case *c;
   stored gate, up, down, shared_gate, shared_up, shared_down; /* up, shared: bytes NULL if there are none */
+  stored router; /* bytes NULL: ids and rank_weights are given, else a route before the experts makes them */
   float *x, *rank_weights;
   int32_t *ids;
 } subject;
@@ -94,7 +95,7 @@ static subject subject_new(uint32_t i) {
 }
 
 static void subject_free(subject *u) {
-  stored *const all[] = {&u->gate, &u->up, &u->down, &u->shared_gate, &u->shared_up, &u->shared_down};
+  stored *const all[] = {&u->gate, &u->up, &u->down, &u->shared_gate, &u->shared_up, &u->shared_down, &u->router};
   for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++) stack_free(all[i]);
   memory_free(u->x);
   memory_free(u->ids);
@@ -104,7 +105,7 @@ static void subject_free(subject *u) {
 /* The weights of some experts on a device, and of the shared MLP. */
 typedef struct placed {
   range here;
-  weft_weight gate, up, down, shared_gate, shared_up, shared_down;
+  weft_weight gate, up, down, shared_gate, shared_up, shared_down, router;
 } placed;
 
 static weft_weight upload_range(weft_device *device, const stored *s, range here) {
@@ -124,11 +125,12 @@ static placed place(weft_device *device, const subject *u, range here) {
                   upload_range(device, &u->down, here),
                   upload_range(device, &u->shared_gate, one),
                   upload_range(device, &u->shared_up, one),
-                  upload_range(device, &u->shared_down, one)};
+                  upload_range(device, &u->shared_down, one),
+                  upload_range(device, &u->router, one)};
 }
 
 static void displace(weft_device *device, placed *p) {
-  weft_weight *const all[] = {&p->gate, &p->up, &p->down, &p->shared_gate, &p->shared_up, &p->shared_down};
+  weft_weight *const all[] = {&p->gate, &p->up, &p->down, &p->shared_gate, &p->shared_up, &p->shared_down, &p->router};
   for (uint32_t i = 0; i < sizeof all / sizeof all[0]; i++) weft_device_weight_free(device, all[i]);
 }
 
@@ -153,6 +155,27 @@ static weft_experts_args args_of(const subject *u, const placed *p, uint32_t fir
   return args;
 }
 
+/* Chooses experts for the rows without a wait. Returns what is to be freed when the experts have run. */
+static buffer enqueue_route(weft_device *device, const subject *u, const placed *p, uint32_t first, uint32_t n) {
+  const range_case *c = u->c;
+  weft_route_args route = {.x = u->x + (size_t)first * c->n_in,
+                           .router = &p->router,
+                           .ids = u->ids + (size_t)first * c->k,
+                           .weights = u->rank_weights + (size_t)first * c->k,
+                           .n_rows = n,
+                           .n_experts = c->n_experts,
+                           .k = c->k,
+                           .x_stride = c->n_in,
+                           .logits_stride = c->n_experts};
+  uint64_t n_logits = ((uint64_t)n * c->n_experts + 15) / 16 * 16;
+  route.scratch_bytes = weft_route_scratch(device, &route);
+  buffer memory = buffer_new(n_logits * sizeof(float) + route.scratch_bytes);
+  route.logits = memory.data;
+  route.scratch = route.logits + n_logits;
+  assert_int_equal(weft_route(device, &route), WEFT_OK);
+  return memory;
+}
+
 /* Results of the experts, [n][n_in], and behind them those of the shared MLP, if there is one. */
 static buffer run(weft_device *device, const subject *u, const placed *p, uint32_t first, uint32_t n,
                   uint32_t *n_touched) {
@@ -174,7 +197,10 @@ static buffer run(weft_device *device, const subject *u, const placed *p, uint32
                                      .x_stride = c->n_in,
                                      .y_stride = c->n_in};
   }
+  buffer route = {0};
+  if (p->router.data != NULL) route = enqueue_route(device, u, p, first, n);
   RUN_OP(experts, device, &args);
+  if (p->router.data != NULL) buffer_free(&route);
   buffer_free(&g);
   return y;
 }
@@ -247,6 +273,18 @@ static void test_ranges(void **state) {
   }
 }
 
+/* As a model calls experts: on a card their kernels start while the choice is being made. */
+static void test_routed(void **state) {
+  const fixture *f = *state;
+  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
+    subject u = subject_new(i);
+    u.router = stored_new(WEFT_TYPE_F32, 1, u.c->n_experts, u.c->n_in, 4000 + i);
+    on_device(f->more[1], "three threads", &u, 17);
+    for (uint32_t d = f->all.n_cpu; d < f->all.n; d++) on_device(f->all.cpu[d], f->all.name[d], &u, ROWS);
+    subject_free(&u);
+  }
+}
+
 /* An expert that does not exist is found though other experts are elsewhere: it is refused, or its row is NaN. */
 static void check_bad(weft_device *device, const subject *u, const placed *p) {
   uint32_t n_in = u->c->n_in, k = u->c->k;
@@ -306,6 +344,7 @@ static void test_bad(void **state) {
 
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ranges), cmocka_unit_test(test_bad)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_ranges), cmocka_unit_test(test_routed),
+                                     cmocka_unit_test(test_bad)};
   return cmocka_run_group_tests(tests, setup_fixture_with_eight, teardown_fixture);
 }
