@@ -269,25 +269,34 @@ static __device__ __forceinline__ bool take_items(const exchange_plan &a, uint64
 }
 
 template <class T, uint32_t WAY, uint32_t N>
+static __device__ __forceinline__ void read_items(const exchange_plan &a, uint32_t base, item (&at)[N], T (&own)[N]) {
+#pragma unroll
+  for (uint32_t b = 0; b < N; b++) {
+    at[b] = item_of<WAY>(a, base + b * EXCHANGE_THREADS + threadIdx.x);
+    own[b] = own_of<T>(a, at[b]);
+  }
+}
+
+/* Every block has items. The first ones are read while the count of exchanges is on its way. */
+template <class T, uint32_t WAY, uint32_t N>
 static __global__ void __launch_bounds__(EXCHANGE_THREADS, blocks_of(N))
     exchange_kernel(const __grid_constant__ exchange_plan a) {
+  item at[N];
+  T own[N];
+  uint32_t base = blockIdx.x * EXCHANGE_THREADS * N;
   inputs_ready();
+  read_items<T, WAY, N>(a, base, at, own);
   uint32_t n_exchanges = *(const volatile uint32_t *)&a.state->n_exchanges;
   uint64_t turn = n_exchanges % SHARDS_EXCHANGE_INBOXES * a.turn_floats;
-  uint32_t first = blockIdx.x * EXCHANGE_THREADS * N;
-  for (uint32_t base = first; base < a.n_items; base += gridDim.x * EXCHANGE_THREADS * N) {
-    item at[N];
-    T own[N];
-#pragma unroll
-    for (uint32_t b = 0; b < N; b++) {
-      at[b] = item_of<WAY>(a, base + b * EXCHANGE_THREADS + threadIdx.x);
-      own[b] = own_of<T>(a, at[b]);
-    }
+  for (bool knows = false;; knows = true) {
     if (WAY == WEFT_SHARDS_SUM && a.is_meeting != 0) __threadfence_system();
 #pragma unroll
     for (uint32_t b = 0; b < N; b++) give_item<T, WAY>(a, turn, at[b], own[b]);
-    if (base == first) count_read(a.state, n_exchanges);
+    if (!knows) count_read(a.state, n_exchanges);
     if (!take_items<T, WAY, N>(a, turn, at, own)) return;
+    base += gridDim.x * EXCHANGE_THREADS * N;
+    if (base >= a.n_items) return;
+    read_items<T, WAY, N>(a, base, at, own);
   }
 }
 
