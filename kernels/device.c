@@ -10,7 +10,7 @@
 #include "base/memory.h"
 #include "base/memory_room.h"
 #include "kernels/device_internal.h"
-#include "kernels/shards_sum.h"
+#include "kernels/shards_exchange.h"
 
 /* The calls of a device that the calling thread is about to use. */
 static const device_calls *calls_of(weft_device *device) {
@@ -120,7 +120,7 @@ static bool makes_graph(const weft_device *device) {
 }
 
 /* Numbers, in signatures, of the calls outside ops that a step may have. They are larger than those of the ops. */
-enum { CALL_COPY = 1 << 16, CALL_ZERO, CALL_UPLOAD, CALL_SUM };
+enum { CALL_COPY = 1 << 16, CALL_ZERO, CALL_UPLOAD, CALL_EXCHANGE };
 
 static step_graphs_mode note_call(weft_device *device, uint32_t call, const void *to, const void *from,
                                   uint64_t n_bytes) {
@@ -195,9 +195,9 @@ bool weft_device_reaches(weft_device *device, weft_device *other) {
   return calls->reaches == NULL ? device->info.host_memory : calls->reaches(device, other);
 }
 
-weft_status device_sum(weft_device *device, const shards_sum *args) {
-  if (makes_graph(device)) step_graphs_note(device->graphs, CALL_SUM, args, sizeof *args);
-  return device_walks(device) ? WEFT_OK : note_status(device, calls_of(device)->sum(device, args));
+weft_status device_exchange(weft_device *device, const shards_exchange *args) {
+  if (makes_graph(device)) step_graphs_note(device->graphs, CALL_EXCHANGE, args, sizeof *args);
+  return device_walks(device) ? WEFT_OK : note_status(device, calls_of(device)->exchange(device, args));
 }
 
 bool weft_device_broken(const weft_device *device) {

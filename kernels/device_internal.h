@@ -11,7 +11,7 @@
 #include "kernels/graphs.h"
 #include "kernels/ops.h"
 
-struct shards_sum; /* kernels/shards_sum.h */
+struct shards_exchange; /* kernels/shards_exchange.h */
 
 typedef struct device_calls {
   /* Called before every other call and every op: makes the device the one that the calling thread works on. NULL: the
@@ -32,8 +32,9 @@ typedef struct device_calls {
   weft_status (*wait)(weft_device *device, uint32_t mark);
   weft_status (*send)(weft_device *from, weft_device *to, void *to_memory, const void *from_memory, uint64_t n_bytes);
   weft_status (*follow)(weft_device *device, weft_device *other, uint32_t mark); /* NULL: as mark and wait */
-  bool (*reaches)(weft_device *device, weft_device *other);               /* NULL: where device memory is host memory */
-  weft_status (*sum)(weft_device *device, const struct shards_sum *args); /* NULL: shards send one another copies */
+  bool (*reaches)(weft_device *device, weft_device *other); /* NULL: where device memory is host memory */
+  weft_status (*exchange)(weft_device *device,
+                          const struct shards_exchange *args); /* NULL: shards send one another copies */
   weft_status (*weight)(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                         weft_error *error);
   /* NULL: the device has no memory of its own, and weight gets the source's bytes */
@@ -86,7 +87,7 @@ static inline bool device_repeats(const weft_device *device) {
 }
 
 /* Enqueues a sum over shards, or notes it in the signature of the step that is walked. */
-weft_status device_sum(weft_device *device, const struct shards_sum *args);
+weft_status device_exchange(weft_device *device, const struct shards_exchange *args);
 
 /* Opens a device of one backend, whatever config->backend says. Fills *out, or a line in *error. */
 weft_status ref_device_open(const weft_device_config *config, weft_device **out, weft_error *error);

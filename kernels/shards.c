@@ -9,23 +9,23 @@
 #include "base/memory.h"
 #include "base/pause.h"
 #include "kernels/device_internal.h"
-#include "kernels/shards_sum.h"
+#include "kernels/shards_exchange.h"
 
 enum { SPINS = 1000 /* pauses of some tens of nanoseconds each, before a thread sleeps */, EMPTY_BYTES = 1 << 20 };
 
 typedef struct shard {
   weft_device *device;
-  void *inbox; /* [SHARDS_SUM_INBOXES][n - 1][inbox_floats] */
-  void *state; /* shards_sum_state, where sums are one call */
-  uint64_t n_sums;
+  void *inbox; /* [SHARDS_EXCHANGE_INBOXES][n - 1][inbox_floats] */
+  void *state; /* shards_exchange_state, where exchanges are one call */
+  uint64_t n_exchanges;
 } shard;
 
 struct weft_shards {
   uint32_t n, first_mark;
-  bool direct; /* sums are one call of each device */
+  bool direct; /* exchanges are one call of each device */
   uint64_t n_floats_max, inbox_floats;
   shard shard[WEFT_DEVICES_MAX];
-  void *word; /* of the host: not 0 when sums are broken; NULL if not direct */
+  void *word; /* of the host: not 0 when exchanges are broken; NULL if not direct */
   weft_graph_vote vote;
   pthread_mutex_t mutex;
   pthread_cond_t all_here;
@@ -41,28 +41,39 @@ static uint64_t up_to_fours(uint64_t n) {
   return (n + 3) / 4 * 4;
 }
 
-/* What every shard is told of a sum. */
-static shards_sum sum_of(const weft_shards *s, uint32_t at, float *const *x, uint32_t n_arrays, uint64_t n_floats) {
-  shards_sum args = {.state = s->shard[at].state,
-                     .broken = s->word,
-                     .n_floats = n_floats,
-                     .array_floats = up_to_fours(n_floats),
-                     .inbox_floats = s->inbox_floats,
-                     .n_arrays = n_arrays,
-                     .n = s->n,
-                     .at = at};
-  for (uint32_t i = 0; i < n_arrays; i++) args.x[i] = x[i];
-  for (uint32_t i = 0; i < s->n; i++) args.inbox[i] = s->shard[i].inbox;
-  return args;
+/* What every shard is told of an exchange. */
+static shards_exchange exchange_of(const weft_shards *s, uint32_t at, weft_shards_way way,
+                                   const weft_shards_array *array, uint32_t n_arrays, uint32_t n_rows) {
+  shards_exchange a = {.inbox_floats = s->inbox_floats,
+                       .state = s->shard[at].state,
+                       .broken = s->word,
+                       .n_arrays = n_arrays,
+                       .n_rows = n_rows,
+                       .n = s->n,
+                       .at = at,
+                       .way = way};
+  for (uint32_t i = 0; i < n_arrays; i++) a.array[i] = array[i];
+  for (uint32_t i = 1; i < n_arrays; i++) {
+    a.array_at[i] = a.array_at[i - 1] + up_to_fours((uint64_t)n_rows * array[i - 1].n_cols);
+  }
+  for (uint32_t i = 0; i < s->n; i++) a.inbox[i] = s->shard[i].inbox;
+  for (uint32_t i = 0; i <= s->n; i++) a.row[i] = weft_shards_row(s->n, n_rows, i);
+  return a;
+}
+
+uint32_t weft_shards_row(uint32_t n_shards, uint32_t n_rows, uint32_t at) {
+  uint64_t unit = n_rows / 8 >= n_shards ? 8 : 1, n_units = (n_rows + unit - 1) / unit;
+  uint64_t row = n_units * at / n_shards * unit;
+  return row < n_rows ? (uint32_t)row : n_rows;
 }
 
 /* ---- open and close ---- */
 
-/* Whether each device can add up in one call, and reaches the memory of all others. */
+/* Whether each device can exchange in one call, and reaches the memory of all others. */
 bool weft_shards_are_direct(weft_device *const *device, uint32_t n) {
   bool all = true;
   for (uint32_t i = 0; i < n; i++) {
-    all = all && device[i]->calls->sum != NULL;
+    all = all && device[i]->calls->exchange != NULL;
     for (uint32_t k = 0; k < n; k++) {
       bool same = i != k && device[i]->info.index == device[k]->info.index; /* one card need not run both at once */
       all = all && !same && weft_device_reaches(device[i], device[k]);
@@ -72,7 +83,7 @@ bool weft_shards_are_direct(weft_device *const *device, uint32_t n) {
 }
 
 static weft_status empty_inbox(weft_shards *s, const shard *one, const uint8_t *empty) {
-  uint64_t n_bytes = SHARDS_SUM_INBOXES * (s->n - 1) * s->inbox_floats * sizeof(float);
+  uint64_t n_bytes = SHARDS_EXCHANGE_INBOXES * (s->n - 1) * s->inbox_floats * sizeof(float);
   weft_status status = WEFT_OK;
   for (uint64_t at = 0; at < n_bytes && status == WEFT_OK; at += EMPTY_BYTES) {
     uint64_t n = n_bytes - at < EMPTY_BYTES ? n_bytes - at : EMPTY_BYTES;
@@ -81,7 +92,7 @@ static weft_status empty_inbox(weft_shards *s, const shard *one, const uint8_t *
   return status;
 }
 
-/* What one call for a sum needs: a state on every device, empty inboxes, and the word. */
+/* What one call for an exchange needs: a state on every device, empty inboxes, and the word. */
 static weft_status open_direct(weft_shards *s) {
   uint8_t *empty = weft_alloc(EMPTY_BYTES, 1);
   if (empty == NULL) return WEFT_E_NO_MEMORY;
@@ -90,8 +101,8 @@ static weft_status open_direct(weft_shards *s) {
   if (status == WEFT_OK) memset(s->word, 0, sizeof(uint32_t));
   for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) {
     shard *one = &s->shard[i];
-    status = weft_device_alloc(one->device, sizeof(shards_sum_state), &one->state);
-    if (status == WEFT_OK) status = weft_device_zero(one->device, one->state, sizeof(shards_sum_state));
+    status = weft_device_alloc(one->device, sizeof(shards_exchange_state), &one->state);
+    if (status == WEFT_OK) status = weft_device_zero(one->device, one->state, sizeof(shards_exchange_state));
     if (status == WEFT_OK) status = empty_inbox(s, one, empty);
     if (status == WEFT_OK) status = weft_device_sync(one->device); /* others write there without following it */
   }
@@ -170,7 +181,7 @@ bool weft_shards_broken(const weft_shards *s) {
 }
 
 uint64_t weft_shards_bytes(const weft_shards *s) {
-  return SHARDS_SUM_INBOXES * (s->n - 1) * s->inbox_floats * sizeof(float);
+  return SHARDS_EXCHANGE_INBOXES * (s->n - 1) * s->inbox_floats * sizeof(float);
 }
 
 uint64_t weft_shards_crossed(const weft_shards *s) {
@@ -222,110 +233,163 @@ static bool vote_all(void *self, bool ready) {
   return meet_others(self, ready, &all) == WEFT_OK && all;
 }
 
-/* ---- sums as copies ---- */
+/* ---- exchanges as copies ---- */
 
-static float *inbox_of(const shards_sum *a, uint32_t from, uint32_t turn) {
-  return shards_sum_inbox(a, a->at, from, turn);
+/* Array i of what `from` gave to `to`, as if x were there. */
+static float *find_given(const shards_exchange *a, uint32_t to, uint32_t from, uint32_t turn, uint32_t i) {
+  return shards_exchange_inbox(a, to, from, turn) + a->array_at[i];
 }
 
 /* What the shard gives, to all others. */
-static weft_status give_rows(weft_shards *s, const shards_sum *a, uint32_t turn) {
+static weft_status give_all(weft_shards *s, const shards_exchange *a, uint32_t turn) {
   weft_device *device = s->shard[a->at].device;
   weft_status status = WEFT_OK;
   for (uint32_t to = 0; to < s->n; to++) {
+    shards_rows rows = shards_exchange_rows(a, a->at, to);
     for (uint32_t i = 0; i < a->n_arrays && to != a->at && status == WEFT_OK; i++) {
-      float *place = shards_sum_inbox(a, to, a->at, turn) + i * a->array_floats;
-      status = weft_device_send(device, s->shard[to].device, place, a->x[i], a->n_floats * sizeof(float));
+      uint64_t n_cols = a->array[i].n_cols, n_bytes = (rows.end - rows.first) * n_cols * sizeof(float);
+      float *x = a->array[i].x + rows.first * n_cols, *place = find_given(a, to, a->at, turn, i) + rows.first * n_cols;
+      status = weft_device_send(device, s->shard[to].device, place, x, n_bytes);
     }
   }
   return status == WEFT_OK ? weft_device_mark(device, s->first_mark + turn) : status;
 }
 
-/* y = a + b */
-static weft_status add_rows(weft_device *device, float *a, float *b, float *y, uint32_t n_rows, uint32_t n_cols) {
-  weft_norm_args args = {.x = a,
-                         .x2 = b,
+/* y = x + x2, or x: rows that are dense but for those of y. */
+static weft_status put_rows(weft_device *device, float *x, float *x2, float *y, uint32_t n_rows, uint32_t n_cols,
+                            uint64_t y_stride) {
+  weft_norm_args args = {.x = x,
+                         .x2 = x2,
                          .y = y,
                          .n_rows = n_rows,
                          .n_cols = n_cols,
                          .plain = true,
                          .x_stride = n_cols,
                          .x2_stride = n_cols,
-                         .y_stride = n_cols};
+                         .y_stride = y_stride};
   return weft_norm(device, &args);
 }
 
 /* x += what the others gave, in the order of the shards. The sum of those before this shard grows in an inbox. */
-static weft_status take_rows(weft_shards *s, const shards_sum *a, uint32_t turn, uint32_t array, uint32_t n_rows,
-                             uint32_t n_cols) {
-  weft_device *device = s->shard[a->at].device;
-  uint64_t offset = array * a->array_floats;
-  float *x = a->x[array], *sum = a->at == 0 ? x : inbox_of(a, 0, turn) + offset;
+static weft_status add_array(weft_shards *s, const shards_exchange *a, uint32_t turn, uint32_t array) {
+  shards_rows rows = shards_exchange_rows(a, a->at, a->at);
+  uint32_t n_rows = rows.end - rows.first, n_cols = a->array[array].n_cols;
+  uint64_t offset = (uint64_t)rows.first * n_cols;
+  float *x = a->array[array].x + offset, *sum = a->at == 0 ? x : find_given(a, a->at, 0, turn, array) + offset;
   weft_status status = WEFT_OK;
   for (uint32_t i = 1; i < s->n && status == WEFT_OK; i++) {
-    float *next = i == a->at ? x : inbox_of(a, i, turn) + offset;
+    float *next = i == a->at ? x : find_given(a, a->at, i, turn, array) + offset;
     float *to = i == a->at ? x : sum;
-    status = add_rows(device, sum, next, to, n_rows, n_cols);
+    status = put_rows(s->shard[a->at].device, sum, next, to, n_rows, n_cols, n_cols);
     sum = to;
   }
   return status;
 }
 
-static weft_status sum_by_copies(weft_shards *s, const shards_sum *a, uint32_t n_rows, uint32_t n_cols) {
+/* What each shard gave goes to its place in x or y; into y what this shard has, too. */
+static weft_status place_array(weft_shards *s, const shards_exchange *a, uint32_t turn, uint32_t array) {
+  weft_device *device = s->shard[a->at].device;
+  const weft_shards_array *of = &a->array[array];
+  weft_status status = WEFT_OK;
+  for (uint32_t from = 0; from < s->n && status == WEFT_OK; from++) {
+    shards_rows rows = shards_exchange_rows(a, from, a->at);
+    uint64_t offset = (uint64_t)rows.first * of->n_cols, stride = (uint64_t)s->n * of->n_cols;
+    uint32_t n_rows = rows.end - rows.first;
+    float *x = (from == a->at ? of->x : find_given(a, a->at, from, turn, array)) + offset;
+    if (of->y != NULL) {
+      float *y = of->y + rows.first * stride + (uint64_t)from * of->n_cols;
+      status = put_rows(device, x, NULL, y, n_rows, of->n_cols, stride);
+    } else if (from != a->at) {
+      status = weft_device_copy(device, of->x + offset, x, (uint64_t)n_rows * of->n_cols * sizeof(float));
+    }
+  }
+  return status;
+}
+
+static weft_status exchange_by_copies(weft_shards *s, const shards_exchange *a) {
   shard *own = &s->shard[a->at];
-  uint32_t turn = (uint32_t)(own->n_sums++ % SHARDS_SUM_INBOXES);
-  weft_status status = give_rows(s, a, turn);
+  uint32_t turn = (uint32_t)(own->n_exchanges++ % SHARDS_EXCHANGE_INBOXES);
+  weft_status status = give_all(s, a, turn);
   if (status == WEFT_OK) status = meet_all(s);
   for (uint32_t from = 0; from < s->n && status == WEFT_OK; from++) {
     if (from != a->at) status = weft_device_follow(own->device, s->shard[from].device, s->first_mark + turn);
   }
-  for (uint32_t i = 0; i < a->n_arrays && status == WEFT_OK; i++) status = take_rows(s, a, turn, i, n_rows, n_cols);
+  for (uint32_t i = 0; i < a->n_arrays && status == WEFT_OK; i++) {
+    status = shards_exchange_adds(a) ? add_array(s, a, turn, i) : place_array(s, a, turn, i);
+  }
   return status;
 }
 
-/* ---- sums ---- */
+/* ---- exchanges ---- */
 
 /* A step that is walked is counted then, and what is made of it afterwards is not. */
-static void count_crossed(weft_shards *s, const shards_sum *a) {
-  uint64_t n_bytes = (s->n - 1) * a->n_arrays * a->n_floats * sizeof(float);
+static void count_crossed(weft_shards *s, const shards_exchange *a) {
+  uint64_t n_cols = 0, n_rows = 0;
   if (device_repeats(s->shard[a->at].device)) return;
-  (void)atomic_fetch_add_explicit(&s->crossed, n_bytes, memory_order_relaxed);
+  for (uint32_t i = 0; i < a->n_arrays; i++) n_cols += a->array[i].n_cols;
+  for (uint32_t to = 0; to < s->n; to++) {
+    shards_rows rows = shards_exchange_rows(a, a->at, to);
+    if (to != a->at) n_rows += rows.end - rows.first;
+  }
+  (void)atomic_fetch_add_explicit(&s->crossed, n_rows * n_cols * sizeof(float), memory_order_relaxed);
 }
 
 static bool runs_now(const weft_device *device) {
   return device->graphs == NULL || device->graphs->mode == STEP_GRAPHS_RUN;
 }
 
-static weft_status sum_arrays(weft_shards *s, uint32_t at, float *const *x, uint32_t n_arrays, uint32_t n_rows,
-                              uint32_t n_cols) {
-  uint64_t n_floats = (uint64_t)n_rows * n_cols;
-  if (n_arrays > WEFT_SHARDS_ARRAYS_MAX || n_arrays * n_floats > s->n_floats_max) return WEFT_E_INVALID;
-  weft_device *device = s->shard[at].device;
-  shards_sum args = sum_of(s, at, x, n_arrays, n_floats);
-  count_crossed(s, &args);
-  if (!s->direct) return sum_by_copies(s, &args, n_rows, n_cols);
+static weft_status exchange_on_devices(weft_shards *s, const shards_exchange *a) {
+  weft_device *device = s->shard[a->at].device;
   weft_status status = runs_now(device) ? meet_all(s) : WEFT_OK;
-  return status == WEFT_OK ? device_sum(device, &args) : status;
+  return status == WEFT_OK ? device_exchange(device, a) : status;
 }
 
-weft_status weft_shards_sum(weft_shards *s, uint32_t at, float *const *x, uint32_t n_arrays, uint32_t n_rows,
-                            uint32_t n_cols) {
-  if (s->n == 1 || n_rows == 0 || n_cols == 0) return WEFT_OK;
-  WEFT_CHECK(at < s->n);
-  weft_status status = sum_arrays(s, at, x, n_arrays, n_rows, n_cols);
+static weft_status check_exchange(const weft_shards *s, const shards_exchange *a) {
+  uint64_t n_floats = 0;
+  for (uint32_t i = 0; i < a->n_arrays; i++) {
+    const weft_shards_array *of = &a->array[i];
+    if (of->x == NULL || of->n_cols == 0 || (of->y != NULL) != shards_exchange_has_y(a)) return WEFT_E_INVALID;
+    n_floats += (uint64_t)a->n_rows * of->n_cols;
+  }
+  if (n_floats > s->n_floats_max || (!shards_exchange_is_whole(a) && a->n_rows < s->n)) return WEFT_E_INVALID;
+  return n_floats > INT32_MAX ? WEFT_E_UNSUPPORTED : WEFT_OK;
+}
+
+/* One shard has all columns. */
+static weft_status copy_columns(weft_shards *s, const shards_exchange *a) {
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < a->n_arrays && shards_exchange_has_y(a) && status == WEFT_OK; i++) {
+    const weft_shards_array *of = &a->array[i];
+    status = weft_device_copy(s->shard[0].device, of->y, of->x, (uint64_t)a->n_rows * of->n_cols * sizeof(float));
+  }
+  return status;
+}
+
+static weft_status exchange_arrays(weft_shards *s, const shards_exchange *a) {
+  weft_status status = check_exchange(s, a);
+  if (status != WEFT_OK) return status;
+  if (s->n == 1) return copy_columns(s, a);
+  count_crossed(s, a);
+  return s->direct ? exchange_on_devices(s, a) : exchange_by_copies(s, a);
+}
+
+weft_status weft_shards_exchange(weft_shards *s, uint32_t at, weft_shards_way way, const weft_shards_array *array,
+                                 uint32_t n_arrays, uint32_t n_rows) {
+  WEFT_CHECK(at < s->n && n_arrays <= WEFT_SHARDS_ARRAYS_MAX);
+  if (n_rows == 0 || n_arrays == 0) return WEFT_OK;
+  shards_exchange args = exchange_of(s, at, way, array, n_arrays, n_rows);
+  weft_status status = exchange_arrays(s, &args);
   if (status != WEFT_OK) weft_shards_break(s);
   return status;
 }
 
 static weft_status meet_on_devices(weft_shards *s, uint32_t at) {
   if (!s->direct) return WEFT_E_INVALID;
-  shards_sum_state *state = s->shard[at].state;
-  weft_device *device = s->shard[at].device;
-  float *nothing = state->nothing;
-  shards_sum args = sum_of(s, at, &nothing, 1, sizeof state->nothing / sizeof *nothing);
+  shards_exchange_state *state = s->shard[at].state;
+  const weft_shards_array nothing = {.x = state->nothing, .n_cols = sizeof state->nothing / sizeof *state->nothing};
+  shards_exchange args = exchange_of(s, at, WEFT_SHARDS_SUM, &nothing, 1, 1);
   args.is_meeting = 1;
-  weft_status status = runs_now(device) ? meet_all(s) : WEFT_OK;
-  return status == WEFT_OK ? device_sum(device, &args) : status;
+  return exchange_on_devices(s, &args);
 }
 
 weft_status weft_shards_meet(weft_shards *s, uint32_t at) {

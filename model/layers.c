@@ -438,9 +438,10 @@ weft_status layers_experts(model_step *step, const model_layer *layer, const flo
 
 weft_status layers_sum(model_step *step, float *x, float *x2) {
   const weft_model *model = step->model;
-  float *const arrays[WEFT_SHARDS_ARRAYS_MAX] = {x, x2};
+  uint32_t n = model->hyper.n_hidden;
+  const weft_shards_array arrays[] = {{.x = x, .n_cols = n}, {.x = x2, .n_cols = n}};
   if (model->n_shards == 1) return WEFT_OK;
-  return weft_shards_sum(model->sums, model->shard, arrays, x2 == NULL ? 1 : 2, step->n_rows, model->hyper.n_hidden);
+  return weft_shards_exchange(model->sums, model->shard, WEFT_SHARDS_SUM, arrays, x2 == NULL ? 1 : 2, step->n_rows);
 }
 
 /* ---- plan ---- */

@@ -124,7 +124,7 @@ static void add_info(weft_model *model, const weft_model *other, uint64_t sums_b
 
 static weft_status open_sums(weft_model *model, const model_opening *opening) {
   uint32_t n = model->n_shards;
-  uint64_t n_floats = WEFT_SHARDS_ARRAYS_MAX * (uint64_t)model->limits.rows_max * model->hyper.n_hidden;
+  uint64_t n_floats = 2 * (uint64_t)model->limits.rows_max * model->hyper.n_hidden;
   weft_status status = weft_shards_open(opening->split->device, n, n_floats, MARK_SHARDS, &model->sums);
   if (status != WEFT_OK) return status;
   uint64_t sums_bytes = weft_shards_bytes(model->sums);

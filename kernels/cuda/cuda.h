@@ -129,8 +129,8 @@ weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, v
 WEFT_OPS(X)
 #undef X
 
-/* A sum over shards (sum.cu). */
-weft_status cuda_sum(weft_device *device, const struct shards_sum *args);
+/* An exchange between shards (exchange.cu). */
+weft_status cuda_exchange(weft_device *device, const struct shards_exchange *args);
 
 /* Memory of weights (host_experts.cu). n_bytes_max: most of the card's memory for them; 0: 7/8 of what is free. plain:
  * the arena maps nothing. */

@@ -368,7 +368,7 @@ static device_calls make_calls(void) {
   calls.wait = device_wait;
   calls.send = device_send;
   calls.reaches = device_reaches;
-  calls.sum = cuda_sum;
+  calls.exchange = cuda_exchange;
   calls.follow = device_follow;
   calls.weight = cuda_weight_place;
   calls.weight_read = cuda_weight_read;

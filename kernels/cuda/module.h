@@ -9,7 +9,7 @@
 #include <string.h>
 
 #include "kernels/device_internal.h"
-#include "kernels/shards_sum.h"
+#include "kernels/shards_exchange.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -18,7 +18,7 @@ extern "C" {
 typedef struct weft_cuda_module_terms {
   char version[32];
   uint32_t config_bytes, move_bytes, sample_bytes, canvas_bytes, classes_bytes, device_bytes, calls_bytes,
-      kernels_bytes, attention_bytes, experts_bytes, stats_bytes, sum_bytes;
+      kernels_bytes, attention_bytes, experts_bytes, stats_bytes, exchange_bytes;
 } weft_cuda_module_terms;
 
 static inline weft_cuda_module_terms weft_cuda_module_our_terms(void) {
@@ -36,7 +36,7 @@ static inline weft_cuda_module_terms weft_cuda_module_our_terms(void) {
   terms.attention_bytes = (uint32_t)sizeof(weft_attention_args);
   terms.experts_bytes = (uint32_t)sizeof(weft_experts_args);
   terms.stats_bytes = (uint32_t)sizeof(weft_head_stats_args);
-  terms.sum_bytes = (uint32_t)sizeof(shards_sum);
+  terms.exchange_bytes = (uint32_t)sizeof(shards_exchange);
   return terms;
 }
 

@@ -302,11 +302,13 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
                           __fadd_rn(x.at[t].z, x2.at[t].z), __fadd_rn(x.at[t].w, x2.at[t].w));
   }
   float factor = op.plain ? 1.0f : factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[1]).x;
+  float none = op.plain ? -0.0f : 0.0f; /* what is not normed keeps the sign of a zero */
   get_weight<!EARLY, WIDE>(op.weight, n, a.wide, weight);
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) {
     float4 w = op.weight != NULL ? weight.at[t] : make_float4(1, 1, 1, 1);
-    x.at[t] = norm_element4(x.at[t], factor, w, op.add != NULL ? add.at[t] : make_float4(0, 0, 0, 0), scale);
+    x.at[t] =
+        norm_element4(x.at[t], factor, w, op.add != NULL ? add.at[t] : make_float4(none, none, none, none), scale);
     store_row4<WIDE>(op.y + r * op.y_stride, 4 * (t * THREADS + threadIdx.x), n, a.wide, x.at[t]);
   }
   if (op.n_then == 0) return;

@@ -56,8 +56,8 @@ static weft_status try_send(weft_device *from, weft_device *to, void *to_memory,
   return fails_now() ? WEFT_E_DEVICE : real_calls->send(from, to, to_memory, from_memory, n);
 }
 
-static weft_status try_sum(weft_device *device, const struct shards_sum *args) {
-  return fails_now() ? WEFT_E_DEVICE : real_calls->sum(device, args);
+static weft_status try_exchange(weft_device *device, const struct shards_exchange *args) {
+  return fails_now() ? WEFT_E_DEVICE : real_calls->exchange(device, args);
 }
 
 static weft_kernels failing_kernels;
@@ -75,7 +75,7 @@ static void make_failing(weft_device *device, uint64_t at) {
   failing_calls.download = try_download;
   failing_calls.copy = try_copy;
   failing_calls.send = try_send;
-  if (real_calls->sum != NULL) failing_calls.sum = try_sum;
+  if (real_calls->exchange != NULL) failing_calls.exchange = try_exchange;
   n_calls = 0;
   fail_at = at;
   device->kernels = &failing_kernels;

@@ -21,9 +21,9 @@
 
 #include "kernels/device_internal.h"
 #include "kernels/expert_slots.h"
-#include "kernels/shards_sum.h"
+#include "kernels/shards_exchange.h"
 
-enum { FAKE_NODES_MAX = 4096, FAKE_ARGS_MAX = 256, FAKE_BROUGHT_MAX = 512, FAKE_HOST_MAX = 512 };
+enum { FAKE_NODES_MAX = 4096, FAKE_ARGS_MAX = 320, FAKE_BROUGHT_MAX = 512, FAKE_HOST_MAX = 512 };
 
 typedef struct fake_node {
   uint32_t call; /* an op's number, or one of below */
@@ -40,7 +40,7 @@ enum {
   FAKE_UPLOAD,
   FAKE_LAUNCH,
   FAKE_FOLLOW,
-  FAKE_SUM
+  FAKE_EXCHANGE
 };
 
 typedef enum fake_late { FAKE_PROMPT = 0, FAKE_LAZY = 1, FAKE_EAGER = 2 } fake_late;
@@ -486,53 +486,84 @@ static inline const char *fake_numerics(const weft_device *device, weft_type typ
   return "f64";
 }
 
-/* ---- sums over shards: each card has a thread, which waits within the call as a card would ---- */
+/* ---- exchanges: each card has a thread, which waits within the call as a card would ---- */
 
-static inline weft_status fake_sum_word(const shards_sum *a, uint32_t turn, uint64_t place, float *x) {
-  uint32_t own, empty = SHARDS_SUM_EMPTY;
-  float sum = 0.0f;
-  memcpy(&own, x, sizeof own);
-  if (own == empty) own = SHARDS_SUM_OTHER;
-  for (uint32_t to = 0; to < a->n; to++) {
-    if (to == a->at) continue;
-    uint32_t *inbox = (uint32_t *)(void *)(shards_sum_inbox(a, to, a->at, turn) + place);
-    if (__atomic_exchange_n(inbox, own, __ATOMIC_ACQ_REL) == empty) continue;
+static inline uint32_t *fake_place(const shards_exchange *a, uint32_t to, uint32_t from, uint32_t turn, uint32_t i) {
+  return (uint32_t *)(void *)(shards_exchange_inbox(a, to, from, turn) + a->array_at[i]);
+}
+
+static inline void fake_give(const shards_exchange *a, uint32_t turn, uint32_t i, uint32_t to) {
+  shards_rows rows = shards_exchange_rows(a, a->at, to);
+  uint64_t n_cols = a->array[i].n_cols;
+  uint32_t *place = fake_place(a, to, a->at, turn, i), empty = SHARDS_EXCHANGE_EMPTY;
+  for (uint64_t k = rows.first * n_cols; k < rows.end * n_cols; k++) {
+    uint32_t word;
+    memcpy(&word, a->array[i].x + k, sizeof word);
+    if (word == empty) word = SHARDS_EXCHANGE_OTHER;
+    if (__atomic_exchange_n(&place[k], word, __ATOMIC_ACQ_REL) == empty) continue;
     (void)fprintf(stderr, "FAILED: a shard gives to a place that was not emptied\n");
     exit(1);
   }
-  for (uint32_t from = 0; from < a->n; from++) {
-    float part = *x;
-    if (from != a->at) {
-      uint32_t *inbox = (uint32_t *)(void *)(shards_sum_inbox(a, a->at, from, turn) + place), word = empty;
-      while ((word = __atomic_exchange_n(inbox, empty, __ATOMIC_ACQ_REL)) == empty) {
-        if (__atomic_load_n(a->broken, __ATOMIC_ACQUIRE) != 0) return WEFT_AGAIN;
-        (void)sched_yield();
-      }
-      memcpy(&part, &word, sizeof part);
-    }
-    sum = from == 0 ? part : sum + part;
+}
+
+/* False: it will not come. */
+static inline bool fake_take(const shards_exchange *a, uint32_t *place, uint32_t *word) {
+  uint32_t empty = SHARDS_EXCHANGE_EMPTY;
+  while ((*word = __atomic_exchange_n(place, empty, __ATOMIC_ACQ_REL)) == empty) {
+    if (__atomic_load_n(a->broken, __ATOMIC_ACQUIRE) != 0) return false;
+    (void)sched_yield();
   }
-  *x = sum;
+  return true;
+}
+
+/* What shard `from` gave, or for from == at the shard's own part, is added to the sum of those before, or placed. */
+static inline bool fake_take_part(const shards_exchange *a, uint32_t turn, uint32_t i, uint32_t from, float *own) {
+  shards_rows rows = shards_exchange_rows(a, from, a->at);
+  const weft_shards_array *of = &a->array[i];
+  uint64_t first = (uint64_t)rows.first * of->n_cols;
+  for (uint64_t k = first; k < (uint64_t)rows.end * of->n_cols; k++) {
+    uint64_t r = k / of->n_cols, c = k % of->n_cols;
+    float *to = of->y == NULL ? of->x + k : of->y + (r * a->n + from) * of->n_cols + c, part = 0.0f;
+    uint32_t word;
+    memcpy(&word, own == NULL ? of->x + k : own + (k - first), sizeof word);
+    if (from != a->at && !fake_take(a, fake_place(a, a->at, from, turn, i) + k, &word)) return false;
+    memcpy(&part, &word, sizeof part);
+    if (shards_exchange_adds(a) && from > 0) part = *to + part;
+    memcpy(to, &part, sizeof part);
+  }
+  return true;
+}
+
+static inline bool fake_take_array(const shards_exchange *a, uint32_t turn, uint32_t i) {
+  const weft_shards_array *of = &a->array[i];
+  shards_rows rows = shards_exchange_rows(a, a->at, a->at);
+  float *own = NULL; /* where x is the sum of those before before the shard's own part is added */
+  if (shards_exchange_adds(a)) {
+    own = fake_held(of->x + (uint64_t)rows.first * of->n_cols,
+                    (uint64_t)(rows.end - rows.first) * of->n_cols * sizeof *own);
+  }
+  bool all = true;
+  for (uint32_t from = 0; from < a->n && all; from++) all = fake_take_part(a, turn, i, from, own);
+  free(own);
+  return all;
+}
+
+/* An exchange that is broken ends, and says nothing. */
+static inline weft_status fake_exchange_now(const shards_exchange *a) {
+  uint32_t turn = a->state->n_exchanges++ % SHARDS_EXCHANGE_INBOXES;
+  for (uint32_t to = 0; to < a->n; to++) {
+    for (uint32_t i = 0; i < a->n_arrays && to != a->at; i++) fake_give(a, turn, i, to);
+  }
+  for (uint32_t i = 0; i < a->n_arrays && fake_take_array(a, turn, i); i++) continue;
   return WEFT_OK;
 }
 
-/* A sum that is broken ends, and says nothing. */
-static inline weft_status fake_sum_now(const shards_sum *a) {
-  uint32_t turn = a->state->n_sums++ % SHARDS_SUM_INBOXES;
-  for (uint32_t i = 0; i < a->n_arrays; i++) {
-    for (uint64_t k = 0; k < a->n_floats; k++) {
-      if (fake_sum_word(a, turn, i * a->array_floats + k, a->x[i] + k) != WEFT_OK) return WEFT_OK;
-    }
-  }
-  return WEFT_OK;
-}
-
-static inline weft_status fake_sum(weft_device *device, const shards_sum *args) {
+static inline weft_status fake_exchange(weft_device *device, const shards_exchange *args) {
   fake_card *card = fake_of(device);
   if (card->late != FAKE_PROMPT) abort();
-  if (fake_records(card, FAKE_SUM, args, sizeof *args)) return WEFT_OK;
+  if (fake_records(card, FAKE_EXCHANGE, args, sizeof *args)) return WEFT_OK;
   weft_status status = fake_call(card);
-  return status == WEFT_OK ? fake_sum_now(args) : status;
+  return status == WEFT_OK ? fake_exchange_now(args) : status;
 }
 
 /* ---- graphs ---- */
@@ -582,11 +613,11 @@ static inline bool fake_update(weft_device *device, void *exec, void *graph) {
 static inline weft_status fake_repeat(fake_card *card, const fake_node *node) {
   const weft_kernels *kernels = weft_device_kernels(card->ref);
   fake_move move;
-  shards_sum sum;
+  shards_exchange exchange;
   switch (node->call) {
-    case FAKE_SUM:
-      memcpy(&sum, node->args, sizeof sum);
-      return fake_sum_now(&sum);
+    case FAKE_EXCHANGE:
+      memcpy(&exchange, node->args, sizeof exchange);
+      return fake_exchange_now(&exchange);
 #define X(op)                               \
   case FAKE_##op: {                         \
     weft_##op##_args args;                  \
@@ -684,7 +715,7 @@ static const device_calls fake_calls = {.close = fake_close,
                                         .send = fake_send,
                                         .follow = fake_follow,
                                         .reaches = fake_reaches,
-                                        .sum = fake_sum,
+                                        .exchange = fake_exchange,
                                         .weight = fake_weight,
                                         .weight_read = fake_weight_read,
                                         .weight_free = fake_weight_free,
