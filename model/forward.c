@@ -16,10 +16,13 @@ static bool outputs_are_sound(const weft_forward_args *args) {
   return true;
 }
 
-static void probe_layer(const model_step *step, uint32_t layer) {
+/* A probe is shown whole rows. */
+static weft_status probe_layer(model_step *step, uint32_t layer) {
   const weft_forward_args *args = step->args;
-  if (args->layer_probe != NULL && step->model->shard == 0)
-    args->layer_probe(args->probe_self, layer, step->x, step->n_rows);
+  if (args->layer_probe == NULL) return WEFT_OK;
+  weft_status status = layer > 0 && step->owns_part ? layers_gather(step, step->x) : WEFT_OK;
+  if (step->model->shard == 0) args->layer_probe(args->probe_self, layer, step->x, step->n_rows);
+  return status;
 }
 
 weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *layout, uint32_t n_slots) {
@@ -88,7 +91,9 @@ static weft_status embed_rows(model_step *step) {
   uint64_t n_bytes = (uint64_t)step->n_rows * model->hyper.n_hidden * sizeof *step->x;
   weft_status status =
       model->shard == 0 ? model->arch->embed(step) : weft_device_zero(step->part->device, step->x, n_bytes);
-  return status == WEFT_OK ? layers_sum(step, step->x, NULL) : status;
+  if (status != WEFT_OK || model->n_shards == 1) return status;
+  weft_shards_array sum = {.x = step->x, .n_cols = model->hyper.n_hidden};
+  return weft_shards_exchange(model->exchanges, model->shard, WEFT_SHARDS_SUM, &sum, 1, step->n_rows);
 }
 
 /* The input of the part's first layer: rows in step->x, and their norm in step->h. */
@@ -97,11 +102,19 @@ static weft_status make_input(model_step *step) {
   uint32_t first = step->part->first_layer;
   weft_device_at_layer(step->part->device, first);
   weft_status status = first == 0 ? embed_rows(step) : WEFT_OK;
-  if (first == 0) probe_layer(step, 0);
+  if (first == 0 && status == WEFT_OK) status = probe_layer(step, 0);
   step->h_form = WEFT_ROWS_F32;
   layers_norm_args norm = {
       .x = step->x, .weight = model->layers[first].attn_norm, .y = step->h, .n_rows = step->n_rows};
   return status == WEFT_OK ? layers_norm(step, &norm) : status;
+}
+
+/* The hidden rows that the step gives out: shard 0 to the caller, others to who shares the head's rows out. */
+static weft_status end_rows(model_step *step) {
+  bool ended = step->part->end_layer == step->model->hyper.n_layers && step->n_rows > 0;
+  if (!ended || !step->h_is_part) return WEFT_OK;
+  step->h_is_part = false;
+  return layers_gather(step, step->model->shard == 0 ? step->args->hidden : step->h);
 }
 
 weft_status model_compute(model_step *step) {
@@ -112,14 +125,17 @@ weft_status model_compute(model_step *step) {
   step->h = part->scratch.h;
   step->a = part->scratch.a;
   step->kept = NULL;
+  step->h_is_part = false;
+  layers_own_rows(step);
   weft_status status = step_arrays_fill(&part->arrays, step->args, part->first_layer == 0 && step->model->shard == 0);
   if (status == WEFT_OK) status = make_input(step);
   for (uint32_t l = part->first_layer; status == WEFT_OK && l < part->end_layer; l++) {
     weft_device_at_layer(part->device, l);
     status = step->model->arch->layer(step, l);
     if (step->n_rows == 0) break; /* no output is wanted, and all keys are stored */
-    probe_layer(step, l + 1);
+    if (status == WEFT_OK) status = probe_layer(step, l + 1);
   }
+  if (status == WEFT_OK) status = end_rows(step);
   weft_device_at_layer(part->device, UINT32_MAX);
   step->args->n_experts_touched = step->n_touched;
   return status;

@@ -114,7 +114,7 @@ static const tensor_row layer_rows[] = {
     ROW("ffn_norm.weight", VECTOR, ALWAYS, ffn_norm, 0, HIDDEN),
     ROW("ffn_gate.weight", MATRIX, ALWAYS, gate, MATMUL, HIDDEN, DIM_FF),
     ROW("ffn_up.weight", MATRIX, ALWAYS, up, MATMUL, HIDDEN, DIM_FF),
-    ROW("ffn_down.weight", MATRIX, ALWAYS, down, MATMUL, DIM_FF, HIDDEN),
+    ROW("ffn_down.weight", MATRIX, ALWAYS, down, MATMUL, DIM_FF, DIM_DOWN),
     ROW("post_ffw_norm.weight", VECTOR, ALWAYS, post_ffw_norm, 0, HIDDEN),
     ROW("post_ffw_norm_1.weight", VECTOR, MOE, post_ffw_norm_1, 0, HIDDEN),
     ROW("pre_ffw_norm_2.weight", VECTOR, MOE, pre_ffw_norm_2, 0, HIDDEN),
@@ -314,17 +314,17 @@ static weft_status add_per_layer(model_step *step, const model_layer *layer, uin
 static weft_status feed_forward(model_step *step, const model_layer *layer, uint32_t l, const layers_norm_args *norm) {
   model_scratch *s = &step->part->scratch;
   bool moe = step->model->hyper.moe[l], is_end = step->model->hyper.n_per_layer == 0;
-  layers_mlp_args mlp = {.x = step->h,
+  layers_mlp_args mlp = {.x = layers_own(step, step->h),
                          .x_form = norm->then_form[0],
                          .gate = &layer->gate,
                          .up = &layer->up,
                          .down = &layer->down,
-                         .out = s->t,
-                         .n_rows = step->n_rows};
-  weft_status status = moe ? layers_route(step, layer, s->y) : layers_mlp(step, &mlp);
-  /* the router's product has read s->y before the experts write it */
-  if (status == WEFT_OK && moe) status = layers_experts(step, layer, s->r, norm->then_form[2], s->y, &mlp);
-  if (status == WEFT_OK) status = layers_sum(step, s->t, moe ? s->y : NULL);
+                         .out = layers_own(step, s->t),
+                         .n_rows = step->n_own};
+  layers_experts_args experts = {
+      .routed = s->y, .x = s->r, .out = s->y, .x_form = norm->then_form[2], .shared = &mlp};
+  weft_status status =
+      moe ? layers_experts(step, layer, &experts) : layers_dense(step, layer, norm->then_form[0], s->t);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = {.x = s->t,
                           .x2 = moe ? s->y : NULL,
@@ -333,7 +333,8 @@ static weft_status feed_forward(model_step *step, const model_layer *layer, uint
                           .weight = layer->post_ffw_norm,
                           .add = step->x,
                           .y = step->x,
-                          .n_rows = step->n_rows};
+                          .first_row = step->own_first,
+                          .n_rows = step->n_own};
   if (is_end) {
     sum.row_scale = layer->row_scale + (step->model->limits.rows_max - step->n_causal);
     layers_then_next(step, l, &sum);
@@ -346,22 +347,23 @@ weft_status gemma4_layer(model_step *step, uint32_t l) {
   weft_model *model = step->model;
   model_scratch *s = &step->part->scratch;
   const model_layer *layer = &model->layers[l];
+  bool moe = model->hyper.moe[l];
   weft_status status = layers_attention(step, l);
   if (status != WEFT_OK || step->n_rows == 0) return status;
   status = layers_output(step, layer, s->t);
-  if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = {.x = s->t,
                           .weight = layer->post_attn_norm,
                           .add = step->x,
                           .y = step->x,
-                          .n_rows = step->n_rows,
-                          .n_then = model->hyper.moe[l] ? 3 : 1,
+                          .first_row = step->own_first,
+                          .n_rows = step->n_own,
+                          .n_then = moe ? 3 : 1,
                           .then_weight = {layer->ffn_norm, layer->router_scale, layer->pre_ffw_norm_2},
                           .then = {step->h, s->y, s->r}};
   const weft_weight *in[2] = {&layer->gate, &layer->up};
-  sum.then_form[0] = layers_form(step, step->n_rows, 2, in);
-  if (model->hyper.moe[l]) sum.then_form[2] = layers_experts_form(step, layer);
+  sum.then_form[0] = moe ? layers_form(step, step->n_own, 2, in) : layers_dense_form(step, layer);
+  if (moe) sum.then_form[2] = layers_experts_form(step, layer);
   status = layers_norm(step, &sum);
   return status == WEFT_OK ? feed_forward(step, layer, l, &sum) : status;
 }

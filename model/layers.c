@@ -54,17 +54,68 @@ weft_status layers_embed(model_step *step) {
   return weft_embed(step->part->device, &args);
 }
 
+/* ---- rows that are shared out ---- */
+
+/* Fewer rows are not shared out: every shard computes them all, and exchanges less often. */
+enum { SHARED_ROWS_MIN = 32 /* for each shard */ };
+
+void layers_own_rows(model_step *step) {
+  const weft_model *model = step->model;
+  uint32_t n = step->n_rows, n_shards = model->n_shards, end = n;
+  step->owns_part = n_shards > 1 && n >= SHARED_ROWS_MIN * n_shards;
+  step->own_first = 0;
+  if (step->owns_part) {
+    step->own_first = weft_shards_row(n_shards, n, model->shard);
+    end = weft_shards_row(n_shards, n, model->shard + 1);
+  }
+  step->n_own = end - step->own_first;
+}
+
+static weft_status exchange(model_step *step, weft_shards_way way, const weft_shards_array *array, uint32_t n_arrays) {
+  const weft_model *model = step->model;
+  return weft_shards_exchange(model->exchanges, model->shard, way, array, n_arrays, step->n_rows);
+}
+
+weft_status layers_gather(model_step *step, float *x) {
+  weft_shards_array array = {.x = x, .n_cols = step->model->hyper.n_hidden};
+  return exchange(step, WEFT_SHARDS_ROWS, &array, 1);
+}
+
+/* The columns of all shards side by side, of the rows that the shard owns. */
+static weft_status gather_columns(model_step *step, float *x, uint64_t n_cols, float *y) {
+  weft_shards_array array = {.x = x, .y = y, .n_cols = (uint32_t)n_cols};
+  return exchange(step, step->owns_part ? WEFT_SHARDS_COLUMNS_OWN : WEFT_SHARDS_COLUMNS, &array, 1);
+}
+
+uint64_t layers_exchange_floats(const weft_model *model) {
+  const model_hyper *hyper = &model->hyper;
+  uint64_t most = hyper->n_hidden + 2ull * hyper->n_experts_used;
+  for (uint32_t l = 0; l < hyper->n_layers; l++) {
+    uint64_t heads = (uint64_t)hyper->n_heads * hyper->head_dim[l], ff = hyper->n_ff[l] / model->n_shards;
+    if (heads > most) most = heads;
+    if (ff > most && !hyper->moe[l]) most = ff;
+  }
+  return most * model->limits.rows_max;
+}
+
+/* ---- norms ---- */
+
+static float *row_at(float *x, uint64_t first, uint64_t n) {
+  return x == NULL ? NULL : x + first * n;
+}
+
 weft_status layers_norm(model_step *step, const layers_norm_args *args) {
-  uint32_t n = step->model->hyper.n_hidden;
+  uint32_t n = step->model->hyper.n_hidden, first = args->first_row;
+  bool skips_add = args->add == NULL || args->add_is_row;
   weft_norm_args norm = {
-      .x = args->x,
-      .x2 = args->x2,
+      .x = row_at(args->x, first, n),
+      .x2 = row_at(args->x2, first, n),
       .x_weight = args->x_weight,
       .x2_weight = args->x2_weight,
       .weight = args->weight,
-      .add = args->add,
-      .row_scale = args->row_scale,
-      .y = args->y,
+      .add = skips_add ? args->add : args->add + (uint64_t)first * n,
+      .row_scale = args->row_scale == NULL ? NULL : args->row_scale + first,
+      .y = row_at(args->y, first, n),
       .n_rows = args->n_rows,
       .n_cols = n,
       .n_then = args->n_then,
@@ -77,7 +128,7 @@ weft_status layers_norm(model_step *step, const layers_norm_args *args) {
   };
   for (uint32_t i = 0; i < args->n_then; i++) {
     norm.then_weight[i] = args->then_weight[i];
-    norm.then[i] = args->then[i];
+    norm.then[i] = row_at(args->then[i], first, n);
     norm.then_form[i] = args->then_form[i];
   }
   return weft_norm(step->part->device, &norm);
@@ -100,10 +151,11 @@ static weft_rows_form qkv_form(const model_step *step, uint32_t l) {
 
 void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
   const weft_model *model = step->model;
-  bool is_last = l + 1 == model->hyper.n_layers;
-  if (is_last && model->shard > 0 && step->args->share == NULL) return; /* shard 0 gives the hidden rows out */
-  if (!is_last && l + 1 == step->part->end_layer) return;               /* the next part makes it */
-  step->h_form = is_last ? WEFT_ROWS_F32 : qkv_form(step, l + 1);
+  bool is_last = l + 1 == model->hyper.n_layers, is_given = model->shard > 0 && step->args->share == NULL;
+  if (is_last && is_given && !step->owns_part) return;    /* shard 0 gives the hidden rows out */
+  if (!is_last && l + 1 == step->part->end_layer) return; /* the next part makes it */
+  step->h_form = is_last || step->owns_part ? WEFT_ROWS_F32 : qkv_form(step, l + 1);
+  step->h_is_part = step->owns_part;
   norm->then_form[norm->n_then] = step->h_form;
   norm->then_weight[norm->n_then] = is_last ? model->globals.output_norm : model->layers[l + 1].attn_norm;
   norm->then[norm->n_then] = is_last && model->shard == 0 ? step->args->hidden : step->h;
@@ -135,7 +187,9 @@ static weft_status project_qkv(model_step *step, uint32_t l) {
   uint32_t n_weights = qkv_weights(step, l, weight);
   weft_matmul_args args = matmul_args(step->part, step->h, step->n_rows, n_weights, weight, y);
   args.x_form = step->h_form;
-  weft_status status = weft_matmul(step->part->device, &args);
+  weft_status status = step->h_is_part ? layers_gather(step, step->h) : WEFT_OK;
+  step->h_is_part = false;
+  if (status == WEFT_OK) status = weft_matmul(step->part->device, &args);
   if (status == WEFT_OK) status = add_bias(step, s->q, layer->q.n_out, layer->q_bias);
   if (status == WEFT_OK && own_keys) status = add_bias(step, s->k, layer->k.n_out, layer->k_bias);
   if (status == WEFT_OK && own_keys) status = add_bias(step, s->v, layer->v.n_out, layer->v_bias);
@@ -242,15 +296,23 @@ static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) 
 static bool prepares_output(const model_step *step, const model_layer *layer, uint64_t cols) {
   const weft_weight *o = &layer->o;
   uint64_t n = step->n_rows;
-  return layers_form(step, step->n_rows, 1, &o) == WEFT_ROWS_EIGHT &&
+  return step->model->n_shards == 1 && layers_form(step, step->n_rows, 1, &o) == WEFT_ROWS_EIGHT &&
          (n + 7) * (cols + cols / 64) <= n * step->model->hyper.n_hidden * sizeof(float);
 }
 
 weft_status layers_output(model_step *step, const model_layer *layer, float *y) {
   const weft_weight *o = &layer->o;
-  weft_matmul_args args = matmul_args(step->part, step->o_x, step->n_rows, 1, &o, &y);
+  const float *x = step->o_x;
+  y = layers_own(step, y);
+  weft_status status = WEFT_OK;
+  if (step->model->n_shards > 1) {
+    float *all = step->part->scratch.all_a;
+    status = gather_columns(step, step->a, o->n_in / step->model->n_shards, all);
+    x = all + (uint64_t)step->own_first * o->n_in;
+  }
+  weft_matmul_args args = matmul_args(step->part, x, step->n_own, 1, &o, &y);
   args.x_form = step->o_form;
-  return weft_matmul(step->part->device, &args);
+  return status == WEFT_OK ? weft_matmul(step->part->device, &args) : status;
 }
 
 static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view *view, bool is_last) {
@@ -308,7 +370,8 @@ static weft_status keep_output_rows(model_step *step, uint32_t head_dim) {
   weft_forward_args *args = step->args;
   if (is_every_row(args, step->n_rows)) return WEFT_OK;
   model_scratch *s = &step->part->scratch;
-  weft_status status = move_rows(step, s->q, step->a, (uint64_t)step->model->hyper.n_heads * head_dim);
+  weft_status status = step->owns_part ? layers_gather(step, step->x) : WEFT_OK;
+  if (status == WEFT_OK) status = move_rows(step, s->q, step->a, (uint64_t)step->model->hyper.n_heads * head_dim);
   if (status == WEFT_OK) status = move_rows(step, step->h, step->x, step->model->hyper.n_hidden);
   float *x = step->x;
   step->x = step->h;
@@ -319,6 +382,7 @@ static weft_status keep_output_rows(model_step *step, uint32_t head_dim) {
   step->n_rows = args->n_output;
   step->n_causal = n_causal;
   step->kept = args->output_row;
+  layers_own_rows(step);
   return status;
 }
 
@@ -362,6 +426,40 @@ static const weft_weight *has_weight(const weft_weight *weight) {
   return weight->data != NULL ? weight : NULL;
 }
 
+weft_rows_form layers_dense_form(const model_step *step, const model_layer *layer) {
+  const weft_weight *in[2] = {&layer->gate, &layer->up};
+  return step->owns_part ? WEFT_ROWS_F32 : layers_form(step, step->n_rows, 2, in);
+}
+
+/* Each shard computes some of gate's and up's columns, and then, from those of all, some of down's outputs. */
+static weft_status dense_in_shards(model_step *step, const model_layer *layer, weft_rows_form form, float *out) {
+  const model_scratch *s = &step->part->scratch;
+  const weft_weight *const in[2] = {&layer->gate, &layer->up}, *down = &layer->down;
+  float *const gated[2] = {s->g, s->u}, *part = s->y;
+  weft_status status = step->owns_part ? layers_gather(step, step->h) : WEFT_OK;
+  weft_matmul_args args = matmul_args(step->part, step->h, step->n_rows, 2, in, gated);
+  args.x_form = form;
+  args.activation = step->model->hyper.activation;
+  if (status == WEFT_OK) status = weft_matmul(step->part->device, &args);
+  weft_shards_array columns = {.x = s->g, .y = s->u, .n_cols = in[0]->n_out};
+  if (status == WEFT_OK) status = exchange(step, WEFT_SHARDS_COLUMNS, &columns, 1);
+  if (status == WEFT_OK) status = layers_matmul(step, s->u, step->n_rows, 1, &down, &part);
+  return status == WEFT_OK ? gather_columns(step, part, down->n_out, out) : status;
+}
+
+weft_status layers_dense(model_step *step, const model_layer *layer, weft_rows_form form, float *out) {
+  layers_mlp_args mlp = {.x = step->h,
+                         .x_form = form,
+                         .gate = &layer->gate,
+                         .up = &layer->up,
+                         .down = &layer->down,
+                         .out = out,
+                         .n_rows = step->n_rows};
+  return step->model->n_shards > 1 ? dense_in_shards(step, layer, form, out) : layers_mlp(step, &mlp);
+}
+
+/* ---- experts ---- */
+
 static weft_experts_args experts_args(const weft_model *model, const model_part *part, const model_layer *layer) {
   const model_scratch *s = &part->scratch;
   return (weft_experts_args){
@@ -371,6 +469,8 @@ static weft_experts_args experts_args(const weft_model *model, const model_part 
       .gate = has_weight(&layer->gate_exps),
       .up = has_weight(&layer->up_exps),
       .down = &layer->down_exps,
+      .first_expert = model_first_expert(model, model->shard),
+      .n_experts = model->hyper.n_experts,
       .k = model->hyper.n_experts_used,
       .x_stride = model->hyper.n_hidden,
       .y_stride = model->hyper.n_hidden,
@@ -399,26 +499,30 @@ static weft_route_args route_args(const weft_model *model, const model_part *par
   };
 }
 
-weft_status layers_route(model_step *step, const model_layer *layer, const float *r) {
-  weft_route_args args = route_args(step->model, step->part, layer, step->n_rows);
-  args.x = r;
+/* Chooses the experts of the rows that the shard owns. */
+static weft_status route(model_step *step, const model_layer *layer, const float *x) {
+  weft_route_args args = route_args(step->model, step->part, layer, step->n_own);
+  uint64_t first = step->own_first;
+  args.x = x + first * args.x_stride;
+  args.ids += first * args.k;
+  args.weights += first * args.k;
   return weft_route(step->part->device, &args);
 }
 
 weft_rows_form layers_experts_form(const model_step *step, const model_layer *layer) {
   const weft_weight *weight[3] = {has_weight(&layer->gate_up_exps), has_weight(&layer->gate_exps),
                                   has_weight(&layer->up_exps)};
-  weft_rows_form form = layers_form(step, step->n_rows, 3, weight);
+  weft_rows_form form = step->owns_part ? WEFT_ROWS_F32 : layers_form(step, step->n_rows, 3, weight);
   return form == WEFT_ROWS_F16 ? WEFT_ROWS_F32 : form; /* experts prepare rows in 16 bits as they place them */
 }
 
-weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, weft_rows_form u_form,
-                           float *out, const layers_mlp_args *shared) {
+static weft_status run_experts(model_step *step, const model_layer *layer, const layers_experts_args *given,
+                               const layers_mlp_args *shared) {
   weft_model *model = step->model;
   weft_experts_args args = experts_args(model, step->part, layer);
-  args.x = u;
-  args.x_form = u_form;
-  args.y = out;
+  args.x = given->x;
+  args.x_form = given->x_form;
+  args.y = given->out;
   if (shared != NULL) {
     args.shared = (weft_shared_args){.x = shared->x,
                                      .x_form = shared->x_form,
@@ -436,12 +540,26 @@ weft_status layers_experts(model_step *step, const model_layer *layer, const flo
   return weft_experts(step->part->device, &args);
 }
 
-weft_status layers_sum(model_step *step, float *x, float *x2) {
-  const weft_model *model = step->model;
-  uint32_t n = model->hyper.n_hidden;
-  const weft_shards_array arrays[] = {{.x = x, .n_cols = n}, {.x = x2, .n_cols = n}};
-  if (model->n_shards == 1) return WEFT_OK;
-  return weft_shards_exchange(model->sums, model->shard, WEFT_SHARDS_SUM, arrays, x2 == NULL ? 1 : 2, step->n_rows);
+/* Every shard needs the inputs and the choices of all rows for its experts. */
+static weft_status gather_choices(model_step *step, float *x) {
+  const model_scratch *s = &step->part->scratch;
+  uint32_t k = step->model->hyper.n_experts_used;
+  const weft_shards_array arrays[3] = {{.x = x, .n_cols = step->model->hyper.n_hidden},
+                                       {.x = (float *)(void *)s->ids, .n_cols = k},
+                                       {.x = s->weights, .n_cols = k}};
+  return exchange(step, WEFT_SHARDS_ROWS, arrays, 3);
+}
+
+weft_status layers_experts(model_step *step, const model_layer *layer, const layers_experts_args *args) {
+  const layers_mlp_args *shared = args->shared;
+  weft_shards_array sum = {.x = args->out, .n_cols = step->model->hyper.n_hidden};
+  weft_status status = route(step, layer, args->routed);
+  if (status == WEFT_OK && step->owns_part) status = gather_choices(step, args->x);
+  if (status == WEFT_OK && step->owns_part && shared != NULL) status = layers_mlp(step, shared);
+  /* the router's product has read `routed` before the experts write `out` */
+  if (status == WEFT_OK) status = run_experts(step, layer, args, step->owns_part ? NULL : shared);
+  if (status != WEFT_OK || step->model->n_shards == 1) return status;
+  return exchange(step, step->owns_part ? WEFT_SHARDS_SUM_OWN : WEFT_SHARDS_SUM, &sum, 1);
 }
 
 /* ---- plan ---- */
@@ -535,6 +653,7 @@ enum {
   ROW_PER_LAYER_PROJECTED,
   ROW_Q,
   ROW_A,
+  ROW_ALL_A,
   ROW_K,
   ROW_V,
   ROW_OWN_K,
@@ -571,6 +690,7 @@ weft_status layers_plan(const weft_model *model, model_part *part) {
   scratch_plan_rewind(plan, shared);
   (void)scratch_plan_add(plan, "queries", n, w.q * f);
   (void)scratch_plan_add(plan, "attention", n, w.q * f);
+  (void)scratch_plan_add(plan, "attention of all shards", model->n_shards > 1 ? n : 0, w.q * model->n_shards * f);
   (void)scratch_plan_add(plan, "keys", n, w.kv * f);
   (void)scratch_plan_add(plan, "values", n, w.kv * f);
   (void)scratch_plan_add(plan, "canvas keys", model->limits.canvas_rows_max, own);
@@ -604,6 +724,7 @@ void layers_place(model_part *part) {
   s->per_layer_projected = memory_of(part, ROW_PER_LAYER_PROJECTED);
   s->q = memory_of(part, ROW_Q);
   s->a = memory_of(part, ROW_A);
+  s->all_a = memory_of(part, ROW_ALL_A);
   s->k = memory_of(part, ROW_K);
   s->v = memory_of(part, ROW_V);
   s->own_k = memory_of(part, ROW_OWN_K);

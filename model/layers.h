@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Parts of a layer that architectures share. Each part reads and writes the buffers of the step.
  *
- * Law: a piece computes all rows of the step at once; what differs between rows is data. */
+ * Law: a piece computes all rows of the step at once; what differs between rows is data. In a step of a model in
+ * shards whose rows are shared out, what is neither of heads nor of experts is computed for the rows that the shard owns
+ * (step->own_first, n_own), and pieces exchange rows where the next product needs all of them. Else a shard owns all
+ * rows, and computes as one device does. */
 #ifndef WEFT_MODEL_LAYERS_H
 #define WEFT_MODEL_LAYERS_H
 
@@ -16,14 +19,22 @@ weft_rows_form layers_form(const model_step *step, uint32_t n_rows, uint32_t n_w
                            const weft_weight *const *weight);
 /* step->x = the rows of the token embedding times the model's factor. */
 weft_status layers_embed(model_step *step);
-/* y = (add + norm(x + x2) * weight) * row_scale, rows one behind another; all but x and y may be NULL. Where x_weight
+/* Shares the step's rows out anew, after their number has changed. */
+void layers_own_rows(model_step *step);
+/* The rows that the shard owns, of an array [step->n_rows, n_hidden]. */
+static inline float *layers_own(const model_step *step, float *x) {
+  return x + (uint64_t)step->own_first * step->model->hyper.n_hidden;
+}
+/* x [step->n_rows, n_hidden], of which each shard has the rows that it owns, becomes whole on every shard. */
+weft_status layers_gather(model_step *step, float *x);
+/* y = (add + norm(x + x2) * weight) * row_scale, for rows first_row .. of all arrays, rows one behind another; all but x and y may be NULL. Where x_weight
  * or x2_weight is given, x or x2 is normed by itself first; the norms of y in `then` follow (op norm,
  * kernels/ops.h). */
 typedef struct layers_norm_args {
   float *x, *x2;
   const float *x_weight, *x2_weight, *weight, *add, *row_scale;
   float *y;
-  uint32_t n_rows, n_then;
+  uint32_t first_row, n_rows, n_then;
   bool plain, add_is_row; /* plain: x + x2 is not normed; add_is_row: add is one row for all rows */
   const float *then_weight[WEFT_NORM_THEN_MAX];
   float *then[WEFT_NORM_THEN_MAX];
@@ -37,9 +48,10 @@ void layers_then_next(model_step *step, uint32_t layer, layers_norm_args *norm);
  * layer the step then goes on with the output rows only. A step without output rows ends with the last layer that
  * stores keys, and step->n_rows is 0 from there on. */
 weft_status layers_attention(model_step *step, uint32_t layer);
-/* y = the product of the attention's result with the layer's `o`. */
+/* y = the product of the attention's result, of the heads of all shards, with the layer's `o`; of the rows that the
+ * shard owns. */
 weft_status layers_output(model_step *step, const model_layer *layer, float *y);
-/* out = down(act(gate x) * (up x)). */
+/* out = down(act(gate x) * (up x)), of n_rows rows, with whole matrices. */
 typedef struct layers_mlp_args {
   const float *x;
   weft_rows_form x_form;
@@ -48,17 +60,24 @@ typedef struct layers_mlp_args {
   uint32_t n_rows;
 } layers_mlp_args;
 weft_status layers_mlp(model_step *step, const layers_mlp_args *args);
-/* layers_route chooses experts by the router's product with r; layers_experts computes out = those experts over u, rows
- * in u_form, and, unless shared is NULL, an MLP of all rows beside them. layers_experts_form: what u_form may be. */
-weft_status layers_route(model_step *step, const model_layer *layer, const float *r);
+/* The feed-forward part of a layer without experts: out = down(act(gate h) * (up h)) of the rows that the shard owns, from
+ * step->h in the form layers_dense_form. */
+weft_rows_form layers_dense_form(const model_step *step, const model_layer *layer);
+weft_status layers_dense(model_step *step, const model_layer *layer, weft_rows_form form, float *out);
+/* The feed-forward part of a layer with experts. They are chosen by the router's product with `routed`, of rows that the
+ * shard owns; out = what they make of x, in x_form (layers_experts_form), of rows that the shard owns; out may be
+ * `routed`. shared, or NULL: an MLP of all rows beside them, whose x and out are of rows that the shard owns. */
+typedef struct layers_experts_args {
+  const float *routed;
+  float *x, *out;
+  weft_rows_form x_form;
+  const layers_mlp_args *shared;
+} layers_experts_args;
 weft_rows_form layers_experts_form(const model_step *step, const model_layer *layer);
-weft_status layers_experts(model_step *step, const model_layer *layer, const float *u, weft_rows_form u_form,
-                           float *out, const layers_mlp_args *shared);
+weft_status layers_experts(model_step *step, const model_layer *layer, const layers_experts_args *args);
 
-/* Sums up to two arrays [step->n_rows, n_hidden] over the shards, in place; does nothing where there is one. x2 may be
- * NULL. */
-weft_status layers_sum(model_step *step, float *x, float *x2);
-
+/* Numbers that a shard gives to an exchange, at most. */
+uint64_t layers_exchange_floats(const weft_model *model);
 /* The scratch memory of a part: layers_plan fills part->plan, layers_place the pointers once scratch_base is there. */
 weft_status layers_plan(const weft_model *model, model_part *part);
 void layers_place(model_part *part);

@@ -108,7 +108,7 @@ static const tensor_row layer_rows[] = {
     ROW("ffn_norm.weight", VECTOR, ALWAYS, ffn_norm, 0, HIDDEN),
     ROW("ffn_gate.weight", MATRIX, DENSE, gate, MATMUL, HIDDEN, DIM_FF),
     ROW("ffn_up.weight", MATRIX, DENSE, up, MATMUL, HIDDEN, DIM_FF),
-    ROW("ffn_down.weight", MATRIX, DENSE, down, MATMUL, DIM_FF, HIDDEN),
+    ROW("ffn_down.weight", MATRIX, DENSE, down, MATMUL, DIM_FF, DIM_DOWN),
     ROW("ffn_gate_inp.weight", MATRIX, MOE, router, MATMUL, HIDDEN, DIM_EXPERTS),
     ROW("ffn_down_exps.scale", VECTOR, MOE_NEVER, expert_scale, 0, DIM_EXPERTS),
 };
@@ -150,7 +150,8 @@ static layers_norm_args stream_sum(const model_step *step, const float *bias) {
                             .x2 = step->part->scratch.t,
                             .add = bias,
                             .y = step->x,
-                            .n_rows = step->n_rows,
+                            .first_row = step->own_first,
+                            .n_rows = step->n_own,
                             .plain = true,
                             .add_is_row = true};
 }
@@ -162,30 +163,17 @@ weft_status llama_layer(model_step *step, uint32_t l) {
   weft_status status = layers_attention(step, l);
   if (status != WEFT_OK || step->n_rows == 0) return status;
   status = layers_output(step, layer, s->t);
-  if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
   if (status != WEFT_OK) return status;
   layers_norm_args attended = stream_sum(step, layer->o_bias);
   attended.n_then = 1;
   attended.then_weight[0] = layer->ffn_norm;
   attended.then[0] = step->h;
-  const weft_weight *in[2] = {&layer->gate, &layer->up};
-  if (!model->hyper.moe[l]) attended.then_form[0] = layers_form(step, step->n_rows, 2, in);
+  if (!model->hyper.moe[l]) attended.then_form[0] = layers_dense_form(step, layer);
   status = layers_norm(step, &attended);
   if (status != WEFT_OK) return status;
-  if (model->hyper.moe[l]) {
-    status = layers_route(step, layer, step->h);
-    if (status == WEFT_OK) status = layers_experts(step, layer, step->h, WEFT_ROWS_F32, s->t, NULL);
-  } else {
-    layers_mlp_args mlp = {.x = step->h,
-                           .x_form = attended.then_form[0],
-                           .gate = &layer->gate,
-                           .up = &layer->up,
-                           .down = &layer->down,
-                           .out = s->t,
-                           .n_rows = step->n_rows};
-    status = layers_mlp(step, &mlp);
-  }
-  if (status == WEFT_OK) status = layers_sum(step, s->t, NULL);
+  layers_experts_args experts = {.routed = step->h, .x = step->h, .out = s->t};
+  status = model->hyper.moe[l] ? layers_experts(step, layer, &experts)
+                               : layers_dense(step, layer, attended.then_form[0], s->t);
   if (status != WEFT_OK) return status;
   layers_norm_args sum = stream_sum(step, NULL);
   layers_then_next(step, l, &sum);

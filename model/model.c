@@ -271,8 +271,8 @@ const weft_split *weft_model_get_split(const weft_model *model) {
 }
 
 weft_crossed weft_model_crossed(const weft_model *model) {
-  uint64_t summed = model->sums == NULL ? 0 : weft_shards_crossed(model->sums);
-  return (weft_crossed){.rows = __atomic_load_n(&model->crossed.rows, __ATOMIC_RELAXED) + summed,
+  uint64_t exchanged = model->exchanges == NULL ? 0 : weft_shards_crossed(model->exchanges);
+  return (weft_crossed){.rows = __atomic_load_n(&model->crossed.rows, __ATOMIC_RELAXED) + exchanged,
                         .soft = __atomic_load_n(&model->crossed.soft, __ATOMIC_RELAXED),
                         .tokens = __atomic_load_n(&model->crossed.tokens, __ATOMIC_RELAXED)};
 }

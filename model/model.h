@@ -67,7 +67,7 @@ const weft_model_info *weft_model_get_info(const weft_model *model);
 const weft_split *weft_model_get_split(const weft_model *model);
 
 /* Bytes that went from one device to another since open: rows of the residual stream at the cuts (with embeddings per
- * layer, where the model has these) or summed over shards, soft embeddings of canvases, tokens. Any thread may call. */
+ * layer, where the model has these) or in exchanges of shards, soft embeddings of canvases, tokens. Any thread may call. */
 typedef struct weft_crossed {
   uint64_t rows, soft, tokens;
 } weft_crossed;

@@ -78,6 +78,7 @@ typedef struct model_scratch {
   float *x, *h;               /* [rows, n_hidden] residual stream; normed input */
   float *t, *y, *r;           /* [rows, n_hidden] branch outputs; input of the experts */
   float *q, *a;               /* [rows, heads * head_dim] */
+  float *all_a;               /* [rows, heads of all shards * head_dim]; NULL where there is one shard */
   float *k, *v;               /* [rows, kv heads * head_dim] */
   void *own_k, *own_v;        /* [canvas rows, kv heads * head_dim] in the KV type */
   float *g, *u;               /* [rows, n_ff] */
@@ -104,7 +105,7 @@ enum {
   MARK_END = MARK_TAKEN + MODEL_INBOXES,
   MARK_SHARDS = MARK_SENT /* of a model that lies in shards: it has no cuts */
 };
-_Static_assert((int)MARK_SHARDS + (int)WEFT_SHARDS_MARKS <= (int)WEFT_MARKS_MAX, "sums have their marks");
+_Static_assert((int)MARK_SHARDS + (int)WEFT_SHARDS_MARKS <= (int)WEFT_MARKS_MAX, "exchanges have their marks");
 _Static_assert((int)MARK_END <= (int)WEFT_MARKS_MAX, "a device has a mark for each");
 
 /* The layers of a model that lie on one device, and what a step needs there. */
@@ -139,7 +140,7 @@ struct weft_model {
   weft_crossed crossed;              /* read by any thread */
   uint32_t n_shards, shard;          /* 1 and 0 of a model that does not lie in shards */
   bool has_head;                     /* of a shard: it has the output matrix */
-  weft_shards *sums;                 /* NULL: n_shards is 1; shard 0 owns it */
+  weft_shards *exchanges;                 /* NULL: n_shards is 1; shard 0 owns it */
   struct model_shards *others;       /* of shard 0: the other shards and their threads (model/shards.h) */
 };
 
@@ -167,6 +168,9 @@ typedef struct model_step {
   model_part *part; /* whose layers are computed now */
   weft_forward_args *args;
   uint32_t n_rows, n_causal; /* of the rows still computed */
+  bool owns_part;            /* rows are shared out: what is not of heads or experts this shard computes for */
+  uint32_t own_first, n_own; /* these rows alone; else for all. Only they are there in x, t, */
+  bool h_is_part;            /* and in h, if this is true */
   float *x;                  /* the residual stream of these rows */
   float *h;                  /* a second buffer of that shape */
   weft_rows_form h_form;     /* how the input of a layer lies in h */
@@ -177,6 +181,11 @@ typedef struct model_step {
   uint32_t n_touched;
   uint32_t inbox; /* which of each part it goes through */
 } model_step;
+
+/* The first of the experts of a shard; of shard n_shards: their number. */
+static inline uint32_t model_first_expert(const weft_model *model, uint32_t shard) {
+  return (uint32_t)((uint64_t)model->hyper.n_experts * shard / model->n_shards);
+}
 
 /* weft_model_forward of a batch with rows, and for which weft_batch_is_sound was asked already, in pieces: begin, then
  * for each part in order enter, compute and leave. Only compute may be part of a graph, and it may be enqueued twice.

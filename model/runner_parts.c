@@ -34,8 +34,8 @@ weft_status runner_wait(device_runner *r, const runner_flight *f) {
   for (uint32_t p = r->split->n_devices; p > 0 && status == WEFT_OK; p--) {
     status = weft_device_wait(r->split->device[p - 1], mark_of(r, f->number));
   }
-  const weft_shards *sums = r->config.model->sums;
-  return status == WEFT_OK && sums != NULL && weft_shards_broken(sums) ? WEFT_E_DEVICE : status;
+  const weft_shards *exchanges = r->config.model->exchanges;
+  return status == WEFT_OK && exchanges != NULL && weft_shards_broken(exchanges) ? WEFT_E_DEVICE : status;
 }
 
 /* A step that was collected has run on every device. */

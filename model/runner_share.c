@@ -57,7 +57,7 @@ static weft_status open_shard(runner_share *share, share_shard *s, uint64_t inpu
 weft_status runner_share_open(device_runner *r, uint64_t inputs_words, runner_share **out) {
   const weft_model *model = r->config.model;
   *out = NULL;
-  if (r->canvas_length == 0 || model->sums == NULL || !weft_shards_in_graphs(model->sums)) return WEFT_OK;
+  if (r->canvas_length == 0 || model->exchanges == NULL || !weft_shards_in_graphs(model->exchanges)) return WEFT_OK;
   runner_share *share = weft_alloc(1, sizeof *share);
   if (share == NULL) return WEFT_E_NO_MEMORY;
   *out = share;
@@ -98,7 +98,7 @@ void runner_share_rows(const device_runner *r, uint32_t n, uint32_t shard, uint3
 }
 
 weft_status runner_share_meet(const device_runner *r) {
-  return weft_shards_meet(r->config.model->sums, 0);
+  return weft_shards_meet(r->config.model->exchanges, 0);
 }
 
 /* What a shard behind the first does, on its thread. */
@@ -118,7 +118,7 @@ static weft_status share_rows(void *self, uint32_t shard, const float *hidden) {
                       .scratch_bytes = s->scratch_bytes};
   weft_status status = runner_upload_inputs(r, o, s->device, s->d_inputs);
   if (status == WEFT_OK) status = runner_head_stats(r, &head, o, first, end - first, NULL);
-  return status == WEFT_OK ? weft_shards_meet(r->config.model->sums, shard) : status;
+  return status == WEFT_OK ? weft_shards_meet(r->config.model->exchanges, shard) : status;
 }
 
 /* What the others will send: of each of their rows the statistics, and the soft embedding where it is wanted. */

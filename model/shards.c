@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "model/layers.h"
 
 /* One of the shards behind shard 0. */
 typedef struct other_shard {
@@ -19,7 +20,7 @@ typedef struct other_shard {
 struct model_shards {
   uint32_t n_others, n_started; /* n_started: threads */
   other_shard other[WEFT_DEVICES_MAX - 1];
-  weft_shards *sums;
+  weft_shards *exchanges;
   pthread_mutex_t mutex; /* of everything below */
   pthread_cond_t has_step, has_ended;
   weft_forward_args args; /* a copy: shard 0 writes to what the caller gave */
@@ -33,12 +34,12 @@ static weft_status compute_step(other_shard *other, weft_forward_args *args) {
   model_begin(other->model, args, &step);
   weft_status status = model_enter(&step, 0);
   weft_device *device = step.part->device;
-  if (args->graph_key != 0) weft_device_graph_begin(device, args->graph_key, weft_shards_vote(other->shards->sums));
+  if (args->graph_key != 0) weft_device_graph_begin(device, args->graph_key, weft_shards_vote(other->shards->exchanges));
   do {
     if (status == WEFT_OK) status = model_compute(&step);
     if (status == WEFT_OK && args->share != NULL) status = args->share(args->share_self, other->model->shard, step.h);
   } while (args->graph_key != 0 && weft_device_graph_end(device, &status));
-  if (status != WEFT_OK) weft_shards_break(other->shards->sums);
+  if (status != WEFT_OK) weft_shards_break(other->shards->exchanges);
   return status;
 }
 
@@ -74,7 +75,7 @@ void model_shards_start(model_shards *s, const weft_forward_args *args) {
 
 weft_status model_shards_join(model_shards *s, weft_status status) {
   if (s == NULL) return status;
-  if (status != WEFT_OK) weft_shards_break(s->sums);
+  if (status != WEFT_OK) weft_shards_break(s->exchanges);
   (void)pthread_mutex_lock(&s->mutex);
   while (s->n_running > 0) (void)pthread_cond_wait(&s->has_ended, &s->mutex);
   for (uint32_t i = 0; i < s->n_others; i++) {
@@ -110,29 +111,29 @@ static weft_status open_synchronisation(model_shards **out) {
 }
 
 /* What callers are told of the model is of all its shards. */
-static void add_info(weft_model *model, const weft_model *other, uint64_t sums_bytes) {
+static void add_info(weft_model *model, const weft_model *other, uint64_t exchange_bytes) {
   weft_model_part_info *part = &model->info.part[other->shard];
   *part = other->info.part[0];
-  part->scratch_bytes += sums_bytes;
+  part->scratch_bytes += exchange_bytes;
   if (other == model) {
-    model->info.scratch_bytes += sums_bytes;
+    model->info.scratch_bytes += exchange_bytes;
     return;
   }
   model->info.weight_bytes += part->weight_bytes;
   model->info.scratch_bytes += part->scratch_bytes;
 }
 
-static weft_status open_sums(weft_model *model, const model_opening *opening) {
+static weft_status open_exchanges(weft_model *model, const model_opening *opening) {
   uint32_t n = model->n_shards;
-  uint64_t n_floats = 2 * (uint64_t)model->limits.rows_max * model->hyper.n_hidden;
-  weft_status status = weft_shards_open(opening->split->device, n, n_floats, MARK_SHARDS, &model->sums);
+  weft_status status =
+      weft_shards_open(opening->split->device, n, layers_exchange_floats(model), MARK_SHARDS, &model->exchanges);
   if (status != WEFT_OK) return status;
-  uint64_t sums_bytes = weft_shards_bytes(model->sums);
-  model->others->sums = model->sums;
-  add_info(model, model, sums_bytes);
+  uint64_t exchange_bytes = weft_shards_bytes(model->exchanges);
+  model->others->exchanges = model->exchanges;
+  add_info(model, model, exchange_bytes);
   for (uint32_t i = 0; i + 1 < n; i++) {
-    model->others->other[i].model->sums = model->sums;
-    add_info(model, model->others->other[i].model, sums_bytes);
+    model->others->other[i].model->exchanges = model->exchanges;
+    add_info(model, model->others->other[i].model, exchange_bytes);
   }
   return WEFT_OK;
 }
@@ -148,7 +149,7 @@ weft_status model_shards_open(weft_model *model, const model_opening *opening) {
     if (status != WEFT_OK) return status; /* it has said why */
     s->n_others += 1;
   }
-  if (status == WEFT_OK) status = open_sums(model, opening);
+  if (status == WEFT_OK) status = open_exchanges(model, opening);
   if (status == WEFT_OK) status = open_threads(s);
   if (status == WEFT_OK) return WEFT_OK;
   return weft_fail(opening->error, status,
@@ -173,7 +174,7 @@ void model_shards_close(weft_model *model) {
     WEFT_CHECK(refused == 0);
   }
   for (uint32_t i = 0; i < s->n_others; i++) weft_model_close(s->other[i].model);
-  weft_shards_close(model->sums);
+  weft_shards_close(model->exchanges);
   (void)pthread_cond_destroy(&s->has_step);
   (void)pthread_cond_destroy(&s->has_ended);
   (void)pthread_mutex_destroy(&s->mutex);

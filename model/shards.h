@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: MIT */
 /* A model that lies in shards on several devices: every device computes all layers, each with its share of the heads
- * and of the feed-forward columns, and what they make is summed after attention and after the feed-forward part
- * (kernels/shards.h).
+ * and of the experts, or of the feed-forward columns of a layer without experts (model/weights_slice.h).
  *
- * Law: each shard is a weft_model of its own, with weights, scratch and step arrays on its device, and runs the same
- * code of layers. Shard 0 is the model that callers know, and the caller's thread computes it; every other shard has
- * a thread. Only shard 0 embeds: it gives its input of layer 0 to the others as a sum to which they add nothing. The
- * head is on shard 0; where a model has canvases and sums are one call, on every shard (model/runner_share.h). All
- * shards have the same rows after every sum, bit for bit, so they route to the same experts. A step that comes again
- * is a graph on every shard, or on none (kernels/graphs.h). A shard that fails breaks the sums, so all others end
- * with an error, the step that was being computed has no results, and the model computes no further one. */
+ * Law: a product has all of its inputs on the shard that computes it, so its numbers are those of one device; what it
+ * reads that another shard made is exchanged before (kernels/shards.h, model/layers.h). Only what experts make is
+ * added over shards, and op experts adds the two halves of all experts in that order on one device too. So one device
+ * and two shards give the same bits; more shards give bits of their own, the same in every batch.
+ *
+ * Each shard is a weft_model of its own, with weights, scratch and step arrays on its device, and runs the same code of
+ * layers. Shard 0 is the model that callers know, and the caller's thread computes it; every other shard has a thread.
+ * Only shard 0 embeds: it gives its input of layer 0 to the others as a sum to which they add nothing. The head is on
+ * shard 0; where a model has canvases and an exchange is one call, on every shard (model/runner_share.h). A step that
+ * comes again is a graph on every shard, or on none (kernels/graphs.h). A shard that fails breaks the exchanges, so all
+ * others end with an error, the step that was being computed has no results, and the model computes no further one. */
 #ifndef WEFT_MODEL_SHARDS_H
 #define WEFT_MODEL_SHARDS_H
 

@@ -7,7 +7,7 @@
  * reads its keys.
  *
  * With by_tensor there are no parts: each device is a shard, which has all layers, and of each layer an equal share of the
- * heads and of the feed-forward columns (model/shards.h). The first shard also embeds and has the head. */
+ * heads and a share of the experts or feed-forward columns (model/shards.h). The first shard also embeds and has the head. */
 #ifndef WEFT_MODEL_SPLIT_H
 #define WEFT_MODEL_SPLIT_H
 

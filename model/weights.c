@@ -20,6 +20,7 @@ static uint64_t dim_value(const weft_model *model, tensor_dim dim, uint32_t laye
     case DIM_ONE:
       return 1;
     case DIM_HIDDEN:
+    case DIM_DOWN:
       return hyper->n_hidden;
     case DIM_VOCAB:
       return hyper->n_vocab;
@@ -228,8 +229,7 @@ static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *
     if (unpaired == NULL) status = fail_no_memory(loader, tensor);
   }
   const float *from = head_dim > 0 ? unpaired : values;
-  uint64_t first = slice->whole ? 0 : slice->first_in, n_own = slice->whole ? n : slice->n_in;
-  if (status == WEFT_OK) status = weights_vector(loader, from + first, n_own, out);
+  if (status == WEFT_OK) status = weights_vector(loader, from + slice->first, slice->n, out);
   weft_free(unpaired);
   weft_free(values);
   return status;
@@ -247,38 +247,13 @@ static weft_status place_paired_matrix(weights_loader *loader, const weft_gguf_t
   return status;
 }
 
-/* The shard's part of a matrix, gathered in the order of the file. */
-static weft_status place_slice(weights_loader *loader, const weft_gguf_tensor *tensor, const weights_slice *slice,
-                               uint32_t head_dim, unsigned uses, weft_weight *out) {
-  weft_gguf_tensor own = *tensor;
-  const uint8_t *bytes;
-  uint8_t *rows = NULL;
-  own.ne[0] = slice->n_in;
-  own.ne[1] = slice->n_out * slice->n_ranges;
-  own.n_bytes = weft_type_row_bytes(own.type, own.ne[0]) * own.ne[1] * own.ne[2];
-  if (loader->judging) return place_matrix(loader, &own, NULL, uses, out);
-  uint8_t *gathered = weft_alloc((size_t)own.n_bytes, 1);
-  weft_status status = gathered == NULL ? fail_no_memory(loader, tensor) : fetch_bytes(loader, tensor, &bytes);
-  if (status == WEFT_OK) weights_slice_copy(tensor, slice, bytes, gathered);
-  if (status == WEFT_OK && head_dim > 0) {
-    rows = unpair_rows(gathered, own.n_bytes, own.ne[1], head_dim);
-    if (rows == NULL) status = fail_no_memory(loader, tensor);
-  }
-  if (status == WEFT_OK) status = place_matrix(loader, &own, head_dim > 0 ? rows : gathered, uses, out);
-  weft_free(rows);
-  weft_free(gathered);
-  return status;
-}
-
 static weft_status place_heads(weights_loader *loader, const weft_gguf_tensor *tensor, const tensor_row *row,
                                const weights_slice *slice, uint32_t layer, void *field) {
   const model_hyper *hyper = &loader->model->hyper;
   uint32_t head_dim = hyper->head_dim[layer];
-  if (row->kind == TENSOR_HEADS_MATRIX && !slice->whole)
-    return place_slice(loader, tensor, slice, hyper->rope_paired ? head_dim : 0, row->uses, field);
   if (row->kind == TENSOR_HEADS_MATRIX) {
-    return hyper->rope_paired ? place_paired_matrix(loader, tensor, head_dim, row->uses, field)
-                              : place_matrix(loader, tensor, NULL, row->uses, field);
+    return hyper->rope_paired ? place_paired_matrix(loader, &slice->matrix, head_dim, row->uses, field)
+                              : place_matrix(loader, &slice->matrix, NULL, row->uses, field);
   }
   return place_vector(loader, tensor, slice, hyper->rope_paired ? head_dim : 0, field);
 }
@@ -291,8 +266,7 @@ static weft_status place_tensor(weights_loader *loader, const weft_gguf_tensor *
   if (status != WEFT_OK) return status;
   if (row->kind == TENSOR_HEADS_MATRIX || row->kind == TENSOR_HEADS_VECTOR)
     return place_heads(loader, tensor, row, &slice, layer, field);
-  if (row->kind == TENSOR_MATRIX && !slice.whole) return place_slice(loader, tensor, &slice, 0, row->uses, field);
-  if (row->kind == TENSOR_MATRIX) return place_matrix(loader, tensor, NULL, row->uses, field);
+  if (row->kind == TENSOR_MATRIX) return place_matrix(loader, &slice.matrix, NULL, row->uses, field);
   if (row->kind == TENSOR_VECTOR) return place_vector(loader, tensor, &slice, 0, field);
   if (row->kind == TENSOR_SCALE) return place_vector(loader, tensor, &slice, 0, &((weft_weight *)field)->scale);
   return read_values(loader, tensor, 1, field);

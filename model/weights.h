@@ -26,6 +26,7 @@ typedef enum tensor_dim {
   DIM_Q,    /* heads * head_dim of the layer */
   DIM_KV,   /* kv heads * head_dim of the layer */
   DIM_HEAD, /* head_dim of the layer */
+  DIM_DOWN, /* hidden numbers that the feed-forward part of the layer makes */
   DIM_FF,   /* feed-forward width of the layer; of layer 0 for tensors outside of layers */
   DIM_EXPERTS,
   DIM_EXPERT_FF,
