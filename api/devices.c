@@ -284,8 +284,8 @@ static void print_shards(const weft_devices *devices, const weft_model_info *inf
                      devices->n, weft_device_get_info(devices->device[p])->index, p == 0 ? ", with the head" : "",
                      (double)part->weight_bytes / (1024.0 * 1024.0), (double)part->scratch_bytes / (1024.0 * 1024.0));
   }
-  weft_text_puts(out,
-                 "  cut      within layers, because --split tensor was given: shares of heads and of experts or columns\n");
+  weft_text_puts(
+      out, "  cut      within layers, because --split tensor was given: shares of heads and of experts or columns\n");
 }
 
 void devices_print_parts(const weft_devices *devices, const weft_model_info *info, const weft_kv_layout *layout,

@@ -488,7 +488,7 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
                    "device %u (%s) broke, and the requests of its models were ended: restart the server", device->index,
                    device->name);
   }
-  rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->devices.device[0]));
+  rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->devices.device[0]), options->running);
   rt->model = weft_alloc(options->n_models, sizeof *rt->model);
   if (rt->model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u models", options->n_models);
   for (uint32_t i = 0; i < options->n_models; i++) {

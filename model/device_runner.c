@@ -383,7 +383,8 @@ static weft_status run_part(device_runner *r, runner_flight *f, const runner_ste
   weft_status status = model_enter(pass, p);
   if (status != WEFT_OK) return status;
   const weft_shards *exchanges = r->config.model->exchanges;
-  if (step->steady) weft_device_graph_begin(d, pass->args->graph_key, exchanges == NULL ? NULL : weft_shards_vote(exchanges));
+  if (step->steady)
+    weft_device_graph_begin(d, pass->args->graph_key, exchanges == NULL ? NULL : weft_shards_vote(exchanges));
   do {
     status = model_compute(pass);
     if (status == WEFT_OK && is_last) status = run_head_stats(r, step, &f->outputs, pass->args->share != NULL);

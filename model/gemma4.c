@@ -321,8 +321,7 @@ static weft_status feed_forward(model_step *step, const model_layer *layer, uint
                          .down = &layer->down,
                          .out = layers_own(step, s->t),
                          .n_rows = step->n_own};
-  layers_experts_args experts = {
-      .routed = s->y, .x = s->r, .out = s->y, .x_form = norm->then_form[2], .shared = &mlp};
+  layers_experts_args experts = {.routed = s->y, .x = s->r, .out = s->y, .x_form = norm->then_form[2], .shared = &mlp};
   weft_status status =
       moe ? layers_experts(step, layer, &experts) : layers_dense(step, layer, norm->then_form[0], s->t);
   if (status != WEFT_OK) return status;

@@ -71,20 +71,21 @@ void layers_own_rows(model_step *step) {
   step->n_own = end - step->own_first;
 }
 
-static weft_status exchange(model_step *step, weft_shards_way way, const weft_shards_array *array, uint32_t n_arrays) {
+static weft_status exchange_arrays(model_step *step, weft_shards_way way, const weft_shards_array *array,
+                                   uint32_t n_arrays) {
   const weft_model *model = step->model;
   return weft_shards_exchange(model->exchanges, model->shard, way, array, n_arrays, step->n_rows);
 }
 
 weft_status layers_gather(model_step *step, float *x) {
   weft_shards_array array = {.x = x, .n_cols = step->model->hyper.n_hidden};
-  return exchange(step, WEFT_SHARDS_ROWS, &array, 1);
+  return exchange_arrays(step, WEFT_SHARDS_ROWS, &array, 1);
 }
 
 /* The columns of all shards side by side, of the rows that the shard owns. */
 static weft_status gather_columns(model_step *step, float *x, uint64_t n_cols, float *y) {
   weft_shards_array array = {.x = x, .y = y, .n_cols = (uint32_t)n_cols};
-  return exchange(step, step->owns_part ? WEFT_SHARDS_COLUMNS_OWN : WEFT_SHARDS_COLUMNS, &array, 1);
+  return exchange_arrays(step, step->owns_part ? WEFT_SHARDS_COLUMNS_OWN : WEFT_SHARDS_COLUMNS, &array, 1);
 }
 
 uint64_t layers_exchange_floats(const weft_model *model) {
@@ -442,7 +443,7 @@ static weft_status dense_in_shards(model_step *step, const model_layer *layer, w
   args.activation = step->model->hyper.activation;
   if (status == WEFT_OK) status = weft_matmul(step->part->device, &args);
   weft_shards_array columns = {.x = s->g, .y = s->u, .n_cols = in[0]->n_out};
-  if (status == WEFT_OK) status = exchange(step, WEFT_SHARDS_COLUMNS, &columns, 1);
+  if (status == WEFT_OK) status = exchange_arrays(step, WEFT_SHARDS_COLUMNS, &columns, 1);
   if (status == WEFT_OK) status = layers_matmul(step, s->u, step->n_rows, 1, &down, &part);
   return status == WEFT_OK ? gather_columns(step, part, down->n_out, out) : status;
 }
@@ -500,7 +501,7 @@ static weft_route_args route_args(const weft_model *model, const model_part *par
 }
 
 /* Chooses the experts of the rows that the shard owns. */
-static weft_status route(model_step *step, const model_layer *layer, const float *x) {
+static weft_status route_rows(model_step *step, const model_layer *layer, const float *x) {
   weft_route_args args = route_args(step->model, step->part, layer, step->n_own);
   uint64_t first = step->own_first;
   args.x = x + first * args.x_stride;
@@ -547,19 +548,19 @@ static weft_status gather_choices(model_step *step, float *x) {
   const weft_shards_array arrays[3] = {{.x = x, .n_cols = step->model->hyper.n_hidden},
                                        {.x = (float *)(void *)s->ids, .n_cols = k},
                                        {.x = s->weights, .n_cols = k}};
-  return exchange(step, WEFT_SHARDS_ROWS, arrays, 3);
+  return exchange_arrays(step, WEFT_SHARDS_ROWS, arrays, 3);
 }
 
 weft_status layers_experts(model_step *step, const model_layer *layer, const layers_experts_args *args) {
   const layers_mlp_args *shared = args->shared;
   weft_shards_array sum = {.x = args->out, .n_cols = step->model->hyper.n_hidden};
-  weft_status status = route(step, layer, args->routed);
+  weft_status status = route_rows(step, layer, args->routed);
   if (status == WEFT_OK && step->owns_part) status = gather_choices(step, args->x);
   if (status == WEFT_OK && step->owns_part && shared != NULL) status = layers_mlp(step, shared);
   /* the router's product has read `routed` before the experts write `out` */
   if (status == WEFT_OK) status = run_experts(step, layer, args, step->owns_part ? NULL : shared);
   if (status != WEFT_OK || step->model->n_shards == 1) return status;
-  return exchange(step, step->owns_part ? WEFT_SHARDS_SUM_OWN : WEFT_SHARDS_SUM, &sum, 1);
+  return exchange_arrays(step, step->owns_part ? WEFT_SHARDS_SUM_OWN : WEFT_SHARDS_SUM, &sum, 1);
 }
 
 /* ---- plan ---- */

@@ -140,7 +140,7 @@ struct weft_model {
   weft_crossed crossed;              /* read by any thread */
   uint32_t n_shards, shard;          /* 1 and 0 of a model that does not lie in shards */
   bool has_head;                     /* of a shard: it has the output matrix */
-  weft_shards *exchanges;                 /* NULL: n_shards is 1; shard 0 owns it */
+  weft_shards *exchanges;            /* NULL: n_shards is 1; shard 0 owns it */
   struct model_shards *others;       /* of shard 0: the other shards and their threads (model/shards.h) */
 };
 

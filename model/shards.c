@@ -34,7 +34,8 @@ static weft_status compute_step(other_shard *other, weft_forward_args *args) {
   model_begin(other->model, args, &step);
   weft_status status = model_enter(&step, 0);
   weft_device *device = step.part->device;
-  if (args->graph_key != 0) weft_device_graph_begin(device, args->graph_key, weft_shards_vote(other->shards->exchanges));
+  if (args->graph_key != 0)
+    weft_device_graph_begin(device, args->graph_key, weft_shards_vote(other->shards->exchanges));
   do {
     if (status == WEFT_OK) status = model_compute(&step);
     if (status == WEFT_OK && args->share != NULL) status = args->share(args->share_self, other->model->shard, step.h);

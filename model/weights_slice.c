@@ -66,7 +66,8 @@ static weft_status cut_rows(const weights_loader *loader, const weft_gguf_tensor
 
 static void cut_vector(const weft_model *model, const tensor_row *row, weights_slice *out) {
   range own = {0, out->n};
-  if (row->dim[0] == DIM_Q || row->dim[0] == DIM_KV) own = (range){out->n / model->n_shards * model->shard, out->n / model->n_shards};
+  if (row->dim[0] == DIM_Q || row->dim[0] == DIM_KV)
+    own = (range){out->n / model->n_shards * model->shard, out->n / model->n_shards};
   if (row->dim[0] == DIM_EXPERTS && row->kind == TENSOR_SCALE) own = cut_experts(model);
   out->first = own.first;
   out->n = own.n;

@@ -98,22 +98,27 @@ static void zeros_of_weft_open_are_the_defaults_of_serve(void **state) {
 static void rows_of_a_step(void **state) {
   static const struct {
     const char *line;
-    uint32_t asked;
+    uint32_t asked, running;
     bool host_memory;
     uint32_t rows;
-  } table[] = {{"a processor", 0, true, 512},
-               {"a GPU", 0, false, 2048},
-               {"given, on a processor", 2048, true, 2048},
-               {"given, on a GPU", 512, false, 512},
-               {"as few as can be", 1, false, 1},
-               {"as many as can be", 65536, true, 65536}};
+  } table[] = {{"a processor", 0, 64, true, 512},
+               {"a processor, many requests", 0, 4096, true, 512},
+               {"a GPU", 0, 64, false, 2048},
+               {"a GPU, one request", 0, 1, false, 2048},
+               {"a GPU, nearly many requests", 0, 511, false, 2048},
+               {"a GPU, many requests", 0, 512, false, 4096},
+               {"a GPU, as many as can be", 0, UINT32_MAX, false, 4096},
+               {"given, on a processor", 2048, 64, true, 2048},
+               {"given, on a GPU", 512, 640, false, 512},
+               {"as few as can be", 1, 64, false, 1},
+               {"as many as can be", 65536, 64, true, 65536}};
   weft_config c;
   weft_error error;
   (void)state;
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     const weft_device_info device = {.host_memory = table[i].host_memory};
     print_message("%s\n", table[i].line);
-    assert_int_equal(step_rows_choose(table[i].asked, &device), table[i].rows);
+    assert_int_equal(step_rows_choose(table[i].asked, &device, table[i].running), table[i].rows);
   }
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 0, NULL, &error), WEFT_OK);
   assert_int_equal(weft_config_open(&c).rows, 0); /* nobody has chosen: weft_open does */

@@ -39,7 +39,8 @@ static weft_gguf_tensor tensor_of(weft_type type, uint64_t n_rows, uint64_t n_ma
 
 /* Slices follow one another without a gap, as even as can be, and have shapes that fit their bytes. */
 static void check_cut(const weft_gguf_tensor *tensor, const tensor_row *row, uint32_t layer) {
-  uint64_t row_bytes = weft_type_row_bytes(tensor->type, COLS), n_units = row->dim[2] != 0 ? tensor->ne[2] : tensor->ne[1];
+  uint64_t row_bytes = weft_type_row_bytes(tensor->type, COLS),
+           n_units = row->dim[2] != 0 ? tensor->ne[2] : tensor->ne[1];
   const uint8_t *next = tensor->data;
   for (uint32_t i = 0; i < model.n_shards; i++) {
     weights_slice slice = slice_of(tensor, row, layer, i);
