@@ -196,7 +196,11 @@ bool weft_device_reaches(weft_device *device, weft_device *other) {
 }
 
 weft_status device_exchange(weft_device *device, const shards_exchange *args) {
-  if (makes_graph(device)) step_graphs_note(device->graphs, CALL_EXCHANGE, args, sizeof *args);
+  if (makes_graph(device)) {
+    shards_exchange noted = *args;
+    CLEAR_PADDING(&noted);
+    step_graphs_note(device->graphs, CALL_EXCHANGE, &noted, sizeof noted);
+  }
   return device_walks(device) ? WEFT_OK : note_status(device, calls_of(device)->exchange(device, args));
 }
 

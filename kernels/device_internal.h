@@ -86,7 +86,17 @@ static inline bool device_repeats(const weft_device *device) {
   return device->graphs != NULL && device->graphs->again;
 }
 
-/* Enqueues a sum over shards, or notes it in the signature of the step that is walked. */
+/* Padding between fields has any value, so it is cleared before a struct becomes part of a signature. */
+#if defined(__has_builtin)
+#if __has_builtin(__builtin_clear_padding)
+#define CLEAR_PADDING(pointer) __builtin_clear_padding(pointer)
+#endif
+#endif
+#ifndef CLEAR_PADDING
+#define CLEAR_PADDING(pointer) (void)(pointer)
+#endif
+
+/* Enqueues an exchange between shards, or notes it in the signature of the step that is walked. */
 weft_status device_exchange(weft_device *device, const struct shards_exchange *args);
 
 /* Opens a device of one backend, whatever config->backend says. Fills *out, or a line in *error. */

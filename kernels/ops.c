@@ -327,16 +327,6 @@ static weft_status check_move(weft_device *device, const weft_move_args *args) {
 
 /* ---- dispatch ---- */
 
-/* Padding between fields has any value, so it is cleared before a struct becomes part of a signature. */
-#if defined(__has_builtin)
-#if __has_builtin(__builtin_clear_padding)
-#define CLEAR_PADDING(pointer) __builtin_clear_padding(pointer)
-#endif
-#endif
-#ifndef CLEAR_PADDING
-#define CLEAR_PADDING(pointer) (void)(pointer)
-#endif
-
 enum {
 #define X(op) OP_##op,
   WEFT_OPS(X)

@@ -52,7 +52,11 @@ static shards_exchange exchange_of(const weft_shards *s, uint32_t at, weft_shard
                        .n = s->n,
                        .at = at,
                        .way = way};
-  for (uint32_t i = 0; i < n_arrays; i++) a.array[i] = array[i];
+  for (uint32_t i = 0; i < n_arrays; i++) { /* by fields: padding is no part of a step's signature */
+    a.array[i].x = array[i].x;
+    a.array[i].y = array[i].y;
+    a.array[i].n_cols = array[i].n_cols;
+  }
   for (uint32_t i = 1; i < n_arrays; i++) {
     a.array_at[i] = a.array_at[i - 1] + up_to_fours((uint64_t)n_rows * array[i - 1].n_cols);
   }

@@ -3,7 +3,7 @@
  *
  * Law: every shard calls exchange as often as the others, each time in the same way with arrays of the same sizes, each
  * from a thread of its own. Sums are p0 + p1 + ... in the order of the shards, so all shards have the same bits; other
- * ways change no bit. An exchange is enqueued as other work is: no thread waits for a device, but none enqueues before
+ * ways change no bit but of a NaN. An exchange is enqueued as other work is: no thread waits for a device, but none enqueues before
  * all have come to the exchange. A shard reads nothing of another one: what it is given comes to one of two inboxes on
  * its own device, in turn. In every exchange each shard is given something by each other one. So nobody writes to an
  * inbox again before an exchange that its reader took part in after it had read it, whatever the sizes and ways are.

@@ -409,7 +409,6 @@ static weft_status run_step(device_runner *r, runner_flight *f, const runner_ste
   model_shards_start(r->config.model->others, &args);
   for (uint32_t p = 0; p < r->info.n_stages && status == WEFT_OK; p++) status = run_part(r, f, step, &pass, p);
   status = model_shards_join(r->config.model->others, status);
-  f->step.n_experts_touched = args.n_experts_touched;
   return status == WEFT_OK ? run_held(r, step, &f->outputs) : status;
 }
 

@@ -46,7 +46,6 @@ weft_status model_send(weft_device *from, weft_device *to, void *to_memory, cons
 
 void model_begin(weft_model *model, weft_forward_args *args, model_step *step) {
   *step = (model_step){.model = model, .args = args, .inbox = (uint32_t)(model->n_passes++ % MODEL_INBOXES)};
-  args->n_experts_touched = 0;
 }
 
 /* Floats of a row's embeddings for all layers. */
@@ -137,13 +136,11 @@ weft_status model_compute(model_step *step) {
   }
   if (status == WEFT_OK) status = end_rows(step);
   weft_device_at_layer(part->device, UINT32_MAX);
-  step->args->n_experts_touched = step->n_touched;
   return status;
 }
 
 weft_status weft_model_forward(weft_model *model, weft_forward_args *args) {
   weft_batch_bounds bounds = model_bounds(model, args->layout, UINT32_MAX);
-  args->n_experts_touched = 0;
   if (!weft_kv_store_holds(args->kv, args->layout)) return WEFT_E_INVALID;
   if (!weft_batch_is_sound(args->batch, &bounds) || !outputs_are_sound(args)) return WEFT_E_INVALID;
   if (args->batch->n_rows == 0) return WEFT_OK;

@@ -537,7 +537,6 @@ static weft_status run_experts(model_step *step, const model_layer *layer, const
                                      .y_stride = model->hyper.n_hidden};
   }
   args.n_rows = step->n_rows;
-  args.n_touched = step->part->arrays.in_place ? &step->n_touched : NULL;
   return weft_experts(step->part->device, &args);
 }
 

@@ -86,7 +86,6 @@ typedef struct weft_forward_args {
   const uint32_t *output_row; /* rows whose result is wanted: causal before canvas rows, else in any order */
   uint32_t n_output;
   float *hidden;              /* [n_output, n_hidden] after the final norm; memory of the last device */
-  uint64_t n_experts_touched; /* out */
   /* Of a model in shards: what each shard behind the first does with the hidden rows, which lie in its memory, as the
    * end of its step. The first one's caller does it for that one. NULL: nothing. */
   weft_status (*share)(void *self, uint32_t shard, const float *hidden);

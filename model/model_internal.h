@@ -78,7 +78,7 @@ typedef struct model_scratch {
   float *x, *h;               /* [rows, n_hidden] residual stream; normed input */
   float *t, *y, *r;           /* [rows, n_hidden] branch outputs; input of the experts */
   float *q, *a;               /* [rows, heads * head_dim] */
-  float *all_a;               /* [rows, heads of all shards * head_dim]; NULL where there is one shard */
+  float *all_a;               /* [rows, heads of all shards * head_dim]; of no size where there is one shard */
   float *k, *v;               /* [rows, kv heads * head_dim] */
   void *own_k, *own_v;        /* [canvas rows, kv heads * head_dim] in the KV type */
   float *g, *u;               /* [rows, n_ff] */
@@ -178,8 +178,7 @@ typedef struct model_step {
   const float *o_x;          /* which the product `o` reads there or in h, */
   weft_rows_form o_form;     /* in this form */
   const uint32_t *kept;      /* NULL: every row is still computed; else row i of the step is row kept[i] of the batch */
-  uint32_t n_touched;
-  uint32_t inbox; /* which of each part it goes through */
+  uint32_t inbox;            /* which of each part it goes through */
 } model_step;
 
 /* The first of the experts of a shard; of shard n_shards: their number. */

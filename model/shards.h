@@ -5,7 +5,7 @@
  * Law: a product has all of its inputs on the shard that computes it, so its numbers are those of one device; what it
  * reads that another shard made is exchanged before (kernels/shards.h, model/layers.h). Only what experts make is
  * added over shards, and op experts adds the two halves of all experts in that order on one device too. So one device
- * and two shards give the same bits; more shards give bits of their own, the same in every batch.
+ * and two shards give the same bits; with experts, more shards give bits of their own, the same in every batch.
  *
  * Each shard is a weft_model of its own, with weights, scratch and step arrays on its device, and runs the same code of
  * layers. Shard 0 is the model that callers know, and the caller's thread computes it; every other shard has a thread.
@@ -35,7 +35,7 @@ weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_
 /* Opens the shards behind shard 0, and starts their threads. Does nothing for a model that does not lie in shards. */
 weft_status model_shards_open(weft_model *model, const model_opening *opening);
 void model_shards_close(weft_model *model);
-/* The output matrix of a shard behind shard 0, which has one where a model with canvases adds up in one call. */
+/* The output matrix of a shard behind shard 0, which has one where a model with canvases exchanges in one call. */
 const weft_weight *model_shards_head(const weft_model *model, uint32_t shard);
 /* Has the other shards enqueue a step beside the caller, until join, which returns the status of the whole step:
  * status is that of shard 0, which has enqueued the same layers by then. What args point to must stay as it is.

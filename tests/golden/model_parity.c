@@ -248,6 +248,7 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
       {.backend = "cpu", .isa = "avx2", .n_threads = 2, .block_tokens = 1, .rows_max = ROWS_MAX, .n_pages = 4096},
       {.backend = "ref", .n_threads = 1, .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cpu", .n_threads = 1, .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
+      {.backend = "cpu", .n_threads = 1, .n_devices = 4, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cuda", .n_devices = 2, .by_tensor = true, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cuda", .block_tokens = 0, .rows_max = ROWS_MAX, .n_pages = 1024},
       {.backend = "cuda", .block_tokens = 4, .rows_max = ROWS_MAX, .n_pages = 2048},
@@ -303,7 +304,8 @@ int main(void) {
     free(entries[i]);
   }
   free(entries);
-  if (n_shared < 26) harness_die(folder, WEFT_E_NOT_FOUND, "expected at least 13 models in shards, on ref and on cpu");
+  if (n_shared < 28)
+    harness_die(folder, WEFT_E_NOT_FOUND, "expected 13 models in two shards, on ref and on cpu, and 2 in four");
   (void)printf("%d models agree within %.0e of the logit range\n", n, tolerance);
   return 0;
 }

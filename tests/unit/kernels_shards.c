@@ -419,11 +419,14 @@ static void want_list(const exchange_list *list, uint32_t at, uint32_t round, fl
   }
 }
 
+static _Atomic uint32_t n_enqueued;
+
 static weft_status enqueue_list(const shard_thread *t, const exchange_list *list, float *floats) {
   weft_status status = WEFT_OK;
   for (uint32_t k = 0; k < list->n_exchanges && status == WEFT_OK; k++) {
     const exchange *e = &list->exchange[k];
-    weft_shards_array array[WEFT_SHARDS_ARRAYS_MAX] = {{0}};
+    weft_shards_array array[WEFT_SHARDS_ARRAYS_MAX];
+    memset(array, (int)(++n_enqueued % 251), sizeof array); /* padding differs from call to call */
     for (uint32_t i = 0; i < e->n_arrays; i++) {
       array[i].x = floats + e->x[i];
       array[i].y = e->way < WEFT_SHARDS_COLUMNS ? NULL : floats + e->y[i];
