@@ -2,10 +2,10 @@
 /* How many rows one step holds.
  *
  * Law: a number that was given always holds. Else it follows from the kind of device and from how many requests may
- * run. A device with memory of its own reads its weights once a step however many rows share them, so it gets large steps
- * (docs/performance.md, rows of a step), and larger ones where many requests may run, so that prompts find room beside
- * the rows that decode. A processor is bound by its products at some hundred rows already, so there smaller steps cost
- * little and answer sooner. */
+ * run. A device with memory of its own reads its weights once a step however many rows share them, so it gets large
+ * steps (docs/performance.md, rows of a step), and larger ones where many requests may run, so that prompts find room
+ * beside the rows that decode. A processor is bound by its products at some hundred rows already, so there smaller
+ * steps cost little and answer sooner. */
 #ifndef WEFT_API_STEP_ROWS_H
 #define WEFT_API_STEP_ROWS_H
 

@@ -131,7 +131,7 @@ typedef struct weft_step_result {
   weft_status status; /* WEFT_E_DEVICE: the runner is broken */
   uint32_t n_results; /* segments with an output, in batch order */
   const weft_segment_result *result;
-  uint64_t device_us;         /* microseconds that the step took, without the time it waited for the step before it */
+  uint64_t device_us; /* microseconds that the step took, without the time it waited for the step before it */
 } weft_step_result;
 
 #ifdef __cplusplus

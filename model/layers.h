@@ -2,9 +2,9 @@
 /* Parts of a layer that architectures share. Each part reads and writes the buffers of the step.
  *
  * Law: a piece computes all rows of the step at once; what differs between rows is data. In a step of a model in
- * shards whose rows are shared out, what is neither of heads nor of experts is computed for the rows that the shard owns
- * (step->own_first, n_own), and pieces exchange rows where the next product needs all of them. Else a shard owns all
- * rows, and computes as one device does. */
+ * shards whose rows are shared out, what is neither of heads nor of experts is computed for the rows that the shard
+ * owns (step->own_first, n_own), and pieces exchange rows where the next product needs all of them. Else a shard owns
+ * all rows, and computes as one device does. */
 #ifndef WEFT_MODEL_LAYERS_H
 #define WEFT_MODEL_LAYERS_H
 
@@ -27,9 +27,9 @@ static inline float *layers_own(const model_step *step, float *x) {
 }
 /* x [step->n_rows, n_hidden], of which each shard has the rows that it owns, becomes whole on every shard. */
 weft_status layers_gather(model_step *step, float *x);
-/* y = (add + norm(x + x2) * weight) * row_scale, for rows first_row .. of all arrays, rows one behind another; all but x and y may be NULL. Where x_weight
- * or x2_weight is given, x or x2 is normed by itself first; the norms of y in `then` follow (op norm,
- * kernels/ops.h). */
+/* y = (add + norm(x + x2) * weight) * row_scale, for rows first_row .. of all arrays, rows one behind another; all but x
+ * and y may be NULL. Where x_weight or x2_weight is given, x or x2 is normed by itself first; the norms of y in `then`
+ * follow (op norm, kernels/ops.h). */
 typedef struct layers_norm_args {
   float *x, *x2;
   const float *x_weight, *x2_weight, *weight, *add, *row_scale;

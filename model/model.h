@@ -85,7 +85,7 @@ typedef struct weft_forward_args {
                                 of the first device; NULL: zero, as in the first denoise step */
   const uint32_t *output_row; /* rows whose result is wanted: causal before canvas rows, else in any order */
   uint32_t n_output;
-  float *hidden;              /* [n_output, n_hidden] after the final norm; memory of the last device */
+  float *hidden; /* [n_output, n_hidden] after the final norm; memory of the last device */
   /* Of a model in shards: what each shard behind the first does with the hidden rows, which lie in its memory, as the
    * end of its step. The first one's caller does it for that one. NULL: nothing. */
   weft_status (*share)(void *self, uint32_t shard, const float *hidden);
