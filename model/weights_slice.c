@@ -23,12 +23,14 @@ weft_status weights_slice_heads(const weft_gguf *gguf, weft_model *model, weft_e
                        "%s: layer %" PRIu32
                        " reads the keys of another layer, so the model cannot be split by tensor; split it by layer",
                        weft_gguf_path(gguf), l);
-    if (hyper->n_kv_heads[l] % n != 0 || hyper->n_heads % n != 0)
+    uint32_t n_kv = hyper->n_kv_heads[l];
+    hyper->n_kv_shares[l] = n_kv < n ? n_kv : n;
+    if (n_kv % hyper->n_kv_shares[l] != 0 || n % hyper->n_kv_shares[l] != 0 || hyper->n_heads % n != 0)
       return weft_fail(error, WEFT_E_INVALID,
                        "%s: the %" PRIu32 " heads and %" PRIu32 " key heads of layer %" PRIu32
                        " cannot be shared out evenly to %" PRIu32 " devices; give other devices, or split by layer",
-                       weft_gguf_path(gguf), hyper->n_heads, hyper->n_kv_heads[l], l, n);
-    hyper->n_kv_heads[l] /= n;
+                       weft_gguf_path(gguf), hyper->n_heads, n_kv, l, n);
+    hyper->n_kv_heads[l] /= hyper->n_kv_shares[l];
   }
   hyper->n_heads /= n;
   return WEFT_OK;
@@ -38,6 +40,12 @@ typedef struct range {
   uint64_t first, n;
 } range;
 
+/* The shard's one of n_shares equal shares of n, each of which as many shards have. */
+static range cut_shares(const weft_model *model, uint64_t n, uint32_t n_shares) {
+  uint64_t own = n / n_shares;
+  return (range){own * (model->shard * n_shares / model->n_shards), own};
+}
+
 /* An equal share of n. */
 static weft_status cut_evenly(const weights_loader *loader, const weft_gguf_tensor *tensor, uint64_t n, range *out) {
   const weft_model *model = loader->model;
@@ -46,8 +54,7 @@ static weft_status cut_evenly(const weights_loader *loader, const weft_gguf_tens
                      "%s: tensor '%s': %" PRIu64 " rows cannot be shared out evenly to %" PRIu32
                      " devices; give other devices, or split by layer",
                      weft_gguf_path(loader->gguf), tensor->name, n, model->n_shards);
-  out->n = n / model->n_shards;
-  out->first = out->n * model->shard;
+  *out = cut_shares(model, n, model->n_shards);
   return WEFT_OK;
 }
 
@@ -59,15 +66,16 @@ static range cut_experts(const weft_model *model) {
 /* The shard's range of a matrix's rows; all of them where it is not cut. */
 static weft_status cut_rows(const weights_loader *loader, const weft_gguf_tensor *tensor, tensor_dim dim,
                             uint32_t layer, range *out) {
-  bool is_dense = !loader->model->hyper.moe[layer];
-  bool is_cut = dim == DIM_Q || dim == DIM_KV || (is_dense && (dim == DIM_FF || dim == DIM_DOWN));
+  const model_hyper *hyper = &loader->model->hyper;
+  bool is_cut = dim == DIM_Q || (!hyper->moe[layer] && (dim == DIM_FF || dim == DIM_DOWN));
+  if (dim == DIM_KV) *out = cut_shares(loader->model, tensor->ne[1], hyper->n_kv_shares[layer]);
   return is_cut ? cut_evenly(loader, tensor, tensor->ne[1], out) : WEFT_OK;
 }
 
-static void cut_vector(const weft_model *model, const tensor_row *row, weights_slice *out) {
+static void cut_vector(const weft_model *model, const tensor_row *row, uint32_t layer, weights_slice *out) {
   range own = {0, out->n};
-  if (row->dim[0] == DIM_Q || row->dim[0] == DIM_KV)
-    own = (range){out->n / model->n_shards * model->shard, out->n / model->n_shards};
+  if (row->dim[0] == DIM_Q) own = cut_shares(model, out->n, model->n_shards);
+  if (row->dim[0] == DIM_KV) own = cut_shares(model, out->n, model->hyper.n_kv_shares[layer]);
   if (row->dim[0] == DIM_EXPERTS && row->kind == TENSOR_SCALE) own = cut_experts(model);
   out->first = own.first;
   out->n = own.n;
@@ -80,7 +88,7 @@ weft_status weights_slice_of(const weights_loader *loader, const weft_gguf_tenso
   *out = (weights_slice){.matrix = *tensor, .n = tensor->ne[0]};
   if (model->n_shards == 1 || layer == UINT32_MAX) return WEFT_OK;
   if (row->kind != TENSOR_MATRIX && row->kind != TENSOR_HEADS_MATRIX) {
-    cut_vector(model, row, out);
+    cut_vector(model, row, layer, out);
     return WEFT_OK;
   }
   weft_status status = cut_rows(loader, tensor, row->dim[1], layer, &rows);

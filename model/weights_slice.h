@@ -3,9 +3,9 @@
  *
  * Law: a matrix is cut between rows or between whole matrices, never within a row, so that every product has all of
  * its inputs: those that make heads, or feed-forward columns of a layer without experts, or that layer's hidden numbers
- * (`down`), into equal shares; a stack of experts into ranges of experts, as even as can be. So a slice is a range of
- * the tensor's bytes. Vectors of heads and scales of experts are cut at the same places. All else is whole on every
- * shard. */
+ * (`down`), into equal shares; a stack of experts into ranges of experts, as even as can be. Where there are fewer key
+ * heads than shards, several shards have the same. So a slice is a range of the tensor's bytes. Vectors of heads and
+ * scales of experts are cut at the same places. All else is whole on every shard. */
 #ifndef WEFT_MODEL_WEIGHTS_SLICE_H
 #define WEFT_MODEL_WEIGHTS_SLICE_H
 

@@ -573,6 +573,7 @@ static void run_in_shards(const char *backend) {
   }
   weft_device_close(device);
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf", backend, KINDS, 100 << 10, true);
+  run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", backend, KINDS, 700 << 10, true); /* one key head in some layers */
   if (strcmp(backend, "cuda") != 0) return;
   eight = true;
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf", backend, KINDS, 100 << 10, true);

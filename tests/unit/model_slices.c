@@ -115,6 +115,23 @@ static void test_vectors(void **state) {
   }
 }
 
+/* Two key heads on four devices. */
+static void test_few_key_heads(void **state) {
+  static const tensor_row k = {.kind = TENSOR_HEADS_MATRIX, .dim = {DIM_HIDDEN, DIM_KV}};
+  static const tensor_row bias = {.kind = TENSOR_HEADS_VECTOR, .dim = {DIM_KV}};
+  weft_gguf_tensor tensor = tensor_of(WEFT_TYPE_Q4_K, ROWS, 1);
+  weft_gguf_tensor vector = {.name = "a vector", .type = WEFT_TYPE_F32, .ne = {ROWS, 1, 1, 1}, .data = bytes};
+  (void)state;
+  model.n_shards = 4;
+  for (uint32_t i = 0; i < 4; i++) {
+    weights_slice slice = slice_of(&tensor, &k, DENSE, i);
+    const uint8_t *first = (const uint8_t *)tensor.data + (i / 2) * tensor.n_bytes / 2;
+    assert_true(slice.matrix.data == first && slice.matrix.ne[1] == ROWS / 2);
+    slice = slice_of(&vector, &bias, DENSE, i);
+    assert_true(slice.first == i / 2 * ROWS / 2 && slice.n == ROWS / 2);
+  }
+}
+
 static void test_uneven(void **state) {
   weft_gguf_tensor tensor = tensor_of(WEFT_TYPE_Q4_K, 7, 1);
   weights_slice slice;
@@ -126,8 +143,9 @@ static void test_uneven(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_type), cmocka_unit_test(test_vectors),
-                                     cmocka_unit_test(test_uneven)};
+                                     cmocka_unit_test(test_few_key_heads), cmocka_unit_test(test_uneven)};
   model.hyper.moe[MOE] = true;
   model.hyper.n_experts = MATRICES;
+  model.hyper.n_kv_shares[DENSE] = 2;
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
