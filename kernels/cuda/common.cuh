@@ -187,6 +187,16 @@ static __device__ __forceinline__ uint32_t pair_f16(float low, float high) {
   return *reinterpret_cast<uint32_t *>(&v);
 }
 
+/* Numbers i .. i + 3 of a row of n, one at a time; zeros beyond its end. */
+static __device__ __forceinline__ float4 load_four(const float *row, uint32_t i, uint32_t n) {
+  float4 v = make_float4(0, 0, 0, 0);
+  if (i < n) v.x = row[i];
+  if (i + 1 < n) v.y = row[i + 1];
+  if (i + 2 < n) v.z = row[i + 2];
+  if (i + 3 < n) v.w = row[i + 3];
+  return v;
+}
+
 /* Loads what every step reads of weights and is small: the hint makes it leave the L2 cache last. */
 static __device__ __forceinline__ float4 load_kept(const float4 *from) {
   const uint64_t evict_last =

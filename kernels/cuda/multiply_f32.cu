@@ -11,12 +11,7 @@ enum { F32_OUTS = 4, F32_WIDE_WARPS = 8 };
 
 static __device__ __forceinline__ float4 load_inputs4(const float *row, uint32_t k, uint32_t n, bool wide) {
   if (wide) return k < n ? *(const float4 *)(const void *)(row + k) : make_float4(0, 0, 0, 0);
-  float4 v = make_float4(0, 0, 0, 0);
-  if (k < n) v.x = row[k];
-  if (k + 1 < n) v.y = row[k + 1];
-  if (k + 2 < n) v.z = row[k + 2];
-  if (k + 3 < n) v.w = row[k + 3];
-  return v;
+  return load_four(row, k, n);
 }
 
 template <int ROWS, int OUTS>

@@ -80,12 +80,7 @@ template <bool WIDE>
 static __device__ __forceinline__ float4 load_row4(const float *row, uint32_t i, uint32_t n, bool wide) {
   if (WIDE) return i < n ? *(const float4 *)(const void *)(row + i) : make_float4(0, 0, 0, 0);
   if (wide && i + 4 <= n) return *(const float4 *)(const void *)(row + i);
-  float4 v = make_float4(0, 0, 0, 0);
-  if (i < n) v.x = row[i];
-  if (i + 1 < n) v.y = row[i + 1];
-  if (i + 2 < n) v.z = row[i + 2];
-  if (i + 3 < n) v.w = row[i + 3];
-  return v;
+  return load_four(row, i, n);
 }
 
 template <bool WIDE>
