@@ -314,13 +314,8 @@ static weft_status add_per_layer(model_step *step, const model_layer *layer, uin
 static weft_status feed_forward(model_step *step, const model_layer *layer, uint32_t l, const layers_norm_args *norm) {
   model_scratch *s = &step->part->scratch;
   bool moe = step->model->hyper.moe[l], is_end = step->model->hyper.n_per_layer == 0;
-  layers_mlp_args mlp = {.x = layers_own(step, step->h),
-                         .x_form = norm->then_form[0],
-                         .gate = &layer->gate,
-                         .up = &layer->up,
-                         .down = &layer->down,
-                         .out = layers_own(step, s->t),
-                         .n_rows = step->n_own};
+  layers_mlp_args mlp =
+      layers_mlp_of(layer, layers_own(step, step->h), norm->then_form[0], layers_own(step, s->t), step->n_own);
   layers_experts_args experts = {.routed = s->y, .x = s->r, .out = s->y, .x_form = norm->then_form[2], .shared = &mlp};
   weft_status status =
       moe ? layers_experts(step, layer, &experts) : layers_dense(step, layer, norm->then_form[0], s->t);
@@ -360,8 +355,7 @@ weft_status gemma4_layer(model_step *step, uint32_t l) {
                           .n_then = moe ? 3 : 1,
                           .then_weight = {layer->ffn_norm, layer->router_scale, layer->pre_ffw_norm_2},
                           .then = {step->h, s->y, s->r}};
-  const weft_weight *in[2] = {&layer->gate, &layer->up};
-  sum.then_form[0] = moe ? layers_form(step, step->n_own, 2, in) : layers_dense_form(step, layer);
+  sum.then_form[0] = layers_mlp_form(step, l);
   if (moe) sum.then_form[2] = layers_experts_form(step, layer);
   status = layers_norm(step, &sum);
   return status == WEFT_OK ? feed_forward(step, layer, l, &sum) : status;

@@ -51,6 +51,7 @@ weft_status hyper_read_heads(const model_keys *keys, model_hyper *hyper, bool kv
   bool is_absent = kv_is_optional && model_keys_count(keys, kv_name) == 0;
   for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) {
     hyper->n_kv_heads[l] = hyper->n_heads;
+    hyper->n_kv_shares[l] = 1;
     if (!is_absent) status = model_keys_u32_at(keys, kv_name, l, 1, HEADS_MAX, &hyper->n_kv_heads[l]);
     if (status == WEFT_OK && hyper->n_heads % hyper->n_kv_heads[l] != 0) {
       return weft_fail(keys->error, WEFT_E_FORMAT,

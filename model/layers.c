@@ -152,8 +152,8 @@ static weft_rows_form qkv_form(const model_step *step, uint32_t l) {
 
 void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
   const weft_model *model = step->model;
-  bool is_last = l + 1 == model->hyper.n_layers, is_given = model->shard > 0 && step->args->share == NULL;
-  if (is_last && is_given && !step->owns_part) return;    /* shard 0 gives the hidden rows out */
+  bool is_last = l + 1 == model->hyper.n_layers, is_unread = model->shard > 0 && step->args->share == NULL;
+  if (is_last && is_unread && !step->owns_part) return;   /* shard 0 gives the hidden rows out */
   if (!is_last && l + 1 == step->part->end_layer) return; /* the next part makes it */
   step->h_form = is_last || step->owns_part ? WEFT_ROWS_F32 : qkv_form(step, l + 1);
   step->h_is_part = step->owns_part;
@@ -412,51 +412,60 @@ weft_status layers_attention(model_step *step, uint32_t l) {
 
 /* ---- feed-forward ---- */
 
-weft_status layers_mlp(model_step *step, const layers_mlp_args *args) {
+layers_mlp_args layers_mlp_of(const model_layer *layer, const float *x, weft_rows_form form, float *out,
+                              uint32_t n_rows) {
+  return (layers_mlp_args){.x = x,
+                           .x_form = form,
+                           .gate = &layer->gate,
+                           .up = &layer->up,
+                           .down = &layer->down,
+                           .out = out,
+                           .n_rows = n_rows};
+}
+
+/* act(gate x) * (up x), in scratch.g. */
+static weft_status multiply_gated(model_step *step, const layers_mlp_args *args) {
   const model_scratch *s = &step->part->scratch;
   const weft_weight *const weight[2] = {args->gate, args->up};
   float *const y[2] = {s->g, s->u};
   weft_matmul_args gated = matmul_args(step->part, args->x, args->n_rows, 2, weight, y);
   gated.x_form = args->x_form;
   gated.activation = step->model->hyper.activation;
-  weft_status status = weft_matmul(step->part->device, &gated);
-  return status == WEFT_OK ? layers_matmul(step, s->g, args->n_rows, 1, &args->down, &args->out) : status;
+  return weft_matmul(step->part->device, &gated);
+}
+
+weft_status layers_mlp(model_step *step, const layers_mlp_args *args) {
+  weft_status status = multiply_gated(step, args);
+  return status == WEFT_OK ? layers_matmul(step, step->part->scratch.g, args->n_rows, 1, &args->down, &args->out)
+                           : status;
 }
 
 static const weft_weight *has_weight(const weft_weight *weight) {
   return weight->data != NULL ? weight : NULL;
 }
 
-weft_rows_form layers_dense_form(const model_step *step, const model_layer *layer) {
+weft_rows_form layers_mlp_form(const model_step *step, uint32_t l) {
+  const model_layer *layer = &step->model->layers[l];
   const weft_weight *in[2] = {&layer->gate, &layer->up};
-  return step->owns_part ? WEFT_ROWS_F32 : layers_form(step, step->n_rows, 2, in);
+  bool is_gathered = step->owns_part && !step->model->hyper.moe[l];
+  return is_gathered ? WEFT_ROWS_F32 : layers_form(step, step->n_own, 2, in);
 }
 
 /* Each shard computes some of gate's and up's columns, and then, from those of all, some of down's outputs. */
-static weft_status dense_in_shards(model_step *step, const model_layer *layer, weft_rows_form form, float *out) {
+static weft_status dense_in_shards(model_step *step, const layers_mlp_args *args) {
   const model_scratch *s = &step->part->scratch;
-  const weft_weight *const in[2] = {&layer->gate, &layer->up}, *down = &layer->down;
-  float *const gated[2] = {s->g, s->u}, *part = s->y;
+  float *part = s->y;
+  weft_shards_array columns = {.x = s->g, .y = s->u, .n_cols = args->gate->n_out};
   weft_status status = step->owns_part ? layers_gather(step, step->h) : WEFT_OK;
-  weft_matmul_args args = matmul_args(step->part, step->h, step->n_rows, 2, in, gated);
-  args.x_form = form;
-  args.activation = step->model->hyper.activation;
-  if (status == WEFT_OK) status = weft_matmul(step->part->device, &args);
-  weft_shards_array columns = {.x = s->g, .y = s->u, .n_cols = in[0]->n_out};
+  if (status == WEFT_OK) status = multiply_gated(step, args);
   if (status == WEFT_OK) status = exchange_arrays(step, WEFT_SHARDS_COLUMNS, &columns, 1);
-  if (status == WEFT_OK) status = layers_matmul(step, s->u, step->n_rows, 1, &down, &part);
-  return status == WEFT_OK ? gather_columns(step, part, down->n_out, out) : status;
+  if (status == WEFT_OK) status = layers_matmul(step, s->u, args->n_rows, 1, &args->down, &part);
+  return status == WEFT_OK ? gather_columns(step, part, args->down->n_out, args->out) : status;
 }
 
 weft_status layers_dense(model_step *step, const model_layer *layer, weft_rows_form form, float *out) {
-  layers_mlp_args mlp = {.x = step->h,
-                         .x_form = form,
-                         .gate = &layer->gate,
-                         .up = &layer->up,
-                         .down = &layer->down,
-                         .out = out,
-                         .n_rows = step->n_rows};
-  return step->model->n_shards > 1 ? dense_in_shards(step, layer, form, out) : layers_mlp(step, &mlp);
+  layers_mlp_args mlp = layers_mlp_of(layer, step->h, form, out, step->n_rows);
+  return step->model->n_shards > 1 ? dense_in_shards(step, &mlp) : layers_mlp(step, &mlp);
 }
 
 /* ---- experts ---- */

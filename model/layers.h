@@ -60,9 +60,12 @@ typedef struct layers_mlp_args {
   uint32_t n_rows;
 } layers_mlp_args;
 weft_status layers_mlp(model_step *step, const layers_mlp_args *args);
-/* The feed-forward part of a layer without experts: out = down(act(gate h) * (up h)) of the rows that the shard owns, from
- * step->h in the form layers_dense_form. */
-weft_rows_form layers_dense_form(const model_step *step, const model_layer *layer);
+/* That of a layer. layers_mlp_form: the form in which the layer's gate and up read step->h. */
+layers_mlp_args layers_mlp_of(const model_layer *layer, const float *x, weft_rows_form form, float *out,
+                              uint32_t n_rows);
+weft_rows_form layers_mlp_form(const model_step *step, uint32_t layer);
+/* The feed-forward part of a layer without experts: out = down(act(gate h) * (up h)) of the rows that the shard owns,
+ * from step->h in `form`. */
 weft_status layers_dense(model_step *step, const model_layer *layer, weft_rows_form form, float *out);
 /* The feed-forward part of a layer with experts. They are chosen by the router's product with `routed`, of rows that the
  * shard owns; out = what they make of x, in x_form (layers_experts_form), of rows that the shard owns; out may be

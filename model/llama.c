@@ -168,7 +168,7 @@ weft_status llama_layer(model_step *step, uint32_t l) {
   attended.n_then = 1;
   attended.then_weight[0] = layer->ffn_norm;
   attended.then[0] = step->h;
-  if (!model->hyper.moe[l]) attended.then_form[0] = layers_dense_form(step, layer);
+  if (!model->hyper.moe[l]) attended.then_form[0] = layers_mlp_form(step, l);
   status = layers_norm(step, &attended);
   if (status != WEFT_OK) return status;
   layers_experts_args experts = {.routed = step->h, .x = step->h, .out = s->t};

@@ -33,7 +33,7 @@ typedef struct model_hyper {
   uint32_t n_experts, n_experts_used, n_expert_ff; /* 0: no layer routes */
   uint32_t n_ff[WEFT_LAYERS_MAX];
   uint32_t n_kv_heads[WEFT_LAYERS_MAX];
-  uint32_t n_kv_shares[WEFT_LAYERS_MAX]; /* of a shard: how many shards have different key heads, at least 1; else 0 */
+  uint32_t n_kv_shares[WEFT_LAYERS_MAX]; /* how many shards have key heads that differ; 1 where there is one shard */
   uint32_t head_dim[WEFT_LAYERS_MAX];
   uint32_t window[WEFT_LAYERS_MAX];  /* 0: sees all */
   uint32_t keys_of[WEFT_LAYERS_MAX]; /* 0: keys of its own; else 1 + the earlier layer whose keys it reads */

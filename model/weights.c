@@ -27,7 +27,7 @@ static uint64_t dim_value(const weft_model *model, tensor_dim dim, uint32_t laye
     case DIM_Q:
       return (uint64_t)hyper->n_heads * hyper->head_dim[l] * model->n_shards;
     case DIM_KV:
-      return (uint64_t)hyper->n_kv_heads[l] * hyper->head_dim[l] * (model->n_shards > 1 ? hyper->n_kv_shares[l] : 1);
+      return (uint64_t)hyper->n_kv_heads[l] * hyper->head_dim[l] * hyper->n_kv_shares[l];
     case DIM_HEAD:
       return hyper->head_dim[l];
     case DIM_FF:

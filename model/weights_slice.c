@@ -40,7 +40,7 @@ typedef struct range {
   uint64_t first, n;
 } range;
 
-/* The shard's one of n_shares equal shares of n, each of which as many shards have. */
+/* The shard's one of n_shares equal shares of n. Where there are more shards than shares, several have the same. */
 static range cut_shares(const weft_model *model, uint64_t n, uint32_t n_shares) {
   uint64_t own = n / n_shares;
   return (range){own * (model->shard * n_shares / model->n_shards), own};
