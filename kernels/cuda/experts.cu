@@ -418,8 +418,8 @@ static weft_status output_side(cuda_device *d, const weft_experts_args *args, co
 static bool is_few(const weft_experts_args *args, const experts_plan *p) {
   const weft_weight *in = args->gate_up != NULL ? args->gate_up : args->gate;
   int type = in->type;
-  bool is_eight = in->layout == EIGHT_LAYOUT;
-  if (is_eight != (args->down->layout == EIGHT_LAYOUT)) return false;
+  bool is_eight = multiply_form_of(in) == FORM_EIGHT;
+  if (is_eight != (multiply_form_of(args->down) == FORM_EIGHT)) return false;
   if (args->gate_up != NULL ? p->n_ff % 16 != 0 : args->up->type != type || args->up->layout != in->layout)
     return false;
   if (args->n_rows > EXPERTS_FEW_ROWS || args->down->type == WEFT_TYPE_F32) return false;

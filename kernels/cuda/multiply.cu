@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "kernels/cuda/eight.h"
+#include "kernels/cuda/integers.h"
 #include "kernels/cuda/experts.h"
 #include "kernels/parts.h"
 
@@ -35,7 +36,7 @@ void multiply_cut(multiply_args *args, uint32_t n_segments) {
 
 multiply_form multiply_form_of(const weft_weight *weight) {
   if (weight->type == WEFT_TYPE_F32) return FORM_F32;
-  if (weight->layout == EIGHT_LAYOUT) return FORM_EIGHT;
+  if (eight_has(weight->layout)) return FORM_EIGHT;
   return form_is_bf16(weight->type) ? FORM_BF16 : FORM_F16;
 }
 
@@ -91,13 +92,14 @@ weft_status multiply(cuda_device *d, const multiply_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->type == WEFT_TYPE_F32) return multiply_f32(d, args);
   bool few = args->jobs == NULL && (args->ids != NULL || !args->as_matrices);
-  if (args->is_eight) return few ? eight_few(d, args) : eight_multiply(d, args);
+  if (args->is_eight)
+    return few ? eight_few(d, args) : integers_take(d, args) ? integers_multiply(d, args) : eight_multiply(d, args);
   if (args->jobs != NULL) return multiply_grouped(d, args);
   return few ? multiply_few(d, args) : multiply_many(d, args);
 }
 
 bool multiply_gates(const cuda_device *d, const multiply_args *args) {
-  return args->is_eight && eight_gates(d, args);
+  return args->is_eight && (integers_take(d, args) ? integers_gate(args) : eight_gates(d, args));
 }
 
 weft_status cuda_multiply_setup(cuda_device *d) {
@@ -108,6 +110,7 @@ weft_status cuda_multiply_setup(cuda_device *d) {
   if (status == WEFT_OK) status = multiply_many_setup(d);
   if (status != WEFT_OK || !d->products_8) return status;
   status = eight_setup(d);
+  if (status == WEFT_OK) status = integers_setup(d);
   return status == WEFT_OK ? eight_few_setup(d) : status;
 }
 
@@ -123,6 +126,13 @@ multiply_weight multiply_weight_of(const weft_weight *w, float *y, uint64_t y_st
   out.n_tiles = cuda_ceil(w->n_out, 16);
   form_cut cut = form_cut_of(w->type, w->n_in, w->n_out);
   out.steps = out.data + eight_steps_at((uint64_t)w->n_mats * cut.n_tiles, cut.tile_bytes);
+  out.integers = NULL;
+  out.fine_steps = NULL;
+  if (w->layout == INTEGERS_LAYOUT) {
+    integers_place place = integers_place_of(w);
+    out.integers = out.data + place.integers;
+    out.fine_steps = (const float *)(const void *)(out.data + place.steps);
+  }
   return out;
 }
 

@@ -33,9 +33,11 @@ typedef struct multiply_job {
 } multiply_job;
 
 typedef struct multiply_weight {
-  const uint8_t *data;  /* header and row tiles */
-  const float *scale;   /* [matrices] what their products are multiplied by; NULL: ones */
-  const uint8_t *steps; /* products of 8 bits only (eight.h) */
+  const uint8_t *data;     /* header and row tiles */
+  const float *scale;      /* [matrices] what their products are multiplied by; NULL: ones */
+  const uint8_t *steps;    /* products of 8 bits only (eight.h) */
+  const uint8_t *integers; /* and their own steps (integers.h); NULL: none */
+  const float *fine_steps;
   float *y;
   uint64_t y_stride;
   uint32_t n_out, n_tiles; /* results; row tiles of a matrix */

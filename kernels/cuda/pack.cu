@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/eight.h"
+#include "kernels/cuda/integers.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/repack.h"
 
@@ -370,13 +371,15 @@ static uint64_t file_bytes_of(const weft_weight *weight) {
 /* F32 weights keep their file's form; those whose rows are looked up or whose results are logits keep 16 bits. */
 static uint32_t layout_of(const cuda_device *d, const weft_weight *weight, unsigned uses) {
   if (weight->type == WEFT_TYPE_F32) return 0;
-  return d->products_8 && (uses & WEFT_USE_EMBED) == 0 && eight_takes(weight->type) ? EIGHT_LAYOUT : 1;
+  if (!d->products_8 || (uses & WEFT_USE_EMBED) != 0 || !eight_takes(weight->type)) return 1;
+  return d->integers ? INTEGERS_LAYOUT : EIGHT_LAYOUT;
 }
 
 static uint64_t packed_bytes(const weft_weight *weight) {
   if (weight->type == WEFT_TYPE_F32) return FORM_HEADER_BYTES + file_bytes_of(weight);
   form_cut cut = form_cut_of(weight->type, weight->n_in, weight->n_out);
   uint64_t n_tiles = (uint64_t)weight->n_mats * cut.n_tiles;
+  if (weight->layout == INTEGERS_LAYOUT) return integers_place_of(weight).end;
   if (weight->layout != EIGHT_LAYOUT) return FORM_HEADER_BYTES + n_tiles * cut.tile_bytes;
   return eight_steps_at(n_tiles, cut.tile_bytes) + eight_steps_bytes(n_tiles, weight->n_in);
 }
@@ -413,7 +416,8 @@ static weft_status fill_packed(cuda_device *d, const weft_weight *weight, const 
   if (weight->type == WEFT_TYPE_F32)
     return cuda_push_source(d, data + FORM_HEADER_BYTES, source, 0, file_bytes_of(weight));
   status = pack_all(d, weight, source, data);
-  return status == WEFT_OK && weight->layout == EIGHT_LAYOUT ? eight_make_steps(d, weight, data) : status;
+  if (status == WEFT_OK && eight_has(weight->layout)) status = eight_make_steps(d, weight, data);
+  return status == WEFT_OK && weight->layout == INTEGERS_LAYOUT ? integers_make(d, weight, data) : status;
 }
 
 /* Places experts for which the card has no room: they are packed in temporary device memory and copied to the host. */
@@ -447,13 +451,14 @@ static weft_status place_held(cuda_device *d, weft_weight *weight, const weft_we
   if (status == WEFT_OK) {
     status = fill_packed(d, weight, source, (uint8_t *)data);
     if (status != WEFT_OK) weight_arena_give(&d->arena, data, n_bytes);
-  } else if (status == WEFT_E_NO_MEMORY && uses == WEFT_USE_EXPERTS) {
+  } else if (status == WEFT_E_NO_MEMORY && uses == WEFT_USE_EXPERTS && weight->layout != INTEGERS_LAYOUT) {
     status = place_on_host(d, weight, source, n_bytes, &data);
   }
   note_arena(d);
   if (status == WEFT_E_NO_MEMORY) {
-    return weft_fail(error, status, "the device has no room for a weight of %llu MiB",
-                     (unsigned long long)(n_bytes >> 20));
+    return weft_fail(error, status, "the device has no room for a weight of %llu MiB%s",
+                     (unsigned long long)(n_bytes >> 20),
+                     weight->layout == INTEGERS_LAYOUT ? " with its integers; leave out --integers" : "");
   }
   if (status != WEFT_OK) return weft_fail(error, status, "the device refused a weight: %s", weft_status_text(status));
   weight->data = data;
