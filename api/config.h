@@ -121,7 +121,7 @@ typedef struct weft_config {
   uint32_t tpot_ms, slice_ms, products;
   uint32_t saved_canvases;
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, no_peer_access, unused_tensors,
-      quiet, verbose, json, help;
+      integers, quiet, verbose, json, help;
   /* the server */
   const char *host, *socket_mode, *tls_cert, *tls_key, *api_keys, *directory;
   weft_text_list api_key, pin_files, origins;

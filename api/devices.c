@@ -127,6 +127,7 @@ static weft_device_config config_of(const weft_open_options *o, const weft_devic
                               .no_deterministic = o->no_deterministic,
                               .isa = o->isa,
                               .products = o->products,
+                              .integers = o->integers,
                               .weights_bytes_max = bytes_max,
                               .memory_bytes_max = bytes_max};
 }
@@ -267,12 +268,13 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
   for (uint32_t i = 0; i < devices->n; i++) {
     const weft_device_info *d = weft_device_get_info(devices->device[i]);
     const char *graphs = devices_keep_graphs(devices) ? "steps as graphs, " : "";
+    const char *integers = d->integers ? "weights as integers too, " : "";
     if (devices->n > 1)
-      weft_text_printf(out, "device %u %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->index,
-                       d->backend, d->isa, d->n_threads, d->name, d->products, graphs, rows);
+      weft_text_printf(out, "device %u %s %s, %u threads (%s): products of %u bits, %s%s%u rows a step\n", d->index,
+                       d->backend, d->isa, d->n_threads, d->name, d->products, integers, graphs, rows);
     else
-      weft_text_printf(out, "device   %s %s, %u threads (%s): products of %u bits, %s%u rows a step\n", d->backend,
-                       d->isa, d->n_threads, d->name, d->products, graphs, rows);
+      weft_text_printf(out, "device   %s %s, %u threads (%s): products of %u bits, %s%s%u rows a step\n", d->backend,
+                       d->isa, d->n_threads, d->name, d->products, integers, graphs, rows);
   }
   for (uint32_t i = 0; i < devices->n && devices->n > 1 && !devices->replicas; i++) print_link(devices, i, out);
 }

@@ -65,15 +65,15 @@ typedef struct weft_open_options {
   uint32_t n_chat_templates;
   const weft_sampling *sampling;           /* [the model's] temperature, top_k and top_p of requests that name none */
   const weft_entropy_bound *entropy_bound; /* [the model's] the same, of canvases */
-  bool unused_tensors; /* open a file although tensors of its layers are not used: answers may be wrong */
-  uint32_t pins;       /* [serve] prefixes that weft_pin may keep */
-  bool no_prefix_cache;
+  bool unused_tensors;     /* open a file although tensors of its layers are not used: answers may be wrong */
+  uint32_t pins;           /* [serve] prefixes that weft_pin may keep */
   uint32_t target_tpot_ms; /* [none] target for the time between tokens; prompts and canvases get what is left */
   uint32_t slice_ms;       /* [a step] device time after which another model with requests gets its turn */
-  bool no_overlap;         /* apply each step before planning the next */
+  bool no_prefix_cache, no_overlap;         /* share no prefixes; apply each step before planning the next */
   bool no_graphs, no_arena, no_peer_access; /* on a GPU: no CUDA graphs; no aligned weights; send through the host */
   bool no_deterministic; /* on a GPU: sums are split as suits the step, so an answer may depend on its batch */
   uint32_t products;     /* [the backend's choice] products with quantised weights in 8 or 16 bits; a GPU has both */
+  bool integers; /* on a GPU with products of 8 bits: weights as integers too; many rows are faster, for more memory */
   const char *devices, *device_mib; /* ["0"] layers are shared out to these, as "0,1"; [7/8] MiB of each for weights */
   const char *split, *split_ratio;  /* ["auto"]: layer, tensor or replicas; [planned] layers of each, as "7,3" */
   bool quiet;                       /* no progress bars on standard error */

@@ -3,7 +3,8 @@
  *
  * usage: bench_device_ops [BACKEND [WORD [ROWS [SECONDS [PRODUCTS]]]]]
  *        cases whose name contains WORD, of ROWS rows (0: any); a JSON object each. With SECONDS each is run so long
- *        on, and the object says what it takes then: time, energy and clock. PRODUCTS: 8 or 16 bits.
+ *        on, and the object says what it takes then: time, energy and clock. PRODUCTS: 8 or 16 bits, or 8i: 8 bits
+ *        from integers of weights.
  *
  * A case is enqueued many times between two syncs, so launches overlap with work as in a step. Weights rotate
  * among copies that together exceed the cache. floor_us: the larger of bytes over BANDWIDTH and operations over
@@ -563,7 +564,8 @@ static void fill_pages(room *r, uint64_t n_pages, uint64_t pages_bytes) {
 int main(int argc, char **argv) {
   static room r;
   weft_device_config config = {.backend = argc > 1 ? argv[1] : NULL,
-                               .products = argc > 5 ? (uint32_t)strtoul(argv[5], NULL, 10) : 0};
+                               .products = argc > 5 ? (uint32_t)strtoul(argv[5], NULL, 10) : 0,
+                               .integers = argc > 5 && strcmp(argv[5], "8i") == 0};
   weft_error error = {{0}};
   if (weft_device_open(&config, &r.device, &error) != WEFT_OK) die_with("device", error.text);
   uint64_t n_x = (uint64_t)ROWS_MAX * 16 * 512, n_pages = 4096, pages_bytes = n_pages << 17;

@@ -10,6 +10,7 @@
 #include "base/memory.h"
 #include "base/memory_room.h"
 #include "kernels/device_internal.h"
+#include "kernels/ref/ref.h"
 #include "kernels/shards_exchange.h"
 
 /* The calls of a device that the calling thread is about to use. */
@@ -64,18 +65,31 @@ static weft_status open_named(const weft_device_config *config, weft_device **ou
                    config->backend);
 }
 
+/* UNSUPPORTED, with a line, where the device that opened does not multiply as was asked. */
+static weft_status check_products(const weft_device_config *config, const weft_device_info *info, weft_error *error) {
+  if (config->products != 0 && config->products != info->products)
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%s' multiplies quantised weights in %u bits, not in %u",
+                     info->backend, info->products, config->products);
+  if (config->integers && strcmp(info->backend, "cuda") != 0)
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%s' keeps no integers of weights; leave out --integers",
+                     info->backend);
+  if (config->integers && info->products != 8)
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "--integers needs products of 8 bits; give --products 8 too");
+  return WEFT_OK;
+}
+
 weft_status weft_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
   if (out == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_open: out is NULL");
   *out = NULL;
   static const weft_device_config best = {0};
   if (config == NULL) config = &best;
   weft_status status = open_named(config, out, error);
-  if (status != WEFT_OK || config->products == 0 || config->products == (*out)->info.products) return status;
-  (void)weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%s' multiplies quantised weights in %u bits, not in %u",
-                  (*out)->info.backend, (*out)->info.products, config->products);
-  weft_device_close(*out);
-  *out = NULL;
-  return WEFT_E_UNSUPPORTED;
+  if (status == WEFT_OK) status = check_products(config, &(*out)->info, error);
+  if (status != WEFT_OK && *out != NULL) {
+    weft_device_close(*out);
+    *out = NULL;
+  }
+  return status;
 }
 
 void weft_device_close(weft_device *device) {
@@ -245,6 +259,16 @@ uint64_t weight_file_bytes(const weft_weight *weight) {
   uint64_t row_bytes = weft_type_row_bytes(weight->type, weight->n_in);
   if (__builtin_mul_overflow(n_rows, row_bytes, &n_bytes)) return 0;
   return n_bytes > UINT64_MAX / 4 ? 0 : n_bytes; /* so that the bytes of the held type do not overflow either */
+}
+
+/* As kernels/cuda/integers.h lays them out: blocks of 64 outputs, each with whole units of 128 inputs and an f32 step
+ * per output and span of 256. */
+uint64_t weft_device_integers_bytes(const weft_device *device, const weft_weight *weight, unsigned uses) {
+  const weft_type_info *type = weft_type_find((int32_t)weight->type);
+  if (device == NULL || !device->info.integers || (uses & WEFT_USE_EMBED) != 0) return 0;
+  if (type == NULL || !ref_eight_takes(type->held_as)) return 0;
+  uint64_t n_blocks = weight->n_mats * (((uint64_t)weight->n_out + 63) / 64);
+  return n_blocks * (((uint64_t)weight->n_in + 127) / 128 * 128 * 64 + ((uint64_t)weight->n_in + 255) / 256 * 256);
 }
 
 static weft_status check_weight(weft_device *device, weft_weight *weight, weft_error *error) {

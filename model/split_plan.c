@@ -98,16 +98,27 @@ static uint32_t layer_of(const char *name) {
   return *name == '.' ? layer : UINT32_MAX;
 }
 
-static void count_bytes(const weft_gguf *gguf, weft_split_ask *ask, uint64_t *before) {
+/* Bytes of a tensor on a device; what stands for tokens is looked up. */
+static uint64_t bytes_on(const weft_device *device, const weft_gguf_tensor *tensor, bool is_looked_up) {
+  const weft_weight weight = {.type = tensor->type,
+                              .n_in = (uint32_t)tensor->ne[0],
+                              .n_out = (uint32_t)tensor->ne[1],
+                              .n_mats = (uint32_t)tensor->ne[2]};
+  unsigned uses = is_looked_up ? WEFT_USE_EMBED : WEFT_USE_MATMUL;
+  return tensor->n_bytes + weft_device_integers_bytes(device, &weight, uses);
+}
+
+static void count_bytes(const weft_gguf *gguf, const weft_device *device, weft_split_ask *ask, uint64_t *before) {
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     uint32_t layer = layer_of(tensor->name);
-    if (layer < ask->n_layers) before[layer + 1] += tensor->n_bytes;
-    if (layer != UINT32_MAX) continue;
     bool is_head = strncmp(tensor->name, "output", 6) == 0,
          is_embedding = strcmp(tensor->name, "token_embd.weight") == 0;
-    if (!is_head) ask->first_bytes += tensor->n_bytes;
-    if (is_head || is_embedding) ask->last_bytes += tensor->n_bytes;
+    uint64_t n_bytes = bytes_on(device, tensor, is_head || strstr(tensor->name, "token_embd") != NULL);
+    if (layer < ask->n_layers) before[layer + 1] += n_bytes;
+    if (layer != UINT32_MAX) continue;
+    if (!is_head) ask->first_bytes += n_bytes;
+    if (is_head || is_embedding) ask->last_bytes += n_bytes;
   }
   for (uint32_t l = 0; l < ask->n_layers; l++) before[l + 1] += before[l];
 }
@@ -160,7 +171,7 @@ static weft_status plan_cut(const weft_gguf *gguf, const double *ratio, weft_spl
   *reason = (weft_split_reason){.why = ratio != NULL ? WEFT_SPLIT_ASKED : WEFT_SPLIT_EVEN, .head = ask->head};
   for (uint32_t p = 0; p < split->n_devices; p++) ask->share[p] = ratio != NULL ? ratio[p] : 1.0;
   for (uint32_t l = 1; l < hyper->n_layers; l++) no_cut[l] = !weft_split_can_cut(&fill->geometry, l);
-  count_bytes(gguf, ask, before);
+  count_bytes(gguf, split->device[0], ask, before);
   if (choose_cut(ask, before, split, reason)) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID,
                    "%s: %" PRIu32 " layers, of which some must lie on one device, cannot be shared out to %" PRIu32

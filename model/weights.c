@@ -163,8 +163,10 @@ static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *
   };
   if (loader->judging) {
     weft_type held_as = weft_type_find((int32_t)tensor->type)->held_as;
-    uint64_t n_bytes = weft_type_row_bytes(held_as, tensor->ne[0]) * tensor->ne[1] * tensor->ne[2];
-    bool may_stream = (uses & WEFT_USE_EXPERTS) != 0 && !(device == NULL || weft_device_get_info(device)->host_memory);
+    uint64_t n_integers = weft_device_integers_bytes(device, out, uses);
+    uint64_t n_bytes = weft_type_row_bytes(held_as, tensor->ne[0]) * tensor->ne[1] * tensor->ne[2] + n_integers;
+    bool may_stream = (uses & WEFT_USE_EXPERTS) != 0 && device != NULL && !weft_device_get_info(device)->host_memory &&
+                      n_integers == 0;
     loader->n_bytes_held += n_bytes;
     if (!may_stream) loader->needed[loader->part - loader->model->part] += n_bytes;
     out->data = tensor->data;

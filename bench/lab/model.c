@@ -9,6 +9,7 @@ weft_device_config weft_lab_device(const weft_lab_config *config) {
   return (weft_device_config){.backend = config->product.backend,
                               .n_threads = config->product.threads,
                               .products = config->product.products,
+                              .integers = config->product.integers,
                               .isa = config->product.isa,
                               .no_graphs = true};
 }

@@ -234,12 +234,14 @@ static inline devices open_devices(uint32_t n_threads) {
   return all;
 }
 
-/* The card once more, for products of 8 bits. */
+/* The card twice more, for products of 8 bits: without integers of weights and with them. */
 static inline void add_eight(devices *all) {
-  const weft_device_config config = {.backend = "cuda", .products = 8};
-  if (memory_home == NULL) return;
-  all->name[all->n] = "cuda, 8 bits";
-  all->cpu[all->n++] = open_cuda_as(&config);
+  static const char *const names[] = {"cuda, 8 bits", "cuda, 8 bits, integers"};
+  for (uint32_t i = 0; i < 2 && memory_home != NULL; i++) {
+    const weft_device_config config = {.backend = "cuda", .products = 8, .integers = i == 1};
+    all->name[all->n] = names[i];
+    all->cpu[all->n++] = open_cuda_as(&config);
+  }
 }
 
 static inline void close_devices(devices *all) {

@@ -341,20 +341,28 @@ static void test_products_refused(void **state) {
   static const struct {
     const char *backend;
     uint32_t products;
-    weft_status status;
-  } asked[] = {{"cpu", 8, WEFT_OK},
-               {"cpu", 16, WEFT_E_UNSUPPORTED},
-               {"ref", 8, WEFT_OK},
-               {"ref", 16, WEFT_E_UNSUPPORTED},
-               {"ref", 7, WEFT_E_UNSUPPORTED}};
+    bool integers;
+    const char *line; /* NULL: it opens */
+  } asked[] = {{"cpu", 8, false, NULL},
+               {"cpu", 16, false, "backend 'cpu' multiplies quantised weights in 8 bits, not in 16"},
+               {"ref", 8, false, NULL},
+               {"ref", 16, false, "backend 'ref' multiplies quantised weights in 32 bits, not in 16"},
+               {"ref", 7, false, "backend 'ref' multiplies quantised weights in 32 bits, not in 7"},
+               {"cpu", 8, true, "backend 'cpu' keeps no integers of weights; leave out --integers"},
+               {"ref", 8, true, "backend 'ref' keeps no integers of weights; leave out --integers"},
+               {"cuda", 8, true, NULL},
+               {"cuda", 16, true, "--integers needs products of 8 bits; give --products 8 too"},
+               {"cuda", 0, true, "--integers needs products of 8 bits; give --products 8 too"}};
   (void)state;
   for (uint32_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
-    const weft_device_config config = {.backend = asked[i].backend, .products = asked[i].products};
+    const weft_device_config config = {
+        .backend = asked[i].backend, .products = asked[i].products, .integers = asked[i].integers};
     weft_error error = {{0}};
     weft_device *device = NULL;
-    assert_int_equal(weft_device_open(&config, &device, &error), asked[i].status);
-    assert_true((device == NULL) == (asked[i].status != WEFT_OK));
-    assert_true((strstr(error.text, "bits") != NULL) == (asked[i].status != WEFT_OK));
+    if (memory_home == NULL && strcmp(config.backend, "cuda") == 0) continue;
+    assert_int_equal(weft_device_open(&config, &device, &error), asked[i].line == NULL ? WEFT_OK : WEFT_E_UNSUPPORTED);
+    assert_true((device == NULL) == (asked[i].line != NULL));
+    assert_string_equal(error.text, asked[i].line == NULL ? "" : asked[i].line);
     if (device != NULL) weft_device_close(device);
   }
 }
@@ -384,7 +392,7 @@ static void test_eight_bits(void **state) {
         if (!is_eight(f->all.cpu[d])) continue;
         weft_weight on_card = upload(f->all.cpu[d], &s);
         buffer got = product(f->all.cpu[d], &on_card, x, n_in, MANY);
-        assert_same(info->name, "cuda, 8 bits", "ref's product", got.data, want.data, got.n_bytes);
+        assert_same(info->name, f->all.name[d], "ref's product", got.data, want.data, got.n_bytes);
         buffer_free(&got);
         weft_device_weight_free(f->all.cpu[d], &on_card);
       }
@@ -395,6 +403,44 @@ static void test_eight_bits(void **state) {
     }
   }
   weft_device_close(ref);
+}
+
+/* With and without integers products of many rows have the same bits, and integers take the memory that plans count. */
+static void same_of_integers(weft_device *codes, weft_device *integers, const stored *s, const float *x) {
+  static const uint32_t n_rows[] = {65, 128, 129, 300, 700};
+  const char *name = weft_type_find((int32_t)s->shape.type)->name;
+  weft_weight a = upload(codes, s), b = upload(integers, s);
+  assert_in_range(b.n_bytes - a.n_bytes - weft_device_integers_bytes(integers, &s->shape, WEFT_USE_MATMUL), 0, 255);
+  for (uint32_t i = 0; i < sizeof n_rows / sizeof *n_rows; i++) {
+    buffer want = product(codes, &a, x, a.n_in, n_rows[i]), got = product(integers, &b, x, b.n_in, n_rows[i]);
+    assert_same(name, "cuda, integers", "a product from codes", got.data, want.data, want.n_bytes);
+    buffer_free(&want);
+    buffer_free(&got);
+  }
+  weft_device_weight_free(codes, &a);
+  weft_device_weight_free(integers, &b);
+}
+
+static void test_integers(void **state) {
+  enum { MANY = 700, N_IN_MAX = 2816 };
+  static const uint32_t shapes[][2] = {{64, 256}, {37, 288}, {130, 704}, {1000, 512}, {200, N_IN_MAX}};
+  const fixture *f = *state;
+  weft_device *device[2] = {NULL}; /* without integers, with them */
+  for (uint32_t d = f->all.n_cpu; d < f->all.n; d++)
+    if (is_eight(f->all.cpu[d])) device[weft_device_get_info(f->all.cpu[d])->integers] = f->all.cpu[d];
+  if (memory_home == NULL) return; /* only a card keeps integers */
+  assert_true(device[0] != NULL && device[1] != NULL);
+  float *x = memory_new(MANY * N_IN_MAX, sizeof *x);
+  fill_normal(x, MANY * N_IN_MAX, 980);
+  for (uint32_t t = 0; t < N_TYPES; t++) {
+    for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0] && takes_eight(all_types[t]); i++) {
+      if (shapes[i][1] % weft_type_find((int32_t)all_types[t])->n_elements != 0) continue;
+      stored s = stored_new(all_types[t], 1, shapes[i][0], shapes[i][1], 990 + i);
+      same_of_integers(device[0], device[1], &s, x);
+      stored_free(&s);
+    }
+  }
+  memory_free(x);
 }
 
 /* cuda without the contract: rows may differ in their bits by how many there are, but are as good, and the same call
@@ -626,7 +672,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_packing),   cmocka_unit_test(test_lookups),        cmocka_unit_test(test_hostile_rows),
       cmocka_unit_test(test_many_rows), cmocka_unit_test(test_items),          cmocka_unit_test(test_far_scales),
       cmocka_unit_test(test_free_sums), cmocka_unit_test(test_eight_bits),     cmocka_unit_test(test_products_refused),
-      cmocka_unit_test(test_scales),    cmocka_unit_test(test_scales_refused),
+      cmocka_unit_test(test_scales),    cmocka_unit_test(test_scales_refused), cmocka_unit_test(test_integers),
   };
   return cmocka_run_group_tests(tests, setup_fixture_with_eight, teardown_fixture);
 }

@@ -9,7 +9,7 @@
  *   while others are cancelled
  *   on one device, with the layers on several, with a part of every layer on two, and with the model on each of several
  *   on a card also: with and without graphs, with and without the arena, with as many experts in host memory as can be
- *   and with half of them, and that in a small pool
+ *   and with half of them, and that in a small pool; with products of 8 bits from integers of weights as from codes
  *
  * and text is what its tokens spell: all deltas together, and with whole tokens each delta by itself.
  *
@@ -48,6 +48,7 @@ typedef struct variant {
   const char *devices, *ratio;
   bool no_peer, replicas;
   uint64_t device_bytes;
+  bool integers;
 } variant;
 
 static const char *models[2];
@@ -320,6 +321,7 @@ static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) 
                                .split_ratio = v->ratio,
                                .no_peer_access = v->no_peer,
                                .products = eight ? 8 : 0,
+                               .integers = v->integers,
                                .quiet = true};
   return weft_open(&options, &rt, error, n_error) == 0 ? rt : NULL;
 }
@@ -401,6 +403,7 @@ static void check_card(const variant *v, const weft_runtime *rt) {
   weft_weights_report w = devices_weights(&rt->devices);
   weft_graph_counters g = devices_graphs(&rt->devices);
   if (strcmp(v->backend, "cuda") != 0) return;
+  need(weft_device_get_info(rt->devices.device[0])->integers == v->integers, v->name, "integers, or none of them");
   bool graphs = devices_keep_graphs(&rt->devices);
   need((g.launches > 0) == graphs, v->name, graphs ? "no graph was launched" : "graphs were launched");
   need((w.n_bytes_host > 0) == v->streams, v->name,
@@ -466,17 +469,22 @@ static void play_on_card(const char *backend, uint64_t small_bytes, bool tiny) {
   play_and_compare(&n);
 }
 
+static bool has_device(const char *backend, uint32_t index) {
+  const weft_device_config config = {.backend = backend, .index = index};
+  weft_device *device;
+  if (weft_device_open(&config, &device, NULL) != WEFT_OK) return false;
+  weft_device_close(device);
+  return true;
+}
+
 /* The layers on several devices; on cards as many as there are. */
 static void play_on_devices(const char *backend, uint64_t small_bytes) {
   variant v = {.backend = backend, .kv_bytes = 32 << 20, .rows = 96, .running = 16, .threads = 1, .order = 2};
   bool cards = strcmp(backend, "cuda") == 0;
-  const weft_device_config second = {.backend = backend, .index = 1}, third = {.backend = backend, .index = 2};
-  weft_device *device;
-  if (weft_device_open(&second, &device, NULL) != WEFT_OK) {
+  if (!has_device(backend, 1)) {
     (void)printf("%s: left out several devices: there is one\n", label);
     return;
   }
-  weft_device_close(device);
   v.devices = "0,1", v.name = "two devices";
   play_and_compare(&v);
   v.name = "two devices, a small pool, little host memory, a file", v.kv_bytes = small_bytes, v.running = 20;
@@ -500,8 +508,7 @@ static void play_on_devices(const char *backend, uint64_t small_bytes) {
     play_and_compare(&v);
     v.no_graphs = false;
   }
-  if (weft_device_open(&third, &device, NULL) != WEFT_OK) return;
-  weft_device_close(device);
+  if (!has_device(backend, 2)) return;
   v.name = "three devices", v.devices = "0,2,1", v.ratio = NULL;
   play_and_compare(&v);
   v.name = "three replicas", v.replicas = true;
@@ -565,18 +572,40 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
 
 /* A machine with one device has no shards. */
 static void run_in_shards(const char *backend) {
-  const weft_device_config second = {.backend = backend, .index = 1};
-  weft_device *device;
-  if (weft_device_open(&second, &device, NULL) != WEFT_OK) {
+  if (!has_device(backend, 1)) {
     (void)printf("%s: left out shards: there is one device\n", backend);
     return;
   }
-  weft_device_close(device);
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf", backend, KINDS, 100 << 10, true);
   run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", backend, KINDS, 700 << 10, true); /* one key head in some layers */
   if (strcmp(backend, "cuda") != 0) return;
+  eight = true; /* of weights in Q8_0 */
+  run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", backend, KINDS, 700 << 10, true);
+  eight = false;
+}
+
+/* Products of 8 bits on cards: from integers of weights the answers are those from codes. */
+static void run_with_integers(void) {
+  variant v = {"alone", "cuda", 32 << 20, 512, 1, 1, .no_cache = true, .one_by_one = true};
+  models[0] = WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf";
+  n_kinds = KINDS;
+  (void)snprintf(label, sizeof label, "integers of weights");
   eight = true;
-  run(WEFT_SOURCE_DIR "/tests/golden/models/dg-deep.gguf", backend, KINDS, 100 << 10, true);
+  weft_runtime *rt = open_runtime(&v);
+  play(&v, rt);
+  memcpy(wanted, got, sizeof wanted);
+  weft_close(rt);
+  v = (variant){"integers", "cuda", 32 << 20, 512, 16, 2, .order = 2, .integers = true};
+  play_and_compare(&v);
+  v.name = "integers, a small pool, no graphs, no arena", v.kv_bytes = 700 << 10, v.rows = 96, v.running = 20;
+  v.no_graphs = v.no_arena = true;
+  play_and_compare(&v);
+  v = (variant){"integers, two shards", "cuda", 32 << 20, 512, 16, 2, .order = 1, .integers = true};
+  by_tensor = true;
+  if (has_device("cuda", 1)) play_and_compare(&v);
+  by_tensor = false;
+  v.name = "integers, layers on two cards", v.devices = "0,1";
+  if (has_device("cuda", 1)) play_and_compare(&v);
   eight = false;
 }
 
@@ -594,6 +623,7 @@ static bool run_backend(const char *backend) {
   run(WEFT_SOURCE_DIR "/tests/golden/models/dg-c16-w4.gguf", backend, KINDS, 150 << 10, false);
   run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", backend, KINDS, 700 << 10, false);
   run_in_shards(backend);
+  if (strcmp(backend, "cuda") == 0) run_with_integers();
   return true;
 }
 

@@ -120,6 +120,29 @@ static void test_what_is_said(void **state) {
   weft_close(rt);
 }
 
+/* Where weights lie as integers too, the plan says so; a backend that keeps none does not open with them. */
+static void test_integers(void **state) {
+  static const char *const said = ": products of 32 bits, weights as integers too, 64 rows a step\n";
+  fake_card *card = fake_card_open(false);
+  weft_devices devices = {.n = 1, .device = {&card->base}};
+  weft_text text = {0};
+  weft_open_options options = demo(NULL);
+  weft_runtime *rt = NULL;
+  char error[512] = "";
+  (void)state;
+  devices_print(&devices, 64, &text);
+  assert_null(strstr(text.bytes, "integers"));
+  card->base.info.integers = true;
+  devices_print(&devices, 64, &text);
+  check_words(text.bytes, &said, 1);
+  weft_text_free(&text);
+  devices_close(&devices);
+  options.integers = true;
+  options.products = 8;
+  assert_int_not_equal(weft_open(&options, &rt, error, sizeof error), 0);
+  assert_string_equal(error, "backend 'cpu' keeps no integers of weights; leave out --integers");
+}
+
 /* Of cards without peer access, and of those that may not use it, the plan says by what way bytes go. */
 static void test_links(void **state) {
   static const struct {
@@ -306,6 +329,7 @@ int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused),
                                      cmocka_unit_test(test_what_is_said),
+                                     cmocka_unit_test(test_integers),
                                      cmocka_unit_test(test_links),
                                      cmocka_unit_test(test_switches),
                                      cmocka_unit_test(test_what_is_said_of_shards),

@@ -36,6 +36,14 @@ static void options_of_the_command_line(void **state) {
   weft_open_options open = weft_config_open(&c);
   assert_string_equal(open.spill_file, "a.spill");
   assert_int_equal(open.spill_bytes, 100 << 20);
+  assert_false(open.integers);
+  const char *integers[] = {"--products", "8", "--integers"};
+  const unsigned commands[] = {WEFT_CMD_SERVE, WEFT_CMD_GENERATE, WEFT_CMD_DEMO, WEFT_CMD_INSPECT};
+  for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+    assert_int_equal(parse(&c, commands[i], 3, integers, &error), WEFT_OK);
+    open = weft_config_open(&c);
+    assert_true(open.integers && open.products == 8);
+  }
   const char *unknown[] = {"--rowz", "1"}, *range[] = {"--port", "70000"}, *number[] = {"--rows", "12x"},
              *missing[] = {"--rows"}, *other[] = {"--canvas", "1"}, *negative[] = {"--rows", "-1"};
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, unknown, &error), WEFT_E_INVALID);

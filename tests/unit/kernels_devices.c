@@ -133,11 +133,40 @@ static void memory_is_bound(void **state) {
   }
 }
 
+/* Blocks of 64 outputs, units of 128 inputs, steps for 256; of types that are multiplied in 8 bits and not looked up. */
+static void integers_are_counted(void **state) {
+  static const struct {
+    weft_type type;
+    uint32_t n_in, n_out, n_mats;
+    unsigned uses;
+    uint64_t n_bytes;
+  } table[] = {{WEFT_TYPE_Q4_K, 2816, 4096, 1, WEFT_USE_MATMUL, 2816 * 4096 + 11 * 4096 * 4},
+               {WEFT_TYPE_Q6_K, 256, 64, 1, WEFT_USE_MATMUL, 256 * 64 + 64 * 4},
+               {WEFT_TYPE_Q8_0, 704, 65, 3, WEFT_USE_EXPERTS, 3 * 128 * (768 + 3 * 4)},
+               {WEFT_TYPE_Q5_0, 32, 1, 1, WEFT_USE_MATMUL, 64 * (128 + 4)},
+               {WEFT_TYPE_Q8_0, 256, 64, 1, WEFT_USE_EMBED | WEFT_USE_MATMUL, 0},
+               {WEFT_TYPE_MXFP4, 256, 64, 1, WEFT_USE_EXPERTS, 0},
+               {WEFT_TYPE_F32, 256, 64, 1, WEFT_USE_MATMUL, 0},
+               {WEFT_TYPE_NONE, 256, 64, 1, WEFT_USE_MATMUL, 0}};
+  fake_card *card = fake_card_open(false);
+  (void)state;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    const weft_weight weight = {
+        .type = table[i].type, .n_in = table[i].n_in, .n_out = table[i].n_out, .n_mats = table[i].n_mats};
+    card->base.info.integers = true;
+    assert_int_equal(weft_device_integers_bytes(&card->base, &weight, table[i].uses), table[i].n_bytes);
+    card->base.info.integers = false;
+    assert_int_equal(weft_device_integers_bytes(&card->base, &weight, table[i].uses), 0);
+    assert_int_equal(weft_device_integers_bytes(NULL, &weight, table[i].uses), 0);
+  }
+  weft_device_close(&card->base);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(devices_send_one_another), cmocka_unit_test(what_cannot_be_is_refused),
       cmocka_unit_test(graphs_hold_one_device),   cmocka_unit_test(ops_reach_other_devices),
-      cmocka_unit_test(memory_is_bound),
+      cmocka_unit_test(memory_is_bound),          cmocka_unit_test(integers_are_counted),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

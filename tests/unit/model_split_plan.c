@@ -9,6 +9,7 @@
 #include <cmocka.h>
 #include <math.h>
 
+#include "kernels/device_internal.h"
 #include "model/split_plan.h"
 
 typedef struct cut_case {
@@ -126,25 +127,27 @@ static void test_pages_are_filled(void **state) {
 }
 
 /* Of a file with 6 layers, two devices: what was asked for holds whatever room there is; else room goes before balance,
- * unless no cut has room. */
+ * unless no cut has room. Integers of weights take room. */
 static void test_reasons(void **state) {
   static const struct {
     double ratio[2]; /* 0: none */
     uint64_t room[2];
     uint32_t first;
     weft_split_why why;
-  } table[] = {{{0}, {0, 0}, 4, WEFT_SPLIT_EVEN},
-               {{1, 2}, {0, 0}, 2, WEFT_SPLIT_ASKED},
-               {{5, 1}, {1, 1}, 5, WEFT_SPLIT_ASKED},
-               {{0}, {UINT64_MAX, 1}, 4, WEFT_SPLIT_TOO_LITTLE},
-               {{0}, {3 << 20, 0}, 2, WEFT_SPLIT_ROOM}};
+    bool integers;
+  } table[] = {{{0}, {0, 0}, 4, WEFT_SPLIT_EVEN, false},       {{1, 2}, {0, 0}, 2, WEFT_SPLIT_ASKED, false},
+               {{5, 1}, {1, 1}, 5, WEFT_SPLIT_ASKED, false},   {{0}, {UINT64_MAX, 1}, 4, WEFT_SPLIT_TOO_LITTLE, false},
+               {{0}, {3 << 20, 0}, 2, WEFT_SPLIT_ROOM, false}, {{0}, {6 << 20, 0}, 4, WEFT_SPLIT_EVEN, false},
+               {{0}, {6 << 20, 0}, 2, WEFT_SPLIT_ROOM, true}};
+  weft_device card = {.calls = NULL};
   weft_gguf *gguf;
   (void)state;
   assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
   for (size_t i = 0; i < sizeof table / sizeof table[0]; i++) {
-    weft_split split = {.n_devices = 2};
+    weft_split split = {.n_devices = 2, .device = {&card, &card}};
     weft_split_reason reason;
     const double *ratio = table[i].ratio[0] > 0 ? table[i].ratio : NULL;
+    card.info.integers = table[i].integers;
     assert_int_equal(weft_split_plan(gguf, ratio, table[i].room, &split, &reason, NULL), WEFT_OK);
     print_message("case %zu: first layer %u, reason %d\n", i, split.first_layer[1], (int)reason.why);
     assert_int_equal(split.first_layer[1], table[i].first);
