@@ -268,7 +268,7 @@ uint64_t weft_device_integers_bytes(const weft_device *device, const weft_weight
   if (device == NULL || !device->info.integers || (uses & WEFT_USE_EMBED) != 0) return 0;
   if (type == NULL || !ref_eight_takes(type->held_as)) return 0;
   uint64_t n_blocks = weight->n_mats * (((uint64_t)weight->n_out + 63) / 64);
-  return n_blocks * (((uint64_t)weight->n_in + 127) / 128 * 128 * 64 + ((uint64_t)weight->n_in + 255) / 256 * 256);
+  return n_blocks * (((uint64_t)weight->n_in + 255) / 256) * (256 * 64 + 64 * sizeof(float));
 }
 
 static weft_status check_weight(weft_device *device, weft_weight *weight, weft_error *error) {

@@ -20,6 +20,7 @@
 
 #include "kernels/cuda/eight.h"
 #include "kernels/cuda/experts.h"
+#include "kernels/cuda/integers.h"
 #include "kernels/cuda/prepare.cuh"
 #include "kernels/parts.h"
 
@@ -222,6 +223,14 @@ static void plan_inputs(experts_plan *p, const weft_experts_args *args, cuda_cut
   }
 }
 
+/* Whether all weights have integers, and an expert enough rows on average for these to be faster than codes. */
+static bool takes_integers(const weft_experts_args *args, uint32_t rows_of_expert) {
+  const weft_weight *const weights[] = {args->gate_up, args->gate, args->up, args->down};
+  for (uint32_t i = 0; i < 4; i++)
+    if (weights[i] != NULL && weights[i]->layout != INTEGERS_LAYOUT) return false;
+  return rows_of_expert >= INTEGERS_LEAST_PAIRS;
+}
+
 static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   experts_plan p;
   memset(&p, 0, sizeof p);
@@ -232,7 +241,8 @@ static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
   p.n_experts = args->down->n_mats;
   p.n_all = parts_experts_count(args);
   int type = (args->gate_up != NULL ? args->gate_up : args->gate)->type;
-  p.job_rows = multiply_job_rows(type, p.n_pairs, p.n_all);
+  p.job_rows =
+      takes_integers(args, p.n_pairs / p.n_all) ? INTEGERS_JOB_ROWS : multiply_job_rows(type, p.n_pairs, p.n_all);
   uint32_t n_touched = p.n_experts < p.n_pairs ? p.n_experts : p.n_pairs;
   p.n_places = p.n_pairs + 7 * n_touched;
   p.jobs_max = p.n_pairs / p.job_rows + n_touched + 1;

@@ -16,7 +16,15 @@
 
 #include "kernels/cuda/eight.h"
 
-enum { INTEGERS_LAYOUT = 3, INTEGERS_BLOCK = 64, INTEGERS_UNIT_BYTES = INTEGERS_BLOCK * 128 };
+enum {
+  INTEGERS_LAYOUT = 3,
+  INTEGERS_BLOCK = 64,
+  INTEGERS_UNIT_BYTES = INTEGERS_BLOCK * 128, /* of half a span */
+  INTEGERS_JOB_ROWS = 192,
+  /* With fewer rows of a dense product, or of an expert on average, making integers costs less than reading them. */
+  INTEGERS_LEAST_ROWS = 512,
+  INTEGERS_LEAST_PAIRS = 96
+};
 
 /* Whether a weight of this layout is multiplied in 8 bits. */
 static inline bool eight_has(uint32_t layout) {
@@ -32,9 +40,9 @@ integers_place integers_place_of(const weft_weight *weight);
 /* Makes the integers of a weight whose row tiles and steps are at `data`. */
 weft_status integers_make(cuda_device *d, const weft_weight *weight, uint8_t *data);
 
-/* Products from integers: of many rows, and jobs of up to 128. integers_take says whether a call's weights have them
- * and its rows are enough for them to be faster; integers_gate whether it may be gated then. */
-bool integers_take(const cuda_device *d, const multiply_args *args);
+/* Products from integers: of many rows, and jobs of up to INTEGERS_JOB_ROWS. integers_take says whether a call's weights
+ * have them and its rows are enough for them to be faster; integers_gate whether it may be gated then. */
+bool integers_take(const multiply_args *args);
 bool integers_gate(const multiply_args *args);
 weft_status integers_multiply(cuda_device *d, const multiply_args *args);
 weft_status integers_setup(cuda_device *d);

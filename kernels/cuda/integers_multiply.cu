@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* Products of 8 bits from ready integers (integers.h): many rows, dense and of experts. Blocks stay on the card and take
- * one item after another: up to 128 rows x 128 columns, in two column blocks. Rows and columns both come from shared
+ * one item after another: up to 192 rows x 128 columns, in two column blocks. Rows and columns both come from shared
  * memory, so a warp makes nothing but sums.
  *
- *   group     four warps with 64 of the rows; a block has two. A group has two sets of integer sums: while the products
- *             of a span run into one, it scales those of the span before, which are in the other. The first span of an
- *             item runs while the results of the item before are stored
+ *   group     four warps with 64 of the rows; a block has three. While one scales the sums of a span, or stores results,
+ *             the others multiply. A group whose rows an item does not have lets its stages pass
  *   bringer   four more warps, of which one lane each says which items the block works on, and copies rows, columns,
- *             and scales with steps. Copies are as large as they can be: 16 KiB of rows and 8 KiB of columns
+ *             and scales with steps. Copies are as large as they can be: a lane starts one in some 60 ns, whatever its
+ *             size
  *   stage     128 inputs of rows and columns; scales and steps, which belong to 256, have a ring of their own
  *
  * Law: a result has the bits of eight_multiply, which has the same sums in the same order. The rings are used as
@@ -16,21 +16,24 @@
 #include "kernels/cuda/rings.cuh"
 
 enum {
-  ITEM_ROWS = 128,
+  GROUPS = 3,
   GROUP_ROWS = 64,
-  ROWS_BYTES = ITEM_ROWS * 128, /* of a half stage */
-  HALF_BYTES = ROWS_BYTES + 2 * INTEGERS_UNIT_BYTES,
-  STAGE_BYTES = 2 * HALF_BYTES,
-  STAGES = 3,
-  FACTORS_BYTES = (ITEM_ROWS + 2 * INTEGERS_BLOCK) * 4, /* of a stage: scales of rows, steps of two column blocks */
-  INTEGERS_BYTES = STAGES * (STAGE_BYTES + FACTORS_BYTES),
-  INTEGERS_TAKERS = ITEM_TILES * WARP_ARRIVALS + 3,
+  ITEM_ROWS = GROUPS * GROUP_ROWS,
+  WARPS = 4 * GROUPS, /* that multiply */
+  THREADS = 32 * (WARPS + 4),
+  ROWS_BYTES = ITEM_ROWS * 128, /* of a stage */
+  STAGE_BYTES = ROWS_BYTES + 2 * INTEGERS_UNIT_BYTES,
+  STAGES = 5,
+  FACTORS_BYTES = (ITEM_ROWS + 2 * INTEGERS_BLOCK) * 4, /* of a span: scales of rows, steps of two column blocks */
+  FACTORS = 4,
+  INTEGERS_BYTES = STAGES * STAGE_BYTES + FACTORS * FACTORS_BYTES,
+  INTEGERS_TAKERS = WARPS * WARP_ARRIVALS + 3,
   SUMS = 16 /* tiles of 8 columns */
 };
+static_assert((int)ITEM_ROWS == (int)INTEGERS_JOB_ROWS, "a job is an item's rows");
 
 struct integers_memory {
-  uint64_t full[STAGES][2], empty[STAGES]; /* full: of each half */
-  uint64_t factors_full[STAGES], factors_empty[STAGES];
+  uint64_t full[STAGES], empty[STAGES], factors_full[FACTORS], factors_empty[FACTORS];
   uint64_t item_full[ITEM_SLOTS], item_empty[ITEM_SLOTS];
   ring_item item[ITEM_SLOTS]; /* tile: which pair of column blocks */
 };
@@ -95,13 +98,10 @@ static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, integer
   for (ring_item item; (item = take_item(m, item_at, false)).n > 0;) {
     const uint8_t *from = (const uint8_t *)a.x + (uint64_t)item.first / 8 * 1024;
     const uint32_t n_bytes = (item.n + 7) / 8 * 1024;
-    for (uint32_t span = 0; span < eight_spans_of(a); span++) {
+    for (uint32_t half = 0; half < 2 * eight_spans_of(a); half++, from += (uint64_t)a.x_tiles * 1024) {
       barrier_wait(&m.empty[at.slot], at.turn);
-      for (uint32_t half = 0; half < 2; half++, from += (uint64_t)a.x_tiles * 1024) {
-        uint64_t *full = &m.full[at.slot][half];
-        barrier_expect(full, n_bytes);
-        copy_bulk(ring + at.slot * STAGE_BYTES + half * HALF_BYTES, from, n_bytes, full);
-      }
+      barrier_expect(&m.full[at.slot], n_bytes);
+      copy_bulk(ring + at.slot * STAGE_BYTES, from, n_bytes, &m.full[at.slot]);
       step_on(at, STAGES);
     }
   }
@@ -116,17 +116,13 @@ static __device__ void bring_columns(const multiply_args &a, uint8_t *ring, inte
       from[block] = a.weight[c.w].integers +
                     block_at(a.weight[c.w], item.matrix, c.block) * eight_spans_of(a) * 2 * INTEGERS_UNIT_BYTES;
     }
-    for (uint32_t span = 0; span < eight_spans_of(a); span++) {
+    for (uint32_t half = 0; half < 2 * eight_spans_of(a); half++) {
+      uint8_t *to = ring + at.slot * STAGE_BYTES + ROWS_BYTES;
       barrier_wait(&m.empty[at.slot], at.turn);
-      for (uint32_t half = 0; half < 2; half++) {
-        uint8_t *to = ring + at.slot * STAGE_BYTES + half * HALF_BYTES + ROWS_BYTES;
-        uint64_t *full = &m.full[at.slot][half];
-        barrier_expect(full, 2 * INTEGERS_UNIT_BYTES);
-        for (uint32_t block = 0; block < 2; block++, to += INTEGERS_UNIT_BYTES) {
-          copy_bulk(to, from[block], INTEGERS_UNIT_BYTES, full);
-          from[block] += INTEGERS_UNIT_BYTES;
-        }
-      }
+      barrier_expect(&m.full[at.slot], 2 * INTEGERS_UNIT_BYTES);
+      copy_bulk(to, from[0], INTEGERS_UNIT_BYTES, &m.full[at.slot]);
+      copy_bulk(to + INTEGERS_UNIT_BYTES, from[1], INTEGERS_UNIT_BYTES, &m.full[at.slot]);
+      from[0] += INTEGERS_UNIT_BYTES, from[1] += INTEGERS_UNIT_BYTES;
       step_on(at, STAGES);
     }
   }
@@ -152,7 +148,7 @@ static __device__ void bring_factors(const multiply_args &a, uint8_t *ring, inte
       copy_bulk(to, scales, n_bytes, full);
       for (uint32_t block = 0; block < 2; block++)
         copy_bulk(to + ITEM_ROWS * 4 + block * steps_bytes, from[block] + span * INTEGERS_BLOCK, steps_bytes, full);
-      step_on(at, STAGES);
+      step_on(at, FACTORS);
     }
   }
 }
@@ -173,25 +169,26 @@ static __device__ __forceinline__ void integers_wgmma(span_sums &d, uint64_t a, 
                : "l"(a), "l"(b), "r"(add));
 }
 
+/* Waits for the next stage, whose place is then given. */
+static __device__ __forceinline__ const uint8_t *take_stage(const uint8_t *ring, integers_memory &m, ring_cursor &at) {
+  const uint8_t *stage = ring + at.slot * STAGE_BYTES;
+  barrier_wait(&m.full[at.slot], at.turn);
+  step_on(at, STAGES);
+  return stage;
+}
+
+static __device__ __forceinline__ void give_stage(integers_memory &m, ring_cursor &at) {
+  barrier_arrive_warp(&m.empty[at.slot]);
+  step_on(at, STAGES);
+}
+
 /* Starts the products of half a span. */
-static __device__ __forceinline__ void start_half(const uint8_t *half, int32_t add, span_sums &d) {
-  uint64_t rows = wgmma_operand_mixed(half + threadIdx.x / 128 * GROUP_ROWS * 128, 1024);
-  uint64_t columns = wgmma_operand_mixed(half + ROWS_BYTES, 1024);
+static __device__ __forceinline__ void start_half(const uint8_t *stage, int32_t add, span_sums &d) {
+  uint64_t rows = wgmma_operand_mixed(stage + threadIdx.x / 128 * GROUP_ROWS * 128, 1024);
+  uint64_t columns = wgmma_operand_mixed(stage + ROWS_BYTES, 1024);
 #pragma unroll
   for (int i = 0; i < 4; i++)
     integers_wgmma(d, rows + (uint64_t)(32 * i >> 4), columns + (uint64_t)(32 * i >> 4), i == 0 ? add : 1);
-}
-
-/* Starts the products of the span in stage `at`. exists: there is one; else they multiply what lies there, and nobody
- * reads the result: the compiler orders products one by one where it sees them in a branch. */
-static __device__ __forceinline__ void start_span(const uint8_t *ring, integers_memory &m, const ring_cursor &at,
-                                                  bool exists, span_sums &d) {
-  const uint8_t *stage = ring + at.slot * STAGE_BYTES;
-  if (exists) barrier_wait(&m.full[at.slot][0], at.turn), barrier_wait(&m.full[at.slot][1], at.turn);
-  wgmma_fence();
-  start_half(stage, 0, d);
-  start_half(stage + HALF_BYTES, 1, d);
-  wgmma_commit();
 }
 
 /* sums += the span's integers times their scales. */
@@ -211,32 +208,30 @@ static __device__ __forceinline__ void scale_sums(const float *factors, uint32_t
   }
 }
 
-/* Ends a span whose products have ended: its stage may be written again, and its sums are added. */
-static __device__ __forceinline__ void end_span(const uint8_t *ring, integers_memory &m, const ring_cursor &at,
-                                                uint32_t row, const span_sums &d, float (&sums)[SUMS][4]) {
-  const uint8_t *factors = ring + STAGES * STAGE_BYTES + at.slot * FACTORS_BYTES;
-  barrier_arrive_warp(&m.empty[at.slot]);
-  barrier_wait(&m.factors_full[at.slot], at.turn);
-  scale_sums((const float *)(const void *)factors, row, d, sums);
-  __syncwarp();
-  barrier_arrive_warp(&m.factors_empty[at.slot]);
-}
-
 /* ---- results --------------------------------------------------------------------------------------------- */
 
-/* Four results of a row side by side, of which n exist. */
-static __device__ __forceinline__ void store_four(float *y, bool wide, uint32_t n, const float (&v)[4]) {
-  if (wide) {
+/* Stores four results of a row side by side, of which n exist. WHOLE: all do, and they may be stored at once. */
+template <bool WHOLE>
+static __device__ __forceinline__ void store_four(float *y, uint32_t n, const float (&v)[4]) {
+  if constexpr (WHOLE) {
     *(float4 *)(void *)y = make_float4(v[0], v[1], v[2], v[3]);
-    return;
-  }
+  } else {
 #pragma unroll
-  for (uint32_t i = 0; i < 4; i++)
-    if (i < n) y[i] = v[i];
+    for (uint32_t i = 0; i < 4; i++)
+      if (i < n) y[i] = v[i];
+  }
 }
 
-static __device__ __forceinline__ bool stores_wide(const multiply_weight &weight) {
-  return ((uintptr_t)weight.y & 15u) == 0 && weight.y_stride % 4 == 0;
+/* Whether all rows of a group exist, and all outputs of a block that begins at output `first`. */
+static __device__ __forceinline__ bool is_whole(const multiply_weight &weight, const ring_item &item, uint32_t first) {
+  return item.n >= threadIdx.x / 128 * GROUP_ROWS + GROUP_ROWS && first + INTEGERS_BLOCK <= weight.n_out &&
+         ((uintptr_t)weight.y & 15u) == 0 && weight.y_stride % 4 == 0;
+}
+
+/* How many of the outputs from `first` on a row of the item has. */
+static __device__ __forceinline__ uint32_t outputs_left(const multiply_weight &weight, const ring_item &item,
+                                                        uint32_t row, uint32_t first) {
+  return row < item.n && first < weight.n_out ? weight.n_out - first : 0;
 }
 
 /* The four sums of row half r in column tiles n and n + 1. */
@@ -245,154 +240,162 @@ static __device__ __forceinline__ void four_of(const float (&sums)[SUMS][4], int
   for (int i = 0; i < 4; i++) v[i] = __fmul_rn(sums[n + i / 2][2 * r + i % 2], scale);
 }
 
+/* Stores the results of one column block, whose sums are those of column tiles n and on. */
+template <bool WHOLE>
+static __device__ __forceinline__ void store_block(const multiply_weight &weight, const ring_item &item, uint32_t row,
+                                                   uint32_t first, int n, const float (&sums)[SUMS][4]) {
+  const float scale = scale_of(weight, item.matrix);
+  first += threadIdx.x % 4 * 4;
+#pragma unroll
+  for (int r = 0; r < 2; r++, row += 8) {
+    float *y = weight.y + (uint64_t)(item.first + row) * weight.y_stride + first;
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+      float v[4];
+      four_of(sums, n + 2 * m, r, scale, v);
+      store_four<WHOLE>(y + 16 * m, outputs_left(weight, item, row, first + 16 * m), v);
+    }
+  }
+}
+
 static __device__ __forceinline__ void store_sums(const multiply_args &a, const ring_item &item, uint32_t row,
                                                   const float (&sums)[SUMS][4]) {
 #pragma unroll
-  for (int half = 0; half < 2; half++) {
-    column_block c = find_columns(a, item.tile, (uint32_t)half);
+  for (int block = 0; block < 2; block++) {
+    column_block c = find_columns(a, item.tile, (uint32_t)block);
     const multiply_weight &weight = a.weight[c.w];
+    const uint32_t first = c.block * INTEGERS_BLOCK;
     if (c.block >= blocks_of(weight)) return;
-    const float scale = scale_of(weight, item.matrix);
-    const uint32_t first = c.block * INTEGERS_BLOCK + threadIdx.x % 4 * 4;
-    const bool wide = stores_wide(weight);
-#pragma unroll
-    for (int r = 0; r < 2; r++) {
-      float *y = weight.y + (uint64_t)(item.first + row + 8 * r) * weight.y_stride + first;
-#pragma unroll
-      for (int m = 0; m < 4; m++) {
-        float v[4];
-        uint32_t left = row + 8 * r < item.n && first + 16 * m < weight.n_out ? weight.n_out - first - 16 * m : 0;
-        four_of(sums, 8 * half + 2 * m, r, scale, v);
-        store_four(y + 16 * m, wide && left >= 4, left, v);
-      }
-    }
+    if (is_whole(weight, item, first))
+      store_block<true>(weight, item, row, first, 8 * block, sums);
+    else
+      store_block<false>(weight, item, row, first, 8 * block, sums);
   }
 }
 
 /* act(g) * u: the first block's columns are of the gate, the second one's the same of up. */
-static __device__ __forceinline__ void store_gated_sums(const multiply_args &a, const ring_item &item, uint32_t row,
-                                                        const float (&sums)[SUMS][4]) {
+template <bool WHOLE>
+static __device__ __forceinline__ void store_gated_block(const multiply_args &a, const ring_item &item, uint32_t row,
+                                                         const float (&sums)[SUMS][4]) {
   const multiply_weight &weight = a.weight[0];
   const float scale[2] = {scale_of(weight, item.matrix), scale_of(a.weight[a.n_weights - 1], item.matrix)};
   const uint32_t first = item.tile * INTEGERS_BLOCK + threadIdx.x % 4 * 4;
-  const bool wide = stores_wide(weight);
 #pragma unroll
-  for (int r = 0; r < 2; r++) {
-    float *y = weight.y + (uint64_t)(item.first + row + 8 * r) * weight.y_stride + first;
+  for (int r = 0; r < 2; r++, row += 8) {
+    float *y = weight.y + (uint64_t)(item.first + row) * weight.y_stride + first;
 #pragma unroll
     for (int m = 0; m < 4; m++) {
       float g[4], u[4];
-      uint32_t left = row + 8 * r < item.n && first + 16 * m < weight.n_out ? weight.n_out - first - 16 * m : 0;
       four_of(sums, 2 * m, r, scale[0], g);
       four_of(sums, 8 + 2 * m, r, scale[1], u);
 #pragma unroll
       for (int i = 0; i < 4; i++) g[i] = gate_product(a.activation, g[i], u[i]);
-      store_four(y + 16 * m, wide && left >= 4, left, g);
+      store_four<WHOLE>(y + 16 * m, outputs_left(weight, item, row, first + 16 * m), g);
     }
   }
 }
 
+static __device__ __forceinline__ void store_gated_sums(const multiply_args &a, const ring_item &item, uint32_t row,
+                                                        const float (&sums)[SUMS][4]) {
+  if (is_whole(a.weight[0], item, item.tile * INTEGERS_BLOCK))
+    store_gated_block<true>(a, item, row, sums);
+  else
+    store_gated_block<false>(a, item, row, sums);
+}
+
 /* ---- the kernel ------------------------------------------------------------------------------------------ */
 
-/* A group's place in its work. at: the stage of the span that starts next; before: that of the span before it. item:
- * the item of the span that starts next; it is read, and given back, when its last span ends. */
-typedef struct integers_work {
-  ring_cursor at, before, item, item_before;
-  uint32_t span, row; /* row: the lane's first one of an item, the other is 8 more */
-} integers_work;
+/* A group's places in the rings: the stage it reads next, the one it gives back next, the scales and steps. row: the
+ * lane's first row of an item; the other is 8 more. */
+typedef struct integers_group {
+  ring_cursor read, spent, factors;
+  uint32_t row;
+} integers_group;
 
-/* Whether the block has the item at `at`. */
-static __device__ __forceinline__ bool has_item(integers_memory &m, const ring_cursor &at) {
-  barrier_wait(&m.item_full[at.slot], at.turn);
-  return __shfl_sync(0xFFFFFFFFu, m.item[at.slot].n, 0) > 0;
-}
-
-/* Goes on to the next span to start; false: there is none. */
-static __device__ __forceinline__ bool next_span(const multiply_args &a, integers_memory &m, integers_work &work) {
-  work.before = work.at;
-  step_on(work.at, STAGES);
-  if (++work.span < eight_spans_of(a)) return true;
-  work.span = 0;
-  work.item_before = work.item;
-  step_on(work.item, ITEM_SLOTS);
-  return has_item(m, work.item);
-}
-
-/* Starts the span after that in d, if there is one, in `next`; and ends that in d. False: it was the last one. */
-template <bool GATED>
-static __device__ __forceinline__ bool work_on(const multiply_args &a, const uint8_t *ring, integers_memory &m,
-                                               integers_work &work, span_sums &d, span_sums &next,
-                                               float (&sums)[SUMS][4]) {
-  bool more = next_span(a, m, work);
-  start_span(ring, m, work.at, more, next);
-  wgmma_wait<1>();
-  end_span(ring, m, work.before, work.row, d, sums);
-  if (work.span != 0) return more;
-  ring_item item = m.item[work.item_before.slot];
+/* Multiplies a span, and adds it to the sums. */
+static __device__ __forceinline__ void multiply_span(const uint8_t *ring, integers_memory &m, integers_group &at,
+                                                     span_sums &d, float (&sums)[SUMS][4]) {
+  const uint8_t *first = take_stage(ring, m, at.read), *second = take_stage(ring, m, at.read);
+  const uint8_t *factors = ring + STAGES * STAGE_BYTES + at.factors.slot * FACTORS_BYTES;
+  wgmma_fence();
+  start_half(first, 0, d);
+  start_half(second, 1, d);
+  wgmma_commit();
+  barrier_wait(&m.factors_full[at.factors.slot], at.factors.turn);
+  wgmma_wait<0>();
+  give_stage(m, at.spent), give_stage(m, at.spent);
+  scale_sums((const float *)(const void *)factors, at.row, d, sums);
   __syncwarp();
-  barrier_arrive_warp(&m.item_empty[work.item_before.slot]);
-  if constexpr (GATED)
-    store_gated_sums(a, item, work.row, sums);
-  else
-    store_sums(a, item, work.row, sums);
-#pragma unroll
-  for (int n = 0; n < SUMS; n++) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0.0f;
-  return more;
+  barrier_arrive_warp(&m.factors_empty[at.factors.slot]);
+  step_on(at.factors, FACTORS);
+}
+
+/* Lets the stages of a span pass. */
+static __device__ __forceinline__ void pass_span(const uint8_t *ring, integers_memory &m, integers_group &at) {
+  (void)take_stage(ring, m, at.read), (void)take_stage(ring, m, at.read);
+  barrier_wait(&m.factors_full[at.factors.slot], at.factors.turn);
+  __syncwarp();
+  give_stage(m, at.spent), give_stage(m, at.spent);
+  barrier_arrive_warp(&m.factors_empty[at.factors.slot]);
+  step_on(at.factors, FACTORS);
 }
 
 template <bool GATED>
-static __device__ __forceinline__ void multiply_items(const multiply_args &a, const uint8_t *ring, integers_memory &m) {
-  integers_work work = {{0, 0}, {0, 0}, {0, 0}, {0, 0}, 0, threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4};
-  span_sums even = {}, odd = {};
+static __device__ __forceinline__ void multiply_item(const multiply_args &a, const ring_item &item, const uint8_t *ring,
+                                                     integers_memory &m, integers_group &at) {
+  span_sums d = {};
   float sums[SUMS][4] = {};
-  if (!has_item(m, work.item)) return;
-  start_span(ring, m, work.at, true, even);
-  for (;;) {
-    if (!work_on<GATED>(a, ring, m, work, even, odd, sums)) { wgmma_wait<0>(); return; }
-    if (!work_on<GATED>(a, ring, m, work, odd, even, sums)) { wgmma_wait<0>(); return; }
-  }
+  for (uint32_t span = 0; span < eight_spans_of(a); span++) multiply_span(ring, m, at, d, sums);
+  if constexpr (GATED)
+    store_gated_sums(a, item, at.row, sums);
+  else
+    store_sums(a, item, at.row, sums);
 }
 
 static __device__ __forceinline__ void make_barriers(integers_memory &m) {
-  for (uint32_t i = 0; i < STAGES; i++) {
-    barrier_init(&m.full[i][0], 2), barrier_init(&m.full[i][1], 2);
-    barrier_init(&m.empty[i], ITEM_TILES * WARP_ARRIVALS);
-    barrier_init(&m.factors_full[i], 1), barrier_init(&m.factors_empty[i], ITEM_TILES * WARP_ARRIVALS);
-  }
+  for (uint32_t i = 0; i < STAGES; i++) barrier_init(&m.full[i], 2), barrier_init(&m.empty[i], WARPS * WARP_ARRIVALS);
+  for (uint32_t i = 0; i < FACTORS; i++)
+    barrier_init(&m.factors_full[i], 1), barrier_init(&m.factors_empty[i], WARPS * WARP_ARRIVALS);
   for (uint32_t i = 0; i < ITEM_SLOTS; i++)
     barrier_init(&m.item_full[i], 1), barrier_init(&m.item_empty[i], INTEGERS_TAKERS);
   barriers_ready();
 }
 
 template <bool GATED>
-static __global__ void __launch_bounds__(ITEM_THREADS, 1) integers_kernel(const __grid_constant__ multiply_args a) {
-  extern __shared__ __align__(1024) uint8_t memory[]; /* stages; scales and steps */
+static __global__ void __launch_bounds__(THREADS, 1) integers_kernel(const __grid_constant__ multiply_args a) {
+  extern __shared__ __align__(1024) uint8_t ring[]; /* stages; scales and steps */
   __shared__ integers_memory m;
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) make_barriers(m);
   __syncthreads();
   inputs_ready();
-  if (group == 2) {
-    registers_shrink<24>();
+  if (group == GROUPS) {
+    registers_shrink<56>();
     if (threadIdx.x % 32 != 0) return;
-    uint32_t warp = threadIdx.x / 32 - ITEM_TILES;
+    uint32_t warp = threadIdx.x / 32 - WARPS;
     if (warp == 0) bring_items(a, m);
-    if (warp == 1) bring_rows(a, memory, m);
-    if (warp == 2) bring_columns(a, memory, m);
-    if (warp == 3) bring_factors(a, memory + STAGES * STAGE_BYTES, m);
+    if (warp == 1) bring_rows(a, ring, m);
+    if (warp == 2) bring_columns(a, ring, m);
+    if (warp == 3) bring_factors(a, ring + STAGES * STAGE_BYTES, m);
     return;
   }
-  registers_grow<240>();
-  multiply_items<GATED>(a, memory, m);
+  registers_grow<152>();
+  integers_group at = {{0, 0}, {0, 0}, {0, 0}, threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4};
+  ring_cursor item_at = {0, 0};
+  for (ring_item item; (item = take_item(m, item_at, true)).n > 0;) {
+    if (group * GROUP_ROWS < item.n)
+      multiply_item<GATED>(a, item, ring, m, at);
+    else
+      for (uint32_t span = 0; span < eight_spans_of(a); span++) pass_span(ring, m, at);
+  }
 }
 
 /* ---- host ------------------------------------------------------------------------------------------------ */
 
-bool integers_take(const cuda_device *d, const multiply_args *args) {
-  if (!d->integers) return false;
+bool integers_take(const multiply_args *args) {
   for (uint32_t w = 0; w < args->n_weights; w++)
     if (args->weight[w].integers == NULL) return false;
-  return args->jobs != NULL ? args->job_rows == ITEM_ROWS : args->n_rows >= 2 * ITEM_ROWS;
+  return args->jobs != NULL ? args->job_rows == INTEGERS_JOB_ROWS : args->n_rows >= INTEGERS_LEAST_ROWS;
 }
 
 bool integers_gate(const multiply_args *args) {
@@ -406,9 +409,9 @@ weft_status integers_multiply(cuda_device *d, const multiply_args *args) {
   uint32_t n_blocks = n_items < d->n_multiprocessors ? (uint32_t)n_items : d->n_multiprocessors;
   /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
   if (args->gated)
-    integers_kernel<true><<<n_blocks, ITEM_THREADS, INTEGERS_BYTES, d->stream>>>(*args);
+    integers_kernel<true><<<n_blocks, THREADS, INTEGERS_BYTES, d->stream>>>(*args);
   else
-    integers_kernel<false><<<n_blocks, ITEM_THREADS, INTEGERS_BYTES, d->stream>>>(*args);
+    integers_kernel<false><<<n_blocks, THREADS, INTEGERS_BYTES, d->stream>>>(*args);
   return cuda_launched(d, "a product of integers");
 }
 

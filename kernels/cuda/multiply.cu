@@ -93,13 +93,13 @@ weft_status multiply(cuda_device *d, const multiply_args *args) {
   if (args->type == WEFT_TYPE_F32) return multiply_f32(d, args);
   bool few = args->jobs == NULL && (args->ids != NULL || !args->as_matrices);
   if (args->is_eight)
-    return few ? eight_few(d, args) : integers_take(d, args) ? integers_multiply(d, args) : eight_multiply(d, args);
+    return few ? eight_few(d, args) : integers_take(args) ? integers_multiply(d, args) : eight_multiply(d, args);
   if (args->jobs != NULL) return multiply_grouped(d, args);
   return few ? multiply_few(d, args) : multiply_many(d, args);
 }
 
 bool multiply_gates(const cuda_device *d, const multiply_args *args) {
-  return args->is_eight && (integers_take(d, args) ? integers_gate(args) : eight_gates(d, args));
+  return args->is_eight && (integers_take(args) ? integers_gate(args) : eight_gates(d, args));
 }
 
 weft_status cuda_multiply_setup(cuda_device *d) {
@@ -196,8 +196,13 @@ uint64_t cuda_matmul_scratch(weft_device *device, const weft_matmul_args *args) 
   return bytes;
 }
 
-/* The arguments of one product with the weights from *w on that have the same type and layout; *w moves on behind
- * them. */
+/* Whether two weights may be in one product. */
+static bool goes_with(const weft_weight *a, const weft_weight *b, uint32_t n_rows) {
+  bool integers = a->layout == INTEGERS_LAYOUT && n_rows >= INTEGERS_LEAST_ROWS; /* these have no type */
+  return a->layout == b->layout && (a->type == b->type || integers);
+}
+
+/* The arguments of one product with the weights from *w on that go together; *w moves on behind them. */
 static multiply_args args_of_run(const weft_matmul_args *args, bool as_matrices, bool eight_too, uint32_t *w) {
   multiply_args a;
   memset(&a, 0, sizeof a);
@@ -205,8 +210,7 @@ static multiply_args args_of_run(const weft_matmul_args *args, bool as_matrices,
   multiply_shape(&a, first);
   a.n_rows = args->n_rows;
   a.as_matrices = a.is_eight ? eight_too : as_matrices;
-  for (; *w < args->n_weights && args->weight[*w]->type == first->type && args->weight[*w]->layout == first->layout;
-       *w += 1)
+  for (; *w < args->n_weights && goes_with(first, args->weight[*w], args->n_rows); *w += 1)
     a.weight[a.n_weights++] = multiply_weight_of(args->weight[*w], args->y[*w], args->y_stride[*w]);
   return a;
 }
