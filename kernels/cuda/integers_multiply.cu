@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of 8 bits from ready integers (integers.h): many rows, dense and of experts. Blocks stay on the card and take
- * one item after another: up to 192 rows x 128 columns, in two column blocks. Rows and columns both come from shared
- * memory, so a warp makes nothing but sums.
+/* Products of 8 bits from ready integers (integers.h): many rows, dense and of experts. Blocks stay on the card and
+ * take one item after another: up to 192 rows x 128 columns, in two column blocks. Rows and columns both come from
+ * shared memory, so a warp makes nothing but sums.
  *
- *   group     four warps with 64 of the rows; a block has three. While one scales the sums of a span, or stores results,
- *             the others multiply. A group whose rows an item does not have lets its stages pass
+ *   group     four warps with 64 of the rows; a block has three. While one scales the sums of a span, or stores
+ *             results, the others multiply. A group whose rows an item does not have lets its stages pass
  *   bringer   four more warps, of which one lane each says which items the block works on, and copies rows, columns,
- *             and scales with steps. Copies are as large as they can be: a lane starts one in some 60 ns, whatever its
- *             size
+ *             and scales with steps. Copies are as large as they can be: to start one takes a lane some 60 ns, whatever
+ *             its size
  *   stage     128 inputs of rows and columns; scales and steps, which belong to 256, have a ring of their own
  *
  * Law: a result has the bits of eight_multiply, which has the same sums in the same order. The rings are used as

@@ -286,7 +286,9 @@ static void test_many_items(void **state) {
       {"a stack of 6 bits", WEFT_TYPE_Q6_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 9, 4, 512, 96, WEFT_SILU, true},
       {"64 inputs behind the last 128", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 9, 4, 192, 96, WEFT_SILU, true},
       {"the same of 5 bits", WEFT_TYPE_Q5_0, WEFT_TYPE_Q5_0, WEFT_TYPE_F16, 9, 4, 320, 72, WEFT_GELU_TANH, false},
-      {"the same of 4 bits", WEFT_TYPE_Q4_0, WEFT_TYPE_NONE, WEFT_TYPE_F32, 9, 4, 192, 48, WEFT_GELU_TANH, false}};
+      {"the same of 4 bits", WEFT_TYPE_Q4_0, WEFT_TYPE_NONE, WEFT_TYPE_F32, 9, 4, 192, 48, WEFT_GELU_TANH, false},
+      {"experts of many rows", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 6, 3, 512, 192, WEFT_GELU_TANH, true},
+      {"the same apart", WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, WEFT_TYPE_Q6_K, 6, 3, 256, 256, WEFT_SILU, true}};
   for (uint32_t i = case_first; i < sizeof many / sizeof many[0]; i += case_step) {
     subject u = {.c = &many[i], .w = make_weights(&many[i], 1100 + 10 * i)};
     u.in = make_inputs(&many[i], 256, 1150 + i);
