@@ -175,8 +175,8 @@ typedef struct weft_weight_source {
 } weft_weight_source;
 weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source,
                                     unsigned uses, weft_error *error);
-/* Bytes that a device which keeps integers will take for those of a weight, besides its codes: a plan's number, made from
- * type (of the file), n_in, n_out and n_mats. 0: it keeps none of this weight, or device is NULL. */
+/* Bytes that a device which keeps integers will take for those of a weight, besides its codes: a plan's number, made
+ * from type (of the file), n_in, n_out and n_mats. 0: it keeps none of this weight, or device is NULL. */
 uint64_t weft_device_integers_bytes(const weft_device *device, const weft_weight *weight, unsigned uses);
 /* How rows are written for products. Every product reads f32. F16 and EIGHT: as the kernels of many rows read them, in
  * 16 bits (kernels/cuda/multiply.h) and in 8 (kernels/cuda/eight.h), in memory that would hold them in f32; strides do

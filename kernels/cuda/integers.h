@@ -40,8 +40,8 @@ integers_place integers_place_of(const weft_weight *weight);
 /* Makes the integers of a weight whose row tiles and steps are at `data`. */
 weft_status integers_make(cuda_device *d, const weft_weight *weight, uint8_t *data);
 
-/* Products from integers: of many rows, and of jobs of up to INTEGERS_JOB_ROWS. integers_take says whether the weights of
- * a call have them and its rows are enough for them to be faster; integers_gate whether it may be gated then. */
+/* Products from integers: of many rows, and of jobs of up to INTEGERS_JOB_ROWS. integers_take says whether the weights
+ * of a call have them and its rows are enough for them to be faster; integers_gate whether it may be gated then. */
 bool integers_take(const multiply_args *args);
 bool integers_gate(const multiply_args *args);
 weft_status integers_multiply(cuda_device *d, const multiply_args *args);

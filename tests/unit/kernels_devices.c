@@ -133,7 +133,7 @@ static void memory_is_bound(void **state) {
   }
 }
 
-/* Blocks of 64 outputs, units of 128 inputs, steps for 256; of types that are multiplied in 8 bits and not looked up. */
+/* Blocks of 64 outputs x 256 inputs with a step each; of types that are multiplied in 8 bits and not looked up. */
 static void integers_are_counted(void **state) {
   static const struct {
     weft_type type;
@@ -143,7 +143,7 @@ static void integers_are_counted(void **state) {
   } table[] = {{WEFT_TYPE_Q4_K, 2816, 4096, 1, WEFT_USE_MATMUL, 2816 * 4096 + 11 * 4096 * 4},
                {WEFT_TYPE_Q6_K, 256, 64, 1, WEFT_USE_MATMUL, 256 * 64 + 64 * 4},
                {WEFT_TYPE_Q8_0, 704, 65, 3, WEFT_USE_EXPERTS, 3 * 128 * (768 + 3 * 4)},
-               {WEFT_TYPE_Q5_0, 32, 1, 1, WEFT_USE_MATMUL, 64 * (128 + 4)},
+               {WEFT_TYPE_Q5_0, 32, 1, 1, WEFT_USE_MATMUL, 64 * (256 + 4)},
                {WEFT_TYPE_Q8_0, 256, 64, 1, WEFT_USE_EMBED | WEFT_USE_MATMUL, 0},
                {WEFT_TYPE_MXFP4, 256, 64, 1, WEFT_USE_EXPERTS, 0},
                {WEFT_TYPE_F32, 256, 64, 1, WEFT_USE_MATMUL, 0},
