@@ -23,7 +23,7 @@ enum {
   INTEGERS_JOB_ROWS = 192,
   /* With fewer rows of a dense product, or of an expert on average, making integers costs less than reading them. */
   INTEGERS_LEAST_ROWS = 512,
-  INTEGERS_LEAST_PAIRS = 96
+  INTEGERS_LEAST_PAIRS = 48
 };
 
 /* Whether a weight of this layout is multiplied in 8 bits. */
