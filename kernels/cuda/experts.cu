@@ -24,7 +24,7 @@
 #include "kernels/cuda/prepare.cuh"
 #include "kernels/parts.h"
 
-enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8, COMBINE_THREADS = 128 };
+enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8 };
 
 typedef struct place_args {
   const int32_t *ids;
@@ -187,15 +187,20 @@ static __device__ __forceinline__ void store_sums(float *y, const float (&sums)[
   }
 }
 
+/* Threads of a block that have n columns each. */
+__host__ __device__ constexpr uint32_t combine_threads(uint32_t n) {
+  return n > 4 ? 128 : 256;
+}
+
 /* Adds the ranks of a row. A thread has 16 bytes of columns where they may be read at once, else one column, and loads
  * those of COMBINE_RANKS ranks at a time. A rank whose expert is elsewhere is zero times zero, which changes no sum that
  * begins at zero; one whose expert does not exist is NaN times zero. `high` has a bit for each rank that high_sum
  * takes. */
 template <uint32_t n, class T>
-static __global__ void __launch_bounds__(COMBINE_THREADS)
+static __global__ void __launch_bounds__(combine_threads(n))
     combine_kernel(const __grid_constant__ weft_experts_args a, const T *down, const int32_t *pair_at, uint32_t n_in) {
   inputs_ready();
-  uint32_t r = blockIdx.y, i = n * (blockIdx.x * COMBINE_THREADS + threadIdx.x), lane = threadIdx.x % 32;
+  uint32_t r = blockIdx.y, i = n * (blockIdx.x * combine_threads(n) + threadIdx.x), lane = threadIdx.x % 32;
   float low_sum[n] = {}, high_sum[n] = {};
   down += i;
   for (uint32_t first = 0; first < a.k; first += COMBINE_RANKS) {
@@ -438,10 +443,11 @@ static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, 
   a.n_experts = p->n_all;
   bool wide = p->n_in % at_once == 0 && args->y_stride % 4 == 0 && ((uintptr_t)args->y & 15u) == 0;
   auto kernel = wide ? combine_kernel<at_once, T> : combine_kernel<1, T>;
+  const uint32_t n_columns = wide ? at_once : 1, n_threads = combine_threads(n_columns);
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
-    dim3 grid(cuda_ceil(p->n_in, (wide ? at_once : 1) * COMBINE_THREADS), n);
-    cuda_start(d, kernel, grid, COMBINE_THREADS, 0, a, down, pair_at, p->n_in);
+    dim3 grid(cuda_ceil(p->n_in, n_columns * n_threads), n);
+    cuda_start(d, kernel, grid, n_threads, 0, a, down, pair_at, p->n_in);
     a.weights += (uint64_t)n * a.k;
     a.ids += (uint64_t)n * a.k;
     a.y += n * a.y_stride;
