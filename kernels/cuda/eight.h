@@ -9,8 +9,9 @@
  * step are rounded to f16; so the integer is off by little more than one step. A span whose largest magnitude is below
  * 2^-100 becomes zeros; one that holds an infinity or a NaN gets the scale or step NaN. A result is the sum over spans,
  * ascending from 0, of fma(float(exact integer sum), scale of the row * step of the weight, sum), in f32. There is one
- * order for all numbers of rows, dense and of experts, so a row's result does not depend on the other rows. ref has the
- * same bits (kernels/ref/eight.c).
+ * order for all numbers of rows, dense and of experts, so a row's result does not depend on the other rows. What an
+ * expert's down makes is rounded to bf16 before its weight multiplies it, which is little beside what rows in 8 bits
+ * lose, and halves the bytes of many rows' results. ref has the same bits (kernels/ref/eight.c, experts.c).
  *
  * A weight that is multiplied so (layout EIGHT) has, after its row tiles, the steps: [matrix][row tile][span][16 rows]
  * bf16. Prepared rows are, for many rows,

@@ -389,7 +389,7 @@ static __device__ __forceinline__ void multiply_rank(const multiply_args &a, uin
   if (lane % 4 != 0) return; /* column 0 */
   float down = scale_of(a.weight[0], matrix);
 #pragma unroll
-  for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(sum[h], down);
+  for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __bfloat162float(__float2bfloat16_rn(__fmul_rn(sum[h], down)));
 }
 
 /* A warp's tasks in a block's row tiles of the shared MLP: task t is span t % n_spans of tile t / n_spans. */

@@ -298,12 +298,54 @@ static __device__ __forceinline__ void store_rows(float *y, uint64_t stride, uin
   }
 }
 
+/* The same in bf16. PAIRS: all outputs of the row tile exist, and outputs 2 i and 2 i + 1 lie in one word. The two lanes
+ * that have such a pair for two rows store one row each. */
+template <int N, bool PAIRS>
+static __device__ __forceinline__ void store_rows_bf16(__nv_bfloat16 *y, uint64_t stride, uint32_t n,
+                                                       uint32_t n_outputs, float scale, const float (&sums)[N][4]) {
+  const uint32_t row = threadIdx.x % 4 * 2, out = threadIdx.x % 32 / 4, odd = out % 2;
+  y += PAIRS ? (row + odd) * stride + out - odd : row * stride + out;
+#pragma unroll
+  for (int i = 0; i < N; i++, y += 8 * stride) {
+#pragma unroll
+    for (uint32_t h = 0; h < 2; h++) { /* outputs out and out + 8 */
+      float v[2] = {__fmul_rn(sums[i][2 * h], scale), __fmul_rn(sums[i][2 * h + 1], scale)};
+      if constexpr (PAIRS) {
+        float other = __shfl_xor_sync(0xFFFFFFFFu, odd ? v[0] : v[1], 4);
+        uint32_t pair = odd ? pair_bf16(other, v[1]) : pair_bf16(v[0], other);
+        if (8 * i + row + odd < n) *(uint32_t *)(void *)(y + 8 * h) = pair;
+      } else {
+#pragma unroll
+        for (uint32_t j = 0; j < 2; j++)
+          if (8 * i + row + j < n && out + 8 * h < n_outputs) y[j * stride + 8 * h] = __float2bfloat16_rn(v[j]);
+      }
+    }
+  }
+}
+
 template <int N>
+static __device__ __forceinline__ void store_results_bf16(const multiply_weight &weight, const ring_item &item,
+                                                          uint32_t tile, const float (&sums)[N][4]) {
+  const uint32_t n_outputs = weight.n_out - tile * 16;
+  const float scale = scale_of(weight, item.matrix);
+  __nv_bfloat16 *y = (__nv_bfloat16 *)(void *)weight.y + item.first * weight.y_stride + tile * 16;
+  if (n_outputs >= 16 && weight.y_stride % 2 == 0)
+    store_rows_bf16<N, true>(y, weight.y_stride, item.n, n_outputs, scale, sums);
+  else
+    store_rows_bf16<N, false>(y, weight.y_stride, item.n, n_outputs, scale, sums);
+}
+
+/* JOBS: the kernel takes jobs. */
+template <int N, bool JOBS>
 static __device__ __forceinline__ void store_results(const multiply_args &a, const ring_item &item, uint32_t own,
                                                      const float (&sums)[N][4]) {
   weight_tile t = find_tile(a, item.tile + own);
   const multiply_weight &weight = a.weight[t.w];
   if (t.tile >= weight.n_tiles) return;
+  if (JOBS && a.y_is_bf16) {
+    store_results_bf16<N>(weight, item, t.tile, sums);
+    return;
+  }
   const uint32_t n_outputs = weight.n_out - t.tile * 16;
   const float scale = scale_of(weight, item.matrix);
   float *y = weight.y + item.first * weight.y_stride + t.tile * 16;
@@ -314,7 +356,7 @@ static __device__ __forceinline__ void store_results(const multiply_args &a, con
 }
 
 /* N: rows in eights, enough for the item. */
-template <int T, int N, bool GATED, class S>
+template <int T, int N, bool GATED, bool JOBS, class S>
 static __device__ __forceinline__ void multiply_item(const multiply_args &a, const ring_item &item, uint32_t own_tile,
                                                      eight_warp<S> &at) {
   float sums[N][4];
@@ -328,7 +370,7 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
   if constexpr (GATED) {
     store_gated<N>(a, item, sums);
   } else {
-    store_results<N>(a, item, own_tile, sums);
+    store_results<N, JOBS>(a, item, own_tile, sums);
   }
 }
 
@@ -372,13 +414,13 @@ static __global__ void __launch_bounds__(ITEM_THREADS, eight_shape<T, NT>::block
   for (ring_item item; (item = take_item(m, item_at, true)).n > 0;) {
     if constexpr (NT == 16) {
       if (item.n > 64)
-        multiply_item<T, 16, GATED, S>(a, item, warp, at);
+        multiply_item<T, 16, GATED, true, S>(a, item, warp, at);
       else if (item.n > 32)
-        multiply_item<T, 8, GATED, S>(a, item, warp, at);
+        multiply_item<T, 8, GATED, true, S>(a, item, warp, at);
       else
-        multiply_item<T, 4, GATED, S>(a, item, warp, at);
+        multiply_item<T, 4, GATED, true, S>(a, item, warp, at);
     } else {
-      multiply_item<T, NT, GATED, S>(a, item, warp, at);
+      multiply_item<T, NT, GATED, NT == 3, S>(a, item, warp, at);
     }
   }
 }

@@ -6,8 +6,8 @@
  *             list of jobs (some places of one expert each) stay on the device. Rows are prepared at their places
  *   gate, up  the results are [place][2 n_ff] f32, or act(g) * u of them, [place][n_ff], where the product can make it
  *             (multiply_gates); act(g) * u is prepared at the same places
- *   down      the results are [place][n_in] f32, and y[row] adds those of its ranks one after another, in the two sums
- *             of ops.h
+ *   down      the results are [place][n_in], f32, or bf16 where the product is one of 8 bits (eight.h), and y[row] adds
+ *             those of its ranks one after another, in the two sums of ops.h
  *   few rows  get no places. The product of gate and up takes each expert once, with the pairs that chose it, and
  *             leaves act(g) * u of every pair. Then one kernel makes the products with down and the sum over ranks
  *             (experts_few.cu). These kernels prepare their rows themselves
@@ -24,7 +24,7 @@
 #include "kernels/cuda/prepare.cuh"
 #include "kernels/parts.h"
 
-enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8, COMBINE_THREADS = 256 };
+enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8 };
 
 typedef struct place_args {
   const int32_t *ids;
@@ -149,16 +149,58 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
   h[place * n_ff + i] = gate_product(activation, row[0], row[n_ff]);
 }
 
-/* Adds the ranks of a row. A thread has four columns where they may be read at once, else one, and loads those of
- * COMBINE_RANKS ranks at a time. A rank whose expert is elsewhere is zero times zero, which changes no sum that begins
- * at zero; one whose expert does not exist is NaN times zero. `high` has a bit for each rank that high_sum takes. */
-template <class T>
-static __global__ void __launch_bounds__(COMBINE_THREADS)
-    combine_kernel(const __grid_constant__ weft_experts_args a, const float *down, const int32_t *pair_at,
-                   uint32_t n_in) {
+/* n results beside each other, as they lie in memory: one, or 16 bytes that are read at once. */
+template <class T, uint32_t n>
+struct results {
+  static_assert(n == 1 || n * sizeof(T) == 16, "one, or 16 bytes");
+  static constexpr uint32_t n_words = n == 1 ? 1 : 4;
+  uint32_t word[n_words];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (uint32_t w = 0; w < n_words; w++) word[w] = 0;
+  }
+  __device__ __forceinline__ void load(const T *from) {
+    if constexpr (n > 1) {
+      uint4 v = *(const uint4 *)(const void *)from;
+      word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+    } else {
+      word[0] = sizeof(T) == 4 ? *(const uint32_t *)(const void *)from : *(const uint16_t *)(const void *)from;
+    }
+  }
+  __device__ __forceinline__ float at(uint32_t i) const {
+    if constexpr (sizeof(T) == 4)
+      return __uint_as_float(word[i]);
+    else
+      return __uint_as_float(i % 2 == 0 ? word[i / 2] << 16 : word[i / 2] & 0xFFFF0000u);
+  }
+};
+
+template <uint32_t n>
+static __device__ __forceinline__ void store_sums(float *y, const float (&sums)[n]) {
+  if constexpr (n == 1) {
+    *y = sums[0];
+  } else {
+#pragma unroll
+    for (uint32_t e = 0; e < n; e += 4)
+      *(float4 *)(void *)(y + e) = make_float4(sums[e], sums[e + 1], sums[e + 2], sums[e + 3]);
+  }
+}
+
+/* Threads of a block that have n columns each. */
+__host__ __device__ constexpr uint32_t combine_threads(uint32_t n) {
+  return n > 4 ? 128 : 256;
+}
+
+/* Adds the ranks of a row. A thread has 16 bytes of columns where they may be read at once, else one column, and loads
+ * those of COMBINE_RANKS ranks at a time. A rank whose expert is elsewhere is zero times zero, which changes no sum that
+ * begins at zero; one whose expert does not exist is NaN times zero. `high` has a bit for each rank that high_sum
+ * takes. */
+template <uint32_t n, class T>
+static __global__ void __launch_bounds__(combine_threads(n))
+    combine_kernel(const __grid_constant__ weft_experts_args a, const T *down, const int32_t *pair_at, uint32_t n_in) {
   inputs_ready();
-  constexpr uint32_t n = sizeof(T) / sizeof(float);
-  uint32_t r = blockIdx.y, i = n * (blockIdx.x * COMBINE_THREADS + threadIdx.x), lane = threadIdx.x % 32;
+  uint32_t r = blockIdx.y, i = n * (blockIdx.x * combine_threads(n) + threadIdx.x), lane = threadIdx.x % 32;
   float low_sum[n] = {}, high_sum[n] = {};
   down += i;
   for (uint32_t first = 0; first < a.k; first += COMBINE_RANKS) {
@@ -166,16 +208,15 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
     bool exists = lane < COMBINE_RANKS && first + lane < a.k;
     int32_t places = exists ? pair_at[pair] : -1;
     uint32_t id = exists ? (uint32_t)a.ids[pair] : 0;
-    float weights = exists ? a.weights[pair] : 0.0f, value[COMBINE_RANKS][n];
+    float weights = exists ? a.weights[pair] : 0.0f;
+    results<T, n> value[COMBINE_RANKS];
     if (places < 0) weights = id < a.n_experts ? 0.0f : not_a_number();
     uint32_t high = __ballot_sync(0xFFFFFFFFu, id >= a.n_experts / 2);
 #pragma unroll
     for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
       int32_t at = __shfl_sync(0xFFFFFFFFu, places, j);
-#pragma unroll
-      for (uint32_t e = 0; e < n; e++) value[j][e] = 0.0f;
-      if (at >= 0 && i < n_in)
-        *(T *)(void *)value[j] = *(const T *)(const void *)(down + (uint64_t)(uint32_t)at * n_in);
+      value[j].clear();
+      if (at >= 0 && i < n_in) value[j].load(down + (uint64_t)(uint32_t)at * n_in);
     }
 #pragma unroll
     for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
@@ -183,7 +224,7 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
       if (first + j >= a.k) continue; /* without this branch additions are moved between the loads */
 #pragma unroll
       for (uint32_t e = 0; e < n; e++) {
-        float term = __fmul_rn(weight, value[j][e]);
+        float term = __fmul_rn(weight, value[j].at(e));
         if ((high >> j & 1u) != 0)
           high_sum[e] = __fadd_rn(high_sum[e], term);
         else
@@ -193,7 +234,7 @@ static __global__ void __launch_bounds__(COMBINE_THREADS)
   }
 #pragma unroll
   for (uint32_t e = 0; e < n; e++) low_sum[e] = __fadd_rn(low_sum[e], high_sum[e]);
-  if (i < n_in) *(T *)(void *)(a.y + (uint64_t)r * a.y_stride + i) = *(const T *)(const void *)low_sum;
+  if (i < n_in) store_sums(a.y + (uint64_t)r * a.y_stride + i, low_sum);
 }
 
 /* ---- host ----------------------------------------------------------------------------------------------- */
@@ -392,16 +433,21 @@ static weft_status prepare_gated(cuda_device *d, const weft_experts_args *args, 
   return multiply_prepare(d, args->down, &a);
 }
 
+/* T: what the results of down are. */
+template <class T>
 static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+  constexpr uint32_t at_once = 16 / sizeof(T);
   weft_experts_args a = *args;
+  const T *down = (const T *)(const void *)p->down;
   const int32_t *pair_at = p->pair_at;
   a.n_experts = p->n_all;
-  bool wide = p->n_in % 4 == 0 && args->y_stride % 4 == 0 && ((uintptr_t)args->y & 15u) == 0;
+  bool wide = p->n_in % at_once == 0 && args->y_stride % 4 == 0 && ((uintptr_t)args->y & 15u) == 0;
+  auto kernel = wide ? combine_kernel<at_once, T> : combine_kernel<1, T>;
+  const uint32_t n_columns = wide ? at_once : 1, n_threads = combine_threads(n_columns);
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
-    dim3 grid(cuda_ceil(p->n_in, (wide ? 4 : 1) * COMBINE_THREADS), n);
-    cuda_start(d, wide ? combine_kernel<float4> : combine_kernel<float>, grid, COMBINE_THREADS, 0, a, p->down, pair_at,
-               p->n_in);
+    dim3 grid(cuda_ceil(p->n_in, n_columns * n_threads), n);
+    cuda_start(d, kernel, grid, n_threads, 0, a, down, pair_at, p->n_in);
     a.weights += (uint64_t)n * a.k;
     a.ids += (uint64_t)n * a.k;
     a.y += n * a.y_stride;
@@ -416,9 +462,10 @@ static weft_status output_side(cuda_device *d, const weft_experts_args *args, co
   a.x_back = p->h_back;
   a.x_stride = p->n_ff;
   a.n_rows = p->n_pairs;
+  a.y_is_bf16 = a.is_eight;
   weft_status status = multiply(d, &a);
   if (status != WEFT_OK) return status;
-  return combine_ranks(d, args, p);
+  return a.y_is_bf16 ? combine_ranks<__nv_bfloat16>(d, args, p) : combine_ranks<float>(d, args, p);
 }
 
 /* ---- few rows ------------------------------------------------------------------------------------------- */

@@ -210,15 +210,26 @@ static __device__ __forceinline__ void scale_sums(const float *factors, uint32_t
 
 /* ---- results --------------------------------------------------------------------------------------------- */
 
-/* Stores four results of a row side by side, of which n exist. WHOLE: all do, and they may be stored at once. */
-template <bool WHOLE>
-static __device__ __forceinline__ void store_four(float *y, uint32_t n, const float (&v)[4]) {
+static __device__ __forceinline__ void store_at_once(float *y, const float (&v)[4]) {
+  *(float4 *)(void *)y = make_float4(v[0], v[1], v[2], v[3]);
+}
+
+static __device__ __forceinline__ void store_at_once(__nv_bfloat16 *y, const float (&v)[4]) {
+  *(uint2 *)(void *)y = make_uint2(pair_bf16(v[0], v[1]), pair_bf16(v[2], v[3]));
+}
+
+/* Stores four results of a row side by side, of which n exist. WHOLE: all do, and they may be stored at once. Y: float,
+ * or bf16, to which they are rounded. */
+template <bool WHOLE, class Y>
+static __device__ __forceinline__ void store_four(Y *y, uint32_t n, const float (&v)[4]) {
   if constexpr (WHOLE) {
-    *(float4 *)(void *)y = make_float4(v[0], v[1], v[2], v[3]);
+    store_at_once(y, v);
+  } else if (n >= 4 && (uintptr_t)y % (4 * sizeof(Y)) == 0) { /* rows of a group that is not full */
+    store_at_once(y, v);
   } else {
 #pragma unroll
     for (uint32_t i = 0; i < 4; i++)
-      if (i < n) y[i] = v[i];
+      if (i < n) y[i] = (Y)v[i];
   }
 }
 
@@ -241,14 +252,14 @@ static __device__ __forceinline__ void four_of(const float (&sums)[SUMS][4], int
 }
 
 /* Stores the results of one column block, whose sums are those of column tiles n and on. */
-template <bool WHOLE>
+template <bool WHOLE, class Y>
 static __device__ __forceinline__ void store_block(const multiply_weight &weight, const ring_item &item, uint32_t row,
                                                    uint32_t first, int n, const float (&sums)[SUMS][4]) {
   const float scale = scale_of(weight, item.matrix);
   first += threadIdx.x % 4 * 4;
 #pragma unroll
   for (int r = 0; r < 2; r++, row += 8) {
-    float *y = weight.y + (uint64_t)(item.first + row) * weight.y_stride + first;
+    Y *y = (Y *)(void *)weight.y + (uint64_t)(item.first + row) * weight.y_stride + first;
 #pragma unroll
     for (int m = 0; m < 4; m++) {
       float v[4];
@@ -258,6 +269,7 @@ static __device__ __forceinline__ void store_block(const multiply_weight &weight
   }
 }
 
+template <class Y>
 static __device__ __forceinline__ void store_sums(const multiply_args &a, const ring_item &item, uint32_t row,
                                                   const float (&sums)[SUMS][4]) {
 #pragma unroll
@@ -267,9 +279,9 @@ static __device__ __forceinline__ void store_sums(const multiply_args &a, const 
     const uint32_t first = c.block * INTEGERS_BLOCK;
     if (c.block >= blocks_of(weight)) return;
     if (is_whole(weight, item, first))
-      store_block<true>(weight, item, row, first, 8 * block, sums);
+      store_block<true, Y>(weight, item, row, first, 8 * block, sums);
     else
-      store_block<false>(weight, item, row, first, 8 * block, sums);
+      store_block<false, Y>(weight, item, row, first, 8 * block, sums);
   }
 }
 
@@ -340,7 +352,7 @@ static __device__ __forceinline__ void pass_span(const uint8_t *ring, integers_m
   step_on(at.factors, FACTORS);
 }
 
-template <bool GATED>
+template <bool GATED, class Y>
 static __device__ __forceinline__ void multiply_item(const multiply_args &a, const ring_item &item, const uint8_t *ring,
                                                      integers_memory &m, integers_group &at) {
   span_sums d = {};
@@ -349,7 +361,7 @@ static __device__ __forceinline__ void multiply_item(const multiply_args &a, con
   if constexpr (GATED)
     store_gated_sums(a, item, at.row, sums);
   else
-    store_sums(a, item, at.row, sums);
+    store_sums<Y>(a, item, at.row, sums);
 }
 
 static __device__ __forceinline__ void make_barriers(integers_memory &m) {
@@ -361,7 +373,8 @@ static __device__ __forceinline__ void make_barriers(integers_memory &m) {
   barriers_ready();
 }
 
-template <bool GATED>
+/* GATED: results are act(g) * u, in float. */
+template <bool GATED, class Y>
 static __global__ void __launch_bounds__(THREADS, 1) integers_kernel(const __grid_constant__ multiply_args a) {
   extern __shared__ __align__(1024) uint8_t ring[]; /* stages; scales and steps */
   __shared__ integers_memory m;
@@ -384,7 +397,7 @@ static __global__ void __launch_bounds__(THREADS, 1) integers_kernel(const __gri
   ring_cursor item_at = {0, 0};
   for (ring_item item; (item = take_item(m, item_at, true)).n > 0;) {
     if (group * GROUP_ROWS < item.n)
-      multiply_item<GATED>(a, item, ring, m, at);
+      multiply_item<GATED, Y>(a, item, ring, m, at);
     else
       for (uint32_t span = 0; span < eight_spans_of(a); span++) pass_span(ring, m, at);
   }
@@ -403,22 +416,30 @@ bool integers_gate(const multiply_args *args) {
                               : args->n_weights == 1 && args->weight[0].n_tiles % 8 == 0;
 }
 
-weft_status integers_multiply(cuda_device *d, const multiply_args *args) {
-  uint64_t n_jobs = args->jobs != NULL ? args->jobs_max : cuda_ceil(args->n_rows, ITEM_ROWS);
-  uint64_t n_items = n_jobs * pairs_of(*args);
+/* a NULL: sets the kernel up. */
+template <bool GATED, class Y>
+static weft_status launch_integers(cuda_device *d, const multiply_args *a) {
+  auto kernel = integers_kernel<GATED, Y>;
+  if (a == NULL) {
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, INTEGERS_BYTES);
+    return cuda_judge(d, error, "setting up products of integers");
+  }
+  uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, ITEM_ROWS);
+  uint64_t n_items = n_jobs * pairs_of(*a);
   uint32_t n_blocks = n_items < d->n_multiprocessors ? (uint32_t)n_items : d->n_multiprocessors;
   /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
-  if (args->gated)
-    integers_kernel<true><<<n_blocks, THREADS, INTEGERS_BYTES, d->stream>>>(*args);
-  else
-    integers_kernel<false><<<n_blocks, THREADS, INTEGERS_BYTES, d->stream>>>(*args);
+  kernel<<<n_blocks, THREADS, INTEGERS_BYTES, d->stream>>>(*a);
   return cuda_launched(d, "a product of integers");
 }
 
+weft_status integers_multiply(cuda_device *d, const multiply_args *args) {
+  return args->gated       ? launch_integers<true, float>(d, args)
+         : args->y_is_bf16 ? launch_integers<false, __nv_bfloat16>(d, args)
+                           : launch_integers<false, float>(d, args);
+}
+
 weft_status integers_setup(cuda_device *d) {
-  cudaError_t error =
-      cudaFuncSetAttribute(integers_kernel<true>, cudaFuncAttributeMaxDynamicSharedMemorySize, INTEGERS_BYTES);
-  if (error == cudaSuccess)
-    error = cudaFuncSetAttribute(integers_kernel<false>, cudaFuncAttributeMaxDynamicSharedMemorySize, INTEGERS_BYTES);
-  return cuda_judge(d, error, "setting up products of integers");
+  weft_status status = launch_integers<true, float>(d, NULL);
+  if (status == WEFT_OK) status = launch_integers<false, __nv_bfloat16>(d, NULL);
+  return status == WEFT_OK ? launch_integers<false, float>(d, NULL) : status;
 }

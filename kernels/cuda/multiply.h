@@ -68,6 +68,7 @@ typedef struct multiply_args {
   int type;
   value_table values;  /* of the type */
   bool is_eight;       /* weights and rows are those of eight.h */
+  bool y_is_bf16;      /* 8 bits, with jobs: results are stored in bf16, y_stride numbers apart; not gated */
   const void *x;       /* prepared rows; F32: the rows as they are */
   bool as_matrices;    /* x is laid out as matrices, which also decides which kernel multiplies */
   const float *x_back; /* [rows] powers of two that undo the preparation; F32: NULL */

@@ -28,6 +28,12 @@ static void gate_up(const weft_experts_args *args, uint32_t expert, const float 
   }
 }
 
+/* What an expert makes of h for output i. Of a product of 8 bits it is rounded to bf16. */
+static double down_product(const weft_experts_args *args, uint32_t expert, uint32_t i, const float *h, float *row) {
+  double made = ref_product(args->down, expert, i, h, row);
+  return args->down->layout == REF_EIGHT ? (double)weft_bf16_to_f32(weft_f32_to_bf16((float)made)) : made;
+}
+
 static weft_status run_routed(const weft_experts_args *args) {
   uint32_t n_in = args->down->n_out, n_ff = args->down->n_in;
   uint32_t n_experts = parts_experts_count(args);
@@ -44,7 +50,7 @@ static weft_status run_routed(const weft_experts_args *args) {
       if (expert >= args->down->n_mats) continue; /* not here */
       double weight = (double)args->weights[(uint64_t)r * args->k + j], *sum = id < n_experts / 2 ? low : high;
       gate_up(args, expert, args->x + r * args->x_stride, row, h);
-      for (uint32_t i = 0; i < n_in; i++) sum[i] += weight * ref_product(args->down, expert, i, h, row);
+      for (uint32_t i = 0; i < n_in; i++) sum[i] += weight * down_product(args, expert, i, h, row);
       if (args->n_touched != NULL && seen[expert] == 0) *args->n_touched += 1;
       seen[expert] = 1;
     }
