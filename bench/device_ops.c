@@ -111,6 +111,7 @@ static const bench_case cases[] = {
     ROUTE("router", 512),
     ROUTE("router", 1024),
     ROUTE("router", 2048),
+    ROUTE("router", 8192),
     MATMUL("head", Q6_K, 1, VOCAB, HIDDEN),
     MATMUL("head", Q6_K, 64, VOCAB, HIDDEN),
     MATMUL("head", Q6_K, 128, VOCAB, HIDDEN),

@@ -1,133 +1,207 @@
 /* SPDX-License-Identifier: MIT */
-/* The router of many rows, in two kernels. The first one makes the sums of four neighbouring chains (route.h): a block
- * has 32 rows, all experts and four chains, and brings the inputs of these chains step by step. The second one adds
- * these sums up by the rest of the tree and chooses; a warp has a row. */
+/* The router of many rows, in two kernels. The first one makes the sums of four neighbouring chains (route.h): an item
+ * is 64 rows, all experts and four chains, and a block takes items one after another, or two neighbours of the same
+ * rows and the sum of both. The inputs of these chains come step by step into a ring of stages, the next item's right
+ * behind the last one's. The second kernel adds these sums up by the rest of the tree and chooses; a warp has a row. */
 #include "kernels/cuda/route.cuh"
 
 enum {
   MANY_THREADS = 256,
-  MANY_BLOCKS = 2,      /* on a multiprocessor */
-  MANY_ROWS = 32,       /* of a block */
-  MANY_THREAD_ROWS = 8, /* of a thread: every second of 16 */
-  MANY_QUADS = 2,       /* of experts of a thread: every fourth of 32 experts */
-  MANY_PARTS = 8,       /* four chains of 32 */
-  MANY_STEPS = 2,       /* of 128 inputs each, that are brought at once: a stage */
-  MANY_STAGES = 3,      /* in shared memory */
-  STEP_ROWS = MANY_ROWS + ROUTER_EXPERTS,
-  STAGE_FLOAT4 = MANY_STEPS * STEP_ROWS * PART_CHAINS,
-  MANY_BYTES = MANY_STAGES * STAGE_FLOAT4 * 16
+  MANY_ROWS = 64,                  /* of an item */
+  MANY_THREAD_ROWS = 16,           /* of a thread: every second of 32 */
+  MANY_EXPERTS = 8,                /* of a thread: every fourth of 32 */
+  MANY_PARTS = 8,                  /* four chains of 32 */
+  MANY_STEPS = 2,                  /* of 128 inputs each, that are brought at once: a stage */
+  MANY_STAGES = 4,                 /* in shared memory */
+  MANY_READY = 4,                  /* rows of a thread, in its registers before they are multiplied */
+  CHAINS_BYTES = 16 * PART_CHAINS, /* of a row or an expert in a step */
+  STEP_BYTES = (MANY_ROWS + ROUTER_EXPERTS) * CHAINS_BYTES, /* rows of x, then of weights */
+  STAGE_BYTES = MANY_STEPS * STEP_BYTES,
+  RING_BYTES = MANY_STAGES * STAGE_BYTES,
+  MANY_SUMS = MANY_THREAD_ROWS * MANY_EXPERTS / PART_EXPERTS, /* of an item, that a thread ends with */
+  MANY_BYTES = RING_BYTES + 4 * MANY_SUMS * MANY_THREADS
 };
 
-/* Starts the copies of the block's chains of COUNT rows into a stage, with all threads. Where there is no row or no
- * input, zeros are written. */
-template <uint32_t COUNT>
-static __device__ __forceinline__ void bring_rows(float4 *stage, const float *from, uint64_t stride, uint32_t first_row,
-                                                  uint32_t end_row, uint32_t step, uint32_t n_in) {
-  uint32_t chain = threadIdx.x % PART_CHAINS, at = threadIdx.x / PART_CHAINS;
-#pragma unroll
-  for (uint32_t i = 0; i < MANY_STEPS * COUNT * PART_CHAINS / MANY_THREADS; i++) {
-    uint32_t here = at + i * (MANY_THREADS / PART_CHAINS), own = here / COUNT, row = here % COUNT;
-    uint32_t k = 128 * (step + own) + 4 * (PART_CHAINS * (blockIdx.x % MANY_PARTS) + chain);
-    bool ok = first_row + row < end_row && k < n_in;
-    copy16_if(shared_address(stage + (own * STEP_ROWS + row) * PART_CHAINS + chain),
-              ok ? from + (uint64_t)(first_row + row) * stride + k : from, ok);
-  }
+static_assert(MANY_THREADS == MANY_ROWS * PART_CHAINS, "each thread brings one row's chain, and two experts'");
+static_assert(ROUTER_EXPERTS == 2 * MANY_ROWS && MANY_STEPS == 2 && MANY_THREAD_ROWS == 2 * MANY_EXPERTS, "tiles");
+
+/* What the thread brings next: its chain of a row and of two experts. */
+struct many_source {
+  const float *x, *weights; /* at the stage's first step */
+  uint32_t second;          /* from the first expert's weights to the second's */
+  uint32_t item, k;         /* k: the input there */
+};
+
+/* The item that the block takes after this one. Where `paired`, it takes two neighbours one after the other. */
+static __device__ __forceinline__ uint32_t item_after(uint32_t item, bool paired) {
+  return !paired ? item + gridDim.x : item % 2 == 0 ? item + 1 : item - 1 + 2 * gridDim.x;
 }
 
-/* Adds a step to the sums. x and w: the thread's first row and expert in the stage. */
-static __device__ __forceinline__ void add_step(const float4 *x, const float4 *w,
-                                                float (&sum)[MANY_THREAD_ROWS][MANY_QUADS][PART_EXPERTS]) {
-  float4 in[MANY_THREAD_ROWS];
+/* Begins at the item's first stage. Of more rows or experts than there are any may be read: their sums are not used. */
+static __device__ __forceinline__ void begin_source(const weft_route_args &a, const float *weights, uint32_t n_in,
+                                                    uint32_t item, many_source &from) {
+  uint32_t k = 4 * (PART_CHAINS * (item % MANY_PARTS) + threadIdx.x % PART_CHAINS), at = threadIdx.x / PART_CHAINS;
+  uint64_t row = min(item / MANY_PARTS * MANY_ROWS + at, a.n_rows - 1);
+  uint32_t expert = min(at, a.n_experts - 1), second = min(at + MANY_ROWS, a.n_experts - 1);
+  from.x = a.x + row * a.x_stride + k, from.weights = weights + (uint64_t)expert * n_in + k;
+  from.second = (second - expert) * n_in, from.item = item, from.k = k;
+}
+
+/* Starts the copies of the next stage, with all threads, if there is one. Where there is no input, zeros are written.
+ * to: where the thread's first four inputs come. */
+static __device__ __forceinline__ void bring_stage(const weft_route_args &a, const float *weights, uint32_t n_in,
+                                                   uint32_t n_items, bool paired, uint32_t to, many_source &from) {
+  if (from.item < n_items) {
+    const float *second = from.weights + from.second;
 #pragma unroll
-  for (int i = 0; i < MANY_THREAD_ROWS; i++) in[i] = x[2 * i * PART_CHAINS];
+    for (uint32_t i = 0; i < MANY_STEPS; i++) {
+      bool ok = from.k + 128 * i < n_in;
+      copy16_if(to + i * STEP_BYTES, from.x + 128 * i, ok);
+      copy16_if(to + i * STEP_BYTES + 16 * MANY_THREADS, from.weights + 128 * i, ok);
+      copy16_if(to + i * STEP_BYTES + 32 * MANY_THREADS, second + 128 * i, ok);
+    }
+    from.x += 128 * MANY_STEPS, from.weights += 128 * MANY_STEPS, from.k += 128 * MANY_STEPS;
+    if (from.k / 128 * 128 >= n_in) begin_source(a, weights, n_in, item_after(from.item, paired), from);
+  }
+  copies_commit();
+}
+
+static __device__ __forceinline__ float4 load_shared(uint32_t address) {
+  float4 v;
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w)
+               : "r"(address)
+               : "memory");
+  return v;
+}
+
+/* A thread's numbers of a step: its first rows, and all its experts. */
+struct many_numbers {
+  float4 in[MANY_READY], by[2][MANY_EXPERTS]; /* by: of this step, and of the next one */
+};
+
+/* Adds rows FIRST .. END - 1 of step STEP of a stage to the sums, and loads numbers that come after them. x: the
+ * thread's first row in this step; next_x and next_w: its first row and expert in the next one. */
+template <int STEP, int FIRST, int END>
+static __device__ __forceinline__ void add_rows(uint32_t x, uint32_t next_x, uint32_t next_w, many_numbers &n,
+                                                float (&sum)[MANY_THREAD_ROWS][MANY_EXPERTS]) {
 #pragma unroll
-  for (int e = 0; e < MANY_QUADS * PART_EXPERTS; e++) {
-    float4 by = w[4 * e * PART_CHAINS];
+  for (int i = FIRST; i < END; i++) {
+    int e = (i + 1) / 2, ready = i + MANY_READY, first = ready - MANY_THREAD_ROWS;
+    if (2 * e == i + 1 || i == 0)
+      if (e < MANY_EXPERTS) n.by[(STEP + 1) % 2][e] = load_shared(next_w + 4 * e * CHAINS_BYTES);
+    float4 in = n.in[i % MANY_READY];
 #pragma unroll
     for (int c = 0; c < 4; c++) {
 #pragma unroll
-      for (int i = 0; i < MANY_THREAD_ROWS; i++) {
-        float &to = sum[i][e / PART_EXPERTS][e % PART_EXPERTS];
-        to = __fmaf_rn(((const float *)&by)[c], ((const float *)&in[i])[c], to);
-      }
+      for (int e = 0; e < MANY_EXPERTS; e++)
+        sum[i][e] = __fmaf_rn(((const float *)&n.by[STEP % 2][e])[c], ((const float *)&in)[c], sum[i][e]);
     }
+    n.in[i % MANY_READY] = load_shared(first < 0 ? x + 2 * ready * CHAINS_BYTES : next_x + 2 * first * CHAINS_BYTES);
+    if (i % 2 == 1) __syncwarp(); /* so that the compiler leaves the loads where they are */
   }
 }
 
-static __global__ void __launch_bounds__(MANY_THREADS, MANY_BLOCKS)
-    many_parts_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in, float *parts) {
-  extern __shared__ float4 memory[]; /* [stage][step][rows of x, then of weights][chain] */
-  uint32_t first_row = blockIdx.x / MANY_PARTS * MANY_ROWS, lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  uint32_t chain = lane / 4 % 4, row = warp / 4 * 16 + lane / 2 % 2, expert = warp % 4 * 32 + lane / 16 * 2 + lane % 2;
+/* Stores an item's sums, and begins the next one's. Where `paired`, the first item's are kept for the second, and those
+ * of both together are stored. row, expert: the thread's first ones. */
+static __device__ __forceinline__ void store_sums(const weft_route_args &a, float *parts, float *kept, uint32_t item,
+                                                  bool paired, uint32_t row, uint32_t expert, uint32_t chain,
+                                                  float (&sum)[MANY_THREAD_ROWS][MANY_EXPERTS]) {
+  uint32_t first = item / MANY_PARTS * MANY_ROWS + row, left = a.n_rows - min(first, a.n_rows);
+  uint32_t part = item % MANY_PARTS >> (paired ? 1 : 0);
+  bool keep = paired && item % 2 == 0, add = paired && item % 2 == 1;
+  float *to = parts + ((uint64_t)part * a.n_rows + first) * ROUTER_EXPERTS + expert + 4 * (chain % 2 * 2 + chain / 2);
+#pragma unroll
+  for (uint32_t i = 0; i < MANY_SUMS; i++) {
+    uint32_t own = i / 2, q = i % 2 * PART_EXPERTS;
+    float four[PART_EXPERTS];
+#pragma unroll
+    for (uint32_t e = 0; e < PART_EXPERTS; e++) four[e] = sum[own][q + e], sum[own][q + e] = 0.0f;
+    float mine = sum_of_four(four, chain);
+    if (add) mine = __fadd_rn(kept[i * MANY_THREADS + threadIdx.x], mine);
+    if (keep)
+      kept[i * MANY_THREADS + threadIdx.x] = mine;
+    else if (2 * own < left)
+      to[2 * own * ROUTER_EXPERTS + 4 * q] = mine;
+  }
+}
+
+static __global__ void __launch_bounds__(MANY_THREADS, 1)
+    many_parts_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in, bool paired,
+                      float *parts) {
+  extern __shared__ float4 memory[]; /* [stage][step][rows of x, then of weights][chain]; then sums that are kept */
+  uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane / 4 % 4;
+  uint32_t row = warp / 4 * 32 + lane / 2 % 2, expert = warp % 4 * 32 + lane / 16 * 2 + lane % 2;
+  uint32_t n_items = MANY_PARTS * ((a.n_rows + MANY_ROWS - 1) / MANY_ROWS);
   uint32_t n_stages = (n_in + 128 * MANY_STEPS - 1) / (128 * MANY_STEPS);
-  float sum[MANY_THREAD_ROWS][MANY_QUADS][PART_EXPERTS] = {};
+  uint32_t to = shared_address(memory + threadIdx.x), x = shared_address(memory) + row * CHAINS_BYTES + 16 * chain;
+  uint32_t w = shared_address(memory) + (MANY_ROWS + expert) * CHAINS_BYTES + 16 * chain;
+  asm volatile("" : "+r"(to), "+r"(x), "+r"(w)); /* so that the compiler keeps them */
+  float sum[MANY_THREAD_ROWS][MANY_EXPERTS] = {};
+  many_source from;
+  many_numbers n;
+  begin_source(a, weights, n_in, paired ? 2 * blockIdx.x : blockIdx.x, from);
   next_may_start();
-  for (uint32_t s = 0; s < MANY_STAGES - 1; s++)
-    bring_rows<ROUTER_EXPERTS>(memory + s * STAGE_FLOAT4 + MANY_ROWS * PART_CHAINS, weights, n_in, 0, a.n_experts,
-                               MANY_STEPS * s, n_in);
   inputs_wait();
-  for (uint32_t s = 0; s < MANY_STAGES - 1; s++) {
-    bring_rows<MANY_ROWS>(memory + s * STAGE_FLOAT4, a.x, a.x_stride, first_row, a.n_rows, MANY_STEPS * s, n_in);
-    copies_commit();
-  }
 #pragma unroll 1
-  for (uint32_t s = 0; s < n_stages; s++) {
-    copies_wait<MANY_STAGES - 2>();
-    __syncthreads(); /* the stage is there, and all threads have read the one before it */
-    uint32_t next = s + MANY_STAGES - 1;
-    if (next < n_stages) {
-      float4 *to = memory + next % MANY_STAGES * STAGE_FLOAT4;
-      bring_rows<MANY_ROWS>(to, a.x, a.x_stride, first_row, a.n_rows, MANY_STEPS * next, n_in);
-      bring_rows<ROUTER_EXPERTS>(to + MANY_ROWS * PART_CHAINS, weights, n_in, 0, a.n_experts, MANY_STEPS * next, n_in);
-    }
-    copies_commit();
-    const float4 *stage = memory + s % MANY_STAGES * STAGE_FLOAT4 + chain;
+  for (uint32_t s = 0; s < MANY_STAGES - 1; s++)
+    bring_stage(a, weights, n_in, n_items, paired, to + s * STAGE_BYTES, from);
+  copies_wait<MANY_STAGES - 2>();
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < MANY_READY; i++) n.in[i] = load_shared(x + 2 * i * CHAINS_BYTES);
+#pragma unroll
+  for (int e = 0; e < MANY_EXPERTS; e++) n.by[0][e] = load_shared(w + 4 * e * CHAINS_BYTES);
+  uint32_t own = 0, last = (MANY_STAGES - 1) * STAGE_BYTES; /* the stage's place in the ring */
 #pragma unroll 1
-    for (int step = 0; step < MANY_STEPS; step++) {
-      const float4 *from = stage + step * STEP_ROWS * PART_CHAINS;
-      add_step(from + row * PART_CHAINS, from + (MANY_ROWS + expert) * PART_CHAINS, sum);
+  for (uint32_t item = paired ? 2 * blockIdx.x : blockIdx.x; item < n_items; item = item_after(item, paired)) {
+#pragma unroll 1
+    for (uint32_t s = 0; s < n_stages; s++) {
+      uint32_t next = own == last ? 0 : own + STAGE_BYTES, old = own == 0 ? last : own - STAGE_BYTES;
+      add_rows<0, 0, MANY_THREAD_ROWS>(x + own, x + own + STEP_BYTES, w + own + STEP_BYTES, n, sum);
+      copies_wait<MANY_STAGES - 3>();
+      __syncthreads(); /* the next stage is there, and all threads have read the old one */
+      add_rows<1, 0, MANY_THREAD_ROWS - 2>(x + own + STEP_BYTES, x + next, w + next, n, sum);
+      bring_stage(a, weights, n_in, n_items, paired, to + old, from);
+      add_rows<1, MANY_THREAD_ROWS - 2, MANY_THREAD_ROWS>(x + own + STEP_BYTES, x + next, w + next, n, sum);
+      own = next;
     }
-  }
-  float *to = parts + (uint64_t)(blockIdx.x % MANY_PARTS) * a.n_rows * ROUTER_EXPERTS;
-#pragma unroll
-  for (uint32_t i = 0; i < MANY_THREAD_ROWS; i++) {
-#pragma unroll
-    for (uint32_t q = 0; q < MANY_QUADS; q++) {
-      float mine = sum_of_four(sum[i][q], chain);
-      uint64_t r = first_row + row + 2 * i;
-      if (r < a.n_rows) to[r * ROUTER_EXPERTS + expert + 4 * (PART_EXPERTS * q + chain % 2 * 2 + chain / 2)] = mine;
-    }
+    store_sums(a, parts, (float *)memory + RING_BYTES / 4, item, paired, row, expert, chain, sum);
   }
 }
 
+template <int PARTS>
 static __global__ void __launch_bounds__(32 * ROUTE_WARPS)
     many_choose_kernel(const __grid_constant__ weft_route_args a, const float *parts) {
-  __shared__ float logits[ROUTE_WARPS][ROUTER_EXPERTS];
+  __shared__ float4 logits[ROUTE_WARPS][ROUTER_EXPERTS / 4];
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = blockIdx.x * ROUTE_WARPS + warp;
-  float scale[ROUTER_EXPERTS / 32], all[ROUTER_EXPERTS / 32][MANY_PARTS];
+  float scale[ROUTER_EXPERTS / 32];
+  float4 all[PARTS];
   next_may_start();
   get_scales(a, scale);
   inputs_wait();
   if (r >= a.n_rows) return;
 #pragma unroll
-  for (uint32_t i = 0; i < ROUTER_EXPERTS / 32; i++) {
+  for (uint32_t p = 0; p < PARTS; p++)
+    all[p] = ((const float4 *)(const void *)parts)[((uint64_t)p * a.n_rows + r) * (ROUTER_EXPERTS / 4) + lane];
 #pragma unroll
-    for (uint32_t p = 0; p < MANY_PARTS; p++)
-      all[i][p] = parts[((uint64_t)p * a.n_rows + r) * ROUTER_EXPERTS + 32 * i + lane];
-  }
+  for (uint32_t step = 1; step < PARTS; step *= 2) {
 #pragma unroll
-  for (uint32_t i = 0; i < ROUTER_EXPERTS / 32; i++) {
-    float *of = all[i];
+    for (uint32_t p = 0; p < PARTS; p += 2 * step) {
 #pragma unroll
-    for (uint32_t step = 1; step < MANY_PARTS; step *= 2) {
-#pragma unroll
-      for (uint32_t p = 0; p < MANY_PARTS; p += 2 * step) of[p] = __fadd_rn(of[p], of[p + step]);
+      for (uint32_t c = 0; c < 4; c++) {
+        float &to = ((float *)&all[p])[c];
+        to = __fadd_rn(to, ((const float *)&all[p + step])[c]);
+      }
     }
-    logits[warp][32 * i + lane] = of[0];
-    if (32 * i + lane < a.n_experts) a.logits[r * a.logits_stride + 32 * i + lane] = of[0];
   }
+  logits[warp][lane] = all[0];
   __syncwarp();
-  choose_experts(a, r, logits[warp], scale);
+  const float *own = (const float *)logits[warp];
+#pragma unroll
+  for (uint32_t e = lane; e < ROUTER_EXPERTS; e += 32)
+    if (e < a.n_experts) a.logits[r * a.logits_stride + e] = own[e];
+  choose_experts(a, r, own, scale);
 }
 
 /* ---- host ----------------------------------------------------------------------------------------------- */
@@ -143,9 +217,11 @@ weft_status route_many_setup(cuda_device *d) {
 
 weft_status route_many(cuda_device *d, const weft_route_args *args, const float *weights) {
   float *parts = (float *)args->scratch;
-  cuda_start(d, many_parts_kernel, MANY_PARTS * cuda_ceil(args->n_rows, MANY_ROWS), MANY_THREADS, MANY_BYTES, *args,
-             weights, args->router->n_in, parts);
-  cuda_start(d, many_choose_kernel, cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args,
-             (const float *)parts);
+  uint32_t n_items = MANY_PARTS * cuda_ceil(args->n_rows, MANY_ROWS), n_blocks = d->n_multiprocessors;
+  bool paired = 2 * cuda_ceil(n_items / 2, n_blocks) == cuda_ceil(n_items, n_blocks); /* as many turns as alone */
+  cuda_start(d, many_parts_kernel, n_items < n_blocks ? n_items : n_blocks, MANY_THREADS, MANY_BYTES, *args, weights,
+             args->router->n_in, paired, parts);
+  cuda_start(d, paired ? many_choose_kernel<MANY_PARTS / 2> : many_choose_kernel<MANY_PARTS>,
+             cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, (const float *)parts);
   return cuda_launched(d, "a router of many rows");
 }

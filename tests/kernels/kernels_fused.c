@@ -224,19 +224,19 @@ static void test_prepared(void **state) {
 
 /* ---- the router ---- */
 
-enum { ROUTE_ROWS = 690 };
-static const uint32_t route_counts[] = {1, 2, 3, 4, 5, 32, 33, 70, 140, ROUTE_ROWS};
+enum { ROUTE_SPARE = 64 }; /* rows after the last one, which stay as they are */
+static const uint32_t route_counts[] = {1, 2, 3, 4, 5, 32, 33, 70, 140, 690};
+static const uint32_t route_many[] = {1100, 2250, 3300}; /* more items than a card has multiprocessors */
 
 static void route_once(weft_device *device, const char *name, const weft_weight *router, uint32_t n_rows) {
   enum { K = 4 };
-  uint64_t n = (uint64_t)ROUTE_ROWS * router->n_out;
-  float *x = rows_new((uint64_t)ROUTE_ROWS * router->n_in, 7), *logits[2], *weights[2],
-        *scale = rows_new(router->n_out, 8);
+  uint64_t n_all = n_rows + ROUTE_SPARE, n = n_all * router->n_out;
+  float *x = rows_new((uint64_t)n_rows * router->n_in, 7), *logits[2], *weights[2], *scale = rows_new(router->n_out, 8);
   int32_t *ids[2];
   for (uint32_t way = 0; way < 2; way++) {
     logits[way] = rows_new(n, 9);
-    weights[way] = rows_new((uint64_t)ROUTE_ROWS * K, 9);
-    ids[way] = memory_new((size_t)ROUTE_ROWS * K, sizeof **ids);
+    weights[way] = rows_new(n_all * K, 9);
+    ids[way] = memory_new(n_all * K, sizeof **ids);
     weft_route_args route = {.x = x,
                              .router = router,
                              .logits = logits[way],
@@ -266,8 +266,8 @@ static void route_once(weft_device *device, const char *name, const weft_weight 
     if (route.scratch != NULL) memory_free(route.scratch);
   }
   assert_same("a router", name, "logits", logits[1], logits[0], n * sizeof(float));
-  assert_same("a router", name, "the choice", ids[1], ids[0], (size_t)ROUTE_ROWS * K * sizeof **ids);
-  assert_same("a router", name, "weights", weights[1], weights[0], (size_t)ROUTE_ROWS * K * sizeof **weights);
+  assert_same("a router", name, "the choice", ids[1], ids[0], n_all * K * sizeof **ids);
+  assert_same("a router", name, "weights", weights[1], weights[0], n_all * K * sizeof **weights);
   for (uint32_t way = 0; way < 2; way++) {
     memory_free(logits[way]);
     memory_free(weights[way]);
@@ -294,6 +294,10 @@ static void test_router(void **state) {
         route_once(all->cpu[d], all->name[d], &router, route_counts[r]);
       weft_device_weight_free(all->cpu[d], &router);
     }
+    weft_weight router = matrix(all->cpu[d], WEFT_TYPE_F32, 100, 388, 301);
+    for (uint32_t r = 0; r < sizeof route_many / sizeof *route_many; r++)
+      route_once(all->cpu[d], all->name[d], &router, route_many[r]);
+    weft_device_weight_free(all->cpu[d], &router);
   }
 }
 
