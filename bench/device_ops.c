@@ -24,7 +24,7 @@
 static const double BANDWIDTH = 4.2e12, RATE = 770e12; /* bytes/s, operations/s */
 
 enum { HIDDEN = 2816, VOCAB = 262144, EXPERTS = 128, TOP = 8, FF = 704, ROWS_MAX = 8192, COPIES_MAX = 8 };
-enum { CACHE_BYTES = 160 << 20, ITERATIONS_MAX = 200 };
+enum { CACHE_BYTES = 160 << 20, ITERATIONS_MAX = 200, N_X = ROWS_MAX * 16 * 512 /* inputs */ };
 
 typedef enum work {
   WORK_MATMUL,
@@ -35,7 +35,9 @@ typedef enum work {
   WORK_SAMPLE,
   WORK_ROUTE,
   WORK_CLASSES,
-  WORK_HELD
+  WORK_HELD,
+  WORK_NORMS,
+  WORK_STORE
 } work;
 
 typedef struct bench_case {
@@ -54,12 +56,20 @@ typedef struct bench_case {
 #define TYPE(type) MATMUL("types", type, 1, HIDDEN, 4096), MATMUL("types", type, 256, HIDDEN, 4096)
 #define MOE(name, type, down, rows) \
   { name, WORK_EXPERTS, WEFT_TYPE_##type, WEFT_TYPE_##down, rows, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false }
+/* The same with rows that the norm before left in the form that the weights take. */
+#define PREPARED(name, type, down, rows) \
+  { name, WORK_EXPERTS, WEFT_TYPE_##type, WEFT_TYPE_##down, rows, 0, HIDDEN, 0, 0, 0, 0, 0, 0, true }
 #define ROUTE(name, rows) \
   { name, WORK_ROUTE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, EXPERTS, HIDDEN, 0, 0, 0, 0, 0, 0, false }
 #define SLIDE(name, rows, kv, segments, canvas) \
   { name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 1024, kv, segments, canvas }
 #define GLOBAL(name, rows, kv, segments, canvas) \
   { name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 2, 512, 0, kv, segments, canvas }
+/* The norms of a layer after its attention or, if is_end, after its experts. */
+#define NORMS(name, rows, is_end) \
+  { name, WORK_NORMS, WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, rows, 16, HIDDEN, 0, 0, 0, 0, 0, 0, is_end }
+#define STORE(name, rows) \
+  { name, WORK_STORE, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 0, 0, 1, false }
 #define SAMPLE(name, rows) \
   { name, WORK_SAMPLE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false }
 #define HELD(name, rows) \
@@ -126,6 +136,8 @@ static const bench_case cases[] = {
     MOE("experts", Q4_K, Q8_0, 256),
     MOE("experts", Q4_K, Q8_0, 2048),
     MOE("experts", Q4_K, Q8_0, 8192),
+    PREPARED("prepared experts", Q4_K, Q8_0, 2048),
+    PREPARED("prepared experts", Q4_K, Q8_0, 8192),
     SLIDE("sliding decode", 1, 4096, 1, false),
     SLIDE("sliding decode", 32, 1024, 32, false),
     GLOBAL("global decode", 1, 4096, 1, false),
@@ -151,6 +163,12 @@ static const bench_case cases[] = {
     HELD("sample of a format", 32),
     HELD("sample of a format", 64),
     {"norm", WORK_NORM, WEFT_TYPE_F32, WEFT_TYPE_NONE, 256, 0, HIDDEN, 0, 0, 0, 0, 0, 0, false},
+    NORMS("norms after attention", 2048, false),
+    NORMS("norms after attention", 8192, false),
+    NORMS("norms after experts", 2048, true),
+    NORMS("norms after experts", 8192, true),
+    STORE("norms of heads", 2048),
+    STORE("norms of heads", 8192),
 };
 
 typedef struct room {
@@ -159,6 +177,7 @@ typedef struct room {
   uint32_t n_copies;
   float *x, *y, *numbers;
   int32_t *ids, *chosen, *tokens;
+  int64_t *slots;
   float *soft;
   uint8_t *flags;
   uint8_t *pages;
@@ -304,6 +323,8 @@ static weft_status run_experts(room *r, const bench_case *c, uint32_t i) {
   a.k = TOP;
   a.x_stride = a.y_stride = HIDDEN;
   a.activation = WEFT_GELU_TANH;
+  if (c->canvas) a.x_form = weft_device_rows_form(r->device, up, c->n_rows); /* whatever numbers x then has */
+  if (a.x_form == WEFT_ROWS_F16) a.x_form = WEFT_ROWS_F32;
   a.scratch = want_scratch(r, weft_experts_scratch(r->device, &a), &a.scratch_bytes);
   double touched = EXPERTS * (1.0 - pow(1.0 - (double)TOP / EXPERTS, c->n_rows));
   r->bytes = touched / EXPERTS * (double)(up->n_bytes + down->n_bytes) + 8.0 * c->n_rows * HIDDEN;
@@ -363,6 +384,50 @@ static weft_status run_norm(room *r, const bench_case *c, uint32_t i) {
   r->bytes = 8.0 * c->n_rows * c->n_in;
   r->operations = 0.0;
   return weft_norm(r->device, &a);
+}
+
+/* Rows that products alone read are left in the form that a weight of the case's type takes. */
+static weft_status run_norms(room *r, const bench_case *c, uint32_t i) {
+  uint64_t n = (uint64_t)c->n_rows * HIDDEN;
+  bool is_end = c->canvas;
+  const weft_weight *w = &r->weight[0][i % r->n_copies];
+  weft_norm_args a = {.x = r->x, .weight = r->numbers, .add = r->x + N_X - n, .y = r->soft, .n_rows = c->n_rows};
+  a.n_cols = a.x_stride = a.x2_stride = a.add_stride = a.y_stride = HIDDEN;
+  a.eps = 1e-6f;
+  if (is_end) a.x2 = r->x + n, a.x_weight = r->numbers + HIDDEN, a.x2_weight = r->numbers + (uint64_t)2 * HIDDEN;
+  a.n_then = is_end ? 1 : 3;
+  double moved = (is_end ? 16.0 : 12.0) * (double)n;
+  for (uint32_t k = 0; k < a.n_then; k++) {
+    a.then[k] = r->y + k * n;
+    a.then_weight[k] = r->numbers + (uint64_t)(3 + k) * HIDDEN;
+    if (k != 1) a.then_form[k] = weft_device_rows_form(r->device, w, c->n_rows);
+    moved += (double)n * (a.then_form[k] == WEFT_ROWS_F32 ? 4.0 : a.then_form[k] == WEFT_ROWS_F16 ? 2.0 : 1.0);
+  }
+  r->bytes = moved;
+  r->operations = 0.0;
+  return weft_norm(r->device, &a);
+}
+
+/* Queries, keys and values of a sliding layer: normed, turned and, where they are keys and values, stored. */
+static weft_status run_store(room *r, const bench_case *c, uint32_t i) {
+  (void)i;
+  uint64_t per_row = (uint64_t)(c->n_heads + 2 * c->n_kv_heads) * c->dim,
+           plane = (uint64_t)c->n_kv_heads * 16 * c->dim * 2;
+  uint64_t n_q = (uint64_t)c->n_heads * c->dim, n_kv = (uint64_t)c->n_kv_heads * c->dim;
+  weft_qkv_args a = {.q = r->y, .k = r->x, .v = r->x + c->n_rows * n_kv, .q_norm = r->numbers, .k_norm = r->numbers};
+  a.inv_freq = r->numbers;
+  a.position = r->ids;
+  a.slot = r->slots;
+  a.kv = (weft_kv_view){r->pages, c->type, 2 * plane, 0, plane, 16, c->n_kv_heads, c->dim};
+  a.n_rows = c->n_rows;
+  a.n_heads = c->n_heads;
+  a.q_stride = n_q;
+  a.k_stride = a.v_stride = n_kv;
+  a.v_norm = true;
+  a.eps = 1e-6f;
+  r->bytes = (4.0 * (double)per_row + 4.0 * (double)n_q + 4.0 * (double)n_kv) * c->n_rows;
+  r->operations = 0.0;
+  return weft_qkv(r->device, &a);
 }
 
 /* Twelve tokens are allowed, and one of them is drawn: an answer with a format, as most are asked for. */
@@ -480,8 +545,8 @@ static void fill_logits(room *r) {
 }
 
 typedef weft_status (*runner)(room *r, const bench_case *c, uint32_t i);
-static const runner runners[] = {run_matmul, run_experts, run_attention, run_head, run_norm,
-                                 run_sample, run_route,   run_classes,   run_held};
+static const runner runners[] = {run_matmul, run_experts, run_attention, run_head,  run_norm, run_sample,
+                                 run_route,  run_classes, run_held,      run_norms, run_store};
 
 static double seconds_of(room *r, const bench_case *c, uint32_t n) {
   uint64_t start = weft_clock_us();
@@ -512,7 +577,8 @@ static void print_sustained(room *r, const bench_case *c, double each, double se
 
 static void time_case(room *r, const bench_case *c, double seconds) {
   double sample[5];
-  bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD || c->what == WORK_ROUTE;
+  bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD ||
+                     c->what == WORK_ROUTE || c->what == WORK_NORMS;
   if (has_weights) place_weights(r, c);
   if (c->what == WORK_SAMPLE || c->what == WORK_CLASSES || c->what == WORK_HELD) fill_logits(r);
   if (c->what == WORK_CLASSES) fill_classes(r, c);
@@ -557,7 +623,10 @@ static void fill_pages(room *r, uint64_t n_pages, uint64_t pages_bytes) {
   for (uint64_t i = 0; i < n; i++) keys[i] = weft_f32_to_bf16((float)(draw_bits(i) % 2001) * 1e-4f - 0.1f);
   for (uint64_t at = 0; at < pages_bytes; at += n * 2) upload_bytes(r, r->pages + at, keys, n * 2);
   for (uint64_t i = 0; i < n_pages; i++) table[i] = (uint32_t)(i * 7919 % n_pages); /* scattered */
+  int64_t *slots = (int64_t *)(void *)keys;
+  for (uint64_t i = 0; i < ROWS_MAX; i++) slots[i] = (int64_t)table[i / 16] * 16 + (int64_t)(i % 16);
   upload_bytes(r, r->table, table, n_pages * sizeof *table);
+  upload_bytes(r, r->slots, slots, ROWS_MAX * sizeof *slots);
   weft_free(keys);
   weft_free(table);
 }
@@ -569,7 +638,7 @@ int main(int argc, char **argv) {
                                .integers = argc > 5 && strcmp(argv[5], "8i") == 0};
   weft_error error = {{0}};
   if (weft_device_open(&config, &r.device, &error) != WEFT_OK) die_with("device", error.text);
-  uint64_t n_x = (uint64_t)ROWS_MAX * 16 * 512, n_pages = 4096, pages_bytes = n_pages << 17;
+  uint64_t n_x = N_X, n_pages = 4096, pages_bytes = n_pages << 17;
   float *host = weft_alloc(n_x, sizeof *host);
   if (host == NULL) die_with("memory", "refused");
   r.x = take_memory(&r, n_x * sizeof(float));
@@ -579,6 +648,7 @@ int main(int argc, char **argv) {
   r.ids = take_memory(&r, ROWS_MAX * TOP * sizeof(int32_t));
   r.chosen = take_memory(&r, ROWS_MAX * TOP * sizeof(int32_t));
   r.tokens = take_memory(&r, 2 * ROWS_MAX * sizeof(int32_t));
+  r.slots = take_memory(&r, ROWS_MAX * sizeof(int64_t));
   r.flags = take_memory(&r, ROWS_MAX);
   r.pages = take_memory(&r, pages_bytes);
   r.table = take_memory(&r, n_pages * sizeof(uint32_t));

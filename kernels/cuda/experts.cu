@@ -24,7 +24,8 @@
 #include "kernels/cuda/prepare.cuh"
 #include "kernels/parts.h"
 
-enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8 };
+enum { PLACE_BLOCKS = 4 /* to a multiprocessor */, PUT_THREADS = 1024, PUT_ROWS = 64 /* of a block, at most */ };
+enum { EXPERTS_FEW_ROWS = 4, COMBINE_RANKS = 8 };
 
 typedef struct place_args {
   const int32_t *ids;
@@ -34,18 +35,21 @@ typedef struct place_args {
   multiply_job *jobs;
   uint32_t *n_jobs;
   /* Rows that came prepared in 8 bits, in from_tiles tiles of 8, and where they are put at their places. */
-  const uint8_t *from; /* NULL: none */
+  const uint8_t *from;
   uint8_t *to;
   uint32_t n_units, from_tiles, to_tiles;
 } place_args;
 
 /* One warp computes where a block's pairs begin: begin[e], which counts the pairs of expert e in the rows before the
- * block's, becomes the place of the block's first pair of e. The first block also makes the jobs. */
+ * block's, as count[e] does those of the other rows, becomes the place of the block's first pair of e. The first block
+ * also makes the jobs. */
 static __device__ __forceinline__ void begin_places(const place_args &g, const uint32_t *count, uint32_t *begin) {
   uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs = 0;
   uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
-  for (uint32_t e = first; e < end; e++)
-    places += (count[e] + 7) / 8 * 8, jobs += (count[e] + g.job_rows - 1) / g.job_rows;
+  for (uint32_t e = first; e < end; e++) {
+    uint32_t n = begin[e] + count[e];
+    places += (n + 7) / 8 * 8, jobs += (n + g.job_rows - 1) / g.job_rows;
+  }
   uint32_t at = places, job = jobs;
 #pragma unroll
   for (int step = 1; step < 32; step *= 2) {
@@ -55,7 +59,7 @@ static __device__ __forceinline__ void begin_places(const place_args &g, const u
   if (blockIdx.x == 0 && lane == 31) *g.n_jobs = min(job, g.jobs_max);
   at -= places, job -= jobs;
   for (uint32_t e = first; e < end; e++) {
-    uint32_t n = count[e];
+    uint32_t n = begin[e] + count[e];
     begin[e] += at; /* after those of rows before the block's */
     for (uint32_t j = 0; blockIdx.x == 0 && j < n && job < g.jobs_max; j += g.job_rows)
       g.jobs[job++] = {e, at + j, min(g.job_rows, n - j)};
@@ -63,42 +67,31 @@ static __device__ __forceinline__ void begin_places(const place_args &g, const u
   }
 }
 
-/* Counts pairs by expert: in `count` all pairs, in `begin` those before pair `first`. */
+/* Counts pairs by expert, and finds where the block's begin. `first`: its first pair. count, begin: zeros before. */
+template <uint32_t THREADS>
 static __device__ __forceinline__ void count_pairs(const place_args &g, uint32_t first, uint32_t *count,
                                                    uint32_t *begin) {
-  for (uint32_t p = threadIdx.x; p < g.n_pairs; p += 8 * PREPARE_THREADS) {
+  for (uint32_t p = threadIdx.x; p < g.n_pairs; p += 8 * THREADS) {
     uint32_t e[8];
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++)
-      e[i] =
-          p + i * PREPARE_THREADS < g.n_pairs ? (uint32_t)g.ids[p + i * PREPARE_THREADS] - g.first_expert : UINT32_MAX;
+      e[i] = p + i * THREADS < g.n_pairs ? (uint32_t)g.ids[p + i * THREADS] - g.first_expert : UINT32_MAX;
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) {
-      if (e[i] >= g.n_experts) continue;
-      atomicAdd(&count[e[i]], 1u);
-      if (p + i * PREPARE_THREADS < first) atomicAdd(&begin[e[i]], 1u);
-    }
+    for (uint32_t i = 0; i < 8; i++)
+      if (e[i] < g.n_experts) atomicAdd(p + i * THREADS < first ? &begin[e[i]] : &count[e[i]], 1u);
   }
   __syncthreads();
   if (threadIdx.x < 32) begin_places(g, count, begin);
   __syncthreads();
 }
 
-/* Puts a row that came prepared in 8 bits to its places, at[k]. */
-static __device__ __forceinline__ void put_prepared(const place_args &g, uint32_t r, const int32_t *at) {
-  uint32_t n_spans = g.n_units / 2;
-  for (uint32_t i = threadIdx.x; i < g.n_units * 8; i += PREPARE_THREADS) {
-    uint4 bytes = *(const uint4 *)(const void *)(g.from + eight_at(g.from_tiles, i / 8, r, i % 8));
-    for (uint32_t j = 0; j < g.k; j++)
-      if (at[j] >= 0) *(uint4 *)(void *)(g.to + eight_at(g.to_tiles, i / 8, (uint32_t)at[j], i % 8)) = bytes;
-  }
-  const float *scales = (const float *)(const void *)(g.from + eight_scales_at(n_spans, g.from_tiles));
-  float *to = (float *)(void *)(g.to + eight_scales_at(n_spans, g.to_tiles));
-  for (uint32_t i = threadIdx.x; i < n_spans * g.k; i += PREPARE_THREADS) {
-    uint64_t span = i / g.k;
-    int32_t place = at[i % g.k];
-    if (place >= 0) to[span * g.to_tiles * 8 + place] = scales[span * g.from_tiles * 8 + r];
-  }
+/* Gives pair p a place, and says where. */
+static __device__ __forceinline__ int32_t place_pair(const place_args &g, uint32_t p, uint32_t *begin) {
+  uint32_t e = (uint32_t)g.ids[p] - g.first_expert;
+  int32_t place = e < g.n_experts ? (int32_t)atomicAdd(&begin[e], 1u) : -1;
+  g.pair_at[p] = place;
+  if (place >= 0) g.row_of[place] = (int32_t)(p / g.k);
+  return place;
 }
 
 /* A block has some rows. It counts all pairs and those before its own, finds places for its own while the first row is
@@ -119,22 +112,48 @@ static __global__ void __launch_bounds__(PREPARE_THREADS)
   const float *x = a.x + first_row * a.x_stride;
   row_pieces<false, 2> row;
   if (a.out != NULL) load_row(a, x, threadIdx.x, PREPARE_THREADS, row);
-  count_pairs(g, first_row * g.k, count, begin);
+  count_pairs<PREPARE_THREADS>(g, first_row * g.k, count, begin);
   for (uint32_t r = first_row; r < end_row; r++, x += a.x_stride) {
-    for (uint32_t j = threadIdx.x; j < g.k; j += PREPARE_THREADS) {
-      uint32_t e = (uint32_t)g.ids[r * g.k + j] - g.first_expert;
-      at[j] = e < g.n_experts ? (int32_t)atomicAdd(&begin[e], 1u) : -1;
-      g.pair_at[r * g.k + j] = at[j];
-      if (at[j] >= 0) g.row_of[at[j]] = (int32_t)r;
-    }
+    for (uint32_t j = threadIdx.x; j < g.k; j += PREPARE_THREADS) at[j] = place_pair(g, r * g.k + j, begin);
     uint32_t most = a.out != NULL ? finish_row<BF16>(a, x, threadIdx.x, PREPARE_THREADS, row) : 0;
     most = most_of_block(most, shared); /* its barrier also says that the row's places are there */
-    if (g.from != NULL) put_prepared(g, r, at);
     if (a.out != NULL) {
       if (r + 1 < end_row) load_row(a, x + a.x_stride, threadIdx.x, PREPARE_THREADS, row);
       put_row<BF16>(a, x, threadIdx.x, PREPARE_THREADS, row, BF16 ? 0 : lift_of(most), at, g.k, 0);
     }
     __syncthreads();
+  }
+}
+
+/* The same where rows came prepared in 8 bits: these are copied to their places, the first inputs of all the block's
+ * rows before the next ones, so that lines which lie side by side are written at about the same time. */
+static __global__ void __launch_bounds__(PUT_THREADS) put_kernel(const __grid_constant__ place_args g) {
+  extern __shared__ uint32_t count[]; /* [n_experts], then where the next pair of each goes, then the places of pairs */
+  uint32_t *begin = count + g.n_experts, first_row = blockIdx.x * g.rows_per_block;
+  int32_t *at = (int32_t *)(begin + g.n_experts);
+  uint32_t n_rows = min(g.rows_per_block, g.n_pairs / g.k - first_row), n_spans = g.n_units / 2;
+  next_may_start();
+  for (uint32_t e = threadIdx.x; e < 2 * g.n_experts; e += PUT_THREADS) count[e] = 0;
+  __syncthreads();
+  inputs_wait();
+  count_pairs<PUT_THREADS>(g, first_row * g.k, count, begin);
+  for (uint32_t p = threadIdx.x; p < n_rows * g.k; p += PUT_THREADS) at[p] = place_pair(g, first_row * g.k + p, begin);
+  __syncthreads();
+#pragma unroll 2
+  for (uint32_t i = threadIdx.x; i < g.n_units * n_rows * 8; i += PUT_THREADS) {
+    uint32_t unit = i / 8 / n_rows, r = i / 8 % n_rows, p = i % 8;
+    uint4 bytes = *(const uint4 *)(const void *)(g.from + eight_at(g.from_tiles, unit, first_row + r, p));
+    for (uint32_t j = 0; j < g.k; j++) {
+      int32_t place = at[r * g.k + j];
+      if (place >= 0) *(uint4 *)(void *)(g.to + eight_at(g.to_tiles, unit, (uint32_t)place, p)) = bytes;
+    }
+  }
+  const float *scales = (const float *)(const void *)(g.from + eight_scales_at(n_spans, g.from_tiles));
+  float *to = (float *)(void *)(g.to + eight_scales_at(n_spans, g.to_tiles));
+  for (uint32_t i = threadIdx.x; i < n_spans * n_rows * g.k; i += PUT_THREADS) {
+    uint32_t pair = i % (n_rows * g.k), span = i / (n_rows * g.k);
+    float scale = scales[(uint64_t)span * g.from_tiles * 8 + first_row + pair / g.k];
+    if (at[pair] >= 0) to[(uint64_t)span * g.to_tiles * 8 + (uint32_t)at[pair]] = scale;
   }
 }
 
@@ -340,19 +359,25 @@ static weft_status place_pairs(cuda_device *d, const weft_experts_args *args, co
                                const weft_weight *weight) {
   prepare_args a = at_places(args, p, weight);
   if (multiply_form_of(weight) == FORM_EIGHT) a.out = NULL;
-  uint32_t rows_per_block = cuda_ceil(args->n_rows, PLACE_BLOCKS * d->n_multiprocessors);
+  bool puts = args->x_form == WEFT_ROWS_EIGHT;
+  uint32_t rows_per_block = cuda_ceil(args->n_rows, (puts ? 1 : PLACE_BLOCKS) * d->n_multiprocessors);
+  if (puts && rows_per_block > PUT_ROWS) rows_per_block = PUT_ROWS;
   place_args g = {args->ids,   args->first_expert, p->n_pairs, args->k,   p->n_experts, p->job_rows,
                   p->jobs_max, rows_per_block,     p->pair_at, p->row_of, p->jobs,      p->n_jobs};
-  if (args->x_form == WEFT_ROWS_EIGHT) {
+  uint64_t counts_bytes = 4ull * 2 * p->n_experts;
+  if (puts) {
     g.from = (const uint8_t *)(const void *)args->x;
     g.to = (uint8_t *)p->x[FORM_EIGHT];
     g.n_units = a.n_units;
     g.from_tiles = cuda_ceil(args->n_rows, 8);
     g.to_tiles = a.n_tiles;
+    cuda_start(d, put_kernel, cuda_ceil(args->n_rows, rows_per_block), PUT_THREADS,
+               counts_bytes + 4ull * rows_per_block * args->k, g);
+    return cuda_launched(d, "putting rows");
   }
   a.wide = prepare_is_wide(&a);
   cuda_start(d, form_is_bf16(weight->type) ? place_kernel<true> : place_kernel<false>,
-             cuda_ceil(args->n_rows, rows_per_block), PREPARE_THREADS, 4ull * (2 * p->n_experts + args->k), g, a);
+             cuda_ceil(args->n_rows, rows_per_block), PREPARE_THREADS, counts_bytes + 4ull * args->k, g, a);
   return cuda_launched(d, "placing rows");
 }
 

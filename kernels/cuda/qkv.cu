@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* qkv: norms per head, rotation, and keys and values into pages or into the segment's own rows.
  *
- * A warp has one head of one row. Its lane has pairs (i, i + head_dim / 2), i = lane + 32 t, which are
- * the two numbers that rotate together; they stay in registers from load to store. */
+ * A warp has heads of one row, one after another, with the row's sines and cosines; where rows are few, it has one. Its
+ * lane has pairs (i, i + head_dim / 2), i = lane + 32 t, which are the two numbers that rotate together; they stay in
+ * registers from load to store. */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/common.cuh"
 
-enum { QKV_WARPS = 4 };
+enum { QKV_WARPS = 4, QKV_BLOCKS = 10 /* to a multiprocessor; with more, warps have several heads */ };
 
 /* What a lane's numbers are multiplied by: the norm's weights, sines and cosines. They do not depend on the kernels
  * before this one. */
@@ -22,19 +23,28 @@ static __device__ __noinline__ float2 sine_and_cosine(float angle) {
   return both;
 }
 
-/* Loads the norm's weights (NULL: all 1) and computes the angles (inv_freq NULL: no rotation follows). */
+/* Computes the angles (inv_freq NULL: no rotation follows). */
 template <int PAIRS>
-static __device__ __forceinline__ void find_factors(const float *weight, const float *inv_freq, int32_t position,
-                                                    uint32_t dim, head_factors<PAIRS> &f) {
+static __device__ __forceinline__ void find_angles(const float *inv_freq, int32_t position, uint32_t dim,
+                                                   head_factors<PAIRS> &f) {
+#pragma unroll
+  for (int t = 0; t < PAIRS; t++) {
+    uint32_t i = threadIdx.x % 32 + 32 * t;
+    if (i >= dim / 2 || inv_freq == NULL) continue;
+    float2 both = sine_and_cosine(__fmul_rn((float)position, inv_freq[i]));
+    f.sine[t] = both.x, f.cosine[t] = both.y;
+  }
+}
+
+/* Loads the norm's weights (NULL: all 1). */
+template <int PAIRS>
+static __device__ __forceinline__ void find_weights(const float *weight, uint32_t dim, head_factors<PAIRS> &f) {
 #pragma unroll
   for (int t = 0; t < PAIRS; t++) {
     uint32_t i = threadIdx.x % 32 + 32 * t;
     if (i >= dim / 2) continue;
     f.weight[0][t] = weight == NULL ? 1.0f : weight[i];
     f.weight[1][t] = weight == NULL ? 1.0f : weight[i + dim / 2];
-    if (inv_freq == NULL) continue;
-    float2 both = sine_and_cosine(__fmul_rn((float)position, inv_freq[i]));
-    f.sine[t] = both.x, f.cosine[t] = both.y;
   }
 }
 
@@ -97,6 +107,7 @@ static __device__ __forceinline__ void store_head(const float (&x)[2][PAIRS], we
 template <int PAIRS>
 static __device__ __forceinline__ void store_q8(const float (&x)[2][PAIRS], float *line, uint8_t *to, uint32_t dim) {
   uint32_t lane = threadIdx.x % 32;
+  __syncwarp(); /* the head before has been read */
   store_head<PAIRS>(x, WEFT_TYPE_F32, line, dim);
   __syncwarp();
   for (uint32_t i = lane; i < dim; i += WEFT_KV_Q8_BLOCK) {
@@ -108,19 +119,27 @@ static __device__ __forceinline__ void store_q8(const float (&x)[2][PAIRS], floa
   }
 }
 
-/* Where key (or value) `head` of row r goes; NULL where there is no place. */
-static __device__ void *place_of_head(const weft_qkv_args &a, uint32_t r, uint32_t head, bool is_value) {
+/* Where a row's first key and value go, and how many bytes on those of the next head do; NULL: they have no place. */
+typedef struct row_place {
+  uint8_t *k, *v;
+  uint64_t next;
+} row_place;
+
+static __device__ row_place place_of_row(const weft_qkv_args &a, uint32_t r) {
   uint64_t vector = kv_row_bytes(a.kv.type, a.kv.head_dim);
+  row_place to = {NULL, NULL, vector};
+  if (a.k == NULL) return to;
   int64_t slot = a.slot[r];
-  if (slot < 0) {
-    uint8_t *own = (uint8_t *)(is_value ? a.own_v : a.own_k);
-    if (own == NULL || r < a.own_first) return NULL;
-    return own + ((uint64_t)(r - a.own_first) * a.kv.n_kv_heads + head) * vector;
+  if (slot < 0 && r >= a.own_first) {
+    uint64_t at = (uint64_t)(r - a.own_first) * a.kv.n_kv_heads * vector;
+    if (a.own_k != NULL) to.k = (uint8_t *)a.own_k + at;
+    if (a.own_v != NULL) to.v = (uint8_t *)a.own_v + at;
+  } else if (slot >= 0 && a.kv.base != NULL) {
+    uint64_t page = (uint64_t)slot / a.kv.block_tokens, offset = (uint64_t)slot % a.kv.block_tokens;
+    uint8_t *at = (uint8_t *)a.kv.base + page * a.kv.page_bytes + offset * vector;
+    to = {at + a.kv.k_offset, at + a.kv.v_offset, a.kv.block_tokens * vector};
   }
-  if (a.kv.base == NULL) return NULL;
-  uint64_t page = (uint64_t)slot / a.kv.block_tokens, offset = (uint64_t)slot % a.kv.block_tokens;
-  uint8_t *at = (uint8_t *)a.kv.base + page * a.kv.page_bytes + (is_value ? a.kv.v_offset : a.kv.k_offset);
-  return at + ((uint64_t)head * a.kv.block_tokens + offset) * vector;
+  return to;
 }
 
 /* How many heads a row has: queries, and keys and values where there are any, in this order. */
@@ -128,32 +147,61 @@ static __host__ __device__ uint32_t heads_of(const weft_qkv_args &a) {
   return a.n_heads + (a.k == NULL ? 0 : 2 * a.kv.n_kv_heads);
 }
 
+/* A head of a row: its kind, where it comes from and goes to (NULL: nowhere), and its norm's weights. */
+typedef struct head_place {
+  bool is_query, is_value;
+  const float *from, *weight;
+  void *to;
+} head_place;
+
+static __device__ __forceinline__ head_place head_at(const weft_qkv_args &a, const row_place &row, uint32_t r,
+                                                     uint32_t head) {
+  uint32_t dim = a.kv.head_dim, key = head - a.n_heads, value = key - a.kv.n_kv_heads;
+  if (head < a.n_heads) {
+    float *q = a.q + (uint64_t)r * a.q_stride + (uint64_t)head * dim;
+    return {true, false, q, a.q_norm, q};
+  }
+  if (key < a.kv.n_kv_heads)
+    return {false, false, a.k + (uint64_t)r * a.k_stride + (uint64_t)key * dim, a.k_norm,
+            row.k == NULL ? NULL : row.k + key * row.next};
+  return {false, true, a.v + (uint64_t)r * a.v_stride + (uint64_t)value * dim, NULL,
+          row.v == NULL ? NULL : row.v + value * row.next};
+}
+
+/* The numbers of the next head are on their way while a head is computed. */
 template <int PAIRS>
-static __global__ void __launch_bounds__(32 * QKV_WARPS) qkv_kernel(const weft_qkv_args a) {
+static __global__ void __launch_bounds__(32 * QKV_WARPS, PAIRS <= 4   ? 8
+                                                         : PAIRS <= 8 ? 5
+                                                                      : 1)
+    qkv_kernel(const __grid_constant__ weft_qkv_args a) {
   next_may_start();
   uint32_t n_heads = heads_of(a), dim = a.kv.head_dim;
-  uint32_t head = blockIdx.x * QKV_WARPS + threadIdx.x / 32, r = blockIdx.y;
+  uint32_t head = blockIdx.x * QKV_WARPS + threadIdx.x / 32, step = gridDim.x * QKV_WARPS, r = blockIdx.y;
   if (head >= n_heads) return;
   __shared__ float line[QKV_WARPS][WEFT_HEAD_DIM_MAX];
-  bool is_query = head < a.n_heads, is_value = head >= a.n_heads + a.kv.n_kv_heads;
-  uint32_t at = is_query ? head : is_value ? head - a.n_heads - a.kv.n_kv_heads : head - a.n_heads;
-  void *to = is_query ? a.q + (uint64_t)r * a.q_stride + (uint64_t)at * dim : place_of_head(a, r, at, is_value);
-  const float *weight = is_query ? a.q_norm : is_value ? NULL : a.k_norm, *from = (const float *)to;
-  bool has_norm = is_value ? a.v_norm : weight != NULL;
-  if (!is_query)
-    from = (is_value ? a.v + (uint64_t)r * a.v_stride : a.k + (uint64_t)r * a.k_stride) + (uint64_t)at * dim;
-  float x[2][PAIRS];
+  row_place row = place_of_row(a, r);
+  head_place h = head_at(a, row, r, head);
+  const float *weight = h.weight;
+  float x[2][PAIRS], next[2][PAIRS];
   head_factors<PAIRS> factors;
-  find_factors<PAIRS>(weight, is_value ? NULL : a.inv_freq, a.position[r], dim, factors);
+  find_angles<PAIRS>(h.is_value ? NULL : a.inv_freq, a.position[r], dim, factors);
+  find_weights<PAIRS>(weight, dim, factors);
   inputs_wait();
-  if (to == NULL) return;
-  load_head<PAIRS>(x, from, dim);
-  if (has_norm) norm_head<PAIRS>(x, factors, a.eps, dim);
-  if (!is_value) rotate_head<PAIRS>(x, factors, dim);
-  if (!is_query && a.kv.type == WEFT_TYPE_Q8_0)
-    store_q8<PAIRS>(x, line[threadIdx.x / 32], (uint8_t *)to, dim);
-  else
-    store_head<PAIRS>(x, is_query ? WEFT_TYPE_F32 : a.kv.type, to, dim);
+  load_head<PAIRS>(next, h.from, dim);
+  for (; head < n_heads; head += step) {
+    h = head_at(a, row, r, head);
+#pragma unroll
+    for (int t = 0; t < PAIRS; t++) x[0][t] = next[0][t], x[1][t] = next[1][t];
+    if (head + step < n_heads) load_head<PAIRS>(next, head_at(a, row, r, head + step).from, dim);
+    if (h.weight != weight) find_weights<PAIRS>(h.weight, dim, factors);
+    weight = h.weight;
+    if (h.is_value ? a.v_norm : weight != NULL) norm_head<PAIRS>(x, factors, a.eps, dim);
+    if (!h.is_value) rotate_head<PAIRS>(x, factors, dim);
+    if (h.to != NULL && !h.is_query && a.kv.type == WEFT_TYPE_Q8_0)
+      store_q8<PAIRS>(x, line[threadIdx.x / 32], (uint8_t *)h.to, dim);
+    else if (h.to != NULL)
+      store_head<PAIRS>(x, h.is_query ? WEFT_TYPE_F32 : a.kv.type, h.to, dim);
+  }
 }
 
 weft_status cuda_qkv(weft_device *device, const weft_qkv_args *args) {
@@ -164,7 +212,8 @@ weft_status cuda_qkv(weft_device *device, const weft_qkv_args *args) {
   uint32_t n_heads = heads_of(a);
   for (uint32_t first = 0; first < args->n_rows; first += a.n_rows) {
     a.n_rows = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
-    dim3 grid(cuda_ceil(n_heads, QKV_WARPS), a.n_rows);
+    uint32_t most = cuda_ceil(n_heads, QKV_WARPS), wanted = cuda_ceil(QKV_BLOCKS * d->n_multiprocessors, a.n_rows);
+    dim3 grid(wanted < most ? wanted : most, a.n_rows);
     if (pairs <= 4)
       cuda_start(d, qkv_kernel<4>, grid, 32 * QKV_WARPS, 0, a);
     else if (pairs <= 8)

@@ -109,6 +109,23 @@ static __device__ __forceinline__ float4 norm_element4(const float4 &v, float fa
                      norm_element(v.z, factor, w.z, add.z, scale), norm_element(v.w, factor, w.w, add.w, scale));
 }
 
+/* The same with nothing to add and a scale of 1. */
+static __device__ __forceinline__ float4 norm_plain4(const float4 &v, float factor, const float4 &w) {
+  return make_float4(__fmaf_rn(__fmul_rn(v.x, factor), w.x, 0.0f), __fmaf_rn(__fmul_rn(v.y, factor), w.y, 0.0f),
+                     __fmaf_rn(__fmul_rn(v.z, factor), w.z, 0.0f), __fmaf_rn(__fmul_rn(v.w, factor), w.w, 0.0f));
+}
+
+/* The larger of two magnitudes; NaN if one is. */
+static __device__ __forceinline__ float larger(float a, float b) {
+  float most;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(most) : "f"(fabsf(a)), "f"(fabsf(b)));
+  return most;
+}
+
+static __device__ __forceinline__ uint32_t most_of_four(const float4 &v) {
+  return __float_as_uint(larger(larger(v.x, v.y), larger(v.z, v.w)));
+}
+
 /* A thread's part of a row: the numbers 4 (t THREADS + thread) .. + 3 for t < SLOTS. */
 template <int THREADS, int SLOTS>
 struct row_part {
@@ -122,17 +139,19 @@ static __device__ __forceinline__ void get_part(const float *row, uint32_t n, bo
   for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = load_row4<WIDE>(row, 4 * (t * THREADS + threadIdx.x), n, wide);
 }
 
-/* Reads the weight of a norm, if NOW. */
-template <bool NOW, bool WIDE, int THREADS, int SLOTS>
+/* Reads the weight of a norm, if NOW. KEPT: it is to leave the L2 cache last. */
+template <bool NOW, bool KEPT, bool WIDE, int THREADS, int SLOTS>
 static __device__ __forceinline__ void get_weight(const float *row, uint32_t n, bool wide,
                                                   row_part<THREADS, SLOTS> &out) {
   if constexpr (NOW) {
 #pragma unroll
     for (uint32_t t = 0; t < SLOTS; t++) {
       uint32_t i = 4 * (t * THREADS + threadIdx.x);
-      if (row != NULL)
-        out.at[t] = (WIDE ? i < n : wide && i + 4 <= n) ? load_kept((const float4 *)(const void *)(row + i))
-                                                        : load_row4<WIDE>(row, i, n, wide);
+      if (row == NULL) continue;
+      if (KEPT && (WIDE ? i < n : wide && i + 4 <= n))
+        out.at[t] = load_kept((const float4 *)(const void *)(row + i));
+      else
+        out.at[t] = load_row4<WIDE>(row, i, n, wide);
     }
   }
 }
@@ -167,30 +186,45 @@ static __device__ __forceinline__ float2 factors_of(const row_part<THREADS, SLOT
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     if (i == 1 && !two) continue;
-    float all = warp_sum(lane < THREADS / 32 ? shared[i][lane] : 0.0f);
+    float all = shared[i][lane % (THREADS / 32)];
+#pragma unroll
+    for (int step = THREADS / 64; step > 0; step /= 2) all += __shfl_xor_sync(0xFFFFFFFFu, all, step);
     factor[i] = __fdiv_rn(1.0f, sqrtf(__fdiv_rn(all, (float)n) + eps));
   }
   return make_float2(factor[0], factor[1]);
 }
 
 template <int THREADS, int SLOTS>
-static __device__ __forceinline__ void scale_part(row_part<THREADS, SLOTS> &x, float factor,
-                                                  const row_part<THREADS, SLOTS> &w) {
+static __device__ __forceinline__ void scale_part(const row_part<THREADS, SLOTS> &x, float factor,
+                                                  const row_part<THREADS, SLOTS> &w, row_part<THREADS, SLOTS> &out) {
 #pragma unroll
-  for (uint32_t t = 0; t < SLOTS; t++) x.at[t] = norm_element4(x.at[t], factor, w.at[t], make_float4(0, 0, 0, 0), 1.0f);
+  for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = norm_plain4(x.at[t], factor, w.at[t]);
 }
 
-/* Writes four numbers of row r, inputs 4 lane .. of a unit, as integers. most: of the span. */
-static __device__ __forceinline__ void write_eight(const norm_kernel_args &a, uint8_t *out, uint32_t unit,
-                                                   const float4 &v, uint32_t most) {
-  uint32_t lane = threadIdx.x % 32, r = blockIdx.x, n_tiles = (a.op.n_rows + 7) / 8;
-  float *scales = (float *)(void *)(out + eight_scales_at(a.op.n_cols / EIGHT_SPAN, n_tiles));
-  float inverse, scale = eight_scale(most, &inverse);
-  *(uint32_t *)(void *)(out + eight_at(n_tiles, unit, r, lane % 8) + 4 * (lane / 8)) = eight_bytes(&v.x, inverse);
-  if (lane == 0 && unit % 2 == 0) scales[(uint64_t)(unit / 2) * n_tiles * 8 + r] = scale;
+/* Writes the thread's part of row r as integers. most: of each unit, of which two are a span; lane t of a warp finds
+ * the scale of the span that the warp's unit in slot t belongs to. */
+template <int THREADS, int SLOTS>
+static __device__ __forceinline__ void write_eight(const norm_kernel_args &a, uint8_t *out,
+                                                   const row_part<THREADS, SLOTS> &v,
+                                                   const uint32_t (*most)[THREADS / 32]) {
+  constexpr uint32_t WARPS = THREADS / 32;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = blockIdx.x, n = a.op.n_cols;
+  uint32_t n_tiles = (a.op.n_rows + 7) / 8, unit = lane * WARPS + warp;
+  float inverse = 0.0f;
+  if (lane < SLOTS && 128 * unit < n) {
+    float *scales = (float *)(void *)(out + eight_scales_at(n / EIGHT_SPAN, n_tiles));
+    float scale = eight_scale(max(most[lane][warp], most[lane][warp ^ 1]), &inverse);
+    if (unit % 2 == 0) scales[(uint64_t)(unit / 2) * n_tiles * 8 + r] = scale;
+  }
+  uint8_t *to = out + eight_at(n_tiles, warp, r, lane % 8) + 4 * (lane / 8);
+#pragma unroll
+  for (uint32_t t = 0; t < SLOTS; t++, to += (uint64_t)WARPS * n_tiles * 1024) {
+    float own = __shfl_sync(0xFFFFFFFFu, inverse, t);
+    if (128 * (t * WARPS + warp) < n) *(uint32_t *)(void *)to = eight_bytes(&v.at[t].x, own);
+  }
 }
 
-/* The same in 16 bits (multiply.h). most: of the row. */
+/* Writes four numbers of row r, inputs 4 lane .. of a unit, in 16 bits (multiply.h). most: of the row. */
 static __device__ __forceinline__ void write_f16(const norm_kernel_args &a, uint8_t *out, uint32_t unit,
                                                  const float4 &v, uint32_t most) {
   uint32_t lane = threadIdx.x % 32, r = blockIdx.x, n_tiles = (a.op.n_rows + 7) / 8, p = lane % 8 * 2;
@@ -212,52 +246,43 @@ static __device__ __forceinline__ void write_then(const norm_kernel_args &a, con
                                                   uint32_t (*shared)[SLOTS][THREADS / 32]) {
   const weft_norm_args &op = a.op;
   uint32_t n = op.n_cols, warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = blockIdx.x;
-  float4 none = make_float4(0, 0, 0, 0);
-  bool any = false;
-#pragma unroll
+#pragma unroll(EARLY ? WEFT_NORM_THEN_MAX : 1)
   for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++) {
-    if (i >= op.n_then) continue;
-    get_weight<!EARLY, WIDE>(op.then_weight[i], n, a.wide, weight[i]);
+    if (i >= op.n_then) break;
+    row_part<THREADS, SLOTS> v;
+    if constexpr (EARLY) v = weight[i];
+    get_weight<!EARLY, (SLOTS > 3), WIDE>(op.then_weight[i], n, a.wide, v);
+    scale_part(y, factor, v, v);
+    if (op.then_form[i] == WEFT_ROWS_F32) {
+#pragma unroll
+      for (uint32_t t = 0; t < SLOTS; t++)
+        store_row4<WIDE>(op.then[i] + r * op.y_stride, 4 * (t * THREADS + threadIdx.x), n, a.wide, v.at[t]);
+      continue;
+    }
 #pragma unroll
     for (uint32_t t = 0; t < SLOTS; t++) {
-      float4 v = norm_element4(y.at[t], factor, weight[i].at[t], none, 1.0f);
-      if (op.then_form[i] == WEFT_ROWS_F32) {
-        store_row4<WIDE>(op.then[i] + r * op.y_stride, 4 * (t * THREADS + threadIdx.x), n, a.wide, v);
-        continue;
-      }
-      any = true;
-      uint32_t most = max(max(__float_as_uint(v.x) & 0x7FFFFFFFu, __float_as_uint(v.y) & 0x7FFFFFFFu),
-                          max(__float_as_uint(v.z) & 0x7FFFFFFFu, __float_as_uint(v.w) & 0x7FFFFFFFu));
-      most = __reduce_max_sync(0xFFFFFFFFu, most);
-      if (lane == 0) shared[i][t][warp] = 4 * (t * THREADS + threadIdx.x) < n ? most : 0;
+      uint32_t most = __reduce_max_sync(0xFFFFFFFFu, most_of_four(v.at[t]));
+      if (lane == 0) shared[i][t][warp] = 128 * (t * (THREADS / 32) + warp) < n ? most : 0;
     }
-  }
-  if (!any) return;
-  __syncthreads();
-#pragma unroll
-  for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++) {
-    if (i >= op.n_then || op.then_form[i] == WEFT_ROWS_F32) continue;
+    __syncthreads();
     uint8_t *out = (uint8_t *)(void *)op.then[i];
+    if (op.then_form[i] == WEFT_ROWS_EIGHT) {
+      write_eight<THREADS, SLOTS>(a, out, v, shared[i]);
+      continue;
+    }
     uint32_t most = 0;
     for (uint32_t j = lane; j < SLOTS * THREADS / 32; j += 32) most = max(most, (&shared[i][0][0])[j]);
     most = __reduce_max_sync(0xFFFFFFFFu, most);
 #pragma unroll
-    for (uint32_t t = 0; t < SLOTS; t++) {
-      uint32_t unit = t * (THREADS / 32) + warp;
-      if (128 * unit >= n) continue;
-      float4 v = norm_element4(y.at[t], factor, weight[i].at[t], none, 1.0f);
-      if (op.then_form[i] == WEFT_ROWS_EIGHT)
-        write_eight(a, out, unit, v, max(shared[i][t][warp], shared[i][t][warp ^ 1]));
-      else
-        write_f16(a, out, unit, v, most);
-    }
+    for (uint32_t t = 0; t < SLOTS; t++)
+      if (128 * (t * (THREADS / 32) + warp) < n) write_f16(a, out, t * (THREADS / 32) + warp, v.at[t], most);
   }
 }
 
 /* EARLY: weights, which no kernel writes, are read before the inputs are there; otherwise when they are needed, which
- * takes fewer registers. With three slots two blocks fit on a multiprocessor in either case. */
+ * takes fewer registers: with three slots three blocks fit on a multiprocessor, not two. */
 template <int THREADS, int SLOTS, bool EARLY, bool WIDE>
-static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
+static __global__ void __launch_bounds__(THREADS, SLOTS > 3 ? 1 : 3 - EARLY)
     norm_kernel(const __grid_constant__ norm_kernel_args a) {
   using part = row_part<THREADS, SLOTS>;
   __shared__ float shared[3][2][32];
@@ -267,12 +292,12 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
   uint64_t r = blockIdx.x;
   uint32_t n = op.n_cols;
   part weight, x_weight, x2_weight, then_weight[WEFT_NORM_THEN_MAX];
-  get_weight<EARLY, WIDE>(op.x_weight, n, a.wide, x_weight);
-  get_weight<EARLY, WIDE>(op.x2_weight, n, a.wide, x2_weight);
-  get_weight<EARLY, WIDE>(op.weight, n, a.wide, weight);
+  get_weight<EARLY, true, WIDE>(op.x_weight, n, a.wide, x_weight);
+  get_weight<EARLY, true, WIDE>(op.x2_weight, n, a.wide, x2_weight);
+  get_weight<EARLY, true, WIDE>(op.weight, n, a.wide, weight);
 #pragma unroll
   for (uint32_t i = 0; i < WEFT_NORM_THEN_MAX; i++)
-    if (i < op.n_then) get_weight<EARLY, WIDE>(op.then_weight[i], n, a.wide, then_weight[i]);
+    if (i < op.n_then) get_weight<EARLY, true, WIDE>(op.then_weight[i], n, a.wide, then_weight[i]);
   float scale = op.row_scale == NULL ? 1.0f : op.row_scale[r];
   inputs_wait();
   part x, x2, add;
@@ -282,12 +307,12 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
   if (op.x_weight != NULL || (op.x2 != NULL && op.x2_weight != NULL)) {
     float2 factor = factors_of<THREADS, SLOTS>(x, x2, op.x2 != NULL, n, op.eps, shared[0]);
     if (op.x_weight != NULL) {
-      get_weight<!EARLY, WIDE>(op.x_weight, n, a.wide, x_weight);
-      scale_part(x, factor.x, x_weight);
+      get_weight<!EARLY, (SLOTS > 3), WIDE>(op.x_weight, n, a.wide, x_weight);
+      scale_part(x, factor.x, x_weight, x);
     }
     if (op.x2 != NULL && op.x2_weight != NULL) {
-      get_weight<!EARLY, WIDE>(op.x2_weight, n, a.wide, x2_weight);
-      scale_part(x2, factor.y, x2_weight);
+      get_weight<!EARLY, (SLOTS > 3), WIDE>(op.x2_weight, n, a.wide, x2_weight);
+      scale_part(x2, factor.y, x2_weight, x2);
     }
   }
 #pragma unroll
@@ -298,7 +323,7 @@ static __global__ void __launch_bounds__(THREADS, SLOTS <= 3 ? 2 : 1)
   }
   float factor = op.plain ? 1.0f : factors_of<THREADS, SLOTS>(x, x, false, n, op.eps, shared[1]).x;
   float none = op.plain ? -0.0f : 0.0f; /* what is not normed keeps the sign of a zero */
-  get_weight<!EARLY, WIDE>(op.weight, n, a.wide, weight);
+  get_weight<!EARLY, (SLOTS > 3), WIDE>(op.weight, n, a.wide, weight);
 #pragma unroll
   for (uint32_t t = 0; t < SLOTS; t++) {
     float4 w = op.weight != NULL ? weight.at[t] : make_float4(1, 1, 1, 1);
@@ -327,8 +352,11 @@ weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
     a.wide = a.wide && is_wide(args->then[i], args->y_stride) && is_wide(args->then_weight[i], 0);
   bool early = args->n_rows <= d->n_multiprocessors;
   bool fours = a.wide && args->n_cols % 4 == 0;
-  if (args->n_cols <= 3072)
+  if (args->n_cols <= 3072 && early)
     cuda_start(d, fours ? norm_kernel<256, 3, true, true> : norm_kernel<256, 3, true, false>, args->n_rows, 256, 0, a);
+  else if (args->n_cols <= 3072)
+    cuda_start(d, fours ? norm_kernel<256, 3, false, true> : norm_kernel<256, 3, false, false>, args->n_rows, 256, 0,
+               a);
   else if (args->n_cols <= 4096 && early)
     cuda_start(d, fours ? norm_kernel<256, 4, true, true> : norm_kernel<256, 4, true, false>, args->n_rows, 256, 0, a);
   else if (args->n_cols <= 4096)

@@ -20,12 +20,12 @@ typedef struct norms {
   uint32_t n;
 } norms;
 
-static norms norms_new(uint32_t n, const norms *weights) {
+static norms norms_new(uint32_t n_rows, uint32_t n, const norms *weights) {
   norms s = {.n = n};
-  s.x = rows_new((uint64_t)ROWS * n, 1);
-  s.x2 = rows_new((uint64_t)ROWS * n, 2);
-  s.y = rows_new((uint64_t)ROWS * n, 3); /* the residual, in place */
-  for (uint32_t i = 0; i < THEN; i++) s.then[i] = rows_new((uint64_t)ROWS * n, 4);
+  s.x = rows_new((uint64_t)n_rows * n, 1);
+  s.x2 = rows_new((uint64_t)n_rows * n, 2);
+  s.y = rows_new((uint64_t)n_rows * n, 3); /* the residual, in place */
+  for (uint32_t i = 0; i < THEN; i++) s.then[i] = rows_new((uint64_t)n_rows * n, 4);
   for (uint32_t i = 0; i < 4 + THEN; i++)
     s.weight[i] = weights != NULL ? weights->weight[i] : rows_new(n + ROWS, 10 + i);
   return s;
@@ -76,7 +76,7 @@ static void test_norms(void **state) {
     weft_device *device = i / 5 == 0 ? all->ref : all->cpu[i / 5 - 1];
     const char *name = i / 5 == 0 ? "ref" : all->name[i / 5 - 1];
     for (uint32_t c = 0; c < N_COUNTS; c++) {
-      norms a = norms_new(widths[i % 5], NULL), b = norms_new(widths[i % 5], &a);
+      norms a = norms_new(ROWS, widths[i % 5], NULL), b = norms_new(ROWS, widths[i % 5], &a);
       run_norms(device, &a, row_counts[c], true, c % 2 == 0, c % (THEN + 1));
       run_norms(device, &b, row_counts[c], false, c % 2 == 0, c % (THEN + 1));
       size_t n_bytes = (size_t)ROWS * a.n * sizeof(float);
@@ -173,6 +173,29 @@ static void test_gated(void **state) {
   }
 }
 
+/* Many rows at once have the bits of some rows at a time. */
+static void test_many_norms(void **state) {
+  const devices *all = *state;
+  enum { MANY = 600, SOME = 40, WIDE = 2816 };
+  for (uint32_t d = 0; d < all->n; d++) {
+    norms a = norms_new(MANY, WIDE, NULL), b = norms_new(MANY, WIDE, &a);
+    run_norms(all->cpu[d], &a, MANY, true, true, THEN);
+    for (uint32_t first = 0; first < MANY; first += SOME) {
+      norms some = b;
+      uint64_t at = (uint64_t)first * WIDE;
+      some.x += at, some.x2 += at, some.y += at, some.weight[3] += first;
+      for (uint32_t k = 0; k < THEN; k++) some.then[k] += at;
+      run_norms(all->cpu[d], &some, SOME, true, true, THEN);
+    }
+    size_t n_bytes = (size_t)MANY * WIDE * sizeof(float);
+    assert_same("many norms", all->name[d], "the sum", b.y, a.y, n_bytes);
+    for (uint32_t k = 0; k < THEN; k++)
+      assert_same("many norms", all->name[d], "a norm that follows", b.then[k], a.then[k], n_bytes);
+    norms_free(&b, false);
+    norms_free(&a, true);
+  }
+}
+
 /* ---- prepared rows ---- */
 
 /* A product of rows that a norm left in the form that the weight takes has the bits of that of the same rows in f32. */
@@ -211,7 +234,7 @@ static void prepared_once(weft_device *device, const char *name, const weft_weig
 
 static void test_prepared(void **state) {
   const devices *all = *state;
-  static const uint32_t widths[] = {256, 2816, 4096, 5120}, counts[] = {9, 17, 40};
+  static const uint32_t widths[] = {256, 2816, 4096, 5120}, counts[] = {9, 17, 40, 600};
   for (uint32_t d = 0; d < all->n; d++) {
     for (uint32_t w = 0; w < sizeof widths / sizeof *widths; w++) {
       weft_weight weight = matrix(all->cpu[d], WEFT_TYPE_Q4_K, 48, widths[w], 60);
@@ -303,7 +326,7 @@ static void test_router(void **state) {
 
 /* ---- experts with a shared MLP ---- */
 
-enum { LAYERS = 2, WIDTH = 512, FF_MAX = 5024, EXPERTS = 9, TOP = 8 };
+enum { LAYERS = 2, WIDTH = 512, FF_MAX = 5024, EXPERTS = 9, TOP = 8, SHARED_ROWS = 300 };
 
 typedef struct layer_case {
   weft_type in, out, shared_in, shared_out; /* of experts; of the shared MLP */
@@ -455,10 +478,10 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
   assert_int_equal(weft_norm(device, &norm), WEFT_OK);
 }
 
-/* Scratch of a route and of experts of at most ROWS rows. */
-static void scratch_new(weft_device *device, const layer *l, void **scratch) {
-  weft_route_args route = route_of(l, ROWS);
-  weft_experts_args experts = experts_of(l, ROWS);
+/* Scratch of a route and of experts of n_rows rows. */
+static void scratch_new(weft_device *device, const layer *l, uint32_t n_rows, void **scratch) {
+  weft_route_args route = route_of(l, n_rows);
+  weft_experts_args experts = experts_of(l, n_rows);
   scratch[0] = scratch_of(weft_route_scratch(device, &route));
   scratch[1] = scratch_of(weft_experts_scratch(device, &experts));
 }
@@ -475,7 +498,7 @@ static void run_layers(weft_device *device, const layer *l, uint32_t n_rows, boo
   r.logits = rows_new((uint64_t)n_rows * EXPERTS, 26);
   r.weights = rows_new((uint64_t)n_rows * TOP, 27);
   r.ids = memory_new((size_t)n_rows * TOP, sizeof *r.ids);
-  scratch_new(device, l, scratch);
+  scratch_new(device, l, n_rows, scratch);
   for (uint32_t i = 0; i < LAYERS; i++) run_layer(device, l, &r, n_rows, scratch, whole);
   assert_int_equal(weft_device_sync(device), WEFT_OK);
   memcpy(result, r.x, n * sizeof(float));
@@ -510,19 +533,22 @@ static void bad_id(weft_device *device, const layer *l) {
   memory_free(ids);
 }
 
+static void shared_once(weft_device *device, const char *name, const layer *l, uint32_t n_rows) {
+  static float one[SHARED_ROWS * WIDTH], two[SHARED_ROWS * WIDTH];
+  run_layers(device, l, n_rows, false, one);
+  run_layers(device, l, n_rows, true, two);
+  assert_same("experts with a shared MLP", name, "the rows", one, two, (size_t)n_rows * WIDTH * sizeof(float));
+}
+
 static void test_shared(void **state) {
   const devices *all = *state;
-  static float one[ROWS * WIDTH], two[ROWS * WIDTH];
   for (uint32_t d = 0; d < all->n; d++) {
     for (uint32_t i = 0; i < sizeof layer_cases / sizeof *layer_cases; i++) {
       if (layer_cases[i].n_shared > 1000 && !is_cuda(all->cpu[d])) continue;
       layer l = layer_new(all->cpu[d], &layer_cases[i]);
-      for (uint32_t c = i % 2; c < N_COUNTS; c += quick ? 2 : 1) {
-        run_layers(all->cpu[d], &l, row_counts[c], false, one);
-        run_layers(all->cpu[d], &l, row_counts[c], true, two);
-        assert_same("experts with a shared MLP", all->name[d], "the rows", one, two,
-                    (size_t)row_counts[c] * WIDTH * sizeof(float));
-      }
+      for (uint32_t c = i % 2; c < N_COUNTS; c += quick ? 2 : 1)
+        shared_once(all->cpu[d], all->name[d], &l, row_counts[c]);
+      if (i == 0 && is_cuda(all->cpu[d])) shared_once(all->cpu[d], all->name[d], &l, SHARED_ROWS);
       if (is_cuda(all->cpu[d]) && !layer_cases[i].split) bad_id(all->cpu[d], &l); /* others refuse the call */
       weft_weight *const weights[] = {&l.router, &l.gate, &l.up, &l.down, &l.experts_in, &l.experts_out, &l.experts_up};
       for (uint32_t w = 0; w < sizeof weights / sizeof weights[0]; w++)
@@ -540,8 +566,9 @@ static int setup_eight_too(void **state) {
 
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms),      cmocka_unit_test(test_gated),
-                                     cmocka_unit_test(test_gated_many), cmocka_unit_test(test_prepared),
-                                     cmocka_unit_test(test_router),     cmocka_unit_test(test_shared)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norms),    cmocka_unit_test(test_many_norms),
+                                     cmocka_unit_test(test_gated),    cmocka_unit_test(test_gated_many),
+                                     cmocka_unit_test(test_prepared), cmocka_unit_test(test_router),
+                                     cmocka_unit_test(test_shared)};
   return cmocka_run_group_tests_name("kernels/fused", tests, setup_eight_too, teardown_devices);
 }

@@ -246,19 +246,22 @@ typedef struct qkv_case {
   uint32_t n_rotated; /* pairs that turn: the others have frequency 0 */
   int32_t position;   /* of row 0 */
   bool queries_only;
+  uint32_t n_rows;
 } qkv_case;
 
 static const qkv_case qkv_cases[] = {
-    {"qkv dim 8", 1, 1, 8, 1, WEFT_TYPE_F32, true, true, true, false, 4, 0, false},
-    {"qkv dim 24", 3, 1, 24, 4, WEFT_TYPE_BF16, true, true, true, true, 3, 5, false},
-    {"qkv dim 64", 4, 2, 64, 16, WEFT_TYPE_F32, true, true, false, false, 32, 1000, false},
-    {"qkv dim 128, no norms", 4, 4, 128, 16, WEFT_TYPE_BF16, false, false, false, false, 64, 32760, false},
-    {"qkv dim 256, K = V", 8, 2, 256, 16, WEFT_TYPE_BF16, true, true, true, true, 128, 131000, false},
-    {"qkv dim 32, 8 bits", 2, 1, 32, 4, WEFT_TYPE_Q8_0, true, true, true, false, 16, 77, false},
-    {"qkv dim 256, 8 bits", 8, 2, 256, 16, WEFT_TYPE_Q8_0, true, true, true, true, 128, 4000, false},
-    {"qkv dim 512, partial", 4, 1, 512, 32, WEFT_TYPE_F32, true, true, true, true, 64, 999990, false},
-    {"queries only, dim 256", 8, 1, 256, 16, WEFT_TYPE_BF16, true, true, true, false, 128, 500, true},
-    {"queries only, dim 40", 3, 1, 40, 4, WEFT_TYPE_F32, true, true, true, false, 20, 3, true},
+    {"qkv dim 8", 1, 1, 8, 1, WEFT_TYPE_F32, true, true, true, false, 4, 0, false, ROWS},
+    {"qkv dim 24", 3, 1, 24, 4, WEFT_TYPE_BF16, true, true, true, true, 3, 5, false, ROWS},
+    {"qkv dim 64", 4, 2, 64, 16, WEFT_TYPE_F32, true, true, false, false, 32, 1000, false, ROWS},
+    {"qkv dim 128, no norms", 4, 4, 128, 16, WEFT_TYPE_BF16, false, false, false, false, 64, 32760, false, ROWS},
+    {"qkv dim 256, K = V", 8, 2, 256, 16, WEFT_TYPE_BF16, true, true, true, true, 128, 131000, false, ROWS},
+    {"qkv dim 32, 8 bits", 2, 1, 32, 4, WEFT_TYPE_Q8_0, true, true, true, false, 16, 77, false, ROWS},
+    {"qkv dim 256, 8 bits", 8, 2, 256, 16, WEFT_TYPE_Q8_0, true, true, true, true, 128, 4000, false, ROWS},
+    {"qkv dim 512, partial", 4, 1, 512, 32, WEFT_TYPE_F32, true, true, true, true, 64, 999990, false, ROWS},
+    {"queries only, dim 256", 8, 1, 256, 16, WEFT_TYPE_BF16, true, true, true, false, 128, 500, true, ROWS},
+    {"queries only, dim 40", 3, 1, 40, 4, WEFT_TYPE_F32, true, true, true, false, 20, 3, true, ROWS},
+    {"qkv of many rows", 8, 4, 64, 128, WEFT_TYPE_BF16, true, true, true, false, 32, 9, false, 1400},
+    {"qkv of many rows, 8 bits", 7, 3, 64, 128, WEFT_TYPE_Q8_0, false, true, true, false, 32, 9, false, 700},
 };
 
 enum { N_PAGES = 6 };
@@ -280,14 +283,14 @@ static qkv_buffers qkv_inputs(const qkv_case *c) {
   uint64_t q_cols = (uint64_t)c->n_heads * c->dim, kv_cols = (uint64_t)c->n_kv_heads * c->dim;
   uint64_t vector = weft_kv_row_bytes(c->type, c->dim);
   qkv_buffers b = {
-      .q = buffer_new(ROWS * (q_cols + PAD) * sizeof(float)),
-      .k = buffer_new(ROWS * (kv_cols + PAD) * sizeof(float)),
-      .v = buffer_new(ROWS * (kv_cols + PAD) * sizeof(float)),
+      .q = buffer_new(c->n_rows * (q_cols + PAD) * sizeof(float)),
+      .k = buffer_new(c->n_rows * (kv_cols + PAD) * sizeof(float)),
+      .v = buffer_new(c->n_rows * (kv_cols + PAD) * sizeof(float)),
       .pages = buffer_new(N_PAGES * (2ull * c->n_kv_heads * c->block * vector + 64)),
-      .own_k = buffer_new(ROWS * c->n_kv_heads * vector),
-      .own_v = buffer_new(ROWS * c->n_kv_heads * vector),
+      .own_k = buffer_new(c->n_rows * c->n_kv_heads * vector),
+      .own_v = buffer_new(c->n_rows * c->n_kv_heads * vector),
   };
-  for (uint64_t r = 0; r < ROWS; r++) {
+  for (uint64_t r = 0; r < c->n_rows; r++) {
     fill_normal((float *)b.q.data + r * (q_cols + PAD), q_cols, 10 + r);
     fill_normal((float *)b.k.data + r * (kv_cols + PAD), kv_cols, 30 + r);
     fill_normal((float *)b.v.data + r * (kv_cols + PAD), kv_cols, 50 + r);
@@ -302,8 +305,8 @@ static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint
   uint64_t vector = weft_kv_row_bytes(c->type, c->dim);
   float *inv_freq = memory_new(256 + 2 * 512, sizeof *inv_freq), *q_norm = inv_freq + 256;
   float *k_norm = q_norm + 512;
-  int64_t *slot = memory_new(ROWS, sizeof *slot + sizeof(int32_t));
-  int32_t *position = (int32_t *)(slot + ROWS);
+  int64_t *slot = memory_new(n, sizeof *slot + sizeof(int32_t));
+  int32_t *position = (int32_t *)(slot + n);
   for (uint32_t i = 0; i < c->n_rotated; i++) inv_freq[i] = powf(10000.0f, -2.0f * (float)i / (float)c->dim);
   fill_normal(q_norm, c->dim, 91);
   fill_normal(k_norm, c->dim, 92);
@@ -375,18 +378,19 @@ static void test_qkv(void **state) {
   for (size_t i = 0; i < sizeof qkv_cases / sizeof qkv_cases[0]; i++) {
     const qkv_case *c = &qkv_cases[i];
     uint64_t cols = (uint64_t)c->n_heads * c->dim, stride = cols + PAD;
+    uint32_t n_rows = c->n_rows, step = n_rows == ROWS ? 1 : 35;
     qkv_buffers ref = qkv_inputs(c);
-    run_qkv(all->ref, c, 0, ROWS, &ref);
+    run_qkv(all->ref, c, 0, n_rows, &ref);
     for (uint32_t d = 0; d < all->n; d++) {
       qkv_buffers out = qkv_inputs(c), one = qkv_inputs(c);
-      run_qkv(all->cpu[d], c, 0, ROWS, &out);
+      run_qkv(all->cpu[d], c, 0, n_rows, &out);
       /* Angles are equal; cosine and sine err by an ulp, the norm by 8; values reach 4 * 4 * 2. */
-      double worst = distance(ref.q.data, out.q.data, ROWS, cols, stride);
+      double worst = distance(ref.q.data, out.q.data, n_rows, cols, stride);
       assert_within(c->name, all->name[d], worst, 8 * ULP * 32);
       assert_pages(c, all->name[d], &ref.pages, &out.pages);
       assert_stored(c, all->name[d], ref.own_k.data, out.own_k.data, ref.own_k.n_bytes);
       assert_stored(c, all->name[d], ref.own_v.data, out.own_v.data, ref.own_v.n_bytes);
-      for (uint32_t r = 0; r < ROWS; r++) run_qkv(all->cpu[d], c, r, 1, &one);
+      for (uint32_t r = 0; r < n_rows; r += step) run_qkv(all->cpu[d], c, r, step, &one);
       assert_same(c->name, all->name[d], "q row by row", out.q.data, one.q.data, out.q.n_bytes);
       assert_same(c->name, all->name[d], "pages row by row", out.pages.data, one.pages.data, out.pages.n_bytes);
       assert_same(c->name, all->name[d], "keys row by row", out.own_k.data, one.own_k.data, out.own_k.n_bytes);
