@@ -165,8 +165,8 @@ static const weft_option product_rows[] = {
     {"products", 0, DEVICE, MODELS, U32(products, 0, 0, 16), "BITS",
      "products with quantised weights in 8 or 16 bits [0: the backend's choice, 8 on cpu, 16 on a GPU]"},
     {"integers", 0, DEVICE, MODELS, FLAG(integers), NULL,
-     "with --products 8 on a GPU: keep weights as 8-bit integers too; many rows are faster, for about 1.4 times the "
-     "file's size in memory more"},
+     "with --products 8 on a GPU: keep weights as 8-bit integers too; many rows are faster, for a byte of memory more "
+     "for each number"},
     {"tls-cert", 0, SERVER, SERVE, TEXT(tls_cert), "FILE",
      "speak TLS: the certificate with its chain, as PEM; with --tls-key"},
     {"tls-key", 0, SERVER, SERVE, TEXT(tls_key), "FILE", "the key of that certificate, as PEM without a password"},

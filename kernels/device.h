@@ -57,7 +57,8 @@ typedef struct weft_device_config {
   bool integers; /* cuda, with products of 8 bits: weights lie on the card a second time as the integers that are
                     multiplied, so products of many rows make none: the same bits, faster, for more memory */
   uint64_t weights_bytes_max; /* cuda: most of the card's memory for weights [0: 7/8 of what is free]; experts beyond
-                                 it stay in host memory and are copied over at each use: the same bits */
+                                 it stay in host memory and are copied over at each use: the same bits; with integers
+                                 they are refused */
   uint64_t memory_bytes_max;  /* ref, cpu: most memory that alloc and weights take; more is refused [0: no bound] */
 } weft_device_config;
 

@@ -31,8 +31,7 @@ static inline bool eight_has(uint32_t layout) {
   return layout == EIGHT_LAYOUT || layout == INTEGERS_LAYOUT;
 }
 
-/* Where a weight's integers begin, where their steps begin, and where these end; n_steps_end: where the steps of
- * eight.h end. */
+/* Where a weight's integers begin, where their steps begin, and where these end. */
 typedef struct integers_place {
   uint64_t integers, steps, end;
 } integers_place;

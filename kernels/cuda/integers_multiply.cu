@@ -5,13 +5,13 @@
  *
  *   group     four warps with 64 of the rows; a block has three. While one scales the sums of a span, or stores
  *             results, the others multiply. A group whose rows an item does not have lets its stages pass
- *   bringer   four more warps, of which one lane each says which items the block works on, and copies rows, columns,
- *             and scales with steps. Copies are as large as they can be: to start one takes a lane some 60 ns, whatever
- *             its size
+ *   bringer   four more warps with a lane each at work: one deals out the items, one copies rows, one columns, one
+ *             scales and steps. Copies are as large as they can be: to start one takes a lane some 60 ns, whatever its
+ *             size
  *   stage     128 inputs of rows and columns; scales and steps, which belong to 256, have a ring of their own
  *
- * Law: a result has the bits of eight_multiply, which has the same sums in the same order. The rings are used as
- * rings.cuh says. */
+ * Law: a result has the bits of eight_multiply, which has the same sums in the same order. A stage is read and written
+ * again as rings.cuh says; a warp arrives at `empty` when the products that read the stage have ended. */
 #include "kernels/cuda/integers.h"
 #include "kernels/cuda/rings.cuh"
 

@@ -56,7 +56,8 @@ typedef struct multiply_raw {
 
 enum { MULTIPLY_SHARED = WEFT_MATMUL_MAX, MULTIPLY_WEIGHTS_MAX = MULTIPLY_SHARED + 2 };
 
-/* A product of rows with up to three weights of one type and one n_in. Which rows are multiplied by which matrix:
+/* A product of rows with up to three weights of one n_in and one type; of weights that are multiplied from integers
+ * (integers.h) the types may differ, and those of the first stand here. Which rows are multiplied by which matrix:
  *   without jobs and ids   one matrix, rows 0 .. n_rows - 1
  *   with ids               every pair p of (row, rank) is a job: matrix ids[p] - first_matrix, row p / pairs_per_row;
  *                          none if that is no matrix of the stack. experts_in.cu makes one job of the pairs that chose

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What the products of more than a few rows share: rings of weights and of rows in shared memory, the products of one
- * warp, and how results are written. multiply_many, multiply_grouped and eight_multiply are built of it.
+ * warp, and how results are written. multiply_many, multiply_grouped and eight_multiply are built of it;
+ * integers_multiply has the rings and items alone, since its weights are not turned in registers.
  *
  * A ring is a few places in shared memory, which hold one stage each: the next inputs of the weights, or of the rows.
  * Producer lanes fill the stages by bulk copies, as far ahead as the ring goes; the warps that multiply read them.

@@ -137,20 +137,22 @@ static void gated_once(weft_device *device, const char *name, const weft_weight 
   memory_free(x);
 }
 
-/* So many rows and outputs that a card takes 128 rows at a time, which makes act(g) * u in the product itself. The last
- * rows and outputs are not whole items. */
+/* So many rows and outputs that a card takes 128 rows at a time, or 192 from integers, which makes act(g) * u in the
+ * product itself; from integers of two types, too. The last rows and outputs are not whole items. */
 static void test_gated_many(void **state) {
   const devices *all = *state;
   static const struct {
-    weft_type type;
-    uint32_t n_in;
-  } cases[] = {{WEFT_TYPE_Q4_K, 512}, {WEFT_TYPE_Q5_K, 256}, {WEFT_TYPE_Q6_K, 256},
-               {WEFT_TYPE_Q8_0, 192}, {WEFT_TYPE_Q5_0, 320}, {WEFT_TYPE_Q4_0, 128}};
+    weft_type gate, up;
+    uint32_t n_in, n_rows;
+  } cases[] = {{WEFT_TYPE_Q4_K, WEFT_TYPE_Q4_K, 512, 500}, {WEFT_TYPE_Q5_K, WEFT_TYPE_Q5_K, 256, 500},
+               {WEFT_TYPE_Q6_K, WEFT_TYPE_Q6_K, 256, 500}, {WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, 192, 700},
+               {WEFT_TYPE_Q5_0, WEFT_TYPE_Q5_0, 320, 500}, {WEFT_TYPE_Q4_0, WEFT_TYPE_Q4_0, 128, 500},
+               {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, 256, 700}};
   for (uint32_t d = all->n_cpu - 1; d < all->n; d++) {
     for (uint32_t i = case_first; i < sizeof cases / sizeof cases[0]; i += case_step) {
-      weft_weight g = matrix(all->cpu[d], cases[i].type, 2104, cases[i].n_in, 100),
-                  u = matrix(all->cpu[d], cases[i].type, 2104, cases[i].n_in, 900);
-      gated_once(all->cpu[d], all->name[d], &g, &u, 500);
+      weft_weight g = matrix(all->cpu[d], cases[i].gate, 2104, cases[i].n_in, 100),
+                  u = matrix(all->cpu[d], cases[i].up, 2104, cases[i].n_in, 900);
+      gated_once(all->cpu[d], all->name[d], &g, &u, cases[i].n_rows);
       weft_device_weight_free(all->cpu[d], &g);
       weft_device_weight_free(all->cpu[d], &u);
     }

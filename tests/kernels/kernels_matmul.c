@@ -237,27 +237,25 @@ static void test_far_scales(void **state) {
 }
 
 /* Three weights of three types, strides wider than rows: what lies between rows stays as it was. */
-static void three_weights(weft_device *device) {
-  static const weft_type types[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K};
-  static const uint32_t n_out[3] = {48, 5, 33};
-  enum { N_IN = 256, N_ROWS = 19, GAP = 7, X_STRIDE = N_IN + 3 };
-  buffer x = buffer_new(N_ROWS * X_STRIDE * sizeof(float)), y[3];
-  for (uint32_t r = 0; r < N_ROWS; r++) fill_normal((float *)x.data + r * X_STRIDE, N_IN, 300 + r);
-  weft_matmul_args args = {.x = x.data, .n_rows = N_ROWS, .n_weights = 3, .x_stride = X_STRIDE};
+static void weights_at_once(weft_device *device, const weft_type types[3], const uint32_t n_out[3], uint32_t n_rows) {
+  enum { N_IN = 256, GAP = 7, X_STRIDE = N_IN + 3 };
+  buffer x = buffer_new((size_t)n_rows * X_STRIDE * sizeof(float)), y[3];
+  for (uint32_t r = 0; r < n_rows; r++) fill_normal((float *)x.data + r * X_STRIDE, N_IN, 300 + r);
+  weft_matmul_args args = {.x = x.data, .n_rows = n_rows, .n_weights = 3, .x_stride = X_STRIDE};
   weft_weight weight[3];
   stored s[3];
   for (uint32_t w = 0; w < 3; w++) {
     s[w] = stored_new(types[w], 1, n_out[w], N_IN, 40 + w);
     weight[w] = upload(device, &s[w]);
-    y[w] = buffer_new(N_ROWS * (n_out[w] + GAP) * sizeof(float));
+    y[w] = buffer_new((size_t)n_rows * (n_out[w] + GAP) * sizeof(float));
     args.weight[w] = &weight[w];
     args.y[w] = y[w].data;
     args.y_stride[w] = n_out[w] + GAP;
   }
   RUN_OP(matmul, device, &args);
   for (uint32_t w = 0; w < 3; w++) {
-    buffer alone = product(device, &weight[w], x.data, X_STRIDE, N_ROWS);
-    for (uint32_t r = 0; r < N_ROWS; r++) {
+    buffer alone = product(device, &weight[w], x.data, X_STRIDE, n_rows);
+    for (uint32_t r = 0; r < n_rows; r++) {
       const float *row = (const float *)y[w].data + r * args.y_stride[w];
       assert_same("three weights", "cpu", "a row", row, (float *)alone.data + r * n_out[w], n_out[w] * sizeof(float));
       for (uint32_t i = 0; i < GAP; i++) assert_true(isnan(row[n_out[w] + i]));
@@ -268,6 +266,16 @@ static void three_weights(weft_device *device) {
     stored_free(&s[w]);
   }
   buffer_free(&x);
+}
+
+/* Few rows, and many of types that a card with integers multiplies in one product, with an odd number of blocks of 64
+ * outputs. */
+static void three_weights(weft_device *device) {
+  static const weft_type few[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_F16, WEFT_TYPE_Q6_K},
+                         many[3] = {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0, WEFT_TYPE_Q6_K};
+  static const uint32_t few_out[3] = {48, 5, 33}, many_out[3] = {200, 130, 70};
+  weights_at_once(device, few, few_out, 19);
+  weights_at_once(device, many, many_out, 600);
 }
 
 static void test_three_weights(void **state) {
@@ -407,7 +415,7 @@ static void test_eight_bits(void **state) {
 
 /* With and without integers products of many rows have the same bits, and integers take the memory that plans count. */
 static void same_of_integers(weft_device *codes, weft_device *integers, const stored *s, const float *x) {
-  static const uint32_t n_rows[] = {65, 128, 129, 300, 700};
+  static const uint32_t n_rows[] = {65, 300, 512, 577, 700};
   const char *name = weft_type_find((int32_t)s->shape.type)->name;
   weft_weight a = upload(codes, s), b = upload(integers, s);
   assert_in_range(b.n_bytes - a.n_bytes - weft_device_integers_bytes(integers, &s->shape, WEFT_USE_MATMUL), 0, 255);
@@ -423,7 +431,8 @@ static void same_of_integers(weft_device *codes, weft_device *integers, const st
 
 static void test_integers(void **state) {
   enum { MANY = 700, N_IN_MAX = 2816 };
-  static const uint32_t shapes[][2] = {{64, 256}, {37, 288}, {130, 704}, {1000, 512}, {200, N_IN_MAX}};
+  enum { N_LARGE = 17000 }; /* items enough that each block of a card has several, one after another */
+  static const uint32_t shapes[][2] = {{64, 256}, {37, 288}, {130, 704}, {1000, 512}, {200, N_IN_MAX}, {N_LARGE, 256}};
   const fixture *f = *state;
   weft_device *device[2] = {NULL}; /* without integers, with them */
   for (uint32_t d = f->all.n_cpu; d < f->all.n; d++)
@@ -435,6 +444,7 @@ static void test_integers(void **state) {
   for (uint32_t t = 0; t < N_TYPES; t++) {
     for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0] && takes_eight(all_types[t]); i++) {
       if (shapes[i][1] % weft_type_find((int32_t)all_types[t])->n_elements != 0) continue;
+      if (shapes[i][0] == N_LARGE && all_types[t] != WEFT_TYPE_Q4_K) continue;
       stored s = stored_new(all_types[t], 1, shapes[i][0], shapes[i][1], 990 + i);
       same_of_integers(device[0], device[1], &s, x);
       stored_free(&s);
@@ -619,7 +629,7 @@ static void scaled_products(weft_device *device, const char *name, const scaled_
 }
 
 static void scales_on(weft_device *device, const char *name, weft_type type, const float *x) {
-  static const uint32_t n_rows[] = {1, 3, 8, 12, 17, ROWS, 150};
+  static const uint32_t n_rows[] = {1, 3, 8, 12, 17, ROWS, 150, 600};
   enum { N_IN = 768, N_OUT = 112 };
   scaled_pair w = {.scale = memory_new(2, sizeof(float))};
   w.scale[0] = 3.17e-4f;
@@ -638,8 +648,8 @@ static void scales_on(weft_device *device, const char *name, weft_type type, con
 static void test_scales(void **state) {
   static const weft_type types[] = {WEFT_TYPE_F32, WEFT_TYPE_BF16, WEFT_TYPE_Q8_0, WEFT_TYPE_Q4_K, WEFT_TYPE_NVFP4};
   fixture *f = *state;
-  float *x = memory_new(150 * 768, sizeof *x);
-  fill_normal(x, 150 * 768, 1300);
+  float *x = memory_new(600 * 768, sizeof *x);
+  fill_normal(x, 600 * 768, 1300);
   for (uint32_t t = case_first; t < sizeof types / sizeof types[0]; t += case_step) {
     scales_on(f->all.ref, "ref", types[t], x);
     for (uint32_t d = 0; d < f->all.n; d++) scales_on(f->all.cpu[d], f->all.name[d], types[t], x);
