@@ -172,9 +172,9 @@ typedef struct weft_route_args {
  * from +0. The weights may be those of some experts, first_expert and on. A rank whose expert is not among them adds
  * nothing; so a call with each half of the experts, and a last addition, have the bits of a call with all. An expert
  * that does not exist is INVALID, on cuda its row NaN. Either gate_up (gate rows first, then up rows) or gate and up.
- * Products are those of matmul; act * up enters down as any row enters a product. With products of 8 bits on cuda what
- * down makes is rounded to bf16 before its weight multiplies it. shared: an MLP that every row takes,
- * as two matmuls: y = down(act(gate x) * (up x)). Experts write nothing that it reads, nor does it what they read. */
+ * Products are those of matmul, but down's results are rounded to bf16 in products of 8 bits on cuda; act * up enters
+ * down as any row enters a product. shared: an MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)).
+ * Experts write nothing that it reads, nor does it what they read. */
 typedef struct weft_shared_args {
   const float *x; /* [n_rows, n_in], in x_form */
   weft_rows_form x_form;

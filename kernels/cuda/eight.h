@@ -13,8 +13,8 @@
  * expert's down makes is rounded to bf16 before its weight multiplies it, which is little beside what rows in 8 bits
  * lose, and halves the bytes of many rows' results. ref has the same bits (kernels/ref/eight.c, experts.c).
  *
- * A weight that is multiplied so (layouts EIGHT and INTEGERS) has, after its row tiles, the steps: [matrix][row tile][span][16 rows]
- * bf16. Prepared rows are, for many rows,
+ * A weight that is multiplied so (layouts EIGHT and INTEGERS) has, after its row tiles, the steps:
+ * [matrix][row tile][span][16 rows] bf16. Prepared rows are, for many rows,
  *   numbers   [128 inputs][tile of 8 rows][row % 8][(2 i + h) xor row % 8][c < 4][4 bytes: inputs 32 c + 8 i + 4 h ..],
  *             i < 4, h < 2; where the last 128 inputs are 64: 16 c + 8 i + 4 h .., i < 2. The rest of the last 256
  *             inputs are zeros, whatever the weights' codes beside them are
