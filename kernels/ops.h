@@ -170,11 +170,10 @@ typedef struct weft_route_args {
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)), e = ids[r,j] ------- *
  * The sum is low + high, in f32: low over the ranks with e < n_experts / 2, high over the others, each in rank order
  * from +0. The weights may be those of some experts, first_expert and on. A rank whose expert is not among them adds
- * nothing; so a call with each half of the experts, and a last addition, have the bits of a call with all. An expert
- * that does not exist is INVALID, on cuda its row NaN. Either gate_up (gate rows first, then up rows) or gate and up.
- * Products are those of matmul, but down's results are rounded to bf16 in products of 8 bits on cuda; act * up enters
- * down as any row enters a product. shared: an MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)).
- * Experts write nothing that it reads, nor does it what they read. */
+ * nothing; so a call with each half, and a last addition, have the bits of a call with all. An expert that does not
+ * exist is INVALID, on cuda its row NaN. Either gate_up (gate rows first, then up rows) or gate and up. Products are
+ * matmul's, but on cuda those of 8 bits with down are rounded to bf16; act * up enters down as any row does. shared: an
+ * MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)). Neither writes what the other reads. */
 typedef struct weft_shared_args {
   const float *x; /* [n_rows, n_in], in x_form */
   weft_rows_form x_form;
