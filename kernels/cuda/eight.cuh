@@ -100,4 +100,14 @@ static __device__ __forceinline__ float inverse_of(float step) {
   return step == 0.0f ? 0.0f : inverse * 0x1p11f;
 }
 
+/* ---- sums ------------------------------------------------------------------------------------------------- */
+
+/* The integer sums d of a product of the matrix units, as operands of its instruction: of 3, 4, 8 or 16 tiles of 8. */
+#define EIGHT_4(i)   "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])
+#define EIGHT_SUMS_3 EIGHT_4(0), EIGHT_4(1), EIGHT_4(2)
+#define EIGHT_SUMS_4 EIGHT_SUMS_3, EIGHT_4(3)
+#define EIGHT_SUMS_8 EIGHT_SUMS_4, EIGHT_4(4), EIGHT_4(5), EIGHT_4(6), EIGHT_4(7)
+#define EIGHT_SUMS_16 \
+  EIGHT_SUMS_8, EIGHT_4(8), EIGHT_4(9), EIGHT_4(10), EIGHT_4(11), EIGHT_4(12), EIGHT_4(13), EIGHT_4(14), EIGHT_4(15)
+
 #endif

@@ -34,32 +34,6 @@ struct eight_memory {
 
 /* ---- what is brought ------------------------------------------------------------------------------------- */
 
-/* Deals out the block's items: for each job, or each `rows` rows, all groups of ITEM_TILES row tiles, which are counted
- * through all weights. */
-template <class M>
-static __device__ void bring_items(const multiply_args &a, M &m, uint32_t rows) {
-  ring_cursor at = {0, 1};
-  uint32_t n_blocks = (tiles_of(a) + ITEM_TILES - 1) / ITEM_TILES;
-  uint32_t n_items = n_blocks * (a.jobs != NULL ? *a.n_jobs : (a.n_rows + rows - 1) / rows);
-  for (uint32_t index = blockIdx.x;; index += gridDim.x) {
-    ring_item item = {0, 0, 0, 0};
-    if (index < n_items) {
-      uint32_t j = index / n_blocks;
-      item = {0, j * rows, 0, (index - j * n_blocks) * ITEM_TILES};
-      if (a.jobs != NULL) {
-        item.matrix = a.jobs[j].matrix, item.first = a.jobs[j].first, item.n = a.jobs[j].n;
-      } else {
-        item.n = min(rows, a.n_rows - item.first);
-      }
-    }
-    barrier_wait(&m.item_empty[at.slot], at.turn);
-    m.item[at.slot] = item;
-    barrier_arrive(&m.item_full[at.slot]);
-    if (item.n == 0) return;
-    step_on(at, ITEM_SLOTS);
-  }
-}
-
 /* The rows of the block's items, and their scales. */
 template <class S, class M>
 static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, uint8_t *scale_ring, M &m) {
@@ -110,12 +84,6 @@ static __device__ void bring_weights(const multiply_args &a, uint8_t *ring, M &m
 
 /* ---- products -------------------------------------------------------------------------------------------- */
 
-#define EIGHT_4(i)   "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])
-#define EIGHT_SUMS_3 EIGHT_4(0), EIGHT_4(1), EIGHT_4(2)
-#define EIGHT_SUMS_4 EIGHT_SUMS_3, EIGHT_4(3)
-#define EIGHT_SUMS_8 EIGHT_SUMS_4, EIGHT_4(4), EIGHT_4(5), EIGHT_4(6), EIGHT_4(7)
-#define EIGHT_SUMS_16 \
-  EIGHT_SUMS_8, EIGHT_4(8), EIGHT_4(9), EIGHT_4(10), EIGHT_4(11), EIGHT_4(12), EIGHT_4(13), EIGHT_4(14), EIGHT_4(15)
 #define EIGHT_PRODUCT(shape, n, inputs, operand, flag, ...)                                                          \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag ", 0;\nwgmma.mma_async.sync.aligned." shape ".s32.s8.s8 {" n \
                "}, {" inputs "}, " operand ", p;\n}\n"                                                               \
@@ -399,7 +367,7 @@ static __global__ void __launch_bounds__(ITEM_THREADS, eight_shape<T, NT>::block
     registers_shrink<S::regs_bringer>();
     inputs_ready();
     uint32_t warp = threadIdx.x / 32 - ITEM_TILES, lane = threadIdx.x % 32;
-    if (warp == 0 && lane == 0) bring_items(a, m, 8 * NT);
+    if (warp == 0 && lane == 0) bring_items(a, m, 8 * NT, (tiles_of(a) + ITEM_TILES - 1) / ITEM_TILES, ITEM_TILES);
     if (warp == 1 && lane == 0) bring_rows<S>(a, x_ring, scale_ring, m);
     if (warp >= 2 && lane < ITEM_TILES / 2)
       bring_weights<T, GATED, S>(a, w_ring, m, ITEM_TILES / 2 * (warp - 2) + lane);

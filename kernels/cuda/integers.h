@@ -2,13 +2,13 @@
 /* A weight's integers: what products of 8 bits make of its codes (eight.h), kept beside them, so that products of many
  * rows need not make them (weft_device_config.integers). They do not depend on the weight's type.
  *
- * A column is an output of a product. Columns come in blocks of 64 outputs of one matrix; those that do not exist are
- * zeros. Behind the steps of a weight (layout INTEGERS) lie
- *   integers  [matrix][block][span][half of its inputs][column][128 bytes], a column's bytes as those of a row that
- *             is prepared as matrices (eight_at)
- *   steps     [matrix][block][span][64 outputs] f32
- * Column 16 m + 8 h + 2 c + e of a block (h, e < 2, c < 4) is output 16 m + 4 c + 2 h + e, so the results that a lane
- * of the matrix units has of a row are four outputs side by side.
+ * A column is an output of a product. A column block is 64 of one matrix; columns that do not exist are zeros. Behind
+ * the steps of a weight (layout INTEGERS) lie
+ *   integers  [matrix][column block][span][half of its inputs][column][128 bytes], a column's bytes as those of a row
+ *             that is prepared as matrices (eight_at)
+ *   steps     [matrix][column block][span][64 outputs] f32
+ * Column 16 m + 8 h + 2 c + e of a column block (h, e < 2, c < 4) is output 16 m + 4 c + 2 h + e, so the results that a
+ * lane of the matrix units has of a row are four outputs side by side.
  *
  * Law: an integer is the one that the other kernels make of the same code, so results have the same bits. */
 #ifndef WEFT_KERNELS_CUDA_INTEGERS_H

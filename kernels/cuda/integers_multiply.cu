@@ -12,6 +12,7 @@
  *
  * Law: a result has the bits of eight_multiply, which has the same sums in the same order. A stage is read and written
  * again as rings.cuh says; a warp arrives at `empty` when the products that read the stage have ended. */
+#include "kernels/cuda/eight.cuh"
 #include "kernels/cuda/integers.h"
 #include "kernels/cuda/rings.cuh"
 
@@ -71,27 +72,6 @@ static __device__ __forceinline__ uint64_t block_at(const multiply_weight &weigh
 }
 
 /* ---- what is brought ------------------------------------------------------------------------------------- */
-
-static __device__ void bring_items(const multiply_args &a, integers_memory &m) {
-  ring_cursor at = {0, 1};
-  uint32_t n_pairs = pairs_of(a), n_jobs = a.jobs != NULL ? *a.n_jobs : (a.n_rows + ITEM_ROWS - 1) / ITEM_ROWS;
-  for (uint32_t index = blockIdx.x;; index += gridDim.x) {
-    ring_item item = {0, 0, 0, 0};
-    if (index < n_pairs * n_jobs) {
-      uint32_t j = index / n_pairs;
-      item = {0, j * ITEM_ROWS, 0, index - j * n_pairs};
-      if (a.jobs != NULL)
-        item.matrix = a.jobs[j].matrix, item.first = a.jobs[j].first, item.n = a.jobs[j].n;
-      else
-        item.n = min((uint32_t)ITEM_ROWS, a.n_rows - item.first);
-    }
-    barrier_wait(&m.item_empty[at.slot], at.turn);
-    m.item[at.slot] = item;
-    barrier_arrive(&m.item_full[at.slot]);
-    if (item.n == 0) return;
-    step_on(at, ITEM_SLOTS);
-  }
-}
 
 static __device__ void bring_rows(const multiply_args &a, uint8_t *ring, integers_memory &m) {
   ring_cursor at = {0, 1}, item_at = {0, 0};
@@ -157,15 +137,11 @@ static __device__ void bring_factors(const multiply_args &a, uint8_t *ring, inte
 
 typedef int32_t span_sums[SUMS][4];
 
-#define INTEGERS_4(i) "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])
-
 /* d (+)= a b of 64 rows x 128 columns x 32 inputs, both in shared memory; add 0: from zero. */
 static __device__ __forceinline__ void integers_wgmma(span_sums &d, uint64_t a, uint64_t b, int32_t add) {
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {" WGMMA_128
                "}, %64, %65, p;\n}\n"
-               : INTEGERS_4(0), INTEGERS_4(1), INTEGERS_4(2), INTEGERS_4(3), INTEGERS_4(4), INTEGERS_4(5),
-                 INTEGERS_4(6), INTEGERS_4(7), INTEGERS_4(8), INTEGERS_4(9), INTEGERS_4(10), INTEGERS_4(11),
-                 INTEGERS_4(12), INTEGERS_4(13), INTEGERS_4(14), INTEGERS_4(15)
+               : EIGHT_SUMS_16
                : "l"(a), "l"(b), "r"(add));
 }
 
@@ -386,7 +362,7 @@ static __global__ void __launch_bounds__(THREADS, 1) integers_kernel(const __gri
     registers_shrink<56>();
     if (threadIdx.x % 32 != 0) return;
     uint32_t warp = threadIdx.x / 32 - WARPS;
-    if (warp == 0) bring_items(a, m);
+    if (warp == 0) bring_items(a, m, ITEM_ROWS, pairs_of(a), 1);
     if (warp == 1) bring_rows(a, ring, m);
     if (warp == 2) bring_columns(a, ring, m);
     if (warp == 3) bring_factors(a, ring + STAGES * STAGE_BYTES, m);

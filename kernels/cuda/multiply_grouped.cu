@@ -38,9 +38,10 @@ struct grouped_memory {
 
 /* ---- what is brought ------------------------------------------------------------------------------------- */
 
-/* Deals out the block's items: for each job, all groups of ITEM_TILES row tiles. */
+/* Deals out the block's items: for each job, all groups of ITEM_TILES row tiles. bring_items (rings.cuh) would do it
+ * too, but its code for calls without jobs would make each of these kernels larger. */
 template <class M>
-static __device__ void bring_items(const multiply_args &a, M &m) {
+static __device__ void bring_jobs(const multiply_args &a, M &m) {
   ring_cursor at = {0, 1};
   uint32_t n_blocks = (a.weight[0].n_tiles + ITEM_TILES - 1) / ITEM_TILES, n_items = n_blocks * *a.n_jobs;
   for (uint32_t index = blockIdx.x;; index += gridDim.x) {
@@ -152,7 +153,7 @@ static __global__ void __launch_bounds__(ITEM_THREADS, grouped_shape<T, NT>::blo
     registers_shrink<S::regs_bringer>();
     inputs_ready();
     uint32_t warp = threadIdx.x / 32 - ITEM_TILES, lane = threadIdx.x % 32;
-    if (warp == 0 && lane == 0) bring_items(a, m);
+    if (warp == 0 && lane == 0) bring_jobs(a, m);
     if (warp == 1 && lane == 0) bring_rows<S>(a, x_ring, m);
     if (warp >= 2 && lane < ITEM_TILES / 2) bring_weights<T, S>(a, w_ring, m, ITEM_TILES / 2 * (warp - 2) + lane);
   } else {

@@ -60,6 +60,31 @@ static __device__ __forceinline__ ring_item take_item(M &m, ring_cursor &at, boo
   return item;
 }
 
+/* Deals out the block's items, by one lane: for each job, or where there are none each `rows` rows, n_groups groups of
+ * outputs. n_tiles: row tiles of a group, in which an item's `tile` is counted. */
+template <class M>
+static __device__ void bring_items(const multiply_args &a, M &m, uint32_t rows, uint32_t n_groups, uint32_t n_tiles) {
+  ring_cursor at = {0, 1};
+  uint32_t n_items = n_groups * (a.jobs != NULL ? *a.n_jobs : (a.n_rows + rows - 1) / rows);
+  for (uint32_t index = blockIdx.x;; index += gridDim.x) {
+    ring_item item = {0, 0, 0, 0};
+    if (index < n_items) {
+      uint32_t j = index / n_groups;
+      item = {0, j * rows, 0, (index - j * n_groups) * n_tiles};
+      if (a.jobs != NULL) {
+        item.matrix = a.jobs[j].matrix, item.first = a.jobs[j].first, item.n = a.jobs[j].n;
+      } else {
+        item.n = min(rows, a.n_rows - item.first);
+      }
+    }
+    barrier_wait(&m.item_empty[at.slot], at.turn);
+    m.item[at.slot] = item;
+    barrier_arrive(&m.item_full[at.slot]);
+    if (item.n == 0) return;
+    step_on(at, ITEM_SLOTS);
+  }
+}
+
 /* ---- weights ------------------------------------------------------------------------------------------------ */
 
 /* A row tile of a call: row tile `tile` of weight `w`. Calls count the row tiles of all their weights in one sequence
