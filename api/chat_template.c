@@ -7,7 +7,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "model/jinja.h"
+#include "model/text/jinja.h"
 
 /* Whether an entry is MODEL=FILE, with this model. */
 static bool is_for(const char *entry, const char *model) {

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/server.h"
 #include "base/memory.h"
 
 #define FLAG(field)  WEFT_OPTION_IS_FLAG(weft_config, field)
@@ -250,6 +249,10 @@ void weft_generate_defaults(weft_generate_params *params) {
   weft_config_answer(&config, params);
 }
 
+void weft_config_defaults(weft_config *config, unsigned command) {
+  set_defaults(config, NULL, command);
+}
+
 void weft_config_fill_open(weft_open_options *options) {
   weft_config config;
   set_defaults(&config, NULL, WEFT_CMD_SERVE);
@@ -258,15 +261,6 @@ void weft_config_fill_open(weft_open_options *options) {
   if (options->queue == 0) options->queue = config.queue;
   if (options->pins == 0) options->pins = config.pins;
   if (options->saved_canvases == 0) options->saved_canvases = config.saved_canvases;
-}
-
-void weft_config_fill_server(weft_server_options *options) {
-  weft_config config;
-  set_defaults(&config, NULL, WEFT_CMD_SERVE);
-  if (options->host == NULL) options->host = config.host;
-  if (options->socket_mode == 0) options->socket_mode = weft_config_mode(config.socket_mode);
-  if (options->body_mib == 0) options->body_mib = config.body_mib;
-  if (options->connections == 0) options->connections = config.connections;
 }
 
 uint32_t weft_config_mode(const char *text) {

@@ -9,7 +9,7 @@
 #include "api/weft.h"
 #include "base/text.h"
 #include "kernels/device.h"
-#include "model/gguf.h"
+#include "model/gguf/gguf.h"
 #include "model/model.h"
 #include "model/split_plan.h"
 

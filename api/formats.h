@@ -13,7 +13,7 @@
 #ifndef WEFT_API_FORMATS_H
 #define WEFT_API_FORMATS_H
 
-#include "model/grammar.h"
+#include "model/formats/grammar.h"
 
 enum { WEFT_FORMATS = 64, WEFT_FORMATS_BYTES = 256 << 20, WEFT_FORMAT_STEPS = 300000000 };
 

@@ -4,7 +4,7 @@
 #define WEFT_API_GENERATION_H
 
 #include "api/weft.h"
-#include "model/calls.h"
+#include "model/text/calls.h"
 
 /* Whether its answer may hold calls of tools, and how they are written in its text. */
 bool weft_generation_calls(const weft_generation *generation, weft_call_form *form);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/json_scan.h"
 
-#include "api/gen.h"
+#include "api/weft.h"
 
 enum {
   DEPTH_HONEST = 16,     /* a part of a message lies 5 deep; what others send in fields of their own lies deeper */

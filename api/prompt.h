@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* A prompt to tokens: the one place where a conversation, a text or token ids become what a model reads.
  *
- * Law: callers do not know how a conversation is rendered. model/chat.h renders it into pieces, which keep apart what
- * the template wrote and what came with the request, and only what the template wrote becomes control tokens. A plain
- * text becomes control tokens only where the caller asks for it with WEFT_ENCODE_PARSE_SPECIAL. A prompt that the
- * context could not hold is refused before it is tokenised, so that a refusal costs nothing. Any thread. */
+ * Law: callers do not know how a conversation is rendered. model/text/chat.h renders it into pieces, which keep
+ * apart what the template wrote and what came with the request, and only what the template wrote becomes control
+ * tokens. A plain text becomes control tokens only where the caller asks for it with WEFT_ENCODE_PARSE_SPECIAL. A
+ * prompt that the context could not hold is refused before it is tokenised, so that a refusal costs nothing. Any
+ * thread. */
 #ifndef WEFT_API_PROMPT_H
 #define WEFT_API_PROMPT_H
 

@@ -11,11 +11,11 @@
 #include "api/weft.h"
 #include "base/clock.h"
 #include "base/text.h"
-#include "model/chat.h"
-#include "model/device_runner.h"
 #include "model/kv_store.h"
 #include "model/model.h"
-#include "model/tokenizer.h"
+#include "model/runner/device_runner.h"
+#include "model/text/chat.h"
+#include "model/text/tokenizer.h"
 #include "scheduler/replicas.h"
 
 /* A model as one replica has it. */

@@ -18,9 +18,9 @@
 #include "base/clock.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "model/canvas_path.h"
-#include "model/gguf.h"
-#include "model/grammar_internal.h"
+#include "model/formats/canvas_path.h"
+#include "model/formats/grammar_internal.h"
+#include "model/gguf/gguf.h"
 
 enum { SEQUENCES = 32, STEPS = 96, STEPS_CHECKED = 8, POSITIONS = 256, PATHS = 16 };
 

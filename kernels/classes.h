@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* classes: the best token, and the probability, of classes of tokens, for answers on canvases that are held to a
- * grammar (model/grammar_graph.h).
+ * grammar (model/formats/grammar_graph.h).
  *
  * Law: z = logit / temperature. best is the most likely token of the class, the lower one where two are equal. log_sum
  * is the log of the sum of exp(z) over the class. Only tokens that are allowed and whose logit is finite count. A class

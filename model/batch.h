@@ -20,8 +20,8 @@
 
 #include "base/layer_group.h"
 #include "base/page_copy.h"
+#include "model/formats/token_rules.h"
 #include "model/sampler.h"
-#include "model/token_rules.h"
 
 #ifdef __cplusplus
 extern "C" {

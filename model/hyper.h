@@ -6,7 +6,7 @@
 #ifndef WEFT_MODEL_HYPER_H
 #define WEFT_MODEL_HYPER_H
 
-#include "model/keys.h"
+#include "model/gguf/keys.h"
 #include "model/model_internal.h"
 
 enum { HYPER_HEAD_DIM_MAX = 1024 };

@@ -8,7 +8,7 @@
 #define WEFT_MODEL_INSPECT_H
 
 #include "base/text.h"
-#include "model/gguf.h"
+#include "model/gguf/gguf.h"
 
 #ifdef __cplusplus
 extern "C" {

@@ -7,8 +7,8 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "model/chat.h"
 #include "model/models.h"
+#include "model/text/chat.h"
 
 /* ---- types ---- */
 

@@ -6,7 +6,7 @@
 #ifndef WEFT_MODEL_INSPECT_REPORT_H
 #define WEFT_MODEL_INSPECT_REPORT_H
 
-#include "model/gguf_internal.h"
+#include "model/gguf/gguf_internal.h"
 #include "model/model_internal.h"
 
 typedef struct inspect_type {

@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "base/memory.h"
 #include "base/range.h"
-#include "model/keys.h"
+#include "model/gguf/keys.h"
 #include "model/layers.h"
 #include "model/models.h"
 #include "model/shards.h"

@@ -12,7 +12,7 @@
 
 #include "kernels/device.h"
 #include "model/batch.h"
-#include "model/gguf.h"
+#include "model/gguf/gguf.h"
 #include "model/kv_layout.h"
 #include "model/kv_store.h"
 #include "model/split.h"

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "model/keys.h"
+#include "model/gguf/keys.h"
 #include "model/layers.h"
 
 static const model_arch archs[] = {

@@ -6,7 +6,7 @@
 #ifndef WEFT_MODEL_ROPE_H
 #define WEFT_MODEL_ROPE_H
 
-#include "model/keys.h"
+#include "model/gguf/keys.h"
 #include "model/weights.h"
 
 /* Reads the keys rope.scaling.* of a file. */

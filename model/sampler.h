@@ -22,17 +22,11 @@
 
 #include "base/sampling.h"
 #include "base/status.h"
+#include "model/formats/grammar_handle.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* The compiled format of an answer (model/grammar.h). A grammar never changes, is counted by references, and may be
- * used by any thread. */
-typedef struct weft_grammar weft_grammar;
-weft_grammar *weft_grammar_ref(weft_grammar *grammar);       /* NULL is fine */
-void weft_grammar_unref(weft_grammar *grammar);              /* NULL is fine */
-uint32_t weft_grammar_shortest(const weft_grammar *grammar); /* so many tokens are enough for an answer */
 
 /* Values with which nothing is cut off, penalised or reported. The defaults of requests are others: they stand in
  * base/sampling.h. */

@@ -10,9 +10,10 @@
  * Each shard is a weft_model of its own, with weights, scratch and step arrays on its device, and runs the same code of
  * layers. Shard 0 is the model that callers know, and the caller's thread computes it; every other shard has a thread.
  * Only shard 0 embeds: it gives its input of layer 0 to the others as a sum to which they add nothing. The head is on
- * shard 0; where a model has canvases and an exchange is one call, on every shard (model/runner_share.h). A step that
- * comes again is a graph on every shard, or on none (kernels/graphs.h). A shard that fails breaks the exchanges, so all
- * others end with an error, the step that was being computed has no results, and the model computes no further one. */
+ * shard 0; where a model has canvases and an exchange is one call, on every shard (model/runner/runner_share.h). A
+ * step that comes again is a graph on every shard, or on none (kernels/graphs.h). A shard that fails breaks the
+ * exchanges, so all others end with an error, the step that was being computed has no results, and the model
+ * computes no further one. */
 #ifndef WEFT_MODEL_SHARDS_H
 #define WEFT_MODEL_SHARDS_H
 

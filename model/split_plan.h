@@ -8,7 +8,7 @@
 #ifndef WEFT_MODEL_SPLIT_PLAN_H
 #define WEFT_MODEL_SPLIT_PLAN_H
 
-#include "model/gguf.h"
+#include "model/gguf/gguf.h"
 #include "model/split.h"
 
 #ifdef __cplusplus

@@ -15,7 +15,7 @@
 
 #include <stddef.h>
 
-#include "model/gguf_reader.h"
+#include "model/gguf/gguf_reader.h"
 #include "model/model_internal.h"
 
 typedef enum tensor_dim {

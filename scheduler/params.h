@@ -7,7 +7,7 @@
 #ifndef WEFT_SCHEDULER_PARAMS_H
 #define WEFT_SCHEDULER_PARAMS_H
 
-#include "model/runner.h"
+#include "model/runner/runner.h"
 #include "pager/pager.h"
 
 typedef struct weft_request weft_request; /* a handle; reference held by the submitter until release */

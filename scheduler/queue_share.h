@@ -7,7 +7,7 @@
  * queue, divided by the tenant's weight. When a submission finds too few places, the tenant with the largest part
  * gives way, its newest submission first and each submission as a whole, while its part is larger than the part that
  * the submitter will have with the new requests. If that makes too little room no tenant gives way, and the submission
- * is refused. A client whose request gave way gets 429 with the code queue_full and Retry-After (api/stream.c
+ * is refused. A client whose request gave way gets 429 with the code queue_full and Retry-After (api/dialects/stream.c
  * refuse_end). It follows that
  *   - a tenant that stays within its share (the places of the queue, times its weight, divided by the weights of all
  *     tenants with requests in it) always gets in: the queue is full, so another tenant is beyond its share, and its

@@ -8,7 +8,7 @@
  *   prompt           tokens that the host knows: at most prefill_chunk, the rows left in the step, and as many as
  *                    weft_pace_chunk (pace.h) finds time for beside those that decode
  *   autoregressive   the row after a token that is still being sampled, also where that token decides what may follow:
- *                    the runner has it when it makes the row's mask (model/runner_sample.c)
+ *                    the runner has it when it makes the row's mask (model/runner/runner_sample.c)
  *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step
  *                    of the next canvas on top of it
  *

@@ -9,11 +9,11 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "api/admin.h"
 #include "api/cli/cli.h"
+#include "api/http/tls.h"
 #include "api/json.h"
-#include "api/server.h"
-#include "api/tls.h"
+#include "api/server/admin.h"
+#include "api/server/server.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"

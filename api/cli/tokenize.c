@@ -7,7 +7,7 @@
 #include "api/cli/cli.h"
 #include "base/memory.h"
 #include "base/text.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 
 static int print_text(const weft_tokenizer *tokenizer, const weft_config *config) {
   int32_t *ids;

@@ -11,7 +11,7 @@
 
 #include "bench/doubles/canvas_step.h"
 #include "model/batch.h"
-#include "model/runner.h"
+#include "model/runner/runner.h"
 
 typedef struct weft_fake_model {
   uint64_t salt; /* the weights */

@@ -4,7 +4,7 @@
 #include <stdio.h>
 
 #include "model/check.h"
-#include "model/device_runner.h"
+#include "model/runner/device_runner.h"
 #include "tests/support/fake_card.h"
 #include "tests/support/split_of.h"
 

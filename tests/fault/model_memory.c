@@ -13,10 +13,10 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
-#include "model/chat.h"
-#include "model/device_runner.h"
 #include "model/inspect.h"
 #include "model/logits.h"
+#include "model/runner/device_runner.h"
+#include "model/text/chat.h"
 #include "tests/support/refuse_each.h"
 #include "tests/support/tiny_model.h"
 

@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/anthropic.h"
-#include "api/ollama.h"
-#include "api/responses.h"
+#include "api/dialects/anthropic.h"
+#include "api/dialects/ollama.h"
+#include "api/dialects/responses.h"
 #include "model/sampler.h"
 #include "tests/support/fuzz_require.h"
 

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Any bytes as all that a client sends over a connection: heads, bodies by length and in chunks, one request behind another.
  * The same bytes must mean the same requests however they were cut on their way: in one piece, byte by byte, in sevens. What
- * is taken for a request keeps the promises of api/http_parse.h; what is not has a code and one line. */
+ * is taken for a request keeps the promises of api/http/http_parse.h; what is not has a code and one line. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/http_parse.h"
+#include "api/http/http_parse.h"
 #include "tests/support/fuzz_require.h"
 
 /* What a connection was understood as, folded into a number. */

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/calls.h"
+#include "model/text/calls.h"
 #include "tests/support/fuzz_require.h"
 
 typedef struct taken {

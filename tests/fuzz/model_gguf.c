@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "model/gguf_internal.h"
+#include "model/gguf/gguf_internal.h"
+#include "model/gguf/numbers.h"
 #include "model/inspect.h"
 #include "model/models.h"
-#include "model/numbers.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
 

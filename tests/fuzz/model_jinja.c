@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/jinja.h"
+#include "model/text/jinja.h"
 #include "tests/support/fuzz_require.h"
 
 #define THEIRS "\xEE\x80\x81"

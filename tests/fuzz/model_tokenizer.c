@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include "base/log.h"
-#include "model/chat.h"
-#include "model/tokenizer_internal.h"
+#include "model/text/chat.h"
+#include "model/text/tokenizer_internal.h"
 #include "tests/support/fuzz_require.h"
 #include "tests/support/tokenizer_fixture.h"
 

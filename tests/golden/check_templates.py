@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Renders well-known chat templates of others with model/jinja.h and with Python's jinja2, and wants the same text.
+"""Renders well-known chat templates of others with model/text/jinja.h and with Python's jinja2, and wants the same text.
 
     python check_templates.py [--from FOLDER] PROGRAM      PROGRAM: build/test_golden_model_jinja
     python check_templates.py --write REPOSITORY COMMIT FOLDER

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Makes jinja/constructs.jsonl and jinja/conversations.jsonl with what Python's jinja2 prints: small templates that
-together use everything that model/jinja.h supports, and our own templates over the conversations of jinja_oracle.py.
+together use everything that model/text/jinja.h supports, and our own templates over the conversations of jinja_oracle.py.
 
     python make_jinja.py
 """

@@ -12,7 +12,7 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-#include "model/chat.h"
+#include "model/text/chat.h"
 
 enum { MESSAGES_MAX = 32 };
 

@@ -17,7 +17,7 @@
 #include "base/random.h"
 #include "bench/doubles/canvas_step.h"
 #include "model/sampler.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 #include "tests/support/gguf_requantise.h"
 #include "tests/support/model_harness.h"
 

@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-#include "model/jinja.h"
+#include "model/text/jinja.h"
 
 static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
 enum { N_WORDS_MAX = 16, N_ROLES = sizeof roles / sizeof *roles };

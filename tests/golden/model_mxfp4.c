@@ -7,7 +7,7 @@
  *             expected ones)
  *   ops       every other backend of this machine agrees with ref op by op; with some outputs of one layer's
  *             experts doubled it does not, and the check names them */
-#include "model/gguf_internal.h"
+#include "model/gguf/gguf_internal.h"
 #include "tests/support/op_check.h"
 
 #define STORED "dg-mxfp4"

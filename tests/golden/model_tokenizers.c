@@ -11,8 +11,8 @@
 
 #include <cmocka.h>
 
-#include "model/detok.h"
-#include "model/tokenizer_internal.h"
+#include "model/text/detok.h"
+#include "model/text/tokenizer_internal.h"
 
 #define FOLDER WEFT_SOURCE_DIR "/tests/golden/tokenizers/"
 

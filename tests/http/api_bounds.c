@@ -7,7 +7,7 @@
 #include <malloc.h>
 #include <stdatomic.h>
 
-#include "api/keys.h"
+#include "api/server/keys.h"
 #include "base/status.h"
 
 enum { BODY = 8 << 20, CONTEXT = 256 };

@@ -4,7 +4,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-#include "api/http.h"
+#include "api/http/http.h"
 #include "tests/support/http_conversation.h"
 
 enum { PLACES = 16, BUSY = 14, HALF = 7 }; /* an eighth of the places is kept free */

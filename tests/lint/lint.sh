@@ -32,6 +32,28 @@ for room in base pager kernels model scheduler api; do
     case " $ok " in *" $target "*) ;; *) complain "$file includes $target/: $room may include only $ok" ;; esac
   done < <(files "$room/*.c" "$room/*.h" "$room/*.cu" "$room/*.cuh" | xargs grep -nE '^#include "[a-z]+/' || true)
 done
+# Rooms inside rooms: which folder of a room may include which others of that room.
+inner_arrows() {
+  case $1 in
+    model/gguf) echo "model/gguf" ;;
+    model/text) echo "model/gguf model/text" ;;
+    model/formats) echo "model/gguf model/text model/formats" ;;
+    model) echo "model/gguf model/text model/formats model" ;;
+    model/runner) echo "model/gguf model/text model/formats model model/runner" ;;
+    api) echo "api" ;;
+    api/http) echo "api api/http" ;;
+    api/dialects) echo "api api/http api/dialects" ;;
+    api/server) echo "api api/http api/dialects api/server" ;;
+    api/cli) echo "api api/http api/dialects api/server api/cli" ;;
+    *) complain "$1 is no room of tests/lint/lint.sh" ;;
+  esac
+}
+while IFS=: read -r file _ line; do
+  from=${file%/*} target=${line#*\"} target=${target%/*}
+  [ "${from%%/*}" = "${target%%/*}" ] || continue
+  ok=$(inner_arrows "$from")
+  case " $ok " in *" $target "*) ;; *) complain "$file includes $target/: $from may include only $ok" ;; esac
+done < <(files 'model/*.c' 'model/*.h' 'api/*.c' 'api/*.h' | xargs grep -nE '^#include "(model|api)/' || true)
 # The laboratory: its programs of one room (bench/*.c), its doubles, and the rest, which enters the product by one door.
 bench_arrows() {
   case $1 in

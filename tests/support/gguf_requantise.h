@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#include "model/gguf_internal.h"
+#include "model/gguf/gguf_internal.h"
 #include "tests/support/gguf_writer.h"
 
 static inline const uint8_t *requantise_key_end(const gguf_key *key) {

@@ -12,7 +12,7 @@
 #include <string.h>
 
 #include "base/text.h"
-#include "model/gguf.h"
+#include "model/gguf/gguf.h"
 
 enum { GGUF_WRITER_ALIGN = 32 };
 

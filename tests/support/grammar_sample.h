@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "base/random.h"
-#include "model/grammar.h"
+#include "model/formats/grammar.h"
 #include "tests/support/tokenizer_fixture.h"
 
 typedef struct grammar_world {

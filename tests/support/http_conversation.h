@@ -22,7 +22,7 @@
 
 #include <cmocka.h>
 
-#include "api/server.h"
+#include "api/server/server.h"
 #include "base/clock.h"
 #include "base/text.h"
 

@@ -12,7 +12,7 @@
 
 #include <unistd.h>
 
-#include "model/device_runner.h"
+#include "model/runner/device_runner.h"
 #include "scheduler/engine.h"
 #include "tests/support/fake_card.h"
 #include "tests/support/split_of.h"

@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #include "base/log.h"
-#include "model/gguf_internal.h"
+#include "model/gguf/gguf_internal.h"
 #include "tests/support/gguf_writer.h"
 
 /* Setup and teardown of a group of tests that write one such file after another to real_path. */

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 
 #include "base/random.h"
-#include "model/tokenizer.h"
+#include "model/text/tokenizer.h"
 #include "tests/support/gguf_writer.h"
 
 enum { FIXTURE_NORMAL = 1, FIXTURE_UNKNOWN, FIXTURE_CONTROL, FIXTURE_USER, FIXTURE_UNUSED, FIXTURE_BYTE };

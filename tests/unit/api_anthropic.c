@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "api/anthropic.h"
+#include "api/dialects/anthropic.h"
 #include "base/memory.h"
 
 /* The kinds of the events in order, and of those with a block its number: "content_block_start 0 ping ...". */

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "api/openai.h"
-#include "api/responses.h"
+#include "api/dialects/openai.h"
+#include "api/dialects/responses.h"
 #include "base/memory.h"
 
 static json_t *written(void (*put)(const weft_answer *, const weft_choice *, weft_text *), const weft_answer *a,

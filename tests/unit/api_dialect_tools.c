@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "api/anthropic.h"
-#include "api/ollama.h"
-#include "api/responses.h"
+#include "api/dialects/anthropic.h"
+#include "api/dialects/ollama.h"
+#include "api/dialects/responses.h"
 #include "base/memory.h"
 
 /* ---- requests ---- */

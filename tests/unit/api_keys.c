@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "api/keys.h"
+#include "api/server/keys.h"
 #include "tests/support/refuse_each.h"
 
 static weft_keys *parse(const char *text) {

@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "api/config.h"
-#include "api/server.h"
+#include "api/server/server.h"
 #include "api/step_rows.h"
 #include "base/memory.h"
 
@@ -89,12 +89,12 @@ static void zeros_of_weft_open_are_the_defaults_of_serve(void **state) {
   assert_int_equal(filled.pins, told.pins);
   assert_int_equal(filled.saved_canvases, told.saved_canvases);
   weft_server_options served = {0}, named = {.host = "unix:x", .connections = 5};
-  weft_config_fill_server(&served);
+  weft_server_fill_options(&served);
   assert_string_equal(served.host, c.host);
   assert_int_equal(served.socket_mode, 0660);
   assert_int_equal(served.body_mib, c.body_mib);
   assert_int_equal(served.connections, c.connections);
-  weft_config_fill_server(&named);
+  weft_server_fill_options(&named);
   assert_string_equal(named.host, "unix:x");
   assert_int_equal(named.connections, 5);
   weft_open_options given = {.queue = 7};

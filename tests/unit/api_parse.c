@@ -12,9 +12,9 @@
 #include <cmocka.h>
 
 #include "api/config.h"
+#include "api/dialects/openai.h"
+#include "api/http/sse.h"
 #include "api/json.h"
-#include "api/openai.h"
-#include "api/sse.h"
 #include "base/memory.h"
 
 static const weft_json_size limits = {.depth = 32, .values = 1000, .scalars = 1000};

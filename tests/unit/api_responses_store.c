@@ -10,7 +10,7 @@
 
 #include <cmocka.h>
 
-#include "api/responses_store.h"
+#include "api/dialects/responses_store.h"
 
 static weft_responses *open_store(uint32_t n_tenants, uint64_t n_bytes) {
   weft_responses *store;

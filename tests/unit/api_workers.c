@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "api/workers.h"
+#include "api/http/workers.h"
 
 enum { JOBS_MAX = 64, TENANTS = 4 };
 

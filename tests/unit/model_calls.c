@@ -13,7 +13,7 @@
 #include <jansson.h>
 
 #include "base/random.h"
-#include "model/calls.h"
+#include "model/text/calls.h"
 #include "tests/support/amount.h"
 
 static const char find_schema[] =

@@ -14,7 +14,7 @@
 
 #include "base/memory.h"
 #include "kernels/classes.h"
-#include "model/canvas_path.h"
+#include "model/formats/canvas_path.h"
 #include "tests/support/grammar_tool.h"
 
 typedef struct held {

@@ -13,7 +13,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
-#include "model/chat_internal.h"
+#include "model/text/chat_internal.h"
 #include "tests/support/tokenizer_fixture.h"
 
 #define GEMMA4 "gemma4"

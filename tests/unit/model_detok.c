@@ -12,7 +12,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
-#include "model/detok.h"
+#include "model/text/detok.h"
 #include "tests/support/tokenizer_fixture.h"
 
 #define BAD "\xEF\xBF\xBD"

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "base/log.h"
-#include "model/gguf_internal.h"
+#include "model/gguf/gguf_internal.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/refuse_each.h"
 

@@ -16,7 +16,7 @@
 
 #include <cmocka.h>
 
-#include "model/gguf_reader.h"
+#include "model/gguf/gguf_reader.h"
 #include "tests/support/gguf_writer.h"
 
 enum { LARGE = 3 << 20 };

@@ -11,7 +11,7 @@
 #include <cmocka.h>
 
 #include "base/memory.h"
-#include "model/grammar_internal.h"
+#include "model/formats/grammar_internal.h"
 #include "tests/support/grammar_tool.h"
 #include "tests/support/schema_check.h"
 

@@ -10,8 +10,8 @@
 
 #include <cmocka.h>
 
-#include "model/calls.h"
-#include "model/grammar_internal.h"
+#include "model/formats/grammar_internal.h"
+#include "model/text/calls.h"
 #include "tests/support/grammar_sample.h"
 #include "tests/support/schema_check.h"
 

@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "model/jinja.h"
+#include "model/text/jinja.h"
 #include "tests/support/refuse_each.h"
 
 static const char usual[] =

@@ -12,7 +12,7 @@
 
 #include <cmocka.h>
 
-#include "model/numbers.h"
+#include "model/gguf/numbers.h"
 #include "tests/support/gguf_writer.h"
 #include "tests/support/refuse_each.h"
 

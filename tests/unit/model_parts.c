@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "model/device_runner.h"
 #include "model/model_internal.h"
+#include "model/runner/device_runner.h"
 #include "tests/support/fake_card.h"
 #include "tests/support/split_of.h"
 

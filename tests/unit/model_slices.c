@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "model/gguf_internal.h"
+#include "model/gguf/gguf_internal.h"
 #include "model/weights_slice.h"
 
 enum { COLS = 1024, ROWS = 12, MATRICES = 7, DENSE = 0, MOE = 1 /* layers */ };

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include "model/token_rules.h"
+#include "model/formats/token_rules.h"
 
 enum { N_VOCAB = 70, N_MASK = 3 };
 

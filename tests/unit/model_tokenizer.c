@@ -12,7 +12,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "model/tokenizer_internal.h"
+#include "model/text/tokenizer_internal.h"
 #include "tests/support/tokenizer_fixture.h"
 
 static void test_alphabet(void **state) {

@@ -15,7 +15,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "model/detok.h"
+#include "model/text/detok.h"
 #include "tests/support/amount.h"
 #include "tests/support/tokenizer_fixture.h"
 

@@ -1,0 +1,35 @@
+/* SPDX-License-Identifier: MIT */
+/* What a handler of an endpoint works with: the runtime, the HTTP server and the limits of its requests.
+ *
+ * Law: api/server/server.c makes it and takes it away; a handler changes nothing in it but the counters. */
+#ifndef WEFT_API_DIALECTS_CONTEXT_H
+#define WEFT_API_DIALECTS_CONTEXT_H
+
+#include <stdatomic.h>
+
+#include "api/dialects/responses_store.h"
+#include "api/http/http.h"
+#include "api/json_scan.h"
+#include "api/weft.h"
+
+typedef struct weft_server weft_server;
+struct weft_keys; /* api/server/keys.h */
+
+enum { WEFT_ENDPOINTS_MAX = 64, WEFT_CODES_MAX = 16 };
+
+struct weft_server {
+  weft_runtime *runtime;
+  weft_http *http;
+  const struct weft_keys *keys;
+  const char *host; /* the host that the server was told to listen on; NULL: none */
+  const char *const *origins;
+  uint32_t n_origins;
+  weft_json_size json_limits; /* of a body, before it is parsed */
+  weft_responses *responses;  /* responses that clients may ask for again */
+  bool strict_fields;         /* bodies with unknown fields are refused */
+  atomic_bool draining;
+  atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
+  atomic_uint_fast64_t left;
+};
+
+#endif

@@ -1,0 +1,442 @@
+/* SPDX-License-Identifier: MIT */
+/* How /v1/responses answers: responses, their events, and those that were kept. */
+#include "api/dialects/responses.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "api/http/sse.h"
+#include "api/json.h"
+#include "base/memory.h"
+
+/* ---- one answer ---- */
+
+enum {
+  ECHOES = 3
+}; /* what a response repeats of its request: as it is kept, and in the two events that begin a stream */
+
+typedef enum item_kind { NO_ITEM, REASONING, MESSAGE, CALL } item_kind;
+
+typedef struct response_answer {
+  weft_responses *store; /* NULL: it is not kept */
+  uint32_t tenant;
+  weft_text echo, items; /* of the request (api/dialects/responses.h) */
+  weft_text output;      /* the items of the answer that are done, as members of a JSON list */
+  uint32_t n_items;      /* of them */
+  item_kind item;        /* the one that is being made */
+  weft_text text;        /* of it so far; of a call: its arguments */
+  weft_text logprobs;    /* of a message, or of tokens that may yet become one */
+  weft_text call;        /* of a call: its id and its name, as JSON members */
+  bool has_content;      /* a message or a call was begun */
+  uint32_t n_events;
+} response_answer;
+
+static void close_own(void *self) {
+  response_answer *r = self;
+  weft_text_free(&r->echo);
+  weft_text_free(&r->items);
+  weft_text_free(&r->output);
+  weft_text_free(&r->text);
+  weft_text_free(&r->logprobs);
+  weft_text_free(&r->call);
+  weft_free(r);
+}
+
+/* ---- items ---- */
+
+static bool is_cut(const weft_answer *a) {
+  return a->choice->finish != NULL && strcmp(a->choice->finish, "length") == 0;
+}
+
+/* msg_X, rs_X and fc_X are of the answer resp_X; items after the first have their number behind it. */
+static void put_item_id(const weft_answer *a, weft_text *out) {
+  const response_answer *r = a->own;
+  static const char *const prefixes[] = {"", "rs_", "msg_", "fc_"};
+  weft_text id = {0};
+  weft_text_printf(&id, "%s%s", prefixes[r->item], a->id + strlen(a->dialect->id_prefix));
+  if (r->n_items > 0) weft_text_printf(&id, "_%u", r->n_items);
+  weft_json_string(out, id.bytes, id.n);
+  out->refused = out->refused || id.refused;
+  weft_text_free(&id);
+}
+
+static void put_part(const response_answer *r, weft_text *out) {
+  weft_text_puts(out, "{\"type\":\"output_text\",\"text\":");
+  weft_json_string(out, r->text.bytes, r->text.n);
+  weft_text_puts(out, ",\"annotations\":[],\"logprobs\":[");
+  weft_text_append(out, r->logprobs.bytes, r->logprobs.n);
+  weft_text_puts(out, "]}");
+}
+
+/* What the content of an item has in it. */
+static void put_content(const response_answer *r, weft_text *out) {
+  if (r->item == MESSAGE) {
+    put_part(r, out);
+  } else {
+    weft_text_puts(out, "{\"type\":\"reasoning_text\",\"text\":");
+    weft_json_string(out, r->text.bytes, r->text.n);
+    weft_text_puts(out, "}");
+  }
+}
+
+/* Only the item in which the answer ends may be cut off there. */
+typedef enum item_state { ITEM_BEGUN, ITEM_DONE, ITEM_CUT } item_state;
+
+static item_state last_state(const weft_answer *a) {
+  return is_cut(a) ? ITEM_CUT : ITEM_DONE;
+}
+
+/* The item as it begins, without content, or done. */
+static void put_item(const weft_answer *a, item_state state, weft_text *out) {
+  static const char *const types[] = {"", "reasoning", "message", "function_call"}, *const states[] = {"in_progress",
+                                                                                                       "completed",
+                                                                                                       "incomplete"};
+  const response_answer *r = a->own;
+  bool done = state != ITEM_BEGUN;
+  weft_text_printf(out, "{\"type\":\"%s\",\"id\":", types[r->item]);
+  put_item_id(a, out);
+  weft_text_printf(out, ",\"status\":\"%s\",", states[state]);
+  if (r->item == CALL) {
+    weft_text_append(out, r->call.bytes, r->call.n);
+    weft_text_puts(out, ",\"arguments\":");
+    weft_json_string(out, done ? r->text.bytes : "", done ? r->text.n : 0);
+  } else {
+    weft_text_puts(out, r->item == MESSAGE ? "\"role\":\"assistant\",\"content\":[" : "\"summary\":[],\"content\":[");
+    if (done) put_content(r, out);
+    weft_text_puts(out, "]");
+  }
+  weft_text_puts(out, "}");
+}
+
+/* call: of an item that is one. */
+static void begin_item(response_answer *r, item_kind kind, const weft_answer_call *call) {
+  r->item = kind;
+  r->has_content = r->has_content || kind != REASONING;
+  if (kind != CALL) return;
+  weft_text_puts(&r->call, "\"call_id\":");
+  weft_json_words(&r->call, call->id);
+  weft_text_puts(&r->call, ",\"name\":");
+  weft_json_string(&r->call, call->name.bytes, call->name.n);
+}
+
+static void end_item(const weft_answer *a, item_state state) {
+  response_answer *r = a->own;
+  if (r->text.refused || r->logprobs.refused || r->call.refused) r->output.refused = true;
+  if (r->n_items > 0) weft_text_puts(&r->output, ",");
+  put_item(a, state, &r->output);
+  r->n_items += 1;
+  r->item = NO_ITEM;
+  weft_text_clear(&r->text);
+  weft_text_clear(&r->logprobs);
+  weft_text_clear(&r->call);
+}
+
+static void add_logprobs(response_answer *r, const weft_choice *c) {
+  if (c->n_logprobs == 0) return;
+  if (r->logprobs.n > 0) weft_text_puts(&r->logprobs, ",");
+  weft_text_append(&r->logprobs, c->logprobs[0].bytes, c->logprobs[0].n);
+}
+
+/* ---- responses ---- */
+
+static void put_usage(const weft_answer *a, weft_text *out) {
+  weft_answer_usage u = weft_answer_get_usage(a);
+  weft_text_printf(out, "{\"input_tokens\":%llu,\"input_tokens_details\":{\"cached_tokens\":%llu},",
+                   (unsigned long long)u.prompt, (unsigned long long)u.cached);
+  weft_text_printf(out, "\"output_tokens\":%llu,\"output_tokens_details\":{\"reasoning_tokens\":%llu},",
+                   (unsigned long long)u.completion, (unsigned long long)u.thinking);
+  weft_text_printf(out, "\"total_tokens\":%llu}", (unsigned long long)(u.prompt + u.completion));
+}
+
+/* why: it failed; else done: all items are; else it has just begun. */
+static void put_response(const weft_answer *a, bool done, const weft_refusal *why, weft_text *out) {
+  const response_answer *r = a->own;
+  bool cut = done && is_cut(a);
+  weft_text_puts(out, "{\"id\":");
+  weft_json_words(out, a->id);
+  weft_text_printf(out,
+                   ",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"model\":", (long long)a->created,
+                   why != NULL ? "failed"
+                   : !done     ? "in_progress"
+                   : cut       ? "incomplete"
+                               : "completed");
+  weft_json_words(out, a->model);
+  weft_text_puts(out, ",\"error\":");
+  if (why != NULL) {
+    weft_text_printf(out, "{\"code\":\"%s\",\"message\":", why->http == 429 ? "rate_limit_exceeded" : "server_error");
+    weft_json_words(out, why->message);
+    weft_text_puts(out, "}");
+  } else {
+    weft_text_puts(out, "null");
+  }
+  weft_text_printf(out, ",\"incomplete_details\":%s,", cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
+  weft_text_append(out, r->echo.bytes, r->echo.n);
+  weft_text_puts(out, "\"output\":[");
+  weft_text_append(out, r->output.bytes, r->output.n);
+  weft_text_puts(out, "],\"usage\":");
+  if (done) {
+    put_usage(a, out);
+  } else {
+    weft_text_puts(out, "null");
+  }
+  weft_text_puts(out, "}");
+}
+
+/* The whole response, kept for whoever asks for it or continues it. */
+static void put_done(const weft_answer *a, weft_text *out) {
+  response_answer *r = a->own;
+  size_t from = out->n;
+  put_response(a, true, NULL, out);
+  out->refused = out->refused || r->output.refused;
+  if (r->store == NULL || out->refused) return;
+  if (r->items.n > 0) weft_text_puts(&r->items, ",");
+  weft_text_append(&r->items, r->output.bytes, r->output.n);
+  const weft_text body = {.bytes = out->bytes + from, .n = out->n - from};
+  weft_responses_put(r->store, r->tenant, a->id, &body, &r->items);
+}
+
+/* ---- events ---- */
+
+static void open_event(response_answer *r, const char *name, weft_text *out) {
+  weft_sse_begin(out, name);
+  weft_text_printf(out, "{\"type\":\"%s\",\"sequence_number\":%u", name, r->n_events++);
+}
+
+static void close_event(weft_text *out) {
+  weft_text_puts(out, "}");
+  weft_sse_end(out);
+}
+
+/* An event of the item that is being made; the caller closes it. */
+static void open_item_event(const weft_answer *a, const char *name, weft_text *out) {
+  const response_answer *r = a->own;
+  open_event(a->own, name, out);
+  weft_text_puts(out, ",\"item_id\":");
+  put_item_id(a, out);
+  weft_text_printf(out, ",\"output_index\":%u%s", r->n_items, r->item == CALL ? "" : ",\"content_index\":0");
+}
+
+static void put_item_event(const weft_answer *a, item_state state, weft_text *out) {
+  response_answer *r = a->own;
+  open_event(r, state != ITEM_BEGUN ? "response.output_item.done" : "response.output_item.added", out);
+  weft_text_printf(out, ",\"output_index\":%u,\"item\":", r->n_items);
+  put_item(a, state, out);
+  close_event(out);
+}
+
+static void put_part_event(const weft_answer *a, const char *name, weft_text *out) {
+  open_item_event(a, name, out);
+  weft_text_puts(out, ",\"part\":");
+  put_part(a->own, out);
+  close_event(out);
+}
+
+static const char *const done_names[] = {"", "response.reasoning_text.done", "response.output_text.done",
+                                         "response.function_call_arguments.done"};
+static const char *const delta_names[] = {"", "response.reasoning_text.delta", "response.output_text.delta",
+                                          "response.function_call_arguments.delta"};
+
+/* Ends the item that the stream is in. */
+static void put_item_end(const weft_answer *a, item_state state, weft_text *out) {
+  response_answer *r = a->own;
+  if (r->item == NO_ITEM) return;
+  open_item_event(a, done_names[r->item], out);
+  weft_text_printf(out, ",\"%s\":", r->item == CALL ? "arguments" : "text");
+  weft_json_string(out, r->text.bytes, r->text.n);
+  if (r->item == CALL) {
+    weft_text_puts(out, ",");
+    weft_text_append(out, r->call.bytes, r->call.n);
+  }
+  if (r->item == MESSAGE) {
+    weft_text_puts(out, ",\"logprobs\":[");
+    weft_text_append(out, r->logprobs.bytes, r->logprobs.n);
+    weft_text_puts(out, "]");
+  }
+  close_event(out);
+  if (r->item == MESSAGE) put_part_event(a, "response.content_part.done", out);
+  put_item_event(a, state, out);
+  end_item(a, state);
+}
+
+static void put_item_begin(const weft_answer *a, item_kind kind, const weft_answer_call *call, weft_text *out) {
+  response_answer *r = a->own;
+  if (r->item == kind && kind != CALL) return;
+  put_item_end(a, ITEM_DONE, out);
+  begin_item(r, kind, call);
+  put_item_event(a, ITEM_BEGUN, out);
+  if (kind == MESSAGE) put_part_event(a, "response.content_part.added", out);
+}
+
+/* More of the item that the stream is in; c: of a message, whose logprobs are kept already. */
+static void put_delta(const weft_answer *a, const weft_text *text, const weft_choice *c, weft_text *out) {
+  response_answer *r = a->own;
+  weft_text_append(&r->text, text->bytes, text->n);
+  open_item_event(a, delta_names[r->item], out);
+  weft_text_puts(out, ",\"delta\":");
+  weft_json_string(out, text->bytes, text->n);
+  if (c != NULL) {
+    weft_text_puts(out, ",\"logprobs\":[");
+    weft_text_append(out, c->logprobs[0].bytes, c->logprobs[0].n);
+    weft_text_puts(out, "]");
+  }
+  close_event(out);
+}
+
+static void put_begin(const weft_answer *a, const weft_choice *c, weft_text *out) {
+  static const char *const names[] = {"response.created", "response.in_progress"};
+  (void)c;
+  for (int i = 0; i < 2; i++) {
+    open_event(a->own, names[i], out);
+    weft_text_puts(out, ",\"response\":");
+    put_response(a, false, NULL, out);
+    close_event(out);
+  }
+}
+
+/* What was not sent yet of the calls that the stream has begun, or of those that it has not. */
+static void put_calls(const weft_answer *a, const weft_choice *c, bool begun, weft_text *out) {
+  for (uint32_t i = 0; i < c->n_calls; i++) {
+    const weft_answer_call *call = &c->call[i];
+    if (call->begun != begun) continue;
+    if (!begun) put_item_begin(a, CALL, call, out);
+    if (call->arguments.n > 0) put_delta(a, &call->arguments, NULL, out);
+  }
+}
+
+/* Tokens without text belong to a message, unless they may be those of a call. */
+static bool goes_on_with_message(const response_answer *r, const weft_choice *c) {
+  return c->text.n > 0 || (c->n_logprobs > 0 && (r->item == MESSAGE || c->reader == NULL));
+}
+
+static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
+  response_answer *r = a->own;
+  put_calls(a, c, true, out); /* before the text of this chunk, which follows the call and ends its item */
+  if (c->thinking.n > 0) {
+    put_item_begin(a, REASONING, NULL, out);
+    put_delta(a, &c->thinking, NULL, out);
+  }
+  bool says = goes_on_with_message(r, c);
+  if (says) put_item_begin(a, MESSAGE, NULL, out);
+  add_logprobs(r, c);
+  if (says) put_delta(a, &c->text, c, out);
+  put_calls(a, c, false, out);
+  if (finish == NULL) return;
+  if (!r->has_content) put_item_begin(a, MESSAGE, NULL, out);
+  put_item_end(a, last_state(a), out);
+}
+
+static void put_last(const weft_answer *a, weft_text *out) {
+  open_event(a->own, is_cut(a) ? "response.incomplete" : "response.completed", out);
+  weft_text_puts(out, ",\"response\":");
+  put_done(a, out);
+  close_event(out);
+}
+
+static void put_fault(const weft_answer *a, const weft_refusal *why, weft_text *out) {
+  open_event(a->own, "response.failed", out);
+  weft_text_puts(out, ",\"response\":");
+  put_response(a, false, why, out);
+  close_event(out);
+}
+
+const weft_dialect weft_openai_responses = {.id_prefix = "resp_",
+                                            .stream_type = WEFT_SSE_TYPE,
+                                            .keeps_text = true,
+                                            .whole_by_chunks = true,
+                                            .logprobs = weft_openai_chat_logprobs,
+                                            .begin = put_begin,
+                                            .chunk = put_chunk,
+                                            .last = put_last,
+                                            .fault = put_fault,
+                                            .whole = put_done,
+                                            .close = close_own};
+
+/* ---- endpoints ---- */
+
+static weft_status refuse_unknown(const char *id, const char *field, const char *code, weft_refusal *why) {
+  return weft_refuse(why, 404, code, field, "no response has the id '%.64s': it never was, was deleted, or made room",
+                     id);
+}
+
+/* Puts the conversation before it in front; *items is that conversation. On failure *gen is closed. */
+static weft_status look_up(weft_server *s, uint32_t tenant, weft_gen *gen, weft_text *items, weft_refusal *why) {
+  const char *id = json_string_value(field_of(gen->json, "previous_response_id"));
+  if (id == NULL) return WEFT_OK;
+  if (weft_responses_get(s->responses, tenant, id, NULL, items)) {
+    return weft_responses_continue(gen, items, &s->json_limits, why);
+  }
+  (void)refuse_unknown(id, "previous_response_id", "previous_response_not_found", why);
+  weft_gen_close(gen);
+  return WEFT_E_INVALID;
+}
+
+/* On failure *gen is closed. */
+static weft_status echo_request(weft_gen *gen, weft_text *echo, weft_refusal *why) {
+  weft_responses_put_echo(gen, echo);
+  if (echo->n <= WEFT_RESPONSES_ECHO_MAX) return WEFT_OK;
+  (void)weft_refuse(why, 400, "invalid_value", NULL,
+                    "what the response repeats of its request (instructions, metadata, tools and others) has %zu "
+                    "bytes; it may have %d: shorten it",
+                    echo->n, WEFT_RESPONSES_ECHO_MAX);
+  weft_gen_close(gen);
+  return WEFT_E_INVALID;
+}
+
+void weft_handle_responses(weft_server *s, weft_exchange *x) {
+  weft_gen gen;
+  weft_refusal why;
+  weft_text items = {0}, echo = {0};
+  uint32_t tenant = weft_exchange_note(x)->tenant;
+  if (weft_dialect_read(s, x, weft_responses_parse, &gen) != WEFT_OK) return;
+  if (echo_request(&gen, &echo, &why) != WEFT_OK || look_up(s, tenant, &gen, &items, &why) != WEFT_OK) {
+    weft_text_free(&items);
+    weft_text_free(&echo);
+    weft_exchange_refuse(x, &why);
+    return;
+  }
+  response_answer *r = weft_alloc(1, sizeof *r);
+  if (r != NULL) {
+    bool stored = !json_is_false(json_object_get(gen.json, "store"));
+    *r = (response_answer){.store = stored ? s->responses : NULL, .tenant = tenant, .echo = echo, .items = items};
+    items = echo = (weft_text){0};
+    if (r->items.n > 0) weft_text_puts(&r->items, ",");
+    if (stored) weft_responses_put_items(&gen, &r->items);
+    gen.params.kept_bytes = r->items.n + ECHOES * r->echo.n;
+    if (r->items.refused || r->echo.refused) {
+      close_own(r);
+      r = NULL; /* refused as no memory */
+    }
+  }
+  weft_text_free(&items);
+  weft_text_free(&echo);
+  weft_dialect_start(s, x, &weft_openai_responses, &gen, r);
+}
+
+static const char *id_of(const weft_exchange *x) {
+  return weft_exchange_path(x) + strlen("/v1/responses/");
+}
+
+void weft_handle_response(weft_server *s, weft_exchange *x) {
+  weft_text body = {0};
+  weft_refusal why;
+  if (weft_responses_get(s->responses, weft_exchange_note(x)->tenant, id_of(x), &body, NULL)) {
+    weft_exchange_answer(x, 200, "application/json", &body);
+    return;
+  }
+  (void)refuse_unknown(id_of(x), NULL, "response_not_found", &why);
+  weft_exchange_refuse(x, &why);
+}
+
+void weft_handle_response_delete(weft_server *s, weft_exchange *x) {
+  weft_text body = {0};
+  weft_refusal why;
+  if (!weft_responses_delete(s->responses, weft_exchange_note(x)->tenant, id_of(x))) {
+    (void)refuse_unknown(id_of(x), NULL, "response_not_found", &why);
+    weft_exchange_refuse(x, &why);
+    return;
+  }
+  weft_text_puts(&body, "{\"id\":");
+  weft_json_words(&body, id_of(x));
+  weft_text_puts(&body, ",\"object\":\"response\",\"deleted\":true}");
+  weft_exchange_answer(x, 200, "application/json", &body);
+}

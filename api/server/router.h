@@ -1,0 +1,63 @@
+/* SPDX-License-Identifier: MIT */
+/* Which function answers which path: one row for each endpoint, in router.c. For the files of api/ only.
+ * docs/adding-an-endpoint.md lists the files that a new endpoint touches.
+ *
+ * Law: a row says everything about an endpoint that is not in its handler: method, path, who may ask, and whether it
+ * is quick enough for the network thread. A handler answers its exchange exactly once (api/http/http.h). */
+#ifndef WEFT_API_SERVER_ROUTER_H
+#define WEFT_API_SERVER_ROUTER_H
+
+#include "api/dialects/handlers.h"
+#include "api/server/server.h"
+
+/* Who may ask. Before the semicolon: where the server has API keys; after it: where it has none. */
+typedef enum weft_access {
+  WEFT_ACCESS_OPEN,   /* every client, with or without a key */
+  WEFT_ACCESS_TENANT, /* any known key; every client */
+  /* the operator's key, because the answer shows counts of all tenants; or any key where all keys are of one tenant,
+   * which then sees its own counts; every client */
+  WEFT_ACCESS_COUNTS,
+  WEFT_ACCESS_OPERATE /* the operator's key; a program on this machine */
+} weft_access;
+
+typedef struct weft_endpoint {
+  const char *method, *path; /* a path that ends in * stands for all paths that begin with what is before the * */
+  weft_access access;
+  /* The handler answers before it returns and parses no body, so it runs on the network thread and not on a worker. */
+  bool quick;
+  void (*handle)(weft_server *server, weft_exchange *exchange);
+} weft_endpoint;
+
+extern const weft_endpoint weft_endpoints[];
+extern const uint32_t weft_n_endpoints;
+
+/* The row of a request; or NULL, the refusal, and in *allow the methods that the path has (for a 405; NULL for a 404).
+ */
+const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow, weft_refusal *why);
+
+/* The form of refusals at a path, that of the path's dialect; NULL: the common form. */
+weft_refusal_form weft_router_refusals(const char *path);
+
+/* service.c */
+void weft_handle_models(weft_server *server, weft_exchange *x);
+void weft_handle_model(weft_server *server, weft_exchange *x);
+void weft_handle_metrics(weft_server *server, weft_exchange *x);
+void weft_handle_trace(weft_server *server, weft_exchange *x);
+void weft_handle_version(weft_server *server, weft_exchange *x);
+void weft_handle_tokenize(weft_server *server, weft_exchange *x);
+void weft_handle_detokenize(weft_server *server, weft_exchange *x);
+/* tokenizer_info.c */
+void weft_handle_tokenizer_info(weft_server *server, weft_exchange *x);
+/* probes.c */
+void weft_handle_alive(weft_server *server, weft_exchange *x);
+void weft_handle_ready(weft_server *server, weft_exchange *x);
+void weft_handle_load(weft_server *server, weft_exchange *x);
+/* admin.c */
+void weft_handle_pin(weft_server *server, weft_exchange *x);
+void weft_handle_pins(weft_server *server, weft_exchange *x);
+void weft_handle_unpin(weft_server *server, weft_exchange *x);
+void weft_handle_reset_prefix_cache(weft_server *server, weft_exchange *x);
+/* server.c: the counters of the server, as Prometheus text */
+void weft_server_metrics(weft_server *server, weft_text *out);
+
+#endif

@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: MIT */
+/* The small endpoints: what is served, counters, text to tokens and back. */
+#include <string.h>
+
+#include "api/dialects/openai.h"
+#include "api/json.h"
+#include "api/prompt.h"
+#include "api/runtime.h"
+#include "api/server/router.h"
+#include "base/memory.h"
+
+static void answer_json(weft_exchange *x, int code, weft_text *body) {
+  weft_exchange_answer(x, code, "application/json", body);
+}
+
+/* ---- models ---- */
+
+static const char *yes_no(bool yes) {
+  return yes ? "true" : "false";
+}
+
+/* name: one of those it is served under. */
+static void put_model(const weft_model_card *card, const char *name, weft_text *out) {
+  weft_text_puts(out, "{\"id\":");
+  weft_json_words(out, name);
+  weft_text_printf(out,
+                   ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"weft\",\"root\":", (long long)card->created);
+  weft_json_words(out, card->name);
+  weft_text_printf(out, ",\"parent\":null,\"max_model_len\":%u,\"architecture\":", card->context);
+  weft_json_words(out, card->arch);
+  weft_text_printf(out,
+                   ",\"vocabulary\":%u,\"canvas\":%u,\"autoregressive\":%s,\"diffusion\":%s,"
+                   "\"chat\":%s,\"weight_bytes\":%llu}",
+                   card->vocabulary, card->canvas, yes_no(card->autoregressive), yes_no(card->diffusion),
+                   yes_no(card->chat), (unsigned long long)card->weight_bytes);
+}
+
+static bool has_name(const weft_model_card *card, const char *name) {
+  bool found = strcmp(card->name, name) == 0;
+  for (uint32_t i = 0; i < card->n_aliases; i++) found = found || strcmp(card->aliases[i], name) == 0;
+  return found;
+}
+
+void weft_handle_models(weft_server *s, weft_exchange *x) {
+  weft_text body = {0};
+  weft_text_puts(&body, "{\"object\":\"list\",\"data\":[");
+  for (uint32_t i = 0; i < weft_n_models(s->runtime); i++) {
+    weft_model_card card = weft_model_at(s->runtime, i);
+    if (i > 0) weft_text_puts(&body, ",");
+    put_model(&card, card.name, &body);
+    for (uint32_t k = 0; k < card.n_aliases; k++) {
+      weft_text_puts(&body, ",");
+      put_model(&card, card.aliases[k], &body);
+    }
+  }
+  weft_text_puts(&body, "]}");
+  answer_json(x, 200, &body);
+}
+
+void weft_handle_model(weft_server *s, weft_exchange *x) {
+  const char *name = weft_exchange_path(x) + strlen("/v1/models/");
+  weft_text body = {0};
+  for (uint32_t i = 0; i < weft_n_models(s->runtime); i++) {
+    weft_model_card card = weft_model_at(s->runtime, i);
+    if (!has_name(&card, name)) continue;
+    put_model(&card, name, &body);
+    answer_json(x, 200, &body);
+    return;
+  }
+  weft_refusal why;
+  (void)weft_refuse(&why, 404, "model_not_found", "model",
+                    "no model is named '%.64s': GET /v1/models lists what is served", name);
+  weft_exchange_refuse(x, &why);
+}
+
+/* ---- how it is doing ---- */
+
+void weft_handle_metrics(weft_server *s, weft_exchange *x) {
+  char *text = weft_metrics(s->runtime);
+  weft_text body = {0};
+  if (text != NULL) weft_text_puts(&body, text);
+  body.refused = body.refused || text == NULL;
+  weft_release(text);
+  weft_server_metrics(s, &body);
+  weft_exchange_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+}
+
+void weft_handle_trace(weft_server *s, weft_exchange *x) {
+  char *text = weft_trace(s->runtime, 0);
+  weft_text body = {0};
+  if (text != NULL) weft_text_puts(&body, text);
+  body.refused = body.refused || text == NULL;
+  weft_release(text);
+  answer_json(x, 200, &body);
+}
+
+void weft_handle_version(weft_server *s, weft_exchange *x) {
+  weft_text body = {0};
+  (void)s;
+  weft_text_puts(&body, "{\"version\":");
+  weft_json_words(&body, weft_version());
+  weft_text_puts(&body, "}");
+  answer_json(x, 200, &body);
+}
+
+/* ---- text and tokens ---- */
+
+typedef struct tokenize_body {
+  const weft_served_model *model;
+  weft_prompt prompt; /* points into the body and into memory */
+  weft_gen memory;
+  bool add_special, parse_special, words, generation;
+} tokenize_body;
+
+static weft_status read_flag(const json_t *root, const char *name, bool *out, weft_refusal *why) {
+  const json_t *value = json_object_get(root, name);
+  if (value == NULL || json_is_null(value)) return WEFT_OK;
+  if (!json_is_boolean(value)) return weft_refuse(why, 400, "invalid_value", name, "%s must be true or false", name);
+  *out = json_is_true(value);
+  return WEFT_OK;
+}
+
+static weft_status find_model(const weft_server *s, const json_t *root, const weft_served_model **out,
+                              weft_refusal *why) {
+  const json_t *name = json_object_get(root, "model");
+  weft_error error = {{0}};
+  uint32_t index;
+  if (name != NULL && !json_is_null(name) && !json_is_string(name)) {
+    return weft_refuse(why, 400, "invalid_value", "model", "model must be a string");
+  }
+  *out = weft_runtime_model(s->runtime, json_string_value(name), &index, &error);
+  return *out != NULL ? WEFT_OK : weft_refuse_status(why, WEFT_E_NOT_FOUND, error.text, false);
+}
+
+static weft_status read_tokenize(const weft_server *s, const json_t *root, tokenize_body *b, weft_refusal *why) {
+  weft_status status = find_model(s, root, &b->model, why);
+  if (status == WEFT_OK) status = read_flag(root, "add_special_tokens", &b->add_special, why);
+  if (status == WEFT_OK) status = read_flag(root, "parse_special", &b->parse_special, why);
+  if (status == WEFT_OK) status = read_flag(root, "return_token_strs", &b->words, why);
+  if (status == WEFT_OK) status = read_flag(root, "add_generation_prompt", &b->generation, why);
+  if (status == WEFT_OK) status = weft_openai_variables(&b->memory, root, &b->prompt, why);
+  if (status != WEFT_OK) return status;
+  const json_t *prompt = json_object_get(root, "prompt"), *messages = json_object_get(root, "messages");
+  const json_t *content = json_object_get(root, "content"); /* llama.cpp's name for it, without tokens around it */
+  if (prompt == NULL && content != NULL) {
+    if (json_object_get(root, "add_special_tokens") == NULL) b->add_special = false;
+    status = read_flag(root, "add_special", &b->add_special, why);
+    if (status != WEFT_OK) return status;
+    prompt = content;
+  }
+  if ((prompt != NULL) == (messages != NULL)) {
+    return weft_refuse(why, 400, "invalid_value", "prompt", "give exactly one of prompt (or content) and messages");
+  }
+  if (messages != NULL) {
+    status = weft_openai_messages(&b->memory, messages, &b->prompt, why);
+    return status == WEFT_OK ? weft_openai_tools(&b->memory, json_object_get(root, "tools"), &b->prompt, why) : status;
+  }
+  if (!json_is_string(prompt)) return weft_refuse(why, 400, "invalid_value", "prompt", "prompt must be a string");
+  b->prompt.text = json_string_value(prompt);
+  b->prompt.n_text = json_string_length(prompt);
+  return WEFT_OK;
+}
+
+static weft_status encode_body(const tokenize_body *b, encoded_prompt *out, weft_refusal *why) {
+  weft_error error = {{0}};
+  const prompt_form form = {.text_flags = (b->add_special ? (unsigned)WEFT_ENCODE_ADD_SPECIAL : 0u) |
+                                          (b->parse_special ? (unsigned)WEFT_ENCODE_PARSE_SPECIAL : 0u),
+                            .open_answer = b->generation};
+  weft_status status = prompt_encode(b->model, &b->prompt, &form, out, &error);
+  return status == WEFT_OK ? WEFT_OK : weft_refuse_status(why, status, error.text, false);
+}
+
+static void put_words(const weft_tokenizer *tokenizer, const weft_tokens *tokens, weft_text *out) {
+  weft_text piece = {0};
+  weft_text_puts(out, "[");
+  for (uint32_t i = 0; i < tokens->n; i++) {
+    weft_text_clear(&piece);
+    if (weft_tokenizer_piece(tokenizer, tokens->ids[i], true, &piece) != WEFT_OK) out->refused = true;
+    if (i > 0) weft_text_puts(out, ",");
+    weft_json_string(out, piece.bytes, piece.n);
+  }
+  weft_text_puts(out, "]");
+  weft_text_free(&piece);
+}
+
+void weft_handle_tokenize(weft_server *s, weft_exchange *x) {
+  weft_refusal why;
+  tokenize_body b = {.add_special = true, .generation = true};
+  encoded_prompt encoded = {0};
+  const weft_tokens *tokens = &encoded.tokens;
+  json_t *root;
+  size_t n;
+  const char *bytes = weft_exchange_body(x, &n);
+  weft_status status = weft_openai_load(bytes, n, &s->json_limits, &root, &why);
+  if (status == WEFT_OK) status = read_tokenize(s, root, &b, &why);
+  if (status == WEFT_OK) status = encode_body(&b, &encoded, &why);
+  if (status == WEFT_OK) {
+    weft_text body = {0};
+    weft_text_printf(&body, "{\"count\":%u,\"max_model_len\":%u,\"tokens\":", tokens->n, b.model->context);
+    weft_json_ids(&body, tokens->ids, tokens->n);
+    weft_text_puts(&body, ",\"token_strs\":");
+    if (b.words) {
+      put_words(b.model->tokenizer, tokens, &body);
+    } else {
+      weft_text_puts(&body, "null");
+    }
+    weft_text_puts(&body, "}");
+    answer_json(x, 200, &body);
+  } else {
+    weft_exchange_refuse(x, &why);
+  }
+  prompt_close(&encoded);
+  weft_gen_close(&b.memory);
+  json_decref(root);
+}
+
+void weft_handle_detokenize(weft_server *s, weft_exchange *x) {
+  weft_refusal why;
+  weft_gen gen = {0};
+  weft_prompt prompt = {0};
+  const weft_served_model *model;
+  char *text = NULL, line[512];
+  size_t n, n_text = 0;
+  json_t *root;
+  const char *bytes = weft_exchange_body(x, &n);
+  weft_status status = weft_openai_load(bytes, n, &s->json_limits, &root, &why);
+  if (status == WEFT_OK) status = find_model(s, root, &model, &why);
+  if (status == WEFT_OK) status = weft_openai_ids(&gen, json_object_get(root, "tokens"), "tokens", &prompt, &why);
+  if (status == WEFT_OK) {
+    int code = weft_detokenize(s->runtime, model->name, prompt.tokens, prompt.n_tokens, true, &text, &n_text, line,
+                               sizeof line);
+    if (code != 0) status = weft_refuse_status(&why, code, line, false);
+  }
+  if (status == WEFT_OK) {
+    weft_text body = {0};
+    weft_text_puts(&body, "{\"prompt\":");
+    weft_json_string(&body, text, n_text);
+    weft_text_puts(&body, ",\"content\":"); /* as llama.cpp calls it */
+    weft_json_string(&body, text, n_text);
+    weft_text_puts(&body, "}");
+    answer_json(x, 200, &body);
+  } else {
+    weft_exchange_refuse(x, &why);
+  }
+  weft_release(text);
+  weft_gen_close(&gen);
+  json_decref(root);
+}

@@ -1,0 +1,97 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/formats/grammar.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "model/formats/grammar_graph.h"
+#include "model/formats/grammar_internal.h"
+
+static void read_grammar(grammar_builder *b, weft_grammar_kind kind, const char *text, size_t n) {
+  size_t bad_at;
+  if (n > WEFT_GRAMMAR_TEXT_MAX) {
+    builder_fail(b, WEFT_E_TOO_LARGE, "the grammar has %zu bytes; it may have %d", n, WEFT_GRAMMAR_TEXT_MAX);
+  } else if (!weft_utf8_valid(text, n, &bad_at)) {
+    builder_fail(b, WEFT_E_INVALID, "the grammar is not valid UTF-8 at byte %zu", bad_at);
+  } else if (kind == WEFT_GRAMMAR_JSON_OBJECT) {
+    grammar_read_object(b);
+  } else if (kind == WEFT_GRAMMAR_JSON_SCHEMA) {
+    grammar_read_schema(b, text, n);
+  } else if (kind == WEFT_GRAMMAR_REGEX) {
+    grammar_read_regex(b, text, n);
+  } else if (kind == WEFT_GRAMMAR_CHOICE) {
+    grammar_read_choice(b, text, n);
+  } else if (kind == WEFT_GRAMMAR_GBNF) {
+    grammar_read_gbnf(b, text, n);
+  } else if (kind == WEFT_GRAMMAR_CALLS) {
+    grammar_read_calls(b, text, n);
+  } else {
+    builder_fail(b, WEFT_E_INVALID, "no such kind of grammar");
+  }
+}
+
+static void close_grammar(weft_grammar *g) {
+  if (g == NULL) return;
+  void *const all[] = {g->next, g->state, g->call, g->rule};
+  for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) weft_free(all[i]);
+  grammar_tables_close(g);
+  weft_grammar_graph_close(g->graph);
+  weft_free(g);
+}
+
+weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_t n, const weft_token_trie *trie,
+                                 weft_grammar **out, uint64_t *cost, weft_error *error) {
+  grammar_builder b = {.trie = trie, .error = error};
+  *out = NULL;
+  if (cost != NULL) *cost = 0;
+  weft_grammar *g = weft_alloc(1, sizeof *g);
+  if (g == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the grammar");
+  g->trie = trie;
+  for (uint32_t i = 0; i < sizeof b.shared / sizeof *b.shared; i++) b.shared[i] = GRAMMAR_NONE;
+  read_grammar(&b, kind, n == 0 ? "" : text, n);
+  weft_status status = grammar_determinise(&b, g);
+  builder_close(&b);
+  if (status == WEFT_OK) status = grammar_minimise(g, error);
+  if (status == WEFT_OK) status = grammar_measure(g, error);
+  if (status == WEFT_OK) status = grammar_tabulate(g, error);
+  if (cost != NULL) *cost = g->cost;
+  if (status != WEFT_OK) {
+    close_grammar(g);
+    return status;
+  }
+  atomic_init(&g->n_references, 1);
+  g->n_bytes = sizeof *g + (uint64_t)g->n_states * sizeof *g->state + grammar_tables_bytes(g) +
+               (uint64_t)g->n_states * g->n_classes * sizeof *g->next + (uint64_t)g->n_calls * sizeof *g->call +
+               (uint64_t)g->n_rules * sizeof *g->rule;
+  *out = g;
+  return WEFT_OK;
+}
+
+weft_status weft_grammar_for_canvases(weft_grammar *g, uint64_t *cost, weft_error *error) {
+  weft_status status = weft_grammar_graph_open(g, &g->graph, cost, error);
+  if (status != WEFT_OK) return status;
+  g->n_bytes += g->graph->n_bytes;
+  g->shortest = g->graph->left[g->graph->start];
+  return WEFT_OK;
+}
+
+const weft_grammar_graph *weft_grammar_graph_of(const weft_grammar *g) {
+  return g->graph;
+}
+
+weft_grammar *weft_grammar_ref(weft_grammar *g) {
+  if (g != NULL) (void)atomic_fetch_add_explicit(&g->n_references, 1, memory_order_relaxed);
+  return g;
+}
+
+void weft_grammar_unref(weft_grammar *g) {
+  if (g != NULL && atomic_fetch_sub_explicit(&g->n_references, 1, memory_order_acq_rel) == 1) close_grammar(g);
+}
+
+uint64_t weft_grammar_bytes(const weft_grammar *g) {
+  return g->n_bytes;
+}
+
+uint32_t weft_grammar_shortest(const weft_grammar *g) {
+  return g->shortest;
+}

@@ -1,0 +1,198 @@
+/* SPDX-License-Identifier: MIT */
+/* Rules as automata while a grammar is read. */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "model/formats/grammar_internal.h"
+
+void builder_close(grammar_builder *b) {
+  weft_free(b->edge);
+  weft_free(b->rule);
+}
+
+void builder_fail(grammar_builder *b, weft_status status, const char *format, ...) {
+  va_list args;
+  char line[400];
+  if (b->status != WEFT_OK) return;
+  va_start(args, format);
+  (void)vsnprintf(line, sizeof line, format, args);
+  va_end(args);
+  b->status = weft_fail(b->error, status, "%s", line);
+}
+
+bool builder_step(grammar_builder *b, uint64_t n) {
+  if (!builder_ok(b)) return false;
+  b->n_steps += n;
+  if (b->n_steps <= GRAMMAR_STEPS_MAX) return true;
+  builder_fail(b, WEFT_E_TOO_LARGE, "the grammar is too large: compiling it takes more than %d steps",
+               GRAMMAR_STEPS_MAX);
+  return false;
+}
+
+bool builder_grow(grammar_builder *b, void **list, uint32_t n, uint32_t *capacity, size_t size) {
+  void *memory = weft_grow(*list, n, capacity, 256, size);
+  if (memory == NULL) {
+    builder_fail(b, WEFT_E_NO_MEMORY, "no memory for the grammar");
+    return false;
+  }
+  *list = memory;
+  return true;
+}
+
+uint32_t builder_state(grammar_builder *b) {
+  if (!builder_step(b, 1)) return 0;
+  if (b->n_states >= GRAMMAR_STATES_MAX) {
+    builder_fail(b, WEFT_E_TOO_LARGE, "the grammar is too large: it needs more than %d states", GRAMMAR_STATES_MAX);
+    return 0;
+  }
+  return b->n_states++;
+}
+
+uint32_t builder_rule_open(grammar_builder *b) {
+  if (!builder_step(b, 1) || !builder_grow(b, (void **)&b->rule, b->n_rules, &b->rules_capacity, sizeof *b->rule))
+    return 0;
+  if (b->n_rules >= GRAMMAR_RULES_MAX) {
+    builder_fail(b, WEFT_E_TOO_LARGE, "the grammar is too large: it needs more than %d rules", GRAMMAR_RULES_MAX);
+    return 0;
+  }
+  uint32_t first = builder_state(b);
+  b->rule[b->n_rules] = (builder_rule){.first = first, .last = builder_state(b), .of = GRAMMAR_NONE};
+  return b->n_rules++;
+}
+
+uint32_t builder_rule_repeat(grammar_builder *b, uint32_t rule, uint32_t min, uint32_t max) {
+  uint32_t made = builder_rule_open(b);
+  if (!builder_ok(b)) return 0;
+  b->rule[made].of = rule;
+  b->rule[made].min = min;
+  b->rule[made].max = max;
+  return made;
+}
+
+static void add_edge(grammar_builder *b, grammar_edge edge) {
+  if (!builder_step(b, 1) || !builder_grow(b, (void **)&b->edge, b->n_edges, &b->edges_capacity, sizeof *b->edge))
+    return;
+  b->edge[b->n_edges++] = edge;
+}
+
+void builder_empty(grammar_builder *b, uint32_t from, uint32_t to) {
+  add_edge(b, (grammar_edge){.from = from, .to = to, .kind = EDGE_EMPTY});
+}
+
+void builder_bytes(grammar_builder *b, uint32_t from, uint32_t to, uint8_t low, uint8_t high) {
+  add_edge(b, (grammar_edge){.from = from, .to = to, .kind = EDGE_BYTES, .low = low, .high = high});
+}
+
+void builder_call(grammar_builder *b, uint32_t from, uint32_t to, uint32_t rule) {
+  add_edge(b, (grammar_edge){.from = from, .to = to, .kind = EDGE_CALL, .rule = rule});
+}
+
+uint32_t builder_text(grammar_builder *b, uint32_t from, const char *text, size_t n) {
+  for (size_t i = 0; i < n && builder_ok(b); i++) {
+    uint32_t to = builder_state(b);
+    builder_bytes(b, from, to, (uint8_t)text[i], (uint8_t)text[i]);
+    from = to;
+  }
+  return from;
+}
+
+uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker) {
+  uint32_t byte = weft_token_trie_marker(b->trie, marker);
+  if (byte == 0) return builder_text(b, from, marker, strlen(marker));
+  uint32_t to = builder_state(b);
+  builder_bytes(b, from, to, (uint8_t)byte, (uint8_t)byte);
+  return to;
+}
+
+uint32_t builder_count(grammar_builder *b, uint32_t from, uint32_t rule, uint32_t min, uint32_t max) {
+  uint32_t to = builder_state(b);
+  if (max == 0) {
+    builder_empty(b, from, to);
+  } else if (min <= 1 && max == 1) {
+    builder_call(b, from, to, rule);
+    if (min == 0) builder_empty(b, from, to);
+  } else if (min <= 1 && max == GRAMMAR_NONE) {
+    uint32_t loop = builder_state(b);
+    builder_call(b, from, loop, rule);
+    builder_call(b, loop, loop, rule);
+    builder_empty(b, loop, to);
+    if (min == 0) builder_empty(b, from, to);
+  } else {
+    builder_call(b, from, to, builder_rule_repeat(b, rule, min, max));
+  }
+  return to;
+}
+
+/* ---- characters ---- */
+
+/* Bytes i .. n-1 of all characters between low and high, which are n bytes long. */
+static void add_utf8(grammar_builder *b, uint32_t from, uint32_t to, const char *low, const char *high, uint32_t n) {
+  uint8_t l = (uint8_t)low[0], h = (uint8_t)high[0];
+  static const char least[] = "\x80\x80\x80", most[] = "\xBF\xBF\xBF";
+  if (n == 1) {
+    builder_bytes(b, from, to, l, h);
+    return;
+  }
+  if (l == h) {
+    uint32_t next = builder_state(b);
+    builder_bytes(b, from, next, l, h);
+    add_utf8(b, next, to, low + 1, high + 1, n - 1);
+    return;
+  }
+  bool whole_low = memcmp(low + 1, least, n - 1) == 0, whole_high = memcmp(high + 1, most, n - 1) == 0;
+  if (!whole_low) {
+    uint32_t next = builder_state(b);
+    builder_bytes(b, from, next, l, l);
+    add_utf8(b, next, to, low + 1, most, n - 1);
+    l += 1;
+  }
+  if (!whole_high) {
+    uint32_t next = builder_state(b);
+    builder_bytes(b, from, next, h, h);
+    add_utf8(b, next, to, least, high + 1, n - 1);
+    h -= 1;
+  }
+  if (l > h || !builder_ok(b)) return;
+  uint32_t next = builder_state(b);
+  builder_bytes(b, from, next, l, h);
+  add_utf8(b, next, to, least, most, n - 1);
+}
+
+void builder_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high) {
+  static const uint32_t parts[][2] = {{0, 0x7F}, {0x80, 0x7FF}, {0x800, 0xD7FF}, {0xE000, 0xFFFF}, {0x10000, 0x10FFFF}};
+  for (uint32_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+    uint32_t l = low > parts[i][0] ? low : parts[i][0], h = high < parts[i][1] ? high : parts[i][1];
+    char first[4], last[4];
+    if (l > h) continue;
+    size_t n = weft_utf8_encode(l, first);
+    (void)weft_utf8_encode(h, last);
+    add_utf8(b, from, to, first, last, (uint32_t)n);
+  }
+}
+
+/* A character that JSON wants escaped. */
+static void add_escaped(grammar_builder *b, uint32_t from, uint32_t to, uint32_t c) {
+  static const char plain[] = "\b\f\n\r\t\"\\", letter[] = "bfnrt\"\\";
+  char text[8];
+  const char *at = c == 0 ? NULL : strchr(plain, (int)c);
+  int n =
+      at != NULL ? snprintf(text, sizeof text, "\\%c", letter[at - plain]) : snprintf(text, sizeof text, "\\u%04x", c);
+  uint32_t end = builder_text(b, from, text, (size_t)n);
+  builder_empty(b, end, to);
+}
+
+void builder_json_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high) {
+  uint32_t at = low;
+  while (at <= high && builder_ok(b)) {
+    if (at < 0x20 || at == '"' || at == '\\') {
+      add_escaped(b, from, to, at++);
+      continue;
+    }
+    uint32_t end = at < '"' ? '"' - 1 : at < '\\' ? '\\' - 1 : 0x10FFFF;
+    if (end > high) end = high;
+    builder_characters(b, from, to, at, end);
+    at = end + 1;
+  }
+}

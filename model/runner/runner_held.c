@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: MIT */
+/* Canvases whose answer is held to a grammar. The statistics of such a canvas are made a few rows at a time, and of the
+ * logits of these rows is kept what is best: the token, and the log-sum, of each class of the grammar's graph. The most
+ * likely path through the graph (model/formats/canvas_path.h) then takes the place of the argmax tokens, before the
+ * entropy-bound rule looks at them.
+ *
+ * The host makes the path, so a step with such a canvas waits for the device, and for the steps before it, whose
+ * results say where in the grammar the canvas begins. A device with memory of its own has the classes of a slot's graph
+ * from the time that the slot is opened, and what it finds is copied to the host; while the host makes the path of one
+ * canvas, it computes the next one. */
+#include <string.h>
+
+#include "base/check.h"
+#include "base/memory.h"
+#include "model/formats/canvas_path.h"
+#include "model/model_internal.h"
+#include "model/runner/runner_internal.h"
+#include "model/runner/runner_share.h"
+
+/* What is found of a canvas with n positions: best [n, n_classes], then log_sum, of the same shape. */
+struct runner_held {
+  canvas_path *path;
+  int32_t *token;     /* [canvas_length] the path */
+  uint32_t *d_found;  /* device [2 * canvas_length * WEFT_GRAPH_CLASSES] */
+  uint32_t *found[2]; /* where the host reads it, of one canvas and of the next: the same memory, or pinned memory */
+};
+
+/* A canvas on its way: its rows begin at `first` of those with statistics. */
+typedef struct held_canvas {
+  const runner_slot *slot;       /* NULL: none */
+  uint32_t first, n_rows, which; /* which: of found[] */
+} held_canvas;
+
+static const weft_grammar_graph *graph_of(const runner_slot *s) {
+  return weft_grammar_graph_of(s->params.grammar);
+}
+
+/* Positions of a canvas that belong to the answer, at most. */
+static uint32_t answer_positions(const device_runner *r, const runner_slot *s) {
+  return s->n_left < r->canvas_length ? s->n_left : r->canvas_length;
+}
+
+/* ---- where an answer is ---- */
+
+static weft_status send_classes(const device_runner *r, const runner_slot *s, const weft_grammar_graph *graph) {
+  weft_device *d = r->last;
+  uint32_t n = graph->n_classes, *token = s->classes + n + 1;
+  weft_status status =
+      weft_device_upload(d, s->classes, graph->tokens_at, ((uint64_t)n + 1) * sizeof *graph->tokens_at);
+  if (status != WEFT_OK) return status;
+  return weft_device_upload(d, token, graph->token, (uint64_t)graph->tokens_at[n] * sizeof *graph->token);
+}
+
+weft_status runner_held_begin(const device_runner *r, runner_slot *s) {
+  const weft_slot_params *p = &s->params;
+  uint32_t n_answer = p->n_tokens - p->n_prompt;
+  const weft_grammar_graph *graph = graph_of(s);
+  if (!r->info.holds_canvases || graph == NULL) return WEFT_E_UNSUPPORTED;
+  if (n_answer >= p->max_tokens || n_answer % r->canvas_length != 0) return WEFT_E_INVALID;
+  s->n_left = p->max_tokens - n_answer;
+  s->n_canvases = n_answer / r->canvas_length;
+  weft_graph_begin(graph, &s->places);
+  for (uint32_t i = p->n_prompt; i < p->n_tokens; i++) {
+    if (!weft_graph_take(graph, &s->places, s->history[i])) return WEFT_E_INVALID;
+  }
+  uint32_t place = 0;
+  while (place < graph->n_places && !(weft_graph_has(&s->places, place) && graph->left[place] <= s->n_left)) place += 1;
+  if (place == graph->n_places) return WEFT_E_INVALID; /* it could not be completed */
+  return r->in_place ? WEFT_OK : send_classes(r, s, graph);
+}
+
+bool runner_held_take(const device_runner *r, runner_slot *s, const int32_t *canvas) {
+  const weft_grammar_graph *graph = graph_of(s);
+  uint32_t n = answer_positions(r, s);
+  for (uint32_t i = 0; i < n; i++) WEFT_CHECK(weft_graph_take(graph, &s->places, canvas[i]));
+  s->n_left -= n;
+  s->n_canvases += 1;
+  return weft_graph_is_done(graph, &s->places);
+}
+
+/* ---- a denoise step ---- */
+
+/* Of n rows whose logits are there, which are those from `first` on of n_answer positions of a canvas. */
+static weft_status keep_classes(device_runner *r, const held_canvas *c, uint32_t first, uint32_t n, uint32_t n_answer,
+                                const float *temperature) {
+  const weft_grammar_graph *graph = graph_of(c->slot);
+  uint32_t n_classes = graph->n_classes, *best = r->held->d_found + (uint64_t)first * n_classes;
+  if (first >= n_answer) return WEFT_OK;
+  weft_classes_args classes = {.logits = r->d_logits,
+                               .temperature = temperature + c->first + first,
+                               .token = r->in_place ? (const void *)graph->token : c->slot->classes + n_classes + 1,
+                               .at = r->in_place ? graph->tokens_at : c->slot->classes,
+                               .allowed = r->allowed,
+                               .best = (int32_t *)(void *)best,
+                               .log_sum = (float *)(void *)(best + (uint64_t)n_answer * n_classes),
+                               .n_rows = n < n_answer - first ? n : n_answer - first,
+                               .n_classes = n_classes,
+                               .n_tokens = graph->tokens_at[n_classes],
+                               .logits_stride = r->info.n_vocab,
+                               .scratch = r->d_scratch,
+                               .scratch_bytes = r->scratch_bytes};
+  return weft_classes(r->last, &classes);
+}
+
+/* Statistics of one canvas; best tokens and log-sums of its positions, on their way to the host. */
+static weft_status find_classes(device_runner *r, const runner_outputs *o, const held_canvas *c,
+                                const float *temperature) {
+  runner_held *held = r->held;
+  weft_device *d = r->last;
+  uint32_t n_answer = answer_positions(r, c->slot);
+  uint64_t n_words = 2 * (uint64_t)n_answer * graph_of(c->slot)->n_classes;
+  weft_status status = WEFT_OK;
+  for (uint32_t first = 0, n; first < c->n_rows && status == WEFT_OK; first += n) {
+    n = c->n_rows - first < r->logit_rows_max ? c->n_rows - first : r->logit_rows_max;
+    status = runner_head_stats(r, NULL, o, c->first + first, n, r->d_logits);
+    if (status == WEFT_OK) status = keep_classes(r, c, first, n, n_answer, temperature);
+  }
+  if (status != WEFT_OK || r->in_place) return status;
+  status = weft_device_copy(d, held->found[c->which], held->d_found, n_words * sizeof *held->d_found);
+  return status == WEFT_OK ? weft_device_mark(d, MARK_HELD + c->which) : status;
+}
+
+static weft_status find_path(device_runner *r, const held_canvas *c, int32_t *argmax) {
+  const runner_held *held = r->held;
+  if (c->slot == NULL) return WEFT_OK;
+  uint32_t n = answer_positions(r, c->slot);
+  const uint32_t *found = held->found[c->which];
+  canvas_path_ask ask = {.graph = graph_of(c->slot),
+                         .from = &c->slot->places,
+                         .n = n,
+                         .n_left = c->slot->n_left,
+                         .best = (const int32_t *)(const void *)found,
+                         .log_sum = (const float *)(const void *)(found + (uint64_t)n * graph_of(c->slot)->n_classes)};
+  if (!r->in_place) {
+    weft_status status = weft_device_wait(r->last, MARK_HELD + c->which);
+    if (status != WEFT_OK) return status;
+  }
+  WEFT_CHECK(canvas_path_find(held->path, &ask, held->token));
+  return weft_device_upload(r->last, argmax + c->first, held->token, n * sizeof *argmax);
+}
+
+/* A step of a canvas that is done is void: its place has moved on to the next canvas. */
+weft_status runner_held_paths(device_runner *r, const runner_step *step, const runner_outputs *o,
+                              const float *temperature, int32_t *argmax) {
+  held_canvas c = {.first = o->n_plain}, before = {0};
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < step->batch->n_segments && status == WEFT_OK; i++) {
+    const weft_segment *segment = &step->batch->segment[i];
+    if (segment->output != WEFT_OUTPUT_CANVAS) continue;
+    c.slot = &r->slots[segment->slot];
+    c.n_rows = segment->n_rows;
+    if (c.slot->params.grammar != NULL && segment->block == c.slot->n_canvases) {
+      status = find_classes(r, o, &c, temperature);
+      if (status == WEFT_OK) status = find_path(r, r->in_place ? &c : &before, argmax);
+      if (!r->in_place) before = c;
+      c.which ^= 1;
+    } else if (c.slot->params.grammar != NULL) {
+      status = runner_head_stats(r, NULL, o, c.first, c.n_rows, NULL);
+    }
+    c.first += segment->n_rows;
+  }
+  return status == WEFT_OK ? find_path(r, &before, argmax) : status;
+}
+
+/* ---- open and close ---- */
+
+/* Host memory that the device reaches. */
+static uint32_t *take_found(const device_runner *r, uint64_t n_bytes, weft_status *status) {
+  void *memory = NULL;
+  *status = weft_device_alloc_host(r->last, n_bytes, &memory);
+  return memory;
+}
+
+weft_status runner_open_held(device_runner *r) {
+  if (r->canvas_length == 0) return WEFT_OK;
+  uint64_t n_bytes = 0;
+  runner_held *held = r->held = weft_alloc(1, sizeof *held);
+  if (held == NULL) return WEFT_E_NO_MEMORY;
+  weft_status status = canvas_path_open(r->canvas_length, &held->path, &n_bytes);
+  held->token = weft_alloc(r->canvas_length, sizeof *held->token);
+  if (status == WEFT_OK && held->token == NULL) status = WEFT_E_NO_MEMORY;
+  uint64_t n_found = 2 * (uint64_t)r->canvas_length * WEFT_GRAPH_CLASSES * sizeof(uint32_t);
+  held->d_found = runner_memory_take(&r->memory, r->last, n_found, RUNNER_ANYWHERE, &status);
+  r->n_bytes += r->in_place ? n_found : 3 * n_found;
+  for (uint32_t i = 0; i < 2 && status == WEFT_OK; i++)
+    held->found[i] = r->in_place ? held->d_found : take_found(r, n_found, &status);
+  r->n_bytes += sizeof *held + n_bytes + r->canvas_length * sizeof *held->token;
+  return status;
+}
+
+void runner_close_held(device_runner *r) {
+  runner_held *held = r->held;
+  weft_device *d = r->last;
+  if (held == NULL) return;
+  canvas_path_close(held->path);
+  weft_free(held->token);
+  for (uint32_t i = 0; i < 2; i++)
+    if (held->found[i] != held->d_found) weft_device_free_host(d, held->found[i]);
+  weft_free(held);
+}

@@ -1,0 +1,83 @@
+/* SPDX-License-Identifier: MIT */
+#include "model/runner/runner_memory.h"
+
+#include "base/log.h"
+#include "base/memory.h"
+
+void runner_memory_open(runner_memory *m, const weft_split *split) {
+  *m = (runner_memory){.split = split};
+  for (uint32_t p = 0; p < split->n_devices; p++) m->left[p] = weft_device_memory_left(split->device[p]);
+}
+
+void runner_memory_close(runner_memory *m) {
+  for (uint32_t i = m->n_pieces; i-- > 0;) {
+    const runner_piece *piece = &m->piece[i];
+    if (piece->in_host)
+      weft_device_free_host(piece->from, piece->memory);
+    else
+      weft_device_free(piece->from, piece->memory);
+  }
+  weft_free(m->piece);
+  m->piece = NULL;
+  m->n_pieces = m->pieces_max = 0;
+}
+
+/* Whether a refusal means that the device is full. Where device memory is the host's and has no bound, it means that the
+ * host is, and no other place is better. */
+static bool is_full(weft_device *device, uint64_t n_bytes, weft_status status) {
+  if (status != WEFT_E_NO_MEMORY) return false;
+  return !weft_device_get_info(device)->host_memory || weft_device_memory_left(device) < n_bytes;
+}
+
+static weft_status find_room(runner_memory *m, weft_device *home, uint64_t n_bytes, runner_reach reach,
+                             runner_piece *out) {
+  weft_device *first = m->split->device[0];
+  *out = (runner_piece){.n_bytes = n_bytes, .from = home};
+  weft_status status = weft_device_alloc(home, n_bytes, &out->memory);
+  if (!is_full(home, n_bytes, status) || reach == RUNNER_AT_HOME) return status;
+  if (reach == RUNNER_ANYWHERE && home != first && weft_device_reaches(home, first)) {
+    out->from = first;
+    status = weft_device_alloc(first, n_bytes, &out->memory);
+    if (status == WEFT_OK) m->n_bytes_first += n_bytes;
+    if (!is_full(first, n_bytes, status)) return status;
+  }
+  *out = (runner_piece){.n_bytes = n_bytes, .from = home, .in_host = true};
+  status = weft_device_alloc_host(home, n_bytes, &out->memory);
+  if (status == WEFT_OK) m->n_bytes_host += n_bytes;
+  return status;
+}
+
+void *runner_memory_take(runner_memory *m, weft_device *home, uint64_t n_bytes, runner_reach reach,
+                         weft_status *status) {
+  if (*status != WEFT_OK) return NULL;
+  runner_piece *piece = weft_grow(m->piece, m->n_pieces, &m->pieces_max, 64, sizeof *m->piece);
+  if (piece == NULL) {
+    *status = WEFT_E_NO_MEMORY;
+    return NULL;
+  }
+  m->piece = piece;
+  m->asked[home == m->split->device[0] ? 0 : m->split->n_devices - 1] += n_bytes;
+  *status = find_room(m, home, n_bytes, reach, &m->piece[m->n_pieces]);
+  return *status == WEFT_OK ? m->piece[m->n_pieces++].memory : NULL;
+}
+
+bool runner_memory_in_host(const runner_memory *m, const void *at) {
+  for (uint32_t i = 0; m->n_bytes_host > 0 && i < m->n_pieces; i++) {
+    const runner_piece *piece = &m->piece[i];
+    uintptr_t begin = (uintptr_t)piece->memory;
+    if ((uintptr_t)at >= begin && (uintptr_t)at < begin + piece->n_bytes) return piece->in_host;
+  }
+  return false;
+}
+
+void runner_memory_tell(const runner_memory *m, const char *name) {
+  const double mib = 1024.0 * 1024.0;
+  char room[WEFT_SPLIT_ROOM_MAX];
+  if (m->n_bytes_first + m->n_bytes_host == 0) return;
+  weft_log(
+      WEFT_LOG_WARN,
+      "%s: of slots and head %.2f MiB lie on device %u and %.2f MiB in host memory, because a device is full; steps "
+      "are slower. %s; lower --kv-mib, --rows or --running",
+      name, (double)m->n_bytes_first / mib, weft_device_get_info(m->split->device[0])->index,
+      (double)m->n_bytes_host / mib, weft_split_tell_room(m->split, m->asked, m->left, room));
+}

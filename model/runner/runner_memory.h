@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: MIT */
+/* The device memory of a runner, and where it lies when its device is full.
+ *
+ * Law. Each buffer has a home: the device whose ops use it. Where the home has no room for it, it goes to the first
+ * device of the split, if ops of the home reach that one's memory; and where that has no room either, to host memory
+ * that all devices reach. Answers have the same bits; steps are slower, and runner_memory_tell says so. What
+ * weft_device_send reads or writes cannot go everywhere (runner_reach). A device error is no lack of room. On ref and
+ * cpu only a bound (memory_bytes_max) leads to other places: without one a refusal is the host's. */
+#ifndef WEFT_MODEL_RUNNER_RUNNER_MEMORY_H
+#define WEFT_MODEL_RUNNER_RUNNER_MEMORY_H
+
+#include "model/split.h"
+
+typedef enum runner_reach {
+  RUNNER_AT_HOME, /* it is sent from: weft_device_send takes memory of its device alone */
+  RUNNER_OR_HOST, /* it is sent to: in host memory the sender writes it by a copy of its own */
+  RUNNER_ANYWHERE
+} runner_reach;
+
+typedef struct runner_piece {
+  void *memory;
+  uint64_t n_bytes;
+  weft_device *from; /* the device that gave it */
+  bool in_host;
+} runner_piece;
+
+typedef struct runner_memory {
+  const weft_split *split;
+  runner_piece *piece;
+  uint32_t n_pieces, pieces_max;
+  uint64_t n_bytes_first, n_bytes_host; /* of buffers that found no room at home */
+  uint64_t asked[WEFT_DEVICES_MAX];     /* of each device as home */
+  uint64_t left[WEFT_DEVICES_MAX];      /* of its memory before the first buffer */
+} runner_memory;
+
+void runner_memory_open(runner_memory *memory, const weft_split *split);
+/* Frees all of it. */
+void runner_memory_close(runner_memory *memory);
+/* NULL: *status says why, or was not OK before. home: the first or the last device of the split. */
+void *runner_memory_take(runner_memory *memory, weft_device *home, uint64_t n_bytes, runner_reach reach,
+                         weft_status *status);
+/* Whether an address lies in a buffer that is in host memory because its home was full. */
+bool runner_memory_in_host(const runner_memory *memory, const void *at);
+/* One line of the log, if something does not lie at home. */
+void runner_memory_tell(const runner_memory *memory, const char *name);
+
+#endif

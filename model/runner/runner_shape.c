@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: MIT */
+/* Steps of few shapes: what makes a step one that comes again, and rows that fill it up. */
+#include <string.h>
+
+#include "model/runner/runner_internal.h"
+
+static bool is_decode(const weft_segment *s) {
+  return !s->canvas && s->n_rows == 1 && s->output == WEFT_OUTPUT_TOKEN;
+}
+
+static bool is_plain_decode(const device_runner *r, const weft_segment *s) {
+  return is_decode(s) && runner_is_plain(&r->slots[s->slot]);
+}
+
+bool runner_is_steady(const device_runner *r, const weft_batch *batch) {
+  if (!r->graphs) return false;
+  for (uint32_t i = 0; i < batch->n_segments; i++) {
+    const weft_segment *s = &batch->segment[i];
+    if (!s->canvas && !is_decode(s) && s->token_source != WEFT_TOKENS_ARGMAX) return false;
+  }
+  return true;
+}
+
+/* n copies of an element of array at index `at`, before the elements from `border` on. to may be from. */
+static void insert_copies(void *to, const void *from, uint64_t n_all, uint64_t border, uint64_t at, uint64_t n,
+                          size_t size) {
+  uint8_t *out = to;
+  const uint8_t *in = from;
+  memmove(out + (border + n) * size, in + border * size, (n_all - border) * size);
+  if (out != in) memcpy(out, in, border * size);
+  for (uint64_t i = 0; i < n; i++) memcpy(out + (border + i) * size, in + at * size, size);
+}
+
+static uint32_t count_filling(const device_runner *r, const weft_batch *batch, uint32_t *last) {
+  const weft_model_limits *limits = &r->config.limits;
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < batch->n_segments; i++) {
+    if (!is_plain_decode(r, &batch->segment[i])) continue;
+    n += 1;
+    *last = i;
+  }
+  uint32_t more = weft_device_bucket(n) - n, rows = limits->rows_max - batch->n_rows;
+  uint32_t segments = limits->segments_max - batch->n_segments;
+  if (more > rows) more = rows;
+  return more < segments ? more : segments;
+}
+
+const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint32_t *n_filled) {
+  uint32_t last = 0, n = count_filling(r, batch, &last), n_groups = batch->n_groups, border = 0;
+  *n_filled = n;
+  if (n == 0) return batch;
+  uint32_t row = batch->segment[last].first_row, n_causal = batch->n_causal;
+  while (border < batch->n_segments && !batch->segment[border].canvas) border++;
+  r->filled = *batch;
+  r->filled.n_rows += n;
+  r->filled.n_causal += n;
+  r->filled.n_segments += n;
+  r->filled.segment = r->segment;
+  r->filled.position = r->position;
+  r->filled.table_at = r->table_at;
+  insert_copies(r->segment, batch->segment, batch->n_segments, border, last, n, sizeof *r->segment);
+  for (uint32_t i = 0; i < n; i++) r->segment[border + i].first_row = n_causal + i;
+  for (uint32_t i = border + n; i < r->filled.n_segments; i++) r->segment[i].first_row += n;
+  insert_copies(r->table_at, batch->table_at, batch->n_segments, border, last, n, n_groups * sizeof *r->table_at);
+  insert_copies(r->position, batch->position, batch->n_rows, n_causal, row, n, sizeof *r->position);
+  for (uint32_t g = 0; g < n_groups; g++) {
+    int64_t *to = r->kv_slot + (uint64_t)g * r->config.limits.rows_max;
+    insert_copies(to, batch->kv_slot[g], batch->n_rows, n_causal, row, n, sizeof *to);
+    r->filled.kv_slot[g] = to;
+  }
+  insert_copies(r->token, r->token, batch->n_rows, n_causal, row, n, sizeof *r->token);
+  insert_copies(r->cell_of, r->cell_of, batch->n_rows, n_causal, row, n, sizeof *r->cell_of);
+  return &r->filled;
+}

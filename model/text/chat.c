@@ -1,0 +1,393 @@
+/* SPDX-License-Identifier: MIT */
+/* A file's chat template, and prompts made by it. */
+#include "model/text/chat.h"
+
+#include <string.h>
+#include <time.h>
+
+#include "base/memory.h"
+#include "model/text/chat_internal.h"
+
+enum { MESSAGES_MAX = 1 << 16 };
+static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
+enum { N_ROLES = sizeof roles / sizeof *roles };
+static const char result_role[] = "tool";
+
+bool weft_chat_is_role(const char *role) {
+  for (size_t i = 0; i < N_ROLES; i++) {
+    if (strcmp(role, roles[i]) == 0) return true;
+  }
+  return false;
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static bool has_text(weft_bytes text, const char *word) {
+  return memmem(text.data, text.n, word, strlen(word)) != NULL;
+}
+
+/* Markers that only these templates write. Without their tokens a prompt would be letters that the model never saw. */
+static const char *const needed[] = {"<|turn>", "<turn|>", "<|channel>", "<channel|>", "<|im_start|>", "<|im_end|>"};
+
+static weft_status need_tokens(const weft_chat *chat, weft_bytes t, weft_error *error) {
+  for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+    if (!has_text(t, needed[i]) || weft_tokenizer_find(chat->tokenizer, needed[i]) >= 0) continue;
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "%s: the chat template needs the token %s, which the vocabulary lacks; --chat-template FILE takes "
+                     "another template",
+                     chat->name, needed[i]);
+  }
+  return WEFT_OK;
+}
+
+/* How this template's model marks its thinking. */
+static void read_thoughts(weft_chat *chat, weft_bytes t) {
+  static const char *const open[] = {NULL, "<|channel>", "<think>"}, *const close[] = {NULL, "<channel|>", "</think>"};
+  chat->thought = chat->thought_end = -1;
+  for (int k = CHAT_THOUGHTS_CHANNEL; k <= CHAT_THOUGHTS_TAGS; k++) {
+    int32_t from = weft_tokenizer_find(chat->tokenizer, open[k]), to = weft_tokenizer_find(chat->tokenizer, close[k]);
+    if (from < 0 || to < 0 || !has_text(t, k == CHAT_THOUGHTS_CHANNEL ? open[k] : close[k])) continue;
+    chat->thoughts = (chat_thoughts)k;
+    chat->thought = from;
+    chat->thought_end = to;
+    break;
+  }
+  chat->lacks_switch = has_text(t, "<|think|>") && weft_tokenizer_find(chat->tokenizer, "<|think|>") < 0;
+}
+
+static void read_calls(weft_chat *chat, weft_bytes t) {
+  chat->calls = weft_call_form_of(t.data, t.n);
+  chat->tells_tools = has_text(t, "tools");
+  chat->tells_calls = has_text(t, "tool_calls");
+  for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
+    if (!weft_call_form_has(chat->calls, weft_call_markers[i])) continue; /* it says nothing here */
+    int32_t id = weft_tokenizer_find(chat->tokenizer, weft_call_markers[i]);
+    if (id >= 0) chat->call_marker[chat->n_call_markers++] = id;
+  }
+}
+
+weft_call_form weft_chat_call_form(const weft_chat *chat) {
+  return chat->calls;
+}
+
+bool weft_chat_tells_tools(const weft_chat *chat) {
+  return chat->tells_tools;
+}
+
+bool weft_chat_tells_calls(const weft_chat *chat) {
+  return chat->tells_calls;
+}
+
+bool weft_chat_can_think(const weft_chat *chat) {
+  return chat->thoughts != CHAT_THOUGHTS_NONE && !chat->lacks_switch;
+}
+
+/* The text of a token that the file names for a purpose, "" when it names none. */
+static char *named_text(const weft_tokenizer *tokenizer, int32_t id) {
+  weft_text text = {0};
+  if (id >= 0) (void)weft_tokenizer_piece(tokenizer, id, true, &text);
+  char *copy = weft_text_status(&text) == WEFT_OK ? weft_strndup(text.n == 0 ? "" : text.bytes, text.n) : NULL;
+  weft_text_free(&text);
+  return copy;
+}
+
+static weft_status read_words(weft_chat *chat, weft_error *error) {
+  const weft_tokenizer *t = chat->tokenizer;
+  chat->bos = named_text(t, weft_tokenizer_bos(t));
+  chat->eos = named_text(t, weft_tokenizer_eos(t));
+  chat->pad = named_text(t, weft_tokenizer_pad(t));
+  chat->unk = named_text(t, weft_tokenizer_unk(t));
+  if (chat->bos != NULL && chat->eos != NULL && chat->pad != NULL && chat->unk != NULL) return WEFT_OK;
+  return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
+}
+
+static weft_status read_template(weft_chat *chat, weft_bytes t, bool own, weft_error *error) {
+  weft_error line = {{0}};
+  weft_status status = own ? need_tokens(chat, t, error) : WEFT_OK;
+  if (status != WEFT_OK) return status;
+  read_thoughts(chat, t);
+  read_calls(chat, t);
+  status = weft_jinja_open(t.data, t.n, &chat->jinja, &line);
+  if (status == WEFT_E_NO_MEMORY) return weft_fail(error, status, "%s", line.text);
+  if (status != WEFT_OK) {
+    return weft_fail(error, status, "%s: the chat template, %.300s%s", chat->name, line.text,
+                     own ? "; --chat-template FILE takes another template" : "");
+  }
+  return read_words(chat, error);
+}
+
+weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_bytes chat_template,
+                           const char *name, weft_chat **out, weft_error *error) {
+  bool own = chat_template.data == NULL;
+  weft_status status = WEFT_OK;
+  *out = NULL;
+  if (own) {
+    name = weft_gguf_path(gguf);
+    status = weft_gguf_string(gguf, "tokenizer.chat_template", &chat_template, error);
+    if (status == WEFT_E_NOT_FOUND) {
+      return weft_fail(error, status, "%s has no chat template; --chat-template FILE takes one", name);
+    }
+    if (status != WEFT_OK) return status;
+  }
+  weft_chat *chat = weft_alloc(1, sizeof *chat);
+  char *copy = weft_strdup(name);
+  if (chat == NULL || copy == NULL) {
+    weft_free(chat);
+    weft_free(copy);
+    return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
+  }
+  chat->tokenizer = tokenizer;
+  chat->name = copy;
+  status = read_template(chat, chat_template, own, error);
+  if (status == WEFT_OK) {
+    *out = chat;
+  } else {
+    weft_chat_close(chat);
+  }
+  return status;
+}
+
+void weft_chat_close(weft_chat *chat) {
+  if (chat == NULL) return;
+  weft_jinja_close(chat->jinja);
+  weft_free(chat->name);
+  weft_free(chat->bos);
+  weft_free(chat->eos);
+  weft_free(chat->pad);
+  weft_free(chat->unk);
+  weft_free(chat);
+}
+
+/* The last marker decides: only the template's own bytes are markers. */
+bool weft_chat_starts_thinking(const weft_chat *chat, const int32_t *tokens, uint32_t n) {
+  if (chat->thoughts == CHAT_THOUGHTS_NONE) return false;
+  while (n > 0 && tokens[n - 1] != chat->thought && tokens[n - 1] != chat->thought_end) n -= 1;
+  return n > 0 && tokens[n - 1] == chat->thought;
+}
+
+/* ---- the template's variables ---------------------------------------------------------------- */
+
+static weft_status check_messages(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
+                                  const weft_chat_options *options, weft_error *error) {
+  if (n == 0) return weft_fail(error, WEFT_E_INVALID, "messages is empty; a conversation needs at least one");
+  if (n > MESSAGES_MAX) {
+    return weft_fail(error, WEFT_E_TOO_LARGE, "%u messages; a conversation has at most %d", n, MESSAGES_MAX);
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    if (weft_chat_is_role(messages[i].role)) continue;
+    return weft_fail(error, WEFT_E_INVALID, "messages[%u].role is '%.32s'; it must be " WEFT_CHAT_ROLES, i,
+                     messages[i].role);
+  }
+  if (options->thinking && chat->lacks_switch) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "this model cannot think: its vocabulary has no token <|think|>");
+  }
+  return WEFT_OK;
+}
+
+/* Takes value; false when memory was refused. */
+static bool put_member(json_t *object, const char *name, json_t *value) {
+  return json_object_set_new(object, name, value) == 0;
+}
+
+/* Bytes that are no UTF-8 become U+FFFD. */
+static json_t *text_value(const char *text, size_t n) {
+  if (n == 0) return json_string("");
+  if (weft_utf8_valid(text, n, NULL)) return json_stringn(text, n);
+  weft_text repaired = {0};
+  weft_utf8_repair(text, n, &repaired);
+  json_t *value = weft_text_status(&repaired) == WEFT_OK ? json_stringn(repaired.bytes, repaired.n) : NULL;
+  weft_text_free(&repaired);
+  return value;
+}
+
+/* The JSON of a caller, as an object or a list; NULL with a line when it is none. */
+static json_t *read_json(const char *text, bool object, const char *what, weft_error *error) {
+  json_error_t why;
+  json_t *json = json_loads(text, 0, &why);
+  if (json != NULL && json_is_object(json) == object && json_is_array(json) == !object) return json;
+  (void)weft_fail(error, WEFT_E_INVALID, "%s must be a JSON %s%s%s", what, object ? "object" : "list",
+                  json == NULL ? ": " : "", json == NULL ? why.text : "");
+  json_decref(json);
+  return NULL;
+}
+
+static weft_status no_memory(weft_error *error) {
+  return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while writing the prompt");
+}
+
+static weft_status add_message(json_t *list, const weft_chat_message *m, weft_error *error) {
+  json_t *more = m->more == NULL ? NULL : read_json(m->more, true, "the further members of a message", error);
+  json_t *message = json_object();
+  if (m->more != NULL && more == NULL) {
+    json_decref(message);
+    return WEFT_E_INVALID;
+  }
+  bool done = put_member(message, "role", json_string(m->role)) &&
+              put_member(message, "content", text_value(m->content, m->n_content));
+  if (m->thinking != NULL)
+    done = done && put_member(message, "reasoning_content", text_value(m->thinking, m->n_thinking));
+  if (more != NULL) done = done && json_object_update(message, more) == 0;
+  json_decref(more);
+  if (json_array_append_new(list, message) != 0 || !done) return no_memory(error);
+  return WEFT_OK;
+}
+
+/* Names that a caller's variables may not take: what they say is decided elsewhere. */
+static const char *const own_names[] = {"messages",  "tools",    "add_generation_prompt", "bos_token", "eos_token",
+                                        "pad_token", "unk_token"};
+
+static weft_status add_variables(json_t *values, const char *text, weft_error *error) {
+  json_t *more = read_json(text, true, "chat_template_kwargs", error);
+  if (more == NULL) return WEFT_E_INVALID;
+  weft_status status = WEFT_OK;
+  for (size_t i = 0; i < sizeof own_names / sizeof *own_names && status == WEFT_OK; i++) {
+    if (json_object_get(more, own_names[i]) == NULL) continue;
+    status = weft_fail(error, WEFT_E_INVALID, "chat_template_kwargs.%s is the server's own", own_names[i]);
+  }
+  if (status == WEFT_OK && json_object_update(values, more) != 0) status = no_memory(error);
+  json_decref(more);
+  return status;
+}
+
+static weft_status add_values(json_t *values, const weft_chat_message *messages, uint32_t n,
+                              const weft_chat_options *options, weft_error *error) {
+  json_t *list = json_array(), *tools = json_null();
+  bool done = put_member(values, "messages", list) && put_member(values, "documents", json_null()) &&
+              put_member(values, "add_generation_prompt", json_boolean(options->add_generation_prompt)) &&
+              put_member(values, "enable_thinking", json_boolean(options->thinking));
+  weft_status status = done ? WEFT_OK : no_memory(error);
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) status = add_message(list, &messages[i], error);
+  if (status == WEFT_OK && options->tools != NULL) {
+    tools = read_json(options->tools, false, "tools", error);
+    if (tools == NULL) status = WEFT_E_INVALID;
+  }
+  if (status == WEFT_OK && !put_member(values, "tools", tools)) status = no_memory(error);
+  if (status == WEFT_OK && options->variables != NULL) status = add_variables(values, options->variables, error);
+  return status;
+}
+
+/* ---- rendering ------------------------------------------------------------------------------- */
+
+static weft_status print_prompt(const weft_chat *chat, const json_t *values, weft_jinja_text *out, weft_error *error) {
+  const weft_jinja_word words[] = {
+      {"bos_token", chat->bos}, {"eos_token", chat->eos}, {"pad_token", chat->pad}, {"unk_token", chat->unk}};
+  weft_jinja_context context = {.values = values,
+                                .words = words,
+                                .n_words = sizeof words / sizeof *words,
+                                .roles = roles,
+                                .n_roles = N_ROLES,
+                                .traced = result_role,
+                                .budget = weft_jinja_budget_default()};
+  weft_error line = {{0}};
+  time_t now = time(NULL);
+  (void)localtime_r(&now, &context.now);
+  weft_status status = weft_jinja_render(chat->jinja, &context, out, &line);
+  if (status == WEFT_OK || status == WEFT_E_NO_MEMORY) return status == WEFT_OK ? status : no_memory(error);
+  return weft_fail(error, status, "the chat template of %.120s, %s", chat->name, line.text);
+}
+
+static weft_chat_piece *add_piece(weft_chat_pieces *out, uint32_t *capacity) {
+  weft_chat_piece *pieces = weft_grow(out->pieces, out->n, capacity, 32, sizeof *pieces);
+  if (pieces == NULL) return NULL;
+  out->pieces = pieces;
+  return &out->pieces[out->n++];
+}
+
+/* Special tokens are found in stretches of the template's own bytes alone; all that lies between two of them is one
+ * text. */
+static weft_status cut_pieces(const weft_chat *chat, const weft_jinja_text *text, weft_chat_pieces *out) {
+  uint32_t capacity = 0;
+  size_t from = 0, own = 0; /* the own bytes at `at` reach to `own` */
+  for (size_t at = 0; at <= text->n;) {
+    if (own < at) own = at;
+    while (own < text->n && text->marks[own] == 1) own += 1;
+    size_t length = 0;
+    int32_t id = weft_tokenizer_special_at(chat->tokenizer, text->bytes + at, own - at, &length);
+    if ((id >= 0 || at == text->n) && at > from) {
+      weft_chat_piece *piece = add_piece(out, &capacity);
+      if (piece == NULL) return WEFT_E_NO_MEMORY;
+      *piece = (weft_chat_piece){-1, text->bytes + from, at - from};
+    }
+    if (id < 0) {
+      at += 1;
+      continue;
+    }
+    weft_chat_piece *piece = add_piece(out, &capacity);
+    if (piece == NULL) return WEFT_E_NO_MEMORY;
+    *piece = (weft_chat_piece){id, text->bytes + at, length};
+    at += piece->n;
+    from = at;
+  }
+  return WEFT_OK;
+}
+
+static bool is_blank(const char *text, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    if (strchr(" \t\r\n", text[i]) == NULL || text[i] == 0) return false;
+  }
+  return true;
+}
+
+/* Templates that know of no results pass over them; then the model would answer as if there were none. */
+static weft_status check_results(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
+                                 const weft_jinja_text *text, weft_error *error) {
+  bool seen[256] = {false};
+  for (size_t i = 0; i < text->n; i++) seen[text->marks[i]] = true;
+  for (uint32_t i = 0; i < n; i++) {
+    if (strcmp(messages[i].role, result_role) != 0 || seen[weft_jinja_trace(i)]) continue;
+    if (is_blank(messages[i].content, messages[i].n_content)) continue;
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "message %u is a result of a tool, which the chat template of %.120s has no place for there: send "
+                     "it behind the call that it answers, or serve the model with --chat-template",
+                     i, chat->name);
+  }
+  return WEFT_OK;
+}
+
+weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
+                            const weft_chat_options *options, weft_chat_pieces *out, weft_error *error) {
+  *out = (weft_chat_pieces){0};
+  weft_status status = check_messages(chat, messages, n, options, error);
+  if (status != WEFT_OK) return status;
+  weft_jinja_text text = {0};
+  json_t *values = json_object();
+  status = values == NULL ? no_memory(error) : add_values(values, messages, n, options, error);
+  if (status == WEFT_OK) status = print_prompt(chat, values, &text, error);
+  json_decref(values);
+  if (status == WEFT_OK) status = check_results(chat, messages, n, &text, error);
+  if (status != WEFT_OK) {
+    weft_jinja_text_free(&text);
+    return status;
+  }
+  status = cut_pieces(chat, &text, out);
+  weft_free(text.marks);
+  out->bytes = text.bytes;
+  if (status == WEFT_OK) return WEFT_OK;
+  weft_chat_pieces_close(out);
+  return no_memory(error);
+}
+
+void weft_chat_pieces_close(weft_chat_pieces *pieces) {
+  weft_free(pieces->pieces);
+  weft_free(pieces->bytes);
+  *pieces = (weft_chat_pieces){0};
+}
+
+weft_status weft_chat_render(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
+                             const weft_chat_options *options, weft_tokens *out, weft_error *error) {
+  weft_chat_pieces pieces;
+  weft_status status = weft_chat_split(chat, messages, n, options, &pieces, error);
+  uint32_t before = out->n;
+  for (uint32_t i = 0; i < pieces.n && status == WEFT_OK; i++) {
+    const weft_chat_piece *piece = &pieces.pieces[i];
+    if (piece->token < 0) {
+      status = weft_tokenizer_encode(chat->tokenizer, piece->text, piece->n, WEFT_ENCODE_PLAIN, out, error);
+    } else {
+      status = weft_tokens_push(out, piece->token);
+      if (status != WEFT_OK) (void)no_memory(error);
+    }
+  }
+  weft_chat_pieces_close(&pieces);
+  if (status != WEFT_OK) out->n = before;
+  return status;
+}

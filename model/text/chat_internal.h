@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* What the files of the chat template share; private to model/chat*.c and their tests.
+ *
+ * Law: how the model marks its thinking, and how it writes calls, is read off the template's text once, at open. */
+#ifndef WEFT_MODEL_TEXT_CHAT_INTERNAL_H
+#define WEFT_MODEL_TEXT_CHAT_INTERNAL_H
+
+#include "model/text/chat.h"
+#include "model/text/jinja.h"
+
+typedef enum chat_thoughts {
+  CHAT_THOUGHTS_NONE,
+  CHAT_THOUGHTS_CHANNEL, /* <|channel>NAME\n ... <channel|> */
+  CHAT_THOUGHTS_TAGS     /* <think> ... </think> */
+} chat_thoughts;
+
+struct weft_chat {
+  weft_jinja *jinja;
+  const weft_tokenizer *tokenizer;
+  char *name; /* where the template comes from, for messages */
+  chat_thoughts thoughts;
+  int32_t thought, thought_end; /* -1 with CHAT_THOUGHTS_NONE */
+  weft_call_form calls;         /* how the model writes calls of tools */
+  int32_t call_marker[WEFT_CALL_MARKERS];
+  uint32_t n_call_markers;
+  bool tells_tools, tells_calls; /* the template shows tools, and calls of earlier turns */
+  bool lacks_switch;             /* the template turns thinking on by a token that the vocabulary lacks */
+  char *bos, *eos, *pad, *unk;   /* "" when the file names none */
+};
+
+#endif

@@ -1,0 +1,176 @@
+/* SPDX-License-Identifier: MIT */
+/* The answer's stream, parted into thinking and answer by the tokens that stand between them. */
+#include <string.h>
+
+#include "model/text/chat_internal.h"
+
+enum { IN_ANSWER, IN_NAME, IN_THINKING };
+enum { NAME_MAX_BYTES = 64 }; /* a channel's name longer than this was no name */
+
+/* Where text goes: n bytes of one channel. */
+typedef struct outlet {
+  weft_chat_take take;
+  void *self;
+} outlet;
+
+static void put_text(const weft_chat_stream *s, const outlet *out, const char *text, size_t n) {
+  if (n > 0) out->take(out->self, text, n, s->thinking);
+}
+
+void weft_chat_stream_open(weft_chat_stream *s, const weft_chat *chat, const weft_tokenizer *tokenizer,
+                           unsigned detok_flags, bool starts_thinking) {
+  memset(s, 0, sizeof *s);
+  s->chat = chat;
+  s->state = starts_thinking ? IN_THINKING : IN_ANSWER;
+  s->keeps_newlines = (detok_flags & WEFT_DETOK_WHOLE_TOKENS) != 0;
+  weft_detok_open(&s->detok, tokenizer, detok_flags);
+}
+
+weft_status weft_chat_stream_reserve(weft_chat_stream *s) {
+  s->detok.flags &= ~(unsigned)WEFT_DETOK_WHOLE_TOKENS;
+  weft_status status = weft_detok_reserve(&s->detok);
+  weft_text_reserve(&s->text, weft_detok_text_max(&s->detok));
+  weft_text_reserve(&s->name, NAME_MAX_BYTES);
+  if (status == WEFT_OK) status = weft_text_status(&s->text);
+  return status == WEFT_OK ? weft_text_status(&s->name) : status;
+}
+
+void weft_chat_stream_close(weft_chat_stream *s) {
+  weft_detok_close(&s->detok);
+  weft_text_free(&s->text);
+  weft_text_free(&s->name);
+}
+
+/* Gives text of the current part; newlines at its end wait, since a marker may follow. */
+static void give_text(weft_chat_stream *s, const char *text, size_t n, const outlet *out) {
+  if (s->keeps_newlines) {
+    put_text(s, out, text, n);
+    return;
+  }
+  while (s->skip_newlines && n > 0 && text[0] == '\n') {
+    text += 1;
+    n -= 1;
+  }
+  if (n == 0) return;
+  s->skip_newlines = false;
+  if (s->state == IN_ANSWER) {
+    put_text(s, out, text, n);
+    return;
+  }
+  size_t kept = n;
+  while (kept > 0 && text[kept - 1] == '\n') kept -= 1;
+  if (kept > 0) {
+    for (; s->n_newlines > 0; s->n_newlines--) put_text(s, out, "\n", 1);
+    put_text(s, out, text, kept);
+  }
+  s->n_newlines += (uint32_t)(n - kept);
+}
+
+/* Text that came while a channel's name is read: up to the first newline. */
+static void give_named(weft_chat_stream *s, const char *text, size_t n, const outlet *out) {
+  const char *newline = memchr(text, '\n', n);
+  size_t taken = newline == NULL ? n : (size_t)(newline - text) + 1;
+  if (s->name.n + taken > NAME_MAX_BYTES) {
+    s->state = IN_THINKING;
+    give_text(s, s->name.bytes == NULL ? "" : s->name.bytes, s->name.n, out);
+    give_text(s, text, n, out);
+    return;
+  }
+  weft_text_append(&s->name, text, taken);
+  if (newline == NULL) return;
+  s->state = IN_THINKING;
+  give_text(s, text + taken, n - taken, out);
+}
+
+/* s->text, which came from the detok, goes where it belongs. */
+static void route_text(weft_chat_stream *s, const outlet *out) {
+  s->thinking = s->state != IN_ANSWER;
+  if (s->text.n == 0) return;
+  if (s->state == IN_NAME) {
+    give_named(s, s->text.bytes, s->text.n, out);
+  } else {
+    give_text(s, s->text.bytes, s->text.n, out);
+  }
+}
+
+static weft_status stream_status(const weft_chat_stream *s) {
+  weft_status status = weft_text_status(&s->name);
+  return status == WEFT_OK ? weft_text_status(&s->text) : status;
+}
+
+static weft_status take_marker(weft_chat_stream *s, uint32_t next, const outlet *out, uint32_t *n_ids) {
+  uint32_t n = 0;
+  weft_text_clear(&s->text);
+  weft_status status = weft_detok_flush(&s->detok, &s->text, &n);
+  route_text(s, out);
+  weft_text_clear(&s->name);
+  s->n_newlines = 0;
+  s->state = next;
+  s->skip_newlines = next == IN_THINKING || (next == IN_ANSWER && s->chat->thoughts == CHAT_THOUGHTS_TAGS);
+  if (n_ids != NULL) *n_ids = n + 1;
+  return status == WEFT_OK ? stream_status(s) : status;
+}
+
+bool weft_chat_is_call_marker(const weft_chat *chat, int32_t id) {
+  for (uint32_t i = 0; i < chat->n_call_markers; i++) {
+    if (chat->call_marker[i] == id) return true;
+  }
+  return false;
+}
+
+/* The text of a token; a marker of calls is text, too, where calls are looked for. */
+static weft_status print_token(weft_chat_stream *s, int32_t id, uint32_t *n_ids) {
+  unsigned flags = s->detok.flags;
+  if (s->shows_calls && s->chat != NULL && weft_chat_is_call_marker(s->chat, id))
+    s->detok.flags |= WEFT_DETOK_WITH_SPECIAL;
+  weft_status status = weft_detok_push(&s->detok, id, &s->text, n_ids);
+  s->detok.flags = flags;
+  return status;
+}
+
+static weft_status push_token(weft_chat_stream *s, int32_t id, const outlet *out, uint32_t *n_ids) {
+  const weft_chat *chat = s->chat;
+  if (chat != NULL && id >= 0 && id == chat->thought) {
+    return take_marker(s, chat->thoughts == CHAT_THOUGHTS_CHANNEL ? IN_NAME : IN_THINKING, out, n_ids);
+  }
+  if (chat != NULL && id >= 0 && id == chat->thought_end) return take_marker(s, IN_ANSWER, out, n_ids);
+  weft_text_clear(&s->text);
+  weft_status status = print_token(s, id, n_ids);
+  if (status != WEFT_OK) return status;
+  route_text(s, out);
+  return stream_status(s);
+}
+
+static weft_status flush_text(weft_chat_stream *s, const outlet *out, uint32_t *n_ids) {
+  weft_text_clear(&s->text);
+  weft_status status = weft_detok_flush(&s->detok, &s->text, n_ids);
+  route_text(s, out);
+  s->n_newlines = 0;
+  return status == WEFT_OK ? stream_status(s) : status;
+}
+
+/* ---- to a text, or to a function ------------------------------------------------------------- */
+
+static void take_text(void *self, const char *text, size_t n, bool thinking) {
+  (void)thinking; /* one call gives text of one kind */
+  weft_text_append(self, text, n);
+}
+
+weft_status weft_chat_stream_push(weft_chat_stream *s, int32_t id, weft_text *out, bool *thinking, uint32_t *n_ids) {
+  const outlet to_text = {take_text, out};
+  weft_status status = push_token(s, id, &to_text, n_ids);
+  if (status != WEFT_E_INVALID) *thinking = s->thinking;
+  return status == WEFT_OK ? weft_text_status(out) : status;
+}
+
+weft_status weft_chat_stream_flush(weft_chat_stream *s, weft_text *out, bool *thinking, uint32_t *n_ids) {
+  const outlet to_text = {take_text, out};
+  weft_status status = flush_text(s, &to_text, n_ids);
+  *thinking = s->thinking;
+  return status == WEFT_OK ? weft_text_status(out) : status;
+}
+
+weft_status weft_chat_stream_feed(weft_chat_stream *s, int32_t id, weft_chat_take take, void *self) {
+  const outlet to_function = {take, self};
+  return push_token(s, id, &to_function, NULL);
+}
