@@ -137,14 +137,11 @@ done < <(files '*.c' '*.h' '*.cu' '*.cuh' | xargs awk '
   { n = FNR }
   END { print n, licence, file }')
 while read -r file start n name; do
+  [ "$n" -gt 0 ] || complain "$file:$start: tests/lint/functions.awk does not see the function that ends here"
   max=${limit_of["function $file:$name"]:-70}
   [ "$n" -le "$max" ] || complain "$file:$start: $name has $n lines; the limit is $max"
-done < <(files 'base/*.c' 'pager/*.c' 'scheduler/*.c' 'kernels/*.c' 'model/*.c' 'api/*.c' 'bench/*.c' 'kernels/*.cu' \
-  'kernels/*.cuh' | xargs awk '
-  FNR == 1 { inside = 0 }
-  !inside && /^[a-zA-Z_].*\) \{$/ { inside = 1; start = FNR; name = $0; sub(/\(.*/, "", name); sub(/.*[ *]/, "", name) }
-  !inside && /^[a-zA-Z_].*\($/ { next }
-  inside && /^}/ { print FILENAME, start, FNR - start + 1, name; inside = 0 }')
+done < <(files {base,pager,kernels,scheduler,model,api,bench}/'*.[ch]' 'kernels/*.cu' 'kernels/*.cuh' 'bench/*.cu' |
+  xargs awk -f tests/lint/functions.awk)
 
 # Names (docs/architecture.md): a static function is a verb and its noun, so that a search finds one definition; a double
 # underscore is no prefix.
