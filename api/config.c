@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/config.h"
+#include "api/devices.h"
 
 #include <ctype.h>
 #include <errno.h>
@@ -98,8 +99,6 @@ static const weft_option product_rows[] = {
      "over the answer"},
     {"diffusion-steps", 0, DIFFUSION, ANSWERS, U32(entropy_bound.max_steps, WEFT_RANGE_MAX_STEPS), "N",
      "most denoise steps of a canvas [the model's]"},
-    {"diffusion-seed", 0, DIFFUSION, WRITES, U64(diffusion_seed, has_diffusion_seed), "N",
-     "seed of the canvas; --seed by another name"},
     {"diffusion-blocks", 0, DIFFUSION, WRITES, U32(canvases, WEFT_RANGE_CANVASES), "N",
      "most canvases [0: from --max-tokens]"},
     {"diffusion-t-min", 0, DIFFUSION, ANSWERS, F32(entropy_bound.t_min, WEFT_RANGE_T_MIN), "X",
@@ -161,11 +160,8 @@ static const weft_option product_rows[] = {
      "on a GPU: weights in plain memory, not each at an aligned address"},
     {"no-deterministic", 0, DEVICE, RUNTIME, FLAG(no_deterministic), NULL,
      "on a GPU: an answer may depend on what is computed beside it"},
-    {"products", 0, DEVICE, MODELS, U32(products, 0, 0, 16), "BITS",
-     "products with quantised weights in 8 or 16 bits [0: the backend's choice, 8 on cpu, 16 on a GPU]"},
-    {"integers", 0, DEVICE, MODELS, FLAG(integers), NULL,
-     "with --products 8 on a GPU: keep weights as 8-bit integers too; many rows are faster, for a byte of memory more "
-     "for each number"},
+    {"precision", 0, DEVICE, MODELS, TEXT(precision), "exact|fast",
+     "products with quantised weights in 16 bits, or in 8 and faster [exact on a GPU, fast on cpu]"},
     {"tls-cert", 0, SERVER, SERVE, TEXT(tls_cert), "FILE",
      "speak TLS: the certificate with its chain, as PEM; with --tls-key"},
     {"tls-key", 0, SERVER, SERVE, TEXT(tls_key), "FILE", "the key of that certificate, as PEM without a password"},
@@ -365,10 +361,39 @@ static const char *from_environment(const weft_option *o, char *name) {
   return getenv(name);
 }
 
+/* Options that have another name now: a value that was given under the old one must not be passed over. */
+static const struct {
+  const char *name, *now;
+} retired_options[] = {
+    {"products", "--precision exact (16 bits) or --precision fast (8 bits)"},
+    {"integers", "--precision fast, which keeps them where there is room"},
+    {"diffusion-seed", "--seed"},
+};
+
+static const char *find_retired(const char *name, size_t n) {
+  for (size_t i = 0; i < sizeof retired_options / sizeof *retired_options; i++) {
+    if (strlen(retired_options[i].name) == n && memcmp(retired_options[i].name, name, n) == 0)
+      return retired_options[i].now;
+  }
+  return NULL;
+}
+
+static weft_status check_retired_environment(weft_error *error) {
+  for (size_t i = 0; i < sizeof retired_options / sizeof *retired_options; i++) {
+    char name[64];
+    const weft_option old = {.name = retired_options[i].name};
+    if (from_environment(&old, name) != NULL)
+      return weft_fail(error, WEFT_E_INVALID, "%s of the environment: say %s", name, retired_options[i].now);
+  }
+  return WEFT_OK;
+}
+
 static weft_status parse_environment(weft_config *config, const weft_option_table *more, unsigned command,
                                      weft_error *error) {
   const weft_option *o;
   config->source = WEFT_FROM_ENVIRONMENT;
+  weft_status retired = check_retired_environment(error);
+  if (retired != WEFT_OK) return retired;
   for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) {
     char name[64];
     weft_error why = {{0}};
@@ -390,6 +415,8 @@ static weft_status parse_line(weft_config *config, char *line, const char *path,
   *equals = 0;
   char *name = trim_text(line), *value = trim_text(equals + 1);
   const weft_option *o = find_row(NULL, name, strlen(name), WEFT_CMD_SERVE);
+  const char *now = o == NULL ? find_retired(name, strlen(name)) : NULL;
+  if (now != NULL) return weft_fail(error, WEFT_E_INVALID, "%s:%u: instead of %s say %s", path, number, name, now);
   if (o == NULL) return weft_fail(error, WEFT_E_INVALID, "%s:%u: no option is named '%s'", path, number, name);
   if (o->kind == WEFT_OPTION_TEXT || o->kind == WEFT_OPTION_LIST) { /* these keep a pointer */
     weft_status status = own_text(config, value, &value, error);
@@ -426,6 +453,8 @@ static weft_status parse_argument(weft_config *config, const weft_option_table *
     size_t n = equals == NULL ? strlen(word + 2) : (size_t)(equals - word - 2);
     o = find_row(more, word + 2, n, command);
     if (equals != NULL) value = equals + 1;
+    const char *now = o == NULL ? find_retired(word + 2, n) : NULL;
+    if (now != NULL) return weft_fail(error, WEFT_E_INVALID, "instead of %.*s say %s", (int)n + 2, word, now);
   } else {
     o = find_letter(more, word[1], command);
     if (word[2] != 0) value = word + 2;
@@ -470,11 +499,8 @@ weft_status weft_config_parse(weft_config *config, const weft_option_table *more
   if (status == WEFT_OK) status = parse_environment(config, more, command, error);
   config->source = WEFT_FROM_COMMAND_LINE;
   if (status == WEFT_OK) status = parse_arguments(config, more, command, argc, argv, error);
-  if (status == WEFT_OK && config->has_diffusion_seed) {
-    config->sampling.seed = config->diffusion_seed;
-    config->has_seed = true;
-  }
-  return status;
+  uint32_t bits;
+  return status == WEFT_OK ? devices_precision(config->precision, &bits, error) : status;
 }
 
 void weft_config_free(weft_config *config) {
@@ -551,8 +577,7 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .no_graphs = config->no_graphs,
                              .no_arena = config->no_arena,
                              .no_deterministic = config->no_deterministic,
-                             .products = config->products,
-                             .integers = config->integers,
+                             .precision = config->precision,
                              .device_mib = config->device_mib,
                              .devices = config->devices,
                              .split = config->split,

@@ -116,12 +116,12 @@ typedef struct weft_option {
 typedef struct weft_config {
   /* what is served and how */
   weft_text_list models, served_names, kv_8bit, chat_templates;
-  const char *backend, *isa, *config_file, *spill_file, *devices, *device_mib, *split, *split_ratio;
+  const char *backend, *isa, *precision, *config_file, *spill_file, *devices, *device_mib, *split, *split_ratio;
   uint32_t threads, kv_mib, host_mib, spill_mib, request_mib, context, running, queue, rows, pins;
-  uint32_t tpot_ms, slice_ms, products;
+  uint32_t tpot_ms, slice_ms;
   uint32_t saved_canvases;
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, no_peer_access, unused_tensors,
-      integers, quiet, verbose, json, help;
+      quiet, verbose, json, help;
   /* the server */
   const char *host, *socket_mode, *tls_cert, *tls_key, *api_keys, *directory;
   weft_text_list api_key, pin_files, origins;
@@ -134,8 +134,7 @@ typedef struct weft_config {
   uint32_t max_tokens, logprobs, canvases;
   weft_sampling sampling;
   weft_entropy_bound entropy_bound;
-  bool has_seed, has_diffusion_seed;
-  uint64_t diffusion_seed;
+  bool has_seed;
   /* trace, top */
   const char *key_file, *output;
   uint32_t frames;

@@ -107,6 +107,20 @@ static weft_status read_budgets(const char *text, uint32_t n, uint64_t *bytes, w
   return WEFT_OK;
 }
 
+weft_status devices_precision(const char *precision, uint32_t *bits, weft_error *error) {
+  static const struct {
+    const char *name;
+    uint32_t bits;
+  } known[] = {{"exact", 16}, {"fast", 8}};
+  *bits = 0;
+  if (precision == NULL) return WEFT_OK;
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
+    if (strcmp(precision, known[i].name) == 0) *bits = known[i].bits;
+  }
+  if (*bits != 0) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID, "--precision: '%.64s' must be exact or fast", precision);
+}
+
 /* ---- open ---- */
 
 /* On the cpu what parts compute follows one another, so each may use all threads; shards and replicas compute at once
@@ -126,8 +140,7 @@ static weft_device_config config_of(const weft_open_options *o, const weft_devic
                               .no_arena = o->no_arena,
                               .no_deterministic = o->no_deterministic,
                               .isa = o->isa,
-                              .products = o->products,
-                              .integers = o->integers,
+                              .products = devices->products,
                               .weights_bytes_max = bytes_max,
                               .memory_bytes_max = bytes_max};
 }
@@ -169,6 +182,7 @@ weft_status devices_open(const weft_open_options *options, weft_devices *devices
   devices->n = n;
   if (status == WEFT_OK) status = read_split(options, devices, error);
   if (status == WEFT_OK) status = read_ratio(options, devices, error);
+  if (status == WEFT_OK) status = devices_precision(options->precision, &devices->products, error);
   if (status == WEFT_OK) status = read_budgets(options->device_mib, n, devices->weights_bytes_max, error);
   devices->n = 0;
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
@@ -216,6 +230,31 @@ weft_status devices_split(const weft_devices *devices, uint32_t replica, const w
   }
   for (uint32_t p = 0; p < devices->n; p++) room[p] = weights_room(devices, p);
   return weft_split_plan(gguf, devices->has_ratio ? devices->ratio : NULL, room, split, reason, error);
+}
+
+void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint32_t n, uint64_t kv_bytes) {
+  uint64_t n_bytes = 0, n_integers = 0;
+  double all = 0.0;
+  for (uint32_t i = 0; i < n; i++) {
+    uint64_t bytes, integers;
+    weft_split_weights(gguf[i], &bytes, &integers);
+    n_bytes += bytes;
+    n_integers += integers;
+  }
+  for (uint32_t p = 0; p < devices->n; p++) all += devices->has_ratio ? devices->ratio[p] : 1.0;
+  devices->integers_missing = 0;
+  for (uint32_t p = 0; p < devices->n; p++) {
+    double share = devices->replicas ? 1.0 : (devices->has_ratio ? devices->ratio[p] : 1.0) / all;
+    uint64_t has = weft_device_memory_left(devices->device[p]), room = weights_room(devices, p);
+    uint64_t pages = kv_bytes == 0 ? has / 4 : (uint64_t)(share * (double)kv_bytes);
+    uint64_t weights = (uint64_t)(share * (double)(n_bytes + n_integers)), wanted = weights + pages;
+    uint64_t missing = wanted > has ? wanted - has : 0;
+    if (weights > room && weights - room > missing) missing = weights - room;
+    if (!weft_device_keep_integers(devices->device[p], true)) return;
+    if (missing > devices->integers_missing) devices->integers_missing = missing;
+  }
+  for (uint32_t p = 0; p < devices->n && devices->integers_missing > 0; p++)
+    (void)weft_device_keep_integers(devices->device[p], false);
 }
 
 /* ---- what they say ---- */

@@ -21,12 +21,21 @@ typedef struct weft_devices {
   bool by_tensor;               /* every device has a shard of each model (model/shards.h) */
   bool replicas;                /* every device has all of each model */
   bool no_peer;                 /* as given */
+  uint32_t products;            /* bits, as given; 0: the backend's choice */
+  uint64_t integers_missing;    /* bytes that a device lacked for integers of weights; 0: they are kept or not wanted */
   bool links[WEFT_DEVICES_MAX]; /* whether each reaches the memory of the next, the last of the first */
   bool all_reach;               /* whether each reaches the memory of all others */
   uint64_t weights_bytes_max
       [WEFT_DEVICES_MAX]; /* as given, on ref and cpu of all memory; 0: 7/8 of what is free, no bound */
 } weft_devices;
 
+/* The bits of numbers in products that a precision names; NULL: *bits is 0, the backend's choice. INVALID with a line:
+ * another name. */
+weft_status devices_precision(const char *precision, uint32_t *bits, weft_error *error);
+/* Decides whether devices whose products are of 8 bits keep integers of the weights of these files, before any
+ * weight is loaded: all do where each has room for its part of the weights, of their integers and of kv_bytes of
+ * pages (0: of a quarter of its memory), else none does, and integers_missing is what the fullest device lacks. */
+void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint32_t n, uint64_t kv_bytes);
 /* Reads the options and opens the devices. Errors, each with a line: INVALID (a list that is none, a device named
  * twice, ratios that do not fit), and those of weft_device_open. */
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error);

@@ -73,7 +73,7 @@ static weft_status open_copies(weft_runtime *rt, weft_served_model *m, weft_erro
   return status;
 }
 
-static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char *path, weft_error *error) {
+static weft_status open_file(weft_runtime *rt, weft_served_model *m, const char *path, weft_error *error) {
   m->path = weft_strdup(path);
   if (m->path == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
   weft_status status = served_names_set(&rt->options, path, m, error);
@@ -83,10 +83,21 @@ static weft_status open_model(weft_runtime *rt, weft_served_model *m, const char
   if (status == WEFT_OK && weft_formats_open(m->tokenizer, rt->options.tenants, &m->formats) != WEFT_OK) {
     status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
   }
-  if (status != WEFT_OK) return status;
+  return status;
+}
+
+/* All files are open before the first weight is loaded: whether integers of weights are kept depends on all of them. */
+static void choose_integers(weft_runtime *rt) {
+  weft_gguf *gguf[WEFT_MODELS_MAX];
+  for (uint32_t i = 0; i < rt->n_models; i++) gguf[i] = rt->model[i].gguf;
+  devices_choose_integers(&rt->devices, gguf, rt->n_models, rt->options.kv_bytes);
+}
+
+static weft_status load_model(weft_runtime *rt, weft_served_model *m, weft_error *error) {
+  const char *path = m->path;
   struct stat about;
   if (stat(path, &about) == 0) m->created = about.st_mtime;
-  status = open_copies(rt, m, error);
+  weft_status status = open_copies(rt, m, error);
   if (status != WEFT_OK) return status;
   status = weft_gguf_let_go(m->gguf, error); /* from here on the file may be cut, replaced or removed */
   if (status != WEFT_OK) return status;
@@ -311,6 +322,9 @@ static void print_off(const weft_runtime *rt, weft_text *t) {
   if (o->no_graphs) weft_text_puts(t, "off      steps as graphs: --no-graphs\n");
   if (weft_device_get_info(rt->devices.device[0])->graphs && !devices_keep_graphs(&rt->devices))
     weft_text_puts(t, "off      steps as graphs: --split tensor without peer access\n");
+  if (rt->devices.integers_missing > 0)
+    weft_text_printf(t, "off      weights as integers too: a device lacks %.0f MiB for them\n",
+                     mib_of(rt->devices.integers_missing));
   if (o->no_peer_access && rt->devices.n > 1) weft_text_puts(t, "off      peer access: --no-peer-access\n");
 }
 
@@ -493,7 +507,12 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
   if (rt->model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u models", options->n_models);
   for (uint32_t i = 0; i < options->n_models; i++) {
     rt->n_models = i + 1;
-    status = open_model(rt, &rt->model[i], options->models[i], error);
+    status = open_file(rt, &rt->model[i], options->models[i], error);
+    if (status != WEFT_OK) return status;
+  }
+  choose_integers(rt);
+  for (uint32_t i = 0; i < options->n_models; i++) {
+    status = load_model(rt, &rt->model[i], error);
     if (status != WEFT_OK) return status;
   }
   status = check_names(rt, error);
@@ -529,6 +548,7 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   /* what the caller owns is not kept */
   rt->options.models = NULL;
   rt->options.backend = NULL;
+  rt->options.precision = NULL;
   rt->options.spill_file = NULL;
   rt->options.devices = NULL;
   rt->options.device_mib = NULL;

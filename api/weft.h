@@ -72,8 +72,7 @@ typedef struct weft_open_options {
   bool no_prefix_cache, no_overlap;         /* share no prefixes; apply each step before planning the next */
   bool no_graphs, no_arena, no_peer_access; /* on a GPU: no CUDA graphs; no aligned weights; send through the host */
   bool no_deterministic; /* on a GPU: sums are split as suits the step, so an answer may depend on its batch */
-  uint32_t products;     /* [the backend's choice] products with quantised weights in 8 or 16 bits; a GPU has both */
-  bool integers; /* on a GPU with products of 8 bits: weights as integers too; many rows are faster, for more memory */
+  const char *precision; /* [exact on a GPU, fast on cpu] products with quantised weights in 16 bits, or in 8 */
   const char *devices, *device_mib; /* ["0"] layers are shared out to these, as "0,1"; [7/8] MiB of each for weights */
   const char *split, *split_ratio;  /* ["auto"]: layer, tensor or replicas; [planned] layers of each, as "7,3" */
   bool quiet;                       /* no progress bars on standard error */

@@ -279,8 +279,7 @@ one='--n-prompt 512 --kv-mib 32768 -c 1024'
   bench graphs no-graphs model $canvases $one --rows 2048 --running 32 --n-generate 32 --no-graphs --repeat 1
   bench determinism deterministic model $canvases $one --rows 2048 --running 32 --n-generate 32 --repeat 1
   bench determinism no-deterministic model $canvases $one --rows 2048 --running 32 --n-generate 32 --no-deterministic --repeat 1
-  bench products products-8 model $canvases $one --rows 8192 --running 32 --n-generate 32 --products 8 --repeat 2
-  bench products products-8-integers model $canvases $one --rows 8192 --running 32 --n-generate 32 --products 8 --integers --repeat 2
+  bench products fast model $canvases $one --rows 8192 --running 32 --n-generate 32 --precision fast --repeat 2
   [ "$canvas" = 0 ] || bench mix mix model mix --n-prompt 128 --kv-mib 32768 -c 512 --rows 4096 --running 160 --repeat 1
   bench many many model sequences --n-prompt 64 --kv-mib 32768 -c 256 --rows 2048 --running 1024 --queue 1024 --n-generate 96 --repeat 1
   bench arena no-arena model $canvases $one --rows 2048 --running 32 --n-generate 32 --no-arena --repeat 1

@@ -38,7 +38,7 @@ measure() { # NAME FILE OPTIONS...: the record of one run
 products() { # NAME FILE OPTIONS...: on each of the backends
   local name=$1 backend
   shift
-  for backend in $backends; do measure "$name.$backend" "$@" --backend "$backend" --products 8; done
+  for backend in $backends; do measure "$name.$backend" "$@" --backend "$backend" --precision fast; done
 }
 measure_type() { # TYPE THREADS
   "$python" bench/requantise.py model/demo/weft-demo.gguf "$work/$1.gguf" "$1"

@@ -68,13 +68,13 @@ static weft_status open_named(const weft_device_config *config, weft_device **ou
 /* UNSUPPORTED, with a line, where the device that opened does not multiply as was asked. */
 static weft_status check_products(const weft_device_config *config, const weft_device_info *info, weft_error *error) {
   if (config->products != 0 && config->products != info->products)
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%s' multiplies quantised weights in %u bits, not in %u",
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "backend '%s' multiplies quantised weights in %u bits, not in %u; leave out --precision",
                      info->backend, info->products, config->products);
   if (config->integers && strcmp(info->backend, "cuda") != 0)
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%s' keeps no integers of weights; leave out --integers",
-                     info->backend);
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%s' keeps no integers of weights", info->backend);
   if (config->integers && info->products != 8)
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "--integers needs products of 8 bits; give --products 8 too");
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "integers of weights are for products of 8 bits");
   return WEFT_OK;
 }
 
@@ -263,12 +263,21 @@ uint64_t weight_file_bytes(const weft_weight *weight) {
 
 /* As kernels/cuda/integers.h lays them out: blocks of 64 outputs with whole spans of 256 inputs, and a step in f32 for
  * each output and span. kernels/kernels_matmul holds the two together on a card. */
-uint64_t weft_device_integers_bytes(const weft_device *device, const weft_weight *weight, unsigned uses) {
+uint64_t weft_weight_integers_bytes(const weft_weight *weight, unsigned uses) {
   const weft_type_info *type = weft_type_find((int32_t)weight->type);
-  if (device == NULL || !device->info.integers || (uses & WEFT_USE_EMBED) != 0) return 0;
-  if (type == NULL || !ref_eight_takes(type->held_as)) return 0;
+  if ((uses & WEFT_USE_EMBED) != 0 || type == NULL || !ref_eight_takes(type->held_as)) return 0;
   uint64_t n_blocks = weight->n_mats * (((uint64_t)weight->n_out + 63) / 64);
   return n_blocks * (((uint64_t)weight->n_in + 255) / 256) * (256 * 64 + 64 * sizeof(float));
+}
+
+uint64_t weft_device_integers_bytes(const weft_device *device, const weft_weight *weight, unsigned uses) {
+  return device != NULL && device->info.integers ? weft_weight_integers_bytes(weight, uses) : 0;
+}
+
+bool weft_device_keep_integers(weft_device *device, bool keep) {
+  bool can = strcmp(device->info.backend, "cuda") == 0 && device->info.products == 8;
+  device->info.integers = can && keep;
+  return can;
 }
 
 static weft_status check_weight(weft_device *device, weft_weight *weight, weft_error *error) {

@@ -58,7 +58,9 @@ expect 2 'the prompt has' "$weft" generate -m $demo -c 64 --tokens "$(seq -s, 10
 expect 3 'not a GGUF file' "$weft" generate -m README.md -p x
 expect 3 'No such file' "$weft" generate -m missing.gguf -p x
 expect 3 "backend 'abacus' is unknown" "$weft" generate -m $demo -p x --backend abacus
-expect 3 "backend 'cpu' keeps no integers of weights; leave out --integers" "$weft" generate -m $demo -p x --backend cpu --products 8 --integers
+expect 3 "not in 16; leave out --precision" "$weft" generate -m $demo -p x --backend cpu --precision exact
+expect 2 "instead of --integers say --precision fast" "$weft" generate -m $demo -p x --integers
+WEFT_PRODUCTS=8 expect 2 "WEFT_PRODUCTS of the environment: say --precision" "$weft" generate -m $demo -p x
 head -c 5000 $demo >"$dir/cut.gguf"
 expect 3 'cut.gguf' "$weft" inspect "$dir/cut.gguf"
 expect 0 'diffusion-gemma' "$weft" inspect $demo

@@ -6,10 +6,11 @@
 #include "bench/lab/progress.h"
 
 weft_device_config weft_lab_device(const weft_lab_config *config) {
+  uint32_t bits;
+  (void)devices_precision(config->product.precision, &bits, NULL); /* was checked when the options were read */
   return (weft_device_config){.backend = config->product.backend,
                               .n_threads = config->product.threads,
-                              .products = config->product.products,
-                              .integers = config->product.integers,
+                              .products = bits,
                               .isa = config->product.isa,
                               .no_graphs = true};
 }

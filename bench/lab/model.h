@@ -15,7 +15,7 @@ typedef struct weft_lab_model {
   weft_model_limits limits;
 } weft_lab_model;
 
-/* The device that --backend, --threads, --products and --integers name. */
+/* The device that --backend, --threads and --precision name. */
 weft_device_config weft_lab_device(const weft_lab_config *config);
 
 weft_status weft_lab_model_open(weft_lab_model *m, const weft_lab_config *config, weft_error *error);

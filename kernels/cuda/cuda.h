@@ -65,7 +65,6 @@ typedef struct cuda_device {
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
   bool products_8;    /* weights that can be are multiplied in 8 bits (eight.h) */
-  bool integers;      /* and have their integers beside them */
   /* A weight was placed since the last launch. The next kernel starts when all work before it has ended, because it may
    * read weights before it waits for its inputs. */
   bool fresh;

@@ -516,8 +516,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->deterministic = !config->no_deterministic;
   d->products_8 = config->products == 8;
   d->base.info.products = d->products_8 ? 8 : 16;
-  d->integers = d->products_8 && config->integers;
-  d->base.info.integers = d->integers;
+  d->base.info.integers = d->products_8 && config->integers;
   d->no_peer = config->no_peer;
   weft_status status = find_card(d, config->index, error);
   if (status == WEFT_OK) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of 8 bits (--products 8): rows and weights become integers of 8 bits, with a scale for every span of 256
+/* Products of 8 bits (--precision fast): rows and weights become integers of 8 bits, with a scale for every span of 256
  * inputs. The matrix units multiply them at twice the rate of 16 bits and add them up exactly.
  *
  * Law (numerics). A span is 256 inputs; the last one may be shorter. The scale of a row's span is its largest magnitude

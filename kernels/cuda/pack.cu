@@ -372,7 +372,7 @@ static uint64_t file_bytes_of(const weft_weight *weight) {
 static uint32_t layout_of(const cuda_device *d, const weft_weight *weight, unsigned uses) {
   if (weight->type == WEFT_TYPE_F32) return 0;
   if (!d->products_8 || (uses & WEFT_USE_EMBED) != 0 || !eight_takes(weight->type)) return 1;
-  return d->integers ? INTEGERS_LAYOUT : EIGHT_LAYOUT;
+  return d->base.info.integers ? INTEGERS_LAYOUT : EIGHT_LAYOUT;
 }
 
 static uint64_t packed_bytes(const weft_weight *weight) {
@@ -456,9 +456,9 @@ static weft_status place_held(cuda_device *d, weft_weight *weight, const weft_we
   }
   note_arena(d);
   if (status == WEFT_E_NO_MEMORY) {
-    return weft_fail(error, status, "the device has no room for a weight of %llu MiB%s",
-                     (unsigned long long)(n_bytes >> 20),
-                     weight->layout == INTEGERS_LAYOUT ? " with its integers; leave out --integers" : "");
+    return weft_fail(
+        error, status, "the device has no room for a weight of %llu MiB%s", (unsigned long long)(n_bytes >> 20),
+        weight->layout == INTEGERS_LAYOUT ? " with its integers; lower --kv-mib, or leave out --precision fast" : "");
   }
   if (status != WEFT_OK) return weft_fail(error, status, "the device refused a weight: %s", weft_status_text(status));
   weight->data = data;

@@ -351,16 +351,17 @@ static void test_products_refused(void **state) {
     uint32_t products;
     bool integers;
     const char *line; /* NULL: it opens */
-  } asked[] = {{"cpu", 8, false, NULL},
-               {"cpu", 16, false, "backend 'cpu' multiplies quantised weights in 8 bits, not in 16"},
-               {"ref", 8, false, NULL},
-               {"ref", 16, false, "backend 'ref' multiplies quantised weights in 32 bits, not in 16"},
-               {"ref", 7, false, "backend 'ref' multiplies quantised weights in 32 bits, not in 7"},
-               {"cpu", 8, true, "backend 'cpu' keeps no integers of weights; leave out --integers"},
-               {"ref", 8, true, "backend 'ref' keeps no integers of weights; leave out --integers"},
-               {"cuda", 8, true, NULL},
-               {"cuda", 16, true, "--integers needs products of 8 bits; give --products 8 too"},
-               {"cuda", 0, true, "--integers needs products of 8 bits; give --products 8 too"}};
+  } asked[] = {
+      {"cpu", 8, false, NULL},
+      {"cpu", 16, false, "backend 'cpu' multiplies quantised weights in 8 bits, not in 16; leave out --precision"},
+      {"ref", 8, false, NULL},
+      {"ref", 16, false, "backend 'ref' multiplies quantised weights in 32 bits, not in 16; leave out --precision"},
+      {"ref", 7, false, "backend 'ref' multiplies quantised weights in 32 bits, not in 7; leave out --precision"},
+      {"cpu", 8, true, "backend 'cpu' keeps no integers of weights"},
+      {"ref", 8, true, "backend 'ref' keeps no integers of weights"},
+      {"cuda", 8, true, NULL},
+      {"cuda", 16, true, "integers of weights are for products of 8 bits"},
+      {"cuda", 0, true, "integers of weights are for products of 8 bits"}};
   (void)state;
   for (uint32_t i = 0; i < sizeof asked / sizeof asked[0]; i++) {
     const weft_device_config config = {

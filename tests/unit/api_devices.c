@@ -120,8 +120,8 @@ static void test_what_is_said(void **state) {
   weft_close(rt);
 }
 
-/* Where weights lie as integers too, the plan says so; a backend that keeps none does not open with them. */
-static void test_integers(void **state) {
+/* Where weights lie as integers too, the plan says so. A precision that a backend has not is refused. */
+static void test_precision(void **state) {
   static const char *const said = ": products of 32 bits, weights as integers too, 64 rows a step\n";
   fake_card *card = fake_card_open(false);
   weft_devices devices = {.n = 1, .device = {&card->base}};
@@ -129,6 +129,7 @@ static void test_integers(void **state) {
   weft_open_options options = demo(NULL);
   weft_runtime *rt = NULL;
   char error[512] = "";
+  uint32_t bits = 1;
   (void)state;
   devices_print(&devices, 64, &text);
   assert_null(strstr(text.bytes, "integers"));
@@ -137,10 +138,71 @@ static void test_integers(void **state) {
   check_words(text.bytes, &said, 1);
   weft_text_free(&text);
   devices_close(&devices);
-  options.integers = true;
-  options.products = 8;
+  assert_int_equal(devices_precision(NULL, &bits, NULL), WEFT_OK);
+  assert_int_equal(bits, 0);
+  assert_int_equal(devices_precision("exact", &bits, NULL), WEFT_OK);
+  assert_int_equal(bits, 16);
+  assert_int_equal(devices_precision("fast", &bits, NULL), WEFT_OK);
+  assert_int_equal(bits, 8);
+  options.precision = "half";
   assert_int_not_equal(weft_open(&options, &rt, error, sizeof error), 0);
-  assert_string_equal(error, "backend 'cpu' keeps no integers of weights; leave out --integers");
+  assert_string_equal(error, "--precision: 'half' must be exact or fast");
+  options.precision = "exact";
+  assert_int_not_equal(weft_open(&options, &rt, error, sizeof error), 0);
+  assert_string_equal(error, "backend 'cpu' multiplies quantised weights in 8 bits, not in 16; leave out --precision");
+  options.precision = "fast";
+  assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
+  weft_close(rt);
+}
+
+/* Integers of weights are kept where each device has room for its part of them beside weights and pages. */
+static void test_integers_where_there_is_room(void **state) {
+  uint64_t n_bytes, n_integers;
+  weft_gguf *gguf;
+  (void)state;
+  assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
+  weft_split_weights(gguf, &n_bytes, &n_integers);
+  assert_true(n_bytes > 5 << 20 && n_integers > 3 << 20);
+  const uint64_t all = n_bytes + n_integers;
+  const struct {
+    const char *backend;
+    uint32_t n, products;
+    bool replicas;
+    uint64_t has, most, kv; /* of each device; most: for weights, 0: 7/8 */
+    bool kept;
+    uint64_t missing;
+  } table[] = {
+      {"cuda", 1, 8, false, 4 * all, 0, all, true, 0},
+      {"cuda", 1, 8, false, 2 * all, 0, all, true, 0},
+      {"cuda", 1, 8, false, 2 * all, 0, all + 10, false, 10}, /* the pages would not fit beside them */
+      {"cuda", 1, 8, false, 2 * all, 0, 0, true, 0},          /* a quarter is for pages */
+      {"cuda", 1, 8, false, 2 * all, all, all, true, 0},
+      {"cuda", 1, 8, false, 2 * all, all - 5, all, false, 5}, /* more than weights may take */
+      {"cuda", 2, 8, false, all, 0, all, true, 0},            /* half of all on each */
+      {"cuda", 2, 8, true, all, 0, all, false, all},          /* replicas have all of it each */
+      {"cuda", 1, 16, false, 4 * all, 0, 0, false, 0},        /* not wanted */
+      {"cpu", 1, 8, false, 4 * all, 0, 0, false, 0},          /* kept on cards alone */
+  };
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    weft_devices devices = {.n = table[i].n, .replicas = table[i].replicas};
+    for (uint32_t p = 0; p < table[i].n; p++) {
+      fake_card *card = fake_card_open(false);
+      card->base.info.backend = table[i].backend;
+      card->base.info.products = table[i].products;
+      card->base.info.memory_free_bytes = table[i].has;
+      card->base.info.host_memory = false;
+      devices.device[p] = &card->base;
+      devices.weights_bytes_max[p] = table[i].most;
+    }
+    devices_choose_integers(&devices, &gguf, 1, table[i].kv);
+    for (uint32_t p = 0; p < table[i].n; p++) {
+      if (devices.device[p]->info.integers != table[i].kept) fail_msg("row %zu, device %u", i, p);
+    }
+    if (devices.integers_missing != table[i].missing)
+      fail_msg("row %zu: %llu missing", i, (unsigned long long)devices.integers_missing);
+    devices_close(&devices);
+  }
+  weft_gguf_close(gguf);
 }
 
 /* Of cards without peer access, and of those that may not use it, the plan says by what way bytes go. */
@@ -329,7 +391,8 @@ int main(void) {
   weft_log_set_level(WEFT_LOG_ERROR);
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_what_is_refused),
                                      cmocka_unit_test(test_what_is_said),
-                                     cmocka_unit_test(test_integers),
+                                     cmocka_unit_test(test_precision),
+                                     cmocka_unit_test(test_integers_where_there_is_room),
                                      cmocka_unit_test(test_links),
                                      cmocka_unit_test(test_switches),
                                      cmocka_unit_test(test_what_is_said_of_shards),

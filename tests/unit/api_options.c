@@ -36,14 +36,21 @@ static void options_of_the_command_line(void **state) {
   weft_open_options open = weft_config_open(&c);
   assert_string_equal(open.spill_file, "a.spill");
   assert_int_equal(open.spill_bytes, 100 << 20);
-  assert_false(open.integers);
-  const char *integers[] = {"--products", "8", "--integers"};
+  assert_null(open.precision);
+  const char *precision[] = {"--precision", "fast"};
   const unsigned commands[] = {WEFT_CMD_SERVE, WEFT_CMD_GENERATE, WEFT_CMD_DEMO, WEFT_CMD_INSPECT};
   for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-    assert_int_equal(parse(&c, commands[i], 3, integers, &error), WEFT_OK);
+    assert_int_equal(parse(&c, commands[i], 2, precision, &error), WEFT_OK);
     open = weft_config_open(&c);
-    assert_true(open.integers && open.products == 8);
+    assert_string_equal(open.precision, "fast");
   }
+  const char *half[] = {"--precision", "half"}, *products[] = {"--products=8"}, *seed[] = {"--diffusion-seed", "1"};
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, half, &error), WEFT_E_INVALID);
+  assert_string_equal(error.text, "--precision: 'half' must be exact or fast");
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 1, products, &error), WEFT_E_INVALID);
+  assert_string_equal(error.text, "instead of --products say --precision exact (16 bits) or --precision fast (8 bits)");
+  assert_int_equal(parse(&c, WEFT_CMD_GENERATE, 2, seed, &error), WEFT_E_INVALID);
+  assert_string_equal(error.text, "instead of --diffusion-seed say --seed");
   const char *unknown[] = {"--rowz", "1"}, *range[] = {"--port", "70000"}, *number[] = {"--rows", "12x"},
              *missing[] = {"--rows"}, *other[] = {"--canvas", "1"}, *negative[] = {"--rows", "-1"};
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, unknown, &error), WEFT_E_INVALID);
