@@ -10,7 +10,20 @@
  * one canvas, or the last chunk of a prompt, and the first denoise step of the next canvas of the same request may
  * share one batch. Rows of one segment have consecutive positions kv_len, kv_len + 1, ... A step is planned before the
  * results of the step before it are known, so the host may not know the tokens of a segment yet: token_source says
- * where on the device they are. The scheduler owns all arrays (scheduler/batcher.h; a weft_segment owns nothing); the
+ * where on the device they are.
+ *
+ * Outputs. What a segment gives is asked of a range of its rows, [first_output, first_output + n_outputs). Where
+ * n_outputs is 0 the segment only writes keys and values.
+ *
+ * Runs. The rows of a range that is sampled draw one token each: a run. Its first row holds a token that the request
+ * has. Each row after it holds a draft, a guess of the host at the token that the row before it draws. The result is
+ * taken from the start of the run for as long as the guesses were right: token[n_taken], where token i was drawn by
+ * row i of the run, and each but the last equals the draft in the row after it. Draws are keyed by position, so these
+ * are the tokens that the request gets when it decodes one row at a time. The rows of the run before n_taken hold
+ * tokens of the request, so their keys and values are valid; the rows from n_taken on are void, and later rows of the
+ * request write over them. A decode row, like the last row of a prompt, is a run of one: nothing of it can be void.
+ *
+ * The scheduler owns all arrays (scheduler/batcher.h; a weft_segment owns nothing); the
  * runner reads all of them during submit, and the scheduler may reuse them afterwards. */
 #ifndef WEFT_MODEL_BATCH_H
 #define WEFT_MODEL_BATCH_H
@@ -34,12 +47,21 @@ typedef enum weft_token_source {
   WEFT_TOKENS_ARGMAX = 3   /* the argmax canvas of the slot's last denoise step, for a commit */
 } weft_token_source;
 
-typedef enum weft_output {
-  WEFT_OUTPUT_NONE = 0,   /* only keys and values are written */
-  WEFT_OUTPUT_TOKEN = 1,  /* the last row samples one token; rows of the segment may be scored too */
-  WEFT_OUTPUT_CANVAS = 2, /* a denoise step: statistics and soft embedding of every row */
-  WEFT_OUTPUT_SCORES = 3  /* rows of a prompt are scored, and no token is sampled */
-} weft_output;
+/* What is wanted of the rows of a segment's range of outputs. */
+typedef enum weft_ask {
+  WEFT_ASK_SAMPLE = 0,            /* each draws a token: a run, whose rows are the last ones of the segment */
+  WEFT_ASK_SCORE = 1,             /* of a prompt: each tells how likely the prompt's own next token was */
+  WEFT_ASK_SCORE_THEN_SAMPLE = 2, /* the end of a prompt: the last row draws a token, those before it are scored */
+  WEFT_ASK_CANVAS = 3             /* a denoise step: statistics and soft embedding of every row of the segment */
+} weft_ask;
+
+/* How many of n outputs draw a token, and how many are scored. */
+static inline uint32_t weft_ask_n_sampled(weft_ask ask, uint32_t n) {
+  return ask == WEFT_ASK_SAMPLE ? n : ask == WEFT_ASK_SCORE_THEN_SAMPLE ? 1 : 0;
+}
+static inline uint32_t weft_ask_n_scored(weft_ask ask, uint32_t n) {
+  return ask == WEFT_ASK_SCORE ? n : ask == WEFT_ASK_SCORE_THEN_SAMPLE ? n - 1 : 0;
+}
 
 typedef struct weft_segment {
   uint32_t slot; /* of the runner */
@@ -47,13 +69,24 @@ typedef struct weft_segment {
   uint32_t kv_len;
   bool canvas;
   weft_token_source token_source;
-  weft_output output;
+  /* The rows whose results are wanted, counted from the segment's first row. The runner finds the token after a scored
+   * row in the slot's history. Only segments with tokens of the host have scored rows or drafts. */
+  uint32_t first_output, n_outputs;
+  weft_ask ask;
   uint32_t block; /* canvas segments: which canvas of the request, from 0 */
   uint32_t step;  /* canvas segments: denoise step of this canvas, from 0 */
-  /* The rows that are scored, which means that their result says how likely the prompt's own next token was. The runner
-   * finds that token in the slot's history. Only segments with tokens of the host have scored rows. */
-  uint32_t first_scored, n_scored;
 } weft_segment;
+
+static inline uint32_t weft_segment_n_sampled(const weft_segment *segment) {
+  return weft_ask_n_sampled(segment->ask, segment->n_outputs);
+}
+static inline uint32_t weft_segment_n_scored(const weft_segment *segment) {
+  return weft_ask_n_scored(segment->ask, segment->n_outputs);
+}
+/* A denoise step with an output. */
+static inline bool weft_segment_denoises(const weft_segment *segment) {
+  return segment->ask == WEFT_ASK_CANVAS && segment->n_outputs > 0;
+}
 
 /* How a page copy ended: a copy to or from the file, or a copy to host memory that failed. */
 typedef struct weft_copy_end {
@@ -83,7 +116,7 @@ typedef struct weft_batch_bounds {
   uint32_t rows_max, canvas_rows_max, segments_max;
   uint32_t n_slots, n_groups;
   uint32_t canvas_length; /* 0: the model has no canvas pass */
-  uint32_t scored_rows_max;
+  uint32_t scored_rows_max, draft_rows_max;
 } weft_batch_bounds;
 
 /* Whether the batch keeps the law above and the bounds. A sound batch names no row, segment or slot that does not
@@ -106,15 +139,18 @@ typedef struct weft_slot_params {
 
 /* What a segment gave. The runner owns the results of a step and all they point to, until the next collect. */
 typedef struct weft_segment_result {
-  uint32_t segment;     /* index in the batch */
-  bool is_void;         /* the slot's canvas was done before this step, so the step has no effect */
-  bool bad;             /* a logit was NaN or infinite; scheduler/apply.c ends the request with an error */
-  weft_sampled sampled; /* output TOKEN */
-  bool left_format; /* output TOKEN: the grammar does not continue with this token. That is as it should be of a token
-                           that ends the answer; for any other one scheduler/apply.c ends the request with an error */
-  bool complete;    /* the grammar allows nothing after this token, or after this canvas, which is done */
-  const weft_scored *scored; /* [n_scored of the segment], valid until the next collect */
-  /* Of output CANVAS; the arrays have the canvas's length and are valid until the next collect. */
+  uint32_t segment; /* index in the batch */
+  bool is_void;     /* the slot's canvas was done before this step, so the step has no effect */
+  bool bad; /* a logit was NaN or infinite, in a sampled segment that of the row after the tokens that were taken;
+                       scheduler/apply.c ends the request with an error */
+  /* Of a sampled segment; the last token that was taken is meant: */
+  bool left_format; /* the format of the answer does not go on with this token. A token that ends the answer may be such
+                       a token; for any other one scheduler/apply.c ends the request with an error */
+  bool complete;    /* the format allows nothing after this token, or after this canvas, which is done */
+  uint32_t n_taken; /* at least 1, or 0 with `bad`; a token that leaves or completes the format ends the run */
+  const weft_sampled *token; /* [n_taken] */
+  const weft_scored *scored; /* [weft_segment_n_scored] */
+  /* Of a denoise step; the arrays have the canvas's length. */
   bool done;    /* the canvas needs no further denoise step: it stopped early, or its steps are used up */
   bool stopped; /* the canvas was stable and confident enough to stop early */
   uint32_t n_accepted;

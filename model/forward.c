@@ -32,7 +32,8 @@ weft_batch_bounds model_bounds(const weft_model *model, const weft_kv_layout *la
                              .n_slots = n_slots,
                              .n_groups = layout->n_groups,
                              .canvas_length = model->hyper.canvas_length,
-                             .scored_rows_max = model->limits.rows_max};
+                             .scored_rows_max = model->limits.rows_max,
+                             .draft_rows_max = model->limits.rows_max};
 }
 
 /* ---- part after part ---- */

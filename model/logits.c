@@ -219,7 +219,8 @@ static uint32_t add_segment(weft_logits *l, uint32_t sequence, const int32_t *to
                                  .n_rows = n,
                                  .kv_len = kv_len,
                                  .canvas = canvas,
-                                 .output = canvas ? WEFT_OUTPUT_CANVAS : WEFT_OUTPUT_NONE,
+                                 .n_outputs = canvas ? n : 0,
+                                 .ask = canvas ? WEFT_ASK_CANVAS : WEFT_ASK_SAMPLE,
                                  .step = soft != NULL};
   l->soft[s] = soft;
   for (uint32_t i = 0; i < n; i++) {

@@ -54,30 +54,32 @@ static void publish_answer(weft_engine *e, weft_request *r, uint32_t n_answer, w
   }
 }
 
-static inline void apply_token(weft_engine *e, weft_request *r, const weft_segment_result *result) {
+static void end_as_bad(weft_engine *e, weft_request *r) {
+  weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the model gave a logit that is not finite for this request");
+}
+
+/* of: what the result says of this token. */
+static inline void apply_token(weft_engine *e, weft_request *r, const weft_sampled *sampled,
+                               const weft_segment_result *of) {
   WEFT_CHECK(r->n_pending > 0);
   r->n_pending -= 1;
-  if (result->bad) {
-    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the model gave a logit that is not finite for this request");
-    return;
-  }
-  int32_t token = result->sampled.token;
+  int32_t token = sampled->token;
   if (weft_request_is_stop_token(r, token)) {
     r->stop_token = token;
-    if (r->has_logprobs) weft_request_keep_logprobs(r, &result->sampled);
+    if (r->has_logprobs) weft_request_keep_logprobs(r, sampled);
     publish_answer(e, r, r->n_answer, WEFT_FINISH_STOP);
     return;
   }
-  if (result->left_format) {
+  if (of->left_format) {
     weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "a token was drawn that the format of the answer does not have");
     return;
   }
   WEFT_CHECK(r->n_tokens < r->n_end);
   r->tokens[r->n_tokens++] = r->last_token = token;
-  if (r->has_logprobs) weft_request_keep_logprobs(r, &result->sampled);
+  if (r->has_logprobs) weft_request_keep_logprobs(r, sampled);
   bool full = r->n_tokens == r->n_end;
-  if (full || result->complete || r->n_answer == 0 || r->has_rule) {
-    weft_finish finish = result->complete ? WEFT_FINISH_STOP : full ? WEFT_FINISH_LENGTH : WEFT_FINISH_NONE;
+  if (full || of->complete || r->n_answer == 0 || r->has_rule) {
+    weft_finish finish = of->complete ? WEFT_FINISH_STOP : full ? WEFT_FINISH_LENGTH : WEFT_FINISH_NONE;
     publish_answer(e, r, r->n_answer + 1, finish);
     return;
   }
@@ -87,16 +89,26 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_segme
   tell_later(e, r);
 }
 
+/* A run of one. */
+static inline void apply_one(weft_engine *e, weft_request *r, const weft_segment_result *result) {
+  if (result->bad) {
+    end_as_bad(e, r);
+    return;
+  }
+  apply_token(e, r, result->token, result);
+}
+
 /* Scores are there before the first token is. Without an answer the request ends when its prompt is computed. */
 static void apply_prompt(weft_engine *e, weft_request *r, const weft_work *work, const weft_segment_result *result) {
-  if (work->n_scored > 0 && !result->bad) {
-    WEFT_CHECK(r->n_scored == work->kv_len + work->first_scored);
-    weft_request_keep_scores(r, result->scored, work->n_scored);
+  uint32_t n_scored = weft_ask_n_scored((weft_ask)work->ask, work->n_outputs);
+  if (n_scored > 0 && !result->bad) {
+    WEFT_CHECK(r->n_scored == work->kv_len + work->first_output);
+    weft_request_keep_scores(r, result->scored, n_scored);
   }
-  if (work->output == WEFT_OUTPUT_TOKEN) {
-    apply_token(e, r, result);
-  } else if (work->n_scored > 0 && result->bad) {
-    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the model gave a logit that is not finite for this request");
+  if (work->n_outputs > n_scored) {
+    apply_one(e, r, result);
+  } else if (n_scored > 0 && result->bad) {
+    end_as_bad(e, r);
   } else if (r->size.answer_max == 0 && r->n_valid == r->n_prompt) {
     publish_answer(e, r, 0, WEFT_FINISH_LENGTH);
   }
@@ -150,7 +162,7 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
   }
   e->stats.n_denoise_steps += 1;
   if (result->bad) {
-    weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the model gave a logit that is not finite for this request");
+    end_as_bad(e, r);
     return;
   }
   report_step(r, work, result);
@@ -165,15 +177,45 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* The rows are valid. The pager hears of decoded ones when they fill a block: before, it could do
- * nothing with them. */
-static inline void land_rows(weft_engine *e, weft_request *r, const weft_work *work, uint32_t block_min) {
+/* A decoded row is valid. The pager hears of it when it fills a block: before, it could do nothing with the row. */
+static inline void land_row(weft_engine *e, weft_request *r, const weft_work *work, uint32_t block_min) {
+  WEFT_CHECK(r->n_valid == work->kv_len);
+  WEFT_CHECK(work->kv_len < r->n_tokens);
+  r->n_valid += 1;
+  if ((r->n_valid & (block_min - 1)) == 0) weft_lifecycle_commit(e, r);
+}
+
+/* The rows of a prompt or a commit are valid. */
+static void land_rows(weft_engine *e, weft_request *r, const weft_work *work) {
   WEFT_CHECK(r->n_valid == work->kv_len);
   WEFT_CHECK(work->kv_len + work->n_rows <= r->n_tokens);
   r->n_valid += work->n_rows;
   if (work->kind == WEFT_WORK_PREFILL) r->usage.n_computed_rows += work->n_rows;
-  bool full = (r->n_valid & (block_min - 1)) == 0;
-  if (full || work->kind != WEFT_WORK_DECODE) weft_lifecycle_commit(e, r);
+  weft_lifecycle_commit(e, r);
+}
+
+/* A run of several rows. Each token that is taken is held by the next row, whose keys and values are therefore valid.
+ * The rows after the last one are void, and nothing stands on them, since a run has no successor in flight. Its reader
+ * is told once. */
+static void apply_run(weft_engine *e, weft_request *r, const weft_work *work, const weft_segment_result *result) {
+  static const weft_segment_result nothing = {0}; /* is said of tokens before the last one */
+  uint32_t n_told = e->n_told, n = 0;
+  bool grew = false;
+  WEFT_CHECK(r->n_valid == work->kv_len && work->kv_len + 1 == r->n_tokens);
+  WEFT_CHECK(result->n_taken + result->bad > 0 && result->n_taken <= work->n_outputs);
+  for (; n < result->n_taken && r->finish == WEFT_FINISH_NONE; n++) {
+    r->n_valid += 1;
+    apply_token(e, r, &result->token[n], n + 1 == result->n_taken ? result : &nothing);
+    grew = grew || e->n_told > n_told;
+    e->n_told = n_told;
+  }
+  if (r->finish == WEFT_FINISH_NONE && result->bad) end_as_bad(e, r);
+  e->stats.n_void_rows += work->n_rows - n;
+  if (r->finish != WEFT_FINISH_NONE) return; /* its reader was told */
+  if (grew) tell_later(e, r);
+  r->n_pending = 0;
+  r->n_planned = r->n_valid;
+  weft_lifecycle_take_back(e, r);
 }
 
 static inline void apply_causal(weft_engine *e, const weft_work *work, const weft_segment_result *result,
@@ -181,13 +223,14 @@ static inline void apply_causal(weft_engine *e, const weft_work *work, const wef
   weft_request *r = work->request;
   if (r->finish != WEFT_FINISH_NONE) {
     e->stats.n_void_rows += work->n_rows;
+  } else if (work->kind == WEFT_WORK_DECODE) {
+    land_row(e, r, work, block_min);
+    apply_one(e, r, result);
+  } else if (work->kind == WEFT_WORK_VERIFY) {
+    apply_run(e, r, work, result);
   } else {
-    land_rows(e, r, work, block_min);
-    if (work->kind == WEFT_WORK_PREFILL) {
-      apply_prompt(e, r, work, result);
-    } else if (work->output == WEFT_OUTPUT_TOKEN) {
-      apply_token(e, r, result);
-    }
+    land_rows(e, r, work);
+    if (work->kind == WEFT_WORK_PREFILL) apply_prompt(e, r, work, result);
   }
   weft_lifecycle_landed(e, r);
 }
@@ -232,7 +275,7 @@ bool weft_apply_step(weft_engine *engine, weft_step_plan *plan, const weft_step_
     const weft_work *work = &plan->causal[i];
     const weft_segment_result *own = NULL;
     if (i + FAR_AHEAD < n_causal) prefetch_works(engine, work, block_min);
-    if (work->output != WEFT_OUTPUT_NONE && (own = take_result(&next, end, i)) == NULL) return false;
+    if (work->n_outputs > 0 && (own = take_result(&next, end, i)) == NULL) return false;
     apply_causal(engine, work, own, block_min);
   }
   for (uint32_t i = 0; i < plan->n_canvas; i++) {

@@ -69,12 +69,11 @@ static inline void pack_segment(weft_segment *segment, const weft_work *work, ui
   segment->kv_len = work->kv_len;
   segment->canvas = work->kind == WEFT_WORK_DENOISE;
   segment->token_source = (weft_token_source)work->source;
-  segment->output = (weft_output)work->output;
+  segment->first_output = work->first_output;
+  segment->n_outputs = work->n_outputs;
+  segment->ask = (weft_ask)work->ask;
   segment->block = segment->canvas ? work->block : 0;
-  bool prefill = work->kind == WEFT_WORK_PREFILL;
-  segment->step = prefill ? 0 : work->step;
-  segment->first_scored = prefill ? work->first_scored : 0;
-  segment->n_scored = prefill ? work->n_scored : 0;
+  segment->step = segment->canvas ? work->step : 0;
 }
 
 static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row) {

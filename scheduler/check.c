@@ -9,10 +9,23 @@ static bool is_on(const weft_request *r, const weft_lane *lane, weft_request_sta
   return r->lane == lane->index && r->state == state && r->seq != WEFT_SEQ_NONE;
 }
 
+/* The order of positions in request.h. Where nothing of a request is in flight, nothing is left of its rows but what is
+ * valid. */
+static const char *check_positions(const weft_request *r) {
+  bool ordered = r->n_committed <= r->n_valid && r->n_valid <= r->n_planned && r->n_planned <= r->n_reserved;
+  if (!ordered || r->n_valid > r->n_tokens) return "the positions of a request are out of order";
+  if (!r->canvas && r->n_planned > r->n_tokens + r->n_pending) return "a request has rows for tokens that nobody draws";
+  if (r->n_in_flight == 0 && (r->n_planned != r->n_valid || r->n_pending != 0))
+    return "a request has nothing in flight, and rows that did not land";
+  return NULL;
+}
+
 static const char *check_running(const weft_engine *e, const weft_lane *lane, counts *n) {
   for (const weft_link *at = lane->prefilling.next; at != &lane->prefilling; at = at->next) {
     const weft_request *r = WEFT_OF_LINK(at, weft_request, link);
     if (!is_on(r, lane, WEFT_REQUEST_RUNNING) || !r->prefilling) return "a prefilling request does not run here";
+    const char *broken = check_positions(r);
+    if (broken != NULL) return broken;
     n->n_running += 1;
   }
   for (uint32_t i = 0; i < lane->ready.n; i++) {
@@ -20,6 +33,8 @@ static const char *check_running(const weft_engine *e, const weft_lane *lane, co
     if (r == NULL) continue;
     if (!is_on(r, lane, WEFT_REQUEST_RUNNING) || r->prefilling || r->ready_at != i)
       return "a ready request does not run here, or has tokens without rows";
+    const char *broken = check_positions(r);
+    if (broken != NULL) return broken;
     n->n_running += 1;
     n->n_ready += 1;
     n->n_decode += !r->canvas;

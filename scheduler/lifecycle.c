@@ -159,6 +159,12 @@ void weft_lifecycle_commit_all(weft_engine *e, weft_request *r) {
   commit_to(e, r, r->n_valid);
 }
 
+void weft_lifecycle_take_back(weft_engine *e, weft_request *r) {
+  weft_lifecycle_commit_all(e, r);
+  weft_pager_trim(e->pager, r->seq);
+  r->n_reserved = weft_pager_n_reserved(e->pager, r->seq);
+}
+
 static void leave_engine(weft_engine *e, weft_request *r) {
   weft_lane *lane = &e->lane[r->lane];
   WEFT_CHECK(r->n_in_flight == 0);

@@ -31,6 +31,10 @@ void weft_lifecycle_commit(weft_engine *engine, weft_request *request);
 /* The same, with the row that is held back for siblings. */
 void weft_lifecycle_commit_all(weft_engine *engine, weft_request *request);
 
+/* Rows of a run of the request turned out to be void, and nothing of it is in flight: the pager takes back the blocks
+ * that only they needed. */
+void weft_lifecycle_take_back(weft_engine *engine, weft_request *request);
+
 /* Ends the request and publishes its one final event. reason: one line, with FINISH_ERROR only. A running request
  * leaves as soon as nothing of it is in flight. */
 void weft_lifecycle_finish(weft_engine *engine, weft_request *request, weft_finish finish, const char *reason);

@@ -57,3 +57,13 @@ void weft_pace_spend(weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas, uin
   weft_cost_add(&p->model->layers, &p->shape, n, kv_len, canvas, n_outputs);
   p->prompt_due = p->canvas_due = p->decode_due = false;
 }
+
+uint32_t weft_pace_drafts(const weft_pace *p, uint32_t n, uint32_t kv_len) {
+  if (p->budget_us <= 0.0) return n;
+  while (n > 0 && !fits_time(p, n, kv_len, false, n)) n /= 2;
+  return n;
+}
+
+void weft_pace_spend_drafts(weft_pace *p, uint32_t n, uint32_t kv_len) {
+  weft_cost_add(&p->model->layers, &p->shape, n, kv_len, false, n);
+}

@@ -53,7 +53,11 @@ uint32_t weft_pace_chunk(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t 
 bool weft_pace_canvas(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t n_outputs);
 /* True when a decode row that weft_pace_open was not told of has time; it is counted as planned. */
 bool weft_pace_decode(weft_pace *pace, uint32_t kv_len);
+/* How many of n drafts, which would follow kv_len keys, have time. They are never due. */
+uint32_t weft_pace_drafts(const weft_pace *pace, uint32_t n, uint32_t kv_len);
 /* n rows are planned: their time is no longer free. */
 void weft_pace_spend(weft_pace *pace, uint32_t n, uint32_t kv_len, bool canvas, uint32_t n_outputs);
+/* The same for n drafts, which take no turn of what is due. */
+void weft_pace_spend_drafts(weft_pace *pace, uint32_t n, uint32_t kv_len);
 
 #endif

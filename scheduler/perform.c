@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "scheduler/perform.h"
 
+#include <string.h>
+
 #include "scheduler/lifecycle.h"
 #include "scheduler/pins.h"
 #include "scheduler/waiting.h"
@@ -10,9 +12,13 @@ enum { RETRY_PLANS = 16 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static void perform_denoise(weft_planning *p, weft_request *r, uint32_t n) {
-  weft_pace_spend(&p->pace, n, r->n_planned, true, n);
-  weft_work *work = weft_perform_add(p, r, WEFT_WORK_DENOISE, n, WEFT_OUTPUT_CANVAS, n);
+static weft_work *add_rows(weft_planning *p, weft_request *r, const weft_rows *rows) {
+  return weft_perform_add(p, r, rows->kind, rows->n, rows->first_output, rows->n_outputs, rows->ask);
+}
+
+static void perform_denoise(weft_planning *p, weft_request *r, const weft_rows *rows) {
+  weft_pace_spend(&p->pace, rows->n, r->n_planned, true, rows->n_outputs);
+  weft_work *work = add_rows(p, r, rows);
   work->block = r->next_block;
   work->step = r->next_step;
   work->source = WEFT_TOKENS_CANVAS;
@@ -22,44 +28,54 @@ static void perform_denoise(weft_planning *p, weft_request *r, uint32_t n) {
   r->next_step = 0;
 }
 
-static void perform_commit(weft_planning *p, weft_request *r, uint32_t n) {
-  weft_pace_spend(&p->pace, n, r->n_planned, true, 0);
-  weft_work *work = weft_perform_add(p, r, WEFT_WORK_COMMIT, n, WEFT_OUTPUT_NONE, 0);
+static void perform_commit(weft_planning *p, weft_request *r, const weft_rows *rows) {
+  weft_pace_spend(&p->pace, rows->n, r->n_planned, true, rows->n_outputs);
+  weft_work *work = add_rows(p, r, rows);
   work->source = WEFT_TOKENS_ARGMAX;
-  r->n_planned += n;
+  r->n_planned += rows->n;
 }
 
-static void perform_prefill(weft_planning *p, weft_request *r, uint32_t n) {
-  bool last = n == r->n_tokens - r->n_planned, token = last && !r->canvas && r->size.answer_max > 0;
-  uint32_t first_scored, n_scored = weft_request_n_to_score(r, n, &first_scored);
-  uint32_t n_outputs = n_scored + (token ? 1 : 0);
-  weft_output output = token ? WEFT_OUTPUT_TOKEN : n_scored > 0 ? WEFT_OUTPUT_SCORES : WEFT_OUTPUT_NONE;
-  weft_pace_spend(&p->pace, n, r->n_planned, false, n_outputs);
-  weft_work *work = weft_perform_add(p, r, WEFT_WORK_PREFILL, n, output, n_outputs);
+static void perform_prefill(weft_planning *p, weft_request *r, const weft_rows *rows) {
+  bool last = rows->n == r->n_tokens - r->n_planned;
+  weft_pace_spend(&p->pace, rows->n, r->n_planned, false, rows->n_outputs);
+  weft_work *work = add_rows(p, r, rows);
   work->source = WEFT_TOKENS_HOST;
-  work->first_scored = first_scored;
-  work->n_scored = n_scored;
-  p->scored_rows_left -= n_scored;
-  r->n_planned += n;
+  p->scored_rows_left -= weft_ask_n_scored(rows->ask, rows->n_outputs);
+  r->n_planned += rows->n;
   if (!last) return;
   r->prefilling = false;
-  r->n_pending = token ? 1 : 0;
+  r->n_pending = (uint8_t)weft_ask_n_sampled(rows->ask, rows->n_outputs);
   weft_lifecycle_make_ready(p->engine, r);
+}
+
+/* The drafts stand behind the tokens of the request until the run has landed. */
+static void perform_verify(weft_planning *p, weft_request *r, const weft_rows *rows) {
+  uint32_t n_drafts = rows->n - 1;
+  memcpy(r->tokens + r->n_tokens, p->draft, n_drafts * sizeof *p->draft);
+  weft_pace_spend_drafts(&p->pace, n_drafts, r->n_planned + 1);
+  weft_work *work = add_rows(p, r, rows);
+  work->source = WEFT_TOKENS_HOST;
+  p->draft_rows_left -= n_drafts;
+  r->n_planned += rows->n;
+  r->n_pending = (uint8_t)rows->n;
 }
 
 void weft_perform_rows(weft_planning *p, weft_request *r, const weft_rows *rows) {
   switch (rows->kind) {
     case WEFT_WORK_PREFILL:
-      perform_prefill(p, r, rows->n);
+      perform_prefill(p, r, rows);
       break;
     case WEFT_WORK_COMMIT:
-      perform_commit(p, r, rows->n);
+      perform_commit(p, r, rows);
       break;
     case WEFT_WORK_DENOISE:
-      perform_denoise(p, r, rows->n);
+      perform_denoise(p, r, rows);
       break;
     case WEFT_WORK_DECODE:
       weft_perform_decode(p, r);
+      break;
+    case WEFT_WORK_VERIFY:
+      perform_verify(p, r, rows);
       break;
   }
 }
@@ -111,6 +127,13 @@ static void refuse_slot(weft_engine *e, weft_lane *lane, weft_request *r, weft_s
   if (!lane->lost) weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, weft_status_text(status));
 }
 
+/* A runner has the statistics of a run only of requests whose rows are plain (weft_sampling_is_plain). */
+static bool can_draft(const weft_engine *e, const weft_lane *lane, const weft_request *r) {
+  const weft_request_params *asked = &r->asked;
+  return e->config.drafter != NULL && lane->info->draft_rows_max > 0 && !asked->canvas && asked->grammar == NULL &&
+         asked->rules == NULL && weft_sampling_is_plain(&asked->sampling);
+}
+
 static weft_performed start_request(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, uint32_t n_cached) {
   if (!weft_inbox_start(&e->inbox, r)) { /* it was evicted since this turn began */
     weft_pager_release(e->pager, seq);
@@ -139,6 +162,7 @@ static weft_performed start_request(weft_engine *e, weft_lane *lane, weft_reques
     r->usage.n_cached = n_cached;
     e->stats.n_cached_tokens += n_cached;
   }
+  r->drafts = can_draft(e, lane, r);
   weft_lifecycle_enter(e, r);
   return WEFT_PERFORMED_STARTED;
 }

@@ -25,16 +25,16 @@ weft_performed weft_perform_admission(weft_planning *planning, const weft_admiss
 /* True: blocks may have come free, so the caller asks for them again. False: the request waits for them. */
 bool weft_perform_relief(weft_engine *engine, weft_request *request, const weft_relief *relief);
 
-/* The next work of the plan, for n rows of the request on top of its planned keys; n_outputs of them go through the
- * head. */
+/* The next work of the plan, for n_rows rows of the request on top of its planned keys. */
 static inline weft_work *weft_perform_add(weft_planning *p, weft_request *r, weft_work_kind kind, uint32_t n_rows,
-                                          weft_output output, uint32_t n_outputs) {
+                                          uint32_t first_output, uint32_t n_outputs, weft_ask ask) {
   weft_work *work = weft_plan_add(p->plan, kind, n_rows);
   work->request = r;
   work->slot = r->slot;
   work->kv_len = r->n_planned;
-  work->block = work->step = 0;
-  work->output = (uint8_t)output;
+  work->first_output = first_output;
+  work->n_outputs = n_outputs;
+  work->ask = (uint8_t)ask;
   p->rows_left -= n_rows;
   if (kind != WEFT_WORK_PREFILL && r->planned_in != (uint32_t)p->plan->number) p->n_ready_left -= 1;
   r->n_in_flight += 1;
@@ -46,7 +46,7 @@ static inline weft_work *weft_perform_add(weft_planning *p, weft_request *r, wef
 
 /* The row after the request's last token, which the host knows or the device is still sampling. */
 static inline void weft_perform_decode(weft_planning *p, weft_request *r) {
-  weft_work *work = weft_perform_add(p, r, WEFT_WORK_DECODE, 1, WEFT_OUTPUT_TOKEN, 1);
+  weft_work *work = weft_perform_add(p, r, WEFT_WORK_DECODE, 1, 0, 1, WEFT_ASK_SAMPLE);
   bool known = r->n_planned < r->n_tokens;
   work->source = known ? WEFT_TOKENS_HOST : WEFT_TOKENS_SAMPLED;
   work->token = known ? r->last_token : 0;
@@ -55,7 +55,8 @@ static inline void weft_perform_decode(weft_planning *p, weft_request *r) {
   r->n_pending += 1;
 }
 
-/* Rows of a prompt, a commit or a denoise step. A prompt whose last rows these are decodes or denoises from now on. */
+/* Rows of a prompt, a commit, a denoise step or a run. A prompt whose last rows these are decodes or denoises from now
+ * on. */
 void weft_perform_rows(weft_planning *planning, weft_request *request, const weft_rows *rows);
 
 #endif

@@ -2,10 +2,10 @@
 /* A plan: one step of one lane as data (vLLM: the scheduler's output). It says which rows of which request are
  * computed, where their tokens come from and what is wanted of them; it holds no tokens and no pages.
  *
- * Law. A plan has two lists, causal rows (prefill, decode, commit) and denoise steps. A request has at most one work
- * in each: its denoise step runs on top of its causal rows. n_rows is the sum over both lists and at most the rows_max
- * of the lane. A plan lives from planning until its results are applied; the requests in it keep their slots and pages
- * until then. The engine owns the plans and the arrays in them; the batcher and apply.c read them. */
+ * Law. A plan has two lists, causal rows (prefill, decode, verify, commit) and denoise steps. A request has at most one
+ * work in each: its denoise step runs on top of its causal rows. n_rows is the sum over both lists and at most the
+ * rows_max of the lane. A plan lives from planning until its results are applied; the requests in it keep their slots
+ * and pages until then. The engine owns the plans and the arrays in them; the batcher and apply.c read them. */
 #ifndef WEFT_SCHEDULER_PLAN_H
 #define WEFT_SCHEDULER_PLAN_H
 
@@ -16,26 +16,26 @@ typedef enum weft_work_kind {
   WEFT_WORK_PREFILL = 0, /* tokens the host knows: a prompt, or all tokens after a preemption */
   WEFT_WORK_DECODE = 1,
   WEFT_WORK_COMMIT = 2, /* a final canvas becomes keys and values */
-  WEFT_WORK_DENOISE = 3
+  WEFT_WORK_DENOISE = 3,
+  WEFT_WORK_VERIFY = 4 /* the last token and drafts of those after it (draft.h) */
 } weft_work_kind;
+
+enum { WEFT_WORK_KINDS = 5 };
 
 typedef struct weft_work {
   weft_request *request;
   uint32_t slot;
   uint32_t kv_len; /* keys before the rows; position of the first row */
   uint32_t n_rows;
+  uint32_t first_output, n_outputs; /* what is asked of which rows (model/batch.h) */
   union {
-    uint32_t block;        /* denoise */
-    int32_t token;         /* decode, when the host knows it */
-    uint32_t first_scored; /* prefill: rows that are scored, counted from its first one */
+    uint32_t block; /* denoise */
+    int32_t token;  /* decode, when the host knows it */
   };
-  union {
-    uint32_t step;     /* denoise */
-    uint32_t n_scored; /* prefill */
-  };
+  uint32_t step;  /* denoise */
   uint8_t kind;   /* weft_work_kind */
   uint8_t source; /* weft_token_source */
-  uint8_t output; /* weft_output */
+  uint8_t ask;    /* weft_ask */
 } weft_work;
 
 typedef struct weft_step_plan {
@@ -47,9 +47,9 @@ typedef struct weft_step_plan {
   uint64_t began_us, launched_us; /* engine time: planning began; the runner got the step */
   weft_work *causal, *canvas;     /* [n_max] each */
   uint32_t n_causal, n_canvas, n_max;
-  uint32_t n_rows, n_rows_of[4]; /* the second by weft_work_kind */
-  weft_cost_shape shape;         /* of all works */
-  double predicted_us;           /* device time by the cost model */
+  uint32_t n_rows, n_rows_of[WEFT_WORK_KINDS]; /* the second by weft_work_kind */
+  weft_cost_shape shape;                       /* of all works */
+  double predicted_us;                         /* device time by the cost model */
 } weft_step_plan;
 
 weft_status weft_plan_open(weft_step_plan *plan, uint32_t n_max);

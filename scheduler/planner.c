@@ -46,8 +46,11 @@ static bool serve_works(weft_planning *p, weft_request *r) {
     weft_rows_verdict verdict = weft_rows_next(p, r, &rows);
     if (verdict == WEFT_ROWS_HELD) return was_prefilling && !r->prefilling;
     if (verdict == WEFT_ROWS_NONE) return true;
-    bool prefill = rows.kind == WEFT_WORK_PREFILL;
-    if (rows.n_keys > 0 && (rows.n = blocks_for(p->engine, r, rows.n, prefill)) == 0) return true;
+    if (rows.n_keys > 0) {
+      uint32_t n = blocks_for(p->engine, r, rows.n_keys, rows.may_be_fewer);
+      if (n == 0) return true;
+      weft_rows_cut(r, n, &rows);
+    }
     weft_perform_rows(p, r, &rows);
     if (rows.kind == WEFT_WORK_DENOISE || r->prefilling || !r->canvas) return true;
   }
@@ -56,7 +59,7 @@ static bool serve_works(weft_planning *p, weft_request *r) {
 /* False: the request wanted rows and got none. */
 static inline bool serve_request(weft_planning *p, weft_request *r) {
   if (r->planned_in == (uint32_t)p->plan->number) return true; /* served before */
-  return r->prefilling || r->canvas ? serve_works(p, r) : serve_decode(p, r);
+  return r->prefilling || r->canvas || r->drafts ? serve_works(p, r) : serve_decode(p, r);
 }
 
 static bool serve_charged(weft_planning *p, weft_request *r) {
@@ -204,7 +207,8 @@ void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
                      .lane = lane,
                      .plan = plan,
                      .rows_left = lane->rows_max,
-                     .scored_rows_left = lane->info->scored_rows_max};
+                     .scored_rows_left = lane->info->scored_rows_max,
+                     .draft_rows_left = lane->info->draft_rows_max};
   p.n_ready_left = weft_rows_n_ready(&p);
   p.restores_end = weft_pager_get_stats(e->pager).n_restored + lane->restores_max;
   e->claims.preempted = false;

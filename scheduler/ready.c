@@ -41,7 +41,7 @@ void weft_ready_pack(weft_ready *ready) {
 
 /* A commit and a denoise step share a pass. */
 static uint32_t rows_of(const weft_request *request) {
-  return request->canvas ? 2 * request->size.n_canvas : 1;
+  return request->canvas ? 2 * request->size.n_canvas : request->drafts ? 1 + WEFT_DRAFTS_MAX : 1;
 }
 
 void weft_ready_append(weft_ready *ready, weft_request *request) {

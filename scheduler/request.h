@@ -25,7 +25,10 @@
  *   [n_committed, n_valid)  written; the pager is told when a block is full
  *   [n_valid, n_planned)    rows in flight
  *   [n_planned, n_virtual)  rows still to plan
- *   [0, n_tokens)           tokens that the host knows: prompt, answer; canvases whole */
+ *   [0, n_tokens)           tokens that the host knows: prompt, answer; canvases whole
+ *
+ * While a run is in flight the drafts of its rows stand in tokens behind n_tokens, and n_planned and n_pending count
+ * every row of it. When it lands they are set back to what was taken. */
 #ifndef WEFT_SCHEDULER_REQUEST_H
 #define WEFT_SCHEDULER_REQUEST_H
 
@@ -111,6 +114,7 @@ struct weft_request {
   uint8_t state;       /* weft_request_state */
   uint8_t finish;      /* weft_finish */
   bool prefilling : 1; /* tokens the host knows have no rows yet */
+  bool drafts : 1;     /* its rows are runs with drafts (rows.h) */
   bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_logprobs : 1;
 
   /* ---- engine: the second cache line is what packing its row touches ---- */

@@ -3,12 +3,16 @@
  * admitted first, and then asks here in the same plan (planner.c).
  *
  * Law. Rows that are planned before the results of earlier rows are known are such that these results can only confirm
- * them or make them void:
+ * them or make them void. A run of several rows (model/batch.h) may also end partly void: its first rows are confirmed,
+ * the others void. No other rows are planned on top of such a run before it has landed; then apply.c sets the request's
+ * planned rows back to those that were confirmed, and the pager takes back the blocks that only void rows needed.
  *
  *   prompt           tokens that the host knows: at most prefill_chunk, the rows left in the step, and as many as
  *                    weft_pace_chunk (pace.h) finds time for beside those that decode
  *   autoregressive   the row after a token that is still being sampled, also where that token decides what may follow:
  *                    the runner has it when it makes the row's mask (model/runner/runner_sample.c)
+ *   with drafts      nothing while any rows are in flight; then a run of the last token and as many drafts as the
+ *                    drafter has and rows and time are there for, which may be none
  *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step
  *                    of the next canvas on top of it
  *
@@ -17,7 +21,9 @@
  * denoises has rows in one of n steps in a row while any of them are in flight; a plan serves at most an n-th of such
  * requests, beside those whose prompts end in it, so that the next ones find others; and a prompt's chunk is at most an
  * n-th of what is left of the prompt, but never cut below WEFT_STAGE_ROWS. With one stage nothing of this changes a
- * plan. */
+ * plan.
+ *
+ * Outputs. Which of the rows have an output, and what is asked of it, is decided here and nowhere else. */
 #ifndef WEFT_SCHEDULER_ROWS_H
 #define WEFT_SCHEDULER_ROWS_H
 
@@ -35,8 +41,11 @@ typedef enum weft_rows_verdict {
 
 typedef struct weft_rows {
   weft_work_kind kind;
-  uint32_t n;      /* a prompt may take fewer when blocks are short, others take all or none */
-  uint32_t n_keys; /* positions beyond those planned that need blocks */
+  uint32_t n;
+  uint32_t n_keys;   /* positions beyond those planned that need blocks */
+  bool may_be_fewer; /* when blocks are short (weft_rows_cut); else it is all or none */
+  uint32_t first_output, n_outputs;
+  weft_ask ask;
 } weft_rows;
 
 /* Whether the request's rows in flight are still near the first stages, so that rows planned now would wait for them. */
@@ -64,7 +73,9 @@ static inline weft_rows_verdict weft_rows_of_decode(weft_planning *p, const weft
   return WEFT_ROWS_SOME;
 }
 
-/* For a request that computes its prompt, or one that denoises. *out is set with SOME only. */
+/* For a request that computes its prompt, denoises, or has a drafter. *out is set with SOME only. */
 weft_rows_verdict weft_rows_next(weft_planning *planning, const weft_request *request, weft_rows *out);
+/* There are blocks for the first n of these rows only. */
+void weft_rows_cut(const weft_request *request, uint32_t n, weft_rows *rows);
 
 #endif

@@ -64,10 +64,10 @@ static void count_step(weft_engine *e, const weft_step_plan *plan) {
   s->n_steps += 1;
   s->n_rows += plan->n_rows;
   s->n_prefill_rows += rows[WEFT_WORK_PREFILL];
-  s->n_decode_rows += rows[WEFT_WORK_DECODE];
+  s->n_decode_rows += rows[WEFT_WORK_DECODE] + rows[WEFT_WORK_VERIFY];
   s->n_commit_rows += rows[WEFT_WORK_COMMIT];
   s->n_canvas_rows += rows[WEFT_WORK_DENOISE];
-  bool causal = rows[WEFT_WORK_PREFILL] + rows[WEFT_WORK_DECODE] > 0;
+  bool causal = rows[WEFT_WORK_PREFILL] + rows[WEFT_WORK_DECODE] + rows[WEFT_WORK_VERIFY] > 0;
   if (causal && rows[WEFT_WORK_DENOISE] > 0) s->n_mixed_steps += 1;
   if (s->n_steps > 1 && plan->lane != e->last_lane) s->n_switches += 1;
   e->last_lane = plan->lane;
@@ -213,27 +213,28 @@ static void learn_cost(weft_engine *e, const weft_step_plan *plan, uint64_t took
 
 static void record_step(weft_engine *e, const weft_step_plan *plan, uint64_t took_us, bool failed) {
   const weft_pager_stats pager = weft_pager_get_stats(e->pager);
-  const weft_step_record record = {.number = e->recorder.n_steps + 1,
-                                   .lane = plan->lane,
-                                   .failed = failed,
-                                   .began_us = plan->began_us,
-                                   .launched_us = plan->launched_us,
-                                   .collected_us = e->now_us,
-                                   .applied_us = weft_present_us(e),
-                                   .predicted_us = (uint64_t)plan->predicted_us,
-                                   .measured_us = took_us,
-                                   .n_segments = plan->n_causal + plan->n_canvas,
-                                   .n_prefill_rows = plan->n_rows_of[WEFT_WORK_PREFILL],
-                                   .n_decode_rows = plan->n_rows_of[WEFT_WORK_DECODE],
-                                   .n_commit_rows = plan->n_rows_of[WEFT_WORK_COMMIT],
-                                   .n_canvas_rows = plan->n_rows_of[WEFT_WORK_DENOISE],
-                                   .n_running = e->n_running,
-                                   .n_waiting = e->stats.n_waiting,
-                                   .n_pages_free = pager.n_free,
-                                   .n_pages_cached = pager.n_cached,
-                                   .n_pages_pinned = pager.n_pinned,
-                                   .n_preemptions = e->stats.n_preemptions,
-                                   .n_evicted = pager.n_evicted};
+  const weft_step_record record = {
+      .number = e->recorder.n_steps + 1,
+      .lane = plan->lane,
+      .failed = failed,
+      .began_us = plan->began_us,
+      .launched_us = plan->launched_us,
+      .collected_us = e->now_us,
+      .applied_us = weft_present_us(e),
+      .predicted_us = (uint64_t)plan->predicted_us,
+      .measured_us = took_us,
+      .n_segments = plan->n_causal + plan->n_canvas,
+      .n_prefill_rows = plan->n_rows_of[WEFT_WORK_PREFILL],
+      .n_decode_rows = plan->n_rows_of[WEFT_WORK_DECODE] + plan->n_rows_of[WEFT_WORK_VERIFY],
+      .n_commit_rows = plan->n_rows_of[WEFT_WORK_COMMIT],
+      .n_canvas_rows = plan->n_rows_of[WEFT_WORK_DENOISE],
+      .n_running = e->n_running,
+      .n_waiting = e->stats.n_waiting,
+      .n_pages_free = pager.n_free,
+      .n_pages_cached = pager.n_cached,
+      .n_pages_pinned = pager.n_pinned,
+      .n_preemptions = e->stats.n_preemptions,
+      .n_evicted = pager.n_evicted};
   weft_recorder_add_step(&e->recorder, &record);
 }
 

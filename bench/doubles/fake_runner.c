@@ -42,7 +42,8 @@ typedef struct fake_flight {
   weft_page_copy *copy;
   weft_segment_result *result;
   weft_scored *scored; /* [scored_rows_max] */
-  uint32_t n_scored;
+  weft_sampled *drawn; /* [segments_max + draft_rows_max] */
+  uint32_t n_scored, n_drawn;
   int32_t *canvas_rows; /* [4][rows_max]: argmax, in, drawn, out */
   float *entropy;
   uint8_t *accepted;
@@ -141,12 +142,14 @@ static void forget_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
+/* in_run: a row of a run up to which all drafts were right, or a row before the run. Only these must hold tokens of the
+ * request. */
 static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segment *segment, const fake_slot *slot,
-                         uint32_t row) {
+                         uint32_t row, bool in_run) {
   uint32_t i = row - segment->first_row, position = segment->kv_len + i;
   switch (segment->token_source) {
     case WEFT_TOKENS_HOST:
-      if (!slot->params.canvas && (position >= slot->n_tokens || slot->tokens[position] != b->token[row])) {
+      if (in_run && !slot->params.canvas && (position >= slot->n_tokens || slot->tokens[position] != b->token[row])) {
         note_violation(f, "slot %u: the host's token at position %u is not the one of its history", segment->slot,
                        position);
       }
@@ -166,20 +169,28 @@ static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segmen
   return 0;
 }
 
-static void output_token(fake_runner *f, const fake_flight *b, uint32_t s, fake_slot *slot, const weft_fake_sums *seen,
-                         weft_segment_result *result) {
-  uint32_t end = b->segment[s].kv_len + b->segment[s].n_rows;
+/* Row i of the segment draws a token, when the row's own cells have joined what it sees. Whether the run goes on: the
+ * next row holds what was drawn. */
+static bool draw_token(fake_runner *f, fake_flight *b, const weft_segment *segment, uint32_t i,
+                       const weft_fake_sums *seen, weft_segment_result *result) {
+  fake_slot *slot = &f->slot[segment->slot];
+  uint32_t end = segment->kv_len + i + 1;
   if (end != slot->n_tokens) {
-    note_violation(f, "slot %u: a token is wanted after %u tokens, its history has %u", b->segment[s].slot, end,
+    note_violation(f, "slot %u: a token is wanted after %u tokens, its history has %u", segment->slot, end,
                    slot->n_tokens);
   }
-  result->bad = result->bad || weft_fake_is_bad(&f->config.model, seen);
-  result->sampled =
-      weft_fake_token(&f->config.model, seen, end, slot->params.sampling.seed, slot->params.sampling.choice);
-  result->left_format = ++f->n_sampled == f->config.leave_format_at;
-  slot->last_token = result->sampled.token;
+  weft_sampled *drawn = &b->drawn[b->n_drawn++];
+  *drawn = weft_fake_token(&f->config.model, seen, end, slot->params.sampling.seed, slot->params.sampling.choice);
+  slot->last_token = drawn->token;
   if (end < f->info.context_length) slot->tokens[end] = slot->last_token;
-  slot->n_tokens = end + 1;
+  slot->n_tokens = end + 1; /* also where the row is bad: rows in flight stand on it */
+  if (weft_fake_is_bad(&f->config.model, seen)) {
+    result->bad = true;
+    return false;
+  }
+  if (result->n_taken++ == 0) result->token = drawn;
+  result->left_format = ++f->n_sampled == f->config.leave_format_at;
+  return !result->left_format && i + 1 < segment->n_rows && b->token[segment->first_row + i + 1] == drawn->token;
 }
 
 /* One row of a prompt, when the row's own cells have joined what it sees. */
@@ -187,7 +198,7 @@ static void score_row(fake_runner *f, fake_flight *b, const weft_segment *segmen
                       const weft_fake_sums *seen, weft_segment_result *result) {
   const fake_slot *slot = &f->slot[segment->slot];
   uint32_t next = segment->kv_len + i + 1;
-  if (i < segment->first_scored || i - segment->first_scored >= segment->n_scored) return;
+  if (i < segment->first_output || i - segment->first_output >= weft_segment_n_scored(segment)) return;
   if (next >= slot->params.n_prompt) {
     note_violation(f, "slot %u: the row before position %u is scored, the prompt has %u tokens", segment->slot, next,
                    slot->params.n_prompt);
@@ -202,17 +213,19 @@ static void score_row(fake_runner *f, fake_flight *b, const weft_segment *segmen
 static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s, weft_segment_result *result) {
   const weft_segment *segment = &b->segment[s];
   fake_slot *slot = &f->slot[segment->slot];
+  uint32_t first_drawn = segment->n_rows - weft_segment_n_sampled(segment);
+  bool in_run = true;
   weft_fake_sums sums = gather_sums(f, b, s, segment->kv_len);
   for (uint32_t i = 0; i < segment->n_rows; i++) {
     uint32_t row = segment->first_row + i, position = segment->kv_len + i;
-    write_row(f, b, s, row, row_token(f, b, segment, slot, row), &sums);
+    write_row(f, b, s, row, row_token(f, b, segment, slot, row, in_run), &sums);
     score_row(f, b, segment, i, &sums, result);
+    if (in_run && i >= first_drawn) in_run = draw_token(f, b, segment, i, &sums, result);
     if (i + 1 < segment->n_rows) forget_row(f, b, s, position, &sums);
   }
   if (segment->token_source == WEFT_TOKENS_ARGMAX && !slot->canvas.done) {
     note_violation(f, "slot %u: a canvas that is not done is committed", segment->slot);
   }
-  if (segment->output == WEFT_OUTPUT_TOKEN) output_token(f, b, s, slot, &sums, result);
 }
 
 static void copy_canvas_result(fake_runner *f, fake_flight *b, const weft_segment *segment, const fake_slot *slot,
@@ -297,24 +310,26 @@ static void note_writes(fake_runner *f, const fake_flight *b) {
 static void compute_light(fake_runner *f, fake_flight *b) {
   for (uint32_t s = 0; s < b->n_segments; s++) {
     const weft_segment *segment = &b->segment[s];
-    if (segment->output == WEFT_OUTPUT_NONE) continue;
+    if (segment->n_outputs == 0) continue;
     weft_segment_result *result = &b->result[b->n_results++];
     result->segment = s;
     result->is_void = result->bad = false;
     result->scored = b->scored;
+    result->n_taken = 1;
+    result->token = &b->drawn[s];
     if (segment->canvas) {
       fake_slot *slot = &f->slot[segment->slot];
       result->done = segment->step + 1 == slot->params.entropy_bound.max_steps;
       result->argmax = b->canvas_rows + segment->first_row;
     } else {
-      result->sampled.token = (int32_t)((segment->slot + segment->kv_len) % f->info.n_vocab);
+      b->drawn[s].token = (int32_t)((segment->slot + segment->kv_len) % f->info.n_vocab);
     }
   }
 }
 
 static void compute_flight(fake_runner *f, fake_flight *b) {
   b->computed = true;
-  b->n_results = b->n_scored = 0;
+  b->n_results = b->n_scored = b->n_drawn = 0;
   if (f->config.store == NULL) {
     compute_light(f, b);
     return;
@@ -332,7 +347,7 @@ static void compute_flight(fake_runner *f, fake_flight *b) {
     } else {
       compute_causal(f, b, s, &result);
     }
-    if (segment->output != WEFT_OUTPUT_NONE) b->result[b->n_results++] = result;
+    if (segment->n_outputs > 0) b->result[b->n_results++] = result;
   }
 }
 
@@ -355,8 +370,20 @@ static void compute_all(weft_fake_store *store) {
 
 /* ---- submit ---------------------------------------------------------------------------------- */
 
+static void check_outputs(fake_runner *f, uint32_t s, const weft_segment *segment) {
+  uint32_t end = segment->first_output + segment->n_outputs, n_drawn = weft_segment_n_sampled(segment);
+  if (end > segment->n_rows || (n_drawn > 0 && end != segment->n_rows)) {
+    note_violation(f, "segment %u: rows %u to %u have outputs of %u rows, of which %u draw a token", s,
+                   segment->first_output, end, segment->n_rows, n_drawn);
+  }
+  bool knows = segment->token_source == WEFT_TOKENS_HOST || (n_drawn < 2 && weft_segment_n_scored(segment) == 0);
+  if (segment->n_outputs > 0 && ((segment->ask == WEFT_ASK_CANVAS) != segment->canvas || !knows)) {
+    note_violation(f, "segment %u: %u outputs are asked for %d", s, segment->n_outputs, (int)segment->ask);
+  }
+}
+
 static void check_segments(fake_runner *f, const weft_batch *batch) {
-  uint32_t row = 0, n_scored = 0;
+  uint32_t row = 0, n_scored = 0, n_drafts = 0;
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
     bool ok = segment->slot < f->info.n_slots && f->slot[segment->slot].open;
@@ -373,19 +400,14 @@ static void check_segments(fake_runner *f, const weft_batch *batch) {
         note_violation(f, "segment %u: row %u is at position %d", s, i, batch->position[row + i]);
       }
     }
+    check_outputs(f, s, segment);
+    uint32_t n_drawn = weft_segment_n_sampled(segment);
     row += segment->n_rows;
-    n_scored += segment->n_scored;
-    if (segment->n_scored > 0 && (segment->canvas || segment->first_scored + segment->n_scored > segment->n_rows)) {
-      note_violation(f, "segment %u: rows %u to %u are scored of %u", s, segment->first_scored,
-                     segment->first_scored + segment->n_scored, segment->n_rows);
-    }
-    if ((segment->n_scored == 0 && segment->output == WEFT_OUTPUT_SCORES) ||
-        (segment->n_scored > 0 && segment->output == WEFT_OUTPUT_NONE)) {
-      note_violation(f, "segment %u: %u rows are scored and the output is %d", s, segment->n_scored,
-                     (int)segment->output);
-    }
+    n_scored += weft_segment_n_scored(segment);
+    n_drafts += n_drawn > 0 ? n_drawn - 1 : 0;
   }
   if (n_scored > f->info.scored_rows_max) note_violation(f, "%u rows are scored in one batch", n_scored);
+  if (n_drafts > f->info.draft_rows_max) note_violation(f, "%u drafts in one batch", n_drafts);
   if (row != batch->n_rows || row > f->info.rows_max || batch->n_segments > f->segments_max) {
     note_violation(f, "%u rows in %u segments, the batch says %u", row, batch->n_segments, batch->n_rows);
   }
@@ -588,6 +610,7 @@ static void close_flight(fake_flight *b) {
   weft_free(b->copy);
   weft_free(b->result);
   weft_free(b->scored);
+  weft_free(b->drawn);
   weft_free(b->canvas_rows);
   weft_free(b->entropy);
   weft_free(b->accepted);
@@ -615,11 +638,12 @@ static bool open_flight(const fake_runner *f, fake_flight *b) {
   b->segment = weft_alloc(segments, sizeof *b->segment);
   b->result = weft_alloc(segments, sizeof *b->result);
   b->scored = weft_alloc(f->info.scored_rows_max, sizeof *b->scored);
+  b->drawn = weft_alloc(segments + f->info.draft_rows_max, sizeof *b->drawn);
   b->canvas_rows = weft_alloc(rows * 4, sizeof *b->canvas_rows);
   b->entropy = weft_alloc(rows, sizeof *b->entropy);
   b->accepted = weft_alloc(rows, 1);
-  bool ok = b->segment != NULL && b->result != NULL && b->scored != NULL && b->canvas_rows != NULL &&
-            b->entropy != NULL && b->accepted != NULL;
+  bool ok = b->segment != NULL && b->result != NULL && b->scored != NULL && b->drawn != NULL &&
+            b->canvas_rows != NULL && b->entropy != NULL && b->accepted != NULL;
   if (!ok || f->config.store == NULL) return ok;
   b->token = weft_alloc(rows, sizeof *b->token);
   b->table = weft_alloc(segments * f->table_stride, sizeof *b->table);
@@ -668,6 +692,7 @@ static void fill_info(fake_runner *f) {
   info->n_saves = c->store == NULL || c->model.n_canvas == 0 ? 0 : c->n_saves;
   info->rows_max = c->rows_max;
   info->scored_rows_max = c->scored_rows_max;
+  info->draft_rows_max = c->store == NULL ? 0 : c->draft_rows_max;
   info->depth = c->depth;
   info->n_stages = c->n_stages == 0 ? 1 : c->n_stages;
   info->n_experts = c->n_experts;

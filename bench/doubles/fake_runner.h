@@ -36,6 +36,7 @@ typedef struct weft_fake_config {
   uint32_t n_slots, rows_max, depth, context_length;
   uint32_t n_stages;        /* 0: one */
   uint32_t scored_rows_max; /* rows of prompts that one step may score; 0: none */
+  uint32_t draft_rows_max;  /* rows with drafts that one step may have; 0: none; needs a store */
   uint32_t n_saves;         /* canvases kept outside their slots; needs a store */
   uint32_t id;              /* tells the runners of one store apart */
   weft_fake_store *store;   /* NULL: a token is a hash of its position; no memory is read (for benchmarks) */

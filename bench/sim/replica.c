@@ -101,7 +101,7 @@ static weft_sim_step measure_batch(const weft_sim_model *model, const weft_batch
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
     step.n_keys += keys_of(model, segment);
-    step.n_outputs += segment->canvas ? segment->n_rows : segment->n_scored + (segment->output == WEFT_OUTPUT_TOKEN);
+    step.n_outputs += segment->n_outputs;
   }
   return step;
 }

@@ -118,14 +118,26 @@ static void push_output(device_runner *r, runner_flight *f, const runner_step *s
   r->output_row[at] = step->batch->segment[segment].first_row + row;
   r->output_at[at] = segment;
   f->output_segment[at] = given;
+  f->draft[at] = -1;
 }
 
 /* Scored rows; returns where the next rows go. */
 static uint32_t list_scored(device_runner *r, runner_flight *f, const runner_step *step, uint32_t at) {
   for (uint32_t i = 0; i < step->batch->n_segments; i++) {
     const weft_segment *s = &step->batch->segment[i];
-    for (uint32_t k = 0; k < s->n_scored; k++) push_output(r, f, step, at++, i, s->first_scored + k);
-    f->outputs.n_scored += s->n_scored;
+    uint32_t n = weft_segment_n_scored(s);
+    for (uint32_t k = 0; k < n; k++) push_output(r, f, step, at++, i, s->first_output + k);
+    f->outputs.n_scored += n;
+  }
+  return at;
+}
+
+/* The rows of a segment that draw tokens; returns where the next rows go. */
+static uint32_t list_run(device_runner *r, runner_flight *f, const runner_step *step, uint32_t segment, uint32_t at) {
+  const weft_segment *s = &step->batch->segment[segment];
+  for (uint32_t row = s->n_rows - weft_segment_n_sampled(s); row < s->n_rows; row++, at++) {
+    push_output(r, f, step, at, segment, row);
+    if (row + 1 < s->n_rows) f->draft[at] = r->token[s->first_row + row + 1];
   }
   return at;
 }
@@ -139,21 +151,21 @@ static void list_outputs(device_runner *r, runner_flight *f, const runner_step *
   for (int pass = 0; pass < 2; pass++) { /* logits rows, then plain rows */
     for (uint32_t i = 0; i < batch->n_segments; i++) {
       const weft_segment *s = &batch->segment[i];
-      if (s->output != WEFT_OUTPUT_TOKEN) continue;
+      uint32_t n_sampled = weft_segment_n_sampled(s);
       bool plain = runner_is_plain(&r->slots[s->slot]);
-      if (plain != (pass == 1)) continue;
-      push_output(r, f, step, at++, i, s->n_rows - 1);
+      if (n_sampled == 0 || plain != (pass == 1)) continue;
+      at = list_run(r, f, step, i, at);
       if (plain) {
-        o->n_plain += 1;
+        o->n_plain += n_sampled;
       } else {
-        o->n_logits += 1;
+        o->n_logits += n_sampled;
       }
     }
     if (pass == 0) at = list_scored(r, f, step, at);
   }
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *s = &batch->segment[i];
-    if (s->output != WEFT_OUTPUT_CANVAS) continue;
+    if (!weft_segment_denoises(s)) continue;
     for (uint32_t row = 0; row < s->n_rows; row++) push_output(r, f, step, at++, i, row);
     o->n_canvas_rows += s->n_rows;
     o->n_canvases += 1;
@@ -193,7 +205,8 @@ static void ask_canvas_row(device_runner *r, const runner_inputs *in, uint32_t j
   r->want_soft[j] = !p->no_self_conditioning && segment->step + 1 < p->max_steps;
 }
 
-/* A plain row: its token is found among the statistics and goes to its slot's cell, unless it only fills up. */
+/* A plain row: its token is found among the statistics and goes to its slot's cell, unless it only fills up or is one
+ * of several of a run. The host knows the last token of such a run before any row follows. */
 static void ask_plain_row(device_runner *r, const runner_inputs *in, uint32_t j, const weft_segment *segment,
                           uint64_t position, const runner_flight *f) {
   const weft_sampling *p = &r->slots[segment->slot].params.sampling;
@@ -204,6 +217,7 @@ static void ask_plain_row(device_runner *r, const runner_inputs *in, uint32_t j,
   in->fresh[j] = 0;
   r->want_soft[j] = 0;
   if (f->output_segment[runner_first_stats(&f->outputs) + j] == UINT32_MAX) return;
+  if (weft_segment_n_sampled(segment) > 1) return;
   in->from[j] = (int32_t)(p->temperature > 0.0f ? n + j : j);
   in->to[j] = (int32_t)segment->slot;
 }
@@ -352,7 +366,7 @@ static weft_status run_head_stats(device_runner *r, const runner_step *step, con
   if (shared) runner_share_rows(r, n, 0, &from, &end);
   for (uint32_t i = 0; i < step->batch->n_segments && o->n_held > 0 && status == WEFT_OK; i++) {
     const weft_segment *segment = &step->batch->segment[i];
-    if (segment->output != WEFT_OUTPUT_CANVAS) continue;
+    if (!weft_segment_denoises(segment)) continue;
     if (r->slots[segment->slot].params.grammar != NULL) {
       status = runner_head_stats(r, NULL, o, from, at - from, NULL);
       from = at + segment->n_rows;
@@ -431,7 +445,7 @@ static weft_status send_results(device_runner *r, runner_flight *f, const runner
   }
   for (uint32_t i = 0; i < step->batch->n_segments && status == WEFT_OK; i++) {
     const weft_segment *segment = &step->batch->segment[i];
-    if (segment->output != WEFT_OUTPUT_CANVAS) continue;
+    if (!weft_segment_denoises(segment)) continue;
     const float *soft = r->d_soft + (uint64_t)first * r->n_hidden;
     if (r->want_soft[first]) status = runner_send_soft(r, segment->slot, soft, segment->n_rows);
     first += segment->n_rows;
@@ -500,11 +514,20 @@ static void count_pending(device_runner *r, const runner_flight *f) {
   }
 }
 
+/* The rows of a run need one another's tokens for their masks and penalties, which only plain rows do without. */
+static bool runs_are_plain(const device_runner *r, const weft_batch *batch) {
+  for (uint32_t i = 0; i < batch->n_segments; i++) {
+    const weft_segment *s = &batch->segment[i];
+    if (weft_segment_n_sampled(s) > 1 && !runner_is_plain(&r->slots[s->slot])) return false;
+  }
+  return true;
+}
+
 static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   device_runner *r = (device_runner *)base;
   if (r->broken) return only_copies(r, batch);
   if (r->n_flights >= r->info.depth) return WEFT_FULL;
-  if (!weft_batch_is_sound(batch, &r->bounds)) return WEFT_E_INVALID;
+  if (!weft_batch_is_sound(batch, &r->bounds) || !runs_are_plain(r, batch)) return WEFT_E_INVALID;
   runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (r->info.depth + 1)];
   if (!runner_find_given(r, f, batch)) return WEFT_E_INVALID;
   start_flight(r, batch, f);

@@ -31,6 +31,7 @@ typedef struct weft_runner_info {
   uint32_t n_slots, rows_max, depth;
   uint32_t n_stages;        /* how many steps it can compute at once, each on a device of its own; 1: one */
   uint32_t scored_rows_max; /* rows of prompts that one step may score; 0: none */
+  uint32_t draft_rows_max;  /* rows with drafts (batch.h, runs) that one step may have; 0: none */
   uint32_t n_saves;         /* places for the state of canvases outside their slots */
   uint32_t n_groups;
   weft_layer_group group[WEFT_GROUPS_MAX];

@@ -146,7 +146,7 @@ weft_status runner_held_paths(device_runner *r, const runner_step *step, const r
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < step->batch->n_segments && status == WEFT_OK; i++) {
     const weft_segment *segment = &step->batch->segment[i];
-    if (segment->output != WEFT_OUTPUT_CANVAS) continue;
+    if (!weft_segment_denoises(segment)) continue;
     c.slot = &r->slots[segment->slot];
     c.n_rows = segment->n_rows;
     if (c.slot->params.grammar != NULL && segment->block == c.slot->n_canvases) {

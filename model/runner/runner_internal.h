@@ -103,7 +103,10 @@ typedef struct runner_flight {
   weft_segment *segment; /* [segments_max] of the batch as it was given */
   uint32_t *generation;  /* [segments_max] of the slots of these segments */
   runner_outputs outputs;
-  uint32_t *output_segment;    /* [output_max]: the row's segment in that batch; UINT32_MAX: a row that fills up */
+  uint32_t *output_segment; /* [output_max]: the row's segment in that batch; UINT32_MAX: a row that fills up */
+  int32_t
+      *draft; /* [output_max]: of a row that draws a token, the draft in the next row of its run; -1: it is the last */
+  weft_sampled *token;         /* [segments_max + draft_rows_max]: what rows drew, those that need their logits first */
   float *temperature;          /* [stats_max] of rows with statistics */
   void *stats;                 /* what the device sends to the host; results point into it, as into the next ones */
   weft_sample_result *sampled; /* [segments_max] sent by the device: rows that need their logits */

@@ -32,8 +32,8 @@ void runner_close(weft_runner *base) {
   runner_close_saves(r);
   for (uint32_t i = 0; i <= r->info.depth; i++) {
     runner_flight *f = &r->flight[i];
-    void *const host[] = {f->result,         f->canvas_in,   f->segment, f->generation,
-                          f->output_segment, f->temperature, f->given,   f->scored};
+    void *const host[] = {f->result,         f->canvas_in,   f->segment, f->generation, f->draft,
+                          f->output_segment, f->temperature, f->given,   f->scored,     f->token};
     for (uint32_t k = 0; k < sizeof host / sizeof *host; k++) weft_free(host[k]);
     weft_device_free_host(d, f->stats);
     weft_device_free_host(d, f->sampled);
@@ -114,6 +114,8 @@ static weft_status open_flights(device_runner *r) {
     f->segment = take_host(r, limits->segments_max, sizeof *f->segment, &status);
     f->generation = take_host(r, limits->segments_max, sizeof *f->generation, &status);
     f->output_segment = take_host(r, r->output_max, sizeof *f->output_segment, &status);
+    f->draft = take_host(r, r->output_max, sizeof *f->draft, &status);
+    f->token = take_host(r, limits->segments_max + r->info.draft_rows_max, sizeof *f->token, &status);
     f->temperature = take_host(r, n, sizeof *f->temperature, &status);
     f->stats = take_pinned(r, runner_stats_bytes(n), &status);
     f->sampled = take_pinned(r, limits->segments_max * sizeof *f->sampled, &status);
@@ -248,6 +250,7 @@ static void fill_info(device_runner *r) {
   info->n_saves = model->canvas_length > 0 ? r->config.n_saves : 0;
   info->rows_max = r->config.limits.rows_max;
   info->scored_rows_max = info->rows_max < SCORED_ROWS_MAX ? info->rows_max : SCORED_ROWS_MAX;
+  info->draft_rows_max = r->config.draft_rows_max;
   info->n_stages = weft_split_stages(r->split);
   info->depth = info->n_stages + 1; /* every stage has a step, and the host plans one */
   info->page_bytes = r->config.layout->page_bytes;
@@ -261,6 +264,7 @@ static void fill_info(device_runner *r) {
   r->canvas_length = model->canvas_length;
   r->bounds = model_bounds(r->config.model, r->config.layout, r->config.n_slots);
   r->bounds.scored_rows_max = info->scored_rows_max;
+  r->bounds.draft_rows_max = info->draft_rows_max;
 }
 
 weft_status weft_device_runner_open(const weft_device_runner_config *config, weft_runner **out, uint64_t *n_bytes,
@@ -290,7 +294,7 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   uint32_t rows_most = config->n_slots; /* a held canvas on a device with memory of its own has all its rows at once */
   if (!r->in_place && rows_most < r->canvas_length) rows_most = r->canvas_length;
   if (r->logit_rows_max > rows_most) r->logit_rows_max = rows_most;
-  r->stats_max = config->limits.segments_max + config->limits.canvas_rows_max;
+  r->stats_max = config->limits.segments_max + r->info.draft_rows_max + config->limits.canvas_rows_max;
   r->output_max = r->stats_max + r->info.scored_rows_max;
   r->asked_words = runner_asked_words(r);
   r->mask_words = (r->info.n_vocab + 31) / 32;

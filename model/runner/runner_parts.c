@@ -68,9 +68,9 @@ weft_status runner_follow(device_runner *r, const weft_batch *batch) {
 
 void runner_note_writes(device_runner *r, const runner_flight *f) {
   for (uint32_t i = 0; i < f->n_segments; i++) {
-    weft_output output = f->segment[i].output;
-    if (output == WEFT_OUTPUT_TOKEN || output == WEFT_OUTPUT_CANVAS)
-      r->slots[f->segment[i].slot].written_by = f->number;
+    const weft_segment *segment = &f->segment[i];
+    bool writes = weft_segment_n_sampled(segment) > 0 || weft_segment_denoises(segment);
+    if (writes) r->slots[segment->slot].written_by = f->number;
   }
 }
 
@@ -93,7 +93,7 @@ static weft_status send_tokens(device_runner *r, const runner_flight *f) {
   uint32_t first = UINT32_MAX, end = 0;
   for (uint32_t i = 0; i < f->n_segments; i++) {
     uint32_t slot = f->segment[i].slot;
-    if (f->segment[i].output != WEFT_OUTPUT_TOKEN) continue;
+    if (weft_segment_n_sampled(&f->segment[i]) == 0) continue;
     if (slot < first) first = slot;
     if (slot >= end) end = slot + 1;
   }
@@ -106,7 +106,7 @@ weft_status runner_send_cells(device_runner *r, const runner_flight *f) {
   weft_status status = send_tokens(r, f);
   for (uint32_t i = 0; i < f->n_segments && status == WEFT_OK; i++) {
     uint32_t slot = f->segment[i].slot;
-    if (f->segment[i].output != WEFT_OUTPUT_CANVAS) continue;
+    if (!weft_segment_denoises(&f->segment[i])) continue;
     status = send_words(r, runner_mirror_canvas(r, slot), runner_canvas_cell(r, slot), runner_mirror_canvas_words(r));
   }
   return status;

@@ -9,18 +9,27 @@ static void slot_push(device_runner *r, runner_slot *s, int32_t token) {
   if (s->n_history < r->config.seq_tokens_max) s->history[s->n_history++] = token;
 }
 
+/* The rows of a run in order, until one did not draw what the next one holds. A row that fills up is no run's. */
 static void take_plain_rows(device_runner *r, runner_flight *f) {
   const runner_outputs *o = &f->outputs;
+  uint32_t over = UINT32_MAX; /* the segment whose run has ended */
   runner_stats stats = runner_stats_at(f->stats, o->n_plain + o->n_canvas_rows);
   for (uint32_t j = 0; j < o->n_plain; j++) {
-    uint32_t index = f->output_segment[runner_first_stats(o) + j];
+    uint32_t at = runner_first_stats(o) + j, index = f->output_segment[at];
     runner_slot *s = index == UINT32_MAX ? NULL : runner_slot_of(r, f, index);
     if (s == NULL) continue;
     weft_segment_result *result = &f->result[index];
     s->n_pending -= 1;
+    if (index == over) continue;
+    over = index;
     result->bad = stats.bad[j] != 0;
-    result->sampled.token = s->params.sampling.temperature > 0.0f ? stats.drawn[j] : stats.argmax[j];
-    if (!result->bad) slot_push(r, s, result->sampled.token);
+    if (result->bad) continue;
+    int32_t token = s->params.sampling.temperature > 0.0f ? stats.drawn[j] : stats.argmax[j];
+    weft_sampled *sampled = &f->token[o->n_logits + j];
+    *sampled = (weft_sampled){.token = token};
+    if (result->n_taken++ == 0) result->token = sampled;
+    slot_push(r, s, token);
+    if (f->draft[at] == token) over = UINT32_MAX;
   }
 }
 
@@ -32,11 +41,13 @@ static void take_logits_rows(device_runner *r, runner_flight *f) {
     weft_segment_result *result = &f->result[index];
     s->n_pending -= 1;
     result->bad = f->sampled[j].bad != 0;
-    weft_sampling_take(&f->sampled[j], &result->sampled);
     if (result->bad) continue;
-    slot_push(r, s, result->sampled.token);
+    weft_sampling_take(&f->sampled[j], &f->token[j]);
+    result->token = &f->token[j];
+    result->n_taken = 1;
+    slot_push(r, s, result->token->token);
     if (s->matcher.grammar == NULL) continue;
-    result->left_format = !weft_matcher_take(&s->matcher, r->grammar_scratch, result->sampled.token);
+    result->left_format = !weft_matcher_take(&s->matcher, r->grammar_scratch, result->token->token);
     result->complete = weft_matcher_is_done(&s->matcher);
   }
 }
@@ -83,7 +94,7 @@ static void take_canvases(device_runner *r, runner_flight *f) {
   uint32_t first = f->outputs.n_plain, place = 0, canvas = 0;
   for (uint32_t i = 0; i < f->n_segments; i++) {
     const weft_segment *segment = &f->segment[i];
-    if (segment->output != WEFT_OUTPUT_CANVAS) continue;
+    if (!weft_segment_denoises(segment)) continue;
     const weft_canvas_result *found = &f->canvas[canvas++];
     f->result[i].is_void = found->is_void != 0;
     if (found->is_void == 0 && runner_slot_of(r, f, i) != NULL) take_canvas(r, f, i, first, place, found);
@@ -95,7 +106,7 @@ static void take_canvases(device_runner *r, runner_flight *f) {
 static void pack_results(runner_flight *f) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < f->n_segments; i++) {
-    if (f->segment[i].output == WEFT_OUTPUT_NONE) continue;
+    if (f->segment[i].n_outputs == 0) continue;
     f->result[n++] = f->result[i];
   }
   f->step.n_results = n;

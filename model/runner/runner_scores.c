@@ -14,11 +14,12 @@ bool runner_find_given(const device_runner *r, runner_flight *f, const weft_batc
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *segment = &batch->segment[i];
     const runner_slot *s = &r->slots[segment->slot];
-    uint64_t first = (uint64_t)segment->kv_len + segment->first_scored + 1;
-    if (segment->n_scored == 0) continue;
-    if (first + segment->n_scored > s->n_history) return false;
-    memcpy(f->given + n, s->history + first, segment->n_scored * sizeof *f->given);
-    n += segment->n_scored;
+    uint64_t first = (uint64_t)segment->kv_len + segment->first_output + 1;
+    uint32_t n_scored = weft_segment_n_scored(segment);
+    if (n_scored == 0) continue;
+    if (first + n_scored > s->n_history) return false;
+    memcpy(f->given + n, s->history + first, n_scored * sizeof *f->given);
+    n += n_scored;
   }
   return true;
 }

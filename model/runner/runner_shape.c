@@ -5,7 +5,7 @@
 #include "model/runner/runner_internal.h"
 
 static bool is_decode(const weft_segment *s) {
-  return !s->canvas && s->n_rows == 1 && s->output == WEFT_OUTPUT_TOKEN;
+  return s->n_rows == 1 && weft_segment_n_sampled(s) == 1;
 }
 
 static bool is_plain_decode(const device_runner *r, const weft_segment *s) {

@@ -59,9 +59,8 @@ static uint64_t device_time(void *self, const weft_batch *batch) {
   d->n_decode = 0;
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *s = &batch->segment[i];
-    if (s->output == WEFT_OUTPUT_TOKEN) n_outputs += 1;
-    if (s->output == WEFT_OUTPUT_CANVAS) n_outputs += s->n_rows;
-    d->n_decode += s->output == WEFT_OUTPUT_TOKEN && s->n_rows == 1;
+    n_outputs += s->n_outputs;
+    d->n_decode += weft_segment_n_sampled(s) == 1 && s->n_rows == 1;
   }
   d->us = d->fixed_us + (uint64_t)d->row_us * batch->n_rows + (uint64_t)d->output_us * n_outputs;
   d->fixed_sum_us += d->fixed_us;

@@ -92,8 +92,7 @@ static inline double watch_cost(const service_watch *w, const weft_cost_shape *s
 }
 
 static inline void watch_add(const service_watch *w, weft_cost_shape *shape, const weft_segment *segment) {
-  uint32_t n_outputs = segment->canvas ? segment->n_rows : segment->n_scored + (segment->output == WEFT_OUTPUT_TOKEN);
-  weft_cost_add(&w->model.layers, shape, segment->n_rows, segment->kv_len, segment->canvas, n_outputs);
+  weft_cost_add(&w->model.layers, shape, segment->n_rows, segment->kv_len, segment->canvas, segment->n_outputs);
 }
 
 /* The time of the step goes to tenants as their parts would cost alone. */

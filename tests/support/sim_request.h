@@ -63,7 +63,7 @@ static uint64_t time_of(void *self, const weft_batch *batch) {
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *segment = &batch->segment[i];
     us += (uint64_t)law->key * segment->kv_len * segment->n_rows / 16;
-    if (segment->output == WEFT_OUTPUT_CANVAS) us += (uint64_t)law->output * segment->n_rows;
+    if (weft_segment_denoises(segment)) us += (uint64_t)law->output * segment->n_rows;
   }
   bool stalls = law->stall_one_in > 0 && weft_mix64(batch->number + 1) % law->stall_one_in == 0;
   return stalls ? 200 * us : us;

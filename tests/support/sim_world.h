@@ -4,6 +4,7 @@
  * One world in six is a filed one: a few prompts come again and again, and their blocks go through all tiers.
  * One world in six is a crowded one: three tenants on two models, many requests at once, and a pool in which few find
  * room, so that starved requests, waiters and debts of pages meet.
+ * In four worlds in ten a drafter guesses next tokens, between always right and hardly ever; it knows the answers.
  * One world in eight is a fair one: one model, memory and slots for everybody, no prefix cache, no
  * faults, half of them with all requests at once, tenants of one class with weights; there the fairness bound holds,
  * with and without a target for the time between tokens, and however old requests grow. */
@@ -40,6 +41,9 @@ typedef struct sim {
   weft_engine_config config;
   weft_tenant_config tenant[TENANTS_MAX];
   sim_tokens tokens[TENANTS_MAX];
+  weft_drafter drafter;
+  uint64_t n_drafted;
+  uint32_t n_right;    /* percent of its guesses that are right */
   service_watch watch; /* fair worlds: around the only runner */
   weft_engine *engine;
   sim_request request[REQUESTS_MAX];
@@ -243,6 +247,44 @@ static void make_fair(sim *s) {
   s->slow = chance(s, 50);
 }
 
+/* ---- drafts ---------------------------------------------------------------------------------- */
+
+static bool begins_with(const sim_request *r, const int32_t *tokens, uint32_t n) {
+  uint32_t n_prompt = r->params.n_tokens;
+  if (r->handle == NULL || n < n_prompt || n >= n_prompt + r->solo.n) return false;
+  return memcmp(r->prompt, tokens, n_prompt * sizeof *tokens) == 0 &&
+         memcmp(r->solo.tokens, tokens + n_prompt, (n - n_prompt) * sizeof *tokens) == 0;
+}
+
+/* Some of the tokens that come next, the wrong ones among them one higher than they should be. */
+static uint32_t guess_next(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
+                           int32_t *out) {
+  sim *s = self;
+  uint64_t draws = weft_mix64(s->seed ^ weft_mix64(n_tokens + 1000 * (uint64_t)s->step));
+  for (uint32_t i = 0; i < s->n_requests; i++) {
+    const sim_request *r = &s->request[i];
+    if (r->params.model != model || r->params.canvas || !begins_with(r, tokens, n_tokens)) continue;
+    uint32_t at = n_tokens - r->params.n_tokens, n = (uint32_t)(draws % (n_max + 1));
+    if (n > r->solo.n - at) n = r->solo.n - at;
+    for (uint32_t k = 0; k < n; k++) {
+      bool right = weft_mix64(draws + k) % 100 < s->n_right;
+      out[k] = right ? r->solo.tokens[at + k] : (r->solo.tokens[at + k] + 1) % (int32_t)s->fake[model].model.n_vocab;
+    }
+    s->n_drafted += n;
+    return n;
+  }
+  return 0;
+}
+
+static void make_drafter(sim *s) {
+  if (!chance_apart(s, 60, 40)) return;
+  s->drafter = (weft_drafter){.guess = guess_next, .self = s};
+  s->n_right = (uint32_t)(weft_mix64(s->seed ^ 61) % 101);
+  s->config.drafter = &s->drafter;
+  for (uint32_t i = 0; i < s->config.n_models; i++)
+    s->fake[i].draft_rows_max = 1 + (uint32_t)(weft_mix64(s->seed + i) % 40);
+}
+
 static void make_kind(sim *s, weft_request_params *p) {
   const weft_fake_config *f = &s->fake[p->model];
   p->canvas = f->model.n_canvas > 0 && (!f->autoregressive || chance(s, 50));
@@ -345,6 +387,7 @@ static void open_world(sim *s) {
   if (kind >= 12 && kind < 28) make_filed(s);
   bool crowded = kind >= 28 && chance_apart(s, 1, 25);
   if (crowded) make_crowded(s);
+  make_drafter(s);
   for (uint32_t b = 0; b < BASES; b++)
     for (uint32_t i = 0; i < SIM_PROMPT_MAX; i++) s->base[b][i] = (int32_t)draw(s, 0, 10000);
   weft_error error = {{0}};

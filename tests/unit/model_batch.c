@@ -74,37 +74,72 @@ static void test_sources(void **state) {
   REFUSED(f.segment[0].token_source = WEFT_TOKENS_ARGMAX);  /* and a whole argmax canvas, not three rows of it */
 }
 
-/* Rows that are scored have a token of the host after them, and a segment says so in its output. */
-static void test_scores(void **state) {
-  (void)state;
-  fixture scores = sound();
-  scores.bounds.scored_rows_max = 3;
-  scores.segment[0].output = WEFT_OUTPUT_SCORES;
-  scores.segment[0].n_scored = 3;
-  assert_true(is_sound(scores));
-#define UNSOUND(change)        \
+/* A sound batch whose first segment, a prompt chunk of three rows, is asked for something. */
+static fixture asked(weft_ask ask, uint32_t first, uint32_t n) {
+  fixture f = sound();
+  f.bounds.scored_rows_max = 3;
+  f.bounds.draft_rows_max = 2;
+  f.segment[0].ask = ask;
+  f.segment[0].first_output = first;
+  f.segment[0].n_outputs = n;
+  return f;
+}
+
+#define UNSOUND(from, change)  \
   do {                         \
-    fixture f = scores;        \
+    fixture f = from;          \
     change;                    \
     assert_false(is_sound(f)); \
   } while (0)
-  UNSOUND(f.bounds.scored_rows_max = 2);
-  UNSOUND(f.segment[0].output = WEFT_OUTPUT_NONE);
-  UNSOUND(f.segment[0].output = WEFT_OUTPUT_TOKEN); /* the last row is followed by what it samples */
-  UNSOUND(f.segment[0].n_scored = 0);
-  UNSOUND(f.segment[0].n_scored = 4);
-  UNSOUND(f.segment[0].first_scored = 1);
-  UNSOUND(f.segment[0].first_scored = UINT32_MAX);
-  UNSOUND(f.segment[1].n_scored = 1); /* its token is not known yet */
-  UNSOUND(f.segment[3].n_scored = 1);
-  scores.segment[0].output = WEFT_OUTPUT_TOKEN;
-  scores.segment[0].n_scored = 1;
-  scores.segment[0].first_scored = 1;
-  assert_true(is_sound(scores));
+
+/* Rows that are scored have a token of the host after them. */
+static void test_scores(void **state) {
+  (void)state;
+  for (uint32_t n = 1; n <= 3; n++) assert_true(is_sound(asked(WEFT_ASK_SCORE, 0, n)));
+  assert_true(is_sound(asked(WEFT_ASK_SCORE, 1, 2)));
+  assert_true(is_sound(asked(WEFT_ASK_SCORE_THEN_SAMPLE, 1, 2)));
+  assert_true(is_sound(asked(WEFT_ASK_SCORE_THEN_SAMPLE, 0, 3)));
+  UNSOUND(asked(WEFT_ASK_SCORE, 0, 3), f.bounds.scored_rows_max = 2);
+  UNSOUND(asked(WEFT_ASK_SCORE, 0, 3), f.segment[0].token_source = WEFT_TOKENS_ARGMAX);
+  UNSOUND(asked(WEFT_ASK_SCORE, 0, 0), (void)f); /* whose outputs are none asks for nothing */
+  UNSOUND(asked(WEFT_ASK_SCORE, 0, 4), (void)f);
+  UNSOUND(asked(WEFT_ASK_SCORE, 1, 3), (void)f);
+  UNSOUND(asked(WEFT_ASK_SCORE, UINT32_MAX, 2), (void)f);
+  UNSOUND(asked(WEFT_ASK_SCORE_THEN_SAMPLE, 0, 2), (void)f); /* the last row is the one that draws */
+  UNSOUND(asked(WEFT_ASK_SCORE_THEN_SAMPLE, 2, 1), (void)f);
+}
+
+/* Rows that draw are the last ones of a causal segment, and all but the first of them hold drafts of the host. */
+static void test_runs(void **state) {
+  (void)state;
+  for (uint32_t n = 1; n <= 3; n++) assert_true(is_sound(asked(WEFT_ASK_SAMPLE, 3 - n, n)));
+  UNSOUND(asked(WEFT_ASK_SAMPLE, 0, 2), (void)f);
+  UNSOUND(asked(WEFT_ASK_SAMPLE, 0, 3), f.bounds.draft_rows_max = 1);
+  UNSOUND(asked(WEFT_ASK_SAMPLE, 3, 1), (void)f);
+  UNSOUND(asked(WEFT_ASK_CANVAS, 0, 3), (void)f);
+  fixture commit = sound();
+  commit.bounds.draft_rows_max = 8;
+  commit.segment[2].n_outputs = 1;
+  commit.segment[2].first_output = 7;
+  assert_true(is_sound(commit));
+  UNSOUND(commit, f.segment[2].first_output = 6; f.segment[2].n_outputs = 2); /* the host does not know its tokens */
+}
+
+/* A denoise step has an output for each row, or none. */
+static void test_canvases(void **state) {
+  (void)state;
+  fixture canvas = sound();
+  canvas.segment[3].ask = WEFT_ASK_CANVAS;
+  canvas.segment[3].n_outputs = 8;
+  assert_true(is_sound(canvas));
+  UNSOUND(canvas, f.segment[3].n_outputs = 7);
+  UNSOUND(canvas, f.segment[3].ask = WEFT_ASK_SAMPLE);
+  UNSOUND(canvas, f.segment[3].ask = WEFT_ASK_SCORE);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_bounds), cmocka_unit_test(test_rows),
-                                     cmocka_unit_test(test_sources), cmocka_unit_test(test_scores)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_bounds),  cmocka_unit_test(test_rows),
+                                     cmocka_unit_test(test_sources), cmocka_unit_test(test_scores),
+                                     cmocka_unit_test(test_runs),    cmocka_unit_test(test_canvases)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

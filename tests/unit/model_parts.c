@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The order between the devices of a model, on late cards (tests/support/fake_card.h), where a scheduler does not lead
  * to it by itself: three passes with nothing waited for, and a saved canvas that is restored into a slot whose request
- * before is still in flight. And what a runner over two devices says of itself, and what crosses. */
+ * before is still in flight. Runs of drafts, whose answers are those of one row after another. And what a runner over
+ * two devices says of itself, and what crosses. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -165,7 +166,8 @@ static void submit(const world *w, weft_runner *r, uint32_t slot, uint32_t seque
                              .kv_len = PROMPT,
                              .canvas = true,
                              .token_source = WEFT_TOKENS_CANVAS,
-                             .output = WEFT_OUTPUT_CANVAS,
+                             .n_outputs = w->info->canvas_length,
+                             .ask = WEFT_ASK_CANVAS,
                              .step = step};
   add_rows(w, &s, sequence, &segment);
   assert_int_equal(r->ops->submit(r, &s.batch), WEFT_OK);
@@ -187,6 +189,7 @@ static weft_runner *open_runner(const world *w) {
                                       .name = "parts",
                                       .limits = limits,
                                       .n_slots = SLOTS,
+                                      .draft_rows_max = 5,
                                       .n_saves = 1,
                                       .seq_tokens_max = 64};
   if (weft_device_runner_open(&config, &runner, NULL, &error) != WEFT_OK) fail_msg("%s", error.text);
@@ -254,7 +257,7 @@ static void score_prompt(uint32_t n, weft_scored *scored) {
   world_open(&w, n, 0);
   weft_runner *r = open_runner(&w);
   open_slot(r, 0, 5, prompt);
-  const weft_segment segment = {.n_rows = PROMPT, .output = WEFT_OUTPUT_SCORES, .n_scored = PROMPT - 1};
+  const weft_segment segment = {.n_rows = PROMPT, .n_outputs = PROMPT - 1, .ask = WEFT_ASK_SCORE};
   add_rows(&w, &s, 0, &segment);
   assert_int_equal(r->ops->submit(r, &s.batch), WEFT_OK);
   weft_step_result result = collect(r);
@@ -273,6 +276,104 @@ static void test_scores(void **state) {
     score_prompt(n, got);
     assert_memory_equal(got, wanted, sizeof wanted);
   }
+}
+
+/* ---- runs of drafts --------------------------------------------------------------------------------------- */
+
+enum { ANSWER = 14 };
+
+static void open_answer(weft_runner *r, float temperature, const int32_t *prompt, float penalty) {
+  weft_slot_params p = {.tokens = prompt, .n_tokens = PROMPT, .n_prompt = PROMPT, .max_tokens = ANSWER};
+  p.sampling = weft_sampling_neutral();
+  p.sampling.seed = 11;
+  p.sampling.temperature = temperature;
+  p.sampling.repetition_penalty = penalty;
+  assert_int_equal(r->ops->slot_open(r, 0, &p), WEFT_OK);
+}
+
+/* A segment of slot 0 whose last n rows draw; tokens NULL: that of the slot. */
+static weft_status submit_run(const world *w, weft_runner *r, uint32_t kv_len, uint32_t n_rows, uint32_t n,
+                              const int32_t *tokens) {
+  static step_of s;
+  memset(&s, 0, sizeof s);
+  const weft_segment segment = {.n_rows = n_rows,
+                                .kv_len = kv_len,
+                                .token_source = tokens != NULL ? WEFT_TOKENS_HOST : WEFT_TOKENS_SAMPLED,
+                                .first_output = n_rows - n,
+                                .n_outputs = n};
+  add_rows(w, &s, 0, &segment);
+  for (uint32_t i = 0; tokens != NULL && i < n_rows; i++) s.token[i] = tokens[i];
+  return r->ops->submit(r, &s.batch);
+}
+
+/* The answer row by row, with one step always in flight; and in runs of k drafts, of which the first n_right are right.
+ * With `back` every second run is a plain decode row. */
+static void answer_prompt(uint32_t n, float temperature, const int32_t *known, uint32_t k, uint32_t n_right, bool back,
+                          int32_t *answer) {
+  world w;
+  int32_t prompt[PROMPT], row[1 + ANSWER];
+  for (uint32_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i * 5 + 7);
+  world_open(&w, n, 0);
+  weft_runner *r = open_runner(&w);
+  open_answer(r, temperature, prompt, 1.0f);
+  assert_int_equal(submit_run(&w, r, 0, PROMPT, 1, prompt), WEFT_OK);
+  for (uint32_t i = 1; known == NULL && i < ANSWER; i++) {
+    assert_int_equal(submit_run(&w, r, PROMPT + i - 1, 1, 1, NULL), WEFT_OK);
+    answer[i - 1] = collect(r).result[0].token->token;
+  }
+  weft_step_result result = collect(r);
+  uint32_t at = known == NULL ? ANSWER - 1 : 0;
+  answer[at++] = result.result[0].token->token;
+  for (uint32_t turn = 0; at < ANSWER; turn++) {
+    uint32_t most = ANSWER - at - 1, n_drafts = back && turn % 2 == 1 ? 0 : k < most ? k : most;
+    row[0] = answer[at - 1];
+    for (uint32_t i = 0; i < n_drafts; i++) row[1 + i] = known[at + i] ^ (i < n_right ? 0 : 1);
+    assert_int_equal(submit_run(&w, r, PROMPT + at - 1, 1 + n_drafts, 1 + n_drafts, row), WEFT_OK);
+    result = collect(r);
+    const weft_segment_result *run = &result.result[0];
+    assert_int_equal(run->n_taken, 1 + (n_drafts < n_right ? n_drafts : n_right));
+    for (uint32_t i = 0; i < run->n_taken; i++) answer[at++] = run->token[i].token;
+  }
+  r->ops->close(r);
+  world_close(&w);
+}
+
+static void test_runs(void **state) {
+  (void)state;
+  for (uint32_t n = 1; n <= 3; n++) {
+    for (uint32_t i = 0; i < 2; i++) {
+      float temperature = i == 0 ? 0.0f : 0.9f;
+      int32_t wanted[ANSWER], got[ANSWER];
+      answer_prompt(n, temperature, NULL, 0, 0, false, wanted);
+      for (uint32_t k = 0; k <= 5; k++) {
+        for (uint32_t n_right = 0; n_right <= k; n_right += n == 1 ? 1 : 2) {
+          memset(got, 0xFF, sizeof got);
+          answer_prompt(n, temperature, wanted, k, n_right, k % 2 == 1, got);
+          assert_memory_equal(got, wanted, sizeof wanted);
+        }
+      }
+    }
+  }
+}
+
+/* More drafts than the runner has room for, and drafts of rows that need one another's tokens. */
+static void test_refused_runs(void **state) {
+  world w;
+  int32_t tokens[PROMPT] = {7, 12, 17, 22, 27, 32, 37, 42, 47};
+  (void)state;
+  world_open(&w, 1, 0);
+  weft_runner *r = open_runner(&w);
+  open_answer(r, 0.0f, tokens, 1.0f);
+  assert_int_equal(submit_run(&w, r, 0, PROMPT, PROMPT, tokens), WEFT_E_INVALID);
+  assert_int_equal(submit_run(&w, r, 0, PROMPT, 1, tokens), WEFT_OK);
+  (void)collect(r);
+  r->ops->slot_close(r, 0);
+  open_answer(r, 0.0f, tokens, 1.5f);
+  assert_int_equal(submit_run(&w, r, 0, PROMPT, 2, tokens), WEFT_E_INVALID);
+  assert_int_equal(submit_run(&w, r, 0, PROMPT, 1, tokens), WEFT_OK);
+  (void)collect(r);
+  r->ops->close(r);
+  world_close(&w);
 }
 
 /* ---- facts ------------------------------------------------------------------------------------------------ */
@@ -311,10 +412,8 @@ static void test_facts(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_passes),
-      cmocka_unit_test(test_restore),
-      cmocka_unit_test(test_scores),
-      cmocka_unit_test(test_facts),
+      cmocka_unit_test(test_passes), cmocka_unit_test(test_restore),      cmocka_unit_test(test_scores),
+      cmocka_unit_test(test_runs),   cmocka_unit_test(test_refused_runs), cmocka_unit_test(test_facts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

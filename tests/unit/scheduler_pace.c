@@ -21,7 +21,7 @@ static uint64_t law(void *self, const weft_batch *batch) {
     const weft_segment *segment = &batch->segment[s];
     if (segment->canvas) {
       seen.n_canvases[i] += 1;
-    } else if (segment->output == WEFT_OUTPUT_TOKEN && segment->n_rows == 1) {
+    } else if (weft_segment_n_sampled(segment) == 1 && segment->n_rows == 1) {
       seen.n_decode[i] += 1;
     } else if (segment->token_source == WEFT_TOKENS_HOST) {
       seen.n_prompt[i] += segment->n_rows;

@@ -20,7 +20,7 @@ static uint64_t note_batch(void *self, const weft_batch *batch) {
   seen.n_before[i] = w.engine->n_flight;
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
-    bool prompt = segment->n_rows > 1 || segment->output == WEFT_OUTPUT_NONE;
+    bool prompt = segment->n_rows > 1 || segment->n_outputs == 0;
     if (segment->token_source == WEFT_TOKENS_HOST && prompt)
       seen.n_prompt[i] += segment->n_rows;
     else

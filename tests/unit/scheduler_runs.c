@@ -1,0 +1,193 @@
+/* SPDX-License-Identifier: MIT */
+/* Runs of a token and its drafts: whatever a drafter guesses, the answer is that of the request alone; what was guessed
+ * right saves steps; rows behind a wrong guess are void, and the pager has their blocks back. */
+#include "tests/support/engine_world.h"
+
+/* Knows the answer; from its n_right-th guess of a run on it is wrong. */
+typedef struct oracle {
+  solo_answer alone;
+  uint32_t n_prompt, n_most, n_right;
+  uint32_t n_calls, n_guesses;
+} oracle;
+
+static oracle knows;
+
+static uint32_t guess(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
+                      int32_t *out) {
+  oracle *o = self;
+  uint32_t n = o->n_most < n_max ? o->n_most : n_max, at = n_tokens - o->n_prompt;
+  assert_int_equal(model, 0);
+  assert_true(n_max > 0 && n_max <= WEFT_DRAFTS_MAX);
+  if (at > o->alone.n) fail_msg("%u tokens of an answer of %u", at, o->alone.n);
+  assert_memory_equal(tokens + o->n_prompt, o->alone.tokens, at * sizeof *tokens);
+  for (uint32_t i = 0; i < n; i++) {
+    int32_t right = at + i < o->alone.n ? o->alone.tokens[at + i] : 0;
+    out[i] = i < o->n_right ? right : (right + 1) % VOCAB;
+  }
+  o->n_calls += 1;
+  o->n_guesses += n;
+  return n;
+}
+
+static const weft_drafter drafter = {.guess = guess, .self = &knows};
+
+/* A world whose drafter guesses up to n_most tokens, of which the first n_right are right, for an answer to p. */
+static void open_drafting(const weft_request_params *p, uint32_t n_most, uint32_t n_right) {
+  free(knows.alone.tokens);
+  knows = (oracle){
+      .alone = solo_run(&w.fake[0].model, p, CONTEXT), .n_prompt = p->n_tokens, .n_most = n_most, .n_right = n_right};
+  w.config.drafter = &drafter;
+  w.fake[0].draft_rows_max = 20;
+  open_world();
+}
+
+static uint32_t run_counting(void) {
+  uint64_t before = stats().n_steps;
+  run_out();
+  return (uint32_t)(stats().n_steps - before);
+}
+
+/* An answer of 21 tokens: the prompt's step draws one; k drafts, of which j are right, then give j + 1 a step. */
+static void right_guesses_save_steps(void **state) {
+  (void)state;
+  for (uint32_t overlap = 0; overlap < 2; overlap++) {
+    for (uint32_t k = 0; k <= 4; k++) {
+      for (uint32_t j = 0; j <= k; j++) {
+        plan_world();
+        w.config.overlap = overlap == 1;
+        weft_request_params p = ask(false, 10, 21);
+        open_drafting(&p, k, j);
+        weft_request *r = submit(&p);
+        uint32_t n_steps = run_counting();
+        assert_int_equal(n_steps, 1 + (20 + j) / (j + 1));
+        check_equal_solo(r, &p);
+        uint64_t n_rows = 10 + 20 + stats().n_void_rows; /* each token but the last has a row that is valid */
+        assert_int_equal(stats().n_rows, n_rows);
+        assert_true(j == k || stats().n_void_rows > 0);
+        if (j == k) assert_int_equal(stats().n_void_rows, 0);
+        assert_int_equal(stats().n_decode_rows + 10, n_rows);
+        (void)close_world(NULL);
+      }
+    }
+  }
+}
+
+/* Void rows took blocks of their own, which are given back when the step is over. */
+static void blocks_of_void_rows_come_back(void **state) {
+  (void)state;
+  weft_request_params p = ask(false, 8, 40);
+  open_drafting(&p, 20, 0);
+  weft_request *r = submit(&p);
+  step(1);
+  for (uint32_t n = 9; n < 40; n++) { /* n tokens are known, and n - 1 of them have keys */
+    uint32_t n_blocks = (n - 1 + 7) / 8 + (n - 1 + 3) / 4, oldest = n > 9 ? (n - 9) / 4 : 0;
+    assert_int_equal(weft_pager_get_stats(weft_engine_pager(w.engine)).n_pinned, n_blocks - oldest);
+    step(1);
+  }
+  assert_true(knows.n_guesses > 500);
+  assert_int_equal(stats().n_void_rows, knows.n_guesses);
+  run_out();
+  check_equal_solo(r, &p);
+}
+
+/* A run is as long as the pages that there are. */
+static void a_run_is_cut_to_the_pages_there_are(void **state) {
+  (void)state;
+  w.config.n_pages = 12;
+  w.config.no_prefix_cache = true;
+  w.config.seq_tokens_max = 48;
+  weft_request_params p = ask(false, 8, 30);
+  open_drafting(&p, 20, 20);
+  weft_request *r = submit(&p);
+  run_out();
+  assert_true(stats().n_void_rows == 0 && stats().n_preemptions == 0);
+  check_equal_solo(r, &p);
+}
+
+/* Stop tokens and rules end an answer in the middle of a run, and so does a length: no draft goes beyond it. */
+static void an_answer_ends_within_a_run(void **state) {
+  (void)state;
+  for (uint32_t max_tokens = 1; max_tokens <= 12; max_tokens++) {
+    for (uint32_t stop = 0; stop < 12; stop += 3) {
+      plan_world();
+      weft_request_params p = ask(false, 10, 12);
+      solo_answer whole = solo_run(&w.fake[0].model, &p, CONTEXT);
+      int32_t stop_token = whole.tokens[stop];
+      free(whole.tokens);
+      p.max_tokens = max_tokens;
+      p.stop_tokens = &stop_token;
+      p.n_stop_tokens = 1;
+      open_drafting(&p, 5, 5);
+      weft_request *r = submit(&p);
+      run_out();
+      check_equal_solo(r, &p);
+      (void)close_world(NULL);
+    }
+  }
+}
+
+/* One bad row among those that were taken ends the answer where it ends alone. */
+static void a_bad_row_ends_a_run(void **state) {
+  uint32_t n_bad = 0;
+  (void)state;
+  for (uint32_t salt = 0; salt < 40; salt++) {
+    plan_world();
+    w.fake[0].model.salt = salt;
+    w.fake[0].model.bad_one_in = 15;
+    weft_request_params p = ask(false, 10, 20);
+    open_drafting(&p, 4, salt % 5);
+    n_bad += knows.alone.finish == WEFT_FINISH_ERROR && knows.alone.n > 0;
+    weft_request *r = submit(&p);
+    run_out();
+    check_equal_solo(r, &p);
+    (void)close_world(NULL);
+  }
+  assert_true(n_bad > 10);
+}
+
+/* Void rows of a request that is cancelled, or preempted, while its run is in flight. */
+static void a_request_leaves_with_a_run_in_flight(void **state) {
+  (void)state;
+  w.config.overlap = true;
+  w.fake[0].lazy = true;
+  weft_request_params p = ask(false, 10, 30);
+  open_drafting(&p, 6, 3);
+  weft_request *r = submit(&p);
+  step(3);
+  uint64_t n_void = stats().n_void_rows;
+  weft_engine_cancel(w.engine, r);
+  run_out();
+  assert_true(stats().n_void_rows > n_void);
+  assert_int_equal(end_and_release(r), WEFT_FINISH_CANCELLED);
+}
+
+/* Requests whose rows are not plain, and canvases, are not asked for. */
+static void only_plain_requests_have_drafts(void **state) {
+  (void)state;
+  weft_request_params p[3] = {ask(false, 10, 9), ask(false, 10, 9), ask(true, 10, 16)};
+  p[0].sampling.logprobs = true;
+  p[1].sampling.repetition_penalty = 1.5f;
+  open_drafting(&p[0], 4, 4);
+  weft_request *r[3];
+  for (uint32_t i = 0; i < 3; i++) r[i] = submit(&p[i]);
+  run_out();
+  assert_int_equal(knows.n_calls, 0);
+  for (uint32_t i = 0; i < 3; i++) check_equal_solo(r[i], &p[i]);
+}
+
+static int free_oracle(void **state) {
+  (void)state;
+  free(knows.alone.tokens);
+  return 0;
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {TEST(right_guesses_save_steps),
+                                     TEST(blocks_of_void_rows_come_back),
+                                     TEST(a_run_is_cut_to_the_pages_there_are),
+                                     TEST(an_answer_ends_within_a_run),
+                                     TEST(a_bad_row_ends_a_run),
+                                     TEST(a_request_leaves_with_a_run_in_flight),
+                                     TEST(only_plain_requests_have_drafts)};
+  return cmocka_run_group_tests(tests, NULL, free_oracle);
+}
