@@ -15,6 +15,7 @@
 #include "api/answer_defaults.h"
 #include "api/answer_limits.h"
 #include "api/call_plan.h"
+#include "api/delta_logprobs.h"
 #include "api/generation.h"
 #include "api/prompt.h"
 #include "api/prompt_parts.h"
@@ -61,13 +62,11 @@ struct weft_generation {
   const int32_t *answer;       /* the engine's, from the first token on */
   const weft_logprob *logprob; /* likewise, n_top + 1 for each token */
   uint32_t n_top;
-  uint32_t n_given, n_released; /* tokens of deltas before the present one; of the present one */
-  uint32_t n_ids;               /* tokens taken and not given before */
-  weft_text text;               /* of the present delta */
-  weft_text stop;               /* the stop string that was found */
-  weft_token_logprob *lp, *top;
-  uint32_t lp_capacity, top_capacity;
-  weft_text lp_bytes;
+  uint32_t n_given, n_released;            /* tokens of deltas before the present one; of the present one */
+  uint32_t n_ids;                          /* tokens taken and not given before */
+  weft_text text;                          /* of the present delta */
+  weft_text stop;                          /* the stop string that was found */
+  delta_logprobs entries;                  /* of the present delta */
   uint32_t *text_at;                       /* with logprobs: characters of text before each of the n_ids tokens */
   uint32_t text_at_capacity, n_characters; /* of all text so far */
   char error[256];
@@ -431,9 +430,7 @@ void weft_generation_free(weft_generation *g) {
   weft_text_free(&g->limbo);
   weft_text_free(&g->text);
   weft_text_free(&g->stop);
-  weft_text_free(&g->lp_bytes);
-  weft_free(g->lp);
-  weft_free(g->top);
+  delta_logprobs_close(&g->entries);
   weft_free(g->text_at);
   weft_free(g);
 }
@@ -508,7 +505,7 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
   g->n_top = g->event.n_top;
   if (g->event.logprobs != NULL) g->logprob = g->event.logprobs - (size_t)g->event.first * (1 + g->n_top);
   /* one at a time where calls are read, so that whose text a logprob belongs to does not depend on the reader's haste */
-  uint32_t n_max = g->logprobs && g->calls.read ? 1 : DELTA_TOKENS_MAX;
+  uint32_t n_max = !g->logprobs ? DELTA_TOKENS_MAX : g->calls.read ? 1 : delta_logprobs_tokens_max(g->n_top);
   for (uint32_t n = 0; n < n_max && g->next < g->event.n; n++) {
     uint32_t i = g->next;
     uint32_t n_ids = 1;
@@ -547,54 +544,18 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
   return weft_text_status(&g->limbo);
 }
 
-static weft_status token_bytes(weft_generation *g, int32_t id, size_t *at, size_t *n) {
-  *at = g->lp_bytes.n;
-  weft_status status = weft_tokenizer_piece(g->model->tokenizer, id, true, &g->lp_bytes);
-  *n = g->lp_bytes.n - *at;
-  return status;
-}
-
-static weft_status make_room_for_logprobs(weft_generation *g, uint32_t n) {
-  if (n > g->lp_capacity) {
-    weft_free(g->lp);
-    weft_free(g->top);
-    g->lp = weft_alloc(n, sizeof *g->lp);
-    g->top = weft_alloc((size_t)n * g->n_top, sizeof *g->top);
-    g->lp_capacity = g->lp != NULL && g->top != NULL ? n : 0;
-  }
-  return g->lp_capacity >= n ? WEFT_OK : WEFT_E_NO_MEMORY;
-}
-
-static weft_status put_logprob(weft_generation *g, const weft_logprob *from, weft_token_logprob *to) {
-  size_t at, length;
-  weft_status status = token_bytes(g, from->token, &at, &length);
-  if (status == WEFT_OK)
-    *to = (weft_token_logprob){
-        .token = from->token, .logprob = from->logprob, .bytes = g->lp_bytes.bytes + at, .n_bytes = length};
-  return status;
-}
-
-/* Logprob arrays of n tokens: twice, since the bytes move while they grow. */
+/* The logprobs of n tokens: [n][1 + n_top]. */
 static weft_status fill_logprobs(weft_generation *g, const weft_logprob *from, uint32_t n, weft_delta *out) {
-  uint32_t n_top = g->n_top, stride = 1 + g->n_top;
-  for (uint32_t i = 0; i < n; i++) { /* a small vocabulary has fewer than were asked for */
-    while (n_top > 0 && from[(size_t)i * stride + n_top].token < 0) n_top -= 1;
-  }
-  weft_status status = make_room_for_logprobs(g, n);
-  for (int pass = 0; pass < 2 && status == WEFT_OK; pass++) {
-    weft_text_clear(&g->lp_bytes);
-    for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
-      const weft_logprob *own = from + (size_t)i * stride;
-      status = put_logprob(g, own, &g->lp[i]);
-      for (uint32_t k = 0; k < n_top && status == WEFT_OK; k++) {
-        status = put_logprob(g, &own[1 + k], &g->top[(size_t)i * n_top + k]);
-      }
+  delta_logprobs *l = &g->entries;
+  weft_status status = delta_logprobs_begin(l, g->model->tokenizer, n, g->n_top);
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
+    const weft_logprob *own = from + (size_t)i * (1 + g->n_top), *top = own + 1;
+    status = delta_logprobs_put(l, own->token, own->logprob, 0);
+    for (uint32_t k = 0; k < g->n_top && status == WEFT_OK; k++) {
+      status = delta_logprobs_put_top(l, top[k].token, top[k].logprob, 0);
     }
   }
-  out->logprobs = g->lp;
-  out->top_logprobs = g->top;
-  out->n_top = n_top;
-  return status;
+  return status == WEFT_OK ? delta_logprobs_end(l, out) : status;
 }
 
 static weft_status give_text_delta(weft_generation *g, bool thinking, weft_delta *out) {

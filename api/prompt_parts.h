@@ -2,12 +2,12 @@
 /* Gives the prompt of a generation back: its text, and the logprobs of its tokens, part by part.
  *
  * Law: the text is what the tokens decode to, and all of it is made at open. A part is made when it is asked for and
- * lives until the next one, so the memory for the text of logprobs does not grow with the prompt. One thread at a
- * time. */
+ * lives until the next one, so the memory for the text of logprobs does not grow with the prompt. Many likely tokens make
+ * a part shorter. One thread at a time. */
 #ifndef WEFT_API_PROMPT_PARTS_H
 #define WEFT_API_PROMPT_PARTS_H
 
-#include "api/runtime.h"
+#include "api/delta_logprobs.h"
 
 enum { PROMPT_PART_TOKENS = 256 };
 
@@ -18,9 +18,7 @@ typedef struct prompt_parts {
   uint32_t n;
   weft_text text;
   uint32_t *byte_at, *text_at; /* [n] bytes, and characters, of the text before each token; NULL: it is not wanted */
-  /* The present part. */
-  weft_token_logprob *own, *top;
-  weft_text bytes;
+  delta_logprobs entries;      /* of the present part */
 } prompt_parts;
 
 /* echo: the text is wanted; with_special: control tokens are printed too. */

@@ -1,20 +1,27 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/request_memory.h"
 
-#include "api/prompt_parts.h"
+#include "api/delta_logprobs.h"
 
 static const uint64_t generation_bytes = 4096, besides_bytes_max = 2 << 20; /* fixed parts; of one that runs */
+
+static uint64_t smaller_of(uint64_t a, uint64_t b) {
+  return a < b ? a : b;
+}
 
 uint64_t weft_generation_bytes(const weft_served_model *m, const weft_generation_need *need) {
   uint64_t entries = need->logprobs ? 1 + (uint64_t)need->n_top : 0;
   uint64_t token_bytes = WEFT_TEXT_BYTES + entries * WEFT_JSON_BYTES;
   uint64_t n = generation_bytes + need->n_prompt * sizeof(int32_t) + need->format_bytes;
-  n += need->delta_tokens_max * (token_bytes + entries * sizeof(weft_token_logprob));
-  if (need->logprobs) n += need->delta_tokens_max * sizeof(uint32_t); /* where each token begins */
+  uint64_t delta = need->delta_tokens_max;
+  if (need->logprobs) delta = smaller_of(delta, delta_logprobs_tokens_max(need->n_top));
+  n += delta * (token_bytes + entries * sizeof(weft_token_logprob));
+  if (need->logprobs) n += delta * 2 * sizeof(uint32_t); /* where each token begins, how many likely ones it has */
   if (need->echo) n += need->n_prompt * (WEFT_TEXT_BYTES + 2 * sizeof(uint32_t));
   if (need->prompt_logprobs) {
-    uint64_t part = need->n_prompt < PROMPT_PART_TOKENS ? need->n_prompt : PROMPT_PART_TOKENS;
+    uint64_t part = smaller_of(need->n_prompt, delta_logprobs_tokens_max(need->n_prompt_top));
     n += part * (1 + (uint64_t)need->n_prompt_top) * (WEFT_JSON_BYTES + sizeof(weft_token_logprob));
+    n += part * sizeof(uint32_t);
   }
   if (need->collected) n += need->answer_max * token_bytes;
   /* the stream that is searched holds a token as it is, unfinished and printed with replacements */

@@ -182,8 +182,9 @@ typedef struct weft_delta {
   const int32_t *tokens; /* TEXT: tokens that became final with this delta; CANVAS: the argmax canvas */
   uint32_t n_tokens;
   const weft_token_logprob *logprobs;     /* TEXT, PROMPT: [n_tokens]; END: [1], that of the stop token; or NULL */
-  const weft_token_logprob *top_logprobs; /* [n_top] for each entry of logprobs, the most likely token first */
-  uint32_t n_top;
+  const weft_token_logprob *top_logprobs; /* [top_stride] for each entry of logprobs, the most likely token first */
+  const uint32_t *n_top;   /* for each entry of logprobs, how many of its top_stride there are: a format leaves fewer */
+  uint32_t top_stride;     /* as many as the request asked for */
   const uint32_t *text_at; /* with logprobs or echo: characters of the text before each token, [n_tokens]; END: [1] */
   uint32_t block, step;    /* CANVAS */
   bool stopped;
@@ -223,7 +224,7 @@ WEFT_API int weft_next(weft_generation *generation, uint32_t timeout_ms, weft_de
 WEFT_API void weft_on_ready(weft_generation *generation, void (*ready)(void *self), void *self);
 /* The tokens of the prompt, borrowed until the generation is freed; returns how many. */
 WEFT_API uint32_t weft_prompt_tokens(const weft_generation *generation, const int32_t **tokens);
-/* Gives the prompt from token `first` on, at most 256 tokens, with what echo and prompt_logprobs ask for (the first
+/* Gives a part of the prompt from token `first` on, at most 256 tokens, with what echo and prompt_logprobs ask for (the first
  * logprob is NAN). No tokens: there are no more, or the generation has ended. Returns 0, or 1 while the logprobs are
  * not computed yet; they are before weft_next gives a delta. Of a generation with a sibling, ask the sibling. */
 WEFT_API int weft_prompt_part(weft_generation *generation, uint32_t first, weft_delta *out);

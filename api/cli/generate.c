@@ -46,8 +46,8 @@ static void write_trace(FILE *to, const weft_delta *d) {
 static void keep_logprobs(output_state *s, const weft_delta *d) {
   for (uint32_t i = 0; i < d->n_tokens && d->logprobs != NULL; i++) {
     json_t *top = json_array();
-    for (uint32_t k = 0; k < d->n_top; k++) {
-      const weft_token_logprob *t = &d->top_logprobs[i * d->n_top + k];
+    for (uint32_t k = 0; k < d->n_top[i]; k++) {
+      const weft_token_logprob *t = &d->top_logprobs[(size_t)i * d->top_stride + k];
       (void)json_array_append_new(top, json_pack("{s:i, s:f}", "id", t->token, "logprob", (double)t->logprob));
     }
     (void)json_array_append_new(s->logprobs, json_pack("{s:i, s:f, s:o}", "id", d->logprobs[i].token, "logprob",

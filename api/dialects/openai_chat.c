@@ -27,9 +27,9 @@ void weft_openai_chat_logprobs(const weft_answer *a, weft_choice *c, const weft_
     if (c->n_logprobs++ > 0) weft_text_puts(out, ",");
     put_token(&d->logprobs[i], out);
     weft_text_puts(out, ",\"top_logprobs\":[");
-    for (uint32_t k = 0; k < d->n_top; k++) {
+    for (uint32_t k = 0; k < d->n_top[i]; k++) {
       if (k > 0) weft_text_puts(out, ",");
-      put_token(&d->top_logprobs[(size_t)i * d->n_top + k], out);
+      put_token(&d->top_logprobs[(size_t)i * d->top_stride + k], out);
       weft_text_puts(out, "}");
     }
     weft_text_puts(out, "]}");

@@ -48,8 +48,8 @@ static void put_member(const weft_token_logprob *t, member_names *names, weft_te
 static void put_top(const weft_answer *a, const weft_delta *d, uint32_t i, weft_text *out) {
   member_names names = {.n = 0};
   weft_text_puts(out, "{");
-  for (uint32_t k = 0; k < d->n_top && k < a->n_top; k++) {
-    put_member(&d->top_logprobs[(size_t)i * d->n_top + k], &names, out);
+  for (uint32_t k = 0; k < d->n_top[i] && k < a->n_top; k++) {
+    put_member(&d->top_logprobs[(size_t)i * d->top_stride + k], &names, out);
   }
   put_member(&d->logprobs[i], &names, out);
   weft_text_puts(out, "}");

@@ -61,8 +61,8 @@ static void put_place(const weft_answer *a, const weft_delta *part, uint32_t i, 
   }
   weft_text_puts(out, "{");
   put_entry(own, out);
-  for (uint32_t k = 0; k < part->n_top && k < a->n_prompt_logprobs; k++) {
-    const weft_token_logprob *t = &part->top_logprobs[(size_t)i * part->n_top + k];
+  for (uint32_t k = 0; k < part->n_top[i] && k < a->n_prompt_logprobs; k++) {
+    const weft_token_logprob *t = &part->top_logprobs[(size_t)i * part->top_stride + k];
     if (t->token == own->token) continue;
     weft_text_puts(out, ",");
     put_entry(t, out);

@@ -134,7 +134,7 @@ static void take(outcome *o, const weft_delta *d) {
     o->n_tokens += d->n_tokens;
     for (uint32_t i = 0; d->logprobs != NULL && i < d->n_tokens; i++) {
       assert_int_equal(d->logprobs[i].token, d->tokens[i]);
-      o->n_logprobs += d->logprobs[i].n_bytes + d->n_top > 0;
+      o->n_logprobs += d->logprobs[i].n_bytes + d->n_top[i] > 0;
     }
     if (d->thinking) o->n_thinking += 1;
   }

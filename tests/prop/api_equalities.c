@@ -138,7 +138,7 @@ static void fill(weft_generate_params *p, uint32_t kind) {
   }
   if (kind % 4 != 3) return;
   p->sampling.logprobs = true;
-  p->sampling.n_top_logprobs = kind % 5;
+  p->sampling.n_top_logprobs = 1 + (kind + 2) % 5; /* of the one that is held, three: often fewer are left */
   p->sampling.repetition_penalty = 1.2f;
   p->sampling.top_k = 30;
   p->sampling.bias = bias;
@@ -174,8 +174,9 @@ static void take_text(answer *a, const weft_delta *d) {
   for (uint32_t i = 0; d->logprobs != NULL && i < d->n_tokens; i++) {
     digest(&a->digest, &d->logprobs[i].logprob, sizeof(float));
     digest(&a->digest, d->logprobs[i].bytes, d->logprobs[i].n_bytes);
-    for (uint32_t k = 0; k < d->n_top; k++) {
-      const weft_token_logprob *top = &d->top_logprobs[i * d->n_top + k];
+    digest(&a->digest, &d->n_top[i], sizeof *d->n_top);
+    for (uint32_t k = 0; k < d->n_top[i]; k++) {
+      const weft_token_logprob *top = &d->top_logprobs[(size_t)i * d->top_stride + k];
       digest(&a->digest, &top->token, sizeof top->token);
       digest(&a->digest, &top->logprob, sizeof top->logprob);
     }
