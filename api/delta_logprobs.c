@@ -35,7 +35,7 @@ weft_status delta_logprobs_begin(delta_logprobs *l, const weft_tokenizer *tokeni
   return WEFT_OK;
 }
 
-static weft_status put(delta_logprobs *l, int32_t token, float logprob, uint32_t rank, weft_token_logprob *to) {
+static weft_status put_entry(delta_logprobs *l, int32_t token, float logprob, uint32_t rank, weft_token_logprob *to) {
   size_t before = l->bytes.n;
   weft_status status = weft_tokenizer_piece(l->tokenizer, token, true, &l->bytes);
   if (status == WEFT_OK) status = weft_text_status(&l->bytes);
@@ -45,13 +45,13 @@ static weft_status put(delta_logprobs *l, int32_t token, float logprob, uint32_t
 
 weft_status delta_logprobs_put(delta_logprobs *l, int32_t token, float logprob, uint32_t rank) {
   l->n_top[l->n] = 0;
-  return put(l, token, logprob, rank, &l->own[l->n++]);
+  return put_entry(l, token, logprob, rank, &l->own[l->n++]);
 }
 
 weft_status delta_logprobs_put_top(delta_logprobs *l, int32_t token, float logprob, uint32_t rank) {
   uint32_t at = l->n - 1;
   if (token < 0) return WEFT_OK;
-  return put(l, token, logprob, rank, &l->top[(size_t)at * l->stride + l->n_top[at]++]);
+  return put_entry(l, token, logprob, rank, &l->top[(size_t)at * l->stride + l->n_top[at]++]);
 }
 
 /* The bytes moved while they grew, so each entry learns only now where its own are: in the order in which they came. */

@@ -2,8 +2,8 @@
 /* Gives the prompt of a generation back: its text, and the logprobs of its tokens, part by part.
  *
  * Law: the text is what the tokens decode to, and all of it is made at open. A part is made when it is asked for and
- * lives until the next one, so the memory for the text of logprobs does not grow with the prompt. Many likely tokens make
- * a part shorter. One thread at a time. */
+ * lives until the next one, so the memory for the text of logprobs does not grow with the prompt. Many likely tokens
+ * make a part shorter. One thread at a time. */
 #ifndef WEFT_API_PROMPT_PARTS_H
 #define WEFT_API_PROMPT_PARTS_H
 

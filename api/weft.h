@@ -224,9 +224,9 @@ WEFT_API int weft_next(weft_generation *generation, uint32_t timeout_ms, weft_de
 WEFT_API void weft_on_ready(weft_generation *generation, void (*ready)(void *self), void *self);
 /* The tokens of the prompt, borrowed until the generation is freed; returns how many. */
 WEFT_API uint32_t weft_prompt_tokens(const weft_generation *generation, const int32_t **tokens);
-/* Gives a part of the prompt from token `first` on, at most 256 tokens, with what echo and prompt_logprobs ask for (the first
- * logprob is NAN). No tokens: there are no more, or the generation has ended. Returns 0, or 1 while the logprobs are
- * not computed yet; they are before weft_next gives a delta. Of a generation with a sibling, ask the sibling. */
+/* Gives a part of the prompt from token `first` on, at most 256 tokens, with what echo and prompt_logprobs ask for (the
+ * first logprob is NAN). No tokens: there are no more, or the generation has ended. Returns 0, or 1 while the logprobs
+ * are not computed yet; they are before weft_next gives a delta. Of a generation with a sibling, ask the sibling. */
 WEFT_API int weft_prompt_part(weft_generation *generation, uint32_t first, weft_delta *out);
 WEFT_API void weft_cancel(weft_generation *generation);
 WEFT_API void weft_generation_free(weft_generation *generation); /* cancels if still running; NULL is fine */

@@ -122,7 +122,8 @@ static atomic_bool enough;
 static void *disturb(void *self) {
   (void)self;
   while (!atomic_load(&enough)) {
-    json_decref(talk_json(server.port, "/v1/completions", "{\"prompt\":\"a frog\",\"max_tokens\":20,\"n\":3,\"temperature\":0}"));
+    json_decref(talk_json(server.port, "/v1/completions",
+                          "{\"prompt\":\"a frog\",\"max_tokens\":20,\"n\":3,\"temperature\":0}"));
   }
   return NULL;
 }

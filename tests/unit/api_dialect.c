@@ -81,7 +81,8 @@ static void thinking_is_apart(void **state) {
 static void logprobs_of_strange_tokens(void **state) {
   const weft_token_logprob top[] = {{7, -0.5f, "\xF0\x9F", 2, 1}, {8, -INFINITY, "\"", 1, 2}};
   const uint32_t text_at[] = {3}, n_top[] = {2};
-  const weft_delta d = {.n_tokens = 1, .logprobs = top, .top_logprobs = top, .n_top = n_top, .top_stride = 2, .text_at = text_at};
+  const weft_delta d = {
+      .n_tokens = 1, .logprobs = top, .top_logprobs = top, .n_top = n_top, .top_stride = 2, .text_at = text_at};
   const weft_dialect *const dialects[] = {&weft_openai_chat, &weft_openai_completions};
   (void)state;
   for (int i = 0; i < 2; i++) {
