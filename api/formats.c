@@ -115,6 +115,7 @@ static void keep_format(weft_formats *f, const weft_format_ask *ask, weft_gramma
   kept_format *k = free_place(f);
   *k = (kept_format){*ask, weft_grammar_ref(g), ++f->n_used};
   k->ask.text = copy;
+  k->ask.stop = NULL;
   f->n_bytes += weft_grammar_bytes(g) + ask->n;
   while (f->n_bytes > WEFT_FORMATS_BYTES) forget_format(f, format_to_forget(f, true));
 }
@@ -133,14 +134,14 @@ static bool has_steps(weft_formats *f, uint32_t tenant, uint64_t *retry_us) {
 /* ---- */
 
 static weft_status compile_format(weft_formats *f, const weft_format_ask *ask, weft_grammar **out, weft_error *error) {
-  uint64_t cost;
-  weft_status status = weft_grammar_compile(ask->kind, ask->text, ask->n, f->trie, out, &cost, error);
-  if (status == WEFT_OK && ask->canvas && (status = weft_grammar_for_canvases(*out, &cost, error)) != WEFT_OK) {
+  weft_grammar_work work = {.stop = ask->stop, .self = ask->stop_self};
+  weft_status status = weft_grammar_compile(ask->kind, ask->text, ask->n, f->trie, out, &work, error);
+  if (status == WEFT_OK && ask->canvas && (status = weft_grammar_for_canvases(*out, &work, error)) != WEFT_OK) {
     weft_grammar_unref(*out);
     *out = NULL;
   }
   (void)pthread_mutex_lock(&f->mutex);
-  f->left[ask->tenant] -= (double)cost;
+  f->left[ask->tenant] -= (double)work.n_steps;
   if (status == WEFT_OK) keep_format(f, ask, *out);
   (void)pthread_mutex_unlock(&f->mutex);
   return status == WEFT_E_TOO_LARGE ? WEFT_E_UNSUPPORTED : status; /* it is not the context that is too short */

@@ -29,11 +29,13 @@ typedef struct weft_format_ask {
   bool canvas;      /* the answer is written by diffusion (weft_grammar_for_canvases) */
   const char *text; /* NULL is fine where n is 0 */
   size_t n;
+  bool (*stop)(void *self); /* as weft_grammar_work has it; NULL: nobody ends the compiling */
+  void *stop_self;
 } weft_format_ask;
 
 /* The grammar of a format, with a reference for the caller (weft_grammar_unref gives it back). INVALID or UNSUPPORTED:
  * the line says what is wrong with the text. RATE_LIMIT: the tenant has used up its steps; *retry_us says after how
- * many microseconds enough of them are there again. */
+ * many microseconds enough of them are there again. CANCELLED: ask->stop said so; the steps are charged. */
 weft_status weft_formats_get(weft_formats *formats, const weft_format_ask *ask, weft_grammar **out, uint64_t *retry_us,
                              weft_error *error);
 

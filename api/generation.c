@@ -190,7 +190,7 @@ static bool is_held_canvas(const weft_generation *g, const weft_generate_params 
 static weft_status get_grammar(weft_generation *g, const weft_generate_params *p, weft_grammar_kind kind,
                                const char *text, size_t n, weft_error *error) {
   uint64_t retry_us;
-  const weft_format_ask ask = {p->tenant, kind, is_held_canvas(g, p), text, n};
+  const weft_format_ask ask = {p->tenant, kind, is_held_canvas(g, p), text, n, p->stop_submit, p->stop_self};
   weft_status status = weft_formats_get(g->model->formats, &ask, &g->grammar, &retry_us, error);
   if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = to_ms(retry_us);
   return status;

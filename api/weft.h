@@ -146,7 +146,9 @@ typedef struct weft_generate_params {
   /* Out, may be NULL; only that of the first request of a submission is used. With status 3 or 5: an estimate of the
    * milliseconds after which the submission would be accepted; 0: never. */
   uint32_t *retry_ms;
-  bool no_cache; /* neither use cached prefixes nor leave any */
+  bool no_cache;                   /* neither use cached prefixes nor leave any */
+  bool (*stop_submit)(void *self); /* asked while formats compile; true: submitting ends with status 6; may be NULL */
+  void *stop_self;
 } weft_generate_params;
 WEFT_API void weft_generate_defaults(weft_generate_params *params);
 
@@ -202,12 +204,12 @@ typedef struct weft_delta {
   weft_usage_counts usage; /* END */
 } weft_delta;
 
-/* Submits one request; the caller owns *out until weft_generation_free. Negative: the request can never be served, for
- * example because a parameter is invalid or the prompt too long. 3: the queue or the memory of requests is full for
- * now, or the tenant's limit on waiting requests is reached. 5: the tenant has used its tokens of this minute, or the
- * compiling of formats that it may cause in one. A generation that has not started ends with "evicted", which means the
- * same as 3, when the queue is full and its place goes to another tenant with fewer requests in the queue for its
- * weight. */
+/* Submits one request; the caller owns *out until weft_generation_free. Negative: it can never be served, for example
+ * because a parameter is invalid or the prompt too long. 3: the queue or the memory of requests is full for now, or the
+ * tenant's limit on waiting requests is reached. 5: the tenant has used its tokens of this minute, or the compiling of
+ * formats that it may cause in one. 6: stop_submit said so. A generation that has not started ends with "evicted",
+ * which means the same as 3, when the queue is full and its place goes to another tenant with fewer requests there for
+ * its weight. */
 WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out, char *error,
                          size_t n_error);
 /* n_choices answers to each of n_prompts prompts, all of them or none: out[p * n_choices + k] is answer k to the prompt

@@ -21,6 +21,7 @@ extern "C" {
   X(WEFT_FULL, 3, "the queue is full")                                   \
   X(WEFT_QUOTA, 4, "the limit of KV blocks of this tenant is reached")   \
   X(WEFT_RATE_LIMIT, 5, "this tenant has used what it may in a minute")  \
+  X(WEFT_CANCELLED, 6, "it was ended before it was done")                \
   X(WEFT_E_INVALID, -1, "the caller broke the contract")                 \
   X(WEFT_E_NO_MEMORY, -2, "out of memory")                               \
   X(WEFT_E_UNSUPPORTED, -3, "this build, model or backend cannot do it") \

@@ -196,15 +196,16 @@ static uint64_t time_paths(const weft_grammar *g, const weft_grammar_graph *grap
 
 static void find_paths(weft_grammar *g) {
   weft_error error;
-  uint64_t cost = 0, start = weft_clock_us();
-  if (weft_grammar_for_canvases(g, &cost, &error) != WEFT_OK) {
+  weft_grammar_work work = {0};
+  uint64_t start = weft_clock_us();
+  if (weft_grammar_for_canvases(g, &work, &error) != WEFT_OK) {
     (void)printf(", \"canvas_refused\": true");
     return;
   }
   const weft_grammar_graph *graph = weft_grammar_graph_of(g);
   uint64_t graph_us = weft_clock_us() - start;
   (void)printf(", \"graph_us\": %llu, \"graph_cost\": %llu, \"places\": %u, \"classes\": %u, \"edges\": %u",
-               (unsigned long long)graph_us, (unsigned long long)cost, graph->n_places, graph->n_classes,
+               (unsigned long long)graph_us, (unsigned long long)work.n_steps, graph->n_places, graph->n_classes,
                graph->edge_at[graph->n_places]);
   (void)printf(", \"canvas_path_us\": %llu, \"canvas_path_us_flat\": %llu",
                (unsigned long long)time_paths(g, graph, true), (unsigned long long)time_paths(g, graph, false));
@@ -215,14 +216,15 @@ static void find_paths(weft_grammar *g) {
 static bool run_case(const bench *b, const format_case *c) {
   weft_grammar *g;
   weft_error error;
-  uint64_t cost, start = weft_clock_us();
+  weft_grammar_work work = {0};
+  uint64_t start = weft_clock_us();
   (void)printf("{\"format\": \"%s\"", c->name);
-  if (weft_grammar_compile(c->kind, c->text, strlen(c->text), b->trie, &g, &cost, &error) != WEFT_OK) {
+  if (weft_grammar_compile(c->kind, c->text, strlen(c->text), b->trie, &g, &work, &error) != WEFT_OK) {
     (void)printf(", \"refused\": \"%s\"}\n", error.text);
     return false;
   }
   (void)printf(", \"compile_us\": %llu, \"cost\": %llu, \"bytes\": %llu, \"states\": %u, \"shortest\": %u",
-               (unsigned long long)(weft_clock_us() - start), (unsigned long long)cost,
+               (unsigned long long)(weft_clock_us() - start), (unsigned long long)work.n_steps,
                (unsigned long long)weft_grammar_bytes(g), g->n_states, weft_grammar_shortest(g));
   mask_times t = write_answers(b, g);
   (void)printf(", \"step_us\": %llu, \"step_us_most\": %llu, \"items_most\": %llu",

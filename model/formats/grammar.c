@@ -7,6 +7,19 @@
 #include "model/formats/grammar_graph.h"
 #include "model/formats/grammar_internal.h"
 
+bool grammar_spend(weft_grammar_work *work, uint64_t n) {
+  if (work == NULL) return true;
+  work->n_steps += n;
+  if (work->stopped || work->stop == NULL || work->n_steps < work->look_at) return !work->stopped;
+  work->look_at = work->n_steps + WEFT_GRAMMAR_LOOK;
+  work->stopped = work->stop(work->self);
+  return !work->stopped;
+}
+
+static weft_status tell_stopped(weft_error *error) {
+  return weft_fail(error, WEFT_CANCELLED, "the format of the answer is not wanted any more");
+}
+
 static void read_grammar(grammar_builder *b, weft_grammar_kind kind, const char *text, size_t n) {
   size_t bad_at;
   if (n > WEFT_GRAMMAR_TEXT_MAX) {
@@ -40,13 +53,13 @@ static void close_grammar(weft_grammar *g) {
 }
 
 weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_t n, const weft_token_trie *trie,
-                                 weft_grammar **out, uint64_t *cost, weft_error *error) {
-  grammar_builder b = {.trie = trie, .error = error};
+                                 weft_grammar **out, weft_grammar_work *work, weft_error *error) {
+  grammar_builder b = {.trie = trie, .work = work, .error = error};
   *out = NULL;
-  if (cost != NULL) *cost = 0;
   weft_grammar *g = weft_alloc(1, sizeof *g);
   if (g == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the grammar");
   g->trie = trie;
+  g->work = work;
   for (uint32_t i = 0; i < sizeof b.shared / sizeof *b.shared; i++) b.shared[i] = GRAMMAR_NONE;
   read_grammar(&b, kind, n == 0 ? "" : text, n);
   weft_status status = grammar_determinise(&b, g);
@@ -54,7 +67,8 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
   if (status == WEFT_OK) status = grammar_minimise(g, error);
   if (status == WEFT_OK) status = grammar_measure(g, error);
   if (status == WEFT_OK) status = grammar_tabulate(g, error);
-  if (cost != NULL) *cost = g->cost;
+  if (grammar_is_stopped(work)) status = tell_stopped(error);
+  g->work = NULL;
   if (status != WEFT_OK) {
     close_grammar(g);
     return status;
@@ -67,8 +81,9 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
   return WEFT_OK;
 }
 
-weft_status weft_grammar_for_canvases(weft_grammar *g, uint64_t *cost, weft_error *error) {
-  weft_status status = weft_grammar_graph_open(g, &g->graph, cost, error);
+weft_status weft_grammar_for_canvases(weft_grammar *g, weft_grammar_work *work, weft_error *error) {
+  weft_status status = weft_grammar_graph_open(g, &g->graph, work, error);
+  if (grammar_is_stopped(work)) status = tell_stopped(error);
   if (status != WEFT_OK) return status;
   g->n_bytes += g->graph->n_bytes;
   g->shortest = g->graph->left[g->graph->start];

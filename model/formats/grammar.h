@@ -9,8 +9,10 @@
  *   - The mask depends on the grammar, the vocabulary, the tokens taken and the number of tokens left, and on nothing
  *     else, so an answer is the same in any batch and after preemption.
  *   - Compiling is bounded in steps, states, nodes and bytes, whatever the input; a grammar that is too large or not
- *     understood is refused with a line that names the fault. Making a mask and taking a token need no memory beyond
- *     the scratch.
+ *     understood is refused with a line that names the fault. Whatever the text can make take long is counted in steps
+ *     (comparing constants by their size, looking up references by their length), so steps follow the time, and
+ *     compiling ends about WEFT_GRAMMAR_LOOK steps, or a walk of the vocabulary, after nobody wants it any more. Making a mask and
+ *     taking a token need no memory beyond the scratch.
  *   - What a JSON schema says of types, properties, items, numbers and lengths holds for every answer. Where a
  *     keyword allows more than is generated here (a number of 400 digits, properties in another order), every answer
  *     is still one that the schema allows.
@@ -51,17 +53,27 @@ typedef enum weft_grammar_kind {
  *   "free": whether the answer may be, or begin with, text; then it is free up to the marker that begins a call */
 enum { WEFT_GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a grammar's text */
 
+/* The work of making a grammar, in steps, a million of which take some 10 ms, and who may end it. Zeroed it counts and
+ * is not ended; it may go on from one call to the next. */
+typedef struct weft_grammar_work {
+  uint64_t n_steps;         /* so far, also when making it failed */
+  bool (*stop)(void *self); /* asked every WEFT_GRAMMAR_LOOK steps; true: what is being made ends with CANCELLED */
+  void *self;
+  uint64_t look_at; /* the steps at which it is asked next */
+  bool stopped;
+} weft_grammar_work;
+enum { WEFT_GRAMMAR_LOOK = 1 << 17 };
+
 /* The trie must outlive the grammar, which begins with one reference. INVALID, UNSUPPORTED or TOO_LARGE, each with a
- * line that names what is wrong. *cost (may be NULL): the steps that compiling took, also when it failed; a million of
- * them take some 10 ms. */
+ * line that names what is wrong; CANCELLED: work->stop said so. work may be NULL. */
 weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_t n, const weft_token_trie *trie,
-                                 weft_grammar **out, uint64_t *cost, weft_error *error);
+                                 weft_grammar **out, weft_grammar_work *work, weft_error *error);
 
 /* Makes the graph that answers of diffusion requests are held to (model/formats/grammar_graph.h), before any other
  * thread has the grammar. weft_grammar_shortest then gives the number of the graph, where one token may stand for
- * parts of several rules, so from here on the grammar is for canvases alone. The steps are added to *cost.
- * UNSUPPORTED with one line: the grammar is too large for a graph. */
-weft_status weft_grammar_for_canvases(weft_grammar *grammar, uint64_t *cost, weft_error *error);
+ * parts of several rules, so from here on the grammar is for canvases alone. UNSUPPORTED with one line: the grammar is
+ * too large for a graph; CANCELLED as above. work may be NULL. */
+weft_status weft_grammar_for_canvases(weft_grammar *grammar, weft_grammar_work *work, weft_error *error);
 struct weft_grammar_graph;
 const struct weft_grammar_graph *weft_grammar_graph_of(const weft_grammar *grammar); /* NULL: no graph was made */
 

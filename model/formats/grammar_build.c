@@ -25,10 +25,11 @@ void builder_fail(grammar_builder *b, weft_status status, const char *format, ..
 bool builder_step(grammar_builder *b, uint64_t n) {
   if (!builder_ok(b)) return false;
   b->n_steps += n;
-  if (b->n_steps <= GRAMMAR_STEPS_MAX) return true;
-  builder_fail(b, WEFT_E_TOO_LARGE, "the grammar is too large: compiling it takes more than %d steps",
-               GRAMMAR_STEPS_MAX);
-  return false;
+  if (!grammar_spend(b->work, n)) builder_fail(b, WEFT_CANCELLED, "nobody wants the grammar any more");
+  if (b->n_steps > GRAMMAR_STEPS_MAX)
+    builder_fail(b, WEFT_E_TOO_LARGE, "the grammar is too large: compiling it takes more than %d steps",
+                 GRAMMAR_STEPS_MAX);
+  return builder_ok(b);
 }
 
 bool builder_grow(grammar_builder *b, void **list, uint32_t n, uint32_t *capacity, size_t size) {

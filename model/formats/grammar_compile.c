@@ -24,8 +24,10 @@ typedef struct subsets {
   uint32_t *order;             /* [n_rules] of the grammar: rule of the builder */
   uint32_t *pool, n_pool, pool_capacity;
   uint32_t *set_at, *set_n, n_sets, sets_capacity; /* of the present rule; set i is state first_state + i */
-  uint32_t *slot, n_slots;                         /* hash: set + 1 */
-  uint32_t *mark, mark_value;                      /* [n_states of b] */
+  /* Hash: the state of a set + 1. What is at most first_state is of an earlier rule, and the slot counts as free: so the
+   * slots, which may be many, are not cleared for every rule. */
+  uint32_t *slot, n_slots;
+  uint32_t *mark, mark_value; /* [n_states of b] */
   move *moves;
   uint32_t n_moves, moves_capacity, calls_capacity, states_capacity, first_state;
 } subsets;
@@ -92,7 +94,7 @@ static bool grow_slots(subsets *s) {
   for (uint32_t i = 0; i < s->n_sets; i++) {
     uint64_t at = hash_members(s->pool + s->set_at[i], s->set_n[i]);
     while (slot[at % n] != 0) at += 1;
-    slot[at % n] = i + 1;
+    slot[at % n] = s->first_state + i + 1;
   }
   weft_free(s->slot);
   s->slot = slot;
@@ -103,16 +105,19 @@ static bool grow_slots(subsets *s) {
 /* The members from `at` on as a set: its number, an old one if there is one like it. */
 static uint32_t intern_members(subsets *s, uint32_t at) {
   uint32_t n = s->n_pool - at, capacity = s->sets_capacity;
+  uint32_t compares = 1; /* of a member while it is sorted */
+  while (n >> compares > 0) compares += 1;
+  if (!builder_step(s->b, (uint64_t)n * compares / 2 + 1)) return 0;
   if (n > 1) qsort(s->pool + at, n, sizeof *s->pool, compare_members);
-  if (!builder_step(s->b, n) || !grow_slots(s)) return 0;
+  if (!grow_slots(s)) return 0;
   uint64_t hash = hash_members(s->pool + at, n);
   for (;; hash++) {
     uint32_t found = s->slot[hash % s->n_slots];
-    if (found == 0) break;
-    if (s->set_n[found - 1] != n || memcmp(s->pool + s->set_at[found - 1], s->pool + at, n * sizeof *s->pool) != 0)
-      continue;
+    if (found <= s->first_state) break;
+    found -= s->first_state + 1;
+    if (s->set_n[found] != n || memcmp(s->pool + s->set_at[found], s->pool + at, n * sizeof *s->pool) != 0) continue;
     s->n_pool = at;
-    return found - 1;
+    return found;
   }
   if (s->first_state + s->n_sets >= GRAMMAR_STATES_MAX) {
     builder_fail(s->b, WEFT_E_TOO_LARGE, "the grammar is too large: it needs more than %d states", GRAMMAR_STATES_MAX);
@@ -122,7 +127,7 @@ static uint32_t intern_members(subsets *s, uint32_t at) {
   if (!builder_grow(s->b, (void **)&s->set_n, s->n_sets, &s->sets_capacity, sizeof *s->set_n)) return 0;
   s->set_at[s->n_sets] = at;
   s->set_n[s->n_sets] = n;
-  s->slot[hash % s->n_slots] = s->n_sets + 1;
+  s->slot[hash % s->n_slots] = s->first_state + s->n_sets + 1;
   return s->n_sets++;
 }
 
@@ -142,7 +147,7 @@ static void find_nullable(subsets *s) {
   bool changed = true;
   while (changed && builder_ok(s->b)) {
     changed = false;
-    for (uint32_t i = 0; i < s->b->n_rules && builder_ok(s->b); i++) {
+    for (uint32_t i = 0; i < s->b->n_rules && builder_step(s->b, 1); i++) {
       if (s->nullable[i] || !is_rule_nullable(s, i)) continue;
       s->nullable[i] = changed = true;
     }
@@ -223,8 +228,9 @@ static void follow_calls(subsets *s, uint32_t set, uint32_t state) {
       if (e->kind != EDGE_CALL) continue;
       uint32_t rule = reach_rule(s, e->rule);
       bool known = false;
+      if (!builder_step(s->b, 1 + (g->n_calls - begin) / 4)) return;
       for (uint32_t c = begin; c < g->n_calls && !known; c++) known = g->call[c].rule == rule;
-      if (known || !builder_step(s->b, g->n_calls - begin)) continue;
+      if (known) continue;
       uint32_t to = s->first_state + follow_letter(s, set, 0, e->rule);
       if (!builder_grow(s->b, (void **)&g->call, g->n_calls, &s->calls_capacity, sizeof *g->call)) return;
       g->call[g->n_calls++] = (grammar_call){rule, to};
@@ -253,7 +259,6 @@ static void make_rule(subsets *s, uint32_t rule) {
     return;
   }
   s->n_pool = s->n_sets = 0;
-  if (s->n_slots > 0) memset(s->slot, 0, s->n_slots * sizeof *s->slot);
   s->mark_value += 1;
   push_member(s, r->first);
   close_members(s, 0);
@@ -286,6 +291,7 @@ static weft_status fill_table(subsets *s) {
     builder_fail(s->b, WEFT_E_TOO_LARGE, "the grammar is too large: it needs more than %d bytes", GRAMMAR_BYTES_MAX);
     return WEFT_E_TOO_LARGE;
   }
+  if (!builder_step(s->b, n_bytes / sizeof *g->next / 8)) return s->b->status;
   g->next = weft_alloc(((size_t)g->n_states + 1) * g->n_classes, sizeof *g->next);
   if (g->next == NULL) {
     builder_fail(s->b, WEFT_E_NO_MEMORY, "no memory for the grammar");
@@ -343,8 +349,10 @@ static void find_beginnings(subsets *s) {
     for (uint32_t i = g->n_rules; i-- > 0 && builder_step(s->b, 1);) {
       const grammar_state *first = &g->state[g->rule[i].first];
       bool ready = !done[i] && (first->of == GRAMMAR_NONE || done[first->of]);
-      for (uint32_t c = 0; c < first->n_calls && ready; c++) ready = done[g->call[first->calls_at + c].rule];
-      if (!ready || !builder_step(s->b, first->n_calls + 256)) continue;
+      uint32_t n_looked = 0;
+      for (; n_looked < first->n_calls && ready; n_looked++) ready = done[g->call[first->calls_at + n_looked].rule];
+      if (!builder_step(s->b, n_looked / 8) || !ready || !builder_step(s->b, 16 * (uint64_t)first->n_calls + 256))
+        continue;
       uint8_t *begins = g->rule[i].begins;
       for (uint32_t byte = 0; byte < 256; byte++) {
         bool has = g->next[(size_t)g->rule[i].first * g->n_classes + g->class_of[byte]] != 0;

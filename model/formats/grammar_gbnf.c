@@ -51,7 +51,7 @@ static gbnf_rule *find_rule(gbnf *g) {
   while (is_name(expression_peek(e))) (void)expression_take(e);
   size_t n = e->i - at;
   for (uint32_t i = 0; i < g->n_names; i++) {
-    if (!builder_step(e->b, 1)) return NULL;
+    if (!builder_step(e->b, 1 + (g->name[i].n == n ? n / 32 : 0))) return NULL;
     if (g->name[i].n == n && memcmp(e->text + g->name[i].at, e->text + at, n) == 0) return &g->name[i];
   }
   if (!builder_grow(e->b, (void **)&g->name, g->n_names, &g->names_capacity, sizeof *g->name)) return NULL;

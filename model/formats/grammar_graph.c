@@ -33,17 +33,29 @@ typedef struct explorer {
   token_classes classes;
   uint32_t base[GRAMMAR_DEPTH_MAX + 1], n_base; /* of the place that is explored: frames as numbers of stacks */
   int32_t *token;
-  uint32_t *outcome, n_tokens; /* of the same */
-  uint32_t n_explored;
+  uint32_t *outcome, n_tokens;   /* of the same */
+  uint32_t n_explored, n_frames; /* n_frames: frames that were numbered for the place that is explored */
   uint64_t cost;
+  weft_grammar_work *work;
   bool full; /* there is no room, or no step, for what is found */
 } explorer;
+
+/* False: there were too many steps, or nobody wants the graph any more. n more are not counted yet. */
+static bool goes_on(const explorer *e, uint64_t n) {
+  return e->cost + n <= GRAMMAR_VISITS_MAX && !grammar_is_stopped(e->work);
+}
+
+static void count_steps(explorer *e, uint64_t n) {
+  e->cost += n;
+  (void)grammar_spend(e->work, n);
+}
 
 /* ---- places ---- */
 
 static uint32_t number_stack(explorer *e, uint32_t node) {
   if (node < e->n_base) return e->base[node];
   const weft_matcher_node *n = &e->w->node[node];
+  e->n_frames += 1;
   uint32_t parent = number_stack(e, n->parent);
   if (parent == TRIPLES_FULL) return TRIPLES_FULL;
   uint32_t stack = triples_number(&e->stacks, n->state, n->count, parent);
@@ -89,7 +101,7 @@ static bool note_tokens(void *self, const walk_visit *visit) {
   explorer *e = self;
   const weft_token_trie *trie = e->g->trie;
   uint32_t n = weft_token_trie_n(trie, visit->node);
-  e->full = e->full || e->cost + walk_cost(e->w) > GRAMMAR_VISITS_MAX;
+  e->full = e->full || !goes_on(e, walk_cost(e->w) + e->n_frames / 2);
   if (n == 0 || e->full) return !e->full;
   uint32_t outcome = number_outcome(e, visit->set, visit->n);
   e->full = outcome == TRIPLES_FULL;
@@ -122,9 +134,9 @@ static bool explore_place(explorer *e, uint32_t place) {
   memcpy(key, e->places.key[place], sizeof key);
   if (e->full || e->n_explored + 1 >= WEFT_GRAPH_PLACES) return false;
   load_stack(e, key);
-  e->n_tokens = 0;
+  e->n_tokens = e->n_frames = 0;
   uint64_t n_visits = walk_trie(e->w, 1, note_tokens, e);
-  e->cost += n_visits + walk_cost(e->w) + e->n_tokens / 4;
+  count_steps(e, n_visits + walk_cost(e->w) + e->n_tokens / 4 + e->n_frames / 2);
   f->records_at = e->classes.n_records;
   if (e->full || !token_classes_note(&e->classes, e->token, e->outcome, e->n_tokens)) return false;
   f->n_records = e->classes.n_records - f->records_at;
@@ -135,10 +147,11 @@ static bool explore_place(explorer *e, uint32_t place) {
 }
 
 /* Of the places that a place leads to, the one that is completed soonest; TRIPLES_FULL: it leads nowhere. */
-static uint32_t next_to_end(const explorer *e, uint32_t place) {
+static uint32_t next_to_end(explorer *e, uint32_t place) {
   const found_place *f = &e->found[place];
   uint32_t best = TRIPLES_FULL;
   for (uint32_t i = 0; i < f->n_records; i++) {
+    count_steps(e, 1);
     for (uint32_t o = e->classes.record[f->records_at + i].outcome; o != 0; o = e->outcomes.key[o][1]) {
       uint32_t to = e->outcomes.key[o][0];
       if (best == TRIPLES_FULL || tokens_needed(e, to) < tokens_needed(e, best)) best = to;
@@ -315,7 +328,7 @@ static weft_status make_graph(graph_maker *m, weft_error *error) {
   graph->edge = weft_alloc(m->n_edges, sizeof *graph->edge);
   if (graph->edge == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the grammar");
   make_edges(m);
-  e->cost += (uint64_t)graph->n_places * e->classes.n_classes / 8 + m->n_edges / 8;
+  count_steps(e, (uint64_t)graph->n_places * e->classes.n_classes / 8 + m->n_edges / 8);
   if (!make_classes(m)) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the grammar");
   graph->n_bytes = sizeof *graph + m->n_edges * sizeof *graph->edge + (uint64_t)graph->n_places * 9 +
                    (uint64_t)graph->n_vocab * 8 + (uint64_t)graph->n_classes * 4;
@@ -390,16 +403,16 @@ void weft_grammar_graph_close(weft_grammar_graph *graph) {
   weft_free(graph);
 }
 
-weft_status weft_grammar_graph_open(const weft_grammar *grammar, weft_grammar_graph **out, uint64_t *cost,
+weft_status weft_grammar_graph_open(const weft_grammar *grammar, weft_grammar_graph **out, weft_grammar_work *work,
                                     weft_error *error) {
-  explorer e = {.g = grammar};
+  explorer e = {.g = grammar, .work = work};
   graph_maker m = {.e = &e, .graph = weft_alloc(1, sizeof *m.graph)};
   *out = NULL;
   weft_status status = WEFT_OK;
+  count_steps(&e, grammar->trie->n_vocab / 8); /* for memory of the vocabulary's size, whatever the grammar */
   if (m.graph == NULL || !take_memory(&e)) status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the grammar");
   if (status == WEFT_OK) status = explore_grammar(&e, error);
   if (status == WEFT_OK) status = make_graph(&m, error);
-  if (cost != NULL) *cost += e.cost;
   weft_free(m.outcome);
   weft_free(m.number);
   give_memory(&e);

@@ -50,8 +50,8 @@ typedef struct weft_grammar_graph {
 } weft_grammar_graph;
 
 /* UNSUPPORTED with one line where the shortest answer alone needs more than the bounds allow, or where the vocabulary
- * has no token that ends an answer. The steps that it took, as weft_grammar_compile counts them, are added to *cost. */
-weft_status weft_grammar_graph_open(const weft_grammar *grammar, weft_grammar_graph **out, uint64_t *cost,
+ * has no token that ends an answer. work as weft_grammar_compile has it. */
+weft_status weft_grammar_graph_open(const weft_grammar *grammar, weft_grammar_graph **out, weft_grammar_work *work,
                                     weft_error *error);
 void weft_grammar_graph_close(weft_grammar_graph *graph); /* NULL is fine */
 

@@ -30,6 +30,15 @@ enum {
   GRAMMAR_INFINITE = UINT32_MAX / 4                          /* of sums that may not overflow */
 };
 
+/* ---- work (grammar.c) ---- */
+
+/* Counts n steps, and asks now and then whether what is made is still wanted. False: it is not. NULL is fine. */
+bool grammar_spend(weft_grammar_work *work, uint64_t n);
+/* Whether somebody ended it. NULL is fine. */
+static inline bool grammar_is_stopped(const weft_grammar_work *work) {
+  return work != NULL && work->stopped;
+}
+
 /* ---- building (grammar_build.c) ---- */
 
 typedef enum grammar_edge_kind { EDGE_EMPTY, EDGE_BYTES, EDGE_CALL } grammar_edge_kind;
@@ -52,6 +61,7 @@ typedef struct grammar_builder {
   uint64_t n_steps;
   uint32_t shared[8]; /* JSON's rules that are made once: white space, string, character, value */
   const weft_token_trie *trie;
+  weft_grammar_work *work; /* the builder's steps are counted there, too */
   weft_status status;
   weft_error *error;
 } grammar_builder;
@@ -63,7 +73,7 @@ void builder_fail(grammar_builder *b, weft_status status, const char *format, ..
 static inline bool builder_ok(const grammar_builder *b) {
   return b->status == WEFT_OK;
 }
-/* Counts steps; false: there were too many, or the builder failed before. */
+/* Counts steps; false: there were too many, nobody wants the grammar any more, or the builder failed before. */
 bool builder_step(grammar_builder *b, uint64_t n);
 /* Room for one more of a list that holds n items: weft_grow, whose refusal ends the building. */
 bool builder_grow(grammar_builder *b, void **list, uint32_t n, uint32_t *capacity, size_t size);
@@ -175,8 +185,19 @@ struct weft_grammar {
   uint32_t *list;
   uint32_t root, shortest;
   uint64_t cost, n_bytes;
+  weft_grammar_work *work;          /* while it is compiled */
   struct weft_grammar_graph *graph; /* for answers on canvases; NULL: not made */
 };
+
+/* Counts n steps of compiling; false: there were too many, or nobody wants the grammar any more. */
+static inline bool grammar_count(weft_grammar *g, uint64_t n) {
+  g->cost += n;
+  return grammar_spend(g->work, n) && g->cost <= GRAMMAR_COST_MAX;
+}
+/* Whether compiling goes on, with n steps that are not counted yet. */
+static inline bool grammar_goes_on(const weft_grammar *g, uint64_t n) {
+  return g->cost + n <= GRAMMAR_COST_MAX && !grammar_is_stopped(g->work);
+}
 
 /* Rules to states; what they cost to complete. */
 weft_status grammar_determinise(grammar_builder *b, weft_grammar *g);

@@ -109,7 +109,7 @@ static void add_other_keys(grammar_builder *b, uint32_t from, const char *const 
   uint32_t at = 0x20;
   bool is_name = low < high && name[low][skip] == 0;
   if (!is_name) builder_bytes(b, from, to[1], '"', '"');
-  if (!builder_step(b, 1)) return;
+  if (!builder_step(b, 1 + 2 * (uint64_t)(high - low))) return;
   for (uint32_t i = low + (is_name ? 1 : 0), end; i < high && builder_ok(b); i = end) {
     uint32_t c = 0, other = 0;
     size_t n = weft_utf8_decode(name[i] + skip, strlen(name[i] + skip), &c);

@@ -58,7 +58,11 @@ uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *o
 
 /* A failure that names the place. */
 void schema_fail(schema_reader *r, weft_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* What a reference leads to, NULL after a failure. */
+/* Looking things up (grammar_schema_find.c), each counted by the size of what is looked at; all say no after a
+ * failure. Whether two constants are the same value; whether a list has the word; what a reference leads to. */
+bool schema_is_same(schema_reader *r, const json_t *a, const json_t *b);
+bool schema_is_same_text(schema_reader *r, const char *a, size_t n_a, const char *b, size_t n_b);
+bool schema_has_word(schema_reader *r, const json_t *list, const char *word);
 json_t *schema_target(schema_reader *r, const char *reference);
 /* One schema that allows what both allow; owned by the reader. NULL after a failure. */
 json_t *schema_merge(schema_reader *r, const json_t *a, const json_t *b);

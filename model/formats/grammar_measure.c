@@ -25,6 +25,16 @@ typedef struct measure {
   uint64_t n_steps;
 } measure;
 
+static void count_steps(measure *m, uint64_t n) {
+  m->n_steps += n;
+  (void)grammar_spend(m->g->work, n);
+}
+
+/* False: there were too many steps, or nobody wants the grammar any more. */
+static bool goes_on(const measure *m) {
+  return m->n_steps < GRAMMAR_VISITS_MAX && !grammar_is_stopped(m->g->work);
+}
+
 static uint32_t add_limited(uint32_t a, uint32_t b) {
   return a >= GRAMMAR_INFINITE - b || b >= GRAMMAR_INFINITE ? GRAMMAR_INFINITE : a + b;
 }
@@ -67,7 +77,7 @@ static bool shorten_way(measure *m, uint32_t state) {
     uint32_t bytes = add_limited(m->way[g->rule[call->rule].first].bytes, rest_bytes(m, call->next));
     if (bytes < best.bytes) best = (way){bytes, i, 0};
   }
-  m->n_steps += g->n_classes + s->n_calls;
+  count_steps(m, g->n_classes + s->n_calls);
   m->way[state] = best;
   return best.bytes < before;
 }
@@ -97,7 +107,7 @@ static uint32_t count_tokens(measure *m, uint32_t state) {
     node = find_child(m, node, m->way[state].byte);
     if (node == 0) break;
     state = g->next[(size_t)state * g->n_classes + g->class_of[m->way[state].byte]] - 1;
-    m->n_steps += 1;
+    count_steps(m, 4); /* a child is looked for among up to 256 */
     uint32_t n = add_limited(1, rest_tokens(m, state));
     if (weft_token_trie_n(g->trie, node) > 0 && n < best) best = n, s->way_node = node;
     if (grammar_may_end(&g->state[state], 0) || m->way[state].call != GRAMMAR_NONE) break;
@@ -133,25 +143,25 @@ static void keep_way_rule(measure *m, uint32_t state) {
 static bool relax_all(measure *m) {
   weft_grammar *g = m->g;
   bool changed = true;
-  while (changed && m->n_steps < GRAMMAR_VISITS_MAX) {
+  while (changed && goes_on(m)) {
     changed = false;
-    for (uint32_t i = g->n_states; i-- > 0;) changed = shorten_way(m, i) || changed;
+    for (uint32_t i = g->n_states; i-- > 0 && goes_on(m);) changed = shorten_way(m, i) || changed;
   }
   bool counting = !changed;
   for (uint32_t i = 0; i < g->n_states; i++) keep_way_rule(m, i);
-  while (counting && m->n_steps < GRAMMAR_VISITS_MAX) {
+  while (counting && goes_on(m)) {
     counting = false;
-    for (uint32_t i = g->n_states; i-- > 0;) {
+    for (uint32_t i = g->n_states; i-- > 0 && goes_on(m);) {
       uint32_t tokens = count_tokens(m, i), depth = count_depth(m, i);
       grammar_state *s = &g->state[i];
       counting = counting || tokens < s->tokens || depth < s->depth;
       if (tokens < s->tokens) s->tokens = tokens;
       if (depth < s->depth) s->depth = depth;
-      m->n_steps += 2;
+      count_steps(m, 2);
     }
     changed = counting;
   }
-  return !changed;
+  return !changed && goes_on(m);
 }
 
 static void open_measure(measure *m) {

@@ -73,7 +73,7 @@ static void settle_rule(minimising *m, uint32_t first, uint32_t end) {
   for (; n_blocks != before && n < ROUNDS_MAX && n * round < ROUND_COST_MAX && n_blocks < end - first; n++) {
     before = n_blocks;
     n_blocks = part_blocks(m, first, end);
-    g->cost += 1 + round / 8;
+    if (!grammar_count(g, 1 + round / 4)) break;
   }
   if (n_blocks == before) return;
   for (uint32_t s = first; s < end; s++) m->block[s] = s;

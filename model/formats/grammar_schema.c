@@ -69,6 +69,7 @@ uint32_t schema_type_bits(schema_reader *r, const json_t *type) {
   static const char *const names[] = {"object", "array", "string", "number", "integer", "boolean", "null", NULL};
   uint32_t bits = 0;
   size_t n = json_is_array(type) ? json_array_size(type) : 1;
+  if (!builder_step(r->b, 4 * (uint64_t)n)) return 0;
   for (size_t i = 0; i < n; i++) {
     const char *name = json_string_value(json_is_array(type) ? json_array_get(type, i) : type);
     uint32_t k = 0;
@@ -220,10 +221,11 @@ static bool fits_beside(schema_reader *r, const json_t *schema, const json_t *va
     if (strcmp(key, "type") == 0) {
       if ((schema_type_bits(r, rule) & schema_value_bits(value)) == 0) return false;
     } else if (strcmp(key, "const") == 0) {
-      if (!json_equal(rule, value)) return false;
+      if (!schema_is_same(r, rule, value)) return false;
     } else if (is_list) {
       if (json_object_get(schema, "const") == NULL) continue; /* the value is one of the list */
-      for (size_t i = 0; i < json_array_size(rule) && !found; i++) found = json_equal(json_array_get(rule, i), value);
+      for (size_t i = 0; i < json_array_size(rule) && !found; i++)
+        found = schema_is_same(r, json_array_get(rule, i), value);
       if (!found) return false;
     } else if (json_is_string(value) || (keyword_bits(key) & (schema_value_bits(value) | TYPE_NUMBER)) != 0) {
       schema_fail(r, WEFT_E_UNSUPPORTED, "'%.40s' beside enum or const is not supported", key);
@@ -385,7 +387,8 @@ static uint32_t emit_schema(schema_reader *r, const json_t *schema, uint32_t fro
 }
 
 uint32_t schema_emit(schema_reader *r, const json_t *schema, uint32_t from) {
-  if (!builder_step(r->b, 1)) return from;
+  if (!builder_step(r->b, 1 + 4 * (uint64_t)json_object_size(schema)))
+    return from; /* its keywords are looked through */
   if (r->depth >= GRAMMAR_NEST_MAX) {
     schema_fail(r, WEFT_E_TOO_LARGE, "the schema is nested more than %d deep", GRAMMAR_NEST_MAX);
     return from;

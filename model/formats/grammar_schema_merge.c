@@ -38,50 +38,6 @@ json_t *schema_without(schema_reader *r, const json_t *schema, const char *keywo
   return keep_schema(r, copy);
 }
 
-/* One part of a reference: ~1 is /, ~0 is ~, %25 and the like are bytes. */
-static bool read_part(const char **at, char *out, size_t capacity) {
-  size_t n = 0;
-  const char *p = *at;
-  while (*p != 0 && *p != '/') {
-    char c = *p++;
-    if (c == '~' && (*p == '0' || *p == '1')) c = *p++ == '0' ? '~' : '/';
-    if (c == '%' && p[0] != 0 && p[1] != 0) {
-      char hex[3] = {p[0], p[1], 0}, *end;
-      c = (char)strtol(hex, &end, 16);
-      if (*end != 0 || c == 0) return false;
-      p += 2;
-    }
-    if (n + 1 >= capacity) return false;
-    out[n++] = c;
-  }
-  out[n] = 0;
-  *at = p;
-  return true;
-}
-
-json_t *schema_target(schema_reader *r, const char *reference) {
-  json_t *at = r->root;
-  const char *p = reference + 1;
-  char part[256];
-  if (reference[0] != '#' || (reference[1] != 0 && reference[1] != '/')) {
-    schema_fail(r, WEFT_E_UNSUPPORTED,
-                "$ref to '%.80s' is not supported: it must lead into this schema, as #/$defs/name", reference);
-    return NULL;
-  }
-  while (at != NULL && *p == '/') {
-    p += 1;
-    if (!read_part(&p, part, sizeof part)) {
-      at = NULL;
-    } else if (json_is_array(at)) {
-      at = json_array_get(at, (size_t)strtoul(part, NULL, 10));
-    } else {
-      at = json_object_get(at, part);
-    }
-  }
-  if (at == NULL) schema_fail(r, WEFT_E_INVALID, "$ref leads to '%.80s', which is not there", reference);
-  return at;
-}
-
 /* ---- merging ---- */
 
 typedef struct merging {
@@ -96,8 +52,8 @@ static void set_member(merging *m, const char *key, json_t *value) {
   }
 }
 
-static json_t *both_of(const json_t *a, const json_t *b) {
-  if (json_is_true(a) || json_equal(a, b)) return json_incref((json_t *)b);
+static json_t *both_of(schema_reader *r, const json_t *a, const json_t *b) {
+  if (json_is_true(a) || schema_is_same(r, a, b)) return json_incref((json_t *)b);
   if (json_is_true(b)) return json_incref((json_t *)a);
   if (json_is_false(a) || json_is_false(b)) return json_false();
   return json_pack("{s:[O,O]}", "allOf", a, b);
@@ -123,7 +79,7 @@ static void merge_lists(merging *m, const char *key, const json_t *x, const json
     json_t *item = json_array_get(y, i);
     bool found = false;
     if (!builder_step(m->r->b, 1 + json_array_size(x))) break;
-    for (size_t k = 0; k < json_array_size(x) && !found; k++) found = json_equal(json_array_get(x, k), item);
+    for (size_t k = 0; k < json_array_size(x) && !found; k++) found = schema_is_same(m->r, json_array_get(x, k), item);
     if (found != union_of) (void)json_array_append(list, item);
   }
   set_member(m, key, list);
@@ -139,11 +95,11 @@ static void merge_properties(merging *m) {
   json_object_foreach((json_t *)pa, name, value) {
     const json_t *other = json_object_get(pb, name);
     if (other == NULL) other = ob;
-    (void)json_object_set_new(all, name, other == NULL ? json_incref(value) : both_of(value, other));
+    (void)json_object_set_new(all, name, other == NULL ? json_incref(value) : both_of(m->r, value, other));
   }
   json_object_foreach((json_t *)pb, name, value) {
     if (json_object_get(pa, name) != NULL) continue;
-    (void)json_object_set_new(all, name, oa == NULL ? json_incref(value) : both_of(oa, value));
+    (void)json_object_set_new(all, name, oa == NULL ? json_incref(value) : both_of(m->r, oa, value));
   }
   if (json_object_size(all) > 0) {
     set_member(m, "properties", all);
@@ -151,7 +107,7 @@ static void merge_properties(merging *m) {
     json_decref(all);
   }
   if (oa != NULL && ob != NULL) {
-    set_member(m, "additionalProperties", both_of(oa, ob));
+    set_member(m, "additionalProperties", both_of(m->r, oa, ob));
   } else if (oa != NULL || ob != NULL) {
     set_member(m, "additionalProperties", json_incref((json_t *)(oa != NULL ? oa : ob)));
   }
@@ -161,7 +117,7 @@ static void merge_alternatives(merging *m, const json_t *x, const json_t *y) {
   json_t *list = json_array();
   for (size_t i = 0; i < json_array_size(x); i++) {
     for (size_t k = 0; k < json_array_size(y) && builder_step(m->r->b, 64); k++) {
-      (void)json_array_append_new(list, both_of(json_array_get(x, i), json_array_get(y, k)));
+      (void)json_array_append_new(list, both_of(m->r, json_array_get(x, i), json_array_get(y, k)));
     }
   }
   set_member(m, "anyOf", list);
@@ -186,7 +142,7 @@ static void merge_keyword(merging *m, const char *key, const json_t *x, json_t *
   } else if (strcmp(key, "anyOf") == 0) {
     merge_alternatives(m, x, y);
   } else if (strcmp(key, "items") == 0 && !json_is_array(x) && !json_is_array(y)) {
-    set_member(m, key, both_of(x, y));
+    set_member(m, key, both_of(m->r, x, y));
   } else if (least || most) {
     bool greater = json_number_value(y) > json_number_value(x);
     if (greater == least) set_member(m, key, json_incref(y));
@@ -244,7 +200,7 @@ json_t *schema_merge(schema_reader *r, const json_t *a, const json_t *b) {
       continue;
     if (own == NULL) {
       set_member(&m, key, json_incref(value));
-    } else if (!json_equal(own, value)) {
+    } else if (!schema_is_same(r, own, value)) {
       merge_keyword(&m, key, own, value);
     }
     if (!builder_ok(r->b)) return NULL;
@@ -270,6 +226,7 @@ static uint32_t possible_bits(schema_reader *r, const json_t *schema) {
   const json_t *type = json_object_get(schema, "type"), *list = constant_list(schema, &n);
   uint32_t bits = type == NULL ? (uint32_t)TYPE_ALL : schema_type_bits(r, type), values = 0;
   if ((bits & TYPE_INTEGER) != 0) bits |= TYPE_NUMBER;
+  if (!builder_step(r->b, n)) return 0;
   for (size_t i = 0; i < n; i++) values |= schema_value_bits(constant_at(schema, list, i)) & ~(uint32_t)TYPE_INTEGER;
   return (bits & ~(uint32_t)TYPE_INTEGER) & (list == NULL ? (uint32_t)TYPE_ALL : values);
 }
@@ -279,21 +236,13 @@ static bool have_no_common_constant(schema_reader *r, const json_t *a, const jso
   const json_t *x = constant_list(a, &n_a), *y = constant_list(b, &n_b);
   if (x == NULL || y == NULL) return false;
   for (size_t i = 0; i < n_a; i++) {
-    for (size_t k = 0; k < n_b && builder_step(r->b, 1); k++) {
+    for (size_t k = 0; k < n_b && builder_ok(r->b); k++) {
       const json_t *p = constant_at(a, x, i), *q = constant_at(b, y, k);
       bool numbers = json_is_number(p) && json_is_number(q);
-      if (json_equal(p, q) || (numbers && json_number_value(p) == json_number_value(q))) return false;
+      if (schema_is_same(r, p, q) || (numbers && json_number_value(p) == json_number_value(q))) return false;
     }
   }
   return builder_ok(r->b);
-}
-
-static bool is_in_list(const json_t *list, const char *name) {
-  for (size_t i = 0; i < json_array_size(list); i++) {
-    const char *word = json_string_value(json_array_get(list, i));
-    if (word != NULL && strcmp(word, name) == 0) return true;
-  }
-  return false;
 }
 
 bool schema_excludes(schema_reader *r, const json_t *a, const json_t *b, uint32_t depth) {
@@ -312,8 +261,8 @@ bool schema_excludes(schema_reader *r, const json_t *a, const json_t *b, uint32_
   json_object_foreach((json_t *)pa, name, value) {
     const json_t *other = json_object_get(pb, name);
     const json_t *in_a = json_object_get(a, "required"), *in_b = json_object_get(b, "required");
-    if (other == NULL || !builder_step(r->b, 1 + (json_array_size(in_a) + json_array_size(in_b)) / 16)) continue;
-    bool needed = is_in_list(in_a, name) && is_in_list(in_b, name);
+    if (!builder_step(r->b, 4) || other == NULL) continue;
+    bool needed = schema_has_word(r, in_a, name) && schema_has_word(r, in_b, name);
     if (needed && schema_excludes(r, value, other, depth + 1)) return true;
   }
   return false;

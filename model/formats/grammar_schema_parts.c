@@ -12,6 +12,7 @@
 
 typedef struct property {
   const char *name;
+  size_t n_name;
   const json_t *schema;
   bool required;
 } property;
@@ -28,20 +29,12 @@ static int compare_names(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
 }
 
-static bool is_required(const json_t *required, const char *name) {
-  for (size_t i = 0; i < json_array_size(required); i++) {
-    const char *word = json_string_value(json_array_get(required, i));
-    if (word != NULL && strcmp(word, name) == 0) return true;
-  }
-  return false;
-}
-
 static void add_property(schema_reader *r, object_parts *parts, const char *name, const json_t *schema, bool required) {
   if (json_is_false(schema)) {
     if (required) schema_fail(r, WEFT_E_INVALID, "the property '%.40s' is required and cannot be", name);
     return;
   }
-  parts->property[parts->n] = (property){name, schema, required};
+  parts->property[parts->n] = (property){name, strlen(name), schema, required};
   parts->sorted[parts->n++] = name;
   parts->n_required += required ? 1 : 0;
 }
@@ -75,6 +68,16 @@ static void count_others(schema_reader *r, const json_t *schema, object_parts *p
   }
 }
 
+static bool is_told(schema_reader *r, const object_parts *parts, const char *name) {
+  size_t n = strlen(name);
+  bool told = false;
+  if (!builder_step(r->b, 1 + parts->n / 4)) return true;
+  for (uint32_t k = 0; k < parts->n && !told; k++) {
+    told = schema_is_same_text(r, parts->property[k].name, parts->property[k].n_name, name, n);
+  }
+  return told;
+}
+
 static bool read_parts(schema_reader *r, const json_t *schema, object_parts *parts) {
   const json_t *properties = json_object_get(schema, "properties"), *required = json_object_get(schema, "required");
   const json_t *other = json_object_get(schema, "additionalProperties");
@@ -82,7 +85,7 @@ static bool read_parts(schema_reader *r, const json_t *schema, object_parts *par
   json_t *value;
   if (!check_object(r, properties, required, other)) return false;
   size_t n = json_object_size(properties) + json_array_size(required);
-  if (!builder_step(r->b, n * (1 + json_array_size(required)))) return false;
+  if (!builder_step(r->b, 16 * (uint64_t)n)) return false; /* for sorting them, too */
   parts->property = weft_alloc(n, sizeof *parts->property);
   parts->sorted = weft_alloc(n, sizeof *parts->sorted);
   if (parts->property == NULL || parts->sorted == NULL) {
@@ -92,7 +95,7 @@ static bool read_parts(schema_reader *r, const json_t *schema, object_parts *par
   bool any = other == NULL ? json_object_size(properties) == 0 : !json_is_false(other);
   parts->other = !any ? NULL : other == NULL ? json_true() : other;
   json_object_foreach((json_t *)properties, name, value) {
-    add_property(r, parts, name, value, is_required(required, name));
+    add_property(r, parts, name, value, schema_has_word(r, required, name));
   }
   for (size_t i = 0; i < json_array_size(required) && builder_ok(r->b); i++) {
     name = json_string_value(json_array_get(required, i));
@@ -100,9 +103,7 @@ static bool read_parts(schema_reader *r, const json_t *schema, object_parts *par
       schema_fail(r, WEFT_E_INVALID, "required must be a list of names");
     } else if (json_object_get(properties, name) == NULL) {
       const json_t *own = other == NULL ? json_true() : other;
-      bool again = false;
-      for (uint32_t k = 0; k < parts->n && !again; k++) again = strcmp(parts->property[k].name, name) == 0;
-      if (!again) add_property(r, parts, name, own, true);
+      if (!is_told(r, parts, name)) add_property(r, parts, name, own, true);
     }
   }
   qsort(parts->sorted, parts->n, sizeof *parts->sorted, compare_names);

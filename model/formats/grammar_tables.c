@@ -66,7 +66,7 @@ static void add_next(weft_grammar *g, uint32_t state, uint8_t *to, bool *changed
   if (s->of != GRAMMAR_NONE) add_bytes(to, g->rule[s->of].begins, changed);
   for (uint32_t c = s->calls_at; c < s->calls_at + s->n_calls; c++)
     add_bytes(to, g->rule[g->call[c].rule].begins, changed);
-  g->cost += 8 + s->n_calls;
+  (void)grammar_count(g, 8 + s->n_calls);
 }
 
 /* What follows the rules that the states of a rule call. first: with the bytes that the states go on with, which do not
@@ -74,7 +74,7 @@ static void add_next(weft_grammar *g, uint32_t state, uint8_t *to, bool *changed
 static bool follow_calls_of(tabulation *t, uint32_t rule, bool first) {
   weft_grammar *g = t->g;
   bool changed = false;
-  for (uint32_t i = g->rule[rule].first; i < end_of_rule(g, rule) && g->cost <= GRAMMAR_COST_MAX; i++) {
+  for (uint32_t i = g->rule[rule].first; i < end_of_rule(g, rule) && grammar_goes_on(g, 0); i++) {
     const grammar_state *s = &g->state[i];
     if (s->of != GRAMMAR_NONE) {
       add_bytes(t->follow[s->of], g->rule[s->of].begins, &changed);
@@ -85,14 +85,14 @@ static bool follow_calls_of(tabulation *t, uint32_t rule, bool first) {
       if (first) add_next(g, next, t->follow[g->call[c].rule], &changed);
       if (g->state[next].final) add_bytes(t->follow[g->call[c].rule], t->follow[rule], &changed);
     }
-    g->cost += 1 + s->n_calls;
+    (void)grammar_count(g, 1 + s->n_calls);
   }
   return changed;
 }
 
 static void find_follow(tabulation *t) {
   bool changed = true;
-  for (bool first = true; changed && t->g->cost <= GRAMMAR_COST_MAX; first = false) {
+  for (bool first = true; changed && grammar_goes_on(t->g, 0); first = false) {
     changed = false;
     for (uint32_t rule = 0; rule < t->g->n_rules; rule++) changed = follow_calls_of(t, rule, first) || changed;
   }
@@ -158,7 +158,7 @@ static bool note_node(void *self, const walk_visit *visit) {
     if (has_tokens) note_tokens(t, visit->node, walk_tokens(t->w, visit->set, visit->n), 0);
     if (may_lead_out && walk_may_end(t->w, visit->set, visit->n)) (void)push_source(t, (end_source){visit->node, 0});
   }
-  return !t->full && !t->refused && t->g->cost + walk_cost(t->w) <= GRAMMAR_COST_MAX;
+  return !t->full && !t->refused && grammar_goes_on(t->g, walk_cost(t->w));
 }
 
 /* ---- groups ---- */
@@ -232,7 +232,7 @@ static void find_outside(tabulation *t) {
   for (uint32_t i = 0; i < t->n_entries; i++) t->inside[t->token[i]] = true;
   t->outside[0] = 0;
   for (uint32_t i = 0; i < trie->n_tokens; i++) t->outside[i + 1] = t->outside[i] + (t->inside[trie->token[i]] ? 0 : 1);
-  t->g->cost += trie->n_tokens / 32;
+  (void)grammar_count(t->g, trie->n_tokens / 32);
 }
 
 /* Room for a node more, and for the sentinel behind it. */
@@ -289,12 +289,12 @@ static uint32_t push_children(tabulation *t, uint32_t from, uint32_t n, bool at_
     const end_source s = t->source[i];
     for (uint32_t child = s.node + 1; child < trie->end[s.node]; child = trie->end[child]) {
       uint8_t byte = trie->byte[child];
-      t->g->cost += 1;
+      (void)grammar_count(t->g, 1);
       if (at_root && (t->behind[byte / 8] >> byte % 8 & 1) == 0) continue;
       bool all_inside = t->outside[trie->first[child]] == t->outside[trie->first[trie->end[child]]];
       allowed->twice = allowed->twice || all_inside;
       if (all_inside) continue;
-      if (t->g->cost > GRAMMAR_COST_MAX || !push_source(t, (end_source){child, s.used})) return 0;
+      if (!grammar_goes_on(t->g, 0) || !push_source(t, (end_source){child, s.used})) return 0;
       count[byte + 1] += 1;
     }
   }
@@ -320,7 +320,7 @@ static void merge_below(tabulation *t, uint32_t from, uint32_t n, uint32_t depth
   const weft_token_trie *trie = t->g->trie;
   grammar_ends *e = &t->g->ends;
   uint32_t count[257], begin = t->n_sources, end = begin + push_children(t, from, n, depth == 0, allowed, count);
-  for (uint32_t i = begin, next; i < end && !t->refused && t->g->cost <= GRAMMAR_COST_MAX; i = next) {
+  for (uint32_t i = begin, next; i < end && !t->refused && grammar_goes_on(t->g, 0); i = next) {
     uint8_t byte = trie->byte[t->source[i].node];
     uint32_t n_leaves = e->n_leaves, node = add_end_node(t, byte, depth + 1);
     for (next = i; next < end && trie->byte[t->source[next].node] == byte; next++) {
@@ -391,14 +391,13 @@ static bool make_table(tabulation *t, uint32_t state, uint32_t above, const uint
   }
   walk_push(t->w, 0, (weft_matcher_config){.state = state, .node = above != GRAMMAR_NONE ? 1 : 0});
   uint64_t n_visits = walk_trie(t->w, t->w->n_configs, note_node, t);
-  g->cost += n_visits + walk_cost(t->w);
-  if (g->cost > GRAMMAR_COST_MAX || t->refused) return false;
+  if (!grammar_count(g, n_visits + walk_cost(t->w)) || t->refused) return false;
   if (t->full) return true;
   if (!keep_groups(t, allowed)) return false;
   allowed->depth = t->w->depth_seen < GRAMMAR_TABLE_DEPTH ? t->w->depth_seen : GRAMMAR_TABLE_DEPTH;
   keep_ends(t, allowed);
   *number = g->n_allowed++;
-  return !t->refused && g->cost <= GRAMMAR_COST_MAX && grammar_tables_bytes(g) <= GRAMMAR_BYTES_MAX;
+  return !t->refused && grammar_goes_on(g, 0) && grammar_tables_bytes(g) <= GRAMMAR_BYTES_MAX;
 }
 
 /* Makes the last state that of all repetitions of a rule; the bytes that may come behind them. */
@@ -409,7 +408,7 @@ static void begin_repeats(tabulation *t, uint32_t of, uint8_t behind[32]) {
   for (uint32_t rule = 0; rule < g->n_rules; rule++) {
     if (g->state[g->rule[rule].first].of == of) add_bytes(behind, t->follow[rule], &changed);
   }
-  g->cost += g->n_rules / 8;
+  (void)grammar_count(g, g->n_rules / 8);
   g->state[g->n_states] = (grammar_state){.of = of, .max = GRAMMAR_COUNT_MAX, .allowed = GRAMMAR_NONE};
 }
 
@@ -432,11 +431,11 @@ static bool add_return(tabulation *t, uint32_t state) {
   t->refused = t->refused || all == NULL;
   if (all == NULL) return false;
   t->returns = all;
+  (void)grammar_count(t->g, 1 + t->n_returns / 16);
   for (uint32_t i = 0; i < t->n_returns; i++) {
     if (all[i] == state) return true;
   }
   all[t->n_returns++] = state;
-  t->g->cost += 1 + t->n_returns / 16;
   return true;
 }
 
@@ -449,7 +448,7 @@ static bool find_returns(tabulation *t, uint32_t rule) {
   memset(t->seen, 0, g->n_rules * sizeof *t->seen);
   t->queue[0] = rule;
   t->seen[rule] = true;
-  for (uint32_t k = 0; k < n && g->cost <= GRAMMAR_COST_MAX; k++) {
+  for (uint32_t k = 0; k < n && grammar_goes_on(g, 0); k++) {
     for (uint32_t from = 0; from < g->n_rules; from++) {
       for (uint32_t i = g->rule[from].first; i < end_of_rule(g, from); i++) {
         const grammar_state *s = &g->state[i];
@@ -464,7 +463,7 @@ static bool find_returns(tabulation *t, uint32_t rule) {
             t->queue[n++] = from;
           }
         }
-        g->cost += 1 + s->n_calls / 8;
+        (void)grammar_count(g, 1 + s->n_calls / 8);
       }
     }
   }
@@ -501,7 +500,7 @@ static bool tabulate_pairs(tabulation *t, uint32_t state, uint32_t rule) {
   uint32_t of_repeats[2] = {GRAMMAR_NONE, GRAMMAR_NONE}; /* a rule; the table where one of its repetitions is above */
   g->state[state].pairs_at = g->n_pairs;
   if (!find_returns(t, rule)) return false;
-  for (uint32_t i = 0; i < t->n_returns && g->cost < GRAMMAR_COST_MAX / 2; i++) {
+  for (uint32_t i = 0; i < t->n_returns && grammar_goes_on(g, GRAMMAR_COST_MAX / 2); i++) {
     uint32_t above = t->returns[i], of = g->state[above].of, number = GRAMMAR_NONE;
     uint8_t behind[32];
     if (grammar_tokens(g, above, 0) >= GRAMMAR_INFINITE || g->state[above].depth >= GRAMMAR_TABLE_DEPTH) continue;
@@ -532,7 +531,7 @@ static void find_rests(tabulation *t) {
   for (uint32_t i = 0; i < g->n_calls; i++) t->rests[g->call[i].next] = true;
   for (uint32_t i = 0; i < g->n_states; i++) t->rests[i] = t->rests[i] || g->state[i].of != GRAMMAR_NONE;
   t->rests[g->rule[g->root].first] = true;
-  g->cost += n_next / 16 + g->n_calls / 8;
+  (void)grammar_count(g, n_next / 16 + g->n_calls / 8);
 }
 
 static bool tabulate_state(tabulation *t, uint32_t state, uint32_t rule) {
@@ -555,7 +554,7 @@ static bool tabulate_states(tabulation *t) {
   for (uint32_t rule = 0; rule < g->n_rules; rule++) {
     for (uint32_t i = g->rule[rule].first; i < end_of_rule(g, rule); i++) {
       const grammar_state *s = &g->state[i];
-      if (g->cost > GRAMMAR_COST_MAX) return false;
+      if (!grammar_goes_on(g, 0)) return false;
       if (!t->rests[i] || !grammar_moves(s, 0) || grammar_tokens(g, i, 0) >= GRAMMAR_INFINITE) continue;
       if (s->depth <= GRAMMAR_TABLE_DEPTH && !tabulate_state(t, i, rule)) return false;
     }
@@ -590,6 +589,7 @@ static bool take_memory(tabulation *t) {
 weft_status grammar_tabulate(weft_grammar *g, weft_error *error) {
   tabulation t = {.g = g};
   weft_status status = WEFT_OK;
+  (void)grammar_count(g, g->trie->n_vocab / 16); /* for memory of the vocabulary's size, whatever the grammar */
   if (!take_memory(&t)) {
     status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the tables of the grammar");
   } else if (!tabulate_states(&t)) {

@@ -149,10 +149,10 @@ static void play_backend(const char *backend) {
 static void open_formats(void) {
   for (uint32_t i = 0; i < GRAMMARS; i++) {
     weft_error error = {{0}};
-    uint64_t cost = 0;
+    weft_grammar_work work = {0};
     weft_status status = weft_grammar_compile(formats[i].kind, formats[i].text, strlen(formats[i].text), world.trie,
-                                              &grammar[i], &cost, &error);
-    if (status == WEFT_OK && by_diffusion) status = weft_grammar_for_canvases(grammar[i], &cost, &error);
+                                              &grammar[i], &work, &error);
+    if (status == WEFT_OK && by_diffusion) status = weft_grammar_for_canvases(grammar[i], &work, &error);
     rig_need(status == WEFT_OK, "grammar", error.text);
   }
 }

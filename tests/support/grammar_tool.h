@@ -12,7 +12,7 @@
 
 typedef struct grammar_way {
   /* What is done after compiling, and refused if it fails. */
-  weft_status (*prepare)(weft_grammar *g, uint64_t *cost, weft_error *error);
+  weft_status (*prepare)(weft_grammar *g, weft_grammar_work *work, weft_error *error);
   /* A random answer of at most `room` tokens as text; why it went wrong, NULL: it did not. */
   const char *(*answer)(grammar_world *w, const weft_grammar *g, uint64_t seed, uint32_t room, weft_text *text,
                         uint32_t *n_tokens);
@@ -39,15 +39,16 @@ static inline void grammar_tool_line(grammar_world *w, weft_grammar_kind kind, c
                                      const grammar_way *way, uint32_t number, uint32_t n_answers) {
   weft_grammar *g = NULL;
   weft_error error;
-  uint64_t cost = 0, start = weft_clock_us();
-  weft_status status = weft_grammar_compile(kind, line, n, w->trie, &g, &cost, &error);
-  if (status == WEFT_OK) status = way->prepare(g, &cost, &error);
+  weft_grammar_work work = {0};
+  uint64_t start = weft_clock_us();
+  weft_status status = weft_grammar_compile(kind, line, n, w->trie, &g, &work, &error);
+  if (status == WEFT_OK) status = way->prepare(g, &work, &error);
   unsigned long long us = weft_clock_us() - start;
   if (status != WEFT_OK) {
     (void)printf("refused %llu %s\n", us, error.text);
   } else {
     (void)printf("compiled %llu %u %llu %llu\n", us, weft_grammar_shortest(g),
-                 (unsigned long long)weft_grammar_bytes(g), (unsigned long long)cost);
+                 (unsigned long long)weft_grammar_bytes(g), (unsigned long long)work.n_steps);
     for (uint32_t i = 0; i < n_answers; i++) grammar_tool_answer(w, g, way, number, i);
   }
   weft_grammar_unref(g);

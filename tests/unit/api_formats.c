@@ -16,8 +16,9 @@ static weft_grammar *get(weft_formats *formats, uint32_t tenant, const char *tex
   weft_grammar *g = NULL;
   uint64_t retry_us;
   weft_error error = {{0}};
-  if (weft_formats_get(formats, &(weft_format_ask){tenant, WEFT_GRAMMAR_REGEX, false, text, strlen(text)}, &g,
-                       &retry_us, &error) != WEFT_OK)
+  if (weft_formats_get(
+          formats, &(weft_format_ask){.tenant = tenant, .kind = WEFT_GRAMMAR_REGEX, .text = text, .n = strlen(text)},
+          &g, &retry_us, &error) != WEFT_OK)
     fail_msg("%s: %s", text, error.text);
   return g;
 }

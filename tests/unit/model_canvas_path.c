@@ -54,10 +54,10 @@ static const grammar_text large[] = {
 static held open_held(grammar_world *w, const grammar_text *t) {
   held h;
   weft_error error;
-  uint64_t cost = 0;
-  weft_status status = weft_grammar_compile(t->kind, t->text, strlen(t->text), w->trie, &h.g, &cost, &error);
+  weft_grammar_work work = {0};
+  weft_status status = weft_grammar_compile(t->kind, t->text, strlen(t->text), w->trie, &h.g, &work, &error);
   if (status == WEFT_OK) h.measured = weft_grammar_shortest(h.g);
-  if (status == WEFT_OK) status = weft_grammar_for_canvases(h.g, &cost, &error);
+  if (status == WEFT_OK) status = weft_grammar_for_canvases(h.g, &work, &error);
   if (status != WEFT_OK) fail_msg("%s: %s", t->text, error.text);
   h.graph = weft_grammar_graph_of(h.g);
   return h;
@@ -382,11 +382,11 @@ static void what_is_too_large_is_refused(void **state) {
   grammar_world *w = *state;
   weft_grammar *g;
   weft_error error;
-  uint64_t cost = 0;
+  weft_grammar_work work = {0};
   static const char long_answer[] = "x{5000}";
   assert_int_equal(
-      weft_grammar_compile(WEFT_GRAMMAR_REGEX, long_answer, strlen(long_answer), w->trie, &g, &cost, &error), WEFT_OK);
-  assert_int_equal(weft_grammar_for_canvases(g, &cost, &error), WEFT_E_UNSUPPORTED);
+      weft_grammar_compile(WEFT_GRAMMAR_REGEX, long_answer, strlen(long_answer), w->trie, &g, &work, &error), WEFT_OK);
+  assert_int_equal(weft_grammar_for_canvases(g, &work, &error), WEFT_E_UNSUPPORTED);
   assert_non_null(strstr(error.text, "too large for an answer by diffusion"));
   assert_null(weft_grammar_graph_of(g));
   weft_grammar_unref(g);
