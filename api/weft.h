@@ -122,10 +122,9 @@ typedef struct weft_generate_params {
   uint32_t n_allowed_tokens;
   const char *const *bad_words; /* [n_bad_words] words that the answer does not have, as the tokenizer splits them */
   uint32_t n_bad_words;
-  int32_t
-      truncate_prompt;    /* how many of the prompt's last tokens are kept; 0: all; -1: what the context has room for */
-  const char *cache_salt; /* only requests with the same salt share cached prefixes; NULL: those without a salt */
-  weft_format format;     /* not with thinking or ignore_eos */
+  int32_t truncate_prompt; /* last tokens of the prompt that are kept; 0: all; -1: as many as there is room for */
+  const char *cache_salt;  /* only requests with the same salt share cached prefixes; NULL: those without a salt */
+  weft_format format;      /* not with thinking or ignore_eos */
   const char *format_text;
   size_t n_format_text;
   weft_tool_choice tool_choice; /* for prompt.tools; REQUIRED and NAMED hold the answer to calls, as a format does */
@@ -208,8 +207,7 @@ typedef struct weft_delta {
  * because a parameter is invalid or the prompt too long. 3: the queue or the memory of requests is full for now, or the
  * tenant's limit on waiting requests is reached. 5: the tenant has used its tokens of this minute, or the compiling of
  * formats that it may cause in one. 6: stop_submit said so. A generation that has not started ends with "evicted",
- * which means the same as 3, when the queue is full and its place goes to another tenant with fewer requests there for
- * its weight. */
+ * which means the same as 3, when the queue is full and a tenant with fewer requests there for its weight needs it. */
 WEFT_API int weft_submit(weft_runtime *runtime, const weft_generate_params *params, weft_generation **out, char *error,
                          size_t n_error);
 /* n_choices answers to each of n_prompts prompts, all of them or none: out[p * n_choices + k] is answer k to the prompt

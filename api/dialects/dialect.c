@@ -19,7 +19,7 @@ void weft_dialect_start(weft_server *s, weft_exchange *x, const weft_dialect *di
                                .dialect = dialect,
                                .gen = gen,
                                .tenant = weft_exchange_note(x)->tenant,
-                               .draining = atomic_load(&s->draining),
+                               .draining = &s->draining,
                                .own = own};
   weft_answer_start(&config, x);
   weft_gen_close(gen);

@@ -343,22 +343,36 @@ static size_t bytes_per_prompt_token(const weft_gen *gen, bool collected) {
   return n + WEFT_TEXT_BYTES + (s->logprobs ? (1 + (size_t)s->n_top_logprobs) * WEFT_JSON_BYTES : 0);
 }
 
+/* A request on its way to the engine. */
+typedef struct submission {
+  const weft_answer_config *config;
+  weft_exchange *exchange;
+} submission;
+
+static bool stops_submit(void *self) {
+  const submission *s = self;
+  return atomic_load(s->config->draining) || weft_exchange_stops(s->exchange);
+}
+
 static weft_status submit_prompts(weft_answer *a, const weft_answer_config *config, weft_generate_params *params,
                                   weft_generation **out, weft_refusal *why) {
   const weft_gen *gen = config->gen;
   char line[512];
   uint32_t retry_ms = 0, n = gen->n_prompts * gen->n_choices;
+  submission own = {config, a->exchange};
   for (uint32_t p = 0; p < gen->n_prompts; p++) {
     params[p] = gen->params;
     params[p].tenant = config->tenant;
     params[p].collected = !gen->stream || a->dialect->keeps_text;
     params[p].prompt = gen->prompt[p];
     params[p].kept_per_prompt_token = bytes_per_prompt_token(gen, params[p].collected);
+    params[p].stop_submit = stops_submit;
+    params[p].stop_self = &own;
   }
   params->retry_ms = &retry_ms;
   int status = weft_submit_all(config->runtime, params, gen->n_prompts, gen->n_choices, out, line, sizeof line);
   if (status != 0) {
-    (void)weft_refuse_status(why, status, line, config->draining);
+    (void)weft_refuse_status(why, status, line, atomic_load(config->draining));
     why->retry_s = (retry_ms + 999) / 1000;
     return WEFT_E_INVALID;
   }
@@ -400,7 +414,7 @@ void weft_answer_start(const weft_answer_config *config, weft_exchange *x) {
   }
   if (status != WEFT_OK) {
     close_answer(a);
-    weft_exchange_refuse(x, &why);
+    if (!weft_exchange_gives_back(x)) weft_exchange_refuse(x, &why);
     return;
   }
   weft_exchange_note(x)->answer = a;

@@ -10,6 +10,8 @@
 #ifndef WEFT_API_DIALECTS_STREAM_H
 #define WEFT_API_DIALECTS_STREAM_H
 
+#include <stdatomic.h>
+
 #include "api/dialects/gen.h"
 #include "api/http/http.h"
 
@@ -105,12 +107,12 @@ typedef struct weft_answer_config {
   const weft_dialect *dialect;
   const weft_gen *gen; /* what is kept is copied; may be closed afterwards */
   uint32_t tenant;
-  bool draining;
-  void *own; /* becomes the answer's, also when the exchange is refused */
+  const atomic_bool *draining; /* the server is shutting down: what is not submitted yet is refused */
+  void *own;                   /* becomes the answer's, also when the exchange is refused */
 } weft_answer_config;
 
-/* Submits every generation and gives the exchange a source that answers, or refuses the exchange. Called on a
- * worker. */
+/* Submits every generation and gives the exchange a source that answers, or refuses the exchange. Called on a worker,
+ * which it gives back where others need it (weft_exchange_gives_back): then it is called again with the same. */
 void weft_answer_start(const weft_answer_config *config, weft_exchange *exchange);
 
 #endif

@@ -130,6 +130,7 @@ static void cancel_all(weft_http *http) {
   for (http_connection *c = http->first; c != NULL; c = c->next) {
     if (c->x == NULL) continue;
     c->x->cancelled = true;
+    atomic_store(&c->x->unwanted, true);
     http_postpone(c); /* told once no worker has it */
   }
 }

@@ -129,6 +129,12 @@ void weft_http_cancel(weft_http *http);
 /* Cancels, waits a little for the last bytes, ends all threads. NULL is fine. */
 void weft_http_close(weft_http *http);
 
+/* Asked now and then by a handler that takes long. True: it ends without an answer, or with any: the client has left,
+ * or the server is closing, or (weft_exchange_gives_back) its worker is needed by others; then it must not have
+ * answered, and is called again later. */
+bool weft_exchange_stops(weft_exchange *exchange);
+bool weft_exchange_gives_back(const weft_exchange *exchange);
+
 const char *weft_exchange_method(const weft_exchange *exchange);
 const char *weft_exchange_path(const weft_exchange *exchange);
 const char *weft_exchange_id(const weft_exchange *exchange); /* X-Request-Id of the client, or a fresh one */

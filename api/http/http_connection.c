@@ -72,6 +72,7 @@ static void part_exchange(http_connection *c, bool left) {
   if (x == NULL) return;
   c->x = NULL;
   x->connection = NULL;
+  atomic_store(&x->unwanted, true);
   if (http_unqueue(x)) http_finish(x, left);
 }
 

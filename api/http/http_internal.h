@@ -7,7 +7,7 @@
  * Law: connections belong to the network thread alone. An exchange belongs to the network thread too, except from
  * http_queue to the end of its handler: during that time its answer, its source and its body belong to the worker. The
  * network thread then reads only what the lock guards, and writes only `connection` and `cancelled`, which the worker
- * does not read. The lock is held for a few instructions; no
+ * does not read, and `unwanted`, which it does. The lock is held for a few instructions; no
  * handler, source or callback runs under it. Callbacks of the engine take it (weft_exchange_wake), so in the order of
  * locks it comes after every lock of the engine, and before the lock of the workers. */
 #ifndef WEFT_API_HTTP_HTTP_INTERNAL_H
@@ -66,9 +66,11 @@ struct weft_exchange {
   http_pool *pool; /* where the bytes of its body, later of its answer, are counted; NULL: nowhere */
   uint64_t n_charged;
 
-  weft_source source; /* pull NULL: none */
-  bool told;          /* source.left was called */
-  bool cancelled;     /* source.left is to be called once the worker has set the source */
+  weft_source source;   /* pull NULL: none */
+  bool told;            /* source.left was called */
+  bool cancelled;       /* source.left is to be called once the worker has set the source */
+  atomic_bool unwanted; /* the client has left, or all are cancelled: a handler that looks ends early */
+  bool gives_back;      /* the worker's: the handler ends so that its worker is free for others, and is run again */
   answer_kind answer;
   bool begun; /* the head of the answer was appended to the connection's out */
   int code;

@@ -73,23 +73,37 @@ void http_refuse_closing(weft_exchange *x) {
   weft_exchange_refuse(x, &why);
 }
 
-static void run_job(void *self, weft_job *job, bool closing) {
+bool weft_exchange_stops(weft_exchange *x) {
+  if (atomic_load(&x->unwanted)) return true;
+  x->gives_back = x->http->workers != NULL && !x->quick && weft_workers_gives_back(x->http->workers, &x->job);
+  return x->gives_back;
+}
+
+bool weft_exchange_gives_back(const weft_exchange *x) {
+  return x->gives_back;
+}
+
+static weft_job_end run_job(void *self, weft_job *job, bool closing) {
   weft_http *http = self;
   weft_exchange *x = exchange_of(job);
+  x->gives_back = false;
   if (closing) {
     http_refuse_closing(x);
   } else {
     http->config.handle(http->config.self, x);
   }
+  if (x->gives_back) return WEFT_JOB_GIVEN_BACK;
   (void)pthread_mutex_lock(&http->lock);
   x->working = false;
   make_ready(x);
   http_poke(http);
   (void)pthread_mutex_unlock(&http->lock);
+  return WEFT_JOB_DONE;
 }
 
 void http_queue(weft_exchange *x) {
   weft_http *http = x->http;
+  x->job.is_long = x->body.n > SMALL_BODY_BYTES;
   (void)pthread_mutex_lock(&http->lock);
   bool taken = x->working = weft_workers_put(http->workers, &x->job, queue_of(x));
   (void)pthread_mutex_unlock(&http->lock);

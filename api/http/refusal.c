@@ -43,6 +43,9 @@ weft_status weft_refuse_status(weft_refusal *r, int status, const char *line, bo
       return weft_refuse(r, 400, "invalid_value", NULL, "%s", line);
     case WEFT_E_NOT_FOUND:
       return weft_refuse(r, 404, "model_not_found", "model", "%s", line);
+    case WEFT_CANCELLED:
+      if (!draining) return weft_refuse(r, 503, "cancelled", NULL, "the request was cancelled: %s", line);
+      return weft_refuse(r, 503, "draining", NULL, "the server is shutting down and takes no new requests");
     case WEFT_FULL:
       if (draining)
         return weft_refuse(r, 503, "draining", NULL, "the server is shutting down and takes no new requests");

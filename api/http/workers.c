@@ -18,14 +18,20 @@ typedef struct worker_tenant {
   uint64_t turn; /* when it was served last: of equal levels the one served longest ago is next */
 } worker_tenant;
 
+/* A job on its worker. The worker's own, but for is_long. */
+typedef struct worker_run {
+  uint64_t began_us;
+  bool is_long; /* under the mutex */
+} worker_run;
+
 struct weft_workers {
   weft_workers_config config;
   pthread_mutex_t mutex;
   pthread_cond_t changed;
-  worker_tenant *tenant; /* [n_tenants] */
-  pthread_t *thread;     /* [n_threads] */
-  uint32_t n_threads, n_busy, n_waiting;
-  uint64_t n_turns, level; /* of the tenant served last */
+  worker_tenant *tenant;                         /* [n_tenants] */
+  pthread_t *thread;                             /* [n_threads] */
+  uint32_t n_threads, n_busy, n_long, n_waiting; /* n_long: of the busy ones, those with long jobs */
+  uint64_t n_turns, level;                       /* of the tenant served last */
   bool closing;
 };
 
@@ -42,27 +48,43 @@ static bool may_have_another(const weft_workers *w, const worker_tenant *t) {
   return t->n_running + 1 + w->n_busy + 1 <= w->config.n_threads;
 }
 
+/* Whether one more long job may run. */
+static bool has_long_place(const weft_workers *w) {
+  return w->n_long + 1 < w->config.n_threads || w->config.n_threads == 1 || w->closing;
+}
+
 static worker_tenant *choose_tenant(weft_workers *w) {
   worker_tenant *best = NULL;
   if (w->n_waiting == 0) return NULL;
   for (uint32_t i = 0; i < w->config.n_tenants; i++) {
     worker_tenant *t = &w->tenant[i];
-    if (t->first == NULL || !may_have_another(w, t)) continue;
+    if (t->first == NULL || !may_have_another(w, t) || (t->first->is_long && !has_long_place(w))) continue;
     if (best == NULL || t->level < best->level || (t->level == best->level && t->turn < best->turn)) best = t;
   }
   return best;
 }
 
-static weft_job *take_job(weft_workers *w, worker_tenant *t) {
+static weft_job *take_job(weft_workers *w, worker_tenant *t, worker_run *run) {
   weft_job *job = t->first;
   t->first = job->next;
   if (t->first == NULL) t->last = &t->first;
   t->n_running += 1;
   t->turn = ++w->n_turns;
   if (t->level > w->level) w->level = t->level;
+  run->is_long = job->is_long;
   w->n_busy += 1;
+  w->n_long += run->is_long;
   w->n_waiting -= 1;
   return job;
+}
+
+/* Back to the head of its tenant's queue. */
+static void return_job(weft_workers *w, worker_tenant *t, weft_job *job) {
+  job->is_long = true;
+  job->next = t->first;
+  if (t->first == NULL) t->last = &job->next;
+  t->first = job;
+  w->n_waiting += 1;
 }
 
 static void charge_worker_tenant(weft_workers *w, worker_tenant *t, uint64_t us) {
@@ -85,14 +107,18 @@ static void *run_worker(void *self) {
       (void)pthread_cond_wait(&w->changed, &w->mutex);
       continue;
     }
-    weft_job *job = take_job(w, t);
+    worker_run run;
+    weft_job *job = take_job(w, t, &run);
     bool closing = w->closing;
     (void)pthread_mutex_unlock(&w->mutex);
-    uint64_t before = w->config.thread_us();
-    w->config.run(w->config.self, job, closing);
-    uint64_t us = w->config.thread_us() - before;
+    run.began_us = w->config.thread_us();
+    job->run = &run;
+    weft_job_end end = w->config.run(w->config.self, job, closing); /* done: the job may be gone already */
+    uint64_t us = w->config.thread_us() - run.began_us;
     (void)pthread_mutex_lock(&w->mutex);
     charge_worker_tenant(w, t, us);
+    w->n_long -= run.is_long;
+    if (end == WEFT_JOB_GIVEN_BACK) return_job(w, t, job);
     (void)pthread_cond_broadcast(&w->changed); /* another tenant may have a worker now */
   }
   (void)pthread_mutex_unlock(&w->mutex);
@@ -152,6 +178,19 @@ bool weft_workers_put(weft_workers *w, weft_job *job, uint32_t tenant) {
   }
   (void)pthread_mutex_unlock(&w->mutex);
   return open;
+}
+
+bool weft_workers_gives_back(weft_workers *w, weft_job *job) {
+  worker_run *run = job->run;
+  if (w->config.thread_us() - run->began_us < WEFT_WORKER_SLICE_US) return false;
+  (void)pthread_mutex_lock(&w->mutex);
+  bool stays = run->is_long || has_long_place(w);
+  if (stays && !run->is_long) {
+    run->is_long = true;
+    w->n_long += 1;
+  }
+  (void)pthread_mutex_unlock(&w->mutex);
+  return !stays;
 }
 
 bool weft_workers_take_back(weft_workers *w, weft_job *job) {

@@ -308,6 +308,7 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
                              .n_workers = N_WORKERS,
                              .n_tenants = o->keys == NULL ? 1 : weft_keys_n_tenants(o->keys),
                              .clock_us = o->clock_us,
+                             .worker_us = o->worker_us,
                              .idle_seconds = o->idle_seconds == 0 ? IDLE_SECONDS : o->idle_seconds,
                              .self = s,
                              .begin = begin_exchange,

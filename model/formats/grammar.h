@@ -11,8 +11,8 @@
  *   - Compiling is bounded in steps, states, nodes and bytes, whatever the input; a grammar that is too large or not
  *     understood is refused with a line that names the fault. Whatever the text can make take long is counted in steps
  *     (comparing constants by their size, looking up references by their length), so steps follow the time, and
- *     compiling ends about WEFT_GRAMMAR_LOOK steps, or a walk of the vocabulary, after nobody wants it any more. Making a mask and
- *     taking a token need no memory beyond the scratch.
+ *     compiling ends about WEFT_GRAMMAR_LOOK steps, or a walk of the vocabulary, after nobody wants it any more. Making
+ *     a mask and taking a token need no memory beyond the scratch.
  *   - What a JSON schema says of types, properties, items, numbers and lengths holds for every answer. Where a
  *     keyword allows more than is generated here (a number of 400 digits, properties in another order), every answer
  *     is still one that the schema allows.

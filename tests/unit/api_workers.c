@@ -13,12 +13,12 @@
 
 #include "api/http/workers.h"
 
-enum { JOBS_MAX = 64, TENANTS = 4 };
+enum { JOBS_MAX = 64, TENANTS = 8 };
 
-/* One job; one that is held ends when the gate is open. */
+/* One job; one that is held ends when the gate is open. One that asks gives its worker back when it is told to. */
 typedef struct task {
   weft_job job; /* first */
-  bool held;
+  bool held, asks;
   uint64_t us; /* processor time it takes */
 } task;
 
@@ -26,6 +26,8 @@ static struct {
   pthread_mutex_t mutex;
   pthread_cond_t changed;
   uint32_t order[JOBS_MAX], n_started, n_ended, n_closing; /* order: tenants as their jobs began */
+  uint32_t n_asked, n_given_back;
+  weft_workers *workers;
   uint32_t started_by[TENANTS], ended_by[TENANTS];
   task task[JOBS_MAX];
   uint32_t n_tasks;
@@ -38,20 +40,32 @@ static uint64_t pretended_us(void) {
   return used_us;
 }
 
-static void run(void *self, weft_job *job, bool closing) {
-  const task *t = (const task *)(const void *)job;
+static weft_job_end run(void *self, weft_job *job, bool closing) {
+  task *t = (task *)(void *)job;
   (void)self;
   (void)pthread_mutex_lock(&w.mutex);
   w.order[w.n_started++] = job->tenant;
   w.started_by[job->tenant] += 1;
   (void)pthread_cond_broadcast(&w.changed);
+  if (t->asks && !closing) {
+    used_us += t->us; /* before it asks */
+    bool gives_back = weft_workers_gives_back(w.workers, job);
+    w.n_asked += 1;
+    w.n_given_back += gives_back;
+    (void)pthread_cond_broadcast(&w.changed);
+    if (gives_back) {
+      (void)pthread_mutex_unlock(&w.mutex);
+      return WEFT_JOB_GIVEN_BACK;
+    }
+  }
   while (t->held && !w.open && !closing) (void)pthread_cond_wait(&w.changed, &w.mutex);
-  used_us += t->us;
+  if (!t->asks) used_us += t->us;
   w.n_ended += 1;
   w.n_closing += closing;
   w.ended_by[job->tenant] += 1;
   (void)pthread_cond_broadcast(&w.changed);
   (void)pthread_mutex_unlock(&w.mutex);
+  return WEFT_JOB_DONE;
 }
 
 static weft_workers *open_workers(uint32_t n_threads, uint32_t n_tenants, const uint32_t *weight) {
@@ -59,11 +73,12 @@ static weft_workers *open_workers(uint32_t n_threads, uint32_t n_tenants, const 
       .n_threads = n_threads, .n_tenants = n_tenants, .weight = weight, .run = run, .thread_us = pretended_us};
   weft_workers *workers;
   weft_error error;
-  w.n_started = w.n_ended = w.n_closing = w.n_tasks = 0;
+  w.n_started = w.n_ended = w.n_closing = w.n_tasks = w.n_asked = w.n_given_back = 0;
   w.open = false;
   memset(w.started_by, 0, sizeof w.started_by);
   memset(w.ended_by, 0, sizeof w.ended_by);
   assert_int_equal(weft_workers_open(&config, &workers, &error), WEFT_OK);
+  w.workers = workers;
   return workers;
 }
 
@@ -116,6 +131,80 @@ static void long_jobs_of_one_tenant_leave_workers_to_others(void **state) {
   assert_int_equal(started_by(0), 2);
   open_gate();
   await(&w.ended_by[0], 8);
+  weft_workers_close(workers);
+}
+
+/* A job that takes long, and one that asks how long it has taken. */
+static void put_long(weft_workers *workers, uint32_t tenant, uint64_t us) {
+  task *t = &w.task[w.n_tasks++];
+  *t = (task){.held = true, .asks = true, .us = us};
+  assert_true(weft_workers_put(workers, &t->job, tenant));
+}
+
+/* As many tenants as there are workers, and more, have long jobs: the last worker is not theirs. */
+static void long_jobs_of_many_tenants_leave_a_worker(void **state) {
+  enum { N = 6 };
+  (void)state;
+  weft_workers *workers = open_workers(4, N + 1, NULL);
+  for (uint32_t i = 0; i < N; i++) put_long(workers, i, WEFT_WORKER_SLICE_US);
+  await(&w.n_asked, N);          /* each of them has begun */
+  await(&w.n_given_back, N - 3); /* and three hold their workers */
+  put(workers, N, 5, 10);
+  await(&w.ended_by[N], 5); /* while no long job ended */
+  assert_int_equal(w.n_asked, N);
+  open_gate();
+  await(&w.n_ended, N + 5); /* those that gave their workers back ran, too */
+  assert_int_equal(w.n_given_back, N - 3);
+  weft_workers_close(workers);
+}
+
+/* Jobs that are long from the beginning begin on all workers but one. */
+static void jobs_that_are_said_to_be_long_leave_a_worker(void **state) {
+  (void)state;
+  weft_workers *workers = open_workers(3, 4, NULL);
+  for (uint32_t i = 0; i < 3; i++) {
+    task *t = &w.task[w.n_tasks++];
+    *t = (task){.job = {.is_long = true}, .held = true, .us = 10};
+    assert_true(weft_workers_put(workers, &t->job, i));
+  }
+  await(&w.n_started, 2);
+  put(workers, 3, 3, 10);
+  await(&w.ended_by[3], 3);
+  assert_int_equal(started_by(0) + started_by(1) + started_by(2), 2);
+  open_gate();
+  await(&w.n_ended, 6);
+  weft_workers_close(workers);
+}
+
+/* A job within its slice is never told to go, and one that is long keeps its worker while there is a place. */
+static void short_jobs_keep_their_workers(void **state) {
+  (void)state;
+  weft_workers *workers = open_workers(2, 3, NULL);
+  put_long(workers, 0, WEFT_WORKER_SLICE_US);
+  await(&w.n_asked, 1);
+  put_long(workers, 1, WEFT_WORKER_SLICE_US - 1);
+  await(&w.n_asked, 2);
+  assert_int_equal(w.n_given_back, 0);
+  open_gate();
+  await(&w.n_ended, 2);
+  weft_workers_close(workers);
+}
+
+/* What was given back and waits is refused when the workers close, and can be taken back before. */
+static void a_job_that_was_given_back_waits_as_others_do(void **state) {
+  (void)state;
+  weft_workers *workers = open_workers(2, 4, NULL);
+  put_long(workers, 0, WEFT_WORKER_SLICE_US);
+  await(&w.n_asked, 1);
+  put_long(workers, 1, WEFT_WORKER_SLICE_US);
+  put_long(workers, 2, WEFT_WORKER_SLICE_US);
+  await(&w.n_given_back, 2);
+  put(workers, 3, 1, 10);
+  await(&w.ended_by[3], 1); /* so both of them are in their queues again */
+  assert_true(weft_workers_take_back(workers, &w.task[1].job));
+  open_gate();
+  await(&w.n_ended, 3);
+  assert_int_equal(w.ended_by[1], 0);
   weft_workers_close(workers);
 }
 
@@ -207,6 +296,10 @@ static void closing_answers_what_waits(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(long_jobs_of_one_tenant_leave_workers_to_others),
+                                     cmocka_unit_test(long_jobs_of_many_tenants_leave_a_worker),
+                                     cmocka_unit_test(jobs_that_are_said_to_be_long_leave_a_worker),
+                                     cmocka_unit_test(short_jobs_keep_their_workers),
+                                     cmocka_unit_test(a_job_that_was_given_back_waits_as_others_do),
                                      cmocka_unit_test(a_tenant_alone_on_a_server_has_all_workers),
                                      cmocka_unit_test(time_is_shared_by_weight),
                                      cmocka_unit_test(nobody_saves_up),
