@@ -350,9 +350,9 @@ static void write_plan(weft_runtime *rt) {
     print_away(rt, i);
     for (uint32_t g = 0; g < m->layout.n_groups; g++) {
       const weft_layer_group *group = &m->layout.group[g];
-      const weft_kv_shape *shape = &m->layout.shape[g];
-      weft_text_printf(t, "  group %u  %u layers, %u heads of %u, blocks of %u tokens, %s", g, group->n_layers,
-                       shape->n_kv_heads, shape->head_dim, group->block_tokens,
+      weft_text_printf(t, "  group %u  %u layers, ", g, group->n_layers);
+      weft_kv_group_print(&m->layout, g, t);
+      weft_text_printf(t, ", blocks of %u tokens, %s", group->block_tokens,
                        group->window == 0 ? "keeps all" : "keeps a window");
       if (group->window > 0) weft_text_printf(t, " of %u", group->window);
       weft_text_printf(t, "\n");

@@ -141,6 +141,8 @@ static weft_status check_qkv(weft_device *device, const weft_qkv_args *args) {
   REQUIRE("qkv", args->inv_freq != NULL && args->position != NULL && (args->slot != NULL || args->k == NULL),
           "inv_freq, position or slot is NULL");
   REQUIRE("qkv", args->k == NULL || args->kv.base != NULL || args->own_k != NULL, "there is nowhere to put keys");
+  REQUIRE("qkv", args->k == NULL || args->kv.base == NULL || args->kv.k_offset != args->kv.v_offset,
+          "values would be stored over keys: rows that serve as both are stored by another op");
   REQUIRE("qkv", (args->own_k == NULL) == (args->own_v == NULL), "own_k without own_v");
   REQUIRE("qkv", args->n_heads > 0, "n_heads is 0");
   REQUIRE("qkv", args->eps >= 0.0f, "eps is negative");

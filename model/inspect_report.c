@@ -51,10 +51,11 @@ static void count_types(inspect_report *r) {
 /* ---- keys and values ---- */
 
 static void count_layers(inspect_report *r) {
-  for (uint32_t l = 0; l < r->geometry.n_layers; l++) {
-    const inspect_layers own = {1, r->geometry.n_kv_heads[l], r->geometry.head_dim[l], r->geometry.window[l]};
+  for (uint32_t l = 0; l < r->geometry.n_sets; l++) {
+    const weft_kv_set *set = &r->geometry.set[l];
+    const inspect_layers own = {1, set->rows.n_kv_heads, set->rows.head_dim, set->window};
     uint32_t at = 0;
-    if (r->geometry.keys_of[l] != 0) continue;
+    if (set->keys_of != 0) continue;
     while (at < r->n_layers && (r->layers[at].n_kv_heads != own.n_kv_heads || r->layers[at].head_dim != own.head_dim ||
                                 r->layers[at].window != own.window))
       at += 1;
@@ -65,7 +66,7 @@ static void count_layers(inspect_report *r) {
 
 uint64_t inspect_layers_bytes(const inspect_report *r, const inspect_layers *layers, uint64_t n_tokens) {
   uint64_t kept = layers->window > 0 && layers->window < n_tokens ? layers->window : n_tokens;
-  uint64_t row = weft_type_row_bytes(r->geometry.type, (uint64_t)layers->n_kv_heads * layers->head_dim);
+  uint64_t row = weft_type_row_bytes(r->geometry.set[0].rows.type, (uint64_t)layers->n_kv_heads * layers->head_dim);
   return kept * layers->n_layers * 2 * row;
 }
 

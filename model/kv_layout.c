@@ -8,14 +8,24 @@
 #include <string.h>
 
 #include "base/check.h"
+#include "base/memory.h"
 
-enum { CLASSES_MAX = 16, PAGE_BYTES_MAX = 16 << 20, GRAIN = 32 };
+enum { CLASSES_MAX = 16, KINDS_MAX = 8, BLOCK_MOST = 128, PAGE_BYTES_MAX = 16 << 20, GRAIN = 32 };
 
-/* Layers of one model with equal geometry and retention. */
+/* Sets of one class with equal rows. */
+typedef struct row_kind {
+  weft_kv_rows rows;
+  uint32_t n_in[WEFT_DEVICES_MAX]; /* sets of each part */
+} row_kind;
+
+/* Sets of one model that share groups. Where rows are of one position there is one kind, and the sets of a part take
+ * the groups in order, each as many as fit. Where rows stand for several positions there may be many kinds, and the
+ * sets of each are dealt out to all groups in turns, so that every group has a like share of each kind. */
 typedef struct layer_class {
-  uint32_t n_layers, n_kv_heads, head_dim, window;
-  uint32_t n_in[WEFT_DEVICES_MAX]; /* layers of each part */
-  uint64_t token_bytes;            /* K and V of one position of one layer */
+  uint32_t n_sets, window;
+  bool dealt;
+  uint32_t n_kinds, positions; /* the most that share a row */
+  row_kind kind[KINDS_MAX];
 } layer_class;
 
 typedef struct model_classes {
@@ -30,7 +40,7 @@ typedef struct page_size {
 
 /* How one class is cut for a page size. */
 typedef struct cut {
-  uint32_t units[WEFT_DEVICES_MAX]; /* most layers of each part in a group */
+  uint32_t units[WEFT_DEVICES_MAX]; /* most sets of each part in a group; of a class that is not dealt */
   uint32_t block_tokens, n_groups;
   double waste; /* layers times unused share */
 } cut;
@@ -50,44 +60,80 @@ typedef struct models {
   bool fixed; /* the smallest block of a layout has block_least tokens */
 } models;
 
-static uint64_t token_bytes(const weft_kv_geometry *geometry, uint32_t layer) {
-  uint64_t n = (uint64_t)geometry->n_kv_heads[layer] * geometry->head_dim[layer];
-  return 2 * weft_type_row_bytes(geometry->type, n);
+uint64_t weft_kv_rows_bytes(const weft_kv_rows *rows, uint32_t block_tokens) {
+  uint64_t row = weft_type_row_bytes(rows->type, (uint64_t)rows->n_kv_heads * rows->head_dim);
+  return (rows->values_are_keys ? 1 : 2) * row * (block_tokens / rows->positions);
 }
 
-/* Whether an earlier layer of the same part has the keys that a layer reads. */
-static bool finds_keys(const weft_kv_geometry *geometry, uint32_t layer) {
-  uint32_t from = geometry->keys_of[layer] - 1;
-  return from < layer && geometry->keys_of[from] == 0 && geometry->part[from] == geometry->part[layer];
+static bool are_equal_rows(const weft_kv_rows *a, const weft_kv_rows *b) {
+  return a->type == b->type && a->n_kv_heads == b->n_kv_heads && a->head_dim == b->head_dim &&
+         a->positions == b->positions && a->values_are_keys == b->values_are_keys;
+}
+
+/* Whether an earlier set of the same part has the rows that a set reads. */
+static bool finds_keys(const weft_kv_geometry *geometry, uint32_t s) {
+  uint32_t from = geometry->set[s].keys_of - 1;
+  return from < s && geometry->set[from].keys_of == 0 && geometry->set[from].part == geometry->set[s].part;
+}
+
+static bool belongs_to_class(const layer_class *class, const weft_kv_set *set) {
+  if (class->window != set->window || class->dealt != (set->rows.positions > 1)) return false;
+  return class->dealt || are_equal_rows(&class->kind[0].rows, &set->rows);
+}
+
+/* The class of a set; classes->n: there is none yet. */
+static uint32_t find_class(const model_classes *classes, const weft_kv_set *set) {
+  uint32_t c = 0;
+  while (c < classes->n && !belongs_to_class(&classes->class[c], set)) c++;
+  return c;
+}
+
+static uint32_t find_kind(const layer_class *class, const weft_kv_rows *rows) {
+  uint32_t k = 0;
+  while (k < class->n_kinds && !are_equal_rows(&class->kind[k].rows, rows)) k++;
+  return k;
+}
+
+static weft_status check_set(const weft_kv_set *set, uint32_t layer, weft_error *error) {
+  uint32_t n = set->rows.positions;
+  WEFT_CHECK(set->part < WEFT_DEVICES_MAX);
+  if (n == 0 || n > BLOCK_MOST || (n & (n - 1)) != 0)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "KV layout: layer %" PRIu32 " has a row for %" PRIu32 " positions; give a power of two up to %d",
+                     layer, n, BLOCK_MOST);
+  if (weft_kv_rows_bytes(&set->rows, n) == 0)
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "KV layout: layer %" PRIu32 " keeps no bytes per token", layer);
+  return WEFT_OK;
+}
+
+static weft_status add_to_class(layer_class *class, const weft_kv_set *set, weft_error *error) {
+  uint32_t k = find_kind(class, &set->rows);
+  if (k == KINDS_MAX)
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "KV layout: more than %d kinds of rows of one window", KINDS_MAX);
+  if (k == class->n_kinds) class->kind[class->n_kinds++].rows = set->rows;
+  class->kind[k].n_in[set->part] += 1;
+  class->n_sets += 1;
+  if (set->rows.positions > class->positions) class->positions = set->rows.positions;
+  return WEFT_OK;
 }
 
 static weft_status find_classes(const weft_kv_geometry *geometry, model_classes *out, weft_error *error) {
   out->n = 0;
-  for (uint32_t l = 0; l < geometry->n_layers; l++) {
-    WEFT_CHECK(geometry->part[l] < WEFT_DEVICES_MAX);
-    if (geometry->keys_of[l] != 0) {
-      if (finds_keys(geometry, l)) continue;
-      return weft_fail(error, WEFT_E_INVALID,
-                       "KV layout: layer %" PRIu32 " reads keys that no earlier layer of its part has", l);
+  for (uint32_t s = 0; s < geometry->n_sets; s++) {
+    const weft_kv_set *set = &geometry->set[s];
+    weft_status status = check_set(set, set->layer, error);
+    if (status != WEFT_OK) return status;
+    if (set->keys_of != 0) {
+      if (finds_keys(geometry, s)) continue;
+      return weft_fail(error, WEFT_E_INVALID, "KV layout: layer %d reads keys that no earlier layer of its part has",
+                       set->layer);
     }
-    layer_class wanted = {.n_kv_heads = geometry->n_kv_heads[l],
-                          .head_dim = geometry->head_dim[l],
-                          .window = geometry->window[l],
-                          .token_bytes = token_bytes(geometry, l)};
-    if (wanted.token_bytes == 0) {
-      return weft_fail(error, WEFT_E_UNSUPPORTED, "KV layout: layer %" PRIu32 " keeps no bytes per token", l);
-    }
-    uint32_t i = 0;
-    while (i < out->n && (out->class[i].n_kv_heads != wanted.n_kv_heads || out->class[i].head_dim != wanted.head_dim ||
-                          out->class[i].window != wanted.window)) {
-      i++;
-    }
-    if (i == CLASSES_MAX) {
+    uint32_t c = find_class(out, set);
+    if (c == CLASSES_MAX)
       return weft_fail(error, WEFT_E_UNSUPPORTED, "KV layout: more than %d kinds of layers", CLASSES_MAX);
-    }
-    if (i == out->n) out->class[out->n++] = wanted;
-    out->class[i].n_layers += 1;
-    out->class[i].n_in[geometry->part[l]] += 1;
+    if (c == out->n) out->class[out->n++] = (layer_class){.window = set->window, .dealt = set->rows.positions > 1};
+    status = add_to_class(&out->class[c], set, error);
+    if (status != WEFT_OK) return status;
   }
   return WEFT_OK;
 }
@@ -96,27 +142,46 @@ static uint32_t least_of(uint64_t a, uint32_t b) {
   return a < b ? (uint32_t)a : b;
 }
 
-/* Groups that a class needs when a group has at most units[p] layers of part p. */
+/* Groups that a class needs when a group has at most units[p] sets of part p. */
 static uint32_t count_groups(const layer_class *class, const uint32_t *units) {
   uint32_t most = 0;
   for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
-    uint32_t n = class->n_in[p] == 0 ? 0 : (class->n_in[p] + units[p] - 1) / units[p];
+    uint32_t n_in = class->kind[0].n_in[p], n = n_in == 0 ? 0 : (n_in + units[p] - 1) / units[p];
     if (n > most) most = n;
   }
   return most;
 }
 
-/* Layers times the unused share of their page: the last groups may have fewer layers than a page holds. */
+/* Sets of a kind that a group has on a part. */
+static uint32_t count_sets(const layer_class *class, const cut *as, uint32_t kind, uint32_t g, uint32_t p) {
+  uint32_t n_in = class->kind[kind].n_in[p], taken = g * as->units[p];
+  if (class->dealt) return (n_in + as->n_groups - 1 - g) / as->n_groups;
+  return taken < n_in ? least_of(n_in - taken, as->units[p]) : 0;
+}
+
+/* Bytes of a block of a group on a part. *n: how many sets these are. */
+static uint64_t group_bytes(const layer_class *class, const cut *as, uint32_t g, uint32_t p, uint32_t *n) {
+  uint64_t n_bytes = 0;
+  *n = 0;
+  for (uint32_t k = 0; k < class->n_kinds; k++) {
+    uint32_t n_sets = count_sets(class, as, k, g, p);
+    n_bytes += n_sets * weft_kv_rows_bytes(&class->kind[k].rows, as->block_tokens);
+    *n += n_sets;
+  }
+  return n_bytes;
+}
+
+/* Sets times the unused share of their page: the last groups may have fewer sets than a page holds. */
 static double cut_waste(const layer_class *class, const cut *as, const page_size *page) {
   double waste = 0;
   for (uint32_t g = 0; g < as->n_groups; g++) {
-    uint32_t n = 0;
+    uint32_t n = 0, n_part;
+    uint64_t used = 0;
     for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
-      uint32_t taken = g * as->units[p];
-      if (taken < class->n_in[p]) n += least_of(class->n_in[p] - taken, as->units[p]);
+      used += group_bytes(class, as, g, p, &n_part);
+      n += n_part;
     }
-    double used = (double)n * as->block_tokens * (double)class->token_bytes;
-    waste += n * (1.0 - used / (double)page->sum);
+    waste += n * (1.0 - (double)used / (double)page->sum);
   }
   return waste;
 }
@@ -136,27 +201,56 @@ static bool is_better_cut(const cut *a, const cut *b) {
   return a->n_groups != b->n_groups ? a->n_groups < b->n_groups : da < db;
 }
 
-/* How many layers of each part a page holds, at most those there are. Returns the largest of these numbers; 0: of some
+/* How many sets of each part a page holds, at most those there are. Returns the largest of these numbers; 0: of some
  * part not even one. */
 static uint32_t count_fitting(const layer_class *class, const page_size *page, uint32_t block, uint32_t *fits) {
   uint32_t most = 0;
+  const row_kind *kind = &class->kind[0];
   for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
-    fits[p] = least_of(page->part[p] / (block * class->token_bytes), class->n_in[p]);
-    if (fits[p] == 0 && class->n_in[p] > 0) return 0;
+    fits[p] = least_of(page->part[p] / weft_kv_rows_bytes(&kind->rows, block), kind->n_in[p]);
+    if (fits[p] == 0 && kind->n_in[p] > 0) return 0;
     if (fits[p] > most) most = fits[p];
   }
   return most;
 }
 
-/* False when not even one layer of one smallest block fits a page. */
+/* The smallest block that the class may have. */
+static uint32_t least_block(const layer_class *class, uint32_t block_least) {
+  return block_least > class->positions ? block_least : class->positions;
+}
+
+/* The first group of a class that is dealt has most of each kind. */
+static bool fits_dealt(const layer_class *class, const cut *as, const page_size *page) {
+  uint32_t n;
+  for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
+    if (group_bytes(class, as, 0, p, &n) > page->part[p]) return false;
+  }
+  return true;
+}
+
+static bool best_dealt_cut(const layer_class *class, const page_size *page, uint32_t block_least, uint32_t groups_max,
+                           cut *out) {
+  for (uint32_t block = least_block(class, block_least); block <= BLOCK_MOST; block *= 2) {
+    for (uint32_t n = 1; n <= groups_max && n <= class->n_sets; n++) {
+      cut try = {.block_tokens = block, .n_groups = n};
+      if (!fits_dealt(class, &try, page)) continue;
+      try.waste = cut_waste(class, &try, page);
+      if (is_better_cut(&try, out)) *out = try;
+    }
+  }
+  return out->n_groups > 0;
+}
+
+/* False when not even one set of one smallest block fits a page. */
 static bool best_cut(const layer_class *class, const page_size *page, uint32_t block_least, uint32_t groups_max,
                      cut *out) {
   *out = (cut){0};
-  for (uint32_t block = block_least; block <= 128; block *= 2) {
+  if (class->dealt) return best_dealt_cut(class, page, block_least, groups_max, out);
+  for (uint32_t block = block_least; block <= BLOCK_MOST; block *= 2) {
     uint32_t fits[WEFT_DEVICES_MAX];
-    for (uint32_t layers = count_fitting(class, page, block, fits); layers > 0; layers--) {
+    for (uint32_t n = count_fitting(class, page, block, fits); n > 0; n--) {
       cut try = {.block_tokens = block};
-      for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) try.units[p] = least_of(fits[p], layers);
+      for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) try.units[p] = least_of(fits[p], n);
       try.n_groups = count_groups(class, try.units);
       if (try.n_groups > groups_max) break;
       try.waste = cut_waste(class, &try, page);
@@ -169,7 +263,7 @@ static bool best_cut(const layer_class *class, const page_size *page, uint32_t b
 /* Cuts all classes of one model; cuts may be NULL. */
 static bool cut_model(const model_classes *classes, const page_size *page, uint32_t block_least, cut *cuts,
                       choice *sum) {
-  uint32_t n_groups = 0, n_layers = 0;
+  uint32_t n_groups = 0, n_sets = 0;
   double waste = 0;
   for (uint32_t c = 0; c < classes->n; c++) {
     cut best;
@@ -178,14 +272,14 @@ static bool cut_model(const model_classes *classes, const page_size *page, uint3
     if (most <= reserved) return false;
     if (!best_cut(&classes->class[c], page, block_least, most - reserved, &best)) return false;
     n_groups += best.n_groups;
-    n_layers += classes->class[c].n_layers;
+    n_sets += classes->class[c].n_sets;
     waste += best.waste;
     if (best.block_tokens > sum->block_tokens_most) sum->block_tokens_most = best.block_tokens;
     if (best.block_tokens < sum->block_tokens_least) sum->block_tokens_least = best.block_tokens;
     if (cuts != NULL) cuts[c] = best;
   }
   sum->n_groups += n_groups;
-  sum->waste += waste / n_layers;
+  sum->waste += waste / n_sets;
   return true;
 }
 
@@ -214,20 +308,25 @@ static uint64_t round_page(uint64_t bytes) {
 
 static uint32_t most_in_a_part(const layer_class *class) {
   uint32_t most = 0;
-  for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
-    if (class->n_in[p] > most) most = class->n_in[p];
+  for (uint32_t k = 0; k < class->n_kinds; k++) {
+    for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
+      if (class->kind[k].n_in[p] > most) most = class->kind[k].n_in[p];
+    }
   }
   return most;
 }
 
-/* The page that a class fills when a group has `layers` layers of the part with the most, and of each other part as
- * many in proportion. */
-static page_size page_of(const layer_class *class, uint32_t layers, uint32_t block) {
-  uint32_t most = most_in_a_part(class);
+/* The page that a class fills when a group has n sets of the part and kind with the most, and of each other one as many
+ * in proportion. */
+static page_size page_of(const layer_class *class, uint32_t n, uint32_t block) {
+  uint32_t most = most_in_a_part(class), n_part;
+  const cut dealt = {.block_tokens = block, .n_groups = (most + n - 1) / n};
   page_size page = {.sum = 0};
   for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
-    uint64_t units = ((uint64_t) class->n_in[p] * layers + most - 1) / most;
-    page.part[p] = round_page(units * block * class->token_bytes);
+    uint64_t units = ((uint64_t) class->kind[0].n_in[p] * n + most - 1) / most;
+    uint64_t n_bytes = class->dealt ? group_bytes(class, &dealt, 0, p, &n_part)
+                                    : units * weft_kv_rows_bytes(&class->kind[0].rows, block);
+    page.part[p] = round_page(n_bytes);
     page.sum += page.part[p];
   }
   return page;
@@ -236,9 +335,9 @@ static page_size page_of(const layer_class *class, uint32_t layers, uint32_t blo
 /* The largest page of a class that is no larger than `most` bytes; of size 0 where there is none. */
 static page_size largest_page(const layer_class *class, uint64_t most, uint32_t block_least) {
   page_size largest = {.sum = 0};
-  for (uint32_t layers = 1; layers <= most_in_a_part(class); layers++) {
-    for (uint32_t block = block_least; block <= 128; block *= 2) {
-      page_size page = page_of(class, layers, block);
+  for (uint32_t n = 1; n <= most_in_a_part(class); n++) {
+    for (uint32_t block = least_block(class, block_least); block <= BLOCK_MOST; block *= 2) {
+      page_size page = page_of(class, n, block);
       if (page.sum <= most && page.sum > largest.sum) largest = page;
     }
   }
@@ -267,9 +366,9 @@ static choice find_page(const models *all) {
   for (uint32_t m = 0; m < all->n; m++) {
     for (uint32_t c = 0; c < all->classes[m].n; c++) {
       const layer_class *class = &all->classes[m].class[c];
-      for (uint32_t layers = 1; layers <= most_in_a_part(class); layers++) {
-        for (uint32_t block = all->block_least; block <= 128; block *= 2) {
-          page_size page = page_of(class, layers, block);
+      for (uint32_t n = 1; n <= most_in_a_part(class); n++) {
+        for (uint32_t block = least_block(class, all->block_least); block <= BLOCK_MOST; block *= 2) {
+          page_size page = page_of(class, n, block);
           if (page.sum > PAGE_BYTES_MAX && best.possible) break;
           choice try = judge_page(all, &page);
           if (is_better(&try, &best)) best = try;
@@ -284,46 +383,53 @@ static choice find_page(const models *all) {
   return best;
 }
 
-/* Of each part, the layers of a class take its groups in order, units[p] at a time. */
+/* What fill_layout has done so far. */
+typedef struct filling {
+  uint32_t first[CLASSES_MAX]; /* the first group of each class */
+  uint32_t n_placed[CLASSES_MAX][KINDS_MAX][WEFT_DEVICES_MAX];
+  uint64_t used[WEFT_GROUPS_MAX][WEFT_DEVICES_MAX]; /* bytes of a page */
+} filling;
+
+/* The place of a set with rows of its own. */
+static weft_kv_place place_set(const weft_kv_set *set, const model_classes *classes, const cut *cuts, filling *done) {
+  uint32_t c = find_class(classes, set), k = find_kind(&classes->class[c], &set -> rows), p = set->part;
+  uint32_t at = done->n_placed[c][k][p]++;
+  uint32_t g = done->first[c] + (classes->class[c].dealt ? at % cuts[c].n_groups : at / cuts[c].units[p]);
+  weft_kv_place place = {.rows = set->rows,
+                         .group = (uint16_t)g,
+                         .part = set->part,
+                         .offset = done->used[g][p],
+                         .bytes = weft_kv_rows_bytes(&set->rows, cuts[c].block_tokens)};
+  done->used[g][p] += place.bytes;
+  return place;
+}
+
 static void fill_layout(const weft_kv_geometry *geometry, const model_classes *classes, const cut *cuts,
                         const page_size *page, weft_kv_layout *layout) {
-  uint32_t first[CLASSES_MAX], n_placed[CLASSES_MAX][WEFT_DEVICES_MAX] = {{0}};
-  uint16_t n_in[WEFT_GROUPS_MAX][WEFT_DEVICES_MAX] = {{0}};
+  filling done = {.first = {0}};
   uint32_t n_own = 0;
   double waste = 0;
-  layout->type = geometry->type;
+  layout->n_sets = geometry->n_sets;
   layout->page_bytes = page->sum;
   memcpy(layout->part_bytes, page->part, sizeof layout->part_bytes);
   for (uint32_t c = 0; c < classes->n; c++) {
-    first[c] = layout->n_groups;
-    layout->n_groups += cuts[c].n_groups;
+    done.first[c] = layout->n_groups;
+    for (uint32_t g = 0; g < cuts[c].n_groups; g++)
+      layout->group[layout->n_groups++] =
+          (weft_layer_group){.block_tokens = cuts[c].block_tokens, .window = classes->class[c].window};
     waste += cuts[c].waste;
   }
-  for (uint32_t l = 0; l < geometry->n_layers; l++) {
-    uint32_t c = 0, keys_of = geometry->keys_of[l], p = geometry->part[l];
-    layout->part_of[l] = (uint8_t)p;
-    if (keys_of != 0) {
-      layout->group_of[l] = layout->group_of[keys_of - 1];
-      layout->index_in[l] = layout->index_in[keys_of - 1];
+  for (uint32_t s = 0; s < geometry->n_sets; s++) {
+    const weft_kv_set *set = &geometry->set[s];
+    weft_kv_place *place = &layout->place[s];
+    if (set->keys_of != 0) {
+      *place = layout->place[set->keys_of - 1];
       continue;
     }
     n_own += 1;
-    while (classes->class[c].n_kv_heads != geometry->n_kv_heads[l] ||
-           classes->class[c].head_dim != geometry->head_dim[l] || classes->class[c].window != geometry->window[l]) {
-      c++;
-    }
-    uint32_t g = first[c] + n_placed[c][p]++ / cuts[c].units[p];
-    weft_layer_group *group = &layout->group[g];
-    weft_kv_shape *shape = &layout->shape[g];
-    layout->group_of[l] = (uint16_t)g;
-    layout->index_in[l] = n_in[g][p]++;
-    group->n_layers += 1;
-    group->block_tokens = cuts[c].block_tokens;
-    group->window = geometry->window[l];
-    shape->n_kv_heads = geometry->n_kv_heads[l];
-    shape->head_dim = geometry->head_dim[l];
-    shape->layer_bytes = cuts[c].block_tokens * classes->class[c].token_bytes;
-    WEFT_CHECK(n_in[g][p] * shape->layer_bytes <= page->part[p]);
+    *place = place_set(set, classes, cuts, &done);
+    layout->group[place->group].n_layers += 1;
+    WEFT_CHECK(place->offset + place->bytes <= page->part[set->part]);
   }
   layout->padding = waste / n_own;
 }
@@ -332,8 +438,8 @@ static void fill_layout(const weft_kv_geometry *geometry, const model_classes *c
 static uint32_t count_parts(const weft_kv_geometry *const *geometry, uint32_t n_models) {
   uint32_t n = 1;
   for (uint32_t m = 0; m < n_models; m++) {
-    for (uint32_t l = 0; l < geometry[m]->n_layers; l++) {
-      if (geometry[m]->part[l] >= n) n = geometry[m]->part[l] + 1u;
+    for (uint32_t s = 0; s < geometry[m]->n_sets; s++) {
+      if (geometry[m]->set[s].part >= n) n = geometry[m]->set[s].part + 1u;
     }
   }
   return n;
@@ -352,29 +458,8 @@ static void share_out(uint32_t n_shards, weft_kv_layout *layout) {
   layout->page_bytes *= n_shards;
 }
 
-weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint32_t n_models,
-                                  uint32_t fixed_block_tokens, weft_kv_layout *layouts, weft_error *error) {
-  static const char *const where = "KV layout";
-  uint32_t fixed = fixed_block_tokens;
-  if (n_models == 0 || n_models > WEFT_MODELS_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "%s: 1..%d models share a pool, not %" PRIu32, where, WEFT_MODELS_MAX,
-                     n_models);
-  }
-  if (fixed > 128 || (fixed & (fixed - 1)) != 0) {
-    return weft_fail(error, WEFT_E_INVALID, "%s: %" PRIu32 " tokens per block; give a power of two up to 128", where,
-                     fixed);
-  }
-  model_classes classes[WEFT_MODELS_MAX];
-  for (uint32_t m = 0; m < n_models; m++) {
-    if (geometry[m]->n_layers == 0 || geometry[m]->n_layers > WEFT_LAYERS_MAX) {
-      return weft_fail(error, WEFT_E_INVALID, "%s: %" PRIu32 " layers; 1..%d are possible", where,
-                       geometry[m]->n_layers, WEFT_LAYERS_MAX);
-    }
-    if (shards_of(geometry[m]) != shards_of(geometry[0]))
-      return weft_fail(error, WEFT_E_INVALID, "%s: all models that share a pool lie in equally many shards", where);
-    weft_status status = find_classes(geometry[m], &classes[m], error);
-    if (status != WEFT_OK) return status;
-  }
+static weft_status lay_out(const weft_kv_geometry *const *geometry, const model_classes *classes, uint32_t n_models,
+                           uint32_t fixed, weft_kv_layout *layouts, weft_error *error) {
   const models all = {.classes = classes,
                       .n = n_models,
                       .n_parts = count_parts(geometry, n_models),
@@ -382,8 +467,9 @@ weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint3
                       .fixed = fixed > 0};
   choice best = find_page(&all);
   if (!best.possible) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: no page size serves these models with at most %d layer groups%s",
-                     where, WEFT_GROUPS_MAX, fixed > 0 ? " and this block size" : "");
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "KV layout: no page size serves these models with at most %d layer groups%s", WEFT_GROUPS_MAX,
+                     fixed > 0 ? " and this block size" : "");
   }
   for (uint32_t m = 0; m < n_models; m++) {
     cut cuts[CLASSES_MAX];
@@ -397,11 +483,68 @@ weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint3
   return WEFT_OK;
 }
 
-uint64_t weft_kv_bytes_per_token(const weft_kv_geometry *geometry, bool windows_full) {
-  uint64_t n = 0;
-  for (uint32_t l = 0; l < geometry->n_layers; l++) {
-    if (geometry->keys_of[l] != 0) continue;
-    if (geometry->window[l] == 0 || !windows_full) n += token_bytes(geometry, l);
+weft_status weft_kv_layout_choose(const weft_kv_geometry *const *geometry, uint32_t n_models,
+                                  uint32_t fixed_block_tokens, weft_kv_layout *layouts, weft_error *error) {
+  static const char *const where = "KV layout";
+  uint32_t fixed = fixed_block_tokens;
+  if (n_models == 0 || n_models > WEFT_MODELS_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "%s: 1..%d models share a pool, not %" PRIu32, where, WEFT_MODELS_MAX,
+                     n_models);
   }
-  return n * shards_of(geometry);
+  if (fixed > 128 || (fixed & (fixed - 1)) != 0) {
+    return weft_fail(error, WEFT_E_INVALID, "%s: %" PRIu32 " tokens per block; give a power of two up to 128", where,
+                     fixed);
+  }
+  for (uint32_t m = 0; m < n_models; m++) {
+    if (geometry[m]->n_layers == 0 || geometry[m]->n_layers > WEFT_LAYERS_MAX ||
+        geometry[m]->n_sets < geometry[m]->n_layers || geometry[m]->n_sets > WEFT_KV_SETS_MAX) {
+      return weft_fail(error, WEFT_E_INVALID,
+                       "%s: %" PRIu32 " layers with %" PRIu32 " row sets; 1..%d and up to %d are possible", where,
+                       geometry[m]->n_layers, geometry[m]->n_sets, WEFT_LAYERS_MAX, WEFT_KV_SETS_MAX);
+    }
+    if (shards_of(geometry[m]) != shards_of(geometry[0]))
+      return weft_fail(error, WEFT_E_INVALID, "%s: all models that share a pool lie in equally many shards", where);
+  }
+  model_classes *classes = weft_alloc(n_models, sizeof *classes);
+  if (classes == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "%s: no memory for the plan", where);
+  weft_status status = WEFT_OK;
+  for (uint32_t m = 0; m < n_models && status == WEFT_OK; m++) status = find_classes(geometry[m], &classes[m], error);
+  if (status == WEFT_OK) status = lay_out(geometry, classes, n_models, fixed, layouts, error);
+  weft_free(classes);
+  return status;
+}
+
+uint64_t weft_kv_bytes_per_token(const weft_kv_geometry *geometry, bool windows_full) {
+  uint64_t n = 0; /* of BLOCK_MOST positions */
+  for (uint32_t s = 0; s < geometry->n_sets; s++) {
+    const weft_kv_set *set = &geometry->set[s];
+    if (set->keys_of == 0 && (set->window == 0 || !windows_full)) n += weft_kv_rows_bytes(&set->rows, BLOCK_MOST);
+  }
+  return n * shards_of(geometry) / BLOCK_MOST;
+}
+
+const weft_kv_rows *weft_kv_group_rows(const weft_kv_layout *layout, uint32_t group) {
+  uint32_t s = 0;
+  while (layout->place[s].group != group) s++;
+  return &layout->place[s].rows;
+}
+
+/* Whether a set is the first of its group with such rows. */
+static bool is_first_of_kind(const weft_kv_layout *layout, uint32_t s) {
+  const weft_kv_place *place = &layout->place[s];
+  for (uint32_t i = 0; i < s; i++) {
+    if (layout->place[i].group == place->group && are_equal_rows(&layout->place[i].rows, &place->rows)) return false;
+  }
+  return true;
+}
+
+void weft_kv_group_print(const weft_kv_layout *layout, uint32_t group, weft_text *out) {
+  const char *between = "";
+  for (uint32_t s = 0; s < layout->n_sets; s++) {
+    const weft_kv_rows *rows = &layout->place[s].rows;
+    if (layout->place[s].group != group || !is_first_of_kind(layout, s)) continue;
+    weft_text_printf(out, "%s%" PRIu32 " heads of %" PRIu32, between, rows->n_kv_heads, rows->head_dim);
+    if (rows->positions > 1) weft_text_printf(out, " for %" PRIu32 " tokens", rows->positions);
+    between = " and ";
+  }
 }

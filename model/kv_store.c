@@ -152,20 +152,19 @@ bool weft_kv_store_holds(const weft_kv_store *store, const weft_kv_layout *layou
   return true;
 }
 
-weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer,
+weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t set,
                                 uint32_t shard) {
-  uint32_t group = layout->group_of[layer];
-  const weft_kv_part *part = &store->part[layout->part_of[layer] + shard];
-  const weft_kv_shape *shape = &layout->shape[group];
-  uint64_t at = layout->index_in[layer] * shape->layer_bytes;
+  const weft_kv_place *place = &layout->place[set];
+  const weft_kv_part *part = &store->part[place->part + shard];
+  WEFT_CHECK(place->rows.positions == 1);
   return (weft_kv_view){
       .base = part->base,
-      .type = layout->type,
+      .type = place->rows.type,
       .page_bytes = part->page_bytes,
-      .k_offset = at,
-      .v_offset = at + shape->layer_bytes / 2,
-      .block_tokens = layout->group[group].block_tokens,
-      .n_kv_heads = shape->n_kv_heads,
-      .head_dim = shape->head_dim,
+      .k_offset = place->offset,
+      .v_offset = place->offset + (place->rows.values_are_keys ? 0 : place->bytes / 2),
+      .block_tokens = layout->group[place->group].block_tokens,
+      .n_kv_heads = place->rows.n_kv_heads,
+      .head_dim = place->rows.head_dim,
   };
 }

@@ -54,10 +54,9 @@ weft_status weft_kv_store_copy(const weft_kv_store *store, const weft_page_copy 
 void weft_kv_store_ran(const weft_kv_store *store, uint64_t n_moves, bool lost);
 /* Whether the pages of the pool have room for those of a layout, on every device. */
 bool weft_kv_store_holds(const weft_kv_store *store, const weft_kv_layout *layout);
-/* The keys and values of one layer as ops on the layer's device read them; shard: which one of the devices that have the
- * layer, 0 where one has. */
-weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t layer,
-                                uint32_t shard);
+/* The rows of one set, which has a row for each position, as ops on the layer's device read them; shard: which one
+ * of the devices that have the layer, 0 where one has. */
+weft_kv_view weft_kv_store_view(const weft_kv_store *store, const weft_kv_layout *layout, uint32_t set, uint32_t shard);
 
 #ifdef __cplusplus
 }

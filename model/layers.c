@@ -216,7 +216,7 @@ static weft_status store_keys(model_step *step, uint32_t l, const weft_kv_view *
       .k_norm = layer->k_norm,
       .inv_freq = hyper->window[l] > 0 ? step->part->inv_freq_window : step->part->inv_freq,
       .position = step->part->arrays.position,
-      .slot = step->part->arrays.kv_slot[step->args->layout->group_of[l]],
+      .slot = step->part->arrays.kv_slot[step->args->layout->place[l].group],
       .kv = *view,
       .own_k = s->own_k,
       .own_v = s->own_v,
@@ -273,7 +273,7 @@ static void narrow_segments(const weft_forward_args *args, weft_attention_segmen
 static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) {
   const weft_batch *batch = step->args->batch;
   weft_attention_segment *out = step->part->segments;
-  uint32_t group = step->args->layout->group_of[l], n = 0;
+  uint32_t group = step->args->layout->place[l].group, n = 0;
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *from = &batch->segment[i];
     out[i] = (weft_attention_segment){

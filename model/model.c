@@ -170,7 +170,10 @@ static weft_status take_parts(weft_model *model, const weft_split *split, const 
     part->end_layer = is_last ? model->hyper.n_layers : split->first_layer[p + 1];
     model->info.part[p].first_layer = part->first_layer;
     model->info.part[p].end_layer = part->end_layer;
-    for (uint32_t l = part->first_layer; l < part->end_layer; l++) model->info.kv.part[l] = (uint8_t)p;
+    for (uint32_t s = 0; s < model->info.kv.n_sets; s++) {
+      weft_kv_set *set = &model->info.kv.set[s];
+      if (set->layer >= part->first_layer && set->layer < part->end_layer) set->part = (uint8_t)p;
+    }
   }
   return WEFT_OK;
 }

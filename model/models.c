@@ -90,11 +90,14 @@ weft_status model_hyper_read(const weft_gguf *gguf, const model_arch **arch, mod
 }
 
 weft_kv_geometry model_hyper_geometry(const model_hyper *hyper, weft_type kv_type) {
-  weft_kv_geometry geometry = {.type = kv_type, .n_layers = hyper->n_layers};
-  memcpy(geometry.n_kv_heads, hyper->n_kv_heads, sizeof geometry.n_kv_heads);
-  memcpy(geometry.head_dim, hyper->head_dim, sizeof geometry.head_dim);
-  memcpy(geometry.window, hyper->window, sizeof geometry.window);
-  memcpy(geometry.keys_of, hyper->keys_of, sizeof geometry.keys_of);
+  weft_kv_geometry geometry = {.n_layers = hyper->n_layers, .n_sets = hyper->n_layers};
+  for (uint32_t l = 0; l < hyper->n_layers; l++) {
+    geometry.set[l] = (weft_kv_set){
+        .rows = {.type = kv_type, .n_kv_heads = hyper->n_kv_heads[l], .head_dim = hyper->head_dim[l], .positions = 1},
+        .window = hyper->window[l],
+        .keys_of = hyper->keys_of[l],
+        .layer = (uint16_t)l};
+  }
   return geometry;
 }
 

@@ -30,11 +30,13 @@ static weft_status check_numbers(const weft_split *split, uint32_t n_layers, wef
   return WEFT_OK;
 }
 
-/* The first layer after all those that read the keys of `source`. */
+/* The first layer after all those that read the keys of layer `source`. */
 static uint32_t end_of_readers(const weft_kv_geometry *geometry, uint32_t source) {
   uint32_t end = source + 1;
-  for (uint32_t l = source + 1; l < geometry->n_layers; l++) {
-    if (geometry->keys_of[l] == source + 1) end = l + 1;
+  for (uint32_t s = 0; s < geometry->n_sets; s++) {
+    const weft_kv_set *set = &geometry->set[s];
+    if (set->keys_of != 0 && geometry->set[set->keys_of - 1].layer == source && set->layer >= end)
+      end = set->layer + 1u;
   }
   return end;
 }

@@ -143,9 +143,9 @@ static double empty_of(void *self, const uint32_t *first_layer) {
   page_fill *fill = self;
   const weft_kv_geometry *geometry = &fill->geometry;
   uint32_t p = 0;
-  for (uint32_t l = 0; l < geometry->n_layers; l++) {
-    while (p + 1 < fill->n_devices && l >= first_layer[p + 1]) p++;
-    fill->geometry.part[l] = (uint8_t)p;
+  for (uint32_t s = 0; s < geometry->n_sets; s++) {
+    while (p + 1 < fill->n_devices && geometry->set[s].layer >= first_layer[p + 1]) p++;
+    fill->geometry.set[s].part = (uint8_t)p;
   }
   bool possible = weft_kv_layout_choose(&geometry, 1, 0, &fill->layout, NULL) == WEFT_OK;
   return possible ? fill->layout.padding : 1.0;

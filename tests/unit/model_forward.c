@@ -201,7 +201,7 @@ static void test_info(void **state) {
   assert_string_equal(info->arch, "diffusion-gemma");
   assert_true(info->n_layers == 4 && info->n_hidden == 32 && info->n_vocab == 128 && info->canvas_length == 8);
   assert_true(info->n_experts == 4 && info->n_experts_used == 2 && info->context_length == 1024);
-  assert_true(info->kv.window[0] == 8 && info->kv.window[1] == 0 && info->kv.head_dim[1] == 32);
+  assert_true(info->kv.set[0].window == 8 && info->kv.set[1].window == 0 && info->kv.set[1].rows.head_dim == 32);
   assert_true(info->weight_bytes > 300000 && info->scratch_bytes > 0);
   assert_true(cap == 30.0f && scale == sqrtf(32.0f) && head->n_out == 128 && head->n_in == 32);
   assert_true(info->fingerprint_low != 0 && info->fingerprint_high != 0);

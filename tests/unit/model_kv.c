@@ -24,12 +24,12 @@ static uint64_t next(uint64_t *state) {
 /* Every `period`-th layer is global. */
 static weft_kv_geometry make(uint32_t n_layers, uint32_t period, const uint32_t local[2], const uint32_t global[2],
                              uint32_t window) {
-  weft_kv_geometry g = {.type = WEFT_TYPE_BF16, .n_layers = n_layers};
+  weft_kv_geometry g = {.n_layers = n_layers, .n_sets = n_layers};
   for (uint32_t l = 0; l < n_layers; l++) {
     bool is_global = l % period == period - 1;
-    g.n_kv_heads[l] = is_global ? global[0] : local[0];
-    g.head_dim[l] = is_global ? global[1] : local[1];
-    g.window[l] = is_global ? 0 : window;
+    const uint32_t *shape = is_global ? global : local;
+    g.set[l] = (weft_kv_set){
+        .rows = {WEFT_TYPE_BF16, shape[0], shape[1], 1, false}, .window = is_global ? 0 : window, .layer = (uint16_t)l};
   }
   return g;
 }
@@ -42,41 +42,54 @@ static weft_kv_geometry demo(void) {
   return make(6, 3, (const uint32_t[]){2, 64}, (const uint32_t[]){1, 128}, 64);
 }
 
-static uint64_t token_bytes(const weft_kv_geometry *g, uint32_t l) {
-  return 2 * weft_type_row_bytes(g->type, (uint64_t)g->n_kv_heads[l] * g->head_dim[l]);
+static void set_type(weft_kv_geometry *g, weft_type type) {
+  for (uint32_t s = 0; s < g->n_sets; s++) g->set[s].rows.type = type;
 }
 
-/* Every layer has its own place inside the page; geometry and retention are those of its group. */
+/* Bytes of a block, counted by another formula than the layout's. */
+static uint64_t block_bytes(const weft_kv_rows *rows, uint32_t block_tokens) {
+  uint64_t row = weft_type_row_bytes(rows->type, (uint64_t)rows->n_kv_heads * rows->head_dim);
+  return (rows->values_are_keys ? row : 2 * row) * block_tokens / rows->positions;
+}
+
+/* Every set has a place of its own inside the page of its device; retention is that of its group; a block holds whole
+ * rows. */
 static void check_laws(const weft_kv_geometry *g, const weft_kv_layout *layout) {
-  uint32_t n_in[WEFT_GROUPS_MAX][WEFT_DEVICES_MAX] = {{0}};
+  uint64_t used[WEFT_GROUPS_MAX][WEFT_DEVICES_MAX] = {{0}};
+  uint32_t n_in[WEFT_GROUPS_MAX] = {0};
   double waste = 0;
   uint64_t page_bytes = 0;
   assert_in_range(layout->n_groups, 1, WEFT_GROUPS_MAX);
-  for (uint32_t l = 0; l < g->n_layers; l++) {
-    assert_true(layout->group_of[l] < layout->n_groups);
-    const weft_layer_group *group = &layout->group[layout->group_of[l]];
-    const weft_kv_shape *shape = &layout->shape[layout->group_of[l]];
-    assert_int_equal(layout->part_of[l], g->part[l]);
-    assert_int_equal(layout->index_in[l], n_in[layout->group_of[l]][g->part[l]]++);
-    assert_true(shape->n_kv_heads == g->n_kv_heads[l] && shape->head_dim == g->head_dim[l]);
-    assert_int_equal(group->window, g->window[l]);
-    assert_int_equal(shape->layer_bytes, group->block_tokens * token_bytes(g, l));
+  for (uint32_t s = 0; s < g->n_sets; s++) {
+    const weft_kv_place *place = &layout->place[s];
+    assert_true(place->group < layout->n_groups);
+    const weft_layer_group *group = &layout->group[place->group];
+    assert_int_equal(place->part, g->set[s].part);
+    const weft_kv_rows *rows = &g->set[s].rows;
+    assert_true(place->rows.type == rows->type && place->rows.positions == rows->positions);
+    assert_true(place->rows.n_kv_heads == rows->n_kv_heads && place->rows.head_dim == rows->head_dim);
+    assert_true(place->rows.values_are_keys == rows->values_are_keys);
+    assert_int_equal(group->window, g->set[s].window);
+    assert_int_equal(group->block_tokens % place->rows.positions, 0);
+    assert_int_equal(place->bytes, block_bytes(&place->rows, group->block_tokens));
+    assert_int_equal(place->offset, used[place->group][place->part]); /* no gap, so nothing overlaps */
+    used[place->group][place->part] += place->bytes;
+    n_in[place->group] += 1;
   }
   for (uint32_t i = 0; i < layout->n_groups; i++) {
     const weft_layer_group *group = &layout->group[i];
-    uint32_t n_layers = 0;
+    uint64_t all = 0;
     for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
-      n_layers += n_in[i][p];
-      assert_true(n_in[i][p] * layout->shape[i].layer_bytes <= layout->part_bytes[p]);
+      all += used[i][p];
+      assert_true(used[i][p] <= layout->part_bytes[p]);
     }
-    assert_int_equal(group->n_layers, n_layers);
-    assert_true(n_layers > 0);
+    assert_int_equal(group->n_layers, n_in[i]);
+    assert_true(n_in[i] > 0);
     assert_true(group->block_tokens >= 1 && group->block_tokens <= 128);
     assert_int_equal(group->block_tokens & (group->block_tokens - 1), 0);
-    double used = (double)(group->n_layers * layout->shape[i].layer_bytes) / (double)layout->page_bytes;
-    waste += group->n_layers * (1 - used);
+    waste += n_in[i] * (1 - (double)all / (double)layout->page_bytes);
   }
-  assert_true(layout->padding > waste / g->n_layers - 1e-9 && layout->padding < waste / g->n_layers + 1e-9);
+  assert_true(layout->padding > waste / g->n_sets - 1e-9 && layout->padding < waste / g->n_sets + 1e-9);
   for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
     page_bytes += layout->part_bytes[p];
     assert_int_equal(layout->part_bytes[p] % 256, 0);
@@ -139,12 +152,12 @@ static void test_several_models(void **state) {
   weft_kv_geometry g[3] = {demo(), demo(), make(4, 2, (const uint32_t[]){1, 64}, (const uint32_t[]){3, 40}, 32)};
   const weft_kv_geometry *list[3] = {&g[0], &g[1], &g[2]};
   weft_kv_layout layout[3];
-  g[1].type = WEFT_TYPE_F32;
+  set_type(&g[1], WEFT_TYPE_F32);
   assert_int_equal(weft_kv_layout_choose(list, 3, 0, layout, NULL), WEFT_OK);
   for (uint32_t i = 0; i < 3; i++) {
     check_laws(&g[i], &layout[i]);
     assert_int_equal(layout[i].page_bytes, layout[0].page_bytes);
-    assert_int_equal(layout[i].type, g[i].type);
+    assert_int_equal(layout[i].place[0].rows.type, g[i].set[0].rows.type);
   }
   assert_true(layout[0].padding == 0 && layout[1].padding == 0); /* twice the bytes: half the tokens */
 }
@@ -157,7 +170,7 @@ static void test_random_geometries(void **state) {
     uint32_t global[2] = {1 + (uint32_t)(next(&seed) % 4), 8 * (1 + (uint32_t)(next(&seed) % 64))};
     weft_kv_geometry g = make(1 + (uint32_t)(next(&seed) % 64), 1 + (uint32_t)(next(&seed) % 6), local, global,
                               1 + (uint32_t)(next(&seed) % 4096));
-    if (next(&seed) % 2 == 0) g.type = WEFT_TYPE_F32;
+    if (next(&seed) % 2 == 0) set_type(&g, WEFT_TYPE_F32);
     const weft_kv_geometry *list = &g;
     weft_kv_layout layout;
     weft_error error = {{0}};
@@ -169,7 +182,7 @@ static void test_random_geometries(void **state) {
 
 /* Layers from `cut` on lie on a second device. */
 static weft_kv_layout layout_cut(weft_kv_geometry *g, uint32_t cut) {
-  for (uint32_t l = 0; l < g->n_layers; l++) g->part[l] = l >= cut;
+  for (uint32_t l = 0; l < g->n_layers; l++) g->set[l].part = l >= cut;
   return layout_alone(g);
 }
 
@@ -197,8 +210,8 @@ static void test_parts_apart(void **state) {
   (void)state;
   weft_kv_geometry g = make(8, 9, (const uint32_t[]){4, 64}, (const uint32_t[]){4, 64}, 32);
   for (uint32_t l = 4; l < 8; l++) {
-    g.head_dim[l] = 128;
-    g.window[l] = 0;
+    g.set[l].rows.head_dim = 128;
+    g.set[l].window = 0;
   }
   const weft_kv_layout layout = layout_cut(&g, 4);
   assert_true(layout.part_bytes[0] > 0 && layout.part_bytes[1] > 0);
@@ -208,7 +221,7 @@ static void test_parts_apart(void **state) {
 static void test_shards(void **state) {
   (void)state;
   weft_kv_geometry one = gemma_26b(), two;
-  for (uint32_t l = 0; l < one.n_layers; l++) one.n_kv_heads[l] /= 2;
+  for (uint32_t l = 0; l < one.n_layers; l++) one.set[l].rows.n_kv_heads /= 2;
   two = one;
   two.n_shards = 2;
   const weft_kv_geometry *geometry = &one;
@@ -232,7 +245,7 @@ static void test_shards(void **state) {
   for (uint32_t p = 0; p < 2; p++) {
     weft_kv_view view = weft_kv_store_view(store, &shared, 11, p);
     assert_ptr_equal(view.base, store->part[p].base);
-    assert_int_equal(view.n_kv_heads, two.n_kv_heads[11]);
+    assert_int_equal(view.n_kv_heads, two.set[11].rows.n_kv_heads);
   }
   weft_kv_store_close(store);
   for (uint32_t p = 0; p < 2; p++) weft_device_close(split.device[p]);
@@ -249,7 +262,7 @@ static void test_random_parts(void **state) {
     uint32_t n = 4 + (uint32_t)(next(&seed) % 40), n_parts = 2 + (uint32_t)(next(&seed) % 3);
     weft_kv_geometry g = make(n, 1 + (uint32_t)(next(&seed) % 6), (const uint32_t[]){4, 128},
                               (const uint32_t[]){1 + (uint32_t)(next(&seed) % 4), 256}, 512);
-    for (uint32_t l = 0; l < n; l++) g.part[l] = (uint8_t)(l * n_parts / n);
+    for (uint32_t l = 0; l < n; l++) g.set[l].part = (uint8_t)(l * n_parts / n);
     assert_int_equal(layout_alone(&g).n_parts, n_parts);
   }
 }
@@ -262,12 +275,16 @@ static uint64_t digest_add(uint64_t digest, uint64_t value) {
 static uint64_t digest_layout(uint64_t digest, const weft_kv_geometry *g, const weft_kv_layout *layout) {
   digest = digest_add(digest_add(digest, layout->page_bytes), layout->n_groups);
   for (uint32_t i = 0; i < layout->n_groups; i++) {
+    uint32_t s = 0;
+    while (layout->place[s].group != i) s++;
     digest = digest_add(digest, layout->group[i].block_tokens);
     digest = digest_add(digest, layout->group[i].n_layers);
-    digest = digest_add(digest, layout->shape[i].layer_bytes);
+    digest = digest_add(digest, layout->place[s].bytes);
   }
-  for (uint32_t l = 0; l < g->n_layers; l++)
-    digest = digest_add(digest_add(digest, layout->group_of[l]), layout->index_in[l]);
+  for (uint32_t s = 0; s < g->n_sets; s++) {
+    const weft_kv_place *place = &layout->place[s];
+    digest = digest_add(digest_add(digest, place->group), place->offset / place->bytes);
+  }
   return digest;
 }
 
@@ -276,7 +293,7 @@ static weft_kv_geometry draw_geometry(uint64_t *seed) {
   uint32_t global[2] = {1 + (uint32_t)(next(seed) % 4), 8 * (1 + (uint32_t)(next(seed) % 64))};
   uint32_t n_layers = 1 + (uint32_t)(next(seed) % 48), period = 1 + (uint32_t)(next(seed) % 6);
   weft_kv_geometry g = make(n_layers, period, local, global, 1 + (uint32_t)(next(seed) % 2048));
-  if (next(seed) % 2 == 0) g.type = WEFT_TYPE_F32;
+  if (next(seed) % 2 == 0) set_type(&g, WEFT_TYPE_F32);
   return g;
 }
 
@@ -296,6 +313,66 @@ static void test_one_part_is_as_before(void **state) {
   assert_int_equal(digest, 0x31d0781c51367a05ull);
 }
 
+/* A model that compresses, with the shapes of DeepSeek-V4-Flash: every layer keeps the raw rows of a window; of the
+ * others but the first two, layers in turns keep a row for every 4 positions, with a narrow one beside it that says
+ * which of them are read, or a row for every 128, and what their compressors have not used yet. */
+static weft_kv_geometry compressing(void) {
+  const weft_kv_rows raw = {WEFT_TYPE_BF16, 1, 512, 1, true}, four = {WEFT_TYPE_BF16, 1, 512, 4, true},
+                     index = {WEFT_TYPE_BF16, 1, 128, 4, true}, many = {WEFT_TYPE_BF16, 1, 512, 128, true},
+                     of_four = {WEFT_TYPE_F32, 1, 1024, 1, false}, of_index = {WEFT_TYPE_F32, 1, 256, 1, false},
+                     of_many = {WEFT_TYPE_F32, 1, 512, 1, false};
+  weft_kv_geometry g = {.n_layers = 43};
+  for (uint16_t l = 0; l < 43; l++) {
+    const weft_kv_set even[] = {{four, 0, 0, l, 0}, {index, 0, 0, l, 0}, {of_four, 8, 0, l, 0}, {of_index, 8, 0, l, 0}};
+    const weft_kv_set odd[] = {{many, 0, 0, l, 0}, {of_many, 128, 0, l, 0}};
+    g.set[g.n_sets++] = (weft_kv_set){raw, 128, 0, l, 0};
+    for (uint32_t i = 0; l >= 2 && i < (l % 2 == 0 ? 4 : 2); i++) g.set[g.n_sets++] = l % 2 == 0 ? even[i] : odd[i];
+  }
+  return g;
+}
+
+/* Rows of 4 and of 128 positions share pages, with little padding, also with other models and on several devices. */
+static void test_compressed_rows(void **state) {
+  (void)state;
+  weft_kv_geometry g = compressing(), other = gemma_26b();
+  const weft_kv_layout layout = layout_alone(&g);
+  assert_true(layout.padding < 0.05);
+  uint64_t n_bytes = 0;
+  for (uint32_t s = 0; s < g.n_sets; s++) {
+    const weft_kv_place *place = &layout.place[s];
+    if (place->rows.positions == 1) continue;
+    assert_int_equal(layout.group[place->group].block_tokens, 128);
+    assert_int_equal(layout.group[place->group].window, 0);
+    n_bytes += place->bytes;
+  }
+  assert_int_equal(n_bytes / 128, 6880); /* the facts' count of a token in 16 bits */
+  assert_int_equal(weft_kv_bytes_per_token(&g, true), 6880);
+  for (uint32_t i = 0; i < layout.n_groups; i++) {
+    bool has[129] = {false};
+    for (uint32_t s = 0; s < g.n_sets; s++) {
+      if (layout.place[s].group == i) has[layout.place[s].rows.positions] = true;
+    }
+    assert_true(has[1] ? !has[4] && !has[128] : has[4] && has[128]);
+  }
+  const weft_kv_geometry *both[2] = {&g, &other};
+  weft_kv_layout shared[2];
+  assert_int_equal(weft_kv_layout_choose(both, 2, 0, shared, NULL), WEFT_OK);
+  for (uint32_t m = 0; m < 2; m++) {
+    check_laws(both[m], &shared[m]);
+    assert_int_equal(shared[m].page_bytes, shared[0].page_bytes);
+    assert_true(shared[m].padding < 0.25);
+  }
+  for (uint32_t s = 0; s < g.n_sets; s++) g.set[s].part = g.set[s].layer >= 22;
+  assert_int_equal(layout_alone(&g).n_parts, 2);
+  for (uint32_t s = 0; s < g.n_sets; s++) g.set[s].part = 0;
+  weft_error error;
+  weft_kv_layout none;
+  const weft_kv_geometry *list = &g;
+  g.set[1].rows.positions = 3;
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &none, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "has a row for 3 positions; give a power of two up to 128"));
+}
+
 /* Layers that read the keys of an earlier layer need no room, and have that layer's place. */
 static void test_shared_keys(void **state) {
   (void)state;
@@ -303,8 +380,8 @@ static void test_shared_keys(void **state) {
   const weft_kv_geometry *list = &g;
   weft_kv_layout layout, wanted;
   weft_error error;
-  own.n_layers = 24;
-  for (uint32_t l = 24; l < 42; l++) g.keys_of[l] = g.window[l] > 0 ? 23 : 24;
+  own.n_layers = own.n_sets = 24;
+  for (uint32_t l = 24; l < 42; l++) g.set[l].keys_of = g.set[l].window > 0 ? 23 : 24;
   assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_OK);
   list = &own;
   assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &wanted, &error), WEFT_OK);
@@ -312,19 +389,20 @@ static void test_shared_keys(void **state) {
   assert_true(layout.page_bytes == wanted.page_bytes && layout.n_groups == wanted.n_groups);
   assert_memory_equal(layout.group, wanted.group, sizeof layout.group);
   for (uint32_t l = 24; l < 42; l++) {
-    uint32_t from = g.keys_of[l] - 1;
-    assert_true(layout.group_of[l] == layout.group_of[from] && layout.index_in[l] == layout.index_in[from]);
+    uint32_t from = g.set[l].keys_of - 1;
+    assert_true(layout.place[l].group == layout.place[from].group &&
+                layout.place[l].offset == layout.place[from].offset);
   }
   assert_int_equal(weft_kv_bytes_per_token(&g, false), weft_kv_bytes_per_token(&own, false));
   assert_int_equal(weft_kv_bytes_per_token(&g, true), weft_kv_bytes_per_token(&own, true));
   list = &g;
-  g.keys_of[41] = 42; /* its own number */
+  g.set[41].keys_of = 42; /* its own number */
   assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
-  g.keys_of[41] = 30; /* a layer that shares keys itself */
+  g.set[41].keys_of = 30; /* a layer that shares keys itself */
   assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
   assert_non_null(strstr(error.text, "layer 41 reads keys that no earlier layer of its part has"));
-  g.keys_of[41] = 24;
-  g.part[41] = 1; /* the keys lie on another device */
+  g.set[41].keys_of = 24;
+  g.set[41].part = 1; /* the keys lie on another device */
   assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
 }
 
@@ -341,11 +419,12 @@ static void test_refused_layouts(void **state) {
   assert_int_equal(weft_kv_layout_choose(list, 1, 256, layout, &error), WEFT_E_INVALID);
   g.n_layers = 0;
   assert_int_equal(weft_kv_layout_choose(list, 1, 0, layout, &error), WEFT_E_INVALID);
-  g.n_layers = 17;
-  for (uint32_t l = 0; l < 17; l++) g.head_dim[l] = g.n_kv_heads[l] = 8 * (l + 1); /* all differ */
+  g.n_layers = g.n_sets = 17;
+  for (uint32_t l = 0; l < 17; l++)
+    g.set[l].rows = (weft_kv_rows){WEFT_TYPE_BF16, 8 * (l + 1), 8 * (l + 1), 1, false}; /* all differ */
   assert_int_equal(weft_kv_layout_choose(list, 1, 0, layout, &error), WEFT_E_UNSUPPORTED);
   g = demo();
-  g.n_kv_heads[0] = 0;
+  g.set[0].rows.n_kv_heads = 0;
   assert_int_equal(weft_kv_layout_choose(list, 1, 0, layout, &error), WEFT_E_UNSUPPORTED);
 }
 
@@ -406,8 +485,8 @@ static void test_store(void **state) {
     weft_kv_view view = weft_kv_store_view(store, &layout, l, 0);
     uint64_t plane = weft_type_row_bytes(view.type, (uint64_t)view.block_tokens * view.n_kv_heads * view.head_dim);
     if (l == 0 || l == 2) end = 0;
-    if (l == 3) end = 2 * layout.shape[0].layer_bytes;
-    if (l == 5) end = layout.shape[1].layer_bytes;
+    if (l == 3) end = 2 * layout.place[0].bytes;
+    if (l == 5) end = layout.place[2].bytes;
     assert_int_equal(view.k_offset, end);
     assert_int_equal(view.v_offset, end + plane);
     assert_true(view.v_offset + plane <= view.page_bytes);
@@ -467,6 +546,7 @@ int main(void) {
       cmocka_unit_test(test_several_models),
       cmocka_unit_test(test_random_geometries),
       cmocka_unit_test(test_refused_layouts),
+      cmocka_unit_test(test_compressed_rows),
       cmocka_unit_test(test_shared_keys),
       cmocka_unit_test(test_one_part_is_as_before),
       cmocka_unit_test(test_parts),

@@ -319,7 +319,7 @@ static void test_shared_layers(void **state) {
     refused("ar-e2b", (gguf_edit){.reshape = names[i]}, WEFT_E_FORMAT, words);
   }
   accepted("ar-e2b", (gguf_edit){.drop_tensor = "blk.6.attn_k.weight"}, &info); /* of a layer that shares keys */
-  assert_true(info.kv.keys_of[4] == 0 && info.kv.keys_of[5] == 4 && info.kv.keys_of[6] == 5);
+  assert_true(info.kv.set[4].keys_of == 0 && info.kv.set[5].keys_of == 4 && info.kv.set[6].keys_of == 5);
   refused("ar-e2b", (gguf_edit){.reshape = "blk.6.attn_k.weight"}, WEFT_E_FORMAT, "'blk.6.attn_k.weight' has shape");
   refused("ar-e2b", (gguf_edit){.set_u32 = "gemma4.attention.shared_kv_layers", .value = 7}, WEFT_E_FORMAT,
           "is 7; it must be 0..6");
@@ -393,7 +393,7 @@ static void test_llama_keys(void **state) {
           "only 1 is supported");
   accepted("llama-base", (gguf_edit){.set_string = "llama.rope.scaling.type", .text = "none"}, &info);
   accepted("llama-base", (gguf_edit){.drop_key = "llama.rope.freq_base"}, &info);
-  assert_true(info.kv.head_dim[0] == 8 && info.kv.window[0] == 0 && info.n_experts == 0);
+  assert_true(info.kv.set[0].rows.head_dim == 8 && info.kv.set[0].window == 0 && info.n_experts == 0);
 }
 
 static void read_query_bias(gguf_edit e, float *out, uint32_t n) {

@@ -10,10 +10,16 @@
 
 #include "model/split.h"
 
+static weft_kv_geometry plain(uint32_t n_layers) {
+  weft_kv_geometry g = {.n_layers = n_layers, .n_sets = n_layers};
+  for (uint32_t l = 0; l < n_layers; l++) g.set[l].layer = (uint16_t)l;
+  return g;
+}
+
 /* Eight layers; layers 5 and 7 read the keys of layer 3. */
 static weft_kv_geometry shared(void) {
-  weft_kv_geometry g = {.n_layers = 8};
-  g.keys_of[5] = g.keys_of[7] = 3 + 1;
+  weft_kv_geometry g = plain(8);
+  g.set[5].keys_of = g.set[7].keys_of = 3 + 1;
   return g;
 }
 
@@ -24,7 +30,7 @@ static weft_status check(const weft_kv_geometry *g, uint32_t n, uint32_t a, uint
 
 static void test_possible(void **state) {
   (void)state;
-  weft_kv_geometry g = {.n_layers = 8};
+  weft_kv_geometry g = plain(8);
   weft_error error;
   assert_int_equal(check(&g, 1, 0, 0, 0, &error), WEFT_OK);
   for (uint32_t cut = 1; cut < 8; cut++) assert_int_equal(check(&g, 2, 0, cut, 0, &error), WEFT_OK);
@@ -35,7 +41,7 @@ static void test_possible(void **state) {
 
 static void test_refused(void **state) {
   (void)state;
-  weft_kv_geometry g = {.n_layers = 8}, small = {.n_layers = 2};
+  weft_kv_geometry g = plain(8), small = plain(2);
   weft_error error;
   assert_int_equal(check(&g, 0, 0, 0, 0, &error), WEFT_E_INVALID);
   assert_int_equal(check(&g, WEFT_DEVICES_MAX + 1, 0, 1, 2, &error), WEFT_E_INVALID);
