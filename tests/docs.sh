@@ -6,7 +6,7 @@
 #   - a command line of weft anywhere in docs names only options that the command has
 #   - the defaults that operations.md prints are those of `weft serve --help`
 #   - links to files of the tree lead somewhere
-#   - the table "where is what decided" of architecture.md names files that exist and functions that stand in them
+#   - the table of docs/where.md names files that exist and functions that stand in them
 #   - what docs/coverage.md names as evidence exists: tests, functions in them, commands, scripts; each row names some
 #   - a table of measured numbers stands under a link to a record, or under words that say what it is: one run, by hand
 set -uo pipefail
@@ -78,19 +78,19 @@ done < <(grep -E '^\| `--' docs/operations.md)
 while IFS=: read -r file target; do
   path=$(dirname "$file")/${target%%#*}
   if [ -z "${target%%#*}" ] || [ -e "$path" ]; then ok; else bad "$file: no file $target"; fi
-done < <(grep -oHE '\]\([^)]+\)' README.md CONTRIBUTING.md CHANGELOG.md docs/*.md | sed -E 's/\]\(//; s/\)$//' | grep -v '://')
+done < <(grep -oHE '\]\([^)]+\)' README.md CONTRIBUTING.md CHANGELOG.md SOURCES.md docs/*.md bench/results/*.md | sed -E 's/\]\(//; s/\)$//' | grep -v '://')
 
-# architecture.md: | question | `path/file.c` `function`, `path/other.c` | ... : a word without a slash stands in the file before it
+# where.md: | question | `path/file.c` `function`, `path/other.c` | ... : a word without a slash stands in the file before it
 while IFS='|' read -r _ question where _; do
   file=
   for name in $(grep -oE '`[^`]+`' <<<"$where" | tr -d '`'); do
     case $name in
-      */*) file=$name; if [ -e "$file" ]; then ok; else bad "docs/architecture.md:$question: no file $file"; fi ;;
+      */*) file=$name; if [ -e "$file" ]; then ok; else bad "docs/where.md:$question: no file $file"; fi ;;
       -*) ;;
-      *) if grep -qw -- "$name" "$file" 2>/dev/null; then ok; else bad "docs/architecture.md:$question: no $name in $file"; fi ;;
+      *) if grep -qw -- "$name" "$file" 2>/dev/null; then ok; else bad "docs/where.md:$question: no $name in $file"; fi ;;
     esac
   done
-done < <(sed -n '/^## Where is what decided/,/^## Names/p' docs/architecture.md | grep -E '^\| .*`' | grep -v '\*_')
+done < <(grep -E '^\| .*`' docs/where.md | grep -v '\*_')
 # coverage.md: | capability | evidence |
 while IFS= read -r row; do
   what=$(cut -d'|' -f2 <<<"$row") evidence=$(cut -d'|' -f3- <<<"$row") found=0 files=''
@@ -119,6 +119,11 @@ done < <(sed -n 's/^\(| .*\)$/\1/p' docs/coverage.md | grep -vE '^\| (capability
 awk '/^## / { source = 0 } /^\*\*/ { source = 0 }
   /bench\/results\// || /one run/ || /by hand/ { source = 1 }
   /^\|/ { if (!inside && !source) print NR; inside = 1; next } { inside = 0 }' docs/performance.md >"$work/tables"
+n=$(wc -l <docs/performance.md)
+if [ "$n" -le 200 ]; then ok; else bad "docs/performance.md has $n lines; 200 are enough for what a user decides by"; fi
+for page in docs/*.md; do # docs/README.md leads to every page
+  if [ "$page" = docs/README.md ] || grep -qF "](${page#docs/}" docs/README.md; then ok; else bad "docs/README.md does not name $page"; fi
+done
 while read -r line; do bad "docs/performance.md:$line: a table without a record, nor a word that it is one run"; done <"$work/tables"
 ok
 echo "$passed passed, $failed failed"
