@@ -299,8 +299,10 @@ static weft_status set_value(weft_config *config, const weft_option *o, const ch
       *(uint32_t *)option_field(config, o->at) = (uint32_t)number;
     }
   } else if (o->kind == WEFT_OPTION_F32) {
-    double number = strtod(value, &end);
-    if (end == value || *end != 0 || !weft_range_has(&o->range, number)) return bad_value(o, value, error);
+    const char *behind;
+    double number;
+    bool read = weft_range_read(value, &number, &behind) && *behind == 0;
+    if (!read || !weft_range_has(&o->range, number)) return bad_value(o, value, error);
     *(float *)option_field(config, o->at) = (float)number;
   } else if (o->kind == WEFT_OPTION_TEXT) {
     *(const char **)option_field(config, o->at) = value;

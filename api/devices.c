@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/devices.h"
 
-#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/range.h"
 #include "kernels/cpu/thread_pool.h"
 
 /* ---- lists ---- */
@@ -14,10 +14,10 @@
 static uint32_t read_numbers(const char *text, double most, double *out) {
   uint32_t n = 0;
   for (const char *at = text;; at++) {
-    char *end;
-    errno = 0;
-    double x = *at >= '0' && *at <= '9' ? strtod(at, &end) : NAN;
-    if (!(x <= most) || errno != 0 || n == WEFT_DEVICES_MAX) return 0;
+    const char *end;
+    double x;
+    bool number = *at >= '0' && *at <= '9' && weft_range_read(at, &x, &end);
+    if (!number || !(x <= most) || n == WEFT_DEVICES_MAX) return 0;
     out[n++] = x;
     at = end;
     if (*at == 0) return n;

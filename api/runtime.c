@@ -38,7 +38,9 @@ static void show_progress(void *self, uint64_t done, uint64_t total) {
   uint64_t filled = total == 0 ? WIDTH : done * WIDTH / total;
   for (uint64_t i = 0; i < WIDTH; i++) bar[i] = i < filled ? '#' : '.';
   bar[WIDTH] = 0;
-  (void)fprintf(stderr, "\rloading %s [%s] %3d %%%s", name, bar, (int)(total == 0 ? 100 : done * 100 / total),
+  char clean[256];
+  (void)weft_utf8_clean(name, clean, sizeof clean);
+  (void)fprintf(stderr, "\rloading %s [%s] %3d %%%s", clean, bar, (int)(total == 0 ? 100 : done * 100 / total),
                 done >= total ? "\n" : "");
 }
 
@@ -337,8 +339,10 @@ static void write_plan(weft_runtime *rt) {
   for (uint32_t i = 0; i < rt->n_models; i++) {
     const weft_served_model *m = &rt->model[i];
     const weft_model_info *info = weft_model_get_info(m->model);
+    char name[512];
+    (void)weft_utf8_clean(m->name, name, sizeof name);
     weft_text_printf(t, "model    %s: %s, weights %.1f MiB, activations %.1f MiB, slots and head %.1f MiB, context %u",
-                     m->name, info->arch, mib_of(info->weight_bytes), mib_of(info->scratch_bytes),
+                     name, info->arch, mib_of(info->weight_bytes), mib_of(info->scratch_bytes),
                      mib_of(m->copy[0].runner_bytes), m->context);
     if (info->canvas_length > 0) {
       weft_text_printf(t, ", canvas %u with %.2f MiB of state", info->canvas_length,
@@ -381,9 +385,10 @@ static void write_plan(weft_runtime *rt) {
                      mib_of((uint64_t)rt->n_host_pages * rt->page_bytes), each, rt->n_host_pages);
   }
   if (rt->n_file_pages > 0) {
+    char path[1024];
+    (void)weft_utf8_clean(rt->options.spill_file, path, sizeof path);
     weft_text_printf(t, "file     %.1f MiB behind the host memory%s: %u pages in %s (unlinked)\n",
-                     mib_of((uint64_t)rt->n_file_pages * rt->page_bytes), each, rt->n_file_pages,
-                     rt->options.spill_file);
+                     mib_of((uint64_t)rt->n_file_pages * rt->page_bytes), each, rt->n_file_pages, path);
   }
   weft_request_memory_print(rt, t);
 }

@@ -15,7 +15,7 @@
 #include "base/text.h"
 
 /* A whole line stays below PIPE_BUF: a pipe takes it in one piece or says beforehand that it is full. */
-enum { TEXT_BYTES = 1024, HEAD_BYTES = 64, ESCAPE_BYTES = 4, LINE_BYTES = HEAD_BYTES + TEXT_BYTES * 3 };
+enum { TEXT_BYTES = 1024, HEAD_BYTES = 64, LINE_BYTES = HEAD_BYTES + TEXT_BYTES * 3 };
 
 static _Atomic int max_level = WEFT_LOG_WARN;
 static _Atomic uint64_t n_dropped;
@@ -34,33 +34,6 @@ uint64_t weft_log_dropped(void) {
   return atomic_load(&n_dropped);
 }
 
-static bool is_plain(const char *text, size_t n, size_t *n_bytes) {
-  uint32_t code = 0;
-  *n_bytes = weft_utf8_decode(text, n, &code);
-  if (*n_bytes == 0) return false;
-  bool separates = code == 0x2028 || code == 0x2029;
-  bool directs = (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069); /* reorders what is shown */
-  return code >= 0x20 && !(code >= 0x7F && code < 0xA0) && !separates && !directs;
-}
-
-/* Cut where it would not fit: a cut line is still a line. */
-static size_t put_clean(char *line, size_t at, const char *text) {
-  size_t n = strlen(text), n_bytes;
-  for (size_t i = 0; i < n; i += n_bytes) {
-    bool plain = is_plain(text + i, n - i, &n_bytes);
-    if (n_bytes == 0) n_bytes = 1;
-    if (at + n_bytes * ESCAPE_BYTES + 2 > LINE_BYTES) break;
-    if (plain) {
-      memcpy(line + at, text + i, n_bytes);
-      at += n_bytes;
-    } else {
-      for (size_t k = 0; k < n_bytes; k++)
-        at += (size_t)snprintf(line + at, ESCAPE_BYTES + 1, "\\x%02x", (unsigned char)text[i + k]);
-    }
-  }
-  return at;
-}
-
 static size_t put_head(char *line, weft_log_level level) {
   static const char *const names[] = {"error", "warning", "info", "debug"};
   struct timespec now;
@@ -74,7 +47,8 @@ static size_t put_head(char *line, weft_log_level level) {
 /* Under the lock. False: writing would have had to wait, or the reader of the pipe is gone. */
 static bool write_line(weft_log_level level, const char *text) {
   char line[LINE_BYTES + 1];
-  size_t n = put_clean(line, put_head(line, level), text);
+  size_t n = put_head(line, level);
+  n += weft_utf8_clean(text, line + n, LINE_BYTES - n);
   line[n++] = '\n';
   struct pollfd out = {.fd = STDERR_FILENO, .events = POLLOUT};
   if (poll(&out, 1, 0) <= 0 || (out.revents & (POLLOUT | POLLERR | POLLNVAL)) != POLLOUT) return false;

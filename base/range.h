@@ -23,6 +23,10 @@ typedef struct weft_range {
 #define WEFT_NO_RANGE \
   { 0, 0, 0, false }
 
+/* Reads the number that text begins with, written in decimals: a sign, digits, a point, an exponent. Blanks, hexadecimal
+ * digits and words such as inf are none. *end: what stands behind it. False: there is no number. */
+bool weft_range_read(const char *text, double *out, const char **end);
+
 enum { WEFT_RANGE_TEXT = 80 }; /* bytes of a range in words, with the zero byte */
 
 /* Whether the number lies in the range; NaN and infinity lie in none. */

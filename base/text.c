@@ -151,6 +151,34 @@ void weft_utf8_repair(const char *bytes, size_t n, weft_text *out) {
   weft_text_append(out, bytes, n);
 }
 
+static bool is_plain(const char *text, size_t n, size_t *n_bytes) {
+  uint32_t code = 0;
+  *n_bytes = weft_utf8_decode(text, n, &code);
+  if (*n_bytes == 0) return false;
+  bool separates = code == 0x2028 || code == 0x2029;
+  bool directs = (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069); /* reorders what is shown */
+  return code >= 0x20 && !(code >= 0x7F && code < 0xA0) && !separates && !directs;
+}
+
+size_t weft_utf8_clean(const char *text, char *out, size_t n_max) {
+  enum { ESCAPE_BYTES = 4 };
+  size_t n = strlen(text), n_bytes, at = 0;
+  for (size_t i = 0; i < n; i += n_bytes) {
+    bool plain = is_plain(text + i, n - i, &n_bytes);
+    if (n_bytes == 0) n_bytes = 1;
+    if (at + n_bytes * ESCAPE_BYTES + 1 > n_max) break;
+    if (plain) {
+      memcpy(out + at, text + i, n_bytes);
+      at += n_bytes;
+    } else {
+      for (size_t k = 0; k < n_bytes; k++)
+        at += (size_t)snprintf(out + at, ESCAPE_BYTES + 1, "\\x%02x", (unsigned char)text[i + k]);
+    }
+  }
+  if (n_max > 0) out[at] = 0;
+  return at;
+}
+
 size_t weft_utf8_complete(const char *bytes, size_t n) {
   const unsigned char *b = (const unsigned char *)bytes;
   for (size_t back = 1; back <= 3 && back <= n; back++) {

@@ -47,6 +47,10 @@ size_t weft_utf8_encode(uint32_t code_point, char out[4]);
 bool weft_utf8_valid(const char *bytes, size_t n, size_t *bad_at);
 /* Appends the bytes, with U+FFFD in the place of every byte that is not part of a well-formed sequence. */
 void weft_utf8_repair(const char *bytes, size_t n, weft_text *out);
+/* Writes a text that ends with a zero byte to out[n_max], and a zero byte behind it: control characters, characters that
+ * change the direction of writing and bytes that are not UTF-8 as \xNN, so that it is one line and sends no commands to
+ * a terminal. Cut where it does not fit. Returns how many bytes were written, the zero byte not counted. */
+size_t weft_utf8_clean(const char *text, char *out, size_t n_max);
 /* How many of the bytes come before a character at the end that is well formed so far and not complete (at most 3
  * bytes). Bytes that can never become a character count as complete. */
 size_t weft_utf8_complete(const char *bytes, size_t n);

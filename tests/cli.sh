@@ -55,6 +55,10 @@ expect 2 'there are none: leave out' "$weft" generate -m $demo -p x --host-mib 4
 expect 2 'must be auto' "$weft" generate -m $demo -p x --mode both
 expect 2 'the vocabulary has tokens' "$weft" generate -m $tiny --tokens 2,99999
 expect 2 'the prompt has' "$weft" generate -m $demo -c 64 --tokens "$(seq -s, 100 300)"
+expect 3 'lower --rows' "$weft" generate -m $demo --devices 0,1 --device-mib 8 -p x
+expect 2 'two\x0alines\x1b' "$weft" generate -m $demo -p x --$'two\nlines\x1b'
+expect 3 'no\x0asuch.gguf' "$weft" generate -m $'no\nsuch.gguf' -p x
+WEFT_ROWS=$'5\n\x1b[31m' expect 2 '5\x0a\x1b[31m' "$weft" serve -m $demo
 expect 3 'not a GGUF file' "$weft" generate -m README.md -p x
 expect 3 'No such file' "$weft" generate -m missing.gguf -p x
 expect 3 "backend 'abacus' is unknown" "$weft" generate -m $demo -p x --backend abacus

@@ -6,18 +6,35 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "base/memory.h"
 #include "base/text.h"
 
+static void say_line(int to, const char *format, va_list list) {
+  char line[1024], clean[2 * sizeof line];
+  (void)vsnprintf(line, sizeof line, format, list); /* a cut line is still a line */
+  (void)weft_utf8_clean(line, clean, sizeof clean);
+  (void)dprintf(to, "weft: %s\n", clean); /* to where nobody may be listening */
+}
+
 int weft_cli_fail(int code, const char *format, ...) {
-  char line[1024];
   va_list list;
   va_start(list, format);
-  (void)vsnprintf(line, sizeof line, format, list); /* a cut line is still a line */
+  say_line(STDERR_FILENO, format, list);
   va_end(list);
-  (void)fprintf(stderr, "weft: %s\n", line);
   return code;
+}
+
+void weft_cli_say(int to, const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  say_line(to, format, list);
+  va_end(list);
+}
+
+int weft_cli_open_code(int status) {
+  return weft_cli_code(status) == WEFT_EXIT_RUNTIME ? WEFT_EXIT_LOAD : weft_cli_code(status);
 }
 
 int weft_cli_code(int status) {
@@ -43,7 +60,7 @@ int weft_cli_open(const weft_config *config, weft_runtime **runtime) {
   weft_open_options options = weft_config_open(config);
   char error[512];
   int status = weft_open(&options, runtime, error, sizeof error);
-  if (status != 0) return weft_cli_fail(weft_cli_code(status), "%s", error);
+  if (status != 0) return weft_cli_fail(weft_cli_open_code(status), "%s", error);
   if (config->verbose) (void)fputs(weft_plan(*runtime), stderr);
   return 0;
 }

@@ -87,7 +87,7 @@ static void say_where(const weft_config *config, const weft_runtime *rt, uint32_
   weft_text_puts(&line, "]}\n");
   bool good = weft_text_status(&names) == WEFT_OK && weft_text_status(&line) == WEFT_OK;
   if (good && weft_text_status(&url) == WEFT_OK) {
-    (void)dprintf(to, "weft: serving %s on %s\n", names.bytes, url.bytes);
+    weft_cli_say(to, "serving %s on %s", names.bytes, url.bytes);
     if (config->json) {
       (void)fputs(line.bytes, stdout);
       (void)fflush(stdout); /* a reader that left is no reason to stop */
@@ -99,10 +99,10 @@ static void say_where(const weft_config *config, const weft_runtime *rt, uint32_
 }
 
 static void say_what_is_open(const weft_config *config, uint32_t port, int to) {
-  (void)dprintf(to,
-                "weft: warning: --host %s without API keys: whoever reaches port %u may use every model and read "
-                "/metrics; /admin answers this machine alone\n",
-                config->host, port);
+  weft_cli_say(to,
+               "warning: --host %s without API keys: whoever reaches port %u may use every model and read /metrics; "
+               "/admin answers this machine alone",
+               config->host, port);
 }
 
 /* Where this server's log and core files go, apart from those of others: opened before anything
@@ -221,14 +221,14 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   options.tenants = keys == NULL ? 1 : weft_keys_n_tenants(keys);
   options.tenant = keys == NULL ? &everybody : weft_keys_options(keys);
   int status = weft_open(&options, &rt, line, sizeof line);
-  if (status != 0) return weft_cli_fail(weft_cli_code(status), "%s", line);
+  if (status != 0) return weft_cli_fail(weft_cli_open_code(status), "%s", line);
   int code = 0;
   for (uint32_t i = 0; code == 0 && i < config->pin_files.n; i++) {
     if (weft_admin_pin_file(rt, keys, config->pin_files.item[i], &error) != WEFT_OK)
       code = weft_cli_fail(WEFT_EXIT_USAGE, "--pin %s", error.text);
   }
-  if (code == 0 && weft_server_open(&where, rt, &server, &error) != WEFT_OK)
-    code = weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
+  if (code == 0 && (status = weft_server_open(&where, rt, &server, &error)) != WEFT_OK)
+    code = weft_cli_fail(status == WEFT_E_NO_MEMORY ? WEFT_EXIT_LOAD : WEFT_EXIT_USAGE, "%s", error.text);
   if (code == 0 && config->verbose) say_plan(rt, server);
   if (code == 0) {
     int to = place->log >= 0 ? dup(STDERR_FILENO) : STDERR_FILENO;

@@ -141,10 +141,11 @@ bool weft_responses_get(weft_responses *store, uint32_t tenant, const char *id, 
 }
 
 bool weft_responses_delete(weft_responses *store, uint32_t tenant, const char *id) {
-  response_entry *entry;
   bool found = false;
   (void)pthread_mutex_lock(&store->lock);
-  while ((entry = find_entry(store, tenant, id)) != NULL) {
+  for (response_entry *entry = store->shelf[tenant].newest, *older; entry != NULL; entry = older) {
+    older = entry->older;
+    if (strcmp(entry->id, id) != 0) continue;
     drop_entry(store, &store->shelf[tenant], entry);
     found = true;
   }

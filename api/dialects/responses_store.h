@@ -24,6 +24,7 @@ void weft_responses_put(weft_responses *store, uint32_t tenant, const char *id, 
                         const weft_text *items);
 /* Appends copies; body or items may be NULL. False: this tenant has no such response. */
 bool weft_responses_get(weft_responses *store, uint32_t tenant, const char *id, weft_text *body, weft_text *items);
+/* Deletes all with this id, in one walk over those of the tenant. */
 bool weft_responses_delete(weft_responses *store, uint32_t tenant, const char *id);
 uint64_t weft_responses_bytes(weft_responses *store);
 

@@ -138,16 +138,35 @@ static weft_status set_option(weft_tenant_options *options, const char *word, si
                    file, number, text);
 }
 
+/* Which option a word names: its length up to the sign. */
+static bool same_option(const char *a, size_t n_a, const char *b, size_t n_b) {
+  const char *end_a = memchr(a, '=', n_a), *end_b = memchr(b, '=', n_b);
+  if (end_a == NULL || end_b == NULL || end_a - a != end_b - b) return false;
+  return memcmp(a, b, (size_t)(end_a - a)) == 0;
+}
+
+/* A value that a later one would take the place of is a mistake of whoever wrote the line. */
+static bool is_told_before(const char *line, size_t first, size_t word, size_t n_word) {
+  for (size_t at = first, before, n; (n = word_at(line, word, at, &before)) > 0; at = before + n) {
+    if (same_option(line + before, n, line + word, n_word)) return true;
+  }
+  return false;
+}
+
 static weft_status set_options(weft_keys *keys, uint32_t tenant, const char *line, size_t n, size_t at,
                                const char *file, uint32_t number, weft_error *error) {
   weft_tenant_options *options = &keys->option[tenant];
-  size_t word, n_word;
+  size_t word, n_word, first = at;
   while ((n_word = word_at(line, n, at, &word)) > 0) {
     if (keys->told_in[tenant] != 0 && keys->told_in[tenant] != number) {
       return weft_fail(error, WEFT_E_INVALID, "%s:%u: what tenant %s may do is in line %u already", file, number,
                        keys->tenant[tenant], keys->told_in[tenant]);
     }
     keys->told_in[tenant] = number;
+    if (is_told_before(line, first, word, n_word)) {
+      return weft_fail(error, WEFT_E_INVALID, "%s:%u: %.*s is there twice", file, number,
+                       (int)strcspn(line + word, "="), line + word);
+    }
     weft_status status = set_option(options, line + word, n_word, file, number, error);
     if (status != WEFT_OK) return status;
     at = word + n_word;
@@ -156,6 +175,21 @@ static weft_status set_options(weft_keys *keys, uint32_t tenant, const char *lin
 }
 
 /* ---- lines ----------------------------------------------------------------------------------- */
+
+/* What no text has is no part of a key either: no header of a request could hold it. */
+static weft_status check_line(const char *line, size_t n, const char *file, uint32_t number, weft_error *error) {
+  size_t bad = 0;
+  if (!weft_utf8_valid(line, n, &bad)) {
+    return weft_fail(error, WEFT_E_FORMAT, "%s:%u: byte %zu of the line is not UTF-8", file, number, bad + 1);
+  }
+  for (size_t i = 0; i < n; i++) {
+    unsigned char c = (unsigned char)line[i];
+    if ((c >= ' ' && c != 0x7F) || c == '\t') continue;
+    return weft_fail(error, WEFT_E_FORMAT, "%s:%u: byte %zu of the line is a control character (%02x)", file, number,
+                     i + 1, c);
+  }
+  return WEFT_OK;
+}
 
 static weft_status check_words(size_t n_key, const char *name, size_t n_name, const char *file, uint32_t number,
                                weft_error *error) {
@@ -195,10 +229,12 @@ static weft_status add_key(key_table *t, const char *key, size_t n_key, uint32_t
 static weft_status add_line(weft_keys *keys, const char *line, size_t n, const char *file, uint32_t number,
                             weft_error *error) {
   size_t key, name;
+  weft_status status = check_line(line, n, file, number, error);
+  if (status != WEFT_OK) return status;
   size_t n_key = word_at(line, n, 0, &key);
   if (n_key == 0 || line[key] == '#') return WEFT_OK;
   size_t n_name = word_at(line, n, key + n_key, &name);
-  weft_status status = check_words(n_key, line + name, n_name, file, number, error);
+  status = check_words(n_key, line + name, n_name, file, number, error);
   if (status != WEFT_OK) return status;
   uint32_t tenant = 0;
   bool none_again = n_key == 1 && line[key] == '-' && keys->table->has_none;

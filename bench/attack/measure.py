@@ -109,7 +109,8 @@ async def play_health(actor, port, period_s, limit_s):
 
 
 async def play_observer(actor, port, period_s):
-    """The longest step that the trace held at any look, when each step was over, and the times of the victim's requests."""
+    """The longest step that the trace held at any look, when each step of each replica was over, and the times of the victim's
+    requests."""
     steps, requests, longest_us = {}, {}, 0
     last = False
     while True:
@@ -123,21 +124,25 @@ async def play_observer(actor, port, period_s):
             await asyncio.sleep(0.1)
             if actor.stopped:
                 break
-    return {"longest_step_s": longest_us / 1e6, "steps": sorted(steps.items()), "requests": list(requests.values())}
+    return {"longest_step_s": longest_us / 1e6, "steps": {r: sorted(own.items()) for r, own in steps.items()},
+            "requests": list(requests.values())}
 
 
 def read_trace(events, steps, requests):
+    """Adds to steps, {replica: {number: when it was over}}, and to requests what the trace has; the longest step. A server without
+    replicas is one replica. A request's id says which replica had it."""
+    loops = sorted({e["pid"] for e in events if e["name"] == "process_name" and e["args"]["name"].startswith("loop")})
     tenant = next((e["tid"] for e in events if e["pid"] == 2 and e["name"] == "thread_name"
                    and e["args"]["name"] == "victim"), None)
     cost = {}
     for e in events:
-        if e["pid"] == 1 and e["ph"] == "X":
-            number = e["args"]["step"]
-            cost[number] = cost.get(number, 0) + e["dur"]
+        if e["pid"] in loops and e["ph"] == "X":
+            replica, number = loops.index(e["pid"]), e["args"]["step"]
+            cost[replica, number] = cost.get((replica, number), 0) + e["dur"]
             if e["name"] == "apply":
-                steps[number] = (e["ts"] + e["dur"]) / 1e6
+                steps.setdefault(replica, {})[number] = (e["ts"] + e["dur"]) / 1e6
         elif e["pid"] == 2 and e["ph"] in "be" and e["tid"] == tenant:
-            times = requests.setdefault(e["id"], {})
+            times = requests.setdefault(e["id"], {"replica": e["id"] % len(loops)})
             if e["ph"] == "b" and e["name"] == "waiting":
                 times["submitted"] = e["ts"] / 1e6
             if e["ph"] == "e" and e["name"] in ("waiting", "prompt"):
@@ -146,12 +151,12 @@ def read_trace(events, steps, requests):
 
 
 def steps_to_first(observed, since):
-    """The most steps that a request of the victim, submitted since then, took to its first token: those that ended after its
-    submission, up to the one that gave the token. Steps are numbered, so those that the trace no longer held are counted, too."""
-    numbers = [n for n, _ in observed["steps"]]
-    ends = [t for _, t in observed["steps"]]
+    """The most steps that a request of the victim, submitted since then, took to its first token: those of its replica that ended
+    after its submission, up to the one that gave the token. Steps are numbered, so those that the trace no longer held are counted, too."""
     most = 0
     for r in observed["requests"]:
+        numbers = [n for n, _ in observed["steps"].get(r["replica"], ())]
+        ends = [t for _, t in observed["steps"].get(r["replica"], ())]
         if r.get("submitted", 0) < since or "first" not in r or not ends or r["submitted"] < ends[0]:
             continue
         i, j = bisect_right(ends, r["submitted"]), bisect_left(ends, r["first"])

@@ -9,6 +9,7 @@
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench/lab/lab.h"
 #include "bench/quality/judge.h"
@@ -148,8 +149,8 @@ static void judge_flight(evaluation *e, flight *f, const weft_delta *end, int mo
   bool good = weft_judge(f->item, f->text.bytes == NULL ? "" : f->text.bytes);
   kin->good[mode] += good;
   if (!good && e->config->product.verbose) {
-    (void)fprintf(stderr, "%s, %s: got '%s', key %s\n", kin->name, mode == 0 ? "ar" : "diffusion",
-                  f->text.bytes == NULL ? "" : f->text.bytes, json_string_value(json_object_get(f->item, "key")));
+    weft_cli_say(STDERR_FILENO, "%s, %s: got '%s', key %s", kin->name, mode == 0 ? "ar" : "diffusion",
+                 f->text.bytes == NULL ? "" : f->text.bytes, json_string_value(json_object_get(f->item, "key")));
   }
   if (mode == 1 && end->usage.canvases > 0) {
     kin->n_canvases += end->usage.canvases;

@@ -39,10 +39,10 @@ typedef struct perplexity_job {
 
 static weft_status read_levels(perplexity_job *job, weft_error *error) {
   const char *list = job->config->noise == NULL ? default_noise : job->config->noise, *at = list;
-  for (char *end; job->n_levels < WEFT_SAVED_LEVELS_MAX; at = end + 1) {
-    float level = strtof(at, &end);
-    if (end == at || !(level > 0.0f && level <= 1.0f)) break;
-    job->level[job->n_levels++] = level;
+  for (const char *end; job->n_levels < WEFT_SAVED_LEVELS_MAX; at = end + 1) {
+    double level;
+    if (!weft_range_read(at, &level, &end) || !((float)level > 0.0f && level <= 1.0)) break;
+    job->level[job->n_levels++] = (float)level;
     if (*end == 0) return WEFT_OK;
     if (*end != ',') break;
   }

@@ -225,8 +225,7 @@ static int report_pager(const pager_result *result, uint32_t n_pages, bool json)
   weft_capacity capacity;
   weft_error error = {{0}};
   if (weft_capacity_measure(&capacity, &error) != WEFT_OK) {
-    fprintf(stderr, "weft bench pager: capacity: %s\n", error.text);
-    return 1;
+    return weft_cli_fail(1, "bench pager: capacity: %s", error.text);
   }
   if (json) {
     print_json(result, &capacity);
@@ -249,12 +248,11 @@ int weft_bench_pager(const weft_lab_config *config) {
   pager_result result = {0};
   weft_error error = {{0}};
   if (weft_pager_open(&pager, &bench.pager, &error) != WEFT_OK) {
-    fprintf(stderr, "weft bench pager: %s\n", error.text);
-    return 1;
+    return weft_cli_fail(1, "bench pager: %s", error.text);
   }
   bench.tokens = weft_alloc((size_t)N_TOGETHER * PROMPT, sizeof *bench.tokens);
   bool good = bench.tokens != NULL && measure_pager(&bench, &result);
-  if (!good) fprintf(stderr, "weft bench pager: the pager refused a step of the benchmark; a bug\n");
+  if (!good) (void)weft_cli_fail(1, "bench pager: the pager refused a step of the benchmark; a bug");
   weft_free(bench.tokens);
   weft_pager_close(bench.pager);
   return good ? report_pager(&result, n_pages, config->product.json) : 1;

@@ -174,8 +174,7 @@ int weft_bench_scheduler(const weft_lab_config *config) {
   for (uint32_t i = 0; i < task.n_sizes; i++) {
     weft_error error = {{0}};
     if (measure_task(&task, task.size[i], &results[i], &error) == WEFT_OK) continue;
-    (void)fprintf(stderr, "weft bench scheduler: %s\n", error.text);
-    return 1;
+    return weft_cli_fail(1, "bench scheduler: %s", error.text);
   }
   if (config->product.json) {
     print_json(&task, results);

@@ -132,6 +132,12 @@ static void bad_files_name_the_line(void **state) {
       {"k1 red\nk1 blue\n", "file:2: this key is there twice"},
       {"k1 r\"ed\n", "file:1: a tenant's name"},
       {"k1 r\xC3\xA9\n", "file:1: a tenant's name"},
+      {"k1 red weight=1 weight=2\n", "file:1: weight is there twice"},
+      {"k1 red class=low weight=1 running=3 class=low\n", "file:1: class is there twice"},
+      {"k1 red\nk\xFF red\n", "file:2: byte 2 of the line is not UTF-8"},
+      {"# \xC3\nk1 red\n", "file:1: byte 3 of the line is not UTF-8"},
+      {"k1 red\nk\x01 red\n", "file:2: byte 2 of the line is a control character (01)"},
+      {"k1\x7F red\n", "file:1: byte 3 of the line is a control character (7f)"},
   };
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -143,6 +149,9 @@ static void bad_files_name_the_line(void **state) {
   }
   weft_keys *keys;
   weft_error error = {{0}};
+  static const char zero[] = "k1 red\nk\0x red\n";
+  assert_int_equal(weft_keys_parse(zero, sizeof zero - 1, "file", &keys, &error), WEFT_E_FORMAT);
+  assert_non_null(strstr(error.text, "file:2: byte 2 of the line is a control character (00)"));
   assert_int_equal(weft_keys_open(&(weft_keys_source){.path = "/nowhere"}, &keys, &error), WEFT_E_IO);
   assert_non_null(strstr(error.text, "/nowhere"));
 }

@@ -63,6 +63,28 @@ static void options_of_the_command_line(void **state) {
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, negative, &error), WEFT_E_INVALID);
 }
 
+/* Numbers are decimal, and nothing else is one. */
+static void numbers_are_decimal(void **state) {
+  static const char *const wrong[] = {"0x1", "0X1p0", "inf", "nan", "1e", " 1", "1 ", "1,0", "", "+", "0b1", "1f"};
+  static const struct {
+    const char *text;
+    float value;
+  } right[] = {{"1", 1.0f}, {"0.5", 0.5f}, {".5", 0.5f}, {"5e-1", 0.5f}, {"+1", 1.0f}};
+  weft_config c;
+  weft_error error;
+  (void)state;
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+    const char *real[] = {"--temperature", wrong[i]}, *whole[] = {"--top-k", wrong[i]};
+    if (parse(&c, WEFT_CMD_SERVE, 2, real, &error) != WEFT_E_INVALID) fail_msg("'%s' is a temperature", wrong[i]);
+    if (parse(&c, WEFT_CMD_SERVE, 2, whole, &error) != WEFT_E_INVALID) fail_msg("'%s' is a number", wrong[i]);
+  }
+  for (size_t i = 0; i < sizeof right / sizeof *right; i++) {
+    const char *words[] = {"--temperature", right[i].text};
+    assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, words, &error), WEFT_OK);
+    assert_true(c.sampling.temperature == right[i].value);
+  }
+}
+
 /* The same rows as for one answer: of a server they are what requests get that leave them open. */
 static void defaults_of_answers_are_options_of_a_server(void **state) {
   (void)state;
@@ -268,6 +290,7 @@ static void id_lists(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(options_of_the_command_line),
                                      cmocka_unit_test(zeros_of_weft_open_are_the_defaults_of_serve),
+                                     cmocka_unit_test(numbers_are_decimal),
                                      cmocka_unit_test(defaults_of_answers_are_options_of_a_server),
                                      cmocka_unit_test(rows_of_a_step),
                                      cmocka_unit_test(a_second_table),

@@ -67,6 +67,26 @@ static void an_id_given_twice(void **state) {
   weft_responses_close(store);
 }
 
+/* All of an id go at once, wherever they stand among others. */
+static void an_id_given_often(void **state) {
+  (void)state;
+  weft_responses *store = open_store(2, 0);
+  for (int i = 0; i < 1000; i++) {
+    put(store, 0, i % 3 == 0 ? "other" : "x", 3);
+    put(store, 1, "x", 3);
+  }
+  uint64_t all = weft_responses_bytes(store);
+  assert_true(weft_responses_delete(store, 0, "x"));
+  assert_false(weft_responses_delete(store, 0, "x"));
+  assert_true(has(store, 0, "other"));
+  assert_true(has(store, 1, "x"));
+  assert_true(weft_responses_bytes(store) < all);
+  assert_true(weft_responses_delete(store, 0, "other"));
+  assert_true(weft_responses_delete(store, 1, "x"));
+  assert_int_equal(weft_responses_bytes(store), 0);
+  weft_responses_close(store);
+}
+
 static void who_keeps_most_gives_way(void **state) {
   char id[16];
   (void)state;
@@ -137,9 +157,12 @@ static void bounded_in_number(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(found_by_its_tenant_alone), cmocka_unit_test(an_id_given_twice),
-      cmocka_unit_test(who_keeps_most_gives_way),  cmocka_unit_test(who_would_keep_most_gives_way),
-      cmocka_unit_test(many_drive_out_their_own),  cmocka_unit_test(bounded_in_number)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(found_by_its_tenant_alone),
+                                     cmocka_unit_test(an_id_given_twice),
+                                     cmocka_unit_test(an_id_given_often),
+                                     cmocka_unit_test(who_keeps_most_gives_way),
+                                     cmocka_unit_test(who_would_keep_most_gives_way),
+                                     cmocka_unit_test(many_drive_out_their_own),
+                                     cmocka_unit_test(bounded_in_number)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
