@@ -2,12 +2,14 @@
 #include "api/json_scan.h"
 
 #include "api/weft.h"
+#include "model/text/json_tree.h"
 
 enum {
   DEPTH_HONEST = 16,     /* a part of a message lies 5 deep; what others send in fields of their own lies deeper */
   VALUES_HONEST = 65536, /* 4096 messages of 16 values each, or fewer messages of many parts */
   SCALARS_HONEST = 4096, /* besides token ids */
-  SCALARS_MAX = 1 << 30
+  SCALARS_MAX = 1 << 30,
+  WRITTEN_VALUES = 3 /* an object, its member's name and its text */
 };
 
 weft_json_size weft_json_limits(uint32_t context) {
@@ -63,6 +65,7 @@ bool weft_json_scan(const char *bytes, size_t n, const weft_json_size *limits, w
     } else if (belongs_to_scalar(c)) {
       size->scalars += 1;
       i = *at + scalar_length(bytes + *at, n - *at);
+      if (weft_json_is_written(bytes + *at, i - *at)) size->values += WRITTEN_VALUES;
     } else {
       continue;
     }
@@ -70,16 +73,4 @@ bool weft_json_scan(const char *bytes, size_t n, const weft_json_size *limits, w
     if (*what != NULL) return false;
   }
   return true;
-}
-
-const char *weft_json_not_taken(const json_error_t *error) {
-  switch (json_error_code(error)) {
-    case json_error_null_character:
-    case json_error_null_byte_in_key:
-      return "a \\u0000, which no text may have here";
-    case json_error_numeric_overflow:
-      return "a number that 64 bits do not hold: send it as a string";
-    default:
-      return NULL;
-  }
 }

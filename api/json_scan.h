@@ -7,7 +7,6 @@
 #ifndef WEFT_API_JSON_SCAN_H
 #define WEFT_API_JSON_SCAN_H
 
-#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,9 +26,5 @@ weft_json_size weft_json_limits(uint32_t context);
 /* False: the text is beyond a limit at bytes + *at, and *what names the limit. *size: what was counted up to there. */
 bool weft_json_scan(const char *bytes, size_t n, const weft_json_size *limits, weft_json_size *size, size_t *at,
                     const char **what);
-
-/* What a text has that is JSON and yet is not taken, in words that follow "has"; NULL: it is no JSON. error: jansson's,
- * whose own words are for programmers. */
-const char *weft_json_not_taken(const json_error_t *error);
 
 #endif

@@ -7,38 +7,42 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "model/text/json_tree.h"
 
 static weft_status no_memory(weft_error *error) {
   return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the prompt");
 }
 
-/* A JSON object out of a text that came inside of a string, which nobody has looked at yet. What it has is taken off
- * *left. */
-static weft_status read_object(const char *text, weft_json_size *left, json_t **out, const char *where,
-                               weft_error *error) {
+/* Takes what the text has, read as JSON, off *left: nobody has looked at it yet. */
+static weft_status count_json(const char *text, weft_json_size *left, const char *where, weft_error *error) {
   weft_json_size size;
-  json_error_t why;
   size_t at = 0;
   const char *what = NULL;
-  *out = NULL;
-  if (text == NULL || text[strspn(text, " \t\r\n")] == 0) {
-    *out = json_object();
-    return *out == NULL ? no_memory(error) : WEFT_OK;
-  }
   if (!weft_json_scan(text, strlen(text), left, &size, &at, &what)) {
     return weft_fail(error, WEFT_E_TOO_LARGE, "%s, with the tools and calls before, has too many %s at byte %zu", where,
                      what, at);
   }
   left->values -= size.values;
   left->scalars -= size.scalars;
-  *out = json_loads(text, 0, &why);
+  return WEFT_OK;
+}
+
+/* A JSON object out of a text that came inside of a string. */
+static weft_status read_object(const char *text, weft_json_size *left, json_t **out, const char *where,
+                               weft_error *error) {
+  json_error_t why;
+  *out = NULL;
+  if (text[strspn(text, " \t\r\n")] == 0) {
+    *out = json_object();
+    return *out == NULL ? no_memory(error) : WEFT_OK;
+  }
+  weft_status status = count_json(text, left, where, error);
+  if (status != WEFT_OK) return status;
+  *out = weft_json_read(text, strlen(text), 0, &why);
   if (json_is_object(*out)) return WEFT_OK;
   bool parsed = *out != NULL;
-  const char *not_taken = parsed ? NULL : weft_json_not_taken(&why);
   json_decref(*out);
   *out = NULL;
-  if (not_taken != NULL)
-    return weft_fail(error, WEFT_E_INVALID, "%s has near byte %d %s", where, why.position, not_taken);
   return weft_fail(error, WEFT_E_INVALID, "%s must be a JSON object as text%s%.120s", where, parsed ? "" : ": ",
                    parsed ? "" : why.text);
 }
@@ -54,9 +58,10 @@ static bool put_text(json_t *object, const char *name, const char *text) {
 
 /* Takes json; *out is its text. */
 static weft_status write_json(json_t *json, char **out, weft_error *error) {
-  size_t n = json_dumpb(json, NULL, 0, JSON_COMPACT);
-  *out = n == 0 ? NULL : weft_alloc(n + 1, 1);
-  if (*out != NULL) (void)json_dumpb(json, *out, n, JSON_COMPACT);
+  weft_text text = {0};
+  weft_json_write(json, &text);
+  *out = weft_text_status(&text) == WEFT_OK ? weft_strndup(text.bytes, text.n) : NULL;
+  weft_text_free(&text);
   json_decref(json);
   return *out == NULL ? no_memory(error) : WEFT_OK;
 }
@@ -94,11 +99,12 @@ weft_status prompt_tools_json(const weft_prompt *prompt, weft_json_size *left, c
 
 static weft_status add_call(json_t *list, const weft_tool_call *c, weft_json_size *left, const char *where,
                             weft_error *error) {
-  json_t *arguments, *call = json_object(), *function = json_object();
-  weft_status status = read_object(c->arguments, left, &arguments, where, error);
+  json_t *call = json_object(), *function = json_object();
+  const char *arguments = c->arguments == NULL ? "" : c->arguments;
+  weft_status status = count_json(arguments, left, where, error);
   bool done = put_text(call, "id", c->id) && put_value(call, "type", json_string("function")) &&
               json_object_set(call, "function", function) == 0 && put_text(function, "name", c->name);
-  if (arguments != NULL) done = put_value(function, "arguments", arguments) && done;
+  done = put_text(function, "arguments", arguments) && done;
   json_decref(function);
   done = json_array_append_new(list, call) == 0 && done;
   return status == WEFT_OK && !done ? no_memory(error) : status;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Tools and calls as chat templates read them: the JSON that transformers and vLLM give to templates.
  *
- * Law: a template reads the arguments of a call as an object, whatever dialect the request came in; arguments that are
- * not a JSON object are refused with a line that names the message. The JSON is written by a library, so no text of a
+ * Law: arguments of a call go on as the text that came, whatever dialect the request came in: the chat makes an object
+ * of them where they are one (model/text/chat_messages.h), and none are refused, since they may be what this server
+ * gave out before. The JSON is written by a library, so no text of a
  * request can add a member to it. The memory that parsing takes is limited before anything is parsed, for all JSON of
  * the request together: the whole conversation is one tree when the template reads it. */
 #ifndef WEFT_API_PROMPT_TOOLS_H

@@ -22,9 +22,9 @@ static const char *text_behind(const char *at, bool several) {
   return at + strlen(at) + 1;
 }
 
-/* Types only where the form needs them to read a call. */
+/* Types only where the form needs them to read a call: models of the two forms write one in the way of the other. */
 static weft_status copy_tools(answer_tools *t, const weft_prompt *p, weft_call_form form) {
-  bool typed = form == WEFT_CALLS_QWEN;
+  bool typed = form == WEFT_CALLS_QWEN || form == WEFT_CALLS_HERMES;
   t->callable = weft_alloc(p->n_tools, sizeof *t->callable);
   if (t->callable == NULL) return WEFT_E_NO_MEMORY;
   t->n = p->n_tools;
@@ -152,9 +152,9 @@ bool answer_calls_in_call(const weft_choice *c) {
   return c->reader != NULL && weft_call_reader_in_call(&c->reader->reader);
 }
 
-weft_status answer_calls_end(weft_choice *c) {
+weft_status answer_calls_end(weft_choice *c, bool cut) {
   const weft_call_sink sink = sink_of(c);
-  return status_of(c, weft_call_reader_end(&c->reader->reader, &sink));
+  return status_of(c, weft_call_reader_end(&c->reader->reader, cut, &sink));
 }
 
 /* ---- sending ---- */
@@ -194,7 +194,7 @@ weft_status answer_calls_canvas(const weft_choice *c, const char *text, size_t n
   weft_call_reader reader;
   weft_status status = weft_call_reader_copy(&c->reader->reader, &reader);
   if (status == WEFT_OK) status = weft_call_reader_push(&reader, text, n, &sink);
-  if (status == WEFT_OK) status = weft_call_reader_end(&reader, &sink);
+  if (status == WEFT_OK) status = weft_call_reader_end(&reader, true, &sink);
   weft_call_reader_close(&reader);
   return status == WEFT_OK ? weft_text_status(out) : status;
 }

@@ -26,8 +26,8 @@ void answer_calls_close(weft_answer *answer);
 weft_status answer_calls_push(weft_choice *choice, const char *text, size_t n);
 /* Whether the text of the choice stands within a call. */
 bool answer_calls_in_call(const weft_choice *choice);
-/* Ends the text of a choice. */
-weft_status answer_calls_end(weft_choice *choice);
+/* Ends the text of a choice. cut: not the model ended it, so an open call is not whole. */
+weft_status answer_calls_end(weft_choice *choice, bool cut);
 /* Whether something of a call is to be sent; answer_calls_sent says that it was. */
 bool answer_calls_waiting(const weft_choice *choice);
 void answer_calls_sent(weft_choice *choice);

@@ -76,9 +76,6 @@ weft_status weft_dialect_keep(weft_gen *gen, const weft_text *text, const char *
   char *kept = weft_text_status(text) == WEFT_OK ? weft_gen_alloc(gen, text->n + 1, 1) : NULL;
   if (kept == NULL) return field_no_memory(why);
   if (text->n > 0) memcpy(kept, text->bytes, text->n);
-  /* a zero byte, which only a model's own answer can have, would end the text for all that read it: it becomes SUB, the
-   * character that stands for one that cannot be told */
-  for (size_t i = 0; i < text->n; i++) kept[i] = kept[i] == 0 ? 0x1A : kept[i];
   *out = kept;
   return WEFT_OK;
 }

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/text/json_tree.h"
+
 const json_t *field_of(const json_t *object, const char *name) {
   const json_t *value = json_object_get(object, name);
   return value == NULL || json_is_null(value) ? NULL : value;
@@ -27,12 +29,13 @@ weft_status field_flag(const json_t *object, const char *name, bool *out, weft_r
 }
 
 weft_status field_json(weft_gen *gen, const json_t *value, const char **out, weft_refusal *why) {
-  size_t n = json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
-  char *text = n == 0 ? NULL : weft_gen_alloc(gen, n + 1, 1);
-  if (text == NULL) return field_no_memory(why);
-  (void)json_dumpb(value, text, n, JSON_COMPACT | JSON_ENCODE_ANY);
-  *out = text;
-  return WEFT_OK;
+  weft_text text = {0};
+  weft_json_write(value, &text);
+  char *kept = weft_text_status(&text) == WEFT_OK ? weft_gen_alloc(gen, text.n + 1, 1) : NULL;
+  if (kept != NULL) memcpy(kept, text.bytes, text.n);
+  weft_text_free(&text);
+  *out = kept;
+  return kept == NULL ? field_no_memory(why) : WEFT_OK;
 }
 
 static bool asks_for_nothing(const json_t *value, double nothing) {

@@ -10,6 +10,7 @@
 #include "api/dialects/openai.h"
 #include "base/memory.h"
 #include "model/text/chat.h"
+#include "model/text/json_tree.h"
 
 /* A field, and which endpoints have it. */
 typedef struct openai_row {
@@ -123,12 +124,7 @@ weft_status weft_openai_load(const char *body, size_t n, const weft_json_size *l
   }
   weft_status status = check_size(body, n, limits, why);
   if (status != WEFT_OK) return status;
-  json_t *root = json_loadb(body, n, 0, &error);
-  const char *not_taken = root == NULL ? weft_json_not_taken(&error) : NULL;
-  if (not_taken != NULL) {
-    return weft_refuse(why, 400, "invalid_json", NULL, "the body has near line %d, column %d (byte %d) %s", error.line,
-                       error.column, error.position, not_taken);
-  }
+  json_t *root = weft_json_read(body, n, 0, &error);
   if (root == NULL) {
     return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid JSON at line %d, column %d (byte %d): %s",
                        error.line, error.column, error.position, error.text);

@@ -6,6 +6,7 @@
 #include "api/dialects/responses.h"
 #include "api/dialects/turns.h"
 #include "api/json.h"
+#include "model/text/json_tree.h"
 
 static const char previous_key[] = "the items before"; /* where the parsed body keeps them; no field has this name */
 
@@ -332,7 +333,7 @@ weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const
   weft_text_append(&list, items->bytes, items->n);
   weft_text_puts(&list, "]");
   bool small = weft_text_status(&list) == WEFT_OK && weft_json_scan(list.bytes, list.n, limits, &size, &at, &what);
-  json_t *before = small ? json_loadb(list.bytes, list.n, JSON_ALLOW_NUL, NULL) : NULL;
+  json_t *before = small ? weft_json_read(list.bytes, list.n, 0, NULL) : NULL;
   weft_text_free(&list);
   weft_status status;
   if (!small) {
@@ -349,13 +350,7 @@ weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const
 /* ---- what is kept of a request ---- */
 
 static void put_value(const json_t *value, weft_text *out) {
-  char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-  if (text == NULL) {
-    out->refused = true;
-    return;
-  }
-  weft_text_puts(out, text);
-  free(text);
+  weft_json_write(value, out);
 }
 
 void weft_responses_put_items(const weft_gen *gen, weft_text *out) {

@@ -185,7 +185,8 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   if (status != WEFT_OK) return status;
   if (a->stream) put_begin(a, c, out);
   if (a->end_logprobs && d->logprobs != NULL) put_end_logprobs(a, c, d);
-  if ((c->reader != NULL && answer_calls_end(c) != WEFT_OK) || choice_status(c) != WEFT_OK) {
+  bool cut = strcmp(c->finish, "stop") != 0 || c->stop != NULL || c->stop_token >= 0;
+  if ((c->reader != NULL && answer_calls_end(c, cut) != WEFT_OK) || choice_status(c) != WEFT_OK) {
     return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
   }
   if (ends_with_calls(c)) c->finish = "tool_calls";

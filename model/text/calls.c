@@ -8,53 +8,33 @@
 #include "model/text/calls_internal.h"
 
 const calls_row calls_rows[WEFT_CALL_FORMS] = {
-    [WEFT_CALLS_JSON] = {.name = "json",
-                         .bare = true,
-                         .listed = true,
-                         .head = calls_json_head,
-                         .arguments = calls_json_arguments,
-                         .tail = calls_json_tail},
+    [WEFT_CALLS_JSON] = {.name = "json", .bare = true, .head = calls_json_head},
     [WEFT_CALLS_HERMES] = {.name = "hermes",
                            .open = {"<tool_call>"},
                            .close = "</tool_call>",
                            .sign = {"<tool_call>"},
-                           .head = calls_json_head,
-                           .arguments = calls_json_arguments,
-                           .tail = calls_json_tail},
+                           .head = calls_json_head},
     [WEFT_CALLS_QWEN] = {.name = "qwen",
                          .open = {"<tool_call>", "<function="},
                          .close = "</tool_call>",
                          .sign = {"<function=", "<parameter="},
-                         .keeps_open = true,
-                         .head = calls_qwen_head,
-                         .arguments = calls_qwen_arguments,
-                         .tail = calls_qwen_tail,
-                         .cut = calls_qwen_cut},
+                         .head = calls_json_head},
     [WEFT_CALLS_GEMMA] = {.name = "gemma",
                           .open = {"<|tool_call>"},
                           .close = "<tool_call|>",
                           .quote = "<|\"|>",
                           .sign = {"<|tool_call>", "call:"},
-                          .head = calls_gemma_head,
-                          .arguments = calls_gemma_arguments,
-                          .tail = calls_gemma_tail,
-                          .cut = calls_gemma_cut},
+                          .head = calls_gemma_head},
     [WEFT_CALLS_LLAMA] = {.name = "llama",
                           .open = {"<|python_tag|>"},
                           .sign = {"\"parameters\": dictionary of argument name"},
                           .bare = true,
-                          .listed = true,
-                          .head = calls_json_head,
-                          .arguments = calls_json_arguments,
-                          .tail = calls_json_tail},
+                          .head = calls_json_head},
     [WEFT_CALLS_MISTRAL] = {.name = "mistral",
                             .open = {"[TOOL_CALLS]"},
                             .inside = {"[ARGS]", "[CALL_ID]"},
                             .sign = {"[TOOL_CALLS]"},
-                            .listed = true,
-                            .head = calls_json_head,
-                            .arguments = calls_json_arguments,
-                            .tail = calls_json_tail},
+                            .head = calls_json_head},
 };
 
 const char *const weft_call_markers[WEFT_CALL_MARKERS] = {"<tool_call>",  "</tool_call>", "<|tool_call>",
@@ -165,24 +145,25 @@ void calls_puts(weft_call_reader *r, const char *text) {
   calls_give(r, text, strlen(text));
 }
 
+static void give_arguments(void *self, const char *text, size_t n) {
+  calls_give(self, text, n);
+}
+
 void calls_give_escaped(weft_call_reader *r, const char *text, size_t n) {
-  size_t from = 0;
-  for (size_t i = 0; i < n; i++) {
-    unsigned char c = (unsigned char)text[i];
-    if (c >= 0x20 && c != '"' && c != '\\') continue;
-    char escape[8];
-    static const char plain[] = "\b\f\n\r\t\"\\", letter[] = "bfnrt\"\\";
-    const char *at = c == 0 ? NULL : strchr(plain, c);
-    calls_give(r, text + from, i - from);
-    if (at != NULL) {
-      (void)snprintf(escape, sizeof escape, "\\%c", letter[at - plain]);
-    } else {
-      (void)snprintf(escape, sizeof escape, "\\u%04x", c);
-    }
-    calls_puts(r, escape);
-    from = i + 1;
-  }
-  calls_give(r, text + from, n - from);
+  json_mend_escape(text, n, give_arguments, r);
+}
+
+void calls_mend_open(weft_call_reader *r, const char *end) {
+  const calls_row *row = &calls_rows[r->form];
+  if (end == NULL) end = row->close != NULL ? row->close : row->open[0];
+  r->mend = (json_mend){.mark = row->quote, .end = end, .drops_blanks = r->form == WEFT_CALLS_GEMMA};
+}
+
+/* A reader may have been copied since. */
+json_mend *calls_mender(weft_call_reader *r) {
+  r->mend.self = r;
+  r->mend.take = give_arguments;
+  return &r->mend;
 }
 
 bool calls_refuse_head(weft_call_reader *r) {
@@ -201,20 +182,37 @@ static bool is_callable(const weft_call_reader *r, const char *name, size_t n) {
   return false;
 }
 
+/* Whether a call of this name may begin here. */
+static bool may_call(const weft_call_reader *r, const char *name, size_t n) {
+  bool marked = !calls_rows[r->form].bare || r->head > r->mark;
+  return n > 0 && n <= 64 && (marked || is_callable(r, name, n));
+}
+
 bool calls_begin(weft_call_reader *r, size_t name, size_t n_name, size_t arguments) {
   const char *bytes = r->held.bytes + name;
-  bool marked = !calls_rows[r->form].bare || r->head > r->mark;
-  if (arguments - r->head > CALLS_HELD_MAX || n_name == 0 || n_name > 64 || calls_name_length(r, name) < n_name)
+  if (arguments - r->head > CALLS_HELD_MAX || calls_name_length(r, name) < n_name || !may_call(r, bytes, n_name))
     return calls_refuse_head(r);
-  if (!marked && !is_callable(r, bytes, n_name)) return calls_refuse_head(r);
   r->begun = true;
   r->sink->begin(r->sink->self, bytes, n_name);
   r->at = r->scanned = arguments;
   r->state = CALLS_ARGUMENTS;
   r->inner = 0;
-  r->depth = 0;
   r->first = true;
-  r->steps = (json_steps){0};
+  r->tagged = r->alone = false;
+  calls_mend_open(r, NULL);
+  return true;
+}
+
+bool calls_give_whole(weft_call_reader *r, const char *name, size_t n_name, const char *arguments, size_t n,
+                      size_t end) {
+  if (!may_call(r, name, n_name)) return calls_refuse_head(r);
+  r->begun = true;
+  r->sink->begin(r->sink->self, name, n_name);
+  calls_give(r, arguments, n);
+  r->at = end;
+  r->tagged = false;
+  r->alone = true;
+  calls_finish(r, true, CALLS_TAIL);
   return true;
 }
 
@@ -224,11 +222,6 @@ void calls_finish(weft_call_reader *r, bool whole, uint8_t state) {
   r->after_call = true;
   r->scanned = 0;
   r->state = state;
-}
-
-bool calls_break(weft_call_reader *r) {
-  r->state = CALLS_RAW;
-  return true;
 }
 
 /* ---- what every form does ---- */
@@ -288,20 +281,6 @@ static bool read_text(weft_call_reader *r) {
   return match == MATCH_YES && found_marker(r, p, marker);
 }
 
-/* Arguments that are given as they are written, up to the mark that ends the call or begins the next. */
-static bool read_raw(weft_call_reader *r) {
-  const calls_row *row = &calls_rows[r->form];
-  const char *end = row->close != NULL ? row->close : row->open[0];
-  bool found = false;
-  size_t p = end == NULL ? r->held.n : calls_find(r, r->at, end, &found);
-  calls_give(r, r->held.bytes + r->at, p - r->at);
-  r->at = p;
-  if (!found) return false;
-  if (end == row->close) r->at += strlen(end);
-  calls_finish(r, false, CALLS_TEXT);
-  return true;
-}
-
 static bool read_some(weft_call_reader *r) {
   const calls_row *row = &calls_rows[r->form];
   if (r->at == r->held.n) return false;
@@ -311,11 +290,9 @@ static bool read_some(weft_call_reader *r) {
     case CALLS_HEAD:
       return row->head(r) || ((r->last || r->held.n - r->head > CALLS_HELD_MAX) && calls_refuse_head(r));
     case CALLS_ARGUMENTS:
-      return row->arguments(r);
-    case CALLS_RAW:
-      return read_raw(r);
+      return r->tagged ? calls_tags_arguments(r) : calls_json_arguments(r);
     default:
-      return row->tail(r);
+      return r->tagged ? calls_tags_tail(r) : calls_json_tail(r);
   }
 }
 
@@ -352,15 +329,19 @@ weft_status weft_call_reader_push(weft_call_reader *r, const char *text, size_t 
 }
 
 bool weft_call_reader_in_call(const weft_call_reader *r) {
-  return r->state == CALLS_ARGUMENTS || r->state == CALLS_RAW;
+  return r->state == CALLS_ARGUMENTS;
 }
 
-weft_status weft_call_reader_end(weft_call_reader *r, const weft_call_sink *sink) {
+weft_status weft_call_reader_end(weft_call_reader *r, bool cut, const weft_call_sink *sink) {
   r->last = true;
   weft_status status = read_held(r, sink);
-  bool cut = r->state == CALLS_ARGUMENTS && calls_skip_blanks(r, r->at) < r->held.n;
-  if (cut && calls_rows[r->form].cut != NULL) calls_rows[r->form].cut(r);
-  if (weft_call_reader_in_call(r)) calls_finish(r, false, CALLS_TEXT);
+  if (!weft_call_reader_in_call(r)) return status;
+  if (r->tagged) {
+    calls_tags_end(r, cut);
+  } else {
+    calls_json_end(r, cut);
+  }
+  calls_finish(r, !cut, CALLS_TEXT);
   return status;
 }
 

@@ -7,9 +7,10 @@
  * string.
  *   A call begins when its head is whole: its marker, if the form has one, a name of 1 to 64 of A-Z a-z 0-9 _ - (the
  * name of a declared tool, where the form has no marker), and the beginning of its arguments. From then on the text is
- * a call, whatever follows: arguments that turn out not to be well formed are given as they were written, up to the
- * marker that ends the call, and the end of the call then says that it is not whole. Text after a marker that turns out
- * not to be a head is content, and the marker is not given.
+ * a call, whatever follows, and its arguments are always JSON: an object where the call ends, the beginning of one
+ * where the answer is cut. Arguments that are not written as JSON are mended (model/text/json_mend.h). A head that is
+ * not written as JSON, or whose arguments are JSON inside of a string, is read once the whole call is there. Text
+ * after a marker that turns out not to be a head is content, and the marker is not given.
  *   Blanks around calls are not given. A reader holds back only text that may still become a marker or a head, and the
  * blanks before such text. */
 #ifndef WEFT_MODEL_TEXT_CALLS_H
@@ -17,7 +18,7 @@
 
 #include "base/status.h"
 #include "base/text.h"
-#include "model/text/json_steps.h"
+#include "model/text/json_mend.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -56,9 +57,9 @@ typedef struct weft_callable {
   const char *name, *types;
 } weft_callable;
 
-/* Appends which parameters of a function are not plain strings: a text of several zero bytes, no longer than the schema,
- * so that a schema is parsed once, however often its function is called. parameters: the JSON schema of the function's
- * arguments; NULL: there is none. */
+/* Appends which parameters of a function are not plain strings: a text of several zero bytes, no longer than the
+ * schema, so that a schema is parsed once, however often its function is called. parameters: the JSON schema of the
+ * function's arguments; NULL: there is none. */
 weft_status weft_callable_types(const char *parameters, weft_text *out);
 
 typedef struct weft_call_sink {
@@ -66,7 +67,7 @@ typedef struct weft_call_sink {
   void (*content)(void *self, const char *text, size_t n);
   void (*begin)(void *self, const char *name, size_t n);
   void (*arguments)(void *self, const char *text, size_t n);
-  void (*end)(void *self, bool whole); /* whole: the arguments are a JSON object */
+  void (*end)(void *self, bool whole); /* whole: the arguments are a JSON object, else the beginning of one */
 } weft_call_sink;
 
 typedef struct weft_call_reader {
@@ -80,10 +81,10 @@ typedef struct weft_call_reader {
   weft_text held;       /* from `at` on: text that is not decided yet */
   size_t at, scanned;   /* scanned: bytes of held that were searched without a find */
   size_t mark, head;    /* offsets in held: where a possible call begins, and what follows its marker */
-  json_steps steps;     /* JSON arguments */
-  uint32_t depth;       /* GEMMA: objects and lists that are open */
-  uint64_t objects;     /* bit d: level d is an object, not a list */
-  bool first;           /* nothing of the innermost object or list was given yet */
+  json_mend mend;       /* of arguments that are one text, or of a value */
+  bool tagged;          /* the call is written with tags, as QWEN does it */
+  bool alone;           /* no object is around the arguments */
+  bool first;           /* no parameter was given yet */
   const char *types;    /* QWEN: of the function that is being called */
   const weft_call_sink *sink;
 } weft_call_reader;
@@ -93,9 +94,9 @@ void weft_call_reader_open(weft_call_reader *reader, weft_call_form form, const 
 void weft_call_reader_close(weft_call_reader *reader); /* all zero is fine */
 /* Reads n more bytes of the answer and gives what is decided to the sink. NO_MEMORY: text was lost. */
 weft_status weft_call_reader_push(weft_call_reader *reader, const char *text, size_t n, const weft_call_sink *sink);
-/* Ends the answer: text that was held back is given, and a call that is still open ends. What was given of the
- * arguments of a call that is cut off here is the beginning of a JSON text, unless they were not well formed before. */
-weft_status weft_call_reader_end(weft_call_reader *reader, const weft_call_sink *sink);
+/* Ends the answer: text that was held back is given, and a call that is still open ends. cut: the answer was cut off
+ * here, and so the call is not whole; else the model ended it, and what it left open is closed. */
+weft_status weft_call_reader_end(weft_call_reader *reader, bool cut, const weft_call_sink *sink);
 /* Whether a call has begun whose arguments have not ended. */
 bool weft_call_reader_in_call(const weft_call_reader *reader);
 /* Makes *to a reader at the same place of the same text. On NO_MEMORY the caller still closes it. */

@@ -10,7 +10,7 @@
 
 #include "model/text/calls.h"
 
-enum { CALLS_TEXT, CALLS_HEAD, CALLS_ARGUMENTS, CALLS_RAW, CALLS_TAIL };
+enum { CALLS_TEXT, CALLS_HEAD, CALLS_ARGUMENTS, CALLS_TAIL };
 enum {
   CALLS_HELD_MAX = 8192, /* bytes of a head, a key or a value that is read as a whole */
   CALLS_BLANKS_MAX = 256 /* blanks that are held back before a possible call */
@@ -24,12 +24,7 @@ typedef struct calls_row {
   const char *inside[2]; /* markers between the parts of a head, whose letters may be content elsewhere */
   const char *sign[2];   /* a chat template with these texts is one of this form */
   bool bare;             /* a call may begin the answer without a marker, if its name was declared */
-  bool listed;           /* several calls may stand in a JSON list */
-  bool keeps_open;       /* the second marker is part of the head */
   bool (*head)(weft_call_reader *r);
-  bool (*arguments)(weft_call_reader *r);
-  bool (*tail)(weft_call_reader *r);
-  void (*cut)(weft_call_reader *r); /* the answer ends here: gives what is held of the arguments; NULL: nothing is */
 } calls_row;
 
 extern const calls_row calls_rows[WEFT_CALL_FORMS];
@@ -53,31 +48,31 @@ bool calls_close(weft_call_reader *r);
 bool calls_refuse_head(weft_call_reader *r);
 /* Begins a call whose head is whole; the arguments begin at held[arguments]. Returns true. */
 bool calls_begin(weft_call_reader *r, size_t name, size_t n_name, size_t arguments);
+/* A call that is whole, whose text ends at held[end]. Returns true. */
+bool calls_give_whole(weft_call_reader *r, const char *name, size_t n_name, const char *arguments, size_t n,
+                      size_t end);
 void calls_give(weft_call_reader *r, const char *text, size_t n);
 void calls_puts(weft_call_reader *r, const char *text);
 /* Gives the bytes as the inside of a JSON string, escaped where they must be. */
 void calls_give_escaped(weft_call_reader *r, const char *text, size_t n);
 void calls_finish(weft_call_reader *r, bool whole, uint8_t state);
-/* The arguments are not well formed: from here on they are given as they are written. Returns true. */
-bool calls_break(weft_call_reader *r);
+/* The mender of this call's arguments; end NULL: the marker that ends a call, or begins the next, ends them. */
+void calls_mend_open(weft_call_reader *r, const char *end);
+json_mend *calls_mender(weft_call_reader *r);
 
+/* Arguments that are one text, and what comes behind them. The answer ends within them: gives what is held of them. */
 bool calls_json_head(weft_call_reader *r);
 bool calls_json_arguments(weft_call_reader *r);
 bool calls_json_tail(weft_call_reader *r);
+void calls_json_end(weft_call_reader *r, bool cut);
 bool calls_gemma_head(weft_call_reader *r);
-bool calls_gemma_arguments(weft_call_reader *r);
-bool calls_gemma_tail(weft_call_reader *r);
-void calls_gemma_cut(weft_call_reader *r);
-bool calls_qwen_head(weft_call_reader *r);
-bool calls_qwen_arguments(weft_call_reader *r);
-bool calls_qwen_tail(weft_call_reader *r);
-void calls_qwen_cut(weft_call_reader *r);
-
-/* Gives the value held[from .. to) as JSON, without blanks around it, if it is a JSON value or one of Python's words
- * for true, false and null; else gives nothing and returns false. */
-bool calls_give_value(weft_call_reader *r, size_t from, size_t to);
-/* Gives the beginning held[from .. to) of a value whose end never came, so that all that was given is the beginning of
- * a JSON text: as it is written where it begins a JSON value, else as the beginning of a string. */
-void calls_give_cut_value(weft_call_reader *r, size_t from, size_t to);
+/* Calls with tags: a head begins with calls_function_open, behind a marker or as one. */
+extern const char calls_function_open[], calls_function_close[];
+bool calls_tags_head(weft_call_reader *r);
+bool calls_tags_arguments(weft_call_reader *r);
+bool calls_tags_tail(weft_call_reader *r);
+void calls_tags_end(weft_call_reader *r, bool cut);
+/* A call that is written in another way than JSON has it: the object at held[from]. */
+bool calls_drift_head(weft_call_reader *r, size_t from);
 
 #endif

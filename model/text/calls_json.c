@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Calls written as JSON: HERMES, LLAMA, MISTRAL and JSON. */
+/* Calls whose arguments are one text: HERMES, LLAMA, MISTRAL and JSON; and what stands behind any such call. */
 #include <string.h>
 
 #include "model/text/calls_internal.h"
+#include "model/text/json_steps.h"
 
 /* Where the value that begins at i ends. */
 typedef enum value_look { VALUE_WHOLE, VALUE_MORE, VALUE_NONE } value_look;
@@ -54,34 +55,31 @@ static bool member_is(const weft_call_reader *r, const member *m, const char *na
 
 /* What a head has so far. */
 typedef struct head_parts {
-  size_t name, n_name, arguments, n_arguments;
+  size_t begin, name, n_name, arguments, n_arguments, n_others;
 } head_parts;
 
 /* The object is whole and its arguments stood before the name, or it has none. */
 static bool begin_whole(weft_call_reader *r, const head_parts *h, size_t end) {
-  if (h->n_name == 0) return calls_refuse_head(r);
-  (void)calls_begin(r, h->name, h->n_name, end);
-  if (r->state != CALLS_ARGUMENTS) return true;
-  if (h->n_arguments > 0) calls_give(r, r->held.bytes + h->arguments, h->n_arguments);
-  if (h->n_arguments == 0) calls_puts(r, "{}");
-  calls_finish(r, true, CALLS_TAIL);
-  r->inner = 1;
-  return true;
+  const char *b = r->held.bytes;
+  if (h->n_name == 0 || (h->n_arguments == 0 && h->n_others > 0)) return calls_drift_head(r, h->begin);
+  if (calls_name_length(r, h->name) < h->n_name) return calls_refuse_head(r);
+  bool given = h->n_arguments > 0;
+  return calls_give_whole(r, b + h->name, h->n_name, given ? b + h->arguments : "{}", given ? h->n_arguments : 2, end);
 }
 
-/* Members from i on, up to the arguments. */
-static bool read_members(weft_call_reader *r, size_t i) {
-  head_parts h = {0};
+/* The members of the object at held[begin], up to the arguments. */
+static bool read_members(weft_call_reader *r, size_t begin) {
+  head_parts h = {.begin = begin};
   const char *b = r->held.bytes;
-  for (;;) {
+  for (size_t i = begin + 1;;) {
     member m;
     value_look look = find_member(r, calls_skip_blanks(r, i), &m);
-    if (look != VALUE_WHOLE) return look == VALUE_NONE && calls_refuse_head(r);
+    if (look != VALUE_WHOLE) return look == VALUE_NONE && calls_drift_head(r, begin);
     bool arguments = member_is(r, &m, "arguments") || member_is(r, &m, "parameters");
-    if (arguments && b[m.value] != '{') return calls_refuse_head(r);
+    if (arguments && b[m.value] != '{') return calls_drift_head(r, begin);
     if (arguments && h.n_name > 0) return calls_begin(r, h.name, h.n_name, m.value);
     look = find_value_end(r, m.value, &m.end);
-    if (look != VALUE_WHOLE) return look == VALUE_NONE && calls_refuse_head(r);
+    if (look != VALUE_WHOLE) return look == VALUE_NONE && calls_drift_head(r, begin);
     if (arguments) {
       h.arguments = m.value;
       h.n_arguments = m.end - m.value;
@@ -89,11 +87,13 @@ static bool read_members(weft_call_reader *r, size_t i) {
       if (b[m.value] != '"' || m.end - m.value < 3) return calls_refuse_head(r);
       h.name = m.value + 1;
       h.n_name = m.end - m.value - 2;
+    } else if (!member_is(r, &m, "id") && !member_is(r, &m, "type") && !member_is(r, &m, "index")) {
+      h.n_others += 1;
     }
     i = calls_skip_blanks(r, m.end);
     if (i == r->held.n) return false;
     if (b[i] == '}') return begin_whole(r, &h, i + 1);
-    if (b[i] != ',') return calls_refuse_head(r);
+    if (b[i] != ',') return calls_drift_head(r, begin);
     i += 1;
   }
 }
@@ -116,112 +116,75 @@ static bool read_named(weft_call_reader *r, size_t i) {
   if (at == r->held.n) return false;
   if (r->held.bytes[at] != '{') return calls_refuse_head(r);
   (void)calls_begin(r, i, n_name, at);
-  r->depth = 1; /* no object is around the arguments */
+  r->alone = true;
   return true;
 }
 
 bool calls_json_head(weft_call_reader *r) {
   size_t i = calls_skip_blanks(r, r->head), n = r->held.n;
   const char *b = r->held.bytes;
-  if (i < n && b[i] == '[' && calls_rows[r->form].listed) i = calls_skip_blanks(r, i + 1);
+  bool marked = r->head > r->mark;
+  if (marked && calls_match_at(r, r->mark, calls_function_open) == MATCH_YES) return calls_tags_head(r);
   if (i == n) return false;
-  if (b[i] == '{') return read_members(r, i + 1);
+  calls_match tags = marked ? calls_match_at(r, i, calls_function_open) : MATCH_NO;
+  if (tags != MATCH_NO) return tags == MATCH_YES && calls_tags_head(r);
+  if (b[i] == '[') i = calls_skip_blanks(r, i + 1);
+  if (i == n) return false;
+  if (b[i] == '{') return read_members(r, i);
   return r->form == WEFT_CALLS_MISTRAL ? read_named(r, i) : calls_refuse_head(r);
 }
 
-/* Control characters in strings, which models write and JSON wants escaped, are escaped. */
 bool calls_json_arguments(weft_call_reader *r) {
-  const char *b = r->held.bytes;
-  size_t from = r->at, i = from;
-  json_step step = JSON_STEP_MORE;
-  for (; i < r->held.n && step == JSON_STEP_MORE; i++) {
-    if (json_steps_in_string(&r->steps) && (unsigned char)b[i] < 0x20) {
-      calls_give(r, b + from, i - from);
-      calls_give_escaped(r, b + i, 1);
-      from = i + 1;
-      continue;
-    }
-    step = json_steps_take(&r->steps, b[i]);
-    if (step == JSON_STEP_BAD) break;
-  }
-  calls_give(r, b + from, i - from);
-  r->at = i;
-  if (step == JSON_STEP_BAD) return calls_break(r);
-  if (step != JSON_STEP_DONE) return false;
-  uint8_t inner = (uint8_t)r->depth;
+  json_mend *mend = calls_mender(r);
+  r->at += json_mend_read(mend, r->held.bytes + r->at, r->held.n - r->at, r->last);
+  if (!json_mend_done(mend)) return false;
   calls_finish(r, true, CALLS_TAIL);
-  r->inner = inner;
   return true;
 }
 
-/* inner 0: the object around the arguments is open and may have more members, which nobody wants. */
+void calls_json_end(weft_call_reader *r, bool cut) {
+  const char *rest = r->held.bytes + r->at;
+  size_t n = r->held.n - r->at;
+  if (cut) {
+    json_mend_cut(calls_mender(r), rest, n);
+  } else {
+    json_mend_close(calls_mender(r), rest, n);
+  }
+  r->at = r->held.n;
+}
+
+/* A further member of the object around the arguments, which nobody wants: taken, waited for, or none. */
+static calls_match skip_member(weft_call_reader *r) {
+  member m;
+  value_look look = find_member(r, calls_skip_blanks(r, r->at + 1), &m);
+  if (look == VALUE_WHOLE) look = find_value_end(r, m.value, &m.end);
+  if (look == VALUE_MORE && !r->last && r->held.n - r->at <= CALLS_HELD_MAX) return MATCH_PART;
+  if (look != VALUE_WHOLE || m.end - r->at > CALLS_HELD_MAX) return MATCH_NO;
+  r->at = m.end;
+  return MATCH_YES;
+}
+
+/* What stands behind a call up to its closing mark: the end of the object around the arguments, brackets of a list, one
+ * bracket too many; and perhaps another call. */
 bool calls_json_tail(weft_call_reader *r) {
   const char *b = r->held.bytes;
-  bool listed = calls_rows[r->form].listed;
   r->at = calls_skip_blanks(r, r->at);
   if (r->at == r->held.n) return false;
   char c = b[r->at];
-  if (r->inner == 0 && c == '}') {
-    r->at += 1;
-    r->inner = 1;
+  calls_match further = !r->alone && c == ',' ? skip_member(r) : MATCH_NO;
+  if (further != MATCH_NO) return further == MATCH_YES;
+  calls_match tag = calls_match_at(r, r->at, calls_function_close),
+              call = r->form == WEFT_CALLS_GEMMA ? calls_match_at(r, r->at, "call:") : MATCH_NO;
+  if (tag == MATCH_YES || strchr("},;]", c) != NULL) {
+    r->alone = r->alone || c == '}';
+    r->at += tag == MATCH_YES ? strlen(calls_function_close) : 1;
     return true;
   }
-  if (r->inner == 0 && c == ',') {
-    member m;
-    value_look look = find_member(r, calls_skip_blanks(r, r->at + 1), &m);
-    if (look == VALUE_WHOLE) look = find_value_end(r, m.value, &m.end);
-    if (look == VALUE_WHOLE && m.end - r->at <= CALLS_HELD_MAX) {
-      r->at = m.end;
-      return true;
-    }
-    if (look == VALUE_MORE && !r->last && r->held.n - r->at <= CALLS_HELD_MAX) return false;
-  }
-  if (r->inner == 1 && listed && (c == ',' || c == ';' || c == ']')) {
-    r->at += 1;
-    return true;
-  }
-  if (r->inner == 1 && listed && c == '{') {
+  if (call == MATCH_YES || c == '{') {
     r->mark = r->head = r->at;
     r->state = CALLS_HEAD;
     return true;
   }
+  if (tag == MATCH_PART || call == MATCH_PART) return false;
   return calls_close(r);
-}
-
-/* Whether b[from .. to) is a JSON value, or, where it need not be whole, the beginning of one. */
-static bool begins_value(const char *b, size_t from, size_t to, bool whole) {
-  /* as the one item of a list, since numbers do not show their own end */
-  json_steps steps = {0};
-  json_step step = json_steps_take(&steps, '[');
-  for (size_t i = from; i < to && step == JSON_STEP_MORE; i++) {
-    bool comma = b[i] == ',' && steps.depth == 1 && !json_steps_in_string(&steps);
-    step = comma ? JSON_STEP_BAD : json_steps_take(&steps, b[i]);
-  }
-  if (from == to || step != JSON_STEP_MORE) return false;
-  return !whole || json_steps_take(&steps, ']') == JSON_STEP_DONE;
-}
-
-bool calls_give_value(weft_call_reader *r, size_t from, size_t to) {
-  static const char *const words[][2] = {{"True", "true"}, {"False", "false"}, {"None", "null"}};
-  const char *b = r->held.bytes;
-  while (from < to && calls_is_blank(b[from])) from += 1;
-  while (to > from && calls_is_blank(b[to - 1])) to -= 1;
-  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
-    if (to - from != strlen(words[i][0]) || memcmp(b + from, words[i][0], to - from) != 0) continue;
-    calls_puts(r, words[i][1]);
-    return true;
-  }
-  bool begins = begins_value(b, from, to, true);
-  if (begins) calls_give(r, b + from, to - from);
-  return begins;
-}
-
-void calls_give_cut_value(weft_call_reader *r, size_t from, size_t to) {
-  while (to > from && calls_is_blank(r->held.bytes[to - 1])) to -= 1;
-  if (begins_value(r->held.bytes, from, to, false)) {
-    calls_give(r, r->held.bytes + from, to - from);
-  } else {
-    calls_puts(r, "\"");
-    calls_give_escaped(r, r->held.bytes + from, to - from);
-  }
 }

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Qwen3-Coder's calls: <function=NAME>, for each argument <parameter=KEY>, its text on lines of its own,
- * </parameter>, and </function>. They are given as JSON; what the schema of the function calls a string is one,
- * whatever it looks like. */
-#include <jansson.h>
+/* Calls with tags, as Qwen3-Coder writes them: <function=NAME>, for each argument <parameter=KEY>, its text on lines of
+ * its own, </parameter>, and </function>. They are given as JSON; what the schema of the function calls a string is
+ * one, whatever it looks like. */
 #include <string.h>
 
 #include "model/text/calls_internal.h"
+#include "model/text/json_tree.h"
 
 enum { BETWEEN, OPEN_STRING, OPEN_VALUE, OPEN_EITHER, STRING, VALUE, EITHER }; /* EITHER: a string, or null */
 
-static const char function_open[] = "<function=", function_close[] = "</function>",
-                  parameter_open[] = "<parameter=", parameter_close[] = "</parameter>";
+const char calls_function_open[] = "<function=", calls_function_close[] = "</function>";
+static const char parameter_open[] = "<parameter=", parameter_close[] = "</parameter>";
 
 /* ---- types: for each parameter that is no plain string a letter, its name and a zero byte; then a zero byte ---- */
 
@@ -30,7 +30,7 @@ static char type_of(const json_t *schema) {
 }
 
 weft_status weft_callable_types(const char *parameters, weft_text *out) {
-  json_t *schema = parameters == NULL ? NULL : json_loads(parameters, 0, NULL), *property;
+  json_t *schema = parameters == NULL ? NULL : weft_json_read(parameters, strlen(parameters), 0, NULL), *property;
   const char *name;
   json_object_foreach(json_object_get(schema, "properties"), name, property) {
     char type = type_of(property);
@@ -62,30 +62,54 @@ static uint8_t reading_of(const weft_call_reader *r, const char *name, size_t n)
 
 /* ---- reading ---- */
 
-bool calls_qwen_head(weft_call_reader *r) {
-  bool direct = calls_match_at(r, r->mark, function_open) == MATCH_YES;
-  size_t i = direct ? r->head : calls_skip_blanks(r, r->head);
-  if (!direct) {
-    calls_match match = calls_match_at(r, i, function_open);
-    if (match == MATCH_PART) return false;
-    if (match == MATCH_NO) return calls_refuse_head(r);
-    i += strlen(function_open);
+/* What stands behind <function=NAME>: a parameter, the end, or an object of JSON (*json). */
+static calls_match match_arguments(const weft_call_reader *r, size_t at, bool *json) {
+  const char *const words[] = {parameter_open, calls_function_close, calls_rows[r->form].close};
+  calls_match best = MATCH_NO;
+  *json = r->held.bytes[at] == '{';
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    calls_match match = words[i] == NULL ? MATCH_NO : calls_match_at(r, at, words[i]);
+    if (match > best) best = match;
   }
-  size_t n = calls_name_length(r, i);
+  return *json ? MATCH_YES : best;
+}
+
+bool calls_tags_head(weft_call_reader *r) {
+  bool direct = calls_match_at(r, r->mark, calls_function_open) == MATCH_YES, json = false;
+  size_t i = direct ? r->head : calls_skip_blanks(r, r->head) + strlen(calls_function_open);
+  size_t n = calls_name_length(r, i), at = i + n + 1;
   if (i + n == r->held.n) return false;
   if (r->held.bytes[i + n] != '>') return calls_refuse_head(r);
-  (void)calls_begin(r, i, n, i + n + 1);
+  size_t next = calls_skip_blanks(r, at);
+  if (next == r->held.n && !r->last && next - at <= CALLS_BLANKS_MAX) return false;
+  calls_match match = next < r->held.n ? match_arguments(r, next, &json) : MATCH_YES;
+  if (match == MATCH_PART) return false;
+  if (match == MATCH_NO) return calls_refuse_head(r);
+  (void)calls_begin(r, i, n, json ? next : at);
   if (r->state != CALLS_ARGUMENTS) return true;
+  if (json) {
+    r->alone = true;
+    calls_mend_open(r, calls_function_close);
+    return true;
+  }
   r->types = find_types(r, r->held.bytes + i, n);
+  r->tagged = true;
   r->inner = BETWEEN;
   calls_puts(r, "{");
+  return true;
+}
+
+static bool end_call(weft_call_reader *r, size_t at) {
+  calls_puts(r, "}");
+  r->at = at;
+  calls_finish(r, true, CALLS_TAIL);
   return true;
 }
 
 static bool read_parameter(weft_call_reader *r, size_t i) {
   bool found;
   size_t key = i + strlen(parameter_open), end = calls_find(r, key, ">", &found);
-  if (end - key > CALLS_HELD_MAX) return calls_break(r);
+  if (end - key > CALLS_HELD_MAX) return end_call(r, r->at);
   if (!found) return false;
   r->inner = reading_of(r, r->held.bytes + key, end - key);
   calls_puts(r, r->first ? "\"" : ",\"");
@@ -96,22 +120,17 @@ static bool read_parameter(weft_call_reader *r, size_t i) {
   return true;
 }
 
-/* Between parameters: another one, or the end. */
+/* Between parameters: another one, or the end. What is neither ends the call, too, and is no part of it. */
 static bool read_between(weft_call_reader *r) {
-  const char *close = calls_rows[WEFT_CALLS_QWEN].close;
+  const char *close = calls_rows[r->form].close;
   size_t i = r->at = calls_skip_blanks(r, r->at);
   if (i == r->held.n) return false;
   calls_match match = calls_match_at(r, i, parameter_open);
   if (match == MATCH_YES) return read_parameter(r, i);
-  calls_match end = calls_match_at(r, i, function_close), call_end = calls_match_at(r, i, close);
-  if (end == MATCH_YES || call_end == MATCH_YES) {
-    calls_puts(r, "}");
-    r->at = i + strlen(end == MATCH_YES ? function_close : close);
-    calls_finish(r, true, end == MATCH_YES ? CALLS_TAIL : CALLS_TEXT);
-    return true;
-  }
-  if (match == MATCH_PART || end == MATCH_PART || call_end == MATCH_PART) return false;
-  return calls_break(r);
+  calls_match end = calls_match_at(r, i, calls_function_close),
+              call_end = close == NULL ? MATCH_NO : calls_match_at(r, i, close);
+  if (end != MATCH_YES && (match == MATCH_PART || end == MATCH_PART || call_end == MATCH_PART)) return false;
+  return end_call(r, i + (end == MATCH_YES ? strlen(calls_function_close) : 0));
 }
 
 /* A string as it comes; the line end before the mark that closes it is not a part of it. */
@@ -128,27 +147,68 @@ static bool read_string(weft_call_reader *r) {
   return true;
 }
 
+static void take_text(void *self, const char *text, size_t n) {
+  weft_text_append(self, text, n);
+}
+
+/* Gives the value held[from .. to) as JSON, without blanks around it: a JSON value, one of Python's words, or an object
+ * or a list that is written in another way. False: it is none of them. */
+static bool give_value(weft_call_reader *r, size_t from, size_t to) {
+  const char *b = r->held.bytes;
+  while (from < to && calls_is_blank(b[from])) from += 1;
+  while (to > from && calls_is_blank(b[to - 1])) to -= 1;
+  if (from == to || b[from] == '"') {
+    if (!json_mend_is_value(b + from, to - from, true)) return false;
+    calls_give(r, b + from, to - from);
+    return true;
+  }
+  weft_text text = {0};
+  json_mend mend = {.self = &text, .take = take_text};
+  bool given = false;
+  if (b[from] == '{' || b[from] == '[') {
+    given = json_mend_read(&mend, b + from, to - from, true) == to - from && json_mend_done(&mend);
+    if (given) calls_give(r, text.bytes, text.n);
+  } else if (memchr(b + from, ',', to - from) == NULL) { /* as the one item of a list */
+    weft_text_puts(&text, "[");
+    weft_text_append(&text, b + from, to - from);
+    weft_text_puts(&text, "]");
+    weft_text word = {0};
+    mend.self = &word;
+    if (text.n > 0) (void)json_mend_read(&mend, text.bytes, text.n, true);
+    given = json_mend_done(&mend) && word.n > 2 && word.bytes[1] != '"';
+    if (given) calls_give(r, word.bytes + 1, word.n - 2);
+    if (word.refused) r->held.refused = true;
+    weft_text_free(&word);
+  }
+  if (text.refused) r->held.refused = true;
+  weft_text_free(&text);
+  return given;
+}
+
+/* The value held[at .. end) is whole. */
+static void give_whole(weft_call_reader *r, size_t end) {
+  const char *b = r->held.bytes;
+  if (end > r->at && b[end - 1] == '\n') end -= 1;
+  bool null = end - r->at == 4 && memcmp(b + r->at, "null", 4) == 0;
+  if ((r->inner == VALUE || null) && give_value(r, r->at, end)) return;
+  calls_puts(r, "\"");
+  calls_give_escaped(r, b + r->at, end - r->at);
+  calls_puts(r, "\"");
+}
+
 /* Anything else is looked at when it is whole. */
 static bool read_whole(weft_call_reader *r) {
   bool found;
-  const char *b = r->held.bytes;
-  size_t mark = calls_find(r, r->scanned, parameter_close, &found), end = mark;
+  size_t mark = calls_find(r, r->scanned, parameter_close, &found);
   r->scanned = mark;
   if (!found) return false;
-  if (end > r->at && b[end - 1] == '\n') end -= 1;
-  bool null = end - r->at == 4 && memcmp(b + r->at, "null", 4) == 0;
-  bool given = (r->inner == VALUE || null) && calls_give_value(r, r->at, end);
-  if (!given) {
-    calls_puts(r, "\"");
-    calls_give_escaped(r, b + r->at, end - r->at);
-    calls_puts(r, "\"");
-  }
+  give_whole(r, mark);
   r->at = mark + strlen(parameter_close);
   r->inner = BETWEEN;
   return true;
 }
 
-bool calls_qwen_arguments(weft_call_reader *r) {
+bool calls_tags_arguments(weft_call_reader *r) {
   if (r->inner == BETWEEN) return read_between(r);
   if (r->inner == STRING) return read_string(r);
   if (r->inner == VALUE || r->inner == EITHER) return read_whole(r);
@@ -158,11 +218,45 @@ bool calls_qwen_arguments(weft_call_reader *r) {
   return true;
 }
 
-void calls_qwen_cut(weft_call_reader *r) {
-  if (r->inner == VALUE || r->inner == EITHER) calls_give_cut_value(r, r->at, r->held.n);
+/* The beginning of a value whose end never came: as it is written where it begins a JSON value, else as a string. */
+static void give_cut_value(weft_call_reader *r) {
+  const char *b = r->held.bytes;
+  size_t from = calls_skip_blanks(r, r->at), to = r->held.n;
+  while (to > from && calls_is_blank(b[to - 1])) to -= 1;
+  if (from == to) return;
+  bool null = to - from <= 4 && memcmp(b + from, "null", to - from) == 0;
+  if (null || (r->inner == VALUE && json_mend_is_value(b + from, to - from, false))) {
+    calls_give(r, b + from, to - from);
+  } else {
+    calls_puts(r, "\"");
+    calls_give_escaped(r, b + from, to - from);
+  }
 }
 
-bool calls_qwen_tail(weft_call_reader *r) {
+void calls_tags_end(weft_call_reader *r, bool cut) {
+  bool string = r->inner == STRING || r->inner == OPEN_STRING;
+  if (cut) {
+    if (r->inner != BETWEEN && !string) give_cut_value(r);
+  } else {
+    if (string) calls_puts(r, "\"");
+    if (!string && r->inner != BETWEEN) give_whole(r, r->held.n);
+    calls_puts(r, "}");
+  }
+  r->at = r->held.n;
+}
+
+bool calls_tags_tail(weft_call_reader *r) {
   r->at = calls_skip_blanks(r, r->at);
-  return r->at < r->held.n && calls_close(r);
+  if (r->at == r->held.n) return false;
+  calls_match tag = calls_match_at(r, r->at, calls_function_close),
+              next = calls_match_at(r, r->at, calls_function_open);
+  if (tag == MATCH_YES) r->at += strlen(calls_function_close);
+  if (next == MATCH_YES) { /* two calls in one pair of markers */
+    r->mark = r->at;
+    r->head = r->at + strlen(calls_function_open);
+    r->state = CALLS_HEAD;
+  }
+  if (tag == MATCH_YES || next == MATCH_YES) return true;
+  if (tag == MATCH_PART || next == MATCH_PART) return false;
+  return calls_close(r);
 }

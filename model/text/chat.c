@@ -5,13 +5,15 @@
 #include <string.h>
 #include <time.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "model/text/chat_internal.h"
+#include "model/text/chat_messages.h"
+#include "model/text/json_tree.h"
 
 enum { MESSAGES_MAX = 1 << 16 };
 static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
 enum { N_ROLES = sizeof roles / sizeof *roles };
-static const char result_role[] = "tool";
 
 bool weft_chat_is_role(const char *role) {
   for (size_t i = 0; i < N_ROLES; i++) {
@@ -131,13 +133,16 @@ weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenize
   }
   weft_chat *chat = weft_alloc(1, sizeof *chat);
   char *copy = weft_strdup(name);
-  if (chat == NULL || copy == NULL) {
+  chat_told *told = weft_alloc(1, sizeof *told);
+  if (chat == NULL || copy == NULL || told == NULL) {
     weft_free(chat);
+    weft_free(told);
     weft_free(copy);
     return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
   }
   chat->tokenizer = tokenizer;
   chat->name = copy;
+  chat->told = told;
   status = read_template(chat, chat_template, own, error);
   if (status == WEFT_OK) {
     *out = chat;
@@ -151,6 +156,7 @@ void weft_chat_close(weft_chat *chat) {
   if (chat == NULL) return;
   weft_jinja_close(chat->jinja);
   weft_free(chat->name);
+  weft_free(chat->told);
   weft_free(chat->bos);
   weft_free(chat->eos);
   weft_free(chat->pad);
@@ -189,21 +195,10 @@ static bool put_member(json_t *object, const char *name, json_t *value) {
   return json_object_set_new(object, name, value) == 0;
 }
 
-/* Bytes that are no UTF-8 become U+FFFD. */
-static json_t *text_value(const char *text, size_t n) {
-  if (n == 0) return json_string("");
-  if (weft_utf8_valid(text, n, NULL)) return json_stringn(text, n);
-  weft_text repaired = {0};
-  weft_utf8_repair(text, n, &repaired);
-  json_t *value = weft_text_status(&repaired) == WEFT_OK ? json_stringn(repaired.bytes, repaired.n) : NULL;
-  weft_text_free(&repaired);
-  return value;
-}
-
 /* The JSON of a caller, as an object or a list; NULL with a line when it is none. */
 static json_t *read_json(const char *text, bool object, const char *what, weft_error *error) {
   json_error_t why;
-  json_t *json = json_loads(text, 0, &why);
+  json_t *json = weft_json_read(text, strlen(text), 0, &why);
   if (json != NULL && json_is_object(json) == object && json_is_array(json) == !object) return json;
   (void)weft_fail(error, WEFT_E_INVALID, "%s must be a JSON %s%s%s", what, object ? "object" : "list",
                   json == NULL ? ": " : "", json == NULL ? why.text : "");
@@ -213,23 +208,6 @@ static json_t *read_json(const char *text, bool object, const char *what, weft_e
 
 static weft_status no_memory(weft_error *error) {
   return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while writing the prompt");
-}
-
-static weft_status add_message(json_t *list, const weft_chat_message *m, weft_error *error) {
-  json_t *more = m->more == NULL ? NULL : read_json(m->more, true, "the further members of a message", error);
-  json_t *message = json_object();
-  if (m->more != NULL && more == NULL) {
-    json_decref(message);
-    return WEFT_E_INVALID;
-  }
-  bool done = put_member(message, "role", json_string(m->role)) &&
-              put_member(message, "content", text_value(m->content, m->n_content));
-  if (m->thinking != NULL)
-    done = done && put_member(message, "reasoning_content", text_value(m->thinking, m->n_thinking));
-  if (more != NULL) done = done && json_object_update(message, more) == 0;
-  json_decref(more);
-  if (json_array_append_new(list, message) != 0 || !done) return no_memory(error);
-  return WEFT_OK;
 }
 
 /* Names that a caller's variables may not take: what they say is decided elsewhere. */
@@ -249,14 +227,13 @@ static weft_status add_variables(json_t *values, const char *text, weft_error *e
   return status;
 }
 
-static weft_status add_values(json_t *values, const weft_chat_message *messages, uint32_t n,
-                              const weft_chat_options *options, weft_error *error) {
-  json_t *list = json_array(), *tools = json_null();
-  bool done = put_member(values, "messages", list) && put_member(values, "documents", json_null()) &&
+/* All variables but the messages. */
+static weft_status add_values(json_t *values, const weft_chat_options *options, weft_error *error) {
+  json_t *tools = json_null();
+  bool done = put_member(values, "documents", json_null()) &&
               put_member(values, "add_generation_prompt", json_boolean(options->add_generation_prompt)) &&
               put_member(values, "enable_thinking", json_boolean(options->thinking));
   weft_status status = done ? WEFT_OK : no_memory(error);
-  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) status = add_message(list, &messages[i], error);
   if (status == WEFT_OK && options->tools != NULL) {
     tools = read_json(options->tools, false, "tools", error);
     if (tools == NULL) status = WEFT_E_INVALID;
@@ -268,7 +245,9 @@ static weft_status add_values(json_t *values, const weft_chat_message *messages,
 
 /* ---- rendering ------------------------------------------------------------------------------- */
 
-static weft_status print_prompt(const weft_chat *chat, const json_t *values, weft_jinja_text *out, weft_error *error) {
+/* *steps: that all attempts together may still take. */
+static weft_status print_prompt(const weft_chat *chat, const json_t *values, uint64_t *steps, weft_jinja_text *out,
+                                weft_error *error) {
   const weft_jinja_word words[] = {
       {"bos_token", chat->bos}, {"eos_token", chat->eos}, {"pad_token", chat->pad}, {"unk_token", chat->unk}};
   weft_jinja_context context = {.values = values,
@@ -276,14 +255,126 @@ static weft_status print_prompt(const weft_chat *chat, const json_t *values, wef
                                 .n_words = sizeof words / sizeof *words,
                                 .roles = roles,
                                 .n_roles = N_ROLES,
-                                .traced = result_role,
-                                .budget = weft_jinja_budget_default()};
+                                .budget = weft_jinja_budget_default(),
+                                .steps_left = steps};
   weft_error line = {{0}};
   time_t now = time(NULL);
   (void)localtime_r(&now, &context.now);
+  context.budget.steps = *steps;
   weft_status status = weft_jinja_render(chat->jinja, &context, out, &line);
   if (status == WEFT_OK || status == WEFT_E_NO_MEMORY) return status == WEFT_OK ? status : no_memory(error);
   return weft_fail(error, status, "the chat template of %.120s, %s", chat->name, line.text);
+}
+
+/* What was found of one way of telling a conversation. */
+typedef struct attempt {
+  weft_status status; /* UNSUPPORTED: text is lost */
+  chat_lost lost;
+} attempt;
+
+static weft_status tell_loss(const weft_chat *chat, const chat_lost *lost, weft_error *error) {
+  if (strcmp(lost->role, "tool") == 0) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "message %u is a result of a tool, which the chat template of %.120s has no place for there: send "
+                     "it behind the call that it answers, or serve the model with --chat-template",
+                     lost->message, chat->name);
+  }
+  return weft_fail(error, WEFT_E_UNSUPPORTED,
+                   "message %u, of the role %.16s: the chat template of %.120s leaves out %s, or a part of it: say it "
+                   "in another message, or serve the model with --chat-template",
+                   lost->message, lost->role, chat->name, lost->what);
+}
+
+static attempt try_way(const weft_chat *chat, const json_t *messages, chat_way way, json_t *values, uint64_t *steps,
+                       weft_jinja_text *out, weft_error *error) {
+  attempt a = {.status = WEFT_OK};
+  json_t *told = chat_messages_tell(messages, way, chat->calls == WEFT_CALLS_MISTRAL);
+  if (told == NULL || json_object_set(values, "messages", told) != 0) {
+    json_decref(told);
+    a.status = no_memory(error);
+    return a;
+  }
+  a.status = print_prompt(chat, values, steps, out, error);
+  if (a.status == WEFT_OK && chat_messages_lost(told, out, &a.lost) != WEFT_OK) a.status = no_memory(error);
+  if (a.status == WEFT_OK && a.lost.any) a.status = tell_loss(chat, &a.lost, error);
+  json_decref(told);
+  if (a.status != WEFT_OK) weft_jinja_text_free(out);
+  return a;
+}
+
+/* The log hears once of each way in which this template makes conversations be told. */
+static void log_way(const weft_chat *chat, chat_way way) {
+  static const char *const lines[CHAT_DIMENSIONS][CHAT_SYSTEM_WAYS] = {
+      {NULL, "a message of the role developer is told as the system's",
+       "messages of the system behind the first are told as the user's",
+       "messages of the system are joined to one at the beginning", "messages of the system are told as the user's",
+       "messages of the system are told before the user's first"},
+      {NULL, "arguments of calls that are no object are told as the member of one",
+       "arguments of calls are told as they were written"},
+      {NULL, "text beside calls is told as a message before them",
+       "text beside calls is told at the end of the message before"},
+      {NULL, "several calls of a message are told one by one"}};
+  for (uint32_t i = 0; i < CHAT_DIMENSIONS; i++) {
+    uint32_t bit = 1u << (i * CHAT_SYSTEM_WAYS + way.level[i]);
+    if (way.level[i] == 0 || (atomic_fetch_or(&chat->told->ways, bit) & bit) != 0) continue;
+    weft_log(WEFT_LOG_WARN, "the chat template of %.200s does not take a conversation as it is: %s; told once",
+             chat->name, lines[i][way.level[i]]);
+  }
+}
+
+/* The next way after *way, those that change least first; false: there is none. */
+static bool find_next_way(const chat_ways may, const bool known[CHAT_DIMENSIONS], chat_way *way) {
+  static const uint32_t levels[CHAT_DIMENSIONS] = {CHAT_SYSTEM_WAYS, CHAT_ARGUMENTS_WAYS, CHAT_BESIDE_WAYS,
+                                                   CHAT_CALLS_WAYS};
+  uint32_t n = 1, at = 0, sum = 0, top = 0;
+  for (uint32_t i = 0; i < CHAT_DIMENSIONS; i++) {
+    at += n * way->level[i];
+    n *= levels[i];
+    sum += way->level[i];
+    top += levels[i] - 1;
+  }
+  for (at += 1; sum <= top; sum++, at = 0) {
+    for (; at < n; at++) {
+      chat_way next;
+      uint32_t rest = at, changes = 0;
+      bool fits = true;
+      for (uint32_t i = 0; i < CHAT_DIMENSIONS; rest /= levels[i++]) {
+        next.level[i] = (uint8_t)(rest % levels[i]);
+        changes += next.level[i];
+        fits = fits && (next.level[i] == 0 || (known[i] && may[i][next.level[i]]));
+      }
+      if (!fits || changes != sum) continue;
+      *way = next;
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Prints the conversation as it is; where the template refuses it or leaves text out, in the ways that may help, until
+ * all of it is there. The line is that of the conversation as it is. */
+static weft_status print_messages(const weft_chat *chat, const json_t *messages, json_t *values, weft_jinja_text *out,
+                                  weft_error *error) {
+  uint64_t steps = weft_jinja_budget_default().steps;
+  chat_way way = {{0}};
+  attempt a = try_way(chat, messages, way, values, &steps, out, error);
+  weft_status first = a.status;
+  bool known[CHAT_DIMENSIONS] = {false};
+  chat_ways may = {{false}};
+  if (first != WEFT_OK) chat_messages_ways(messages, may);
+  if (a.lost.other) return first; /* no way moves it */
+  while (a.status == WEFT_E_INVALID || a.status == WEFT_E_UNSUPPORTED) {
+    weft_error line = {{0}};
+    for (uint32_t i = 0; i < CHAT_DIMENSIONS; i++) {
+      known[i] = known[i] || a.status == WEFT_E_INVALID || a.lost.dimension[i];
+    }
+    if (!find_next_way(may, known, &way)) return first;
+    a = try_way(chat, messages, way, values, &steps, out, &line);
+    if (a.status == WEFT_E_NO_MEMORY) *error = line;
+    if (a.status == WEFT_E_NO_MEMORY) return a.status;
+    if (a.status == WEFT_OK) log_way(chat, way);
+  }
+  return a.status == WEFT_OK ? WEFT_OK : first;
 }
 
 static weft_chat_piece *add_piece(weft_chat_pieces *out, uint32_t *capacity) {
@@ -321,44 +412,19 @@ static weft_status cut_pieces(const weft_chat *chat, const weft_jinja_text *text
   return WEFT_OK;
 }
 
-static bool is_blank(const char *text, size_t n) {
-  for (size_t i = 0; i < n; i++) {
-    if (strchr(" \t\r\n", text[i]) == NULL || text[i] == 0) return false;
-  }
-  return true;
-}
-
-/* Templates that know of no results pass over them; then the model would answer as if there were none. */
-static weft_status check_results(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
-                                 const weft_jinja_text *text, weft_error *error) {
-  bool seen[256] = {false};
-  for (size_t i = 0; i < text->n; i++) seen[text->marks[i]] = true;
-  for (uint32_t i = 0; i < n; i++) {
-    if (strcmp(messages[i].role, result_role) != 0 || seen[weft_jinja_trace(i)]) continue;
-    if (is_blank(messages[i].content, messages[i].n_content)) continue;
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "message %u is a result of a tool, which the chat template of %.120s has no place for there: send "
-                     "it behind the call that it answers, or serve the model with --chat-template",
-                     i, chat->name);
-  }
-  return WEFT_OK;
-}
-
 weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
                             const weft_chat_options *options, weft_chat_pieces *out, weft_error *error) {
   *out = (weft_chat_pieces){0};
   weft_status status = check_messages(chat, messages, n, options, error);
   if (status != WEFT_OK) return status;
   weft_jinja_text text = {0};
-  json_t *values = json_object();
-  status = values == NULL ? no_memory(error) : add_values(values, messages, n, options, error);
-  if (status == WEFT_OK) status = print_prompt(chat, values, &text, error);
+  json_t *values = json_object(), *list = NULL;
+  status = values == NULL ? no_memory(error) : chat_messages_read(messages, n, &list, error);
+  if (status == WEFT_OK) status = add_values(values, options, error);
+  if (status == WEFT_OK) status = print_messages(chat, list, values, &text, error);
   json_decref(values);
-  if (status == WEFT_OK) status = check_results(chat, messages, n, &text, error);
-  if (status != WEFT_OK) {
-    weft_jinja_text_free(&text);
-    return status;
-  }
+  json_decref(list);
+  if (status != WEFT_OK) return status;
   status = cut_pieces(chat, &text, out);
   weft_free(text.marks);
   out->bytes = text.bytes;

@@ -5,6 +5,8 @@
 #ifndef WEFT_MODEL_TEXT_CHAT_INTERNAL_H
 #define WEFT_MODEL_TEXT_CHAT_INTERNAL_H
 
+#include <stdatomic.h>
+
 #include "model/text/chat.h"
 #include "model/text/jinja.h"
 
@@ -14,9 +16,15 @@ typedef enum chat_thoughts {
   CHAT_THOUGHTS_TAGS     /* <think> ... </think> */
 } chat_thoughts;
 
+/* What the log has heard of this template: the one thing of a weft_chat that changes. */
+typedef struct chat_told {
+  atomic_uint ways;
+} chat_told;
+
 struct weft_chat {
   weft_jinja *jinja;
   const weft_tokenizer *tokenizer;
+  chat_told *told;
   char *name; /* where the template comes from, for messages */
   chat_thoughts thoughts;
   int32_t thought, thought_end; /* -1 with CHAT_THOUGHTS_NONE */

@@ -13,7 +13,7 @@
 
 static weft_status copy_text(weft_jinja *jinja, const char *text, size_t n, weft_error *error) {
   char *bytes = jinja_arena_take(&jinja->arena, n);
-  uint8_t *marks = jinja_arena_take(&jinja->arena, n);
+  weft_jinja_mark *marks = jinja_arena_take(&jinja->arena, n * sizeof *marks);
   size_t bad_at;
   if (!weft_utf8_valid(text, n, &bad_at)) {
     return weft_fail(error, WEFT_E_FORMAT, "the byte at %zu is no UTF-8", bad_at);
@@ -22,7 +22,7 @@ static weft_status copy_text(weft_jinja *jinja, const char *text, size_t n, weft
     return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory while reading the chat template");
   }
   memcpy(bytes, text, n);
-  memset(marks, 1, n);
+  for (size_t i = 0; i < n; i++) marks[i] = WEFT_JINJA_OWN;
   jinja->text = bytes;
   jinja->marks = marks;
   jinja->n = n;
@@ -147,24 +147,11 @@ weft_jinja_budget weft_jinja_budget_default(void) {
 static jinja_value own_word(jinja_run *run, const char *text) {
   size_t n = strlen(text);
   char *bytes = jinja_take(run, n);
-  uint8_t *marks = jinja_take(run, n);
+  weft_jinja_mark *marks = jinja_take(run, n * sizeof *marks);
   if (bytes == NULL || marks == NULL) return jinja_nothing();
   memcpy(bytes, text, n);
-  memset(marks, 1, n);
+  for (size_t i = 0; i < n; i++) marks[i] = WEFT_JINJA_OWN;
   return jinja_string_value(run, (jinja_string){.bytes = bytes, .marks = marks, .n = n});
-}
-
-/* The content of message i where its role is the one that is traced. */
-static void trace_content(jinja_run *run, const jinja_value *role, const jinja_dict *message, size_t i) {
-  const char *traced = run->context->traced;
-  if (traced == NULL || !jinja_string_is(role->string, traced, strlen(traced))) return;
-  jinja_value *content = (jinja_value *)jinja_dict_get(run, message, "content");
-  if (content == NULL || content->kind != JINJA_STRING || !jinja_charge(run, content->string->n / 64)) return;
-  jinja_string text = *content->string;
-  uint8_t *marks = jinja_take(run, text.n);
-  if (marks == NULL) return;
-  memset(marks, weft_jinja_trace(i), text.n);
-  *content = jinja_string_value(run, (jinja_string){.bytes = text.bytes, .marks = marks, .n = text.n});
 }
 
 static void own_roles(jinja_run *run, jinja_value messages) {
@@ -174,7 +161,6 @@ static void own_roles(jinja_run *run, jinja_value messages) {
     jinja_value message = jinja_list_at(messages.list, i);
     jinja_value *role = message.kind == JINJA_DICT ? (jinja_value *)jinja_dict_get(run, message.dict, "role") : NULL;
     if (role == NULL || role->kind != JINJA_STRING) continue;
-    trace_content(run, role, message.dict, i);
     for (uint32_t k = 0; k < c->n_roles; k++) {
       if (!jinja_string_is(role->string, c->roles[k], strlen(c->roles[k]))) continue;
       *role = own_word(run, c->roles[k]);
@@ -193,8 +179,11 @@ static void set_context(jinja_run *run) {
   const char *name;
   json_t *json;
   json_object_foreach((json_t *)c->values, name, json) {
+    bool messages = strcmp(name, "messages") == 0;
+    run->trace = messages ? WEFT_JINJA_TRACED : 0;
     jinja_value value = jinja_json_read(run, json);
-    if (strcmp(name, "messages") == 0) own_roles(run, value);
+    run->trace = 0;
+    if (messages) own_roles(run, value);
     set_variable(run, name, value);
   }
   for (uint32_t i = 0; i < c->n_words; i++) set_variable(run, c->words[i].name, own_word(run, c->words[i].text));
@@ -203,7 +192,7 @@ static void set_context(jinja_run *run) {
 static weft_status take_output(const jinja_run *run, weft_jinja_text *out) {
   size_t n = run->out->n;
   out->bytes = weft_alloc(n + 1, 1);
-  out->marks = weft_alloc(n + 1, 1);
+  out->marks = weft_alloc(n + 1, sizeof *out->marks);
   if (out->bytes == NULL || out->marks == NULL) {
     weft_jinja_text_free(out);
     return weft_fail(run->error, WEFT_E_NO_MEMORY, "out of memory while rendering the chat template");
@@ -211,7 +200,7 @@ static weft_status take_output(const jinja_run *run, weft_jinja_text *out) {
   out->n = n;
   if (n == 0) return WEFT_OK;
   memcpy(out->bytes, run->out->bytes, n);
-  memcpy(out->marks, run->out->marks, n);
+  memcpy(out->marks, run->out->marks, n * sizeof *out->marks);
   return WEFT_OK;
 }
 
@@ -229,6 +218,7 @@ weft_status weft_jinja_render(const weft_jinja *jinja, const weft_jinja_context 
   if (!jinja_failed(&run)) jinja_run_list(&run, jinja->root->list);
   weft_status status = run.status;
   if (status == WEFT_OK) status = take_output(&run, out);
+  if (context->steps_left != NULL) *context->steps_left = run.steps;
   jinja_arena_close(&run.arena);
   return status;
 }

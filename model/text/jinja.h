@@ -9,7 +9,10 @@
  * context calls the server's own), 0 otherwise: for text of the request and for whatever is computed, such as numbers,
  * dates and the punctuation of JSON. A mark travels with its byte through every operator, filter, test and method. So
  * the encoder of the output can let only bytes with mark 1 become control tokens, and text of a user never becomes one.
- * Marks from WEFT_JINJA_TRACED on are text of the request, too: the caller sees by them what became of a message.
+ * Marks from WEFT_JINJA_TRACED on are text of the request, too: each byte of every string within the variable
+ * `messages`, names of members and texts alike, has a mark of its own, WEFT_JINJA_TRACED and its number in the order in
+ * which json_object_foreach and json_array_foreach come to them, a name before its value. So the caller sees which
+ * bytes of a conversation are in the output. An escape of a byte carries the mark of that byte.
  *
  * A template that renders here renders to the same text as with Python's jinja2 in the environment that model makers
  * test their templates in (sandboxed, trim_blocks, lstrip_blocks, loop controls, generation blocks, a tojson that
@@ -32,11 +35,8 @@ extern "C" {
 
 enum { WEFT_JINJA_TEMPLATE_MAX = 1 << 20 }; /* bytes of a template */
 
-/* There are fewer marks than messages: those that are so far apart share one. */
-enum { WEFT_JINJA_TRACED = 2, WEFT_JINJA_TRACES = 254 };
-static inline uint8_t weft_jinja_trace(size_t message) {
-  return (uint8_t)(WEFT_JINJA_TRACED + message % WEFT_JINJA_TRACES);
-}
+typedef uint32_t weft_jinja_mark;
+enum { WEFT_JINJA_COMPUTED = 0, WEFT_JINJA_OWN = 1, WEFT_JINJA_TRACED = 2 };
 
 typedef struct weft_jinja weft_jinja;
 
@@ -65,17 +65,15 @@ typedef struct weft_jinja_context {
   /* Words that get mark 1 where they are the member `role` of an element of the variable `messages`. */
   const char *const *roles;
   uint32_t n_roles;
-  /* NULL, or the role of those elements of `messages` whose `content` is traced: that of message i gets
-   * weft_jinja_trace(i). */
-  const char *traced;
   struct tm now; /* for strftime_now */
   weft_jinja_budget budget;
+  uint64_t *steps_left; /* NULL, or where the steps of the budget go that were not taken */
 } weft_jinja_context;
 
 /* bytes[0..n) and a mark for each; freed with weft_jinja_text_free. */
 typedef struct weft_jinja_text {
   char *bytes;
-  uint8_t *marks;
+  weft_jinja_mark *marks;
   size_t n;
 } weft_jinja_text;
 

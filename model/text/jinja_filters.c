@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "model/text/jinja_filters.h"
+#include "model/text/json_tree.h"
 
 #define FILTER(name) static jinja_value name(jinja_run *run, jinja_value self, const jinja_args *args)
 
@@ -236,7 +237,7 @@ FILTER(filter_from_json) {
   json_error_t why;
   const jinja_string *s = jinja_string_of(run, self, "what 'from_json' reads");
   if (!jinja_charge(run, s->n) || !take_json_room(run, s)) return jinja_nothing();
-  json_t *json = json_loadb(s->bytes, s->n, JSON_DECODE_ANY, &why);
+  json_t *json = weft_json_read(s->bytes, s->n, JSON_DECODE_ANY, &why);
   if (json == NULL) {
     jinja_fail(run, WEFT_E_INVALID, "'from_json' is given what is no JSON: %s", why.text);
     return jinja_nothing();

@@ -34,6 +34,9 @@ struct jinja_run {
   uint32_t line;  /* of the template, for messages */
   jinja_scope *scope;
   jinja_buffer *out;
+  weft_jinja_mark trace; /* of the next byte of a string that is read from JSON; 0: such strings are not traced */
+  const char **written;  /* numbers that are printed as they were written */
+  size_t n_written, written_capacity;
   jinja_flow flow;
   jinja_value captured;
   weft_status status;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "model/text/jinja_internal.h"
+#include "model/text/json_tree.h"
 
 /* The shortest digits that read back as the same number, in the form that Python chooses. */
 void jinja_append_float(jinja_run *run, jinja_buffer *out, double real) {
@@ -68,7 +69,7 @@ static void append_quoted(jinja_run *run, jinja_buffer *out, const jinja_string 
       } else {
         (void)snprintf(text, sizeof text, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c);
       }
-      jinja_puts(run, out, text);
+      jinja_append_escape(run, out, s, at, text);
     }
     at += n;
   }
@@ -131,7 +132,11 @@ void jinja_append_value(jinja_run *run, jinja_buffer *out, jinja_value value) {
       jinja_puts(run, out, digits);
       break;
     case JINJA_FLOAT:
-      jinja_append_float(run, out, value.real);
+      if (value.written > 0) {
+        jinja_puts(run, out, run->written[value.written - 1]);
+      } else {
+        jinja_append_float(run, out, value.real);
+      }
       break;
     case JINJA_STRING:
       jinja_append(run, out, value.string);
@@ -182,7 +187,7 @@ static void json_write_string(jinja_run *run, jinja_buffer *out, const jinja_str
     if (escape > 0) {
       jinja_string before = jinja_part(s, from, at);
       jinja_append(run, out, &before);
-      jinja_append_text(run, out, text, escape);
+      jinja_append_escape(run, out, s, at, text);
       from = at + n;
     }
     at += n;
@@ -259,7 +264,7 @@ static void json_write_at(jinja_run *run, jinja_buffer *out, jinja_value value, 
     jinja_puts(run, out, "null");
   } else if (value.kind == JINJA_BOOL) {
     jinja_puts(run, out, value.truth ? "true" : "false");
-  } else if (value.kind == JINJA_FLOAT && !isfinite(value.real)) {
+  } else if (value.kind == JINJA_FLOAT && value.written == 0 && !isfinite(value.real)) {
     jinja_puts(run, out, isnan(value.real) ? "NaN" : value.real > 0 ? "Infinity" : "-Infinity");
   } else if (jinja_is_number(value)) {
     jinja_append_value(run, out, value);
@@ -285,7 +290,32 @@ static jinja_value json_read_text(jinja_run *run, const char *bytes, size_t n) {
   if (copy == NULL) return jinja_nothing();
   (void)jinja_charge(run, n / 64);
   memcpy(copy, bytes, n);
-  return jinja_string_value(run, (jinja_string){.bytes = copy, .n = n});
+  weft_jinja_mark *marks = run->trace == 0 ? NULL : jinja_take(run, n * sizeof *marks);
+  if (marks != NULL) {
+    (void)jinja_charge(run, n / 16);
+    for (size_t i = 0; i < n; i++) marks[i] = run->trace + (weft_jinja_mark)i;
+    run->trace += (weft_jinja_mark)n;
+  }
+  return jinja_string_value(run, (jinja_string){.bytes = copy, .marks = marks, .n = n});
+}
+
+/* A number that is neither an integer nor a float here: it is printed as it was written, and computed with as a
+ * float. */
+static jinja_value json_read_written(jinja_run *run, const char *number) {
+  if (run->n_written == run->written_capacity) {
+    size_t capacity = run->written_capacity == 0 ? 8 : run->written_capacity * 2;
+    const char **more = jinja_take(run, capacity * sizeof *more);
+    if (more == NULL) return jinja_nothing();
+    if (run->n_written > 0) memcpy(more, run->written, run->n_written * sizeof *more);
+    run->written = more;
+    run->written_capacity = capacity;
+  }
+  size_t n = strlen(number) + 1;
+  char *copy = jinja_take(run, n);
+  if (copy == NULL) return jinja_nothing();
+  memcpy(copy, number, n);
+  run->written[run->n_written++] = copy;
+  return (jinja_value){.kind = JINJA_FLOAT, .written = (uint32_t)run->n_written, .real = strtod(number, NULL)};
 }
 
 static jinja_value json_read_object(jinja_run *run, const json_t *json) {
@@ -298,7 +328,8 @@ static jinja_value json_read_object(jinja_run *run, const json_t *json) {
   const char *key;
   json_t *value;
   json_object_foreach((json_t *)json, key, value) { /* keys differ already */
-    entries[dict.dict->n] = (jinja_entry){json_read_text(run, key, strlen(key)), jinja_json_read(run, value)};
+    entries[dict.dict->n].key = json_read_text(run, key, strlen(key));
+    entries[dict.dict->n].value = jinja_json_read(run, value);
     dict.dict->n += 1;
   }
   return dict;
@@ -317,9 +348,10 @@ jinja_value jinja_json_read(jinja_run *run, const json_t *json) {
     jinja_leave(run);
     return value;
   }
+  const char *written = weft_json_written(json);
   switch (json_typeof(json)) {
     case JSON_OBJECT:
-      value = json_read_object(run, json);
+      value = written == NULL ? json_read_object(run, json) : json_read_written(run, written);
       break;
     case JSON_ARRAY:
       value = json_read_array(run, json);

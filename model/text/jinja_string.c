@@ -52,12 +52,12 @@ static bool reserve_bytes(jinja_run *run, jinja_buffer *out, size_t n) {
   if (n <= out->capacity - out->n) return true;
   size_t capacity = (out->n + n) * 2 < 64 ? 64 : (out->n + n) * 2;
   char *bytes = jinja_take(run, capacity);
-  uint8_t *marks = jinja_take(run, capacity);
+  weft_jinja_mark *marks = jinja_take(run, capacity * sizeof *marks);
   if (bytes == NULL || marks == NULL) return false;
   if (out->n > 0) {
     (void)jinja_charge(run, out->n / 64);
     memcpy(bytes, out->bytes, out->n);
-    memcpy(marks, out->marks, out->n);
+    memcpy(marks, out->marks, out->n * sizeof *marks);
   }
   out->bytes = bytes;
   out->marks = marks;
@@ -65,13 +65,14 @@ static bool reserve_bytes(jinja_run *run, jinja_buffer *out, size_t n) {
   return true;
 }
 
-static void append_marked(jinja_run *run, jinja_buffer *out, const char *bytes, const uint8_t *marks, size_t n) {
+static void append_marked(jinja_run *run, jinja_buffer *out, const char *bytes, const weft_jinja_mark *marks,
+                          size_t n) {
   if (n == 0 || !jinja_charge(run, n / 64) || !reserve_bytes(run, out, n)) return;
   memcpy(out->bytes + out->n, bytes, n);
   if (marks == NULL) {
-    memset(out->marks + out->n, 0, n);
+    memset(out->marks + out->n, 0, n * sizeof *marks);
   } else {
-    memcpy(out->marks + out->n, marks, n);
+    memcpy(out->marks + out->n, marks, n * sizeof *marks);
   }
   out->n += n;
 }
@@ -82,6 +83,13 @@ void jinja_append(jinja_run *run, jinja_buffer *out, const jinja_string *s) {
 
 void jinja_append_text(jinja_run *run, jinja_buffer *out, const char *computed, size_t n) {
   append_marked(run, out, computed, NULL, n);
+}
+
+void jinja_append_escape(jinja_run *run, jinja_buffer *out, const jinja_string *of, size_t at, const char *escape) {
+  weft_jinja_mark mark = of->marks == NULL || of->marks[at] < WEFT_JINJA_TRACED ? WEFT_JINJA_COMPUTED : of->marks[at];
+  size_t n = strlen(escape);
+  append_marked(run, out, escape, NULL, n);
+  for (size_t i = 0; i < n && !jinja_failed(run); i++) out->marks[out->n - n + i] = mark;
 }
 
 void jinja_puts(jinja_run *run, jinja_buffer *out, const char *computed) {
@@ -221,8 +229,7 @@ jinja_value jinja_recase(jinja_run *run, const jinja_string *s, jinja_case as) {
       n_changed = 2;
       memcpy(changed, as == CASE_UPPER ? "SS" : "Ss", 2);
     }
-    uint8_t marks[4];
-    memset(marks, s->marks == NULL ? 0 : s->marks[at], sizeof marks);
+    weft_jinja_mark mark = s->marks == NULL ? WEFT_JINJA_COMPUTED : s->marks[at], marks[] = {mark, mark, mark, mark};
     append_marked(run, out, changed, marks, n_changed);
     if (as == CASE_TITLE) {
       first = !is_letter(c);

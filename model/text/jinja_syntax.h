@@ -112,8 +112,8 @@ typedef struct jinja_node {
 
 struct weft_jinja {
   jinja_arena arena;
-  char *text;           /* with \n as the only newline */
-  const uint8_t *marks; /* all 1, as many as the text has bytes */
+  char *text;                   /* with \n as the only newline */
+  const weft_jinja_mark *marks; /* all 1, as many as the text has bytes */
   size_t n;
   jinja_token *tokens;
   uint32_t n_tokens;

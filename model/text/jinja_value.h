@@ -45,13 +45,13 @@ typedef enum jinja_kind {
 /* Bytes that may still grow at their end. */
 typedef struct jinja_buffer {
   char *bytes;
-  uint8_t *marks;
+  weft_jinja_mark *marks;
   size_t n, capacity;
 } jinja_buffer;
 
 typedef struct jinja_string {
   const char *bytes;
-  const uint8_t *marks; /* NULL: all 0 */
+  const weft_jinja_mark *marks; /* NULL: all 0 */
   size_t n;
   jinja_buffer *buffer; /* the buffer that holds the bytes, when they may be appended to in place; else NULL */
 } jinja_string;
@@ -73,6 +73,7 @@ typedef struct jinja_list {
 
 typedef struct jinja_value {
   jinja_kind kind;
+  uint32_t written; /* of a FLOAT that is a number no other value can hold: 1 + its place in jinja_run.written */
   union {
     bool truth;
     int64_t integer;
@@ -143,6 +144,8 @@ const jinja_value *jinja_dict_get(jinja_run *run, const jinja_dict *dict, const 
 void jinja_append(jinja_run *run, jinja_buffer *out, const jinja_string *string);
 void jinja_puts(jinja_run *run, jinja_buffer *out, const char *computed);
 void jinja_append_text(jinja_run *run, jinja_buffer *out, const char *computed, size_t n);
+/* What stands for the character at of->bytes[at]: it carries the mark of that byte if that is one of a message. */
+void jinja_append_escape(jinja_run *run, jinja_buffer *out, const jinja_string *of, size_t at, const char *escape);
 jinja_value jinja_buffer_value(jinja_run *run, jinja_buffer *buffer); /* a string that lies in the buffer, not copied */
 /* a, then b; in a's buffer where a ends at the buffer's end. */
 jinja_value jinja_concat(jinja_run *run, const jinja_string *a, const jinja_string *b);

@@ -66,7 +66,7 @@ static taken read_answer(weft_call_form form, const char *text, size_t n, size_t
   for (size_t at = 0; at < n; at += step) {
     REQUIRE(weft_call_reader_push(&reader, text + at, step < n - at ? step : n - at, &sink) == WEFT_OK);
   }
-  REQUIRE(weft_call_reader_end(&reader, &sink) == WEFT_OK);
+  REQUIRE(weft_call_reader_end(&reader, true, &sink) == WEFT_OK);
   weft_call_reader_close(&reader);
   REQUIRE(!t.open);
   return t;

@@ -60,7 +60,8 @@ static void check_theirs(const weft_jinja_text *text, const char *where) {
   static const char word[] = "\xE2\x9F\xA6user\xE2\x9F\xA7";
   for (const char *at = strstr(text->bytes, word); at != NULL; at = strstr(at + 1, word)) {
     for (size_t i = 0; i < sizeof word - 1; i++) {
-      if (text->marks[at - text->bytes + (ptrdiff_t)i] != 0) fail_msg("%s: text of the request is marked", where);
+      if (text->marks[at - text->bytes + (ptrdiff_t)i] == WEFT_JINJA_OWN)
+        fail_msg("%s: text of the request is marked", where);
     }
   }
 }
@@ -150,10 +151,10 @@ static void print_outcome(outcome *o) {
   json_t *line = json_object();
   if (o->status == WEFT_OK) {
     json_t *lengths = json_array();
-    uint8_t mark = 1;
-    for (size_t at = 0; at < o->text.n; mark = !mark) {
+    bool own = true;
+    for (size_t at = 0; at < o->text.n; own = !own) {
       size_t from = at;
-      while (at < o->text.n && o->text.marks[at] == mark) at += 1;
+      while (at < o->text.n && (o->text.marks[at] == WEFT_JINJA_OWN) == own) at += 1;
       json_array_append_new(lengths, json_integer((json_int_t)(at - from)));
     }
     json_object_set_new(line, "text", json_stringn(o->text.bytes, o->text.n));

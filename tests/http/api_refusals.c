@@ -21,9 +21,9 @@ static const http_refusal bad_chats[] = {
     {"[]", 400, NULL, "must be a JSON object"},
     {"{" USER "} trailing", 400, NULL, "not valid JSON"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":\"\xff\"}]}", 400, NULL, "not valid UTF-8 at byte 39"},
-    {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}]}", 400, NULL,
-     "the body has near line 1, column 48 (byte 48) a \\u0000, which no text may have here"},
-    {"{\"messages\":[{\"role\":\"user\",\"content\":\"\\ud800\"}]}", 400, NULL, "not valid JSON"},
+    {"{\"messages\":[{\"role\":\"user\",\"content\":\"a\\u0000b\"}],\n\"n\":99999999999999999999,x}", 400, NULL,
+     "not valid JSON at line 2, column 26 (byte 78)"},
+    {"{\"messages\":[{\"role\":\"user\",\"content\":99999999999999999999}]}", 400, "messages[0].content", "a string"},
     /* messages */
     {"{}", 400, "messages", "messages"},
     {"{\"messages\":[]}", 400, "messages", "at least one"},
@@ -49,7 +49,9 @@ static const http_refusal bad_chats[] = {
     /* absurd values */
     {"{" USER ",\"temperature\":-1}", 400, "temperature", "-1"},
     {"{" USER ",\"temperature\":\"hot\"}", 400, "temperature", "number"},
-    {"{" USER ",\"temperature\":1e999}", 400, NULL, "a number that 64 bits do not hold"},
+    {"{" USER ",\"temperature\":1e999}", 400, "temperature", "must be a number"},
+    {"{" USER ",\"max_tokens\":18446744073709551616}", 400, "max_tokens", "a whole number"},
+    {"{" USER ",\"logit_bias\":1e999}", 400, "logit_bias", "is no token id"},
     {"{" USER ",\"top_p\":1.5}", 400, "top_p", "1.5"},
     {"{" USER ",\"top_p\":0}", 400, "top_p", "0"},
     {"{" USER ",\"top_k\":-7}", 400, "top_k", "-7"},

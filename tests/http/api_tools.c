@@ -260,6 +260,39 @@ static void prompts_hold_tools_and_calls(void **state) {
   free(text);
 }
 
+/* What a model said comes back in the history, also a call that max_tokens cut off, and one that is no JSON at all; and
+ * what no parser holds is told as it was written. */
+static void arguments_of_a_history_are_any_string(void **state) {
+#define SAID(arguments)                                                                                            \
+  HERMES                                                                                                           \
+  "\"messages\":[{\"role\":\"user\",\"content\":\"Hi\\u0000\\udc00\"},{\"role\":\"assistant\",\"content\":null,"   \
+  "\"tool_calls\":["                                                                                               \
+  "{\"id\":\"c1\",\"type\":\"function\",\"function\":{\"name\":\"find\",\"arguments\":\"" arguments                \
+  "\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"c1\",\"content\":\"ok\"}],\"tools\":[{\"type\":\"function\","      \
+  "\"function\":{"                                                                                                 \
+  "\"name\":\"find\",\"parameters\":{\"type\":\"object\",\"properties\":{\"n\":{\"maximum\":18446744073709551615," \
+  "\"multipleOf\":0.1}}}}}]"
+  static const char *const rows[][2] = {
+      {SAID("{\\\"name\\\": \\\"Da"), "{\"name\": \"Da\"}"},
+      {SAID("{\\\"a\\\":[1,"), "{\"a\": [1]}"},
+      {SAID("{\\\"a\\\":18446744073709551616,\\\"b\\\":1e999}"), "{\"a\": 18446744073709551616, \"b\": 1e999}"},
+      {SAID("{\\\"a\\\":\\\"\\\\u0000\\\\ud800\\\"}"), "{\"a\": \"\xEF\xBF\xBD\xEF\xBF\xBD\"}"},
+      {SAID("oops"), "\"oops\""},
+      {SAID("[1]"), "\"[1]\""},
+      {SAID(""), "{}"}};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    weft_text want = {0};
+    char *text = prompt_of(rows[i][0]);
+    weft_text_printf(&want, "<tool_call>{\"name\": \"find\", \"arguments\": %s}</tool_call>", rows[i][1]);
+    if (strstr(text, want.bytes) == NULL) fail_msg("%s is not in %s", want.bytes, text);
+    assert_non_null(strstr(text, "user\nHi\xEF\xBF\xBD\xEF\xBF\xBD<turn|>"));
+    assert_non_null(strstr(text, "\"maximum\": 18446744073709551615, \"multipleOf\": 0.1}"));
+    weft_text_free(&want);
+    free(text);
+  }
+}
+
 /* Who speaks is for the template to tell, whatever the role, and is any text. */
 static void names_of_messages_reach_the_template(void **state) {
   (void)state;
@@ -363,14 +396,6 @@ static void refusals(void **state) {
       {CALL("{\"function\":{\"name\":\"a b\"}}"), "messages[1].tool_calls[0].function.name", "1 to 64"},
       {CALL("{\"function\":{\"name\":\"f\",\"arguments\":{}}}"), "messages[1].tool_calls[0].function.arguments",
        "as a string"},
-      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"[1]\"}}"), NULL,
-       "messages[1].tool_calls[0].function.arguments must be a JSON object"},
-      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\"}}"), NULL, "must be a JSON object as text: "},
-      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":\\\"\\\\u0000\\\"}\"}}"), NULL,
-       "messages[1].tool_calls[0].function.arguments has near byte 13 a \\u0000, which no text may have here"},
-      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\":18446744073709551616}\"}}"), NULL,
-       "messages[1].tool_calls[0].function.arguments has near byte 25 a number that 64 bits do not hold: send it as a "
-       "string"},
       {TURN("{\"role\":\"user\",\"content\":\"y\",\"tool_calls\":[{}]}"), "messages[1].tool_calls",
        "only the assistant"},
       {TURN("{\"role\":\"tool\",\"content\":\"y\",\"tool_call_id\":5}"), "messages[1].tool_call_id", "a string"},
@@ -387,6 +412,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(refusals),
       cmocka_unit_test(prompts_hold_tools_and_calls),
+      cmocka_unit_test(arguments_of_a_history_are_any_string),
       cmocka_unit_test(names_of_messages_reach_the_template),
       cmocka_unit_test(calls_that_must_be),
       cmocka_unit_test(choices_call_for_themselves),

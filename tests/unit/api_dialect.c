@@ -118,7 +118,7 @@ static void parse_after(const char *body, const char *before, weft_gen *gen) {
   if (weft_responses_continue(gen, &items, &limits, &why) != WEFT_OK) fail_msg("%s", why.message);
 }
 
-/* What a model said may have a zero byte in it. Where the conversation goes on, it ends no text. */
+/* What a model said may have a zero byte in it. Where the conversation goes on, it ends no text, but is U+FFFD. */
 static void zero_bytes_end_no_text(void **state) {
   static const char body[] = "{\"input\":\"Go on.\",\"previous_response_id\":\"resp_1\"}";
   static const char said[] =
@@ -129,7 +129,7 @@ static void zero_bytes_end_no_text(void **state) {
   parse_after(body, said, &gen);
   assert_int_equal(gen.prompt->n_turns, 2);
   assert_string_equal(gen.prompt->turns[0].content,
-                      "a\x1A"
+                      "a\xEF\xBF\xBD"
                       "b");
   weft_gen_close(&gen);
 }

@@ -14,6 +14,7 @@
 
 #include "base/random.h"
 #include "model/text/calls.h"
+#include "model/text/json_steps.h"
 #include "tests/support/amount.h"
 
 static const char find_schema[] =
@@ -70,7 +71,7 @@ static void feed(weft_call_form form, const char *const *pieces, const size_t *n
   for (uint32_t i = 0; i < n_pieces; i++) {
     assert_int_equal(weft_call_reader_push(&reader, pieces[i], n[i], &sink), WEFT_OK);
   }
-  assert_int_equal(weft_call_reader_end(&reader, &sink), WEFT_OK);
+  assert_int_equal(weft_call_reader_end(&reader, true, &sink), WEFT_OK);
   weft_call_reader_close(&reader);
   weft_text_puts(&out->content, ""); /* so that there are bytes */
   weft_text_puts(&out->calls, "");
@@ -191,18 +192,73 @@ static const struct {
     /* cut off, or wrong after its head: a call that is not whole */
     {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{\"text\":\"ab", "", "@find {\"text\":\"ab!"},
     {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{\"n\":1,}}</tool_call> and <b>", "and <b>",
-     "@find {\"n\":1,}}!"},
+     "@find {\"n\":1}$"},
     {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{\"n\":1}}</tool_", "", "@find {\"n\":1}$"},
     {WEFT_CALLS_GEMMA, "<|tool_call>call:find{text:" Q "ab", "", "@find {\"text\":\"ab!"},
-    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{n:1<tool_call|>x", "x", "@find {\"n\":1!"},
-    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{:}<tool_call|>x", "x", "@find {:}!"},
-    {WEFT_CALLS_QWEN, "<tool_call><function=find>oops</tool_call>x", "x", "@find {oops!"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{n:1<tool_call|>x", "x", "@find {\"n\":1}$"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{:}<tool_call|>x", "x", "@find {}$"},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find>oops</tool_call>x", "find>oopsx", ""},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=n>1</parameter>so</function>", "so</function>",
+     "@find {\"n\":1}$"},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find>", "", "@find {!"},
+    /* not as the form has it, and read all the same: in the style of Python, of JavaScript or of a shell */
+    {WEFT_CALLS_HERMES,
+     "<tool_call>{'name': 'find', 'arguments': {'text': 'it\\'s', 'flag': True, 'maybe': None}}</tool_call>", "",
+     "@find {\"text\":\"it's\",\"flag\":true,\"maybe\":null}$"},
+    {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{'text':'it's \"so\"','n':1}}</tool_call>", "",
+     "@find {\"text\":\"it's \\\"so\\\"\",\"n\":1}$"},
+    {WEFT_CALLS_HERMES, "<tool_call>{name: find, arguments: {text: a b, n: 3}}</tool_call>", "",
+     "@find {\"text\":\"a b\",\"n\":3}$"},
+    {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{text=\"a\", n=3}}</tool_call>", "",
+     "@find {\"text\":\"a\", \"n\":3}$"},
+    {WEFT_CALLS_MISTRAL, "[TOOL_CALLS][{'name': 'find', 'arguments': {'n': 1}}, {'name': 'get_time', 'arguments': {}}]",
+     "", "@find {\"n\":1}$@get_time {}$"},
+    {WEFT_CALLS_LLAMA, "{'name': 'find', 'parameters': {'n': 1}}", "", "@find {\"n\":1}$"},
+    /* arguments as JSON inside of a string; as the members beside the name; a call inside of "function" */
+    {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":\"{\\\"n\\\": 1}\"}</tool_call>x", "x",
+     "@find {\"n\": 1}$"},
+    {WEFT_CALLS_JSON, "{\"name\":\"find\",\"arguments\":\"{\\\"n\\\":1}\"}", "", "@find {\"n\":1}$"},
+    {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":\"\"}</tool_call>", "", "@find {}$"},
+    {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"n\":1}</tool_call>", "", "@find {\"n\":1}$"},
+    {WEFT_CALLS_HERMES,
+     "<tool_call>{\"type\":\"function\",\"function\":{\"name\":\"find\",\"arguments\":{\"n\":1}}}</tool_call>", "",
+     "@find {\"n\":1}$"},
+    {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":\"now\"}</tool_call>",
+     "{\"name\":\"find\",\"arguments\":\"now\"}", ""},
+    /* two calls in one pair of markers; marks, braces and commas that are missing or too many */
+    {WEFT_CALLS_HERMES,
+     "<tool_call>{\"name\":\"find\",\"arguments\":{\"n\":1}}\n{\"name\":\"get_time\",\"arguments\":{}}</tool_call>", "",
+     "@find {\"n\":1}$@get_time {}$"},
+    {WEFT_CALLS_HERMES, "<tool_call>[{\"name\":\"find\",\"arguments\":{}},{\"name\":\"get_time\"}]</tool_call>", "",
+     "@find {}$@get_time {}$"},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find></function><function=get_time></function></tool_call>", "",
+     "@find {}$@get_time {}$"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>call:find{n:1}call:get_time{}<tool_call|>", "", "@find {\"n\":1}$@get_time {}$"},
+    {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{\"n\":1}\n<tool_call>{\"name\":\"get_time\"}", "",
+     "@find {\"n\":1}$@get_time {}$"},
+    {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{\"n\":1</tool_call>x", "x", "@find {\"n\":1}$"},
+    {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{\"list\":[1,2,],\"n\":1,}}}</tool_call>x", "x",
+     "@find {\"list\":[1,2],\"n\":1}$"},
+    {WEFT_CALLS_HERMES,
+     "<tool_call>{\"name\":\"find\",\"arguments\":{\"text\":\"say \"hi\" to\" \n \"n\":1}}</tool_call>", "",
+     "@find {\"text\":\"say \\\"hi\\\" to\" \n ,\"n\":1}$"},
+    {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{{\"text\":\"\\d+\"}}}</tool_call>", "",
+     "@find {\"text\":\"\\\\d+\"}$"},
+    /* one form in the way of another */
+    {WEFT_CALLS_QWEN, "<tool_call>{\"name\":\"find\",\"arguments\":{\"n\":1}}</tool_call>", "", "@find {\"n\":1}$"},
+    {WEFT_CALLS_HERMES, "<tool_call><function=find><parameter=n>1</parameter></function></tool_call>x", "x",
+     "@find {\"n\":1}$"},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find>{\"n\": 1}</function></tool_call>x", "x", "@find {\"n\": 1}$"},
+    {WEFT_CALLS_GEMMA, "<|tool_call>{\"name\":\"find\",\"arguments\":{\"n\":1}}<tool_call|>x", "x", "@find {\"n\":1}$"},
+    {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=list>['a', True,]</parameter></function></tool_call>", "",
+     "@find {\"list\":[\"a\", true]}$"},
     {WEFT_CALLS_LLAMA, "{\"name\": \"find\", \"parameters\": {\"n\": 1", "", "@find {\"n\": 1!"},
     /* cut off within what is held back until it is whole: the beginning of a JSON text */
     {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=list>\n[1, 2,\n", "", "@find {\"list\":[1, 2,!"},
     {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=n>many", "", "@find {\"n\":\"many!"},
     {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=maybe>nul", "", "@find {\"maybe\":nul!"},
     {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=text>a\n", "", "@find {\"text\":\"a!"},
+    {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{\"n\": 1, ", "", "@find {\"n\": 1,!"},
     {WEFT_CALLS_GEMMA, "<|tool_call>call:find{n:12", "", "@find {\"n\":12!"},
     {WEFT_CALLS_GEMMA, "<|tool_call>call:find{text:bare wor", "", "@find {\"text\":\"bare wor!"},
     {WEFT_CALLS_GEMMA, "<|tool_call>call:find{text:\"ab", "", "@find {\"text\":\"ab!"},
@@ -271,10 +327,10 @@ static void blanks_are_not_held(void **state) {
     assert_int_equal(weft_call_reader_push(&reader, calls[i].head, strlen(calls[i].head), &sink), WEFT_OK);
     for (int k = 0; k < 1000; k++) {
       assert_int_equal(weft_call_reader_push(&reader, "\n", 1, &sink), WEFT_OK);
-      assert_true(reader.held.n < 16);
+      assert_true(reader.held.n < 300); /* a head of tags waits a little for what is behind it */
     }
     assert_int_equal(weft_call_reader_push(&reader, calls[i].tail, strlen(calls[i].tail), &sink), WEFT_OK);
-    assert_int_equal(weft_call_reader_end(&reader, &sink), WEFT_OK);
+    assert_int_equal(weft_call_reader_end(&reader, true, &sink), WEFT_OK);
     assert_int_equal(t.calls.bytes[t.calls.n - 1], '$');
     weft_call_reader_close(&reader);
     weft_text_free(&t.content), weft_text_free(&t.calls);
@@ -286,7 +342,7 @@ static void in_a_call_or_not(void **state) {
   static const char *const parts[] = {
       "a <tool_call>{\"name\":\"find\",\"arg",          "uments\":{",   "\"n\":1,", "}", "x</tool_call>",
       "<tool_call>{\"name\":\"find\",\"arguments\":{}", "}</tool_call>"};
-  static const bool in_call[] = {false, true, true, true, false, false, false}; /* ,} is no JSON: raw to the mark */
+  static const bool in_call[] = {false, true, true, false, false, false, false};
   weft_call_reader reader;
   taken t = {0};
   const weft_call_sink sink = {&t, take_content, take_begin, take_arguments, take_end};
@@ -298,6 +354,15 @@ static void in_a_call_or_not(void **state) {
   }
   weft_call_reader_close(&reader);
   weft_text_free(&t.content), weft_text_free(&t.calls);
+}
+
+/* The n bytes are the beginning of a JSON text. */
+static void check_beginning(const char *text, size_t n) {
+  json_steps steps = {0};
+  for (size_t i = 0; i < n; i++) {
+    json_step step = json_steps_take(&steps, text[i]);
+    if (step == JSON_STEP_BAD || (step == JSON_STEP_DONE && i + 1 < n)) fail_msg("no JSON: %.*s", (int)n, text);
+  }
 }
 
 /* Texts made of the pieces that forms are made of: no cut changes anything, no marker is given as content, and a
@@ -338,6 +403,10 @@ static void random_texts(void **state) {
                                       "\xC3\xA9",
                                       "{\"name\": \"find\", \"parameters\": {",
                                       "text:",
+                                      "'",
+                                      "=",
+                                      "True",
+                                      "\"arguments\":\"",
                                       "null"};
   uint64_t random = 7;
   (void)state;
@@ -357,6 +426,7 @@ static void random_texts(void **state) {
       json_error_t error;
       json_t *json = json_loadb(from, (size_t)(to - from), 0, &error);
       if (*to == '$' && !json_is_object(json) && strstr(error.text, "duplicate") == NULL) fail_msg("%s: %s", all, from);
+      if (*to == '!') check_beginning(from + 1, (size_t)(to - from) - 1);
       json_decref(json);
       at = to;
     }
@@ -380,7 +450,7 @@ static void a_copy_reads_ahead(void **state) {
     assert_int_equal(weft_call_reader_push(&reader, answer, cut, &sink), WEFT_OK);
     assert_int_equal(weft_call_reader_copy(&reader, &copy), WEFT_OK);
     assert_int_equal(weft_call_reader_push(&copy, answer + cut, strlen(answer) - cut, &canvas), WEFT_OK);
-    assert_int_equal(weft_call_reader_end(&copy, &canvas), WEFT_OK);
+    assert_int_equal(weft_call_reader_end(&copy, true, &canvas), WEFT_OK);
     weft_call_reader_close(&copy);
     weft_text_puts(&given.content, "");
     weft_text_append(&given.content, shown.content.n == 0 ? "" : shown.content.bytes, shown.content.n);
@@ -388,12 +458,134 @@ static void a_copy_reads_ahead(void **state) {
     weft_text_clear(&given.content);
     weft_text_clear(&given.calls);
     assert_int_equal(weft_call_reader_push(&reader, answer + cut, strlen(answer) - cut, &sink), WEFT_OK);
-    assert_int_equal(weft_call_reader_end(&reader, &sink), WEFT_OK);
+    assert_int_equal(weft_call_reader_end(&reader, true, &sink), WEFT_OK);
     assert_int_equal(given.calls.n, shown.calls.n);
     assert_int_equal(given.content.n, shown.content.n);
     weft_call_reader_close(&reader);
     weft_text_free(&given.content), weft_text_free(&given.calls);
     weft_text_free(&shown.content), weft_text_free(&shown.calls);
+  }
+}
+
+static weft_text mended;
+
+static void take_mended(void *self, const char *text, size_t n) {
+  weft_text_append(self, text, n);
+}
+
+/* Mends the text, `step` bytes at a time, and ends it. */
+static void mend_text(const char *text, size_t n, size_t step, bool cut) {
+  json_mend mend = {.mark = Q, .end = "</tool_call>", .self = &mended, .take = take_mended};
+  size_t at = 0;
+  weft_text_clear(&mended);
+  weft_text_puts(&mended, "");
+  for (size_t n_given = 0; n_given < n;) {
+    n_given = n_given + step < n ? n_given + step : n;
+    at += json_mend_read(&mend, text + at, n_given - at, false);
+  }
+  at += json_mend_read(&mend, text + at, n - at, true);
+  if (json_mend_done(&mend)) return;
+  if (cut) {
+    json_mend_cut(&mend, text + at, n - at);
+  } else {
+    json_mend_close(&mend, text + at, n - at);
+  }
+}
+
+/* What is mended is JSON, whatever the text is and however it comes; cut off, it is the beginning of JSON. */
+static void mended_texts_are_json(void **state) {
+  static const char *const words[] = {
+      "{",       "}",  "[",     "]", ",",    ":",    "\"",   "'",   "=",        " ",  "\n",      Q,   "</tool_call>",
+      "</tool_", "\\", "\\u00", "4", "-1.5", "True", "null", "a b", "\xC3\xA9", "\t", "{\"a\":", "<|"};
+  uint64_t random = 11;
+  (void)state;
+  for (uint32_t round = 0, n_rounds = test_amount(3000, 20000, 200000); round < n_rounds; round++) {
+    weft_text text = {0}, whole = {0};
+    weft_text_puts(&text, round % 2 == 0 ? "{" : "[");
+    for (uint32_t i = 0, n = draw(&random, 20); i < n; i++) {
+      weft_text_puts(&text, words[draw(&random, sizeof words / sizeof *words)]);
+    }
+    mend_text(text.bytes, text.n, text.n, false);
+    json_t *json = json_loadb(mended.bytes, mended.n, 0, NULL);
+    if (json == NULL) fail_msg("%s became %s", text.bytes, mended.bytes);
+    json_decref(json);
+    weft_text_append(&whole, mended.bytes, mended.n);
+    mend_text(text.bytes, text.n, 1 + draw(&random, 3), false);
+    assert_string_equal(mended.bytes, whole.bytes);
+    mend_text(text.bytes, text.n, 1, true);
+    check_beginning(mended.bytes, mended.n);
+    weft_text_free(&text);
+    weft_text_free(&whole);
+  }
+  weft_text_free(&mended);
+}
+
+static json_t *draw_json(uint64_t *random, uint32_t depth) {
+  static const char *const texts[] = {"",       "a",    "it's",         "\"q\"",        "\\",
+                                      "{x: 1}", "a\nb", "\xE2\x82\xAC", "</tool_call>", "1"};
+  json_t *json;
+  switch (draw(random, depth == 0 ? 5 : 7)) {
+    case 0:
+      return json_string(texts[draw(random, 10)]);
+    case 1:
+      return json_integer((json_int_t)draw(random, 1000) - 500);
+    case 2:
+      return json_real((double)draw(random, 1000) / 7);
+    case 3:
+      return draw(random, 2) == 0 ? json_true() : json_null();
+    case 4:
+    case 5:
+      json = json_object();
+      for (uint32_t i = 0, n = draw(random, 4); i < n; i++) {
+        json_object_set_new(json, texts[draw(random, 10)], depth == 0 ? json_true() : draw_json(random, depth - 1));
+      }
+      return json;
+    default:
+      json = json_array();
+      for (uint32_t i = 0, n = draw(random, 4); i < n; i++) json_array_append_new(json, draw_json(random, depth - 1));
+      return json;
+  }
+}
+
+/* What is JSON already is given byte for byte. */
+static void json_is_not_changed(void **state) {
+  uint64_t random = 5;
+  (void)state;
+  for (uint32_t round = 0, n_rounds = test_amount(1000, 5000, 50000); round < n_rounds; round++) {
+    json_t *json = json_array();
+    json_array_append_new(json, draw_json(&random, 4));
+    char *text = json_dumps(json, round % 3 == 0 ? JSON_COMPACT : round % 3 == 1 ? 0 : JSON_INDENT(2));
+    mend_text(text, strlen(text), 1 + draw(&random, 5), true);
+    assert_string_equal(mended.bytes, text);
+    free(text);
+    json_decref(json);
+  }
+  weft_text_free(&mended);
+}
+
+/* An answer that the model ended itself is whole, whatever it forgot. */
+static void the_models_own_end_closes_a_call(void **state) {
+  static const struct {
+    weft_call_form form;
+    const char *text, *calls;
+  } ends[] = {
+      {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{\"text\":\"ab", "@find {\"text\":\"ab\"}$"},
+      {WEFT_CALLS_HERMES, "<tool_call>{\"name\":\"find\",\"arguments\":{\"list\":[tru", "@find {\"list\":[\"tru\"]}$"},
+      {WEFT_CALLS_GEMMA, "<|tool_call>call:find{n:12", "@find {\"n\":12}$"},
+      {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=n>\n12\n", "@find {\"n\":12}$"},
+      {WEFT_CALLS_QWEN, "<tool_call><function=find><parameter=text>\na\n", "@find {\"text\":\"a\"}$"},
+      {WEFT_CALLS_QWEN, "<tool_call><function=find>", "@find {}$"}};
+  (void)state;
+  for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+    taken t = {0};
+    weft_call_reader reader;
+    const weft_call_sink sink = {&t, take_content, take_begin, take_arguments, take_end};
+    weft_call_reader_open(&reader, ends[i].form, tools, 2);
+    assert_int_equal(weft_call_reader_push(&reader, ends[i].text, strlen(ends[i].text), &sink), WEFT_OK);
+    assert_int_equal(weft_call_reader_end(&reader, false, &sink), WEFT_OK);
+    assert_string_equal(t.calls.bytes, ends[i].calls);
+    weft_call_reader_close(&reader);
+    weft_text_free(&t.content), weft_text_free(&t.calls);
   }
 }
 
@@ -463,10 +655,17 @@ static void json_steps_agree(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(every_form_at_every_cut), cmocka_unit_test(long_parts_at_every_cut),
-      cmocka_unit_test(blanks_are_not_held),     cmocka_unit_test(in_a_call_or_not),
-      cmocka_unit_test(types_of_a_schema),       cmocka_unit_test(random_texts),
-      cmocka_unit_test(forms_of_templates),      cmocka_unit_test(json_steps_agree),
+      cmocka_unit_test(every_form_at_every_cut),
+      cmocka_unit_test(long_parts_at_every_cut),
+      cmocka_unit_test(blanks_are_not_held),
+      cmocka_unit_test(in_a_call_or_not),
+      cmocka_unit_test(types_of_a_schema),
+      cmocka_unit_test(random_texts),
+      cmocka_unit_test(mended_texts_are_json),
+      cmocka_unit_test(json_is_not_changed),
+      cmocka_unit_test(the_models_own_end_closes_a_call),
+      cmocka_unit_test(forms_of_templates),
+      cmocka_unit_test(json_steps_agree),
       cmocka_unit_test(a_copy_reads_ahead),
   };
   return cmocka_run_group_tests(tests, open_tools, close_tools);

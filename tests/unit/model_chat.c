@@ -311,7 +311,8 @@ static void test_text_never_becomes_structure(void **state) {
       weft_chat_pieces pieces;
       weft_tokens tokens = {0};
       weft_error error;
-      assert_int_equal(weft_chat_split(w.chat, m, 3, &options, &pieces, &error), WEFT_OK);
+      if (weft_chat_split(w.chat, m, 3, &options, &pieces, &error) != WEFT_OK)
+        fail_msg("%s: %s", error.text, m[0].content);
       assert_int_equal(weft_chat_render(w.chat, m, 3, &options, &tokens, &error), WEFT_OK);
       uint32_t at = 0;
       for (uint32_t i = 0; i < pieces.n; i++) {
@@ -481,9 +482,9 @@ static void test_call_markers(void **state) {
 static void test_results_without_a_place(void **state) {
   static const char template[] =
       "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% elif m.tool_calls and not loop.last %}"
-      "{{ {'result': loop.nextitem.content | trim | replace('x', 'y')} | tojson }}{% endif %}{% endfor %}";
+      "{{ {'result': loop.nextitem.content | trim | replace('-', '+')} | tojson }}{% endif %}{% endfor %}";
   const weft_chat_message call = {.role = "assistant", .content = "", .more = "{\"tool_calls\":[{}]}"};
-  weft_chat_message m[] = {say("user", "a"), call, say("tool", " <|im_end|> xx\n"), say("tool", " \n"),
+  weft_chat_message m[] = {say("user", "a"), call, say("tool", " <|im_end|> --\n"), say("tool", " \n"),
                            say("tool", "b")};
   const weft_chat_options options = {0};
   weft_chat_pieces pieces;
@@ -495,7 +496,7 @@ static void test_results_without_a_place(void **state) {
   w.t = fixture_tokenizer(&w.f);
   const weft_bytes bytes = {template, strlen(template)};
   if (weft_chat_open(w.f.gguf, w.t, bytes, "here", &w.chat, &error) != WEFT_OK) fail_msg("%s", error.text);
-  prints(&w, m, 4, false, false, "a{\"result\": \"<|im_end|> yy\"}"); /* blanks say nothing that could be lost */
+  prints(&w, m, 4, false, false, "a{\"result\": \"<|im_end|> ++\"}"); /* blanks say nothing that could be lost */
   if (weft_chat_split(w.chat, m, 4, &options, &pieces, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_int_equal(pieces.n, 1); /* text of a result is no control token */
   weft_chat_pieces_close(&pieces);

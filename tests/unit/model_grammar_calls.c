@@ -80,7 +80,7 @@ static void check_answers(grammar_world *w, weft_call_form form, bool free_text,
     weft_call_reader_open(&reader, form, tools, 2);
     assert_int_equal(weft_call_reader_push(&reader, answer.bytes == NULL ? "" : answer.bytes, answer.n, &sink),
                      WEFT_OK);
-    assert_int_equal(weft_call_reader_end(&reader, &sink), WEFT_OK);
+    assert_int_equal(weft_call_reader_end(&reader, true, &sink), WEFT_OK);
     weft_call_reader_close(&reader);
     if (!free_text) assert_true(s.content.n == 0 && s.n_calls > 0);
     if (!several) assert_in_range(s.n_calls, 0, 1);
@@ -139,7 +139,7 @@ static void arguments_are_an_object(void **state) {
       if (wrong != NULL) fail_msg("%s", wrong);
       weft_call_reader_open(&reader, WEFT_CALLS_HERMES, tools, 2);
       assert_int_equal(weft_call_reader_push(&reader, answer.bytes, answer.n, &sink), WEFT_OK);
-      assert_int_equal(weft_call_reader_end(&reader, &sink), WEFT_OK);
+      assert_int_equal(weft_call_reader_end(&reader, true, &sink), WEFT_OK);
       weft_call_reader_close(&reader);
       if (s.n_calls != 1 || s.content.n != 0) fail_msg("%s: %s", schemas[k], answer.bytes);
       weft_text_free(&s.content);

@@ -48,9 +48,9 @@ static void marked(const char *text, const char *want) {
   weft_error error = {{0}};
   weft_text shown = {0};
   if (render(text, NULL, &out, &error) != WEFT_OK) fail_msg("%s: %s", text, error.text);
-  uint8_t mark = 1;
+  bool mark = true;
   for (size_t i = 0; i <= out.n; i++) {
-    uint8_t next = i < out.n ? out.marks[i] : 1;
+    bool next = i == out.n || out.marks[i] == WEFT_JINJA_OWN;
     if (next != mark) weft_text_puts(&shown, mark ? "[" : "]");
     mark = next;
     if (i < out.n) weft_text_append(&shown, out.bytes + i, 1);
