@@ -25,8 +25,11 @@ const model_arch *model_arch_find(const char *name, size_t n) {
   return NULL;
 }
 
-const char *model_arch_names(void) {
-  return "gemma4, diffusion-gemma, diffusion_gemma, llama, qwen2, qwen3, qwen3moe";
+void model_arch_names(char *out, size_t size) {
+  size_t n = 0;
+  out[0] = 0;
+  for (size_t i = 0; i < sizeof archs / sizeof *archs && n < size; i++)
+    n += (size_t)snprintf(out + n, size - n, "%s%s", i == 0 ? "" : ", ", archs[i].name);
 }
 
 static weft_status find_arch(const weft_gguf *gguf, const model_arch **arch, weft_error *error) {
@@ -50,9 +53,11 @@ static weft_status find_arch(const weft_gguf *gguf, const model_arch **arch, wef
                      "%s: architecture '%s' is a part beside a model (%s) and no model; give the file of the model",
                      weft_gguf_path(gguf), shown, shown[0] == 'c' ? "an encoder of images or sound" : "a drafter");
   }
+  char names[256];
+  model_arch_names(names, sizeof names);
   return weft_fail(error, WEFT_E_UNSUPPORTED,
                    "%s: architecture '%s' is not supported; take a model of one of these: %s", weft_gguf_path(gguf),
-                   shown, model_arch_names());
+                   shown, names);
 }
 
 /* The embedding says how many tokens there are; keys and token list must agree. */

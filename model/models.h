@@ -24,7 +24,7 @@ typedef struct model_arch {
 /* NULL when there is no such architecture. */
 const model_arch *model_arch_find(const char *name, size_t n);
 /* The names of all architectures, separated by commas, for messages. */
-const char *model_arch_names(void);
+void model_arch_names(char *out, size_t size); /* of the registry, with commas between */
 
 /* Reads general.architecture and the keys. Used by open and by inspect. */
 weft_status model_hyper_read(const weft_gguf *gguf, const model_arch **arch, model_hyper *hyper, weft_error *error);

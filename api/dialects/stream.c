@@ -160,7 +160,7 @@ static weft_status refuse_end(const weft_delta *end, weft_refusal *why) {
   return WEFT_OK;
 }
 
-/* Who adds up the logprobs of a prompt given back counts on one more for each token that was drawn, the end too. */
+/* A client that sums the logprobs of an echoed prompt expects one for each token that was drawn, the end token too. */
 static void put_end_logprobs(const weft_answer *a, weft_choice *c, const weft_delta *d) {
   weft_delta one = *d;
   one.n_tokens = 1;
