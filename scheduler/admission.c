@@ -25,13 +25,12 @@ static uint32_t pages_wanted(const weft_engine *e, const weft_request *r, weft_s
   return (n > held ? n - held : 0) + margin_blocks(e);
 }
 
-/* Pins of lower priority count as room, and are let go of for the request. */
-static bool has_room(weft_engine *e, const weft_request *r, uint32_t wanted) {
-  if (wanted > weft_pager_headroom(e->pager) + weft_pins_spare(e, r)) return false;
-  while (wanted > weft_pager_headroom(e->pager)) {
-    if (!weft_pins_give_way(e, r)) return false; /* their pages were in use elsewhere, too */
-  }
-  return true;
+/* START: there is room for the request; PIN: there may be when a pin of lower priority has given way, since its pages
+ * may be in use elsewhere, too; NO_ROOM. */
+static weft_admission_kind find_room(weft_engine *e, const weft_request *r, uint32_t wanted) {
+  uint32_t headroom = weft_pager_headroom(e->pager);
+  if (wanted <= headroom) return WEFT_ADMIT_START;
+  return wanted <= headroom + weft_pins_spare(e, r) ? WEFT_ADMIT_PIN : WEFT_ADMIT_NO_ROOM;
 }
 
 /* The pages would bring its tenant over its limit. A request that is alone in its tenant is let in, since submit.c has
@@ -127,8 +126,8 @@ static weft_admission admit_prompt(weft_engine *e, const weft_lane *lane, weft_r
   if (status == WEFT_NO_BLOCKS) return give_back(e, WEFT_ADMIT_NO_ROOM, r, WEFT_SEQ_NONE, is.n_cached);
   WEFT_CHECK(status == WEFT_OK); /* sequences were counted, lengths checked at submit */
   uint32_t wanted = pages_wanted(e, r, is.seq);
-  if (e->n_running > 0 && !has_room(e, r, wanted)) return give_back(e, WEFT_ADMIT_NO_ROOM, r, is.seq, wanted);
-  return is;
+  weft_admission_kind kind = e->n_running > 0 ? find_room(e, r, wanted) : WEFT_ADMIT_START;
+  return kind == WEFT_ADMIT_START ? is : give_back(e, kind, r, is.seq, wanted);
 }
 
 /* An autoregressive answer needs the last row of the prompt itself, a canvas none. */
@@ -146,7 +145,8 @@ static weft_admission fork_prompt(weft_engine *e, const weft_lane *lane, weft_re
   WEFT_CHECK(status == WEFT_OK);
   uint32_t wanted = pages_wanted(e, r, is.seq) + lane->info->n_groups; /* and the copies */
   if (is_over_limit(e, r, wanted)) return give_back(e, WEFT_ADMIT_LIMITED, r, is.seq, 0);
-  if (!has_room(e, r, wanted)) return give_back(e, WEFT_ADMIT_NO_ROOM, r, is.seq, wanted);
+  weft_admission_kind kind = find_room(e, r, wanted);
+  if (kind != WEFT_ADMIT_START) return give_back(e, kind, r, is.seq, wanted);
   /* the last canvas is never committed */
   bool writes = !r->canvas || r->size.n_blocks > 1 || trunk->size.n_blocks > 1;
   if (writes) status = weft_pager_reserve(e->pager, is.seq, 1);

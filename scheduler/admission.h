@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Admission: decides what should happen to the waiting request that is due (vLLM: the step from waiting to running).
- * It asks the pager, which pins the cached prefix of a request that may start, and changes no request; perform.c acts.
+ * It asks the pager, which pins the cached prefix of a request that may start; it changes no request and lets go of
+ * nothing that was held before. perform.c acts.
  *
  * Law. No request is admitted while a running request lacks memory, nor in a plan that preempted a request, except on
  * the debts below. A request starts only when the pages of all its tokens can be had besides a margin for the running
@@ -39,7 +40,8 @@ typedef enum weft_admission_kind {
    * without a victim the same happens as with PASS. */
   WEFT_ADMIT_NO_ROOM = 6,
   /* It lacks a place that is owed to it. The victim, if there is one, is preempted; no further request starts. */
-  WEFT_ADMIT_CLAIM = 7
+  WEFT_ADMIT_CLAIM = 7,
+  WEFT_ADMIT_PIN = 8 /* it has room once a pin of lower priority gives way, and is then to be asked about again */
 } weft_admission_kind;
 
 typedef struct weft_admission {

@@ -203,6 +203,8 @@ weft_performed weft_perform_admission(weft_planning *p, const weft_admission *is
     case WEFT_ADMIT_CLAIM:
       make_waiter(e, is);
       break;
+    case WEFT_ADMIT_PIN:
+      return weft_pins_give_way(e, is->request) ? WEFT_PERFORMED_AGAIN : WEFT_PERFORMED_STOP;
     case WEFT_ADMIT_NOBODY:
       break;
   }

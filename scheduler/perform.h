@@ -3,7 +3,8 @@
  * start of a turn (step.c), and nowhere else.
  *
  * Law. A function here decides nothing: it does the one thing that it is told, keeps the fields of claims.h, and
- * returns whether it came to pass. It calls the pager, the runner's slots and lifecycle.h, never a file that decides.
+ * returns what came of it. Which rows, with which outputs, comes from rows.h; who starts, from admission.h; where blocks
+ * come from, from relief.h. It calls the pager, the runner's slots and lifecycle.h, never a file that decides.
  * Engine thread. */
 #ifndef WEFT_SCHEDULER_PERFORM_H
 #define WEFT_SCHEDULER_PERFORM_H
@@ -17,7 +18,8 @@
 typedef enum weft_performed {
   WEFT_PERFORMED_STARTED = 1, /* it runs: rows may be planned for it */
   WEFT_PERFORMED_WAITS = 2,   /* it goes on waiting, or has ended; others may start */
-  WEFT_PERFORMED_STOP = 3     /* no further request may start in this plan */
+  WEFT_PERFORMED_STOP = 3,    /* no further request may start in this plan */
+  WEFT_PERFORMED_AGAIN = 4    /* pages came free: the request is to be asked about again */
 } weft_performed;
 
 weft_performed weft_perform_admission(weft_planning *planning, const weft_admission *admission);

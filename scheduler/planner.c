@@ -72,8 +72,12 @@ static bool serve_charged(weft_planning *p, weft_request *r) {
 
 /* False: no further request may start in this plan. */
 static bool try_admission(weft_planning *p, weft_request *r) {
-  weft_admission admission = weft_admission_decide(p, r);
-  weft_performed what = weft_perform_admission(p, &admission);
+  weft_admission admission;
+  weft_performed what;
+  do { /* again at most once for every pin that is held */
+    admission = weft_admission_decide(p, r);
+    what = weft_perform_admission(p, &admission);
+  } while (what == WEFT_PERFORMED_AGAIN);
   if (what == WEFT_PERFORMED_STARTED) (void)serve_charged(p, admission.request);
   return what != WEFT_PERFORMED_STOP;
 }
