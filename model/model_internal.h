@@ -97,7 +97,8 @@ typedef struct model_scratch {
 enum { MODEL_INBOXES = 2 };
 
 /* The marks that are set on a device of a model (kernels/device.h). Runners of several models on one device use the same
- * marks: who waits for one that was set again since waits longer than needed, and never less. */
+ * marks. If another runner sets a mark again while one is waiting for it, the wait lasts until the newer work is done,
+ * which is longer than needed and does no harm: the older work was enqueued before. */
 enum {
   MARK_FLIGHT = 0,                                /* the flights of a runner (runner_internal.h) */
   MARK_HELD = MARK_FLIGHT + WEFT_DEVICES_MAX + 2, /* what is found of a held canvas and of the next */
@@ -169,17 +170,17 @@ typedef struct model_step {
   model_part *part; /* whose layers are computed now */
   weft_forward_args *args;
   uint32_t n_rows, n_causal; /* of the rows still computed */
-  bool owns_part;            /* rows are shared out: what is not of heads or experts this shard computes for */
-  uint32_t own_first, n_own; /* these rows alone; else for all. Only they are there in x, t, */
-  bool h_is_part;            /* and in h, if this is true */
-  float *x;                  /* the residual stream of these rows */
+  bool owns_part;            /* the rows are shared out among shards: all but heads and experts is computed by rows */
+  uint32_t own_first, n_own; /* the rows that this shard computes; without owns_part all rows */
+  float *x;                  /* the residual stream of the n_rows rows; with owns_part only own rows are valid */
   float *h;                  /* a second buffer of that shape */
+  bool h_is_part;            /* in h, too, only own rows are valid */
   weft_rows_form h_form;     /* how the input of a layer lies in h */
-  float *a;                  /* attention output of these rows, */
-  const float *o_x;          /* which the product `o` reads there or in h, */
-  weft_rows_form o_form;     /* in this form */
-  const uint32_t *kept;      /* NULL: every row is still computed; else row i of the step is row kept[i] of the batch */
-  uint32_t inbox;            /* which of each part it goes through */
+  float *a;                  /* attention's output of the n_rows rows */
+  const float *o_x;          /* where the product `o` reads it: a, or h where attention left it prepared there */
+  weft_rows_form o_form;     /* how it lies at o_x */
+  const uint32_t *kept;      /* row i of the step is row kept[i] of the batch; NULL: every row is still computed */
+  uint32_t inbox;            /* the inbox of each part that the step goes through */
 } model_step;
 
 /* The first of the experts of a shard; of shard n_shards: their number. */

@@ -6,8 +6,8 @@
  * tenant.h) and no tenant of a higher class has requests. While a light tenant decodes on a lane, a step of that lane
  * takes no longer than a limit: WEFT_LIGHT_FACTOR times the fair time of that tenant's decode rows (policy.h; of
  * several tenants the shortest), or, where that is more, WEFT_LIGHT_FACTOR times what the decode rows of all light
- * tenants of the lane take. Only an error of prediction, and the first piece of the other tenants (pace.h), which
- * always runs, make a step longer.
+ * tenants of the lane take. A step takes longer in two cases only: the prediction of its time was wrong, or the first
+ * piece of work of the other tenants, which is let in whatever its length (pace.h), is longer than the limit.
  *
  * So a tenant either gets at least half of its fair share, or its answers grow at a fixed part of their fair speed
  * that does not depend on what others send. All light tenants' rows together take at most one part in

@@ -7,9 +7,9 @@
  * at least WEFT_PACE_CHUNK rows; a canvas whole or not at all, and canvases take turns. What is held back is first in
  * the next step. After WEFT_PACE_HELD steps in a row in which no canvas ran though one was held, one runs whatever it
  * takes; after as many in which no prompt did, prompts go first, and one gets WEFT_PACE_CHUNK rows whatever they take;
- * never both in one step. So a step exceeds the target only by an error of prediction or by one such piece, and of n
- * canvases (or prompts) each runs at least once in n * (WEFT_PACE_HELD + 2) steps. Where no request decodes there is
- * no target.
+ * never both in one step. So a step exceeds the target only where the prediction of its time was wrong, or by one such
+ * piece; and of n canvases (or prompts) each runs at least once in n * (WEFT_PACE_HELD + 2) steps. Where no request
+ * decodes there is no target.
  *
  * Without a target the same holds for the time that light tenants leave (light.h), except that the first piece of
  * every step runs whatever it takes: a canvas, WEFT_PACE_CHUNK rows of a prompt, or a decode row. Only decode rows of
@@ -26,10 +26,12 @@ enum { WEFT_PACE_AHEAD = 4 };
 /* What is remembered from the plans before; one for each lane, which owns it. */
 typedef struct weft_pace_late {
   uint32_t n_prompts, n_canvases; /* plans in a row in which no prompt (canvas) ran although one found no time */
-  uint32_t n_narrow;              /* plans in which a canvas found too few rows left, since one ran or none was there */
-  bool held;                      /* in the last plan something found no time */
-  uint64_t n_alone;               /* steps of light tenants' decode rows alone, so far */
-  double shared_us;               /* predicted time of steps with light tenants' decode rows since the last such step */
+  /* Plans in which a canvas found too few rows left; it begins anew with a plan in which a canvas ran, or in which no
+   * canvas was ready. */
+  uint32_t n_narrow;
+  bool held;        /* in the last plan something found no time */
+  uint64_t n_alone; /* steps of light tenants' decode rows alone, so far */
+  double shared_us; /* predicted time of steps with light tenants' decode rows since the last such step */
 } weft_pace_late;
 
 typedef struct weft_pace {

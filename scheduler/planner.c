@@ -7,6 +7,44 @@
 
 enum { FAR_AHEAD = 16, AHEAD = 8 }; /* requests between a prefetch and its use */
 
+/* One plan, in short; where each line is decided stands behind it. The functions below come in the reverse order.
+ *
+ *   plan(lane):
+ *     how long the step may be: the target between tokens, or what light tenants leave      pace, light
+ *     what is left in the step: rows, rows that are scored, drafts
+ *
+ *     the request that lacks blocks, if it is of this lane: serve it                        claims.starved
+ *     a canvas found too few rows in the last plans: serve the one that is due
+ *     else prompts got no row in the last plans: serve what is due with half of the rows
+ *
+ *     unless tenants contend for this step:                                                 share
+ *       for each request that decodes or denoises, in turn: serve it
+ *     while share has a request that is due:                                                share, policy
+ *       it waits: admit it; where it starts, serve it                                       admission, debt
+ *       it runs: serve it, and charge its tenant
+ *
+ *     nothing got rows, and there was a limit of time: once more without it
+ *     remember what found no room; predict and charge the step                              cost, tenant
+ *
+ *   serve(request):
+ *     loop
+ *       which rows it can use now, and what is asked of them                                rows
+ *         prompt      a chunk, as long as rows and time are left
+ *         decode      the row of the token that it knows or that is being drawn
+ *         run         nothing in flight: that row and drafts of the next ones
+ *         canvas      the next denoise step, or first the commit of the canvas before
+ *       none can be used: done; none is left in this step: it goes first in the next one
+ *       the blocks of these rows; while the pager lacks some:                               relief
+ *         tell it of rows that landed, let go of a pin, preempt a request, or wait
+ *       the work is in the plan, and the request is as if it had been computed              perform
+ *     until the work shares no pass with a next one: a prompt's end or a commit does, with a denoise step
+ *
+ *   admit(request):
+ *     the pager's longest cached prefix, and room for all of its tokens besides a margin    admission
+ *     START, FOLLOW who computes the prefix, wait for the FILE, let a PIN go and ask again,
+ *     or it lacks room: then who is preempted for it, if a tenant owes it that              debt
+ *     made true                                                                             perform */
+
 /* ---- one running request --------------------------------------------------------------------- */
 
 static uint32_t find_blocks(weft_engine *e, weft_request *r, uint32_t n, bool may_shrink) {
