@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/json.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -46,18 +45,4 @@ void weft_json_string(weft_text *out, const char *bytes, size_t n) {
 
 void weft_json_words(weft_text *out, const char *zero_ended) {
   weft_json_string(out, zero_ended, strlen(zero_ended));
-}
-
-void weft_json_real(weft_text *out, double value) {
-  if (isfinite(value)) {
-    weft_text_printf(out, "%.9g", value);
-  } else {
-    weft_text_puts(out, "null");
-  }
-}
-
-void weft_json_ids(weft_text *out, const int32_t *ids, uint32_t n) {
-  weft_text_append(out, "[", 1);
-  for (uint32_t i = 0; i < n; i++) weft_text_printf(out, i == 0 ? "%d" : ",%d", ids[i]);
-  weft_text_append(out, "]", 1);
 }

@@ -12,7 +12,9 @@
 void weft_json_string(weft_text *out, const char *bytes, size_t n);
 /* The same, of a text that ends with a zero. */
 void weft_json_words(weft_text *out, const char *zero_ended);
+/* As "%.9g" gives it. */
 void weft_json_real(weft_text *out, double value);
+void weft_json_int(weft_text *out, int64_t value);
 /* [1,2,3] */
 void weft_json_ids(weft_text *out, const int32_t *ids, uint32_t n);
 

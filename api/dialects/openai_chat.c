@@ -15,8 +15,10 @@ static void put_token(const weft_token_logprob *t, weft_text *out) {
   weft_text_puts(out, ",\"logprob\":");
   put_logprob((double)t->logprob, out);
   weft_text_puts(out, ",\"bytes\":[");
-  for (size_t i = 0; i < t->n_bytes; i++)
-    weft_text_printf(out, i == 0 ? "%u" : ",%u", (unsigned)(unsigned char)t->bytes[i]);
+  for (size_t i = 0; i < t->n_bytes; i++) {
+    if (i > 0) weft_text_puts(out, ",");
+    weft_json_int(out, (unsigned char)t->bytes[i]);
+  }
   weft_text_puts(out, "]");
 }
 

@@ -69,8 +69,7 @@ void weft_openai_completions_logprobs(const weft_answer *a, weft_choice *c, cons
     } else {
       put_top(a, d, i, &c->logprobs[TOP]);
     }
-    uint64_t offset = before + d->text_at[i];
-    weft_text_printf(&c->logprobs[OFFSETS], "%llu", (unsigned long long)offset);
+    weft_json_int(&c->logprobs[OFFSETS], (int64_t)(before + d->text_at[i]));
   }
 }
 

@@ -40,10 +40,13 @@ weft_status weft_openai_read_prompt_logprobs(weft_gen *gen, const json_t *root, 
 
 /* A token at a place, by its id. */
 static void put_entry(const weft_token_logprob *t, weft_text *out) {
-  weft_text_printf(out, "\"%d\":{\"logprob\":", t->token);
+  weft_text_puts(out, "\"");
+  weft_json_int(out, t->token);
+  weft_text_puts(out, "\":{\"logprob\":");
   weft_json_real(out, (double)t->logprob < -9999.0 ? -9999.0 : (double)t->logprob);
   if (t->rank > 0) {
-    weft_text_printf(out, ",\"rank\":%u", t->rank);
+    weft_text_puts(out, ",\"rank\":");
+    weft_json_int(out, t->rank);
   } else {
     weft_text_puts(out, ",\"rank\":null");
   }

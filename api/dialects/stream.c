@@ -128,8 +128,8 @@ static weft_status keep_text(const weft_answer *a, weft_choice *c, const weft_de
   }
   if (d->thinking) c->n_thinking_tokens += d->n_tokens;
   for (uint32_t i = 0; i < d->n_tokens && a->token_ids && d->kind == WEFT_DELTA_TEXT; i++) {
-    weft_text_printf(&c->ids, c->n_ids == 0 ? "%d" : ",%d", d->tokens[i]);
-    c->n_ids += 1;
+    if (c->n_ids++ > 0) weft_text_puts(&c->ids, ",");
+    weft_json_int(&c->ids, d->tokens[i]);
   }
   if (a->logprobs && d->logprobs != NULL) a->dialect->logprobs(a, c, d);
   if (d->kind == WEFT_DELTA_PROMPT) c->n_prompt_text += weft_text_characters(d->text, d->n_text);
