@@ -23,9 +23,8 @@ static const char *escape_of(unsigned char c, char buffer[8]) {
   }
 }
 
-void weft_json_string(weft_text *out, const char *bytes, size_t n) {
+void weft_json_escape(weft_text *out, const char *bytes, size_t n) {
   size_t from = 0, at = 0;
-  weft_text_append(out, "\"", 1);
   while (at < n) {
     uint32_t c;
     char buffer[8];
@@ -40,6 +39,11 @@ void weft_json_string(weft_text *out, const char *bytes, size_t n) {
     at += length;
   }
   if (n > from) weft_text_append(out, bytes + from, n - from);
+}
+
+void weft_json_string(weft_text *out, const char *bytes, size_t n) {
+  weft_text_append(out, "\"", 1);
+  weft_json_escape(out, bytes, n);
   weft_text_append(out, "\"", 1);
 }
 

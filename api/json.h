@@ -8,8 +8,9 @@
 
 #include "base/text.h"
 
-/* n bytes as a string with its quotes. */
+/* n bytes as a string with its quotes; and without them. */
 void weft_json_string(weft_text *out, const char *bytes, size_t n);
+void weft_json_escape(weft_text *out, const char *bytes, size_t n);
 /* The same, of a text that ends with a zero. */
 void weft_json_words(weft_text *out, const char *zero_ended);
 /* As "%.9g" gives it. */

@@ -86,7 +86,8 @@ static void put_stop(const weft_choice *c, weft_text *out) {
   }
 }
 
-static void put_begin(const weft_answer *a, const weft_choice *c, weft_text *out) {
+static void put_begin(const weft_answer *a, const weft_choice *c, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   const int32_t *ids;
   weft_sse_begin(out, "message_start");
   weft_text_puts(out, "{\"type\":\"message_start\",\"message\":");
@@ -103,6 +104,13 @@ static void end_block(anthropic_stream *s, weft_text *out) {
   weft_text_printf(out, "{\"type\":\"content_block_stop\",\"index\":%u}", s->n_blocks - 1);
   weft_sse_end(out);
   s->block = NO_BLOCK;
+}
+
+static void put_ping(const weft_answer *a, weft_text *out) {
+  (void)a;
+  weft_sse_begin(out, "ping");
+  weft_text_puts(out, "{\"type\":\"ping\"}");
+  weft_sse_end(out);
 }
 
 /* A call, without its closing brace. */
@@ -129,10 +137,7 @@ static void begin_block(anthropic_stream *s, block_kind kind, const weft_answer_
                                            : "{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"}}");
   }
   weft_sse_end(out);
-  if (s->n_blocks++ > 0) return;
-  weft_sse_begin(out, "ping");
-  weft_text_puts(out, "{\"type\":\"ping\"}");
-  weft_sse_end(out);
+  if (s->n_blocks++ == 0) put_ping(NULL, out);
 }
 
 /* More of the block that the stream is in. */
@@ -157,7 +162,8 @@ static void put_calls(anthropic_stream *s, const weft_choice *c, bool begun, wef
   }
 }
 
-static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
+static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   anthropic_stream *s = a->own;
   put_calls(s, c, true, out); /* before the text of this chunk, which follows the call and ends its block */
   if (c->thinking.n > 0) {
@@ -181,48 +187,52 @@ static void put_chunk(const weft_answer *a, const weft_choice *c, const char *fi
   weft_sse_end(out);
 }
 
-static void put_last(const weft_answer *a, weft_text *out) {
+static void put_last(const weft_answer *a, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   (void)a;
   weft_sse_begin(out, "message_stop");
   weft_text_puts(out, "{\"type\":\"message_stop\"}");
   weft_sse_end(out);
 }
 
-static void put_fault(const weft_answer *a, const weft_refusal *why, weft_text *out) {
+static void put_fault(const weft_answer *a, const weft_refusal *why, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   weft_sse_begin(out, "error");
   weft_anthropic_refusal(why, weft_exchange_id(a->exchange), out);
   weft_sse_end(out);
 }
 
 /* The calls of a whole answer. One that was cut off has no arguments that could be given. */
-static void put_whole_calls(const weft_choice *c, bool first, weft_text *out) {
+static void put_whole_calls(const weft_choice *c, bool first, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   for (uint32_t i = 0; i < c->n_calls; i++) {
     const weft_answer_call *call = &c->call[i];
     bool whole = call->whole && call->arguments.n > 0;
     weft_text_puts(out, first && i == 0 ? "" : ",");
     put_call(call, out);
     weft_text_puts(out, ",\"input\":");
-    weft_text_append(out, whole ? call->arguments.bytes : "{}", whole ? call->arguments.n : 2);
+    weft_pieces_raw(pieces, whole ? call->arguments.bytes : "{}", whole ? call->arguments.n : 2);
     weft_text_puts(out, "}");
   }
 }
 
-static void put_whole(const weft_answer *a, weft_text *out) {
+static void put_whole(const weft_answer *a, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   const weft_choice *c = a->choice;
   bool text = c->text.n > 0 || c->n_calls == 0;
   put_head(a, out);
   weft_text_puts(out, ",\"content\":[");
   if (c->thinking.n > 0) {
     weft_text_puts(out, "{\"type\":\"thinking\",\"thinking\":");
-    weft_json_string(out, c->thinking.bytes, c->thinking.n);
+    weft_pieces_string(pieces, c->thinking.bytes, c->thinking.n);
     weft_text_puts(out, ",\"signature\":\"\"},");
   }
   if (text) {
     weft_text_puts(out, "{\"type\":\"text\",\"text\":");
-    weft_json_string(out, c->text.bytes, c->text.n);
+    weft_pieces_string(pieces, c->text.bytes, c->text.n);
     weft_text_puts(out, "}");
   }
-  put_whole_calls(c, !text, out);
+  put_whole_calls(c, !text, pieces);
   weft_text_puts(out, "],");
   put_stop(c, out);
   weft_text_puts(out, ",");
@@ -236,6 +246,7 @@ const weft_dialect weft_anthropic = {.id_prefix = "msg_",
                                      .chunk = put_chunk,
                                      .last = put_last,
                                      .fault = put_fault,
+                                     .ping = put_ping,
                                      .whole = put_whole,
                                      .close = weft_free};
 

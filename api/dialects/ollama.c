@@ -40,9 +40,9 @@ static void put_head(const char *model, weft_text *out) {
   weft_ollama_time(now.tv_sec, now.tv_nsec, out);
 }
 
-static void put_text(const char *name, const weft_text *text, weft_text *out) {
-  weft_text_printf(out, "\"%s\":", name);
-  weft_json_string(out, text->bytes, text->n);
+static void put_text(const char *name, const weft_text *text, weft_pieces *out) {
+  weft_text_printf(&out->text, "\"%s\":", name);
+  weft_pieces_string(out, text->bytes, text->n);
 }
 
 /* What a stream keeps: a call is given when it is whole. */
@@ -81,12 +81,13 @@ static void take_calls(ollama_stream *s, const weft_choice *c, weft_text *out) {
 }
 
 static void put_content(bool chat, const weft_text *text, const weft_text *thinking, const weft_text *calls,
-                        weft_text *out) {
+                        weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   weft_text_puts(out, chat ? ",\"message\":{\"role\":\"assistant\"," : ",");
-  put_text(chat ? "content" : "response", text, out);
+  put_text(chat ? "content" : "response", text, pieces);
   if (thinking->n > 0) {
     weft_text_puts(out, ",");
-    put_text("thinking", thinking, out);
+    put_text("thinking", thinking, pieces);
   }
   if (calls->n > 0) {
     weft_text_puts(out, ",\"tool_calls\":[");
@@ -109,12 +110,13 @@ static void put_done(const weft_choice *c, weft_text *out) {
 
 /* One object: of what was not sent yet, or all. */
 static void put_object(const weft_answer *a, const weft_choice *c, const char *finish, const weft_text *calls,
-                       weft_text *out) {
+                       weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   put_head(a->model, out);
-  put_content(*(const bool *)a->dialect->form, &c->text, &c->thinking, calls, out);
+  put_content(*(const bool *)a->dialect->form, &c->text, &c->thinking, calls, pieces);
   if (c->n_logprobs > 0) {
     weft_text_puts(out, ",\"logprobs\":[");
-    weft_text_append(out, c->logprobs[0].bytes, c->logprobs[0].n);
+    weft_pieces_raw(pieces, c->logprobs[0].bytes, c->logprobs[0].n);
     weft_text_puts(out, "]");
   }
   if (finish == NULL) {
@@ -125,32 +127,47 @@ static void put_object(const weft_answer *a, const weft_choice *c, const char *f
   weft_text_puts(out, "}");
 }
 
-static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
+static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   weft_text calls = {0};
   if (a->own != NULL) take_calls(a->own, c, &calls);
   bool says = c->text.n > 0 || c->thinking.n > 0 || c->n_logprobs > 0 || calls.n > 0;
   if (says || finish != NULL) { /* else a piece of a call came */
-    put_object(a, c, finish, &calls, out);
+    put_object(a, c, finish, &calls, pieces);
     weft_text_puts(out, "\n");
   }
   out->refused = out->refused || calls.refused;
   weft_text_free(&calls);
 }
 
-static void put_last(const weft_answer *a, weft_text *out) {
+static void put_last(const weft_answer *a, weft_pieces *out) {
   (void)a;
   (void)out; /* the line with "done" was the last */
 }
 
-static void put_fault(const weft_answer *a, const weft_refusal *why, weft_text *out) {
+static void put_fault(const weft_answer *a, const weft_refusal *why, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   weft_ollama_refusal(why, weft_exchange_id(a->exchange), out);
   weft_text_puts(out, "\n");
 }
 
-static void put_whole(const weft_answer *a, weft_text *out) {
+/* Its clients read each line as an object; one without text, which the model may give at any time, changes nothing. */
+static void put_ping(const weft_answer *a, weft_text *out) {
+  const weft_text none = {0};
+  weft_pieces line = {.copies = true};
+  put_head(a->model, &line.text);
+  put_content(*(const bool *)a->dialect->form, &none, &none, &none, &line);
+  weft_text_puts(&line.text, ",\"done\":false}\n");
+  weft_text_append(out, line.text.bytes, line.text.n);
+  out->refused = out->refused || line.text.refused;
+  weft_pieces_free(&line);
+}
+
+static void put_whole(const weft_answer *a, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   weft_text calls = {0};
   if (a->own != NULL) take_calls(a->own, a->choice, &calls);
-  put_object(a, a->choice, a->choice->finish, &calls, out);
+  put_object(a, a->choice, a->choice->finish, &calls, pieces);
   out->refused = out->refused || calls.refused;
   weft_text_free(&calls);
 }
@@ -161,6 +178,7 @@ const weft_dialect weft_ollama_chat = {.id_prefix = "",
                                        .chunk = put_chunk,
                                        .last = put_last,
                                        .fault = put_fault,
+                                       .ping = put_ping,
                                        .whole = put_whole,
                                        .close = close_stream,
                                        .form = &of_chat};
@@ -171,6 +189,7 @@ const weft_dialect weft_ollama_generate = {.id_prefix = "",
                                            .chunk = put_chunk,
                                            .last = put_last,
                                            .fault = put_fault,
+                                           .ping = put_ping,
                                            .whole = put_whole,
                                            .form = &of_generate};
 
@@ -188,11 +207,11 @@ static void answer_loaded(weft_server *s, weft_exchange *x, bool chat, const wef
     return;
   }
   const weft_text none = {0};
-  weft_text body = {0};
-  put_head(model->name, &body);
+  weft_pieces body = {.copies = true};
+  put_head(model->name, &body.text);
   put_content(chat, &none, &none, &none, &body);
-  weft_text_puts(&body, ",\"done\":true,\"done_reason\":\"load\"}");
-  weft_exchange_answer(x, 200, "application/json", &body);
+  weft_text_puts(&body.text, ",\"done\":true,\"done_reason\":\"load\"}");
+  weft_exchange_answer(x, 200, "application/json", &body.text);
 }
 
 static void answer_prompts(weft_server *s, weft_exchange *x, weft_parser parse, const weft_dialect *dialect) {

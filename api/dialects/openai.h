@@ -66,8 +66,8 @@ typedef struct weft_openai_form {
   bool prompt_ids_in_choice; /* the prompt's token ids stand in each choice, not beside the choices */
   /* Write the object of one choice without its closing brace: as a chunk of what was not sent yet, the last one where
    * finish is not NULL, or whole. */
-  void (*chunk)(const weft_answer *answer, const weft_choice *choice, const char *finish, weft_text *out);
-  void (*whole)(const weft_answer *answer, const weft_choice *choice, weft_text *out);
+  void (*chunk)(const weft_answer *answer, const weft_choice *choice, const char *finish, weft_pieces *out);
+  void (*whole)(const weft_answer *answer, const weft_choice *choice, weft_pieces *out);
 } weft_openai_form;
 
 extern const weft_openai_form weft_openai_chat_form, weft_openai_completions_form;
@@ -79,7 +79,7 @@ void weft_openai_completions_logprobs(const weft_answer *answer, weft_choice *ch
  * weft_openai_prompt_logprobs writes the list as a further member of a JSON object. */
 weft_status weft_openai_echo(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why);
 weft_status weft_openai_read_prompt_logprobs(weft_gen *gen, const json_t *root, weft_refusal *why);
-void weft_openai_prompt_logprobs(const weft_answer *answer, const weft_choice *choice, weft_text *out);
+void weft_openai_prompt_logprobs(const weft_answer *answer, const weft_choice *choice, weft_pieces *out);
 void weft_openai_prompt_part(const weft_answer *answer, weft_choice *choice, const weft_delta *part);
 
 extern const weft_dialect weft_openai_chat, weft_openai_completions;

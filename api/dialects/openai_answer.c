@@ -4,11 +4,12 @@
 #include "api/http/sse.h"
 #include "api/json.h"
 
-static void put_prompt_ids(const weft_choice *c, weft_text *out) {
+static void put_prompt_ids(const weft_choice *c, weft_pieces *out) {
   const int32_t *ids;
   uint32_t n = weft_prompt_tokens(c->generation, &ids);
-  weft_text_puts(out, ",\"prompt_token_ids\":");
-  weft_json_ids(out, ids, n);
+  weft_text_puts(&out->text, ",\"prompt_token_ids\":[");
+  weft_pieces_refer(out, PIECE_IDS, ids, n);
+  weft_text_puts(&out->text, "]");
 }
 
 static void put_head(const weft_answer *a, const char *object, weft_text *out) {
@@ -31,24 +32,26 @@ static void put_usage(const weft_answer *a, weft_text *out) {
 }
 
 /* One event with one choice in it. */
-static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
+static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_pieces *pieces) {
   const weft_openai_form *form = a->dialect->form;
+  weft_text *out = &pieces->text;
   weft_sse_begin(out, NULL);
   put_head(a, form->chunk_object, out);
-  if (!c->begun && a->token_ids && !form->prompt_ids_in_choice) put_prompt_ids(c, out);
+  if (!c->begun && a->token_ids && !form->prompt_ids_in_choice) put_prompt_ids(c, pieces);
   weft_text_puts(out, ",\"choices\":[");
-  form->chunk(a, c, finish, out);
-  if (!c->begun && a->token_ids && form->prompt_ids_in_choice) put_prompt_ids(c, out);
+  form->chunk(a, c, finish, pieces);
+  if (!c->begun && a->token_ids && form->prompt_ids_in_choice) put_prompt_ids(c, pieces);
   weft_text_puts(out, a->include_usage ? "}],\"usage\":null}" : "}]}");
   weft_sse_end(out);
 }
 
-static void put_begin(const weft_answer *a, const weft_choice *c, weft_text *out) {
+static void put_begin(const weft_answer *a, const weft_choice *c, weft_pieces *out) {
   put_chunk(a, c, NULL, out);
 }
 
 /* A chunk without choices with more fields beside: clients that read every event as a chunk find nothing new in it. */
-static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_delta *d, weft_text *out) {
+static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_delta *d, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   weft_sse_begin(out, "replace");
   put_head(a, ((const weft_openai_form *)a->dialect->form)->chunk_object, out);
   weft_text_puts(out, a->include_usage ? ",\"choices\":[],\"usage\":null" : ",\"choices\":[]");
@@ -67,7 +70,8 @@ static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_de
   weft_sse_end(out);
 }
 
-static void put_last(const weft_answer *a, weft_text *out) {
+static void put_last(const weft_answer *a, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   if (a->include_usage) {
     weft_sse_begin(out, NULL);
     put_head(a, ((const weft_openai_form *)a->dialect->form)->chunk_object, out);
@@ -79,7 +83,8 @@ static void put_last(const weft_answer *a, weft_text *out) {
   weft_sse_done(out);
 }
 
-static void put_fault(const weft_answer *a, const weft_refusal *why, weft_text *out) {
+static void put_fault(const weft_answer *a, const weft_refusal *why, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   (void)a;
   weft_sse_begin(out, NULL);
   weft_refusal_json(why, out);
@@ -93,23 +98,29 @@ static const weft_choice *choice_at(const weft_answer *a, uint32_t index) {
   return c;
 }
 
-static void put_whole(const weft_answer *a, weft_text *out) {
+static void put_whole(const weft_answer *a, weft_pieces *pieces) {
   const weft_openai_form *form = a->dialect->form;
+  weft_text *out = &pieces->text;
   put_head(a, form->object, out);
-  if (a->token_ids && !form->prompt_ids_in_choice) put_prompt_ids(&a->choice[0], out);
+  if (a->token_ids && !form->prompt_ids_in_choice) put_prompt_ids(&a->choice[0], pieces);
   weft_text_puts(out, ",\"choices\":[");
   for (uint32_t i = 0; i < a->n / a->n_per_prompt * a->n_given; i++) {
     const weft_choice *c = choice_at(a, i);
     if (i > 0) weft_text_puts(out, ",");
-    form->whole(a, c, out);
-    if (a->token_ids && form->prompt_ids_in_choice) put_prompt_ids(c, out);
+    form->whole(a, c, pieces);
+    if (a->token_ids && form->prompt_ids_in_choice) put_prompt_ids(c, pieces);
     weft_text_puts(out, "}");
   }
   weft_text_puts(out, "]");
-  if (!form->prompt_ids_in_choice) weft_openai_prompt_logprobs(a, &a->choice[0], out);
+  if (!form->prompt_ids_in_choice) weft_openai_prompt_logprobs(a, &a->choice[0], pieces);
   weft_text_puts(out, ",\"usage\":");
   put_usage(a, out);
   weft_text_puts(out, "}");
+}
+
+static void put_ping(const weft_answer *a, weft_text *out) {
+  (void)a;
+  weft_sse_comment(out);
 }
 
 const weft_dialect weft_openai_chat = {.id_prefix = "chatcmpl-",
@@ -121,6 +132,7 @@ const weft_dialect weft_openai_chat = {.id_prefix = "chatcmpl-",
                                        .canvas = put_canvas,
                                        .last = put_last,
                                        .fault = put_fault,
+                                       .ping = put_ping,
                                        .whole = put_whole,
                                        .form = &weft_openai_chat_form};
 
@@ -128,9 +140,11 @@ const weft_dialect weft_openai_completions = {.id_prefix = "cmpl-",
                                               .stream_type = WEFT_SSE_TYPE,
                                               .logprobs = weft_openai_completions_logprobs,
                                               .prompt = weft_openai_prompt_part,
+                                              .begin = put_begin,
                                               .chunk = put_chunk,
                                               .canvas = put_canvas,
                                               .last = put_last,
                                               .fault = put_fault,
+                                              .ping = put_ping,
                                               .whole = put_whole,
                                               .form = &weft_openai_completions_form};

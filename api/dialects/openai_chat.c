@@ -38,21 +38,22 @@ void weft_openai_chat_logprobs(const weft_answer *a, weft_choice *c, const weft_
   }
 }
 
-static void put_logprobs(const weft_answer *a, const weft_choice *c, bool always, weft_text *out) {
+static void put_logprobs(const weft_answer *a, const weft_choice *c, bool always, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   if (!a->logprobs || (c->n_logprobs == 0 && !always)) {
     weft_text_puts(out, ",\"logprobs\":null");
     return;
   }
   weft_text_puts(out, ",\"logprobs\":{\"content\":[");
-  weft_text_append(out, c->logprobs[0].bytes, c->logprobs[0].n);
+  weft_pieces_raw(pieces, c->logprobs[0].bytes, c->logprobs[0].n);
   weft_text_puts(out, "]}");
 }
 
-static void put_ids(const weft_answer *a, const weft_choice *c, weft_text *out) {
+static void put_ids(const weft_answer *a, const weft_choice *c, weft_pieces *out) {
   if (!a->token_ids) return;
-  weft_text_puts(out, ",\"token_ids\":[");
-  weft_text_append(out, c->ids.bytes, c->ids.n);
-  weft_text_puts(out, "]");
+  weft_text_puts(&out->text, ",\"token_ids\":[");
+  weft_pieces_raw(out, c->ids.bytes, c->ids.n);
+  weft_text_puts(&out->text, "]");
 }
 
 static void put_finish(const char *finish, weft_text *out) {
@@ -64,13 +65,14 @@ static void put_finish(const char *finish, weft_text *out) {
   }
 }
 
-static void put_text(const char *name, const weft_text *text, weft_text *out) {
-  weft_text_printf(out, "\"%s\":", name);
-  weft_json_string(out, text->bytes, text->n);
+static void put_text(const char *name, const weft_text *text, weft_pieces *out) {
+  weft_text_printf(&out->text, "\"%s\":", name);
+  weft_pieces_string(out, text->bytes, text->n);
 }
 
 /* Calls of a chunk, what was not sent of them, or of the whole answer. */
-static void put_calls(const weft_choice *c, bool chunk, weft_text *out) {
+static void put_calls(const weft_choice *c, bool chunk, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   uint32_t first = chunk ? c->n_calls_sent : 0;
   weft_text_puts(out, "\"tool_calls\":[");
   for (uint32_t i = first, n = 0; i < c->n_calls; i++) {
@@ -87,51 +89,53 @@ static void put_calls(const weft_choice *c, bool chunk, weft_text *out) {
     } else {
       weft_text_puts(out, "\"function\":{");
     }
-    put_text("arguments", &call->arguments, out);
+    put_text("arguments", &call->arguments, pieces);
     weft_text_puts(out, "}}");
   }
   weft_text_puts(out, "]");
 }
 
-static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
+static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   weft_text_printf(out, "{\"index\":%u,\"delta\":{", c->index);
   if (!c->begun) {
     weft_text_puts(out, "\"role\":\"assistant\",\"content\":\"\"");
   } else if (c->thinking.n > 0) {
-    put_text("reasoning_content", &c->thinking, out);
+    put_text("reasoning_content", &c->thinking, pieces);
   } else if (finish == NULL) {
     bool calls = answer_calls_waiting(c);
-    if (!calls || c->text.n > 0) put_text("content", &c->text, out);
+    if (!calls || c->text.n > 0) put_text("content", &c->text, pieces);
     if (calls && c->text.n > 0) weft_text_puts(out, ",");
-    if (calls) put_calls(c, true, out);
+    if (calls) put_calls(c, true, pieces);
   }
   weft_text_puts(out, "}");
-  put_logprobs(a, c, false, out);
+  put_logprobs(a, c, false, pieces);
   put_finish(finish, out);
   if (finish != NULL) weft_openai_stop_reason(c, out);
-  if (c->n_ids > 0) put_ids(a, c, out);
+  if (c->n_ids > 0) put_ids(a, c, pieces);
 }
 
-static void put_whole(const weft_answer *a, const weft_choice *c, weft_text *out) {
+static void put_whole(const weft_answer *a, const weft_choice *c, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   weft_text_printf(out, "{\"index\":%u,\"message\":{\"role\":\"assistant\",", c->index);
   if (c->n_calls > 0 && c->text.n == 0) {
     weft_text_puts(out, "\"content\":null");
   } else {
-    put_text("content", &c->text, out);
+    put_text("content", &c->text, pieces);
   }
   if (c->thinking.n > 0) {
     weft_text_puts(out, ",");
-    put_text("reasoning_content", &c->thinking, out);
+    put_text("reasoning_content", &c->thinking, pieces);
   }
   if (c->n_calls > 0) {
     weft_text_puts(out, ",");
-    put_calls(c, false, out);
+    put_calls(c, false, pieces);
   }
   weft_text_puts(out, "}");
-  put_logprobs(a, c, true, out);
+  put_logprobs(a, c, true, pieces);
   put_finish(c->finish, out);
   weft_openai_stop_reason(c, out);
-  put_ids(a, c, out);
+  put_ids(a, c, pieces);
 }
 
 const weft_openai_form weft_openai_chat_form = {

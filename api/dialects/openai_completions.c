@@ -73,24 +73,26 @@ void weft_openai_completions_logprobs(const weft_answer *a, weft_choice *c, cons
   }
 }
 
-static void put_list(const char *name, const weft_text *list, weft_text *out) {
-  weft_text_printf(out, "\"%s\":[", name);
-  weft_text_append(out, list->bytes, list->n);
-  weft_text_puts(out, "]");
+static void put_list(const char *name, const weft_text *list, weft_pieces *out) {
+  weft_text_printf(&out->text, "\"%s\":[", name);
+  weft_pieces_raw(out, list->bytes, list->n);
+  weft_text_puts(&out->text, "]");
 }
 
-static void put_choice(const weft_answer *a, const weft_choice *c, const char *finish, bool whole, weft_text *out) {
+static void put_choice(const weft_answer *a, const weft_choice *c, const char *finish, bool whole,
+                       weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   weft_text_printf(out, "{\"index\":%u,\"text\":", c->index);
-  weft_json_string(out, c->text.bytes, c->text.n);
+  weft_pieces_string(pieces, c->text.bytes, c->text.n);
   if (a->logprobs && (whole || c->n_logprobs > 0)) {
     weft_text_puts(out, ",\"logprobs\":{");
-    put_list("tokens", &c->logprobs[TOKENS], out);
+    put_list("tokens", &c->logprobs[TOKENS], pieces);
     weft_text_puts(out, ",");
-    put_list("token_logprobs", &c->logprobs[LOGPROBS], out);
+    put_list("token_logprobs", &c->logprobs[LOGPROBS], pieces);
     weft_text_puts(out, ",");
-    put_list("top_logprobs", &c->logprobs[TOP], out);
+    put_list("top_logprobs", &c->logprobs[TOP], pieces);
     weft_text_puts(out, ",");
-    put_list("text_offset", &c->logprobs[OFFSETS], out);
+    put_list("text_offset", &c->logprobs[OFFSETS], pieces);
     weft_text_puts(out, "}");
   } else {
     weft_text_puts(out, ",\"logprobs\":null");
@@ -102,18 +104,18 @@ static void put_choice(const weft_answer *a, const weft_choice *c, const char *f
     weft_json_words(out, finish);
     weft_openai_stop_reason(c, out);
   }
-  if (whole) weft_openai_prompt_logprobs(a, c, out);
+  if (whole) weft_openai_prompt_logprobs(a, c, pieces);
   if (a->token_ids && (whole || c->n_ids > 0)) {
     weft_text_puts(out, ",");
-    put_list("token_ids", &c->ids, out);
+    put_list("token_ids", &c->ids, pieces);
   }
 }
 
-static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
+static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_pieces *out) {
   put_choice(a, c, finish, false, out);
 }
 
-static void put_whole(const weft_answer *a, const weft_choice *c, weft_text *out) {
+static void put_whole(const weft_answer *a, const weft_choice *c, weft_pieces *out) {
   put_choice(a, c, c->finish, true, out);
 }
 

@@ -80,10 +80,10 @@ void weft_openai_prompt_part(const weft_answer *a, weft_choice *c, const weft_de
   }
 }
 
-void weft_openai_prompt_logprobs(const weft_answer *a, const weft_choice *c, weft_text *out) {
+void weft_openai_prompt_logprobs(const weft_answer *a, const weft_choice *c, weft_pieces *out) {
   const weft_text *places = &weft_answer_first(a, c)->prompt_places;
   if (!a->prompt_logprobs) return;
-  weft_text_puts(out, ",\"prompt_logprobs\":[");
-  weft_text_append(out, places->bytes, places->n);
-  weft_text_puts(out, "]");
+  weft_text_puts(&out->text, ",\"prompt_logprobs\":[");
+  weft_pieces_raw(out, places->bytes, places->n);
+  weft_text_puts(&out->text, "]");
 }

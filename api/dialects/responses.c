@@ -21,21 +21,33 @@ typedef struct response_answer {
   weft_responses *store; /* NULL: it is not kept */
   uint32_t tenant;
   weft_text echo, items; /* of the request (api/dialects/responses.h) */
-  weft_text output;      /* the items of the answer that are done, as members of a JSON list */
+  weft_pieces output;    /* the items of the answer that are done, as members of a JSON list */
   uint32_t n_items;      /* of them */
-  item_kind item;        /* the one that is being made */
-  weft_text text;        /* of it so far; of a call: its arguments */
-  weft_text logprobs;    /* of a message, or of tokens that may yet become one */
-  weft_text call;        /* of a call: its id and its name, as JSON members */
-  bool has_content;      /* a message or a call was begun */
+  weft_text *said;       /* [n_said] texts and logprobs of items that are done, which output and events refer to */
+  uint32_t n_said, said_capacity;
+  /* Of a response that is kept: it and its conversation while they are formatted, and as far as they are. */
+  bool keeps;
+  weft_pieces body_pieces, items_pieces;
+  weft_text body, all_items;
+  item_kind item;     /* the one that is being made */
+  weft_text text;     /* of it so far; of a call: its arguments */
+  weft_text logprobs; /* of a message, or of tokens that may yet become one */
+  weft_text call;     /* of a call: its id and its name, as JSON members */
+  bool has_content;   /* a message or a call was begun */
   uint32_t n_events;
 } response_answer;
 
 static void close_own(void *self) {
   response_answer *r = self;
+  for (uint32_t i = 0; i < r->n_said; i++) weft_text_free(&r->said[i]);
+  weft_free(r->said);
+  weft_pieces_free(&r->output);
+  weft_pieces_free(&r->body_pieces);
+  weft_pieces_free(&r->items_pieces);
+  weft_text_free(&r->body);
+  weft_text_free(&r->all_items);
   weft_text_free(&r->echo);
   weft_text_free(&r->items);
-  weft_text_free(&r->output);
   weft_text_free(&r->text);
   weft_text_free(&r->logprobs);
   weft_text_free(&r->call);
@@ -60,22 +72,29 @@ static void put_item_id(const weft_answer *a, weft_text *out) {
   weft_text_free(&id);
 }
 
-static void put_part(const response_answer *r, weft_text *out) {
-  weft_text_puts(out, "{\"type\":\"output_text\",\"text\":");
-  weft_json_string(out, r->text.bytes, r->text.n);
-  weft_text_puts(out, ",\"annotations\":[],\"logprobs\":[");
-  weft_text_append(out, r->logprobs.bytes, r->logprobs.n);
-  weft_text_puts(out, "]}");
+/* Texts of items live until the answer is closed (`said`), so they are referred to in streams, too. */
+static void put_said(const weft_text *text, weft_pieces *out) {
+  weft_text_puts(&out->text, "\"");
+  weft_pieces_refer(out, PIECE_STRING, text->bytes, text->n);
+  weft_text_puts(&out->text, "\"");
+}
+
+static void put_part(const response_answer *r, weft_pieces *out) {
+  weft_text_puts(&out->text, "{\"type\":\"output_text\",\"text\":");
+  put_said(&r->text, out);
+  weft_text_puts(&out->text, ",\"annotations\":[],\"logprobs\":[");
+  weft_pieces_refer(out, PIECE_RAW, r->logprobs.bytes, r->logprobs.n);
+  weft_text_puts(&out->text, "]}");
 }
 
 /* What the content of an item has in it. */
-static void put_content(const response_answer *r, weft_text *out) {
+static void put_content(const response_answer *r, weft_pieces *out) {
   if (r->item == MESSAGE) {
     put_part(r, out);
   } else {
-    weft_text_puts(out, "{\"type\":\"reasoning_text\",\"text\":");
-    weft_json_string(out, r->text.bytes, r->text.n);
-    weft_text_puts(out, "}");
+    weft_text_puts(&out->text, "{\"type\":\"reasoning_text\",\"text\":");
+    put_said(&r->text, out);
+    weft_text_puts(&out->text, "}");
   }
 }
 
@@ -87,11 +106,12 @@ static item_state last_state(const weft_answer *a) {
 }
 
 /* The item as it begins, without content, or done. */
-static void put_item(const weft_answer *a, item_state state, weft_text *out) {
+static void put_item(const weft_answer *a, item_state state, weft_pieces *pieces) {
   static const char *const types[] = {"", "reasoning", "message", "function_call"}, *const states[] = {"in_progress",
                                                                                                        "completed",
                                                                                                        "incomplete"};
   const response_answer *r = a->own;
+  weft_text *out = &pieces->text;
   bool done = state != ITEM_BEGUN;
   weft_text_printf(out, "{\"type\":\"%s\",\"id\":", types[r->item]);
   put_item_id(a, out);
@@ -99,10 +119,10 @@ static void put_item(const weft_answer *a, item_state state, weft_text *out) {
   if (r->item == CALL) {
     weft_text_append(out, r->call.bytes, r->call.n);
     weft_text_puts(out, ",\"arguments\":");
-    weft_json_string(out, done ? r->text.bytes : "", done ? r->text.n : 0);
+    put_said(done ? &r->text : &(weft_text){0}, pieces);
   } else {
     weft_text_puts(out, r->item == MESSAGE ? "\"role\":\"assistant\",\"content\":[" : "\"summary\":[],\"content\":[");
-    if (done) put_content(r, out);
+    if (done) put_content(r, pieces);
     weft_text_puts(out, "]");
   }
   weft_text_puts(out, "}");
@@ -119,15 +139,28 @@ static void begin_item(response_answer *r, item_kind kind, const weft_answer_cal
   weft_json_string(&r->call, call->name.bytes, call->name.n);
 }
 
+/* Keeps the text, which is empty afterwards. */
+static void keep_said(response_answer *r, weft_text *text) {
+  if (text->n == 0) return;
+  weft_text *grown = weft_grow(r->said, r->n_said, &r->said_capacity, 4, sizeof *grown);
+  if (grown == NULL) {
+    r->output.text.refused = true; /* the answer ends here, with this text still in its place */
+    return;
+  }
+  r->said = grown;
+  r->said[r->n_said++] = *text;
+  *text = (weft_text){0};
+}
+
 static void end_item(const weft_answer *a, item_state state) {
   response_answer *r = a->own;
-  if (r->text.refused || r->logprobs.refused || r->call.refused) r->output.refused = true;
-  if (r->n_items > 0) weft_text_puts(&r->output, ",");
+  if (r->text.refused || r->logprobs.refused || r->call.refused) r->output.text.refused = true;
+  if (r->n_items > 0) weft_text_puts(&r->output.text, ",");
   put_item(a, state, &r->output);
   r->n_items += 1;
   r->item = NO_ITEM;
-  weft_text_clear(&r->text);
-  weft_text_clear(&r->logprobs);
+  keep_said(r, &r->text);
+  keep_said(r, &r->logprobs);
   weft_text_clear(&r->call);
 }
 
@@ -149,8 +182,9 @@ static void put_usage(const weft_answer *a, weft_text *out) {
 }
 
 /* why: it failed; else done: all items are; else it has just begun. */
-static void put_response(const weft_answer *a, bool done, const weft_refusal *why, weft_text *out) {
+static void put_response(const weft_answer *a, bool done, const weft_refusal *why, weft_pieces *pieces) {
   const response_answer *r = a->own;
+  weft_text *out = &pieces->text;
   bool cut = done && is_cut(a);
   weft_text_puts(out, "{\"id\":");
   weft_json_words(out, a->id);
@@ -170,9 +204,9 @@ static void put_response(const weft_answer *a, bool done, const weft_refusal *wh
     weft_text_puts(out, "null");
   }
   weft_text_printf(out, ",\"incomplete_details\":%s,", cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
-  weft_text_append(out, r->echo.bytes, r->echo.n);
+  weft_pieces_refer(pieces, PIECE_RAW, r->echo.bytes, r->echo.n);
   weft_text_puts(out, "\"output\":[");
-  weft_text_append(out, r->output.bytes, r->output.n);
+  weft_pieces_add(pieces, &r->output);
   weft_text_puts(out, "],\"usage\":");
   if (done) {
     put_usage(a, out);
@@ -182,17 +216,29 @@ static void put_response(const weft_answer *a, bool done, const weft_refusal *wh
   weft_text_puts(out, "}");
 }
 
-/* The whole response, kept for whoever asks for it or continues it. */
-static void put_done(const weft_answer *a, weft_text *out) {
-  response_answer *r = a->own;
-  size_t from = out->n;
+static void put_whole(const weft_answer *a, weft_pieces *out) {
   put_response(a, true, NULL, out);
-  out->refused = out->refused || r->output.refused;
-  if (r->store == NULL || out->refused) return;
-  if (r->items.n > 0) weft_text_puts(&r->items, ",");
-  weft_text_append(&r->items, r->output.bytes, r->output.n);
-  const weft_text body = {.bytes = out->bytes + from, .n = out->n - from};
-  weft_responses_put(r->store, r->tenant, a->id, &body, &r->items);
+}
+
+/* Keeps the whole response for whoever asks for it or continues it, before the client hears of its end. True: that is
+ * done. */
+static bool settle_response(const weft_answer *a, int64_t *work) {
+  response_answer *r = a->own;
+  if (r->store == NULL || r->output.text.refused) return true;
+  if (!r->keeps) {
+    r->keeps = true;
+    put_response(a, true, NULL, &r->body_pieces);
+    weft_pieces_refer(&r->items_pieces, PIECE_RAW, r->items.bytes, r->items.n);
+    if (r->items.n > 0 && r->n_items > 0) weft_text_puts(&r->items_pieces.text, ",");
+    weft_pieces_add(&r->items_pieces, &r->output);
+  }
+  if (!weft_pieces_read(&r->body_pieces, &r->body, work)) return false;
+  if (!weft_pieces_read(&r->items_pieces, &r->all_items, work)) return false;
+  weft_responses_put(r->store, r->tenant, a->id, &r->body, &r->all_items);
+  weft_text_free(&r->body);
+  weft_text_free(&r->all_items);
+  r->store = NULL;
+  return true;
 }
 
 /* ---- events ---- */
@@ -216,19 +262,20 @@ static void open_item_event(const weft_answer *a, const char *name, weft_text *o
   weft_text_printf(out, ",\"output_index\":%u%s", r->n_items, r->item == CALL ? "" : ",\"content_index\":0");
 }
 
-static void put_item_event(const weft_answer *a, item_state state, weft_text *out) {
+static void put_item_event(const weft_answer *a, item_state state, weft_pieces *pieces) {
   response_answer *r = a->own;
+  weft_text *out = &pieces->text;
   open_event(r, state != ITEM_BEGUN ? "response.output_item.done" : "response.output_item.added", out);
   weft_text_printf(out, ",\"output_index\":%u,\"item\":", r->n_items);
-  put_item(a, state, out);
+  put_item(a, state, pieces);
   close_event(out);
 }
 
-static void put_part_event(const weft_answer *a, const char *name, weft_text *out) {
-  open_item_event(a, name, out);
-  weft_text_puts(out, ",\"part\":");
+static void put_part_event(const weft_answer *a, const char *name, weft_pieces *out) {
+  open_item_event(a, name, &out->text);
+  weft_text_puts(&out->text, ",\"part\":");
   put_part(a->own, out);
-  close_event(out);
+  close_event(&out->text);
 }
 
 static const char *const done_names[] = {"", "response.reasoning_text.done", "response.output_text.done",
@@ -237,28 +284,30 @@ static const char *const delta_names[] = {"", "response.reasoning_text.delta", "
                                           "response.function_call_arguments.delta"};
 
 /* Ends the item that the stream is in. */
-static void put_item_end(const weft_answer *a, item_state state, weft_text *out) {
+static void put_item_end(const weft_answer *a, item_state state, weft_pieces *pieces) {
   response_answer *r = a->own;
+  weft_text *out = &pieces->text;
   if (r->item == NO_ITEM) return;
   open_item_event(a, done_names[r->item], out);
   weft_text_printf(out, ",\"%s\":", r->item == CALL ? "arguments" : "text");
-  weft_json_string(out, r->text.bytes, r->text.n);
+  put_said(&r->text, pieces);
   if (r->item == CALL) {
     weft_text_puts(out, ",");
     weft_text_append(out, r->call.bytes, r->call.n);
   }
   if (r->item == MESSAGE) {
     weft_text_puts(out, ",\"logprobs\":[");
-    weft_text_append(out, r->logprobs.bytes, r->logprobs.n);
+    weft_pieces_refer(pieces, PIECE_RAW, r->logprobs.bytes, r->logprobs.n);
     weft_text_puts(out, "]");
   }
   close_event(out);
-  if (r->item == MESSAGE) put_part_event(a, "response.content_part.done", out);
-  put_item_event(a, state, out);
+  if (r->item == MESSAGE) put_part_event(a, "response.content_part.done", pieces);
+  put_item_event(a, state, pieces);
   end_item(a, state);
+  if (r->output.text.refused) out->refused = true;
 }
 
-static void put_item_begin(const weft_answer *a, item_kind kind, const weft_answer_call *call, weft_text *out) {
+static void put_item_begin(const weft_answer *a, item_kind kind, const weft_answer_call *call, weft_pieces *out) {
   response_answer *r = a->own;
   if (r->item == kind && kind != CALL) return;
   put_item_end(a, ITEM_DONE, out);
@@ -282,24 +331,25 @@ static void put_delta(const weft_answer *a, const weft_text *text, const weft_ch
   close_event(out);
 }
 
-static void put_begin(const weft_answer *a, const weft_choice *c, weft_text *out) {
+static void put_begin(const weft_answer *a, const weft_choice *c, weft_pieces *pieces) {
   static const char *const names[] = {"response.created", "response.in_progress"};
+  weft_text *out = &pieces->text;
   (void)c;
   for (int i = 0; i < 2; i++) {
     open_event(a->own, names[i], out);
     weft_text_puts(out, ",\"response\":");
-    put_response(a, false, NULL, out);
+    put_response(a, false, NULL, pieces);
     close_event(out);
   }
 }
 
 /* What was not sent yet of the calls that the stream has begun, or of those that it has not. */
-static void put_calls(const weft_answer *a, const weft_choice *c, bool begun, weft_text *out) {
+static void put_calls(const weft_answer *a, const weft_choice *c, bool begun, weft_pieces *out) {
   for (uint32_t i = 0; i < c->n_calls; i++) {
     const weft_answer_call *call = &c->call[i];
     if (call->begun != begun) continue;
     if (!begun) put_item_begin(a, CALL, call, out);
-    if (call->arguments.n > 0) put_delta(a, &call->arguments, NULL, out);
+    if (call->arguments.n > 0) put_delta(a, &call->arguments, NULL, &out->text);
   }
 }
 
@@ -308,35 +358,42 @@ static bool goes_on_with_message(const response_answer *r, const weft_choice *c)
   return c->text.n > 0 || (c->n_logprobs > 0 && (r->item == MESSAGE || c->reader == NULL));
 }
 
-static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_text *out) {
+static void put_chunk(const weft_answer *a, const weft_choice *c, const char *finish, weft_pieces *out) {
   response_answer *r = a->own;
   put_calls(a, c, true, out); /* before the text of this chunk, which follows the call and ends its item */
   if (c->thinking.n > 0) {
     put_item_begin(a, REASONING, NULL, out);
-    put_delta(a, &c->thinking, NULL, out);
+    put_delta(a, &c->thinking, NULL, &out->text);
   }
   bool says = goes_on_with_message(r, c);
   if (says) put_item_begin(a, MESSAGE, NULL, out);
   add_logprobs(r, c);
-  if (says) put_delta(a, &c->text, c, out);
+  if (says) put_delta(a, &c->text, c, &out->text);
   put_calls(a, c, false, out);
   if (finish == NULL) return;
   if (!r->has_content) put_item_begin(a, MESSAGE, NULL, out);
   put_item_end(a, last_state(a), out);
 }
 
-static void put_last(const weft_answer *a, weft_text *out) {
+static void put_last(const weft_answer *a, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   open_event(a->own, is_cut(a) ? "response.incomplete" : "response.completed", out);
   weft_text_puts(out, ",\"response\":");
-  put_done(a, out);
+  put_whole(a, pieces);
   close_event(out);
 }
 
-static void put_fault(const weft_answer *a, const weft_refusal *why, weft_text *out) {
+static void put_fault(const weft_answer *a, const weft_refusal *why, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
   open_event(a->own, "response.failed", out);
   weft_text_puts(out, ",\"response\":");
-  put_response(a, false, why, out);
+  put_response(a, false, why, pieces);
   close_event(out);
+}
+
+static void put_ping(const weft_answer *a, weft_text *out) {
+  (void)a;
+  weft_sse_comment(out);
 }
 
 const weft_dialect weft_openai_responses = {.id_prefix = "resp_",
@@ -348,7 +405,9 @@ const weft_dialect weft_openai_responses = {.id_prefix = "resp_",
                                             .chunk = put_chunk,
                                             .last = put_last,
                                             .fault = put_fault,
-                                            .whole = put_done,
+                                            .ping = put_ping,
+                                            .whole = put_whole,
+                                            .settle = settle_response,
                                             .close = close_own};
 
 /* ---- endpoints ---- */

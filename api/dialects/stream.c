@@ -11,7 +11,8 @@
 #include "api/runtime.h"
 #include "base/memory.h"
 
-enum { PULL_BYTES = 16384, DELTAS_PER_PULL = 64, TOKENS_PER_PULL = 512 };
+/* What costs how much of a pull's work, beside the bytes that are written: nanoseconds, about. */
+enum { WORK_LOOK = 32, WORK_DELTA = 512, WORK_TOKEN = 64, WORK_ENTRY = 192 };
 
 /* ---- memory ---- */
 
@@ -43,6 +44,8 @@ static void close_answer(void *self) {
     weft_text_free(&c->prompt_places);
     for (int k = 0; k < 4; k++) weft_text_free(&c->logprobs[k]);
   }
+  weft_pieces_free(&a->out);
+  weft_text_free(&a->body);
   if (a->own != NULL) a->dialect->close(a->own);
   weft_free(a->choice);
   weft_free(a->id);
@@ -76,28 +79,22 @@ const weft_choice *weft_answer_first(const weft_answer *a, const weft_choice *c)
   return &a->choice[c->prompt * a->n_per_prompt];
 }
 
-static void put_begin(const weft_answer *a, weft_choice *c, weft_text *out) {
-  if (c->begun || a->dialect->begin == NULL) return;
-  a->dialect->begin(a, c, out);
-  c->begun = true;
-}
-
-static void put_chunk(const weft_answer *a, weft_choice *c, const char *finish, weft_text *out) {
-  a->dialect->chunk(a, c, finish, out);
+static void put_chunk(weft_answer *a, weft_choice *c, const char *finish) {
+  a->dialect->chunk(a, c, finish, &a->out);
   c->begun = true;
   clear_choice(c);
 }
 
 /* A canvas may hold calls, or a part of one: a client is shown the rest of it. */
-static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_delta *d, weft_text *out) {
+static void put_canvas(weft_answer *a, const weft_choice *c, const weft_delta *d) {
   weft_text content = {0};
   weft_delta shown = *d;
   if (c->reader != NULL) {
-    if (answer_calls_canvas(c, d->text, d->n_text, &content) != WEFT_OK) out->refused = true;
+    if (answer_calls_canvas(c, d->text, d->n_text, &content) != WEFT_OK) a->out.text.refused = true;
     shown.text = content.n == 0 ? "" : content.bytes;
     shown.n_text = content.n;
   }
-  a->dialect->canvas(a, c, &shown, out);
+  a->dialect->canvas(a, c, &shown, &a->out);
   weft_text_free(&content);
 }
 
@@ -173,7 +170,7 @@ static bool ends_with_calls(const weft_choice *c) {
   return c->n_calls > 0 && strcmp(c->finish, "stop") == 0 && (c->call[c->n_calls - 1].whole || !asked_for);
 }
 
-static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
+static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why) {
   c->ended = true;
   c->finish = d->finish;
   c->stop = d->stop;
@@ -183,7 +180,6 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   a->n_ended += 1;
   weft_status status = refuse_end(d, why);
   if (status != WEFT_OK) return status;
-  if (a->stream) put_begin(a, c, out);
   if (a->end_logprobs && d->logprobs != NULL) put_end_logprobs(a, c, d);
   bool cut = strcmp(c->finish, "stop") != 0 || c->stop != NULL || c->stop_token >= 0;
   if ((c->reader != NULL && answer_calls_end(c, cut) != WEFT_OK) || choice_status(c) != WEFT_OK) {
@@ -191,8 +187,8 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   }
   if (ends_with_calls(c)) c->finish = "tool_calls";
   if (!a->by_chunks) return WEFT_OK;
-  if (c->reader != NULL && has_more(c)) put_chunk(a, c, NULL, out);
-  put_chunk(a, c, c->finish, out);
+  if (c->reader != NULL && has_more(c)) put_chunk(a, c, NULL);
+  put_chunk(a, c, c->finish);
   return WEFT_OK;
 }
 
@@ -201,18 +197,17 @@ static bool lists_prompt(const weft_answer *a, const weft_choice *c) {
   return a->prompt_logprobs && c == weft_answer_first(a, c);
 }
 
-static weft_status take_delta(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why, weft_text *out) {
-  if (d->kind == WEFT_DELTA_END) return take_end(a, c, d, why, out);
+static weft_status take_delta(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why) {
+  if (d->kind == WEFT_DELTA_END) return take_end(a, c, d, why);
   if (d->kind == WEFT_DELTA_CANVAS) {
-    if (a->stream && a->canvas_events) put_canvas(a, c, d, out);
+    if (a->stream && a->canvas_events) put_canvas(a, c, d);
     return WEFT_OK;
   }
-  if (a->stream) put_begin(a, c, out);
   bool listed = d->kind == WEFT_DELTA_PROMPT && lists_prompt(a, c);
   if (listed) a->dialect->prompt(a, c, d);
   if ((listed && !a->echo ? choice_status(c) : keep_text(a, c, d)) != WEFT_OK)
     return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
-  if (a->by_chunks && has_more(c)) put_chunk(a, c, NULL, out);
+  if (a->by_chunks && has_more(c)) put_chunk(a, c, NULL);
   return WEFT_OK;
 }
 
@@ -230,63 +225,97 @@ static int next_delta(const weft_answer *a, weft_choice *c, weft_delta *d) {
   return weft_next(c->generation, 0, d);
 }
 
-/* Takes what is there, choice by choice in turn. WEFT_AGAIN: nothing is there now. Out may hold what pulls before this
- * one gave, so its limit is of what is added: a pull that says "more" has always taken something. */
-static weft_status take_some(weft_answer *a, weft_refusal *why, weft_text *out) {
-  uint32_t n_idle = 0, n_tokens = 0;
-  size_t n_max = out->n + PULL_BYTES;
-  for (uint32_t n = 0; n < DELTAS_PER_PULL && n_tokens < TOKENS_PER_PULL && a->n_ended < a->n && out->n < n_max;) {
+static int64_t work_of(const weft_delta *d) {
+  int64_t entries = d->logprobs == NULL ? 0 : d->n_tokens * (1 + (int64_t)d->top_stride);
+  return WORK_DELTA + (int64_t)d->n_text + d->n_tokens * (int64_t)WORK_TOKEN + entries * WORK_ENTRY;
+}
+
+/* Takes one delta, of the choices in turn. WEFT_AGAIN: nothing is there now. */
+static weft_status take_one(weft_answer *a, int64_t *work, weft_refusal *why) {
+  for (uint32_t i = 0; i < a->n; i++) {
     weft_choice *c = &a->choice[a->turn];
     weft_delta d;
     a->turn = (a->turn + 1) % a->n;
     int status = next_delta(a, c, &d);
-    if (status == WEFT_AGAIN) {
-      if (++n_idle == a->n) return n == 0 ? WEFT_AGAIN : WEFT_OK;
-      continue;
-    }
+    *work -= WORK_LOOK;
+    if (status == WEFT_AGAIN) continue;
     if (status != 0) return weft_refuse(why, 500, "internal", NULL, "%s", weft_status_text((weft_status)status));
-    if (take_delta(a, c, &d, why, out) != WEFT_OK) return WEFT_E_INVALID;
-    n_idle = 0;
-    n += 1;
-    n_tokens += d.kind == WEFT_DELTA_TEXT || d.kind == WEFT_DELTA_PROMPT ? d.n_tokens : 0;
+    *work -= work_of(&d);
+    return take_delta(a, c, &d, why) == WEFT_OK ? WEFT_OK : WEFT_E_INVALID;
   }
+  return WEFT_AGAIN;
+}
+
+/* One step of a stream, after which `out` may have something to read. WEFT_AGAIN: nothing is there now. */
+static weft_status step_stream(weft_answer *a, int64_t *work, weft_refusal *why) {
+  bool begins = a->dialect->begin != NULL && a->n_begun < a->n;
+  if (begins) {
+    weft_choice *c = &a->choice[a->n_begun++];
+    a->dialect->begin(a, c, &a->out);
+    c->begun = true;
+    return WEFT_OK;
+  }
+  if (a->n_ended < a->n) return take_one(a, work, why);
+  if (a->dialect->settle != NULL && !a->dialect->settle(a, work)) return WEFT_OK;
+  a->dialect->last(a, &a->out);
+  a->over = true;
   return WEFT_OK;
 }
 
-static weft_pull pull_stream(void *self, weft_exchange *x, weft_text *out) {
+static weft_pull pull_stream(void *self, weft_exchange *x, int64_t *work, weft_text *out) {
   weft_answer *a = self;
   weft_refusal why;
   (void)x;
-  weft_status status = take_some(a, &why, out);
-  if (status == WEFT_AGAIN) return WEFT_PULL_WAIT;
-  if (status != WEFT_OK) {
+  for (;;) {
+    if (!weft_pieces_read(&a->out, out, work)) return WEFT_PULL_MORE;
+    if (a->over) return WEFT_PULL_END;
+    if (*work <= 0) return WEFT_PULL_MORE;
+    weft_status status = step_stream(a, work, &why);
+    if (status == WEFT_AGAIN) return WEFT_PULL_WAIT;
+    if (status == WEFT_OK) continue;
     cancel_all(a);
-    a->dialect->fault(a, &why, out);
-    return WEFT_PULL_END;
+    a->dialect->fault(a, &why, &a->out);
+    a->over = true;
   }
-  if (a->n_ended < a->n) return WEFT_PULL_MORE;
-  a->dialect->last(a, out);
-  return WEFT_PULL_END;
 }
 
-static weft_pull pull_whole(void *self, weft_exchange *x, weft_text *out) {
+/* One step of a whole answer, as above; its chunks are not given. */
+static weft_status step_whole(weft_answer *a, int64_t *work, weft_refusal *why) {
+  if (a->n_ended < a->n) {
+    weft_status status = take_one(a, work, why);
+    weft_pieces_clear(&a->out);
+    return status;
+  }
+  if (a->dialect->settle != NULL && !a->dialect->settle(a, work)) return WEFT_OK;
+  if (a->n_given < a->n_per_prompt) choose_given(a);
+  a->dialect->whole(a, &a->out);
+  weft_text_reserve(&a->body, weft_pieces_bytes(&a->out));
+  a->over = true;
+  return WEFT_OK;
+}
+
+static weft_pull pull_whole(void *self, weft_exchange *x, int64_t *work, weft_text *out) {
   weft_answer *a = self;
   weft_refusal why;
-  weft_text body = {0}, chunks = {0};
   (void)out; /* the answer comes in one piece */
-  weft_status status = take_some(a, &why, &chunks);
-  weft_text_free(&chunks);
-  if (status == WEFT_AGAIN) return WEFT_PULL_WAIT;
-  if (status != WEFT_OK) {
+  while (!a->over) {
+    if (*work <= 0) return WEFT_PULL_MORE;
+    weft_status status = step_whole(a, work, &why);
+    if (status == WEFT_AGAIN) return WEFT_PULL_WAIT;
+    if (status == WEFT_OK) continue;
     cancel_all(a);
     weft_exchange_refuse(x, &why);
     return WEFT_PULL_END;
   }
-  if (a->n_ended < a->n) return WEFT_PULL_MORE;
-  if (a->n_given < a->n_per_prompt) choose_given(a);
-  a->dialect->whole(a, &body);
-  weft_exchange_answer(x, 200, "application/json", &body);
+  if (!weft_pieces_read(&a->out, &a->body, work)) return WEFT_PULL_MORE;
+  weft_exchange_answer(x, 200, "application/json", &a->body);
   return WEFT_PULL_END;
+}
+
+/* Nothing was given for a while, and nothing is half given. */
+static void say_wait(void *self, weft_text *out) {
+  const weft_answer *a = self;
+  a->dialect->ping(a, out);
 }
 
 /* ---- starting ---- */
@@ -329,6 +358,7 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
                      .n_prompt_logprobs = gen->n_prompt_logprobs,
                      .n_per_prompt = gen->n_choices,
                      .n_given = gen->n_given,
+                     .out = {.copies = gen->stream},
                      .own = config->own};
   a->choice = weft_alloc((size_t)gen->n_prompts * gen->n_choices, sizeof *a->choice);
   if (a->choice != NULL && weft_text_status(&id) == WEFT_OK && id.bytes != NULL) return a;
@@ -419,8 +449,11 @@ void weft_answer_start(const weft_answer_config *config, weft_exchange *x) {
     return;
   }
   weft_exchange_note(x)->answer = a;
-  weft_source source = {
-      .pull = a->stream ? pull_stream : pull_whole, .left = cancel_all, .close = close_answer, .self = a};
+  weft_source source = {.pull = a->stream ? pull_stream : pull_whole,
+                        .wait = say_wait,
+                        .left = cancel_all,
+                        .close = close_answer,
+                        .self = a};
   if (a->stream) {
     weft_exchange_stream(x, a->dialect->stream_type, &source);
   } else {

@@ -6,13 +6,20 @@
  * delays itself alone; a client that leaves cancels every generation (left), and close frees them. A fault of one
  * choice ends the whole request: with a refusal before anything was sent, else with an error in the stream. This
  * file decides what is written and when; a dialect only decides how it looks. Where a request asks for fewer choices
- * than are made (best_of), the client gets those with the highest mean logprob of a token, in that order. */
+ * than are made (best_of), the client gets those with the highest mean logprob of a token, in that order.
+ *
+ * A stream begins at once: what a dialect says before the first text of a choice does not wait for that text.
+ *
+ * Work: one step of a pull takes one delta, which has at most 256 tokens or 512 logprobs, or reads a little of what was
+ * written (pieces.h). What grows with an answer is written as pieces; nothing else here or in a dialect may cost more
+ * than a delta does. */
 #ifndef WEFT_API_DIALECTS_STREAM_H
 #define WEFT_API_DIALECTS_STREAM_H
 
 #include <stdatomic.h>
 
 #include "api/dialects/gen.h"
+#include "api/dialects/pieces.h"
 #include "api/http/http.h"
 
 typedef struct weft_answer weft_answer;
@@ -64,13 +71,17 @@ typedef struct weft_dialect {
    * sent yet of a choice, the last of it where finish is not NULL. canvas: a canvas after a denoise step (NULL: the
    * dialect cannot replace text that was sent, so only final text is sent). last: the end. fault: an error in place of
    * the end. */
-  void (*begin)(const weft_answer *answer, const weft_choice *choice, weft_text *out);
-  void (*chunk)(const weft_answer *answer, const weft_choice *choice, const char *finish, weft_text *out);
-  void (*canvas)(const weft_answer *answer, const weft_choice *choice, const weft_delta *delta, weft_text *out);
-  void (*last)(const weft_answer *answer, weft_text *out);
-  void (*fault)(const weft_answer *answer, const weft_refusal *why, weft_text *out);
+  void (*begin)(const weft_answer *answer, const weft_choice *choice, weft_pieces *out);
+  void (*chunk)(const weft_answer *answer, const weft_choice *choice, const char *finish, weft_pieces *out);
+  void (*canvas)(const weft_answer *answer, const weft_choice *choice, const weft_delta *delta, weft_pieces *out);
+  void (*last)(const weft_answer *answer, weft_pieces *out);
+  void (*fault)(const weft_answer *answer, const weft_refusal *why, weft_pieces *out);
+  /* What tells the client of a stream that the answer is still to come and changes nothing in it. */
+  void (*ping)(const weft_answer *answer, weft_text *out);
   /* The whole answer as one body. */
-  void (*whole)(const weft_answer *answer, weft_text *out);
+  void (*whole)(const weft_answer *answer, weft_pieces *out);
+  /* What is to be done before the client hears of the end, as far as *work goes. True: it is done. NULL: nothing. */
+  bool (*settle)(const weft_answer *answer, int64_t *work);
   void (*close)(void *own); /* frees weft_answer.own; NULL: the dialect keeps nothing of its own */
   const void *form;         /* the dialect's own data, which differ between its endpoints */
 } weft_dialect;
@@ -89,6 +100,10 @@ struct weft_answer {
   uint32_t n_top, n_prompt_logprobs;
   weft_choice *choice;
   uint32_t n, n_per_prompt, n_ended, turn;
+  uint32_t n_begun;           /* choices whose begin was written */
+  bool over;                  /* the end is written, or the fault */
+  weft_pieces out;            /* written, and not yet given */
+  weft_text body;             /* a whole answer as far as it is formatted */
   uint32_t n_given;           /* how many of the n_per_prompt choices the client gets */
   struct answer_tools *tools; /* the tools that may be called; NULL: no calls are looked for (answer_calls.h) */
   void *own;                  /* what the dialect keeps with the answer */

@@ -122,7 +122,11 @@ static void look_at_deadlines(weft_http *http) {
   for (http_connection *c = http->first, *next; c != NULL; c = next) {
     next = c->next;
     bool late = c->deadline_us != 0 && now >= c->deadline_us, stalls = c->stall_us != 0 && now >= c->stall_us;
-    if (late || stalls) http_expire(c);
+    if (late || stalls) {
+      http_expire(c);
+    } else {
+      http_say_wait(c, now);
+    }
   }
 }
 
@@ -172,7 +176,7 @@ static void take_event(const struct epoll_event *event) {
 }
 
 static int sleep_ms(const weft_http *http, uint64_t until_us) {
-  if (http->pending != NULL || http->n_waiting > 0) return 0;
+  if (http->pending != NULL || http->n_waiting > 0 || http->n_in_line > 0) return 0;
   if (until_us > 0) return 10;
   return http->n_connections > 0 || !http->listening ? LOOK_US / 1000 : -1;
 }
@@ -184,6 +188,7 @@ static void *run_network(void *self) {
   while (!take_orders(http, &until_us)) {
     int n = epoll_wait(http->epoll, events, EVENTS, sleep_ms(http, until_us));
     WEFT_CHECK(n >= 0 || errno == EINTR);
+    http_end_round(http);
     bool accepts = false, wakes = false;
     for (int i = 0; i < n; i++) {
       accepts = accepts || events[i].data.ptr == http;
@@ -194,6 +199,7 @@ static void *run_network(void *self) {
     if (http->n_waiting > 0) http_shake_one(http);
     if (wakes) take_ready(http);
     if (accepts) accept_some(http);
+    http_take_turns(http);
     uint64_t now = weft_clock_us();
     if (now - http->looked_us < LOOK_US) continue;
     http->looked_us = now;
@@ -232,6 +238,7 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
   http->listener = http->epoll = http->wakes = -1;
   (void)pthread_mutex_init(&http->lock, NULL); /* these cannot fail with default attributes on this system */
   http_share_open(http);
+  http_turns_open(http);
   *out = http; /* callbacks of the first request may want it before this function returns */
   weft_status status = WEFT_OK;
   if (config->tls_cert != NULL || config->tls_key != NULL)

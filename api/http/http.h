@@ -29,6 +29,12 @@
  * turn, and an answer that is not there yet is pulled when weft_exchange_wake says so. A source is pulled only when
  * the client has taken all that was pulled before, so a slow reader delays itself alone.
  *
+ * Law: between two looks at the sockets the thread makes at most WEFT_HTTP_ROUND_WORK of answers, or works on them for
+ * a millisecond, and finishes the step that it is in. What a source costs is counted in units of a byte written, about
+ * a nanosecond. http_turns.c says whose turn it is.
+ *
+ * A stream that gives nothing for ten seconds says that it goes on (wait).
+ *
  * Threads: begin, pull, left, close and done run on the network thread; handle there or on a worker, never on two.
  * wake may be called by any thread while the source is open. */
 #ifndef WEFT_API_HTTP_HTTP_H
@@ -36,6 +42,11 @@
 
 #include "api/http/refusal.h"
 #include "base/text.h"
+
+enum {
+  WEFT_HTTP_ROUND_WORK = 1 << 20, /* of answers between two looks at the sockets */
+  WEFT_HTTP_STEP_WORK = 1 << 18   /* of one step of a source, which a round may end with, at most */
+};
 
 typedef struct weft_http weft_http;
 typedef struct weft_exchange weft_exchange;
@@ -49,8 +60,11 @@ typedef enum weft_pull {
 
 /* What makes an answer over time. Whoever fills it in owns self; close is where it is freed. */
 typedef struct weft_source {
-  /* Streamed: appends to out. Otherwise calls weft_exchange_answer or _refuse before it gives END. */
-  weft_pull (*pull)(void *self, weft_exchange *exchange, weft_text *out);
+  /* Streamed: appends to out. Otherwise calls weft_exchange_answer or _refuse before it gives END. Takes what it costs
+   * off *work, and ends within a step of its own when none is left: with MORE if there is more. */
+  weft_pull (*pull)(void *self, weft_exchange *exchange, int64_t *work, weft_text *out);
+  /* Streamed: appends what tells a client that was given nothing for a while to go on waiting. NULL: nothing does. */
+  void (*wait)(void *self, weft_text *out);
   void (*left)(void *self);  /* at most once: the client has left, or the server ends; must not block */
   void (*close)(void *self); /* exactly once, as the last call */
   void *self;
@@ -121,6 +135,8 @@ uint32_t weft_http_active(weft_http *http);       /* requests that were read who
 uint64_t weft_http_body_bytes(weft_http *http);   /* bytes of bodies that are being read or wait for a worker */
 uint64_t weft_http_answer_bytes(weft_http *http); /* bytes of large finished answers that wait for their clients */
 uint64_t weft_http_ended(weft_http *http, weft_http_end how); /* how many connections ended in this way */
+/* The most work on answers that was ever done between two looks at the sockets. */
+uint64_t weft_http_most_work(weft_http *http);
 /* Processor time that workers spent on a tenant's requests. */
 uint64_t weft_http_worker_us(weft_http *http, uint32_t tenant);
 /* Tells every source that its answer is not wanted any more, as if all clients had left; the clients still get its

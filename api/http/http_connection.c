@@ -88,6 +88,7 @@ static void forget_pending(http_connection *c) {
 static void close_connection(http_connection *c) {
   weft_http *http = c->http;
   if (c->pending) forget_pending(c);
+  http_leave_line(c);
   if (c->next != NULL) c->next->previous = c->previous;
   if (c->previous != NULL) c->previous->next = c->next;
   if (http->first == c) http->first = c->next;
@@ -170,6 +171,7 @@ void http_give_up_body(http_connection *c, int code, const char *word, const cha
 void http_give_up_answer(http_connection *c) {
   http_discharge(c->x);
   weft_text_free(&c->out);
+  weft_text_free(&c->x->text);
   c->sent = 0;
   c->out.refused = true; /* http_send ends the connection */
   http_postpone(c);
@@ -316,16 +318,27 @@ static void put_chunk(http_connection *c, const weft_text *piece) {
   if (c->minor > 0) weft_text_puts(&c->out, "\r\n");
 }
 
-/* Pulls more of a streamed answer, but only when all that was pulled before is sent. */
+/* A source that does not say what it costs counts for what it gives. */
+static weft_pull pull_once(weft_exchange *x, int64_t *work, weft_text *piece) {
+  size_t n = piece->n;
+  int64_t before = *work;
+  weft_pull pull = x->source.pull(x->source.self, x, work, piece);
+  int64_t given = (int64_t)(piece->n - n);
+  if (before - *work < given) *work = before - given;
+  return pull;
+}
+
+/* Pulls more of a streamed answer. */
 static step pull_stream(http_connection *c) {
   weft_exchange *x = c->x;
-  if (c->out.n > 0) return STEP_WAIT;
-  if (!x->begun) http_put_answer(c);
   weft_text piece = {0};
   weft_pull pull = WEFT_PULL_MORE;
-  while (pull == WEFT_PULL_MORE && piece.n < OUT_BYTES && !piece.refused) {
-    pull = x->source.pull(x->source.self, x, &piece);
-  }
+  int64_t *work = &c->http->turn_work;
+  if (!x->begun) http_put_answer(c);
+  do {
+    pull = pull_once(x, work, &piece);
+  } while (pull == WEFT_PULL_MORE && piece.n<OUT_BYTES && * work> 0 && !piece.refused);
+  if (c->out.n > 0 || piece.n > 0) c->told_us = http_now(c->http);
   put_chunk(c, &piece);
   bool broken = pull == WEFT_PULL_BROKEN || piece.refused;
   weft_text_free(&piece);
@@ -334,7 +347,27 @@ static step pull_stream(http_connection *c) {
     if (c->minor > 0 && !c->bodiless) weft_text_puts(&c->out, "0\r\n\r\n");
     enter_phase(c, PHASE_FLUSH, 0);
   }
-  return c->out.n > 0 || pull == WEFT_PULL_END ? STEP_AGAIN : STEP_WAIT;
+  return c->out.n > 0 || pull != WEFT_PULL_WAIT ? STEP_AGAIN : STEP_WAIT;
+}
+
+/* The next part of a whole answer, when the one before it is sent. */
+static step give_whole(http_connection *c) {
+  if (!c->x->begun) http_put_answer(c);
+  if (!http_feed(c)) enter_phase(c, PHASE_FLUSH, 0);
+  return STEP_AGAIN;
+}
+
+void http_say_wait(http_connection *c, uint64_t now) {
+  weft_exchange *x = c->x;
+  bool waits = x != NULL && x->begun && x->answer == ANSWER_STREAM && x->source.wait != NULL && c->phase == PHASE_WORK;
+  if (!waits || c->out.n > 0 || c->in_line || now - c->told_us < PING_US) return;
+  weft_text piece = {0};
+  x->source.wait(x->source.self, &piece);
+  put_chunk(c, &piece);
+  if (piece.refused) c->out.refused = true;
+  weft_text_free(&piece);
+  c->told_us = now;
+  http_postpone(c);
 }
 
 static bool has_worker(weft_exchange *x) {
@@ -353,13 +386,16 @@ static step make_answer(http_connection *c) {
   }
   if (has_worker(x)) return c->hung_up ? STEP_DROP : STEP_WAIT;
   if (c->hung_up && x->answer != ANSWER_WHOLE) return STEP_DROP;
-  http_drop_body(x); /* the handler has returned and copied what it needs */
+  if (!x->begun) http_drop_body(x); /* the handler has returned and copied what it needs */
   if (x->cancelled) http_tell_left(x);
+  if (x->answer == ANSWER_WHOLE && x->text.n <= SMALL_ANSWER_BYTES) return give_whole(c);
+  if (c->out.n > 0) return STEP_WAIT; /* the client takes what it has first */
+  if (!http_has_turn(c)) {
+    http_await_turn(c);
+    return STEP_WAIT;
+  }
   if (!http_settle(x)) return STEP_WAIT;
-  if (x->answer == ANSWER_STREAM) return pull_stream(c);
-  http_put_answer(c);
-  enter_phase(c, PHASE_FLUSH, 0);
-  return STEP_AGAIN;
+  return x->answer == ANSWER_STREAM ? pull_stream(c) : give_whole(c);
 }
 
 /* The whole answer is in out, or sent. */

@@ -168,8 +168,8 @@ void weft_exchange_later(weft_exchange *x, const weft_source *source) {
 
 bool http_settle(weft_exchange *x) {
   if (x->answer != ANSWER_LATER) return true;
-  weft_pull pull = x->source.pull(x->source.self, x, NULL);
-  if (pull == WEFT_PULL_MORE) http_postpone(x->connection); /* behind the others: it may have very much more */
+  weft_pull pull = x->source.pull(x->source.self, x, &x->http->turn_work, NULL);
+  if (pull == WEFT_PULL_MORE) http_await_turn(x->connection); /* behind the others: it may have very much more */
   if (pull == WEFT_PULL_BROKEN || (pull == WEFT_PULL_END && x->answer == ANSWER_LATER)) {
     weft_refusal why;
     (void)weft_refuse(&why, 500, "internal", NULL, "the answer could not be made");
@@ -268,8 +268,20 @@ void http_put_answer(http_connection *c) {
   if (streams && c->minor > 0) weft_text_puts(&c->out, "Transfer-Encoding: chunked\r\n");
   if (!streams && x->code != 204) weft_text_printf(&c->out, "Content-Length: %zu\r\n", n);
   put_connection(c);
-  if (!streams && !c->bodiless) weft_text_append(&c->out, bytes, n);
+  bool small = n <= SMALL_ANSWER_BYTES;
+  if (!streams && small && !c->bodiless) weft_text_append(&c->out, bytes, n);
+  if (streams || small || c->bodiless) weft_text_free(&x->text);
+}
+
+bool http_feed(http_connection *c) {
+  weft_exchange *x = c->x;
+  size_t left = x->text.n - x->n_fed, n = left < SMALL_ANSWER_BYTES ? left : SMALL_ANSWER_BYTES;
+  if (n > 0) weft_text_append(&c->out, x->text.bytes + x->n_fed, n);
+  x->n_fed += n;
+  c->http->turn_work -= (int64_t)n;
+  if (n < left) return true;
   weft_text_free(&x->text);
+  return false;
 }
 
 /* Bytes that are no request have no exchange: the answer is written here. */

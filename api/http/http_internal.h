@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What the files of the HTTP server share: http.c (the loop: accepting, time, opening and closing), http_listen.c
- * (where it listens), http_connection.c (one connection from its first byte to its last), http_wire.c (its bytes),
+ * (where it listens), http_connection.c (one connection from its first byte to its last), http_turns.c (which one makes
+ * its answer next), http_wire.c (its bytes),
  * http_exchange.c (one request and its answer), http_jobs.c (workers) and http_share.c (how much one tenant or address
  * may hold).
  *
@@ -35,7 +36,12 @@ enum {
   TLS_BYTES = 2 * 65536,        /* at most of the TLS session and the wire of one connection */
   SMALL_BODY_BYTES = 65536,     /* bodies up to this have memory of their own */
   SMALL_ANSWER_BYTES = 65536,   /* answers up to this are in CONNECTION_BYTES */
-  ANSWERS_BYTES = 64 << 20      /* of all larger finished answers that wait for their clients */
+  ANSWERS_BYTES = 64 << 20,     /* of all larger finished answers that wait for their clients */
+  TURN_WORK = 65536,
+  LEAST_WORK = 256, /* of a turn in which nothing was there */
+  ROUND_WORK = WEFT_HTTP_ROUND_WORK - TURN_WORK,
+  ROUND_US = 1000,
+  PING_US = 10 * 1000000 /* after which a stream that gave nothing says that it goes on */
 };
 
 typedef struct http_connection http_connection;
@@ -49,6 +55,13 @@ typedef struct http_pool {
   atomic_uint_fast64_t *total; /* what is used of all pools of this kind, for other threads */
   const char *word, *what;     /* for refusals */
 } http_pool;
+
+/* Connections of one tenant, or address, that wait for their turn at making answers. */
+typedef struct http_line {
+  http_connection *first, *last;
+  uint32_t next; /* in the ring of lines */
+  bool in_ring;
+} http_line;
 
 struct weft_exchange {
   weft_http *http;
@@ -76,6 +89,7 @@ struct weft_exchange {
   int code;
   const char *type;
   weft_text text;  /* ANSWER_WHOLE */
+  size_t n_fed;    /* how much of it was copied to the connection's out */
   bool lacks_text; /* there was no memory for it: the answer is a short one that says so */
   struct {
     char *name, *value;
@@ -100,7 +114,9 @@ typedef enum http_phase {
 struct http_connection {
   weft_http *http;
   http_connection *next, *previous; /* of http->first */
-  http_connection *next_pending;
+  http_connection *next_pending, *next_in_line;
+  uint32_t line; /* in which it is, while in_line */
+  bool in_line;
   int fd;
   bool pending, readable, writable, hung_up, local, keep_alive, chunked;
   bool ended;       /* the peer said that nothing more comes: nothing more is read */
@@ -120,6 +136,7 @@ struct http_connection {
   uint64_t length, n_read; /* of the body */
   weft_exchange *x;        /* NULL: between requests */
   bool bodiless;           /* the answer of HEAD: its head alone */
+  uint64_t told_us;        /* when the last of a stream was given */
   weft_text out;           /* bytes to send */
   size_t sent;             /* how many of them were sent */
 };
@@ -138,6 +155,11 @@ struct weft_http {
   http_connection *first, *pending, *last_pending;
   uint32_t n_connections, n_busy, n_busy_of[WHO_MAX];
   http_pool small, large, answers;
+  http_line line[WHO_MAX];
+  uint32_t ring_first, ring_last, n_in_line; /* WHO_MAX: none; connections in all lines */
+  http_connection *turn;                     /* whose turn it is; NULL: nobody's */
+  int64_t turn_work;                         /* what is left of it */
+  uint64_t round_work;                       /* since the sockets were looked at */
   uint64_t seed, looked_us, date_s;
   char date[40];
   char scratch[READ_BYTES], head_bytes[WEFT_HEAD_BYTES_MAX + 1];
@@ -145,6 +167,7 @@ struct weft_http {
   atomic_uint_fast64_t n_ended[WEFT_HTTP_ENDS];
   atomic_uint n_active;
   atomic_uint_fast64_t n_body_bytes, n_answer_bytes; /* in the pools of bodies; in that of answers */
+  atomic_uint_fast64_t n_most_work;                  /* of a round */
   weft_workers *workers;
 
   pthread_mutex_t lock; /* guards what follows, and the fields of an exchange that say so */
@@ -189,14 +212,23 @@ bool http_connection_open(weft_http *http, int fd, const struct sockaddr_storage
 void http_drive(http_connection *c);
 /* The connection is driven again before the thread sleeps. */
 void http_postpone(http_connection *c);
-void http_expire(http_connection *c); /* the deadline of the connection has passed */
-void http_drop(http_connection *c);   /* ends the connection now; its exchange learns that the client left */
+void http_expire(http_connection *c);                 /* the deadline of the connection has passed */
+void http_say_wait(http_connection *c, uint64_t now); /* where its stream gave nothing for PING_US */
+void http_drop(http_connection *c); /* ends the connection now; its exchange learns that the client left */
 /* The bytes that came are no request: answers with the fault and ends the connection. */
 void http_refuse_head(http_connection *c, weft_http_end how, const weft_http_fault *fault);
 /* Refuses the request of c, whose body is not all there; what else comes of the body is thrown away. */
 void http_give_up_body(http_connection *c, int code, const char *word, const char *message);
 /* Throws away what is left of a finished answer, and ends the connection before the thread sleeps. */
 void http_give_up_answer(http_connection *c);
+
+/* http_turns.c: the network thread */
+void http_turns_open(weft_http *http);
+void http_await_turn(http_connection *c); /* c has an exchange that no worker has */
+void http_leave_line(http_connection *c); /* and gives up its turn */
+bool http_has_turn(const http_connection *c);
+void http_take_turns(weft_http *http);
+void http_end_round(weft_http *http); /* the sockets are looked at */
 
 /* http_exchange.c: the network thread */
 weft_exchange *http_exchange_open(http_connection *c, const weft_http_head *head);
@@ -206,11 +238,13 @@ void http_drop_body(weft_exchange *x);
 void http_tell_left(weft_exchange *x);
 /* Ends the exchange: reports it (done), closes its source and frees it. */
 void http_finish(weft_exchange *x, bool left);
-/* One pull of an answer that comes later. False: the answer is not there yet; if more can be pulled, the connection is
- * driven again after the others. */
+/* One pull of an answer that comes later. False: the answer is not there yet; if more can be pulled, the connection
+ * waits for its next turn. */
 bool http_settle(weft_exchange *x);
-/* Appends the head of the answer to `out`, and of a whole answer the body, too. */
+/* Appends the head of the answer to `out`, and of a whole answer the body, if that is small; http_feed appends a large
+ * one, a part at a time. False: there is no more of it. */
 void http_put_answer(http_connection *c);
+bool http_feed(http_connection *c);
 void http_put_fault(http_connection *c, const weft_http_fault *fault);
 
 /* http_jobs.c */

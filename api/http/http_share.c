@@ -68,7 +68,7 @@ uint32_t http_address_of(const weft_http *http, int fd, const struct sockaddr_st
 static http_connection *holder_of_most(const weft_http *http, const http_pool *pool) {
   http_connection *most = NULL;
   for (http_connection *c = http->first; c != NULL; c = c->next) {
-    if ((c->phase != PHASE_BODY && c->phase != PHASE_FLUSH) || c->x == NULL || c->x->pool != pool) continue;
+    if (c->x == NULL || c->x->pool != pool || (c->phase != PHASE_BODY && !c->x->begun)) continue;
     uint64_t share = pool->of[c->x->who], best = most == NULL ? 0 : pool->of[most->x->who];
     bool larger = most == NULL || share > best || (share == best && c->x->n_charged > most->x->n_charged);
     if (larger) most = c;
@@ -95,7 +95,7 @@ static bool take_room(weft_exchange *x, http_pool *pool, uint64_t n, weft_refusa
   while (pool->used + n > pool->max) {
     http_connection *most = holder_of_most(http, pool);
     if (most == NULL || pool->of[most->x->who] <= mine) return refuse_all(why, pool);
-    if (most->phase == PHASE_FLUSH) {
+    if (most->x->begun) {
       http_give_up_answer(most);
     } else {
       http_give_up_body(most, 503, "busy", "others need the memory that requests with your key hold: try again");

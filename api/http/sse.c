@@ -17,3 +17,7 @@ void weft_sse_end(weft_text *out) {
 void weft_sse_done(weft_text *out) {
   weft_text_puts(out, "data: [DONE]\n\n");
 }
+
+void weft_sse_comment(weft_text *out) {
+  weft_text_puts(out, ": still working\n\n");
+}

@@ -14,6 +14,8 @@
 /* Opens an event; the caller appends the data, one line of JSON, and then ends it. name NULL: the plain kind. */
 void weft_sse_begin(weft_text *out, const char *name);
 void weft_sse_end(weft_text *out);
+/* A comment, which readers of events pass over: it tells them, and proxies, that the answer is still to come. */
+void weft_sse_comment(weft_text *out);
 /* The line `data: [DONE]`, which ends a stream of the OpenAI dialect. */
 void weft_sse_done(weft_text *out);
 

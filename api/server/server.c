@@ -231,6 +231,10 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
   weft_prometheus_head(out, "weft_http_answer_bytes", "gauge",
                        "Memory of large finished answers that wait for their clients.");
   weft_text_printf(out, "weft_http_answer_bytes %llu\n", (unsigned long long)weft_http_answer_bytes(s->http));
+  weft_prometheus_head(
+      out, "weft_http_round_work", "gauge",
+      "Most work on answers between two looks at the sockets, in bytes written or as many nanoseconds.");
+  weft_text_printf(out, "weft_http_round_work %llu\n", (unsigned long long)weft_http_most_work(s->http));
   weft_prometheus_head(out, "weft_http_connections_ended_total", "counter",
                        "Connections that the server ended, by why.");
   for (int i = 0; i < WEFT_HTTP_ENDS; i++) {

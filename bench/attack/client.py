@@ -4,12 +4,14 @@
 Law: `ask` never raises for what a server does; what went wrong is in `Answer.fault`, and it always ends within `limit_s`."""
 import asyncio
 import json
+import re
 import ssl
 import time
 from dataclasses import dataclass, field
 
 HOST = "127.0.0.1"
 LIMIT_S = 120.0
+TEXT = re.compile(rb'"(?:text|content|delta)": ?"[^"]')  # in an event; one that only says that the stream has begun has none
 
 
 @dataclass
@@ -18,9 +20,9 @@ class Answer:
     head: str = ""
     body: bytes = b""
     fault: str = ""
-    first_s: float = 0.0  # from before connecting until the first event (a stream) or the whole answer
+    first_s: float = 0.0  # from before connecting until the first text (a stream) or the whole answer
     total_s: float = 0.0
-    gaps_s: list = field(default_factory=list)  # between the reads that brought events
+    gaps_s: list = field(default_factory=list)  # between the reads that brought text
     began: float = 0.0  # time.monotonic(), the clock that the server uses, too
 
     def json(self):
@@ -81,7 +83,7 @@ async def read_answer(reader, answer):
         while chunk := await reader.read(65536):
             now = time.monotonic()
             raw += chunk
-            if b"data: " in chunk:
+            if TEXT.search(chunk):
                 if last is None:
                     answer.first_s = now - answer.began
                 else:

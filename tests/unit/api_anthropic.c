@@ -34,7 +34,7 @@ static void thinking_is_a_block(void **state) {
   weft_choice c = {.finish = "stop"};
   weft_answer a = {
       .dialect = &weft_anthropic, .choice = &c, .n = 1, .n_per_prompt = 1, .own = new_stream(), .id = NULL};
-  weft_text out = {0};
+  weft_pieces out = {.copies = true};
   (void)state;
   weft_text_puts(&c.thinking, "hm");
   weft_anthropic.chunk(&a, &c, NULL, &out);
@@ -45,15 +45,15 @@ static void thinking_is_a_block(void **state) {
   weft_text_clear(&c.text);
   weft_anthropic.chunk(&a, &c, "stop", &out);
   weft_anthropic.last(&a, &out);
-  weft_text kinds = kinds_of(&out);
+  weft_text kinds = kinds_of(&out.text);
   assert_string_equal(kinds.bytes,
                       "content_block_start 0 ping content_block_delta 0 content_block_delta 0 "
                       "content_block_stop 0 content_block_start 1 content_block_delta 1 "
                       "content_block_stop 1 message_delta message_stop ");
-  assert_non_null(strstr(out.bytes, "{\"type\":\"thinking_delta\",\"thinking\":\"hm\"}"));
-  assert_non_null(strstr(out.bytes, "\"stop_reason\":\"end_turn\""));
+  assert_non_null(strstr(out.text.bytes, "{\"type\":\"thinking_delta\",\"thinking\":\"hm\"}"));
+  assert_non_null(strstr(out.text.bytes, "\"stop_reason\":\"end_turn\""));
   weft_text_free(&kinds);
-  weft_text_free(&out);
+  weft_pieces_free(&out);
   weft_text_free(&c.thinking);
   weft_text_free(&c.text);
   weft_free(a.own);
@@ -62,14 +62,14 @@ static void thinking_is_a_block(void **state) {
 static void an_answer_without_text_has_an_empty_block(void **state) {
   weft_choice c = {.finish = "stop", .stop = "###"};
   weft_answer a = {.dialect = &weft_anthropic, .choice = &c, .n = 1, .n_per_prompt = 1, .own = new_stream()};
-  weft_text out = {0};
+  weft_pieces out = {.copies = true};
   (void)state;
   weft_anthropic.chunk(&a, &c, "stop", &out);
-  weft_text kinds = kinds_of(&out);
+  weft_text kinds = kinds_of(&out.text);
   assert_string_equal(kinds.bytes, "content_block_start 0 ping content_block_stop 0 message_delta ");
-  assert_non_null(strstr(out.bytes, "\"stop_reason\":\"stop_sequence\",\"stop_sequence\":\"###\""));
+  assert_non_null(strstr(out.text.bytes, "\"stop_reason\":\"stop_sequence\",\"stop_sequence\":\"###\""));
   weft_text_free(&kinds);
-  weft_text_free(&out);
+  weft_pieces_free(&out);
   weft_free(a.own);
 }
 

@@ -10,15 +10,20 @@
 
 #include <cmocka.h>
 
+#include "api/dialects/anthropic.h"
+#include "api/dialects/ollama.h"
 #include "api/dialects/openai.h"
 #include "api/dialects/responses.h"
 #include "base/memory.h"
 
-static json_t *written(void (*put)(const weft_answer *, const weft_choice *, weft_text *), const weft_answer *a,
+static json_t *written(void (*put)(const weft_answer *, const weft_choice *, weft_pieces *), const weft_answer *a,
                        const weft_choice *c) {
   weft_text out = {0};
+  weft_pieces pieces = {.copies = true};
   json_error_t error;
-  put(a, c, &out);
+  put(a, c, &pieces);
+  for (int64_t work = 1; !weft_pieces_read(&pieces, &out, &work);) work = 1;
+  weft_pieces_free(&pieces);
   weft_text_puts(&out, "}");
   json_t *root = json_loads(out.bytes, 0, &error);
   if (root == NULL) fail_msg("%s: %s", error.text, out.bytes);
@@ -30,13 +35,13 @@ static const weft_openai_form *form_of(const weft_answer *a) {
   return a->dialect->form;
 }
 
-static void chunk(const weft_answer *a, const weft_choice *c, weft_text *out) {
+static void chunk(const weft_answer *a, const weft_choice *c, weft_pieces *out) {
   form_of(a)->chunk(a, c, NULL, out);
 }
-static void last(const weft_answer *a, const weft_choice *c, weft_text *out) {
+static void last(const weft_answer *a, const weft_choice *c, weft_pieces *out) {
   form_of(a)->chunk(a, c, "stop", out);
 }
-static void whole(const weft_answer *a, const weft_choice *c, weft_text *out) {
+static void whole(const weft_answer *a, const weft_choice *c, weft_pieces *out) {
   form_of(a)->whole(a, c, out);
 }
 
@@ -107,6 +112,37 @@ static void logprobs_of_strange_tokens(void **state) {
     json_decref(root);
     for (int k = 0; k < 4; k++) weft_text_free(&c.logprobs[k]);
   }
+}
+
+/* What a stream says while it waits: nothing that a reader of events takes for one, Anthropic's own event, and of lines
+ * an object that adds nothing. */
+static void a_ping_changes_no_answer(void **state) {
+  static const weft_dialect *const events[] = {&weft_openai_chat, &weft_openai_completions, &weft_openai_responses};
+  static const weft_dialect *const lines[] = {&weft_ollama_chat, &weft_ollama_generate};
+  const weft_answer a = {.model = "m"};
+  weft_text out = {0};
+  (void)state;
+  for (int i = 0; i < 3; i++) {
+    weft_text_clear(&out);
+    events[i]->ping(&a, &out);
+    assert_true(out.n > 3 && out.bytes[0] == ':' && strcmp(strchr(out.bytes, '\n'), "\n\n") == 0);
+  }
+  weft_text_clear(&out);
+  weft_anthropic.ping(&a, &out);
+  assert_string_equal(out.bytes, "event: ping\ndata: {\"type\":\"ping\"}\n\n");
+  for (int i = 0; i < 2; i++) {
+    weft_answer named = {.dialect = lines[i], .model = "m"};
+    weft_text_clear(&out);
+    lines[i]->ping(&named, &out);
+    assert_string_equal(strchr(out.bytes, '\n'), "\n");
+    json_t *line = json_loads(out.bytes, 0, NULL);
+    assert_true(json_is_false(json_object_get(line, "done")));
+    const char *text =
+        i == 0 ? text_at(line, "message", "content") : json_string_value(json_object_get(line, "response"));
+    assert_string_equal(text, "");
+    json_decref(line);
+  }
+  weft_text_free(&out);
 }
 
 /* The request `body`, which goes on after the items of the response before it. */
@@ -190,7 +226,9 @@ static void thinking_without_memory(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(thinking_is_apart), cmocka_unit_test(logprobs_of_strange_tokens),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(thinking_is_apart),
+                                     cmocka_unit_test(logprobs_of_strange_tokens),
+                                     cmocka_unit_test(a_ping_changes_no_answer),
                                      cmocka_unit_test(zero_bytes_end_no_text),
                                      cmocka_unit_test(all_items_of_reasoning_are_thinking_of_their_turn),
                                      cmocka_unit_test(thinking_without_memory)};

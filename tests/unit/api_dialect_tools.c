@@ -256,10 +256,18 @@ static void close_kit(answer_kit *k) {
   k->answer.dialect->close(k->answer.own);
 }
 
+/* All that was written, formatted a little at a time. */
+static void read_pieces(answer_kit *k, weft_pieces *pieces) {
+  for (int64_t work = 1; !weft_pieces_read(pieces, &k->out, &work);) work = 1;
+  weft_pieces_free(pieces);
+}
+
 /* One chunk, after which everything counts as sent. */
 static void send(answer_kit *k, const char *finish) {
+  weft_pieces pieces = {.copies = true};
   k->choice.finish = finish;
-  k->answer.dialect->chunk(&k->answer, &k->choice, finish, &k->out);
+  k->answer.dialect->chunk(&k->answer, &k->choice, finish, &pieces);
+  read_pieces(k, &pieces);
   weft_text_clear(&k->choice.text);
   for (uint32_t i = 0; i < k->choice.n_calls; i++) {
     k->call[i].begun = true;
@@ -270,7 +278,9 @@ static void send(answer_kit *k, const char *finish) {
 /* The last chunk, and what the dialect writes behind it. */
 static void send_last(answer_kit *k) {
   send(k, "tool_calls");
-  k->answer.dialect->last(&k->answer, &k->out);
+  weft_pieces pieces = {.copies = true};
+  k->answer.dialect->last(&k->answer, &pieces);
+  read_pieces(k, &pieces);
 }
 
 /* get({"city":"Oslo"}) in two pieces; the second ends the call and has the text behind it, as pieces of many tokens do. */
@@ -300,8 +310,10 @@ static void streamed(answer_kit *k) {
 static void make_whole(answer_kit *k, const char *finish) {
   k->choice.finish = finish;
   if (k->answer.dialect->whole_by_chunks) send(k, finish);
+  weft_pieces pieces = {.copies = false};
   weft_text_clear(&k->out);
-  k->answer.dialect->whole(&k->answer, &k->out);
+  k->answer.dialect->whole(&k->answer, &pieces);
+  read_pieces(k, &pieces);
 }
 
 static void whole(answer_kit *k) {
