@@ -265,7 +265,7 @@ uint64_t weight_file_bytes(const weft_weight *weight) {
  * each output and span. kernels/kernels_matmul holds the two together on a card. */
 uint64_t weft_weight_integers_bytes(const weft_weight *weight, unsigned uses) {
   const weft_type_info *type = weft_type_find((int32_t)weight->type);
-  if ((uses & WEFT_USE_EMBED) != 0 || type == NULL || !ref_eight_takes(type->held_as)) return 0;
+  if ((uses & WEFT_USE_EMBED) != 0 || type == NULL || !ref_w8a8_takes(type->held_as)) return 0;
   uint64_t n_blocks = weight->n_mats * (((uint64_t)weight->n_out + 63) / 64);
   return n_blocks * (((uint64_t)weight->n_in + 255) / 256) * (256 * 64 + 64 * sizeof(float));
 }

@@ -17,26 +17,26 @@ static __host__ __device__ __forceinline__ uint64_t kv_row_bytes(weft_type type,
   return type == WEFT_TYPE_F32 ? 4ull * dim : type == WEFT_TYPE_BF16 ? 2ull * dim : dim + dim / WEFT_KV_Q8_BLOCK * 2ull;
 }
 
-/* Every kernel that cuda_start launches calls both. next_may_start lets the next kernel of the stream be brought onto
- * the card; inputs_wait waits until the kernels before this one have ended, so a kernel reads what others write only
+/* Every kernel that cuda_start launches calls both. launch_dependent_grids lets the next kernel of the stream be brought onto
+ * the card; wait_for_prior_grids waits until the kernels before this one have ended, so a kernel reads what others write only
  * after it. Weights and what was uploaded may be read earlier: no kernel writes them while steps run. So may what a
- * kernel two launches back wrote, where the one between waited before it called next_may_start (multiply_raw.is_there);
+ * kernel two launches back wrote, where the one between waited before it called launch_dependent_grids (gemm_raw_rows.is_there);
  * and then this one waits before it ends. */
-static __device__ __forceinline__ void next_may_start(void) {
+static __device__ __forceinline__ void launch_dependent_grids(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 
-static __device__ __forceinline__ void inputs_wait(void) {
+static __device__ __forceinline__ void wait_for_prior_grids(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
 
-static __device__ __forceinline__ void inputs_ready(void) {
-  next_may_start();
-  inputs_wait();
+static __device__ __forceinline__ void launch_dependents_and_wait(void) {
+  launch_dependent_grids();
+  wait_for_prior_grids();
 }
 
 template <typename T>
@@ -97,7 +97,7 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p) {
 }
 
 /* The address at which block `rank` of the cluster has what this block has at `mine`. */
-static __device__ __forceinline__ uint32_t address_in(const void *mine, uint32_t rank) {
+static __device__ __forceinline__ uint32_t cluster_address(const void *mine, uint32_t rank) {
   uint32_t there;
   asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(shared_address(mine)), "r"(rank));
   return there;
@@ -107,7 +107,7 @@ static __device__ __forceinline__ void cluster_arrive(void) {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
-/* For a cluster's first meeting: nothing was written that others read but barriers, which barriers_ready shows them. */
+/* For a cluster's first meeting: nothing was written that others read but barriers, which mbarrier_init_fence shows them. */
 static __device__ __forceinline__ void cluster_arrive_first(void) {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -116,26 +116,26 @@ static __device__ __forceinline__ void cluster_wait(void) {
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }
 
-static __device__ __forceinline__ void store_in(const float *mine, uint32_t rank, float x) {
-  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(address_in(mine, rank)), "f"(x) : "memory");
+static __device__ __forceinline__ void store_to_cluster(const float *mine, uint32_t rank, float x) {
+  asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(cluster_address(mine, rank)), "f"(x) : "memory");
 }
 
-static __device__ __forceinline__ void copy_async16(uint32_t to, const void *from) {
+static __device__ __forceinline__ void cp_async_16(uint32_t to, const void *from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(to), "l"(from) : "memory");
 }
 
 /* Copies 16 bytes or, where ok is false, writes zeros and does not read `from`. */
-static __device__ __forceinline__ void copy16_if(uint32_t to, const void *from, bool ok) {
+static __device__ __forceinline__ void cp_async_16_if(uint32_t to, const void *from, bool ok) {
   int n = ok ? 16 : 0;
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(n) : "memory");
 }
 
-static __device__ __forceinline__ void copies_commit(void) {
+static __device__ __forceinline__ void cp_async_commit(void) {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }
 
 template <int N>
-static __device__ __forceinline__ void copies_wait(void) {
+static __device__ __forceinline__ void cp_async_wait(void) {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
@@ -163,14 +163,14 @@ static __device__ __forceinline__ void mma(float (&d)[4], const uint32_t (&a)[4]
     mma_f16(d, a, b0, b1);
 }
 
-static __device__ __forceinline__ void load_matrices(uint32_t (&r)[4], uint32_t address) {
+static __device__ __forceinline__ void ldmatrix_x4(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
                : "memory");
 }
 
-static __device__ __forceinline__ void load_matrices_turned(uint32_t (&r)[4], uint32_t address) {
+static __device__ __forceinline__ void ldmatrix_x4_trans(uint32_t (&r)[4], uint32_t address) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
                : "r"(address)
@@ -198,7 +198,7 @@ static __device__ __forceinline__ float4 load_four(const float *row, uint32_t i,
 }
 
 /* Loads what every step reads of weights and is small: the hint makes it leave the L2 cache last. */
-static __device__ __forceinline__ float4 load_kept(const float4 *from) {
+static __device__ __forceinline__ float4 load_evict_last(const float4 *from) {
   const uint64_t evict_last =
       0x14F0000000000000ull; /* what createpolicy.fractional.L2::evict_last makes for a fraction of 1 */
   float4 v;

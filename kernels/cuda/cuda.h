@@ -61,10 +61,10 @@ typedef struct cuda_device {
   uint64_t peers; /* bit c: what is sent to card c may be written there directly, as far as the cards can */
   uint32_t n_multiprocessors;
   uint32_t n_router_clusters;       /* clusters of the router's kernel that fit on the card at once */
-  uint32_t n_attention_clusters[5]; /* the same of each kernel of attention_few.cu */
+  uint32_t n_attention_clusters[5]; /* the same of each kernel of attention_decode_cluster.cu */
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
-  bool products_8;    /* weights that can be are multiplied in 8 bits (eight.h) */
+  bool w8a8;    /* weights that can be are multiplied in 8 bits (eight.h) */
   /* A weight was placed since the last launch. The next kernel starts when all work before it has ended, because it may
    * read weights before it waits for its inputs. */
   bool fresh;
@@ -85,7 +85,7 @@ weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what)
 weft_status cuda_alloc(cuda_device *device, uint64_t n_bytes, void **out, const char *what);
 /* The status of the launch before it. Called after every launch. */
 weft_status cuda_launched(cuda_device *device, const char *what);
-/* Launches a kernel that may start before the kernel before it has ended: it calls inputs_wait() (common.cuh) before it
+/* Launches a kernel that may start before the kernel before it has ended: it calls wait_for_prior_grids() (common.cuh) before it
  * reads what other kernels write. cuda_launched tells how the launch went. */
 template <typename... P, typename... A>
 static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 grid, uint32_t n_threads,
@@ -154,7 +154,7 @@ weft_status cuda_head_stats_walk(weft_device *device, const weft_head_stats_args
 
 /* Kernels that need more than 48 KiB of shared memory ask for it once, at open. */
 weft_status cuda_attention_setup(cuda_device *device);
-weft_status cuda_multiply_setup(cuda_device *device);
+weft_status cuda_gemm_setup(cuda_device *device);
 weft_status cuda_soft_setup(cuda_device *device);
 
 static inline uint64_t cuda_align(uint64_t n_bytes) {

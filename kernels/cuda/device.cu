@@ -5,9 +5,9 @@
 
 #include "base/log.h"
 #include "base/memory.h"
-#include "kernels/cuda/eight.h"
+#include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/module.h"
-#include "kernels/cuda/route.h"
+#include "kernels/cuda/moe/route.h"
 
 weft_status cuda_judge(cuda_device *d, cudaError_t error, const char *what) {
   if (error == cudaSuccess) return WEFT_OK;
@@ -316,7 +316,7 @@ static bool device_supports(const weft_device *device, weft_type weight_type) {
 static const char *device_numerics(const weft_device *device, weft_type weight_type) {
   const cuda_device *d = (const cuda_device *)(const void *)device;
   bool deterministic = d->deterministic;
-  if (d->products_8 && eight_takes(weight_type)) return "s8x256-i32";
+  if (d->w8a8 && w8a8_takes(weight_type)) return "s8x256-i32";
   if (weight_type == WEFT_TYPE_F32) return "f32-lanes";
   if (weight_type == WEFT_TYPE_BF16 || weight_type == WEFT_TYPE_MXFP4)
     return deterministic ? "bf16-k16" : "bf16-k16-free";
@@ -324,9 +324,9 @@ static const char *device_numerics(const weft_device *device, weft_type weight_t
 }
 
 static weft_rows_form device_rows_form(const weft_weight *weight, uint32_t n_rows) {
-  multiply_form form = multiply_form_of(weight);
-  if (!eight_fits(n_rows, weight->n_in) || (form != FORM_EIGHT && form != FORM_F16)) return WEFT_ROWS_F32;
-  return form == FORM_EIGHT ? WEFT_ROWS_EIGHT : WEFT_ROWS_F16;
+  gemm_operand form = gemm_operand_of(weight);
+  if (!w8a8_fits(n_rows, weight->n_in) || (form != OPERAND_INT8 && form != OPERAND_F16)) return WEFT_ROWS_F32;
+  return form == OPERAND_INT8 ? WEFT_ROWS_EIGHT : WEFT_ROWS_F16;
 }
 
 static void device_close(weft_device *device) {
@@ -489,7 +489,7 @@ static weft_status take_memory(cuda_device *d, const weft_device_config *config)
 
 /* The first call that needs machine code of this card: fails where the module has none for it. */
 static weft_status set_up_kernels(cuda_device *d) {
-  weft_status status = cuda_multiply_setup(d);
+  weft_status status = cuda_gemm_setup(d);
   if (status == WEFT_OK) status = cuda_attention_setup(d);
   if (status == WEFT_OK) status = cuda_soft_setup(d);
   return status == WEFT_OK ? route_setup(d) : status;
@@ -514,9 +514,9 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->base.info.isa = d->isa;
   d->base.info.n_threads = 1;
   d->deterministic = !config->no_deterministic;
-  d->products_8 = config->products == 8;
-  d->base.info.products = d->products_8 ? 8 : 16;
-  d->base.info.integers = d->products_8 && config->integers;
+  d->w8a8 = config->products == 8;
+  d->base.info.products = d->w8a8 ? 8 : 16;
+  d->base.info.integers = d->w8a8 && config->integers;
   d->no_peer = config->no_peer;
   weft_status status = find_card(d, config->index, error);
   if (status == WEFT_OK) {

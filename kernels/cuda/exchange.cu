@@ -284,7 +284,7 @@ static __global__ void __launch_bounds__(EXCHANGE_THREADS, blocks_of(N))
   item at[N];
   T own[N];
   uint32_t base = blockIdx.x * EXCHANGE_THREADS * N;
-  inputs_ready();
+  launch_dependents_and_wait();
   read_items<T, WAY, N>(a, base, at, own);
   uint32_t n_exchanges = *(const volatile uint32_t *)&a.state->n_exchanges;
   uint64_t turn = n_exchanges % SHARDS_EXCHANGE_INBOXES * a.turn_floats;

@@ -13,14 +13,14 @@
 
 /* Describes b as 8 x 8 matrices of 16-bit numbers, 128 bytes each, without swizzle: the second eight inputs lie 128
  * bytes on, the next eight rows `rows_step` bytes on. */
-static __device__ __forceinline__ uint64_t wgmma_operand(const void *b, uint32_t rows_step) {
+static __device__ __forceinline__ uint64_t wgmma_descriptor(const void *b, uint32_t rows_step) {
   return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)(128 >> 4) << 16 |
          (uint64_t)(rows_step >> 4) << 32;
 }
 
 /* Describes b as rows of 64 numbers (128 bytes) from a multiple of 1024 bytes on, with the swizzle of 128 bytes: eighth
  * e of row r lies at e xor r % 8. The next 16 inputs are 32 bytes on. */
-static __device__ __forceinline__ uint64_t wgmma_operand_mixed(const void *b, uint32_t rows_step) {
+static __device__ __forceinline__ uint64_t wgmma_descriptor_swizzled(const void *b, uint32_t rows_step) {
   return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(rows_step >> 4) << 32 |
          (uint64_t)1 << 62;
 }
@@ -91,29 +91,29 @@ static __device__ __forceinline__ void wgmma(float (&d)[NT][4], const uint32_t (
 
 /* A phase of the barrier ends when n threads have arrived and all bytes that were announced have come. Phases alternate
  * between the parities 0 and 1. */
-static __device__ __forceinline__ void barrier_init(uint64_t *barrier, uint32_t n_arrivals = 1) {
+static __device__ __forceinline__ void mbarrier_init(uint64_t *barrier, uint32_t n_arrivals = 1) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals) : "memory");
 }
 
-/* Makes barriers visible to other threads and to bulk copies. Called after the last barrier_init and before the first
+/* Makes barriers visible to other threads and to bulk copies. Called after the last mbarrier_init and before the first
  * copy. */
-static __device__ __forceinline__ void barriers_ready(void) {
+static __device__ __forceinline__ void mbarrier_init_fence(void) {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async;" ::: "memory");
 }
 
 /* Arrives, and announces bytes that copies will bring. */
-static __device__ __forceinline__ void barrier_expect(uint64_t *barrier, uint32_t n_bytes) {
+static __device__ __forceinline__ void mbarrier_expect(uint64_t *barrier, uint32_t n_bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_bytes)
                : "memory");
 }
 
-static __device__ __forceinline__ void barrier_arrive(uint32_t address) {
+static __device__ __forceinline__ void mbarrier_arrive(uint32_t address) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address) : "memory");
 }
 
-static __device__ __forceinline__ void barrier_arrive(uint64_t *barrier) {
-  barrier_arrive(shared_address(barrier));
+static __device__ __forceinline__ void mbarrier_arrive(uint64_t *barrier) {
+  mbarrier_arrive(shared_address(barrier));
 }
 
 /* A warp arrives once for all its lanes. The caller made sure that every lane has read or written what it had to: by a
@@ -125,11 +125,11 @@ enum { WARP_ARRIVALS = 32 };
 #else
 enum { WARP_ARRIVALS = 1 };
 #endif
-static __device__ __forceinline__ void barrier_arrive_warp(uint64_t *barrier) {
-  if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) barrier_arrive(barrier);
+static __device__ __forceinline__ void mbarrier_arrive_warp(uint64_t *barrier) {
+  if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
 }
 
-static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t parity) {
+static __device__ __forceinline__ void mbarrier_wait(uint64_t *barrier, uint32_t parity) {
   asm volatile(
       "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra "
       "wait;\ndone:\n}\n" ::"r"(shared_address(barrier)),
@@ -138,7 +138,7 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *barrier, uint32_t 
 }
 
 /* Starts a copy to shared memory, whose bytes the barrier counts. n_bytes and both addresses are multiples of 16. */
-static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier) {
+static __device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
                    shared_address(to)),
                "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
@@ -146,7 +146,8 @@ static __device__ __forceinline__ void copy_bulk(void *to, const void *from, uin
 }
 
 /* The same for bytes that are read once: the hint makes them leave the L2 cache first. */
-static __device__ __forceinline__ void copy_bulk_once(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier) {
+static __device__ __forceinline__ void bulk_copy_streamed(void *to, const void *from, uint32_t n_bytes,
+                                                          uint64_t *barrier) {
   const uint64_t evict_first =
       0x12F0000000000000ull; /* what createpolicy.fractional.L2::evict_first makes for a fraction of 1 */
   asm volatile(
@@ -157,19 +158,19 @@ static __device__ __forceinline__ void copy_bulk_once(void *to, const void *from
 }
 
 /* A barrier of one warp group; 0 is that of the whole block. */
-static __device__ __forceinline__ void group_sync(uint32_t id) {
+static __device__ __forceinline__ void named_barrier_sync(uint32_t id) {
   asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
 }
 
 /* ---- registers: a group of four warps gives some away, or takes what is free -------------------------------- */
 
 template <uint32_t N>
-static __device__ __forceinline__ void registers_shrink(void) {
+static __device__ __forceinline__ void setmaxnreg_dec(void) {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
 template <uint32_t N>
-static __device__ __forceinline__ void registers_grow(void) {
+static __device__ __forceinline__ void setmaxnreg_inc(void) {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
 }
 

@@ -18,7 +18,7 @@ weft_status ref_matmul(weft_device *device, const weft_matmul_args *args) {
       for (uint32_t r = 0; r < args->n_rows; r++) {
         const float *x = args->x + r * args->x_stride;
         float *y = &args->y[w][r * args->y_stride[w] + out];
-        double sum = eight ? (double)ref_eight_dot(weight, 0, out, x, row) : ref_dot(x, row, weight->n_in);
+        double sum = eight ? (double)ref_w8a8_dot(weight, 0, out, x, row) : ref_dot(x, row, weight->n_in);
         *y = (float)(sum * ref_scale(weight, 0));
       }
     }

@@ -14,7 +14,7 @@ static void ref_close(weft_device *device) {
 
 static weft_status ref_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                               weft_error *error) {
-  bool eight = device->info.products == 8 && (uses & WEFT_USE_EMBED) == 0 && ref_eight_takes(weight->type);
+  bool eight = device->info.products == 8 && (uses & WEFT_USE_EMBED) == 0 && ref_w8a8_takes(weight->type);
   void *bytes = NULL;
   const weft_type stored = weight->type, held = weft_type_find((int32_t)stored)->held_as;
   const uint64_t n_rows = (uint64_t)weight->n_mats * weight->n_out;
@@ -60,7 +60,7 @@ static bool ref_supports(const weft_device *device, weft_type weight_type) {
 }
 
 static const char *ref_numerics(const weft_device *device, weft_type weight_type) {
-  return device->info.products == 8 && ref_eight_takes(weight_type) ? "s8x256-i32" : "f64";
+  return device->info.products == 8 && ref_w8a8_takes(weight_type) ? "s8x256-i32" : "f64";
 }
 
 static const weft_kernels ref_kernels = {.backend = "ref", HOST_KERNELS(ref)};
@@ -99,7 +99,7 @@ double ref_scale(const weft_weight *weight, uint32_t matrix) {
 
 double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values) {
   double scale = ref_scale(weight, matrix);
-  if (weight->layout == REF_EIGHT) return scale * (double)ref_eight_dot(weight, matrix, row, x, values);
+  if (weight->layout == REF_EIGHT) return scale * (double)ref_w8a8_dot(weight, matrix, row, x, values);
   ref_weight_row(weight, matrix, row, values);
   return scale * ref_dot(x, values, weight->n_in);
 }

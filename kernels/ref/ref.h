@@ -27,8 +27,8 @@ double ref_scale(const weft_weight *weight, uint32_t matrix);
 enum { REF_EIGHT = 2 };
 double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
 /* Whether weights of a type can be multiplied in 8 bits; and such a product, with values as above. */
-bool ref_eight_takes(weft_type type);
-float ref_eight_dot(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
+bool ref_w8a8_takes(weft_type type);
+float ref_w8a8_dot(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
 double ref_activate(weft_activation activation, double x);
 /* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight. Tokens that are not allowed
  * weigh nothing; allowed NULL: all are. Scratch: sum, n_in doubles; row, n_in floats. */

@@ -1,0 +1,267 @@
+/* SPDX-License-Identifier: MIT */
+/* attention: which kernels compute a call, and how its queries are cut into items.
+ *
+ * The cut (segments, items, merges) is made on the host from the call's arguments alone, and is a plan (cuda.h): layers
+ * of one group ask for the same cut again and find it on the device. */
+#include <string.h>
+
+#include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/gemm/w8a8.h"
+
+enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384, TURNS_MAX = 8 };
+
+/* How many items of a call each kernel gets. Calls with bf16 keys have items for few and for many queries, all other
+ * calls are for attention_fallback. */
+typedef struct attention_cut {
+  bool fast, split; /* split: every chunk of a few item is an item */
+  bool stream;      /* few items are for attention_decode_stream */
+  uint32_t group, n_few, n_many, n_simple, n_merges;
+  uint32_t n_groups, turns; /* of attention_flash */
+  uint64_t n_part_rows;
+} attention_cut;
+
+/* What attention_decode_cluster and attention_flash can read; any other call is for attention_fallback. */
+static bool is_fast(const weft_attention_args *args) {
+  const weft_kv_view *kv = &args->kv;
+  uint64_t all = (uint64_t)(uintptr_t)kv->base | kv->page_bytes | kv->k_offset | kv->v_offset |
+                 (uint64_t)(uintptr_t)args->own_k | (uint64_t)(uintptr_t)args->own_v;
+  bool known = kv->head_dim == 64 || kv->head_dim == 128 || kv->head_dim == 256 || kv->head_dim == 512;
+  bool in_pairs = ((uintptr_t)args->out & 7u) == 0 && args->out_stride % 2 == 0;
+  return kv->type == WEFT_TYPE_BF16 && known && all % 16 == 0 && in_pairs && args->scale > 0.0f;
+}
+
+/* Chunks that queries [first, first + n) of a segment see: [*chunk, *end). */
+static void chunks_of(const weft_attention_segment *s, uint32_t window, uint32_t group, uint32_t first, uint32_t n,
+                      uint32_t *chunk, uint32_t *end) {
+  uint32_t i0 = first / group, i1 = (first + n - 1) / group;
+  uint32_t position = s->canvas ? s->kv_len : s->kv_len + i0;
+  uint32_t low = window != 0 && position + 1 > window ? position + 1 - window : 0;
+  uint32_t high = s->kv_len + (s->canvas ? s->n_rows : i1 + 1);
+  *chunk = low / CHUNK;
+  *end = (high - 1) / CHUNK + 1;
+}
+
+static uint32_t tile_size(uint32_t n_all, uint32_t first, uint32_t most) {
+  return n_all - first < most ? n_all - first : most;
+}
+
+/* Chooses large items for attention_flash where they fill the card, if need be with blocks that take chunks in turns;
+ * otherwise small ones. */
+static void cut_flash(const cuda_device *d, const weft_attention_args *args, uint32_t n_large, uint32_t n_small,
+                      uint32_t most_chunks, attention_cut *cut) {
+  uint64_t across = (uint64_t)args->kv.n_kv_heads * attention_slices(args->kv.head_dim);
+  uint32_t turns_max = most_chunks < TURNS_MAX ? most_chunks : TURNS_MAX;
+  cut->n_groups = n_large * across * turns_max >= d->n_multiprocessors ? 2 : 1;
+  cut->n_many = cut->n_groups == 2 ? n_large : n_small;
+  uint64_t turns = cut->n_many > 0 ? d->n_multiprocessors / (cut->n_many * across) : 1;
+  cut->turns = turns > turns_max ? turns_max : turns > 1 ? (uint32_t)turns : 1;
+}
+
+/* Counts items, and partial rows if every few item of more than one chunk is split. */
+static attention_cut count_cut(const cuda_device *d, const weft_attention_args *args) {
+  attention_cut cut;
+  memset(&cut, 0, sizeof cut);
+  cut.fast = is_fast(args);
+  cut.group = args->n_heads / args->kv.n_kv_heads;
+  uint32_t n_large = 0, n_small = 0, most_chunks = 0, chunk, end;
+  uint64_t n_split = 0;
+  for (uint32_t s = 0; s < args->n_segments && args->segment != NULL; s++) {
+    uint32_t n_all = args->segment[s].n_rows * cut.group;
+    if (n_all == 0) continue;
+    if (!cut.fast) {
+      cut.n_simple += cuda_ceil(n_all, FALLBACK_QUERIES);
+    } else if (n_all <= DECODE_QUERIES) {
+      chunks_of(&args->segment[s], args->window, cut.group, 0, n_all, &chunk, &end);
+      cut.n_few += 1, n_split += end - chunk;
+      if (end - chunk > 1) cut.n_merges += 1, cut.n_part_rows += (uint64_t)n_all * (end - chunk);
+    } else {
+      n_large += cuda_ceil(n_all, 2 * FLASH_QUERIES), n_small += cuda_ceil(n_all, FLASH_QUERIES);
+      for (uint32_t first = 0; first < n_all; first += FLASH_QUERIES) {
+        chunks_of(&args->segment[s], args->window, cut.group, first, tile_size(n_all, first, FLASH_QUERIES), &chunk,
+                  &end);
+        if (end - chunk > most_chunks) most_chunks = end - chunk;
+      }
+    }
+  }
+  cut_flash(d, args, n_large, n_small, most_chunks, &cut);
+  /* Steps that differ little have one shape: void items and merges (n 0) and free partial rows fill it up. */
+  if (cut.n_part_rows <= PART_FLOATS_MAX) cut.n_part_rows = weft_device_bucket((uint32_t)cut.n_part_rows);
+  uint64_t n_floats = cut.n_part_rows * (args->kv.head_dim + 2) * args->kv.n_kv_heads;
+  uint64_t across = (uint64_t)args->kv.n_kv_heads * attention_slices(args->kv.head_dim),
+           enough = d->n_multiprocessors / 2;
+  cut.split =
+      cut.n_merges > 0 && cut.n_few * across < enough && n_split <= SPLIT_ITEMS_MAX && n_floats <= PART_FLOATS_MAX;
+  uint64_t n_items = cut.split ? n_split : cut.n_few;
+  cut.stream =
+      n_items * across >= enough ||
+      n_items * args->kv.n_kv_heads > attention_decode_cluster_room(d, args->kv.head_dim); /* they would take turns */
+  if (cut.split)
+    cut.n_few = (uint32_t)n_split;
+  else
+    cut.n_merges = 0, cut.n_part_rows = 0;
+  cut.n_few = weft_device_bucket(cut.n_few);
+  cut.n_many = weft_device_bucket(cut.n_many);
+  cut.n_simple = weft_device_bucket(cut.n_simple);
+  cut.n_merges = weft_device_bucket(cut.n_merges);
+  return cut;
+}
+
+uint64_t cuda_attention_scratch(weft_device *device, const weft_attention_args *args) {
+  if (args->segment == NULL) return is_fast(args) ? 4ull * PART_FLOATS_MAX : 0;
+  attention_cut cut = count_cut(cuda_of(device), args);
+  return 4 * cut.n_part_rows * (args->kv.head_dim + 2) * args->kv.n_kv_heads;
+}
+
+/* Where the tables of a call are made. */
+typedef struct attention_tables {
+  attention_item *few, *many, *simple;
+  attention_merge *merge;
+  uint32_t part;
+} attention_tables;
+
+static void fill_decode(const weft_attention_args *args, const attention_cut *cut, uint32_t s, attention_tables *to) {
+  uint32_t chunk, end, n = args->segment[s].n_rows * cut->group;
+  chunks_of(&args->segment[s], args->window, cut->group, 0, n, &chunk, &end);
+  uint32_t n_chunks = end - chunk;
+  if (!cut->split || n_chunks == 1) {
+    *to->few++ = {s, 0, n, chunk, end, 0, 0};
+    return;
+  }
+  *to->merge++ = {s, 0, n, n_chunks, to->part};
+  for (uint32_t c = 0; c < n_chunks; c++) *to->few++ = {s, 0, n, chunk + c, chunk + c + 1, to->part + c, n_chunks};
+  to->part += n * n_chunks;
+}
+
+/* Items of `queries` queries, the last ones first: in a causal segment they take longest. */
+static attention_item *fill_items(const weft_attention_args *args, const attention_cut *cut, uint32_t s,
+                                  uint32_t queries, attention_item *to) {
+  uint32_t chunk, end, n_all = args->segment[s].n_rows * cut->group;
+  for (uint32_t i = cuda_ceil(n_all, queries); i-- > 0;) {
+    uint32_t n = tile_size(n_all, i * queries, queries);
+    chunks_of(&args->segment[s], args->window, cut->group, i * queries, n, &chunk, &end);
+    *to++ = {s, i * queries, n, chunk, end, 0, 0};
+  }
+  return to;
+}
+
+static void fill_tables(const weft_attention_args *args, const attention_cut *cut, attention_tables to) {
+  for (uint32_t s = 0; s < args->n_segments; s++) {
+    if (args->segment[s].n_rows == 0) continue;
+    if (!cut->fast)
+      to.simple = fill_items(args, cut, s, FALLBACK_QUERIES, to.simple);
+    else if (args->segment[s].n_rows * cut->group <= DECODE_QUERIES)
+      fill_decode(args, cut, s, &to);
+    else
+      to.many = fill_items(args, cut, s, cut->n_groups * FLASH_QUERIES, to.many);
+  }
+}
+
+static uint32_t log2_of(uint32_t n) {
+  uint32_t log = 0;
+  while (n >> log > 1) log++;
+  return log;
+}
+
+/* What the kernels of a call have in common. */
+static attention_kernel_args common_args(const weft_attention_args *args, const attention_cut *cut) {
+  attention_kernel_args k;
+  memset(&k, 0, sizeof k);
+  k.op = *args;
+  k.group = cut->group;
+  k.block_shift = log2_of(args->kv.block_tokens);
+  k.per_group = ((1ull << 32) + cut->group - 1) / cut->group;
+  k.wide = ((uintptr_t)args->q & 15u) == 0 && args->q_stride % 4 == 0;
+  k.turns = cut->turns;
+  k.part = (float *)args->scratch;
+  k.part_stride = cut->n_part_rows * (args->kv.head_dim + 2);
+  return k;
+}
+
+typedef struct attention_kernels {
+  attention_cut cut;
+  attention_kernel_args few, many, simple;
+} attention_kernels;
+
+/* Makes the tables of a call, and what its kernels get. */
+static weft_status make_tables(cuda_device *d, const weft_attention_args *args, attention_kernels *k) {
+  attention_cut cut = count_cut(d, args);
+  uint64_t segments_bytes = cuda_align((uint64_t)args->n_segments * sizeof *args->segment);
+  uint64_t n_items = (uint64_t)cut.n_few + cut.n_many + cut.n_simple;
+  uint64_t items_bytes = cuda_align(n_items * sizeof(attention_item));
+  uint64_t n_bytes = segments_bytes + items_bytes + (uint64_t)cut.n_merges * sizeof(attention_merge);
+  uint8_t *plan = cuda_plan_begin(d, n_bytes);
+  if (plan == NULL) return WEFT_E_TOO_LARGE;
+  memset(plan, 0, n_bytes); /* padding too, because plans are compared byte by byte */
+  weft_attention_segment *to = (weft_attention_segment *)(void *)plan;
+  for (uint32_t s = 0; s < args->n_segments; s++) {
+    to[s].first_row = args->segment[s].first_row;
+    to[s].n_rows = args->segment[s].n_rows;
+    to[s].kv_len = args->segment[s].kv_len;
+    to[s].canvas = args->segment[s].canvas;
+    to[s].table = args->segment[s].table;
+    to[s].n_old = args->segment[s].n_old;
+  }
+  attention_item *items = (attention_item *)(void *)(plan + segments_bytes);
+  attention_merge *merges = (attention_merge *)(void *)(plan + segments_bytes + items_bytes);
+  fill_tables(args, &cut, {items, items + cut.n_few, items + cut.n_few + cut.n_many, merges, 0});
+  const uint8_t *on_device = NULL;
+  weft_status status = cuda_plan_end(d, n_bytes, &on_device);
+  attention_kernel_args common = common_args(args, &cut);
+  common.op.segment = (const weft_attention_segment *)(const void *)on_device;
+  common.items = (const attention_item *)(const void *)(on_device + segments_bytes);
+  common.merges = (const attention_merge *)(const void *)(on_device + segments_bytes + items_bytes);
+  k->cut = cut;
+  k->few = k->many = k->simple = common;
+  k->few.n_items = cut.n_few, k->few.n_merges = cut.n_merges;
+  k->many.n_items = cut.n_many, k->many.items += cut.n_few;
+  k->simple.n_items = cut.n_simple, k->simple.items += cut.n_few + cut.n_many;
+  const uint64_t shape[] = {cut.n_few,          cut.n_many,   cut.n_simple, cut.n_merges,
+                            common.part_stride, cut.n_groups, cut.turns,    cut.stream};
+  if (d->base.graphs != NULL) step_graphs_note(d->base.graphs, UINT32_MAX, shape, sizeof shape);
+  return status;
+}
+
+weft_status cuda_attention_walk(weft_device *device, const weft_attention_args *args) {
+  attention_kernels k;
+  if (args->n_segments == 0) return WEFT_OK;
+  return make_tables(cuda_of(device), args, &k);
+}
+
+/* Prepares the rows that lie in out. */
+static weft_status prepare_out(cuda_device *d, const weft_attention_args *args) {
+  prologue_args a;
+  memset(&a, 0, sizeof a);
+  a.x = args->out;
+  a.x_stride = args->out_stride;
+  a.n_rows = args->n_rows;
+  a.n_in = args->n_heads * args->kv.head_dim;
+  a.n_units = a.n_in / 128;
+  a.is_tiled = true;
+  a.n_tiles = cuda_ceil(args->n_rows, 8);
+  a.out = (uint8_t *)(void *)args->prepared;
+  return w8a8_prologue(d, &a);
+}
+
+weft_status cuda_attention(weft_device *device, const weft_attention_args *args) {
+  cuda_device *d = cuda_of(device);
+  attention_kernels k;
+  if (d->lost) return WEFT_E_DEVICE;
+  if (args->n_segments == 0) return WEFT_OK;
+  if (args->prepared != NULL && !w8a8_fits(args->n_rows, args->n_heads * args->kv.head_dim)) return WEFT_E_INVALID;
+  weft_status status = make_tables(d, args, &k);
+  k.many.prepares =
+      args->prepared != NULL && k.cut.n_few == 0 && k.cut.n_simple == 0 && args->kv.head_dim % W8A8_SPAN == 0;
+  if (status == WEFT_OK && k.cut.n_many > 0) status = attention_flash(d, &k.many, k.cut.n_groups);
+  if (status == WEFT_OK && k.cut.n_few > 0)
+    status = k.cut.stream ? attention_decode_stream(d, &k.few) : attention_decode_cluster(d, &k.few);
+  if (status == WEFT_OK && k.cut.n_merges > 0) status = attention_combine(d, &k.few);
+  if (status == WEFT_OK && k.cut.n_simple > 0) status = attention_fallback(d, &k.simple);
+  if (status == WEFT_OK && args->prepared != NULL && !k.many.prepares) status = prepare_out(d, args);
+  return status;
+}
+
+weft_status cuda_attention_setup(cuda_device *d) {
+  weft_status status = attention_flash_setup(d);
+  if (status == WEFT_OK) status = attention_decode_cluster_setup(d);
+  return status == WEFT_OK ? attention_decode_stream_setup(d) : status;
+}

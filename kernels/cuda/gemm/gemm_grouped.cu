@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: MIT */
+/* Products for experts, job by job. Blocks stay on the card and take one item after another: 128 outputs x 8 NT rows.
+ * The rings are those of rings.cuh.
+ *
+ *   group     four warps with 64 outputs; a block has two groups
+ *   warp      a row tile: the warp turns codes into operands once, in registers, for all rows; four warps make one
+ *             product of the matrix units, of 64 outputs x 8 NT rows, or fewer rows where a job has fewer
+ *   bringer   four more warps that copy: one lane says which items the block works on, one brings their rows, eight
+ *             bring the weights of a row tile each. They go on with the next item before this one is done */
+#include "kernels/cuda/gemm/pipeline.cuh"
+
+/* A stage of weights is a unit of their form (128 or 256 inputs). A stage of rows is as many inputs, or 128 where items
+ * have many rows. */
+template <int T, int NT>
+struct grouped_shape {
+  static constexpr bool few_rows = NT <= 8;
+  static constexpr uint32_t blocks = few_rows ? 2 : 1; /* to a multiprocessor */
+  static constexpr uint32_t regs = blocks == 2 ? 96 : 232, regs_producer = blocks == 2 ? 48 : 40;
+  static constexpr uint32_t budget = blocks == 2 ? 112 << 10 : 226 << 10;
+  static constexpr uint32_t w_units = packed_shape_of(T).unit / 128, w_tile = packed_unit_bytes(packed_shape_of(T)),
+                            w_stage = ITEM_TILES * w_tile;
+  static constexpr uint32_t x_units = few_rows ? w_units : 1, x_unit = NT * 2048, x_stage = x_units * x_unit;
+  static constexpr uint32_t fit = budget / (w_stage + w_units * x_unit), most = 12 / w_units;
+  static constexpr uint32_t w_stages = fit > most ? most : fit;
+  static constexpr uint32_t x_fit = (budget - w_stages * w_stage) / x_stage, x_most = w_stages * w_units / x_units;
+  static constexpr uint32_t x_stages = x_fit > x_most ? x_most : x_fit;
+  static constexpr uint32_t bytes = x_stages * x_stage + w_stages * w_stage;
+  static_assert(w_stages >= 2 && x_stages >= 2, "two stages at least");
+};
+
+template <class S>
+struct grouped_memory {
+  uint64_t w_full[S::w_stages], w_empty[S::w_stages];
+  uint64_t x_full[S::x_stages], x_empty[S::x_stages];
+  uint64_t item_full[ITEM_SLOTS], item_empty[ITEM_SLOTS];
+  work_item item[ITEM_SLOTS];
+};
+
+/* ---- what is brought ------------------------------------------------------------------------------------- */
+
+/* Deals out the block's items: for each job, all groups of ITEM_TILES row tiles. schedule_items (rings.cuh) would do it
+ * too, but its code for calls without jobs would make each of these kernels larger. */
+template <class M>
+static __device__ void schedule_jobs(const gemm_args &a, M &m) {
+  pipeline_state at = {0, 1};
+  uint32_t n_blocks = (a.weight[0].n_tiles + ITEM_TILES - 1) / ITEM_TILES, n_items = n_blocks * *a.n_jobs;
+  for (uint32_t index = blockIdx.x;; index += gridDim.x) {
+    work_item item = {0, 0, 0, 0};
+    if (index < n_items) {
+      const gemm_job job = a.jobs[index / n_blocks];
+      item = {job.matrix, job.first, job.n, index % n_blocks * ITEM_TILES};
+    }
+    mbarrier_wait(&m.item_empty[at.stage], at.phase);
+    m.item[at.stage] = item;
+    mbarrier_arrive(&m.item_full[at.stage]);
+    if (item.n == 0) return;
+    advance(at, ITEM_SLOTS);
+  }
+}
+
+/* The rows of the block's items. */
+template <class S, class M>
+static __device__ void produce_rows(const gemm_args &a, uint8_t *ring, M &m) {
+  pipeline_state at = {0, 1}, item_at = {0, 0};
+  for (work_item item; (item = acquire_item(m, item_at, false)).n > 0;) {
+    uint32_t n_bytes = (item.n + 7) / 8 * 2048;
+    const uint8_t *from = (const uint8_t *)a.x + (uint64_t)item.first / 8 * 2048;
+    for (uint32_t unit = 0; unit < a.n_units; unit += S::x_units) {
+      uint32_t n = min(S::x_units, a.n_units - unit);
+      mbarrier_wait(&m.x_empty[at.stage], at.phase);
+      mbarrier_expect(&m.x_full[at.stage], n * n_bytes);
+      for (uint32_t u = 0; u < n; u++, from += (uint64_t)a.x_tiles * 2048)
+        bulk_copy(ring + at.stage * S::x_stage + u * S::x_unit, from, n_bytes, &m.x_full[at.stage]);
+      advance(at, S::x_stages);
+    }
+  }
+}
+
+/* The weights of one row tile, by one lane. */
+template <int T, class S, class M>
+static __device__ void produce_weights(const gemm_args &a, uint8_t *ring, M &m, uint32_t own) {
+  pipeline_state at = {0, 1}, item_at = {0, 0};
+  for (work_item item; (item = acquire_item(m, item_at, false)).n > 0;) {
+    const gemm_weight &weight = a.weight[0];
+    uint64_t tile = (uint64_t)item.matrix * weight.n_tiles + min(item.tile + own, weight.n_tiles - 1);
+    const uint8_t *from = weight.data + PACKED_HEADER_BYTES + tile * a.tile_bytes;
+    for (uint32_t unit = 0; unit < a.n_units; unit += S::w_units, from += S::w_tile) {
+      uint32_t n_bytes = stage_bytes<T>(a, unit);
+      mbarrier_wait(&m.w_empty[at.stage], at.phase);
+      mbarrier_expect(&m.w_full[at.stage], n_bytes);
+      uint8_t *to = ring + at.stage * S::w_stage + own * S::w_tile;
+      if (S::few_rows)
+        bulk_copy_streamed(to, from, n_bytes, &m.w_full[at.stage]); /* most experts have one job, which reads them */
+      else
+        bulk_copy(to, from, n_bytes, &m.w_full[at.stage]);
+      advance(at, S::w_stages);
+    }
+  }
+}
+
+/* ---- the groups ------------------------------------------------------------------------------------------ */
+
+/* Multiplies an item. N: rows in eights, enough for the job. */
+template <int T, int N, class S>
+static __device__ __forceinline__ void multiply_item(const gemm_args &a, const work_item &item, int prescale,
+                                                     consumer_warp<S> &at) {
+  prescale_powers powers = powers_of<T>(prescale, a.values);
+  float all[N][4];
+  bool has_tail = packed_shape_of(T).unit == 128 && a.is_tail != 0;
+  uint32_t n_whole = a.n_units - (has_tail ? 1 : 0);
+  operand_buffers<T, N> operands;
+  lane_unit<T> own;
+  rows_unscale<N> unscale = load_unscale<N>(a, item.first, item.n);
+  load_stage<T, S>(at, has_tail && n_whole == 0, own);
+#pragma unroll
+  for (int n = 0; n < N; n++) all[n][0] = all[n][1] = all[n][2] = all[n][3] = 0.0f;
+  for (uint32_t unit = 0; unit < a.n_units;) {
+    uint32_t end = min(unit + a.split_units, a.n_units);
+    float sum[N][4];
+#pragma unroll
+    for (int n = 0; n < N; n++) sum[n][0] = sum[n][1] = sum[n][2] = sum[n][3] = 0.0f;
+    for (; unit < min(end, n_whole); unit += S::w_units)
+      multiply_stage<T, N, 4, S>(at, operands, powers, unit + S::w_units < a.n_units, unit + 1 == n_whole, own, sum);
+    if (packed_shape_of(T).unit == 128 && unit < end)
+      multiply_stage<T, N, 2, S>(at, operands, powers, false, false, own, sum), unit++;
+    end_products<T, N, S>(at, operands);
+#pragma unroll
+    for (int k = 0; k < 4 * N; k++) all[k / 4][k % 4] = __fadd_rn(all[k / 4][k % 4], sum[k / 4][k % 4]);
+  }
+  float w_unscale = weight_unscale_of(a.weight[0], item.matrix, prescale);
+  run_epilogue(a.weight[0], item.tile + threadIdx.x / 32, item.first, item.n, w_unscale, unscale, all);
+}
+
+template <int T, int NT>
+static __global__ void __launch_bounds__(ITEM_THREADS, grouped_shape<T, NT>::blocks)
+    gemm_grouped_kernel(const __grid_constant__ gemm_args a) {
+  using S = grouped_shape<T, NT>;
+  extern __shared__ __align__(1024) uint8_t memory[]; /* rows; weights */
+  __shared__ grouped_memory<S> m;
+  uint8_t *x_ring = memory, *w_ring = x_ring + S::x_stages * S::x_stage;
+  uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) {
+    for (uint32_t i = 0; i < S::w_stages; i++)
+      mbarrier_init(&m.w_full[i], ITEM_TILES), mbarrier_init(&m.w_empty[i], ITEM_TILES * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < S::x_stages; i++)
+      mbarrier_init(&m.x_full[i], 1), mbarrier_init(&m.x_empty[i], ITEM_TILES * WARP_ARRIVALS);
+    for (uint32_t i = 0; i < ITEM_SLOTS; i++)
+      mbarrier_init(&m.item_full[i], 1), mbarrier_init(&m.item_empty[i], ITEM_CONSUMERS);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (group == ITEM_TILES / 4) {
+    setmaxnreg_dec<S::regs_producer>();
+    launch_dependents_and_wait();
+    uint32_t warp = threadIdx.x / 32 - ITEM_TILES, lane = threadIdx.x % 32;
+    if (warp == 0 && lane == 0) schedule_jobs(a, m);
+    if (warp == 1 && lane == 0) produce_rows<S>(a, x_ring, m);
+    if (warp >= 2 && lane < ITEM_TILES / 2) produce_weights<T, S>(a, w_ring, m, ITEM_TILES / 2 * (warp - 2) + lane);
+  } else {
+    setmaxnreg_inc<S::regs>();
+    uint32_t warp = threadIdx.x / 32;
+    pipeline_state item_at = {0, 0};
+    consumer_warp<S> at = {
+        w_ring + warp * S::w_tile, x_ring, m.w_full, m.w_empty, m.x_full, m.x_empty, {0, 0}, {0, 0}, 0};
+    int prescale = prescale_exponent(T, (const packed_header *)(const void *)a.weight[0].data);
+    launch_dependents_and_wait();
+    for (work_item item; (item = acquire_item(m, item_at, true)).n > 0;) {
+      if constexpr (NT == 16) {
+        if (item.n > 64)
+          multiply_item<T, 16, S>(a, item, prescale, at);
+        else if (item.n > 32)
+          multiply_item<T, 8, S>(a, item, prescale, at);
+        else
+          multiply_item<T, 4, S>(a, item, prescale, at);
+      } else {
+        multiply_item<T, NT, S>(a, item, prescale, at);
+      }
+    }
+  }
+}
+
+/* ---- host ------------------------------------------------------------------------------------------------ */
+
+/* a NULL: sets the kernel up. */
+template <int T, int NT>
+static weft_status launch_grouped(cuda_device *d, const gemm_args *a) {
+  using S = grouped_shape<T, NT>;
+  if (a == NULL) {
+    cudaError_t error =
+        cudaFuncSetAttribute(gemm_grouped_kernel<T, NT>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)S::bytes);
+    return cuda_judge(d, error, "setting up grouped products");
+  }
+  uint64_t n_items = (uint64_t)a->jobs_max * cuda_ceil(a->weight[0].n_tiles, ITEM_TILES),
+           n_fit = d->n_multiprocessors * S::blocks;
+  gemm_args own = *a;
+  if (!d->deterministic) gemm_set_split_k(&own, 1);
+  /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
+  gemm_grouped_kernel<T, NT><<<(uint32_t)(n_items < n_fit ? n_items : n_fit), ITEM_THREADS, S::bytes, d->stream>>>(own);
+  return cuda_launched(d, "a grouped product");
+}
+
+/* a NULL: sets the kernels of the type up. */
+template <int T>
+static weft_status of_rows(cuda_device *d, const gemm_args *a) {
+  if (a == NULL) {
+    weft_status status = launch_grouped<T, 2>(d, NULL);
+    if (status == WEFT_OK) status = launch_grouped<T, 3>(d, NULL);
+    return status == WEFT_OK ? launch_grouped<T, 16>(d, NULL) : status;
+  }
+  return a->job_rows <= 16   ? launch_grouped<T, 2>(d, a)
+         : a->job_rows <= 24 ? launch_grouped<T, 3>(d, a)
+                             : launch_grouped<T, 16>(d, a);
+}
+
+weft_status gemm_grouped(cuda_device *d, const gemm_args *args) {
+  return dispatch_packed_type(args->type, [&](auto type) { return of_rows<decltype(type)::value>(d, args); });
+}
+
+weft_status gemm_grouped_setup(cuda_device *d) {
+  return each_packed_type([&](auto type) { return of_rows<decltype(type)::value>(d, NULL); });
+}

@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: MIT */
+/* Products for few rows: a warp takes 16 outputs and one segment of the inputs; the segments' sums meet in shared
+ * memory, where they are added in the order of multiply.h.
+ *
+ *   weights  every warp has places in shared memory for a few pieces of a row tile, which bulk copies bring
+ *   block    its warps are (row tiles) x (segments), for 8 NT rows of x. Then the block goes on to the row
+ *            tiles that lie one grid further; while it finishes its tiles, the first weights of the next ones are on
+ *            their way
+ *   raw      up to four rows come in f32: every block prepares them for itself while its first weights are on their way,
+ *            which saves a kernel. Blocks then have as many row tiles as a multiprocessor holds
+ *   gated    a row tile of the gate and the same tile of up lie in one block, which writes act(g) * u
+ *   tall     a product of up to eight rows with at least two row tiles for every warp of the card (the head): a warp
+ *            takes a row tile with all its segments and waits for no other warp
+ *
+ * experts_in.cu multiplies experts in the same way. A kernel holds what its call needs and no more, since it runs for a
+ * few microseconds, in which its instructions have to come from memory too. */
+#include "kernels/cuda/moe/experts_gemv.h"
+#include "kernels/cuda/gemm/gemv.cuh"
+
+enum { TALL_WARPS = 8 };
+
+/* How a kernel's rows come: prepared, one raw one, or some raw ones. */
+enum { ROWS_PREPARED, ROWS_RAW_ONE, ROWS_RAW };
+
+/* ---- dense weights ------------------------------------------------------------------------------------------ */
+
+/* A warp's row tile: number `tile` of a weight. data NULL: there is none. */
+typedef struct gemv_dense_tile {
+  uint32_t weight, tile;
+  const uint8_t *data;
+} gemv_dense_tile;
+
+/* The row tile of a warp slot in a block's group of them. Gated, a group is a tile of the gate and the same one of up,
+ * which are two weights or the halves of one. */
+template <bool GATED>
+static __device__ __forceinline__ gemv_dense_tile find_dense(const gemm_args &a, uint32_t group, uint32_t slot) {
+  gemv_dense_tile t = {0, GATED ? group : group * (blockDim.x / 32 / a.n_splits) + slot, NULL};
+  if (GATED) {
+    if (group >= gemv_tiles(a)) return t;
+    if (slot != 0 && a.n_weights == 2) t.weight = 1;
+    if (slot != 0 && a.n_weights != 2) t.tile += gemv_tiles(a);
+  } else {
+    while (t.weight < a.n_weights && t.tile >= a.weight[t.weight].n_tiles) t.tile -= a.weight[t.weight++].n_tiles;
+    if (t.weight == a.n_weights) return t;
+  }
+  t.data = a.weight[t.weight].data + PACKED_HEADER_BYTES + (uint64_t)t.tile * a.tile_bytes;
+  return t;
+}
+
+template <int T, int NT, int ROWS, bool GATED>
+static __global__ void __maxnreg__(NT == 1   ? 80
+                                   : NT == 2 ? 112
+                                             : 128)
+    gemv_kernel(const __grid_constant__ gemm_args a, uint32_t n_groups) {
+  /* Places of the warps; sums [2][row tiles of the block][segments][NT][32][4], whose halves groups use in turn; raw
+   * rows. */
+  extern __shared__ __align__(128) uint8_t memory[];
+  constexpr bool RAW = ROWS != ROWS_PREPARED, ONE = ROWS == ROWS_RAW_ONE;
+  __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
+  __shared__ uint32_t most_of[GEMV_WARPS_MAX];
+  __shared__ float w_unscales[2][GEMV_WARPS_MAX]; /* of row tiles: weight_unscale_of */
+  __shared__ int scale_exponent[GEMM_RAW_ROWS];
+  uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, buffer = 0;
+  uint32_t split = warp % a.n_splits, slot = warp / a.n_splits;
+  uint32_t first = split * a.split_units, end = min(a.n_units, first + a.split_units), unit = first;
+  gemv_ring ring = {memory + warp * GEMV_STAGES * gemv_piece_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, 0, 0};
+  float *part = (float *)(void *)(memory + n_warps * GEMV_STAGES * gemv_piece_bytes(T));
+  uint4 *raw = (uint4 *)(void *)(part + 2 * n_warps * NT * 128);
+  bool is_last = split + 1 == a.n_splits; /* the warp of the shortest segment finishes tiles */
+  ring_init(&ring);
+  gemv_dense_tile tile = find_dense<GATED>(a, blockIdx.x, slot);
+  packed_header header = header_of(a.weight[tile.data != NULL ? tile.weight : 0].data);
+  const uint8_t *ahead = tile.data; /* whose unit `unit` is asked for next */
+  uint32_t group_ahead = blockIdx.x;
+  auto issue = [&](uint32_t stage) {
+    if (ahead == NULL) return;
+    ring_issue<T>(a, ring, stage, ahead, unit);
+    unit += gemv_units(T);
+    if (unit < end) return;
+    unit = first;
+    group_ahead += gridDim.x;
+    ahead = group_ahead < n_groups ? find_dense<GATED>(a, group_ahead, slot).data : NULL;
+  };
+#pragma unroll 1
+  for (uint32_t stage = 0; stage < GEMV_STAGES; stage++) issue(stage);
+  if (!RAW || !a.raw.is_there) wait_for_prior_grids();
+  launch_dependent_grids();
+  if (RAW)
+    fused_prologue<T>(
+        a, ONE ? 1 : a.n_rows, [&](uint32_t r) { return a.raw.x + r * a.raw.x_stride; }, most_of, raw, scale_exponent);
+  x_source<NT> x;
+#pragma unroll
+  for (int n = 0; n < NT; n++) {
+    uint32_t r = ONE ? 0 : min(8 * n + lane / 4, a.n_rows - 1);
+    if (!RAW) x.prepared[n] = (const uint8_t *)a.x + x_at(a, r, lane % 4);
+    if (RAW) x.raw = raw + r * raw_stride(a.n_units);
+  }
+  for (uint32_t group = blockIdx.x; group < n_groups; group += gridDim.x) {
+    if (group != blockIdx.x) {
+      uint32_t known = tile.weight;
+      tile = find_dense<GATED>(a, group, slot);
+      if (tile.data != NULL && tile.weight != known) header = header_of(a.weight[tile.weight].data);
+    }
+    int prescale = prescale_exponent(T, &header);
+    if (lane == 0 && is_last && tile.data != NULL)
+      w_unscales[buffer][slot] = weight_unscale_of(a.weight[tile.weight], 0, prescale);
+    float *own = part + (buffer * n_warps + warp) * NT * 128;
+    if (tile.data != NULL)
+      multiply_split<T, NT, RAW>(a, ring, first, end, x, powers_of<T>(prescale, a.values), own, issue);
+    __syncthreads(); /* it also says that the sums of the group before have been read */
+    if (tile.data != NULL && is_last && (!GATED || slot == 0)) {
+      epilogue_args of = {&a.weight[tile.weight], tile.tile, a.n_rows, w_unscales[buffer][slot],
+                          GATED ? w_unscales[buffer][1] : 0};
+      run_epilogue<NT, GATED>(
+          a, of, own - split * NT * 128, [](uint32_t r) { return r; },
+          [&](uint32_t r) { return RAW ? power_of_two(-scale_exponent[r]) : a.x_unscale[r]; });
+    }
+    buffer ^= 1;
+  }
+  if (RAW && a.raw.is_there) wait_for_prior_grids(); /* who waits for this kernel waits for those before it too */
+}
+
+/* ---- many row tiles: a warp has whole ones ------------------------------------------------------------------ */
+
+/* The next piece that a warp will ask for. */
+typedef struct tall_cursor {
+  uint32_t tile, unit;
+} tall_cursor;
+
+template <int T>
+static __device__ __forceinline__ void issue_tall(const gemm_args &a, gemv_ring &ring, uint32_t stage,
+                                                  tall_cursor &at) {
+  if (at.tile >= a.weight[0].n_tiles) return;
+  ring_issue<T>(a, ring, stage, a.weight[0].data + PACKED_HEADER_BYTES + (uint64_t)at.tile * a.tile_bytes, at.unit);
+  at.unit += gemv_units(T);
+  if (at.unit >= a.n_units) at.unit = 0, at.tile += gridDim.x * TALL_WARPS;
+}
+
+/* No warp waits for another. ONE: of one row, which comes raw; other rows are prepared. */
+template <int T, bool ONE>
+static __global__ void __launch_bounds__(32 * TALL_WARPS, GEMV_WARPS_MAX / TALL_WARPS)
+    gemv_tall_kernel(const __grid_constant__ gemm_args a) {
+  extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, the raw row */
+  __shared__ __align__(8) uint64_t filled[TALL_WARPS * GEMV_STAGES];
+  __shared__ uint32_t most_of[TALL_WARPS];
+  __shared__ int scale_exponent[1];
+  constexpr int n = ONE ? 2 : 4;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = blockIdx.x * TALL_WARPS + warp;
+  gemv_ring ring = {memory + warp * GEMV_STAGES * gemv_piece_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, 0, 0};
+  uint4 *raw = (uint4 *)(void *)(memory + TALL_WARPS * GEMV_STAGES * gemv_piece_bytes(T));
+  ring_init(&ring);
+  tall_cursor ahead = {tile, 0};
+  for (uint32_t stage = 0; stage < GEMV_STAGES; stage++) issue_tall<T>(a, ring, stage, ahead);
+  opened_rows opened = open_rows<T, ONE, ONE>(a, most_of, raw, scale_exponent);
+  x_source<1> x = rows_of_lane<ONE, ONE>(a, raw, a.n_rows);
+  float unscale[2], w_unscale = weight_unscale_of(a.weight[0], 0, opened.prescale);
+#pragma unroll
+  for (uint32_t i = 0; i < 2; i++)
+    unscale[i] = ONE ? power_of_two(-scale_exponent[0]) : a.x_unscale[min(lane % 4 * 2 + i, a.n_rows - 1)];
+  for (; tile < a.weight[0].n_tiles; tile += gridDim.x * TALL_WARPS) {
+    float all[n];
+    multiply_tile<T, ONE, ONE>(
+        a, x, opened.powers, ring, [&](uint32_t stage) { issue_tall<T>(a, ring, stage, ahead); }, all);
+#pragma unroll
+    for (int e = 0; e < n; e++) {
+      uint32_t out = tile * 16 + lane / 4 + (ONE ? e : e / 2) * 8, row = lane % 4 * 2 + (ONE ? 0 : e % 2);
+      if (row < a.n_rows && out < a.weight[0].n_out)
+        a.weight[0].y[row * a.weight[0].y_stride + out] =
+            __fmul_rn(__fmul_rn(all[e], unscale[ONE ? 0 : e % 2]), w_unscale);
+    }
+  }
+}
+
+bool gemv_is_tall(const cuda_device *d, const gemm_args *a) {
+  return a->n_rows <= 8 && a->n_weights == 1 && a->ids == NULL && !a->gated &&
+         a->weight[0].n_tiles >= 2 * GEMV_WARPS_MAX * d->n_multiprocessors;
+}
+
+/* a NULL: sets the kernel up. */
+template <int T, bool ONE>
+static weft_status launch_tall(cuda_device *d, const gemm_args *args) {
+  uint32_t stage_bytes = TALL_WARPS * GEMV_STAGES * gemv_piece_bytes(T);
+  if (args == NULL)
+    return cuda_judge(d,
+                      cudaFuncSetAttribute(gemv_tall_kernel<T, ONE>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           (int)stage_bytes + (ONE ? GEMM_RAW_BYTES : 0)),
+                      "setting up products");
+  cuda_start(d, gemv_tall_kernel<T, ONE>, GEMV_WARPS_MAX / TALL_WARPS * d->n_multiprocessors, 32 * TALL_WARPS,
+             stage_bytes + (ONE ? 16 * raw_stride(args->n_units) : 0), *args);
+  return cuda_launched(d, "a product with a tall weight");
+}
+
+/* ---- launches ---------------------------------------------------------------------------------------------- */
+
+/* How many row tiles a block takes at once: a pair where they are gated. Where every block prepares its row for itself,
+ * it takes as many as a multiprocessor holds, as long as all of the card has work; or half of it, where a launch for the
+ * same rows and other weights may run on the other half. */
+template <int T, int NT, int ROWS>
+static uint32_t slots_of(cuda_device *d, const gemm_args &a, uint32_t n_raw) {
+  uint32_t n = a.gated ? 2 : GEMV_SPLITS_MAX / a.n_splits, n_tiles = gemv_tiles(a);
+  while (ROWS != ROWS_PREPARED && !a.gated && (n + 1) * a.n_splits <= GEMV_WARPS_MAX &&
+         n_tiles > n * d->n_multiprocessors / (a.n_weights == 1 && !a.raw.is_there ? 1 : 2) &&
+         gemv_bytes<T, NT>((n + 1) * a.n_splits, n_raw, a.n_units) <= GEMV_SHARED_BYTES_MAX)
+    n++;
+  return n;
+}
+
+/* args NULL: sets the kernel up. */
+template <int T, int NT, int ROWS, bool GATED>
+static weft_status start_dense(cuda_device *d, const gemm_args *args) {
+  static_assert(gemv_bytes<T, NT>(2 * GEMV_SPLITS_MAX, 0, 0) + (ROWS != ROWS_PREPARED ? GEMM_RAW_BYTES : 0) <=
+                    GEMV_SHARED_BYTES_MAX,
+                "shared memory");
+  auto kernel = gemv_kernel<T, NT, ROWS, GATED>;
+  if (args == NULL) return gemv_set_up(d, (const void *)kernel);
+  uint32_t n_raw = ROWS != ROWS_PREPARED ? args->n_rows : 0;
+  uint32_t n_slots = slots_of<T, NT, ROWS>(d, *args, n_raw), n_warps = n_slots * args->n_splits;
+  gemv_items items = gemv_items_of(*args, n_slots);
+  uint32_t bytes = gemv_bytes<T, NT>(n_warps, n_raw, args->n_units);
+  cuda_start(d, kernel, gemv_blocks_of(d, items, n_warps, bytes), 32 * n_warps, bytes, *args, items.n);
+  return cuda_launched(d, "a product of few rows");
+}
+
+template <int T, int NT, int ROWS>
+static weft_status launch_dense(cuda_device *d, const gemm_args *args) {
+  if (args != NULL)
+    return args->gated ? start_dense<T, NT, ROWS, true>(d, args) : start_dense<T, NT, ROWS, false>(d, args);
+  weft_status status = start_dense<T, NT, ROWS, true>(d, NULL);
+  return status == WEFT_OK ? start_dense<T, NT, ROWS, false>(d, NULL) : status;
+}
+
+/* a NULL: sets the kernels of the type up. */
+template <int T>
+static weft_status of_rows(cuda_device *d, const gemm_args *args) {
+  if (args == NULL) {
+    weft_status status = launch_tall<T, true>(d, NULL);
+    if (status == WEFT_OK) status = launch_tall<T, false>(d, NULL);
+    if (status == WEFT_OK) status = launch_dense<T, 1, ROWS_RAW_ONE>(d, NULL);
+    if (status == WEFT_OK) status = launch_dense<T, 1, ROWS_RAW>(d, NULL);
+    if (status == WEFT_OK) status = launch_dense<T, 1, ROWS_PREPARED>(d, NULL);
+    if (status == WEFT_OK) status = launch_dense<T, 2, ROWS_PREPARED>(d, NULL);
+    return status == WEFT_OK ? launch_dense<T, 4, ROWS_PREPARED>(d, NULL) : status;
+  }
+  if (gemv_is_tall(d, args))
+    return args->raw.x != NULL ? launch_tall<T, true>(d, args) : launch_tall<T, false>(d, args);
+  if (args->raw.x != NULL && args->n_rows == 1) return launch_dense<T, 1, ROWS_RAW_ONE>(d, args);
+  if (args->raw.x != NULL) return launch_dense<T, 1, ROWS_RAW>(d, args);
+  if (args->n_rows <= 8) return launch_dense<T, 1, ROWS_PREPARED>(d, args);
+  return args->n_rows <= 16 ? launch_dense<T, 2, ROWS_PREPARED>(d, args) : launch_dense<T, 4, ROWS_PREPARED>(d, args);
+}
+
+weft_status gemv(cuda_device *d, const gemm_args *args) {
+  if (args->ids != NULL) return experts_gemv_gate_up(d, args);
+  return dispatch_packed_type(args->type, [&](auto type) { return of_rows<decltype(type)::value>(d, args); });
+}
+
+weft_status gemv_setup(cuda_device *d) {
+  return each_packed_type([&](auto type) { return of_rows<decltype(type)::value>(d, NULL); });
+}

@@ -1,0 +1,473 @@
+/* SPDX-License-Identifier: MIT */
+/* What the kernels for few rows share: each warp's own stream of packed weights through shared memory, and its products
+ * with rows of x.
+ *
+ * Law: every warp has places of its own for pieces of a row tile, and starts the copy of a next piece to a place when
+ * all its lanes have read the last one. Sums have the order of multiply.h or, in w8a8_gemv.cu, that of eight.h.
+ *
+ * No kernel writes weights while steps run. So a block asks for its first weights before it waits for its inputs, and
+ * they arrive while the kernel before it ends. (The first kernel after a weight was placed starts only when that is
+ * done: cuda_device.fresh.) */
+#ifndef WEFT_KERNELS_CUDA_GEMV_CUH
+#define WEFT_KERNELS_CUDA_GEMV_CUH
+
+#include "kernels/cuda/gemm/w8a8.h"
+#include "kernels/cuda/wgmma.cuh"
+
+enum {
+  GEMV_WARPS_MAX = 24, /* of a block, and of all blocks on a multiprocessor */
+  GEMV_SPLITS_MAX = 8, /* of the inputs, at the most */
+  GEMV_STAGES = 2,     /* of a warp */
+  GEMV_SHARED_BYTES_MAX = 220 << 10
+};
+
+/* A piece is what one copy brings: 128 inputs of 16-bit codes, 256 of others. Segments are whole multiples of 256. */
+__host__ __device__ constexpr uint32_t gemv_units(int type) {
+  return packed_bits(type) == 16 ? 1 : 2;
+}
+
+__host__ __device__ constexpr uint32_t gemv_piece_bytes(int type) {
+  return gemv_units(type) * 128 * packed_unit_bytes(packed_shape_of(type)) / packed_shape_of(type).unit;
+}
+
+/* A warp's places for pieces, used one after another. */
+typedef struct gemv_ring {
+  uint8_t *memory;
+  uint64_t *filled; /* a barrier per place */
+  uint32_t n, at, phase;
+} gemv_ring;
+
+static __device__ __forceinline__ void ring_init(gemv_ring *ring) {
+  if (threadIdx.x % 32 == 0) {
+    for (uint32_t i = 0; i < ring->n; i++) mbarrier_init(&ring->filled[i]);
+    mbarrier_init_fence();
+  }
+  ring->at = ring->phase = 0;
+  __syncwarp();
+}
+
+/* Starts the copy of the piece that begins at `unit` to a place whose last piece all lanes have read. */
+template <int T>
+static __device__ __forceinline__ void ring_issue(const gemm_args &a, gemv_ring &ring, uint32_t stage,
+                                                  const uint8_t *row_tile, uint32_t unit) {
+  constexpr uint32_t size = gemv_piece_bytes(T);
+  uint32_t from = unit / gemv_units(T) * size, n_bytes = min(size, a.tile_bytes - from);
+  if (threadIdx.x % 32 != 0) return;
+  mbarrier_expect(&ring.filled[stage], n_bytes);
+  bulk_copy_streamed(ring.memory + stage * size, row_tile + from, n_bytes, &ring.filled[stage]);
+}
+
+static __device__ __forceinline__ bool is_tail_unit(const gemm_args &a, uint32_t unit) {
+  return a.is_tail != 0 && unit + 1 == a.n_units;
+}
+
+/* Where the lane's share of x lies: prepared rows in memory, or a row in shared memory (fused_prologue). Where a product
+ * has fewer than eight rows, lanes of the others read one that exists, and their results are not used. */
+template <int NT>
+struct x_source {
+  const uint8_t *prepared[NT];
+  const uint4 *raw;
+};
+
+/* From a raw row to the next one, in 16 bytes: one more than a row has, so that lanes which read neighbouring rows do
+ * not ask one bank of shared memory. */
+static __host__ __device__ __forceinline__ constexpr uint32_t raw_stride(uint32_t n_units) {
+  return n_units * 16 + 1;
+}
+
+template <int NT, bool RAW>
+static __device__ __forceinline__ void load_x(const x_source<NT> &x, uint32_t unit, int i, bool tail, uint4 (&b)[NT]) {
+  if constexpr (RAW) {
+    uint32_t c = threadIdx.x % 4, in = tail ? 2 * c + i : 4 * c + i;
+    b[0] = x.raw[unit * 16 + in];
+  } else {
+#pragma unroll
+    for (int n = 0; n < NT; n++)
+      b[n] = __ldg((const uint4 *)(const void *)(x.prepared[n] + ((uint64_t)unit * 4 + i) * 512));
+  }
+}
+
+/* sum += the piece at the ring's place, which holds units [unit, end). EARLY: x is asked for before it is needed, which
+ * takes registers. */
+template <int T, int NT, bool RAW, bool EARLY = NT <= 2>
+static __device__ __forceinline__ void multiply_piece(const gemm_args &a, const gemv_ring &ring, uint32_t unit,
+                                                      uint32_t end, const x_source<NT> &x,
+                                                      const prescale_powers &powers, float (&sum)[NT][4]) {
+  uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+  for (uint32_t u = 0; u < gemv_units(T); u++) {
+    if (packed_shape_of(T).unit == 128 && unit + u >= end) continue;
+    bool tail = packed_shape_of(T).unit == 128 && is_tail_unit(a, unit + u);
+    packed_block block = packed_block_of<T>(ring.memory + ring.at * gemv_piece_bytes(T), u, tail);
+    lane_codes<T> codes;
+    lane_scales<T> scales;
+    dequant_factors factors;
+    uint4 b[EARLY ? 4 : 1][NT];
+    if constexpr (EARLY) {
+#pragma unroll
+      for (int i = 0; i < 4; i++) load_x<NT, RAW>(x, unit + u, block.tail ? i % 2 : i, block.tail, b[i]);
+    }
+    load_codes<T>(block, lane, codes);
+    load_scales<T>(block, lane / 4, lane % 4, scales);
+    make_dequant_factors<T>(scales, block.half, lane % 4, powers, factors);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      if (i >= 2 && block.tail) continue;
+      const int at = EARLY ? i : 0;
+      if constexpr (!EARLY) load_x<NT, RAW>(x, unit + u, i, block.tail, b[0]);
+      uint32_t w[2][4];
+      dequantise_operands<T>(codes, factors, i, w);
+#pragma unroll
+      for (int n = 0; n < NT; n++) {
+        mma<packed_is_bf16(T)>(sum[n], w[0], b[at][n].x, b[at][n].y);
+        mma<packed_is_bf16(T)>(sum[n], w[1], b[at][n].z, b[at][n].w);
+      }
+    }
+  }
+}
+
+/* ring_wait waits until the piece at the ring's place has come. ring_advance waits until all lanes have read it, and goes
+ * on to the next place. */
+static __device__ __forceinline__ void ring_wait(const gemv_ring &ring) {
+  mbarrier_wait(&ring.filled[ring.at], ring.phase);
+}
+
+static __device__ __forceinline__ void ring_advance(gemv_ring &ring) {
+  __syncwarp();
+  if (++ring.at == ring.n) ring.at = 0, ring.phase ^= 1;
+}
+
+/* Inputs 8 chunk .. 8 chunk + 7 of a row; zeros beyond its end. wide: the row may be read four numbers at a time. */
+static __device__ __forceinline__ void load_chunk(const float *row, uint32_t chunk, uint32_t n_in, bool wide,
+                                                  float (&v)[8]) {
+  uint32_t k = 8 * chunk;
+  if (wide && k + 8 <= n_in) {
+    ((float4 *)(void *)v)[0] = __ldcg((const float4 *)(const void *)(row + k));
+    ((float4 *)(void *)v)[1] = __ldcg((const float4 *)(const void *)(row + k) + 1);
+    return;
+  }
+#pragma unroll
+  for (uint32_t e = 0; e < 8; e++) v[e] = k + e < n_in ? __ldcg(row + k + e) : 0.0f;
+}
+
+static __device__ __forceinline__ uint32_t chunk_max(const float (&v)[8]) {
+  uint32_t most = 0;
+#pragma unroll
+  for (int e = 0; e < 8; e++) most = max(most, __float_as_uint(v[e]) & 0x7FFFFFFFu);
+  return most;
+}
+
+template <bool BF16>
+static __device__ __forceinline__ uint4 chunk_16(const float (&v)[8], float up) {
+  float scaled[8];
+#pragma unroll
+  for (int e = 0; e < 8; e++) scaled[e] = __fmul_rn(v[e], up);
+  return pack_f16x8<BF16>(scaled);
+}
+
+enum { RAW_KEPT = 2 }; /* chunks of eight inputs that stay in a thread's registers */
+
+/* Inputs of a raw row that may be read four numbers at a time and has whole chunks (gemm_takes_raw). */
+static __device__ __forceinline__ void load_raw(const float *row, uint32_t chunk, uint32_t n_in, float (&v)[8]) {
+  const float4 none = make_float4(0.0f, 0.0f, 0.0f, 0.0f), *from = (const float4 *)(const void *)(row + 8 * chunk);
+  bool ok = 8 * chunk < n_in;
+  ((float4 *)(void *)v)[0] = ok ? __ldcg(from) : none;
+  ((float4 *)(void *)v)[1] = ok ? __ldcg(from + 1) : none;
+}
+
+/* Prepares rows [0, n) in shared memory, one raw_stride behind the other, 16 bytes for 8 inputs. row(r) is row r. The
+ * block has at least n warps, which share the rows out. lift, in shared memory: the exponents of the powers of two that
+ * the rows were multiplied by. The roundings are those of prologue_kernel. most_of: scratch [warps]. */
+template <int T, class F>
+static __device__ __forceinline__ void fused_prologue(const gemm_args &a, uint32_t n, F &&row, uint32_t *most_of,
+                                                      uint4 *to, int *scale_exponent) {
+  uint32_t n_chunks = a.n_units * 16, warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = warp % n, most = 0;
+  uint32_t n_warps = (blockDim.x / 32 - r + n - 1) / n; /* of the row */
+  uint32_t first = 32 * (warp / n) + lane, step = 32 * n_warps;
+  const float *from = row(r);
+  float kept[RAW_KEPT][8], v[8];
+  to += r * raw_stride(a.n_units);
+#pragma unroll
+  for (uint32_t t = 0; t < RAW_KEPT; t++)
+    if (first + t * step < n_chunks) load_raw(from, first + t * step, a.n_in, kept[t]);
+  int up_by = 0;
+  if (!packed_is_bf16(T)) {
+#pragma unroll
+    for (uint32_t t = 0; t < RAW_KEPT; t++)
+      if (first + t * step < n_chunks) most = max(most, chunk_max(kept[t]));
+#pragma unroll 1
+    for (uint32_t chunk = first + RAW_KEPT * step; chunk < n_chunks; chunk += step) {
+      load_raw(from, chunk, a.n_in, v);
+      most = max(most, chunk_max(v));
+    }
+    most = __reduce_max_sync(0xFFFFFFFFu, most);
+    if (lane == 0) most_of[warp] = most;
+    __syncthreads();
+    up_by = scale_exponent_of(__reduce_max_sync(0xFFFFFFFFu, most_of[r + n * min(lane, n_warps - 1)]));
+  }
+  if (threadIdx.x % 32 == 0 && warp < n) scale_exponent[r] = up_by;
+  float up = power_of_two(up_by);
+#pragma unroll
+  for (uint32_t t = 0; t < RAW_KEPT; t++)
+    if (first + t * step < n_chunks) to[first + t * step] = chunk_16<packed_is_bf16(T)>(kept[t], up);
+#pragma unroll 1
+  for (uint32_t chunk = first + RAW_KEPT * step; chunk < n_chunks; chunk += step) {
+    load_raw(from, chunk, a.n_in, v);
+    to[chunk] = chunk_16<packed_is_bf16(T)>(v, up);
+  }
+  __syncthreads();
+}
+
+/* Waits for the inputs of a kernel that multiplies rows by weight 0, and prepares the rows where they come raw. raise is
+ * the exponent that results are lowered by, beside that of their row. */
+typedef struct opened_rows {
+  prescale_powers powers;
+  int prescale;
+} opened_rows;
+
+template <int T, bool RAW, bool ONE>
+static __device__ __forceinline__ opened_rows open_rows(const gemm_args &a, uint32_t *most_of, uint4 *to,
+                                                        int *scale_exponent) {
+  packed_header header = header_of(a.weight[0].data);
+  wait_for_prior_grids();
+  launch_dependent_grids();
+  int prescale = prescale_exponent(T, &header);
+  if (RAW)
+    fused_prologue<T>(
+        a, ONE ? 1 : a.n_rows, [&](uint32_t r) { return a.raw.x + r * a.raw.x_stride; }, most_of, to, scale_exponent);
+  return {powers_of<T>(prescale, a.values), prescale};
+}
+
+/* The lane's share of up to eight rows of one product, of which there are n_rows, or ONE. */
+template <bool RAW, bool ONE>
+static __device__ __forceinline__ x_source<1> rows_of_lane(const gemm_args &a, const uint4 *raw, uint32_t n_rows) {
+  uint32_t r = ONE ? 0 : min(threadIdx.x % 32 / 4, n_rows - 1);
+  x_source<1> x;
+  x.prepared[0] = RAW ? NULL : (const uint8_t *)a.x + x_at(a, r, threadIdx.x % 4);
+  x.raw = RAW ? raw + r * raw_stride(a.n_units) : NULL;
+  return x;
+}
+
+/* A row tile with all its inputs times up to eight rows, or ONE. A lane gets the results of outputs lane / 4 and lane / 4
+ * + 8 for rows lane % 4 * 2 and the one after it, in the order of mma; with ONE for the first of them alone. Segments are
+ * added ascending, from 0. ask(place) starts the copy of the next piece to a place that has been read. */
+template <int T, bool RAW, bool ONE, class F>
+static __device__ __forceinline__ void multiply_tile(const gemm_args &a, const x_source<1> &x,
+                                                     const prescale_powers &powers, gemv_ring &ring, F &&issue,
+                                                     float (&all)[ONE ? 2 : 4]) {
+  constexpr int n = ONE ? 2 : 4;
+  float sum[1][4] = {{0.0f, 0.0f, 0.0f, 0.0f}};
+#pragma unroll
+  for (int e = 0; e < n; e++) all[e] = 0.0f;
+#pragma unroll 1
+  for (uint32_t unit = 0, left = a.split_units; unit < a.n_units;) {
+    ring_wait(ring);
+    multiply_piece<T, 1, RAW>(a, ring, unit, a.n_units, x, powers, sum);
+    uint32_t stage = ring.at;
+    ring_advance(ring);
+    issue(stage);
+    unit += gemv_units(T);
+    left -= gemv_units(T);
+    if (left != 0 && unit < a.n_units) continue;
+#pragma unroll
+    for (int e = 0; e < n; e++) all[e] = __fadd_rn(all[e], sum[0][ONE ? 2 * e : e]);
+    sum[0][0] = sum[0][1] = sum[0][2] = sum[0][3] = 0.0f;
+    left = a.split_units;
+  }
+}
+
+/* ---- row tiles whose segments are in several warps ------------------------------------------------------------ */
+
+/* The sum over segments, ascending from 0, times what undoes the preparation of the row, and then the raising of the
+ * weight. part: the number of segment 0; n: floats from one segment's numbers to the next one's. */
+static __device__ __forceinline__ float reduce_split_k(uint32_t n_splits, const float *part, uint32_t n, float unscale,
+                                                       float w_unscale) {
+  float sum = 0.0f, of[GEMV_SPLITS_MAX];
+#pragma unroll
+  for (uint32_t s = 0; s < GEMV_SPLITS_MAX; s++) of[s] = s < n_splits ? part[s * n] : 0.0f;
+#pragma unroll
+  for (uint32_t s = 0; s < GEMV_SPLITS_MAX; s++)
+    if (s < n_splits) sum = __fadd_rn(sum, of[s]);
+  return __fmul_rn(__fmul_rn(sum, unscale), w_unscale);
+}
+
+/* What is known of a row tile when its sums of n_rows rows are there: results go to weight; down and up_down are
+ * weight_unscale_of of the tile's weight and of the one that it is gated with. */
+typedef struct epilogue_args {
+  const gemm_weight *weight;
+  uint32_t tile, n_rows;
+  float w_unscale, up_w_unscale;
+} epilogue_args;
+
+/* Writes a row tile's results. y_row(column) is the row of y, back(column) undoes the preparation of the row of x. part:
+ * the sums of a row tile, [segments][NT][lane][4]; a lane takes those of one output and of every second row. */
+template <int NT, bool GATED, class F, class G>
+static __device__ __forceinline__ void run_epilogue(const gemm_args &a, const epilogue_args &end, const float *part,
+                                                    F &&y_row, G &&unscale) {
+  uint32_t lane = threadIdx.x % 32, half = lane / 2 % 2, out = end.tile * 16 + lane / 4 + 8 * half;
+  if (out >= end.weight->n_out) return;
+#pragma unroll 1
+  for (uint32_t column = lane % 2; column < end.n_rows; column += 2) {
+    const float *from = part + (column / 8 * 32 + lane / 4 * 4 + column % 8 / 2) * 4 + 2 * half + column % 2;
+    float own = unscale(column), value = reduce_split_k(a.n_splits, from, NT * 128, own, end.w_unscale);
+    if (GATED)
+      value = gate_product(a.activation, value,
+                           reduce_split_k(a.n_splits, from + a.n_splits * NT * 128, NT * 128, own, end.up_w_unscale));
+    end.weight->y[(uint64_t)y_row(column) * end.weight->y_stride + out] = value;
+  }
+}
+
+/* Multiplies a warp's segment [unit, end) of a row tile. The ring has asked for its first pieces; ask(place) asks for
+ * what comes behind them. Leaves the sums at own [NT][32][4]. */
+template <int T, int NT, bool RAW, bool EARLY = NT <= 2, class F>
+static __device__ __forceinline__ void multiply_split(const gemm_args &a, gemv_ring &ring, uint32_t unit, uint32_t end,
+                                                      const x_source<NT> &x, const prescale_powers &powers, float *own,
+                                                      F &&issue) {
+  float sum[NT][4];
+#pragma unroll
+  for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
+#pragma unroll 1
+  for (; unit < end; unit += gemv_units(T)) {
+    ring_wait(ring);
+    multiply_piece<T, NT, RAW, EARLY>(a, ring, unit, end, x, powers, sum);
+    uint32_t stage = ring.at;
+    ring_advance(ring);
+    issue(stage);
+  }
+#pragma unroll
+  for (int n = 0; n < NT; n++)
+    ((float4 *)(void *)own)[n * 32 + threadIdx.x % 32] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
+}
+
+/* ---- what blocks deal out ---------------------------------------------------------------------------------- */
+
+/* How many row tiles of a job there are to deal out to blocks; gated, how many pairs of row tiles. */
+static __host__ __device__ __forceinline__ uint32_t gemv_tiles(const gemm_args &a) {
+  if (a.gated) return a.n_weights == 2 ? a.weight[0].n_tiles : a.weight[0].n_tiles / 2;
+  uint32_t n = 0;
+  for (uint32_t w = 0; w < a.n_weights; w++) n += a.weight[w].n_tiles;
+  return n;
+}
+
+/* What a warp multiplies of an item: a row tile of a weight. */
+typedef struct gemv_tile {
+  uint32_t weight, tile;
+} gemv_tile;
+
+/* The tile of warp slot `slot` in a group of row tiles. False: the group has fewer. */
+static __device__ __forceinline__ bool find_gemv_tile(const gemm_args &a, uint32_t group, uint32_t slot,
+                                                      gemv_tile *out) {
+  uint32_t n_tiles = gemv_tiles(a), at = a.gated ? group : group * (blockDim.x / 32 / a.n_splits) + slot, w = 0;
+  if (at >= n_tiles) return false;
+  if (!a.gated) {
+    while (at >= a.weight[w].n_tiles) at -= a.weight[w++].n_tiles;
+  } else if (slot != 0) {
+    if (a.n_weights == 2)
+      w = 1;
+    else
+      at += n_tiles;
+  }
+  out->weight = w;
+  out->tile = at;
+  return true;
+}
+
+/* The weight of the row tile that a gated tile is multiplied with: the second weight of the pair, or the same one where
+ * gate and up are its halves. */
+static __device__ __forceinline__ uint32_t gated_with(const gemm_args &a, gemv_tile tile) {
+  bool is_pair = a.gated && (tile.weight >= GEMM_SHARED_MLP || a.n_weights == 2);
+  return is_pair ? tile.weight + 1 : tile.weight;
+}
+
+/* Items: row tiles of the shared MLP, then groups of row tiles, job by job. A group is what a block takes at once;
+ * gated it is one pair of row tiles. */
+typedef struct gemv_items {
+  uint32_t n, n_shared, n_groups;
+} gemv_items;
+
+/* The job of an item; it is the same for all warps of a block. False: the job does not exist. */
+static __device__ __forceinline__ bool find_job(const gemm_args &a, const gemv_items &items, uint32_t index,
+                                                uint32_t width, gemm_job *job) {
+  *job = {0, 0, 1};
+  return index < items.n_shared || job_of(a, (index - items.n_shared) / items.n_groups, width, job);
+}
+
+/* A warp's tile of an item. False: it has none. */
+static __device__ __forceinline__ bool find_own(const gemm_args &a, const gemv_items &items, uint32_t index,
+                                                uint32_t slot, gemv_tile *out) {
+  if (index >= items.n_shared) return find_gemv_tile(a, (index - items.n_shared) % items.n_groups, slot, out);
+  *out = {GEMM_SHARED_MLP + slot, index};
+  return true;
+}
+
+/* The next piece that a warp will ask for. */
+typedef struct gemv_cursor {
+  uint32_t index, unit;
+  const uint8_t *row_tile; /* NULL: there is no more */
+  const uint8_t *steps;    /* products of 8 bits only */
+} gemv_cursor;
+
+/* Moves on to item at->index or the first one of the block after it that has work for the warp. */
+template <int NT>
+static __device__ __forceinline__ void enter_item(const gemm_args &a, const gemv_items &items, uint32_t slot,
+                                                  uint32_t first, gemv_cursor *at) {
+  gemm_job job;
+  gemv_tile tile;
+  at->row_tile = NULL;
+  at->unit = first;
+  for (; at->index < items.n; at->index += gridDim.x) {
+    if (!find_job(a, items, at->index, 8 * NT, &job) || !find_own(a, items, at->index, slot, &tile)) continue;
+    const gemm_weight &weight = a.weight[tile.weight];
+    uint64_t own = (uint64_t)job.matrix * weight.n_tiles + tile.tile;
+    at->row_tile = weight.data + PACKED_HEADER_BYTES + own * a.tile_bytes;
+    at->steps = weight.steps + own * w8a8_spans_of(a) * W8A8_STEPS_BYTES;
+    return;
+  }
+}
+
+/* Where all of the warp's segment [first, end) has been asked for, moves on to the warp's next item. False: there is no
+ * piece to ask for. */
+template <int NT>
+static __device__ __forceinline__ bool find_next_piece(const gemm_args &a, const gemv_items &items, uint32_t slot,
+                                                       uint32_t first, uint32_t end, gemv_cursor *at) {
+  if (at->unit >= end) {
+    at->index += gridDim.x;
+    enter_item<NT>(a, items, slot, first, at);
+  }
+  return at->row_tile != NULL;
+}
+
+/* ---- host ---------------------------------------------------------------------------------------------------- */
+
+static inline gemm_args gemv_args_of(const gemm_args &a) {
+  gemm_args own = a;
+  own.raw.wide = gemm_is_wide(a.raw.x, a.raw.x_stride) && gemm_is_wide(a.shared_x, a.shared_stride);
+  return own;
+}
+
+/* n_slots: row tiles that a block takes at once. */
+static inline gemv_items gemv_items_of(const gemm_args &a, uint32_t n_slots) {
+  gemv_items items = {0, a.n_shared, cuda_ceil(gemv_tiles(a), a.gated ? 1 : n_slots)};
+  items.n = items.n_shared + items.n_groups * (a.ids != NULL ? a.jobs_max : 1);
+  return items;
+}
+
+/* As many blocks of n_warps and `bytes` of shared memory as the card holds at once, at most one to an item. */
+static inline uint32_t gemv_blocks_of(const cuda_device *d, const gemv_items &items, uint32_t n_warps, uint32_t bytes) {
+  uint32_t by_bytes = GEMV_SHARED_BYTES_MAX / bytes, by_warps = GEMV_WARPS_MAX / n_warps;
+  uint32_t n_blocks = d->n_multiprocessors * (by_bytes < by_warps ? by_bytes : by_warps);
+  return items.n < n_blocks ? items.n : n_blocks;
+}
+
+/* Shared memory of a block: places of the warps, two sets of sums, n_raw rows of n_units. */
+template <int T, int NT>
+static constexpr uint32_t gemv_bytes(uint32_t n_warps, uint32_t n_raw, uint32_t n_units) {
+  return n_warps * (GEMV_STAGES * gemv_piece_bytes(T) + 2 * NT * 512) + n_raw * raw_stride(n_units) * 16;
+}
+
+static inline weft_status gemv_set_up(cuda_device *d, const void *kernel) {
+  return cuda_judge(d, cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, GEMV_SHARED_BYTES_MAX),
+                    "setting up products");
+}
+
+#endif

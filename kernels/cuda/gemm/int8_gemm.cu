@@ -1,0 +1,422 @@
+/* SPDX-License-Identifier: MIT */
+/* Products of 8 bits from ready integers (integers.h): many rows, dense and of experts. Blocks stay on the card and
+ * take one item after another: up to 192 rows x 128 columns, in two column blocks. Rows and columns both come from
+ * shared memory, so a warp makes nothing but sums.
+ *
+ *   group     four warps with 64 of the rows; a block has three. While one scales the sums of a span, or stores
+ *             results, the others multiply. A group whose rows an item does not have lets its stages pass
+ *   bringer   four more warps with a lane each at work: one deals out the items, one copies rows, one columns, one
+ *             scales and steps. Copies are as large as they can be: to start one takes a lane some 60 ns, whatever its
+ *             size
+ *   stage     128 inputs of rows and columns; scales and steps, which belong to 256, have a ring of their own
+ *
+ * Law: a result has the bits of w8a8_gemm, which has the same sums in the same order. A stage is read and written
+ * again as rings.cuh says; a warp arrives at `empty` when the products that read the stage have ended. */
+#include "kernels/cuda/gemm/w8a8.cuh"
+#include "kernels/cuda/weights/int8_weights.h"
+#include "kernels/cuda/gemm/pipeline.cuh"
+
+enum {
+  GROUPS = 3,
+  GROUP_ROWS = 64,
+  ITEM_ROWS = GROUPS * GROUP_ROWS,
+  WARPS = 4 * GROUPS, /* that multiply */
+  THREADS = 32 * (WARPS + 4),
+  ROWS_BYTES = ITEM_ROWS * 128, /* of a stage */
+  STAGE_BYTES = ROWS_BYTES + 2 * INT8_UNIT_BYTES,
+  STAGES = 5,
+  FACTORS_BYTES = (ITEM_ROWS + 2 * INT8_BLOCK) * 4, /* of a span: scales of rows, steps of two column blocks */
+  FACTORS = 4,
+  INT8_BYTES = STAGES * STAGE_BYTES + FACTORS * FACTORS_BYTES,
+  INT8_ITEM_CONSUMERS = WARPS * WARP_ARRIVALS + 3,
+  SUMS = 16 /* tiles of 8 columns */
+};
+static_assert((int)ITEM_ROWS == (int)INT8_JOB_ROWS, "a job is an item's rows");
+
+struct int8_memory {
+  uint64_t full[STAGES], empty[STAGES], factors_full[FACTORS], factors_empty[FACTORS];
+  uint64_t item_full[ITEM_SLOTS], item_empty[ITEM_SLOTS];
+  work_item item[ITEM_SLOTS]; /* tile: which pair of column blocks */
+};
+
+/* ---- columns --------------------------------------------------------------------------------------------- */
+
+static __host__ __device__ __forceinline__ uint32_t blocks_of(const gemm_weight &weight) {
+  return (weight.n_tiles + 3) / 4;
+}
+
+/* Pairs of column blocks: of all weights in one sequence; gated: a block of the gate and the same one of up. */
+static __host__ __device__ __forceinline__ uint32_t pairs_of(const gemm_args &a) {
+  if (a.gated) return a.n_weights == 2 ? blocks_of(a.weight[0]) : blocks_of(a.weight[0]) / 2;
+  uint32_t n = 0;
+  for (uint32_t w = 0; w < a.n_weights; w++) n += blocks_of(a.weight[w]);
+  return (n + 1) / 2;
+}
+
+/* Half `half` of a pair: block `block` of weight `w`. Behind the last block it names one that does not exist. */
+typedef struct column_block {
+  uint32_t w, block;
+} column_block;
+
+static __device__ __forceinline__ column_block find_columns(const gemm_args &a, uint32_t pair, uint32_t half) {
+  if (a.gated) return a.n_weights == 2 ? column_block{half, pair} : column_block{0, pair + half * pairs_of(a)};
+  uint32_t w = 0, block = 2 * pair + half;
+  for (; w + 1 < a.n_weights && block >= blocks_of(a.weight[w]); w++) block -= blocks_of(a.weight[w]);
+  return {w, block};
+}
+
+/* Its number among the blocks of all matrices; one that does not exist counts as the last one of its matrix. */
+static __device__ __forceinline__ uint64_t block_at(const gemm_weight &weight, uint32_t matrix, uint32_t block) {
+  uint32_t n = blocks_of(weight);
+  return (uint64_t)matrix * n + min(block, n - 1);
+}
+
+/* ---- what is brought ------------------------------------------------------------------------------------- */
+
+static __device__ void produce_rows(const gemm_args &a, uint8_t *ring, int8_memory &m) {
+  pipeline_state at = {0, 1}, item_at = {0, 0};
+  for (work_item item; (item = acquire_item(m, item_at, false)).n > 0;) {
+    const uint8_t *from = (const uint8_t *)a.x + (uint64_t)item.first / 8 * 1024;
+    const uint32_t n_bytes = (item.n + 7) / 8 * 1024;
+    for (uint32_t half = 0; half < 2 * w8a8_spans_of(a); half++, from += (uint64_t)a.x_tiles * 1024) {
+      mbarrier_wait(&m.empty[at.stage], at.phase);
+      mbarrier_expect(&m.full[at.stage], n_bytes);
+      bulk_copy(ring + at.stage * STAGE_BYTES, from, n_bytes, &m.full[at.stage]);
+      advance(at, STAGES);
+    }
+  }
+}
+
+static __device__ void produce_columns(const gemm_args &a, uint8_t *ring, int8_memory &m) {
+  pipeline_state at = {0, 1}, item_at = {0, 0};
+  for (work_item item; (item = acquire_item(m, item_at, false)).n > 0;) {
+    const uint8_t *from[2];
+    for (uint32_t block = 0; block < 2; block++) {
+      column_block c = find_columns(a, item.tile, block);
+      from[block] = a.weight[c.w].int8_weights +
+                    block_at(a.weight[c.w], item.matrix, c.block) * w8a8_spans_of(a) * 2 * INT8_UNIT_BYTES;
+    }
+    for (uint32_t half = 0; half < 2 * w8a8_spans_of(a); half++) {
+      uint8_t *to = ring + at.stage * STAGE_BYTES + ROWS_BYTES;
+      mbarrier_wait(&m.empty[at.stage], at.phase);
+      mbarrier_expect(&m.full[at.stage], 2 * INT8_UNIT_BYTES);
+      bulk_copy(to, from[0], INT8_UNIT_BYTES, &m.full[at.stage]);
+      bulk_copy(to + INT8_UNIT_BYTES, from[1], INT8_UNIT_BYTES, &m.full[at.stage]);
+      from[0] += INT8_UNIT_BYTES, from[1] += INT8_UNIT_BYTES;
+      advance(at, STAGES);
+    }
+  }
+}
+
+/* Scales of the rows, and steps of the columns. */
+static __device__ void produce_scales(const gemm_args &a, uint8_t *ring, int8_memory &m) {
+  pipeline_state at = {0, 1}, item_at = {0, 0};
+  const uint32_t n_spans = w8a8_spans_of(a), steps_bytes = INT8_BLOCK * 4;
+  for (work_item item; (item = acquire_item(m, item_at, false)).n > 0;) {
+    const uint8_t *scales = (const uint8_t *)a.x + w8a8_scales_at(n_spans, a.x_tiles) + (uint64_t)item.first / 8 * 32;
+    const float *from[2];
+    const uint32_t n_bytes = (item.n + 7) / 8 * 32;
+    for (uint32_t block = 0; block < 2; block++) {
+      column_block c = find_columns(a, item.tile, block);
+      from[block] = a.weight[c.w].fine_steps + block_at(a.weight[c.w], item.matrix, c.block) * n_spans * INT8_BLOCK;
+    }
+    for (uint32_t span = 0; span < n_spans; span++, scales += (uint64_t)a.x_tiles * 32) {
+      uint8_t *to = ring + at.stage * FACTORS_BYTES;
+      uint64_t *full = &m.factors_full[at.stage];
+      mbarrier_wait(&m.factors_empty[at.stage], at.phase);
+      mbarrier_expect(full, n_bytes + 2 * steps_bytes);
+      bulk_copy(to, scales, n_bytes, full);
+      for (uint32_t block = 0; block < 2; block++)
+        bulk_copy(to + ITEM_ROWS * 4 + block * steps_bytes, from[block] + span * INT8_BLOCK, steps_bytes, full);
+      advance(at, FACTORS);
+    }
+  }
+}
+
+/* ---- products -------------------------------------------------------------------------------------------- */
+
+typedef int32_t span_sums[SUMS][4];
+
+/* d (+)= a b of 64 rows x 128 columns x 32 inputs, both in shared memory; add 0: from zero. */
+static __device__ __forceinline__ void int8_wgmma(span_sums &d, uint64_t a, uint64_t b, int32_t add) {
+  asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k32.s32.s8.s8 {" WGMMA_128
+               "}, %64, %65, p;\n}\n"
+               : W8A8_SUMS_16
+               : "l"(a), "l"(b), "r"(add));
+}
+
+/* Waits for the next stage, whose place is then given. */
+static __device__ __forceinline__ const uint8_t *acquire_stage(const uint8_t *ring, int8_memory &m,
+                                                               pipeline_state &at) {
+  const uint8_t *stage = ring + at.stage * STAGE_BYTES;
+  mbarrier_wait(&m.full[at.stage], at.phase);
+  advance(at, STAGES);
+  return stage;
+}
+
+static __device__ __forceinline__ void release_stage(int8_memory &m, pipeline_state &at) {
+  mbarrier_arrive_warp(&m.empty[at.stage]);
+  advance(at, STAGES);
+}
+
+/* Starts the products of half a span. */
+static __device__ __forceinline__ void start_half(const uint8_t *stage, int32_t add, span_sums &d) {
+  uint64_t rows = wgmma_descriptor_swizzled(stage + threadIdx.x / 128 * GROUP_ROWS * 128, 1024);
+  uint64_t columns = wgmma_descriptor_swizzled(stage + ROWS_BYTES, 1024);
+#pragma unroll
+  for (int i = 0; i < 4; i++)
+    int8_wgmma(d, rows + (uint64_t)(32 * i >> 4), columns + (uint64_t)(32 * i >> 4), i == 0 ? add : 1);
+}
+
+/* sums += the span's integers times their scales. */
+static __device__ __forceinline__ void scale_sums(const float *factors, uint32_t row, const span_sums &d,
+                                                  float (&sums)[SUMS][4]) {
+  const float scale[2] = {factors[row], factors[row + 8]};
+  const float *steps = factors + ITEM_ROWS + threadIdx.x % 4 * 4;
+#pragma unroll
+  for (int n = 0; n < SUMS; n += 2) {
+    float4 four = *(const float4 *)(const void *)(steps + 8 * n);
+    const float step[4] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+      float &sum = sums[n + i / 4][i % 4];
+      sum = __fmaf_rn((float)d[n + i / 4][i % 4], __fmul_rn(scale[i / 2 % 2], step[i / 4 * 2 + i % 2]), sum);
+    }
+  }
+}
+
+/* ---- results --------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void store_at_once(float *y, const float (&v)[4]) {
+  *(float4 *)(void *)y = make_float4(v[0], v[1], v[2], v[3]);
+}
+
+static __device__ __forceinline__ void store_at_once(__nv_bfloat16 *y, const float (&v)[4]) {
+  *(uint2 *)(void *)y = make_uint2(pair_bf16(v[0], v[1]), pair_bf16(v[2], v[3]));
+}
+
+/* Stores four results of a row side by side, of which n exist. WHOLE: all do, and they may be stored at once. Y: float,
+ * or bf16, to which they are rounded. */
+template <bool WHOLE, class Y>
+static __device__ __forceinline__ void store_four(Y *y, uint32_t n, const float (&v)[4]) {
+  if constexpr (WHOLE) {
+    store_at_once(y, v);
+  } else if (n >= 4 && (uintptr_t)y % (4 * sizeof(Y)) == 0) { /* rows of a group that is not full */
+    store_at_once(y, v);
+  } else {
+#pragma unroll
+    for (uint32_t i = 0; i < 4; i++)
+      if (i < n) y[i] = (Y)v[i];
+  }
+}
+
+/* Whether all rows of a group exist, and all outputs of a block that begins at output `first`. */
+static __device__ __forceinline__ bool is_whole(const gemm_weight &weight, const work_item &item, uint32_t first) {
+  return item.n >= threadIdx.x / 128 * GROUP_ROWS + GROUP_ROWS && first + INT8_BLOCK <= weight.n_out &&
+         ((uintptr_t)weight.y & 15u) == 0 && weight.y_stride % 4 == 0;
+}
+
+/* How many of the outputs from `first` on a row of the item has. */
+static __device__ __forceinline__ uint32_t outputs_left(const gemm_weight &weight, const work_item &item, uint32_t row,
+                                                        uint32_t first) {
+  return row < item.n && first < weight.n_out ? weight.n_out - first : 0;
+}
+
+/* The four sums of row half r in column tiles n and n + 1. */
+static __device__ __forceinline__ void four_of(const float (&sums)[SUMS][4], int n, int r, float scale, float (&v)[4]) {
+#pragma unroll
+  for (int i = 0; i < 4; i++) v[i] = __fmul_rn(sums[n + i / 2][2 * r + i % 2], scale);
+}
+
+/* Stores the results of one column block, whose sums are those of column tiles n and on. */
+template <bool WHOLE, class Y>
+static __device__ __forceinline__ void store_block(const gemm_weight &weight, const work_item &item, uint32_t row,
+                                                   uint32_t first, int n, const float (&sums)[SUMS][4]) {
+  const float scale = scale_of(weight, item.matrix);
+  first += threadIdx.x % 4 * 4;
+#pragma unroll
+  for (int r = 0; r < 2; r++, row += 8) {
+    Y *y = (Y *)(void *)weight.y + (uint64_t)(item.first + row) * weight.y_stride + first;
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+      float v[4];
+      four_of(sums, n + 2 * m, r, scale, v);
+      store_four<WHOLE>(y + 16 * m, outputs_left(weight, item, row, first + 16 * m), v);
+    }
+  }
+}
+
+template <class Y>
+static __device__ __forceinline__ void run_epilogue(const gemm_args &a, const work_item &item, uint32_t row,
+                                                    const float (&sums)[SUMS][4]) {
+#pragma unroll
+  for (int block = 0; block < 2; block++) {
+    column_block c = find_columns(a, item.tile, (uint32_t)block);
+    const gemm_weight &weight = a.weight[c.w];
+    const uint32_t first = c.block * INT8_BLOCK;
+    if (c.block >= blocks_of(weight)) return;
+    if (is_whole(weight, item, first))
+      store_block<true, Y>(weight, item, row, first, 8 * block, sums);
+    else
+      store_block<false, Y>(weight, item, row, first, 8 * block, sums);
+  }
+}
+
+/* act(g) * u: the first block's columns are of the gate, the second one's the same of up. */
+template <bool WHOLE>
+static __device__ __forceinline__ void store_gated_block(const gemm_args &a, const work_item &item, uint32_t row,
+                                                         const float (&sums)[SUMS][4]) {
+  const gemm_weight &weight = a.weight[0];
+  const float scale[2] = {scale_of(weight, item.matrix), scale_of(a.weight[a.n_weights - 1], item.matrix)};
+  const uint32_t first = item.tile * INT8_BLOCK + threadIdx.x % 4 * 4;
+#pragma unroll
+  for (int r = 0; r < 2; r++, row += 8) {
+    float *y = weight.y + (uint64_t)(item.first + row) * weight.y_stride + first;
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+      float g[4], u[4];
+      four_of(sums, 2 * m, r, scale[0], g);
+      four_of(sums, 8 + 2 * m, r, scale[1], u);
+#pragma unroll
+      for (int i = 0; i < 4; i++) g[i] = gate_product(a.activation, g[i], u[i]);
+      store_four<WHOLE>(y + 16 * m, outputs_left(weight, item, row, first + 16 * m), g);
+    }
+  }
+}
+
+static __device__ __forceinline__ void run_gated_epilogue(const gemm_args &a, const work_item &item, uint32_t row,
+                                                          const float (&sums)[SUMS][4]) {
+  if (is_whole(a.weight[0], item, item.tile * INT8_BLOCK))
+    store_gated_block<true>(a, item, row, sums);
+  else
+    store_gated_block<false>(a, item, row, sums);
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------------------ */
+
+/* A group's places in the rings: the stage it reads next, the one it gives back next, the scales and steps. row: the
+ * lane's first row of an item; the other is 8 more. */
+typedef struct int8_consumer {
+  pipeline_state read, spent, factors;
+  uint32_t row;
+} int8_consumer;
+
+/* Multiplies a span, and adds it to the sums. */
+static __device__ __forceinline__ void multiply_span(const uint8_t *ring, int8_memory &m, int8_consumer &at,
+                                                     span_sums &d, float (&sums)[SUMS][4]) {
+  const uint8_t *first = acquire_stage(ring, m, at.read), *second = acquire_stage(ring, m, at.read);
+  const uint8_t *factors = ring + STAGES * STAGE_BYTES + at.factors.stage * FACTORS_BYTES;
+  wgmma_fence();
+  start_half(first, 0, d);
+  start_half(second, 1, d);
+  wgmma_commit();
+  mbarrier_wait(&m.factors_full[at.factors.stage], at.factors.phase);
+  wgmma_wait<0>();
+  release_stage(m, at.spent), release_stage(m, at.spent);
+  scale_sums((const float *)(const void *)factors, at.row, d, sums);
+  __syncwarp();
+  mbarrier_arrive_warp(&m.factors_empty[at.factors.stage]);
+  advance(at.factors, FACTORS);
+}
+
+/* Lets the stages of a span pass. */
+static __device__ __forceinline__ void skip_span(const uint8_t *ring, int8_memory &m, int8_consumer &at) {
+  (void)acquire_stage(ring, m, at.read), (void)acquire_stage(ring, m, at.read);
+  mbarrier_wait(&m.factors_full[at.factors.stage], at.factors.phase);
+  __syncwarp();
+  release_stage(m, at.spent), release_stage(m, at.spent);
+  mbarrier_arrive_warp(&m.factors_empty[at.factors.stage]);
+  advance(at.factors, FACTORS);
+}
+
+template <bool GATED, class Y>
+static __device__ __forceinline__ void multiply_item(const gemm_args &a, const work_item &item, const uint8_t *ring,
+                                                     int8_memory &m, int8_consumer &at) {
+  span_sums d = {};
+  float sums[SUMS][4] = {};
+  for (uint32_t span = 0; span < w8a8_spans_of(a); span++) multiply_span(ring, m, at, d, sums);
+  if constexpr (GATED)
+    run_gated_epilogue(a, item, at.row, sums);
+  else
+    run_epilogue<Y>(a, item, at.row, sums);
+}
+
+static __device__ __forceinline__ void init_mbarriers(int8_memory &m) {
+  for (uint32_t i = 0; i < STAGES; i++) mbarrier_init(&m.full[i], 2), mbarrier_init(&m.empty[i], WARPS * WARP_ARRIVALS);
+  for (uint32_t i = 0; i < FACTORS; i++)
+    mbarrier_init(&m.factors_full[i], 1), mbarrier_init(&m.factors_empty[i], WARPS * WARP_ARRIVALS);
+  for (uint32_t i = 0; i < ITEM_SLOTS; i++)
+    mbarrier_init(&m.item_full[i], 1), mbarrier_init(&m.item_empty[i], INT8_ITEM_CONSUMERS);
+  mbarrier_init_fence();
+}
+
+/* GATED: results are act(g) * u, in float. */
+template <bool GATED, class Y>
+static __global__ void __launch_bounds__(THREADS, 1) int8_gemm_kernel(const __grid_constant__ gemm_args a) {
+  extern __shared__ __align__(1024) uint8_t ring[]; /* stages; scales and steps */
+  __shared__ int8_memory m;
+  uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
+  if (threadIdx.x == 0) init_mbarriers(m);
+  __syncthreads();
+  launch_dependents_and_wait();
+  if (group == GROUPS) {
+    setmaxnreg_dec<56>();
+    if (threadIdx.x % 32 != 0) return;
+    uint32_t warp = threadIdx.x / 32 - WARPS;
+    if (warp == 0) schedule_items(a, m, ITEM_ROWS, pairs_of(a), 1);
+    if (warp == 1) produce_rows(a, ring, m);
+    if (warp == 2) produce_columns(a, ring, m);
+    if (warp == 3) produce_scales(a, ring + STAGES * STAGE_BYTES, m);
+    return;
+  }
+  setmaxnreg_inc<152>();
+  int8_consumer at = {{0, 0}, {0, 0}, {0, 0}, threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4};
+  pipeline_state item_at = {0, 0};
+  for (work_item item; (item = acquire_item(m, item_at, true)).n > 0;) {
+    if (group * GROUP_ROWS < item.n)
+      multiply_item<GATED, Y>(a, item, ring, m, at);
+    else
+      for (uint32_t span = 0; span < w8a8_spans_of(a); span++) skip_span(ring, m, at);
+  }
+}
+
+/* ---- host ------------------------------------------------------------------------------------------------ */
+
+bool int8_gemm_takes(const gemm_args *args) {
+  for (uint32_t w = 0; w < args->n_weights; w++)
+    if (args->weight[w].int8_weights == NULL) return false;
+  return args->jobs != NULL ? args->job_rows == INT8_JOB_ROWS : args->n_rows >= INT8_MIN_ROWS;
+}
+
+bool int8_gemm_has_gated_epilogue(const gemm_args *args) {
+  return args->n_weights == 2 ? args->weight[0].n_out == args->weight[1].n_out
+                              : args->n_weights == 1 && args->weight[0].n_tiles % 8 == 0;
+}
+
+/* a NULL: sets the kernel up. */
+template <bool GATED, class Y>
+static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
+  auto kernel = int8_gemm_kernel<GATED, Y>;
+  if (a == NULL) {
+    cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, INT8_BYTES);
+    return cuda_judge(d, error, "setting up products of integers");
+  }
+  uint64_t n_jobs = a->jobs != NULL ? a->jobs_max : cuda_ceil(a->n_rows, ITEM_ROWS);
+  uint64_t n_items = n_jobs * pairs_of(*a);
+  uint32_t n_blocks = n_items < d->n_multiprocessors ? (uint32_t)n_items : d->n_multiprocessors;
+  /* An ordinary launch: blocks that start before the kernel before has ended would crowd each other. */
+  kernel<<<n_blocks, THREADS, INT8_BYTES, d->stream>>>(*a);
+  return cuda_launched(d, "a product of integers");
+}
+
+weft_status int8_gemm(cuda_device *d, const gemm_args *args) {
+  return args->gated       ? launch_gemm<true, float>(d, args)
+         : args->y_is_bf16 ? launch_gemm<false, __nv_bfloat16>(d, args)
+                           : launch_gemm<false, float>(d, args);
+}
+
+weft_status int8_gemm_setup(cuda_device *d) {
+  weft_status status = launch_gemm<true, float>(d, NULL);
+  if (status == WEFT_OK) status = launch_gemm<false, __nv_bfloat16>(d, NULL);
+  return status == WEFT_OK ? launch_gemm<false, float>(d, NULL) : status;
+}

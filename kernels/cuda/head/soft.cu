@@ -1,0 +1,314 @@
+/* SPDX-License-Identifier: MIT */
+/* Soft embeddings, probabilities times the embedding: soft[r] = factor * sum over v of weight[r][v] W[v]. The numerics
+ * are in head.h.
+ *
+ *   weights_kernel   makes the weights of the tokens in 16 bits, as the matrix units read them
+ *   soft_kernel      a block adds a span of the vocabulary for 256 columns of the embedding and 128 rows
+ *   span_kernel      adds the spans, ascending, and multiplies by the row's factor
+ *
+ * In soft_kernel a step is 64 tokens. One warp copies the rows' weights and four row tiles of the packed embedding,
+ * several steps ahead. Eight warps have 32 columns each and make products with the transposed embedding as the operand
+ * in registers (soft.cuh).
+ *
+ * Tokens are dealt to the four products x of a step so that the rows which ldmatrix transposes together lie in
+ * different banks. The weights have that order too:
+ *   [step of 64 tokens][x < 4][8 rows][h < 2][row % 8][tile < 4][tokens 8 h + 2 x, + 1];  F32: [row][token] */
+#include "kernels/cuda/head/soft.cuh"
+
+enum {
+  SOFT_THREADS = 384, /* two warp groups that multiply, one that brings */
+  SOFT_WARPS = 8,
+  SOFT_STAGES = 4,
+  SOFT_WEIGHT_BYTES = HEAD_ROWS * SOFT_TOKENS * 2,
+  SOFT_SUMS = 32, /* of a thread, four numbers each */
+  CHUNK = WEFT_VOCAB_CHUNK
+};
+
+typedef struct soft_args {
+  head_group group;
+  const uint8_t *data; /* of the weight */
+  packed_dims cut;
+  value_table values;
+  uint32_t n_in, n_steps, span_steps, n_spans;
+} soft_args;
+
+template <int T>
+struct soft_shape {
+  static constexpr packed_shape f = packed_shape_of(T);
+  static constexpr uint32_t bytes_of_tile = f.unit == 256 ? packed_unit_bytes(f) : 2 * packed_unit_bytes(f);
+  static constexpr uint32_t tile = bytes_of_tile + 16; /* bytes to the next row tile */
+  static constexpr uint32_t stage = SOFT_WEIGHT_BYTES + (SOFT_TILES * tile + 127) / 128 * 128;
+  static constexpr uint32_t bytes = SOFT_STAGES * stage;
+  static_assert(tile % 64 == 16 || tile % 64 == 48, "row tiles of a step begin in different banks");
+};
+
+/* ---- weights of tokens ---------------------------------------------------------------------------------- */
+
+/* Turns logits of a row into weights (head.h); tokens that are not allowed weigh 0. The tokens come in pairs: v[i] and
+ * v[i] + 1. */
+template <bool WHOLE, int N>
+static __device__ __forceinline__ void weigh_tokens(const head_group &g, uint32_t r, const uint32_t *mask,
+                                                    const uint32_t *v, float (&weight)[N]) {
+  row_stat s = g.rows[r];
+  float steep = steepness_of(g, r);
+  cap_logits(g, weight);
+#pragma unroll
+  for (int i = 0; i < N; i++) {
+    bool ok = s.factor != 0.0f && (allowed_bits<WHOLE>(g, mask, v[i / 2]) >> i % 2 & 1u) != 0;
+    float w = power_of_2(__fmaf_rn(weight[i] - s.most, steep, (float)SOFT_SCALE_EXPONENT));
+    weight[i] = ok ? w : 0.0f;
+  }
+}
+
+/* A warp makes the weights of a step for 8 rows. A lane has one row and the tokens of one product x: of each of the
+ * four row tiles, those of row halves h = 0 and 1. */
+template <bool BF16, bool WHOLE>
+static __device__ __forceinline__ void weigh_step(const head_group &g, uint32_t r, const uint32_t *mask,
+                                                  uint32_t step) {
+  uint32_t x = threadIdx.x % 32 / 8, v[2][SOFT_TILES];
+  float weight[2][2 * SOFT_TILES];
+#pragma unroll
+  for (uint32_t i = 0; i < 2 * SOFT_TILES; i++) {
+    uint32_t h = i / SOFT_TILES, t = i % SOFT_TILES;
+    v[h][t] = step * SOFT_TOKENS + t * 16 + h * 8 + 2 * x;
+    load_logits<WHOLE, 2>(g, g.logits + (uint64_t)r * g.logits_stride, v[h][t], weight[h] + 2 * t);
+  }
+#pragma unroll
+  for (uint32_t h = 0; h < 2; h++) {
+    weigh_tokens<WHOLE>(g, r, mask, v[h], weight[h]);
+    uint64_t at = ((((uint64_t)step * 4 + x) * (HEAD_ROWS / 8) + r / 8) * 2 + h) * 8 + r % 8;
+    ((uint4 *)g.weights)[at] = pack_f16x8<BF16>(weight[h]);
+  }
+}
+
+/* A block makes the weights of 8 rows x 512 tokens. */
+template <bool BF16>
+static __global__ void __launch_bounds__(256) weights_kernel(const __grid_constant__ head_group g) {
+  launch_dependents_and_wait();
+  uint32_t r = blockIdx.y * 8 + threadIdx.x % 8, step = blockIdx.x * (CHUNK / SOFT_TOKENS) + threadIdx.x / 32;
+  if (r >= g.n_rows || (g.want != NULL && g.want[r] == 0)) return;
+  const uint32_t *mask = mask_of(g, r);
+  if (is_whole(g, mask, blockIdx.x))
+    weigh_step<BF16, true>(g, r, mask, step);
+  else
+    weigh_step<BF16, false>(g, r, mask, step);
+}
+
+static __global__ void __launch_bounds__(128) weights_f32_kernel(const __grid_constant__ head_group g) {
+  launch_dependents_and_wait();
+  uint32_t v = (blockIdx.x * 128 + threadIdx.x) * 2, r = blockIdx.y;
+  if (v >= g.n_chunks * CHUNK) return;
+  float weight[2];
+  load_logits<false, 2>(g, g.logits + (uint64_t)r * g.logits_stride, v, weight);
+  weigh_tokens<false>(g, r, mask_of(g, r), &v, weight);
+  float *out = (float *)g.weights + (uint64_t)r * g.n_chunks * CHUNK + v;
+  out[0] = weight[0], out[1] = weight[1];
+}
+
+/* ---- the product ---------------------------------------------------------------------------------------- */
+
+/* What one lane of the copying warp does. A step's place may be overwritten when all eight warps have arrived at its
+ * barrier `spent`. */
+template <int T>
+static __device__ void produce_steps(const soft_args &a, uint32_t first, uint32_t n, uint8_t *memory, uint64_t *filled,
+                                     uint64_t *spent) {
+  constexpr packed_shape f = packed_shape_of(T);
+  uint32_t unit = 2 * blockIdx.x, n_units = min(2u, a.cut.n_units - unit), n_bytes = soft_shape<T>::bytes_of_tile;
+  bool tail = a.cut.is_tail != 0 && unit + n_units == a.cut.n_units;
+  if (f.unit == 128) n_bytes = n_units * packed_unit_bytes(f) - (tail ? packed_unit_bytes(f) / 2 : 0);
+  const uint8_t *tiles = packed_block_of<T>(a.data + PACKED_HEADER_BYTES, unit, false).codes;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t slot = i % SOFT_STAGES, step = first + i;
+    uint8_t *stage = memory + slot * soft_shape<T>::stage;
+    if (i >= SOFT_STAGES) mbarrier_wait(&spent[slot], (i / SOFT_STAGES - 1) & 1u);
+    mbarrier_expect(&filled[slot], SOFT_WEIGHT_BYTES + SOFT_TILES * n_bytes);
+    bulk_copy(stage, (const uint8_t *)a.group.weights + (uint64_t)step * SOFT_WEIGHT_BYTES, SOFT_WEIGHT_BYTES,
+              &filled[slot]);
+    for (uint32_t t = 0; t < SOFT_TILES; t++) {
+      uint32_t tile = min(step * SOFT_TILES + t, a.cut.n_tiles - 1); /* beyond the last one weights are 0 */
+      bulk_copy(stage + SOFT_WEIGHT_BYTES + t * soft_shape<T>::tile, tiles + (uint64_t)tile * a.cut.tile_bytes, n_bytes,
+                &filled[slot]);
+    }
+  }
+}
+
+/* A warp adds a span for 32 columns x 128 rows. It gives a step's place back when the last product of the step has
+ * ended, which is known after a wait in the next step. */
+template <int T>
+static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_t n, const uint8_t *memory,
+                                                     uint64_t *filled, uint64_t *spent, uint16_t *table) {
+  using shape = soft_shape<T>;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = 2 * blockIdx.x + warp / 4;
+  bool tail = a.cut.is_tail != 0 && unit + 1 == a.cut.n_units;
+  prescale_powers powers = powers_of<T>(prescale_exponent(T, (const packed_header *)(const void *)a.data), a.values);
+  transposed_places at = transposed_places_of<T>(warp / 4, warp % 4, lane, shape::tile, tail);
+  uint32_t w[2][2][4];
+  float sum[2][HEAD_ROWS / 8][4];
+#pragma unroll
+  for (int at = 0; at < 4 * SOFT_SUMS; at++) sum[at / 64][at / 4 % 16][at % 4] = 0.0f;
+#pragma unroll 1
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t slot = i % SOFT_STAGES;
+    const uint8_t *stage = memory + slot * shape::stage, *tiles = stage + SOFT_WEIGHT_BYTES;
+    transposed_codes<T> codes[4];
+    transposed_factors factors[4];
+    mbarrier_wait(&filled[slot], i / SOFT_STAGES & 1u);
+    transpose_codes<T>(tiles, at, codes);
+    transpose_factors<T>(tiles, at, powers, table, factors);
+    uint64_t rows = wgmma_descriptor(stage, 256);
+#pragma unroll
+    for (int x = 0; x < 4; x++) {
+      wgmma_wait<1>(); /* all products but the last have ended, so their operands may be overwritten */
+      if (x == 1 && i > 0) mbarrier_arrive_warp(&spent[(i - 1) % SOFT_STAGES]);
+      if constexpr (packed_bits(T) == 16) transpose_codes_of<T>(tiles, at, x, codes[x]);
+      transposed_operands<T>(codes[x], factors[x], a.values, w[x % 2]);
+      wgmma_fence();
+#pragma unroll
+      for (int part = 0; part < 2; part++)
+        wgmma<HEAD_ROWS / 8, packed_is_bf16(T)>(sum[part], w[x % 2][part], rows + (uint64_t)(x * HEAD_ROWS * 32 >> 4));
+      wgmma_commit();
+    }
+  }
+  wgmma_wait<0>();
+  float4 *out =
+      (float4 *)a.group.spans + (uint64_t)(blockIdx.y * gridDim.x + blockIdx.x) * SOFT_SUMS * 256 + threadIdx.x;
+#pragma unroll
+  for (int at = 0; at < SOFT_SUMS; at++) {
+    const float(&four)[4] = sum[at / 16][at % 16];
+    if (at % 16 * 8 < a.group.n_rows) out[at * 256] = make_float4(four[0], four[1], four[2], four[3]);
+  }
+}
+
+template <int T>
+static __global__ void __launch_bounds__(SOFT_THREADS, 1) soft_kernel(const __grid_constant__ soft_args a) {
+  launch_dependents_and_wait();
+  extern __shared__ __align__(128) uint8_t memory[];
+  __shared__ __align__(16) uint16_t table[SOFT_WARPS][SOFT_TABLE];
+  __shared__ __align__(8) uint64_t filled[SOFT_STAGES], spent[SOFT_STAGES];
+  uint32_t first = blockIdx.y * a.span_steps, n = min(a.span_steps, a.n_steps - first), warp = threadIdx.x / 32;
+  if (threadIdx.x == 0) {
+    for (uint32_t i = 0; i < SOFT_STAGES; i++)
+      mbarrier_init(&filled[i], 1), mbarrier_init(&spent[i], SOFT_WARPS * WARP_ARRIVALS);
+    mbarrier_init_fence();
+  }
+  __syncthreads();
+  if (warp >= SOFT_WARPS) {
+    setmaxnreg_dec<40>();
+    if (threadIdx.x == SOFT_WARPS * 32) produce_steps<T>(a, first, n, memory, filled, spent);
+  } else {
+    setmaxnreg_inc<232>();
+    multiply_span<T>(a, n, memory, filled, spent, table[warp]);
+  }
+}
+
+/* ---- spans ---------------------------------------------------------------------------------------------- */
+
+static __device__ __forceinline__ void store_soft(const soft_args &a, uint32_t r, uint32_t column, float sum,
+                                                  float down) {
+  if (r >= a.group.n_rows || column >= a.n_in || (a.group.want != NULL && a.group.want[r] == 0)) return;
+  float factor = a.group.rows[r].factor;
+  a.group.soft[r * a.group.soft_stride + column] = factor == 0.0f ? 0.0f : __fmul_rn(__fmul_rn(sum, down), factor);
+}
+
+/* A thread adds, over all spans, four sums of the same thread of soft_kernel. */
+template <int T>
+static __global__ void __launch_bounds__(256) span_kernel(const __grid_constant__ soft_args a) {
+  launch_dependents_and_wait();
+  uint32_t at = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, r = at % 16 * 8 + threadIdx.x % 4 * 2;
+  const float4 *in = (const float4 *)a.group.spans + ((uint64_t)blockIdx.x * SOFT_SUMS + at) * 256 + threadIdx.x;
+  float down = ldexpf(1.0f, -SOFT_SCALE_EXPONENT - prescale_exponent(T, (const packed_header *)(const void *)a.data));
+  float4 sum = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+  if (at % 16 * 8 >= a.group.n_rows) return;
+  for (uint32_t span = 0; span < a.n_spans; span++) {
+    float4 v = in[(uint64_t)span * gridDim.x * SOFT_SUMS * 256];
+    sum.x = __fadd_rn(sum.x, v.x);
+    sum.y = __fadd_rn(sum.y, v.y);
+    sum.z = __fadd_rn(sum.z, v.z);
+    sum.w = __fadd_rn(sum.w, v.w);
+  }
+  uint32_t block = blockIdx.x * 256 + warp * 32, low = block + transposed_column<T>(at / 16, 0, g),
+           high = block + transposed_column<T>(at / 16, 1, g);
+  store_soft(a, r, low, sum.x, down);
+  store_soft(a, r + 1, low, sum.y, down);
+  store_soft(a, r, high, sum.z, down);
+  store_soft(a, r + 1, high, sum.w, down);
+}
+
+/* F32: a thread per column; a chunk's tokens ascending from 0, chunks ascending. */
+static __global__ void soft_f32_kernel(const __grid_constant__ soft_args a) {
+  launch_dependents_and_wait();
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x, r = blockIdx.y;
+  if (i >= a.n_in) return;
+  const float *matrix = (const float *)(const void *)(a.data + PACKED_HEADER_BYTES);
+  const float *weights = (const float *)a.group.weights + (uint64_t)r * a.group.n_chunks * CHUNK;
+  float all = 0.0f;
+  for (uint32_t chunk = 0; chunk < a.group.n_chunks; chunk++) {
+    float sum = 0.0f;
+    uint32_t last = min((chunk + 1) * CHUNK, a.group.n_vocab);
+    for (uint32_t v = chunk * CHUNK; v < last; v++) sum = __fmaf_rn(weights[v], matrix[(uint64_t)v * a.n_in + i], sum);
+    all = __fadd_rn(all, sum);
+  }
+  store_soft(a, r, i, all, ldexpf(1.0f, -SOFT_SCALE_EXPONENT));
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------- */
+
+void soft_cut(cuda_cutter *cutter, uint32_t n_rows, head_group *group) {
+  uint64_t n_tokens = (uint64_t)group->n_chunks * CHUNK, n_columns = cuda_ceil(group->weight->n_in, 256);
+  if (group->weight->type == WEFT_TYPE_F32) {
+    group->weights = cuda_cut(cutter, n_rows * n_tokens * 4);
+    return;
+  }
+  group->weights = cuda_cut(cutter, HEAD_ROWS * n_tokens * 2);
+  group->spans = (float *)cuda_cut(cutter, SPANS_MAX * n_columns * SOFT_SUMS * 256 * sizeof(float4));
+}
+
+template <int T>
+static weft_status launch_soft(cuda_device *d, const soft_args &a) {
+  const head_group &g = a.group;
+  uint32_t n_columns = cuda_ceil(a.n_in, 256);
+  cuda_start(d, weights_kernel<packed_is_bf16(T)>, dim3(g.n_chunks, cuda_ceil(g.n_rows, 8)), 256, 0, g);
+  weft_status status = cuda_launched(d, "weights of tokens");
+  if (status != WEFT_OK) return status;
+  cuda_start(d, soft_kernel<T>, dim3(n_columns, a.n_spans), SOFT_THREADS, soft_shape<T>::bytes, a);
+  status = cuda_launched(d, "soft embeddings");
+  if (status != WEFT_OK) return status;
+  cuda_start(d, span_kernel<T>, dim3(n_columns, SOFT_SUMS), 256, 0, a);
+  return cuda_launched(d, "adding soft embeddings");
+}
+
+static weft_status launch_f32(cuda_device *d, const soft_args &a) {
+  const head_group &g = a.group;
+  cuda_start(d, weights_f32_kernel, dim3(cuda_ceil(g.n_chunks * CHUNK, 256), g.n_rows), 128, 0, g);
+  weft_status status = cuda_launched(d, "weights of tokens");
+  if (status != WEFT_OK) return status;
+  cuda_start(d, soft_f32_kernel, dim3(cuda_ceil(a.n_in, 128), g.n_rows), 128, 0, a);
+  return cuda_launched(d, "soft embeddings");
+}
+
+weft_status head_soften(cuda_device *d, const head_group *group) {
+  const weft_weight *w = group->weight;
+  uint32_t span_chunks = cuda_ceil(group->n_chunks, SPANS_MAX);
+  soft_args a;
+  a.group = *group;
+  a.data = (const uint8_t *)w->data;
+  a.cut = packed_dims_of(w->type, w->n_in, w->n_out);
+  a.values = value_table_of(w->type);
+  a.n_in = w->n_in;
+  a.n_steps = cuda_ceil(w->n_out, SOFT_TOKENS);
+  a.span_steps = span_chunks * (CHUNK / SOFT_TOKENS);
+  a.n_spans = cuda_ceil(group->n_chunks, span_chunks);
+  if (packed_shape_of(w->type).codes == 0) return launch_f32(d, a);
+  return dispatch_packed_type(w->type, [&](auto type) { return launch_soft<decltype(type)::value>(d, a); });
+}
+
+template <int T>
+static weft_status set_up(cuda_device *d) {
+  return cuda_judge(
+      d, cudaFuncSetAttribute(soft_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)soft_shape<T>::bytes),
+      "setting up soft embeddings");
+}
+
+weft_status cuda_soft_setup(cuda_device *d) {
+  return each_packed_type([&](auto type) { return set_up<decltype(type)::value>(d); });
+}

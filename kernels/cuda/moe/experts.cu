@@ -1,0 +1,637 @@
+/* SPDX-License-Identifier: MIT */
+/* experts: the pairs (row, rank) are sorted by expert; then there is one product over all experts for gate and up, one
+ * for down, and a sum for each row in rank order.
+ *
+ *   place     every pair gets a place; the places of an expert lie side by side from a multiple of 8 on. Places and the
+ *             list of jobs (some places of one expert each) stay on the device. Rows are prepared at their places
+ *   gate, up  the results are [place][2 n_ff] f32, or act(g) * u of them, [place][n_ff], where the product can make it
+ *             (gemm_has_gated_epilogue); act(g) * u is prepared at the same places
+ *   down      the results are [place][n_in], f32, or bf16 where the product is one of 8 bits (eight.h), and y[row] adds
+ *             those of its ranks one after another, in the two sums of ops.h
+ *   few rows  get no places. The product of gate and up takes each expert once, with the pairs that chose it, and
+ *             leaves act(g) * u of every pair. Then one kernel makes the products with down and the sum over ranks
+ *             (experts_few.cu). These kernels prepare their rows themselves
+ *   shared    the two products of the shared MLP come before, or are part of the kernels for few rows
+ *
+ * Law: where a row names an expert that does not exist, the row becomes NaN: a launch cannot refuse what lies in device
+ * memory. A pair whose expert is not here gets no place and no job. Experts are counted from the first one that is
+ * here, but for ids, which are those of all. */
+#include <string.h>
+
+#include "kernels/cuda/gemm/w8a8.h"
+#include "kernels/cuda/moe/experts_gemv.h"
+#include "kernels/cuda/weights/int8_weights.h"
+#include "kernels/cuda/gemm/prologue.cuh"
+#include "kernels/parts.h"
+
+enum {
+  PERMUTE_BLOCKS = 4 /* to a multiprocessor */,
+  PERMUTE_THREADS = 1024,
+  PERMUTE_ROWS = 64 /* of a block, at most */
+};
+enum { EXPERTS_GEMV_ROWS = 4, COMBINE_RANKS = 8 };
+
+typedef struct permute_args {
+  const int32_t *ids;
+  uint32_t first_expert, n_pairs, k, n_experts, job_rows, jobs_max, rows_per_block;
+  int32_t *pair_at; /* [n_pairs] places; -1: the expert is not here */
+  int32_t *row_of;  /* [places] */
+  gemm_job *jobs;
+  uint32_t *n_jobs;
+  /* Rows that came prepared in 8 bits, in from_tiles tiles of 8, and where they are put at their places. */
+  const uint8_t *from;
+  uint8_t *to;
+  uint32_t n_units, from_tiles, to_tiles;
+} permute_args;
+
+/* One warp computes where a block's pairs begin: begin[e], which counts the pairs of expert e in the rows before the
+ * block's, as count[e] does those of the other rows, becomes the place of the block's first pair of e. The first block
+ * also makes the jobs. */
+static __device__ __forceinline__ void scan_experts(const permute_args &g, const uint32_t *count, uint32_t *begin) {
+  uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs = 0;
+  uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
+  for (uint32_t e = first; e < end; e++) {
+    uint32_t n = begin[e] + count[e];
+    places += (n + 7) / 8 * 8, jobs += (n + g.job_rows - 1) / g.job_rows;
+  }
+  uint32_t at = places, job = jobs;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    uint32_t p = __shfl_up_sync(0xFFFFFFFFu, at, step), j = __shfl_up_sync(0xFFFFFFFFu, job, step);
+    if (lane >= step) at += p, job += j;
+  }
+  if (blockIdx.x == 0 && lane == 31) *g.n_jobs = min(job, g.jobs_max);
+  at -= places, job -= jobs;
+  for (uint32_t e = first; e < end; e++) {
+    uint32_t n = begin[e] + count[e];
+    begin[e] += at; /* after those of rows before the block's */
+    for (uint32_t j = 0; blockIdx.x == 0 && j < n && job < g.jobs_max; j += g.job_rows)
+      g.jobs[job++] = {e, at + j, min(g.job_rows, n - j)};
+    at += (n + 7) / 8 * 8;
+  }
+}
+
+/* Counts pairs by expert, and finds where the block's begin. `first`: its first pair. count, begin: zeros before. */
+template <uint32_t THREADS>
+static __device__ __forceinline__ void count_pairs(const permute_args &g, uint32_t first, uint32_t *count,
+                                                   uint32_t *begin) {
+  for (uint32_t p = threadIdx.x; p < g.n_pairs; p += 8 * THREADS) {
+    uint32_t e[8];
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+      e[i] = p + i * THREADS < g.n_pairs ? (uint32_t)g.ids[p + i * THREADS] - g.first_expert : UINT32_MAX;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+      if (e[i] < g.n_experts) atomicAdd(p + i * THREADS < first ? &begin[e[i]] : &count[e[i]], 1u);
+  }
+  __syncthreads();
+  if (threadIdx.x < 32) scan_experts(g, count, begin);
+  __syncthreads();
+}
+
+/* Gives pair p a place, and says where. */
+static __device__ __forceinline__ int32_t permute_pair(const permute_args &g, uint32_t p, uint32_t *begin) {
+  uint32_t e = (uint32_t)g.ids[p] - g.first_expert;
+  int32_t place = e < g.n_experts ? (int32_t)atomicAdd(&begin[e], 1u) : -1;
+  g.pair_at[p] = place;
+  if (place >= 0) g.row_of[place] = (int32_t)(p / g.k);
+  return place;
+}
+
+/* A block has some rows. It counts all pairs and those before its own, finds places for its own while the first row is
+ * on its way, and prepares its rows there. The pairs of a block come in any order within an expert, on which no result
+ * depends. a.out NULL: no rows are prepared. */
+template <bool BF16>
+static __global__ void __launch_bounds__(PROLOGUE_THREADS)
+    permute_kernel(const __grid_constant__ permute_args g, const __grid_constant__ prologue_args a) {
+  extern __shared__ uint32_t count[]; /* [n_experts], then where the next pair of each goes, then a row's places */
+  __shared__ uint32_t shared[32];
+  uint32_t *begin = count + g.n_experts, first_row = blockIdx.x * g.rows_per_block;
+  int32_t *at = (int32_t *)(begin + g.n_experts);
+  uint32_t end_row = min(first_row + g.rows_per_block, g.n_pairs / g.k);
+  launch_dependent_grids();
+  for (uint32_t e = threadIdx.x; e < 2 * g.n_experts; e += PROLOGUE_THREADS) count[e] = 0;
+  __syncthreads();
+  wait_for_prior_grids();
+  const float *x = a.x + first_row * a.x_stride;
+  row_pieces<false, 2> row;
+  if (a.out != NULL) load_row(a, x, threadIdx.x, PROLOGUE_THREADS, row);
+  count_pairs<PROLOGUE_THREADS>(g, first_row * g.k, count, begin);
+  for (uint32_t r = first_row; r < end_row; r++, x += a.x_stride) {
+    for (uint32_t j = threadIdx.x; j < g.k; j += PROLOGUE_THREADS) at[j] = permute_pair(g, r * g.k + j, begin);
+    uint32_t most = a.out != NULL ? finish_row<BF16>(a, x, threadIdx.x, PROLOGUE_THREADS, row) : 0;
+    most = block_max(most, shared); /* its barrier also says that the row's places are there */
+    if (a.out != NULL) {
+      if (r + 1 < end_row) load_row(a, x + a.x_stride, threadIdx.x, PROLOGUE_THREADS, row);
+      put_row<BF16>(a, x, threadIdx.x, PROLOGUE_THREADS, row, BF16 ? 0 : scale_exponent_of(most), at, g.k, 0);
+    }
+    __syncthreads();
+  }
+}
+
+/* The same where rows came prepared in 8 bits: these are copied to their places, the first inputs of all the block's
+ * rows before the next ones, so that lines which lie side by side are written at about the same time. */
+static __global__ void __launch_bounds__(PERMUTE_THREADS) permute_w8a8_kernel(const __grid_constant__ permute_args g) {
+  extern __shared__ uint32_t count[]; /* [n_experts], then where the next pair of each goes, then the places of pairs */
+  uint32_t *begin = count + g.n_experts, first_row = blockIdx.x * g.rows_per_block;
+  int32_t *at = (int32_t *)(begin + g.n_experts);
+  uint32_t n_rows = min(g.rows_per_block, g.n_pairs / g.k - first_row), n_spans = g.n_units / 2;
+  launch_dependent_grids();
+  for (uint32_t e = threadIdx.x; e < 2 * g.n_experts; e += PERMUTE_THREADS) count[e] = 0;
+  __syncthreads();
+  wait_for_prior_grids();
+  count_pairs<PERMUTE_THREADS>(g, first_row * g.k, count, begin);
+  for (uint32_t p = threadIdx.x; p < n_rows * g.k; p += PERMUTE_THREADS)
+    at[p] = permute_pair(g, first_row * g.k + p, begin);
+  __syncthreads();
+#pragma unroll 2
+  for (uint32_t i = threadIdx.x; i < g.n_units * n_rows * 8; i += PERMUTE_THREADS) {
+    uint32_t unit = i / 8 / n_rows, r = i / 8 % n_rows, p = i % 8;
+    uint4 bytes = *(const uint4 *)(const void *)(g.from + w8a8_at(g.from_tiles, unit, first_row + r, p));
+    for (uint32_t j = 0; j < g.k; j++) {
+      int32_t place = at[r * g.k + j];
+      if (place >= 0) *(uint4 *)(void *)(g.to + w8a8_at(g.to_tiles, unit, (uint32_t)place, p)) = bytes;
+    }
+  }
+  const float *scales = (const float *)(const void *)(g.from + w8a8_scales_at(n_spans, g.from_tiles));
+  float *to = (float *)(void *)(g.to + w8a8_scales_at(n_spans, g.to_tiles));
+  for (uint32_t i = threadIdx.x; i < n_spans * n_rows * g.k; i += PERMUTE_THREADS) {
+    uint32_t pair = i % (n_rows * g.k), span = i / (n_rows * g.k);
+    float scale = scales[(uint64_t)span * g.from_tiles * 8 + first_row + pair / g.k];
+    if (at[pair] >= 0) to[(uint64_t)span * g.to_tiles * 8 + (uint32_t)at[pair]] = scale;
+  }
+}
+
+/* act(g) * u of all pairs, for F32 down weights. */
+static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t *pair_at, uint32_t n_ff,
+                                        weft_activation activation) {
+  launch_dependents_and_wait();
+  int64_t place = pair_at[blockIdx.y];
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= n_ff || place < 0) return;
+  const float *row = gu + place * 2 * n_ff + i;
+  h[place * n_ff + i] = gate_product(activation, row[0], row[n_ff]);
+}
+
+/* n results beside each other, as they lie in memory: one, or 16 bytes that are read at once. */
+template <class T, uint32_t n>
+struct results {
+  static_assert(n == 1 || n * sizeof(T) == 16, "one, or 16 bytes");
+  static constexpr uint32_t n_words = n == 1 ? 1 : 4;
+  uint32_t word[n_words];
+
+  __device__ __forceinline__ void clear() {
+#pragma unroll
+    for (uint32_t w = 0; w < n_words; w++) word[w] = 0;
+  }
+  __device__ __forceinline__ void load(const T *from) {
+    if constexpr (n > 1) {
+      uint4 v = *(const uint4 *)(const void *)from;
+      word[0] = v.x, word[1] = v.y, word[2] = v.z, word[3] = v.w;
+    } else {
+      word[0] = sizeof(T) == 4 ? *(const uint32_t *)(const void *)from : *(const uint16_t *)(const void *)from;
+    }
+  }
+  __device__ __forceinline__ float at(uint32_t i) const {
+    if constexpr (sizeof(T) == 4)
+      return __uint_as_float(word[i]);
+    else
+      return __uint_as_float(i % 2 == 0 ? word[i / 2] << 16 : word[i / 2] & 0xFFFF0000u);
+  }
+};
+
+template <uint32_t n>
+static __device__ __forceinline__ void store_sums(float *y, const float (&sums)[n]) {
+  if constexpr (n == 1) {
+    *y = sums[0];
+  } else {
+#pragma unroll
+    for (uint32_t e = 0; e < n; e += 4)
+      *(float4 *)(void *)(y + e) = make_float4(sums[e], sums[e + 1], sums[e + 2], sums[e + 3]);
+  }
+}
+
+/* Threads of a block that have n columns each. */
+__host__ __device__ constexpr uint32_t combine_threads(uint32_t n) {
+  return n > 4 ? 128 : 256;
+}
+
+/* Adds the ranks of a row. A thread has 16 bytes of columns where they may be read at once, else one column, and loads
+ * those of COMBINE_RANKS ranks at a time. A rank whose expert is elsewhere is zero times zero, which changes no sum that
+ * begins at zero; one whose expert does not exist is NaN times zero. `high` has a bit for each rank that high_sum
+ * takes. */
+template <uint32_t n, class T>
+static __global__ void __launch_bounds__(combine_threads(n))
+    combine_kernel(const __grid_constant__ weft_experts_args a, const T *down, const int32_t *pair_at, uint32_t n_in) {
+  launch_dependents_and_wait();
+  uint32_t r = blockIdx.y, i = n * (blockIdx.x * combine_threads(n) + threadIdx.x), lane = threadIdx.x % 32;
+  float low_sum[n] = {}, high_sum[n] = {};
+  down += i;
+  for (uint32_t first = 0; first < a.k; first += COMBINE_RANKS) {
+    uint64_t pair = (uint64_t)r * a.k + first + lane;
+    bool exists = lane < COMBINE_RANKS && first + lane < a.k;
+    int32_t places = exists ? pair_at[pair] : -1;
+    uint32_t id = exists ? (uint32_t)a.ids[pair] : 0;
+    float weights = exists ? a.weights[pair] : 0.0f;
+    results<T, n> value[COMBINE_RANKS];
+    if (places < 0) weights = id < a.n_experts ? 0.0f : not_a_number();
+    uint32_t high = __ballot_sync(0xFFFFFFFFu, id >= a.n_experts / 2);
+#pragma unroll
+    for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
+      int32_t at = __shfl_sync(0xFFFFFFFFu, places, j);
+      value[j].clear();
+      if (at >= 0 && i < n_in) value[j].load(down + (uint64_t)(uint32_t)at * n_in);
+    }
+#pragma unroll
+    for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
+      float weight = __shfl_sync(0xFFFFFFFFu, weights, j);
+      if (first + j >= a.k) continue; /* without this branch additions are moved between the loads */
+#pragma unroll
+      for (uint32_t e = 0; e < n; e++) {
+        float term = __fmul_rn(weight, value[j].at(e));
+        if ((high >> j & 1u) != 0)
+          high_sum[e] = __fadd_rn(high_sum[e], term);
+        else
+          low_sum[e] = __fadd_rn(low_sum[e], term);
+      }
+    }
+  }
+#pragma unroll
+  for (uint32_t e = 0; e < n; e++) low_sum[e] = __fadd_rn(low_sum[e], high_sum[e]);
+  if (i < n_in) store_sums(a.y + (uint64_t)r * a.y_stride + i, low_sum);
+}
+
+/* ---- host ----------------------------------------------------------------------------------------------- */
+
+typedef struct experts_plan {
+  uint32_t n_pairs, n_places, n_in, n_ff, job_rows, jobs_max; /* n_places: at most */
+  uint32_t n_experts, n_all;                                  /* here; and all of them */
+  uint32_t *n_jobs;
+  int32_t *pair_at, *row_of;
+  gemm_job *jobs;
+  void *x[OPERAND_COUNT];
+  float *x_unscale[OPERAND_COUNT];
+  float *gate_up, *h_unscale, *down;
+  void *h;
+  uint64_t n_bytes;
+} experts_plan;
+
+static void plan_inputs(experts_plan *p, const weft_experts_args *args, cuda_cutter *cutter) {
+  const weft_weight *in[2] = {args->gate_up != NULL ? args->gate_up : args->gate,
+                              args->gate_up != NULL ? args->gate_up : args->up};
+  for (int i = 0; i < 2; i++) {
+    gemm_operand operand = gemm_operand_of(in[i]);
+    if (operand == OPERAND_F32 || p->x_unscale[operand] != NULL) continue;
+    p->x[operand] = cuda_cut(cutter, gemm_rows_bytes(p->n_places, p->n_in));
+    p->x_unscale[operand] = (float *)cuda_cut(cutter, 4ull * p->n_places);
+    if (cutter->base == NULL) p->x_unscale[operand] = (float *)(uintptr_t)256; /* counted */
+  }
+}
+
+/* Whether all weights have integers, and an expert enough rows on average for these to be faster than codes. */
+static bool takes_int8(const weft_experts_args *args, uint32_t rows_of_expert) {
+  const weft_weight *const weights[] = {args->gate_up, args->gate, args->up, args->down};
+  for (uint32_t i = 0; i < 4; i++)
+    if (weights[i] != NULL && weights[i]->layout != INT8_LAYOUT) return false;
+  return rows_of_expert >= INT8_MIN_PAIRS;
+}
+
+static experts_plan plan_of(const weft_experts_args *args, void *scratch) {
+  experts_plan p;
+  memset(&p, 0, sizeof p);
+  cuda_cutter cutter = {(uint8_t *)scratch, 0};
+  p.n_pairs = args->n_rows * args->k;
+  p.n_in = args->down->n_out;
+  p.n_ff = args->down->n_in;
+  p.n_experts = args->down->n_mats;
+  p.n_all = parts_experts_count(args);
+  int type = (args->gate_up != NULL ? args->gate_up : args->gate)->type;
+  p.job_rows = takes_int8(args, p.n_pairs / p.n_all) ? INT8_JOB_ROWS : gemm_job_rows(type, p.n_pairs, p.n_all);
+  uint32_t n_touched = p.n_experts < p.n_pairs ? p.n_experts : p.n_pairs;
+  p.n_places = p.n_pairs + 7 * n_touched;
+  p.jobs_max = p.n_pairs / p.job_rows + n_touched + 1;
+  p.n_jobs = (uint32_t *)cuda_cut(&cutter, 4);
+  p.pair_at = (int32_t *)cuda_cut(&cutter, 4ull * p.n_pairs);
+  p.row_of = (int32_t *)cuda_cut(&cutter, 4ull * p.n_places);
+  p.jobs = (gemm_job *)cuda_cut(&cutter, (uint64_t)p.jobs_max * sizeof(gemm_job));
+  plan_inputs(&p, args, &cutter);
+  bool f32 = args->down->type == WEFT_TYPE_F32;
+  p.h = cuda_cut(&cutter, f32 ? 4ull * p.n_places * p.n_ff : gemm_rows_bytes(p.n_places, p.n_ff));
+  p.h_unscale = (float *)cuda_cut(&cutter, 4ull * p.n_places);
+  /* Results of gate and up and those of down share memory: the first have been read when the second are written. */
+  uint64_t wide = 2ull * p.n_ff > p.n_in ? 2ull * p.n_ff : p.n_in;
+  p.gate_up = p.down = (float *)cuda_cut(&cutter, 4 * wide * p.n_places);
+  p.n_bytes = cutter.at;
+  return p;
+}
+
+uint64_t cuda_experts_scratch(weft_device *device, const weft_experts_args *args) {
+  return parts_shared_scratch(device, args, plan_of(args, NULL).n_bytes, cuda_matmul_scratch);
+}
+
+static gemm_args permuted_gemm(const experts_plan *p, const weft_weight *weight, float *y, uint64_t y_stride) {
+  gemm_args a;
+  memset(&a, 0, sizeof a);
+  gemm_set_shape(&a, weight);
+  a.weight[0] = gemm_weight_of(weight, y, y_stride);
+  a.n_weights = 1;
+  a.jobs = p->jobs;
+  a.n_jobs = p->n_jobs;
+  a.jobs_max = p->jobs_max;
+  a.job_rows = p->job_rows;
+  a.x_tiles = cuda_ceil(p->n_places, 8);
+  return a;
+}
+
+/* How rows are prepared at their places for a weight. */
+static prologue_args permuted_prologue(const weft_experts_args *args, const experts_plan *p,
+                                       const weft_weight *weight) {
+  gemm_operand operand = gemm_operand_of(weight);
+  prologue_args a = gemm_prologue_of(weight, args->n_rows);
+  a.x = args->x;
+  a.x_stride = args->x_stride;
+  a.is_tiled = true;
+  a.n_tiles = cuda_ceil(p->n_places, 8);
+  a.at = p->pair_at;
+  a.k = args->k;
+  a.out = (uint8_t *)p->x[operand];
+  a.unscale = p->x_unscale[operand];
+  return a;
+}
+
+/* Gives pairs their places, and prepares rows there if the first weight wants them in 16 bits. */
+static weft_status permute_pairs(cuda_device *d, const weft_experts_args *args, const experts_plan *p,
+                                 const weft_weight *weight) {
+  prologue_args a = permuted_prologue(args, p, weight);
+  if (gemm_operand_of(weight) == OPERAND_INT8) a.out = NULL;
+  bool puts = args->x_form == WEFT_ROWS_EIGHT;
+  uint32_t rows_per_block = cuda_ceil(args->n_rows, (puts ? 1 : PERMUTE_BLOCKS) * d->n_multiprocessors);
+  if (puts && rows_per_block > PERMUTE_ROWS) rows_per_block = PERMUTE_ROWS;
+  permute_args g = {args->ids,   args->first_expert, p->n_pairs, args->k,   p->n_experts, p->job_rows,
+                    p->jobs_max, rows_per_block,     p->pair_at, p->row_of, p->jobs,      p->n_jobs};
+  uint64_t counts_bytes = 4ull * 2 * p->n_experts;
+  if (puts) {
+    g.from = (const uint8_t *)(const void *)args->x;
+    g.to = (uint8_t *)p->x[OPERAND_INT8];
+    g.n_units = a.n_units;
+    g.from_tiles = cuda_ceil(args->n_rows, 8);
+    g.to_tiles = a.n_tiles;
+    cuda_start(d, permute_w8a8_kernel, cuda_ceil(args->n_rows, rows_per_block), PERMUTE_THREADS,
+               counts_bytes + 4ull * rows_per_block * args->k, g);
+    return cuda_launched(d, "putting rows");
+  }
+  a.wide = prologue_is_wide(&a);
+  cuda_start(d, packed_is_bf16(weight->type) ? permute_kernel<true> : permute_kernel<false>,
+             cuda_ceil(args->n_rows, rows_per_block), PROLOGUE_THREADS, counts_bytes + 4ull * args->k, g, a);
+  return cuda_launched(d, "placing rows");
+}
+
+/* The product of all pairs' rows with gate, up or both: results are [place][y_stride]. */
+static gemm_args gate_up_args(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
+                              uint64_t y_stride) {
+  gemm_operand operand = gemm_operand_of(weight);
+  gemm_args a = permuted_gemm(p, weight, y, y_stride);
+  a.x = operand == OPERAND_F32 ? (const void *)args->x : p->x[operand];
+  a.x_unscale = operand == OPERAND_F32 ? NULL : p->x_unscale[operand];
+  a.x_stride = args->x_stride;
+  a.n_rows = args->n_rows;
+  a.row_of = p->row_of;
+  return a;
+}
+
+/* Prepares rows at their places, where that has not been done. */
+static weft_status input_prologue(cuda_device *d, const weft_experts_args *args, const experts_plan *p,
+                                  const weft_weight *weight) {
+  prologue_args rows = permuted_prologue(args, p, weight);
+  return gemm_operand_of(weight) == OPERAND_F32 ? WEFT_OK : gemm_prologue(d, weight, &rows);
+}
+
+/* Gate and up in one product that leaves act(g) * u, [place][n_ff]. False: there is none. */
+static bool gated_gate_up_args(const cuda_device *d, const weft_experts_args *args, const experts_plan *p,
+                               gemm_args *a) {
+  const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
+  bool alike =
+      args->gate_up != NULL ? p->n_ff % 16 == 0 : args->up->type == first->type && args->up->layout == first->layout;
+  if (!alike || args->down->type == WEFT_TYPE_F32) return false;
+  *a = gate_up_args(args, p, first, p->gate_up, p->n_ff);
+  a->weight[0].n_out = p->n_ff;
+  if (args->gate_up == NULL) a->weight[a->n_weights++] = gemm_weight_of(args->up, p->gate_up, p->n_ff);
+  a->gated = true;
+  a->activation = args->activation;
+  return gemm_has_gated_epilogue(d, a);
+}
+
+/* Gate and up: [place][2 n_ff], or act(g) * u of them (gated). */
+static weft_status gate_up_gemm(cuda_device *d, const weft_experts_args *args, const experts_plan *p, bool *gated) {
+  const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
+  gemm_operand operand = gemm_operand_of(first);
+  gemm_args a;
+  bool is_placed = operand != OPERAND_INT8 || args->x_form == WEFT_ROWS_EIGHT; /* permute_pairs has prepared the rows */
+  weft_status status = is_placed ? WEFT_OK : input_prologue(d, args, p, first);
+  *gated = gated_gate_up_args(d, args, p, &a);
+  if (!*gated) a = gate_up_args(args, p, first, p->gate_up, 2ull * p->n_ff);
+  if (status == WEFT_OK) status = gemm(d, &a);
+  if (*gated || args->gate_up != NULL || status != WEFT_OK) return status;
+  if (gemm_operand_of(args->up) != operand) status = input_prologue(d, args, p, args->up);
+  a = gate_up_args(args, p, args->up, p->gate_up + p->n_ff, 2ull * p->n_ff);
+  return status == WEFT_OK ? gemm(d, &a) : status;
+}
+
+/* Prepares act(g) * u of all pairs. is_gated: it is there, and is not made first. */
+static weft_status gated_prologue(cuda_device *d, const weft_experts_args *args, const experts_plan *p, bool is_gated) {
+  if (args->down->type == WEFT_TYPE_F32) {
+    for (uint32_t first = 0; first < p->n_pairs; first += 65535) {
+      uint32_t n = p->n_pairs - first < 65535 ? p->n_pairs - first : 65535;
+      cuda_start(d, pair_gate_kernel, dim3(cuda_ceil(p->n_ff, 256), n), 256, 0, p->gate_up, (float *)p->h,
+                 p->pair_at + first, p->n_ff, args->activation);
+    }
+    return cuda_launched(d, "gating experts");
+  }
+  prologue_args a = gemm_prologue_of(args->down, p->n_pairs);
+  a.x = p->gate_up;
+  a.x_stride = is_gated ? p->n_ff : 2ull * p->n_ff;
+  a.gated = !is_gated;
+  a.up_at = p->n_ff;
+  a.activation = args->activation;
+  a.is_tiled = true;
+  a.n_tiles = cuda_ceil(p->n_places, 8);
+  a.at = p->pair_at;
+  a.k = 1;
+  a.from_place = true;
+  a.out = (uint8_t *)p->h;
+  a.unscale = p->h_unscale;
+  return gemm_prologue(d, args->down, &a);
+}
+
+/* T: what the results of down are. */
+template <class T>
+static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+  constexpr uint32_t at_once = 16 / sizeof(T);
+  weft_experts_args a = *args;
+  const T *down = (const T *)(const void *)p->down;
+  const int32_t *pair_at = p->pair_at;
+  a.n_experts = p->n_all;
+  bool wide = p->n_in % at_once == 0 && args->y_stride % 4 == 0 && ((uintptr_t)args->y & 15u) == 0;
+  auto kernel = wide ? combine_kernel<at_once, T> : combine_kernel<1, T>;
+  const uint32_t n_columns = wide ? at_once : 1, n_threads = combine_threads(n_columns);
+  for (uint32_t first = 0; first < args->n_rows; first += 65535) {
+    uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
+    dim3 grid(cuda_ceil(p->n_in, n_columns * n_threads), n);
+    cuda_start(d, kernel, grid, n_threads, 0, a, down, pair_at, p->n_in);
+    a.weights += (uint64_t)n * a.k;
+    a.ids += (uint64_t)n * a.k;
+    a.y += n * a.y_stride;
+    pair_at += (uint64_t)n * a.k;
+  }
+  return cuda_launched(d, "adding experts");
+}
+
+static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+  gemm_args a = permuted_gemm(p, args->down, p->down, p->n_in);
+  a.x = p->h;
+  a.x_unscale = p->h_unscale;
+  a.x_stride = p->n_ff;
+  a.n_rows = p->n_pairs;
+  a.y_is_bf16 = a.is_w8a8;
+  weft_status status = gemm(d, &a);
+  if (status != WEFT_OK) return status;
+  return a.y_is_bf16 ? combine_ranks<__nv_bfloat16>(d, args, p) : combine_ranks<float>(d, args, p);
+}
+
+/* ---- few rows ------------------------------------------------------------------------------------------- */
+
+/* Whether the kernels for few rows take a call: gate and up are whole row tiles of one type and layout, and either all
+ * weights or none are multiplied in 8 bits. */
+static bool takes_gemv(const weft_experts_args *args, const experts_plan *p) {
+  const weft_weight *in = args->gate_up != NULL ? args->gate_up : args->gate;
+  int type = in->type;
+  bool is_w8a8 = gemm_operand_of(in) == OPERAND_INT8;
+  if (is_w8a8 != (gemm_operand_of(args->down) == OPERAND_INT8)) return false;
+  if (args->gate_up != NULL ? p->n_ff % 16 != 0 : args->up->type != type || args->up->layout != in->layout)
+    return false;
+  if (args->n_rows > EXPERTS_GEMV_ROWS || args->down->type == WEFT_TYPE_F32) return false;
+  if (is_w8a8)
+    return w8a8_gemv_takes(type, 1, p->n_in, true) && w8a8_gemv_down_fits(args->down->type, p->n_ff, args->k);
+  if (p->n_pairs > EXPERTS_GEMV_PAIRS) return false;
+  return gemm_takes_raw(type, args->n_rows, p->n_in) && gemm_is_wide(args->x, args->x_stride) && p->n_ff % 8 == 0 &&
+         experts_gemv_down_fits(p->n_ff, args->k);
+}
+
+static gemm_args gemv_by_pair(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
+                              uint64_t y_stride) {
+  gemm_args a = permuted_gemm(p, weight, y, y_stride);
+  a.jobs = NULL;
+  a.ids = args->ids;
+  a.n_matrices = p->n_experts;
+  a.first_matrix = args->first_expert;
+  a.n_experts = p->n_all;
+  a.pairs_per_row = args->k;
+  a.jobs_max = p->n_pairs;
+  return a;
+}
+
+/* Whether gate and up of the shared MLP can be part of the experts' kernel: a block has memory for its rows beside those
+ * of the experts (in 8 bits for one row). */
+static bool takes_shared(const weft_experts_args *args, const gemm_args *experts) {
+  const weft_shared_args *shared = &args->shared;
+  bool same = shared->gate->type == experts->type && shared->up->type == experts->type &&
+              (gemm_operand_of(shared->gate) == OPERAND_INT8) == experts->is_w8a8 &&
+              (gemm_operand_of(shared->up) == OPERAND_INT8) == experts->is_w8a8;
+  return same && shared->gate->n_in == experts->n_in && gemm_is_wide(shared->x, shared->x_stride) &&
+         (experts->is_w8a8 ? args->n_rows == 1
+                           : gemm_takes_raw(experts->type, args->n_rows, (args->n_rows > 2 ? 1 : 2) * experts->n_in));
+}
+
+static weft_status gemv_gate_up(weft_device *device, const weft_experts_args *args, const experts_plan *p) {
+  const weft_shared_args *shared = &args->shared;
+  gemm_args a = gemv_by_pair(args, p, args->gate_up != NULL ? args->gate_up : args->gate, p->gate_up, p->n_ff);
+  a.weight[0].n_out = p->n_ff; /* of gate and up together */
+  a.n_rows = args->n_rows;
+  a.raw.x = args->x;
+  a.raw.x_stride = args->x_stride;
+  a.gated = true;
+  a.activation = args->activation;
+  if (args->gate_up == NULL) {
+    a.weight[1] = gemm_weight_of(args->up, p->gate_up, p->n_ff);
+    a.n_weights = 2;
+  }
+  if (shared->gate != NULL && takes_shared(args, &a)) {
+    a.weight[GEMM_SHARED_MLP] = gemm_weight_of(shared->gate, shared->g, shared->gate->n_out);
+    a.weight[GEMM_SHARED_MLP + 1] = gemm_weight_of(shared->up, shared->g, shared->gate->n_out);
+    a.n_shared = a.weight[GEMM_SHARED_MLP].n_tiles;
+    a.shared_x = shared->x;
+    a.shared_stride = shared->x_stride;
+  } else if (shared->gate != NULL) {
+    weft_matmul_args in = parts_shared_in(args);
+    weft_status status = cuda_matmul(device, &in);
+    if (status != WEFT_OK) return status;
+  }
+  const cuda_device *d = cuda_of(device);
+  a.raw.is_there = d->choice == args->ids && d->experts.stream == NULL; /* NULL: it waits for no copy of experts */
+  return gemm(cuda_of(device), &a);
+}
+
+static weft_status gemv_down(weft_device *device, const weft_experts_args *args, const experts_plan *p) {
+  const weft_shared_args *shared = &args->shared;
+  gemm_args a = gemv_by_pair(args, p, args->down, args->y, args->y_stride), b;
+  a.n_rows = args->n_rows;
+  a.raw.x = p->gate_up;
+  a.raw.x_stride = p->n_ff;
+  memset(&b, 0, sizeof b);
+  if (shared->gate != NULL) {
+    gemm_set_shape(&b, shared->down);
+    b.n_rows = args->n_rows;
+    b.raw.x = shared->g;
+    b.raw.x_stride = shared->gate->n_out;
+  }
+  bool takes = shared->gate != NULL &&
+               (a.is_w8a8 ? w8a8_gemv_down_shares(&a, &b, args->k) : !b.is_w8a8 && experts_gemv_down_shares(&a, &b));
+  if (takes)
+    b.weight[0] = gemm_weight_of(shared->down, shared->y, shared->y_stride);
+  else
+    memset(&b, 0, sizeof b);
+  auto down = a.is_w8a8 ? w8a8_gemv_down : experts_gemv_down;
+  weft_status status = down(cuda_of(device), &a, &b, args->weights, args->k);
+  if (takes || shared->gate == NULL || status != WEFT_OK) return status;
+  weft_matmul_args out = parts_shared_out(args);
+  return cuda_matmul(device, &out);
+}
+
+/* ---- the op --------------------------------------------------------------------------------------------- */
+
+static weft_status run_grouped(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+  const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
+  bool gated = false;
+  weft_status status = permute_pairs(d, args, p, first);
+  if (status == WEFT_OK) status = gate_up_gemm(d, args, p, &gated);
+  if (status == WEFT_OK) status = gated_prologue(d, args, p, gated);
+  return status == WEFT_OK ? down_gemm(d, args, p) : status;
+}
+
+static weft_status run_experts(weft_device *device, const weft_experts_args *args) {
+  experts_plan p = plan_of(args, args->scratch);
+  if (takes_gemv(args, &p)) {
+    weft_status status = gemv_gate_up(device, args, &p);
+    return status == WEFT_OK ? gemv_down(device, args, &p) : status;
+  }
+  weft_status status = WEFT_OK;
+  if (args->shared.gate != NULL) {
+    weft_matmul_args in = parts_shared_in(args), out = parts_shared_out(args);
+    status = gemm_mlp(device, &in, &out);
+  }
+  return status == WEFT_OK ? run_grouped(cuda_of(device), args, &p) : status;
+}
+
+weft_status cuda_experts(weft_device *device, const weft_experts_args *args) {
+  cuda_device *d = cuda_of(device);
+  weft_experts_args a = *args;
+  weft_weight copy[4]; /* of weights that come from host memory */
+  if (d->lost) return WEFT_E_DEVICE;
+  weft_status status = cuda_experts_bring(d, &a.gate_up, &copy[0]);
+  if (status == WEFT_OK) status = cuda_experts_bring(d, &a.gate, &copy[1]);
+  if (status == WEFT_OK) status = cuda_experts_bring(d, &a.up, &copy[2]);
+  if (status == WEFT_OK) status = cuda_experts_bring(d, &a.down, &copy[3]);
+  if (status == WEFT_OK) status = run_experts(device, &a);
+  weft_status done = cuda_experts_done(d);
+  return status == WEFT_OK ? done : status;
+}

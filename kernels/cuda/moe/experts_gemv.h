@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: MIT */
+/* The down side of experts for few rows: the products with `down` and the sum over ranks in one kernel
+ * (experts_few.cu).
+ *
+ * Law: a product has the order of multiply.h or eight.h, and ranks are added as ops.h says, so a row has the bits that
+ * the kernels for many rows give it. A rank whose expert is not here is not read, multiplied or added. */
+#ifndef WEFT_KERNELS_CUDA_EXPERTS_GEMV_H
+#define WEFT_KERNELS_CUDA_EXPERTS_GEMV_H
+
+#include "kernels/cuda/gemm/gemm.h"
+
+enum { EXPERTS_GEMV_PAIRS = 64 /* most pairs of the rows: a block has as many threads */ };
+
+/* Products with gate and up of the chosen experts (gemm_args.ids), gated, and those of a shared MLP of the same rows
+ * (experts_in.cu). */
+weft_status experts_gemv_gate_up(cuda_device *d, const gemm_args *args);
+weft_status experts_gemv_gate_up_setup(cuda_device *d);
+/* Whether rows with so many inputs and ranks fit into a block's shared memory. */
+bool experts_gemv_down_fits(uint32_t n_in, uint32_t k);
+/* Whether experts_gemv_down can compute the down side of a shared MLP of the same rows in the same launch. */
+bool experts_gemv_down_shares(const gemm_args *args, const gemm_args *shared);
+/* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j] - first_matrix] x[r k + j], for rows [0, n_rows), in the two
+ * sums of ops.h; and the product `shared`, if it has a weight. This kernel reads ids before it waits for its inputs. So
+ * the kernel before it must have waited for its own inputs, ids among them, before it lets the next one start, as
+ * gemv with ids does. */
+weft_status experts_gemv_down(cuda_device *d, const gemm_args *args, const gemm_args *shared, const float *weights,
+                              uint32_t k);
+weft_status experts_gemv_down_setup(cuda_device *d);
+
+/* What the kernels for products of 16 bits (experts_few.cu) and of 8 bits (w8a8_gemv.cu) share. */
+enum {
+  DOWN_WARPS = 8,              /* of a block */
+  DOWN_STAGES_MAX = 8,         /* of a warp's ring */
+  DOWN_RANKS = 8,              /* whose ids and weights are loaded at once */
+  DOWN_SHARED_TILES = 2,       /* row tiles of the shared MLP in a block */
+  DOWN_BYTES_OF_TWO = 86 << 10 /* shared memory of a block when two of them share a multiprocessor */
+};
+
+/* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, in the two sums of
+ * ops.h. What done has of ranks whose expert is elsewhere is not used; of one that does not exist it is NaN. */
+static __device__ __forceinline__ void down_store(const gemm_args &a, const float *weights, uint64_t r, uint32_t k,
+                                                  const float *done) {
+  uint32_t out = blockIdx.x * 16 + threadIdx.x;
+  if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
+  float low = 0.0f, high = 0.0f;
+  for (uint32_t first = 0; first < k; first += DOWN_RANKS) {
+    int32_t id[DOWN_RANKS];
+    float weight[DOWN_RANKS];
+#pragma unroll
+    for (uint32_t j = 0; j < DOWN_RANKS; j++)
+      if (first + j < k) id[j] = a.ids[r * k + first + j], weight[j] = weights[r * k + first + j];
+#pragma unroll
+    for (uint32_t j = 0; j < DOWN_RANKS; j++) {
+      if (first + j >= k) break;
+      float term = __fmul_rn(weight[j], done[16 * (first + j) + threadIdx.x]);
+      if ((uint32_t)id[j] < a.n_experts && matrix_of(a, id[j]) >= a.n_matrices) continue;
+      if ((uint32_t)id[j] < a.n_experts / 2)
+        low = __fadd_rn(low, term);
+      else
+        high = __fadd_rn(high, term);
+    }
+  }
+  a.weight[0].y[r * a.weight[0].y_stride + out] = __fadd_rn(low, high);
+}
+
+#endif

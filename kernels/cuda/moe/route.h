@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: MIT */
+/* What products with F32 weights share: gemm_f32.cu, and routers in route.cu.
+ *
+ * Law (numerics): a result is the sum of 32 chains of inputs, which meet in a tree. Chain l of 0 .. 31 adds the inputs
+ * 128 j + 4 l .. 128 j + 4 l + 3 for ascending j. */
+#ifndef WEFT_KERNELS_CUDA_ROUTE_H
+#define WEFT_KERNELS_CUDA_ROUTE_H
+
+#include "kernels/cuda/cuda.h"
+
+weft_status route_setup(cuda_device *d);
+/* Routers of many rows (route_gemm.cu), of at most 128 experts and whole fours of inputs. */
+enum { ROUTE_GEMM_ROWS = 640 /* from so many on */ };
+weft_status route_gemm_setup(cuda_device *d);
+uint64_t route_gemm_scratch(const weft_route_args *args);
+weft_status route_gemm(cuda_device *d, const weft_route_args *args, const float *weights);
+
+/* The tree, over the lanes of a warp: neighbours first. */
+static __device__ __forceinline__ float sum_of_chains(float v) {
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) v = __fadd_rn(v, __shfl_xor_sync(0xFFFFFFFFu, v, step));
+  return v;
+}
+
+#endif
