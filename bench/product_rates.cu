@@ -82,7 +82,7 @@ static __device__ __forceinline__ void product(typename sum_of<FORM>::type (&d)[
 
 typedef struct rates_args {
   const uint8_t *weights; /* 64 outputs, of A_STEPS * STEP bytes each */
-  const uint8_t *rows;    /* UNITS x 128 rows x 128 bytes, as wgmma_operand_mixed wants them */
+  const uint8_t *rows;    /* UNITS x 128 rows x 128 bytes, as wgmma_descriptor_swizzled wants them */
   const float *scales;    /* ROWS, then OUTPUTS */
   float *out;             /* a block's OUTPUTS x ROWS */
   int n_steps;            /* of 32 bytes; a multiple of what is added up before a scaling */
@@ -130,7 +130,7 @@ static __global__ void __launch_bounds__(128 * GROUPS, 1) rates_kernel(const rat
     for (int k = 0; k < TURN; k++) {
       int step = from + k;
       if (k % SPAN == 0) wgmma_fence();
-      uint64_t b = wgmma_operand_mixed(ring + step / 4 % UNITS * UNIT + step % 4 * STEP, 1024);
+      uint64_t b = wgmma_descriptor_swizzled(ring + step / 4 % UNITS * UNIT + step % 4 * STEP, 1024);
       product<FORM>(d, a[k % A_STEPS], b, EVERY == 0 ? from + k > 0 : k % SPAN != 0);
       if ((k + 1) % SPAN == 0) {
         wgmma_commit();
@@ -199,7 +199,7 @@ typedef struct probe {
   energy_meter meter;
 } probe;
 
-/* Rows of 128 bytes; their eighths lie where wgmma_operand_mixed looks for them. */
+/* Rows of 128 bytes; their eighths lie where wgmma_descriptor_swizzled looks for them. */
 static std::vector<uint8_t> mixed(const std::vector<uint8_t> &rows) {
   std::vector<uint8_t> to(rows.size());
   for (size_t i = 0; i < rows.size(); i++) {

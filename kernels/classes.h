@@ -9,7 +9,7 @@
  *
  * best is the same on every backend. ref and cpu add exp(z - largest z) in the order of the class's list, in one sum of
  * doubles. cuda adds up the parts of a class that lie in chunks of the list, each relative to its own largest z, and
- * then the parts, in doubles (kernels/cuda/classes.cu says in which order). An exponent is a difference that is rounded
+ * then the parts, in doubles (kernels/cuda/head/classes.cu says in which order). An exponent is a difference that is rounded
  * to f32, and exp errs by two units in the last place; terms more than 32 below the largest add nothing that shows. So
  * two backends are at most 2 (32 * 2^-24 + 2^-22) + 2^-23 |log_sum| apart, less than 5e-6 + 2^-23 |log_sum|. */
 #ifndef WEFT_KERNELS_CLASSES_H

@@ -261,7 +261,7 @@ uint64_t weight_file_bytes(const weft_weight *weight) {
   return n_bytes > UINT64_MAX / 4 ? 0 : n_bytes; /* so that the bytes of the held type do not overflow either */
 }
 
-/* As kernels/cuda/integers.h lays them out: blocks of 64 outputs with whole spans of 256 inputs, and a step in f32 for
+/* As kernels/cuda/weights/int8_weights.h lays them out: blocks of 64 outputs with whole spans of 256 inputs, and a step in f32 for
  * each output and span. kernels/kernels_matmul holds the two together on a card. */
 uint64_t weft_weight_integers_bytes(const weft_weight *weight, unsigned uses) {
   const weft_type_info *type = weft_type_find((int32_t)weight->type);

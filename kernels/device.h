@@ -185,7 +185,7 @@ uint64_t weft_weight_integers_bytes(const weft_weight *weight, unsigned uses);
  * from type (of the file), n_in, n_out and n_mats. 0: it keeps none of this weight, or device is NULL. */
 uint64_t weft_device_integers_bytes(const weft_device *device, const weft_weight *weight, unsigned uses);
 /* How rows are written for products. Every product reads f32. F16 and EIGHT: as the kernels of many rows read them, in
- * 16 bits (kernels/cuda/multiply.h) and in 8 (kernels/cuda/eight.h), in memory that would hold them in f32; strides do
+ * 16 bits (kernels/cuda/gemm/gemm.h) and in 8 (kernels/cuda/gemm/w8a8.h), in memory that would hold them in f32; strides do
  * not count. */
 typedef enum weft_rows_form { WEFT_ROWS_F32 = 0, WEFT_ROWS_F16, WEFT_ROWS_EIGHT } weft_rows_form;
 /* The form in which a product of n_rows rows with this weight needs no preparation of its rows, or F32. A product takes

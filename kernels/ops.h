@@ -4,7 +4,7 @@
  * Law: pointers are device memory, except the argument structs themselves, attention's segments, and what is marked
  * host. Tables and masks that a host array points to are device memory. An op reads its arguments, enqueues its work
  * and returns. Scratch comes from the caller (64-byte aligned, of the size that weft_<op>_scratch asks for). An op
- * never allocates or waits. Weights, of norms too, and scales may be read before earlier ops end: no op writes them.
+ * never allocates or waits. No op writes weights or scales, so kernels may prefetch them before earlier ops have ended.
  * Activations are f32 (or in a weft_rows_form), row-major; strides count elements. A call without rows does nothing.
  * Errors: INVALID (with a log line where the struct alone shows it), UNSUPPORTED, the device's; outputs are undefined.
  *
@@ -20,7 +20,7 @@
  *          ascending in one f32 sum; other weights: f32 products in input segments of 256, each from zero, ascending
  *   cuda   the row in 16 bits, products of the matrix units in f32, 16 inputs at a time, ascending in up to eight input
  *          segments, each from zero, segments ascending; F32 weights: f32 products in 32 chains, then a
- *          tree. Opened for products of 8 bits: kernels/cuda/eight.h, and ref the same */
+ *          tree. Opened for products of 8 bits: kernels/cuda/gemm/w8a8.h, and ref the same */
 #ifndef WEFT_KERNELS_OPS_H
 #define WEFT_KERNELS_OPS_H
 
@@ -169,11 +169,11 @@ typedef struct weft_route_args {
 
 /* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)), e = ids[r,j] ------- *
  * The sum is low + high, in f32: low over the ranks with e < n_experts / 2, high over the others, each in rank order
- * from +0. The weights may be those of some experts, first_expert and on. A rank whose expert is not among them adds
- * nothing; so a call with each half, and a last addition, have the bits of a call with all. An expert that does not
- * exist is INVALID, on cuda its row NaN. Either gate_up (gate rows first, then up rows) or gate and up. Products are
- * matmul's, but on cuda those of 8 bits with down are rounded to bf16; act * up enters down as any row does. shared: an
- * MLP that every row takes, as two matmuls: y = down(act(gate x) * (up x)). Neither writes what the other reads. */
+ * from +0. The stacks may hold some experts only, from first_expert on: a rank whose expert is not among them adds
+ * nothing, so the sum of two calls with half of the experts each has the bits of one call with all. An expert that does
+ * not exist is INVALID; on cuda its row becomes NaN. Weights are gate_up (gate rows first, then up rows) or gate and
+ * up. Products, also of act * up with down, have matmul's numerics; on cuda results of down in 8 bits are then bf16.
+ * shared: an MLP that every row takes, as two matmuls; experts do not read what it writes, nor it what they write. */
 typedef struct weft_shared_args {
   const float *x; /* [n_rows, n_in], in x_form */
   weft_rows_form x_form;

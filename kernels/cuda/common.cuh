@@ -17,11 +17,12 @@ static __host__ __device__ __forceinline__ uint64_t kv_row_bytes(weft_type type,
   return type == WEFT_TYPE_F32 ? 4ull * dim : type == WEFT_TYPE_BF16 ? 2ull * dim : dim + dim / WEFT_KV_Q8_BLOCK * 2ull;
 }
 
-/* Every kernel that cuda_start launches calls both. launch_dependent_grids lets the next kernel of the stream be brought onto
- * the card; wait_for_prior_grids waits until the kernels before this one have ended, so a kernel reads what others write only
- * after it. Weights and what was uploaded may be read earlier: no kernel writes them while steps run. So may what a
- * kernel two launches back wrote, where the one between waited before it called launch_dependent_grids (gemm_raw_rows.is_there);
- * and then this one waits before it ends. */
+/* Programmatic dependent launch; every kernel that cuda_start launches calls both. launch_dependent_grids lets the
+ * next kernel of the stream be scheduled on the card (griddepcontrol.launch_dependents); wait_for_prior_grids waits
+ * until the kernels before this one have ended (griddepcontrol.wait), so a kernel reads what others write only after
+ * it. Weights and what was uploaded may be read earlier: no kernel writes them while steps run. So may what a kernel
+ * two launches back wrote, where the one between waited before it called launch_dependent_grids
+ * (gemm_raw_rows.is_there); and then this one waits before it ends. */
 static __device__ __forceinline__ void launch_dependent_grids(void) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
@@ -90,7 +91,8 @@ static __device__ __forceinline__ float not_a_number(void) {
   return __int_as_float(0x7FC00000);
 }
 
-/* ---- copies into shared memory -------------------------------------------------------------------------- */
+/* ---- async copies into shared memory, clusters
+ * -------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ uint32_t shared_address(const void *p) {
   return (uint32_t)__cvta_generic_to_shared(p);
@@ -107,7 +109,8 @@ static __device__ __forceinline__ void cluster_arrive(void) {
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
 }
 
-/* For a cluster's first meeting: nothing was written that others read but barriers, which mbarrier_init_fence shows them. */
+/* For a cluster's first barrier: nothing was written that others read but mbarriers, which mbarrier_init_fence shows
+ * them. */
 static __device__ __forceinline__ void cluster_arrive_first(void) {
   asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 }
@@ -139,7 +142,7 @@ static __device__ __forceinline__ void cp_async_wait(void) {
   asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 
-/* ---- matrix units: d += a b, 16 x 8 x 16, f32 sums ------------------------------------------------------ */
+/* ---- tensor cores: d += a b, 16 x 8 x 16, f32 sums ------------------------------------------------------ */
 
 static __device__ __forceinline__ void mma_f16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
@@ -197,7 +200,7 @@ static __device__ __forceinline__ float4 load_four(const float *row, uint32_t i,
   return v;
 }
 
-/* Loads what every step reads of weights and is small: the hint makes it leave the L2 cache last. */
+/* Loads what every step reads of weights and is small, with the L2 hint evict_last. */
 static __device__ __forceinline__ float4 load_evict_last(const float4 *from) {
   const uint64_t evict_last =
       0x14F0000000000000ull; /* what createpolicy.fractional.L2::evict_last makes for a fraction of 1 */

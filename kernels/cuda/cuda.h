@@ -4,9 +4,10 @@
  * Law: everything runs on the device's one stream, in the order of the calls, but for copies of experts from host
  * memory (host_experts.cu). Host memory that a call is given is copied into pinned memory before the call returns, so
  * the caller may reuse it at once. Every entry from outside makes the device's card the current one of its thread
- * (enter), so no other code chooses a card. An error of the card is logged once and marks the device as lost: every later call
- * gives WEFT_E_DEVICE. Running out of memory is no such error. What is allocated leaves CUDA_KEPT_BYTES of the card free, because
- * the driver takes memory by itself in steps: for the code of kernels when they first run, and for graphs. */
+ * (enter), so no other code chooses a card. An error of the card is logged once and marks the device as lost: every
+ * later call gives WEFT_E_DEVICE. Running out of memory is no such error. What is allocated leaves CUDA_KEPT_BYTES of
+ * the card free, because the driver takes memory by itself in steps: for the code of kernels when they first run, and
+ * for graphs. */
 #ifndef WEFT_KERNELS_CUDA_CUDA_H
 #define WEFT_KERNELS_CUDA_CUDA_H
 
@@ -50,7 +51,7 @@ typedef struct cuda_device {
   uint8_t *ring; /* pinned; CUDA_RING_PARTS parts, filled one after another */
   uint32_t ring_part, ring_at;
   cudaEvent_t ring_free[CUDA_RING_PARTS]; /* recorded when a part was left */
-  uint8_t *staging;                       /* device memory: file bytes on their way into packed form */
+  uint8_t *staging;                       /* device memory: file bytes on their way into the packed layout */
   cuda_plans plans;
   weight_arena arena; /* of weights */
   cuda_host_experts experts;
@@ -64,7 +65,7 @@ typedef struct cuda_device {
   uint32_t n_attention_clusters[5]; /* the same of each kernel of attention_decode_cluster.cu */
   bool lost;
   bool deterministic; /* a row's bits depend on that row alone */
-  bool w8a8;    /* weights that can be are multiplied in 8 bits (eight.h) */
+  bool w8a8;          /* weights that can be are multiplied in W8A8 (gemm/w8a8.h) */
   /* A weight was placed since the last launch. The next kernel starts when all work before it has ended, because it may
    * read weights before it waits for its inputs. */
   bool fresh;
@@ -85,8 +86,8 @@ weft_status cuda_judge(cuda_device *device, cudaError_t error, const char *what)
 weft_status cuda_alloc(cuda_device *device, uint64_t n_bytes, void **out, const char *what);
 /* The status of the launch before it. Called after every launch. */
 weft_status cuda_launched(cuda_device *device, const char *what);
-/* Launches a kernel that may start before the kernel before it has ended: it calls wait_for_prior_grids() (common.cuh) before it
- * reads what other kernels write. cuda_launched tells how the launch went. */
+/* Launches a kernel that may start before the kernel before it has ended: it calls wait_for_prior_grids()
+ * (common.cuh) before it reads what other kernels write. cuda_launched tells how the launch went. */
 template <typename... P, typename... A>
 static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 grid, uint32_t n_threads,
                               uint64_t shared_bytes, const A &...args) {
@@ -145,7 +146,7 @@ weft_status cuda_experts_bring(cuda_device *device, const weft_weight **weight, 
 /* Called when the products of a call are enqueued: the staging memory of their weights may be overwritten after them,
  * and the copies of the next weights begin. */
 weft_status cuda_experts_done(cuda_device *device);
-/* Called around captures and before launches of graphs: the main stream waits for all copies on their way. */
+/* Called around captures and before launches of graphs: the main stream waits for all copies in flight. */
 weft_status cuda_experts_join(cuda_device *device);
 
 /* The walks of ops that read tables (kernels/graphs.h): they make the tables and launch nothing. */

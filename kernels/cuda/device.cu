@@ -311,8 +311,8 @@ static bool device_supports(const weft_device *device, weft_type weight_type) {
   return weft_type_find((int32_t)weight_type) != NULL;
 }
 
-/* The tags stand for the orders of eight.h (8 bits), multiply.h (16 bits; in f16 rows and weights are multiplied by
- * powers of two) and route.h (F32 weights). */
+/* The tags stand for the orders of gemm/w8a8.h (8 bits), gemm/gemm.h (16 bits; in f16 rows and weights are
+ * multiplied by powers of two) and moe/route.h (F32 weights). */
 static const char *device_numerics(const weft_device *device, weft_type weight_type) {
   const cuda_device *d = (const cuda_device *)(const void *)device;
   bool deterministic = d->deterministic;

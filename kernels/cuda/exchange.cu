@@ -277,7 +277,7 @@ static __device__ __forceinline__ void read_items(const exchange_plan &a, uint32
   }
 }
 
-/* Every block has items. The first ones are read while the count of exchanges is on its way. */
+/* Every block has items. The first ones are read while the count of exchanges is in flight. */
 template <class T, uint32_t WAY, uint32_t N>
 static __global__ void __launch_bounds__(EXCHANGE_THREADS, blocks_of(N))
     exchange_kernel(const __grid_constant__ exchange_plan a) {

@@ -17,7 +17,7 @@ static bool is_wide(const void *p, uint64_t stride) {
 
 typedef struct embed_kernel_args {
   int type;
-  packed_dims cut;
+  packed_dims dims;
   value_table values;
   const uint8_t *tiles;
   const int32_t *tokens;
@@ -39,8 +39,8 @@ static __global__ void embed_kernel(const embed_kernel_args a) {
   } else if (a.type == WEFT_TYPE_F32) {
     value = ((const float *)(const void *)a.tiles)[(uint64_t)token * a.n_in + i];
   } else {
-    const uint8_t *tile = a.tiles + (uint64_t)(token / 16) * a.cut.tile_bytes;
-    value = element_value(a.type, a.values, element_at(a.type, a.cut, tile, (uint32_t)token % 16, i));
+    const uint8_t *tile = a.tiles + (uint64_t)(token / 16) * a.dims.tile_bytes;
+    value = element_value(a.type, a.values, element_at(a.type, a.dims, tile, (uint32_t)token % 16, i));
   }
   a.y[(uint64_t)r * a.y_stride + i] = __fmul_rn(value, a.scale);
 }
@@ -51,7 +51,7 @@ weft_status cuda_embed(weft_device *device, const weft_embed_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   embed_kernel_args a;
   a.type = w->type;
-  a.cut = packed_dims_of(w->type, w->n_in, w->n_out);
+  a.dims = packed_dims_of(w->type, w->n_in, w->n_out);
   a.values = value_table_of(w->type);
   a.tiles = (const uint8_t *)w->data + PACKED_HEADER_BYTES;
   a.n_in = w->n_in;
@@ -201,8 +201,8 @@ static __device__ __forceinline__ void scale_part(const row_part<THREADS, SLOTS>
   for (uint32_t t = 0; t < SLOTS; t++) out.at[t] = norm_plain4(x.at[t], factor, w.at[t]);
 }
 
-/* Writes the thread's part of row r as integers. most: of each unit, of which two are a span; lane t of a warp finds
- * the scale of the span that the warp's unit in slot t belongs to. */
+/* Quantises the thread's part of row r for W8A8, and writes it. most: of each unit, of which two are a span; lane t
+ * of a warp finds the scale of the span that the warp's unit t belongs to. */
 template <int THREADS, int SLOTS>
 static __device__ __forceinline__ void write_w8a8(const norm_kernel_args &a, uint8_t *out,
                                                   const row_part<THREADS, SLOTS> &v,
@@ -224,7 +224,7 @@ static __device__ __forceinline__ void write_w8a8(const norm_kernel_args &a, uin
   }
 }
 
-/* Writes four numbers of row r, inputs 4 lane .. of a unit, in 16 bits (multiply.h). most: of the row. */
+/* Writes four numbers of row r, inputs 4 lane .. of a unit, in 16 bits (gemm.h). most: of the row. */
 static __device__ __forceinline__ void write_f16(const norm_kernel_args &a, uint8_t *out, uint32_t unit,
                                                  const float4 &v, uint32_t most) {
   uint32_t lane = threadIdx.x % 32, r = blockIdx.x, n_tiles = (a.op.n_rows + 7) / 8, p = lane % 8 * 2;
@@ -236,10 +236,9 @@ static __device__ __forceinline__ void write_f16(const norm_kernel_args &a, uint
   if (lane == 0 && unit == 0) ((float *)(void *)(out + a.back_at))[r] = power_of_two(-scale_exponent);
 }
 
-/* Writes rms(y) * w for each norm that follows; y is the thread's part of the row, and factor its 1 / rms. A warp has
- * 128 numbers that lie side by side. Where they become integers, two warps agree on the largest of a span; for 16 bits
- * all of them on that of the row.
- * shared: scratch that nothing else of the kernel uses. */
+/* Writes rms(y) * w for each norm that follows; y is the thread's part of the row, and factor its 1 / rms. A warp
+ * has 128 numbers that lie side by side. Where they are quantised for W8A8, two warps agree on the largest of a
+ * span; for 16 bits all of them on that of the row. shared: scratch that nothing else of the kernel uses. */
 template <int THREADS, int SLOTS, bool EARLY, bool WIDE>
 static __device__ __forceinline__ void write_then(const norm_kernel_args &a, const row_part<THREADS, SLOTS> &y,
                                                   float factor, row_part<THREADS, SLOTS> (&weight)[WEFT_NORM_THEN_MAX],

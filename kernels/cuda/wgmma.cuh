@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The matrix units of Hopper (wgmma), bulk copies, and the barriers in shared memory that both need.
+/* Hopper's tensor cores (wgmma), and what comes with warpgroups: named barriers and the sharing out of registers.
  *
- * A product is made by a warp group, four warps: d[64 x N] += a[64 x 16] b[16 x N] with sums in f32. a is in registers,
+ * A product is made by a warpgroup, four warps: d[64 x N] += a[64 x 16] b[16 x N] with sums in f32. a is in registers,
  * 16 rows in each warp, as in mma; b is in shared memory.
  *
  * Law: a result has the bits of mma's m16n8k16 (measured: 204 800 sums of 512 products, f16 and bf16). Products run
@@ -11,15 +11,15 @@
 
 #include "kernels/cuda/common.cuh"
 
-/* Describes b as 8 x 8 matrices of 16-bit numbers, 128 bytes each, without swizzle: the second eight inputs lie 128
- * bytes on, the next eight rows `rows_step` bytes on. */
+/* The descriptor of b as 8 x 8 matrices of 16-bit numbers, 128 bytes each, without swizzle: the second eight inputs
+ * lie 128 bytes on, the next eight rows `rows_step` bytes on. */
 static __device__ __forceinline__ uint64_t wgmma_descriptor(const void *b, uint32_t rows_step) {
   return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)(128 >> 4) << 16 |
          (uint64_t)(rows_step >> 4) << 32;
 }
 
-/* Describes b as rows of 64 numbers (128 bytes) from a multiple of 1024 bytes on, with the swizzle of 128 bytes: eighth
- * e of row r lies at e xor r % 8. The next 16 inputs are 32 bytes on. */
+/* The descriptor of b as rows of 64 numbers (128 bytes) from a multiple of 1024 bytes on, with the 128-byte swizzle:
+ * eighth e of row r lies at e xor r % 8. The next 16 inputs are 32 bytes on. */
 static __device__ __forceinline__ uint64_t wgmma_descriptor_swizzled(const void *b, uint32_t rows_step) {
   return (uint64_t)((shared_address(b) & 0x3FFFFu) >> 4) | (uint64_t)1 << 16 | (uint64_t)(rows_step >> 4) << 32 |
          (uint64_t)1 << 62;
@@ -68,7 +68,7 @@ static __device__ __forceinline__ void wgmma_wait(void) {
     asm volatile(WGMMA_TEXT(shape, "f16", sums, inputs, operand) : __VA_ARGS__ : WGMMA_A, "l"(b));  \
   }
 
-/* Issues a product. NT: how many times eight rows b has. */
+/* Issues a wgmma. NT: how many times eight rows b has. */
 template <int NT, bool BF16>
 static __device__ __forceinline__ void wgmma(float (&d)[NT][4], const uint32_t (&a)[4], uint64_t b) {
   if constexpr (NT == 2) {
@@ -87,83 +87,14 @@ static __device__ __forceinline__ void wgmma(float (&d)[NT][4], const uint32_t (
   }
 }
 
-/* ---- bulk copies and the barriers that count their bytes ------------------------------------------------- */
+/* ---- warpgroups ----------------------------------------------------------------------------------------- */
 
-/* A phase of the barrier ends when n threads have arrived and all bytes that were announced have come. Phases alternate
- * between the parities 0 and 1. */
-static __device__ __forceinline__ void mbarrier_init(uint64_t *barrier, uint32_t n_arrivals = 1) {
-  asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_arrivals) : "memory");
-}
-
-/* Makes barriers visible to other threads and to bulk copies. Called after the last mbarrier_init and before the first
- * copy. */
-static __device__ __forceinline__ void mbarrier_init_fence(void) {
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("fence.proxy.async;" ::: "memory");
-}
-
-/* Arrives, and announces bytes that copies will bring. */
-static __device__ __forceinline__ void mbarrier_expect(uint64_t *barrier, uint32_t n_bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(n_bytes)
-               : "memory");
-}
-
-static __device__ __forceinline__ void mbarrier_arrive(uint32_t address) {
-  asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(address) : "memory");
-}
-
-static __device__ __forceinline__ void mbarrier_arrive(uint64_t *barrier) {
-  mbarrier_arrive(shared_address(barrier));
-}
-
-/* A warp arrives once for all its lanes. The caller made sure that every lane has read or written what it had to: by a
- * __syncwarp(), or because products that used it have ended (between products a __syncwarp() would make the compiler
- * run them one by one). The racecheck tool sees neither, so a build for it lets every lane arrive; barriers count
- * WARP_ARRIVALS per warp. */
-#ifdef WEFT_RACECHECK
-enum { WARP_ARRIVALS = 32 };
-#else
-enum { WARP_ARRIVALS = 1 };
-#endif
-static __device__ __forceinline__ void mbarrier_arrive_warp(uint64_t *barrier) {
-  if (WARP_ARRIVALS > 1 || threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
-}
-
-static __device__ __forceinline__ void mbarrier_wait(uint64_t *barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n@p bra done;\nbra "
-      "wait;\ndone:\n}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-/* Starts a copy to shared memory, whose bytes the barrier counts. n_bytes and both addresses are multiples of 16. */
-static __device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t n_bytes, uint64_t *barrier) {
-  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-                   shared_address(to)),
-               "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
-               : "memory");
-}
-
-/* The same for bytes that are read once: the hint makes them leave the L2 cache first. */
-static __device__ __forceinline__ void bulk_copy_streamed(void *to, const void *from, uint32_t n_bytes,
-                                                          uint64_t *barrier) {
-  const uint64_t evict_first =
-      0x12F0000000000000ull; /* what createpolicy.fractional.L2::evict_first makes for a fraction of 1 */
-  asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-          "r"(shared_address(to)),
-      "l"(from), "r"(n_bytes), "r"(shared_address(barrier)), "l"(evict_first)
-      : "memory");
-}
-
-/* A barrier of one warp group; 0 is that of the whole block. */
+/* A barrier of one warpgroup; 0 is that of the whole block. */
 static __device__ __forceinline__ void named_barrier_sync(uint32_t id) {
   asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory");
 }
 
-/* ---- registers: a group of four warps gives some away, or takes what is free -------------------------------- */
-
+/* A warpgroup gives registers away (dec), or takes what is free (inc). */
 template <uint32_t N>
 static __device__ __forceinline__ void setmaxnreg_dec(void) {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));

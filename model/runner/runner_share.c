@@ -5,7 +5,7 @@
 #include "model/model_internal.h"
 #include "model/shards.h"
 
-enum { GROUP_ROWS = 128 /* rows for which a head reads its matrix once (kernels/cuda/head.h) */ };
+enum { GROUP_ROWS = 128 /* rows for which a head reads its matrix once (kernels/cuda/head/head.h) */ };
 
 typedef struct share_shard {
   weft_device *device;

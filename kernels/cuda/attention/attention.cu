@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* attention: which kernels compute a call, and how its queries are cut into items.
+/* attention: which kernels compute a call, and how its queries are cut into work items (split-KV for decode).
  *
  * The cut (segments, items, merges) is made on the host from the call's arguments alone, and is a plan (cuda.h): layers
  * of one group ask for the same cut again and find it on the device. */
@@ -13,9 +13,9 @@ enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384, TURNS_MAX = 8 };
 /* How many items of a call each kernel gets. Calls with bf16 keys have items for few and for many queries, all other
  * calls are for attention_fallback. */
 typedef struct attention_cut {
-  bool fast, split; /* split: every chunk of a few item is an item */
-  bool stream;      /* few items are for attention_decode_stream */
-  uint32_t group, n_few, n_many, n_simple, n_merges;
+  bool fast, split; /* split: every chunk of a decode item is an item */
+  bool stream;      /* decode items are for attention_decode_stream */
+  uint32_t group, n_decode, n_flash, n_fallback, n_merges;
   uint32_t n_groups, turns; /* of attention_flash */
   uint64_t n_part_rows;
 } attention_cut;
@@ -52,12 +52,12 @@ static void cut_flash(const cuda_device *d, const weft_attention_args *args, uin
   uint64_t across = (uint64_t)args->kv.n_kv_heads * attention_slices(args->kv.head_dim);
   uint32_t turns_max = most_chunks < TURNS_MAX ? most_chunks : TURNS_MAX;
   cut->n_groups = n_large * across * turns_max >= d->n_multiprocessors ? 2 : 1;
-  cut->n_many = cut->n_groups == 2 ? n_large : n_small;
-  uint64_t turns = cut->n_many > 0 ? d->n_multiprocessors / (cut->n_many * across) : 1;
+  cut->n_flash = cut->n_groups == 2 ? n_large : n_small;
+  uint64_t turns = cut->n_flash > 0 ? d->n_multiprocessors / (cut->n_flash * across) : 1;
   cut->turns = turns > turns_max ? turns_max : turns > 1 ? (uint32_t)turns : 1;
 }
 
-/* Counts items, and partial rows if every few item of more than one chunk is split. */
+/* Counts items, and partial rows if every decode item of more than one chunk is split. */
 static attention_cut count_cut(const cuda_device *d, const weft_attention_args *args) {
   attention_cut cut;
   memset(&cut, 0, sizeof cut);
@@ -69,10 +69,10 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
     uint32_t n_all = args->segment[s].n_rows * cut.group;
     if (n_all == 0) continue;
     if (!cut.fast) {
-      cut.n_simple += cuda_ceil(n_all, FALLBACK_QUERIES);
+      cut.n_fallback += cuda_ceil(n_all, FALLBACK_QUERIES);
     } else if (n_all <= DECODE_QUERIES) {
       chunks_of(&args->segment[s], args->window, cut.group, 0, n_all, &chunk, &end);
-      cut.n_few += 1, n_split += end - chunk;
+      cut.n_decode += 1, n_split += end - chunk;
       if (end - chunk > 1) cut.n_merges += 1, cut.n_part_rows += (uint64_t)n_all * (end - chunk);
     } else {
       n_large += cuda_ceil(n_all, 2 * FLASH_QUERIES), n_small += cuda_ceil(n_all, FLASH_QUERIES);
@@ -90,18 +90,18 @@ static attention_cut count_cut(const cuda_device *d, const weft_attention_args *
   uint64_t across = (uint64_t)args->kv.n_kv_heads * attention_slices(args->kv.head_dim),
            enough = d->n_multiprocessors / 2;
   cut.split =
-      cut.n_merges > 0 && cut.n_few * across < enough && n_split <= SPLIT_ITEMS_MAX && n_floats <= PART_FLOATS_MAX;
-  uint64_t n_items = cut.split ? n_split : cut.n_few;
+      cut.n_merges > 0 && cut.n_decode * across < enough && n_split <= SPLIT_ITEMS_MAX && n_floats <= PART_FLOATS_MAX;
+  uint64_t n_items = cut.split ? n_split : cut.n_decode;
   cut.stream =
       n_items * across >= enough ||
       n_items * args->kv.n_kv_heads > attention_decode_cluster_room(d, args->kv.head_dim); /* they would take turns */
   if (cut.split)
-    cut.n_few = (uint32_t)n_split;
+    cut.n_decode = (uint32_t)n_split;
   else
     cut.n_merges = 0, cut.n_part_rows = 0;
-  cut.n_few = weft_device_bucket(cut.n_few);
-  cut.n_many = weft_device_bucket(cut.n_many);
-  cut.n_simple = weft_device_bucket(cut.n_simple);
+  cut.n_decode = weft_device_bucket(cut.n_decode);
+  cut.n_flash = weft_device_bucket(cut.n_flash);
+  cut.n_fallback = weft_device_bucket(cut.n_fallback);
   cut.n_merges = weft_device_bucket(cut.n_merges);
   return cut;
 }
@@ -114,7 +114,7 @@ uint64_t cuda_attention_scratch(weft_device *device, const weft_attention_args *
 
 /* Where the tables of a call are made. */
 typedef struct attention_tables {
-  attention_item *few, *many, *simple;
+  attention_item *decode, *flash, *fallback;
   attention_merge *merge;
   uint32_t part;
 } attention_tables;
@@ -124,11 +124,11 @@ static void fill_decode(const weft_attention_args *args, const attention_cut *cu
   chunks_of(&args->segment[s], args->window, cut->group, 0, n, &chunk, &end);
   uint32_t n_chunks = end - chunk;
   if (!cut->split || n_chunks == 1) {
-    *to->few++ = {s, 0, n, chunk, end, 0, 0};
+    *to->decode++ = {s, 0, n, chunk, end, 0, 0};
     return;
   }
   *to->merge++ = {s, 0, n, n_chunks, to->part};
-  for (uint32_t c = 0; c < n_chunks; c++) *to->few++ = {s, 0, n, chunk + c, chunk + c + 1, to->part + c, n_chunks};
+  for (uint32_t c = 0; c < n_chunks; c++) *to->decode++ = {s, 0, n, chunk + c, chunk + c + 1, to->part + c, n_chunks};
   to->part += n * n_chunks;
 }
 
@@ -148,11 +148,11 @@ static void fill_tables(const weft_attention_args *args, const attention_cut *cu
   for (uint32_t s = 0; s < args->n_segments; s++) {
     if (args->segment[s].n_rows == 0) continue;
     if (!cut->fast)
-      to.simple = fill_items(args, cut, s, FALLBACK_QUERIES, to.simple);
+      to.fallback = fill_items(args, cut, s, FALLBACK_QUERIES, to.fallback);
     else if (args->segment[s].n_rows * cut->group <= DECODE_QUERIES)
       fill_decode(args, cut, s, &to);
     else
-      to.many = fill_items(args, cut, s, cut->n_groups * FLASH_QUERIES, to.many);
+      to.flash = fill_items(args, cut, s, cut->n_groups * FLASH_QUERIES, to.flash);
   }
 }
 
@@ -179,14 +179,14 @@ static attention_kernel_args common_args(const weft_attention_args *args, const 
 
 typedef struct attention_kernels {
   attention_cut cut;
-  attention_kernel_args few, many, simple;
+  attention_kernel_args decode, flash, fallback;
 } attention_kernels;
 
 /* Makes the tables of a call, and what its kernels get. */
 static weft_status make_tables(cuda_device *d, const weft_attention_args *args, attention_kernels *k) {
   attention_cut cut = count_cut(d, args);
   uint64_t segments_bytes = cuda_align((uint64_t)args->n_segments * sizeof *args->segment);
-  uint64_t n_items = (uint64_t)cut.n_few + cut.n_many + cut.n_simple;
+  uint64_t n_items = (uint64_t)cut.n_decode + cut.n_flash + cut.n_fallback;
   uint64_t items_bytes = cuda_align(n_items * sizeof(attention_item));
   uint64_t n_bytes = segments_bytes + items_bytes + (uint64_t)cut.n_merges * sizeof(attention_merge);
   uint8_t *plan = cuda_plan_begin(d, n_bytes);
@@ -203,7 +203,7 @@ static weft_status make_tables(cuda_device *d, const weft_attention_args *args, 
   }
   attention_item *items = (attention_item *)(void *)(plan + segments_bytes);
   attention_merge *merges = (attention_merge *)(void *)(plan + segments_bytes + items_bytes);
-  fill_tables(args, &cut, {items, items + cut.n_few, items + cut.n_few + cut.n_many, merges, 0});
+  fill_tables(args, &cut, {items, items + cut.n_decode, items + cut.n_decode + cut.n_flash, merges, 0});
   const uint8_t *on_device = NULL;
   weft_status status = cuda_plan_end(d, n_bytes, &on_device);
   attention_kernel_args common = common_args(args, &cut);
@@ -211,12 +211,12 @@ static weft_status make_tables(cuda_device *d, const weft_attention_args *args, 
   common.items = (const attention_item *)(const void *)(on_device + segments_bytes);
   common.merges = (const attention_merge *)(const void *)(on_device + segments_bytes + items_bytes);
   k->cut = cut;
-  k->few = k->many = k->simple = common;
-  k->few.n_items = cut.n_few, k->few.n_merges = cut.n_merges;
-  k->many.n_items = cut.n_many, k->many.items += cut.n_few;
-  k->simple.n_items = cut.n_simple, k->simple.items += cut.n_few + cut.n_many;
-  const uint64_t shape[] = {cut.n_few,          cut.n_many,   cut.n_simple, cut.n_merges,
-                            common.part_stride, cut.n_groups, cut.turns,    cut.stream};
+  k->decode = k->flash = k->fallback = common;
+  k->decode.n_items = cut.n_decode, k->decode.n_merges = cut.n_merges;
+  k->flash.n_items = cut.n_flash, k->flash.items += cut.n_decode;
+  k->fallback.n_items = cut.n_fallback, k->fallback.items += cut.n_decode + cut.n_flash;
+  const uint64_t shape[] = {cut.n_decode,       cut.n_flash,  cut.n_fallback, cut.n_merges,
+                            common.part_stride, cut.n_groups, cut.turns,      cut.stream};
   if (d->base.graphs != NULL) step_graphs_note(d->base.graphs, UINT32_MAX, shape, sizeof shape);
   return status;
 }
@@ -227,7 +227,7 @@ weft_status cuda_attention_walk(weft_device *device, const weft_attention_args *
   return make_tables(cuda_of(device), args, &k);
 }
 
-/* Prepares the rows that lie in out. */
+/* Runs the prologue of the rows that lie in out. */
 static weft_status prepare_out(cuda_device *d, const weft_attention_args *args) {
   prologue_args a;
   memset(&a, 0, sizeof a);
@@ -249,14 +249,14 @@ weft_status cuda_attention(weft_device *device, const weft_attention_args *args)
   if (args->n_segments == 0) return WEFT_OK;
   if (args->prepared != NULL && !w8a8_fits(args->n_rows, args->n_heads * args->kv.head_dim)) return WEFT_E_INVALID;
   weft_status status = make_tables(d, args, &k);
-  k.many.prepares =
-      args->prepared != NULL && k.cut.n_few == 0 && k.cut.n_simple == 0 && args->kv.head_dim % W8A8_SPAN == 0;
-  if (status == WEFT_OK && k.cut.n_many > 0) status = attention_flash(d, &k.many, k.cut.n_groups);
-  if (status == WEFT_OK && k.cut.n_few > 0)
-    status = k.cut.stream ? attention_decode_stream(d, &k.few) : attention_decode_cluster(d, &k.few);
-  if (status == WEFT_OK && k.cut.n_merges > 0) status = attention_combine(d, &k.few);
-  if (status == WEFT_OK && k.cut.n_simple > 0) status = attention_fallback(d, &k.simple);
-  if (status == WEFT_OK && args->prepared != NULL && !k.many.prepares) status = prepare_out(d, args);
+  k.flash.prepares =
+      args->prepared != NULL && k.cut.n_decode == 0 && k.cut.n_fallback == 0 && args->kv.head_dim % W8A8_SPAN == 0;
+  if (status == WEFT_OK && k.cut.n_flash > 0) status = attention_flash(d, &k.flash, k.cut.n_groups);
+  if (status == WEFT_OK && k.cut.n_decode > 0)
+    status = k.cut.stream ? attention_decode_stream(d, &k.decode) : attention_decode_cluster(d, &k.decode);
+  if (status == WEFT_OK && k.cut.n_merges > 0) status = attention_combine(d, &k.decode);
+  if (status == WEFT_OK && k.cut.n_fallback > 0) status = attention_fallback(d, &k.fallback);
+  if (status == WEFT_OK && args->prepared != NULL && !k.flash.prepares) status = prepare_out(d, args);
   return status;
 }
 

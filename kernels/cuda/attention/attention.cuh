@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* What the attention kernels share: segments on the device, what a row sees, where a key lies, how chunks are joined.
+/* What the attention kernels share: segments on the device, what a row sees, where a key lies in the paged cache, and
+ * how the online softmax is rescaled and chunks are merged.
  *
- * A query is one head of one row. The queries of a segment that read the same kv head are numbered
- * f = row * group + (head % group), group = heads per kv head.
+ * A query is one head of one row. The queries of a segment that read the same kv head (grouped-query attention) are
+ * numbered f = row * group + (head % group), group = heads per kv head.
  *
- * Law: attention_flash, attention_decode_stream and attention_decode_cluster give the same bits. Scores are products over the head
- * dimension, 16 elements at a time, ascending. Within a chunk of 1024 key positions, tiles of 128 positions ascend: the
- * chunk's (max, sum, out) so far is scaled to the new maximum, the weights of the tile are 2^(score - maximum) as bf16,
- * and out adds the values of 16 keys at a time, ascending. The sum of weights is computed as one more column of out,
- * whose values are all 1. Chunks are joined ascending, each from a fresh state. A key that a row does not see weighs 0,
- * which changes no bit, so a row's bits depend on absolute positions alone. attention_fallback takes the calls whose head
- * size, type of keys or alignment the others cannot take; its sums have an order of their own. */
+ * Law: attention_flash, attention_decode_stream and attention_decode_cluster give the same bits. Scores are products
+ * over the head dimension, 16 elements at a time, ascending. Softmax is online (Milakov and Gimelshein 2018) within a
+ * chunk of 1024 key positions: tiles of 128 positions ascend; the chunk's (max, sum, out) so far is rescaled to the
+ * new maximum, the weights of the tile are 2^(score - maximum) as bf16, and out adds the values of 16 keys at a time,
+ * ascending. The sum of weights is computed as one more column of out, whose values are all 1. Chunks are merged
+ * ascending, each from a fresh state. A key that a row does not see weighs 0, which changes no bit, so a row's bits
+ * depend on absolute positions alone. attention_fallback takes the calls whose head size, type of keys or alignment
+ * the others cannot take; its sums have an order of their own. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_CUH
 
@@ -85,8 +87,8 @@ static __device__ __forceinline__ const uint8_t *key_at(const weft_attention_arg
          offset * vector;
 }
 
-/* How a chunk's (max, sum, out) joins that of the chunks before it: out = out * keep + chunk's out * add, and the sum
- * likewise. All kernels use this one text, so that they agree in their bits. Maxima are exponents of 2. */
+/* How a chunk's (max, sum, out) is merged into that of the chunks before it: out = out * keep + chunk's out * add,
+ * and the sum likewise. All kernels use this one text, so that they agree in their bits. Maxima are exponents of 2. */
 static __device__ __forceinline__ void rescale_factors(float max_all, float max_chunk, float *max_new, float *keep,
                                                        float *add) {
   float m = fmaxf(max_all, max_chunk);
@@ -108,9 +110,9 @@ static __device__ __forceinline__ float weight_of(float score, float scale, floa
   return power_of_2(__fmaf_rn(score, scale, -anchor));
 }
 
-/* Reads queries as bf16 in pieces of four numbers. A query has ROW_PIECES of them (head_dim / 4), all queries N_PIECES;
- * each piece goes to put(query, piece of the query, bits). Queries beyond the item are zeros. Up to 16 loads of a
- * thread are on their way at once. */
+/* Reads queries as bf16 in pieces of four numbers. A query has ROW_PIECES of them (head_dim / 4), all queries
+ * N_PIECES; each piece goes to put(query, piece of the query, bits). Queries beyond the item are zeros. Up to 16
+ * loads of a thread are in flight at once. */
 template <bool WIDE, int N_THREADS, int N_PIECES, int ROW_PIECES, class put_query>
 static __device__ __forceinline__ void convert_queries(const attention_kernel_args &k, const attention_item &item,
                                                        const weft_attention_segment &s, uint32_t kv_head,
@@ -182,14 +184,14 @@ static __device__ __forceinline__ void store_decode(const attention_kernel_args 
 
 /* Sends numbers to another block of the cluster, to the place that `mine` is in this block. That block's barrier, which
  * expects them, counts their bytes. */
-static __device__ __forceinline__ void send_word(const void *mine, uint32_t rank, uint32_t x, const uint64_t *barrier) {
+static __device__ __forceinline__ void st_async(const void *mine, uint32_t rank, uint32_t x, const uint64_t *barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.b32 [%0], %1, [%2];" ::"r"(
                    cluster_address(mine, rank)),
                "r"(x), "r"(cluster_address(barrier, rank))
                : "memory");
 }
 
-static __device__ __forceinline__ void send_words4(const void *mine, uint32_t rank, uint4 x, const uint64_t *barrier) {
+static __device__ __forceinline__ void st_async_4(const void *mine, uint32_t rank, uint4 x, const uint64_t *barrier) {
   asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
                    cluster_address(mine, rank)),
                "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w), "r"(cluster_address(barrier, rank))
@@ -225,9 +227,9 @@ weft_status attention_decode_cluster_setup(cuda_device *d);
 /* The same items, where there are many of them: a block takes an item alone. */
 weft_status attention_decode_stream(cuda_device *d, const attention_kernel_args *args);
 weft_status attention_decode_stream_setup(cuda_device *d);
-/* Joins the partial rows of both. */
+/* Merges the partial rows of both. */
 weft_status attention_combine(cuda_device *d, const attention_kernel_args *args);
-/* Computes items of FLASH_QUERIES queries, or of twice as many with n_groups 2, by as many warp groups. */
+/* Computes items of FLASH_QUERIES queries, or of twice as many with n_groups 2, by as many warpgroups. */
 weft_status attention_flash(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups);
 /* How many blocks attention_flash and attention_decode_stream cut an item's head dimension into. */
 static inline uint32_t attention_slices(uint32_t head_dim) {

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* The products of attention on Hopper's matrix units, and barriers between the blocks of a cluster.
+/* The products of attention on Hopper's tensor cores (wgmma).
  *
- * Law: a product is of 64 queries, which belong to a warp group. Operands in shared memory have the swizzle of 128
- * bytes: rows of 128 bytes, whose piece i of 16 bytes lies at i xor row % 8. Sums are those of mma (wgmma.cuh). */
+ * Law: a product is of 64 queries, which belong to a warpgroup. Operands in shared memory have the 128-byte swizzle:
+ * rows of 128 bytes, whose piece i of 16 bytes lies at i xor row % 8. Sums are those of mma (wgmma.cuh). */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_WGMMA_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_WGMMA_CUH
 
+#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
-/* Describes an operand whose rows of 128 bytes lie one behind the other from a multiple of 1024 bytes on. panels_step:
- * bytes from 64 columns to the next 64; only values need it, whose columns become columns of the result. */
+/* The descriptor of an operand whose rows of 128 bytes lie one behind the other from a multiple of 1024 bytes on.
+ * panels_step: bytes from 64 columns to the next 64; only values need it, whose columns become columns of the
+ * result. */
 static __device__ __forceinline__ uint64_t swizzled_descriptor(uint32_t address, uint32_t panels_step) {
   return (uint64_t)((address & 0x3FFFFu) >> 4) | (uint64_t)(panels_step >> 4) << 16 | (uint64_t)(1024 >> 4) << 32 |
          1ull << 62;
@@ -51,34 +53,6 @@ static __device__ __forceinline__ void wgmma_values(float (&d)[NT][4], const uin
                  : SUMS_64(0), SUMS_64(16)
                  : WGMMA_A, "l"(v));
   }
-}
-
-/* ---- barriers in shared memory ---- */
-
-/* Has the barrier count an arrival when all copies that this thread has started (cp_async_16_if) have ended. A thread that
- * waits for the barrier and gives the data to wgmma calls fence_async in between; the copying thread cannot, since it
- * would have to wait for its copies first. */
-static __device__ __forceinline__ void mbarrier_arrive_copied(uint64_t *barrier) {
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier)) : "memory");
-}
-
-/* Arrives at the barrier of another block of the cluster. What this thread wrote before is seen there after the
- * wait. */
-static __device__ __forceinline__ void mbarrier_arrive_in(uint64_t *mine, uint32_t rank) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(cluster_address(mine, rank))
-               : "memory");
-}
-
-static __device__ __forceinline__ void mbarrier_wait_cluster(uint64_t *barrier, uint32_t parity) {
-  asm volatile(
-      "{\n.reg .pred p;\nwait:\nmbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1;\n@p bra done;\n"
-      "bra wait;\ndone:\n}\n" ::"r"(shared_address(barrier)),
-      "r"(parity)
-      : "memory");
-}
-
-static __device__ __forceinline__ void fence_async(void) {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
 #endif

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of up to sixteen queries (decode) over bf16 keys, for heads of 64, 128, 256 and 512.
- *
- * The blocks of a cluster share a chunk of 1024 positions. Each block scores some of the chunk's keys; then each adds
- * the values of all keys in some of the dimensions. In between they send each other, into shared memory, what all need:
+/* Flash decoding of up to sixteen queries over bf16 keys, for heads of 64, 128, 256 and 512, where there are few work
+ * items: a cluster of blocks shares a chunk of 1024 positions through distributed shared memory. Each block scores
+ * some of the chunk's keys; then each adds the values of all keys in some of the dimensions. In between they send each
+ * other what all need:
  *
  *   scores    of the block's keys (registers); largest of each tile -> all blocks
- *   weights   relative to the largest so far, as bf16 -> all blocks
+ *   weights   online softmax: relative to the largest so far, as bf16 -> all blocks
  *   values    out (registers) += weights x values, tiles ascending
  *
- * Keys, and then values, come in units through a ring of shared memory. Where there would be few clusters, every chunk
- * is an item of its own, and attention_combine joins the chunks by the same functions. Positions that no query sees are
- * not read. */
+ * Keys, and then values, come by async copies through a ring of stages in shared memory. Where there would be few
+ * clusters, every chunk is an item of its own (split-KV), and attention_combine merges the chunks by the same
+ * functions. Positions that no query sees are not read. */
 #include "kernels/cuda/attention/attention.cuh"
-#include "kernels/cuda/attention/attention_wgmma.cuh"
+#include "kernels/cuda/mbarrier.cuh"
 
 enum {
   DECODE_THREADS = 256,
@@ -35,14 +35,14 @@ struct decode_shape {
   static constexpr int value_units = CHUNK / value_unit;
   static constexpr int key_stride = D + 8, value_stride = dims + 8; /* bf16 per row */
   static constexpr int key_bytes = KEY_UNIT * key_stride * 2, value_bytes = value_unit * value_stride * 2;
-  static constexpr int slot = key_bytes > value_bytes ? key_bytes : value_bytes;
+  static constexpr int stage = key_bytes > value_bytes ? key_bytes : value_bytes;
 };
 
 template <int D, int RING>
 struct decode_memory {
   __nv_bfloat16 q[DECODE_QUERIES * decode_shape<D, RING>::key_stride];
   __nv_bfloat16 weight[DECODE_QUERIES * WEIGHT_STRIDE];
-  uint8_t ring[RING][decode_shape<D, RING>::slot];
+  uint8_t ring[RING][decode_shape<D, RING>::stage];
   float tile_max[N_TILES][DECODE_QUERIES];
   float warp_max[decode_shape<D, RING>::tiles][DECODE_WARPS][DECODE_QUERIES];
   uint32_t page[CHUNK];
@@ -191,8 +191,8 @@ static __device__ __forceinline__ uint32_t key_of(const decode_block<D, RING> &b
 /* Makes scores of what a row does not see -inf, and sends the largest score of each of the block's tiles to all blocks
  * of the cluster. */
 template <int D, int RING>
-static __device__ __forceinline__ void spread_maxima(const attention_kernel_args &k, const decode_block<D, RING> &b,
-                                                     decode_scores<D, RING> &score) {
+static __device__ __forceinline__ void share_maxima(const attention_kernel_args &k, const decode_block<D, RING> &b,
+                                                    decode_scores<D, RING> &score) {
   using shape = decode_shape<D, RING>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
@@ -222,12 +222,12 @@ static __device__ __forceinline__ void spread_maxima(const attention_kernel_args
     float most = -INFINITY;
 #pragma unroll
     for (int w = 0; w < DECODE_WARPS; w++) most = fmaxf(most, b.m->warp_max[t][w][r]);
-    send_word(&b.m->tile_max[b.rank * shape::tiles + t][r], i / n, __float_as_uint(most), &b.m->has_maxima);
+    st_async(&b.m->tile_max[b.rank * shape::tiles + t][r], i / n, __float_as_uint(most), &b.m->has_maxima);
   }
 }
 
-/* Writes the weights of the block's keys to its own shared memory, and sends them to the other blocks, 16 bytes at a
- * time. */
+/* Online softmax: writes the weights of the block's keys to its own shared memory, and sends them to the other
+ * blocks, 16 bytes at a time. */
 template <int D, int RING>
 static __device__ __forceinline__ void online_softmax(float scale, const decode_block<D, RING> &b,
                                                       const decode_scores<D, RING> &score) {
@@ -256,7 +256,7 @@ static __device__ __forceinline__ void online_softmax(float scale, const decode_
     uint4 bits = *(const uint4 *)(const void *)piece;
 #pragma unroll
     for (uint32_t step = 1; step < shape::blocks; step++)
-      send_words4(piece, (b.rank + step) % shape::blocks, bits, &b.m->has_weights);
+      st_async_4(piece, (b.rank + step) % shape::blocks, bits, &b.m->has_weights);
   }
 }
 
@@ -265,14 +265,14 @@ typedef struct decode_sums {
   float most[2], out[4], sum[4];
 } decode_sums;
 
-/* Adds a tile of values, which begins at row `row` of a slot, after scaling what there was to the new maximum. */
+/* Adds a tile of values, which begins at row `row` of a stage, after rescaling what there was to the new maximum. */
 template <int D, int RING>
 static __device__ __forceinline__ void add_tile(float scale, const decode_block<D, RING> &b, uint32_t tile,
-                                                uint32_t slot, uint32_t row, decode_sums &s) {
+                                                uint32_t stage, uint32_t row, decode_sums &s) {
   using shape = decode_shape<D, RING>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t p_at = shared_address(b.m->weight + lane % 16 * WEIGHT_STRIDE + tile * TILE + lane / 16 * 8);
-  uint32_t v_at = shared_address(b.m->ring[slot]) + ((row + lane) * shape::value_stride + warp * 8) * 2;
+  uint32_t v_at = shared_address(b.m->ring[stage]) + ((row + lane) * shape::value_stride + warp * 8) * 2;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     float most = fmaxf(s.most[h], __fmul_rn(b.m->tile_max[tile][lane / 4 + 8 * h], scale));
@@ -357,7 +357,7 @@ static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, 
     copy_next<D, RING>(k, b, unit + 1 + RING);
   }
   uint32_t parity = (chunk - b.item.chunk) & 1;
-  spread_maxima<D, RING>(k, b, score);
+  share_maxima<D, RING>(k, b, score);
   mbarrier_wait_cluster(&b.m->has_maxima, parity);
   online_softmax<D, RING>(scale, b, score);
   mbarrier_wait_cluster(&b.m->has_weights, parity);
@@ -481,8 +481,8 @@ weft_status attention_combine(cuda_device *d, const attention_kernel_args *args)
   return cuda_launched(d, "joining attention");
 }
 
-/* Asks the card, too, how many clusters of the kernel it holds at once. They may be fewer than multiprocessors / blocks,
- * because a cluster must lie within one group of multiprocessors. */
+/* Asks the card, too, how many clusters of the kernel it holds at once. They may be fewer than multiprocessors /
+ * blocks, because a cluster must lie within one group of multiprocessors. */
 template <int D, int RING>
 static weft_status set_up(cuda_device *d, int kernel) {
   cudaError_t error = cudaFuncSetAttribute(decode_cluster_kernel<D, RING>, cudaFuncAttributeMaxDynamicSharedMemorySize,

@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of up to sixteen queries (decode) over bf16 keys, where there are items enough for all multiprocessors: a
- * block takes an item alone and goes through the tiles of its chunks. While it adds the values of one tile, the keys of
- * the next are on their way, and while it scores these, their values are. The first tile is read before the inputs are
- * there, if it is older than the step. Heads of 512 are shared by two blocks, with
- * 256 dimensions of out each.
+/* Flash decoding of up to sixteen queries over bf16 keys, where there are items enough for all multiprocessors: a
+ * block takes an item alone and goes through the tiles of its chunks. While it adds the values of one tile, the keys
+ * of the next are in flight, and while it scores these, their values are. The first tile is read before the inputs are
+ * there, if it is older than the step. Heads of 512 are shared by two blocks, with 256 dimensions of out each.
  *
  *   scores    a warp has 16 of a tile's 128 keys; the warps find the tile's largest score through shared memory
- *   weights   go to shared memory, as bf16
+ *   weights   online softmax; they go to shared memory, as bf16
  *   values    a warp has an eighth of the dimensions */
 #include "kernels/cuda/attention/attention.cuh"
 
@@ -167,7 +166,7 @@ static __device__ __forceinline__ void add_tile(const stream_block<D> &b, stream
   }
 }
 
-/* Joins the chunk to those before it, and begins a fresh one. */
+/* Merges the chunk to those before it, and begins a fresh one. */
 template <int N>
 static __device__ __forceinline__ void merge_chunk(stream_sums<N> &s) {
 #pragma unroll

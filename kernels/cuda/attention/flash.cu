@@ -1,42 +1,51 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention of many queries over bf16 keys, for heads of 64, 128, 256 and 512.
+/* Flash attention of many queries (prefill, canvases) over bf16 keys, for heads of 64, 128, 256 and 512:
+ * warp-specialised, with wgmma and online softmax, as FlashAttention-3 (Shah et al. 2024).
  *
- *   block     one or two warp groups of 64 queries each, which use the same keys; one more warp group copies
- *   slots     a ring of pieces of 16 KiB: of every tile of 128 keys first the keys, 64 dimensions at a time, then the
+ *   consumer  one or two warpgroups of 64 queries each, which use the same keys. A warpgroup makes the scores of a
+ *             tile in registers (both operands in shared memory), turns them into weights in place by online softmax,
+ *             and adds weights x values to out, in registers too. That has room for 256 dimensions, so heads of 512
+ *             are shared by two blocks
+ *   producer  one more warpgroup, which issues the async copies of keys and values from their pages
+ *   stages    a ring of 16 KiB each: of every tile of 128 keys first the keys, 64 dimensions at a time, then the
  *             values, some keys at a time
- *   group     makes the scores of a tile in registers (both operands lie in shared memory), turns them into weights in
- *             place, and adds weights x values to out, in registers too. That has room for 256 dimensions, so heads of
- *             512 are shared by two blocks
- *   turns     where there would be few blocks, the blocks of a cluster take an item's chunks in turn. Each joins its
- *             chunk to the rows in memory when the chunk before has been joined, so the order is that of one block
+ *   turns     where there would be few blocks, the blocks of a cluster take an item's chunks in turn. Each merges its
+ *             chunk into the rows in memory when the chunk before has been merged, so the order is that of one block
  *
- * Positions that no query of the block sees count as zeros and are not read. Keys that are older than the step are
- * asked for before the inputs are there. */
+ * Positions that no query of the block sees count as zeros and are not read. Copies of keys that are older than the
+ * step are issued before the inputs are there. */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/attention_wgmma.cuh"
 #include "kernels/cuda/gemm/w8a8.cuh"
 
-enum { SLOT_BYTES = 16384, PANEL = 64, SLOTS_MAX = 12, GROUP_THREADS = 128, BYTES_MAX = 227 << 10, SMALL_BYTES = 3072 };
+enum {
+  STAGE_BYTES = 16384,
+  PANEL = 64,
+  STAGES_MAX = 12,
+  GROUP_THREADS = 128,
+  BYTES_MAX = 227 << 10,
+  BARRIERS_BYTES = 3072
+};
 
 template <int D, int GROUPS>
 struct flash_shape {
   static constexpr int dims = D < 256 ? D : 256; /* of out, in a block */
   static constexpr int n_sums = dims / 8;
-  static constexpr int key_slots = D / PANEL; /* of a tile */
-  static constexpr int value_slots = dims / PANEL;
-  static constexpr int value_keys = TILE / value_slots; /* of a slot */
-  static constexpr int q_bytes = FLASH_QUERIES * D * 2; /* of a group */
-  static constexpr int fit = (BYTES_MAX - SMALL_BYTES - GROUPS * q_bytes) / SLOT_BYTES;
-  static constexpr int ring = fit < SLOTS_MAX ? fit : SLOTS_MAX;
-  static constexpr int bytes = GROUPS * q_bytes + ring * SLOT_BYTES + SMALL_BYTES;
+  static constexpr int key_stages = D / PANEL; /* of a tile */
+  static constexpr int value_stages = dims / PANEL;
+  static constexpr int value_keys = TILE / value_stages; /* of a stage */
+  static constexpr int q_bytes = FLASH_QUERIES * D * 2;  /* of a group */
+  static constexpr int fit = (BYTES_MAX - BARRIERS_BYTES - GROUPS * q_bytes) / STAGE_BYTES;
+  static constexpr int ring = fit < STAGES_MAX ? fit : STAGES_MAX;
+  static constexpr int bytes = GROUPS * q_bytes + ring * STAGE_BYTES + BARRIERS_BYTES;
   static constexpr int threads = (GROUPS + 1) * GROUP_THREADS;
 };
 
-/* What lies behind queries and slots in shared memory. */
-typedef struct flash_small {
-  uint64_t full[SLOTS_MAX], empty[SLOTS_MAX], turn[2];
+/* What lies behind queries and stages in shared memory. */
+typedef struct flash_barriers {
+  uint64_t full[STAGES_MAX], empty[STAGES_MAX], turn[2];
   float state[2][FLASH_QUERIES][2]; /* (max, sum) of the rows, from the block whose turn it was */
-} flash_small;
+} flash_barriers;
 
 typedef struct flash_block {
   attention_item item;
@@ -44,18 +53,18 @@ typedef struct flash_block {
   uint32_t kv_head, slice, rank; /* of turns */
   uint32_t first, end;           /* positions that some query sees */
   uint8_t *ring;
-  flash_small *small;
+  flash_barriers *barriers;
 } flash_block;
 
-/* A position in the ring, for the copying group or a multiplying one. */
-typedef struct ring_place {
-  uint32_t slot, parity;
-} ring_place;
+/* A position in the ring of stages, for the producer warpgroup or a consumer one. */
+typedef struct ring_state {
+  uint32_t stage, parity;
+} ring_state;
 
 template <int N>
-static __device__ __forceinline__ void next_slot(ring_place &at) {
-  at.slot += 1;
-  if (at.slot == N) at.slot = 0, at.parity ^= 1;
+static __device__ __forceinline__ void advance(ring_state &at) {
+  at.stage += 1;
+  if (at.stage == N) at.stage = 0, at.parity ^= 1;
 }
 
 /* Tiles [tile, tile_end) of a chunk that some query of the block sees. */
@@ -66,7 +75,7 @@ static __device__ __forceinline__ void tiles_of(const flash_block &b, uint32_t c
   *tile_end = (min(b.end, base + CHUNK) - base - 1) / TILE + 1;
 }
 
-/* ---- copying ---------------------------------------------------------------------------------------------- */
+/* ---- producer warpgroup ---------------------------------------------------------------------------------- */
 
 /* Where a tile's keys lie: a warp of the copying group has 32 of the 128, a lane one of them. Lane 4 i + j of a warp
  * has row 16 i + 4 warp + j of the tile. */
@@ -107,21 +116,21 @@ static __device__ __forceinline__ void copy_rows(uint32_t to, uint64_t own, uint
 }
 
 template <int D, int GROUPS>
-static __device__ __forceinline__ void copy_tile(const flash_block &b, const tile_keys &t, ring_place &at) {
+static __device__ __forceinline__ void copy_tile(const flash_block &b, const tile_keys &t, ring_state &at) {
   using shape = flash_shape<D, GROUPS>;
 #pragma unroll 1
-  for (int panel = 0; panel < shape::key_slots; panel++) {
-    mbarrier_wait(&b.small->empty[at.slot], at.parity ^ 1);
-    uint32_t to = shared_address(b.ring + at.slot * SLOT_BYTES);
+  for (int panel = 0; panel < shape::key_stages; panel++) {
+    mbarrier_wait(&b.barriers->empty[at.stage], at.parity ^ 1);
+    uint32_t to = shared_address(b.ring + at.stage * STAGE_BYTES);
 #pragma unroll
     for (int i = 0; i < 8; i++) copy_rows(to + i * 2048, t.key + panel * 128, t.seen, i);
-    mbarrier_arrive_copied(&b.small->full[at.slot]);
-    next_slot<shape::ring>(at);
+    mbarrier_arrive_cp_async(&b.barriers->full[at.stage]);
+    advance<shape::ring>(at);
   }
 #pragma unroll 1
-  for (int part = 0; part < shape::value_slots; part++) {
-    mbarrier_wait(&b.small->empty[at.slot], at.parity ^ 1);
-    uint32_t to = shared_address(b.ring + at.slot * SLOT_BYTES);
+  for (int part = 0; part < shape::value_stages; part++) {
+    mbarrier_wait(&b.barriers->empty[at.stage], at.parity ^ 1);
+    uint32_t to = shared_address(b.ring + at.stage * STAGE_BYTES);
     uint64_t value = t.value + b.slice * shape::dims * 2;
 #pragma unroll
     for (int n = 0; n < 8; n++) {
@@ -129,14 +138,14 @@ static __device__ __forceinline__ void copy_tile(const flash_block &b, const til
       copy_rows(to + panel * shape::value_keys * 128 + i * 2048, value + panel * 128, t.seen,
                 part * (shape::value_keys / 16) + i);
     }
-    mbarrier_arrive_copied(&b.small->full[at.slot]);
-    next_slot<shape::ring>(at);
+    mbarrier_arrive_cp_async(&b.barriers->full[at.stage]);
+    advance<shape::ring>(at);
   }
 }
 
 template <int D, int GROUPS>
 static __device__ __forceinline__ void copy_all(const attention_kernel_args &k, const flash_block &b) {
-  ring_place at = {0, 0};
+  ring_state at = {0, 0};
   for (uint32_t chunk = b.item.chunk + b.rank; chunk < b.item.chunk_end; chunk += k.turns) {
     uint32_t tile, tile_end;
     tiles_of(b, chunk, &tile, &tile_end);
@@ -152,7 +161,7 @@ static __device__ __forceinline__ void copy_all(const attention_kernel_args &k, 
   cp_async_wait<0>();
 }
 
-/* ---- multiplying ------------------------------------------------------------------------------------------- */
+/* ---- consumer warpgroups: scores, online softmax, values ------------------------------------------------- */
 
 /* Rows g and g + 8 of a warp's sixteen, as one thread sees them. */
 typedef struct flash_rows {
@@ -189,37 +198,37 @@ static __device__ __forceinline__ void open_rows(const attention_kernel_args &k,
   }
 }
 
-static __device__ __forceinline__ void release_slot(const flash_block &b, uint32_t slot) {
-  if (threadIdx.x % 32 == 0) mbarrier_arrive(&b.small->empty[slot]);
+static __device__ __forceinline__ void release_stage(const flash_block &b, uint32_t stage) {
+  if (threadIdx.x % 32 == 0) mbarrier_arrive(&b.barriers->empty[stage]);
 }
 
-/* Makes the products of N slots one after another; multiply(index, address of the slot) issues those of one. A slot is
- * given back when the products of the next one have been issued and its own have ended. */
-template <int RING, int N, class multiply_slot>
-static __device__ __forceinline__ void each_slot(const flash_block &b, ring_place &at, multiply_slot multiply) {
+/* Multiplies with N stages one after another; multiply(index, address of the stage) issues the wgmma of one. A stage
+ * is released when the wgmma of the next one have been issued and its own have ended. */
+template <int RING, int N, class issue_products>
+static __device__ __forceinline__ void each_stage(const flash_block &b, ring_state &at, issue_products multiply) {
   uint32_t last = 0;
 #pragma unroll
   for (int i = 0; i < N; i++) {
-    mbarrier_wait(&b.small->full[at.slot], at.parity);
-    fence_async();
-    multiply(i, shared_address(b.ring + at.slot * SLOT_BYTES));
+    mbarrier_wait(&b.barriers->full[at.stage], at.parity);
+    fence_proxy_async();
+    multiply(i, shared_address(b.ring + at.stage * STAGE_BYTES));
     wgmma_commit();
     if (i > 0) {
       wgmma_wait<1>();
-      release_slot(b, last);
+      release_stage(b, last);
     }
-    last = at.slot;
-    next_slot<RING>(at);
+    last = at.stage;
+    advance<RING>(at);
   }
   wgmma_wait<0>();
-  release_slot(b, last);
+  release_stage(b, last);
 }
 
 template <class shape>
-static __device__ __forceinline__ void score_tile(const flash_block &b, uint32_t q_at, ring_place &at,
+static __device__ __forceinline__ void score_tile(const flash_block &b, uint32_t q_at, ring_state &at,
                                                   float (&score)[16][4]) {
-  each_slot<shape::ring, shape::key_slots>(b, at, [&](int panel, uint32_t slot) {
-    uint64_t q = swizzled_descriptor(q_at + panel * FLASH_QUERIES * 128, 16), keys = swizzled_descriptor(slot, 16);
+  each_stage<shape::ring, shape::key_stages>(b, at, [&](int panel, uint32_t stage) {
+    uint64_t q = swizzled_descriptor(q_at + panel * FLASH_QUERIES * 128, 16), keys = swizzled_descriptor(stage, 16);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; i++) wgmma_scores(score, q + 2 * i, keys + 2 * i, panel == 0 && i == 0);
@@ -227,10 +236,10 @@ static __device__ __forceinline__ void score_tile(const flash_block &b, uint32_t
 }
 
 template <class shape>
-static __device__ __forceinline__ void add_values(const flash_block &b, const uint32_t (&weight)[8][4], ring_place &at,
+static __device__ __forceinline__ void add_values(const flash_block &b, const uint32_t (&weight)[8][4], ring_state &at,
                                                   float (&out)[shape::n_sums][4]) {
-  each_slot<shape::ring, shape::value_slots>(b, at, [&](int part, uint32_t slot) {
-    uint64_t values = swizzled_descriptor(slot, shape::value_keys * 128);
+  each_stage<shape::ring, shape::value_stages>(b, at, [&](int part, uint32_t stage) {
+    uint64_t values = swizzled_descriptor(stage, shape::value_keys * 128);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < shape::value_keys / 16; i++)
@@ -248,7 +257,7 @@ static __device__ __forceinline__ void mask_tile(const flash_rows &rows, uint32_
   }
 }
 
-/* Turns the scores of a tile into weights, and scales out and sum so far to the new maximum. */
+/* Online softmax: turns the scores of a tile into weights, and rescales out and sum so far to the new maximum. */
 template <int NT>
 static __device__ __forceinline__ void online_softmax(float scale, flash_rows &rows, const float (&score)[16][4],
                                                       uint32_t (&weight)[8][4], flash_sums<NT> &sums) {
@@ -281,14 +290,15 @@ static __device__ __forceinline__ void online_softmax(float scale, flash_rows &r
   for (int i = 0; i < 8; i++) mma_bf16(sums.sum, weight[i], ones, ones);
 }
 
-/* Gets the rows' (max, sum) from the block whose turn it was, or gives them to the one whose turn is next. */
+/* acquire_turn gets the rows' (max, sum) from the block whose turn it was, release_turn gives them to the one whose
+ * turn is next. */
 static __device__ __forceinline__ void acquire_turn(const attention_kernel_args &k, const flash_block &b,
                                                     uint32_t chunk, flash_rows &rows) {
   uint32_t group = threadIdx.x / GROUP_THREADS;
-  mbarrier_wait_cluster(&b.small->turn[group], ((chunk - b.item.chunk - (b.rank == 0 ? 1 : 0)) / k.turns) & 1);
+  mbarrier_wait_cluster(&b.barriers->turn[group], ((chunk - b.item.chunk - (b.rank == 0 ? 1 : 0)) / k.turns) & 1);
 #pragma unroll
   for (int h = 0; h < 2; h++) {
-    const volatile float *state = b.small->state[group][query_of(h)];
+    const volatile float *state = b.barriers->state[group][query_of(h)];
     rows.all_max[h] = state[0], rows.all_sum[h] = state[1];
   }
 }
@@ -299,16 +309,16 @@ static __device__ __forceinline__ void release_turn(const attention_kernel_args 
   if (threadIdx.x % 4 == 0) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-      uint32_t there = cluster_address(b.small->state[group][query_of(h)], next);
+      uint32_t there = cluster_address(b.barriers->state[group][query_of(h)], next);
       asm volatile("st.shared::cluster.v2.f32 [%0], {%1, %2};" ::"r"(there), "f"(rows.all_max[h]), "f"(rows.all_sum[h])
                    : "memory");
     }
   }
-  mbarrier_arrive_in(&b.small->turn[group], next);
+  mbarrier_arrive_cluster(&b.barriers->turn[group], next);
 }
 
-/* Stores one row of a thread times `times`, which is 1 until the last chunk. LOAD: joined to what lies in memory, with
- * many loads on their way at once. */
+/* Stores one row of a thread times `times`, which is 1 until the last chunk. LOAD: merged into what lies in memory,
+ * with many loads in flight at once. */
 template <int NT, bool LOAD>
 static __device__ __forceinline__ void merge_row(float *to, const float (&out)[NT][4], int h, float keep, float add,
                                                  float times) {
@@ -328,7 +338,7 @@ static __device__ __forceinline__ void merge_row(float *to, const float (&out)[N
   }
 }
 
-/* merge_row for the last chunk where the result is prepared (eight.h): the numbers are left in `out`. */
+/* merge_row for the last chunk where the result is quantised for W8A8 (w8a8.h): the numbers are left in `out`. */
 template <int NT, bool LOAD>
 static __device__ __forceinline__ void finish_row(const float *from, float (&out)[NT][4], int h, float keep, float add,
                                                   float times) {
@@ -340,8 +350,9 @@ static __device__ __forceinline__ void finish_row(const float *from, float (&out
   }
 }
 
-/* Stores a span of a row as integers. Of every eight inputs the four lanes of a quad have two each, in out[..][2 h] and
- * the next. Two lanes make words of four, each of them every second word; so a lane has whole pieces (w8a8_at). */
+/* Quantises a span of a row for W8A8, and stores it. Of every eight inputs the four lanes of a quad have two each,
+ * in out[..][2 h] and the next. Two lanes make words of four, each of them every second word; so a lane has whole
+ * pieces (w8a8_at). */
 static __device__ __forceinline__ void store_span(const attention_kernel_args &k, uint32_t row, uint32_t span,
                                                   const float (&out)[32][4], int h) {
   uint32_t c = threadIdx.x % 4, odd = c % 2, quad = 0xFu << (threadIdx.x & 28u), most = 0;
@@ -370,7 +381,8 @@ static __device__ __forceinline__ void store_span(const attention_kernel_args &k
   }
 }
 
-/* Joins the chunk to its rows in memory; the last chunk divides them by their sums, and prepares them if it should. */
+/* Merges the chunk to its rows in memory; the last chunk divides them by their sums, and quantises them for W8A8 if
+ * it should. */
 template <class shape>
 static __device__ __forceinline__ void merge_chunk(const attention_kernel_args &k, const flash_block &b, uint32_t chunk,
                                                    flash_rows &rows, flash_sums<shape::n_sums> &sums) {
@@ -419,11 +431,11 @@ static __device__ __forceinline__ void multiply_all(const attention_kernel_args 
             queries + piece / 16 * (FLASH_QUERIES * 128) + row * 128 + ((piece / 2 ^ row) & 7) * 16 + piece % 2 * 8;
         *(uint2 *)(void *)to = x;
       });
-  fence_async();
+  fence_proxy_async();
   named_barrier_sync(1 + group);
   flash_rows rows;
   open_rows(k, b, rows);
-  ring_place at = {0, 0};
+  ring_state at = {0, 0};
   float scale = k.op.scale * 1.44269504088896f;
   uint32_t q_at = shared_address(queries);
   for (uint32_t chunk = b.item.chunk + b.rank; chunk < b.item.chunk_end; chunk += k.turns) {
@@ -459,14 +471,14 @@ static __device__ __forceinline__ bool open_block(const attention_kernel_args &k
   b.kv_head = across / slices;
   b.slice = across % slices;
   b.ring = memory + GROUPS * shape::q_bytes;
-  b.small = (flash_small *)(void *)(b.ring + shape::ring * SLOT_BYTES);
+  b.barriers = (flash_barriers *)(void *)(b.ring + shape::ring * STAGE_BYTES);
   uint32_t unused;
   find_visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
   find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
   if (threadIdx.x == 0) {
     for (int i = 0; i < shape::ring; i++)
-      mbarrier_init(&b.small->full[i], GROUP_THREADS), mbarrier_init(&b.small->empty[i], 4 * GROUPS);
-    mbarrier_init(&b.small->turn[0], GROUP_THREADS), mbarrier_init(&b.small->turn[1], GROUP_THREADS);
+      mbarrier_init(&b.barriers->full[i], GROUP_THREADS), mbarrier_init(&b.barriers->empty[i], 4 * GROUPS);
+    mbarrier_init(&b.barriers->turn[0], GROUP_THREADS), mbarrier_init(&b.barriers->turn[1], GROUP_THREADS);
     mbarrier_init_fence();
   }
   __syncthreads();
@@ -482,7 +494,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
     flash_kernel(const __grid_constant__ attention_kernel_args k) {
   launch_dependent_grids();
   extern __shared__ __align__(1024) uint8_t memory[];
-  static_assert(sizeof(flash_small) <= SMALL_BYTES, "room");
+  static_assert(sizeof(flash_barriers) <= BARRIERS_BYTES, "room");
   flash_block b;
   if (!open_block<D, GROUPS>(k, memory, b)) return;
   if (threadIdx.x / GROUP_THREADS == GROUPS) {
@@ -492,8 +504,8 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
     if constexpr (GROUPS == 2) setmaxnreg_inc<232>();
     multiply_all<D, GROUPS>(k, b, memory);
   }
-/* release_turn writes to the memory of a block that waits for it and has therefore not ended. The racecheck tool does not
- * see that, so in a build for it all blocks leave together. */
+/* release_turn writes to the memory of a block that waits for it and has therefore not ended. The racecheck tool
+ * does not see that, so in a build for it all blocks leave together. */
 #ifdef WEFT_RACECHECK
   if (k.turns > 1) asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::: "memory");
 #endif

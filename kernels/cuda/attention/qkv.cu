@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* qkv: norms per head, rotation, and keys and values into pages or into the segment's own rows.
+/* qkv: RMS norms per head, rotary embedding (RoPE), and keys and values into pages or into the segment's own rows.
  *
  * A warp has heads of one row, one after another, with the row's sines and cosines; where rows are few, it has one. Its
  * lane has pairs (i, i + head_dim / 2), i = lane + 32 t, which are the two numbers that rotate together; they stay in
@@ -16,7 +16,7 @@ struct head_factors {
   float weight[2][PAIRS], sine[PAIRS], cosine[PAIRS];
 };
 
-/* Not inlined: it is long, and a lane asks for it up to sixteen times. */
+/* Not inlined: it is long, and a lane calls it up to sixteen times. */
 static __device__ __noinline__ float2 sine_and_cosine(float angle) {
   float2 both;
   sincosf(angle, &both.x, &both.y);
@@ -168,7 +168,7 @@ static __device__ __forceinline__ head_place head_at(const weft_qkv_args &a, con
           row.v == NULL ? NULL : row.v + value * row.next};
 }
 
-/* The numbers of the next head are on their way while a head is computed. */
+/* The numbers of the next head are in flight while a head is computed. */
 template <int PAIRS>
 static __global__ void __launch_bounds__(32 * QKV_WARPS, PAIRS <= 4   ? 8
                                                          : PAIRS <= 8 ? 5

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Gate and up side by side: a warp that multiplies half a row tile of the gate and the same half of up's row tile, so
- * that a lane has both numbers of a result act(g) * u when its sums are there, and no sums need to be stored.
+/* GEMM with a gated epilogue (SwiGLU, GeGLU): a warp multiplies half a row tile of the gate and the same half of up's
+ * row tile, so that a lane has both numbers of a result act(g) * u in its accumulators, and neither is stored.
  *
- * Of the 16 outputs of a product of the matrix units the first eight are then outputs 8 h .. 8 h + 7 of a row tile of
- * the gate, and the others the same outputs of up: row half 0 of a lane is its row g + 8 h of the gate, row half 1 that
- * of up (form.cuh names lanes, row halves and forms). An item is four row tiles of the gate and those of up in turns:
- * gate, up, gate, up ..; two warps share a pair.
+ * Of the 16 outputs of a warp's wgmma fragment the first eight are then outputs 8 h .. 8 h + 7 of a row tile of the
+ * gate, and the others the same outputs of up: row half 0 of a lane is its row g + 8 h of the gate, row half 1 that of
+ * up (packed_layout.cuh names lanes and row halves). A work item is four row tiles of the gate interleaved with those
+ * of up: gate, up, gate, up ..; two warps share a pair.
  *
  * Law: an output is the sum over the same inputs in the same order, whichever row half it has, so the result has the
  * bits of act(g) * u of stored sums. */
@@ -24,7 +24,7 @@ static __device__ __forceinline__ gated_tiles gated_tiles_of(uint32_t warp, uint
   return {w_tile, warp % 2};
 }
 
-/* load_codes. p: the place of the gate's row tile. */
+/* load_codes. p: the block of the gate's row tile. */
 template <int T>
 static __device__ __forceinline__ void load_codes_gated(const packed_block &p, const gated_tiles &tiles, uint32_t lane,
                                                         lane_codes<T> &out) {
@@ -58,7 +58,7 @@ static __device__ __forceinline__ void load_codes_gated(const packed_block &p, c
   }
 }
 
-/* load_scales, of the types that products of 8 bits have (w8a8_takes). */
+/* load_scales, of the types that W8A8 products have (w8a8_takes). */
 template <int T>
 static __device__ __forceinline__ void load_scales_gated(const packed_block &p, const gated_tiles &tiles, uint32_t g,
                                                          uint32_t c, lane_scales<T> &out) {
@@ -83,16 +83,16 @@ static __device__ __forceinline__ void load_scales_gated(const packed_block &p, 
   }
 }
 
-/* Row tile `own` of an item whose pairs begin at row tile `tile`, where the call counts gate and up in turns. Beyond the
- * last pair it names one that does not exist (weight_tile of rings.cuh). */
+/* Row tile `own` of an item whose pairs begin at row tile `tile`, where the call counts gate and up in turns. Beyond
+ * the last pair it names one that does not exist (weight_tile of pipeline.cuh). */
 static __device__ __forceinline__ weight_tile find_gated_tile(const gemm_args &a, uint32_t tile, uint32_t own) {
   uint32_t pair = (tile + own) / 2, n_pairs = tiles_of(a) / 2;
   if (a.n_weights == 2) return {own % 2, pair};
   return {0, pair + own % 2 * n_pairs};
 }
 
-/* Stores act(g) * u of a warp's sums with rows [first, first + n). out: the lane's output. scale: of gate and up. WHOLE:
- * all rows and outputs exist, and no number needs a condition. */
+/* Stores act(g) * u of a warp's sums with rows [first, first + n). out: the lane's output. scale: of gate and up.
+ * WHOLE: all rows and outputs exist, and no number needs a condition. */
 template <int N, bool WHOLE>
 static __device__ __forceinline__ void store_gated_rows(const gemm_args &a, uint32_t out, uint32_t first, uint32_t n,
                                                         const float (&scale)[2], const float (&sums)[N][4]) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The choice of the kernel that multiplies a dense matrix, dense products from f32 rows, and the matmul op. takes_gemv in
- * experts.cu chooses the kernel that multiplies experts. */
+/* Dispatch: which kernel multiplies a dense matrix; GEMM from f32 rows; the matmul op. takes_gemv in moe/experts.cu
+ * chooses between GEMV and grouped GEMM for experts. */
 #include "kernels/cuda/gemm/gemm.h"
 
 #include <string.h>
@@ -12,13 +12,13 @@
 
 enum {
   SPLITS_MAX = 8,        /* part of the numerics (gemm_set_shape) */
-  GEMV_ROWS = 8,         /* most rows for the kernel for few rows, */
+  GEMV_ROWS = 8,         /* most rows for GEMV, */
   GEMV_ROWS_NARROW = 16, /* and with at most GEMV_TILES row tiles, which would give the other kernel too few blocks */
   GEMV_TILES = 1024,
   MANY_ROWS = 128 /* most rows of a job */
 };
 
-/* Counts 16 bits for each number. Numbers of 8 bits with their scales take no more, but for rows of up to 128 inputs,
+/* Counts 16 bits for each number. Int8 numbers with their scales take no more, but for rows of up to 128 inputs,
  * which the 32 bytes for each eight rows are for. */
 uint64_t gemm_rows_bytes(uint32_t n_rows, uint32_t n_in) {
   return (uint64_t)cuda_ceil(n_rows, 8) * (cuda_ceil(n_in, 128) * 2048 + 32);
@@ -28,7 +28,7 @@ uint64_t gemm_x_bytes(uint32_t n_rows, uint32_t n_in) {
   return gemm_unscale_at(n_rows, n_in) + cuda_align(4ull * n_rows);
 }
 
-/* Segments are whole multiples of 256 inputs. */
+/* Splits are whole multiples of 256 inputs. */
 void gemm_set_split_k(gemm_args *args, uint32_t n_splits) {
   args->split_units = 2 * cuda_ceil(cuda_ceil(args->n_units, 2), n_splits);
   args->n_splits = cuda_ceil(args->n_units, args->split_units);
@@ -41,26 +41,26 @@ gemm_operand gemm_operand_of(const weft_weight *weight) {
 }
 
 void gemm_set_shape(gemm_args *args, const weft_weight *weight) {
-  packed_dims cut = packed_dims_of(weight->type, weight->n_in, weight->n_out);
+  packed_dims dims = packed_dims_of(weight->type, weight->n_in, weight->n_out);
   args->type = weight->type;
   args->values = value_table_of(weight->type);
   args->is_w8a8 = gemm_operand_of(weight) == OPERAND_INT8;
   args->n_in = weight->n_in;
-  args->n_units = cut.n_units;
-  args->is_tail = cut.is_tail;
-  args->tile_bytes = cut.tile_bytes;
+  args->n_units = dims.n_units;
+  args->is_tail = dims.is_tail;
+  args->tile_bytes = dims.tile_bytes;
   gemm_set_split_k(args, SPLITS_MAX);
 }
 
 prologue_args gemm_prologue_of(const weft_weight *weight, uint32_t n_rows) {
-  packed_dims cut = packed_dims_of(weight->type, weight->n_in, 16);
+  packed_dims dims = packed_dims_of(weight->type, weight->n_in, 16);
   prologue_args rows;
   memset(&rows, 0, sizeof rows);
   rows.type = weight->type;
   rows.n_rows = n_rows;
   rows.n_in = weight->n_in;
-  rows.n_units = cut.n_units;
-  rows.is_tail = cut.is_tail;
+  rows.n_units = dims.n_units;
+  rows.is_tail = dims.is_tail;
   rows.n_tiles = cuda_ceil(n_rows, 8);
   return rows;
 }
@@ -83,7 +83,7 @@ uint32_t gemm_job_rows(int type, uint64_t n_rows, uint64_t n_matrices) {
 }
 
 bool gemm_takes_raw(int type, uint32_t n_rows, uint32_t n_in) {
-  bool has_warps = n_rows == 1 || n_in >= 512; /* for each row one: a block has a warp for each segment */
+  bool has_warps = n_rows == 1 || n_in >= 512; /* for each row one: a block has a warp for each split */
   return type != WEFT_TYPE_F32 && n_rows <= GEMM_RAW_ROWS && has_warps && n_in % 8 == 0 &&
          (uint64_t)n_rows * (cuda_ceil(n_in, 128) * 256 + 16) <= GEMM_RAW_BYTES;
 }
@@ -124,8 +124,8 @@ gemm_weight gemm_weight_of(const weft_weight *w, float *y, uint64_t y_stride) {
   out.y_stride = y_stride;
   out.n_out = w->n_out;
   out.n_tiles = cuda_ceil(w->n_out, 16);
-  packed_dims cut = packed_dims_of(w->type, w->n_in, w->n_out);
-  out.steps = out.data + w8a8_steps_at((uint64_t)w->n_mats * cut.n_tiles, cut.tile_bytes);
+  packed_dims dims = packed_dims_of(w->type, w->n_in, w->n_out);
+  out.steps = out.data + w8a8_steps_at((uint64_t)w->n_mats * dims.n_tiles, dims.tile_bytes);
   out.int8_weights = NULL;
   out.fine_steps = NULL;
   if (w->layout == INT8_LAYOUT) {
@@ -140,12 +140,12 @@ uint64_t gemm_from_f32_bytes(const weft_weight *weight, uint32_t n_rows) {
   return weight->type == WEFT_TYPE_F32 ? 0 : gemm_x_bytes(n_rows, weight->n_in);
 }
 
-/* gemm_is_tiled for products of 8 bits, whose kernel for few rows has no room for rows with many inputs. */
+/* gemm_is_tiled for W8A8 products, whose GEMV kernel has no room for rows with many inputs. */
 static bool w8a8_is_tiled(const weft_weight *weight, uint32_t n_rows, uint32_t n_tiles, bool gated) {
   return gemm_is_tiled(n_rows, n_tiles) || !w8a8_gemv_takes(weight->type, n_rows, weight->n_in, gated);
 }
 
-/* Whether the kernel that will multiply prepares its rows itself. */
+/* Whether the kernel that will multiply has a fused prologue. */
 static bool takes_raw(const cuda_device *d, const gemm_args *a, const float *x, uint64_t x_stride) {
   if (a->is_w8a8) return a->n_rows == 1 && !a->is_tiled;
   return (a->n_rows == 1 || !gemv_is_tall(d, a)) && gemm_takes_raw(a->type, a->n_rows, a->n_in) &&
@@ -214,7 +214,8 @@ static gemm_args args_of_run(const weft_matmul_args *args, bool is_tiled, bool w
   return a;
 }
 
-/* How the rows of a matmul come: prepared (x_form), or as act(g) * u from g in args->x and u, gate->up_at after it. */
+/* How the rows of a matmul come: prologue done (x_form), or as act(g) * u from g in args->x and u, gate->up_at after
+ * it. */
 static prologue_args rows_of(const weft_matmul_args *args, const prologue_args *gate, const weft_weight *weight) {
   prologue_args rows = gemm_prologue_of(weight, args->n_rows);
   rows.x = args->x;
@@ -242,7 +243,7 @@ static weft_status run_products(cuda_device *d, const weft_matmul_args *args, co
   }
   for (uint32_t w = 0; w < args->n_weights; w++) n_tiles += cuda_ceil(args->weight[w]->n_out, 16);
   bool is_tiled = gemm_is_tiled(args->n_rows, n_tiles), w8a8_tiled = false;
-  for (uint32_t w = 0; w < args->n_weights; w++) /* all weights of 8-bit products use the same prepared rows */
+  for (uint32_t w = 0; w < args->n_weights; w++) /* all weights of W8A8 products use the same prepared rows */
     if (gemm_operand_of(args->weight[w]) == OPERAND_INT8)
       w8a8_tiled = w8a8_tiled || w8a8_is_tiled(args->weight[w], args->n_rows, n_tiles, args->activation != 0);
   bool is_there = false; /* the rows, for the next kernel */

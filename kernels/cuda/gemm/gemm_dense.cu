@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Dense products of many rows. Blocks stay on the card and take one item after another. An item is some row tiles, of
- * any of the weights, times 8 NT rows. The rings are those of rings.cuh.
+/* Dense GEMM of many rows: persistent, warp-specialised, with wgmma whose A operand (dequantised weights) is in
+ * registers and whose B operand (activations) is in shared memory. A work item is some row tiles, of any of the
+ * weights, times 8 NT rows. The pipeline is that of pipeline.cuh.
  *
- *   team      the warps that share rings. One team of two groups of four warps takes eight row tiles; or two teams of
- *             one group each share an item of four row tiles, where one team takes segments 0, 2, .., the other one
- *             segments 1, 3, .., and the sums of a segment are added in shared memory to those of the segments before
- *             it, in order
- *   warp      one row tile: the warp turns codes into operands once, in registers, for all rows; four warps together
- *             make one product of the matrix units, of 64 outputs x 8 NT rows
- *   producer  the warps after the teams, which copy: one warp for the rows of each team, two for the weights. No kernel
- *             writes weights while steps run, so they are asked for before the rows are there */
+ *   team      the consumer warps that share rings. One team of two warpgroups takes eight row tiles; or two teams of
+ *             one warpgroup each share an item of four row tiles by split-K: one team takes splits 0, 2, .., the other
+ *             one splits 1, 3, .., and reduce_split_k adds a split's sums in shared memory to those of the splits
+ *             before it, in order
+ *   consumer  a warp dequantises one row tile once, in registers, for all rows; four warps together issue one wgmma of
+ *             64 outputs x 8 NT rows
+ *   producer  the warps after the teams, which issue bulk async copies: one warp for the rows of each team, two for
+ *             the weights. No kernel writes weights while steps run, so their copies begin before the rows are there */
 #include "kernels/cuda/gemm/pipeline.cuh"
 
 enum { DENSE_BYTES = 226 << 10, DENSE_STAGES = 12, DENSE_GROUPS = 2 };
@@ -18,7 +19,7 @@ __host__ __device__ constexpr uint32_t min_of(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
-/* A stage of weights is a unit of their form (128 or 256 inputs), a stage of rows is 128 inputs. */
+/* A stage of weights is a unit of their packed layout (128 or 256 inputs), a stage of rows is 128 inputs. */
 template <int T, int NT, int TEAMS>
 struct dense_shape {
   static constexpr uint32_t tiles = 4 * DENSE_GROUPS / TEAMS, rows = 8 * NT; /* of an item; of a team: a warp's each */
@@ -72,10 +73,10 @@ template <class S, int TEAMS>
 struct dense_barriers {
   uint64_t w_full[TEAMS][S::w_stages], w_empty[TEAMS][S::w_stages];
   uint64_t x_full[TEAMS][S::x_stages], x_empty[TEAMS][S::x_stages];
-  uint64_t token[TEAMS][S::tiles]; /* a warp's turn to add its segment's sums */
+  uint64_t token[TEAMS][S::tiles]; /* a warp's turn to reduce its split's sums */
 };
 
-/* ---- the producer ---------------------------------------------------------------------------------------- */
+/* ---- producer warps -------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ void copy_rows(const gemm_args &a, const dense_item &item, uint32_t unit, uint8_t *to,
                                                  uint64_t *full) {
@@ -124,18 +125,19 @@ static __device__ void produce_weights(const gemm_args &a, uint8_t *ring, B &bar
   }
 }
 
-/* ---- the teams ------------------------------------------------------------------------------------------- */
+/* ---- consumer teams -------------------------------------------------------------------------------------- */
 
-/* A warp of a team. token: the parity to wait for at the barrier that gives the warp its turn to add sums. */
+/* A warp of a team. token: the parity to wait for at the barrier that gives the warp its turn to reduce. */
 template <class S>
 struct dense_warp {
   consumer_warp<S> rings;
   uint32_t team, warp, token;
 };
 
-/* Where there are several teams: waits for the warp's turn, adds the segment's sums to those of the segments before it,
- * and passes the turn on to the team of the next segment or, after the last one, to the team of the next item's first.
- * After the last segment `sum` is the whole sum. all: the warp's own place in shared memory. */
+/* The split-K reduction where there are several teams: waits for the warp's token, adds the split's sums to those of
+ * the splits before it, and passes the token to the team of the next split or, after the last one, to the team of
+ * the next item's first. After the last split `sum` is the whole sum. all: the warp's own partial sums in shared
+ * memory. */
 template <int N, int TEAMS, class S, class B>
 static __device__ __forceinline__ void reduce_split_k(const gemm_args &a, dense_warp<S> &at, B &barriers,
                                                       uint32_t split, float4 *all, uint32_t stride,
@@ -217,7 +219,7 @@ template <int T, int NT, int TEAMS>
 static __global__ void __launch_bounds__(dense_shape<T, NT, TEAMS>::threads, 1)
     gemm_dense_kernel(const __grid_constant__ gemm_args a) {
   using S = dense_shape<T, NT, TEAMS>;
-  extern __shared__ __align__(1024) uint8_t memory[]; /* sums of segments; by team: rows, weights */
+  extern __shared__ __align__(1024) uint8_t memory[]; /* sums of splits; by team: rows, weights */
   __shared__ dense_barriers<S, TEAMS> barriers;
   uint32_t group = __shfl_sync(0xFFFFFFFFu, threadIdx.x / 128, 0);
   if (threadIdx.x == 0) init_mbarriers<S, TEAMS>(barriers);
@@ -250,7 +252,7 @@ static __global__ void __launch_bounds__(dense_shape<T, NT, TEAMS>::threads, 1)
                        0},
                       team,
                       warp,
-                      team == 0 ? 1u : 0u}; /* the first segment waits for none */
+                      team == 0 ? 1u : 0u}; /* the first split waits for none */
   dense_item item;
   for (uint32_t index = blockIdx.x; item_of<S>(a, list, index, &item); index += gridDim.x) {
     int prescale = prescale_of<T>(a, item.tile + at.warp);
@@ -295,7 +297,7 @@ static uint32_t best_items(const cuda_device *d, const gemm_args &a) {
 
 /* a NULL: sets the kernels of the type up. */
 template <int T>
-static weft_status of_rows(cuda_device *d, const gemm_args *a) {
+static weft_status launch_for_rows(cuda_device *d, const gemm_args *a) {
   static weft_status (*const launches[N_ITEMS])(cuda_device *, const gemm_args *) = {
       launch_dense<T, 16, 1>, launch_dense<T, 8, 1>, launch_dense<T, 11, 2>, launch_dense<T, 8, 2>,
       launch_dense<T, 4, 2>};
@@ -306,9 +308,9 @@ static weft_status of_rows(cuda_device *d, const gemm_args *a) {
 }
 
 weft_status gemm_dense(cuda_device *d, const gemm_args *args) {
-  return dispatch_packed_type(args->type, [&](auto type) { return of_rows<decltype(type)::value>(d, args); });
+  return dispatch_packed_type(args->type, [&](auto type) { return launch_for_rows<decltype(type)::value>(d, args); });
 }
 
 weft_status gemm_dense_setup(cuda_device *d) {
-  return each_packed_type([&](auto type) { return of_rows<decltype(type)::value>(d, NULL); });
+  return each_packed_type([&](auto type) { return launch_for_rows<decltype(type)::value>(d, NULL); });
 }

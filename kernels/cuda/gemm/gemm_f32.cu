@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* Products with F32 weights, in f32.
+/* GEMM with F32 weights, in f32 on the ordinary cores.
  *
- * Law: a warp takes OUTS outputs for ROWS rows. For each result lane l adds chain l of route.h; then comes the tree
- * over the lanes. So a result depends on its row and its weight row alone, whatever ROWS and OUTS are and however the
- * loads are made. */
+ * Law: a warp takes OUTS outputs for ROWS rows. For each result lane l adds chain l of route.h; then comes the
+ * reduction tree over the lanes. So a result depends on its row and its weight row alone, whatever ROWS and OUTS are
+ * and however the loads are made. */
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/moe/route.h"
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Products for experts, job by job. Blocks stay on the card and take one item after another: 128 outputs x 8 NT rows.
- * The rings are those of rings.cuh.
+/* Grouped GEMM for experts (mixture of experts): one launch for all problems, which are jobs of gemm.h. Persistent and
+ * warp-specialised; a work item is 128 outputs x 8 NT rows of one job. The pipeline is that of pipeline.cuh.
  *
- *   group     four warps with 64 outputs; a block has two groups
- *   warp      a row tile: the warp turns codes into operands once, in registers, for all rows; four warps make one
- *             product of the matrix units, of 64 outputs x 8 NT rows, or fewer rows where a job has fewer
- *   bringer   four more warps that copy: one lane says which items the block works on, one brings their rows, eight
- *             bring the weights of a row tile each. They go on with the next item before this one is done */
+ *   consumer  two warpgroups with 64 outputs each. A warp dequantises a row tile once, in registers, for all rows;
+ *             four warps issue one wgmma of 64 outputs x 8 NT rows, or fewer rows where a job has fewer. The epilogue
+ *             is run_epilogue of pipeline.cuh
+ *   producer  four more warps: one lane is the tile scheduler, one copies the rows, eight copy the weights of a row
+ *             tile each. They go on with the next item during the epilogue of this one */
 #include "kernels/cuda/gemm/pipeline.cuh"
 
-/* A stage of weights is a unit of their form (128 or 256 inputs). A stage of rows is as many inputs, or 128 where items
- * have many rows. */
+/* A stage of weights is a unit of their packed layout (128 or 256 inputs). A stage of rows is as many inputs, or 128
+ * where items have many rows. */
 template <int T, int NT>
 struct grouped_shape {
   static constexpr bool few_rows = NT <= 8;
@@ -32,13 +32,13 @@ template <class S>
 struct grouped_memory {
   uint64_t w_full[S::w_stages], w_empty[S::w_stages];
   uint64_t x_full[S::x_stages], x_empty[S::x_stages];
-  uint64_t item_full[ITEM_SLOTS], item_empty[ITEM_SLOTS];
-  work_item item[ITEM_SLOTS];
+  uint64_t item_full[SCHEDULER_STAGES], item_empty[SCHEDULER_STAGES];
+  work_item item[SCHEDULER_STAGES];
 };
 
-/* ---- what is brought ------------------------------------------------------------------------------------- */
+/* ---- producer warps ------------------------------------------------------------------------------------- */
 
-/* Deals out the block's items: for each job, all groups of ITEM_TILES row tiles. schedule_items (rings.cuh) would do it
+/* The tile scheduler: for each job, all groups of ITEM_TILES row tiles. schedule_items (pipeline.cuh) would do it
  * too, but its code for calls without jobs would make each of these kernels larger. */
 template <class M>
 static __device__ void schedule_jobs(const gemm_args &a, M &m) {
@@ -54,7 +54,7 @@ static __device__ void schedule_jobs(const gemm_args &a, M &m) {
     m.item[at.stage] = item;
     mbarrier_arrive(&m.item_full[at.stage]);
     if (item.n == 0) return;
-    advance(at, ITEM_SLOTS);
+    advance(at, SCHEDULER_STAGES);
   }
 }
 
@@ -98,9 +98,9 @@ static __device__ void produce_weights(const gemm_args &a, uint8_t *ring, M &m, 
   }
 }
 
-/* ---- the groups ------------------------------------------------------------------------------------------ */
+/* ---- consumer warpgroups --------------------------------------------------------------------------------- */
 
-/* Multiplies an item. N: rows in eights, enough for the job. */
+/* The mainloop and epilogue of a work item. N: rows in eights, enough for the job. */
 template <int T, int N, class S>
 static __device__ __forceinline__ void multiply_item(const gemm_args &a, const work_item &item, int prescale,
                                                      consumer_warp<S> &at) {
@@ -144,7 +144,7 @@ static __global__ void __launch_bounds__(ITEM_THREADS, grouped_shape<T, NT>::blo
       mbarrier_init(&m.w_full[i], ITEM_TILES), mbarrier_init(&m.w_empty[i], ITEM_TILES * WARP_ARRIVALS);
     for (uint32_t i = 0; i < S::x_stages; i++)
       mbarrier_init(&m.x_full[i], 1), mbarrier_init(&m.x_empty[i], ITEM_TILES * WARP_ARRIVALS);
-    for (uint32_t i = 0; i < ITEM_SLOTS; i++)
+    for (uint32_t i = 0; i < SCHEDULER_STAGES; i++)
       mbarrier_init(&m.item_full[i], 1), mbarrier_init(&m.item_empty[i], ITEM_CONSUMERS);
     mbarrier_init_fence();
   }
@@ -201,7 +201,7 @@ static weft_status launch_grouped(cuda_device *d, const gemm_args *a) {
 
 /* a NULL: sets the kernels of the type up. */
 template <int T>
-static weft_status of_rows(cuda_device *d, const gemm_args *a) {
+static weft_status launch_for_rows(cuda_device *d, const gemm_args *a) {
   if (a == NULL) {
     weft_status status = launch_grouped<T, 2>(d, NULL);
     if (status == WEFT_OK) status = launch_grouped<T, 3>(d, NULL);
@@ -213,9 +213,9 @@ static weft_status of_rows(cuda_device *d, const gemm_args *a) {
 }
 
 weft_status gemm_grouped(cuda_device *d, const gemm_args *args) {
-  return dispatch_packed_type(args->type, [&](auto type) { return of_rows<decltype(type)::value>(d, args); });
+  return dispatch_packed_type(args->type, [&](auto type) { return launch_for_rows<decltype(type)::value>(d, args); });
 }
 
 weft_status gemm_grouped_setup(cuda_device *d) {
-  return each_packed_type([&](auto type) { return of_rows<decltype(type)::value>(d, NULL); });
+  return each_packed_type([&](auto type) { return launch_for_rows<decltype(type)::value>(d, NULL); });
 }

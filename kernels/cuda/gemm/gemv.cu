@@ -1,40 +1,40 @@
 /* SPDX-License-Identifier: MIT */
-/* Products for few rows: a warp takes 16 outputs and one segment of the inputs; the segments' sums meet in shared
- * memory, where they are added in the order of multiply.h.
+/* Split-K GEMV for up to 32 rows: a warp takes 16 outputs and one split of the inputs; the sums of the splits are
+ * reduced in shared memory, in the order of gemm.h (reduce_split_k of gemv.cuh).
  *
- *   weights  every warp has places in shared memory for a few pieces of a row tile, which bulk copies bring
- *   block    its warps are (row tiles) x (segments), for 8 NT rows of x. Then the block goes on to the row
- *            tiles that lie one grid further; while it finishes its tiles, the first weights of the next ones are on
- *            their way
- *   raw      up to four rows come in f32: every block prepares them for itself while its first weights are on their way,
- *            which saves a kernel. Blocks then have as many row tiles as a multiprocessor holds
- *   gated    a row tile of the gate and the same tile of up lie in one block, which writes act(g) * u
- *   tall     a product of up to eight rows with at least two row tiles for every warp of the card (the head): a warp
- *            takes a row tile with all its segments and waits for no other warp
+ *   weights  every warp has a ring of a few stages of its own, which bulk async copies fill
+ *   block    its warps are (row tiles) x (splits), for 8 NT rows of x. Blocks are persistent: a block goes on to the
+ *            row tiles one grid further, whose first weights are in flight during the epilogue of the tiles before
+ *   raw      up to four rows come in f32: every block runs the prologue for itself in shared memory while its first
+ *            weights are in flight (a fused prologue), which saves a kernel. Blocks then have as many row tiles as a
+ *            multiprocessor holds
+ *   gated    a row tile of the gate and the same tile of up lie in one block, whose epilogue writes act(g) * u
+ *   tall     up to eight rows and at least two row tiles for every warp of the card (the head): a warp takes a row
+ *            tile with all its splits and waits for no other warp
  *
- * experts_in.cu multiplies experts in the same way. A kernel holds what its call needs and no more, since it runs for a
- * few microseconds, in which its instructions have to come from memory too. */
+ * moe/gate_up_gemv.cu multiplies experts in the same way. A kernel holds what its call needs and no more, since it
+ * runs for a few microseconds, in which its instructions have to come from memory too. */
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/gemm/gemv.cuh"
 
 enum { TALL_WARPS = 8 };
 
-/* How a kernel's rows come: prepared, one raw one, or some raw ones. */
+/* How a kernel's rows come: after the prologue, one raw one, or some raw ones. */
 enum { ROWS_PREPARED, ROWS_RAW_ONE, ROWS_RAW };
 
-/* ---- dense weights ------------------------------------------------------------------------------------------ */
+/* ---- dense weights --------------------------------------------------------------------------------------- */
 
 /* A warp's row tile: number `tile` of a weight. data NULL: there is none. */
-typedef struct gemv_dense_tile {
+typedef struct dense_tile {
   uint32_t weight, tile;
   const uint8_t *data;
-} gemv_dense_tile;
+} dense_tile;
 
 /* The row tile of a warp slot in a block's group of them. Gated, a group is a tile of the gate and the same one of up,
  * which are two weights or the halves of one. */
 template <bool GATED>
-static __device__ __forceinline__ gemv_dense_tile find_dense(const gemm_args &a, uint32_t group, uint32_t slot) {
-  gemv_dense_tile t = {0, GATED ? group : group * (blockDim.x / 32 / a.n_splits) + slot, NULL};
+static __device__ __forceinline__ dense_tile find_dense(const gemm_args &a, uint32_t group, uint32_t slot) {
+  dense_tile t = {0, GATED ? group : group * (blockDim.x / 32 / a.n_splits) + slot, NULL};
   if (GATED) {
     if (group >= gemv_tiles(a)) return t;
     if (slot != 0 && a.n_weights == 2) t.weight = 1;
@@ -47,13 +47,15 @@ static __device__ __forceinline__ gemv_dense_tile find_dense(const gemm_args &a,
   return t;
 }
 
+/* Registers of a thread, for 8 NT rows. */
+constexpr int gemv_registers(int nt) {
+  return nt == 1 ? 80 : nt == 2 ? 112 : 128;
+}
+
 template <int T, int NT, int ROWS, bool GATED>
-static __global__ void __maxnreg__(NT == 1   ? 80
-                                   : NT == 2 ? 112
-                                             : 128)
+static __global__ void __maxnreg__(gemv_registers(NT))
     gemv_kernel(const __grid_constant__ gemm_args a, uint32_t n_groups) {
-  /* Places of the warps; sums [2][row tiles of the block][segments][NT][32][4], whose halves groups use in turn; raw
-   * rows. */
+  /* Stages of the warps; sums [2][row tiles of the block][splits][NT][32][4], whose halves groups use in turn; rows. */
   extern __shared__ __align__(128) uint8_t memory[];
   constexpr bool RAW = ROWS != ROWS_PREPARED, ONE = ROWS == ROWS_RAW_ONE;
   __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
@@ -66,11 +68,11 @@ static __global__ void __maxnreg__(NT == 1   ? 80
   gemv_ring ring = {memory + warp * GEMV_STAGES * gemv_piece_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, 0, 0};
   float *part = (float *)(void *)(memory + n_warps * GEMV_STAGES * gemv_piece_bytes(T));
   uint4 *raw = (uint4 *)(void *)(part + 2 * n_warps * NT * 128);
-  bool is_last = split + 1 == a.n_splits; /* the warp of the shortest segment finishes tiles */
+  bool is_last = split + 1 == a.n_splits; /* the warp of the shortest split runs the epilogue */
   ring_init(&ring);
-  gemv_dense_tile tile = find_dense<GATED>(a, blockIdx.x, slot);
+  dense_tile tile = find_dense<GATED>(a, blockIdx.x, slot);
   packed_header header = header_of(a.weight[tile.data != NULL ? tile.weight : 0].data);
-  const uint8_t *ahead = tile.data; /* whose unit `unit` is asked for next */
+  const uint8_t *ahead = tile.data; /* the copy of whose unit `unit` is issued next */
   uint32_t group_ahead = blockIdx.x;
   auto issue = [&](uint32_t stage) {
     if (ahead == NULL) return;
@@ -120,9 +122,9 @@ static __global__ void __maxnreg__(NT == 1   ? 80
   if (RAW && a.raw.is_there) wait_for_prior_grids(); /* who waits for this kernel waits for those before it too */
 }
 
-/* ---- many row tiles: a warp has whole ones ------------------------------------------------------------------ */
+/* ---- many row tiles: a warp has whole ones --------------------------------------------------------------- */
 
-/* The next piece that a warp will ask for. */
+/* The next piece whose copy a warp will issue. */
 typedef struct tall_cursor {
   uint32_t tile, unit;
 } tall_cursor;
@@ -136,11 +138,11 @@ static __device__ __forceinline__ void issue_tall(const gemm_args &a, gemv_ring 
   if (at.unit >= a.n_units) at.unit = 0, at.tile += gridDim.x * TALL_WARPS;
 }
 
-/* No warp waits for another. ONE: of one row, which comes raw; other rows are prepared. */
+/* No warp waits for another. ONE: of one row, which comes raw; others come after the prologue. */
 template <int T, bool ONE>
 static __global__ void __launch_bounds__(32 * TALL_WARPS, GEMV_WARPS_MAX / TALL_WARPS)
     gemv_tall_kernel(const __grid_constant__ gemm_args a) {
-  extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, the raw row */
+  extern __shared__ __align__(128) uint8_t memory[]; /* stages of the warps, the raw row */
   __shared__ __align__(8) uint64_t filled[TALL_WARPS * GEMV_STAGES];
   __shared__ uint32_t most_of[TALL_WARPS];
   __shared__ int scale_exponent[1];
@@ -190,11 +192,11 @@ static weft_status launch_tall(cuda_device *d, const gemm_args *args) {
   return cuda_launched(d, "a product with a tall weight");
 }
 
-/* ---- launches ---------------------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------------------- */
 
-/* How many row tiles a block takes at once: a pair where they are gated. Where every block prepares its row for itself,
- * it takes as many as a multiprocessor holds, as long as all of the card has work; or half of it, where a launch for the
- * same rows and other weights may run on the other half. */
+/* How many row tiles a block takes at once: a pair where they are gated. Where every block runs the prologue for
+ * itself, it takes as many as a multiprocessor holds, as long as all of the card has work; or half of it, where a
+ * launch for the same rows and other weights may run on the other half. */
 template <int T, int NT, int ROWS>
 static uint32_t slots_of(cuda_device *d, const gemm_args &a, uint32_t n_raw) {
   uint32_t n = a.gated ? 2 : GEMV_SPLITS_MAX / a.n_splits, n_tiles = gemv_tiles(a);
@@ -231,7 +233,7 @@ static weft_status launch_dense(cuda_device *d, const gemm_args *args) {
 
 /* a NULL: sets the kernels of the type up. */
 template <int T>
-static weft_status of_rows(cuda_device *d, const gemm_args *args) {
+static weft_status launch_for_rows(cuda_device *d, const gemm_args *args) {
   if (args == NULL) {
     weft_status status = launch_tall<T, true>(d, NULL);
     if (status == WEFT_OK) status = launch_tall<T, false>(d, NULL);
@@ -251,9 +253,9 @@ static weft_status of_rows(cuda_device *d, const gemm_args *args) {
 
 weft_status gemv(cuda_device *d, const gemm_args *args) {
   if (args->ids != NULL) return experts_gemv_gate_up(d, args);
-  return dispatch_packed_type(args->type, [&](auto type) { return of_rows<decltype(type)::value>(d, args); });
+  return dispatch_packed_type(args->type, [&](auto type) { return launch_for_rows<decltype(type)::value>(d, args); });
 }
 
 weft_status gemv_setup(cuda_device *d) {
-  return each_packed_type([&](auto type) { return of_rows<decltype(type)::value>(d, NULL); });
+  return each_packed_type([&](auto type) { return launch_for_rows<decltype(type)::value>(d, NULL); });
 }

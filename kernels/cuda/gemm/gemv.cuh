@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: MIT */
-/* What the kernels for few rows share: each warp's own stream of packed weights through shared memory, and its products
- * with rows of x.
+/* What the GEMV kernels share: each warp's pipeline of packed weights through shared memory, the fused prologue, the
+ * products on mma.sync, the split-K reduction and the epilogue.
  *
- * Law: every warp has places of its own for pieces of a row tile, and starts the copy of a next piece to a place when
- * all its lanes have read the last one. Sums have the order of multiply.h or, in w8a8_gemv.cu, that of eight.h.
+ * Law: every warp has a ring of stages of its own, and issues the async copy into a stage when all its lanes have read
+ * what was there. Sums have the order of gemm.h or, in w8a8_gemv.cu, that of w8a8.h.
  *
- * No kernel writes weights while steps run. So a block asks for its first weights before it waits for its inputs, and
- * they arrive while the kernel before it ends. (The first kernel after a weight was placed starts only when that is
- * done: cuda_device.fresh.) */
+ * No kernel writes weights while steps run. So a block issues the copies of its first weights before it waits for the
+ * kernels before it (programmatic dependent launch), and they arrive while the last of these ends. (The first kernel
+ * after a weight was placed starts only when that is done: cuda_device.fresh.) */
 #ifndef WEFT_KERNELS_CUDA_GEMV_CUH
 #define WEFT_KERNELS_CUDA_GEMV_CUH
 
 #include "kernels/cuda/gemm/w8a8.h"
-#include "kernels/cuda/wgmma.cuh"
+#include "kernels/cuda/async_copy.cuh"
 
 enum {
   GEMV_WARPS_MAX = 24, /* of a block, and of all blocks on a multiprocessor */
@@ -21,7 +21,8 @@ enum {
   GEMV_SHARED_BYTES_MAX = 220 << 10
 };
 
-/* A piece is what one copy brings: 128 inputs of 16-bit codes, 256 of others. Segments are whole multiples of 256. */
+/* A piece is what one async copy loads: 128 inputs of 16-bit codes, 256 of others. Splits are whole multiples of
+ * 256. */
 __host__ __device__ constexpr uint32_t gemv_units(int type) {
   return packed_bits(type) == 16 ? 1 : 2;
 }
@@ -30,10 +31,10 @@ __host__ __device__ constexpr uint32_t gemv_piece_bytes(int type) {
   return gemv_units(type) * 128 * packed_unit_bytes(packed_shape_of(type)) / packed_shape_of(type).unit;
 }
 
-/* A warp's places for pieces, used one after another. */
+/* A warp's stages for pieces, used one after another. */
 typedef struct gemv_ring {
   uint8_t *memory;
-  uint64_t *filled; /* a barrier per place */
+  uint64_t *filled; /* a barrier per stage */
   uint32_t n, at, phase;
 } gemv_ring;
 
@@ -46,7 +47,7 @@ static __device__ __forceinline__ void ring_init(gemv_ring *ring) {
   __syncwarp();
 }
 
-/* Starts the copy of the piece that begins at `unit` to a place whose last piece all lanes have read. */
+/* Starts the copy of the piece that begins at `unit` to a stage whose last piece all lanes have read. */
 template <int T>
 static __device__ __forceinline__ void ring_issue(const gemm_args &a, gemv_ring &ring, uint32_t stage,
                                                   const uint8_t *row_tile, uint32_t unit) {
@@ -61,8 +62,9 @@ static __device__ __forceinline__ bool is_tail_unit(const gemm_args &a, uint32_t
   return a.is_tail != 0 && unit + 1 == a.n_units;
 }
 
-/* Where the lane's share of x lies: prepared rows in memory, or a row in shared memory (fused_prologue). Where a product
- * has fewer than eight rows, lanes of the others read one that exists, and their results are not used. */
+/* Where the lane's share of x lies: rows after the prologue in memory, or a row in shared memory (fused_prologue).
+ * Where a product has fewer than eight rows, lanes of the others read one that exists, and their results are not
+ * used. */
 template <int NT>
 struct x_source {
   const uint8_t *prepared[NT];
@@ -87,7 +89,7 @@ static __device__ __forceinline__ void load_x(const x_source<NT> &x, uint32_t un
   }
 }
 
-/* sum += the piece at the ring's place, which holds units [unit, end). EARLY: x is asked for before it is needed, which
+/* sum += the piece in the ring's stage, which holds units [unit, end). EARLY: x is loaded before it is needed, which
  * takes registers. */
 template <int T, int NT, bool RAW, bool EARLY = NT <= 2>
 static __device__ __forceinline__ void multiply_piece(const gemm_args &a, const gemv_ring &ring, uint32_t unit,
@@ -126,8 +128,8 @@ static __device__ __forceinline__ void multiply_piece(const gemm_args &a, const 
   }
 }
 
-/* ring_wait waits until the piece at the ring's place has come. ring_advance waits until all lanes have read it, and goes
- * on to the next place. */
+/* ring_wait waits until the piece in the ring's stage has come. ring_advance waits until all lanes have read it, and
+ * goes on to the next stage. */
 static __device__ __forceinline__ void ring_wait(const gemv_ring &ring) {
   mbarrier_wait(&ring.filled[ring.at], ring.phase);
 }
@@ -175,9 +177,10 @@ static __device__ __forceinline__ void load_raw(const float *row, uint32_t chunk
   ((float4 *)(void *)v)[1] = ok ? __ldcg(from + 1) : none;
 }
 
-/* Prepares rows [0, n) in shared memory, one raw_stride behind the other, 16 bytes for 8 inputs. row(r) is row r. The
- * block has at least n warps, which share the rows out. lift, in shared memory: the exponents of the powers of two that
- * the rows were multiplied by. The roundings are those of prologue_kernel. most_of: scratch [warps]. */
+/* The fused prologue: converts rows [0, n) in shared memory, one raw_stride behind the other, 16 bytes for 8 inputs.
+ * row(r) is row r. The block has at least n warps, which share the rows out. scale_exponent, in shared memory: the
+ * exponents of the powers of two that the rows were multiplied by. The roundings are those of prologue_kernel.
+ * most_of: scratch [warps]. */
 template <int T, class F>
 static __device__ __forceinline__ void fused_prologue(const gemm_args &a, uint32_t n, F &&row, uint32_t *most_of,
                                                       uint4 *to, int *scale_exponent) {
@@ -218,8 +221,8 @@ static __device__ __forceinline__ void fused_prologue(const gemm_args &a, uint32
   __syncthreads();
 }
 
-/* Waits for the inputs of a kernel that multiplies rows by weight 0, and prepares the rows where they come raw. raise is
- * the exponent that results are lowered by, beside that of their row. */
+/* Waits for the kernels before one that multiplies rows by weight 0, and runs the fused prologue where the rows come
+ * raw. prescale: the exponent of the weight, which the epilogue undoes beside that of the row. */
 typedef struct opened_rows {
   prescale_powers powers;
   int prescale;
@@ -248,9 +251,10 @@ static __device__ __forceinline__ x_source<1> rows_of_lane(const gemm_args &a, c
   return x;
 }
 
-/* A row tile with all its inputs times up to eight rows, or ONE. A lane gets the results of outputs lane / 4 and lane / 4
- * + 8 for rows lane % 4 * 2 and the one after it, in the order of mma; with ONE for the first of them alone. Segments are
- * added ascending, from 0. ask(place) starts the copy of the next piece to a place that has been read. */
+/* A row tile with all its inputs times up to eight rows, or ONE. A lane gets the results of outputs lane / 4 and
+ * lane / 4 + 8 for rows lane % 4 * 2 and the one after it, in the order of mma; with ONE for the first of them
+ * alone. Splits are added ascending, from 0. issue(stage) starts the copy of the next piece to a stage that has been
+ * read. */
 template <int T, bool RAW, bool ONE, class F>
 static __device__ __forceinline__ void multiply_tile(const gemm_args &a, const x_source<1> &x,
                                                      const prescale_powers &powers, gemv_ring &ring, F &&issue,
@@ -276,10 +280,10 @@ static __device__ __forceinline__ void multiply_tile(const gemm_args &a, const x
   }
 }
 
-/* ---- row tiles whose segments are in several warps ------------------------------------------------------------ */
+/* ---- split-K reduction and epilogue --------------------------------------------------- */
 
-/* The sum over segments, ascending from 0, times what undoes the preparation of the row, and then the raising of the
- * weight. part: the number of segment 0; n: floats from one segment's numbers to the next one's. */
+/* The split-K reduction: the sum over splits, ascending from 0, times what undoes the scaling of the row, and then
+ * the prescale of the weight. part: the number of split 0; n: floats from one split's numbers to the next one's. */
 static __device__ __forceinline__ float reduce_split_k(uint32_t n_splits, const float *part, uint32_t n, float unscale,
                                                        float w_unscale) {
   float sum = 0.0f, of[GEMV_SPLITS_MAX];
@@ -291,7 +295,7 @@ static __device__ __forceinline__ float reduce_split_k(uint32_t n_splits, const 
   return __fmul_rn(__fmul_rn(sum, unscale), w_unscale);
 }
 
-/* What is known of a row tile when its sums of n_rows rows are there: results go to weight; down and up_down are
+/* What the epilogue of a row tile needs: results of n_rows rows go to weight; w_unscale and up_w_unscale are
  * weight_unscale_of of the tile's weight and of the one that it is gated with. */
 typedef struct epilogue_args {
   const gemm_weight *weight;
@@ -299,8 +303,9 @@ typedef struct epilogue_args {
   float w_unscale, up_w_unscale;
 } epilogue_args;
 
-/* Writes a row tile's results. y_row(column) is the row of y, back(column) undoes the preparation of the row of x. part:
- * the sums of a row tile, [segments][NT][lane][4]; a lane takes those of one output and of every second row. */
+/* The epilogue of a row tile: reduces its splits, gates and stores. y_row(column) is the row of y, unscale(column)
+ * undoes the scaling of the row of x. part: the sums of a row tile, [splits][NT][lane][4]; a lane takes those of one
+ * output and of every second row. */
 template <int NT, bool GATED, class F, class G>
 static __device__ __forceinline__ void run_epilogue(const gemm_args &a, const epilogue_args &end, const float *part,
                                                     F &&y_row, G &&unscale) {
@@ -317,8 +322,8 @@ static __device__ __forceinline__ void run_epilogue(const gemm_args &a, const ep
   }
 }
 
-/* Multiplies a warp's segment [unit, end) of a row tile. The ring has asked for its first pieces; ask(place) asks for
- * what comes behind them. Leaves the sums at own [NT][32][4]. */
+/* Multiplies a warp's split [unit, end) of a row tile. The copies of its first pieces are in flight; issue(stage)
+ * issues the copies of what comes behind them. Leaves the sums at own [NT][32][4]. */
 template <int T, int NT, bool RAW, bool EARLY = NT <= 2, class F>
 static __device__ __forceinline__ void multiply_split(const gemm_args &a, gemv_ring &ring, uint32_t unit, uint32_t end,
                                                       const x_source<NT> &x, const prescale_powers &powers, float *own,
@@ -339,9 +344,9 @@ static __device__ __forceinline__ void multiply_split(const gemm_args &a, gemv_r
     ((float4 *)(void *)own)[n * 32 + threadIdx.x % 32] = make_float4(sum[n][0], sum[n][1], sum[n][2], sum[n][3]);
 }
 
-/* ---- what blocks deal out ---------------------------------------------------------------------------------- */
+/* ---- tile scheduler ------------------------------------------------------------------- */
 
-/* How many row tiles of a job there are to deal out to blocks; gated, how many pairs of row tiles. */
+/* How many row tiles of a job there are to schedule; gated, how many pairs of row tiles. */
 static __host__ __device__ __forceinline__ uint32_t gemv_tiles(const gemm_args &a) {
   if (a.gated) return a.n_weights == 2 ? a.weight[0].n_tiles : a.weight[0].n_tiles / 2;
   uint32_t n = 0;
@@ -400,11 +405,11 @@ static __device__ __forceinline__ bool find_own(const gemm_args &a, const gemv_i
   return true;
 }
 
-/* The next piece that a warp will ask for. */
+/* The next piece whose copy a warp will issue. */
 typedef struct gemv_cursor {
   uint32_t index, unit;
   const uint8_t *row_tile; /* NULL: there is no more */
-  const uint8_t *steps;    /* products of 8 bits only */
+  const uint8_t *steps;    /* W8A8 products only */
 } gemv_cursor;
 
 /* Moves on to item at->index or the first one of the block after it that has work for the warp. */
@@ -425,8 +430,8 @@ static __device__ __forceinline__ void enter_item(const gemm_args &a, const gemv
   }
 }
 
-/* Where all of the warp's segment [first, end) has been asked for, moves on to the warp's next item. False: there is no
- * piece to ask for. */
+/* Where all copies of the warp's split [first, end) have been issued, moves on to the warp's next item. False: there
+ * is no piece left. */
 template <int NT>
 static __device__ __forceinline__ bool find_next_piece(const gemm_args &a, const gemv_items &items, uint32_t slot,
                                                        uint32_t first, uint32_t end, gemv_cursor *at) {
@@ -437,7 +442,7 @@ static __device__ __forceinline__ bool find_next_piece(const gemm_args &a, const
   return at->row_tile != NULL;
 }
 
-/* ---- host ---------------------------------------------------------------------------------------------------- */
+/* ---- host ------------------------------------------------------------------------------------------------ */
 
 static inline gemm_args gemv_args_of(const gemm_args &a) {
   gemm_args own = a;
@@ -459,7 +464,7 @@ static inline uint32_t gemv_blocks_of(const cuda_device *d, const gemv_items &it
   return items.n < n_blocks ? items.n : n_blocks;
 }
 
-/* Shared memory of a block: places of the warps, two sets of sums, n_raw rows of n_units. */
+/* Shared memory of a block: stages of the warps, two sets of sums, n_raw rows of n_units. */
 template <int T, int NT>
 static constexpr uint32_t gemv_bytes(uint32_t n_warps, uint32_t n_raw, uint32_t n_units) {
   return n_warps * (GEMV_STAGES * gemv_piece_bytes(T) + 2 * NT * 512) + n_raw * raw_stride(n_units) * 16;

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of 8 bits from ready integers (integers.h): many rows, dense and of experts. Blocks stay on the card and
- * take one item after another: up to 192 rows x 128 columns, in two column blocks. Rows and columns both come from
- * shared memory, so a warp makes nothing but sums.
+/* W8A8 GEMM from weights that were requantised to int8 ahead of time (weights/int8_weights.h): many rows, dense and
+ * grouped. Persistent and warp-specialised: a work item is up to 192 rows x 128 columns, in two column blocks. Both
+ * operands of wgmma (m64n128k32, s8 x s8 -> s32) come from shared memory, so a consumer warp dequantises nothing.
  *
- *   group     four warps with 64 of the rows; a block has three. While one scales the sums of a span, or stores
- *             results, the others multiply. A group whose rows an item does not have lets its stages pass
- *   bringer   four more warps with a lane each at work: one deals out the items, one copies rows, one columns, one
+ *   consumer  three warpgroups with 64 of the rows each. While one scales the accumulators of a span, or runs its
+ *             epilogue, the others multiply. A warpgroup whose rows an item does not have releases its stages unread
+ *   producer  four more warps with a lane each at work: the tile scheduler, one for rows, one for columns, one for
  *             scales and steps. Copies are as large as they can be: to start one takes a lane some 60 ns, whatever its
  *             size
  *   stage     128 inputs of rows and columns; scales and steps, which belong to 256, have a ring of their own
  *
  * Law: a result has the bits of w8a8_gemm, which has the same sums in the same order. A stage is read and written
- * again as rings.cuh says; a warp arrives at `empty` when the products that read the stage have ended. */
+ * again as pipeline.cuh says; a warp arrives at `empty` when the wgmma that read the stage have ended. */
 #include "kernels/cuda/gemm/w8a8.cuh"
 #include "kernels/cuda/weights/int8_weights.h"
 #include "kernels/cuda/gemm/pipeline.cuh"
@@ -35,8 +35,8 @@ static_assert((int)ITEM_ROWS == (int)INT8_JOB_ROWS, "a job is an item's rows");
 
 struct int8_memory {
   uint64_t full[STAGES], empty[STAGES], factors_full[FACTORS], factors_empty[FACTORS];
-  uint64_t item_full[ITEM_SLOTS], item_empty[ITEM_SLOTS];
-  work_item item[ITEM_SLOTS]; /* tile: which pair of column blocks */
+  uint64_t item_full[SCHEDULER_STAGES], item_empty[SCHEDULER_STAGES];
+  work_item item[SCHEDULER_STAGES]; /* tile: which pair of column blocks */
 };
 
 /* ---- columns --------------------------------------------------------------------------------------------- */
@@ -71,7 +71,7 @@ static __device__ __forceinline__ uint64_t block_at(const gemm_weight &weight, u
   return (uint64_t)matrix * n + min(block, n - 1);
 }
 
-/* ---- what is brought ------------------------------------------------------------------------------------- */
+/* ---- producer warps ------------------------------------------------------------------------------------- */
 
 static __device__ void produce_rows(const gemm_args &a, uint8_t *ring, int8_memory &m) {
   pipeline_state at = {0, 1}, item_at = {0, 0};
@@ -145,7 +145,7 @@ static __device__ __forceinline__ void int8_wgmma(span_sums &d, uint64_t a, uint
                : "l"(a), "l"(b), "r"(add));
 }
 
-/* Waits for the next stage, whose place is then given. */
+/* Waits until the next stage is full. */
 static __device__ __forceinline__ const uint8_t *acquire_stage(const uint8_t *ring, int8_memory &m,
                                                                pipeline_state &at) {
   const uint8_t *stage = ring + at.stage * STAGE_BYTES;
@@ -168,7 +168,7 @@ static __device__ __forceinline__ void start_half(const uint8_t *stage, int32_t 
     int8_wgmma(d, rows + (uint64_t)(32 * i >> 4), columns + (uint64_t)(32 * i >> 4), i == 0 ? add : 1);
 }
 
-/* sums += the span's integers times their scales. */
+/* sums += the span's s32 accumulators times their scales. */
 static __device__ __forceinline__ void scale_sums(const float *factors, uint32_t row, const span_sums &d,
                                                   float (&sums)[SUMS][4]) {
   const float scale[2] = {factors[row], factors[row + 8]};
@@ -185,7 +185,7 @@ static __device__ __forceinline__ void scale_sums(const float *factors, uint32_t
   }
 }
 
-/* ---- results --------------------------------------------------------------------------------------------- */
+/* ---- epilogue -------------------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ void store_at_once(float *y, const float (&v)[4]) {
   *(float4 *)(void *)y = make_float4(v[0], v[1], v[2], v[3]);
@@ -294,8 +294,8 @@ static __device__ __forceinline__ void run_gated_epilogue(const gemm_args &a, co
 
 /* ---- the kernel ------------------------------------------------------------------------------------------ */
 
-/* A group's places in the rings: the stage it reads next, the one it gives back next, the scales and steps. row: the
- * lane's first row of an item; the other is 8 more. */
+/* A consumer warpgroup's positions in the rings: the stage it reads next, the one it releases next, the scales and
+ * steps. row: the lane's first row of an item; the other is 8 more. */
 typedef struct int8_consumer {
   pipeline_state read, spent, factors;
   uint32_t row;
@@ -319,7 +319,7 @@ static __device__ __forceinline__ void multiply_span(const uint8_t *ring, int8_m
   advance(at.factors, FACTORS);
 }
 
-/* Lets the stages of a span pass. */
+/* Releases the stages of a span unread. */
 static __device__ __forceinline__ void skip_span(const uint8_t *ring, int8_memory &m, int8_consumer &at) {
   (void)acquire_stage(ring, m, at.read), (void)acquire_stage(ring, m, at.read);
   mbarrier_wait(&m.factors_full[at.factors.stage], at.factors.phase);
@@ -345,7 +345,7 @@ static __device__ __forceinline__ void init_mbarriers(int8_memory &m) {
   for (uint32_t i = 0; i < STAGES; i++) mbarrier_init(&m.full[i], 2), mbarrier_init(&m.empty[i], WARPS * WARP_ARRIVALS);
   for (uint32_t i = 0; i < FACTORS; i++)
     mbarrier_init(&m.factors_full[i], 1), mbarrier_init(&m.factors_empty[i], WARPS * WARP_ARRIVALS);
-  for (uint32_t i = 0; i < ITEM_SLOTS; i++)
+  for (uint32_t i = 0; i < SCHEDULER_STAGES; i++)
     mbarrier_init(&m.item_full[i], 1), mbarrier_init(&m.item_empty[i], INT8_ITEM_CONSUMERS);
   mbarrier_init_fence();
 }

@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* What the products of more than a few rows share: rings of weights and of rows in shared memory, the products of one
- * warp, and how results are written. gemm_dense, gemm_grouped and w8a8_gemm are built of it;
- * int8_gemm has the rings and items alone, since its weights are not turned in registers.
+/* The pipeline of warp-specialised GEMM: a ring of shared-memory stages between producer and consumer warps, the tile
+ * scheduler, the mainloop of a consumer warp, and the epilogue. gemm_dense.cu, gemm_grouped.cu and w8a8_gemm.cu are
+ * built of it; int8_gemm.cu uses the ring and the scheduler alone, since its weights are not dequantised. (CUTLASS
+ * calls the same design a persistent warp-specialised kernel.)
  *
- * A ring is a few places in shared memory, which hold one stage each: the next inputs of the weights, or of the rows.
- * Producer lanes fill the stages by bulk copies, as far ahead as the ring goes; the warps that multiply read them.
- * Every stage has two barriers: `full` completes when the stage's bytes have come, `empty` when all warps have done
- * with them. The operand in registers is the weights: a warp makes it from the codes of its row tile, once for all
- * rows.
+ * A stage holds the next inputs of the weights, or of the rows. Producer lanes fill the stages by bulk async copies,
+ * as far ahead as the ring goes; consumer warps read them. Every stage has two mbarriers: `full` completes when the
+ * stage's bytes have come, `empty` when all consumer warps have done with them. The A operand of wgmma is the weights,
+ * in registers: a warp dequantises the codes of its row tile once for all rows. B is the activations, in shared
+ * memory.
  *
  * Law: a stage is read only after a wait for its `full` barrier and overwritten only after a wait for its `empty`
  * barrier. A warp arrives at `empty` of weights when their codes are in its registers, and at `empty` of rows when the
- * products that read them have ended. */
+ * wgmma that read them have ended. */
 #ifndef WEFT_KERNELS_CUDA_PIPELINE_CUH
 #define WEFT_KERNELS_CUDA_PIPELINE_CUH
 
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/async_copy.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 /* A position in a ring: the stage, and the parity to wait for at its barrier, which changes with every round. */
@@ -27,14 +29,14 @@ static __device__ __forceinline__ void advance(pipeline_state &c, uint32_t n) {
   if (++c.stage == n) c.stage = 0, c.phase ^= 1;
 }
 
-/* ---- items: what blocks that stay on the card (persistent blocks) work on, one after another ----------------- */
+/* ---- tile scheduler: the work items of persistent blocks, one after another ----------------- */
 
 enum {
-  ITEM_TILES = 8, /* row tiles of an item, and warps of a block that multiply: one to a tile */
-  ITEM_SLOTS = 4, /* of a block's ring of items */
+  ITEM_TILES = 8,       /* row tiles of an item, and consumer warps of a block: one to a tile */
+  SCHEDULER_STAGES = 4, /* of the tile scheduler's ring */
   ITEM_THREADS = 384,
-  /* Who must have read an item before its slot is written again: the warps that multiply, a lane for each row tile that
-   * brings weights, and the lane that brings rows. */
+  /* Who must have read an item before its stage is written again: the consumer warps, a producer lane for each row
+   * tile of weights, and the producer lane of rows. */
   ITEM_CONSUMERS = ITEM_TILES * WARP_ARRIVALS + ITEM_TILES + 1
 };
 
@@ -43,8 +45,8 @@ typedef struct work_item {
   uint32_t matrix, first, n, tile;
 } work_item;
 
-/* Takes the next item from the block's ring: for a whole warp, all of whose lanes call (is_warp), or for one lane. M:
- * the block's shared memory with the ring of items and its barriers. */
+/* Takes the next item from the tile scheduler's ring: for a whole warp, all of whose lanes call (is_warp), or for
+ * one lane. M: the block's shared memory with the ring of items and its barriers. */
 template <class M>
 static __device__ __forceinline__ work_item acquire_item(M &m, pipeline_state &at, bool is_warp) {
   mbarrier_wait(&m.item_full[at.stage], at.phase);
@@ -56,12 +58,12 @@ static __device__ __forceinline__ work_item acquire_item(M &m, pipeline_state &a
   } else {
     mbarrier_arrive(&m.item_empty[at.stage]);
   }
-  advance(at, ITEM_SLOTS);
+  advance(at, SCHEDULER_STAGES);
   return item;
 }
 
-/* Deals out the block's items, by one lane: for each job, or where there are none each `rows` rows, n_groups groups of
- * outputs. n_tiles: row tiles of a group, in which an item's `tile` is counted. */
+/* The tile scheduler, one lane: it schedules the block's items for each job, or where there are none each `rows`
+ * rows, n_groups groups of outputs. n_tiles: row tiles of a group, in which an item's `tile` is counted. */
 template <class M>
 static __device__ void schedule_items(const gemm_args &a, M &m, uint32_t rows, uint32_t n_groups, uint32_t n_tiles) {
   pipeline_state at = {0, 1};
@@ -81,11 +83,11 @@ static __device__ void schedule_items(const gemm_args &a, M &m, uint32_t rows, u
     m.item[at.stage] = item;
     mbarrier_arrive(&m.item_full[at.stage]);
     if (item.n == 0) return;
-    advance(at, ITEM_SLOTS);
+    advance(at, SCHEDULER_STAGES);
   }
 }
 
-/* ---- weights ------------------------------------------------------------------------------------------------ */
+/* ---- weights --------------------------------------------------------------------------------------------- */
 
 /* A row tile of a call: row tile `tile` of weight `w`. Calls count the row tiles of all their weights in one sequence
  * (tiles_of, find_tile). A number beyond its end gives a tile of the last weight that does not exist: producers copy
@@ -106,7 +108,7 @@ static __device__ __forceinline__ weight_tile find_tile(const gemm_args &a, uint
   return {w, tile};
 }
 
-/* Whether a unit is the last one of a weight and holds 64 inputs (form.cuh). */
+/* Whether a unit is the last one of a weight and holds 64 inputs (packed_layout.cuh). */
 template <int T>
 static __device__ __forceinline__ bool is_tail_of(const gemm_args &a, uint32_t unit) {
   return packed_shape_of(T).unit == 128 && a.is_tail != 0 && unit + 1 == a.n_units;
@@ -118,8 +120,8 @@ static __device__ __forceinline__ uint32_t stage_bytes(const gemm_args &a, uint3
   return is_tail_of<T>(a, unit) ? packed_unit_bytes(packed_shape_of(T)) / 2 : packed_unit_bytes(packed_shape_of(T));
 }
 
-/* What a lane holds of a stage of weights: the codes of 128 inputs and the scales of the whole stage; in split forms
- * (packed_is_split) only the scales of the same 128 inputs. */
+/* What a lane holds of a stage of weights: the codes of 128 inputs and the scales of the whole stage; in split
+ * layouts (packed_is_split) only the scales of the same 128 inputs. */
 template <int T>
 struct lane_unit {
   lane_codes<T> codes;
@@ -168,8 +170,8 @@ static __device__ __forceinline__ void release_rows(uint32_t &rows_done) {
   rows_done = 0;
 }
 
-/* Names operands as used. It stands after the wait that ends the products which read them, because the compiler does
- * not see that the products need the registers until then, and would use them for something else. */
+/* Keeps operands alive. It stands after the wait that ends the wgmma which read them, because the compiler does not
+ * see that the products need the registers until then, and would use them for something else. */
 template <int EACH>
 static __device__ __forceinline__ void fence_operands(const uint32_t (&w)[EACH][2][4]) {
 #pragma unroll
@@ -256,15 +258,15 @@ static __device__ __forceinline__ void end_products(consumer_warp<S> &at, const 
   release_rows(at.rows_done);
 }
 
-/* ---- results --------------------------------------------------------------------------------------------- */
+/* ---- epilogue -------------------------------------------------------------------------------------------- */
 
-/* The powers of two that undo the preparation of an item's rows (multiply.h). Of every 32 rows a lane has one. */
+/* The inverses of the prologue's scaling of an item's rows (gemm.h). Of every 32 rows a lane has one. */
 template <int N>
 struct rows_unscale {
   float of[(N + 3) / 4];
 };
 
-/* Loads the powers of rows [first, first + n): long before they are needed, so that no warp waits for them. */
+/* Loads those of rows [first, first + n): long before they are needed, so that no warp waits for them. */
 template <int N>
 static __device__ __forceinline__ rows_unscale<N> load_unscale(const gemm_args &a, uint32_t first, uint32_t n) {
   rows_unscale<N> unscale;
@@ -273,9 +275,9 @@ static __device__ __forceinline__ rows_unscale<N> load_unscale(const gemm_args &
   return unscale;
 }
 
-/* Stores a warp's sums of row tile `tile` with rows [first, first + n). Lane 4 g + c has, of every eight rows, rows 2 c
- * and 2 c + 1 of outputs g and g + 8. So eight lanes write 32 neighbouring bytes, which is the least that memory takes.
- * down: weight_unscale_of of the weight (multiply.h). */
+/* The epilogue: stores a warp's accumulators of row tile `tile` with rows [first, first + n), unscaled. Lane 4 g + c
+ * has, of every eight rows, rows 2 c and 2 c + 1 of outputs g and g + 8. So eight lanes write 32 neighbouring bytes,
+ * which is the least that memory takes. w_unscale: weight_unscale_of of the weight (gemm.h). */
 template <int N>
 static __device__ __forceinline__ void run_epilogue(const gemm_weight &weight, uint32_t tile, uint32_t first,
                                                     uint32_t n, float w_unscale, const rows_unscale<N> &unscale,

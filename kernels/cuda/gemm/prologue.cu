@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The preparation of rows in 16 bits (multiply.h), from act(g) * u where they are gated. */
+/* The prologue in 16 bits (gemm.h), with act(g) * u as input where it is gated. */
 #include "kernels/cuda/gemm/prologue.cuh"
 
 enum { SHORT_PIECES = 96 };

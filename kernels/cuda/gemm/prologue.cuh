@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* How a row of f32 is read in pieces, rounded to 16 bits and put at its place in one of the two forms of multiply.h.
+/* How the prologue reads a row of f32 in pieces, rounds it to 16 bits and stores it in one of the two layouts of
+ * gemm.h.
  *
- * Law: a row is multiplied by one power of two (scale_exponent_of its largest magnitude; none for bf16) and rounded once. a.back
- * gets the power that undoes this. */
+ * Law: a row is multiplied by one power of two (scale_exponent_of its largest magnitude; none for bf16) and rounded
+ * once. a.unscale gets the power that undoes this. */
 #ifndef WEFT_KERNELS_CUDA_PROLOGUE_CUH
 #define WEFT_KERNELS_CUDA_PROLOGUE_CUH
 
@@ -11,12 +12,10 @@
 
 enum { PROLOGUE_THREADS = 256 };
 
-/* A piece: eight numbers that lie side by side once prepared. A unit of 128 inputs has 16 of them, one of 64 has 8. The
- * inputs of piece p:
- *   few rows   8 p .. 8 p + 7
- *   matrices   step c + 8 i + 2 j and the next one, for c < 4, where p = 4 i + j; step is 32 or, in a unit of 64, 16
- * Gated, a piece has eight numbers of g and eight of u until gate_piece makes eight of them, which happens when all
- * loads are on their way. */
+/* A piece: eight numbers that lie side by side after the prologue. A unit of 128 inputs has 16 of them, one of 64
+ * has 8. The inputs of piece p: few rows   8 p .. 8 p + 7 matrices   step c + 8 i + 2 j and the next one, for c < 4,
+ * where p = 4 i + j; step is 32 or, in a unit of 64, 16 Gated, a piece has eight numbers of g and eight of u until
+ * gate_piece makes eight of them, which happens when all loads are on their way. */
 template <bool GATED>
 struct row_piece {
   float v[GATED ? 16 : 8];
@@ -126,7 +125,8 @@ static __device__ __forceinline__ uint32_t finish_row(const prologue_args &a, co
   return most;
 }
 
-/* Puts the row, times 2^lift, to the places at[0 .. n), of which a negative one is none; with at NULL to place r. */
+/* Stores the row, times 2^scale_exponent, at the places at[0 .. n), of which a negative one is none; with at NULL to
+ * place r. */
 template <bool BF16, bool GATED, uint32_t KEPT>
 static __device__ __forceinline__ void put_row(const prologue_args &a, const float *x, uint32_t own, uint32_t step,
                                                const row_pieces<GATED, KEPT> &row, int scale_exponent,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The preparation of rows for a product: rounded to 16 bits and laid out for the matrix units, as multiply.h says. The
- * same arguments describe the preparation in 8 bits (w8a8_prologue of eight.h).
+/* The prologue of a GEMM as a kernel of its own: activations are converted from f32 to 16 bits, scaled, and laid out
+ * for the tensor cores as gemm.h says. The same arguments describe quantisation to 8 bits (w8a8_prologue of w8a8.h).
  *
  * Law: what a row becomes depends on that row alone. */
 #ifndef WEFT_KERNELS_CUDA_PROLOGUE_H
@@ -17,16 +17,16 @@ typedef struct prologue_args {
   bool gated; /* an element is act(x[i]) * x[i + up_at] */
   int64_t up_at;
   weft_activation activation;
-  bool is_tiled; /* the layout "matrices" of multiply.h, of n_tiles tiles of 8 rows */
+  bool is_tiled; /* the tiled layout of gemm.h, of n_tiles tiles of 8 rows */
   uint32_t n_tiles;
   bool wide; /* several numbers may be read at once; set by prologue_rows and w8a8_prologue */
-  /* Row r goes to places at[r k] .. at[r k + k - 1], of which a negative one means nowhere; with at NULL it goes to
-   * place r. from_place: k is 1, and the row of x is that at the place too. */
+  /* Permutation of rows (moe/experts.cu): row r goes to places at[r k] .. at[r k + k - 1], of which a negative one
+   * means nowhere; with at NULL it goes to place r. from_place: k is 1, and the row of x is that at the place too. */
   const int32_t *at;
   uint32_t k;
   bool from_place;
   uint8_t *out;
-  float *unscale; /* [places] the powers of two that undo the preparation; w8a8_prologue writes none */
+  float *unscale; /* [places] the inverses of the scaling; w8a8_prologue writes none */
 } prologue_args;
 
 /* Whether pairs of numbers may be read at once: they are aligned, and the last unit is full. */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* What the kernels of 8-bit products share: the numbers of a row as integers, and the codes of a weight as integers in
- * registers, as operands of the matrix units.
+/* What the W8A8 kernels share: quantising the numbers of a row, and requantising the codes of a weight to int8 in
+ * registers, as operands of the tensor cores.
  *
- * Law: every rounding is the one that eight.h names. */
+ * Law: every rounding is the one that w8a8.h names. */
 #ifndef WEFT_KERNELS_CUDA_W8A8_CUH
 #define WEFT_KERNELS_CUDA_W8A8_CUH
 
@@ -22,7 +22,7 @@ static __device__ __forceinline__ float w8a8_scale(uint32_t most, float *inverse
   return scale;
 }
 
-/* Two numbers as integers, in the low half; four. */
+/* Two numbers quantised to int8, in the low half; four. */
 static __device__ __forceinline__ uint32_t w8a8_pair_bytes(const float *v, float inverse) {
   uint32_t low = (uint32_t)__float2int_rn(__fmul_rn(v[0], inverse)) & 0xFFu;
   return low | ((uint32_t)__float2int_rn(__fmul_rn(v[1], inverse)) & 0xFFu) << 8;
@@ -35,14 +35,14 @@ static __device__ __forceinline__ uint32_t w8a8_bytes(const float *v, float inve
   return word;
 }
 
-/* ---- weights ---------------------------------------------------------------------------------------------- */
+/* ---- weights --------------------------------------------------------------------------------------------- */
 
-/* How a code becomes an integer: its factors are such that dequantise_pair (form.cuh) gives 3 2^-4 plus the integer times
- * 2^-13. There f16 numbers are 2^-13 apart, so the low byte of the result is the integer, rounded. A code counts as
- * 2^-24 of itself, so its scale is 2^11 scale / step. */
+/* How a code is requantised to int8: its factors are such that dequantise_pair (dequantise.cuh) gives 3 2^-4 plus
+ * the integer times 2^-13. There f16 numbers are 2^-13 apart, so the low byte of the result is the integer, rounded.
+ * A code counts as 2^-24 of itself, so its scale is 2^11 scale / step. */
 enum { W8A8_ZERO = 0x3200 /* 3 2^-4 */ };
 
-/* The factors from 2^11 scale and 2^-13 least, both in steps. */
+/* The factors from 2^11 scale and 2^-13 zero point, both in steps. */
 static __device__ __forceinline__ uint32_t w8a8_pair(float scale, float zero_point) {
   uint32_t zero = (uint32_t)W8A8_ZERO << 16;
   return of_half2(__hadd2(as_half2(pair_f16(scale, zero_point)), as_half2(zero)));
@@ -59,7 +59,7 @@ static __device__ __forceinline__ void w8a8_factors(const lane_scales<T> &in, ui
 #pragma unroll
   for (int r = 0; r < 2; r++) {
     if constexpr (T == WEFT_TYPE_Q4_K || T == WEFT_TYPE_Q5_K) {
-      uint32_t six = super_scale(in.row[r], half, c); /* scale, 2^-10 least */
+      uint32_t six = super_scale(in.row[r], half, c); /* scale, 2^-10 zero point */
       float scale = half_bits(in.row[r].x & 0xFFFFu) * over[r] * half_bits(six & 0xFFFFu);
       float zero_point = half_bits(in.row[r].x >> 16) * (over[r] * -0x1p-14f) * half_bits(six >> 16);
       out.of[r][0] = w8a8_pair(scale, zero_point);
@@ -100,9 +100,9 @@ static __device__ __forceinline__ float inverse_of(float step) {
   return step == 0.0f ? 0.0f : inverse * 0x1p11f;
 }
 
-/* ---- sums ------------------------------------------------------------------------------------------------- */
+/* ---- sums ------------------------------------------------------------------------------------------------ */
 
-/* The integer sums d of a product of the matrix units, as operands of its instruction: of 3, 4, 8 or 16 tiles of 8. */
+/* The integer sums d of a product of the tensor cores, as operands of its instruction: of 3, 4, 8 or 16 tiles of 8. */
 #define W8A8_4(i)   "+r"(d[i][0]), "+r"(d[i][1]), "+r"(d[i][2]), "+r"(d[i][3])
 #define W8A8_SUMS_3 W8A8_4(0), W8A8_4(1), W8A8_4(2)
 #define W8A8_SUMS_4 W8A8_SUMS_3, W8A8_4(3)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of 8 bits (eight.h) of many rows, dense and of experts. Blocks stay on the card and take one item after
- * another: 128 outputs x 8 NT rows. The rings are those of rings.cuh; a stage is a span.
+/* W8A8 GEMM (w8a8.h) of many rows, dense and grouped: persistent and warp-specialised. A work item is 128 outputs x 8
+ * NT rows. The pipeline is that of pipeline.cuh; a stage is a span.
  *
- *   group     four warps with 64 outputs; a block has two groups, and while one scales its sums the other multiplies
- *   warp      a row tile: the warp turns codes into integers of 8 bits once, in registers, for all rows. Where the
- *             product is gated (GATED), half a row tile of the gate and the same half of up's (gated.cuh)
- *   bringer   four more warps that copy: one lane says which items the block works on, one brings their rows, eight
- *             bring the weights and steps of a row tile each */
+ *   consumer  two warpgroups with 64 outputs each; while one scales its accumulators the other multiplies. A warp
+ *             requantises the codes of a row tile to int8 once, in registers, for all rows. Where the epilogue is
+ *             gated (GATED), half a row tile of the gate and the same half of up's (gated_epilogue.cuh)
+ *   producer  four more warps: one lane is the tile scheduler, one copies the rows, eight copy the weights and steps
+ *             of a row tile each */
 #include "kernels/cuda/gemm/w8a8.cuh"
 #include "kernels/cuda/gemm/gated_epilogue.cuh"
 
@@ -15,7 +15,7 @@ struct w8a8_shape {
   static constexpr uint32_t blocks = NT <= 4 ? 2 : 1; /* to a multiprocessor */
   static constexpr uint32_t regs = blocks == 2 ? 96 : 232, regs_producer = blocks == 2 ? 48 : 40;
   static constexpr uint32_t budget = blocks == 2 ? 112 << 10 : 226 << 10;
-  static constexpr uint32_t w_units = W8A8_SPAN / packed_shape_of(T).unit; /* of the form, in a span */
+  static constexpr uint32_t w_units = W8A8_SPAN / packed_shape_of(T).unit; /* of the packed layout, in a span */
   static constexpr uint32_t w_codes = w_units * packed_unit_bytes(packed_shape_of(T)),
                             w_tile = w_codes + W8A8_STEPS_BYTES, w_stage = ITEM_TILES * w_tile;
   static constexpr uint32_t x_unit = NT * 1024, x_stage = 2 * x_unit, scales = NT * 32;
@@ -28,11 +28,11 @@ template <class S>
 struct w8a8_memory {
   uint64_t w_full[S::stages], w_empty[S::stages];
   uint64_t x_full[S::stages], x_empty[S::stages];
-  uint64_t item_full[ITEM_SLOTS], item_empty[ITEM_SLOTS];
-  work_item item[ITEM_SLOTS];
+  uint64_t item_full[SCHEDULER_STAGES], item_empty[SCHEDULER_STAGES];
+  work_item item[SCHEDULER_STAGES];
 };
 
-/* ---- what is brought ------------------------------------------------------------------------------------- */
+/* ---- producer warps ------------------------------------------------------------------------------------- */
 
 /* The rows of the block's items, and their scales. */
 template <class S, class M>
@@ -162,13 +162,14 @@ static __device__ __forceinline__ void load_second(const w8a8_warp<S> &at, bool 
 /* Operands of the products of 128 inputs. */
 typedef uint32_t w8a8_operands[4][4];
 
-/* Names operands as used, after the wait that ends the products which read them: fence_operands of rings.cuh says why. */
+/* Names operands as used, after the wait that ends the products which read them: fence_operands of pipeline.cuh says
+ * why. */
 static __device__ __forceinline__ void fence_operands(const w8a8_operands &w) {
 #pragma unroll
   for (int i = 0; i < 4; i++) asm volatile("" ::"r"(w[i][0]), "r"(w[i][1]), "r"(w[i][2]), "r"(w[i][3]));
 }
 
-/* Makes operands of the codes of 128 inputs, which are half u of the span. */
+/* Requantises the codes of 128 inputs, which are half u of the span. */
 template <int T>
 static __device__ __forceinline__ void make_operands(const w8a8_unit<T> &own, uint32_t u, const float (&over)[2],
                                                      w8a8_operands &w) {
@@ -188,7 +189,7 @@ static __device__ __forceinline__ void start_products(int32_t (&d)[N][4], const 
   wgmma_commit();
 }
 
-/* sums += the span's integers times their scales. */
+/* sums += the span's s32 accumulators times their scales. */
 template <int N>
 static __device__ __forceinline__ void scale_sums(float (&sums)[N][4], const int32_t (&d)[N][4], const uint8_t *scales,
                                                   const float (&step)[2]) {
@@ -204,26 +205,26 @@ static __device__ __forceinline__ void scale_sums(float (&sums)[N][4], const int
 /* What a warp makes of a span before the products of the span before it have ended: the operands of the first 128
  * inputs, and the codes of the second 128. */
 template <int T>
-struct w8a8_ready {
+struct w8a8_next_span {
   w8a8_unit<T> own;
   float step[2], over[2];
   w8a8_operands first;
 };
 
-/* Waits for the next stage of weights and makes its span ready. */
+/* Software pipelining of the mainloop: waits for the next stage of weights and prepares its span. */
 template <int T, bool GATED, class S>
-static __device__ __forceinline__ void make_ready(const gemm_args &a, uint32_t first_unit, const w8a8_warp<S> &at,
-                                                  w8a8_ready<T> &next) {
+static __device__ __forceinline__ void prepare_next_span(const gemm_args &a, uint32_t first_unit,
+                                                         const w8a8_warp<S> &at, w8a8_next_span<T> &next) {
 #pragma unroll
   for (int r = 0; r < 2; r++) next.step[r] = next.own.step[r], next.over[r] = inverse_of(next.step[r]);
   make_operands<T>(next.own, 0, next.over, next.first);
   load_second<T, GATED, S>(at, is_tail_of<T>(a, first_unit + 1), next.own);
 }
 
-/* Multiplies the span that is ready. Afterwards the next one is ready, if there is one. */
+/* Multiplies the span that is prepared. Afterwards the next one is, if there is one. */
 template <int T, int N, bool GATED, class S>
 static __device__ __forceinline__ void multiply_span(const gemm_args &a, uint32_t first_unit, w8a8_warp<S> &at,
-                                                     w8a8_ready<T> &next, int32_t (&d)[N][4], float (&sums)[N][4]) {
+                                                     w8a8_next_span<T> &next, int32_t (&d)[N][4], float (&sums)[N][4]) {
   w8a8_operands second;
   const float step[2] = {next.step[0], next.step[1]};
   mbarrier_wait(&at.x_full[at.x_at.stage], at.x_at.phase);
@@ -238,7 +239,7 @@ static __device__ __forceinline__ void multiply_span(const gemm_args &a, uint32_
     load_stage<T, GATED, S>(at, is_tail_of<T>(a, first_unit + 2), next.own);
     wgmma_wait<1>();
     fence_operands(next.first);
-    make_ready<T, GATED, S>(a, first_unit + 2, at, next);
+    prepare_next_span<T, GATED, S>(a, first_unit + 2, at, next);
   }
   wgmma_wait<0>();
   fence_operands(second);
@@ -266,8 +267,8 @@ static __device__ __forceinline__ void store_rows(float *y, uint64_t stride, uin
   }
 }
 
-/* The same in bf16. PAIRS: all outputs of the row tile exist, and outputs 2 i and 2 i + 1 lie in one word. The two lanes
- * that have such a pair for two rows store one row each. */
+/* The same in bf16. PAIRS: all outputs of the row tile exist, and outputs 2 i and 2 i + 1 lie in one word. The two
+ * lanes that have such a pair for two rows store one row each. */
 template <int N, bool PAIRS>
 static __device__ __forceinline__ void store_rows_bf16(__nv_bfloat16 *y, uint64_t stride, uint32_t n,
                                                        uint32_t n_outputs, float scale, const float (&sums)[N][4]) {
@@ -323,15 +324,15 @@ static __device__ __forceinline__ void run_epilogue(const gemm_args &a, const wo
     store_rows<N, false>(y, weight.y_stride, item.n, n_outputs, scale, sums);
 }
 
-/* N: rows in eights, enough for the item. */
+/* The mainloop and epilogue of a work item. N: rows in eights, enough for it. */
 template <int T, int N, bool GATED, bool JOBS, class S>
 static __device__ __forceinline__ void multiply_item(const gemm_args &a, const work_item &item, uint32_t own_tile,
                                                      w8a8_warp<S> &at) {
   float sums[N][4];
   int32_t d[N][4] = {};
-  w8a8_ready<T> next;
+  w8a8_next_span<T> next;
   load_stage<T, GATED, S>(at, is_tail_of<T>(a, 0), next.own);
-  make_ready<T, GATED, S>(a, 0, at, next);
+  prepare_next_span<T, GATED, S>(a, 0, at, next);
 #pragma unroll
   for (int n = 0; n < N; n++) sums[n][0] = sums[n][1] = sums[n][2] = sums[n][3] = 0.0f;
   for (uint32_t unit = 0; unit < a.n_units; unit += 2) multiply_span<T, N, GATED, S>(a, unit, at, next, d, sums);
@@ -348,7 +349,7 @@ static __device__ __forceinline__ void init_mbarriers(w8a8_memory<S> &m) {
     mbarrier_init(&m.w_full[i], ITEM_TILES), mbarrier_init(&m.w_empty[i], ITEM_TILES * WARP_ARRIVALS);
     mbarrier_init(&m.x_full[i], 1), mbarrier_init(&m.x_empty[i], ITEM_TILES * WARP_ARRIVALS);
   }
-  for (uint32_t i = 0; i < ITEM_SLOTS; i++)
+  for (uint32_t i = 0; i < SCHEDULER_STAGES; i++)
     mbarrier_init(&m.item_full[i], 1), mbarrier_init(&m.item_empty[i], ITEM_CONSUMERS);
   mbarrier_init_fence();
 }
@@ -413,29 +414,29 @@ static weft_status launch_gemm(cuda_device *d, const gemm_args *a) {
 
 /* The rows of a dense product's items, in eights: the size with which the multiprocessors are done first, if each takes
  * one item after another. work: the time of an item relative to the others. */
-static uint32_t dense_rows(const cuda_device *d, const gemm_args *a) {
-  static const struct { uint32_t eights, at_once, work; } shapes[] = {{16, 1, 16}, {8, 1, 10}, {4, 2, 12}};
+static uint32_t dense_nt(const cuda_device *d, const gemm_args *a) {
+  static const struct { uint32_t nt, at_once, work; } shapes[] = {{16, 1, 16}, {8, 1, 10}, {4, 2, 12}};
   uint32_t best = 16, least = UINT32_MAX, n_blocks = cuda_ceil(tiles_of(*a), ITEM_TILES);
   for (uint32_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
-    uint32_t n_items = n_blocks * cuda_ceil(a->n_rows, 8 * shapes[i].eights);
+    uint32_t n_items = n_blocks * cuda_ceil(a->n_rows, 8 * shapes[i].nt);
     uint32_t work = cuda_ceil(n_items, d->n_multiprocessors * shapes[i].at_once) * shapes[i].work;
-    if (work < least) best = shapes[i].eights, least = work;
+    if (work < least) best = shapes[i].nt, least = work;
   }
   return best;
 }
 
 /* The rows of a call's items, in eights. */
-static uint32_t eights_of(const cuda_device *d, const gemm_args *a) {
-  return a->jobs == NULL ? dense_rows(d, a) : a->job_rows <= 24 ? 3 : 16;
+static uint32_t nt_of(const cuda_device *d, const gemm_args *a) {
+  return a->jobs == NULL ? dense_nt(d, a) : a->job_rows <= 24 ? 3 : 16;
 }
 
 bool w8a8_has_gated_epilogue(const cuda_device *d, const gemm_args *args) {
-  return gemm_pairs_up(args) && eights_of(d, args) == 16;
+  return gemm_pairs_up(args) && nt_of(d, args) == 16;
 }
 
 /* a NULL: sets the kernels of the type up. */
 template <int T>
-static weft_status of_rows(cuda_device *d, const gemm_args *a) {
+static weft_status launch_for_rows(cuda_device *d, const gemm_args *a) {
   if (a == NULL) {
     weft_status status = launch_gemm<T, 3>(d, NULL);
     if (status == WEFT_OK) status = launch_gemm<T, 4>(d, NULL);
@@ -443,25 +444,25 @@ static weft_status of_rows(cuda_device *d, const gemm_args *a) {
     if (status == WEFT_OK) status = launch_gemm<T, 16>(d, NULL);
     return status == WEFT_OK ? launch_gemm<T, 16, true>(d, NULL) : status;
   }
-  uint32_t eights = eights_of(d, a);
-  return a->gated      ? launch_gemm<T, 16, true>(d, a)
-         : eights == 3 ? launch_gemm<T, 3>(d, a)
-         : eights == 4 ? launch_gemm<T, 4>(d, a)
-         : eights == 8 ? launch_gemm<T, 8>(d, a)
-                       : launch_gemm<T, 16>(d, a);
+  uint32_t nt = nt_of(d, a);
+  return a->gated  ? launch_gemm<T, 16, true>(d, a)
+         : nt == 3 ? launch_gemm<T, 3>(d, a)
+         : nt == 4 ? launch_gemm<T, 4>(d, a)
+         : nt == 8 ? launch_gemm<T, 8>(d, a)
+                   : launch_gemm<T, 16>(d, a);
 }
 
 /* Only types that w8a8_takes have kernels. a NULL: sets the kernels of the type up. */
 template <int T>
-static weft_status of_type(cuda_device *d, const gemm_args *a) {
-  if constexpr (w8a8_takes(T)) return of_rows<T>(d, a);
+static weft_status launch_for_type(cuda_device *d, const gemm_args *a) {
+  if constexpr (w8a8_takes(T)) return launch_for_rows<T>(d, a);
   return a == NULL ? WEFT_OK : WEFT_E_UNSUPPORTED;
 }
 
 weft_status w8a8_gemm(cuda_device *d, const gemm_args *args) {
-  return dispatch_packed_type(args->type, [&](auto type) { return of_type<decltype(type)::value>(d, args); });
+  return dispatch_packed_type(args->type, [&](auto type) { return launch_for_type<decltype(type)::value>(d, args); });
 }
 
 weft_status w8a8_gemm_setup(cuda_device *d) {
-  return each_packed_type([&](auto type) { return of_type<decltype(type)::value>(d, NULL); });
+  return each_packed_type([&](auto type) { return launch_for_type<decltype(type)::value>(d, NULL); });
 }

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* Products of 8 bits for few rows (eight.h). A warp takes 16 outputs and one segment of the spans, and leaves the exact
- * integer sum of each span in shared memory; the warps of a row tile then add the tile's spans in their order. So the
- * cut into segments is no part of the numerics.
+/* Split-K GEMV in W8A8 (w8a8.h). A warp takes 16 outputs and one split of the spans, and leaves the exact integer sum
+ * of each span in shared memory; the warps of a row tile then reduce the tile's spans in their order. So how K is
+ * split is no part of the numerics.
  *
- * Blocks, items, raw rows, gated and shared products are as in gemv.cu. Every block makes a raw row into
- * integers for itself; a warp takes a span at a time. The down side of experts is as in experts_few.cu: a warp has a
- * rank with all its spans. */
+ * Blocks, work items, raw rows, gated and shared products are as in gemv.cu. Every block quantises a raw row for
+ * itself (fused prologue); a warp takes a span at a time. The down projection of experts is as in moe/down_gemv.cu: a
+ * warp has a rank with all its spans. */
 #include "kernels/cuda/gemm/w8a8.cuh"
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/gemm/gemv.cuh"
@@ -15,12 +15,12 @@ enum {
   AT_ONCE = 3  /* spans of a raw row that a warp has in its registers */
 };
 
-/* A span of a row tile in a ring: codes and scales of the form, then the steps. */
+/* A span of a row tile in a stage: packed codes and scales, then the steps. */
 __host__ __device__ constexpr uint32_t span_bytes(int type) {
   return gemv_piece_bytes(type) + W8A8_STEPS_BYTES;
 }
 
-/* Starts the copy of a span to a place whose last span all lanes have read. */
+/* Starts the copy of a span to a stage whose last span all lanes have read. */
 template <int T>
 static __device__ __forceinline__ void issue_span(const gemm_args &a, gemv_ring &ring, uint32_t stage,
                                                   const uint8_t *row_tile, const uint8_t *steps, uint32_t span) {
@@ -35,10 +35,10 @@ static __device__ __forceinline__ void issue_span(const gemm_args &a, gemv_ring 
 
 /* ---- rows ------------------------------------------------------------------------------------------------ */
 
-/* Makes a row of f32 into integers: numbers [span][256], scales [span]. Warp `own` of `n_warps` makes every n_warps-th
- * span. */
-static __device__ __forceinline__ void make_row(const gemm_args &a, const float *x, uint32_t own, uint32_t n_warps,
-                                                uint8_t *numbers, float *scales) {
+/* The fused prologue: quantises a row of f32 to numbers [span][256], scales [span]. Warp `own` of `n_warps` does
+ * every n_warps-th span. */
+static __device__ __forceinline__ void quantise_row(const gemm_args &a, const float *x, uint32_t own, uint32_t n_warps,
+                                                    uint8_t *numbers, float *scales) {
   uint32_t lane = threadIdx.x % 32, n_spans = w8a8_spans_of(a);
 #pragma unroll 1
   for (uint32_t first = own; first < n_spans; first += AT_ONCE * n_warps) {
@@ -88,8 +88,8 @@ static __device__ __forceinline__ void mma_s8(int32_t (&d)[4], const uint32_t (&
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
 
-/* The rows' operands of a span. Those of prepared rows are loaded before the span's weights are waited for; a raw row
- * lies in shared memory and is read when it is needed. */
+/* The rows' operands of a span. Those of rows after the prologue are loaded before the span's weights are waited
+ * for; a raw row lies in shared memory and is read when it is needed. */
 template <int NT>
 struct span_rows {
   uint32_t b[2][NT][8];
@@ -147,7 +147,7 @@ static __device__ __forceinline__ void multiply_span(const gemm_args &a, const u
   for (int at = 0; at < 4 * NT; at++) d[at / 4][at % 4] = half[0][at / 4][at % 4] + half[1][at / 4][at % 4];
 }
 
-/* ---- sums of a row tile's spans: [span][column][16 outputs, then unused ones up to COLUMN], [16] steps -------- */
+/* ---- sums of a row tile's spans: [span][column][16 outputs, then unused ones up to COLUMN], [16] steps --- */
 
 template <int COLUMNS>
 static __host__ __device__ constexpr uint32_t floats_of_span(void) {
@@ -190,9 +190,9 @@ static __device__ __forceinline__ void issue_next_span(const gemm_args &a, const
   at->unit += 2;
 }
 
-/* Writes a row tile's outputs, which its warps share: this is own_warp of n_warps. spans: the tile's sums, followed by
- * those of the tile that it is gated with. raw_scales: the scales of the one raw row, or NULL where rows came
- * prepared. */
+/* The epilogue of a row tile, which its warps share: this is own_warp of n_warps. spans: the tile's sums, followed
+ * by those of the tile that it is gated with. raw_scales: the scales of the one raw row, or NULL where the rows come
+ * quantised. */
 template <int COLUMNS>
 static __device__ __forceinline__ void run_epilogue(const gemm_args &a, const gemm_job &job, gemv_tile tile,
                                                     const float *spans, const float *raw_scales, uint32_t own_warp,
@@ -218,7 +218,7 @@ static __device__ __forceinline__ void run_epilogue(const gemm_args &a, const ge
 template <int T, int NT, bool RAW>
 static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
     w8a8_gemv_kernel(const __grid_constant__ gemm_args a, const gemv_items items) {
-  /* Places of the warps; spans of the items' tiles, of two items in turn; a raw row, its scales. */
+  /* Stages of the warps; spans of the items' tiles, of two items in turn; a raw row, its scales. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
   constexpr uint32_t columns = RAW ? 1 : 8 * NT;
@@ -257,7 +257,7 @@ static __global__ void __maxnreg__(NT == 1 ? 80 : 128)
       const float *row = index < items.n_shared ? a.shared_x : a.raw.x + x_row_of(a, job, 0) * a.raw.x_stride;
       if (row != row_of_raw) {
         if (row_of_raw != NULL) __syncthreads(); /* all warps have read the row before, and its scales */
-        make_row(a, row, warp, n_warps, numbers, scales);
+        quantise_row(a, row, warp, n_warps, numbers, scales);
         __syncthreads();
         row_of_raw = row;
       }
@@ -342,9 +342,9 @@ weft_status w8a8_gemv(cuda_device *d, const gemm_args *args) {
   });
 }
 
-/* ---- the down side of experts ------------------------------------------------------------------------------ */
+/* ---- the down projection of experts ---------------------------------------------------------------------- */
 
-/* The next span that a warp asks for: those of its ranks whose experts are here come one after another. */
+/* The next span whose copy a warp issues: those of its ranks whose experts are here come one after another. */
 typedef struct down_cursor {
   const int32_t *ids;
   uint32_t tile, rank, k, span;
@@ -413,7 +413,7 @@ static __device__ __forceinline__ void shared_tiles(const gemm_args &a, uint32_t
     issue_task<T>(a, ring, stage, first_tile, ahead);
   wait_for_prior_grids();
   launch_dependent_grids();
-  make_row(a, a.raw.x, warp, DOWN_WARPS, numbers, scales);
+  quantise_row(a, a.raw.x, warp, DOWN_WARPS, numbers, scales);
   __syncthreads();
   w8a8_rows<1> rows = {{numbers}};
   for (uint32_t task = warp; task < n_tasks; task += DOWN_WARPS, ahead += DOWN_WARPS) {
@@ -439,7 +439,7 @@ template <int T>
 static __global__ void __launch_bounds__(32 * DOWN_WARPS)
     w8a8_down_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gemm_args shared,
                      const float *weights, uint32_t k, uint32_t n_stages) {
-  /* Places of the warps; then of each warp a row and its scales; 16 results of ranks, or the spans of the shared MLP,
+  /* Stages of the warps; then of each warp a row and its scales; 16 results of ranks, or the spans of the shared MLP,
    * whose row lies where all warps' do. */
   extern __shared__ __align__(128) uint8_t memory[];
   __shared__ __align__(8) uint64_t filled[DOWN_WARPS * DOWN_STAGES_MAX];
@@ -464,7 +464,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
   for (uint32_t j = warp; j < k; j += DOWN_WARPS) {
     if (matrix < a.n_matrices) {
       __syncwarp(); /* all lanes have read the row before */
-      make_row(a, a.raw.x + (r * k + j) * a.raw.x_stride, 0, 1, numbers, scales);
+      quantise_row(a, a.raw.x + (r * k + j) * a.raw.x_stride, 0, 1, numbers, scales);
       __syncwarp();
       multiply_rank<T>(a, matrix, numbers, scales, ring, ahead, done + 16 * j);
     } else if (lane < 16) {
@@ -473,7 +473,7 @@ static __global__ void __launch_bounds__(32 * DOWN_WARPS)
     if (j + DOWN_WARPS < k) matrix = matrix_of(a, __ldcg(ids + j + DOWN_WARPS));
   }
   __syncthreads();
-  down_store(a, weights, r, k, done);
+  combine_ranks_store(a, weights, r, k, done);
 }
 
 /* Shared memory of a block. shared_spans: spans of the shared MLP's row; 0: there is no shared MLP. */

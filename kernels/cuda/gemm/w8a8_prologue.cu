@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* The preparation for products of 8 bits (eight.h): rows become integers, from act(g) * u where they are gated; and
- * weights get their steps. */
+/* The W8A8 prologue (w8a8.h): rows are quantised to int8, with act(g) * u as input where they are gated. And the
+ * quantisation steps of weights, when these are placed. */
 #include "kernels/cuda/gemm/w8a8.cuh"
 #include "kernels/cuda/weights/packed_element.cuh"
 #include "kernels/cuda/gemm/gemv.cuh"
 
 enum { W8A8_LANES = 16, W8A8_PROLOGUE_THREADS = 256 };
 
-/* Sixteen numbers of a row that lie side by side once prepared: four runs of four inputs, whose starts are `step`
- * inputs apart. */
+/* Sixteen numbers of a row that lie side by side after the prologue: four runs of four inputs, whose starts are
+ * `step` inputs apart. */
 typedef struct w8a8_piece {
   float v[16];
 } w8a8_piece;
@@ -44,8 +44,8 @@ static __device__ __forceinline__ w8a8_piece load_w8a8_piece(const prologue_args
   return piece;
 }
 
-/* Stores four integers of 8 bits at every `step` bytes. */
-static __device__ __forceinline__ void store_in_line(uint8_t *to, uint32_t step, const uint4 &bytes) {
+/* Stores words of four int8 at every `step` bytes. */
+static __device__ __forceinline__ void store_strided(uint8_t *to, uint32_t step, const uint4 &bytes) {
   *(uint32_t *)(void *)to = bytes.x;
   *(uint32_t *)(void *)(to + step) = bytes.y;
   *(uint32_t *)(void *)(to + 2 * step) = bytes.z;
@@ -55,7 +55,7 @@ static __device__ __forceinline__ void store_in_line(uint8_t *to, uint32_t step,
 /* Sixteen lanes take a span of a row. */
 template <bool GATED>
 static __global__ void __launch_bounds__(W8A8_PROLOGUE_THREADS)
-    w8a8_prepare_kernel(const __grid_constant__ prologue_args a, uint32_t n_spans) {
+    w8a8_prologue_kernel(const __grid_constant__ prologue_args a, uint32_t n_spans) {
   launch_dependents_and_wait();
   uint64_t own = ((uint64_t)blockIdx.x * W8A8_PROLOGUE_THREADS + threadIdx.x) / W8A8_LANES;
   uint32_t lane = threadIdx.x % W8A8_LANES, lanes = 0xFFFFu << (threadIdx.x & 16u);
@@ -85,7 +85,7 @@ static __global__ void __launch_bounds__(W8A8_PROLOGUE_THREADS)
     if (place < 0) continue;
     if (!a.is_tiled) {
       uint8_t *to = a.out + (uint64_t)place * n_spans * W8A8_SPAN + 128 * unit + 4 * p;
-      if (exists) store_in_line(to, tail ? 16 : 32, bytes);
+      if (exists) store_strided(to, tail ? 16 : 32, bytes);
       if (lane == 0) scales[(uint64_t)place * n_spans + span] = scale;
       continue;
     }
@@ -101,16 +101,16 @@ weft_status w8a8_prologue(cuda_device *d, const prologue_args *args) {
            (a.n_in % 128 == 0 || (a.n_in % 128 == 64 && a.is_tail != 0));
   uint64_t n_threads = (uint64_t)a.n_rows * n_spans * W8A8_LANES;
   uint32_t n_blocks = (uint32_t)((n_threads + W8A8_PROLOGUE_THREADS - 1) / W8A8_PROLOGUE_THREADS);
-  cuda_start(d, a.gated ? w8a8_prepare_kernel<true> : w8a8_prepare_kernel<false>, n_blocks, W8A8_PROLOGUE_THREADS, 0, a,
-             n_spans);
+  cuda_start(d, a.gated ? w8a8_prologue_kernel<true> : w8a8_prologue_kernel<false>, n_blocks, W8A8_PROLOGUE_THREADS, 0,
+             a, n_spans);
   return cuda_launched(d, "preparing rows in 8 bits");
 }
 
-/* ---- steps ------------------------------------------------------------------------------------------------ */
+/* ---- steps ----------------------------------------------------------------------------------------------- */
 
 typedef struct steps_args {
   int type;
-  packed_dims cut;
+  packed_dims dims;
   uint32_t n_in, n_spans;
   const uint8_t *tiles;
   uint8_t *steps;
@@ -118,13 +118,13 @@ typedef struct steps_args {
 
 /* A block takes a row tile; a warp takes the spans of one of its rows, one after another. A step is rounded up, so that
  * no integer leaves its range. */
-static __global__ void __launch_bounds__(512) steps_kernel(const steps_args a) {
+static __global__ void __launch_bounds__(512) w8a8_steps_kernel(const steps_args a) {
   uint32_t row = threadIdx.x / 32, lane = threadIdx.x % 32;
-  const uint8_t *tile = a.tiles + (uint64_t)blockIdx.x * a.cut.tile_bytes;
+  const uint8_t *tile = a.tiles + (uint64_t)blockIdx.x * a.dims.tile_bytes;
   for (uint32_t span = 0; span < a.n_spans; span++) {
     uint32_t most = 0;
     for (uint32_t k = span * W8A8_SPAN + lane; k < min(a.n_in, (span + 1) * W8A8_SPAN); k += 32) {
-      float value = element_value(a.type, value_table{}, element_at(a.type, a.cut, tile, row, k));
+      float value = element_value(a.type, value_table{}, element_at(a.type, a.dims, tile, row, k));
       most = max(most, __float_as_uint(value) & 0x7FFFFFFFu);
     }
     most = __reduce_max_sync(0xFFFFFFFFu, most);
@@ -148,12 +148,12 @@ uint64_t w8a8_steps_bytes(uint64_t n_tiles, uint32_t n_in) {
 weft_status w8a8_make_steps(cuda_device *d, const weft_weight *weight, uint8_t *data) {
   steps_args a;
   a.type = weight->type;
-  a.cut = packed_dims_of(weight->type, weight->n_in, weight->n_out);
+  a.dims = packed_dims_of(weight->type, weight->n_in, weight->n_out);
   a.n_in = weight->n_in;
   a.n_spans = cuda_ceil(weight->n_in, W8A8_SPAN);
-  uint32_t n_tiles = weight->n_mats * a.cut.n_tiles;
+  uint32_t n_tiles = weight->n_mats * a.dims.n_tiles;
   a.tiles = data + PACKED_HEADER_BYTES;
-  a.steps = data + w8a8_steps_at(n_tiles, a.cut.tile_bytes);
-  steps_kernel<<<n_tiles, 512, 0, d->stream>>>(a);
+  a.steps = data + w8a8_steps_at(n_tiles, a.dims.tile_bytes);
+  w8a8_steps_kernel<<<n_tiles, 512, 0, d->stream>>>(a);
   return cuda_launched(d, "the steps of a weight");
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* classes: the list of all classes' tokens is cut into chunks, wherever classes begin and end, so that every warp has
- * as much to do whatever the sizes of the classes. A warp brings the logits of its chunk into shared memory. Then it
+ * as much to do whatever the sizes of the classes. A warp copies the logits of its chunk into shared memory. Then it
  * looks at the classes there, 32 at a time: the part of a class that lies in the chunk is measured by one lane where it
  * has few tokens, else by the whole warp. A class that lies in one chunk is done with that. Parts of other classes go
- * to scratch, and a second kernel joins them.
+ * to scratch, and a second kernel merges them.
  *
  * Law: the chunks are positions in the list, so what a row's numbers depend on is that row and the list alone. Within a
  * part a lane adds tokens ascending, each 32nd of them where the warp works together, and the lanes' sums by a tree;
@@ -185,7 +185,7 @@ static __global__ void __launch_bounds__(THREADS) chunks_kernel(const __grid_con
   if (row == 0 && w.lane == 0) a.open[chunk] = open;
 }
 
-/* A warp joins the parts of the class that begins in a chunk and goes on behind it. */
+/* A warp merges the parts of the class that begins in a chunk and goes on behind it. */
 static __global__ void __launch_bounds__(THREADS) join_kernel(const __grid_constant__ classes_kernel_args a) {
   uint32_t chunk = blockIdx.x * WARPS + threadIdx.x / 32, lane = threadIdx.x % 32, row = blockIdx.y;
   launch_dependents_and_wait();

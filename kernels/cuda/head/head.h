@@ -3,7 +3,7 @@
  * probabilities with the embedding.
  *
  * Law (numerics). Rows go in groups of up to HEAD_ROWS; head_stats has the logits of one group at a time. Within a
- * chunk exponentials are relative to the largest allowed logit. The chunks of a row are joined in double, by one fixed
+ * chunk exponentials are relative to the largest allowed logit. The chunks of a row are merged in double, by one fixed
  * tree.
  *
  * The soft row is a product of the tokens' weights with the embedding. The weight of a token is

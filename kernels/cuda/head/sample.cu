@@ -1,13 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* sample: a row is the work of a cluster of eight blocks, which meet in each other's shared memory.
+/* sample: a row is the work of a cluster of eight blocks, which exchange sums in distributed shared memory.
  *
- * Law: the result is that of sample.h. The vocabulary is cut into SPANS spans, which are dealt to the blocks in order,
- * and a warp takes a span where order matters. Sums are of integers, so nothing depends on which thread adds first.
- * Values are counted by their distance from the largest, in steps of 1/64, up to the step where a cut (top_k, top_p)
- * falls. If the tokens up to there are few, they are gathered in the first block and sorted. If they are many, the
- * values of that step are counted by their bits, 2048 at a time, until one value is left; of tokens that share it the
- * lower ones are kept.
- * Every branch around a meeting, where the whole cluster waits, is taken by the whole cluster. */
+ * Law: the result is that of sample.h. The vocabulary is cut into SPANS spans, which are assigned to the blocks in
+ * order, and a warp takes a span where order matters. Sums are of integers, so nothing depends on which thread adds
+ * first. Values are counted by their distance from the largest, in steps of 1/64, up to the step where a cut (top_k,
+ * top_p) falls. If the tokens up to there are few, they are gathered in the first block and sorted. If they are many,
+ * the values of that step are counted by their bits, 2048 at a time, until one value is left; of tokens that share it
+ * the lower ones are kept. Every branch around a cluster barrier is taken by the whole cluster. */
 #include <cooperative_groups.h>
 
 #include "kernels/cuda/common.cuh"
@@ -118,7 +117,7 @@ static __device__ __forceinline__ void each_value(const sample_work &w, F f) {
   for (uint32_t v = begin + threadIdx.x; v < end; v += THREADS * AT_ONCE) some_values<AT_ONCE>(w, v, THREADS, end, f);
 }
 
-/* ---- meetings ------------------------------------------------------------------------------------------- */
+/* ---- reductions over the cluster ------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ uint64_t join_lanes(uint64_t a, uint64_t b, bool largest) {
   return largest ? (a > b ? a : b) : a + b;

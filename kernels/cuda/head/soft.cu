@@ -1,22 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* Soft embeddings, probabilities times the embedding: soft[r] = factor * sum over v of weight[r][v] W[v]. The numerics
- * are in head.h.
+/* Soft embeddings, probabilities times the embedding, as a split-K GEMM over the vocabulary: soft[r] = factor * sum
+ * over v of weight[r][v] W[v]. The numerics are in head.h.
  *
- *   weights_kernel   makes the weights of the tokens in 16 bits, as the matrix units read them
- *   soft_kernel      a block adds a span of the vocabulary for 256 columns of the embedding and 128 rows
- *   span_kernel      adds the spans, ascending, and multiplies by the row's factor
+ *   soft_weights_kernel   the prologue: makes the weights of the tokens in 16 bits, as the tensor cores read them
+ *   soft_kernel           the GEMM: a block adds a span of the vocabulary for 256 columns of the embedding and 128
+ *                         rows
+ *   soft_reduce_kernel    the split-K reduction: adds the spans, ascending, and multiplies by the row's factor
  *
- * In soft_kernel a step is 64 tokens. One warp copies the rows' weights and four row tiles of the packed embedding,
- * several steps ahead. Eight warps have 32 columns each and make products with the transposed embedding as the operand
- * in registers (soft.cuh).
+ * In soft_kernel a step is 64 tokens. One producer warp copies the rows' weights and four row tiles of the packed
+ * embedding, several steps ahead. Eight consumer warps have 32 columns each and make products with the transposed
+ * embedding as the operand in registers (soft.cuh).
  *
- * Tokens are dealt to the four products x of a step so that the rows which ldmatrix transposes together lie in
+ * Tokens are assigned to the four products x of a step so that the rows which ldmatrix transposes together lie in
  * different banks. The weights have that order too:
  *   [step of 64 tokens][x < 4][8 rows][h < 2][row % 8][tile < 4][tokens 8 h + 2 x, + 1];  F32: [row][token] */
 #include "kernels/cuda/head/soft.cuh"
 
 enum {
-  SOFT_THREADS = 384, /* two warp groups that multiply, one that brings */
+  SOFT_THREADS = 384, /* two consumer warpgroups, one producer */
   SOFT_WARPS = 8,
   SOFT_STAGES = 4,
   SOFT_WEIGHT_BYTES = HEAD_ROWS * SOFT_TOKENS * 2,
@@ -27,7 +28,7 @@ enum {
 typedef struct soft_args {
   head_group group;
   const uint8_t *data; /* of the weight */
-  packed_dims cut;
+  packed_dims dims;
   value_table values;
   uint32_t n_in, n_steps, span_steps, n_spans;
 } soft_args;
@@ -83,7 +84,7 @@ static __device__ __forceinline__ void weigh_step(const head_group &g, uint32_t 
 
 /* A block makes the weights of 8 rows x 512 tokens. */
 template <bool BF16>
-static __global__ void __launch_bounds__(256) weights_kernel(const __grid_constant__ head_group g) {
+static __global__ void __launch_bounds__(256) soft_weights_kernel(const __grid_constant__ head_group g) {
   launch_dependents_and_wait();
   uint32_t r = blockIdx.y * 8 + threadIdx.x % 8, step = blockIdx.x * (CHUNK / SOFT_TOKENS) + threadIdx.x / 32;
   if (r >= g.n_rows || (g.want != NULL && g.want[r] == 0)) return;
@@ -94,7 +95,7 @@ static __global__ void __launch_bounds__(256) weights_kernel(const __grid_consta
     weigh_step<BF16, false>(g, r, mask, step);
 }
 
-static __global__ void __launch_bounds__(128) weights_f32_kernel(const __grid_constant__ head_group g) {
+static __global__ void __launch_bounds__(128) soft_weights_f32_kernel(const __grid_constant__ head_group g) {
   launch_dependents_and_wait();
   uint32_t v = (blockIdx.x * 128 + threadIdx.x) * 2, r = blockIdx.y;
   if (v >= g.n_chunks * CHUNK) return;
@@ -107,14 +108,14 @@ static __global__ void __launch_bounds__(128) weights_f32_kernel(const __grid_co
 
 /* ---- the product ---------------------------------------------------------------------------------------- */
 
-/* What one lane of the copying warp does. A step's place may be overwritten when all eight warps have arrived at its
- * barrier `spent`. */
+/* What one lane of the producer warp does. A step's stage may be overwritten when all eight consumer warps have
+ * arrived at its barrier `spent`. */
 template <int T>
 static __device__ void produce_steps(const soft_args &a, uint32_t first, uint32_t n, uint8_t *memory, uint64_t *filled,
                                      uint64_t *spent) {
   constexpr packed_shape f = packed_shape_of(T);
-  uint32_t unit = 2 * blockIdx.x, n_units = min(2u, a.cut.n_units - unit), n_bytes = soft_shape<T>::bytes_of_tile;
-  bool tail = a.cut.is_tail != 0 && unit + n_units == a.cut.n_units;
+  uint32_t unit = 2 * blockIdx.x, n_units = min(2u, a.dims.n_units - unit), n_bytes = soft_shape<T>::bytes_of_tile;
+  bool tail = a.dims.is_tail != 0 && unit + n_units == a.dims.n_units;
   if (f.unit == 128) n_bytes = n_units * packed_unit_bytes(f) - (tail ? packed_unit_bytes(f) / 2 : 0);
   const uint8_t *tiles = packed_block_of<T>(a.data + PACKED_HEADER_BYTES, unit, false).codes;
   for (uint32_t i = 0; i < n; i++) {
@@ -125,9 +126,9 @@ static __device__ void produce_steps(const soft_args &a, uint32_t first, uint32_
     bulk_copy(stage, (const uint8_t *)a.group.weights + (uint64_t)step * SOFT_WEIGHT_BYTES, SOFT_WEIGHT_BYTES,
               &filled[slot]);
     for (uint32_t t = 0; t < SOFT_TILES; t++) {
-      uint32_t tile = min(step * SOFT_TILES + t, a.cut.n_tiles - 1); /* beyond the last one weights are 0 */
-      bulk_copy(stage + SOFT_WEIGHT_BYTES + t * soft_shape<T>::tile, tiles + (uint64_t)tile * a.cut.tile_bytes, n_bytes,
-                &filled[slot]);
+      uint32_t tile = min(step * SOFT_TILES + t, a.dims.n_tiles - 1); /* beyond the last one weights are 0 */
+      bulk_copy(stage + SOFT_WEIGHT_BYTES + t * soft_shape<T>::tile, tiles + (uint64_t)tile * a.dims.tile_bytes,
+                n_bytes, &filled[slot]);
     }
   }
 }
@@ -139,7 +140,7 @@ static __device__ __forceinline__ void multiply_span(const soft_args &a, uint32_
                                                      uint64_t *filled, uint64_t *spent, uint16_t *table) {
   using shape = soft_shape<T>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, unit = 2 * blockIdx.x + warp / 4;
-  bool tail = a.cut.is_tail != 0 && unit + 1 == a.cut.n_units;
+  bool tail = a.dims.is_tail != 0 && unit + 1 == a.dims.n_units;
   prescale_powers powers = powers_of<T>(prescale_exponent(T, (const packed_header *)(const void *)a.data), a.values);
   transposed_places at = transposed_places_of<T>(warp / 4, warp % 4, lane, shape::tile, tail);
   uint32_t w[2][2][4];
@@ -212,7 +213,7 @@ static __device__ __forceinline__ void store_soft(const soft_args &a, uint32_t r
 
 /* A thread adds, over all spans, four sums of the same thread of soft_kernel. */
 template <int T>
-static __global__ void __launch_bounds__(256) span_kernel(const __grid_constant__ soft_args a) {
+static __global__ void __launch_bounds__(256) soft_reduce_kernel(const __grid_constant__ soft_args a) {
   launch_dependents_and_wait();
   uint32_t at = blockIdx.y, warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, r = at % 16 * 8 + threadIdx.x % 4 * 2;
   const float4 *in = (const float4 *)a.group.spans + ((uint64_t)blockIdx.x * SOFT_SUMS + at) * 256 + threadIdx.x;
@@ -267,19 +268,19 @@ template <int T>
 static weft_status launch_soft(cuda_device *d, const soft_args &a) {
   const head_group &g = a.group;
   uint32_t n_columns = cuda_ceil(a.n_in, 256);
-  cuda_start(d, weights_kernel<packed_is_bf16(T)>, dim3(g.n_chunks, cuda_ceil(g.n_rows, 8)), 256, 0, g);
+  cuda_start(d, soft_weights_kernel<packed_is_bf16(T)>, dim3(g.n_chunks, cuda_ceil(g.n_rows, 8)), 256, 0, g);
   weft_status status = cuda_launched(d, "weights of tokens");
   if (status != WEFT_OK) return status;
   cuda_start(d, soft_kernel<T>, dim3(n_columns, a.n_spans), SOFT_THREADS, soft_shape<T>::bytes, a);
   status = cuda_launched(d, "soft embeddings");
   if (status != WEFT_OK) return status;
-  cuda_start(d, span_kernel<T>, dim3(n_columns, SOFT_SUMS), 256, 0, a);
+  cuda_start(d, soft_reduce_kernel<T>, dim3(n_columns, SOFT_SUMS), 256, 0, a);
   return cuda_launched(d, "adding soft embeddings");
 }
 
 static weft_status launch_f32(cuda_device *d, const soft_args &a) {
   const head_group &g = a.group;
-  cuda_start(d, weights_f32_kernel, dim3(cuda_ceil(g.n_chunks * CHUNK, 256), g.n_rows), 128, 0, g);
+  cuda_start(d, soft_weights_f32_kernel, dim3(cuda_ceil(g.n_chunks * CHUNK, 256), g.n_rows), 128, 0, g);
   weft_status status = cuda_launched(d, "weights of tokens");
   if (status != WEFT_OK) return status;
   cuda_start(d, soft_f32_kernel, dim3(cuda_ceil(a.n_in, 128), g.n_rows), 128, 0, a);
@@ -292,7 +293,7 @@ weft_status head_soften(cuda_device *d, const head_group *group) {
   soft_args a;
   a.group = *group;
   a.data = (const uint8_t *)w->data;
-  a.cut = packed_dims_of(w->type, w->n_in, w->n_out);
+  a.dims = packed_dims_of(w->type, w->n_in, w->n_out);
   a.values = value_table_of(w->type);
   a.n_in = w->n_in;
   a.n_steps = cuda_ceil(w->n_out, SOFT_TOKENS);

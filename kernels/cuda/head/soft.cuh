@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: MIT */
 /* The packed embedding as an operand of soft embeddings, transposed while it is loaded.
  *
- * A soft embedding is a sum over tokens. So the matrix units need an operand whose rows are columns of the embedding
- * and which is summed over tokens. The packed form (form.cuh) has it the other way round: a row tile is 16 tokens, and
- * a lane's codes are neighbouring inputs of one token. So ldmatrix loads the codes and transposes each 8 x 8 numbers
- * of 16 bits, which is what "turned" means in the names below.
+ * A soft embedding is a sum over tokens. So the tensor cores need an operand whose rows are columns of the embedding
+ * and which is summed over tokens. The packed layout has it the other way round: a row tile is 16
+ * tokens, and a lane's codes are neighbouring inputs of one token. So ldmatrix loads the codes and transposes each 8 x
+ * 8 numbers of 16 bits, which is what "transposed" means in the names below.
  *
  * A step is 64 tokens, which are four row tiles. A warp takes 32 inputs of a step: one of the blocks of 32 that a unit
  * has or, in a last unit of 64 inputs, two neighbouring blocks of 16. It multiplies them in four products x of 16
- * tokens each: product x takes from every row tile the tokens 2 x and 2 x + 1 (row half 0) and 2 x + 8 and 2 x + 9 (row
- * half 1). Lane 4 g + c has the tokens of tile c. Which columns it has follows from g, since a number of 16 bits may
- * hold several codes:
+ * tokens each: product x takes from every row tile the tokens 2 x and 2 x + 1 (row half 0) and 2 x + 8 and 2 x + 9
+ * (row half 1). Lane 4 g + c has the tokens of tile c. Which columns it has follows from g, since a number of 16 bits
+ * may hold several codes:
  *
  *   codes     a number of 16 bits holds     columns of lane 4 g + c
  *   4 bits    every second of 8 codes       8 (g / 2) + 2 p + g % 2, for p < 4
@@ -19,12 +19,14 @@
  *
  * The columns are the rows of two operands ("parts") of 16 rows.
  *
- * Law: values are made by the operations of form.cuh, so a number of the embedding has the same 16 bits here as in
- * every other product. */
+ * Law: values are made by the operations of dequantise.cuh, so a number of the embedding has the same 16 bits here
+ * as in every other product. */
 #ifndef WEFT_KERNELS_CUDA_SOFT_CUH
 #define WEFT_KERNELS_CUDA_SOFT_CUH
 
 #include "kernels/cuda/head/head.h"
+#include "kernels/cuda/async_copy.cuh"
+#include "kernels/cuda/weights/dequantise.cuh"
 #include "kernels/cuda/wgmma.cuh"
 
 enum {
@@ -157,7 +159,7 @@ static __device__ __forceinline__ void transpose_codes(const uint8_t *tiles, con
 
 /* ---- factors -------------------------------------------------------------------------------------------- */
 
-/* Scale and least as in dequant_factors (form.cuh), each of two neighbouring tokens: [row half]. */
+/* Scale and zero point as in dequant_factors (dequantise.cuh), each of two neighbouring tokens: [row half]. */
 typedef struct transposed_factors {
   uint32_t scale[2], zero_point[2];
 } transposed_factors;
@@ -166,8 +168,8 @@ static __device__ __forceinline__ uint16_t bits_f16(float v) {
   return __half_as_ushort(__float2half_rn(v));
 }
 
-/* The factors of token r < 16 of a row tile, in 16 bits each: a scale and, where the type has one, a least; in split
- * forms the scales of the two sixteens of inputs, which are followed in Q2_K by the two leasts. */
+/* The factors of token r < 16 of a row tile, in 16 bits each: a scale and, where the type has one, a zero point; in
+ * split layouts the scales of the two sixteens of inputs, which are followed in Q2_K by the two zero points. */
 template <int T>
 static __device__ __forceinline__ void token_factors(const uint8_t *tile, const transposed_places &at, uint32_t r,
                                                      const prescale_powers &powers, uint16_t (&out)[4]) {
@@ -256,8 +258,8 @@ static __device__ __forceinline__ void transpose_factors(const uint8_t *tiles, c
 
 /* ---- operands ------------------------------------------------------------------------------------------- */
 
-/* The operands of both parts for one product. Values are made as in dequantise_values (form.cuh), but a pair is one column of
- * two tokens instead of two inputs of one row. */
+/* The operands of both parts for one product. Values are made as in dequantise_values (packed_layout.cuh), but a
+ * pair is one column of two tokens instead of two inputs of one row. */
 template <int T>
 static __device__ __forceinline__ void transposed_operands(const transposed_codes<T> &in, const transposed_factors &f,
                                                            const value_table &values, uint32_t (&out)[2][4]) {

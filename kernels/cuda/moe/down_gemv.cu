@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* The down side of experts for few rows: the products with `down`, and the sum over ranks. A block takes 16 outputs of
- * one row; a warp takes some of its ranks, one after another, and prepares each one's row of act(g) * u for itself. The
- * first weights are asked for before that row is there, since experts were chosen before the kernel before this one
- * (experts.h). A rank whose expert is not here has no such row, and its warp goes on to its next one.
+/* The down projection of experts for few rows, fused with the sum over ranks. A block takes 16 outputs of one row; a
+ * warp takes some of its ranks, one after another, and runs the prologue of each one's row of act(g) * u for itself.
+ * The copies of its first weights are issued before that row is there, since experts were chosen before the kernel
+ * before this one (experts_gemv.h). A rank whose expert is not here has no such row, and its warp goes on to its next
+ * one.
  *
- * The kernel may also compute the down side of the shared MLP: further blocks take 32 of its outputs of all rows each,
- * and a warp takes some segments of its inputs. */
+ * The kernel may also compute the down projection of the shared MLP: further blocks take 32 of its outputs of all rows
+ * each, and a warp takes some splits of its inputs. */
 #include "kernels/cuda/moe/experts_gemv.h"
 
 #include <string.h>
@@ -14,11 +15,11 @@
 
 enum {
   KEPT = 3,                        /* chunks of eight inputs that stay in a lane's registers */
-  SUMS_MAX = 8 * DOWN_SHARED_TILES /* of a row's 16 outputs of the shared MLP in a block: of tiles and segments */
+  SUMS_MAX = 8 * DOWN_SHARED_TILES /* of a row's 16 outputs of the shared MLP in a block: of tiles and splits */
 };
 
-/* Prepares a row of act(g) * u in the warp's shared memory. Returns the exponent of the power of two that the row was
- * multiplied by. */
+/* The prologue of a row of act(g) * u, in the warp's shared memory. Returns the exponent of the power of two that
+ * the row was multiplied by. */
 template <int T>
 static __device__ __forceinline__ int rank_prologue(const gemm_args &a, const float *row, uint4 *to) {
   uint32_t lane = threadIdx.x % 32, n_chunks = a.n_units * 16, most = 0;
@@ -52,14 +53,14 @@ static __device__ __forceinline__ int rank_prologue(const gemm_args &a, const fl
   return scale_exponent;
 }
 
-/* Bytes of a warp's places. Where they hold all pieces of a row tile, the last one takes only the bytes that it has. */
+/* Bytes of a warp's stages. Where they hold all pieces of a row tile, the last one takes only the bytes that it has. */
 template <int T>
 static __host__ __device__ __forceinline__ uint32_t bytes_of_stages(uint32_t tile_bytes, uint32_t n_stages) {
   bool whole = n_stages == tile_bytes / gemv_piece_bytes(T) + (tile_bytes % gemv_piece_bytes(T) != 0 ? 1 : 0);
   return whole ? (tile_bytes + 127) / 128 * 128 : n_stages * gemv_piece_bytes(T);
 }
 
-/* The next piece that a warp asks for: those of its ranks whose experts are here come one after another. */
+/* The next piece whose copy a warp issues: those of its ranks whose experts are here come one after another. */
 typedef struct down_cursor {
   const int32_t *ids;
   const uint8_t *tiles; /* the block's row tile of matrix 0 */
@@ -96,7 +97,7 @@ static __device__ __forceinline__ void multiply_rank(const gemm_args &a, uint32_
   for (int h = 0; h < 2; h++) done[lane / 4 + 8 * h] = __fmul_rn(__fmul_rn(all[h], unscale), w_unscale);
 }
 
-/* A warp's tasks in a block's row tiles of the shared MLP: task t is segment t % n_splits of tile t / n_splits. */
+/* A warp's tasks in a block's row tiles of the shared MLP: task t is split t % n_splits of tile t / n_splits. */
 typedef struct shared_task {
   uint32_t at, unit, end;
   const uint8_t *row_tile; /* NULL: there is no more */
@@ -121,7 +122,7 @@ static __device__ __forceinline__ void issue_task(const gemm_args &a, gemv_ring 
   if (task.unit >= task.end) enter_task(a, first_tile, task.at + DOWN_WARPS, &task);
 }
 
-/* Computes DOWN_SHARED_TILES row tiles of the shared MLP. All warps share the raw rows; done: [tiles][segments][rows]
+/* Computes DOWN_SHARED_TILES row tiles of the shared MLP. All warps share the raw rows; done: [tiles][splits][rows]
  * [16]. */
 template <int T>
 static __device__ __forceinline__ void shared_tiles(const gemm_args &a, uint32_t first_tile, gemv_ring &ring,
@@ -175,7 +176,7 @@ template <int T>
 static __global__ void __maxnreg__(96)
     down_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gemm_args shared, const float *weights,
                 uint32_t k, uint32_t n_stages) {
-  extern __shared__ __align__(128) uint8_t memory[]; /* places of the warps, their rows, 16 results of ranks or tasks */
+  extern __shared__ __align__(128) uint8_t memory[]; /* stages of the warps, their rows, 16 results of ranks or tasks */
   __shared__ __align__(8) uint64_t filled[DOWN_WARPS * DOWN_STAGES_MAX];
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint64_t r = blockIdx.y;
@@ -208,7 +209,7 @@ static __global__ void __maxnreg__(96)
     if (j + DOWN_WARPS < k) matrix = matrix_of(a, __ldcg(ids + j + DOWN_WARPS));
   }
   __syncthreads();
-  down_store(a, weights, r, k, done);
+  combine_ranks_store(a, weights, r, k, done);
 }
 
 template <int T>
@@ -218,7 +219,7 @@ static uint32_t bytes_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, uint
   return DOWN_WARPS * bytes_of_stages<T>(tile_bytes, n_stages) + 16 * size_of_rows(n_units, shared) + 64 * n_sums;
 }
 
-/* Places of a warp: as many as a row tile has pieces, as long as two blocks fit on a multiprocessor and leave room for
+/* Stages of a warp: as many as a row tile has pieces, as long as two blocks fit on a multiprocessor and leave room for
  * those of the next kernel. */
 template <int T>
 static uint32_t stages_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, const gemm_args &shared) {
@@ -252,7 +253,7 @@ bool experts_gemv_down_fits(uint32_t n_in, uint32_t k) {
   return bytes_of<WEFT_TYPE_Q8_0>(cuda_ceil(n_in, 128), UINT32_MAX, k, 2, none) <= GEMV_SHARED_BYTES_MAX;
 }
 
-/* The shared MLP's rows lie where the warps' rows do, and its pieces in their places. */
+/* The shared MLP's rows lie where the warps' rows do, and its pieces in their stages. */
 bool experts_gemv_down_shares(const gemm_args *args, const gemm_args *shared) {
   return args->type == shared->type && args->n_rows == shared->n_rows && args->n_in >= 256 &&
          gemm_takes_raw(shared->type, shared->n_rows, shared->n_in) &&

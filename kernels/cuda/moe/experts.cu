@@ -1,21 +1,23 @@
 /* SPDX-License-Identifier: MIT */
-/* experts: the pairs (row, rank) are sorted by expert; then there is one product over all experts for gate and up, one
- * for down, and a sum for each row in rank order.
+/* experts: a mixture-of-experts MLP as grouped GEMM. Pairs (row, rank) are sorted by expert (token permutation); then
+ * there is one grouped GEMM over all experts for gate and up, one for down, and a weighted sum for each row in rank
+ * order (unpermute and combine).
  *
- *   place     every pair gets a place; the places of an expert lie side by side from a multiple of 8 on. Places and the
- *             list of jobs (some places of one expert each) stay on the device. Rows are prepared at their places
- *   gate, up  the results are [place][2 n_ff] f32, or act(g) * u of them, [place][n_ff], where the product can make it
- *             (gemm_has_gated_epilogue); act(g) * u is prepared at the same places
- *   down      the results are [place][n_in], f32, or bf16 where the product is one of 8 bits (eight.h), and y[row] adds
- *             those of its ranks one after another, in the two sums of ops.h
- *   few rows  get no places. The product of gate and up takes each expert once, with the pairs that chose it, and
- *             leaves act(g) * u of every pair. Then one kernel makes the products with down and the sum over ranks
- *             (experts_few.cu). These kernels prepare their rows themselves
- *   shared    the two products of the shared MLP come before, or are part of the kernels for few rows
+ *   permute   every pair gets a place, its row in the permuted order; the places of an expert lie side by side from a
+ *             multiple of 8 on. Places and the list of jobs (some places of one expert each) stay on the device. The
+ *             prologue writes rows at their places
+ *   gate, up  the results are [place][2 n_ff] f32, or act(g) * u of them, [place][n_ff], where the GEMM has a gated
+ *             epilogue (gemm_has_gated_epilogue); the prologue of down reads the same places
+ *   down      the results are [place][n_in], f32, or bf16 in W8A8 (gemm/w8a8.h), and y[row] adds those of its ranks
+ *             one after another, in the two sums of ops.h
+ *   few rows  are not permuted. A GEMV takes each expert once, with the pairs that chose it, and leaves act(g) * u of
+ *             every pair (gate_up_gemv.cu). Then one kernel makes the products with down and the sum over ranks
+ *             (down_gemv.cu). These kernels have fused prologues
+ *   shared    the two products of the shared MLP come before, or are part of the GEMV kernels
  *
- * Law: where a row names an expert that does not exist, the row becomes NaN: a launch cannot refuse what lies in device
- * memory. A pair whose expert is not here gets no place and no job. Experts are counted from the first one that is
- * here, but for ids, which are those of all. */
+ * Law: where a row names an expert that does not exist, the row becomes NaN: a launch cannot refuse what lies in
+ * device memory. A pair whose expert is not here gets no place and no job. Experts are counted from the first one that
+ * is here, but for ids, which are those of all. */
 #include <string.h>
 
 #include "kernels/cuda/gemm/w8a8.h"
@@ -38,15 +40,15 @@ typedef struct permute_args {
   int32_t *row_of;  /* [places] */
   gemm_job *jobs;
   uint32_t *n_jobs;
-  /* Rows that came prepared in 8 bits, in from_tiles tiles of 8, and where they are put at their places. */
+  /* Rows that came quantised to 8 bits, in from_tiles tiles of 8, and where they are permuted to. */
   const uint8_t *from;
   uint8_t *to;
   uint32_t n_units, from_tiles, to_tiles;
 } permute_args;
 
-/* One warp computes where a block's pairs begin: begin[e], which counts the pairs of expert e in the rows before the
- * block's, as count[e] does those of the other rows, becomes the place of the block's first pair of e. The first block
- * also makes the jobs. */
+/* The scan over experts: one warp computes where a block's pairs begin: begin[e], which counts the pairs of expert e
+ * in the rows before the block's, as count[e] does those of the other rows, becomes the place of the block's first
+ * pair of e. The first block also makes the jobs. */
 static __device__ __forceinline__ void scan_experts(const permute_args &g, const uint32_t *count, uint32_t *begin) {
   uint32_t lane = threadIdx.x, per = (g.n_experts + 31) / 32, places = 0, jobs = 0;
   uint32_t first = min(lane * per, g.n_experts), end = min(first + per, g.n_experts);
@@ -71,7 +73,8 @@ static __device__ __forceinline__ void scan_experts(const permute_args &g, const
   }
 }
 
-/* Counts pairs by expert, and finds where the block's begin. `first`: its first pair. count, begin: zeros before. */
+/* Counts pairs by expert (a histogram), and finds where the block's begin. `first`: its first pair. count, begin:
+ * zeros before. */
 template <uint32_t THREADS>
 static __device__ __forceinline__ void count_pairs(const permute_args &g, uint32_t first, uint32_t *count,
                                                    uint32_t *begin) {
@@ -98,9 +101,9 @@ static __device__ __forceinline__ int32_t permute_pair(const permute_args &g, ui
   return place;
 }
 
-/* A block has some rows. It counts all pairs and those before its own, finds places for its own while the first row is
- * on its way, and prepares its rows there. The pairs of a block come in any order within an expert, on which no result
- * depends. a.out NULL: no rows are prepared. */
+/* A block has some rows. It counts all pairs and those before its own, finds places for its own while the first row
+ * is in flight, and runs their prologue there. The pairs of a block come in any order within an expert, on which no
+ * result depends. a.out NULL: there is no prologue. */
 template <bool BF16>
 static __global__ void __launch_bounds__(PROLOGUE_THREADS)
     permute_kernel(const __grid_constant__ permute_args g, const __grid_constant__ prologue_args a) {
@@ -129,7 +132,7 @@ static __global__ void __launch_bounds__(PROLOGUE_THREADS)
   }
 }
 
-/* The same where rows came prepared in 8 bits: these are copied to their places, the first inputs of all the block's
+/* The same where rows came quantised to 8 bits: these are copied to their places, the first inputs of all the block's
  * rows before the next ones, so that lines which lie side by side are written at about the same time. */
 static __global__ void __launch_bounds__(PERMUTE_THREADS) permute_w8a8_kernel(const __grid_constant__ permute_args g) {
   extern __shared__ uint32_t count[]; /* [n_experts], then where the next pair of each goes, then the places of pairs */
@@ -216,10 +219,10 @@ __host__ __device__ constexpr uint32_t combine_threads(uint32_t n) {
   return n > 4 ? 128 : 256;
 }
 
-/* Adds the ranks of a row. A thread has 16 bytes of columns where they may be read at once, else one column, and loads
- * those of COMBINE_RANKS ranks at a time. A rank whose expert is elsewhere is zero times zero, which changes no sum that
- * begins at zero; one whose expert does not exist is NaN times zero. `high` has a bit for each rank that high_sum
- * takes. */
+/* The unpermute and combine: adds the ranks of a row. A thread has 16 bytes of columns where they may be read at
+ * once, else one column, and loads those of COMBINE_RANKS ranks at a time. A rank whose expert is elsewhere is zero
+ * times zero, which changes no sum that begins at zero; one whose expert does not exist is NaN times zero. `high`
+ * has a bit for each rank that high_sum takes. */
 template <uint32_t n, class T>
 static __global__ void __launch_bounds__(combine_threads(n))
     combine_kernel(const __grid_constant__ weft_experts_args a, const T *down, const int32_t *pair_at, uint32_t n_in) {
@@ -288,7 +291,8 @@ static void plan_inputs(experts_plan *p, const weft_experts_args *args, cuda_cut
   }
 }
 
-/* Whether all weights have integers, and an expert enough rows on average for these to be faster than codes. */
+/* Whether all weights are kept as int8 too, and an expert has enough rows on average for these to be faster than
+ * codes. */
 static bool takes_int8(const weft_experts_args *args, uint32_t rows_of_expert) {
   const weft_weight *const weights[] = {args->gate_up, args->gate, args->up, args->down};
   for (uint32_t i = 0; i < 4; i++)
@@ -343,7 +347,7 @@ static gemm_args permuted_gemm(const experts_plan *p, const weft_weight *weight,
   return a;
 }
 
-/* How rows are prepared at their places for a weight. */
+/* The prologue of permuted rows for a weight. */
 static prologue_args permuted_prologue(const weft_experts_args *args, const experts_plan *p,
                                        const weft_weight *weight) {
   gemm_operand operand = gemm_operand_of(weight);
@@ -359,7 +363,7 @@ static prologue_args permuted_prologue(const weft_experts_args *args, const expe
   return a;
 }
 
-/* Gives pairs their places, and prepares rows there if the first weight wants them in 16 bits. */
+/* The token permutation: gives pairs their places, and runs the prologue there if the first weight wants 16 bits. */
 static weft_status permute_pairs(cuda_device *d, const weft_experts_args *args, const experts_plan *p,
                                  const weft_weight *weight) {
   prologue_args a = permuted_prologue(args, p, weight);
@@ -386,7 +390,7 @@ static weft_status permute_pairs(cuda_device *d, const weft_experts_args *args, 
   return cuda_launched(d, "placing rows");
 }
 
-/* The product of all pairs' rows with gate, up or both: results are [place][y_stride]. */
+/* The grouped GEMM of all pairs' rows with gate, up or both: results are [place][y_stride]. */
 static gemm_args gate_up_args(const weft_experts_args *args, const experts_plan *p, const weft_weight *weight, float *y,
                               uint64_t y_stride) {
   gemm_operand operand = gemm_operand_of(weight);
@@ -399,14 +403,14 @@ static gemm_args gate_up_args(const weft_experts_args *args, const experts_plan 
   return a;
 }
 
-/* Prepares rows at their places, where that has not been done. */
+/* Runs the prologue of permuted rows, where that has not been done. */
 static weft_status input_prologue(cuda_device *d, const weft_experts_args *args, const experts_plan *p,
                                   const weft_weight *weight) {
   prologue_args rows = permuted_prologue(args, p, weight);
   return gemm_operand_of(weight) == OPERAND_F32 ? WEFT_OK : gemm_prologue(d, weight, &rows);
 }
 
-/* Gate and up in one product that leaves act(g) * u, [place][n_ff]. False: there is none. */
+/* Gate and up in one grouped GEMM with a gated epilogue, [place][n_ff]. False: there is none. */
 static bool gated_gate_up_args(const cuda_device *d, const weft_experts_args *args, const experts_plan *p,
                                gemm_args *a) {
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
@@ -426,7 +430,7 @@ static weft_status gate_up_gemm(cuda_device *d, const weft_experts_args *args, c
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
   gemm_operand operand = gemm_operand_of(first);
   gemm_args a;
-  bool is_placed = operand != OPERAND_INT8 || args->x_form == WEFT_ROWS_EIGHT; /* permute_pairs has prepared the rows */
+  bool is_placed = operand != OPERAND_INT8 || args->x_form == WEFT_ROWS_EIGHT; /* permute_pairs has run the prologue */
   weft_status status = is_placed ? WEFT_OK : input_prologue(d, args, p, first);
   *gated = gated_gate_up_args(d, args, p, &a);
   if (!*gated) a = gate_up_args(args, p, first, p->gate_up, 2ull * p->n_ff);
@@ -437,7 +441,7 @@ static weft_status gate_up_gemm(cuda_device *d, const weft_experts_args *args, c
   return status == WEFT_OK ? gemm(d, &a) : status;
 }
 
-/* Prepares act(g) * u of all pairs. is_gated: it is there, and is not made first. */
+/* The prologue of down: act(g) * u of all pairs. is_gated: it is there, and is not made first. */
 static weft_status gated_prologue(cuda_device *d, const weft_experts_args *args, const experts_plan *p, bool is_gated) {
   if (args->down->type == WEFT_TYPE_F32) {
     for (uint32_t first = 0; first < p->n_pairs; first += 65535) {
@@ -500,8 +504,8 @@ static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, cons
 
 /* ---- few rows ------------------------------------------------------------------------------------------- */
 
-/* Whether the kernels for few rows take a call: gate and up are whole row tiles of one type and layout, and either all
- * weights or none are multiplied in 8 bits. */
+/* Whether the GEMV kernels take a call: gate and up are whole row tiles of one type and layout, and either all
+ * weights or none are multiplied as W8A8. */
 static bool takes_gemv(const weft_experts_args *args, const experts_plan *p) {
   const weft_weight *in = args->gate_up != NULL ? args->gate_up : args->gate;
   int type = in->type;
@@ -530,8 +534,8 @@ static gemm_args gemv_by_pair(const weft_experts_args *args, const experts_plan 
   return a;
 }
 
-/* Whether gate and up of the shared MLP can be part of the experts' kernel: a block has memory for its rows beside those
- * of the experts (in 8 bits for one row). */
+/* Whether gate and up of the shared MLP can be part of the experts' kernel: a block has memory for its rows beside
+ * those of the experts (in W8A8 for one row). */
 static bool takes_shared(const weft_experts_args *args, const gemm_args *experts) {
   const weft_shared_args *shared = &args->shared;
   bool same = shared->gate->type == experts->type && shared->up->type == experts->type &&

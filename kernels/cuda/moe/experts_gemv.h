@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The down side of experts for few rows: the products with `down` and the sum over ranks in one kernel
- * (experts_few.cu).
+/* Experts of few rows as GEMV: gate and up with a gated epilogue (gate_up_gemv.cu), and the down projection with the
+ * sum over ranks in one kernel (down_gemv.cu).
  *
- * Law: a product has the order of multiply.h or eight.h, and ranks are added as ops.h says, so a row has the bits that
- * the kernels for many rows give it. A rank whose expert is not here is not read, multiplied or added. */
+ * Law: a product has the order of gemm.h or w8a8.h, and ranks are added as ops.h says, so a row has the bits that
+ * grouped GEMM gives it. A rank whose expert is not here is not read, multiplied or added. */
 #ifndef WEFT_KERNELS_CUDA_EXPERTS_GEMV_H
 #define WEFT_KERNELS_CUDA_EXPERTS_GEMV_H
 
@@ -12,12 +12,12 @@
 enum { EXPERTS_GEMV_PAIRS = 64 /* most pairs of the rows: a block has as many threads */ };
 
 /* Products with gate and up of the chosen experts (gemm_args.ids), gated, and those of a shared MLP of the same rows
- * (experts_in.cu). */
+ * (gate_up_gemv.cu). */
 weft_status experts_gemv_gate_up(cuda_device *d, const gemm_args *args);
 weft_status experts_gemv_gate_up_setup(cuda_device *d);
 /* Whether rows with so many inputs and ranks fit into a block's shared memory. */
 bool experts_gemv_down_fits(uint32_t n_in, uint32_t k);
-/* Whether experts_gemv_down can compute the down side of a shared MLP of the same rows in the same launch. */
+/* Whether experts_gemv_down can compute the down projection of a shared MLP of the same rows in the same launch. */
 bool experts_gemv_down_shares(const gemm_args *args, const gemm_args *shared);
 /* y[r] = sum over ranks j of weights[r,j] * W[ids[r,j] - first_matrix] x[r k + j], for rows [0, n_rows), in the two
  * sums of ops.h; and the product `shared`, if it has a weight. This kernel reads ids before it waits for its inputs. So
@@ -27,7 +27,7 @@ weft_status experts_gemv_down(cuda_device *d, const gemm_args *args, const gemm_
                               uint32_t k);
 weft_status experts_gemv_down_setup(cuda_device *d);
 
-/* What the kernels for products of 16 bits (experts_few.cu) and of 8 bits (w8a8_gemv.cu) share. */
+/* What the kernels with weights dequantised to 16 bits (down_gemv.cu) and in W8A8 (gemm/w8a8_gemv.cu) share. */
 enum {
   DOWN_WARPS = 8,              /* of a block */
   DOWN_STAGES_MAX = 8,         /* of a warp's ring */
@@ -38,8 +38,8 @@ enum {
 
 /* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, in the two sums of
  * ops.h. What done has of ranks whose expert is elsewhere is not used; of one that does not exist it is NaN. */
-static __device__ __forceinline__ void down_store(const gemm_args &a, const float *weights, uint64_t r, uint32_t k,
-                                                  const float *done) {
+static __device__ __forceinline__ void combine_ranks_store(const gemm_args &a, const float *weights, uint64_t r,
+                                                           uint32_t k, const float *done) {
   uint32_t out = blockIdx.x * 16 + threadIdx.x;
   if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
   float low = 0.0f, high = 0.0f;

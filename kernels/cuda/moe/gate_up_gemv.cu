@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: MIT */
-/* The input side of experts for few rows: act(gate x) * (up x) of every pair of a row and an expert that was chosen for
+/* Gate and up of experts for few rows: act(gate x) * (up x) of every pair of a row and an expert that was chosen for
  * it, and of a shared MLP. Every block finds out for itself which pairs chose the same expert (find_jobs); these are
  * multiplied at once, up to eight of them. A block takes a row tile of the gate and the same one of up; its warps are
- * (gate, up) x (segments), as in gemv.cu. It goes on to the pairs of row tiles that lie one grid further.
+ * (gate, up) x (splits), as in gemm/gemv.cu. Blocks are persistent: a block goes on to the pairs of row tiles one grid
+ * further.
  *
  * Row tiles of the shared MLP come first, since they do not wait for the choice of experts: their weights arrive while
  * experts are being chosen, and where the rows are there already (gemm_raw_rows.is_there), they are also multiplied
- * meanwhile. Blocks that begin with an expert then prepare their rows meanwhile.
+ * meanwhile. Blocks that begin with an expert run their prologue meanwhile.
  *
- * Law: a block lets the next kernel start when it has waited for the choice (experts_few.cu reads it unwaited for). */
+ * Law: a block lets the next kernel start when it has waited for the choice (down_gemv.cu reads it without a wait). */
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/gemm/gemv.cuh"
 
-/* Which raw rows a block has prepared: those of the experts, those of the shared MLP, or both, one behind the other. */
+/* Which rows a block has in shared memory after its prologue: those of the experts, those of the shared MLP, or
+ * both, one behind the other. */
 enum { HAS_OWN = 1, HAS_SHARED, HAS_BOTH };
 
-/* Whether a block that begins with the shared MLP prepares the rows of both at once. More than two would leave room for
- * one block to a multiprocessor, where there are two. */
+/* Whether a block that begins with the shared MLP runs the prologue of both at once. More than two would leave room
+ * for one block to a multiprocessor, where there are two. */
 static __host__ __device__ __forceinline__ bool takes_both(const gemm_args &a) {
   return a.n_shared > 0 && a.n_rows <= 2;
 }
@@ -46,7 +48,7 @@ static __device__ __forceinline__ uint32_t count_firsts(const gate_up_jobs &jobs
   return n;
 }
 
-/* Finds the jobs, in the order of their first pairs. The block has a thread for each pair. (experts_few.cu says what
+/* Finds the jobs, in the order of their first pairs. The block has a thread for each pair. (down_gemv.cu says what
  * stands in for an expert that is not here.) */
 static __device__ __forceinline__ void find_jobs(const gemm_args &a, gate_up_jobs &jobs) {
   uint32_t p = threadIdx.x, n_pairs = a.jobs_max, same = 0, first = p;
@@ -85,7 +87,7 @@ static __device__ __forceinline__ void take_rows(const gemm_args &a, uint32_t ha
   fused_prologue<T>(a, has == HAS_BOTH ? 2 * n : n, row, most_of, raw, scale_exponent);
 }
 
-/* How items are dealt out: row tiles of the shared MLP, then those of the experts, job by job. */
+/* The tile schedule: row tiles of the shared MLP, then those of the experts, job by job. */
 typedef struct gate_up_items {
   uint32_t n_groups;              /* row tiles of a job */
   uint32_t step_jobs, step_tiles; /* from an expert's item to the block's next one */
@@ -103,23 +105,23 @@ static __global__ void __maxnreg__(80)
   extern __shared__ __align__(128) uint8_t memory[]; /* gemv_bytes */
   __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
   __shared__ uint32_t most_of[GEMV_WARPS_MAX];
-  __shared__ float low[2]; /* what undoes the raising of gate and up */
+  __shared__ float low[2]; /* what undoes the prescale of gate and up */
   __shared__ int scale_exponent[2 * GEMM_RAW_ROWS];
   __shared__ gate_up_jobs jobs;
   uint32_t n_warps = blockDim.x / 32, warp = threadIdx.x / 32, lane = threadIdx.x % 32, buffer = 0;
   uint32_t split = warp % a.n_splits, slot = warp / a.n_splits;
   uint32_t first = split * a.split_units, end = min(a.n_units, first + a.split_units), unit = first;
-  bool is_last = split + 1 == a.n_splits; /* the warp of the shortest segment finishes tiles */
+  bool is_last = split + 1 == a.n_splits; /* the warp of the shortest segment runs the epilogue */
   gemv_ring ring = {memory + warp * GEMV_STAGES * gemv_piece_bytes(T), filled + warp * GEMV_STAGES, GEMV_STAGES, 0, 0};
   float *part = (float *)(void *)(memory + n_warps * GEMV_STAGES * gemv_piece_bytes(T));
   uint4 *raw = (uint4 *)(void *)(part + 2 * n_warps * 128);
   ring_init(&ring);
   bool begins = true, own = false; /* the first item is next; the choice of experts is known, and items are theirs */
   uint32_t has = 0;
-  gate_up_cursor at = {0, blockIdx.x}, ahead = at; /* ahead: whose unit `unit` is asked for next */
+  gate_up_cursor at = {0, blockIdx.x}, ahead = at; /* ahead: the copy of whose unit `unit` is issued next */
   const uint8_t *tiles = NULL;
   prescale_powers powers;
-  auto go_on = [&](gate_up_cursor &c) {
+  auto next_item = [&](gate_up_cursor &c) {
     c.tile += own ? items.step_tiles : gridDim.x;
     if (own) c.job += items.step_jobs;
     if (own && c.tile >= items.n_groups) c.tile -= items.n_groups, c.job++;
@@ -132,12 +134,12 @@ static __global__ void __maxnreg__(80)
     unit += gemv_units(T);
     if (unit < end) return;
     unit = first;
-    go_on(ahead);
+    next_item(ahead);
   };
-  for (;; go_on(at)) {
+  for (;; next_item(at)) {
     bool is_shared = !own && at.tile < a.n_shared;
     if (begins || !(own || is_shared)) {
-      /* First weights are asked for; but where rows are there before the choice, they are prepared before it. */
+      /* Copies of the first weights are issued; but where rows are there before the choice, their prologue is first. */
       bool rows_first = begins && !is_shared && a.raw.is_there;
       uint32_t weight = is_shared ? GEMM_SHARED_MLP + slot : a.n_weights == 2 ? slot : 0;
       packed_header header = header_of(a.weight[weight].data);

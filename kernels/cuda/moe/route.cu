@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* route: a warp chooses the experts of a row. It takes the largest k logits one after another, each time the largest of
- * those that are left.
+/* route: top-k of a row's router logits, by a warp: k times the largest of those that are left; then a softmax over
+ * them.
  *
- * With a router of F32 weights one kernel makes the product (in the order of route.h) and chooses. It runs in clusters
- * of blocks, which load weights before their inputs are there:
+ * With a router of F32 weights the product (in the order of route.h) and the choice are one kernel. It runs in
+ * clusters of blocks, which load weights before their inputs are there:
  *
  *   one row     a warp has one expert's weights in its registers; the first block of the cluster chooses
- *   more rows   a block has four neighbouring chains of all experts' weights in shared memory. It sends the sums of
- *               these chains to the block that chooses for the row, which adds them up by the rest of the tree
+ *   more rows   split-K over the cluster: a block has four neighbouring chains of all experts' weights in shared
+ *               memory. It sends the sums of these chains to the block that chooses for the row, which reduces them by
+ *               the rest of the tree
  *   many        the kernels of route_gemm.cu */
 #include "kernels/cuda/weights/packed_layout.cuh"
 #include "kernels/cuda/moe/route.cuh"
@@ -75,7 +76,7 @@ static __global__ void route_kernel(const __grid_constant__ weft_route_args a, b
 }
 
 static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(32 * ROUTER_WARPS, 1)
-    router_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
+    route_one_row_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
   __shared__ float logits[ROUTER_EXPERTS]; /* of the first block */
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, e = blockIdx.x * ROUTER_WARPS + warp;
   float4 w[ROUTER_SLOTS];
@@ -155,7 +156,7 @@ static __device__ __forceinline__ void add_chains(const float4 *x, const float4 
 
 template <int R>
 static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_THREADS, 1)
-    part_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
+    route_cluster_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
   constexpr uint32_t n_rows = 2 * R,
                      n_own = (n_rows + ROUTER_BLOCKS - 1) / ROUTER_BLOCKS; /* rows of the cluster, of a block */
   extern __shared__ float4
@@ -240,12 +241,13 @@ uint64_t cuda_route_scratch(weft_device *device, const weft_route_args *args) {
 template <int R>
 static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
   if (args == NULL)
-    return cuda_judge(d, cudaFuncSetAttribute(part_kernel<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
-                      "setting up routers");
+    return cuda_judge(
+        d, cudaFuncSetAttribute(route_cluster_kernel<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
+        "setting up routers");
   const weft_weight *w = args->router;
   uint32_t n = cuda_ceil(args->n_rows, 2 * R), n_clusters = n < d->n_router_clusters ? n : d->n_router_clusters;
-  cuda_start(d, part_kernel<R>, ROUTER_BLOCKS * n_clusters, PART_THREADS, part_bytes(w->n_in, R), *args, weights_of(w),
-             w->n_in);
+  cuda_start(d, route_cluster_kernel<R>, ROUTER_BLOCKS * n_clusters, PART_THREADS, part_bytes(w->n_in, R), *args,
+             weights_of(w), w->n_in);
   return cuda_launched(d, "a router of many rows");
 }
 
@@ -268,7 +270,7 @@ static weft_status count_clusters(cuda_device *d) {
   config.blockDim = dim3(PART_THREADS);
   config.dynamicSmemBytes = PART_BYTES;
   int n = 0;
-  cudaError_t error = cudaOccupancyMaxActiveClusters(&n, part_kernel<PART_ROWS>, &config);
+  cudaError_t error = cudaOccupancyMaxActiveClusters(&n, route_cluster_kernel<PART_ROWS>, &config);
   d->n_router_clusters = n > 0 ? (uint32_t)n : 1;
   return cuda_judge(d, error, "setting up routers");
 }
@@ -291,7 +293,7 @@ weft_status cuda_route(weft_device *device, const weft_route_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   if (args->router != NULL && is_one_kernel(args)) {
-    cuda_start(d, router_kernel, ROUTER_BLOCKS, 32 * ROUTER_WARPS, 0, *args, weights_of(args->router),
+    cuda_start(d, route_one_row_kernel, ROUTER_BLOCKS, 32 * ROUTER_WARPS, 0, *args, weights_of(args->router),
                args->router->n_in);
     weft_status status = cuda_launched(d, "router");
     d->choice = args->ids;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What the kernels of route share: the choice of a row's experts, and the first two levels of the tree of route.h. */
+/* What the kernels of route share: the top-k choice of a row's experts, and the first two levels of the reduction
+ * tree of route.h. */
 #ifndef WEFT_KERNELS_CUDA_ROUTE_CUH
 #define WEFT_KERNELS_CUDA_ROUTE_CUH
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What products with F32 weights share: gemm_f32.cu, and routers in route.cu.
+/* What products with F32 weights share: gemm/gemm_f32.cu, and routers in route.cu.
  *
- * Law (numerics): a result is the sum of 32 chains of inputs, which meet in a tree. Chain l of 0 .. 31 adds the inputs
+ * Law (numerics): a result is the sum of 32 chains of inputs, which a tree reduces. Chain l of 0 .. 31 adds the inputs
  * 128 j + 4 l .. 128 j + 4 l + 3 for ascending j. */
 #ifndef WEFT_KERNELS_CUDA_ROUTE_H
 #define WEFT_KERNELS_CUDA_ROUTE_H

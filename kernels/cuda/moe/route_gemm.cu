@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
-/* The router of many rows, in two kernels. The first one makes the sums of four neighbouring chains (route.h): an item
- * is 64 rows, all experts and four chains, and a block takes items one after another, or two neighbours of the same
- * rows and the sum of both. The inputs of these chains come step by step into a ring of stages, the next item's right
- * behind the last one's. The second kernel adds these sums up by the rest of the tree and chooses; a warp has a row. */
+/* The router of many rows: an f32 GEMM that is split over chains (split-K), and a kernel that reduces and chooses.
+ * The first one makes the sums of four neighbouring chains (route.h): a work item is 64 rows, all experts and four
+ * chains, and a persistent block takes items one after another, or two neighbours of the same rows and the sum of
+ * both. The inputs of these chains come by async copies into a ring of stages, the next item's right behind the last
+ * one's. The second kernel reduces these sums by the rest of the tree and chooses; a warp has a row. */
 #include "kernels/cuda/moe/route.cuh"
 
 enum {
@@ -11,7 +12,7 @@ enum {
   TILED_THREAD_ROWS = 16,          /* of a thread: every second of 32 */
   TILED_EXPERTS = 8,               /* of a thread: every fourth of 32 */
   TILED_PARTS = 8,                 /* four chains of 32 */
-  TILED_STEPS = 2,                 /* of 128 inputs each, that are brought at once: a stage */
+  TILED_STEPS = 2,                 /* of 128 inputs each, in a stage */
   TILED_STAGES = 4,                /* in shared memory */
   TILED_READY = 4,                 /* rows of a thread, in its registers before they are multiplied */
   CHAINS_BYTES = 16 * PART_CHAINS, /* of a row or an expert in a step */
@@ -25,7 +26,7 @@ enum {
 static_assert(TILED_THREADS == TILED_ROWS * PART_CHAINS, "each thread brings one row's chain, and two experts'");
 static_assert(ROUTER_EXPERTS == 2 * TILED_ROWS && TILED_STEPS == 2 && TILED_THREAD_ROWS == 2 * TILED_EXPERTS, "tiles");
 
-/* What the thread brings next: its chain of a row and of two experts. */
+/* What the thread copies next: its chain of a row and of two experts. */
 struct tiled_source {
   const float *x, *weights; /* at the stage's first step */
   uint32_t second;          /* from the first expert's weights to the second's */
@@ -127,8 +128,8 @@ static __device__ __forceinline__ void store_sums(const weft_route_args &a, floa
 }
 
 static __global__ void __launch_bounds__(TILED_THREADS, 1)
-    tiled_parts_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in, bool paired,
-                       float *parts) {
+    route_gemm_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in, bool paired,
+                      float *parts) {
   extern __shared__ float4 memory[]; /* [stage][step][rows of x, then of weights][chain]; then sums that are kept */
   uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, chain = lane / 4 % 4;
   uint32_t row = warp / 4 * 32 + lane / 2 % 2, expert = warp % 4 * 32 + lane / 16 * 2 + lane % 2;
@@ -172,7 +173,7 @@ static __global__ void __launch_bounds__(TILED_THREADS, 1)
 
 template <int PARTS>
 static __global__ void __launch_bounds__(32 * ROUTE_WARPS)
-    tiled_choose_kernel(const __grid_constant__ weft_route_args a, const float *parts) {
+    route_choose_kernel(const __grid_constant__ weft_route_args a, const float *parts) {
   __shared__ float4 logits[ROUTE_WARPS][ROUTER_EXPERTS / 4];
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, r = blockIdx.x * ROUTE_WARPS + warp;
   float scale[ROUTER_EXPERTS / 32];
@@ -212,7 +213,7 @@ uint64_t route_gemm_scratch(const weft_route_args *args) {
 
 weft_status route_gemm_setup(cuda_device *d) {
   return cuda_judge(d,
-                    cudaFuncSetAttribute(tiled_parts_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, TILED_BYTES),
+                    cudaFuncSetAttribute(route_gemm_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, TILED_BYTES),
                     "setting up routers");
 }
 
@@ -220,9 +221,9 @@ weft_status route_gemm(cuda_device *d, const weft_route_args *args, const float 
   float *parts = (float *)args->scratch;
   uint32_t n_items = TILED_PARTS * cuda_ceil(args->n_rows, TILED_ROWS), n_blocks = d->n_multiprocessors;
   bool paired = 2 * cuda_ceil(n_items / 2, n_blocks) == cuda_ceil(n_items, n_blocks); /* as many turns as alone */
-  cuda_start(d, tiled_parts_kernel, n_items < n_blocks ? n_items : n_blocks, TILED_THREADS, TILED_BYTES, *args, weights,
+  cuda_start(d, route_gemm_kernel, n_items < n_blocks ? n_items : n_blocks, TILED_THREADS, TILED_BYTES, *args, weights,
              args->router->n_in, paired, parts);
-  cuda_start(d, paired ? tiled_choose_kernel<TILED_PARTS / 2> : tiled_choose_kernel<TILED_PARTS>,
+  cuda_start(d, paired ? route_choose_kernel<TILED_PARTS / 2> : route_choose_kernel<TILED_PARTS>,
              cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, (const float *)parts);
   return cuda_launched(d, "a router of many rows");
 }

@@ -4,7 +4,7 @@
 #include "kernels/cuda/gemm/w8a8.cuh"
 
 typedef struct make_args {
-  packed_dims cut;
+  packed_dims dims;
   uint32_t n_spans, n_blocks; /* of a matrix */
   const uint8_t *tiles, *steps;
   uint8_t *int8_weights;
@@ -15,7 +15,7 @@ typedef struct make_args {
 template <int T>
 static __global__ void __launch_bounds__(32) int8_weights_kernel(const make_args a) {
   const uint32_t lane = threadIdx.x, g = lane / 4, c = lane % 4, span = blockIdx.y;
-  const uint32_t matrix = blockIdx.x / a.cut.n_tiles, tile = blockIdx.x % a.cut.n_tiles;
+  const uint32_t matrix = blockIdx.x / a.dims.n_tiles, tile = blockIdx.x % a.dims.n_tiles;
   const uint64_t block = (uint64_t)matrix * a.n_blocks + tile / 4;
   const uint16_t *steps =
       (const uint16_t *)(const void *)(a.steps + ((uint64_t)blockIdx.x * a.n_spans + span) * W8A8_STEPS_BYTES);
@@ -26,12 +26,12 @@ static __global__ void __launch_bounds__(32) int8_weights_kernel(const make_args
   }
   for (uint32_t unit = 2 * span; unit < 2 * span + 2; unit++) {
     uint8_t *to = a.int8_weights + (block * a.n_spans * 2 + unit) * INT8_UNIT_BYTES + tile % 4 * 16 * 128;
-    if (unit >= a.cut.n_units) {
+    if (unit >= a.dims.n_units) {
       for (uint32_t i = lane; i < 16 * 128 / 16; i += 32) ((uint4 *)(void *)to)[i] = make_uint4(0, 0, 0, 0);
       continue;
     }
-    packed_block p = packed_block_of<T>(a.tiles + (uint64_t)blockIdx.x * a.cut.tile_bytes, unit,
-                                        a.cut.is_tail != 0 && unit + 1 == a.cut.n_units);
+    packed_block p = packed_block_of<T>(a.tiles + (uint64_t)blockIdx.x * a.dims.tile_bytes, unit,
+                                        a.dims.is_tail != 0 && unit + 1 == a.dims.n_units);
     lane_codes<T> codes;
     lane_scales<T> scales;
     dequant_factors factors;
@@ -52,12 +52,12 @@ static __global__ void __launch_bounds__(32) int8_weights_kernel(const make_args
 }
 
 int8_sections int8_sections_of(const weft_weight *weight) {
-  packed_dims cut = packed_dims_of(weight->type, weight->n_in, weight->n_out);
-  uint64_t n_tiles = (uint64_t)weight->n_mats * cut.n_tiles;
+  packed_dims dims = packed_dims_of(weight->type, weight->n_in, weight->n_out);
+  uint64_t n_tiles = (uint64_t)weight->n_mats * dims.n_tiles;
   uint64_t n_blocks = (uint64_t)weight->n_mats * cuda_ceil(weight->n_out, INT8_BLOCK);
   const uint32_t n_spans = cuda_ceil(weight->n_in, W8A8_SPAN);
   int8_sections place;
-  place.int8_weights = cuda_align(w8a8_steps_at(n_tiles, cut.tile_bytes) + w8a8_steps_bytes(n_tiles, weight->n_in));
+  place.int8_weights = cuda_align(w8a8_steps_at(n_tiles, dims.tile_bytes) + w8a8_steps_bytes(n_tiles, weight->n_in));
   place.steps = place.int8_weights + n_blocks * n_spans * 2 * INT8_UNIT_BYTES;
   place.end = place.steps + n_blocks * n_spans * INT8_BLOCK * sizeof(float);
   return place;
@@ -75,15 +75,15 @@ static weft_status make_of_type(cuda_device *d, const make_args &a, uint32_t n_t
 weft_status int8_weights_make(cuda_device *d, const weft_weight *weight, uint8_t *data) {
   int8_sections place = int8_sections_of(weight);
   make_args a;
-  a.cut = packed_dims_of(weight->type, weight->n_in, weight->n_out);
+  a.dims = packed_dims_of(weight->type, weight->n_in, weight->n_out);
   a.n_spans = cuda_ceil(weight->n_in, W8A8_SPAN);
   a.n_blocks = cuda_ceil(weight->n_out, INT8_BLOCK);
-  uint32_t n_tiles = weight->n_mats * a.cut.n_tiles;
+  uint32_t n_tiles = weight->n_mats * a.dims.n_tiles;
   a.tiles = data + PACKED_HEADER_BYTES;
-  a.steps = data + w8a8_steps_at(n_tiles, a.cut.tile_bytes);
+  a.steps = data + w8a8_steps_at(n_tiles, a.dims.tile_bytes);
   a.int8_weights = data + place.int8_weights;
   a.fine_steps = (float *)(void *)(data + place.steps);
-  if (a.cut.n_tiles % 4 != 0) { /* the last block of a matrix has columns that do not exist */
+  if (a.dims.n_tiles % 4 != 0) { /* the last block of a matrix has columns that do not exist */
     cudaError_t error = cudaMemsetAsync(data + place.int8_weights, 0, place.end - place.int8_weights, d->stream);
     if (error != cudaSuccess) return cuda_judge(d, error, "the integers of a weight");
   }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Placing weights: file bytes go through a staging buffer and are packed on the device (form.cuh); and back, for tests.
+/* Placing weights: file bytes go through a staging buffer and are packed on the device (packed_layout.cuh); and back,
+ * for tests.
  *
  * Law: each packed word, and each file byte on the way back, is made by one thread, which gathers its bits. */
 #include <string.h>
@@ -13,7 +14,7 @@
 
 typedef struct pack_args {
   int type;
-  packed_dims cut;
+  packed_dims dims;
   uint32_t n_in, n_out;
   uint64_t row_bytes;  /* of the file */
   const uint8_t *file; /* rows from first_row on */
@@ -26,8 +27,8 @@ typedef struct pack_args {
 
 /* Row r (0..15) of the tile in the file; NULL where the matrix has no such row. */
 static __device__ const uint8_t *file_row(const pack_args &a, uint64_t tile, uint32_t r) {
-  uint64_t matrix = tile / a.cut.n_tiles;
-  uint64_t row = tile % a.cut.n_tiles * 16 + r;
+  uint64_t matrix = tile / a.dims.n_tiles;
+  uint64_t row = tile % a.dims.n_tiles * 16 + r;
   if (row >= a.n_out) return NULL;
   return a.file + (matrix * a.n_out + row - a.first_row) * a.row_bytes;
 }
@@ -153,7 +154,7 @@ static __device__ void note_most(uint32_t *most, uint32_t f16_bits) {
   note_most_f32(most, half_bits(f16_bits));
 }
 
-/* Where a super-block keeps its sixteen bytes of scales, and the numbers that split forms keep behind those. */
+/* Where a super-block keeps its sixteen bytes of scales, and the numbers that split layouts keep behind those. */
 static __device__ uint32_t scales_begin(int type) {
   return type == WEFT_TYPE_Q6_K ? 192 : packed_type(type) == WEFT_TYPE_S4_IQ4 ? 4 : 0;
 }
@@ -223,11 +224,11 @@ static __global__ void pack_kernel(const pack_args a) {
   uint64_t tile = a.first_tile + blockIdx.x;
   packed_shape f = packed_shape_of(a.type);
   uint32_t unit_bytes = packed_unit_bytes(f);
-  uint32_t *out = (uint32_t *)(void *)(a.tiles + tile * a.cut.tile_bytes);
-  for (uint32_t w = threadIdx.x; w < a.cut.tile_bytes / 4; w += blockDim.x) {
+  uint32_t *out = (uint32_t *)(void *)(a.tiles + tile * a.dims.tile_bytes);
+  for (uint32_t w = threadIdx.x; w < a.dims.tile_bytes / 4; w += blockDim.x) {
     uint32_t at = 4 * w, unit = at / unit_bytes, in = at % unit_bytes;
     uint32_t k0 = unit * f.unit, n = f.unit / 128;
-    bool tail = a.cut.is_tail != 0 && unit + 1 == a.cut.n_units;
+    bool tail = a.dims.is_tail != 0 && unit + 1 == a.dims.n_units;
     uint32_t codes = f.codes >> (tail ? 1 : 0), high = f.high >> (tail ? 1 : 0);
     if (in < n * codes) {
       out[w] = pack_codes(a, tile, k0 + in / codes * 128, tail, in % codes);
@@ -244,13 +245,13 @@ static __global__ void pack_kernel(const pack_args a) {
 
 typedef struct unpack_row {
   int type;
-  packed_dims cut;
+  packed_dims dims;
   const uint8_t *tile;
   uint32_t r;
 } unpack_row;
 
 static __device__ uint32_t code_of(const unpack_row &u, uint32_t k) {
-  return element_code(u.type, element_at(u.type, u.cut, u.tile, u.r, k));
+  return element_code(u.type, element_at(u.type, u.dims, u.tile, u.r, k));
 }
 
 static __device__ uint32_t low_pair(const unpack_row &u, uint32_t k_low, uint32_t k_high) {
@@ -259,7 +260,7 @@ static __device__ uint32_t low_pair(const unpack_row &u, uint32_t k_low, uint32_
 
 /* Byte j of the block of 32 elements from k on: scales, fifth bits, codes. */
 static __device__ uint32_t unpack_small(const unpack_row &u, uint32_t k, uint32_t j) {
-  element_place p = element_at(u.type, u.cut, u.tile, u.r, k);
+  element_place p = element_at(u.type, u.dims, u.tile, u.r, k);
   bool has_two = packed_shape_of(u.type).scales == 256;
   uint32_t n_scale = has_two ? 4 : u.type == WEFT_TYPE_MXFP4 ? 1 : 2;
   if (j < n_scale) return (has_two ? element_pair(p) : element_scale(u.type, p)) >> (8 * j) & 0xFFu;
@@ -287,7 +288,7 @@ static __device__ uint32_t unpack_three(const unpack_row &u, uint32_t k, uint32_
 
 /* Byte j of the super-block of 256 elements from k on, of Q6_K. */
 static __device__ uint32_t unpack_six(const unpack_row &u, uint32_t k, uint32_t j) {
-  element_place p = element_at(u.type, u.cut, u.tile, u.r, k);
+  element_place p = element_at(u.type, u.dims, u.tile, u.r, k);
   uint32_t byte = 0;
   if (j >= 208) return element_q6_scale(p) >> (8 * (j - 208)) & 0xFFu;
   if (j >= 192) return element_super_byte(p, j - 192);
@@ -302,7 +303,7 @@ static __device__ uint32_t unpack_six(const unpack_row &u, uint32_t k, uint32_t 
 
 /* Byte j of the super-block of 256 elements from k on, of any other type. */
 static __device__ uint32_t unpack_super(const unpack_row &u, uint32_t k, uint32_t j) {
-  element_place p = element_at(u.type, u.cut, u.tile, u.r, k);
+  element_place p = element_at(u.type, u.dims, u.tile, u.r, k);
   uint32_t byte = 0;
   if (u.type == WEFT_TYPE_Q6_K) return unpack_six(u, k, j);
   if (packed_type(u.type) == WEFT_TYPE_S4_IQ4) {
@@ -332,8 +333,8 @@ static __global__ void unpack_kernel(const pack_args a, uint8_t *file) {
   uint64_t row = a.first_row + blockIdx.x, in = row % a.n_out;
   unpack_row u;
   u.type = a.type;
-  u.cut = a.cut;
-  u.tile = a.tiles + (row / a.n_out * a.cut.n_tiles + in / 16) * a.cut.tile_bytes;
+  u.dims = a.dims;
+  u.tile = a.tiles + (row / a.n_out * a.dims.n_tiles + in / 16) * a.dims.tile_bytes;
   u.r = (uint32_t)(in % 16);
   uint8_t *out = file + (uint64_t)blockIdx.x * a.row_bytes;
   for (uint32_t b = threadIdx.x; b < a.row_bytes; b += blockDim.x) {
@@ -353,7 +354,7 @@ static pack_args args_of(const weft_weight *weight, uint8_t *data) {
   pack_args a;
   memset(&a, 0, sizeof a);
   a.type = weight->type;
-  a.cut = packed_dims_of(weight->type, weight->n_in, weight->n_out);
+  a.dims = packed_dims_of(weight->type, weight->n_in, weight->n_out);
   a.n_in = weight->n_in;
   a.n_out = weight->n_out;
   a.row_bytes = weft_type_row_bytes(weight->type, weight->n_in);
@@ -368,35 +369,35 @@ static uint64_t file_bytes_of(const weft_weight *weight) {
   return (uint64_t)weight->n_mats * weight->n_out * weft_type_row_bytes(weight->type, weight->n_in);
 }
 
-/* F32 weights keep their file's form; those whose rows are looked up or whose results are logits keep 16 bits. */
+/* F32 weights keep their file's layout; those whose rows are looked up or whose results are logits keep 16 bits. */
 static uint32_t layout_of(const cuda_device *d, const weft_weight *weight, unsigned uses) {
   if (weight->type == WEFT_TYPE_F32) return 0;
   if (!d->w8a8 || (uses & WEFT_USE_EMBED) != 0 || !w8a8_takes(weight->type)) return 1;
-  return d->base.info.integers ? INT8_LAYOUT : W8A8_LAYOUT;
+  return d->base.info.integers ? (uint32_t)INT8_LAYOUT : (uint32_t)W8A8_LAYOUT;
 }
 
 static uint64_t packed_bytes(const weft_weight *weight) {
   if (weight->type == WEFT_TYPE_F32) return PACKED_HEADER_BYTES + file_bytes_of(weight);
-  packed_dims cut = packed_dims_of(weight->type, weight->n_in, weight->n_out);
-  uint64_t n_tiles = (uint64_t)weight->n_mats * cut.n_tiles;
+  packed_dims dims = packed_dims_of(weight->type, weight->n_in, weight->n_out);
+  uint64_t n_tiles = (uint64_t)weight->n_mats * dims.n_tiles;
   if (weight->layout == INT8_LAYOUT) return int8_sections_of(weight).end;
-  if (weight->layout != W8A8_LAYOUT) return PACKED_HEADER_BYTES + n_tiles * cut.tile_bytes;
-  return w8a8_steps_at(n_tiles, cut.tile_bytes) + w8a8_steps_bytes(n_tiles, weight->n_in);
+  if (weight->layout != W8A8_LAYOUT) return PACKED_HEADER_BYTES + n_tiles * dims.tile_bytes;
+  return w8a8_steps_at(n_tiles, dims.tile_bytes) + w8a8_steps_bytes(n_tiles, weight->n_in);
 }
 
 /* Copies file bytes to the staging buffer and packs them from there, as many row tiles at a time as fit. */
 static weft_status pack_all(cuda_device *d, const weft_weight *weight, const weft_weight_source *source,
                             uint8_t *data) {
   pack_args a = args_of(weight, data);
-  uint64_t n_tiles = (uint64_t)weight->n_mats * a.cut.n_tiles;
+  uint64_t n_tiles = (uint64_t)weight->n_mats * a.dims.n_tiles;
   uint64_t step = CUDA_STAGING_BYTES / (16 * a.row_bytes);
   for (uint64_t tile = 0; tile < n_tiles; tile += step) {
     uint64_t last = (tile + step < n_tiles ? tile + step : n_tiles) - 1;
-    uint64_t end = last % a.cut.n_tiles * 16 + 16;
+    uint64_t end = last % a.dims.n_tiles * 16 + 16;
     if (end > a.n_out) end = a.n_out;
-    end += last / a.cut.n_tiles * a.n_out;
+    end += last / a.dims.n_tiles * a.n_out;
     a.first_tile = tile;
-    a.first_row = tile / a.cut.n_tiles * a.n_out + tile % a.cut.n_tiles * 16;
+    a.first_row = tile / a.dims.n_tiles * a.n_out + tile % a.dims.n_tiles * 16;
     a.file = d->staging;
     weft_status status =
         cuda_push_source(d, d->staging, source, a.first_row * a.row_bytes, (end - a.first_row) * a.row_bytes);
@@ -408,7 +409,7 @@ static weft_status pack_all(cuda_device *d, const weft_weight *weight, const wef
   return WEFT_OK;
 }
 
-/* Makes the whole packed weight at `data`: header, row tiles and, for products of 8 bits, steps. */
+/* Makes the whole packed weight at `data`: header, row tiles and, for W8A8, steps. */
 static weft_status fill_packed(cuda_device *d, const weft_weight *weight, const weft_weight_source *source,
                                uint8_t *data) {
   weft_status status = cuda_judge(d, cudaMemsetAsync(data, 0, PACKED_HEADER_BYTES, d->stream), "a weight's header");

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* One element of a packed weight: its code, its scale, its value in f32. This is slow, and serves where rows are looked
- * up, weights are unpacked and steps are made (eight.h). The kernels that multiply read whole units (form.cuh).
+/* One element of a packed weight: its code, its scale, its dequantised value in f32. This is slow, and serves where
+ * rows are looked up, weights are unpacked and W8A8 steps are made. GEMM kernels dequantise whole units
+ * (dequantise.cuh).
  *
  * Law: element_value has the bits that weft_dequantise_row gives for the weight's type. */
 #ifndef WEFT_KERNELS_CUDA_PACKED_ELEMENT_CUH
 #define WEFT_KERNELS_CUDA_PACKED_ELEMENT_CUH
 
-#include "kernels/cuda/weights/packed_layout.cuh"
+#include "kernels/cuda/weights/dequantise.cuh"
 
 /* Where element k of row r (0..15) of a row tile lies. */
 typedef struct element_place {
@@ -17,12 +18,12 @@ typedef struct element_place {
   bool tail;
 } element_place;
 
-static __device__ __forceinline__ element_place element_at(int type, packed_dims cut, const uint8_t *row_tile,
+static __device__ __forceinline__ element_place element_at(int type, packed_dims dims, const uint8_t *row_tile,
                                                            uint32_t r, uint32_t k) {
   packed_shape f = packed_shape_of(type);
   element_place p;
   uint32_t unit = k / 128, rest = k % 128;
-  p.tail = cut.is_tail != 0 && unit + 1 == cut.n_units;
+  p.tail = dims.is_tail != 0 && unit + 1 == dims.n_units;
   p.half = f.unit == 256 ? unit & 1u : 0u;
   if (f.unit == 256) {
     const uint8_t *base = row_tile + (uint64_t)(unit / 2) * packed_unit_bytes(f);
