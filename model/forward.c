@@ -57,7 +57,7 @@ static uint64_t per_layer_floats(const weft_model *model) {
 weft_status model_enter(model_step *step, uint32_t p) {
   weft_model *model = step->model;
   model_part *part = step->part = &model->part[p];
-  uint64_t n_rows = step->args->batch->n_rows, n = n_rows * model->hyper.n_hidden, f = sizeof(float);
+  uint64_t n_rows = step->args->batch->n_rows, n = n_rows * model_row_width(model), f = sizeof(float);
   if (p == 0) return WEFT_OK;
   const float *inbox = part->inbox[step->inbox];
   weft_status status = weft_device_follow(part->device, model->part[p - 1].device, MARK_SENT);
@@ -71,7 +71,7 @@ weft_status model_enter(model_step *step, uint32_t p) {
 weft_status model_leave(model_step *step) {
   weft_model *model = step->model;
   const model_part *part = step->part, *next = part + 1;
-  uint64_t n_rows = step->args->batch->n_rows, n = n_rows * model->hyper.n_hidden, f = sizeof(float);
+  uint64_t n_rows = step->args->batch->n_rows, n = n_rows * model_row_width(model), f = sizeof(float);
   if (part == model_last_part(model)) return WEFT_OK;
   float *inbox = next->inbox[step->inbox];
   weft_status status = weft_device_follow(part->device, next->device, MARK_TAKEN + step->inbox);
@@ -88,11 +88,11 @@ weft_status model_leave(model_step *step) {
 /* The rows of layer 0 in step->x. Shard 0 gives them to the others, which add them to nothing. */
 static weft_status embed_rows(model_step *step) {
   const weft_model *model = step->model;
-  uint64_t n_bytes = (uint64_t)step->n_rows * model->hyper.n_hidden * sizeof *step->x;
+  uint64_t n_bytes = (uint64_t)step->n_rows * model_row_width(model) * sizeof *step->x;
   weft_status status =
       model->shard == 0 ? model->arch->embed(step) : weft_device_zero(step->part->device, step->x, n_bytes);
   if (status != WEFT_OK || model->n_shards == 1) return status;
-  weft_shards_array sum = {.x = step->x, .n_cols = model->hyper.n_hidden};
+  weft_shards_array sum = {.x = step->x, .n_cols = (uint32_t)model_row_width(model)};
   return weft_shards_exchange(model->exchanges, model->shard, WEFT_SHARDS_SUM, &sum, 1, step->n_rows);
 }
 

@@ -21,10 +21,15 @@ static weft_matmul_args matmul_args(const model_part *part, const float *x, uint
   return args;
 }
 
+/* Every product of a layer with its own weights, but those of experts, goes through here. */
+static weft_status multiply_rows(model_step *step, const weft_matmul_args *args) {
+  return weft_matmul(step->part->device, args);
+}
+
 weft_status layers_matmul(model_step *step, const float *x, uint32_t n_rows, uint32_t n_weights,
                           const weft_weight *const *weight, float *const *y) {
-  weft_matmul_args args = matmul_args(step->part, x, n_rows, n_weights, weight, y);
-  return weft_matmul(step->part->device, &args);
+  const weft_matmul_args args = matmul_args(step->part, x, n_rows, n_weights, weight, y);
+  return multiply_rows(step, &args);
 }
 
 weft_rows_form layers_form(const model_step *step, uint32_t n_rows, uint32_t n_weights,
@@ -78,7 +83,7 @@ static weft_status exchange_arrays(model_step *step, weft_shards_way way, const 
 }
 
 weft_status layers_gather(model_step *step, float *x) {
-  weft_shards_array array = {.x = x, .n_cols = step->model->hyper.n_hidden};
+  weft_shards_array array = {.x = x, .n_cols = (uint32_t)model_row_width(step->model)};
   return exchange_arrays(step, WEFT_SHARDS_ROWS, &array, 1);
 }
 
@@ -190,7 +195,7 @@ static weft_status project_qkv(model_step *step, uint32_t l) {
   args.x_form = step->h_form;
   weft_status status = step->h_is_part ? layers_gather(step, step->h) : WEFT_OK;
   step->h_is_part = false;
-  if (status == WEFT_OK) status = weft_matmul(step->part->device, &args);
+  if (status == WEFT_OK) status = multiply_rows(step, &args);
   if (status == WEFT_OK) status = add_bias(step, s->q, layer->q.n_out, layer->q_bias);
   if (status == WEFT_OK && own_keys) status = add_bias(step, s->k, layer->k.n_out, layer->k_bias);
   if (status == WEFT_OK && own_keys) status = add_bias(step, s->v, layer->v.n_out, layer->v_bias);
@@ -313,7 +318,7 @@ weft_status layers_output(model_step *step, const model_layer *layer, float *y) 
   }
   weft_matmul_args args = matmul_args(step->part, x, step->n_own, 1, &o, &y);
   args.x_form = step->o_form;
-  return status == WEFT_OK ? weft_matmul(step->part->device, &args) : status;
+  return status == WEFT_OK ? multiply_rows(step, &args) : status;
 }
 
 static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view *view, bool is_last) {
@@ -373,7 +378,7 @@ static weft_status keep_output_rows(model_step *step, uint32_t head_dim) {
   model_scratch *s = &step->part->scratch;
   weft_status status = step->owns_part ? layers_gather(step, step->x) : WEFT_OK;
   if (status == WEFT_OK) status = move_rows(step, s->q, step->a, (uint64_t)step->model->hyper.n_heads * head_dim);
-  if (status == WEFT_OK) status = move_rows(step, step->h, step->x, step->model->hyper.n_hidden);
+  if (status == WEFT_OK) status = move_rows(step, step->h, step->x, model_row_width(step->model));
   float *x = step->x;
   step->x = step->h;
   step->h = x;
@@ -431,7 +436,7 @@ static weft_status multiply_gated(model_step *step, const layers_mlp_args *args)
   weft_matmul_args gated = matmul_args(step->part, args->x, args->n_rows, 2, weight, y);
   gated.x_form = args->x_form;
   gated.activation = step->model->hyper.activation;
-  return weft_matmul(step->part->device, &gated);
+  return multiply_rows(step, &gated);
 }
 
 weft_status layers_mlp(model_step *step, const layers_mlp_args *args) {
@@ -686,9 +691,9 @@ weft_status layers_plan(const weft_model *model, model_part *part) {
   uint64_t own = weft_type_row_bytes(model->info.kv_type, w.kv);
   uint64_t per_layer = hyper->n_per_layer * f, arriving = part->first_layer == 0 ? 0 : n;
   for (uint32_t i = 0; i < MODEL_INBOXES; i++) {
-    (void)scratch_plan_add(plan, "inbox", arriving, hyper->n_hidden * f + hyper->n_layers * per_layer);
+    (void)scratch_plan_add(plan, "inbox", arriving, model_row_width(model) * f + hyper->n_layers * per_layer);
   }
-  (void)scratch_plan_add(plan, "residual", n, hyper->n_hidden * f);
+  (void)scratch_plan_add(plan, "residual", n, model_row_width(model) * f);
   (void)scratch_plan_add(plan, "normed", n, hyper->n_hidden * f);
   (void)scratch_plan_add(plan, "branch", n, hyper->n_hidden * f);
   (void)scratch_plan_add(plan, "work of ops", part->scratch.work_bytes = work_bytes(model, part), 1);

@@ -21,11 +21,11 @@ weft_rows_form layers_form(const model_step *step, uint32_t n_rows, uint32_t n_w
 weft_status layers_embed(model_step *step);
 /* Shares the step's rows out anew, after their number has changed. */
 void layers_own_rows(model_step *step);
-/* The rows that the shard owns, of an array [step->n_rows, n_hidden]. */
+/* The rows that the shard owns, of an array as wide as the residual stream. */
 static inline float *layers_own(const model_step *step, float *x) {
-  return x + (uint64_t)step->own_first * step->model->hyper.n_hidden;
+  return x + (uint64_t)step->own_first * model_row_width(step->model);
 }
-/* x [step->n_rows, n_hidden], of which each shard has the rows that it owns, becomes whole on every shard. */
+/* x [step->n_rows, row width], of which each shard has the rows that it owns, becomes whole on every shard. */
 weft_status layers_gather(model_step *step, float *x);
 /* y = (add + norm(x + x2) * weight) * row_scale, for rows first_row .. of all arrays, rows one behind another; all but x
  * and y may be NULL. Where x_weight or x2_weight is given, x or x2 is normed by itself first; the norms of y in `then`

@@ -146,6 +146,11 @@ struct weft_model {
   struct model_shards *others;       /* of shard 0: the other shards and their threads (model/shards.h) */
 };
 
+/* Floats of a row of the residual stream: what goes from layer to layer, from part to part and between shards. */
+static inline uint64_t model_row_width(const weft_model *model) {
+  return model->hyper.n_hidden;
+}
+
 /* The part that has a layer. */
 static inline uint32_t model_part_of(const weft_model *model, uint32_t layer) {
   uint32_t p = 0;
