@@ -11,11 +11,14 @@
 #include <stddef.h>
 #include <stdint.h>
 
+/* Memory that a parsed value takes, beside the letters of a string. */
+enum { WEFT_JSON_VALUE_BYTES = 112, WEFT_JSON_SCALAR_BYTES = 40 };
+
 /* Limits of a JSON text, or what was counted of it. */
 typedef struct weft_json_size {
   uint32_t depth;   /* lists and objects inside each other */
-  uint32_t values;  /* lists, objects, strings and names of members: about a hundred bytes each */
-  uint32_t scalars; /* numbers, true, false and null: about forty bytes each */
+  uint32_t values;  /* lists, objects, strings and names of members: WEFT_JSON_VALUE_BYTES each */
+  uint32_t scalars; /* numbers, true, false and null: WEFT_JSON_SCALAR_BYTES each */
 } weft_json_size;
 
 /* Limits that no honest request reaches: twice as many levels as any field that is read has; as many values as twice

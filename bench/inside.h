@@ -21,6 +21,7 @@
 #include "base/memory.h"
 #include "base/random.h"
 #include "base/text.h"
+#include "base/threads.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/ops.h"
 #include "model/check.h"

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include "base/memory.h"
+#include "base/threads.h"
 #include "kernels/repack.h"
 
 enum { THREADS_MAX = 16, BLOCKS_PER_THREAD = 4096 /* fewer are repacked in less time than a thread takes to start */ };
@@ -35,7 +36,7 @@ static void repack_all(const repack_source *self, const uint8_t *stored, uint8_t
   for (uint64_t i = 0; i < n; i++) {
     uint64_t end = n_blocks * (i + 1) / n;
     parts[i] = (repack_part){self, stored + done * self->stored->n_bytes, held + done * held_bytes, end - done, 0};
-    started[i] = i + 1 < n && pthread_create(&parts[i].thread, NULL, repack_blocks, &parts[i]) == 0;
+    started[i] = i + 1 < n && weft_threads_start(&parts[i].thread, repack_blocks, &parts[i], NULL) == WEFT_OK;
     if (!started[i]) (void)repack_blocks(&parts[i]);
     done = end;
   }

@@ -19,6 +19,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/threads.h"
 
 /* How a move ends. */
 typedef enum outcome { DONE, WRITE_FAILED, READ_FAILED, DAMAGED, LOST, N_OUTCOMES } outcome;
@@ -114,8 +115,9 @@ weft_status weft_kv_file_open(const weft_kv_file_config *config, weft_kv_file **
           : make_file(f, error);
   f->config.path = NULL;
   if (status == WEFT_OK) {
-    f->has_thread = pthread_create(&f->thread, NULL, move_loop, f) == 0;
-    if (!f->has_thread) status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: the system refused a thread", config->path);
+    weft_error why = {{0}};
+    f->has_thread = weft_threads_start(&f->thread, move_loop, f, &why) == WEFT_OK;
+    if (!f->has_thread) status = weft_fail(error, WEFT_E_NO_MEMORY, "%s: %s", config->path, why.text);
   }
   if (status != WEFT_OK) {
     weft_kv_file_close(f);

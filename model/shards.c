@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "base/threads.h"
 #include "model/layers.h"
 
 /* One of the shards behind shard 0. */
@@ -90,7 +91,8 @@ weft_status model_shards_join(model_shards *s, weft_status status) {
 
 static weft_status open_threads(model_shards *s) {
   for (uint32_t i = 0; i < s->n_others; i++) {
-    if (pthread_create(&s->other[i].thread, NULL, run_other, &s->other[i]) != 0) return WEFT_E_NO_MEMORY;
+    weft_status status = weft_threads_start(&s->other[i].thread, run_other, &s->other[i], NULL);
+    if (status != WEFT_OK) return status;
     s->n_started += 1;
   }
   return WEFT_OK;

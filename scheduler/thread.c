@@ -2,6 +2,7 @@
 #include "scheduler/thread.h"
 
 #include "base/check.h"
+#include "base/threads.h"
 #include "scheduler/pins.h"
 #include "scheduler/step.h"
 
@@ -26,9 +27,10 @@ weft_status weft_thread_start(weft_engine *engine) {
   if (engine->has_thread) return WEFT_E_INVALID;
   weft_inbox_set_closed(&engine->inbox, false);
   engine->real_clock = true;
-  if (pthread_create(&engine->thread, NULL, run_loop, engine) != 0) {
+  weft_status status = weft_threads_start(&engine->thread, run_loop, engine, NULL);
+  if (status != WEFT_OK) {
     engine->real_clock = false;
-    return WEFT_E_NO_MEMORY;
+    return status;
   }
   engine->has_thread = true;
   return WEFT_OK;

@@ -11,6 +11,7 @@
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
 #include "api/cli/metric.h"
+#include "base/threads.h"
 
 enum { WORKERS = 16, ROUNDS = 6 };
 
@@ -95,7 +96,7 @@ static uint32_t run_load(uint16_t port, const char *const *models, uint32_t n_mo
                     .index = i / 2,
                     .shown = shown && i < 6,
                     .n_decoding = &n_decoding};
-    if (pthread_create(&thread[i], NULL, ask_questions, &w[i]) != 0) break;
+    if (weft_threads_start(&thread[i], ask_questions, &w[i], NULL) != WEFT_OK) break;
     n_started += 1;
   }
   if (n_started < WORKERS) atomic_store(&n_decoding, 0); /* no thread waits for threads that never started */

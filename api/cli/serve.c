@@ -12,6 +12,7 @@
 #include "api/cli/cli.h"
 #include "api/http/tls.h"
 #include "api/json.h"
+#include "api/server/descriptors.h"
 #include "api/server/admin.h"
 #include "api/server/server.h"
 #include "base/clock.h"
@@ -198,6 +199,21 @@ static void say_plan(const weft_runtime *rt, const weft_server *server) {
   weft_text_free(&more);
 }
 
+/* So many connections that there are descriptors for all of them; 0: too few. */
+static uint32_t fit_connections(uint32_t wanted) {
+  uint32_t limit = descriptors_limit(), n = descriptors_room(limit, descriptors_open(), wanted);
+  if (n > 0 && n < wanted) {
+    weft_cli_say(
+        STDERR_FILENO,
+        "warning: the limit of %u file descriptors leaves room for %u connections, not %u: raise it (ulimit -n) "
+        "or lower --connections",
+        limit, n, wanted);
+  } else if (n == 0) {
+    (void)weft_cli_fail(0, "the limit of %u file descriptors leaves none for connections: raise it (ulimit -n)", limit);
+  }
+  return n;
+}
+
 static int serve_at_place(const weft_config *config, const read_again *files, workplace *place) {
   weft_open_options options = weft_config_open(config);
   const weft_keys *keys = files->keys;
@@ -227,6 +243,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
     if (weft_admin_pin_file(rt, keys, config->pin_files.item[i], &error) != WEFT_OK)
       code = weft_cli_fail(WEFT_EXIT_USAGE, "--pin %s", error.text);
   }
+  if (code == 0 && (where.connections = fit_connections(where.connections)) == 0) code = WEFT_EXIT_LOAD;
   if (code == 0 && (status = weft_server_open(&where, rt, &server, &error)) != WEFT_OK)
     code = weft_cli_fail(status == WEFT_E_NO_MEMORY ? WEFT_EXIT_LOAD : WEFT_EXIT_USAGE, "%s", error.text);
   if (code == 0 && config->verbose) say_plan(rt, server);
@@ -276,6 +293,7 @@ int weft_cli_serve(const weft_config *config) {
     weft_status status = weft_keys_open(&files.keys_source, &files.keys, &error);
     if (status != WEFT_OK) return weft_cli_fail(WEFT_EXIT_USAGE, "API keys: %s", error.text);
   }
+  descriptors_raise();
   workplace place;
   int code = open_workplace(config->directory, &place);
   if (code == 0) code = check_tls(config);

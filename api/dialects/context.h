@@ -27,6 +27,7 @@ struct weft_server {
   weft_json_size json_limits; /* of a body, before it is parsed */
   weft_responses *responses;  /* responses that clients may ask for again */
   bool strict_fields;         /* bodies with unknown fields are refused */
+  uint64_t body_bytes;        /* of one body, at most */
   atomic_bool draining;
   atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;

@@ -14,6 +14,7 @@
 #include "base/check.h"
 #include "base/clock.h"
 #include "base/memory.h"
+#include "base/threads.h"
 
 enum {
   EVENTS = 256,
@@ -223,10 +224,9 @@ static weft_status start_network(weft_http *http, weft_error *error) {
   weft_status status = http_jobs_open(http, error);
   http->config.weight = NULL; /* not kept */
   if (status != WEFT_OK) return status;
-  int code = pthread_create(&http->network, NULL, run_network, http);
-  if (code != 0) return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
-  http->has_network = true;
-  return WEFT_OK;
+  status = weft_threads_start(&http->network, run_network, http, error);
+  http->has_network = status == WEFT_OK;
+  return status;
 }
 
 weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft_error *error) {

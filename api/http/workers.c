@@ -7,6 +7,7 @@
 
 #include "base/check.h"
 #include "base/memory.h"
+#include "base/threads.h"
 
 enum { LEVEL_SHARE = 1 << 10 }; /* a microsecond at weight 1; weights are at most 1000 */
 
@@ -127,8 +128,8 @@ static void *run_worker(void *self) {
 
 static weft_status start_threads(weft_workers *w, weft_error *error) {
   for (uint32_t i = 0; i < w->config.n_threads; i++) {
-    int code = pthread_create(&w->thread[i], NULL, run_worker, w);
-    if (code != 0) return weft_fail(error, WEFT_E_IO, "the system refused a thread: %s", strerror(code));
+    weft_status status = weft_threads_start(&w->thread[i], run_worker, w, error);
+    if (status != WEFT_OK) return status;
     w->n_threads += 1;
   }
   return WEFT_OK;

@@ -8,12 +8,14 @@
 #include <string.h>
 
 #include "api/config.h"
+#include "api/formats.h"
 #include "api/prometheus.h"
 #include "api/server/request_log.h"
 #include "api/server/router.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "model/text/jinja.h"
 
 enum { IDLE_SECONDS = 120, N_WORKERS = 4, BODIES_FACTOR = 16 };
 
@@ -300,7 +302,7 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
   s->n_origins = o->n_origins;
   s->strict_fields = o->strict_fields;
   s->json_limits = weft_json_limits(longest_context(runtime));
-  uint64_t body = (uint64_t)o->body_mib << 20;
+  uint64_t body = s->body_bytes = (uint64_t)o->body_mib << 20;
   weft_http_config config = {.host = o->host,
                              .port = o->port,
                              .socket_mode = o->socket_mode,
@@ -345,6 +347,15 @@ uint32_t weft_server_port(const weft_server *s) {
 void weft_server_plan(const weft_server *s, weft_text *out) {
   weft_http_plan plan = weft_http_get_plan(s->http);
   double mib = 1024.0 * 1024.0;
+  weft_json_size json = s->json_limits;
+  double parsed = (double)s->body_bytes + json.values * (double)WEFT_JSON_VALUE_BYTES +
+                  json.scalars * (double)WEFT_JSON_SCALAR_BYTES;
+  weft_text_printf(out, "formats  at most %.1f MiB of compiled ones that are kept, %.1f MiB for each model\n",
+                   (double)WEFT_FORMATS_BYTES * weft_n_models(s->runtime) / mib, WEFT_FORMATS_BYTES / mib);
+  weft_text_printf(out,
+                   "workers  at most %d times %.1f MiB: %.1f MiB of a body's JSON, %.1f MiB of a chat template's run\n",
+                   N_WORKERS, (parsed + (double)weft_jinja_budget_default().bytes) / mib, parsed / mib,
+                   (double)weft_jinja_budget_default().bytes / mib);
   weft_text_printf(out, "responses at most %.1f MiB that clients of /v1/responses may ask for again\n",
                    WEFT_RESPONSES_BYTES / mib);
   weft_text_printf(out,

@@ -101,7 +101,7 @@ static void start_clients(soak *s, uint64_t length_us) {
     memset(c, 0, sizeof *c);
     c->server = &s->server;
     c->index = s->n_clients;
-    if (pthread_create(&s->thread[s->n_clients], NULL, weft_soak_run_client, c) != 0) break;
+    if (weft_threads_start(&s->thread[s->n_clients], weft_soak_run_client, c, NULL) != WEFT_OK) break;
   }
 }
 

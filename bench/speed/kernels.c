@@ -135,7 +135,7 @@ static double measure_reading(const bench_room *room) {
     uint32_t n_started = 0;
     for (uint32_t i = 0; i < n_threads; i++) {
       readers[i] = (reader){.from = memory + i * n, .n = n};
-      if (pthread_create(&readers[i].thread, NULL, read_all, &readers[i]) != 0) break;
+      if (weft_threads_start(&readers[i].thread, read_all, &readers[i], NULL) != WEFT_OK) break;
       n_started += 1;
     }
     for (uint32_t i = 0; i < n_started; i++) (void)pthread_join(readers[i].thread, NULL);

@@ -66,7 +66,7 @@ int weft_serving_run(const weft_serving *serving, double *seconds, uint64_t *n_c
   *n_computed = 0;
   for (; n < REQUESTS; n++) {
     w[n] = (serving_worker){.serving = serving, .index = n};
-    if (pthread_create(&thread[n], NULL, run_client, &w[n]) != 0) break;
+    if (weft_threads_start(&thread[n], run_client, &w[n], NULL) != WEFT_OK) break;
   }
   for (uint32_t i = 0; i < n; i++) {
     (void)pthread_join(thread[i], NULL); /* started above */

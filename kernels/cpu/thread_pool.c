@@ -22,6 +22,7 @@
 #include "base/check.h"
 #include "base/memory.h"
 #include "base/pause.h"
+#include "base/threads.h"
 
 enum {
   POOL_LINE = 64,
@@ -177,10 +178,11 @@ weft_status weft_thread_pool_open(uint32_t n_threads, weft_thread_pool **out, we
   for (uint32_t i = 1; i < n_threads; i++) {
     pool_worker *worker = &pool->worker[i - 1];
     *worker = (pool_worker){.pool = pool, .index = i};
-    int refused = pthread_create(&worker->thread, NULL, worker_main, worker);
-    if (refused != 0) {
+    weft_error why = {{0}};
+    weft_status status = weft_threads_start(&worker->thread, worker_main, worker, &why);
+    if (status != WEFT_OK) {
       weft_thread_pool_close(pool);
-      return weft_fail(error, WEFT_E_NO_MEMORY, "thread %u of %u was refused: %s", i + 1, n_threads, strerror(refused));
+      return weft_fail(error, status, "thread %u of %u was refused: %s", i + 1, n_threads, why.text);
     }
     pool->n_started += 1;
     if (n_threads == n_cores) pin_worker(worker);

@@ -205,12 +205,16 @@ typedef struct program {
   uint16_t port;
 } program;
 
-static program launch(const char *const *more) {
-  const char *args[24] = {
-      WEFT_BINARY_DIR "/weft", "serve", "-q", "--kv-mib", "4", "--context", "512", "--threads", "1"};
-  int n = 9, out[2], err[2];
+/* before: words that stand before the program's, up to NULL. */
+static program launch_by(const char *const *before, const char *const *more) {
+  static const char *const first[] = {
+      WEFT_BINARY_DIR "/weft", "serve", "-q", "--kv-mib", "4", "--context", "512", "--threads", "1", NULL};
+  const char *const *lists[] = {before, first, more}, *args[32] = {0};
+  int n = 0, out[2], err[2];
   program p = {0};
-  for (; *more != NULL && n < 23; more++) args[n++] = *more;
+  for (int i = 0; i < 3; i++) {
+    for (const char *const *word = lists[i]; *word != NULL && n < 31; word++) args[n++] = *word;
+  }
   assert_int_equal(pipe2(out, O_CLOEXEC), 0);
   assert_int_equal(pipe2(err, O_CLOEXEC), 0);
   posix_spawn_file_actions_t actions;
@@ -225,6 +229,11 @@ static program launch(const char *const *more) {
   p.out = out[0];
   p.err = err[0];
   return p;
+}
+
+static program launch(const char *const *more) {
+  static const char *const none[] = {NULL};
+  return launch_by(none, more);
 }
 
 static void read_line(int fd, char *line, size_t n_max) {
@@ -490,6 +499,39 @@ static void test_half_a_body_delays_no_drain(void **state) {
 }
 
 /* Who opens the server to a network without keys is told what that opens. */
+/* With few descriptors there are few places, and it is said; /health is heard whatever one client holds. */
+static void test_few_descriptors(void **state) {
+  static const char *const limit[] = {"/bin/sh", "-c", "ulimit -n 64 && exec \"$@\"", "sh", NULL};
+  static const char *const too_low[] = {"/bin/sh", "-c", "ulimit -n 24 && exec \"$@\"", "sh", NULL};
+  static const char *const demo[] = {"-m", DEMO_MODEL, "--port", "0", "--json", NULL};
+  enum { HELD = 80 };
+  char line[512], words[128];
+  unsigned n_limit = 0, n = 0;
+  int fd[HELD];
+  (void)state;
+  program p = launch_by(limit, demo);
+  read_line(p.err, line, sizeof line);
+  (void)sscanf(line, "weft: warning: the limit of %u file descriptors leaves room for %u connections, not 1024",
+               &n_limit, &n);
+  if (n_limit != 64 || n < 8 || n > 48) fail_msg("the line is: %s", line);
+  await_port(&p);
+  for (int i = 0; i < HELD; i++) {
+    fd[i] = talk_begin(
+        p.port, COMPLETIONS,
+        "{\"prompt\":\"a\",\"ignore_eos\":true,\"max_tokens\":480,\"mode\":\"autoregressive\",\"stream\":true}");
+    if (i % 10 == 9) talk_check(talk_ask(p.port, "GET", "/health", ""), 200, "ok");
+  }
+  for (int i = 0; i < 20; i++) talk_check(talk_ask(p.port, "GET", "/health", ""), 200, "ok");
+  for (int i = 0; i < HELD; i++) (void)close(fd[i]);
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  assert_int_equal(await_end(&p), 0);
+  p = launch_by(too_low, demo);
+  (void)snprintf(words, sizeof words, "weft: the limit of 24 file descriptors leaves none for connections");
+  read_line(p.err, line, sizeof line);
+  if (strncmp(line, words, strlen(words)) != 0) fail_msg("the line is: %s", line);
+  assert_int_equal(await_end(&p), 3);
+}
+
 static void test_an_open_host_is_said(void **state) {
   char line[512];
   (void)state;
@@ -591,6 +633,7 @@ int main(void) {
       cmocka_unit_test(test_hangup_reads_keys_and_begins_a_log),
       cmocka_unit_test(test_a_log_that_nobody_reads),
       cmocka_unit_test(test_half_a_body_delays_no_drain),
+      cmocka_unit_test(test_few_descriptors),
       cmocka_unit_test(test_an_open_host_is_said),
       cmocka_unit_test(test_a_line_for_each_request),
       cmocka_unit_test(test_a_key_of_the_command_line),

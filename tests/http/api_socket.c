@@ -283,6 +283,10 @@ static void the_plan_says_what_connections_hold(void **state) {
   assert_non_null(strstr(plan.bytes,
                          "\nhttp     128.0 MiB at most for bodies being read, 64.0 MiB for answers that wait for their "
                          "clients, 256.0 MiB for 1024 connections\n"));
+  assert_non_null(
+      strstr(plan.bytes, "formats  at most 256.0 MiB of compiled ones that are kept, 256.0 MiB for each model\n"));
+  assert_non_null(strstr(plan.bytes, "\nworkers  at most 4 times "));
+  assert_non_null(strstr(plan.bytes, " MiB of a chat template's run\n"));
   weft_text_free(&plan);
 }
 
