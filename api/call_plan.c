@@ -54,6 +54,7 @@ static void put_tool(const weft_generate_params *p, const weft_tool *t, bool fir
   if (t->parameters != NULL && (t->strict || p->tool_choice != WEFT_TOOLS_AUTO)) {
     weft_text_puts(out, ",\"parameters\":");
     weft_text_puts(out, t->parameters);
+    if (t->strict) weft_text_puts(out, ",\"strict\":true");
   }
   weft_text_puts(out, "}");
 }

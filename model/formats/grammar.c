@@ -52,6 +52,16 @@ static void close_grammar(weft_grammar *g) {
   weft_free(g);
 }
 
+/* Where nothing fits, the reader may have seen why. */
+static weft_status measure_grammar(weft_grammar *g, const char *why, weft_error *error) {
+  weft_error own = {{0}};
+  weft_status status = grammar_measure(g, &own);
+  if (status == WEFT_OK || status == WEFT_E_NO_MEMORY || why[0] == 0) {
+    return status == WEFT_OK ? status : weft_fail(error, status, "%s", own.text);
+  }
+  return weft_fail(error, status, "%.240s; %.240s", why, own.text);
+}
+
 weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_t n, const weft_token_trie *trie,
                                  weft_grammar **out, weft_grammar_work *work, weft_error *error) {
   grammar_builder b = {.trie = trie, .work = work, .error = error};
@@ -65,7 +75,7 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
   weft_status status = grammar_determinise(&b, g);
   builder_close(&b);
   if (status == WEFT_OK) status = grammar_minimise(g, error);
-  if (status == WEFT_OK) status = grammar_measure(g, error);
+  if (status == WEFT_OK) status = measure_grammar(g, b.why, error);
   if (status == WEFT_OK) status = grammar_tabulate(g, error);
   if (grammar_is_stopped(work)) status = tell_stopped(error);
   g->work = NULL;

@@ -48,7 +48,8 @@ typedef enum weft_grammar_kind {
 
 /* The text of CALLS is a JSON object:
  *   "form": the name of a form of calls that weft_call_form_held gives (model/text/calls.h)
- *   "tools": [{"name": ..., "parameters": a schema, or left out for any object}]
+ *   "tools": [{"name": ..., "parameters": a schema, or left out for any object, "strict": whether a schema that cannot
+ *   be held is refused; else more is allowed where it cannot, and the log says so}]
  *   "several": whether there may be more than one call
  *   "free": whether the answer may be, or begin with, text; then it is free up to the marker that begins a call */
 enum { WEFT_GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a grammar's text */

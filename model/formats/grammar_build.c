@@ -184,16 +184,27 @@ static void add_escaped(grammar_builder *b, uint32_t from, uint32_t to, uint32_t
   builder_empty(b, end, to);
 }
 
-void builder_json_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high) {
+static void add_json_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high) {
   uint32_t at = low;
   while (at <= high && builder_ok(b)) {
     if (at < 0x20 || at == '"' || at == '\\') {
-      add_escaped(b, from, to, at++);
+      bool usual = at >= 0x20 || high < 0x20 || at == '\t' || at == '\n' || at == '\r';
+      if (usual) add_escaped(b, from, to, at);
+      at += 1;
       continue;
     }
     uint32_t end = at < '"' ? '"' - 1 : at < '\\' ? '\\' - 1 : 0x10FFFF;
     if (end > high) end = high;
     builder_characters(b, from, to, at, end);
     at = end + 1;
+  }
+}
+
+void builder_written(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high,
+                     grammar_writing writing) {
+  if (writing == WRITING_JSON) {
+    add_json_characters(b, from, to, low, high);
+  } else {
+    builder_characters(b, from, to, low, high);
   }
 }

@@ -7,7 +7,7 @@
 #include <jansson.h>
 #include <string.h>
 
-#include "model/formats/grammar_json.h"
+#include "model/formats/grammar_schema.h"
 #include "model/text/calls.h"
 
 typedef struct calls_grammar {
@@ -34,8 +34,10 @@ static bool allows_object(const json_t *type) {
 }
 
 /* Arguments are an object, also where their schema allows more: any value where it is {}. */
-static void add_arguments(calls_grammar *g, const json_t *schema, const char *name, uint32_t from, uint32_t to) {
+static void add_arguments(calls_grammar *g, const json_t *tool, const char *name, uint32_t from, uint32_t to) {
   grammar_builder *b = g->b;
+  const json_t *schema = json_object_get(tool, "parameters");
+  bool strict = json_is_true(json_object_get(tool, "strict"));
   if (!json_is_object(schema) || !allows_object(json_object_get(schema, "type"))) {
     builder_fail(b, WEFT_E_INVALID, "the arguments of %.64s are an object, and its schema allows none", name);
     return;
@@ -44,7 +46,7 @@ static void add_arguments(calls_grammar *g, const json_t *schema, const char *na
   if (json_object_set_new(objects, "type", json_string("object")) != 0) {
     builder_fail(b, WEFT_E_NO_MEMORY, "no memory for the schema");
   } else {
-    builder_call(b, from, to, schema_add_rule(b, objects, name));
+    builder_call(b, from, to, schema_add_rule(b, objects, name, !strict));
   }
   json_decref(objects);
 }
@@ -66,7 +68,7 @@ static void add_tool(calls_grammar *g, const json_t *tool) {
     at = json_object_any(b, at);
   } else {
     uint32_t to = builder_state(b);
-    add_arguments(g, schema, name, at, to);
+    add_arguments(g, tool, name, at, to);
     at = to;
   }
   builder_empty(b, put_words(b, at, "}"), b->rule[g->object].last);

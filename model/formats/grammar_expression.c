@@ -1,13 +1,17 @@
 /* SPDX-License-Identifier: MIT */
 #include "model/formats/grammar_expression.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #include "base/memory.h"
 
+enum { CHARACTER_MAX = 0x10FFFF };
+
 void expressions_close(expressions *e) {
   weft_free(e->at);
   weft_free(e->range);
+  weft_free(e->sorted);
 }
 
 static bool grow_list(expressions *e, void **list, uint32_t n, uint32_t *capacity, size_t size) {
@@ -113,41 +117,109 @@ bool expression_counts(expressions *e, uint32_t *min, uint32_t *max) {
 
 /* ---- to automata ---- */
 
-static void emit_range(expressions *e, uint32_t from, uint32_t to, uint32_t low, uint32_t high) {
-  if (low > high) return;
-  if (e->json) {
-    builder_json_characters(e->b, from, to, low, high);
-  } else {
-    builder_characters(e->b, from, to, low, high);
-  }
+static void push_range(expressions *e, uint32_t *n, uint32_t low, uint32_t high) {
+  if (low > high || !grow_list(e, (void **)&e->sorted, *n, &e->sorted_capacity, sizeof *e->sorted)) return;
+  e->sorted[*n][0] = low;
+  e->sorted[(*n)++][1] = high;
 }
 
-/* What is not in the set, between bounds: the ranges are looked through for the next one each time. */
-static void emit_complement(expressions *e, const expression *set, uint32_t from, uint32_t to) {
-  uint32_t at = e->json ? 0x20 : 0, end = set->ascii ? 0x7F : 0x10FFFF;
-  while (at <= end && builder_step(e->b, set->n_ranges + 1)) {
-    uint32_t next = end + 1, after = at;
-    for (uint32_t i = 0; i < set->n_ranges; i++) {
-      uint32_t low = e->range[set->ranges + 2 * i], high = e->range[set->ranges + 2 * i + 1];
-      if (low <= at && high >= after) after = high + 1;
-      if (low > at && low < next) next = low;
-    }
-    if (after > at) {
-      at = after;
-      continue;
-    }
-    emit_range(e, from, to, at, next - 1);
-    at = next;
+static int compare_ranges(const void *a, const void *b) {
+  const uint32_t *x = a, *y = b;
+  return (x[0] > y[0]) - (x[0] < y[0]);
+}
+
+/* Ranges sorted, without overlaps; `negated`: what is outside of them. */
+static uint32_t settle_ranges(expressions *e, uint32_t n, bool negated) {
+  uint32_t kept = 0, at = 0;
+  if (!builder_step(e->b, 2 * (uint64_t)n) || n == 0) {
+    if (negated) push_range(e, &kept, 0, CHARACTER_MAX);
+    return kept;
   }
+  qsort(e->sorted, n, sizeof *e->sorted, compare_ranges);
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t low = e->sorted[i][0], high = e->sorted[i][1];
+    if (kept > 0 && low <= e->sorted[kept - 1][1] + 1) {
+      if (high > e->sorted[kept - 1][1]) e->sorted[kept - 1][1] = high;
+    } else {
+      e->sorted[kept][0] = low;
+      e->sorted[kept++][1] = high;
+    }
+  }
+  if (!negated) return kept;
+  n = kept;
+  kept = 0;
+  for (uint32_t i = 0; i < n; i++) { /* a gap is written where the range before it stood */
+    uint32_t low = e->sorted[i][0], high = e->sorted[i][1];
+    if (low > at) {
+      e->sorted[kept][0] = at;
+      e->sorted[kept++][1] = low - 1;
+    }
+    at = high + 1;
+  }
+  if (at <= CHARACTER_MAX) push_range(e, &kept, at, CHARACTER_MAX);
+  return kept;
+}
+
+/* What \d, \w and \s hold, and what they hold for some and not for others. */
+static const struct {
+  uint8_t bit, not_bit;
+  uint32_t sure[5][2], unsure[3][2];
+} classes[] = {{CLASS_DIGIT, CLASS_NOT_DIGIT, {{'0', '9'}}, {{0x80, CHARACTER_MAX}}},
+               {CLASS_WORD, CLASS_NOT_WORD, {{'0', '9'}, {'A', 'Z'}, {'_', '_'}, {'a', 'z'}}, {{0x80, CHARACTER_MAX}}},
+               {CLASS_SPACE, CLASS_NOT_SPACE, {{'\t', '\r'}, {' ', ' '}}, {{0x1C, 0x1F}, {0x80, CHARACTER_MAX}}}};
+
+/* What lies outside of a class, and of what it may hold, which begins with the first character that it may. */
+static void push_outside(expressions *e, uint32_t *n, uint32_t class, bool sure) {
+  for (uint32_t at = 0; at < 0x80; at++) {
+    bool in = false;
+    for (uint32_t k = 0; k < 5; k++) {
+      in = in || (classes[class].sure[k][1] > 0 && classes[class].sure[k][0] <= at && at <= classes[class].sure[k][1]);
+    }
+    for (uint32_t k = 0; sure && k < 3; k++) {
+      in = in ||
+           (classes[class].unsure[k][1] > 0 && classes[class].unsure[k][0] <= at && at <= classes[class].unsure[k][1]);
+    }
+    if (!in) push_range(e, n, at, at);
+  }
+  if (!sure) push_range(e, n, 0x80, CHARACTER_MAX);
+}
+
+static void push_classes(expressions *e, uint32_t *n, uint8_t bits, regex_reading reading) {
+  for (uint32_t i = 0; i < sizeof classes / sizeof *classes; i++) {
+    bool has = (bits & classes[i].bit) != 0, has_not = (bits & classes[i].not_bit) != 0;
+    if (has && has_not) push_range(e, n, 0, CHARACTER_MAX);
+    if (has_not) push_outside(e, n, i, reading == REGEX_SURELY);
+    for (uint32_t k = 0; has && k < 5 && classes[i].sure[k][1] > 0; k++) {
+      push_range(e, n, classes[i].sure[k][0], classes[i].sure[k][1]);
+    }
+    for (uint32_t k = 0; has && reading == REGEX_PERHAPS && k < 3 && classes[i].unsure[k][1] > 0; k++) {
+      push_range(e, n, classes[i].unsure[k][0], classes[i].unsure[k][1]);
+    }
+  }
+  if ((bits & CLASS_DOT) == 0) return;
+  bool sure = reading == REGEX_SURELY; /* JavaScript has four ends of a line */
+  push_range(e, n, 0, '\n' - 1);
+  push_range(e, n, '\n' + 1, sure ? '\r' - 1 : CHARACTER_MAX);
+  if (sure) push_range(e, n, '\r' + 1, 0x2027);
+  if (sure) push_range(e, n, 0x202A, CHARACTER_MAX);
+}
+
+uint32_t expression_sort_set(expressions *e, const expression *set, regex_reading reading) {
+  uint32_t n = 0;
+  regex_reading inner = !set->negated || reading == REGEX_PLAIN ? reading
+                        : reading == REGEX_SURELY               ? REGEX_PERHAPS
+                                                                : REGEX_SURELY;
+  for (uint32_t i = 0; i < set->n_ranges && builder_ok(e->b); i++) {
+    push_range(e, &n, e->range[set->ranges + 2 * i], e->range[set->ranges + 2 * i + 1]);
+  }
+  push_classes(e, &n, set->classes, inner);
+  return settle_ranges(e, n, set->negated);
 }
 
 static void emit_set(expressions *e, const expression *set, uint32_t from, uint32_t to) {
-  if (set->negated) {
-    emit_complement(e, set, from, to);
-    return;
-  }
-  for (uint32_t i = 0; i < set->n_ranges && builder_ok(e->b); i++) {
-    emit_range(e, from, to, e->range[set->ranges + 2 * i], e->range[set->ranges + 2 * i + 1]);
+  uint32_t n = expression_sort_set(e, set, e->reading);
+  for (uint32_t i = 0; i < n && builder_ok(e->b); i++) {
+    builder_written(e->b, from, to, e->sorted[i][0], e->sorted[i][1], e->writing);
   }
 }
 

@@ -38,6 +38,8 @@ bool grammar_spend(weft_grammar_work *work, uint64_t n);
 static inline bool grammar_is_stopped(const weft_grammar_work *work) {
   return work != NULL && work->stopped;
 }
+/* How text is written into an answer: as it is, or inside a JSON string. */
+typedef enum grammar_writing { WRITING_PLAIN, WRITING_JSON } grammar_writing;
 
 /* ---- building (grammar_build.c) ---- */
 
@@ -64,6 +66,7 @@ typedef struct grammar_builder {
   weft_grammar_work *work; /* the builder's steps are counted there, too */
   weft_status status;
   weft_error *error;
+  char why[480]; /* why nothing fits a part of a schema, where that is known: told if nothing fits the whole */
 } grammar_builder;
 
 void builder_close(grammar_builder *b);
@@ -93,15 +96,18 @@ uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker);
 uint32_t builder_count(grammar_builder *b, uint32_t from, uint32_t rule, uint32_t min, uint32_t max);
 /* Characters low to high, surrogates left out, as UTF-8. */
 void builder_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high);
-/* The same inside a JSON string: what must be escaped is. */
-void builder_json_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high);
+/* The same as it is written. Inside a JSON string what must be escaped is; of a range that holds other characters, too,
+ * only those control characters that text has: tabs and ends of lines. */
+void builder_written(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high,
+                     grammar_writing writing);
 
 /* ---- readers: text to rules; b->root is set ---- */
 
 void grammar_read_regex(grammar_builder *b, const char *text, size_t n);
 /* A schema's `pattern`, which may match anywhere inside a JSON string: between from and to, which stand inside the
  * quotes. */
-void grammar_read_pattern(grammar_builder *b, const char *text, size_t n, uint32_t from, uint32_t to);
+void grammar_read_pattern(grammar_builder *b, const char *text, size_t n, grammar_writing writing, uint32_t from,
+                          uint32_t to);
 void grammar_read_gbnf(grammar_builder *b, const char *text, size_t n);
 void grammar_read_schema(grammar_builder *b, const char *text, size_t n);
 void grammar_read_object(grammar_builder *b);
@@ -132,8 +138,8 @@ typedef struct grammar_rule {
   uint8_t begins[32]; /* bitset of bytes */
 } grammar_rule;
 
-/* Tokens after which a state's rule can be completed with the same number of tokens. Those of a repetition have begun the
- * same number of further ones, and what they need of more to reach the least number is not counted. */
+/* Tokens after which a state's rule can be completed with the same number of tokens. Those of a repetition have begun
+ * the same number of further ones, and what they need of more to reach the least number is not counted. */
 typedef struct grammar_group {
   uint32_t tokens_at, n_tokens; /* of list; n_tokens GRAMMAR_NONE: a bitmask, the words of which begin there */
   uint32_t after, used;
@@ -154,8 +160,8 @@ typedef struct grammar_pair {
   uint32_t above, allowed; /* the state to return to; which of allowed[] */
 } grammar_pair;
 
-/* What tokens have behind the end of a rule, merged: a token stands at the node that its last byte leads to, whatever it
- * has before that end. Nodes stand as those of a weft_token_trie do; a root has the depth 0. */
+/* What tokens have behind the end of a rule, merged: a token stands at the node that its last byte leads to, whatever
+ * it has before that end. Nodes stand as those of a weft_token_trie do; a root has the depth 0. */
 typedef struct grammar_leaf {
   uint32_t token, used; /* used: of a repetition, how many further ones the token has taken when the rule ends */
 } grammar_leaf;

@@ -259,54 +259,26 @@ uint32_t json_integer_within(grammar_builder *b, uint32_t from, const json_bound
   return add_whole(b, from, to, bounds) ? to : GRAMMAR_NONE;
 }
 
-/* A point and digits; with `some` the last of them is not 0. */
-static void add_fraction(grammar_builder *b, uint32_t from, uint32_t to, bool some) {
+/* A point and digits. */
+static void add_fraction(grammar_builder *b, uint32_t from, uint32_t to) {
   uint32_t at = builder_text(b, from, ".", 1);
   for (uint32_t i = 0; i < DIGITS_MAX; i++) {
     uint32_t next = builder_state(b);
-    builder_bytes(b, at, to, some ? '1' : '0', '9');
+    builder_bytes(b, at, to, '0', '9');
     builder_bytes(b, at, next, '0', '9');
     at = next;
   }
 }
 
-/* Numbers with a fraction on one side of zero: whole part i and a fraction f lie in [i, i + 1), without f = 0 in
- * (i, i + 1). The bounds are those of the absolute value. */
-static bool add_fractions(grammar_builder *b, uint32_t from, uint32_t to, json_bounds d) {
-  uint64_t first, last;
-  bool any = false;
-  double high = floor(d.high) - 1, low = lowest_whole(&d);
-  if (clip_naturals(low, high, &first, &last)) {
-    uint32_t at = builder_state(b);
-    add_naturals(b, from, at, first, last);
-    add_fraction(b, at, to, false);
-    any = true;
-  }
-  if (d.low >= 0 && low > d.low && floor(d.low) == d.low &&
-      clip_naturals(d.low, high < d.low ? high : d.low, &first, &last)) {
-    uint32_t at = builder_state(b);
-    add_naturals(b, from, at, first, last);
-    add_fraction(b, at, to, true);
-    any = true;
-  }
-  return any;
-}
-
-uint32_t json_number_within(grammar_builder *b, uint32_t from, const json_bounds *d) {
-  uint32_t to = builder_state(b);
-  bool any = add_whole(b, from, to, d);
-  json_bounds above = {d->low, d->high, d->low_open, d->high_open};
-  json_bounds below = {-d->high, -d->low, d->high_open, d->low_open};
-  if (d->low < 0) above.low = 0, above.low_open = false;
-  if (d->high > 0) below.low = 0, below.low_open = false;
-  if (add_fractions(b, from, to, above)) any = true;
-  if (d->low < 0) {
-    uint32_t minus = builder_text(b, from, "-", 1);
-    if (add_fractions(b, minus, to, below)) any = true;
-  }
-  if (!any || d->low > -INFINITY || d->high < INFINITY) return any ? to : GRAMMAR_NONE;
-  uint32_t end = builder_state(b), e = builder_state(b), sign = builder_state(b), one = builder_state(b);
-  builder_empty(b, to, end); /* exponents, where there are no bounds */
+uint32_t json_number_any(grammar_builder *b, uint32_t from) {
+  uint32_t to = builder_state(b), whole = builder_state(b), end = builder_state(b);
+  uint32_t e = builder_state(b), sign = builder_state(b), one = builder_state(b);
+  const json_bounds all = {-INFINITY, INFINITY, false, false}, natural = {0, INFINITY, false, false};
+  (void)add_whole(b, from, to, &all);
+  (void)add_whole(b, from, whole, &natural);
+  (void)add_whole(b, builder_text(b, from, "-", 1), whole, &natural);
+  add_fraction(b, whole, to);
+  builder_empty(b, to, end);
   builder_bytes(b, to, e, 'e', 'e');
   builder_bytes(b, to, e, 'E', 'E');
   builder_empty(b, e, sign);
@@ -337,12 +309,11 @@ static void add_list(grammar_builder *b, uint32_t from, uint32_t to, bool object
 static uint32_t value_rule(grammar_builder *b) {
   bool new;
   uint32_t rule = share_rule(b, SHARED_VALUE, &new);
-  const json_bounds all = {-INFINITY, INFINITY, false, false};
   static const char *const words[] = {"true", "false", "null"};
   if (!new || !builder_ok(b)) return rule;
   uint32_t first = b->rule[rule].first, last = b->rule[rule].last;
   builder_empty(b, json_string_any(b, first), last);
-  builder_empty(b, json_number_within(b, first, &all), last);
+  builder_empty(b, json_number_any(b, first), last);
   for (uint32_t i = 0; i < 3; i++) builder_empty(b, builder_text(b, first, words[i], strlen(words[i])), last);
   add_list(b, first, last, true, rule);
   add_list(b, first, last, false, rule);

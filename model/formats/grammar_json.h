@@ -33,64 +33,18 @@ typedef struct json_bounds {
 
 /* Numbers within bounds: whole ones; all, fractions included. GRAMMAR_NONE: there is none that can be written. */
 uint32_t json_integer_within(grammar_builder *b, uint32_t from, const json_bounds *bounds);
-uint32_t json_number_within(grammar_builder *b, uint32_t from, const json_bounds *bounds);
+uint32_t json_number_any(grammar_builder *b, uint32_t from);
 
-/* ---- schemas ---- */
-
-typedef struct schema_rule {
-  const json_t *schema;
-  const char *name; /* the reference by which the schema was found */
-  uint32_t rule;
-} schema_rule;
-
-typedef struct schema_reader {
-  grammar_builder *b;
-  json_t *root; /* the whole schema, in which references are looked up */
-  json_t *made; /* a list of schemas that were merged: kept to the end, since rules are found by their address */
-  schema_rule *rule;
-  uint32_t n_rules, rules_capacity, depth;
-  char path[200]; /* where the reader is, for messages */
-  const char *of; /* of what the schema is a part, for messages; NULL: the schema is the whole format */
-} schema_reader;
-
-/* A rule for a schema that is a part of a larger text. */
-uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *of);
-
-/* A failure that names the place. */
-void schema_fail(schema_reader *r, weft_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Looking things up (grammar_schema_find.c), each counted by the size of what is looked at; all say no after a
- * failure. Whether two constants are the same value; whether a list has the word; what a reference leads to. */
-bool schema_is_same(schema_reader *r, const json_t *a, const json_t *b);
-bool schema_is_same_text(schema_reader *r, const char *a, size_t n_a, const char *b, size_t n_b);
-bool schema_has_word(schema_reader *r, const json_t *list, const char *word);
-json_t *schema_target(schema_reader *r, const char *reference);
-/* One schema that allows what both allow; owned by the reader. NULL after a failure. */
-json_t *schema_merge(schema_reader *r, const json_t *a, const json_t *b);
-/* All but one keyword of a schema; owned by the reader. */
-json_t *schema_without(schema_reader *r, const json_t *schema, const char *keyword);
-/* Whether a keyword restricts nothing. */
-bool schema_is_annotation(const char *keyword);
-/* Whether no value fits both, as far as types, constants and required properties show it. */
-bool schema_excludes(schema_reader *r, const json_t *a, const json_t *b, uint32_t depth);
-
-enum {
-  TYPE_OBJECT = 1,
-  TYPE_ARRAY = 2,
-  TYPE_STRING = 4,
-  TYPE_NUMBER = 8,
-  TYPE_INTEGER = 16,
-  TYPE_BOOLEAN = 32,
-  TYPE_NULL = 64,
-  TYPE_ALL = 127
-};
-uint32_t schema_type_bits(schema_reader *r, const json_t *type); /* 0 after a failure */
-uint32_t schema_value_bits(const json_t *value);
-
-/* Any schema (grammar_schema.c); it calls the two after it for objects and arrays (grammar_schema_parts.c). */
-uint32_t schema_emit(schema_reader *r, const json_t *schema, uint32_t from);
-uint32_t schema_emit_object(schema_reader *r, const json_t *schema, uint32_t from);
-uint32_t schema_emit_array(schema_reader *r, const json_t *schema, uint32_t from);
-/* A whole number of a keyword, from 0; `otherwise` where it is missing. */
-uint32_t schema_count(schema_reader *r, const json_t *schema, const char *keyword, uint32_t otherwise);
+/* What else a number must be (grammar_number.c): whole, or not; a multiple of each of several numbers. */
+enum { NUMBER_MULTIPLES = 4 };
+typedef struct json_number_kind {
+  json_bounds bounds;
+  bool whole, fraction;
+  double multiple[NUMBER_MULTIPLES];
+  uint32_t n_multiples;
+} json_number_kind;
+/* Numbers of at most 15 digits in all, which every reader keeps apart as their digits do. GRAMMAR_NONE: there is
+ * none. */
+uint32_t json_number_of(grammar_builder *b, uint32_t from, const json_number_kind *kind);
 
 #endif

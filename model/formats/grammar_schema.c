@@ -1,68 +1,101 @@
 /* SPDX-License-Identifier: MIT */
 /* JSON schemas to rules: draft 2020-12, and what older drafts write otherwise (definitions, a list as items). What a
  * schema refers to becomes a rule, made once, so a schema may refer to itself; everything else is written in place, so
- * that alternatives with a common beginning share it. */
+ * that alternatives with a common beginning share it. Keywords that the specification does not know restrict nothing.
+ * */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/memory.h"
-#include "model/formats/grammar_json.h"
+#include "model/formats/grammar_schema.h"
+
+enum { TOLD_MAX = 4 /* lines in the log about one schema */ };
 
 /* ---- keywords ---- */
 
-static bool is_among(const char *word, const char *const *list) {
-  for (; *list != NULL; list++) {
-    if (strcmp(word, *list) == 0) return true;
+bool schema_is_annotation(const char *keyword) {
+  static const char *const list[] = {"title",    "description", "default",   "examples", "example",
+                                     "$schema",  "$id",         "$comment",  "$defs",    "definitions",
+                                     "readOnly", "writeOnly",   "deprecated"};
+  for (uint32_t i = 0; i < sizeof list / sizeof *list; i++) {
+    if (strcmp(keyword, list[i]) == 0) return true;
   }
   return false;
 }
 
-bool schema_is_annotation(const char *keyword) {
-  static const char *const list[] = {"title",     "description",   "default",  "examples",   "example",     "$schema",
-                                     "$id",       "$comment",      "$defs",    "deprecated", "definitions", "readOnly",
-                                     "writeOnly", "discriminator", "nullable", NULL};
-  return is_among(keyword, list) || strncmp(keyword, "x-", 2) == 0;
-}
-
-/* Keywords and the types that they speak of. */
+/* Keywords of flat schemas and the types that they speak of. */
 static uint32_t keyword_bits(const char *keyword) {
   static const struct {
     const char *word;
     uint32_t bits;
-  } list[] = {{"properties", TYPE_OBJECT},      {"required", TYPE_OBJECT},       {"additionalProperties", TYPE_OBJECT},
-              {"minProperties", TYPE_OBJECT},   {"maxProperties", TYPE_OBJECT},  {"items", TYPE_ARRAY},
-              {"prefixItems", TYPE_ARRAY},      {"additionalItems", TYPE_ARRAY}, {"minItems", TYPE_ARRAY},
-              {"maxItems", TYPE_ARRAY},         {"uniqueItems", TYPE_ARRAY},     {"minLength", TYPE_STRING},
-              {"maxLength", TYPE_STRING},       {"pattern", TYPE_STRING},        {"format", 0},
-              {"minimum", TYPE_NUMBER},         {"maximum", TYPE_NUMBER},        {"exclusiveMinimum", TYPE_NUMBER},
-              {"exclusiveMaximum", TYPE_NUMBER}};
+  } list[] = {{"properties", TYPE_OBJECT},
+              {"required", TYPE_OBJECT},
+              {"additionalProperties", TYPE_OBJECT},
+              {"patternProperties", TYPE_OBJECT},
+              {"minProperties", TYPE_OBJECT},
+              {"maxProperties", TYPE_OBJECT},
+              {FLAT_NAMES, TYPE_OBJECT},
+              {"items", TYPE_ARRAY},
+              {"prefixItems", TYPE_ARRAY},
+              {"minItems", TYPE_ARRAY},
+              {"maxItems", TYPE_ARRAY},
+              {"uniqueItems", TYPE_ARRAY},
+              {FLAT_CONTAINS, TYPE_ARRAY},
+              {"minLength", TYPE_STRING},
+              {"maxLength", TYPE_STRING},
+              {FLAT_PATTERNS, TYPE_STRING},
+              {FLAT_NO_PATTERNS, TYPE_STRING},
+              {FLAT_FORMATS, TYPE_STRING},
+              {FLAT_NO_TEXTS, TYPE_STRING},
+              {"minimum", TYPE_NUMBER},
+              {"maximum", TYPE_NUMBER},
+              {"exclusiveMinimum", TYPE_NUMBER},
+              {"exclusiveMaximum", TYPE_NUMBER},
+              {FLAT_MULTIPLES, TYPE_NUMBER},
+              {FLAT_FRACTION, TYPE_NUMBER}};
   for (uint32_t i = 0; i < sizeof list / sizeof *list; i++) {
     if (strcmp(keyword, list[i].word) == 0) return list[i].bits;
   }
-  return GRAMMAR_NONE;
+  return 0;
 }
 
-static bool check_keywords(schema_reader *r, const json_t *schema) {
-  static const char *const structure[] = {"type", "enum", "const", "anyOf", "oneOf", "allOf", "$ref", NULL};
-  const char *key;
-  json_t *value;
-  json_object_foreach((json_t *)schema, key, value) {
-    if (is_among(key, structure) || schema_is_annotation(key) || keyword_bits(key) != GRAMMAR_NONE) continue;
-    schema_fail(r, WEFT_E_UNSUPPORTED, "the keyword '%.40s' is not supported", key);
-    return false;
-  }
-  return true;
+static void put_line(schema_reader *r, char *line, size_t n, const char *format, va_list args) {
+  char what[320];
+  (void)vsnprintf(what, sizeof what, format, args);
+  (void)snprintf(line, n, "schema%s%.64s at %.60s: %s", r->of == NULL ? "" : " of ", r->of == NULL ? "" : r->of,
+                 r->path, what);
 }
 
 void schema_fail(schema_reader *r, weft_status status, const char *format, ...) {
-  char line[320];
+  char line[480];
   va_list args;
   va_start(args, format);
-  (void)vsnprintf(line, sizeof line, format, args);
+  put_line(r, line, sizeof line, format, args);
   va_end(args);
-  builder_fail(r->b, status, "schema%s%.64s at %.60s: %s", r->of == NULL ? "" : " of ", r->of == NULL ? "" : r->of,
-               r->path, line);
+  builder_fail(r->b, status, "%s", line);
+}
+
+void schema_widen(schema_reader *r, const char *format, ...) {
+  char line[480];
+  va_list args;
+  va_start(args, format);
+  put_line(r, line, sizeof line, format, args);
+  va_end(args);
+  if (!r->lenient) {
+    builder_fail(r->b, WEFT_E_UNSUPPORTED, "%s", line);
+  } else if (r->n_told++ < TOLD_MAX) {
+    weft_log(WEFT_LOG_WARN, "%s; it is not strict, so more is allowed there", line);
+  }
+}
+
+void schema_contradict(schema_reader *r, const char *format, ...) {
+  va_list args;
+  if (r->b->why[0] != 0) return;
+  va_start(args, format);
+  put_line(r, r->b->why, sizeof r->b->why, format, args);
+  va_end(args);
 }
 
 uint32_t schema_type_bits(schema_reader *r, const json_t *type) {
@@ -74,6 +107,10 @@ uint32_t schema_type_bits(schema_reader *r, const json_t *type) {
     const char *name = json_string_value(json_is_array(type) ? json_array_get(type, i) : type);
     uint32_t k = 0;
     while (name != NULL && names[k] != NULL && strcmp(names[k], name) != 0) k += 1;
+    if ((name == NULL || names[k] == NULL) && r->lenient) {
+      schema_widen(r, "type '%.40s' is none", name == NULL ? "" : name);
+      return TYPE_ALL;
+    }
     if (name == NULL || names[k] == NULL) {
       schema_fail(r, WEFT_E_INVALID,
                   "type must be object, array, string, number, integer, boolean, null or a list of them");
@@ -120,135 +157,70 @@ uint32_t schema_count(schema_reader *r, const json_t *schema, const char *keywor
   return otherwise;
 }
 
-/* ---- scalars ---- */
-
-static bool get_bound(schema_reader *r, const json_t *schema, const char *keyword, double *out) {
-  const json_t *value = json_object_get(schema, keyword);
-  if (value == NULL) return false;
-  if (!json_is_number(value)) {
-    schema_fail(r, WEFT_E_UNSUPPORTED, "%s must be a number", keyword);
-    return false;
-  }
-  *out = json_number_value(value);
-  return true;
+uint32_t schema_flat_bits(schema_reader *r, const json_t *flat) {
+  const json_t *type = json_object_get(flat, "type"), *list = json_object_get(flat, "enum");
+  uint32_t bits = type == NULL ? (uint32_t)TYPE_ALL : schema_type_bits(r, type), values = 0;
+  if ((bits & TYPE_NUMBER) != 0) bits |= TYPE_INTEGER;
+  if (list == NULL || !builder_step(r->b, json_array_size(list))) return bits;
+  for (size_t i = 0; i < json_array_size(list); i++) values |= schema_value_bits(json_array_get(list, i));
+  return bits & values;
 }
 
-static json_bounds read_bounds(schema_reader *r, const json_t *schema) {
+/* ---- numbers ---- */
+
+static bool get_bound(const json_t *schema, const char *keyword, double *out) {
+  const json_t *value = json_object_get(schema, keyword);
+  if (json_is_number(value)) *out = json_number_value(value);
+  return json_is_number(value);
+}
+
+json_bounds schema_bounds(schema_reader *r, const json_t *schema) {
   json_bounds d = {-INFINITY, INFINITY, false, false};
   double bound;
-  (void)get_bound(r, schema, "minimum", &d.low);
-  (void)get_bound(r, schema, "maximum", &d.high);
-  if (get_bound(r, schema, "exclusiveMinimum", &bound) && bound >= d.low) d.low = bound, d.low_open = true;
-  if (get_bound(r, schema, "exclusiveMaximum", &bound) && bound <= d.high) d.high = bound, d.high_open = true;
+  (void)r;
+  (void)get_bound(schema, "minimum", &d.low);
+  (void)get_bound(schema, "maximum", &d.high);
+  if (get_bound(schema, "exclusiveMinimum", &bound) && bound >= d.low) d.low = bound, d.low_open = true;
+  if (get_bound(schema, "exclusiveMaximum", &bound) && bound <= d.high) d.high = bound, d.high_open = true;
   return d;
 }
 
-static uint32_t emit_number(schema_reader *r, const json_t *schema, uint32_t from, bool whole) {
-  json_bounds d = read_bounds(r, schema);
+static uint32_t emit_number(schema_reader *r, const json_t *flat, uint32_t from, bool whole) {
+  json_number_kind kind = {.bounds = schema_bounds(r, flat), .whole = whole};
+  const json_t *multiples = json_object_get(flat, FLAT_MULTIPLES);
+  bool bounded = kind.bounds.low > -INFINITY || kind.bounds.high < INFINITY;
+  kind.fraction = json_object_get(flat, FLAT_FRACTION) != NULL;
+  if (json_array_size(multiples) > NUMBER_MULTIPLES) {
+    schema_fail(r, WEFT_E_TOO_LARGE, "multipleOf is asked for more than %d times", NUMBER_MULTIPLES);
+  }
   if (!builder_ok(r->b)) return from;
-  uint32_t to = whole ? json_integer_within(r->b, from, &d) : json_number_within(r->b, from, &d);
+  for (size_t i = 0; i < json_array_size(multiples); i++) {
+    kind.multiple[kind.n_multiples++] = json_number_value(json_array_get(multiples, i));
+  }
+  uint32_t to;
+  if (kind.n_multiples > 0 || kind.fraction || (bounded && !whole)) {
+    to = json_number_of(r->b, from, &kind);
+  } else {
+    to = whole ? json_integer_within(r->b, from, &kind.bounds) : json_number_any(r->b, from);
+  }
   if (to != GRAMMAR_NONE) return to;
-  schema_fail(r, WEFT_E_UNSUPPORTED,
-              "no number between minimum and maximum can be written: numbers have at most 15 digits, "
-              "and bounds that are no whole numbers must have one between them");
-  return from;
-}
-
-#define OCTET "(25[0-5]|2[0-4]\\d|1\\d\\d|[1-9]?\\d)"
-#define DATE \
-  "([12]\\d{3}-((0[13578]|1[02])-(0[1-9]|[12]\\d|3[01])|(0[469]|11)-(0[1-9]|[12]\\d|30)|02-(0[1-9]|1\\d|2[0-8])))"
-#define TIME  "(([01]\\d|2[0-3]):[0-5]\\d:[0-5]\\d(\\.\\d{1,6})?(Z|[+-]([01]\\d|2[0-3]):[0-5]\\d))"
-#define LABEL "([A-Za-z0-9]([A-Za-z0-9-]{0,30}[A-Za-z0-9])?)"
-
-static const char *find_format(const char *name) {
-  static const struct {
-    const char *name, *pattern;
-  } formats[] = {
-      {"date", "^" DATE "$"},
-      {"time", "^" TIME "$"},
-      {"date-time", "^" DATE "T" TIME "$"},
-      {"duration",
-       "^P(\\d{1,4}Y(\\d{1,2}M(\\d{1,3}D)?)?|\\d{1,4}M(\\d{1,3}D)?|\\d{1,4}D|\\d{1,4}W|T(\\d{1,4}H(\\d{1,"
-       "2}M(\\d{1,2}S)?)?|\\d{1,4}M(\\d{1,2}S)?|\\d{1,5}S))$"},
-      {"uuid", "^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"},
-      {"email", "^[A-Za-z0-9_%+-]{1,32}(\\.[A-Za-z0-9_%+-]{1,16}){0,2}@" LABEL "(\\." LABEL "){0,3}\\.[A-Za-z]{2,8}$"},
-      {"hostname", "^" LABEL "(\\." LABEL "){0,4}$"},
-      {"ipv4", "^" OCTET "(\\." OCTET "){3}$"},
-      {"ipv6", "^[0-9a-f]{1,4}(:[0-9a-f]{1,4}){7}$"},
-      {"uri", "^https?://" LABEL "(\\." LABEL "){0,4}(:[1-9]\\d{0,3})?(/[A-Za-z0-9._~-]{0,64}){0,8}"
-              "(\\?[A-Za-z0-9._~=&-]{0,128})?(#[A-Za-z0-9._~-]{0,64})?$"}};
-  for (uint32_t i = 0; i < sizeof formats / sizeof *formats; i++) {
-    if (strcmp(formats[i].name, name) == 0) return formats[i].pattern;
-  }
-  return NULL;
-}
-
-static uint32_t emit_string(schema_reader *r, const json_t *schema, uint32_t from) {
-  grammar_builder *b = r->b;
-  const json_t *pattern = json_object_get(schema, "pattern"), *format = json_object_get(schema, "format");
-  bool sized = json_object_get(schema, "minLength") != NULL || json_object_get(schema, "maxLength") != NULL;
-  uint32_t min = schema_count(r, schema, "minLength", 0), max = schema_count(r, schema, "maxLength", GRAMMAR_NONE);
-  const char *text = json_string_value(pattern != NULL ? pattern : format);
-  if (pattern == NULL && format == NULL) {
-    if (max < min) schema_fail(r, WEFT_E_INVALID, "maxLength is less than minLength");
-    return builder_ok(b) ? json_string_sized(b, from, min, max) : from;
-  }
-  if (text == NULL) schema_fail(r, WEFT_E_INVALID, "pattern and format must be strings");
-  if (pattern != NULL && format != NULL)
-    schema_fail(r, WEFT_E_UNSUPPORTED, "pattern and format together are not supported");
-  if (sized) schema_fail(r, WEFT_E_UNSUPPORTED, "minLength and maxLength beside pattern or format are not supported");
-  if (text != NULL && pattern == NULL) {
-    text = find_format(text);
-    if (text == NULL) {
-      schema_fail(r, WEFT_E_UNSUPPORTED, "the format '%.40s' is not supported", json_string_value(format));
-    }
-  }
-  if (!builder_ok(b)) return from;
-  uint32_t in = builder_text(b, from, "\"", 1), out = builder_state(b);
-  grammar_read_pattern(b, text, strlen(text), in, out);
-  return builder_text(b, out, "\"", 1);
+  schema_contradict(r, "no number of at most 15 digits fits all that is said of it");
+  return builder_state(r->b);
 }
 
 /* ---- constants ---- */
 
-/* What may stand beside a constant: it is known whether a value fits. */
-static bool fits_beside(schema_reader *r, const json_t *schema, const json_t *value) {
-  const char *key;
-  json_t *rule;
-  json_object_foreach((json_t *)schema, key, rule) {
-    bool is_list = strcmp(key, "enum") == 0, found = false;
-    if (schema_is_annotation(key)) continue;
-    if (strcmp(key, "type") == 0) {
-      if ((schema_type_bits(r, rule) & schema_value_bits(value)) == 0) return false;
-    } else if (strcmp(key, "const") == 0) {
-      if (!schema_is_same(r, rule, value)) return false;
-    } else if (is_list) {
-      if (json_object_get(schema, "const") == NULL) continue; /* the value is one of the list */
-      for (size_t i = 0; i < json_array_size(rule) && !found; i++)
-        found = schema_is_same(r, json_array_get(rule, i), value);
-      if (!found) return false;
-    } else if (json_is_string(value) || (keyword_bits(key) & (schema_value_bits(value) | TYPE_NUMBER)) != 0) {
-      schema_fail(r, WEFT_E_UNSUPPORTED, "'%.40s' beside enum or const is not supported", key);
-      return false;
-    }
-  }
-  return builder_ok(r->b);
-}
-
-static uint32_t emit_constants(schema_reader *r, const json_t *schema, uint32_t from) {
+static uint32_t emit_constants(schema_reader *r, const json_t *flat, uint32_t from) {
   grammar_builder *b = r->b;
-  const json_t *list = json_object_get(schema, "enum"), *one = json_object_get(schema, "const");
+  const json_t *list = json_object_get(flat, "enum");
   uint32_t to = builder_state(b), n = 0;
-  if (list != NULL && (!json_is_array(list) || json_array_size(list) == 0)) {
-    schema_fail(r, WEFT_E_INVALID, "enum must be a list of at least one value");
-  }
-  for (size_t i = 0; builder_ok(b) && i < (one != NULL ? 1 : json_array_size(list)); i++) {
-    const json_t *value = one != NULL ? one : json_array_get(list, i);
-    if (!builder_step(b, json_object_size(schema)) || !fits_beside(r, schema, value)) continue;
+  for (size_t i = 0; builder_ok(b) && i < json_array_size(list); i++) {
+    const json_t *value = json_array_get(list, i);
+    if (!builder_step(b, json_object_size(flat)) || schema_fits_flat(r, flat, value, 0) != FITS) continue;
     builder_empty(b, json_constant(b, from, value), to);
     n += 1;
   }
-  if (n == 0) schema_fail(r, WEFT_E_INVALID, "none of the values of enum or const fits the other keywords");
+  if (n == 0) schema_contradict(r, "none of the values of enum or const fits the other keywords");
   return to;
 }
 
@@ -260,70 +232,39 @@ static uint32_t emit_words(grammar_builder *b, uint32_t from, uint32_t to, const
 }
 
 /* The types that a schema without type means: those that its keywords speak of. */
-static uint32_t implied_bits(const json_t *schema) {
+static uint32_t implied_bits(const json_t *flat) {
   const char *key;
   json_t *value;
   uint32_t bits = 0;
-  json_object_foreach((json_t *)schema, key, value) {
-    uint32_t own = strcmp(key, "format") == 0 ? (uint32_t)TYPE_STRING : keyword_bits(key);
-    if (own != GRAMMAR_NONE) bits |= own;
-  }
+  json_object_foreach((json_t *)flat, key, value) bits |= keyword_bits(key);
   return bits == 0 ? (uint32_t)TYPE_ALL : bits;
 }
 
-static uint32_t emit_types(schema_reader *r, const json_t *schema, uint32_t from) {
+static uint32_t emit_flat(schema_reader *r, const json_t *flat, uint32_t from) {
   static const char *const booleans[] = {"true", "false", NULL}, *const null[] = {"null", NULL};
   grammar_builder *b = r->b;
-  const json_t *type = json_object_get(schema, "type");
-  uint32_t bits = type == NULL ? implied_bits(schema) : schema_type_bits(r, type), to = builder_state(b);
+  const json_t *type = json_object_get(flat, "type");
+  if (json_object_get(flat, "enum") != NULL) return emit_constants(r, flat, from);
+  uint32_t bits = type == NULL ? implied_bits(flat) : schema_type_bits(r, type), to = builder_state(b), said = 0;
   if (!builder_ok(b)) return from;
-  bool bare = true;
   const char *key;
   json_t *value;
-  json_object_foreach((json_t *)schema, key, value) bare =
-      bare && (schema_is_annotation(key) || strcmp(key, "type") == 0);
-  if (bits == TYPE_ALL && bare) return json_value_any(b, from);
-  if ((bits & TYPE_OBJECT) != 0) builder_empty(b, schema_emit_object(r, schema, from), to);
-  if ((bits & TYPE_ARRAY) != 0) builder_empty(b, schema_emit_array(r, schema, from), to);
-  if ((bits & TYPE_STRING) != 0) builder_empty(b, emit_string(r, schema, from), to);
+  json_object_foreach((json_t *)flat, key, value) said |= keyword_bits(key);
+  if (bits == TYPE_ALL && said == 0) return json_value_any(b, from);
+  if ((bits & TYPE_OBJECT) != 0) builder_empty(b, schema_emit_object(r, flat, from), to);
+  if ((bits & TYPE_ARRAY) != 0) builder_empty(b, schema_emit_array(r, flat, from), to);
+  if ((bits & TYPE_STRING) != 0) builder_empty(b, schema_emit_string(r, flat, from), to);
   bool number = (bits & TYPE_NUMBER) != 0;
-  if (number || (bits & TYPE_INTEGER) != 0) builder_empty(b, emit_number(r, schema, from, !number), to);
+  if (number || (bits & TYPE_INTEGER) != 0) builder_empty(b, emit_number(r, flat, from, !number), to);
   if ((bits & TYPE_BOOLEAN) != 0) (void)emit_words(b, from, to, booleans);
   if ((bits & TYPE_NULL) != 0) (void)emit_words(b, from, to, null);
-  return to;
-}
-
-/* The branches of anyOf or oneOf, each together with what stands beside them. */
-static uint32_t emit_branches(schema_reader *r, const json_t *schema, const char *keyword, uint32_t from) {
-  grammar_builder *b = r->b;
-  const json_t *list = json_object_get(schema, keyword);
-  size_t n = json_array_size(list);
-  uint32_t to = builder_state(b);
-  if (!json_is_array(list) || n == 0)
-    schema_fail(r, WEFT_E_INVALID, "%s must be a list of at least one schema", keyword);
-  for (size_t i = 0; strcmp(keyword, "oneOf") == 0 && i < n; i++) {
-    for (size_t k = 0; k < i && builder_step(b, 64); k++) {
-      if (schema_excludes(r, json_array_get(list, i), json_array_get(list, k), 0) || !builder_ok(b)) continue;
-      schema_fail(
-          r, WEFT_E_UNSUPPORTED,
-          "oneOf, whose branches %zu and %zu may both hold, is not supported: use anyOf, or give them different types "
-          "or a required property with different constants",
-          k, i);
-    }
-  }
-  json_t *rest = builder_ok(b) ? schema_without(r, schema, keyword) : NULL;
-  for (size_t i = 0; i < n && builder_ok(b); i++) {
-    const json_t *branch = json_array_get(list, i);
-    if (json_is_false(branch)) continue;
-    if (json_object_size(rest) > 0) branch = schema_merge(r, rest, branch);
-    if (builder_ok(b)) builder_empty(b, schema_emit(r, branch, from), to);
-  }
   return to;
 }
 
 static uint32_t find_rule(schema_reader *r, const char *reference) {
   const json_t *target = schema_target(r, reference);
   if (target == NULL) return 0;
+  if (json_is_true(target)) return GRAMMAR_NONE; /* any value */
   for (uint32_t i = 0; i < r->n_rules && builder_step(r->b, 1); i++) {
     if (r->rule[i].schema == target) return r->rule[i].rule;
   }
@@ -338,52 +279,76 @@ static uint32_t find_rule(schema_reader *r, const char *reference) {
   return rule;
 }
 
-static uint32_t emit_reference(schema_reader *r, const json_t *schema, uint32_t from) {
-  const char *reference = json_string_value(json_object_get(schema, "$ref")), *key;
+/* The one keyword of a schema that restricts anything; NULL: there are several, or none. */
+static const char *find_only_keyword(const json_t *schema) {
+  const char *only = NULL, *key;
   json_t *value;
-  bool alone = true;
-  if (reference == NULL) schema_fail(r, WEFT_E_INVALID, "$ref must be a string");
   json_object_foreach((json_t *)schema, key, value) {
-    alone = alone && (strcmp(key, "$ref") == 0 || schema_is_annotation(key));
+    if (schema_is_annotation(key)) continue;
+    if (only != NULL) return NULL;
+    only = key;
   }
-  if (!builder_ok(r->b)) return from;
-  if (!alone) {
-    json_t *rest = schema_without(r, schema, "$ref"), *target = schema_target(r, reference);
-    json_t *both = builder_ok(r->b) ? schema_merge(r, target, rest) : NULL;
-    return builder_ok(r->b) ? schema_emit(r, both, from) : from;
-  }
+  return only;
+}
+
+/* Alternatives, each of which stays as it is, so that what it refers to is a rule. */
+static uint32_t emit_alternatives(schema_reader *r, const json_t *list, uint32_t from) {
   uint32_t to = builder_state(r->b);
-  builder_call(r->b, from, to, find_rule(r, reference));
+  for (size_t i = 0; i < json_array_size(list) && builder_ok(r->b); i++) {
+    builder_empty(r->b, schema_emit(r, json_array_get(list, i), from), to);
+  }
   return to;
 }
 
-static uint32_t emit_all_of(schema_reader *r, const json_t *schema, uint32_t from) {
-  const json_t *list = json_object_get(schema, "allOf");
-  json_t *all = schema_without(r, schema, "allOf");
-  if (!json_is_array(list)) schema_fail(r, WEFT_E_INVALID, "allOf must be a list of schemas");
-  for (size_t i = 0; i < json_array_size(list) && builder_ok(r->b); i++) {
-    all = schema_merge(r, all, json_array_get(list, i));
+/* Whether each two branches of oneOf exclude one another. */
+static bool are_apart(schema_reader *r, const json_t *list) {
+  for (size_t i = 0; i < json_array_size(list); i++) {
+    for (size_t k = 0; k < i && builder_step(r->b, 64); k++) {
+      if (!schema_excludes(r, json_array_get(list, i), json_array_get(list, k), 0)) return false;
+    }
   }
-  return builder_ok(r->b) ? schema_emit(r, all, from) : from;
+  return builder_ok(r->b);
+}
+
+/* All values of the schema's types. */
+static uint32_t emit_widest(schema_reader *r, const json_t *schema, uint32_t from) {
+  const json_t *type = json_object_get(schema, "type");
+  json_t *flat = type == NULL ? NULL : schema_keep(r, json_pack("{s:O}", "type", type));
+  schema_widen(r, "nothing fits all that is said here");
+  return flat == NULL ? json_value_any(r->b, from) : emit_flat(r, flat, from);
+}
+
+static uint32_t emit_flats(schema_reader *r, const json_t *schema, uint32_t from) {
+  grammar_builder *b = r->b;
+  const json_t *flats = schema_flatten(r, schema, 0);
+  uint32_t to = builder_state(b);
+  if (builder_ok(b) && json_array_size(flats) == 0) {
+    schema_contradict(r, "nothing fits all that is said here");
+    if (r->lenient) builder_empty(b, emit_widest(r, schema, from), to);
+  }
+  for (size_t i = 0; i < json_array_size(flats) && builder_ok(b); i++) {
+    builder_empty(b, emit_flat(r, json_array_get(flats, i), from), to);
+  }
+  return to;
 }
 
 static uint32_t emit_schema(schema_reader *r, const json_t *schema, uint32_t from) {
   grammar_builder *b = r->b;
   if (json_is_true(schema)) return json_value_any(b, from);
   if (json_is_false(schema)) return builder_state(b); /* nothing leads there */
-  if (!json_is_object(schema)) {
-    schema_fail(r, WEFT_E_INVALID, "a schema must be an object, true or false");
-    return from;
+  const char *only = json_is_object(schema) ? find_only_keyword(schema) : NULL;
+  const json_t *value = only == NULL ? NULL : json_object_get(schema, only);
+  if (only != NULL && strcmp(only, "$ref") == 0 && json_is_string(value)) {
+    uint32_t to = builder_state(b), rule = find_rule(r, json_string_value(value));
+    if (rule == GRAMMAR_NONE) return json_value_any(b, from);
+    builder_call(b, from, to, rule);
+    return to;
   }
-  if (!check_keywords(r, schema)) return from;
-  if (json_object_get(schema, "$ref") != NULL) return emit_reference(r, schema, from);
-  if (json_object_get(schema, "allOf") != NULL) return emit_all_of(r, schema, from);
-  if (json_object_get(schema, "anyOf") != NULL) return emit_branches(r, schema, "anyOf", from);
-  if (json_object_get(schema, "oneOf") != NULL) return emit_branches(r, schema, "oneOf", from);
-  if (json_object_get(schema, "enum") != NULL || json_object_get(schema, "const") != NULL) {
-    return emit_constants(r, schema, from);
-  }
-  return emit_types(r, schema, from);
+  bool list = only != NULL && json_is_array(value) && json_array_size(value) > 0;
+  if (list && strcmp(only, "allOf") == 0 && json_array_size(value) == 1) return emit_alternatives(r, value, from);
+  if (list && strcmp(only, "anyOf") == 0) return emit_alternatives(r, value, from);
+  if (list && strcmp(only, "oneOf") == 0 && are_apart(r, value)) return emit_alternatives(r, value, from);
+  return emit_flats(r, schema, from);
 }
 
 uint32_t schema_emit(schema_reader *r, const json_t *schema, uint32_t from) {
@@ -408,17 +373,29 @@ static void read_rules(schema_reader *r) {
   }
 }
 
-uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *of) {
-  schema_reader r = {.b = b, .path = "#", .of = of, .made = json_array()};
+/* Closes the reader; the rule of its root. */
+static uint32_t read_root(schema_reader *r) {
   uint32_t rule = 0;
+  if (builder_ok(r->b)) schema_settle_references(r);
+  if (builder_ok(r->b) && json_is_object(r->root)) {
+    rule = find_rule(r, "#");
+  } else if (builder_ok(r->b)) {
+    rule = builder_rule_open(r->b);
+    if (builder_ok(r->b)) builder_empty(r->b, schema_emit(r, r->root, r->b->rule[rule].first), r->b->rule[rule].last);
+  }
+  if (builder_ok(r->b)) read_rules(r);
+  weft_free(r->rule);
+  weft_free(r->base);
+  json_decref(r->made);
+  json_decref(r->root);
+  return rule;
+}
+
+uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *of, bool lenient) {
+  schema_reader r = {.b = b, .path = "#", .of = of, .made = json_array(), .lenient = lenient};
   r.root = json_deep_copy(schema);
   if (r.root == NULL || r.made == NULL) builder_fail(b, WEFT_E_NO_MEMORY, "no memory for the schema");
-  if (builder_ok(b)) rule = find_rule(&r, "#");
-  if (builder_ok(b)) read_rules(&r);
-  weft_free(r.rule);
-  json_decref(r.made);
-  json_decref(r.root);
-  return rule;
+  return read_root(&r);
 }
 
 void grammar_read_schema(grammar_builder *b, const char *text, size_t n) {
@@ -430,11 +407,7 @@ void grammar_read_schema(grammar_builder *b, const char *text, size_t n) {
   } else if (r.made == NULL) {
     builder_fail(b, WEFT_E_NO_MEMORY, "no memory for the schema");
   }
-  if (builder_ok(b)) b->root = find_rule(&r, "#");
-  if (builder_ok(b)) read_rules(&r);
-  weft_free(r.rule);
-  json_decref(r.made);
-  json_decref(r.root);
+  b->root = read_root(&r);
 }
 
 void grammar_read_choice(grammar_builder *b, const char *text, size_t n) {

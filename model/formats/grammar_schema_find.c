@@ -7,7 +7,7 @@
  * has one name (RFC 6901): another spelling of it is refused, or leads to the same part. */
 #include <string.h>
 
-#include "model/formats/grammar_json.h"
+#include "model/formats/grammar_schema.h"
 
 enum { BYTES_PER_STEP = 32, WORDS_PER_STEP = 4, LOOK_UP_STEPS = 4 };
 
@@ -134,9 +134,8 @@ json_t *schema_target(schema_reader *r, const char *reference) {
   pointer p = {.at = reference + 1};
   char part[256];
   if (reference[0] != '#' || (reference[1] != 0 && reference[1] != '/')) {
-    schema_fail(r, WEFT_E_UNSUPPORTED,
-                "$ref to '%.80s' is not supported: it must lead into this schema, as #/$defs/name", reference);
-    return NULL;
+    schema_widen(r, "$ref to '%.80s' is not supported: it must lead into this schema, as #/$defs/name", reference);
+    return builder_ok(r->b) ? json_true() : NULL;
   }
   if (!builder_step(r->b, strlen(reference))) return NULL;
   while (at != NULL && take_byte(&p) == '/' && builder_step(r->b, LOOK_UP_STEPS)) {
@@ -151,6 +150,10 @@ json_t *schema_target(schema_reader *r, const char *reference) {
     }
   }
   if (!builder_ok(r->b)) return NULL;
+  if (r->lenient && (p.malformed || at == NULL)) {
+    schema_widen(r, "$ref leads to '%.80s', which is not there", reference);
+    return json_true();
+  }
   if (p.malformed) {
     schema_fail(r, WEFT_E_INVALID,
                 "$ref to '%.80s' is malformed: an item of a list is a number without leading zeros, ~ is written ~0, "

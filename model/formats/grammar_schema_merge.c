@@ -1,41 +1,16 @@
 /* SPDX-License-Identifier: MIT */
-/* Two schemas as one, and whether two can hold at once.
+/* Two flat schemas as one, and whether two schemas can hold at once.
  *
- * Law: a value that fits the merged schema fits both. Where that cannot be written with one keyword, merging fails by
- * name. */
+ * Law: a value that fits the merged schema fits both. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "model/formats/grammar_json.h"
-
-/* Keeps a schema to the end. */
-static json_t *keep_schema(schema_reader *r, json_t *schema) {
-  if (schema != NULL && builder_step(r->b, 16) && json_array_append(r->made, schema) == 0) {
-    json_decref(schema); /* the list holds it */
-    return schema;
-  }
-  json_decref(schema);
-  schema_fail(r, WEFT_E_NO_MEMORY, "no memory for it");
-  return NULL;
-}
+#include "model/formats/grammar_schema.h"
 
 /* Copies of lists and objects are kept to the end, so that they cost memory too: more steps than their time alone. */
 static bool count_copy(schema_reader *r, size_t n) {
   return builder_step(r->b, 16 * (uint64_t)n);
-}
-
-json_t *schema_without(schema_reader *r, const json_t *schema, const char *keyword) {
-  if (!count_copy(r, json_object_size(schema))) return NULL;
-  json_t *copy = json_copy((json_t *)schema);
-  const char *key;
-  json_t *value;
-  void *next;
-  if (copy == NULL) return keep_schema(r, NULL);
-  json_object_foreach_safe(copy, next, key, value) {
-    if (strcmp(key, keyword) == 0 || schema_is_annotation(key)) (void)json_object_del(copy, key);
-  }
-  return keep_schema(r, copy);
 }
 
 /* ---- merging ---- */
@@ -44,6 +19,7 @@ typedef struct merging {
   schema_reader *r;
   json_t *into;
   const json_t *a, *b; /* what is merged; into began as a copy of a */
+  bool never;          /* nothing fits both */
 } merging;
 
 static void set_member(merging *m, const char *key, json_t *value) {
@@ -52,9 +28,9 @@ static void set_member(merging *m, const char *key, json_t *value) {
   }
 }
 
-static json_t *both_of(schema_reader *r, const json_t *a, const json_t *b) {
-  if (json_is_true(a) || schema_is_same(r, a, b)) return json_incref((json_t *)b);
-  if (json_is_true(b)) return json_incref((json_t *)a);
+json_t *schema_both(const json_t *a, const json_t *b) {
+  if (b == NULL || json_is_true(b) || a == b) return a == NULL ? json_incref((json_t *)b) : json_incref((json_t *)a);
+  if (a == NULL || json_is_true(a)) return json_incref((json_t *)b);
   if (json_is_false(a) || json_is_false(b)) return json_false();
   return json_pack("{s:[O,O]}", "allOf", a, b);
 }
@@ -66,12 +42,19 @@ static void merge_types(merging *m, const json_t *x, const json_t *y) {
   if ((b & TYPE_NUMBER) != 0) b |= TYPE_INTEGER;
   json_t *list = json_array();
   for (uint32_t i = 0; i < 7; i++) {
-    if ((a & b & 1u << i) != 0) (void)json_array_append_new(list, json_string(names[i]));
+    if ((a & b & 1u << i) != 0) schema_append(m->r, list, json_string(names[i]));
   }
-  if (json_array_size(list) == 0) schema_fail(m->r, WEFT_E_INVALID, "nothing fits: allOf asks for different types");
+  m->never = json_array_size(list) == 0;
+  if (m->never) schema_contradict(m->r, "it asks for different types");
   set_member(m, "type", list);
 }
 
+static bool is_same_value(schema_reader *r, const json_t *x, const json_t *y) {
+  if (json_is_number(x) && json_is_number(y)) return json_number_value(x) == json_number_value(y);
+  return schema_is_same(r, x, y);
+}
+
+/* What is in either list; what is in both. */
 static void merge_lists(merging *m, const char *key, const json_t *x, const json_t *y, bool union_of) {
   if (!count_copy(m->r, json_array_size(x) + json_array_size(y))) return;
   json_t *list = union_of ? json_copy((json_t *)x) : json_array();
@@ -79,10 +62,35 @@ static void merge_lists(merging *m, const char *key, const json_t *x, const json
     json_t *item = json_array_get(y, i);
     bool found = false;
     if (!builder_step(m->r->b, 1 + json_array_size(x))) break;
-    for (size_t k = 0; k < json_array_size(x) && !found; k++) found = schema_is_same(m->r, json_array_get(x, k), item);
-    if (found != union_of) (void)json_array_append(list, item);
+    for (size_t k = 0; k < json_array_size(x) && !found; k++) found = is_same_value(m->r, json_array_get(x, k), item);
+    if (found != union_of) schema_append(m->r, list, json_incref(item));
   }
+  m->never = !union_of && json_array_size(list) == 0;
+  if (m->never) schema_contradict(m->r, "it asks for different constants");
   set_member(m, key, list);
+}
+
+/* ---- objects ---- */
+
+/* Whether a name surely falls under one of the patterns of a schema, so that its additionalProperties say nothing of
+ * it. */
+static bool is_under_pattern(schema_reader *r, const json_t *schema, const char *name) {
+  const char *pattern;
+  json_t *value;
+  bool under = false;
+  json_object_foreach(json_object_get(schema, "patternProperties"), pattern, value) {
+    bool known;
+    automaton a = schema_pattern(r, pattern, REGEX_SURELY, &known);
+    under = under || (known && automaton_has(r->b, &a, name, strlen(name)));
+    automaton_close(&a);
+  }
+  return under;
+}
+
+/* What a schema says of a property that only the other one names. */
+static const json_t *say_of_other(schema_reader *r, const json_t *schema, const char *name) {
+  const json_t *other = json_object_get(schema, "additionalProperties");
+  return other == NULL || is_under_pattern(r, schema, name) ? NULL : other;
 }
 
 /* Properties of one schema are also under what the other one says of additional ones. */
@@ -94,176 +102,174 @@ static void merge_properties(merging *m) {
   const char *name;
   json_object_foreach((json_t *)pa, name, value) {
     const json_t *other = json_object_get(pb, name);
-    if (other == NULL) other = ob;
-    (void)json_object_set_new(all, name, other == NULL ? json_incref(value) : both_of(m->r, value, other));
+    if (other == NULL) other = say_of_other(m->r, m->b, name);
+    schema_set(m->r, all, name, schema_both(value, other));
   }
   json_object_foreach((json_t *)pb, name, value) {
     if (json_object_get(pa, name) != NULL) continue;
-    (void)json_object_set_new(all, name, oa == NULL ? json_incref(value) : both_of(m->r, oa, value));
+    schema_set(m->r, all, name, schema_both(say_of_other(m->r, m->a, name), value));
   }
   if (json_object_size(all) > 0) {
     set_member(m, "properties", all);
   } else {
     json_decref(all);
   }
-  if (oa != NULL && ob != NULL) {
-    set_member(m, "additionalProperties", both_of(m->r, oa, ob));
-  } else if (oa != NULL || ob != NULL) {
-    set_member(m, "additionalProperties", json_incref((json_t *)(oa != NULL ? oa : ob)));
+  if (oa != NULL || ob != NULL) set_member(m, "additionalProperties", schema_both(oa, ob));
+}
+
+/* Patterns of one schema are exempt from what it says of additional ones, not from what the other one does. */
+static void merge_patterns(merging *m) {
+  const json_t *pa = json_object_get(m->a, "patternProperties"), *pb = json_object_get(m->b, "patternProperties");
+  const json_t *oa = json_object_get(m->a, "additionalProperties"), *ob = json_object_get(m->b, "additionalProperties");
+  if (pa == NULL && pb == NULL) return;
+  if (!count_copy(m->r, json_object_size(pa) + json_object_size(pb))) return;
+  json_t *all = json_object(), *value;
+  const char *pattern;
+  json_object_foreach((json_t *)pa, pattern, value) {
+    const json_t *other = json_object_get(pb, pattern);
+    schema_set(m->r, all, pattern, schema_both(value, other != NULL ? other : ob));
+  }
+  json_object_foreach((json_t *)pb, pattern, value) {
+    if (json_object_get(pa, pattern) == NULL) schema_set(m->r, all, pattern, schema_both(oa, value));
+  }
+  set_member(m, "patternProperties", all);
+}
+
+/* Names that one schema has not seen and the other one has not either. */
+static void add_unseen(merging *m, const json_t *own, const json_t *other, json_t *list) {
+  const json_t *unseen = json_object_get(own, FLAT_UNSEEN), *beside = json_object_get(other, FLAT_UNSEEN);
+  const json_t *properties = json_object_get(other, "properties");
+  for (size_t i = 0; i < json_array_size(unseen); i++) {
+    const char *name = json_string_value(json_array_get(unseen, i));
+    bool seen = json_object_get(properties, name) != NULL && !schema_has_word(m->r, beside, name);
+    if (!seen && !schema_has_word(m->r, list, name)) schema_append(m->r, list, json_incref(json_array_get(unseen, i)));
   }
 }
 
-static void merge_alternatives(merging *m, const json_t *x, const json_t *y) {
+static void merge_unseen(merging *m) {
   json_t *list = json_array();
-  for (size_t i = 0; i < json_array_size(x); i++) {
-    for (size_t k = 0; k < json_array_size(y) && builder_step(m->r->b, 64); k++) {
-      (void)json_array_append_new(list, both_of(m->r, json_array_get(x, i), json_array_get(y, k)));
-    }
+  add_unseen(m, m->a, m->b, list);
+  add_unseen(m, m->b, m->a, list);
+  if (json_array_size(list) > 0) {
+    set_member(m, FLAT_UNSEEN, list);
+  } else {
+    json_decref(list);
+    (void)json_object_del(m->into, FLAT_UNSEEN);
   }
-  set_member(m, "anyOf", list);
 }
 
-static bool starts_with(const char *text, const char *start) {
-  return strncmp(text, start, strlen(start)) == 0;
+/* ---- arrays ---- */
+
+static void merge_items(merging *m) {
+  const json_t *pa = json_object_get(m->a, "prefixItems"), *pb = json_object_get(m->b, "prefixItems");
+  const json_t *ia = json_object_get(m->a, "items"), *ib = json_object_get(m->b, "items");
+  size_t n_a = json_array_size(pa), n_b = json_array_size(pb), n = n_a > n_b ? n_a : n_b;
+  if (!count_copy(m->r, n)) return;
+  if (n > 0) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+      const json_t *x = i < n_a ? json_array_get(pa, i) : ia, *y = i < n_b ? json_array_get(pb, i) : ib;
+      schema_append(m->r, list, x == NULL && y == NULL ? json_true() : schema_both(x, y));
+    }
+    set_member(m, "prefixItems", list);
+  }
+  if (ia != NULL || ib != NULL) set_member(m, "items", schema_both(ia, ib));
 }
 
-/* A keyword that both have, differently. */
+/* ---- all of it ---- */
+
+/* A keyword that both have. */
 static void merge_keyword(merging *m, const char *key, const json_t *x, json_t *y) {
-  bool least = strcmp(key, "minimum") == 0 || strcmp(key, "exclusiveMinimum") == 0 || starts_with(key, "minL") ||
-               starts_with(key, "minI") || starts_with(key, "minP");
-  bool most = strcmp(key, "maximum") == 0 || strcmp(key, "exclusiveMaximum") == 0 || starts_with(key, "maxL") ||
-              starts_with(key, "maxI") || starts_with(key, "maxP");
+  bool least = strncmp(key, "min", 3) == 0 || strcmp(key, "exclusiveMinimum") == 0;
+  bool most = strncmp(key, "max", 3) == 0 || strcmp(key, "exclusiveMaximum") == 0;
   if (strcmp(key, "type") == 0) {
     merge_types(m, x, y);
-  } else if (strcmp(key, "required") == 0 || strcmp(key, "allOf") == 0) {
-    merge_lists(m, key, x, y, true);
   } else if (strcmp(key, "enum") == 0) {
     merge_lists(m, key, x, y, false);
-  } else if (strcmp(key, "anyOf") == 0) {
-    merge_alternatives(m, x, y);
-  } else if (strcmp(key, "items") == 0 && !json_is_array(x) && !json_is_array(y)) {
-    set_member(m, key, both_of(m->r, x, y));
+  } else if (json_is_array(x)) {
+    merge_lists(m, key, x, y, true);
   } else if (least || most) {
     bool greater = json_number_value(y) > json_number_value(x);
     if (greater == least) set_member(m, key, json_incref(y));
-  } else if (strcmp(key, "const") == 0) {
-    schema_fail(m->r, WEFT_E_INVALID, "nothing fits: allOf asks for different constants");
-  } else {
-    schema_fail(m->r, WEFT_E_UNSUPPORTED, "allOf, or a branch beside it, with two different '%.40s' is not supported",
-                key);
+  } else if (json_is_true(y)) {
+    set_member(m, key, json_true()); /* uniqueItems, and marks */
   }
 }
 
-/* A schema with what it refers to in place of the reference, as far as merging needs it. */
-static const json_t *open_reference(schema_reader *r, const json_t *schema) {
-  for (uint32_t i = 0; builder_ok(r->b); i++) {
-    const char *reference = json_string_value(json_object_get(schema, "$ref"));
-    if (reference == NULL) return schema;
-    if (i >= GRAMMAR_NEST_MAX / 2) {
-      schema_fail(r, WEFT_E_INVALID, "references go in a circle");
-      return NULL;
-    }
-    const json_t *target = schema_target(r, reference), *rest = schema_without(r, schema, "$ref");
-    if (target == NULL || rest == NULL) return NULL;
-    schema = target;
-    if (json_object_size(rest) == 0) continue;
-    if (r->depth >= GRAMMAR_NEST_MAX) {
-      schema_fail(r, WEFT_E_TOO_LARGE, "the schema is nested more than %d deep", GRAMMAR_NEST_MAX);
-      return NULL;
-    }
-    r->depth += 1;
-    schema = schema_merge(r, target, rest);
-    r->depth -= 1;
+static bool is_merged_apart(const char *key) {
+  static const char *const list[] = {"properties", "additionalProperties", "patternProperties", "prefixItems", "items",
+                                     FLAT_UNSEEN};
+  for (uint32_t i = 0; i < sizeof list / sizeof *list; i++) {
+    if (strcmp(key, list[i]) == 0) return true;
   }
-  return NULL;
+  return false;
 }
 
 json_t *schema_merge(schema_reader *r, const json_t *a, const json_t *b) {
-  if (json_is_true(b)) return (json_t *)a;
-  if (json_is_true(a)) return (json_t *)b;
-  a = open_reference(r, a);
-  b = open_reference(r, b);
-  if (!builder_ok(r->b)) return NULL;
-  if (!json_is_object(a) || !json_is_object(b)) {
-    if (json_is_true(a) || json_is_true(b)) return (json_t *)(json_is_true(a) ? b : a);
-    schema_fail(r, WEFT_E_INVALID, "nothing fits: allOf has a schema that is no object");
-    return NULL;
-  }
+  if (json_object_size(b) == 0) return (json_t *)a;
+  if (json_object_size(a) == 0) return (json_t *)b;
   if (!count_copy(r, json_object_size(a) + json_object_size(b))) return NULL;
-  merging m = {r, json_copy((json_t *)a), a, b};
+  merging m = {r, json_copy((json_t *)a), a, b, false};
   const char *key;
   json_t *value;
-  if (keep_schema(r, m.into) == NULL) return NULL;
+  if (schema_keep(r, m.into) == NULL) return NULL;
   json_object_foreach((json_t *)b, key, value) {
     const json_t *own = json_object_get(a, key);
-    if (schema_is_annotation(key) || strcmp(key, "properties") == 0 || strcmp(key, "additionalProperties") == 0)
-      continue;
+    if (is_merged_apart(key)) continue;
     if (own == NULL) {
       set_member(&m, key, json_incref(value));
-    } else if (!schema_is_same(r, own, value)) {
+    } else if (own != value) {
       merge_keyword(&m, key, own, value);
     }
-    if (!builder_ok(r->b)) return NULL;
+    if (!builder_ok(r->b) || m.never) return NULL;
   }
   merge_properties(&m);
+  merge_patterns(&m);
+  merge_items(&m);
+  merge_unseen(&m);
   return builder_ok(r->b) ? m.into : NULL;
 }
 
 /* ---- exclusion ---- */
 
-static const json_t *constant_list(const json_t *schema, size_t *n) {
-  const json_t *one = json_object_get(schema, "const"), *list = json_object_get(schema, "enum");
-  *n = one != NULL ? 1 : json_array_size(list);
-  return one != NULL ? one : json_is_array(list) ? list : NULL;
+/* The types of a flat schema, where one of integers is one of numbers. */
+static uint32_t fold_integers(schema_reader *r, const json_t *flat) {
+  uint32_t bits = schema_flat_bits(r, flat);
+  return (bits & TYPE_INTEGER) != 0 ? (bits | TYPE_NUMBER) & ~(uint32_t)TYPE_INTEGER : bits;
 }
 
-static const json_t *constant_at(const json_t *schema, const json_t *list, size_t i) {
-  return json_object_get(schema, "const") != NULL ? list : json_array_get(list, i);
-}
-
-static uint32_t possible_bits(schema_reader *r, const json_t *schema) {
-  size_t n;
-  const json_t *type = json_object_get(schema, "type"), *list = constant_list(schema, &n);
-  uint32_t bits = type == NULL ? (uint32_t)TYPE_ALL : schema_type_bits(r, type), values = 0;
-  if ((bits & TYPE_INTEGER) != 0) bits |= TYPE_NUMBER;
-  if (!builder_step(r->b, n)) return 0;
-  for (size_t i = 0; i < n; i++) values |= schema_value_bits(constant_at(schema, list, i)) & ~(uint32_t)TYPE_INTEGER;
-  return (bits & ~(uint32_t)TYPE_INTEGER) & (list == NULL ? (uint32_t)TYPE_ALL : values);
-}
-
-static bool have_no_common_constant(schema_reader *r, const json_t *a, const json_t *b) {
-  size_t n_a, n_b;
-  const json_t *x = constant_list(a, &n_a), *y = constant_list(b, &n_b);
-  if (x == NULL || y == NULL) return false;
-  for (size_t i = 0; i < n_a; i++) {
-    for (size_t k = 0; k < n_b && builder_ok(r->b); k++) {
-      const json_t *p = constant_at(a, x, i), *q = constant_at(b, y, k);
-      bool numbers = json_is_number(p) && json_is_number(q);
-      if (schema_is_same(r, p, q) || (numbers && json_number_value(p) == json_number_value(q))) return false;
+static bool excludes_flat(schema_reader *r, const json_t *a, const json_t *b, uint32_t depth) {
+  uint32_t common = fold_integers(r, a) & fold_integers(r, b);
+  const json_t *x = json_object_get(a, "enum"), *y = json_object_get(b, "enum");
+  bool apart = x != NULL && y != NULL;
+  for (size_t i = 0; i < json_array_size(x) && apart; i++) {
+    for (size_t k = 0; k < json_array_size(y) && apart && builder_step(r->b, 1); k++) {
+      apart = !is_same_value(r, json_array_get(x, i), json_array_get(y, k));
     }
   }
-  return builder_ok(r->b);
-}
-
-bool schema_excludes(schema_reader *r, const json_t *a, const json_t *b, uint32_t depth) {
-  if (depth > 4 || !builder_ok(r->b)) return false;
-  if (json_is_false(a) || json_is_false(b)) return true;
-  if (json_is_true(a) || json_is_true(b)) return false;
-  a = open_reference(r, a);
-  b = open_reference(r, b);
-  if (!json_is_object(a) || !json_is_object(b)) return false;
-  uint32_t common = possible_bits(r, a) & possible_bits(r, b);
-  if (common == 0 || have_no_common_constant(r, a, b)) return true;
+  if (common == 0 || apart) return builder_ok(r->b);
   if (common != TYPE_OBJECT) return false;
   const json_t *pa = json_object_get(a, "properties"), *pb = json_object_get(b, "properties");
+  const json_t *in_a = json_object_get(a, "required"), *in_b = json_object_get(b, "required");
   const char *name;
   json_t *value;
   json_object_foreach((json_t *)pa, name, value) {
     const json_t *other = json_object_get(pb, name);
-    const json_t *in_a = json_object_get(a, "required"), *in_b = json_object_get(b, "required");
-    if (!builder_step(r->b, 4) || other == NULL) continue;
-    bool needed = schema_has_word(r, in_a, name) && schema_has_word(r, in_b, name);
+    if (!builder_step(r->b, 4)) return false;
+    bool needed = other != NULL && schema_has_word(r, in_a, name) && schema_has_word(r, in_b, name);
     if (needed && schema_excludes(r, value, other, depth + 1)) return true;
   }
   return false;
+}
+
+bool schema_excludes(schema_reader *r, const json_t *a, const json_t *b, uint32_t depth) {
+  if (depth > 4 || !builder_ok(r->b)) return false;
+  if (json_is_true(a) || json_is_true(b)) return json_is_false(a) || json_is_false(b);
+  const json_t *x = schema_flatten(r, a, 0), *y = schema_flatten(r, b, 0);
+  for (size_t i = 0; i < json_array_size(x) && builder_ok(r->b); i++) {
+    for (size_t k = 0; k < json_array_size(y) && builder_step(r->b, 8); k++) {
+      if (!excludes_flat(r, json_array_get(x, i), json_array_get(y, k), depth)) return false;
+    }
+  }
+  return builder_ok(r->b);
 }

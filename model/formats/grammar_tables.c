@@ -359,6 +359,9 @@ static weft_status refuse_tables(const tabulation *t, weft_error *error) {
                      "the grammar is too large: finding the tokens that its %u states allow takes too many steps",
                      t->g->n_states);
   }
+  if (grammar_tables_bytes(t->g) <= GRAMMAR_BYTES_MAX && t->n_sources < SOURCES_MAX) {
+    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the grammar");
+  }
   return weft_fail(error, WEFT_E_TOO_LARGE, "the grammar is too large: its tables need more than %d bytes",
                    GRAMMAR_BYTES_MAX);
 }

@@ -126,7 +126,8 @@ static void what_cannot_be_is_refused(void **state) {
   } rows[] = {
       {"\"response_format\":{\"type\":\"xml\"}", "'xml'"},
       {"\"response_format\":{\"type\":\"json_schema\"}", "a schema"},
-      {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"not\":{}}}}", "'not'"},
+      {"\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"schema\":{\"not\":{}}}}",
+       "must not hold here leaves nothing"},
       {"\"guided_regex\":\"(a\"", "not closed"},
       {"\"guided_regex\":\"a\",\"guided_choice\":[\"a\"]", "twice"},
       {"\"guided_choice\":\"a\"", "list"},

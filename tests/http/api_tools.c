@@ -389,9 +389,10 @@ static void refusals(void **state) {
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"required\"," IGNORE "}", NULL, "ignore_eos"},
       {"{" CANVAS USER "," TOOLS ",\"tool_choice\":\"required\"," IGNORE "}", NULL, "ignore_eos"},
       {"{" HERMES USER ",\"tools\":[" STRICT "]," IGNORE "}", NULL, "ignore_eos"},
-      {"{" HERMES USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"not\":{}}}}],"
+      {"{" HERMES USER
+       ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"not\":{}},\"strict\":true}}],"
        "\"tool_choice\":\"required\"}",
-       NULL, "schema of f at #: the keyword 'not'"},
+       NULL, "schema of f at #: what must not hold"},
       {CALL("5"), "messages[1].tool_calls[0]", "an object"},
       {CALL("{\"function\":{\"name\":\"a b\"}}"), "messages[1].tool_calls[0].function.name", "1 to 64"},
       {CALL("{\"function\":{\"name\":\"f\",\"arguments\":{}}}"), "messages[1].tool_calls[0].function.arguments",

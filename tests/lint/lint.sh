@@ -60,7 +60,7 @@ bench_arrows() {
     bench/inside.h) echo "api base kernels model pager scheduler" ;;
     bench/doubles/*) echo "base kernels model pager bench/doubles" ;;
     bench/*/*) echo "bench" ;;
-    bench/formats.c) echo "base model bench" ;;
+    bench/formats.c | bench/schema_suite.c) echo "base model bench" ;;
     *) echo "base kernels bench" ;;
   esac
 }

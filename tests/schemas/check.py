@@ -12,6 +12,7 @@ refused by name, how many answers are valid, and how long it took.
 """
 import argparse
 import collections
+import decimal
 import json
 import pathlib
 import random
@@ -20,8 +21,11 @@ import sys
 
 import jsonschema
 
+APPLIED = False  # generated schemas also have keywords that apply others; older seeds then mean other schemas
 FORMATS = ["date", "time", "date-time", "uuid", "email", "ipv4", "ipv6", "hostname"]
 PATTERNS = ["^[a-z]{2,5}$", "^\\d{3}-\\d{4}$", "ab+c", "^(red|green)$", "^S_", "[0-9]$", "^[^\"\\\\]{1,3}$", "^\\w+@x$"]
+JAVASCRIPT = ["^(?!\\.)(?!.*\\.\\.)[a-z.]{1,9}@[a-z]+$", "(?=.*\\d)(?=.*[a-z])^.{4,8}$", "\\bcat\\b", "^.{2,3}$", "^[\\s\\S]+x$",
+              "a\\Bb", "^(?:(?!ab)[abc])+$", "^\\D\\W[\\S]$", "^$|^[A-F]+$"]
 NAMES = ["a", "b", "name", "id", "tags", "na", "größe", "x y", "q\"uote", "value"]
 
 
@@ -48,8 +52,52 @@ def scalar(rng):
     return {"type": rng.sample(["string", "integer", "boolean", "null"], 2)}
 
 
+def applied(rng, depth, refs):
+    """Keywords that apply schemas to the same value, and what says more of it than its type."""
+    own, kind = schema(rng, depth - 1, refs), rng.randrange(14)
+    names = rng.sample(NAMES[:6], 3)
+    if kind == 0:
+        return {"allOf": [own, {"not": schema(rng, depth - 2, refs)}]}
+    if kind == 1:
+        return {"type": "object", "properties": {names[0]: {"enum": ["p", "q"]}, names[1]: schema(rng, depth - 2, refs)}, "required": names[:2],
+                "if": {"properties": {names[0]: {"const": "p"}}}, "then": {"properties": {names[1]: scalar(rng)}}, "else": {"required": [names[2]]}}
+    if kind == 2:
+        return {"type": "object", "patternProperties": {"^a": scalar(rng), "e$": scalar(rng)}, "properties": {names[0]: scalar(rng)},
+                "additionalProperties": rng.choice([True, False, {"type": "null"}]), "minProperties": rng.randint(0, 3)}
+    if kind == 3:
+        return {"type": "object", "propertyNames": rng.choice([{"pattern": "^[a-z]{2,4}$"}, {"maxLength": 3, "not": {"const": "ab"}}, {"enum": NAMES[:4]}]),
+                "additionalProperties": scalar(rng), "minProperties": rng.randint(0, 2), "maxProperties": rng.randint(2, 4)}
+    if kind == 4:
+        return {"type": "object", "properties": {n: scalar(rng) for n in names}, "minProperties": rng.randint(0, 2), "maxProperties": rng.randint(2, 3),
+                "dependentRequired": {names[0]: names[1:2]}, "dependentSchemas": {names[2]: {"required": names[:1]}}}
+    if kind == 5:
+        return {"type": "array", "items": rng.choice([scalar(rng), True]), "contains": scalar(rng), "minContains": rng.randint(0, 2),
+                "maxContains": rng.randint(2, 3)}
+    if kind == 6:
+        return {"type": "array", "uniqueItems": True, "items": {"enum": rng.sample(["x", "y", 1, 1.5, None, True, [1]], 4)}, "minItems": rng.randint(0, 3)}
+    if kind == 7:
+        return {"type": rng.choice(["number", "integer"]), "multipleOf": rng.choice([2, 7, 0.5, 0.01, 0.25, 30, 250]), "minimum": rng.choice([-3.5, 0, 1.25]),
+                "maximum": rng.choice([260, 1000.75, 1e6])}
+    if kind == 8:
+        low = rng.choice([-2.75, -0.5, 0.1, 0.001, 3.14159])
+        return {"type": "number", rng.choice(["minimum", "exclusiveMinimum"]): low, rng.choice(["maximum", "exclusiveMaximum"]): low + rng.choice([0.5, 0.01, 7])}
+    if kind == 9:
+        return {"type": "string", "pattern": rng.choice(PATTERNS + JAVASCRIPT), "minLength": rng.randint(0, 4), "maxLength": rng.randint(4, 30)}
+    if kind == 10:
+        return {"type": "string", "allOf": [{"pattern": rng.choice(PATTERNS + JAVASCRIPT)}, {"not": {"pattern": rng.choice(PATTERNS + JAVASCRIPT)}}]}
+    if kind == 11:
+        return {"oneOf": [schema(rng, depth - 1, refs), schema(rng, depth - 1, refs), scalar(rng)]}
+    if kind == 12:
+        return {"type": "object", "properties": {names[0]: scalar(rng)}, "unevaluatedProperties": rng.choice([False, {"type": "null"}]),
+                rng.choice(["anyOf", "oneOf"]): [{"properties": {n: scalar(rng)}, "required": [n]} for n in names[1:]]}
+    return {"prefixItems": [scalar(rng)], "type": "array", "unevaluatedItems": rng.choice([False, {"type": "null"}]),
+            "anyOf": [{"prefixItems": [True, scalar(rng)]}, {"minItems": 1}]}
+
+
 def schema(rng, depth, refs):
-    kind = rng.randrange(10)
+    kind = rng.randrange(13 if APPLIED else 10)
+    if kind >= 10 and depth > 1:
+        return applied(rng, depth, refs)
     if depth <= 1 or kind < 2:
         return scalar(rng)
     if kind < 6:
@@ -98,6 +146,15 @@ def suite_schemas(folder):
             yield path.stem, case["schema"]
 
 
+def is_multiple(validator, of, instance, schema):
+    """Of decimal numbers, as the specification has it: 1.15 is a multiple of 0.01, whatever 64 bits make of it."""
+    if validator.is_type(instance, "number") and decimal.Decimal(repr(instance)) % decimal.Decimal(repr(of)) != 0:
+        yield jsonschema.ValidationError(f"{instance!r} is not a multiple of {of!r}")
+
+
+Judge = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"multipleOf": is_multiple})
+
+
 def judge(lines, schemas, checker):
     counts, why, slow, answers, lengths = collections.Counter(), collections.Counter(), [], 0, []
     bad, at = [], -1
@@ -119,7 +176,7 @@ def judge(lines, schemas, checker):
             lengths.append(int(tokens) / max(1, shortest))
             try:
                 jsonschema.validate(json.loads(bytes.fromhex(text).decode()), schemas[at][1],
-                                    cls=jsonschema.Draft202012Validator, format_checker=checker)
+                                    cls=Judge, format_checker=checker)
             except Exception as error:  # whatever it is, the answer is not valid
                 bad.append((schemas[at][1], bytes.fromhex(text), str(error).split("\n")[0]))
     return counts, why, sorted(slow), answers, bad, lengths
@@ -133,7 +190,10 @@ def main():
     parser.add_argument("--answers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--suite")
+    parser.add_argument("--applied", action="store_true", help="also not, if, patternProperties, contains and the like")
     args = parser.parse_args()
+    global APPLIED
+    APPLIED = args.applied
     rng = random.Random(args.seed)
     schemas = list(suite_schemas(args.suite)) if args.suite else [("", whole_schema(rng)) for _ in range(args.schemas)]
     text = "".join(json.dumps(s, ensure_ascii=False) + "\n" for _, s in schemas)

@@ -202,16 +202,18 @@ static void free_text_and_markers(void **state) {
 static void refusals(void **state) {
   static const struct {
     const char *text, *words;
-  } rows[] = {
-      {"{}", "a form and tools"},
-      {"{\"form\":\"gemma\",\"tools\":[{\"name\":\"f\"}]}", "a form and tools"},
-      {"{\"form\":\"json\",\"tools\":[]}", "a form and tools"},
-      {"{\"form\":\"json\",\"tools\":[{}]}", "a name"},
-      {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"not\":{}}}]}", "schema of f at #: the keyword"},
-      {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"type\":\"string\"}}]}",
-       "the arguments of f are an object"},
-      {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"enum\":[\"a\"]}}]}", "schema of f"},
-      {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"$ref\":\"#/a\"}}]}", "schema of f"}};
+  } rows[] = {{"{}", "a form and tools"},
+              {"{\"form\":\"gemma\",\"tools\":[{\"name\":\"f\"}]}", "a form and tools"},
+              {"{\"form\":\"json\",\"tools\":[]}", "a form and tools"},
+              {"{\"form\":\"json\",\"tools\":[{}]}", "a name"},
+              {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"not\":{}},\"strict\":true}]}",
+               "schema of f at #: what must not hold"},
+              {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"type\":\"string\"}}]}",
+               "the arguments of f are an object"},
+              {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"enum\":[\"a\"]},\"strict\":true}]}",
+               "schema of f"},
+              {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"$ref\":\"#/a\"},\"strict\":true}]}",
+               "schema of f"}};
   grammar_world w;
   (void)state;
   assert_true(grammar_world_small(&w));

@@ -94,15 +94,6 @@ static void put_excluded(weft_text *t, uint32_t n) {
   weft_text_puts(t, "]},{}]}");
 }
 
-/* The same properties in two schemas, whose values differ in their last member. */
-static void put_merged_properties(weft_text *t, uint32_t n) {
-  weft_text_puts(t, "{\"allOf\":[{\"additionalProperties\":{\"const\":");
-  put_constant(t, n, 0);
-  weft_text_puts(t, "}},{\"additionalProperties\":{\"const\":");
-  put_constant(t, n, 1);
-  weft_text_puts(t, "}},{\"not\":1}]}");
-}
-
 /* Types that are told n times, merged. */
 static void put_merged_types(weft_text *t, uint32_t n) {
   for (uint32_t k = 0; k < 2; k++) {
@@ -161,7 +152,6 @@ static void work_follows_size(void **state) {
               {"constants that are merged", put_merged_constants, 1},
               {"a constant beside a list", put_constant_beside, CONSTANTS},
               {"branches that exclude each other", put_excluded, CONSTANTS * CONSTANTS},
-              {"properties that are merged", put_merged_properties, 1},
               {"types that are merged", put_merged_types, 2},
               {"a schema for many names", put_many_names, CONSTANTS},
               {"long references", put_references, CONSTANTS},
