@@ -20,7 +20,7 @@
 #         each layer on both, in turns, twice; some 6 minutes, at most 9
 #         serving, which only runs where it is named: `weft serve` under load (bench/serving.py), some 8 minutes
 # Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), serving.jsonl (bench/serving.py), model.json (records {work, device, date, commit, command,
-# median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
+# machine_code (the hash of the kernels, bench/machine_code.py), median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 cd "$here/.."
@@ -56,7 +56,8 @@ kernel_tests='kernels_kernels_matmul kernels_kernels_head kernels_kernels_ops ke
 golden_tests='golden_model_parity golden_model_laws golden_model_devices golden_model_mxfp4 golden_model_nvfp4 golden_api_devices
   prop_model_equalities prop_scheduler_equalities'
 failed=0
-facts="\"device\":\"$device\",\"date\":\"$(date -I)\",\"commit\":\"$commit\""
+code=$(python3 bench/machine_code.py --whole "$prebuilt/libweft-cuda.so" | awk '{ print $1; exit }')
+facts="\"device\":\"$device\",\"cards\":$n_cards,\"date\":\"$(date -I)\",\"commit\":\"$commit\",\"machine_code\":\"$code\""
 
 # judge NAME LOG CODE SECONDS COMMAND: one line for people, one record; a skipped test is a failure here, where the card is.
 judge() {
