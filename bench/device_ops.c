@@ -339,7 +339,12 @@ static weft_status run_attention(room *r, const bench_case *c, uint32_t i) {
   uint64_t plane = (uint64_t)c->n_kv_heads * block * c->dim * 2;
   double keys = c->window > 0 && c->kv_len + per > c->window ? c->window : c->kv_len + per;
   for (uint32_t s = 0; s < c->n_segments; s++)
-    segment[s] = (weft_attention_segment){s * per, per, c->kv_len, c->canvas, r->table + (uint64_t)s * n_blocks, 0};
+    segment[s] = (weft_attention_segment){.first_row = s * per,
+                                          .n_rows = per,
+                                          .kv_len = c->kv_len,
+                                          .mask = c->canvas ? WEFT_MASK_WHOLE : WEFT_MASK_CAUSAL,
+                                          .stores = c->canvas ? WEFT_STORES_SCRATCH : WEFT_STORES_POOL,
+                                          .table = r->table + (uint64_t)s * n_blocks};
   weft_attention_args a = {.q = r->x, .out = r->y, .own_k = r->pages, .own_v = r->pages, .segment = segment};
   a.kv = (weft_kv_view){r->pages, c->type, 2 * plane, 0, plane, block, c->n_kv_heads, c->dim};
   a.n_segments = c->n_segments;

@@ -160,10 +160,13 @@ static weft_status check_segments(const weft_attention_args *args) {
     end = (uint64_t)segment->first_row + segment->n_rows;
     REQUIRE("attention", segment->n_rows > 0 && end <= args->n_rows, "a segment leaves the rows");
     REQUIRE("attention", (uint64_t)segment->kv_len + segment->n_rows < (1u << 31), "kv_len");
-    REQUIRE("attention", segment->table != NULL || (segment->canvas && segment->kv_len == 0), "a segment has no table");
+    bool scratch = segment->stores == WEFT_STORES_SCRATCH;
+    REQUIRE("attention", segment->mask == WEFT_MASK_CAUSAL || segment->mask == WEFT_MASK_WHOLE, "mask");
+    REQUIRE("attention", scratch || segment->stores == WEFT_STORES_POOL, "stores");
+    REQUIRE("attention", segment->table != NULL || (scratch && segment->kv_len == 0), "a segment has no table");
     REQUIRE("attention",
-            !segment->canvas || (args->own_k != NULL && args->own_v != NULL && segment->first_row >= args->own_first),
-            "a canvas has no keys of its own");
+            !scratch || (args->own_k != NULL && args->own_v != NULL && segment->first_row >= args->own_first),
+            "a segment that stores in scratch has no keys of its own");
   }
   return WEFT_OK;
 }

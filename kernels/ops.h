@@ -24,6 +24,7 @@
 #ifndef WEFT_KERNELS_OPS_H
 #define WEFT_KERNELS_OPS_H
 
+#include "base/segment.h"
 #include "kernels/canvas.h"
 #include "kernels/classes.h"
 #include "kernels/device.h"
@@ -92,7 +93,7 @@ typedef struct weft_matmul_args {
 /* ---- qkv: per-head norms, rotation, and storing keys and values -------------------------------------------- *
  * For every row: q = rope(norm(q; q_norm)) in place; k = rope(norm(k; k_norm)); v = v_norm ? rms(v) : v.
  * KV slot: with slot[r] >= 0 k, v go to page slot / block_tokens, offset slot % block_tokens; with slot[r] < 0 to row
- * r - own_first of own_k, own_v: [n_own][n_kv_heads][head_dim] in kv.type (a canvas's own keys).
+ * r - own_first of own_k, own_v: [n_own][n_kv_heads][head_dim] in kv.type (segments that store in scratch).
  * NeoX pairs (i, i + head_dim / 2); angle = position * inv_freq[i], 0 means no rotation; computed as
  * (float)position * inv_freq[i] in f32, then cosf, sinf. Without k there are only queries: nothing is stored.   */
 typedef struct weft_qkv_args {
@@ -112,17 +113,16 @@ typedef struct weft_qkv_args {
 } weft_qkv_args;
 
 /* ---- attention: ragged segments over paged keys ------------------------------------------------------------- *
- * Causal segment: rows at positions kv_len + i, whose keys are already in the pages (written by qkv). Row at
- * position p sees keys k <= p and, with a window W, k > p - W.
- * Canvas segment: rows at positions kv_len + i see keys [0, kv_len) through the table (with a window only
- * k >= kv_len - (W - 1), the same for every row) and all n_rows keys of the segment itself, from own_k, own_v.
+ * Row i of a segment is at position kv_len + i; keys [0, kv_len) are read through the table. mask causal: the row at
+ * position p sees keys k <= p and, with a window W, k > p - W; whole: every row sees all n_rows keys of the segment and
+ * those before it, with a window only k > kv_len - W. stores: the segment's own keys, which qkv wrote, lie in pages
+ * (pool) or, from that of first_row on, in own_k and own_v (scratch); then the segment is never cut. Host memory.
  * out = softmax(scale * q k^T) v, heads grouped: query head h reads kv head h / (n_heads / n_kv_heads).      */
 typedef struct weft_attention_segment {
   uint32_t first_row, n_rows;
   uint32_t kv_len;
-  bool canvas;
-  const uint32_t *table; /* page of logical block i; entries no row can see may be anything.
-                            Device memory, which no op writes; the segment itself is host memory */
+  uint8_t mask, stores;  /* weft_mask, weft_stores */
+  const uint32_t *table; /* page of logical block i, anything where no row sees it; device memory, no op writes it */
   uint32_t n_old;        /* positions below it were stored before the ops of this step; 0 if unknown */
 } weft_attention_segment;
 

@@ -4,9 +4,10 @@
  *
  * Law. A batch belongs to one model; a batch without rows only carries page copies. A segment is a run of new rows of
  * one request on top of kv_len valid keys:
- *   causal segments come first (prefill chunks, decode rows, canvas commits), rows [0, n_causal)
- *   canvas segments come after them (denoise steps), rows [n_causal, n_rows)
- * The rows of a causal segment write their keys and values through kv_slot before any segment attends, so the commit of
+ *   segments that store in the pool come first (prefill chunks, decode rows, canvas commits), rows [0, n_stored)
+ *   those that store in scratch come after them, of the encoder pass rows [n_stored, n_encoder), then of the decoder
+ *   pass (denoise steps), which is whole, rows [n_encoder, n_rows)
+ * Rows that store in the pool write their keys and values through kv_slot before any segment attends, so the commit of
  * one canvas, or the last chunk of a prompt, and the first denoise step of the next canvas of the same request may
  * share one batch. Rows of one segment have consecutive positions kv_len, kv_len + 1, ... A step is planned before the
  * results of the step before it are known, so the host may not know the tokens of a segment yet: token_source says
@@ -33,6 +34,7 @@
 
 #include "base/layer_group.h"
 #include "base/page_copy.h"
+#include "base/segment.h"
 #include "model/formats/token_rules.h"
 #include "model/sampler.h"
 
@@ -67,14 +69,14 @@ typedef struct weft_segment {
   uint32_t slot; /* of the runner */
   uint32_t first_row, n_rows;
   uint32_t kv_len;
-  bool canvas;
+  uint8_t mask, stores, pass; /* weft_mask, weft_stores, weft_pass (base/segment.h) */
   weft_token_source token_source;
   /* The rows whose results are wanted, counted from the segment's first row. The runner finds the token after a scored
    * row in the slot's history. Only segments with tokens of the host have scored rows or drafts. */
   uint32_t first_output, n_outputs;
   weft_ask ask;
-  uint32_t block; /* canvas segments: which canvas of the request, from 0 */
-  uint32_t step;  /* canvas segments: denoise step of this canvas, from 0 */
+  uint32_t block; /* decoder pass: which canvas of the request, from 0 */
+  uint32_t step;  /* decoder pass: denoise step of this canvas, from 0 */
 } weft_segment;
 
 static inline uint32_t weft_segment_n_sampled(const weft_segment *segment) {
@@ -97,14 +99,14 @@ typedef struct weft_copy_end {
 
 typedef struct weft_batch {
   uint64_t number; /* counts the steps of this runner */
-  uint32_t n_rows, n_causal, n_segments, n_groups;
+  uint32_t n_rows, n_stored, n_encoder, n_segments, n_groups;
   const int32_t *token;    /* [n_rows]; 0 where the token source is not the host */
   const int32_t *position; /* [n_rows] */
   const weft_segment *segment;
-  /* Per layer group: the KV slot of each row, page * block_tokens + offset; -1 for canvas rows, which store nothing. */
+  /* Per layer group: the KV slot of each row, page * block_tokens + offset; -1 for rows that store in scratch. */
   const int64_t *kv_slot[WEFT_GROUPS_MAX]; /* [n_rows] each */
   /* Block table of segment s in group g: table + table_at[s * n_groups + g]; covers the segment's kv_len plus,
-   * for a causal segment, its own rows. Entries that no row can see may be any value. */
+   * for a segment that stores in the pool, its own rows. Entries that no row can see may be any value. */
   const uint32_t *table;
   const uint32_t *table_at;
   const weft_page_copy *copy; /* pages to copy before any row is computed, in this order */
@@ -113,7 +115,7 @@ typedef struct weft_batch {
 
 /* What a runner has room for in one batch. */
 typedef struct weft_batch_bounds {
-  uint32_t rows_max, canvas_rows_max, segments_max;
+  uint32_t rows_max, canvas_rows_max, segments_max; /* canvas_rows_max: of rows that store in scratch */
   uint32_t n_slots, n_groups;
   uint32_t canvas_length; /* 0: the model has no canvas pass */
   uint32_t scored_rows_max, draft_rows_max;
@@ -126,7 +128,8 @@ bool weft_batch_is_sound(const weft_batch *batch, const weft_batch_bounds *bound
 /* What a slot needs to know of the request that takes it. slot_open copies everything except where a comment says
  * more. */
 typedef struct weft_slot_params {
-  bool canvas;                   /* a diffusion request */
+  bool draws;                    /* its segments may draw tokens */
+  bool denoises;                 /* its segments may be denoise steps; of a slot that draws nothing, commits too */
   weft_sampling sampling;        /* bias is copied */
   weft_grammar *grammar;         /* NULL: no format; borrowed, the request holds a reference until slot_close */
   const weft_token_rules *rules; /* NULL: none; borrowed in the same way; a request has no grammar beside rules */

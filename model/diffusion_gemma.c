@@ -97,7 +97,7 @@ static weft_status self_condition(model_step *step) {
   uint32_t n = 0;
   for (uint32_t i = 0; i < args->batch->n_segments; i++) {
     const weft_segment *segment = &args->batch->segment[i];
-    if (!segment->canvas || args->soft[i] == NULL) continue;
+    if (segment->pass != WEFT_PASS_DECODER || args->soft[i] == NULL) continue;
     layers_norm_args norm = {.x = (float *)(uintptr_t)args->soft[i], /* only read */
                              .weight = globals->self_cond_norm,
                              .y = step->h + n * n_hidden,
@@ -124,7 +124,7 @@ weft_status diffusion_gemma_embed(model_step *step) {
   if (status == WEFT_OK) status = self_condition(step);
   for (uint32_t i = 0; status == WEFT_OK && i < args->batch->n_segments; i++) {
     const weft_segment *segment = &args->batch->segment[i];
-    if (!segment->canvas) continue;
+    if (segment->pass != WEFT_PASS_DECODER) continue;
     float *x = step->x + segment->first_row * n_hidden;
     float *signal = args->soft[i] != NULL ? step->part->scratch.t + n * n_hidden : NULL;
     if (signal != NULL) n += segment->n_rows;

@@ -4,14 +4,14 @@
 #include "model/models.h"
 #include "model/shards.h"
 
-/* Outputs of causal rows come before those of canvas rows. */
+/* Outputs of the encoder pass come before those of the decoder pass. */
 static bool outputs_are_sound(const weft_forward_args *args) {
   const weft_batch *batch = args->batch;
   if (args->n_output > batch->n_rows) return false;
   for (uint32_t i = 0; i < args->n_output; i++) {
     if (args->output_row[i] >= batch->n_rows) return false;
-    bool was_canvas = i > 0 && args->output_row[i - 1] >= batch->n_causal;
-    if (was_canvas && args->output_row[i] < batch->n_causal) return false;
+    bool was_decoder = i > 0 && args->output_row[i - 1] >= batch->n_encoder;
+    if (was_decoder && args->output_row[i] < batch->n_encoder) return false;
   }
   return true;
 }
@@ -120,7 +120,7 @@ static weft_status end_rows(model_step *step) {
 weft_status model_compute(model_step *step) {
   model_part *part = step->part;
   step->n_rows = step->args->batch->n_rows;
-  step->n_causal = step->args->batch->n_causal;
+  step->n_encoder = step->args->batch->n_encoder;
   step->x = part->scratch.x;
   step->h = part->scratch.h;
   step->a = part->scratch.a;

@@ -162,11 +162,11 @@ static weft_status load_per_layer(weights_loader *loader) {
   return status;
 }
 
-/* One factor per row: causal rows come first in a step, canvas rows after them, so that the factors
- * of a step with n_causal causal rows start at row rows_max - n_causal. */
+/* One factor per row: rows of the encoder pass come first in a step, those of the decoder pass after them, so that the
+ * factors of a step with n_encoder rows of the former start at row rows_max - n_encoder. */
 static weft_status load_row_scales(weights_loader *loader) {
   weft_model *model = loader->model;
-  uint64_t n_causal = model->limits.rows_max, n = n_causal + model->limits.canvas_rows_max;
+  uint64_t n_encoder = model->limits.rows_max, n = n_encoder + model->limits.canvas_rows_max;
   float *values = weft_alloc((size_t)n, sizeof *values);
   if (values == NULL)
     return weft_fail(loader->error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(loader->gguf));
@@ -175,7 +175,7 @@ static weft_status load_row_scales(weights_loader *loader) {
     model_layer *layer = &model->layers[l];
     if (!model->hyper.diffusion) layer->encoder_scale = layer->scale;
     weights_at_layer(loader, l);
-    for (uint64_t i = 0; i < n; i++) values[i] = i < n_causal ? layer->encoder_scale : layer->scale;
+    for (uint64_t i = 0; i < n; i++) values[i] = i < n_encoder ? layer->encoder_scale : layer->scale;
     status = weights_vector(loader, values, n, &layer->row_scale);
   }
   weft_free(values);
@@ -303,7 +303,7 @@ static weft_status add_per_layer(model_step *step, const model_layer *layer, uin
   layers_norm_args sum = {.x = s->t,
                           .weight = layer->post_norm,
                           .add = step->x,
-                          .row_scale = layer->row_scale + (model->limits.rows_max - step->n_causal),
+                          .row_scale = layer->row_scale + (model->limits.rows_max - step->n_encoder),
                           .y = step->x,
                           .n_rows = step->n_rows};
   layers_then_next(step, l, &sum);
@@ -330,7 +330,7 @@ static weft_status feed_forward(model_step *step, const model_layer *layer, uint
                           .first_row = step->own_first,
                           .n_rows = step->n_own};
   if (is_end) {
-    sum.row_scale = layer->row_scale + (step->model->limits.rows_max - step->n_causal);
+    sum.row_scale = layer->row_scale + (step->model->limits.rows_max - step->n_encoder);
     layers_then_next(step, l, &sum);
   }
   status = layers_norm(step, &sum);

@@ -225,7 +225,7 @@ static weft_status store_keys(model_step *step, uint32_t l, const weft_kv_view *
       .kv = *view,
       .own_k = s->own_k,
       .own_v = s->own_v,
-      .own_first = step->n_causal,
+      .own_first = step->args->batch->n_stored,
       .n_rows = step->n_rows,
       .n_heads = hyper->n_heads,
       .q_stride = (uint64_t)hyper->n_heads * view->head_dim,
@@ -252,7 +252,7 @@ static uint32_t segment_of(const weft_batch *batch, uint32_t row) {
 }
 
 /* Last layer: what is left of each segment, from its first to its last output row; n_rows 0 where
- * there is none. A canvas stays whole: its rows are one another's keys. */
+ * there is none. A segment stays whole where its rows see one another's keys, or find their own in scratch. */
 static void narrow_segments(const weft_forward_args *args, weft_attention_segment *segments) {
   const weft_batch *batch = args->batch;
   for (uint32_t i = 0; i < batch->n_segments; i++) segments[i].n_rows = 0;
@@ -260,7 +260,7 @@ static void narrow_segments(const weft_forward_args *args, weft_attention_segmen
     uint32_t row = args->output_row[i], s = segment_of(batch, row);
     weft_attention_segment *segment = &segments[s];
     uint32_t first = row, end = row + 1;
-    if (segment->canvas) {
+    if (segment->mask == WEFT_MASK_WHOLE || segment->stores == WEFT_STORES_SCRATCH) {
       segment->n_rows = batch->segment[s].n_rows;
       continue;
     }
@@ -285,7 +285,8 @@ static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) 
         .first_row = from->first_row,
         .n_rows = from->n_rows,
         .kv_len = from->kv_len,
-        .canvas = from->canvas,
+        .mask = from->mask,
+        .stores = from->stores,
         .table = step_arrays_table(&step->part->arrays, i, group),
         .n_old = step_arrays_old(&step->part->arrays, i, group),
     };
@@ -335,7 +336,7 @@ static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view 
       .kv = *view,
       .own_k = s->own_k,
       .own_v = s->own_v,
-      .own_first = step->n_causal,
+      .own_first = step->args->batch->n_stored,
       .segment = step->part->segments,
       .n_segments = make_segments(step, l, is_last),
       .n_rows = step->n_rows,
@@ -383,10 +384,10 @@ static weft_status keep_output_rows(model_step *step, uint32_t head_dim) {
   step->x = step->h;
   step->h = x;
   step->o_x = step->a = s->q;
-  uint32_t n_causal = 0;
-  while (n_causal < args->n_output && args->output_row[n_causal] < step->n_causal) n_causal++;
+  uint32_t n_encoder = 0;
+  while (n_encoder < args->n_output && args->output_row[n_encoder] < step->n_encoder) n_encoder++;
   step->n_rows = args->n_output;
-  step->n_causal = n_causal;
+  step->n_encoder = n_encoder;
   step->kept = args->output_row;
   layers_own_rows(step);
   return status;

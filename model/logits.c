@@ -185,9 +185,10 @@ static weft_status give_rows(weft_logits *l, weft_error *error) {
 
 /* Computes what the step holds and empties it. */
 static weft_status run_step(weft_logits *l, weft_error *error) {
-  bool canvas = l->n_segments > 0 && l->segment[0].canvas;
+  bool canvas = l->n_segments > 0 && l->segment[0].pass == WEFT_PASS_DECODER;
   weft_batch batch = {.n_rows = l->n_rows,
-                      .n_causal = canvas ? 0 : l->n_rows,
+                      .n_stored = canvas ? 0 : l->n_rows,
+                      .n_encoder = canvas ? 0 : l->n_rows,
                       .n_segments = l->n_segments,
                       .n_groups = l->layout.n_groups,
                       .token = l->token,
@@ -218,7 +219,9 @@ static uint32_t add_segment(weft_logits *l, uint32_t sequence, const int32_t *to
   l->segment[s] = (weft_segment){.first_row = first,
                                  .n_rows = n,
                                  .kv_len = kv_len,
-                                 .canvas = canvas,
+                                 .mask = canvas ? WEFT_MASK_WHOLE : WEFT_MASK_CAUSAL,
+                                 .stores = canvas ? WEFT_STORES_SCRATCH : WEFT_STORES_POOL,
+                                 .pass = canvas ? WEFT_PASS_DECODER : WEFT_PASS_ENCODER,
                                  .n_outputs = canvas ? n : 0,
                                  .ask = canvas ? WEFT_ASK_CANVAS : WEFT_ASK_SAMPLE,
                                  .step = soft != NULL};

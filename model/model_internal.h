@@ -174,18 +174,18 @@ typedef struct model_step {
   weft_model *model;
   model_part *part; /* whose layers are computed now */
   weft_forward_args *args;
-  uint32_t n_rows, n_causal; /* of the rows still computed */
-  bool owns_part;            /* the rows are shared out among shards: all but heads and experts is computed by rows */
-  uint32_t own_first, n_own; /* the rows that this shard computes; without owns_part all rows */
-  float *x;                  /* the residual stream of the n_rows rows; with owns_part only own rows are valid */
-  float *h;                  /* a second buffer of that shape */
-  bool h_is_part;            /* in h, too, only own rows are valid */
-  weft_rows_form h_form;     /* how the input of a layer lies in h */
-  float *a;                  /* attention's output of the n_rows rows */
-  const float *o_x;          /* where the product `o` reads it: a, or h where attention left it prepared there */
-  weft_rows_form o_form;     /* how it lies at o_x */
-  const uint32_t *kept;      /* row i of the step is row kept[i] of the batch; NULL: every row is still computed */
-  uint32_t inbox;            /* the inbox of each part that the step goes through */
+  uint32_t n_rows, n_encoder; /* of the rows still computed */
+  bool owns_part;             /* the rows are shared out among shards: all but heads and experts is computed by rows */
+  uint32_t own_first, n_own;  /* the rows that this shard computes; without owns_part all rows */
+  float *x;                   /* the residual stream of the n_rows rows; with owns_part only own rows are valid */
+  float *h;                   /* a second buffer of that shape */
+  bool h_is_part;             /* in h, too, only own rows are valid */
+  weft_rows_form h_form;      /* how the input of a layer lies in h */
+  float *a;                   /* attention's output of the n_rows rows */
+  const float *o_x;           /* where the product `o` reads it: a, or h where attention left it prepared there */
+  weft_rows_form o_form;      /* how it lies at o_x */
+  const uint32_t *kept;       /* row i of the step is row kept[i] of the batch; NULL: every row is still computed */
+  uint32_t inbox;             /* the inbox of each part that the step goes through */
 } model_step;
 
 /* The first of the experts of a shard; of shard n_shards: their number. */

@@ -48,7 +48,8 @@ void step_arrays_close(step_arrays *a) {
 
 /* Entries [*first, *end) of a segment's table that some row of it can see or writes. */
 static void entries_of(const weft_segment *segment, const weft_layer_group *group, uint32_t *first, uint32_t *end) {
-  uint32_t n = segment->kv_len + (segment->canvas ? 0 : segment->n_rows), block = group->block_tokens;
+  uint32_t n = segment->kv_len + (segment->stores == WEFT_STORES_POOL ? segment->n_rows : 0),
+           block = group->block_tokens;
   uint32_t oldest = segment->kv_len + 1 > group->window && group->window > 0 ? segment->kv_len + 1 - group->window : 0;
   *end = n / block + (n % block != 0 ? 1 : 0);
   *first = oldest / block < *end ? oldest / block : *end;
@@ -82,7 +83,7 @@ static uint32_t count_old(const weft_batch *batch, const weft_kv_layout *layout,
   if (batch->n_segments > OLD_SEGMENTS_MAX) return 0;
   for (uint32_t other = 0; other < batch->n_segments; other++) {
     const weft_segment *from = &batch->segment[other];
-    if (other == s || from->canvas) continue;
+    if (other == s || from->stores != WEFT_STORES_POOL) continue;
     const uint32_t *pages = batch->table + batch->table_at[other * batch->n_groups + g];
     for (uint32_t at = from->kv_len; at < from->kv_len + from->n_rows && at < n_old; at = (at / block + 1) * block)
       if (pages[at / block] == table[at / block]) n_old = at;

@@ -61,7 +61,7 @@ static uint32_t restores_max(const weft_engine *e, uint32_t n_pages) {
  * wanted; and all that are still to be scored. */
 static uint32_t n_keep_rows(const weft_request *r) {
   if (weft_request_lacks_scores(r)) return r->n_tokens - r->n_scored;
-  return r->canvas ? 0 : 1;
+  return r->denoises ? 0 : 1;
 }
 
 static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft_request *r, uint32_t n_pages) {
@@ -133,7 +133,7 @@ static weft_admission admit_prompt(weft_engine *e, const weft_lane *lane, weft_r
 /* An autoregressive answer needs the last row of the prompt itself, a canvas none. */
 static weft_admission fork_prompt(weft_engine *e, const weft_lane *lane, weft_request *r, const weft_request *trunk) {
   weft_admission is = make_verdict(WEFT_ADMIT_START, r);
-  is.n_cached = r->n_prompt - (r->canvas ? 0 : 1);
+  is.n_cached = r->n_prompt - (r->denoises ? 0 : 1);
   if (weft_pager_n_valid(e->pager, trunk->seq) < is.n_cached) {
     is.kind = WEFT_ADMIT_FOLLOW;
     is.leader = trunk->seq;
@@ -148,7 +148,7 @@ static weft_admission fork_prompt(weft_engine *e, const weft_lane *lane, weft_re
   weft_admission_kind kind = find_room(e, r, wanted);
   if (kind != WEFT_ADMIT_START) return give_back(e, kind, r, is.seq, wanted);
   /* the last canvas is never committed */
-  bool writes = !r->canvas || r->size.n_blocks > 1 || trunk->size.n_blocks > 1;
+  bool writes = !r->denoises || r->size.n_blocks > 1 || trunk->size.n_blocks > 1;
   if (writes) status = weft_pager_reserve(e->pager, is.seq, 1);
   if (status == WEFT_QUOTA) return give_back(e, WEFT_ADMIT_LIMITED, r, is.seq, 0);
   return status == WEFT_OK ? is : give_back(e, WEFT_ADMIT_NO_ROOM, r, is.seq, wanted);

@@ -67,13 +67,16 @@ static inline void pack_segment(weft_segment *segment, const weft_work *work, ui
   segment->first_row = first_row;
   segment->n_rows = work->n_rows;
   segment->kv_len = work->kv_len;
-  segment->canvas = work->kind == WEFT_WORK_DENOISE;
+  bool denoises = work->kind == WEFT_WORK_DENOISE;
+  segment->mask = denoises ? WEFT_MASK_WHOLE : WEFT_MASK_CAUSAL;
+  segment->stores = denoises ? WEFT_STORES_SCRATCH : WEFT_STORES_POOL;
+  segment->pass = denoises ? WEFT_PASS_DECODER : WEFT_PASS_ENCODER;
   segment->token_source = (weft_token_source)work->source;
   segment->first_output = work->first_output;
   segment->n_outputs = work->n_outputs;
   segment->ask = (weft_ask)work->ask;
-  segment->block = segment->canvas ? work->block : 0;
-  segment->step = segment->canvas ? work->step : 0;
+  segment->block = denoises ? work->block : 0;
+  segment->step = denoises ? work->step : 0;
 }
 
 static void pack_rows(weft_batcher *b, const weft_work *work, uint32_t first_row) {
@@ -246,7 +249,7 @@ weft_batch weft_batcher_build(weft_batcher *b, const weft_step_plan *plan, weft_
     }
     row += work->n_rows;
   }
-  uint32_t n_causal_rows = row;
+  uint32_t n_stored = row;
   for (uint32_t s = plan->n_causal; s < n_segments; s++) {
     const weft_work *work = &plan->canvas[s - plan->n_causal];
     pack_segment(&b->segment[s], work, row);
@@ -256,7 +259,8 @@ weft_batch weft_batcher_build(weft_batcher *b, const weft_step_plan *plan, weft_
   }
   weft_batch batch = {.number = number,
                       .n_rows = row,
-                      .n_causal = n_causal_rows,
+                      .n_stored = n_stored,
+                      .n_encoder = n_stored,
                       .n_segments = n_segments,
                       .n_groups = info->n_groups,
                       .token = b->token,

@@ -14,7 +14,8 @@ static bool is_on(const weft_request *r, const weft_lane *lane, weft_request_sta
 static const char *check_positions(const weft_request *r) {
   bool ordered = r->n_committed <= r->n_valid && r->n_valid <= r->n_planned && r->n_planned <= r->n_reserved;
   if (!ordered || r->n_valid > r->n_tokens) return "the positions of a request are out of order";
-  if (!r->canvas && r->n_planned > r->n_tokens + r->n_pending) return "a request has rows for tokens that nobody draws";
+  if (!r->denoises && r->n_planned > r->n_tokens + r->n_pending)
+    return "a request has rows for tokens that nobody draws";
   if (r->n_in_flight == 0 && (r->n_planned != r->n_valid || r->n_pending != 0))
     return "a request has nothing in flight, and rows that did not land";
   return NULL;
@@ -37,7 +38,7 @@ static const char *check_running(const weft_engine *e, const weft_lane *lane, co
     if (broken != NULL) return broken;
     n->n_running += 1;
     n->n_ready += 1;
-    n->n_decode += !r->canvas;
+    n->n_decode += !r->denoises;
   }
   for (const weft_link *at = lane->leaving.next; at != &lane->leaving; at = at->next) {
     const weft_request *r = WEFT_OF_LINK(at, weft_request, link);

@@ -74,7 +74,7 @@ void weft_lifecycle_make_ready(weft_engine *e, weft_request *r) {
 /* Saves the canvas of a preempted request in a place of the runner, if one is free; else the canvas starts again at
  * step 0. */
 static void save_canvas(weft_engine *e, weft_lane *lane, weft_request *r) {
-  if (!r->canvas || r->next_step == 0 || lane->n_free_saves == 0 || lane->broken) return;
+  if (!r->denoises || r->next_step == 0 || lane->n_free_saves == 0 || lane->broken) return;
   uint32_t save = lane->free_save[lane->n_free_saves - 1];
   if (lane->runner->ops->slot_save(lane->runner, r->slot, save) != WEFT_OK) return;
   lane->n_free_saves -= 1;
@@ -141,7 +141,7 @@ static void unrank_request(weft_engine *e, weft_request *r) {
 /* While siblings wait to fork the prompt of this request, the pager is told of its last row later: until then the
  * windows keep all keys that the siblings' own last row will see. */
 static bool holds_last_row(const weft_request *r) {
-  return r->head->n_expected > 0 && r->head->trunk == r && !r->canvas && r->n_valid == r->n_prompt;
+  return r->head->n_expected > 0 && r->head->trunk == r && !r->denoises && r->n_valid == r->n_prompt;
 }
 
 static void commit_to(weft_engine *e, weft_request *r, uint32_t end) {
@@ -258,7 +258,7 @@ static uint32_t tokens_unused(const weft_request *r) {
 }
 
 static uint64_t cost_of_answer(const weft_request *r) {
-  uint64_t n_rows = r->canvas ? (uint64_t)r->usage.n_denoise_steps * r->size.n_canvas : r->n_answer;
+  uint64_t n_rows = r->denoises ? (uint64_t)r->usage.n_denoise_steps * r->size.n_canvas : r->n_answer;
   return weft_cost_in_rows(n_rows, n_rows * r->n_tokens);
 }
 
@@ -288,7 +288,7 @@ static void record_request(weft_engine *e, const weft_request *r) {
   const weft_request_record record = {.number = r->arrival,
                                       .lane = r->lane,
                                       .tenant = r->tenant,
-                                      .canvas = r->canvas,
+                                      .canvas = r->denoises,
                                       .finish = r->finish,
                                       .n_prompt = u->n_prompt,
                                       .n_cached = u->n_cached,

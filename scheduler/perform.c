@@ -102,7 +102,8 @@ bool weft_perform_relief(weft_engine *e, weft_request *r, const weft_relief *rel
 /* ---- waiting requests ------------------------------------------------------------------------ */
 
 static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
-  weft_slot_params params = {.canvas = r->asked.canvas,
+  weft_slot_params params = {.draws = !r->asked.canvas,
+                             .denoises = r->asked.canvas,
                              .sampling = r->asked.sampling,
                              .grammar = r->asked.grammar,
                              .rules = r->asked.rules,

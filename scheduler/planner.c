@@ -90,14 +90,14 @@ static bool serve_works(weft_planning *p, weft_request *r) {
       weft_rows_cut(r, n, &rows);
     }
     weft_perform_rows(p, r, &rows);
-    if (rows.kind == WEFT_WORK_DENOISE || r->prefilling || !r->canvas) return true;
+    if (rows.kind == WEFT_WORK_DENOISE || r->prefilling || !r->denoises) return true;
   }
 }
 
 /* False: the request wanted rows and got none. */
 static inline bool serve_request(weft_planning *p, weft_request *r) {
   if (r->planned_in == (uint32_t)p->plan->number) return true; /* served before */
-  return r->prefilling || r->canvas || r->drafts ? serve_works(p, r) : serve_decode(p, r);
+  return r->prefilling || r->denoises || r->drafts ? serve_works(p, r) : serve_decode(p, r);
 }
 
 static bool serve_charged(weft_planning *p, weft_request *r) {
@@ -155,7 +155,7 @@ static void serve_ready(weft_planning *p) {
   for (; i < ready->n && p->rows_left > 0 && p->n_ready_left > 0; i++) {
     prefetch_ready(p, i);
     weft_request *r = ready->at[i];
-    if (r == NULL || (r->canvas && p->crowded)) continue;
+    if (r == NULL || (r->denoises && p->crowded)) continue;
     if (!serve_request(p, r)) weft_ready_skip(ready, i);
   }
   weft_ready_turn(ready, i);
@@ -183,10 +183,10 @@ static weft_request *find_canvas(const weft_planning *p) {
   weft_candidate best_is = {0};
   weft_tenants_reset_levels(tenants);
   for (uint32_t i = 0; i < ready->n; i++) {
-    if ((r = ready->at[i]) != NULL && r->canvas) weft_tenants_raise_level(tenants, r, p->engine->now_us);
+    if ((r = ready->at[i]) != NULL && r->denoises) weft_tenants_raise_level(tenants, r, p->engine->now_us);
   }
   for (uint32_t i = 0; i < ready->n; i++) {
-    if ((r = ready->at[i]) == NULL || !r->canvas || (best != NULL && best->tenant == r->tenant)) continue;
+    if ((r = ready->at[i]) == NULL || !r->denoises || (best != NULL && best->tenant == r->tenant)) continue;
     weft_candidate is = weft_tenants_candidate(tenants, r);
     if (best != NULL && !weft_policy_is_due_before(&is, &best_is)) continue;
     best = r;

@@ -41,7 +41,7 @@ void weft_ready_pack(weft_ready *ready) {
 
 /* A commit and a denoise step share a pass. */
 static uint32_t rows_of(const weft_request *request) {
-  return request->canvas ? 2 * request->size.n_canvas : request->drafts ? 1 + WEFT_DRAFTS_MAX : 1;
+  return request->denoises ? 2 * request->size.n_canvas : request->drafts ? 1 + WEFT_DRAFTS_MAX : 1;
 }
 
 void weft_ready_append(weft_ready *ready, weft_request *request) {
@@ -50,7 +50,7 @@ void weft_ready_append(weft_ready *ready, weft_request *request) {
   request->ready_at = ready->n;
   ready->at[ready->n++] = request;
   ready->n_rows += rows_of(request);
-  ready->n_decode += !request->canvas;
+  ready->n_decode += !request->denoises;
 }
 
 bool weft_ready_remove(weft_ready *ready, weft_request *request) {
@@ -59,7 +59,7 @@ bool weft_ready_remove(weft_ready *ready, weft_request *request) {
   ready->at[request->ready_at] = NULL;
   ready->n_holes += 1;
   ready->n_rows -= rows_of(request);
-  ready->n_decode -= !request->canvas;
+  ready->n_decode -= !request->denoises;
   request->ready_at = WEFT_READY_NONE;
   return true;
 }

@@ -149,7 +149,7 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->last_token = params->tokens[params->n_tokens - 1];
   r->has_logprobs = r->logprobs != NULL;
   r->n_end = params->n_tokens + size->answer_max;
-  r->canvas = params->canvas;
+  r->denoises = params->canvas;
   r->tenant = (uint16_t)params->tenant;
   r->asked.grammar = weft_grammar_ref(params->grammar);
   r->asked.rules = weft_token_rules_ref(params->rules);

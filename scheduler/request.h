@@ -115,7 +115,8 @@ struct weft_request {
   uint8_t finish;      /* weft_finish */
   bool prefilling : 1; /* tokens the host knows have no rows yet */
   bool drafts : 1;     /* its rows are runs with drafts (rows.h) */
-  bool canvas : 1, has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_logprobs : 1;
+  bool denoises : 1;   /* it answers by canvases: after its prompt it has denoise steps and commits; else it draws */
+  bool has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_logprobs : 1;
 
   /* ---- engine: the second cache line is what packing its row touches ---- */
   _Alignas(WEFT_REQUEST_LINE) weft_placement placement;

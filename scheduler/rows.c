@@ -30,7 +30,7 @@ static weft_rows_verdict rows_of_canvas(weft_planning *p, const weft_request *r,
 /* The first n rows of a prompt that are left: those that are still to be scored have an output, and the last one of a
  * prompt that is answered token by token draws the first token. */
 static void choose_outputs(const weft_request *r, uint32_t n, weft_rows *out) {
-  bool draws = n == r->n_tokens - r->n_planned && !r->canvas && r->size.answer_max > 0;
+  bool draws = n == r->n_tokens - r->n_planned && !r->denoises && r->size.answer_max > 0;
   uint32_t first, n_scored = weft_request_n_to_score(r, n, &first);
   WEFT_CHECK(n_scored == 0 || !draws || first + n_scored == n - 1);
   out->n = out->n_keys = n;
@@ -119,7 +119,7 @@ static weft_rows_verdict rows_of_run(weft_planning *p, const weft_request *r, we
 
 weft_rows_verdict weft_rows_next(weft_planning *p, const weft_request *r, weft_rows *out) {
   if (r->prefilling) return rows_of_prompt(p, r, out);
-  return r->canvas ? rows_of_canvas(p, r, out) : rows_of_run(p, r, out);
+  return r->denoises ? rows_of_canvas(p, r, out) : rows_of_run(p, r, out);
 }
 
 void weft_rows_cut(const weft_request *r, uint32_t n, weft_rows *rows) {

@@ -59,7 +59,7 @@ static uint32_t count_ahead(weft_planning *p) {
   uint32_t n = 0;
   for (uint32_t i = 0; any && i < ready->n; i++) {
     const weft_request *r = ready->at[i];
-    n += r != NULL && !r->canvas && t->claims[r->tenant].ahead;
+    n += r != NULL && !r->denoises && t->claims[r->tenant].ahead;
   }
   return n;
 }

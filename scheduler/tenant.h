@@ -130,7 +130,7 @@ static inline void weft_tenants_ready(weft_tenants *tenants, const weft_request 
   weft_tenant_ready *ready = &tenants->ready[(size_t)r->lane * tenants->n_tenants + r->tenant];
   uint32_t by = begins ? 1 : UINT32_MAX; /* one less */
   ready->n += by;
-  if (!r->canvas) ready->n_decode += by;
+  if (!r->denoises) ready->n_decode += by;
 }
 
 #endif

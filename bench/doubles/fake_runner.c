@@ -149,7 +149,7 @@ static int32_t row_token(fake_runner *f, const fake_flight *b, const weft_segmen
   uint32_t i = row - segment->first_row, position = segment->kv_len + i;
   switch (segment->token_source) {
     case WEFT_TOKENS_HOST:
-      if (in_run && !slot->params.canvas && (position >= slot->n_tokens || slot->tokens[position] != b->token[row])) {
+      if (in_run && slot->params.draws && (position >= slot->n_tokens || slot->tokens[position] != b->token[row])) {
         note_violation(f, "slot %u: the host's token at position %u is not the one of its history", segment->slot,
                        position);
       }
@@ -289,7 +289,7 @@ static void note_writes(fake_runner *f, const fake_flight *b) {
   store->n_batches += 1;
   for (uint32_t s = 0; s < b->n_segments; s++) {
     const weft_segment *segment = &b->segment[s];
-    if (segment->canvas) continue;
+    if (segment->stores != WEFT_STORES_POOL) continue;
     for (uint32_t g = 0; g < f->info.n_groups; g++) {
       for (uint32_t i = 0; i < segment->n_rows; i++) {
         int64_t kv_slot = b->kv_slot[g][segment->first_row + i];
@@ -317,7 +317,7 @@ static void compute_light(fake_runner *f, fake_flight *b) {
     result->scored = b->scored;
     result->n_taken = 1;
     result->token = &b->drawn[s];
-    if (segment->canvas) {
+    if (segment->pass == WEFT_PASS_DECODER) {
       fake_slot *slot = &f->slot[segment->slot];
       result->done = segment->step + 1 == slot->params.entropy_bound.max_steps;
       result->argmax = b->canvas_rows + segment->first_row;
@@ -342,7 +342,7 @@ static void compute_flight(fake_runner *f, fake_flight *b) {
     weft_segment_result result = {.segment = s};
     if (!f->slot[segment->slot].open) { /* closed in flight: the result is not read */
       result.is_void = true;
-    } else if (segment->canvas) {
+    } else if (segment->pass == WEFT_PASS_DECODER) {
       compute_canvas(f, b, s, &result);
     } else {
       compute_causal(f, b, s, &result);
@@ -377,7 +377,7 @@ static void check_outputs(fake_runner *f, uint32_t s, const weft_segment *segmen
                    segment->first_output, end, segment->n_rows, n_drawn);
   }
   bool knows = segment->token_source == WEFT_TOKENS_HOST || (n_drawn < 2 && weft_segment_n_scored(segment) == 0);
-  if (segment->n_outputs > 0 && ((segment->ask == WEFT_ASK_CANVAS) != segment->canvas || !knows)) {
+  if (segment->n_outputs > 0 && ((segment->ask == WEFT_ASK_CANVAS) != (segment->pass == WEFT_PASS_DECODER) || !knows)) {
     note_violation(f, "segment %u: %u outputs are asked for %d", s, segment->n_outputs, (int)segment->ask);
   }
 }
@@ -391,8 +391,13 @@ static void check_segments(fake_runner *f, const weft_batch *batch) {
     if (segment->first_row != row || segment->n_rows == 0) {
       note_violation(f, "segment %u starts at row %u, not %u", s, segment->first_row, row);
     }
-    if (segment->canvas != (row >= batch->n_causal)) note_violation(f, "segment %u is out of order", s);
-    if (segment->canvas && segment->n_rows != f->info.canvas_length) {
+    bool decoder = segment->pass == WEFT_PASS_DECODER, scratch = segment->stores == WEFT_STORES_SCRATCH;
+    if (scratch != (row >= batch->n_stored) || decoder != (row >= batch->n_encoder))
+      note_violation(f, "segment %u is out of order", s);
+    if (decoder != scratch || decoder != (segment->mask == WEFT_MASK_WHOLE)) { /* the fake model has no other kinds */
+      note_violation(f, "segment %u: mask %d, stores %d, pass %d", s, segment->mask, segment->stores, segment->pass);
+    }
+    if (decoder && segment->n_rows != f->info.canvas_length) {
       note_violation(f, "segment %u: a canvas of %u rows", s, segment->n_rows);
     }
     for (uint32_t i = 0; i < segment->n_rows && f->config.store != NULL; i++) {
@@ -417,7 +422,7 @@ static void copy_tables(fake_runner *f, fake_flight *b, const weft_batch *batch)
   uint32_t at = 0, n_groups = f->info.n_groups;
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
-    uint32_t end = segment->kv_len + (segment->canvas ? 0 : segment->n_rows);
+    uint32_t end = segment->kv_len + (segment->stores == WEFT_STORES_POOL ? segment->n_rows : 0);
     for (uint32_t g = 0; g < n_groups; g++) {
       uint32_t block_tokens = f->info.group[g].block_tokens;
       uint32_t n = (end + block_tokens - 1) / block_tokens;

@@ -132,8 +132,9 @@ static weft_status layer_submit(weft_runner *runner, const weft_batch *batch) {
   memcpy(f->segment, batch->segment, batch->n_segments * sizeof *f->segment);
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
-    f->n_stop[s] =
-        segment->canvas ? steps_of_canvas(r->world->config, lane->item_of[segment->slot], segment->block) : 0;
+    f->n_stop[s] = segment->pass == WEFT_PASS_DECODER
+                       ? steps_of_canvas(r->world->config, lane->item_of[segment->slot], segment->block)
+                       : 0;
   }
   weft_sim_step step = measure_batch(lane->model, batch);
   double us = weft_sim_step_us(lane->model, &step) + r->world->profile->copy_us * batch->n_copies;
@@ -160,7 +161,7 @@ static weft_status layer_collect(weft_runner *runner, weft_step_result *result) 
   for (uint32_t i = 0; i < result->n_results; i++) {
     weft_segment_result *one = &lane->result[i];
     const weft_segment *segment = &f->segment[one->segment];
-    if (!segment->canvas) continue;
+    if (segment->pass != WEFT_PASS_DECODER) continue;
     uint32_t n_stop = f->n_stop[one->segment];
     one->is_void = segment->step >= n_stop;
     if (segment->step + 1 != n_stop) continue;

@@ -119,8 +119,9 @@ static const weft_attention_segment *segment_of(const attention_run *run, uint32
 
 static void find_visible(const weft_attention_segment *segment, uint32_t window, uint32_t i, uint32_t *first,
                          uint32_t *end) {
-  uint32_t position = segment->canvas ? segment->kv_len : segment->kv_len + i;
-  *end = segment->canvas ? segment->kv_len + segment->n_rows : position + 1;
+  bool whole = segment->mask == WEFT_MASK_WHOLE;
+  uint32_t position = whole ? segment->kv_len : segment->kv_len + i;
+  *end = whole ? segment->kv_len + segment->n_rows : position + 1;
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
@@ -162,7 +163,7 @@ static void point_at_keys(const attention_run *run, const attention_tile *tile, 
   const weft_attention_segment *segment = tile->segment;
   uint64_t vector = weft_kv_row_bytes(kv->type, kv->head_dim), step = vector;
   const uint8_t *key, *value;
-  if (segment->canvas && from >= segment->kv_len) {
+  if (segment->stores == WEFT_STORES_SCRATCH && from >= segment->kv_len) {
     uint64_t own = (uint64_t)segment->first_row - args->own_first + (from - segment->kv_len);
     uint64_t offset = (own * kv->n_kv_heads + tile->kv_head) * vector;
     key = (const uint8_t *)args->own_k + offset;
@@ -183,11 +184,12 @@ static void point_at_keys(const attention_run *run, const attention_tile *tile, 
 static void point_all(const attention_run *run, const attention_tile *tile, uint32_t from, uint32_t to,
                       cpu_chunk *chunk) {
   uint32_t block = run->args->kv.block_tokens, kv_len = tile->segment->kv_len;
+  bool scratch = tile->segment->stores == WEFT_STORES_SCRATCH;
   while (from < to) {
     uint32_t stop = to;
-    if (!tile->segment->canvas || from < kv_len) {
+    if (!scratch || from < kv_len) {
       stop = (from / block + 1) * block;
-      if (tile->segment->canvas && stop > kv_len) stop = kv_len;
+      if (scratch && stop > kv_len) stop = kv_len;
       if (stop > to) stop = to;
     }
     point_at_keys(run, tile, from, stop, chunk);

@@ -8,8 +8,8 @@
  *   result      the chunks' states merged, ascending; then o / l
  *
  * The state and its merge are those of the online softmax (Milakov and Gimelshein, arXiv 1805.02867), on which
- * FlashAttention is built. A canvas's own key i has position kv_len + i, so its keys go on in the same grid of
- * chunks. */
+ * FlashAttention is built. A segment's own key i has position kv_len + i wherever it is stored, so its keys go on in the
+ * same grid of chunks. */
 #include "kernels/ref/ref.h"
 
 #include <math.h>
@@ -31,7 +31,7 @@ static void load_key(const weft_attention_args *args, const weft_attention_segme
   const weft_kv_view *kv = &args->kv;
   uint64_t head_bytes = weft_kv_row_bytes(kv->type, kv->head_dim);
   const uint8_t *at;
-  if (segment->canvas && position >= segment->kv_len) {
+  if (segment->stores == WEFT_STORES_SCRATCH && position >= segment->kv_len) {
     uint64_t own = (uint64_t)segment->first_row - args->own_first + (position - segment->kv_len);
     at = (const uint8_t *)(is_value ? args->own_v : args->own_k) + (own * kv->n_kv_heads + head) * head_bytes;
   } else {
@@ -46,8 +46,9 @@ static void load_key(const weft_attention_args *args, const weft_attention_segme
 /* Positions [first, end) that row i of the segment sees. */
 static void find_visible(const weft_attention_segment *segment, uint32_t window, uint32_t i, uint32_t *first,
                          uint32_t *end) {
-  uint32_t position = segment->canvas ? segment->kv_len : segment->kv_len + i;
-  *end = segment->kv_len + (segment->canvas ? segment->n_rows : i + 1);
+  bool whole = segment->mask == WEFT_MASK_WHOLE;
+  uint32_t position = whole ? segment->kv_len : segment->kv_len + i;
+  *end = segment->kv_len + (whole ? segment->n_rows : i + 1);
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 

@@ -18,7 +18,9 @@ static weft_status runner_slot_open(weft_runner *base, uint32_t index, const wef
   WEFT_CHECK(index < r->config.n_slots);
   runner_slot *s = &r->slots[index];
   WEFT_CHECK(!s->open);
-  if (params->canvas && r->canvas_length == 0) return WEFT_E_UNSUPPORTED;
+  bool both = params->draws && params->denoises;
+  if (params->denoises && r->canvas_length == 0) return WEFT_E_UNSUPPORTED;
+  if (both && params->grammar != NULL) return WEFT_E_UNSUPPORTED; /* it would go on along two answers */
   if (params->n_tokens > r->config.seq_tokens_max) return WEFT_E_TOO_LARGE;
   s->params = *params;
   s->params.tokens = s->history;
@@ -31,10 +33,10 @@ static weft_status runner_slot_open(weft_runner *base, uint32_t index, const wef
   s->n_history = params->n_tokens;
   s->n_pending = 0;
   weft_matcher_begin(&s->matcher, params->grammar);
-  for (uint32_t i = params->n_prompt; i < params->n_tokens && params->grammar != NULL && !params->canvas; i++) {
+  for (uint32_t i = params->n_prompt; i < params->n_tokens && params->grammar != NULL && params->draws; i++) {
     if (!weft_matcher_take(&s->matcher, r->grammar_scratch, s->history[i])) return WEFT_E_INVALID;
   }
-  if (params->canvas && params->grammar != NULL) {
+  if (params->denoises && params->grammar != NULL) {
     weft_status status = runner_held_begin(r, s);
     if (status != WEFT_OK) return status;
   }
@@ -232,7 +234,7 @@ static weft_status send_inputs(device_runner *r, runner_flight *f, const runner_
     uint64_t position = segment->kv_len + (r->output_row[at] - segment->first_row);
     r->allowed_of[j] = r->allowed;
     in.from[j] = in.to[j] = -1;
-    if (!segment->canvas) {
+    if (segment->pass != WEFT_PASS_DECODER) {
       ask_plain_row(r, &in, j, segment, position, f);
       continue;
     }
@@ -261,9 +263,10 @@ static weft_status place_soft(device_runner *r, const weft_batch *batch) {
   for (uint32_t i = 0; i < batch->n_segments && status == WEFT_OK; i++) {
     const weft_segment *segment = &batch->segment[i];
     const runner_slot *s = &r->slots[segment->slot];
-    bool has_soft = segment->canvas && segment->step > 0 && !s->params.entropy_bound.no_self_conditioning;
+    bool decoder = segment->pass == WEFT_PASS_DECODER;
+    bool has_soft = decoder && segment->step > 0 && !s->params.entropy_bound.no_self_conditioning;
     r->soft_of[i] = has_soft ? s->soft : NULL;
-    if (r->in_place || !segment->canvas) continue;
+    if (r->in_place || !decoder) continue;
     uint64_t n = (uint64_t)segment->n_rows * r->n_hidden;
     float *to = r->d_soft_in + at;
     at += n;
@@ -408,7 +411,8 @@ static weft_status run_part(device_runner *r, runner_flight *f, const runner_ste
 
 /* The key of the graphs of steps of this shape, on each device. 0: the step is no graph. */
 static uint64_t graph_key(const device_runner *r, const runner_flight *f, const runner_step *step) {
-  uint64_t shape = (uint64_t)step->batch->n_causal << 32 | step->batch->n_rows;
+  const weft_batch *batch = step->batch;
+  uint64_t shape = weft_mix64(batch->n_encoder) ^ ((uint64_t)batch->n_stored << 32 | batch->n_rows);
   uint64_t held = f->outputs.n_held > 0 ? 1 : 0; /* it then ends before the tokens are taken */
   return step->steady ? weft_mix64((uint64_t)(uintptr_t)r ^ weft_mix64(shape << 1 | held)) | 1 : 0;
 }
@@ -479,7 +483,8 @@ static weft_status enqueue_work(device_runner *r, const weft_batch *batch, runne
   if (step.steady) {
     step.batch = runner_fill_up(r, batch, &step.n_filled);
     step.first_filled = 0;
-    while (step.first_filled < batch->n_segments && !batch->segment[step.first_filled].canvas) step.first_filled++;
+    while (step.first_filled < batch->n_segments && batch->segment[step.first_filled].stores == WEFT_STORES_POOL)
+      step.first_filled++;
   }
   list_outputs(r, f, &step);
   runner_note_writes(r, f);
@@ -514,11 +519,21 @@ static void count_pending(device_runner *r, const runner_flight *f) {
   }
 }
 
-/* The rows of a run need one another's tokens for their masks and penalties, which only plain rows do without. */
-static bool runs_are_plain(const device_runner *r, const weft_batch *batch) {
+/* The rows of a run need one another's tokens for their masks and penalties, which only plain rows do without. What is
+ * committed does not enter the history, which the tokens that a slot draws go on from. */
+static bool fits_slot(const weft_segment *segment, const runner_slot *slot) {
+  const weft_slot_params *params = &slot->params;
+  uint32_t n_sampled = weft_segment_n_sampled(segment);
+  bool commits = segment->token_source == WEFT_TOKENS_ARGMAX;
+  if (n_sampled > 0 && !params->draws) return false;
+  if ((commits || segment->pass == WEFT_PASS_DECODER) && !params->denoises) return false;
+  return !(commits && params->draws) && (n_sampled < 2 || runner_is_plain(slot));
+}
+
+static bool segments_fit(const device_runner *r, const weft_batch *batch) {
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *s = &batch->segment[i];
-    if (weft_segment_n_sampled(s) > 1 && !runner_is_plain(&r->slots[s->slot])) return false;
+    if (!fits_slot(s, &r->slots[s->slot])) return false;
   }
   return true;
 }
@@ -527,7 +542,7 @@ static weft_status runner_submit(weft_runner *base, const weft_batch *batch) {
   device_runner *r = (device_runner *)base;
   if (r->broken) return only_copies(r, batch);
   if (r->n_flights >= r->info.depth) return WEFT_FULL;
-  if (!weft_batch_is_sound(batch, &r->bounds) || !runs_are_plain(r, batch)) return WEFT_E_INVALID;
+  if (!weft_batch_is_sound(batch, &r->bounds) || !segments_fit(r, batch)) return WEFT_E_INVALID;
   runner_flight *f = &r->flight[(r->first_flight + r->n_flights) % (r->info.depth + 1)];
   if (!runner_find_given(r, f, batch)) return WEFT_E_INVALID;
   start_flight(r, batch, f);

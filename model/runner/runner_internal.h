@@ -50,7 +50,7 @@ typedef struct runner_slot {
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
   uint32_t n_history;
   weft_matcher matcher; /* where in the request's grammar the answer is */
-  /* Of diffusion with a grammar: where in its graph the answer is, how many tokens it may have yet, its canvases. */
+  /* Of canvases with a grammar: where in its graph the answer is, how many tokens it may have yet, its canvases. */
   weft_graph_set places;
   uint32_t n_left, n_canvases;
   uint32_t *classes; /* device, with memory of its own: tokens_at and token of that graph */

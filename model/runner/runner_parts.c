@@ -51,7 +51,7 @@ weft_status runner_follow_slot(device_runner *r, uint32_t slot) {
 
 /* Whether the step reads what the slot of a segment has on the first device. */
 static bool reads_slot(const device_runner *r, const weft_segment *segment) {
-  if (segment->canvas) return segment->step > 0;
+  if (segment->pass == WEFT_PASS_DECODER) return segment->step > 0;
   if (segment->token_source == WEFT_TOKENS_SAMPLED) return r->slots[segment->slot].n_pending > 0;
   return segment->token_source == WEFT_TOKENS_ARGMAX;
 }

@@ -25,7 +25,7 @@ weft_status runner_slot_save(weft_runner *base, uint32_t index, uint32_t save) {
   WEFT_CHECK(index < r->config.n_slots && save < r->info.n_saves);
   const runner_slot *s = &r->slots[index];
   runner_save *to = &r->saves[save];
-  WEFT_CHECK(s->open && s->params.canvas);
+  WEFT_CHECK(s->open && s->params.denoises);
   memcpy(to->canvas, s->canvas, r->canvas_length * sizeof *to->canvas);
   const int32_t *mirror = r->d_mirror + runner_mirror_canvas(r, index);
   weft_status status = weft_device_copy(r->last, to->state, r->d_cells + runner_canvas_cell(r, index), state_bytes(r));
@@ -39,7 +39,7 @@ weft_status runner_slot_restore(weft_runner *base, uint32_t index, uint32_t save
   WEFT_CHECK(index < r->config.n_slots && save < r->info.n_saves);
   runner_slot *s = &r->slots[index];
   const runner_save *from = &r->saves[save];
-  WEFT_CHECK(s->open && s->params.canvas);
+  WEFT_CHECK(s->open && s->params.denoises);
   memcpy(s->canvas, from->canvas, r->canvas_length * sizeof *s->canvas);
   int32_t *mirror = r->d_mirror + runner_mirror_canvas(r, index);
   weft_status status = runner_follow_slot(r, index); /* the request before may still be in flight there */

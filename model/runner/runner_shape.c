@@ -16,7 +16,7 @@ bool runner_is_steady(const device_runner *r, const weft_batch *batch) {
   if (!r->graphs) return false;
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *s = &batch->segment[i];
-    if (!s->canvas && !is_decode(s) && s->token_source != WEFT_TOKENS_ARGMAX) return false;
+    if (s->pass != WEFT_PASS_DECODER && !is_decode(s) && s->token_source != WEFT_TOKENS_ARGMAX) return false;
   }
   return true;
 }
@@ -49,26 +49,27 @@ const weft_batch *runner_fill_up(device_runner *r, const weft_batch *batch, uint
   uint32_t last = 0, n = count_filling(r, batch, &last), n_groups = batch->n_groups, border = 0;
   *n_filled = n;
   if (n == 0) return batch;
-  uint32_t row = batch->segment[last].first_row, n_causal = batch->n_causal;
-  while (border < batch->n_segments && !batch->segment[border].canvas) border++;
+  uint32_t row = batch->segment[last].first_row, n_stored = batch->n_stored;
+  while (border < batch->n_segments && batch->segment[border].stores == WEFT_STORES_POOL) border++;
   r->filled = *batch;
   r->filled.n_rows += n;
-  r->filled.n_causal += n;
+  r->filled.n_stored += n;
+  r->filled.n_encoder += n;
   r->filled.n_segments += n;
   r->filled.segment = r->segment;
   r->filled.position = r->position;
   r->filled.table_at = r->table_at;
   insert_copies(r->segment, batch->segment, batch->n_segments, border, last, n, sizeof *r->segment);
-  for (uint32_t i = 0; i < n; i++) r->segment[border + i].first_row = n_causal + i;
+  for (uint32_t i = 0; i < n; i++) r->segment[border + i].first_row = n_stored + i;
   for (uint32_t i = border + n; i < r->filled.n_segments; i++) r->segment[i].first_row += n;
   insert_copies(r->table_at, batch->table_at, batch->n_segments, border, last, n, n_groups * sizeof *r->table_at);
-  insert_copies(r->position, batch->position, batch->n_rows, n_causal, row, n, sizeof *r->position);
+  insert_copies(r->position, batch->position, batch->n_rows, n_stored, row, n, sizeof *r->position);
   for (uint32_t g = 0; g < n_groups; g++) {
     int64_t *to = r->kv_slot + (uint64_t)g * r->config.limits.rows_max;
-    insert_copies(to, batch->kv_slot[g], batch->n_rows, n_causal, row, n, sizeof *to);
+    insert_copies(to, batch->kv_slot[g], batch->n_rows, n_stored, row, n, sizeof *to);
     r->filled.kv_slot[g] = to;
   }
-  insert_copies(r->token, r->token, batch->n_rows, n_causal, row, n, sizeof *r->token);
-  insert_copies(r->cell_of, r->cell_of, batch->n_rows, n_causal, row, n, sizeof *r->cell_of);
+  insert_copies(r->token, r->token, batch->n_rows, n_stored, row, n, sizeof *r->token);
+  insert_copies(r->cell_of, r->cell_of, batch->n_rows, n_stored, row, n, sizeof *r->cell_of);
   return &r->filled;
 }

@@ -9,10 +9,20 @@
 
 enum { SEGMENTS_MAX = 5 };
 
+typedef enum rows_kind { CAUSAL, CANVAS, WHOLE_STORED, CAUSAL_SCRATCH } rows_kind;
+
 typedef struct segment_case {
   uint32_t n_rows, kv_len;
-  bool canvas;
+  rows_kind kind;
 } segment_case;
+
+static bool is_whole(const segment_case *segment) {
+  return segment->kind == CANVAS || segment->kind == WHOLE_STORED;
+}
+
+static bool in_scratch(const segment_case *segment) {
+  return segment->kind == CANVAS || segment->kind == CAUSAL_SCRATCH;
+}
 
 typedef struct attention_case {
   const char *name;
@@ -22,13 +32,11 @@ typedef struct attention_case {
   segment_case segment[SEGMENTS_MAX];
 } attention_case;
 
-#define F      WEFT_TYPE_F32
-#define B      WEFT_TYPE_BF16
-#define Q      WEFT_TYPE_Q8_0
-#define CAUSAL false
-#define CANVAS true
+#define F WEFT_TYPE_F32
+#define B WEFT_TYPE_BF16
+#define Q WEFT_TYPE_Q8_0
 static const attention_case cases[] = {
-    /* name              heads kv dim block window type scale  rows, kv_len, canvas */
+    /* name              heads kv dim block window type scale  rows, kv_len, kind */
     {"one key", 1, 1, 8, 16, 0, F, 0, {{1, 0, CAUSAL}}},
     {"smallest head", 2, 1, 8, 1, 0, F, 0, {{5, 3, CAUSAL}}},
     {"dim 16", 4, 2, 16, 4, 0, F, 0, {{7, 30, CAUSAL}, {1, 90, CAUSAL}}},
@@ -196,6 +204,40 @@ static const attention_case cases[] = {
      F,
      0,
      {{1, 100, CAUSAL}, {32, 77, CANVAS}, {20, 31, CAUSAL}, {32, 300, CANVAS}, {1, 0, CAUSAL}}},
+    {"whole and stored",
+     4,
+     2,
+     64,
+     16,
+     0,
+     B,
+     0,
+     {{40, 240, WHOLE_STORED}, {1, 0, WHOLE_STORED}, {9, 255, WHOLE_STORED}}},
+    {"whole and stored, window", 4, 2, 64, 8, 40, B, 0, {{30, 20, WHOLE_STORED}, {70, 700, WHOLE_STORED}}},
+    {"whole and stored, dim 256", 4, 2, 256, 16, 60, B, 0, {{70, 990, WHOLE_STORED}, {3, 1024, WHOLE_STORED}}},
+    {"whole and stored, dim 512", 8, 1, 512, 32, 0, B, 0, {{20, 1010, WHOLE_STORED}, {2, 127, WHOLE_STORED}}},
+    {"causal in scratch", 4, 2, 64, 16, 0, B, 0, {{40, 240, CAUSAL_SCRATCH}, {1, 0, CAUSAL_SCRATCH}}},
+    {"causal in scratch, window", 4, 2, 64, 8, 40, B, 0, {{8, 20, CAUSAL_SCRATCH}, {70, 700, CAUSAL_SCRATCH}}},
+    {"causal in scratch, dim 256", 4, 2, 256, 16, 60, B, 0, {{70, 990, CAUSAL_SCRATCH}, {3, 1024, CAUSAL_SCRATCH}}},
+    {"causal in scratch, dim 512", 8, 1, 512, 32, 0, B, 0, {{20, 1010, CAUSAL_SCRATCH}, {2, 127, CAUSAL_SCRATCH}}},
+    {"every kind, f32",
+     4,
+     2,
+     32,
+     8,
+     30,
+     F,
+     0,
+     {{5, 40, CAUSAL}, {9, 31, WHOLE_STORED}, {6, 12, CAUSAL_SCRATCH}, {16, 29, CANVAS}, {7, 0, WHOLE_STORED}}},
+    {"every kind, 8 bits",
+     4,
+     2,
+     64,
+     16,
+     0,
+     Q,
+     0,
+     {{5, 40, CAUSAL}, {9, 250, WHOLE_STORED}, {6, 254, CAUSAL_SCRATCH}, {16, 29, CANVAS}, {7, 0, WHOLE_STORED}}},
 };
 #undef F
 #undef B
@@ -233,7 +275,7 @@ static void lay_out_segment(layout *l, uint32_t s, uint32_t *next_page) {
   const attention_case *c = l->of;
   const segment_case *segment = &c->segment[s];
   uint64_t size = weft_kv_row_bytes(c->type, c->dim);
-  uint32_t n_keys = segment->kv_len + (segment->canvas ? 0 : segment->n_rows);
+  uint32_t n_keys = segment->kv_len + (in_scratch(segment) ? 0 : segment->n_rows);
   uint32_t n_blocks = n_keys / l->block + 1, first = first_seen(c, segment);
   l->table[s] = buffer_new(n_blocks * sizeof(uint32_t));
   uint32_t *table = l->table[s].data;
@@ -247,7 +289,7 @@ static void lay_out_segment(layout *l, uint32_t s, uint32_t *next_page) {
       write_vector(c, s, head, position, true, at + l->args.kv.v_offset);
     }
   }
-  for (uint32_t i = 0; segment->canvas && i < segment->n_rows; i++) {
+  for (uint32_t i = 0; in_scratch(segment) && i < segment->n_rows; i++) {
     for (uint32_t head = 0; head < c->n_kv_heads; head++) {
       uint64_t at = ((uint64_t)(l->segment[s].first_row + i) * c->n_kv_heads + head) * size;
       write_vector(c, s, head, n_keys + i, false, (uint8_t *)l->own_k.data + at);
@@ -280,7 +322,8 @@ static void lay_out(const attention_case *c, uint32_t block, layout *l) {
     l->segment[s] = (weft_attention_segment){.first_row = l->n_rows,
                                              .n_rows = segment->n_rows,
                                              .kv_len = segment->kv_len,
-                                             .canvas = segment->canvas,
+                                             .mask = is_whole(segment) ? WEFT_MASK_WHOLE : WEFT_MASK_CAUSAL,
+                                             .stores = in_scratch(segment) ? WEFT_STORES_SCRATCH : WEFT_STORES_POOL,
                                              .n_old = s % 2 == 0 ? segment->kv_len : 0};
     l->n_rows += segment->n_rows;
     l->n_segments += 1;
@@ -345,7 +388,7 @@ static double fewest_keys(const attention_case *c) {
   for (uint32_t s = 0; s < SEGMENTS_MAX && c->segment[s].n_rows > 0; s++) {
     const segment_case *segment = &c->segment[s];
     uint32_t n = segment->kv_len - first_seen(c, segment);
-    n += segment->canvas ? segment->n_rows : 1;
+    n += is_whole(segment) ? segment->n_rows : 1;
     if (n < fewest) fewest = n;
   }
   return (double)fewest;
@@ -399,7 +442,7 @@ static void check_alone(weft_device *device, const char *name, const layout *l, 
     buffer out = run(device, l, &l->segment[s], 1);
     same_rows(l, name, "a segment alone", whole, &out, l->segment[s].first_row, l->segment[s].n_rows);
     buffer_free(&out);
-    if (l->segment[s].canvas) continue;
+    if (l->of->segment[s].kind != CAUSAL) continue;
     uint32_t step = quick ? 13 : l->segment[s].n_rows > 8 ? 7 : 1;
     for (uint32_t i = 0; i < l->segment[s].n_rows; i += step) {
       weft_attention_segment one = l->segment[s];
@@ -418,7 +461,7 @@ static void check_chunked(weft_device *device, const char *name, const layout *l
   for (uint32_t s = 0; s < l->n_segments; s++) {
     weft_attention_segment part[3] = {l->segment[s], l->segment[s], l->segment[s]};
     uint32_t n_rows = l->segment[s].n_rows, n_first = n_rows / 3, n_second = n_rows / 2;
-    if (l->segment[s].canvas || n_first == 0 || n_second <= n_first) continue;
+    if (l->of->segment[s].kind != CAUSAL || n_first == 0 || n_second <= n_first) continue;
     part[0].n_rows = n_first;
     part[1].first_row += n_first;
     part[1].kv_len += n_first;
@@ -618,18 +661,28 @@ static void test_refusals(void **state) {
   segment = l.segment[0];
   segment.table = NULL;
   refused(all, &l, bad, WEFT_E_INVALID);
+  segment = l.segment[0];
+  segment.mask = 2;
+  refused(all, &l, bad, WEFT_E_INVALID);
+  segment = l.segment[0];
+  segment.stores = 2;
+  refused(all, &l, bad, WEFT_E_INVALID);
+  segment.stores = WEFT_STORES_SCRATCH;
+  refused(all, &l, bad, WEFT_OK);
+  bad.own_k = bad.own_v = NULL; /* scratch that is nowhere */
+  refused(all, &l, bad, WEFT_E_INVALID);
   lay_out_free(&l);
 }
 
 /* Calls of many queries alone, whose results a kernel prepares, and others. */
 static const attention_case prepared_cases[] = {
-    {"prepared, 256", 4, 2, 256, 16, 0, WEFT_TYPE_BF16, 1.0f, {{40, 0, false}, {30, 1100, false}}},
-    {"prepared, window", 4, 2, 256, 16, 64, WEFT_TYPE_BF16, 1.0f, {{130, 2000, false}}},
-    {"prepared, 512", 4, 1, 512, 16, 0, WEFT_TYPE_BF16, 1.0f, {{30, 1500, false}}},
-    {"prepared, canvas", 4, 2, 256, 16, 0, WEFT_TYPE_BF16, 1.0f, {{64, 2100, true}}},
-    {"prepared, beside decode", 4, 2, 256, 16, 0, WEFT_TYPE_BF16, 1.0f, {{40, 10, false}, {1, 300, false}}},
-    {"prepared, 128", 8, 2, 128, 16, 0, WEFT_TYPE_BF16, 1.0f, {{40, 10, false}}},
-    {"prepared, f32", 4, 2, 256, 16, 0, WEFT_TYPE_F32, 1.0f, {{20, 10, false}}},
+    {"prepared, 256", 4, 2, 256, 16, 0, WEFT_TYPE_BF16, 1.0f, {{40, 0, CAUSAL}, {30, 1100, CAUSAL}}},
+    {"prepared, window", 4, 2, 256, 16, 64, WEFT_TYPE_BF16, 1.0f, {{130, 2000, CAUSAL}}},
+    {"prepared, 512", 4, 1, 512, 16, 0, WEFT_TYPE_BF16, 1.0f, {{30, 1500, CAUSAL}}},
+    {"prepared, canvas", 4, 2, 256, 16, 0, WEFT_TYPE_BF16, 1.0f, {{64, 2100, CANVAS}}},
+    {"prepared, beside decode", 4, 2, 256, 16, 0, WEFT_TYPE_BF16, 1.0f, {{40, 10, CAUSAL}, {1, 300, CAUSAL}}},
+    {"prepared, 128", 8, 2, 128, 16, 0, WEFT_TYPE_BF16, 1.0f, {{40, 10, CAUSAL}}},
+    {"prepared, f32", 4, 2, 256, 16, 0, WEFT_TYPE_F32, 1.0f, {{20, 10, CAUSAL}}},
 };
 
 static void prepared_once(weft_device *device, const attention_case *c) {

@@ -3,7 +3,8 @@
  * models and the demo model as it is stored.
  *
  * A story is a list of passes over one sequence: a prompt or a committed canvas (causal), a denoise step (canvas) with
- * or without a soft embedding, decode rows (causal, one each). Prompt lengths sit on the edges of windows and blocks.
+ * or without a soft embedding, a piece of a prompt whose rows see one another and are stored (whole), decode rows
+ * (causal, one each). Prompt lengths sit on the edges of windows and blocks.
  * The reference of every comparison is the story computed in the plainest way: its sequence alone, each pass in a step
  * of its own, prompts whole, pages in order. The same stories are then computed
  *
@@ -36,7 +37,7 @@ typedef struct subject {
 } subject;
 
 typedef struct pass {
-  bool canvas;
+  bool canvas, whole;
   uint32_t n;
   int32_t *tokens;
   const float *soft; /* of a canvas; points to a story's soft rows */
@@ -77,12 +78,13 @@ static pass *add_pass(const harness *h, story *s, bool canvas, uint32_t n, uint6
   return p;
 }
 
-/* A prompt and decode rows; for a model with a canvas: prompt, two steps, commit, two steps, commit, one step. */
+/* A prompt, a whole piece of it and decode rows; for a model with a canvas: prompt, two steps, commit, two steps, commit, one step. */
 static void make_story(const harness *h, uint32_t n_prompt, bool diffusion, uint32_t n_blocks, uint64_t seed) {
   story *s = &stories[n_stories++];
   uint32_t n = h->info->canvas_length;
   memset(s, 0, sizeof *s);
   (void)add_pass(h, s, false, n_prompt, &seed);
+  if (!diffusion) add_pass(h, s, false, 9, &seed)->whole = true;
   for (uint32_t i = 0; !diffusion && i < 4; i++) (void)add_pass(h, s, false, 1, &seed);
   if (!diffusion) return;
   for (uint32_t block = 0; block < n_blocks; block++) {
@@ -142,12 +144,13 @@ static void end(story *s) {
 
 static harness_piece next_piece(const harness *h, story *s, uint32_t n, float *logits) {
   pass *p = &s->pass[s->at];
-  if (p->canvas || n > p->n - s->done) n = p->n - s->done;
+  if (p->canvas || p->whole || n > p->n - s->done) n = p->n - s->done;
   (void)h;
   return (harness_piece){.seq = &s->seq,
                          .tokens = p->tokens + s->done,
                          .n = n,
                          .canvas = p->canvas,
+                         .whole = p->whole,
                          .soft = p->soft,
                          .output = OUT_ALL,
                          .logits = logits};
@@ -228,7 +231,7 @@ typedef struct step {
 static void add_to_step(const harness *h, step *t, story *s, uint64_t *state) {
   pass *p = &s->pass[s->at];
   const float *wanted = p->wanted + (size_t)s->done * h->info->n_vocab;
-  uint32_t left = p->n - s->done, n = p->canvas || draw(state, 3) == 0 ? left : 1 + draw(state, left);
+  uint32_t left = p->n - s->done, n = p->canvas || p->whole || draw(state, 3) == 0 ? left : 1 + draw(state, left);
   if (t->n_rows + n > ROWS_MAX) return;
   harness_piece piece = next_piece(h, s, n, got + (size_t)t->n_outputs * h->info->n_vocab);
   if (!p->canvas) {

@@ -58,6 +58,7 @@ typedef struct harness_piece {
   const int32_t *tokens;
   uint32_t n;
   bool canvas;
+  bool whole;        /* no canvas: its rows see one another, and are stored */
   const float *soft; /* of a canvas; NULL: first step */
   harness_output output;
   float *logits; /* out: [n or 1][n_vocab] */
@@ -249,8 +250,12 @@ typedef struct harness_arrays {
 static inline void harness_add_piece(harness *h, const harness_piece *piece, weft_batch *batch, harness_arrays *a) {
   uint32_t n_groups = h->layout.n_groups, first = batch->n_rows, s = batch->n_segments++;
   harness_seq *seq = piece->seq;
-  a->segment[s] =
-      (weft_segment){.first_row = first, .n_rows = piece->n, .kv_len = seq->n_valid, .canvas = piece->canvas};
+  a->segment[s] = (weft_segment){.first_row = first,
+                                 .n_rows = piece->n,
+                                 .kv_len = seq->n_valid,
+                                 .mask = piece->canvas || piece->whole ? WEFT_MASK_WHOLE : WEFT_MASK_CAUSAL,
+                                 .stores = piece->canvas ? WEFT_STORES_SCRATCH : WEFT_STORES_POOL,
+                                 .pass = piece->canvas ? WEFT_PASS_DECODER : WEFT_PASS_ENCODER};
   a->soft[s] = piece->soft;
   if (!piece->canvas) harness_reserve(h, seq, seq->n_valid + piece->n);
   for (uint32_t i = 0; i < piece->n; i++) {
@@ -273,7 +278,8 @@ static inline void harness_add_piece(harness *h, const harness_piece *piece, wef
   }
   batch->n_rows += piece->n;
   if (piece->canvas) return;
-  batch->n_causal += piece->n;
+  batch->n_stored += piece->n;
+  batch->n_encoder += piece->n;
   seq->n_valid += piece->n;
 }
 

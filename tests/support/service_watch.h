@@ -92,7 +92,8 @@ static inline double watch_cost(const service_watch *w, const weft_cost_shape *s
 }
 
 static inline void watch_add(const service_watch *w, weft_cost_shape *shape, const weft_segment *segment) {
-  weft_cost_add(&w->model.layers, shape, segment->n_rows, segment->kv_len, segment->canvas, segment->n_outputs);
+  weft_cost_add(&w->model.layers, shape, segment->n_rows, segment->kv_len, segment->mask == WEFT_MASK_WHOLE,
+                segment->n_outputs);
 }
 
 /* The time of the step goes to tenants as their parts would cost alone. */

@@ -21,8 +21,13 @@ static fixture sound(void) {
       .segment = {{.slot = 0, .first_row = 0, .n_rows = 3},
                   {.slot = 1, .first_row = 3, .n_rows = 1, .token_source = WEFT_TOKENS_SAMPLED},
                   {.slot = 2, .first_row = 4, .n_rows = 8, .token_source = WEFT_TOKENS_ARGMAX},
-                  {.slot = 2, .first_row = 12, .n_rows = 8, .canvas = true}},
-      .batch = {.n_rows = 20, .n_causal = 12, .n_segments = 4, .n_groups = 2},
+                  {.slot = 2,
+                   .first_row = 12,
+                   .n_rows = 8,
+                   .mask = WEFT_MASK_WHOLE,
+                   .stores = WEFT_STORES_SCRATCH,
+                   .pass = WEFT_PASS_DECODER}},
+      .batch = {.n_rows = 20, .n_stored = 12, .n_encoder = 12, .n_segments = 4, .n_groups = 2},
       .bounds = {
           .rows_max = 20, .canvas_rows_max = 8, .segments_max = 4, .n_slots = 3, .n_groups = 2, .canvas_length = 8}};
   return f;
@@ -58,9 +63,10 @@ static void test_rows(void **state) {
   (void)state;
   REFUSED(f.batch.n_rows = 19);    /* the last segment leaves the rows */
   REFUSED(f.batch.n_segments = 3); /* rows of no segment */
-  REFUSED(f.batch.n_causal = 21);
-  REFUSED(f.batch.n_causal = 11); /* a causal segment among canvas rows */
-  REFUSED(f.batch.n_causal = 20); /* a canvas among causal rows */
+  REFUSED(f.batch.n_encoder = 21);
+  REFUSED(f.batch.n_stored = f.batch.n_encoder = 11); /* a causal segment among canvas rows */
+  REFUSED(f.batch.n_stored = f.batch.n_encoder = 20); /* a canvas among causal rows */
+  REFUSED(f.batch.n_stored = 20; f.batch.n_encoder = 12);
   REFUSED(f.segment[1].first_row = 4);
   REFUSED(f.segment[1].first_row = UINT32_MAX);
   REFUSED(f.segment[3].n_rows = UINT32_MAX);
@@ -72,6 +78,31 @@ static void test_sources(void **state) {
   (void)state;
   REFUSED(f.segment[0].token_source = WEFT_TOKENS_SAMPLED); /* a slot has one last token, not three */
   REFUSED(f.segment[0].token_source = WEFT_TOKENS_ARGMAX);  /* and a whole argmax canvas, not three rows of it */
+}
+
+/* Any mask may store anywhere, in its place; the decoder pass is of whole canvases in scratch. */
+static void test_kinds(void **state) {
+  (void)state;
+  fixture kinds = sound();
+  kinds.segment[0].mask = WEFT_MASK_WHOLE; /* and stored */
+  assert_true(is_sound(kinds));
+  kinds = sound();
+  kinds.segment[3].pass = WEFT_PASS_ENCODER;
+  kinds.segment[3].n_rows = 5;
+  kinds.batch.n_rows = kinds.batch.n_encoder = 17;
+  assert_true(is_sound(kinds));
+  kinds.segment[3].mask = WEFT_MASK_CAUSAL;
+  assert_true(is_sound(kinds));
+  kinds.segment[3].stores = WEFT_STORES_POOL;
+  assert_false(is_sound(kinds));
+  REFUSED(f.segment[3].mask = WEFT_MASK_CAUSAL);
+  REFUSED(f.segment[3].stores = WEFT_STORES_POOL);
+  REFUSED(f.segment[3].pass = WEFT_PASS_ENCODER); /* among rows of the decoder */
+  REFUSED(f.segment[0].pass = WEFT_PASS_DECODER);
+  REFUSED(f.segment[0].stores = WEFT_STORES_SCRATCH);
+  REFUSED(f.segment[0].mask = 2);
+  REFUSED(f.segment[3].stores = 2);
+  REFUSED(f.segment[3].pass = 2);
 }
 
 /* A sound batch whose first segment, a prompt chunk of three rows, is asked for something. */
@@ -140,6 +171,7 @@ static void test_canvases(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_bounds),  cmocka_unit_test(test_rows),
                                      cmocka_unit_test(test_sources), cmocka_unit_test(test_scores),
-                                     cmocka_unit_test(test_runs),    cmocka_unit_test(test_canvases)};
+                                     cmocka_unit_test(test_runs),    cmocka_unit_test(test_kinds),
+                                     cmocka_unit_test(test_canvases)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

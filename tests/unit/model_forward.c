@@ -31,14 +31,20 @@ static void open_fixture(fixture *f, const char *name) {
   memset(f, 0, sizeof *f);
   harness_open(&f->h, harness_tiny(name), &options);
   f->segment[0] = (weft_segment){.first_row = 0, .n_rows = 4};
-  f->segment[1] = (weft_segment){.first_row = 4, .n_rows = 8, .kv_len = 4, .canvas = true};
+  f->segment[1] = (weft_segment){.first_row = 4,
+                                 .n_rows = 8,
+                                 .kv_len = 4,
+                                 .mask = WEFT_MASK_WHOLE,
+                                 .stores = WEFT_STORES_SCRATCH,
+                                 .pass = WEFT_PASS_DECODER};
   for (uint32_t i = 0; i < ROWS; i++) {
     f->position[i] = (int32_t)i;
     f->slot[i] = i < 4 ? (int64_t)i : -1;
     f->output_row[i] = i;
   }
   f->batch = (weft_batch){.n_rows = 12,
-                          .n_causal = 4,
+                          .n_stored = 4,
+                          .n_encoder = 4,
                           .n_segments = 2,
                           .n_groups = f->h.layout.n_groups,
                           .token = f->token,
@@ -68,7 +74,7 @@ static void test_sound(void **state) {
   assert_int_equal(run(&f), WEFT_OK);
   f.args.n_output = 0;
   assert_int_equal(run(&f), WEFT_OK);
-  f.batch.n_rows = f.batch.n_causal = f.batch.n_segments = 0; /* an empty step */
+  f.batch.n_rows = f.batch.n_stored = f.batch.n_encoder = f.batch.n_segments = 0; /* an empty step */
   assert_int_equal(run(&f), WEFT_OK);
   harness_close(&f.h);
 }
@@ -82,13 +88,13 @@ static void test_refused(void **state) {
   f.batch.n_rows = 11; /* the canvas leaves the rows */
   assert_int_equal(run(&f), WEFT_E_INVALID);
   f.batch.n_rows = 12;
-  f.batch.n_causal = 13;
+  f.batch.n_stored = f.batch.n_encoder = 13;
   assert_int_equal(run(&f), WEFT_E_INVALID);
-  f.batch.n_causal = 3; /* a causal segment among canvas rows */
+  f.batch.n_stored = f.batch.n_encoder = 3; /* a causal segment among canvas rows */
   assert_int_equal(run(&f), WEFT_E_INVALID);
-  f.batch.n_causal = 12;
+  f.batch.n_stored = f.batch.n_encoder = 12;
   assert_int_equal(run(&f), WEFT_E_INVALID);
-  f.batch.n_causal = 4;
+  f.batch.n_stored = f.batch.n_encoder = 4;
   f.batch.n_groups += 1;
   assert_int_equal(run(&f), WEFT_E_INVALID);
   f.batch.n_groups -= 1;

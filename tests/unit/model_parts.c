@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The order between the devices of a model, on late cards (tests/support/fake_card.h), where a scheduler does not lead
  * to it by itself: three passes with nothing waited for, and a saved canvas that is restored into a slot whose request
- * before is still in flight. Runs of drafts, whose answers are those of one row after another. And what a runner over
- * two devices says of itself, and what crosses. */
+ * before is still in flight. Runs of drafts, whose answers are those of one row after another, and a slot that both
+ * draws and denoises. And what a runner over two devices says of itself, and what crosses. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -70,7 +70,8 @@ static void add_rows(const world *w, step_of *s, uint32_t sequence, const weft_s
   s->segment[at].first_row = first;
   b->n_groups = w->layout.n_groups;
   b->n_rows += segment->n_rows;
-  if (!segment->canvas) b->n_causal += segment->n_rows;
+  if (segment->stores == WEFT_STORES_POOL) b->n_stored += segment->n_rows;
+  if (segment->pass == WEFT_PASS_ENCODER) b->n_encoder += segment->n_rows;
   for (uint32_t i = 0; i < segment->n_rows; i++) {
     s->position[first + i] = (int32_t)(segment->kv_len + i);
     s->token[first + i] = segment->token_source == WEFT_TOKENS_HOST ? (int32_t)(sequence * 13 + i * 5 + 7) : 0;
@@ -82,7 +83,8 @@ static void add_rows(const world *w, step_of *s, uint32_t sequence, const weft_s
     for (uint32_t i = 0; i < TABLE; i++) table[i] = page + i;
     for (uint32_t i = 0; i < segment->n_rows; i++) {
       uint32_t position = segment->kv_len + i;
-      s->kv_slot[g][first + i] = segment->canvas ? -1 : (int64_t)(page + position / block) * block + position % block;
+      s->kv_slot[g][first + i] =
+          segment->stores == WEFT_STORES_SCRATCH ? -1 : (int64_t)(page + position / block) * block + position % block;
     }
     b->kv_slot[g] = s->kv_slot[g];
   }
@@ -147,7 +149,7 @@ static void test_passes(void **state) {
 /* ---- a restored canvas ----------------------------------------------------------------------------------- */
 
 static void open_slot(weft_runner *r, uint32_t slot, uint64_t seed, const int32_t *prompt) {
-  weft_slot_params p = {.canvas = true, .tokens = prompt, .n_tokens = PROMPT, .n_prompt = PROMPT, .max_tokens = 64};
+  weft_slot_params p = {.denoises = true, .tokens = prompt, .n_tokens = PROMPT, .n_prompt = PROMPT, .max_tokens = 64};
   p.sampling = weft_sampling_neutral();
   p.sampling.seed = seed;
   p.entropy_bound = weft_entropy_bound_default();
@@ -164,7 +166,9 @@ static void submit(const world *w, weft_runner *r, uint32_t slot, uint32_t seque
     segment = (weft_segment){.slot = slot,
                              .n_rows = w->info->canvas_length,
                              .kv_len = PROMPT,
-                             .canvas = true,
+                             .mask = WEFT_MASK_WHOLE,
+                             .stores = WEFT_STORES_SCRATCH,
+                             .pass = WEFT_PASS_DECODER,
                              .token_source = WEFT_TOKENS_CANVAS,
                              .n_outputs = w->info->canvas_length,
                              .ask = WEFT_ASK_CANVAS,
@@ -282,12 +286,15 @@ static void test_scores(void **state) {
 
 enum { ANSWER = 14 };
 
-static void open_answer(weft_runner *r, float temperature, const int32_t *prompt, float penalty) {
-  weft_slot_params p = {.tokens = prompt, .n_tokens = PROMPT, .n_prompt = PROMPT, .max_tokens = ANSWER};
+static void open_answer(weft_runner *r, float temperature, const int32_t *prompt, float penalty, bool both) {
+  weft_slot_params p = {
+      .draws = true, .denoises = both, .tokens = prompt, .n_tokens = PROMPT, .n_prompt = PROMPT, .max_tokens = ANSWER};
   p.sampling = weft_sampling_neutral();
   p.sampling.seed = 11;
   p.sampling.temperature = temperature;
   p.sampling.repetition_penalty = penalty;
+  p.entropy_bound = weft_entropy_bound_default();
+  p.entropy_bound.confidence = 0;
   assert_int_equal(r->ops->slot_open(r, 0, &p), WEFT_OK);
 }
 
@@ -315,7 +322,7 @@ static void answer_prompt(uint32_t n, float temperature, const int32_t *known, u
   for (uint32_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i * 5 + 7);
   world_open(&w, n, 0);
   weft_runner *r = open_runner(&w);
-  open_answer(r, temperature, prompt, 1.0f);
+  open_answer(r, temperature, prompt, 1.0f, false);
   assert_int_equal(submit_run(&w, r, 0, PROMPT, 1, prompt), WEFT_OK);
   for (uint32_t i = 1; known == NULL && i < ANSWER; i++) {
     assert_int_equal(submit_run(&w, r, PROMPT + i - 1, 1, 1, NULL), WEFT_OK);
@@ -356,6 +363,99 @@ static void test_runs(void **state) {
   }
 }
 
+/* ---- a slot of both kinds --------------------------------------------------------------------------------- */
+
+enum { KNOWN = 4 }; /* tokens of the answer that the canvas stands on */
+
+static weft_segment canvas_of(const world *w, uint32_t kv_len, uint32_t step) {
+  return (weft_segment){.n_rows = w->info->canvas_length,
+                        .kv_len = kv_len,
+                        .mask = WEFT_MASK_WHOLE,
+                        .stores = WEFT_STORES_SCRATCH,
+                        .pass = WEFT_PASS_DECODER,
+                        .token_source = WEFT_TOKENS_CANVAS,
+                        .n_outputs = w->info->canvas_length,
+                        .ask = WEFT_ASK_CANVAS,
+                        .step = step};
+}
+
+/* Two steps of a canvas behind prompt and KNOWN tokens of the answer, in a slot of its own. */
+static void denoise_alone(uint32_t n, const int32_t *answer, int32_t argmax[2][ROWS]) {
+  world w;
+  static step_of s;
+  int32_t tokens[PROMPT + KNOWN];
+  for (uint32_t i = 0; i < PROMPT; i++) tokens[i] = (int32_t)(i * 5 + 7);
+  memcpy(tokens + PROMPT, answer, KNOWN * sizeof *tokens);
+  world_open(&w, n, 0);
+  weft_runner *r = open_runner(&w);
+  weft_slot_params p = {
+      .denoises = true, .tokens = tokens, .n_tokens = PROMPT + KNOWN, .n_prompt = PROMPT, .max_tokens = 64};
+  p.sampling = weft_sampling_neutral();
+  p.sampling.seed = 11;
+  p.entropy_bound = weft_entropy_bound_default();
+  p.entropy_bound.confidence = 0;
+  assert_int_equal(r->ops->slot_open(r, 0, &p), WEFT_OK);
+  assert_int_equal(submit_run(&w, r, 0, PROMPT + KNOWN, 0, tokens), WEFT_OK);
+  (void)collect(r);
+  for (uint32_t step = 0; step < 2; step++) {
+    const weft_segment canvas = canvas_of(&w, PROMPT + KNOWN, step);
+    memset(&s, 0, sizeof s);
+    add_rows(&w, &s, 0, &canvas);
+    assert_int_equal(r->ops->submit(r, &s.batch), WEFT_OK);
+    weft_step_result result = collect(r);
+    memcpy(argmax[step], result.result[0].argmax, canvas.n_rows * sizeof **argmax);
+  }
+  assert_int_equal(submit_run(&w, r, PROMPT + KNOWN - 1, 1, 1, tokens + PROMPT + KNOWN - 1), WEFT_E_INVALID);
+  r->ops->close(r);
+  world_close(&w);
+}
+
+/* Row i of the answer, and beside it a step of the canvas where one is left. */
+static void submit_both(const world *w, weft_runner *r, uint32_t i) {
+  static step_of s;
+  const weft_segment row = {.n_rows = 1, .kv_len = PROMPT + i, .token_source = WEFT_TOKENS_SAMPLED, .n_outputs = 1};
+  memset(&s, 0, sizeof s);
+  add_rows(w, &s, 0, &row);
+  const weft_segment canvas = canvas_of(w, PROMPT + KNOWN, i - (KNOWN - 1));
+  if (canvas.step < 2) add_rows(w, &s, 0, &canvas);
+  assert_int_equal(r->ops->submit(r, &s.batch), WEFT_OK);
+}
+
+/* A request draws tokens and denoises a canvas behind some of them, in one step: its tokens are those of a request that
+ * only draws, the canvas that of one that only denoises. */
+static void test_both_kinds(void **state) {
+  (void)state;
+  for (uint32_t n = 1; n <= 3; n++) {
+    world w;
+    static step_of s;
+    int32_t wanted[ANSWER], prompt[PROMPT], argmax[2][ROWS];
+    for (uint32_t i = 0; i < PROMPT; i++) prompt[i] = (int32_t)(i * 5 + 7);
+    answer_prompt(n, 0.9f, NULL, 0, 0, false, wanted);
+    denoise_alone(n, wanted, argmax);
+    world_open(&w, n, 0);
+    weft_runner *r = open_runner(&w);
+    open_answer(r, 0.9f, prompt, 1.0f, true);
+    assert_int_equal(submit_run(&w, r, 0, PROMPT, 1, prompt), WEFT_OK);
+    for (uint32_t i = 0; i < ANSWER; i++) {
+      weft_step_result result = collect(r);
+      assert_int_equal(result.result[0].token->token, wanted[i]);
+      bool denoised = i >= KNOWN && i < KNOWN + 2;
+      assert_int_equal(result.n_results, denoised ? 2 : 1);
+      size_t n_bytes = w.info->canvas_length * sizeof **argmax;
+      if (denoised) assert_memory_equal(result.result[1].argmax, argmax[i - KNOWN], n_bytes);
+      submit_both(&w, r, i);
+    }
+    (void)collect(r);
+    const weft_segment commit = {
+        .n_rows = w.info->canvas_length, .kv_len = PROMPT + KNOWN, .token_source = WEFT_TOKENS_ARGMAX};
+    memset(&s, 0, sizeof s);
+    add_rows(&w, &s, 0, &commit);
+    assert_int_equal(r->ops->submit(r, &s.batch), WEFT_E_INVALID); /* its tokens are drawn, or the host's */
+    r->ops->close(r);
+    world_close(&w);
+  }
+}
+
 /* More drafts than the runner has room for, and drafts of rows that need one another's tokens. */
 static void test_refused_runs(void **state) {
   world w;
@@ -363,12 +463,12 @@ static void test_refused_runs(void **state) {
   (void)state;
   world_open(&w, 1, 0);
   weft_runner *r = open_runner(&w);
-  open_answer(r, 0.0f, tokens, 1.0f);
-  assert_int_equal(submit_run(&w, r, 0, PROMPT, PROMPT, tokens), WEFT_E_INVALID);
+  open_answer(r, 0.0f, tokens, 1.0f, false);
+  assert_int_equal(submit_run(&w, r, 0, PROMPT, PROMPT, tokens), WEFT_E_INVALID); /* 5 drafts are the most */
   assert_int_equal(submit_run(&w, r, 0, PROMPT, 1, tokens), WEFT_OK);
   (void)collect(r);
   r->ops->slot_close(r, 0);
-  open_answer(r, 0.0f, tokens, 1.5f);
+  open_answer(r, 0.0f, tokens, 1.5f, false);
   assert_int_equal(submit_run(&w, r, 0, PROMPT, 2, tokens), WEFT_E_INVALID);
   assert_int_equal(submit_run(&w, r, 0, PROMPT, 1, tokens), WEFT_OK);
   (void)collect(r);
@@ -413,7 +513,8 @@ static void test_facts(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_passes), cmocka_unit_test(test_restore),      cmocka_unit_test(test_scores),
-      cmocka_unit_test(test_runs),   cmocka_unit_test(test_refused_runs), cmocka_unit_test(test_facts),
+      cmocka_unit_test(test_runs),   cmocka_unit_test(test_refused_runs), cmocka_unit_test(test_both_kinds),
+      cmocka_unit_test(test_facts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

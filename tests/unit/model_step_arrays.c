@@ -48,8 +48,8 @@ static void close_world(world *w) {
 }
 
 static void add_segment(world *w, uint32_t kv_len, uint32_t n_rows, bool canvas) {
-  w->segment[w->batch.n_segments++] =
-      (weft_segment){.first_row = w->batch.n_rows, .n_rows = n_rows, .kv_len = kv_len, .canvas = canvas};
+  w->segment[w->batch.n_segments++] = (weft_segment){.first_row = w->batch.n_rows, .n_rows = n_rows, .kv_len = kv_len};
+  if (canvas) w->segment[w->batch.n_segments - 1].stores = WEFT_STORES_SCRATCH;
   w->batch.n_rows += n_rows;
 }
 

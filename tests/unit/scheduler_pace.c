@@ -15,11 +15,11 @@ static struct {
 static uint64_t law(void *self, const weft_batch *batch) {
   uint32_t lane = *(const uint32_t *)self, i = seen.n++;
   uint64_t us = (lane + 1) * FIXED_US + (uint64_t)ROW_US * batch->n_rows +
-                (uint64_t)CANVAS_US * (batch->n_rows - batch->n_causal);
+                (uint64_t)CANVAS_US * (batch->n_rows - batch->n_encoder);
   assert_true(i < STEPS);
   for (uint32_t s = 0; s < batch->n_segments; s++) {
     const weft_segment *segment = &batch->segment[s];
-    if (segment->canvas) {
+    if (segment->pass == WEFT_PASS_DECODER) {
       seen.n_canvases[i] += 1;
     } else if (weft_segment_n_sampled(segment) == 1 && segment->n_rows == 1) {
       seen.n_decode[i] += 1;

@@ -16,7 +16,7 @@ static uint64_t count_batch(void *self, const weft_batch *batch) {
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *s = &batch->segment[i];
     n_scored += weft_segment_n_scored(s);
-    if (!s->canvas && s->token_source == WEFT_TOKENS_HOST) to->n_prefill_rows += s->n_rows;
+    if (s->token_source == WEFT_TOKENS_HOST) to->n_prefill_rows += s->n_rows;
   }
   to->n_scored += n_scored;
   if (n_scored > to->n_scored_most) to->n_scored_most = n_scored;

@@ -34,9 +34,10 @@ static bool is_fast(const weft_attention_args *args) {
 static void chunks_of(const weft_attention_segment *s, uint32_t window, uint32_t group, uint32_t first, uint32_t n,
                       uint32_t *chunk, uint32_t *end) {
   uint32_t i0 = first / group, i1 = (first + n - 1) / group;
-  uint32_t position = s->canvas ? s->kv_len : s->kv_len + i0;
+  bool whole = s->mask != WEFT_MASK_CAUSAL;
+  uint32_t position = whole ? s->kv_len : s->kv_len + i0;
   uint32_t low = window != 0 && position + 1 > window ? position + 1 - window : 0;
-  uint32_t high = s->kv_len + (s->canvas ? s->n_rows : i1 + 1);
+  uint32_t high = s->kv_len + (whole ? s->n_rows : i1 + 1);
   *chunk = low / CHUNK;
   *end = (high - 1) / CHUNK + 1;
 }
@@ -197,7 +198,8 @@ static weft_status make_tables(cuda_device *d, const weft_attention_args *args, 
     to[s].first_row = args->segment[s].first_row;
     to[s].n_rows = args->segment[s].n_rows;
     to[s].kv_len = args->segment[s].kv_len;
-    to[s].canvas = args->segment[s].canvas;
+    to[s].mask = args->segment[s].mask;
+    to[s].stores = args->segment[s].stores;
     to[s].table = args->segment[s].table;
     to[s].n_old = args->segment[s].n_old;
   }

@@ -57,14 +57,15 @@ static __device__ __forceinline__ uint32_t row_of_query(const attention_kernel_a
 /* Positions [first, end) that row i of the segment sees. */
 static __device__ __forceinline__ void find_visible(const weft_attention_segment &s, uint32_t window, uint32_t i,
                                                     uint32_t *first, uint32_t *end) {
-  uint32_t position = s.canvas ? s.kv_len : s.kv_len + i;
-  *end = s.kv_len + (s.canvas ? s.n_rows : i + 1);
+  bool whole = s.mask != WEFT_MASK_CAUSAL;
+  uint32_t position = whole ? s.kv_len : s.kv_len + i;
+  *end = s.kv_len + (whole ? s.n_rows : i + 1);
   *first = window != 0 && position + 1 > window ? position + 1 - window : 0;
 }
 
 /* Whether a key lies among the segment's own rows and not in a page of the pool. */
 static __device__ __forceinline__ bool is_own_key(const weft_attention_segment &s, uint32_t position) {
-  return s.canvas && position >= s.kv_len;
+  return s.stores != WEFT_STORES_POOL && position >= s.kv_len;
 }
 
 /* The page of a key. It is looked up long before its use, so that no instruction waits for it. */

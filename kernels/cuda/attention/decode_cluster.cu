@@ -68,7 +68,8 @@ struct decode_scores {
 /* Loads the part of the block table that the chunk needs into shared memory. */
 template <int D, int RING>
 static __device__ __forceinline__ void load_pages(const attention_kernel_args &k, const decode_block<D, RING> &b) {
-  uint32_t end = b.segment.canvas ? min(b.base + b.high, b.segment.kv_len) : b.base + b.high, low = b.base + b.low;
+  bool pool = b.segment.stores == WEFT_STORES_POOL;
+  uint32_t end = pool ? b.base + b.high : min(b.base + b.high, b.segment.kv_len), low = b.base + b.low;
   if (low >= end) return;
   uint32_t block = low >> k.block_shift, last = (end - 1) >> k.block_shift, base = b.base >> k.block_shift;
   for (uint32_t i = block + threadIdx.x; i <= last; i += DECODE_THREADS) b.m->page[i - base] = b.segment.table[i];
