@@ -102,18 +102,24 @@ static uint32_t least_of(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
+/* The drafts of a request, in p->draft: at most n_max, and none from one on that the vocabulary does not have. */
+static uint32_t ask_drafter(weft_planning *p, const weft_request *r, uint32_t n_max) {
+  const weft_drafter *drafter = p->engine->config.drafter;
+  uint32_t n = n_max == 0 ? 0 : drafter->guess(drafter->self, r->lane, r->tokens, r->n_tokens, n_max, p->draft), k = 0;
+  WEFT_CHECK(n <= n_max);
+  while (k < n && (uint32_t)p->draft[k] < p->lane->info->n_vocab) k++;
+  return k;
+}
+
 /* How many tokens a run may draw is not known before it has landed, so it has no successor in flight. */
 static weft_rows_verdict rows_of_run(weft_planning *p, const weft_request *r, weft_rows *out) {
   if (r->n_in_flight > 0) return WEFT_ROWS_NONE;
   weft_rows_verdict verdict = weft_rows_of_decode(p, r);
   if (verdict != WEFT_ROWS_SOME) return verdict;
-  const weft_drafter *drafter = p->engine->config.drafter;
   uint32_t n_max =
       least_of(least_of(p->rows_left - 1, r->n_end - r->n_tokens - 1), least_of(p->draft_rows_left, WEFT_DRAFTS_MAX));
   n_max = weft_pace_drafts(&p->pace, n_max, r->n_planned + 1);
-  uint32_t n = n_max == 0 ? 0 : drafter->guess(drafter->self, r->lane, r->tokens, r->n_tokens, n_max, p->draft);
-  WEFT_CHECK(n <= n_max);
-  choose_run(1 + n, out);
+  choose_run(1 + ask_drafter(p, r, n_max), out);
   return WEFT_ROWS_SOME;
 }
 

@@ -8,6 +8,7 @@
  *   together       in three orders of arrival, all at once or one after the other
  *   in any pool    large, small, and so small that somebody must be preempted
  *   in any step    chunks of 1, 3, 7, .. rows; 24 to 160 rows per step; blocks of several sizes; 1 to 3 threads
+ *   with drafts, of which some are right
  *   with or without prefix cache, with or without overlap, with host memory and a file behind the pool, good or bad
  *   on a device that works behind its calls, with or without graphs, with experts in its memory or in the host's
  *   (tests/support/fake_card.h)
@@ -184,6 +185,31 @@ static void make_requests(const rig *r, uint64_t seed) {
   }
 }
 
+/* ---- drafts -------------------------------------------------------------------------------------------- */
+
+/* Up to six of the next tokens of a request that begins so, about one in four of them wrong. */
+static uint32_t guess_next(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
+                           int32_t *out) {
+  uint64_t state = n_tokens;
+  (void)self;
+  for (uint32_t i = 0; i < show->n_requests; i++) {
+    const weft_request_params *p = &requests[i];
+    const answer *a = &alone[i];
+    uint32_t at = n_tokens - p->n_tokens;
+    if (p->model != model || p->canvas || n_tokens < p->n_tokens || at >= a->n) continue;
+    if (memcmp(tokens, p->tokens, p->n_tokens * sizeof *tokens) != 0) continue;
+    if (memcmp(tokens + p->n_tokens, a->tokens, at * sizeof *tokens) != 0) continue;
+    uint32_t n = draw(&state, 7);
+    if (n > n_max) n = n_max;
+    if (n > a->n - at) n = a->n - at;
+    for (uint32_t k = 0; k < n; k++) out[k] = a->tokens[at + k] ^ (draw(&state, 4) == 0 ? 1 : 0);
+    return n;
+  }
+  return 0;
+}
+
+static const weft_drafter drafter = {.guess = guess_next};
+
 /* ---- running ------------------------------------------------------------------------------------------- */
 
 static void collect(rig *r, weft_request **handle, answer *a) {
@@ -266,6 +292,7 @@ static void open_variant(rig *r, const variant *v, const char *backend, const ch
   o.kv_8bit = kv_8bit;
   o.context = show->context;
   if (v->bad_disk) o.disk = &bad_disk;
+  if (o.draft_rows > 0) o.drafter = &drafter;
   rig_open(r, &o);
 }
 
@@ -399,7 +426,7 @@ static void play_variant(const variant *chosen, const char *backend, const char 
 /* ---- shows --------------------------------------------------------------------------------------------- */
 
 static const variant variants[] = {
-    {.name = "four at once", .rig = {.n_pages = 600, .rows = 160, .running = 4, .block = 8}},
+    {.name = "four at once, drafts", .rig = {.n_pages = 600, .rows = 160, .running = 4, .block = 8, .draft_rows = 9}},
     {.name = "all, overlap",
      .rig = {.n_pages = 900, .chunk = 7, .rows = 64, .running = 40, .block = 4, .n_threads = 2, .overlap = true},
      .order = 1},
@@ -410,8 +437,8 @@ static const variant variants[] = {
      .rig = {.n_pages = 300, .rows = 96, .running = 24, .block = 16, .overlap = true, .logits_bytes_max = 1},
      .order = 2},
     {.name = "tight", .rig = {.chunk = 5, .rows = 48, .running = 40, .block = 4}, .tight = true},
-    {.name = "tight, overlap",
-     .rig = {.chunk = 16, .rows = 160, .running = 40, .block = 4, .overlap = true, .n_threads = 3},
+    {.name = "tight, overlap, drafts",
+     .rig = {.chunk = 16, .rows = 160, .running = 40, .block = 4, .overlap = true, .n_threads = 3, .draft_rows = 40},
      .order = 1,
      .tight = true},
     {.name = "tight, no cache",

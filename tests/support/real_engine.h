@@ -28,6 +28,8 @@ typedef struct rig_options {
   uint32_t n_pages, n_host, n_file, n_saves, context, rows, chunk, running, waiting;
   const weft_kv_file_io *disk; /* of the file; NULL: the system's */
   uint64_t logits_bytes_max;
+  uint32_t draft_rows;         /* of a step, with a drafter; */
+  const weft_drafter *drafter; /* NULL: none */
   bool overlap, no_cache;
   bool kv_8bit;
   uint32_t n_devices;  /* 0: one */
@@ -151,6 +153,7 @@ static inline void rig_open(rig *r, const rig_options *o) {
                                         .name = r->info[i]->name,
                                         .limits = limits,
                                         .n_slots = o->running,
+                                        .draft_rows_max = o->draft_rows,
                                         .n_saves = o->n_saves,
                                         .seq_tokens_max = o->context,
                                         .suppressed = rig_suppressed,
@@ -170,7 +173,8 @@ static inline void rig_open(rig *r, const rig_options *o) {
                                .n_tenants = RIG_TENANTS,
                                .seq_tokens_max = o->context,
                                .overlap = o->overlap,
-                               .no_prefix_cache = o->no_cache};
+                               .no_prefix_cache = o->no_cache,
+                               .drafter = o->drafter};
   rig_need(weft_engine_open(&config, &r->engine, &error) == WEFT_OK, "engine", error.text);
 }
 

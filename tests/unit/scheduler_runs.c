@@ -161,6 +161,28 @@ static void a_request_leaves_with_a_run_in_flight(void **state) {
   assert_int_equal(end_and_release(r), WEFT_FINISH_CANCELLED);
 }
 
+/* A drafter of another vocabulary: what this one does not have ends the run. */
+static uint32_t guess_wild(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
+                           int32_t *out) {
+  uint32_t n = guess(self, model, tokens, n_tokens, n_max, out);
+  if (n > 1) out[1] = n_tokens % 4 < 2 ? VOCAB : -1;
+  return n;
+}
+
+static void drafts_are_of_the_vocabulary(void **state) {
+  static const weft_drafter wild = {.guess = guess_wild, .self = &knows};
+  (void)state;
+  weft_request_params p = ask(false, 10, 21);
+  open_drafting(&p, 4, 4);
+  (void)close_world(NULL);
+  w.config.drafter = &wild;
+  open_world();
+  weft_request *r = submit(&p);
+  assert_int_equal(run_counting(), 1 + 20 / 2); /* two tokens a step */
+  assert_int_equal(stats().n_void_rows, 0);
+  check_equal_solo(r, &p);
+}
+
 /* Requests whose rows are not plain, and canvases, are not asked for. */
 static void only_plain_requests_have_drafts(void **state) {
   (void)state;
@@ -188,6 +210,7 @@ int main(void) {
                                      TEST(an_answer_ends_within_a_run),
                                      TEST(a_bad_row_ends_a_run),
                                      TEST(a_request_leaves_with_a_run_in_flight),
+                                     TEST(drafts_are_of_the_vocabulary),
                                      TEST(only_plain_requests_have_drafts)};
   return cmocka_run_group_tests(tests, NULL, free_oracle);
 }
