@@ -359,6 +359,26 @@ async def play_logprobs(actor, war):
         **completion(tokens(i * 1000 + turn, 8), 2000), "logprobs": 0}))
 
 
+async def play_echo_streams(actor, war):
+    """16 streams that give a prompt of 1,900 tokens back, 16 times each, with the logprobs of five tokens at each place."""
+    return await keep(actor, 16, lambda i, turn: post(war, {
+        **completion(tokens(war.seed + i * 1000 + turn, PREFIX), 8), "echo": True, "logprobs": 5, "n": 16}), 3.0)
+
+
+async def play_prompt_logprobs(actor, war):
+    """16 whole answers that list the 20 likeliest tokens at each of 1,900 places of the prompt."""
+    return await keep(actor, 16, lambda i, turn: post(war, {
+        **completion(tokens(war.seed + i * 1000 + turn, PREFIX), 8), "stream": False, "stream_options": None,
+        "prompt_logprobs": 20}), 3.0)
+
+
+async def play_responses_logprobs(actor, war):
+    """Eight streams of responses, whose end says a text of 1,500 tokens and its logprobs, 20 at each place, four times over."""
+    return await keep(actor, 8, lambda i, turn: post(war, {
+        "input": f"Say {i} {turn}.", "stream": True, "mode": "autoregressive", "temperature": 1.5, "seed": i * 1000 + turn, "top_logprobs": 20,
+        "include": ["message.output_text.logprobs"], "max_output_tokens": 1500, "ignore_eos": True}, path="/v1/responses"), 3.0)
+
+
 # ---- what every server knows ------------------------------------------------------------------------------------------
 
 
@@ -407,6 +427,9 @@ ATTACKS = [
     Attack("stops", "63 stop strings that almost match everywhere", play_stops),
     Attack("logprobs", "320 requests with logprobs and the longest answer", play_logprobs,
            in_place=lambda m: m["vllm:num_requests_running"] > 32),
+    Attack("echo-streams", "16 streams of a prompt given back 16 times with logprobs", play_echo_streams, quick=True),
+    Attack("prompt-logprobs", "16 whole answers with the 20 likeliest tokens of 1,900 places", play_prompt_logprobs),
+    Attack("responses-logprobs", "eight streams of responses with top_logprobs", play_responses_logprobs),
     Attack("malformed", "requests that break the rules of HTTP", play_malformed),
     Attack("cancels", "32 clients that hang up within half a second", play_cancels),
 ]

@@ -387,8 +387,7 @@ static weft_status run_held(device_runner *r, const runner_step *step, const run
   if (o->n_held == 0) return WEFT_OK;
   runner_settle_first(r, r->n_flights - 1);
   if (r->broken) return WEFT_E_DEVICE;
-  int32_t *argmax = runner_stats_at(r->d_stats, o->n_plain + o->n_canvas_rows).argmax;
-  weft_status status = runner_held_paths(r, step, o, inputs_at(r->d_inputs, o).temperature, argmax);
+  weft_status status = runner_held_paths(r, step, o, inputs_at(r->d_inputs, o).temperature);
   return status == WEFT_OK ? take_tokens(r, o) : status;
 }
 

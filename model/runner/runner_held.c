@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Canvases whose answer is held to a grammar. The statistics of such a canvas are made a few rows at a time, and of the
  * logits of these rows is kept what is best: the token, and the log-sum, of each class of the grammar's graph. The most
- * likely path through the graph (model/formats/canvas_path.h) then takes the place of the argmax tokens, before the
- * entropy-bound rule looks at them.
+ * likely path through the graph (model/formats/canvas_path.h) then takes the place of the argmax tokens, and of draws
+ * that the grammar does not allow, before the entropy-bound rule looks at them.
  *
  * The host makes the path, so a step with such a canvas waits for the device, and for the steps before it, whose
  * results say where in the grammar the canvas begins. A device with memory of its own has the classes of a slot's graph
@@ -21,6 +21,7 @@
 struct runner_held {
   canvas_path *path;
   int32_t *token;     /* [canvas_length] the path */
+  int32_t *drawn[2];  /* [canvas_length] draws, as `found` */
   uint32_t *d_found;  /* device [2 * canvas_length * WEFT_GRAPH_CLASSES] */
   uint32_t *found[2]; /* where the host reads it, of one canvas and of the next: the same memory, or pinned memory */
 };
@@ -102,6 +103,10 @@ static weft_status keep_classes(device_runner *r, const held_canvas *c, uint32_t
   return weft_classes(r->last, &classes);
 }
 
+static runner_stats stats_of(const device_runner *r, const runner_outputs *o) {
+  return runner_stats_at(r->d_stats, o->n_plain + o->n_canvas_rows);
+}
+
 /* Statistics of one canvas; best tokens and log-sums of its positions, on their way to the host. */
 static weft_status find_classes(device_runner *r, const runner_outputs *o, const held_canvas *c,
                                 const float *temperature) {
@@ -115,12 +120,33 @@ static weft_status find_classes(device_runner *r, const runner_outputs *o, const
     status = runner_head_stats(r, NULL, o, c->first + first, n, r->d_logits);
     if (status == WEFT_OK) status = keep_classes(r, c, first, n, n_answer, temperature);
   }
+  const int32_t *drawn = stats_of(r, o).drawn + c->first;
+  if (status == WEFT_OK && r->in_place) memcpy(held->drawn[c->which], drawn, n_answer * sizeof *drawn);
   if (status != WEFT_OK || r->in_place) return status;
   status = weft_device_copy(d, held->found[c->which], held->d_found, n_words * sizeof *held->d_found);
+  if (status == WEFT_OK) status = weft_device_copy(d, held->drawn[c->which], drawn, n_answer * sizeof *drawn);
   return status == WEFT_OK ? weft_device_mark(d, MARK_HELD + c->which) : status;
 }
 
-static weft_status find_path(device_runner *r, const held_canvas *c, int32_t *argmax) {
+/* A draw that the grammar does not allow behind the path before it could never agree with the path, so a model that
+ * would write something else would never have a position accepted, and never see the grammar's text in its canvas: it
+ * would denoise what is drawn anew in every step, and not come to rest. Such a draw is one of the path's token, the best
+ * of those that are allowed. Returns whether there were any. */
+static bool mend_draws(const runner_slot *s, const int32_t *path, uint32_t n, int32_t *drawn) {
+  const weft_grammar_graph *graph = graph_of(s);
+  weft_graph_set places = s->places;
+  bool any = false;
+  for (uint32_t i = 0; i < n; i++) {
+    weft_graph_set other = places;
+    bool allowed = drawn[i] == path[i] || weft_graph_take(graph, &other, drawn[i]);
+    if (!allowed) drawn[i] = path[i];
+    any = any || !allowed;
+    WEFT_CHECK(weft_graph_take(graph, &places, path[i]));
+  }
+  return any;
+}
+
+static weft_status find_path(device_runner *r, const held_canvas *c, const runner_stats *stats) {
   const runner_held *held = r->held;
   if (c->slot == NULL) return WEFT_OK;
   uint32_t n = answer_positions(r, c->slot);
@@ -135,13 +161,18 @@ static weft_status find_path(device_runner *r, const held_canvas *c, int32_t *ar
     weft_status status = weft_device_wait(r->last, MARK_HELD + c->which);
     if (status != WEFT_OK) return status;
   }
+  int32_t *drawn = held->drawn[c->which];
   WEFT_CHECK(canvas_path_find(held->path, &ask, held->token));
-  return weft_device_upload(r->last, argmax + c->first, held->token, n * sizeof *argmax);
+  bool mended = mend_draws(c->slot, held->token, n, drawn);
+  weft_status status = weft_device_upload(r->last, stats->argmax + c->first, held->token, n * sizeof *drawn);
+  if (status != WEFT_OK || !mended) return status;
+  return weft_device_upload(r->last, stats->drawn + c->first, drawn, n * sizeof *drawn);
 }
 
 /* A step of a canvas that is done is void: its place has moved on to the next canvas. */
 weft_status runner_held_paths(device_runner *r, const runner_step *step, const runner_outputs *o,
-                              const float *temperature, int32_t *argmax) {
+                              const float *temperature) {
+  const runner_stats stats = stats_of(r, o);
   held_canvas c = {.first = o->n_plain}, before = {0};
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < step->batch->n_segments && status == WEFT_OK; i++) {
@@ -151,7 +182,7 @@ weft_status runner_held_paths(device_runner *r, const runner_step *step, const r
     c.n_rows = segment->n_rows;
     if (c.slot->params.grammar != NULL && segment->block == c.slot->n_canvases) {
       status = find_classes(r, o, &c, temperature);
-      if (status == WEFT_OK) status = find_path(r, r->in_place ? &c : &before, argmax);
+      if (status == WEFT_OK) status = find_path(r, r->in_place ? &c : &before, &stats);
       if (!r->in_place) before = c;
       c.which ^= 1;
     } else if (c.slot->params.grammar != NULL) {
@@ -159,7 +190,7 @@ weft_status runner_held_paths(device_runner *r, const runner_step *step, const r
     }
     c.first += segment->n_rows;
   }
-  return status == WEFT_OK ? find_path(r, &before, argmax) : status;
+  return status == WEFT_OK ? find_path(r, &before, &stats) : status;
 }
 
 /* ---- open and close ---- */
@@ -184,7 +215,9 @@ weft_status runner_open_held(device_runner *r) {
   r->n_bytes += r->in_place ? n_found : 3 * n_found;
   for (uint32_t i = 0; i < 2 && status == WEFT_OK; i++)
     held->found[i] = r->in_place ? held->d_found : take_found(r, n_found, &status);
-  r->n_bytes += sizeof *held + n_bytes + r->canvas_length * sizeof *held->token;
+  for (uint32_t i = 0; i < 2 && status == WEFT_OK; i++)
+    held->drawn[i] = (int32_t *)(void *)take_found(r, r->canvas_length * sizeof(int32_t), &status);
+  r->n_bytes += sizeof *held + n_bytes + 3 * r->canvas_length * sizeof *held->token;
   return status;
 }
 
@@ -196,5 +229,6 @@ void runner_close_held(device_runner *r) {
   weft_free(held->token);
   for (uint32_t i = 0; i < 2; i++)
     if (held->found[i] != held->d_found) weft_device_free_host(d, held->found[i]);
+  for (uint32_t i = 0; i < 2; i++) weft_device_free_host(d, held->drawn[i]);
   weft_free(held);
 }

@@ -273,12 +273,12 @@ void runner_settle_first(device_runner *r, uint32_t n); /* the first n of the fl
 
 /* Canvases that are held to a grammar (runner_held.c). begin is called when a slot was opened. take is called with the
  * final canvas and says whether the grammar allows nothing after it. paths makes the statistics of held canvases and
- * replaces their argmax tokens by the most likely canvas that the grammar allows, and waits for the device to find what
- * it needs; the flights before must be settled. temperature and argmax are those of all rows with statistics. */
+ * replaces their argmax tokens, and draws outside the grammar, by the most likely canvas that the grammar allows, and
+ * waits for the device; the flights before must be settled. temperature is that of all rows with statistics. */
 weft_status runner_held_begin(const device_runner *r, runner_slot *slot);
 bool runner_held_take(const device_runner *r, runner_slot *slot, const int32_t *canvas);
 weft_status runner_held_paths(device_runner *r, const runner_step *step, const runner_outputs *outputs,
-                              const float *temperature, int32_t *argmax);
+                              const float *temperature);
 weft_status runner_open_held(device_runner *r);
 void runner_close_held(device_runner *r);
 
