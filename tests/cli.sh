@@ -106,6 +106,11 @@ expect 3 'File too large' bash -c "trap '' XFSZ; ulimit -f 8; '$weft' perplexity
 printf 'ab\xffcdefgh' >"$dir/broken"
 expect 2 'is empty' "$weft" perplexity -m $tiny -f "$dir/empty"
 expect 2 'byte 2 is not UTF-8' "$weft" perplexity -m $tiny -f "$dir/broken"
+# texts that nobody writes: zero bytes, blanks alone, words that look like control tokens, the last characters there are
+for words in 'a\0b' '\r\n' '    ' '<bos><eos><pad>' '\xf4\x8f\xbf\xbf' '\x01\x02\x1b' '\xe2\x80\xaeabc'; do
+  for _ in {1..400}; do printf "$words"; done >"$dir/hostile"
+  expect 0 '"perplexity"' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f "$dir/hostile" -c 32 --chunks 1 --json -q
+done
 expect 2 'give a longer text, or a smaller -c' "$weft" perplexity -m $tiny -f $text -c 4096
 expect 2 'name the text with -f FILE' "$weft" perplexity -m $tiny
 expect 2 'at least 4' "$weft" perplexity -m $tiny -f $text -c 0

@@ -110,6 +110,40 @@ static weft_status split_number(const weft_gguf *part, const char *key, uint64_t
   return status == WEFT_E_NOT_FOUND ? WEFT_OK : status;
 }
 
+static bool is_same_text(const gguf_key *a, const gguf_key *b, uint64_t i) {
+  uint64_t n_a, n_b;
+  memcpy(&n_a, a->value + a->offsets[i], sizeof n_a);
+  memcpy(&n_b, b->value + b->offsets[i], sizeof n_b);
+  return n_a == n_b && memcmp(a->value + a->offsets[i] + 8, b->value + b->offsets[i] + 8, n_a) == 0;
+}
+
+static bool is_same_value(const gguf_key *a, const gguf_key *b) {
+  if (a->kind != b->kind || a->count != b->count) return false;
+  if (a->kind == WEFT_GGUF_STRING) return memcmp(a->value, b->value, a->count) == 0;
+  if (a->kind != WEFT_GGUF_ARRAY) return memcmp(a->value, b->value, gguf_kind_bytes(a->kind)) == 0;
+  if (a->element != b->element) return false;
+  if (a->element != WEFT_GGUF_STRING) return memcmp(a->value, b->value, a->count * gguf_kind_bytes(a->element)) == 0;
+  for (uint64_t i = 0; i < a->count; i++) {
+    if (!is_same_text(a, b, i)) return false;
+  }
+  return true;
+}
+
+/* What a later part says again of the model, it says as the first part does: all but its own number. */
+static weft_status check_same_model(const gguf_part *first, const gguf_part *part, weft_error *error) {
+  char shown[GGUF_SHOWN];
+  for (uint32_t i = 0; i < part->n_keys; i++) {
+    const gguf_key *key = &part->keys[i];
+    uint32_t found = *gguf_key_names_slot(first, key->name);
+    bool own = key->name.n == 8 && memcmp(key->name.data, "split.no", 8) == 0;
+    if (own || found == 0 || is_same_value(&first->keys[found - 1], key)) continue;
+    return weft_fail(error, WEFT_E_FORMAT,
+                     "%s: key '%s' has another value than in %s; the parts are of different models", part->path,
+                     gguf_show(key->name, shown), first->path);
+  }
+  return WEFT_OK;
+}
+
 static weft_status check_part(const gguf_part *part, uint64_t number, uint64_t count, weft_error *error) {
   weft_gguf view = {.parts = (gguf_part *)(uintptr_t)part, .n_parts = 1};
   uint64_t no, n;
@@ -150,6 +184,7 @@ static weft_status open_more_parts(weft_gguf *gguf, uint32_t count, weft_error *
     gguf->n_parts = i + 1;
     status = open_part(&parts[i], path, error);
     if (status == WEFT_OK) status = check_part(&parts[i], i, count, error);
+    if (status == WEFT_OK) status = check_same_model(&parts[0], &parts[i], error);
   }
   weft_free(path);
   return status;

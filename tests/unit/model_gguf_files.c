@@ -36,6 +36,8 @@ typedef struct part {
   int total;
   const char *tensor[2];
   float value;
+  const char *name;     /* general.name; NULL: no such key */
+  const char *words[2]; /* a list of texts; words[0] NULL: no such key */
 } part;
 
 static void write_part(part p) {
@@ -48,6 +50,8 @@ static void write_part(part p) {
   if (p.number >= 0) gguf_writer_scalar(&w, "split.no", WEFT_GGUF_U16, &number, 2);
   if (p.count >= 0) gguf_writer_scalar(&w, "split.count", WEFT_GGUF_U16, &count, 2);
   if (p.total >= 0) gguf_writer_i32(&w, "split.tensors.count", p.total);
+  if (p.name != NULL) gguf_writer_string(&w, "general.name", p.name);
+  if (p.words[0] != NULL) gguf_writer_strings(&w, "general.tags", p.words, 2);
   for (int i = 0; i < 2; i++) {
     if (p.tensor[i] != NULL) gguf_writer_tensor(&w, p.tensor[i], WEFT_TYPE_F32, 1, ne, data, sizeof data);
   }
@@ -77,7 +81,7 @@ static void refused(const char *name, weft_status wanted, const char *words) {
 
 static void test_single(void **state) {
   (void)state;
-  write_part((part){"one.gguf", -1, -1, -1, {"a", "b"}, 3.0f});
+  write_part((part){"one.gguf", -1, -1, -1, {"a", "b"}, 3.0f, NULL, {NULL, NULL}});
   weft_gguf *gguf;
   weft_error error;
   assert_int_equal(open_named("one.gguf", &gguf, &error), WEFT_OK);
@@ -105,9 +109,9 @@ static void test_system_refusals(void **state) {
 }
 
 static void write_three(void) {
-  write_part((part){"m-00001-of-00003.gguf", 0, 3, 5, {"a", "b"}, 1.0f});
-  write_part((part){"m-00002-of-00003.gguf", 1, 3, 5, {"c", "d"}, 2.0f});
-  write_part((part){"m-00003-of-00003.gguf", 2, 3, 5, {"e", NULL}, 3.0f});
+  write_part((part){"m-00001-of-00003.gguf", 0, 3, 5, {"a", "b"}, 1.0f, NULL, {NULL, NULL}});
+  write_part((part){"m-00002-of-00003.gguf", 1, 3, 5, {"c", "d"}, 2.0f, NULL, {NULL, NULL}});
+  write_part((part){"m-00003-of-00003.gguf", 2, 3, 5, {"e", NULL}, 3.0f, NULL, {NULL, NULL}});
 }
 
 static void test_split(void **state) {
@@ -131,34 +135,59 @@ static void test_bad_splits(void **state) {
   (void)state;
   write_three();
   refused("m-00002-of-00003.gguf", WEFT_E_INVALID, "open part 1");
-  write_part((part){"odd.gguf", 0, 3, 5, {"a", "b"}, 1.0f});
+  write_part((part){"odd.gguf", 0, 3, 5, {"a", "b"}, 1.0f, NULL, {NULL, NULL}});
   refused("odd.gguf", WEFT_E_FORMAT, "must end in -00001-of-00003.gguf");
-  write_part((part){"m-00003-of-00003.gguf", 1, 3, 5, {"e", NULL}, 3.0f});
+  write_part((part){"m-00003-of-00003.gguf", 1, 3, 5, {"e", NULL}, 3.0f, NULL, {NULL, NULL}});
   refused("m-00001-of-00003.gguf", WEFT_E_FORMAT, "part 3 of 3");
-  write_part((part){"m-00003-of-00003.gguf", 2, 4, 5, {"e", NULL}, 3.0f});
+  write_part((part){"m-00003-of-00003.gguf", 2, 4, 5, {"e", NULL}, 3.0f, NULL, {NULL, NULL}});
   refused("m-00001-of-00003.gguf", WEFT_E_FORMAT, "part 3 of 3");
-  write_part((part){"m-00003-of-00003.gguf", -1, -1, 5, {"e", NULL}, 3.0f});
+  write_part((part){"m-00003-of-00003.gguf", -1, -1, 5, {"e", NULL}, 3.0f, NULL, {NULL, NULL}});
   refused("m-00001-of-00003.gguf", WEFT_E_FORMAT, "part 3 of 3");
-  write_part((part){"m-00003-of-00003.gguf", 2, 3, 5, {"a", NULL}, 3.0f});
+  write_part((part){"m-00003-of-00003.gguf", 2, 3, 5, {"a", NULL}, 3.0f, NULL, {NULL, NULL}});
   refused("m-00001-of-00003.gguf", WEFT_E_FORMAT, "tensor 'a' occurs twice");
-  write_part((part){"m-00003-of-00003.gguf", 2, 3, 5, {NULL, NULL}, 3.0f});
+  write_part((part){"m-00003-of-00003.gguf", 2, 3, 5, {NULL, NULL}, 3.0f, NULL, {NULL, NULL}});
   refused("m-00001-of-00003.gguf", WEFT_E_FORMAT, "split.tensors.count is 5, but the parts have 4");
   char path[256];
   path_of("m-00003-of-00003.gguf", path);
   assert_int_equal(unlink(path), 0);
   refused("m-00001-of-00003.gguf", WEFT_E_IO, "m-00003-of-00003.gguf");
-  write_part((part){"m-00001-of-60000.gguf", 0, 60000, 5, {"a", NULL}, 1.0f});
+  write_part((part){"m-00001-of-60000.gguf", 0, 60000, 5, {"a", NULL}, 1.0f, NULL, {NULL, NULL}});
   refused("m-00001-of-60000.gguf", WEFT_E_FORMAT, "at most 9999");
+}
+
+/* Parts of two models under one set of names, which numbers alone do not tell apart. */
+static void test_mixed_sets(void **state) {
+  weft_gguf *gguf;
+  weft_error error;
+  (void)state;
+  static const part first = {"x-00001-of-00002.gguf", 0, 2, 3, {"a", "b"}, 1.0f, "red", {"one", "two"}};
+  static const part seconds[] = {{"x-00002-of-00002.gguf", 1, 2, 3, {"c", NULL}, 2.0f, "blue", {NULL, NULL}},
+                                 {"x-00002-of-00002.gguf", 1, 2, 4, {"c", NULL}, 2.0f, NULL, {NULL, NULL}},
+                                 {"x-00002-of-00002.gguf", 1, 2, 3, {"c", NULL}, 2.0f, "red", {"one", "too"}},
+                                 {"x-00002-of-00002.gguf", 1, 2, 3, {"c", NULL}, 2.0f, "redd", {"one", "two"}}};
+  static const char *const keys[] = {"general.name", "split.tensors.count", "general.tags", "general.name"};
+  write_part(first);
+  for (int i = 0; i < 4; i++) {
+    char words[128];
+    write_part(seconds[i]);
+    (void)snprintf(words, sizeof words, "x-00002-of-00002.gguf: key '%s' has another value than in", keys[i]);
+    refused("x-00001-of-00002.gguf", WEFT_E_FORMAT, words);
+  }
+  part same = seconds[2];
+  same.words[1] = "two";
+  write_part(same);
+  assert_int_equal(open_named("x-00001-of-00002.gguf", &gguf, &error), WEFT_OK);
+  weft_gguf_close(gguf);
 }
 
 static void test_count_of_one(void **state) {
   (void)state;
   weft_gguf *gguf;
   weft_error error;
-  write_part((part){"any.gguf", 0, 1, 2, {"a", "b"}, 1.0f}); /* the name does not matter then */
+  write_part((part){"any.gguf", 0, 1, 2, {"a", "b"}, 1.0f, NULL, {NULL, NULL}}); /* the name does not matter then */
   assert_int_equal(open_named("any.gguf", &gguf, &error), WEFT_OK);
   weft_gguf_close(gguf);
-  write_part((part){"any.gguf", 0, 0, 2, {"a", "b"}, 1.0f});
+  write_part((part){"any.gguf", 0, 0, 2, {"a", "b"}, 1.0f, NULL, {NULL, NULL}});
   assert_int_equal(open_named("any.gguf", &gguf, &error), WEFT_OK);
   weft_gguf_close(gguf);
 }
@@ -192,7 +221,9 @@ static int drop_folder(void **state) {
                                       "m-00001-of-00003.gguf",
                                       "m-00002-of-00003.gguf",
                                       "m-00003-of-00003.gguf",
-                                      "m-00001-of-60000.gguf"};
+                                      "m-00001-of-60000.gguf",
+                                      "x-00001-of-00002.gguf",
+                                      "x-00002-of-00002.gguf"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     char path[256];
     path_of(names[i], path);
@@ -209,8 +240,8 @@ static void test_let_go(void **state) {
   weft_bytes arch;
   uint64_t total = 0;
   char path[256];
-  write_part((part){"go-00001-of-00002.gguf", 0, 2, 2, {"a", NULL}, 1.0f});
-  write_part((part){"go-00002-of-00002.gguf", 1, 2, 2, {"b", NULL}, 2.0f});
+  write_part((part){"go-00001-of-00002.gguf", 0, 2, 2, {"a", NULL}, 1.0f, NULL, {NULL, NULL}});
+  write_part((part){"go-00002-of-00002.gguf", 1, 2, 2, {"b", NULL}, 2.0f, NULL, {NULL, NULL}});
   assert_int_equal(open_named("go-00001-of-00002.gguf", &gguf, &error), WEFT_OK);
   uint64_t n_bytes = weft_gguf_file_bytes(gguf);
   assert_int_equal(weft_gguf_let_go(gguf, &error), WEFT_OK);
@@ -236,13 +267,10 @@ static void test_let_go(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_single),
-      cmocka_unit_test(test_system_refusals),
-      cmocka_unit_test(test_split),
-      cmocka_unit_test(test_bad_splits),
-      cmocka_unit_test(test_count_of_one),
-      cmocka_unit_test(test_let_go),
-      cmocka_unit_test(test_split_memory_refused),
+      cmocka_unit_test(test_single),     cmocka_unit_test(test_system_refusals),
+      cmocka_unit_test(test_split),      cmocka_unit_test(test_bad_splits),
+      cmocka_unit_test(test_mixed_sets), cmocka_unit_test(test_count_of_one),
+      cmocka_unit_test(test_let_go),     cmocka_unit_test(test_split_memory_refused),
   };
   return cmocka_run_group_tests(tests, make_folder, drop_folder);
 }
