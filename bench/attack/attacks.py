@@ -10,6 +10,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from client import Answer, ask, ask_raw, connect, connect_plain, head_of, request_of
+from formats import JOINED, play_joined, play_one
 from measure import ANSWER, FORK, PROMPT, completion, tokens
 from server import DEMO, DEMO_AR, KEYS, metrics_of
 from strict import MALFORMED
@@ -432,4 +433,6 @@ ATTACKS = [
     Attack("responses-logprobs", "eight streams of responses with top_logprobs", play_responses_logprobs),
     Attack("malformed", "requests that break the rules of HTTP", play_malformed),
     Attack("cancels", "32 clients that hang up within half a second", play_cancels),
+    Attack("schema-bombs", "schemas that take long to compile, four at a time", play_one, quick=True),
+    Attack("schema-bombs-joined", "the same of three tenants, four each", play_joined, keys=JOINED, share=4.0, quick=True),
 ]

@@ -12,6 +12,7 @@ import time
 
 from attacks import MIB, stop_body, stops_of
 from client import HOST, ask, ask_raw, head_of, request_of, speak_tls, speaks_tls
+from formats import check_drain_bomb
 from measure import ANSWER, PROMPT, completion, tokens
 from server import KEYS, Server, make_certificate, metrics_of, wait_for
 from strict import HOST_LINE, MALFORMED, send_malformed, status_lines
@@ -371,6 +372,7 @@ CHECKS = {
     "stops-cpu": (check_stops, True),
     "drain": (check_drain, True),
     "drain-full": (check_drain_full, False),
+    "drain-bomb": (check_drain_bomb, False),
     "hangup": (check_hangup, True),
     "tls": (check_tls, True),
     "socket": (check_socket, True),
