@@ -17,6 +17,7 @@ static void fill_entropy_bound(weft_entropy_bound *e, const weft_entropy_bound *
   if (e->t_max < 0.0f) e->t_max = from->t_max;
   if (e->entropy_bound < 0.0f) e->entropy_bound = from->entropy_bound;
   if (e->confidence < 0.0f) e->confidence = from->confidence;
+  if (!e->self_conditioning) e->no_self_conditioning = e->no_self_conditioning || from->no_self_conditioning;
 }
 
 /* Values that are not finite pass the comparisons above; the checks refuse them. */
@@ -60,6 +61,7 @@ void answer_defaults_print(const weft_served_model *model, weft_text *out) {
         out, "; canvases of at most %u steps, temperatures %g to %g, entropy bound %g, stability %d, confidence %g",
         e->max_steps, (double)e->t_max, (double)e->t_min, (double)e->entropy_bound, e->stability,
         (double)e->confidence);
+    if (e->no_self_conditioning) weft_text_puts(out, ", no self-conditioning");
   }
   weft_text_puts(out, ", where a request names nothing else\n");
 }
@@ -67,7 +69,7 @@ void answer_defaults_print(const weft_served_model *model, weft_text *out) {
 void answer_defaults_tell_unused(const weft_runtime *rt) {
   const weft_entropy_bound *e = rt->options.entropy_bound;
   bool given = e != NULL && (e->max_steps > 0 || e->stability >= 0 || e->t_min >= 0.0f || e->t_max >= 0.0f ||
-                             e->entropy_bound >= 0.0f || e->confidence >= 0.0f);
+                             e->entropy_bound >= 0.0f || e->confidence >= 0.0f || e->no_self_conditioning);
   for (uint32_t i = 0; i < rt->n_models && given; i++) {
     given = weft_model_get_info(rt->model[i].model)->canvas_length == 0;
   }

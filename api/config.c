@@ -111,7 +111,7 @@ static const weft_option product_rows[] = {
      "equal argmax canvases before an early stop [the model's]"},
     {"diffusion-confidence", 0, DIFFUSION, ANSWERS, F32(entropy_bound.confidence, WEFT_RANGE_CONFIDENCE), "X",
      "mean entropy below which a canvas may stop [the model's]"},
-    {"no-self-conditioning", 0, DIFFUSION, WRITES, FLAG(entropy_bound.no_self_conditioning), NULL,
+    {"no-self-conditioning", 0, DIFFUSION, ANSWERS, FLAG(entropy_bound.no_self_conditioning), NULL,
      "keep the soft embedding at zero, to compare"},
     {"kv-mib", 0, MEMORY, RUNTIME, U32(kv_mib, 0, 0, 1 << 24), "N", "MiB of the KV pool [0: planned from free memory]"},
     {"kv-8bit", 0, MEMORY, RUNTIME, LIST(kv_8bit), "MODEL",
@@ -460,6 +460,7 @@ static weft_status parse_argument(weft_config *config, const weft_option_table *
   } else {
     o = find_letter(more, word[1], command);
     if (word[2] != 0) value = word + 2;
+    if (value != NULL && o != NULL && o->kind == WEFT_OPTION_FLAG) o = NULL; /* the letter of a flag stands alone */
   }
   if (o == NULL) return weft_fail(error, WEFT_E_INVALID, "no option is named '%s': --help lists them", word);
   if (o->kind == WEFT_OPTION_FLAG) {

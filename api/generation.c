@@ -636,7 +636,8 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
                 .preemptions = u->n_preemptions,
                 .queue_us = u->started_us > u->submitted_us ? u->started_us - u->submitted_us : 0,
                 .first_token_us = u->first_token_us > u->submitted_us ? u->first_token_us - u->submitted_us : 0,
-                .total_us = u->finished_us - u->submitted_us}};
+                .total_us = u->finished_us - u->submitted_us,
+                .denoising_us = u->denoising_us > u->submitted_us ? u->denoising_us - u->submitted_us : 0}};
   g->ended = true;
   g->n_top = g->event.n_top;
   bool has_logprobs = g->logprobs && g->event.logprobs != NULL && g->event.finish == WEFT_FINISH_STOP;

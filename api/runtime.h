@@ -85,4 +85,9 @@ const char *weft_degraded(const weft_runtime *runtime);
 /* Copies the line of a weft_error to the caller's buffer and returns the status as int. */
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error);
 
+/* Why an answer that has tokens has no text, for those who asked: what follows says what to do. */
+#define WEFT_NO_TEXT                                                                                               \
+  "the answer has no text: its tokens are padding or control tokens, which models that were taught conversations " \
+  "give to a bare text"
+
 #endif

@@ -169,7 +169,7 @@ typedef struct weft_token_logprob {
 typedef struct weft_usage_counts {
   uint32_t prompt_tokens, cached_tokens, completion_tokens;
   uint32_t canvases, denoise_steps, preemptions;
-  uint64_t queue_us, first_token_us, total_us; /* microseconds from submit to the start, the first token, the end */
+  uint64_t queue_us, first_token_us, total_us, denoising_us; /* from submit to start, first token, end, denoise step */
 } weft_usage_counts;
 
 /* Valid until the next call of weft_next on the same generation. */

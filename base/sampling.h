@@ -73,6 +73,7 @@ typedef struct weft_entropy_bound {
   int32_t stability;         /* -1: the model's; this many argmax canvases in a row must be equal for an early stop */
   float confidence;          /* -1: the model's; mean entropy in nats below which a stable canvas stops early */
   bool no_self_conditioning; /* [false] the soft embedding stays zero, for comparison */
+  bool self_conditioning;    /* [false] it does not, although the default of weft_open is no_self_conditioning */
 } weft_entropy_bound;
 
 #endif

@@ -9,6 +9,8 @@
 #include "model/layers.h"
 #include "model/models.h"
 
+enum { CANVAS_LENGTH_USUAL = 256 }; /* of the models as they were made; early files do not say it */
+
 static weft_status read_entropy_bound(const model_keys *keys, model_hyper *hyper) {
   weft_entropy_bound *eb = &hyper->entropy_bound;
   weft_entropy_bound d = weft_entropy_bound_default();
@@ -44,7 +46,8 @@ weft_status diffusion_gemma_read(const weft_gguf *gguf, model_hyper *hyper, weft
     status = hyper_refuse_if_set(&keys, ".attention.shared_kv_layers", "layers that share keys of a canvas");
   }
   if (status == WEFT_OK) {
-    status = model_keys_u32(&keys, "diffusion.canvas_length", 1, WEFT_CANVAS_MAX, &hyper->canvas_length);
+    status = model_keys_u32_or(&keys, "diffusion.canvas_length", 1, WEFT_CANVAS_MAX, CANVAS_LENGTH_USUAL,
+                               &hyper->canvas_length);
   }
   if (status == WEFT_OK) status = read_entropy_bound(&keys, hyper);
   if (status == WEFT_OK && weft_gguf_tensor_find(gguf, "output.weight") != NULL) {

@@ -142,8 +142,10 @@ static void finish_canvas(weft_engine *e, weft_request *r, const weft_segment_re
 }
 
 /* A preempted canvas that found no place to be saved goes through its steps again: they are reported once. */
-static void report_step(weft_request *r, const weft_work *work, const weft_segment_result *result) {
+static void report_step(weft_request *r, const weft_work *work, const weft_segment_result *result,
+                        uint64_t launched_us) {
   if (work->block != r->reported_block || work->step != r->reported_step) return;
+  if (r->usage.n_denoise_steps == 0) r->usage.denoising_us = launched_us;
   r->usage.n_denoise_steps += 1;
   r->reported_step += 1;
   if (result->done) {
@@ -153,7 +155,8 @@ static void report_step(weft_request *r, const weft_work *work, const weft_segme
   weft_request_publish_canvas(r, result, work->block, work->step);
 }
 
-static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work, const weft_segment_result *result) {
+static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work, const weft_segment_result *result,
+                         uint64_t launched_us) {
   if (result->is_void || work->block < r->block) {
     e->stats.n_void_rows += work->n_rows;
     if (work->block < r->block) return;
@@ -165,7 +168,7 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
     end_as_bad(e, r);
     return;
   }
-  report_step(r, work, result);
+  report_step(r, work, result, launched_us);
   if (result->done) {
     finish_canvas(e, r, result);
   } else if (work->step + 1 == r->asked.entropy_bound.max_steps) {
@@ -235,12 +238,13 @@ static inline void apply_causal(weft_engine *e, const weft_work *work, const wef
   weft_lifecycle_landed(e, r);
 }
 
-static void apply_denoise(weft_engine *e, const weft_work *work, const weft_segment_result *result) {
+static void apply_denoise(weft_engine *e, const weft_work *work, const weft_segment_result *result,
+                          uint64_t launched_us) {
   weft_request *r = work->request;
   if (r->finish != WEFT_FINISH_NONE) {
     e->stats.n_void_rows += work->n_rows;
   } else {
-    apply_canvas(e, r, work, result);
+    apply_canvas(e, r, work, result, launched_us);
   }
   weft_lifecycle_landed(e, r);
 }
@@ -281,7 +285,7 @@ bool weft_apply_step(weft_engine *engine, weft_step_plan *plan, const weft_step_
   for (uint32_t i = 0; i < plan->n_canvas; i++) {
     const weft_segment_result *own = take_result(&next, end, n_causal + i);
     if (own == NULL) return false;
-    apply_denoise(engine, &plan->canvas[i], own);
+    apply_denoise(engine, &plan->canvas[i], own, plan->launched_us);
   }
   tell_all(engine);
   return next == end;

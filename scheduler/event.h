@@ -45,6 +45,7 @@ typedef struct weft_usage {
   uint32_t n_computed_rows;              /* rows of the prompt that were computed, again after a preemption too */
   uint32_t n_canvases, n_denoise_steps, n_preemptions;
   uint64_t submitted_us, started_us, first_token_us, finished_us;
+  uint64_t denoising_us; /* the runner got the step of the first denoise step; 0: none */
 } weft_usage;
 
 typedef struct weft_event {

@@ -75,6 +75,13 @@ expect 0 "architecture 'deepseek4' is not supported" "$weft" inspect tests/fuzz/
 expect 0 'numbers: 143 tensors read, 0 broken' "$weft" check numbers -m $demo
 expect 0 '{"sound":true,"tensors":143' "$weft" check numbers -m $demo --json
 expect 2 'it has: numbers' "$weft" check letters -m $demo
+expect 2 "generate: 'backwards.' belongs to no option" "$weft" generate -m $demo --chat -p Write backwards.
+expect 2 "chat: 'hello' belongs to no option" "$weft" chat -m $demo hello
+expect 2 "serve: 'a.gguf' belongs to no option" "$weft" serve a.gguf
+expect 2 "check: 'more' belongs to no option" "$weft" check numbers more -m $demo
+expect 2 "no option is named '-hf'" "$weft" generate -hf owner/name
+expect 2 "no option is named '-help'" "$weft" serve -help
+expect 0 'the answer has no text: its tokens are padding' "$weft" generate -m $demo -p 'What is 58 + 37?' --seed 1
 { head -c -40000 $ar && head -c 40000 /dev/zero; } >"$dir/zeros.gguf"
 expect 1 'rows are zero, the first is row' "$weft" check -m "$dir/zeros.gguf"
 expect 1 '"fault":"zero"' "$weft" check -m "$dir/zeros.gguf" --json

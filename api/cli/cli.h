@@ -23,6 +23,7 @@ typedef struct weft_command {
   int (*run)(const weft_config *config);
   const char *usage, *help;
   const char *examples; /* whole lines */
+  uint32_t n_words;     /* most words that belong to no option; others are refused */
 } weft_command;
 
 int weft_cli_generate(const weft_config *config);

@@ -2,12 +2,14 @@
 /* weft generate: one prompt in, one answer out. */
 #include <errno.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "api/cli/cli.h"
 #include "api/cli/screen.h"
+#include "api/runtime.h"
 #include "base/memory.h"
 #include "base/text.h"
 
@@ -106,6 +108,9 @@ static int write_answers(output_state *s, weft_runtime *rt, const weft_generate_
     code = weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", d.error);
   } else if (s->config->json) {
     print_json(s, g, &d);
+  }
+  if (code == 0 && s->text.n == 0 && d.usage.completion_tokens > 0) {
+    (void)fprintf(stderr, "weft: %s; ask with --chat, or print the tokens with --special\n", WEFT_NO_TEXT);
   }
   weft_generation_free(g);
   return code;

@@ -5,6 +5,9 @@
 
 int weft_cli_inspect(const weft_config *config) {
   const char *path = config->models.n > 0 ? config->models.item[0] : config->words.n > 0 ? config->words.item[0] : NULL;
+  if (config->models.n > 0 && config->words.n > 0) {
+    return weft_cli_fail(WEFT_EXIT_USAGE, "inspect: one file at a time, and '%s' is another", config->words.item[0]);
+  }
   if (path == NULL) return weft_cli_fail(WEFT_EXIT_USAGE, "inspect: name a GGUF file");
   weft_gguf *gguf = NULL;
   weft_text text = {0};

@@ -286,7 +286,6 @@ int weft_cli_serve(const weft_config *config) {
                          config->socket_mode);
   }
   if (config->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
-  if (config->words.n > 0) return weft_cli_fail(WEFT_EXIT_USAGE, "serve: '%s' is no option", config->words.item[0]);
   files.keys_source =
       (weft_keys_source){.path = config->api_keys, .key = config->api_key.item, .n_keys = config->api_key.n};
   if (config->api_keys != NULL || config->api_key.n > 0) {

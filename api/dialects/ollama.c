@@ -99,7 +99,8 @@ static void put_content(bool chat, const weft_text *text, const weft_text *think
 
 static void put_done(const weft_choice *c, weft_text *out) {
   const weft_usage_counts *u = &c->usage;
-  uint64_t first = u->first_token_us > 0 ? u->first_token_us : u->total_us;
+  /* the first canvas comes as a whole: its steps are the answer's time, not the prompt's */
+  uint64_t first = u->denoising_us > 0 ? u->denoising_us : u->first_token_us > 0 ? u->first_token_us : u->total_us;
   weft_text_printf(out, ",\"done\":true,\"done_reason\":\"%s\",\"total_duration\":%llu,\"load_duration\":0",
                    strcmp(c->finish, "length") == 0 ? "length" : "stop", (unsigned long long)u->total_us * 1000);
   weft_text_printf(out, ",\"prompt_eval_count\":%u,\"prompt_eval_duration\":%llu", u->prompt_tokens,

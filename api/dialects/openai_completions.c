@@ -6,6 +6,7 @@
 
 #include "api/dialects/openai.h"
 #include "api/json.h"
+#include "api/runtime.h"
 
 enum { TOKENS, LOGPROBS, TOP, OFFSETS };
 
@@ -79,6 +80,13 @@ static void put_list(const char *name, const weft_text *list, weft_pieces *out) 
   weft_text_puts(&out->text, "]");
 }
 
+/* Models that were taught conversations answer a bare text with padding: the client sees why there is no text. */
+static void put_warning(const weft_choice *c, weft_text *out) {
+  if (c->has_text || c->usage.completion_tokens == 0) return;
+  weft_text_puts(out, ",\"warning\":");
+  weft_json_words(out, WEFT_NO_TEXT "; ask /v1/chat/completions, or see the tokens with return_token_ids");
+}
+
 static void put_choice(const weft_answer *a, const weft_choice *c, const char *finish, bool whole,
                        weft_pieces *pieces) {
   weft_text *out = &pieces->text;
@@ -103,6 +111,7 @@ static void put_choice(const weft_answer *a, const weft_choice *c, const char *f
   } else {
     weft_json_words(out, finish);
     weft_openai_stop_reason(c, out);
+    put_warning(c, out);
   }
   if (whole) weft_openai_prompt_logprobs(a, c, pieces);
   if (a->token_ids && (whole || c->n_ids > 0)) {

@@ -382,6 +382,7 @@ weft_status weft_openai_diffusion(weft_gen *gen, const json_t *diffusion, const 
     if (strcmp(key, "self_conditioning") == 0) {
       if (!json_is_boolean(value)) return field_wrong(why, name, "true or false");
       gen->params.entropy_bound.no_self_conditioning = json_is_false(value);
+      gen->params.entropy_bound.self_conditioning = json_is_true(value);
       continue;
     }
     for (size_t i = 0; i < sizeof diffusion_fields / sizeof *diffusion_fields; i++) {

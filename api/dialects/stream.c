@@ -118,6 +118,7 @@ static void choose_given(weft_answer *a) {
 
 static weft_status keep_text(const weft_answer *a, weft_choice *c, const weft_delta *d) {
   weft_status status = WEFT_OK;
+  c->has_text = c->has_text || (d->kind == WEFT_DELTA_TEXT && d->n_text > 0);
   if (!d->thinking && c->reader != NULL) {
     status = answer_calls_push(c, d->text, d->n_text);
   } else if (!answer_calls_in_call(c)) {

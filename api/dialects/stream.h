@@ -50,6 +50,7 @@ typedef struct weft_choice {
   struct answer_calls *reader; /* finds calls in the text; NULL: the request has no tools (answer_calls.h) */
   uint64_t n_prompt_text;      /* characters of the prompt that stand in front of the text */
   uint32_t n_thinking_tokens;
+  bool has_text;       /* something of the answer was text */
   const char *finish;  /* once ended */
   const char *stop;    /* once ended: the stop string that ended it, or NULL */
   int32_t stop_token;  /* once ended: the one of the request's own stop tokens that ended it; -1: none */

@@ -130,29 +130,33 @@ const weft_command weft_lab_commands[] = {
      "measure speed and memory",
      "  weft bench model -m a.gguf                      prefill, decode and canvas steps\n"
      "  weft bench serving -m a.gguf --repeat 3         a server of its own under parallel requests\n"
-     "  weft bench profile -m a.gguf >machine.json      this machine, for weft sim --profile\n"},
+     "  weft bench profile -m a.gguf >machine.json      this machine, for weft sim --profile\n",
+     UINT32_MAX},
     {"eval", WEFT_OPENS_RUNTIME | EVAL, weft_lab_eval, "-m FILE --cases FILE",
      "answer examples with known answers, both ways",
-     "  weft eval -m model/demo/weft-demo.gguf --cases model/demo/eval.jsonl --limit 20\n"},
+     "  weft eval -m model/demo/weft-demo.gguf --cases model/demo/eval.jsonl --limit 20\n", 0},
     {"check", WEFT_OPENS_MODEL | CHECK, weft_lab_check, "[numbers] -m FILE [--backend NAME]",
      "the numbers of a file, then a backend against ref, op by op",
      "  weft check numbers -m a.gguf                    NaN, rows of zeros and constant routers only\n"
      "  weft check -m a.gguf --backend cpu\n"
      "  weft check -m m26.gguf --backend cuda --seconds 120    some rows of every product; more time takes more of "
-     "them\n"},
+     "them\n",
+     1},
     {"logits", WEFT_OPENS_MODEL | LOGITS, weft_lab_logits, "-m FILE --tokens IDS -o FILE", "write raw f32 logits",
-     "  weft logits -m a.gguf --tokens 2,5,9 -o logits.f32\n"},
+     "  weft logits -m a.gguf --tokens 2,5,9 -o logits.f32\n", 0},
     {"perplexity", WEFT_OPENS_MODEL | PERPLEXITY, weft_lab_perplexity, "-m FILE -f FILE",
      "how well a model foretells a text, and how far two are apart",
      "  weft perplexity -m a.gguf -f wiki.txt                          windows as llama.cpp takes them\n"
      "  weft perplexity -m f16.gguf -f wiki.txt --save-logits f16.rows\n"
      "  weft perplexity -m q4.gguf -f wiki.txt --kl f16.rows           KL divergence from those\n"
-     "  weft perplexity -m diffusion.gguf -f wiki.txt --noise 0.5,1    a canvas model, at two levels of noise\n"},
+     "  weft perplexity -m diffusion.gguf -f wiki.txt --noise 0.5,1    a canvas model, at two levels of noise\n",
+     0},
     {"soak", WEFT_OPENS_RUNTIME | SOAK, weft_lab_soak, "-m FILE", "full load with random cancels for a while",
-     "  weft soak -m a.gguf --seconds 600 --seed 1\n"},
+     "  weft soak -m a.gguf --seconds 600 --seed 1\n", 0},
     {"sim", WEFT_FOR_ENGINE | WEFT_FOR_ALL | SIM, weft_lab_sim, "[--trace FILE]",
      "engine and pager under a virtual clock, without a model",
      "  weft sim --rate 20 --diffusion 0.5              1000 drawn requests, half answered by canvases\n"
      "  weft sim --trace load.jsonl --profile m.json    recorded requests on a measured machine\n"
-     "  weft sim --seed 7 -o load.jsonl --plots plots   the drawn requests as a trace, and pictures\n"}};
+     "  weft sim --seed 7 -o load.jsonl --plots plots   the drawn requests as a trace, and pictures\n",
+     UINT32_MAX}};
 const uint32_t weft_lab_n_commands = sizeof weft_lab_commands / sizeof *weft_lab_commands;

@@ -13,28 +13,33 @@ static const weft_command commands[] = {
     {"generate", WEFT_CMD_GENERATE, weft_cli_generate, "-m FILE -p TEXT", "write text, token by token or by diffusion",
      "  weft generate -m a.gguf --chat -p \"Sort from low to high: 41 7 23\"\n"
      "  weft generate -m a.gguf -i story.txt -n 200 --temperature 0.7 --seed 1\n"
-     "  weft generate -m a.gguf --chat -p \"What is 58 + 37?\" --mode autoregressive --json\n"},
+     "  weft generate -m a.gguf --chat -p \"What is 58 + 37?\" --mode autoregressive --json\n",
+     0},
     {"chat", WEFT_CMD_CHAT, weft_cli_chat, "-m FILE", "talk to a model on the terminal",
      "  weft chat -m a.gguf\n"
-     "  weft chat -m a.gguf --system \"Answer in one line.\" --temperature 0\n"},
+     "  weft chat -m a.gguf --system \"Answer in one line.\" --temperature 0\n",
+     0},
     {"serve", WEFT_CMD_SERVE, weft_cli_serve, "-m FILE [-m FILE ...]", "an OpenAI-compatible HTTP server",
      "  weft serve -m a.gguf                                   one model on 127.0.0.1:8080\n"
      "  weft serve -m a.gguf -m b.gguf --port 9000             two models over one pool of KV memory\n"
      "  weft serve -m a.gguf --diffusion-steps 24 --top-k 40   for requests that do not name their own\n"
      "  weft serve -m a.gguf --host 0.0.0.0 --api-keys keys    for others, each with a key\n"
-     "  WEFT_ROWS=1024 weft serve --config weft.conf           options from the environment and a file\n"},
+     "  WEFT_ROWS=1024 weft serve --config weft.conf           options from the environment and a file\n",
+     0},
     {"demo", WEFT_CMD_DEMO, weft_cli_demo, "-m FILE -m FILE", "serve the demo model and show what happens",
-     "  weft demo -m model/demo/weft-demo.gguf -m model/demo/weft-demo-ar.gguf\n"},
+     "  weft demo -m model/demo/weft-demo.gguf -m model/demo/weft-demo-ar.gguf\n", 0},
     {"inspect", WEFT_CMD_INSPECT, weft_cli_inspect, "FILE", "print what a GGUF file holds",
      "  weft inspect a.gguf\n"
-     "  weft inspect a.gguf --json\n"},
+     "  weft inspect a.gguf --json\n",
+     1},
     {"tokenize", WEFT_CMD_TOKENIZE, weft_cli_tokenize, "-m FILE -p TEXT", "text to token ids, or ids to text",
      "  weft tokenize -m a.gguf -p \"some text\"\n"
-     "  weft tokenize -m a.gguf --tokens 2,5,9\n"},
+     "  weft tokenize -m a.gguf --tokens 2,5,9\n",
+     0},
     {"top", WEFT_CMD_TOP, weft_cli_top, "[--port N]", "a running server, live: pool, models, tenants, latencies",
-     "  weft top --port 8080\n"},
+     "  weft top --port 8080\n", 0},
     {"trace", WEFT_CMD_TRACE, weft_cli_trace, "[--port N] [-o FILE]",
-     "the last steps of a running server, for chrome://tracing", "  weft trace --port 8080 -o steps.json\n"}};
+     "the last steps of a running server, for chrome://tracing", "  weft trace --port 8080 -o steps.json\n", 0}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_commands(FILE *to, const char *topic, const weft_command *list, uint32_t n) {
@@ -76,6 +81,12 @@ static int run_command(const weft_command *command, int argc, char **argv) {
   } else if (config.product.help) {
     (void)printf("weft %s %s\n%s\n\nExamples:\n%s", command->name, command->usage, command->help, command->examples);
     weft_config_help(&weft_lab_options, command->options, stdout);
+  } else if (config.product.words.n > command->n_words) {
+    const char *word = config.product.words.item[command->n_words];
+    code = weft_cli_fail(WEFT_EXIT_USAGE,
+                         "%s: '%s' belongs to no option: a value stands behind the name of its option, as -m FILE, and "
+                         "a value of several words in quotes",
+                         command->name, word);
   } else {
     if (config.product.verbose) weft_log_set_level(WEFT_LOG_INFO);
     code = command->run(&config.product);

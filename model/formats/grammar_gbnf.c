@@ -8,6 +8,9 @@
 #include "base/memory.h"
 #include "model/formats/grammar_expression.h"
 
+/* Others write grammars in Lark or EBNF: the line says what is meant here. */
+#define WHOLE "grammar (in GBNF, llama.cpp's notation)"
+
 typedef struct gbnf_rule {
   size_t at, n; /* its name in the text */
   uint32_t rule;
@@ -23,7 +26,7 @@ typedef struct gbnf {
 static uint32_t fail_at(gbnf *g, const char *what) {
   uint32_t line = 1;
   for (size_t i = 0; i < g->e.i && i < g->e.n_text; i++) line += g->e.text[i] == '\n' ? 1 : 0;
-  builder_fail(g->e.b, WEFT_E_INVALID, "grammar, line %u: %s", line, what);
+  builder_fail(g->e.b, WEFT_E_INVALID, WHOLE ", line %u: %s", line, what);
   return 0;
 }
 
@@ -223,11 +226,11 @@ void grammar_read_gbnf(grammar_builder *b, const char *text, size_t n) {
     if (root) b->root = r->rule;
     has_root = has_root || root;
     if (!r->defined) {
-      builder_fail(b, WEFT_E_INVALID, "grammar: the rule %.*s is used and not defined", (int)(r->n < 64 ? r->n : 64),
+      builder_fail(b, WEFT_E_INVALID, WHOLE ": the rule %.*s is used and not defined", (int)(r->n < 64 ? r->n : 64),
                    text + r->at);
     }
   }
-  if (builder_ok(b) && !has_root) builder_fail(b, WEFT_E_INVALID, "grammar: there is no rule named root");
+  if (builder_ok(b) && !has_root) builder_fail(b, WEFT_E_INVALID, WHOLE ": there is no rule named root");
   expressions_close(&g.e);
   weft_free(g.name);
 }

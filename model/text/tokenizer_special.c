@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "model/text/tokenizer_internal.h"
 
@@ -51,13 +52,31 @@ static weft_status read_flag(const weft_gguf *gguf, const char *key, bool *flag,
   return status == WEFT_E_NOT_FOUND ? WEFT_OK : status;
 }
 
+/* An id that no token has is taken as none: the token that texts begin with is then found by its name, if it has one. */
+static weft_status read_bos(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
+  static const char *const names[] = {"<bos>", "<s>", "<|begin_of_text|>"};
+  int32_t usual = t->bos;
+  weft_status status = read_id(t, gguf, KEY "bos_token_id", &t->bos, error);
+  double value;
+  bool is_number = weft_gguf_f64(gguf, KEY "bos_token_id", &value, NULL) == WEFT_OK;
+  if (status != WEFT_E_FORMAT || !is_number) return status;
+  t->bos = usual;
+  for (size_t i = 0; i < sizeof names / sizeof *names && t->bos < 0; i++) {
+    uint32_t id = vocab_find(&t->vocab, names[i], strlen(names[i]));
+    if (id < t->vocab.n) t->bos = (int32_t)id;
+  }
+  weft_log(WEFT_LOG_WARN, "%s; %s%d is taken", error->text, t->bos < 0 ? "no token: " : "token ", t->bos);
+  *error = (weft_error){{0}};
+  return WEFT_OK;
+}
+
 static weft_status read_ids(weft_tokenizer *t, const weft_gguf *gguf, weft_error *error) {
   bool defaults = t->kind == TOKENIZER_LLAMA && t->vocab.n > 2;
   t->bos = defaults ? 1 : -1;
   t->eos = defaults ? 2 : -1;
   t->unk = defaults ? 0 : -1;
   t->pad = t->mask = -1;
-  weft_status status = read_id(t, gguf, KEY "bos_token_id", &t->bos, error);
+  weft_status status = read_bos(t, gguf, error);
   if (status == WEFT_OK) status = read_id(t, gguf, KEY "eos_token_id", &t->eos, error);
   if (status == WEFT_OK) status = read_id(t, gguf, KEY "unknown_token_id", &t->unk, error);
   if (status == WEFT_OK) status = read_id(t, gguf, KEY "padding_token_id", &t->pad, error);

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <unistd.h>
 
+#include "base/memory.h"
 #include "tests/support/http_conversation.h"
 
 #define QUESTION "\"messages\":[{\"role\":\"user\",\"content\":\"Write a story.\"}]"
@@ -97,6 +98,42 @@ static void test_instructions_are_chosen(void **state) {
   assert_non_null(strstr(line, "instruction set 'sse9' is unknown"));
 }
 
+/* The text of a canvas's steps on a server whose default is given; self: the request's own choice. */
+static char *canvas_of(bool none_by_default, const char *self) {
+  weft_entropy_bound bound = {
+      .t_min = -1.0f, .t_max = -1.0f, .entropy_bound = -1.0f, .stability = -1, .confidence = -1.0f};
+  char body[512];
+  talk one;
+  bound.no_self_conditioning = none_by_default;
+  (void)talk_serve(&one, NULL, (weft_open_options){.backend = "cpu", .entropy_bound = &bound},
+                   (weft_server_options){0});
+  assert_true((strstr(weft_plan(one.runtime), ", no self-conditioning,") != NULL) == none_by_default);
+  (void)snprintf(body, sizeof body,
+                 "{" QUESTION ",\"mode\":\"diffusion\",\"max_tokens\":64,\"seed\":3,\"diffusion\":{%s}}", self);
+  json_t *answer = talk_json(one.port, "/v1/chat/completions", body);
+  weft_text out = {0};
+  weft_text_printf(&out, "%d %s", (int)int_at(answer, "usage.completion_tokens_details.denoise_steps"),
+                   text_at(answer, "choices.0.message.content"));
+  json_decref(answer);
+  talk_close(&one);
+  return out.bytes;
+}
+
+/* --no-self-conditioning of a server is what requests get, and a request may say otherwise. */
+static void test_self_conditioning_of_the_server(void **state) {
+  (void)state;
+  char *with = canvas_of(false, ""), *without = canvas_of(true, ""),
+       *asked_without = canvas_of(false, "\"self_conditioning\":false"),
+       *asked_with = canvas_of(true, "\"self_conditioning\":true");
+  assert_string_not_equal(with, without);
+  assert_string_equal(without, asked_without);
+  assert_string_equal(with, asked_with);
+  weft_free(with);
+  weft_free(without);
+  weft_free(asked_without);
+  weft_free(asked_with);
+}
+
 static weft_open_options small_options(const char *const *model, const weft_sampling *sampling,
                                        const weft_entropy_bound *bound) {
   return (weft_open_options){.models = model,
@@ -171,6 +208,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_canvas_takes_the_servers_steps_and_a_request_its_own),
                                      cmocka_unit_test(test_a_temperature_of_the_server_is_that_of_requests_without_one),
                                      cmocka_unit_test(test_the_plan_says_what_holds),
+                                     cmocka_unit_test(test_self_conditioning_of_the_server),
                                      cmocka_unit_test(test_instructions_are_chosen),
                                      cmocka_unit_test(test_what_is_not_used_is_told),
                                      cmocka_unit_test(test_contradictions_are_refused_when_the_server_starts)};

@@ -460,8 +460,33 @@ static void test_refusals(void **state) {
   refused(CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"echo\":true}", "belongs to /v1/completions");
 }
 
+/* A model that was taught conversations gives padding to a bare text: the answer says so, streamed and whole. */
+static void test_an_answer_without_text_says_why(void **state) {
+  static const char body[] =
+      "{\"model\":\"weft-demo\",\"mode\":\"diffusion\",\"prompt\":\"What is 58 + 37?\",\"seed\":1,\"stream\":%s}";
+  char text[256];
+  (void)state;
+  (void)snprintf(text, sizeof text, body, "false");
+  json_t *answer = talk_json(server.port, COMPLETIONS, text);
+  assert_string_equal(text_at(answer, "choices.0.text"), "");
+  assert_true(int_at(answer, "usage.completion_tokens") > 0);
+  assert_non_null(strstr(text_at(answer, "choices.0.warning"), "ask /v1/chat/completions"));
+  json_decref(answer);
+  (void)snprintf(text, sizeof text, body, "true");
+  json_t *events = talk_stream(server.port, COMPLETIONS, text);
+  size_t n = json_array_size(events);
+  assert_non_null(strstr(text_at(json_array_get(events, n - 2), "data.choices.0.warning"), "padding"));
+  json_decref(events);
+  answer = talk_json(server.port, COMPLETIONS,
+                     "{\"model\":\"weft-demo\",\"prompt\":\"Hello\",\"seed\":1,\"temperature\":0}");
+  assert_string_not_equal(text_at(answer, "choices.0.text"), "");
+  assert_null(at(answer, "choices.0.warning"));
+  json_decref(answer);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_an_answer_without_text_says_why),
       cmocka_unit_test(test_reference),
       cmocka_unit_test(test_log_likelihood),
       cmocka_unit_test(test_offsets),

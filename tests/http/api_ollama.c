@@ -57,6 +57,18 @@ static void check_done(json_t *end, json_t *openai) {
   assert_true(int_at(end, "eval_duration") > 0 && int_at(end, "prompt_eval_duration") > 0);
 }
 
+/* An answer of one canvas comes at once, and yet it took time. */
+static void one_canvas_took_time(void **state) {
+  (void)state;
+  json_t *answer = talk_json(server.port, "/api/chat",
+                             "{\"model\":\"weft-demo\",\"stream\":false,\"messages\":[{\"role\":\"user\","
+                             "\"content\":\"What is 58 + 37?\"}],\"options\":{\"num_predict\":16}}");
+  assert_true(int_at(answer, "eval_duration") > 0 && int_at(answer, "prompt_eval_duration") > 0);
+  assert_true(int_at(answer, "total_duration") >=
+              int_at(answer, "prompt_eval_duration") + int_at(answer, "eval_duration"));
+  json_decref(answer);
+}
+
 static void check_kind(const char *path, const char *model, const char *fields, const char *more, const char *text_path,
                        json_t *openai) {
   char body[1024];
@@ -324,6 +336,7 @@ static void test_errors_have_their_shape(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(one_canvas_took_time),
       cmocka_unit_test(test_chat_and_generate),
       cmocka_unit_test(test_options),
       cmocka_unit_test(test_format),

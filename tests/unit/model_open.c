@@ -117,8 +117,6 @@ static void test_required_keys(void **state) {
     (void)snprintf(words, sizeof words, "key '%s' is missing", key);
     refused("ar-base", (gguf_edit){.drop_key = key}, WEFT_E_FORMAT, words);
   }
-  refused("dg-base", (gguf_edit){.drop_key = "diffusion.canvas_length"}, WEFT_E_FORMAT,
-          "key 'diffusion.canvas_length' is missing");
 }
 
 static void test_bounds(void **state) {
@@ -480,6 +478,8 @@ static void test_what_may_differ(void **state) {
   accepted("ar-base", (gguf_edit){.drop_key = "gemma4.final_logit_softcapping"}, &info);
   accepted("dg-base", (gguf_edit){.drop_key = "diffusion.eb_t_min"}, &info);
   assert_true(info.entropy_bound.t_min == 0.4f && info.canvas_length == 8);
+  accepted("dg-base", (gguf_edit){.drop_key = "diffusion.canvas_length"}, &info);
+  assert_int_equal(info.canvas_length, 256);
   accepted("dg-base", (gguf_edit){.set_u32 = "diffusion.eb_max_steps", .value = 7}, &info);
   assert_int_equal(info.entropy_bound.max_steps, 7);
   accepted("ar-base", (gguf_edit){.set_f32 = "general.sampling.temp", .real = 0.5f}, &info);

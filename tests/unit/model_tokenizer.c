@@ -314,9 +314,27 @@ static void test_refuses_lengths(void **state) {
   }
 }
 
+/* An id that no token has is no reason to refuse a file: the token is looked for by its name. */
+static void test_a_wrong_bos_is_told(void **state) {
+  (void)state;
+  for (int named = 0; named < 2; named++) {
+    tokenizer_fixture f = {0};
+    fixture_gpt2(&f, "gpt-2");
+    uint32_t id = named == 0 ? 0 : fixture_token(&f, "<s>", FIXTURE_CONTROL);
+    gguf_writer_u32(&f.writer, "tokenizer.ggml.bos_token_id", 100000);
+    weft_tokenizer *t = fixture_tokenizer(&f);
+    assert_int_equal(weft_tokenizer_bos(t), named == 0 ? -1 : (int32_t)id);
+    fixture_close(&f);
+  }
+  tokenizer_fixture f = {0};
+  fixture_gpt2(&f, "gpt-2");
+  gguf_writer_string(&f.writer, "tokenizer.ggml.bos_token_id", "one");
+  refused(&f, WEFT_E_FORMAT, "tokenizer.ggml.bos_token_id");
+}
+
 static void test_refuses_ids(void **state) {
   (void)state;
-  static const char *const keys[] = {"bos", "eos", "unknown", "padding", "mask", "eot", "fim_pad"};
+  static const char *const keys[] = {"eos", "unknown", "padding", "mask", "eot", "fim_pad"};
   for (size_t i = 0; i < sizeof keys / sizeof *keys; i++) {
     tokenizer_fixture f = {0};
     char key[64];
@@ -421,6 +439,7 @@ int main(void) {
       cmocka_unit_test(test_refuses_tokens),
       cmocka_unit_test(test_empty_tokens),
       cmocka_unit_test(test_refuses_lengths),
+      cmocka_unit_test(test_a_wrong_bos_is_told),
       cmocka_unit_test(test_refuses_ids),
       cmocka_unit_test(test_refuses_merges),
       cmocka_unit_test(test_missing_pre_is_default),
