@@ -12,6 +12,8 @@
 #include "model/text/json_tree.h"
 
 enum { MESSAGES_MAX = 1 << 16 };
+/* What all ways of telling a conversation may cost together, and how many are tried whatever they cost. */
+enum { ATTEMPTS_COST = 16 << 20, ATTEMPTS_LEAST = 8 };
 static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
 enum { N_ROLES = sizeof roles / sizeof *roles };
 
@@ -352,7 +354,8 @@ static bool find_next_way(const chat_ways may, const bool known[CHAT_DIMENSIONS]
 }
 
 /* Prints the conversation as it is; where the template refuses it or leaves text out, in the ways that may help, until
- * all of it is there. The line is that of the conversation as it is. */
+ * all of it is there, or as much work was done as one request may ask for. The line is that of the conversation as it
+ * is. */
 static weft_status print_messages(const weft_chat *chat, const json_t *messages, json_t *values, weft_jinja_text *out,
                                   weft_error *error) {
   uint64_t steps = weft_jinja_budget_default().steps;
@@ -361,14 +364,16 @@ static weft_status print_messages(const weft_chat *chat, const json_t *messages,
   weft_status first = a.status;
   bool known[CHAT_DIMENSIONS] = {false};
   chat_ways may = {{false}};
-  if (first != WEFT_OK) chat_messages_ways(messages, may);
-  if (a.lost.other) return first; /* no way moves it */
+  if (first == WEFT_OK || a.lost.other) return first; /* no way moves it */
+  chat_messages_ways(messages, may);
+  uint64_t cost = chat_messages_cost(messages),
+           left = cost < ATTEMPTS_COST / ATTEMPTS_LEAST ? ATTEMPTS_COST / cost : ATTEMPTS_LEAST;
   while (a.status == WEFT_E_INVALID || a.status == WEFT_E_UNSUPPORTED) {
     weft_error line = {{0}};
     for (uint32_t i = 0; i < CHAT_DIMENSIONS; i++) {
       known[i] = known[i] || a.status == WEFT_E_INVALID || a.lost.dimension[i];
     }
-    if (!find_next_way(may, known, &way)) return first;
+    if (left-- == 0 || !find_next_way(may, known, &way)) return first;
     a = try_way(chat, messages, way, values, &steps, out, &line);
     if (a.status == WEFT_E_NO_MEMORY) *error = line;
     if (a.status == WEFT_E_NO_MEMORY) return a.status;

@@ -424,6 +424,17 @@ json_t *chat_messages_tell(const json_t *messages, chat_way way, bool short_ids)
   return tell_again(told, tell_each, way.level[CHAT_CALLS]);
 }
 
+uint64_t chat_messages_cost(const json_t *json) {
+  enum { PART = 64 };
+  uint64_t cost = PART + (json_is_string(json) ? json_string_length(json) : 0);
+  size_t i;
+  const char *name;
+  json_t *value;
+  json_array_foreach(json, i, value) cost += chat_messages_cost(value);
+  json_object_foreach((json_t *)(uintptr_t)json, name, value) cost += strlen(name) + chat_messages_cost(value);
+  return cost;
+}
+
 void chat_messages_ways(const json_t *messages, chat_ways out) {
   size_t i;
   json_t *message;
