@@ -392,6 +392,88 @@ static void test_replicas(void **state) {
   weft_close(rt);
 }
 
+/* Answers of LOAD requests at once, of which as many run as may and the others wait. */
+enum { LOAD = 20, LOAD_TOKENS = 60 };
+typedef struct load_answer {
+  int32_t token[LOAD_TOKENS];
+  uint32_t n;
+  char finish[16];
+} load_answer;
+
+static void read_load_answer(weft_generation *g, load_answer *a) {
+  weft_delta d;
+  *a = (load_answer){.n = 0};
+  do {
+    assert_int_equal(weft_next(g, TEST_WAIT_MS, &d), 0);
+    for (uint32_t i = 0; d.kind == WEFT_DELTA_TEXT && i < d.n_tokens; i++) {
+      assert_true(a->n < LOAD_TOKENS);
+      a->token[a->n++] = d.tokens[i];
+    }
+  } while (d.kind != WEFT_DELTA_END);
+  (void)snprintf(a->finish, sizeof a->finish, "%s", d.finish);
+  if (strcmp(d.finish, "error") == 0) assert_non_null(strstr(d.error, "the device reported an error"));
+}
+
+/* breaks_at: which call of the second replica's device fails; 0: none does. */
+static void play_load(uint64_t breaks_at, load_answer answer[LOAD]) {
+  static const char *const models[] = {MODELS "dg-base.gguf"};
+  weft_open_options options = small_runtime(models, 1);
+  weft_generation *g[LOAD];
+  weft_engine_stats after;
+  weft_runtime *rt;
+  char error[512] = "";
+  options.devices = "4,7";
+  options.split = "replicas";
+  options.queue = LOAD;
+  assert_int_equal(weft_open(&options, &rt, error, sizeof error), 0);
+  if (breaks_at > 0) make_failing(rt->devices.device[1], breaks_at);
+  for (uint32_t i = 0; i < LOAD; i++) {
+    weft_generate_params p;
+    weft_generate_defaults(&p);
+    p.mode = i % 2 == 0 ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
+    p.prompt.text = "a few words";
+    p.prompt.n_text = strlen(p.prompt.text);
+    p.max_tokens = LOAD_TOKENS;
+    p.ignore_eos = p.has_seed = true;
+    p.sampling.seed = i;
+    if (weft_submit(rt, &p, &g[i], error, sizeof error) != 0) fail_msg("%u: %s", i, error);
+  }
+  for (uint32_t i = 0; i < LOAD; i++) {
+    read_load_answer(g[i], &answer[i]);
+    weft_generation_free(g[i]);
+  }
+  assert_null(weft_unwell(rt));
+  assert_true((weft_degraded(rt) != NULL) == (breaks_at > 0));
+  do { /* a snapshot, which is taken when the turn ends */
+    weft_replicas_get_stats(rt->replicas, &after);
+    (void)usleep(1000);
+  } while (!weft_idle(rt) || after.pager.n_pinned > 0);
+  if (breaks_at > 0) make_sound(rt->devices.device[1]);
+  weft_close(rt);
+}
+
+/* A replica that dies with all of its places taken and a queue behind it: every request ends once, with the device's line or
+ * as it would have; what waited is answered by the other one; nothing stays taken. */
+static void test_replica_under_load(void **state) {
+  static const uint64_t moments[] = {1, 60, 600};
+  static load_answer sound[LOAD], broken[LOAD];
+  (void)state;
+  play_load(0, sound);
+  for (size_t m = 0; m < sizeof moments / sizeof *moments; m++) {
+    uint32_t n_failed = 0;
+    play_load(moments[m], broken);
+    for (uint32_t i = 0; i < LOAD; i++) {
+      assert_string_equal(sound[i].finish, "length");
+      bool failed = strcmp(broken[i].finish, "error") == 0;
+      n_failed += failed;
+      if (!failed) assert_string_equal(broken[i].finish, "length");
+      if (!failed) assert_int_equal(broken[i].n, sound[i].n);
+      assert_memory_equal(broken[i].token, sound[i].token, broken[i].n * sizeof(int32_t)); /* what came is right */
+    }
+    if (n_failed < 1 || n_failed > LOAD / 2) fail_msg("%u requests failed", n_failed);
+  }
+}
+
 static void test_public(void **state) {
   (void)state;
   break_one(NULL, 1, NULL, 0, "device 0 (");
@@ -403,8 +485,9 @@ static void test_public(void **state) {
 
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* hundreds of broken devices */
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_engine),           cmocka_unit_test(test_engine_on_two),
-                                     cmocka_unit_test(test_engine_in_shards), cmocka_unit_test(test_slow_link),
-                                     cmocka_unit_test(test_replicas),         cmocka_unit_test(test_public)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_engine),    cmocka_unit_test(test_engine_on_two), cmocka_unit_test(test_engine_in_shards),
+      cmocka_unit_test(test_slow_link), cmocka_unit_test(test_replicas),      cmocka_unit_test(test_replica_under_load),
+      cmocka_unit_test(test_public)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
