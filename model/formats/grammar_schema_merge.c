@@ -13,6 +13,11 @@ static bool count_copy(schema_reader *r, size_t n) {
   return builder_step(r->b, 16 * (uint64_t)n);
 }
 
+/* The same of members whose values become both of two: each is looked up in the other object, and set in a new one. */
+static bool count_members(schema_reader *r, size_t n) {
+  return builder_step(r->b, 48 * (uint64_t)n);
+}
+
 /* ---- merging ---- */
 
 typedef struct merging {
@@ -97,7 +102,7 @@ static const json_t *say_of_other(schema_reader *r, const json_t *schema, const 
 static void merge_properties(merging *m) {
   const json_t *pa = json_object_get(m->a, "properties"), *pb = json_object_get(m->b, "properties");
   const json_t *oa = json_object_get(m->a, "additionalProperties"), *ob = json_object_get(m->b, "additionalProperties");
-  if (!count_copy(m->r, json_object_size(pa) + json_object_size(pb))) return;
+  if (!count_members(m->r, json_object_size(pa) + json_object_size(pb))) return;
   json_t *all = json_object(), *value;
   const char *name;
   json_object_foreach((json_t *)pa, name, value) {
@@ -122,7 +127,7 @@ static void merge_patterns(merging *m) {
   const json_t *pa = json_object_get(m->a, "patternProperties"), *pb = json_object_get(m->b, "patternProperties");
   const json_t *oa = json_object_get(m->a, "additionalProperties"), *ob = json_object_get(m->b, "additionalProperties");
   if (pa == NULL && pb == NULL) return;
-  if (!count_copy(m->r, json_object_size(pa) + json_object_size(pb))) return;
+  if (!count_members(m->r, json_object_size(pa) + json_object_size(pb))) return;
   json_t *all = json_object(), *value;
   const char *pattern;
   json_object_foreach((json_t *)pa, pattern, value) {
@@ -255,7 +260,7 @@ static bool excludes_flat(schema_reader *r, const json_t *a, const json_t *b, ui
   json_t *value;
   json_object_foreach((json_t *)pa, name, value) {
     const json_t *other = json_object_get(pb, name);
-    if (!builder_step(r->b, 4)) return false;
+    if (!builder_step(r->b, 12)) return false;
     bool needed = other != NULL && schema_has_word(r, in_a, name) && schema_has_word(r, in_b, name);
     if (needed && schema_excludes(r, value, other, depth + 1)) return true;
   }

@@ -56,7 +56,7 @@ static void drop_dots(char *path) {
 static char *resolve_uri(reference_walk *w, const char *base, const char *reference) {
   weft_text text = {0};
   size_t kept = strcspn(base, "#");
-  if (!builder_step(w->r->b, 1 + (strlen(base) + strlen(reference)) / 8)) return NULL;
+  if (!builder_step(w->r->b, 1 + strlen(base) + strlen(reference))) return NULL;
   if (scheme_length(reference) > 0) {
     kept = 0;
   } else if (reference[0] == '/' && reference[1] != '/') {
@@ -270,7 +270,7 @@ static void walk_schema(reference_walk *w, json_t *schema, const char *base, uin
   const char *key, *id = json_string_value(json_object_get(schema, "$id"));
   json_t *value;
   char *own = NULL;
-  if (!json_is_object(schema) || !builder_step(w->r->b, 4 + w->path.n / 16)) return;
+  if (!json_is_object(schema) || !builder_step(w->r->b, 32 + w->path.n / 16)) return;
   if (weft_text_status(&w->path) != WEFT_OK) {
     schema_fail(w->r, WEFT_E_NO_MEMORY, "no memory for it");
     return;

@@ -129,6 +129,24 @@ static void put_references(weft_text *t, uint32_t n) {
   weft_text_puts(t, "}");
 }
 
+/* A long base that references are resolved against. */
+static void put_long_base(weft_text *t, uint32_t n) {
+  weft_text_puts(t, "{\"$id\":\"http://x/");
+  for (uint32_t i = 0; i < n; i++) weft_text_puts(t, "y/");
+  weft_text_puts(t, "\",\"$defs\":{\"z\":{}");
+  for (uint32_t i = 0; i < CONSTANTS; i++) weft_text_printf(t, ",\"a%u\":{\"$ref\":\"../z\"}", i);
+  weft_text_puts(t, "}}");
+}
+
+/* Two objects of n properties each, merged. */
+static void put_merged_objects(weft_text *t, uint32_t n) {
+  for (uint32_t k = 0; k < 2; k++) {
+    weft_text_puts(t, k == 0 ? "{\"allOf\":[{\"properties\":{\"a\":false" : "}},{\"properties\":{\"b\":false");
+    for (uint32_t i = 0; i < n; i++) weft_text_printf(t, ",\"p%u\":false", i);
+  }
+  weft_text_puts(t, "}}]}");
+}
+
 /* Names that are as long as each other and differ in the last letter, looked for in a list of others; refused then. */
 static void put_long_names(weft_text *t, uint32_t n) {
   weft_text_puts(t, "{\"additionalProperties\":false,\"properties\":{");
@@ -155,7 +173,9 @@ static void work_follows_size(void **state) {
               {"types that are merged", put_merged_types, 2},
               {"a schema for many names", put_many_names, CONSTANTS},
               {"long references", put_references, CONSTANTS},
-              {"long names", put_long_names, CONSTANTS}};
+              {"long names", put_long_names, CONSTANTS},
+              {"a long base of references", put_long_base, 2 * CONSTANTS},
+              {"objects that are merged", put_merged_objects, 64}};
   enum { SMALL = 10, LARGE = 900 };
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
