@@ -339,13 +339,22 @@ static inline json_t *talk_read_json(const char *bytes, size_t n, json_error_t *
   return value;
 }
 
-/* Events of a stream: an array of {"event": name or "", "data": object}, "[DONE]" as a string. The
- * caller decrefs. */
+/* What a stream says when it was silent for ten seconds, as on a machine that starves: a comment, or a ping that does not
+ * follow the beginning of a block. */
+static inline bool talk_only_waits(const char *from, const json_t *before) {
+  if (*from == ':') return true;
+  const char *last = json_string_value(json_object_get(json_array_get(before, json_array_size(before) - 1), "event"));
+  return strncmp(from, "event: ping\n", 12) == 0 && (last == NULL || strcmp(last, "content_block_start") != 0);
+}
+
+/* Events of a stream: an array of {"event": name or "", "data": object}, "[DONE]" as a string, without those that only
+ * say that it goes on. The caller decrefs. */
 static inline json_t *talk_events(const weft_text *body) {
   json_t *list = json_array();
   const char *from = body->bytes;
   for (const char *end; (end = strstr(from, "\n\n")) != NULL; from = end + 2) {
     char name[32] = "";
+    if (talk_only_waits(from, list)) continue;
     if (strncmp(from, "event: ", 7) == 0) {
       (void)snprintf(name, sizeof name, "%.*s", (int)strcspn(from + 7, "\n"), from + 7);
       from = strchr(from, '\n') + 1;
