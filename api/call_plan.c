@@ -3,29 +3,20 @@
 
 #include "api/json.h"
 
-static bool is_held(const weft_generate_params *p) {
-  bool held = p->tool_choice != WEFT_TOOLS_AUTO;
-  for (uint32_t i = 0; i < p->prompt.n_tools; i++) held = held || p->prompt.tools[i].strict;
-  return held;
+static bool has_strict(const weft_generate_params *p) {
+  for (uint32_t i = 0; i < p->prompt.n_tools; i++) {
+    if (p->prompt.tools[i].strict) return true;
+  }
+  return false;
 }
 
-/* Why the answer cannot be held to calls; NULL: it can. */
-static const char *find_obstacle(const weft_served_model *m, const weft_generate_params *p, bool canvas, bool thinks) {
-  if (canvas && !m->runner->ops->info(m->runner)->holds_canvases) {
-    return "is not supported by diffusion here: ask for \"mode\": \"autoregressive\", or leave the choice to the "
-           "model, "
-           "without strict";
-  }
-  if (p->prompt.thinking || thinks) return "together with thinking is not supported: leave one out";
-  return NULL;
+/* Calls in a form that is no JSON are held up to their name, where the model decides and no tool is strict. */
+static bool is_loose(const weft_generate_params *p, weft_call_form form) {
+  return p->tool_choice == WEFT_TOOLS_AUTO && weft_call_form_held(form) != form;
 }
 
 static weft_status check_plan(const weft_served_model *m, const weft_generate_params *p, bool held, bool canvas,
-                              bool thinks, weft_error *error) {
-  if (p->format != WEFT_FORMAT_ANY) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "a format of the answer beside tools is not supported: leave one out, or say tool_choice none");
-  }
+                              weft_error *error) {
   if (p->tool_choice == WEFT_TOOLS_AUTO && !weft_chat_tells_tools(m->chat)) {
     return weft_fail(
         error, WEFT_E_UNSUPPORTED,
@@ -34,24 +25,26 @@ static weft_status check_plan(const weft_served_model *m, const weft_generate_pa
         m->name);
   }
   weft_call_form form = weft_chat_call_form(m->chat);
-  if (held && p->tool_choice == WEFT_TOOLS_AUTO && weft_call_form_held(form) != form) {
+  if (has_strict(p) && is_loose(p, form)) {
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "a strict tool is not supported with tool_choice auto for %s, which writes calls in the form %s: "
                      "leave strict out, or say tool_choice required",
                      m->name, weft_call_form_name(form));
   }
-  const char *obstacle = held ? find_obstacle(m, p, canvas, thinks) : NULL;
-  if (obstacle == NULL) return WEFT_OK;
-  bool chosen = p->tool_choice != WEFT_TOOLS_AUTO;
-  return weft_fail(error, WEFT_E_UNSUPPORTED, "%s %s", chosen ? "a tool_choice that asks for a call" : "a strict tool",
-                   obstacle);
+  if (!held || !canvas || m->runner->ops->info(m->runner)->holds_canvases) return WEFT_OK;
+  return weft_fail(
+      error, WEFT_E_UNSUPPORTED,
+      "%s is not supported by diffusion here: ask for \"mode\": \"autoregressive\", or leave the choice to "
+      "the model, without strict and without a format",
+      p->tool_choice != WEFT_TOOLS_AUTO ? "a tool_choice that asks for a call" : "a strict tool");
 }
 
-/* Where the model decides, only strict tools are held to their schema, others to any object. */
+/* Where the model decides, only strict tools are held to their schema, others to any object; beside a format the answer is
+ * held anyway, and all are. */
 static void put_tool(const weft_generate_params *p, const weft_tool *t, bool first, weft_text *out) {
   weft_text_puts(out, first ? "{\"name\":" : ",{\"name\":");
   weft_json_words(out, t->name);
-  if (t->parameters != NULL && (t->strict || p->tool_choice != WEFT_TOOLS_AUTO)) {
+  if (t->parameters != NULL && (t->strict || p->tool_choice != WEFT_TOOLS_AUTO || p->format != WEFT_FORMAT_ANY)) {
     weft_text_puts(out, ",\"parameters\":");
     weft_text_puts(out, t->parameters);
     if (t->strict) weft_text_puts(out, ",\"strict\":true");
@@ -61,24 +54,54 @@ static void put_tool(const weft_generate_params *p, const weft_tool *t, bool fir
 
 static void put_format(const weft_generate_params *p, weft_call_form form, weft_text *out) {
   bool named = p->tool_choice == WEFT_TOOLS_NAMED, several = !named && !p->one_call;
-  weft_text_printf(out, "{\"form\":\"%s\",\"free\":%s,\"several\":%s,\"tools\":[", weft_call_form_name(form),
-                   p->tool_choice == WEFT_TOOLS_AUTO ? "true" : "false", several ? "true" : "false");
+  bool free = p->tool_choice == WEFT_TOOLS_AUTO && p->format == WEFT_FORMAT_ANY;
+  weft_text_printf(out, "{\"form\":\"%s\",\"free\":%s,\"several\":%s,\"loose\":%s,\"tools\":[",
+                   weft_call_form_name(form), free ? "true" : "false", several ? "true" : "false",
+                   is_loose(p, form) ? "true" : "false");
   for (uint32_t i = 0, n = 0; i < p->prompt.n_tools; i++) {
     if (!named || i == p->named_tool) put_tool(p, &p->prompt.tools[i], n++ == 0, out);
   }
   weft_text_puts(out, "]}");
 }
 
-weft_status call_plan_make(const weft_served_model *m, const weft_generate_params *p, bool canvas, bool thinks,
-                           call_plan *out, weft_text *format, weft_error *error) {
+weft_status call_plan_make(const weft_served_model *m, const weft_generate_params *p, bool canvas, call_plan *out,
+                           weft_text *format, weft_error *error) {
   *out = (call_plan){0};
   if (p->prompt.n_tools == 0 || p->tool_choice == WEFT_TOOLS_NONE) return WEFT_OK;
-  bool held = is_held(p);
-  weft_status status = check_plan(m, p, held, canvas, thinks, error);
+  bool held = p->tool_choice != WEFT_TOOLS_AUTO || has_strict(p) || p->format != WEFT_FORMAT_ANY;
+  weft_status status = check_plan(m, p, held, canvas, error);
   if (status != WEFT_OK) return status;
   weft_call_form form = weft_chat_call_form(m->chat);
-  *out = (call_plan){.read = true, .held = held, .form = held ? weft_call_form_held(form) : form};
+  bool json = held && !is_loose(p, form);
+  *out = (call_plan){.read = true, .held = held, .form = json ? weft_call_form_held(form) : form};
   if (!held) return WEFT_OK;
   put_format(p, out->form, format);
   return weft_text_status(format) == WEFT_OK ? WEFT_OK : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the tools");
+}
+
+void call_plan_answer(const weft_served_model *m, const weft_generate_params *p, const call_plan *plan, bool thinks,
+                      const weft_text *calls, weft_text *out) {
+  bool formatted = p->format != WEFT_FORMAT_ANY && !(plan->held && p->tool_choice != WEFT_TOOLS_AUTO);
+  weft_text_puts(out, "{\"thinking\":");
+  if (thinks || p->prompt.thinking) {
+    weft_text_puts(out, "{\"open\":");
+    weft_json_words(out, weft_chat_thought_open(m->chat) == NULL ? "" : weft_chat_thought_open(m->chat));
+    weft_text_puts(out, ",\"close\":");
+    weft_json_words(out, weft_chat_thought_close(m->chat) == NULL ? "" : weft_chat_thought_close(m->chat));
+    weft_text_printf(out, ",\"begun\":%s}", thinks ? "true" : "false");
+  } else {
+    weft_text_puts(out, "null");
+  }
+  weft_text_puts(out, ",\"calls\":");
+  if (plan->held) {
+    weft_text_append(out, calls->bytes, calls->n);
+  } else {
+    weft_text_puts(out, "null");
+  }
+  if (formatted) {
+    weft_text_printf(out, ",\"format\":{\"kind\":%d,\"text\":", (int)p->format);
+    weft_json_string(out, p->format_text == NULL ? "" : p->format_text, p->n_format_text);
+    weft_text_puts(out, "}");
+  }
+  weft_text_puts(out, "}");
 }

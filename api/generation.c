@@ -33,6 +33,8 @@ struct weft_generation {
   encoded_prompt prompt;
   weft_grammar *grammar; /* NULL: any answer */
   call_plan calls;       /* without its format */
+  bool held_thinking;    /* the grammar begins with thinking */
+  bool canvas;           /* the answer is written by diffusion */
   answer_limits limits;
   uint32_t min_tokens; /* stop strings are looked for behind them */
   bool keep_stop, ignore_eos;
@@ -106,9 +108,15 @@ static uint32_t to_ms(uint64_t us) {
   return us < 1000000000 ? (uint32_t)((us + 999) / 1000) : 1000000;
 }
 
+/* Whether something is asked for that is defined for answers token by token alone. */
+static bool asks_for_tokens(const weft_generate_params *p) {
+  bool rules = p->min_tokens > 0 || p->n_allowed_tokens > 0 || p->n_bad_words > 0;
+  return p->prompt_logprobs || p->prompt_only || p->score || rules || weft_sampling_of_tokens(&p->sampling) != NULL;
+}
+
 /* Where the choice is the model's, what is not defined for a canvas decides it. */
 static bool answers_by_canvas(const weft_generation *g, const weft_generate_params *p) {
-  bool can = weft_model_get_info(g->model->model)->canvas_length > 0 && !p->prompt_logprobs && !p->prompt_only;
+  bool can = weft_model_get_info(g->model->model)->canvas_length > 0 && !asks_for_tokens(p);
   return p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && can);
 }
 
@@ -196,34 +204,43 @@ static weft_status get_grammar(weft_generation *g, const weft_generate_params *p
   return status;
 }
 
-/* What tools mean for the answer. A sibling's prompt has the same ones. */
-static weft_status find_calls(weft_generation *g, const weft_generate_params *p, weft_error *error) {
-  if (p->sibling != NULL) {
-    g->calls = p->sibling->calls;
-    if (g->calls.read && p->format != WEFT_FORMAT_ANY) {
-      return weft_fail(error, WEFT_E_UNSUPPORTED,
-                       "a format of the answer is not supported for a sibling of a generation with tools");
-    }
-    if (g->calls.held) g->grammar = weft_grammar_ref(p->sibling->grammar);
-    return WEFT_OK;
+/* The grammar of calls, of a format, of both, and of thinking before them. */
+static weft_status find_grammar(weft_generation *g, const weft_generate_params *p, const weft_text *calls,
+                                weft_error *error) {
+  bool thinks = p->prompt.thinking || g->prompt.thinks, formatted = p->format != WEFT_FORMAT_ANY;
+  if (!g->calls.held && !formatted) return WEFT_OK;
+  if (!thinks && !formatted) return get_grammar(g, p, WEFT_GRAMMAR_CALLS, calls->bytes, calls->n, error);
+  if (!thinks && !g->calls.held) {
+    return get_grammar(g, p, (weft_grammar_kind)p->format, p->format_text, p->n_format_text, error);
   }
-  weft_text format = {0};
-  weft_status status =
-      call_plan_make(g->model, p, answers_by_canvas(g, p), g->prompt.thinks, &g->calls, &format, error);
-  if (status == WEFT_OK && g->calls.held) {
-    status = get_grammar(g, p, WEFT_GRAMMAR_CALLS, format.bytes, format.n, error);
-  }
-  weft_text_free(&format);
+  weft_text text = {0};
+  call_plan_answer(g->model, p, &g->calls, g->prompt.thinks, calls, &text);
+  weft_status status = weft_text_status(&text) == WEFT_OK
+                           ? get_grammar(g, p, WEFT_GRAMMAR_ANSWER, text.bytes, text.n, error)
+                           : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the format of the answer");
+  weft_text_free(&text);
   return status;
 }
 
-static weft_status find_grammar(weft_generation *g, const weft_generate_params *p, weft_error *error) {
-  if (p->format == WEFT_FORMAT_ANY) return WEFT_OK;
-  if (p->prompt.thinking || g->prompt.thinks) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "thinking together with a format of the answer is not supported: leave one out");
+/* What tools and a format mean for the answer. A sibling's prompt has the same tools, and what is held with them is as
+ * the sibling's. */
+static weft_status find_answer(weft_generation *g, const weft_generate_params *p, weft_error *error) {
+  const weft_text none = {0};
+  if (p->sibling != NULL) {
+    g->calls = p->sibling->calls;
+    g->held_thinking = p->sibling->held_thinking;
+    if (g->calls.held || g->held_thinking) {
+      g->grammar = weft_grammar_ref(p->sibling->grammar);
+      return WEFT_OK;
+    }
+    return find_grammar(g, p, &none, error);
   }
-  return get_grammar(g, p, (weft_grammar_kind)p->format, p->format_text, p->n_format_text, error);
+  weft_text calls = {0};
+  weft_status status = call_plan_make(g->model, p, answers_by_canvas(g, p), &g->calls, &calls, error);
+  if (status == WEFT_OK) status = find_grammar(g, p, &calls, error);
+  g->held_thinking = g->grammar != NULL && (p->prompt.thinking || g->prompt.thinks);
+  weft_text_free(&calls);
+  return status;
 }
 
 /* Opens what reading the answer needs, and fills the parameters of the engine's request. */
@@ -231,8 +248,7 @@ static weft_status prepare_request(weft_generation *g, const weft_generate_param
                                    weft_request_params *out, weft_error *error) {
   weft_status status = make_prompt(g, p, error);
   if (status == WEFT_OK) status = weft_stops_open(&g->stops, p->stop, p->n_stop, error);
-  if (status == WEFT_OK) status = find_calls(g, p, error);
-  if (status == WEFT_OK) status = find_grammar(g, p, error);
+  if (status == WEFT_OK) status = find_answer(g, p, error);
   if (status == WEFT_OK && g->grammar != NULL && p->ignore_eos) {
     return weft_fail(error, WEFT_E_INVALID,
                      "ignore_eos and a format of the answer, or a tool that must be called, exclude each other: leave "
@@ -240,7 +256,7 @@ static weft_status prepare_request(weft_generation *g, const weft_generate_param
   }
   if (status == WEFT_OK) status = answer_limits_open(g->model, p, &g->limits, error);
   if (status != WEFT_OK) return status;
-  bool canvas = answers_by_canvas(g, p);
+  bool canvas = g->canvas = answers_by_canvas(g, p);
   unsigned flags = (p->with_special ? (unsigned)WEFT_DETOK_WITH_SPECIAL : 0u) |
                    (p->whole_tokens ? (unsigned)WEFT_DETOK_WHOLE_TOKENS : 0u);
   weft_chat_stream_open(&g->stream, g->prompt.chat, g->model->tokenizer, flags, g->prompt.thinks);
@@ -397,6 +413,10 @@ void weft_on_ready(weft_generation *g, void (*ready)(void *self), void *self) {
   atomic_store(&g->ready_self, self);
   atomic_store(&g->ready, ready);
   ready(self); /* what came before is not missed */
+}
+
+weft_mode weft_answer_mode(const weft_generation *g) {
+  return g->canvas ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
 }
 
 uint32_t weft_prompt_tokens(const weft_generation *g, const int32_t **tokens) {

@@ -87,7 +87,7 @@ WEFT_API void weft_drain(weft_runtime *runtime);
 WEFT_API bool weft_idle(const weft_runtime *runtime);
 
 typedef enum weft_mode {
-  WEFT_MODE_AUTO = 0, /* by diffusion when the model can, else token by token */
+  WEFT_MODE_AUTO = 0, /* by diffusion when the model can do so what is asked for, else token by token */
   WEFT_MODE_AUTOREGRESSIVE = 1,
   WEFT_MODE_DIFFUSION = 2
 } weft_mode;
@@ -124,7 +124,7 @@ typedef struct weft_generate_params {
   uint32_t n_bad_words;
   int32_t truncate_prompt; /* last tokens of the prompt that are kept; 0: all; -1: as many as there is room for */
   const char *cache_salt;  /* only requests with the same salt share cached prefixes; NULL: those without a salt */
-  weft_format format;      /* not with thinking or ignore_eos */
+  weft_format format;      /* behind the thinking, and beside tools one of two; not with ignore_eos */
   const char *format_text;
   size_t n_format_text;
   weft_tool_choice tool_choice; /* for prompt.tools; REQUIRED and NAMED hold the answer to calls, as a format does */
@@ -222,6 +222,7 @@ WEFT_API int weft_submit_all(weft_runtime *runtime, const weft_generate_params *
 WEFT_API int weft_next(weft_generation *generation, uint32_t timeout_ms, weft_delta *out);
 /* ready is called on the engine thread when weft_next may have a delta, and once by this call; it must not block. */
 WEFT_API void weft_on_ready(weft_generation *generation, void (*ready)(void *self), void *self);
+WEFT_API weft_mode weft_answer_mode(const weft_generation *generation); /* how it is written; never AUTO */
 /* The tokens of the prompt, borrowed until the generation is freed; returns how many. */
 WEFT_API uint32_t weft_prompt_tokens(const weft_generation *generation, const int32_t **tokens);
 /* Gives a part of the prompt from token `first` on, at most 256 tokens, with what echo and prompt_logprobs ask for (the
@@ -290,8 +291,7 @@ WEFT_API char *weft_stats_json(weft_runtime *runtime);
 WEFT_API char *weft_trace(weft_runtime *runtime, uint32_t n_steps);
 /* NULL while each model has a replica that can answer; else a line with the device that failed, until weft_close. */
 WEFT_API const char *weft_unwell(const weft_runtime *runtime);
-/* The memory plan that weft_open made, as text; valid until weft_close. */
-WEFT_API const char *weft_plan(const weft_runtime *runtime);
+WEFT_API const char *weft_plan(const weft_runtime *runtime); /* of memory, as text; valid until weft_close */
 WEFT_API const char *weft_version(void);
 
 #ifdef __cplusplus

@@ -13,6 +13,14 @@ weft_sampling weft_sampling_neutral(void) {
   return (weft_sampling){.temperature = 1.0f, .top_p = 1.0f, .repetition_penalty = 1.0f};
 }
 
+const char *weft_sampling_of_tokens(const weft_sampling *s) {
+  bool repetition = s->repetition_penalty != 1.0f && s->repetition_penalty != 0.0f;
+  if (s->logprobs) return "logprobs";
+  if (s->n_bias > 0) return "logit_bias";
+  if (repetition || s->presence_penalty != 0.0f || s->frequency_penalty != 0.0f) return "penalties";
+  return s->min_p != 0.0f ? "min_p" : NULL;
+}
+
 weft_entropy_bound weft_entropy_bound_default(void) {
   return (weft_entropy_bound){
       .max_steps = 48, .t_min = 0.4f, .t_max = 0.8f, .entropy_bound = 0.1f, .stability = 1, .confidence = 0.005f};

@@ -31,6 +31,9 @@ extern "C" {
 /* Values with which nothing is cut off, penalised or reported. The defaults of requests are others: they stand in
  * base/sampling.h. */
 weft_sampling weft_sampling_neutral(void);
+/* What of it is defined for an answer token by token alone, by name; NULL: nothing. Sampling that was left all zero asks for
+ * nothing. */
+const char *weft_sampling_of_tokens(const weft_sampling *sampling);
 /* The values of a diffusion model whose file does not give them. */
 weft_entropy_bound weft_entropy_bound_default(void);
 /* INVALID with one line that names the first number out of its range. */

@@ -35,16 +35,9 @@ static weft_status check_tokens(const weft_request_params *p, uint32_t n_vocab, 
   return WEFT_OK;
 }
 
-/* Refuses what is not defined for a canvas, rather than ignoring it. Sampling that was left all zero asks for nothing.
- */
+/* Refuses what is not defined for a canvas, rather than ignoring it. */
 static weft_status check_canvas(const weft_sampling *s, const weft_runner_info *info, weft_error *error) {
-  bool repetition = s->repetition_penalty != 1.0f && s->repetition_penalty != 0.0f;
-  bool penalties = repetition || s->presence_penalty != 0.0f || s->frequency_penalty != 0.0f;
-  const char *what = s->logprobs        ? "logprobs"
-                     : s->n_bias > 0    ? "logit_bias"
-                     : penalties        ? "penalties"
-                     : s->min_p != 0.0f ? "min_p"
-                                        : NULL;
+  const char *what = weft_sampling_of_tokens(s);
   if (what == NULL) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID,
                    "%s is not defined for a canvas%s, whose tokens move until it is done: leave it out, or ask %s for "

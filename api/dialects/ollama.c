@@ -97,7 +97,7 @@ static void put_content(bool chat, const weft_text *text, const weft_text *think
   weft_text_puts(out, chat ? "}" : "");
 }
 
-static void put_done(const weft_choice *c, weft_text *out) {
+static void put_done(const weft_answer *a, const weft_choice *c, weft_text *out) {
   const weft_usage_counts *u = &c->usage;
   /* the first canvas comes as a whole: its steps are the answer's time, not the prompt's */
   uint64_t first = u->denoising_us > 0 ? u->denoising_us : u->first_token_us > 0 ? u->first_token_us : u->total_us;
@@ -105,6 +105,7 @@ static void put_done(const weft_choice *c, weft_text *out) {
                    strcmp(c->finish, "length") == 0 ? "length" : "stop", (unsigned long long)u->total_us * 1000);
   weft_text_printf(out, ",\"prompt_eval_count\":%u,\"prompt_eval_duration\":%llu", u->prompt_tokens,
                    (unsigned long long)(first > u->queue_us ? first - u->queue_us : 0) * 1000);
+  weft_text_printf(out, ",\"mode\":\"%s\"", weft_answer_mode_name(a));
   weft_text_printf(out, ",\"eval_count\":%u,\"eval_duration\":%llu", u->completion_tokens,
                    (unsigned long long)(u->total_us > first ? u->total_us - first : 0) * 1000);
 }
@@ -123,7 +124,7 @@ static void put_object(const weft_answer *a, const weft_choice *c, const char *f
   if (finish == NULL) {
     weft_text_puts(out, ",\"done\":false");
   } else {
-    put_done(c, out);
+    put_done(a, c, out);
   }
   weft_text_puts(out, "}");
 }

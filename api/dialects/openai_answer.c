@@ -17,6 +17,7 @@ static void put_head(const weft_answer *a, const char *object, weft_text *out) {
   weft_json_words(out, a->id);
   weft_text_printf(out, ",\"object\":\"%s\",\"created\":%lld,\"model\":", object, (long long)a->created);
   weft_json_words(out, a->model);
+  weft_text_printf(out, ",\"mode\":\"%s\"", weft_answer_mode_name(a));
 }
 
 static void put_usage(const weft_answer *a, weft_text *out) {

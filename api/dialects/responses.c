@@ -188,6 +188,7 @@ static void put_response(const weft_answer *a, bool done, const weft_refusal *wh
   bool cut = done && is_cut(a);
   weft_text_puts(out, "{\"id\":");
   weft_json_words(out, a->id);
+  weft_text_printf(out, ",\"mode\":\"%s\"", weft_answer_mode_name(a));
   weft_text_printf(out,
                    ",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"model\":", (long long)a->created,
                    why != NULL ? "failed"

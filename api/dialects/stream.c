@@ -59,6 +59,10 @@ static void cancel_all(void *self) {
 
 /* ---- what is written ---- */
 
+const char *weft_answer_mode_name(const weft_answer *a) {
+  return weft_answer_mode(a->choice[0].generation) == WEFT_MODE_DIFFUSION ? "diffusion" : "autoregressive";
+}
+
 weft_answer_usage weft_answer_get_usage(const weft_answer *a) {
   weft_answer_usage u = {0};
   for (uint32_t i = 0; i < a->n; i++) {

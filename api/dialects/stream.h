@@ -115,6 +115,8 @@ typedef struct weft_answer_usage {
   uint64_t prompt, cached, completion, thinking, canvases, steps;
 } weft_answer_usage;
 weft_answer_usage weft_answer_get_usage(const weft_answer *answer);
+/* "diffusion" or "autoregressive": how the answer is written. */
+const char *weft_answer_mode_name(const weft_answer *answer);
 /* The first choice of the same prompt, whose generation has the prompt. */
 const weft_choice *weft_answer_first(const weft_answer *answer, const weft_choice *choice);
 

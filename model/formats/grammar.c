@@ -20,7 +20,7 @@ static weft_status tell_stopped(weft_error *error) {
   return weft_fail(error, WEFT_CANCELLED, "the format of the answer is not wanted any more");
 }
 
-static void read_grammar(grammar_builder *b, weft_grammar_kind kind, const char *text, size_t n) {
+void grammar_read(grammar_builder *b, weft_grammar_kind kind, const char *text, size_t n) {
   size_t bad_at;
   if (n > WEFT_GRAMMAR_TEXT_MAX) {
     builder_fail(b, WEFT_E_TOO_LARGE, "the grammar has %zu bytes; it may have %d", n, WEFT_GRAMMAR_TEXT_MAX);
@@ -38,6 +38,8 @@ static void read_grammar(grammar_builder *b, weft_grammar_kind kind, const char 
     grammar_read_gbnf(b, text, n);
   } else if (kind == WEFT_GRAMMAR_CALLS) {
     grammar_read_calls(b, text, n);
+  } else if (kind == WEFT_GRAMMAR_ANSWER) {
+    grammar_read_answer(b, text, n);
   } else {
     builder_fail(b, WEFT_E_INVALID, "no such kind of grammar");
   }
@@ -71,7 +73,7 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
   g->trie = trie;
   g->work = work;
   for (uint32_t i = 0; i < sizeof b.shared / sizeof *b.shared; i++) b.shared[i] = GRAMMAR_NONE;
-  read_grammar(&b, kind, n == 0 ? "" : text, n);
+  grammar_read(&b, kind, n == 0 ? "" : text, n);
   weft_status status = grammar_determinise(&b, g);
   builder_close(&b);
   if (status == WEFT_OK) status = grammar_minimise(g, error);

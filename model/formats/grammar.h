@@ -43,7 +43,8 @@ typedef enum weft_grammar_kind {
   WEFT_GRAMMAR_REGEX = 3,       /* text: the whole answer must match */
   WEFT_GRAMMAR_CHOICE = 4,      /* text: a JSON list of strings */
   WEFT_GRAMMAR_GBNF = 5,        /* text: rules, from `root` */
-  WEFT_GRAMMAR_CALLS = 6        /* text: the tools that may be called, as below */
+  WEFT_GRAMMAR_CALLS = 6,       /* text: the tools that may be called, as below */
+  WEFT_GRAMMAR_ANSWER = 7       /* text: thinking, and then calls or a text of another format, as below */
 } weft_grammar_kind;
 
 /* The text of CALLS is a JSON object:
@@ -51,7 +52,14 @@ typedef enum weft_grammar_kind {
  *   "tools": [{"name": ..., "parameters": a schema, or left out for any object, "strict": whether a schema that cannot
  *   be held is refused; else more is allowed where it cannot, and the log says so}]
  *   "several": whether there may be more than one call
- *   "free": whether the answer may be, or begin with, text; then it is free up to the marker that begins a call */
+ *   "free": whether the answer may be, or begin with, text; then it is free up to the marker that begins a call
+ *   "loose": calls in the forms gemma and qwen, whose arguments are free up to the marker that ends the call
+ * That of ANSWER is one of
+ *   "thinking": {"open": a marker, "close": a marker, "begun": whether the prompt has begun it}, or left out; what is thought
+ *   is free text, and where it was not begun it may be left out
+ *   "calls": the text of CALLS as an object, or left out
+ *   "format": {"kind": one of the kinds above but CALLS, "text": its text}, or left out; with calls beside it the answer is
+ *   either of the two */
 enum { WEFT_GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a grammar's text */
 
 /* The work of making a grammar, in steps, a million of which take some 10 ms, and who may end it. Zeroed it counts and

@@ -14,7 +14,7 @@ typedef struct calls_grammar {
   grammar_builder *b;
   weft_call_form form;
   const char *open, *close; /* markers; NULL: none */
-  bool several, free;
+  bool several, free, loose;
   uint32_t object; /* the rule of one call without its markers */
 } calls_grammar;
 
@@ -162,7 +162,10 @@ static bool read_form(calls_grammar *g, const json_t *root) {
   while (form < WEFT_CALL_FORMS && (word == NULL || strcmp(word, weft_call_form_name((weft_call_form)form)) != 0)) {
     form += 1;
   }
-  if (form == WEFT_CALL_FORMS || weft_call_form_held((weft_call_form)form) != (weft_call_form)form) return false;
+  g->loose = json_is_true(json_object_get(root, "loose"));
+  if (form == WEFT_CALL_FORMS) return false;
+  bool held = weft_call_form_held((weft_call_form)form) == (weft_call_form)form;
+  if (held == g->loose) return false;
   g->form = (weft_call_form)form;
   g->open = weft_call_form_open(g->form);
   g->close = weft_call_form_close(g->form);
@@ -171,25 +174,111 @@ static bool read_form(calls_grammar *g, const json_t *root) {
   return true;
 }
 
-void grammar_read_calls(grammar_builder *b, const char *text, size_t n) {
-  json_error_t error;
+/* The head of a call in one of the two forms that are no JSON, and free text up to the marker that ends it. */
+static void add_loose(calls_grammar *g, const json_t *tools, uint32_t first, uint32_t last) {
+  grammar_builder *b = g->b;
+  bool gemma = g->form == WEFT_CALLS_GEMMA;
+  uint32_t names = put_words(b, builder_marker(b, first, g->open), gemma ? "call:" : "\n<function=");
+  uint32_t text = builder_state(b), nowhere = builder_state(b), end = builder_state(b);
+  uint32_t quote = gemma ? weft_token_trie_marker(b->trie, "<|\"|>") : 0;
+  for (size_t i = 0; i < json_array_size(tools) && builder_ok(b); i++) {
+    const char *name = json_string_value(json_object_get(json_array_get(tools, i), "name"));
+    if (name == NULL) builder_fail(b, WEFT_E_INVALID, "a tool must have a name");
+    if (name != NULL) builder_empty(b, put_words(b, put_words(b, names, name), gemma ? "{" : ">\n"), text);
+  }
+  add_text(b, text, nowhere, g->close, end);
+  if (quote != 0) builder_bytes(b, text, text, (uint8_t)quote, (uint8_t)quote);
+  builder_empty(b, end, last);
+  if (g->several) builder_empty(b, gemma ? end : put_words(b, end, "\n"), first);
+}
+
+void grammar_add_calls(grammar_builder *b, const json_t *root) {
   calls_grammar g = {.b = b};
-  json_t *root = json_loadb(text, n, 0, &error);
   const json_t *tools = json_object_get(root, "tools");
   if (!read_form(&g, root) || !json_is_array(tools) || json_array_size(tools) == 0) {
     builder_fail(b, WEFT_E_INVALID, "calls must be a JSON object with a form and tools");
   }
   b->root = builder_rule_open(b);
+  if (builder_ok(b) && g.loose) {
+    add_loose(&g, tools, b->rule[b->root].first, b->rule[b->root].last);
+    return;
+  }
   g.object = builder_rule_open(b);
   for (size_t i = 0; i < json_array_size(tools) && builder_ok(b); i++) add_tool(&g, json_array_get(tools, i));
+  if (!builder_ok(b)) return;
+  uint32_t first = b->rule[b->root].first, last = b->rule[b->root].last;
+  bool marked = g.open != NULL && g.form != WEFT_CALLS_LLAMA;
+  if (g.free) {
+    add_free(&g, first, last);
+  } else {
+    builder_empty(b, add_calls(&g, marked ? builder_marker(b, first, g.open) : first), last);
+  }
+}
+
+void grammar_read_calls(grammar_builder *b, const char *text, size_t n) {
+  json_error_t error;
+  json_t *root = json_loadb(text, n, 0, &error);
+  grammar_add_calls(b, root);
+  json_decref(root);
+}
+
+/* ---- whole answers ---- */
+
+/* What is thought, from before it to behind it, with line ends after a tag. */
+static uint32_t add_thinking(grammar_builder *b, const json_t *thinking, uint32_t from) {
+  const char *open = json_string_value(json_object_get(thinking, "open"));
+  const char *close = json_string_value(json_object_get(thinking, "close"));
+  uint32_t opens = open == NULL ? 0 : weft_token_trie_marker(b->trie, open);
+  uint32_t closes = close == NULL ? 0 : weft_token_trie_marker(b->trie, close);
+  if (opens == 0 || closes == 0) {
+    builder_fail(b, WEFT_E_UNSUPPORTED,
+                 "thinking before an answer that is held to a format needs markers that are special tokens of the "
+                 "vocabulary: leave one of the two out");
+    return from;
+  }
+  bool begun = json_is_true(json_object_get(thinking, "begun"));
+  uint32_t in = builder_state(b), out = builder_state(b), to = builder_state(b);
+  if (begun) {
+    builder_empty(b, from, in);
+  } else {
+    builder_empty(b, from, to);
+    builder_bytes(b, from, in, (uint8_t)opens, (uint8_t)opens);
+  }
+  builder_characters(b, in, in, 0, 0x10FFFF);
+  builder_bytes(b, in, out, (uint8_t)closes, (uint8_t)closes);
+  builder_empty(b, out, to);
+  if (strcmp(close, "</think>") == 0) { /* a line end or two, which the stream leaves out */
+    uint32_t one = builder_state(b);
+    builder_bytes(b, out, one, '\n', '\n');
+    builder_empty(b, one, to);
+    builder_bytes(b, one, to, '\n', '\n');
+  }
+  return to;
+}
+
+void grammar_read_answer(grammar_builder *b, const char *text, size_t n) {
+  json_error_t error;
+  json_t *root = json_loadb(text, n, 0, &error);
+  const json_t *thinking = json_object_get(root, "thinking"), *calls = json_object_get(root, "calls");
+  const json_t *format = json_object_get(root, "format"), *of = json_object_get(format, "text");
+  if (json_is_null(thinking)) thinking = NULL;
+  if (json_is_null(calls)) calls = NULL;
+  json_int_t kind = json_integer_value(json_object_get(format, "kind"));
+  bool nested = kind >= WEFT_GRAMMAR_JSON_OBJECT && kind < WEFT_GRAMMAR_CALLS && json_is_string(of);
+  if ((calls == NULL && format == NULL) || (format != NULL && !nested)) {
+    builder_fail(b, WEFT_E_INVALID, "an answer must be a JSON object with calls or a format");
+  }
+  uint32_t rule = builder_rule_open(b);
   if (builder_ok(b)) {
-    uint32_t first = b->rule[b->root].first, last = b->rule[b->root].last;
-    bool marked = g.open != NULL && g.form != WEFT_CALLS_LLAMA;
-    if (g.free) {
-      add_free(&g, first, last);
-    } else {
-      builder_empty(b, add_calls(&g, marked ? builder_marker(b, first, g.open) : first), last);
+    uint32_t first = b->rule[rule].first, last = b->rule[rule].last;
+    uint32_t at = thinking == NULL ? first : add_thinking(b, thinking, first);
+    if (calls != NULL && builder_ok(b)) grammar_add_calls(b, calls);
+    if (calls != NULL && builder_ok(b)) builder_call(b, at, last, b->root);
+    if (format != NULL && builder_ok(b)) {
+      grammar_read(b, (weft_grammar_kind)kind, json_string_value(of), json_string_length(of));
     }
+    if (format != NULL && builder_ok(b)) builder_call(b, at, last, b->root);
+    b->root = rule;
   }
   json_decref(root);
 }

@@ -8,6 +8,7 @@
 #ifndef WEFT_MODEL_FORMATS_GRAMMAR_INTERNAL_H
 #define WEFT_MODEL_FORMATS_GRAMMAR_INTERNAL_H
 
+#include <jansson.h>
 #include <stdatomic.h>
 
 #include "model/formats/grammar.h"
@@ -112,6 +113,10 @@ void grammar_read_gbnf(grammar_builder *b, const char *text, size_t n);
 void grammar_read_schema(grammar_builder *b, const char *text, size_t n);
 void grammar_read_object(grammar_builder *b);
 void grammar_read_calls(grammar_builder *b, const char *text, size_t n);
+void grammar_read_answer(grammar_builder *b, const char *text, size_t n);
+void grammar_read(grammar_builder *b, weft_grammar_kind kind, const char *text, size_t n);
+/* Calls as a JSON value; b->root is set. */
+void grammar_add_calls(grammar_builder *b, const json_t *calls);
 void grammar_read_choice(grammar_builder *b, const char *text, size_t n);
 
 /* ---- a compiled grammar (grammar_compile.c) ---- */

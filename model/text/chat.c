@@ -44,13 +44,17 @@ static weft_status need_tokens(const weft_chat *chat, weft_bytes t, weft_error *
   return WEFT_OK;
 }
 
+/* By chat_thoughts. */
+static const char *const thought_open[] = {NULL, "<|channel>", "<think>"}, *const thought_close[] = {NULL, "<channel|>",
+                                                                                                     "</think>"};
+
 /* How this template's model marks its thinking. */
 static void read_thoughts(weft_chat *chat, weft_bytes t) {
-  static const char *const open[] = {NULL, "<|channel>", "<think>"}, *const close[] = {NULL, "<channel|>", "</think>"};
   chat->thought = chat->thought_end = -1;
   for (int k = CHAT_THOUGHTS_CHANNEL; k <= CHAT_THOUGHTS_TAGS; k++) {
-    int32_t from = weft_tokenizer_find(chat->tokenizer, open[k]), to = weft_tokenizer_find(chat->tokenizer, close[k]);
-    if (from < 0 || to < 0 || !has_text(t, k == CHAT_THOUGHTS_CHANNEL ? open[k] : close[k])) continue;
+    int32_t from = weft_tokenizer_find(chat->tokenizer, thought_open[k]),
+            to = weft_tokenizer_find(chat->tokenizer, thought_close[k]);
+    if (from < 0 || to < 0 || !has_text(t, k == CHAT_THOUGHTS_CHANNEL ? thought_open[k] : thought_close[k])) continue;
     chat->thoughts = (chat_thoughts)k;
     chat->thought = from;
     chat->thought_end = to;
@@ -80,6 +84,14 @@ bool weft_chat_tells_tools(const weft_chat *chat) {
 
 bool weft_chat_tells_calls(const weft_chat *chat) {
   return chat->tells_calls;
+}
+
+const char *weft_chat_thought_open(const weft_chat *chat) {
+  return thought_open[chat->thoughts];
+}
+
+const char *weft_chat_thought_close(const weft_chat *chat) {
+  return thought_close[chat->thoughts];
 }
 
 bool weft_chat_can_think(const weft_chat *chat) {

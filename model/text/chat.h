@@ -68,6 +68,9 @@ bool weft_chat_tells_tools(const weft_chat *chat);
 bool weft_chat_tells_calls(const weft_chat *chat);
 /* Whether the template marks thinking, and the vocabulary has what it takes to turn it on. */
 bool weft_chat_can_think(const weft_chat *chat);
+/* The markers before and after what the model thinks; NULL: the template marks no thinking. */
+const char *weft_chat_thought_open(const weft_chat *chat);
+const char *weft_chat_thought_close(const weft_chat *chat);
 
 /* Whether the token is a marker of calls in that form. */
 bool weft_chat_is_call_marker(const weft_chat *chat, int32_t id);

@@ -38,15 +38,39 @@ static bool is_outside_text(const char *bytes, size_t n) {
   return outside;
 }
 
-/* Markers of calls that are tokens, each as a byte of its own. */
+_Static_assert((int)WEFT_CALL_MARKERS == (int)WEFT_TRIE_THOUGHTS, "thinking has the bytes behind those of calls");
+static const char *const thoughts[2][2] = {{"<|channel>", "<channel|>"}, {"<think>", "</think>"}};
+
+static bool is_marker_token(const weft_tokenizer *t, int32_t id) {
+  return id >= 0 && !is_plain_token(t, id) && !weft_tokenizer_is_eog(t, id);
+}
+
+/* Which pair of markers of thinking the vocabulary has; 2: none. */
+static uint32_t find_thoughts(const weft_tokenizer *t) {
+  uint32_t k = 0;
+  while (k < 2 && !(is_marker_token(t, weft_tokenizer_find(t, thoughts[k][0])) &&
+                    is_marker_token(t, weft_tokenizer_find(t, thoughts[k][1])))) {
+    k += 1;
+  }
+  return k;
+}
+
+/* Markers of calls and of thinking that are tokens, each as a byte of its own. */
 static uint32_t list_markers(const weft_tokenizer *t, weft_text *text, trie_piece *piece, uint32_t n, uint32_t *found) {
   for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
     int32_t id = weft_tokenizer_find(t, weft_call_markers[i]);
     const char byte = (char)(WEFT_TRIE_MARKER + i);
-    if (id < 0 || is_plain_token(t, id) || weft_tokenizer_is_eog(t, id)) continue;
+    if (!is_marker_token(t, id)) continue;
     piece[n++] = (trie_piece){.n = 1, .token = id, .at = text->n};
     weft_text_append(text, &byte, 1);
     *found |= 1u << i;
+  }
+  uint32_t pair = find_thoughts(t);
+  for (uint32_t i = 0; pair < 2 && i < 2; i++) {
+    const char byte = (char)(WEFT_TRIE_MARKER + WEFT_TRIE_THOUGHTS + i);
+    piece[n++] = (trie_piece){.n = 1, .token = weft_tokenizer_find(t, thoughts[pair][i]), .at = text->n};
+    weft_text_append(text, &byte, 1);
+    *found |= 1u << (WEFT_TRIE_THOUGHTS + i + 2 * pair);
   }
   return n;
 }
@@ -170,6 +194,10 @@ void weft_token_trie_close(weft_token_trie *trie) {
 uint32_t weft_token_trie_marker(const weft_token_trie *trie, const char *marker) {
   for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
     if (strcmp(weft_call_markers[i], marker) == 0 && (trie->markers >> i & 1) != 0) return WEFT_TRIE_MARKER + i;
+  }
+  for (uint32_t i = 0; i < 4; i++) {
+    bool has = (trie->markers >> (WEFT_TRIE_THOUGHTS + i) & 1) != 0;
+    if (has && strcmp(thoughts[i / 2][i % 2], marker) == 0) return WEFT_TRIE_MARKER + WEFT_TRIE_THOUGHTS + i % 2;
   }
   return 0;
 }

@@ -8,7 +8,8 @@
  * generation, markers of a chat and tokens that print nothing have no node: an answer that is held to a grammar
  * never has them, except the end of a generation. Tokens that are part of a character are nodes like any other.
  * Markers of calls (weft_call_markers) that are special tokens of the vocabulary have nodes of one byte each, from
- * WEFT_TRIE_MARKER on, which no UTF-8 has: only a grammar of calls leads there. */
+ * WEFT_TRIE_MARKER on, which no UTF-8 has: only a grammar of calls leads there. So have, behind them, the markers between
+ * which the model thinks, <|channel> and <channel|> or else <think> and </think>. */
 #ifndef WEFT_MODEL_TEXT_TOKEN_TRIE_H
 #define WEFT_MODEL_TEXT_TOKEN_TRIE_H
 
@@ -20,7 +21,8 @@ extern "C" {
 
 enum {
   WEFT_TRIE_BYTES_MAX = 256, /* tokens that print more have no node */
-  WEFT_TRIE_MARKER = 0xF5    /* this byte and those above it are never part of UTF-8 */
+  WEFT_TRIE_MARKER = 0xF5,   /* this byte and those above it are never part of UTF-8 */
+  WEFT_TRIE_THOUGHTS = 9     /* which of these bytes begins thinking; the next one ends it */
 };
 
 typedef struct weft_token_trie {

@@ -136,7 +136,6 @@ static void what_cannot_be_is_refused(void **state) {
       {"\"guided_json\":{},\"ignore_eos\":true", "ignore_eos"},
       {"\"guided_regex\":\"x{5000}\",\"max_tokens\":6000,\"mode\":\"diffusion\"",
        "too large for an answer by diffusion"},
-      {"\"guided_json\":{},\"thinking\":true", "thinking"},
   };
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -45,7 +45,7 @@ static const http_refusal bad_chats[] = {
     {"{" USER ",\"response_format\":{\"type\":\"xml\"}}", 400, "response_format", "xml"},
     {"{" USER ",\"guided_json\":5}", 400, "guided_json", "a JSON schema"},
     {"{" USER ",\"prompt_logprobs\":true}", 400, "prompt_logprobs", "whole number"},
-    {"{" USER ",\"min_tokens\":4}", 400, NULL, "not defined for a canvas"},
+    {"{" USER ",\"mode\":\"diffusion\",\"min_tokens\":4}", 400, NULL, "not defined for a canvas"},
     /* absurd values */
     {"{" USER ",\"temperature\":-1}", 400, "temperature", "-1"},
     {"{" USER ",\"temperature\":\"hot\"}", 400, "temperature", "number"},

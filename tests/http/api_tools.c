@@ -383,7 +383,6 @@ static void refusals(void **state) {
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}",
        "tool_choice.function.name", "'h', which is not among tools"},
       {"{" HERMES USER "," TOOLS ",\"parallel_tool_calls\":1}", "parallel_tool_calls", "true or false"},
-      {"{" HERMES USER "," TOOLS ",\"response_format\":{\"type\":\"json_object\"}}", NULL, "beside tools"},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"required\",\"ignore_eos\":true,\"max_tokens\":200}", NULL,
        "ignore_eos"},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"required\"," IGNORE "}", NULL, "ignore_eos"},

@@ -199,6 +199,67 @@ static void free_text_and_markers(void **state) {
   }
 }
 
+/* Thinking before calls or a format; the native forms of Gemma and Qwen beside a format. */
+static void whole_answers(void **state) {
+  static const char *const special[] = {"<|channel>",   "<channel|>",  "<|tool_call>",
+                                        "<tool_call|>", "<tool_call>", "</tool_call>"};
+  static const struct {
+    const char *grammar, *words[6];
+    bool allowed;
+  } rows[] = {
+      {"{\"thinking\":{\"open\":\"<|channel>\",\"close\":\"<channel|>\",\"begun\":false},\"format\":{\"kind\":3,"
+       "\"text\":\"ab+\"}}",
+       {"<|channel>", "x { } \n", "<channel|>", "abb"},
+       true},
+      {"{\"thinking\":{\"open\":\"<|channel>\",\"close\":\"<channel|>\",\"begun\":false},\"format\":{\"kind\":3,"
+       "\"text\":\"ab+\"}}",
+       {"abb"},
+       true},
+      {"{\"thinking\":{\"open\":\"<|channel>\",\"close\":\"<channel|>\",\"begun\":false},\"format\":{\"kind\":3,"
+       "\"text\":\"ab+\"}}",
+       {"<|channel>", "x", "<channel|>", "x"},
+       false},
+      {"{\"thinking\":{\"open\":\"<|channel>\",\"close\":\"<channel|>\",\"begun\":true},\"format\":{\"kind\":3,"
+       "\"text\":\"ab+\"}}",
+       {"abb"},
+       false}, /* it is still thinking */
+      {"{\"thinking\":{\"open\":\"<|channel>\",\"close\":\"<channel|>\",\"begun\":true},\"format\":{\"kind\":3,"
+       "\"text\":\"ab+\"}}",
+       {"hm", "<channel|>", "ab"},
+       true},
+      {"{\"calls\":{\"form\":\"gemma\",\"loose\":true,\"tools\":[{\"name\":\"f\"}]},\"format\":{\"kind\":3,\"text\":"
+       "\"ab+\"}}",
+       {"<|tool_call>", "call:f{a:1}", "<tool_call|>"},
+       true},
+      {"{\"calls\":{\"form\":\"gemma\",\"loose\":true,\"tools\":[{\"name\":\"f\"}]},\"format\":{\"kind\":3,\"text\":"
+       "\"ab+\"}}",
+       {"<|tool_call>", "call:g{a:1}", "<tool_call|>"},
+       false},
+      {"{\"calls\":{\"form\":\"qwen\",\"loose\":true,\"tools\":[{\"name\":\"f\"}]},\"format\":{\"kind\":3,\"text\":"
+       "\"ab+\"}}",
+       {"<tool_call>", "\n<function=f>\n<parameter=x>\n1\n</parameter>\n</function>\n", "</tool_call>"},
+       true},
+      {"{\"calls\":{\"form\":\"qwen\",\"loose\":true,\"tools\":[{\"name\":\"f\"}]},\"format\":{\"kind\":3,\"text\":"
+       "\"ab+\"}}",
+       {"words"},
+       false},
+  };
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    grammar_world w;
+    weft_grammar *g;
+    weft_error error = {{0}};
+    assert_true(grammar_world_with(&w, special, 6));
+    if (weft_grammar_compile(WEFT_GRAMMAR_ANSWER, rows[i].grammar, strlen(rows[i].grammar), w.trie, &g, NULL, &error) !=
+        WEFT_OK) {
+      fail_msg("%s", error.text);
+    }
+    if (takes(&w, g, rows[i].words) != rows[i].allowed) fail_msg("row %zu", i);
+    weft_grammar_unref(g);
+    grammar_world_close(&w);
+  }
+}
+
 static void refusals(void **state) {
   static const struct {
     const char *text, *words;
@@ -230,6 +291,7 @@ static void refusals(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(answers_are_calls), cmocka_unit_test(free_text_and_markers),
-                                     cmocka_unit_test(refusals), cmocka_unit_test(arguments_are_an_object)};
+                                     cmocka_unit_test(whole_answers), cmocka_unit_test(refusals),
+                                     cmocka_unit_test(arguments_are_an_object)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
