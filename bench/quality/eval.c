@@ -5,7 +5,7 @@
  * kinds json, sentence, items; see model/demo/README.md); perhaps "tools", which are declared, and "schema", to which
  * --structured holds the answer. Calls are judged as the text in which the model writes them. The bars: exact families
  * at least 95 % together and 85 % each, both ways; families with a validator at least 85 % each, and from 4 to 24
- * denoise steps per canvas together. */
+ * denoise steps per canvas together; and answers that do not go round in circles (REPEATED_MAX, RUN_MAX). */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,14 @@
 
 #include "bench/lab/lab.h"
 #include "bench/quality/judge.h"
+#include "bench/quality/repetition.h"
 
 enum { FAMILIES_MAX = 64, IN_FLIGHT = 32, STEPS_MAX = 4096 };
+
+/* Right answers of the demo's questions repeat 7 % of their grams at most, where two calls of one tool are answered, and
+ * no token more than three times in a row. */
+#define REPEATED_MAX 0.10
+#define RUN_MAX      6
 
 typedef struct family {
   const char *name;
@@ -31,7 +37,7 @@ typedef struct evaluation {
   json_t *cases; /* array; families point at the names in it */
   family *families;
   uint32_t n_families;
-  uint32_t n_shown; /* wrong answers told with --verbose */
+  weft_repetition repetition[2]; /* by mode */
 } evaluation;
 
 static family *family_of(evaluation *e, json_t *item) {
@@ -53,6 +59,7 @@ typedef struct flight {
   json_t *item;
   weft_chat_turn *turns;
   weft_text text;
+  weft_text tokens; /* of the answer, as int32_t */
 } flight;
 
 /* The tools of an example, with their schemas as text. */
@@ -140,12 +147,15 @@ static void free_flight(flight *f) {
   weft_generation_free(f->generation);
   weft_free(f->turns);
   weft_text_free(&f->text);
+  weft_text_free(&f->tokens);
   memset(f, 0, sizeof *f);
 }
 
 static void judge_flight(evaluation *e, flight *f, const weft_delta *end, int mode) {
   family *kin = family_of(e, f->item);
   if (kin == NULL) return;
+  weft_repetition_add(&e->repetition[mode], (const int32_t *)(const void *)f->tokens.bytes,
+                      f->tokens.n / sizeof(int32_t));
   bool good = weft_judge(f->item, f->text.bytes == NULL ? "" : f->text.bytes);
   kin->good[mode] += good;
   if (!good && e->config->product.verbose) {
@@ -168,8 +178,11 @@ static int finish_example(evaluation *e, flight *f, int mode) {
     if (status == WEFT_AGAIN) continue;
     if (status != 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", weft_status_text((weft_status)status));
     if (d.kind == WEFT_DELTA_TEXT && !d.thinking) weft_text_append(&f->text, d.text, d.n_text);
+    if (d.kind == WEFT_DELTA_TEXT) weft_text_append(&f->tokens, (const char *)d.tokens, d.n_tokens * sizeof *d.tokens);
     if (d.kind == WEFT_DELTA_END) break;
   }
+  if (weft_text_status(&f->text) != WEFT_OK || weft_text_status(&f->tokens) != WEFT_OK)
+    return weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
   if (strcmp(d.finish, "error") == 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", d.error);
   judge_flight(e, f, &d, mode);
   free_flight(f);
@@ -261,6 +274,23 @@ static void print_totals(const char *name, const totals *t) {
                100.0 * share_good(t->good[0], t->n), 100.0 * share_good(t->good[1], t->n), steps_of(t));
 }
 
+static json_t *repetition_json(const weft_repetition *r) {
+  return json_pack("{s:f, s:i}", "repeated", weft_repetition_share(r), "longest_run", (int)r->longest_run);
+}
+
+static bool is_in_circles(const weft_repetition *r) {
+  return weft_repetition_share(r) > REPEATED_MAX || r->longest_run > RUN_MAX;
+}
+
+static void print_repetition(const weft_repetition r[2]) {
+  (void)printf(
+      "repetition   of grams of %d tokens ar %.2f %%, diffusion %.2f %%; of one token in a row ar %u, diffusion "
+      "%u at most%s\n",
+      WEFT_REPETITION_GRAM, 100.0 * weft_repetition_share(&r[0]), 100.0 * weft_repetition_share(&r[1]),
+      (unsigned)r[0].longest_run, (unsigned)r[1].longest_run,
+      is_in_circles(&r[0]) || is_in_circles(&r[1]) ? "   OVER THE BAR" : "");
+}
+
 static bool report_families(evaluation *e) {
   json_t *families = json_object();
   totals exact = {0}, many = {0};
@@ -289,9 +319,11 @@ static bool report_families(evaluation *e) {
   if (exact.n > 0 && (share_good(exact.good[0], exact.n) < 0.95 || share_good(exact.good[1], exact.n) < 0.95))
     passed = false;
   if (many.n > 0 && (steps < 4.0 || steps > 24.0)) passed = false;
+  if (is_in_circles(&e->repetition[0]) || is_in_circles(&e->repetition[1])) passed = false;
   if (e->config->product.json) {
-    json_t *root = json_pack("{s:o, s:o, s:o, s:b}", "families", families, "exact", totals_json(&exact), "many",
-                             totals_json(&many), "passed", (int)passed);
+    json_t *root = json_pack("{s:o, s:o, s:o, s:{s:o, s:o}, s:b}", "families", families, "exact", totals_json(&exact),
+                             "many", totals_json(&many), "repetition", "ar", repetition_json(&e->repetition[0]),
+                             "diffusion", repetition_json(&e->repetition[1]), "passed", (int)passed);
     char *text = json_dumps(root, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
     (void)printf("%s\n", text == NULL ? "{}" : text);
     free(text);
@@ -300,6 +332,7 @@ static bool report_families(evaluation *e) {
   }
   print_totals("exact", &exact);
   print_totals("many answers", &many);
+  print_repetition(e->repetition);
   (void)printf("%s\n", passed ? "passed" : "FAILED");
   json_decref(families);
   return passed;

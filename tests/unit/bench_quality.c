@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The parts of `weft perplexity` that need no model: rows as distributions and their short form, files of saved rows,
- * windows of a text, noise, summaries. */
+/* The parts of `weft perplexity` and `weft eval` that need no model: rows as distributions and their short form, files
+ * of saved rows, windows of a text, noise, summaries, repetition. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -14,6 +14,7 @@
 
 #include "bench/quality/saved_rows.h"
 #include "bench/quality/noise.h"
+#include "bench/quality/repetition.h"
 #include "bench/quality/summary.h"
 #include "bench/quality/windows.h"
 
@@ -418,6 +419,29 @@ static void test_windows_refused(void **state) {
   }
 }
 
+static void test_repetition(void **state) {
+  (void)state;
+  int32_t tokens[40];
+  weft_repetition r = {0};
+  weft_repetition_add(&r, NULL, 0);
+  for (int32_t i = 0; i < 40; i++) tokens[i] = i;
+  weft_repetition_add(&r, tokens, 7); /* shorter than a gram */
+  assert_true(weft_repetition_share(&r) == 0.0);
+  assert_int_equal(r.longest_run, 1);
+  weft_repetition_add(&r, tokens, 40); /* 33 grams, none twice */
+  assert_int_equal(r.n_grams, 33);
+  assert_true(weft_repetition_share(&r) == 0.0);
+  for (int32_t i = 0; i < 40; i++) tokens[i] = i % 10; /* a loop: all grams but the first ten */
+  weft_repetition_add(&r, tokens, 40);
+  assert_int_equal(r.n_grams, 66);
+  assert_int_equal(r.n_repeated, 23);
+  for (int32_t i = 20; i < 29; i++) tokens[i] = 3; /* one token nine times, and 0 to 9 three times around it */
+  weft_repetition other = {0};
+  weft_repetition_add(&other, tokens, 40);
+  assert_int_equal(other.longest_run, 9);
+  assert_int_equal(other.n_repeated, 3 + 1 + 4);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_score),
                                      cmocka_unit_test(test_divergence),
@@ -431,6 +455,7 @@ int main(void) {
                                      cmocka_unit_test(test_summary),
                                      cmocka_unit_test(test_interval_of_many),
                                      cmocka_unit_test(test_windows),
-                                     cmocka_unit_test(test_windows_refused)};
+                                     cmocka_unit_test(test_windows_refused),
+                                     cmocka_unit_test(test_repetition)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
