@@ -6,6 +6,7 @@ set -uo pipefail
 weft=$1
 demo=model/demo/weft-demo.gguf
 ar=model/demo/weft-demo-ar.gguf
+draft=model/demo/weft-demo-draft.gguf
 tiny=tests/golden/models/dg-base.gguf
 dir=$(mktemp -d)
 trap 'rm -rf "$dir"' EXIT
@@ -39,6 +40,17 @@ expect 2 'no option is named' "$weft" generate --requests 1
 expect 2 'must be a whole number from 1 to' "$weft" generate -m $demo -p x --running 0
 expect 0 '"10 23 41 68 77 95"' "$weft" generate -m $demo --chat -p 'Sort from low to high: 41 77 23 95 10 68' --mode ar --temperature 0 --json
 expect 0 '10 23 41 68 77 95' "$weft" generate -m $demo --chat -p 'Sort from low to high: 41 77 23 95 10 68' --seed 1
+# README's first question, whatever noise its canvas begins with
+right=0
+for seed in $(seq 16); do
+  [ "$("$weft" generate -m $demo --chat -p 'Sort from low to high: 41 7 23' --seed "$seed" -q)" = '7 23 41' ] && right=$((right + 1))
+done
+expect 0 '16 of 16' echo "$right of 16"
+# the drafter is a model like others, of the same vocabulary
+expect 0 '7 23 41' "$weft" generate -m $draft --chat -p 'Sort from low to high: 41 7 23' --temperature 0
+for model in $demo $draft; do "$weft" tokenize -m $model -p "$(cat tests/golden/perplexity/demo.txt)" >"$dir/tokens-$(basename $model)"; done
+expect 0 '2,' cat "$dir/tokens-weft-demo.gguf"
+expect 0 '' cmp "$dir/tokens-weft-demo.gguf" "$dir/tokens-weft-demo-draft.gguf"
 # two canvases
 "$weft" generate -m $demo --chat -p 'List all numbers from 34 to 49.' --mode diffusion --seed 1 --json >"$dir/two"
 expect 0 '"canvases": 2' cat "$dir/two"
@@ -133,6 +145,12 @@ if "$weft" chat -m $demo --mode ar --temperature 0 <"$dir/said" 2>/dev/null | gr
 expect 0 'mixed' "$weft" demo -m $demo -m $ar
 expect 0 'passed' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 1
 expect 1 'FAILED' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 2 --no-self-conditioning
+expect 0 '"repetition": {' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 1 --json
+# a right answer that stands still all the same
+cat >"$dir/still.jsonl" <<'JSON'
+{"family": "reverse", "messages": [{"role": "user", "content": "Write 77777777 backwards."}], "max_tokens": 32, "answer": "77777777"}
+JSON
+expect 1 'one token in a row ar 8, diffusion 8 at most   OVER THE BAR' "$weft" eval -m $demo --cases "$dir/still.jsonl"
 expect 0 'prefill 64' "$weft" bench model -m $demo --n-prompt 64 --n-generate 32 --repeat 1 --n-parallel 2 -q
 expect 0 '8 decoding' "$weft" bench model canvases mix -m $demo --n-prompt 32 --repeat 1 --running 9 --rows 512 -q
 expect 0 'slowest block over fastest' "$weft" bench model blocks -m $demo --n-prompt 32 --repeat 1 -q

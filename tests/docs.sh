@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: MIT
 # tests/docs.sh WEFT: what README and docs/ tell a reader to type is true. (The C example has a test of its own,
 # unit/api_example.) Prints `N passed, N failed`.
-#   - the console blocks of README run: programs on the demo model, a server, requests to it
+#   - the console blocks of README run: programs on the demo model, a server, requests to it; the answers shown come out
 #   - a command line of weft anywhere in docs names only options that the command has
 #   - the defaults that operations.md prints are those of `weft serve --help`
 #   - links to files of the tree lead somewhere
@@ -20,10 +20,14 @@ failed=0
 ok() { passed=$((passed + 1)); }
 bad() { failed=$((failed + 1)); echo "failed: $*"; }
 
-# The commands of README's console blocks, one a line: what follows `$ `, its continuation lines joined, comments cut.
+# The commands of README's console blocks, one a line: what follows `$ `, with the lines up to the end of an open quote,
+# comments cut. A line that belongs to no command is what the one before it prints, marked with `> `.
 awk '/^```console/ { inside = 1; next } /^```/ { inside = 0 }
-  inside { if (/^\$ /) { printf "%s%s", sep, substr($0, 3); sep = "\n" } else { printf " %s", $0 } } END { print "" }' README.md |
-  sed -E 's/ {2,}# .*$//; s/ {6,}# .*$//' >"$work/commands"
+  !inside { next }
+  /^\$ / { command = substr($0, 3) }
+  !/^\$ / && command == "" { print "> " $0; next }
+  !/^\$ / { command = command " " $0 }
+  { sub(/  +# .*$/, "", command); if (gsub(/\047/, "&", command) % 2 == 0) { print command; command = "" } }' README.md >"$work/commands"
 start_server() {
   local port=
   "$weft" ${1#build/weft} --port 0 --json >"$work/where" 2>"$work/server.log" </dev/null &
@@ -40,6 +44,7 @@ start_server() {
 while IFS= read -r command; do
   case $command in
     ./dev*) continue ;; # these build: `./dev` lists what it has
+    '> '*) if grep -qxF -- "${command#> }" "$work/out"; then ok; else bad "README: it prints $(head -1 "$work/out"), not ${command#> }"; fi ;;
     'build/weft serve'*) if start_server "${command/ --port 8080/}"; then ok; else bad "$command"; fi ;;
     curl*)
       line=${command//127.0.0.1:8080/127.0.0.1:$(cat "$work/port")}

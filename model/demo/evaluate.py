@@ -5,6 +5,7 @@
     python3 evaluate.py FILE [--limit N]       answers it autoregressively (greedy), by diffusion
                                                (entropy-bound sampler) and by diffusion without
                                                self-conditioning; prints one table
+    python3 evaluate.py FILE --draft DRAFTER   how much of the greedy answers a drafter foresees
 
 FILE is a GGUF file (a `gemma4` file answers autoregressively only) or a checkpoint of train.py,
 whose weights are rounded through Q8_0 first. --cases names another file of questions.
@@ -261,6 +262,55 @@ def evaluate(model, tok, examples, device, budget=60000, seed=1, ways=("ar", "di
     return table, wrong
 
 
+@torch.no_grad()
+def foreseen(model, rows, prompts, device):
+    """What a model holds likeliest for each place after a row's prompt, read in one pass."""
+    ids, _, positions = padded(rows, device)
+    x, _, _ = model.encode(ids, positions, causal_masks(model.cfg, ids.shape[1], device))
+    ends = [(len(p) - 1, len(row) - 1) for row, p in zip(rows, prompts)]
+    return [model.head(h[a:b]).argmax(-1).tolist() for h, (a, b) in zip(x, ends)]
+
+
+def greedy(model, tok, examples, prompts, device):
+    """Greedy answers. The right one is tried first: where the model agrees with each of its tokens,
+    that is the answer, and one pass has shown it."""
+    tried = [tok.encode(e.get("answer", "")) + [tok.turn_end] for e in examples]
+    got = foreseen(model, [p + t for p, t in zip(prompts, tried)], prompts, device)
+    left = [i for i, (t, g) in enumerate(zip(tried, got)) if t != g]
+    limits = [examples[i]["max_tokens"] for i in left]
+    slow = autoregressive(model, tok, [prompts[i] for i in left], limits, device)
+    return [slow[left.index(i)] if i in left else t for i, t in enumerate(tried)]
+
+
+def acceptance(model, small, tok, examples, device, k, budget):
+    """Per family: tokens of the greedy answers, how many of them the drafter gives too when it
+    reads what comes before, and in how many steps they are made if each verifies k drafts. A draft
+    counts until the first that differs, so all of a step follow tokens that the model gave."""
+    prompts = [tok.render(e["messages"], tools=e.get("tools")) for e in examples]
+    table = {f: [0, 0, 0] for f in dict.fromkeys(e["family"] for e in examples)}
+    for group in batches(prompts, budget):
+        some = [prompts[i] for i in group]
+        answers = greedy(model, tok, [examples[i] for i in group], some, device)
+        drafts = foreseen(small, [p + a for p, a in zip(some, answers)], some, device)
+        for i, a, drafted in zip(group, answers, drafts):
+            equal = [d == t for d, t in zip(drafted, a)]
+            steps, at = 0, 0
+            while at < len(a):
+                wrong = equal[at : at + k] + [False]
+                at, steps = at + wrong.index(False) + 1, steps + 1
+            table[examples[i]["family"]] = [
+                v + w for v, w in zip(table[examples[i]["family"]], (len(a), sum(equal), steps))
+            ]
+    return table
+
+
+def show_acceptance(table, k):
+    print(f"family       tokens   equal  tokens a step of {k} drafts")
+    table = {**table, "all": [sum(column) for column in zip(*table.values())]}
+    for name, (n, equal, steps) in table.items():
+        print(f"{name:12} {n:6} {equal / n:7.1%} {n / steps:6.2f}")
+
+
 def show(table):
     print("family          n      ar    diff  steps  p90   no sc  steps")
 
@@ -312,6 +362,8 @@ def main():
     ap.add_argument("--wrong", type=int, default=0, help="wrong answers to print")
     ap.add_argument("--cases", default=PATH, help="the questions")
     ap.add_argument("--ways", default="ar,diffusion,no_sc")
+    ap.add_argument("--draft", help="measure this drafter instead")
+    ap.add_argument("--drafts", type=int, default=4, help="of a step")
     args = ap.parse_args()
     tok = Tokenizer.load()
     if args.make:
@@ -336,6 +388,10 @@ def main():
         model = rounded(model)
     ways = args.ways.split(",") if model.cfg.canvas else ["ar"]
     budget = 60000 if device == "cuda" else 8000
+    if args.draft:
+        small = load(args.draft).to(device)
+        got = acceptance(model, small, tok, examples, device, args.drafts, budget)
+        return show_acceptance(got, args.drafts)
     table, wrong = evaluate(model, tok, examples, device, budget, ways=ways)
     show(table)
     show_wrong(wrong[: args.wrong])

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: MIT
-"""Writes the trained weights as two GGUF files: the diffusion model in Q8_0 and the same weights as
-`gemma4`, smaller.
+"""Writes the trained weights as GGUF files: the diffusion model in Q8_0, the same weights as
+`gemma4`, smaller, and the drafter.
 
 python3 export.py CHECKPOINT      writes weft-demo.gguf and weft-demo-ar.gguf beside this file
-python3 export.py --random        the same with untrained weights
+python3 export.py --drafter CHECKPOINT    writes weft-demo-draft.gguf beside this file
+python3 export.py --random        all three with untrained weights
 """
 
 import argparse
@@ -15,7 +16,7 @@ import torch
 from gguf import GGMLQuantizationType as Q
 
 from evaluate import load
-from model import Config, Demo
+from model import Config, Demo, drafter
 from tokenizer import BOS, EOS, MASK, PAD, UNK, Tokenizer
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -110,7 +111,7 @@ def tensors(model, diffusion):
     for i, block in enumerate(model.blocks):
         for name, attr in names:
             p = getattr(block, attr)
-            if p is not None:
+            if p is not None:  # not every layer has V, and the drafter has no experts
                 yield f"blk.{i}.{name}", get(p), p.dim() > 1 and attr != "router"
         if diffusion:
             yield f"blk.{i}.enc_layer_output_scale.weight", get(block.enc_scalar), False
@@ -119,16 +120,14 @@ def tensors(model, diffusion):
 def metadata(w, cfg, tok, diffusion, context):
     a = w.arch
     full = [k == "f" for k in cfg.layers]
-    w.add_name("weft demo" if diffusion else "weft demo, autoregressive")
+    kind = "" if diffusion else ", autoregressive" if cfg.experts else ", drafter"
+    w.add_name("weft demo" + kind)
     w.add_license("mit")
     for key, value in (
         ("block_count", len(cfg.layers)),
         ("context_length", context),
         ("embedding_length", cfg.hidden),
         ("feed_forward_length", cfg.dense_size),
-        ("expert_feed_forward_length", cfg.expert_size),
-        ("expert_count", cfg.experts),
-        ("expert_used_count", cfg.top_k),
         ("attention.head_count", cfg.heads),
         ("attention.key_length", cfg.head_dim["f"]),
         ("attention.value_length", cfg.head_dim["f"]),
@@ -142,6 +141,10 @@ def metadata(w, cfg, tok, diffusion, context):
         ("vocab_size", cfg.vocab),
     ):
         w.add_uint32(f"{a}.{key}", value)
+    if cfg.experts:
+        w.add_uint32(f"{a}.expert_feed_forward_length", cfg.expert_size)
+        w.add_uint32(f"{a}.expert_count", cfg.experts)
+        w.add_uint32(f"{a}.expert_used_count", cfg.top_k)
     w.add_array(f"{a}.attention.head_count_kv", [cfg.kv_heads[k] for k in cfg.layers])
     w.add_array(f"{a}.attention.sliding_window_pattern", [not f for f in full])
     for key, value in (
@@ -200,23 +203,27 @@ def write(path, model, tok, diffusion, matrix_type, embed_type, context=2048):
 def main():
     ap = argparse.ArgumentParser(description="write the demo model as GGUF")
     ap.add_argument("checkpoint", nargs="?")
+    ap.add_argument("--drafter", metavar="CHECKPOINT", help="that of the drafter")
     ap.add_argument("--random", action="store_true", help="untrained weights")
     ap.add_argument("--out", default=HERE)
     args = ap.parse_args()
     tok = Tokenizer.load()
     if args.random:
         torch.manual_seed(1)
-        model = Demo(Config(vocab=len(tok)))
+        model, small = Demo(Config(vocab=len(tok))), Demo(drafter(len(tok)))
     else:
-        model = load(args.checkpoint)
-    print(sum(p.numel() for p in model.parameters()), "parameters")
-    for name, diffusion, kind in (
-        ("weft-demo.gguf", True, Q.Q8_0),
-        ("weft-demo-ar.gguf", False, Q.Q5_0),
+        model = load(args.checkpoint) if args.checkpoint else None
+        small = load(args.drafter) if args.drafter else None
+    for name, one, diffusion, kind in (
+        ("weft-demo.gguf", model, True, Q.Q8_0),
+        ("weft-demo-ar.gguf", model, False, Q.Q5_0),
+        ("weft-demo-draft.gguf", small, False, Q.Q8_0),
     ):
-        print(
-            name, write(os.path.join(args.out, name), model, tok, diffusion, kind, Q.Q8_0), "bytes"
-        )
+        if one is None:
+            continue
+        n = sum(p.numel() for n, p in one.named_parameters() if one.cfg.canvas or "dec_" not in n)
+        size = write(os.path.join(args.out, name), one, tok, diffusion, kind, Q.Q8_0)
+        print(f"{name}: {n} parameters, {size} bytes")
 
 
 if __name__ == "__main__":

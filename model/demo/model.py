@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: MIT
 """The demo model in PyTorch: the text architecture of Gemma 4 (MoE) with DiffusionGemma's canvas
-pass, made small.
+pass, made small; and its drafter, the dense form without a canvas, smaller still.
 
 The law of this file: one set of weights, two passes. `encode` reads tokens causally and returns
 hidden states and the K/V of every layer; `denoise` reads canvases without a causal mask over the
@@ -44,6 +44,22 @@ class Config:
 
     def dict(self):
         return asdict(self)
+
+
+def drafter(vocab):
+    """The shape of the drafter: a dense `gemma4` of the same vocabulary, an eighth of the size."""
+    return Config(
+        vocab=vocab,
+        hidden=128,
+        layers=("s", "f", "s", "f"),
+        kv_heads={"s": 1, "f": 1},
+        head_dim={"s": 64, "f": 64},
+        experts=0,
+        top_k=0,
+        expert_size=0,
+        dense_size=256,
+        canvas=0,
+    )
 
 
 def rms(x, weight, eps):
@@ -110,15 +126,19 @@ class Layer(nn.Module):
         )
         self.wv = matrix(kv * hd, d) if kind == "s" else None
         self.q_norm, self.k_norm = ones(hd, value=hd**-0.5), ones(hd)
-        self.ffn_norm, self.post_norm_1 = ones(d), ones(d)
+        self.ffn_norm, self.post_norm = ones(d), ones(d, value=0.5)
         self.gate, self.up = matrix(cfg.dense_size, d), matrix(cfg.dense_size, d)
         self.down = matrix(d, cfg.dense_size)
-        self.pre_norm_2, self.post_norm_2, self.post_norm = ones(d), ones(d), ones(d, value=0.5)
+        self.enc_scalar, self.dec_scalar = ones(1), ones(1)
+        self.post_norm_1 = self.pre_norm_2 = self.post_norm_2 = self.expert_scale = None
+        self.router = self.router_scale = self.gate_up = self.exp_down = None
+        if not cfg.experts:
+            return
+        self.post_norm_1, self.pre_norm_2, self.post_norm_2 = ones(d), ones(d), ones(d)
         self.router, self.router_scale = nn.Parameter(torch.randn(cfg.experts, d) * 0.5), ones(d)
         self.expert_scale = ones(cfg.experts)
         self.gate_up = matrix(cfg.experts, 2 * cfg.expert_size, d)
         self.exp_down = matrix(cfg.experts, d, cfg.expert_size)
-        self.enc_scalar, self.dec_scalar = ones(1), ones(1)
 
     def norm(self, x, weight=None):
         return rms(x, weight, self.cfg.eps)
@@ -150,6 +170,8 @@ class Layer(nn.Module):
         e, f, d = self.cfg.experts, self.cfg.expert_size, self.cfg.hidden
         n = self.norm(a, self.ffn_norm)
         m = F.linear(gelu(F.linear(n, self.gate)) * F.linear(n, self.up), self.down)
+        if not e:
+            return self.norm(m, self.post_norm), 0.0
         w, p, chosen = self.route(a)
         u = self.norm(a, self.pre_norm_2)
         gt = F.linear(u, self.gate_up.reshape(e * 2 * f, d)).unflatten(-1, (e, 2 * f))
@@ -178,6 +200,8 @@ class Demo(nn.Module):
         self.embed = nn.Parameter(torch.randn(cfg.vocab, cfg.hidden) * cfg.hidden**-0.5)
         self.blocks = nn.ModuleList(Layer(cfg, kind) for kind in cfg.layers)
         self.out_norm = ones(cfg.hidden)
+        if not cfg.canvas:
+            return
         self.sc_norm = ones(cfg.hidden)
         self.sc_gate, self.sc_up = (
             matrix(cfg.dense_size, cfg.hidden),

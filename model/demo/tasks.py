@@ -50,7 +50,7 @@ ROLES = (
     "Follow the instructions of the user.",
 )
 
-EXACT = ("arithmetic", "reverse", "sort", "count", "lookup", "case", "sequence", "table")
+EXACT = ("arithmetic", "reverse", "sort", "count", "lookup", "case", "sequence", "table", "path")
 MANY = ("json", "sentence", "story", "items")
 FAMILIES = EXACT + MANY
 MULTI = ("sequence", "table", "story")  # answers longer than one canvas
@@ -88,8 +88,25 @@ class Task:
         return self.answer
 
 
+def number(r, weights=(1, 1, 1), low=0):
+    """A number of one to three digits: how many is drawn first, by weight."""
+    digits = r.choices((1, 2, 3), weights)[0]
+    return r.randint(max(low, 10 ** (digits - 1) if digits > 1 else 0), 10**digits - 1)
+
+
+def spelled(r, form, words):
+    """A question about a list, and what stands between the members of the list: its colon, its
+    commas and its full stop are the writer's choice."""
+    between = ", " if r.random() < 0.15 else " "
+    if r.random() < 0.1:
+        form = form.replace(":", "")
+    if form.endswith("{}") and r.random() < 0.12:
+        form += "."
+    return form.format(between.join(words)), between
+
+
 def arithmetic(r, world, long):
-    a, b = r.randint(0, 99), r.randint(0, 99)
+    a, b = number(r, (1, 2, 3)), number(r, (1, 2, 3))
     if r.random() < 0.5:
         form = r.choice(
             ("What is {} + {}?", "Compute {} + {}.", "Add {} and {}.", "{} plus {}?", "{} + {} =")
@@ -115,62 +132,78 @@ def arithmetic(r, world, long):
 
 def reverse(r, world, long):
     if r.random() < 0.35:
-        digits = "".join(r.choice("0123456789") for _ in range(r.randint(3, 8)))
+        digits = "".join(r.choice("0123456789") for _ in range(r.randint(2, 8)))
         form = r.choice(
             ("Reverse the digits {}.", "Write {} backwards.", "What is {} read from right to left?")
         )
         return Task("reverse", form.format(digits), digits[::-1], f"reverse {digits}")
-    words = r.sample(WORDS, r.randint(2, 8))
-    form = r.choice(
-        (
-            "Reverse the order of these words: {}",
-            "Reverse this list: {}",
-            "Say these words backwards: {}",
-            "List from last to first: {}",
+    if r.random() < 0.25:
+        words = [str(number(r)) for _ in range(r.randint(2, 8))]
+        form = r.choice(
+            ("Reverse the order of these numbers: {}", "Reverse this list: {}", "Reverse: {}")
+            + ("List from last to first: {}",)
         )
-    )
-    return Task(
-        "reverse", form.format(" ".join(words)), " ".join(words[::-1]), "reverse " + " ".join(words)
-    )
+    else:
+        words = r.sample(WORDS, r.randint(2, 8))
+        form = r.choice(
+            ("Reverse the order of these words: {}", "Reverse this list: {}", "Reverse: {}")
+            + ("Say these words backwards: {}", "List from last to first: {}")
+        )
+    user, between = spelled(r, form, words)
+    return Task("reverse", user, between.join(words[::-1]), "reverse " + " ".join(words))
+
+
+SORT_UP = (
+    "Sort these numbers: {}",
+    "Put in rising order: {}",
+    "Sort from low to high: {}",
+    "Sort: {}",
+    "Sort {}",
+    "Sort the numbers {}",
+    "Sort {} from low to high.",
+    "Put {} in rising order.",
+)
+SORT_DOWN = (
+    "Sort from high to low: {}",
+    "Put in falling order: {}",
+    "Sort {} from high to low.",
+    "Put {} in falling order.",
+)
+SORT_WORDS = (
+    "Sort these words: {}",
+    "Sort by the alphabet: {}",
+    "Put these words in order: {}",
+    "Sort: {}",
+    "Sort {}",
+    "Put {} in order.",
+)
 
 
 def sort(r, world, long):
-    if r.random() < 0.6:
-        values = r.sample(range(10, 100), r.randint(2, 10))
-        text = " ".join(map(str, values))
-        if r.random() < 0.6:
-            form = r.choice(
-                ("Sort these numbers: {}", "Put in rising order: {}", "Sort from low to high: {}")
-            )
-            return Task(
-                "sort", form.format(text), " ".join(map(str, sorted(values))), f"sort up {text}"
-            )
-        form = r.choice(("Sort from high to low: {}", "Put in falling order: {}"))
-        return Task(
-            "sort",
-            form.format(text),
-            " ".join(map(str, sorted(values, reverse=True))),
-            f"sort down {text}",
-        )
-    words = r.sample(WORDS, r.randint(2, 8))
-    form = r.choice(
-        ("Sort these words: {}", "Sort by the alphabet: {}", "Put these words in order: {}")
-    )
-    return Task(
-        "sort",
-        form.format(" ".join(words)),
-        " ".join(sorted(words)),
-        "sort words " + " ".join(words),
-    )
+    u = r.random()
+    if u < 0.65:
+        if r.random() < 0.3:
+            values = r.sample(range(10, 100), r.randint(2, 10))
+        else:
+            values = [number(r) for _ in range(r.randint(2, 10))]
+        key, forms, falling = ("up", SORT_UP, 0) if u < 0.4 else ("down", SORT_DOWN, 1)
+        given, got = map(str, values), map(str, sorted(values, reverse=falling))
+    else:
+        key, forms, given = "words", SORT_WORDS, r.sample(WORDS, r.randint(2, 8))
+        got = sorted(given)
+    given = list(given)
+    user, between = spelled(r, r.choice(forms), given)
+    return Task("sort", user, between.join(got), f"sort {key} " + " ".join(given))
 
 
 def count(r, world, long):
-    if r.random() < 0.3:
-        words = [r.choice(WORDS) for _ in range(r.randint(1, 9))]
-        form = r.choice(("How many words are in this list: {}", "Count the words: {}"))
-        return Task(
-            "count", form.format(" ".join(words)), str(len(words)), "count all " + " ".join(words)
-        )
+    if r.random() < 0.4:
+        n = r.randint(1, 9)
+        kind = r.choice(("words", "words", "numbers"))
+        words = [str(number(r)) if kind == "numbers" else r.choice(WORDS) for _ in range(n)]
+        form = r.choice((f"How many {kind} are in this list: {{}}", f"Count the {kind}: {{}}"))
+        user, _ = spelled(r, form, words)
+        return Task("count", user, str(n), "count all " + " ".join(words))
     pool = r.sample(WORDS, r.randint(2, 4))
     words = [r.choice(pool) for _ in range(r.randint(3, 9))]
     target = r.choice(pool)
@@ -181,12 +214,25 @@ def count(r, world, long):
             "Count {} in: {}",
         )
     )
+    given = " ".join(words)
     return Task(
-        "count",
-        form.format(target, " ".join(words)),
-        str(words.count(target)),
-        f"count {target} " + " ".join(words),
+        "count", form.format(target, given), str(words.count(target)), f"count {target} {given}"
     )
+
+
+def path(r, world, long):
+    """Links in any order, and the way that they make from one word to the next. A reader needs
+    each step of it for the next one, so a canvas does not come to rest at once."""
+    n = r.randint(5, 8) if long or r.random() < 0.6 else r.randint(2, 4)
+    words = r.sample(WORDS, n + r.randint(0, 5))
+    way, other = words[:n], words[n:]
+    links = [" ".join(pair) for some in (way, other) for pair in zip(some, some[1:])]
+    r.shuffle(links)
+    given = "; ".join(links)
+    form = r.choice(
+        ("Follow the links from {}: {}", "Start at {} and go on: {}", "Walk from {} to the end: {}")
+    )
+    return Task("path", form.format(way[0], given), " ".join(way), f"path {way[0]} {given}")
 
 
 class World:
@@ -262,7 +308,9 @@ def case(r, world, long):
 
 def sequence(r, world, long):
     n = r.randint(11, 26) if long or r.random() < 0.75 else r.randint(3, 10)
-    a = r.randint(10, 100 - n)
+    a = number(r, low=1)
+    n = min(n, 20) if a > 99 else n
+    a = min(a, 1000 - n)
     form = r.choice(
         (
             "Count from {} to {}.",
@@ -281,7 +329,7 @@ def sequence(r, world, long):
 def table(r, world, long):
     n = r.randint(4, 7) if long or r.random() < 0.75 else r.randint(1, 3)
     names = r.sample(NAMES, n)
-    rows = [(name, str(r.randint(10, 99)), r.choice(CITIES)) for name in names]
+    rows = [(name, str(number(r, low=1)), r.choice(CITIES)) for name in names]
     given = "; ".join(" ".join(row) for row in rows)
     form = r.choice(("Make a table: {}", "Write this as a table: {}", "Put this in a table: {}"))
     return Task(
@@ -475,7 +523,7 @@ def listed(r, world, long):
     """Numbers or words as a list."""
     while True:
         base = MAKERS[r.choice(("sort", "sort", "sequence"))](r, world, False)
-        words = base.answer.split()
+        words = base.answer.replace(",", "").split()
         if 1 < len(words) <= 14:
             values = [int(w) for w in words] if words[0].isdigit() else words
             return as_json(r, "list", base, {"answer": values})
@@ -507,6 +555,7 @@ MAKERS = {
     "case": case,
     "sequence": sequence,
     "table": table,
+    "path": path,
     "json": json_record,
     "sentence": sentence,
     "story": story,
@@ -568,6 +617,7 @@ WEIGHTS = {
     "case": 1.1,
     "sequence": 1.0,
     "table": 1.0,
+    "path": 1.2,
     "json": 0.9,
     "sentence": 1.0,
     "story": 0.9,

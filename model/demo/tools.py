@@ -58,7 +58,7 @@ TOOLS = (
         (FOOD,),
         ("What is the price of {0}?", "How much is the {0}?", "What does {0} cost?"),
         "price",
-        lambda r, _: r.randint(1, 99),
+        lambda r, _: tasks.number(r, low=1),
         "The price of {0} is {result}.",
     ),
     Tool(
@@ -74,8 +74,8 @@ TOOLS = (
         ("multiply", "times", "product"),
         "The product of two numbers",
         (
-            (("a", "x"), "integer", lambda r: r.randint(2, 99)),
-            (("b", "y"), "integer", lambda r: r.randint(2, 99)),
+            (("a", "x"), "integer", lambda r: tasks.number(r, low=2)),
+            (("b", "y"), "integer", lambda r: tasks.number(r, low=2)),
         ),
         ("What is {0} times {1}?", "Compute {0} times {1}.", "{0} times {1}?"),
         "product",
@@ -85,10 +85,10 @@ TOOLS = (
     Tool(
         ("buy", "order", "buy_food"),
         "Buy some food",
-        (FOOD, (("count", "number"), "integer", lambda r: r.randint(2, 99))),
+        (FOOD, (("count", "number"), "integer", lambda r: tasks.number(r, low=2))),
         ("Buy {1} of the {0}.", "Order {0}, {1} of it.", "Get me {1} times {0}."),
         "left",
-        lambda r, _: r.randint(1, 99),
+        lambda r, _: tasks.number(r, low=1),
         "You have {result} of the {0}.",
     ),
     Tool(

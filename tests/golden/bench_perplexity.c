@@ -186,8 +186,10 @@ static void run_case(const golden *g) {
   } else {
     run_reading(&r, g, 300, NULL, NULL);
   }
-  /* The demos' keys are BF16: one on the border between two of its numbers is rounded the other way now and then. */
-  judge_scores(&r, g, strncmp(file, "model/demo/", 11) == 0 ? 2e-4 : 5e-5);
+  /* The demos' keys are BF16: one on the border between two of its numbers is rounded the other way now and then. Under
+   * noise fewer positions are scored, and each loses more. */
+  bool is_demo = strncmp(file, "model/demo/", 11) == 0;
+  judge_scores(&r, g, !is_demo ? 5e-5 : g->n_levels > 0 ? 4e-4 : 2e-4);
   close_reading(&r);
   (void)unlink(path);
 }
