@@ -11,7 +11,8 @@ enum { ASKS = 10 };
 static const struct {
   const char *path, *body;
 } asks[ASKS] = {
-#define CHAT(more) "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"The blue boat\"}]," more "}"
+#define CHAT(more) \
+  "/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"Count from 34 to 49.\"}]," more "}"
 #define TEXT(more) "/v1/completions", "{\"prompt\":\"The soft ball is behind the blue boat. The\"," more "}"
     {TEXT("\"model\":\"weft-demo\",\"mode\":\"diffusion\",\"max_tokens\":70,\"ignore_eos\":true,\"seed\":1")},
     {TEXT("\"model\":\"weft-demo\",\"mode\":\"autoregressive\",\"max_tokens\":40,\"ignore_eos\":true,\"seed\":2")},
@@ -19,8 +20,7 @@ static const struct {
           "\"logprobs\":3")},
     {TEXT("\"model\":\"weft-demo-ar\",\"max_tokens\":20,\"n\":3,\"seed\":4,\"temperature\":0.9,\"echo\":true,"
           "\"logprobs\":1")},
-    {TEXT("\"model\":\"weft-demo\",\"mode\":\"diffusion\",\"max_tokens\":40,\"stream\":true,\"ignore_eos\":true,"
-          "\"seed\":5")},
+    {CHAT("\"model\":\"weft-demo\",\"mode\":\"diffusion\",\"max_tokens\":64,\"stream\":true,\"seed\":5")},
     {CHAT("\"model\":\"weft-demo\",\"mode\":\"diffusion\",\"max_tokens\":64,\"seed\":6")},
     {CHAT("\"model\":\"weft-demo\",\"mode\":\"autoregressive\",\"max_tokens\":30,\"seed\":7,\"stream\":true")},
     {CHAT("\"model\":\"weft-demo-ar\",\"max_tokens\":30,\"seed\":8,\"temperature\":0,\"logprobs\":true,\"top_"
@@ -80,7 +80,7 @@ static char *ask(uint32_t i) {
   for (size_t k = 0; k < sizeof names / sizeof *names; k++) blank(text, names[k]);
   close_up(text);
   if (strstr(asks[i].body, "\"stream\"") != NULL) join_pieces(text);
-  assert_true(*text != 0);
+  if (*text == 0) fail_msg("%s: an empty text", asks[i].body);
   talk_answer_free(&a);
   return text;
 }
