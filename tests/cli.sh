@@ -60,7 +60,7 @@ expect 0 '"finish": "length"' "$weft" generate -m $tiny --tokens 2,5,9 -n 20 --d
 expect 0 '"canvas_out"' head -1 "$dir/trace"
 expect 0 'weft-demo' "$weft" generate -m $demo -p x -n 4 --verbose --seed 1
 expect 2 'no canvas' "$weft" generate -m $ar --mode diffusion -p x
-expect 2 'not defined for a canvas' "$weft" generate -m $demo -p x --presence-penalty 1
+expect 2 'not defined for a canvas' "$weft" generate -m $demo -p x --mode diffusion --presence-penalty 1
 expect 0 '10 23 41 68 77 95' "$weft" generate -m $demo --chat -p 'Sort from low to high: 41 77 23 95 10 68' --seed 1 --kv-8bit weft-demo
 expect 2 "no model's file is named" "$weft" generate -m $demo -p x --kv-8bit other
 expect 2 'there are none: leave out' "$weft" generate -m $demo -p x --host-mib 4 --no-prefix-cache

@@ -60,7 +60,7 @@ static void cancel_all(void *self) {
 /* ---- what is written ---- */
 
 const char *weft_answer_mode_name(const weft_answer *a) {
-  return weft_answer_mode(a->choice[0].generation) == WEFT_MODE_DIFFUSION ? "diffusion" : "autoregressive";
+  return a->by_canvas ? "diffusion" : "autoregressive";
 }
 
 weft_answer_usage weft_answer_get_usage(const weft_answer *a) {
@@ -414,6 +414,7 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
   }
   for (uint32_t i = 0; i < n; i++) {
     a->choice[i].generation = out[i];
+    a->by_canvas = weft_answer_mode(out[i]) == WEFT_MODE_DIFFUSION; /* of all choices alike */
     a->choice[i].index = i;
     a->choice[i].prompt = i / gen->n_choices;
     a->choice[i].prompt_read = !a->echo && !lists_prompt(a, &a->choice[i]);

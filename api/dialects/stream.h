@@ -94,6 +94,7 @@ struct weft_answer {
   const char *model; /* the name under which the model is served */
   int64_t created;
   bool stream, by_chunks, include_usage, token_ids, canvas_events, logprobs; /* by_chunks: chunk is called */
+  bool by_canvas;                                                            /* the answer is written by diffusion */
   bool end_logprobs;    /* logprobs have an entry for the stop token */
   bool echo;            /* the prompt is given back before each choice's text */
   bool prompt_logprobs; /* a list of the prompt's logprobs is given, with n_prompt_logprobs likely tokens each */
