@@ -47,6 +47,24 @@ void served_names_free(weft_served_model *m) {
   weft_free(m->name);
 }
 
+const char *served_names_tag(const char *name) {
+  static const char *const tags[] = {":latest", ":auto", ":diffusion", ":autoregressive"};
+  const char *tag = strrchr(name, ':');
+  for (size_t i = 0; tag != NULL && i < sizeof tags / sizeof *tags; i++) {
+    if (strcmp(tag, tags[i]) == 0) return tag;
+  }
+  return NULL;
+}
+
+bool served_names_fit_tagged(const weft_served_model *m, const char *name) {
+  char plain[256];
+  const char *tag = served_names_tag(name);
+  if (tag == NULL || (size_t)(tag - name) >= sizeof plain) return false;
+  memcpy(plain, name, (size_t)(tag - name));
+  plain[tag - name] = 0;
+  return served_names_fit(m, plain);
+}
+
 bool served_names_fit(const weft_served_model *m, const char *name) {
   if (strcmp(m->name, name) == 0) return true;
   for (uint32_t i = 0; i < m->n_aliases; i++) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The names by which clients ask for a model: that of its file, or those of --served-model-name.
  *
- * Law: a name leads to one model. Answers, lists and metrics carry the first name that a model was given; options that
- * name a model (--kv-8bit, --chat-template) mean the name of its file. */
+ * * Law: a name leads to one model, and so does NAME:TAG where nothing is served under that name itself. Answers,
+ * lists and metrics carry the first name that a model was given; options that name a model (--kv-8bit, --chat-
+ * template) mean the name of its file. */
 #ifndef WEFT_API_SERVED_NAMES_H
 #define WEFT_API_SERVED_NAMES_H
 
@@ -17,7 +18,12 @@ weft_status served_names_set(const weft_open_options *options, const char *path,
 /* After all models were named: an entry for no model, and a name for two of them, are refused. */
 weft_status served_names_check(const weft_runtime *runtime, weft_error *error);
 void served_names_free(weft_served_model *m);
+/* The tag of NAME:TAG, with its colon, where it says how the model is to write (":diffusion", ":autoregressive") or
+ * nothing (":latest", ":auto"); NULL: there is none. */
+const char *served_names_tag(const char *name);
 /* Whether the name is one of the model's. */
 bool served_names_fit(const weft_served_model *m, const char *name);
+/* Whether it is NAME:TAG of such a name. */
+bool served_names_fit_tagged(const weft_served_model *m, const char *name);
 
 #endif

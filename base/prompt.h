@@ -32,7 +32,7 @@ typedef struct weft_chat_turn {
 
 /* A function of the client's that the model may ask for. */
 typedef struct weft_tool {
-  const char *name;        /* 1 to 64 characters, each of A-Z a-z 0-9 _ - */
+  const char *name;        /* 1 to 128 characters, each of A-Z a-z 0-9 _ - */
   const char *description; /* NULL: none */
   const char *parameters;  /* the JSON schema of the arguments, which are an object, as text; NULL: any object */
   bool strict;             /* calls are held to the schema, as an answer is held to a format */

@@ -57,6 +57,7 @@ typedef struct weft_sampling {
   float repetition_penalty;    /* 1: off; counts tokens of the prompt and of the answer */
   float presence_penalty;      /* 0: off; counts tokens of the answer */
   float frequency_penalty;     /* 0: off; counts tokens of the answer */
+  uint32_t penalty_window;     /* [0] penalties look at so many of the last tokens; 0: at all of them */
   uint64_t seed;               /* every random number, those of canvases too, follows from seed and choice */
   uint32_t choice;             /* which of the n answers of a request this is: each draws differently */
   bool logprobs;               /* [false] report each token's logprob, by the distribution before top_k */

@@ -115,9 +115,11 @@ void weft_sampling_ask(const weft_sampling *s, uint64_t position, weft_sample_ro
 }
 
 uint32_t weft_sampling_forgets(const weft_sampling *s, uint32_t n_history, uint32_t n_prompt) {
-  if (s->repetition_penalty != 1.0f) return 0;
-  if (s->presence_penalty == 0.0f && s->frequency_penalty == 0.0f) return UINT32_MAX;
-  return n_prompt < n_history ? n_prompt : n_history;
+  bool repetition = s->repetition_penalty != 1.0f;
+  if (!repetition && s->presence_penalty == 0.0f && s->frequency_penalty == 0.0f) return UINT32_MAX;
+  uint32_t window = s->penalty_window, first = repetition ? 0 : n_prompt < n_history ? n_prompt : n_history;
+  bool cuts = window > 0 && window < n_history - first;
+  return cuts ? n_history - window : first;
 }
 
 static float logprob_of(const weft_sample_result *row, float logit) {

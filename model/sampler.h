@@ -67,9 +67,9 @@ typedef struct weft_scored {
 } weft_scored;
 
 /* weft_sampling_ask fills the request to the device for the token at this position of the sequence: all fields but
- * history, bias_at, cell and pending. weft_sampling_forgets says how many tokens at the beginning of a history no
- * penalty looks at (UINT32_MAX: no penalty looks at any token), so that they need not be sent. weft_sampling_take turns
- * the device's result into a sampled token. */
+ * history, bias_at, cell and pending. weft_sampling_forgets says how many tokens at the beginning of a history of so
+ * many (with one that is pending) no penalty looks at (UINT32_MAX: no penalty looks at any token), so that they need
+ * not be sent. weft_sampling_take turns the device's result into a sampled token. */
 struct weft_sample_row;
 struct weft_sample_result;
 void weft_sampling_ask(const weft_sampling *sampling, uint64_t position, struct weft_sample_row *row);

@@ -6,11 +6,14 @@
 #include <sys/random.h>
 
 #include "api/generation.h"
+#include "model/text/json_tree.h"
 #include "base/clock.h"
 #include "base/memory.h"
 
 struct answer_calls {
   weft_call_reader reader;
+  const answer_tools *tools;
+  weft_text held;                   /* the arguments so far of a call of free text */
   bool one_call, refused, ignoring; /* ignoring: the call that is being read is one too many */
 };
 
@@ -23,23 +26,32 @@ static const char *text_behind(const char *at, bool several) {
 }
 
 /* Types only where the form needs them to read a call: models of the two forms write one in the way of the other. */
-static weft_status copy_tools(answer_tools *t, const weft_prompt *p, weft_call_form form) {
+static weft_status copy_tools(answer_tools *t, const weft_prompt *p, const weft_tool_origin *origin,
+                              weft_call_form form) {
   bool typed = form == WEFT_CALLS_QWEN || form == WEFT_CALLS_HERMES;
   t->callable = weft_alloc(p->n_tools, sizeof *t->callable);
-  if (t->callable == NULL) return WEFT_E_NO_MEMORY;
+  if (origin != NULL) t->origin = weft_alloc(p->n_tools, sizeof *t->origin);
+  if (t->callable == NULL || (origin != NULL && t->origin == NULL)) return WEFT_E_NO_MEMORY;
   t->n = p->n_tools;
   for (uint32_t i = 0; i < t->n; i++) {
     weft_text_append(&t->bytes, p->tools[i].name, strlen(p->tools[i].name) + 1);
     if (typed) (void)weft_callable_types(p->tools[i].parameters, &t->bytes);
+    if (origin == NULL) continue;
+    const char *group = origin[i].group == NULL ? "" : origin[i].group;
+    weft_text_append(&t->bytes, origin[i].name, strlen(origin[i].name) + 1);
+    weft_text_append(&t->bytes, group, strlen(group) + 1);
   }
   if (weft_text_status(&t->bytes) != WEFT_OK) return WEFT_E_NO_MEMORY;
   const char *at = t->bytes.bytes;
   for (uint32_t i = 0; i < t->n; i++) {
     t->callable[i].name = at;
     at = text_behind(at, false);
-    if (!typed) continue;
-    t->callable[i].types = at;
-    at = text_behind(at, true);
+    if (typed) t->callable[i].types = at;
+    if (typed) at = text_behind(at, true);
+    if (origin == NULL) continue;
+    const char *group = text_behind(at, false);
+    t->origin[i] = (weft_tool_origin){.kind = origin[i].kind, .name = at, .group = *group == 0 ? NULL : group};
+    at = text_behind(group, false);
   }
   return WEFT_OK;
 }
@@ -48,10 +60,11 @@ weft_status answer_calls_open(weft_answer *a, const weft_gen *gen) {
   weft_call_form form;
   if (a->n == 0 || !weft_generation_calls(a->choice[0].generation, &form)) return WEFT_OK;
   a->tools = weft_alloc(1, sizeof *a->tools);
-  if (a->tools == NULL || copy_tools(a->tools, &gen->prompt[0], form) != WEFT_OK) return WEFT_E_NO_MEMORY;
+  if (a->tools == NULL || copy_tools(a->tools, &gen->prompt[0], gen->tool, form) != WEFT_OK) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < a->n; i++) {
     struct answer_calls *calls = a->choice[i].reader = weft_alloc(1, sizeof *calls);
     if (calls == NULL) return WEFT_E_NO_MEMORY;
+    calls->tools = a->tools;
     calls->one_call = gen->params.one_call || gen->params.tool_choice == WEFT_TOOLS_NAMED;
     weft_call_reader_open(&calls->reader, form, a->tools->callable, a->tools->n);
   }
@@ -65,6 +78,7 @@ static void close_choice(weft_choice *c) {
   }
   weft_free(c->call);
   if (c->reader != NULL) weft_call_reader_close(&c->reader->reader);
+  if (c->reader != NULL) weft_text_free(&c->reader->held);
   weft_free(c->reader);
 }
 
@@ -72,6 +86,7 @@ void answer_calls_close(weft_answer *a) {
   for (uint32_t i = 0; i < a->n; i++) close_choice(&a->choice[i]);
   if (a->tools == NULL) return;
   weft_free(a->tools->callable);
+  weft_free(a->tools->origin);
   weft_text_free(&a->tools->bytes);
   weft_free(a->tools);
 }
@@ -99,6 +114,18 @@ static void make_id(weft_choice *c, char *out, size_t n) {
   out[at] = 0;
 }
 
+static const weft_tool_origin *find_origin(const answer_tools *tools, const char *name, size_t n) {
+  for (uint32_t i = 0; tools->origin != NULL && i < tools->n; i++) {
+    const char *shown = tools->callable[i].name;
+    if (strlen(shown) == n && memcmp(shown, name, n) == 0) return &tools->origin[i];
+  }
+  return NULL;
+}
+
+static bool is_text(const weft_answer_call *call) {
+  return call->origin != NULL && call->origin->kind == WEFT_TOOL_TEXT;
+}
+
 static void take_begin(void *self, const char *name, size_t n) {
   weft_choice *c = self;
   c->reader->ignoring = c->reader->one_call && c->n_calls > 0;
@@ -117,17 +144,49 @@ static void take_begin(void *self, const char *name, size_t n) {
   *call = (weft_answer_call){0};
   make_id(c, call->id, sizeof call->id);
   weft_text_append(&call->name, name, n);
+  call->origin = find_origin(c->reader->tools, name, n);
+  weft_text_clear(&c->reader->held);
   c->n_calls += 1;
 }
 
 static void take_arguments(void *self, const char *text, size_t n) {
   weft_choice *c = self;
-  if (!c->reader->ignoring) weft_text_append(&c->call[c->n_calls - 1].arguments, text, n);
+  if (c->reader->ignoring) return;
+  weft_answer_call *call = &c->call[c->n_calls - 1];
+  weft_text_append(is_text(call) ? &c->reader->held : &call->arguments, text, n);
+}
+
+/* The text of a call of free text: the string `input`; where that is missing or cut off, what there is of it. */
+static void give_text(const weft_text *arguments, weft_text *out) {
+  json_t *read = weft_json_read(arguments->bytes == NULL ? "" : arguments->bytes, arguments->n, JSON_DECODE_ANY, NULL);
+  const json_t *input = json_is_string(read) ? read : json_object_get(read, "input");
+  if (json_is_string(input)) {
+    weft_text_append(out, json_string_value(input), json_string_length(input));
+    json_decref(read);
+    return;
+  }
+  json_decref(read);
+  weft_text ended = {0}; /* a text that was cut off, with an end */
+  size_t n = arguments->n;
+  while (n > 0 && input == NULL && arguments->n - n < 8) {
+    weft_text_clear(&ended);
+    weft_text_append(&ended, arguments->bytes, n--);
+    weft_text_puts(&ended, "\"}");
+    read = weft_text_status(&ended) == WEFT_OK ? weft_json_read(ended.bytes, ended.n, JSON_DECODE_ANY, NULL) : NULL;
+    input = json_object_get(read, "input");
+    if (json_is_string(input)) weft_text_append(out, json_string_value(input), json_string_length(input));
+    json_decref(read);
+  }
+  weft_text_free(&ended);
+  if (input == NULL) weft_text_append(out, arguments->bytes, arguments->n);
 }
 
 static void take_end(void *self, bool whole) {
   weft_choice *c = self;
-  if (!c->reader->ignoring) c->call[c->n_calls - 1].whole = whole;
+  if (c->reader->ignoring) return;
+  weft_answer_call *call = &c->call[c->n_calls - 1];
+  call->whole = whole;
+  if (is_text(call)) give_text(&c->reader->held, &call->arguments);
 }
 
 static weft_call_sink sink_of(weft_choice *c) {
@@ -136,7 +195,7 @@ static weft_call_sink sink_of(weft_choice *c) {
 }
 
 static weft_status status_of(const weft_choice *c, weft_status status) {
-  bool refused = c->reader->refused;
+  bool refused = c->reader->refused || c->reader->held.refused;
   for (uint32_t i = c->n_calls_sent; i < c->n_calls; i++) {
     refused = refused || c->call[i].name.refused || c->call[i].arguments.refused;
   }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Calls of tools in the choices of an answer.
  *
- * Law: text of a choice goes through its reader, and what comes out is content (weft_choice.text) or calls
- * (weft_choice.call); nothing else writes calls. Thinking is not looked at, and left out within a call, where no dialect
- * has a place for it: the call goes on behind it. With one_call, calls after the first are
- * read and left out. Everything that a choice gives is the same whether it is streamed or not. */
+ * * Law: text of a choice goes through its reader, and what comes out is content (weft_choice.text) or calls
+ * (weft_choice.call); nothing else writes calls. Thinking is not looked at, and left out within a call, where no
+ * dialect has a place for it: the call goes on behind it. With one_call, calls after the first are read and left out.
+ * A call of a tool of free text gives that text at its end, in place of its arguments. Everything that a choice gives
+ * is the same whether it is streamed or not. */
 #ifndef WEFT_API_DIALECTS_ANSWER_CALLS_H
 #define WEFT_API_DIALECTS_ANSWER_CALLS_H
 
@@ -14,8 +15,9 @@
 /* What the choices of an answer may call: a copy of the request's tools, shared by their readers. */
 typedef struct answer_tools {
   weft_callable *callable;
+  weft_tool_origin *origin; /* [n] what the client calls them; NULL: the same */
   uint32_t n;
-  weft_text bytes; /* the strings into which callable points */
+  weft_text bytes; /* the strings into which callable and origin point */
 } answer_tools;
 
 /* Opens the readers of all choices, once these have their generations. NO_MEMORY; the answer calls answer_calls_close

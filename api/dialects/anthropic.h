@@ -10,10 +10,10 @@
 
 #include "api/dialects/dialect.h"
 
-weft_status weft_anthropic_parse(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_anthropic_parse(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                  weft_refusal *why);
 /* The same body without what says how it is answered. */
-weft_status weft_anthropic_parse_count(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_anthropic_parse_count(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                        weft_refusal *why);
 
 extern const weft_dialect weft_anthropic;

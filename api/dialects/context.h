@@ -9,7 +9,7 @@
 
 #include "api/dialects/responses_store.h"
 #include "api/http/http.h"
-#include "api/json_scan.h"
+#include "api/dialects/gen.h"
 #include "api/weft.h"
 
 typedef struct weft_server weft_server;
@@ -24,10 +24,9 @@ struct weft_server {
   const char *host; /* the host that the server was told to listen on; NULL: none */
   const char *const *origins;
   uint32_t n_origins;
-  weft_json_size json_limits; /* of a body, before it is parsed */
-  weft_responses *responses;  /* responses that clients may ask for again */
-  bool strict_fields;         /* bodies with unknown fields are refused */
-  uint64_t body_bytes;        /* of one body, at most */
+  weft_body_rules body_rules;
+  weft_responses *responses; /* responses that clients may ask for again */
+  uint64_t body_bytes;       /* of one body, at most */
   atomic_bool draining;
   atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;

@@ -4,14 +4,50 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/text/json_tree.h"
+#include "api/served_names.h"
+
+/* What depends on the model: the way of writing that a tag behind its name asks for, and whether it can think. */
+static void ask_model(const weft_server *s, weft_gen *gen) {
+  static const struct {
+    const char *tag;
+    weft_mode mode;
+  } rows[] = {{":diffusion", WEFT_MODE_DIFFUSION}, {":autoregressive", WEFT_MODE_AUTOREGRESSIVE}};
+  weft_error error = {{0}};
+  uint32_t index;
+  const char *name = gen->params.model;
+  const weft_served_model *m = weft_runtime_model(s->runtime, name, &index, &error);
+  if (m == NULL) return; /* refused later, by its name */
+  const char *tag = name == NULL || served_names_fit(m, name) ? NULL : served_names_tag(name);
+  for (size_t i = 0; i < FIELDS_COUNT(rows) && tag != NULL; i++) {
+    if (strcmp(tag, rows[i].tag) == 0 && gen->params.mode == WEFT_MODE_AUTO) gen->params.mode = rows[i].mode;
+  }
+  for (uint32_t i = 0; i < gen->n_prompts && gen->may_think; i++) {
+    gen->prompt[i].thinking = gen->prompt[i].thinking || (m->chat != NULL && weft_chat_can_think(m->chat));
+  }
+}
+
+/* A window of no tokens turns penalties off. */
+static void close_window(weft_sampling *s) {
+  if (s->penalty_window != UINT32_MAX) return;
+  s->penalty_window = 0;
+  s->repetition_penalty = 1.0f;
+  s->presence_penalty = s->frequency_penalty = 0.0f;
+}
+
 weft_status weft_dialect_read(weft_server *s, weft_exchange *x, weft_parser parse, weft_gen *gen) {
   weft_refusal why;
   size_t n;
   const char *body = weft_exchange_body(x, &n);
   weft_status status = atomic_load(&s->draining) ? weft_refuse_status(&why, WEFT_FULL, "", true)
-                                                 : parse(body, n, &s->json_limits, gen, &why);
-  if (status != WEFT_OK) weft_exchange_refuse(x, &why);
-  return status;
+                                                 : parse(body, n, &s->body_rules, gen, &why);
+  if (status != WEFT_OK) {
+    weft_exchange_refuse(x, &why);
+    return status;
+  }
+  ask_model(s, gen);
+  close_window(&gen->params.sampling);
+  return WEFT_OK;
 }
 
 void weft_dialect_start(weft_server *s, weft_exchange *x, const weft_dialect *dialect, weft_gen *gen, void *own) {
@@ -25,17 +61,18 @@ void weft_dialect_start(weft_server *s, weft_exchange *x, const weft_dialect *di
   weft_gen_close(gen);
 }
 
-weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *limits, const field_row *rows,
-                              size_t n_rows, weft_rest_reader rest, weft_gen *gen, weft_refusal *why) {
+weft_status weft_dialect_open(const char *body, size_t n, const weft_body_rules *rules, const field_table *table,
+                              weft_rest_reader rest, weft_gen *gen, weft_refusal *why) {
   json_t *root;
   memset(gen, 0, sizeof *gen);
-  weft_status status = weft_openai_load(body, n, limits, &root, why);
+  gen->strict_fields = rules->strict_fields;
+  weft_status status = weft_openai_load(body, n, &rules->json, &root, why);
   if (status != WEFT_OK) return status;
   gen->json = root;
   gen->n_prompts = gen->n_choices = gen->n_given = 1;
   weft_generate_defaults(&gen->params);
   gen->prompt = weft_gen_alloc(gen, 1, sizeof *gen->prompt);
-  status = gen->prompt == NULL ? field_no_memory(why) : fields_read(gen, rows, n_rows, root, "", why);
+  status = gen->prompt == NULL ? field_no_memory(why) : fields_read(gen, table, root, "", why);
   if (status == WEFT_OK && rest != NULL) status = rest(gen, why);
   if (status != WEFT_OK) weft_gen_close(gen);
   return status;
@@ -53,6 +90,42 @@ weft_status weft_dialect_effort(weft_gen *gen, const json_t *value, const char *
     return status;
   }
   return field_wrong(why, field, "none, minimal, low, medium, high, xhigh or max");
+}
+
+weft_status weft_dialect_think_so(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
+  const char *word = json_string_value(value);
+  gen->may_think = word == NULL || strcmp(word, "none") != 0;
+  return weft_dialect_effort(gen, value, field, why);
+}
+
+weft_status weft_dialect_thinking(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
+  bool on =
+      field_is(value, "type", "enabled") || field_is(value, "type", "adaptive") || field_is(value, "type", "auto");
+  if (!on && !field_is(value, "type", "disabled")) {
+    return field_wrong(why, field, "an object of type enabled, adaptive or disabled");
+  }
+  gen->may_think = on;
+  return WEFT_OK;
+}
+
+weft_status weft_dialect_window(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
+  json_int_t n = json_integer_value(value);
+  if (!json_is_integer(value) || n < -1 || n > INT32_MAX) return field_wrong(why, field, "a whole number from -1");
+  gen->params.sampling.penalty_window = n < 0 ? 0 : n == 0 ? UINT32_MAX : (uint32_t)n;
+  return WEFT_OK;
+}
+
+weft_status weft_dialect_variables(weft_gen *gen, const json_t *object, const char **variables, weft_refusal *why) {
+  weft_text text = {0};
+  if (*variables == NULL) return field_json(gen, object, variables, why);
+  weft_text_append(&text, *variables, strlen(*variables) - 1); /* where a name comes twice the later one counts */
+  weft_text_puts(&text, ",");
+  size_t at = text.n;
+  weft_json_write(object, &text);
+  if (!text.refused) text.bytes[at] = ' ';
+  weft_status status = weft_dialect_keep(gen, &text, variables, why);
+  weft_text_free(&text);
+  return status;
 }
 
 weft_status weft_dialect_text(weft_gen *gen, const json_t *content, const char *field, const char *must_be,

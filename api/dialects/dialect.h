@@ -17,7 +17,7 @@
 #include "api/prompt.h"
 
 /* On failure *gen is closed. */
-typedef weft_status (*weft_parser)(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+typedef weft_status (*weft_parser)(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                    weft_refusal *why);
 
 /* Parses the body and checks what it asks for. WEFT_OK: *gen is open; else the exchange was refused. */
@@ -29,22 +29,48 @@ void weft_dialect_start(weft_server *server, weft_exchange *x, const weft_dialec
  * fields by a table, and calls rest (NULL: nothing) for those that the table leaves for later. On failure *gen is
  * closed. */
 typedef weft_status (*weft_rest_reader)(weft_gen *gen, weft_refusal *why);
-weft_status weft_dialect_open(const char *body, size_t n, const weft_json_size *limits, const field_row *rows,
-                              size_t n_rows, weft_rest_reader rest, weft_gen *gen, weft_refusal *why);
+weft_status weft_dialect_open(const char *body, size_t n, const weft_body_rules *rules, const field_table *table,
+                              weft_rest_reader rest, weft_gen *gen, weft_refusal *why);
 /* weft's own fields, which every dialect has at the end of its table. */
 /* clang-format off */
-#define WEFT_DIALECT_FIELDS                                                                                       \
-  {.name = "mode", .kind = FIELD_READ, .read = weft_openai_mode},                                                 \
-      {.name = "diffusion", .kind = FIELD_READ, .read = weft_openai_diffusion},                                   \
-      {.name = "seed", .kind = FIELD_SEED},                                                                       \
-      {.name = "ignore_eos", .kind = FIELD_BOOL, .at = offsetof(weft_gen, params.ignore_eos)},                    \
-      {.name = "timeout_ms", .kind = FIELD_U32, .at = offsetof(weft_gen, params.timeout_ms),                      \
-       .range = {0, 1, UINT32_MAX, false}},                                                                       \
-      {.name = "priority", .kind = FIELD_READ, .read = weft_openai_priority}
+#define WEFT_DIALECT_FIELDS \
+  {.name = "mode", .kind = FIELD_READ, .what = "autoregressive, diffusion or auto", .read = weft_openai_mode}, \
+  {.name = "diffusion", .kind = FIELD_READ, .what = "how a canvas is denoised", .read = weft_openai_diffusion}, \
+  {.name = "seed", .kind = FIELD_SEED, .what = "equal seeds give equal answers"}, \
+  {.name = "ignore_eos", .kind = FIELD_BOOL, .what = "the model's ends do not end the answer", \
+   .at = offsetof(weft_gen, params.ignore_eos)}, \
+  {.name = "timeout_ms", .kind = FIELD_U32, .what = "the request ends after so long", \
+   .at = offsetof(weft_gen, params.timeout_ms), .range = {0, 1, UINT32_MAX, false}}, \
+  {.name = "priority", .kind = FIELD_READ, .what = "lower starts first, among requests of the tenant", \
+   .read = weft_openai_priority}
+/* Fields of OpenAI's chat that another dialect of conversations lacks, and that its clients send all the same. */
+#define WEFT_DIALECT_CHAT_FIELDS \
+  {.name = "min_p", .kind = FIELD_REAL, .what = "sampling", .at = offsetof(weft_gen, params.sampling.min_p), \
+   .range = {WEFT_RANGE_MIN_P}}, \
+  {.name = "repetition_penalty", .kind = FIELD_REAL, .what = "sampling", \
+   .at = offsetof(weft_gen, params.sampling.repetition_penalty), .range = {WEFT_RANGE_REPETITION_PENALTY}}, \
+  {.name = "presence_penalty", .kind = FIELD_REAL, .what = "sampling", \
+   .at = offsetof(weft_gen, params.sampling.presence_penalty), .range = {WEFT_RANGE_PRESENCE_PENALTY}}, \
+  {.name = "frequency_penalty", .kind = FIELD_REAL, .what = "sampling", \
+   .at = offsetof(weft_gen, params.sampling.frequency_penalty), .range = {WEFT_RANGE_FREQUENCY_PENALTY}}, \
+  {.name = "stop", .kind = FIELD_READ, .what = "strings that end the answer", .read = weft_openai_stop}, \
+  {.name = "reasoning_effort", .kind = FIELD_READ, .what = "how hard to think", .read = weft_dialect_think_so}, \
+  {.name = "n", .kind = FIELD_REFUSED, .what = "there is one answer; 1 says so", .nothing = "1"}, \
+  {.name = "logit_bias", .kind = FIELD_REFUSED, .what = "ask /v1/chat/completions for it"}, \
+  {.name = "response_format", .kind = FIELD_REFUSED, .what = "the format of the answer has another name here"}, \
+  {.name = "chat_template", .kind = FIELD_REFUSED, .what = "the template is the model's or the operator's"}
 /* clang-format on */
 
-/* A field_reader of the reasoning effort, which becomes a variable of chat templates. */
+/* Readers of what several dialects have. effort: how hard to think, which becomes a variable of chat templates;
+ * think_so: the same, and the model may think unless it is none; thinking: an object whose type says whether it may.
+ * Clients send these two to models that they do not know: one that cannot think answers without. window: how many of
+ * the last tokens penalties look at. */
 weft_status weft_dialect_effort(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
+weft_status weft_dialect_think_so(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
+weft_status weft_dialect_thinking(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
+weft_status weft_dialect_window(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
+/* Adds the members of an object to the variables of the chat template. */
+weft_status weft_dialect_variables(weft_gen *gen, const json_t *object, const char **variables, weft_refusal *why);
 /* Reads a text that the body has as a string, or as a list whose parts read_part appends. must_be: the words of the
  * refusal of anything else. field: at most 80 bytes. */
 typedef weft_status (*weft_part_reader)(weft_gen *gen, const json_t *part, const char *field, weft_text *out,

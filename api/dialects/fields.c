@@ -1,15 +1,26 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/dialects/fields.h"
 
+#include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
+#include "base/log.h"
 #include "model/text/json_tree.h"
+
+enum { NAMED_MAX = 256, NAME_BYTES = 128 };
 
 const json_t *field_of(const json_t *object, const char *name) {
   const json_t *value = json_object_get(object, name);
   return value == NULL || json_is_null(value) ? NULL : value;
+}
+
+bool field_is(const json_t *object, const char *name, const char *word) {
+  const char *text = json_string_value(json_object_get(object, name));
+  return text != NULL && strcmp(text, word) == 0;
 }
 
 weft_status field_wrong(weft_refusal *why, const char *field, const char *must_be) {
@@ -38,11 +49,31 @@ weft_status field_json(weft_gen *gen, const json_t *value, const char **out, wef
   return kept == NULL ? field_no_memory(why) : WEFT_OK;
 }
 
-static bool asks_for_nothing(const json_t *value, double nothing) {
-  if (json_is_number(value)) return json_number_value(value) == nothing;
-  if (json_is_string(value)) return json_string_length(value) == 0;
-  return json_is_false(value) || (json_is_array(value) && json_array_size(value) == 0) ||
-         (json_is_object(value) && json_object_size(value) == 0);
+/* ---- one value ---- */
+
+/* Whether the value is one of those that a list of JSON values with blanks between has. */
+static bool is_listed(const json_t *value, const char *list) {
+  weft_text text = {.max = 64};
+  weft_json_write(value, &text);
+  bool found = false;
+  for (size_t n; !text.refused && *list != 0 && !found; list += n + (list[n] == ' ')) {
+    n = strcspn(list, " ");
+    char *end;
+    double number = strtod(list, &end);
+    found = (n == text.n && memcmp(list, text.bytes, n) == 0) ||
+            (json_is_number(value) && end == list + n && json_number_value(value) == number);
+  }
+  weft_text_free(&text);
+  return found;
+}
+
+static bool asks_for_nothing(const json_t *value, const char *nothing) {
+  bool empty = (json_is_string(value) && json_string_length(value) == 0) ||
+               (json_is_array(value) && json_array_size(value) == 0) ||
+               (json_is_object(value) && json_object_size(value) == 0);
+  if (empty) return true;
+  if (nothing != NULL) return is_listed(value, nothing);
+  return json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0);
 }
 
 static weft_status read_number(const field_row *row, const json_t *value, const char *field, void *at,
@@ -52,14 +83,31 @@ static weft_status read_number(const field_row *row, const json_t *value, const 
   if (!json_is_number(value) || (whole && number != floor(number))) {
     return field_wrong(why, field, whole ? "a whole number" : "a number");
   }
+  if (row->kind == FIELD_COUNT && number == -1) {
+    *(uint32_t *)at = UINT32_MAX;
+    return WEFT_OK;
+  }
   if (!weft_range_has(&row->range, number)) {
     char allowed[WEFT_RANGE_TEXT];
-    return weft_refuse(why, 400, "invalid_value", field, "%s is %.12g; it must be %s", field, number,
-                       weft_range_text(&row->range, allowed));
+    return weft_refuse(why, 400, "invalid_value", field, "%s is %.12g; it must be %s%s", field, number,
+                       weft_range_text(&row->range, allowed), row->kind == FIELD_COUNT ? ", or -1: no limit" : "");
   }
   if (row->kind == FIELD_REAL) *(float *)at = (float)number;
-  if (row->kind == FIELD_U32) *(uint32_t *)at = (uint32_t)number;
+  if (row->kind == FIELD_U32 || row->kind == FIELD_COUNT) *(uint32_t *)at = (uint32_t)number;
   if (row->kind == FIELD_I32) *(int32_t *)at = (int32_t)number;
+  return WEFT_OK;
+}
+
+/* Clients draw 64 bits, of which JSON's readers hold 63. */
+static weft_status read_seed(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
+  const char *digits = weft_json_written(value);
+  char *end = NULL;
+  errno = 0;
+  unsigned long long seed = digits == NULL ? 0 : strtoull(digits, &end, 10);
+  if (digits != NULL && (*end != 0 || errno != 0 || *digits == '-')) digits = NULL;
+  if (digits == NULL && !json_is_integer(value)) return field_wrong(why, field, "a whole number of at most 64 bits");
+  gen->params.has_seed = true;
+  gen->params.sampling.seed = digits != NULL ? (uint64_t)seed : (uint64_t)json_integer_value(value);
   return WEFT_OK;
 }
 
@@ -75,38 +123,71 @@ weft_status field_read(weft_gen *gen, const field_row *row, const json_t *value,
       *(const char **)at = json_string_value(value);
       return WEFT_OK;
     case FIELD_SEED:
-      if (!json_is_integer(value)) return field_wrong(why, field, "a whole number of at most 63 bits");
-      gen->params.has_seed = true;
-      gen->params.sampling.seed = (uint64_t)json_integer_value(value);
-      return WEFT_OK;
+      return read_seed(gen, value, field, why);
     case FIELD_READ:
       return row->read(gen, value, field, why);
     case FIELD_REFUSED:
       if (asks_for_nothing(value, row->nothing)) return WEFT_OK;
-      return weft_refuse(why, 400, "unsupported", field, "%s: %s", field, row->instead);
+      return weft_refuse(why, 400, "unsupported", field, "%s: %s", field, row->what);
     case FIELD_LATER:
-    case FIELD_KNOWN:
+    case FIELD_MET:
+    case FIELD_PASSED:
       return WEFT_OK;
     default:
       return read_number(row, value, field, at, why);
   }
 }
 
-weft_status fields_read(weft_gen *gen, const field_row *rows, size_t n_rows, const json_t *object, const char *prefix,
+/* ---- what is passed over ---- */
+
+/* Names that the log has already; when there is no room for more, no more are told. */
+static pthread_mutex_t named_lock = PTHREAD_MUTEX_INITIALIZER;
+static char named[NAMED_MAX][NAME_BYTES];
+static uint32_t n_named;
+
+/* Whether this is the first time; cut names are one name. */
+static bool is_news(const char *where, const char *what) {
+  char cut[NAME_BYTES] = {0};
+  (void)snprintf(cut, sizeof cut, "%.60s %.60s", where, what);
+  (void)pthread_mutex_lock(&named_lock);
+  bool news = n_named < NAMED_MAX;
+  for (uint32_t i = 0; i < n_named && news; i++) news = strcmp(named[i], cut) != 0;
+  if (news) memcpy(named[n_named++], cut, NAME_BYTES);
+  (void)pthread_mutex_unlock(&named_lock);
+  return news;
+}
+
+weft_status fields_pass(const weft_gen *gen, const char *where, const char *what, const char *field,
+                        weft_refusal *why) {
+  if (gen->strict_fields) {
+    return weft_refuse(why, 400, "unknown_field", field,
+                       "%.96s: nothing is done with it at %.60s, and this server passes nothing over (--strict-fields)",
+                       field, where);
+  }
+  if (is_news(where, what)) {
+    weft_log(
+        WEFT_LOG_WARN,
+        "%.60s: '%.64s' is passed over: nothing is done with it here (docs/fields.md); --strict-fields refuses such "
+        "requests; told once",
+        where, what);
+  }
+  return WEFT_OK;
+}
+
+weft_status fields_read(weft_gen *gen, const field_table *table, const json_t *object, const char *prefix,
                         weft_refusal *why) {
   const char *name;
   json_t *value;
-  json_object_foreach((json_t *)object, name, value) {
+  json_object_foreach((json_t *)(uintptr_t)object, name, value) {
     char field[160];
     size_t i = 0;
     if (json_is_null(value)) continue;
     (void)snprintf(field, sizeof field, "%.96s%.60s", prefix, name);
-    while (i < n_rows && strcmp(rows[i].name, name) != 0) i++;
-    if (i == n_rows) {
-      return weft_refuse(why, 400, "unknown_field", field, "%s is not known here: leave it out or spell it right",
-                         field);
-    }
-    weft_status status = field_read(gen, &rows[i], value, field, why);
+    while (i < table->n_rows && strcmp(table->rows[i].name, name) != 0) i++;
+    bool known = i < table->n_rows;
+    weft_status status = !known || table->rows[i].kind == FIELD_PASSED
+                             ? fields_pass(gen, table->where, name, field, why)
+                             : field_read(gen, &table->rows[i], value, field, why);
     if (status != WEFT_OK) return status;
   }
   return WEFT_OK;

@@ -8,7 +8,27 @@
 #define WEFT_API_DIALECTS_GEN_H
 
 #include "api/http/refusal.h"
+#include "api/json_scan.h"
 #include "api/weft.h"
+
+/* What a body may be. */
+typedef struct weft_body_rules {
+  weft_json_size json;
+  bool strict_fields; /* what would be passed over is refused (api/dialects/fields.h) */
+} weft_body_rules;
+
+/* A tool as its client knows it. The model is shown a function. */
+typedef enum weft_tool_kind {
+  WEFT_TOOL_FUNCTION,
+  WEFT_TOOL_TEXT,  /* its argument is any text: a function with the one string `input` */
+  WEFT_TOOL_SEARCH /* the client's own search among tools that are not shown yet */
+} weft_tool_kind;
+
+typedef struct weft_tool_origin {
+  weft_tool_kind kind;
+  const char *name;  /* the client's */
+  const char *group; /* the name of the group that it is of; NULL: none */
+} weft_tool_origin;
 
 typedef struct weft_gen {
   weft_generate_params params; /* without sampling.choice, tenant and prompt, which stream.c sets */
@@ -17,6 +37,9 @@ typedef struct weft_gen {
   uint32_t n_choices; /* answers that are made of each prompt (best_of) */
   uint32_t n_given;   /* how many of these the client gets, the most likely ones (n) */
   bool stream, include_usage, token_ids, canvas_events;
+  bool strict_fields;           /* of the rules that the body was read by */
+  bool may_think;               /* the model may think if it can: asked for by clients that do not know the model */
+  const weft_tool_origin *tool; /* [prompt->n_tools] what the client calls its tools; NULL: as the model does */
   bool prompt_logprobs; /* the answer has a list of the prompt's logprobs, with n_prompt_logprobs likely tokens each */
   uint32_t n_prompt_logprobs;
   void *blocks; /* all memory of this request, a linked list */

@@ -20,7 +20,12 @@ void weft_handle_ollama_generate(weft_server *server, weft_exchange *x);
 void weft_handle_ollama_tags(weft_server *server, weft_exchange *x);
 void weft_handle_ollama_ps(weft_server *server, weft_exchange *x);
 void weft_handle_ollama_show(weft_server *server, weft_exchange *x);
+void weft_handle_ollama_version(weft_server *server, weft_exchange *x);
 void weft_handle_ollama_not_here(weft_server *server, weft_exchange *x);
+/* Name, size, digest and details of a model, as members of a JSON object. */
+void weft_ollama_put_model(const weft_server *server, uint32_t model, const char *name, weft_text *out);
+/* What the model can, in Ollama's words, as a member after others. */
+void weft_ollama_put_capabilities(const weft_server *server, uint32_t model, weft_text *out);
 void weft_ollama_refusal(const weft_refusal *why, const char *id, weft_text *out);
 /* responses.c */
 void weft_handle_responses(weft_server *server, weft_exchange *x);

@@ -9,9 +9,9 @@
 #include "api/dialects/dialect.h"
 
 /* gen->n_prompts 0: nothing is to be answered. */
-weft_status weft_ollama_parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_ollama_parse_chat(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                    weft_refusal *why);
-weft_status weft_ollama_parse_generate(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_ollama_parse_generate(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                        weft_refusal *why);
 extern const weft_dialect weft_ollama_chat, weft_ollama_generate;
 /* A time as the dialect writes it, with its quotes. */

@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "api/dialects/field_tables.h"
 #include "api/dialects/ollama.h"
 #include "api/json.h"
 #include "api/runtime.h"
@@ -60,27 +61,46 @@ static void put_modified(const weft_served_model *m, weft_text *out) {
   }
 }
 
-/* Name, size, digest and details: what every list of models has. */
-static void put_model(const weft_served_model *m, weft_text *out) {
+/* Name, size, digest and details: what every list of models has. name: one of those it is served under. */
+static void put_model(const weft_served_model *m, const char *name, weft_text *out) {
   const weft_model_info *info = weft_model_get_info(m->model);
   weft_text_puts(out, "\"name\":");
-  weft_json_words(out, m->name);
+  weft_json_words(out, name);
   weft_text_puts(out, ",\"model\":");
-  weft_json_words(out, m->name);
+  weft_json_words(out, name);
   weft_text_printf(out, ",\"size\":%llu,\"digest\":\"%016llx%016llx\",",
                    (unsigned long long)weft_gguf_file_bytes(m->gguf), (unsigned long long)info->fingerprint_high,
                    (unsigned long long)info->fingerprint_low);
   put_details(m, out);
 }
 
+void weft_ollama_put_model(const weft_server *s, uint32_t model, const char *name, weft_text *out) {
+  const weft_served_model *m = &s->runtime->model[model];
+  put_model(m, name, out);
+  weft_text_puts(out, ",");
+  put_modified(m, out);
+}
+
 /* ---- endpoints ---- */
+
+/* The version of Ollama whose API is spoken here: clients refuse servers that are older than the one they know. */
+#define OLLAMA_VERSION "0.13.0"
+
+void weft_handle_ollama_version(weft_server *s, weft_exchange *x) {
+  weft_text body = {0};
+  (void)s;
+  weft_text_puts(&body, "{\"version\":\"" OLLAMA_VERSION "\",\"weft\":");
+  weft_json_words(&body, weft_version());
+  weft_text_puts(&body, "}");
+  weft_exchange_answer(x, 200, "application/json", &body);
+}
 
 void weft_handle_ollama_tags(weft_server *s, weft_exchange *x) {
   weft_text body = {0};
   weft_text_puts(&body, "{\"models\":[");
   for (uint32_t i = 0; i < s->runtime->n_models; i++) {
     weft_text_puts(&body, i > 0 ? ",{" : "{");
-    put_model(&s->runtime->model[i], &body);
+    put_model(&s->runtime->model[i], s->runtime->model[i].name, &body);
     weft_text_puts(&body, ",");
     put_modified(&s->runtime->model[i], &body);
     weft_text_puts(&body, "}");
@@ -97,7 +117,7 @@ void weft_handle_ollama_ps(weft_server *s, weft_exchange *x) {
     const weft_served_model *m = &s->runtime->model[i];
     uint64_t bytes = on_host ? 0 : weft_model_get_info(m->model)->weight_bytes;
     weft_text_puts(&body, i > 0 ? ",{" : "{");
-    put_model(m, &body);
+    put_model(m, m->name, &body);
     weft_text_printf(&body, ",\"size_vram\":%llu,\"context_length\":%u,\"expires_at\":\"9999-12-31T23:59:59Z\"}",
                      (unsigned long long)bytes, m->context); /* models stay */
   }
@@ -120,6 +140,10 @@ static void put_capabilities(const weft_chat *chat, weft_text *out) {
   if (chat != NULL && weft_chat_tells_tools(chat)) weft_text_puts(out, ",\"tools\"");
   if (chat != NULL && weft_chat_can_think(chat)) weft_text_puts(out, ",\"thinking\"");
   weft_text_puts(out, "]");
+}
+
+void weft_ollama_put_capabilities(const weft_server *s, uint32_t model, weft_text *out) {
+  put_capabilities(s->runtime->model[model].chat, out);
 }
 
 static void put_show(const weft_served_model *m, weft_text *out) {
@@ -152,12 +176,19 @@ static void put_show(const weft_served_model *m, weft_text *out) {
   weft_text_puts(out, "}}");
 }
 
+static const field_row show_rows[] = {
+    {.name = "model", .kind = FIELD_TEXT, .what = "which model", .at = offsetof(weft_gen, params.model)},
+    {.name = "name",
+     .kind = FIELD_TEXT,
+     .what = "which model, by its older name",
+     .at = offsetof(weft_gen, params.model)},
+    FIELD_ROW("verbose", MET, "all that is known is said"),
+    FIELD_ROW("system", PASSED, "models have none of their own"),
+    FIELD_ROW("template", PASSED, "the template is the model's"),
+    FIELD_ROW("options", PASSED, "options are of answers")};
+const field_table ollama_show_fields = FIELD_TABLE("/api/show", show_rows);
+
 void weft_handle_ollama_show(weft_server *s, weft_exchange *x) {
-  static const field_row rows[] = {{.name = "model", .kind = FIELD_TEXT, .at = offsetof(weft_gen, params.model)},
-                                   {.name = "name", .kind = FIELD_TEXT, .at = offsetof(weft_gen, params.model)},
-                                   {.name = "verbose", .kind = FIELD_KNOWN},
-                                   {.name = "system", .kind = FIELD_KNOWN},
-                                   {.name = "options", .kind = FIELD_KNOWN}};
   weft_gen gen;
   weft_refusal why;
   weft_error error = {{0}};
@@ -165,7 +196,7 @@ void weft_handle_ollama_show(weft_server *s, weft_exchange *x) {
   size_t n;
   const char *bytes = weft_exchange_body(x, &n);
   const weft_served_model *m = NULL;
-  weft_status status = weft_dialect_open(bytes, n, &s->json_limits, rows, FIELDS_COUNT(rows), NULL, &gen, &why);
+  weft_status status = weft_dialect_open(bytes, n, &s->body_rules, &ollama_show_fields, NULL, &gen, &why);
   if (status == WEFT_OK) {
     m = weft_runtime_model(s->runtime, gen.params.model, &index, &error);
     if (m == NULL) status = weft_refuse_status(&why, WEFT_E_NOT_FOUND, error.text, false);

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: MIT */
 /* Bodies of the Ollama dialect to weft_gen. */
+#include "api/dialects/field_tables.h"
 #include "api/dialects/ollama.h"
 
 #include <stdio.h>
 #include <string.h>
 
+#include "api/dialects/tools.h"
 #include "api/dialects/turns.h"
 
 #define AT(member) offsetof(weft_gen, params.member)
@@ -29,80 +31,74 @@ static weft_status read_seed(weft_gen *gen, const json_t *value, const char *fie
   return WEFT_OK;
 }
 
-static weft_status read_newline_penalty(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  (void)gen;
-  if (json_is_true(value)) return WEFT_OK;
-  return weft_refuse(why, 400, "unsupported", field, "%s: penalties are of all tokens", field);
-}
-
-static const field_row option_fields[] = {
-    {.name = "num_predict", .kind = FIELD_READ, .read = read_num_predict},
-    {.name = "temperature", .kind = FIELD_REAL, .at = AT(sampling.temperature), .range = {WEFT_RANGE_TEMPERATURE}},
-    {.name = "top_k", .kind = FIELD_I32, .at = AT(sampling.top_k), .range = {WEFT_RANGE_TOP_K}},
-    {.name = "top_p", .kind = FIELD_REAL, .at = AT(sampling.top_p), .range = {WEFT_RANGE_TOP_P}},
-    {.name = "min_p", .kind = FIELD_REAL, .at = AT(sampling.min_p), .range = {WEFT_RANGE_MIN_P}},
-    {.name = "seed", .kind = FIELD_READ, .read = read_seed},
-    {.name = "stop", .kind = FIELD_READ, .read = weft_openai_stop},
+static const field_row option_rows[] = {
+    {.name = "num_predict",
+     .kind = FIELD_READ,
+     .what = "longest answer; -1 and -2: as long as the context lasts",
+     .read = read_num_predict},
+    {.name = "temperature",
+     .kind = FIELD_REAL,
+     .what = "sampling",
+     .at = AT(sampling.temperature),
+     .range = {WEFT_RANGE_TEMPERATURE}},
+    {.name = "top_k", .kind = FIELD_I32, .what = "sampling", .at = AT(sampling.top_k), .range = {WEFT_RANGE_TOP_K}},
+    {.name = "top_p", .kind = FIELD_REAL, .what = "sampling", .at = AT(sampling.top_p), .range = {WEFT_RANGE_TOP_P}},
+    {.name = "min_p", .kind = FIELD_REAL, .what = "sampling", .at = AT(sampling.min_p), .range = {WEFT_RANGE_MIN_P}},
+    {.name = "seed",
+     .kind = FIELD_READ,
+     .what = "equal seeds give equal answers; negative: a random one",
+     .read = read_seed},
+    {.name = "stop", .kind = FIELD_READ, .what = "strings that end the answer", .read = weft_openai_stop},
     {.name = "repeat_penalty",
      .kind = FIELD_REAL,
+     .what = "sampling",
      .at = AT(sampling.repetition_penalty),
      .range = {WEFT_RANGE_REPETITION_PENALTY}},
     {.name = "presence_penalty",
      .kind = FIELD_REAL,
+     .what = "sampling",
      .at = AT(sampling.presence_penalty),
      .range = {WEFT_RANGE_PRESENCE_PENALTY}},
     {.name = "frequency_penalty",
      .kind = FIELD_REAL,
+     .what = "sampling",
      .at = AT(sampling.frequency_penalty),
      .range = {WEFT_RANGE_FREQUENCY_PENALTY}},
-    {.name = "repeat_last_n", .kind = FIELD_LATER},
-    {.name = "penalize_newline", .kind = FIELD_READ, .read = read_newline_penalty},
+    {.name = "repeat_last_n",
+     .kind = FIELD_READ,
+     .what = "penalties look at so many of the last tokens; -1: at all; 0: off",
+     .read = weft_dialect_window},
+    {.name = "mode", .kind = FIELD_READ, .what = "autoregressive, diffusion or auto", .read = weft_openai_mode},
+    {.name = "diffusion", .kind = FIELD_READ, .what = "how a canvas is denoised", .read = weft_openai_diffusion},
     {.name = "typical_p",
      .kind = FIELD_REFUSED,
-     .nothing = 1,
-     .instead = "typical sampling is not supported; 1 is off"},
-    {.name = "tfs_z", .kind = FIELD_REFUSED, .nothing = 1, .instead = "tail-free sampling is not supported; 1 is off"},
-    {.name = "mirostat", .kind = FIELD_REFUSED, .instead = "mirostat is not supported; 0 is off"},
-    {.name = "embedding_only", .kind = FIELD_REFUSED, .instead = "embeddings are not made here"},
-    {.name = "mirostat_tau", .kind = FIELD_KNOWN}, /* of mirostat */
-    {.name = "mirostat_eta", .kind = FIELD_KNOWN},
-    {.name = "num_ctx", .kind = FIELD_KNOWN}, /* the server's, for all: a prompt that is too long is refused, not cut */
-    {.name = "num_keep", .kind = FIELD_KNOWN},
-    {.name = "num_batch", .kind = FIELD_KNOWN}, /* the rest says how a model is loaded, which the server decided */
-    {.name = "num_gpu", .kind = FIELD_KNOWN},
-    {.name = "main_gpu", .kind = FIELD_KNOWN},
-    {.name = "num_thread", .kind = FIELD_KNOWN},
-    {.name = "numa", .kind = FIELD_KNOWN},
-    {.name = "low_vram", .kind = FIELD_KNOWN},
-    {.name = "f16_kv", .kind = FIELD_KNOWN},
-    {.name = "logits_all", .kind = FIELD_KNOWN},
-    {.name = "vocab_only", .kind = FIELD_KNOWN},
-    {.name = "use_mmap", .kind = FIELD_KNOWN},
-    {.name = "use_mlock", .kind = FIELD_KNOWN},
+     .what = "typical sampling is not supported; 1 is off",
+     .nothing = "1 0"},
+    FIELD_ROW("num_ctx", MET, "the server's, for all: a prompt that is too long is refused, not cut"),
+    FIELD_ROW("num_keep", MET, "a prompt that is too long is refused, not cut"),
+    FIELD_ROW("num_batch", MET, "how a model is loaded is the operator's"),
+    FIELD_ROW("num_gpu", MET, "how a model is loaded is the operator's"),
+    FIELD_ROW("main_gpu", MET, "how a model is loaded is the operator's"),
+    FIELD_ROW("num_thread", MET, "how a model is loaded is the operator's"),
+    FIELD_ROW("use_mmap", MET, "how a model is loaded is the operator's"),
+    FIELD_ROW("use_mlock", PASSED, "Ollama passes it over"),
+    FIELD_ROW("numa", PASSED, "Ollama passes it over"),
+    FIELD_ROW("low_vram", PASSED, "Ollama passes it over"),
+    FIELD_ROW("f16_kv", PASSED, "Ollama passes it over"),
+    FIELD_ROW("logits_all", PASSED, "Ollama passes it over"),
+    FIELD_ROW("vocab_only", PASSED, "Ollama passes it over"),
+    FIELD_ROW("embedding_only", PASSED, "Ollama passes it over"),
+    FIELD_ROW("penalize_newline", PASSED, "Ollama passes it over"),
+    FIELD_ROW("tfs_z", PASSED, "Ollama passes it over"),
+    FIELD_ROW("mirostat", PASSED, "Ollama passes it over"),
+    FIELD_ROW("mirostat_tau", PASSED, "Ollama passes it over"),
+    FIELD_ROW("mirostat_eta", PASSED, "Ollama passes it over"),
 };
-
-/* Penalties here look at the whole text: a window of the last tokens is said to be missing where it would matter. */
-static weft_status read_window(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  weft_sampling *s = &gen->params.sampling;
-  bool penalties = s->repetition_penalty != 1.0f || s->presence_penalty != 0.0f || s->frequency_penalty != 0.0f;
-  json_int_t n = json_integer_value(value);
-  if (!json_is_integer(value) || n < -1) return field_wrong(why, field, "a whole number from -1");
-  if (n > 0 && penalties) {
-    return weft_refuse(why, 400, "unsupported", field,
-                       "%s: penalties look at the whole text: -1 says so, 0 turns them off", field);
-  }
-  if (n != 0) return WEFT_OK;
-  s->repetition_penalty = 1.0f;
-  s->presence_penalty = s->frequency_penalty = 0.0f;
-  return WEFT_OK;
-}
+const field_table ollama_option_fields = FIELD_TABLE("/api options", option_rows);
 
 static weft_status read_options(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  const json_t *window = field_of(value, "repeat_last_n");
   if (!json_is_object(value)) return field_wrong(why, field, "an object");
-  weft_status status = fields_read(gen, option_fields, FIELDS_COUNT(option_fields), value, "options.", why);
-  if (status != WEFT_OK || window == NULL) return status;
-  return read_window(gen, window, "options.repeat_last_n", why);
+  return fields_read(gen, &ollama_option_fields, value, "options.", why);
 }
 
 /* ---- fields of both ---- */
@@ -119,27 +115,28 @@ static weft_status read_format(weft_gen *gen, const json_t *value, const char *f
 }
 
 static weft_status read_think(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  if (!json_is_boolean(value) && !json_is_string(value)) return field_wrong(why, field, "true, false or how hard");
-  gen->prompt->thinking = !json_is_false(value);
-  return json_is_string(value) ? weft_dialect_effort(gen, value, field, why) : WEFT_OK;
+  if (json_is_string(value)) return weft_dialect_think_so(gen, value, field, why);
+  if (!json_is_boolean(value)) return field_wrong(why, field, "true, false or how hard");
+  gen->prompt->thinking = json_is_true(value);
+  return WEFT_OK;
 }
 
-#define COMMON_FIELDS                                                                                      \
-  {.name = "model", .kind = FIELD_TEXT, .at = AT(model)},                                                  \
-      {.name = "stream", .kind = FIELD_BOOL, .at = offsetof(weft_gen, stream)},                            \
-      {.name = "options", .kind = FIELD_READ, .read = read_options},                                       \
-      {.name = "format", .kind = FIELD_READ, .read = read_format},                                         \
-      {.name = "think", .kind = FIELD_READ, .read = read_think},                                           \
-      {.name = "logprobs", .kind = FIELD_BOOL, .at = AT(sampling.logprobs)},                               \
-      {.name = "top_logprobs",                                                                             \
-       .kind = FIELD_U32,                                                                                  \
-       .at = AT(sampling.n_top_logprobs),                                                                  \
-       .range = {WEFT_RANGE_TOP_LOGPROBS}},                                                                \
-      {.name = "keep_alive", .kind = FIELD_KNOWN}, /* models stay */                                       \
-      {.name = "truncate", .kind = FIELD_KNOWN},   /* a prompt that is too long is refused, and not cut */ \
-  {                                                                                                        \
-    .name = "shift", .kind = FIELD_KNOWN                                                                   \
-  } /* an answer ends where the context does */
+/* clang-format off */
+#define COMMON_FIELDS \
+  {.name = "model", .kind = FIELD_TEXT, .what = "which model answers; NAME:diffusion and NAME:autoregressive say how", \
+   .at = AT(model)}, \
+  {.name = "stream", .kind = FIELD_BOOL, .what = "left out: true", .at = offsetof(weft_gen, stream)}, \
+  {.name = "options", .kind = FIELD_READ, .what = "how the answer is drawn", .read = read_options}, \
+  {.name = "format", .kind = FIELD_READ, .what = "\"json\" or a JSON schema", .read = read_format}, \
+  {.name = "think", .kind = FIELD_READ, .what = "true, false, or how hard", .read = read_think}, \
+  {.name = "logprobs", .kind = FIELD_BOOL, .what = "logprobs of the answer's tokens", .at = AT(sampling.logprobs)}, \
+  {.name = "top_logprobs", .kind = FIELD_U32, .what = "and of the most likely ones", \
+   .at = AT(sampling.n_top_logprobs), .range = {WEFT_RANGE_TOP_LOGPROBS}}, \
+  FIELD_ROW("keep_alive", MET, "models stay"), \
+  FIELD_ROW("truncate", MET, "a prompt that is too long is refused, and not cut"), \
+  FIELD_ROW("shift", MET, "an answer ends where the context does")
+
+/* clang-format on */
 
 static weft_status check_common(weft_gen *gen, weft_refusal *why) {
   if (field_of(gen->json, "stream") == NULL) gen->stream = true;
@@ -149,22 +146,25 @@ static weft_status check_common(weft_gen *gen, weft_refusal *why) {
 
 /* ---- chat ---- */
 
-static const field_row chat_fields[] = {
+static const field_row chat_rows[] = {
     COMMON_FIELDS,
-    {.name = "messages", .kind = FIELD_LATER},
-    {.name = "tools", .kind = FIELD_LATER},
+    FIELD_ROW("messages", LATER, "the conversation"),
+    FIELD_ROW("tools", LATER, "what the model may call"),
     WEFT_DIALECT_FIELDS,
 };
+const field_table ollama_chat_fields = FIELD_TABLE("/api/chat", chat_rows);
 
-static const field_row message_fields[] = {
-    {.name = "role", .kind = FIELD_LATER},
-    {.name = "content", .kind = FIELD_LATER},
-    {.name = "thinking", .kind = FIELD_LATER},
-    {.name = "images", .kind = FIELD_REFUSED, .instead = "only text is read"},
-    {.name = "tool_calls", .kind = FIELD_LATER},
-    {.name = "tool_name", .kind = FIELD_LATER},
-    {.name = "tool_call_id", .kind = FIELD_LATER},
+static const field_row message_rows[] = {
+    FIELD_ROW("role", LATER, "system, developer, user, assistant or tool"),
+    FIELD_ROW("content", LATER, "a text"),
+    FIELD_ROW("thinking", LATER, "for templates that show it"),
+    FIELD_ROW("images", REFUSED, "only text is read"),
+    FIELD_ROW("tool_calls", LATER, "calls, whose arguments are objects"),
+    FIELD_ROW("tool_name", LATER, "the function whose result it is"),
+    FIELD_ROW("name", LATER, "tool_name of a result; else who speaks"),
+    FIELD_ROW("tool_call_id", LATER, "the call whose result it is"),
 };
+const field_table ollama_message_fields = FIELD_TABLE("/api/chat messages[]", message_rows);
 
 /* Calls have arguments that are objects, where OpenAI's have them as text. */
 static weft_status read_calls(turn_list *list, const json_t *calls, size_t message, weft_refusal *why) {
@@ -189,7 +189,7 @@ static weft_status read_calls(turn_list *list, const json_t *calls, size_t messa
 }
 
 static const char *role_of(const json_t *message) {
-  static const char *const roles[] = {"system", "user", "assistant", "tool"};
+  static const char *const roles[] = {"system", "developer", "user", "assistant", "tool"};
   const char *role = json_string_value(json_object_get(message, "role"));
   for (size_t i = 0; i < FIELDS_COUNT(roles) && role != NULL; i++) {
     if (strcmp(role, roles[i]) == 0) return role;
@@ -206,17 +206,28 @@ static weft_status read_string(const json_t *message, const char *name, size_t i
   return value == NULL || *out != NULL ? WEFT_OK : field_wrong(why, field, "a string");
 }
 
+/* Of a result the function's name, by either of the names that clients have for it; else who speaks. */
+static weft_status read_name(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
+  const char *word = field_of(message, "tool_name") != NULL ? "tool_name" : "name";
+  const json_t *name = field_of(message, word);
+  char field[64];
+  (void)snprintf(field, sizeof field, "messages[%zu].%s", i, word);
+  if (name == NULL || json_string_length(name) == 0) return WEFT_OK;
+  if (strcmp(turn->role, "tool") == 0) return tools_name(name, field, &turn->name, why);
+  return read_string(message, word, i, &turn->name, why);
+}
+
 static weft_status read_message(turn_list *list, const json_t *message, size_t i, weft_refusal *why) {
   char field[64], prefix[64];
   (void)snprintf(field, sizeof field, "messages[%zu]", i);
   (void)snprintf(prefix, sizeof prefix, "messages[%zu].", i);
   if (!json_is_object(message)) return field_wrong(why, field, "an object with role and content");
-  weft_status status = fields_read(list->gen, message_fields, FIELDS_COUNT(message_fields), message, prefix, why);
+  weft_status status = fields_read(list->gen, &ollama_message_fields, message, prefix, why);
   if (status != WEFT_OK) return status;
   const json_t *content = field_of(message, "content"), *calls = field_of(message, "tool_calls");
   const char *role = role_of(message);
   (void)snprintf(field, sizeof field, "messages[%zu].%s", i, role != NULL ? "content" : "role");
-  if (role == NULL) return field_wrong(why, field, "system, user, assistant or tool");
+  if (role == NULL) return field_wrong(why, field, "system, developer, user, assistant or tool");
   if (content != NULL && !json_is_string(content)) return field_wrong(why, field, "a string");
   status = turns_add(list, role, "messages", why);
   if (status != WEFT_OK) return status;
@@ -225,9 +236,7 @@ static weft_status read_message(turn_list *list, const json_t *message, size_t i
   status = read_string(message, "thinking", i, &turn->thinking, why);
   if (status == WEFT_OK) status = read_string(message, "tool_call_id", i, &turn->call_id, why);
   if (status != WEFT_OK) return status;
-  const json_t *name = field_of(message, "tool_name");
-  (void)snprintf(field, sizeof field, "messages[%zu].tool_name", i);
-  if (name != NULL) status = weft_openai_name(name, field, &turn->name, why);
+  status = read_name(message, i, turn, why);
   if (status != WEFT_OK) return status;
   if (json_array_size(calls) > 0 && strcmp(role, "assistant") != 0) {
     return field_wrong(why, "tool_calls", "in a message of the assistant");
@@ -245,7 +254,7 @@ static weft_status read_messages(weft_gen *gen, weft_refusal *why) {
     if (status != WEFT_OK) return status;
   }
   turns_finish(&list);
-  return weft_openai_tools(gen, field_of(gen->json, "tools"), gen->prompt, why);
+  return weft_openai_tools(gen, field_of(gen->json, "tools"), messages, gen->prompt, why);
 }
 
 static weft_status read_chat(weft_gen *gen, weft_refusal *why) {
@@ -253,27 +262,28 @@ static weft_status read_chat(weft_gen *gen, weft_refusal *why) {
   return status == WEFT_OK ? read_messages(gen, why) : status;
 }
 
-weft_status weft_ollama_parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_ollama_parse_chat(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                    weft_refusal *why) {
-  return weft_dialect_open(body, n, limits, chat_fields, FIELDS_COUNT(chat_fields), read_chat, gen, why);
+  return weft_dialect_open(body, n, rules, &ollama_chat_fields, read_chat, gen, why);
 }
 
 /* ---- generate ---- */
 
-static const field_row generate_fields[] = {
+static const field_row generate_rows[] = {
     COMMON_FIELDS,
-    {.name = "prompt", .kind = FIELD_LATER},
-    {.name = "system", .kind = FIELD_LATER},
-    {.name = "raw", .kind = FIELD_LATER},
-    {.name = "suffix", .kind = FIELD_REFUSED, .instead = "filling in before a suffix is not supported"},
-    {.name = "images", .kind = FIELD_REFUSED, .instead = "only text is read"},
-    {.name = "template", .kind = FIELD_REFUSED, .instead = "the template is the model's: send raw, or messages"},
-    {.name = "context", .kind = FIELD_REFUSED, .instead = "send the conversation to /api/chat"},
-    {.name = "width", .kind = FIELD_REFUSED, .instead = "no images are made here"},
-    {.name = "height", .kind = FIELD_REFUSED, .instead = "no images are made here"},
-    {.name = "steps", .kind = FIELD_REFUSED, .instead = "no images are made here; diffusion.steps is of canvases"},
+    FIELD_ROW("prompt", LATER, "a turn of the user; with raw the whole prompt"),
+    FIELD_ROW("system", LATER, "the system's message"),
+    FIELD_ROW("raw", LATER, "no template is used"),
+    FIELD_ROW("suffix", REFUSED, "filling in before a suffix is not supported"),
+    FIELD_ROW("images", REFUSED, "only text is read"),
+    FIELD_ROW("template", REFUSED, "the template is the model's: send raw, or messages"),
+    FIELD_ROW("context", REFUSED, "send the conversation to /api/chat"),
+    FIELD_ROW("width", REFUSED, "no images are made here"),
+    FIELD_ROW("height", REFUSED, "no images are made here"),
+    FIELD_ROW("steps", REFUSED, "no images are made here; diffusion.steps is of canvases"),
     WEFT_DIALECT_FIELDS,
 };
+const field_table ollama_generate_fields = FIELD_TABLE("/api/generate", generate_rows);
 
 /* A raw prompt is what the template would have made: its control tokens are tokens. Another one is a turn of the
  * user. */
@@ -311,7 +321,7 @@ static weft_status read_generate(weft_gen *gen, weft_refusal *why) {
   return status == WEFT_OK ? read_prompt(gen, why) : status;
 }
 
-weft_status weft_ollama_parse_generate(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_ollama_parse_generate(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                        weft_refusal *why) {
-  return weft_dialect_open(body, n, limits, generate_fields, FIELDS_COUNT(generate_fields), read_generate, gen, why);
+  return weft_dialect_open(body, n, rules, &ollama_generate_fields, read_generate, gen, why);
 }

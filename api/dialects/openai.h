@@ -11,6 +11,7 @@
 
 #include "api/dialects/gen.h"
 #include "api/dialects/stream.h"
+#include "api/dialects/tools.h"
 #include "api/json_scan.h"
 
 typedef enum weft_openai_kind { WEFT_OPENAI_CHAT = 1, WEFT_OPENAI_COMPLETIONS = 2 } weft_openai_kind;
@@ -19,23 +20,23 @@ typedef enum weft_openai_kind { WEFT_OPENAI_CHAT = 1, WEFT_OPENAI_COMPLETIONS = 
  * names the place of the fault. */
 weft_status weft_openai_load(const char *body, size_t n, const weft_json_size *limits, json_t **out, weft_refusal *why);
 /* Parses a whole body into *gen, which the caller closes; after a failure it is closed already. */
-weft_status weft_openai_parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_openai_parse_chat(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                    weft_refusal *why);
-weft_status weft_openai_parse_completions(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_openai_parse_completions(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                           weft_refusal *why);
 /* Set the turns, or the tokens, of a prompt and nothing else of *out. field: the name that refusals give. */
 weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_prompt *out, weft_refusal *why);
 weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why);
 /* Reads chat_template_kwargs: sets thinking and variables of *prompt. */
 weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt *prompt, weft_refusal *why);
-/* Tools (api/dialects/openai_tools.c). Declarations of a list of {"type":"function","function":{...}}; of one
- * function object, which refusals name as field; tool_choice and parallel_tool_calls, which need the prompt's tools. */
-weft_status weft_openai_tools(weft_gen *gen, const json_t *tools, weft_prompt *out, weft_refusal *why);
-weft_status weft_openai_function(weft_gen *gen, const json_t *function, const char *field, weft_tool *out,
+/* Tools (api/dialects/openai_tools.c). Declarations of a list of {"type":"function","function":{...}} and of tools of
+ * free text; conversation: as tools_finish has it. One function object, of a group or of none (NULL), which refusals
+ * name as field. tool_choice and parallel_tool_calls, which need the prompt's tools. */
+weft_status weft_openai_tools(weft_gen *gen, const json_t *tools, const json_t *conversation, weft_prompt *out,
+                              weft_refusal *why);
+weft_status weft_openai_function(tool_list *list, const json_t *function, const char *group, const char *field,
                                  weft_refusal *why);
-weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, const weft_prompt *prompt, weft_refusal *why);
-/* The name of a function. */
-weft_status weft_openai_name(const json_t *value, const char *field, const char **out, weft_refusal *why);
+weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, weft_prompt *prompt, weft_refusal *why);
 /* Read the calls of message i, an assistant's, and which call message i, a tool's, answers. */
 weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
 weft_status weft_openai_result(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);

@@ -70,6 +70,24 @@ static void put_text(const char *name, const weft_text *text, weft_pieces *out) 
   weft_pieces_string(out, text->bytes, text->n);
 }
 
+/* The call as its client knows the tool, or what was not sent of it. */
+static void put_call(const weft_answer_call *call, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
+  bool text = call->origin != NULL && call->origin->kind == WEFT_TOOL_TEXT;
+  const char *type = text ? "custom" : "function";
+  if (!call->begun) {
+    weft_text_puts(out, "\"id\":");
+    weft_json_words(out, call->id);
+    weft_text_printf(out, ",\"type\":\"%s\",\"%s\":{\"name\":", type, type);
+    weft_json_words(out, call->origin != NULL ? call->origin->name : call->name.bytes);
+    weft_text_puts(out, ",");
+  } else {
+    weft_text_printf(out, "\"%s\":{", type);
+  }
+  put_text(text ? "input" : "arguments", &call->arguments, pieces);
+  weft_text_puts(out, "}");
+}
+
 /* Calls of a chunk, what was not sent of them, or of the whole answer. */
 static void put_calls(const weft_choice *c, bool chunk, weft_pieces *pieces) {
   weft_text *out = &pieces->text;
@@ -80,17 +98,8 @@ static void put_calls(const weft_choice *c, bool chunk, weft_pieces *pieces) {
     if (call->begun && call->arguments.n == 0) continue;
     weft_text_puts(out, n++ == 0 ? "{" : ",{");
     if (chunk) weft_text_printf(out, "\"index\":%u,", i);
-    if (!call->begun) {
-      weft_text_puts(out, "\"id\":");
-      weft_json_words(out, call->id);
-      weft_text_puts(out, ",\"type\":\"function\",\"function\":{\"name\":");
-      weft_json_words(out, call->name.bytes);
-      weft_text_puts(out, ",");
-    } else {
-      weft_text_puts(out, "\"function\":{");
-    }
-    put_text("arguments", &call->arguments, pieces);
-    weft_text_puts(out, "}}");
+    put_call(call, pieces);
+    weft_text_puts(out, "}");
   }
   weft_text_puts(out, "]");
 }

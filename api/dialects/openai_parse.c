@@ -1,24 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* Bodies of the OpenAI dialect to weft_gen: two tables of fields (understood, refused) and what
- * tables cannot say. */
+/* Bodies of the OpenAI dialect to weft_gen: what the tables of openai_fields.c cannot say. */
 #include <limits.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "api/dialects/fields.h"
-#include "api/dialects/openai.h"
+#include "api/dialects/field_tables.h"
+#include "api/dialects/dialect.h"
 #include "base/memory.h"
 #include "model/text/chat.h"
 #include "model/text/json_tree.h"
 
-/* A field, and which endpoints have it. */
-typedef struct openai_row {
-  field_row row;
-  unsigned kinds;
-} openai_row;
-
-enum { BOTH = WEFT_OPENAI_CHAT | WEFT_OPENAI_COMPLETIONS, TURNS_MAX = 4096, STOPS_MAX = 64 };
+enum { TURNS_MAX = 4096, STOPS_MAX = 64 };
 
 #define AT(field) offsetof(weft_gen, params.field)
 #define NUMBER(field, type, place, ...)                                            \
@@ -26,52 +19,35 @@ enum { BOTH = WEFT_OPENAI_CHAT | WEFT_OPENAI_COMPLETIONS, TURNS_MAX = 4096, STOP
     .name = field, .kind = FIELD_##type, .at = AT(place), .range = { __VA_ARGS__ } \
   }
 
-static const openai_row fields[] = {
-    {NUMBER("temperature", REAL, sampling.temperature, WEFT_RANGE_TEMPERATURE), BOTH},
-    {NUMBER("top_p", REAL, sampling.top_p, WEFT_RANGE_TOP_P), BOTH},
-    {NUMBER("top_k", I32, sampling.top_k, -1, -1, INT32_MAX, false), BOTH}, /* -1: off, too */
-    {NUMBER("min_p", REAL, sampling.min_p, WEFT_RANGE_MIN_P), BOTH},
-    {NUMBER("repetition_penalty", REAL, sampling.repetition_penalty, WEFT_RANGE_REPETITION_PENALTY), BOTH},
-    {NUMBER("presence_penalty", REAL, sampling.presence_penalty, WEFT_RANGE_PRESENCE_PENALTY), BOTH},
-    {NUMBER("frequency_penalty", REAL, sampling.frequency_penalty, WEFT_RANGE_FREQUENCY_PENALTY), BOTH},
-    {NUMBER("max_tokens", U32, max_tokens, WEFT_RANGE_MAX_TOKENS), BOTH},
-    {NUMBER("max_completion_tokens", U32, max_tokens, WEFT_RANGE_MAX_TOKENS),
-     WEFT_OPENAI_CHAT}, /* the newer name wins */
-    {{.name = "seed", .kind = FIELD_SEED}, BOTH},
-    {{.name = "ignore_eos", .kind = FIELD_BOOL, .at = AT(ignore_eos)}, BOTH},
-    {NUMBER("timeout_ms", U32, timeout_ms, 0, 1, UINT32_MAX, false), BOTH},
-    {{.name = "thinking", .kind = FIELD_BOOL, .at = AT(prompt.thinking)}, WEFT_OPENAI_CHAT},
+static weft_status read_conditioning(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
+  if (!json_is_boolean(value)) return field_wrong(why, field, "true or false");
+  gen->params.entropy_bound.no_self_conditioning = json_is_false(value);
+  gen->params.entropy_bound.self_conditioning = json_is_true(value);
+  return WEFT_OK;
+}
+
+#define CANVAS(field, type, words, place, ...)                                                    \
+  {                                                                                               \
+    .name = field, .kind = FIELD_##type, .what = words, .at = AT(place), .range = { __VA_ARGS__ } \
+  }
+
+static const field_row diffusion_rows[] = {
+    CANVAS("steps", U32, "most denoise steps of a canvas", entropy_bound.max_steps, WEFT_RANGE_MAX_STEPS),
+    {.name = "seed", .kind = FIELD_SEED, .what = "seed, by another name"},
+    CANVAS("blocks", U32, "most canvases", canvases, WEFT_RANGE_CANVASES),
+    CANVAS("t_min", REAL, "temperature of the last step", entropy_bound.t_min, WEFT_RANGE_T_MIN),
+    CANVAS("t_max", REAL, "temperature of the first step", entropy_bound.t_max, WEFT_RANGE_T_MAX),
+    CANVAS("entropy_bound", REAL, "entropy that the tokens of a step may add up to", entropy_bound.entropy_bound,
+           WEFT_RANGE_ENTROPY_BOUND),
+    CANVAS("stability", I32, "equal canvases in a row that end it early", entropy_bound.stability,
+           WEFT_RANGE_STABILITY),
+    CANVAS("confidence", REAL, "mean entropy below which they do", entropy_bound.confidence, WEFT_RANGE_CONFIDENCE),
+    {.name = "self_conditioning",
+     .kind = FIELD_READ,
+     .what = "false keeps the soft embedding at zero",
+     .read = read_conditioning},
 };
-
-static const field_row diffusion_fields[] = {
-    NUMBER("steps", U32, entropy_bound.max_steps, WEFT_RANGE_MAX_STEPS),
-    {.name = "seed", .kind = FIELD_SEED},
-    NUMBER("blocks", U32, canvases, WEFT_RANGE_CANVASES),
-    NUMBER("t_min", REAL, entropy_bound.t_min, WEFT_RANGE_T_MIN),
-    NUMBER("t_max", REAL, entropy_bound.t_max, WEFT_RANGE_T_MAX),
-    NUMBER("entropy_bound", REAL, entropy_bound.entropy_bound, WEFT_RANGE_ENTROPY_BOUND),
-    NUMBER("stability", I32, entropy_bound.stability, WEFT_RANGE_STABILITY),
-    NUMBER("confidence", REAL, entropy_bound.confidence, WEFT_RANGE_CONFIDENCE),
-};
-
-/* What would change the answer and is not done. The value of each that asks for nothing is let
- * through. */
-typedef enum harmless { NOTHING, FALSE, EMPTY, NONE_WORD } harmless;
-
-typedef struct refused_row {
-  const char *name;
-  harmless harmless;
-  const char *instead;
-} refused_row;
-
-static const refused_row refused[] = {
-    {"functions", EMPTY, "the newer names are tools and tool_choice: give the functions there"},
-    {"function_call", NONE_WORD, "the newer names are tools and tool_choice: give the choice there"},
-    {"suffix", EMPTY, "filling in before a suffix is not supported"},
-    {"use_beam_search", FALSE, "beam search is not supported"},
-    {"logits_processors", EMPTY, "processors of logits are not supported"},
-    {"audio", NOTHING, "audio is not supported"},
-};
+const field_table openai_diffusion_fields = FIELD_TABLE("diffusion, in every dialect", diffusion_rows);
 
 /* ---- memory ---- */
 
@@ -180,6 +156,32 @@ static weft_status content_text(weft_gen *gen, const json_t *content, const char
   return WEFT_OK;
 }
 
+static const field_row message_rows[] = {
+    FIELD_ROW("role", LATER, "system, developer, user, assistant or tool"),
+    FIELD_ROW("content", LATER, "a text, or parts of type text"),
+    FIELD_ROW("name", LATER, "who speaks; of a result: the function's name"),
+    FIELD_ROW("tool_calls", LATER, "of the assistant"),
+    FIELD_ROW("tool_call_id", LATER, "the call whose result it is"),
+    FIELD_ROW("reasoning_content", LATER, "what the assistant thought, for templates that show it"),
+    FIELD_ROW("reasoning", LATER, "reasoning_content, by another name"),
+    FIELD_ROW("function_call", LATER, "refused: the newer name is tool_calls"),
+    FIELD_ROW("refusal", LATER, "what the assistant said in place of an answer"),
+    FIELD_ROW("cache_control", MET, "every prefix is cached"),
+    FIELD_ROW("annotations", MET, "of an answer that comes back"),
+    FIELD_ROW("provider_specific_fields", MET, "of an answer that comes back"),
+    FIELD_ROW("id", MET, "for the client's own lists"),
+    FIELD_ROW("audio", REFUSED, "audio is not supported"),
+    FIELD_ROW("images", REFUSED, "only text is read"),
+    FIELD_ROW("prefix", REFUSED, "continue_final_message goes on with the last message"),
+    FIELD_ROW("reasoning_details", PASSED, "reasoning_content has the text")};
+const field_table openai_message_fields = FIELD_TABLE("/v1/chat/completions messages[]", message_rows);
+
+static weft_status check_message(weft_gen *gen, const json_t *message, size_t i, weft_refusal *why) {
+  char prefix[64];
+  (void)snprintf(prefix, sizeof prefix, "messages[%zu].", i);
+  return fields_read(gen, &openai_message_fields, message, prefix, why);
+}
+
 static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
   char field[64];
   (void)snprintf(field, sizeof field, "messages[%zu]", i);
@@ -196,12 +198,15 @@ static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, wef
                        "%s is '%.32s'; it must be system, developer, user, assistant or tool", field, turn->role);
   }
   bool answers = strcmp(turn->role, "assistant") == 0, result = strcmp(turn->role, "tool") == 0;
-  weft_status status = weft_openai_calls(gen, message, i, turn, why);
+  weft_status status = check_message(gen, message, i, why);
+  if (status == WEFT_OK) status = weft_openai_calls(gen, message, i, turn, why);
   if (status == WEFT_OK && result) status = weft_openai_result(message, i, turn, why);
   if (status == WEFT_OK) status = weft_openai_speaker(message, i, turn, why);
   if (status != WEFT_OK) return status;
   const json_t *content = field_of(message, "content"),
                *thinking = answers ? field_of(message, "reasoning_content") : NULL;
+  if (answers && thinking == NULL) thinking = field_of(message, "reasoning");
+  if (answers && content == NULL) content = field_of(message, "refusal");
   turn->thinking = json_string_value(thinking);
   (void)snprintf(field, sizeof field, "messages[%zu].reasoning_content", i);
   if (thinking != NULL && turn->thinking == NULL) return field_wrong(why, field, "a string");
@@ -367,38 +372,14 @@ weft_status weft_openai_mode(weft_gen *gen, const json_t *mode, const char *fiel
   return WEFT_OK;
 }
 
-/* The object `diffusion` is an extension of this server, so an unknown name in it is a mistake, not a field of another
- * dialect. */
 weft_status weft_openai_diffusion(weft_gen *gen, const json_t *diffusion, const char *field, weft_refusal *why) {
-  const char *key;
-  json_t *value;
   if (diffusion == NULL) return WEFT_OK;
   if (!json_is_object(diffusion)) return field_wrong(why, field, "an object");
-  json_object_foreach((json_t *)diffusion, key, value) {
-    char name[64];
-    const field_row *row = NULL;
-    (void)snprintf(name, sizeof name, "diffusion.%.48s", key);
-    if (json_is_null(value)) continue;
-    if (strcmp(key, "self_conditioning") == 0) {
-      if (!json_is_boolean(value)) return field_wrong(why, name, "true or false");
-      gen->params.entropy_bound.no_self_conditioning = json_is_false(value);
-      gen->params.entropy_bound.self_conditioning = json_is_true(value);
-      continue;
-    }
-    for (size_t i = 0; i < sizeof diffusion_fields / sizeof *diffusion_fields; i++) {
-      if (strcmp(diffusion_fields[i].name, key) == 0) row = &diffusion_fields[i];
-    }
-    if (row == NULL) {
-      return weft_refuse(why, 400, "invalid_value", name,
-                         "%s is unknown; diffusion has steps, seed, blocks, t_min, t_max, "
-                         "entropy_bound, stability, "
-                         "confidence and self_conditioning",
-                         name);
-    }
-    weft_status status = field_read(gen, row, value, name, why);
-    if (status != WEFT_OK) return status;
-  }
-  return WEFT_OK;
+  bool strict = gen->strict_fields;
+  gen->strict_fields = true; /* the object is this server's own: a name that it lacks is a mistake */
+  weft_status status = fields_read(gen, &openai_diffusion_fields, diffusion, "diffusion.", why);
+  gen->strict_fields = strict;
+  return status;
 }
 
 weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt *prompt, weft_refusal *why) {
@@ -410,7 +391,7 @@ weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt
     return field_wrong(why, "chat_template_kwargs.enable_thinking", "true or false");
   if (value != NULL) prompt->thinking = json_is_true(value);
   if (json_object_size(kwargs) == (value != NULL)) return WEFT_OK;
-  return field_json(gen, kwargs, &prompt->variables, why);
+  return weft_dialect_variables(gen, kwargs, &prompt->variables, why);
 }
 
 static weft_status read_stream(weft_gen *gen, const json_t *root, weft_refusal *why) {
@@ -437,30 +418,6 @@ static weft_status read_stream(weft_gen *gen, const json_t *root, weft_refusal *
   gen->params.whole_tokens = gen->token_ids;
   gen->params.canvas_deltas = gen->canvas_events;
   gen->params.with_special = !special;
-  return WEFT_OK;
-}
-
-static bool is_harmless(const json_t *value, harmless how) {
-  switch (how) {
-    case FALSE:
-      return json_is_false(value);
-    case EMPTY:
-      return (json_is_array(value) && json_array_size(value) == 0) ||
-             (json_is_string(value) && json_string_length(value) == 0);
-    case NONE_WORD:
-      return json_is_string(value) && strcmp(json_string_value(value), "none") == 0;
-    default:
-      return false;
-  }
-}
-
-static weft_status check_refused(const json_t *root, weft_refusal *why) {
-  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
-    const refused_row *r = &refused[i];
-    const json_t *value = field_of(root, r->name);
-    if (value == NULL || is_harmless(value, r->harmless)) continue;
-    return weft_refuse(why, 400, "unsupported", r->name, "%s: %s", r->name, r->instead);
-  }
   return WEFT_OK;
 }
 
@@ -493,26 +450,24 @@ static weft_status read_choices(weft_gen *gen, weft_openai_kind kind, const json
   return WEFT_OK;
 }
 
-static weft_status read_fields(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
-  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-    const field_row *row = &fields[i].row;
-    const json_t *value = (fields[i].kinds & (unsigned)kind) != 0 ? field_of(root, row->name) : NULL;
-    bool read_before = gen->params.prompt_only && row->at == AT(max_tokens);
-    if (value == NULL || read_before) continue;
-    weft_status status = field_read(gen, row, value, row->name, why);
-    if (status != WEFT_OK) return status;
+/* The longest answer, by the names that servers have for it; the newest wins. With echo 0 is read by weft_openai_echo. */
+static weft_status read_longest(weft_gen *gen, const json_t *root, weft_refusal *why) {
+  static const field_row rows[] = {NUMBER("n_predict", COUNT, max_tokens, WEFT_RANGE_MAX_TOKENS),
+                                   NUMBER("max_tokens", COUNT, max_tokens, WEFT_RANGE_MAX_TOKENS),
+                                   NUMBER("max_completion_tokens", COUNT, max_tokens, WEFT_RANGE_MAX_TOKENS)};
+  weft_status status = WEFT_OK;
+  for (size_t i = 0; i < FIELDS_COUNT(rows) && status == WEFT_OK && !gen->params.prompt_only; i++) {
+    status = read_count(gen, root, &rows[i], NULL, why);
   }
-  if (field_of(root, "top_k") != NULL && gen->params.sampling.top_k < 0) gen->params.sampling.top_k = 0;
-  const json_t *model = field_of(root, "model");
-  if (model != NULL && !json_is_string(model)) return field_wrong(why, "model", "a string");
-  gen->params.model = json_string_value(model);
-  return WEFT_OK;
+  return status;
 }
 
-static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
-  weft_status status = check_refused(root, why);
+static weft_status read_values(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
+  const field_table *table = kind == WEFT_OPENAI_CHAT ? &openai_chat_fields : &openai_completions_fields;
+  weft_status status = fields_read(gen, table, root, "", why);
+  if (gen->params.sampling.top_k < 0 && field_of(root, "top_k") != NULL) gen->params.sampling.top_k = 0;
   if (status == WEFT_OK) status = weft_openai_echo(gen, kind, root, why);
-  if (status == WEFT_OK) status = read_fields(gen, kind, root, why);
+  if (status == WEFT_OK) status = read_longest(gen, root, why);
   if (status == WEFT_OK) status = read_choices(gen, kind, root, why);
   if (status == WEFT_OK) status = weft_openai_mode(gen, field_of(root, "mode"), "mode", why);
   if (status == WEFT_OK) status = weft_openai_diffusion(gen, field_of(root, "diffusion"), "diffusion", why);
@@ -522,24 +477,26 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   if (status == WEFT_OK) status = read_logprobs(gen, kind, root, why);
   if (status == WEFT_OK) status = read_stream(gen, root, why);
   if (status == WEFT_OK) status = weft_openai_limits(gen, root, why);
-  if (status == WEFT_OK) status = weft_openai_read_prompt_logprobs(gen, root, why);
+  return status == WEFT_OK ? weft_openai_read_prompt_logprobs(gen, root, why) : status;
+}
+
+/* The conversation, and what a template does with it. */
+static weft_status read_chat(weft_gen *gen, const json_t *root, weft_refusal *why) {
+  const json_t *messages = json_object_get(root, "messages");
+  weft_status status = weft_openai_messages(gen, messages, gen->prompt, why);
+  if (status == WEFT_OK) status = weft_openai_variables(gen, root, gen->prompt, why);
+  if (status == WEFT_OK) status = weft_openai_turn(root, gen->prompt, why);
+  if (status == WEFT_OK) status = weft_openai_tools(gen, field_of(root, "tools"), messages, gen->prompt, why);
+  return status == WEFT_OK ? weft_openai_tool_choice(gen, root, gen->prompt, why) : status;
+}
+
+static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
+  gen->prompt = weft_gen_alloc(gen, 1, sizeof *gen->prompt);
+  gen->n_prompts = 1;
+  if (gen->prompt == NULL) return field_no_memory(why);
+  weft_status status = read_values(gen, kind, root, why);
   if (status != WEFT_OK) return status;
-  if (kind == WEFT_OPENAI_COMPLETIONS) {
-    if (json_array_size(field_of(root, "tools")) > 0) {
-      return weft_refuse(why, 400, "unsupported", "tools", "tools belong to /v1/chat/completions");
-    }
-    status = read_prompts(gen, field_of(root, "prompt"), why);
-  } else {
-    gen->prompt = weft_gen_alloc(gen, 1, sizeof *gen->prompt);
-    gen->n_prompts = 1;
-    if (gen->prompt == NULL) return field_no_memory(why);
-    gen->prompt[0] = gen->params.prompt; /* what the fields said of it */
-    status = weft_openai_messages(gen, json_object_get(root, "messages"), &gen->prompt[0], why);
-    if (status == WEFT_OK) status = weft_openai_variables(gen, root, &gen->prompt[0], why);
-    if (status == WEFT_OK) status = weft_openai_turn(root, &gen->prompt[0], why);
-    if (status == WEFT_OK) status = weft_openai_tools(gen, field_of(root, "tools"), &gen->prompt[0], why);
-    if (status == WEFT_OK) status = weft_openai_tool_choice(gen, root, &gen->prompt[0], why);
-  }
+  status = kind == WEFT_OPENAI_CHAT ? read_chat(gen, root, why) : read_prompts(gen, field_of(root, "prompt"), why);
   if (status == WEFT_OK && gen->n_prompts * gen->n_choices > WEFT_ANSWERS_MAX) {
     return weft_refuse(why, 400, "invalid_value", "n", "%u prompts times %s = %u are more than %d answers",
                        gen->n_prompts, gen->params.score ? "best_of" : "n", gen->n_choices, WEFT_ANSWERS_MAX);
@@ -547,11 +504,12 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   return status;
 }
 
-static weft_status parse_body(weft_openai_kind kind, const char *body, size_t n, const weft_json_size *limits,
+static weft_status parse_body(weft_openai_kind kind, const char *body, size_t n, const weft_body_rules *rules,
                               weft_gen *gen, weft_refusal *why) {
   json_t *root;
   memset(gen, 0, sizeof *gen);
-  weft_status status = weft_openai_load(body, n, limits, &root, why);
+  gen->strict_fields = rules->strict_fields;
+  weft_status status = weft_openai_load(body, n, &rules->json, &root, why);
   if (status != WEFT_OK) return status;
   gen->json = root;
   weft_generate_defaults(&gen->params);
@@ -560,12 +518,12 @@ static weft_status parse_body(weft_openai_kind kind, const char *body, size_t n,
   return status;
 }
 
-weft_status weft_openai_parse_chat(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_openai_parse_chat(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                    weft_refusal *why) {
-  return parse_body(WEFT_OPENAI_CHAT, body, n, limits, gen, why);
+  return parse_body(WEFT_OPENAI_CHAT, body, n, rules, gen, why);
 }
 
-weft_status weft_openai_parse_completions(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_openai_parse_completions(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                           weft_refusal *why) {
-  return parse_body(WEFT_OPENAI_COMPLETIONS, body, n, limits, gen, why);
+  return parse_body(WEFT_OPENAI_COMPLETIONS, body, n, rules, gen, why);
 }

@@ -2,125 +2,164 @@
 /* What a body of the OpenAI dialect says of tools: declarations, which of them the answer must call, and in messages
  * the calls that were made and what came of them.
  *
- * Law: names of functions are checked here and nowhere else, so what follows may print them as they are. JSON inside of strings
- * (arguments) is looked at where the prompt is made (api/prompt_tools.c), for all dialects alike. */
+ * * Law: JSON inside of strings (arguments) is looked at where the prompt is made (api/prompt_tools.c), for all
+ * dialects alike. */
 #include <stdio.h>
 #include <string.h>
 
-#include "api/dialects/fields.h"
+#include "api/dialects/field_tables.h"
 #include "api/dialects/openai.h"
 #include "api/dialects/turns.h"
 
-enum { CALLS_MAX = 128, LETTERS_MAX = 64 };
-
-weft_status weft_openai_name(const json_t *value, const char *field, const char **out, weft_refusal *why) {
-  static const char letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
-  *out = json_string_value(value);
-  if (*out == NULL) return field_wrong(why, field, "a string");
-  size_t n = strlen(*out);
-  if (n > 0 && n <= LETTERS_MAX && strspn(*out, letters) == n) return WEFT_OK;
-  return weft_refuse(why, 400, "invalid_value", field,
-                     "%s is '%.80s'; the name of a function has 1 to %d of A-Z a-z 0-9 _ -", field, *out, LETTERS_MAX);
-}
+enum { CALLS_MAX = 128 };
 
 /* ---- declarations ---- */
 
-weft_status weft_openai_function(weft_gen *gen, const json_t *function, const char *field, weft_tool *out,
+static const field_row function_rows[] = {FIELD_ROW("name", LATER, "1 to 128 of A-Z a-z 0-9 _ -"),
+                                          FIELD_ROW("description", LATER, "shown to the model"),
+                                          FIELD_ROW("parameters", LATER, "the schema of the arguments"),
+                                          FIELD_ROW("strict", LATER, "calls are held to the schema"),
+                                          FIELD_ROW("defer_loading", LATER, "shown once the conversation points to it"),
+                                          FIELD_ROW("type", MET, "of the form"),
+                                          FIELD_ROW("cache_control", MET, "every prefix is cached"),
+                                          FIELD_ROW("allowed_callers", PASSED, "the model alone calls tools here"),
+                                          FIELD_ROW("output_schema", PASSED, "results are read as they are")};
+const field_table openai_function_fields = FIELD_TABLE("a function among tools", function_rows);
+
+weft_status weft_openai_function(tool_list *list, const json_t *function, const char *group, const char *field,
                                  weft_refusal *why) {
-  char part[80];
+  char part[112];
+  const char *name;
+  weft_tool *out = NULL;
   if (!json_is_object(function)) return field_wrong(why, field, "an object with a name");
-  (void)snprintf(part, sizeof part, "%.40s.name", field);
-  weft_status status = weft_openai_name(json_object_get(function, "name"), part, &out->name, why);
+  (void)snprintf(part, sizeof part, "%.80s.", field);
+  weft_status status = fields_read(list->gen, &openai_function_fields, function, part, why);
+  (void)snprintf(part, sizeof part, "%.80s.name", field);
+  if (status == WEFT_OK) status = tools_name(json_object_get(function, "name"), part, &name, why);
+  if (status == WEFT_OK) {
+    status = tools_add(list, group == NULL ? name : tools_join(list->gen, group, name), field, &out, why);
+  }
   if (status != WEFT_OK) return status;
+  list->origin[list->n - 1] = (weft_tool_origin){.name = name, .group = group};
   const json_t *description = field_of(function, "description"), *parameters = field_of(function, "parameters"),
                *strict = field_of(function, "strict");
-  (void)snprintf(part, sizeof part, "%.40s.description", field);
+  (void)snprintf(part, sizeof part, "%.80s.description", field);
   if (description != NULL && !json_is_string(description)) return field_wrong(why, part, "a string");
   out->description = json_string_value(description);
-  (void)snprintf(part, sizeof part, "%.40s.strict", field);
+  (void)snprintf(part, sizeof part, "%.80s.strict", field);
   if (strict != NULL && !json_is_boolean(strict)) return field_wrong(why, part, "true or false");
   out->strict = json_is_true(strict);
-  (void)snprintf(part, sizeof part, "%.40s.parameters", field);
+  list->later[list->n - 1] = json_is_true(json_object_get(function, "defer_loading"));
+  (void)snprintf(part, sizeof part, "%.80s.parameters", field);
   if (parameters == NULL) return WEFT_OK;
   if (!json_is_object(parameters)) return field_wrong(why, part, "a JSON schema of an object");
-  return field_json(gen, parameters, &out->parameters, why);
+  return field_json(list->gen, parameters, &out->parameters, why);
 }
 
-static weft_status read_tool(weft_gen *gen, const json_t *tool, const char *field, weft_tool *out, weft_refusal *why) {
-  char function[64];
+static const field_row tool_rows[] = {
+    FIELD_ROW("type", LATER, "function or custom; what another server would run is passed over"),
+    FIELD_ROW("function", LATER, "the function"),
+    FIELD_ROW("custom", LATER, "a tool of free text: name, description, format"),
+    FIELD_ROW("cache_control", MET, "every prefix is cached")};
+const field_table openai_tool_fields = FIELD_TABLE("/v1/chat/completions tools[]", tool_rows);
+
+static weft_status read_tool(tool_list *list, const json_t *tool, const char *field, weft_refusal *why) {
+  char place[96];
   const char *type = json_string_value(json_object_get(tool, "type"));
-  if (type == NULL) return field_wrong(why, field, "an object with \"type\": \"function\" and a function");
-  if (strcmp(type, "function") != 0) {
-    return weft_refuse(why, 400, "unsupported", field, "%s is of type '%.32s'; only functions are supported", field,
-                       type);
+  const json_t *function = json_object_get(tool, "function");
+  if (type == NULL && !json_is_object(function)) {
+    return field_wrong(why, field, "an object with \"type\": \"function\" and a function");
   }
-  (void)snprintf(function, sizeof function, "%.40s.function", field);
-  return weft_openai_function(gen, json_object_get(tool, "function"), function, out, why);
+  bool text = type != NULL && strcmp(type, "custom") == 0;
+  if (!text && type != NULL && strcmp(type, "function") != 0) {
+    return tools_pass(list, openai_tool_fields.where, type, field, why);
+  }
+  (void)snprintf(place, sizeof place, "%.80s.", field);
+  weft_status status = fields_read(list->gen, &openai_tool_fields, tool, place, why);
+  (void)snprintf(place, sizeof place, "%.80s.%s", field, text ? "custom" : "function");
+  if (status != WEFT_OK) return status;
+  return text ? tools_add_text(list, json_object_get(tool, "custom"), place, why)
+              : weft_openai_function(list, function, NULL, place, why);
 }
 
-weft_status weft_openai_tools(weft_gen *gen, const json_t *tools, weft_prompt *out, weft_refusal *why) {
-  return turns_tools(gen, tools, read_tool, out, why);
+weft_status weft_openai_tools(weft_gen *gen, const json_t *tools, const json_t *conversation, weft_prompt *out,
+                              weft_refusal *why) {
+  tool_list list = {.gen = gen};
+  weft_status status = tools_read(&list, tools, "tools", read_tool, why);
+  return status == WEFT_OK ? tools_finish(&list, conversation, out, why) : status;
 }
 
 /* ---- which are called ---- */
 
-static weft_status find_named(weft_gen *gen, const json_t *choice, const weft_prompt *prompt, weft_refusal *why) {
-  static const char field[] = "tool_choice";
-  const char *type = json_string_value(json_object_get(choice, "type"));
-  if (type == NULL || strcmp(type, "function") != 0) {
-    return weft_refuse(why, 400, "unsupported", field,
-                       "%s may be \"none\", \"auto\", \"required\" or "
-                       "{\"type\":\"function\",\"function\":{\"name\":...}}",
-                       field);
-  }
-  const json_t *function = json_object_get(choice, "function");
-  const char *name = json_string_value(json_object_get(function != NULL ? function : choice, "name"));
-  if (name == NULL) return field_wrong(why, "tool_choice.function.name", "a string");
-  for (uint32_t i = 0; i < prompt->n_tools; i++) {
-    if (strcmp(prompt->tools[i].name, name) != 0) continue;
-    gen->params.tool_choice = WEFT_TOOLS_NAMED;
-    gen->params.named_tool = i;
-    return WEFT_OK;
-  }
-  return weft_refuse(why, 400, "invalid_value", "tool_choice.function.name",
-                     "tool_choice names the function '%.64s', which is not among tools", name);
+/* The name in {"type":T,T:{"name":...}}, as chat has it, or in {"type":T,"name":...}, as responses do. */
+static const char *name_of(const json_t *tool) {
+  const json_t *inner = json_object_get(tool, "function");
+  if (inner == NULL) inner = json_object_get(tool, "custom");
+  return json_string_value(json_object_get(inner != NULL ? inner : tool, "name"));
 }
 
-weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, const weft_prompt *prompt, weft_refusal *why) {
-  static const char field[] = "tool_choice";
-  const json_t *choice = field_of(root, field), *parallel = field_of(root, "parallel_tool_calls");
+static weft_status read_named(weft_gen *gen, const json_t *choice, weft_prompt *prompt, weft_refusal *why) {
+  const char *type = json_string_value(json_object_get(choice, "type"));
+  if (type == NULL) {
+    return field_wrong(why, "tool_choice", "\"none\", \"auto\", \"required\" (or \"any\") or an object with a type");
+  }
+  if (strcmp(type, "allowed_tools") == 0) {
+    const json_t *inner = json_object_get(choice, "allowed_tools");
+    return tools_allow(gen, prompt, inner != NULL ? inner : choice,
+                       inner != NULL ? "tool_choice.allowed_tools" : "tool_choice", name_of, why);
+  }
+  bool known = strcmp(type, "function") == 0 || strcmp(type, "custom") == 0;
+  if (!known && json_object_size(choice) == 1) return tools_choose(gen, prompt, type, "tool_choice.type", why);
+  if (!known) {
+    return weft_refuse(why, 400, "unsupported", "tool_choice",
+                       "tool_choice is of type '%.48s', and no such tool can be called here", type);
+  }
+  char field[48];
+  bool wrapped = json_is_object(json_object_get(choice, type));
+  (void)snprintf(field, sizeof field, "tool_choice.%s%sname", wrapped ? type : "", wrapped ? "." : "");
+  return tools_require(gen, prompt, json_string_value(field_of(choice, "namespace")), name_of(choice), field, why);
+}
+
+weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, weft_prompt *prompt, weft_refusal *why) {
+  const json_t *choice = field_of(root, "tool_choice"), *parallel = field_of(root, "parallel_tool_calls");
   const char *word = json_string_value(choice);
   if (parallel != NULL && !json_is_boolean(parallel)) return field_wrong(why, "parallel_tool_calls", "true or false");
   gen->params.one_call = json_is_false(parallel);
-  if (choice == NULL || (word != NULL && strcmp(word, "auto") == 0)) return WEFT_OK;
-  if (word != NULL && strcmp(word, "none") == 0) {
-    gen->params.tool_choice = WEFT_TOOLS_NONE;
-    return WEFT_OK;
-  }
-  if (prompt->n_tools == 0) {
-    return weft_refuse(why, 400, "invalid_value", field, "%s asks for a call, and tools declares nothing to call",
-                       field);
-  }
-  if (word == NULL) return find_named(gen, choice, prompt, why);
-  if (strcmp(word, "required") != 0) return field_wrong(why, field, "\"none\", \"auto\", \"required\" or a function");
-  gen->params.tool_choice = WEFT_TOOLS_REQUIRED;
-  return WEFT_OK;
+  if (choice == NULL) return WEFT_OK;
+  return word != NULL ? tools_choose(gen, prompt, word, "tool_choice", why) : read_named(gen, choice, prompt, why);
 }
 
 /* ---- messages ---- */
 
-static weft_status read_call(const json_t *call, const char *field, weft_tool_call *out, weft_refusal *why) {
+/* A call of free text, as the function that the model is shown in its place. */
+static weft_status read_text_call(weft_gen *gen, const json_t *custom, const char *field, weft_tool_call *out,
+                                  weft_refusal *why) {
+  char part[80];
+  const char *input = json_string_value(field_of(custom, "input"));
+  (void)snprintf(part, sizeof part, "%.48s.custom.input", field);
+  if (input == NULL) return field_wrong(why, part, "a string");
+  (void)snprintf(part, sizeof part, "%.48s.custom.name", field);
+  weft_status status = tools_name(json_object_get(custom, "name"), part, &out->name, why);
+  return status == WEFT_OK ? turns_text_arguments(gen, input, &out->arguments, why) : status;
+}
+
+static weft_status read_call(weft_gen *gen, const json_t *call, const char *field, weft_tool_call *out,
+                             weft_refusal *why) {
   char part[80];
   const json_t *function = json_object_get(call, "function"), *arguments = field_of(function, "arguments"),
                *id = field_of(call, "id");
+  bool text = field_is(call, "type", "custom");
+  if (text) function = json_object_get(call, "custom");
   if (!json_is_object(function)) return field_wrong(why, field, "an object with an id and a function");
   (void)snprintf(part, sizeof part, "%.48s.id", field);
   if (id != NULL && !json_is_string(id)) return field_wrong(why, part, "a string");
   out->id = json_string_value(id);
+  if (text) return read_text_call(gen, function, field, out, why);
   (void)snprintf(part, sizeof part, "%.48s.function.name", field);
-  weft_status status = weft_openai_name(json_object_get(function, "name"), part, &out->name, why);
+  weft_status status = tools_name(json_object_get(function, "name"), part, &out->name, why);
   if (status != WEFT_OK) return status;
   (void)snprintf(part, sizeof part, "%.48s.function.arguments", field);
+  if (json_is_object(arguments)) return field_json(gen, arguments, &out->arguments, why);
   if (arguments != NULL && !json_is_string(arguments)) return field_wrong(why, part, "a JSON object as a string");
   out->arguments = json_string_value(arguments);
   return WEFT_OK;
@@ -148,7 +187,7 @@ weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, we
   if (list == NULL) return field_no_memory(why);
   for (size_t k = 0; k < n; k++) {
     (void)snprintf(field, sizeof field, "messages[%zu].tool_calls[%zu]", i, k);
-    weft_status status = read_call(json_array_get(calls, k), field, &list[k], why);
+    weft_status status = read_call(gen, json_array_get(calls, k), field, &list[k], why);
     if (status != WEFT_OK) return status;
   }
   turn->calls = list;
@@ -170,7 +209,7 @@ weft_status weft_openai_speaker(const json_t *message, size_t i, weft_chat_turn 
   const json_t *name = field_of(message, "name");
   (void)snprintf(field, sizeof field, "messages[%zu].name", i);
   if (name == NULL) return WEFT_OK;
-  if (strcmp(turn->role, "tool") == 0) return weft_openai_name(name, field, &turn->name, why);
+  if (strcmp(turn->role, "tool") == 0) return tools_name(name, field, &turn->name, why);
   turn->name = json_string_value(name);
   return turn->name == NULL ? field_wrong(why, field, "a string") : WEFT_OK;
 }

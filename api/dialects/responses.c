@@ -7,6 +7,7 @@
 
 #include "api/http/sse.h"
 #include "api/json.h"
+#include "model/text/json_tree.h"
 #include "base/memory.h"
 
 /* ---- one answer ---- */
@@ -29,11 +30,12 @@ typedef struct response_answer {
   bool keeps;
   weft_pieces body_pieces, items_pieces;
   weft_text body, all_items;
-  item_kind item;     /* the one that is being made */
-  weft_text text;     /* of it so far; of a call: its arguments */
-  weft_text logprobs; /* of a message, or of tokens that may yet become one */
-  weft_text call;     /* of a call: its id and its name, as JSON members */
-  bool has_content;   /* a message or a call was begun */
+  item_kind item;      /* the one that is being made */
+  weft_text text;      /* of it so far; of a call: its arguments */
+  weft_text logprobs;  /* of a message, or of tokens that may yet become one */
+  weft_text call;      /* of a call: its id and its name, as JSON members */
+  weft_tool_kind tool; /* of a call: of which kind of tool */
+  bool has_content;    /* a message or a call was begun */
   uint32_t n_events;
 } response_answer;
 
@@ -60,12 +62,22 @@ static bool is_cut(const weft_answer *a) {
   return a->choice->finish != NULL && strcmp(a->choice->finish, "length") == 0;
 }
 
+/* How a call of each kind of tool is written. */
+static const struct {
+  const char *id, *type, *text, *delta, *done;
+} call_forms[] = {[WEFT_TOOL_FUNCTION] = {"fc_", "function_call", "arguments", "response.function_call_arguments.delta",
+                                          "response.function_call_arguments.done"},
+                  [WEFT_TOOL_TEXT] = {"ctc_", "custom_tool_call", "input", "response.custom_tool_call_input.delta",
+                                      "response.custom_tool_call_input.done"},
+                  [WEFT_TOOL_SEARCH] = {"tsc_", "tool_search_call", "arguments", NULL, NULL}};
+
 /* msg_X, rs_X and fc_X are of the answer resp_X; items after the first have their number behind it. */
 static void put_item_id(const weft_answer *a, weft_text *out) {
   const response_answer *r = a->own;
-  static const char *const prefixes[] = {"", "rs_", "msg_", "fc_"};
+  static const char *const prefixes[] = {"", "rs_", "msg_"};
+  const char *prefix = r->item == CALL ? call_forms[r->tool].id : prefixes[r->item];
   weft_text id = {0};
-  weft_text_printf(&id, "%s%s", prefixes[r->item], a->id + strlen(a->dialect->id_prefix));
+  weft_text_printf(&id, "%s%s", prefix, a->id + strlen(a->dialect->id_prefix));
   if (r->n_items > 0) weft_text_printf(&id, "_%u", r->n_items);
   weft_json_string(out, id.bytes, id.n);
   out->refused = out->refused || id.refused;
@@ -105,21 +117,33 @@ static item_state last_state(const weft_answer *a) {
   return is_cut(a) ? ITEM_CUT : ITEM_DONE;
 }
 
+/* What a call holds; a search has an object. */
+static void put_call(const response_answer *r, bool done, weft_pieces *pieces) {
+  weft_text *out = &pieces->text;
+  weft_text_append(out, r->call.bytes, r->call.n);
+  weft_text_printf(out, ",\"%s\":", call_forms[r->tool].text);
+  if (r->tool != WEFT_TOOL_SEARCH) {
+    put_said(done ? &r->text : &(weft_text){0}, pieces);
+    return;
+  }
+  json_t *whole = done && r->text.n > 0 ? weft_json_read(r->text.bytes, r->text.n, JSON_DECODE_ANY, NULL) : NULL;
+  weft_text_append(out, whole != NULL ? r->text.bytes : "{}", whole != NULL ? r->text.n : 2);
+  weft_text_puts(out, ",\"execution\":\"client\"");
+  json_decref(whole);
+}
+
 /* The item as it begins, without content, or done. */
 static void put_item(const weft_answer *a, item_state state, weft_pieces *pieces) {
-  static const char *const types[] = {"", "reasoning", "message", "function_call"}, *const states[] = {"in_progress",
-                                                                                                       "completed",
-                                                                                                       "incomplete"};
+  static const char *const types[] = {"", "reasoning", "message"}, *const states[] = {"in_progress", "completed",
+                                                                                      "incomplete"};
   const response_answer *r = a->own;
   weft_text *out = &pieces->text;
   bool done = state != ITEM_BEGUN;
-  weft_text_printf(out, "{\"type\":\"%s\",\"id\":", types[r->item]);
+  weft_text_printf(out, "{\"type\":\"%s\",\"id\":", r->item == CALL ? call_forms[r->tool].type : types[r->item]);
   put_item_id(a, out);
   weft_text_printf(out, ",\"status\":\"%s\",", states[state]);
   if (r->item == CALL) {
-    weft_text_append(out, r->call.bytes, r->call.n);
-    weft_text_puts(out, ",\"arguments\":");
-    put_said(done ? &r->text : &(weft_text){0}, pieces);
+    put_call(r, done, pieces);
   } else {
     weft_text_puts(out, r->item == MESSAGE ? "\"role\":\"assistant\",\"content\":[" : "\"summary\":[],\"content\":[");
     if (done) put_content(r, pieces);
@@ -135,8 +159,13 @@ static void begin_item(response_answer *r, item_kind kind, const weft_answer_cal
   if (kind != CALL) return;
   weft_text_puts(&r->call, "\"call_id\":");
   weft_json_words(&r->call, call->id);
+  r->tool = call->origin == NULL ? WEFT_TOOL_FUNCTION : call->origin->kind;
+  if (r->tool == WEFT_TOOL_SEARCH) return;
   weft_text_puts(&r->call, ",\"name\":");
-  weft_json_string(&r->call, call->name.bytes, call->name.n);
+  weft_json_words(&r->call, call->origin != NULL ? call->origin->name : call->name.bytes);
+  if (call->origin == NULL || call->origin->group == NULL) return;
+  weft_text_puts(&r->call, ",\"namespace\":");
+  weft_json_words(&r->call, call->origin->group);
 }
 
 /* Keeps the text, which is empty afterwards. */
@@ -279,18 +308,29 @@ static void put_part_event(const weft_answer *a, const char *name, weft_pieces *
   close_event(&out->text);
 }
 
-static const char *const done_names[] = {"", "response.reasoning_text.done", "response.output_text.done",
-                                         "response.function_call_arguments.done"};
-static const char *const delta_names[] = {"", "response.reasoning_text.delta", "response.output_text.delta",
-                                          "response.function_call_arguments.delta"};
+/* The names of an item's events; NULL: it has none. */
+static const char *name_of_done(const response_answer *r) {
+  static const char *const names[] = {"", "response.reasoning_text.done", "response.output_text.done"};
+  return r->item == CALL ? call_forms[r->tool].done : names[r->item];
+}
+
+static const char *name_of_delta(const response_answer *r) {
+  static const char *const names[] = {"", "response.reasoning_text.delta", "response.output_text.delta"};
+  return r->item == CALL ? call_forms[r->tool].delta : names[r->item];
+}
 
 /* Ends the item that the stream is in. */
 static void put_item_end(const weft_answer *a, item_state state, weft_pieces *pieces) {
   response_answer *r = a->own;
   weft_text *out = &pieces->text;
   if (r->item == NO_ITEM) return;
-  open_item_event(a, done_names[r->item], out);
-  weft_text_printf(out, ",\"%s\":", r->item == CALL ? "arguments" : "text");
+  if (name_of_done(r) == NULL) {
+    put_item_event(a, state, pieces);
+    end_item(a, state);
+    return;
+  }
+  open_item_event(a, name_of_done(r), out);
+  weft_text_printf(out, ",\"%s\":", r->item == CALL ? call_forms[r->tool].text : "text");
   put_said(&r->text, pieces);
   if (r->item == CALL) {
     weft_text_puts(out, ",");
@@ -321,7 +361,8 @@ static void put_item_begin(const weft_answer *a, item_kind kind, const weft_answ
 static void put_delta(const weft_answer *a, const weft_text *text, const weft_choice *c, weft_text *out) {
   response_answer *r = a->own;
   weft_text_append(&r->text, text->bytes, text->n);
-  open_item_event(a, delta_names[r->item], out);
+  if (name_of_delta(r) == NULL) return;
+  open_item_event(a, name_of_delta(r), out);
   weft_text_puts(out, ",\"delta\":");
   weft_json_string(out, text->bytes, text->n);
   if (c != NULL) {
@@ -423,7 +464,7 @@ static weft_status look_up(weft_server *s, uint32_t tenant, weft_gen *gen, weft_
   const char *id = json_string_value(field_of(gen->json, "previous_response_id"));
   if (id == NULL) return WEFT_OK;
   if (weft_responses_get(s->responses, tenant, id, NULL, items)) {
-    return weft_responses_continue(gen, items, &s->json_limits, why);
+    return weft_responses_continue(gen, items, &s->body_rules, why);
   }
   (void)refuse_unknown(id, "previous_response_id", "previous_response_not_found", why);
   weft_gen_close(gen);

@@ -16,10 +16,10 @@ enum { WEFT_RESPONSES_ECHO_MAX = 1 << 20 };
 
 /* Does not look up the previous response that the body names: weft_responses_continue puts its conversation in
  * front. */
-weft_status weft_responses_parse(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_responses_parse(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                  weft_refusal *why);
 /* items: the members of a JSON list, as they are stored. On failure *gen is closed. */
-weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const weft_json_size *limits,
+weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const weft_body_rules *rules,
                                     weft_refusal *why);
 /* The items of the input, as members of a JSON list; and what a response repeats of its request, as members of an
  * object, each with a comma behind it. */

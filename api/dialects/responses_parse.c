@@ -3,9 +3,10 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/dialects/field_tables.h"
 #include "api/dialects/responses.h"
+#include "api/dialects/tools.h"
 #include "api/dialects/turns.h"
-#include "api/json.h"
 #include "model/text/json_tree.h"
 
 static const char previous_key[] = "the items before"; /* where the parsed body keeps them; no field has this name */
@@ -28,26 +29,28 @@ static weft_status read_format(weft_gen *gen, const json_t *value, const char *f
   return weft_openai_set_format(gen, "text.format.schema", WEFT_FORMAT_JSON_SCHEMA, schema, why);
 }
 
+static const field_row text_rows[] = {
+    {.name = "format", .kind = FIELD_READ, .what = "text, json_object or json_schema", .read = read_format},
+    FIELD_ROW("verbosity", PASSED, "no model here knows of it")};
+const field_table responses_text_fields = FIELD_TABLE("/v1/responses text", text_rows);
+
 static weft_status read_text(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  static const field_row rows[] = {{.name = "format", .kind = FIELD_READ, .read = read_format},
-                                   {.name = "verbosity", .kind = FIELD_KNOWN}}; /* no model here knows of it */
   if (!json_is_object(value)) return field_wrong(why, field, "an object");
-  return fields_read(gen, rows, FIELDS_COUNT(rows), value, "text.", why);
+  return fields_read(gen, &responses_text_fields, value, "text.", why);
 }
 
-/* Asking for effort lets the model think. */
-static weft_status read_effort(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  const char *word = json_string_value(value);
-  gen->prompt->thinking = word == NULL || strcmp(word, "none") != 0;
-  return weft_dialect_effort(gen, value, field, why);
-}
+static const field_row reasoning_rows[] = {
+    {.name = "effort",
+     .kind = FIELD_READ,
+     .what = "lets the model think unless none; the variable reasoning_effort of the chat template",
+     .read = weft_dialect_think_so},
+    FIELD_ROW("summary", MET, "thinking is given as it is"),
+    FIELD_ROW("generate_summary", MET, "thinking is given as it is")};
+const field_table responses_reasoning_fields = FIELD_TABLE("/v1/responses reasoning", reasoning_rows);
 
 static weft_status read_reasoning(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  static const field_row rows[] = {{.name = "effort", .kind = FIELD_READ, .read = read_effort},
-                                   {.name = "summary", .kind = FIELD_KNOWN}, /* thinking is given as it is */
-                                   {.name = "generate_summary", .kind = FIELD_KNOWN}};
   if (!json_is_object(value)) return field_wrong(why, field, "an object");
-  return fields_read(gen, rows, FIELDS_COUNT(rows), value, "reasoning.", why);
+  return fields_read(gen, &responses_reasoning_fields, value, "reasoning.", why);
 }
 
 static weft_status read_include(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
@@ -58,10 +61,12 @@ static weft_status read_include(weft_gen *gen, const json_t *value, const char *
     const char *word = json_string_value(item);
     if (word == NULL) return field_wrong(why, field, "a list of strings");
     if (strcmp(word, "reasoning.encrypted_content") == 0) continue; /* thinking is given in the open */
-    if (strcmp(word, "message.output_text.logprobs") != 0) {
-      return weft_refuse(why, 400, "unsupported", field, "%s: '%.64s' is not there to be included", field, word);
+    if (strcmp(word, "message.output_text.logprobs") == 0) {
+      gen->params.sampling.logprobs = true;
+      continue;
     }
-    gen->params.sampling.logprobs = true;
+    weft_status status = fields_pass(gen, "/v1/responses include", word, field, why); /* of tools of OpenAI's servers */
+    if (status != WEFT_OK) return status;
   }
   return WEFT_OK;
 }
@@ -76,68 +81,132 @@ static weft_status read_words(weft_gen *gen, const json_t *value, const char *fi
   return json_is_string(value) ? WEFT_OK : field_wrong(why, field, "a string");
 }
 
-static const field_row fields[] = {
-    {.name = "model", .kind = FIELD_TEXT, .at = AT(model)},
-    {.name = "input", .kind = FIELD_LATER},
-    {.name = "instructions", .kind = FIELD_READ, .read = read_words},
-    {.name = "previous_response_id", .kind = FIELD_READ, .read = read_words},
-    {.name = "store", .kind = FIELD_READ, .read = read_flag},
-    {.name = "max_output_tokens", .kind = FIELD_U32, .at = AT(max_tokens), .range = {WEFT_RANGE_MAX_TOKENS}},
-    {.name = "temperature", .kind = FIELD_REAL, .at = AT(sampling.temperature), .range = {WEFT_RANGE_TEMPERATURE}},
-    {.name = "top_p", .kind = FIELD_REAL, .at = AT(sampling.top_p), .range = {WEFT_RANGE_TOP_P}},
-    {.name = "stream", .kind = FIELD_BOOL, .at = offsetof(weft_gen, stream)},
-    {.name = "text", .kind = FIELD_READ, .read = read_text},
-    {.name = "reasoning", .kind = FIELD_READ, .read = read_reasoning},
-    {.name = "include", .kind = FIELD_READ, .read = read_include},
-    {.name = "top_logprobs", .kind = FIELD_U32, .at = AT(sampling.n_top_logprobs), .range = {WEFT_RANGE_TOP_LOGPROBS}},
-    {.name = "tools", .kind = FIELD_LATER},
-    {.name = "tool_choice", .kind = FIELD_LATER},
-    {.name = "parallel_tool_calls", .kind = FIELD_LATER},
-    {.name = "background", .kind = FIELD_REFUSED, .instead = "a response is made while its client waits"},
-    {.name = "conversation", .kind = FIELD_REFUSED, .instead = "name the response before it: previous_response_id"},
-    {.name = "prompt", .kind = FIELD_REFUSED, .instead = "no prompts are stored here: send input"},
-    {.name = "context_management", .kind = FIELD_REFUSED, .instead = "a conversation is read as it was sent"},
-    {.name = "moderation", .kind = FIELD_REFUSED, .instead = "nothing is moderated here"},
-    {.name = "image", .kind = FIELD_REFUSED, .instead = "no images are made here"},
-    {.name = "max_tool_calls", .kind = FIELD_KNOWN}, /* of tools that OpenAI's servers have */
-    {.name = "metadata", .kind = FIELD_KNOWN},
-    {.name = "truncation", .kind = FIELD_KNOWN}, /* a prompt that is too long is refused, and not cut */
-    {.name = "stream_options", .kind = FIELD_KNOWN},
-    {.name = "background_options", .kind = FIELD_KNOWN},
-    {.name = "prompt_cache_key", .kind = FIELD_KNOWN}, /* prefixes are cached without being told */
-    {.name = "prompt_cache_options", .kind = FIELD_KNOWN},
-    {.name = "prompt_cache_retention", .kind = FIELD_KNOWN},
-    {.name = "safety_identifier", .kind = FIELD_KNOWN},
-    {.name = "access_programs", .kind = FIELD_KNOWN},
-    {.name = "service_tier", .kind = FIELD_KNOWN},
-    {.name = "user", .kind = FIELD_KNOWN},
+/* clang-format off */
+static const field_row body_rows[] = {
+    {.name = "model", .kind = FIELD_TEXT, .what = "which model answers", .at = AT(model)},
+    FIELD_ROW("input", LATER, "a text, or items"),
+    {.name = "instructions", .kind = FIELD_READ, .what = "the system's message", .read = read_words},
+    {.name = "previous_response_id", .kind = FIELD_READ, .what = "the conversation that goes on", .read = read_words},
+    {.name = "store", .kind = FIELD_READ, .what = "false: the response is not kept", .read = read_flag},
+    {.name = "max_output_tokens", .kind = FIELD_COUNT, .what = "longest answer; -1: no limit", .at = AT(max_tokens),
+     .range = {WEFT_RANGE_MAX_TOKENS}},
+    {.name = "temperature", .kind = FIELD_REAL, .what = "sampling", .at = AT(sampling.temperature),
+     .range = {WEFT_RANGE_TEMPERATURE}},
+    {.name = "top_p", .kind = FIELD_REAL, .what = "sampling", .at = AT(sampling.top_p), .range = {WEFT_RANGE_TOP_P}},
+    {.name = "top_k", .kind = FIELD_I32, .what = "sampling", .at = AT(sampling.top_k), .range = {WEFT_RANGE_TOP_K}},
+    {.name = "stream", .kind = FIELD_BOOL, .what = "events in place of one body", .at = offsetof(weft_gen, stream)},
+    {.name = "text", .kind = FIELD_READ, .what = "format and verbosity", .read = read_text},
+    {.name = "reasoning", .kind = FIELD_READ, .what = "effort and summary", .read = read_reasoning},
+    {.name = "include", .kind = FIELD_READ, .what = "message.output_text.logprobs", .read = read_include},
+    {.name = "top_logprobs", .kind = FIELD_U32, .what = "logprobs of so many likely tokens",
+     .at = AT(sampling.n_top_logprobs), .range = {WEFT_RANGE_TOP_LOGPROBS}},
+    FIELD_ROW("tools", LATER, "what the model may call"),
+    FIELD_ROW("tool_choice", LATER, "auto, none, required, a tool, or allowed_tools"),
+    FIELD_ROW("parallel_tool_calls", LATER, "several calls in one answer"),
+    FIELD_ROW("metadata", MET, "given back"),
+    FIELD_ROW("client_metadata", MET, "for the client's own lists"),
+    FIELD_ROW("user", MET, "who asks: no answer depends on it"),
+    FIELD_ROW("safety_identifier", MET, "who asks: no answer depends on it"),
+    FIELD_ROW("service_tier", MET, "tiers are the operator's (api keys)"),
+    FIELD_ROW("stream_options", MET, "events have no padding"),
+    FIELD_ROW("prompt_cache_key", MET, "equal prefixes are found by themselves"),
+    FIELD_ROW("prompt_cache_options", MET, "how long prefixes stay is the server's"),
+    FIELD_ROW("prompt_cache_retention", MET, "how long prefixes stay is the server's"),
+    FIELD_ROW("max_tool_calls", MET, "of tools that OpenAI's servers run"),
+    FIELD_ROW("truncation", PASSED, "a prompt that is too long is refused, and not cut"),
+    FIELD_ROW("context_management", PASSED, "a conversation is read as it was sent"),
+    FIELD_ROW("moderation", PASSED, "nothing is moderated here"),
+    FIELD_ROW("access_programs", PASSED, "keys say who may do what"),
+    FIELD_ROW("background_options", PASSED, "of background"),
+    FIELD_ROW("background", REFUSED, "a response is made while its client waits"),
+    FIELD_ROW("conversation", REFUSED, "name the response before it: previous_response_id"),
+    FIELD_ROW("prompt", REFUSED, "no prompts are stored here: send input"),
+    FIELD_ROW("image", REFUSED, "no images are made here"),
+    FIELD_ROW("max_tokens", REFUSED, "it is max_output_tokens here"),
+    FIELD_ROW("messages", REFUSED, "it is input here"),
+    WEFT_DIALECT_CHAT_FIELDS,
     WEFT_DIALECT_FIELDS,
 };
+/* clang-format on */
+const field_table responses_fields = FIELD_TABLE("/v1/responses", body_rows);
 
 /* ---- items to turns ---- */
 
-static const field_row part_fields[] = {{.name = "type", .kind = FIELD_LATER},
-                                        {.name = "text", .kind = FIELD_LATER},
-                                        {.name = "annotations", .kind = FIELD_KNOWN},
-                                        {.name = "logprobs", .kind = FIELD_KNOWN}};
+static const field_row part_rows[] = {FIELD_ROW("type", LATER, "input_text, output_text, text or refusal"),
+                                      FIELD_ROW("text", LATER, "what is said"),
+                                      FIELD_ROW("refusal", LATER, "what is said, of a refusal"),
+                                      FIELD_ROW("annotations", MET, "of an answer that comes back"),
+                                      FIELD_ROW("logprobs", MET, "of an answer that comes back"),
+                                      FIELD_ROW("cache_control", MET, "every prefix is cached")};
+const field_table responses_part_fields = FIELD_TABLE("/v1/responses input[].content[]", part_rows);
 
-static const field_row message_fields[] = {
-    {.name = "type", .kind = FIELD_LATER},    {.name = "role", .kind = FIELD_LATER},
-    {.name = "content", .kind = FIELD_LATER}, {.name = "id", .kind = FIELD_KNOWN},
-    {.name = "status", .kind = FIELD_KNOWN},  {.name = "phase", .kind = FIELD_KNOWN}};
+/* Of messages, calls and results alike; what an item of another kind holds is its call's arguments. */
+static const field_row item_rows[] = {
+    FIELD_ROW("type", LATER,
+              "message, reasoning, any call (..._call) and its result (..._call_output), tool_search_output"),
+    FIELD_ROW("role", LATER, "of a message"),
+    FIELD_ROW("content", LATER, "of a message"),
+    FIELD_ROW("call_id", LATER, "of a call and its result"),
+    FIELD_ROW("name", LATER, "of a call"),
+    FIELD_ROW("namespace", LATER, "the group of the tool that is called"),
+    FIELD_ROW("arguments", LATER, "of a call"),
+    FIELD_ROW("input", LATER, "of a call of free text"),
+    FIELD_ROW("output", LATER, "of a result: a text, parts or any JSON"),
+    FIELD_ROW("tools", LATER, "of tool_search_output: tools that are shown from then on"),
+    FIELD_ROW("id", MET, "of an answer that comes back"),
+    FIELD_ROW("status", MET, "of an answer that comes back"),
+    FIELD_ROW("phase", MET, "of an answer that comes back"),
+    FIELD_ROW("execution", MET, "of a search among tools"),
+    FIELD_ROW("caller", MET, "the model called"),
+    FIELD_ROW("end_turn", MET, "of an answer that comes back"),
+    FIELD_ROW("internal_chat_message_metadata_passthrough", MET, "for the client's own lists")};
+const field_table responses_item_fields = FIELD_TABLE("/v1/responses input[]", item_rows);
+
+static bool ends_with(const char *text, const char *end) {
+  size_t n = strlen(text), n_end = strlen(end);
+  return n >= n_end && strcmp(text + n - n_end, end) == 0;
+}
+
+/* Where a part with words has them. */
+static const json_t *words_of(const json_t *part, const char *type) {
+  static const char *const types[] = {"input_text", "output_text", "text", "summary_text", "reasoning_text"};
+  if (strcmp(type, "refusal") == 0) return json_object_get(part, "refusal");
+  for (size_t i = 0; i < FIELDS_COUNT(types); i++) {
+    if (strcmp(type, types[i]) == 0) return json_object_get(part, "text");
+  }
+  return NULL;
+}
 
 static weft_status read_part(weft_gen *gen, const json_t *part, const char *field, weft_text *text, weft_refusal *why) {
   const char *type = json_string_value(json_object_get(part, "type"));
-  const json_t *words = json_object_get(part, "text");
   char prefix[128];
   if (type == NULL) return field_wrong(why, field, "an object with a type");
-  if (strcmp(type, "input_text") != 0 && strcmp(type, "output_text") != 0 && strcmp(type, "text") != 0) {
+  const json_t *words = words_of(part, type);
+  if (words == NULL && json_is_string(json_object_get(part, "text"))) words = json_object_get(part, "text");
+  if (words == NULL && strcmp(type, "input_text") == 0) {
+    return field_wrong(why, field, "{\"type\":\"input_text\",\"text\":\"...\"}");
+  }
+  if (!json_is_string(words)) {
     return weft_refuse(why, 400, "unsupported", field, "%s is of type '%.32s'; only text is read", field, type);
   }
-  if (!json_is_string(words)) return field_wrong(why, field, "{\"type\":\"input_text\",\"text\":\"...\"}");
   weft_text_append(text, json_string_value(words), json_string_length(words));
   (void)snprintf(prefix, sizeof prefix, "%.100s.", field);
-  return fields_read(gen, part_fields, FIELDS_COUNT(part_fields), part, prefix, why);
+  return fields_read(gen, &responses_part_fields, part, prefix, why);
+}
+
+/* What a tool gave. The model is told of what is no text: a picture in a result must not end the conversation. */
+static weft_status read_result_part(weft_gen *gen, const json_t *part, const char *field, weft_text *text,
+                                    weft_refusal *why) {
+  static const char *const kinds[] = {"image", "file", "audio", "screenshot"};
+  const char *type = json_string_value(json_object_get(part, "type")), *kind = NULL;
+  for (size_t i = 0; i < FIELDS_COUNT(kinds) && type != NULL; i++) {
+    if (strstr(type, kinds[i]) != NULL) kind = kinds[i];
+  }
+  if (kind == NULL) return read_part(gen, part, field, text, why);
+  weft_text_printf(text, "[%s: this model reads only text]\n", kind);
+  char what[64];
+  (void)snprintf(what, sizeof what, "a part of type %.32s in a result", type);
+  return fields_pass(gen, responses_part_fields.where, what, field, why);
 }
 
 static weft_status read_content(weft_gen *gen, const json_t *content, const char *field, const char **out,
@@ -145,19 +214,34 @@ static weft_status read_content(weft_gen *gen, const json_t *content, const char
   return weft_dialect_text(gen, content, field, "a string or a list of parts", read_part, out, why);
 }
 
-/* Refuses members of an item that its table does not have. */
-static weft_status check_item(weft_gen *gen, const field_row *rows, size_t n_rows, const json_t *item,
-                              const char *field, weft_refusal *why) {
+/* A text, parts, or any JSON. */
+static weft_status read_output(weft_gen *gen, const json_t *output, const char *field, const char **out,
+                               weft_refusal *why) {
+  const char *type = json_string_value(json_object_get(json_array_get(output, 0), "type"));
+  if (output == NULL) return field_wrong(why, field, "a string, a list of parts or any JSON");
+  if (json_is_string(output) || (json_is_array(output) && type != NULL && words_of(json_array_get(output, 0), type)) ||
+      (json_is_array(output) && type != NULL && strncmp(type, "input_", 6) == 0)) {
+    return weft_dialect_text(gen, output, field, "a string or a list of parts", read_result_part, out, why);
+  }
+  if (json_is_array(output) && json_array_size(output) == 0) {
+    *out = "";
+    return WEFT_OK;
+  }
+  return field_json(gen, output, out, why);
+}
+
+/* Names members of an item that its table does not have. */
+static weft_status check_item(weft_gen *gen, const json_t *item, const char *field, weft_refusal *why) {
   char prefix[64];
   (void)snprintf(prefix, sizeof prefix, "%.40s.", field);
-  return fields_read(gen, rows, n_rows, item, prefix, why);
+  return fields_read(gen, &responses_item_fields, item, prefix, why);
 }
 
 static weft_status read_message(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
   static const char *const roles[] = {"user", "assistant", "system", "developer"};
   char name[64];
   bool known = false;
-  weft_status status = check_item(list->gen, message_fields, FIELDS_COUNT(message_fields), item, field, why);
+  weft_status status = check_item(list->gen, item, field, why);
   if (status != WEFT_OK) return status;
   const char *role = json_string_value(json_object_get(item, "role"));
   for (size_t i = 0; i < FIELDS_COUNT(roles); i++) known = known || (role != NULL && strcmp(role, roles[i]) == 0);
@@ -168,37 +252,99 @@ static weft_status read_message(turn_list *list, const json_t *item, const char 
   return read_content(list->gen, json_object_get(item, "content"), name, &list->turn[list->n - 1].content, why);
 }
 
-/* A call belongs to the turn of the model that it follows, or is one of its own. */
+/* Adds a call to the turn of the model that it follows, or to one of its own. */
+static weft_status add_call(turn_list *list, const char *id, const char *group, const json_t *name,
+                            const char *arguments, const char *field, weft_refusal *why) {
+  weft_status status = turns_end_with_answer(list) ? WEFT_OK : turns_add(list, "assistant", "input", why);
+  if (status == WEFT_OK) status = turns_add_call(list, id, name, arguments, field, why);
+  if (status != WEFT_OK || group == NULL) return status;
+  const weft_chat_turn *turn = &list->turn[list->n - 1];
+  weft_tool_call *call = (weft_tool_call *)(uintptr_t)&turn->calls[turn->n_calls - 1];
+  call->name = tools_join(list->gen, group, call->name);
+  return call->name == NULL ? field_no_memory(why) : WEFT_OK;
+}
+
+/* A call of the client's tools: function_call, custom_tool_call and tool_search_call. */
 static weft_status read_call(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
-  static const field_row rows[] = {{.name = "type", .kind = FIELD_LATER},      {.name = "call_id", .kind = FIELD_LATER},
-                                   {.name = "name", .kind = FIELD_LATER},      {.name = "id", .kind = FIELD_KNOWN},
-                                   {.name = "arguments", .kind = FIELD_LATER}, {.name = "status", .kind = FIELD_KNOWN}};
-  const char *arguments = json_string_value(json_object_get(item, "arguments")),
-             *id = json_string_value(json_object_get(item, "call_id"));
-  weft_status status = check_item(list->gen, rows, FIELDS_COUNT(rows), item, field, why);
-  if (status == WEFT_OK && (arguments == NULL || id == NULL)) {
-    status = field_wrong(why, field, "an object with call_id, name and arguments, which are a string");
-  }
-  if (status == WEFT_OK && !turns_end_with_answer(list)) status = turns_add(list, "assistant", "input", why);
+  const json_t *given = field_of(item, "arguments"), *text = field_of(item, "input");
+  const char *id = json_string_value(json_object_get(item, "call_id")), *arguments = json_string_value(given),
+             *group = json_string_value(field_of(item, "namespace"));
+  bool search = field_is(item, "type", "tool_search_call"), free_text = field_is(item, "type", "custom_tool_call");
+  weft_status status = check_item(list->gen, item, field, why);
   if (status != WEFT_OK) return status;
-  return turns_add_call(list, id, json_object_get(item, "name"), arguments, field, why);
+  if (search && id == NULL) id = json_string_value(json_object_get(item, "id"));
+  if (id == NULL || (free_text ? !json_is_string(text) : given == NULL)) {
+    return field_wrong(why, field,
+                       free_text ? "an object with call_id, name and input, which is a string"
+                                 : "an object with call_id, name and arguments, which are a string");
+  }
+  if (free_text) status = turns_text_arguments(list->gen, json_string_value(text), &arguments, why);
+  if (!free_text && arguments == NULL) status = field_json(list->gen, given, &arguments, why);
+  if (status != WEFT_OK) return status;
+  json_t *name = search ? json_string("tool_search") : json_incref(json_object_get(item, "name"));
+  status = search && name == NULL ? field_no_memory(why) : add_call(list, id, group, name, arguments, field, why);
+  if (status == WEFT_OK && search) {
+    weft_chat_turn *turn = &list->turn[list->n - 1];
+    ((weft_tool_call *)(uintptr_t)&turn->calls[turn->n_calls - 1])->name = "tool_search";
+  }
+  json_decref(name);
+  return status;
+}
+
+static weft_status add_result(turn_list *list, const char *id, const json_t *output, const char *field,
+                              weft_refusal *why) {
+  weft_status status = turns_add(list, "tool", "input", why);
+  if (status != WEFT_OK) return status;
+  list->turn[list->n - 1].call_id = id;
+  return read_output(list->gen, output, field, &list->turn[list->n - 1].content, why);
 }
 
 static weft_status read_result(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
-  static const field_row rows[] = {{.name = "type", .kind = FIELD_LATER},
-                                   {.name = "call_id", .kind = FIELD_LATER},
-                                   {.name = "output", .kind = FIELD_LATER},
-                                   {.name = "id", .kind = FIELD_KNOWN},
-                                   {.name = "status", .kind = FIELD_KNOWN}};
   char name[64];
+  bool found = field_is(item, "type", "tool_search_output");
   const char *id = json_string_value(json_object_get(item, "call_id"));
-  weft_status status = check_item(list->gen, rows, FIELDS_COUNT(rows), item, field, why);
-  if (status == WEFT_OK && id == NULL) status = field_wrong(why, field, "an object with call_id and output");
-  if (status == WEFT_OK) status = turns_add(list, "tool", "input", why);
+  weft_status status = check_item(list->gen, item, field, why);
+  if (status == WEFT_OK && id == NULL && !found) {
+    status = field_wrong(why, field, "an object with call_id and output");
+  }
   if (status != WEFT_OK) return status;
-  (void)snprintf(name, sizeof name, "%.40s.output", field);
-  list->turn[list->n - 1].call_id = id;
-  return read_content(list->gen, json_object_get(item, "output"), name, &list->turn[list->n - 1].content, why);
+  (void)snprintf(name, sizeof name, "%.40s.%s", field, found ? "tools" : "output");
+  return add_result(list, id, json_object_get(item, found ? "tools" : "output"), name, why);
+}
+
+/* A call of a tool that OpenAI's servers run, or that its models know by heart: its name is its type, and what it holds
+ * are its arguments. What came of it stands in it, or in an item of its own. */
+static weft_status read_other_call(turn_list *list, const json_t *item, const char *type, const char *field,
+                                   weft_refusal *why) {
+  static const char *const outputs[] = {"output", "outputs", "result", "results", "error"}, *const marks[] = {
+                                                                                                "type", "id", "call_id",
+                                                                                                "status", "name"};
+  const json_t *name = field_of(item, "name"), *given = field_of(item, "arguments"), *output = NULL;
+  const char *id = json_string_value(field_of(item, "call_id")), *arguments = json_string_value(given);
+  json_t *held = json_copy((json_t *)(uintptr_t)item), *words = json_stringn(type, strlen(type) - strlen("_call"));
+  for (size_t i = 0; i < FIELDS_COUNT(outputs); i++) {
+    if (output == NULL) output = field_of(item, outputs[i]);
+    (void)json_object_del(held, outputs[i]);
+  }
+  for (size_t i = 0; i < FIELDS_COUNT(marks); i++) (void)json_object_del(held, marks[i]);
+  if (id == NULL) id = json_string_value(field_of(item, "id"));
+  weft_status status = held == NULL || words == NULL ? field_no_memory(why) : WEFT_OK;
+  if (status == WEFT_OK && arguments == NULL) status = field_json(list->gen, held, &arguments, why);
+  if (status == WEFT_OK && name == NULL) {
+    char *kept = weft_gen_alloc(list->gen, json_string_length(words) + 1, 1);
+    status = kept == NULL ? field_no_memory(why) : add_call(list, id, NULL, words, arguments, field, why);
+    if (status == WEFT_OK) {
+      memcpy(kept, json_string_value(words), json_string_length(words));
+      weft_chat_turn *turn = &list->turn[list->n - 1];
+      ((weft_tool_call *)(uintptr_t)&turn->calls[turn->n_calls - 1])->name = kept;
+    }
+  } else if (status == WEFT_OK) {
+    status = add_call(list, id, NULL, name, arguments, field, why);
+  }
+  json_decref(held);
+  json_decref(words);
+  if (status != WEFT_OK || output == NULL) return status;
+  return add_result(list, id, output, field, why);
 }
 
 /* What the model thought, joined as it is: of the last turn, and before the item that comes. A turn keeps its thoughts
@@ -225,13 +371,35 @@ static weft_status keep_thoughts(const turn_list *list, uint32_t n, weft_text *t
   return status;
 }
 
+/* Items that say nothing to a model: what another server offered, and what a client notes of its own files. */
+static bool says_nothing(const char *type) {
+  static const char *const types[] = {"mcp_list_tools", "mcp_approval_request", "mcp_approval_response",
+                                      "ghost_snapshot", "other"};
+  for (size_t i = 0; i < FIELDS_COUNT(types); i++) {
+    if (strcmp(type, types[i]) == 0) return true;
+  }
+  return false;
+}
+
 static weft_status read_item(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
   const char *type = json_string_value(json_object_get(item, "type"));
   if (type == NULL || strcmp(type, "message") == 0) return read_message(list, item, field, why);
-  if (strcmp(type, "function_call") == 0) return read_call(list, item, field, why);
-  if (strcmp(type, "function_call_output") == 0) return read_result(list, item, field, why);
+  if (strcmp(type, "function_call") == 0 || strcmp(type, "custom_tool_call") == 0 ||
+      strcmp(type, "tool_search_call") == 0) {
+    return read_call(list, item, field, why);
+  }
+  if (ends_with(type, "_call_output") || strcmp(type, "tool_search_output") == 0) {
+    return read_result(list, item, field, why);
+  }
+  if (ends_with(type, "_call")) return read_other_call(list, item, type, field, why);
+  if (says_nothing(type)) {
+    char what[64];
+    (void)snprintf(what, sizeof what, "an item of type %.40s", type);
+    return fields_pass(list->gen, responses_item_fields.where, what, field, why);
+  }
   return weft_refuse(why, 400, "unsupported", field,
-                     "%s is of type '%.32s'; only messages, reasoning, calls of functions and their outputs are read",
+                     "%s is of type '%.32s', which only the server that made it can read: send messages, reasoning, "
+                     "calls and their outputs",
                      field, type);
 }
 
@@ -294,36 +462,109 @@ static weft_status read_turns(weft_gen *gen, weft_refusal *why) {
   return WEFT_OK;
 }
 
-/* A function, without the object around it that chat has. */
-static weft_status read_tool(weft_gen *gen, const json_t *tool, const char *field, weft_tool *out, weft_refusal *why) {
-  static const field_row rows[] = {{.name = "type", .kind = FIELD_LATER},
-                                   {.name = "name", .kind = FIELD_LATER},
-                                   {.name = "description", .kind = FIELD_LATER},
-                                   {.name = "parameters", .kind = FIELD_LATER},
-                                   {.name = "strict", .kind = FIELD_LATER}};
+/* ---- tools ---- */
+
+static weft_status read_tool(tool_list *list, const json_t *tool, const char *field, weft_refusal *why);
+
+/* Tools under one name. What the group says of itself stands with its first tool. */
+static weft_status read_group(tool_list *list, const json_t *group, const char *field, weft_refusal *why) {
+  const char *name = json_string_value(json_object_get(group, "name")),
+             *words = json_string_value(field_of(group, "description"));
+  const json_t *tools = json_object_get(group, "tools");
+  char place[112];
+  uint32_t first = list->n;
+  weft_status status = WEFT_OK;
+  if (name == NULL || !json_is_array(tools)) return field_wrong(why, field, "an object with a name and tools");
+  for (size_t i = 0; i < json_array_size(tools) && status == WEFT_OK; i++) {
+    const json_t *tool = json_array_get(tools, i);
+    (void)snprintf(place, sizeof place, "%.70s.tools[%zu]", field, i);
+    status = field_is(tool, "type", "function") ? weft_openai_function(list, tool, name, place, why)
+                                                : read_tool(list, tool, place, why);
+  }
+  if (status != WEFT_OK || words == NULL || words[0] == 0 || list->n == first) return status;
+  weft_text text = {0};
+  const char *own = list->tool[first].description;
+  weft_text_printf(&text, "%s: ", name);
+  weft_text_puts(&text, words);
+  weft_text_puts(&text, own == NULL ? "" : "\n");
+  weft_text_puts(&text, own == NULL ? "" : own);
+  status = weft_dialect_keep(list->gen, &text, &list->tool[first].description, why);
+  weft_text_free(&text);
+  return status;
+}
+
+/* The client's own search among tools that are shown later. */
+static weft_status read_search(tool_list *list, const json_t *tool, const char *field, weft_refusal *why) {
+  const json_t *schema = field_of(tool, "parameters");
+  weft_tool *out = NULL;
+  weft_status status = tools_add(list, "tool_search", field, &out, why);
+  if (status != WEFT_OK) return status;
+  list->origin[list->n - 1].kind = WEFT_TOOL_SEARCH;
+  out->description = json_string_value(field_of(tool, "description"));
+  return json_is_object(schema) ? field_json(list->gen, schema, &out->parameters, why) : WEFT_OK;
+}
+
+static weft_status read_tool(tool_list *list, const json_t *tool, const char *field, weft_refusal *why) {
   if (!json_is_object(tool)) return field_wrong(why, field, "an object with a name");
   const char *type = json_string_value(json_object_get(tool, "type"));
-  if (type == NULL || strcmp(type, "function") != 0) {
-    return weft_refuse(why, 400, "unsupported", field, "%s: only tools of type function are known here", field);
+  if (type == NULL) return field_wrong(why, field, "an object with a type");
+  if (strcmp(type, "function") == 0) return weft_openai_function(list, tool, NULL, field, why);
+  if (strcmp(type, "custom") == 0) return tools_add_text(list, tool, field, why);
+  if (strcmp(type, "namespace") == 0) return read_group(list, tool, field, why);
+  bool search = strcmp(type, "tool_search") == 0;
+  if (search && field_is(tool, "execution", "client")) return read_search(list, tool, field, why);
+  list->shows_all = list->shows_all || search;
+  return tools_pass(list, "/v1/responses tools[]", type, field, why);
+}
+
+/* One that was declared to be shown later, and has been found: not declared twice. */
+static weft_status read_found(tool_list *list, const json_t *tool, const char *field, weft_refusal *why) {
+  const char *name = json_string_value(json_object_get(tool, "name"));
+  bool known = false;
+  for (uint32_t i = 0; i < list->n && name != NULL; i++) {
+    const weft_tool_origin *o = &list->origin[i];
+    if (strcmp(o->group != NULL ? o->group : o->name, name) != 0) continue;
+    list->later[i] = false;
+    known = true;
   }
-  weft_status status = check_item(gen, rows, FIELDS_COUNT(rows), tool, field, why);
-  return status == WEFT_OK ? weft_openai_function(gen, tool, field, out, why) : status;
+  return known ? WEFT_OK : read_tool(list, tool, field, why);
+}
+
+static weft_status read_found_tools(tool_list *list, const json_t *items, weft_refusal *why) {
+  weft_status status = WEFT_OK;
+  for (size_t i = 0; i < json_array_size(items) && status == WEFT_OK; i++) {
+    const json_t *item = json_array_get(items, i);
+    char field[48];
+    (void)snprintf(field, sizeof field, "input[%zu].tools", i);
+    if (!field_is(item, "type", "tool_search_output")) continue;
+    status = tools_read(list, json_object_get(item, "tools"), field, read_found, why);
+  }
+  return status;
+}
+
+/* What is said and what can be called; read again when the conversation before it is known. */
+static weft_status read_conversation(weft_gen *gen, weft_refusal *why) {
+  tool_list list = {.gen = gen};
+  weft_status status = read_turns(gen, why);
+  if (status == WEFT_OK) status = tools_read(&list, field_of(gen->json, "tools"), "tools", read_tool, why);
+  if (status == WEFT_OK) status = read_found_tools(&list, json_object_get(gen->json, previous_key), why);
+  if (status == WEFT_OK) status = read_found_tools(&list, field_of(gen->json, "input"), why);
+  if (status == WEFT_OK) status = tools_finish(&list, gen->json, gen->prompt, why);
+  return status == WEFT_OK ? weft_openai_tool_choice(gen, gen->json, gen->prompt, why) : status;
 }
 
 static weft_status read_rest(weft_gen *gen, weft_refusal *why) {
   weft_sampling *s = &gen->params.sampling;
   if (s->n_top_logprobs > 0) s->logprobs = true;
-  weft_status status = read_turns(gen, why);
-  if (status == WEFT_OK) status = turns_tools(gen, field_of(gen->json, "tools"), read_tool, gen->prompt, why);
-  return status == WEFT_OK ? weft_openai_tool_choice(gen, gen->json, gen->prompt, why) : status;
+  return read_conversation(gen, why);
 }
 
-weft_status weft_responses_parse(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+weft_status weft_responses_parse(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                  weft_refusal *why) {
-  return weft_dialect_open(body, n, limits, fields, FIELDS_COUNT(fields), read_rest, gen, why);
+  return weft_dialect_open(body, n, rules, &responses_fields, read_rest, gen, why);
 }
 
-weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const weft_json_size *limits,
+weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const weft_body_rules *rules,
                                     weft_refusal *why) {
   weft_text list = {0};
   weft_json_size size;
@@ -332,7 +573,8 @@ weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const
   weft_text_puts(&list, "[");
   weft_text_append(&list, items->bytes, items->n);
   weft_text_puts(&list, "]");
-  bool small = weft_text_status(&list) == WEFT_OK && weft_json_scan(list.bytes, list.n, limits, &size, &at, &what);
+  bool small =
+      weft_text_status(&list) == WEFT_OK && weft_json_scan(list.bytes, list.n, &rules->json, &size, &at, &what);
   json_t *before = small ? weft_json_read(list.bytes, list.n, 0, NULL) : NULL;
   weft_text_free(&list);
   weft_status status;
@@ -341,7 +583,7 @@ weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const
   } else if (before == NULL || json_object_set_new(gen->json, previous_key, before) != 0) {
     status = field_no_memory(why);
   } else {
-    status = read_turns(gen, why);
+    status = read_conversation(gen, why);
   }
   if (status != WEFT_OK) weft_gen_close(gen);
   return status;
@@ -349,22 +591,18 @@ weft_status weft_responses_continue(weft_gen *gen, const weft_text *items, const
 
 /* ---- what is kept of a request ---- */
 
-static void put_value(const json_t *value, weft_text *out) {
-  weft_json_write(value, out);
-}
-
 void weft_responses_put_items(const weft_gen *gen, weft_text *out) {
   const json_t *input = field_of(gen->json, "input");
   size_t i;
   json_t *item;
   if (json_is_string(input)) {
     weft_text_puts(out, "{\"type\":\"message\",\"role\":\"user\",\"content\":");
-    put_value(input, out);
+    weft_json_write(input, out);
     weft_text_puts(out, "}");
   }
   json_array_foreach((json_t *)input, i, item) {
     if (i > 0) weft_text_puts(out, ",");
-    put_value(item, out);
+    weft_json_write(item, out);
   }
 }
 
@@ -392,7 +630,7 @@ void weft_responses_put_echo(const weft_gen *gen, weft_text *out) {
     if (value == NULL) {
       weft_text_puts(out, rows[i].otherwise);
     } else {
-      put_value(value, out);
+      weft_json_write(value, out);
     }
     weft_text_puts(out, ",");
   }

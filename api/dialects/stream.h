@@ -29,7 +29,8 @@ typedef struct weft_answer weft_answer;
 typedef struct weft_answer_call {
   char id[40];
   weft_text name;
-  weft_text arguments; /* JSON text: in a stream what was not sent yet, else all of it */
+  const weft_tool_origin *origin; /* what its client calls the tool; NULL: as the model does, or it has no such tool */
+  weft_text arguments; /* JSON text: in a stream what was not sent yet, else all of it; of free text: that text */
   bool begun;          /* the first chunk of the call was sent */
   bool whole;          /* the arguments are a whole JSON object; false at the end: cut off, or the model made a fault */
 } weft_answer_call;

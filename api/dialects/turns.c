@@ -4,7 +4,10 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { TURNS_MAX = 4096, CALLS_MAX = 128, TOOLS_MAX = 512 };
+#include "api/dialects/tools.h"
+#include "api/json.h"
+
+enum { TURNS_MAX = 4096, CALLS_MAX = 128 };
 
 weft_status turns_add(turn_list *list, const char *role, const char *field, weft_refusal *why) {
   if (list->n == TURNS_MAX) {
@@ -39,9 +42,19 @@ weft_status turns_add_call(turn_list *list, const char *id, const json_t *name, 
   weft_tool_call *call = &calls[turn->n_calls];
   call->id = id;
   call->arguments = arguments;
-  weft_status status = weft_openai_name(name, part, &call->name, why);
+  weft_status status = tools_name(name, part, &call->name, why);
   turn->calls = calls;
   turn->n_calls += 1;
+  return status;
+}
+
+weft_status turns_text_arguments(weft_gen *gen, const char *text, const char **out, weft_refusal *why) {
+  weft_text arguments = {0};
+  weft_text_puts(&arguments, "{\"input\":");
+  weft_json_words(&arguments, text);
+  weft_text_puts(&arguments, "}");
+  weft_status status = weft_dialect_keep(gen, &arguments, out, why);
+  weft_text_free(&arguments);
   return status;
 }
 
@@ -52,30 +65,4 @@ void turns_finish(const turn_list *list) {
 
 bool turns_end_with_answer(const turn_list *list) {
   return list->n > 0 && strcmp(list->turn[list->n - 1].role, "assistant") == 0;
-}
-
-weft_status turns_tools(weft_gen *gen, const json_t *tools, tool_reader declare, weft_prompt *out, weft_refusal *why) {
-  size_t n = json_array_size(tools);
-  if (tools == NULL || json_is_null(tools)) return WEFT_OK;
-  if (!json_is_array(tools)) return field_wrong(why, "tools", "a list of tools");
-  if (n == 0) return WEFT_OK;
-  if (n > TOOLS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "tools", "tools has %zu entries; at most %d are read", n, TOOLS_MAX);
-  }
-  weft_tool *list = weft_gen_alloc(gen, n, sizeof *list);
-  if (list == NULL) return field_no_memory(why);
-  for (size_t i = 0; i < n; i++) {
-    char field[40];
-    (void)snprintf(field, sizeof field, "tools[%zu]", i);
-    weft_status status = declare(gen, json_array_get(tools, i), field, &list[i], why);
-    for (size_t k = 0; k < i && status == WEFT_OK; k++) {
-      if (strcmp(list[k].name, list[i].name) != 0) continue;
-      status = weft_refuse(why, 400, "invalid_value", field, "tools[%zu] and tools[%zu] have the same name, '%s'", k, i,
-                           list[i].name);
-    }
-    if (status != WEFT_OK) return status;
-  }
-  out->tools = list;
-  out->n_tools = (uint32_t)n;
-  return WEFT_OK;
 }

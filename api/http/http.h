@@ -76,6 +76,7 @@ typedef struct weft_note {
   const void *answer; /* lives until the exchange is done */
   uint32_t index, tenant;
   bool has_tenant; /* it is known who asks */
+  bool anthropic;  /* the client says that it speaks Anthropic's dialect */
   uint64_t begun_us;
 } weft_note;
 
@@ -153,6 +154,8 @@ bool weft_exchange_gives_back(const weft_exchange *exchange);
 
 const char *weft_exchange_method(const weft_exchange *exchange);
 const char *weft_exchange_path(const weft_exchange *exchange);
+/* Takes another path in its place, for who answers it; where memory is refused the old one stays. Only in begin. */
+void weft_exchange_set_path(weft_exchange *exchange, const char *path);
 const char *weft_exchange_id(const weft_exchange *exchange); /* X-Request-Id of the client, or a fresh one */
 /* Sets how refusals of this exchange are written; without it weft_refusal_json writes them. Only in begin. */
 typedef void (*weft_refusal_form)(const weft_refusal *why, const char *id, weft_text *out);

@@ -310,6 +310,13 @@ const char *weft_exchange_path(const weft_exchange *x) {
   return x->path;
 }
 
+void weft_exchange_set_path(weft_exchange *x, const char *path) {
+  char *copy = weft_strdup(path);
+  if (copy == NULL) return;
+  weft_free(x->path);
+  x->path = copy;
+}
+
 const char *weft_exchange_id(const weft_exchange *x) {
   return x->id;
 }

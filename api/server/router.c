@@ -16,7 +16,7 @@ const weft_endpoint weft_endpoints[] = {
     {"GET", "/api/tags", WEFT_ACCESS_TENANT, false, weft_handle_ollama_tags},
     {"POST", "/api/show", WEFT_ACCESS_TENANT, false, weft_handle_ollama_show},
     {"GET", "/api/ps", WEFT_ACCESS_TENANT, false, weft_handle_ollama_ps},
-    {"GET", "/api/version", WEFT_ACCESS_OPEN, true, weft_handle_version},
+    {"GET", "/api/version", WEFT_ACCESS_OPEN, true, weft_handle_ollama_version},
     {"POST", "/api/embed", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
     {"POST", "/api/embeddings", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
     {"POST", "/api/pull", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
@@ -29,6 +29,7 @@ const weft_endpoint weft_endpoints[] = {
     {"POST", "/tokenize", WEFT_ACCESS_TENANT, false, weft_handle_tokenize},
     {"GET", "/tokenizer_info", WEFT_ACCESS_TENANT, true, weft_handle_tokenizer_info},
     {"POST", "/detokenize", WEFT_ACCESS_TENANT, false, weft_handle_detokenize},
+    {"GET", "/", WEFT_ACCESS_OPEN, true, weft_handle_root},
     {"GET", "/health", WEFT_ACCESS_OPEN, true, weft_handle_ready},
     {"GET", "/readyz", WEFT_ACCESS_OPEN, true, weft_handle_ready},
     {"GET", "/livez", WEFT_ACCESS_OPEN, true, weft_handle_alive},
@@ -62,6 +63,37 @@ static bool path_fits(const char *pattern, const char *path) {
   size_t n = strlen(pattern);
   if (pattern[n - 1] == '*') return strncmp(pattern, path, n - 1) == 0;
   return strcmp(pattern, path) == 0;
+}
+
+/* Whether a path is one of those for every tenant. */
+static bool is_for_tenants(const char *path) {
+  for (uint32_t i = 0; i < weft_n_endpoints; i++) {
+    weft_access access = weft_endpoints[i].access;
+    if ((access == WEFT_ACCESS_OPEN || access == WEFT_ACCESS_TENANT) && path_fits(weft_endpoints[i].path, path))
+      return true;
+  }
+  return false;
+}
+
+bool weft_router_tidy(const char *path, char *out) {
+  static const char version[] = "/v1";
+  size_t n = 0, n_version = sizeof version - 1;
+  if (is_for_tenants(path) && path[strlen(path) - 1] != '/') return false;
+  if (strlen(path) + n_version >= WEFT_PATH_MAX) return false;
+  char *plain = out + n_version; /* room for the version before it */
+  for (const char *at = path; *at != 0; at++) {
+    if (*at != '/' || n == 0 || plain[n - 1] != '/') plain[n++] = *at;
+  }
+  if (n > 1 && plain[n - 1] == '/') n -= 1;
+  plain[n] = 0;
+  while (strncmp(plain, "/v1/v1/", 7) == 0) memmove(plain, plain + n_version, strlen(plain) - n_version + 1);
+  if (!is_for_tenants(plain)) {
+    memcpy(out, version, n_version);
+    plain = out;
+  }
+  if (!is_for_tenants(plain) || strcmp(plain, path) == 0) return false;
+  memmove(out, plain, strlen(plain) + 1);
+  return true;
 }
 
 /* The methods of a path, for a 405. */

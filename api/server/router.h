@@ -31,6 +31,12 @@ typedef struct weft_endpoint {
 extern const weft_endpoint weft_endpoints[];
 extern const uint32_t weft_n_endpoints;
 
+enum { WEFT_PATH_MAX = 1024 };
+/* Whether nothing is served at a path, but something is at the one that its client means: without slashes that are
+ * doubled or at its end, with /v1 before it, or with one /v1 in place of two. Only of endpoints for every tenant: what
+ * a proxy keeps from others by its path has one path. out: [WEFT_PATH_MAX]. */
+bool weft_router_tidy(const char *path, char *out);
+
 /* The row of a request; or NULL, the refusal, and in *allow the methods that the path has (for a 405; NULL for a 404).
  */
 const weft_endpoint *weft_router_find(const char *method, const char *path, const char **allow, weft_refusal *why);
@@ -44,6 +50,7 @@ void weft_handle_model(weft_server *server, weft_exchange *x);
 void weft_handle_metrics(weft_server *server, weft_exchange *x);
 void weft_handle_trace(weft_server *server, weft_exchange *x);
 void weft_handle_version(weft_server *server, weft_exchange *x);
+void weft_handle_root(weft_server *server, weft_exchange *x);
 void weft_handle_tokenize(weft_server *server, weft_exchange *x);
 void weft_handle_detokenize(weft_server *server, weft_exchange *x);
 /* tokenizer_info.c */

@@ -1,15 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Between HTTP and the endpoints: finds the route (router.c), checks the API key, the host and the origin, counts
- * answers.
- *
- * A browser lets any page of any site send requests to a server that the browser's machine can reach. With a name of
- * its own for that server (DNS rebinding) such a page can read the answers, too. Three headers of a request tell such
- * pages from programs: Host, Origin, and Sec-Fetch-Site. */
+/* Between HTTP and the endpoints: finds the route (router.c), checks the API key, the host and the origin (origins.h),
+ * counts answers. Three headers of a request tell pages of browsers from programs: Host, Origin, and Sec-Fetch-Site. */
 #include <string.h>
 
 #include "api/config.h"
 #include "api/formats.h"
 #include "api/prometheus.h"
+#include "api/server/origins.h"
 #include "api/server/request_log.h"
 #include "api/server/router.h"
 #include "base/clock.h"
@@ -61,40 +58,19 @@ static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access
 
 /* ---- pages and names ---- */
 
-/* The host of HOST[:PORT], without its port. */
-static size_t host_bytes(const char *host) {
-  const char *end = host[0] == '[' ? strchr(host, ']') : NULL;
-  return end != NULL ? (size_t)(end - host) + 1 : strcspn(host, ":");
-}
-
-static bool same_host(const char *a, size_t n, const char *b) {
-  return host_bytes(b) == n && strncasecmp(a, b, n) == 0;
-}
-
-/* What follows SCHEME://. */
-static const char *host_of_origin(const char *origin) {
-  const char *at = strstr(origin, "://");
-  return at == NULL ? "" : at + 3;
-}
-
 /* A name of this machine that no other site can take. */
 static bool names_this_machine(const weft_server *s, const char *host) {
-  static const char *const names[] = {"localhost", "[::1]"};
-  size_t n = host_bytes(host);
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    if (same_host(host, n, names[i])) return true;
-  }
-  if (n > 4 && strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") == n) return true;
-  if (s->host != NULL && n == strlen(s->host) && strncasecmp(host, s->host, n) == 0) return true;
+  if (origins_host_is_local(host) || (s->host != NULL && origins_same_host(host, s->host))) return true;
   for (uint32_t i = 0; i < s->n_origins; i++) {
-    if (same_host(host, n, host_of_origin(s->origins[i]))) return true;
+    if (origins_fit_host(s->origins[i], host)) return true;
   }
   return false;
 }
 
+/* The origin itself, where it may ask. */
 static const char *allowed_origin(const weft_server *s, const char *origin) {
   for (uint32_t i = 0; origin != NULL && i < s->n_origins; i++) {
-    if (strcasecmp(s->origins[i], origin) == 0) return s->origins[i];
+    if (origins_fit(s->origins[i], origin)) return origin;
   }
   return NULL;
 }
@@ -118,7 +94,7 @@ static weft_status check_origin(const weft_server *s, weft_exchange *x, weft_ref
     weft_exchange_set_header(x, "Access-Control-Expose-Headers", "Retry-After, X-Request-Id");
     return WEFT_OK;
   }
-  bool foreign = origin != NULL && (host == NULL || strcasecmp(host_of_origin(origin), host) != 0);
+  bool foreign = origin != NULL && (host == NULL || strcasecmp(origins_host(origin), host) != 0);
   if (!foreign && (site == NULL || strcasecmp(site, "cross-site") != 0)) return WEFT_OK;
   return weft_refuse(why, 403, "cross_origin", NULL, "pages of %.80s may not ask here: --allow-origin lets them",
                      origin == NULL ? "other sites" : origin);
@@ -166,8 +142,11 @@ static bool begin_exchange(void *self, weft_exchange *x) {
   weft_refusal why, who;
   const char *allow = NULL;
   weft_note *note = weft_exchange_note(x);
+  char path[WEFT_PATH_MAX];
+  if (weft_router_tidy(weft_exchange_path(x), path)) weft_exchange_set_path(x, path);
   const weft_endpoint *route = weft_router_find(weft_exchange_method(x), weft_exchange_path(x), &allow, &why);
   note->route = route;
+  note->anthropic = weft_exchange_header(x, "anthropic-version") != NULL;
   note->begun_us = weft_clock_us();
   note->index = route == NULL ? WEFT_ENDPOINTS_MAX : (uint32_t)(route - weft_endpoints);
   weft_exchange_set_refusals(x, weft_router_refusals(weft_exchange_path(x)));
@@ -258,16 +237,6 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
 
 /* ---- opening and closing ---- */
 
-static weft_status check_origins(const weft_server_options *o, weft_error *error) {
-  for (uint32_t i = 0; i < o->n_origins; i++) {
-    const char *host = host_of_origin(o->origins[i]);
-    if (host[0] != 0 && strpbrk(host, "/?#@ ") == NULL) continue;
-    return weft_fail(error, WEFT_E_INVALID, "--allow-origin %s: an origin is SCHEME://HOST or SCHEME://HOST:PORT",
-                     o->origins[i]);
-  }
-  return WEFT_OK;
-}
-
 static uint32_t longest_context(const weft_runtime *runtime) {
   uint32_t longest = 0;
   for (uint32_t i = 0; i < weft_n_models(runtime); i++) {
@@ -291,7 +260,8 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
   weft_server_options filled = *options, *const o = &filled;
   weft_server_fill_options(&filled);
   *out = NULL;
-  weft_status status = check_origins(o, error);
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < o->n_origins && status == WEFT_OK; i++) status = origins_check(o->origins[i], error);
   if (status != WEFT_OK) return status;
   weft_server *s = weft_alloc(1, sizeof *s);
   if (s == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the server");
@@ -300,8 +270,8 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
   s->host = o->host;
   s->origins = o->origins;
   s->n_origins = o->n_origins;
-  s->strict_fields = o->strict_fields;
-  s->json_limits = weft_json_limits(longest_context(runtime));
+  s->body_rules.strict_fields = o->strict_fields;
+  s->body_rules.json = weft_json_limits(longest_context(runtime));
   uint64_t body = s->body_bytes = (uint64_t)o->body_mib << 20;
   weft_http_config config = {.host = o->host,
                              .port = o->port,

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: MIT */
 /* The small endpoints: what is served, counters, text to tokens and back. */
 #include <string.h>
+#include <time.h>
 
 #include "api/dialects/openai.h"
 #include "api/json.h"
 #include "api/prompt.h"
 #include "api/runtime.h"
+#include "api/served_names.h"
 #include "api/server/router.h"
 #include "base/memory.h"
 
@@ -19,51 +21,126 @@ static const char *yes_no(bool yes) {
   return yes ? "true" : "false";
 }
 
-/* name: one of those it is served under. */
-static void put_model(const weft_model_card *card, const char *name, weft_text *out) {
+/* A model under one of its names. Beside what OpenAI's clients read stands what Mistral's, vLLM's and LM Studio's look
+ * for. */
+static void put_model(const weft_server *s, uint32_t index, const char *name, weft_text *out) {
+  const weft_model_card card = weft_model_at(s->runtime, index);
+  const weft_chat *chat = s->runtime->model[index].chat;
   weft_text_puts(out, "{\"id\":");
   weft_json_words(out, name);
   weft_text_printf(out,
-                   ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"weft\",\"root\":", (long long)card->created);
-  weft_json_words(out, card->name);
-  weft_text_printf(out, ",\"parent\":null,\"max_model_len\":%u,\"architecture\":", card->context);
-  weft_json_words(out, card->arch);
+                   ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"weft\",\"root\":", (long long)card.created);
+  weft_json_words(out, card.name);
+  weft_text_printf(out, ",\"parent\":null,\"max_model_len\":%u,\"architecture\":", card.context);
+  weft_json_words(out, card.arch);
   weft_text_printf(out,
                    ",\"vocabulary\":%u,\"canvas\":%u,\"autoregressive\":%s,\"diffusion\":%s,"
-                   "\"chat\":%s,\"weight_bytes\":%llu}",
-                   card->vocabulary, card->canvas, yes_no(card->autoregressive), yes_no(card->diffusion),
-                   yes_no(card->chat), (unsigned long long)card->weight_bytes);
+                   "\"chat\":%s,\"weight_bytes\":%llu",
+                   card.vocabulary, card.canvas, yes_no(card.autoregressive), yes_no(card.diffusion), yes_no(card.chat),
+                   (unsigned long long)card.weight_bytes);
+  weft_text_printf(out, ",\"type\":\"base\",\"max_context_length\":%u,\"aliases\":[", card.context);
+  for (uint32_t i = 0; i < card.n_aliases; i++) {
+    weft_text_puts(out, i > 0 ? "," : "");
+    weft_json_words(out, card.aliases[i]);
+  }
+  weft_text_printf(out,
+                   "],\"capabilities\":{\"completion_chat\":%s,\"completion_fim\":false,\"function_calling\":%s,"
+                   "\"fine_tuning\":false,\"vision\":false,\"classification\":false,\"reasoning\":%s}}",
+                   yes_no(chat != NULL), yes_no(chat != NULL && weft_chat_tells_tools(chat)),
+                   yes_no(chat != NULL && weft_chat_can_think(chat)));
 }
 
-static bool has_name(const weft_model_card *card, const char *name) {
-  bool found = strcmp(card->name, name) == 0;
-  for (uint32_t i = 0; i < card->n_aliases; i++) found = found || strcmp(card->aliases[i], name) == 0;
-  return found;
+/* The same as Codex and Ollama's programs look for it in the list `models`. */
+static void put_entry(const weft_server *s, uint32_t index, const char *name, weft_text *out) {
+  static const char instructions[] =
+      "You are a coding agent in a terminal, and work on the user's files with the tools that you are given. Look "
+      "before you change, change no more than the task needs, check what you did, and say briefly what you found.";
+  const weft_model_card card = weft_model_at(s->runtime, index);
+  const weft_chat *chat = s->runtime->model[index].chat;
+  bool thinks = chat != NULL && weft_chat_can_think(chat);
+  weft_text_puts(out, "{\"slug\":");
+  weft_json_words(out, name);
+  weft_text_puts(out, ",\"display_name\":");
+  weft_json_words(out, name);
+  weft_text_puts(out, ",\"description\":");
+  weft_json_words(out, card.arch);
+  weft_text_printf(out, ",\"default_reasoning_level\":%s,\"supported_reasoning_levels\":[",
+                   thinks ? "\"medium\"" : "null");
+  for (int i = 0; i < 3 && thinks; i++) {
+    static const char *const levels[] = {"low", "medium", "high"};
+    weft_text_printf(out, "%s{\"effort\":\"%s\",\"description\":\"\"}", i > 0 ? "," : "", levels[i]);
+  }
+  weft_text_printf(
+      out,
+      "],\"shell_type\":\"shell_command\",\"visibility\":\"list\",\"supported_in_api\":true,\"priority\":%u,"
+      "\"upgrade\":null,\"base_instructions\":\"%s\",\"supports_reasoning_summaries\":false,"
+      "\"support_verbosity\":false,\"default_verbosity\":null,\"apply_patch_tool_type\":null,"
+      "\"truncation_policy\":{\"mode\":\"tokens\",\"limit\":%u},\"supports_parallel_tool_calls\":true,"
+      "\"context_window\":%u,\"experimental_supported_tools\":[],",
+      index, instructions, card.context / 4, card.context);
+  weft_ollama_put_model(s, index, name, out);
+  weft_ollama_put_capabilities(s, index, out);
+  weft_text_puts(out, "}");
+}
+
+/* As Anthropic's clients read it. */
+static void put_anthropic(const weft_server *s, uint32_t index, const char *name, weft_text *out) {
+  const weft_model_card card = weft_model_at(s->runtime, index);
+  struct tm day;
+  time_t created = (time_t)card.created;
+  char text[32] = "1970-01-01T00:00:00Z";
+  if (gmtime_r(&created, &day) != NULL) (void)strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &day);
+  weft_text_puts(out, "{\"type\":\"model\",\"id\":");
+  weft_json_words(out, name);
+  weft_text_puts(out, ",\"display_name\":");
+  weft_json_words(out, name);
+  weft_text_printf(out, ",\"created_at\":\"%s\",\"max_input_tokens\":%u,\"max_tokens\":%u}", text, card.context,
+                   card.context);
+}
+
+typedef void (*model_writer)(const weft_server *s, uint32_t index, const char *name, weft_text *out);
+
+/* All models under all of their names, as members of a list. */
+static void put_models(const weft_server *s, model_writer put, weft_text *out) {
+  for (uint32_t i = 0; i < weft_n_models(s->runtime); i++) {
+    weft_model_card card = weft_model_at(s->runtime, i);
+    weft_text_puts(out, i > 0 ? "," : "");
+    put(s, i, card.name, out);
+    for (uint32_t k = 0; k < card.n_aliases; k++) {
+      weft_text_puts(out, ",");
+      put(s, i, card.aliases[k], out);
+    }
+  }
 }
 
 void weft_handle_models(weft_server *s, weft_exchange *x) {
   weft_text body = {0};
-  weft_text_puts(&body, "{\"object\":\"list\",\"data\":[");
-  for (uint32_t i = 0; i < weft_n_models(s->runtime); i++) {
-    weft_model_card card = weft_model_at(s->runtime, i);
-    if (i > 0) weft_text_puts(&body, ",");
-    put_model(&card, card.name, &body);
-    for (uint32_t k = 0; k < card.n_aliases; k++) {
-      weft_text_puts(&body, ",");
-      put_model(&card, card.aliases[k], &body);
-    }
+  if (weft_exchange_note(x)->anthropic) {
+    weft_text_puts(&body, "{\"data\":[");
+    put_models(s, put_anthropic, &body);
+    weft_text_puts(&body, "],\"has_more\":false,\"first_id\":");
+    weft_json_words(&body, weft_model_at(s->runtime, 0).name);
+    weft_text_puts(&body, ",\"last_id\":");
+    weft_json_words(&body, weft_model_at(s->runtime, weft_n_models(s->runtime) - 1).name);
+  } else {
+    weft_text_puts(&body, "{\"object\":\"list\",\"data\":[");
+    put_models(s, put_model, &body);
+    weft_text_puts(&body, "],\"models\":[");
+    put_models(s, put_entry, &body);
+    weft_text_puts(&body, "]");
   }
-  weft_text_puts(&body, "]}");
+  weft_text_puts(&body, "}");
   answer_json(x, 200, &body);
 }
 
 void weft_handle_model(weft_server *s, weft_exchange *x) {
   const char *name = weft_exchange_path(x) + strlen("/v1/models/");
   weft_text body = {0};
-  for (uint32_t i = 0; i < weft_n_models(s->runtime); i++) {
-    weft_model_card card = weft_model_at(s->runtime, i);
-    if (!has_name(&card, name)) continue;
-    put_model(&card, name, &body);
+  for (uint32_t i = 0; i < 2 * weft_n_models(s->runtime); i++) { /* a name itself goes before one with a tag */
+    uint32_t index = i % weft_n_models(s->runtime);
+    const weft_served_model *m = &s->runtime->model[index];
+    if (i == index ? !served_names_fit(m, name) : !served_names_fit_tagged(m, name)) continue;
+    (weft_exchange_note(x)->anthropic ? put_anthropic : put_model)(s, index, name, &body);
     answer_json(x, 200, &body);
     return;
   }
@@ -71,6 +148,14 @@ void weft_handle_model(weft_server *s, weft_exchange *x) {
   (void)weft_refuse(&why, 404, "model_not_found", "model",
                     "no model is named '%.64s': GET /v1/models lists what is served", name);
   weft_exchange_refuse(x, &why);
+}
+
+/* Programs of Ollama ask whether somebody is here before they ask for anything else. */
+void weft_handle_root(weft_server *s, weft_exchange *x) {
+  weft_text body = {0};
+  (void)s;
+  weft_text_puts(&body, "weft is here. For programs that look for it: Ollama is running\n");
+  weft_exchange_answer(x, 200, "text/plain; charset=utf-8", &body);
 }
 
 /* ---- how it is doing ---- */
@@ -153,7 +238,8 @@ static weft_status read_tokenize(const weft_server *s, const json_t *root, token
   }
   if (messages != NULL) {
     status = weft_openai_messages(&b->memory, messages, &b->prompt, why);
-    return status == WEFT_OK ? weft_openai_tools(&b->memory, json_object_get(root, "tools"), &b->prompt, why) : status;
+    return status == WEFT_OK ? weft_openai_tools(&b->memory, json_object_get(root, "tools"), messages, &b->prompt, why)
+                             : status;
   }
   if (!json_is_string(prompt)) return weft_refuse(why, 400, "invalid_value", "prompt", "prompt must be a string");
   b->prompt.text = json_string_value(prompt);
@@ -191,7 +277,7 @@ void weft_handle_tokenize(weft_server *s, weft_exchange *x) {
   json_t *root;
   size_t n;
   const char *bytes = weft_exchange_body(x, &n);
-  weft_status status = weft_openai_load(bytes, n, &s->json_limits, &root, &why);
+  weft_status status = weft_openai_load(bytes, n, &s->body_rules.json, &root, &why);
   if (status == WEFT_OK) status = read_tokenize(s, root, &b, &why);
   if (status == WEFT_OK) status = encode_body(&b, &encoded, &why);
   if (status == WEFT_OK) {
@@ -223,7 +309,7 @@ void weft_handle_detokenize(weft_server *s, weft_exchange *x) {
   size_t n, n_text = 0;
   json_t *root;
   const char *bytes = weft_exchange_body(x, &n);
-  weft_status status = weft_openai_load(bytes, n, &s->json_limits, &root, &why);
+  weft_status status = weft_openai_load(bytes, n, &s->body_rules.json, &root, &why);
   if (status == WEFT_OK) status = find_model(s, root, &model, &why);
   if (status == WEFT_OK) status = weft_openai_ids(&gen, json_object_get(root, "tokens"), "tokens", &prompt, &why);
   if (status == WEFT_OK) {

@@ -185,7 +185,7 @@ static bool is_callable(const weft_call_reader *r, const char *name, size_t n) {
 /* Whether a call of this name may begin here. */
 static bool may_call(const weft_call_reader *r, const char *name, size_t n) {
   bool marked = !calls_rows[r->form].bare || r->head > r->mark;
-  return n > 0 && n <= 64 && (marked || is_callable(r, name, n));
+  return n > 0 && n <= 128 && (marked || is_callable(r, name, n));
 }
 
 bool calls_begin(weft_call_reader *r, size_t name, size_t n_name, size_t arguments) {

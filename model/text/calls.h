@@ -5,7 +5,7 @@
  * text in pieces. What it gives in all does not depend on how the text was cut. Markers are never content, whether they
  * came as special tokens or as letters; but within a string of the arguments the letters of a marker are part of the
  * string.
- *   A call begins when its head is whole: its marker, if the form has one, a name of 1 to 64 of A-Z a-z 0-9 _ - (the
+ *   A call begins when its head is whole: its marker, if the form has one, a name of 1 to 128 of A-Z a-z 0-9 _ - (the
  * name of a declared tool, where the form has no marker), and the beginning of its arguments. From then on the text is
  * a call, whatever follows, and its arguments are always JSON: an object where the call ends, the beginning of one
  * where the answer is cut. Arguments that are not written as JSON are mended (model/text/json_mend.h). A head that is

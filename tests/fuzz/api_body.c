@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "model/text/json_tree.h"
 #include "api/dialects/anthropic.h"
 #include "api/dialects/ollama.h"
 #include "api/dialects/responses.h"
@@ -91,7 +92,7 @@ static void read_refusal(const weft_refusal *why) {
 }
 
 /* Also with a conversation before it, and what is kept of both: it is JSON again. */
-static weft_status parse_response(const char *body, size_t n, const weft_json_size *limits, weft_gen *gen,
+static weft_status parse_response(const char *body, size_t n, const weft_body_rules *limits, weft_gen *gen,
                                   weft_refusal *why) {
   static const char before[] = "{\"role\":\"user\",\"content\":\"a\"},{\"type\":\"reasoning\"}";
   const weft_text items = {.bytes = (char *)(uintptr_t)before, .n = sizeof before - 1};
@@ -103,7 +104,7 @@ static weft_status parse_response(const char *body, size_t n, const weft_json_si
   weft_text_puts(&kept, "\"items\":[");
   weft_responses_put_items(gen, &kept);
   weft_text_puts(&kept, "]}");
-  json_t *root = json_loadb(kept.bytes, kept.n, 0, NULL);
+  json_t *root = weft_json_read(kept.bytes, kept.n, JSON_DECODE_ANY, NULL);
   REQUIRE(json_array_size(json_object_get(root, "items")) > 0);
   json_decref(root);
   weft_text_free(&kept);
@@ -123,7 +124,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
   if (n == 0) return 0;
   weft_gen gen;
   weft_refusal why = {0};
-  const weft_json_size limits = weft_json_limits(8192);
+  const weft_body_rules limits = {.json = weft_json_limits(8192)};
   /* a copy of its own length, so that reading past its end is seen */
   char *body = malloc(n);
   memcpy(body, data + 1, n - 1);

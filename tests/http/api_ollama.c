@@ -264,7 +264,10 @@ static void test_models(void **state) {
   }
   assert_string_not_equal(text_at(tags, "models.0.digest"), text_at(tags, "models.1.digest"));
   json_t *version = talk_json(server.port, "/api/version", NULL);
-  assert_string_equal(text_at(version, "version"), weft_version());
+  assert_string_equal(text_at(version, "weft"), weft_version());
+  int major = 0, minor = 0, patch = 0; /* clients refuse servers before 0.6.4 */
+  assert_int_equal(sscanf(text_at(version, "version"), "%d.%d.%d", &major, &minor, &patch), 3);
+  assert_true(major * 10000 + minor * 100 + patch >= 604);
   json_decref(version);
   json_decref(ps);
   json_decref(tags);
@@ -286,19 +289,14 @@ static const bad_body bad_bodies[] = {
     {"POST", CHAT, "{\"messages\":[{\"role\":\"pirate\",\"content\":\"x\"}]}", 400, "messages[0].role"},
     {"POST", CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400, "messages[0].content"},
     {"POST", CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"images\":[\"aGk=\"]}]}", 400, "only text"},
-    {"POST", CHAT, "{\"messages\":[{\"role\":\"user\",\"content\":\"x\",\"colour\":1}]}", 400, "messages[0].colour"},
-    {"POST", CHAT, "{" TABLE ",\"formt\":\"json\"}", 400, "formt is not known"},
     {"POST", CHAT, "{" TABLE ",\"format\":\"xml\"}", 400, "format must be"},
     {"POST", CHAT, "{" TABLE ",\"think\":5}", 400, "think must be"},
     {"POST", CHAT, "{" TABLE ",\"top_logprobs\":2}", 400, "logprobs"},
     {"POST", CHAT, "{" TABLE ",\"options\":5}", 400, "options must be"},
-    {"POST", CHAT, OPTION("\"num_predct\":5"), 400, "options.num_predct"},
     {"POST", CHAT, OPTION("\"num_predict\":0"), 400, "options.num_predict"},
     {"POST", CHAT, OPTION("\"temperature\":-1"), 400, "options.temperature is -1"},
-    {"POST", CHAT, OPTION("\"mirostat\":2"), 400, "options.mirostat"},
     {"POST", CHAT, OPTION("\"typical_p\":0.5"), 400, "options.typical_p"},
-    {"POST", CHAT, OPTION("\"penalize_newline\":false"), 400, "options.penalize_newline"},
-    {"POST", CHAT, OPTION("\"repeat_last_n\":64,\"repeat_penalty\":1.1"), 400, "options.repeat_last_n"},
+    {"POST", CHAT, OPTION("\"repeat_last_n\":-2"), 400, "options.repeat_last_n"},
     {"POST", CHAT, OPTION("\"stop\":[\"\"]"), 400, "options.stop"},
     {"POST", CHAT, "{" TABLE ",\"model\":\"nobody\"}", 404, "nobody"},
     {"POST", "/api/generate", "{\"prompt\":5}", 400, "prompt must be"},

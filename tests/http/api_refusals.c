@@ -81,7 +81,7 @@ static const http_refusal bad_chats[] = {
     {"{" USER ",\"model\":5}", 400, "model", "string"},
     {"{" USER ",\"mode\":\"magic\"}", 400, "mode", "autoregressive"},
     {"{" USER ",\"diffusion\":5}", 400, "diffusion", "object"},
-    {"{" USER ",\"diffusion\":{\"stepz\":5}}", 400, "diffusion.stepz", "unknown"},
+    {"{" USER ",\"diffusion\":{\"stepz\":5}}", 400, "diffusion.stepz", "nothing is done with it"},
     {"{" USER ",\"diffusion\":{\"steps\":0}}", 400, "diffusion.steps", "1"},
     {"{" USER ",\"diffusion\":{\"t_min\":0.9,\"t_max\":0.1}}", 400, NULL, "t_"},
     {"{" USER ",\"diffusion\":{\"stability\":99}}", 400, "diffusion.stability", "99"},
@@ -169,7 +169,7 @@ static void test_paths_and_methods(void **state) {
     int code;
     const char *allow, *words;
   } rows[] = {
-      {"GET", "/", 404, "", "nothing is served at /"},
+      {"GET", "/nowhere", 404, "", "nothing is served at /nowhere"},
       {"POST", "/v1/embeddings", 404, "", "/v1/embeddings"},
       {"GET", "/v1/chat/completions", 405, "POST", "takes POST"},
       {"DELETE", "/v1/models", 405, "GET, HEAD", "takes GET"},

@@ -357,6 +357,7 @@ static void text_of_tools_is_no_structure(void **state) {
 /* ---- refusals ---- */
 
 static void refusals(void **state) {
+#define TEXT_64      "2345678901234567890123456789012345678901234567890123456789012345"
 #define TOOL(inside) "{" HERMES USER ",\"tools\":[{\"type\":\"function\",\"function\":{" inside "}}]}"
 #define TURN(inside) "{" HERMES "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}," inside "]}"
 #define CALL(inside) TURN("{\"role\":\"assistant\",\"tool_calls\":[" inside "]}")
@@ -365,23 +366,21 @@ static void refusals(void **state) {
   } rows[] = {
       {"{" HERMES USER ",\"tools\":5}", "tools", "a list"},
       {"{" HERMES USER ",\"tools\":[5]}", "tools[0]", "\"type\": \"function\""},
-      {"{" HERMES USER ",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0]", "only functions"},
       {TOOL(""), "tools[0].function.name", "a string"},
-      {TOOL("\"name\":\"\""), "tools[0].function.name", "1 to 64"},
-      {TOOL("\"name\":\"<tool_call>\""), "tools[0].function.name", "1 to 64"},
-      {TOOL("\"name\":\"two words\""), "tools[0].function.name", "1 to 64"},
-      {TOOL("\"name\":\"a2345678901234567890123456789012345678901234567890123456789012345\""), "tools[0].function.name",
-       "1 to 64"},
+      {TOOL("\"name\":\"\""), "tools[0].function.name", "1 to 128"},
+      {TOOL("\"name\":\"<tool_call>\""), "tools[0].function.name", "1 to 128"},
+      {TOOL("\"name\":\"two words\""), "tools[0].function.name", "1 to 128"},
+      {TOOL("\"name\":\"a" TEXT_64 TEXT_64 "\""), "tools[0].function.name", "1 to 128"},
       {TOOL("\"name\":\"f\",\"description\":5"), "tools[0].function.description", "a string"},
       {TOOL("\"name\":\"f\",\"parameters\":[]"), "tools[0].function.parameters", "a JSON schema"},
       {TOOL("\"name\":\"f\",\"strict\":1"), "tools[0].function.strict", "true or false"},
-      {"{" HERMES USER ",\"tools\":[" FIND "," FIND "]}", "tools[1]", "the same name, 'find'"},
+      {"{" HERMES USER ",\"tools\":[" FIND "," FIND "]}", "tools[1].function", "the same name, 'find'"},
       {TURN("{\"role\":\"assistant\",\"content\":null,\"function_call\":{\"name\":\"f\",\"arguments\":\"{}\"}}"),
        "messages[1].function_call", "the newer name is tool_calls"},
-      {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"any\"}", "tool_choice", "\"required\""},
-      {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"x\"}}", "tool_choice", "may be"},
+      {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"must\"}", "tool_choice", "\"required\""},
+      {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"x\"}}", "tool_choice.type", "must be"},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"h\"}}}",
-       "tool_choice.function.name", "'h', which is not among tools"},
+       "tool_choice.function.name", "'h', which is not among the tools"},
       {"{" HERMES USER "," TOOLS ",\"parallel_tool_calls\":1}", "parallel_tool_calls", "true or false"},
       {"{" HERMES USER "," TOOLS ",\"tool_choice\":\"required\",\"ignore_eos\":true,\"max_tokens\":200}", NULL,
        "ignore_eos"},
@@ -393,13 +392,13 @@ static void refusals(void **state) {
        "\"tool_choice\":\"required\"}",
        NULL, "schema of f at #: what must not hold"},
       {CALL("5"), "messages[1].tool_calls[0]", "an object"},
-      {CALL("{\"function\":{\"name\":\"a b\"}}"), "messages[1].tool_calls[0].function.name", "1 to 64"},
-      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":{}}}"), "messages[1].tool_calls[0].function.arguments",
+      {CALL("{\"function\":{\"name\":\"a b\"}}"), "messages[1].tool_calls[0].function.name", "1 to 128"},
+      {CALL("{\"function\":{\"name\":\"f\",\"arguments\":5}}"), "messages[1].tool_calls[0].function.arguments",
        "as a string"},
       {TURN("{\"role\":\"user\",\"content\":\"y\",\"tool_calls\":[{}]}"), "messages[1].tool_calls",
        "only the assistant"},
       {TURN("{\"role\":\"tool\",\"content\":\"y\",\"tool_call_id\":5}"), "messages[1].tool_call_id", "a string"},
-      {TURN("{\"role\":\"tool\",\"content\":\"y\",\"name\":\"two words\"}"), "messages[1].name", "1 to 64"},
+      {TURN("{\"role\":\"tool\",\"content\":\"y\",\"name\":\"two words\"}"), "messages[1].name", "1 to 128"},
       {TURN("{\"role\":\"user\",\"content\":\"y\",\"name\":5}"), "messages[1].name", "a string"},
   };
   (void)state;

@@ -148,7 +148,7 @@ static void a_ping_changes_no_answer(void **state) {
 /* The request `body`, which goes on after the items of the response before it. */
 static void parse_after(const char *body, const char *before, weft_gen *gen) {
   const weft_text items = {.bytes = (char *)(uintptr_t)before, .n = strlen(before)};
-  const weft_json_size limits = weft_json_limits(8192);
+  const weft_body_rules limits = {.json = weft_json_limits(8192)};
   weft_refusal why = {0};
   assert_int_equal(weft_responses_parse(body, strlen(body), &limits, gen, &why), WEFT_OK);
   if (weft_responses_continue(gen, &items, &limits, &why) != WEFT_OK) fail_msg("%s", why.message);
@@ -210,7 +210,7 @@ static void all_items_of_reasoning_are_thinking_of_their_turn(void **state) {
 static void thinking_without_memory(void **state) {
   static const char body[] = "{\"input\":[" THOUGHT("a") THOUGHT("b") SAID("u") "," THOUGHT("c") CALLED
       ",{\"role\":\"user\",\"content\":\"y\"}]}";
-  const weft_json_size limits = weft_json_limits(8192);
+  const weft_body_rules limits = {.json = weft_json_limits(8192)};
   (void)state;
   for (uint64_t fail_at = 1;; fail_at++) {
     weft_gen gen;

@@ -54,7 +54,7 @@ static const char responses_body[] =
     "{\"type\":\"function\",\"name\":\"get\",\"description\":\"weather\",\"parameters\":" SCHEMA "}]}";
 
 static void parse(weft_parser parser, const char *body, weft_gen *gen) {
-  const weft_json_size limits = weft_json_limits(8192);
+  const weft_body_rules limits = {.json = weft_json_limits(8192)};
   weft_refusal why;
   if (parser(body, strlen(body), &limits, gen, &why) != WEFT_OK) fail_msg("%s: %s", body, why.message);
 }
@@ -140,7 +140,6 @@ static void what_is_refused(void **state) {
   } rows[] = {
       {weft_anthropic_parse, HI "\"tools\":[{\"name\":\"a b\",\"input_schema\":{}}]}", "tools[0].name"},
       {weft_anthropic_parse, HI "\"tools\":[{\"name\":\"f\"}]}", "tools[0]"},
-      {weft_anthropic_parse, HI "\"tools\":[{\"type\":\"bash_20250124\",\"name\":\"bash\"}]}", "tools[0]"},
       {weft_anthropic_parse,
        HI "\"tools\":[{\"name\":\"f\",\"input_schema\":{}},{\"name\":\"f\",\"input_schema\":{}}]}", "tools[1]"},
       {weft_anthropic_parse, HI "\"tools\":5}", "tools"},
@@ -148,8 +147,7 @@ static void what_is_refused(void **state) {
       {weft_anthropic_parse, HI TOOLS ",\"tool_choice\":{\"type\":\"any\",\"disable_parallel_tool_use\":1}}",
        "disable_parallel_tool_use"},
       {weft_anthropic_parse, HI "\"tool_choice\":{\"type\":\"any\"}}", "tool_choice"},
-      {weft_anthropic_parse, HI TOOLS ",\"tool_choice\":{\"type\":\"tool\",\"name\":\"nobody\"}}",
-       "tool_choice.function.name"},
+      {weft_anthropic_parse, HI TOOLS ",\"tool_choice\":{\"type\":\"tool\",\"name\":\"nobody\"}}", "tool_choice.name"},
       {weft_anthropic_parse,
        "{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"tool_use\",\"id\":\"x\",\"name\":"
        "\"f\","
@@ -172,11 +170,16 @@ static void what_is_refused(void **state) {
        "messages[0].thinking"},
       {weft_ollama_parse_chat, "{\"messages\":[{\"role\":\"tool\",\"tool_call_id\":5,\"content\":\"x\"}]}",
        "messages[0].tool_call_id"},
-      {weft_responses_parse, "{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}]}", "tools[0]"},
+      {weft_responses_parse,
+       "{\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":{\"type\":\"function\","
+       "\"name\":\"g\"}}",
+       "tool_choice.name"},
+      {weft_responses_parse, "{\"input\":\"a\",\"tools\":[{\"type\":\"web_search\"}],\"tool_choice\":\"required\"}",
+       "tool_choice"},
       {weft_responses_parse, "{\"input\":[{\"type\":\"function_call\",\"name\":\"f\",\"arguments\":\"{}\"}]}",
        "input[0]"},
       {weft_responses_parse, "{\"input\":\"a\",\"tool_choice\":\"required\"}", "tool_choice"}};
-  const weft_json_size limits = weft_json_limits(8192);
+  const weft_body_rules limits = {.json = weft_json_limits(8192)};
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     weft_gen gen;

@@ -17,7 +17,7 @@
 #include "api/json.h"
 #include "base/memory.h"
 
-static const weft_json_size limits = {.depth = 32, .values = 1000, .scalars = 1000};
+static const weft_body_rules limits = {.json = {.depth = 32, .values = 1000, .scalars = 1000}};
 
 static void parse(weft_openai_kind kind, const char *body, weft_gen *gen) {
   weft_refusal why = {0};
@@ -147,7 +147,7 @@ static void options_and_fields_have_the_same_bounds(void **state) {
       {"repetition-penalty", "repetition_penalty", {"1e-9", "100"}, {"0", "100.1"}},
       {"presence-penalty", "presence_penalty", {"-2", "2"}, {"-2.1", "2.1"}},
       {"frequency-penalty", "frequency_penalty", {"-2", "2"}, {"-2.1", "2.1"}},
-      {"max-tokens", "max_tokens", {"1", "4294967295"}, {"-1", "4294967296"}},
+      {"max-tokens", "max_tokens", {"1", "4294967295"}, {"-2", "4294967296"}},
       {"logprobs", "logprobs", {"0", "20"}, {"-1", "21"}},
       {"diffusion-steps", "diffusion.steps", {"1", "4096"}, {"-1", "4097"}},
       {"diffusion-blocks", "diffusion.blocks", {"1", "65536"}, {"-1", "65537"}},

@@ -38,7 +38,7 @@ static weft_sample_result ask(weft_sampling s, const float *logits, const int32_
   weft_sampling_ask(&s, position, &row);
   uint32_t skip = weft_sampling_forgets(&s, n, n_prompt);
   row.n_history = skip == UINT32_MAX ? 0 : n - skip;
-  row.n_prompt = skip == UINT32_MAX ? 0 : n_prompt - skip;
+  row.n_prompt = skip < n_prompt ? n_prompt - skip : 0;
   weft_sample_args args = {.logits = copy,
                            .row = &row,
                            .history = skip == UINT32_MAX ? NULL : history + skip,
