@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* The names by which clients ask for a model: that of its file, or those of --served-model-name.
  *
- * * Law: a name leads to one model, and so does NAME:TAG where nothing is served under that name itself. Answers,
- * lists and metrics carry the first name that a model was given; options that name a model (--kv-8bit, --chat-
- * template) mean the name of its file. */
+ * Law: a name leads to one model, and so does NAME:TAG where nothing is served under that name itself. Answers,
+ * lists and metrics carry the first name that a model was given; options that name a model (--kv-8bit,
+ * --chat-template) mean the name of its file. */
 #ifndef WEFT_API_SERVED_NAMES_H
 #define WEFT_API_SERVED_NAMES_H
 

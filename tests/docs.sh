@@ -5,6 +5,7 @@
 #   - the console blocks of README run: programs on the demo model, a server, requests to it; the answers shown come out
 #   - a command line of weft anywhere in docs names only options that the command has
 #   - the defaults that operations.md prints are those of `weft serve --help`
+#   - fields.md is what `weft fields` prints
 #   - links to files of the tree lead somewhere
 #   - the table of docs/where.md names files that exist and functions that stand in them
 #   - what docs/coverage.md names as evidence exists: tests, functions in them, commands, scripts; each row names some
@@ -79,6 +80,9 @@ while IFS='|' read -r _ names defaults _; do
     else bad "docs/operations.md: ${name[$i]} is not ${value[$i]} by default"; fi
   done
 done < <(grep -E '^\| `--' docs/operations.md)
+
+# fields.md is what the program prints of the tables by which it reads bodies.
+if "$weft" fields | diff - docs/fields.md >"$work/fields"; then ok; else bad "docs/fields.md: weft fields > docs/fields.md: $(head -3 "$work/fields")"; fi
 
 while IFS=: read -r file target; do
   path=$(dirname "$file")/${target%%#*}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Calls of tools in the choices of an answer.
  *
- * * Law: text of a choice goes through its reader, and what comes out is content (weft_choice.text) or calls
+ * Law: text of a choice goes through its reader, and what comes out is content (weft_choice.text) or calls
  * (weft_choice.call); nothing else writes calls. Thinking is not looked at, and left out within a call, where no
  * dialect has a place for it: the call goes on behind it. With one_call, calls after the first are read and left out.
  * A call of a tool of free text gives that text at its end, in place of its arguments. Everything that a choice gives

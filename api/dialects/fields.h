@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Reads the fields of a JSON object in a body, by one table for each kind of object.
  *
- * * Law: this is the one rule for the fields of all dialects. A field is read; or it asks for what holds here anyway
+ * Law: this is the one rule for the fields of all dialects. A field is read; or it asks for what holds here anyway
  * (FIELD_MET); or it changes nothing in the answer and is passed over (FIELD_PASSED); or it would change the answer
  * and is refused by its name, unless its value asks for nothing. A field that a table does not have is passed over,
  * too. What is passed over is named in the log the first time that it comes, and is a 400 where the operator asked for
- * strict fields. A field that is null counts as left out. docs/fields.md is printed from these tables (`weft fields`). */
+ * strict fields. A field that is null counts as left out. docs/fields.md is made of these tables. */
 #ifndef WEFT_API_DIALECTS_FIELDS_H
 #define WEFT_API_DIALECTS_FIELDS_H
 

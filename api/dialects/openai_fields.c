@@ -179,7 +179,7 @@ static const field_row chat_rows[] = {
     {.name = "reasoning_effort", .kind = FIELD_READ,
      .what = "lets the model think unless none; the variable reasoning_effort of the chat template",
      .read = weft_dialect_think_so},
-    {.name = "reasoning", .kind = FIELD_READ, .what = "its effort is reasoning_effort; enabled", .read = read_reasoning},
+    {.name = "reasoning", .kind = FIELD_READ, .what = "its effort; enabled", .read = read_reasoning},
     {.name = "chat_template_kwargs", .kind = FIELD_READ, .what = "variables of the chat template",
      .read = read_template_words},
     LATER("add_generation_prompt", "false: the model's turn is not opened"),

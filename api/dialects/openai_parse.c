@@ -450,7 +450,7 @@ static weft_status read_choices(weft_gen *gen, weft_openai_kind kind, const json
   return WEFT_OK;
 }
 
-/* The longest answer, by the names that servers have for it; the newest wins. With echo 0 is read by weft_openai_echo. */
+/* The longest answer, by the names that servers have for it; the newest wins. With echo weft_openai_echo reads 0. */
 static weft_status read_longest(weft_gen *gen, const json_t *root, weft_refusal *why) {
   static const field_row rows[] = {NUMBER("n_predict", COUNT, max_tokens, WEFT_RANGE_MAX_TOKENS),
                                    NUMBER("max_tokens", COUNT, max_tokens, WEFT_RANGE_MAX_TOKENS),

@@ -2,7 +2,7 @@
 /* What a body of the OpenAI dialect says of tools: declarations, which of them the answer must call, and in messages
  * the calls that were made and what came of them.
  *
- * * Law: JSON inside of strings (arguments) is looked at where the prompt is made (api/prompt_tools.c), for all
+ * Law: JSON inside of strings (arguments) is looked at where the prompt is made (api/prompt_tools.c), for all
  * dialects alike. */
 #include <stdio.h>
 #include <string.h>

@@ -38,7 +38,7 @@ weft_status tools_pass(const tool_list *list, const char *where, const char *typ
 /* Reads every entry of a list, be it an object or not; none where it is absent or null. field: of the list. */
 typedef weft_status (*tool_reader)(tool_list *list, const json_t *tool, const char *field, weft_refusal *why);
 weft_status tools_read(tool_list *list, const json_t *tools, const char *field, tool_reader read, weft_refusal *why);
-/* Gives the prompt the tools that are shown. conversation: where the body points to tools and has calls; may be NULL. */
+/* Gives the prompt the tools that are shown. conversation: where the body points to tools and has calls, or NULL. */
 weft_status tools_finish(tool_list *list, const json_t *conversation, weft_prompt *out, weft_refusal *why);
 
 /* What the answer must call: "auto", "none", "any" or "required". */

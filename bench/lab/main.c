@@ -28,6 +28,8 @@ static const weft_command commands[] = {
      0},
     {"demo", WEFT_CMD_DEMO, weft_cli_demo, "-m FILE -m FILE", "serve the demo model and show what happens",
      "  weft demo -m model/demo/weft-demo.gguf -m model/demo/weft-demo-ar.gguf\n", 0},
+    {"fields", WEFT_CMD_FIELDS, weft_cli_fields, "", "print what the server does with each field of a body",
+     "  weft fields\n", 0},
     {"inspect", WEFT_CMD_INSPECT, weft_cli_inspect, "FILE", "print what a GGUF file holds",
      "  weft inspect a.gguf\n"
      "  weft inspect a.gguf --json\n",
