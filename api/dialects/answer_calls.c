@@ -156,29 +156,30 @@ static void take_arguments(void *self, const char *text, size_t n) {
   weft_text_append(is_text(call) ? &c->reader->held : &call->arguments, text, n);
 }
 
-/* The text of a call of free text: the string `input`; where that is missing or cut off, what there is of it. */
-static void give_text(const weft_text *arguments, weft_text *out) {
-  json_t *read = weft_json_read(arguments->bytes == NULL ? "" : arguments->bytes, arguments->n, JSON_DECODE_ANY, NULL);
+/* Appends the string `input` of arguments; false: they have none, or are no JSON. */
+static bool put_input(const weft_text *arguments, weft_text *out) {
+  json_t *read = arguments->n == 0 ? NULL : weft_json_read(arguments->bytes, arguments->n, JSON_DECODE_ANY, NULL);
   const json_t *input = json_is_string(read) ? read : json_object_get(read, "input");
-  if (json_is_string(input)) {
-    weft_text_append(out, json_string_value(input), json_string_length(input));
-    json_decref(read);
-    return;
-  }
+  bool found = json_is_string(input);
+  if (found) weft_text_append(out, json_string_value(input), json_string_length(input));
   json_decref(read);
-  weft_text ended = {0}; /* a text that was cut off, with an end */
-  size_t n = arguments->n;
-  while (n > 0 && input == NULL && arguments->n - n < 8) {
+  return found;
+}
+
+/* The text of a call of free text. Where it was cut off it gets an end, behind the last whole character; where there is
+ * no such text, what was written is it. */
+static void give_text(const weft_text *arguments, weft_text *out) {
+  enum { LONGEST_CHARACTER = 12 }; /* two halves of \uXXXX */
+  weft_text ended = {0};
+  bool found = put_input(arguments, out);
+  for (size_t less = 0; !found && less < LONGEST_CHARACTER && less < arguments->n; less++) {
     weft_text_clear(&ended);
-    weft_text_append(&ended, arguments->bytes, n--);
+    weft_text_append(&ended, arguments->bytes, arguments->n - less);
     weft_text_puts(&ended, "\"}");
-    read = weft_text_status(&ended) == WEFT_OK ? weft_json_read(ended.bytes, ended.n, JSON_DECODE_ANY, NULL) : NULL;
-    input = json_object_get(read, "input");
-    if (json_is_string(input)) weft_text_append(out, json_string_value(input), json_string_length(input));
-    json_decref(read);
+    found = weft_text_status(&ended) == WEFT_OK && put_input(&ended, out);
   }
+  if (!found) weft_text_append(out, arguments->bytes, arguments->n);
   weft_text_free(&ended);
-  if (input == NULL) weft_text_append(out, arguments->bytes, arguments->n);
 }
 
 static void take_end(void *self, bool whole) {

@@ -91,6 +91,89 @@ static int code_of(uint16_t port, const char *method, const char *path) {
   return code;
 }
 
+/* Base URLs with a slash or a version too many or too few lead where they mean; what is the operator's has one path. */
+static void test_paths_that_clients_make(void **state) {
+  static const struct {
+    const char *method, *path;
+    int code;
+  } rows[] = {{"POST", "/chat/completions", 200},
+              {"POST", "/v1/chat/completions/", 200},
+              {"POST", "//v1//chat/completions", 200},
+              {"POST", "/v1/v1/chat/completions", 200},
+              {"GET", "/models", 200},
+              {"GET", "/v1/models/", 200},
+              {"GET", "/models/weft-demo", 200},
+              {"GET", "/v1/models/weft-demo:latest", 200},
+              {"GET", "/v1/models/weft-demo:newest", 404},
+              {"GET", "/api/tags/", 200},
+              {"GET", "/", 200},
+              {"HEAD", "/", 200},
+              {"GET", "/chat/completions", 405},
+              {"GET", "//admin/trace", 404},
+              {"GET", "/admin/trace/", 404},
+              {"GET", "/v1/admin/trace", 404},
+              {"GET", "/v2/models", 404},
+              {"GET", "/v1", 404}};
+  talk server;
+  (void)state;
+  (void)talk_serve(&server, NULL, small(2), (weft_server_options){0});
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    talk_answer a =
+        talk_ask(server.port, rows[i].method, rows[i].path, strcmp(rows[i].method, "POST") == 0 ? "{" USER "}" : "");
+    if (a.code != rows[i].code) fail_msg("%s %s: %d", rows[i].method, rows[i].path, a.code);
+    talk_answer_free(&a);
+  }
+  talk_close(&server);
+}
+
+/* NAME:TAG is the model of that name, and its tag may say how it writes; a name itself goes before one with a tag. */
+static void test_names_with_tags(void **state) {
+  static const char *const names[] = {"weft-demo=w", "weft-demo-ar=w:latest"};
+  static const struct {
+    const char *name, *carried;
+    uint32_t canvases;
+  } rows[] = {{"w", "w", 1},      {"w:diffusion", "w", 1},     {"w:autoregressive", "w", 0},
+              {"w:auto", "w", 1}, {"w:latest", "w:latest", 0}, {"w:latest:latest", "w:latest", 0}};
+  weft_open_options options = small(2);
+  talk server;
+  (void)state;
+  options.served_names = names;
+  options.n_served_names = 2;
+  (void)talk_serve(&server, NULL, options, (weft_server_options){0});
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    char body[256];
+    (void)snprintf(body, sizeof body, "{\"model\":\"%s\"," USER "}", rows[i].name);
+    json_t *root = talk_json(server.port, CHAT, body);
+    assert_string_equal(text_at(root, "model"), rows[i].carried);
+    assert_int_equal(int_at(root, "usage.completion_tokens_details.canvases"), rows[i].canvases);
+    json_decref(root);
+  }
+  talk_check(talk_ask(server.port, "POST", CHAT, "{\"model\":\"w:other\"," USER "}"), 404, "w:other");
+  talk_close(&server);
+}
+
+/* What clients look for in lists of models. */
+static void test_lists_of_models(void **state) {
+  talk server;
+  (void)state;
+  (void)talk_serve(&server, NULL, small(1), (weft_server_options){0});
+  json_t *list = talk_json(server.port, "/v1/models?client_version=1.0.0", NULL);
+  assert_string_equal(text_at(list, "data.0.type"), "base"); /* Mistral's */
+  assert_true(json_is_boolean(at(list, "data.0.capabilities.function_calling")));
+  assert_string_equal(text_at(list, "models.0.slug"), "weft-demo"); /* Codex's */
+  assert_int_equal(int_at(list, "models.0.context_window"), 256);
+  assert_string_equal(text_at(list, "models.0.name"), "weft-demo"); /* Ollama's */
+  assert_true(json_is_array(at(list, "models.0.capabilities")));
+  json_decref(list);
+  talk_answer a = talk_ask_as(server.port, "GET", "/v1/models", "anthropic-version: 2023-06-01\r\n", "");
+  list = json_loads(a.body.bytes, 0, NULL);
+  assert_string_equal(text_at(list, "data.0.type"), "model");
+  assert_string_equal(text_at(list, "last_id"), "weft-demo");
+  json_decref(list);
+  talk_answer_free(&a);
+  talk_close(&server);
+}
+
 /* While it drains a server lives, and wants no new requests. */
 static void test_alive_is_not_ready(void **state) {
   static const char *const ready[] = {"/health", "/readyz", "/ping"};
@@ -209,6 +292,9 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_names_that_were_chosen),
                                      cmocka_unit_test(test_names_that_lead_nowhere),
                                      cmocka_unit_test(test_templates_that_lead_nowhere),
+                                     cmocka_unit_test(test_paths_that_clients_make),
+                                     cmocka_unit_test(test_names_with_tags),
+                                     cmocka_unit_test(test_lists_of_models),
                                      cmocka_unit_test(test_alive_is_not_ready),
                                      cmocka_unit_test(test_headers_of_pages),
                                      cmocka_unit_test(test_series_by_model)};

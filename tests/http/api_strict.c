@@ -4,11 +4,12 @@
 #include "tests/support/http_conversation.h"
 
 static talk server, friendly;
-static const char *const origins[] = {"https://chat.example", "http://localhost:3000"};
+static const char *const origins[] = {"https://chat.example", "http://localhost:3000", "https://*.pages.example",
+                                      "http://dev.example:*", "app-view://*"};
 
 static int open_servers(void **state) {
   *state = talk_serve(&server, NULL, (weft_open_options){0}, (weft_server_options){.body_mib = 1});
-  talk_serve(&friendly, NULL, (weft_open_options){0}, (weft_server_options){.origins = origins, .n_origins = 2});
+  talk_serve(&friendly, NULL, (weft_open_options){0}, (weft_server_options){.origins = origins, .n_origins = 5});
   return 0;
 }
 
@@ -212,10 +213,24 @@ static void expect(uint16_t port, const char *path, const char *host, const char
 
 /* A name that somebody else can give to this machine is no name of a server that only this machine reaches. */
 static void hosts(void **state) {
-  static const char *const own[] = {"localhost", "LocalHost:8080", "127.0.0.1", "127.0.0.1:1", "127.3.2.1", "[::1]:80"};
-  static const char *const others[] = {
-      "evil.example", "evil.example:8080", "127.0.0.1.evil.example", "localhost.evil.example", "10.0.0.1", "[::2]", "",
-      "chat.example"};
+  static const char *const own[] = {"localhost", "LocalHost:8080", "127.0.0.1", "127.0.0.1:1", "127.3.2.1", "[::1]:80",
+                                    /* names that containers and homes use, under suffixes that public DNS never has */
+                                    "host.docker.internal:8080", "host.containers.internal", "weft.svc.cluster.local",
+                                    "Server.Local", "box.home.arpa", "a.test", "app.localhost:3000", "localhost."};
+  static const char *const others[] = {"evil.example",
+                                       "evil.example:8080",
+                                       "127.0.0.1.evil.example",
+                                       "localhost.evil.example",
+                                       "10.0.0.1",
+                                       "[::2]",
+                                       "",
+                                       "chat.example",
+                                       "internal.evil.example",
+                                       "notinternal",
+                                       "evil-internal",
+                                       "local.example",
+                                       "a.pages.example",
+                                       "any"};
   (void)state;
   for (size_t i = 0; i < sizeof own / sizeof *own; i++) expect(server.port, "/admin/trace", own[i], "", 200, NULL);
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
@@ -224,6 +239,10 @@ static void hosts(void **state) {
   }
   expect(server.port, "http://evil.example/admin/trace", "localhost", "", 403, "host_not_allowed");
   expect(friendly.port, "/v1/models", "chat.example", "", 200, NULL);
+  expect(friendly.port, "/v1/models", "a.pages.example", "", 200, NULL);
+  expect(friendly.port, "/v1/models", "pages.example", "", 403, "host_not_allowed");
+  expect(friendly.port, "/v1/models", "evil.example", "", 403,
+         "host_not_allowed"); /* an app of its own scheme is no host */
 }
 
 static void origins_of_pages(void **state) {
@@ -255,9 +274,48 @@ static void origins_of_pages(void **state) {
   assert_non_null(strstr(error.text, "SCHEME://HOST"));
 }
 
+/* A pattern lets in what it says and no more, or the server does not start. */
+static void patterns_of_origins(void **state) {
+  static const struct {
+    const char *origin;
+    bool allowed;
+  } cases[] = {{"https://a.pages.example", true},    {"https://a.b.pages.example", true},
+               {"https://A.Pages.Example", true},    {"https://pages.example", false},
+               {"http://a.pages.example", false},    {"https://a.pages.example:8443", false},
+               {"https://evilpages.example", false}, {"https://a.pages.example.evil.example", false},
+               {"http://dev.example:5173", true},    {"http://dev.example", true},
+               {"http://dev.example:5x", false},     {"https://dev.example:5173", false},
+               {"app-view://3f2a-b1", true},         {"app-view2://x", false},
+               {"http://localhost:3000", true},      {"null", false}};
+  static const char *const bad[] = {
+      "*",           "https://*",           "http://*:*",         "https://a.*.example", "https://",
+      "https://a b", "https://a.example/x", "https://a.example:", "https://*.",          "https://a.example:8x"};
+  char value[64];
+  (void)state;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    weft_text header = {0};
+    weft_text_printf(&header, "Origin: %s\r\nSec-Fetch-Site: cross-site\r\n", cases[i].origin);
+    talk_answer a = ask_as(friendly.port, "GET", "/v1/models", "localhost", header.bytes);
+    if ((a.code == 200) != cases[i].allowed) fail_msg("%s: %d", cases[i].origin, a.code);
+    if (a.code == 200) {
+      assert_string_equal(talk_header(&a, "Access-Control-Allow-Origin", value, sizeof value), cases[i].origin);
+    }
+    talk_answer_free(&a);
+    weft_text_free(&header);
+  }
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    weft_server *none = NULL;
+    weft_error error = {{0}};
+    weft_server_options where = {.origins = &bad[i], .n_origins = 1};
+    if (weft_server_open(&where, server.runtime, &none, &error) != WEFT_E_INVALID) fail_msg("%s was taken", bad[i]);
+    assert_non_null(strstr(error.text, "SCHEME://HOST"));
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(what_is_refused), cmocka_unit_test(what_is_too_much),
-                                     cmocka_unit_test(what_is_served),  cmocka_unit_test(one_head_to_an_answer),
-                                     cmocka_unit_test(hosts),           cmocka_unit_test(origins_of_pages)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(patterns_of_origins),   cmocka_unit_test(what_is_refused),
+                                     cmocka_unit_test(what_is_too_much),      cmocka_unit_test(what_is_served),
+                                     cmocka_unit_test(one_head_to_an_answer), cmocka_unit_test(hosts),
+                                     cmocka_unit_test(origins_of_pages)};
   return cmocka_run_group_tests(tests, open_servers, close_servers);
 }

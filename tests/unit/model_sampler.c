@@ -137,6 +137,28 @@ static void cuts_keep_what_they_should(void **state) {
   assert_int_equal(support(s, logits), 0x1);
 }
 
+/* Penalties of a window are those of a history that has only its last tokens. */
+static void penalties_of_a_window(void **state) {
+  (void)state;
+  const int32_t history[] = {15, 14, 13, 15, 12, 14}; /* prompt 15, 14, 13; answer 15, 12, 14 */
+  weft_sampling s = weft_sampling_neutral();
+  s.temperature = 0;
+  s.repetition_penalty = 2.0f;
+  assert_int_equal(sample(s, ramp, history, 6, 3, 0).token, 11); /* all of 12 to 15 were said */
+  s.penalty_window = 6;
+  assert_int_equal(sample(s, ramp, history, 6, 3, 0).token, 11);
+  s.penalty_window = 3;
+  assert_int_equal(sample(s, ramp, history, 6, 3, 0).token, 13);
+  s.penalty_window = 2;
+  assert_int_equal(sample(s, ramp, history, 6, 3, 0).token, 15);
+  s.repetition_penalty = 1.0f;
+  s.presence_penalty = 2.0f; /* of the answer's tokens in the window */
+  s.penalty_window = 100;
+  assert_int_equal(sample(s, ramp, history, 6, 3, 0).token, 13);
+  s.penalty_window = 1;
+  assert_int_equal(sample(s, ramp, history, 6, 3, 0).token, 15);
+}
+
 static void penalties_and_bias(void **state) {
   (void)state;
   weft_sampling s = weft_sampling_neutral();
@@ -220,6 +242,7 @@ int main(void) {
                                      cmocka_unit_test(draws_follow_the_distribution),
                                      cmocka_unit_test(same_key_same_draw),
                                      cmocka_unit_test(cuts_keep_what_they_should),
+                                     cmocka_unit_test(penalties_of_a_window),
                                      cmocka_unit_test(penalties_and_bias),
                                      cmocka_unit_test(logprobs_are_of_the_whole_distribution),
                                      cmocka_unit_test(suppressed_and_nothing_left),

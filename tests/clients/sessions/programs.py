@@ -129,7 +129,7 @@ def home_assistant(talk):
     names = [m["name"] for m in talk.get("/api/tags")["models"]]
     assert talk.model.split(":")[0] in names
     tools = [{"type": "function", "function": {"name": "HassTurnOn", "description": "Turns on.", "parameters": {
-        "type": "object", "properties": {"name": {"type": "string"}, "brightness": {"type": "integer", "maximum": 9007199254740993}}, "required": []}}}]
+        "type": "object", "properties": {"name": {"type": "string"}, "brightness": {"type": "integer", "maximum": 18446744073709551616}}, "required": []}}}]
     common = {"tools": tools, "keep_alive": "-1s", "think": False, "stream": True, "options": {
         "num_ctx": 8192, "num_predict": 40, "repeat_last_n": 64, "repeat_penalty": 1.1, "mirostat": 2, "tfs_z": 0.5, "penalize_newline": False, "num_gqa": 8}}
     if talk.model.endswith(":diffusion"):
