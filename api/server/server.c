@@ -317,7 +317,7 @@ uint32_t weft_server_port(const weft_server *s) {
 void weft_server_plan(const weft_server *s, weft_text *out) {
   weft_http_plan plan = weft_http_get_plan(s->http);
   double mib = 1024.0 * 1024.0;
-  weft_json_size json = s->json_limits;
+  weft_json_size json = s->body_rules.json;
   double parsed = (double)s->body_bytes + json.values * (double)WEFT_JSON_VALUE_BYTES +
                   json.scalars * (double)WEFT_JSON_SCALAR_BYTES;
   weft_text_printf(out, "formats  at most %.1f MiB of compiled ones that are kept, %.1f MiB for each model\n",
