@@ -154,7 +154,7 @@ static const weft_option product_rows[] = {
     {"no-peer-access", 0, DEVICE, RUNTIME, FLAG(no_peer_access), NULL,
      "what GPUs send one another goes through host memory"},
     {"isa", 0, DEVICE, MODELS, TEXT(isa), "NAME",
-     "instructions of the cpu backend: portable, avx2 or avx512 [the best there are]"},
+     "instructions of the cpu backend: portable, avx2 or avx512; kernel set of cuda: hopper [the best there is]"},
     {"no-graphs", 0, DEVICE, RUNTIME, FLAG(no_graphs), NULL, "on a GPU: launch each step call by call"},
     {"no-arena", 0, DEVICE, RUNTIME, FLAG(no_arena), NULL,
      "on a GPU: weights in plain memory, not each at an aligned address"},

@@ -308,12 +308,15 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
     const weft_device_info *d = weft_device_get_info(devices->device[i]);
     const char *graphs = devices_keep_graphs(devices) ? "steps as graphs, " : "";
     const char *integers = d->integers ? "weights as integers too, " : "";
+    char paths[WEFT_PATHS_MAX];
+    weft_device_paths(devices->device[i], paths, sizeof paths);
     if (devices->n > 1)
       weft_text_printf(out, "device %u %s %s, %u threads (%s): products of %u bits, %s%s%u rows a step\n", d->index,
                        d->backend, d->isa, d->n_threads, d->name, d->products, integers, graphs, rows);
     else
       weft_text_printf(out, "device   %s %s, %u threads (%s): products of %u bits, %s%s%u rows a step\n", d->backend,
                        d->isa, d->n_threads, d->name, d->products, integers, graphs, rows);
+    weft_text_printf(out, "  kernels  %s\n", paths);
   }
   for (uint32_t i = 0; i < devices->n && devices->n > 1 && !devices->replicas; i++) print_link(devices, i, out);
 }

@@ -323,8 +323,8 @@ static weft_status run_experts(room *r, const bench_case *c, uint32_t i) {
   a.k = TOP;
   a.x_stride = a.y_stride = HIDDEN;
   a.activation = WEFT_GELU_TANH;
-  if (c->canvas) a.x_form = weft_device_rows_form(r->device, up, c->n_rows); /* whatever numbers x then has */
-  if (a.x_form == WEFT_ROWS_F16) a.x_form = WEFT_ROWS_F32;
+  if (c->canvas) /* whatever numbers x then has */
+    a.x_form = weft_device_rows_form(r->device, up, c->n_rows, WEFT_ROWS_TO_EXPERTS);
   a.scratch = want_scratch(r, weft_experts_scratch(r->device, &a), &a.scratch_bytes);
   double touched = EXPERTS * (1.0 - pow(1.0 - (double)TOP / EXPERTS, c->n_rows));
   r->bytes = touched / EXPERTS * (double)(up->n_bytes + down->n_bytes) + 8.0 * c->n_rows * HIDDEN;
@@ -405,8 +405,8 @@ static weft_status run_norms(room *r, const bench_case *c, uint32_t i) {
   for (uint32_t k = 0; k < a.n_then; k++) {
     a.then[k] = r->y + k * n;
     a.then_weight[k] = r->numbers + (uint64_t)(3 + k) * HIDDEN;
-    if (k != 1) a.then_form[k] = weft_device_rows_form(r->device, w, c->n_rows);
-    moved += (double)n * (a.then_form[k] == WEFT_ROWS_F32 ? 4.0 : a.then_form[k] == WEFT_ROWS_F16 ? 2.0 : 1.0);
+    if (k != 1) a.then_form[k] = weft_device_rows_form(r->device, w, c->n_rows, WEFT_ROWS_TO_MATMUL);
+    moved += (double)weft_device_rows_bytes(r->device, a.then_form[k], c->n_rows, HIDDEN);
   }
   r->bytes = moved;
   r->operations = 0.0;

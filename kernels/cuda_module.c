@@ -54,6 +54,17 @@ static void *open_module(weft_error *error) {
   return module;
 }
 
+void cuda_module_describe(char *out, size_t n) {
+  weft_cuda_module_describe_fn describe = NULL;
+  weft_error error = {{0}};
+  void *module = open_module(&error);
+  if (module != NULL) *(void **)(void *)&describe = dlsym(module, "weft_cuda_module_describe");
+  if (describe != NULL)
+    describe(out, n);
+  else
+    (void)snprintf(out, n, "%s", module == NULL ? error.text : "libweft-cuda.so is not of this version");
+}
+
 weft_status cuda_module_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
   weft_cuda_module_open_fn open = NULL;
   weft_cuda_module_terms terms = weft_cuda_module_our_terms();

@@ -19,9 +19,15 @@ static const device_calls *calls_of(weft_device *device) {
   return device->calls;
 }
 
-weft_rows_form weft_device_rows_form(const weft_device *device, const weft_weight *weight, uint32_t n_rows) {
+weft_rows_form weft_device_rows_form(const weft_device *device, const weft_weight *weight, uint32_t n_rows,
+                                     weft_rows_way way) {
   if (device->kernels->rows_form == NULL || device->plain_rows) return WEFT_ROWS_F32;
-  return device->kernels->rows_form(weight, n_rows);
+  return device->kernels->rows_form(weight, n_rows, way);
+}
+
+uint64_t weft_device_rows_bytes(const weft_device *device, weft_rows_form form, uint32_t n_rows, uint32_t n_cols) {
+  if (form == WEFT_ROWS_F32 || device->kernels->rows_bytes == NULL) return sizeof(float) * (uint64_t)n_rows * n_cols;
+  return device->kernels->rows_bytes(form, n_rows, n_cols);
 }
 
 void weft_device_plain_rows(weft_device *device, bool on) {
@@ -45,19 +51,19 @@ static const backend backends[] = {
     {"cuda", cuda_module_device_open},
 };
 
-/* A config that names no backend gets the card where the machine has one. If the card cannot be used, a line says why
- * and the cpu serves. */
-static weft_status open_best(const weft_device_config *config, weft_device **out, weft_error *error) {
+weft_status device_open_best(const device_openers *openers, const weft_device_config *config, weft_device **out,
+                             weft_error *error) {
   weft_error why = {{0}};
-  if (cuda_has_driver()) {
-    if (cuda_module_device_open(config, out, &why) == WEFT_OK) return WEFT_OK;
+  if (openers->has_card()) {
+    if (openers->card(config, out, &why) == WEFT_OK) return WEFT_OK;
     weft_log(WEFT_LOG_WARN, "%s; using the cpu", why.text);
   }
-  return cpu_device_open(config, out, error);
+  return openers->cpu(config, out, error);
 }
 
 static weft_status open_named(const weft_device_config *config, weft_device **out, weft_error *error) {
-  if (config->backend == NULL) return open_best(config, out, error);
+  static const device_openers best = {cuda_has_driver, cuda_module_device_open, cpu_device_open};
+  if (config->backend == NULL) return device_open_best(&best, config, out, error);
   for (size_t i = 0; i < sizeof backends / sizeof backends[0]; i++) {
     if (strcmp(config->backend, backends[i].name) == 0) return backends[i].open(config, out, error);
   }
@@ -331,6 +337,57 @@ weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *we
 
 weft_weights_report weft_device_weights(const weft_device *device) {
   return device->weights;
+}
+
+/* ---- by which kernels ops run ---- */
+
+static const char *const op_names[] = {
+#define X(op) #op,
+    WEFT_OPS(X)
+#undef X
+};
+enum { N_OPS = sizeof op_names / sizeof op_names[0] };
+
+/* Adds "FAMILY (default): op, op", for the ops of one family that are not listed yet. */
+static size_t list_family(const weft_device *device, const char *family, bool (*listed)[N_OPS], char *out, size_t n) {
+  int more = snprintf(out, n, "%s (%s):", family, device->info.isa_forced ? "forced" : "default");
+  size_t at = more > 0 ? (size_t)more : 0;
+  const char *between = " ";
+  for (uint32_t i = 0; i < N_OPS && at < n; i++) {
+    if ((*listed)[i] || strcmp(device->kernels->family(device, op_names[i]), family) != 0) continue;
+    (*listed)[i] = true;
+    more = snprintf(out + at, n - at, "%s%s", between, op_names[i]);
+    at += more > 0 ? (size_t)more : 0;
+    between = ", ";
+  }
+  return at;
+}
+
+void weft_device_paths(const weft_device *device, char *out, size_t n) {
+  bool listed[N_OPS] = {0};
+  size_t at = 0;
+  if (n > 0) out[0] = 0;
+  for (uint32_t i = 0; i < N_OPS && device->kernels->family != NULL; i++) {
+    if (listed[i] || at + 2 >= n) continue;
+    if (at > 0) at += (size_t)snprintf(out + at, n - at, "; ");
+    at += list_family(device, device->kernels->family(device, op_names[i]), &listed, out + at, n - at);
+    if (at > n) at = n;
+  }
+}
+
+void weft_device_list_backends(char *out, size_t n) {
+  weft_device_config config = {.n_threads = 1};
+  weft_device *cpu = NULL;
+  char paths[WEFT_PATHS_MAX], module[WEFT_PATHS_MAX];
+  weft_error error = {{0}};
+  if (cpu_device_open(&config, &cpu, &error) == WEFT_OK) {
+    weft_device_paths(cpu, paths, sizeof paths);
+    weft_device_close(cpu);
+  } else {
+    (void)snprintf(paths, sizeof paths, "%s", error.text);
+  }
+  cuda_module_describe(module, sizeof module);
+  (void)snprintf(out, n, "cpu   %s\ncuda  %s\n", paths, module);
 }
 
 /* ---- watching ---- */

@@ -11,6 +11,7 @@
 #define WEFT_KERNELS_DEVICE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "base/status.h"
@@ -48,7 +49,8 @@ typedef struct weft_device_config {
   uint32_t index;        /* cuda: which card, from 0; on other backends a name that nothing depends on */
   bool no_peer;          /* cuda: this card does not reach the memory of others; what it sends goes through the host */
   uint32_t n_threads;    /* 0: all cores this process may use */
-  const char *isa;       /* cpu: "portable", "avx2" or "avx512", refused if absent; NULL: the best there is */
+  const char *isa;       /* cpu: "portable", "avx2" or "avx512"; cuda: a kernel set, "hopper"; what the machine cannot
+                            run is refused; NULL: the best there is */
   bool no_graphs;        /* cuda: every step call by call; the same bits */
   bool no_arena;         /* cuda: weights in plain memory; the same bits */
   bool no_deterministic; /* cuda: sums are cut as suits the number of rows, so a row's bits may depend on the others */
@@ -76,6 +78,8 @@ typedef struct weft_graph_counters {
 typedef struct weft_device_info {
   const char *backend; /* "ref" | "cpu" | "cuda" */
   const char *isa;     /* "portable", "avx2", "avx512-vnni", "sm_90", ... */
+  const char *set;     /* cuda: the kernel set; else NULL */
+  bool isa_forced;     /* the config named the instructions or the set */
   uint32_t index;      /* of the config */
   char name[96];
   uint32_t n_threads;
@@ -94,6 +98,12 @@ weft_status weft_device_open(const weft_device_config *config, weft_device **out
 void weft_device_close(weft_device *device);
 const weft_device_info *weft_device_get_info(const weft_device *device);
 const struct weft_kernels *weft_device_kernels(const weft_device *device);
+/* By which family of kernels each op runs on the device, and whether the config forced it: one line, with the ops of a
+ * family together. */
+enum { WEFT_PATHS_MAX = 512 };
+void weft_device_paths(const weft_device *device, char *out, size_t n);
+/* The same of every backend that this program has, whether or not a device of it can be opened here: a line each. */
+void weft_device_list_backends(char *out, size_t n);
 
 /* Device memory, aligned to 256 bytes; its content is undefined. Errors: NO_MEMORY, DEVICE. */
 weft_status weft_device_alloc(weft_device *device, uint64_t n_bytes, void **out);
@@ -184,14 +194,25 @@ uint64_t weft_weight_integers_bytes(const weft_weight *weight, unsigned uses);
 /* Bytes that a device which keeps integers will take for those of a weight, besides its codes: a plan's number, made
  * from type (of the file), n_in, n_out and n_mats. 0: it keeps none of this weight, or device is NULL. */
 uint64_t weft_device_integers_bytes(const weft_device *device, const weft_weight *weight, unsigned uses);
-/* How rows are written for products. Every product reads f32. F16 and EIGHT: as the kernels of many rows read them, in
- * 16 bits (kernels/cuda/gemm/gemm.h) and in 8 (kernels/cuda/gemm/w8a8.h), in memory that would hold them in f32; strides do
- * not count. */
-typedef enum weft_rows_form { WEFT_ROWS_F32 = 0, WEFT_ROWS_F16, WEFT_ROWS_EIGHT } weft_rows_form;
-/* The form in which a product of n_rows rows with this weight needs no preparation of its rows, or F32. A product takes
- * rows in another form than f32 where this gives it for all its weights; bits are the same. plain_rows: it is F32 from
- * now on, for a watch that reads rows. */
-weft_rows_form weft_device_rows_form(const weft_device *device, const weft_weight *weight, uint32_t n_rows);
+/* How rows of activations lie in memory for the products that read them: F32, or a form of the backend's own, which no
+ * other code looks into. In such a form rows are handed on whole, from the op that leaves them to the one that reads
+ * them, and strides mean nothing. */
+typedef uint32_t weft_rows_form;
+enum { WEFT_ROWS_F32 = 0 };
+/* Which op leaves the rows, and which one reads them. */
+typedef enum weft_rows_way {
+  WEFT_ROWS_TO_MATMUL = 0, /* from a norm to a matmul or a shared MLP */
+  WEFT_ROWS_TO_EXPERTS,    /* from a norm to the stacks of experts */
+  WEFT_ROWS_FROM_ATTENTION /* from attention to a matmul */
+} weft_rows_way;
+/* The form in which n_rows rows on their way need no conversion before they are multiplied by this weight, or F32. A
+ * product takes rows in another form than f32 where this gives it for all its weights; bits are the same. plain_rows:
+ * it is F32 from now on, for a watch that reads rows. */
+weft_rows_form weft_device_rows_form(const weft_device *device, const weft_weight *weight, uint32_t n_rows,
+                                     weft_rows_way way);
+/* Bytes of memory that n_rows rows of n_cols numbers take in a form: for one that weft_device_rows_form gave at most
+ * those of f32, so that buffers of f32 have room for it. */
+uint64_t weft_device_rows_bytes(const weft_device *device, weft_rows_form form, uint32_t n_rows, uint32_t n_cols);
 void weft_device_plain_rows(weft_device *device, bool on);
 /* Where the weights lie that were placed; all 0 on devices that do not count. */
 typedef struct weft_weights_report {

@@ -106,6 +106,17 @@ weft_status cpu_device_open(const weft_device_config *config, weft_device **out,
 weft_status cuda_module_device_open(const weft_device_config *config, weft_device **out, weft_error *error);
 /* Whether the machine has a driver of NVIDIA cards. Cheap. */
 bool cuda_has_driver(void);
+/* A line about the kernel sets of libweft-cuda.so, or why it is not there. Needs no driver and no card. */
+void cuda_module_describe(char *out, size_t n);
+/* How a config that names no backend is opened: a card where the machine has one. If it cannot be used, a warning says
+ * why, and the cpu serves. */
+typedef struct device_openers {
+  bool (*has_card)(void);
+  weft_status (*card)(const weft_device_config *config, weft_device **out, weft_error *error);
+  weft_status (*cpu)(const weft_device_config *config, weft_device **out, weft_error *error);
+} device_openers;
+weft_status device_open_best(const device_openers *openers, const weft_device_config *config, weft_device **out,
+                             weft_error *error);
 
 /* Calls of backends whose device memory is host memory (ref, cpu). */
 weft_status host_alloc(weft_device *device, uint64_t n_bytes, void **out);
@@ -133,8 +144,8 @@ void host_budget_give(weft_device *device, uint64_t n_bytes);
   .head_stats_scratch = own##_head_stats_scratch, .head_rows = own##_head_rows,                                     \
   .head_rows_scratch = own##_head_rows_scratch, .soft = own##_soft, .soft_scratch = own##_soft_scratch,             \
   .sample = own##_sample, .sample_scratch = own##_sample_scratch, .supports = own##_supports,                       \
-  .numerics = own##_numerics, .canvas = ref_canvas, .canvas_scratch = ref_canvas_scratch, .classes = own##_classes, \
-  .move = ref_move
+  .numerics = own##_numerics, .family = own##_family, .canvas = ref_canvas, .canvas_scratch = ref_canvas_scratch,   \
+  .classes = own##_classes, .move = ref_move
 /* Sets the bound, and fills in what holds for host memory, total and free bytes, and the processor's name. */
 void host_describe(weft_device *device, const weft_device_config *config);
 /* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of

@@ -84,8 +84,9 @@ static weft_status check_norm(weft_device *device, const weft_norm_args *args) {
   return WEFT_OK;
 }
 
-static bool takes_form(const weft_device *device, const weft_weight *weight, uint32_t n_rows, weft_rows_form form) {
-  return form == WEFT_ROWS_F32 || weft_device_rows_form(device, weight, n_rows) == form;
+static bool takes_form(const weft_device *device, const weft_weight *weight, uint32_t n_rows, weft_rows_form form,
+                       weft_rows_way way) {
+  return form == WEFT_ROWS_F32 || weft_device_rows_form(device, weight, n_rows, way) == form;
 }
 
 static weft_status check_matmul(weft_device *device, const weft_matmul_args *args) {
@@ -96,7 +97,7 @@ static weft_status check_matmul(weft_device *device, const weft_matmul_args *arg
     if (status != WEFT_OK) return status;
     REQUIRE("matmul", args->weight[w]->n_in == args->weight[0]->n_in, "weights differ in n_in");
     REQUIRE("matmul", args->weight[w]->n_mats == 1, "a weight is a stack");
-    REQUIRE("matmul", takes_form(device, args->weight[w], args->n_rows, args->x_form), "x_form");
+    REQUIRE("matmul", takes_form(device, args->weight[w], args->n_rows, args->x_form, WEFT_ROWS_TO_MATMUL), "x_form");
     REQUIRE("matmul", args->y[w] != NULL, "y is NULL");
     REQUIRE("matmul", rows_fit(args->n_rows, args->y_stride[w], args->weight[w]->n_out), "y_stride");
   }
@@ -181,6 +182,7 @@ static weft_status check_attention(weft_device *device, const weft_attention_arg
           "n_heads is not a multiple of n_kv_heads");
   REQUIRE("attention", isfinite(args->scale), "scale is not finite");
   REQUIRE("attention", args->prepared == NULL || device->kernels->rows_form != NULL, "prepared");
+  REQUIRE("attention", (args->prepared == NULL) == (args->prepared_form == WEFT_ROWS_F32), "prepared_form");
   REQUIRE("attention", rows_fit(args->n_rows, args->q_stride, cols), "q_stride");
   REQUIRE("attention", rows_fit(args->n_rows, args->out_stride, cols), "out_stride");
   status = check_segments(args);
@@ -219,7 +221,7 @@ static weft_status check_expert_stack(weft_device *device, const weft_experts_ar
                                       uint64_t n_out) {
   weft_status status = check_weight(device, "experts", weight);
   if (status != WEFT_OK) return status;
-  REQUIRE("experts", args->x_form != WEFT_ROWS_F16 && takes_form(device, weight, args->n_rows, args->x_form), "x_form");
+  REQUIRE("experts", takes_form(device, weight, args->n_rows, args->x_form, WEFT_ROWS_TO_EXPERTS), "x_form");
   REQUIRE("experts", weight->n_mats == args->down->n_mats, "stacks differ in their number of experts");
   REQUIRE("experts", weight->n_in == args->down->n_out && weight->n_out == n_out, "shapes do not match");
   return WEFT_OK;

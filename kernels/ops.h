@@ -129,10 +129,11 @@ typedef struct weft_attention_segment {
 typedef struct weft_attention_args {
   const float *q;  /* [n_rows, n_heads * head_dim] */
   float *out;      /* same shape */
-  float *prepared; /* optional, memory of that shape: where the result goes in the form EIGHT. out is then scratch */
+  float *prepared; /* optional, weft_device_rows_bytes: the result goes there in prepared_form, and out is scratch */
   weft_kv_view kv;
   const void *own_k, *own_v;
   uint32_t own_first; /* row whose own keys are at index 0 */
+  weft_rows_form prepared_form;
   const weft_attention_segment *segment;
   uint32_t n_segments, n_rows, n_heads;
   uint32_t window; /* 0: none */
@@ -260,7 +261,6 @@ typedef struct weft_move_args {
 } weft_move_args;
 
 /* ---- sample: kernels/sample.h. classes: kernels/classes.h. canvas: kernels/canvas.h. */
-
 #define WEFT_OPS(X) \
   X(embed)          \
   X(norm)           \
@@ -280,10 +280,10 @@ typedef struct weft_kernels {
   WEFT_OPS(X)
 #undef X
   bool (*supports)(const weft_device *device, weft_type weight_type);
-  weft_rows_form (*rows_form)(const weft_weight *weight, uint32_t n_rows); /* NULL: F32 */
-  /* Names the numerics of products with this weight type on this device, e.g. "q8x32-i32". Products of one name give
-   * a row the same bits. A name that ends in "-free" promises less: a row's bits may depend on the rows beside it
-   * (weft_device_config.no_deterministic). */
+  weft_rows_form (*rows_form)(const weft_weight *weight, uint32_t n_rows, weft_rows_way way); /* NULL: F32 */
+  uint64_t (*rows_bytes)(weft_rows_form form, uint32_t n_rows, uint32_t n_cols);
+  const char *(*family)(const weft_device *device, const char *op); /* of the kernels that run the op */
+  /* Products with weights of one name, as "q8x32-i32", give a row the same bits; "-free": but for no_deterministic. */
   const char *(*numerics)(const weft_device *device, weft_type weight_type);
 } weft_kernels;
 

@@ -32,13 +32,13 @@ weft_status layers_matmul(model_step *step, const float *x, uint32_t n_rows, uin
   return multiply_rows(step, &args);
 }
 
-weft_rows_form layers_form(const model_step *step, uint32_t n_rows, uint32_t n_weights,
+weft_rows_form layers_form(const model_step *step, weft_rows_way way, uint32_t n_rows, uint32_t n_weights,
                            const weft_weight *const *weight) {
   weft_rows_form form = WEFT_ROWS_F32;
   bool any = false;
   for (uint32_t i = 0; i < n_weights; i++) {
     if (weight[i] == NULL) continue;
-    weft_rows_form own = weft_device_rows_form(step->part->device, weight[i], n_rows);
+    weft_rows_form own = weft_device_rows_form(step->part->device, weight[i], n_rows, way);
     if (any && own != form) return WEFT_ROWS_F32;
     form = own;
     any = true;
@@ -152,7 +152,7 @@ static uint32_t qkv_weights(const model_step *step, uint32_t l, const weft_weigh
 static weft_rows_form qkv_form(const model_step *step, uint32_t l) {
   const weft_weight *weight[3];
   uint32_t n_weights = qkv_weights(step, l, weight);
-  return layers_form(step, step->n_rows, n_weights, weight);
+  return layers_form(step, WEFT_ROWS_TO_MATMUL, step->n_rows, n_weights, weight);
 }
 
 void layers_then_next(model_step *step, uint32_t l, layers_norm_args *norm) {
@@ -299,12 +299,13 @@ static uint32_t make_segments(const model_step *step, uint32_t l, bool is_last) 
   return n;
 }
 
-/* Whether attention leaves its result prepared for `o`, in h: that is free, and must have room. */
-static bool prepares_output(const model_step *step, const model_layer *layer, uint64_t cols) {
+/* The form in which attention leaves its result for `o` in h, which is free, where that has room. */
+static weft_rows_form output_form(const model_step *step, const model_layer *layer, uint32_t cols) {
   const weft_weight *o = &layer->o;
-  uint64_t n = step->n_rows;
-  return step->model->n_shards == 1 && layers_form(step, step->n_rows, 1, &o) == WEFT_ROWS_EIGHT &&
-         (n + 7) * (cols + cols / 64) <= n * step->model->hyper.n_hidden * sizeof(float);
+  uint64_t room = sizeof(float) * (uint64_t)step->n_rows * step->model->hyper.n_hidden;
+  weft_rows_form form = layers_form(step, WEFT_ROWS_FROM_ATTENTION, step->n_rows, 1, &o);
+  if (step->model->n_shards > 1) return WEFT_ROWS_F32;
+  return weft_device_rows_bytes(step->part->device, form, step->n_rows, cols) <= room ? form : WEFT_ROWS_F32;
 }
 
 weft_status layers_output(model_step *step, const model_layer *layer, float *y) {
@@ -326,13 +327,14 @@ static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view 
   weft_model *model = step->model;
   model_scratch *s = &step->part->scratch;
   uint64_t cols = (uint64_t)model->hyper.n_heads * view->head_dim;
-  bool prepares = !is_last && prepares_output(step, &model->layers[l], cols);
+  step->o_form = is_last ? WEFT_ROWS_F32 : output_form(step, &model->layers[l], (uint32_t)cols);
+  bool prepares = step->o_form != WEFT_ROWS_F32;
   step->o_x = prepares ? step->h : step->a;
-  step->o_form = prepares ? WEFT_ROWS_EIGHT : WEFT_ROWS_F32;
   weft_attention_args args = {
       .q = s->q,
       .out = step->a,
       .prepared = prepares ? step->h : NULL,
+      .prepared_form = step->o_form,
       .kv = *view,
       .own_k = s->own_k,
       .own_v = s->own_v,
@@ -454,7 +456,7 @@ weft_rows_form layers_mlp_form(const model_step *step, uint32_t l) {
   const model_layer *layer = &step->model->layers[l];
   const weft_weight *in[2] = {&layer->gate, &layer->up};
   bool is_gathered = step->owns_part && !step->model->hyper.moe[l];
-  return is_gathered ? WEFT_ROWS_F32 : layers_form(step, step->n_own, 2, in);
+  return is_gathered ? WEFT_ROWS_F32 : layers_form(step, WEFT_ROWS_TO_MATMUL, step->n_own, 2, in);
 }
 
 /* Each shard computes some of gate's and up's columns, and then, from those of all, some of down's outputs. */
@@ -528,8 +530,7 @@ static weft_status route_rows(model_step *step, const model_layer *layer, const 
 weft_rows_form layers_experts_form(const model_step *step, const model_layer *layer) {
   const weft_weight *weight[3] = {has_weight(&layer->gate_up_exps), has_weight(&layer->gate_exps),
                                   has_weight(&layer->up_exps)};
-  weft_rows_form form = step->owns_part ? WEFT_ROWS_F32 : layers_form(step, step->n_rows, 3, weight);
-  return form == WEFT_ROWS_F16 ? WEFT_ROWS_F32 : form; /* experts prepare rows in 16 bits as they place them */
+  return step->owns_part ? WEFT_ROWS_F32 : layers_form(step, WEFT_ROWS_TO_EXPERTS, step->n_rows, 3, weight);
 }
 
 static weft_status run_experts(model_step *step, const model_layer *layer, const layers_experts_args *given,

@@ -15,7 +15,7 @@ weft_status layers_matmul(model_step *step, const float *x, uint32_t n_rows, uin
                           const weft_weight *const *weight, float *const *y);
 /* The form in which all of the weights take n_rows rows without preparing them, or f32. A weight that is NULL takes any
  * form. */
-weft_rows_form layers_form(const model_step *step, uint32_t n_rows, uint32_t n_weights,
+weft_rows_form layers_form(const model_step *step, weft_rows_way way, uint32_t n_rows, uint32_t n_weights,
                            const weft_weight *const *weight);
 /* step->x = the rows of the token embedding times the model's factor. */
 weft_status layers_embed(model_step *step);

@@ -117,7 +117,9 @@ int main(int argc, char **argv) {
   if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
     code = print_usage(stdout, 0);
   } else if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
-    (void)printf("weft %s\n", weft_version());
+    char backends[3 * WEFT_PATHS_MAX];
+    weft_device_list_backends(backends, sizeof backends);
+    (void)printf("weft %s\n%s", weft_version(), backends);
   } else {
     const weft_command *command = find_command(argv[1]);
     if (command == NULL) {

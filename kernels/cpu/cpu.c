@@ -73,6 +73,11 @@ static const device_calls cpu_calls = {
     .weight_unpack = cpu_unpack,
 };
 
+/* Two ops have their definition alone. */
+const char *cpu_family(const weft_device *device, const char *op) {
+  return strcmp(op, "canvas") == 0 || strcmp(op, "move") == 0 ? "ref" : device->info.isa;
+}
+
 static const weft_kernels cpu_kernels = {.backend = "cpu", HOST_KERNELS(cpu)};
 
 weft_status cpu_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
@@ -92,6 +97,7 @@ weft_status cpu_device_open(const weft_device_config *config, weft_device **out,
   cpu->device.info.backend = "cpu";
   cpu->device.info.index = config->index;
   cpu->device.info.isa = isa->name;
+  cpu->device.info.isa_forced = config->isa != NULL;
   cpu->device.info.products = 8;
   cpu->device.info.n_threads = weft_thread_pool_size(cpu->pool);
   host_describe(&cpu->device, config);

@@ -63,6 +63,7 @@ uint64_t cpu_sample_scratch(weft_device *device, const weft_sample_args *args);
 weft_status cpu_classes(weft_device *device, const weft_classes_args *args);
 bool cpu_supports(const weft_device *device, weft_type weight_type);
 const char *cpu_numerics(const weft_device *device, weft_type weight_type);
+const char *cpu_family(const weft_device *device, const char *op);
 
 /* ---- weights in the layout of this device: pack*.c ---- */
 weft_status cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,

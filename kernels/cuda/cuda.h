@@ -57,9 +57,10 @@ typedef struct cuda_device {
   cuda_host_experts experts;
   step_graphs graphs; /* base.graphs points here unless they are off */
   cudaEvent_t mark[WEFT_MARKS_MAX];
-  int card;       /* its number for the runtime of CUDA */
-  bool no_peer;   /* of the config */
-  uint64_t peers; /* bit c: what is sent to card c may be written there directly, as far as the cards can */
+  int card;                   /* its number for the runtime of CUDA */
+  bool no_peer;               /* of the config */
+  uint64_t peers;             /* bit c: what is sent to card c may be written there directly, as far as the cards can */
+  const struct cuda_set *set; /* of kernels (set.h) */
   uint32_t n_multiprocessors;
   uint32_t n_router_clusters;       /* clusters of the router's kernel that fit on the card at once */
   uint32_t n_attention_clusters[5]; /* the same of each kernel of attention_decode_cluster.cu */

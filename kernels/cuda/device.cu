@@ -7,7 +7,7 @@
 #include "base/memory.h"
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/module.h"
-#include "kernels/cuda/moe/route.h"
+#include "kernels/cuda/set.h"
 
 weft_status cuda_judge(cuda_device *d, cudaError_t error, const char *what) {
   if (error == cudaSuccess) return WEFT_OK;
@@ -323,10 +323,25 @@ static const char *device_numerics(const weft_device *device, weft_type weight_t
   return deterministic ? "f16-k16" : "f16-k16-free";
 }
 
-static weft_rows_form device_rows_form(const weft_weight *weight, uint32_t n_rows) {
-  gemm_operand form = gemm_operand_of(weight);
-  if (!w8a8_fits(n_rows, weight->n_in) || (form != OPERAND_INT8 && form != OPERAND_F16)) return WEFT_ROWS_F32;
-  return form == OPERAND_INT8 ? WEFT_ROWS_EIGHT : WEFT_ROWS_F16;
+/* Experts are given their rows in 16 bits by the token permutation, and attention leaves int8 alone. */
+static weft_rows_form device_rows_form(const weft_weight *weight, uint32_t n_rows, weft_rows_way way) {
+  gemm_operand operand = gemm_operand_of(weight);
+  if (!w8a8_fits(n_rows, weight->n_in)) return WEFT_ROWS_F32;
+  if (operand == OPERAND_INT8) return CUDA_ROWS_W8A8;
+  return operand == OPERAND_F16 && way == WEFT_ROWS_TO_MATMUL ? (weft_rows_form)CUDA_ROWS_F16
+                                                              : (weft_rows_form)WEFT_ROWS_F32;
+}
+
+/* An op runs by kernels of the device's set, or by kernels that run on any card. */
+static const char *device_family(const weft_device *device, const char *op) {
+  const cuda_set *set = ((const cuda_device *)(const void *)device)->set;
+  return card_set_has_op(set->ops, op) ? set->card.name : "any card";
+}
+
+static uint64_t device_rows_bytes(weft_rows_form form, uint32_t n_rows, uint32_t n_cols) {
+  if (form == CUDA_ROWS_F16) return gemm_x_bytes(n_rows, n_cols);
+  uint32_t n_spans = cuda_ceil(n_cols, W8A8_SPAN), n_tiles = cuda_ceil(n_rows, 8);
+  return w8a8_scales_at(n_spans, n_tiles) + (uint64_t)n_spans * n_tiles * 32;
 }
 
 static void device_close(weft_device *device) {
@@ -377,7 +392,7 @@ static device_calls make_calls(void) {
   return calls;
 }
 
-static weft_kernels make_kernels(void) {
+static weft_kernels make_kernels(const cuda_set *set) {
   weft_kernels k;
   memset(&k, 0, sizeof k);
   k.backend = "cuda";
@@ -390,7 +405,7 @@ static weft_kernels make_kernels(void) {
   k.attention_walk = cuda_attention_walk;
   k.attention_scratch = cuda_attention_scratch;
   k.gate = cuda_gate;
-  k.route = cuda_route;
+  k.route = set->route;
   k.route_scratch = cuda_route_scratch;
   k.experts = cuda_experts;
   k.experts_scratch = cuda_experts_scratch;
@@ -401,7 +416,7 @@ static weft_kernels make_kernels(void) {
   k.head_rows_scratch = cuda_head_rows_scratch;
   k.soft = cuda_soft;
   k.soft_scratch = cuda_soft_scratch;
-  k.sample = cuda_sample;
+  k.sample = set->sample;
   k.sample_scratch = cuda_sample_scratch;
   k.canvas = cuda_canvas;
   k.classes = cuda_classes;
@@ -409,13 +424,26 @@ static weft_kernels make_kernels(void) {
   k.move = cuda_move;
   k.supports = device_supports;
   k.rows_form = device_rows_form;
+  k.rows_bytes = device_rows_bytes;
   k.numerics = device_numerics;
+  k.family = device_family;
   return k;
 }
 
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
-static weft_status find_card(cuda_device *d, uint32_t index, weft_error *error) {
+static weft_status choose_set(cuda_device *d, const card_wish *wish, weft_error *error) {
+  card_set sets[CUDA_SETS];
+  uint32_t chosen = 0;
+  for (uint32_t i = 0; i < CUDA_SETS; i++) sets[i] = cuda_sets[i].card;
+  weft_status status = card_choose_set(wish, sets, CUDA_SETS, &chosen, error);
+  d->set = &cuda_sets[chosen];
+  d->base.info.set = d->set->card.name;
+  d->base.info.isa_forced = wish->set != NULL;
+  return status;
+}
+
+static weft_status find_card(cuda_device *d, uint32_t index, const char *isa, weft_error *error) {
   int n = 0;
   cudaError_t found = cudaGetDeviceCount(&n);
   if (found != cudaSuccess || n == 0) {
@@ -435,6 +463,10 @@ static weft_status find_card(cuda_device *d, uint32_t index, weft_error *error) 
   if (found != cudaSuccess) {
     return weft_fail(error, WEFT_E_DEVICE, "backend 'cuda': %s", cudaGetErrorString(found));
   }
+  card_wish wish = {properties.name, (uint32_t)(10 * properties.major + properties.minor), WEFT_CUDA_ARCHITECTURES,
+                    isa};
+  weft_status status = choose_set(d, &wish, error);
+  if (status != WEFT_OK) return status;
   d->n_multiprocessors = (uint32_t)properties.multiProcessorCount;
   (void)snprintf(d->base.info.name, sizeof d->base.info.name, "%.95s", properties.name);
   (void)snprintf(d->isa, sizeof d->isa, "sm_%d%d", properties.major, properties.minor);
@@ -487,29 +519,21 @@ static weft_status take_memory(cuda_device *d, const weft_device_config *config)
   return status;
 }
 
-/* The first call that needs machine code of this card: fails where the module has none for it. */
-static weft_status set_up_kernels(cuda_device *d) {
-  weft_status status = cuda_gemm_setup(d);
-  if (status == WEFT_OK) status = cuda_attention_setup(d);
-  if (status == WEFT_OK) status = cuda_soft_setup(d);
-  return status == WEFT_OK ? route_setup(d) : status;
-}
-
 extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_open(const weft_cuda_module_terms *terms,
                                                                                     const weft_device_config *config,
                                                                                     weft_device **out,
                                                                                     weft_error *error) {
   static const device_calls calls = make_calls();
-  static const weft_kernels kernels = make_kernels();
+  static const weft_kernels kernels[CUDA_SETS] = {make_kernels(&cuda_sets[0])};
   weft_cuda_module_terms ours = weft_cuda_module_our_terms();
-  if (memcmp(terms, &ours, sizeof ours) != 0) {
+  const char *differs = weft_cuda_module_compare(terms, &ours);
+  if (differs != NULL) {
     return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "backend 'cuda': libweft-cuda.so was built for another version of weft");
+                     "backend 'cuda': libweft-cuda.so was built for another version of weft: %s differs", differs);
   }
   cuda_device *d = (cuda_device *)weft_alloc(1, sizeof *d);
   if (d == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: the cuda device");
   d->base.calls = &calls;
-  d->base.kernels = &kernels;
   d->base.info.backend = "cuda";
   d->base.info.isa = d->isa;
   d->base.info.n_threads = 1;
@@ -518,8 +542,9 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->base.info.products = d->w8a8 ? 8 : 16;
   d->base.info.integers = d->w8a8 && config->integers;
   d->no_peer = config->no_peer;
-  weft_status status = find_card(d, config->index, error);
+  weft_status status = find_card(d, config->index, config->isa, error);
   if (status == WEFT_OK) {
+    d->base.kernels = &kernels[d->set - cuda_sets];
     status = take_memory(d, config);
     if (status == WEFT_E_NO_MEMORY)
       (void)weft_fail(error, status,
@@ -529,10 +554,10 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
       (void)weft_fail(error, status, "backend 'cuda': %s", weft_status_text(status));
   }
   if (status == WEFT_OK) {
-    status = set_up_kernels(d);
-    if (status != WEFT_OK) {
-      (void)weft_fail(error, status, "backend 'cuda': this build has no code for %s (%s)", d->base.info.name, d->isa);
-    }
+    status = d->set->setup(d);
+    if (status != WEFT_OK)
+      (void)weft_fail(error, status, "backend 'cuda': the driver does not load the kernels for %s (%s)",
+                      d->base.info.name, d->isa);
   }
   if (status != WEFT_OK) {
     device_close(&d->base);
@@ -540,4 +565,15 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   }
   *out = &d->base;
   return WEFT_OK;
+}
+
+extern "C" __attribute__((visibility("default"))) void weft_cuda_module_describe(char *out, size_t n) {
+  size_t at = 0;
+  for (uint32_t i = 0; i < CUDA_SETS && at < n; i++) {
+    const cuda_set *set = &cuda_sets[i];
+    int more = snprintf(out + at, n - at, "%s%s (%s):%.*s", i == 0 ? "" : "; ", set->card.name, set->card.cards,
+                        (int)strlen(set->ops) - 1, set->ops);
+    if (more > 0) at += (size_t)more;
+  }
+  if (at < n) (void)snprintf(out + at, n - at, "; other ops: any card; built for " WEFT_CUDA_ARCHITECTURES);
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* How the program and libweft-cuda.so meet: one function, and terms (a version and sizes) that both must agree on.
+/* How the program and libweft-cuda.so meet: two functions, and terms that both must agree on: the version, and the size of
+ * every struct that one side fills and the other one reads.
  *
- * Law: the module exports weft_cuda_module_open and nothing else. The program passes the terms that it was built with,
- * and a module of another build refuses them. */
+ * Law: the module exports weft_cuda_module_open and weft_cuda_module_describe and nothing else. The program passes the
+ * terms that it was built with, and a module of another build refuses them. The list of argument structs is made from
+ * WEFT_OPS, so a new op is in it. */
 #ifndef WEFT_KERNELS_CUDA_MODULE_H
 #define WEFT_KERNELS_CUDA_MODULE_H
 
@@ -15,33 +17,55 @@
 extern "C" {
 #endif
 
+/* Structs that both sides know and no op's arguments hold by value. */
+/* clang-format off */
+#define WEFT_MODULE_STRUCTS(X)                                                                                 \
+  X(weft_device_config) X(weft_device_info) X(weft_device) X(weft_kernels) X(device_calls) X(step_graphs)      \
+  X(step_graphs_calls) X(weft_weight) X(weft_weight_source) X(weft_attention_segment) X(weft_sample_row)       \
+  X(weft_sample_result) X(shards_exchange) X(weft_error)
+/* clang-format on */
+
 typedef struct weft_cuda_module_terms {
   char version[32];
-  uint32_t config_bytes, move_bytes, sample_bytes, canvas_bytes, classes_bytes, device_bytes, calls_bytes,
-      kernels_bytes, attention_bytes, experts_bytes, stats_bytes, exchange_bytes;
+#define X(op) uint32_t op##_args_bytes;
+  WEFT_OPS(X)
+#undef X
+#define X(name) uint32_t name##_bytes;
+  WEFT_MODULE_STRUCTS(X)
+#undef X
 } weft_cuda_module_terms;
 
 static inline weft_cuda_module_terms weft_cuda_module_our_terms(void) {
   weft_cuda_module_terms terms;
   memset(&terms, 0, sizeof terms);
   strncpy(terms.version, WEFT_VERSION, sizeof terms.version - 1);
-  terms.config_bytes = (uint32_t)sizeof(weft_device_config);
-  terms.move_bytes = (uint32_t)sizeof(weft_move_args);
-  terms.sample_bytes = (uint32_t)sizeof(weft_sample_args);
-  terms.canvas_bytes = (uint32_t)sizeof(weft_canvas_args);
-  terms.classes_bytes = (uint32_t)sizeof(weft_classes_args);
-  terms.device_bytes = (uint32_t)sizeof(struct weft_device);
-  terms.calls_bytes = (uint32_t)sizeof(device_calls);
-  terms.kernels_bytes = (uint32_t)sizeof(weft_kernels);
-  terms.attention_bytes = (uint32_t)sizeof(weft_attention_args);
-  terms.experts_bytes = (uint32_t)sizeof(weft_experts_args);
-  terms.stats_bytes = (uint32_t)sizeof(weft_head_stats_args);
-  terms.exchange_bytes = (uint32_t)sizeof(shards_exchange);
+#define X(op) terms.op##_args_bytes = (uint32_t)sizeof(weft_##op##_args);
+  WEFT_OPS(X)
+#undef X
+#define X(name) terms.name##_bytes = (uint32_t)sizeof(name);
+  WEFT_MODULE_STRUCTS(X)
+#undef X
   return terms;
+}
+
+/* What two builds do not agree on: "the version" or the name of a struct; NULL: they agree. */
+static inline const char *weft_cuda_module_compare(const weft_cuda_module_terms *a, const weft_cuda_module_terms *b) {
+  if (strncmp(a->version, b->version, sizeof a->version) != 0) return "the version";
+#define X(op) \
+  if (a->op##_args_bytes != b->op##_args_bytes) return "weft_" #op "_args";
+  WEFT_OPS(X)
+#undef X
+#define X(name) \
+  if (a->name##_bytes != b->name##_bytes) return #name;
+  WEFT_MODULE_STRUCTS(X)
+#undef X
+  return NULL;
 }
 
 typedef weft_status (*weft_cuda_module_open_fn)(const weft_cuda_module_terms *terms, const weft_device_config *config,
                                                 weft_device **out, weft_error *error);
+/* Writes a line about the module's kernel sets. Needs no card and no driver. */
+typedef void (*weft_cuda_module_describe_fn)(char *out, size_t n);
 
 #ifdef __cplusplus
 }

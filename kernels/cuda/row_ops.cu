@@ -265,7 +265,7 @@ static __device__ __forceinline__ void write_then(const norm_kernel_args &a, con
     }
     __syncthreads();
     uint8_t *out = (uint8_t *)(void *)op.then[i];
-    if (op.then_form[i] == WEFT_ROWS_EIGHT) {
+    if (op.then_form[i] == CUDA_ROWS_W8A8) {
       write_w8a8<THREADS, SLOTS>(a, out, v, shared[i]);
       continue;
     }

@@ -59,6 +59,12 @@ static bool ref_supports(const weft_device *device, weft_type weight_type) {
   return weft_type_find((int32_t)weight_type) != NULL;
 }
 
+static const char *ref_family(const weft_device *device, const char *op) {
+  (void)device;
+  (void)op;
+  return "ref";
+}
+
 static const char *ref_numerics(const weft_device *device, weft_type weight_type) {
   return device->info.products == 8 && ref_w8a8_takes(weight_type) ? "s8x256-i32" : "f64";
 }

@@ -693,16 +693,19 @@ static void prepared_once(weft_device *device, const attention_case *c) {
   stored s = stored_new(WEFT_TYPE_Q4_K, 1, N_OUT, n_in, 5);
   weft_weight weight = upload(device, &s);
   stored_free(&s);
-  assert_int_equal(weft_device_rows_form(device, &weight, l.n_rows), WEFT_ROWS_EIGHT);
+  weft_rows_form form = weft_device_rows_form(device, &weight, l.n_rows, WEFT_ROWS_FROM_ATTENTION);
+  assert_int_not_equal(form, WEFT_ROWS_F32);
+  assert_true(weft_device_rows_bytes(device, form, l.n_rows, n_in) <= sizeof(float) * l.n_rows * n_in);
   buffer out = buffer_new(l.q.n_bytes), prepared = buffer_new((size_t)l.n_rows * n_in * sizeof(float)), y[2];
   for (uint32_t way = 0; way < 2; way++) {
     weft_attention_args args = l.args;
     args.out = out.data;
     args.prepared = way == 0 ? NULL : prepared.data;
+    args.prepared_form = way == 0 ? WEFT_ROWS_F32 : form;
     RUN_OP(attention, device, &args);
     y[way] = buffer_new((size_t)l.n_rows * N_OUT * sizeof(float));
     weft_matmul_args m = {.x = way == 0 ? out.data : prepared.data, .n_rows = l.n_rows, .n_weights = 1};
-    m.x_form = way == 0 ? WEFT_ROWS_F32 : WEFT_ROWS_EIGHT;
+    m.x_form = way == 0 ? WEFT_ROWS_F32 : form;
     m.weight[0] = &weight, m.y[0] = y[way].data, m.y_stride[0] = N_OUT;
     m.x_stride = way == 0 ? l.args.out_stride : n_in;
     RUN_OP(matmul, device, &m);

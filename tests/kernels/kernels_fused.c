@@ -209,9 +209,9 @@ static void prepared_once(weft_device *device, const char *name, const weft_weig
   if (is_cuda(device)) x[5ull * n + 1] = INFINITY;
   x[7ull * n] = 1e30f;
   for (uint32_t way = 0; way < 2; way++) {
-    weft_rows_form form = way == 0 ? WEFT_ROWS_F32 : weft_device_rows_form(device, weight, n_rows);
-    weft_rows_form wanted = is_eight(device) ? WEFT_ROWS_EIGHT : WEFT_ROWS_F16;
-    if (way == 1) assert_int_equal(form, is_cuda(device) && n_rows > 16 ? wanted : WEFT_ROWS_F32);
+    weft_rows_form form = way == 0 ? WEFT_ROWS_F32 : weft_device_rows_form(device, weight, n_rows, WEFT_ROWS_TO_MATMUL);
+    if (way == 1) assert_int_equal(form != WEFT_ROWS_F32, is_cuda(device) && n_rows > 16);
+    assert_true(weft_device_rows_bytes(device, form, n_rows, n) <= sizeof(float) * n_rows * n);
     weft_norm_args norm = {.x = x, .y = y, .n_rows = n_rows, .n_cols = n, .n_then = 2, .eps = 1e-6f};
     norm.x_stride = norm.y_stride = n;
     float *other = rows_new((uint64_t)n_rows * n, 54);
@@ -437,9 +437,10 @@ static void run_shared(weft_device *device, const weft_experts_args *experts) {
 }
 
 /* The form in which both weights, or the only one, take rows. */
-static weft_rows_form form_of(weft_device *device, const weft_weight *a, const weft_weight *b, uint32_t n_rows) {
-  weft_rows_form form = weft_device_rows_form(device, a, n_rows);
-  return b == NULL || weft_device_rows_form(device, b, n_rows) == form ? form : WEFT_ROWS_F32;
+static weft_rows_form form_of(weft_device *device, const weft_weight *a, const weft_weight *b, uint32_t n_rows,
+                              weft_rows_way way) {
+  weft_rows_form form = weft_device_rows_form(device, a, n_rows, way);
+  return b == NULL || weft_device_rows_form(device, b, n_rows, way) == form ? form : WEFT_ROWS_F32;
 }
 
 /* A layer's feed-forward half, r.x = r.x + norm(shared + experts): as the model calls it, without a wait and with rows
@@ -467,9 +468,8 @@ static void run_layer(weft_device *device, const layer *l, layer_rows *r, uint32
   norm.then_weight[0] = r->factor, norm.then_weight[1] = r->factor + WIDTH;
   if (whole) {
     const weft_weight *in = experts.gate_up != NULL ? experts.gate_up : experts.gate;
-    weft_rows_form form = form_of(device, in, experts.up, n_rows);
-    experts.x_form = norm.then_form[0] = form == WEFT_ROWS_F16 ? WEFT_ROWS_F32 : form;
-    experts.shared.x_form = norm.then_form[1] = form_of(device, &l->gate, &l->up, n_rows);
+    experts.x_form = norm.then_form[0] = form_of(device, in, experts.up, n_rows, WEFT_ROWS_TO_EXPERTS);
+    experts.shared.x_form = norm.then_form[1] = form_of(device, &l->gate, &l->up, n_rows, WEFT_ROWS_TO_MATMUL);
   }
   assert_int_equal(weft_norm(device, &norm), WEFT_OK);
   norm.n_then = 0;

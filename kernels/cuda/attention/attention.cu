@@ -7,6 +7,7 @@
 
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/gemm/w8a8.h"
+#include "kernels/cuda/set.h"
 
 enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384, TURNS_MAX = 8 };
 
@@ -249,13 +250,14 @@ weft_status cuda_attention(weft_device *device, const weft_attention_args *args)
   attention_kernels k;
   if (d->lost) return WEFT_E_DEVICE;
   if (args->n_segments == 0) return WEFT_OK;
+  if (args->prepared != NULL && args->prepared_form != CUDA_ROWS_W8A8) return WEFT_E_INVALID;
   if (args->prepared != NULL && !w8a8_fits(args->n_rows, args->n_heads * args->kv.head_dim)) return WEFT_E_INVALID;
   weft_status status = make_tables(d, args, &k);
   k.flash.prepares =
       args->prepared != NULL && k.cut.n_decode == 0 && k.cut.n_fallback == 0 && args->kv.head_dim % W8A8_SPAN == 0;
-  if (status == WEFT_OK && k.cut.n_flash > 0) status = attention_flash(d, &k.flash, k.cut.n_groups);
+  if (status == WEFT_OK && k.cut.n_flash > 0) status = d->set->attention_flash(d, &k.flash, k.cut.n_groups);
   if (status == WEFT_OK && k.cut.n_decode > 0)
-    status = k.cut.stream ? attention_decode_stream(d, &k.decode) : attention_decode_cluster(d, &k.decode);
+    status = (k.cut.stream ? d->set->attention_decode_stream : d->set->attention_decode_cluster)(d, &k.decode);
   if (status == WEFT_OK && k.cut.n_merges > 0) status = attention_combine(d, &k.decode);
   if (status == WEFT_OK && k.cut.n_fallback > 0) status = attention_fallback(d, &k.fallback);
   if (status == WEFT_OK && args->prepared != NULL && !k.flash.prepares) status = prepare_out(d, args);

@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/weights/int8_weights.h"
 #include "kernels/cuda/moe/experts_gemv.h"
+#include "kernels/cuda/set.h"
 #include "kernels/parts.h"
 
 enum {
@@ -92,9 +93,10 @@ weft_status gemm(cuda_device *d, const gemm_args *args) {
   if (d->lost) return WEFT_E_DEVICE;
   if (args->type == WEFT_TYPE_F32) return gemm_f32(d, args);
   bool few = args->jobs == NULL && (args->ids != NULL || !args->is_tiled);
-  if (args->is_w8a8) return few ? w8a8_gemv(d, args) : int8_gemm_takes(args) ? int8_gemm(d, args) : w8a8_gemm(d, args);
-  if (args->jobs != NULL) return gemm_grouped(d, args);
-  return few ? gemv(d, args) : gemm_dense(d, args);
+  if (args->is_w8a8)
+    return (few ? d->set->w8a8_gemv : int8_gemm_takes(args) ? d->set->int8_gemm : d->set->w8a8_gemm)(d, args);
+  if (args->jobs != NULL) return d->set->gemm_grouped(d, args);
+  return few ? d->set->gemv(d, args) : d->set->gemm_dense(d, args);
 }
 
 bool gemm_has_gated_epilogue(const cuda_device *d, const gemm_args *args) {
@@ -236,7 +238,7 @@ static weft_status run_products(cuda_device *d, const weft_matmul_args *args, co
   *gated = false;
   if (d->lost) return WEFT_E_DEVICE;
   if (args->x_form != WEFT_ROWS_F32) {
-    gemm_operand operand = args->x_form == WEFT_ROWS_EIGHT ? OPERAND_INT8 : OPERAND_F16;
+    gemm_operand operand = args->x_form == CUDA_ROWS_W8A8 ? OPERAND_INT8 : OPERAND_F16;
     uint8_t *x = (uint8_t *)(uintptr_t)args->x; /* only read */
     prepared[operand] = x;
     unscale[operand] = (float *)(void *)(x + gemm_unscale_at(args->n_rows, n_in));

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/set.h"
 
 enum { STAT_THREADS = 128, FINISH_THREADS = 256, CHUNK = WEFT_VOCAB_CHUNK };
 
@@ -357,7 +358,7 @@ static weft_status stats_group(cuda_device *d, const weft_head_stats_args *args,
   weft_status status = gemm_from_f32(d, args->weight, args->h + (uint64_t)first * args->h_stride, args->h_stride, n,
                                      logits, g.logits_stride, p->x);
   if (status == WEFT_OK) status = head_measure(d, &g, &o);
-  if (status == WEFT_OK && soft) status = head_soften(d, &g);
+  if (status == WEFT_OK && soft) status = d->set->soft(d, &g);
   if (status != WEFT_OK || args->logits == NULL || args->cap == 0.0f) return status;
   return cap_rows(d, logits, g.logits_stride, n, g.n_vocab, args->cap, args->bad + first);
 }
@@ -426,7 +427,7 @@ weft_status cuda_soft(weft_device *device, const weft_soft_args *args) {
     g.temperature = args->temperature + first;
     g.soft = args->soft + (uint64_t)first * args->soft_stride;
     status = head_measure(d, &g, NULL);
-    if (status == WEFT_OK) status = head_soften(d, &g);
+    if (status == WEFT_OK) status = d->set->soft(d, &g);
   }
   return status;
 }

@@ -24,6 +24,7 @@
 #include "kernels/cuda/moe/experts_gemv.h"
 #include "kernels/cuda/weights/int8_weights.h"
 #include "kernels/cuda/gemm/prologue.cuh"
+#include "kernels/cuda/set.h"
 #include "kernels/parts.h"
 
 enum {
@@ -368,7 +369,7 @@ static weft_status permute_pairs(cuda_device *d, const weft_experts_args *args, 
                                  const weft_weight *weight) {
   prologue_args a = permuted_prologue(args, p, weight);
   if (gemm_operand_of(weight) == OPERAND_INT8) a.out = NULL;
-  bool puts = args->x_form == WEFT_ROWS_EIGHT;
+  bool puts = args->x_form == CUDA_ROWS_W8A8;
   uint32_t rows_per_block = cuda_ceil(args->n_rows, (puts ? 1 : PERMUTE_BLOCKS) * d->n_multiprocessors);
   if (puts && rows_per_block > PERMUTE_ROWS) rows_per_block = PERMUTE_ROWS;
   permute_args g = {args->ids,   args->first_expert, p->n_pairs, args->k,   p->n_experts, p->job_rows,
@@ -430,7 +431,7 @@ static weft_status gate_up_gemm(cuda_device *d, const weft_experts_args *args, c
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
   gemm_operand operand = gemm_operand_of(first);
   gemm_args a;
-  bool is_placed = operand != OPERAND_INT8 || args->x_form == WEFT_ROWS_EIGHT; /* permute_pairs has run the prologue */
+  bool is_placed = operand != OPERAND_INT8 || args->x_form == CUDA_ROWS_W8A8; /* permute_pairs has run the prologue */
   weft_status status = is_placed ? WEFT_OK : input_prologue(d, args, p, first);
   *gated = gated_gate_up_args(d, args, p, &a);
   if (!*gated) a = gate_up_args(args, p, first, p->gate_up, 2ull * p->n_ff);
@@ -594,7 +595,8 @@ static weft_status gemv_down(weft_device *device, const weft_experts_args *args,
     b.weight[0] = gemm_weight_of(shared->down, shared->y, shared->y_stride);
   else
     memset(&b, 0, sizeof b);
-  auto down = a.is_w8a8 ? w8a8_gemv_down : experts_gemv_down;
+  const cuda_set *set = cuda_of(device)->set;
+  auto down = a.is_w8a8 ? set->w8a8_gemv_down : set->gemv_down;
   weft_status status = down(cuda_of(device), &a, &b, args->weights, args->k);
   if (takes || shared->gate == NULL || status != WEFT_OK) return status;
   weft_matmul_args out = parts_shared_out(args);

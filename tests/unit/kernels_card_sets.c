@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: MIT */
+/* What becomes of a card without code, of a module of another build and of a config that names no backend: the lines, and
+ * what serves instead. No card is needed: the choice is a function of the card's capability and of what the module has. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/log.h"
+#include "kernels/card_sets.h"
+#include "kernels/cuda/module.h"
+
+/* ---- machine code ---- */
+
+static void code_runs_where_its_architecture_says(void **state) {
+  (void)state;
+  static const struct {
+    const char *architectures;
+    uint32_t capability;
+    bool runs;
+  } table[] = {
+      {"90a-real", 90, true},
+      {"90a-real", 80, false},
+      {"90a-real", 100, false},
+      {"90a-real", 89, false},
+      {"90-real", 90, true},
+      {"90-real", 100, false},
+      {"80-real", 86, true},
+      {"86-real", 80, false},
+      {"80-real", 90, false},
+      {"80", 90, true},
+      {"80", 75, false},
+      {"80-virtual", 120, true},
+      {"90a", 100, false},
+      {"90a-virtual", 90, true},
+      {"100f-real", 103, true},
+      {"100f-real", 120, false},
+      {"100f", 120, false},
+      {"80-real,90a-real", 90, true},
+      {"80-real,90a-real", 89, true},
+      {"80-real,90a-real", 100, false},
+      {"", 90, false},
+      {"native", 90, false},
+      {"90b-real", 90, false},
+      {"9", 90, false},
+      {",90a-real,", 90, true},
+  };
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    if (card_has_code(table[i].architectures, table[i].capability) != table[i].runs)
+      fail_msg("'%s' on a card of %u", table[i].architectures, table[i].capability);
+  }
+}
+
+/* ---- sets ---- */
+
+static bool fits_90(uint32_t capability) {
+  return capability == 90;
+}
+
+static bool fits_80_on(uint32_t capability) {
+  return capability >= 80;
+}
+
+static const card_set sets[] = {{"hopper", "sm_90", fits_90}, {"ampere", "sm_80 and later", fits_80_on}};
+
+/* The set's number, or -1 with the line in `line`. */
+static int choose(uint32_t n_sets, const char *architectures, uint32_t capability, const char *set, weft_error *line) {
+  card_wish wish = {"NVIDIA Card", capability, architectures, set};
+  uint32_t chosen = 99;
+  weft_status status = card_choose_set(&wish, sets, n_sets, &chosen, line);
+  assert_true(status == WEFT_OK || status == WEFT_E_UNSUPPORTED);
+  return status == WEFT_OK ? (int)chosen : -1;
+}
+
+static void a_card_gets_the_first_set_that_fits(void **state) {
+  (void)state;
+  weft_error line;
+  assert_int_equal(choose(1, "90a-real", 90, NULL, &line), 0);
+  assert_int_equal(choose(2, "90a-real,80-real", 90, NULL, &line), 0);
+  assert_int_equal(choose(2, "90a-real,80-real", 86, NULL, &line), 1);
+  assert_int_equal(choose(2, "90a-real,80", 90, "ampere", &line), 1);
+  assert_int_equal(choose(2, "90a-real", 90, "hopper", &line), 0);
+}
+
+static void a_refusal_says_what_there_is(void **state) {
+  (void)state;
+  weft_error line;
+  assert_int_equal(choose(1, "90a-real", 80, NULL, &line), -1);
+  assert_string_equal(line.text,
+                      "backend 'cuda': there are no kernels for NVIDIA Card (sm_80); libweft-cuda.so has hopper "
+                      "(sm_90): use --backend cpu");
+  assert_int_equal(choose(2, "90a-real", 80, NULL, &line), -1);
+  assert_non_null(strstr(line.text, "built for the architectures 90a-real"));
+  assert_non_null(strstr(line.text, "-DWEFT_CUDA_ARCHITECTURES=80-real"));
+  assert_int_equal(choose(2, "80-real", 90, "hopper", &line), -1);
+  assert_non_null(strstr(line.text, "no code for NVIDIA Card (sm_90)"));
+  assert_int_equal(choose(2, "90a-real,80", 80, "hopper", &line), -1);
+  assert_non_null(strstr(line.text, "kernel set 'hopper' is not for NVIDIA Card (sm_80)"));
+  assert_non_null(strstr(line.text, "ampere (sm_80 and later)"));
+  assert_int_equal(choose(2, "90a-real", 90, "turing", &line), -1);
+  assert_non_null(strstr(line.text, "kernel set 'turing' is unknown; there is hopper (sm_90), ampere"));
+  assert_int_equal(choose(1, "90a-real", 80, NULL, NULL), -1); /* nobody wants the line */
+}
+
+static void a_list_of_ops_has_whole_names(void **state) {
+  (void)state;
+  assert_true(card_set_has_op(" matmul experts soft ", "matmul"));
+  assert_true(card_set_has_op(" matmul experts soft ", "soft"));
+  assert_false(card_set_has_op(" head_stats head_rows ", "head"));
+  assert_false(card_set_has_op(" head_rows ", "rows"));
+}
+
+/* ---- the module's terms ---- */
+
+static void every_struct_of_both_sides_is_compared(void **state) {
+  (void)state;
+  weft_cuda_module_terms ours = weft_cuda_module_our_terms(), other = ours;
+  assert_null(weft_cuda_module_compare(&ours, &other));
+  other.version[0] ^= 1;
+  assert_string_equal(weft_cuda_module_compare(&ours, &other), "the version");
+#define X(op)                                                       \
+  other = ours, other.op##_args_bytes += 8;                         \
+  assert_int_equal(ours.op##_args_bytes, sizeof(weft_##op##_args)); \
+  assert_string_equal(weft_cuda_module_compare(&ours, &other), "weft_" #op "_args");
+  WEFT_OPS(X)
+#undef X
+#define X(name)                                      \
+  other = ours, other.name##_bytes -= 1;             \
+  assert_int_equal(ours.name##_bytes, sizeof(name)); \
+  assert_string_equal(weft_cuda_module_compare(&ours, &other), #name);
+  WEFT_MODULE_STRUCTS(X)
+#undef X
+}
+
+/* ---- a config that names no backend ---- */
+
+static bool has_card, card_opens;
+static uint32_t n_cards_asked;
+
+static bool tell_has_card(void) {
+  return has_card;
+}
+
+static weft_status open_card(const weft_device_config *config, weft_device **out, weft_error *error) {
+  weft_device_config cpu = *config;
+  cpu.backend = "ref"; /* stands for a card */
+  n_cards_asked++;
+  return card_opens ? weft_device_open(&cpu, out, error)
+                    : weft_fail(error, WEFT_E_UNSUPPORTED, "no code for this card");
+}
+
+static weft_status open_cpu(const weft_device_config *config, weft_device **out, weft_error *error) {
+  weft_device_config cpu = *config;
+  cpu.backend = "cpu";
+  return weft_device_open(&cpu, out, error);
+}
+
+static void expect_backend(const char *name, uint32_t asked) {
+  static const device_openers openers = {tell_has_card, open_card, open_cpu};
+  weft_device_config config = {.n_threads = 1};
+  weft_device *device = NULL;
+  n_cards_asked = 0;
+  assert_int_equal(device_open_best(&openers, &config, &device, NULL), WEFT_OK);
+  assert_string_equal(weft_device_get_info(device)->backend, name);
+  assert_int_equal(n_cards_asked, asked);
+  weft_device_close(device);
+}
+
+static void the_cpu_serves_where_the_card_cannot(void **state) {
+  (void)state;
+  weft_log_set_level((weft_log_level)-1); /* the warning is the point of it, and no fault of this test */
+  has_card = false, card_opens = true;
+  expect_backend("cpu", 0);
+  has_card = true;
+  expect_backend("ref", 1);
+  card_opens = false;
+  expect_backend("cpu", 1);
+}
+
+/* ---- paths ---- */
+
+static void each_op_has_one_path(void **state) {
+  (void)state;
+  static const char *const backends[] = {"cpu", "ref"};
+  char paths[WEFT_PATHS_MAX];
+  for (int i = 0; i < 2; i++) {
+    for (int forced = 0; forced < 2; forced++) {
+      weft_device_config config = {.backend = backends[i], .n_threads = 1, .isa = forced ? "portable" : NULL};
+      weft_device *device = NULL;
+      assert_int_equal(weft_device_open(&config, &device, NULL), WEFT_OK);
+      weft_device_paths(device, paths, sizeof paths);
+      assert_true(strlen(paths) + 1 < sizeof paths);
+      assert_non_null(strstr(paths, forced && i == 0 ? "portable (forced):" : "(default):"));
+#define X(op)                              \
+  assert_non_null(strstr(paths, " " #op)); \
+  assert_null(strstr(strstr(paths, " " #op) + 1, " " #op ","));
+      WEFT_OPS(X)
+#undef X
+      weft_device_paths(device, paths, 20); /* too short for all: cut, and ended */
+      assert_int_equal(strlen(paths), 19);
+      weft_device_close(device);
+    }
+  }
+  char lines[3 * WEFT_PATHS_MAX];
+  weft_device_list_backends(lines, sizeof lines);
+  assert_ptr_equal(strstr(lines, "cpu   "), lines);
+  assert_non_null(strstr(lines, "\ncuda  "));
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(code_runs_where_its_architecture_says),
+      cmocka_unit_test(a_card_gets_the_first_set_that_fits),
+      cmocka_unit_test(a_refusal_says_what_there_is),
+      cmocka_unit_test(a_list_of_ops_has_whole_names),
+      cmocka_unit_test(every_struct_of_both_sides_is_compared),
+      cmocka_unit_test(the_cpu_serves_where_the_card_cannot),
+      cmocka_unit_test(each_op_has_one_path),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
