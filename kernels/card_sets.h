@@ -25,9 +25,10 @@ typedef struct card_set {
   bool (*fits)(uint32_t capability); /* 90 is compute capability 9.0 */
 } card_set;
 
-/* Whether machine code, or PTX that the driver compiles, for these architectures runs on a card. architectures is a list
- * as CMAKE_CUDA_ARCHITECTURES takes it, with commas: "90a-real,80": code for x.y runs on cards x.z with z >= y; code for x.ya on
- * x.y alone; for x.yf as without f. Without -real there is PTX too, which runs on every later card, or for x.ya on x.y. */
+/* Whether machine code, or PTX that the driver compiles, for these architectures runs on a card. architectures is a
+ * list as CMAKE_CUDA_ARCHITECTURES takes it, with commas: "90a-real,80": code for x.y runs on cards x.z with z >= y;
+ * code for x.ya on x.y alone; for x.yf as without f. Without -real there is PTX too, which runs on every later card,
+ * or for x.ya on x.y. */
 bool card_has_code(const char *architectures, uint32_t capability);
 
 typedef struct card_wish {
@@ -40,7 +41,8 @@ typedef struct card_wish {
 /* Whether a list of ops, " matmul experts ", has one. */
 bool card_set_has_op(const char *ops, const char *op);
 
-/* The number of the set that the card gets. UNSUPPORTED, with a line in *error that says what the module has code for. */
+/* The number of the set that the card gets. UNSUPPORTED, with a line in *error that says what the module has code
+ * for. */
 weft_status card_choose_set(const card_wish *wish, const card_set *sets, uint32_t n_sets, uint32_t *out,
                             weft_error *error);
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
-/* How the program and libweft-cuda.so meet: two functions, and terms that both must agree on: the version, and the size of
- * every struct that one side fills and the other one reads.
+/* How the program and libweft-cuda.so meet: two functions, and terms that both must agree on: the version, and the
+ * size of every struct that one side fills and the other one reads.
  *
- * Law: the module exports weft_cuda_module_open and weft_cuda_module_describe and nothing else. The program passes the
- * terms that it was built with, and a module of another build refuses them. The list of argument structs is made from
- * WEFT_OPS, so a new op is in it. */
+ * Law: the module exports weft_cuda_module_open and weft_cuda_module_describe and nothing else. The program passes
+ * the terms that it was built with, and a module of another build refuses them. The list of argument structs is made
+ * from WEFT_OPS, so a new op is in it. */
 #ifndef WEFT_KERNELS_CUDA_MODULE_H
 #define WEFT_KERNELS_CUDA_MODULE_H
 

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
-/* A kernel set: the launchers that differ by card. They need what one generation of cards has (tensor core instructions,
- * async copies, clusters); all other kernels of this folder run on any card that the module is compiled for.
+/* A kernel set: the launchers that differ by card. They need what one generation of cards has (tensor core
+ * instructions, async copies, clusters); all other kernels of this folder run on any card that the module is compiled
+ * for.
  *
- * Law: code outside a set calls these launchers through cuda_device.set alone. All sets give the same bits (gemm/gemm.h,
- * attention/attention.cuh), read the same packed layout and take the same arguments. The set of a card is chosen when it
- * is opened (kernels/card_sets.h) and stays. A further set is a row of sets.cu. */
+ * Law: code outside a set calls these launchers through cuda_device.set alone. All sets give the same bits
+ * (gemm/gemm.h, attention/attention.cuh), read the same packed layout and take the same arguments. The set of a card
+ * is chosen when it is opened (kernels/card_sets.h) and stays. A further set is a row of sets.cu. */
 #ifndef WEFT_KERNELS_CUDA_SET_H
 #define WEFT_KERNELS_CUDA_SET_H
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* What becomes of a card without code, of a module of another build and of a config that names no backend: the lines, and
- * what serves instead. No card is needed: the choice is a function of the card's capability and of what the module has. */
+/* What becomes of a card without code, of a module of another build and of a config that names no backend: the lines,
+ * and what serves instead. No card is needed: the choice is a function of the card's capability and of what the
+ * module has. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

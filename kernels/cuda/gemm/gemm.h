@@ -112,8 +112,8 @@ bool gemm_takes_raw(int type, uint32_t n_rows, uint32_t n_in);
 static inline bool gemm_is_wide(const float *x, uint64_t stride) {
   return ((uintptr_t)x & 15u) == 0 && stride % 4 == 0;
 }
-/* Forms of rows (weft_rows_form) that ops leave for one another: tiled, as the prologue writes them, with the inverses of
- * their scaling (F16), or as w8a8.h says. */
+/* Forms of rows (weft_rows_form) that ops leave for one another: tiled, as the prologue writes them, with the
+ * inverses of their scaling (F16), or as w8a8.h says. */
 enum { CUDA_ROWS_F16 = 1, CUDA_ROWS_W8A8 };
 /* What the prologue must make of rows for a weight. */
 typedef enum gemm_operand { OPERAND_F32, OPERAND_F16, OPERAND_BF16, OPERAND_INT8, OPERAND_COUNT } gemm_operand;
