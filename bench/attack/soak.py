@@ -14,7 +14,7 @@ from measure import ANSWER, PROMPT, Actor, completion, is_idle, metrics, play_he
 from server import DEMO, DEMO_AR, Server, wait_for
 
 KEYS = ("operator-key operator", "attacker-key attacker", "victim-key victim", "clerk-key clerk", "crowd-key crowd weight=10",
-        "leader-key leader class=low")
+        "leader-key leader class=low", "second-key second", "third-key third")
 ROUND_S, AT_ONCE, REST_S = 15.0, 2, 20.0
 WARM_S, FLAT = 600.0, 0.02  # seconds that are not judged, at most a third of all; growth that may be
 END_S = 600.0
@@ -110,8 +110,11 @@ def attack_for(seconds, server, attacks, a):
         actors = [Actor(attack.play, war, nice=a.nice) for attack in pair]
         memory.look_for(min(ROUND_S, memory.began + seconds - time.monotonic()))
         for attack, actor in zip(pair, actors):
-            for what, n in actor.finish().items():
-                counts[f"{attack.name}: {what}"] += n
+            try:
+                for what, n in actor.finish().items():
+                    counts[f"{attack.name}: {what}"] += n
+            except RuntimeError as error:  # an attack that had no effect in its seconds; alone it is a fault
+                counts[f"{attack.name}: {error}"] += 1
 
 
 def judge(m, clients, memory, seconds, empty, code, health):
