@@ -338,8 +338,8 @@ static void run_qkv(weft_device *device, const qkv_case *c, uint32_t first, uint
   args.own_v = (uint8_t *)b->own_v.data + first * c->n_kv_heads * vector;
   if (c->queries_only) args.k = args.v = NULL, args.slot = NULL;
   assert_int_equal(done(device, weft_qkv(device, &args)), WEFT_OK);
-  args.kv.v_offset = args.kv.k_offset;
-  assert_int_equal(weft_qkv(device, &args), c->queries_only ? WEFT_OK : WEFT_E_INVALID);
+  args.kv.v_offset = args.kv.k_offset; /* values over keys */
+  if (!c->queries_only) assert_int_equal(weft_qkv(device, &args), WEFT_E_INVALID);
   memory_free(inv_freq);
   memory_free(slot);
 }
