@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
+#include <xxhash.h>
 
 #include "api/answer_defaults.h"
 #include "api/answer_limits.h"
@@ -39,6 +40,7 @@ struct weft_generation {
   uint32_t min_tokens; /* stop strings are looked for behind them */
   bool keep_stop, ignore_eos;
   bool whole_tokens, logprobs, score, ended;
+  uint64_t format_key;                      /* of the format that was asked for */
   bool echo, with_special, prompt_logprobs; /* prompt_logprobs: of this generation's own request; siblings have none */
   prompt_parts parts;
   weft_stops stops;
@@ -222,14 +224,25 @@ static weft_status find_grammar(weft_generation *g, const weft_generate_params *
   return status;
 }
 
+/* Which format was asked for. */
+static uint64_t key_of_format(const weft_generate_params *p) {
+  return p->format_text == NULL ? (uint64_t)p->format
+                                : XXH3_64bits_withSeed(p->format_text, p->n_format_text, (uint64_t)p->format);
+}
+
 /* What tools and a format mean for the answer. A sibling's prompt has the same tools, and what is held with them is as
- * the sibling's. */
+ * the sibling's: it has the sibling's format or leaves it out. */
 static weft_status find_answer(weft_generation *g, const weft_generate_params *p, weft_error *error) {
   const weft_text none = {0};
+  g->format_key = key_of_format(p);
   if (p->sibling != NULL) {
     g->calls = p->sibling->calls;
     g->held_thinking = p->sibling->held_thinking;
     if (g->calls.held || g->held_thinking) {
+      if (p->format != WEFT_FORMAT_ANY && g->format_key != p->sibling->format_key) {
+        return weft_fail(error, WEFT_E_UNSUPPORTED,
+                         "a sibling of a generation with tools or thinking has its format: give the same one, or none");
+      }
       g->grammar = weft_grammar_ref(p->sibling->grammar);
       return WEFT_OK;
     }

@@ -152,7 +152,8 @@ def read_trace(events, steps, requests):
 
 def steps_to_first(observed, since):
     """The most steps that a request of the victim, submitted since then, took to its first token: those of its replica that ended
-    after its submission, up to the one that gave the token. Steps are numbered, so those that the trace no longer held are counted, too."""
+    after its submission, up to the one that gave the token. Steps are numbered, so those between the two that the trace no longer held are
+    counted, too; those before the first that it holds are not, since on a fast machine they may have ended before the submission."""
     most = 0
     for r in observed["requests"]:
         numbers = [n for n, _ in observed["steps"].get(r["replica"], ())]
@@ -160,7 +161,8 @@ def steps_to_first(observed, since):
         if r.get("submitted", 0) < since or "first" not in r or not ends or r["submitted"] < ends[0]:
             continue
         i, j = bisect_right(ends, r["submitted"]), bisect_left(ends, r["first"])
-        most = max(most, numbers[min(j, len(numbers) - 1)] - numbers[i - 1] if i > 0 else 0)
+        if 0 < i < len(numbers):
+            most = max(most, numbers[min(j, len(numbers) - 1)] - numbers[i] + 1)
     return most
 
 

@@ -311,7 +311,7 @@ static void test_siblings_of_calls(void **state) {
   p.format_text = "a+";
   p.n_format_text = 2;
   assert_int_equal(weft_submit(runtime, &p, &second, error, sizeof error), WEFT_E_UNSUPPORTED);
-  assert_non_null(strstr(error, "a sibling of a generation with tools"));
+  assert_non_null(strstr(error, "a sibling of a generation with tools or thinking has its format"));
   ends(first, "stop");
 }
 

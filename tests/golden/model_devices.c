@@ -11,8 +11,8 @@
  *
  * Gaps: an F32 file's products are of f32 on every backend: 1e-4. The others' are not: cpu rounds a row to 8 bits in
  * blocks of 32 where weights are quantised, cuda to 16 bits; ref does not round. Then now and then a router takes
- * another expert, and a row's logits jump; so only rows that the model was trained to answer are held to a gap, 1e-2,
- * and a random model to none. Last, the demo model with one weight changed must be told apart. golden/api_devices
+ * another expert, and a row's logits jump; so only rows that the model was trained to answer are held to a gap, 2e-2
+ * (1.7e-2 was seen between cpu and an H200, at the first step of a canvas of noise), and a random model to none. Last, the demo model with one weight changed must be told apart. golden/api_devices
  * compares whole answers. */
 #include "base/random.h"
 #include "bench/doubles/canvas_step.h"
@@ -26,7 +26,7 @@ enum { PROMPT_MAX = 64, DECODES = 16, STEPS = 6, ROWS_MAX = 256 };
 typedef struct epsilon {
   double gap, off, nats; /* off, nats 0: not asked */
 } epsilon;
-static const epsilon f32_epsilon = {1e-4, 2e-4, 1e-3}, other_epsilon = {0.01, 0.0, 0.0};
+static const epsilon f32_epsilon = {1e-4, 2e-4, 1e-3}, other_epsilon = {0.02, 0.0, 0.0};
 
 typedef struct tally {
   uint32_t n_rows, n_other, n_steps, n_moved; /* moved: steps whose accepted positions differ */

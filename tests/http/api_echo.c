@@ -477,8 +477,9 @@ static void test_an_answer_without_text_says_why(void **state) {
   size_t n = json_array_size(events);
   assert_non_null(strstr(text_at(json_array_get(events, n - 2), "data.choices.0.warning"), "padding"));
   json_decref(events);
-  answer = talk_json(server.port, COMPLETIONS,
-                     "{\"model\":\"weft-demo\",\"prompt\":\"Hello\",\"seed\":1,\"temperature\":0}");
+  answer =
+      talk_json(server.port, COMPLETIONS,
+                "{\"model\":\"weft-demo\",\"prompt\":\"cat\",\"seed\":1,\"mode\":\"autoregressive\",\"max_tokens\":8}");
   assert_string_not_equal(text_at(answer, "choices.0.text"), "");
   assert_null(at(answer, "choices.0.warning"));
   json_decref(answer);
