@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
+#include "base/clock.h"
 #include "tests/support/http_conversation.h"
 
 enum { YEAR_S = 31557600 };
@@ -50,6 +51,7 @@ static void ask_on(int fd) {
 
 static void nothing_moves_with_the_time_of_day(void **state) {
   static const long long jumps[] = {YEAR_S, -YEAR_S, 30, 0};
+  const uint64_t began = weft_clock_us();
   (void)state;
   int kept = talk_dial(server.port);
   int stream = talk_begin(server.port, "/v1/completions",
@@ -65,7 +67,10 @@ static void nothing_moves_with_the_time_of_day(void **state) {
   while (talk_read(stream, &got, 60000) > 0 && strstr(got.bytes, "[DONE]") == NULL) continue;
   assert_non_null(strstr(got.bytes, "\"finish_reason\":\"length\""));
   assert_null(strstr(got.bytes, "\"error\""));
-  assert_null(strstr(got.bytes, ": still working")); /* it was given something all the time */
+  /* A waiting stream says so once in ten seconds, also on a machine that is slow to give it anything. */
+  uint64_t n_waiting = 0;
+  for (const char *at = got.bytes; (at = strstr(at, ": still working")) != NULL; at++) n_waiting++;
+  assert_true(n_waiting <= (weft_clock_us() - began) / 10000000);
   static const char *const ends[] = {"late_head", "late_body", "stalled", "idle", "evicted"};
   for (int i = 0; i < 5; i++) {
     char name[80];
