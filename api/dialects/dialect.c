@@ -63,16 +63,10 @@ void weft_dialect_start(weft_server *s, weft_exchange *x, const weft_dialect *di
 
 weft_status weft_dialect_open(const char *body, size_t n, const weft_body_rules *rules, const field_table *table,
                               weft_rest_reader rest, weft_gen *gen, weft_refusal *why) {
-  json_t *root;
-  memset(gen, 0, sizeof *gen);
-  gen->strict_fields = rules->strict_fields;
-  weft_status status = weft_openai_load(body, n, &rules->json, &root, why);
+  weft_status status = weft_gen_open(gen, body, n, rules, why);
   if (status != WEFT_OK) return status;
-  gen->json = root;
-  gen->n_prompts = gen->n_choices = gen->n_given = 1;
-  weft_generate_defaults(&gen->params);
   gen->prompt = weft_gen_alloc(gen, 1, sizeof *gen->prompt);
-  status = gen->prompt == NULL ? field_no_memory(why) : fields_read(gen, table, root, "", why);
+  status = gen->prompt == NULL ? field_no_memory(why) : fields_read(gen, table, gen->json, "", why);
   if (status == WEFT_OK && rest != NULL) status = rest(gen, why);
   if (status != WEFT_OK) weft_gen_close(gen);
   return status;

@@ -49,6 +49,26 @@ weft_status field_json(weft_gen *gen, const json_t *value, const char **out, wef
   return kept == NULL ? field_no_memory(why) : WEFT_OK;
 }
 
+weft_status field_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why) {
+  size_t n = json_array_size(list);
+  if (!json_is_array(list)) return field_wrong(why, field, "a list of token ids");
+  if (n > UINT32_MAX / 2) return field_wrong(why, field, "shorter");
+  int32_t *ids = weft_gen_alloc(gen, n == 0 ? 1 : n, sizeof *ids);
+  if (ids == NULL) return field_no_memory(why);
+  for (size_t i = 0; i < n; i++) {
+    const json_t *id = json_array_get(list, i);
+    json_int_t value = json_integer_value(id);
+    if (!json_is_integer(id) || value < 0 || value > INT32_MAX) {
+      return weft_refuse(why, 400, "invalid_value", field, "%s[%zu] is no token id: ids are whole numbers from 0",
+                         field, i);
+    }
+    ids[i] = (int32_t)value;
+  }
+  out->tokens = ids;
+  out->n_tokens = (uint32_t)n;
+  return WEFT_OK;
+}
+
 /* ---- one value ---- */
 
 /* Whether the value is one of those that a list of JSON values with blanks between has. */

@@ -75,6 +75,8 @@ bool field_is(const json_t *object, const char *name, const char *word);
 weft_status field_flag(const json_t *object, const char *name, bool *out, weft_refusal *why);
 /* Writes a value of the body as compact JSON text, which lives as long as gen. */
 weft_status field_json(weft_gen *gen, const json_t *value, const char **out, weft_refusal *why);
+/* Sets the tokens of a prompt, and nothing else of it, from a list of ids. */
+weft_status field_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why);
 weft_status field_wrong(weft_refusal *why, const char *field, const char *must_be);
 weft_status field_no_memory(weft_refusal *why);
 

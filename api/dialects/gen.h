@@ -7,6 +7,8 @@
 #ifndef WEFT_API_DIALECTS_GEN_H
 #define WEFT_API_DIALECTS_GEN_H
 
+#include <jansson.h>
+
 #include "api/http/refusal.h"
 #include "api/json_scan.h"
 #include "api/weft.h"
@@ -43,9 +45,15 @@ typedef struct weft_gen {
   bool prompt_logprobs; /* the answer has a list of the prompt's logprobs, with n_prompt_logprobs likely tokens each */
   uint32_t n_prompt_logprobs;
   void *blocks; /* all memory of this request, a linked list */
-  void *json;   /* the parsed body, into which strings above point */
+  json_t *json; /* the parsed body, into which strings above point */
 } weft_gen;
 
+/* Parses a body that must be one JSON object within the limits; the caller frees it with json_decref. The refusal
+ * names the place of the fault. */
+weft_status weft_body_load(const char *body, size_t n, const weft_json_size *limits, json_t **out, weft_refusal *why);
+/* Loads a body, and fills in what holds where it says nothing; no field of it is read yet, and there is no prompt.
+ * After a failure *gen is closed already. */
+weft_status weft_gen_open(weft_gen *gen, const char *body, size_t n, const weft_body_rules *rules, weft_refusal *why);
 /* Zeroed memory that lives until close; NULL: no memory. */
 void *weft_gen_alloc(weft_gen *gen, size_t n, size_t size);
 void weft_gen_close(weft_gen *gen); /* a weft_gen that is all zero is fine */

@@ -12,21 +12,16 @@
 #include "api/dialects/gen.h"
 #include "api/dialects/stream.h"
 #include "api/dialects/tools.h"
-#include "api/json_scan.h"
 
 typedef enum weft_openai_kind { WEFT_OPENAI_CHAT = 1, WEFT_OPENAI_COMPLETIONS = 2 } weft_openai_kind;
 
-/* Parses a body that must be one JSON object within the limits; the caller frees it with json_decref. The refusal
- * names the place of the fault. */
-weft_status weft_openai_load(const char *body, size_t n, const weft_json_size *limits, json_t **out, weft_refusal *why);
 /* Parses a whole body into *gen, which the caller closes; after a failure it is closed already. */
 weft_status weft_openai_parse_chat(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                    weft_refusal *why);
 weft_status weft_openai_parse_completions(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                           weft_refusal *why);
-/* Set the turns, or the tokens, of a prompt and nothing else of *out. field: the name that refusals give. */
+/* Sets the turns of a prompt and nothing else of *out. */
 weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_prompt *out, weft_refusal *why);
-weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why);
 /* Reads chat_template_kwargs: sets thinking and variables of *prompt. */
 weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt *prompt, weft_refusal *why);
 /* Tools (api/dialects/openai_tools.c). Declarations of a list of {"type":"function","function":{...}} and of tools of

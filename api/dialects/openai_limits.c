@@ -24,7 +24,7 @@ static weft_status read_ids(weft_gen *gen, const json_t *root, const char *name,
   weft_prompt ids = {0};
   const json_t *list = field_of(root, name);
   if (list == NULL) return WEFT_OK;
-  weft_status status = weft_openai_ids(gen, list, name, &ids, why);
+  weft_status status = field_ids(gen, list, name, &ids, why);
   *out = ids.tokens;
   *n = ids.n_tokens;
   return status;

@@ -7,7 +7,6 @@
 
 #include "api/dialects/field_tables.h"
 #include "api/dialects/dialect.h"
-#include "base/memory.h"
 #include "model/text/chat.h"
 #include "model/text/json_tree.h"
 
@@ -49,69 +48,7 @@ static const field_row diffusion_rows[] = {
 };
 const field_table openai_diffusion_fields = FIELD_TABLE("diffusion, in every dialect", diffusion_rows);
 
-/* ---- memory ---- */
-
-typedef struct gen_block {
-  struct gen_block *next;
-  max_align_t bytes[];
-} gen_block;
-
-void *weft_gen_alloc(weft_gen *gen, size_t n, size_t size) {
-  size_t n_bytes;
-  if (__builtin_mul_overflow(n, size, &n_bytes) || n_bytes > SIZE_MAX - sizeof(gen_block)) return NULL;
-  gen_block *block = weft_alloc(1, sizeof *block + n_bytes);
-  if (block == NULL) return NULL;
-  block->next = gen->blocks;
-  gen->blocks = block;
-  return block->bytes;
-}
-
-void weft_gen_close(weft_gen *gen) {
-  for (gen_block *block = gen->blocks, *next; block != NULL; block = next) {
-    next = block->next;
-    weft_free(block);
-  }
-  json_decref(gen->json);
-  memset(gen, 0, sizeof *gen);
-}
-
 /* ---- values ---- */
-
-/* Refuses a body with too many values before it is parsed: unknown fields would take memory, too. */
-static weft_status check_size(const char *body, size_t n, const weft_json_size *limits, weft_refusal *why) {
-  weft_json_size size;
-  size_t at = 0;
-  const char *what = NULL;
-  if (weft_json_scan(body, n, limits, &size, &at, &what)) return WEFT_OK;
-  return weft_refuse(why, 400, "too_many_values", NULL,
-                     "the body has too many %s at byte %zu; it may have %u lists, objects and strings, %u numbers, and "
-                     "%u levels",
-                     what, at, limits->values, limits->scalars, limits->depth);
-}
-
-weft_status weft_openai_load(const char *body, size_t n, const weft_json_size *limits, json_t **out,
-                             weft_refusal *why) {
-  size_t bad_at;
-  json_error_t error;
-  *out = NULL;
-  if (n == 0) return weft_refuse(why, 400, "invalid_json", NULL, "the body is empty: send a JSON object");
-  if (!weft_utf8_valid(body, n, &bad_at)) {
-    return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid UTF-8 at byte %zu", bad_at);
-  }
-  weft_status status = check_size(body, n, limits, why);
-  if (status != WEFT_OK) return status;
-  json_t *root = weft_json_read(body, n, 0, &error);
-  if (root == NULL) {
-    return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid JSON at line %d, column %d (byte %d): %s",
-                       error.line, error.column, error.position, error.text);
-  }
-  if (!json_is_object(root)) {
-    json_decref(root);
-    return weft_refuse(why, 400, "invalid_json", NULL, "the body must be a JSON object");
-  }
-  *out = root;
-  return WEFT_OK;
-}
 
 /* given, if not NULL: whether the body has the field. */
 static weft_status read_count(weft_gen *gen, const json_t *object, const field_row *row, bool *given,
@@ -234,28 +171,8 @@ weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_pro
   return WEFT_OK;
 }
 
-weft_status weft_openai_ids(weft_gen *gen, const json_t *list, const char *field, weft_prompt *out, weft_refusal *why) {
-  size_t n = json_array_size(list);
-  if (!json_is_array(list)) return field_wrong(why, field, "a list of token ids");
-  if (n > UINT32_MAX / 2) return field_wrong(why, field, "shorter");
-  int32_t *ids = weft_gen_alloc(gen, n == 0 ? 1 : n, sizeof *ids);
-  if (ids == NULL) return field_no_memory(why);
-  for (size_t i = 0; i < n; i++) {
-    const json_t *id = json_array_get(list, i);
-    json_int_t value = json_integer_value(id);
-    if (!json_is_integer(id) || value < 0 || value > INT32_MAX) {
-      return weft_refuse(why, 400, "invalid_value", field, "%s[%zu] is no token id: ids are whole numbers from 0",
-                         field, i);
-    }
-    ids[i] = (int32_t)value;
-  }
-  out->tokens = ids;
-  out->n_tokens = (uint32_t)n;
-  return WEFT_OK;
-}
-
 static weft_status one_prompt(weft_gen *gen, const json_t *value, weft_prompt *out, weft_refusal *why) {
-  if (json_is_array(value)) return weft_openai_ids(gen, value, "prompt", out, why);
+  if (json_is_array(value)) return field_ids(gen, value, "prompt", out, why);
   if (!json_is_string(value)) return field_wrong(why, "prompt", "text, token ids, or a list of either");
   out->text = json_string_value(value);
   out->n_text = json_string_length(value);
@@ -506,14 +423,9 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
 
 static weft_status parse_body(weft_openai_kind kind, const char *body, size_t n, const weft_body_rules *rules,
                               weft_gen *gen, weft_refusal *why) {
-  json_t *root;
-  memset(gen, 0, sizeof *gen);
-  gen->strict_fields = rules->strict_fields;
-  weft_status status = weft_openai_load(body, n, &rules->json, &root, why);
+  weft_status status = weft_gen_open(gen, body, n, rules, why);
   if (status != WEFT_OK) return status;
-  gen->json = root;
-  weft_generate_defaults(&gen->params);
-  status = read_body(gen, kind, root, why);
+  status = read_body(gen, kind, gen->json, why);
   if (status != WEFT_OK) weft_gen_close(gen);
   return status;
 }

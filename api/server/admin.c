@@ -68,7 +68,7 @@ static weft_status read_field(const weft_keys *keys, const char *key, const json
     p->prompt.n_text = json_string_length(value);
     return p->prompt.text == NULL ? refuse_value(why, key, "a string") : WEFT_OK;
   }
-  if (strcmp(key, "tokens") == 0) return weft_openai_ids(gen, value, key, &p->prompt, why);
+  if (strcmp(key, "tokens") == 0) return field_ids(gen, value, key, &p->prompt, why);
   if (strcmp(key, "messages") == 0) return weft_openai_messages(gen, value, &p->prompt, why);
   if (strcmp(key, "tools") == 0) return weft_openai_tools(gen, value, NULL, &p->prompt, why);
   return weft_refuse(why, 400, "invalid_value", key,
@@ -151,7 +151,7 @@ void weft_handle_pin(weft_server *s, weft_exchange *x) {
   uint32_t id = 0;
   const char *bytes = weft_exchange_body(x, &n);
   weft_status status = atomic_load(&s->draining) ? weft_refuse_status(&why, WEFT_FULL, "", true)
-                                                 : weft_openai_load(bytes, n, &s->body_rules.json, &root, &why);
+                                                 : weft_body_load(bytes, n, &s->body_rules.json, &root, &why);
   if (status == WEFT_OK) status = declare_one(s->runtime, s->keys, weft_exchange_note(x)->tenant, root, &id, &why);
   if (status == WEFT_OK) {
     weft_text body = {0};

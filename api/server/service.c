@@ -277,7 +277,7 @@ void weft_handle_tokenize(weft_server *s, weft_exchange *x) {
   json_t *root;
   size_t n;
   const char *bytes = weft_exchange_body(x, &n);
-  weft_status status = weft_openai_load(bytes, n, &s->body_rules.json, &root, &why);
+  weft_status status = weft_body_load(bytes, n, &s->body_rules.json, &root, &why);
   if (status == WEFT_OK) status = read_tokenize(s, root, &b, &why);
   if (status == WEFT_OK) status = encode_body(&b, &encoded, &why);
   if (status == WEFT_OK) {
@@ -309,9 +309,9 @@ void weft_handle_detokenize(weft_server *s, weft_exchange *x) {
   size_t n, n_text = 0;
   json_t *root;
   const char *bytes = weft_exchange_body(x, &n);
-  weft_status status = weft_openai_load(bytes, n, &s->body_rules.json, &root, &why);
+  weft_status status = weft_body_load(bytes, n, &s->body_rules.json, &root, &why);
   if (status == WEFT_OK) status = find_model(s, root, &model, &why);
-  if (status == WEFT_OK) status = weft_openai_ids(&gen, json_object_get(root, "tokens"), "tokens", &prompt, &why);
+  if (status == WEFT_OK) status = field_ids(&gen, json_object_get(root, "tokens"), "tokens", &prompt, &why);
   if (status == WEFT_OK) {
     int code = weft_detokenize(s->runtime, model->name, prompt.tokens, prompt.n_tokens, true, &text, &n_text, line,
                                sizeof line);
