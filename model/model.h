@@ -6,7 +6,7 @@
  * only. All scratch memory is planned at open for the largest step. A forward pass allocates memory in one case only:
  * on a device with memory of its own, when the block tables of a step are longer than those of any step before
  * (step_arrays.h). Temperature, top_p, top_k and entropy_bound of weft_model_info are the defaults of requests that
- * leave these open (api/generation.c). */
+ * leave these open (api/submission.c). */
 #ifndef WEFT_MODEL_MODEL_H
 #define WEFT_MODEL_MODEL_H
 

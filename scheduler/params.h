@@ -2,7 +2,7 @@
 /* What the engine is given: its configuration, its tenants, requests and pins.
  *
  * Law. These are plain data that the caller fills in and owns; open, submit and pin copy what they keep. Zero means
- * the default that the field names. Defaults of sampling are not here: api/generation.c fills them from the model
+ * the default that the field names. Defaults of sampling are not here: api/submission.c fills them from the model
  * file. */
 #ifndef WEFT_SCHEDULER_PARAMS_H
 #define WEFT_SCHEDULER_PARAMS_H
