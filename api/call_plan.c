@@ -17,13 +17,6 @@ static bool is_loose(const weft_generate_params *p, weft_call_form form) {
 
 static weft_status check_plan(const weft_served_model *m, const weft_generate_params *p, bool held, bool canvas,
                               weft_error *error) {
-  if (p->tool_choice == WEFT_TOOLS_AUTO && !weft_chat_tells_tools(m->chat)) {
-    return weft_fail(
-        error, WEFT_E_UNSUPPORTED,
-        "the chat template of %s has no place for tools, so the model would not know them: say tool_choice "
-        "required or none, or serve it with --chat-template",
-        m->name);
-  }
   weft_call_form form = weft_chat_call_form(m->chat);
   if (has_strict(p) && is_loose(p, form)) {
     return weft_fail(error, WEFT_E_UNSUPPORTED,

@@ -9,6 +9,12 @@
 
 const prompt_form prompt_to_answer = {.text_flags = WEFT_ENCODE_ADD_SPECIAL, .open_answer = true};
 
+prompt_form prompt_form_of(weft_tool_choice choice) {
+  prompt_form form = prompt_to_answer;
+  form.calls_anyway = choice == WEFT_TOOLS_REQUIRED || choice == WEFT_TOOLS_NAMED;
+  return form;
+}
+
 /* TOO_LARGE with one line when the context could not hold a text of n_bytes bytes, whatever it says. */
 static weft_status check_bytes(const weft_served_model *m, size_t n_bytes, weft_error *error) {
   uint32_t longest = weft_tokenizer_longest(m->tokenizer);
@@ -61,23 +67,18 @@ static weft_status check_turns(const weft_served_model *m, const weft_prompt *p,
     if (p->turns[i].role == NULL || p->turns[i].content == NULL) {
       return weft_fail(error, WEFT_E_INVALID, "message %u lacks its role or its content", i);
     }
-    if (p->turns[i].n_calls > 0 && !weft_chat_tells_calls(m->chat)) {
-      return weft_fail(error, WEFT_E_UNSUPPORTED,
-                       "message %u has calls, which the chat template of %s has no place for: serve it with "
-                       "--chat-template",
-                       i, m->name);
-    }
     n_bytes += turn_bytes(&p->turns[i]);
   }
   return check_bytes(m, n_bytes, error);
 }
 
-static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p, bool open_answer, encoded_prompt *out,
-                                weft_error *error);
+static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p, const prompt_form *form,
+                                encoded_prompt *out, weft_error *error);
 
 /* The model's turn is opened as for any answer, and the message that is to be continued is put behind that. */
-static weft_status encode_continued(const weft_served_model *m, const weft_prompt *p, encoded_prompt *out,
-                                    weft_error *error) {
+static weft_status encode_continued(const weft_served_model *m, const weft_prompt *p, const prompt_form *form,
+                                    encoded_prompt *out, weft_error *error) {
+  prompt_form opened = *form;
   const weft_chat_turn *last = &p->turns[p->n_turns - 1];
   if (p->n_turns < 2 || strcmp(last->role, "assistant") != 0 || last->n_calls > 0 || last->content[0] == 0) {
     return weft_fail(
@@ -92,7 +93,8 @@ static weft_status encode_continued(const weft_served_model *m, const weft_promp
   weft_prompt before = *p;
   before.continues = false;
   before.n_turns -= 1;
-  weft_status status = encode_turns(m, &before, true, out, error);
+  opened.open_answer = true;
+  weft_status status = encode_turns(m, &before, &opened, out, error);
   if (status != WEFT_OK) return status;
   if (out->thinks) {
     return weft_fail(
@@ -103,11 +105,12 @@ static weft_status encode_continued(const weft_served_model *m, const weft_promp
                                error);
 }
 
-static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p, bool open_answer, encoded_prompt *out,
-                                weft_error *error) {
+static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p, const prompt_form *form,
+                                encoded_prompt *out, weft_error *error) {
+  bool open_answer = form->open_answer && !p->closed;
   weft_status status = check_turns(m, p, error);
   if (status != WEFT_OK) return status;
-  if (p->continues) return encode_continued(m, p, out, error);
+  if (p->continues) return encode_continued(m, p, form, out, error);
   weft_chat_message *list = weft_alloc(p->n_turns, sizeof *list);
   char *tools = NULL;
   prompt_calls calls = {0};
@@ -126,8 +129,11 @@ static weft_status encode_turns(const weft_served_model *m, const weft_prompt *p
                                   .n_thinking = text_length(t->thinking),
                                   .more = more};
   }
-  weft_chat_options options = {
-      .thinking = p->thinking, .add_generation_prompt = open_answer, .tools = tools, .variables = p->variables};
+  weft_chat_options options = {.thinking = p->thinking,
+                               .add_generation_prompt = open_answer,
+                               .tools = tools,
+                               .calls_anyway = form->calls_anyway,
+                               .variables = p->variables};
   if (status == WEFT_OK) status = weft_chat_render(m->chat, list, p->n_turns, &options, &out->tokens, error);
   for (uint32_t i = 0; i < p->n_turns && list != NULL; i++) weft_free((void *)(uintptr_t)list[i].more);
   prompt_calls_close(&calls);
@@ -143,7 +149,7 @@ weft_status prompt_encode(const weft_served_model *m, const weft_prompt *p, cons
   if ((p->turns != NULL) + (p->text != NULL) + (p->tokens != NULL) != 1) {
     return weft_fail(error, WEFT_E_INVALID, "give exactly one of messages, text and tokens");
   }
-  if (p->turns != NULL) return encode_turns(m, p, form->open_answer && !p->closed, out, error);
+  if (p->turns != NULL) return encode_turns(m, p, form, out, error);
   if (p->continues || p->closed) {
     return weft_fail(error, WEFT_E_INVALID, "only a conversation has a last message or a turn to open");
   }

@@ -15,10 +15,13 @@
 typedef struct prompt_form {
   unsigned text_flags; /* WEFT_ENCODE_ADD_SPECIAL and WEFT_ENCODE_PARSE_SPECIAL: what they mean for a plain text */
   bool open_answer;    /* a conversation ends with the opening of the model's turn (add_generation_prompt) */
+  bool calls_anyway;   /* the answer is held to calls: the model need not have been shown its tools */
 } prompt_form;
 
-/* The form in which a request for an answer is encoded. */
+/* The form in which a request for an answer is encoded, where the model decides whether it calls a tool. */
 extern const prompt_form prompt_to_answer;
+/* The same, for any choice of tools. */
+prompt_form prompt_form_of(weft_tool_choice choice);
 
 /* Zero-initialise. */
 typedef struct encoded_prompt {

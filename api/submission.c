@@ -27,7 +27,8 @@ static bool answers_by_canvas(const weft_generation *g, const weft_generate_para
 /* The last tokens of a prompt where the request wants it cut. */
 static weft_status encode_prompt(weft_generation *g, const weft_prompt *prompt, const weft_generate_params *p,
                                  weft_error *error) {
-  weft_status status = prompt_encode(g->model, prompt, &prompt_to_answer, &g->prompt, error);
+  const prompt_form form = prompt_form_of(p->tool_choice);
+  weft_status status = prompt_encode(g->model, prompt, &form, &g->prompt, error);
   weft_tokens *t = &g->prompt.tokens;
   if (status != WEFT_OK) return status;
   uint32_t n_canvas = answers_by_canvas(g, p) ? weft_model_get_info(g->model->model)->canvas_length : 0;

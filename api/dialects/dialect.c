@@ -153,7 +153,8 @@ weft_status weft_dialect_encode(const weft_server *s, const weft_gen *gen, encod
   const weft_served_model *model = weft_runtime_model(s->runtime, gen->params.model, &index, &error);
   weft_status status = model == NULL ? WEFT_E_NOT_FOUND : WEFT_OK;
   weft_prompt prompt = *gen->prompt;
+  const prompt_form form = prompt_form_of(gen->params.tool_choice);
   if (gen->params.tool_choice == WEFT_TOOLS_NONE) prompt.n_tools = 0; /* nor does the answer's prompt have them */
-  if (status == WEFT_OK) status = prompt_encode(model, &prompt, &prompt_to_answer, out, &error);
+  if (status == WEFT_OK) status = prompt_encode(model, &prompt, &form, out, &error);
   return status == WEFT_OK ? WEFT_OK : weft_refuse_status(why, status, error.text, false);
 }

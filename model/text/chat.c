@@ -65,8 +65,6 @@ static void read_thoughts(weft_chat *chat, weft_bytes t) {
 
 static void read_calls(weft_chat *chat, weft_bytes t) {
   chat->calls = weft_call_form_of(t.data, t.n);
-  chat->tells_tools = has_text(t, "tools");
-  chat->tells_calls = has_text(t, "tool_calls");
   for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
     if (!weft_call_form_has(chat->calls, weft_call_markers[i])) continue; /* it says nothing here */
     int32_t id = weft_tokenizer_find(chat->tokenizer, weft_call_markers[i]);
@@ -80,10 +78,6 @@ weft_call_form weft_chat_call_form(const weft_chat *chat) {
 
 bool weft_chat_tells_tools(const weft_chat *chat) {
   return chat->tells_tools;
-}
-
-bool weft_chat_tells_calls(const weft_chat *chat) {
-  return chat->tells_calls;
 }
 
 const char *weft_chat_thought_open(const weft_chat *chat) {
@@ -132,6 +126,8 @@ static weft_status read_template(weft_chat *chat, weft_bytes t, bool own, weft_e
   return read_words(chat, error);
 }
 
+static weft_status try_tools(weft_chat *chat, bool named, weft_error *error);
+
 weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenizer, weft_bytes chat_template,
                            const char *name, weft_chat **out, weft_error *error) {
   bool own = chat_template.data == NULL;
@@ -158,6 +154,7 @@ weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenize
   chat->name = copy;
   chat->told = told;
   status = read_template(chat, chat_template, own, error);
+  if (status == WEFT_OK) status = try_tools(chat, has_text(chat_template, "tools"), error);
   if (status == WEFT_OK) {
     *out = chat;
   } else {
@@ -280,6 +277,24 @@ static weft_status print_prompt(const weft_chat *chat, const json_t *values, uin
   return weft_fail(error, status, "the chat template of %.120s, %s", chat->name, line.text);
 }
 
+/* That the model must know its tools, or that it need not. */
+static weft_status tell_tools_lost(const weft_chat *chat, const chat_lost *lost, bool calls_anyway, weft_error *error) {
+  enum { TOLD = 1u << 31 };
+  if (!calls_anyway) {
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "the chat template of %.120s has no place for the tool '%.128s', so the model would not know it: "
+                     "say tool_choice required or none, or serve the model with --chat-template",
+                     chat->name, lost->tool);
+  }
+  if ((atomic_fetch_or(&chat->told->ways, TOLD) & TOLD) == 0) {
+    weft_log(WEFT_LOG_WARN,
+             "the chat template of %.200s has no place for the tool '%.128s': the model is not told of it, and its "
+             "call is made because it must be; told once",
+             chat->name, lost->tool);
+  }
+  return WEFT_OK;
+}
+
 /* What was found of one way of telling a conversation. */
 typedef struct attempt {
   weft_status status; /* UNSUPPORTED: text is lost */
@@ -299,8 +314,8 @@ static weft_status tell_loss(const weft_chat *chat, const chat_lost *lost, weft_
                    lost->message, lost->role, chat->name, lost->what);
 }
 
-static attempt try_way(const weft_chat *chat, const json_t *messages, chat_way way, json_t *values, uint64_t *steps,
-                       weft_jinja_text *out, weft_error *error) {
+static attempt try_way(const weft_chat *chat, const json_t *messages, chat_way way, bool calls_anyway, json_t *values,
+                       uint64_t *steps, weft_jinja_text *out, weft_error *error) {
   attempt a = {.status = WEFT_OK};
   json_t *told = chat_messages_tell(messages, way, chat->calls == WEFT_CALLS_MISTRAL);
   if (told == NULL || json_object_set(values, "messages", told) != 0) {
@@ -309,7 +324,9 @@ static attempt try_way(const weft_chat *chat, const json_t *messages, chat_way w
     return a;
   }
   a.status = print_prompt(chat, values, steps, out, error);
-  if (a.status == WEFT_OK && chat_messages_lost(told, out, &a.lost) != WEFT_OK) a.status = no_memory(error);
+  const json_t *tools = json_object_get(values, "tools");
+  if (a.status == WEFT_OK && chat_messages_lost(told, tools, out, &a.lost) != WEFT_OK) a.status = no_memory(error);
+  if (a.status == WEFT_OK && a.lost.tool != NULL) a.status = tell_tools_lost(chat, &a.lost, calls_anyway, error);
   if (a.status == WEFT_OK && a.lost.any) a.status = tell_loss(chat, &a.lost, error);
   json_decref(told);
   if (a.status != WEFT_OK) weft_jinja_text_free(out);
@@ -327,7 +344,9 @@ static void log_way(const weft_chat *chat, chat_way way) {
        "arguments of calls are told as they were written"},
       {NULL, "text beside calls is told as a message before them",
        "text beside calls is told at the end of the message before"},
-      {NULL, "several calls of a message are told one by one"}};
+      {NULL, "several calls of a message are told one by one", "results without their calls are told as the user's",
+       "calls are told as text of the assistant, and results as the user's"},
+      {NULL, "ids of calls are told as functions.NAME:INDEX"}};
   for (uint32_t i = 0; i < CHAT_DIMENSIONS; i++) {
     uint32_t bit = 1u << (i * CHAT_SYSTEM_WAYS + way.level[i]);
     if (way.level[i] == 0 || (atomic_fetch_or(&chat->told->ways, bit) & bit) != 0) continue;
@@ -339,7 +358,7 @@ static void log_way(const weft_chat *chat, chat_way way) {
 /* The next way after *way, those that change least first; false: there is none. */
 static bool find_next_way(const chat_ways may, const bool known[CHAT_DIMENSIONS], chat_way *way) {
   static const uint32_t levels[CHAT_DIMENSIONS] = {CHAT_SYSTEM_WAYS, CHAT_ARGUMENTS_WAYS, CHAT_BESIDE_WAYS,
-                                                   CHAT_CALLS_WAYS};
+                                                   CHAT_CALLS_WAYS, CHAT_IDS_WAYS};
   uint32_t n = 1, at = 0, sum = 0, top = 0;
   for (uint32_t i = 0; i < CHAT_DIMENSIONS; i++) {
     at += n * way->level[i];
@@ -368,11 +387,11 @@ static bool find_next_way(const chat_ways may, const bool known[CHAT_DIMENSIONS]
 /* Prints the conversation as it is; where the template refuses it or leaves text out, in the ways that may help, until
  * all of it is there, or as much work was done as one request may ask for. The line is that of the conversation as it
  * is. */
-static weft_status print_messages(const weft_chat *chat, const json_t *messages, json_t *values, weft_jinja_text *out,
-                                  weft_error *error) {
+static weft_status print_messages(const weft_chat *chat, const json_t *messages, bool calls_anyway, json_t *values,
+                                  weft_jinja_text *out, weft_error *error) {
   uint64_t steps = weft_jinja_budget_default().steps;
   chat_way way = {{0}};
-  attempt a = try_way(chat, messages, way, values, &steps, out, error);
+  attempt a = try_way(chat, messages, way, calls_anyway, values, &steps, out, error);
   weft_status first = a.status;
   bool known[CHAT_DIMENSIONS] = {false};
   chat_ways may = {{false}};
@@ -386,12 +405,56 @@ static weft_status print_messages(const weft_chat *chat, const json_t *messages,
       known[i] = known[i] || a.status == WEFT_E_INVALID || a.lost.dimension[i];
     }
     if (left-- == 0 || !find_next_way(may, known, &way)) return first;
-    a = try_way(chat, messages, way, values, &steps, out, &line);
+    a = try_way(chat, messages, way, calls_anyway, values, &steps, out, &line);
     if (a.status == WEFT_E_NO_MEMORY) *error = line;
     if (a.status == WEFT_E_NO_MEMORY) return a.status;
     if (a.status == WEFT_OK) log_way(chat, way);
   }
   return a.status == WEFT_OK ? WEFT_OK : first;
+}
+
+/* Whether a conversation of these messages shows a tool: what is only named in a template, in a comment or under a
+ * condition that does not hold, shows nothing. *out is left as it was where the template refuses the conversation. */
+static weft_status show_tool(const weft_chat *chat, const weft_chat_message *messages, uint32_t n, bool *out,
+                             weft_error *error) {
+  static const weft_chat_options options = {
+      .tools =
+          "[{\"type\":\"function\",\"function\":{\"name\":\"look_up\",\"description\":\"Looks up.\","
+          "\"parameters\":{\"type\":\"object\",\"properties\":{\"key\":{\"type\":\"string\"}}}}}]",
+      .add_generation_prompt = true};
+  uint64_t steps = weft_jinja_budget_default().steps;
+  json_t *values = json_object(), *list = NULL;
+  weft_jinja_text text = {0};
+  weft_error line = {{0}};
+  chat_lost lost;
+  weft_status status = values == NULL ? no_memory(error) : chat_messages_read(messages, n, &list, error);
+  if (status == WEFT_OK) status = add_values(values, &options, error);
+  if (status == WEFT_OK && json_object_set(values, "messages", list) != 0) status = no_memory(error);
+  if (status == WEFT_OK) {
+    weft_status printed = print_prompt(chat, values, &steps, &text, &line);
+    if (printed == WEFT_E_NO_MEMORY) status = no_memory(error);
+    if (printed == WEFT_OK) {
+      status = chat_messages_lost(list, json_object_get(values, "tools"), &text, &lost);
+      if (status == WEFT_OK) *out = lost.tool == NULL;
+      if (status != WEFT_OK) (void)no_memory(error);
+    }
+  }
+  weft_jinja_text_free(&text);
+  json_decref(values);
+  json_decref(list);
+  return status;
+}
+
+/* Whether the template shows tools. Where it refuses the conversations that are tried, its text is asked. */
+static weft_status try_tools(weft_chat *chat, bool named, weft_error *error) {
+  static const weft_chat_message messages[] = {{.role = "system", .content = "a", .n_content = 1},
+                                               {.role = "user", .content = "b", .n_content = 1}};
+  chat->tells_tools = named;
+  weft_status status = named ? show_tool(chat, messages, 2, &chat->tells_tools, error) : WEFT_OK;
+  bool alone = chat->tells_tools;
+  if (named && status == WEFT_OK) status = show_tool(chat, messages + 1, 1, &alone, error);
+  chat->tells_tools = chat->tells_tools || alone;
+  return status;
 }
 
 static weft_chat_piece *add_piece(weft_chat_pieces *out, uint32_t *capacity) {
@@ -438,7 +501,7 @@ weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *mess
   json_t *values = json_object(), *list = NULL;
   status = values == NULL ? no_memory(error) : chat_messages_read(messages, n, &list, error);
   if (status == WEFT_OK) status = add_values(values, options, error);
-  if (status == WEFT_OK) status = print_messages(chat, list, values, &text, error);
+  if (status == WEFT_OK) status = print_messages(chat, list, options->calls_anyway, values, &text, error);
   json_decref(values);
   json_decref(list);
   if (status != WEFT_OK) return status;

@@ -37,6 +37,7 @@ typedef struct weft_chat_options {
   bool thinking;              /* let the model think (enable_thinking), for templates that have such a switch */
   bool add_generation_prompt; /* open the model's turn at the end */
   const char *tools;          /* a JSON list of declarations; NULL: none */
+  bool calls_anyway;          /* the answer is held to calls, so that the model need not have been shown its tools */
   const char *variables;      /* further variables of the template as a JSON object; NULL: none */
 } weft_chat_options;
 
@@ -62,10 +63,9 @@ weft_status weft_chat_open(const weft_gguf *gguf, const weft_tokenizer *tokenize
 void weft_chat_close(weft_chat *chat); /* NULL is fine */
 
 /* The form in which the model writes calls of tools, which the template's text shows (model/text/calls.h); and
- * whether the template shows the model the tools that the request declares, and calls of earlier turns. */
+ * whether the template shows the model the tools that a request declares, which was tried when it was opened. */
 weft_call_form weft_chat_call_form(const weft_chat *chat);
 bool weft_chat_tells_tools(const weft_chat *chat);
-bool weft_chat_tells_calls(const weft_chat *chat);
 /* Whether the template marks thinking, and the vocabulary has what it takes to turn it on. */
 bool weft_chat_can_think(const weft_chat *chat);
 /* The markers before and after what the model thinks; NULL: the template marks no thinking. */
@@ -76,8 +76,9 @@ const char *weft_chat_thought_close(const weft_chat *chat);
 bool weft_chat_is_call_marker(const weft_chat *chat, int32_t id);
 
 /* The prompt as pieces; close with weft_chat_pieces_close. INVALID: no messages, a role that is not in the list of
- * roles, or a conversation that the template refuses. UNSUPPORTED: nothing of a tool's message is in what the template
- * printed, or the model has no switch for thinking. TOO_LARGE: rendering takes too many steps or too much memory. */
+ * roles, or a conversation that the template refuses. UNSUPPORTED: text of a message, or the name of a tool, is not in
+ * what the template printed, or the model has no switch for thinking. TOO_LARGE: rendering takes too many steps or too
+ * much memory. */
 weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *messages, uint32_t n,
                             const weft_chat_options *options, weft_chat_pieces *out, weft_error *error);
 void weft_chat_pieces_close(weft_chat_pieces *pieces);

@@ -31,9 +31,9 @@ struct weft_chat {
   weft_call_form calls;         /* how the model writes calls of tools */
   int32_t call_marker[WEFT_CALL_MARKERS];
   uint32_t n_call_markers;
-  bool tells_tools, tells_calls; /* the template shows tools, and calls of earlier turns */
-  bool lacks_switch;             /* the template turns thinking on by a token that the vocabulary lacks */
-  char *bos, *eos, *pad, *unk;   /* "" when the file names none */
+  bool tells_tools;            /* the template shows tools: one that was declared was found in what it printed */
+  bool lacks_switch;           /* the template turns thinking on by a token that the vocabulary lacks */
+  char *bos, *eos, *pad, *unk; /* "" when the file names none */
 };
 
 #endif

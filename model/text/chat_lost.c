@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: MIT */
-/* Which text of the messages is missing in what a template printed of them. */
+/* Which text of the messages, and which tools, are missing in what a template printed of them. */
 #include <string.h>
 
 #include "base/memory.h"
 #include "model/text/chat_messages.h"
 #include "model/text/json_tree.h"
 
-/* A walk through the messages, in the order in which their bytes are numbered. */
+/* A walk through the messages and tools, in the order in which their bytes are numbered. */
 typedef struct walk {
   const bool *printed; /* of each number, whether it is in the output */
   size_t n, at;        /* n: numbers; at: the next */
@@ -98,20 +98,43 @@ static bool pass_content(walk *w, const json_t *content, bool answers) {
   return arrived;
 }
 
+/* What arrived of a call, or of a tool. */
+typedef struct parts_seen {
+  bool name, arguments, id;
+  const char *name_text, *id_text;
+} parts_seen;
+
 /* Of a call its name and its arguments are text; its id and its type are not. */
-static bool pass_call(walk *w, const json_t *call) {
-  bool arrived = true;
+static void pass_parts(walk *w, const json_t *json, parts_seen *seen) {
   const char *name;
   json_t *value;
-  if (!json_is_object(call)) return pass_value(w, call);
-  json_object_foreach((json_t *)(uintptr_t)call, name, value) {
-    bool function = strcmp(name, "function") == 0;
-    bool told = strcmp(name, "name") == 0 || strcmp(name, "arguments") == 0;
+  json_object_foreach((json_t *)(uintptr_t)json, name, value) {
     w->at += strlen(name);
-    bool passed = function ? pass_call(w, value) : pass_value(w, value);
-    arrived = arrived && (passed || !(function || told));
+    if (strcmp(name, "function") == 0 && json_is_object(value)) {
+      pass_parts(w, value, seen);
+      continue;
+    }
+    bool passed = pass_value(w, value);
+    if (strcmp(name, "name") == 0) {
+      seen->name = passed;
+      seen->name_text = json_string_value(value);
+    } else if (strcmp(name, "arguments") == 0) {
+      seen->arguments = passed;
+    } else if (strcmp(name, "id") == 0) {
+      seen->id = passed;
+      seen->id_text = json_string_value(value);
+    }
   }
-  return arrived;
+}
+
+/* Where ids of calls have their names in them, a template may print the id alone. */
+static bool pass_call(walk *w, const json_t *call) {
+  parts_seen seen = {.name = true, .arguments = true};
+  if (!json_is_object(call)) return pass_value(w, call);
+  pass_parts(w, call, &seen);
+  bool by_id = seen.id && seen.id_text != NULL && seen.name_text != NULL &&
+               chat_messages_is_function_id(seen.id_text, seen.name_text);
+  return seen.arguments && (seen.name || by_id);
 }
 
 /* other: no way of telling can help; that is what is named. */
@@ -129,20 +152,22 @@ static void pass_message(walk *w, const json_t *message, uint32_t i, chat_lost *
   const char *role = json_string_value(json_object_get(message, "role")), *name;
   bool answers = role != NULL && strcmp(role, "assistant") == 0;
   bool system = role != NULL && (strcmp(role, "system") == 0 || strcmp(role, "developer") == 0);
+  bool result = role != NULL && strcmp(role, "tool") == 0;
   bool beside = json_array_size(json_object_get(message, "tool_calls")) > 0;
   json_t *value;
   json_object_foreach((json_t *)(uintptr_t)message, name, value) {
     w->at += strlen(name);
     if (strcmp(name, "content") == 0) {
       if (pass_content(w, value, answers)) continue;
-      mark_lost(out, i, role, "its text", !(system || beside));
+      mark_lost(out, i, role, "its text", !(system || beside || result));
       out->dimension[CHAT_SYSTEM] = out->dimension[CHAT_SYSTEM] || system;
+      out->dimension[CHAT_CALLS] = out->dimension[CHAT_CALLS] || result;
       out->dimension[CHAT_BESIDE] = out->dimension[CHAT_BESIDE] || beside;
     } else if (strcmp(name, "tool_calls") == 0 && json_is_array(value)) {
       for (size_t k = 0; k < json_array_size(value); k++) {
         if (pass_call(w, json_array_get(value, k))) continue;
         mark_lost(out, i, role, "a call", false);
-        out->dimension[CHAT_ARGUMENTS] = out->dimension[CHAT_CALLS] = true;
+        out->dimension[CHAT_ARGUMENTS] = out->dimension[CHAT_CALLS] = out->dimension[CHAT_IDS] = true;
       }
     } else {
       (void)pass_value(w, value);
@@ -150,7 +175,15 @@ static void pass_message(walk *w, const json_t *message, uint32_t i, chat_lost *
   }
 }
 
-weft_status chat_messages_lost(const json_t *messages, const weft_jinja_text *text, chat_lost *out) {
+/* Of a tool its name is what the model calls it by; how much of the rest is shown is for the template to say. */
+static void pass_tool(walk *w, const json_t *tool, chat_lost *out) {
+  parts_seen seen = {.name = true};
+  pass_parts(w, tool, &seen);
+  if (!seen.name && out->tool == NULL) out->tool = seen.name_text == NULL ? "" : seen.name_text;
+}
+
+weft_status chat_messages_lost(const json_t *messages, const json_t *tools, const weft_jinja_text *text,
+                               chat_lost *out) {
   size_t n = 0;
   *out = (chat_lost){0};
   for (size_t i = 0; i < text->n; i++) {
@@ -165,6 +198,7 @@ weft_status chat_messages_lost(const json_t *messages, const weft_jinja_text *te
   for (size_t i = 0; i < json_array_size(messages); i++) {
     pass_message(&w, json_array_get(messages, i), (uint32_t)i, out);
   }
+  for (size_t i = 0; i < json_array_size(tools); i++) pass_tool(&w, json_array_get(tools, i), out);
   weft_free(printed);
   return WEFT_OK;
 }

@@ -94,6 +94,20 @@ static bool has_calls(const json_t *message) {
   return json_array_size(json_object_get(message, "tool_calls")) > 0;
 }
 
+static json_t *function_of(const json_t *call) {
+  json_t *function = json_object_get(call, "function");
+  return json_is_object(function) ? function : (json_t *)(uintptr_t)call;
+}
+
+static bool has_nameless_call(const json_t *message) {
+  size_t i;
+  json_t *call;
+  json_array_foreach(json_object_get(message, "tool_calls"), i, call) {
+    if (!json_is_string(json_object_get(function_of(call), "name"))) return true;
+  }
+  return false;
+}
+
 static bool has_text_beside(const json_t *message) {
   return has_calls(message) && !is_blank_text(content_of(message));
 }
@@ -148,11 +162,6 @@ static json_t *tell_arguments(json_t *given, uint8_t way) {
   json_t *object = read_object(text, true, &refused);
   if (object != NULL || refused) return object;
   return way == CHAT_ARGUMENTS_WRAPPED ? wrap_text(text) : json_incref(given);
-}
-
-static json_t *function_of(const json_t *call) {
-  json_t *function = json_object_get(call, "function");
-  return json_is_object(function) ? function : (json_t *)(uintptr_t)call;
 }
 
 static bool tell_calls(json_t *messages, uint8_t way) {
@@ -220,6 +229,54 @@ static bool tell_ids(json_t *messages) {
     n_results += 1;
   }
   return true;
+}
+
+bool chat_messages_is_function_id(const char *id, const char *name) {
+  static const char head[] = "functions.";
+  size_t n = strlen(name), n_head = sizeof head - 1;
+  if (strncmp(id, head, n_head) != 0 || strncmp(id + n_head, name, n) != 0 || id[n_head + n] != ':') return false;
+  const char *index = id + n_head + n + 1;
+  return *index != 0 && index[strspn(index, "0123456789")] == 0;
+}
+
+/* The id of the call that is number `at` of the conversation; *told lives as long as the call. */
+static bool tell_function_id(json_t *call, uint64_t at, json_t *of_id) {
+  const char *name = json_string_value(json_object_get(function_of(call), "name")),
+             *id = json_string_value(json_object_get(call, "id"));
+  if (name == NULL) return true;
+  weft_text text = {0};
+  if (id != NULL && chat_messages_is_function_id(id, name)) {
+    weft_text_puts(&text, id);
+  } else {
+    weft_text_printf(&text, "functions.%s:%llu", name, (unsigned long long)at);
+  }
+  json_t *told = weft_text_status(&text) == WEFT_OK ? json_stringn(text.bytes, text.n) : NULL;
+  weft_text_free(&text);
+  bool done =
+      told != NULL && (id == NULL || json_object_set(of_id, id, told) == 0); /* the id lives in the call until then */
+  return put_member(call, "id", told) && done;
+}
+
+/* Equal ids stay equal; the k-th result without one, since the last calls, answers the k-th of them. */
+static bool tell_function_ids(json_t *messages) {
+  json_t *of_id = json_object(), *message, *call, *calls = NULL;
+  uint64_t n_calls = 0;
+  size_t i, k, n_results = 0;
+  bool done = of_id != NULL;
+  json_array_foreach(messages, i, message) {
+    if (has_calls(message)) {
+      calls = json_object_get(message, "tool_calls");
+      n_results = 0;
+      json_array_foreach(calls, k, call) done = tell_function_id(call, n_calls++, of_id) && done;
+    }
+    if (!is_role(message, "tool")) continue;
+    const char *id = json_string_value(json_object_get(message, "tool_call_id"));
+    json_t *told = id != NULL ? json_object_get(of_id, id) : json_object_get(json_array_get(calls, n_results), "id");
+    n_results += 1;
+    if (told != NULL) done = json_object_set(message, "tool_call_id", told) == 0 && done;
+  }
+  json_decref(of_id);
+  return done;
 }
 
 /* ---- moving text ---- */
@@ -383,8 +440,7 @@ static void add_each(telling *t, const json_t *messages, size_t i, size_t to) {
   weft_free(taken);
 }
 
-static void tell_each(telling *t, const json_t *messages, uint8_t way) {
-  (void)way;
+static void tell_each(telling *t, const json_t *messages) {
   for (size_t i = 0, to; i < json_array_size(messages); i = to) {
     json_t *message = json_array_get(messages, i);
     to = i + 1;
@@ -394,6 +450,99 @@ static void tell_each(telling *t, const json_t *messages, uint8_t way) {
     }
     while (to < json_array_size(messages) && is_role(json_array_get(messages, to), "tool")) to += 1;
     add_each(t, messages, i, to);
+  }
+}
+
+/* Whether a call of the message before (NULL: there is none) has asked for the result, the n-th behind it. */
+static bool is_asked_for(const json_t *result, const json_t *calls, size_t n) {
+  const char *id = json_string_value(json_object_get(result, "tool_call_id"));
+  size_t i;
+  json_t *call;
+  if (id == NULL) return n < json_array_size(calls);
+  json_array_foreach(calls, i, call) {
+    const char *of = json_string_value(json_object_get(call, "id"));
+    if (of == NULL ? i == n : strcmp(of, id) == 0) return true;
+  }
+  return false;
+}
+
+/* A result as the user's words. */
+static void add_result_text(telling *t, const json_t *result) {
+  const char *name = json_string_value(json_object_get(result, "name"));
+  weft_text text = {0};
+  weft_text_puts(&text, name == NULL ? "Result:\n" : "Result of ");
+  weft_text_puts(&text, name == NULL ? "" : name);
+  weft_text_puts(&text, name == NULL ? "" : ":\n");
+  weft_text_puts(&text, content_of(result));
+  json_t *message = json_object();
+  bool made = weft_text_status(&text) == WEFT_OK && put_member(message, "role", json_string("user")) &&
+              put_member(message, "content", json_stringn(text.bytes, text.n));
+  t->failed = t->failed || !made;
+  if (made) add_late(t, message);
+  json_decref(message);
+  weft_text_free(&text);
+}
+
+/* {"name":...,"arguments":...}, in a list where there are several. */
+static void write_calls(const json_t *calls, weft_text *out) {
+  size_t i;
+  json_t *call;
+  bool several = json_array_size(calls) > 1;
+  weft_text_puts(out, several ? "[" : "");
+  json_array_foreach(calls, i, call) {
+    json_t *told = json_object(), *function = function_of(call), *arguments = json_object_get(function, "arguments");
+    if (told == NULL || json_object_set(told, "name", json_object_get(function, "name")) != 0 ||
+        (arguments != NULL && json_object_set(told, "arguments", arguments) != 0)) {
+      out->refused = true;
+    } else {
+      weft_text_puts(out, i > 0 ? ", " : "");
+      weft_json_write(told, out);
+    }
+    json_decref(told);
+  }
+  weft_text_puts(out, several ? "]" : "");
+}
+
+/* Calls as text of the assistant, behind what it said beside them. */
+static void add_calls_text(telling *t, const json_t *message) {
+  weft_text text = {0};
+  json_t *copy = json_copy((json_t *)(uintptr_t)message);
+  weft_text_puts(&text, content_of(message));
+  weft_text_puts(&text, is_blank_text(content_of(message)) ? "" : "\n");
+  write_calls(json_object_get(message, "tool_calls"), &text);
+  bool made = weft_text_status(&text) == WEFT_OK && put_member(copy, "content", json_stringn(text.bytes, text.n)) &&
+              json_object_del(copy, "tool_calls") == 0;
+  t->failed = t->failed || !made;
+  if (copy != NULL) add_told(t, copy);
+  weft_text_free(&text);
+}
+
+/* Calls and results of which a template knows nothing, as text; CHAT_CALLS_ORPHANS: results without their calls. */
+static void tell_as_text(telling *t, const json_t *messages, uint8_t way) {
+  const json_t *calls = NULL;
+  size_t i, n_results = 0;
+  json_t *message;
+  json_array_foreach(messages, i, message) {
+    bool result = is_role(message, "tool"), asked = result && is_asked_for(message, calls, n_results);
+    n_results = result ? n_results + 1 : 0;
+    if (!result) calls = json_object_get(message, "tool_calls");
+    if (result && (way == CHAT_CALLS_TEXT || !asked)) {
+      add_result_text(t, message);
+    } else if (has_calls(message) && way == CHAT_CALLS_TEXT) {
+      add_calls_text(t, message);
+    } else if (t->joined && is_role(message, "user") && is_role(t->last, "user")) { /* behind a result */
+      join_text(t, content_of(message));
+    } else {
+      add_told(t, json_incref(message));
+    }
+  }
+}
+
+static void tell_calls_so(telling *t, const json_t *messages, uint8_t way) {
+  if (way == CHAT_CALLS_EACH) {
+    tell_each(t, messages);
+  } else {
+    tell_as_text(t, messages, way);
   }
 }
 
@@ -415,13 +564,15 @@ static json_t *tell_again(json_t *messages, void (*tell)(telling *, const json_t
 
 json_t *chat_messages_tell(const json_t *messages, chat_way way, bool short_ids) {
   json_t *told = json_deep_copy(messages);
-  if (told != NULL && ((short_ids && !tell_ids(told)) || !tell_calls(told, way.level[CHAT_ARGUMENTS]))) {
+  if (told == NULL) return NULL;
+  bool done = (!short_ids || tell_ids(told)) && tell_calls(told, way.level[CHAT_ARGUMENTS]);
+  if (!done || (way.level[CHAT_IDS] == CHAT_IDS_FUNCTIONS && !tell_function_ids(told))) {
     json_decref(told);
     return NULL;
   }
   told = tell_again(told, tell_system, way.level[CHAT_SYSTEM]);
   told = tell_again(told, tell_beside, way.level[CHAT_BESIDE]);
-  return tell_again(told, tell_each, way.level[CHAT_CALLS]);
+  return tell_again(told, tell_calls_so, way.level[CHAT_CALLS]);
 }
 
 uint64_t chat_messages_cost(const json_t *json) {
@@ -438,7 +589,10 @@ uint64_t chat_messages_cost(const json_t *json) {
 void chat_messages_ways(const json_t *messages, chat_ways out) {
   size_t i;
   json_t *message;
+  const json_t *asking = NULL; /* calls of the message before results */
+  size_t n_results = 0;
   bool developer = false, system = false, late = false, calls = false, beside = false, several = false;
+  bool results = false, orphans = false, nameless = false;
   json_array_foreach(messages, i, message) {
     developer = developer || is_role(message, "developer");
     late = late || (is_system(message) && i > 0);
@@ -446,6 +600,12 @@ void chat_messages_ways(const json_t *messages, chat_ways out) {
     calls = calls || has_calls(message);
     beside = beside || has_text_beside(message);
     several = several || json_array_size(json_object_get(message, "tool_calls")) > 1;
+    nameless = nameless || has_nameless_call(message);
+    bool result = is_role(message, "tool");
+    orphans = orphans || (result && !is_asked_for(message, asking, n_results));
+    results = results || result;
+    n_results = result ? n_results + 1 : 0;
+    if (!result) asking = json_object_get(message, "tool_calls");
   }
   memset(out, 0, sizeof(chat_ways));
   out[CHAT_SYSTEM][CHAT_SYSTEM_DEVELOPER] = developer;
@@ -455,4 +615,7 @@ void chat_messages_ways(const json_t *messages, chat_ways out) {
   out[CHAT_ARGUMENTS][CHAT_ARGUMENTS_TEXTS] = calls;
   out[CHAT_BESIDE][CHAT_BESIDE_APART] = out[CHAT_BESIDE][CHAT_BESIDE_JOINED] = beside;
   out[CHAT_CALLS][CHAT_CALLS_EACH] = several;
+  out[CHAT_CALLS][CHAT_CALLS_ORPHANS] = orphans;
+  out[CHAT_CALLS][CHAT_CALLS_TEXT] = (calls || results) && !nameless;
+  out[CHAT_IDS][CHAT_IDS_FUNCTIONS] = calls;
 }

@@ -5,8 +5,8 @@
  * Law: whatever text a conversation holds reaches the prompt, or the request is refused by name. A way of telling moves
  * text to where a template prints it, and leaves none out. Whether it arrived is not believed but looked up, byte by
  * byte, in what the template printed (chat_messages_lost); only reasoning of earlier turns may be left out, as
- * templates do on purpose. Ids of calls are names and no text: where the template's models have a form of their own
- * for them, they are mapped to it, equal ids to equal ones. */
+ * templates do on purpose. Names of tools are looked up in the same way. Ids of calls are names and no text: where the
+ * template's models have a form of their own for them, they are mapped to it, equal ids to equal ones. */
 #ifndef WEFT_MODEL_TEXT_CHAT_MESSAGES_H
 #define WEFT_MODEL_TEXT_CHAT_MESSAGES_H
 
@@ -39,13 +39,21 @@ enum {
   CHAT_BESIDE_JOINED, /* at the end of the message before */
   CHAT_BESIDE_WAYS
 };
-/* How several calls of one message are told. */
+/* How calls and their results are told. */
 enum {
   CHAT_CALLS_AS_GIVEN,
-  CHAT_CALLS_EACH, /* each in a message of its own, with its result behind it */
+  CHAT_CALLS_EACH,    /* each in a message of its own, with its result behind it */
+  CHAT_CALLS_ORPHANS, /* results of calls that are not there are the user's */
+  CHAT_CALLS_TEXT,    /* calls are text of the assistant, in JSON, and all results are the user's */
   CHAT_CALLS_WAYS
 };
-enum { CHAT_SYSTEM, CHAT_ARGUMENTS, CHAT_BESIDE, CHAT_CALLS, CHAT_DIMENSIONS };
+/* How the ids of calls are told. */
+enum {
+  CHAT_IDS_AS_GIVEN,
+  CHAT_IDS_FUNCTIONS, /* functions.NAME:INDEX, where INDEX counts the calls of the conversation */
+  CHAT_IDS_WAYS
+};
+enum { CHAT_SYSTEM, CHAT_ARGUMENTS, CHAT_BESIDE, CHAT_CALLS, CHAT_IDS, CHAT_DIMENSIONS };
 
 /* A level of each dimension. */
 typedef struct chat_way {
@@ -62,14 +70,20 @@ void chat_messages_ways(const json_t *messages, chat_ways out);
 /* A new list, told this way; short_ids: ids of calls are nine letters and digits. NULL: memory was refused. */
 json_t *chat_messages_tell(const json_t *messages, chat_way way, bool short_ids);
 
+/* Whether the id is functions.NAME:INDEX of this name. */
+bool chat_messages_is_function_id(const char *id, const char *name);
+
 typedef struct chat_lost {
   bool any, dimension[CHAT_DIMENSIONS]; /* whose text it is */
   bool other;                           /* some of it is no dimension's */
   uint32_t message;                     /* the first that lost text */
   const char *role, *what;              /* of that message; what: "its text", for example */
+  const char *tool;                     /* the first tool whose name is not there; NULL: all names are */
 } chat_lost;
 
-/* What of the messages is not in the text that a template printed of them. The strings live as long as messages. */
-weft_status chat_messages_lost(const json_t *messages, const weft_jinja_text *text, chat_lost *out);
+/* What of the messages, and which tool (tools: a list, or NULL), is not in the text that a template printed of them.
+ * The strings live as long as messages and tools. */
+weft_status chat_messages_lost(const json_t *messages, const json_t *tools, const weft_jinja_text *text,
+                               chat_lost *out);
 
 #endif

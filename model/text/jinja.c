@@ -175,16 +175,22 @@ static void set_variable(jinja_run *run, const char *name, jinja_value value) {
 }
 
 static void set_context(jinja_run *run) {
+  /* whose bytes are numbered, in this order */
+  static const char *const traced[] = {"messages", "tools"};
   const weft_jinja_context *c = run->context;
   const char *name;
   json_t *json;
-  json_object_foreach((json_t *)c->values, name, json) {
-    bool messages = strcmp(name, "messages") == 0;
-    run->trace = messages ? WEFT_JINJA_TRACED : 0;
+  run->trace = WEFT_JINJA_TRACED;
+  for (size_t i = 0; i < sizeof traced / sizeof *traced; i++) {
+    if ((json = json_object_get(c->values, traced[i])) == NULL) continue;
     jinja_value value = jinja_json_read(run, json);
-    run->trace = 0;
-    if (messages) own_roles(run, value);
-    set_variable(run, name, value);
+    if (i == 0) own_roles(run, value);
+    set_variable(run, traced[i], value);
+  }
+  run->trace = 0;
+  json_object_foreach((json_t *)c->values, name, json) {
+    if (strcmp(name, traced[0]) == 0 || strcmp(name, traced[1]) == 0) continue;
+    set_variable(run, name, jinja_json_read(run, json));
   }
   for (uint32_t i = 0; i < c->n_words; i++) set_variable(run, c->words[i].name, own_word(run, c->words[i].text));
 }

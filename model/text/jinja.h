@@ -9,10 +9,11 @@
  * context calls the server's own), 0 otherwise: for text of the request and for whatever is computed, such as numbers,
  * dates and the punctuation of JSON. A mark travels with its byte through every operator, filter, test and method. So
  * the encoder of the output can let only bytes with mark 1 become control tokens, and text of a user never becomes one.
- * Marks from WEFT_JINJA_TRACED on are text of the request, too: each byte of every string within the variable
- * `messages`, names of members and texts alike, has a mark of its own, WEFT_JINJA_TRACED and its number in the order in
- * which json_object_foreach and json_array_foreach come to them, a name before its value. So the caller sees which
- * bytes of a conversation are in the output. An escape of a byte carries the mark of that byte.
+ * Marks from WEFT_JINJA_TRACED on are text of the request, too: each byte of every string within the variables
+ * `messages` and `tools`, names of members and texts alike, has a mark of its own, WEFT_JINJA_TRACED and its number in
+ * the order in which json_object_foreach and json_array_foreach come to them, a name before its value, and messages
+ * before tools. So the caller sees which bytes of a conversation are in the output. An escape of a byte carries the mark
+ * of that byte.
  *
  * A template that renders here renders to the same text as with Python's jinja2 in the environment that model makers
  * test their templates in (sandboxed, trim_blocks, lstrip_blocks, loop controls, generation blocks, a tojson that

@@ -122,20 +122,45 @@ static void test_bad_bodies(void **state) {
   check_refusals(server.port, "/v1/completions", bad_completions, sizeof bad_completions / sizeof *bad_completions);
 }
 
-/* A chat template that shows no tools. */
+#define TOOL_F                                                                                                         \
+  "\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":" \
+  "{},"                                                                                                                \
+  "\"additionalProperties\":false}}}]"
+#define TOOL_HISTORY                                                                                            \
+  "\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{" \
+  "\"name\":\"f\"}}"                                                                                            \
+  "]},{\"role\":\"tool\",\"content\":\"y\"}]"
+/* A chat template that shows no tools: the model is not left to choose among what it does not know; a call that it had
+ * to make is taken back, with its result. */
 static void test_tools_without_a_place(void **state) {
-  static const http_refusal rows[] = {
-      {"{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}", 400, NULL, "no place for tools"},
-      {"{\"messages\":[{\"role\":\"assistant\",\"tool_calls\":[{\"function\":{\"name\":\"f\"}}]}]}", 400, NULL,
-       "has calls, which the chat template of weft-demo has no place for"},
-      {"{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"tool\",\"content\":\"y\"}]}", 400, NULL,
-       "message 1 is a result of a tool, which the chat template"}};
+  static const http_refusal rows[] = {{"{" USER ",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}",
+                                       400, NULL, "no place for the tool 'f'"},
+                                      {"{" TOOL_HISTORY "," TOOL_F "}", 400, NULL, "no place for the tool 'f'"}};
   const char *templates[] = {WEFT_SOURCE_DIR "/tests/golden/chat/no-tools.jinja"};
   talk plain;
   (void)state;
   (void)talk_serve(&plain, NULL, (weft_open_options){.chat_templates = templates, .n_chat_templates = 1},
                    (weft_server_options){0});
   check_refusals(plain.port, "/v1/chat/completions", rows, sizeof rows / sizeof *rows);
+  json_t *made = talk_json(plain.port, "/v1/chat/completions",
+                           "{" USER "," TOOL_F ",\"tool_choice\":\"required\",\"max_tokens\":60}");
+  char *call = json_dumps(at(made, "choices.0.message.tool_calls.0"), 0);
+  assert_non_null(call);
+  static const char *const ends[] = {"", ",{\"role\":\"user\",\"content\":\"go\"}"},
+                           *const choices[] = {"", "," TOOL_F ",\"tool_choice\":\"none\"",
+                                               "," TOOL_F ",\"tool_choice\":\"required\""};
+  for (size_t i = 0; i < 6; i++) {
+    weft_text body = {0};
+    weft_text_printf(
+        &body,
+        "{\"messages\":[{\"role\":\"user\",\"content\":\"x\"},{\"role\":\"assistant\",\"tool_calls\":[%s]},"
+        "{\"role\":\"tool\",\"content\":\"y\"}%s]%s,\"max_tokens\":60}",
+        call, ends[i % 2], choices[i / 2]);
+    json_decref(talk_json(plain.port, "/v1/chat/completions", body.bytes));
+    weft_text_free(&body);
+  }
+  free(call);
+  json_decref(made);
   talk_close(&plain);
 }
 

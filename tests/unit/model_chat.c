@@ -445,7 +445,7 @@ static void test_refused_memory(void **state) {
  * of other forms, stay hidden. */
 static void test_call_markers(void **state) {
   static const char *const specials[] = {"<tool_call>", "</tool_call>", "<|im_start|>", "<|im_end|>", "[ARGS]"};
-  static const char template[] = "{{ messages[0].content }}{% if tools %}<tool_call>{% endif %}",
+  static const char template[] = "{{ messages[0].content }}{% if tools %}<tool_call>{{ tools }}{% endif %}",
                     answer[] = "a<|im_start|><tool_call>b</tool_call>[ARGS]c";
   world w = {0};
   weft_error error = {{0}};
@@ -456,7 +456,7 @@ static void test_call_markers(void **state) {
   const weft_bytes bytes = {template, strlen(template)};
   if (weft_chat_open(w.f.gguf, w.t, bytes, "here", &w.chat, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_int_equal(weft_chat_call_form(w.chat), WEFT_CALLS_HERMES);
-  assert_true(weft_chat_tells_tools(w.chat) && !weft_chat_tells_calls(w.chat));
+  assert_true(weft_chat_tells_tools(w.chat));
   for (int shows = 0; shows < 2; shows++) {
     weft_chat_stream s;
     weft_tokens tokens = {0};
@@ -478,7 +478,8 @@ static void test_call_markers(void **state) {
   world_close(&w);
 }
 
-/* A result of which the template prints nothing is refused; it may print it anywhere and in any form. */
+/* A template may print a result anywhere and in any form; one without its call, of which it prints nothing, is told as
+ * the user's. */
 static void test_results_without_a_place(void **state) {
   static const char template[] =
       "{% for m in messages %}{% if m.role == 'user' %}{{ m.content }}{% elif m.tool_calls and not loop.last %}"
@@ -500,8 +501,7 @@ static void test_results_without_a_place(void **state) {
   if (weft_chat_split(w.chat, m, 4, &options, &pieces, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_int_equal(pieces.n, 1); /* text of a result is no control token */
   weft_chat_pieces_close(&pieces);
-  assert_int_equal(weft_chat_split(w.chat, m, 5, &options, &pieces, &error), WEFT_E_UNSUPPORTED);
-  assert_non_null(strstr(error.text, "message 4 is a result of a tool, which the chat template of here has no place"));
+  prints(&w, m, 5, false, false, "a{\"result\": \"<|im_end|> ++\"}Result:\n \n\n\nResult:\nb");
   world_close(&w);
 }
 

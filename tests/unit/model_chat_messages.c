@@ -269,11 +269,11 @@ static void all_text_arrives_or_is_refused(void **state) {
     world w;
     world_open(&w, templates[k].name, templates[k].text);
     for (uint32_t round = 0, n = test_amount(20, 150, 3000); round < n; round++) {
-      draw_conversation(&c, &random, 1 + draw(&random, 4), weft_chat_tells_calls(w.chat) && round % 2 == 0);
+      draw_conversation(&c, &random, 1 + draw(&random, 4), round % 2 == 0);
       check_conversation(&w, &c, k);
       free_conversation(&c);
     }
-    draw_conversation(&c, &random, 160, weft_chat_tells_calls(w.chat)); /* more messages than a byte has numbers */
+    draw_conversation(&c, &random, 160, true); /* more messages than a byte has numbers */
     check_conversation(&w, &c, k);
     free_conversation(&c);
     world_close(&w);
@@ -353,7 +353,8 @@ static void what_is_lost_is_named(void **state) {
   check_told(OPEN "{{ m.content.split('</think>')[-1] }}" CLOSE, thought, 3, NULL, "message 2, of the role user");
   const weft_chat_message called[] = {
       say("user", "a"), call("", "{\"tool_calls\":[{\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}")};
-  check_told(OPEN "{{ m.content }}" CLOSE "{# tool_calls #}", called, 2, NULL, "leaves out a call");
+  check_told(OPEN "{{ m.content }}" CLOSE "{# tool_calls #}", called, 2, "a{\"name\":\"f\",\"arguments\":{}}", NULL);
+  check_told(OPEN "{{ m.content[:20] }}" CLOSE, called, 2, NULL, "leaves out a call");
 }
 
 static void calls_are_told_as_the_template_takes_them(void **state) {
@@ -406,6 +407,119 @@ static void calls_are_told_as_the_template_takes_them(void **state) {
              "{% if m.role == 'user' %}{{ m.content }}{% elif m.tool_calls %}{{ m.tool_calls[0].function.name }}"
              "{{ m.tool_calls[0].function.arguments }}{% else %}{{ raise_exception('no') }}{% endif %}" CLOSE,
              asked, 2, "q\n\nsof{'a': 1}", NULL);
+}
+
+/* What an answer that had to be a call was, comes back as text where the template knows of no calls. */
+static void calls_are_told_as_text_where_none_are_known(void **state) {
+  weft_chat_message m[] = {
+      say("user", "q"),
+      call("so",
+           "{\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": \\\"b\\\"}\"}},"
+           "{\"id\":\"2\",\"function\":{\"name\":\"g\",\"arguments\":\"{\\\"a\\\":\"}}]}"),
+      say("tool", "r1"),
+      say("tool", "r2"),
+      say("user", "go"),
+      say("assistant", "done"),
+      say("user", "more")};
+  (void)state;
+  m[2].more = "{\"tool_call_id\":\"1\",\"name\":\"f\"}";
+  m[3].more = "{\"tool_call_id\":\"2\"}";
+  static const char want[] =
+      "[user]q[assistant]so\n[{\"name\":\"f\",\"arguments\":{\"a\":\"b\"}}, "
+      "{\"name\":\"g\",\"arguments\":{\"a\":null}}]"
+      "[user]Result of f:\nr1\n\nResult:\nr2\n\ngo[assistant]done[user]more";
+  check_told(OPEN "{% if m.role != 'tool' %}[{{ m.role }}]{{ m.content }}{% endif %}" CLOSE, m, 7, want, NULL);
+  check_told(OPEN
+             "{% if m.role not in ['user', 'assistant'] %}{{ raise_exception('no') }}{% endif %}"
+             "{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('in turn') }}{% endif %}"
+             "[{{ m.role }}]{{ m.content }}" CLOSE,
+             m, 7, want, NULL);
+  /* calls that are known stay calls; only what has none before it becomes the user's */
+  check_told(OPEN
+             "{% if m.role == 'tool' and (loop.first or not (loop.previtem.tool_calls or loop.previtem.role == "
+             "'tool')) %}{{ raise_exception('a result alone') }}{% endif %}[{{ m.role }}]{{ m.content }}" CALLS CLOSE,
+             m + 2, 3, "[user]Result of f:\nr1\n\nResult:\nr2\n\ngo", NULL);
+  check_told(OPEN
+             "{% if m.role != 'tool' %}[{{ m.role }}]{{ m.content }}{% elif loop.previtem.tool_calls %}"
+             "{{ m.content }}{% endif %}{% for c in m.tool_calls or [] %}{{ c.function.name }}"
+             "{{ c.function.arguments }}{% endfor %}" CLOSE,
+             m + 1, 2, "[assistant]sof{'a': 'b'}g{'a': None}r1", NULL);
+}
+
+/* Kimi's models know a call by its id alone, which has the function's name in it. */
+static void ids_that_have_names(void **state) {
+  static const char template[] = OPEN
+      "{{ m.content }}{% for c in m.tool_calls or [] %}<{{ c.id }}>{{ c.function.arguments | tojson }}{% endfor %}"
+      "{% if m.role == 'tool' %}({{ m.tool_call_id }}){% endif %}" CLOSE;
+  weft_chat_message m[] = {
+      call(
+          "",
+          "{\"tool_calls\":[{\"id\":\"toolu_1\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}},{\"id\":\"call_g\","
+          "\"function\":{\"name\":\"g\",\"arguments\":\"{}\"}}]}"),
+      say("tool", "2"),
+      say("tool", "1"),
+      call("", "{\"tool_calls\":[{\"id\":\"functions.f:2\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}"),
+      say("tool", "3"),
+      call("", "{\"tool_calls\":[{\"function\":{\"name\":\"h\",\"arguments\":\"{}\"}}]}"),
+      say("tool", "4")};
+  (void)state;
+  m[1].more = "{\"tool_call_id\":\"call_g\"}";
+  m[2].more = "{\"tool_call_id\":\"toolu_1\"}";
+  m[4].more = "{\"tool_call_id\":\"functions.f:2\"}";
+  check_told(template, m, 7,
+             "<functions.f:0>{}<functions.g:1>{}2(functions.g:1)1(functions.f:0)<functions.f:2>{}3(functions.f:2)"
+             "<functions.h:3>{}4(functions.h:3)",
+             NULL);
+  check_told(template, m + 3, 2, "<functions.f:2>{}3(functions.f:2)", NULL); /* ids of this form stay */
+}
+
+/* Whether a template shows tools is tried, not looked for in its text; and it is looked up in each prompt. */
+static void tools_are_shown_or_refused(void **state) {
+#define TOOL(name) "{\"type\":\"function\",\"function\":{\"name\":\"" name "\",\"parameters\":{\"type\":\"object\"}}}"
+  static const struct {
+    const char *text;
+    bool tells;
+    const char *lost; /* of the tools find and seek; NULL: both are shown */
+  } rows[] = {{OPEN SAY CLOSE "{{ tools }}", true, NULL},
+              {"{% for t in tools or [] %}{{ t | tojson(indent=2) }}{% endfor %}" OPEN SAY CLOSE, true, NULL},
+              {"{% for t in tools or [] %}{{ t.function.name | upper }}{% endfor %}" OPEN SAY CLOSE, true, NULL},
+              {"{% if messages[0].role == 'user' %}{{ tools }}{% endif %}" OPEN SAY CLOSE, true, NULL},
+              {"{% set tools = tools if tools is defined else none %}{{ tools }}" OPEN SAY CLOSE, true, NULL},
+              {"{# tools #}" OPEN SAY CLOSE, false, "find"},
+              {OPEN SAY CLOSE, false, "find"},
+              {"{% if false %}{{ tools }}{% endif %}" OPEN SAY CLOSE, false, "find"},
+              {"{% if tools is none %}{{ tools }}{% endif %}" OPEN SAY CLOSE, false, "find"},
+              {"{% if tools %}you have tools{% endif %}" OPEN SAY CLOSE, false, "find"},
+              {"{{ tools | length }}" OPEN SAY CLOSE, false, "find"},
+              {"{% for t in tools or [] %}{{ t.name }}{% endfor %}" OPEN SAY CLOSE, false, "find"},
+              {"{{ tools[0] }}" OPEN SAY CLOSE, true, "seek"},
+              {"{% if messages | length > 1 and messages[0].role == 'system' %}{{ tools }}{% endif %}" OPEN SAY CLOSE,
+               true, "find"},
+              {"{{ raise_exception('never') if messages | length < 3 }}{{ tools }}" OPEN SAY CLOSE, true, NULL}};
+  const weft_chat_message m[] = {say("user", "find and seek a"), say("assistant", "b"), say("user", "c")};
+  weft_chat_options options = {.tools = "[" TOOL("find") "," TOOL("seek") "]"};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    world w;
+    weft_error error = {{0}};
+    weft_chat_pieces pieces;
+    world_open(&w, "here", rows[i].text);
+    if (weft_chat_tells_tools(w.chat) != rows[i].tells) fail_msg("%s", rows[i].text);
+    for (int anyway = 0; anyway < 2; anyway++) {
+      options.calls_anyway = anyway == 1;
+      weft_status status = weft_chat_split(w.chat, m, 3, &options, &pieces, &error);
+      if (rows[i].lost == NULL || anyway == 1) {
+        if (status != WEFT_OK) fail_msg("%s: %s", rows[i].text, error.text);
+        weft_chat_pieces_close(&pieces);
+        continue;
+      }
+      char words[64];
+      (void)snprintf(words, sizeof words, "has no place for the tool '%s'", rows[i].lost);
+      if (status != WEFT_E_UNSUPPORTED || strstr(error.text, words) == NULL)
+        fail_msg("%s: %s", rows[i].text, error.text);
+    }
+    world_close(&w);
+  }
 }
 
 /* Equal ids stay equal, different ones different; one of the form that is wanted stays. */
@@ -481,7 +595,10 @@ int main(void) {
       cmocka_unit_test(the_systems_words_find_their_place),
       cmocka_unit_test(what_is_lost_is_named),
       cmocka_unit_test(calls_are_told_as_the_template_takes_them),
+      cmocka_unit_test(calls_are_told_as_text_where_none_are_known),
       cmocka_unit_test(ids_have_the_form_of_the_template),
+      cmocka_unit_test(ids_that_have_names),
+      cmocka_unit_test(tools_are_shown_or_refused),
       cmocka_unit_test(refused_memory_is_an_error),
       cmocka_unit_test(all_text_arrives_or_is_refused),
   };
