@@ -2,10 +2,11 @@
 #include "api/json_scan.h"
 
 #include "api/weft.h"
+#include "model/text/json_steps.h"
 #include "model/text/json_tree.h"
 
 enum {
-  DEPTH_HONEST = 16,     /* a part of a message lies 5 deep; what others send in fields of their own lies deeper */
+  DEPTH_HONEST = 16,     /* a call in a message lies 6 deep; what others send in fields of their own lies deeper */
   VALUES_HONEST = 65536, /* 4096 messages of 16 values each, or fewer messages of many parts */
   SCALARS_HONEST = 4096, /* besides token ids */
   SCALARS_MAX = 1 << 30,
@@ -14,7 +15,7 @@ enum {
 
 weft_json_size weft_json_limits(uint32_t context) {
   uint64_t scalars = SCALARS_HONEST + (uint64_t)WEFT_ANSWERS_MAX * context;
-  return (weft_json_size){.depth = 2 * DEPTH_HONEST,
+  return (weft_json_size){.depth = DEPTH_HONEST + WEFT_JSON_DEPTH,
                           .values = 2 * VALUES_HONEST,
                           .scalars = scalars < SCALARS_MAX ? (uint32_t)scalars : SCALARS_MAX};
 }

@@ -21,9 +21,10 @@ typedef struct weft_json_size {
   uint32_t scalars; /* numbers, true, false and null: WEFT_JSON_SCALAR_BYTES each */
 } weft_json_size;
 
-/* Limits that no honest request reaches: twice as many levels as any field that is read has; as many values as twice
- * 4096 messages of 16 values each; and as many numbers as all prompts of a request can have token ids, at `context`
- * tokens each, and a few more. */
+/* Limits that no honest request reaches: the levels of any field that is read, and below them those of the arguments of
+ * a call (WEFT_JSON_DEPTH), which some dialects have as JSON and not as text; as many values as twice 4096 messages of
+ * 16 values each; and as many numbers as all prompts of a request can have token ids, at `context` tokens each, and a
+ * few more. */
 weft_json_size weft_json_limits(uint32_t context);
 
 /* False: the text is beyond a limit at bytes + *at, and *what names the limit. *size: what was counted up to there. */

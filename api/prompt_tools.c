@@ -19,6 +19,9 @@ static weft_status count_json(const char *text, weft_json_size *left, const char
   size_t at = 0;
   const char *what = NULL;
   if (!weft_json_scan(text, strlen(text), left, &size, &at, &what)) {
+    if (size.depth > left->depth) {
+      return weft_fail(error, WEFT_E_INVALID, "%s is nested more than %u levels deep", where, left->depth);
+    }
     return weft_fail(error, WEFT_E_TOO_LARGE, "%s, with the tools and calls before, has too many %s at byte %zu", where,
                      what, at);
   }

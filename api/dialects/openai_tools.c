@@ -159,10 +159,13 @@ static weft_status read_call(weft_gen *gen, const json_t *call, const char *fiel
   weft_status status = tools_name(json_object_get(function, "name"), part, &out->name, why);
   if (status != WEFT_OK) return status;
   (void)snprintf(part, sizeof part, "%.48s.function.arguments", field);
-  if (json_is_object(arguments)) return field_json(gen, arguments, &out->arguments, why);
+  if (json_is_object(arguments)) {
+    status = field_json(gen, arguments, &out->arguments, why);
+    return status == WEFT_OK ? turns_check_arguments(out->arguments, part, why) : status;
+  }
   if (arguments != NULL && !json_is_string(arguments)) return field_wrong(why, part, "a JSON object as a string");
   out->arguments = json_string_value(arguments);
-  return WEFT_OK;
+  return turns_check_arguments(out->arguments, part, why);
 }
 
 weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {

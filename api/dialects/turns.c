@@ -6,6 +6,8 @@
 
 #include "api/dialects/tools.h"
 #include "api/json.h"
+#include "api/json_scan.h"
+#include "model/text/json_steps.h"
 
 enum { TURNS_MAX = 4096, CALLS_MAX = 128 };
 
@@ -23,6 +25,16 @@ weft_status turns_add(turn_list *list, const char *role, const char *field, weft
   }
   list->turn[list->n++] = (weft_chat_turn){.role = role, .content = ""};
   return WEFT_OK;
+}
+
+weft_status turns_check_arguments(const char *arguments, const char *field, weft_refusal *why) {
+  const weft_json_size limits = {WEFT_JSON_DEPTH, UINT32_MAX, UINT32_MAX};
+  weft_json_size size;
+  size_t at;
+  const char *what;
+  if (arguments == NULL || weft_json_scan(arguments, strlen(arguments), &limits, &size, &at, &what)) return WEFT_OK;
+  return weft_refuse(why, 400, "invalid_value", field,
+                     "%s: arguments of a call have at most %d levels of lists and objects", field, WEFT_JSON_DEPTH);
 }
 
 weft_status turns_add_call(turn_list *list, const char *id, const json_t *name, const char *arguments,
@@ -45,7 +57,7 @@ weft_status turns_add_call(turn_list *list, const char *id, const json_t *name, 
   weft_status status = tools_name(name, part, &call->name, why);
   turn->calls = calls;
   turn->n_calls += 1;
-  return status;
+  return status == WEFT_OK ? turns_check_arguments(arguments, field, why) : status;
 }
 
 weft_status turns_text_arguments(weft_gen *gen, const char *text, const char **out, weft_refusal *why) {

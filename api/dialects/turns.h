@@ -20,6 +20,8 @@ weft_status turns_add(turn_list *list, const char *role, const char *field, weft
 /* Adds a call to the last turn. id may be NULL; arguments is a JSON object as text; field: the call in the body. */
 weft_status turns_add_call(turn_list *list, const char *id, const json_t *name, const char *arguments,
                            const char *field, weft_refusal *why);
+/* Refuses arguments that are nested deeper than those that answers have. NULL is fine; field: for the refusal. */
+weft_status turns_check_arguments(const char *arguments, const char *field, weft_refusal *why);
 /* The arguments of a call of free text, for the function that the model is shown in its place. */
 weft_status turns_text_arguments(weft_gen *gen, const char *text, const char **out, weft_refusal *why);
 /* Gives the turns to the prompt of the request. */

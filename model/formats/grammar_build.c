@@ -22,6 +22,17 @@ void builder_fail(grammar_builder *b, weft_status status, const char *format, ..
   b->status = weft_fail(b->error, status, "%s", line);
 }
 
+void builder_take_back(grammar_builder *b, builder_mark mark) {
+  b->n_states = mark.n_states;
+  b->n_edges = mark.n_edges;
+  b->n_rules = mark.n_rules;
+  for (uint32_t i = 0; i < sizeof b->shared / sizeof *b->shared; i++) {
+    if (b->shared[i] != GRAMMAR_NONE && b->shared[i] >= mark.n_rules) b->shared[i] = GRAMMAR_NONE;
+  }
+  b->status = WEFT_OK;
+  b->why[0] = 0;
+}
+
 bool builder_step(grammar_builder *b, uint64_t n) {
   if (!builder_ok(b)) return false;
   b->n_steps += n;

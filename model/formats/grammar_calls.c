@@ -9,6 +9,7 @@
 
 #include "model/formats/grammar_schema.h"
 #include "model/text/calls.h"
+#include "model/text/json_tree.h"
 
 typedef struct calls_grammar {
   grammar_builder *b;
@@ -24,7 +25,7 @@ static uint32_t put_words(grammar_builder *b, uint32_t from, const char *words) 
 
 /* Whether a schema's "type" lets an object through. */
 static bool allows_object(const json_t *type) {
-  bool allowed = type == NULL;
+  bool allowed = type == NULL || json_is_null(type);
   size_t n = json_is_array(type) ? json_array_size(type) : 1;
   for (size_t i = 0; i < n && !allowed; i++) {
     const char *word = json_string_value(json_is_array(type) ? json_array_get(type, i) : type);
@@ -33,16 +34,27 @@ static bool allows_object(const json_t *type) {
   return allowed;
 }
 
-/* Arguments are an object, also where their schema allows more: any value where it is {}. */
+static void refuse_type(grammar_builder *b, const char *name, const json_t *type) {
+  weft_text text = {0};
+  if (type != NULL) weft_json_write(type, &text);
+  weft_text_append(&text, "", 1);
+  builder_fail(b, WEFT_E_INVALID,
+               "the arguments of %.64s are an object: the type of their schema must be object%s%.60s", name,
+               type == NULL ? "" : ", and is ", text.refused || type == NULL ? "" : text.bytes);
+  weft_text_free(&text);
+}
+
+/* Arguments are an object, also where their schema allows more: any value where it is {}; and where it allows none and
+ * is not strict. */
 static void add_arguments(calls_grammar *g, const json_t *tool, const char *name, uint32_t from, uint32_t to) {
   grammar_builder *b = g->b;
-  const json_t *schema = json_object_get(tool, "parameters");
+  const json_t *schema = json_object_get(tool, "parameters"), *type = json_object_get(schema, "type");
   bool strict = json_is_true(json_object_get(tool, "strict"));
-  if (!json_is_object(schema) || !allows_object(json_object_get(schema, "type"))) {
-    builder_fail(b, WEFT_E_INVALID, "the arguments of %.64s are an object, and its schema allows none", name);
+  if (strict && (!json_is_object(schema) || !allows_object(type))) {
+    refuse_type(b, name, type);
     return;
   }
-  json_t *objects = json_copy((json_t *)(uintptr_t)schema);
+  json_t *objects = json_is_object(schema) ? json_copy((json_t *)(uintptr_t)schema) : json_object();
   if (json_object_set_new(objects, "type", json_string("object")) != 0) {
     builder_fail(b, WEFT_E_NO_MEMORY, "no memory for the schema");
   } else {
@@ -217,7 +229,7 @@ void grammar_add_calls(grammar_builder *b, const json_t *root) {
 
 void grammar_read_calls(grammar_builder *b, const char *text, size_t n) {
   json_error_t error;
-  json_t *root = json_loadb(text, n, 0, &error);
+  json_t *root = weft_json_read(text, n, 0, &error);
   grammar_add_calls(b, root);
   json_decref(root);
 }
@@ -258,7 +270,7 @@ static uint32_t add_thinking(grammar_builder *b, const json_t *thinking, uint32_
 
 void grammar_read_answer(grammar_builder *b, const char *text, size_t n) {
   json_error_t error;
-  json_t *root = json_loadb(text, n, 0, &error);
+  json_t *root = weft_json_read(text, n, 0, &error);
   const json_t *thinking = json_object_get(root, "thinking"), *calls = json_object_get(root, "calls");
   const json_t *format = json_object_get(root, "format"), *of = json_object_get(format, "text");
   if (json_is_null(thinking)) thinking = NULL;

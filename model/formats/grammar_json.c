@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 #include "model/formats/grammar_json.h"
 
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+#include "model/text/json_tree.h"
 
 enum { SHARED_INDENT, SHARED_STRING, SHARED_CHARACTER, SHARED_VALUE };
 enum { INDENT_MAX = 32, DIGITS_MAX = 15, KEY_MAX = 1024 };
@@ -148,16 +149,14 @@ uint32_t json_key_other(grammar_builder *b, uint32_t from, const char *const *na
 }
 
 uint32_t json_constant(grammar_builder *b, uint32_t from, const json_t *value) {
-  char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
-  if (text == NULL) {
+  weft_text text = {0};
+  weft_json_write(value, &text);
+  if (weft_text_status(&text) == WEFT_OK) {
+    from = builder_text(b, from, text.bytes, text.n);
+  } else {
     builder_fail(b, WEFT_E_NO_MEMORY, "no memory for a constant of the schema");
-    return from;
   }
-  from = builder_text(b, from, text, strlen(text));
-  json_free_t release;
-  json_malloc_t take;
-  json_get_alloc_funcs(&take, &release);
-  release(text);
+  weft_text_free(&text);
   return from;
 }
 
@@ -216,40 +215,26 @@ static void add_naturals(grammar_builder *b, uint32_t from, uint32_t to, uint64_
   }
 }
 
-static const double largest = 999999999999999.0;
+static const int64_t largest = 999999999999999;
 
-/* Naturals that lie between two numbers; false: none does. */
-static bool clip_naturals(double low, double high, uint64_t *first, uint64_t *last) {
+/* Adds the whole numbers low to high, both from 0, as far as they can be written; false: none can. */
+static bool add_clipped(grammar_builder *b, uint32_t from, uint32_t to, int64_t low, int64_t high) {
   if (low < 0) low = 0;
   if (high > largest) high = largest;
-  if (!(low <= high)) return false;
-  *first = (uint64_t)low;
-  *last = (uint64_t)high;
+  if (low > high) return false;
+  add_naturals(b, from, to, (uint64_t)low, (uint64_t)high);
   return true;
 }
 
-/* The least whole number that may be, the greatest. */
-static double lowest_whole(const json_bounds *d) {
-  double low = ceil(d->low);
-  return low == d->low && d->low_open ? low + 1 : low;
-}
-
-static double highest_whole(const json_bounds *d) {
-  double high = floor(d->high);
-  return high == d->high && d->high_open ? high - 1 : high;
-}
-
 static bool add_whole(grammar_builder *b, uint32_t from, uint32_t to, const json_bounds *d) {
-  uint64_t first, last;
-  double low = lowest_whole(d), high = highest_whole(d);
-  bool any = false;
-  if (clip_naturals(low, high, &first, &last)) {
-    add_naturals(b, from, to, first, last);
-    any = true;
-  }
-  if (low < 0 && clip_naturals(high < 0 ? -high : 1, -low, &first, &last)) {
-    add_naturals(b, builder_text(b, from, "-", 1), to, first, last);
-    any = true;
+  bool exact = false;
+  int64_t low = d->has_low ? decimal_round(&d->low, true, &exact) : -largest;
+  if (d->has_low && exact && d->low_open) low += 1;
+  int64_t high = d->has_high ? decimal_round(&d->high, false, &exact) : largest;
+  if (d->has_high && exact && d->high_open) high -= 1;
+  bool any = add_clipped(b, from, to, low, high);
+  if (low < 0 && (high < 0 ? -high : 1) <= largest) {
+    any = add_clipped(b, builder_text(b, from, "-", 1), to, high < 0 ? -high : 1, -low) || any;
   }
   return any;
 }
@@ -273,7 +258,7 @@ static void add_fraction(grammar_builder *b, uint32_t from, uint32_t to) {
 uint32_t json_number_any(grammar_builder *b, uint32_t from) {
   uint32_t to = builder_state(b), whole = builder_state(b), end = builder_state(b);
   uint32_t e = builder_state(b), sign = builder_state(b), one = builder_state(b);
-  const json_bounds all = {-INFINITY, INFINITY, false, false}, natural = {0, INFINITY, false, false};
+  const json_bounds all = {0}, natural = {.has_low = true};
   (void)add_whole(b, from, to, &all);
   (void)add_whole(b, from, whole, &natural);
   (void)add_whole(b, builder_text(b, from, "-", 1), whole, &natural);

@@ -9,6 +9,7 @@
 
 #include <jansson.h>
 
+#include "model/formats/decimal.h"
 #include "model/formats/grammar_internal.h"
 
 /* Each adds edges from the state `from` to the state that it returns. */
@@ -25,13 +26,13 @@ uint32_t json_string_sized(grammar_builder *b, uint32_t from, uint32_t min, uint
 /* A property's name that is none of the n names, which are sorted; the name has no escapes. */
 uint32_t json_key_other(grammar_builder *b, uint32_t from, const char *const *name, uint32_t n);
 
-/* Bounds of a number; without one it is -INFINITY or INFINITY. `open`: the bound itself is out. */
+/* Bounds of a number. `open`: the bound itself is out. */
 typedef struct json_bounds {
-  double low, high;
-  bool low_open, high_open;
+  decimal low, high;
+  bool has_low, has_high, low_open, high_open;
 } json_bounds;
 
-/* Numbers within bounds: whole ones; all, fractions included. GRAMMAR_NONE: there is none that can be written. */
+/* Numbers within bounds: whole ones; all, fractions included. GRAMMAR_NONE: there is none of at most 15 digits. */
 uint32_t json_integer_within(grammar_builder *b, uint32_t from, const json_bounds *bounds);
 uint32_t json_number_any(grammar_builder *b, uint32_t from);
 
@@ -40,11 +41,11 @@ enum { NUMBER_MULTIPLES = 4 };
 typedef struct json_number_kind {
   json_bounds bounds;
   bool whole, fraction;
-  double multiple[NUMBER_MULTIPLES];
+  decimal multiple[NUMBER_MULTIPLES];
   uint32_t n_multiples;
 } json_number_kind;
-/* Numbers of at most 15 digits in all, which every reader keeps apart as their digits do. GRAMMAR_NONE: there is
- * none. */
+/* Numbers of at most 15 digits in all, which every reader keeps apart as their digits do; where the bounds leave none of
+ * these, of as many as they need. GRAMMAR_NONE: there is none that 64 bits hold as a floating point number. */
 uint32_t json_number_of(grammar_builder *b, uint32_t from, const json_number_kind *kind);
 
 #endif

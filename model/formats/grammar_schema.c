@@ -3,13 +3,13 @@
  * schema refers to becomes a rule, made once, so a schema may refer to itself; everything else is written in place, so
  * that alternatives with a common beginning share it. Keywords that the specification does not know restrict nothing.
  * */
-#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/formats/grammar_schema.h"
+#include "model/text/json_tree.h"
 
 enum { TOLD_MAX = 4 /* lines in the log about one schema */ };
 
@@ -68,6 +68,10 @@ static void put_line(schema_reader *r, char *line, size_t n, const char *format,
                  r->path, what);
 }
 
+static void tell_widened(schema_reader *r, const char *line) {
+  if (r->n_told++ < TOLD_MAX) weft_log(WEFT_LOG_WARN, "%s; it is not strict, so more is allowed there", line);
+}
+
 void schema_fail(schema_reader *r, weft_status status, const char *format, ...) {
   char line[480];
   va_list args;
@@ -85,8 +89,8 @@ void schema_widen(schema_reader *r, const char *format, ...) {
   va_end(args);
   if (!r->lenient) {
     builder_fail(r->b, WEFT_E_UNSUPPORTED, "%s", line);
-  } else if (r->n_told++ < TOLD_MAX) {
-    weft_log(WEFT_LOG_WARN, "%s; it is not strict, so more is allowed there", line);
+  } else {
+    tell_widened(r, line);
   }
 }
 
@@ -118,11 +122,17 @@ uint32_t schema_type_bits(schema_reader *r, const json_t *type) {
     }
     bits |= 1u << k;
   }
+  if (bits == 0 && r->lenient) {
+    schema_widen(r, "type is an empty list");
+    return TYPE_ALL;
+  }
   if (bits == 0) schema_fail(r, WEFT_E_INVALID, "type is an empty list");
   return bits;
 }
 
 uint32_t schema_value_bits(const json_t *value) {
+  decimal number;
+  if (decimal_of(value, &number)) return decimal_is_whole(&number) ? TYPE_INTEGER | TYPE_NUMBER : TYPE_NUMBER;
   switch (json_typeof(value)) {
     case JSON_OBJECT:
       return TYPE_OBJECT;
@@ -130,12 +140,6 @@ uint32_t schema_value_bits(const json_t *value) {
       return TYPE_ARRAY;
     case JSON_STRING:
       return TYPE_STRING;
-    case JSON_INTEGER:
-      return TYPE_INTEGER | TYPE_NUMBER;
-    case JSON_REAL: {
-      double number = json_real_value(value);
-      return number == floor(number) ? TYPE_INTEGER | TYPE_NUMBER : TYPE_NUMBER;
-    }
     case JSON_NULL:
       return TYPE_NULL;
     default:
@@ -143,17 +147,25 @@ uint32_t schema_value_bits(const json_t *value) {
   }
 }
 
+/* A bound from above that no answer reaches is none. */
 uint32_t schema_count(schema_reader *r, const json_t *schema, const char *keyword, uint32_t otherwise) {
   const json_t *value = json_object_get(schema, keyword);
-  double number = json_number_value(value);
+  decimal number;
+  bool exact;
   if (value == NULL) return otherwise;
-  if (!json_is_number(value) || number < 0 || number != floor(number)) {
+  if (!decimal_of(value, &number) || number.negative || !decimal_is_whole(&number)) {
     schema_fail(r, WEFT_E_INVALID, "%s must be a whole number from 0", keyword);
     return otherwise;
   }
-  if (number <= GRAMMAR_COUNT_MAX) return (uint32_t)number;
-  if (otherwise == GRAMMAR_NONE) return GRAMMAR_COUNT_MAX; /* an upper bound: answers are a part of what is allowed */
-  schema_fail(r, WEFT_E_TOO_LARGE, "%s is %.0f; at most %d are allowed", keyword, number, GRAMMAR_COUNT_MAX);
+  int64_t count = decimal_round(&number, false, &exact);
+  if (count <= GRAMMAR_COUNT_MAX) return (uint32_t)count;
+  if (otherwise == GRAMMAR_NONE) return count > INT32_MAX ? GRAMMAR_NONE : GRAMMAR_COUNT_MAX;
+  weft_text text = {0};
+  weft_json_write(value, &text);
+  weft_text_append(&text, "", 1);
+  schema_fail(r, WEFT_E_TOO_LARGE, "%s is %.40s; at most %d are allowed", keyword, text.refused ? "" : text.bytes,
+              GRAMMAR_COUNT_MAX);
+  weft_text_free(&text);
   return otherwise;
 }
 
@@ -168,43 +180,43 @@ uint32_t schema_flat_bits(schema_reader *r, const json_t *flat) {
 
 /* ---- numbers ---- */
 
-static bool get_bound(const json_t *schema, const char *keyword, double *out) {
-  const json_t *value = json_object_get(schema, keyword);
-  if (json_is_number(value)) *out = json_number_value(value);
-  return json_is_number(value);
-}
-
 json_bounds schema_bounds(schema_reader *r, const json_t *schema) {
-  json_bounds d = {-INFINITY, INFINITY, false, false};
-  double bound;
+  json_bounds d = {0};
+  decimal bound;
   (void)r;
-  (void)get_bound(schema, "minimum", &d.low);
-  (void)get_bound(schema, "maximum", &d.high);
-  if (get_bound(schema, "exclusiveMinimum", &bound) && bound >= d.low) d.low = bound, d.low_open = true;
-  if (get_bound(schema, "exclusiveMaximum", &bound) && bound <= d.high) d.high = bound, d.high_open = true;
+  d.has_low = decimal_of(json_object_get(schema, "minimum"), &d.low);
+  d.has_high = decimal_of(json_object_get(schema, "maximum"), &d.high);
+  if (decimal_of(json_object_get(schema, "exclusiveMinimum"), &bound) &&
+      (!d.has_low || decimal_compare(&bound, &d.low) >= 0)) {
+    d.low = bound;
+    d.has_low = d.low_open = true;
+  }
+  if (decimal_of(json_object_get(schema, "exclusiveMaximum"), &bound) &&
+      (!d.has_high || decimal_compare(&bound, &d.high) <= 0)) {
+    d.high = bound;
+    d.has_high = d.high_open = true;
+  }
   return d;
 }
 
 static uint32_t emit_number(schema_reader *r, const json_t *flat, uint32_t from, bool whole) {
   json_number_kind kind = {.bounds = schema_bounds(r, flat), .whole = whole};
   const json_t *multiples = json_object_get(flat, FLAT_MULTIPLES);
-  bool bounded = kind.bounds.low > -INFINITY || kind.bounds.high < INFINITY;
+  bool bounded = kind.bounds.has_low || kind.bounds.has_high;
   kind.fraction = json_object_get(flat, FLAT_FRACTION) != NULL;
   if (json_array_size(multiples) > NUMBER_MULTIPLES) {
     schema_fail(r, WEFT_E_TOO_LARGE, "multipleOf is asked for more than %d times", NUMBER_MULTIPLES);
   }
   if (!builder_ok(r->b)) return from;
   for (size_t i = 0; i < json_array_size(multiples); i++) {
-    kind.multiple[kind.n_multiples++] = json_number_value(json_array_get(multiples, i));
+    (void)decimal_of(json_array_get(multiples, i), &kind.multiple[kind.n_multiples++]);
   }
-  uint32_t to;
-  if (kind.n_multiples > 0 || kind.fraction || (bounded && !whole)) {
-    to = json_number_of(r->b, from, &kind);
-  } else {
-    to = whole ? json_integer_within(r->b, from, &kind.bounds) : json_number_any(r->b, from);
-  }
+  uint32_t to = GRAMMAR_NONE;
+  bool plain = kind.n_multiples == 0 && !kind.fraction && (whole || !bounded);
+  if (plain) to = whole ? json_integer_within(r->b, from, &kind.bounds) : json_number_any(r->b, from);
+  if (!plain || to == GRAMMAR_NONE) to = json_number_of(r->b, from, &kind);
   if (to != GRAMMAR_NONE) return to;
-  schema_contradict(r, "no number of at most 15 digits fits all that is said of it");
+  schema_contradict(r, "no number that can be written fits all that is said of it");
   return builder_state(r->b);
 }
 
@@ -240,6 +252,25 @@ static uint32_t implied_bits(const json_t *flat) {
   return bits == 0 ? (uint32_t)TYPE_ALL : bits;
 }
 
+/* An object or a list. Arguments of a call are read back to a depth that the frames of a stack stay below, so where
+ * references may make them deep, each level of them is a frame. */
+static uint32_t emit_level(schema_reader *r, const json_t *flat, bool object, uint32_t from) {
+  grammar_builder *b = r->b;
+  uint32_t n_open = r->n_open, rule = GRAMMAR_NONE, at = from;
+  bool apart = n_open > 0 && r->refers && r->of != NULL;
+  if (apart) rule = builder_rule_open(b);
+  if (!builder_ok(b)) return from;
+  if (apart) at = b->rule[rule].first;
+  r->n_open = apart ? 1 : n_open + 1;
+  at = object ? schema_emit_object(r, flat, at) : schema_emit_array(r, flat, at);
+  r->n_open = n_open;
+  if (!apart || !builder_ok(b)) return at;
+  uint32_t to = builder_state(b);
+  builder_empty(b, at, b->rule[rule].last);
+  builder_call(b, from, to, rule);
+  return to;
+}
+
 static uint32_t emit_flat(schema_reader *r, const json_t *flat, uint32_t from) {
   static const char *const booleans[] = {"true", "false", NULL}, *const null[] = {"null", NULL};
   grammar_builder *b = r->b;
@@ -251,8 +282,8 @@ static uint32_t emit_flat(schema_reader *r, const json_t *flat, uint32_t from) {
   json_t *value;
   json_object_foreach((json_t *)flat, key, value) said |= keyword_bits(key);
   if (bits == TYPE_ALL && said == 0) return json_value_any(b, from);
-  if ((bits & TYPE_OBJECT) != 0) builder_empty(b, schema_emit_object(r, flat, from), to);
-  if ((bits & TYPE_ARRAY) != 0) builder_empty(b, schema_emit_array(r, flat, from), to);
+  if ((bits & TYPE_OBJECT) != 0) builder_empty(b, emit_level(r, flat, true, from), to);
+  if ((bits & TYPE_ARRAY) != 0) builder_empty(b, emit_level(r, flat, false, from), to);
   if ((bits & TYPE_STRING) != 0) builder_empty(b, schema_emit_string(r, flat, from), to);
   bool number = (bits & TYPE_NUMBER) != 0;
   if (number || (bits & TYPE_INTEGER) != 0) builder_empty(b, emit_number(r, flat, from, !number), to);
@@ -314,7 +345,6 @@ static bool are_apart(schema_reader *r, const json_t *list) {
 static uint32_t emit_widest(schema_reader *r, const json_t *schema, uint32_t from) {
   const json_t *type = json_object_get(schema, "type");
   json_t *flat = type == NULL ? NULL : schema_keep(r, json_pack("{s:O}", "type", type));
-  schema_widen(r, "nothing fits all that is said here");
   return flat == NULL ? json_value_any(r->b, from) : emit_flat(r, flat, from);
 }
 
@@ -324,7 +354,10 @@ static uint32_t emit_flats(schema_reader *r, const json_t *schema, uint32_t from
   uint32_t to = builder_state(b);
   if (builder_ok(b) && json_array_size(flats) == 0) {
     schema_contradict(r, "nothing fits all that is said here");
-    if (r->lenient) builder_empty(b, emit_widest(r, schema, from), to);
+    if (r->lenient) {
+      schema_widen(r, "nothing fits all that is said here");
+      builder_empty(b, emit_widest(r, schema, from), to);
+    }
   }
   for (size_t i = 0; i < json_array_size(flats) && builder_ok(b); i++) {
     builder_empty(b, emit_flat(r, json_array_get(flats, i), from), to);
@@ -351,7 +384,7 @@ static uint32_t emit_schema(schema_reader *r, const json_t *schema, uint32_t fro
   return emit_flats(r, schema, from);
 }
 
-uint32_t schema_emit(schema_reader *r, const json_t *schema, uint32_t from) {
+static uint32_t emit_within(schema_reader *r, const json_t *schema, uint32_t from) {
   if (!builder_step(r->b, 1 + 4 * (uint64_t)json_object_size(schema)))
     return from; /* its keywords are looked through */
   if (r->depth >= GRAMMAR_NEST_MAX) {
@@ -362,6 +395,30 @@ uint32_t schema_emit(schema_reader *r, const json_t *schema, uint32_t from) {
   uint32_t to = emit_schema(r, schema, from);
   r->depth -= 1;
   return to;
+}
+
+/* Whether what was read since the mark failed and may be wider instead: then it is taken back, and the log says why. */
+static bool take_back(schema_reader *r, builder_mark before) {
+  grammar_builder *b = r->b;
+  bool held = b->status != WEFT_E_INVALID && b->status != WEFT_E_UNSUPPORTED && b->status != WEFT_E_TOO_LARGE;
+  if (held || !r->lenient || b->n_steps > GRAMMAR_STEPS_MAX) return false;
+  builder_take_back(b, before);
+  tell_widened(r, b->error == NULL ? "a part of the schema cannot be held" : b->error->text);
+  return true;
+}
+
+/* Where a schema is not strict, the innermost one that cannot be held allows its types instead. */
+uint32_t schema_emit(schema_reader *r, const json_t *schema, uint32_t from) {
+  if (!r->lenient || !builder_ok(r->b)) return emit_within(r, schema, from);
+  builder_mark before = builder_mark_here(r->b);
+  const schema_reader saved = *r;
+  uint32_t to = emit_within(r, schema, from);
+  if (!take_back(r, before)) return to;
+  r->n_rules = saved.n_rules;
+  r->depth = saved.depth;
+  r->n_open = saved.n_open;
+  (void)snprintf(r->path, sizeof r->path, "%s", saved.path);
+  return emit_widest(r, json_is_object(schema) ? schema : NULL, from);
 }
 
 static void read_rules(schema_reader *r) {
@@ -376,6 +433,7 @@ static void read_rules(schema_reader *r) {
 /* Closes the reader; the rule of its root. */
 static uint32_t read_root(schema_reader *r) {
   uint32_t rule = 0;
+  builder_mark before = builder_mark_here(r->b);
   if (builder_ok(r->b)) schema_settle_references(r);
   if (builder_ok(r->b) && json_is_object(r->root)) {
     rule = find_rule(r, "#");
@@ -384,6 +442,10 @@ static uint32_t read_root(schema_reader *r) {
     if (builder_ok(r->b)) builder_empty(r->b, schema_emit(r, r->root, r->b->rule[rule].first), r->b->rule[rule].last);
   }
   if (builder_ok(r->b)) read_rules(r);
+  if (take_back(r, before)) {
+    rule = builder_rule_open(r->b);
+    if (builder_ok(r->b)) builder_empty(r->b, json_object_any(r->b, r->b->rule[rule].first), r->b->rule[rule].last);
+  }
   weft_free(r->rule);
   weft_free(r->base);
   json_decref(r->made);
@@ -401,7 +463,7 @@ uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *o
 void grammar_read_schema(grammar_builder *b, const char *text, size_t n) {
   json_error_t error;
   schema_reader r = {.b = b, .path = "#", .made = json_array()};
-  r.root = json_loadb(text, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &error);
+  r.root = weft_json_read(text, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &error);
   if (r.root == NULL) {
     builder_fail(b, WEFT_E_INVALID, "the schema is not valid JSON at byte %d: %.120s", error.position, error.text);
   } else if (r.made == NULL) {
@@ -412,7 +474,7 @@ void grammar_read_schema(grammar_builder *b, const char *text, size_t n) {
 
 void grammar_read_choice(grammar_builder *b, const char *text, size_t n) {
   json_error_t error;
-  json_t *list = json_loadb(text, n, 0, &error);
+  json_t *list = weft_json_read(text, n, 0, &error);
   b->root = builder_rule_open(b);
   if (!json_is_array(list) || json_array_size(list) == 0) {
     builder_fail(b, WEFT_E_INVALID, "a choice must be a list of at least one text");

@@ -44,7 +44,9 @@ typedef struct schema_reader {
   const char *of; /* of what the schema is a part, for messages; NULL: the schema is the whole format */
   char *base;     /* the URI of the root */
   bool lenient;   /* what cannot be held is widened, and told in the log, instead of refused */
+  bool refers;    /* it has references, so answers may be nested deeper than it is */
   uint32_t n_told;
+  uint32_t n_open; /* objects and lists that are open in the rule that is being read */
 } schema_reader;
 
 /* A rule for a schema that is a part of a larger text. */

@@ -103,9 +103,7 @@ static const json_t *place_all(schema_reader *r, const json_t *flat) {
 
 static void add_value(schema_reader *r, json_t *values, const json_t *value) {
   for (size_t i = 0; i < json_array_size(values) && builder_step(r->b, 1); i++) {
-    const json_t *x = json_array_get(values, i);
-    bool numbers = json_is_number(x) && json_is_number(value) && json_number_value(x) == json_number_value(value);
-    if (numbers || schema_is_same(r, x, value)) return;
+    if (schema_is_same(r, json_array_get(values, i), value)) return;
   }
   schema_append(r, values, json_incref((json_t *)value));
 }

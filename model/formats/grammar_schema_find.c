@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "model/formats/grammar_schema.h"
+#include "model/text/json_tree.h"
 
 enum { BYTES_PER_STEP = 32, WORDS_PER_STEP = 4, LOOK_UP_STEPS = 4 };
 
@@ -38,10 +39,18 @@ static bool is_same_object(schema_reader *r, const json_t *a, const json_t *b) {
   return true;
 }
 
+static bool is_same_number(schema_reader *r, const json_t *a, const json_t *b) {
+  const char *x = weft_json_written(a), *y = weft_json_written(b);
+  uint64_t bytes = (x == NULL ? 0 : strlen(x)) + (y == NULL ? 0 : strlen(y));
+  return builder_step(r->b, 8 + bytes / 16) && decimal_compare_json(a, b) == 0;
+}
+
 /* As deep as the parser lets a text be nested. */
 bool schema_is_same(schema_reader *r, const json_t *a, const json_t *b) {
   if (!builder_step(r->b, 1) || a == NULL || b == NULL) return false;
   if (a == b) return true;
+  bool number = decimal_is_number(a);
+  if (number || decimal_is_number(b)) return number && decimal_is_number(b) && is_same_number(r, a, b);
   if (json_typeof(a) != json_typeof(b)) return false;
   switch (json_typeof(a)) {
     case JSON_OBJECT:
@@ -51,10 +60,6 @@ bool schema_is_same(schema_reader *r, const json_t *a, const json_t *b) {
     case JSON_STRING:
       return schema_is_same_text(r, json_string_value(a), json_string_length(a), json_string_value(b),
                                  json_string_length(b));
-    case JSON_INTEGER:
-      return json_integer_value(a) == json_integer_value(b);
-    case JSON_REAL:
-      return json_real_value(a) == json_real_value(b);
     default:
       return true; /* true, false and null are one value each */
   }

@@ -3,7 +3,6 @@
  *
  * Law: FITS is said only of what fits however the schema is understood, FITS_NOT only of what does not; formats
  * restrict nothing here, since they are annotations and the constant was written by who wrote them. */
-#include <math.h>
 #include <string.h>
 
 #include "model/formats/grammar_schema.h"
@@ -61,17 +60,17 @@ static schema_verdict fits_text(schema_reader *r, const json_t *flat, const char
 
 static schema_verdict fits_number(schema_reader *r, const json_t *flat, const json_t *value) {
   json_bounds d = schema_bounds(r, flat);
-  double number = json_number_value(value);
+  decimal number, of;
   const json_t *multiples = json_object_get(flat, FLAT_MULTIPLES);
-  bool in =
-      (number > d.low || (number == d.low && !d.low_open)) && (number < d.high || (number == d.high && !d.high_open));
-  schema_verdict so = is_sure(in);
-  if (json_object_get(flat, FLAT_FRACTION) != NULL && number == floor(number)) so = FITS_NOT;
-  for (size_t i = 0; i < json_array_size(multiples); i++) {
-    double of = json_number_value(json_array_get(multiples, i)), times = round(number / of);
-    bool exact = times * of == number && number / of == times;
-    bool whole = of == floor(of) && number == floor(number) && fabs(number) < 1e15;
-    if (!exact) so = take_worse(so, whole ? FITS_NOT : FITS_UNSURE);
+  (void)decimal_of(value, &number);
+  int low = d.has_low ? decimal_compare(&number, &d.low) : 1,
+      high = d.has_high ? decimal_compare(&number, &d.high) : -1;
+  schema_verdict so = is_sure((low > 0 || (low == 0 && !d.low_open)) && (high < 0 || (high == 0 && !d.high_open)));
+  if (json_object_get(flat, FLAT_FRACTION) != NULL && decimal_is_whole(&number)) so = FITS_NOT;
+  for (size_t i = 0; i < json_array_size(multiples) && builder_step(r->b, 1 + number.n / 16); i++) {
+    (void)decimal_of(json_array_get(multiples, i), &of);
+    int multiple = decimal_is_multiple(&number, &of);
+    so = take_worse(so, multiple < 0 ? FITS_UNSURE : is_sure(multiple > 0));
   }
   return so;
 }
@@ -145,8 +144,7 @@ static bool has_twins(schema_reader *r, const json_t *value) {
   for (size_t i = 0; i < json_array_size(value); i++) {
     for (size_t k = 0; k < i && builder_step(r->b, 1); k++) {
       const json_t *x = json_array_get(value, i), *y = json_array_get(value, k);
-      bool numbers = json_is_number(x) && json_is_number(y) && json_number_value(x) == json_number_value(y);
-      if (numbers || schema_is_same(r, x, y)) return true;
+      if (schema_is_same(r, x, y)) return true;
     }
   }
   return false;
@@ -178,13 +176,11 @@ schema_verdict schema_fits_flat(schema_reader *r, const json_t *flat, const json
   if (!builder_step(r->b, 4) || depth > FITS_DEPTH_MAX) return FITS_UNSURE;
   if ((schema_flat_bits(r, flat) & bits) == 0) return FITS_NOT;
   for (size_t i = 0; i < json_array_size(list) && !found && builder_step(r->b, 1); i++) {
-    const json_t *one = json_array_get(list, i);
-    found = schema_is_same(r, one, value) ||
-            (json_is_number(one) && json_is_number(value) && json_number_value(one) == json_number_value(value));
+    found = schema_is_same(r, json_array_get(list, i), value);
   }
   if (!found) return FITS_UNSURE; /* a constant within may be equal though it is written otherwise */
   if (json_is_string(value)) return fits_text(r, flat, json_string_value(value));
-  if (json_is_number(value)) return fits_number(r, flat, value);
+  if (decimal_is_number(value)) return fits_number(r, flat, value);
   if (json_is_object(value)) return fits_object(r, flat, value, depth);
   return json_is_array(value) ? fits_array(r, flat, value, depth) : FITS;
 }

@@ -81,7 +81,12 @@ static const struct {
                       {"enum", "a list of at least one value", KIND_FILLED}};
 
 static bool is_kind(const json_t *value, value_kind kind) {
-  double number = json_number_value(value);
+  decimal number;
+  bool is_number = decimal_of(value, &number);
+  if (is_number && kind != KIND_ANY) {
+    bool count = !number.negative && decimal_is_whole(&number);
+    return kind == KIND_COUNT ? count : kind == KIND_POSITIVE ? !number.negative && number.n > 0 : kind == KIND_NUMBER;
+  }
   switch (kind) {
     case KIND_LIST:
       return json_is_array(value);
@@ -92,11 +97,9 @@ static bool is_kind(const json_t *value, value_kind kind) {
     case KIND_SCHEMA:
       return json_is_object(value) || json_is_boolean(value);
     case KIND_COUNT:
-      return json_is_number(value) && number >= 0 && number == (double)(int64_t)(number < 1e15 ? number : 1e15);
     case KIND_NUMBER:
-      return json_is_number(value);
     case KIND_POSITIVE:
-      return json_is_number(value) && number > 0;
+      return false;
     case KIND_TEXT:
       return json_is_string(value);
     case KIND_TRUTH:
@@ -392,7 +395,7 @@ json_t *schema_flatten(schema_reader *r, const json_t *schema, uint32_t depth) {
   if (!builder_step(r->b, 8)) return NULL;
   if (json_is_false(schema)) return empty_list(r);
   if (json_is_true(schema)) return schema_keep(r, json_pack("[{}]"));
-  if (!json_is_object(schema)) {
+  if (!json_is_object(schema) || decimal_is_number(schema)) {
     schema_fail(r, WEFT_E_INVALID, "a schema must be an object, true or false");
     return NULL;
   }

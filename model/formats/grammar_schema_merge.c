@@ -54,11 +54,6 @@ static void merge_types(merging *m, const json_t *x, const json_t *y) {
   set_member(m, "type", list);
 }
 
-static bool is_same_value(schema_reader *r, const json_t *x, const json_t *y) {
-  if (json_is_number(x) && json_is_number(y)) return json_number_value(x) == json_number_value(y);
-  return schema_is_same(r, x, y);
-}
-
 /* What is in either list; what is in both. */
 static void merge_lists(merging *m, const char *key, const json_t *x, const json_t *y, bool union_of) {
   if (!count_copy(m->r, json_array_size(x) + json_array_size(y))) return;
@@ -67,7 +62,7 @@ static void merge_lists(merging *m, const char *key, const json_t *x, const json
     json_t *item = json_array_get(y, i);
     bool found = false;
     if (!builder_step(m->r->b, 1 + json_array_size(x))) break;
-    for (size_t k = 0; k < json_array_size(x) && !found; k++) found = is_same_value(m->r, json_array_get(x, k), item);
+    for (size_t k = 0; k < json_array_size(x) && !found; k++) found = schema_is_same(m->r, json_array_get(x, k), item);
     if (found != union_of) schema_append(m->r, list, json_incref(item));
   }
   m->never = !union_of && json_array_size(list) == 0;
@@ -194,7 +189,7 @@ static void merge_keyword(merging *m, const char *key, const json_t *x, json_t *
   } else if (json_is_array(x)) {
     merge_lists(m, key, x, y, true);
   } else if (least || most) {
-    bool greater = json_number_value(y) > json_number_value(x);
+    bool greater = decimal_compare_json(y, x) > 0;
     if (greater == least) set_member(m, key, json_incref(y));
   } else if (json_is_true(y)) {
     set_member(m, key, json_true()); /* uniqueItems, and marks */
@@ -249,7 +244,7 @@ static bool excludes_flat(schema_reader *r, const json_t *a, const json_t *b, ui
   bool apart = x != NULL && y != NULL;
   for (size_t i = 0; i < json_array_size(x) && apart; i++) {
     for (size_t k = 0; k < json_array_size(y) && apart && builder_step(r->b, 1); k++) {
-      apart = !is_same_value(r, json_array_get(x, i), json_array_get(y, k));
+      apart = !schema_is_same(r, json_array_get(x, i), json_array_get(y, k));
     }
   }
   if (common == 0 || apart) return builder_ok(r->b);

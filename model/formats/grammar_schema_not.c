@@ -56,18 +56,19 @@ static void negate_types(negation *n, const json_t *value) {
 /* Other types than the constants have; and texts, numbers and the like that are none of them. */
 static void negate_constants(negation *n, const json_t *list) {
   uint32_t bits = 0;
-  double least = 0, most = 0;
-  bool numbers = false, both = false, empty_object = false, empty_array = false;
+  const json_t *least = NULL, *most = NULL; /* numbers */
+  bool both = false, empty_object = false, empty_array = false;
   json_t *texts = json_array();
   const json_t *truth = NULL;
   for (size_t i = 0; i < json_array_size(list) && builder_step(n->r->b, 8); i++) {
     const json_t *value = json_array_get(list, i);
-    double number = json_number_value(value);
     bits |= schema_value_bits(value);
     if (json_is_string(value)) schema_append(n->r, texts, json_incref((json_t *)value));
-    if (json_is_number(value) && (!numbers || number < least)) least = number;
-    if (json_is_number(value) && (!numbers || number > most)) most = number;
-    numbers = numbers || json_is_number(value);
+    if (decimal_is_number(value)) {
+      if (least == NULL || decimal_compare_json(value, least) < 0) least = value;
+      if (most == NULL || decimal_compare_json(value, most) > 0) most = value;
+      continue;
+    }
     both = both || (truth != NULL && json_is_boolean(value) && truth != value);
     if (json_is_boolean(value)) truth = value;
     empty_object = empty_object || (json_is_object(value) && json_object_size(value) == 0);
@@ -81,8 +82,8 @@ static void negate_constants(negation *n, const json_t *list) {
   if (json_array_size(others) > 0) add_schema(n, json_pack("{s:O}", "type", others));
   json_decref(others);
   if (json_array_size(texts) > 0) add_schema(n, json_pack("{s:s,s:O}", "type", "string", FLAT_NO_TEXTS, texts));
-  if (numbers) add_schema(n, json_pack("{s:s,s:f}", "type", "number", "exclusiveMinimum", most));
-  if (numbers) add_schema(n, json_pack("{s:s,s:f}", "type", "number", "exclusiveMaximum", least));
+  if (most != NULL) add_schema(n, json_pack("{s:s,s:O}", "type", "number", "exclusiveMinimum", most));
+  if (least != NULL) add_schema(n, json_pack("{s:s,s:O}", "type", "number", "exclusiveMaximum", least));
   if (truth != NULL && !both) add_schema(n, json_pack("{s:[b]}", "enum", json_is_false(truth)));
   if ((bits & TYPE_OBJECT) != 0 && !empty_object)
     add_schema(n, json_pack("{s:s,s:i}", "type", "object", "maxProperties", 0));
@@ -107,13 +108,15 @@ static bool negate_bound(negation *n, const char *key, const json_t *value) {
               {"maxProperties", "object", "minProperties", 1}};
   for (uint32_t i = 0; i < sizeof list / sizeof *list; i++) {
     if (strcmp(key, list[i].key) != 0) continue;
-    double number = json_number_value(value);
-    if (!json_is_number(value)) return true; /* of draft 4 */
+    decimal number;
+    bool exact;
+    if (!decimal_of(value, &number)) return true; /* of draft 4 */
     if (list[i].more == 0) {
       add_schema(n, json_pack("{s:s,s:O}", "type", list[i].type, list[i].to, value));
-    } else if (number + list[i].more >= 0) {
-      add_schema(n, json_pack("{s:s,s:I}", "type", list[i].type, list[i].to, (json_int_t)number + list[i].more));
+      return true;
     }
+    int64_t count = decimal_round(&number, false, &exact) + list[i].more;
+    if (count >= 0) add_schema(n, json_pack("{s:s,s:I}", "type", list[i].type, list[i].to, (json_int_t)count));
     return true;
   }
   return false;
@@ -202,8 +205,8 @@ static void negate_keyword(negation *n, const char *key, const json_t *value) {
   } else if (strcmp(key, "pattern") == 0) {
     add_schema(n, json_pack("{s:s,s:[O]}", "type", "string", FLAT_NO_PATTERNS, value));
   } else if (strcmp(key, "multipleOf") == 0) {
-    double number = json_number_value(value);
-    if (number == (double)(int64_t)(number < 1e15 ? number : 0)) {
+    decimal number;
+    if (decimal_of(value, &number) && decimal_is_whole(&number)) {
       add_schema(n, json_pack("{s:s,s:b}", "type", "number", FLAT_FRACTION, 1));
     }
   } else if (strcmp(key, "required") == 0) {

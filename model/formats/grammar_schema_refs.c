@@ -215,6 +215,7 @@ static void rewrite_reference(reference_walk *w, json_t *schema, const char *bas
   if (reference == NULL) return;
   char *uri = resolve_uri(w, base, reference), *path = uri == NULL ? NULL : find_place(w, uri);
   if (path != NULL) set_text(w, schema, "$ref", path);
+  w->r->refers = true;
   weft_free(uri);
   weft_free(path);
 }
@@ -243,6 +244,7 @@ static void rewrite_dynamic(reference_walk *w, json_t *schema, const char *base)
     weft_free(resource);
   }
   if (to != NULL) {
+    w->r->refers = true;
     json_t *own = json_pack("{s:s}", "$ref", to), *all = json_object_get(schema, "allOf");
     bool plain = json_object_get(schema, "$ref") == NULL;
     if (plain) set_text(w, schema, "$ref", to);

@@ -301,7 +301,7 @@ static bool read_begin(json_mend *m, window *w, bool key) {
     begin_string(m, match > 0 ? marked : c, key);
     return true;
   }
-  if (!key && is_one_of(c, "{[") && m->depth < JSON_MEND_DEPTH) {
+  if (!key && is_one_of(c, "{[") && m->depth < WEFT_JSON_DEPTH) {
     w->at += 1;
     open_level(m, c == '{');
     return true;

@@ -16,7 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { JSON_MEND_DEPTH = 64, JSON_MEND_HELD = 4096, JSON_MEND_BLANKS = 256 };
+enum { JSON_MEND_HELD = 4096, JSON_MEND_BLANKS = 256 };
 
 /* Takes n bytes of JSON. */
 typedef void (*json_mend_take)(void *self, const char *text, size_t n);

@@ -43,7 +43,7 @@ static json_step value_ends(json_steps *s) {
 }
 
 static json_step open_level(json_steps *s, bool object) {
-  if (s->depth == JSON_STEPS_DEPTH) return JSON_STEP_BAD;
+  if (s->depth == WEFT_JSON_DEPTH) return JSON_STEP_BAD;
   uint64_t bit = (uint64_t)1 << s->depth++;
   s->objects = object ? s->objects | bit : s->objects & ~bit;
   return move_to(s, object ? OBJECT_FIRST : LIST_FIRST);

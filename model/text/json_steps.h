@@ -2,7 +2,7 @@
 /* Reads JSON a byte at a time, to find where a value that begins with { [ or " ends, and whether it is well formed.
  *
  * Law: nothing is allocated, and no byte is looked at twice or ahead. DONE comes with the last byte of the value, BAD
- * with the first byte that no JSON text has there or that opens more than JSON_STEPS_DEPTH levels; no byte may be given
+ * with the first byte that no JSON text has there or that opens more than WEFT_JSON_DEPTH levels; no byte may be given
  * after either. Bytes above 127 may stand in strings only; the caller checks that they are UTF-8. */
 #ifndef WEFT_MODEL_TEXT_JSON_STEPS_H
 #define WEFT_MODEL_TEXT_JSON_STEPS_H
@@ -10,7 +10,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { JSON_STEPS_DEPTH = 64 };
+/* Lists and objects inside of one another: of the arguments of a call, as they are read from an answer and as they are
+ * taken back in a history. */
+enum { WEFT_JSON_DEPTH = 64 };
 
 typedef enum json_step { JSON_STEP_MORE, JSON_STEP_DONE, JSON_STEP_BAD } json_step;
 

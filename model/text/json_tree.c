@@ -42,6 +42,11 @@ static size_t number_length(const char *text, size_t n, bool *whole) {
   return i;
 }
 
+/* Whether no digit before the exponent is more than 0. */
+static bool is_zero(const char *number) {
+  return strcspn(number, "123456789") >= strcspn(number, "eE");
+}
+
 bool weft_json_is_written(const char *number, size_t n) {
   bool whole;
   if (n < 4 || number_length(number, n, &whole) != n || (whole && n <= NUMBER_SAFE)) return false;
@@ -51,8 +56,9 @@ bool weft_json_is_written(const char *number, size_t n) {
   errno = 0;
   if (whole) {
     (void)strtoll(copy, NULL, 10);
-  } else if (isfinite(strtod(copy, NULL))) {
-    errno = 0; /* too small a number is zero */
+  } else {
+    double value = strtod(copy, NULL);
+    errno = isfinite(value) && (value != 0 || is_zero(copy)) ? 0 : ERANGE;
   }
   bool over = errno == ERANGE;
   if (copy != small) weft_free(copy);

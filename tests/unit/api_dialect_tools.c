@@ -14,6 +14,7 @@
 #include "api/dialects/ollama.h"
 #include "api/dialects/responses.h"
 #include "base/memory.h"
+#include "model/text/json_steps.h"
 
 /* ---- requests ---- */
 
@@ -189,6 +190,57 @@ static void what_is_refused(void **state) {
     }
     assert_int_equal(why.http, 400);
     if (strcmp(why.param, rows[i].param) != 0) fail_msg("%s: %s, not %s", rows[i].body, why.param, rows[i].param);
+  }
+}
+
+/* Arguments of calls come back as deep as they are read from answers, and no deeper: each dialect names the call. */
+static void deep_arguments(void **state) {
+  static const struct {
+    weft_parser parser;
+    const char *before, *after, *param;
+    bool text;
+  } rows[] = {
+      {weft_openai_parse_chat,
+       "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":["
+       "{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":",
+       "}}]}]}", "messages[1].tool_calls[0].function.arguments", true},
+      {weft_anthropic_parse,
+       "{\"max_tokens\":9,\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{"
+       "\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\",\"input\":",
+       "}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\",\"tool_use_id\":\"1\",\"content\":\"x\"}]}]}",
+       "messages[1].content[0]", false},
+      {weft_ollama_parse_chat,
+       "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{"
+       "\"function\":{\"name\":\"f\",\"arguments\":",
+       "}}]}]}", "messages[1].tool_calls[0].function", false},
+      {weft_responses_parse,
+       "{\"input\":[{\"role\":\"user\",\"content\":\"a\"},{\"type\":\"function_call\",\"call_id\":\"1\",\"name\":\"f\","
+       "\"arguments\":",
+       "},{\"type\":\"function_call_output\",\"call_id\":\"1\",\"output\":\"x\"}]}", "input[1]", true},
+  };
+  const weft_body_rules limits = {.json = weft_json_limits(8192)};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (uint32_t depth = WEFT_JSON_DEPTH; depth <= WEFT_JSON_DEPTH + 1; depth++) {
+      weft_gen gen;
+      weft_refusal why = {0};
+      weft_text body = {0};
+      weft_text_printf(&body, "%s%s", rows[i].before, rows[i].text ? "\"" : "");
+      for (uint32_t k = 0; k < depth; k++) weft_text_puts(&body, rows[i].text ? "{\\\"a\\\":" : "{\"a\":");
+      weft_text_puts(&body, "1");
+      for (uint32_t k = 0; k < depth; k++) weft_text_puts(&body, "}");
+      weft_text_printf(&body, "%s%s", rows[i].text ? "\"" : "", rows[i].after);
+      weft_status status = rows[i].parser(body.bytes, body.n, &limits, &gen, &why);
+      if (depth == WEFT_JSON_DEPTH) {
+        if (status != WEFT_OK) fail_msg("row %zu: %s", i, why.message);
+        weft_gen_close(&gen);
+      } else {
+        assert_int_not_equal(status, WEFT_OK);
+        assert_string_equal(why.code, "invalid_value");
+        if (strcmp(why.param, rows[i].param) != 0) fail_msg("row %zu: %s", i, why.param);
+      }
+      weft_text_free(&body);
+    }
   }
 }
 
@@ -486,6 +538,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(same_request_in_every_dialect),
                                      cmocka_unit_test(what_must_be_called),
                                      cmocka_unit_test(what_is_refused),
+                                     cmocka_unit_test(deep_arguments),
                                      cmocka_unit_test(many_calls_of_a_turn),
                                      cmocka_unit_test(calls_of_anthropic),
                                      cmocka_unit_test(calls_of_ollama),

@@ -12,6 +12,7 @@
 
 #include "model/formats/grammar_internal.h"
 #include "model/text/calls.h"
+#include "model/text/json_steps.h"
 #include "tests/support/grammar_sample.h"
 #include "tests/support/schema_check.h"
 
@@ -52,6 +53,11 @@ static void take_end(void *self, bool whole) {
   if (strcmp(s->name, "find") == 0 && !schema_check(schema, schema, value)) fail_msg("%s", s->arguments.bytes);
   json_decref(value);
   json_decref(schema);
+}
+
+static void take_nothing(void *self, bool whole) {
+  (void)self;
+  assert_true(whole);
 }
 
 /* Marks of calls as tokens of their own, or not. */
@@ -260,6 +266,72 @@ static void whole_answers(void **state) {
   }
 }
 
+/* What is read of a call are the arguments as they were written. */
+static void check_arguments(const char *answer) {
+  static const weft_callable any[] = {{"f", NULL}};
+  seen s = {0};
+  const weft_call_sink sink = {&s, take_content, take_begin, take_arguments, take_nothing};
+  weft_call_reader reader;
+  const char *from = strstr(answer, "\"arguments\": ") + strlen("\"arguments\": ");
+  weft_call_reader_open(&reader, WEFT_CALLS_JSON, any, 1);
+  assert_int_equal(weft_call_reader_push(&reader, answer, strlen(answer), &sink), WEFT_OK);
+  assert_int_equal(weft_call_reader_end(&reader, true, &sink), WEFT_OK);
+  weft_call_reader_close(&reader);
+  assert_int_equal(s.n_calls, 1);
+  assert_int_equal(s.arguments.n, strlen(from) - 1);
+  assert_memory_equal(s.arguments.bytes, from, s.arguments.n);
+  weft_text_free(&s.content);
+  weft_text_free(&s.arguments);
+}
+
+/* Arguments may be nested as deeply as they are read back, and no deeper, whatever a schema refers to. */
+static void depth_is_that_of_the_reader(void **state) {
+  static const struct {
+    const char *schema, *open, *close;
+    uint32_t levels; /* of each step */
+  } rows[] = {
+      {"{\"properties\":{\"c\":{\"$ref\":\"#\"}}}", "{\"c\":", "}", 1},
+      {"{\"properties\":{\"c\":{\"type\":\"array\",\"items\":{\"$ref\":\"#\"}}}}", "{\"c\":[", "]}", 2},
+      {"{\"properties\":{\"c\":{\"properties\":{\"d\":{\"items\":{\"items\":{\"$ref\":\"#/properties/"
+       "c\"},\"type\":\"array\"},"
+       "\"type\":\"array\"}},\"type\":\"object\"}}}",
+       "{\"d\":[[", "]]}", 3},
+      {"{}", "{\"c\":[", "]}", 2},
+  };
+  (void)state;
+  grammar_world w;
+  assert_true(grammar_world_small(&w));
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    char text[512];
+    weft_grammar *g;
+    weft_error error = {{0}};
+    (void)snprintf(text, sizeof text, "{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":%s}]}",
+                   rows[i].schema);
+    if (weft_grammar_compile(WEFT_GRAMMAR_CALLS, text, strlen(text), w.trie, &g, NULL, &error) != WEFT_OK) {
+      fail_msg("%s", error.text);
+    }
+    for (uint32_t levels = 40; levels <= WEFT_JSON_DEPTH + 12; levels++) {
+      weft_text answer = {0};
+      uint32_t n = levels / rows[i].levels;
+      weft_text_puts(&answer, "{\"name\": \"f\", \"arguments\": ");
+      if (rows[i].levels == 3) weft_text_puts(&answer, "{\"c\":");
+      for (uint32_t k = 0; k < n; k++) weft_text_puts(&answer, rows[i].open);
+      while (answer.bytes[answer.n - 1] == ':') answer.n -= strlen("\"c\":");
+      for (uint32_t k = 0; k < n; k++) weft_text_puts(&answer, rows[i].close);
+      if (rows[i].levels == 3) weft_text_puts(&answer, "}");
+      weft_text_puts(&answer, "}");
+      weft_text_append(&answer, "", 1);
+      const char *const words[] = {answer.bytes, NULL};
+      uint32_t depth = n * rows[i].levels + (rows[i].levels == 3 ? 1 : 0);
+      if (takes(&w, g, words) != (depth <= WEFT_JSON_DEPTH)) fail_msg("%s", answer.bytes);
+      if (depth <= WEFT_JSON_DEPTH) check_arguments(answer.bytes);
+      weft_text_free(&answer);
+    }
+    weft_grammar_unref(g);
+  }
+  grammar_world_close(&w);
+}
+
 static void refusals(void **state) {
   static const struct {
     const char *text, *words;
@@ -269,8 +341,12 @@ static void refusals(void **state) {
               {"{\"form\":\"json\",\"tools\":[{}]}", "a name"},
               {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"not\":{}},\"strict\":true}]}",
                "schema of f at #: what must not hold"},
-              {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"type\":\"string\"}}]}",
-               "the arguments of f are an object"},
+              {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"type\":\"string\"},\"strict\":true}]}",
+               "the arguments of f are an object: the type of their schema must be object, and is \"string\""},
+              {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"type\":[]},\"strict\":true}]}",
+               "must be object, and is []"},
+              {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":[],\"strict\":true}]}",
+               "the type of their schema must be object"},
               {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"enum\":[\"a\"]},\"strict\":true}]}",
                "schema of f"},
               {"{\"form\":\"json\",\"tools\":[{\"name\":\"f\",\"parameters\":{\"$ref\":\"#/a\"},\"strict\":true}]}",
@@ -290,8 +366,11 @@ static void refusals(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(answers_are_calls), cmocka_unit_test(free_text_and_markers),
-                                     cmocka_unit_test(whole_answers), cmocka_unit_test(refusals),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(answers_are_calls),
+                                     cmocka_unit_test(free_text_and_markers),
+                                     cmocka_unit_test(whole_answers),
+                                     cmocka_unit_test(refusals),
+                                     cmocka_unit_test(depth_is_that_of_the_reader),
                                      cmocka_unit_test(arguments_are_an_object)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -151,6 +151,57 @@ static void numbers_fit_all_that_is_said_of_them(void **state) {
   CHECK(rows);
 }
 
+/* Numbers beyond what 64 bits hold are those of their digits. */
+static void numbers_have_any_size(void **state) {
+  static const schema_row rows[] = {
+      {"{\"type\":\"integer\",\"minimum\":0,\"maximum\":18446744073709551615}",
+       {"0", "999999999999999"},
+       {"-1", "0.5"}},
+      {"{\"type\":\"number\",\"minimum\":-1e400,\"exclusiveMaximum\":1e-400}",
+       {"-3.5", "0"},
+       {"0.00000000000001", "1"}},
+      {"{\"type\":\"number\",\"exclusiveMinimum\":1e-400}", {"0.00000000000001", "1"}, {"0", "-1", "0.0"}},
+      {"{\"type\":\"integer\",\"minimum\":18446744073709551614,\"maximum\":18446744073709551616}",
+       {"18446744073709551614", "18446744073709551615", "18446744073709551616"},
+       {"18446744073709551613", "18446744073709551617", "1", "-18446744073709551615"}},
+      {"{\"type\":\"integer\",\"exclusiveMinimum\":-9223372036854775810,\"exclusiveMaximum\":-9223372036854775808}",
+       {"-9223372036854775809"},
+       {"-9223372036854775810", "-9223372036854775808", "9223372036854775809"}},
+      {"{\"const\":1e400}", {"1e400"}, {"1", "null", "{}"}},
+      {"{\"enum\":[18446744073709551616,-1e999,true],\"maximum\":0}", {"-1e999", "true"}, {"18446744073709551616"}},
+      {"{\"enum\":[1e400,10e399,2],\"not\":{\"const\":100e398}}", {"2"}, {"1e400", "10e399"}},
+      {"{\"allOf\":[{\"maximum\":18446744073709551616},{\"maximum\":9223372036854775807},{\"type\":\"number\"},"
+       "{\"minimum\":9223372036854775806}]}",
+       {"9223372036854775806", "9223372036854775807"},
+       {"9223372036854775805", "9223372036854775808"}},
+      {"{\"type\":\"number\",\"multipleOf\":1e400}", {"0"}, {"1", "10"}},
+      {"{\"type\":\"number\",\"multipleOf\":1e-400,\"maximum\":2}", {"0.25", "1"}, {"3"}},
+      {"{\"const\":36893488147419103230,\"multipleOf\":18446744073709551615}", {"36893488147419103230"}, {"0"}},
+      {"{\"const\":1.15,\"multipleOf\":0.01}", {"1.15"}, {"1"}},
+      {"{\"type\":\"string\",\"maxLength\":18446744073709551615}", {"\"\"", "\"abc\""}, {"1"}},
+      {"{\"type\":\"array\",\"items\":{\"type\":\"null\"},\"maxItems\":1e400,\"minItems\":1.0}", {"[null]"}, {"[]"}},
+      {"{\"type\":\"boolean\",\"default\":1e400,\"x\":18446744073709551616}", {"true"}, {"1"}},
+  };
+  static const char *const refused[][2] = {
+      {"{\"type\":\"number\",\"minimum\":1e400}", "no number that can be written fits"},
+      {"{\"const\":18446744073709551615,\"maximum\":18446744073709551614}", "none of the values of enum or const"},
+      {"{\"type\":\"string\",\"minLength\":18446744073709551615}", "minLength is 18446744073709551615"},
+      {"{\"type\":\"string\",\"minLength\":-1e400}", "minLength must be a whole number from 0"},
+      {"{\"type\":\"array\",\"items\":1e400}", "items must be a schema"},
+      {"{\"properties\":{\"a\":1e400},\"type\":\"object\"}", "a schema must be an object, true or false"},
+      {"{\"type\":1e400}", "type must be"},
+  };
+  (void)state;
+  CHECK(rows);
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    weft_grammar *g = NULL;
+    weft_error error = {{0}};
+    weft_status status = weft_grammar_compile(WEFT_GRAMMAR_JSON_SCHEMA, refused[i][0], strlen(refused[i][0]),
+                                              world.trie, &g, NULL, &error);
+    if (status == WEFT_OK || strstr(error.text, refused[i][1]) == NULL) fail_msg("%s: %s", refused[i][0], error.text);
+  }
+}
+
 static void objects_fit_all_that_is_said_of_them(void **state) {
   static const schema_row rows[] = {
       {"{\"propertyNames\":{\"pattern\":\"^[a-c]{1,2}$\"},\"additionalProperties\":{\"type\":\"null\"}}",
@@ -316,6 +367,28 @@ static void what_cannot_be_held_is_widened(void **state) {
       {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"allOf\":[{\"type\":\"null\"}]}},\"required\":"
        "[\"a\"]}",
        "{\"a\":\"x\"}", "{\"a\":null}"},
+      {"{\"type\":[],\"properties\":{\"a\":{\"const\":1}},\"required\":[\"a\"]}", "{\"a\":1}", "{\"a\":2}"},
+      {"{\"type\":\"text\"}", "{\"a\":[1]}", "[]"},
+      {"{\"type\":\"string\",\"minLength\":\"3\"}", "{\"a\":[1]}", "\"abc\""},
+      {"[\"no schema\"]", "{\"a\":[1]}", "1"},
+      {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":[]},\"b\":{\"const\":1}},\"required\":[\"a\",\"b\"]}",
+       "{\"a\":null,\"b\":1}", "{\"a\":null,\"b\":2}"},
+      {"{\"type\":\"object\",\"properties\":{\"a\":{\"anyOf\":[]},\"b\":{\"const\":1}},\"required\":[\"a\",\"b\"]}",
+       "{\"a\":null,\"b\":1}", "{\"a\":null,\"b\":2}"},
+      {"{\"type\":\"object\",\"properties\":{\"a\":{\"allOf\":{}},\"b\":{\"const\":1}},\"required\":[\"a\",\"b\"]}",
+       "{\"a\":null,\"b\":1}", "{\"a\":null,\"b\":2}"},
+      {"{\"type\":\"object\",\"properties\":{\"a\":\"string\",\"b\":{\"const\":1}},\"required\":[\"a\",\"b\"]}",
+       "{\"a\":null,\"b\":1}", "{\"a\":null,\"b\":2}"},
+      {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"minLength\":1e400}},\"required\":[\"a\"]}",
+       "{\"a\":\"\"}", "{\"a\":1}"},
+      {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"object\",\"required\":[1]}},\"required\":[\"a\"]}",
+       "{\"a\":{\"x\":1}}", "{\"a\":1}"},
+      {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":7},\"b\":{\"type\":\"array\",\"contains\":true,"
+       "\"minContains\":65}},\"required\":[\"a\",\"b\"]}",
+       "{\"a\":null,\"b\":[]}", "{\"a\":null,\"b\":2}"},
+      {"{\"$ref\":\"#\"}", "{\"a\":1}", "[]"},
+      {"{\"allOf\":[{\"$ref\":\"#/$defs/x\"}],\"$defs\":{\"x\":{\"allOf\":[{\"$ref\":\"#/$defs/x\"}]}}}", "{\"a\":1}",
+       "[]"},
   };
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
@@ -393,6 +466,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(texts_fit_all_that_is_said_of_them),
       cmocka_unit_test(numbers_fit_all_that_is_said_of_them),
+      cmocka_unit_test(numbers_have_any_size),
       cmocka_unit_test(objects_fit_all_that_is_said_of_them),
       cmocka_unit_test(arrays_fit_all_that_is_said_of_them),
       cmocka_unit_test(references_lead_where_identifiers_say),

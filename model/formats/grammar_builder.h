@@ -1,0 +1,85 @@
+/* SPDX-License-Identifier: MIT */
+/* What a grammar is while its text is read. Private to model/formats and its tests.
+ *
+ * Law: a builder holds the rules of a grammar as automata with empty edges while the text of the grammar is read:
+ * states are numbered over all rules, a rule has one first and one last state. After the first failure a builder does
+ * nothing more and keeps the line that says what was wrong. Everything the builder does is counted in steps, and steps
+ * are bounded. */
+#ifndef WEFT_MODEL_FORMATS_GRAMMAR_BUILDER_H
+#define WEFT_MODEL_FORMATS_GRAMMAR_BUILDER_H
+
+#include "model/formats/grammar.h"
+
+#define GRAMMAR_NONE UINT32_MAX
+
+/* How text is written into an answer: as it is, or inside a JSON string. */
+typedef enum grammar_writing { WRITING_PLAIN, WRITING_JSON } grammar_writing;
+
+typedef enum grammar_edge_kind { EDGE_EMPTY, EDGE_BYTES, EDGE_CALL } grammar_edge_kind;
+
+typedef struct grammar_edge {
+  uint32_t from, to, rule;
+  uint8_t kind, low, high;
+} grammar_edge;
+
+typedef struct builder_rule {
+  uint32_t first, last;
+  uint32_t of, min, max; /* of != GRAMMAR_NONE: a repetition of that rule; max GRAMMAR_NONE: no limit */
+} builder_rule;
+
+typedef struct grammar_builder {
+  grammar_edge *edge;
+  builder_rule *rule;
+  uint32_t n_states, n_edges, n_rules, edges_capacity, rules_capacity;
+  uint32_t root;
+  uint64_t n_steps;
+  uint32_t shared[8]; /* JSON's rules that are made once: white space, string, character, value */
+  const weft_token_trie *trie;
+  weft_grammar_work *work; /* the builder's steps are counted there, too */
+  weft_status status;
+  weft_error *error;
+  char why[480]; /* why nothing fits a part of a schema, where that is known: told if nothing fits the whole */
+} grammar_builder;
+
+void builder_close(grammar_builder *b);
+/* The first failure stays. */
+void builder_fail(grammar_builder *b, weft_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static inline bool builder_ok(const grammar_builder *b) {
+  return b->status == WEFT_OK;
+}
+/* Counts steps; false: there were too many, nobody wants the grammar any more, or the builder failed before. */
+bool builder_step(grammar_builder *b, uint64_t n);
+/* Room for one more of a list that holds n items: weft_grow, whose refusal ends the building. */
+bool builder_grow(grammar_builder *b, void **list, uint32_t n, uint32_t *capacity, size_t size);
+
+/* A place in what was built, to which it can be taken back after a failure that is not of memory, with the failure. */
+typedef struct builder_mark {
+  uint32_t n_states, n_edges, n_rules;
+} builder_mark;
+static inline builder_mark builder_mark_here(const grammar_builder *b) {
+  return (builder_mark){b->n_states, b->n_edges, b->n_rules};
+}
+void builder_take_back(grammar_builder *b, builder_mark mark);
+
+uint32_t builder_state(grammar_builder *b);
+uint32_t builder_rule_open(grammar_builder *b); /* a rule with a first and a last state and nothing between */
+/* A rule that stands for another rule, repeated min to max times. */
+uint32_t builder_rule_repeat(grammar_builder *b, uint32_t rule, uint32_t min, uint32_t max);
+
+void builder_empty(grammar_builder *b, uint32_t from, uint32_t to);
+void builder_bytes(grammar_builder *b, uint32_t from, uint32_t to, uint8_t low, uint8_t high);
+void builder_call(grammar_builder *b, uint32_t from, uint32_t to, uint32_t rule);
+/* Each adds edges that begin at `from`, and returns the state at which they end. */
+uint32_t builder_text(grammar_builder *b, uint32_t from, const char *text, size_t n);
+/* A marker of calls: its token, where the vocabulary has one, else its letters. */
+uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker);
+uint32_t builder_count(grammar_builder *b, uint32_t from, uint32_t rule, uint32_t min, uint32_t max);
+/* Characters low to high, surrogates left out, as UTF-8. */
+void builder_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high);
+/* The same as it is written. Inside a JSON string what must be escaped is; of a range that holds other characters, too,
+ * only those control characters that text has: tabs and ends of lines. */
+void builder_written(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high,
+                     grammar_writing writing);
+
+#endif
