@@ -29,8 +29,17 @@ typedef struct record {
   float *values[OUTPUTS_MAX]; /* host, dense */
 } record;
 
-typedef struct check_run {
+/* What a device's watch gets: the run, and the device of the op. */
+typedef struct check_run check_run;
+typedef struct watched_device {
+  check_run *run;
+  weft_device *device;
+} watched_device;
+
+struct check_run {
   const weft_check_args *args;
+  watched_device watched[WEFT_DEVICES_MAX];
+  weft_device *device; /* of the op at hand */
   weft_check_report *report;
   weft_status status;
   bool comparing; /* ref's turn */
@@ -43,7 +52,7 @@ typedef struct check_run {
   uint64_t work_done, work_wanted;           /* by ref; of all records */
   double credit[PRODUCTS];                   /* work that a kind of product may still do */
   uint32_t n_seen[PRODUCTS], first, n_taken; /* first, n_taken: rows of the op at hand that ref computes */
-} check_run;
+};
 
 /* ---- what ops write -------------------------------------------------------------------------------------- */
 
@@ -216,7 +225,7 @@ typedef struct stats_memory {
 } stats_memory;
 
 static weft_status run_stats(check_run *run, const weft_head_rows_args *rows, float u, row_stats *s, float *soft) {
-  weft_device *d = run->args->device;
+  weft_device *d = run->device;
   const float in[2] = {temperature_of_check, u};
   stats_memory m = {NULL, NULL, NULL, NULL};
   weft_head_stats_args args = {.h = rows->h,
@@ -379,7 +388,7 @@ static bool begin_op(check_run *run, const char *op, const void *args) {
   run->work_done += taken == n_rows ? work : (uint64_t)((double)work / (double)n_rows * (double)taken);
   if (taken == n_rows) return true;
   run->nested = true;
-  if (taken > 0) run->status = run_rows(run->args->ref, op, args, run->first, run->n_taken);
+  if (taken > 0) run->status = run_rows(run->device, op, args, run->first, run->n_taken);
   run->nested = false;
   return false;
 }
@@ -414,7 +423,7 @@ static weft_status keep_record(check_run *run, const char *op, const void *args)
     r->n[i] = out[i].n_rows * out[i].n_cols;
     r->values[i] = weft_alloc((size_t)r->n[i], sizeof(float));
     if (r->values[i] == NULL) return WEFT_E_NO_MEMORY;
-    weft_status status = move_rows(run->args->device, &out[i], r->values[i], true);
+    weft_status status = move_rows(run->device, &out[i], r->values[i], true);
     if (status != WEFT_OK) return status;
     if (strcmp(op, "head_rows") == 0) status = check_statistics(run, args, r->values[i]);
     if (status != WEFT_OK) return status;
@@ -434,10 +443,10 @@ static weft_status hold_against(check_run *run, const char *op, const void *args
     if (r->n[i] != out[i].n_rows * out[i].n_cols) return WEFT_E_INVALID;
     if (whole) run->n_taken = (uint32_t)out[i].n_rows;
     float *ref = weft_alloc((size_t)r->n[i], sizeof *ref);
-    weft_status status = ref == NULL ? WEFT_E_NO_MEMORY : move_rows(run->args->ref, &out[i], ref, true);
+    weft_status status = ref == NULL ? WEFT_E_NO_MEMORY : move_rows(run->device, &out[i], ref, true);
     if (status == WEFT_OK) compare_output(run, r, &out[i], r->values[i], ref);
     weft_free(ref);
-    if (status == WEFT_OK) status = move_rows(run->args->ref, &out[i], r->values[i], false);
+    if (status == WEFT_OK) status = move_rows(run->device, &out[i], r->values[i], false);
     weft_free(r->values[i]);
     r->values[i] = NULL;
     if (status != WEFT_OK) return status;
@@ -448,8 +457,10 @@ static weft_status hold_against(check_run *run, const char *op, const void *args
 }
 
 static bool watch_device(void *self, uint32_t layer, const char *op, const void *args, bool done) {
-  check_run *run = self;
+  const watched_device *watched = self;
+  check_run *run = watched->run;
   if (run->nested || run->status != WEFT_OK) return true;
+  run->device = watched->device;
   if (!done) return !run->comparing || begin_op(run, op, args);
   if (layer != run->layer) run->index = 0;
   run->layer = layer;
@@ -465,14 +476,21 @@ static int ignore_rows(void *self, const weft_logits_row *row, uint32_t n_rows, 
   return ((check_run *)self)->status == WEFT_OK ? 0 : 1;
 }
 
-static weft_status run_on(check_run *run, weft_device *device, weft_error *error) {
+static void watch_split(check_run *run, const weft_split *split, bool on) {
+  for (uint32_t i = 0; i < split->n_devices; i++) {
+    run->watched[i] = (watched_device){run, split->device[i]};
+    weft_device_watch(split->device[i], on ? watch_device : NULL, on ? &run->watched[i] : NULL);
+    weft_device_plain_rows(split->device[i], on);
+  }
+}
+
+static weft_status run_on(check_run *run, const weft_split *split, weft_error *error) {
   const weft_check_args *a = run->args;
   uint32_t rows = a->n_tokens > a->n_canvas ? a->n_tokens : a->n_canvas;
   weft_model_limits limits = {
       .rows_max = rows, .canvas_rows_max = a->n_canvas > 0 ? a->n_canvas : 1, .segments_max = 1};
   weft_model *model = NULL;
-  const weft_split split = weft_split_one(device);
-  weft_status status = weft_model_open(a->gguf, &split, &limits, NULL, NULL, &model, error);
+  weft_status status = weft_model_open(a->gguf, split, &limits, NULL, NULL, &model, error);
   if (status != WEFT_OK) return status;
   weft_logits_config config = {
       .model = model, .limits = limits, .tokens_max = a->n_tokens, .sequences_max = 1, .head_rows = 1};
@@ -484,16 +502,14 @@ static weft_status run_on(check_run *run, weft_device *device, weft_error *error
   }
   run->head = weft_model_head(model, &run->cap, &run->embed_scale);
   if (status == WEFT_OK) status = weft_logits_open(&config, &logits, error);
-  weft_device_watch(device, watch_device, run);
-  weft_device_plain_rows(device, true);
+  watch_split(run, split, true);
   if (status == WEFT_OK) status = weft_logits_run(logits, &sequence, 1, ignore_rows, run, error);
   if (status == WEFT_OK && a->canvas != NULL) {
     sequence.first = a->n_tokens;
     sequence.n_canvases = 1;
     status = weft_logits_run(logits, &sequence, 1, ignore_rows, run, error);
   }
-  weft_device_watch(device, NULL, NULL);
-  weft_device_plain_rows(device, false);
+  watch_split(run, split, false);
   weft_logits_close(logits);
   weft_model_close(model);
   if (run->status != WEFT_OK) {
@@ -505,7 +521,10 @@ static weft_status run_on(check_run *run, weft_device *device, weft_error *error
 weft_status weft_check(const weft_check_args *args, weft_check_report *report, weft_error *error) {
   check_run run = {.args = args, .report = report};
   *report = (weft_check_report){.agrees = true, .op = ""};
-  weft_status status = run_on(&run, args->device, error);
+  if (args->split->by_tensor)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--split tensor cuts within layers, and ref has no such ops to compare with: leave it out");
+  weft_status status = run_on(&run, args->split, error);
   run.comparing = true;
   run.layer = run.index = 0;
   if (status == WEFT_OK) tell_progress(&run, false);

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Compares a device with the backend ref, op by op, over a real model (weft check).
+/* Compares devices with the backend ref, op by op, over a real model (weft check).
  *
- * Law: the same tokens run on both. Every op of ref gets the inputs that the device's op had, as the device computed
- * them (except keys and values in pages), so the first op that differs is the faulty one. An output row may be off by
- * `tolerance` times the root of its mean square. Then each row's statistics are compared with the device's own logits
- * on the host: the largest logit's token, the token drawn, the entropy, and per pass the soft embedding of one row.
- * ref is slow, so its work can be bounded: products with weights (matmul, experts, head_rows, soft) are then computed
- * for the same share of the rows of every op, and for one row of each at least. */
+ * Law: the same tokens run on both; of several devices each computes its layers. Every op of ref gets the inputs that
+ * the device's op had, as the device computed them (except keys and values in pages), so the first op that differs is
+ * the faulty one. An output row may be off by `tolerance` times the root of its mean square. Then each row's
+ * statistics are compared with the device's own logits on the host: the largest logit's token, the token drawn, the
+ * entropy, and per pass the soft embedding of one row. ref is slow, so its work can be bounded: products with weights
+ * (matmul, experts, head_rows, soft) are then computed for the same share of the rows of every op, and for one row of
+ * each at least. */
 #ifndef WEFT_MODEL_CHECK_H
 #define WEFT_MODEL_CHECK_H
 
@@ -18,7 +19,9 @@ extern "C" {
 
 typedef struct weft_check_args {
   const weft_gguf *gguf;
-  weft_device *device, *ref;
+  /* The devices that are compared, and how the layers are shared out to them, not by tensor; and as many devices of the
+   * backend ref, with the same cuts, because ops do not cross a cut. */
+  const weft_split *split, *ref;
   const int32_t *tokens;
   uint32_t n_tokens;     /* >= 1 */
   const int32_t *canvas; /* optional, of the model's canvas length: one denoise pass after the tokens */
@@ -47,7 +50,7 @@ typedef struct weft_check_report {
 } weft_check_report;
 
 /* A difference is no failure: report->agrees is then false. The status is that of the check itself (memory, files, a
- * device). */
+ * device). INVALID: a split by tensor, whose ops have parts of rows that ref has no counterpart for. */
 weft_status weft_check(const weft_check_args *args, weft_check_report *report, weft_error *error);
 
 #ifdef __cplusplus

@@ -86,6 +86,9 @@ expect 0 'weft serves this file, without chat' "$weft" inspect tests/golden/mode
 expect 0 "architecture 'deepseek4' is not supported" "$weft" inspect tests/fuzz/corpus/model_gguf/good-types.gguf
 expect 0 'numbers: 143 tensors read, 0 broken' "$weft" check numbers -m $demo
 expect 0 '{"sound":true,"tensors":143' "$weft" check numbers -m $demo --json
+expect 0 'agrees with ref: 120 ops' "$weft" check -m $tiny --devices 0,1 -q
+expect 2 '--split replicas' "$weft" perplexity -m $ar -f tests/golden/perplexity/tiny.txt --devices 0,1 --split replicas -q
+expect 2 'is named twice' "$weft" check -m $tiny --devices 1,1 -q
 expect 2 'it has: numbers' "$weft" check letters -m $demo
 expect 2 "generate: 'backwards.' belongs to no option" "$weft" generate -m $demo --chat -p Write backwards.
 expect 2 "chat: 'hello' belongs to no option" "$weft" chat -m $demo hello
@@ -110,6 +113,11 @@ expect 2 'bytes' "$weft" logits -m $tiny --tokens 2 --canvas 1,2,3,4,5,6,7,8 --s
 expect 2 'the canvas has' "$weft" logits -m $tiny --tokens 2 --canvas 1,2 -o "$dir/d.f32"
 text=tests/golden/perplexity/tiny.txt
 expect 0 'over 186 tokens' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 -q
+base="perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 -q"
+"$weft" $base >"$dir/one-device"
+expect 0 'over 186 tokens' "$weft" $base --devices 0,1
+expect 0 '' cmp "$dir/out" "$dir/one-device" # layers on two devices change no digit
+expect 0 'over 186 tokens' "$weft" $base --devices 0,1 --split tensor
 expect 0 '"perplexity"' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 --stride 20 --chunks 2 --json -q
 expect 0 'noise 0.5: cross-entropy' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --save-logits "$dir/rows" --seed 3 -q
 expect 0 'divergence from the saved rows 0 (' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --kl "$dir/rows" --seed 3 -q
@@ -128,7 +136,12 @@ expect 2 'byte 2 is not UTF-8' "$weft" perplexity -m $tiny -f "$dir/broken"
 # texts that nobody writes: zero bytes, blanks alone, words that look like control tokens, the last characters there are
 for words in 'a\0b' '\r\n' '    ' '<bos><eos><pad>' '\xf4\x8f\xbf\xbf' '\x01\x02\x1b' '\xe2\x80\xaeabc'; do
   for _ in {1..400}; do printf "$words"; done >"$dir/hostile"
-  expect 0 '"perplexity"' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f "$dir/hostile" -c 32 --chunks 1 --json -q
+  base="perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 -q"
+"$weft" $base >"$dir/one-device"
+expect 0 'over 186 tokens' "$weft" $base --devices 0,1
+expect 0 '' cmp "$dir/out" "$dir/one-device" # layers on two devices change no digit
+expect 0 'over 186 tokens' "$weft" $base --devices 0,1 --split tensor
+expect 0 '"perplexity"' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f "$dir/hostile" -c 32 --chunks 1 --json -q
 done
 expect 2 'give a longer text, or a smaller -c' "$weft" perplexity -m $tiny -f $text -c 4096
 expect 2 'name the text with -f FILE' "$weft" perplexity -m $tiny

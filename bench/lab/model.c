@@ -5,14 +5,17 @@
 
 #include "bench/lab/progress.h"
 
-weft_device_config weft_lab_device(const weft_lab_config *config) {
-  uint32_t bits;
-  (void)devices_precision(config->product.precision, &bits, NULL); /* was checked when the options were read */
-  return (weft_device_config){.backend = config->product.backend,
-                              .n_threads = config->product.threads,
-                              .products = bits,
-                              .isa = config->product.isa,
-                              .no_graphs = true};
+weft_status weft_lab_devices(const weft_lab_config *config, weft_devices *devices, weft_error *error) {
+  weft_open_options options = weft_config_open(&config->product);
+  options.no_graphs = true;
+  weft_status status = devices_open(&options, devices, error);
+  if (status == WEFT_OK && devices->replicas) {
+    status =
+        weft_fail(error, WEFT_E_INVALID,
+                  "--split replicas: this command computes with one copy of the model; --split layer or tensor share "
+                  "it out");
+  }
+  return status;
 }
 
 weft_status weft_lab_model_open(weft_lab_model *m, const weft_lab_config *config, weft_error *error) {
@@ -40,20 +43,22 @@ static void show_loading(void *self, uint64_t done, uint64_t total) {
 
 weft_status weft_lab_model_load(weft_lab_model *m, const weft_lab_config *config, const weft_model_limits *limits,
                                 weft_error *error) {
-  weft_device_config device = weft_lab_device(config);
   weft_lab_progress progress = {.what = "loading", .quiet = config->product.quiet};
+  weft_split split;
+  weft_split_reason reason;
   m->limits = *limits;
   m->limits.unused_tensors = config->product.unused_tensors;
   weft_status status = choose_kv(config, &m->limits.kv_8bit, error);
-  if (status == WEFT_OK) status = weft_device_open(&device, &m->device, error);
+  if (status == WEFT_OK) status = weft_lab_devices(config, &m->devices, error);
+  if (status == WEFT_OK) status = devices_split(&m->devices, 0, m->gguf, &split, &reason, error);
   if (status != WEFT_OK) return status;
-  const weft_split split = weft_split_one(m->device);
+  m->device = m->devices.device[0];
   return weft_model_open(m->gguf, &split, &m->limits, show_loading, &progress, &m->model, error);
 }
 
 void weft_lab_model_close(weft_lab_model *m) {
   weft_model_close(m->model);
-  if (m->device != NULL) weft_device_close(m->device);
+  devices_close(&m->devices);
   weft_gguf_close(m->gguf);
   *m = (weft_lab_model){.gguf = NULL};
 }

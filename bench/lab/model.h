@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* The one model file of a command of the laboratory, on a device, as the command's options say.
+/* The one model file of a command of the laboratory, on the devices that the command's options say.
  *
  * Law: open looks at the file only, so that what is wrong with the rest of a command line is said before weights are
  * loaded; load does the rest. close undoes whatever was done. */
@@ -10,13 +10,15 @@
 
 typedef struct weft_lab_model {
   weft_gguf *gguf;
-  weft_device *device;
+  weft_devices devices;
+  weft_device *device; /* the first of them */
   weft_model *model;
   weft_model_limits limits;
 } weft_lab_model;
 
-/* The device that --backend, --threads and --precision name. */
-weft_device_config weft_lab_device(const weft_lab_config *config);
+/* The devices that --backend, --devices, --threads and --precision name, without graphs. The caller closes them, whatever
+ * is returned. INVALID: --split replicas, which gives no command of one model anything to do. */
+weft_status weft_lab_devices(const weft_lab_config *config, weft_devices *devices, weft_error *error);
 
 weft_status weft_lab_model_open(weft_lab_model *m, const weft_lab_config *config, weft_error *error);
 weft_status weft_lab_model_load(weft_lab_model *m, const weft_lab_config *config, const weft_model_limits *limits,

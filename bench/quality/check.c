@@ -14,7 +14,8 @@ enum { TOKENS = 12, REF_RATE = 600000000 };
 typedef struct check_job {
   weft_lab_progress progress; /* of ref's work */
   weft_gguf *gguf;
-  weft_device *device, *ref;
+  weft_devices devices;
+  weft_split split, ref; /* devices of the one are in `devices`; those of the other are the job's own */
   int32_t *tokens, *canvas;
 } check_job;
 
@@ -32,13 +33,26 @@ static int32_t *draw_tokens(uint32_t n, uint32_t n_vocab) {
 static weft_status find_sizes(const check_job *job, uint32_t *n_vocab, uint32_t *n_canvas, weft_error *error) {
   weft_model_limits limits = {.rows_max = 1, .canvas_rows_max = 1, .segments_max = 1};
   weft_model *model = NULL;
-  const weft_split split = weft_split_one(job->ref);
+  const weft_split split = weft_split_one(job->ref.device[0]);
   weft_status status = weft_model_open(job->gguf, &split, &limits, NULL, NULL, &model, error);
   if (status != WEFT_OK) return status;
   *n_vocab = weft_model_get_info(model)->n_vocab;
   *n_canvas = weft_model_get_info(model)->canvas_length;
   weft_model_close(model);
   return WEFT_OK;
+}
+
+/* As many devices of ref as there are devices, with the same cuts. */
+static weft_status open_ref(check_job *job, weft_error *error) {
+  const weft_device_config config = {.backend = "ref"};
+  weft_status status = WEFT_OK;
+  job->ref = job->split;
+  job->ref.n_devices = 0;
+  for (uint32_t i = 0; i < job->split.n_devices && status == WEFT_OK; i++) {
+    status = weft_device_open(&config, &job->ref.device[i], error);
+    if (status == WEFT_OK) job->ref.n_devices = i + 1;
+  }
+  return status;
 }
 
 static void show_progress(void *self, uint64_t done, uint64_t total) {
@@ -49,11 +63,12 @@ static void show_progress(void *self, uint64_t done, uint64_t total) {
 }
 
 static weft_status run_check(const weft_lab_config *c, check_job *job, weft_check_report *report, weft_error *error) {
-  weft_device_config device = weft_lab_device(c), ref = {.backend = "ref"};
+  weft_split_reason reason;
   uint32_t n_tokens = TOKENS, n_vocab = 0, n_canvas = 0;
   weft_status status = weft_gguf_open(c->product.models.item[0], &job->gguf, error);
-  if (status == WEFT_OK) status = weft_device_open(&device, &job->device, error);
-  if (status == WEFT_OK) status = weft_device_open(&ref, &job->ref, error);
+  if (status == WEFT_OK) status = weft_lab_devices(c, &job->devices, error);
+  if (status == WEFT_OK) status = devices_split(&job->devices, 0, job->gguf, &job->split, &reason, error);
+  if (status == WEFT_OK) status = open_ref(job, error);
   if (status == WEFT_OK) status = find_sizes(job, &n_vocab, &n_canvas, error);
   if (status != WEFT_OK) return status;
   job->canvas = n_canvas > 0 ? draw_tokens(n_canvas, n_vocab) : NULL;
@@ -65,8 +80,8 @@ static weft_status run_check(const weft_lab_config *c, check_job *job, weft_chec
   }
   if (status != WEFT_OK) return status;
   weft_check_args args = {.gguf = job->gguf,
-                          .device = job->device,
-                          .ref = job->ref,
+                          .split = &job->split,
+                          .ref = &job->ref,
                           .tokens = job->tokens,
                           .n_tokens = n_tokens,
                           .canvas = job->canvas,
@@ -79,7 +94,7 @@ static weft_status run_check(const weft_lab_config *c, check_job *job, weft_chec
 }
 
 static void print_check(const weft_lab_config *c, const check_job *job, const weft_check_report *r) {
-  const weft_device_info *d = weft_device_get_info(job->device);
+  const weft_device_info *d = weft_device_get_info(job->devices.device[0]);
   char where[64] = "after the last layer";
   if (r->layer != UINT32_MAX) (void)snprintf(where, sizeof where, "layer %" PRIu32, r->layer);
   if (c->product.json) {
@@ -178,8 +193,8 @@ int weft_lab_check(const weft_config *product) {
   weft_status status = run_check(config, &job, &report, &error);
   int code = status != WEFT_OK ? weft_cli_fail(weft_cli_code(status), "%s", error.text) : 0;
   if (code == 0) print_check(config, &job, &report);
-  if (job.device != NULL) weft_device_close(job.device);
-  if (job.ref != NULL) weft_device_close(job.ref);
+  devices_close(&job.devices);
+  for (uint32_t i = 0; i < job.ref.n_devices; i++) weft_device_close(job.ref.device[i]);
   weft_gguf_close(job.gguf);
   weft_free(job.tokens);
   weft_free(job.canvas);

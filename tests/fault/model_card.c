@@ -101,8 +101,9 @@ static uint64_t refuse_calls(const weft_gguf *gguf, uint64_t stride) {
     weft_error error = {{0}};
     need(weft_device_open(&config, &ref, &error) == WEFT_OK, error.text, site);
     card->fail_call = site;
+    const weft_split split = weft_split_one(&card->base), ref_split = weft_split_one(ref);
     weft_check_args args = {
-        .gguf = gguf, .device = &card->base, .ref = ref, .tokens = tokens, .n_tokens = 4, .tolerance = 1e-3f};
+        .gguf = gguf, .split = &split, .ref = &ref_split, .tokens = tokens, .n_tokens = 4, .tolerance = 1e-3f};
     weft_status status = weft_check(&args, &report, &error);
     need(card->n_alive == 0, "memory did not come back after a lost device", site);
     need(card->lost == (status != WEFT_OK), "a lost device was not told", site);

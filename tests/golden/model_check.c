@@ -39,24 +39,31 @@ static void tell(void *self, uint64_t done, uint64_t total) {
   told_total = total;
 }
 
-static weft_check_report run(const char *name, weft_device *device, float tolerance, fault *f) {
+static weft_device *open_device(const char *backend) {
+  weft_device *device;
+  weft_device_config config = {.backend = backend, .n_threads = 1};
+  if (weft_device_open(&config, &device, NULL) != WEFT_OK) harness_die(backend, WEFT_E_DEVICE, "open");
+  return device;
+}
+
+/* Closes the devices. */
+static weft_check_report run_split(const char *name, const weft_split *split, float tolerance, fault *f) {
   weft_gguf *gguf = harness_gguf(harness_tiny(name));
   weft_error error = {{0}};
-  weft_device_config config = {.backend = "ref"};
-  weft_device *ref;
+  weft_split ref = *split;
   weft_check_report report;
   const int32_t tokens[] = {5, 9, 2, 14, 7, 30, 8, 21, 11};
   int32_t canvas[64];
   for (int32_t i = 0; i < 64; i++) canvas[i] = (i * 7 + 3) % 40;
-  if (weft_device_open(&config, &ref, &error) != WEFT_OK) harness_die("ref", WEFT_E_DEVICE, error.text);
+  for (uint32_t i = 0; i < ref.n_devices; i++) ref.device[i] = open_device("ref");
   harness_options options = {.backend = "ref", .rows_max = 8, .n_pages = 8};
   harness h;
   harness_open(&h, harness_tiny(name), &options);
   uint32_t n_canvas = h.info->canvas_length;
   harness_close(&h);
   weft_check_args args = {.gguf = gguf,
-                          .device = device,
-                          .ref = ref,
+                          .split = split,
+                          .ref = &ref,
                           .tokens = tokens,
                           .n_tokens = 9,
                           .canvas = n_canvas > 0 ? canvas : NULL,
@@ -69,17 +76,46 @@ static weft_check_report run(const char *name, weft_device *device, float tolera
   n_told = 0;
   weft_status status = weft_check(&args, &report, &error);
   if (status != WEFT_OK) harness_die(name, status, error.text);
-  weft_device_close(ref);
-  weft_device_close(device);
+  for (uint32_t i = 0; i < ref.n_devices; i++) {
+    weft_device_close(ref.device[i]);
+    weft_device_close(split->device[i]);
+  }
   weft_gguf_close(gguf);
   return report;
 }
 
+static weft_check_report run(const char *name, weft_device *device, float tolerance, fault *f) {
+  const weft_split split = weft_split_one(device);
+  return run_split(name, &split, tolerance, f);
+}
+
 static weft_device *cpu(void) {
-  weft_device *device;
-  weft_device_config config = {.backend = "cpu", .n_threads = 1};
-  if (weft_device_open(&config, &device, NULL) != WEFT_OK) harness_die("cpu", WEFT_E_DEVICE, "open");
-  return device;
+  return open_device("cpu");
+}
+
+/* Layers on two devices: all ops are compared, and one that is wrong on either device is named with its layer. A split by
+ * tensor is refused. */
+static void run_two_devices(void) {
+  for (uint32_t layer = 0; layer < 3; layer += 2) {
+    fault none = {.op = NULL}, wrong = {.op = "attention", .layer = layer};
+    weft_split split = {.n_devices = 2, .device = {cpu(), cpu()}, .first_layer = {0, 1}};
+    weft_check_report two = run_split("dg-base", &split, 1e-3f, &none), one = run("dg-base", cpu(), 1e-3f, &none);
+    /* The norm before the first layer of the second device is an op of its own. */
+    if (!two.agrees || two.n_ops <= one.n_ops || two.n_rows != one.n_rows)
+      harness_die("two devices", WEFT_E_INVALID, "they do not agree, or ops were left out");
+    split.device[0] = cpu();
+    split.device[1] = cpu();
+    two = run_split("dg-base", &split, 1e-3f, &wrong);
+    if (two.agrees || !wrong.done || strcmp(two.op, "attention") != 0 || two.layer != layer)
+      harness_die("two devices", WEFT_E_INVALID, "a wrong op was not found, or another was named");
+  }
+  weft_split tensor = {.n_devices = 1, .device = {cpu()}, .by_tensor = true};
+  weft_check_args args = {.split = &tensor};
+  weft_check_report report;
+  weft_error error = {{0}};
+  if (weft_check(&args, &report, &error) != WEFT_E_INVALID || strstr(error.text, "--split tensor") == NULL)
+    harness_die("two devices", WEFT_E_INVALID, "a split by tensor was not refused");
+  weft_device_close(tensor.device[0]);
 }
 
 /* Bounded work: all ops are compared, of products some rows; a fault that fills an output is still found. */
@@ -136,6 +172,7 @@ int main(void) {
     }
   }
   run_bounded();
+  run_two_devices();
   (void)printf("%zu corrupted values found and named\n", sizeof faults / sizeof *faults);
   return 0;
 }

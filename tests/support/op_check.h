@@ -34,8 +34,9 @@ static inline weft_check_report op_check_run(weft_check_args args, weft_device *
                                              op_spoiled *s) {
   weft_check_report report = {.agrees = false};
   weft_error error = {{0}};
-  args.device = device;
-  args.ref = ref;
+  const weft_split split = weft_split_one(device), ref_split = weft_split_one(ref);
+  args.split = &split;
+  args.ref = &ref_split;
   args.touch = op_spoil;
   args.touch_self = s;
   weft_status status = weft_check(&args, &report, &error);
