@@ -9,10 +9,12 @@
 #ifndef WEFT_BENCH_INSIDE_H
 #define WEFT_BENCH_INSIDE_H
 
+#include "api/chat_template.h"
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
 #include "api/cli/metric.h"
 #include "api/json.h"
+#include "api/process_metrics.h"
 #include "api/runtime.h"
 #include "api/served_names.h"
 #include "api/server/keys.h"
@@ -27,8 +29,10 @@
 #include "model/check.h"
 #include "model/gguf/gguf.h"
 #include "model/gguf/numbers.h"
+#include "model/inspect.h"
 #include "model/logits.h"
 #include "model/runner/runner.h"
+#include "model/text/chat.h"
 #include "model/text/tokenizer.h"
 #include "pager/pager.h"
 #include "scheduler/check.h"

@@ -87,8 +87,16 @@ expect 0 "architecture 'deepseek4' is not supported" "$weft" inspect tests/fuzz/
 expect 0 'numbers: 143 tensors read, 0 broken' "$weft" check numbers -m $demo
 expect 0 '{"sound":true,"tensors":143' "$weft" check numbers -m $demo --json
 expect 0 'agrees with ref: 120 ops' "$weft" check -m $tiny --devices 0,1 -q
-expect 2 '--split replicas' "$weft" perplexity -m $ar -f tests/golden/perplexity/tiny.txt --devices 0,1 --split replicas -q
+expect 2 '--split replicas' "$weft" perplexity -m $ar -f tests/golden/perplexity/tiny.txt -c 64 --devices 0,1 --split replicas -q
 expect 2 'is named twice' "$weft" check -m $tiny --devices 1,1 -q
+{ head -c -40000 $ar && head -c 40000 /dev/zero; } >"$dir/zeros.gguf"
+expect 0 'by diffusion: all 3 questions are answered' "$weft" test-model -m $demo -q
+expect 0 '"verdict": "look"' "$weft" test-model -m $demo -q --json
+expect 1 'compare the checksum' "$weft" test-model -m "$dir/zeros.gguf" -q
+expect 1 'Compare the size and the checksum' "$weft" test-model -m "$dir/cut.gguf" -q
+expect 2 'name one GGUF file' "$weft" test-model
+expect 3 'No such file' "$weft" test-model -m $demo --text missing.txt
+expect 2 'WEFT_TEST_MODEL=FILE' env -u WEFT_TEST_MODEL ./dev test-model
 expect 2 'it has: numbers' "$weft" check letters -m $demo
 expect 2 "generate: 'backwards.' belongs to no option" "$weft" generate -m $demo --chat -p Write backwards.
 expect 2 "chat: 'hello' belongs to no option" "$weft" chat -m $demo hello
@@ -97,7 +105,6 @@ expect 2 "check: 'more' belongs to no option" "$weft" check numbers more -m $dem
 expect 2 "no option is named '-hf'" "$weft" generate -hf owner/name
 expect 2 "no option is named '-help'" "$weft" serve -help
 expect 0 'the answer has no text: its tokens are padding' "$weft" generate -m $demo -p 'What is 58 + 37?' --seed 1
-{ head -c -40000 $ar && head -c 40000 /dev/zero; } >"$dir/zeros.gguf"
 expect 1 'rows are zero, the first is row' "$weft" check -m "$dir/zeros.gguf"
 expect 1 '"fault":"zero"' "$weft" check -m "$dir/zeros.gguf" --json
 expect 0 '2,' "$weft" tokenize -m $demo -p 'What is 58 + 37?'
@@ -115,8 +122,9 @@ text=tests/golden/perplexity/tiny.txt
 expect 0 'over 186 tokens' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 -q
 base="perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 -q"
 "$weft" $base >"$dir/one-device"
-expect 0 'over 186 tokens' "$weft" $base --devices 0,1
-expect 0 '' cmp "$dir/out" "$dir/one-device" # layers on two devices change no digit
+"$weft" $base --devices 0,1 >"$dir/two-devices"
+expect 0 'over 186 tokens' cat "$dir/two-devices"
+expect 0 '' cmp "$dir/one-device" "$dir/two-devices" # layers on two devices change no digit
 expect 0 'over 186 tokens' "$weft" $base --devices 0,1 --split tensor
 expect 0 '"perplexity"' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 --stride 20 --chunks 2 --json -q
 expect 0 'noise 0.5: cross-entropy' "$weft" perplexity -m $tiny -f $text -c 32 --noise 0.5,1 --save-logits "$dir/rows" --seed 3 -q
@@ -136,12 +144,7 @@ expect 2 'byte 2 is not UTF-8' "$weft" perplexity -m $tiny -f "$dir/broken"
 # texts that nobody writes: zero bytes, blanks alone, words that look like control tokens, the last characters there are
 for words in 'a\0b' '\r\n' '    ' '<bos><eos><pad>' '\xf4\x8f\xbf\xbf' '\x01\x02\x1b' '\xe2\x80\xaeabc'; do
   for _ in {1..400}; do printf "$words"; done >"$dir/hostile"
-  base="perplexity -m tests/golden/models/ar-base.gguf -f $text -c 64 -q"
-"$weft" $base >"$dir/one-device"
-expect 0 'over 186 tokens' "$weft" $base --devices 0,1
-expect 0 '' cmp "$dir/out" "$dir/one-device" # layers on two devices change no digit
-expect 0 'over 186 tokens' "$weft" $base --devices 0,1 --split tensor
-expect 0 '"perplexity"' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f "$dir/hostile" -c 32 --chunks 1 --json -q
+  expect 0 '"perplexity"' "$weft" perplexity -m tests/golden/models/ar-base.gguf -f "$dir/hostile" -c 32 --chunks 1 --json -q
 done
 expect 2 'give a longer text, or a smaller -c' "$weft" perplexity -m $tiny -f $text -c 4096
 expect 2 'name the text with -f FILE' "$weft" perplexity -m $tiny

@@ -8,7 +8,8 @@ enum {
   LOGITS = WEFT_FOR_LABORATORY << 3,
   PERPLEXITY = WEFT_FOR_LABORATORY << 4,
   SIM = WEFT_FOR_LABORATORY << 5,
-  SOAK = WEFT_FOR_LABORATORY << 6
+  SOAK = WEFT_FOR_LABORATORY << 6,
+  TEST_MODEL = WEFT_FOR_LABORATORY << 7
 };
 
 #define FLAG(field) WEFT_OPTION_IS_FLAG(weft_lab_config, field)
@@ -32,6 +33,7 @@ static const weft_option rows[] = {
      "a server's keys: weights, classes and limits of its tenants"},
     {"tokens", 0, FIRST, CHECK | LOGITS, TEXT(product.tokens), "IDS", "token ids instead of text: 2,5,9"},
     {"file", 'f', FIRST, PERPLEXITY, TEXT(product.input), "FILE", "the text to measure; - is standard input"},
+    {"text", 0, FIRST, TEST_MODEL, TEXT(text), "FILE", "the text to foretell and to tokenise [a built-in one]"},
     {"mode", 0, FIRST, BENCH | PERPLEXITY, TEXT(product.mode), "NAME", "auto, autoregressive (ar) or diffusion [auto]"},
     {"context", 'c', FIRST, PERPLEXITY, U32(product.context, 512, 0, 1 << 20), "N", "tokens of a window"},
     {"chunks", 0, FIRST, PERPLEXITY, U32(chunks, 0, 0, 1 << 30), "N", "most windows [0: the whole text]"},
@@ -123,7 +125,7 @@ static const weft_option rows[] = {
      "most denoise steps of a canvas [the model's]"},
     {"no-self-conditioning", 0, DIFFUSION, EVAL, FLAG(product.entropy_bound.no_self_conditioning), NULL,
      "keep the soft embedding at zero, to compare"},
-    {"output", 'o', OUTPUT, LOGITS | BENCH, TEXT(product.output), "FILE", "where the result goes"},
+    {"output", 'o', OUTPUT, LOGITS | BENCH | TEST_MODEL, TEXT(product.output), "FILE", "where the result goes"},
     {"output", 'o', OUTPUT, SIM, TEXT(product.output), "FILE", "write the requests as a trace"},
     {"plots", 0, OUTPUT, SIM, TEXT(plots), "DIR", "write SVG files there"},
     {"csv", 0, OUTPUT, SIM | BENCH, FLAG(csv), NULL, "print CSV"},
@@ -161,6 +163,11 @@ const weft_command weft_lab_commands[] = {
      0},
     {"soak", WEFT_OPENS_RUNTIME | SOAK, weft_lab_soak, "-m FILE", "full load with random cancels for a while",
      "  weft soak -m a.gguf --seconds 600 --seed 1\n", 0},
+    {"test-model", WEFT_OPENS_RUNTIME | TEST_MODEL, weft_lab_test_model, "-m FILE [--text FILE] [-o FILE]",
+     "whether a model file is sound, and what to do if it is not",
+     "  weft test-model -m a.gguf                       numbers, vocabulary, template, prediction, answers, memory\n"
+     "  weft test-model -m a.gguf -o report.json        the same, and a report to send in\n",
+     0},
     {"sim", WEFT_FOR_ENGINE | WEFT_FOR_ALL | SIM, weft_lab_sim, "[--trace FILE]",
      "engine and pager under a virtual clock, without a model",
      "  weft sim --rate 20 --diffusion 0.5              1000 drawn requests, half answered by canvases\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The laboratory of the program: its commands (bench, eval, check, logits, perplexity, soak, sim) and the options that they alone
- * have.
+/* The laboratory of the program: its commands (bench, check, eval, logits, perplexity, sim, soak, test-model) and the
+ * options that they alone have.
  *
  * Law: the program's main hands both tables over; nothing else of the product knows them. Every command of the table is
  * called with the configuration that begins a weft_lab_config, which is what the option table says it fills. */
@@ -17,6 +17,8 @@ typedef struct weft_lab_config {
   /* perplexity */
   const char *noise, *save_logits, *kl;
   uint32_t chunks, stride;
+  /* test-model */
+  const char *text;
   /* check */
   float tolerance;
   /* bench, eval, soak */
@@ -48,5 +50,6 @@ int weft_lab_logits(const weft_config *config);
 int weft_lab_perplexity(const weft_config *config);
 int weft_lab_sim(const weft_config *config);
 int weft_lab_soak(const weft_config *config);
+int weft_lab_test_model(const weft_config *config);
 
 #endif

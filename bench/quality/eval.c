@@ -5,7 +5,7 @@
  * kinds json, sentence, items; see model/demo/README.md); perhaps "tools", which are declared, and "schema", to which
  * --structured holds the answer. Calls are judged as the text in which the model writes them. The bars: exact families
  * at least 95 % together and 85 % each, both ways; families with a validator at least 85 % each, and from 4 to 24
- * denoise steps per canvas together; and answers that do not go round in circles (REPEATED_MAX, RUN_MAX). */
+ * denoise steps per canvas together; and answers that do not go round in circles (bench/quality/repetition.h). */
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,11 +16,6 @@
 #include "bench/quality/repetition.h"
 
 enum { FAMILIES_MAX = 64, IN_FLIGHT = 32, STEPS_MAX = 4096 };
-
-/* Right answers of the demo's questions repeat 7 % of their grams at most, where two calls of one tool are answered, and
- * no token more than three times in a row. */
-#define REPEATED_MAX 0.10
-#define RUN_MAX      6
 
 typedef struct family {
   const char *name;
@@ -278,17 +273,13 @@ static json_t *repetition_json(const weft_repetition *r) {
   return json_pack("{s:f, s:i}", "repeated", weft_repetition_share(r), "longest_run", (int)r->longest_run);
 }
 
-static bool is_in_circles(const weft_repetition *r) {
-  return weft_repetition_share(r) > REPEATED_MAX || r->longest_run > RUN_MAX;
-}
-
 static void print_repetition(const weft_repetition r[2]) {
   (void)printf(
       "repetition   of grams of %d tokens ar %.2f %%, diffusion %.2f %%; of one token in a row ar %u, diffusion "
       "%u at most%s\n",
       WEFT_REPETITION_GRAM, 100.0 * weft_repetition_share(&r[0]), 100.0 * weft_repetition_share(&r[1]),
       (unsigned)r[0].longest_run, (unsigned)r[1].longest_run,
-      is_in_circles(&r[0]) || is_in_circles(&r[1]) ? "   OVER THE BAR" : "");
+      weft_repetition_is_loop(&r[0]) || weft_repetition_is_loop(&r[1]) ? "   OVER THE BAR" : "");
 }
 
 static bool report_families(evaluation *e) {
@@ -319,7 +310,7 @@ static bool report_families(evaluation *e) {
   if (exact.n > 0 && (share_good(exact.good[0], exact.n) < 0.95 || share_good(exact.good[1], exact.n) < 0.95))
     passed = false;
   if (many.n > 0 && (steps < 4.0 || steps > 24.0)) passed = false;
-  if (is_in_circles(&e->repetition[0]) || is_in_circles(&e->repetition[1])) passed = false;
+  if (weft_repetition_is_loop(&e->repetition[0]) || weft_repetition_is_loop(&e->repetition[1])) passed = false;
   if (e->config->product.json) {
     json_t *root = json_pack("{s:o, s:o, s:o, s:{s:o, s:o}, s:b}", "families", families, "exact", totals_json(&exact),
                              "many", totals_json(&many), "repetition", "ar", repetition_json(&e->repetition[0]),

@@ -25,3 +25,7 @@ void weft_repetition_add(weft_repetition *r, const int32_t *tokens, size_t n) {
 double weft_repetition_share(const weft_repetition *r) {
   return r->n_grams == 0 ? 0.0 : (double)r->n_repeated / (double)r->n_grams;
 }
+
+bool weft_repetition_is_loop(const weft_repetition *r) {
+  return weft_repetition_share(r) > WEFT_REPETITION_SHARE_MAX || r->longest_run > WEFT_REPETITION_RUN_MAX;
+}

@@ -31,6 +31,7 @@ typedef struct gguf_edit {
   uint32_t poison_row; /* with poison_one_row: only this row */
   bool poison_one_row;
   uint32_t fewer_tokens; /* the vocabulary's array of texts loses so many entries */
+  uint32_t fewer_merges; /* the same of its merges */
   uint64_t cut;          /* bytes taken off the end of the file */
 } gguf_edit;
 
@@ -55,11 +56,14 @@ static inline void gguf_edit_key(const gguf_key *key, const gguf_edit *e, gguf_w
   if (gguf_edit_is(e->drop_key, name) || gguf_edit_is(e->set_u32, name)) return;
   if (gguf_edit_is(e->set_string, name) || gguf_edit_is(e->set_f32, name)) return;
   w->n_keys += 1;
-  if (e->fewer_tokens == 0 || strcmp(name, "tokenizer.ggml.tokens") != 0) {
+  uint32_t fewer = strcmp(name, "tokenizer.ggml.tokens") == 0   ? e->fewer_tokens
+                   : strcmp(name, "tokenizer.ggml.merges") == 0 ? e->fewer_merges
+                                                                : 0;
+  if (fewer == 0) {
     gguf_writer_bytes(&w->keys, start, (size_t)(end - start));
     return;
   }
-  uint64_t count = key->count - e->fewer_tokens;
+  uint64_t count = key->count - fewer;
   const char *values = (const char *)key->value; /* after the array's length */
   gguf_writer_bytes(&w->keys, start, (size_t)(values - 8 - start));
   gguf_writer_u64_raw(&w->keys, count);
