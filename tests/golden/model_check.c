@@ -93,8 +93,8 @@ static weft_device *cpu(void) {
   return open_device("cpu");
 }
 
-/* Layers on two devices: all ops are compared, and one that is wrong on either device is named with its layer. A split by
- * tensor is refused. */
+/* Layers on two devices: all ops are compared, and one that is wrong on either device is named with its layer. A split
+ * by tensor is refused. */
 static void run_two_devices(void) {
   for (uint32_t layer = 0; layer < 3; layer += 2) {
     fault none = {.op = NULL}, wrong = {.op = "attention", .layer = layer};
