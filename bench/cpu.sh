@@ -38,12 +38,10 @@ if [ -n "$llama" ] && [ -n "$model" ]; then
   done
   cp "$work/peer/record.json" "$out/cpu-peer.json"
 fi
-python3 - "$work" "$out" "$repeats" "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" <<'PY'
-import datetime, glob, json, os, statistics, sys
-work, out, repeats, commit = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
-processor = next((line.split(':')[1].strip() for line in open('/proc/cpuinfo') if line.startswith('model name')), 'unknown')
-facts = dict(date=datetime.date.today().isoformat(), commit=commit, device=f'{os.cpu_count()} cores of {processor}',
-             load_average=round(os.getloadavg()[1], 2))
+PYTHONPATH=bench python3 - "$work" "$out" "$repeats" <<'PY'
+import glob, json, os, statistics, sys
+import facts
+work, out, repeats = sys.argv[1], sys.argv[2], int(sys.argv[3])
 
 def read(pattern):
     return [json.load(open(path)) for path in sorted(glob.glob(f'{work}/{pattern}'))]
@@ -56,13 +54,13 @@ def sum_up(values):
         return values[0]
     return dict(median=round(statistics.median(values), 3), spread=round(max(values) - min(values), 3), runs=len(values))
 
-def write(name, record):
-    json.dump(dict(facts, **record), open(f'{out}/{name}', 'w'), indent=1)
+def write(name, model, device, record):
+    json.dump(dict(facts.facts(model, device), load_average=round(os.getloadavg()[1], 2), **record), open(f'{out}/{name}', 'w'), indent=1)
     open(f'{out}/{name}', 'a').write('\n')
 
-write('pager-scheduler.json', dict(command=f'bench/cpu.sh -r {repeats}: weft bench pager --json; weft bench scheduler --json',
-                                   pager=sum_up(read('pager.*')), scheduler=sum_up(read('scheduler.*'))))
-write('capacity.json', dict(json.load(open(f'{work}/capacity')), command='weft bench capacity -m model/demo/weft-demo.gguf --json',
-                            device='any: counts, no times'))
+write('pager-scheduler.json', dict(none='a runner that computes nothing'), facts.processors(), dict(command=f'bench/cpu.sh -r {repeats}: weft bench pager --json; weft bench scheduler --json',
+                                   runs=repeats, spread='beside each median that varies', pager=sum_up(read('pager.*')), scheduler=sum_up(read('scheduler.*'))))
+write('capacity.json', facts.identity('model/demo/weft-demo.gguf'), 'any: counts, no times',
+      dict(json.load(open(f'{work}/capacity')), command='weft bench capacity -m model/demo/weft-demo.gguf --json', runs=1, spread=None))
 PY
 echo "records in $out"

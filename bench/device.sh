@@ -20,7 +20,7 @@
 #         each layer on both, in turns, twice; some 6 minutes, at most 9
 #         serving, which only runs where it is named: `weft serve` under load (bench/serving.py), some 8 minutes
 # Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), serving.jsonl (bench/serving.py), model.json (records {work, device, date, commit, command,
-# machine_code (the hash of the kernels, bench/machine_code.py), median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
+# machine_code (the hash of the kernels, bench/machine_code.py), model (bench/facts.py), median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
 set -euo pipefail
 here=$(realpath "$(dirname "$0")")
 cd "$here/.."
@@ -58,13 +58,15 @@ golden_tests='golden_model_parity golden_model_laws golden_model_devices golden_
 failed=0
 code=$(python3 bench/machine_code.py --whole "$prebuilt/libweft-cuda.so" | awk '{ print $1; exit }')
 facts="\"device\":\"$device\",\"cards\":$n_cards,\"date\":\"$(date -I)\",\"commit\":\"$commit\",\"machine_code\":\"$code\""
+small='"model":{"none":"files of the tree at that commit"},"runs":1,"spread":null' # of a test
+export WEFT_COMMIT=$commit
 
 # judge NAME LOG CODE SECONDS COMMAND: one line for people, one record; a skipped test is a failure here, where the card is.
 judge() {
   local result=passed
   [ "$3" = 0 ] || result="FAILED"
   if [ "$3" = 77 ]; then result='FAILED (skipped)'; fi
-  printf '{"work":"%s","result":"%s","seconds":%d,"command":"%s",%s}\n' "$1" "$result" "$4" "$5" "$facts" >>"$out/tests.jsonl"
+  printf '{"work":"%s","result":"%s","seconds":%d,"command":"%s",%s,%s}\n' "$1" "$result" "$4" "$5" "$facts" "$small" >>"$out/tests.jsonl"
   echo "$result  $1"
   [ "$3" = 0 ] || { grep -E 'ERROR|FAILED|skipped' "$2" | head -5 || true; failed=1; }
 }
@@ -105,7 +107,7 @@ check_model() {
   judge "weft check $(basename "$1")" "$out/$name.log" "$code" "$((SECONDS - start))" \
     "weft check -m $(basename "$1") --backend cuda --seconds $2 --json"
   [ ! -s "$out/$name.json" ] ||
-    sed "s/^{/{\"file\":\"$(basename "$1")\",$facts,\"seconds\":$((SECONDS - start)),/" "$out/$name.json" | tee -a "$out/check.jsonl"
+    sed "s/^{/{$facts,\"model\":$(python3 "$here/facts.py" "$1"),\"runs\":1,\"spread\":null,\"seconds\":$((SECONDS - start)),/" "$out/$name.json" | tee -a "$out/check.jsonl"
   rm -f "$out/$name.json"
 }
 if [ $tests = yes ]; then
@@ -201,8 +203,9 @@ sanitize() {
 
 SECONDS=0
 if [ -z "$parts" ]; then
-  "$prebuilt/bench_device_ops" cuda >"$out/ops.jsonl"
-  "$prebuilt/bench_device_ops" cuda '' 256 1 >"$out/energy.jsonl"
+  operands='random operands of the shapes of diffusion-gemma-26b'
+  python3 "$here/facts.py" run -n "$operands" -f machine_code="$code" -f runs=5 "$prebuilt/bench_device_ops" cuda >"$out/ops.jsonl"
+  python3 "$here/facts.py" run -n "$operands" -f machine_code="$code" -f runs=5 "$prebuilt/bench_device_ops" cuda '' 256 1 >"$out/energy.jsonl"
 fi
 [ -n "$model" ] || exit 0
 # A model without canvases is measured without what is about them, and beside no floors: these are of one model.
@@ -268,7 +271,7 @@ split() {
   done
 }
 [[ " $parts " != *" split "* ]] || split || failed=1
-[[ " $parts " != *" serving "* ]] || WEFT_COMMIT=$commit python3 "$here/serving.py" "$prebuilt/weft" "$model" | tee "$out/serving.jsonl"
+[[ " $parts " != *" serving "* ]] || python3 "$here/serving.py" "$prebuilt/weft" "$model" | tee "$out/serving.jsonl"
 one='--n-prompt 512 --kv-mib 32768 -c 1024'
 # shellcheck disable=SC2086 # a list of options
 {
@@ -290,10 +293,10 @@ if [ $peer = yes ] && [ $SECONDS -lt "$seconds" ]; then
 fi
 bench room room-large room --kv-mib 17600 -c 2304 --rows 20480 --running 70
 
-python3 - "$out" "$device" "$commit" "$canvas" <<'PY'
-import datetime, glob, json, os, re, sys
-out, device, commit = sys.argv[1:4]
-is_target = sys.argv[4] != '0'
+python3 - "$out" "{$facts,\"model\":$(python3 "$here/facts.py" "$model")}" "$canvas" <<'PY'
+import glob, json, os, re, sys
+out, here = sys.argv[1], json.loads(sys.argv[2])
+is_target = sys.argv[3] != '0'
 # floors on one H200, prompts of 512 tokens: sums over the ops of max(bytes / 4.2 TB/s, operations / 770 TFLOP/s)
 floors = {'canvas step, 1 at once, after 512': 5.7, 'canvas step, 1 at once, after 16384': 6.6, 'canvas step, 8 at once, after 512': 25.0,
           'canvas step, 32 at once, after 512': 101.0, 'decode, 1 at once, after 512': 1800.0,
@@ -307,10 +310,10 @@ for path in sorted(glob.glob(f'{out}/*.command')):
         rows = [dict(work='load weights', median=float(rate[1]), spread=0.0, unit='GB/s')] if rate else json.loads(text)
     except (OSError, ValueError):
         rows = []
-    facts = dict(device=device, date=datetime.date.today().isoformat(), commit=commit, command=command)
+    facts = dict(here, command=command)
     for row in rows:
         if 'predicted' in row:
-            room.append(dict(row, **facts))
+            room.append(dict(row, **facts, runs=1, spread=None))
             print(f"{row['work']:36s} {row['measured']:6d} run to the end, {row['predicted']} predicted")
             continue
         name, value, floor = row['work'], row['median'], floors.get(row['work']) if is_target and '--devices' not in command else None
@@ -335,8 +338,7 @@ for name, (on, spread, unit) in by_run.get('deterministic', {}).items():
         continue
     cost = 100 * ((on / off[0] if unit.startswith('ms') else off[0] / on) - 1)
     noise = 100 * (spread / on + off[1] / off[0])
-    model.append(dict(work=f'cost of determinism, {name}', device=device, date=datetime.date.today().isoformat(), commit=commit,
-                      command='bench/device.sh -w determinism', median=round(cost, 2), spread=round(noise, 2) if noise > 0 else None, unit='%',
+    model.append(dict(here, work=f'cost of determinism, {name}', command='bench/device.sh -w determinism', median=round(cost, 2), spread=round(noise, 2) if noise > 0 else None, unit='%',
                       floor=None, ratio=None, experts_touched=None, experts_expected=None))
     print(f"{'cost of determinism':20s} {name:36s} {cost:10.2f} %  (spreads of the two runs: {noise:.2f} %)")
 # what a second card brings: the time of two over that of one, means of the turns
@@ -353,13 +355,11 @@ for how in ('two', 'shards'):
         if not turns['one'][0].get(name, (0, 0, 'ms'))[2].startswith('ms'):
             ratio = 1 / ratio
         on = 'two cards' if how == 'two' else 'two cards, each layer on both,'
-        model.append(dict(work=f'time on {on} over one, {name}', device=device, date=datetime.date.today().isoformat(), commit=commit,
-                          command='bench/device.sh -w split', median=round(ratio, 3), spread=None, unit='x', floor=None, ratio=None,
+        model.append(dict(here, work=f'time on {on} over one, {name}', command='bench/device.sh -w split', median=round(ratio, 3), spread=None, unit='x', floor=None, ratio=None,
                           experts_touched=None, experts_expected=None))
         print(f"{how + ' over one':20s} {name:36s} {ratio:10.3f} of the time, {1 / ratio:.2f} times as fast")
 if os.path.exists(f'{out}/gaps.record') and os.path.getsize(f'{out}/gaps.record') > 0:
-    model.append(dict(json.load(open(f'{out}/gaps.record')), device=device, date=datetime.date.today().isoformat(), commit=commit,
-                      command='bench/device.sh -w gaps', spread=None, floor=None, ratio=None, experts_touched=None,
+    model.append(dict(json.load(open(f'{out}/gaps.record')), **here, command='bench/device.sh -w gaps', spread=None, floor=None, ratio=None, experts_touched=None,
                       experts_expected=None))
 if model:
     json.dump(model, open(f'{out}/model.json', 'w'), indent=1)

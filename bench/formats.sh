@@ -10,10 +10,10 @@ vocabulary=$1 repeats=${2:-5} file=${3:-bench/results/formats-host.json}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for i in $(seq "$repeats"); do build/bench_formats "$vocabulary" >"$work/$i"; done
-python3 - "$work" "$repeats" "$file" "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" <<'PY'
-import datetime, json, os, statistics, sys
-work, repeats, path, commit = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-processor = next((line.split(':')[1].strip() for line in open('/proc/cpuinfo') if line.startswith('model name')), 'unknown')
+PYTHONPATH=bench python3 - "$work" "$repeats" "$file" "$vocabulary" <<'PY'
+import json, os, statistics, sys
+import facts
+work, repeats, path, vocabulary = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 runs = [[json.loads(line) for line in open(f'{work}/{i + 1}')] for i in range(repeats)]
 records = []
 for same in zip(*runs):
@@ -29,8 +29,9 @@ for same in zip(*runs):
     records.append(row)
 with open(path, 'w') as f:
     head = {'what': 'formats of answers on the host, bench/formats.c, a vocabulary of 262,144 tokens (bench/synthetic_gguf.py gemma4-26b none)',
-            'command': f'bench/formats.sh v262.gguf {repeats}', 'date': datetime.date.today().isoformat(), 'commit': commit,
-            'device': f'{os.cpu_count()} cores of {processor}', 'load_average': round(os.getloadavg()[0], 2), 'runs': repeats}
+            **facts.facts(facts.identity(vocabulary), facts.processors()), 'command': f'bench/formats.sh v262.gguf {repeats}',
+            'load_average': round(os.getloadavg()[0], 2), 'runs': repeats,
+            'spread': 'least and greatest beside each median'}
     f.write(json.dumps(head, indent=1)[:-2] + ',\n "records": [\n')
     f.write(',\n'.join('  ' + json.dumps(row) for row in records) + '\n ]\n}\n')
 PY

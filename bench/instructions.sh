@@ -36,9 +36,12 @@ pager() { # a timed part of the bench, how many units it does
   callgrind_annotate --inclusive=yes --threshold=100 "$parts" 2>/dev/null |
     awk -v part=":$1" -v n="$2" '/^ *[0-9,]+ .*bench\/speed\/pager.c:/ && index($0, part) { gsub(",", "", $1); printf "%.0f", $1 / n; exit }'
 }
-cat <<JSON
+PYTHONPATH=$(dirname "$0") python3 -c '
+import json, sys
+import facts
+record = facts.facts(facts.identity(sys.argv[1]), "any: callgrind counts, AVX2 path") | dict(runs=1, spread=None) | json.load(sys.stdin)
+print(json.dumps(record, indent=2))' "$model" <<JSON
 {
-  "model": "$(basename "$model")",
   "isa": "avx2",
   "instructions_per_prefill_token": $(((prefill - small) / 512)),
   "instructions_per_decoded_token": $(((decode - small) / 64)),

@@ -11,7 +11,9 @@ usage: peer_transformers.py [--tiny] [--device cuda|cpu] [--experts eager|batche
 import argparse
 import gc
 import json
+import os
 import statistics
+import sys
 import time
 
 import torch
@@ -20,6 +22,9 @@ from transformers import DiffusionGemmaConfig, DiffusionGemmaForBlockDiffusion, 
 from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 from transformers.models.diffusion_gemma.configuration_diffusion_gemma import DiffusionGemmaTextConfig
 from transformers.models.gemma4.configuration_gemma4 import Gemma4VisionConfig
+
+sys.path[:0] = [os.path.dirname(os.path.abspath(__file__))]
+import facts
 
 BIG = dict(vocab_size=262144, hidden_size=2816, intermediate_size=2112, moe_intermediate_size=704, num_experts=128,
            top_k_experts=8, num_hidden_layers=30, num_attention_heads=16, num_key_value_heads=8, head_dim=256,
@@ -88,7 +93,7 @@ def settle():
 
 
 def timed(step, n_most=15, seconds=6.0, warm=2):
-    """Median and spread in ms of up to n_most steps, fewer when they take longer than so many seconds."""
+    """Median and spread in ms, and how many, of up to n_most steps, fewer when they take longer than so many seconds."""
     times, began = [], time.perf_counter()
     while len(times) < n_most + warm and (len(times) < warm + 3 or time.perf_counter() - began < seconds):
         settle()
@@ -97,7 +102,7 @@ def timed(step, n_most=15, seconds=6.0, warm=2):
         settle()
         times.append(1000 * (time.perf_counter() - start))
     times = sorted(times[warm:])
-    return statistics.median(times), times[-1] - times[0]
+    return statistics.median(times), times[-1] - times[0], len(times)
 
 
 def canvas_step(model, n, vocabulary, canvas=256):
@@ -152,16 +157,18 @@ def report(work, model, layers, make_step, n_tokens, n_prompt, seconds):
     touched = Touched(layers)
     step()
     n_touched = touched.mean()
-    median, spread = timed(step)
+    median, spread, runs = timed(step)
     unit = "ms/step"
     if n_tokens > 0:
         median, spread, unit = 1000 * n_tokens / median, 1000 * n_tokens / median * spread / median, "tok/s"
     config = getattr(model.config, "text_config", model.config)
     by = f"transformers {transformers.__version__}, bf16, experts {config._experts_implementation}, " \
          f"attention {config._attn_implementation}"
-    cuda = DEVICE == "cuda"
-    print(json.dumps(dict(work=work, peer=by, device=torch.cuda.get_device_name() if cuda else DEVICE, median=round(median, 2),
-                          spread=round(spread, 2), unit=unit, n_prompt=n_prompt, experts_touched=n_touched,
+    cuda, is_tiny = DEVICE == "cuda", "--tiny" in sys.argv
+    begin = facts.facts(dict(made_by=f"bench/peer_transformers.py{' --tiny' if is_tiny else ''}, random weights"),
+                        torch.cuda.get_device_name() if cuda else facts.processors())
+    print(json.dumps(dict(begin, command=" ".join(["bench/peer_transformers.py", *sys.argv[1:]]), work=work, peer=by, median=round(median, 2),
+                          runs=runs, spread=round(spread, 2), unit=unit, n_prompt=n_prompt, experts_touched=n_touched,
                           peak_gib=round(torch.cuda.max_memory_allocated() / 2**30, 1) if cuda else None)), flush=True)
 
 

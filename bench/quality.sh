@@ -61,9 +61,11 @@ fi
 measure canvas.f32 "$work/F32.gguf" --backend cpu -t "$threads" --save-logits "$work/rows"
 products canvas "$work/Q8_0.gguf" -t "$threads" --kl "$work/rows"
 "$python" - "$work" "$out" "bench/quality.sh -n $conversations -w $windows -b '$backends'" \
-  "${WEFT_COMMIT:-$(git rev-parse --short HEAD)}" "$types" "$backends" <<'PY'
-import datetime, json, sys
-work, out, command, commit, types, backends = sys.argv[1:7]
+  "$types" "$backends" <<'PY'
+import json, sys
+sys.path[:0] = ['bench']
+import facts
+work, out, command, types, backends = sys.argv[1:6]
 
 def read(name):
     return json.load(open(f'{work}/{name}.json'))
@@ -72,9 +74,10 @@ def kl(of):
     return {key: of['kl'][key] for key in ('mean', 'mean_interval', 'median', 'p99', 'max', 'same_top')}
 
 original = read('F32')
-record = dict(date=datetime.date.today().isoformat(), commit=commit, command=command, text='model/demo/corpus.py, seed 1',
+record = dict(facts.facts(facts.identity('model/demo/weft-demo.gguf')), command=command, text='model/demo/corpus.py, seed 1',
               windows=original['windows'], context=original['context'], scored=original['results'][0]['scored'],
-              backends={}, perplexity_of_f32=original['results'][0]['perplexity'], types={}, canvases=[])
+              runs='one: what is computed is the same every time',
+              spread='intervals of the means over the windows', backends={}, perplexity_of_f32=original['results'][0]['perplexity'], types={}, canvases=[])
 for kind in types.split():
     stored = read(f'{kind}.type')['results'][0]
     entry = record['types'][kind] = dict(perplexity=stored['perplexity'], kl_f32_file_to_type=kl(stored), products_of_8_bits={})

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
 """Serving, as clients see it: starts `weft serve` with a model, puts bench/load.py's scenarios on it, and prints one JSON record
-for each, with date, device, commit and command.
+for each, with date, device, commit, model and command.
 
   bench/serving.py WEFT MODEL.gguf [quick] [PART ...]
     quick  a small part of each scenario, for any machine: shows that it runs, and measures nothing
@@ -14,16 +14,15 @@ for each, with date, device, commit and command.
 
 `start_s` is the time from starting the program to its first token: the file should be in the page cache.
 """
-import datetime
 import json
 import os
-import subprocess
 import sys
 import time
 import urllib.request
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [HERE, os.path.join(HERE, "attack")]
+import facts
 import load
 from server import Server as Process
 
@@ -81,18 +80,8 @@ def shrunk(scenario):
 class Bench:
     def __init__(self, weft, model, quick):
         self.weft, self.model, self.quick, self.pool_mib = weft, model, quick, None
-        gpu = self.ask("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
-        self.backend = ["--backend", "cuda"] if gpu else []  # where there is a GPU, no other backend may take its place
-        self.facts = dict(device=gpu or f"{os.cpu_count()} cores",
-                          date=datetime.date.today().isoformat(),
-                          commit=os.environ.get("WEFT_COMMIT") or self.ask("git", "rev-parse", "--short", "HEAD") or "unknown")
-
-    @staticmethod
-    def ask(*words):
-        try:
-            return subprocess.run(words, cwd=HERE, capture_output=True, text=True, check=True).stdout.split("\n")[0].strip()
-        except (OSError, subprocess.CalledProcessError):
-            return ""
+        self.backend = ["--backend", "cuda"] if facts.card() else []  # where there is a GPU, no other backend may take its place
+        self.facts = facts.facts(facts.identity(model)) | dict(runs=1, spread=None)
 
     def record(self, part, command, **more):
         print(json.dumps(dict(part=part, **self.facts, command=command, **more)), flush=True)

@@ -11,10 +11,10 @@ isa=$1 repeats=${2:-9} file=${3:-bench/results/cpu-types.json}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 for i in $(seq "$repeats"); do build/weft bench kernels types --isa "$isa" --cpu-time --threads 1 --json >"$work/$i" 2>"$work/rates"; done
-python3 - "$work" "$isa" "$repeats" "$file" "$(git rev-parse --short HEAD 2>/dev/null || echo unknown)" <<'PY'
-import datetime, json, os, statistics, sys
-work, isa, repeats, path, commit = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4], sys.argv[5]
-processor = next((line.split(':')[1].strip() for line in open('/proc/cpuinfo') if line.startswith('model name')), 'unknown')
+PYTHONPATH=bench python3 - "$work" "$isa" "$repeats" "$file" <<'PY'
+import json, os, statistics, sys
+import facts
+work, isa, repeats, path = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4]
 runs = [json.load(open(f'{work}/{i + 1}')) for i in range(repeats)]
 
 def share(run, type, rows):
@@ -24,7 +24,7 @@ def share(run, type, rows):
 def spread(values, digits):
     return {name: round(f(values), digits) for name, f in (('median', statistics.median), ('least', min), ('greatest', max))}
 
-entry = dict(date=datetime.date.today().isoformat(), commit=commit, device=f'{os.cpu_count()} cores of {processor}',
+entry = dict(facts.facts(dict(none='products with matrices of random numbers'), facts.processors()),
              load_average=round(os.getloadavg()[0], 2), runs=repeats, command=f'bench/types.sh {isa} {repeats}')
 for rows in (1, 256):
     entry[f'q4_k_us_{rows}_rows'] = spread([c['us'] for run in runs for c in run if c['type'] == 'Q4_K' and c['rows'] == rows], 1)
@@ -32,6 +32,9 @@ for rows in (1, 256):
                                    for c in runs[0] if c['rows'] == rows and c['type'] != 'Q4_K'}
 record = json.load(open(path)) if os.path.exists(path) else {}
 record[isa] = entry
+record |= {key: entry[key] for key in ('device', 'date', 'commit', 'model')}
+record['spread'] = 'least and greatest beside each median'
+record['command'] = [part['command'] for part in record.values() if isinstance(part, dict) and 'command' in part]
 with open(path, 'w') as f:
     json.dump(record, f, indent=1)
     f.write('\n')

@@ -6,18 +6,18 @@ A full run measures the victim's time to first token alone and under each attack
 promises. --quick judges by outcomes and steps only, never by times, so that it says the same on a busy machine. --soak mixes all
 attacks against one server for a while and then counts what is left. Exit code 1: something was not as promised."""
 import argparse
-import json
 import os
 import sys
 import time
 
-sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path[:0] = [HERE, os.path.dirname(HERE)]
 from attacks import ATTACKS, War  # noqa: E402
 from checks import CHECKS  # noqa: E402
 from client import speak_tls  # noqa: E402
 from measure import Actor, is_idle, metrics, watch  # noqa: E402
 from server import Server, wait_for  # noqa: E402
-from soak import soak  # noqa: E402
+from soak import soak, write_record  # noqa: E402
 
 HEALTH_S, FIRST_S = 0.1, 0.1  # what /health and a first token may always take
 STEPS_BESIDES = 4  # docs/scheduler.md: a share of the steps, and four
@@ -186,9 +186,7 @@ def main():
         return soak(a, attacks)
     attacked, checked = run_attacks(attacks, a), run_checks(checks, a)
     bad = sum(1 for r in attacked if r["faults"]) + sum(1 for r in checked if not r["good"])
-    if a.json:
-        with open(a.json, "w") as f:
-            json.dump({"attacks": attacked, "checks": checked}, f, indent=1)
+    write_record(a, f"{a.samples} requests of a victim under each attack", {"attacks": attacked, "checks": checked})
     print(f"attack: {len(attacked)} attacks, {len(checked)} checks, {bad} not as promised")
     return 1 if bad else 0
 

@@ -5,9 +5,11 @@ import asyncio
 import json
 import random
 import statistics
+import sys
 import time
 from collections import Counter
 
+import facts
 from attacks import War
 from client import ask
 from measure import ANSWER, PROMPT, Actor, completion, is_idle, metrics, play_health, tokens
@@ -140,6 +142,16 @@ def judge(m, clients, memory, seconds, empty, code, health):
     yield "the server ended well", code == 0, f"exit code {code}"
 
 
+def write_record(a, runs, figures):
+    """All figures to the file that was asked for, with where they come from (bench/records.py)."""
+    if not a.json:
+        return
+    models = [facts.identity(path) for path in (DEMO, DEMO_AR)]
+    begin = facts.facts(models, facts.processors()) | {"command": " ".join(["bench/attack", *sys.argv[1:]]), "runs": runs, "spread": "medians and worst of the requests"}
+    with open(a.json, "w") as f:
+        json.dump(begin | figures, f, indent=1)
+
+
 def soak(a, attacks):
     server = Server(a.weft, ("--kv-mib", "64", "--shared-cache"), KEYS, (DEMO_AR, DEMO))
     try:
@@ -158,9 +170,8 @@ def soak(a, attacks):
         print(f"{'good' if good else 'BAD '} {what}: {seen}")
     victim = clients["victim"]
     print(f"the victim's first token: median {victim['first_median_s'] * 1000:.0f} ms, worst {victim['first_worst_s'] * 1000:.0f} ms")
-    if a.json:
-        with open(a.json, "w") as f:
-            json.dump({"verdicts": verdicts, "clients": clients, "attackers": counts, "resident_mib": memory.samples, "rests_mib": memory.rests, "metrics": m}, f, indent=1)
+    write_record(a, 1, {"verdicts": verdicts, "clients": clients, "attackers": counts, "resident_mib": memory.samples, "rests_mib": memory.rests,
+                        "metrics": m})
     bad = sum(1 for _, good, _ in verdicts if not good)
     print(f"soak: {a.soak:.0f} s, {bad} of {len(verdicts)} not as promised")
     return 1 if bad else 0

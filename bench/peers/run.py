@@ -11,16 +11,17 @@ A call ends within nine minutes (--limit) and says its number and what is left; 
 call before ended, until the table is whole. FOLDER/turns.jsonl holds what was measured, FOLDER/record.json the record.
 """
 import argparse
-import datetime
 import json
 import os
-import platform
 import resource
 import shlex
 import statistics
 import subprocess
 import sys
 import time
+
+sys.path[:0] = [os.path.dirname(os.path.dirname(os.path.abspath(__file__)))]
+import facts
 
 PRODUCTS = {"cpu": "8-bit products", "cuda": "16-bit products"}  # weft's choice for quantised weights
 
@@ -145,26 +146,6 @@ def run_turn(o, engine, seconds):
                 rows={w: rows[w] for w in works_of(o)})
 
 
-def device_of(o):
-    if o.backend == "cuda":
-        try:
-            return subprocess.run(["nvidia-smi", "--query-gpu=name", "--format=csv,noheader"], capture_output=True, text=True, check=True).stdout.split("\n")[0]
-        except (OSError, subprocess.CalledProcessError):
-            return "unknown GPU"
-    try:
-        with open("/proc/cpuinfo") as f:
-            return f"{o.threads} threads on " + next(line.split(":")[1].strip() for line in f if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return f"{o.threads} threads on {platform.machine()}"
-
-
-def commit_here():
-    try:
-        return subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown"
-
-
 def precision_of(o, engine):
     return o.precision.get(engine, PRODUCTS[o.backend] if engine == "weft" else "its own")
 
@@ -250,9 +231,9 @@ def main():
         return
     rows = sum_up(o, engines, turns)
     commands = {e: shlex.join(command_of(o, e)).replace(os.path.dirname(os.path.abspath(o.model)) + "/", "") for e in engines}
-    record = dict(date=datetime.date.today().isoformat(), device=device_of(o), commit=commit_here(), load_average=round(os.getloadavg()[1], 2),
-                  file=os.path.basename(o.model), calls=max(t["call"] for t in turns),
-                  others_percent=max(t["others_percent"] for t in turns), commands=commands, rows=rows)
+    device = facts.card() if o.backend == "cuda" else facts.processors(o.threads)
+    record = dict(facts.facts(facts.identity(o.model), device), runs=o.repeat, load_average=round(os.getloadavg()[1], 2),
+                  calls=max(t["call"] for t in turns), others_percent=max(t["others_percent"] for t in turns), command=commands, rows=rows)
     with open(os.path.join(o.output, "record.json"), "w") as f:
         json.dump(record, f, indent=1)
         f.write("\n")

@@ -10,7 +10,7 @@ completions and takes prompts of token ids will do.
 Loads: writing (32, 128 and 512 clients, token by token), shared (128 clients with a long prompt in common, its prefix not found
 and found), long (16 clients with prompts of 16,384), canvases (8, 32 and 128 clients of a model that writes by diffusion; in as many
 steps a canvas as bench/serving.py says, which another server than weft must be started with), mix (both kinds at once; weft alone
-takes it). FOLDER/serve.jsonl gets one record for each load and start, with date, device and command; FOLDER/NAME.ROUND.log what a
+takes it). FOLDER/serve.jsonl gets one record for each load and start, with date, device, commit, model and command; FOLDER/NAME.ROUND.log what a
 server said. `start_s` is the time from starting the command to its first token. Each server first gets a few seconds of its first load
 that are not recorded.
 
@@ -19,7 +19,6 @@ outlives this program.
 """
 import argparse
 import contextlib
-import datetime
 import json
 import os
 import shlex
@@ -31,6 +30,7 @@ import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.dirname(HERE)]
+import facts
 import load
 import serving
 
@@ -107,12 +107,11 @@ class Turns:
     def __init__(self, o):
         self.o, self.records, self.failed = o, [], False
         self.gpus = [int(number) for number in o.gpus.split(",")]
-        device = serving.Bench.ask("nvidia-smi", f"--id={self.gpus[0]}", "--query-gpu=name", "--format=csv,noheader")
-        self.facts = dict(date=datetime.date.today().isoformat(), device=device or f"{os.cpu_count()} cores",
-                          commit=os.environ.get("WEFT_COMMIT") or serving.Bench.ask("git", "rev-parse", "--short", "HEAD") or "unknown")
+        models = {name: facts.identities(shlex.split(command)) for name, command in o.engine.items()}
+        self.facts = {name: facts.facts(model, facts.card(self.gpus[0])) | dict(runs=1, spread=None) for name, model in models.items()}
 
     def record(self, engine, round_, **more):
-        self.records.append(dict(engine=engine, round=round_, **self.facts, **more))
+        self.records.append(dict(engine=engine, round=round_, **self.facts[engine], **more))
         self.failed = self.failed or "failed_because" in more
         with open(os.path.join(self.o.output, "serve.jsonl"), "a") as f:
             print(json.dumps(self.records[-1]), file=f)
