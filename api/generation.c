@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A generation's engine side and its life: stop strings are looked for on the engine thread, and what may be asked of it
- * besides its deltas. */
+/* A generation's engine side, which looks for stop strings, and what may be asked of it besides its deltas. */
 #include "api/generation_internal.h"
 
 #include "base/memory.h"
@@ -10,7 +9,7 @@
 static void search_text(void *self, const char *text, size_t n, bool thinking) {
   weft_generation *g = self;
   size_t end;
-  if (g->watch.n_seen <= g->min_tokens) return; /* counted before its text comes */
+  if (g->watch.n_seen <= g->watch.min_tokens) return; /* counted before its text comes */
   if (!g->watch.found) g->watch.found = weft_stops_read(&g->stops, &g->watch.search, text, n, thinking, &end);
 }
 
@@ -49,7 +48,7 @@ uint32_t weft_prompt_tokens(const weft_generation *g, const int32_t **tokens) {
 
 int weft_prompt_part(weft_generation *g, uint32_t first, weft_delta *out) {
   weft_prompt_logprobs logprobs;
-  if (!g->prompt_logprobs) return (int)prompt_parts_get(&g->parts, first, NULL, out);
+  if (!g->asked->prompt_logprobs) return (int)prompt_parts_get(&g->parts, first, NULL, out);
   weft_status status = weft_engine_prompt_logprobs(g->request, &logprobs);
   if (status == WEFT_AGAIN) return WEFT_AGAIN;
   if (status != WEFT_OK) return (int)prompt_parts_get(&g->parts, g->parts.n, NULL, out); /* it ended before */
@@ -76,4 +75,8 @@ void weft_generation_free(weft_generation *g) {
 bool weft_generation_calls(const weft_generation *g, weft_call_form *form) {
   *form = g->calls.form;
   return g->calls.read;
+}
+
+const weft_generate_params *weft_generation_asked(const weft_generation *g) {
+  return g->asked;
 }

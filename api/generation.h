@@ -8,5 +8,7 @@
 
 /* Whether its answer may hold calls of tools, and how they are written in its text. */
 bool weft_generation_calls(const weft_generation *generation, weft_call_form *form);
+/* What was asked for: the one copy (base/asked.h), until the generation is freed. */
+const weft_generate_params *weft_generation_asked(const weft_generation *generation);
 
 #endif

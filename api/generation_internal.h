@@ -5,6 +5,8 @@
  *   what was decided at submit   written by submission.c before the engine has the request, read by everyone afterwards
  *   watch                        the engine thread's alone, from submit until weft_engine_release has returned
  *   reader                       the reader's thread alone
+ * What the client asked for is not copied: `asked` is the copy of the engine's request (base/asked.h), which is there
+ * once the engine has the request. The watch does not read it, because the engine may call it before.
  *
  * Two streams run over the same tokens: one on the engine thread, which decides when to stop, one on the reader's
  * thread, which gives the text. Both print the same text, byte by byte, and search it with the same automaton, so they
@@ -29,7 +31,8 @@ typedef struct generation_watch {
   weft_chat_stream stream; /* takes no memory after submit */
   weft_stop_search search;
   bool found;
-  uint32_t n_seen; /* tokens that the stream has taken */
+  uint32_t n_seen;     /* tokens that the stream has taken */
+  uint32_t min_tokens; /* stop strings are looked for behind them */
 } generation_watch;
 
 /* The reader's: makes deltas of the engine's events (reader.c). */
@@ -62,17 +65,14 @@ struct weft_generation {
   weft_runtime *runtime;
   const weft_served_model *model;
   weft_request *request;
+  const weft_generate_params *asked; /* the request's */
   encoded_prompt prompt;
   weft_grammar *grammar; /* NULL: any answer */
   call_plan calls;       /* without its format */
   bool held_thinking;    /* the grammar begins with thinking */
   bool canvas;           /* the answer is written by diffusion */
   answer_limits limits;
-  uint32_t min_tokens; /* stop strings are looked for behind them */
-  bool keep_stop, ignore_eos;
-  bool whole_tokens, logprobs, score;
-  uint64_t format_key;                      /* of the format that was asked for */
-  bool echo, with_special, prompt_logprobs; /* prompt_logprobs: of this generation's own request; siblings have none */
+  uint64_t format_key; /* of the format that was asked for */
   prompt_parts parts;
   weft_stops stops;
 

@@ -41,7 +41,7 @@ static void release_text(weft_generation *g, bool all) {
   if (!r->stopped && n_new > 0 &&
       weft_stops_read(&g->stops, &r->search, r->limbo.bytes + from, n_new, r->limbo_thinking, &end)) {
     size_t n_stop = weft_stops_found(&g->stops, &r->search);
-    weft_text_append(&r->text, r->limbo.bytes, g->keep_stop ? from + end : from + end - n_stop);
+    weft_text_append(&r->text, r->limbo.bytes, g->asked->keep_stop ? from + end : from + end - n_stop);
     weft_text_append(&r->stop, r->limbo.bytes + from + end - n_stop, n_stop);
     r->stopped = true;
   }
@@ -49,11 +49,11 @@ static void release_text(weft_generation *g, bool all) {
   size_t held = all ? 0 : weft_stops_held(&g->stops, &r->search);
   if (r->stopped) {
     drop_limbo(r, r->limbo.n);
-  } else if (held == 0 || !g->whole_tokens) {
+  } else if (held == 0 || !g->asked->whole_tokens) {
     if (r->limbo.n > held) weft_text_append(&r->text, r->limbo.bytes, r->limbo.n - held);
     drop_limbo(r, r->limbo.n - held);
   }
-  if (g->whole_tokens && r->limbo.n > 0) return;
+  if (g->asked->whole_tokens && r->limbo.n > 0) return;
   r->n_released = r->n_ids - (uint32_t)r->n_waiting;
 }
 
@@ -67,7 +67,7 @@ static void count_text(generation_reader *r, size_t before) {
  * nothing yet. */
 static weft_status keep_place(weft_generation *g, size_t before) {
   generation_reader *r = &g->reader;
-  if (!g->logprobs) return WEFT_OK;
+  if (!g->asked->sampling.logprobs) return WEFT_OK;
   uint32_t *text_at = weft_grow(r->text_at, r->n_ids, &r->text_at_capacity, 16, sizeof *text_at);
   if (text_at == NULL) return WEFT_E_NO_MEMORY;
   r->text_at = text_at;
@@ -82,8 +82,9 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
   r->answer = r->event.tokens - r->event.first;
   r->n_top = r->event.n_top;
   if (r->event.logprobs != NULL) r->logprob = r->event.logprobs - (size_t)r->event.first * (1 + r->n_top);
-  /* one at a time where calls are read, so that whose text a logprob belongs to does not depend on the reader's haste */
-  uint32_t n_max = !g->logprobs ? DELTA_TOKENS_MAX : g->calls.read ? 1 : delta_logprobs_tokens_max(r->n_top);
+  /* one at a time where calls are read, so that whose text a logprob is of does not depend on the reader's haste */
+  uint32_t n_max = DELTA_TOKENS_MAX;
+  if (g->asked->sampling.logprobs) n_max = g->calls.read ? 1 : delta_logprobs_tokens_max(r->n_top);
   for (uint32_t n = 0; n < n_max && r->next < r->event.n; n++) {
     uint32_t i = r->next;
     uint32_t n_ids = 1;
@@ -92,9 +93,9 @@ static weft_status take_tokens(weft_generation *g, bool *thinking) {
     weft_status status = weft_chat_stream_push(&r->stream, r->event.tokens[i], &r->limbo, &channel, &n_ids);
     if (status == WEFT_OK) status = keep_place(g, before);
     if (status != WEFT_OK) return status;
-    bool searched = r->event.first + i >= g->min_tokens; /* as the engine thread does */
+    bool searched = r->event.first + i >= g->asked->min_tokens; /* as the engine thread does */
     if (!searched) r->n_searched = r->limbo.n;
-    if (g->score) r->logprob_sum += (double)r->event.logprobs[(size_t)i * (1 + r->n_top)].logprob;
+    if (g->asked->score) r->logprob_sum += (double)r->event.logprobs[(size_t)i * (1 + r->n_top)].logprob;
     r->next += 1;
     r->n_ids += 1;
     r->n_waiting = n_ids > 0 ? 0 : r->n_waiting + 1;
@@ -146,7 +147,7 @@ static weft_status give_text_delta(weft_generation *g, bool thinking, weft_delta
                       .tokens = r->answer + r->n_given,
                       .n_tokens = r->n_released};
   if (weft_text_status(&r->text) != WEFT_OK) return WEFT_E_NO_MEMORY;
-  if (!g->logprobs || r->n_released == 0) return WEFT_OK;
+  if (!g->asked->sampling.logprobs || r->n_released == 0) return WEFT_OK;
   out->text_at = r->text_at;
   return fill_logprobs(g, r->logprob + (size_t)r->n_given * (1 + r->n_top), r->n_released, out);
 }
@@ -189,7 +190,7 @@ static weft_status give_canvas(weft_generation *g, weft_delta *out) {
 static int32_t own_stop_token(const weft_generation *g) {
   const generation_reader *r = &g->reader;
   int32_t token = r->event.finish == WEFT_FINISH_STOP && g->limits.has_stop ? r->event.stop_token : -1;
-  return token >= 0 && !g->ignore_eos && weft_tokenizer_is_eog(g->model->tokenizer, token) ? -1 : token;
+  return token >= 0 && !g->asked->ignore_eos && weft_tokenizer_is_eog(g->model->tokenizer, token) ? -1 : token;
 }
 
 static weft_status give_end(weft_generation *g, weft_delta *out) {
@@ -223,7 +224,7 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
                 .denoising_us = u->denoising_us > u->submitted_us ? u->denoising_us - u->submitted_us : 0}};
   r->ended = true;
   r->n_top = r->event.n_top;
-  bool has_logprobs = g->logprobs && r->event.logprobs != NULL && r->event.finish == WEFT_FINISH_STOP;
+  bool has_logprobs = g->asked->sampling.logprobs && r->event.logprobs != NULL && r->event.finish == WEFT_FINISH_STOP;
   if (has_logprobs) out->text_at = &r->n_characters;
   return has_logprobs ? fill_logprobs(g, r->event.logprobs, 1, out) : WEFT_OK;
 }
@@ -244,7 +245,7 @@ static weft_status flush_stream(weft_generation *g, bool *thinking) {
   bool channel = r->limbo_thinking;
   size_t before = r->limbo.n;
   weft_status status = weft_chat_stream_flush(&r->stream, &r->limbo, &channel, NULL);
-  if (g->logprobs) count_text(r, before);
+  if (g->asked->sampling.logprobs) count_text(r, before);
   if (r->limbo.n > before) r->limbo_thinking = channel;
   r->n_waiting = 0;
   release_text(g, true);

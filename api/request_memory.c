@@ -9,43 +9,45 @@ static uint64_t smaller_of(uint64_t a, uint64_t b) {
   return a < b ? a : b;
 }
 
-uint64_t weft_generation_bytes(const weft_served_model *m, const weft_generation_need *need) {
-  uint64_t entries = need->logprobs ? 1 + (uint64_t)need->n_top : 0;
+uint64_t weft_generation_bytes(const weft_served_model *m, const weft_generate_params *asked,
+                               const weft_generation_size *size) {
+  bool logprobs = asked->sampling.logprobs;
+  uint64_t entries = logprobs ? 1 + (uint64_t)asked->sampling.n_top_logprobs : 0;
   uint64_t token_bytes = WEFT_TEXT_BYTES + entries * WEFT_JSON_BYTES;
-  uint64_t n = generation_bytes + need->n_prompt * sizeof(int32_t) + need->format_bytes;
-  uint64_t delta = need->delta_tokens_max;
-  if (need->logprobs) delta = smaller_of(delta, delta_logprobs_tokens_max(need->n_top));
+  uint64_t n = generation_bytes + size->n_prompt * sizeof(int32_t) + size->format_bytes;
+  uint64_t delta = size->delta_tokens_max;
+  if (logprobs) delta = smaller_of(delta, delta_logprobs_tokens_max(asked->sampling.n_top_logprobs));
   n += delta * (token_bytes + entries * sizeof(weft_token_logprob));
-  if (need->logprobs) n += delta * 2 * sizeof(uint32_t); /* where each token begins, how many likely ones it has */
-  if (need->echo) n += need->n_prompt * (WEFT_TEXT_BYTES + 2 * sizeof(uint32_t));
-  if (need->prompt_logprobs) {
-    uint64_t part = smaller_of(need->n_prompt, delta_logprobs_tokens_max(need->n_prompt_top));
-    n += part * (1 + (uint64_t)need->n_prompt_top) * (WEFT_JSON_BYTES + sizeof(weft_token_logprob));
+  if (logprobs) n += delta * 2 * sizeof(uint32_t); /* where each token begins, how many likely ones it has */
+  if (asked->echo) n += size->n_prompt * (WEFT_TEXT_BYTES + 2 * sizeof(uint32_t));
+  if (asked->prompt_logprobs) {
+    uint64_t part = smaller_of(size->n_prompt, delta_logprobs_tokens_max(asked->n_prompt_top));
+    n += part * (1 + (uint64_t)asked->n_prompt_top) * (WEFT_JSON_BYTES + sizeof(weft_token_logprob));
     n += part * sizeof(uint32_t);
   }
-  if (need->collected) n += need->answer_max * token_bytes;
+  if (asked->collected) n += size->answer_max * token_bytes;
   /* the stream that is searched holds a token as it is, unfinished and printed with replacements */
-  if (need->stop_bytes > 0) n += need->stop_bytes + 8 * (uint64_t)weft_tokenizer_longest(m->tokenizer);
+  if (size->stop_bytes > 0) n += size->stop_bytes + 8 * (uint64_t)weft_tokenizer_longest(m->tokenizer);
   return n;
 }
 
 /* Of the longest answers of a model, collected: plain, and with all that can be asked besides. */
 static uint64_t longest_request(const weft_served_model *m, bool all) {
   const weft_model_info *info = weft_model_get_info(m->model);
-  weft_generation_need need = {.n_prompt = 1, .answer_max = m->context - 1, .collected = true};
-  weft_request_params params = {.n_tokens = 1};
+  const weft_generation_size size = {.n_prompt = 1, .answer_max = m->context - 1};
+  weft_request_params params = {.n_tokens = 1, .asked = {.collected = true}};
   if (all) {
-    need.logprobs = params.sampling.logprobs = true;
-    need.n_top = params.sampling.n_top_logprobs = WEFT_TOP_LOGPROBS_MAX;
-    params.sampling.n_bias = WEFT_LOGIT_BIAS_MAX;
+    params.asked.sampling.logprobs = true;
+    params.asked.sampling.n_top_logprobs = WEFT_TOP_LOGPROBS_MAX;
+    params.asked.sampling.n_bias = WEFT_LOGIT_BIAS_MAX;
   }
-  params.caller_bytes = weft_generation_bytes(m, &need);
-  uint64_t n = weft_engine_request_bytes(&params, need.answer_max, 0);
+  params.caller_bytes = weft_generation_bytes(m, &params.asked, &size);
+  uint64_t n = weft_engine_request_bytes(&params, size.answer_max, 0);
   if (!all || info->canvas_length == 0) return n;
-  need.logprobs = false;
-  params = (weft_request_params){.n_tokens = 1, .canvas = true, .trace = true, .entropy_bound = m->entropy_bound};
-  params.caller_bytes = weft_generation_bytes(m, &need);
-  uint64_t n_canvas = weft_engine_request_bytes(&params, need.answer_max, info->canvas_length);
+  params = (weft_request_params){
+      .n_tokens = 1, .canvas = true, .asked = {.collected = true, .trace = true, .entropy_bound = m->entropy_bound}};
+  params.caller_bytes = weft_generation_bytes(m, &params.asked, &size);
+  uint64_t n_canvas = weft_engine_request_bytes(&params, size.answer_max, info->canvas_length);
   return n > n_canvas ? n : n_canvas;
 }
 

@@ -13,21 +13,17 @@
 
 enum { WEFT_TEXT_BYTES = 16, WEFT_JSON_BYTES = 96 };
 
-/* What decides how much memory a generation holds besides the scheduler's request. */
-typedef struct weft_generation_need {
+/* What decides, beside what was asked, how much memory a generation holds besides the scheduler's request. */
+typedef struct weft_generation_size {
   uint32_t n_prompt, answer_max;
   uint32_t delta_tokens_max; /* tokens of one delta */
-  bool echo;                 /* the prompt's text is kept */
-  bool prompt_logprobs;      /* parts of the prompt with n_prompt_top most likely tokens are made */
-  uint32_t n_prompt_top;
-  bool logprobs, collected; /* collected: the whole answer is kept until its end */
-  uint32_t n_top;
-  size_t stop_bytes;     /* of the automaton of stop strings; 0: none */
-  uint64_t format_bytes; /* of the compiled format of the answer, though others may share it; 0: none */
-} weft_generation_need;
+  size_t stop_bytes;         /* of the automaton of stop strings; 0: none */
+  uint64_t format_bytes;     /* of the compiled format of the answer, though others may share it; 0: none */
+} weft_generation_size;
 
 /* Bytes that a generation counts for. */
-uint64_t weft_generation_bytes(const weft_served_model *model, const weft_generation_need *need);
+uint64_t weft_generation_bytes(const weft_served_model *model, const weft_generate_params *asked,
+                               const weft_generation_size *size);
 /* The budget where --request-mib gives none: every request that may run or wait as a plain request of the longest
  * context; up to 2 MiB more for each that runs, for logprobs and canvases; and two of the largest requests there can
  * be. */

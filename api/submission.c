@@ -19,9 +19,26 @@ static bool asks_for_tokens(const weft_generate_params *p) {
 }
 
 /* Where the choice is the model's, what is not defined for a canvas decides it. */
-static bool answers_by_canvas(const weft_generation *g, const weft_generate_params *p) {
-  bool can = weft_model_get_info(g->model->model)->canvas_length > 0 && !asks_for_tokens(p);
+static bool answers_by_canvas(const weft_served_model *m, const weft_generate_params *p) {
+  bool can = weft_model_get_info(m->model)->canvas_length > 0 && !asks_for_tokens(p);
   return p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && can);
+}
+
+static uint64_t fresh_seed(void) {
+  uint64_t seed = 0;
+  if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = weft_clock_us();
+  return seed;
+}
+
+/* Fills in what was left open, and takes back what means nothing here: a sibling's prompt is given back by the
+ * generation that computes it, and an answer by tokens has no canvases. */
+static void fill_asked(const weft_generation *g, weft_generate_params *asked) {
+  answer_defaults_fill(g->model, &asked->sampling, &asked->entropy_bound);
+  if (!asked->has_seed) asked->sampling.seed = fresh_seed();
+  asked->echo = asked->echo && asked->sibling == NULL;
+  asked->prompt_logprobs = asked->prompt_logprobs && asked->sibling == NULL;
+  asked->canvas_deltas = asked->canvas_deltas && g->canvas;
+  asked->trace = asked->trace && g->canvas;
 }
 
 /* The last tokens of a prompt where the request wants it cut. */
@@ -31,7 +48,7 @@ static weft_status encode_prompt(weft_generation *g, const weft_prompt *prompt, 
   weft_status status = prompt_encode(g->model, prompt, &form, &g->prompt, error);
   weft_tokens *t = &g->prompt.tokens;
   if (status != WEFT_OK) return status;
-  uint32_t n_canvas = answers_by_canvas(g, p) ? weft_model_get_info(g->model->model)->canvas_length : 0;
+  uint32_t n_canvas = g->canvas ? weft_model_get_info(g->model->model)->canvas_length : 0;
   uint32_t kept = answer_limits_prompt(p, t->n, g->model->context, n_canvas);
   if (kept < t->n) memmove(t->ids, t->ids + (t->n - kept), kept * sizeof *t->ids);
   t->n = kept;
@@ -48,25 +65,11 @@ static weft_status make_prompt(weft_generation *g, const weft_generate_params *p
   return prompt_copy(&p->sibling->prompt, &g->prompt, error);
 }
 
-static uint64_t fresh_seed(void) {
-  uint64_t seed = 0;
-  if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = weft_clock_us();
-  return seed;
-}
-
-static void fill_sampling(const weft_generation *g, const weft_generate_params *p, weft_request_params *out) {
-  out->sampling = p->sampling;
-  out->entropy_bound = p->entropy_bound;
-  answer_defaults_fill(g->model, &out->sampling, &out->entropy_bound);
-  out->sampling.logprobs = p->sampling.logprobs || p->score;
-  if (!p->has_seed) out->sampling.seed = fresh_seed();
-}
-
 /* The longest answer that is asked for; the engine cuts it to what the context leaves. */
-static uint32_t choose_length(const weft_generation *g, const weft_generate_params *p, bool canvas) {
+static uint32_t choose_length(const weft_generation *g, const weft_generate_params *p) {
   uint32_t max_tokens = p->max_tokens > 0 ? p->max_tokens : WEFT_ANSWER_TOKENS;
   if (p->prompt_only) return 0;
-  if (!canvas || p->canvases == 0) return max_tokens;
+  if (!g->canvas || p->canvases == 0) return max_tokens;
   uint64_t most = (uint64_t)p->canvases * weft_model_get_info(g->model->model)->canvas_length;
   if (p->max_tokens > 0 && most >= max_tokens) return max_tokens;
   return most > UINT32_MAX ? UINT32_MAX : (uint32_t)most;
@@ -79,31 +82,26 @@ static uint32_t smaller_of(uint32_t a, uint32_t b) {
 /* Memory that this generation holds besides the engine's request, for an answer as long as the context allows. */
 static uint64_t caller_bytes(const weft_generation *g, const weft_generate_params *p, uint32_t max_tokens) {
   uint32_t context = g->model->context, room = context > g->prompt.tokens.n ? context - g->prompt.tokens.n : 0;
-  const weft_generation_need need = {.n_prompt = g->prompt.tokens.n,
-                                     .answer_max = smaller_of(max_tokens, room),
-                                     .delta_tokens_max = smaller_of(smaller_of(max_tokens, room), DELTA_TOKENS_MAX),
-                                     .echo = g->echo,
-                                     .prompt_logprobs = g->prompt_logprobs,
-                                     .n_prompt_top = p->n_prompt_top,
-                                     .logprobs = g->logprobs,
-                                     .collected = p->collected,
-                                     .n_top = p->sampling.n_top_logprobs,
+  uint32_t answer_max = smaller_of(max_tokens, room);
+  const weft_generation_size size = {.n_prompt = g->prompt.tokens.n,
+                                     .answer_max = answer_max,
+                                     .delta_tokens_max = smaller_of(answer_max, DELTA_TOKENS_MAX),
                                      .stop_bytes = g->stops.n_bytes,
                                      .format_bytes = g->grammar == NULL ? 0 : weft_grammar_bytes(g->grammar)};
   uint64_t kept = p->kept_bytes + (uint64_t)p->kept_per_prompt_token * g->prompt.tokens.n;
-  return weft_generation_bytes(g->model, &need) + kept + answer_limits_bytes(&g->limits);
+  return weft_generation_bytes(g->model, p, &size) + kept + answer_limits_bytes(&g->limits);
 }
 
 /* Whether the answer is written by diffusion by a runner that can hold it; submit refuses it from others. */
-static bool is_held_canvas(const weft_generation *g, const weft_generate_params *p) {
-  return answers_by_canvas(g, p) && g->model->runner->ops->info(g->model->runner)->holds_canvases;
+static bool is_held_canvas(const weft_generation *g) {
+  return g->canvas && g->model->runner->ops->info(g->model->runner)->holds_canvases;
 }
 
 /* The compiled format of the answer. A tenant whose formats took too long hears when to come again. */
 static weft_status get_grammar(weft_generation *g, const weft_generate_params *p, weft_grammar_kind kind,
                                const char *text, size_t n, weft_error *error) {
   uint64_t retry_us;
-  const weft_format_ask ask = {p->tenant, kind, is_held_canvas(g, p), text, n, p->stop_submit, p->stop_self};
+  const weft_format_ask ask = {p->tenant, kind, is_held_canvas(g), text, n, p->stop_submit, p->stop_self};
   weft_status status = weft_formats_get(g->model->formats, &ask, &g->grammar, &retry_us, error);
   if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = generation_ms(retry_us);
   return status;
@@ -152,16 +150,28 @@ static weft_status find_answer(weft_generation *g, const weft_generate_params *p
     return find_grammar(g, p, &none, error);
   }
   weft_text calls = {0};
-  weft_status status = call_plan_make(g->model, p, answers_by_canvas(g, p), &g->calls, &calls, error);
+  weft_status status = call_plan_make(g->model, p, g->canvas, &g->calls, &calls, error);
   if (status == WEFT_OK) status = find_grammar(g, p, &calls, error);
   g->held_thinking = g->grammar != NULL && (p->prompt.thinking || g->prompt.thinks);
   weft_text_free(&calls);
   return status;
 }
 
-/* Opens what reading the answer needs, and fills the parameters of the engine's request. */
-static weft_status prepare_request(weft_generation *g, const weft_generate_params *p, uint64_t now,
-                                   weft_request_params *out, weft_error *error) {
+/* The two streams over the answer's tokens. */
+static weft_status open_streams(weft_generation *g, const weft_generate_params *p, weft_error *error) {
+  unsigned flags = (p->with_special ? (unsigned)WEFT_DETOK_WITH_SPECIAL : 0u) |
+                   (p->whole_tokens ? (unsigned)WEFT_DETOK_WHOLE_TOKENS : 0u);
+  weft_chat_stream *reader = &g->reader.stream, *watch = &g->watch.stream;
+  weft_chat_stream_open(reader, g->prompt.chat, g->model->tokenizer, flags, g->prompt.thinks);
+  weft_chat_stream_open(watch, g->prompt.chat, g->model->tokenizer, flags, g->prompt.thinks);
+  reader->shows_calls = watch->shows_calls = g->calls.read;
+  g->watch.min_tokens = p->min_tokens;
+  if (g->stops.n == 0 || weft_chat_stream_reserve(watch) == WEFT_OK) return WEFT_OK;
+  return weft_fail(error, WEFT_E_NO_MEMORY, "no memory to look for stop strings");
+}
+
+/* Opens what reading the answer needs. */
+static weft_status open_generation(weft_generation *g, const weft_generate_params *p, weft_error *error) {
   weft_status status = make_prompt(g, p, error);
   if (status == WEFT_OK) status = weft_stops_open(&g->stops, p->stop, p->n_stop, error);
   if (status == WEFT_OK) status = find_answer(g, p, error);
@@ -171,54 +181,41 @@ static weft_status prepare_request(weft_generation *g, const weft_generate_param
                      "one of them out");
   }
   if (status == WEFT_OK) status = answer_limits_open(g->model, p, &g->limits, error);
-  if (status != WEFT_OK) return status;
-  bool canvas = g->canvas = answers_by_canvas(g, p);
-  unsigned flags = (p->with_special ? (unsigned)WEFT_DETOK_WITH_SPECIAL : 0u) |
-                   (p->whole_tokens ? (unsigned)WEFT_DETOK_WHOLE_TOKENS : 0u);
-  weft_chat_stream_open(&g->reader.stream, g->prompt.chat, g->model->tokenizer, flags, g->prompt.thinks);
-  weft_chat_stream_open(&g->watch.stream, g->prompt.chat, g->model->tokenizer, flags, g->prompt.thinks);
-  g->reader.stream.shows_calls = g->watch.stream.shows_calls = g->calls.read;
-  if (g->stops.n > 0 && weft_chat_stream_reserve(&g->watch.stream) != WEFT_OK) {
-    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory to look for stop strings");
-  }
-  g->min_tokens = p->min_tokens;
-  g->keep_stop = p->keep_stop;
-  g->ignore_eos = p->ignore_eos;
-  g->whole_tokens = p->whole_tokens;
-  g->logprobs = p->sampling.logprobs && !canvas;
-  g->score = p->score && !canvas;
-  g->echo = p->echo && p->sibling == NULL;
-  g->with_special = p->with_special;
-  g->prompt_logprobs = p->prompt_logprobs && p->sibling == NULL;
-  uint32_t max_tokens = choose_length(g, p, canvas);
-  *out = (weft_request_params){.tenant = p->tenant,
-                               .domain = answer_limits_domain(
-                                   g->runtime->salt_secret, weft_runtime_domain(g->runtime, p->tenant), p->cache_salt),
-                               .canvas = canvas,
-                               .tokens = g->prompt.tokens.ids,
-                               .n_tokens = g->prompt.tokens.n,
-                               .max_tokens = max_tokens,
-                               .prompt_logprobs = g->prompt_logprobs,
-                               .n_prompt_top = p->n_prompt_top,
-                               .ignore_eos = p->ignore_eos && !g->limits.has_stop,
-                               .stop_rule = g->stops.n > 0 ? generation_stop_rule : NULL,
-                               .stop_self = g,
-                               .notify = generation_notify,
-                               .notify_self = g,
-                               .deadline_us = p->timeout_ms > 0 ? now + (uint64_t)p->timeout_ms * 1000u : 0,
-                               .priority = p->priority,
-                               .no_cache = p->no_cache,
-                               .caller_bytes = caller_bytes(g, p, max_tokens),
-                               .canvas_events = canvas && p->canvas_deltas,
-                               .trace = canvas && p->trace};
-  out->stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &out->n_stop_tokens);
+  return status == WEFT_OK ? open_streams(g, p, error) : status;
+}
+
+/* Which tokens end the answer: those that the request names, among them the model's own unless it ignores them. */
+static void choose_stop_tokens(const weft_generation *g, weft_request_params *out) {
   if (g->limits.has_stop) {
     out->stop_tokens = g->limits.stop.ids;
     out->n_stop_tokens = g->limits.stop.n;
+  } else if (!out->asked.ignore_eos) {
+    out->stop_tokens = weft_tokenizer_eog(g->model->tokenizer, &out->n_stop_tokens);
   }
-  fill_sampling(g, p, out);
+}
+
+/* Decides what the engine is to do for out->asked. */
+static weft_status prepare_request(weft_generation *g, uint64_t now, weft_request_params *out, weft_error *error) {
+  weft_generate_params *asked = &out->asked;
+  g->canvas = answers_by_canvas(g->model, asked);
+  fill_asked(g, asked);
+  weft_status status = open_generation(g, asked, error);
+  if (status != WEFT_OK) return status;
+  out->tenant = asked->tenant;
+  out->domain =
+      answer_limits_domain(g->runtime->salt_secret, weft_runtime_domain(g->runtime, asked->tenant), asked->cache_salt);
+  out->canvas = g->canvas;
+  out->tokens = g->prompt.tokens.ids;
+  out->n_tokens = g->prompt.tokens.n;
+  out->max_tokens = choose_length(g, asked);
   out->grammar = g->grammar;
   out->rules = g->limits.rules;
+  choose_stop_tokens(g, out);
+  out->stop_rule = g->stops.n > 0 ? generation_stop_rule : NULL;
+  out->notify = generation_notify;
+  out->stop_self = out->notify_self = g;
+  out->deadline_us = asked->timeout_ms > 0 ? now + (uint64_t)asked->timeout_ms * 1000u : 0;
+  out->caller_bytes = caller_bytes(g, asked, out->max_tokens);
   return WEFT_OK;
 }
 
@@ -239,46 +236,47 @@ static weft_status take_memory(submission *s, weft_error *error) {
   return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u answers", s->n);
 }
 
-static weft_status prepare_at(submission *s, const weft_generate_params *params, uint32_t at, weft_error *error) {
+/* Request number `at`, which has a copy of what was asked. */
+static weft_status prepare_at(submission *s, uint32_t at, weft_error *error) {
   weft_runtime *rt = s->runtime;
-  uint32_t index;
-  if (params->tenant >= rt->options.tenants) {
-    return weft_fail(error, WEFT_E_INVALID, "tenant %u does not exist; there are %u", params->tenant,
+  weft_request_params *request = &s->request[at];
+  if (request->asked.tenant >= rt->options.tenants) {
+    return weft_fail(error, WEFT_E_INVALID, "tenant %u does not exist; there are %u", request->asked.tenant,
                      rt->options.tenants);
   }
-  const weft_served_model *m = weft_runtime_model(rt, params->model, &index, error);
+  const weft_served_model *m = weft_runtime_model(rt, request->asked.model, &request->model, error);
   if (m == NULL) return WEFT_E_NOT_FOUND;
   weft_generation *g = s->out[at] = weft_alloc(1, sizeof *g);
   if (g == NULL) return WEFT_E_NO_MEMORY;
   g->runtime = rt;
   g->model = m;
-  weft_request_params *request = &s->request[at];
-  weft_status status = prepare_request(g, params, s->now, request, error);
-  request->model = index;
-  return status;
+  return prepare_request(g, s->now, request, error);
 }
 
 /* The choices of a prompt: the first reads it, the others are its siblings. */
 static weft_status prepare_choices(submission *s, const weft_generate_params *params, uint32_t first, uint32_t n,
                                    weft_error *error) {
-  weft_generate_params p = *params;
-  weft_status status = prepare_at(s, &p, first, error);
-  if (status == WEFT_OK && p.sibling != NULL) s->request[first].sibling = p.sibling->request;
+  weft_request_params *request = &s->request[first];
+  request->asked = *params;
+  weft_status status = prepare_at(s, first, error);
+  if (status == WEFT_OK && params->sibling != NULL) request->sibling = params->sibling->request;
   for (uint32_t k = 1; k < n && status == WEFT_OK; k++) {
-    p.prompt = (weft_prompt){0};
-    p.sibling = s->out[first];
-    p.sampling.choice += 1;
-    status = prepare_at(s, &p, first + k, error);
-    s->request[first + k].joins = true;
+    request[k].joins = true;
+    request[k].asked = *params;
+    request[k].asked.prompt = (weft_prompt){0};
+    request[k].asked.sibling = s->out[first];
+    request[k].asked.sampling.choice += k;
+    status = prepare_at(s, first + k, error);
   }
   return status;
 }
 
 /* The engine has checked the tokens, and counted the memory. */
 static weft_status open_parts(weft_generation *g, weft_error *error) {
-  if (!g->echo && !g->prompt_logprobs) return WEFT_OK;
+  const weft_generate_params *asked = g->asked;
+  if (!asked->echo && !asked->prompt_logprobs) return WEFT_OK;
   weft_status status = prompt_parts_open(&g->parts, g->model->tokenizer, g->prompt.tokens.ids, g->prompt.tokens.n,
-                                         g->echo, g->with_special);
+                                         asked->echo, asked->with_special);
   return status == WEFT_OK ? status : weft_fail(error, status, "the prompt has no text: %s", weft_status_text(status));
 }
 
@@ -293,7 +291,10 @@ static weft_status submit_prompts(submission *s, const weft_generate_params *par
   s->request->retry_us = &retry_us;
   status = weft_replicas_submit_all(s->runtime->replicas, s->request, s->n, s->now, s->handle, error);
   if (params->retry_ms != NULL) *params->retry_ms = generation_ms(retry_us);
-  for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) s->out[i]->request = s->handle[i];
+  for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) {
+    s->out[i]->request = s->handle[i];
+    s->out[i]->asked = weft_engine_asked(s->handle[i]);
+  }
   for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) status = open_parts(s->out[i], error);
   return status;
 }

@@ -16,8 +16,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "base/prompt.h"
-#include "base/sampling.h"
+#include "base/asked.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -26,7 +25,6 @@ extern "C" {
 #define WEFT_API __attribute__((visibility("default")))
 
 typedef struct weft_runtime weft_runtime;
-typedef struct weft_generation weft_generation;
 
 /* One tenant. Zero-initialise; every zero means the default in brackets. */
 typedef struct weft_tenant_options {
@@ -86,69 +84,7 @@ WEFT_API void weft_close(weft_runtime *runtime);
 WEFT_API void weft_drain(weft_runtime *runtime);
 WEFT_API bool weft_idle(const weft_runtime *runtime);
 
-typedef enum weft_mode {
-  WEFT_MODE_AUTO = 0, /* by diffusion when the model can do so what is asked for, else token by token */
-  WEFT_MODE_AUTOREGRESSIVE = 1,
-  WEFT_MODE_DIFFUSION = 2
-} weft_mode;
-
-/* Most tokens of an answer when the request says neither max_tokens nor canvases. */
-#define WEFT_ANSWER_TOKENS 1024
-
-/* One request, with a prompt or a sibling. weft_generate_defaults fills in the defaults of `weft generate`'s
- * options. */
-typedef struct weft_generate_params {
-  const char *model; /* NULL: the first; with several models an unknown name is an error */
-  uint32_t tenant;   /* < options.tenants; decides which cached prefixes the request may use */
-  weft_mode mode;
-  weft_prompt prompt;
-  const weft_generation *sibling; /* a generation, not freed yet, whose prompt is used again and computed once. Model,
-                                     tenant, mode and no_cache must be the same; sampling.choice should differ */
-  uint32_t max_tokens;            /* 0: as many as the context has room for, at most WEFT_ANSWER_TOKENS */
-  bool prompt_only;               /* no answer, whatever max_tokens says: END comes when the prompt is computed */
-  bool echo;                      /* weft_prompt_part gives the text of the prompt */
-  bool prompt_logprobs;  /* weft_prompt_part gives the prompt's logprobs; autoregressive only, as AUTO then is */
-  uint32_t n_prompt_top; /* with prompt_logprobs: and those of this many most likely tokens at each position */
-  weft_sampling sampling;
-  bool has_seed;           /* false: a random seed in place of sampling.seed */
-  bool score;              /* WEFT_DELTA_END gives mean_logprob; not defined for a canvas */
-  const char *const *stop; /* stop strings: generation ends before them */
-  uint32_t n_stop;
-  bool keep_stop;             /* the answer ends behind the stop string instead */
-  const int32_t *stop_tokens; /* [n_stop_tokens] end the answer, beside the model's own and with ignore_eos */
-  uint32_t n_stop_tokens;
-  uint32_t min_tokens; /* the answer does not end earlier; as the next ones, autoregressive without a format */
-  const int32_t *allowed_tokens; /* [n_allowed_tokens] the answer has no others; 0: all */
-  uint32_t n_allowed_tokens;
-  const char *const *bad_words; /* [n_bad_words] words that the answer does not have, as the tokenizer splits them */
-  uint32_t n_bad_words;
-  int32_t truncate_prompt; /* last tokens of the prompt that are kept; 0: all; -1: as many as there is room for */
-  const char *cache_salt;  /* only requests with the same salt share cached prefixes; NULL: those without a salt */
-  weft_format format;      /* behind the thinking, and beside tools one of two; not with ignore_eos */
-  const char *format_text;
-  size_t n_format_text;
-  weft_tool_choice tool_choice; /* for prompt.tools; REQUIRED and NAMED hold the answer to calls, as a format does */
-  uint32_t named_tool;          /* with NAMED: the tool's number in prompt.tools, from 0 */
-  bool one_call;                /* an answer has one call at most */
-  bool ignore_eos;              /* the model's own end tokens do not end the answer and are part of it */
-  weft_entropy_bound entropy_bound; /* by diffusion */
-  uint32_t canvases;                /* by diffusion: most canvases; 0: as many as max_tokens needs */
-  bool canvas_deltas;               /* by diffusion: a WEFT_DELTA_CANVAS after every denoise step */
-  bool trace;                       /* by diffusion: these deltas have the arrays of the sampler */
-  bool whole_tokens;                /* cut text deltas at token boundaries: decode(tokens) equals text */
-  bool with_special;                /* print control tokens too */
-  bool collected;    /* the caller keeps the whole answer until its end, and request_bytes counts that memory */
-  size_t kept_bytes; /* further bytes that the caller keeps until the end, which request_bytes counts too */
-  size_t kept_per_prompt_token; /* and this many more bytes for each token of the prompt */
-  uint32_t timeout_ms;          /* 0: none; after that time the request ends with "deadline" */
-  int32_t priority;             /* orders requests of one tenant: one more is worth 10 s of waiting */
-  /* Out, may be NULL; only that of the first request of a submission is used. With status 3 or 5: an estimate of the
-   * milliseconds after which the submission would be accepted; 0: never. */
-  uint32_t *retry_ms;
-  bool no_cache;                   /* neither use cached prefixes nor leave any */
-  bool (*stop_submit)(void *self); /* asked while formats compile; true: submitting ends with status 6; may be NULL */
-  void *stop_self;
-} weft_generate_params;
+/* A request and its mode: base/asked.h. */
 WEFT_API void weft_generate_defaults(weft_generate_params *params);
 
 typedef enum weft_delta_kind {

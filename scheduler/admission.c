@@ -68,10 +68,10 @@ static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft
   const weft_tenant_config *tenant = &e->tenants.tenant[r->tenant].config;
   return (weft_admit){
       .model = lane->index,
-      .domain = r->asked.domain,
+      .domain = r->params.domain,
       .tokens = r->tokens,
       .n_tokens = r->n_tokens,
-      .n_prompt = r->asked.n_tokens,
+      .n_prompt = r->params.n_tokens,
       .n_public = weft_pins_n_public(e, r),
       .owner = r->tenant,
       .retention = (uint32_t)(tenant->priority_class - WEFT_CLASS_LOW),
@@ -85,7 +85,7 @@ static weft_admit arguments_of(weft_engine *e, const weft_lane *lane, const weft
       .room_margin = margin_blocks(e),
       .room_spare = weft_pins_spare(e, r),
       .room_in_limit = e->tenants.tenant[r->tenant].stats.n_running > 0,
-      .no_cache = r->asked.no_cache};
+      .no_cache = r->params.asked.no_cache};
 }
 
 /* Following must not be slower than computing: a request follows another tenant's leader only where that leader is due

@@ -171,7 +171,7 @@ static void apply_canvas(weft_engine *e, weft_request *r, const weft_work *work,
   report_step(r, work, result, launched_us);
   if (result->done) {
     finish_canvas(e, r, result);
-  } else if (work->step + 1 == r->asked.entropy_bound.max_steps) {
+  } else if (work->step + 1 == r->params.asked.entropy_bound.max_steps) {
     weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "the runner did not end a canvas at its last denoise step");
   } else {
     tell_later(e, r);

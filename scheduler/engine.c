@@ -312,6 +312,10 @@ weft_status weft_engine_poll(weft_engine *engine, weft_request *request, weft_ev
   return weft_request_poll(request, out);
 }
 
+const weft_generate_params *weft_engine_asked(const weft_request *request) {
+  return &request->params.asked;
+}
+
 weft_status weft_engine_prompt_logprobs(const weft_request *request, weft_prompt_logprobs *out) {
   return weft_request_prompt_logprobs(request, out);
 }

@@ -52,6 +52,8 @@ weft_status weft_submission_check(uint32_t n, weft_error *error);    /* INVALID 
 void weft_engine_cancel(weft_engine *engine, weft_request *request); /* any time, any thread, any number of times */
 /* Next event of this request, or WEFT_AGAIN. Never blocks. One reader per request. */
 weft_status weft_engine_poll(weft_engine *engine, weft_request *request, weft_event *out);
+/* What the request asked for: the one copy, until release (base/asked.h). */
+const weft_generate_params *weft_engine_asked(const weft_request *request);
 /* The logprobs of the prompt, for a request that asked for them: WEFT_AGAIN until they are complete, which they are
  * with its first token at the latest; NOT_FOUND when it ended before. They stay until release. */
 weft_status weft_engine_prompt_logprobs(const weft_request *request, weft_prompt_logprobs *out);

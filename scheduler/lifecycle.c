@@ -25,8 +25,8 @@ void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
   r->arrival = e->n_arrivals++;
   e->stats.n_submitted += 1;
   tenant_stats(e, r)->n_submitted += 1;
-  if (r->asked.deadline_us > 0) {
-    weft_deadlines_add(&e->deadlines, r->asked.deadline_us, r, &r->deadline_at);
+  if (r->params.deadline_us > 0) {
+    weft_deadlines_add(&e->deadlines, r->params.deadline_us, r, &r->deadline_at);
   }
   if (r->head != r) {
     r->expected = true;
@@ -55,11 +55,11 @@ static void count_start(weft_engine *e, weft_request *r) {
   r->usage.started_us = e->now_us;
   uint64_t waited = e->now_us > r->usage.submitted_us ? e->now_us - r->usage.submitted_us : 0;
   weft_histogram_count_us(&e->requests[r->lane].queue, waited);
-  e->requests[r->lane].n_prompt_tokens += r->asked.n_tokens;
+  e->requests[r->lane].n_prompt_tokens += r->params.n_tokens;
   weft_tenant_stats *own = tenant_stats(e, r);
   own->queue_us += waited;
   weft_latency_count(own->queue, waited);
-  own->n_prompt_tokens += r->asked.n_tokens;
+  own->n_prompt_tokens += r->params.n_tokens;
   own->n_cached_tokens += r->usage.n_cached;
 }
 
@@ -173,7 +173,7 @@ static void leave_engine(weft_engine *e, weft_request *r) {
   weft_pager_trim(e->pager, r->seq);
   /* The end of an answer, or of what a preempted request will ask for again, is worth keeping. */
   bool keep = r->finish == WEFT_FINISH_NONE || r->finish == WEFT_FINISH_STOP || r->finish == WEFT_FINISH_LENGTH;
-  if (keep && !r->asked.no_cache) weft_pager_mark(e->pager, r->seq);
+  if (keep && !r->params.asked.no_cache) weft_pager_mark(e->pager, r->seq);
   if (r->finish == WEFT_FINISH_NONE) save_canvas(e, lane, r);
   weft_seq seq = r->seq;
   weft_pager_release(e->pager, seq);
@@ -273,7 +273,7 @@ static void count_finish(weft_engine *e, weft_request *r) {
   tenant_stats(e, r)->n_answer_tokens += r->n_answer;
   if (r->admitted_once) weft_forecast_answer(&e->forecast, cost_of_answer(r));
   if (r->admitted_once) {
-    weft_histogram_count_tokens(&all->prompt, r->asked.n_tokens);
+    weft_histogram_count_tokens(&all->prompt, r->params.n_tokens);
     weft_histogram_count_tokens(&all->answer, r->n_answer);
     weft_histogram_count_tokens(&all->asked, r->size.answer_max);
   }

@@ -7,6 +7,7 @@
 #ifndef WEFT_SCHEDULER_PARAMS_H
 #define WEFT_SCHEDULER_PARAMS_H
 
+#include "base/asked.h"
 #include "model/runner/runner.h"
 #include "pager/pager.h"
 #include "scheduler/draft.h"
@@ -72,35 +73,33 @@ typedef struct weft_request_params {
   bool canvas;           /* answer by diffusion */
   const int32_t *tokens; /* prompt; copied */
   uint32_t n_tokens;
-  uint32_t max_tokens;    /* the answer is cut there; 0: there is none, the prompt alone is computed (not by canvas) */
-  bool prompt_logprobs;   /* report how likely the prompt's tokens were (event.h); no cached prefix is used then */
-  uint32_t n_prompt_top;  /* with them, this many most likely tokens at each position; <= WEFT_TOP_LOGPROBS_MAX */
-  weft_sampling sampling; /* bias is copied */
-  weft_grammar *grammar;  /* the grammar of the answer; NULL: any answer. The request takes a reference */
-  weft_token_rules
-      *rules; /* which tokens the answer may have; NULL: all; referenced too; no grammar or canvas beside them */
-  weft_entropy_bound entropy_bound;
-  const int32_t *stop_tokens; /* end-of-generation set; copied; never part of the answer */
+  uint32_t max_tokens;     /* the answer is cut there; 0: there is none, the prompt alone is computed (not by canvas) */
+  weft_grammar *grammar;   /* the grammar of the answer; NULL: any answer. The request takes a reference */
+  weft_token_rules *rules; /* which tokens the answer may have; NULL: all; referenced too; not with grammar or canvas */
+  const int32_t *stop_tokens; /* [n_stop_tokens] end the answer and are no part of it; copied */
   uint32_t n_stop_tokens;
-  bool ignore_eos;          /* stop tokens do not stop, and are part of the answer */
   weft_stop_rule stop_rule; /* NULL: none */
   void *stop_self;          /* borrowed until release, like notify_self */
   weft_notify notify;       /* NULL: none */
   void *notify_self;
   uint64_t deadline_us; /* absolute, engine time; 0: none */
-  int32_t priority;     /* orders the requests of one tenant, the higher one first; usually 0 */
-  bool no_cache;        /* neither look up cached prefixes nor leave any */
   /* A request with the same prompt that is not released yet: the prompt is computed once and forked. Model, canvas,
    * tenant, domain and no_cache must be the same. Each request of such a group has its own answer, end and limits. */
   weft_request *sibling;
   bool joins;            /* this request is a sibling of the request before it in the same submission */
-  bool canvas_events;    /* keep the canvas of every denoise step for weft_engine_poll */
-  bool trace;            /* keep all arrays of the canvas sampler, too */
   uint64_t caller_bytes; /* memory that the caller holds for as long as the request: counted in request_bytes_max */
   /* Out, may be NULL; only that of the first request of a submission is used. With FULL or RATE_LIMIT: the estimated
    * microseconds until places, tokens and memory suffice; 0: never. */
   uint64_t *retry_us;
+  /* What its client asked for, with all numbers filled in; what is derived from it stands above. The request has the
+   * one copy that lasts (base/asked.h). Where prompt_logprobs is set, no cached prefix is used. */
+  weft_generate_params asked;
 } weft_request_params;
+
+/* Whether logprobs of the answer's tokens are made: the client wants them, or a score, which is made of them. */
+static inline bool weft_wants_logprobs(const weft_generate_params *asked) {
+  return asked->sampling.logprobs || asked->score;
+}
 
 typedef struct weft_pin_params {
   uint32_t model;

@@ -23,7 +23,7 @@ static void perform_denoise(weft_planning *p, weft_request *r, const weft_rows *
   work->step = r->next_step;
   work->source = WEFT_TOKENS_CANVAS;
   r->next_step += 1;
-  if (r->next_step < r->asked.entropy_bound.max_steps) return;
+  if (r->next_step < r->params.asked.entropy_bound.max_steps) return;
   r->next_block += 1; /* that step ends the canvas whatever it finds */
   r->next_step = 0;
 }
@@ -102,17 +102,18 @@ bool weft_perform_relief(weft_engine *e, weft_request *r, const weft_relief *rel
 /* ---- waiting requests ------------------------------------------------------------------------ */
 
 static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
-  weft_slot_params params = {.draws = !r->asked.canvas,
-                             .denoises = r->asked.canvas,
-                             .sampling = r->asked.sampling,
-                             .grammar = r->asked.grammar,
-                             .rules = r->asked.rules,
-                             .entropy_bound = r->asked.entropy_bound,
+  weft_slot_params params = {.draws = !r->params.canvas,
+                             .denoises = r->params.canvas,
+                             .sampling = r->params.asked.sampling,
+                             .grammar = r->params.grammar,
+                             .rules = r->params.rules,
+                             .entropy_bound = r->params.asked.entropy_bound,
                              .tokens = r->tokens,
                              .n_tokens = r->n_tokens,
-                             .n_prompt = r->asked.n_tokens,
+                             .n_prompt = r->params.n_tokens,
                              .max_tokens = r->size.answer_max,
-                             .trace = r->asked.trace};
+                             .trace = r->params.asked.trace};
+  params.sampling.logprobs = r->has_logprobs; /* for a score, too */
   uint64_t start_ns = weft_clock_ns();
   weft_status status = lane->runner->ops->slot_open(lane->runner, r->slot, &params);
   e->runner_ns += weft_clock_ns() - start_ns;
@@ -130,9 +131,9 @@ static void refuse_slot(weft_engine *e, weft_lane *lane, weft_request *r, weft_s
 
 /* A runner has the statistics of a run only of requests whose rows are plain (weft_sampling_is_plain). */
 static bool can_draft(const weft_engine *e, const weft_lane *lane, const weft_request *r) {
-  const weft_request_params *asked = &r->asked;
-  return e->config.drafter != NULL && lane->info->draft_rows_max > 0 && !asked->canvas && asked->grammar == NULL &&
-         asked->rules == NULL && weft_sampling_is_plain(&asked->sampling);
+  const weft_request_params *p = &r->params;
+  return e->config.drafter != NULL && lane->info->draft_rows_max > 0 && !p->canvas && p->grammar == NULL &&
+         p->rules == NULL && !r->has_logprobs && weft_sampling_is_plain(&p->asked.sampling);
 }
 
 static weft_performed start_request(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, uint32_t n_cached) {

@@ -239,7 +239,7 @@ void weft_pins_hold(weft_engine *e, const weft_request *r) {
   lock_pins(pins);
   for (uint32_t i = 0; i < pins->n; i++) {
     weft_pin_entry *pin = pins->pin[i];
-    bool same = pin->info.is_public || weft_key128_equal(pin->domain, r->asked.domain);
+    bool same = pin->info.is_public || weft_key128_equal(pin->domain, r->params.domain);
     if (pin->seq == WEFT_SEQ_NONE && same && begins_with(r, r->n_valid, pin)) try_hold(e, pin);
   }
   unlock_pins(pins);

@@ -150,7 +150,7 @@ static weft_sent_prompt prompt_of(const weft_request_params *p) {
 
 /* Scores of a prompt are computed for all its rows, whatever is cached. */
 static bool seeks_prefix(const weft_request_params *p) {
-  return !p->no_cache && !p->prompt_logprobs && p->tokens != NULL;
+  return !p->asked.no_cache && !p->asked.prompt_logprobs && p->tokens != NULL;
 }
 
 /* A replica without a part of the limit runs nothing of the tenant, so that the limit is never passed; but where all
@@ -220,7 +220,7 @@ static void note_all(weft_replicas *rs, const weft_request_params *params, uint3
     uint32_t at = 0;
     while (rs->engine[at] != engine[k]) at += 1;
     rs->n_given[at] += weft_engine_rows(engine[k], &params[k]);
-    if (params[k].no_cache || params[k].joins) continue;
+    if (params[k].asked.no_cache || params[k].joins) continue;
     const weft_sent_pool pool = weft_engine_get_pool(engine[k]);
     weft_sent_note(&rs->sent, &prompt, &pool, at);
   }

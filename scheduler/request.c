@@ -27,7 +27,7 @@ static size_t take_part(size_t *at, size_t n, size_t size) {
 }
 
 static bool wants_canvas_events(const weft_request_params *params) {
-  return params->canvas && (params->canvas_events || params->trace);
+  return params->canvas && (params->asked.canvas_deltas || params->asked.trace);
 }
 
 static request_layout layout_of(const weft_request_params *params, const weft_request_size *size) {
@@ -37,17 +37,17 @@ static request_layout layout_of(const weft_request_params *params, const weft_re
   (void)take_part(&at, 1, sizeof(weft_request));
   l.tokens = take_part(&at, params->n_tokens + room, sizeof(int32_t));
   l.stop_tokens = take_part(&at, params->n_stop_tokens, sizeof(int32_t));
-  l.bias = take_part(&at, params->canvas ? 0 : params->sampling.n_bias, sizeof(weft_logit_bias));
-  size_t n_logprobs = weft_request_wants_logprobs(params) ? 1 + (size_t)params->sampling.n_top_logprobs : 0;
+  l.bias = take_part(&at, params->canvas ? 0 : params->asked.sampling.n_bias, sizeof(weft_logit_bias));
+  size_t n_logprobs = weft_request_wants_logprobs(params) ? 1 + (size_t)params->asked.sampling.n_top_logprobs : 0;
   l.logprobs = take_part(&at, size->answer_max * n_logprobs, sizeof(weft_logprob));
-  size_t n_scores = params->prompt_logprobs && params->n_tokens > 0 ? params->n_tokens - 1 : 0;
+  size_t n_scores = params->asked.prompt_logprobs && params->n_tokens > 0 ? params->n_tokens - 1 : 0;
   l.scores = take_part(&at, n_scores, sizeof(weft_prompt_logprob));
-  l.score_tops = take_part(&at, n_scores * params->n_prompt_top, sizeof(weft_logprob));
+  l.score_tops = take_part(&at, n_scores * params->asked.n_prompt_top, sizeof(weft_logprob));
   l.ring = at;
   if (wants_canvas_events(params)) {
-    uint64_t n_steps = (uint64_t)size->n_blocks * params->entropy_bound.max_steps;
-    l.ring_capacity = weft_canvas_ring_capacity(size->n_canvas, n_steps, params->trace);
-    at += weft_canvas_ring_bytes(size->n_canvas, l.ring_capacity, params->trace);
+    uint64_t n_steps = (uint64_t)size->n_blocks * params->asked.entropy_bound.max_steps;
+    l.ring_capacity = weft_canvas_ring_capacity(size->n_canvas, n_steps, params->asked.trace);
+    at += weft_canvas_ring_bytes(size->n_canvas, l.ring_capacity, params->asked.trace);
   }
   l.n_bytes = at;
   return l;
@@ -62,32 +62,35 @@ static char *colour_memory(char *memory) {
   return memory + (hash >> 32) % COLOURS * WEFT_REQUEST_LINE;
 }
 
-static void copy_asked(weft_request *r, const weft_request_params *params, char *base, const request_layout *l) {
-  r->asked = *params;
+static void copy_params(weft_request *r, const weft_request_params *params, char *base, const request_layout *l) {
+  r->params = *params;
+  memset(&r->params.asked, 0, offsetof(weft_generate_params, tenant)); /* the client's pointers */
+  r->params.sibling = NULL;                                            /* likewise */
+  r->params.retry_us = NULL;
   r->tokens = (int32_t *)(void *)(base + l->tokens);
   memcpy(r->tokens, params->tokens, (size_t)params->n_tokens * sizeof(int32_t));
-  r->asked.tokens = r->tokens;
+  r->params.tokens = r->tokens;
   int32_t *stop_tokens = (int32_t *)(void *)(base + l->stop_tokens);
   if (params->n_stop_tokens > 0) {
     memcpy(stop_tokens, params->stop_tokens, (size_t)params->n_stop_tokens * sizeof(int32_t));
   }
-  r->asked.stop_tokens = stop_tokens;
-  uint32_t n_bias = params->canvas ? 0 : params->sampling.n_bias;
+  r->params.stop_tokens = stop_tokens;
+  uint32_t n_bias = params->canvas ? 0 : params->asked.sampling.n_bias;
   weft_logit_bias *bias = (weft_logit_bias *)(void *)(base + l->bias);
-  if (n_bias > 0) memcpy(bias, params->sampling.bias, n_bias * sizeof *bias);
-  r->asked.sampling.bias = bias;
-  r->asked.sampling.n_bias = n_bias;
+  if (n_bias > 0) memcpy(bias, params->asked.sampling.bias, n_bias * sizeof *bias);
+  r->params.asked.sampling.bias = bias;
+  r->params.asked.sampling.n_bias = n_bias;
   if (weft_request_wants_logprobs(params)) {
     r->logprobs = (weft_logprob *)(void *)(base + l->logprobs);
-    r->n_top = params->sampling.n_top_logprobs;
+    r->n_top = params->asked.sampling.n_top_logprobs;
   }
-  if (params->prompt_logprobs) {
+  if (params->asked.prompt_logprobs) {
     r->scores = (weft_prompt_logprob *)(void *)(base + l->scores);
     r->score_tops = (weft_logprob *)(void *)(base + l->score_tops);
     atomic_store_explicit(&r->is_scored, params->n_tokens == 1, memory_order_relaxed);
   }
   if (wants_canvas_events(params)) {
-    weft_canvas_ring_open(&r->ring, base + l->ring, r->size.n_canvas, l->ring_capacity, params->trace);
+    weft_canvas_ring_open(&r->ring, base + l->ring, r->size.n_canvas, l->ring_capacity, params->asked.trace);
   }
 }
 
@@ -135,7 +138,7 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   if (r == NULL) return status;
   char *base = (char *)r;
   r->size = *size;
-  copy_asked(r, params, base, &l);
+  copy_params(r, params, base, &l);
   weft_list_init(&r->link);
   weft_list_init(&r->unstarted_link);
   weft_list_init(&r->evicted_link);
@@ -151,20 +154,19 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->n_end = params->n_tokens + size->answer_max;
   r->denoises = params->canvas;
   r->tenant = (uint16_t)params->tenant;
-  r->asked.grammar = weft_grammar_ref(params->grammar);
-  r->asked.rules = weft_token_rules_ref(params->rules);
+  r->params.grammar = weft_grammar_ref(params->grammar);
+  r->params.rules = weft_token_rules_ref(params->rules);
   r->stop_token = -1;
   r->has_rule = params->stop_rule != NULL;
   r->has_notify = params->notify != NULL;
-  r->stop_tokens = r->asked.stop_tokens;
-  r->n_stop_tokens = params->ignore_eos ? 0 : params->n_stop_tokens;
+  r->stop_tokens = r->params.stop_tokens;
+  r->n_stop_tokens = params->n_stop_tokens;
   r->has_stop_tokens = r->n_stop_tokens > 0;
   r->usage.n_prompt = params->n_tokens;
   r->head = r;
   if (params->sibling != NULL) {
     r->head = params->sibling->head;
     (void)atomic_fetch_add_explicit(&r->head->n_references, 1, memory_order_relaxed);
-    r->asked.sibling = NULL; /* the caller's */
   }
   atomic_store_explicit(&r->n_references, 2, memory_order_relaxed);
   *out = r;
@@ -180,8 +182,8 @@ void weft_request_unref(weft_request *request) {
   (void)pthread_mutex_destroy(&request->mutex);
   (void)pthread_cond_destroy(&request->changed);
   weft_budget_give_back(request->budget, request->tenant, request->n_counted);
-  weft_grammar_unref(request->asked.grammar);
-  weft_token_rules_unref(request->asked.rules);
+  weft_grammar_unref(request->params.grammar);
+  weft_token_rules_unref(request->params.rules);
   weft_free(request->memory);
   if (head != request) weft_request_unref(head); /* which is its own */
 }
@@ -198,7 +200,7 @@ uint32_t weft_request_ask_rule(weft_request *r, uint32_t n_answer, bool *stop) {
   uint32_t keep = n_answer;
   (void)pthread_mutex_lock(&r->callback_mutex);
   if (!r->detached) {
-    keep = r->asked.stop_rule(r->asked.stop_self, r->tokens + r->n_prompt, n_answer);
+    keep = r->params.stop_rule(r->params.stop_self, r->tokens + r->n_prompt, n_answer);
   }
   (void)pthread_mutex_unlock(&r->callback_mutex);
   *stop = keep < n_answer || keep == WEFT_STOP_KEEP_ALL;
@@ -206,7 +208,7 @@ uint32_t weft_request_ask_rule(weft_request *r, uint32_t n_answer, bool *stop) {
 }
 
 void weft_request_keep_scores(weft_request *r, const weft_scored *scored, uint32_t n) {
-  uint32_t n_top = r->asked.n_prompt_top;
+  uint32_t n_top = r->params.asked.n_prompt_top;
   for (uint32_t i = 0; i < n; i++) {
     weft_logprob *top = r->score_tops + (size_t)r->n_scored * n_top;
     r->scores[r->n_scored++] = (weft_prompt_logprob){scored[i].logprob, scored[i].rank};
@@ -238,7 +240,7 @@ void weft_request_wake(weft_request *r) {
   }
   if (!r->has_notify) return;
   (void)pthread_mutex_lock(&r->callback_mutex);
-  if (!r->detached) r->asked.notify(r->asked.notify_self);
+  if (!r->detached) r->params.notify(r->params.notify_self);
   (void)pthread_mutex_unlock(&r->callback_mutex);
 }
 
@@ -317,7 +319,7 @@ weft_status weft_request_prompt_logprobs(const weft_request *r, weft_prompt_logp
   bool finished = atomic_load(&r->finished); /* before is_scored, which is final then */
   if (!atomic_load_explicit(&r->is_scored, memory_order_acquire)) return finished ? WEFT_E_NOT_FOUND : WEFT_AGAIN;
   *out = (weft_prompt_logprobs){
-      .n = r->n_prompt - 1, .n_top = r->asked.n_prompt_top, .own = r->scores, .top = r->score_tops};
+      .n = r->n_prompt - 1, .n_top = r->params.asked.n_prompt_top, .own = r->scores, .top = r->score_tops};
   return WEFT_OK;
 }
 

@@ -2,7 +2,7 @@
 /* A request: what was asked, how far the engine is with it, and the answer as its reader sees it.
  *
  * Law. A request has three parts, each with one owner:
- *   asked     written by submit, read by everyone afterwards
+ *   params    written by submit, read by everyone afterwards; params.asked is the one copy of what the client asked for
  *   engine    touched by the engine thread only
  *   answer    tokens[] is append-only: the engine writes beyond n_published, then raises it; the reader reads below
  *             it. Without the mutex both touch only atomic words.
@@ -153,7 +153,7 @@ struct weft_request {
   char error[320];
 
   /* ---- asked ---- */
-  weft_request_params asked; /* pointers lead into this request's memory */
+  weft_request_params params; /* pointers lead into this request's memory; sibling and retry_us are NULL */
   struct weft_request *inbox_next, *cancel_next;
   /* ---- the inbox: under its mutex ---- */
   weft_link unstarted_link, evicted_link; /* in its tenant's account; in the inbox */
@@ -173,7 +173,7 @@ struct weft_request {
   uint32_t n_top;
   /* Of the prompt's tokens from the second on, or NULL; the engine writes them until is_scored. */
   weft_prompt_logprob *scores; /* [n_prompt - 1] */
-  weft_logprob *score_tops;    /* [n_prompt - 1][asked.n_prompt_top] */
+  weft_logprob *score_tops;    /* [n_prompt - 1][params.asked.n_prompt_top] */
   _Atomic bool is_scored;
   _Atomic uint32_t n_canvas_events;
   _Atomic bool finished;
@@ -191,7 +191,7 @@ struct weft_request {
 _Static_assert(offsetof(weft_request, placement) == WEFT_REQUEST_LINE, "one cache line");
 
 static inline bool weft_request_wants_logprobs(const weft_request_params *params) {
-  return !params->canvas && params->sampling.logprobs;
+  return !params->canvas && weft_wants_logprobs(&params->asked);
 }
 
 /* The bytes that a request takes of the budget. */

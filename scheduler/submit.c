@@ -36,27 +36,28 @@ static weft_status check_tokens(const weft_request_params *p, uint32_t n_vocab, 
 }
 
 /* Refuses what is not defined for a canvas, rather than ignoring it. */
-static weft_status check_canvas(const weft_sampling *s, const weft_runner_info *info, weft_error *error) {
-  const char *what = weft_sampling_of_tokens(s);
+static weft_status check_canvas(const weft_generate_params *asked, const weft_runner_info *info, weft_error *error) {
+  bool logprobs = weft_wants_logprobs(asked);
+  const char *what = logprobs ? "logprobs" : weft_sampling_of_tokens(&asked->sampling);
   if (what == NULL) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID,
                    "%s is not defined for a canvas%s, whose tokens move until it is done: leave it out, or ask %s for "
                    "mode \"autoregressive\"",
-                   what, s->logprobs ? " (so best_of cannot choose by it)" : "", info->name);
+                   what, logprobs ? " (so best_of cannot choose by it)" : "", info->name);
 }
 
 static weft_status check_prompt_logprobs(const weft_request_params *p, const weft_runner_info *info,
                                          weft_error *error) {
-  if (!p->prompt_logprobs) return WEFT_OK;
-  uint64_t n = (uint64_t)p->n_tokens * (1 + (uint64_t)p->n_prompt_top);
+  if (!p->asked.prompt_logprobs) return WEFT_OK;
+  uint64_t n = (uint64_t)p->n_tokens * (1 + (uint64_t)p->asked.n_prompt_top);
   if (p->canvas) {
     return weft_fail(error, WEFT_E_INVALID,
                      "logprobs of the prompt are not defined for an answer by diffusion: leave them out, or ask %s for "
                      "mode \"autoregressive\"",
                      info->name);
   }
-  if (p->n_prompt_top > WEFT_TOP_LOGPROBS_MAX) {
-    return weft_fail(error, WEFT_E_INVALID, "prompt_logprobs is %u; it must be at most %d", p->n_prompt_top,
+  if (p->asked.n_prompt_top > WEFT_TOP_LOGPROBS_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "prompt_logprobs is %u; it must be at most %d", p->asked.n_prompt_top,
                      WEFT_TOP_LOGPROBS_MAX);
   }
   if (info->scored_rows_max == 0) {
@@ -66,7 +67,7 @@ static weft_status check_prompt_logprobs(const weft_request_params *p, const wef
   return weft_fail(error, WEFT_E_INVALID,
                    "%u prompt tokens with the logprobs of %u more at each place are %llu logprobs; a request may have "
                    "%d: ask for fewer at each place, or shorten the prompt",
-                   p->n_tokens, p->n_prompt_top, (unsigned long long)n, WEFT_PROMPT_LOGPROBS_MAX);
+                   p->n_tokens, p->asked.n_prompt_top, (unsigned long long)n, WEFT_PROMPT_LOGPROBS_MAX);
 }
 
 static weft_status check_kind(const weft_request_params *p, const weft_runner_info *info, weft_error *error) {
@@ -84,9 +85,9 @@ static weft_status check_kind(const weft_request_params *p, const weft_runner_in
         "%s for mode \"autoregressive\"",
         info->name);
   }
-  if (!p->canvas) return weft_sampling_check(&p->sampling, info->n_vocab, error);
-  weft_status status = check_canvas(&p->sampling, info, error);
-  return status == WEFT_OK ? weft_entropy_bound_check(&p->entropy_bound, error) : status;
+  if (!p->canvas) return weft_sampling_check(&p->asked.sampling, info->n_vocab, error);
+  weft_status status = check_canvas(&p->asked, info, error);
+  return status == WEFT_OK ? weft_entropy_bound_check(&p->asked.entropy_bound, error) : status;
 }
 
 /* What the request may hold: the pool, or less where its tenant has a limit. */
@@ -162,10 +163,10 @@ static weft_status check_sibling(const weft_request_params *p, const weft_reques
                      "a request joins the one before it in its submission; there is none, or "
                      "it names another sibling");
   }
-  const weft_request_params *q = p->joins ? before : p->sibling != NULL ? &p->sibling->asked : NULL;
+  const weft_request_params *q = p->joins ? before : p->sibling != NULL ? &p->sibling->params : NULL;
   if (q == NULL) return WEFT_OK;
   bool same = p->model == q->model && p->canvas == q->canvas && p->tenant == q->tenant &&
-              weft_key128_equal(p->domain, q->domain) && p->no_cache == q->no_cache && is_same_prompt(p, q);
+              weft_key128_equal(p->domain, q->domain) && p->asked.no_cache == q->asked.no_cache && is_same_prompt(p, q);
   if (same) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID, "a sibling must have the same prompt, model, kind, tenant and cache");
 }
@@ -197,7 +198,7 @@ static weft_status check_grammar(const weft_request_params *p, const weft_reques
         "out, or ask for mode \"autoregressive\"",
         info->name);
   }
-  if (p->ignore_eos) {
+  if (p->asked.ignore_eos) {
     return weft_fail(error, WEFT_E_INVALID, "ignore_eos and a format of the answer exclude each other: leave one out");
   }
   uint32_t shortest = weft_grammar_shortest(p->grammar);
@@ -320,7 +321,7 @@ static void free_all(weft_request **request, uint32_t n) {
 
 /* n_answer: tokens, whole canvases of a canvas. */
 static uint64_t rows_of(const weft_request_params *p, uint64_t n_answer) {
-  return p->n_tokens + (p->canvas ? n_answer * ((uint64_t)p->entropy_bound.max_steps + 1) : n_answer);
+  return p->n_tokens + (p->canvas ? n_answer * ((uint64_t)p->asked.entropy_bound.max_steps + 1) : n_answer);
 }
 
 uint64_t weft_engine_rows(const weft_engine *e, const weft_request_params *p) {
@@ -403,9 +404,7 @@ static weft_status warm_up(weft_engine *e, const weft_pin_params *p, uint32_t n_
                                 .tokens = p->tokens,
                                 .n_tokens = n_tokens,
                                 .max_tokens = 1,
-                                .sampling = weft_sampling_neutral(),
-                                .ignore_eos = true,
-                                .priority = p->priority};
+                                .asked = {.sampling = weft_sampling_neutral(), .priority = p->priority}};
   weft_request *request;
   weft_status status = weft_engine_submit(e, &params, now_us, &request, error);
   if (status == WEFT_OK) weft_request_unref(request); /* it goes on without a reader */

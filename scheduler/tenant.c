@@ -52,8 +52,8 @@ static weft_link *queue_of(const weft_tenants *tenants, uint32_t lane, uint32_t 
 }
 
 bool weft_tenants_queued_before(const weft_request *a, const weft_request *b) {
-  int64_t aged_a = (int64_t)a->usage.submitted_us - a->asked.priority * (int64_t)WEFT_AGE_US;
-  int64_t aged_b = (int64_t)b->usage.submitted_us - b->asked.priority * (int64_t)WEFT_AGE_US;
+  int64_t aged_a = (int64_t)a->usage.submitted_us - a->params.asked.priority * (int64_t)WEFT_AGE_US;
+  int64_t aged_b = (int64_t)b->usage.submitted_us - b->params.asked.priority * (int64_t)WEFT_AGE_US;
   if (aged_a != aged_b) return aged_a < aged_b;
   return a->arrival < b->arrival;
 }
@@ -137,7 +137,7 @@ weft_rank weft_tenants_rank(const weft_tenants *tenants, const weft_request *req
   return (weft_rank){
       .arrival = request->arrival,
       .tenant = request->tenant,
-      .priority = alone ? request->asked.priority : tenants->tenant[request->tenant].config.priority_class};
+      .priority = alone ? request->params.asked.priority : tenants->tenant[request->tenant].config.priority_class};
 }
 
 uint64_t weft_tenants_active_weight(const weft_tenants *tenants) {

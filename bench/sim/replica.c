@@ -338,13 +338,13 @@ weft_status weft_sim_replica_submit(weft_sim_replica *r, uint32_t at, weft_error
                                 .tokens = w->prompt,
                                 .n_tokens = item->n_prompt,
                                 .max_tokens = item->n_answer,
-                                .sampling = weft_sampling_neutral(),
-                                .entropy_bound = weft_entropy_bound_default(),
-                                .priority = item->priority,
+                                .asked.sampling = weft_sampling_neutral(),
+                                .asked.entropy_bound = weft_entropy_bound_default(),
+                                .asked.priority = item->priority,
                                 .notify = on_notify,
                                 .notify_self = request};
-  params.sampling.seed = at;
-  params.entropy_bound.max_steps = w->config->canvas_steps;
+  params.asked.sampling.seed = at;
+  params.asked.entropy_bound.max_steps = w->config->canvas_steps;
   if (item->deadline_us > 0) params.deadline_us = item->at_us + item->deadline_us;
   weft_status status = weft_engine_submit(r->engine, &params, item->at_us, &request->handle, error);
   if (status == WEFT_FULL || status == WEFT_RATE_LIMIT || status == WEFT_E_TOO_LARGE || status == WEFT_E_LIMIT) {

@@ -85,8 +85,8 @@ static weft_status submit_all(capacity_run *run, make_prompt make, bool no_cache
                                   .tokens = tokens,
                                   .n_tokens = run->n_prompt[i],
                                   .max_tokens = CONTEXT - run->n_prompt[i],
-                                  .sampling = weft_sampling_neutral(),
-                                  .no_cache = no_cache};
+                                  .asked.sampling = weft_sampling_neutral(),
+                                  .asked.no_cache = no_cache};
     weft_status status = weft_engine_submit(run->engine, &params, 1, &run->request[i], error);
     if (status != WEFT_OK) return status;
   }

@@ -91,7 +91,7 @@ static weft_status submit_all(bench_world *w, weft_error *error) {
                                   .tokens = prompt,
                                   .n_tokens = PROMPT - i % 32, /* boundaries spread over steps */
                                   .max_tokens = ANSWER,
-                                  .sampling = weft_sampling_neutral()};
+                                  .asked.sampling = weft_sampling_neutral()};
     weft_status status = weft_engine_submit(w->engine, &params, 1, &w->request[i], error);
     if (status != WEFT_OK) return status;
   }

@@ -38,19 +38,19 @@ static void make_requests(bool canvases) {
   uint64_t state = 11;
   for (uint32_t i = 0; i < N; i++) {
     weft_request_params *p = &requests[i];
-    *p = (weft_request_params){.model = i % 4 == 3, .tokens = prompts[i], .ignore_eos = true, .domain = {1, 1}};
+    *p = (weft_request_params){.model = i % 4 == 3, .tokens = prompts[i], .domain = {1, 1}};
     p->n_tokens = 2 + draw(&state, PROMPT_MAX - 2);
     p->max_tokens = 6 + draw(&state, 14);
     for (uint32_t k = 0; k < p->n_tokens; k++) prompts[i][k] = (int32_t)(5 + draw(&state, POISON - 5));
     if (i % 3 == 0) prompts[i][draw(&state, p->n_tokens)] = POISON;
     p->canvas = canvases && p->model == 0 && i % 2 == 0;
-    p->sampling = weft_sampling_neutral();
-    p->sampling.seed = i;
-    p->sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
-    if (i % 5 == 4 && !p->canvas) p->sampling.top_k = 20;
-    p->entropy_bound = weft_entropy_bound_default();
-    p->entropy_bound.max_steps = i % 8 == 4 ? 1 : 4;
-    p->entropy_bound.no_self_conditioning = i % 8 == 2;
+    p->asked.sampling = weft_sampling_neutral();
+    p->asked.sampling.seed = i;
+    p->asked.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+    if (i % 5 == 4 && !p->canvas) p->asked.sampling.top_k = 20;
+    p->asked.entropy_bound = weft_entropy_bound_default();
+    p->asked.entropy_bound.max_steps = i % 8 == 4 ? 1 : 4;
+    p->asked.entropy_bound.no_self_conditioning = i % 8 == 2;
   }
 }
 
@@ -122,7 +122,7 @@ static void compare(const char *what, const way *w, bool (*must_fail)(uint32_t i
 }
 
 static bool uses_self_conditioning(uint32_t i) {
-  const weft_entropy_bound *e = &requests[i].entropy_bound;
+  const weft_entropy_bound *e = &requests[i].asked.entropy_bound;
   return requests[i].canvas && !e->no_self_conditioning && e->max_steps > 1;
 }
 

@@ -39,12 +39,12 @@ static void fill(weft_request_params *p, int32_t *prompt, uint32_t i) {
                              .n_stop_tokens = 1};
   for (uint32_t k = 0; k < p->n_tokens; k++) prompt[k] = (int32_t)(k % 7);
   p->canvas = i % 4 == 0;
-  p->sampling = weft_sampling_neutral();
-  p->sampling.logprobs = i % 4 == 1;
-  p->sampling.bias = bias;
-  p->sampling.n_bias = p->canvas ? 0 : 1;
-  p->entropy_bound = weft_entropy_bound_default();
-  p->canvas_events = p->trace = p->canvas;
+  p->asked.sampling = weft_sampling_neutral();
+  p->asked.sampling.logprobs = i % 4 == 1;
+  p->asked.sampling.bias = bias;
+  p->asked.sampling.n_bias = p->canvas ? 0 : 1;
+  p->asked.entropy_bound = weft_entropy_bound_default();
+  p->asked.canvas_deltas = p->asked.trace = p->canvas;
 }
 
 static weft_status open_world(const faults *f, weft_fake_store **store, weft_runner **runner, weft_engine **engine) {

@@ -22,15 +22,15 @@ static weft_request_params requests[N];
 static void make_requests(void) {
   for (uint32_t i = 0; i < N; i++) {
     weft_request_params *p = &requests[i];
-    *p = (weft_request_params){.tokens = prompts[i], .n_tokens = 3 + i, .max_tokens = 5 + i % 7, .ignore_eos = true};
+    *p = (weft_request_params){.tokens = prompts[i], .n_tokens = 3 + i, .max_tokens = 5 + i % 7};
     for (uint32_t k = 0; k < p->n_tokens; k++) prompts[i][k] = (int32_t)((i * 31 + k * 7) % 90 + 5);
     p->canvas = i % 2 == 0;
-    p->sampling = weft_sampling_neutral();
-    p->sampling.seed = i;
-    if (i % 3 == 0 && !p->canvas) p->sampling.top_k = 10;
-    p->sampling.logprobs = i == 5;
-    p->entropy_bound = weft_entropy_bound_default();
-    p->entropy_bound.max_steps = 4;
+    p->asked.sampling = weft_sampling_neutral();
+    p->asked.sampling.seed = i;
+    if (i % 3 == 0 && !p->canvas) p->asked.sampling.top_k = 10;
+    p->asked.sampling.logprobs = i == 5;
+    p->asked.entropy_bound = weft_entropy_bound_default();
+    p->asked.entropy_bound.max_steps = 4;
   }
 }
 

@@ -95,7 +95,7 @@ static uint32_t stop_rule(void *self, const int32_t *tokens, uint32_t n_tokens) 
 }
 
 static void make_sampling(weft_request_params *p, uint32_t index, uint32_t n_vocab, uint64_t *state) {
-  weft_sampling *s = &p->sampling;
+  weft_sampling *s = &p->asked.sampling;
   *s = weft_sampling_neutral();
   s->seed = draw(state, 1000);
   s->choice = draw(state, 3);
@@ -117,16 +117,16 @@ static void make_sampling(weft_request_params *p, uint32_t index, uint32_t n_voc
 }
 
 static void make_canvas(weft_request_params *p, uint32_t n_canvas, uint64_t *state) {
-  weft_entropy_bound *e = &p->entropy_bound;
+  weft_entropy_bound *e = &p->asked.entropy_bound;
   *e = weft_entropy_bound_default();
-  p->sampling.seed = draw(state, 1000);
-  p->sampling.choice = draw(state, 3);
+  p->asked.sampling.seed = draw(state, 1000);
+  p->asked.sampling.choice = draw(state, 3);
   e->max_steps = 1 + draw(state, show->steps_max);
   e->stability = draw(state, 3);
   e->entropy_bound = 0.5f * (float)(1 + draw(state, 8));
   e->confidence = draw(state, 2) == 0 ? 0.005f : 5.0f;
   e->no_self_conditioning = draw(state, 5) == 0;
-  p->trace = p->canvas_events = true;
+  p->asked.trace = p->asked.canvas_deltas = true;
   uint32_t most = show->answer_max;
   p->max_tokens = 1 + draw(state, 3 * n_canvas < most ? 3 * n_canvas : most);
 }
@@ -153,7 +153,7 @@ static uint32_t partner(uint32_t i) {
 static void take_prompt(weft_request_params *p, const weft_request_params *from) {
   p->tenant = from->tenant;
   p->domain = from->domain;
-  p->no_cache = from->no_cache;
+  p->asked.no_cache = from->asked.no_cache;
   p->tokens = from->tokens;
   p->n_tokens = from->n_tokens;
 }
@@ -170,17 +170,17 @@ static void make_requests(const rig *r, uint64_t seed) {
     p->canvas = lane == 0 && i % 2 == 0;
     p->max_tokens = 1 + draw(&state, show->answer_max);
     if (!p->canvas) make_sampling(p, i, n_vocab, &state);
-    p->entropy_bound = weft_entropy_bound_default();
+    p->asked.entropy_bound = weft_entropy_bound_default();
     if (p->canvas) make_canvas(p, r->info[lane]->canvas_length, &state);
     p->n_stop_tokens = draw(&state, 4);
-    p->ignore_eos = draw(&state, 4) == 0;
-    p->no_cache = draw(&state, 10) == 0;
-    p->priority = (int32_t)draw(&state, 8) / 7;
+    if (draw(&state, 4) == 0) p->n_stop_tokens = 0;
+    p->asked.no_cache = draw(&state, 10) == 0;
+    p->asked.priority = (int32_t)draw(&state, 8) / 7;
     stop_lengths[i] = 1 + draw(&state, 20);
     if (draw(&state, 5) == 0) p->stop_rule = stop_rule;
     p->stop_self = &stop_lengths[i];
     if (i % 11 == 10) p->max_tokens = 4096; /* to the context limit, inside a canvas */
-    if (i % 11 == 10) p->ignore_eos = true;
+    if (i % 11 == 10) p->n_stop_tokens = 0;
     if (i % 8 >= 4) take_prompt(p, &requests[partner(i)]);
   }
 }

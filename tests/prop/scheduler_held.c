@@ -47,10 +47,10 @@ static weft_request_params ask(uint32_t i) {
                            .tokens = prompt[i],
                            .n_tokens = 5 + 2 * i,
                            .max_tokens = 60 + i,
-                           .sampling = weft_sampling_neutral(),
-                           .entropy_bound = weft_entropy_bound_default()};
-  p.sampling.seed = 100 + i;
-  p.entropy_bound.max_steps = STEPS;
+                           .asked.sampling = weft_sampling_neutral(),
+                           .asked.entropy_bound = weft_entropy_bound_default()};
+  p.asked.sampling.seed = 100 + i;
+  p.asked.entropy_bound.max_steps = STEPS;
   p.stop_tokens = world.trie->ends;
   p.n_stop_tokens = world.trie->n_ends;
   if (format_of(i) < GRAMMARS) p.grammar = grammar[format_of(i)];

@@ -78,7 +78,7 @@ static void make_choice(uint32_t i, uint64_t *state) {
   p->tenant = q->tenant;
   p->n_tokens = q->n_tokens;
   memcpy(prompts[i], prompts[i - 1], sizeof prompts[i]);
-  p->sampling.choice = 1 + draw(state, 4);
+  p->asked.sampling.choice = 1 + draw(state, 4);
 }
 
 static void make_requests(void) {
@@ -95,11 +95,11 @@ static void make_requests(void) {
     }
     p->canvas = p->model == 0 && draw(&state, 2) == 0;
     p->max_tokens = 1 + draw(&state, 110);
-    p->sampling = weft_sampling_neutral();
-    p->sampling.seed = draw(&state, 9);
-    p->entropy_bound = weft_entropy_bound_default();
-    p->entropy_bound.no_self_conditioning = draw(&state, 9) == 0;
-    p->entropy_bound.max_steps = 1 + draw(&state, 9);
+    p->asked.sampling = weft_sampling_neutral();
+    p->asked.sampling.seed = draw(&state, 9);
+    p->asked.entropy_bound = weft_entropy_bound_default();
+    p->asked.entropy_bound.no_self_conditioning = draw(&state, 9) == 0;
+    p->asked.entropy_bound.max_steps = 1 + draw(&state, 9);
     p->n_stop_tokens = draw(&state, 2);
     if (i % 2 == 1 && draw(&state, 2) == 0) make_choice(i, &state);
   }

@@ -89,11 +89,11 @@ static void check_domains(sim *s) {
       const sim_request *other = &s->request[k];
       if (k == i || other->refused || other->params.model != r->params.model) continue;
       if (other->params.domain.low != r->params.domain.low) continue;
-      if (other->params.no_cache && !r->params.no_cache) continue;
+      if (other->params.asked.no_cache && !r->params.asked.no_cache) continue;
       uint32_t n = common_prefix(r, other);
       if (n > longest) longest = n;
     }
-    if (r->end.usage.n_cached > longest || (r->params.no_cache && !r->grouped)) {
+    if (r->end.usage.n_cached > longest || (r->params.asked.no_cache && !r->grouped)) {
       FAIL(s, "request %u: %u cached tokens, its domain knows %u", i, r->end.usage.n_cached, longest);
     }
   }
@@ -165,7 +165,7 @@ static void take_event(sim *s, sim_request *r, uint32_t index, const weft_event 
       FAIL(s, "request %u: tokens from %u, %u came", index, event->first, r->n_tokens);
     r->tokens = realloc(r->tokens, (r->n_tokens + event->n) * sizeof *r->tokens);
     memcpy(r->tokens + r->n_tokens, event->tokens, event->n * sizeof *r->tokens);
-    if (r->params.sampling.logprobs && !r->params.canvas) {
+    if (r->params.asked.sampling.logprobs && !r->params.canvas) {
       for (uint32_t i = 0; i < event->n; i++)
         if (event->logprobs[i * (1 + event->n_top)].token != event->tokens[i])
           FAIL(s, "request %u: logprob of another token", index);
@@ -178,7 +178,7 @@ static void take_event(sim *s, sim_request *r, uint32_t index, const weft_event 
       FAIL(s, "request %u: step %u of canvas %u, not step %u of canvas %u", index, event->step, event->block,
            r->next_step, r->next_block);
     }
-    bool last = event->stopped || event->step + 1 == r->params.entropy_bound.max_steps;
+    bool last = event->stopped || event->step + 1 == r->params.asked.entropy_bound.max_steps;
     r->next_block = last ? event->block + 1 : event->block;
     r->next_step = last ? 0 : event->step + 1;
   } else {

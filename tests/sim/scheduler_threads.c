@@ -109,10 +109,10 @@ static void fill(client *c, uint32_t tenant, int32_t *prompt, callback *call, we
                              .max_tokens = 1 + draw(c, 40)};
   for (uint32_t i = 0; i < p->n_tokens; i++) prompt[i] = (int32_t)(i < 20 ? i : draw(c, 80));
   p->canvas = draw(c, 2) == 0;
-  p->sampling = weft_sampling_neutral();
-  p->sampling.seed = draw(c, 100);
-  p->entropy_bound = weft_entropy_bound_default();
-  p->canvas_events = draw(c, 2) == 0;
+  p->asked.sampling = weft_sampling_neutral();
+  p->asked.sampling.seed = draw(c, 100);
+  p->asked.entropy_bound = weft_entropy_bound_default();
+  p->asked.canvas_deltas = draw(c, 2) == 0;
   call->modulus = 11 + (int32_t)draw(c, 40);
   if (draw(c, 2) == 0) {
     p->stop_rule = rule;
@@ -164,7 +164,7 @@ static void another_choice(client *c, const weft_request_params *first, weft_req
   callback call = {.modulus = 11 + (int32_t)draw(c, 40)};
   weft_request_params params = *first;
   params.sibling = elder;
-  params.sampling.choice = 1;
+  params.asked.sampling.choice = 1;
   params.deadline_us = 0;
   params.stop_self = params.notify_self = &call;
   weft_request *r = NULL;
@@ -271,7 +271,7 @@ static bool try_choices(client *c, const weft_request_params *p, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
     all[i] = *p;
     all[i].joins = i > 0;
-    all[i].sampling.choice = i;
+    all[i].asked.sampling.choice = i;
   }
   weft_status status = weft_engine_submit_all(c->w->engine, all, n, weft_clock_us(), r, &error);
   expect(c, status == WEFT_OK || status == WEFT_FULL);

@@ -97,8 +97,8 @@ static inline weft_request_params ask(bool canvas, uint32_t n_tokens, uint32_t m
                            .tokens = w.prompt,
                            .n_tokens = n_tokens,
                            .max_tokens = max_tokens,
-                           .sampling = weft_sampling_neutral(),
-                           .entropy_bound = weft_entropy_bound_default()};
+                           .asked.sampling = weft_sampling_neutral(),
+                           .asked.entropy_bound = weft_entropy_bound_default()};
   p.domain.low = 1;
   return p;
 }

@@ -40,7 +40,6 @@ static inline void solo_row(solo_state *s, int32_t token, weft_fake_sums *with_r
 }
 
 static inline bool solo_is_stop(const weft_request_params *p, int32_t token) {
-  if (p->ignore_eos) return false;
   for (uint32_t i = 0; i < p->n_stop_tokens; i++)
     if (p->stop_tokens[i] == token) return true;
   return false;
@@ -63,7 +62,7 @@ static inline void solo_tokens(solo_state *s, const weft_request_params *p, weft
       a->finish = WEFT_FINISH_ERROR;
       return;
     }
-    weft_sampled sampled = weft_fake_token(s->model, last, s->n, p->sampling.seed, p->sampling.choice);
+    weft_sampled sampled = weft_fake_token(s->model, last, s->n, p->asked.sampling.seed, p->asked.sampling.choice);
     if (solo_is_stop(p, sampled.token)) {
       a->finish = WEFT_FINISH_STOP;
       return;
@@ -104,7 +103,7 @@ static inline void solo_canvases(solo_state *s, const weft_request_params *p, ui
         a->finish = WEFT_FINISH_ERROR;
         break;
       }
-      weft_fake_canvas_step(s->model, &canvas, &s->seen, s->n, &p->sampling, &p->entropy_bound, step);
+      weft_fake_canvas_step(s->model, &canvas, &s->seen, s->n, &p->asked.sampling, &p->asked.entropy_bound, step);
       a->n_steps += 1;
     }
     if (a->finish != WEFT_FINISH_NONE) break;

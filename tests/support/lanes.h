@@ -63,10 +63,9 @@ static inline weft_request_params lanes_request(const int32_t *tokens, uint32_t 
   weft_request_params p = {.tokens = tokens,
                            .n_tokens = n_tokens,
                            .max_tokens = max_tokens,
-                           .sampling = weft_sampling_neutral(),
-                           .entropy_bound = weft_entropy_bound_default(),
-                           .ignore_eos = true};
-  p.entropy_bound.max_steps = max_steps;
+                           .asked.sampling = weft_sampling_neutral(),
+                           .asked.entropy_bound = weft_entropy_bound_default()};
+  p.asked.entropy_bound.max_steps = max_steps;
   return p;
 }
 

@@ -81,7 +81,7 @@ typedef struct solo {
 } solo;
 
 static inline bool solo_is_stop(const weft_request_params *p, int32_t token) {
-  for (uint32_t i = 0; !p->ignore_eos && i < p->n_stop_tokens; i++) {
+  for (uint32_t i = 0; i < p->n_stop_tokens; i++) {
     if (p->stop_tokens[i] == token) return true;
   }
   return false;
@@ -132,7 +132,7 @@ static inline void solo_feed(solo *s, uint32_t n) {
 }
 
 static inline weft_sampled solo_draw(solo *s, uint32_t n_tokens) {
-  const weft_sampling *p = &s->p->sampling;
+  const weft_sampling *p = &s->p->asked.sampling;
   weft_sampled sampled = {0};
   if (weft_sampling_is_plain(p)) {
     weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_TOKEN, n_tokens, 0};
@@ -199,7 +199,7 @@ static inline void solo_tokens(solo *s) {
       s->finish = WEFT_FINISH_STOP;
       return;
     }
-    if (s->p->sampling.logprobs) solo_add_sampled(&s->digest, &sampled);
+    if (s->p->asked.sampling.logprobs) solo_add_sampled(&s->digest, &sampled);
   }
 }
 
@@ -245,8 +245,8 @@ static inline void solo_canvas_close(const harness *h, solo_canvas *c) {
 
 /* One denoise step on the valid keys of the sequence; true: the canvas is done. */
 static inline bool solo_step(solo *s, solo_canvas *c, uint32_t block, uint32_t step) {
-  const weft_entropy_bound *p = &s->p->entropy_bound;
-  const weft_sampling *drawn = &s->p->sampling;
+  const weft_entropy_bound *p = &s->p->asked.entropy_bound;
+  const weft_sampling *drawn = &s->p->asked.sampling;
   uint32_t first = s->seq.n_valid, n_vocab = s->h->info->n_vocab;
   weft_event e = {.block = block,
                   .step = step,
@@ -286,7 +286,7 @@ static inline bool solo_step(solo *s, solo_canvas *c, uint32_t block, uint32_t s
   e.stopped = result.stopped != 0;
   e.temperature = c->temperature[0];
   e.mean_entropy = result.mean_entropy;
-  if (s->p->trace) solo_add_event(&s->digest, &e);
+  if (s->p->asked.trace) solo_add_event(&s->digest, &e);
   memcpy(c->tokens, c->host.next, c->n * sizeof(int32_t));
   s->n_steps += 1;
   return result.done != 0;
@@ -313,7 +313,7 @@ static inline void solo_canvases(solo *s) {
   uint32_t wanted = (s->p->max_tokens + c.n - 1) / c.n, room = (s->context - n_prompt) / c.n;
   uint32_t n_blocks = wanted < room ? wanted : room;
   uint32_t most = s->p->max_tokens < n_blocks * c.n ? s->p->max_tokens : n_blocks * c.n;
-  const weft_sampling *p = &s->p->sampling;
+  const weft_sampling *p = &s->p->asked.sampling;
   for (uint32_t block = 0; s->finish == WEFT_FINISH_NONE; block++) {
     solo_feed(s, n_prompt + block * c.n);
     for (uint32_t i = 0; i < c.n; i++) {

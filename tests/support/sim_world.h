@@ -289,16 +289,16 @@ static void make_kind(sim *s, weft_request_params *p) {
   const weft_fake_config *f = &s->fake[p->model];
   p->canvas = f->model.n_canvas > 0 && (!f->autoregressive || chance(s, 50));
   if (s->apart) p->canvas = p->tenant % 2 == 1;
-  p->sampling = weft_sampling_neutral();
-  p->sampling.seed = draw(s, 0, 5);
-  p->sampling.choice = draw(s, 0, 2);
-  p->entropy_bound = weft_entropy_bound_default();
-  p->entropy_bound.no_self_conditioning = draw(s, 0, 5) == 0;
-  p->entropy_bound.max_steps = draw(s, 1, 10);
-  p->entropy_bound.stability = draw(s, 0, 2);
-  p->canvas_events = chance(s, 30);
-  p->trace = chance(s, 20);
-  if (!p->canvas) p->sampling.logprobs = chance(s, 20);
+  p->asked.sampling = weft_sampling_neutral();
+  p->asked.sampling.seed = draw(s, 0, 5);
+  p->asked.sampling.choice = draw(s, 0, 2);
+  p->asked.entropy_bound = weft_entropy_bound_default();
+  p->asked.entropy_bound.no_self_conditioning = draw(s, 0, 5) == 0;
+  p->asked.entropy_bound.max_steps = draw(s, 1, 10);
+  p->asked.entropy_bound.stability = draw(s, 0, 2);
+  p->asked.canvas_deltas = chance(s, 30);
+  p->asked.trace = chance(s, 20);
+  if (!p->canvas) p->asked.sampling.logprobs = chance(s, 20);
 }
 
 static void make_request(sim *s, sim_request *r) {
@@ -320,15 +320,15 @@ static void make_request(sim *s, sim_request *r) {
   p->max_tokens = chance(s, 15) ? draw(s, 1, 3) : draw(s, 1, s->length_max);
   p->stop_tokens = stop_tokens;
   p->n_stop_tokens = draw(s, 0, 2);
-  p->ignore_eos = chance(s, 15);
+  if (chance(s, 15)) p->n_stop_tokens = 0;
   if (chance(s, 25)) {
     r->rule =
         (sim_rule){.modulus = (int32_t)draw(s, 11, 40), .rest = (int32_t)draw(s, 0, 10), .keep_match = chance(s, 50)};
     p->stop_rule = stop_rule;
     p->stop_self = &r->rule;
   }
-  if (chance(s, 20)) p->priority = (int32_t)draw(s, 0, 2);
-  p->no_cache = chance(s, 10);
+  if (chance(s, 20)) p->asked.priority = (int32_t)draw(s, 0, 2);
+  p->asked.no_cache = chance(s, 10);
   r->submit_step = chance(s, 40) ? 0 : draw(s, 0, 60);
   r->cancel_step = chance(s, 12) ? r->submit_step + draw(s, 0, 30) : UINT32_MAX;
   r->release_step = chance(s, 5) ? r->submit_step + draw(s, 0, 30) : UINT32_MAX;
@@ -338,7 +338,7 @@ static void make_request(sim *s, sim_request *r) {
   r->cancel_step = r->release_step = UINT32_MAX;
   p->deadline_us = 0;
   uint32_t number = (uint32_t)(r - s->request) + 1; /* by which the watch knows it */
-  p->sampling.seed = number << 8 | draw(s, 0, 5);
+  p->asked.sampling.seed = number << 8 | draw(s, 0, 5);
 }
 
 /* Begins with the prompt of an earlier request, whose blocks may be anywhere by now. */
@@ -366,11 +366,11 @@ static void make_sibling(sim *s, sim_request *r, sim_request *elder) {
   p->canvas = q->canvas;
   p->tenant = q->tenant;
   p->domain = q->domain;
-  p->no_cache = q->no_cache;
+  p->asked.no_cache = q->asked.no_cache;
   p->n_tokens = q->n_tokens;
   memcpy(r->prompt, elder->prompt, sizeof r->prompt);
-  if (p->canvas) p->sampling.logprobs = false;
-  p->sampling.choice = draw(s, 0, 5);
+  if (p->canvas) p->asked.sampling.logprobs = false;
+  p->asked.sampling.choice = draw(s, 0, 5);
   r->submit_step = elder->submit_step + (chance(s, 60) ? 0 : draw(s, 0, 20));
   r->joins = chance_apart(s, (uint64_t)(r - s->request), 60);
 }
@@ -421,7 +421,7 @@ static void open_world(sim *s) {
     if (i > 0 && chance(s, siblings)) make_sibling(s, &s->request[i], &s->request[i - 1]);
     const weft_request_params *p = &s->request[i].params;
     uint64_t n_work = p->n_tokens + p->max_tokens;
-    if (p->canvas) n_work += (uint64_t)p->max_tokens * p->entropy_bound.max_steps;
+    if (p->canvas) n_work += (uint64_t)p->max_tokens * p->asked.entropy_bound.max_steps;
     s->n_steps_max += 10 * (uint32_t)n_work;
   }
 }

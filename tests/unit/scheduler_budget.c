@@ -15,7 +15,8 @@
 /* ---- what a request counts for ------------------------------------------------------------------ */
 
 static uint64_t bytes_of(bool logprobs, uint32_t n_top, uint32_t answer_max) {
-  const weft_request_params params = {.n_tokens = 10, .sampling = {.logprobs = logprobs, .n_top_logprobs = n_top}};
+  const weft_request_params params = {.n_tokens = 10,
+                                      .asked.sampling = {.logprobs = logprobs, .n_top_logprobs = n_top}};
   const weft_request_size size = {.answer_max = answer_max};
   return weft_request_bytes(&params, &size);
 }
@@ -32,7 +33,7 @@ static void logprobs_cost_what_is_asked(void **state) {
 static void a_request_gives_back_what_it_took(void **state) {
   const int32_t tokens[] = {1, 2, 3};
   const weft_request_params params = {
-      .tokens = tokens, .n_tokens = 3, .tenant = 1, .caller_bytes = 12345, .sampling = {.logprobs = true}};
+      .tokens = tokens, .n_tokens = 3, .tenant = 1, .caller_bytes = 12345, .asked.sampling = {.logprobs = true}};
   const weft_request_size size = {.answer_max = 100};
   weft_budget budget;
   weft_error error;

@@ -61,7 +61,7 @@ static void a_fork_is_counted_once(void **state) {
     for (uint32_t i = 0; i < N; i++) {
       weft_request_params p = ask(false, 33, 40);
       p.sibling = i == 0 ? NULL : r[0];
-      p.sampling.choice = i;
+      p.asked.sampling.choice = i;
       r[i] = submit(&p);
     }
     run_out();

@@ -20,19 +20,19 @@ static void submit_refuses_with_a_line(void **state) {
   p.model = 1;
   refused(&p, WEFT_E_INVALID, "cannot answer by diffusion");
   p = ask(true, 4, 5);
-  p.sampling.logprobs = true;
+  p.asked.sampling.logprobs = true;
   refused(&p, WEFT_E_INVALID, "logprobs is not defined for a canvas");
-  p.sampling.logprobs = false;
-  p.sampling.min_p = 0.1f;
+  p.asked.sampling.logprobs = false;
+  p.asked.sampling.min_p = 0.1f;
   refused(&p, WEFT_E_INVALID, "min_p is not defined for a canvas");
   p = ask(true, 4, 5);
   p.grammar = (weft_grammar *)(void *)&w; /* it is not looked at: this runner cannot hold a canvas to any */
   refused(&p, WEFT_E_INVALID, "not supported on a canvas of");
   p = ask(false, 4, 5);
-  p.sampling.top_p = 0.0f;
+  p.asked.sampling.top_p = 0.0f;
   refused(&p, WEFT_E_INVALID, "top_p");
   p = ask(true, 4, 5);
-  p.entropy_bound.max_steps = 0;
+  p.asked.entropy_bound.max_steps = 0;
   refused(&p, WEFT_E_INVALID, "steps");
   p = ask(false, 4, 5);
   p.n_stop_tokens = 5000;
@@ -113,7 +113,7 @@ static void canvases_and_decodes_mix(void **state) {
   (void)state;
   open_world();
   weft_request_params tokens = ask(false, 6, 30), canvas = ask(true, 6, 3 * CANVAS);
-  canvas.entropy_bound.max_steps = 4;
+  canvas.asked.entropy_bound.max_steps = 4;
   weft_request *a = submit(&tokens), *b = submit(&canvas);
   step(1);
   weft_engine_stats s = stats();
@@ -195,8 +195,8 @@ static void prompts_are_not_squeezed_out(void **state) {
   weft_request *canvas[2];
   for (uint32_t i = 0; i < 2; i++) {
     weft_request_params p = ask(true, 4 + i, 9 * CANVAS);
-    p.entropy_bound.confidence = 0.0f; /* never confident: all steps run */
-    p.entropy_bound.max_steps = 30;
+    p.asked.entropy_bound.confidence = 0.0f; /* never confident: all steps run */
+    p.asked.entropy_bound.max_steps = 30;
     canvas[i] = submit(&p);
   }
   step(4);
@@ -221,9 +221,8 @@ static void open_narrow(weft_request *decode[9], weft_request **canvas, uint32_t
   w.config.tenant = tenant;
   open_world();
   weft_request_params p = ask(true, 4, 9 * CANVAS), q = ask(false, 4, 90);
-  p.entropy_bound.confidence = 0.0f; /* never confident: all steps run */
-  p.entropy_bound.max_steps = 30;
-  q.ignore_eos = true;
+  p.asked.entropy_bound.confidence = 0.0f; /* never confident: all steps run */
+  p.asked.entropy_bound.max_steps = 30;
   q.tenant = 2;
   for (p.tenant = 0; p.tenant < n_canvases; p.tenant++) canvas[p.tenant] = submit(&p);
   step(4);
@@ -243,7 +242,6 @@ static void prompts_are_not_squeezed_out_after_a_canvas(void **state) {
   }
   weft_engine_cancel(w.engine, canvas);
   weft_request_params p = ask(false, 4, 90);
-  p.ignore_eos = true;
   p.tenant = 2;
   submit_all(&p, decode + 9, 7);
   step(12);
@@ -364,7 +362,7 @@ static void stop_tokens_end_the_answer(void **state) {
   p.stop_tokens = &stop;
   p.n_stop_tokens = 1;
   weft_request *r = submit(&p);
-  p.ignore_eos = true;
+  p.n_stop_tokens = 0;
   weft_request *ignores = submit(&p);
   run_out();
   uint32_t n = 0;
@@ -474,7 +472,7 @@ static void canvas_events_come_in_order(void **state) {
   (void)state;
   open_world();
   weft_request_params p = ask(true, 5, 2 * CANVAS);
-  p.trace = true;
+  p.asked.trace = true;
   weft_request *r = submit(&p);
   run_out();
   weft_event event;
@@ -509,7 +507,7 @@ static void logprobs_go_with_their_tokens(void **state) {
   (void)state;
   open_world();
   weft_request_params p = ask(false, 5, 10);
-  p.sampling.logprobs = true;
+  p.asked.sampling.logprobs = true;
   weft_request *r = submit(&p);
   weft_event event;
   uint32_t n = 0;

@@ -7,7 +7,7 @@ enum { CHOICES = 5 };
 
 static weft_request_params choice_of(const weft_request_params *p, uint32_t choice) {
   weft_request_params q = *p;
-  q.sampling.choice = choice;
+  q.asked.sampling.choice = choice;
   return q;
 }
 
@@ -38,7 +38,7 @@ static void a_prompt_is_computed_once(void **state) {
       w.config.prefill_chunk = 12;
       open_world();
       weft_request_params p = ask(canvas, n_prompt, 2 * CANVAS);
-      p.no_cache = n_prompt % 3 == 0;
+      p.asked.no_cache = n_prompt % 3 == 0;
       weft_request *r[CHOICES];
       submit_group(&p, r, CHOICES);
       run_out();
@@ -217,7 +217,7 @@ static void each_has_its_own_limits(void **state) {
   q.deadline_us = 12;
   weft_request *late = submit(&q);
   q.deadline_us = 0;
-  q.priority = 3;
+  q.asked.priority = 3;
   weft_request *first = submit(&q);
   run_out();
   uint32_t n = 0;
@@ -273,9 +273,9 @@ static void siblings_must_agree(void **state) {
   q.model = 1;
   refused(&q, WEFT_E_INVALID, "model");
   q.model = 0;
-  q.no_cache = true;
+  q.asked.no_cache = true;
   refused(&q, WEFT_E_INVALID, "cache");
-  q.no_cache = false;
+  q.asked.no_cache = false;
   q.domain.low = 9;
   refused(&q, WEFT_E_INVALID, "tenant");
   q.domain.low = 1;

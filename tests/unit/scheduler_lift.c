@@ -14,7 +14,6 @@ static uint64_t law(void *self, const weft_batch *batch) {
 static weft_request_params prompt_of(uint32_t who) {
   weft_request_params p = ask(false, 64, 4);
   p.domain.low = 100 + who;
-  p.ignore_eos = true;
   return p;
 }
 

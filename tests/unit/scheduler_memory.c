@@ -49,9 +49,9 @@ static void preemption_loses_nothing(void **state) {
   weft_request_params p[4];
   for (uint32_t i = 0; i < 4; i++) {
     p[i] = ask(i % 2 == 1, 5, 70);
-    p[i].sampling.seed = i;
-    p[i].canvas_events = true;
-    p[i].no_cache = true; /* each has its own blocks */
+    p[i].asked.sampling.seed = i;
+    p[i].asked.canvas_deltas = true;
+    p[i].asked.no_cache = true; /* each has its own blocks */
     r[i] = submit(&p[i]);
   }
   run_out();
@@ -72,9 +72,9 @@ static void a_preempted_canvas_resumes_at_its_step(void **state) {
     uint64_t n_reported = 0;
     for (uint32_t i = 0; i < 6; i++) {
       p[i] = ask(i % 3 != 0, 5, 70);
-      p[i].sampling.seed = i;
-      p[i].canvas_events = true;
-      p[i].no_cache = true;
+      p[i].asked.sampling.seed = i;
+      p[i].asked.canvas_deltas = true;
+      p[i].asked.no_cache = true;
       r[i] = submit(&p[i]);
     }
     uint64_t until = w.now + 5000;
@@ -115,7 +115,7 @@ static void what_was_evicted_comes_back(void **state) {
     for (uint32_t i = 0; i < 4; i++) {
       p[i] = ask(i % 2 == 1, 5, 70);
       p[i].domain.low = i; /* each has its own blocks */
-      p[i].canvas_events = true;
+      p[i].asked.canvas_deltas = true;
       r[i] = submit(&p[i]);
     }
     run_out();
@@ -141,11 +141,11 @@ static void the_higher_keeps_its_memory(void **state) {
     open_world();
     weft_request *low[3];
     weft_request_params p = ask(false, 5, 80);
-    p.no_cache = true;
-    p.priority = n_tenants == 1 ? 0 : 3;
+    p.asked.no_cache = true;
+    p.asked.priority = n_tenants == 1 ? 0 : 3;
     submit_all(&p, low, 3);
     step(2);
-    p.priority = n_tenants == 1 ? 3 : 0;
+    p.asked.priority = n_tenants == 1 ? 3 : 0;
     p.tenant = n_tenants - 1;
     weft_request *high = submit(&p);
     run_out();
@@ -166,7 +166,7 @@ static void a_large_request_is_not_overtaken(void **state) {
     w.config.n_pages = 24;
     open_world();
     weft_request_params small = ask(false, 9, 12), large = ask(false, 80, 4);
-    small.no_cache = large.no_cache = true;
+    small.asked.no_cache = large.asked.no_cache = true;
     small.model = lane;
     weft_request *early[3], *late[12];
     submit_all(&small, early, 3);
@@ -194,7 +194,7 @@ static void tenants_take_turns(void **state) {
   w.config.running_max = 1;
   open_world();
   weft_request_params p = ask(false, 6, 6);
-  p.no_cache = true;
+  p.asked.no_cache = true;
   weft_request *first[10], *second[2];
   submit_all(&p, first, 10);
   p.tenant = 1;
@@ -288,7 +288,6 @@ static void no_second_plan_without_a_waiter(void **state) {
   open_world();
   weft_pager *pager = weft_engine_pager(w.engine);
   weft_request_params p = ask(false, 4, 60);
-  p.ignore_eos = true;
   weft_request *r = submit(&p);
   step(3);
   const weft_admit outside = {.model = 1, .domain = {.low = 9}, .tokens = w.prompt, .n_tokens = 1, .no_cache = true};
@@ -341,7 +340,6 @@ static void the_first_in_rank_gives_way_for_a_slot(void **state) {
   w.fake[0].n_slots = 4;
   open_world();
   weft_request_params p = ask(false, 4, 60), q = ask(false, 4, 8);
-  p.ignore_eos = q.ignore_eos = true;
   p.model = q.model = 1;
   q.tenant = 1;
   q.domain.low = 2;

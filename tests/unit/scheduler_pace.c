@@ -54,8 +54,8 @@ static weft_request *ask_decode(uint32_t runner, uint32_t n_tokens, uint32_t max
 
 static weft_request *ask_canvas(uint32_t n_tokens) {
   weft_request_params p = ask(true, n_tokens, 3 * CANVAS);
-  p.entropy_bound.confidence = 0.0f;
-  p.entropy_bound.max_steps = 12;
+  p.asked.entropy_bound.confidence = 0.0f;
+  p.asked.entropy_bound.max_steps = 12;
   return submit(&p);
 }
 
@@ -198,8 +198,8 @@ static void a_target_is_not_paid_by_one_tenant(void **state) {
   step(3);
   for (uint32_t i = 6; i < 12; i++) {
     weft_request_params p = ask(true, 4, 4 * CANVAS);
-    p.entropy_bound.confidence = 0.0f;
-    p.entropy_bound.max_steps = 12;
+    p.asked.entropy_bound.confidence = 0.0f;
+    p.asked.entropy_bound.max_steps = 12;
     p.tenant = 1;
     r[i] = submit(&p);
   }

@@ -278,7 +278,7 @@ static void a_pin_takes_nothing_of_a_tenants_limit(void **state) {
   weft_engine_release(w.engine, r);
   step(2);
   assert_int_equal(weft_pager_owner_usage(weft_engine_pager(w.engine), 0).n_pinned, 0);
-  large.no_cache = true;
+  large.asked.no_cache = true;
   r = submit(&large);
   settle();
   assert_int_equal(end_and_release(r), WEFT_FINISH_LENGTH);

@@ -258,7 +258,7 @@ static weft_request waiting(uint32_t tenant, uint64_t arrival, int32_t priority)
   weft_list_init(&r.link);
   r.tenant = tenant;
   r.arrival = arrival;
-  r.asked.priority = priority;
+  r.params.asked.priority = priority;
   return r;
 }
 

@@ -35,8 +35,8 @@ static void plan_watched(uint32_t scored_rows_max) {
 
 static weft_request_params ask_scores(uint32_t n_tokens, uint32_t max_tokens, uint32_t n_top) {
   weft_request_params p = ask(false, n_tokens, max_tokens);
-  p.prompt_logprobs = true;
-  p.n_prompt_top = n_top;
+  p.asked.prompt_logprobs = true;
+  p.asked.n_prompt_top = n_top;
   return p;
 }
 
@@ -47,7 +47,7 @@ static void check_scores(const weft_request *r, const weft_request_params *p) {
   weft_fake_sums with_row;
   assert_int_equal(weft_engine_prompt_logprobs(r, &got), WEFT_OK);
   assert_int_equal(got.n, p->n_tokens - 1);
-  assert_int_equal(got.n_top, p->n_prompt_top);
+  assert_int_equal(got.n_top, p->asked.n_prompt_top);
   for (uint32_t g = 0; g < model->n_groups; g++) s.cell[g] = calloc(CONTEXT, sizeof **s.cell);
   for (uint32_t i = 0; i + 1 < p->n_tokens; i++) {
     solo_row(&s, p->tokens[i], &with_row);
@@ -172,7 +172,7 @@ static void preemption_keeps_scores(void **state) {
     for (uint32_t k = 0; k < 4; k++) {
       if (k > 0) p[k] = ask(false, 9, 80);
       p[k].domain.low = k;
-      p[k].priority = k > 0 ? 3 : 0; /* the others rank above it, where there is one tenant, and grow */
+      p[k].asked.priority = k > 0 ? 3 : 0; /* the others rank above it, where there is one tenant, and grow */
       r[k] = submit(&p[k]);
     }
     bool amid = false;
@@ -201,7 +201,7 @@ static void siblings_fork_a_scored_prompt(void **state) {
   weft_error error = {{0}};
   for (uint32_t i = 0; i < 3; i++) {
     p[i] = i == 0 ? ask_scores(45, 6, 2) : ask(false, 45, 6);
-    p[i].sampling.choice = i;
+    p[i].asked.sampling.choice = i;
     p[i].joins = i > 0;
   }
   assert_int_equal(weft_engine_submit_all(w.engine, p, 3, ++w.now, r, &error), WEFT_OK);

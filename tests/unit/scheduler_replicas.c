@@ -394,8 +394,8 @@ static void siblings_go_together_and_prompts_apart(void **state) {
   open_replicas(2);
   for (int32_t k = 0; k < 4; k++) { /* four prompts of two choices, one submission */
     p[2 * k] = p[2 * k + 1] = ask_other(k, 40, 8, tokens[k]);
-    p[2 * k].sampling.temperature = p[2 * k + 1].sampling.temperature = 1.0f;
-    p[2 * k + 1].sampling.choice = 1;
+    p[2 * k].asked.sampling.temperature = p[2 * k + 1].asked.sampling.temperature = 1.0f;
+    p[2 * k + 1].asked.sampling.choice = 1;
     p[2 * k + 1].joins = true;
   }
   (void)ask_all(p, 8);
@@ -407,7 +407,7 @@ static void siblings_go_together_and_prompts_apart(void **state) {
   }
   assert_int_equal(n_first, 2);
   weft_request_params late = p[1]; /* of a request that was submitted before */
-  late.joins = false, late.sibling = rw.asked[2], late.tokens = tokens[1], late.sampling.choice = 2;
+  late.joins = false, late.sibling = rw.asked[2], late.tokens = tokens[1], late.asked.sampling.choice = 2;
   (void)ask_all(&late, 1);
   assert_ptr_equal(weft_replicas_of(rw.all, rw.asked[8]), weft_replicas_of(rw.all, rw.asked[2]));
   run_out_all();
@@ -447,7 +447,7 @@ static void limits_are_of_the_whole_server(void **state) {
   assert_int_equal(s.n_finished, 5);
   assert_int_equal(s.n_refused[WEFT_REFUSED_TENANT_QUEUE], 1); /* once, not once a replica */
   p.tenant = 2; /* 32 tokens each: three of them are the minute's, wherever they go */
-  p.no_cache = p.ignore_eos = true;
+  p.asked.no_cache = true;
   for (uint32_t i = 0; i < 3; i++) (void)ask_all(&p, 1);
   run_out_all();
   assert_int_equal(try_all(&p, 1, &error), WEFT_RATE_LIMIT);

@@ -187,8 +187,8 @@ static void drafts_are_of_the_vocabulary(void **state) {
 static void only_plain_requests_have_drafts(void **state) {
   (void)state;
   weft_request_params p[3] = {ask(false, 10, 9), ask(false, 10, 9), ask(true, 10, 16)};
-  p[0].sampling.logprobs = true;
-  p[1].sampling.repetition_penalty = 1.5f;
+  p[0].asked.sampling.logprobs = true;
+  p[1].asked.sampling.repetition_penalty = 1.5f;
   open_drafting(&p[0], 4, 4);
   weft_request *r[3];
   for (uint32_t i = 0; i < 3; i++) r[i] = submit(&p[i]);

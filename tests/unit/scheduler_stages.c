@@ -58,7 +58,7 @@ static void spread_over_stages(bool canvas, uint32_t n_stages, uint32_t n) {
   open_world();
   for (uint32_t i = 0; i < n; i++) {
     p[i] = ask(canvas, 4 + i, canvas ? 3 * CANVAS : 40);
-    p[i].entropy_bound.confidence = 0.0f;
+    p[i].asked.entropy_bound.confidence = 0.0f;
     r[i] = submit(&p[i]);
   }
   run_out();

@@ -26,8 +26,7 @@ static weft_request_params ask_as(uint32_t tenant, uint32_t n_tokens, uint32_t m
   weft_request_params p = ask(false, n_tokens, max_tokens);
   p.tenant = tenant;
   p.domain.low = tenant + 1;
-  p.no_cache = true;
-  p.ignore_eos = true;
+  p.asked.no_cache = true;
   return p;
 }
 
@@ -103,7 +102,7 @@ static uint32_t cached_after(int32_t class, uint32_t n) {
   w.config.n_pages = 48;
   open_tenants((weft_tenant_config){.priority_class = class}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 60, 1), q = ask_as(1, 60, 1);
-  p.no_cache = q.no_cache = false;
+  p.asked.no_cache = q.asked.no_cache = false;
   weft_request *first = submit(&p);
   run_out();
   assert_int_equal(end_and_release(first), WEFT_FINISH_LENGTH);
@@ -287,8 +286,8 @@ static weft_status submit_choices(const weft_request_params *p, uint32_t n, weft
   for (uint32_t i = 0; i < n; i++) {
     all[i] = *p;
     all[i].joins = i > 0;
-    all[i].sampling.choice = i;
-    all[i].sampling.temperature = 1.0f;
+    all[i].asked.sampling.choice = i;
+    all[i].asked.sampling.temperature = 1.0f;
   }
   return weft_engine_submit_all(w.engine, all, n, ++w.now, r, error);
 }
@@ -500,7 +499,7 @@ static void a_submission_gives_way_as_a_whole(void **state) {
   weft_request *old[4], *begun[3], *other[3];
   weft_error error = {{0}};
   assert_int_equal(submit_choices(&p, 4, old, &error), WEFT_OK);
-  first.priority = 1;
+  first.asked.priority = 1;
   assert_int_equal(submit_choices(&first, 3, begun, &error), WEFT_OK);
   step(1);
   assert_int_equal(tenant_stats(0).n_running, 1);
@@ -624,7 +623,7 @@ static void blocks_come_free_with_somebody_else(void **state) {
   for (uint32_t i = 0; i < 88; i++) other[i] = (int32_t)((i * 7 + 3) % VOCAB);
   large.tokens = other;
   first.domain.low = shares.domain.low = large.domain.low = 9;
-  first.no_cache = shares.no_cache = large.no_cache = false;
+  first.asked.no_cache = shares.asked.no_cache = large.asked.no_cache = false;
   weft_request *r = submit(&large); /* is cached from now on: to find it may need too many blocks */
   run_out();
   check_equal_solo(r, &large);
@@ -649,7 +648,7 @@ static void what_is_cached_is_told_to_idle_tenants(void **state) {
   w.config.n_pages = 24;
   open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
   weft_request_params p = ask_as(0, 40, 4), q = ask_as(1, 80, 8);
-  p.no_cache = false;
+  p.asked.no_cache = false;
   weft_request *r = submit(&p);
   run_out();
   assert_int_equal(end_and_release(r), WEFT_FINISH_LENGTH);
