@@ -77,7 +77,7 @@ weft_status weft_gen_open(weft_gen *gen, const char *body, size_t n, const weft_
   if (status != WEFT_OK) return status;
   gen->json = root;
   gen->strict_fields = rules->strict_fields;
-  gen->n_prompts = gen->n_choices = gen->n_given = 1;
+  gen->n_prompts = gen->wanted.n_choices = gen->wanted.n_given = 1;
   weft_generate_defaults(&gen->params);
   return WEFT_OK;
 }

@@ -32,20 +32,25 @@ typedef struct weft_tool_origin {
   const char *group; /* the name of the group that it is of; NULL: none */
 } weft_tool_origin;
 
-typedef struct weft_gen {
-  weft_generate_params params; /* without sampling.choice, tenant and prompt, which stream.c sets */
-  weft_prompt *prompt;
-  uint32_t n_prompts;
+/* How the client wants its answers, beside what a generation is asked for. Plain data; an answer has a copy. */
+typedef struct weft_wanted {
   uint32_t n_choices; /* answers that are made of each prompt (best_of) */
   uint32_t n_given;   /* how many of these the client gets, the most likely ones (n) */
-  bool stream, include_usage, token_ids, canvas_events;
+  bool stream, include_usage, token_ids;
+  bool prompt_logprobs; /* the answer has a list of the prompt's logprobs, with n_prompt_logprobs likely tokens each */
+  uint32_t n_prompt_logprobs;
+} weft_wanted;
+
+typedef struct weft_gen {
+  weft_generate_params params; /* without sampling.choice, tenant and prompt, which stream.c sets */
+  weft_wanted wanted;
+  weft_prompt *prompt;
+  uint32_t n_prompts;
   bool strict_fields;           /* of the rules that the body was read by */
   bool may_think;               /* the model may think if it can: asked for by clients that do not know the model */
   const weft_tool_origin *tool; /* [prompt->n_tools] what the client calls its tools; NULL: as the model does */
-  bool prompt_logprobs; /* the answer has a list of the prompt's logprobs, with n_prompt_logprobs likely tokens each */
-  uint32_t n_prompt_logprobs;
-  void *blocks; /* all memory of this request, a linked list */
-  json_t *json; /* the parsed body, into which strings above point */
+  void *blocks;                 /* all memory of this request, a linked list */
+  json_t *json;                 /* the parsed body, into which strings above point */
 } weft_gen;
 
 /* Parses a body that must be one JSON object within the limits; the caller frees it with json_decref. The refusal

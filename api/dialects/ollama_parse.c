@@ -125,7 +125,7 @@ static weft_status read_think(weft_gen *gen, const json_t *value, const char *fi
 #define COMMON_FIELDS \
   {.name = "model", .kind = FIELD_TEXT, .what = "which model answers; NAME:diffusion and NAME:autoregressive say how", \
    .at = AT(model)}, \
-  {.name = "stream", .kind = FIELD_BOOL, .what = "left out: true", .at = offsetof(weft_gen, stream)}, \
+  {.name = "stream", .kind = FIELD_BOOL, .what = "left out: true", .at = offsetof(weft_gen, wanted.stream)}, \
   {.name = "options", .kind = FIELD_READ, .what = "how the answer is drawn", .read = read_options}, \
   {.name = "format", .kind = FIELD_READ, .what = "\"json\" or a JSON schema", .read = read_format}, \
   {.name = "think", .kind = FIELD_READ, .what = "true, false, or how hard", .read = read_think}, \
@@ -139,7 +139,7 @@ static weft_status read_think(weft_gen *gen, const json_t *value, const char *fi
 /* clang-format on */
 
 static weft_status check_common(weft_gen *gen, weft_refusal *why) {
-  if (field_of(gen->json, "stream") == NULL) gen->stream = true;
+  if (field_of(gen->json, "stream") == NULL) gen->wanted.stream = true;
   if (gen->params.sampling.n_top_logprobs == 0 || gen->params.sampling.logprobs) return WEFT_OK;
   return weft_refuse(why, 400, "invalid_value", "top_logprobs", "top_logprobs needs \"logprobs\": true");
 }

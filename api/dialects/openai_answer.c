@@ -38,11 +38,11 @@ static void put_chunk(const weft_answer *a, const weft_choice *c, const char *fi
   weft_text *out = &pieces->text;
   weft_sse_begin(out, NULL);
   put_head(a, form->chunk_object, out);
-  if (!c->begun && a->token_ids && !form->prompt_ids_in_choice) put_prompt_ids(c, pieces);
+  if (!c->begun && a->wanted.token_ids && !form->prompt_ids_in_choice) put_prompt_ids(c, pieces);
   weft_text_puts(out, ",\"choices\":[");
   form->chunk(a, c, finish, pieces);
-  if (!c->begun && a->token_ids && form->prompt_ids_in_choice) put_prompt_ids(c, pieces);
-  weft_text_puts(out, a->include_usage ? "}],\"usage\":null}" : "}]}");
+  if (!c->begun && a->wanted.token_ids && form->prompt_ids_in_choice) put_prompt_ids(c, pieces);
+  weft_text_puts(out, a->wanted.include_usage ? "}],\"usage\":null}" : "}]}");
   weft_sse_end(out);
 }
 
@@ -55,7 +55,7 @@ static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_de
   weft_text *out = &pieces->text;
   weft_sse_begin(out, "replace");
   put_head(a, ((const weft_openai_form *)a->dialect->form)->chunk_object, out);
-  weft_text_puts(out, a->include_usage ? ",\"choices\":[],\"usage\":null" : ",\"choices\":[]");
+  weft_text_puts(out, a->wanted.include_usage ? ",\"choices\":[],\"usage\":null" : ",\"choices\":[]");
   weft_text_printf(out, ",\"index\":%u,\"block\":%u,\"step\":%u,\"text\":", c->index, d->block, d->step);
   weft_json_string(out, d->text, d->n_text);
   weft_text_printf(out, ",\"accepted\":%u,\"positions\":%u,\"stopped\":%s,\"temperature\":", d->accepted, d->n_tokens,
@@ -63,7 +63,7 @@ static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_de
   weft_json_real(out, (double)d->step_temperature);
   weft_text_puts(out, ",\"mean_entropy\":");
   weft_json_real(out, (double)d->mean_entropy);
-  if (a->token_ids) {
+  if (a->wanted.token_ids) {
     weft_text_puts(out, ",\"token_ids\":");
     weft_json_ids(out, d->tokens, d->n_tokens);
   }
@@ -73,7 +73,7 @@ static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_de
 
 static void put_last(const weft_answer *a, weft_pieces *pieces) {
   weft_text *out = &pieces->text;
-  if (a->include_usage) {
+  if (a->wanted.include_usage) {
     weft_sse_begin(out, NULL);
     put_head(a, ((const weft_openai_form *)a->dialect->form)->chunk_object, out);
     weft_text_puts(out, ",\"choices\":[],\"usage\":");
@@ -103,13 +103,13 @@ static void put_whole(const weft_answer *a, weft_pieces *pieces) {
   const weft_openai_form *form = a->dialect->form;
   weft_text *out = &pieces->text;
   put_head(a, form->object, out);
-  if (a->token_ids && !form->prompt_ids_in_choice) put_prompt_ids(&a->choice[0], pieces);
+  if (a->wanted.token_ids && !form->prompt_ids_in_choice) put_prompt_ids(&a->choice[0], pieces);
   weft_text_puts(out, ",\"choices\":[");
-  for (uint32_t i = 0; i < a->n / a->n_per_prompt * a->n_given; i++) {
+  for (uint32_t i = 0; i < a->n / a->wanted.n_choices * a->wanted.n_given; i++) {
     const weft_choice *c = choice_at(a, i);
     if (i > 0) weft_text_puts(out, ",");
     form->whole(a, c, pieces);
-    if (a->token_ids && form->prompt_ids_in_choice) put_prompt_ids(c, pieces);
+    if (a->wanted.token_ids && form->prompt_ids_in_choice) put_prompt_ids(c, pieces);
     weft_text_puts(out, "}");
   }
   weft_text_puts(out, "]");

@@ -40,7 +40,7 @@ void weft_openai_chat_logprobs(const weft_answer *a, weft_choice *c, const weft_
 
 static void put_logprobs(const weft_answer *a, const weft_choice *c, bool always, weft_pieces *pieces) {
   weft_text *out = &pieces->text;
-  if (!a->logprobs || (c->n_logprobs == 0 && !always)) {
+  if (!a->asked->sampling.logprobs || (c->n_logprobs == 0 && !always)) {
     weft_text_puts(out, ",\"logprobs\":null");
     return;
   }
@@ -50,7 +50,7 @@ static void put_logprobs(const weft_answer *a, const weft_choice *c, bool always
 }
 
 static void put_ids(const weft_answer *a, const weft_choice *c, weft_pieces *out) {
-  if (!a->token_ids) return;
+  if (!a->wanted.token_ids) return;
   weft_text_puts(&out->text, ",\"token_ids\":[");
   weft_pieces_raw(out, c->ids.bytes, c->ids.n);
   weft_text_puts(&out->text, "]");

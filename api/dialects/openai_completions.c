@@ -49,7 +49,7 @@ static void put_member(const weft_token_logprob *t, member_names *names, weft_te
 static void put_top(const weft_answer *a, const weft_delta *d, uint32_t i, weft_text *out) {
   member_names names = {.n = 0};
   weft_text_puts(out, "{");
-  for (uint32_t k = 0; k < d->n_top[i] && k < a->n_top; k++) {
+  for (uint32_t k = 0; k < d->n_top[i] && k < a->asked->sampling.n_top_logprobs; k++) {
     put_member(&d->top_logprobs[(size_t)i * d->top_stride + k], &names, out);
   }
   put_member(&d->logprobs[i], &names, out);
@@ -92,7 +92,7 @@ static void put_choice(const weft_answer *a, const weft_choice *c, const char *f
   weft_text *out = &pieces->text;
   weft_text_printf(out, "{\"index\":%u,\"text\":", c->index);
   weft_pieces_string(pieces, c->text.bytes, c->text.n);
-  if (a->logprobs && (whole || c->n_logprobs > 0)) {
+  if (a->asked->sampling.logprobs && (whole || c->n_logprobs > 0)) {
     weft_text_puts(out, ",\"logprobs\":{");
     put_list("tokens", &c->logprobs[TOKENS], pieces);
     weft_text_puts(out, ",");
@@ -114,7 +114,7 @@ static void put_choice(const weft_answer *a, const weft_choice *c, const char *f
     put_warning(c, out);
   }
   if (whole) weft_openai_prompt_logprobs(a, c, pieces);
-  if (a->token_ids && (whole || c->n_ids > 0)) {
+  if (a->wanted.token_ids && (whole || c->n_ids > 0)) {
     weft_text_puts(out, ",");
     put_list("token_ids", &c->ids, pieces);
   }

@@ -313,51 +313,52 @@ weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt
 
 static weft_status read_stream(weft_gen *gen, const json_t *root, weft_refusal *why) {
   bool special = true;
-  weft_status status = field_flag(root, "stream", &gen->stream, why);
-  if (status == WEFT_OK) status = field_flag(root, "return_token_ids", &gen->token_ids, why);
-  if (status == WEFT_OK) status = field_flag(root, "stream_canvas", &gen->canvas_events, why);
+  weft_status status = field_flag(root, "stream", &gen->wanted.stream, why);
+  if (status == WEFT_OK) status = field_flag(root, "return_token_ids", &gen->wanted.token_ids, why);
+  if (status == WEFT_OK) status = field_flag(root, "stream_canvas", &gen->params.canvas_deltas, why);
   if (status == WEFT_OK) status = field_flag(root, "skip_special_tokens", &special, why);
   if (status != WEFT_OK) return status;
   const json_t *options = field_of(root, "stream_options");
   if (options != NULL) {
     if (!json_is_object(options)) return field_wrong(why, "stream_options", "an object");
-    if (!gen->stream) {
+    if (!gen->wanted.stream) {
       return weft_refuse(why, 400, "invalid_value", "stream_options", "stream_options needs \"stream\": true");
     }
     const json_t *usage = field_of(options, "include_usage");
     if (usage != NULL && !json_is_boolean(usage))
       return field_wrong(why, "stream_options.include_usage", "true or false");
-    gen->include_usage = json_is_true(usage);
+    gen->wanted.include_usage = json_is_true(usage);
   }
-  if (gen->canvas_events && !gen->stream) {
+  if (gen->params.canvas_deltas && !gen->wanted.stream) {
     return weft_refuse(why, 400, "invalid_value", "stream_canvas", "stream_canvas needs \"stream\": true");
   }
-  gen->params.whole_tokens = gen->token_ids;
-  gen->params.canvas_deltas = gen->canvas_events;
+  gen->params.whole_tokens = gen->wanted.token_ids;
   gen->params.with_special = !special;
   return WEFT_OK;
 }
 
 /* How many answers are made of each prompt, and how many of them are given. */
 static weft_status read_choices(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
-  gen->n_given = 1;
-  static const field_row rows[] = {
-      {.name = "n", .kind = FIELD_U32, .at = offsetof(weft_gen, n_given), .range = {1, 1, WEFT_ANSWERS_MAX, false}},
-      {.name = "best_of",
-       .kind = FIELD_U32,
-       .at = offsetof(weft_gen, n_choices),
-       .range = {1, 1, WEFT_ANSWERS_MAX, false}}};
+  gen->wanted.n_given = 1;
+  static const field_row rows[] = {{.name = "n",
+                                    .kind = FIELD_U32,
+                                    .at = offsetof(weft_gen, wanted.n_given),
+                                    .range = {1, 1, WEFT_ANSWERS_MAX, false}},
+                                   {.name = "best_of",
+                                    .kind = FIELD_U32,
+                                    .at = offsetof(weft_gen, wanted.n_choices),
+                                    .range = {1, 1, WEFT_ANSWERS_MAX, false}}};
   weft_status status = read_count(gen, root, &rows[0], NULL, why);
-  gen->n_choices = gen->n_given;
+  gen->wanted.n_choices = gen->wanted.n_given;
   if (status == WEFT_OK) status = read_count(gen, root, &rows[1], NULL, why);
-  if (status != WEFT_OK || gen->n_choices == gen->n_given) return status;
+  if (status != WEFT_OK || gen->wanted.n_choices == gen->wanted.n_given) return status;
   if (kind != WEFT_OPENAI_COMPLETIONS) {
     return weft_refuse(why, 400, "unsupported", "best_of",
                        "best_of belongs to /v1/completions: ask for n answers and choose");
   }
-  if (gen->n_choices < gen->n_given) {
+  if (gen->wanted.n_choices < gen->wanted.n_given) {
     return weft_refuse(why, 400, "invalid_value", "best_of", "best_of is %u; it must be at least n, which is %u",
-                       gen->n_choices, gen->n_given);
+                       gen->wanted.n_choices, gen->wanted.n_given);
   }
   if (json_is_true(field_of(root, "stream"))) {
     return weft_refuse(why, 400, "invalid_value", "best_of",
@@ -414,9 +415,9 @@ static weft_status read_body(weft_gen *gen, weft_openai_kind kind, const json_t 
   weft_status status = read_values(gen, kind, root, why);
   if (status != WEFT_OK) return status;
   status = kind == WEFT_OPENAI_CHAT ? read_chat(gen, root, why) : read_prompts(gen, field_of(root, "prompt"), why);
-  if (status == WEFT_OK && gen->n_prompts * gen->n_choices > WEFT_ANSWERS_MAX) {
+  if (status == WEFT_OK && gen->n_prompts * gen->wanted.n_choices > WEFT_ANSWERS_MAX) {
     return weft_refuse(why, 400, "invalid_value", "n", "%u prompts times %s = %u are more than %d answers",
-                       gen->n_prompts, gen->params.score ? "best_of" : "n", gen->n_choices, WEFT_ANSWERS_MAX);
+                       gen->n_prompts, gen->params.score ? "best_of" : "n", gen->wanted.n_choices, WEFT_ANSWERS_MAX);
   }
   return status;
 }

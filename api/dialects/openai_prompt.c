@@ -21,19 +21,19 @@ weft_status weft_openai_echo(weft_gen *gen, weft_openai_kind kind, const json_t 
 weft_status weft_openai_read_prompt_logprobs(weft_gen *gen, const json_t *root, weft_refusal *why) {
   static const field_row row = {.name = "prompt_logprobs",
                                 .kind = FIELD_U32,
-                                .at = offsetof(weft_gen, n_prompt_logprobs),
+                                .at = offsetof(weft_gen, wanted.n_prompt_logprobs),
                                 .range = {WEFT_RANGE_TOP_LOGPROBS}};
   weft_generate_params *p = &gen->params;
   const json_t *value = field_of(root, row.name);
   weft_status status = value == NULL ? WEFT_OK : field_read(gen, &row, value, row.name, why);
   if (status != WEFT_OK) return status;
-  gen->prompt_logprobs = value != NULL;
-  if (gen->prompt_logprobs && gen->stream) {
+  gen->wanted.prompt_logprobs = value != NULL;
+  if (gen->wanted.prompt_logprobs && gen->wanted.stream) {
     return weft_refuse(why, 400, "invalid_value", row.name,
                        "prompt_logprobs is part of a whole answer: leave it or stream out");
   }
-  p->prompt_logprobs = gen->prompt_logprobs || (p->echo && p->sampling.logprobs);
-  p->n_prompt_top = gen->n_prompt_logprobs;
+  p->prompt_logprobs = gen->wanted.prompt_logprobs || (p->echo && p->sampling.logprobs);
+  p->n_prompt_top = gen->wanted.n_prompt_logprobs;
   if (p->echo && p->sampling.n_top_logprobs > p->n_prompt_top) p->n_prompt_top = p->sampling.n_top_logprobs;
   return WEFT_OK;
 }
@@ -64,7 +64,7 @@ static void put_place(const weft_answer *a, const weft_delta *part, uint32_t i, 
   }
   weft_text_puts(out, "{");
   put_entry(own, out);
-  for (uint32_t k = 0; k < part->n_top[i] && k < a->n_prompt_logprobs; k++) {
+  for (uint32_t k = 0; k < part->n_top[i] && k < a->wanted.n_prompt_logprobs; k++) {
     const weft_token_logprob *t = &part->top_logprobs[(size_t)i * part->top_stride + k];
     if (t->token == own->token) continue;
     weft_text_puts(out, ",");
@@ -82,7 +82,7 @@ void weft_openai_prompt_part(const weft_answer *a, weft_choice *c, const weft_de
 
 void weft_openai_prompt_logprobs(const weft_answer *a, const weft_choice *c, weft_pieces *out) {
   const weft_text *places = &weft_answer_first(a, c)->prompt_places;
-  if (!a->prompt_logprobs) return;
+  if (!a->wanted.prompt_logprobs) return;
   weft_text_puts(&out->text, ",\"prompt_logprobs\":[");
   weft_pieces_raw(out, places->bytes, places->n);
   weft_text_puts(&out->text, "]");

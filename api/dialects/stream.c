@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "api/dialects/answer_calls.h"
+#include "api/generation.h"
 #include "api/json.h"
 #include "api/request_memory.h"
 #include "api/runtime.h"
@@ -67,7 +68,7 @@ weft_answer_usage weft_answer_get_usage(const weft_answer *a) {
   weft_answer_usage u = {0};
   for (uint32_t i = 0; i < a->n; i++) {
     const weft_choice *c = &a->choice[i];
-    if (i % a->n_per_prompt == 0) {
+    if (i % a->wanted.n_choices == 0) {
       u.prompt += c->usage.prompt_tokens;
       u.cached += c->usage.cached_tokens;
     }
@@ -80,7 +81,7 @@ weft_answer_usage weft_answer_get_usage(const weft_answer *a) {
 }
 
 const weft_choice *weft_answer_first(const weft_answer *a, const weft_choice *c) {
-  return &a->choice[c->prompt * a->n_per_prompt];
+  return &a->choice[c->prompt * a->wanted.n_choices];
 }
 
 static void put_chunk(weft_answer *a, weft_choice *c, const char *finish) {
@@ -105,10 +106,10 @@ static void put_canvas(weft_answer *a, const weft_choice *c, const weft_delta *d
 /* Numbers the choices that are given: of each prompt the most likely ones, the earlier of equals. */
 static void choose_given(weft_answer *a) {
   for (uint32_t i = 0; i < a->n; i++) a->choice[i].index = UINT32_MAX;
-  for (uint32_t first = 0, index = 0; first < a->n; first += a->n_per_prompt) {
-    for (uint32_t k = 0; k < a->n_given; k++) {
+  for (uint32_t first = 0, index = 0; first < a->n; first += a->wanted.n_choices) {
+    for (uint32_t k = 0; k < a->wanted.n_given; k++) {
       weft_choice *best = NULL;
-      for (uint32_t i = 0; i < a->n_per_prompt; i++) {
+      for (uint32_t i = 0; i < a->wanted.n_choices; i++) {
         weft_choice *c = &a->choice[first + i];
         if (c->index != UINT32_MAX) continue;
         if (best == NULL || c->mean_logprob > best->mean_logprob) best = c;
@@ -129,11 +130,11 @@ static weft_status keep_text(const weft_answer *a, weft_choice *c, const weft_de
     weft_text_append(d->thinking ? &c->thinking : &c->text, d->text, d->n_text);
   }
   if (d->thinking) c->n_thinking_tokens += d->n_tokens;
-  for (uint32_t i = 0; i < d->n_tokens && a->token_ids && d->kind == WEFT_DELTA_TEXT; i++) {
+  for (uint32_t i = 0; i < d->n_tokens && a->wanted.token_ids && d->kind == WEFT_DELTA_TEXT; i++) {
     if (c->n_ids++ > 0) weft_text_puts(&c->ids, ",");
     weft_json_int(&c->ids, d->tokens[i]);
   }
-  if (a->logprobs && d->logprobs != NULL) a->dialect->logprobs(a, c, d);
+  if (a->asked->sampling.logprobs && d->logprobs != NULL) a->dialect->logprobs(a, c, d);
   if (d->kind == WEFT_DELTA_PROMPT) c->n_prompt_text += weft_text_characters(d->text, d->n_text);
   return status == WEFT_OK ? choice_status(c) : status;
 }
@@ -185,7 +186,7 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
   a->n_ended += 1;
   weft_status status = refuse_end(d, why);
   if (status != WEFT_OK) return status;
-  if (a->end_logprobs && d->logprobs != NULL) put_end_logprobs(a, c, d);
+  if (a->asked->echo && a->asked->sampling.logprobs && d->logprobs != NULL) put_end_logprobs(a, c, d);
   bool cut = strcmp(c->finish, "stop") != 0 || c->stop != NULL || c->stop_token >= 0;
   if ((c->reader != NULL && answer_calls_end(c, cut) != WEFT_OK) || choice_status(c) != WEFT_OK) {
     return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
@@ -199,18 +200,18 @@ static weft_status take_end(weft_answer *a, weft_choice *c, const weft_delta *d,
 
 /* The logprobs of a prompt are written once for all of its choices. */
 static bool lists_prompt(const weft_answer *a, const weft_choice *c) {
-  return a->prompt_logprobs && c == weft_answer_first(a, c);
+  return a->wanted.prompt_logprobs && c == weft_answer_first(a, c);
 }
 
 static weft_status take_delta(weft_answer *a, weft_choice *c, const weft_delta *d, weft_refusal *why) {
   if (d->kind == WEFT_DELTA_END) return take_end(a, c, d, why);
   if (d->kind == WEFT_DELTA_CANVAS) {
-    if (a->stream && a->canvas_events) put_canvas(a, c, d);
+    if (a->wanted.stream && a->asked->canvas_deltas) put_canvas(a, c, d);
     return WEFT_OK;
   }
   bool listed = d->kind == WEFT_DELTA_PROMPT && lists_prompt(a, c);
   if (listed) a->dialect->prompt(a, c, d);
-  if ((listed && !a->echo ? choice_status(c) : keep_text(a, c, d)) != WEFT_OK)
+  if ((listed && !a->asked->echo ? choice_status(c) : keep_text(a, c, d)) != WEFT_OK)
     return weft_refuse(why, 500, "no_memory", NULL, "no memory for the answer");
   if (a->by_chunks && has_more(c)) put_chunk(a, c, NULL);
   return WEFT_OK;
@@ -292,7 +293,7 @@ static weft_status step_whole(weft_answer *a, int64_t *work, weft_refusal *why) 
     return status;
   }
   if (a->dialect->settle != NULL && !a->dialect->settle(a, work)) return WEFT_OK;
-  if (a->n_given < a->n_per_prompt) choose_given(a);
+  if (a->wanted.n_given < a->wanted.n_choices) choose_given(a);
   a->dialect->whole(a, &a->out);
   weft_text_reserve(&a->body, weft_pieces_bytes(&a->out));
   a->over = true;
@@ -350,22 +351,11 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
                      .id = id.bytes,
                      .model = served_name(config->runtime, gen->params.model),
                      .created = now.tv_sec,
-                     .stream = gen->stream,
-                     .by_chunks = gen->stream || config->dialect->whole_by_chunks,
-                     .include_usage = gen->include_usage,
-                     .token_ids = gen->token_ids,
-                     .canvas_events = gen->canvas_events,
-                     .logprobs = gen->params.sampling.logprobs,
-                     .n_top = gen->params.sampling.n_top_logprobs,
-                     .end_logprobs = gen->params.echo && gen->params.sampling.logprobs,
-                     .echo = gen->params.echo,
-                     .prompt_logprobs = gen->prompt_logprobs,
-                     .n_prompt_logprobs = gen->n_prompt_logprobs,
-                     .n_per_prompt = gen->n_choices,
-                     .n_given = gen->n_given,
-                     .out = {.copies = gen->stream},
+                     .wanted = gen->wanted,
+                     .by_chunks = gen->wanted.stream || config->dialect->whole_by_chunks,
+                     .out = {.copies = gen->wanted.stream},
                      .own = config->own};
-  a->choice = weft_alloc((size_t)gen->n_prompts * gen->n_choices, sizeof *a->choice);
+  a->choice = weft_alloc((size_t)gen->n_prompts * gen->wanted.n_choices, sizeof *a->choice);
   if (a->choice != NULL && weft_text_status(&id) == WEFT_OK && id.bytes != NULL) return a;
   close_answer(a);
   return NULL;
@@ -374,7 +364,7 @@ static weft_answer *open_answer(const weft_answer_config *config, weft_exchange 
 /* What an answer that gives the prompt back, or lists its logprobs, keeps for each token of it. */
 static size_t bytes_per_prompt_token(const weft_gen *gen, bool collected) {
   const weft_sampling *s = &gen->params.sampling;
-  size_t n = gen->prompt_logprobs ? (1 + (size_t)gen->n_prompt_logprobs) * WEFT_JSON_BYTES : 0;
+  size_t n = gen->wanted.prompt_logprobs ? (1 + (size_t)gen->wanted.n_prompt_logprobs) * WEFT_JSON_BYTES : 0;
   if (!gen->params.echo || !collected) return n;
   return n + WEFT_TEXT_BYTES + (s->logprobs ? (1 + (size_t)s->n_top_logprobs) * WEFT_JSON_BYTES : 0);
 }
@@ -394,30 +384,31 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
                                   weft_generation **out, weft_refusal *why) {
   const weft_gen *gen = config->gen;
   char line[512];
-  uint32_t retry_ms = 0, n = gen->n_prompts * gen->n_choices;
+  uint32_t retry_ms = 0, n = gen->n_prompts * gen->wanted.n_choices;
   submission own = {config, a->exchange};
   for (uint32_t p = 0; p < gen->n_prompts; p++) {
     params[p] = gen->params;
     params[p].tenant = config->tenant;
-    params[p].collected = !gen->stream || a->dialect->keeps_text;
+    params[p].collected = !gen->wanted.stream || a->dialect->keeps_text;
     params[p].prompt = gen->prompt[p];
     params[p].kept_per_prompt_token = bytes_per_prompt_token(gen, params[p].collected);
     params[p].stop_submit = stops_submit;
     params[p].stop_self = &own;
   }
   params->retry_ms = &retry_ms;
-  int status = weft_submit_all(config->runtime, params, gen->n_prompts, gen->n_choices, out, line, sizeof line);
+  int status = weft_submit_all(config->runtime, params, gen->n_prompts, gen->wanted.n_choices, out, line, sizeof line);
   if (status != 0) {
     (void)weft_refuse_status(why, status, line, atomic_load(config->draining));
     why->retry_s = (retry_ms + 999) / 1000;
     return WEFT_E_INVALID;
   }
+  a->asked = weft_generation_asked(out[0]);
   for (uint32_t i = 0; i < n; i++) {
     a->choice[i].generation = out[i];
     a->by_canvas = weft_answer_mode(out[i]) == WEFT_MODE_DIFFUSION; /* of all choices alike */
     a->choice[i].index = i;
-    a->choice[i].prompt = i / gen->n_choices;
-    a->choice[i].prompt_read = !a->echo && !lists_prompt(a, &a->choice[i]);
+    a->choice[i].prompt = i / gen->wanted.n_choices;
+    a->choice[i].prompt_read = !a->asked->echo && !lists_prompt(a, &a->choice[i]);
   }
   a->n = n;
   return WEFT_OK;
@@ -427,7 +418,7 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
 static weft_status submit_all(weft_answer *a, const weft_answer_config *config, weft_refusal *why) {
   const weft_gen *gen = config->gen;
   weft_generate_params *params = weft_alloc(gen->n_prompts, sizeof *params);
-  weft_generation **out = weft_alloc((size_t)gen->n_prompts * gen->n_choices, sizeof *out);
+  weft_generation **out = weft_alloc((size_t)gen->n_prompts * gen->wanted.n_choices, sizeof *out);
   weft_status status = params == NULL || out == NULL
                            ? weft_refuse(why, 503, "no_memory", NULL, "no memory for this request: try again later")
                            : submit_prompts(a, config, params, out, why);
@@ -455,12 +446,12 @@ void weft_answer_start(const weft_answer_config *config, weft_exchange *x) {
     return;
   }
   weft_exchange_note(x)->answer = a;
-  weft_source source = {.pull = a->stream ? pull_stream : pull_whole,
+  weft_source source = {.pull = a->wanted.stream ? pull_stream : pull_whole,
                         .wait = say_wait,
                         .left = cancel_all,
                         .close = close_answer,
                         .self = a};
-  if (a->stream) {
+  if (a->wanted.stream) {
     weft_exchange_stream(x, a->dialect->stream_type, &source);
   } else {
     weft_exchange_later(x, &source);

@@ -94,20 +94,16 @@ struct weft_answer {
   char *id;
   const char *model; /* the name under which the model is served */
   int64_t created;
-  bool stream, by_chunks, include_usage, token_ids, canvas_events, logprobs; /* by_chunks: chunk is called */
-  bool by_canvas;                                                            /* the answer is written by diffusion */
-  bool end_logprobs;    /* logprobs have an entry for the stop token */
-  bool echo;            /* the prompt is given back before each choice's text */
-  bool prompt_logprobs; /* a list of the prompt's logprobs is given, with n_prompt_logprobs likely tokens each */
-  /* n_top: most likely tokens reported at each position of the answer, and of a prompt that is given back before it. */
-  uint32_t n_top, n_prompt_logprobs;
+  weft_wanted wanted;
+  const weft_generate_params *asked; /* of all choices but for the prompt; the first generation's, as long as it is */
+  bool by_chunks;                    /* chunk is called */
+  bool by_canvas;                    /* the answer is written by diffusion */
   weft_choice *choice;
-  uint32_t n, n_per_prompt, n_ended, turn;
+  uint32_t n, n_ended, turn;
   uint32_t n_begun;           /* choices whose begin was written */
   bool over;                  /* the end is written, or the fault */
   weft_pieces out;            /* written, and not yet given */
   weft_text body;             /* a whole answer as far as it is formatted */
-  uint32_t n_given;           /* how many of the n_per_prompt choices the client gets */
   struct answer_tools *tools; /* the tools that may be called; NULL: no calls are looked for (answer_calls.h) */
   void *own;                  /* what the dialect keeps with the answer */
 };

@@ -57,7 +57,8 @@ static void read_prompt(const weft_prompt *p) {
 /* empty: Ollama has requests that ask for no answer. */
 static void read_gen(const weft_gen *gen, bool empty) {
   const weft_generate_params *p = &gen->params;
-  REQUIRE((gen->n_prompts >= 1 || empty) && gen->n_choices >= 1 && gen->n_prompts * gen->n_choices <= WEFT_ANSWERS_MAX);
+  REQUIRE((gen->n_prompts >= 1 || empty) && gen->wanted.n_choices >= 1 &&
+          gen->n_prompts * gen->wanted.n_choices <= WEFT_ANSWERS_MAX);
   for (uint32_t i = 0; i < gen->n_prompts; i++) read_prompt(&gen->prompt[i]);
   if (p->model != NULL) read_text(p->model);
   for (uint32_t i = 0; i < p->n_stop; i++) {
@@ -74,9 +75,9 @@ static void read_gen(const weft_gen *gen, bool empty) {
           fabsf(p->sampling.frequency_penalty) <= 2.0f);
   REQUIRE(p->sampling.n_top_logprobs <= WEFT_TOP_LOGPROBS_MAX && p->entropy_bound.stability <= WEFT_STABILITY_MAX);
   REQUIRE(p->entropy_bound.max_steps <= 4096);
-  REQUIRE(p->n_prompt_top <= WEFT_TOP_LOGPROBS_MAX && gen->n_prompt_logprobs <= p->n_prompt_top);
+  REQUIRE(p->n_prompt_top <= WEFT_TOP_LOGPROBS_MAX && gen->wanted.n_prompt_logprobs <= p->n_prompt_top);
   REQUIRE(p->echo || !p->prompt_only);
-  REQUIRE(!gen->prompt_logprobs || (p->prompt_logprobs && !gen->stream));
+  REQUIRE(!gen->wanted.prompt_logprobs || (p->prompt_logprobs && !gen->wanted.stream));
   REQUIRE(!(p->echo && p->sampling.logprobs) || p->prompt_logprobs);
 }
 

@@ -33,7 +33,7 @@ static void *new_stream(void) {
 static void thinking_is_a_block(void **state) {
   weft_choice c = {.finish = "stop"};
   weft_answer a = {
-      .dialect = &weft_anthropic, .choice = &c, .n = 1, .n_per_prompt = 1, .own = new_stream(), .id = NULL};
+      .dialect = &weft_anthropic, .choice = &c, .n = 1, .wanted.n_choices = 1, .own = new_stream(), .id = NULL};
   weft_pieces out = {.copies = true};
   (void)state;
   weft_text_puts(&c.thinking, "hm");
@@ -61,7 +61,7 @@ static void thinking_is_a_block(void **state) {
 
 static void an_answer_without_text_has_an_empty_block(void **state) {
   weft_choice c = {.finish = "stop", .stop = "###"};
-  weft_answer a = {.dialect = &weft_anthropic, .choice = &c, .n = 1, .n_per_prompt = 1, .own = new_stream()};
+  weft_answer a = {.dialect = &weft_anthropic, .choice = &c, .n = 1, .wanted.n_choices = 1, .own = new_stream()};
   weft_pieces out = {.copies = true};
   (void)state;
   weft_anthropic.chunk(&a, &c, "stop", &out);

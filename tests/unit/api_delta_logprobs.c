@@ -103,7 +103,8 @@ static void forget(weft_choice *c) {
 
 /* The choice's lists as the dialect writes them, over all deltas; streamed: each delta is written by itself. */
 static weft_text written(const weft_dialect *dialect, uint32_t cuts, bool streamed) {
-  weft_answer a = {.dialect = dialect, .logprobs = true, .n_top = ASKED, .stream = streamed};
+  static const weft_generate_params asked = {.sampling = {.logprobs = true, .n_top_logprobs = ASKED}};
+  weft_answer a = {.dialect = dialect, .asked = &asked, .wanted.stream = streamed};
   weft_choice c = {.begun = true};
   weft_text out[4] = {{0}}, all = {0};
   delta_logprobs l = {0};

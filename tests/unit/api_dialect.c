@@ -50,7 +50,8 @@ static const char *text_at(json_t *root, const char *first, const char *second) 
 }
 
 static void thinking_is_apart(void **state) {
-  weft_answer a = {.dialect = &weft_openai_chat};
+  const weft_generate_params asked = {.max_tokens = 1};
+  weft_answer a = {.dialect = &weft_openai_chat, .asked = &asked};
   weft_choice c = {.index = 3, .finish = "stop"};
   (void)state;
   json_t *root = written(chunk, &a, &c); /* nothing was sent yet: the role comes first */
@@ -89,9 +90,10 @@ static void logprobs_of_strange_tokens(void **state) {
   const weft_delta d = {
       .n_tokens = 1, .logprobs = top, .top_logprobs = top, .n_top = n_top, .top_stride = 2, .text_at = text_at};
   const weft_dialect *const dialects[] = {&weft_openai_chat, &weft_openai_completions};
+  const weft_generate_params asked = {.sampling = {.logprobs = true, .n_top_logprobs = 2}};
   (void)state;
   for (int i = 0; i < 2; i++) {
-    weft_answer a = {.dialect = dialects[i], .logprobs = true, .n_top = 2};
+    weft_answer a = {.dialect = dialects[i], .asked = &asked};
     weft_choice c = {.begun = true, .finish = "stop"};
     dialects[i]->logprobs(&a, &c, &d);
     dialects[i]->logprobs(&a, &c, &d);

@@ -290,12 +290,14 @@ static void open_kit(answer_kit *k, const weft_dialect *dialect) {
     weft_text_puts(&k->call[i].name, names[i]);
   }
   k->choice.call = k->call;
+  static const weft_generate_params asked = {.max_tokens = 1};
   k->answer = (weft_answer){.dialect = dialect,
+                            .asked = &asked,
                             .id = answer_id,
                             .model = "m",
                             .choice = &k->choice,
                             .n = 1,
-                            .n_per_prompt = 1,
+                            .wanted.n_choices = 1,
                             .own = weft_alloc(1, OWN_BYTES)};
 }
 

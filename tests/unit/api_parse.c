@@ -53,7 +53,7 @@ static void every_field_lands(void **state) {
   const weft_generate_params *p = &gen.params;
   assert_string_equal(p->model, "m");
   assert_int_equal(gen.n_prompts, 1);
-  assert_int_equal(gen.n_choices, 2);
+  assert_int_equal(gen.wanted.n_choices, 2);
   assert_int_equal(gen.prompt[0].n_turns, 3);
   assert_string_equal(gen.prompt[0].turns[0].role, "system");
   assert_string_equal(gen.prompt[0].turns[1].content, "ab");
@@ -76,7 +76,7 @@ static void every_field_lands(void **state) {
   assert_true((p->sampling.bias[0].token == 3 && p->sampling.bias[0].bias == -100.0f) ||
               (p->sampling.bias[1].token == 3 && p->sampling.bias[1].bias == -100.0f));
   assert_true(p->sampling.logprobs && p->sampling.n_top_logprobs == 4);
-  assert_true(gen.stream && gen.include_usage && gen.token_ids && gen.canvas_events);
+  assert_true(gen.wanted.stream && gen.wanted.include_usage && gen.wanted.token_ids && gen.params.canvas_deltas);
   assert_true(p->whole_tokens && p->canvas_deltas);
   assert_int_equal(p->mode, WEFT_MODE_DIFFUSION);
   assert_true(p->entropy_bound.max_steps == 10 && p->canvases == 2 && p->entropy_bound.stability == 2);
@@ -103,8 +103,8 @@ static void what_is_left_out_is_neutral(void **state) {
     assert_true(gen.params.sampling.temperature == neutral.sampling.temperature &&
                 gen.params.sampling.top_k == neutral.sampling.top_k);
     assert_true(gen.params.sampling.top_p == neutral.sampling.top_p && gen.params.sampling.repetition_penalty == 1.0f);
-    assert_false(gen.params.has_seed || gen.stream || gen.params.sampling.logprobs || gen.params.n_stop > 0);
-    assert_int_equal(gen.n_choices, 1);
+    assert_false(gen.params.has_seed || gen.wanted.stream || gen.params.sampling.logprobs || gen.params.n_stop > 0);
+    assert_int_equal(gen.wanted.n_choices, 1);
     assert_int_equal(gen.params.max_tokens, 0);
     assert_null(gen.params.model);
     weft_gen_close(&gen);
