@@ -4,6 +4,7 @@
 # unit/api_example.) Prints `N passed, N failed`.
 #   - the console blocks of README run: programs on the demo model, a server, requests to it; the answers shown come out
 #   - a command line of weft anywhere in docs names only options that the command has
+#   - the table of another engine's variables in sources.md is whole, and the options that it names exist
 #   - the defaults that operations.md prints are those of `weft serve --help`
 #   - fields.md is what `weft fields` prints
 #   - links to files of the tree lead somewhere
@@ -58,10 +59,10 @@ done <"$work/commands"
 [ "$passed" -ge 5 ] || bad "README: fewer commands ran than it has"
 
 # Command lines: from `weft COMMAND` to the end of the code, in blocks and between backticks.
-for name in generate chat serve demo inspect tokenize top trace bench eval check logits perplexity soak sim; do
+for name in generate chat serve demo inspect tokenize top trace bench eval check logits perplexity soak sim test-model; do
   "$weft" "$name" --help | grep -oE -- '--[a-z0-9-]+' | sort -u >"$work/$name.options"
 done
-grep -noE 'weft [a-z]+ [^`]*' README.md CONTRIBUTING.md docs/*.md bench/*.sh | sed -E 's/[|;>].*//; s/ # .*//' >"$work/lines"
+grep -noE 'weft [a-z-]+ [^`]*' README.md CONTRIBUTING.md docs/*.md bench/*.sh | sed -E 's/[|;>].*//; s/ # .*//' >"$work/lines"
 while IFS=: read -r file number line; do
   name=$(cut -d' ' -f2 <<<"$line")
   [ -f "$work/$name.options" ] || continue
@@ -69,6 +70,24 @@ while IFS=: read -r file number line; do
     if grep -qxF -- "$option" "$work/$name.options"; then ok; else bad "$file:$number: weft $name has no $option"; fi
   done
 done <"$work/lines"
+
+# sources.md: | `DIFFUSION_NAME` | `weft COMMAND --option`, ... or none | why |
+n=0
+while IFS='|' read -r _ variable here why _; do
+  n=$((n + 1))
+  if [ ${#why} -lt 30 ]; then bad "docs/sources.md:$variable: neither what it does here nor why there is none"; else ok; fi
+  [ "$here" = ' none ' ] && continue
+  mapfile -t commands < <(grep -oE '`weft [^`]+`' <<<"$here" | tr -d '`')
+  [ ${#commands[@]} -gt 0 ] || bad "docs/sources.md:$variable: '$here' names no command"
+  for command in "${commands[@]}"; do
+    read -r -a words <<<"$command"
+    [ -f "$work/${words[1]}.options" ] || bad "docs/sources.md:$variable: there is no weft ${words[1]}"
+    for option in "${words[@]:2}"; do
+      if grep -qxF -- "$option" "$work/${words[1]}.options"; then ok; else bad "docs/sources.md:$variable: weft ${words[1]} has no $option"; fi
+    done
+  done
+done < <(grep -E '^\| `DIFFUSION_[A-Z_]+(=1)?` \|' docs/sources.md)
+if [ $n = 16 ]; then ok; else bad "docs/sources.md: $n rows of variables, not 16"; fi
 
 # operations.md: | `--running`, `--queue` | 64, 256 | ... where both cells are as many and a default is a number
 while IFS='|' read -r _ names defaults _; do
