@@ -171,6 +171,36 @@ expect 0 'prefill 64' "$weft" bench model -m $demo --n-prompt 64 --n-generate 32
 expect 0 '8 decoding' "$weft" bench model canvases mix -m $demo --n-prompt 32 --repeat 1 --running 9 --rows 512 -q
 expect 0 'slowest block over fastest' "$weft" bench model blocks -m $demo --n-prompt 32 --repeat 1 -q
 expect 2 'must be context' "$weft" bench model widths -m $demo
+expect 0 'all again' "$weft" bench model recompute -m $demo --n-prompt 32 --repeat 1 -q
+expect 2 'must be model, frontier' "$weft" bench speed -m $demo
+# each step computes its increment alone, without the cache the whole prompt, and holds as much memory either way
+steps="bench frontier -m $demo --from 128 --to 640 --step 256 --repeat 2 --n-generate 8 -q"
+expect 0 '' "$weft" $steps -o "$dir/found.csv" --plots "$dir/plots"
+expect 0 '128,128 384,256 640,256 ' echo "$(awk -F, 'NR > 1 { printf "%s,%s ", $1, $2 }' "$dir/found.csv")"
+expect 0 'gen_tps_ss,gen_tps_ss_cv,canvas_ms,canvas_ms_cv,kv_bytes' cat "$dir/found.csv"
+for plot in prefill decode canvas; do expect 0 '</svg>' cat "$dir/plots/$plot.svg"; done
+"$weft" $steps --no-prefix-cache --csv >"$dir/computed.csv"
+expect 0 '128,128 384,384 640,640 ' echo "$(awk -F, 'NR > 1 { printf "%s,%s ", $1, $2 }' "$dir/computed.csv")"
+expect 0 '+50.00 %' "$weft" bench compare "$dir/found.csv" "$dir/computed.csv"
+expect 0 '6 same' echo "$("$weft" bench compare "$dir/found.csv" "$dir/found.csv" | grep -cE '(computed|kv_bytes) .* same$') same"
+expect 0 '3 same' echo "$("$weft" bench compare "$dir/found.csv" "$dir/computed.csv" | grep -c 'kv_bytes .* same$') same"
+printf 'work,a,a_cv,b\n"x, y",100,1,5\nz,1,1,1\n' >"$dir/a.csv"
+printf 'work,a,a_cv,b\n"x, y",102,1,6\nw,1,1,1\n' >"$dir/b.csv"
+expect 0 '+2.00 %  noise' "$weft" bench compare "$dir/a.csv" "$dir/b.csv"
+sed -i 's/102,1/103,1/' "$dir/b.csv"
+expect 0 '3.00 %  ' "$weft" bench compare "$dir/a.csv" "$dir/b.csv"
+expect 0 '0 noise' echo "$("$weft" bench compare "$dir/a.csv" "$dir/b.csv" | grep -c noise) noise"
+expect 0 'only in' "$weft" bench compare "$dir/a.csv" "$dir/b.csv"
+expect 1 'in common' "$weft" bench compare "$dir/a.csv" "$dir/found.csv"
+expect 2 'as many cells' "$weft" bench compare "$dir/a.csv" README.md
+expect 2 'name two files' "$weft" bench compare "$dir/a.csv"
+expect 2 'has room for prompts of' "$weft" bench frontier -m $demo --from 4096
+expect 2 'n-generate must be from 3' "$weft" bench frontier -m $demo --n-generate 2
+"$weft" bench stages -m $tiny --n-prompt 32 --n-generate 8 --repeat 1 -q >"$dir/stages"
+for row in '--no-graphs                          left out: only a card has this' '--backend ref' 'as it is, again'; do
+  expect 0 "$row" cat "$dir/stages"
+done
+expect 0 'long' "$weft" bench preset -m tests/golden/models/ar-base.gguf --repeat 1 -q
 expect 0 'canvases at once' "$weft" bench room -m $demo --kv-mib 2 -c 256 --running 8
 expect 2 'no case holds' "$weft" bench kernels types Q4_KM --cpu-time --threads 1
 expect 0 'take_release_ns' "$weft" bench pager --json

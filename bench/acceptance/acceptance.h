@@ -16,7 +16,7 @@ typedef struct acceptance {
   weft_tokenizer *tokenizer; /* tokenizer; NULL: it could not be opened */
   bool chat;                 /* template: a conversation can be rendered */
   bool answered;             /* answers: it answers questions, so its weights are a trained model's */
-  char *text;                /* of --text, or NULL: the built-in one */
+  char *text;                /* of --text, or NULL: bench/lab/prose.h */
   size_t n_text;
 } acceptance;
 
@@ -31,8 +31,5 @@ void acceptance_check_template(acceptance *a);
 void acceptance_check_answers(acceptance *a);
 /* How well the model foretells the text, by each way of writing that it has. */
 void acceptance_check_prediction(acceptance *a);
-
-/* The built-in text. */
-extern const char acceptance_text[];
 
 #endif

@@ -6,6 +6,7 @@
 #include "bench/acceptance/acceptance.h"
 #include "bench/lab/model.h"
 #include "bench/lab/progress.h"
+#include "bench/lab/prose.h"
 #include "bench/quality/scores.h"
 #include "bench/quality/summary.h"
 
@@ -146,8 +147,8 @@ static void predict_canvases(prediction *p) {
 
 void acceptance_check_prediction(acceptance *a) {
   prediction p = {.a = a,
-                  .text = a->text != NULL ? a->text : acceptance_text,
-                  .n_text = a->text != NULL ? a->n_text : strlen(acceptance_text),
+                  .text = a->text != NULL ? a->text : weft_lab_prose,
+                  .n_text = a->text != NULL ? a->n_text : strlen(weft_lab_prose),
                   .progress = {.what = "foretelling the text", .quiet = a->config->product.quiet}};
   weft_error error = {{0}};
   weft_status status = load_model(&p, &error);

@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "bench/acceptance/acceptance.h"
+#include "bench/lab/prose.h"
 
 enum { SHOWN = 24, NORMAL = 1 /* tokenizer.ggml.token_type of an ordinary token */ };
 
@@ -103,8 +104,8 @@ static void check_trips(acceptance *a) {
   if (n_good == n_all)
     acceptance_add(&a->report, "round trip", ACCEPTANCE_GOOD, NULL,
                    "all %" PRIu32 " built-in texts come back as they were", n_all);
-  const char *text = a->text != NULL ? a->text : acceptance_text;
-  size_t n = a->text != NULL ? a->n_text : strlen(acceptance_text);
+  const char *text = a->text != NULL ? a->text : weft_lab_prose;
+  size_t n = a->text != NULL ? a->n_text : strlen(weft_lab_prose);
   if (check_trip(a, a->text != NULL ? "the text of --text" : "the text of the laboratory", text, n, &trip, &lacking)) {
     acceptance_add(&a->report, "round trip", ACCEPTANCE_GOOD, NULL,
                    "the text of %zu bytes is %" PRIu32 " tokens, %.2f bytes each, and comes back", n, trip.n_tokens,

@@ -72,6 +72,9 @@ static const weft_option rows[] = {
     {"n-parallel", 0, FIRST, BENCH | SOAK, U32(n_parallel, 0, 0, 4096), "N", "sequences at once [0: a sweep]"},
     {"repeat", 'r', FIRST, BENCH, U32(repeat, 3, 1, 1000), "N", "runs of each case"},
     {"cpu-time", 0, FIRST, BENCH, FLAG(cpu_time), NULL, "bench kernels: processor time in place of the clock"},
+    {"from", 0, FIRST, BENCH, U32(from, 512, 2, 1 << 20), "N", "bench frontier: tokens of the first context"},
+    {"to", 0, FIRST, BENCH, U32(to, 0, 0, 1 << 20), "N", "bench frontier: of the last one [0: what the context holds]"},
+    {"step", 0, FIRST, BENCH, U32(step, 0, 0, 1 << 20), "N", "bench frontier: from one to the next [0: twice as many]"},
     {"cases", 0, FIRST, EVAL, TEXT(cases), "FILE", "examples, one JSON object per line"},
     {"structured", 0, FIRST, EVAL, FLAG(structured), NULL, "hold each answer to the schema of its example"},
     {"limit", 0, FIRST, EVAL, U32(limit, 0, 0, 1 << 20), "N", "examples per family [0: all]"},
@@ -127,7 +130,7 @@ static const weft_option rows[] = {
      "keep the soft embedding at zero, to compare"},
     {"output", 'o', OUTPUT, LOGITS | BENCH | TEST_MODEL, TEXT(product.output), "FILE", "where the result goes"},
     {"output", 'o', OUTPUT, SIM, TEXT(product.output), "FILE", "write the requests as a trace"},
-    {"plots", 0, OUTPUT, SIM, TEXT(plots), "DIR", "write SVG files there"},
+    {"plots", 0, OUTPUT, SIM | BENCH, TEXT(plots), "DIR", "write SVG files there"},
     {"csv", 0, OUTPUT, SIM | BENCH, FLAG(csv), NULL, "print CSV"},
 };
 const weft_option_table weft_lab_options = {rows, sizeof rows / sizeof *rows, sizeof(weft_lab_config)};
@@ -135,10 +138,15 @@ const weft_option_table weft_lab_options = {rows, sizeof rows / sizeof *rows, si
 const weft_command weft_lab_commands[] = {
     {"bench", WEFT_OPENS_RUNTIME | BENCH, weft_lab_bench,
      "[model "
-     "[context|prefill|sequences|canvases|mix|blocks]|room|kernels "
+     "[context|prefill|sequences|canvases|mix|blocks|recompute]|preset|frontier|stages|compare A.csv "
+     "B.csv|room|kernels "
      "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|tenants|profile] -m FILE",
      "measure speed and memory",
      "  weft bench model -m a.gguf                      prefill, decode and canvas steps\n"
+     "  weft bench frontier -m a.gguf --from 2048 --to 65536 --step 2048 -o now.csv --plots plots\n"
+     "  weft bench compare before.csv now.csv           what changed, and whether it is more than noise\n"
+     "  weft bench preset -m a.gguf                     fixed settings and prompts\n"
+     "  weft bench stages -m a.gguf                     each stage switched back to its plain path\n"
      "  weft bench serving -m a.gguf --repeat 3         a server of its own under parallel requests\n"
      "  weft bench profile -m a.gguf >machine.json      this machine, for weft sim --profile\n",
      UINT32_MAX},

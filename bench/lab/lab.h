@@ -24,6 +24,7 @@ typedef struct weft_lab_config {
   /* bench, eval, soak */
   const char *llama, *cases;
   uint32_t n_prompt, n_generate, n_parallel, repeat, limit, seconds;
+  uint32_t from, to, step; /* bench frontier */
   bool csv, cpu_time, structured;
   /* sim: the load */
   float rate, diffusion, shared, long_share, skew, cancel, urgent;

@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* The text that is foretold where none is given: plain English, written for this and therefore in no training set. */
-#include "bench/acceptance/acceptance.h"
+#include "bench/lab/prose.h"
 
-const char acceptance_text[] =
+const char weft_lab_prose[] =
     "The lighthouse at the end of the bay had been dark for eleven years when the council decided to sell it. Nobody "
     "in "
     "the town expected a buyer. The roof leaked, the stairs were steep, and the road that led to it was under water "

@@ -5,28 +5,38 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const struct {
+  const char *name;
+  int (*run)(const weft_lab_config *config);
+} parts[] = {
+    {"model", weft_bench_model},         {"frontier", weft_bench_frontier}, {"compare", weft_bench_compare},
+    {"preset", weft_bench_preset},       {"stages", weft_bench_stages},     {"room", weft_bench_room},
+    {"kernels", weft_bench_kernels},     {"pager", weft_bench_pager},       {"capacity", weft_bench_capacity},
+    {"scheduler", weft_bench_scheduler}, {"peer", weft_bench_peer},         {"serving", weft_bench_serving},
+    {"pressure", weft_bench_pressure},   {"tenants", weft_bench_tenants},   {"profile", weft_bench_profile},
+};
+enum { PARTS = sizeof parts / sizeof *parts };
+
 void weft_bench_print(const json_t *records) {
   char *text = json_dumps(records, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
   (void)printf("%s\n", text == NULL ? "[]" : text);
   free(text); /* of jansson */
 }
 
+static int refuse_part(const char *what) {
+  weft_text names = {0};
+  for (uint32_t i = 0; i < PARTS; i++)
+    weft_text_printf(&names, "%s%s", i == 0 ? "" : i + 1 == PARTS ? " or " : ", ", parts[i].name);
+  int code = weft_cli_fail(WEFT_EXIT_USAGE, "bench: '%s' must be %s", what, names.n > 0 ? names.bytes : "another word");
+  weft_text_free(&names);
+  return code;
+}
+
 int weft_lab_bench(const weft_config *product) {
   const weft_lab_config *config = weft_lab_of(product);
   const char *what = config->product.words.n > 0 ? config->product.words.item[0] : "model";
-  if (strcmp(what, "model") == 0) return weft_bench_model(config);
-  if (strcmp(what, "kernels") == 0) return weft_bench_kernels(config);
-  if (strcmp(what, "pager") == 0) return weft_bench_pager(config);
-  if (strcmp(what, "capacity") == 0) return weft_bench_capacity(config);
-  if (strcmp(what, "scheduler") == 0) return weft_bench_scheduler(config);
-  if (strcmp(what, "peer") == 0) return weft_bench_peer(config);
-  if (strcmp(what, "serving") == 0) return weft_bench_serving(config);
-  if (strcmp(what, "pressure") == 0) return weft_bench_pressure(config);
-  if (strcmp(what, "tenants") == 0) return weft_bench_tenants(config);
-  if (strcmp(what, "room") == 0) return weft_bench_room(config);
-  if (strcmp(what, "profile") == 0) return weft_bench_profile(config);
-  return weft_cli_fail(WEFT_EXIT_USAGE,
-                       "bench: '%s' must be model, room, kernels, pager, capacity, scheduler, peer, serving, pressure, "
-                       "tenants or profile",
-                       what);
+  for (uint32_t i = 0; i < PARTS; i++) {
+    if (strcmp(what, parts[i].name) == 0) return parts[i].run(config);
+  }
+  return refuse_part(what);
 }

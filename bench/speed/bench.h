@@ -8,10 +8,14 @@
 
 /* One row of `weft bench` each. */
 int weft_bench_model(const weft_lab_config *config);
+int weft_bench_compare(const weft_lab_config *config);
+int weft_bench_frontier(const weft_lab_config *config);
 int weft_bench_peer(const weft_lab_config *config);
+int weft_bench_preset(const weft_lab_config *config);
 int weft_bench_pressure(const weft_lab_config *config);
 int weft_bench_profile(const weft_lab_config *config);
 int weft_bench_room(const weft_lab_config *config);
+int weft_bench_stages(const weft_lab_config *config);
 int weft_bench_serving(const weft_lab_config *config);
 int weft_bench_tenants(const weft_lab_config *config);
 int weft_bench_kernels(const weft_lab_config *config);

@@ -1,10 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 #include "bench/speed/measure.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "bench/inside.h"
+
+enum { RECORD_MS = 1000 };
 
 static int by_value(const void *a, const void *b) {
   double x = *(const double *)a, y = *(const double *)b;
@@ -17,6 +21,21 @@ double weft_median(double *values, uint32_t n) {
   return n % 2 == 1 ? values[n / 2] : (values[n / 2 - 1] + values[n / 2]) / 2.0;
 }
 
+double weft_variation(const double *values, uint32_t n) {
+  double sum = 0.0, square = 0.0;
+  for (uint32_t i = 0; i < n; i++) sum += values[i] / n;
+  for (uint32_t i = 0; i < n; i++) square += (values[i] - sum) * (values[i] - sum);
+  return n < 2 || !(sum > 0.0) ? NAN : 100.0 * sqrt(square / (n - 1)) / sum;
+}
+
+const char *weft_variation_text(double variation, bool csv, char out[WEFT_VARIATION_TEXT]) {
+  if (isnan(variation))
+    (void)snprintf(out, WEFT_VARIATION_TEXT, "%s", csv ? "" : "-");
+  else
+    (void)snprintf(out, WEFT_VARIATION_TEXT, csv ? "%.3g" : "%.2f", variation);
+  return out;
+}
+
 int32_t weft_prompt_token(uint64_t seed, uint64_t prompt, uint64_t position, uint32_t n_vocab) {
   weft_draw_key key = {seed, prompt, WEFT_DRAW_TEST, position, 0};
   return (int32_t)(n_vocab / 2 + weft_draw_below(&key, n_vocab / 2));
@@ -26,7 +45,8 @@ static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, ui
                       weft_generation **out) {
   weft_model_card card = weft_model_at(rt, 0);
   bool diffusion = load->diffusion || index >= load->n_parallel;
-  for (uint32_t i = 0; i < load->n_prompt; i++) tokens[i] = weft_prompt_token(seed, index, i, card.vocabulary);
+  for (uint32_t i = 0; i < load->n_prompt; i++)
+    tokens[i] = load->tokens != NULL ? load->tokens[i] : weft_prompt_token(seed, index, i, card.vocabulary);
   weft_generate_params p;
   weft_generate_defaults(&p);
   p.prompt.tokens = tokens;
@@ -35,7 +55,7 @@ static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, ui
   p.ignore_eos = true;
   p.has_seed = true;
   p.sampling.seed = seed;
-  p.no_cache = true;
+  p.no_cache = !load->found;
   p.mode = diffusion ? WEFT_MODE_DIFFUSION : WEFT_MODE_AUTOREGRESSIVE;
   p.max_tokens = diffusion ? card.canvas * (load->n_blocks > 1 ? load->n_blocks : 1) : load->n_generate;
   if (diffusion) {
@@ -229,5 +249,59 @@ int weft_measure_blocks(weft_runtime *rt, const weft_load *load, uint64_t seed, 
   }
   weft_free(record);
   weft_free(times);
+  return code;
+}
+
+/* ---- one sequence ---- */
+
+/* The steps [at, n) of one sequence: those of its prompt, then those of a token each. */
+static int take_answer(const weft_step_record *record, uint32_t at, uint32_t n, uint64_t start_us,
+                       weft_answer_times *out) {
+  uint64_t prompt_us = 0, second_us = 0, last_us = 0;
+  for (; at < n; at++) {
+    const weft_step_record *r = &record[at];
+    if (r->n_pages_pinned > out->kv_pages_max) out->kv_pages_max = r->n_pages_pinned;
+    if (r->n_prefill_rows > 0) prompt_us = r->collected_us;
+    if (r->n_decode_rows == 0 || prompt_us == 0) continue;
+    if (second_us == 0) second_us = r->collected_us;
+    last_us = r->collected_us;
+    out->n_decoded += 1;
+  }
+  if (out->n_decoded < 2)
+    return weft_cli_fail(WEFT_EXIT_FAILED, "bench: the steps of an answer were not recorded: lower --n-generate");
+  out->prefill_s = (double)(prompt_us - start_us) * 1e-6;
+  out->decode_s = (double)(last_us - prompt_us) * 1e-6;
+  out->steady_s = (double)(last_us - second_us) * 1e-6;
+  return 0;
+}
+
+/* The records of the answer's steps. A step is recorded a moment after its tokens are given out. */
+static uint32_t await_steps(weft_runtime *rt, uint64_t start_us, uint32_t n_decoded, weft_step_record *record,
+                            uint32_t *at) {
+  for (uint32_t waited = 0;; waited++) {
+    uint32_t n = take_steps(rt, start_us, record, at), n_seen = 0;
+    for (uint32_t i = *at; i < n; i++) n_seen += record[i].n_decode_rows > 0;
+    if (n_seen >= n_decoded || waited == RECORD_MS) return n;
+    (void)usleep(1000); /* woken early is fine */
+  }
+}
+
+int weft_measure_answer(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_answer_times *out) {
+  weft_step_record *record = weft_alloc(WEFT_RECORDED_STEPS, sizeof *record);
+  int32_t *tokens = weft_alloc(load->n_prompt, sizeof *tokens);
+  weft_generation *g = NULL;
+  weft_usage_counts usage = {0};
+  int code = record == NULL || tokens == NULL ? weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory") : 0;
+  uint64_t start_us = weft_clock_us();
+  uint32_t at = 0;
+  *out = (weft_answer_times){.n_computed = 0};
+  if (code == 0) code = submit_one(rt, load, seed, 0, tokens, &g);
+  if (code == 0) code = drain_generation(g, false, &usage);
+  uint32_t n = code == 0 ? await_steps(rt, start_us, usage.completion_tokens - 1, record, &at) : 0;
+  out->n_computed = load->n_prompt - usage.cached_tokens;
+  if (code == 0) code = take_answer(record, at, n, start_us, out);
+  weft_generation_free(g);
+  weft_free(record);
+  weft_free(tokens);
   return code;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* weft bench model: measures a GGUF file the way people compare engines: prefill, decode, batched decode and canvas
- * steps; or sweeps, each named by a word: context, prefill, sequences, canvases, mix, blocks.
+ * steps; or sweeps, each named by a word: context, prefill, sequences, canvases, mix, blocks, recompute.
  *
  * Law: the rate of one sequence is its tokens over the time from the first one to the end. Steps of several
  * sequences, of canvases and of both are timed from one to the next of those that hold the whole load and nothing
@@ -16,12 +16,12 @@
 
 enum { REPEAT_MAX = 1000, ROWS_MAX = 128, CANVAS_STEPS = 12, BLOCKS = 6 };
 
-typedef enum bench_what { PREFILL, DECODE, STEPS, BLOCK, FLATNESS } bench_what;
+typedef enum bench_what { PREFILL, DECODE, STEPS, BLOCK, AGAIN, FLATNESS } bench_what;
 
 typedef struct bench_row {
   char name[48];
   bench_what what;
-  uint32_t block; /* BLOCK: which canvas of the answer */
+  uint32_t block; /* BLOCK, AGAIN: which canvas of the answer */
   weft_load load;
 } bench_row;
 
@@ -40,7 +40,7 @@ typedef struct bench_list {
 
 static const char *unit_of(const bench_row *row) {
   if (row->what == FLATNESS) return "times";
-  return row->what == STEPS || row->what == BLOCK ? "ms/step" : "tok/s";
+  return row->what == STEPS || row->what == BLOCK || row->what == AGAIN ? "ms/step" : "tok/s";
 }
 
 static int run_once(bench_list *list, const bench_row *row, uint64_t seed, uint32_t i) {
@@ -56,6 +56,7 @@ static int run_once(bench_list *list, const bench_row *row, uint64_t seed, uint3
   }
   int code = weft_measure(list->rt, l, seed, &m);
   list->firsts[i] = 1000.0 * m.prefill_s;
+  if (row->what == AGAIN) list->blocks[i][row->block] = list->firsts[i]; /* prompt and first step */
   list->values[i] = m.generate_s > 0.0 ? (double)m.n_tokens / m.generate_s : 0.0;
   list->rates[i] = m.prefill_s > 0.0 ? l->n_parallel * (double)l->n_prompt / m.prefill_s : 0.0;
   return code;
@@ -145,6 +146,7 @@ static void take_values(const bench_list *list, const bench_row *row, uint32_t n
   for (uint32_t i = 0; i < n; i++) {
     values[i] = row->what == PREFILL    ? list->rates[i]
                 : row->what == BLOCK    ? list->blocks[i][row->block]
+                : row->what == AGAIN    ? list->blocks[i][row->block]
                 : row->what == FLATNESS ? flatness_of(list->blocks[i])
                                         : list->values[i];
   }
@@ -213,6 +215,23 @@ static void add_blocks(bench_list *list, uint32_t n_prompt) {
   (void)snprintf(row->name, sizeof row->name, "slowest block over fastest");
 }
 
+/* The same without what is kept: each is the time of a prompt, with the canvases before, and of one denoise step. An
+ * engine that keeps no keys of the prompt has it at every step; weft has it once for each canvas of a request
+ * without a cache. */
+static void add_blocks_again(bench_list *list, uint32_t n_prompt) {
+  uint32_t canvas = weft_model_at(list->rt, 0).canvas;
+  weft_load load = {.n_generate = 1, .n_parallel = 1, .diffusion = true};
+  for (uint32_t b = 0; b < BLOCKS; b++) {
+    load.n_prompt = n_prompt + b * canvas;
+    bench_row *row = add_row(list, AGAIN, load);
+    row->block = b;
+    (void)snprintf(row->name, sizeof row->name, "prompt and step, block %u of %u, %u", b + 1, (uint32_t)BLOCKS,
+                   load.n_prompt);
+  }
+  bench_row *row = add_row(list, FLATNESS, load);
+  (void)snprintf(row->name, sizeof row->name, "slowest block over fastest, all again");
+}
+
 /* Decoding goes on until the canvases, whose prompts come after all others, have run. */
 static void add_mix(bench_list *list, uint32_t n_prompt, uint32_t n_parallel, uint32_t n_canvases) {
   uint32_t n_steps = (n_parallel + n_canvases) * n_prompt / list->rt->options.rows + CANVAS_STEPS + 4;
@@ -261,11 +280,14 @@ static int list_sweep(bench_list *list, const char *sweep, bool canvases) {
         add_mix(list, n_prompt, d, n);
   } else if (strcmp(sweep, "blocks") == 0 && canvases) {
     add_blocks(list, n_prompt);
+  } else if (strcmp(sweep, "recompute") == 0 && canvases) {
+    add_blocks_again(list, n_prompt);
   } else {
-    return weft_cli_fail(WEFT_EXIT_USAGE,
-                         "bench model: '%s' must be context, prefill or sequences, or canvases, mix or blocks of a "
-                         "model that has canvases",
-                         sweep);
+    return weft_cli_fail(
+        WEFT_EXIT_USAGE,
+        "bench model: '%s' must be context, prefill or sequences, or canvases, mix, blocks or recompute of a "
+        "model that has canvases",
+        sweep);
   }
   return 0;
 }
