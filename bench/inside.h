@@ -21,6 +21,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
+#include "base/memory_room.h"
 #include "base/random.h"
 #include "base/text.h"
 #include "base/threads.h"

@@ -84,6 +84,15 @@ static weft_status check_products(const weft_device_config *config, const weft_d
   return WEFT_OK;
 }
 
+/* Who else gets to see a device that was opened. */
+static void (*tell_opened)(void *self, weft_device *device);
+static void *tell_self;
+
+void weft_device_on_open(void (*opened)(void *self, weft_device *device), void *self) {
+  tell_opened = opened;
+  tell_self = self;
+}
+
 weft_status weft_device_open(const weft_device_config *config, weft_device **out, weft_error *error) {
   if (out == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_open: out is NULL");
   *out = NULL;
@@ -95,6 +104,7 @@ weft_status weft_device_open(const weft_device_config *config, weft_device **out
     weft_device_close(*out);
     *out = NULL;
   }
+  if (status == WEFT_OK && tell_opened != NULL) tell_opened(tell_self, *out);
   return status;
 }
 

@@ -96,6 +96,9 @@ typedef struct weft_device_info {
  * is no such backend here), NO_MEMORY, DEVICE. */
 weft_status weft_device_open(const weft_device_config *config, weft_device **out, weft_error *error);
 void weft_device_close(weft_device *device);
+/* The laboratory's place, in the whole process: from now on `opened` gets every device that weft_device_open has
+ * opened, before its caller does. NULL: nobody does. Not while another thread opens devices. */
+void weft_device_on_open(void (*opened)(void *self, weft_device *device), void *self);
 const weft_device_info *weft_device_get_info(const weft_device *device);
 const struct weft_kernels *weft_device_kernels(const weft_device *device);
 /* By which family of kernels each op runs on the device, and whether the config forced it: one line, with the ops of a

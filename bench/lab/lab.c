@@ -9,7 +9,9 @@ enum {
   PERPLEXITY = WEFT_FOR_LABORATORY << 4,
   SIM = WEFT_FOR_LABORATORY << 5,
   SOAK = WEFT_FOR_LABORATORY << 6,
-  TEST_MODEL = WEFT_FOR_LABORATORY << 7
+  TEST_MODEL = WEFT_FOR_LABORATORY << 7,
+  PROVE = WEFT_FOR_LABORATORY << 8,
+  BOOT = WEFT_FOR_LABORATORY << 9
 };
 
 #define FLAG(field) WEFT_OPTION_IS_FLAG(weft_lab_config, field)
@@ -128,6 +130,27 @@ static const weft_option rows[] = {
      "most denoise steps of a canvas [the model's]"},
     {"no-self-conditioning", 0, DIFFUSION, EVAL, FLAG(product.entropy_bound.no_self_conditioning), NULL,
      "keep the soft embedding at zero, to compare"},
+    {"matrix", 0, FIRST, PROVE, TEXT(matrix), "NAME", "a file that names everything below, for many cells"},
+    {"baseline", 0, FIRST, PROVE, TEXT(baseline), "NAME", "the profile that the others are compared with [default]"},
+    {"candidate", 0, FIRST, PROVE, LIST(candidates), "NAME", "a profile that is to be proved; may be repeated"},
+    {"suite", 0, FIRST, PROVE, TEXT(suite), "NAME", "what is asked, and how it is to be answered"},
+    {"prompts", 0, FIRST, PROVE, LIST(prompt_files), "NAME",
+     "prompts in place of those of the suite; may be repeated: a cell for each"},
+    {"contract", 0, FIRST, PROVE, TEXT(contract), "NAME", "what has to be equal, or how close"},
+    {"budget", 0, FIRST, PROVE, TEXT(budget), "NAME", "most tokens and seconds of a cell"},
+    {"proofs", 0, FIRST, PROVE, WEFT_OPTION_IS_TEXT_OR(weft_lab_config, proofs, "tests/proof"), "DIR",
+     "folder of these files"},
+    {"work", 0, FIRST, PROVE, WEFT_OPTION_IS_TEXT_OR(weft_lab_config, work, "/tmp"), "DIR",
+     "where a folder for logs and copies is made, and removed at the end"},
+    {"commit", 0, FIRST, PROVE, TEXT(commit), "TEXT", "the commit that this program was built from, for the report"},
+    {"report-check", 0, FIRST, PROVE, TEXT(report_check), "FILE",
+     "only look whether a report is of its schema and what its verdicts are"},
+    {"parent", 0, FIRST, BOOT, U32(parent, 0, 0, 1 << 30), "PID", "end when this process ends, which started this one"},
+    {"dry-run", 0, FIRST, BOOT, FLAG(dry_run), NULL, "only say whether models and pool have room"},
+    {"drop-key", 0, FIRST, BOOT, FLAG(drop_key), NULL, "a fault: no row sees the key of position 0"},
+    {"die-at", 0, FIRST, BOOT, U32(die_at, 0, 0, 1 << 30), "N",
+     "a fault: the process kills itself in call N of attention [0: never]"},
+    {"output", 'o', OUTPUT, PROVE, TEXT(product.output), "FILE", "write the report there, as JSON"},
     {"output", 'o', OUTPUT, LOGITS | BENCH | TEST_MODEL, TEXT(product.output), "FILE", "where the result goes"},
     {"output", 'o', OUTPUT, SIM, TEXT(product.output), "FILE", "write the requests as a trace"},
     {"plots", 0, OUTPUT, SIM | BENCH, TEXT(plots), "DIR", "write SVG files there"},
@@ -168,6 +191,16 @@ const weft_command weft_lab_commands[] = {
      "  weft perplexity -m f16.gguf -f wiki.txt --save-logits f16.rows\n"
      "  weft perplexity -m q4.gguf -f wiki.txt --kl f16.rows           KL divergence from those\n"
      "  weft perplexity -m diffusion.gguf -f wiki.txt --noise 0.5,1    a canvas model, at two levels of noise\n",
+     0},
+    {"prove", WEFT_OPENS_MODEL | PROVE, weft_lab_prove, "-m FILE [--matrix NAME | --candidate NAME ...]",
+     "whether another configuration gives the same answers",
+     "  weft prove -m a.gguf --candidate overlap-off --suite greedy --contract argmax_generation\n"
+     "  weft prove -m a.gguf --matrix smoke -o report.json     many cells at once\n"
+     "  weft prove --report-check report.json\n",
+     0},
+    {"boot", WEFT_CMD_SERVE | BOOT, weft_lab_boot, "-m FILE", "the server of a proof: serve, with a fault if wanted",
+     "  weft boot -m a.gguf --port 0 --json --drop-key\n"
+     "  weft boot -m a.gguf --kv-mib 4096 --dry-run\n",
      0},
     {"soak", WEFT_OPENS_RUNTIME | SOAK, weft_lab_soak, "-m FILE", "full load with random cancels for a while",
      "  weft soak -m a.gguf --seconds 600 --seed 1\n", 0},

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* The laboratory of the program: its commands (bench, check, eval, logits, perplexity, sim, soak, test-model) and the
- * options that they alone have.
+/* The laboratory of the program: its commands (bench, boot, check, eval, logits, perplexity, prove, sim, soak,
+ * test-model) and the options that they alone have.
  *
  * Law: the program's main hands both tables over; nothing else of the product knows them. Every command of the table is
  * called with the configuration that begins a weft_lab_config, which is what the option table says it fills. */
@@ -26,6 +26,12 @@ typedef struct weft_lab_config {
   uint32_t n_prompt, n_generate, n_parallel, repeat, limit, seconds;
   uint32_t from, to, step; /* bench frontier */
   bool csv, cpu_time, structured;
+  /* prove */
+  const char *matrix, *baseline, *suite, *contract, *budget, *proofs, *work, *commit, *report_check;
+  weft_text_list candidates, prompt_files;
+  /* boot */
+  uint32_t parent, die_at;
+  bool dry_run, drop_key;
   /* sim: the load */
   float rate, diffusion, shared, long_share, skew, cancel, urgent;
   uint32_t requests, burst, tenants, prompt_tokens, answer_tokens, shared_tokens, prefixes, longest_tokens, cancel_ms;
@@ -46,9 +52,11 @@ static inline const weft_lab_config *weft_lab_of(const weft_config *config) {
 
 int weft_lab_bench(const weft_config *config);
 int weft_lab_check(const weft_config *config);
+int weft_lab_boot(const weft_config *config);
 int weft_lab_eval(const weft_config *config);
 int weft_lab_logits(const weft_config *config);
 int weft_lab_perplexity(const weft_config *config);
+int weft_lab_prove(const weft_config *config);
 int weft_lab_sim(const weft_config *config);
 int weft_lab_soak(const weft_config *config);
 int weft_lab_test_model(const weft_config *config);
