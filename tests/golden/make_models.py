@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""Makes models/NAME.gguf, models/NAME.cases.txt and models/NAME.f32 from transformers.
+"""Makes models/NAME.gguf, models/NAME.cases.txt and models/NAME.q24 from transformers.
 
     python make_models.py [NAME ...]          all models without names
 
@@ -17,6 +17,7 @@ from transformers.models.diffusion_gemma.generation_diffusion_gemma import (
     LinearTemperatureScheduleLogitsProcessor)
 
 import check_models
+import golden_floats
 import tiny_configs
 import tiny_gguf
 import tiny_llama
@@ -35,7 +36,7 @@ class Unsteady(Exception):
 
 
 class Recorder:
-    """Collects floats for the .f32 file and lines for the .cases.txt file."""
+    """Collects floats for the .q24 file and lines for the .cases.txt file."""
 
     def __init__(self):
         self.parts, self.count, self.lines = [], 0, []
@@ -229,20 +230,17 @@ def save(t, dg, ar, rec, floats, seed):
         tiny_llama.write(base + ".gguf", t, ar)
     else:
         tiny_gguf.write(base + ".gguf", t, ar if dg is None else dg, dg is not None)
-    if t.twin:
-        tiny_gguf.write(base + ".twin.gguf", t, ar, False)
-    with open(base + ".f32", "wb") as f:
-        f.write(floats)
     lines = ["weft-golden-model 1", f"gguf {t.name}.gguf", f"arch {t.arch}"]
     if t.twin:
-        lines.append(f"twin {t.name}.twin.gguf")
+        lines.append("twin gemma4")
     lines += [f"n_vocab {t.vocab}", f"n_hidden {t.hidden}", f"n_layers {t.layers}", f"n_window {t.window}",
               f"n_canvas {t.canvas}", f"n_floats {rec.count}", f"seed {seed}"]
     with open(base + ".cases.txt", "w", encoding="ascii") as f:
         f.write("\n".join(lines + rec.lines) + "\n")
-    cases = check_models.load_cases(t.name)
-    family = check_models.family_of(t.name)
-    err, _ = check_models.compare(family.Model(base + ".gguf"), *cases, (), family.Run)
+    head, ops = check_models.read_cases(t.name)
+    family, exact = check_models.family_of(t.name), np.frombuffer(floats, "<f4").astype(np.float64)
+    golden_floats.write(base, exact, check_models.blocks_of(head, ops))
+    err, _ = check_models.compare(family.Model(base + ".gguf"), head, ops, exact, (), family.Run)
     if err > MAX_ROUNDING:
         raise Unsteady(f"rounding {err:.2g}")
     return err

@@ -3,18 +3,20 @@
 
     python make_mxfp4.py
 
-The package gguf quantises the experts and says what the stored blocks mean. `dg-mxfp4.plain.gguf` holds these values in
-F32 and everything else byte for byte. In both files the embeddings are BF16, because weft keeps keys and values of a file
+The package gguf quantises the experts and says what the stored blocks mean. A second file, which is not kept, holds these
+values in F32 and everything else byte for byte. In both files the embeddings are BF16, because weft keeps keys and values of a file
 in BF16 unless all of it is F32. The expected logits and residual streams are those of the float64 pass of check_models.py
-over the plain file with such keys and values, for the cases of dg-base. Needs gguf and numpy alone.
+over that plain file with such keys and values, for the cases of dg-base. Needs gguf and numpy alone.
 """
 
 import os
+import tempfile
 
 import gguf
 import numpy as np
 
 import check_models
+import golden_floats
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "models")
@@ -107,12 +109,14 @@ def main():
         experts = {n: gguf.quants.quantize(v, kind) for n, v in draw_experts(base, seed).items()}
         means = {n: gguf.quants.dequantize(v, kind) for n, v in experts.items()}
         write(os.path.join(OUT, "dg-mxfp4.gguf"), base, experts, True)
-        write(os.path.join(OUT, "dg-mxfp4.plain.gguf"), base, means, False)
         Run.gap = float("inf")
-        floats = expected(check_models.Model(os.path.join(OUT, "dg-mxfp4.plain.gguf")), head, ops)
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "plain.gguf")
+            write(path, base, means, False)
+            floats = expected(check_models.Model(path), head, ops)
         if Run.gap >= MIN_ROUTER_GAP:
             break
-    floats.tofile(os.path.join(OUT, "dg-mxfp4.f32"))
+    golden_floats.write(os.path.join(OUT, "dg-mxfp4"), floats, check_models.blocks_of(head, ops))
     with open(os.path.join(OUT, "dg-base.cases.txt"), encoding="ascii") as f:
         lines = f.read().splitlines(keepends=True)
     with open(os.path.join(OUT, "dg-mxfp4.cases.txt"), "w", encoding="ascii") as f:

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: MIT
-"""Makes quant/TYPE.bin, quant/TYPE.f32 and quant/index.txt with the gguf package's dequantiser.
+"""Makes quant/TYPE.bin, quant/TYPE.hash and quant/index.txt with the gguf package's dequantiser.
 
-    python make_quant.py
+    python make_quant.py [TYPE]...      of the named types all values are printed, a block on each line
 
+A line of TYPE.hash is the hash of a block's values, bit for bit; of types whose zeros may have either sign (EITHER_ZERO) both count as +0.
 Random valid blocks: every byte is free but the scales, which are kept finite and include zero, negative
 and subnormal ones. The first blocks of a type have all other bytes 0x00, 0xFF, 0x0F, 0xF0, 0x55 and 0xAA.
 """
 
 import os
+import sys
 
 import gguf
 import numpy as np
@@ -15,6 +17,7 @@ import numpy as np
 HERE = os.path.dirname(os.path.abspath(__file__))
 OUT = os.path.join(HERE, "quant")
 BLOCKS = 64
+EITHER_ZERO = ("Q2_K", "TQ1_0", "TQ2_0")  # a device holds them with a minimum
 FEWER = 24  # of the types that came later
 # offsets of the float16 scales inside a block
 HALVES = {"Q8_0": [0], "Q4_0": [0], "Q5_0": [0], "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
@@ -79,6 +82,14 @@ def nvfp4_blocks(size, r):
     return np.concatenate([raw, same])
 
 
+def hash_of(values):
+    """FNV-1a of 64 bits over the bytes of the values."""
+    h = 0xCBF29CE484222325
+    for byte in values.tobytes():
+        h = (h ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return h
+
+
 def main():
     os.makedirs(OUT, exist_ok=True)
     r = np.random.default_rng(20)
@@ -100,7 +111,11 @@ def main():
         out = np.ascontiguousarray(out, dtype="<f4")
         assert out.size == blocks * elems and np.isfinite(out).all()
         raw.tofile(os.path.join(OUT, name + ".bin"))
-        out.tofile(os.path.join(OUT, name + ".f32"))
+        with open(os.path.join(OUT, name + ".hash"), "w", encoding="ascii") as f:
+            hashed = (out + np.float32(0) if name in EITHER_ZERO else out).reshape(blocks, elems)
+            f.writelines(f"{hash_of(block):016x}\n" for block in hashed)
+        if name in sys.argv[1:]:
+            np.savetxt(sys.stdout, out.reshape(blocks, elems), fmt="%.9g")
         lines.append(f"{name} {kind.value} {elems} {size} {blocks}")
         print(lines[-1])
     with open(os.path.join(OUT, "index.txt"), "w", encoding="ascii") as f:

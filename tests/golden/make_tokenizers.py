@@ -46,6 +46,7 @@ PRES = {
                     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
                     r"""| ?[\p{P}\p{S}]+[\r\n]*""" + TAIL],
 }
+BASE_PRE = "gpt-2"  # the lines that others have in common with it are stored once
 
 
 # ------------------------------------------------------------------------------------ output
@@ -59,10 +60,12 @@ def write_strings(name, items):
         f.writelines((x.hex() or "-") + "\n" for x in items)
 
 
-def write_ids(name, rows):
+def write_ids(name, rows, base=None):
+    """base: the rows of another tokenizer; `^` stands for a line that is the same there."""
     with open(os.path.join(OUT, name), "w", encoding="ascii") as f:
-        for plain, special in rows:
-            f.write(f"{join(plain)} {'=' if special == plain else join(special)}\n")
+        for i, (plain, special) in enumerate(rows):
+            same = base is not None and base[i] == (plain, special)
+            f.write("^\n" if same else f"{join(plain)} {'=' if special == plain else join(special)}\n")
 
 
 def write_gguf(name, arch, model, tokens, types, merges=None, scores=None, pre=None, **keys):
@@ -194,7 +197,8 @@ def make_bpe(lines, texts, broken):
     types = [T.NORMAL] * normal + [T.CONTROL] * len(BPE_CONTROL) + [T.USER_DEFINED] * len(BPE_USER)
     ids = {t: i for i, t in enumerate(tokens)}
     pairs = [tuple(m.split(" ")) for m in merges]
-    for pre in PRES:
+    base = None
+    for pre in sorted(PRES, key=lambda pre: pre != BASE_PRE):
         plain = bpe_tokenizer(ids, pairs, pre, BPE_USER)
         special = bpe_tokenizer(ids, pairs, pre, BPE_CONTROL + BPE_USER)
 
@@ -204,7 +208,8 @@ def make_bpe(lines, texts, broken):
         write_gguf(f"bpe-{pre}.gguf", "qwen3moe", "gpt2", tokens, types, merges=merges, pre=pre,
                    bos_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"],
                    pad_token_id=ids["<|endoftext|>"], add_bos_token=pre == "llama-bpe")
-        write_ids(f"bpe-{pre}.ids.txt", rows(texts))
+        write_ids(f"bpe-{pre}.ids.txt", rows(texts), base)
+        base = base or rows(texts)
         if pre in ("gpt-2", "qwen2"):
             write_ids(f"bpe-{pre}.broken.txt", rows(broken))
     print(f"bpe: {len(tokens)} tokens, {len(merges)} merges, {len(PRES)} pre-tokenizers")

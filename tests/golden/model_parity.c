@@ -5,6 +5,8 @@
 #include <dirent.h>
 
 #include "base/text.h"
+#include "tests/support/gguf_twin.h"
+#include "tests/support/golden_floats.h"
 #include "tests/support/model_harness.h"
 
 enum { ROWS_MAX = 160, LAYERS_MAX = 16, LINE_MAX_BYTES = 1 << 16 };
@@ -13,7 +15,8 @@ static uint32_t n_shared; /* models that were computed in shards, each way count
 
 typedef struct golden {
   char stem[512]; /* folder and name without an ending */
-  char gguf[128], twin[128];
+  char gguf[128], arch[64];
+  bool has_twin; /* the gemma4 file of its tensors is computed too */
   uint32_t n_vocab, n_hidden, n_layers, n_canvas;
   double tolerance; /* in parts of the range */
   bool ref_only;    /* backends that round rows are left out */
@@ -157,7 +160,8 @@ static void read_header(golden *g, FILE *file) {
   unsigned long long n;
   while (fgets(line, sizeof line, file) != NULL && strncmp(line, "case ", 5) != 0) {
     (void)sscanf(line, "gguf %127s", g->gguf);
-    (void)sscanf(line, "twin %127s", g->twin);
+    (void)sscanf(line, "arch %63s", g->arch);
+    if (strcmp(line, "twin gemma4\n") == 0) g->has_twin = true;
     (void)sscanf(line, "n_vocab %u", &g->n_vocab);
     (void)sscanf(line, "n_hidden %u", &g->n_hidden);
     (void)sscanf(line, "n_layers %u", &g->n_layers);
@@ -168,22 +172,32 @@ static void read_header(golden *g, FILE *file) {
 }
 
 static void read_floats(golden *g) {
-  char path[600];
-  (void)snprintf(path, sizeof path, "%s.f32", g->stem);
-  FILE *file = fopen(path, "rb");
-  g->floats = harness_alloc(g->n_floats, sizeof *g->floats);
-  if (file == NULL || fread(g->floats, sizeof *g->floats, g->n_floats, file) != g->n_floats) {
-    harness_die(path, WEFT_E_IO, "cannot read all floats");
-  }
-  (void)fclose(file);
+  g->floats = golden_floats_read(g->stem, g->n_floats);
+  if (g->floats == NULL) harness_die(g->stem, WEFT_E_IO, "cannot read all floats");
 }
 
-static void run_model(golden *g, const char *name, bool is_twin, const harness_options *options) {
+/* The file of a golden, or its twin, whose bytes are in w until it is closed. */
+static weft_gguf *open_file(const golden *g, bool is_twin, gguf_writer *w) {
   char path[700];
-  harness h;
+  weft_error error = {{0}};
   const char *slash = strrchr(g->stem, '/');
-  (void)snprintf(path, sizeof path, "%.*s/%s", (int)(slash - g->stem), g->stem, name);
-  harness_open(&h, path, options);
+  (void)snprintf(path, sizeof path, "%.*s/%s", (int)(slash - g->stem), g->stem, g->gguf);
+  weft_gguf *gguf = harness_gguf(path), *twin;
+  if (!is_twin) return gguf;
+  gguf_twin(gguf, g->arch, w);
+  weft_bytes file = gguf_writer_finish(w);
+  weft_status status = weft_gguf_open_memory(file.data, file.n, path, &twin, &error);
+  if (status != WEFT_OK) harness_die(path, status, error.text);
+  weft_gguf_close(gguf);
+  return twin;
+}
+
+static void run_model(golden *g, bool is_twin, const harness_options *options) {
+  char path[700], name[160];
+  harness h;
+  gguf_writer w = {0};
+  (void)snprintf(name, sizeof name, "%s%s", is_twin ? "twin of " : "", g->gguf);
+  harness_open_gguf(&h, open_file(g, is_twin, &w), name, options);
   check c = {.golden = g, .harness = &h, .encode_only = is_twin};
   harness_seq_open(&c.seq);
   c.stream = harness_alloc((uint64_t)(LAYERS_MAX + 1) * ROWS_MAX, g->n_hidden * sizeof *c.stream);
@@ -191,8 +205,8 @@ static void run_model(golden *g, const char *name, bool is_twin, const harness_o
   h.probe = record;
   h.probe_self = &c;
   if (h.info->n_vocab != g->n_vocab || h.info->n_layers != g->n_layers || h.info->n_hidden != g->n_hidden ||
-      g->n_layers > LAYERS_MAX || (!is_twin && h.info->canvas_length != g->n_canvas)) {
-    harness_die(path, WEFT_E_FORMAT, "the model is not the one that the cases describe");
+      g->n_layers > LAYERS_MAX || h.info->canvas_length != (is_twin ? 0 : g->n_canvas)) {
+    harness_die(name, WEFT_E_FORMAT, "the model is not the one that the cases describe");
   }
   (void)snprintf(path, sizeof path, "%s.cases.txt", g->stem);
   FILE *file = fopen(path, "r");
@@ -206,38 +220,38 @@ static void run_model(golden *g, const char *name, bool is_twin, const harness_o
   free(c.stream);
   free(c.logits);
   harness_close(&h);
+  gguf_writer_close(&w);
 }
 
 /* Models whose heads cannot be shared out are refused with a line; who they are is counted in main. */
-static bool can_be_shared(const golden *g, const char *name, const harness_options *options) {
-  char path[700];
+static bool can_be_shared(const golden *g, bool is_twin, const harness_options *options) {
+  gguf_writer w = {0};
   weft_error error = {{0}};
   weft_split split = {.n_devices = options->n_devices, .by_tensor = true};
   const weft_model_limits limits = {.rows_max = 1, .canvas_rows_max = 1, .segments_max = 1};
   weft_model *model = NULL;
-  const char *slash = strrchr(g->stem, '/');
-  (void)snprintf(path, sizeof path, "%.*s/%s", (int)(slash - g->stem), g->stem, name);
-  weft_gguf *gguf = harness_gguf(path);
+  weft_gguf *gguf = open_file(g, is_twin, &w);
   for (uint32_t i = 0; i < split.n_devices; i++) {
     weft_device_config config = {.backend = options->backend, .index = i, .n_threads = 1};
     weft_status status = weft_device_open(&config, &split.device[i], &error);
-    if (status != WEFT_OK) harness_die(path, status, error.text);
+    if (status != WEFT_OK) harness_die(g->gguf, status, error.text);
   }
   weft_status status = weft_model_open(gguf, &split, &limits, NULL, NULL, &model, &error);
-  if (status != WEFT_OK && strstr(error.text, "by layer") == NULL) harness_die(path, status, error.text);
+  if (status != WEFT_OK && strstr(error.text, "by layer") == NULL) harness_die(g->gguf, status, error.text);
   if (status != WEFT_OK) (void)printf("%s\n", error.text);
   weft_model_close(model);
   for (uint32_t i = 0; i < split.n_devices; i++) weft_device_close(split.device[i]);
   weft_gguf_close(gguf);
+  gguf_writer_close(&w);
   return status == WEFT_OK;
 }
 
 static void run_shared(golden *g, const harness_options *options) {
-  if (can_be_shared(g, g->gguf, options)) {
-    run_model(g, g->gguf, false, options);
+  if (can_be_shared(g, false, options)) {
+    run_model(g, false, options);
     n_shared += 1;
   }
-  if (g->twin[0] != 0 && can_be_shared(g, g->twin, options)) run_model(g, g->twin, true, options);
+  if (g->has_twin && can_be_shared(g, true, options)) run_model(g, true, options);
 }
 
 static void run_golden(const char *folder, const char *name, size_t n_name) {
@@ -279,8 +293,8 @@ static void run_golden(const char *folder, const char *name, size_t n_name) {
       run_shared(&g, &ways[i]);
       continue;
     }
-    run_model(&g, g.gguf, false, &ways[i]);
-    if (g.twin[0] != 0) run_model(&g, g.twin, true, &ways[i]);
+    run_model(&g, false, &ways[i]);
+    if (g.has_twin) run_model(&g, true, &ways[i]);
   }
   free(g.floats);
 }

@@ -41,7 +41,7 @@ class Tiny:
     scalar_kv: bool = False        # head_count_kv as one number
     eb_keys: dict = field(default_factory=dict)
     sc_norm_name: str = "self_cond_pre_norm.weight"
-    twin: bool = False        # also write a gemma4 file of the same tensors
+    twin: bool = False        # tests also compute the gemma4 file of the same tensors
     per_layer: int = 0        # width of the embeddings per layer
     shared: int = 0           # last layers that read the keys of an earlier one; their MLP is twice as wide
     spare_keys: bool = False  # the file has key and value matrices of those layers all the same

@@ -3,6 +3,7 @@
  * answer; by a tiny model whose logits a reference library gave, and by both demo models. */
 #include <math.h>
 
+#include "tests/support/golden_floats.h"
 #include "tests/support/http_conversation.h"
 
 #define CHAT        "/v1/chat/completions"
@@ -127,15 +128,14 @@ static void test_reference(void **state) {
   bool began = false;
   (void)state;
   FILE *cases = fopen(WEFT_SOURCE_DIR "/tests/golden/models/ar-base.cases.txt", "r");
-  FILE *file = fopen(WEFT_SOURCE_DIR "/tests/golden/models/ar-base.f32", "rb");
   float *floats = NULL;
-  assert_true(cases != NULL && file != NULL);
+  assert_non_null(cases);
   while (fgets(line, sizeof line, cases) != NULL) {
     int from = 0;
     (void)sscanf(line, "n_vocab %u", &n_vocab);
     if (sscanf(line, "n_floats %u", &n_floats) == 1) {
-      floats = calloc(n_floats, sizeof *floats);
-      assert_int_equal(fread(floats, sizeof *floats, n_floats, file), n_floats);
+      floats = golden_floats_read(WEFT_SOURCE_DIR "/tests/golden/models/ar-base", n_floats);
+      assert_non_null(floats);
     }
     bool first = began; /* the lines after it go on where it ended */
     began = strncmp(line, "case", 4) == 0;
@@ -148,7 +148,6 @@ static void test_reference(void **state) {
   assert_true(n_cases >= 4);
   free(floats);
   (void)fclose(cases);
-  (void)fclose(file);
 }
 
 /* ---- shapes ---- */

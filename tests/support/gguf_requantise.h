@@ -41,14 +41,18 @@ static inline float *requantise_values(const weft_gguf_tensor *tensor, uint64_t 
   return values;
 }
 
-/* Fills w; the file is gguf_writer_finish(w). */
-static inline void requantise(const weft_gguf *from, weft_type wanted, gguf_writer *w) {
+static inline void requantise_keys(const weft_gguf *from, gguf_writer *w) {
   for (uint32_t i = 0; i < from->parts[0].n_keys; i++) {
     const gguf_key *key = &from->parts[0].keys[i];
     const char *start = key->name.data - 8;
     gguf_writer_bytes(&w->keys, start, (size_t)((const char *)requantise_key_end(key) - start));
     w->n_keys += 1;
   }
+}
+
+/* Fills w; the file is gguf_writer_finish(w). */
+static inline void requantise(const weft_gguf *from, weft_type wanted, gguf_writer *w) {
+  requantise_keys(from, w);
   for (uint32_t i = 0; i < from->n_tensors; i++) {
     const weft_gguf_tensor *tensor = &from->tensors[i];
     uint64_t n;
@@ -64,6 +68,31 @@ static inline void requantise(const weft_gguf *from, weft_type wanted, gguf_writ
     free(stored);
     free(values);
   }
+}
+
+/* The same for a file with the values of the tensors that are stored in one type in F32; all else byte for byte. How many
+ * they are. */
+static inline uint32_t requantise_to_values(const weft_gguf *from, weft_type stored, gguf_writer *w) {
+  uint32_t n_widened = 0;
+  requantise_keys(from, w);
+  for (uint32_t i = 0; i < from->n_tensors; i++) {
+    const weft_gguf_tensor *tensor = &from->tensors[i];
+    if (tensor->type != stored) {
+      gguf_writer_tensor(w, tensor->name, (int32_t)tensor->type, tensor->n_dims, tensor->ne, tensor->data,
+                         (size_t)tensor->n_bytes);
+      continue;
+    }
+    uint64_t n;
+    float *values = requantise_values(tensor, &n);
+    if (values == NULL) {
+      (void)printf("FAILED: no memory for '%s'\n", tensor->name);
+      exit(1);
+    }
+    gguf_writer_tensor(w, tensor->name, WEFT_TYPE_F32, tensor->n_dims, tensor->ne, values, (size_t)n * sizeof *values);
+    free(values);
+    n_widened += 1;
+  }
+  return n_widened;
 }
 
 #endif
