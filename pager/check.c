@@ -16,6 +16,7 @@ typedef struct recount {
   uint32_t *node_refs;
   uint32_t *root_of;   /* 1 + the root where the domain of the node begins; 0: not looked up yet */
   uint64_t n_promises; /* found by walking the sequences */
+  uint32_t n_kept;     /* pages of the states in WARM lists */
 } recount;
 
 #define BROKEN(...) (weft_fail(error, WEFT_E_INVALID, "pager check: " __VA_ARGS__), false)
@@ -47,12 +48,15 @@ static bool list_check(const weft_pager *pager, recount *now, pager_list list, u
       return BROKEN("page %u is in a cached list with state %u, older page %u", page, record->state,
                     record->cached.older);
     if (list == PAGER_COLD && record->keep) return BROKEN("page %u is worth keeping and COLD", page);
+    bool state = pager->run != NULL && pager->run[page] != 0;
+    if (list != PAGER_COLD && state && !record->keep) return BROKEN("page %u begins a state kept for nobody", page);
     uint32_t due = (uint8_t)(record->cached.due - pager->clock);
     if (list != PAGER_COLD && (due < wait || due > 1u << (list - PAGER_WARM)))
       return BROKEN("page %u of worth %u is due in %u", page, list - PAGER_WARM, due);
     if (list != PAGER_COLD) wait = due;
     now->rank[page] = UINT32_MAX;
-    *n_cached += 1;
+    *n_cached += pager_block_pages(pager, page);
+    if (list != PAGER_COLD && state) now->n_kept += pager_block_pages(pager, page);
     before = page;
   }
   if (pager->page[head].cached.older != before) return BROKEN("a cached list ends at the wrong page");
@@ -63,9 +67,10 @@ static bool list_check(const weft_pager *pager, recount *now, pager_list list, u
 static void rank_pages(const weft_pager *pager, recount *now, uint32_t n_cached) {
   weft_page oldest[PAGER_N_LISTS];
   for (uint32_t list = 0; list < PAGER_N_LISTS; list++) oldest[list] = pager->page[pager->n_pages + list].next;
-  for (uint32_t rank = 1; rank <= n_cached; rank++) {
+  for (uint32_t rank = 1; n_cached > 0; rank++) {
     pager_list list = pager_first_due(pager, oldest);
     now->rank[oldest[list]] = rank;
+    n_cached -= pager_block_pages(pager, oldest[list]);
     oldest[list] = pager->page[oldest[list]].next;
   }
 }
@@ -77,6 +82,8 @@ static bool lists_check(const weft_pager *pager, recount *now, weft_error *error
   rank_pages(pager, now, n_cached);
   if (n_cached != pager->stats.n_cached)
     return BROKEN("%u pages in the cached lists, counted %u", n_cached, pager->stats.n_cached);
+  if (now->n_kept != pager->n_kept_pages)
+    return BROKEN("WARM states have %u pages, counted %u", now->n_kept, pager->n_kept_pages);
   uint32_t n_free = pager->n_pages - pager->n_pages_touched;
   for (weft_page page = pager->free_page; page != PAGER_LINK_NONE; page = pager->page[page].next) {
     if (page >= pager->n_pages_touched || pager->page[page].state != PAGER_FREE)
@@ -89,15 +96,16 @@ static bool lists_check(const weft_pager *pager, recount *now, weft_error *error
 
 static bool page_check(const weft_pager *pager, recount *now, weft_page page, weft_error *error) {
   const pager_page *record = &pager->page[page];
-  uint32_t refs = now->page_refs[page];
+  uint32_t refs = now->page_refs[page], n_pages = pager_block_pages(pager, page);
   bool cached = now->rank[page] != 0;
+  if (record->state == PAGER_MEMBER) return refs == 0 && !cached ? true : BROKEN("page %u is a member and held", page);
   if (cached != (record->state == PAGER_CACHED) || (refs != 0) != (record->state == PAGER_PINNED))
     return BROKEN("page %u has state %u, %u references, rank %u", page, record->state, refs, now->rank[page]);
   if (refs != 0 && record->pinned.references != refs)
     return BROKEN("page %u has %u references, counted %u", page, refs, record->pinned.references);
   if (record->state == PAGER_FREE) return true;
-  now->n_pinned[record->owner] += refs != 0;
-  now->n_cached[record->owner] += cached;
+  now->n_pinned[record->owner] += refs != 0 ? n_pages : 0;
+  now->n_cached[record->owner] += cached ? n_pages : 0;
   if (cached && record->node < pager->n_nodes_touched)
     now->usage[pager_group_id_at(pager, record->node, record->group)].n_cached += 1;
   if (record->node == PAGER_NODE_NONE) {
@@ -134,7 +142,7 @@ static bool groups_check(const weft_pager *pager, const recount *now, weft_error
 /* In a group that keeps every token, the block before a published block is published too and is not evicted sooner. */
 static bool order_check(const weft_pager *pager, const recount *now, weft_page page, weft_error *error) {
   const pager_page *record = &pager->page[page];
-  if (record->state == PAGER_FREE || record->node == PAGER_NODE_NONE) return true;
+  if (record->state == PAGER_FREE || record->state == PAGER_MEMBER || record->node == PAGER_NODE_NONE) return true;
   const pager_group *group = &now->model[pager->node[record->node].model].group[record->group];
   if (group->layers.window != 0 || pager->node[record->node].depth == group->span) return true;
   uint32_t before = record->node;
@@ -154,7 +162,7 @@ static bool pages_check(const weft_pager *pager, recount *now, weft_error *error
   for (weft_page page = 0; page < pager->n_pages_touched; page++) {
     if (!page_check(pager, now, page, error)) return false;
     if (!order_check(pager, now, page, error)) return false;
-    n_pinned += pager->page[page].state == PAGER_PINNED;
+    n_pinned += pager->page[page].state == PAGER_PINNED ? pager_block_pages(pager, page) : 0;
     n_targets += pager->page[page].copy;
   }
   const weft_pager_stats *stats = &pager->stats;
@@ -195,14 +203,19 @@ static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uin
     if (block < s->first[g] && table[block] != WEFT_PAGE_NONE)
       return BROKEN("sequence %u, group %u: block %u is before the window and held", seq, g, block);
     if (block < s->first[g]) continue;
+    bool is_state = g >= now->model[s->model].n_plain;
+    uint32_t valid = pager_blocks(group, s->n_valid);
+    if (is_state && table[block] == WEFT_PAGE_NONE && block + 1 != valid && block + 1 != n_blocks) continue;
     if (table[block] >= pager->n_pages_touched)
       return BROKEN("sequence %u, group %u: block %u has no page", seq, g, block);
     if (pager->page[table[block]].pinned.group_id != pager_group_id(s->model, g))
       return BROKEN("sequence %u, group %u: page %u is of group id %u", seq, g, table[block],
                     pager->page[table[block]].pinned.group_id);
+    if (is_state != (pager->run != NULL && pager->run[table[block]] != 0))
+      return BROKEN("sequence %u, group %u: page %u begins a state, or none", seq, g, table[block]);
     now->usage[pager_group_id(s->model, g)].n_pinned += now->page_refs[table[block]] == 0;
     now->page_refs[table[block]] += 1;
-    if (block < pager_blocks(group, s->n_valid)) continue;
+    if (block < valid) continue;
     const pager_page *record = &pager->page[table[block]];
     if (record->pinned.references != 1 || record->node != PAGER_NODE_NONE)
       return BROKEN("sequence %u will write to page %u, which is shared", seq, table[block]);
@@ -230,7 +243,9 @@ static bool chain_check(const weft_pager *pager, recount *now, weft_seq seq, wef
     for (uint32_t g = 0; g < model->n_groups; g++) {
       uint32_t span = model->group[g].span, depth = pager->node[node].depth;
       if ((depth & (span - 1)) != 0 || depth / span - 1 < s->first[g]) continue;
-      if (pager_places(pager, node)[g] != pager_table(pager, seq, g)[depth / span - 1])
+      weft_page page = pager_table(pager, seq, g)[depth / span - 1];
+      if (g >= model->n_plain && page == WEFT_PAGE_NONE) continue;
+      if (pager_places(pager, node)[g] != page)
         return BROKEN("sequence %u, group %u: its page at depth %u is not the node's", seq, g, depth);
     }
   }
@@ -350,7 +365,7 @@ bool weft_pager_check(const weft_pager *pager, weft_error *error) {
   if (!good) weft_fail(error, WEFT_E_NO_MEMORY, "pager check: no memory to count again");
   good = good && lists_check(pager, &now, error) && seqs_check(pager, &now, error) && pages_check(pager, &now, error) &&
          owners_check(pager, &now, error) && nodes_check(pager, &now, error) && groups_check(pager, &now, error) &&
-         pager_index_check(pager, error) && pager_spill_check(pager, error);
+         pager_index_check(pager, error) && pager_spill_check(pager, error) && pager_runs_check(pager, error);
   weft_free(now.page_refs);
   weft_free(now.rank);
   weft_free(now.node_refs);

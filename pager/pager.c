@@ -14,6 +14,21 @@ static bool power_of_two(uint32_t n) {
   return n != 0 && (n & (n - 1)) == 0;
 }
 
+static weft_status check_state(const weft_pager_model *model, uint32_t index, uint32_t g, weft_error *error) {
+  const weft_layer_group *group = &model->group[g];
+  if (group->state_pages > WEFT_STATE_PAGES_MAX)
+    return weft_fail(error, WEFT_E_INVALID, "pager: model[%u].group[%u].state_pages is %u; give up to %d", index, g,
+                     group->state_pages, WEFT_STATE_PAGES_MAX);
+  if (group->state_pages != 0 && group->window != 0)
+    return weft_fail(error, WEFT_E_INVALID, "pager: model[%u].group[%u] is of states and has a window; give 0", index,
+                     g);
+  if (g == 0 ? group->state_pages != 0 : group->state_pages == 0 && group[-1].state_pages != 0)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "pager: model[%u].group[%u]: give groups of keys and values first, then those of states", index,
+                     g);
+  return WEFT_OK;
+}
+
 static weft_status check_model(const weft_pager_model *model, uint32_t index, weft_error *error) {
   if (model->n_groups == 0 || model->n_groups > WEFT_GROUPS_MAX)
     return weft_fail(error, WEFT_E_INVALID, "pager: model[%u].n_groups is %u; give 1 to %d", index, model->n_groups,
@@ -24,6 +39,8 @@ static weft_status check_model(const weft_pager_model *model, uint32_t index, we
       return weft_fail(error, WEFT_E_INVALID,
                        "pager: model[%u].group[%u].block_tokens is %u; give a power of two up to %d", index, g, tokens,
                        WEFT_BLOCK_TOKENS_MAX);
+    weft_status status = check_state(model, index, g, error);
+    if (status != WEFT_OK) return status;
   }
   return WEFT_OK;
 }
@@ -62,6 +79,10 @@ static void open_model(weft_pager *pager, pager_model *model, const weft_pager_m
   for (uint32_t g = 0; g < config->n_groups; g++) {
     pager_group *group = &model->group[g];
     group->layers = config->group[g];
+    if (group->layers.state_pages != 0)
+      group->layers.window = group->layers.block_tokens + 1;
+    else
+      model->n_plain += 1, group->rest = group->layers.block_tokens - 1;
     group->shift = (uint32_t)__builtin_ctz(group->layers.block_tokens);
     group->table_offset = offset;
     offset += pager_blocks(group, pager->seq_tokens_max);
@@ -115,6 +136,19 @@ static void size_nodes(weft_pager *pager) {
   pager->n_lines = pager->n_nodes / PAGER_LINE_LOAD + 1;
 }
 
+/* Block tables, and behind them the lists of runs, if any model has states. */
+static bool take_tables(weft_pager *pager) {
+  uint64_t n_entries = 0;
+  pager->run_base = (uint64_t)pager->n_seqs_max * pager->table_stride;
+  for (uint32_t i = 0; i < pager->n_models; i++)
+    for (uint32_t g = pager->model[i].n_plain; g < pager->model[i].n_groups; g++)
+      n_entries += pager_run_entries(pager, &pager->model[i].group[g].layers);
+  bool states = n_entries != 0;
+  pager->table = alloc_zeroed(pager, pager->run_base + n_entries + states, sizeof *pager->table);
+  if (states) pager->run = alloc_zeroed(pager, pager->n_pages, sizeof *pager->run);
+  return pager->table != NULL && (pager->run != NULL || !states);
+}
+
 static bool take_memory(weft_pager *pager) {
   uint32_t block_max = WEFT_BLOCK_TOKENS_MAX;
   bool windows = false;
@@ -134,7 +168,6 @@ static bool take_memory(weft_pager *pager) {
   pager->node_tokens = alloc_zeroed(pager, (uint64_t)pager->n_nodes * pager->node_stride, sizeof *pager->node_tokens);
   pager->line = alloc_zeroed(pager, (uint64_t)pager->n_lines * PAGER_LINE_WORDS, sizeof *pager->line);
   pager->seq = alloc_zeroed(pager, n_seqs, sizeof *pager->seq);
-  pager->table = alloc_zeroed(pager, n_seqs * pager->table_stride, sizeof *pager->table);
   pager->pending = alloc_zeroed(pager, n_seqs * pager->base_tokens, sizeof *pager->pending);
   pager->boundary = alloc_zeroed(pager, n_seqs * pager->boundary_words, sizeof *pager->boundary);
   pager->copy = alloc_zeroed(pager, (uint64_t)pager->copy_capacity + pager->spill_capacity, sizeof *pager->copy);
@@ -147,7 +180,7 @@ static bool take_memory(weft_pager *pager) {
   pager->path = alloc_zeroed(pager, n_path, sizeof *pager->path);
   pager->path_hash = alloc_zeroed(pager, n_path, sizeof *pager->path_hash);
   return pager->page && pager->node && pager->place && pager->node_tokens && pager->line && pager->seq &&
-         pager->table && pager->pending && pager->boundary && pager->copy && pager->slot &&
+         take_tables(pager) && pager->pending && pager->boundary && pager->copy && pager->slot &&
          ((pager->journal && pager->journal_name) || !wants_journal) && pager->path && pager->path_hash;
 }
 
@@ -189,6 +222,7 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
                      config->n_seqs, config->seq_tokens_max);
   }
   pager_lists_reset(pager);
+  pager_runs_reset(pager);
   pager_spill_reset(pager);
   *out = pager;
   return WEFT_OK;
@@ -209,6 +243,7 @@ static void forget_seq(weft_pager *pager, weft_seq seq) {
   for (uint32_t g = 0; g < model->n_groups; g++) {
     const weft_page *table = pager_table(pager, seq, g);
     for (uint32_t block = s->first[g]; block < s->end[g]; block++) {
+      if (table[block] == WEFT_PAGE_NONE) continue;
       pager->page[table[block]].node = PAGER_NODE_NONE;
       pager->page[table[block]].keep = 0;
     }
@@ -224,10 +259,12 @@ void weft_pager_reset_cache(weft_pager *pager) {
     weft_page next, page = pager->page[list].next;
     for (; page != list; page = next) {
       next = pager->page[page].next;
+      if (pager->run != NULL) pager_run_dissolve(pager, page);
       pager_page_free(pager, page);
     }
   }
   pager->stats.n_cached = 0;
+  pager->n_kept_pages = pager->kept[0] = pager->kept[1] = 0;
   for (uint32_t owner = 0; owner < WEFT_OWNERS_MAX; owner++) pager->owner[owner].n_cached = 0;
   for (uint32_t id = 0; id < WEFT_MODELS_MAX * WEFT_GROUPS_MAX; id++)
     pager->usage[id].n_cached = pager->usage[id].n_host = pager->usage[id].n_file = 0;
@@ -257,6 +294,10 @@ uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t model, uint32_t 
   for (uint32_t g = 0; g < s->n_groups; g++) {
     const pager_group *group = &s->group[g];
     uint64_t n_blocks = pager_blocks(group, n_tokens);
+    if (group->layers.state_pages != 0) { /* the last border, and the one that the rows in flight reach */
+      n_pages += (n_blocks < 2 ? n_blocks : 2) * group->layers.state_pages;
+      continue;
+    }
     uint64_t n_seen = blocks_touched(group, (uint64_t)group->layers.window + n_rows - 1);
     n_pages += group->layers.window != 0 && n_seen < n_blocks ? n_seen : n_blocks;
   }

@@ -11,6 +11,12 @@
  *   PINNED  one or more sequences hold the page (its reference count is at least 1)
  *
  * Blocks. A block is the keys and values of block_tokens consecutive positions of one layer group, and fills one page.
+ * States. In a group of states a block is what a recurrence has made of all positions before its end, a border. It
+ * fills state_pages pages, which lie anywhere and are taken, paid for, evicted and moved as one; wherever a page is
+ * named, the first one stands for all. It is written once, by the rows that reach the border, and never in place:
+ * forks, hits and snapshots share it like any block. A row needs the state at the last border at or before it, and no
+ * other.
+ *
  * A group without a window keeps every block of a sequence. A group with a window of W keeps only the blocks that the
  * next row can see, those with a position > n_valid - W; at each commit older blocks leave the sequence's block table.
  * Two sequences share a block in two ways only: through the prefix index, where the model, the domain and all tokens
@@ -159,8 +165,9 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
 
 /* A second sequence with the first n_tokens valid tokens of seq. It shares the blocks of seq. A partly filled block is
  * copied when one of the two reserves into it while the other still holds it. FULL: n_seqs sequences are alive.
- * NOT_FOUND: a window has passed over blocks that a row at n_tokens would see. INVALID: n_tokens > n_valid. A fork of
- * less than the public prefix of seq publishes nothing. */
+ * NOT_FOUND: a window has passed over blocks that a row at n_tokens would see, or the last border before n_tokens is
+ * not that before n_valid. INVALID: n_tokens > n_valid. A fork of less than the public prefix of seq publishes nothing.
+ * */
 weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, weft_seq *out);
 
 /* The request of a sequence starts to run: the statistics count the sequence, exactly once, as a fork, as a preempted
@@ -171,18 +178,22 @@ void weft_pager_enter(weft_pager *pager, weft_seq seq, bool resumes);
 /* Gives the sequence blocks for the positions [n_valid, n_valid + n_rows) in every group: all of them or none. Evicts
  * CACHED pages as needed, first those that are cheap to compute again and were not used for long, the tail of a prefix
  * before its head (docs/pager.md).
- * QUOTA: the owner would pay for more pages than its limit; this is checked first. NO_BLOCKS: too few pages are FREE or
- * CACHED; or the call would need a copy while one copy per sequence and group already waits to be taken.
- * TOO_LARGE: the sequence would be longer than seq_tokens_max. */
+ * A group of states has a state at the last border that these rows reach, and a snapshot at each boundary before it
+ * (docs/pager.md) if all of them can be had. QUOTA: the owner would pay for more pages than its limit; this is checked
+ * first. NO_BLOCKS: too few pages are FREE or CACHED; or the call would need a copy while one copy per sequence and
+ * group already waits to be taken. TOO_LARGE: the sequence would be longer than seq_tokens_max. */
 weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows);
 
 /* The next n positions have been written and these are their tokens: the positions become valid, blocks that are now
  * full are published in the prefix index, and windowed groups drop the blocks that no later row can see. n must not
- * exceed what is reserved. Where another sequence has published the same block meanwhile, the block table changes over
- * to that page and the own page becomes FREE. Within the public prefix the tokens are those that admit was given. */
+ * exceed what is reserved. With states, n_valid must end before the first border of the rows in flight, or behind one
+ * where a reserve took a state, so rows that may be void must not reach more than one border. Where another sequence
+ * has published the same block meanwhile, the block table changes over to that page and the own page becomes FREE.
+ * Within the public prefix the tokens are those that admit was given. */
 void weft_pager_commit(weft_pager *pager, weft_seq seq, const int32_t *tokens, uint32_t n);
 
-/* Returns the blocks that were reserved beyond n_valid, because the rows that were to fill them are void. */
+/* Returns the blocks that were reserved beyond n_valid, because the rows that were to fill them are void. They did not
+ * touch the state before n_valid. */
 void weft_pager_trim(weft_pager *pager, weft_seq seq);
 
 /* The prompt or the turn of a conversation ends at the present position, so a later prompt is likely to continue here:
@@ -219,14 +230,19 @@ void weft_pager_moved(weft_pager *pager, const weft_page_copy *move, bool ok);
 /* ---- what others read ------------------------------------------------------------------------- */
 uint32_t weft_pager_n_valid(const weft_pager *pager, weft_seq seq);
 uint32_t weft_pager_n_reserved(const weft_pager *pager, weft_seq seq);
-uint32_t weft_pager_n_blocks_held(const weft_pager *pager, weft_seq seq); /* of all groups */
+uint32_t weft_pager_n_pages_held(const weft_pager *pager, weft_seq seq); /* of all groups */
 
 /* The block table of one group: table[i] is the page of the positions from i * block_tokens on, or WEFT_PAGE_NONE where
- * a window dropped the block. Valid until the next call that changes the sequence. */
+ * a window dropped the block. Valid until the next call that changes the sequence. Of a group of states table[i] is the
+ * first page of the state at (i + 1) * block_tokens, NONE where the sequence holds none. */
 const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t *n_entries);
 
-/* The one array in which all block tables lie. It never moves, and the offset of a sequence's table in it is the same
- * from admit to release, so tables can be passed on as offsets, without copies. */
+/* The pages, in order, of the sequence's state at `position`, a multiple of block_tokens of the group. The list lies in
+ * the array of weft_pager_tables as long as the sequence holds the state. NULL: it holds none; at 0 there never is one. */
+const weft_page *weft_pager_state(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t position);
+
+/* The one array in which all block tables and the lists of states lie. It never moves, and the offset of a sequence's
+ * table in it is the same from admit to release, so tables can be passed on as offsets, without copies. */
 const weft_page *weft_pager_tables(const weft_pager *pager);
 
 /* The pages that reserve could obtain now: FREE + CACHED. */
@@ -242,9 +258,10 @@ typedef struct weft_pager_stats {
   uint64_t n_admits, n_hits, n_hit_tokens, n_prompt_tokens;
   uint64_t n_waits; /* times that admit answered AGAIN because another sequence computes the prefix */
   uint64_t n_resumes, n_resumed_tokens, n_resumed_hit_tokens; /* resumed requests; tokens looked up, tokens found */
-  uint64_t n_forks, n_forked_tokens; /* forks that started to run; the tokens that they share */
-  uint64_t n_taken, n_evicted, n_published, n_copies, n_window_dropped; /* pages; n_copies: copied on write */
-  uint64_t n_duplicates; /* pages returned because another sequence had published the same block */
+  uint64_t n_forks, n_forked_tokens;                /* forks that started to run; the tokens that they share */
+  uint64_t n_taken, n_evicted;                      /* pages */
+  uint64_t n_published, n_copies, n_window_dropped; /* blocks; n_copies: copied on write */
+  uint64_t n_duplicates; /* blocks returned because another sequence had published the same block */
   uint64_t host_bytes;   /* memory of the pager itself */
   /* Lower tiers: slots, and slots that hold content; moves under way, up and down. */
   uint32_t n_host_pages, n_host_held, n_file_pages, n_file_held, n_lifting, n_sinking;

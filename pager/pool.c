@@ -14,6 +14,9 @@
  * is evicted in the end, whatever its worth. Within the list of one worth the pages are due in the order in which they
  * came, so only the oldest page of each list has to be compared: O(1).
  *
+ * A state is one entry of these lists, by its first page; its other pages share its state and are counted with it
+ * (state.c).
+ *
  * A sequence pins all blocks of a prefix and unpins them from the end, and no block is worth more than those before
  * it. So in a group that keeps every token a page is due no later than the pages before it in its prefix: what is
  * evicted is the tail of a prefix, and what stays can be reached from its head. */
@@ -79,8 +82,10 @@ pager_list pager_first_due(const weft_pager *pager, const weft_page oldest[PAGER
   return first;
 }
 
-/* Takes the page that is to be evicted next out of its list and out of the index. If `spill` is set, the content of a
- * WARM page goes to host memory, if there is any. */
+/* Takes the block that is to be evicted next out of its list and out of the index, and returns its page; of a state the
+ * first, and the others become FREE. If `spill` is set, the content of a WARM block goes to host memory, if there is
+ * any.
+ */
 static weft_page evict_next_page(weft_pager *pager, bool spill) {
   weft_page oldest[PAGER_N_LISTS];
   for (uint32_t list = 0; list < PAGER_N_LISTS; list++)
@@ -98,8 +103,14 @@ static weft_page evict_next_page(weft_pager *pager, bool spill) {
   pager->usage[pager_group_id_at(pager, pager->page[page].node, pager->page[page].group)].n_cached -= 1;
   pager->stats.n_cached -= 1;
   pager->stats.n_evicted += 1;
-  if (spill && warm && pager->n_host > 0 && pager_spill_out(pager, page)) return page;
+  bool is_state = pager->run != NULL && pager->run[page] != 0;
+  if (is_state) pager_run_evicted(pager, page);
+  if (spill && warm && pager->n_host > 0 && pager_spill_out(pager, page)) {
+    if (is_state) pager_run_dissolve(pager, page);
+    return page;
+  }
   pager_unpublish(pager, page);
+  if (is_state) pager_run_dissolve(pager, page);
   if (pager->page[page].copy) pager_copies_cancel(pager, page);
   return page;
 }
@@ -163,4 +174,11 @@ void pager_page_touch(weft_pager *pager, weft_page page) {
   WEFT_CHECK(pager->page[page].state == PAGER_CACHED);
   page_list_remove(pager, page);
   page_list_append(pager, page, warm_list_of(pager, page));
+}
+
+void pager_page_cool(weft_pager *pager, weft_page page) {
+  WEFT_CHECK(pager->page[page].state == PAGER_CACHED);
+  pager->page[page].keep = 0;
+  page_list_remove(pager, page);
+  page_list_append(pager, page, PAGER_COLD);
 }

@@ -344,14 +344,34 @@ static inline pager_reach place_reach(const weft_pager *pager, uint32_t place) {
   return pager_place_is_slot(place) ? pager_spill_reach(pager, place) : PAGER_NOWHERE;
 }
 
+/* Counts of the groups of states at a node that ends with base block `end`. A state can be had, too, where a block that
+ * ends with it is promised by a sequence that will have the state. */
+static void match_states(const weft_pager *pager, const pager_model *model, const uint32_t *places, uint32_t end,
+                         group_run *runs) {
+  weft_seq promiser = WEFT_SEQ_NONE;
+  for (uint32_t g = 0; g < model->n_plain && promiser == WEFT_SEQ_NONE; g++)
+    if ((end & (model->group[g].span - 1)) == 0 && pager_place_is_promise(places[g]))
+      promiser = places[g] & ~PAGER_PLACE_PROMISE;
+  for (uint32_t g = model->n_plain; g < model->n_groups; g++) {
+    if ((end & (model->group[g].span - 1)) != 0) continue;
+    pager_reach reach = place_reach(pager, places[g]);
+    bool any = reach != PAGER_NOWHERE ||
+               (promiser != WEFT_SEQ_NONE && pager_state_is_coming(pager, promiser, g, end << pager->base_shift));
+    for (uint32_t tier = 0; tier < PAGER_NOWHERE; tier++) runs[g].reach[tier] = reach <= tier;
+    runs[g].promised = any;
+  }
+}
+
 /* How far a hit can reach. It needs, of every group, all blocks that a row at its end sees, so the group that can serve
  * least decides. */
 static void match_groups(const weft_pager *pager, const pager_model *model, uint32_t limit, pager_match *match) {
   group_run runs[WEFT_GROUPS_MAX] = {{{0}, 0}};
+  const uint32_t n_plain = model->n_plain;
+  const bool has_states = pager_has_states(model);
   match->n_hit = match->n_stored = match->n_filed = match->n_promised = 0;
   for (uint32_t i = 0; i < match->n_nodes; i++) {
     const uint32_t *places = pager_places(pager, pager->path[i]);
-    for (uint32_t g = 0; g < model->n_groups; g++) {
+    for (uint32_t g = 0; g < n_plain; g++) {
       if (((i + 1) & (model->group[g].span - 1)) != 0) continue;
       pager_reach reach = place_reach(pager, places[g]);
       bool any = reach != PAGER_NOWHERE || pager_place_is_promise(places[g]);
@@ -360,6 +380,7 @@ static void match_groups(const weft_pager *pager, const pager_model *model, uint
       runs[g].promised = any ? runs[g].promised + 1 : 0;
       if (runs[g].promised == 0 && model->group[g].layers.window == 0) return;
     }
+    if (has_states) match_states(pager, model, places, i + 1, runs);
     uint32_t position = (i + 1) << pager->base_shift;
     if (position > limit) return;
     if ((position & (model->block_max - 1)) != 0) continue;

@@ -4,7 +4,8 @@
  * own. So a sequence that holds a block holds all blocks before it, and eviction can rely on the order in which pages
  * were let go.
  *
- * A promise in a place of a node says that a running sequence will compute this block. Publishing the block keeps the
+ * A promise in a place of a node says that a running sequence will compute this block. A state has no promise of its
+ * own: the promise of keys that end with it stands for it (pager_state_is_coming). Publishing the block keeps the
  * promise; the end of the sequence withdraws it. A promise never outlives its sequence, so no request waits for ever.
  */
 #include <string.h>
@@ -48,7 +49,7 @@ void pager_announce(weft_pager *pager, weft_seq seq, const weft_admit *args, con
     uint32_t node = i < match->n_nodes ? pager->path[i] : pager_node_create(pager, hash, parent, tokens);
     if (node == PAGER_NODE_NONE) break; /* no node is free: fewer followers will wait */
     uint32_t *places = pager_places(pager, node);
-    for (uint32_t g = 0; g < model->n_groups; g++) {
+    for (uint32_t g = 0; g < model->n_plain; g++) {
       if (((i + 1) & (model->group[g].span - 1)) != 0 || places[g] != PAGER_PLACE_NONE) continue;
       places[g] = PAGER_PLACE_PROMISE | seq;
     }
@@ -88,9 +89,13 @@ static inline void publish_page(weft_pager *pager, const pager_seq *s, uint32_t 
   weft_page *entry = &s->table[pager->model[s->model].group[group].table_offset + block];
   if (pager_place_is_page(*place)) {
     WEFT_CHECK(*place != *entry);
-    pager_page_pin(pager, *place, pager_payer(s, &pager->model[s->model].group[group], block),
-                   pager_group_id(s->model, group));
-    pager_page_unpin(pager, *entry, PAGER_WARM);
+    bool plain = group < pager->model[s->model].n_plain;
+    (plain ? pager_page_pin : pager_run_pin)(pager, *place, pager_payer(s, &pager->model[s->model].group[group], block),
+                                             pager_group_id(s->model, group));
+    if (plain)
+      pager_page_unpin(pager, *entry, PAGER_WARM);
+    else
+      pager_run_unpin(pager, *entry, PAGER_WARM);
     *entry = *place;
     pager->stats.n_duplicates += 1;
     return;
@@ -139,7 +144,9 @@ static bool publish_block(weft_pager *pager, weft_seq seq, const int32_t *tokens
   uint32_t depth = pager->node[node].depth;
   for (uint32_t g = 0; g < model->n_groups; g++) {
     if ((depth & (model->group[g].span - 1)) != 0) continue;
-    publish_page(pager, s, node, g, (depth >> (model->group[g].shift - pager->base_shift)) - 1);
+    uint32_t block = (depth >> (model->group[g].shift - pager->base_shift)) - 1;
+    if (g >= model->n_plain && pager_table(pager, seq, g)[block] == WEFT_PAGE_NONE) continue; /* no state was taken */
+    publish_page(pager, s, node, g, block);
   }
   if (pager->node[node].boundary) pager_boundary_set(pager, seq, depth << pager->base_shift);
   if (s->announced_tail == node) { /* all promises are kept, so none has to be withdrawn */

@@ -9,6 +9,8 @@
  *          node stands for exactly one prefix, which follows by induction from the root. A node has one place per layer
  *          group, which says where the block of the group that ends here is
  *   slot   one per slot of host memory and of the file (spill.h)
+ *   run one per state that lies in the pool: the list of its pages (state.c). The record of the first page speaks for
+ *          all of them
  *   seq    one per running sequence: how far it is, the node where its valid tokens end (its tail), its block tables
  *
  *   root(model, domain) <- node(tokens 0..15) <- node(tokens 16..31) <- ...      (nodes know their parent only)
@@ -50,7 +52,8 @@ enum {
 typedef enum pager_state {
   PAGER_FREE = 0, /* zero, so that untouched memory is a free page */
   PAGER_CACHED = 1,
-  PAGER_PINNED = 2
+  PAGER_PINNED = 2,
+  PAGER_MEMBER = 3 /* one of the pages of a state, but not the first; `next` names the first, whose state it shares */
 } pager_state;
 
 /* The lists in which CACHED pages wait for their eviction, each in the order in which the pages were let go. Pages in
@@ -78,7 +81,8 @@ typedef struct pager_page {
   uint32_t node : 24; /* where the block in the page is published; PAGER_NODE_NONE: nowhere */
   uint32_t group : 4; /* of a published block: its layer group */
   uint32_t state : 2;
-  uint32_t keep : 1; /* some boundary needs the block: the page becomes WARM, not COLD, when no sequence holds it */
+  uint32_t keep : 1; /* some boundary needs the block: the page becomes WARM, not COLD, when no sequence holds it. Set
+                        in every state that is WARM */
   uint32_t copy : 1; /* a copy that fills the page was emitted and not taken yet */
 } pager_page;
 _Static_assert(sizeof(pager_page) == 12, "a page record is three words: docs/pager.md counts on it");
@@ -103,9 +107,10 @@ typedef struct pager_node {
 
 /* A layer group as the pager computes with it. */
 typedef struct pager_group {
-  weft_layer_group layers;
-  uint32_t shift;        /* log2 of block_tokens */
-  uint32_t span;         /* base blocks per block */
+  weft_layer_group layers; /* of a state group with a window of block_tokens + 1: a row sees the last border's state */
+  uint32_t rest;  /* block_tokens - 1: a block is there from its first position on; 0 of a state: from its last */
+  uint32_t shift; /* log2 of block_tokens */
+  uint32_t span;  /* base blocks per block */
   uint32_t table_offset; /* where the group's block table begins in a sequence's tables */
 } pager_group;
 
@@ -117,8 +122,8 @@ _Static_assert(WEFT_MODELS_MAX *WEFT_GROUPS_MAX <= 256, "a group id has 8 bits")
 
 typedef struct pager_model {
   weft_key128 fingerprint;
-  uint32_t n_groups;
-  uint32_t block_max; /* its largest block: hits and boundaries are multiples of it */
+  uint32_t n_groups, n_plain; /* groups [n_plain, n_groups) are of states */
+  uint32_t block_max;         /* its largest block: hits and boundaries are multiples of it */
   uint32_t n_global, n_windowed;
   uint32_t cost_doubles;
   uint8_t global[WEFT_GROUPS_MAX], windowed[WEFT_GROUPS_MAX]; /* group numbers */
@@ -152,6 +157,8 @@ struct weft_pager {
   uint32_t free_page, n_pages_touched; /* pages from n_pages_touched on were never used */
   uint8_t clock;                       /* the `due` of the WARM page that was evicted last */
   weft_pager_stats stats;
+  uint32_t n_kept_pages; /* of the WARM states, */
+  uint32_t kept[2];      /* whose lists of pages are chained: the one let go first, and the one let go last (state.c) */
   weft_owner_usage owner[WEFT_OWNERS_MAX];
   weft_group_usage usage[WEFT_MODELS_MAX * WEFT_GROUPS_MAX]; /* by group id */
 
@@ -167,8 +174,11 @@ struct weft_pager {
 
   pager_seq *seq;
   uint32_t free_seq, n_seqs_touched;
-  weft_page *table; /* [n_seqs][table_stride] */
-  uint64_t table_stride;
+  weft_page *table;                /* [n_seqs][table_stride], and behind them the lists of the runs */
+  uint64_t table_stride, run_base; /* run_base: where in `table` those lists begin */
+  uint32_t free_run[WEFT_MODELS_MAX * WEFT_GROUPS_MAX]; /* by group id: its free lists */
+  uint32_t *run; /* [n_pages]: of the first page of a state where its list is, from run_base on; else 0. NULL: no model
+                    has states */
   int32_t *pending;   /* [n_seqs][base_tokens]: tokens of the base block being filled */
   uint64_t *boundary; /* [n_seqs][boundary_words]; bit i: position i * block_max is a boundary (window.c) */
   uint32_t boundary_words;

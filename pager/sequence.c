@@ -47,6 +47,7 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
   weft_page *table = pager_table(pager, seq, g);
   uint32_t first = pager_window_first(group, n_hit), end = n_hit >> group->shift;
   uint32_t n_public = pager_public_blocks(s, group), group_id = pager_group_id(s->model, g);
+  bool plain = group->layers.state_pages == 0;
   for (uint32_t block = 0; block < first; block++) table[block] = WEFT_PAGE_NONE;
   for (uint32_t block = first; block < end; block++) {
     uint32_t node = pager->path[(block + 1) * group->span - 1];
@@ -54,17 +55,20 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
     if (pager_place_is_page(table[block])) __builtin_prefetch(&pager->page[table[block]], 1);
   }
   for (uint32_t block = first; block < end; block++) {
-    if (pager_place_is_page(table[block]))
-      pager_page_pin(pager, table[block], block < n_public ? WEFT_OWNER_OPERATOR : s->owner, group_id);
-    else
+    uint32_t owner = block < n_public ? WEFT_OWNER_OPERATOR : s->owner;
+    if (!pager_place_is_page(table[block]))
       pager_restore_pick(pager, table[block]);
+    else if (plain)
+      pager_page_pin(pager, table[block], owner, group_id);
+    else
+      pager_run_pin(pager, table[block], owner, group_id);
   }
   s->first[g] = first;
   s->end[g] = end;
 }
 
-/* How many blocks of a hit, from block `from` of the group on, no sequence holds: pinning or restoring each of them
- * takes one page away from what is FREE or CACHED. */
+/* How many pages of a hit, from block `from` of the group on, no sequence holds: pinning or restoring takes them away
+ * from what is FREE or CACHED. */
 static uint32_t count_unheld(const weft_pager *pager, uint32_t model, uint32_t g, uint32_t from, uint32_t n_hit) {
   const pager_group *group = &pager->model[model].group[g];
   uint32_t block = pager_window_first(group, n_hit), n_unheld = 0;
@@ -73,7 +77,7 @@ static uint32_t count_unheld(const weft_pager *pager, uint32_t model, uint32_t g
     uint32_t place = pager_places(pager, node)[g];
     n_unheld += !pager_place_is_page(place) || pager->page[place].state == PAGER_CACHED;
   }
-  return n_unheld;
+  return n_unheld * pager_group_pages(group);
 }
 
 /* How many of them the owner of the sequence would have to pay for: all but those of the public prefix. */
@@ -96,6 +100,10 @@ static void set_boundaries(weft_pager *pager, weft_seq seq, const weft_admit *ar
     pager_boundary_set(pager, seq, pager_boundary_below(model, args->n_prompt - 1));
   uint32_t parting = pager_boundary_below(model, match->n_nodes << pager->base_shift);
   if (parting > match->n_hit) pager->node[pager->path[(parting >> pager->base_shift) - 1]].boundary = 1;
+  if (!pager_has_states(model)) return;
+  /* Which states are taken is decided when rows are reserved, so the nodes ahead are asked now where prefixes part. */
+  for (uint32_t end = match->n_hit + model->block_max; end <= parting; end += model->block_max)
+    if (pager->node[pager->path[(end >> pager->base_shift) - 1]].boundary) pager_boundary_set(pager, seq, end);
 }
 
 static weft_key128 first_domain(const weft_admit *args, const pager_match *match) {
@@ -125,7 +133,8 @@ static weft_status check_room(const weft_pager *pager, const weft_admit *args, c
   const pager_model *model = &pager->model[args->model];
   uint32_t n_held = 0, n_taken = 0, limit = pager->owner[args->owner].limit;
   for (uint32_t g = 0; g < model->n_groups; g++)
-    n_held += (match->n_hit >> model->group[g].shift) - pager_window_first(&model->group[g], match->n_hit);
+    n_held += ((match->n_hit >> model->group[g].shift) - pager_window_first(&model->group[g], match->n_hit)) *
+              pager_group_pages(&model->group[g]);
   uint32_t n_more = args->room_pages > n_held ? args->room_pages - n_held : 0;
   if (args->room_in_limit && limit != 0) {
     uint64_t n_paid = (uint64_t)pager->owner[args->owner].n_pinned + n_more;
@@ -154,6 +163,7 @@ weft_status weft_pager_admit(weft_pager *pager, const weft_admit *args, weft_seq
     WEFT_CHECK(match.promiser < pager->n_seqs_touched);
     /* The promiser must keep the windows for a hit that ends there, or the wait would be in vain. */
     pager->node[pager->path[(match.n_promised >> pager->base_shift) - 1]].boundary = 1;
+    if (pager_has_states(model)) pager_boundary_set(pager, match.promiser, match.n_promised);
     pager->stats.n_waits += 1;
     *waits_for = match.promiser;
     return WEFT_AGAIN;
@@ -240,7 +250,10 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
     weft_page *table = pager_table(pager, fork, g);
     memcpy(table, pager_table(pager, seq, g), end * sizeof *table);
     for (uint32_t block = first; block < end; block++)
-      pager_page_pin(pager, table[block], s->owner, pager_group_id(s->model, g)); /* it is PINNED, so its payer stays */
+      if (g < model->n_plain)
+        pager_page_pin(pager, table[block], s->owner, pager_group_id(s->model, g)); /* PINNED: its payer stays */
+      else if (table[block] != WEFT_PAGE_NONE)
+        pager_run_pin(pager, table[block], s->owner, pager_group_id(s->model, g));
     s->first[g] = first;
     s->end[g] = end;
   }
@@ -298,11 +311,13 @@ static uint32_t worth_of(const weft_pager *pager, const pager_seq *s) {
   return s->retention + (log < PAGER_COST_LOG_MAX ? log : PAGER_COST_LOG_MAX);
 }
 
-/* Lets go of the blocks of all groups that end at base block `end`. `last`: of those that reach beyond it, too. */
+/* Lets go of the blocks of all groups that end at base block `end`. `last`: of those that reach beyond it, too. The
+ * states first: once anything that ends there is evicted no hit does, and a state frees the most pages. */
 static void let_go_at(weft_pager *pager, weft_seq seq, uint32_t end, bool last) {
   const pager_seq *s = &pager->seq[seq];
   const pager_model *model = &pager->model[s->model];
-  for (uint32_t g = 0; g < model->n_groups; g++) {
+  if (pager->run != NULL) pager_states_release(pager, seq, end);
+  for (uint32_t g = 0; g < model->n_plain; g++) {
     uint32_t span = model->group[g].span, block = (end - 1) / span;
     if (((end & (span - 1)) != 0 && !last) || block < s->first[g]) continue;
     weft_page page = pager_table(pager, seq, g)[block];

@@ -9,6 +9,10 @@
  *         admit: picked, PINNED   HOST <------------- MOVING <----------+
  *                                       (moved)         admit: lifted
  *
+ * The content of a state has a slot for each of its pages. The first speaks for all; the others are its MEMBERs. They
+ * are taken and given back together, and content has moved when all its moves have ended. A state that would take more
+ * than half of a tier does not go there.
+ *
  * Content comes down in the order of eviction, tails of prefixes before their heads, and each tier lets its oldest
  * content go first. So what is left of a prefix in a tier is its head. The two slots of a move are not used for
  * anything else before weft_pager_moved. A slot is read only after the copy that fills it was taken: the result of that
@@ -53,9 +57,32 @@ static void slot_list_append(weft_pager *pager, uint32_t s) {
 
 static void slot_free(weft_pager *pager, uint32_t s) {
   uint32_t tier = slot_tier(pager, s);
-  pager->slot[s] = (pager_slot){.next = pager->free_slot[tier], .node = PAGER_NODE_NONE, .state = PAGER_SLOT_FREE};
+  pager->slot[s] = (pager_slot){
+      .next = pager->free_slot[tier], .more = UINT32_MAX, .node = PAGER_NODE_NONE, .state = PAGER_SLOT_FREE};
   pager->free_slot[tier] = s;
   pager->n_free_host += tier == 0;
+}
+
+/* All slots of the content whose first one this is become free. */
+static void content_free(weft_pager *pager, uint32_t first) {
+  for (uint32_t s = first, more; s != UINT32_MAX; s = more) {
+    more = pager->slot[s].more;
+    slot_free(pager, s);
+  }
+}
+
+/* The first slot of the content that slot s is of. */
+static uint32_t first_slot(const weft_pager *pager, uint32_t s) {
+  return pager->slot[s].state == PAGER_SLOT_MEMBER ? pager->slot[s].older : s;
+}
+
+static uint32_t content_slots(const weft_pager *pager, uint32_t node, uint32_t group) {
+  return pager_group_pages(&pager->model[pager->node[node].model].group[group]);
+}
+
+/* Content of so many slots may lie in the tier. */
+static bool fits_tier(const weft_pager *pager, uint32_t tier, uint32_t n) {
+  return n == 1 || n <= (tier == 0 ? pager->n_host : pager->n_slots - pager->n_host) / 2;
 }
 
 void pager_spill_reset(weft_pager *pager) {
@@ -67,7 +94,7 @@ void pager_spill_reset(weft_pager *pager) {
   pager->n_free_host = 0;
   for (uint32_t s = pager->n_slots; s-- > 0;) {
     pager->slot[s].node = PAGER_NODE_NONE;
-    if (pager->slot[s].state != PAGER_SLOT_MOVING) slot_free(pager, s);
+    if (pager->slot[first_slot(pager, s)].state != PAGER_SLOT_MOVING) slot_free(pager, s);
   }
   pager->stats.n_host_held = pager->stats.n_file_held = 0;
 }
@@ -78,10 +105,11 @@ static void journal_slot(weft_pager *pager, weft_journal_kind kind, uint32_t s) 
   pager_journal_content(pager, kind, tier, slot_number(pager, s), record->node, record->group);
 }
 
-/* Adds n to the counts of slots that hold content; n is 1, or UINT32_MAX to subtract 1. */
+/* Adds n to the counts of contents; n is 1, or UINT32_MAX to subtract 1. */
 static void count_content(weft_pager *pager, uint32_t s, uint32_t node, uint32_t group, uint32_t n) {
   weft_group_usage *usage = &pager->usage[pager_group_id_at(pager, node, group)];
-  *(slot_tier(pager, s) ? &pager->stats.n_file_held : &pager->stats.n_host_held) += n;
+  uint32_t n_slots = n * content_slots(pager, node, group);
+  *(slot_tier(pager, s) ? &pager->stats.n_file_held : &pager->stats.n_host_held) += n_slots;
   *(slot_tier(pager, s) ? &usage->n_file : &usage->n_host) += n;
 }
 
@@ -101,7 +129,7 @@ static void slot_detach(weft_pager *pager, uint32_t s) {
   count_content(pager, s, record->node, record->group, UINT32_MAX);
   record->node = PAGER_NODE_NONE;
   if (record->state == PAGER_SLOT_HELD) slot_list_remove(pager, s);
-  if (record->state != PAGER_SLOT_MOVING) slot_free(pager, s);
+  if (record->state != PAGER_SLOT_MOVING) content_free(pager, s);
 }
 
 void pager_spill_forget(weft_pager *pager, uint32_t place) {
@@ -133,30 +161,53 @@ static uint32_t slot_take(weft_pager *pager, uint32_t tier) {
   return s;
 }
 
-static bool tier_copies_full(const weft_pager *pager) {
-  return pager->n_spills_waiting == pager->spill_capacity;
+/* The first of n slots for one content; UINT32_MAX: they cannot be had. */
+static uint32_t content_take(weft_pager *pager, uint32_t tier, uint32_t n) {
+  uint32_t first = UINT32_MAX, last = UINT32_MAX;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t s = slot_take(pager, tier);
+    if (s == UINT32_MAX) {
+      content_free(pager, first);
+      return UINT32_MAX;
+    }
+    pager->slot[s].more = UINT32_MAX;
+    if (i == 0) {
+      first = s;
+    } else {
+      pager->slot[s].state = PAGER_SLOT_MEMBER;
+      pager->slot[s].older = first;
+      pager->slot[last].more = s;
+    }
+    last = s;
+  }
+  return first;
+}
+
+/* True: n more copies from and to lower tiers can wait to be taken. */
+static bool has_room_for_copies(const weft_pager *pager, uint32_t n) {
+  return n <= pager->spill_capacity - pager->n_spills_waiting;
 }
 
 /* ---- moves between host and file ------------------------------------------------------------- */
 
-static bool moves_full(const weft_pager *pager) {
-  return pager->stats.n_lifting + pager->stats.n_sinking == WEFT_MOVES_MAX;
-}
-
 static bool move_begin(weft_pager *pager, uint32_t from) {
-  uint32_t tier = slot_tier(pager, from);
-  if (moves_full(pager) || tier_copies_full(pager)) return false;
+  pager_slot *record = &pager->slot[from];
+  uint32_t tier = slot_tier(pager, from), n = content_slots(pager, record->node, record->group);
+  if (n > WEFT_MOVES_MAX - pager->stats.n_lifting - pager->stats.n_sinking || !has_room_for_copies(pager, n))
+    return false;
   slot_list_remove(pager, from);
-  pager->slot[from].state = PAGER_SLOT_MOVING;
-  uint32_t to = slot_take(pager, !tier);
+  record->state = PAGER_SLOT_MOVING;
+  uint32_t to = content_take(pager, !tier, n);
   if (to == UINT32_MAX) {
     slot_list_append(pager, from);
     return false;
   }
   pager->slot[to].state = PAGER_SLOT_MOVING;
-  *(tier ? &pager->stats.n_lifting : &pager->stats.n_sinking) += 1;
-  pager_copy_emit(pager, tier ? WEFT_FILE_TO_HOST : WEFT_HOST_TO_FILE, slot_number(pager, from),
-                  slot_number(pager, to));
+  record->older = pager->slot[to].older = n;
+  record->next = 0;
+  *(tier ? &pager->stats.n_lifting : &pager->stats.n_sinking) += n;
+  for (uint32_t a = from, b = to; a != UINT32_MAX; a = pager->slot[a].more, b = pager->slot[b].more)
+    pager_copy_emit(pager, tier ? WEFT_FILE_TO_HOST : WEFT_HOST_TO_FILE, slot_number(pager, a), slot_number(pager, b));
   return true;
 }
 
@@ -164,10 +215,15 @@ void weft_pager_moved(weft_pager *pager, const weft_page_copy *move, bool ok) {
   bool up = move->kind == WEFT_FILE_TO_HOST;
   uint32_t *n_moving = up ? &pager->stats.n_lifting : &pager->stats.n_sinking;
   WEFT_CHECK(*n_moving > 0 && (up || move->kind == WEFT_HOST_TO_FILE));
-  uint32_t from = move->from + (up ? pager->n_host : 0), to = move->to + (up ? 0 : pager->n_host);
+  uint32_t from = first_slot(pager, move->from + (up ? pager->n_host : 0));
+  uint32_t to = first_slot(pager, move->to + (up ? 0 : pager->n_host));
   pager_slot *record = &pager->slot[from];
   WEFT_CHECK(record->state == PAGER_SLOT_MOVING && pager->slot[to].state == PAGER_SLOT_MOVING);
   *n_moving -= 1;
+  if (!ok) record->next = 1;
+  pager->slot[to].older -= 1;
+  if (--record->older != 0) return; /* the rest of a state is still on its way */
+  ok = record->next == 0;
   uint32_t node = record->node, group = record->group;
   record->state = PAGER_SLOT_PICKED; /* not MOVING any more, so that detach frees it */
   pager->slot[to].state = PAGER_SLOT_PICKED;
@@ -178,18 +234,23 @@ void weft_pager_moved(weft_pager *pager, const weft_page_copy *move, bool ok) {
     slot_detach(pager, from);
     slot_attach(pager, to, node, group);
     slot_list_append(pager, to);
-    *(up ? &pager->stats.n_from_file : &pager->stats.n_to_file) += 1;
+    *(up ? &pager->stats.n_from_file : &pager->stats.n_to_file) += content_slots(pager, node, group);
     return;
   } else {
-    slot_free(pager, from);
+    content_free(pager, from);
   }
-  slot_free(pager, to);
+  content_free(pager, to);
 }
 
 static uint32_t low_water(const weft_pager *pager) {
   uint32_t low = pager->n_host / LOW_WATER_PART;
   if (low < LOW_WATER_LEAST) low = LOW_WATER_LEAST;
   return low < pager->n_host / 2 ? low : pager->n_host / 2;
+}
+
+static bool sinks_ever(const weft_pager *pager, uint32_t s) {
+  uint32_t n = content_slots(pager, pager->slot[s].node, pager->slot[s].group);
+  return n <= WEFT_MOVES_MAX && fits_tier(pager, 1, n);
 }
 
 /* Begins sinks before the host is full. */
@@ -199,35 +260,49 @@ static void sink_oldest_slots(weft_pager *pager) {
   if (pager->n_slots == pager->n_host) return;
   while (stats->n_sinking < SINKING_MAX && pager->n_free_host + stats->n_sinking <= low) {
     uint32_t oldest = pager->slot[head].next;
-    if (oldest == head || !move_begin(pager, oldest)) return;
+    if (oldest == head) return;
+    if (!sinks_ever(pager, oldest))
+      (void)tier_forget_oldest(pager, 0); /* it must not keep others from sinking */
+    else if (!move_begin(pager, oldest))
+      return;
   }
 }
 
 /* ---- out of the pool ------------------------------------------------------------------------- */
 
-bool pager_spill_out(weft_pager *pager, weft_page page) {
-  pager_page *record = &pager->page[page];
-  if (tier_copies_full(pager)) return false;
-  uint32_t s = slot_take(pager, 0);
-  if (s == UINT32_MAX) return false;
+/* A waiting copy that fills the page must stay, because the copy to the host reads the page. */
+static void copy_out(weft_pager *pager, weft_page page, uint32_t s) {
   pager_copy_emit(pager, WEFT_PAGE_TO_HOST, page, s);
   pager->slot[s].waiting = 1;
+  pager->page[page].copy = 0;
+}
+
+bool pager_spill_out(weft_pager *pager, weft_page page) {
+  pager_page *record = &pager->page[page];
+  uint32_t n = pager_block_pages(pager, page);
+  if (!has_room_for_copies(pager, n) || !fits_tier(pager, 0, n)) return false;
+  uint32_t s = content_take(pager, 0, n);
+  if (s == UINT32_MAX) return false;
+  const weft_page *list = n == 1 ? NULL : pager_run_list(pager, page);
+  for (uint32_t i = 1, more = pager->slot[s].more; i < n; i++, more = pager->slot[more].more)
+    copy_out(pager, list[i], more);
+  copy_out(pager, page, s); /* the last one: while it waits, the content is not there */
   pager_journal_block(pager, WEFT_JOURNAL_REMOVED, page);
   slot_attach(pager, s, record->node, record->group);
   slot_list_append(pager, s);
   record->node = PAGER_NODE_NONE;
   record->keep = 0;
-  record->copy = 0; /* a waiting copy that fills the page must stay, because the copy to the host reads the page */
-  pager->stats.n_spilled += 1;
+  pager->stats.n_spilled += n;
   sink_oldest_slots(pager);
   return true;
 }
 
 void weft_pager_spill_lost(weft_pager *pager, uint32_t host_slot) {
   WEFT_CHECK(host_slot < pager->n_host);
-  if (pager->slot[host_slot].node == PAGER_NODE_NONE) return; /* its content was given up meanwhile */
+  uint32_t s = first_slot(pager, host_slot);
+  if (pager->slot[s].node == PAGER_NODE_NONE) return; /* its content was given up meanwhile */
   pager->stats.n_spill_lost += 1;
-  pager_spill_forget(pager, PAGER_PLACE_SLOT | host_slot);
+  pager_spill_forget(pager, PAGER_PLACE_SLOT | s);
 }
 
 /* ---- back into it ---------------------------------------------------------------------------- */
@@ -238,28 +313,28 @@ pager_reach pager_spill_reach(const weft_pager *pager, uint32_t place) {
   return pager->slot[s].waiting ? PAGER_NOWHERE : PAGER_IN_HOST;
 }
 
-/* How many of the blocks that a hit at `position` needs are CACHED, in host memory and in the file. */
+/* How many pages of the blocks that a hit at `position` needs are CACHED, in host memory and in the file. */
 typedef struct needed_blocks {
   uint32_t n_cached, n_host, n_file;
 } needed_blocks;
 
-typedef void (*place_visitor)(weft_pager *pager, uint32_t place, void *self);
+typedef void (*place_visitor)(weft_pager *pager, uint32_t place, uint32_t n_pages, void *self);
 
 static void each_needed(weft_pager *pager, const weft_admit *args, uint32_t position, place_visitor call, void *self) {
   const pager_model *model = &pager->model[args->model];
   for (uint32_t g = 0; g < model->n_groups; g++) {
     const pager_group *group = &model->group[g];
     for (uint32_t block = pager_window_first(group, position); block < position >> group->shift; block++)
-      call(pager, pager_places(pager, pager->path[(block + 1) * group->span - 1])[g], self);
+      call(pager, pager_places(pager, pager->path[(block + 1) * group->span - 1])[g], pager_group_pages(group), self);
   }
 }
 
-static void count_needed(weft_pager *pager, uint32_t place, void *self) {
+static void count_needed(weft_pager *pager, uint32_t place, uint32_t n_pages, void *self) {
   needed_blocks *n = (needed_blocks *)self;
   if (pager_place_is_page(place))
-    n->n_cached += pager->page[place].state == PAGER_CACHED;
+    n->n_cached += pager->page[place].state == PAGER_CACHED ? n_pages : 0;
   else if (pager_place_is_slot(place))
-    *(slot_tier(pager, place & ~PAGER_PLACE_SLOT) ? &n->n_file : &n->n_host) += 1;
+    *(slot_tier(pager, place & ~PAGER_PLACE_SLOT) ? &n->n_file : &n->n_host) += n_pages;
 }
 
 /* True: starting at `position` instead of the end of the hit saves more than bringing the blocks back costs, and there
@@ -289,17 +364,21 @@ void pager_restore_pick(weft_pager *pager, uint32_t place) {
   pager->slot[s].state = PAGER_SLOT_PICKED;
 }
 
-/* Takes a page for the content of slot s, which is published there as it was before and has one reference. */
+/* Takes pages for the content of slot s, which is published there as it was before and has one reference. */
 static weft_page restore_block(weft_pager *pager, uint32_t s, uint32_t owner) {
-  uint32_t node = pager->slot[s].node, group = pager->slot[s].group;
-  weft_page page = pager_page_take(pager, owner, pager_group_id_at(pager, node, group));
+  uint32_t node = pager->slot[s].node, group = pager->slot[s].group, id = pager_group_id_at(pager, node, group);
+  bool plain = group < pager->model[pager->node[node].model].n_plain;
+  weft_page page = plain ? pager_page_take(pager, owner, id) : pager_run_take(pager, owner, id);
+  uint32_t n = pager_block_pages(pager, page), more = pager->slot[s].more;
   pager_copy_emit(pager, WEFT_HOST_TO_PAGE, s, page);
+  for (uint32_t i = 1; i < n; i++, more = pager->slot[more].more)
+    pager_copy_emit(pager, WEFT_HOST_TO_PAGE, more, pager_run_list(pager, page)[i]);
   pager->page[page].node = node & PAGER_NODE_NONE;
   pager->page[page].group = group & (WEFT_GROUPS_MAX - 1);
   pager_places(pager, node)[group] = page;
   slot_detach(pager, s);
   pager_journal_block(pager, WEFT_JOURNAL_STORED, page);
-  pager->stats.n_restored += 1;
+  pager->stats.n_restored += n;
   return page;
 }
 
@@ -315,26 +394,26 @@ void pager_restore(weft_pager *pager, weft_seq seq) {
 }
 
 /* The content of the prefix in host memory becomes the newest there, so that other content makes room for the lifts. */
-static void touch_host_slot(weft_pager *pager, uint32_t place, void *self) {
+static void touch_host_slot(weft_pager *pager, uint32_t place, uint32_t n_pages, void *self) {
   uint32_t s = place & ~PAGER_PLACE_SLOT;
-  (void)self;
+  (void)self, (void)n_pages;
   if (!pager_place_is_slot(place) || slot_tier(pager, s)) return;
   if (pager->slot[s].state != PAGER_SLOT_HELD) return;
   slot_list_remove(pager, s);
   slot_list_append(pager, s);
 }
 
-static void count_held(weft_pager *pager, uint32_t place, void *self) {
+static void count_held(weft_pager *pager, uint32_t place, uint32_t n_pages, void *self) {
   uint32_t s = place & ~PAGER_PLACE_SLOT;
   if (!pager_place_is_slot(place) || !slot_tier(pager, s)) return;
-  *(uint32_t *)self += pager->slot[s].state == PAGER_SLOT_HELD;
+  if (pager->slot[s].state == PAGER_SLOT_HELD) *(uint32_t *)self += n_pages;
 }
 
-static void lift_slot(weft_pager *pager, uint32_t place, void *self) {
+static void lift_slot(weft_pager *pager, uint32_t place, uint32_t n_pages, void *self) {
   uint32_t s = place & ~PAGER_PLACE_SLOT, *n_moving = (uint32_t *)self;
   if (!pager_place_is_slot(place) || !slot_tier(pager, s)) return;
   if (pager->slot[s].state == PAGER_SLOT_HELD) (void)move_begin(pager, s);
-  *n_moving += pager->slot[s].state == PAGER_SLOT_MOVING;
+  if (pager->slot[s].state == PAGER_SLOT_MOVING) *n_moving += n_pages;
 }
 
 bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *match, uint32_t *n_left) {
@@ -358,15 +437,25 @@ bool pager_lift(weft_pager *pager, const weft_admit *args, const pager_match *ma
 
 #define BROKEN(...) (weft_fail(error, WEFT_E_INVALID, "pager check: " __VA_ARGS__), false)
 
-static bool slot_check(const weft_pager *pager, uint32_t s, weft_error *error) {
+static bool slot_check(const weft_pager *pager, uint32_t s, uint32_t *n_members, weft_error *error) {
   const pager_slot *record = &pager->slot[s];
   bool held = record->state == PAGER_SLOT_HELD;
   if (record->state == PAGER_SLOT_PICKED) return BROKEN("slot %u is still picked", s);
+  if (record->state == PAGER_SLOT_MEMBER) return true;
+  if (record->state == PAGER_SLOT_FREE)
+    return record->node == PAGER_NODE_NONE ? true : BROKEN("slot %u is free and held", s);
+  uint32_t n = 1;
+  for (uint32_t more = record->more; more != UINT32_MAX; more = pager->slot[more].more, n++)
+    if (more >= pager->n_slots || pager->slot[more].state != PAGER_SLOT_MEMBER || pager->slot[more].older != s ||
+        slot_tier(pager, more) != slot_tier(pager, s))
+      return BROKEN("slot %u is among those of slot %u and no member", more, s);
+  *n_members += n - 1;
   if (record->node == PAGER_NODE_NONE) return held ? BROKEN("slot %u is held for no node", s) : true;
-  if (record->state == PAGER_SLOT_FREE) return BROKEN("slot %u is free and held", s);
   if (record->node >= pager->n_nodes_touched || !pager->node[record->node].live ||
       pager_places(pager, record->node)[record->group] != (PAGER_PLACE_SLOT | s))
     return BROKEN("slot %u names node %u, which does not name it", s, record->node);
+  if (n != content_slots(pager, record->node, record->group))
+    return BROKEN("the content in slot %u has %u slots", s, n);
   return true;
 }
 
@@ -385,12 +474,17 @@ static bool waiting_check(const weft_pager *pager, weft_error *error) {
 }
 
 bool pager_spill_check(const weft_pager *pager, weft_error *error) {
-  uint32_t n_of[2][4] = {{0}}, n_held[2] = {0};
+  uint32_t n_of[2][5] = {{0}}, n_held[2] = {0}, n_moving[2] = {0}, n_members = 0;
   for (uint32_t s = 0; s < pager->n_slots; s++) {
-    if (!slot_check(pager, s, error)) return false;
-    n_of[slot_tier(pager, s)][pager->slot[s].state] += 1;
-    n_held[slot_tier(pager, s)] += pager->slot[s].node != PAGER_NODE_NONE;
+    if (!slot_check(pager, s, &n_members, error)) return false;
+    const pager_slot *record = &pager->slot[s];
+    uint32_t tier = slot_tier(pager, s), moves = record->state == PAGER_SLOT_MOVING ? record->older : 0;
+    n_of[tier][record->state] += 1;
+    n_moving[tier] += moves;
+    n_held[tier] += pager->slot[first_slot(pager, s)].node != PAGER_NODE_NONE;
   }
+  if (n_members != n_of[0][PAGER_SLOT_MEMBER] + n_of[1][PAGER_SLOT_MEMBER])
+    return BROKEN("%u slots are members of contents", n_members);
   for (uint32_t tier = 0; tier < 2; tier++) {
     uint32_t n = 0, head = pager->n_slots + tier, before = head;
     for (uint32_t s = pager->slot[head].next; s != head; s = pager->slot[s].next) {
@@ -410,7 +504,7 @@ bool pager_spill_check(const weft_pager *pager, weft_error *error) {
     return BROKEN("%u and %u slots hold content, counted %u and %u", n_held[0], n_held[1], pager->stats.n_host_held,
                   pager->stats.n_file_held);
   uint32_t n_moves = pager->stats.n_lifting + pager->stats.n_sinking;
-  if (n_of[0][PAGER_SLOT_MOVING] != n_moves || n_of[1][PAGER_SLOT_MOVING] != n_moves)
-    return BROKEN("%u moves, %u and %u slots moving", n_moves, n_of[0][PAGER_SLOT_MOVING], n_of[1][PAGER_SLOT_MOVING]);
+  if (n_moving[0] != n_moves || n_moving[1] != n_moves)
+    return BROKEN("%u moves, %u and %u of them counted by slots", n_moves, n_moving[0], n_moving[1]);
   return waiting_check(pager, error);
 }

@@ -9,16 +9,20 @@
 typedef enum pager_slot_state {
   PAGER_SLOT_FREE = 0,
   PAGER_SLOT_HELD = 1,   /* it holds content and is in the list of its tier */
-  PAGER_SLOT_MOVING = 2, /* a move reads it, if it has a node, or fills it, if it has none */
-  PAGER_SLOT_PICKED = 3  /* the admit that is running brings its content back; never between calls */
+  PAGER_SLOT_MOVING = 2, /* moves read it, if it has a node, or fill it, if it has none */
+  PAGER_SLOT_PICKED = 3, /* the admit that is running brings its content back; never between calls */
+  PAGER_SLOT_MEMBER = 4  /* it has a page of a state, but not the first; the first slot speaks for it */
 } pager_slot_state;
 
 typedef struct pager_slot {
-  uint32_t next;      /* FREE: the next free slot; HELD: the slot whose content came next after this one's */
-  uint32_t older;     /* HELD: the slot whose content came last before this one's */
+  uint32_t next;  /* FREE: the next free slot; HELD: the slot whose content came next after this one's; MOVING: not 0
+                         if a move of the content failed */
+  uint32_t older; /* HELD: the slot whose content came last before this one's; MOVING: moves of the content that have
+                         not ended; MEMBER: the first slot of its content */
+  uint32_t more;  /* of content: the next slot of the same content, UINT32_MAX behind the last */
   uint32_t node : 24; /* the node whose block of `group` the content is; PAGER_NODE_NONE: its node is gone */
   uint32_t group : 4;
-  uint32_t state : 2;
+  uint32_t state : 3;
   uint32_t waiting : 1; /* the copy that fills it was not taken yet */
 } pager_slot;
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Law: between the first block that its group still holds and the end of what is reserved, a block table has no hole. A
- * page that rows will write to has one reference and is published nowhere.
+ * page that rows will write to has one reference and is published nowhere. Of a group of states the table has the state
+ * at the last border before n_valid, and holes (state.c).
  *
  *   table of a windowed group    [ NONE NONE | page page page | page page ]
  *                                  0   first ^       n_valid ^    n_reserved ^ */
@@ -76,7 +77,7 @@ uint32_t weft_pager_moves_waiting(const weft_pager *pager) {
 
 /* The entry of the partly filled last block, if rows must not be written to it in place. */
 static inline weft_page *shared_entry(const weft_pager *pager, const pager_seq *s, const pager_group *group) {
-  if ((s->n_valid & (group->layers.block_tokens - 1)) == 0) return NULL;
+  if ((s->n_valid & group->rest) == 0) return NULL; /* a state is never filled partly */
   weft_page *entry = &s->table[group->table_offset + (s->n_valid >> group->shift)];
   const pager_page *record = &pager->page[*entry];
   return record->pinned.references > 1 || record->node != PAGER_NODE_NONE ? entry : NULL;
@@ -102,35 +103,39 @@ static inline uint32_t table_take_blocks(weft_pager *pager, weft_page *table, ui
 }
 
 /* How many pages a reserve up to `end` takes that the owner of the sequence pays for, and not the operator. */
-static uint32_t count_reserve_own(const weft_pager *pager, const pager_seq *s, uint32_t end) {
+static uint32_t count_reserve_own(const weft_pager *pager, weft_seq seq, uint32_t end) {
+  const pager_seq *s = &pager->seq[seq];
   const pager_model *model = &pager->model[s->model];
   uint32_t n_own = 0;
-  for (uint32_t g = 0; g < model->n_groups; g++) {
+  for (uint32_t g = 0; g < model->n_plain; g++) {
     const pager_group *group = &model->group[g];
     uint32_t n_blocks = pager_blocks(group, end), n_public = pager_public_blocks(s, group);
     n_own += shared_entry(pager, s, group) != NULL && s->n_valid >> group->shift >= n_public;
     if (n_blocks > n_public) n_own += n_blocks - (s->end[g] > n_public ? s->end[g] : n_public);
   }
-  return n_own;
+  return pager_has_states(model) ? n_own + pager_states_need(pager, seq, end).n_next_own : n_own;
 }
 
-weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows) {
+/* has_states: of the sequence's model; a constant where this is called, so that models without states pay nothing. */
+static inline __attribute__((always_inline)) weft_status reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows,
+                                                                 bool has_states) {
   pager_seq *s = pager_seq_of(pager, seq);
   const pager_model *model = &pager->model[s->model];
   if (n_rows == 0) return WEFT_OK;
   if (n_rows > pager->seq_tokens_max - s->n_valid) return WEFT_E_TOO_LARGE;
   uint32_t end = s->n_valid + n_rows > s->n_reserved ? s->n_valid + n_rows : s->n_reserved;
   uint32_t n_new = 0, n_copies = 0;
-  for (uint32_t g = 0; g < model->n_groups; g++) {
+  for (uint32_t g = 0; g < model->n_plain; g++) {
     n_new += pager_blocks(&model->group[g], end) - s->end[g];
     n_copies += shared_entry(pager, s, &model->group[g]) != NULL;
   }
-  if (pager->owner[s->owner].limit != 0 && pager_over_limit(pager, s->owner, count_reserve_own(pager, s, end)))
+  if (has_states) n_new += pager_states_need(pager, seq, end).n_next;
+  if (pager->owner[s->owner].limit != 0 && pager_over_limit(pager, s->owner, count_reserve_own(pager, seq, end)))
     return WEFT_QUOTA;
   if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached) return WEFT_NO_BLOCKS;
   uint32_t n_forked = pager->n_copies_waiting - pager->n_spills_waiting;
   if (n_copies != 0 && n_copies > pager->copy_capacity - n_forked) return WEFT_NO_BLOCKS;
-  for (uint32_t g = 0; g < model->n_groups; g++) {
+  for (uint32_t g = 0; g < model->n_plain; g++) {
     const pager_group *group = &model->group[g];
     weft_page *entry = n_copies == 0 ? NULL : shared_entry(pager, s, group);
     if (entry != NULL) copy_on_write(pager, entry, pager_payer(s, group, s->n_valid >> group->shift));
@@ -143,19 +148,26 @@ weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows)
     }
     s->end[g] = table_take_blocks(pager, table, block, n_blocks, s->owner, group_id);
   }
+  if (has_states) pager_states_take(pager, seq, end);
   s->n_reserved = end;
   return WEFT_OK;
+}
+
+weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows) {
+  bool has_states = pager->run != NULL && pager_has_states(&pager->model[pager_seq_of(pager, seq)->model]);
+  return has_states ? reserve(pager, seq, n_rows, true) : reserve(pager, seq, n_rows, false);
 }
 
 void weft_pager_trim(weft_pager *pager, weft_seq seq) {
   pager_seq *s = pager_seq_of(pager, seq);
   const pager_model *model = &pager->model[s->model];
-  for (uint32_t g = 0; g < model->n_groups; g++) {
+  for (uint32_t g = 0; g < model->n_plain; g++) {
     const weft_page *table = s->table + model->group[g].table_offset;
     uint32_t n_kept = pager_blocks(&model->group[g], s->n_valid), block = s->end[g];
     s->end[g] = n_kept;
     while (block-- > n_kept) pager_page_unpin(pager, table[block], PAGER_WARM);
   }
+  if (pager->run != NULL) pager_states_trim(pager, seq);
   s->n_reserved = s->n_valid;
 }
 
@@ -182,10 +194,14 @@ uint32_t weft_pager_n_reserved(const weft_pager *pager, weft_seq seq) {
   return pager_seq_of(pager, seq)->n_reserved;
 }
 
-uint32_t weft_pager_n_blocks_held(const weft_pager *pager, weft_seq seq) {
+uint32_t weft_pager_n_pages_held(const weft_pager *pager, weft_seq seq) {
   const pager_seq *s = pager_seq_of(pager, seq);
   uint32_t n_held = 0;
-  for (uint32_t g = 0; g < pager->model[s->model].n_groups; g++) n_held += s->end[g] - s->first[g];
+  const pager_model *model = &pager->model[s->model];
+  for (uint32_t g = 0; g < model->n_plain; g++) n_held += s->end[g] - s->first[g];
+  for (uint32_t g = model->n_plain; g < model->n_groups; g++)
+    for (uint32_t block = s->first[g]; block < s->end[g]; block++)
+      if (pager_table(pager, seq, g)[block] != WEFT_PAGE_NONE) n_held += model->group[g].layers.state_pages;
   return n_held;
 }
 

@@ -70,18 +70,27 @@ void pager_window_drop(weft_pager *pager, weft_seq seq) {
     weft_page *table = pager_table(pager, seq, g);
     for (uint32_t block = s->first[g]; block < first; block++) {
       weft_page page = table[block];
+      if (page == WEFT_PAGE_NONE) continue; /* a state that nobody needed */
       table[block] = WEFT_PAGE_NONE;
       if (pager->page[page].node != PAGER_NODE_NONE && window_needs_block(pager, seq, group, block))
         pager->page[page].keep = 1;
-      pager_page_unpin(pager, page, PAGER_COLD);
+      if (g < model->n_plain)
+        pager_page_unpin(pager, page, PAGER_COLD);
+      else
+        pager_run_unpin(pager, page, PAGER_COLD);
       pager->stats.n_window_dropped += 1;
     }
     if (first > s->first[g]) s->first[g] = first;
   }
+  if (pager->run != NULL) pager_states_require(pager, seq);
 }
 
 void pager_window_keep_block(weft_pager *pager, uint32_t place) {
   if (!pager_place_is_page(place)) return;
+  if (pager->run != NULL && pager->run[place] != 0) {
+    pager_run_keep(pager, place);
+    return;
+  }
   pager->page[place].keep = 1;
   if (pager->page[place].state == PAGER_CACHED) pager_page_touch(pager, place);
 }

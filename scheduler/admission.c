@@ -21,7 +21,7 @@ static uint32_t margin_blocks(const weft_engine *e) {
 /* Pages the request will need soon beyond those its cached prefix already holds. */
 static uint32_t pages_wanted(const weft_engine *e, const weft_request *r, weft_seq seq) {
   uint32_t n = weft_fit_pages(e, r->lane, r->n_tokens);
-  uint32_t held = weft_pager_n_blocks_held(e->pager, seq);
+  uint32_t held = weft_pager_n_pages_held(e->pager, seq);
   return (n > held ? n - held : 0) + margin_blocks(e);
 }
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 #include "tests/support/amount.h"
-#include "tests/support/pager_world.h"
+#include "tests/support/pager_world_states.h"
 
 enum { EPISODE = 2500 /* operations with one pager */ };
 
@@ -20,6 +20,10 @@ static void require_seq(const mirror *m, weft_seq seq) {
   uint32_t n_held = 0;
   for (uint32_t g = 0; g < model->n_groups; g++) {
     const weft_layer_group *group = &model->group[g];
+    if (group->state_pages != 0) {
+      require_states(m, seq, g, &n_held);
+      continue;
+    }
     uint32_t n, block = group->block_tokens, first = window_first(group, s->n_valid);
     const weft_page *table = table_of(m, seq, g, &n);
     REQUIRE(n == (s->n_reserved + block - 1) / block, "sequence %u: entries of group %u", seq, g);
@@ -32,7 +36,7 @@ static void require_seq(const mirror *m, weft_seq seq) {
       REQUIRE(m->cell[source_of(m, table[p / block])][p % block] == cell_of(s->digest[p], g),
               "sequence %u, group %u, position %u: page %u holds other content", seq, g, p, table[p / block]);
   }
-  REQUIRE(weft_pager_n_blocks_held(m->pager, seq) == n_held, "sequence %u: blocks held", seq);
+  REQUIRE(weft_pager_n_pages_held(m->pager, seq) == n_held, "sequence %u: blocks held", seq);
 }
 
 /* States counted from tables and journal alone. */
@@ -49,8 +53,8 @@ static void require_counts(const mirror *m) {
   }
   uint32_t n_pinned = 0, n_cached = 0;
   for (weft_page page = 0; page < m->config.n_pages; page++) {
-    n_pinned += held[page];
-    n_cached += m->indexed[page] && !held[page];
+    n_pinned += held[page] ? pages_at(m, page) : 0;
+    n_cached += m->indexed[page] && !held[page] ? pages_at(m, page) : 0;
   }
   weft_pager_stats stats = weft_pager_get_stats(m->pager);
   REQUIRE(stats.n_pinned == n_pinned && stats.n_cached == n_cached &&
@@ -59,7 +63,9 @@ static void require_counts(const mirror *m) {
           n_pinned, n_cached);
   REQUIRE(weft_pager_headroom(m->pager) == m->config.n_pages - n_pinned, "headroom");
   uint32_t n_lower[2] = {0};
-  for (uint32_t place = PAGES_MAX; place < PLACES; place++) n_lower[place >= PAGES_MAX + HOST_MAX] += m->indexed[place];
+  for (uint32_t place = PAGES_MAX; place < PLACES; place++)
+    if (m->indexed[place])
+      n_lower[place >= PAGES_MAX + HOST_MAX] += pages_of(&m->model[m->model_of[place]].group[m->group_of[place]]);
   REQUIRE(stats.n_host_held == n_lower[0] && stats.n_file_held == n_lower[1],
           "%u and %u held in lower tiers; the mirror has %u, %u", stats.n_host_held, stats.n_file_held, n_lower[0],
           n_lower[1]);
@@ -91,7 +97,8 @@ static void require_reachable(const mirror *m) {
   for (weft_page page = 0; page < m->config.n_pages; page++) {
     if (!m->indexed[page]) continue;
     uint32_t model = m->model_of[page], g = m->group_of[page];
-    if (m->model[model].group[g].window != 0 || m->position_of[page] == 0) continue;
+    const weft_layer_group *group = &m->model[model].group[g];
+    if (group->window != 0 || group->state_pages != 0 || m->position_of[page] == 0) continue;
     REQUIRE(has_cell(m, model, g, m->before[source_of(m, page)]), "page %u is indexed, the block before it not", page);
   }
 }
@@ -181,7 +188,7 @@ static uint32_t expected_cost(const mirror *m, const weft_admit *args, const mod
       uint64_t cell = cell_of(s->digest[(i + 1) * group->block_tokens - 1], g);
       weft_page page = page_with(m, args->model, g, cell);
       bool held = page != WEFT_PAGE_NONE && m->shadow_held[page] != 0; /* else cached, or to come back */
-      n += !held && payer_of(m, s, g, i) == args->owner;
+      n += !held && payer_of(m, s, g, i) == args->owner ? pages_of(group) : 0;
     }
   }
   return n;
@@ -194,11 +201,12 @@ static weft_status expected_room(const mirror *m, const weft_admit *args, const 
     const weft_layer_group *group = &m->model[args->model].group[g];
     for (uint32_t i = window_first(group, hit); i < hit / group->block_tokens; i++) {
       weft_page page = page_with(m, args->model, g, cell_of(s->digest[(i + 1) * group->block_tokens - 1], g));
-      n_held += 1;
-      n_taken += page == WEFT_PAGE_NONE || m->shadow_held[page] == 0;
+      n_held += pages_of(group);
+      n_taken += page == WEFT_PAGE_NONE || m->shadow_held[page] == 0 ? pages_of(group) : 0;
     }
   }
-  for (weft_page page = 0; page < m->config.n_pages; page++) n_pinned += m->shadow_held[page] != 0;
+  for (weft_page page = 0; page < m->config.n_pages; page++)
+    if (m->shadow_held[page] != 0) n_pinned += pages_at(m, page);
   uint32_t n_more = args->room_pages > n_held ? args->room_pages - n_held : 0;
   uint32_t n_bill = n_paid(m, args->owner, true) + expected_cost(m, args, s, hit) + n_more;
   if (args->room_pages == 0) return WEFT_OK;
@@ -216,8 +224,8 @@ static bool expected_restore(const mirror *m, const weft_admit *args, const uint
     uint32_t block = model->group[g].block_tokens;
     for (uint32_t i = window_first(&model->group[g], stored); i < stored / block; i++) {
       uint32_t place = find_cell(m, args->model, g, cell_of(digest[(i + 1) * block - 1], g), WEFT_TIER_HOST);
-      n_host += place >= PAGES_MAX;
-      n_cached += place < PAGES_MAX && holders(m, place) == 0;
+      n_host += place >= PAGES_MAX ? pages_of(&model->group[g]) : 0;
+      n_cached += place < PAGES_MAX && holders(m, place) == 0 ? pages_of(&model->group[g]) : 0;
     }
   }
   weft_pager_stats stats = weft_pager_get_stats(m->pager);
@@ -248,6 +256,7 @@ static bool promised_until(const mirror *m, weft_seq seq, uint32_t n) {
     if (m->pager->node[node].depth * m->pager->base_tokens > n) continue;
     for (uint32_t g = 0; g < m->model[m->seq[seq].model].n_groups; g++) {
       uint32_t place = pager_places(m->pager, node)[g];
+      if (m->model[m->seq[seq].model].group[g].state_pages != 0) continue;
       bool gone = place == PAGER_PLACE_NONE ||
                   (pager_place_is_slot(place) && pager_spill_reach(m->pager, place) == PAGER_NOWHERE);
       if (gone && m->pager->node[node].depth % m->pager->model[m->seq[seq].model].group[g].span == 0) return false;
@@ -359,6 +368,11 @@ static void op_admit(mirror *m) {
   if (below(m, 2) == 0) weft_pager_enter(m->pager, seq, below(m, 4) == 0);
   m->total.n_public += cache && s->n_public != 0 && hit > s->n_public;
   m->total.n_hits += hit > 0;
+  for (uint32_t g = 0; g < m->model[s->model].n_groups; g++) {
+    bool used = m->model[s->model].group[g].state_pages != 0 && hit > 0;
+    m->total.n_state_hits += used;
+    m->total.n_states_back += used && restore;
+  }
   if (cache) require_begun(m, seq, &args);
   if (cache && m->pager->seq[seq].tail == PAGER_NODE_NONE) s->cache = false; /* no node was left */
 }
@@ -370,8 +384,15 @@ static uint32_t pages_needed(const mirror *m, weft_seq seq, uint32_t end, uint32
   const model_seq *s = &m->seq[seq];
   uint32_t n = 0;
   for (uint32_t g = 0; g < m->model[s->model].n_groups; g++) {
-    uint32_t block = m->model[s->model].group[g].block_tokens, n_entries;
+    const weft_layer_group *group = &m->model[s->model].group[g];
+    uint32_t block = group->block_tokens, n_entries;
     const weft_page *table = table_of(m, seq, g, &n_entries);
+    if (group->state_pages != 0) {
+      if (end / block == n_entries) continue;
+      n += group->state_pages;
+      *n_own += payer_of(m, s, g, end / block - 1) == s->owner ? group->state_pages : 0;
+      continue;
+    }
     n += (end + block - 1) / block - n_entries;
     for (uint32_t i = n_entries; i < (end + block - 1) / block; i++) *n_own += payer_of(m, s, g, i) == s->owner;
     if (s->n_valid % block == 0) continue;
@@ -392,6 +413,7 @@ static void op_reserve(mirror *m) {
   uint32_t end = s->n_valid + n_rows > s->n_reserved ? s->n_valid + n_rows : s->n_reserved;
   bool fits = s->n_valid + n_rows <= m->config.seq_tokens_max;
   uint32_t n_copies = 0, n_own = 0, need = fits ? pages_needed(m, seq, end, &n_copies, &n_own) : 0;
+  uint32_t n_snapshots_own = 0, n_snapshots = fits ? snapshots_wanted(m, seq, end, &n_snapshots_own) : 0;
   uint32_t n_forked = m->pager->n_copies_waiting - m->pager->n_spills_waiting;
   bool queue_full = n_copies > m->pager->copy_capacity - n_forked;
   weft_pager_stats before = weft_pager_get_stats(m->pager);
@@ -411,11 +433,12 @@ static void op_reserve(mirror *m) {
     m->total.n_quota += status == WEFT_QUOTA;
     return;
   }
+  bool room =
+      need + n_snapshots <= before.n_free + before.n_cached && !over_limit(m, s->owner, n_own + n_snapshots_own);
+  if (room) need += n_snapshots, m->total.n_snapshots += n_snapshots > 0;
   REQUIRE(after.n_taken - before.n_taken == need, "took %llu pages for %u",
           (unsigned long long)(after.n_taken - before.n_taken), need);
-  uint32_t n_evicted = need > before.n_free ? need - before.n_free : 0;
-  REQUIRE(after.n_evicted - before.n_evicted == n_evicted, "evicted while pages were free");
-  m->total.n_evicted += n_evicted;
+  require_evicted(m, need, before.n_free, after.n_evicted - before.n_evicted);
   s->n_reserved = end;
 }
 
@@ -450,11 +473,16 @@ static void op_move(mirror *m) {
   bool ok = below(m, 6) != 0;
   if (!m->copied[at]) copy_place(m, &move, ok);
   m->n_moves -= 1;
+  uint32_t to = to_of(&move) - PAGES_MAX; /* a slot by number, of either tier */
+  if (to >= HOST_MAX) to += m->pager->n_host - HOST_MAX;
+  bool member = m->pager->slot[to].state == PAGER_SLOT_MEMBER;
+  uint32_t first = member ? m->pager->slot[to].older : to;
   m->move[at] = m->move[m->n_moves];
   m->copied[at] = m->copied[m->n_moves];
   weft_pager_moved(m->pager, &move, ok);
   read_journal(m);
-  if (ok) m->ready[to_of(&move)] = true;
+  if (ok)
+    m->ready[first < m->pager->n_host ? PAGES_MAX + first : PAGES_MAX + HOST_MAX + first - m->pager->n_host] = true;
   m->total.n_moved += ok;
 }
 
@@ -480,6 +508,8 @@ static void op_device(mirror *m) {
     for (uint32_t g = 0; g < m->model[s->model].n_groups; g++) {
       uint32_t n_entries, block = m->model[s->model].group[g].block_tokens;
       const weft_page *table = table_of(m, seq, g, &n_entries);
+      if (m->model[s->model].group[g].state_pages != 0) compute_states(m, seq, g);
+      if (m->model[s->model].group[g].state_pages != 0) continue;
       for (uint32_t p = s->n_written; p < s->n_reserved; p++) {
         m->cell[table[p / block]][p % block] = cell_of(s->digest[p], g);
         uint64_t before = p < block ? 0 : cell_of(s->digest[p / block * block - 1], g);
@@ -492,10 +522,13 @@ static void op_device(mirror *m) {
 
 /* Who computes a block that is CACHED holds that page from then on, if only until a window drops it
  * in the same commit. */
-static void find_computed_twice(mirror *m, const model_seq *s, uint32_t n) {
+static void find_computed_twice(mirror *m, weft_seq seq, uint32_t n) {
+  const model_seq *s = &m->seq[seq];
   for (uint32_t g = 0; s->cache && g < m->model[s->model].n_groups; g++) {
-    uint32_t block = m->model[s->model].group[g].block_tokens;
+    uint32_t block = m->model[s->model].group[g].block_tokens, n_entries;
+    const weft_page *table = table_of(m, seq, g, &n_entries);
     for (uint32_t i = s->n_valid / block; i < (s->n_valid + n) / block; i++) {
+      if (table[i] == WEFT_PAGE_NONE) continue; /* a state that was not taken */
       weft_page page = page_with(m, s->model, g, cell_of(s->digest[(i + 1) * block - 1], g));
       if (page != WEFT_PAGE_NONE && m->shadow_held[page] == 0) m->payer[page] = payer_of(m, s, g, i);
     }
@@ -508,7 +541,8 @@ static void op_commit(mirror *m) {
   model_seq *s = &m->seq[seq];
   uint32_t n = s->n_written - s->n_valid;
   if (below(m, 4) == 0) n = below(m, n + 1);
-  find_computed_twice(m, s, n);
+  while (!has_state_before(m, seq, s->n_valid + n)) n -= 1;
+  find_computed_twice(m, seq, n);
   weft_pager_commit(m->pager, seq, s->token + s->n_valid, n);
   s->n_valid += n;
   if (m->pager->seq[seq].tail == PAGER_NODE_NONE) s->cache = false;
@@ -526,12 +560,13 @@ static bool holds_window(const mirror *m, weft_seq seq, uint32_t n) {
   const weft_pager_model *model = &m->model[m->seq[seq].model];
   for (uint32_t g = 0; g < model->n_groups; g++) {
     uint32_t block = model->group[g].block_tokens, window = model->group[g].window, n_entries;
+    if (model->group[g].state_pages != 0) continue;
     const weft_page *table = table_of(m, seq, g, &n_entries);
     uint32_t first = window == 0 || n < window ? 0 : n - window + 1;
     for (uint32_t i = first / block; i < (n + block - 1) / block; i++)
       if (table[i] == WEFT_PAGE_NONE) return false;
   }
-  return true;
+  return has_state_before(m, seq, n);
 }
 
 static void op_fork(mirror *m) {
@@ -624,7 +659,7 @@ static void make_config(mirror *m) {
                                   .hash_seed = m->seed + 1};
   for (uint32_t i = 0; i < m->config.n_models; i++) {
     weft_pager_model *model = &m->model[i];
-    *model = (weft_pager_model){.fingerprint = {9, 9}, .n_groups = 1 + below(m, GROUPS)};
+    *model = (weft_pager_model){.fingerprint = {9, 9}, .n_groups = 1 + below(m, GROUPS - 1)};
     if (below(m, 3) == 0) model->n_groups = 1;
     model->cost_doubles = below(m, 2) * below(m, below(m, 2) == 0 ? 10 : 200);
     bool windows = below(m, 3) != 0;
@@ -637,6 +672,7 @@ static void make_config(mirror *m) {
       m->windows[i] = m->windows[i] || model->group[g].window != 0;
     }
     if (model->group[0].window == 1) model->group[0].window = 0; /* else a hit may need no block at all */
+    if (below(m, 2) == 0) add_states(m, i);
   }
 }
 
@@ -688,18 +724,22 @@ int main(int argc, char **argv) {
       "%llu operations: %llu admits, %llu hits, %llu waits, %llu refusals, %llu evictions, %llu "
       "forks, %llu copies, %llu quotas, %llu without room, %llu hits beyond a public prefix, %llu to the host, %llu "
       "admits that brought "
-      "back, %llu moves of the file, %llu waits for one, %llu lost\n",
+      "back, %llu moves of the file, %llu waits for one, %llu lost; %llu states, %llu hits on one, %llu snapshots, "
+      "%llu states brought back\n",
       (unsigned long long)n_done, (unsigned long long)m.total.n_admits, (unsigned long long)m.total.n_hits,
       (unsigned long long)m.total.n_waits, (unsigned long long)m.total.n_refused, (unsigned long long)m.total.n_evicted,
       (unsigned long long)m.total.n_forks, (unsigned long long)m.total.n_copies, (unsigned long long)m.total.n_quota,
       (unsigned long long)m.total.n_roomless, (unsigned long long)m.total.n_public,
       (unsigned long long)m.total.n_spilled, (unsigned long long)m.total.n_restored,
-      (unsigned long long)m.total.n_moved, (unsigned long long)m.total.n_lifts, (unsigned long long)m.total.n_lost);
+      (unsigned long long)m.total.n_moved, (unsigned long long)m.total.n_lifts, (unsigned long long)m.total.n_lost,
+      (unsigned long long)m.total.n_states, (unsigned long long)m.total.n_state_hits,
+      (unsigned long long)m.total.n_snapshots, (unsigned long long)m.total.n_states_back);
   if (argc <= 2 && n_ops >= 100000 &&
       (m.total.n_hits == 0 || m.total.n_waits == 0 || m.total.n_refused == 0 || m.total.n_copies == 0 ||
        m.total.n_evicted == 0 || m.total.n_quota == 0 || m.total.n_roomless == 0 || m.total.n_public == 0 ||
        m.total.n_spilled == 0 || m.total.n_restored == 0 || m.total.n_moved == 0 || m.total.n_lifts == 0 ||
-       m.total.n_lost == 0)) {
+       m.total.n_lost == 0 || m.total.n_states == 0 || m.total.n_state_hits == 0 || m.total.n_snapshots == 0 ||
+       m.total.n_states_back == 0)) {
     fprintf(stderr, "an outcome never happened: the test tests less than it says\n");
     return 1;
   }

@@ -5,8 +5,10 @@
  * (model, group, domain, all tokens up to its position). Whatever a sequence can see through its
  * table must be the numbers of its own tokens; so wrong sharing, stale content, a lost copy, a
  * block of another tenant or a block dropped too early is a wrong number. Which blocks are indexed
- * is known from the journal alone; from that the mirror computes by brute force how long a hit must
- * be, what reserve must answer, how many pages are free, cached and pinned, and who pays for them. */
+ * A state is one number of all tokens before its border and of which page of it this is; whoever goes on from a border
+ * reads all its pages. Which blocks are indexed is known from the journal alone; from that the mirror computes by brute
+ * force how long a hit must be, what reserve must answer, how many pages are free, cached and pinned, and who pays for
+ * them. */
 #ifndef WEFT_TESTS_PAGER_WORLD_H
 #define WEFT_TESTS_PAGER_WORLD_H
 
@@ -24,8 +26,9 @@ enum {
   TOKENS_MAX = 160,
   BLOCK_MAX = 16,
   MODELS = 3,
-  GROUPS = 4,
-  HISTORIES = 12, /* token sequences that new prompts continue */
+  GROUPS = 5,
+  STATE_PAGES = 24, /* the most of one state */
+  HISTORIES = 12,   /* token sequences that new prompts continue */
   DOMAINS = 2,
   HOST_MAX = 40,
   FILE_MAX = 24,
@@ -51,6 +54,8 @@ typedef struct model_seq {
 typedef struct mirror_totals {
   uint64_t n_admits, n_hits, n_waits, n_refused, n_copies, n_evicted, n_forks, n_quota, n_public, n_roomless;
   uint64_t n_spilled, n_restored, n_moved, n_lifts, n_lost;
+  uint64_t n_states, n_state_hits, n_snapshots,
+      n_states_back; /* taken; hits on one; taken at boundaries; brought back */
 } mirror_totals;
 
 typedef struct mirror {
@@ -160,7 +165,23 @@ static inline uint32_t holders(const mirror *m, weft_page page) {
   return n_holders;
 }
 
+/* Pages of a block of the group. */
+static inline uint32_t pages_of(const weft_layer_group *group) {
+  return group->state_pages == 0 ? 1 : group->state_pages;
+}
+
+/* Pages of the block that begins with this page, held or indexed. */
+static inline uint32_t pages_at(const mirror *m, weft_page page) {
+  return pager_block_pages(m->pager, page);
+}
+
+/* What page i of a state holds, whose last token has this digest. */
+static inline uint64_t state_cell(uint64_t digest, uint32_t group, uint32_t i) {
+  return cell_of(digest, group + i * GROUPS);
+}
+
 static inline uint32_t window_first(const weft_layer_group *group, uint32_t position) {
+  if (group->state_pages != 0) return position < group->block_tokens ? 0 : position / group->block_tokens - 1;
   if (group->window == 0 || position < group->window) return 0;
   return (position - group->window + 1) / group->block_tokens;
 }
@@ -241,7 +262,8 @@ static inline void follow_payers(mirror *m) {
 static inline uint32_t n_paid(const mirror *m, uint32_t owner, bool held) {
   uint32_t n = 0;
   for (weft_page page = 0; page < m->config.n_pages; page++)
-    if (m->payer[page] == owner) n += held ? m->shadow_held[page] != 0 : m->shadow_held[page] == 0 && m->indexed[page];
+    if (m->payer[page] == owner && (held ? m->shadow_held[page] != 0 : m->shadow_held[page] == 0 && m->indexed[page]))
+      n += pages_at(m, page);
   return n;
 }
 

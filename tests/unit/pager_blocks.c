@@ -147,7 +147,7 @@ static void reserve_at_block_edges(void **state) {
       (void)weft_pager_table(pager, r.seq, g, &n);
       assert_int_equal(n, rows[i][1 + g]);
     }
-    assert_int_equal(weft_pager_n_blocks_held(pager, r.seq), rows[i][1] + rows[i][2]);
+    assert_int_equal(weft_pager_n_pages_held(pager, r.seq), rows[i][1] + rows[i][2]);
     kit_check(pager);
   }
   weft_page first = kit_page(pager, r.seq, 0, 0);
@@ -155,12 +155,12 @@ static void reserve_at_block_edges(void **state) {
   assert_int_equal(weft_pager_n_reserved(pager, r.seq), 33);
   assert_int_equal(kit_page(pager, r.seq, 0, 0), first);
   weft_pager_trim(pager, r.seq);
-  assert_int_equal(weft_pager_n_blocks_held(pager, r.seq), 0);
+  assert_int_equal(weft_pager_n_pages_held(pager, r.seq), 0);
   kit_compute(pager, r.seq, tokens, 17);
   assert_int_equal(weft_pager_reserve(pager, r.seq, 30), WEFT_OK); /* [17, 47) */
-  assert_int_equal(weft_pager_n_blocks_held(pager, r.seq), 3 + 2);
+  assert_int_equal(weft_pager_n_pages_held(pager, r.seq), 3 + 2);
   weft_pager_trim(pager, r.seq); /* the partly filled blocks stay */
-  assert_int_equal(weft_pager_n_blocks_held(pager, r.seq), 2 + 1);
+  assert_int_equal(weft_pager_n_pages_held(pager, r.seq), 2 + 1);
   assert_int_equal(weft_pager_n_reserved(pager, r.seq), 17);
   kit_end(pager, r.seq);
 }
@@ -225,7 +225,7 @@ static void window_edges(void **state) {
       }
       uint64_t n_dropped = weft_pager_get_stats(pager).n_window_dropped;
       assert_int_equal(n_dropped, (200 - 200 % chunk) / 16 + ((200 - 200 % chunk) % 16 != 0) -
-                                      weft_pager_n_blocks_held(pager, r.seq));
+                                      weft_pager_n_pages_held(pager, r.seq));
       kit_end(pager, r.seq);
     }
   }
@@ -242,7 +242,7 @@ static uint32_t measured_peak(const kit_group *groups, uint32_t n_tokens, uint32
     for (uint32_t at = 0; at < n_tokens; at += n_now, n_now = n_rows) {
       if (n_now > n_tokens - at) n_now = n_tokens - at;
       assert_int_equal(weft_pager_reserve(pager, seq, n_now), WEFT_OK);
-      uint32_t n_held = weft_pager_n_blocks_held(pager, seq);
+      uint32_t n_held = weft_pager_n_pages_held(pager, seq);
       if (n_held > peak) peak = n_held;
       weft_pager_commit(pager, seq, tokens, n_now);
       if (n_now == 0) n_now = n_rows;

@@ -367,7 +367,7 @@ static void reset_while_running_is_complete(void **state) {
   kit_check(pager);
   weft_pager_stats stats = weft_pager_get_stats(pager);
   assert_int_equal(stats.n_cached, 0);
-  assert_int_equal(stats.n_pinned, weft_pager_n_blocks_held(pager, r.seq));
+  assert_int_equal(stats.n_pinned, weft_pager_n_pages_held(pager, r.seq));
   assert_int_equal(kit_page(pager, r.seq, 0, 1), mine); /* it keeps its blocks */
   assert_int_equal(kit_hit(pager, a, 100), 0);          /* which nobody finds */
   assert_int_equal(kit_hit(pager, b, 100), 0);

@@ -33,7 +33,7 @@ static void fork_shares_all_blocks(void **state) {
       assert_int_equal(kit_page(pager, fork, g, block), kit_page(pager, r.seq, g, block));
   kit_check(pager);
   weft_pager_release(pager, r.seq);
-  assert_int_equal(weft_pager_n_blocks_held(pager, fork), 6 + 3);
+  assert_int_equal(weft_pager_n_pages_held(pager, fork), 6 + 3);
   assert_int_equal(weft_pager_get_stats(pager).n_pinned, 6 + 3);
   kit_end(pager, fork);
 }

@@ -24,7 +24,7 @@ static void hit_ends_at_a_block_and_before_the_kept_rows(void **state) {
     kit_result r = kit_admit(pager, tokens, cases[i][0], cases[i][1]);
     kit_is_cached(r, cases[i][2]);
     assert_int_equal(weft_pager_n_valid(pager, r.seq), cases[i][2]);
-    assert_int_equal(weft_pager_n_blocks_held(pager, r.seq), cases[i][2] / 16);
+    assert_int_equal(weft_pager_n_pages_held(pager, r.seq), cases[i][2] / 16);
     kit_check(pager);
     weft_pager_release(pager, r.seq);
   }

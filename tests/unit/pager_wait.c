@@ -129,7 +129,7 @@ static void hit_pins_one_window(void **state) {
     assert_int_equal(n, 6);
     for (uint32_t block = 0; block < 6; block++) n_held += table[block] != WEFT_PAGE_NONE;
     assert_int_equal(n_held, windows[i] == 1 ? 0 : windows[i] > 96 ? 6 : (windows[i] - 2) / 16 + 1);
-    assert_int_equal(weft_pager_n_blocks_held(pager, r.seq), 6 + n_held);
+    assert_int_equal(weft_pager_n_pages_held(pager, r.seq), 6 + n_held);
     kit_end(pager, r.seq);
   }
 }
