@@ -31,6 +31,8 @@ typedef struct layer_class {
 typedef struct model_classes {
   layer_class class[CLASSES_MAX];
   uint32_t n;
+  uint32_t n_states, every[CLASSES_MAX]; /* groups of states, and their borders */
+  uint64_t unit_most[WEFT_DEVICES_MAX];  /* bytes of the largest unit of a state on each part */
 } model_classes;
 
 /* The bytes of a page on each device, and in all. */
@@ -73,7 +75,8 @@ static bool are_equal_rows(const weft_kv_rows *a, const weft_kv_rows *b) {
 /* Whether an earlier set of the same part has the rows that a set reads. */
 static bool finds_keys(const weft_kv_geometry *geometry, uint32_t s) {
   uint32_t from = geometry->set[s].keys_of - 1;
-  return from < s && geometry->set[from].keys_of == 0 && geometry->set[from].part == geometry->set[s].part;
+  return from < s && geometry->set[from].keys_of == 0 && geometry->set[from].state.n_units == 0 &&
+         geometry->set[from].part == geometry->set[s].part;
 }
 
 static bool belongs_to_class(const layer_class *class, const weft_kv_set *set) {
@@ -117,12 +120,39 @@ static weft_status add_to_class(layer_class *class, const weft_kv_set *set, weft
   return WEFT_OK;
 }
 
+static uint32_t find_borders(const model_classes *classes, uint32_t every) {
+  uint32_t i = 0;
+  while (i < classes->n_states && classes->every[i] != every) i++;
+  return i;
+}
+
+static weft_status add_state(model_classes *classes, const weft_kv_set *set, weft_error *error) {
+  const weft_kv_state *state = &set->state;
+  WEFT_CHECK(set->part < WEFT_DEVICES_MAX);
+  if (state->every == 0 || state->every > WEFT_BLOCK_TOKENS_MAX || (state->every & (state->every - 1)) != 0)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "KV layout: layer %d has a state at every %" PRIu32 " positions; give a power of two up to %d",
+                     set->layer, state->every, WEFT_BLOCK_TOKENS_MAX);
+  if (state->unit_bytes == 0 || state->unit_bytes > PAGE_BYTES_MAX)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "KV layout: layer %d has a state in units of %" PRIu64 " bytes; give 1 to %d", set->layer,
+                     state->unit_bytes, PAGE_BYTES_MAX);
+  uint32_t i = find_borders(classes, state->every);
+  if (i == CLASSES_MAX)
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "KV layout: more than %d kinds of states", CLASSES_MAX);
+  if (i == classes->n_states) classes->every[classes->n_states++] = state->every;
+  if (state->unit_bytes > classes->unit_most[set->part]) classes->unit_most[set->part] = state->unit_bytes;
+  return WEFT_OK;
+}
+
 static weft_status find_classes(const weft_kv_geometry *geometry, model_classes *out, weft_error *error) {
-  out->n = 0;
+  memset(out, 0, sizeof *out);
   for (uint32_t s = 0; s < geometry->n_sets; s++) {
     const weft_kv_set *set = &geometry->set[s];
-    weft_status status = check_set(set, set->layer, error);
+    bool of_rows = set->state.n_units == 0;
+    weft_status status = of_rows ? check_set(set, set->layer, error) : add_state(out, set, error);
     if (status != WEFT_OK) return status;
+    if (!of_rows) continue;
     if (set->keys_of != 0) {
       if (finds_keys(geometry, s)) continue;
       return weft_fail(error, WEFT_E_INVALID, "KV layout: layer %d reads keys that no earlier layer of its part has",
@@ -135,6 +165,8 @@ static weft_status find_classes(const weft_kv_geometry *geometry, model_classes 
     status = add_to_class(&out->class[c], set, error);
     if (status != WEFT_OK) return status;
   }
+  if (out->n == 0)
+    return weft_fail(error, WEFT_E_INVALID, "KV layout: no layer keeps rows; states alone cannot be laid out");
   return WEFT_OK;
 }
 
@@ -263,12 +295,14 @@ static bool best_cut(const layer_class *class, const page_size *page, uint32_t b
 /* Cuts all classes of one model; cuts may be NULL. */
 static bool cut_model(const model_classes *classes, const page_size *page, uint32_t block_least, cut *cuts,
                       choice *sum) {
-  uint32_t n_groups = 0, n_sets = 0;
+  uint32_t n_groups = classes->n_states, n_sets = 0;
   double waste = 0;
+  for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++)
+    if (classes->unit_most[p] > page->part[p]) return false;
   for (uint32_t c = 0; c < classes->n; c++) {
     cut best;
     uint32_t reserved = classes->n - c - 1; /* each later class needs a group */
-    uint32_t most = WEFT_GROUPS_MAX - n_groups;
+    uint32_t most = n_groups < WEFT_GROUPS_MAX ? WEFT_GROUPS_MAX - n_groups : 0;
     if (most <= reserved) return false;
     if (!best_cut(&classes->class[c], page, block_least, most - reserved, &best)) return false;
     n_groups += best.n_groups;
@@ -404,6 +438,40 @@ static weft_kv_place place_set(const weft_kv_set *set, const model_classes *clas
   return place;
 }
 
+/* Lays the states with the same borders one behind another, on each part by itself. The run has as many pages as the
+ * part with the most needs. */
+static void place_states(const weft_kv_geometry *geometry, uint32_t every, weft_kv_layout *layout) {
+  uint64_t used[WEFT_DEVICES_MAX] = {0};
+  uint32_t g = layout->n_groups++;
+  weft_layer_group *group = &layout->group[g];
+  *group = (weft_layer_group){.block_tokens = every};
+  for (uint32_t s = 0; s < geometry->n_sets; s++) {
+    const weft_kv_set *set = &geometry->set[s];
+    const weft_kv_state *state = &set->state;
+    if (state->n_units == 0 || state->every != every) continue;
+    uint64_t page = layout->part_bytes[set->part], *end = &used[set->part], unit = state->unit_bytes;
+    *end = round_page(*end); /* as well aligned as a page */
+    if (*end % page + unit > page) *end += page - *end % page;
+    layout->place[s] = (weft_kv_place){
+        .group = (uint16_t)g, .part = set->part, .offset = *end, .bytes = state->n_units * unit, .state = *state};
+    weft_kv_unit last = weft_kv_state_unit(layout, s, state->n_units - 1);
+    *end = last.page * page + last.offset + unit;
+    group->n_layers += 1;
+    if (last.page + 1 > group->state_pages) group->state_pages = last.page + 1;
+  }
+}
+
+weft_kv_unit weft_kv_state_unit(const weft_kv_layout *layout, uint32_t set, uint32_t unit) {
+  const weft_kv_place *place = &layout->place[set];
+  uint64_t bytes = place->state.unit_bytes, page_bytes = layout->part_bytes[place->part];
+  uint64_t page = place->offset / page_bytes, offset = place->offset % page_bytes;
+  uint64_t n_first = (page_bytes - offset) / bytes,
+           n_page = page_bytes / bytes; /* units of the first page, of others */
+  if (unit < n_first) return (weft_kv_unit){.page = (uint32_t)page, .offset = offset + unit * bytes};
+  return (weft_kv_unit){.page = (uint32_t)(page + 1 + (unit - n_first) / n_page),
+                        .offset = (unit - n_first) % n_page * bytes};
+}
+
 static void fill_layout(const weft_kv_geometry *geometry, const model_classes *classes, const cut *cuts,
                         const page_size *page, weft_kv_layout *layout) {
   filling done = {.first = {0}};
@@ -422,6 +490,7 @@ static void fill_layout(const weft_kv_geometry *geometry, const model_classes *c
   for (uint32_t s = 0; s < geometry->n_sets; s++) {
     const weft_kv_set *set = &geometry->set[s];
     weft_kv_place *place = &layout->place[s];
+    if (set->state.n_units != 0) continue;
     if (set->keys_of != 0) {
       *place = layout->place[set->keys_of - 1];
       continue;
@@ -432,6 +501,7 @@ static void fill_layout(const weft_kv_geometry *geometry, const model_classes *c
     WEFT_CHECK(place->offset + place->bytes <= page->part[set->part]);
   }
   layout->padding = waste / n_own;
+  for (uint32_t i = 0; i < classes->n_states; i++) place_states(geometry, classes->every[i], layout);
 }
 
 /* How many devices the models lie on: one more than the highest part. */
@@ -518,9 +588,17 @@ uint64_t weft_kv_bytes_per_token(const weft_kv_geometry *geometry, bool windows_
   uint64_t n = 0; /* of BLOCK_MOST positions */
   for (uint32_t s = 0; s < geometry->n_sets; s++) {
     const weft_kv_set *set = &geometry->set[s];
+    if (set->state.n_units != 0) continue;
     if (set->keys_of == 0 && (set->window == 0 || !windows_full)) n += weft_kv_rows_bytes(&set->rows, BLOCK_MOST);
   }
   return n * shards_of(geometry) / BLOCK_MOST;
+}
+
+uint64_t weft_kv_state_bytes(const weft_kv_geometry *geometry) {
+  uint64_t n = 0;
+  for (uint32_t s = 0; s < geometry->n_sets; s++)
+    n += geometry->set[s].state.n_units * geometry->set[s].state.unit_bytes;
+  return n * shards_of(geometry);
 }
 
 const weft_kv_rows *weft_kv_group_rows(const weft_kv_layout *layout, uint32_t group) {
@@ -540,6 +618,12 @@ static bool is_first_of_kind(const weft_kv_layout *layout, uint32_t s) {
 
 void weft_kv_group_print(const weft_kv_layout *layout, uint32_t group, weft_text *out) {
   const char *between = "";
+  const weft_layer_group *as = &layout->group[group];
+  if (as->state_pages > 0) {
+    weft_text_printf(out, "a state of %" PRIu32 " pages at every %" PRIu32 " tokens", as->state_pages,
+                     as->block_tokens);
+    return;
+  }
   for (uint32_t s = 0; s < layout->n_sets; s++) {
     const weft_kv_rows *rows = &layout->place[s].rows;
     if (layout->place[s].group != group || !is_first_of_kind(layout, s)) continue;

@@ -178,22 +178,21 @@ void weft_pager_enter(weft_pager *pager, weft_seq seq, bool resumes);
 /* Gives the sequence blocks for the positions [n_valid, n_valid + n_rows) in every group: all of them or none. Evicts
  * CACHED pages as needed, first those that are cheap to compute again and were not used for long, the tail of a prefix
  * before its head (docs/pager.md).
- * A group of states has a state at the last border that these rows reach, and a snapshot at each boundary before it
- * (docs/pager.md) if all of them can be had. QUOTA: the owner would pay for more pages than its limit; this is checked
- * first. NO_BLOCKS: too few pages are FREE or CACHED; or the call would need a copy while one copy per sequence and
- * group already waits to be taken. TOO_LARGE: the sequence would be longer than seq_tokens_max. */
-weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows);
+ * Of these rows the first n_sure are never void. A group of states has a state at the last border that they reach, at
+ * each border behind it, and a snapshot at each boundary before it (docs/pager.md) if all of them can be had. QUOTA:
+ * the owner would pay for more pages than its limit; this is checked first. NO_BLOCKS: too few pages are FREE or
+ * CACHED; or a copy would be needed while one per sequence and group already waits. TOO_LARGE: beyond seq_tokens_max.
+ * */
+weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows, uint32_t n_sure);
 
 /* The next n positions have been written and these are their tokens: the positions become valid, blocks that are now
  * full are published in the prefix index, and windowed groups drop the blocks that no later row can see. n must not
- * exceed what is reserved. With states, n_valid must end before the first border of the rows in flight, or behind one
- * where a reserve took a state, so rows that may be void must not reach more than one border. Where another sequence
- * has published the same block meanwhile, the block table changes over to that page and the own page becomes FREE.
- * Within the public prefix the tokens are those that admit was given. */
+ * exceed what is reserved, and the last border before the new n_valid must have a state. Where another sequence has
+ * published the same block meanwhile, the block table changes over to that page and the own page becomes FREE. Within
+ * the public prefix the tokens are those that admit was given. */
 void weft_pager_commit(weft_pager *pager, weft_seq seq, const int32_t *tokens, uint32_t n);
 
-/* Returns the blocks that were reserved beyond n_valid, because the rows that were to fill them are void. They did not
- * touch the state before n_valid. */
+/* Returns the blocks that were reserved beyond n_valid, because the rows that were to fill them are void. */
 void weft_pager_trim(weft_pager *pager, weft_seq seq);
 
 /* The prompt or the turn of a conversation ends at the present position, so a later prompt is likely to continue here:
@@ -238,7 +237,8 @@ uint32_t weft_pager_n_pages_held(const weft_pager *pager, weft_seq seq); /* of a
 const weft_page *weft_pager_table(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t *n_entries);
 
 /* The pages, in order, of the sequence's state at `position`, a multiple of block_tokens of the group. The list lies in
- * the array of weft_pager_tables as long as the sequence holds the state. NULL: it holds none; at 0 there never is one. */
+ * the array of weft_pager_tables as long as the sequence holds the state. NULL: it holds none; at 0 there never is one.
+ * */
 const weft_page *weft_pager_state(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t position);
 
 /* The one array in which all block tables and the lists of states lie. It never moves, and the offset of a sequence's

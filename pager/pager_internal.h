@@ -36,12 +36,12 @@ void pager_run_keep(weft_pager *pager, weft_page page);
 /* The first page of a state left the lists of CACHED pages and was counted as evicted; now the state is. */
 void pager_run_evicted(weft_pager *pager, weft_page page);
 
-/* Pages that a reserve takes for states: for those that the next rows need, and for snapshots at boundaries; and how
- * many of them the owner of the sequence pays for. */
+/* Pages that a reserve up to `end` takes for states: for those that the next rows may need, where the rows before
+ * `sure` are not void, and for snapshots at boundaries; and how many of them the owner of the sequence pays for. */
 typedef struct pager_state_need {
   uint32_t n_next, n_next_own, n_snapshots, n_snapshots_own;
 } pager_state_need;
-pager_state_need pager_states_need(const weft_pager *pager, weft_seq seq, uint32_t end);
+pager_state_need pager_states_need(const weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure);
 /* The caller must not commit to where there is no state for the next row. */
 void pager_states_require(const weft_pager *pager, weft_seq seq);
 /* Returns the states beyond n_valid. */
@@ -49,7 +49,7 @@ void pager_states_trim(weft_pager *pager, weft_seq seq);
 /* Lets go of the states that end at base block `end`. */
 void pager_states_release(weft_pager *pager, weft_seq seq, uint32_t end);
 /* Takes them, the snapshots if there is room for all; keys and values were taken before. */
-void pager_states_take(weft_pager *pager, weft_seq seq, uint32_t end);
+void pager_states_take(weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure);
 /* True: the running sequence holds a state at the position, or can still be made to keep one there. */
 bool pager_state_is_coming(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t position);
 bool pager_runs_check(const weft_pager *pager, weft_error *error);

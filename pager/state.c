@@ -5,8 +5,8 @@
  * a pool cannot be too fragmented for a state. The lists lie behind the block tables, in the same array, so that a
  * batch can name them by their offset. They never move while the run exists.
  *
- * Of the borders that a reserve reaches, the next rows need the last one only. The table has a state there, and
- * snapshots at the boundaries before it; the entries of the other borders are NONE.
+ * Of the borders that a reserve reaches, the next rows need the last one that the sure rows reach, and those behind it.
+ * The table has states there, and snapshots at the boundaries before; the entries of the other borders are NONE.
  *
  *   border            64    128    192    256    320        reserve of 300 rows; a boundary at 128
  *   table           [ NONE | run  | NONE | run ]            the state at 256 is for the rows from 256 on */
@@ -189,7 +189,12 @@ static bool is_snapshot(const weft_pager *pager, weft_seq seq, const pager_group
          pager_boundary_at(pager, seq, (block + 1) * group->layers.block_tokens);
 }
 
-pager_state_need pager_states_need(const weft_pager *pager, weft_seq seq, uint32_t end) {
+/* A row may follow on the state of this block: it is at the last border that the sure rows reach, or behind it. */
+static bool is_next(const pager_group *group, uint32_t block, uint32_t sure) {
+  return block + 1 >= sure >> group->shift;
+}
+
+pager_state_need pager_states_need(const weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure) {
   const pager_seq *s = &pager->seq[seq];
   const pager_model *model = &pager->model[s->model];
   pager_state_need need = {0};
@@ -199,7 +204,7 @@ pager_state_need pager_states_need(const weft_pager *pager, weft_seq seq, uint32
     uint32_t n_blocks = pager_blocks(group, end);
     for (uint32_t block = s->end[g]; block < n_blocks; block++) {
       uint32_t n_own = block < n_public ? 0 : n_pages;
-      if (block + 1 == n_blocks) {
+      if (is_next(group, block, sure)) {
         need.n_next += n_pages;
         need.n_next_own += n_own;
       } else if (is_snapshot(pager, seq, group, block)) {
@@ -211,10 +216,10 @@ pager_state_need pager_states_need(const weft_pager *pager, weft_seq seq, uint32
   return need;
 }
 
-void pager_states_take(weft_pager *pager, weft_seq seq, uint32_t end) {
+void pager_states_take(weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure) {
   pager_seq *s = &pager->seq[seq];
   const pager_model *model = &pager->model[s->model];
-  pager_state_need need = pager_states_need(pager, seq, end);
+  pager_state_need need = pager_states_need(pager, seq, end, sure);
   bool snapshots = need.n_next + need.n_snapshots <= weft_pager_headroom(pager) &&
                    !pager_over_limit(pager, s->owner, need.n_next_own + need.n_snapshots_own);
   for (uint32_t g = model->n_plain; g < model->n_groups; g++) {
@@ -222,7 +227,7 @@ void pager_states_take(weft_pager *pager, weft_seq seq, uint32_t end) {
     weft_page *table = pager_table(pager, seq, g);
     uint32_t n_blocks = pager_blocks(group, end);
     for (uint32_t block = s->end[g]; block < n_blocks; block++) {
-      bool takes = block + 1 == n_blocks || (snapshots && is_snapshot(pager, seq, group, block));
+      bool takes = is_next(group, block, sure) || (snapshots && is_snapshot(pager, seq, group, block));
       table[block] =
           takes ? pager_run_take(pager, pager_payer(s, group, block), pager_group_id(s->model, g)) : WEFT_PAGE_NONE;
     }

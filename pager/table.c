@@ -103,7 +103,7 @@ static inline uint32_t table_take_blocks(weft_pager *pager, weft_page *table, ui
 }
 
 /* How many pages a reserve up to `end` takes that the owner of the sequence pays for, and not the operator. */
-static uint32_t count_reserve_own(const weft_pager *pager, weft_seq seq, uint32_t end) {
+static uint32_t count_reserve_own(const weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure) {
   const pager_seq *s = &pager->seq[seq];
   const pager_model *model = &pager->model[s->model];
   uint32_t n_own = 0;
@@ -113,12 +113,12 @@ static uint32_t count_reserve_own(const weft_pager *pager, weft_seq seq, uint32_
     n_own += shared_entry(pager, s, group) != NULL && s->n_valid >> group->shift >= n_public;
     if (n_blocks > n_public) n_own += n_blocks - (s->end[g] > n_public ? s->end[g] : n_public);
   }
-  return pager_has_states(model) ? n_own + pager_states_need(pager, seq, end).n_next_own : n_own;
+  return pager_has_states(model) ? n_own + pager_states_need(pager, seq, end, sure).n_next_own : n_own;
 }
 
 /* has_states: of the sequence's model; a constant where this is called, so that models without states pay nothing. */
 static inline __attribute__((always_inline)) weft_status reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows,
-                                                                 bool has_states) {
+                                                                 uint32_t n_sure, bool has_states) {
   pager_seq *s = pager_seq_of(pager, seq);
   const pager_model *model = &pager->model[s->model];
   if (n_rows == 0) return WEFT_OK;
@@ -129,8 +129,9 @@ static inline __attribute__((always_inline)) weft_status reserve(weft_pager *pag
     n_new += pager_blocks(&model->group[g], end) - s->end[g];
     n_copies += shared_entry(pager, s, &model->group[g]) != NULL;
   }
-  if (has_states) n_new += pager_states_need(pager, seq, end).n_next;
-  if (pager->owner[s->owner].limit != 0 && pager_over_limit(pager, s->owner, count_reserve_own(pager, seq, end)))
+  if (has_states) n_new += pager_states_need(pager, seq, end, s->n_valid + n_sure).n_next;
+  if (pager->owner[s->owner].limit != 0 &&
+      pager_over_limit(pager, s->owner, count_reserve_own(pager, seq, end, s->n_valid + n_sure)))
     return WEFT_QUOTA;
   if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached) return WEFT_NO_BLOCKS;
   uint32_t n_forked = pager->n_copies_waiting - pager->n_spills_waiting;
@@ -148,14 +149,14 @@ static inline __attribute__((always_inline)) weft_status reserve(weft_pager *pag
     }
     s->end[g] = table_take_blocks(pager, table, block, n_blocks, s->owner, group_id);
   }
-  if (has_states) pager_states_take(pager, seq, end);
+  if (has_states) pager_states_take(pager, seq, end, s->n_valid + n_sure);
   s->n_reserved = end;
   return WEFT_OK;
 }
 
-weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows) {
+weft_status weft_pager_reserve(weft_pager *pager, weft_seq seq, uint32_t n_rows, uint32_t n_sure) {
   bool has_states = pager->run != NULL && pager_has_states(&pager->model[pager_seq_of(pager, seq)->model]);
-  return has_states ? reserve(pager, seq, n_rows, true) : reserve(pager, seq, n_rows, false);
+  return has_states ? reserve(pager, seq, n_rows, n_sure, true) : reserve(pager, seq, n_rows, n_sure, false);
 }
 
 void weft_pager_trim(weft_pager *pager, weft_seq seq) {

@@ -149,7 +149,7 @@ static weft_admission fork_prompt(weft_engine *e, const weft_lane *lane, weft_re
   if (kind != WEFT_ADMIT_START) return give_back(e, kind, r, is.seq, wanted);
   /* the last canvas is never committed */
   bool writes = !r->denoises || r->size.n_blocks > 1 || trunk->size.n_blocks > 1;
-  if (writes) status = weft_pager_reserve(e->pager, is.seq, 1);
+  if (writes) status = weft_pager_reserve(e->pager, is.seq, 1, 1);
   if (status == WEFT_QUOTA) return give_back(e, WEFT_ADMIT_LIMITED, r, is.seq, 0);
   return status == WEFT_OK ? is : give_back(e, WEFT_ADMIT_NO_ROOM, r, is.seq, wanted);
 }

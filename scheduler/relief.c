@@ -4,13 +4,21 @@
 #include "scheduler/debt.h"
 #include "scheduler/pins.h"
 
+/* The first position before which the rows up to `end` may be void. Of a run all but the first may be; and the last row of
+ * a prompt may be told to the pager later (lifecycle.c). */
+static uint32_t sure_end(const weft_request *r, uint32_t end) {
+  if (r->prefilling) return end == r->n_prompt ? end - 1 : end;
+  return r->denoises ? end : r->n_planned + 1;
+}
+
 /* Blocks for the positions before `end`, and for the rest of the smallest block that `end` lies in: that costs no page,
  * since every group's block is a multiple of it. */
 static weft_status reserve_to(weft_engine *e, weft_request *r, uint32_t end) {
   uint32_t grain = e->lane[r->lane].block_min;
   uint32_t rounded = (end + grain - 1) & ~(grain - 1);
   if (rounded > e->config.seq_tokens_max) rounded = e->config.seq_tokens_max;
-  weft_status status = weft_pager_reserve(e->pager, r->seq, rounded - r->n_committed);
+  weft_status status =
+      weft_pager_reserve(e->pager, r->seq, rounded - r->n_committed, sure_end(r, end) - r->n_committed);
   WEFT_CHECK(status == WEFT_OK || status == WEFT_NO_BLOCKS ||
              status == WEFT_QUOTA); /* lengths were checked at submit */
   if (status == WEFT_OK) r->n_reserved = rounded;

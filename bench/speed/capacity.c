@@ -101,7 +101,7 @@ static weft_status fill_one(capacity_world *w, uint32_t n_tokens, bool no_cache,
   if (status != WEFT_OK) return weft_fail(w->error, status, "admit was refused");
   while (*n_valid < n_tokens) {
     uint32_t n = n_tokens - *n_valid < CHUNK ? n_tokens - *n_valid : CHUNK;
-    status = weft_pager_reserve(w->pager, *seq, n);
+    status = weft_pager_reserve(w->pager, *seq, n, n);
     if (status != WEFT_OK) return status;
     weft_pager_commit(w->pager, *seq, w->tokens + *n_valid, n);
     *n_valid += n;

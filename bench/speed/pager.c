@@ -77,7 +77,7 @@ static bool fill_some(const pager_bench *b, uint64_t first) {
   for (uint32_t at = 0; at < PROMPT; at += CHUNK) {
     for (uint32_t i = 0; i < N_TOGETHER; i++) {
       if (at < n_cached[i]) continue;
-      if (weft_pager_reserve(b->pager, seq[i], CHUNK) != WEFT_OK) return false;
+      if (weft_pager_reserve(b->pager, seq[i], CHUNK, CHUNK) != WEFT_OK) return false;
       weft_pager_commit(b->pager, seq[i], b->tokens + (uint64_t)i * PROMPT + at, CHUNK);
     }
   }
@@ -96,7 +96,7 @@ static bool fill_chains(const pager_bench *b, uint64_t generation) {
 
 TIMED bool take_one_by_one(const pager_bench *b, weft_seq seq, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
-    if (weft_pager_reserve(b->pager, seq, BLOCK) != WEFT_OK) return false;
+    if (weft_pager_reserve(b->pager, seq, BLOCK, BLOCK) != WEFT_OK) return false;
     weft_pager_trim(b->pager, seq);
   }
   return true;
@@ -104,7 +104,7 @@ TIMED bool take_one_by_one(const pager_bench *b, weft_seq seq, uint32_t n) {
 
 TIMED bool take_in_bulk(const pager_bench *b, weft_seq seq, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) {
-    if (weft_pager_reserve(b->pager, seq, PROMPT) != WEFT_OK) return false;
+    if (weft_pager_reserve(b->pager, seq, PROMPT, PROMPT) != WEFT_OK) return false;
     weft_pager_trim(b->pager, seq);
   }
   return true;
@@ -112,7 +112,7 @@ TIMED bool take_in_bulk(const pager_bench *b, weft_seq seq, uint32_t n) {
 
 TIMED bool take_evicting(const pager_bench *b, const weft_seq *seq, uint32_t n_seqs) {
   for (uint32_t i = 0; i < n_seqs; i++)
-    if (weft_pager_reserve(b->pager, seq[i], PROMPT) != WEFT_OK) return false;
+    if (weft_pager_reserve(b->pager, seq[i], PROMPT, PROMPT) != WEFT_OK) return false;
   return true;
 }
 

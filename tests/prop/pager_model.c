@@ -380,7 +380,8 @@ static void op_admit(mirror *m) {
 /* ---- the other operations -------------------------------------------------------------------- */
 
 /* *n_own: those among them that its owner pays for. */
-static uint32_t pages_needed(const mirror *m, weft_seq seq, uint32_t end, uint32_t *n_copies, uint32_t *n_own) {
+static uint32_t pages_needed(const mirror *m, weft_seq seq, uint32_t end, uint32_t sure, uint32_t *n_copies,
+                             uint32_t *n_own) {
   const model_seq *s = &m->seq[seq];
   uint32_t n = 0;
   for (uint32_t g = 0; g < m->model[s->model].n_groups; g++) {
@@ -388,9 +389,11 @@ static uint32_t pages_needed(const mirror *m, weft_seq seq, uint32_t end, uint32
     uint32_t block = group->block_tokens, n_entries;
     const weft_page *table = table_of(m, seq, g, &n_entries);
     if (group->state_pages != 0) {
-      if (end / block == n_entries) continue;
-      n += group->state_pages;
-      *n_own += payer_of(m, s, g, end / block - 1) == s->owner ? group->state_pages : 0;
+      for (uint32_t i = n_entries; i < end / block; i++) {
+        if (i + 1 < sure / block) continue;
+        n += group->state_pages;
+        *n_own += payer_of(m, s, g, i) == s->owner ? group->state_pages : 0;
+      }
       continue;
     }
     n += (end + block - 1) / block - n_entries;
@@ -411,13 +414,14 @@ static void op_reserve(mirror *m) {
   uint32_t n_rows = below(m, 4) == 0 ? 1 + below(m, 50) : 1 + below(m, 6);
   if (below(m, 3) == 0 && s->n_prompt_tokens > s->n_valid) n_rows = s->n_prompt_tokens - s->n_valid;
   uint32_t end = s->n_valid + n_rows > s->n_reserved ? s->n_valid + n_rows : s->n_reserved;
+  uint32_t n_sure = below(m, 2) == 0 ? n_rows : below(m, n_rows + 1), sure = s->n_valid + n_sure;
   bool fits = s->n_valid + n_rows <= m->config.seq_tokens_max;
-  uint32_t n_copies = 0, n_own = 0, need = fits ? pages_needed(m, seq, end, &n_copies, &n_own) : 0;
-  uint32_t n_snapshots_own = 0, n_snapshots = fits ? snapshots_wanted(m, seq, end, &n_snapshots_own) : 0;
+  uint32_t n_copies = 0, n_own = 0, need = fits ? pages_needed(m, seq, end, sure, &n_copies, &n_own) : 0;
+  uint32_t n_snapshots_own = 0, n_snapshots = fits ? snapshots_wanted(m, seq, sure, &n_snapshots_own) : 0;
   uint32_t n_forked = m->pager->n_copies_waiting - m->pager->n_spills_waiting;
   bool queue_full = n_copies > m->pager->copy_capacity - n_forked;
   weft_pager_stats before = weft_pager_get_stats(m->pager);
-  weft_status status = weft_pager_reserve(m->pager, seq, n_rows);
+  weft_status status = weft_pager_reserve(m->pager, seq, n_rows, n_sure);
   weft_pager_stats after = weft_pager_get_stats(m->pager);
   weft_status expected = WEFT_OK;
   if (!fits)
@@ -439,6 +443,8 @@ static void op_reserve(mirror *m) {
   REQUIRE(after.n_taken - before.n_taken == need, "took %llu pages for %u",
           (unsigned long long)(after.n_taken - before.n_taken), need);
   require_evicted(m, need, before.n_free, after.n_evicted - before.n_evicted);
+  for (uint32_t n = sure; n <= s->n_valid + n_rows; n++)
+    if (n >= s->n_reserved) REQUIRE(has_state_before(m, seq, n), "no state for the row at %u", n);
   s->n_reserved = end;
 }
 

@@ -111,7 +111,7 @@ static inline void kit_waits(kit_result r, weft_seq leader) {
 }
 
 static inline void kit_compute(weft_pager *pager, weft_seq seq, const int32_t *tokens, uint32_t n) {
-  assert_int_equal(weft_pager_reserve(pager, seq, n), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, seq, n, n), WEFT_OK);
   weft_pager_commit(pager, seq, tokens, n);
 }
 
@@ -142,7 +142,7 @@ static inline uint32_t kit_hit(weft_pager *pager, const int32_t *tokens, uint32_
 static inline weft_seq kit_hold(weft_pager *pager, uint32_t n_tokens) {
   kit_result r = kit_try(pager, (weft_admit){.tokens = (const int32_t[]){5}, .n_tokens = 1, .no_cache = true});
   assert_int_equal(r.status, WEFT_OK);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, n_tokens), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, n_tokens, n_tokens), WEFT_OK);
   return r.seq;
 }
 

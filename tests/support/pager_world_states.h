@@ -41,15 +41,15 @@ static inline void require_states(const mirror *m, weft_seq seq, uint32_t g, uin
   }
 }
 
-/* Pages of the snapshots at boundaries that the rows up to `end` pass. */
-static inline uint32_t snapshots_wanted(const mirror *m, weft_seq seq, uint32_t end, uint32_t *n_own) {
+/* Pages of the snapshots at boundaries that the sure rows pass. */
+static inline uint32_t snapshots_wanted(const mirror *m, weft_seq seq, uint32_t sure, uint32_t *n_own) {
   const model_seq *s = &m->seq[seq];
   uint32_t n = 0;
   for (uint32_t g = 0; g < m->model[s->model].n_groups; g++) {
     const weft_layer_group *group = &m->model[s->model].group[g];
     uint32_t n_entries;
     (void)table_of(m, seq, g, &n_entries);
-    for (uint32_t i = n_entries; s->cache && group->state_pages != 0 && i + 1 < end / group->block_tokens; i++) {
+    for (uint32_t i = n_entries; s->cache && group->state_pages != 0 && i + 1 < sure / group->block_tokens; i++) {
       if (!pager_boundary_at(m->pager, seq, (i + 1) * group->block_tokens)) continue;
       n += group->state_pages;
       *n_own += payer_of(m, s, g, i) == s->owner ? group->state_pages : 0;

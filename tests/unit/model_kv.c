@@ -60,11 +60,14 @@ static void check_laws(const weft_kv_geometry *g, const weft_kv_layout *layout) 
   double waste = 0;
   uint64_t page_bytes = 0;
   assert_in_range(layout->n_groups, 1, WEFT_GROUPS_MAX);
+  uint32_t n_rows = 0;
   for (uint32_t s = 0; s < g->n_sets; s++) {
     const weft_kv_place *place = &layout->place[s];
     assert_true(place->group < layout->n_groups);
     const weft_layer_group *group = &layout->group[place->group];
     assert_int_equal(place->part, g->set[s].part);
+    if (g->set[s].state.n_units > 0) continue; /* check_states */
+    n_rows += 1;
     const weft_kv_rows *rows = &g->set[s].rows;
     assert_true(place->rows.type == rows->type && place->rows.positions == rows->positions);
     assert_true(place->rows.n_kv_heads == rows->n_kv_heads && place->rows.head_dim == rows->head_dim);
@@ -79,6 +82,7 @@ static void check_laws(const weft_kv_geometry *g, const weft_kv_layout *layout) 
   for (uint32_t i = 0; i < layout->n_groups; i++) {
     const weft_layer_group *group = &layout->group[i];
     uint64_t all = 0;
+    if (group->state_pages > 0) continue;
     for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
       all += used[i][p];
       assert_true(used[i][p] <= layout->part_bytes[p]);
@@ -89,7 +93,7 @@ static void check_laws(const weft_kv_geometry *g, const weft_kv_layout *layout) 
     assert_int_equal(group->block_tokens & (group->block_tokens - 1), 0);
     waste += n_in[i] * (1 - (double)all / (double)layout->page_bytes);
   }
-  assert_true(layout->padding > waste / g->n_sets - 1e-9 && layout->padding < waste / g->n_sets + 1e-9);
+  assert_true(layout->padding > waste / n_rows - 1e-9 && layout->padding < waste / n_rows + 1e-9);
   for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++) {
     page_bytes += layout->part_bytes[p];
     assert_int_equal(layout->part_bytes[p] % 256, 0);
@@ -323,9 +327,10 @@ static weft_kv_geometry compressing(void) {
                      of_many = {WEFT_TYPE_F32, 1, 512, 1, false};
   weft_kv_geometry g = {.n_layers = 43};
   for (uint16_t l = 0; l < 43; l++) {
-    const weft_kv_set even[] = {{four, 0, 0, l, 0}, {index, 0, 0, l, 0}, {of_four, 8, 0, l, 0}, {of_index, 8, 0, l, 0}};
-    const weft_kv_set odd[] = {{many, 0, 0, l, 0}, {of_many, 128, 0, l, 0}};
-    g.set[g.n_sets++] = (weft_kv_set){raw, 128, 0, l, 0};
+    const weft_kv_set even[] = {
+        {four, 0, 0, l, 0, {0}}, {index, 0, 0, l, 0, {0}}, {of_four, 8, 0, l, 0, {0}}, {of_index, 8, 0, l, 0, {0}}};
+    const weft_kv_set odd[] = {{many, 0, 0, l, 0, {0}}, {of_many, 128, 0, l, 0, {0}}};
+    g.set[g.n_sets++] = (weft_kv_set){raw, 128, 0, l, 0, {0}};
     for (uint32_t i = 0; l >= 2 && i < (l % 2 == 0 ? 4 : 2); i++) g.set[g.n_sets++] = l % 2 == 0 ? even[i] : odd[i];
   }
   return g;
@@ -371,6 +376,134 @@ static void test_compressed_rows(void **state) {
   g.set[1].rows.positions = 3;
   assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &none, &error), WEFT_E_INVALID);
   assert_non_null(strstr(error.text, "has a row for 3 positions; give a power of two up to 128"));
+}
+
+/* A model with a recurrence, with the shapes of a mixture of 35B: of four layers three keep a matrix of 128 x 128 for
+ * each of 32 heads and what a convolution needs, and of the last 64 positions the rows that the next state is made of;
+ * the fourth keeps keys and values of all. */
+static weft_kv_geometry recurrent(void) {
+  const weft_kv_rows keys = {WEFT_TYPE_BF16, 2, 256, 1, false}, since = {WEFT_TYPE_BF16, 1, 8192, 1, true};
+  const weft_kv_state matrix = {.n_units = 32, .every = 64, .unit_bytes = 128 * 128 * 4},
+                      convolution = {.n_units = 1, .every = 64, .unit_bytes = 3 * 8192 * 4};
+  weft_kv_geometry g = {.n_layers = 40};
+  for (uint16_t l = 0; l < 40; l++) {
+    if (l % 4 == 3) {
+      g.set[g.n_sets++] = (weft_kv_set){.rows = keys, .layer = l};
+      continue;
+    }
+    g.set[g.n_sets++] = (weft_kv_set){.rows = since, .window = 64, .layer = l};
+    g.set[g.n_sets++] = (weft_kv_set){.state = matrix, .layer = l};
+    g.set[g.n_sets++] = (weft_kv_set){.state = convolution, .layer = l};
+  }
+  return g;
+}
+
+/* Units lie in the pages of the run, whole, and nothing lies where another unit does. Groups of states come last.
+ * Returns the pages of a run. */
+static uint32_t check_states(const weft_kv_geometry *g, const weft_kv_layout *layout) {
+  static unsigned char used[WEFT_DEVICES_MAX][1 << 20]; /* by 256 bytes */
+  uint32_t group = layout->n_groups - 1, n_pages[WEFT_DEVICES_MAX] = {0}, most = 0;
+  memset(used, 0, sizeof used);
+  assert_true(layout->group[group].state_pages > 0 && layout->group[group - 1].state_pages == 0);
+  for (uint32_t s = 0; s < g->n_sets; s++) {
+    const weft_kv_state *state = &g->set[s].state;
+    uint32_t p = g->set[s].part;
+    for (uint32_t u = 0; u < state->n_units; u++) {
+      weft_kv_unit at = weft_kv_state_unit(layout, s, u);
+      assert_int_equal(layout->place[s].group, group);
+      assert_int_equal(layout->group[group].block_tokens, state->every);
+      assert_int_equal(at.offset % 256, 0);
+      assert_true(at.offset + state->unit_bytes <= layout->part_bytes[p]);
+      assert_true(at.page < layout->group[group].state_pages);
+      uint64_t first = (at.page * layout->part_bytes[p] + at.offset) / 256;
+      for (uint64_t i = first; i < first + (state->unit_bytes + 255) / 256; i++) {
+        assert_true(i < sizeof used[p] && used[p][i] == 0);
+        used[p][i] = 1;
+      }
+      if (at.page + 1 > n_pages[p]) n_pages[p] = at.page + 1;
+    }
+  }
+  for (uint32_t p = 0; p < WEFT_DEVICES_MAX; p++)
+    if (n_pages[p] > most) most = n_pages[p];
+  assert_int_equal(most, layout->group[group].state_pages);
+  return most;
+}
+
+/* A state of 63 MiB is some hundred pages, laid out beside rows; also with another model, and on two devices. */
+static void test_states(void **state) {
+  (void)state;
+  weft_kv_geometry g = recurrent(), other = gemma_26b();
+  assert_int_equal(weft_kv_state_bytes(&g), 30 * (32 * 65536 + 98304));
+  assert_int_equal(weft_kv_bytes_per_token(&g, true), 10 * 2048);
+  const weft_kv_layout layout = layout_alone(&g);
+  assert_true(layout.padding < 0.05);
+  double pages = (double)weft_kv_state_bytes(&g) / (double)layout.page_bytes;
+  assert_true(check_states(&g, &layout) < 1.12 * pages + 1);
+  const weft_kv_geometry *both[2] = {&other, &g};
+  weft_kv_layout shared[2];
+  assert_int_equal(weft_kv_layout_choose(both, 2, 0, shared, NULL), WEFT_OK);
+  for (uint32_t m = 0; m < 2; m++) check_laws(both[m], &shared[m]);
+  assert_int_equal(shared[1].page_bytes, 640 * 1024);
+  assert_in_range(check_states(&g, &shared[1]), 101, 110);
+  for (uint32_t s = 0; s < g.n_sets; s++) g.set[s].part = g.set[s].layer >= 20;
+  const weft_kv_layout parts = layout_alone(&g);
+  assert_int_equal(parts.n_parts, 2);
+  pages = (double)weft_kv_state_bytes(&g) / 2 / (double)parts.part_bytes[0];
+  assert_true(check_states(&g, &parts) < 1.12 * pages + 1);
+}
+
+/* States beside the rows of the model that compresses: two groups of them, with borders of their own, which leave the
+ * rows fewer groups. */
+static void test_states_of_two_kinds(void **state) {
+  (void)state;
+  weft_kv_geometry g = compressing();
+  for (uint32_t i = 0; i < 20; i++) {
+    g.set[g.n_sets++] = (weft_kv_set){.layer = 42, .state = {.n_units = 7, .every = 64, .unit_bytes = 1000}};
+    g.set[g.n_sets++] = (weft_kv_set){.layer = 42, .state = {.n_units = 1, .every = 128, .unit_bytes = 70000}};
+  }
+  const weft_kv_layout layout = layout_alone(&g);
+  assert_true(layout.padding < 0.1);
+  for (uint32_t i = 0; i < layout.n_groups; i++) {
+    const weft_layer_group *group = &layout.group[i];
+    uint32_t from_end = layout.n_groups - 1 - i;
+    if (from_end >= 2) assert_int_equal(group->state_pages, 0);
+    if (from_end >= 2) continue;
+    assert_int_equal(group->block_tokens, from_end == 1 ? 64 : 128);
+    assert_int_equal(group->n_layers, 20);
+    uint64_t n_bytes = 20 * (from_end == 1 ? 7168 : 70144), page = layout.page_bytes;
+    assert_in_range(group->state_pages, (n_bytes + page - 1) / page,
+                    (uint64_t)(1.12 * (double)n_bytes / (double)page) + 1);
+  }
+}
+
+static void test_refused_states(void **state) {
+  (void)state;
+  weft_kv_layout layout;
+  weft_error error;
+  weft_kv_geometry g = recurrent();
+  const weft_kv_geometry *list = &g;
+  g.set[1].state.every = 48;
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "layer 0 has a state at every 48 positions; give a power of two up to 256"));
+  g.set[1].state = (weft_kv_state){.n_units = 1, .every = 64, .unit_bytes = 0};
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "in units of 0 bytes"));
+  g = recurrent();
+  for (uint32_t s = 0; s < g.n_sets; s++)
+    if (g.set[s].state.n_units == 0)
+      g.set[s] = (weft_kv_set){.layer = g.set[s].layer, .state = {.n_units = 1, .every = 64, .unit_bytes = 256}};
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "no layer keeps rows"));
+  g = demo();
+  for (uint32_t s = 0; s < 2; s++) /* no page has room for a unit and rows of 128 tokens of nothing else */
+    g.set[g.n_sets++] = (weft_kv_set){.layer = 5, .state = {.n_units = 1, .every = 64, .unit_bytes = 16 << 20}};
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_UNSUPPORTED);
+  g = recurrent();
+  g.set[3].keys_of = 2; /* a state has no keys to be read */
+  g.set[3].state.n_units = 0;
+  g.set[3].rows = g.set[0].rows;
+  assert_int_equal(weft_kv_layout_choose(&list, 1, 0, &layout, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "reads keys that no earlier layer of its part has"));
 }
 
 /* Layers that read the keys of an earlier layer need no room, and have that layer's place. */
@@ -547,6 +680,9 @@ int main(void) {
       cmocka_unit_test(test_random_geometries),
       cmocka_unit_test(test_refused_layouts),
       cmocka_unit_test(test_compressed_rows),
+      cmocka_unit_test(test_states),
+      cmocka_unit_test(test_states_of_two_kinds),
+      cmocka_unit_test(test_refused_states),
       cmocka_unit_test(test_shared_keys),
       cmocka_unit_test(test_one_part_is_as_before),
       cmocka_unit_test(test_parts),

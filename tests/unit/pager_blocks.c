@@ -140,7 +140,7 @@ static void reserve_at_block_edges(void **state) {
   static const uint32_t rows[][3] = {/* rows, blocks of 16, blocks of 32 */
                                      {0, 0, 0}, {1, 1, 1}, {15, 1, 1}, {16, 1, 1}, {17, 2, 1}, {32, 2, 1}, {33, 3, 2}};
   for (uint32_t i = 0; i < 7; i++) {
-    assert_int_equal(weft_pager_reserve(pager, r.seq, rows[i][0]), WEFT_OK);
+    assert_int_equal(weft_pager_reserve(pager, r.seq, rows[i][0], rows[i][0]), WEFT_OK);
     assert_int_equal(weft_pager_n_reserved(pager, r.seq), rows[i][0]);
     for (uint32_t g = 0; g < 2; g++) {
       uint32_t n;
@@ -151,13 +151,13 @@ static void reserve_at_block_edges(void **state) {
     kit_check(pager);
   }
   weft_page first = kit_page(pager, r.seq, 0, 0);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 5), WEFT_OK); /* less than there is: no change */
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 5, 5), WEFT_OK); /* less than there is: no change */
   assert_int_equal(weft_pager_n_reserved(pager, r.seq), 33);
   assert_int_equal(kit_page(pager, r.seq, 0, 0), first);
   weft_pager_trim(pager, r.seq);
   assert_int_equal(weft_pager_n_pages_held(pager, r.seq), 0);
   kit_compute(pager, r.seq, tokens, 17);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 30), WEFT_OK); /* [17, 47) */
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 30, 30), WEFT_OK); /* [17, 47) */
   assert_int_equal(weft_pager_n_pages_held(pager, r.seq), 3 + 2);
   weft_pager_trim(pager, r.seq); /* the partly filled blocks stay */
   assert_int_equal(weft_pager_n_pages_held(pager, r.seq), 2 + 1);
@@ -172,11 +172,11 @@ static void reserve_is_all_or_nothing(void **state) {
   kit_result r = kit_admit(pager, kit_tokens(tokens, 64, 0, 1), 64, 1);
   kit_compute(pager, r.seq, tokens, 20); /* 2 + 3 blocks: the whole pool */
   weft_pager_stats before = weft_pager_get_stats(pager);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 4), WEFT_OK);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 5), WEFT_NO_BLOCKS);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, KIT_TOKENS_MAX - 20), WEFT_NO_BLOCKS);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, KIT_TOKENS_MAX - 19), WEFT_E_TOO_LARGE);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, UINT32_MAX), WEFT_E_TOO_LARGE);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 4, 4), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 5, 5), WEFT_NO_BLOCKS);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, KIT_TOKENS_MAX - 20, KIT_TOKENS_MAX - 20), WEFT_NO_BLOCKS);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, KIT_TOKENS_MAX - 19, KIT_TOKENS_MAX - 19), WEFT_E_TOO_LARGE);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, UINT32_MAX, UINT32_MAX), WEFT_E_TOO_LARGE);
   kit_unchanged(pager, before);
   assert_int_equal(weft_pager_n_reserved(pager, r.seq), 24);
   kit_end(pager, r.seq);
@@ -241,7 +241,7 @@ static uint32_t measured_peak(const kit_group *groups, uint32_t n_tokens, uint32
     uint32_t n_now = offset < n_rows ? offset : n_rows;
     for (uint32_t at = 0; at < n_tokens; at += n_now, n_now = n_rows) {
       if (n_now > n_tokens - at) n_now = n_tokens - at;
-      assert_int_equal(weft_pager_reserve(pager, seq, n_now), WEFT_OK);
+      assert_int_equal(weft_pager_reserve(pager, seq, n_now, n_now), WEFT_OK);
       uint32_t n_held = weft_pager_n_pages_held(pager, seq);
       if (n_held > peak) peak = n_held;
       weft_pager_commit(pager, seq, tokens, n_now);

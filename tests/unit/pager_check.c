@@ -29,7 +29,7 @@ static scene make_scene(void) {
   kit_compute(s.pager, r.seq, tokens + 32, 50);
   weft_seq fork;
   assert_int_equal(weft_pager_fork(s.pager, r.seq, weft_pager_n_valid(s.pager, r.seq), &fork), WEFT_OK);
-  assert_int_equal(weft_pager_reserve(s.pager, r.seq, 20), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(s.pager, r.seq, 20, 20), WEFT_OK);
   s.running = &s.pager->seq[r.seq];
   s.fork = &s.pager->seq[fork];
   s.own = kit_page(s.pager, r.seq, 0, 1);

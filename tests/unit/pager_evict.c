@@ -97,7 +97,7 @@ static void pinned_blocks_stay(void **state) {
   kit_result r = kit_admit(pager, a, 50, 0); /* 48 of 64 */
   assert_int_equal(weft_pager_headroom(pager), 5);
   weft_seq held = kit_hold(pager, 5 * 16);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 1), WEFT_NO_BLOCKS);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 1, 1), WEFT_NO_BLOCKS);
   assert_int_equal(weft_pager_get_stats(pager).n_evicted, 1);
   weft_pager_release(pager, held);
   weft_pager_release(pager, r.seq);
@@ -274,7 +274,7 @@ static uint32_t fill_model(weft_pager *pager, uint32_t model, int32_t seed) {
     assert_int_equal(r.status, WEFT_OK);
     seq[n] = r.seq;
     for (uint32_t at = r.n_cached; at < 512 && status == WEFT_OK; at += 32) {
-      status = weft_pager_reserve(pager, seq[n], 32);
+      status = weft_pager_reserve(pager, seq[n], 32, 32);
       if (status == WEFT_OK) weft_pager_commit(pager, seq[n], tokens + at, 32);
     }
     if (status == WEFT_OK) continue;

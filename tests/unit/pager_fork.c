@@ -21,7 +21,7 @@ static void fork_shares_all_blocks(void **state) {
   const int32_t *tokens = kit_tokens((int32_t[100]){0}, 100, 0, 1);
   weft_pager *pager = kit_open(64, 3, 2, (kit_group[]){{16, 0}, {16, 40}});
   kit_result r = kit_begin(pager, tokens, 90);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 30), WEFT_OK); /* rows in flight are not shared */
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 30, 30), WEFT_OK); /* rows in flight are not shared */
   weft_pager_stats before = weft_pager_get_stats(pager);
   weft_seq fork = fork_of(pager, r.seq);
   weft_pager_stats after = weft_pager_get_stats(pager);
@@ -94,14 +94,14 @@ static void shared_tail_is_copied_on_write(void **state) {
     uint32_t n_shared = (n % 16 != 0) + (n % 8 != 0);
     weft_page kept = kit_page(pager, r.seq, 0, 2);
     assert_int_equal(weft_pager_take_copies(pager, copy, 8), 0);
-    assert_int_equal(weft_pager_reserve(pager, fork, 1), WEFT_OK);
+    assert_int_equal(weft_pager_reserve(pager, fork, 1, 1), WEFT_OK);
     assert_int_equal(weft_pager_take_copies(pager, copy, 8), n_shared);
     if (n_shared > 0) {
       assert_int_equal(copy[0].from, kept);
       assert_int_equal(copy[0].to, kit_page(pager, fork, 0, 2));
     }
     assert_int_equal(kit_page(pager, r.seq, 0, 2), kept);
-    assert_int_equal(weft_pager_reserve(pager, r.seq, 1), WEFT_OK); /* it is alone now: in place */
+    assert_int_equal(weft_pager_reserve(pager, r.seq, 1, 1), WEFT_OK); /* it is alone now: in place */
     assert_int_equal(weft_pager_take_copies(pager, copy, 8), 0);
     assert_int_equal(weft_pager_get_stats(pager).n_copies, n_shared);
     kit_check(pager);
@@ -137,13 +137,13 @@ static void published_block_is_never_written(void **state) {
   const int32_t *other = kit_tokens((int32_t[40]){0}, 40, 20, 2);
   weft_pager *pager = kit_open(8, 3, 1, (kit_group[]){{16, 0}});
   kit_result r = kit_begin(pager, tokens, 20);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 12), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 12, 12), WEFT_OK);
   weft_seq fork = fork_of(pager, r.seq);
   weft_pager_commit(pager, r.seq, tokens + 20, 12);
   weft_page page = kit_page(pager, r.seq, 0, 1);
   assert_int_equal(kit_page(pager, fork, 0, 1), page);
   weft_pager_release(pager, r.seq);
-  assert_int_equal(weft_pager_reserve(pager, fork, 5), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, fork, 5, 5), WEFT_OK);
   weft_page_copy copy[4];
   assert_int_equal(weft_pager_take_copies(pager, copy, 4), 1);
   assert_int_equal(copy[0].from, page);
@@ -162,15 +162,15 @@ static void copies_come_out_in_order(void **state) {
   weft_pager *pager = kit_open(16, 4, 1, (kit_group[]){{16, 0}});
   kit_result r = kit_begin(pager, tokens, 20);
   weft_seq a = fork_of(pager, r.seq);
-  assert_int_equal(weft_pager_reserve(pager, a, 1), WEFT_OK); /* r -> a */
+  assert_int_equal(weft_pager_reserve(pager, a, 1, 1), WEFT_OK); /* r -> a */
   weft_page first = kit_page(pager, r.seq, 0, 1), middle = kit_page(pager, a, 0, 1);
   weft_seq b = fork_of(pager, a);
-  assert_int_equal(weft_pager_reserve(pager, b, 1), WEFT_OK); /* a -> b */
+  assert_int_equal(weft_pager_reserve(pager, b, 1, 1), WEFT_OK); /* a -> b */
   weft_page last = kit_page(pager, b, 0, 1);
   weft_pager_release(pager, a); /* its page is the way from r to b: the copy into it stays */
   kit_check(pager);
   weft_seq c = fork_of(pager, r.seq);
-  assert_int_equal(weft_pager_reserve(pager, c, 1), WEFT_OK); /* r -> c, maybe into a's old page */
+  assert_int_equal(weft_pager_reserve(pager, c, 1, 1), WEFT_OK); /* r -> c, maybe into a's old page */
   weft_page_copy copy;
   assert_int_equal(weft_pager_take_copies(pager, &copy, 1), 1);
   assert_true(copy.from == first && copy.to == middle);
@@ -188,13 +188,13 @@ static void refused_copy_changes_nothing(void **state) {
   weft_pager *pager = kit_open(3, 4, 1, (kit_group[]){{16, 0}});
   kit_result r = kit_begin(pager, tokens, 20);
   weft_seq a = fork_of(pager, r.seq), b = fork_of(pager, r.seq);
-  assert_int_equal(weft_pager_reserve(pager, a, 1), WEFT_OK); /* the last page */
+  assert_int_equal(weft_pager_reserve(pager, a, 1, 1), WEFT_OK); /* the last page */
   weft_pager_stats before = weft_pager_get_stats(pager);
-  assert_int_equal(weft_pager_reserve(pager, b, 1), WEFT_NO_BLOCKS);
+  assert_int_equal(weft_pager_reserve(pager, b, 1, 1), WEFT_NO_BLOCKS);
   kit_unchanged(pager, before);
   assert_int_equal(kit_page(pager, b, 0, 1), kit_page(pager, r.seq, 0, 1));
   weft_pager_release(pager, a);
-  assert_int_equal(weft_pager_reserve(pager, b, 1), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, b, 1, 1), WEFT_OK);
   weft_pager_release(pager, b);
   kit_end(pager, r.seq);
 }
@@ -209,7 +209,7 @@ static void waiting_copies_are_bounded(void **state) {
   uint32_t n = 0;
   while (status == WEFT_OK && n < 9) { /* a copy each time, committed without being performed */
     weft_seq fork = fork_of(pager, r.seq);
-    status = weft_pager_reserve(pager, r.seq, 1);
+    status = weft_pager_reserve(pager, r.seq, 1, 1);
     if (status == WEFT_OK) weft_pager_commit(pager, r.seq, tokens, 1);
     weft_pager_release(pager, fork);
     n += status == WEFT_OK;
@@ -220,7 +220,7 @@ static void waiting_copies_are_bounded(void **state) {
   weft_page_copy copy[4];
   assert_int_equal(weft_pager_take_copies(pager, copy, 4), 2);
   assert_int_equal(copy[0].to, copy[1].from);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 1), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 1, 1), WEFT_OK);
   kit_end(pager, r.seq);
 }
 

@@ -55,7 +55,7 @@ static void every_state_has_a_payer(void **state) {
   const int32_t *a = kit_tokens((int32_t[100]){0}, 100, 0, 1);
   weft_pager *pager = open_plain();
   kit_result r = begin_as(pager, 3, 3, a, 100, 0);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 40), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 40, 40), WEFT_OK);
   expect(pager, 3, 3, 0);
   weft_pager_commit(pager, r.seq, a, 20);
   weft_pager_trim(pager, r.seq);
@@ -130,8 +130,8 @@ static void computed_twice_is_paid_for_once(void **state) {
   weft_pager *pager = open_plain();
   kit_result first = begin_as(pager, 1, 9, a, 64, 0);
   kit_result second = begin_as(pager, 2, 9, b, 64, 0);
-  assert_int_equal(weft_pager_reserve(pager, first.seq, 64), WEFT_OK);
-  assert_int_equal(weft_pager_reserve(pager, second.seq, 64), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, first.seq, 64, 64), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, second.seq, 64, 64), WEFT_OK);
   expect(pager, 1, 4, 0);
   expect(pager, 2, 4, 0);
   weft_pager_commit(pager, first.seq, a, 64);
@@ -169,21 +169,21 @@ static void reserve_stops_at_the_limit(void **state) {
   weft_pager_set_owner_limit(pager, 1, 6);
   kit_result r = begin_as(pager, 1, 1, a, 200, 0);
   weft_pager_stats before = weft_pager_get_stats(pager);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 49), WEFT_QUOTA);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 49, 49), WEFT_QUOTA);
   kit_unchanged(pager, before);
   expect(pager, 1, 0, 0);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 48), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 48, 48), WEFT_OK);
   expect(pager, 1, 6, 0);
   kit_result other = compute_as(pager, 2, 2, b, 200, 0); /* nobody else is held up */
   weft_pager_commit(pager, r.seq, a, 48);                /* its window lets go of two blocks */
   expect(pager, 1, 4, 2);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 17), WEFT_QUOTA);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 1), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 17, 17), WEFT_QUOTA);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 1, 1), WEFT_OK);
   expect(pager, 1, 6, 2);
   weft_pager_set_owner_limit(pager, 1, 3); /* nothing is taken away, and what costs nothing works */
   expect(pager, 1, 6, 2);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 16), WEFT_OK);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 17), WEFT_QUOTA);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 16, 16), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 17, 17), WEFT_QUOTA);
   weft_pager_release(pager, r.seq);
   weft_pager_release(pager, other.seq);
   assert_int_equal(weft_pager_owner_usage(pager, 1).limit, 3);
@@ -198,8 +198,8 @@ static void a_quota_is_not_a_full_pool(void **state) {
   weft_pager_set_owner_limit(pager, 1, 2);
   kit_result r = begin_as(pager, 1, 1, a, 64, 0);
   weft_seq held = kit_hold(pager, 3 * 16);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 48), WEFT_QUOTA);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 32), WEFT_NO_BLOCKS);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 48, 48), WEFT_QUOTA);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 32, 32), WEFT_NO_BLOCKS);
   weft_pager_release(pager, held);
   kit_end(pager, r.seq);
 }

@@ -154,7 +154,7 @@ static void begin_one(scene *s, uint32_t i) {
   add_number(&s->digest, (uint64_t)status ^ (uint64_t)seq << 8 ^ (uint64_t)n_cached << 40 ^ waits_for);
   if (status != WEFT_OK) return;
   s->seq[i] = seq;
-  if (weft_pager_reserve(s->pager, seq, n - n_cached) == WEFT_OK)
+  if (weft_pager_reserve(s->pager, seq, n - n_cached, n - n_cached) == WEFT_OK)
     weft_pager_commit(s->pager, seq, tokens + n_cached, n - n_cached);
 }
 
@@ -167,7 +167,7 @@ static void operate(scene *s) {
     s->seq[i] = WEFT_SEQ_NONE;
   } else {
     int32_t token = (int32_t)below(s, 5);
-    weft_status status = weft_pager_reserve(s->pager, s->seq[i], 1);
+    weft_status status = weft_pager_reserve(s->pager, s->seq[i], 1, 1);
     add_number(&s->digest, (uint64_t)status);
     if (status == WEFT_OK) weft_pager_commit(s->pager, s->seq[i], &token, 1);
   }

@@ -55,7 +55,7 @@ static weft_seq hold_keys(weft_pager *pager, uint32_t n_blocks) {
   kit_result r = kit_try(
       pager, (weft_admit){.model = 1, .owner = 7, .tokens = (const int32_t[]){5}, .n_tokens = 1, .no_cache = true});
   assert_int_equal(r.status, WEFT_OK);
-  if (n_blocks > 0) assert_int_equal(weft_pager_reserve(pager, r.seq, 16 * n_blocks), WEFT_OK);
+  if (n_blocks > 0) assert_int_equal(weft_pager_reserve(pager, r.seq, 16 * n_blocks, 16 * n_blocks), WEFT_OK);
   return r.seq;
 }
 
@@ -76,14 +76,14 @@ static void the_last_border_has_a_state(void **state) {
   kit_result r = kit_admit(pager, kit_tokens(tokens, 700, 0, 1), 700, 1);
   kit_is_cached(r, 0);
   assert_null(weft_pager_state(pager, r.seq, STATES, 0));
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 63), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 63, 63), WEFT_OK);
   assert_int_equal(weft_pager_n_pages_held(pager, r.seq), 4 + 4);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 300), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 300, 300), WEFT_OK);
   assert_int_equal(borders_of(pager, r.seq, 300), 1 << 3); /* 256 */
   assert_int_equal(weft_pager_n_pages_held(pager, r.seq), 19 + 19 + K);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 319), WEFT_OK); /* the next rows, in flight too */
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 319, 319), WEFT_OK); /* the next rows, in flight too */
   assert_int_equal(borders_of(pager, r.seq, 319), 1 << 3);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 320), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 320, 320), WEFT_OK);
   assert_int_equal(borders_of(pager, r.seq, 320), 1 << 3 | 1 << 4);
   kit_check(pager);
   weft_pager_commit(pager, r.seq, tokens, 300);
@@ -108,13 +108,13 @@ static void pages_may_lie_anywhere(void **state) {
   weft_pager *pager = open_states(2 * K + 20, K);
   weft_seq a = hold_keys(pager, 0), b = hold_keys(pager, 0);
   for (uint32_t i = 1; i <= K + 10; i++) {
-    assert_int_equal(weft_pager_reserve(pager, a, 16 * i), WEFT_OK);
-    assert_int_equal(weft_pager_reserve(pager, b, 16 * i), WEFT_OK);
+    assert_int_equal(weft_pager_reserve(pager, a, 16 * i, 16 * i), WEFT_OK);
+    assert_int_equal(weft_pager_reserve(pager, b, 16 * i, 16 * i), WEFT_OK);
   }
   assert_int_equal(weft_pager_headroom(pager), 0);
   weft_pager_release(pager, a);
   kit_result r = kit_admit(pager, kit_tokens(tokens, 64, 0, 1), 64, 0);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 64), WEFT_OK); /* 4 + 4 + K of K + 10 */
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 64, 64), WEFT_OK); /* 4 + 4 + K of K + 10 */
   const weft_page *pages = weft_pager_state(pager, r.seq, STATES, 64);
   assert_int_equal(pages[0], kit_page(pager, r.seq, STATES, 0));
   for (uint32_t i = 0; i < K; i++) {
@@ -137,7 +137,7 @@ static void trim_needs_no_copy(void **state) {
   kit_result r = kit_begin(pager, kit_tokens(tokens, 126, 0, 1), 126);
   weft_page at_64 = kit_page(pager, r.seq, STATES, 0);
   for (uint32_t i = 0; i < 3; i++) {
-    assert_int_equal(weft_pager_reserve(pager, r.seq, 7), WEFT_OK); /* a draft of six */
+    assert_int_equal(weft_pager_reserve(pager, r.seq, 7, 7), WEFT_OK); /* a draft of six */
     assert_int_equal(borders_of(pager, r.seq, 133), 3);
     weft_pager_commit(pager, r.seq, (const int32_t[]){9}, i == 0); /* one row is right, then none */
     weft_pager_trim(pager, r.seq);
@@ -145,7 +145,7 @@ static void trim_needs_no_copy(void **state) {
     assert_int_equal(kit_page(pager, r.seq, STATES, 0), at_64);
     kit_check(pager);
   }
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 7), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 7, 7), WEFT_OK);
   weft_pager_commit(pager, r.seq, (const int32_t[]){1, 2, 3}, 3); /* beyond the border */
   weft_pager_trim(pager, r.seq);
   assert_int_equal(borders_of(pager, r.seq, 130), 2);
@@ -192,7 +192,7 @@ static void a_fork_before_the_first_border(void **state) {
   weft_seq fork;
   weft_pager *pager = open_states(100, 5);
   kit_result r = kit_begin(pager, kit_tokens(tokens, 60, 0, 1), 60);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 10), WEFT_OK); /* beyond the border, in flight */
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 10, 10), WEFT_OK); /* beyond the border, in flight */
   assert_int_equal(weft_pager_fork(pager, r.seq, 50, &fork), WEFT_OK);
   assert_int_equal(borders_of(pager, fork, 64), 0);
   kit_compute(pager, fork, tokens + 50, 20);
@@ -256,7 +256,7 @@ static void a_follower_gets_a_state(void **state) {
   kit_result a = kit_admit(pager, tokens, 800, 1);
   kit_is_cached(a, 0);
   kit_waits(kit_admit(pager, other, 800, 1), a.seq);
-  assert_int_equal(weft_pager_reserve(pager, a.seq, 800), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, a.seq, 800, 800), WEFT_OK);
   assert_int_equal(borders_of(pager, a.seq, 800), 1 << 6 | 1 << 11); /* 448 and 768 */
   kit_waits(kit_admit(pager, other, 800, 1), a.seq);                 /* its rows are in flight */
   weft_pager_commit(pager, a.seq, tokens, 800);
@@ -275,7 +275,7 @@ static void nobody_waits_for_a_state_that_was_passed(void **state) {
   kit_tokens(tokens, 800, 500, 1);
   kit_tokens(other, 800, 500, 2);
   kit_result a = kit_admit(pager, tokens, 800, 1);
-  assert_int_equal(weft_pager_reserve(pager, a.seq, 600), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, a.seq, 600, 600), WEFT_OK);
   kit_result b = kit_admit(pager, other, 800, 1);
   kit_is_cached(b, 0); /* and the next prompt of this kind finds a state where these two part */
   kit_compute(pager, b.seq, other, 800);
@@ -307,7 +307,7 @@ static void a_snapshot_is_worth_no_refusal(void **state) {
       weft_pager *pager = open_states(limited ? 1000 : n_pages, K);
       if (limited) weft_pager_set_owner_limit(pager, 1, n_pages);
       kit_result r = kit_enter(pager, args);
-      assert_int_equal(weft_pager_reserve(pager, r.seq, 600), WEFT_OK);
+      assert_int_equal(weft_pager_reserve(pager, r.seq, 600, 600), WEFT_OK);
       assert_int_equal(borders_of(pager, r.seq, 600), room ? 1 << 8 | 1 << 3 : 1 << 8);
       weft_pager_commit(pager, r.seq, tokens, 600);
       assert_int_equal(n_states_cached(pager), room);
@@ -325,13 +325,13 @@ static void a_state_needs_room(void **state) {
   kit_result r = kit_admit(pager, kit_tokens(tokens, 80, 0, 1), 80, 0);
   kit_compute(pager, r.seq, tokens, 63);
   weft_pager_stats before = stats_of(pager);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 2), WEFT_NO_BLOCKS);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 2, 2), WEFT_NO_BLOCKS);
   kit_unchanged(pager, before);
   weft_pager_set_owner_limit(pager, 0, 8 + K - 1);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 1), WEFT_QUOTA);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 1, 1), WEFT_QUOTA);
   kit_unchanged(pager, before);
   weft_pager_set_owner_limit(pager, 0, 8 + K);
-  assert_int_equal(weft_pager_reserve(pager, r.seq, 1), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, r.seq, 1, 1), WEFT_OK);
   assert_int_equal(weft_pager_owner_usage(pager, 0).n_pinned, 8 + K);
   kit_end(pager, r.seq);
 }
@@ -390,7 +390,7 @@ static void a_state_is_paid_for_once(void **state) {
                      .n_public = 130,
                      .owner = 1};
   kit_result a = kit_enter(pager, args);
-  assert_int_equal(weft_pager_reserve(pager, a.seq, 300), WEFT_OK);
+  assert_int_equal(weft_pager_reserve(pager, a.seq, 300, 300), WEFT_OK);
   assert_int_equal(borders_of(pager, a.seq, 300), 1 << 1 | 1 << 3); /* 128 ends the public prefix */
   assert_int_equal(weft_pager_owner_usage(pager, WEFT_OWNER_OPERATOR).n_pinned, 8 + 8 + K);
   assert_int_equal(weft_pager_owner_usage(pager, 1).n_pinned, 11 + 11 + K);

@@ -294,7 +294,7 @@ static void no_second_plan_without_a_waiter(void **state) {
   weft_seq seq, leader;
   uint32_t n_cached, n_rows = 1;
   assert_int_equal(weft_pager_admit(pager, &outside, &seq, &n_cached, &leader), WEFT_OK);
-  while (weft_pager_reserve(pager, seq, n_rows) == WEFT_OK) n_rows += 1;
+  while (weft_pager_reserve(pager, seq, n_rows, n_rows) == WEFT_OK) n_rows += 1;
   for (uint32_t n = 0; weft_engine_step(w.engine, ++w.now) == WEFT_OK; n++) assert_true(n < 40);
   assert_int_equal(stats().n_running, 1);
   uint64_t n_plans = w.engine->n_plans;
