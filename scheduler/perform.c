@@ -129,11 +129,8 @@ static void refuse_slot(weft_engine *e, weft_lane *lane, weft_request *r, weft_s
   if (!lane->lost) weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, weft_status_text(status));
 }
 
-/* A runner has the statistics of a run only of requests whose rows are plain (weft_sampling_is_plain). */
 static bool can_draft(const weft_engine *e, const weft_lane *lane, const weft_request *r) {
-  const weft_request_params *p = &r->params;
-  return e->config.drafter != NULL && lane->info->draft_rows_max > 0 && !p->canvas && p->grammar == NULL &&
-         p->rules == NULL && !r->has_logprobs && weft_sampling_is_plain(&p->asked.sampling);
+  return e->config.drafter != NULL && lane->info->draft_rows_max > 0 && !r->params.canvas;
 }
 
 static weft_performed start_request(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, uint32_t n_cached) {

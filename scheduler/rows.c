@@ -102,12 +102,13 @@ static uint32_t least_of(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
-/* The drafts of a request, in p->draft: at most n_max, and none from one on that the vocabulary does not have. */
+/* The drafts of a request, in p->draft: at most n_max, and none from one on that the vocabulary does not have or that
+ * would end the answer: nothing is drawn after it. */
 static uint32_t ask_drafter(weft_planning *p, const weft_request *r, uint32_t n_max) {
   const weft_drafter *drafter = p->engine->config.drafter;
   uint32_t n = n_max == 0 ? 0 : drafter->guess(drafter->self, r->lane, r->tokens, r->n_tokens, n_max, p->draft), k = 0;
   WEFT_CHECK(n <= n_max);
-  while (k < n && (uint32_t)p->draft[k] < p->lane->info->n_vocab) k++;
+  while (k < n && (uint32_t)p->draft[k] < p->lane->info->n_vocab && !weft_request_is_stop_token(r, p->draft[k])) k++;
   return k;
 }
 

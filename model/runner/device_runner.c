@@ -518,21 +518,24 @@ static void count_pending(device_runner *r, const runner_flight *f) {
   }
 }
 
-/* The rows of a run need one another's tokens for their masks and penalties, which only plain rows do without. What is
- * committed does not enter the history, which the tokens that a slot draws go on from. */
-static bool fits_slot(const weft_segment *segment, const runner_slot *slot) {
+/* Rows of a run that are not plain have masks and penalties, which need every token before them: the host knows those of
+ * the slot, and there is room for the drafts behind them. What is committed does not enter the history, which the tokens
+ * that a slot draws go on from. */
+static bool fits_slot(const device_runner *r, const weft_segment *segment, const runner_slot *slot) {
   const weft_slot_params *params = &slot->params;
   uint32_t n_sampled = weft_segment_n_sampled(segment);
   bool commits = segment->token_source == WEFT_TOKENS_ARGMAX;
   if (n_sampled > 0 && !params->draws) return false;
   if ((commits || segment->pass == WEFT_PASS_DECODER) && !params->denoises) return false;
-  return !(commits && params->draws) && (n_sampled < 2 || runner_is_plain(slot));
+  if (commits && params->draws) return false;
+  if (n_sampled < 2 || runner_is_plain(slot)) return true;
+  return slot->n_pending == 0 && (uint64_t)slot->n_history + n_sampled - 1 <= r->config.seq_tokens_max;
 }
 
 static bool segments_fit(const device_runner *r, const weft_batch *batch) {
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *s = &batch->segment[i];
-    if (!fits_slot(s, &r->slots[s->slot])) return false;
+    if (!fits_slot(r, s, &r->slots[s->slot])) return false;
   }
   return true;
 }

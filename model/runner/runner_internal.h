@@ -58,6 +58,13 @@ typedef struct runner_slot {
   float *soft;       /* first device [canvas_length, n_hidden] */
 } runner_slot;
 
+/* Where the answer of the slot that is asked about is in its grammar once n_taken drafts of its run were drawn. */
+typedef struct runner_draft_matcher {
+  weft_matcher matcher;
+  uint32_t n_taken;
+  bool is_void; /* the grammar does not allow the last of them */
+} runner_draft_matcher;
+
 /* Whether the slot's rows are plain: statistics are all that sampling needs of them, no logits and no mask. */
 static inline bool runner_is_plain(const runner_slot *s) {
   return s->params.grammar == NULL && s->params.rules == NULL && weft_sampling_is_plain(&s->params.sampling);
@@ -109,7 +116,7 @@ typedef struct runner_flight {
   weft_sampled *token;         /* [segments_max + draft_rows_max]: what rows drew, those that need their logits first */
   float *temperature;          /* [stats_max] of rows with statistics */
   void *stats;                 /* what the device sends to the host; results point into it, as into the next ones */
-  weft_sample_result *sampled; /* [segments_max] sent by the device: rows that need their logits */
+  weft_sample_result *sampled; /* [segments_max + draft_rows_max] sent by the device: rows that need their logits */
   weft_sample_result *judged;  /* [scored_rows_max] sent by the device: scored rows */
   float *given_logit;          /* [scored_rows_max] sent by the device: the logit of the prompt's next token */
   int32_t *given;              /* [scored_rows_max]: the prompt's next token */
@@ -168,6 +175,7 @@ typedef struct device_runner {
   uint32_t *masks; /* [logit_rows_max][mask_words] of rows with a grammar or with rules of tokens */
   uint32_t mask_words;
   weft_grammar_scratch *grammar_scratch;
+  runner_draft_matcher draft_matcher;
   runner_held *held; /* NULL: the model has no canvases */
   /* Arrays of the first device. */
   float *d_soft_in;
@@ -176,7 +184,7 @@ typedef struct device_runner {
   float *d_hidden, *d_soft, *d_logits;
   int32_t *d_inputs, *d_cells, *d_asked;
   uint32_t *d_masks;
-  weft_sample_result *d_sampled; /* [segments_max] */
+  weft_sample_result *d_sampled; /* [segments_max + draft_rows_max] */
   weft_sample_result *d_judged;  /* [scored_rows_max] */
   float *d_given_logit;          /* [scored_rows_max] */
   int32_t *d_given_at;           /* [logit_rows_max] */
@@ -240,8 +248,8 @@ void runner_note_writes(device_runner *r, const runner_flight *flight);
 weft_status runner_send_cells(device_runner *r, const runner_flight *flight);
 weft_status runner_send_soft(device_runner *r, uint32_t slot, const float *soft, uint64_t n_rows);
 
-/* Whether the step is steady (only decode rows, canvases and commits) on a device that keeps graphs, so that a graph of
- * the step will be used again. */
+/* Whether the step is steady (only decode rows, runs of one length, canvases and commits) on a device that keeps graphs,
+ * so that a graph of the step will be used again. */
 bool runner_is_steady(const device_runner *r, const weft_batch *batch);
 /* Repeats the last plain decode row of the batch until the number of plain decode rows is one of the sizes for which
  * graphs are kept. A repeated row computes and writes the same values to the same places, so results do not change. The

@@ -118,7 +118,7 @@ static weft_status open_flights(device_runner *r) {
     f->token = take_host(r, limits->segments_max + r->info.draft_rows_max, sizeof *f->token, &status);
     f->temperature = take_host(r, n, sizeof *f->temperature, &status);
     f->stats = take_pinned(r, runner_stats_bytes(n), &status);
-    f->sampled = take_pinned(r, limits->segments_max * sizeof *f->sampled, &status);
+    f->sampled = take_pinned(r, (limits->segments_max + r->info.draft_rows_max) * sizeof *f->sampled, &status);
     f->canvas = take_pinned(r, limits->segments_max * sizeof *f->canvas, &status);
     f->judged = take_pinned(r, n_scored * sizeof *f->judged, &status);
     f->given_logit = take_pinned(r, n_scored * sizeof *f->given_logit, &status);
@@ -202,7 +202,7 @@ static weft_status open_device(device_runner *r) {
   r->d_stats = take_device(r, runner_stats_bytes(n), 1, &status);
   r->d_asked = take_device(r, r->asked_words, sizeof *r->d_asked, &status);
   r->d_masks = take_device(r, (uint64_t)r->logit_rows_max * r->mask_words, sizeof *r->d_masks, &status);
-  r->d_sampled = take_device(r, r->config.limits.segments_max, sizeof *r->d_sampled, &status);
+  r->d_sampled = take_device(r, r->config.limits.segments_max + r->info.draft_rows_max, sizeof *r->d_sampled, &status);
   r->d_canvas = take_device(r, r->config.limits.segments_max, sizeof *r->d_canvas, &status);
   r->d_judged = take_device(r, n_scored, sizeof *r->d_judged, &status);
   r->d_given_logit = take_device(r, n_scored, sizeof *r->d_given_logit, &status);
@@ -291,7 +291,8 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
   if (logits_bytes == 0) logits_bytes = (uint64_t)(r->in_place ? 64 : 128) << 20;
   uint64_t row_bytes = (uint64_t)r->info.n_vocab * sizeof(float);
   r->logit_rows_max = logits_bytes < row_bytes ? 1 : (uint32_t)(logits_bytes / row_bytes);
-  uint32_t rows_most = config->n_slots; /* a held canvas on a device with memory of its own has all its rows at once */
+  /* A held canvas on a device with memory of its own has all its rows at once. */
+  uint32_t rows_most = config->n_slots + r->info.draft_rows_max;
   if (!r->in_place && rows_most < r->canvas_length) rows_most = r->canvas_length;
   if (r->logit_rows_max > rows_most) r->logit_rows_max = rows_most;
   r->stats_max = config->limits.segments_max + r->info.draft_rows_max + config->limits.canvas_rows_max;

@@ -33,22 +33,28 @@ static void take_plain_rows(device_runner *r, runner_flight *f) {
   }
 }
 
+/* Runs as in take_plain_rows. A token that leaves or completes the format ends its run too. */
 static void take_logits_rows(device_runner *r, runner_flight *f) {
+  uint32_t over = UINT32_MAX; /* the segment whose run has ended */
   for (uint32_t j = 0; j < f->outputs.n_logits; j++) {
     uint32_t index = f->output_segment[j];
     runner_slot *s = runner_slot_of(r, f, index);
     if (s == NULL) continue;
     weft_segment_result *result = &f->result[index];
     s->n_pending -= 1;
+    if (index == over) continue;
+    over = index;
     result->bad = f->sampled[j].bad != 0;
     if (result->bad) continue;
-    weft_sampling_take(&f->sampled[j], &f->token[j]);
-    result->token = &f->token[j];
-    result->n_taken = 1;
-    slot_push(r, s, result->token->token);
-    if (s->matcher.grammar == NULL) continue;
-    result->left_format = !weft_matcher_take(&s->matcher, r->grammar_scratch, result->token->token);
-    result->complete = weft_matcher_is_done(&s->matcher);
+    weft_sampled *sampled = &f->token[j];
+    weft_sampling_take(&f->sampled[j], sampled);
+    if (result->n_taken++ == 0) result->token = sampled;
+    slot_push(r, s, sampled->token);
+    if (s->matcher.grammar != NULL) {
+      result->left_format = !weft_matcher_take(&s->matcher, r->grammar_scratch, sampled->token);
+      result->complete = weft_matcher_is_done(&s->matcher);
+    }
+    if (f->draft[j] == sampled->token && !result->left_format && !result->complete) over = UINT32_MAX;
   }
 }
 

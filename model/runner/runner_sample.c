@@ -3,7 +3,10 @@
  * the slots' cells, and results wait there to be sent. A token that the host does not know yet is taken from its
  * cell. A mask alone may need to know it: the forward pass is enqueued by then, and while the device computes it, the
  * host waits for the step before, which is about to end or has, and makes the masks. It also waits where penalties look
- * at more than one token that it does not know, since a cell holds one. */
+ * at more than one token that it does not know, since a cell holds one.
+ *
+ * A row of a run is asked for as if the drafts before it had been drawn: they stand behind the history of the slot,
+ * without being counted in it, and its grammar goes on along them in a copy of the matcher. */
 #include <string.h>
 
 #include "base/check.h"
@@ -32,34 +35,71 @@ static bool mask_needs_tokens(const runner_slot *s) {
   return s->params.grammar != NULL || (rules != NULL && weft_token_rules_waits(rules));
 }
 
+/* A row that draws a token: its place in its segment, and how many drafts of the run stand up to it. */
+typedef struct drawing_row {
+  const weft_segment *segment;
+  runner_slot *slot;
+  uint32_t at, n_drafts;
+} drawing_row;
+
+static drawing_row find_row(device_runner *r, const runner_step *step, uint32_t j) {
+  const weft_segment *segment = &step->batch->segment[r->output_at[j]];
+  uint32_t at = r->output_row[j] - segment->first_row, first = segment->n_rows - weft_segment_n_sampled(segment);
+  drawing_row row = {.segment = segment, .slot = &r->slots[segment->slot], .at = at, .n_drafts = at - first};
+  if (at > first) row.slot->history[row.slot->n_history + row.n_drafts - 1] = r->token[r->output_row[j]];
+  return row;
+}
+
+/* Where the answer is in its grammar once the drafts up to the row were drawn, which are asked for one after another.
+ * NULL: the grammar does not allow one of them, so it will not be drawn, and the row is void. */
+static const weft_matcher *matcher_of(device_runner *r, const drawing_row *row) {
+  const runner_slot *s = row->slot;
+  runner_draft_matcher *run = &r->draft_matcher;
+  if (row->n_drafts == 0) {
+    run->n_taken = 0;
+    run->is_void = false;
+    return &s->matcher;
+  }
+  if (run->n_taken == 0) run->matcher = s->matcher;
+  for (; run->n_taken < row->n_drafts && !run->is_void; run->n_taken++)
+    run->is_void = !weft_matcher_take(&run->matcher, r->grammar_scratch, s->history[s->n_history + run->n_taken]);
+  return run->is_void ? NULL : &run->matcher;
+}
+
 /* The tokens that the grammar or the rules of the answer allow. Of an answer that has ended meanwhile the row is void,
  * whatever its mask. */
-static void ask_mask(device_runner *r, const runner_slot *s, weft_sample_row *row, asked_size *size) {
-  uint32_t n_answer = s->n_history - s->params.n_prompt;
+static void ask_mask(device_runner *r, const drawing_row *drawing, weft_sample_row *row, asked_size *size) {
+  const runner_slot *s = drawing->slot;
+  uint32_t n_answer = s->n_history - s->params.n_prompt + drawing->n_drafts;
   uint32_t *mask = r->masks + (uint64_t)size->n_masks * r->mask_words;
   const weft_token_rules *rules = s->params.rules;
   WEFT_CHECK(s->n_pending == 0 || !mask_needs_tokens(s));
   if (rules != NULL) {
     weft_token_rules_mask(rules, s->history + s->params.n_prompt, n_answer + s->n_pending, mask);
   } else {
-    weft_matcher_mask(&s->matcher, r->grammar_scratch, s->params.max_tokens - n_answer, mask);
+    const weft_matcher *matcher = matcher_of(r, drawing);
+    if (matcher == NULL) return;
+    weft_matcher_mask(matcher, r->grammar_scratch, s->params.max_tokens - n_answer, mask);
   }
   size->n_masks += 1;
   row->mask = size->n_masks;
 }
 
 /* One row: its biases and history go to the heap. false: there is no room, and nothing was done. */
-static bool ask_row(device_runner *r, const runner_slot *s, const weft_segment *segment, uint32_t j, asked_size *size) {
+static bool ask_row(device_runner *r, const drawing_row *drawing, uint32_t j, asked_size *size) {
+  const runner_slot *s = drawing->slot;
+  const weft_segment *segment = drawing->segment;
   const weft_sampling *p = &s->params.sampling;
   weft_sample_row *row = (weft_sample_row *)(void *)(r->asked + (uint64_t)j * ROW_WORDS);
   int32_t *heap = r->asked + rows_words(r);
   uint32_t pending = s->n_pending > 0 ? 1 : 0, n_prompt = s->params.n_prompt;
-  uint32_t skip = weft_sampling_forgets(p, s->n_history + pending, n_prompt);
-  uint32_t n_history = skip == UINT32_MAX ? 0 : s->n_history - skip;
+  uint32_t n_known = s->n_history + drawing->n_drafts;
+  uint32_t skip = weft_sampling_forgets(p, n_known + pending, n_prompt);
+  uint32_t n_history = skip == UINT32_MAX ? 0 : n_known - skip;
   uint64_t need = (uint64_t)p->n_bias * BIAS_WORDS + n_history, bias_at = (size->n_words + 1) / 2 * 2;
   if (bias_at + need > r->asked_words - rows_words(r)) return false;
-  weft_sampling_ask(p, (uint64_t)segment->kv_len + segment->n_rows, row);
-  row->cell = (int32_t)segment->slot;
+  weft_sampling_ask(p, (uint64_t)segment->kv_len + drawing->at + 1, row);
+  row->cell = weft_segment_n_sampled(segment) > 1 ? -1 : (int32_t)segment->slot; /* the host knows all of a run */
   row->pending = skip != UINT32_MAX ? pending : 0;
   row->bias_at = (uint32_t)(bias_at / BIAS_WORDS);
   row->history_at = (uint32_t)(bias_at + (uint64_t)p->n_bias * BIAS_WORDS);
@@ -68,7 +108,7 @@ static bool ask_row(device_runner *r, const runner_slot *s, const weft_segment *
   if (p->n_bias > 0) memcpy(heap + bias_at, p->bias, p->n_bias * sizeof *p->bias);
   if (n_history > 0) memcpy(heap + row->history_at, s->history + skip, n_history * sizeof *heap);
   size->n_words = bias_at + need;
-  if (s->params.grammar != NULL || s->params.rules != NULL) ask_mask(r, s, row, size);
+  if (s->params.grammar != NULL || s->params.rules != NULL) ask_mask(r, drawing, row, size);
   return true;
 }
 
@@ -137,8 +177,8 @@ weft_status runner_sample(device_runner *r, runner_flight *f, const runner_step 
   for (uint32_t first = 0, n; first < f->outputs.n_logits && status == WEFT_OK; first += n) {
     asked_size size = {0};
     for (n = 0; n < r->logit_rows_max && first + n < f->outputs.n_logits; n++) {
-      const weft_segment *segment = &step->batch->segment[r->output_at[first + n]];
-      if (!ask_row(r, &r->slots[segment->slot], segment, n, &size)) break;
+      const drawing_row row = find_row(r, step, first + n);
+      if (!ask_row(r, &row, n, &size)) break;
     }
     status = sample_rows(r, first, n, &size);
   }

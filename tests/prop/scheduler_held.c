@@ -34,6 +34,7 @@ static weft_grammar *grammar[GRAMMARS];
 static weft_token_rules *unwanted;
 static rig_answer alone[REQUESTS], got[REQUESTS];
 static uint64_t n_preemptions, n_void_rows, void_rows_of[REQUESTS]; /* of: one by one */
+static uint64_t n_guesses, n_right;
 
 /* Requests 2, 5 and 7 are free; 5 has unwanted words where its answer comes token by token. */
 static uint32_t format_of(uint32_t request) {
@@ -74,6 +75,33 @@ static uint64_t void_rows(rig *r) {
   n_void_rows = stats.n_void_rows;
   return n;
 }
+
+/* Up to six next tokens of the request that begins so, some of them wrong: then another token, which the format may have
+ * or not. */
+static uint32_t guess_next(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
+                           int32_t *out) {
+  (void)self;
+  (void)model;
+  for (uint32_t i = 0; i < REQUESTS; i++) {
+    weft_request_params p = ask(i);
+    uint32_t at = n_tokens - p.n_tokens, n = 1 + n_tokens * 7 % 6;
+    if (n_tokens < p.n_tokens || memcmp(tokens, p.tokens, p.n_tokens * sizeof *tokens) != 0) continue;
+    if (at > alone[i].n || memcmp(tokens + p.n_tokens, alone[i].tokens, at * sizeof *tokens) != 0) continue;
+    if (n > n_max) n = n_max;
+    if (n > alone[i].n - at) n = alone[i].n - at;
+    for (uint32_t k = 0; k < n; k++) {
+      bool wrong = (at + 3 * k) % 5 == 0;
+      out[k] = wrong ? (int32_t)((uint32_t)(alone[i].tokens[at + k] + 1 + (int32_t)at) % world.trie->n_vocab)
+                     : alone[i].tokens[at + k];
+      n_right += !wrong;
+    }
+    n_guesses += n;
+    return n;
+  }
+  return 0;
+}
+
+static const weft_drafter drafter = {.guess = guess_next};
 
 static void play(const rig_options *options, const char *backend, bool one_by_one) {
   rig r;
@@ -137,6 +165,19 @@ static void play_backend(const char *backend) {
   } variants[] = {
       {"at once", {.n_pages = 300, .rows = 300, .running = 8, .overlap = true}},
       {"logits of one row, four at a time", {.n_pages = 300, .rows = 160, .running = 4, .logits_bytes_max = 1}},
+      {"drafts", {.n_pages = 300, .rows = 300, .running = 8, .draft_rows = 20, .drafter = &drafter}},
+      {"drafts, logits of one row",
+       {.n_pages = 300, .rows = 160, .running = 4, .draft_rows = 9, .drafter = &drafter, .logits_bytes_max = 1}},
+      {"drafts, overlap, a small pool",
+       {.n_pages = 36,
+        .rows = 200,
+        .running = 8,
+        .overlap = true,
+        .block = 8,
+        .n_saves = 4,
+        .n_host = 60,
+        .draft_rows = 30,
+        .drafter = &drafter}},
       {"a small pool",
        {.n_pages = 36, .rows = 200, .running = 8, .overlap = true, .block = 8, .n_saves = 4, .n_host = 60}},
   };
@@ -223,6 +264,7 @@ int main(void) {
   by_diffusion = false;
   play_all();
   rig_need(n_preemptions > 0, "a small pool", "nobody was preempted");
+  rig_need(n_right > 100 && n_guesses > n_right + 100, "drafts", "hardly any was right, or wrong");
   grammar_world_close(&world);
   return 0;
 }

@@ -183,8 +183,8 @@ static void drafts_are_of_the_vocabulary(void **state) {
   check_equal_solo(r, &p);
 }
 
-/* Requests whose rows are not plain, and canvases, are not asked for. */
-static void only_plain_requests_have_drafts(void **state) {
+/* Requests that ask for logprobs or penalties have drafts too; canvases are not asked for. */
+static void canvases_have_no_drafts(void **state) {
   (void)state;
   weft_request_params p[3] = {ask(false, 10, 9), ask(false, 10, 9), ask(true, 10, 16)};
   p[0].asked.sampling.logprobs = true;
@@ -193,7 +193,7 @@ static void only_plain_requests_have_drafts(void **state) {
   weft_request *r[3];
   for (uint32_t i = 0; i < 3; i++) r[i] = submit(&p[i]);
   run_out();
-  assert_int_equal(knows.n_calls, 0);
+  assert_true(knows.n_calls >= 4); /* 9 tokens, the first by the prompt, the others at most five a step */
   for (uint32_t i = 0; i < 3; i++) check_equal_solo(r[i], &p[i]);
 }
 
@@ -211,6 +211,6 @@ int main(void) {
                                      TEST(a_bad_row_ends_a_run),
                                      TEST(a_request_leaves_with_a_run_in_flight),
                                      TEST(drafts_are_of_the_vocabulary),
-                                     TEST(only_plain_requests_have_drafts)};
+                                     TEST(canvases_have_no_drafts)};
   return cmocka_run_group_tests(tests, NULL, free_oracle);
 }
