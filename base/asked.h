@@ -68,6 +68,7 @@ typedef struct weft_generate_params {
   bool prompt_logprobs;  /* weft_prompt_part gives the prompt's logprobs; autoregressive only, as AUTO then is */
   uint32_t n_prompt_top; /* with prompt_logprobs: and those of this many most likely tokens at each position */
   weft_sampling sampling;
+  weft_draft draft;    /* token by token; guesses at next tokens never change an answer */
   bool has_seed;       /* false: a random seed in place of sampling.seed */
   bool score;          /* WEFT_DELTA_END gives mean_logprob; not defined for a canvas */
   bool keep_stop;      /* the answer ends behind the stop string instead */

@@ -66,6 +66,24 @@ typedef struct weft_sampling {
   uint32_t n_bias;             /* <= WEFT_LOGIT_BIAS_MAX */
 } weft_sampling;
 
+/* Guesses at the next tokens of an answer that comes token by token (drafts): what they cost and gain is told by usage,
+ * and they never change an answer. */
+typedef enum weft_draft_kind {
+  WEFT_DRAFT_DEFAULT = 0, /* as the runtime was told */
+  WEFT_DRAFT_OFF = 1,
+  WEFT_DRAFT_NGRAM = 2, /* what followed the same tokens earlier in the request */
+  WEFT_DRAFT_KINDS = 3
+} weft_draft_kind;
+
+#define WEFT_RANGE_DRAFTS 0, 1, 32, false
+#define WEFT_RANGE_NGRAM  0, 1, 16, false
+
+typedef struct weft_draft {
+  weft_draft_kind kind;
+  uint32_t n_max;                   /* [8] most drafts of a step */
+  uint32_t ngram_least, ngram_most; /* [2, 4] how many tokens must be the same */
+} weft_draft;
+
 /* How a canvas is denoised: the entropy-bound rule (model/sampler.h). */
 typedef struct weft_entropy_bound {
   uint32_t max_steps;        /* 0: the model's; most denoise steps of a canvas */

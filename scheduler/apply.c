@@ -197,6 +197,17 @@ static void land_rows(weft_engine *e, weft_request *r, const weft_work *work) {
   weft_lifecycle_commit(e, r);
 }
 
+/* Of the run's drafts, those before the last token that was taken were right. */
+static void judge_drafts(weft_engine *e, weft_request *r, const weft_work *work, uint32_t n_taken) {
+  weft_draft_stats *stats = &e->requests[r->lane].drafts;
+  uint32_t n_right = n_taken > 0 ? n_taken - 1 : 0;
+  for (uint32_t i = 0; i < n_right; i++) stats->n_accepted_at[i] += 1;
+  stats->n_accepted += n_right;
+  r->usage.n_accepted += n_right;
+  weft_acceptance *tenant = &e->lane[r->lane].acceptance[r->tenant];
+  weft_drafting_judge(&r->drafting, tenant, work->n_rows - 1, n_right, r->n_answer);
+}
+
 /* A run of several rows. Each token that is taken is held by the next row, whose keys and values are therefore valid.
  * The rows after the last one are void, and nothing stands on them, since a run has no successor in flight. Its reader
  * is told once. */
@@ -214,11 +225,14 @@ static void apply_run(weft_engine *e, weft_request *r, const weft_work *work, co
   }
   if (r->finish == WEFT_FINISH_NONE && result->bad) end_as_bad(e, r);
   e->stats.n_void_rows += work->n_rows - n;
+  judge_drafts(e, r, work, n);
   if (r->finish != WEFT_FINISH_NONE) return; /* its reader was told */
   if (grew) tell_later(e, r);
   r->n_pending = 0;
   r->n_planned = r->n_valid;
+  uint64_t start_ns = weft_clock_ns();
   weft_lifecycle_take_back(e, r);
+  e->requests[r->lane].drafts.back_ns += weft_clock_ns() - start_ns;
 }
 
 static inline void apply_causal(weft_engine *e, const weft_work *work, const weft_segment_result *result,
@@ -230,11 +244,15 @@ static inline void apply_causal(weft_engine *e, const weft_work *work, const wef
     land_row(e, r, work, block_min);
     apply_one(e, r, result);
   } else if (work->kind == WEFT_WORK_VERIFY) {
+    uint64_t start_ns = weft_clock_ns();
     apply_run(e, r, work, result);
+    e->requests[r->lane].drafts.commit_ns += weft_clock_ns() - start_ns;
   } else {
     land_rows(e, r, work);
     if (work->kind == WEFT_WORK_PREFILL) apply_prompt(e, r, work, result);
   }
+  if (r->drafts && r->finish == WEFT_FINISH_NONE)
+    weft_drafting_learn(&r->drafting, &e->lane[r->lane].acceptance[r->tenant], r->tokens, r->n_tokens);
   weft_lifecycle_landed(e, r);
 }
 

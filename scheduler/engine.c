@@ -165,7 +165,8 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   }
   lane->n_free_slots = lane->info->n_slots;
   lane->free_save = weft_alloc(lane->info->n_saves, sizeof *lane->free_save);
-  if (lane->free_save == NULL) return WEFT_E_NO_MEMORY;
+  lane->acceptance = weft_alloc(e->config.n_tenants, sizeof *lane->acceptance);
+  if (lane->free_save == NULL || lane->acceptance == NULL) return WEFT_E_NO_MEMORY;
   for (uint32_t i = 0; i < lane->info->n_saves; i++) lane->free_save[i] = i;
   lane->n_free_saves = lane->info->n_saves;
   return weft_ready_open(&lane->ready, lane->info->n_slots);
@@ -232,6 +233,7 @@ static void free_engine(weft_engine *e) {
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     weft_free(e->lane[i].free_slot);
     weft_free(e->lane[i].free_save);
+    weft_free(e->lane[i].acceptance);
     weft_ready_close(&e->lane[i].ready);
     weft_batcher_close(&e->lane[i].batcher);
   }

@@ -44,6 +44,7 @@ typedef struct weft_usage {
   uint32_t n_prompt, n_cached, n_answer; /* tokens; n_cached: of the prompt, found in the prefix cache */
   uint32_t n_computed_rows;              /* rows of the prompt that were computed, again after a preemption too */
   uint32_t n_canvases, n_denoise_steps, n_preemptions;
+  uint32_t n_drafted, n_accepted; /* drafts that had rows; those that are tokens of the answer */
   uint64_t submitted_us, started_us, first_token_us, finished_us;
   uint64_t denoising_us; /* the runner got the step of the first denoise step; 0: none */
 } weft_usage;

@@ -47,10 +47,12 @@ typedef struct weft_engine_config {
   bool no_prefix_cache;
   uint64_t hash_seed; /* of the prefix index (weft_pager_config); 0: drawn at open and secret, as a server needs it */
   uint32_t pins_max;  /* prefixes the operator may pin; each has a sequence of the pager */
-  uint64_t request_bytes_max;  /* host memory of all requests, waiting or running (budget.h); 0: no limit */
-  uint64_t slice_us;           /* a model keeps its turn until it has used this much more device time than another */
-  uint64_t target_tpot_us;     /* target for the time between tokens of requests that decode (pace.h); 0: none */
-  const weft_drafter *drafter; /* guesses next tokens (draft.h); borrowed until close; NULL: nobody does */
+  uint64_t request_bytes_max; /* host memory of all requests, waiting or running (budget.h); 0: no limit */
+  uint64_t slice_us;          /* a model keeps its turn until it has used this much more device time than another */
+  uint64_t target_tpot_us;    /* target for the time between tokens of requests that decode (pace.h); 0: none */
+  const weft_drafter
+      *drafter;       /* guesses for requests that leave drafts open (draft.h); borrowed until close; NULL: none */
+  bool drafts_always; /* as many drafts as there are, whether they gain or not (drafting.h): to test and to measure */
   /* Shared with other engines (places.h), borrowed until close; NULL: the engine has places of its own. Shared ones
    * hold at most running_max + waiting_max requests, all of which may come to this engine. */
   struct weft_places *places;

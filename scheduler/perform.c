@@ -53,6 +53,13 @@ static void perform_verify(weft_planning *p, weft_request *r, const weft_rows *r
   uint32_t n_drafts = rows->n - 1;
   memcpy(r->tokens + r->n_tokens, p->draft, n_drafts * sizeof *p->draft);
   weft_pace_spend_drafts(&p->pace, n_drafts, r->n_planned + 1);
+  p->n_expected += rows->n_expected;
+  r->drafting.runs = true;
+  weft_drafting_began(&r->drafting, rows->trial, r->n_answer);
+  weft_draft_stats *stats = &p->engine->requests[r->lane].drafts;
+  stats->n_runs += 1;
+  stats->n_drafted += n_drafts;
+  r->usage.n_drafted += n_drafts;
   weft_work *work = add_rows(p, r, rows);
   work->source = WEFT_TOKENS_HOST;
   p->draft_rows_left -= n_drafts;
@@ -72,6 +79,7 @@ void weft_perform_rows(weft_planning *p, weft_request *r, const weft_rows *rows)
       perform_denoise(p, r, rows);
       break;
     case WEFT_WORK_DECODE:
+      if (rows->rests) r->drafting.runs = false;
       weft_perform_decode(p, r);
       break;
     case WEFT_WORK_VERIFY:
@@ -130,7 +138,9 @@ static void refuse_slot(weft_engine *e, weft_lane *lane, weft_request *r, weft_s
 }
 
 static bool can_draft(const weft_engine *e, const weft_lane *lane, const weft_request *r) {
-  return e->config.drafter != NULL && lane->info->draft_rows_max > 0 && !r->params.canvas;
+  weft_draft_kind kind = r->params.asked.draft.kind;
+  if (lane->info->draft_rows_max == 0 || r->params.canvas || kind == WEFT_DRAFT_OFF) return false;
+  return kind == WEFT_DRAFT_NGRAM || e->config.drafter != NULL;
 }
 
 static weft_performed start_request(weft_engine *e, weft_lane *lane, weft_request *r, weft_seq seq, uint32_t n_cached) {

@@ -250,7 +250,8 @@ void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
                      .plan = plan,
                      .rows_left = lane->rows_max,
                      .scored_rows_left = lane->info->scored_rows_max,
-                     .draft_rows_left = lane->info->draft_rows_max};
+                     .draft_rows_left = lane->info->draft_rows_max,
+                     .n_expected = lane->ready.n_decode};
   p.n_ready_left = weft_rows_n_ready(&p);
   p.restores_end = weft_pager_get_stats(e->pager).n_restored + lane->restores_max;
   e->claims.preempted = false;

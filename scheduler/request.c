@@ -16,7 +16,7 @@ const char *weft_finish_text(weft_finish finish) {
 /* ---- memory: one allocation per request ------------------------------------------------------ */
 
 typedef struct request_layout {
-  size_t tokens, stop_tokens, bias, logprobs, scores, score_tops, ring, n_bytes;
+  size_t tokens, stop_tokens, bias, logprobs, scores, score_tops, ngram, ring, n_bytes;
   uint32_t ring_capacity;
 } request_layout;
 
@@ -43,6 +43,9 @@ static request_layout layout_of(const weft_request_params *params, const weft_re
   size_t n_scores = params->asked.prompt_logprobs && params->n_tokens > 0 ? params->n_tokens - 1 : 0;
   l.scores = take_part(&at, n_scores, sizeof(weft_prompt_logprob));
   l.score_tops = take_part(&at, n_scores * params->asked.n_prompt_top, sizeof(weft_logprob));
+  uint64_t ngram_bytes =
+      params->canvas ? 0 : weft_drafting_bytes(&params->asked.draft, params->n_tokens + (uint32_t)room);
+  l.ngram = take_part(&at, ngram_bytes, 1);
   l.ring = at;
   if (wants_canvas_events(params)) {
     uint64_t n_steps = (uint64_t)size->n_blocks * params->asked.entropy_bound.max_steps;
@@ -88,6 +91,10 @@ static void copy_params(weft_request *r, const weft_request_params *params, char
     r->scores = (weft_prompt_logprob *)(void *)(base + l->scores);
     r->score_tops = (weft_logprob *)(void *)(base + l->score_tops);
     atomic_store_explicit(&r->is_scored, params->n_tokens == 1, memory_order_relaxed);
+  }
+  if (!params->canvas) {
+    uint32_t n_tokens_max = params->n_tokens + r->size.answer_max;
+    weft_drafting_open(&r->drafting, &params->asked.draft, base + l->ngram, r->tokens, params->n_tokens, n_tokens_max);
   }
   if (wants_canvas_events(params)) {
     weft_canvas_ring_open(&r->ring, base + l->ring, r->size.n_canvas, l->ring_capacity, params->asked.trace);

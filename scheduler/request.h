@@ -38,6 +38,7 @@
 #include "scheduler/budget.h"
 #include "scheduler/canvas_ring.h"
 #include "scheduler/deadline.h"
+#include "scheduler/drafting.h"
 #include "scheduler/event.h"
 #include "scheduler/list.h"
 
@@ -114,7 +115,7 @@ struct weft_request {
   uint8_t state;       /* weft_request_state */
   uint8_t finish;      /* weft_finish */
   bool prefilling : 1; /* tokens the host knows have no rows yet */
-  bool drafts : 1;     /* its rows are runs with drafts (rows.h) */
+  bool drafts : 1;     /* its rows may be runs with drafts (rows.h) */
   bool denoises : 1;   /* it answers by canvases: after its prompt it has denoise steps and commits; else it draws */
   bool has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_logprobs : 1;
 
@@ -148,6 +149,7 @@ struct weft_request {
   uint32_t n_expected;        /* of a head: siblings that have not started */
   bool expected;              /* it is counted in n_expected of its head */
   weft_usage usage;
+  weft_drafting drafting;
   int32_t stop_token; /* the stop token that ended the answer; -1: none did */
   uint64_t retry_us;  /* of an evicted request: when to submit again */
   char error[320];

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "scheduler/rows.h"
 
+#include <string.h>
+
 static bool has_time_for_canvas(weft_planning *p, const weft_request *r, uint32_t n_outputs) {
   if (weft_pace_canvas(&p->pace, r->size.n_canvas, r->n_planned, n_outputs)) return true;
   weft_share_hold(p, r);
@@ -88,39 +90,101 @@ static weft_rows_verdict rows_of_prompt(weft_planning *p, const weft_request *r,
   return WEFT_ROWS_SOME;
 }
 
+/* ---- drafts ----------------------------------------------------------------------------------- */
+
 /* The last token and n - 1 drafts. Every row draws a token. */
 static void choose_run(uint32_t n, weft_rows *out) {
-  *out = (weft_rows){.kind = n > 1 ? WEFT_WORK_VERIFY : WEFT_WORK_DECODE,
-                     .n = n,
-                     .n_keys = n,
-                     .may_be_fewer = n > 1,
-                     .n_outputs = n,
-                     .ask = WEFT_ASK_SAMPLE};
+  out->kind = n > 1 ? WEFT_WORK_VERIFY : WEFT_WORK_DECODE;
+  out->n = out->n_keys = out->n_outputs = n;
+  out->may_be_fewer = n > 1;
+  out->first_output = 0;
+  out->ask = WEFT_ASK_SAMPLE;
 }
 
 static uint32_t least_of(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }
 
-/* The drafts of a request, in p->draft: at most n_max, and none from one on that the vocabulary does not have or that
- * would end the answer: nothing is drawn after it. */
+/* How many drafts there is room for: rows, places of the answer before its last one, and what the drafter has. */
+static uint32_t room_for_drafts(const weft_planning *p, const weft_request *r) {
+  uint32_t n = least_of(p->draft_rows_left, r->drafting.n_max), n_answer = r->n_end - r->n_tokens;
+  n = least_of(n, p->rows_left > 0 ? p->rows_left - 1 : 0);
+  n = least_of(n, n_answer > 0 ? n_answer - 1 : 0);
+  return r->drafting.kind == WEFT_DRAFT_NGRAM ? least_of(n, r->drafting.n_guessed) : n;
+}
+
+typedef struct draft_prices {
+  const weft_pace *pace;
+  uint32_t kv_len;
+} draft_prices;
+
+static double price_drafts(const void *self, uint32_t n) {
+  const draft_prices *of = self;
+  return weft_pace_drafts_us(of->pace, n, of->kv_len);
+}
+
+/* Where steps overlap, the next step waits for a run; and a request that waits for its rows in flight before it can
+ * have a run leaves out a row in a step that others have. row: what a row costs, in tokens. */
+static double tokens_lost(const weft_planning *p, const weft_request *r, double row) {
+  if (!p->engine->config.overlap || p->lane->info->depth == 1) return 0.0;
+  bool leaves_out = r->n_in_flight > 0 && p->lane->ready.n_decode > 1 && row < 1.0;
+  return WEFT_DRAFTS_AHEAD / 100.0 + (leaves_out ? 1.0 - row : 0.0);
+}
+
+/* How many drafts the request should have now; 0: none. Sets the members of *out that say why. */
+static uint32_t count_drafts(const weft_planning *p, const weft_request *r, weft_rows *out) {
+  const weft_drafting *d = &r->drafting;
+  uint32_t n_max = room_for_drafts(p, r);
+  if (n_max == 0 || p->engine->config.drafts_always) return n_max;
+  const draft_prices prices = {.pace = &p->pace, .kv_len = r->n_tokens};
+  double n_tokens = p->n_expected > 1.0 ? p->n_expected : 1.0, token_us = weft_pace_step_us(&p->pace) / n_tokens;
+  double n_lost = tokens_lost(p, r, price_drafts(&prices, 1) / token_us);
+  uint32_t n = weft_drafting_depth(d, &p->lane->acceptance[r->tenant], n_max, token_us, n_lost, price_drafts, &prices,
+                                   &out->n_expected);
+  if (n > 0) return n;
+  out->trial = weft_drafting_tries(d, r->n_answer);
+  out->rests = !out->trial;
+  return out->trial ? least_of(n_max, WEFT_DRAFTS_TRIAL) : 0;
+}
+
 static uint32_t ask_drafter(weft_planning *p, const weft_request *r, uint32_t n_max) {
   const weft_drafter *drafter = p->engine->config.drafter;
-  uint32_t n = n_max == 0 ? 0 : drafter->guess(drafter->self, r->lane, r->tokens, r->n_tokens, n_max, p->draft), k = 0;
-  WEFT_CHECK(n <= n_max);
+  if (r->drafting.kind != WEFT_DRAFT_NGRAM) {
+    uint32_t n = drafter->guess(drafter->self, r->lane, r->tokens, r->n_tokens, n_max, p->draft);
+    WEFT_CHECK(n <= n_max);
+    return n;
+  }
+  memcpy(p->draft, r->drafting.guess, n_max * sizeof *p->draft);
+  return n_max;
+}
+
+/* The drafts of a request, in p->draft: at most n_max, and none from one on that the vocabulary does not have, that
+ * would end the answer (nothing is drawn after it), or that its format does not allow. */
+static uint32_t find_drafts(weft_planning *p, const weft_request *r, uint32_t n_max) {
+  uint32_t n = 0, k = 0;
+  n_max = weft_pace_drafts(&p->pace, n_max, r->n_planned + 1);
+  if (n_max == 0) return 0;
+  uint64_t start_ns = weft_clock_ns();
+  n = ask_drafter(p, r, n_max);
   while (k < n && (uint32_t)p->draft[k] < p->lane->info->n_vocab && !weft_request_is_stop_token(r, p->draft[k])) k++;
+  weft_runner *runner = p->lane->runner;
+  if (k > 0 && r->params.grammar != NULL && runner->ops->allowed != NULL)
+    k = runner->ops->allowed(runner, r->slot, p->draft, k);
+  p->engine->requests[r->lane].drafts.draft_ns += weft_clock_ns() - start_ns;
   return k;
 }
 
-/* How many tokens a run may draw is not known before it has landed, so it has no successor in flight. */
+/* How many tokens a run may draw is not known before it has landed, so it has no successor in flight; and a request
+ * waits for its rows in flight before it has a run, since drafts follow tokens that are known. */
 static weft_rows_verdict rows_of_run(weft_planning *p, const weft_request *r, weft_rows *out) {
-  if (r->n_in_flight > 0) return WEFT_ROWS_NONE;
+  bool has_run = r->n_pending > r->n_in_flight;
+  *out = (weft_rows){0};
+  if (has_run) return WEFT_ROWS_NONE;
+  uint32_t n = count_drafts(p, r, out);
+  if (n > 0 && r->n_in_flight > 0) return WEFT_ROWS_NONE;
   weft_rows_verdict verdict = weft_rows_of_decode(p, r);
   if (verdict != WEFT_ROWS_SOME) return verdict;
-  uint32_t n_max =
-      least_of(least_of(p->rows_left - 1, r->n_end - r->n_tokens - 1), least_of(p->draft_rows_left, WEFT_DRAFTS_MAX));
-  n_max = weft_pace_drafts(&p->pace, n_max, r->n_planned + 1);
-  choose_run(1 + ask_drafter(p, r, n_max), out);
+  choose_run(1 + (n > 0 ? find_drafts(p, r, n) : 0), out);
   return WEFT_ROWS_SOME;
 }
 

@@ -11,8 +11,10 @@
  *                    weft_pace_chunk (pace.h) finds time for beside those that decode
  *   autoregressive   the row after a token that is still being sampled, also where that token decides what may follow:
  *                    the runner has it when it makes the row's mask (model/runner/runner_sample.c)
- *   with drafts      nothing while any rows are in flight; then a run of the last token and as many drafts as the
- *                    drafter has and rows and time are there for, which may be none
+ *   with drafts      where drafts are expected to gain (drafting.h), nothing while any rows are in flight; then a run
+ *                    of the last token and as many drafts as gain most, the drafter has, and rows and time are there
+ *                    for. Else as without drafts, but nothing while a run is in flight (step.c: no step of the lane
+ *                    is then planned at all, if it has one stage)
  *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step
  *                    of the next canvas on top of it
  *
@@ -46,6 +48,10 @@ typedef struct weft_rows {
   bool may_be_fewer; /* when blocks are short (weft_rows_cut); else it is all or none */
   uint32_t first_output, n_outputs;
   weft_ask ask;
+  /* Of a request with drafts: a run is tried again; there were drafts, and they would not have gained; what a run is
+   * expected to give beyond one token. */
+  bool trial, rests;
+  double n_expected;
 } weft_rows;
 
 /* Whether the request's rows in flight are still near the first stages, so that rows planned now would wait for them. */
@@ -73,7 +79,7 @@ static inline weft_rows_verdict weft_rows_of_decode(weft_planning *p, const weft
   return WEFT_ROWS_SOME;
 }
 
-/* For a request that computes its prompt, denoises, or has a drafter. *out is set with SOME only. */
+/* For a request that computes its prompt, denoises, or may have drafts. *out is set with SOME only. */
 weft_rows_verdict weft_rows_next(weft_planning *planning, const weft_request *request, weft_rows *out);
 /* There are blocks for the first n of these rows only. */
 void weft_rows_cut(const weft_request *request, uint32_t n, weft_rows *rows);

@@ -76,6 +76,7 @@ typedef struct weft_lane {
   double used_us;           /* device time; a lane that had nothing to do is raised to turn_us, so it saves up none */
   uint32_t keys_per_decode; /* mean over the decode rows of the last plan that had some */
   weft_pace_late late;
+  weft_acceptance *acceptance; /* [n_tenants] how often drafts of the tenant's requests were right */
   uint64_t n_batches;
 } weft_lane;
 

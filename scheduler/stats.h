@@ -20,10 +20,19 @@ typedef struct weft_histogram {
 extern const uint64_t weft_latency_bounds_us[WEFT_HISTOGRAM_BUCKETS - 1];
 extern const uint64_t weft_token_bounds[WEFT_HISTOGRAM_BUCKETS - 1];
 
+/* Drafts of one model (draft.h). Times: of the host to draft, to take in what runs gave, and of that to take back what
+ * void rows had; of the device for steps that had runs. */
+typedef struct weft_draft_stats {
+  uint64_t n_runs, n_drafted, n_accepted;
+  uint64_t n_accepted_at[WEFT_DRAFTS_MAX]; /* by the place of the draft in its run */
+  uint64_t draft_ns, verify_us, commit_ns, back_ns;
+} weft_draft_stats;
+
 /* Counters of the requests of one model. */
 typedef struct weft_request_stats {
   uint64_t n_finished[WEFT_FINISH_KINDS], n_preemptions; /* n_finished: by weft_finish */
   uint64_t n_prompt_tokens, n_answer_tokens;
+  weft_draft_stats drafts;
   uint64_t n_sought_tokens, n_found_tokens; /* prompt tokens that were looked up in the prefix cache; those found */
   weft_histogram ttft, tpot, e2e, queue;    /* us: to the first token; mean per further token; to the end; waiting */
   weft_histogram prefill, decode;           /* us: from the start to the first token; from there to the end */

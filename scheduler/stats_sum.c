@@ -141,12 +141,21 @@ static void add_histogram(weft_histogram *sum, const weft_histogram *part) {
   ADD(sum, part, fields);
 }
 
+static void add_drafts(weft_draft_stats *sum, const weft_draft_stats *part) {
+#define U64(field) WIDE(weft_draft_stats, field)
+  static const summed_field fields[] = {U64(n_runs),   U64(n_drafted), U64(n_accepted), U64(n_accepted_at),
+                                        U64(draft_ns), U64(verify_us), U64(commit_ns),  U64(back_ns)};
+#undef U64
+  ADD(sum, part, fields);
+}
+
 void weft_request_stats_add(weft_request_stats *sum, const weft_request_stats *part) {
 #define U64(field) WIDE(weft_request_stats, field)
   static const summed_field fields[] = {U64(n_finished),      U64(n_preemptions),   U64(n_prompt_tokens),
                                         U64(n_answer_tokens), U64(n_sought_tokens), U64(n_found_tokens)};
 #undef U64
   ADD(sum, part, fields);
+  add_drafts(&sum->drafts, &part->drafts);
   add_histogram(&sum->ttft, &part->ttft);
   add_histogram(&sum->tpot, &part->tpot);
   add_histogram(&sum->e2e, &part->e2e);

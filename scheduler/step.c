@@ -48,12 +48,23 @@ static void expire_deadlines(weft_engine *e) {
 
 /* ---- launch ---------------------------------------------------------------------------------- */
 
+/* What a run gives is known when it has landed. A step that was planned before would be without its requests, and
+ * without those that wait to have runs; so with one stage the lane waits, and its requests stay in the same steps. */
+static bool waits_for_run(const weft_engine *e, const weft_lane *lane) {
+  if (lane->n_stages > 1) return false;
+  for (uint32_t i = 0; i < e->n_flight; i++) {
+    const weft_step_plan *plan = &e->plan[(e->first_flight + i) % e->depth];
+    if (plan->lane == lane->index && plan->n_rows_of[WEFT_WORK_VERIFY] > 0) return true;
+  }
+  return false;
+}
+
 static uint64_t lanes_with_work(const weft_engine *e) {
   uint64_t bits = 0;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     const weft_lane *lane = &e->lane[i];
     bool work = !lane->broken && lane->n_in_flight < lane->info->depth && lane->n_running + lane->n_waiting > 0;
-    bits |= (uint64_t)work << i;
+    bits |= (uint64_t)(work && !waits_for_run(e, lane)) << i;
   }
   return bits;
 }
@@ -170,8 +181,8 @@ static bool launch_rows(weft_engine *e) {
   return false;
 }
 
-/* Where nothing else keeps the device busy, running requests get the pages that are set aside for the waiter: it did not
- * start. */
+/* Where nothing else keeps the device busy, running requests get the pages that are set aside for the waiter: it did
+ * not start. */
 static bool launch_step(weft_engine *e) {
   bool launched = launch_rows(e);
   bool set_aside = e->claims.waiter != NULL && e->claims.waits_for == WEFT_DEBT_PAGES;
@@ -199,6 +210,7 @@ static void learn_cost(weft_engine *e, const weft_step_plan *plan, uint64_t took
   if (took_us == 0) return;
   weft_cost_learn(&e->lane[plan->lane].cost, &plan->shape, (double)took_us);
   e->lane[plan->lane].used_us += (double)took_us - plan->predicted_us;
+  if (plan->n_rows_of[WEFT_WORK_VERIFY] > 0) e->requests[plan->lane].drafts.verify_us += took_us;
   uint64_t predicted_us = (uint64_t)plan->predicted_us;
   s->measured_us += took_us;
   s->predicted_us += predicted_us;

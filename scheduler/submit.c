@@ -90,6 +90,16 @@ static weft_status check_kind(const weft_request_params *p, const weft_runner_in
   return status == WEFT_OK ? weft_entropy_bound_check(&p->asked.entropy_bound, error) : status;
 }
 
+static weft_status check_draft(const weft_draft *d, weft_error *error) {
+  if (d->kind >= WEFT_DRAFT_KINDS) return weft_fail(error, WEFT_E_INVALID, "drafts of kind %d", (int)d->kind);
+  if (d->n_max > WEFT_DRAFTS_MAX)
+    return weft_fail(error, WEFT_E_INVALID, "%u drafts of a step; there may be %d", d->n_max, WEFT_DRAFTS_MAX);
+  if (d->kind != WEFT_DRAFT_NGRAM) return WEFT_OK;
+  if (d->ngram_least >= 1 && d->ngram_least <= d->ngram_most && d->ngram_most <= WEFT_NGRAM_MAX) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID, "drafts after the same %u to %u tokens; there may be 1 to %d", d->ngram_least,
+                   d->ngram_most, WEFT_NGRAM_MAX);
+}
+
 /* What the request may hold: the pool, or less where its tenant has a limit. */
 typedef struct fit_within {
   uint32_t n_pages, tokens, canvas; /* as in weft_lane */
@@ -232,6 +242,7 @@ static weft_status judge_request(const weft_engine *e, const weft_request_params
   weft_status status = check_tokens(p, lane->info->n_vocab, error);
   if (status == WEFT_OK) status = check_kind(p, lane->info, error);
   if (status == WEFT_OK) status = check_prompt_logprobs(p, lane->info, error);
+  if (status == WEFT_OK) status = check_draft(&p->asked.draft, error);
   if (status == WEFT_OK) status = check_sibling(p, before, error);
   if (status != WEFT_OK) return status;
   uint32_t context = lane->context;

@@ -518,9 +518,9 @@ static void count_pending(device_runner *r, const runner_flight *f) {
   }
 }
 
-/* Rows of a run that are not plain have masks and penalties, which need every token before them: the host knows those of
- * the slot, and there is room for the drafts behind them. What is committed does not enter the history, which the tokens
- * that a slot draws go on from. */
+/* Rows of a run that are not plain have masks and penalties, which need every token before them: the host knows
+ * those of the slot, and there is room for the drafts behind them. What is committed does not enter the history,
+ * which the tokens that a slot draws go on from. */
 static bool fits_slot(const device_runner *r, const weft_segment *segment, const runner_slot *slot) {
   const weft_slot_params *params = &slot->params;
   uint32_t n_sampled = weft_segment_n_sampled(segment);
@@ -573,8 +573,19 @@ static uint32_t runner_copies_ended(weft_runner *base, weft_copy_end *out, uint3
   return store->file == NULL ? 0 : weft_kv_file_ended(store->file, out, max);
 }
 
+static uint32_t runner_allowed(weft_runner *base, uint32_t index, const int32_t *draft, uint32_t n) {
+  device_runner *r = (device_runner *)base;
+  const runner_slot *s = &r->slots[index];
+  weft_matcher *matcher = &r->draft_matcher;
+  uint32_t k = 0;
+  if (s->params.grammar == NULL) return n;
+  *matcher = s->matcher;
+  while (k < n && weft_matcher_take(matcher, r->grammar_scratch, draft[k])) k++;
+  return k;
+}
+
 static const weft_runner_info *runner_info(const weft_runner *base) {
   return &((const device_runner *)base)->info;
 }
 
-const weft_runner_ops runner_ops = {WEFT_RUNNER_OPS_ALL(runner)};
+const weft_runner_ops runner_ops = {WEFT_RUNNER_OPS_ALL(runner), .allowed = runner_allowed};

@@ -59,6 +59,10 @@ typedef struct weft_runner_ops {
    * max: copies to host memory that failed (known when their submit returns), and every copy to or from the file, which
    * may end long after its batch was collected. NULL: nothing lies behind the pool. */
   uint32_t (*copies_ended)(weft_runner *runner, weft_copy_end *out, uint32_t max);
+  /* How many of n drafts, from the first on, the format of the slot's answer allows behind the tokens that its host
+   * knows; nothing of the slot is in flight. NULL: nobody looks, and rows behind a draft that is not allowed are
+   * void. */
+  uint32_t (*allowed)(weft_runner *runner, uint32_t slot, const int32_t *draft, uint32_t n);
   void (*close)(weft_runner *runner);
 } weft_runner_ops;
 

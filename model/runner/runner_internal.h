@@ -58,13 +58,6 @@ typedef struct runner_slot {
   float *soft;       /* first device [canvas_length, n_hidden] */
 } runner_slot;
 
-/* Where the answer of the slot that is asked about is in its grammar once n_taken drafts of its run were drawn. */
-typedef struct runner_draft_matcher {
-  weft_matcher matcher;
-  uint32_t n_taken;
-  bool is_void; /* the grammar does not allow the last of them */
-} runner_draft_matcher;
-
 /* Whether the slot's rows are plain: statistics are all that sampling needs of them, no logits and no mask. */
 static inline bool runner_is_plain(const runner_slot *s) {
   return s->params.grammar == NULL && s->params.rules == NULL && weft_sampling_is_plain(&s->params.sampling);
@@ -111,11 +104,10 @@ typedef struct runner_flight {
   uint32_t *generation;  /* [segments_max] of the slots of these segments */
   runner_outputs outputs;
   uint32_t *output_segment; /* [output_max]: the row's segment in that batch; UINT32_MAX: a row that fills up */
-  int32_t
-      *draft; /* [output_max]: of a row that draws a token, the draft in the next row of its run; -1: it is the last */
-  weft_sampled *token;         /* [segments_max + draft_rows_max]: what rows drew, those that need their logits first */
-  float *temperature;          /* [stats_max] of rows with statistics */
-  void *stats;                 /* what the device sends to the host; results point into it, as into the next ones */
+  int32_t *draft;      /* [output_max]: of a row that draws, the draft in the next row of its run; -1: it is the last */
+  weft_sampled *token; /* [segments_max + draft_rows_max]: what rows drew, those that need their logits first */
+  float *temperature;  /* [stats_max] of rows with statistics */
+  void *stats;         /* what the device sends to the host; results point into it, as into the next ones */
   weft_sample_result *sampled; /* [segments_max + draft_rows_max] sent by the device: rows that need their logits */
   weft_sample_result *judged;  /* [scored_rows_max] sent by the device: scored rows */
   float *given_logit;          /* [scored_rows_max] sent by the device: the logit of the prompt's next token */
@@ -172,11 +164,11 @@ typedef struct device_runner {
   int32_t *given_at; /* [logit_rows_max]: where in d_logits the logits of the prompt's next tokens lie */
   int32_t *asked;    /* [asked_words]: one weft_sample_row per row, then the rows' biases and histories */
   uint64_t asked_words;
-  uint32_t *masks; /* [logit_rows_max][mask_words] of rows with a grammar or with rules of tokens */
-  uint32_t mask_words;
+  uint32_t *masks;                /* [logit_rows_max][mask_words] of rows with a grammar or with rules of tokens */
+  uint32_t mask_words, n_matched; /* n_matched: drafts that draft_matcher took; UINT32_MAX: it does not allow one */
   weft_grammar_scratch *grammar_scratch;
-  runner_draft_matcher draft_matcher;
-  runner_held *held; /* NULL: the model has no canvases */
+  weft_matcher draft_matcher; /* of the slot that is asked about, behind drafts of its run */
+  runner_held *held;          /* NULL: the model has no canvases */
   /* Arrays of the first device. */
   float *d_soft_in;
   int32_t *d_mirror; /* with one device d_cells; else [depth + 1][n_slots] sampled tokens, then [n_slots] canvases */
@@ -248,8 +240,8 @@ void runner_note_writes(device_runner *r, const runner_flight *flight);
 weft_status runner_send_cells(device_runner *r, const runner_flight *flight);
 weft_status runner_send_soft(device_runner *r, uint32_t slot, const float *soft, uint64_t n_rows);
 
-/* Whether the step is steady (only decode rows, runs of one length, canvases and commits) on a device that keeps graphs,
- * so that a graph of the step will be used again. */
+/* Whether the step is steady (only decode rows, runs of one length, canvases and commits) on a device that keeps
+ * graphs, so that a graph of the step will be used again. */
 bool runner_is_steady(const device_runner *r, const weft_batch *batch);
 /* Repeats the last plain decode row of the batch until the number of plain decode rows is one of the sizes for which
  * graphs are kept. A repeated row computes and writes the same values to the same places, so results do not change. The

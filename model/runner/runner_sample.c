@@ -54,16 +54,16 @@ static drawing_row find_row(device_runner *r, const runner_step *step, uint32_t 
  * NULL: the grammar does not allow one of them, so it will not be drawn, and the row is void. */
 static const weft_matcher *matcher_of(device_runner *r, const drawing_row *row) {
   const runner_slot *s = row->slot;
-  runner_draft_matcher *run = &r->draft_matcher;
   if (row->n_drafts == 0) {
-    run->n_taken = 0;
-    run->is_void = false;
+    r->n_matched = 0;
     return &s->matcher;
   }
-  if (run->n_taken == 0) run->matcher = s->matcher;
-  for (; run->n_taken < row->n_drafts && !run->is_void; run->n_taken++)
-    run->is_void = !weft_matcher_take(&run->matcher, r->grammar_scratch, s->history[s->n_history + run->n_taken]);
-  return run->is_void ? NULL : &run->matcher;
+  if (r->n_matched == 0) r->draft_matcher = s->matcher;
+  while (r->n_matched < row->n_drafts) {
+    int32_t token = s->history[s->n_history + r->n_matched++];
+    if (!weft_matcher_take(&r->draft_matcher, r->grammar_scratch, token)) r->n_matched = UINT32_MAX;
+  }
+  return r->n_matched == UINT32_MAX ? NULL : &r->draft_matcher;
 }
 
 /* The tokens that the grammar or the rules of the answer allow. Of an answer that has ended meanwhile the row is void,

@@ -79,7 +79,8 @@ done < <(files 'scheduler/*.c' 'scheduler/*.h' | xargs grep -nE '#include "(kern
 # Within the scheduler a file includes only files of lower layers, or of its own where a header holds only data: no circle
 # can arise. A file stands for its .h and .c.
 layers=(
-  "draft"
+  "draft ngram"
+  "drafting"
   "list deadline cost policy queue_share replica_choice recorder forecast claims params canvas_ring budget"
   "event sent_prefixes"
   "stats pace file_wait"

@@ -76,8 +76,8 @@ static uint64_t void_rows(rig *r) {
   return n;
 }
 
-/* Up to six next tokens of the request that begins so, some of them wrong: then another token, which the format may have
- * or not. */
+/* Up to six next tokens of the request that begins so, some of them wrong: then another token, which the format may
+ * have or not. */
 static uint32_t guess_next(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
                            int32_t *out) {
   (void)self;

@@ -30,6 +30,7 @@ typedef struct rig_options {
   uint64_t logits_bytes_max;
   uint32_t draft_rows;         /* of a step, with a drafter; */
   const weft_drafter *drafter; /* NULL: none */
+  bool drafts_paid;            /* drafts only where they are expected to gain */
   bool overlap, no_cache;
   bool kv_8bit;
   uint32_t n_devices;  /* 0: one */
@@ -174,7 +175,8 @@ static inline void rig_open(rig *r, const rig_options *o) {
                                .seq_tokens_max = o->context,
                                .overlap = o->overlap,
                                .no_prefix_cache = o->no_cache,
-                               .drafter = o->drafter};
+                               .drafter = o->drafter,
+                               .drafts_always = !o->drafts_paid};
   rig_need(weft_engine_open(&config, &r->engine, &error) == WEFT_OK, "engine", error.text);
 }
 

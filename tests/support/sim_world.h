@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: MIT */
 /* A random world of the simulation: runners, tenants, limits, tiers and requests, drawn from one seed.
  *
- * One world in six is a filed one: a few prompts come again and again, and their blocks go through all tiers.
- * One world in six is a crowded one: three tenants on two models, many requests at once, and a pool in which few find
- * room, so that starved requests, waiters and debts of pages meet.
- * In four worlds in ten a drafter guesses next tokens, between always right and hardly ever; it knows the answers.
- * One world in eight is a fair one: one model, memory and slots for everybody, no prefix cache, no
- * faults, half of them with all requests at once, tenants of one class with weights; there the fairness bound holds,
- * with and without a target for the time between tokens, and however old requests grow. */
+ * One world in six is a filed one: a few prompts come again and again, and their blocks go through all tiers. One
+ * world in six is a crowded one: three tenants on two models, many requests at once, and a pool in which few find
+ * room, so that starved requests, waiters and debts of pages meet. In four worlds in ten a drafter guesses next
+ * tokens, between always right and hardly ever; it knows the answers. In three in ten half of the requests have
+ * drafts from their own n-grams. Of both kinds of worlds half have as many drafts as there are, whatever they cost.
+ * One world in eight is a fair one: one model, memory and slots for everybody, no prefix cache, no faults, half of
+ * them with all requests at once, tenants of one class with weights; there the fairness bound holds, with and
+ * without a target for the time between tokens, and however old requests grow. */
 #ifndef WEFT_TESTS_SIM_WORLD_H
 #define WEFT_TESTS_SIM_WORLD_H
 
@@ -42,7 +43,7 @@ typedef struct sim {
   weft_tenant_config tenant[TENANTS_MAX];
   sim_tokens tokens[TENANTS_MAX];
   weft_drafter drafter;
-  uint64_t n_drafted;
+  bool ngrams;         /* some requests have drafts from their own n-grams */
   uint32_t n_right;    /* percent of its guesses that are right */
   service_watch watch; /* fair worlds: around the only runner */
   weft_engine *engine;
@@ -270,13 +271,16 @@ static uint32_t guess_next(void *self, uint32_t model, const int32_t *tokens, ui
       bool right = weft_mix64(draws + k) % 100 < s->n_right;
       out[k] = right ? r->solo.tokens[at + k] : (r->solo.tokens[at + k] + 1) % (int32_t)s->fake[model].model.n_vocab;
     }
-    s->n_drafted += n;
     return n;
   }
   return 0;
 }
 
 static void make_drafter(sim *s) {
+  s->config.drafts_always = weft_mix64(s->seed ^ 62) % 2 == 0;
+  s->ngrams = chance_apart(s, 63, 30);
+  for (uint32_t i = 0; i < s->config.n_models && s->ngrams; i++)
+    s->fake[i].draft_rows_max = 1 + (uint32_t)(weft_mix64(s->seed + i) % 40);
   if (!chance_apart(s, 60, 40)) return;
   s->drafter = (weft_drafter){.guess = guess_next, .self = s};
   s->n_right = (uint32_t)(weft_mix64(s->seed ^ 61) % 101);
@@ -317,6 +321,10 @@ static void make_request(sim *s, sim_request *r) {
     r->prompt[i] = (int32_t)(token % n_vocab);
   }
   p->tokens = r->prompt;
+  uint64_t kind = weft_mix64(s->seed ^ weft_mix64((uint64_t)(r - s->request) + 64));
+  if (s->ngrams && !p->canvas && kind % 2 == 0)
+    p->asked.draft = (weft_draft){
+        .kind = WEFT_DRAFT_NGRAM, .n_max = 1 + kind / 2 % 8, .ngram_least = 1, .ngram_most = 1 + kind / 16 % 4};
   p->max_tokens = chance(s, 15) ? draw(s, 1, 3) : draw(s, 1, s->length_max);
   p->stop_tokens = stop_tokens;
   p->n_stop_tokens = draw(s, 0, 2);

@@ -37,6 +37,7 @@ static void open_drafting(const weft_request_params *p, uint32_t n_most, uint32_
   knows = (oracle){
       .alone = solo_run(&w.fake[0].model, p, CONTEXT), .n_prompt = p->n_tokens, .n_most = n_most, .n_right = n_right};
   w.config.drafter = &drafter;
+  w.config.drafts_always = true;
   w.fake[0].draft_rows_max = 20;
   open_world();
 }
