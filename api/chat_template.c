@@ -45,7 +45,8 @@ static weft_status open_given(const char *path, weft_served_model *m, weft_error
   weft_text text = {0};
   weft_status status = read_file(path, &text, error);
   if (status == WEFT_OK) {
-    const weft_bytes bytes = {text.n == 0 ? "" : text.bytes, text.n};
+    size_t mark = text.n == 0 ? 0 : weft_utf8_mark(text.bytes, text.n); /* of the file, and no part of the template */
+    const weft_bytes bytes = {text.n == 0 ? "" : text.bytes + mark, text.n - mark};
     status = weft_chat_open(m->gguf, m->tokenizer, bytes, path, &m->chat, error);
   }
   weft_text_free(&text);

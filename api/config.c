@@ -434,7 +434,8 @@ static weft_status parse_file(weft_config *config, const char *path, weft_error 
   char line[4096];
   weft_status status = WEFT_OK;
   for (uint32_t number = 1; status == WEFT_OK && fgets(line, sizeof line, file) != NULL; number++) {
-    status = parse_line(config, line, path, number, error);
+    size_t mark = number == 1 ? weft_utf8_mark(line, strlen(line)) : 0;
+    status = parse_line(config, line + mark, path, number, error);
   }
   (void)fclose(file); /* only read */
   return status;

@@ -71,10 +71,10 @@ static weft_status write_json(json_t *json, char **out, weft_error *error) {
 
 /* ---- declarations ---- */
 
-static weft_status add_tool(json_t *list, const weft_tool *t, uint32_t i, weft_json_size *left, weft_error *error) {
-  char where[64];
+static weft_status add_tool(json_t *list, const weft_tool *t, weft_json_size *left, weft_error *error) {
+  char where[192];
   json_t *parameters = NULL, *tool = json_object(), *function = json_object();
-  (void)snprintf(where, sizeof where, "the parameters of tools[%u]", i);
+  (void)snprintf(where, sizeof where, "the parameters of the tool '%.128s'", t->name);
   weft_status status = WEFT_OK;
   bool done = put_value(tool, "type", json_string("function")) && json_object_set(tool, "function", function) == 0 &&
               put_text(function, "name", t->name) && put_text(function, "description", t->description);
@@ -91,7 +91,7 @@ weft_status prompt_tools_json(const weft_prompt *prompt, weft_json_size *left, c
   json_t *list = json_array();
   weft_status status = list == NULL ? no_memory(error) : WEFT_OK;
   for (uint32_t i = 0; i < prompt->n_tools && status == WEFT_OK; i++) {
-    status = add_tool(list, &prompt->tools[i], i, left, error);
+    status = add_tool(list, &prompt->tools[i], left, error);
   }
   if (status == WEFT_OK) return write_json(list, out, error);
   json_decref(list);

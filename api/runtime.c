@@ -610,10 +610,10 @@ const weft_served_model *weft_runtime_model(const weft_runtime *rt, const char *
                                             weft_error *error) {
   *index = 0;
   if (name == NULL || rt->n_models == 1) return &rt->model[0];
-  for (uint32_t i = 0; i < 2 * rt->n_models; i++) { /* a name itself goes before one with a tag */
+  for (uint32_t i = 0; i < SERVED_NAMES_WAYS * rt->n_models; i++) {
     *index = i % rt->n_models;
     const weft_served_model *m = &rt->model[*index];
-    if (i < rt->n_models ? served_names_fit(m, name) : served_names_fit_tagged(m, name)) return m;
+    if (served_names_lead(m, name, i / rt->n_models)) return m;
   }
   (void)weft_fail(error, WEFT_E_NOT_FOUND, "no model is named '%.64s': GET /v1/models lists what is served", name);
   return NULL;

@@ -2,6 +2,7 @@
 #include "api/served_names.h"
 
 #include <string.h>
+#include <strings.h>
 
 #include "base/memory.h"
 
@@ -51,26 +52,35 @@ const char *served_names_tag(const char *name) {
   static const char *const tags[] = {":latest", ":auto", ":diffusion", ":autoregressive"};
   const char *tag = strrchr(name, ':');
   for (size_t i = 0; tag != NULL && i < sizeof tags / sizeof *tags; i++) {
-    if (strcmp(tag, tags[i]) == 0) return tag;
+    if (strcasecmp(tag, tags[i]) == 0) return tag;
   }
   return NULL;
 }
 
-bool served_names_fit_tagged(const weft_served_model *m, const char *name) {
+typedef int (*name_comparer)(const char *a, const char *b);
+
+static bool is_one_of(const weft_served_model *m, const char *name, name_comparer compare) {
+  if (compare(m->name, name) == 0) return true;
+  for (uint32_t i = 0; i < m->n_aliases; i++) {
+    if (compare(m->alias[i], name) == 0) return true;
+  }
+  return false;
+}
+
+/* As it is; NAME:TAG of such a name; and both again, whatever letters are capital. */
+bool served_names_lead(const weft_served_model *m, const char *name, uint32_t way) {
   char plain[256];
+  name_comparer compare = way < 2 ? strcmp : strcasecmp;
   const char *tag = served_names_tag(name);
+  if (way % 2 == 0) return is_one_of(m, name, compare);
   if (tag == NULL || (size_t)(tag - name) >= sizeof plain) return false;
   memcpy(plain, name, (size_t)(tag - name));
   plain[tag - name] = 0;
-  return served_names_fit(m, plain);
+  return is_one_of(m, plain, compare);
 }
 
 bool served_names_fit(const weft_served_model *m, const char *name) {
-  if (strcmp(m->name, name) == 0) return true;
-  for (uint32_t i = 0; i < m->n_aliases; i++) {
-    if (strcmp(m->alias[i], name) == 0) return true;
-  }
-  return false;
+  return is_one_of(m, name, strcasecmp);
 }
 
 /* 0: the name that answers carry; then its aliases; NULL: no more. */
@@ -102,7 +112,7 @@ weft_status served_names_check(const weft_runtime *rt, weft_error *error) {
     const char *name;
     for (uint32_t k = 0; (name = name_at(&rt->model[i], k)) != NULL; k++) {
       for (uint32_t j = 0; j < i; j++) {
-        if (!served_names_fit(&rt->model[j], name)) continue;
+        if (!served_names_lead(&rt->model[j], name, 0)) continue;
         return weft_fail(error, WEFT_E_INVALID,
                          "%s and %s would both be served as '%s': give one another name with "
                          "--served-model-name",

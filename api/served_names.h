@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The names by which clients ask for a model: that of its file, or those of --served-model-name.
  *
- * Law: a name leads to one model, and so does NAME:TAG where nothing is served under that name itself. Answers,
+ * Law: a name leads to one model, and so does NAME:TAG where nothing is served under that name itself; where nothing
+ * has these very letters, capital or small ones are the same. Answers,
  * lists and metrics carry the first name that a model was given; options that name a model (--kv-8bit,
  * --chat-template) mean the name of its file. */
 #ifndef WEFT_API_SERVED_NAMES_H
@@ -21,9 +22,11 @@ void served_names_free(weft_served_model *m);
 /* The tag of NAME:TAG, with its colon, where it says how the model is to write (":diffusion", ":autoregressive") or
  * nothing (":latest", ":auto"); NULL: there is none. */
 const char *served_names_tag(const char *name);
-/* Whether the name is one of the model's. */
+/* In how many ways a name may lead to a model, and whether it does by this one: those that come first go before others,
+ * for all models. */
+enum { SERVED_NAMES_WAYS = 4 };
+bool served_names_lead(const weft_served_model *m, const char *name, uint32_t way);
+/* Whether the name is one of the model's, in capital or small letters. */
 bool served_names_fit(const weft_served_model *m, const char *name);
-/* Whether it is NAME:TAG of such a name. */
-bool served_names_fit_tagged(const weft_served_model *m, const char *name);
 
 #endif

@@ -179,6 +179,10 @@ size_t weft_utf8_clean(const char *text, char *out, size_t n_max) {
   return at;
 }
 
+size_t weft_utf8_mark(const char *bytes, size_t n) {
+  return n >= 3 && memcmp(bytes, "\xEF\xBB\xBF", 3) == 0 ? 3 : 0;
+}
+
 size_t weft_utf8_complete(const char *bytes, size_t n) {
   const unsigned char *b = (const unsigned char *)bytes;
   for (size_t back = 1; back <= 3 && back <= n; back++) {

@@ -45,6 +45,8 @@ size_t weft_utf8_encode(uint32_t code_point, char out[4]);
 /* Whether all bytes are well-formed UTF-8; if not, *bad_at (may be NULL) is the offset of the first byte that is
  * not. */
 bool weft_utf8_valid(const char *bytes, size_t n, size_t *bad_at);
+/* Bytes of the mark that some programs put before a text in UTF-8 (U+FEFF); 0: there is none. */
+size_t weft_utf8_mark(const char *bytes, size_t n);
 /* Appends the bytes, with U+FFFD in the place of every byte that is not part of a well-formed sequence. */
 void weft_utf8_repair(const char *bytes, size_t n, weft_text *out);
 /* Writes a text that ends with a zero byte to out[n_max], and a zero byte behind it: control characters, characters that

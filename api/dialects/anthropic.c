@@ -57,6 +57,7 @@ static void put_head(const weft_answer *a, weft_text *out) {
   weft_json_words(out, a->id);
   weft_text_puts(out, ",\"type\":\"message\",\"role\":\"assistant\",\"model\":");
   weft_json_words(out, a->model);
+  weft_text_printf(out, ",\"mode\":\"%s\"", weft_answer_mode_name(a));
 }
 
 /* Tokens that were cached are not among the input tokens, but beside them. */

@@ -8,6 +8,7 @@
 #include "api/dialects/anthropic.h"
 #include "api/dialects/tools.h"
 #include "api/dialects/turns.h"
+#include "api/dialects/unread.h"
 
 static weft_status read_format(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
   const char *type = json_string_value(json_object_get(value, "type"));
@@ -137,15 +138,28 @@ static weft_status check_members(weft_gen *gen, const field_table *table, const 
   return fields_read(gen, table, object, prefix, why);
 }
 
-static weft_status read_block(weft_gen *gen, const json_t *block, const char *field, weft_text *out, weft_refusal *why);
+/* Whether it is a list of blocks, and no list of values. */
+static bool has_types(const json_t *list) {
+  size_t i;
+  json_t *item;
+  json_array_foreach(list, i, item) {
+    if (json_is_string(json_object_get(item, "type"))) return true;
+  }
+  return json_is_array(list) && json_array_size(list) == 0;
+}
 
-static weft_status read_blocks(weft_gen *gen, const json_t *blocks, const char *field, weft_text *out,
-                               weft_refusal *why) {
+static weft_status read_block(weft_gen *gen, const json_t *block, const char *field, weft_text *out, weft_refusal *why);
+static weft_status read_told_block(weft_gen *gen, const json_t *block, const char *field, weft_text *out,
+                                   weft_refusal *why);
+
+/* What a document holds: read as what it stands in is read. */
+static weft_status read_blocks(weft_gen *gen, const json_t *blocks, const char *field, weft_part_reader read,
+                               weft_text *out, weft_refusal *why) {
   weft_status status = WEFT_OK;
   for (size_t i = 0; i < json_array_size(blocks) && status == WEFT_OK; i++) {
     char name[112];
     (void)snprintf(name, sizeof name, "%.88s[%zu]", field, i);
-    status = read_block(gen, json_array_get(blocks, i), name, out, why);
+    status = read(gen, json_array_get(blocks, i), name, out, why);
   }
   return status;
 }
@@ -156,9 +170,24 @@ static void put_words(const json_t *words, const char *end, weft_text *out) {
   weft_text_puts(out, end);
 }
 
+/* Whether a document or a search result has its text in it. */
+static bool has_text_in_it(const json_t *block) {
+  const json_t *source = json_object_get(block, "source"), *content = field_of(block, "content");
+  if (is_type(source, "content")) content = json_object_get(source, "content");
+  bool listed = json_is_array(content) && has_types(content), whole = json_is_string(content);
+  return listed || whole || (is_type(source, "text") && json_is_string(json_object_get(source, "data")));
+}
+
+/* Whether read_block has a reader for it. */
+static bool is_readable(const json_t *block) {
+  if (is_type(block, "document") || is_type(block, "search_result")) return has_text_in_it(block);
+  if (is_type(block, "tool_reference")) return json_is_string(json_object_get(block, "tool_name"));
+  return is_type(block, "compaction") || (is_type(block, "text") && json_is_string(json_object_get(block, "text")));
+}
+
 /* A document or a search result: its title and what it says of itself, and its text. */
-static weft_status read_document(weft_gen *gen, const json_t *block, const char *field, weft_text *out,
-                                 weft_refusal *why) {
+static weft_status read_document(weft_gen *gen, const json_t *block, const char *field, weft_part_reader read,
+                                 weft_text *out, weft_refusal *why) {
   const json_t *source = json_object_get(block, "source"), *content = field_of(block, "content");
   char name[112];
   put_words(json_object_get(block, "title"), "\n", out);
@@ -169,7 +198,7 @@ static weft_status read_document(weft_gen *gen, const json_t *block, const char 
   if (json_is_string(content)) {
     put_words(content, "\n", out);
   } else if (json_is_array(content)) {
-    return read_blocks(gen, content, name, out, why);
+    return read_blocks(gen, content, name, read, out, why);
   } else if (is_type(source, "text") && json_is_string(json_object_get(source, "data"))) {
     put_words(json_object_get(source, "data"), "\n", out);
   } else {
@@ -178,15 +207,18 @@ static weft_status read_document(weft_gen *gen, const json_t *block, const char 
   return WEFT_OK;
 }
 
-/* Appends a block that holds text. */
-static weft_status read_block(weft_gen *gen, const json_t *block, const char *field, weft_text *out,
-                              weft_refusal *why) {
+/* Appends a block that holds text. read: of the blocks in it. */
+static weft_status read_text_block(weft_gen *gen, const json_t *block, const char *field, weft_part_reader read,
+                                   weft_text *out, weft_refusal *why) {
   const char *type = json_string_value(json_object_get(block, "type"));
-  const json_t *words = json_object_get(block, is_type(block, "compaction") ? "content" : "text");
+  bool compaction = is_type(block, "compaction");
+  const json_t *words = field_of(block, compaction ? "content" : "text");
   if (type == NULL) return field_wrong(why, field, "an object with a type");
   weft_status status = check_members(gen, &anthropic_block_fields, block, field, why);
   if (status != WEFT_OK) return status;
-  if (is_type(block, "document") || is_type(block, "search_result")) return read_document(gen, block, field, out, why);
+  if (is_type(block, "document") || is_type(block, "search_result")) {
+    return read_document(gen, block, field, read, out, why);
+  }
   if (is_type(block, "tool_reference") && json_is_string(json_object_get(block, "tool_name"))) {
     weft_text_puts(out, "The tool ");
     put_words(json_object_get(block, "tool_name"), " can be called from now on.\n", out);
@@ -196,32 +228,37 @@ static weft_status read_block(weft_gen *gen, const json_t *block, const char *fi
     put_words(words, "", out);
     return WEFT_OK;
   }
+  if (compaction && words == NULL && json_string_length(json_object_get(block, "encrypted_content")) == 0) {
+    return WEFT_OK; /* it failed, and what it would have been made of is there */
+  }
   if (is_type(block, "text")) return field_wrong(why, field, "{\"type\":\"text\",\"text\":\"...\"}");
   return weft_refuse(why, 400, "unsupported", field, "%s is of type '%.32s'; only text is read here", field, type);
 }
 
-/* What a tool gave. The model is told of what is no text: a picture in a result must not end the conversation. */
-static weft_status read_result_block(weft_gen *gen, const json_t *block, const char *field, weft_text *out,
-                                     weft_refusal *why) {
-  const char *type = json_string_value(json_object_get(block, "type"));
-  const json_t *source = json_object_get(block, "source");
-  bool seen =
-      type != NULL && (strcmp(type, "image") == 0 || (strcmp(type, "document") == 0 && is_type(source, "base64")));
-  if (!seen) return read_block(gen, block, field, out, why);
-  weft_text_printf(out, "[%s: this model reads only text]\n", strcmp(type, "image") == 0 ? "an image" : "a document");
-  char what[64];
-  (void)snprintf(what, sizeof what, "a block of type %.32s in a result", type);
-  return fields_pass(gen, anthropic_block_fields.where, what, field, why);
+/* What a person or the system shows: text alone. */
+static weft_status read_block(weft_gen *gen, const json_t *block, const char *field, weft_text *out,
+                              weft_refusal *why) {
+  return read_text_block(gen, block, field, read_block, out, why);
 }
 
-/* A text or blocks; of tools that Anthropic's servers run any JSON. */
-static weft_status read_result(weft_gen *gen, const json_t *content, const char *field, bool any, const char **out,
+/* What a tool gave, and what the model said: what is no text is told for what it is (unread.h). */
+static weft_status read_told_block(weft_gen *gen, const json_t *block, const char *field, weft_text *out,
+                                   weft_refusal *why) {
+  if (!is_readable(block)) return unread_part(gen, anthropic_block_fields.where, block, field, out, why);
+  return read_text_block(gen, block, field, read_told_block, out, why);
+}
+
+/* A text, blocks or any JSON. */
+static weft_status read_result(weft_gen *gen, const json_t *content, const char *field, const char **out,
                                weft_refusal *why) {
-  bool text = json_is_string(content) || (json_is_array(content) && !any);
-  if (text || !any) {
-    return weft_dialect_text(gen, content, field, "a string or a list of blocks", read_result_block, out, why);
+  if (json_is_string(content) || has_types(content)) {
+    return weft_dialect_text(gen, content, field, "a string or a list of blocks", read_told_block, out, why);
   }
-  return field_json(gen, content, out, why);
+  weft_text text = {0};
+  weft_status status = unread_result(gen, anthropic_block_fields.where, content, field, &text, why);
+  if (status == WEFT_OK) status = weft_dialect_keep(gen, &text, out, why);
+  weft_text_free(&text);
+  return status;
 }
 
 /* A string, or blocks of text alone. */
@@ -234,7 +271,7 @@ static weft_status read_texts(weft_gen *gen, const json_t *content, const char *
 
 /* A turn with the text so far, which is taken. */
 static weft_status add_turn(turn_list *list, const char *role, weft_text *text, weft_refusal *why) {
-  weft_status status = turns_add(list, role, "messages", why);
+  weft_status status = turns_add(list, role, why);
   if (status == WEFT_OK) status = weft_dialect_keep(list->gen, text, &list->turn[list->n - 1].content, why);
   weft_text_clear(text);
   return status;
@@ -246,13 +283,13 @@ static weft_status add_result(turn_list *list, const json_t *block, const char *
   char name[112];
   if (id == NULL) return field_wrong(why, field, "an object with a tool_use_id");
   weft_status status = check_members(list->gen, &anthropic_block_fields, block, field, why);
-  if (status == WEFT_OK) status = turns_add(list, "tool", "messages", why);
+  if (status == WEFT_OK) status = turns_add(list, "tool", why);
   if (status != WEFT_OK) return status;
   weft_chat_turn *turn = &list->turn[list->n - 1];
   turn->call_id = id;
   (void)snprintf(name, sizeof name, "%.100s.content", field);
   if (content == NULL) return WEFT_OK;
-  return read_result(list->gen, content, name, !is_type(block, "tool_result"), &turn->content, why);
+  return read_result(list->gen, content, name, &turn->content, why);
 }
 
 /* Results of tools are turns of their own; what is said between and after them is the user's. */
@@ -281,11 +318,12 @@ static weft_status read_user(turn_list *list, const char *role, const json_t *bl
 }
 
 static weft_status add_call(turn_list *list, const json_t *block, const char *field, weft_refusal *why) {
-  const json_t *input = json_object_get(block, "input");
+  const json_t *input = field_of(block, "input");
   const char *arguments, *id = json_string_value(json_object_get(block, "id"));
-  if (id == NULL || !json_is_object(input)) return field_wrong(why, field, "an object with id, name and input");
+  if (id == NULL) return field_wrong(why, field, "an object with id, name and input");
   weft_status status = check_members(list->gen, &anthropic_block_fields, block, field, why);
-  if (status == WEFT_OK) status = field_json(list->gen, input, &arguments, why);
+  arguments = json_string_value(input); /* as clients keep what was cut; NULL: none */
+  if (status == WEFT_OK && input != NULL && arguments == NULL) status = field_json(list->gen, input, &arguments, why);
   if (status != WEFT_OK) return status;
   return turns_add_call(list, id, json_object_get(block, "name"), arguments, field, why);
 }
@@ -308,6 +346,19 @@ static weft_status end_answer(turn_list *list, answer_so_far *a, weft_refusal *w
   return status;
 }
 
+/* Of what the model said: what is neither text nor a picture of any kind says nothing to it again. */
+static weft_status read_said_block(weft_gen *gen, const json_t *block, const char *field, weft_text *out,
+                                   weft_refusal *why) {
+  const char *type = json_string_value(json_object_get(block, "type"));
+  const json_t *words = json_object_get(block, "text");
+  char what[80];
+  if (json_is_string(block) || json_is_string(words) || unread_kind(type) != NULL || is_readable(block)) {
+    return read_told_block(gen, block, field, out, why);
+  }
+  (void)snprintf(what, sizeof what, "a block of type %.32s of the assistant", type == NULL ? "none" : type);
+  return fields_pass(gen, anthropic_block_fields.where, what, field, why);
+}
+
 static weft_status read_answer_block(turn_list *list, answer_so_far *a, const json_t *block, const char *field,
                                      weft_refusal *why) {
   const json_t *thought = json_object_get(block, "thinking");
@@ -316,7 +367,7 @@ static weft_status read_answer_block(turn_list *list, answer_so_far *a, const js
     weft_status status = end_answer(list, a, why);
     return status == WEFT_OK ? add_result(list, block, field, why) : status;
   }
-  weft_status status = a->turn == 0 ? turns_add(list, "assistant", "messages", why) : WEFT_OK;
+  weft_status status = a->turn == 0 ? turns_add(list, "assistant", why) : WEFT_OK;
   if (status != WEFT_OK) return status;
   a->turn = list->n;
   if (is_type(block, "thinking") && json_is_string(thought)) {
@@ -324,7 +375,7 @@ static weft_status read_answer_block(turn_list *list, answer_so_far *a, const js
     return check_members(list->gen, &anthropic_block_fields, block, field, why);
   }
   if (type_ends(block, "tool_use")) return add_call(list, block, field, why);
-  return read_block(list->gen, block, field, &a->text, why);
+  return read_said_block(list->gen, block, field, &a->text, why);
 }
 
 /* What the model said, thought and called. Whether thinking is shown to it again is for its template to say. */
@@ -338,7 +389,7 @@ static weft_status read_answer(turn_list *list, const json_t *blocks, const char
     status = read_answer_block(list, &a, json_array_get(blocks, i), name, why);
   }
   if (status == WEFT_OK) status = end_answer(list, &a, why);
-  if (status == WEFT_OK && list->n == before) status = turns_add(list, "assistant", "messages", why);
+  if (status == WEFT_OK && list->n == before) status = turns_add(list, "assistant", why);
   weft_text_free(&a.text);
   weft_text_free(&a.thinking);
   return status;
@@ -360,18 +411,20 @@ static weft_status read_message(turn_list *list, const json_t *message, size_t i
     return strcmp(role, "assistant") == 0 ? read_answer(list, content, field, why)
                                           : read_user(list, role, content, field, why);
   }
-  status = turns_add(list, role, "messages", why);
+  status = turns_add(list, role, why);
+  if (status == WEFT_OK && field_of(message, "content") == NULL && strcmp(role, "assistant") == 0) return WEFT_OK;
   return status == WEFT_OK ? read_texts(list->gen, content, field, &list->turn[list->n - 1].content, why) : status;
 }
 
 static weft_status read_messages(weft_gen *gen, weft_refusal *why) {
   const json_t *messages = field_of(gen->json, "messages"), *system = field_of(gen->json, "system");
-  turn_list list = {.gen = gen};
+  turn_list list = {.gen = gen, .at = {"system", -1}};
   weft_status status = WEFT_OK;
   if (json_array_size(messages) == 0) return field_wrong(why, "messages", "a list of at least one message");
-  if (system != NULL) status = turns_add(&list, "system", "messages", why);
+  if (system != NULL) status = turns_add(&list, "system", why);
   if (system != NULL && status == WEFT_OK) status = read_texts(gen, system, "system", &list.turn->content, why);
   for (size_t i = 0; i < json_array_size(messages) && status == WEFT_OK; i++) {
+    list.at = (weft_turn_place){"messages", (int32_t)i};
     status = read_message(&list, json_array_get(messages, i), i, why);
   }
   if (status != WEFT_OK) return status;

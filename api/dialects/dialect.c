@@ -3,28 +3,39 @@
 
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
+#include "api/dialects/places.h"
 #include "model/text/json_tree.h"
 #include "api/served_names.h"
 
 /* What depends on the model: the way of writing that a tag behind its name asks for, and whether it can think. */
-static void ask_model(const weft_server *s, weft_gen *gen) {
+static weft_status ask_model(const weft_server *s, weft_gen *gen, weft_refusal *why) {
   static const struct {
     const char *tag;
     weft_mode mode;
   } rows[] = {{":diffusion", WEFT_MODE_DIFFUSION}, {":autoregressive", WEFT_MODE_AUTOREGRESSIVE}};
+  weft_mode *mode = &gen->params.mode;
   weft_error error = {{0}};
   uint32_t index;
   const char *name = gen->params.model;
   const weft_served_model *m = weft_runtime_model(s->runtime, name, &index, &error);
-  if (m == NULL) return; /* refused later, by its name */
+  if (m == NULL) return WEFT_OK; /* refused later, by its name */
   const char *tag = name == NULL || served_names_fit(m, name) ? NULL : served_names_tag(name);
   for (size_t i = 0; i < FIELDS_COUNT(rows) && tag != NULL; i++) {
-    if (strcmp(tag, rows[i].tag) == 0 && gen->params.mode == WEFT_MODE_AUTO) gen->params.mode = rows[i].mode;
+    if (strcasecmp(tag, rows[i].tag) != 0) continue;
+    if (*mode != WEFT_MODE_AUTO && *mode != rows[i].mode) {
+      return weft_refuse(
+          why, 400, "invalid_value", "mode",
+          "mode is \"%s\", and model is '%.64s', which asks for the other way of writing: say one of them",
+          rows[1 - i].tag + 1, name);
+    }
+    *mode = rows[i].mode;
   }
   for (uint32_t i = 0; i < gen->n_prompts && gen->may_think; i++) {
     gen->prompt[i].thinking = gen->prompt[i].thinking || (m->chat != NULL && weft_chat_can_think(m->chat));
   }
+  return WEFT_OK;
 }
 
 /* A window of no tokens turns penalties off. */
@@ -41,11 +52,14 @@ weft_status weft_dialect_read(weft_server *s, weft_exchange *x, weft_parser pars
   const char *body = weft_exchange_body(x, &n);
   weft_status status = atomic_load(&s->draining) ? weft_refuse_status(&why, WEFT_FULL, "", true)
                                                  : parse(body, n, &s->body_rules, gen, &why);
+  if (status == WEFT_OK) {
+    status = ask_model(s, gen, &why);
+    if (status != WEFT_OK) weft_gen_close(gen);
+  }
   if (status != WEFT_OK) {
     weft_exchange_refuse(x, &why);
     return status;
   }
-  ask_model(s, gen);
   close_window(&gen->params.sampling);
   return WEFT_OK;
 }
@@ -72,9 +86,19 @@ weft_status weft_dialect_open(const char *body, size_t n, const weft_body_rules 
   return status;
 }
 
+/* Words by which a client leaves it to the model how hard it thinks. */
+static bool asks_for_no_effort(const char *word) {
+  static const char *const words[] = {"", "default", "auto"};
+  for (size_t i = 0; word != NULL && i < FIELDS_COUNT(words); i++) {
+    if (strcmp(words[i], word) == 0) return true;
+  }
+  return false;
+}
+
 weft_status weft_dialect_effort(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
   static const char *const words[] = {"none", "minimal", "low", "medium", "high", "xhigh", "max"};
   const char *word = json_string_value(value);
+  if (asks_for_no_effort(word)) return WEFT_OK;
   for (size_t i = 0; word != NULL && i < sizeof words / sizeof *words; i++) {
     if (strcmp(words[i], word) != 0) continue;
     weft_text text = {0};
@@ -83,11 +107,12 @@ weft_status weft_dialect_effort(weft_gen *gen, const json_t *value, const char *
     weft_text_free(&text);
     return status;
   }
-  return field_wrong(why, field, "none, minimal, low, medium, high, xhigh or max");
+  return field_wrong(why, field, "none, minimal, low, medium, high, xhigh or max, or default: as the model does");
 }
 
 weft_status weft_dialect_think_so(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
   const char *word = json_string_value(value);
+  if (asks_for_no_effort(word)) return WEFT_OK;
   gen->may_think = word == NULL || strcmp(word, "none") != 0;
   return weft_dialect_effort(gen, value, field, why);
 }
@@ -103,8 +128,8 @@ weft_status weft_dialect_thinking(weft_gen *gen, const json_t *value, const char
 }
 
 weft_status weft_dialect_window(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  json_int_t n = json_integer_value(value);
-  if (!json_is_integer(value) || n < -1 || n > INT32_MAX) return field_wrong(why, field, "a whole number from -1");
+  json_int_t n = 0;
+  if (!field_whole(value, &n) || n < -1 || n > INT32_MAX) return field_wrong(why, field, "a whole number from -1");
   gen->params.sampling.penalty_window = n < 0 ? 0 : n == 0 ? UINT32_MAX : (uint32_t)n;
   return WEFT_OK;
 }
@@ -156,5 +181,8 @@ weft_status weft_dialect_encode(const weft_server *s, const weft_gen *gen, encod
   const prompt_form form = prompt_form_of(gen->params.tool_choice);
   if (gen->params.tool_choice == WEFT_TOOLS_NONE) prompt.n_tools = 0; /* nor does the answer's prompt have them */
   if (status == WEFT_OK) status = prompt_encode(model, &prompt, &form, out, &error);
-  return status == WEFT_OK ? WEFT_OK : weft_refuse_status(why, status, error.text, false);
+  if (status == WEFT_OK) return WEFT_OK;
+  (void)weft_refuse_status(why, status, error.text, false);
+  places_name(gen, why);
+  return WEFT_E_INVALID;
 }

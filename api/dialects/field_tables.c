@@ -7,5 +7,5 @@ const field_table *const field_tables[] = {
     &responses_reasoning_fields, &responses_item_fields,    &responses_part_fields,  &anthropic_fields,
     &anthropic_output_fields,    &anthropic_message_fields, &anthropic_block_fields, &anthropic_tool_fields,
     &anthropic_choice_fields,    &ollama_chat_fields,       &ollama_message_fields,  &ollama_generate_fields,
-    &ollama_option_fields,       &ollama_show_fields};
+    &ollama_option_fields,       &ollama_show_fields,       &tokenize_fields,        &detokenize_fields};
 const size_t n_field_tables = sizeof field_tables / sizeof *field_tables;

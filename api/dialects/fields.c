@@ -23,6 +23,15 @@ bool field_is(const json_t *object, const char *name, const char *word) {
   return text != NULL && strcmp(text, word) == 0;
 }
 
+bool field_whole(const json_t *value, json_int_t *out) {
+  double number = json_real_value(value);
+  if (json_is_integer(value)) *out = json_integer_value(value);
+  if (!json_is_real(value)) return json_is_integer(value);
+  if (number != floor(number) || fabs(number) > 9007199254740992.0) return false; /* 2^53: the last without gaps */
+  *out = (json_int_t)number;
+  return true;
+}
+
 weft_status field_wrong(weft_refusal *why, const char *field, const char *must_be) {
   return weft_refuse(why, 400, "invalid_value", field, "%s must be %s", field, must_be);
 }
@@ -57,8 +66,8 @@ weft_status field_ids(weft_gen *gen, const json_t *list, const char *field, weft
   if (ids == NULL) return field_no_memory(why);
   for (size_t i = 0; i < n; i++) {
     const json_t *id = json_array_get(list, i);
-    json_int_t value = json_integer_value(id);
-    if (!json_is_integer(id) || value < 0 || value > INT32_MAX) {
+    json_int_t value = 0;
+    if (!field_whole(id, &value) || value < 0 || value > INT32_MAX) {
       return weft_refuse(why, 400, "invalid_value", field, "%s[%zu] is no token id: ids are whole numbers from 0",
                          field, i);
     }
@@ -125,9 +134,12 @@ static weft_status read_seed(weft_gen *gen, const json_t *value, const char *fie
   errno = 0;
   unsigned long long seed = digits == NULL ? 0 : strtoull(digits, &end, 10);
   if (digits != NULL && (*end != 0 || errno != 0 || *digits == '-')) digits = NULL;
-  if (digits == NULL && !json_is_integer(value)) return field_wrong(why, field, "a whole number of at most 64 bits");
+  json_int_t whole = 0;
+  if (digits == NULL && !field_whole(value, &whole)) {
+    return field_wrong(why, field, "a whole number of at most 64 bits");
+  }
   gen->params.has_seed = true;
-  gen->params.sampling.seed = digits != NULL ? (uint64_t)seed : (uint64_t)json_integer_value(value);
+  gen->params.sampling.seed = digits != NULL ? (uint64_t)seed : (uint64_t)whole;
   return WEFT_OK;
 }
 
@@ -160,21 +172,26 @@ weft_status field_read(weft_gen *gen, const field_row *row, const json_t *value,
 
 /* ---- what is passed over ---- */
 
-/* Names that the log has already; when there is no room for more, no more are told. */
+/* Names that the log has already: clients choose them, so there is an end to them, which the log hears of, too. */
 static pthread_mutex_t named_lock = PTHREAD_MUTEX_INITIALIZER;
 static char named[NAMED_MAX][NAME_BYTES];
 static uint32_t n_named;
+static bool said_end;
 
-/* Whether this is the first time; cut names are one name. */
-static bool is_news(const char *where, const char *what) {
+typedef enum news { NEWS_NONE, NEWS_NAME, NEWS_END } news;
+
+/* What the log has not heard yet: this name (cut names are one name), or that it hears of no more. */
+static news find_news(const char *where, const char *what) {
   char cut[NAME_BYTES] = {0};
+  bool known = false;
   (void)snprintf(cut, sizeof cut, "%.60s %.60s", where, what);
   (void)pthread_mutex_lock(&named_lock);
-  bool news = n_named < NAMED_MAX;
-  for (uint32_t i = 0; i < n_named && news; i++) news = strcmp(named[i], cut) != 0;
-  if (news) memcpy(named[n_named++], cut, NAME_BYTES);
+  for (uint32_t i = 0; i < n_named && !known; i++) known = strcmp(named[i], cut) == 0;
+  news found = known ? NEWS_NONE : n_named < NAMED_MAX ? NEWS_NAME : said_end ? NEWS_NONE : NEWS_END;
+  if (found == NEWS_NAME) memcpy(named[n_named++], cut, NAME_BYTES);
+  said_end = said_end || found == NEWS_END;
   (void)pthread_mutex_unlock(&named_lock);
-  return news;
+  return found;
 }
 
 weft_status fields_pass(const weft_gen *gen, const char *where, const char *what, const char *field,
@@ -184,12 +201,18 @@ weft_status fields_pass(const weft_gen *gen, const char *where, const char *what
                        "%.96s: nothing is done with it at %.60s, and this server passes nothing over (--strict-fields)",
                        field, where);
   }
-  if (is_news(where, what)) {
+  news found = find_news(where, what);
+  if (found == NEWS_NAME) {
     weft_log(
         WEFT_LOG_WARN,
         "%.60s: '%.64s' is passed over: nothing is done with it here (docs/fields.md); --strict-fields refuses such "
         "requests; told once",
         where, what);
+  } else if (found == NEWS_END) {
+    weft_log(WEFT_LOG_WARN,
+             "%.60s: '%.64s' is passed over, too, and with it %d names are: no further ones are told; --strict-fields "
+             "refuses such requests",
+             where, what, NAMED_MAX + 1);
   }
   return WEFT_OK;
 }

@@ -71,6 +71,9 @@ weft_status field_read(weft_gen *gen, const field_row *row, const json_t *value,
 const json_t *field_of(const json_t *object, const char *name);
 /* Whether a member is this string. */
 bool field_is(const json_t *object, const char *name, const char *word);
+/* A whole number, also where it is written with a fraction that is zero, as clients write it whose language has one
+ * kind of number. False: value is none, or beyond what 64 bits hold. */
+bool field_whole(const json_t *value, json_int_t *out);
 /* Sets *out where the field was given. */
 weft_status field_flag(const json_t *object, const char *name, bool *out, weft_refusal *why);
 /* Writes a value of the body as compact JSON text, which lives as long as gen. */

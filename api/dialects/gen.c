@@ -47,11 +47,31 @@ static weft_status check_size(const char *body, size_t n, const weft_json_size *
                      what, at, limits->values, limits->scalars, limits->depth);
 }
 
+/* How bytes that are no JSON were packed, where they say so. */
+static const char *packed_as(const char *body, size_t n) {
+  static const struct {
+    const char *bytes, *name;
+  } rows[] = {{"\x1F\x8B", "gzip"}, {"\x28\xB5\x2F\xFD", "zstd"}, {"\x78\x9C", "deflate"}, {"\x78\xDA", "deflate"}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    size_t n_bytes = strlen(rows[i].bytes);
+    if (n >= n_bytes && memcmp(body, rows[i].bytes, n_bytes) == 0) return rows[i].name;
+  }
+  return NULL;
+}
+
 weft_status weft_body_load(const char *body, size_t n, const weft_json_size *limits, json_t **out, weft_refusal *why) {
   size_t bad_at;
   json_error_t error;
   *out = NULL;
+  size_t mark = weft_utf8_mark(body, n);
+  body += mark;
+  n -= mark;
   if (n == 0) return weft_refuse(why, 400, "invalid_json", NULL, "the body is empty: send a JSON object");
+  const char *packed = packed_as(body, n);
+  if (packed != NULL) {
+    return weft_refuse(why, 415, "unknown_content_coding", NULL,
+                       "the body is packed (%s), which is not read here: send the JSON as it is", packed);
+  }
   if (!weft_utf8_valid(body, n, &bad_at)) {
     return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid UTF-8 at byte %zu", bad_at);
   }

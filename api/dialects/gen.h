@@ -32,6 +32,12 @@ typedef struct weft_tool_origin {
   const char *group; /* the name of the group that it is of; NULL: none */
 } weft_tool_origin;
 
+/* Where a turn stands in the body: LIST[index], or LIST itself where index is -1. */
+typedef struct weft_turn_place {
+  const char *list;
+  int32_t index;
+} weft_turn_place;
+
 /* How the client wants its answers, beside what a generation is asked for. Plain data; an answer has a copy. */
 typedef struct weft_wanted {
   uint32_t n_choices; /* answers that are made of each prompt (best_of) */
@@ -49,8 +55,10 @@ typedef struct weft_gen {
   bool strict_fields;           /* of the rules that the body was read by */
   bool may_think;               /* the model may think if it can: asked for by clients that do not know the model */
   const weft_tool_origin *tool; /* [prompt->n_tools] what the client calls its tools; NULL: as the model does */
-  void *blocks;                 /* all memory of this request, a linked list */
-  json_t *json;                 /* the parsed body, into which strings above point */
+  const weft_turn_place *turn_place;         /* [prompt->n_turns] for refusals; NULL: turns are messages[] (places.h) */
+  const struct weft_place_word *place_words; /* up to one whose inner is NULL; NULL: names are those of OpenAI's chat */
+  void *blocks;                              /* all memory of this request, a linked list */
+  json_t *json;                              /* the parsed body, into which strings above point */
 } weft_gen;
 
 /* Parses a body that must be one JSON object within the limits; the caller frees it with json_decref. The refusal

@@ -6,35 +6,38 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/dialects/places.h"
 #include "api/dialects/tools.h"
 #include "api/dialects/turns.h"
+#include "api/dialects/unread.h"
 
 #define AT(member) offsetof(weft_gen, params.member)
 
 /* ---- options ---- */
 
-/* -1 and -2: as long as the context lasts. */
+/* What is not above 0 is no limit to Ollama: as long as the context lasts. */
 static weft_status read_num_predict(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  json_int_t n = json_integer_value(value);
-  if (!json_is_integer(value) || n < -2 || n == 0 || n > UINT32_MAX) {
+  json_int_t n = 0;
+  if (!field_whole(value, &n) || n > UINT32_MAX) {
     return field_wrong(why, field, "a whole number from 1, or -1: as long as the context lasts");
   }
-  gen->params.max_tokens = n < 0 ? UINT32_MAX : (uint32_t)n;
+  gen->params.max_tokens = n <= 0 ? UINT32_MAX : (uint32_t)n;
   return WEFT_OK;
 }
 
 /* Negative: a fresh one. */
 static weft_status read_seed(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  if (!json_is_integer(value)) return field_wrong(why, field, "a whole number of at most 63 bits");
-  gen->params.has_seed = json_integer_value(value) >= 0;
-  gen->params.sampling.seed = (uint64_t)json_integer_value(value);
+  json_int_t seed = 0;
+  if (!field_whole(value, &seed)) return field_wrong(why, field, "a whole number of at most 63 bits");
+  gen->params.has_seed = seed >= 0;
+  gen->params.sampling.seed = (uint64_t)seed;
   return WEFT_OK;
 }
 
 static const field_row option_rows[] = {
     {.name = "num_predict",
      .kind = FIELD_READ,
-     .what = "longest answer; -1 and -2: as long as the context lasts",
+     .what = "longest answer; 0, -1 and -2: as long as the context lasts",
      .read = read_num_predict},
     {.name = "temperature",
      .kind = FIELD_REAL,
@@ -138,7 +141,20 @@ static weft_status read_think(weft_gen *gen, const json_t *value, const char *fi
 
 /* clang-format on */
 
+/* Names of lines from below. */
+static const weft_place_word own_words[] = {{"max_tokens", "options.num_predict"},
+                                            {"repetition_penalty", "options.repeat_penalty"},
+                                            {"presence_penalty", "options.presence_penalty"},
+                                            {"frequency_penalty", "options.frequency_penalty"},
+                                            {"temperature", "options.temperature"},
+                                            {"top_k", "options.top_k"},
+                                            {"top_p", "options.top_p"},
+                                            {"min_p", "options.min_p"},
+                                            {"say tool_choice required or none", "leave tools out"},
+                                            {NULL, NULL}};
+
 static weft_status check_common(weft_gen *gen, weft_refusal *why) {
+  gen->place_words = own_words;
   if (field_of(gen->json, "stream") == NULL) gen->wanted.stream = true;
   if (gen->params.sampling.n_top_logprobs == 0 || gen->params.sampling.logprobs) return WEFT_OK;
   return weft_refuse(why, 400, "invalid_value", "top_logprobs", "top_logprobs needs \"logprobs\": true");
@@ -158,7 +174,7 @@ static const field_row message_rows[] = {
     FIELD_ROW("role", LATER, "system, developer, user, assistant or tool"),
     FIELD_ROW("content", LATER, "a text"),
     FIELD_ROW("thinking", LATER, "for templates that show it"),
-    FIELD_ROW("images", REFUSED, "only text is read"),
+    FIELD_ROW("images", LATER, "of the assistant and of results: told that they are there; a person's are refused"),
     FIELD_ROW("tool_calls", LATER, "calls, whose arguments are objects"),
     FIELD_ROW("tool_name", LATER, "the function whose result it is"),
     FIELD_ROW("name", LATER, "tool_name of a result; else who speaks"),
@@ -177,10 +193,10 @@ static weft_status read_calls(turn_list *list, const json_t *calls, size_t messa
     const json_t *function = json_object_get(call, "function"), *arguments = field_of(function, "arguments");
     const char *text = "{}";
     (void)snprintf(field, sizeof field, "messages[%zu].tool_calls[%zu].function", message, i);
-    if (!json_is_object(function) || (arguments != NULL && !json_is_object(arguments))) {
-      return field_wrong(why, field, "an object with a name and arguments, which are an object");
-    }
-    weft_status status = arguments == NULL ? WEFT_OK : field_json(list->gen, arguments, &text, why);
+    if (!json_is_object(function)) return field_wrong(why, field, "an object with a name and arguments");
+    if (json_is_string(arguments)) text = json_string_value(arguments); /* as OpenAI's clients have them */
+    weft_status status =
+        arguments == NULL || json_is_string(arguments) ? WEFT_OK : field_json(list->gen, arguments, &text, why);
     const char *id = json_string_value(field_of(call, "id"));
     if (status == WEFT_OK) status = turns_add_call(list, id, json_object_get(function, "name"), text, field, why);
     if (status != WEFT_OK) return status;
@@ -207,14 +223,37 @@ static weft_status read_string(const json_t *message, const char *name, size_t i
 }
 
 /* Of a result the function's name, by either of the names that clients have for it; else who speaks. */
-static weft_status read_name(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
+static weft_status read_name(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
   const char *word = field_of(message, "tool_name") != NULL ? "tool_name" : "name";
   const json_t *name = field_of(message, word);
   char field[64];
   (void)snprintf(field, sizeof field, "messages[%zu].%s", i, word);
   if (name == NULL || json_string_length(name) == 0) return WEFT_OK;
-  if (strcmp(turn->role, "tool") == 0) return tools_name(name, field, &turn->name, why);
+  if (strcmp(turn->role, "tool") == 0) return tools_called(gen, name, field, &turn->name, why);
   return read_string(message, word, i, &turn->name, why);
+}
+
+/* The text of a message; of a result any JSON. What it shows beside that is refused of a person, and else told. */
+static weft_status read_content(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn,
+                                weft_refusal *why) {
+  const json_t *content = field_of(message, "content"), *images = field_of(message, "images");
+  bool result = strcmp(turn->role, "tool") == 0, machine = result || strcmp(turn->role, "assistant") == 0;
+  char field[64];
+  weft_text text = {0};
+  (void)snprintf(field, sizeof field, "messages[%zu].content", i);
+  if (content != NULL && !json_is_string(content) && !result) return field_wrong(why, field, "a string");
+  weft_status status = unread_result(gen, ollama_message_fields.where, content, field, &text, why);
+  (void)snprintf(field, sizeof field, "messages[%zu].images", i);
+  if (status == WEFT_OK && !machine && images != NULL && json_array_size(images) + !json_is_array(images) > 0) {
+    status = weft_refuse(why, 400, "unsupported", field, "%s: only text is read", field);
+  }
+  for (size_t k = 0; k < json_array_size(images) && status == WEFT_OK; k++) {
+    weft_text_puts(&text, text.n == 0 ? "" : "\n");
+    status = unread_note(gen, ollama_message_fields.where, "an image", NULL, field, &text, why);
+  }
+  if (status == WEFT_OK) status = weft_dialect_keep(gen, &text, &turn->content, why);
+  weft_text_free(&text);
+  return status;
 }
 
 static weft_status read_message(turn_list *list, const json_t *message, size_t i, weft_refusal *why) {
@@ -224,19 +263,18 @@ static weft_status read_message(turn_list *list, const json_t *message, size_t i
   if (!json_is_object(message)) return field_wrong(why, field, "an object with role and content");
   weft_status status = fields_read(list->gen, &ollama_message_fields, message, prefix, why);
   if (status != WEFT_OK) return status;
-  const json_t *content = field_of(message, "content"), *calls = field_of(message, "tool_calls");
+  const json_t *calls = field_of(message, "tool_calls");
   const char *role = role_of(message);
-  (void)snprintf(field, sizeof field, "messages[%zu].%s", i, role != NULL ? "content" : "role");
+  (void)snprintf(field, sizeof field, "messages[%zu].role", i);
   if (role == NULL) return field_wrong(why, field, "system, developer, user, assistant or tool");
-  if (content != NULL && !json_is_string(content)) return field_wrong(why, field, "a string");
-  status = turns_add(list, role, "messages", why);
+  status = turns_add(list, role, why);
   if (status != WEFT_OK) return status;
   weft_chat_turn *turn = &list->turn[list->n - 1];
-  if (content != NULL) turn->content = json_string_value(content);
-  status = read_string(message, "thinking", i, &turn->thinking, why);
+  status = read_content(list->gen, message, i, turn, why);
+  if (status == WEFT_OK) status = read_string(message, "thinking", i, &turn->thinking, why);
   if (status == WEFT_OK) status = read_string(message, "tool_call_id", i, &turn->call_id, why);
   if (status != WEFT_OK) return status;
-  status = read_name(message, i, turn, why);
+  status = read_name(list->gen, message, i, turn, why);
   if (status != WEFT_OK) return status;
   if (json_array_size(calls) > 0 && strcmp(role, "assistant") != 0) {
     return field_wrong(why, "tool_calls", "in a message of the assistant");
@@ -250,6 +288,7 @@ static weft_status read_messages(weft_gen *gen, weft_refusal *why) {
   if (messages != NULL && !json_is_array(messages)) return field_wrong(why, "messages", "a list of messages");
   gen->n_prompts = json_array_size(messages) > 0;
   for (size_t i = 0; i < json_array_size(messages); i++) {
+    list.at = (weft_turn_place){"messages", (int32_t)i};
     weft_status status = read_message(&list, json_array_get(messages, i), i, why);
     if (status != WEFT_OK) return status;
   }
@@ -307,8 +346,10 @@ static weft_status read_prompt(weft_gen *gen, weft_refusal *why) {
     gen->prompt->control_tokens = true;
     return WEFT_OK;
   }
+  static const weft_turn_place places[] = {{"system", -1}, {"prompt", -1}};
   weft_chat_turn *turns = weft_gen_alloc(gen, 2, sizeof *turns);
   if (turns == NULL) return field_no_memory(why);
+  gen->turn_place = has_system ? places : places + 1;
   turns[0] = (weft_chat_turn){.role = "system", .content = json_string_value(system)};
   turns[has_system] = (weft_chat_turn){.role = "user", .content = json_string_value(prompt)};
   gen->prompt->turns = turns;

@@ -36,7 +36,8 @@ weft_status weft_openai_tool_choice(weft_gen *gen, const json_t *root, weft_prom
 weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
 weft_status weft_openai_result(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
 /* Reads the name of message i: any text, but the name of a function where it is a tool's. */
-weft_status weft_openai_speaker(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why);
+weft_status weft_openai_speaker(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn,
+                                weft_refusal *why);
 /* Readers of values that other dialects have too. field: the name in refusals. A NULL value is one that was not
  * given. */
 weft_status weft_openai_stop(weft_gen *gen, const json_t *stop, const char *field, weft_refusal *why);

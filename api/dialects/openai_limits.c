@@ -12,8 +12,7 @@ static weft_status read_whole(const json_t *root, const char *name, json_int_t l
                               weft_refusal *why) {
   const json_t *value = field_of(root, name);
   if (value == NULL) return WEFT_OK;
-  if (!json_is_integer(value)) return field_wrong(why, name, "a whole number");
-  *out = json_integer_value(value);
+  if (!field_whole(value, out)) return field_wrong(why, name, "a whole number");
   if (*out >= low && *out <= high) return WEFT_OK;
   return weft_refuse(why, 400, "invalid_value", name, "%s is %lld; it must be from %lld to %lld", name, (long long)*out,
                      (long long)low, (long long)high);
@@ -46,9 +45,9 @@ static weft_status read_words(weft_gen *gen, const json_t *list, weft_refusal *w
 }
 
 weft_status weft_openai_priority(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  json_int_t rank = json_integer_value(value);
+  json_int_t rank = 0;
   if (value == NULL) return WEFT_OK;
-  if (!json_is_integer(value) || rank < INT32_MIN || rank > INT32_MAX) {
+  if (!field_whole(value, &rank) || rank < INT32_MIN || rank > INT32_MAX) {
     return field_wrong(why, field, "a whole number of 32 bits; the lower one starts first");
   }
   gen->params.priority = rank == INT32_MIN ? INT32_MAX : (int32_t)-rank;

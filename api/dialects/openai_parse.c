@@ -7,10 +7,9 @@
 
 #include "api/dialects/field_tables.h"
 #include "api/dialects/dialect.h"
-#include "model/text/chat.h"
 #include "model/text/json_tree.h"
 
-enum { TURNS_MAX = 4096, STOPS_MAX = 64 };
+enum { STOPS_MAX = 64 };
 
 #define AT(field) offsetof(weft_gen, params.field)
 #define NUMBER(field, type, place, ...)                                            \
@@ -60,117 +59,6 @@ static weft_status read_count(weft_gen *gen, const json_t *object, const field_r
 
 /* ---- prompts ---- */
 
-/* Text of a message: a string, or a list of {"type":"text","text":...}. */
-static weft_status content_text(weft_gen *gen, const json_t *content, const char *field, const char **out,
-                                weft_refusal *why) {
-  *out = json_string_value(content);
-  if (*out != NULL) return WEFT_OK;
-  if (!json_is_array(content)) return field_wrong(why, field, "a string or a list of parts");
-  size_t n = 1, i;
-  json_t *part;
-  json_array_foreach(content, i, part) {
-    const char *type = json_string_value(json_object_get(part, "type"));
-    const json_t *text = json_object_get(part, "text");
-    if (type != NULL && strcmp(type, "text") == 0 && json_is_string(text)) {
-      n += json_string_length(text);
-    } else if (type != NULL && (strstr(type, "image") != NULL || strstr(type, "audio") != NULL ||
-                                strstr(type, "video") != NULL || strstr(type, "file") != NULL)) {
-      return weft_refuse(why, 400, "unsupported", field, "%s[%zu] is of type '%.32s'; only text is read", field, i,
-                         type);
-    } else {
-      return weft_refuse(why, 400, "invalid_value", field, "%s[%zu] must be {\"type\":\"text\",\"text\":\"...\"}",
-                         field, i);
-    }
-  }
-  char *joined = weft_gen_alloc(gen, n, 1), *at = joined;
-  if (joined == NULL) return field_no_memory(why);
-  json_array_foreach(content, i, part) {
-    const json_t *text = json_object_get(part, "text");
-    memcpy(at, json_string_value(text), json_string_length(text));
-    at += json_string_length(text);
-  }
-  *out = joined;
-  return WEFT_OK;
-}
-
-static const field_row message_rows[] = {
-    FIELD_ROW("role", LATER, "system, developer, user, assistant or tool"),
-    FIELD_ROW("content", LATER, "a text, or parts of type text"),
-    FIELD_ROW("name", LATER, "who speaks; of a result: the function's name"),
-    FIELD_ROW("tool_calls", LATER, "of the assistant"),
-    FIELD_ROW("tool_call_id", LATER, "the call whose result it is"),
-    FIELD_ROW("reasoning_content", LATER, "what the assistant thought, for templates that show it"),
-    FIELD_ROW("reasoning", LATER, "reasoning_content, by another name"),
-    FIELD_ROW("function_call", LATER, "refused: the newer name is tool_calls"),
-    FIELD_ROW("refusal", LATER, "what the assistant said in place of an answer"),
-    FIELD_ROW("cache_control", MET, "every prefix is cached"),
-    FIELD_ROW("annotations", MET, "of an answer that comes back"),
-    FIELD_ROW("provider_specific_fields", MET, "of an answer that comes back"),
-    FIELD_ROW("id", MET, "for the client's own lists"),
-    FIELD_ROW("audio", REFUSED, "audio is not supported"),
-    FIELD_ROW("images", REFUSED, "only text is read"),
-    FIELD_ROW("prefix", REFUSED, "continue_final_message goes on with the last message"),
-    FIELD_ROW("reasoning_details", PASSED, "reasoning_content has the text")};
-const field_table openai_message_fields = FIELD_TABLE("/v1/chat/completions messages[]", message_rows);
-
-static weft_status check_message(weft_gen *gen, const json_t *message, size_t i, weft_refusal *why) {
-  char prefix[64];
-  (void)snprintf(prefix, sizeof prefix, "messages[%zu].", i);
-  return fields_read(gen, &openai_message_fields, message, prefix, why);
-}
-
-static weft_status read_turn(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
-  char field[64];
-  (void)snprintf(field, sizeof field, "messages[%zu]", i);
-  if (!json_is_object(message)) return field_wrong(why, field, "an object with role and content");
-  turn->role = json_string_value(json_object_get(message, "role"));
-  (void)snprintf(field, sizeof field, "messages[%zu].role", i);
-  if (turn->role == NULL) return field_wrong(why, field, "a string");
-  if (strcmp(turn->role, "function") == 0) {
-    return weft_refuse(why, 400, "unsupported", field,
-                       "%s is 'function': the newer name is tool, with tool_call_id beside it", field);
-  }
-  if (!weft_chat_is_role(turn->role)) {
-    return weft_refuse(why, 400, "invalid_value", field,
-                       "%s is '%.32s'; it must be system, developer, user, assistant or tool", field, turn->role);
-  }
-  bool answers = strcmp(turn->role, "assistant") == 0, result = strcmp(turn->role, "tool") == 0;
-  weft_status status = check_message(gen, message, i, why);
-  if (status == WEFT_OK) status = weft_openai_calls(gen, message, i, turn, why);
-  if (status == WEFT_OK && result) status = weft_openai_result(message, i, turn, why);
-  if (status == WEFT_OK) status = weft_openai_speaker(message, i, turn, why);
-  if (status != WEFT_OK) return status;
-  const json_t *content = field_of(message, "content"),
-               *thinking = answers ? field_of(message, "reasoning_content") : NULL;
-  if (answers && thinking == NULL) thinking = field_of(message, "reasoning");
-  if (answers && content == NULL) content = field_of(message, "refusal");
-  turn->thinking = json_string_value(thinking);
-  (void)snprintf(field, sizeof field, "messages[%zu].reasoning_content", i);
-  if (thinking != NULL && turn->thinking == NULL) return field_wrong(why, field, "a string");
-  (void)snprintf(field, sizeof field, "messages[%zu].content", i);
-  turn->content = "";
-  if (content == NULL && !answers && !result) return field_wrong(why, field, "a string or a list of parts");
-  return content == NULL ? WEFT_OK : content_text(gen, content, field, &turn->content, why);
-}
-
-weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_prompt *out, weft_refusal *why) {
-  size_t n = json_array_size(messages);
-  if (!json_is_array(messages) || n == 0) return field_wrong(why, "messages", "a list of at least one message");
-  if (n > TURNS_MAX) {
-    return weft_refuse(why, 400, "invalid_value", "messages", "messages has %zu entries; at most %d are read", n,
-                       TURNS_MAX);
-  }
-  weft_chat_turn *turns = weft_gen_alloc(gen, n, sizeof *turns);
-  if (turns == NULL) return field_no_memory(why);
-  for (size_t i = 0; i < n; i++) {
-    weft_status status = read_turn(gen, json_array_get(messages, i), i, &turns[i], why);
-    if (status != WEFT_OK) return status;
-  }
-  out->turns = turns;
-  out->n_turns = (uint32_t)n;
-  return WEFT_OK;
-}
-
 static weft_status one_prompt(weft_gen *gen, const json_t *value, weft_prompt *out, weft_refusal *why) {
   if (json_is_array(value)) return field_ids(gen, value, "prompt", out, why);
   if (!json_is_string(value)) return field_wrong(why, "prompt", "text, token ids, or a list of either");
@@ -216,13 +104,14 @@ weft_status weft_openai_stop(weft_gen *gen, const json_t *stop, const char *fiel
   }
   const char **list = weft_gen_alloc(gen, n == 0 ? 1 : n, sizeof *list);
   if (list == NULL) return field_no_memory(why);
+  uint32_t n_kept = 0;
   for (size_t i = 0; i < n; i++) {
-    const json_t *item = one ? stop : json_array_get(stop, i);
-    list[i] = json_string_value(item);
-    if (list[i] == NULL || list[i][0] == 0) return field_wrong(why, field, "made of strings that are not empty");
+    const char *word = json_string_value(one ? stop : json_array_get(stop, i));
+    if (word == NULL) return field_wrong(why, field, "a string or a list of strings");
+    if (word[0] != 0) list[n_kept++] = word; /* an empty one ends nothing: clients send the empty line of a form */
   }
   gen->params.stop = list;
-  gen->params.n_stop = (uint32_t)n;
+  gen->params.n_stop = n_kept;
   return WEFT_OK;
 }
 

@@ -14,7 +14,8 @@ weft_status weft_openai_echo(weft_gen *gen, weft_openai_kind kind, const json_t 
   if (kind != WEFT_OPENAI_COMPLETIONS) {
     return weft_refuse(why, 400, "unsupported", "echo", "echo belongs to /v1/completions");
   }
-  gen->params.prompt_only = json_is_integer(most) && json_integer_value(most) == 0;
+  json_int_t longest = 1;
+  gen->params.prompt_only = field_whole(most, &longest) && longest == 0;
   return WEFT_OK;
 }
 

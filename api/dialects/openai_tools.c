@@ -139,7 +139,7 @@ static weft_status read_text_call(weft_gen *gen, const json_t *custom, const cha
   (void)snprintf(part, sizeof part, "%.48s.custom.input", field);
   if (input == NULL) return field_wrong(why, part, "a string");
   (void)snprintf(part, sizeof part, "%.48s.custom.name", field);
-  weft_status status = tools_name(json_object_get(custom, "name"), part, &out->name, why);
+  weft_status status = tools_called(gen, json_object_get(custom, "name"), part, &out->name, why);
   return status == WEFT_OK ? turns_text_arguments(gen, input, &out->arguments, why) : status;
 }
 
@@ -156,26 +156,41 @@ static weft_status read_call(weft_gen *gen, const json_t *call, const char *fiel
   out->id = json_string_value(id);
   if (text) return read_text_call(gen, function, field, out, why);
   (void)snprintf(part, sizeof part, "%.48s.function.name", field);
-  weft_status status = tools_name(json_object_get(function, "name"), part, &out->name, why);
+  weft_status status = tools_called(gen, json_object_get(function, "name"), part, &out->name, why);
   if (status != WEFT_OK) return status;
   (void)snprintf(part, sizeof part, "%.48s.function.arguments", field);
-  if (json_is_object(arguments)) {
+  if (arguments != NULL && !json_is_string(arguments)) {
     status = field_json(gen, arguments, &out->arguments, why);
     return status == WEFT_OK ? turns_check_arguments(out->arguments, part, why) : status;
   }
-  if (arguments != NULL && !json_is_string(arguments)) return field_wrong(why, part, "a JSON object as a string");
   out->arguments = json_string_value(arguments);
   return turns_check_arguments(out->arguments, part, why);
 }
 
+/* The call of a message as it was before there were several of them: without an id, and without a list. */
+static weft_status read_older_call(weft_gen *gen, const json_t *function, size_t i, weft_chat_turn *turn,
+                                   weft_refusal *why) {
+  char field[64];
+  weft_tool_call *call = weft_gen_alloc(gen, 1, sizeof *call);
+  json_t *wrapped = json_object();
+  bool made = wrapped != NULL && json_object_set(wrapped, "function", (json_t *)(uintptr_t)function) == 0;
+  (void)snprintf(field, sizeof field, "messages[%zu]", i);
+  weft_status status = call == NULL || !made ? field_no_memory(why) : WEFT_OK;
+  if (status == WEFT_OK && strcmp(turn->role, "assistant") != 0) {
+    status = weft_refuse(why, 400, "invalid_value", field, "%s.function_call: only the assistant calls tools", field);
+  }
+  if (status == WEFT_OK) status = read_call(gen, wrapped, field, call, why); /* its texts live as long as the body */
+  json_decref(wrapped);
+  turn->calls = call;
+  turn->n_calls = status == WEFT_OK;
+  return status;
+}
+
 weft_status weft_openai_calls(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
   char field[64];
-  const json_t *calls = field_of(message, "tool_calls");
+  const json_t *calls = field_of(message, "tool_calls"), *older = field_of(message, "function_call");
   size_t n = json_array_size(calls);
-  if (field_of(message, "function_call") != NULL) {
-    (void)snprintf(field, sizeof field, "messages[%zu].function_call", i);
-    return weft_refuse(why, 400, "unsupported", field, "%s: the newer name is tool_calls: give the call there", field);
-  }
+  if (older != NULL && n == 0) return read_older_call(gen, older, i, turn, why);
   (void)snprintf(field, sizeof field, "messages[%zu].tool_calls", i);
   if (calls == NULL) return WEFT_OK;
   if (!json_is_array(calls)) return field_wrong(why, field, "a list of calls");
@@ -207,12 +222,13 @@ weft_status weft_openai_result(const json_t *message, size_t i, weft_chat_turn *
   return WEFT_OK;
 }
 
-weft_status weft_openai_speaker(const json_t *message, size_t i, weft_chat_turn *turn, weft_refusal *why) {
+weft_status weft_openai_speaker(weft_gen *gen, const json_t *message, size_t i, weft_chat_turn *turn,
+                                weft_refusal *why) {
   char field[64];
   const json_t *name = field_of(message, "name");
   (void)snprintf(field, sizeof field, "messages[%zu].name", i);
   if (name == NULL) return WEFT_OK;
-  if (strcmp(turn->role, "tool") == 0) return tools_name(name, field, &turn->name, why);
+  if (strcmp(turn->role, "tool") == 0) return tools_called(gen, name, field, &turn->name, why);
   turn->name = json_string_value(name);
   return turn->name == NULL ? field_wrong(why, field, "a string") : WEFT_OK;
 }

@@ -5,8 +5,10 @@
 
 #include "api/dialects/field_tables.h"
 #include "api/dialects/responses.h"
+#include "api/dialects/places.h"
 #include "api/dialects/tools.h"
 #include "api/dialects/turns.h"
+#include "api/dialects/unread.h"
 #include "model/text/json_tree.h"
 
 static const char previous_key[] = "the items before"; /* where the parsed body keeps them; no field has this name */
@@ -197,40 +199,41 @@ static weft_status read_part(weft_gen *gen, const json_t *part, const char *fiel
   return fields_read(gen, &responses_part_fields, part, prefix, why);
 }
 
-/* What a tool gave. The model is told of what is no text: a picture in a result must not end the conversation. */
-static weft_status read_result_part(weft_gen *gen, const json_t *part, const char *field, weft_text *text,
-                                    weft_refusal *why) {
-  static const char *const kinds[] = {"image", "file", "audio", "screenshot"};
-  const char *type = json_string_value(json_object_get(part, "type")), *kind = NULL;
-  for (size_t i = 0; i < FIELDS_COUNT(kinds) && type != NULL; i++) {
-    if (strstr(type, kinds[i]) != NULL) kind = kinds[i];
+/* Of what the model said: what is neither text nor a picture of any kind says nothing to it again. */
+static weft_status read_said_part(weft_gen *gen, const json_t *part, const char *field, weft_text *text,
+                                  weft_refusal *why) {
+  const char *type = json_string_value(json_object_get(part, "type"));
+  const json_t *said = json_object_get(part, "transcript");
+  char what[80];
+  if (json_is_string(said)) {
+    weft_text_append(text, json_string_value(said), json_string_length(said));
+    return WEFT_OK;
   }
-  if (kind == NULL) return read_part(gen, part, field, text, why);
-  weft_text_printf(text, "[%s: this model reads only text]\n", kind);
-  char what[64];
-  (void)snprintf(what, sizeof what, "a part of type %.32s in a result", type);
+  if (unread_kind(type) != NULL || json_is_string(part)) {
+    return unread_part(gen, responses_part_fields.where, part, field, text, why);
+  }
+  if (type != NULL && (words_of(part, type) != NULL || json_is_string(json_object_get(part, "text")))) {
+    return read_part(gen, part, field, text, why);
+  }
+  (void)snprintf(what, sizeof what, "a part of type %.32s of the assistant", type == NULL ? "none" : type);
   return fields_pass(gen, responses_part_fields.where, what, field, why);
 }
 
-static weft_status read_content(weft_gen *gen, const json_t *content, const char *field, const char **out,
+static weft_status read_content(weft_gen *gen, const json_t *content, const char *field, bool said, const char **out,
                                 weft_refusal *why) {
-  return weft_dialect_text(gen, content, field, "a string or a list of parts", read_part, out, why);
+  if (said && (content == NULL || json_is_null(content))) return WEFT_OK;
+  return weft_dialect_text(gen, content, field, "a string or a list of parts", said ? read_said_part : read_part, out,
+                           why);
 }
 
-/* A text, parts, or any JSON. */
+/* A text, parts, or any JSON; NULL: nothing. */
 static weft_status read_output(weft_gen *gen, const json_t *output, const char *field, const char **out,
                                weft_refusal *why) {
-  const char *type = json_string_value(json_object_get(json_array_get(output, 0), "type"));
-  if (output == NULL) return field_wrong(why, field, "a string, a list of parts or any JSON");
-  if (json_is_string(output) || (json_is_array(output) && type != NULL && words_of(json_array_get(output, 0), type)) ||
-      (json_is_array(output) && type != NULL && strncmp(type, "input_", 6) == 0)) {
-    return weft_dialect_text(gen, output, field, "a string or a list of parts", read_result_part, out, why);
-  }
-  if (json_is_array(output) && json_array_size(output) == 0) {
-    *out = "";
-    return WEFT_OK;
-  }
-  return field_json(gen, output, out, why);
+  weft_text text = {0};
+  weft_status status = unread_result(gen, responses_part_fields.where, output, field, &text, why);
+  if (status == WEFT_OK) status = weft_dialect_keep(gen, &text, out, why);
+  weft_text_free(&text);
+  return status;
 }
 
 /* Names members of an item that its table does not have. */
@@ -250,15 +253,16 @@ static weft_status read_message(turn_list *list, const json_t *item, const char 
   for (size_t i = 0; i < FIELDS_COUNT(roles); i++) known = known || (role != NULL && strcmp(role, roles[i]) == 0);
   (void)snprintf(name, sizeof name, "%.40s.%s", field, known ? "content" : "role");
   if (!known) return field_wrong(why, name, "user, assistant, system or developer");
-  status = turns_add(list, role, "input", why);
+  status = turns_add(list, role, why);
   if (status != WEFT_OK) return status;
-  return read_content(list->gen, json_object_get(item, "content"), name, &list->turn[list->n - 1].content, why);
+  bool said = strcmp(role, "assistant") == 0;
+  return read_content(list->gen, json_object_get(item, "content"), name, said, &list->turn[list->n - 1].content, why);
 }
 
 /* Adds a call to the turn of the model that it follows, or to one of its own. */
 static weft_status add_call(turn_list *list, const char *id, const char *group, const json_t *name,
                             const char *arguments, const char *field, weft_refusal *why) {
-  weft_status status = turns_end_with_answer(list) ? WEFT_OK : turns_add(list, "assistant", "input", why);
+  weft_status status = turns_end_with_answer(list) ? WEFT_OK : turns_add(list, "assistant", why);
   if (status == WEFT_OK) status = turns_add_call(list, id, name, arguments, field, why);
   if (status != WEFT_OK || group == NULL) return status;
   const weft_chat_turn *turn = &list->turn[list->n - 1];
@@ -267,22 +271,27 @@ static weft_status add_call(turn_list *list, const char *id, const char *group, 
   return call->name == NULL ? field_no_memory(why) : WEFT_OK;
 }
 
+/* Which call an item is, or is of: by either of the names that items have for it. */
+static const char *id_of(const json_t *item) {
+  const char *id = json_string_value(field_of(item, "call_id"));
+  return id != NULL ? id : json_string_value(field_of(item, "id"));
+}
+
 /* A call of the client's tools: function_call, custom_tool_call and tool_search_call. */
 static weft_status read_call(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
   const json_t *given = field_of(item, "arguments"), *text = field_of(item, "input");
-  const char *id = json_string_value(json_object_get(item, "call_id")), *arguments = json_string_value(given),
+  const char *id = id_of(item), *arguments = json_string_value(given),
              *group = json_string_value(field_of(item, "namespace"));
   bool search = field_is(item, "type", "tool_search_call"), free_text = field_is(item, "type", "custom_tool_call");
   weft_status status = check_item(list->gen, item, field, why);
   if (status != WEFT_OK) return status;
-  if (search && id == NULL) id = json_string_value(json_object_get(item, "id"));
-  if (id == NULL || (free_text ? !json_is_string(text) : given == NULL)) {
+  if (id == NULL || (free_text && !json_is_string(text))) {
     return field_wrong(why, field,
                        free_text ? "an object with call_id, name and input, which is a string"
                                  : "an object with call_id, name and arguments, which are a string");
   }
   if (free_text) status = turns_text_arguments(list->gen, json_string_value(text), &arguments, why);
-  if (!free_text && arguments == NULL) status = field_json(list->gen, given, &arguments, why);
+  if (!free_text && arguments == NULL && given != NULL) status = field_json(list->gen, given, &arguments, why);
   if (status != WEFT_OK) return status;
   json_t *name = search ? json_string("tool_search") : json_incref(json_object_get(item, "name"));
   status = search && name == NULL ? field_no_memory(why) : add_call(list, id, group, name, arguments, field, why);
@@ -296,7 +305,7 @@ static weft_status read_call(turn_list *list, const json_t *item, const char *fi
 
 static weft_status add_result(turn_list *list, const char *id, const json_t *output, const char *field,
                               weft_refusal *why) {
-  weft_status status = turns_add(list, "tool", "input", why);
+  weft_status status = turns_add(list, "tool", why);
   if (status != WEFT_OK) return status;
   list->turn[list->n - 1].call_id = id;
   return read_output(list->gen, output, field, &list->turn[list->n - 1].content, why);
@@ -305,14 +314,28 @@ static weft_status add_result(turn_list *list, const char *id, const json_t *out
 static weft_status read_result(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
   char name[64];
   bool found = field_is(item, "type", "tool_search_output");
-  const char *id = json_string_value(json_object_get(item, "call_id"));
+  const char *id = id_of(item);
   weft_status status = check_item(list->gen, item, field, why);
   if (status == WEFT_OK && id == NULL && !found) {
     status = field_wrong(why, field, "an object with call_id and output");
   }
   if (status != WEFT_OK) return status;
+  const json_t *output = field_of(item, found ? "tools" : "output");
+  if (output == NULL) output = field_of(item, "status"); /* how it ended is all that is known */
   (void)snprintf(name, sizeof name, "%.40s.%s", field, found ? "tools" : "output");
-  return add_result(list, id, json_object_get(item, found ? "tools" : "output"), name, why);
+  return add_result(list, id, output, name, why);
+}
+
+/* A picture that another server made. */
+static weft_status add_image(turn_list *list, const char *id, const char *field, weft_refusal *why) {
+  weft_text text = {0};
+  weft_status status = add_result(list, id, NULL, field, why);
+  if (status == WEFT_OK) {
+    status = unread_note(list->gen, responses_item_fields.where, "an image", NULL, field, &text, why);
+  }
+  if (status == WEFT_OK) status = weft_dialect_keep(list->gen, &text, &list->turn[list->n - 1].content, why);
+  weft_text_free(&text);
+  return status;
 }
 
 /* A call of a tool that OpenAI's servers run, or that its models know by heart: its name is its type, and what it holds
@@ -323,14 +346,13 @@ static weft_status read_other_call(turn_list *list, const json_t *item, const ch
                                                                                                 "type", "id", "call_id",
                                                                                                 "status", "name"};
   const json_t *name = field_of(item, "name"), *given = field_of(item, "arguments"), *output = NULL;
-  const char *id = json_string_value(field_of(item, "call_id")), *arguments = json_string_value(given);
+  const char *id = id_of(item), *arguments = json_string_value(given);
   json_t *held = json_copy((json_t *)(uintptr_t)item), *words = json_stringn(type, strlen(type) - strlen("_call"));
   for (size_t i = 0; i < FIELDS_COUNT(outputs); i++) {
     if (output == NULL) output = field_of(item, outputs[i]);
     (void)json_object_del(held, outputs[i]);
   }
   for (size_t i = 0; i < FIELDS_COUNT(marks); i++) (void)json_object_del(held, marks[i]);
-  if (id == NULL) id = json_string_value(field_of(item, "id"));
   weft_status status = held == NULL || words == NULL ? field_no_memory(why) : WEFT_OK;
   if (status == WEFT_OK && arguments == NULL) status = field_json(list->gen, held, &arguments, why);
   if (status == WEFT_OK && name == NULL) {
@@ -347,6 +369,7 @@ static weft_status read_other_call(turn_list *list, const json_t *item, const ch
   json_decref(held);
   json_decref(words);
   if (status != WEFT_OK || output == NULL) return status;
+  if (strcmp(type, "image_generation_call") == 0) return add_image(list, id, field, why);
   return add_result(list, id, output, field, why);
 }
 
@@ -377,29 +400,45 @@ static weft_status keep_thoughts(const turn_list *list, uint32_t n, weft_text *t
 /* Items that say nothing to a model: what another server offered, and what a client notes of its own files. */
 static bool says_nothing(const char *type) {
   static const char *const types[] = {"mcp_list_tools", "mcp_approval_request", "mcp_approval_response",
-                                      "ghost_snapshot", "other"};
+                                      "ghost_snapshot", "compaction_trigger",   "other"};
   for (size_t i = 0; i < FIELDS_COUNT(types); i++) {
     if (strcmp(type, types[i]) == 0) return true;
   }
   return false;
 }
 
+static weft_status read_any_call(turn_list *list, const json_t *item, const char *type, const char *field,
+                                 weft_refusal *why) {
+  static const char *const own[] = {"function_call", "custom_tool_call", "tool_search_call"};
+  if (ends_with(type, "_call_output")) return read_result(list, item, field, why);
+  for (size_t i = 0; i < FIELDS_COUNT(own); i++) {
+    if (strcmp(type, own[i]) == 0) return read_call(list, item, field, why);
+  }
+  return read_other_call(list, item, type, field, why);
+}
+
+/* What one program of a client says to another, and what a conversation was made into, where that can be read. */
+static weft_status read_words_of(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
+  char name[64];
+  weft_status status = check_item(list->gen, item, field, why);
+  if (status == WEFT_OK) status = turns_add(list, "user", why);
+  if (status != WEFT_OK) return status;
+  (void)snprintf(name, sizeof name, "%.40s.content", field);
+  return read_content(list->gen, field_of(item, "content"), name, false, &list->turn[list->n - 1].content, why);
+}
+
 static weft_status read_item(turn_list *list, const json_t *item, const char *field, weft_refusal *why) {
   const char *type = json_string_value(json_object_get(item, "type"));
-  if (type == NULL || strcmp(type, "message") == 0) return read_message(list, item, field, why);
-  if (strcmp(type, "function_call") == 0 || strcmp(type, "custom_tool_call") == 0 ||
-      strcmp(type, "tool_search_call") == 0) {
-    return read_call(list, item, field, why);
-  }
-  if (ends_with(type, "_call_output") || strcmp(type, "tool_search_output") == 0) {
-    return read_result(list, item, field, why);
-  }
-  if (ends_with(type, "_call")) return read_other_call(list, item, type, field, why);
+  bool role = json_is_string(json_object_get(item, "role"));
+  if (type == NULL || strcmp(type, "message") == 0 || role) return read_message(list, item, field, why);
+  if (ends_with(type, "_call_output") || ends_with(type, "_call")) return read_any_call(list, item, type, field, why);
+  if (strcmp(type, "tool_search_output") == 0) return read_result(list, item, field, why);
   if (says_nothing(type)) {
-    char what[64];
+    char what[80];
     (void)snprintf(what, sizeof what, "an item of type %.40s", type);
     return fields_pass(list->gen, responses_item_fields.where, what, field, why);
   }
+  if (field_of(item, "content") != NULL) return read_words_of(list, item, field, why);
   return weft_refuse(why, 400, "unsupported", field,
                      "%s is of type '%.32s', which only the server that made it can read: send messages, reasoning, "
                      "calls and their outputs",
@@ -407,7 +446,7 @@ static weft_status read_item(turn_list *list, const json_t *item, const char *fi
 }
 
 /* Adds the turns of a list. What the model thought belongs to the turn of the item after it. */
-static weft_status read_items(turn_list *list, const json_t *items, thoughts *t, weft_refusal *why) {
+static weft_status read_items(turn_list *list, const json_t *items, bool before, thoughts *t, weft_refusal *why) {
   size_t i;
   json_t *item;
   json_array_foreach((json_t *)items, i, item) {
@@ -415,6 +454,7 @@ static weft_status read_items(turn_list *list, const json_t *items, thoughts *t,
     const char *type = json_string_value(json_object_get(item, "type"));
     (void)snprintf(field, sizeof field, "input[%zu]", i);
     if (!json_is_object(item)) return field_wrong(why, field, "an object");
+    list->at = before ? (weft_turn_place){"previous_response_id", -1} : (weft_turn_place){"input", (int32_t)i};
     if (type != NULL && strcmp(type, "reasoning") == 0) {
       read_reasoning_item(item, &t->next);
       continue;
@@ -432,28 +472,33 @@ static weft_status read_items(turn_list *list, const json_t *items, thoughts *t,
 
 static weft_status read_history(turn_list *list, const json_t *before, const json_t *input, weft_refusal *why) {
   thoughts t = {0};
-  weft_status status = read_items(list, before, &t, why);
-  if (status == WEFT_OK) status = read_items(list, input, &t, why);
+  weft_status status = read_items(list, before, true, &t, why);
+  if (status == WEFT_OK) status = read_items(list, input, false, &t, why);
   if (status == WEFT_OK) status = keep_thoughts(list, list->n, &t.turn, why);
   weft_text_free(&t.turn);
   weft_text_free(&t.next);
   return status;
 }
 
+/* Names of lines from below. */
+static const weft_place_word own_words[] = {{"max_tokens", "max_output_tokens"}, {NULL, NULL}};
+
 /* The conversation: instructions, what was before, the input. */
 static weft_status read_turns(weft_gen *gen, weft_refusal *why) {
   const json_t *input = field_of(gen->json, "input"), *before = json_object_get(gen->json, previous_key);
   const char *text = json_string_value(input), *instructions = json_string_value(field_of(gen->json, "instructions"));
-  turn_list list = {.gen = gen};
+  turn_list list = {.gen = gen, .at = {"instructions", -1}};
   weft_status status = WEFT_OK;
+  gen->place_words = own_words;
   if (text == NULL && json_array_size(input) == 0) return field_wrong(why, "input", "a text or a list of items");
   if (instructions != NULL) {
-    status = turns_add(&list, "system", "input", why);
+    status = turns_add(&list, "system", why);
     if (status == WEFT_OK) list.turn->content = instructions;
   }
   if (status == WEFT_OK) status = read_history(&list, before, text == NULL ? input : NULL, why);
+  list.at = (weft_turn_place){"input", -1};
   if (status == WEFT_OK && text != NULL) {
-    status = turns_add(&list, "user", "input", why);
+    status = turns_add(&list, "user", why);
     if (status == WEFT_OK) list.turn[list.n - 1].content = text;
   }
   if (status != WEFT_OK) return status;

@@ -8,6 +8,7 @@
 #include "api/dialects/answer_calls.h"
 #include "api/generation.h"
 #include "api/json.h"
+#include "api/dialects/places.h"
 #include "api/request_memory.h"
 #include "api/runtime.h"
 #include "base/memory.h"
@@ -399,6 +400,7 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
   int status = weft_submit_all(config->runtime, params, gen->n_prompts, gen->wanted.n_choices, out, line, sizeof line);
   if (status != 0) {
     (void)weft_refuse_status(why, status, line, atomic_load(config->draining));
+    places_name(gen, why);
     why->retry_s = (retry_ms + 999) / 1000;
     return WEFT_E_INVALID;
   }

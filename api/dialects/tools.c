@@ -35,6 +35,17 @@ const char *tools_join(weft_gen *gen, const char *group, const char *name) {
   return joined;
 }
 
+weft_status tools_called(weft_gen *gen, const json_t *value, const char *field, const char **out, weft_refusal *why) {
+  const char *name = json_string_value(value);
+  if (name == NULL || *name == 0) return tools_name(value, field, out, why);
+  if (strlen(name) <= TOOLS_NAME_MAX && strspn(name, letters) == strlen(name)) {
+    *out = name;
+    return WEFT_OK;
+  }
+  *out = tools_join(gen, NULL, name);
+  return *out == NULL ? field_no_memory(why) : WEFT_OK;
+}
+
 static uint32_t find_shown(const tool_list *list, const char *name) {
   uint32_t i = 0;
   while (i < list->n && strcmp(list->tool[i].name, name) != 0) i++;

@@ -25,6 +25,9 @@ typedef struct tool_list {
 
 /* Checks the name of a function. */
 weft_status tools_name(const json_t *value, const char *field, const char **out, weft_refusal *why);
+/* The name of a function that was called, in a history: one of other servers' names becomes one of ours, as that of a
+ * group does. */
+weft_status tools_called(weft_gen *gen, const json_t *value, const char *field, const char **out, weft_refusal *why);
 /* The name by which the model knows a tool of a group; NULL: no memory. */
 const char *tools_join(weft_gen *gen, const char *group, const char *name);
 /* Adds a tool; *out is zero but for its name. */

@@ -11,18 +11,23 @@
 
 enum { TURNS_MAX = 4096, CALLS_MAX = 128 };
 
-weft_status turns_add(turn_list *list, const char *role, const char *field, weft_refusal *why) {
+weft_status turns_add(turn_list *list, const char *role, weft_refusal *why) {
+  const char *field = list->at.list;
   if (list->n == TURNS_MAX) {
     return weft_refuse(why, 400, "invalid_value", field, "%s has more than %d turns", field, TURNS_MAX);
   }
   if (list->n == list->capacity) {
     uint32_t capacity = list->capacity == 0 ? 8 : 2 * list->capacity;
     weft_chat_turn *turn = weft_gen_alloc(list->gen, capacity, sizeof *turn);
-    if (turn == NULL) return field_no_memory(why);
+    weft_turn_place *place = weft_gen_alloc(list->gen, capacity, sizeof *place);
+    if (turn == NULL || place == NULL) return field_no_memory(why);
     if (list->n > 0) memcpy(turn, list->turn, list->n * sizeof *turn);
+    if (list->n > 0) memcpy(place, list->place, list->n * sizeof *place);
     list->turn = turn;
+    list->place = place;
     list->capacity = capacity;
   }
+  list->place[list->n] = list->at;
   list->turn[list->n++] = (weft_chat_turn){.role = role, .content = ""};
   return WEFT_OK;
 }
@@ -54,7 +59,7 @@ weft_status turns_add_call(turn_list *list, const char *id, const json_t *name, 
   weft_tool_call *call = &calls[turn->n_calls];
   call->id = id;
   call->arguments = arguments;
-  weft_status status = tools_name(name, part, &call->name, why);
+  weft_status status = tools_called(list->gen, name, part, &call->name, why);
   turn->calls = calls;
   turn->n_calls += 1;
   return status == WEFT_OK ? turns_check_arguments(arguments, field, why) : status;
@@ -71,6 +76,7 @@ weft_status turns_text_arguments(weft_gen *gen, const char *text, const char **o
 }
 
 void turns_finish(const turn_list *list) {
+  list->gen->turn_place = list->place;
   list->gen->prompt->turns = list->turn;
   list->gen->prompt->n_turns = list->n;
 }

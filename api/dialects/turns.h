@@ -11,12 +11,14 @@
 /* Zero-initialise but for gen. */
 typedef struct turn_list {
   weft_gen *gen;
+  weft_turn_place at; /* what is being read: the caller sets it before turns are added */
   weft_chat_turn *turn;
+  weft_turn_place *place; /* of each turn */
   uint32_t n, capacity;
 } turn_list;
 
-/* Adds a turn with an empty content, list->turn[list->n - 1]. field: the name of the list in the body, for refusals. */
-weft_status turns_add(turn_list *list, const char *role, const char *field, weft_refusal *why);
+/* Adds a turn with an empty content, list->turn[list->n - 1]. */
+weft_status turns_add(turn_list *list, const char *role, weft_refusal *why);
 /* Adds a call to the last turn. id may be NULL; arguments is a JSON object as text; field: the call in the body. */
 weft_status turns_add_call(turn_list *list, const char *id, const json_t *name, const char *arguments,
                            const char *field, weft_refusal *why);

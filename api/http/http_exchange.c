@@ -195,6 +195,7 @@ static const char *reason_of(int code) {
               {409, "Conflict"},
               {413, "Content Too Large"},
               {414, "URI Too Long"},
+              {415, "Unsupported Media Type"},
               {417, "Expectation Failed"},
               {429, "Too Many Requests"},
               {431, "Request Header Fields Too Large"},

@@ -2,6 +2,7 @@
 #include "api/server/admin.h"
 
 #include <limits.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "api/dialects/openai.h"
@@ -20,8 +21,7 @@ static weft_status refuse_value(weft_refusal *why, const char *field, const char
 
 static weft_status read_number(const json_t *value, const char *field, json_int_t low, json_int_t high, json_int_t *out,
                                weft_refusal *why) {
-  *out = json_integer_value(value);
-  if (json_is_integer(value) && *out >= low && *out <= high) return WEFT_OK;
+  if (field_whole(value, out) && *out >= low && *out <= high) return WEFT_OK;
   return weft_refuse(why, 400, "invalid_value", field,
                      "%s must be a whole number from %" JSON_INTEGER_FORMAT " to %" JSON_INTEGER_FORMAT, field, low,
                      high);
@@ -123,9 +123,20 @@ static uint32_t operator_of(const weft_keys *keys) {
   return 0;
 }
 
+/* A JSON file, with or without a mark before its text. */
+static json_t *load_file(const char *path, json_error_t *bad) {
+  char mark[3];
+  FILE *file = fopen(path, "rb");
+  if (file == NULL) return json_load_file(path, 0, bad); /* which says why it cannot be opened */
+  if (weft_utf8_mark(mark, fread(mark, 1, sizeof mark, file)) == 0) rewind(file);
+  json_t *root = json_loadf(file, 0, bad);
+  (void)fclose(file); /* only read */
+  return root;
+}
+
 weft_status weft_admin_pin_file(weft_runtime *rt, const weft_keys *keys, const char *path, weft_error *error) {
   json_error_t bad;
-  json_t *root = json_load_file(path, 0, &bad);
+  json_t *root = load_file(path, &bad);
   if (root == NULL) {
     return weft_fail(error, WEFT_E_FORMAT, "%s:%d: %s", path, bad.line < 0 ? 0 : bad.line, bad.text);
   }

@@ -268,7 +268,10 @@ weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_k
   keys->table = table;
   (void)pthread_mutex_init(&table->lock, NULL); /* cannot fail with default attributes on this system */
   weft_status status = WEFT_OK;
-  size_t at = 0;
+  size_t at = weft_utf8_mark(text, n);
+  if (n >= 2 && (memcmp(text, "\xFF\xFE", 2) == 0 || memcmp(text, "\xFE\xFF", 2) == 0)) {
+    status = weft_fail(error, WEFT_E_FORMAT, "%s is written in UTF-16: save it as UTF-8", name);
+  }
   for (uint32_t number = 1; at < n && status == WEFT_OK; number++) {
     const char *end = memchr(text + at, '\n', n - at);
     size_t length = end == NULL ? n - at : (size_t)(end - text) - at;

@@ -2,6 +2,7 @@
 #include "api/server/origins.h"
 
 #include <string.h>
+#include <strings.h>
 
 static const char host_letters[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._";
 
@@ -24,14 +25,26 @@ const char *origins_host(const char *origin) {
   return at == NULL ? "" : at + 3;
 }
 
+/* One label without a dot, as containers call each other. No site of the web has such a name: those of two letters are
+ * the countries', whose owners might, and what is made of digits is an address. */
+static bool is_label(const char *host, size_t n) {
+  bool digits = strspn(host, "0123456789") >= n || strncasecmp(host, "0x", 2) == 0;
+  return n > 2 && memchr(host, '.', n) == NULL && !digits;
+}
+
 bool origins_host_is_local(const char *host) {
-  /* RFC 6761, 6762 and 8375, and what ICANN keeps out of the root for private use */
-  static const char *const suffixes[] = {"localhost", "local", "internal", "test", "home.arpa",
-                                         "intranet",  "lan",   "home",     "corp", "localdomain"};
+  /* RFC 6761, 6762, 7686, 8375 and 9476, and what ICANN keeps out of the root for private use */
+  static const char *const suffixes[] = {"localhost", "local",   "internal", "test",    "home.arpa",
+                                         "invalid",   "example", "onion",    "alt",     "lan",
+                                         "home",      "corp",    "intranet", "private", "localdomain"};
+  static const char *const addresses[] = {"[::1]", "[::]", "0.0.0.0"};
   size_t n = host_bytes(host);
-  if (n == 5 && strncmp(host, "[::1]", n) == 0) return true;
+  for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
+    if (n == strlen(addresses[i]) && strncmp(host, addresses[i], n) == 0) return true;
+  }
   if (n > 4 && strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") >= n) return true;
   if (n == 0 || strspn(host, host_letters) < n) return false;
+  if (is_label(host, n)) return true;
   for (size_t i = 0; i < sizeof suffixes / sizeof *suffixes; i++) {
     size_t n_suffix = strlen(suffixes[i]);
     if (n < n_suffix || strncasecmp(host + n - n_suffix, suffixes[i], n_suffix) != 0) continue;

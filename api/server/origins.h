@@ -5,8 +5,9 @@
  * its own for that server (DNS rebinding) such a page can read the answers, too.
  *
  * Law: a server that only this machine reaches answers to names that no page of another site can have: addresses of
- * this machine, and names under a suffix that public DNS never delegates, which are those of containers, home networks
- * and tests. Other names and pages of other sites are the operator's to allow, one by one or by a pattern. */
+ * this machine, names under a suffix that public DNS never delegates, and names of one label, which are those of
+ * containers, home networks and tests. Other names and pages of other sites are the operator's to allow, one by one or
+ * by a pattern. */
 #ifndef WEFT_API_SERVER_ORIGINS_H
 #define WEFT_API_SERVER_ORIGINS_H
 

@@ -135,6 +135,16 @@ static weft_status check_access(const weft_server *s, weft_exchange *x, weft_acc
                      "without API keys only a program on this machine itself may do this");
 }
 
+/* Nothing is unpacked here: a small body could become a large one. */
+static weft_status check_coding(weft_exchange *x, weft_refusal *why) {
+  const char *coding = weft_exchange_header(x, "Content-Encoding");
+  if (coding == NULL || *coding == 0 || strcasecmp(coding, "identity") == 0) return WEFT_OK;
+  return weft_refuse(why, 415, "unknown_content_coding", NULL,
+                     "the body is packed (Content-Encoding: %.32s), which is not read here: send it as it is, without "
+                     "that header field",
+                     coding);
+}
+
 /* ---- requests ---- */
 
 static bool begin_exchange(void *self, weft_exchange *x) {
@@ -154,6 +164,7 @@ static bool begin_exchange(void *self, weft_exchange *x) {
   weft_status status = weft_http_is_loopback(s->http) ? check_host(s, x, &who) : WEFT_OK;
   if (status == WEFT_OK) status = check_origin(s, x, &who);
   if (status == WEFT_OK && !preflight && route != NULL) status = check_access(s, x, route->access, &who);
+  if (status == WEFT_OK && !preflight && route != NULL) status = check_coding(x, &who);
   if (status != WEFT_OK) {
     weft_exchange_refuse(x, &who);
   } else if (preflight) {

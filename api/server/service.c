@@ -3,6 +3,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "api/dialects/field_tables.h"
 #include "api/dialects/openai.h"
 #include "api/json.h"
 #include "api/prompt.h"
@@ -136,10 +137,10 @@ void weft_handle_models(weft_server *s, weft_exchange *x) {
 void weft_handle_model(weft_server *s, weft_exchange *x) {
   const char *name = weft_exchange_path(x) + strlen("/v1/models/");
   weft_text body = {0};
-  for (uint32_t i = 0; i < 2 * weft_n_models(s->runtime); i++) { /* a name itself goes before one with a tag */
+  for (uint32_t i = 0; i < SERVED_NAMES_WAYS * weft_n_models(s->runtime); i++) {
     uint32_t index = i % weft_n_models(s->runtime);
     const weft_served_model *m = &s->runtime->model[index];
-    if (i == index ? !served_names_fit(m, name) : !served_names_fit_tagged(m, name)) continue;
+    if (!served_names_lead(m, name, i / weft_n_models(s->runtime))) continue;
     (weft_exchange_note(x)->anthropic ? put_anthropic : put_model)(s, index, name, &body);
     answer_json(x, 200, &body);
     return;
@@ -197,14 +198,6 @@ typedef struct tokenize_body {
   bool add_special, parse_special, words, generation;
 } tokenize_body;
 
-static weft_status read_flag(const json_t *root, const char *name, bool *out, weft_refusal *why) {
-  const json_t *value = json_object_get(root, name);
-  if (value == NULL || json_is_null(value)) return WEFT_OK;
-  if (!json_is_boolean(value)) return weft_refuse(why, 400, "invalid_value", name, "%s must be true or false", name);
-  *out = json_is_true(value);
-  return WEFT_OK;
-}
-
 static weft_status find_model(const weft_server *s, const json_t *root, const weft_served_model **out,
                               weft_refusal *why) {
   const json_t *name = json_object_get(root, "model");
@@ -219,17 +212,19 @@ static weft_status find_model(const weft_server *s, const json_t *root, const we
 
 static weft_status read_tokenize(const weft_server *s, const json_t *root, tokenize_body *b, weft_refusal *why) {
   weft_status status = find_model(s, root, &b->model, why);
-  if (status == WEFT_OK) status = read_flag(root, "add_special_tokens", &b->add_special, why);
-  if (status == WEFT_OK) status = read_flag(root, "parse_special", &b->parse_special, why);
-  if (status == WEFT_OK) status = read_flag(root, "return_token_strs", &b->words, why);
-  if (status == WEFT_OK) status = read_flag(root, "add_generation_prompt", &b->generation, why);
+  if (status == WEFT_OK) status = fields_read(&b->memory, &tokenize_fields, root, "", why);
+  if (status == WEFT_OK) status = field_flag(root, "add_special_tokens", &b->add_special, why);
+  if (status == WEFT_OK) status = field_flag(root, "parse_special", &b->parse_special, why);
+  if (status == WEFT_OK) status = field_flag(root, "return_token_strs", &b->words, why);
+  if (status == WEFT_OK) status = field_flag(root, "add_generation_prompt", &b->generation, why);
+  if (status == WEFT_OK) status = field_flag(root, "continue_final_message", &b->prompt.continues, why);
   if (status == WEFT_OK) status = weft_openai_variables(&b->memory, root, &b->prompt, why);
   if (status != WEFT_OK) return status;
-  const json_t *prompt = json_object_get(root, "prompt"), *messages = json_object_get(root, "messages");
-  const json_t *content = json_object_get(root, "content"); /* llama.cpp's name for it, without tokens around it */
+  const json_t *prompt = field_of(root, "prompt"), *messages = field_of(root, "messages");
+  const json_t *content = field_of(root, "content"); /* llama.cpp's name for it, without tokens around it */
   if (prompt == NULL && content != NULL) {
-    if (json_object_get(root, "add_special_tokens") == NULL) b->add_special = false;
-    status = read_flag(root, "add_special", &b->add_special, why);
+    if (field_of(root, "add_special_tokens") == NULL) b->add_special = false;
+    status = field_flag(root, "add_special", &b->add_special, why);
     if (status != WEFT_OK) return status;
     prompt = content;
   }
@@ -238,7 +233,7 @@ static weft_status read_tokenize(const weft_server *s, const json_t *root, token
   }
   if (messages != NULL) {
     status = weft_openai_messages(&b->memory, messages, &b->prompt, why);
-    return status == WEFT_OK ? weft_openai_tools(&b->memory, json_object_get(root, "tools"), messages, &b->prompt, why)
+    return status == WEFT_OK ? weft_openai_tools(&b->memory, field_of(root, "tools"), messages, &b->prompt, why)
                              : status;
   }
   if (!json_is_string(prompt)) return weft_refuse(why, 400, "invalid_value", "prompt", "prompt must be a string");
@@ -271,7 +266,7 @@ static void put_words(const weft_tokenizer *tokenizer, const weft_tokens *tokens
 
 void weft_handle_tokenize(weft_server *s, weft_exchange *x) {
   weft_refusal why;
-  tokenize_body b = {.add_special = true, .generation = true};
+  tokenize_body b = {.add_special = true, .generation = true, .memory = {.strict_fields = s->body_rules.strict_fields}};
   encoded_prompt encoded = {0};
   const weft_tokens *tokens = &encoded.tokens;
   json_t *root;
@@ -302,7 +297,7 @@ void weft_handle_tokenize(weft_server *s, weft_exchange *x) {
 
 void weft_handle_detokenize(weft_server *s, weft_exchange *x) {
   weft_refusal why;
-  weft_gen gen = {0};
+  weft_gen gen = {.strict_fields = s->body_rules.strict_fields};
   weft_prompt prompt = {0};
   const weft_served_model *model;
   char *text = NULL, line[512];
@@ -311,6 +306,7 @@ void weft_handle_detokenize(weft_server *s, weft_exchange *x) {
   const char *bytes = weft_exchange_body(x, &n);
   weft_status status = weft_body_load(bytes, n, &s->body_rules.json, &root, &why);
   if (status == WEFT_OK) status = find_model(s, root, &model, &why);
+  if (status == WEFT_OK) status = fields_read(&gen, &detokenize_fields, root, "", &why);
   if (status == WEFT_OK) status = field_ids(&gen, json_object_get(root, "tokens"), "tokens", &prompt, &why);
   if (status == WEFT_OK) {
     int code = weft_detokenize(s->runtime, model->name, prompt.tokens, prompt.n_tokens, true, &text, &n_text, line,

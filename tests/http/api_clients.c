@@ -131,8 +131,17 @@ static void test_names_with_tags(void **state) {
   static const struct {
     const char *name, *carried;
     uint32_t canvases;
-  } rows[] = {{"w", "w", 1},      {"w:diffusion", "w", 1},     {"w:autoregressive", "w", 0},
-              {"w:auto", "w", 1}, {"w:latest", "w:latest", 0}, {"w:latest:latest", "w:latest", 0}};
+  } rows[] = {{"w", "w", 1},
+              {"w:diffusion", "w", 1},
+              {"w:autoregressive", "w", 0},
+              {"w:auto", "w", 1},
+              {"w:latest", "w:latest", 0},
+              {"w:latest:latest", "w:latest", 0},
+              /* in capitals, where nothing has these very letters */
+              {"W", "w", 1},
+              {"W:Autoregressive", "w", 0},
+              {"w:DIFFUSION", "w", 1},
+              {"W:Latest", "w:latest", 0}};
   weft_open_options options = small(2);
   talk server;
   (void)state;
@@ -148,6 +157,29 @@ static void test_names_with_tags(void **state) {
     json_decref(root);
   }
   talk_check(talk_ask(server.port, "POST", CHAT, "{\"model\":\"w:other\"," USER "}"), 404, "w:other");
+  talk_check(talk_ask(server.port, "GET", "/v1/models/W:Diffusion", ""), 200, "\"root\":\"w\"");
+  /* a tag and a mode that say different things */
+  static const struct {
+    const char *name, *mode, *path, *rest;
+    int code;
+  } ways[] = {{"w:diffusion", "autoregressive", CHAT, USER, 400},
+              {"w:autoregressive", "diffusion", CHAT, USER, 400},
+              {"W:Diffusion", "autoregressive", "/v1/messages", "\"max_tokens\":2," USER, 400},
+              {"w:diffusion", "autoregressive", "/v1/responses", "\"input\":\"a\"", 400},
+              {"w:diffusion", "autoregressive", "/api/chat", "\"stream\":false," USER, 400},
+              {"w:diffusion", "diffusion", CHAT, USER, 200},
+              {"w:autoregressive", "auto", CHAT, USER, 200},
+              {"w", "autoregressive", CHAT, USER, 200}};
+  for (size_t i = 0; i < sizeof ways / sizeof *ways; i++) {
+    char body[256];
+    (void)snprintf(body, sizeof body, "{\"model\":\"%s\",\"mode\":\"%s\",%s}", ways[i].name, ways[i].mode,
+                   ways[i].rest);
+    talk_answer a = talk_ask(server.port, "POST", ways[i].path, body);
+    if (a.code != ways[i].code) fail_msg("%s: %d %s", body, a.code, a.body.bytes);
+    bool both = strstr(a.body.bytes, ways[i].name) != NULL && strstr(a.body.bytes, ways[i].mode) != NULL;
+    if (a.code == 400 && !both) fail_msg("%s", a.body.bytes);
+    talk_answer_free(&a);
+  }
   talk_close(&server);
 }
 

@@ -303,6 +303,16 @@ static void test_strict_fields(void **state) {
                       "{\"prompt\":\"a\",\"max_tokens\":1,\"user\":\"u\",\"temprature\":null,\"top_k\":1}"),
              200, "");
   talk_check(talk_ask(server.port, "POST", COMPLETIONS, misspelt), 200, ""); /* named in the log */
+  static const char *const others[][2] = {
+      {"/tokenize", "{\"prompt\":\"a\",\"new\":1}"},
+      {"/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":\"a\",\"new\":1}]}"},
+      {"/detokenize", "{\"tokens\":[5],\"new\":1}"}};
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    talk_check(talk_ask(strict.port, "POST", others[i][0], others[i][1]), 400, "\"unknown_field\"");
+    talk_check(talk_ask(server.port, "POST", others[i][0], others[i][1]), 200, "");
+  }
+  talk_check(talk_ask(server.port, "POST", "/tokenize", "{\"prompt\":\"a\",\"chat_template\":\"x\"}"), 400,
+             "chat_template");
   talk_close(&strict);
 }
 

@@ -43,6 +43,7 @@ static void test_whole(void **state) {
     assert_string_equal(text_at(root, "type"), "message");
     assert_string_equal(text_at(root, "role"), "assistant");
     assert_string_equal(text_at(root, "model"), names[m]);
+    assert_string_equal(text_at(root, "mode"), m == 0 ? "diffusion" : "autoregressive");
     assert_int_equal(json_array_size(at(root, "content")), 1);
     assert_string_equal(text_at(root, "content.0.type"), "text");
     assert_string_equal(text_at(root, "content.0.text"), text_at(chat, "choices.0.message.content"));

@@ -216,33 +216,57 @@ static void hosts(void **state) {
   static const char *const own[] = {"localhost", "LocalHost:8080", "127.0.0.1", "127.0.0.1:1", "127.3.2.1", "[::1]:80",
                                     /* names that containers and homes use, under suffixes that public DNS never has */
                                     "host.docker.internal:8080", "host.containers.internal", "weft.svc.cluster.local",
-                                    "Server.Local", "box.home.arpa", "a.test", "app.localhost:3000", "localhost."};
-  static const char *const others[] = {"evil.example",
-                                       "evil.example:8080",
-                                       "127.0.0.1.evil.example",
-                                       "localhost.evil.example",
+                                    "Server.Local", "box.home.arpa", "a.test", "app.localhost:3000", "localhost.",
+                                    "a.invalid", "a.example:80", "abc.onion", "a.alt", "box.lan", "0.0.0.0:8080",
+                                    "[::]",
+                                    /* services of docker compose, by one label */
+                                    "weft", "ollama:11434", "llm_server", "notinternal", "evil-internal", "gpu0"};
+  static const char *const others[] = {"evil.com",
+                                       "evil.com:8080",
+                                       "127.0.0.1.evil.com",
+                                       "localhost.evil.com",
                                        "10.0.0.1",
                                        "[::2]",
                                        "",
-                                       "chat.example",
-                                       "internal.evil.example",
-                                       "notinternal",
-                                       "evil-internal",
-                                       "local.example",
-                                       "a.pages.example",
-                                       "any"};
+                                       "example.com",
+                                       "internal.evil.com",
+                                       "io",
+                                       "0x7f000001",
+                                       "2130706433",
+                                       "evilinternal.com",
+                                       "a.notinternal.com",
+                                       "local.evil.com",
+                                       "weft.default.svc"};
   (void)state;
   for (size_t i = 0; i < sizeof own / sizeof *own; i++) expect(server.port, "/admin/trace", own[i], "", 200, NULL);
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
     expect(server.port, "/admin/trace", others[i], "", 403, "host_not_allowed");
     expect(server.port, "/v1/models", others[i], "", 403, "host_not_allowed");
   }
-  expect(server.port, "http://evil.example/admin/trace", "localhost", "", 403, "host_not_allowed");
+  expect(server.port, "http://evil.com/admin/trace", "localhost", "", 403, "host_not_allowed");
   expect(friendly.port, "/v1/models", "chat.example", "", 200, NULL);
   expect(friendly.port, "/v1/models", "a.pages.example", "", 200, NULL);
-  expect(friendly.port, "/v1/models", "pages.example", "", 403, "host_not_allowed");
-  expect(friendly.port, "/v1/models", "evil.example", "", 403,
+  expect(friendly.port, "/v1/models", "evil.com", "", 403,
          "host_not_allowed"); /* an app of its own scheme is no host */
+}
+
+/* Bodies that are packed, said in the head or seen in the first bytes: the line says what to do. */
+static void packed_bodies(void **state) {
+  static const char *const codings[] = {"gzip", "deflate", "br", "zstd", "GZIP", "x-gzip", "gzip, br"};
+  (void)state;
+  for (size_t i = 0; i < sizeof codings / sizeof *codings; i++) {
+    char header[64];
+    (void)snprintf(header, sizeof header, "Content-Encoding: %s\r\n", codings[i]);
+    expect(server.port, "/v1/models", "localhost", header, 415, "send it as it is, without that header field");
+  }
+  expect(server.port, "/v1/models", "localhost", "Content-Encoding: identity\r\n", 200, NULL);
+  expect(server.port, "/v1/models", "localhost", "Content-Encoding:\r\n", 200, NULL);
+  static const char *const bodies[] = {"\x1F\x8B\x08", "\x28\xB5\x2F\xFD", "\x78\x9C\x03", "\xEF\xBB\xBF\x1F\x8B"};
+  for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+    talk_check(talk_ask(server.port, "POST", "/v1/chat/completions", bodies[i]), 415, "send the JSON as it is");
+  }
+  /* the mark before a text in UTF-8 is no part of it */
+  talk_check(talk_ask(server.port, "POST", "/tokenize", "\xEF\xBB\xBF{\"prompt\":\"a\"}"), 200, "\"count\"");
 }
 
 static void origins_of_pages(void **state) {
@@ -316,6 +340,6 @@ int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(patterns_of_origins),   cmocka_unit_test(what_is_refused),
                                      cmocka_unit_test(what_is_too_much),      cmocka_unit_test(what_is_served),
                                      cmocka_unit_test(one_head_to_an_answer), cmocka_unit_test(hosts),
-                                     cmocka_unit_test(origins_of_pages)};
+                                     cmocka_unit_test(packed_bodies),         cmocka_unit_test(origins_of_pages)};
   return cmocka_run_group_tests(tests, open_servers, close_servers);
 }

@@ -6,7 +6,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -134,9 +136,44 @@ static void unknown_fields_in_every_dialect(void **state) {
   }
 }
 
+/* What is written to standard error while many fields that nobody knows come, each twice. The caller frees it. */
+static char *log_of_fields(uint32_t n) {
+  FILE *file = tmpfile();
+  int kept = dup(STDERR_FILENO);
+  assert_true(file != NULL && kept >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+  for (uint32_t i = 0; i < 2 * n; i++) {
+    char name[32];
+    weft_refusal why = {0};
+    (void)snprintf(name, sizeof name, "invented_%u", i % n);
+    assert_int_equal(read_one(&openai_chat_fields, name, "1", false, &why), WEFT_OK);
+  }
+  assert_true(dup2(kept, STDERR_FILENO) >= 0);
+  (void)close(kept);
+  (void)fseek(file, 0, SEEK_END);
+  long size = ftell(file);
+  char *text = calloc((size_t)size + 1, 1);
+  rewind(file);
+  assert_true(text != NULL && fread(text, 1, (size_t)size, file) == (size_t)size);
+  (void)fclose(file);
+  return text;
+}
+
+/* Clients choose the names, so there is an end to those that the log keeps; it says so, once. */
+static void the_log_says_where_it_ends(void **state) {
+  uint32_t n = 0;
+  (void)state;
+  char *text = log_of_fields(400);
+  for (const char *at = text; (at = strstr(at, "is passed over")) != NULL; at++) n += 1;
+  assert_true(n > 100 && n < 300); /* other tests of this program have told some */
+  const char *end = strstr(text, "no further ones are told");
+  assert_non_null(end);
+  assert_null(strstr(end + 1, "is passed over"));
+  free(text);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(every_row_is_as_its_table_says),
-                                     cmocka_unit_test(values_that_ask_for_nothing),
-                                     cmocka_unit_test(unknown_fields_in_every_dialect)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_row_is_as_its_table_says), cmocka_unit_test(values_that_ask_for_nothing),
+      cmocka_unit_test(unknown_fields_in_every_dialect), cmocka_unit_test(the_log_says_where_it_ends)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,6 +111,27 @@ static void many_keys(void **state) {
   free(text);
 }
 
+/* Files as editors of other systems write them. */
+static void marks_and_line_ends(void **state) {
+  static const char *const texts[] = {"\xEF\xBB\xBFk1 red\nk2 blue\n", "\xEF\xBB\xBFk1 red\r\nk2 blue\r\n",
+                                      "k1 red\r\nk2 blue", "\xEF\xBB\xBF# k\r\n\r\nk1\tred\r\nk2 blue weight=2\r\n"};
+  static const char wide[] = "\xFF\xFEk\0001\0 \0r\0";
+  weft_keys *keys = NULL;
+  weft_error error = {{0}};
+  (void)state;
+  for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+    uint32_t tenant = 9;
+    keys = parse(texts[i]);
+    assert_true(weft_keys_find(keys, "k1", 2, &tenant));
+    assert_string_equal(weft_keys_tenant(keys, tenant), "red");
+    assert_true(weft_keys_find(keys, "k2", 2, &tenant));
+    assert_string_equal(weft_keys_tenant(keys, tenant), "blue");
+    weft_keys_close(keys);
+  }
+  assert_int_equal(weft_keys_parse(wide, sizeof wide - 1, "file", &keys, &error), WEFT_E_FORMAT);
+  assert_non_null(strstr(error.text, "file is written in UTF-16: save it as UTF-8"));
+}
+
 static void bad_files_name_the_line(void **state) {
   static const struct {
     const char *text, *words;
@@ -172,8 +193,9 @@ static void refused_memory_is_an_error(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(keys_name_tenants),       cmocka_unit_test(lines_say_what_a_tenant_may_do),
-      cmocka_unit_test(long_keys_compare_whole), cmocka_unit_test(many_keys),
-      cmocka_unit_test(bad_files_name_the_line), cmocka_unit_test(refused_memory_is_an_error)};
+      cmocka_unit_test(keys_name_tenants),         cmocka_unit_test(lines_say_what_a_tenant_may_do),
+      cmocka_unit_test(long_keys_compare_whole),   cmocka_unit_test(many_keys),
+      cmocka_unit_test(marks_and_line_ends),       cmocka_unit_test(bad_files_name_the_line),
+      cmocka_unit_test(refused_memory_is_an_error)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -212,7 +212,7 @@ static void environment_and_file_yield_to_flags(void **state) {
   weft_config c;
   weft_error error;
   const char *path = WEFT_BINARY_DIR "/test_config.txt";
-  write_file(path, "# comment\nmodel = from-file.gguf\nrows = 64\nqueue = 5\n\nno-prefix-cache = on\n");
+  write_file(path, "\xEF\xBB\xBFmodel = from-file.gguf\nrows = 64\nqueue = 5\n\nno-prefix-cache = on\n");
   setenv("WEFT_QUEUE", "6", 1);
   setenv("WEFT_KV_MIB", "7", 1);
   const char *words[] = {"--config", path, "--kv-mib", "8"};
