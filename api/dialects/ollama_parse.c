@@ -228,7 +228,7 @@ static weft_status read_name(weft_gen *gen, const json_t *message, size_t i, wef
   const json_t *name = field_of(message, word);
   char field[64];
   (void)snprintf(field, sizeof field, "messages[%zu].%s", i, word);
-  if (name == NULL || json_string_length(name) == 0) return WEFT_OK;
+  if (name == NULL || (json_is_string(name) && json_string_length(name) == 0)) return WEFT_OK;
   if (strcmp(turn->role, "tool") == 0) return tools_called(gen, name, field, &turn->name, why);
   return read_string(message, word, i, &turn->name, why);
 }

@@ -31,13 +31,12 @@ static const http_refusal bad_chats[] = {
     {"{\"messages\":[1]}", 400, "messages[0]", "object"},
     {"{\"messages\":[{\"content\":\"hi\"}]}", 400, "messages[0].role", "string"},
     {"{\"messages\":[{\"role\":\"pirate\",\"content\":\"hi\"}]}", 400, "messages[0].role", "pirate"},
-    {"{\"messages\":[{\"role\":\"function\",\"content\":\"hi\"}]}", 400, "messages[0].role", "the newer name is tool"},
     {"{\"messages\":[{\"role\":\"user\"}]}", 400, "messages[0].content", "string"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":5}]}", 400, "messages[0].content", "string"},
     {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image_url\",\"image_url\":{"
      "\"url\":\"x\"}}]}]}",
-     400, "messages[0].content", "only text"},
-    {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":\"x\"}]}]}", 400, "messages[0].content", "type"},
+     400, "messages[0].content[0]", "only text"},
+    {"{\"messages\":[{\"role\":\"user\",\"content\":[{\"text\":\"x\"}]}]}", 400, "messages[0].content[0]", "type"},
     /* what is not done */
     {"{" USER ",\"tools\":[{\"type\":\"function\"}]}", 400, "tools[0].function", "must be an object"},
     {"{" USER ",\"functions\":[{}]}", 400, "functions", "tools and tool_choice"},
