@@ -10,20 +10,8 @@ static bool has_strict(const weft_generate_params *p) {
   return false;
 }
 
-/* Calls in a form that is no JSON are held up to their name, where the model decides and no tool is strict. */
-static bool is_loose(const weft_generate_params *p, weft_call_form form) {
-  return p->tool_choice == WEFT_TOOLS_AUTO && weft_call_form_held(form) != form;
-}
-
 static weft_status check_plan(const weft_served_model *m, const weft_generate_params *p, bool held, bool canvas,
                               weft_error *error) {
-  weft_call_form form = weft_chat_call_form(m->chat);
-  if (has_strict(p) && is_loose(p, form)) {
-    return weft_fail(error, WEFT_E_UNSUPPORTED,
-                     "a strict tool is not supported with tool_choice auto for %s, which writes calls in the form %s: "
-                     "leave strict out, or say tool_choice required",
-                     m->name, weft_call_form_name(form));
-  }
   if (!held || !canvas || m->runner->ops->info(m->runner)->holds_canvases) return WEFT_OK;
   return weft_fail(
       error, WEFT_E_UNSUPPORTED,
@@ -32,8 +20,8 @@ static weft_status check_plan(const weft_served_model *m, const weft_generate_pa
       p->tool_choice != WEFT_TOOLS_AUTO ? "a tool_choice that asks for a call" : "a strict tool");
 }
 
-/* Where the model decides, only strict tools are held to their schema, others to any object; beside a format the answer is
- * held anyway, and all are. */
+/* Where the model decides, only strict tools are held to their schema, others to any object; beside a format the
+ * answer is held anyway, and all are. */
 static void put_tool(const weft_generate_params *p, const weft_tool *t, bool first, weft_text *out) {
   weft_text_puts(out, first ? "{\"name\":" : ",{\"name\":");
   weft_json_words(out, t->name);
@@ -48,9 +36,8 @@ static void put_tool(const weft_generate_params *p, const weft_tool *t, bool fir
 static void put_format(const weft_generate_params *p, weft_call_form form, weft_text *out) {
   bool named = p->tool_choice == WEFT_TOOLS_NAMED, several = !named && !p->one_call;
   bool free = p->tool_choice == WEFT_TOOLS_AUTO && p->format == WEFT_FORMAT_ANY;
-  weft_text_printf(out, "{\"form\":\"%s\",\"free\":%s,\"several\":%s,\"loose\":%s,\"tools\":[",
-                   weft_call_form_name(form), free ? "true" : "false", several ? "true" : "false",
-                   is_loose(p, form) ? "true" : "false");
+  weft_text_printf(out, "{\"form\":\"%s\",\"free\":%s,\"several\":%s,\"tools\":[", weft_call_form_name(form),
+                   free ? "true" : "false", several ? "true" : "false");
   for (uint32_t i = 0, n = 0; i < p->prompt.n_tools; i++) {
     if (!named || i == p->named_tool) put_tool(p, &p->prompt.tools[i], n++ == 0, out);
   }
@@ -64,9 +51,7 @@ weft_status call_plan_make(const weft_served_model *m, const weft_generate_param
   bool held = p->tool_choice != WEFT_TOOLS_AUTO || has_strict(p) || p->format != WEFT_FORMAT_ANY;
   weft_status status = check_plan(m, p, held, canvas, error);
   if (status != WEFT_OK) return status;
-  weft_call_form form = weft_chat_call_form(m->chat);
-  bool json = held && !is_loose(p, form);
-  *out = (call_plan){.read = true, .held = held, .form = json ? weft_call_form_held(form) : form};
+  *out = (call_plan){.read = true, .held = held, .form = weft_chat_call_form(m->chat)};
   if (!held) return WEFT_OK;
   put_format(p, out->form, format);
   return weft_text_status(format) == WEFT_OK ? WEFT_OK : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the tools");
@@ -76,11 +61,12 @@ void call_plan_answer(const weft_served_model *m, const weft_generate_params *p,
                       const weft_text *calls, weft_text *out) {
   bool formatted = p->format != WEFT_FORMAT_ANY && !(plan->held && p->tool_choice != WEFT_TOOLS_AUTO);
   weft_text_puts(out, "{\"thinking\":");
-  if (thinks || p->prompt.thinking) {
+  const char *open = m->chat == NULL ? NULL : weft_chat_thought_open(m->chat);
+  if (open != NULL && (thinks || p->prompt.thinking)) { /* a template without markers has no thinking that could end */
     weft_text_puts(out, "{\"open\":");
-    weft_json_words(out, weft_chat_thought_open(m->chat) == NULL ? "" : weft_chat_thought_open(m->chat));
+    weft_json_words(out, open);
     weft_text_puts(out, ",\"close\":");
-    weft_json_words(out, weft_chat_thought_close(m->chat) == NULL ? "" : weft_chat_thought_close(m->chat));
+    weft_json_words(out, weft_chat_thought_close(m->chat));
     weft_text_printf(out, ",\"begun\":%s}", thinks ? "true" : "false");
   } else {
     weft_text_puts(out, "null");

@@ -48,17 +48,18 @@ typedef enum weft_grammar_kind {
 } weft_grammar_kind;
 
 /* The text of CALLS is a JSON object:
- *   "form": the name of a form of calls that weft_call_form_held gives (model/text/calls.h)
+ *   "form": the name of a form of calls (model/text/calls.h)
  *   "tools": [{"name": ..., "parameters": a schema, or left out for any object, "strict": whether a schema that cannot
  *   be held is refused; else more is allowed where it cannot, and the log says so}]
  *   "several": whether there may be more than one call
  *   "free": whether the answer may be, or begin with, text; then it is free up to the marker that begins a call
- *   "loose": calls in the forms gemma and qwen, whose arguments are free up to the marker that ends the call
  * That of ANSWER is one of
- *   "thinking": {"open": a marker, "close": a marker, "begun": whether the prompt has begun it}, or left out; what is thought
+ *   "thinking": {"open": a marker, "close": a marker, "begun": whether the prompt has begun it}, or left out; what is
+ * thought
  *   is free text, and where it was not begun it may be left out
  *   "calls": the text of CALLS as an object, or left out
- *   "format": {"kind": one of the kinds above but CALLS, "text": its text}, or left out; with calls beside it the answer is
+ *   "format": {"kind": one of the kinds above but CALLS, "text": its text}, or left out; with calls beside it the
+ * answer is
  *   either of the two */
 enum { WEFT_GRAMMAR_TEXT_MAX = 256 << 10 }; /* bytes of a grammar's text */
 

@@ -118,6 +118,37 @@ uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker) {
   return to;
 }
 
+void builder_others(grammar_builder *b, uint32_t from, uint32_t to, const char *sorted) {
+  uint32_t low = 0x20;
+  for (const char *at = "\t\n\r"; *at != 0; at++) {
+    if (strchr(sorted, *at) == NULL) builder_bytes(b, from, to, (uint8_t)*at, (uint8_t)*at);
+  }
+  for (; *sorted != 0; sorted++) {
+    if ((uint8_t)*sorted > low) builder_characters(b, from, to, low, (uint8_t)*sorted - 1u);
+    if ((uint8_t)*sorted >= low) low = (uint8_t)*sorted + 1u;
+  }
+  builder_characters(b, from, to, low, 0x10FFFF);
+}
+
+/* After k letters of the marker the state k is reached. After a letter that does not fit at most that one counts,
+ * since the first letter stands in the marker once. */
+void builder_text_until(grammar_builder *b, uint32_t from, uint32_t end, const char *marker, uint32_t after) {
+  uint32_t n = (uint32_t)strlen(marker), byte = weft_token_trie_marker(b->trie, marker), at = from, start = from;
+  uint32_t one = n > 1 ? builder_state(b) : from;
+  for (uint32_t k = 0; k < n && builder_ok(b); k++) {
+    char others[3] = {marker[0], 0, 0};
+    if (k > 0) others[marker[k] > marker[0] ? 1 : 0] = marker[k];
+    if (k > 0) others[marker[k] > marker[0] ? 0 : 1] = marker[0];
+    uint32_t next = k == 0 ? one : k + 1 == n ? after : builder_state(b);
+    if (next != GRAMMAR_NONE) builder_bytes(b, at, next, (uint8_t)marker[k], (uint8_t)marker[k]);
+    if (k > 0) builder_bytes(b, at, one, (uint8_t)marker[0], (uint8_t)marker[0]);
+    builder_others(b, at, start, others);
+    if (end != GRAMMAR_NONE) builder_empty(b, at, end);
+    if (byte != 0 && after != GRAMMAR_NONE) builder_bytes(b, at, after, (uint8_t)byte, (uint8_t)byte);
+    at = next;
+  }
+}
+
 uint32_t builder_count(grammar_builder *b, uint32_t from, uint32_t rule, uint32_t min, uint32_t max) {
   uint32_t to = builder_state(b);
   if (max == 0) {
@@ -195,16 +226,17 @@ static void add_escaped(grammar_builder *b, uint32_t from, uint32_t to, uint32_t
   builder_empty(b, end, to);
 }
 
-static void add_json_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high) {
+static void add_json_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high,
+                                bool tags) {
   uint32_t at = low;
   while (at <= high && builder_ok(b)) {
-    if (at < 0x20 || at == '"' || at == '\\') {
+    if (at < 0x20 || at == '"' || at == '\\' || (tags && at == '<')) {
       bool usual = at >= 0x20 || high < 0x20 || at == '\t' || at == '\n' || at == '\r';
       if (usual) add_escaped(b, from, to, at);
       at += 1;
       continue;
     }
-    uint32_t end = at < '"' ? '"' - 1 : at < '\\' ? '\\' - 1 : 0x10FFFF;
+    uint32_t end = at < '"' ? '"' - 1 : tags && at < '<' ? '<' - 1 : at < '\\' ? '\\' - 1 : 0x10FFFF;
     if (end > high) end = high;
     builder_characters(b, from, to, at, end);
     at = end + 1;
@@ -213,8 +245,13 @@ static void add_json_characters(grammar_builder *b, uint32_t from, uint32_t to, 
 
 void builder_written(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high,
                      grammar_writing writing) {
-  if (writing == WRITING_JSON) {
-    add_json_characters(b, from, to, low, high);
+  if (writing != WRITING_PLAIN) {
+    add_json_characters(b, from, to, low, high, writing == WRITING_TAGS);
+  } else if (low < 0x20 && high >= 0x20) {
+    for (uint32_t c = low; c < 0x20; c++) {
+      if (c == '\t' || c == '\n' || c == '\r') builder_characters(b, from, to, c, c);
+    }
+    builder_characters(b, from, to, 0x20, high);
   } else {
     builder_characters(b, from, to, low, high);
   }

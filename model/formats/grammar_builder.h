@@ -13,7 +13,13 @@
 #define GRAMMAR_NONE UINT32_MAX
 
 /* How text is written into an answer: as it is, or inside a JSON string. */
-typedef enum grammar_writing { WRITING_PLAIN, WRITING_JSON } grammar_writing;
+typedef enum grammar_writing {
+  WRITING_PLAIN,
+  WRITING_JSON,
+  WRITING_TAGS /* the same, and every < is escaped, so that no tag stands there */
+} grammar_writing;
+/* How values are written: as JSON, or as model/formats/grammar_style.h has it. */
+typedef enum grammar_style { STYLE_JSON, STYLE_TAGS, STYLE_GEMMA, STYLES } grammar_style;
 
 typedef enum grammar_edge_kind { EDGE_EMPTY, EDGE_BYTES, EDGE_CALL } grammar_edge_kind;
 
@@ -33,7 +39,8 @@ typedef struct grammar_builder {
   uint32_t n_states, n_edges, n_rules, edges_capacity, rules_capacity;
   uint32_t root;
   uint64_t n_steps;
-  uint32_t shared[8]; /* JSON's rules that are made once: white space, string, character, value */
+  grammar_style style;
+  uint32_t shared[4 * STYLES]; /* rules that are made once in each style: white space, string, character, value */
   const weft_token_trie *trie;
   weft_grammar_work *work; /* the builder's steps are counted there, too */
   weft_status status;
@@ -74,11 +81,16 @@ void builder_call(grammar_builder *b, uint32_t from, uint32_t to, uint32_t rule)
 uint32_t builder_text(grammar_builder *b, uint32_t from, const char *text, size_t n);
 /* A marker of calls: its token, where the vocabulary has one, else its letters. */
 uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker);
+/* Characters but those listed, all of which are ASCII and sorted, and control characters but tabs and ends of lines. */
+void builder_others(grammar_builder *b, uint32_t from, uint32_t to, const char *sorted);
+/* Any text up to and with the marker, whose first letter stands in it once; its letters do not stand in the text.
+ * `end`: where the text may end without it; `after`: where the marker leads; GRAMMAR_NONE: nowhere. */
+void builder_text_until(grammar_builder *b, uint32_t from, uint32_t end, const char *marker, uint32_t after);
 uint32_t builder_count(grammar_builder *b, uint32_t from, uint32_t rule, uint32_t min, uint32_t max);
 /* Characters low to high, surrogates left out, as UTF-8. */
 void builder_characters(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high);
-/* The same as it is written. Inside a JSON string what must be escaped is; of a range that holds other characters, too,
- * only those control characters that text has: tabs and ends of lines. */
+/* The same as it is written: of a range that holds other characters, too, only those control characters that text has,
+ * tabs and ends of lines. Inside a JSON string what must be escaped is. */
 void builder_written(grammar_builder *b, uint32_t from, uint32_t to, uint32_t low, uint32_t high,
                      grammar_writing writing);
 

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "model/formats/grammar_style.h"
 #include "model/text/json_tree.h"
 
 enum { SHARED_INDENT, SHARED_STRING, SHARED_CHARACTER, SHARED_VALUE };
@@ -11,6 +12,7 @@ enum { INDENT_MAX = 32, DIGITS_MAX = 15, KEY_MAX = 1024 };
 
 /* A rule that is made once. new: it was made now, and its inside is to be made. */
 static uint32_t share_rule(grammar_builder *b, uint32_t which, bool *new) {
+  which += 4 * (uint32_t)b->style;
   *new = b->shared[which] == GRAMMAR_NONE;
   if (*new) b->shared[which] = builder_rule_open(b);
   return builder_ok(b) ? b->shared[which] : 0;
@@ -30,6 +32,7 @@ static uint32_t indent_rule(grammar_builder *b) {
 }
 
 uint32_t json_space(grammar_builder *b, uint32_t from) {
+  if (b->style == STYLE_GEMMA) return from;
   uint32_t to = builder_state(b);
   builder_empty(b, from, to);
   builder_bytes(b, from, to, ' ', ' ');
@@ -53,12 +56,17 @@ static void add_hex(grammar_builder *b, uint32_t from, uint32_t to) {
   builder_bytes(b, from, to, 'A', 'F');
 }
 
-/* One character of a string: itself, or an escape; surrogates are left to be written as what they stand for. */
-static void add_string_character(grammar_builder *b, uint32_t from, uint32_t to) {
-  static const char letters[] = "\"\\/bfnrt";
+/* The characters that stand for themselves in a string, < among them or not. */
+static void add_plain(grammar_builder *b, uint32_t from, uint32_t to, bool less) {
   builder_characters(b, from, to, 0x20, '"' - 1);
-  builder_characters(b, from, to, '"' + 1, '\\' - 1);
+  builder_characters(b, from, to, '"' + 1, less ? '\\' - 1 : '<' - 1);
+  if (!less) builder_characters(b, from, to, '<' + 1, '\\' - 1);
   builder_characters(b, from, to, '\\' + 1, 0x10FFFF);
+}
+
+/* Surrogates are left to be written as what they stand for. */
+static void add_escape(grammar_builder *b, uint32_t from, uint32_t to) {
+  static const char letters[] = "\"\\/bfnrt";
   uint32_t escape = builder_text(b, from, "\\", 1), u = builder_text(b, escape, "u", 1);
   for (uint32_t i = 0; letters[i] != 0; i++) builder_bytes(b, escape, to, (uint8_t)letters[i], (uint8_t)letters[i]);
   uint32_t second = builder_state(b), third = builder_state(b), fourth = builder_state(b), d = builder_state(b);
@@ -75,13 +83,38 @@ static void add_string_character(grammar_builder *b, uint32_t from, uint32_t to)
   add_hex(b, fourth, to);
 }
 
+/* One character of a string: itself, or an escape. */
+static void add_string_character(grammar_builder *b, uint32_t from, uint32_t to) {
+  add_plain(b, from, to, b->style != STYLE_TAGS);
+  add_escape(b, from, to);
+}
+
+/* Behind a < within tags no / stands for itself. */
+static void add_less(grammar_builder *b, uint32_t in, uint32_t last) {
+  uint32_t less = builder_text(b, in, "<", 1);
+  builder_characters(b, less, in, 0x20, '"' - 1);
+  builder_characters(b, less, in, '"' + 1, '/' - 1);
+  builder_characters(b, less, in, '/' + 1, '<' - 1);
+  builder_characters(b, less, in, '<' + 1, '\\' - 1);
+  builder_characters(b, less, in, '\\' + 1, 0x10FFFF);
+  builder_bytes(b, less, less, '<', '<');
+  add_escape(b, less, in);
+  builder_bytes(b, less, last, '"', '"');
+}
+
 uint32_t json_string_any(grammar_builder *b, uint32_t from) {
   bool new;
   uint32_t rule = share_rule(b, SHARED_STRING, &new), to = builder_state(b);
   if (new &&builder_ok(b)) {
-    uint32_t in = builder_text(b, b->rule[rule].first, "\"", 1);
-    add_string_character(b, in, in);
-    builder_bytes(b, in, b->rule[rule].last, '"', '"');
+    uint32_t first = b->rule[rule].first, last = b->rule[rule].last;
+    if (b->style == STYLE_GEMMA) {
+      builder_empty(b, style_string_any(b, first), last);
+    } else {
+      uint32_t in = builder_text(b, first, "\"", 1);
+      add_string_character(b, in, in);
+      builder_bytes(b, in, last, '"', '"');
+      if (b->style == STYLE_TAGS) add_less(b, in, last);
+    }
   }
   builder_call(b, from, to, rule);
   return to;
@@ -90,6 +123,7 @@ uint32_t json_string_any(grammar_builder *b, uint32_t from) {
 uint32_t json_string_sized(grammar_builder *b, uint32_t from, uint32_t min, uint32_t max) {
   bool new;
   if (min == 0 && max == GRAMMAR_NONE) return json_string_any(b, from);
+  if (b->style == STYLE_GEMMA) return style_string_sized(b, from, min, max);
   uint32_t rule = share_rule(b, SHARED_CHARACTER, &new), at = builder_text(b, from, "\"", 1);
   if (new &&builder_ok(b)) add_string_character(b, b->rule[rule].first, b->rule[rule].last);
   if (max == GRAMMAR_NONE) {
@@ -138,6 +172,14 @@ static void add_other_keys(grammar_builder *b, uint32_t from, const char *const 
 }
 
 uint32_t json_key_other(grammar_builder *b, uint32_t from, const char *const *name, uint32_t n) {
+  if (b->style == STYLE_GEMMA) return style_key_other(b, from, name, n);
+  if (b->style == STYLE_TAGS) {
+    automaton names = automaton_sized(b, 0, GRAMMAR_NONE), declared = automaton_texts(b, name, n);
+    automaton_exclude(b, &names, &declared);
+    uint32_t to = json_string_of(b, from, &names);
+    automaton_close(&names);
+    return to;
+  }
   uint32_t in = builder_text(b, from, "\"", 1), free_state = builder_state(b), end = builder_state(b);
   const uint32_t to[2] = {free_state, end};
   add_other_keys(b, in, name, 0, n, 0, to);
@@ -148,16 +190,36 @@ uint32_t json_key_other(grammar_builder *b, uint32_t from, const char *const *na
   return end;
 }
 
-uint32_t json_constant(grammar_builder *b, uint32_t from, const json_t *value) {
+uint32_t json_written_constant(grammar_builder *b, uint32_t from, const json_t *value) {
   weft_text text = {0};
   weft_json_write(value, &text);
-  if (weft_text_status(&text) == WEFT_OK) {
-    from = builder_text(b, from, text.bytes, text.n);
-  } else {
-    builder_fail(b, WEFT_E_NO_MEMORY, "no memory for a constant of the schema");
+  if (weft_text_status(&text) != WEFT_OK) builder_fail(b, WEFT_E_NO_MEMORY, "no memory for a constant of the schema");
+  for (size_t i = 0; i < text.n && builder_ok(b); i++) {
+    bool tag = b->style == STYLE_TAGS && text.bytes[i] == '/' && i > 0 && text.bytes[i - 1] == '<';
+    from = builder_text(b, from, tag ? "\\/" : text.bytes + i, tag ? 2 : 1);
   }
   weft_text_free(&text);
   return from;
+}
+
+uint32_t json_constant(grammar_builder *b, uint32_t from, const json_t *value) {
+  return b->style == STYLE_GEMMA ? style_constant(b, from, value) : json_written_constant(b, from, value);
+}
+
+uint32_t json_key(grammar_builder *b, uint32_t from, const char *name) {
+  if (b->style == STYLE_GEMMA) return style_key(b, from, name);
+  json_t *value = json_string(name);
+  if (value == NULL) builder_fail(b, WEFT_E_NO_MEMORY, "no memory for a name of the schema");
+  if (value != NULL) from = json_written_constant(b, from, value);
+  json_decref(value);
+  return from;
+}
+
+uint32_t json_string_of(grammar_builder *b, uint32_t from, automaton *texts) {
+  if (b->style == STYLE_GEMMA) return style_string_of(b, from, texts);
+  uint32_t in = builder_text(b, from, "\"", 1), out = builder_state(b);
+  automaton_emit(b, texts, b->style == STYLE_TAGS ? WRITING_TAGS : WRITING_JSON, in, out);
+  return builder_text(b, out, "\"", 1);
 }
 
 /* ---- numbers ---- */
@@ -282,7 +344,8 @@ static void add_list(grammar_builder *b, uint32_t from, uint32_t to, bool object
   uint32_t open = json_space(b, builder_text(b, from, object ? "{" : "[", 1));
   uint32_t item = builder_state(b), at = item, end = builder_state(b);
   builder_empty(b, open, item);
-  if (object) at = json_colon(b, json_string_any(b, item));
+  if (object)
+    at = json_colon(b, b->style == STYLE_GEMMA ? style_key_other(b, item, NULL, 0) : json_string_any(b, item));
   builder_call(b, at, end, value);
   builder_empty(b, json_comma(b, end), item);
   uint32_t close = json_space(b, end);

@@ -229,8 +229,9 @@ static uint32_t emit_constants(schema_reader *r, const json_t *flat, uint32_t fr
   for (size_t i = 0; builder_ok(b) && i < json_array_size(list); i++) {
     const json_t *value = json_array_get(list, i);
     if (!builder_step(b, json_object_size(flat)) || schema_fits_flat(r, flat, value, 0) != FITS) continue;
-    builder_empty(b, json_constant(b, from, value), to);
-    n += 1;
+    uint32_t end = json_constant(b, from, value);
+    if (end != GRAMMAR_NONE) builder_empty(b, end, to);
+    n += end != GRAMMAR_NONE ? 1 : 0;
   }
   if (n == 0) schema_contradict(r, "none of the values of enum or const fits the other keywords");
   return to;
@@ -275,6 +276,7 @@ static uint32_t emit_flat(schema_reader *r, const json_t *flat, uint32_t from) {
   static const char *const booleans[] = {"true", "false", NULL}, *const null[] = {"null", NULL};
   grammar_builder *b = r->b;
   const json_t *type = json_object_get(flat, "type");
+  if (r->tags) return schema_emit_arguments(r, flat, from);
   if (json_object_get(flat, "enum") != NULL) return emit_constants(r, flat, from);
   uint32_t bits = type == NULL ? implied_bits(flat) : schema_type_bits(r, type), to = builder_state(b), said = 0;
   if (!builder_ok(b)) return from;
@@ -297,7 +299,7 @@ static uint32_t find_rule(schema_reader *r, const char *reference) {
   if (target == NULL) return 0;
   if (json_is_true(target)) return GRAMMAR_NONE; /* any value */
   for (uint32_t i = 0; i < r->n_rules && builder_step(r->b, 1); i++) {
-    if (r->rule[i].schema == target) return r->rule[i].rule;
+    if (r->rule[i].schema == target && r->rule[i].tags == r->tags) return r->rule[i].rule;
   }
   schema_rule *rules = weft_grow(r->rule, r->n_rules, &r->rules_capacity, 64, sizeof *rules);
   if (rules == NULL) {
@@ -306,7 +308,7 @@ static uint32_t find_rule(schema_reader *r, const char *reference) {
   }
   r->rule = rules;
   uint32_t rule = builder_rule_open(r->b);
-  if (builder_ok(r->b)) r->rule[r->n_rules++] = (schema_rule){target, reference, rule};
+  if (builder_ok(r->b)) r->rule[r->n_rules++] = (schema_rule){target, reference, rule, r->tags};
   return rule;
 }
 
@@ -426,6 +428,7 @@ static void read_rules(schema_reader *r) {
   for (uint32_t i = 0; i < r->n_rules && builder_ok(b); i++) {
     (void)snprintf(r->path, sizeof r->path, "%s", r->rule[i].name);
     builder_rule rule = b->rule[r->rule[i].rule];
+    r->tags = r->rule[i].tags;
     builder_empty(b, schema_emit(r, r->rule[i].schema, rule.first), rule.last);
   }
 }
@@ -443,8 +446,10 @@ static uint32_t read_root(schema_reader *r) {
   }
   if (builder_ok(r->b)) read_rules(r);
   if (take_back(r, before)) {
+    json_t *object = schema_keep(r, json_pack("{s:s}", "type", "object"));
+    r->tags = r->b->style == STYLE_TAGS;
     rule = builder_rule_open(r->b);
-    if (builder_ok(r->b)) builder_empty(r->b, json_object_any(r->b, r->b->rule[rule].first), r->b->rule[rule].last);
+    if (builder_ok(r->b)) builder_empty(r->b, emit_flat(r, object, r->b->rule[rule].first), r->b->rule[rule].last);
   }
   weft_free(r->rule);
   weft_free(r->base);
@@ -453,8 +458,9 @@ static uint32_t read_root(schema_reader *r) {
   return rule;
 }
 
-uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *of, bool lenient) {
-  schema_reader r = {.b = b, .path = "#", .of = of, .made = json_array(), .lenient = lenient};
+uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *of, const char *types, bool lenient) {
+  schema_reader r = {.b = b, .path = "#", .of = of, .made = json_array(), .lenient = lenient, .types = types};
+  r.tags = b->style == STYLE_TAGS;
   r.root = json_deep_copy(schema);
   if (r.root == NULL || r.made == NULL) builder_fail(b, WEFT_E_NO_MEMORY, "no memory for the schema");
   return read_root(&r);

@@ -32,6 +32,7 @@ typedef struct schema_rule {
   const json_t *schema;
   const char *name; /* the reference by which the schema was found */
   uint32_t rule;
+  bool tags;
 } schema_rule;
 
 typedef struct schema_reader {
@@ -40,17 +41,19 @@ typedef struct schema_reader {
   json_t *made; /* a list of schemas that were made: kept to the end, since rules are found by their address */
   schema_rule *rule;
   uint32_t n_rules, rules_capacity, depth;
-  char path[200]; /* where the reader is, for messages */
-  const char *of; /* of what the schema is a part, for messages; NULL: the schema is the whole format */
-  char *base;     /* the URI of the root */
-  bool lenient;   /* what cannot be held is widened, and told in the log, instead of refused */
-  bool refers;    /* it has references, so answers may be nested deeper than it is */
+  char path[200];    /* where the reader is, for messages */
+  const char *of;    /* of what the schema is a part, for messages; NULL: the schema is the whole format */
+  char *base;        /* the URI of the root */
+  bool lenient;      /* what cannot be held is widened, and told in the log, instead of refused */
+  bool refers;       /* it has references, so answers may be nested deeper than it is */
+  bool tags;         /* what is read now are the arguments themselves, which stand between tags (STYLE_TAGS) */
+  const char *types; /* how each of them is read: weft_callable_types */
   uint32_t n_told;
   uint32_t n_open; /* objects and lists that are open in the rule that is being read */
 } schema_reader;
 
-/* A rule for a schema that is a part of a larger text. */
-uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *of, bool lenient);
+/* A rule for the schema of a call's arguments in the builder's style. types: for STYLE_TAGS, how each is read. */
+uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *of, const char *types, bool lenient);
 
 /* A failure that names the place. */
 void schema_fail(schema_reader *r, weft_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
@@ -117,8 +120,12 @@ json_bounds schema_bounds(schema_reader *r, const json_t *flat);
 uint32_t schema_emit(schema_reader *r, const json_t *schema, uint32_t from);
 /* Of flat schemas. */
 uint32_t schema_emit_object(schema_reader *r, const json_t *flat, uint32_t from);
+/* Of a call, where they stand between tags. */
+uint32_t schema_emit_arguments(schema_reader *r, const json_t *flat, uint32_t from);
 uint32_t schema_emit_array(schema_reader *r, const json_t *flat, uint32_t from);
 uint32_t schema_emit_string(schema_reader *r, const json_t *flat, uint32_t from);
+/* A text between tags, and the tag that ends it. nullable: null is read as no text. */
+uint32_t schema_emit_argument(schema_reader *r, const json_t *schema, bool nullable, uint32_t from);
 /* The texts that a flat schema allows, for names of properties and where several keywords speak of a text
  * (grammar_schema_text.c). */
 automaton schema_texts(schema_reader *r, const json_t *flat);

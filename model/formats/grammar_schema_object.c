@@ -11,6 +11,8 @@
 
 #include "base/memory.h"
 #include "model/formats/grammar_schema.h"
+#include "model/formats/grammar_style.h"
+#include "model/text/calls.h"
 
 enum { SUBSETS_PATTERNS = 3, DISTINCT_MAX = 32, BASES_MAX = 8, PATTERNS_MAX = 64 };
 
@@ -28,7 +30,7 @@ typedef struct object_parts {
   const json_t *other; /* of additional properties; NULL: there are none */
   json_t *patterns;    /* a pattern: a schema; NULL: none */
   uint32_t min, max;   /* properties in all */
-  bool never;
+  bool never, tags;    /* tags: they are arguments that stand between tags */
 } object_parts;
 
 static int compare_names(const void *a, const void *b) {
@@ -75,6 +77,14 @@ static void add_property(schema_reader *r, object_parts *parts, const char *name
   if (required && r->lenient && json_is_false(schema)) {
     schema_widen(r, "the property '%.40s' is required and cannot be", name);
     schema = json_true();
+  }
+  if (!style_writes_name(r->b, parts->tags, name)) {
+    if (required && r->lenient)
+      schema_widen(r, "the form of the model's calls has no way to write the name '%.40s'", name);
+    if (required && !r->lenient)
+      schema_contradict(r, "the form of the model's calls has no way to write the name '%.40s'", name);
+    parts->never = parts->never || (required && !r->lenient);
+    return;
   }
   bool stays = required && r->lenient; /* what cannot be held of it is widened where it is written */
   if (!stays && (schema_is_never(r, schema) || !may_be_named(r, parts->flat, name))) {
@@ -144,13 +154,26 @@ static void read_parts(schema_reader *r, const json_t *flat, object_parts *parts
 
 /* ---- names of others ---- */
 
-/* A key, a colon and a value. */
-static void emit_pair(schema_reader *r, const automaton *name, const json_t *schema, uint32_t rule) {
+/* The value of a member behind its name: to the end of the value, or of the tag that ends it. name NULL: of any
+ * other. */
+static uint32_t emit_value(schema_reader *r, bool tags, const char *name, const json_t *schema, uint32_t from) {
+  grammar_builder *b = r->b;
+  if (!tags) return schema_emit(r, schema, json_colon(b, from));
+  weft_callable_kind kind = weft_callable_reads(r->types, name == NULL ? "" : name, name == NULL ? 0 : strlen(name));
+  if (kind != WEFT_CALLABLE_VALUE) return schema_emit_argument(r, schema, kind == WEFT_CALLABLE_TEXT_OR_NULL, from);
+  return style_tag_close(b, schema_emit(r, schema, from));
+}
+
+/* A name out of a set, and a value. */
+static void emit_pair(schema_reader *r, const object_parts *parts, automaton *name, const json_t *schema,
+                      uint32_t rule) {
   grammar_builder *b = r->b;
   if (automaton_is_empty(name) || !builder_ok(b)) return;
-  uint32_t in = builder_text(b, b->rule[rule].first, "\"", 1), out = builder_state(b);
-  automaton_emit(b, name, WRITING_JSON, in, out);
-  uint32_t to = schema_emit(r, schema, json_colon(b, builder_text(b, out, "\"", 1)));
+  uint32_t first = b->rule[rule].first;
+  uint32_t at = parts->tags               ? style_tag_of(b, first, name)
+                : b->style == STYLE_GEMMA ? style_key_of(b, first, name)
+                                          : json_string_of(b, first, name);
+  uint32_t to = emit_value(r, parts->tags, NULL, schema, at);
   if (builder_ok(b)) builder_empty(b, to, b->rule[rule].last);
 }
 
@@ -223,7 +246,7 @@ static void emit_pairs_of(schema_reader *r, const object_parts *parts, uint64_t 
       automaton sized = sized_by_rest(r->b, rest, n_rests);
       automaton_narrow(r->b, &names, &sized);
     }
-    emit_pair(r, &names, schema, rule);
+    emit_pair(r, parts, &names, schema, rule);
     automaton_close(&names);
     automaton_close(&base[i]);
   }
@@ -238,8 +261,9 @@ static uint32_t other_rule(schema_reader *r, const object_parts *parts, uint32_t
   if (n_patterns == 0 && n_rests <= 1 && json_object_get(parts->flat, FLAT_NAMES) == NULL) {
     uint32_t first = b->rule[rule].first, last = b->rule[rule].last;
     if (parts->other == NULL) return rule;
-    uint32_t at = json_colon(b, json_key_other(b, first, parts->sorted, parts->n_sorted));
-    builder_empty(b, schema_emit(r, parts->other, at), last);
+    uint32_t at = parts->tags ? style_tag_other(b, first, parts->sorted, parts->n_sorted)
+                              : json_key_other(b, first, parts->sorted, parts->n_sorted);
+    builder_empty(b, emit_value(r, parts->tags, NULL, parts->other, at), last);
     return rule;
   }
   if (n_patterns > PATTERNS_MAX)
@@ -256,18 +280,18 @@ static uint32_t other_rule(schema_reader *r, const object_parts *parts, uint32_t
 
 /* ---- the object ---- */
 
+static uint32_t put_comma(const object_parts *parts, grammar_builder *b, uint32_t from) {
+  return parts->tags ? from : json_comma(b, from);
+}
+
 /* The name and the value of a property: the path says which. */
-static uint32_t emit_member(schema_reader *r, const property *p, uint32_t from) {
+static uint32_t emit_member(schema_reader *r, const object_parts *parts, const property *p, uint32_t from) {
+  grammar_builder *b = r->b;
   size_t before = strlen(r->path);
-  json_t *name = json_string(p->name);
-  if (name == NULL) {
-    schema_fail(r, WEFT_E_NO_MEMORY, "no memory for it");
-    return from;
-  }
   (void)snprintf(r->path + before, sizeof r->path - before, "/%.40s", p->name);
-  uint32_t to = schema_emit(r, p->schema, json_colon(r->b, json_constant(r->b, from, name)));
+  uint32_t at = parts->tags ? style_tag(b, from, p->name) : json_key(b, from, p->name);
+  uint32_t to = emit_value(r, parts->tags, p->name, p->schema, at);
   r->path[before] = 0;
-  json_decref(name);
   return to;
 }
 
@@ -291,7 +315,7 @@ static uint32_t emit_some(schema_reader *r, const object_parts *parts, uint32_t 
   if (most == 0) return end;
   for (uint32_t i = 0; least > 1 && i < least && builder_ok(b); i++) {
     uint32_t next = builder_state(b), one = other_rule(r, parts, i, least);
-    builder_call(b, begun || i > 0 ? json_comma(b, at) : at, next, one);
+    builder_call(b, begun || i > 0 ? put_comma(parts, b, at) : at, next, one);
     at = next;
   }
   if (least > 1) {
@@ -312,7 +336,7 @@ static uint32_t emit_others(schema_reader *r, const object_parts *parts, const o
   grammar_builder *b = r->b;
   uint32_t end = builder_state(b), rule[2] = {other_rule(r, parts, 0, 1), builder_rule_open(b)};
   if (!builder_ok(b)) return end;
-  builder_call(b, json_comma(b, b->rule[rule[1]].first), b->rule[rule[1]].last, rule[0]);
+  builder_call(b, put_comma(parts, b, b->rule[rule[1]].first), b->rule[rule[1]].last, rule[0]);
   for (uint32_t c = 0; c < places->n && builder_ok(b); c++) {
     uint32_t before = places->counted ? c : c == 0 ? 0 : parts->n_required;
     if (c == 0 && parts->n_required > 0) continue;
@@ -334,17 +358,17 @@ static void emit_declared(schema_reader *r, const object_parts *parts, object_pl
     for (uint32_t c = 0; c < places->n; c++) next[c] = builder_state(b);
     for (uint32_t c = 0; c < places->n && !p->required; c++) builder_empty(b, places->at[c], next[c]);
     if (places->counted && builder_ok(b)) {
-      builder_empty(b, emit_member(r, p, b->rule[rule].first), b->rule[rule].last);
+      builder_empty(b, emit_member(r, parts, p, b->rule[rule].first), b->rule[rule].last);
       for (uint32_t c = 0; c + 1 < places->n && c <= i && builder_ok(b); c++) {
         if (parts->max != GRAMMAR_NONE && c + 1 > parts->max) break;
-        builder_call(b, c > 0 ? json_comma(b, places->at[c]) : places->at[c], next[c + 1], rule);
+        builder_call(b, c > 0 ? put_comma(parts, b, places->at[c]) : places->at[c], next[c + 1], rule);
       }
     } else if (builder_ok(b)) {
       bool first = true; /* nothing that is required came before */
       for (uint32_t k = 0; k < i; k++) first = first && !parts->property[k].required;
       if (first) builder_empty(b, places->at[0], name);
-      if (i > 0) builder_empty(b, json_comma(b, places->at[1]), name);
-      builder_empty(b, emit_member(r, p, name), next[1]);
+      if (i > 0) builder_empty(b, put_comma(parts, b, places->at[1]), name);
+      builder_empty(b, emit_member(r, parts, p, name), next[1]);
     }
     memcpy(places->at, next, places->n * sizeof *next);
   }
@@ -373,17 +397,71 @@ static uint32_t emit_parts(schema_reader *r, const object_parts *parts, uint32_t
   return end;
 }
 
-uint32_t schema_emit_object(schema_reader *r, const json_t *flat, uint32_t from) {
+/* From before the first member to behind the last one. */
+static uint32_t emit_members(schema_reader *r, const json_t *flat, bool tags, uint32_t from) {
   grammar_builder *b = r->b;
-  object_parts parts = {0};
-  uint32_t open = json_space(b, builder_text(b, from, "{", 1)), end = builder_state(b);
+  object_parts parts = {.tags = tags};
+  uint32_t end = builder_state(b);
   read_parts(r, flat, &parts);
   uint32_t *at = weft_alloc(parts.n + 2u, sizeof *at), *next = weft_alloc(parts.n + 2u, sizeof *next);
   if (at == NULL || next == NULL) schema_fail(r, WEFT_E_NO_MEMORY, "no memory for it");
-  if (builder_ok(b) && !parts.never) builder_empty(b, emit_parts(r, &parts, open, at, next), end);
+  if (builder_ok(b) && !parts.never) builder_empty(b, emit_parts(r, &parts, from, at, next), end);
   weft_free(at);
   weft_free(next);
   weft_free(parts.property);
   weft_free((void *)parts.sorted);
-  return builder_text(b, json_space(b, end), "}", 1);
+  return end;
+}
+
+uint32_t schema_emit_object(schema_reader *r, const json_t *flat, uint32_t from) {
+  uint32_t open = json_space(r->b, builder_text(r->b, from, "{", 1));
+  return builder_text(r->b, json_space(r->b, emit_members(r, flat, false, open)), "}", 1);
+}
+
+/* ---- arguments between tags ---- */
+
+/* An object that is a constant; GRAMMAR_NONE: it cannot be written. */
+static uint32_t put_constant(schema_reader *r, const json_t *value, uint32_t from) {
+  grammar_builder *b = r->b;
+  const char *name;
+  json_t *member;
+  json_object_foreach((json_t *)(uintptr_t)value, name, member) {
+    weft_callable_kind kind = weft_callable_reads(r->types, name, strlen(name));
+    const char *text = json_string_value(member);
+    bool null = json_is_null(member) && kind == WEFT_CALLABLE_TEXT_OR_NULL;
+    bool fits = kind == WEFT_CALLABLE_VALUE || null || (text != NULL && strstr(text, TAGS_CLOSE) == NULL);
+    if (kind == WEFT_CALLABLE_TEXT_OR_NULL && text != NULL && strcmp(text, "null") == 0) fits = false;
+    from = fits ? style_tag(b, from, name) : GRAMMAR_NONE;
+    if (from == GRAMMAR_NONE) return from;
+    from = kind == WEFT_CALLABLE_VALUE || null ? json_written_constant(b, from, member)
+                                               : builder_text(b, from, text, json_string_length(member));
+    from = style_tag_close(b, from);
+  }
+  return from;
+}
+
+uint32_t schema_emit_arguments(schema_reader *r, const json_t *flat, uint32_t from) {
+  grammar_builder *b = r->b;
+  const json_t *list = json_object_get(flat, "enum");
+  uint32_t to = builder_state(b), n_open = r->n_open;
+  bool any = list == NULL;
+  r->tags = false;
+  r->n_open = 1;
+  if (list == NULL && (schema_flat_bits(r, flat) & TYPE_OBJECT) != 0) {
+    builder_empty(b, emit_members(r, flat, true, from), to);
+  }
+  for (size_t i = 0; i < json_array_size(list) && builder_step(b, 4); i++) {
+    const json_t *value = json_array_get(list, i);
+    bool object = (schema_value_bits(value) & TYPE_OBJECT) != 0;
+    if (!object || schema_fits_flat(r, flat, value, 0) != FITS) continue;
+    uint32_t in = builder_state(b);
+    builder_empty(b, from, in);
+    uint32_t end = put_constant(r, value, in);
+    if (end != GRAMMAR_NONE) builder_empty(b, end, to);
+    any = any || end != GRAMMAR_NONE;
+  }
+  if (!any) schema_contradict(r, "none of the values of enum or const can be written as arguments");
+  r->tags = true;
+  r->n_open = n_open;
+  return to;
 }

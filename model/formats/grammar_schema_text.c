@@ -8,6 +8,7 @@
 
 #include "base/memory.h"
 #include "model/formats/grammar_schema.h"
+#include "model/formats/grammar_style.h"
 
 enum { LONGEST_BESIDE = 256 }; /* characters, where another keyword speaks of the text, too */
 
@@ -161,14 +162,50 @@ uint32_t schema_emit_string(schema_reader *r, const json_t *flat, uint32_t from)
                              : schema_format_pattern(json_string_value(json_array_get(formats, 0)));
   }
   if (alone != NULL && r->lenient && !is_readable(r, alone)) return json_string_any(b, from);
-  uint32_t in = builder_text(b, from, "\"", 1), out = builder_state(b);
-  if (alone != NULL) {
+  if (alone != NULL && b->style == STYLE_JSON) {
+    uint32_t in = builder_text(b, from, "\"", 1), out = builder_state(b);
     grammar_read_pattern(b, alone, strlen(alone), WRITING_JSON, in, out);
-  } else {
-    automaton a = schema_texts(r, flat);
-    if (builder_ok(b) && automaton_is_empty(&a)) schema_contradict(r, "no text fits all that is said of it");
-    automaton_emit(b, &a, WRITING_JSON, in, out);
-    automaton_close(&a);
+    return builder_text(b, out, "\"", 1);
   }
-  return builder_text(b, out, "\"", 1);
+  automaton a = schema_texts(r, flat);
+  if (builder_ok(b) && automaton_is_empty(&a)) schema_contradict(r, "no text fits all that is said of it");
+  uint32_t to = json_string_of(b, from, &a);
+  automaton_close(&a);
+  return to;
+}
+
+/* An argument between tags that is a text by its schema: it stands there as it is. nullable: the word null is none. */
+static uint32_t emit_argument(schema_reader *r, const json_t *flat, bool nullable, uint32_t from) {
+  static const char *const said[] = {FLAT_PATTERNS, FLAT_NO_PATTERNS, FLAT_FORMATS, FLAT_NO_TEXTS, "enum"};
+  static const char *const null[] = {"null"};
+  grammar_builder *b = r->b;
+  uint32_t min = schema_count(r, flat, "minLength", 0), max = schema_count(r, flat, "maxLength", GRAMMAR_NONE);
+  bool plain = !nullable;
+  for (size_t i = 0; i < sizeof said / sizeof *said && plain; i++) plain = json_object_get(flat, said[i]) == NULL;
+  if (max < min) schema_contradict(r, "maxLength is less than minLength");
+  if (max < min || !builder_ok(b)) return builder_state(b);
+  if (plain && min == 0 && max == GRAMMAR_NONE) return style_argument_any(b, from);
+  if (plain) return style_argument_sized(b, from, min, max);
+  automaton a = schema_texts(r, flat);
+  if (nullable) {
+    automaton one = automaton_texts(b, null, 1);
+    automaton_exclude(b, &a, &one);
+  }
+  uint32_t to = style_argument_of(b, from, &a);
+  automaton_close(&a);
+  return to;
+}
+
+uint32_t schema_emit_argument(schema_reader *r, const json_t *schema, bool nullable, uint32_t from) {
+  grammar_builder *b = r->b;
+  const json_t *flats = schema_flatten(r, schema, 0);
+  uint32_t to = builder_state(b);
+  for (size_t i = 0; i < json_array_size(flats) && builder_ok(b); i++) {
+    const json_t *flat = json_array_get(flats, i);
+    uint32_t bits = schema_flat_bits(r, flat);
+    if ((bits & TYPE_STRING) != 0) builder_empty(b, emit_argument(r, flat, nullable, from), to);
+    bool null = nullable && (bits & TYPE_NULL) != 0;
+    if (null) builder_empty(b, style_tag_close(b, builder_text(b, from, "null", 4)), to);
+  }
+  return to;
 }

@@ -76,10 +76,6 @@ bool weft_call_form_has(weft_call_form form, const char *marker) {
   return false;
 }
 
-weft_call_form weft_call_form_held(weft_call_form form) {
-  return form == WEFT_CALLS_GEMMA || form == WEFT_CALLS_QWEN ? WEFT_CALLS_JSON : form;
-}
-
 /* ---- looking ---- */
 
 calls_match calls_match_at(const weft_call_reader *r, size_t from, const char *word) {

@@ -38,10 +38,6 @@ typedef enum weft_call_form {
 /* The form that the model writes whose chat template is these n bytes. */
 weft_call_form weft_call_form_of(const char *chat_template, size_t n);
 const char *weft_call_form_name(weft_call_form form);
-/* The form of calls when a grammar forces a model to call: the model's own form where a grammar can describe it, else
- * JSON. */
-weft_call_form weft_call_form_held(weft_call_form form);
-
 /* The markers before and after a call; NULL: the form has none. */
 const char *weft_call_form_open(weft_call_form form);
 const char *weft_call_form_close(weft_call_form form);
@@ -61,6 +57,14 @@ typedef struct weft_callable {
  * schema, so that a schema is parsed once, however often its function is called. parameters: the JSON schema of the
  * function's arguments; NULL: there is none. */
 weft_status weft_callable_types(const char *parameters, weft_text *out);
+/* How the text of an argument is read: as a string; the same, but for the word null; as JSON, or as a string where it
+ * is no JSON. types: what weft_callable_types made, or NULL; name: of n bytes, none of a parameter's for any other. */
+typedef enum weft_callable_kind {
+  WEFT_CALLABLE_TEXT,
+  WEFT_CALLABLE_TEXT_OR_NULL,
+  WEFT_CALLABLE_VALUE
+} weft_callable_kind;
+weft_callable_kind weft_callable_reads(const char *types, const char *name, size_t n);
 
 typedef struct weft_call_sink {
   void *self;

@@ -5,43 +5,11 @@
 #include <string.h>
 
 #include "model/text/calls_internal.h"
-#include "model/text/json_tree.h"
 
 enum { BETWEEN, OPEN_STRING, OPEN_VALUE, OPEN_EITHER, STRING, VALUE, EITHER }; /* EITHER: a string, or null */
 
 const char calls_function_open[] = "<function=", calls_function_close[] = "</function>";
 static const char parameter_open[] = "<parameter=", parameter_close[] = "</parameter>";
-
-/* ---- types: for each parameter that is no plain string a letter, its name and a zero byte; then a zero byte ---- */
-
-static const char any_value = 'v', string_or_null = 'n';
-
-/* The letter of a parameter; 0: it is a plain string. */
-static char type_of(const json_t *schema) {
-  const json_t *type = json_object_get(schema, "type");
-  bool string = false, null = false;
-  size_t n_types = json_is_array(type) ? json_array_size(type) : 1;
-  for (size_t i = 0; i < n_types; i++) {
-    const char *word = json_string_value(json_is_array(type) ? json_array_get(type, i) : type);
-    string = string || (word != NULL && strcmp(word, "string") == 0);
-    null = null || (word != NULL && strcmp(word, "null") == 0);
-  }
-  return !string ? any_value : null ? string_or_null : 0;
-}
-
-weft_status weft_callable_types(const char *parameters, weft_text *out) {
-  json_t *schema = parameters == NULL ? NULL : weft_json_read(parameters, strlen(parameters), 0, NULL), *property;
-  const char *name;
-  json_object_foreach(json_object_get(schema, "properties"), name, property) {
-    char type = type_of(property);
-    if (type == 0) continue;
-    weft_text_append(out, &type, 1);
-    weft_text_append(out, name, strlen(name) + 1);
-  }
-  json_decref(schema);
-  weft_text_append(out, "", 1);
-  return weft_text_status(out);
-}
 
 static const char *find_types(const weft_call_reader *r, const char *name, size_t n) {
   for (uint32_t i = 0; i < r->n_callable; i++) {
@@ -53,11 +21,8 @@ static const char *find_types(const weft_call_reader *r, const char *name, size_
 
 /* How the text of a parameter is read. */
 static uint8_t reading_of(const weft_call_reader *r, const char *name, size_t n) {
-  for (const char *at = r->types; at != NULL && *at != 0; at += strlen(at) + 1) {
-    if (strlen(at + 1) != n || memcmp(at + 1, name, n) != 0) continue;
-    return *at == any_value ? OPEN_VALUE : OPEN_EITHER;
-  }
-  return OPEN_STRING;
+  static const uint8_t readings[] = {OPEN_STRING, OPEN_EITHER, OPEN_VALUE};
+  return readings[weft_callable_reads(r->types, name, n)];
 }
 
 /* ---- reading ---- */

@@ -7,6 +7,7 @@
 
 #include "base/log.h"
 #include "base/memory.h"
+#include "model/text/token_trie.h"
 #include "model/text/chat_internal.h"
 #include "model/text/chat_messages.h"
 #include "model/text/json_tree.h"
@@ -54,10 +55,13 @@ static void read_thoughts(weft_chat *chat, weft_bytes t) {
   for (int k = CHAT_THOUGHTS_CHANNEL; k <= CHAT_THOUGHTS_TAGS; k++) {
     int32_t from = weft_tokenizer_find(chat->tokenizer, thought_open[k]),
             to = weft_tokenizer_find(chat->tokenizer, thought_close[k]);
-    if (from < 0 || to < 0 || !has_text(t, k == CHAT_THOUGHTS_CHANNEL ? thought_open[k] : thought_close[k])) continue;
+    bool tokens = weft_token_trie_is_marker(chat->tokenizer, from) && weft_token_trie_is_marker(chat->tokenizer, to);
+    if (!has_text(t, k == CHAT_THOUGHTS_CHANNEL ? thought_open[k] : thought_close[k])) continue;
+    if (!tokens && k != CHAT_THOUGHTS_TAGS) continue;
+    chat->thought_letters = !tokens;
     chat->thoughts = (chat_thoughts)k;
-    chat->thought = from;
-    chat->thought_end = to;
+    if (tokens) chat->thought = from;
+    if (tokens) chat->thought_end = to;
     break;
   }
   chat->lacks_switch = has_text(t, "<|think|>") && weft_tokenizer_find(chat->tokenizer, "<|think|>") < 0;
@@ -175,9 +179,26 @@ void weft_chat_close(weft_chat *chat) {
   weft_free(chat);
 }
 
-/* The last marker decides: only the template's own bytes are markers. */
+/* Whether the text of the tokens ends with the letters that begin thinking, and line ends. */
+static bool ends_with_letters(const weft_chat *chat, const int32_t *tokens, uint32_t n) {
+  enum { LAST = 32 }; /* tokens that are looked at: as many as the letters and a few blanks may be */
+  const char *open = thought_open[chat->thoughts];
+  size_t n_open = strlen(open);
+  weft_text text = {0};
+  for (uint32_t i = n > LAST ? n - LAST : 0; i < n; i++) {
+    (void)weft_tokenizer_piece(chat->tokenizer, tokens[i], true, &text);
+  }
+  while (text.n > 0 && strchr(" \n", text.bytes[text.n - 1]) != NULL) text.n -= 1;
+  bool ends = text.n >= n_open && memcmp(text.bytes + text.n - n_open, open, n_open) == 0;
+  weft_text_free(&text);
+  return ends;
+}
+
+/* The last marker decides: only the template's own bytes are markers. Markers of letters, which a user may have
+ * written, too, count at the very end alone. */
 bool weft_chat_starts_thinking(const weft_chat *chat, const int32_t *tokens, uint32_t n) {
   if (chat->thoughts == CHAT_THOUGHTS_NONE) return false;
+  if (chat->thought_letters) return ends_with_letters(chat, tokens, n);
   while (n > 0 && tokens[n - 1] != chat->thought && tokens[n - 1] != chat->thought_end) n -= 1;
   return n > 0 && tokens[n - 1] == chat->thought;
 }

@@ -27,7 +27,8 @@ struct weft_chat {
   chat_told *told;
   char *name; /* where the template comes from, for messages */
   chat_thoughts thoughts;
-  int32_t thought, thought_end; /* -1 with CHAT_THOUGHTS_NONE */
+  int32_t thought, thought_end; /* -1 with CHAT_THOUGHTS_NONE, and where the markers are letters */
+  bool thought_letters;         /* the vocabulary has no tokens for the markers: they are read in the text */
   weft_call_form calls;         /* how the model writes calls of tools */
   int32_t call_marker[WEFT_CALL_MARKERS];
   uint32_t n_call_markers;

@@ -4,8 +4,9 @@
 
 #include "model/text/chat_internal.h"
 
-enum { IN_ANSWER, IN_NAME, IN_THINKING };
-enum { NAME_MAX_BYTES = 64 }; /* a channel's name longer than this was no name */
+/* IN_START: before the first text of an answer whose markers are letters. */
+enum { IN_ANSWER, IN_NAME, IN_THINKING, IN_START };
+enum { NAME_MAX_BYTES = 64, START_BLANKS = 16 }; /* a channel's name longer than this was no name */
 
 /* Where text goes: n bytes of one channel. */
 typedef struct outlet {
@@ -21,7 +22,8 @@ void weft_chat_stream_open(weft_chat_stream *s, const weft_chat *chat, const wef
                            unsigned detok_flags, bool starts_thinking) {
   memset(s, 0, sizeof *s);
   s->chat = chat;
-  s->state = starts_thinking ? IN_THINKING : IN_ANSWER;
+  bool letters = chat != NULL && chat->thought_letters;
+  s->state = starts_thinking ? IN_THINKING : letters ? IN_START : IN_ANSWER;
   s->keeps_newlines = (detok_flags & WEFT_DETOK_WHOLE_TOKENS) != 0;
   weft_detok_open(&s->detok, tokenizer, detok_flags);
 }
@@ -30,7 +32,8 @@ weft_status weft_chat_stream_reserve(weft_chat_stream *s) {
   s->detok.flags &= ~(unsigned)WEFT_DETOK_WHOLE_TOKENS;
   weft_status status = weft_detok_reserve(&s->detok);
   weft_text_reserve(&s->text, weft_detok_text_max(&s->detok));
-  weft_text_reserve(&s->name, NAME_MAX_BYTES);
+  bool letters = s->chat != NULL && s->chat->thought_letters;
+  weft_text_reserve(&s->name, NAME_MAX_BYTES + (letters ? 2 * weft_detok_text_max(&s->detok) : 0));
   if (status == WEFT_OK) status = weft_text_status(&s->text);
   return status == WEFT_OK ? weft_text_status(&s->name) : status;
 }
@@ -82,9 +85,62 @@ static void give_named(weft_chat_stream *s, const char *text, size_t n, const ou
   give_text(s, text + taken, n - taken, out);
 }
 
+/* Leaves out the first n bytes of what is held. */
+static void drop_held(weft_chat_stream *s, size_t n) {
+  if (n > 0) memmove(s->name.bytes, s->name.bytes + n, s->name.n - n);
+  s->name.n -= n;
+}
+
+/* Where the word stands in what is held, or may begin at its end; *whole: it stands there. */
+static size_t find_held(const weft_chat_stream *s, const char *word, bool *whole) {
+  size_t n = strlen(word);
+  *whole = false;
+  for (size_t i = 0; i < s->name.n; i++) {
+    size_t there = s->name.n - i;
+    if (memcmp(s->name.bytes + i, word, there < n ? there : n) != 0) continue;
+    *whole = there >= n;
+    return i;
+  }
+  return s->name.n;
+}
+
+/* Whether the answer begins with what begins thinking; true: that is decided, and what is held goes on behind it. */
+static bool read_start(weft_chat_stream *s, bool last) {
+  size_t blanks = 0, at;
+  bool whole;
+  while (blanks < s->name.n && strchr(" \n", s->name.bytes[blanks]) != NULL) blanks += 1;
+  at = find_held(s, weft_chat_thought_open(s->chat), &whole);
+  if (at == blanks && !whole && !last && blanks <= START_BLANKS) return false;
+  if (whole && at == blanks) drop_held(s, at + strlen(weft_chat_thought_open(s->chat)));
+  s->state = whole && at == blanks ? IN_THINKING : IN_ANSWER;
+  s->skip_newlines = s->state == IN_THINKING;
+  return true;
+}
+
+/* Text where the markers are letters: of what is held with it, as much is given as is decided and of one kind. */
+static void give_lettered(weft_chat_stream *s, const char *text, size_t n, bool last, const outlet *out) {
+  const char *close = weft_chat_thought_close(s->chat);
+  bool closes = false;
+  weft_text_append(&s->name, text, n);
+  if (weft_text_status(&s->name) != WEFT_OK || (s->state == IN_START && !read_start(s, last))) return;
+  size_t end = s->state == IN_THINKING ? find_held(s, close, &closes) : s->name.n;
+  if (last && !closes) end = s->name.n;
+  s->thinking = s->state == IN_THINKING;
+  if (end > 0) give_text(s, s->name.bytes, end, out);
+  drop_held(s, end + (closes ? strlen(close) : 0));
+  if (!closes) return;
+  s->n_newlines = 0;
+  s->state = IN_ANSWER;
+  s->skip_newlines = true; /* what is held of the answer is given with the text that comes next */
+}
+
 /* s->text, which came from the detok, goes where it belongs. */
-static void route_text(weft_chat_stream *s, const outlet *out) {
-  s->thinking = s->state != IN_ANSWER;
+static void route_text(weft_chat_stream *s, bool last, const outlet *out) {
+  s->thinking = s->state != IN_ANSWER && s->state != IN_START;
+  if (s->chat != NULL && s->chat->thought_letters) {
+    give_lettered(s, s->text.n == 0 ? "" : s->text.bytes, s->text.n, last, out);
+    return;
+  }
   if (s->text.n == 0) return;
   if (s->state == IN_NAME) {
     give_named(s, s->text.bytes, s->text.n, out);
@@ -102,7 +158,7 @@ static weft_status take_marker(weft_chat_stream *s, uint32_t next, const outlet 
   uint32_t n = 0;
   weft_text_clear(&s->text);
   weft_status status = weft_detok_flush(&s->detok, &s->text, &n);
-  route_text(s, out);
+  route_text(s, false, out);
   weft_text_clear(&s->name);
   s->n_newlines = 0;
   s->state = next;
@@ -137,14 +193,14 @@ static weft_status push_token(weft_chat_stream *s, int32_t id, const outlet *out
   weft_text_clear(&s->text);
   weft_status status = print_token(s, id, n_ids);
   if (status != WEFT_OK) return status;
-  route_text(s, out);
+  route_text(s, false, out);
   return stream_status(s);
 }
 
 static weft_status flush_text(weft_chat_stream *s, const outlet *out, uint32_t *n_ids) {
   weft_text_clear(&s->text);
   weft_status status = weft_detok_flush(&s->detok, &s->text, n_ids);
-  route_text(s, out);
+  route_text(s, true, out);
   s->n_newlines = 0;
   return status == WEFT_OK ? stream_status(s) : status;
 }

@@ -41,15 +41,15 @@ static bool is_outside_text(const char *bytes, size_t n) {
 _Static_assert((int)WEFT_CALL_MARKERS == (int)WEFT_TRIE_THOUGHTS, "thinking has the bytes behind those of calls");
 static const char *const thoughts[2][2] = {{"<|channel>", "<channel|>"}, {"<think>", "</think>"}};
 
-static bool is_marker_token(const weft_tokenizer *t, int32_t id) {
+bool weft_token_trie_is_marker(const weft_tokenizer *t, int32_t id) {
   return id >= 0 && !is_plain_token(t, id) && !weft_tokenizer_is_eog(t, id);
 }
 
 /* Which pair of markers of thinking the vocabulary has; 2: none. */
 static uint32_t find_thoughts(const weft_tokenizer *t) {
   uint32_t k = 0;
-  while (k < 2 && !(is_marker_token(t, weft_tokenizer_find(t, thoughts[k][0])) &&
-                    is_marker_token(t, weft_tokenizer_find(t, thoughts[k][1])))) {
+  while (k < 2 && !(weft_token_trie_is_marker(t, weft_tokenizer_find(t, thoughts[k][0])) &&
+                    weft_token_trie_is_marker(t, weft_tokenizer_find(t, thoughts[k][1])))) {
     k += 1;
   }
   return k;
@@ -60,7 +60,7 @@ static uint32_t list_markers(const weft_tokenizer *t, weft_text *text, trie_piec
   for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
     int32_t id = weft_tokenizer_find(t, weft_call_markers[i]);
     const char byte = (char)(WEFT_TRIE_MARKER + i);
-    if (!is_marker_token(t, id)) continue;
+    if (!weft_token_trie_is_marker(t, id)) continue;
     piece[n++] = (trie_piece){.n = 1, .token = id, .at = text->n};
     weft_text_append(text, &byte, 1);
     *found |= 1u << i;

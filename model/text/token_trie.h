@@ -8,8 +8,8 @@
  * generation, markers of a chat and tokens that print nothing have no node: an answer that is held to a grammar
  * never has them, except the end of a generation. Tokens that are part of a character are nodes like any other.
  * Markers of calls (weft_call_markers) that are special tokens of the vocabulary have nodes of one byte each, from
- * WEFT_TRIE_MARKER on, which no UTF-8 has: only a grammar of calls leads there. So have, behind them, the markers between
- * which the model thinks, <|channel> and <channel|> or else <think> and </think>. */
+ * WEFT_TRIE_MARKER on, which no UTF-8 has: only a grammar of calls leads there. So have, behind them, the markers
+ * between which the model thinks, <|channel> and <channel|> or else <think> and </think>. */
 #ifndef WEFT_MODEL_TEXT_TOKEN_TRIE_H
 #define WEFT_MODEL_TEXT_TOKEN_TRIE_H
 
@@ -43,6 +43,9 @@ typedef struct weft_token_trie {
 /* UNSUPPORTED: the vocabulary has no token that ends a generation, which every format needs. */
 weft_status weft_token_trie_open(const weft_tokenizer *tokenizer, weft_token_trie **out, weft_error *error);
 void weft_token_trie_close(weft_token_trie *trie); /* NULL is fine */
+
+/* Whether the token is none of a text: one that stands for a marker does not come from text that spells it. */
+bool weft_token_trie_is_marker(const weft_tokenizer *tokenizer, int32_t id);
 
 /* How many tokens a node has. */
 static inline uint32_t weft_token_trie_n(const weft_token_trie *trie, uint32_t node) {

@@ -202,25 +202,83 @@ static void calls_that_are_cut(void **state) {
   talk_answer_free(&a);
 }
 
-/* Gemma's form is not JSON: calls that must be are written as JSON there, and a strict tool in a free answer is refused. */
-static void a_form_that_is_not_held(void **state) {
-  const char *models[] = {DEMO_AR_MODEL}, *templates[] = {WEFT_SOURCE_DIR "/tests/golden/chat/gemma4.jinja"};
-  weft_open_options options = {
-      .models = models, .n_models = 1, .context = 1024, .chat_templates = templates, .n_chat_templates = 1};
-  weft_text text = {0};
-  talk gemma;
+/* Forms that are no JSON are held in their own syntax: calls that must be, a strict tool in a free answer, several
+ * calls, a format beside them, both ways of writing, and a call comes back in the history. */
+static void forms_that_are_no_json(void **state) {
+  const char *models[] = {DEMO_MODEL}, *templates[] = {WEFT_SOURCE_DIR "/tests/golden/chat/gemma4.jinja",
+                                                       WEFT_SOURCE_DIR "/tests/golden/chat/tools-qwen.jinja"};
+  static const struct {
+    const char *fields;
+    bool must;
+  } rows[] = {
+      {TOOLS ",\"tool_choice\":\"required\",\"parallel_tool_calls\":false", true},
+      {"\"tools\":[" STRICT "," GET_TIME "],\"tool_choice\":\"required\"", true},
+      {"\"tools\":[" STRICT "],\"tool_choice\":{\"type\":\"function\",\"function\":{\"name\":\"find\"}}", true},
+      {"\"tools\":[" STRICT "," GET_TIME "]", false},
+      {"\"tools\":[" STRICT "],\"response_format\":{\"type\":\"json_object\"}", false},
+      {"\"tools\":[" STRICT "],\"thinking\":true", false},
+      {"\"tools\":[" FIND "],\"thinking\":true,\"tool_choice\":\"required\"", true},
+  };
   (void)state;
-  (void)talk_serve(&gemma, NULL, options, (weft_server_options){0});
-  talk_check(talk_ask(gemma.port, "POST", CHAT, "{" USER ",\"tools\":[" STRICT "]}"), 400,
-             "writes calls in the form gemma");
-  json_t *answer = talk_json(gemma.port, CHAT,
-                             "{" USER ",\"tools\":[" FIND
-                             "],\"tool_choice\":\"required\",\"parallel_tool_calls\":false,"
-                             "\"max_tokens\":120,\"seed\":1}");
-  read_whole(at(answer, "choices.0"), &text);
-  json_decref(answer);
-  weft_text_free(&text);
-  talk_close(&gemma);
+  for (size_t t = 0; t < 2; t++) {
+    weft_open_options options = {.models = models,
+                                 .n_models = 1,
+                                 .context = 1024,
+                                 .kv_bytes = 16 << 20,
+                                 .chat_templates = &templates[t],
+                                 .n_chat_templates = 1};
+    talk own;
+    (void)talk_serve(&own, NULL, options, (weft_server_options){0});
+    for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+      weft_text body = {0};
+      weft_text_printf(&body, "{\"mode\":\"%s\",\"max_tokens\":240,\"seed\":%zu," USER ",%s}",
+                       i % 2 == 0 ? "autoregressive" : "diffusion", i, rows[i / 2].fields);
+      json_t *answer = talk_json(own.port, CHAT, body.bytes);
+      json_t *calls = at(answer, "choices.0.message.tool_calls");
+      assert_true(!rows[i / 2].must || json_array_size(calls) > 0);
+      for (size_t k = 0; k < json_array_size(calls); k++) { /* with more tokens there could be more of them */
+        json_t *call = json_array_get(calls, k);
+        check_call(text_at(call, "function.name"), text_at(call, "function.arguments"));
+      }
+      if (calls == NULL) check_content(text_at(answer, "choices.0.message.content"));
+      json_decref(answer);
+      weft_text_free(&body);
+    }
+    talk_close(&own);
+  }
+}
+
+/* Where the marks of thinking are letters, the format begins behind them all the same, and where a template marks
+ * none it is the answer. */
+static void thinking_by_letters(void **state) {
+  static const char *const files[] = {WEFT_SOURCE_DIR "/tests/golden/chat/tools-qwen.jinja",
+                                      WEFT_SOURCE_DIR "/tests/golden/chat/tools-json.jinja"};
+  const char *models[] = {DEMO_MODEL};
+  (void)state;
+  for (size_t t = 0; t < 2; t++) {
+    weft_open_options options = {.models = models,
+                                 .n_models = 1,
+                                 .context = 1024,
+                                 .kv_bytes = 16 << 20,
+                                 .chat_templates = &files[t],
+                                 .n_chat_templates = 1};
+    talk own;
+    (void)talk_serve(&own, NULL, options, (weft_server_options){0});
+    for (int i = 0; i < 6; i++) {
+      weft_text body = {0};
+      weft_text_printf(&body,
+                       "{\"mode\":\"%s\",\"max_tokens\":200,\"seed\":%d," USER
+                       ",%s,\"response_format\":{\"type\":"
+                       "\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":" SCHEMA "}}}",
+                       i % 2 == 0 ? "autoregressive" : "diffusion", i,
+                       i < 4 ? "\"thinking\":true" : "\"reasoning_effort\":\"low\"");
+      json_t *answer = talk_json(own.port, CHAT, body.bytes);
+      check_call("find", text_at(answer, "choices.0.message.content"));
+      json_decref(answer);
+      weft_text_free(&body);
+    }
+    talk_close(&own);
+  }
 }
 
 /* ---- prompts ---- */
@@ -414,7 +472,8 @@ int main(void) {
       cmocka_unit_test(the_model_decides),
       cmocka_unit_test(calls_that_are_cut),
       cmocka_unit_test(text_of_tools_is_no_structure),
-      cmocka_unit_test(a_form_that_is_not_held),
+      cmocka_unit_test(forms_that_are_no_json),
+      cmocka_unit_test(thinking_by_letters),
   };
   return cmocka_run_group_tests(tests, open_server, close_talk);
 }

@@ -8,6 +8,7 @@ refused by name, how many answers are valid, and how long it took.
 
   tests/schemas/check.py build/test_unit_model_grammar model/demo/weft-demo-ar.gguf [--schemas 300] [--answers 8] [--seed 1]
   tests/schemas/check.py build/test_unit_model_canvas_path model/demo/weft-demo.gguf        the same by diffusion
+  tests/schemas/check.py build/test_unit_model_grammar_calls model/demo/weft-demo.gguf --calls gemma      calls
   tests/schemas/check.py PROGRAM GGUF --suite JSON-Schema-Test-Suite/tests/draft2020-12
 """
 import argparse
@@ -190,14 +191,23 @@ def main():
     parser.add_argument("--answers", type=int, default=8)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--suite")
+    parser.add_argument("--calls", metavar="FORM", help="schemas of a strict tool, whose calls have this form: json, qwen, gemma ...")
+    parser.add_argument("--lines", help="a file with a schema a line")
     parser.add_argument("--applied", action="store_true", help="also not, if, patternProperties, contains and the like")
     args = parser.parse_args()
     global APPLIED
     APPLIED = args.applied
     rng = random.Random(args.seed)
     schemas = list(suite_schemas(args.suite)) if args.suite else [("", whole_schema(rng)) for _ in range(args.schemas)]
-    text = "".join(json.dumps(s, ensure_ascii=False) + "\n" for _, s in schemas)
-    run = subprocess.run([args.program, args.vocabulary, "2", str(args.answers)], input=text.encode(), capture_output=True, check=True)
+    if args.lines:
+        schemas = [("", json.loads(line)) for line in pathlib.Path(args.lines).read_text().splitlines()]
+    asked = [s for _, s in schemas]
+    if args.calls:
+        schemas = [(name, s) for name, s in schemas if isinstance(s, dict)]
+        asked = [{"form": args.calls, "tools": [{"name": "f", "parameters": s, "strict": True}]} for _, s in schemas]
+    text = "".join(json.dumps(s, ensure_ascii=False) + "\n" for s in asked)
+    command = [args.program, args.vocabulary, "6" if args.calls else "2", str(args.answers)]
+    run = subprocess.run(command, input=text.encode(), capture_output=True, check=True)
     checker = None if args.suite else jsonschema.Draft202012Validator.FORMAT_CHECKER
     counts, why, slow, answers, bad, lengths = judge(run.stdout.decode().splitlines(), schemas, checker)
     for reason, n in why.most_common(40):

@@ -408,7 +408,7 @@ static void every_allocation_may_fail(void **state) {
 }
 
 int main(int argc, char **argv) {
-  static const grammar_way by_diffusion = {weft_grammar_for_canvases, draw_answer};
+  static const grammar_way by_diffusion = {weft_grammar_for_canvases, draw_answer, NULL};
   if (argc > 1) return grammar_tool(argc, argv, &by_diffusion);
   const struct CMUnitTest tests[] = {cmocka_unit_test(graph_says_what_the_grammar_says),
                                      cmocka_unit_test(every_place_has_a_way_to_the_end),

@@ -16,8 +16,9 @@
 #include "model/text/chat_internal.h"
 #include "tests/support/tokenizer_fixture.h"
 
-#define GEMMA4 "gemma4"
-#define QWEN3  "qwen3"
+#define GEMMA4  "gemma4"
+#define QWEN3   "qwen3"
+#define LETTERS "qwen3 by letters"
 
 typedef struct world {
   tokenizer_fixture f;
@@ -45,10 +46,11 @@ static void world_open(world *w, const char *name, const char *variables) {
     fixture_gemma4(&w->f);
   } else {
     static const char *const specials[] = {"<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>"};
+    uint32_t n = strcmp(name, LETTERS) == 0 ? 2 : 5; /* one vocabulary lacks the tokens of thinking */
     fixture_gpt2(&w->f, "qwen2");
-    for (uint32_t i = 0; i < 5; i++) (void)fixture_token(&w->f, specials[i], i < 2 ? FIXTURE_CONTROL : FIXTURE_USER);
+    for (uint32_t i = 0; i < n; i++) (void)fixture_token(&w->f, specials[i], i < 2 ? FIXTURE_CONTROL : FIXTURE_USER);
   }
-  char *text = template_text(name);
+  char *text = template_text(strcmp(name, LETTERS) == 0 ? QWEN3 : name);
   gguf_writer_string(&w->f.writer, "tokenizer.chat_template", text);
   free(text);
   w->t = fixture_tokenizer(&w->f);
@@ -409,6 +411,41 @@ static void test_stream_qwen3(void **state) {
   world_close(&w);
 }
 
+/* Markers that are no tokens are read in the text, at the beginning of the answer alone. */
+static void test_stream_letters(void **state) {
+  (void)state;
+  world w;
+  world_open(&w, LETTERS, NULL);
+  assert_int_equal(w.chat->thoughts, CHAT_THOUGHTS_TAGS);
+  assert_true(w.chat->thought_letters && weft_chat_can_think(w.chat));
+  parted(&w, "<think>\nhm\n\nha\n</think>\n\nyes\n\n", 0, false, "[t]hm\n\nha[a]yes\n\n");
+  parted(&w, "hm </thin </think>\n\nyes <think>no</think>", 0, true, "[t]hm </thin [a]yes <think>no</think>");
+  parted(&w, "<think>\n\n</think>\n\nyes", 0, false, "[a]yes");
+  parted(&w, "\n <think>a</think>b", 0, false, "[t]a[a]b");
+  parted(&w, "yes <think>a</think>", 0, false, "[a]yes <think>a</think>");
+  parted(&w, "<thi", 0, false, "[a]<thi");
+  parted(&w, "<think>a</thin", 0, false, "[t]a</thin");
+  parted(&w, "\n\n<x", 0, false, "[a]\n\n<x");
+  parted(&w, "", 0, false, "");
+  parted(&w, "<think>a\n</think>\n\nb", WEFT_DETOK_WHOLE_TOKENS, false, "[t]a\n[a]\n\nb");
+  static const struct {
+    const char *text;
+    bool starts;
+  } prompts[] = {{"<|im_start|>assistant\n<think>\n", true}, {"x<think>", true},
+                 {"<think>\n\n</think>\n\n", false},         {"say <think> twice", false},
+                 {"<|im_start|>assistant\n", false},         {"", false}};
+  for (size_t i = 0; i < sizeof prompts / sizeof *prompts; i++) {
+    weft_tokens tokens = {0};
+    weft_error error;
+    assert_int_equal(weft_tokenizer_encode(w.t, prompts[i].text, strlen(prompts[i].text), WEFT_ENCODE_PARSE_SPECIAL,
+                                           &tokens, &error),
+                     WEFT_OK);
+    assert_int_equal(weft_chat_starts_thinking(w.chat, tokens.ids, tokens.n), prompts[i].starts);
+    weft_tokens_free(&tokens);
+  }
+  world_close(&w);
+}
+
 static void test_refused_memory(void **state) {
   (void)state;
   world w;
@@ -441,8 +478,8 @@ static void test_refused_memory(void **state) {
   world_close(&w);
 }
 
-/* Markers of calls that are control tokens are hidden, until calls are looked for; other control tokens, and the markers
- * of other forms, stay hidden. */
+/* Markers of calls that are control tokens are hidden, until calls are looked for; other control tokens, and the
+ * markers of other forms, stay hidden. */
 static void test_call_markers(void **state) {
   static const char *const specials[] = {"<tool_call>", "</tool_call>", "<|im_start|>", "<|im_end|>", "[ARGS]"};
   static const char template[] = "{{ messages[0].content }}{% if tools %}<tool_call>{{ tools }}{% endif %}",
@@ -507,19 +544,13 @@ static void test_results_without_a_place(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_gemma4_oldest_template),
-      cmocka_unit_test(test_gemma4_later_templates),
-      cmocka_unit_test(test_qwen3_hybrid),
-      cmocka_unit_test(test_qwen3_thinking_and_coder),
-      cmocka_unit_test(test_refuses_templates),
-      cmocka_unit_test(test_tools),
-      cmocka_unit_test(test_refuses_messages),
-      cmocka_unit_test(test_text_never_becomes_structure),
-      cmocka_unit_test(test_stream_gemma4),
-      cmocka_unit_test(test_stream_qwen3),
-      cmocka_unit_test(test_refused_memory),
-      cmocka_unit_test(test_call_markers),
-      cmocka_unit_test(test_results_without_a_place),
+      cmocka_unit_test(test_gemma4_oldest_template), cmocka_unit_test(test_gemma4_later_templates),
+      cmocka_unit_test(test_qwen3_hybrid),           cmocka_unit_test(test_qwen3_thinking_and_coder),
+      cmocka_unit_test(test_refuses_templates),      cmocka_unit_test(test_tools),
+      cmocka_unit_test(test_refuses_messages),       cmocka_unit_test(test_text_never_becomes_structure),
+      cmocka_unit_test(test_stream_gemma4),          cmocka_unit_test(test_stream_qwen3),
+      cmocka_unit_test(test_stream_letters),         cmocka_unit_test(test_refused_memory),
+      cmocka_unit_test(test_call_markers),           cmocka_unit_test(test_results_without_a_place),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

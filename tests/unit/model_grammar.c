@@ -525,7 +525,7 @@ static void a_vocabulary_without_an_end_has_no_formats(void **state) {
 }
 
 int main(int argc, char **argv) {
-  static const grammar_way token_by_token = {nothing_more, grammar_sample};
+  static const grammar_way token_by_token = {nothing_more, grammar_sample, NULL};
   if (argc > 1) return grammar_tool(argc, argv, &token_by_token);
   const struct CMUnitTest tests[] = {cmocka_unit_test(languages_are_what_they_say),
                                      cmocka_unit_test(refusals_name_what_is_wrong),
