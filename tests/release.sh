@@ -6,6 +6,7 @@
 #   the tree is committed, and no tag has its version yet
 #   the version of CMakeLists.txt is the newest section of CHANGELOG.md, and nothing stands there as not released
 #   style: with clang-format 14 and clang-tidy installed, since what is left out elsewhere is not left out here
+#   proofs: of every default that has one, the reports are there (docs/proof.md)
 #   records: of the schema, and none that README or docs/ quote is older than the kernels that it speaks of
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -31,6 +32,9 @@ findings=$(python3 bench/records.py age --strict --hash "$code") || {
   grep 'quoted by' <<<"$findings" || true
   refuse "$(tail -1 <<<"$findings"): measure them again on a card (bench/device.sh)"
 }
+
+awaited=$(python3 -c 'import json; print(" ".join(json.load(open("tests/proof/defaults.json"))["awaited"]))')
+[ -z "$awaited" ] || refuse "proofs of defaults are awaited: $awaited: make them on a card (bench/proof.sh card)"
 
 [ "$bad" = 0 ] || { echo "release: $version is not fit for a release: $bad reasons"; exit 1; }
 echo "release: $version may be released, if every test passes"

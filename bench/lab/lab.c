@@ -143,6 +143,7 @@ static const weft_option rows[] = {
     {"work", 0, FIRST, PROVE, WEFT_OPTION_IS_TEXT_OR(weft_lab_config, work, "/tmp"), "DIR",
      "where a folder for logs and copies is made, and removed at the end"},
     {"commit", 0, FIRST, PROVE, TEXT(commit), "TEXT", "the commit that this program was built from, for the report"},
+    {"defaults", 0, FIRST, PROVE, FLAG(defaults), NULL, "only print the defaults that proofs are about, as JSON"},
     {"report-check", 0, FIRST, PROVE, TEXT(report_check), "FILE",
      "only look whether a report is of its schema and what its verdicts are"},
     {"parent", 0, FIRST, BOOT, U32(parent, 0, 0, 1 << 30), "PID", "end when this process ends, which started this one"},

@@ -29,6 +29,7 @@ typedef struct weft_lab_config {
   /* prove */
   const char *matrix, *baseline, *suite, *contract, *budget, *proofs, *work, *commit, *report_check;
   weft_text_list candidates, prompt_files;
+  bool defaults;
   /* boot */
   uint32_t parent, die_at;
   bool dry_run, drop_key;

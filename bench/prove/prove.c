@@ -331,10 +331,19 @@ static int check_report(const weft_lab_config *config) {
   return good == n ? WEFT_EXIT_OK : WEFT_EXIT_FAILED;
 }
 
+static int print_defaults(void) {
+  json_t *defaults = prove_defaults();
+  (void)json_dumpf(defaults, stdout, JSON_INDENT(1));
+  (void)fputs("\n", stdout);
+  json_decref(defaults);
+  return WEFT_EXIT_OK;
+}
+
 int weft_lab_prove(const weft_config *product) {
   const weft_lab_config *config = weft_lab_of(product);
   proof_run run = {.config = config};
   prove_outcome outcome = {.verdict = PROVE_PROVEN};
+  if (config->defaults) return print_defaults();
   if (config->report_check != NULL) return check_report(config);
   if (product->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "prove: name a GGUF file with -m FILE");
   int code = (int)prove_plan_open(&run.plan, config, &outcome);
@@ -347,8 +356,11 @@ int weft_lab_prove(const weft_config *product) {
     prove_plan_close(&run.plan);
     return weft_cli_fail(code, "%s", outcome.line);
   }
-  run.place = (prove_place){
-      .proofs = config->proofs, .folder = run.folder, .models = &product->models, .backend = product->backend};
+  run.place = (prove_place){.proofs = config->proofs,
+                            .folder = run.folder,
+                            .models = &product->models,
+                            .backend = product->backend,
+                            .options = json_object_get(run.plan.matrix, "options")};
   prove_catch_signals();
   code = run_proof(&run);
   if (nftw(run.folder, remove_entry, WORK_FILES, FTW_DEPTH | FTW_PHYS) != 0)

@@ -33,7 +33,7 @@ static json_t *sum_up(const json_t *answers, const char *name) {
   json_t *figure =
       n == 0 ? json_null()
              : json_pack("{s:f, s:f, s:f, s:f, s:i}", "median", median, "least", value[0], "most", value[n - 1],
-                         "spread", median > 0.0 ? (value[n - 1] - value[0]) / median : 0.0, "n", (int)n);
+                         "spread", median > 0.0 ? (value[n - 1] - value[0]) / median : 0.0, "runs", (int)n);
   weft_free(value);
   return figure;
 }
@@ -107,6 +107,37 @@ json_t *prove_facts(const prove_server *server) {
                    share_or_null(server->options), "devices", share_or_null(server->devices), "preflight",
                    share_or_null(server->preflight), "start_seconds", server->start_seconds, "models",
                    share_or_null(server->models), "counted", share_or_null(server->counted));
+}
+
+/* The text in the last brackets of a line of --help; a flag is off, and what has no brackets has no default. */
+static json_t *read_default(const char *line, const char *behind) {
+  const char *left = strrchr(line, '['), *right = left == NULL ? NULL : strchr(left, ']');
+  if (right != NULL) return json_stringn(left + 1, (size_t)(right - left - 1));
+  return json_string(behind[0] == ' ' && behind[1] != ' ' ? "none" : "off"); /* the name of a value follows, or none */
+}
+
+json_t *prove_defaults(void) {
+  static const char *const topics[] = {WEFT_TOPIC_MEMORY ":", WEFT_TOPIC_SCHEDULING ":", WEFT_TOPIC_DEVICE ":"};
+  json_t *defaults = json_object();
+  char *text = NULL, *save = NULL;
+  size_t n = 0;
+  FILE *to = open_memstream(&text, &n);
+  bool inside = false;
+  if (to != NULL) weft_config_help(NULL, WEFT_CMD_SERVE, to);
+  bool written = to != NULL && fclose(to) == 0;
+  for (char *line = written ? strtok_r(text, "\n", &save) : NULL; line != NULL; line = strtok_r(NULL, "\n", &save)) {
+    if (line[0] != ' ') inside = false;
+    for (size_t i = 0; line[0] != ' ' && i < sizeof topics / sizeof *topics; i++)
+      inside = inside || strcmp(line, topics[i]) == 0;
+    const char *name = line[0] == ' ' && inside ? strstr(line, "--") : NULL;
+    if (name == NULL) continue;
+    size_t length = strcspn(name + 2, " ");
+    char key[64];
+    (void)snprintf(key, sizeof key, "%.*s", (int)length, name + 2);
+    (void)json_object_set_new(defaults, key, read_default(line, name + 2 + length)); /* a missing one is missed */
+  }
+  free(text);
+  return defaults;
 }
 
 static json_t *list_models(const weft_text_list *files) {
@@ -197,6 +228,7 @@ json_t *prove_report_make(const prove_plan *plan, const weft_lab_config *config,
   (void)json_object_set_new(report, "version", json_string(weft_version()));
   (void)json_object_set_new(report, "models", list_models(&config->product.models));
   (void)json_object_set_new(report, "matrix", json_string(plan->name));
+  (void)json_object_set_new(report, "defaults", prove_defaults());
   (void)json_object_set_new(report, "baseline", share_or_null(baseline));
   (void)json_object_set_new(report, "derived", write_derived(plan));
   (void)json_object_set_new(report, "starts", json_integer((json_int_t)n_starts));

@@ -14,6 +14,8 @@
 json_t *prove_timing(const json_t *baseline, const json_t *candidate);
 /* What a report says of a configuration: {profile, options, devices, preflight, start_seconds, models}. */
 json_t *prove_facts(const prove_server *server);
+/* {option: default} of `weft serve`, as its --help says them, for all options of memory, scheduling and device. */
+json_t *prove_defaults(void);
 /* Drafted and accepted tokens as a server counts them; null where it counts none. until_us: as ever. */
 json_t *prove_acceptance(uint16_t port, uint64_t until_us);
 /* {name: value} of counters of /metrics, over all labels; 0 where there is none of that name. */

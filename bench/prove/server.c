@@ -61,6 +61,10 @@ static bool make_options(prove_server *server) {
   if (server->place->backend != NULL) {
     good = add_text(server->options, "--backend") && add_text(server->options, server->place->backend);
   }
+  json_object_foreach((json_t *)(uintptr_t)server->place->options, name, value) {
+    bool own = json_object_get(json_object_get(server->profile, "options"), name) != NULL;
+    good = good && (own || add_option(server, server->options, name, value));
+  }
   json_object_foreach(json_object_get(server->profile, "options"), name, value) {
     good = good && add_option(server, server->options, name, value);
   }

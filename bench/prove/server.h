@@ -13,7 +13,8 @@
 typedef struct prove_place {
   const char *proofs, *folder; /* the files, and where temporary ones go */
   const weft_text_list *models;
-  const char *backend; /* NULL: what each profile says */
+  const char *backend;   /* NULL: what each profile says */
+  const json_t *options; /* of the matrix, for every profile that does not say otherwise; NULL: none */
 } prove_place;
 
 typedef struct prove_server {
