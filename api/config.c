@@ -139,6 +139,12 @@ static const weft_option product_rows[] = {
      "most ms between two tokens of an answer; prompts and canvases fill the rest [0: no target]"},
     {"slice-ms", 0, SCHEDULING, ENGINE, U32(slice_ms, 0, 0, 60000), "N",
      "models in use take turns of N ms of the device [0: a step]"},
+    {"draft", 0, SCHEDULING, RUNTIME, LIST(drafts), "HOW",
+     "guess next tokens and compute them in the same step, where that gains; answers stay the same: ngram[:K] from "
+     "each "
+     "request's own text, asked[:K] for requests that ask, or off; MODEL=HOW for one of several models; may be "
+     "repeated "
+     "[off]"},
     {"no-overlap", 0, SCHEDULING, ENGINE, FLAG(no_overlap), NULL, "apply each step before planning the next"},
     {"backend", 0, DEVICE, MODELS, TEXT(backend), "NAME", "ref, cpu or cuda [the best there is]"},
     {"threads", 't', DEVICE, MODELS, U32(threads, 0, 0, 1024), "N", "threads of the cpu backend [0: all cores]"},
@@ -557,6 +563,8 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .n_served_names = config->served_names.n,
                              .kv_8bit = config->kv_8bit.item,
                              .n_kv_8bit = config->kv_8bit.n,
+                             .drafts = config->drafts.item,
+                             .n_drafts = config->drafts.n,
                              .chat_templates = config->chat_templates.item,
                              .n_chat_templates = config->chat_templates.n,
                              .unused_tensors = config->unused_tensors,

@@ -116,7 +116,7 @@ typedef struct weft_option {
 
 typedef struct weft_config {
   /* what is served and how */
-  weft_text_list models, served_names, kv_8bit, chat_templates;
+  weft_text_list models, served_names, kv_8bit, chat_templates, drafts;
   const char *backend, *isa, *precision, *config_file, *spill_file, *devices, *device_mib, *split, *split_ratio;
   uint32_t threads, kv_mib, host_mib, spill_mib, request_mib, context, running, queue, rows, pins;
   uint32_t tpot_ms, slice_ms;

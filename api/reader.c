@@ -218,6 +218,8 @@ static weft_status give_end(weft_generation *g, weft_delta *out) {
                 .canvases = u->n_canvases,
                 .denoise_steps = u->n_denoise_steps,
                 .preemptions = u->n_preemptions,
+                .drafted = u->n_drafted,
+                .accepted = u->n_accepted,
                 .queue_us = u->started_us > u->submitted_us ? u->started_us - u->submitted_us : 0,
                 .first_token_us = u->first_token_us > u->submitted_us ? u->first_token_us - u->submitted_us : 0,
                 .total_us = u->finished_us - u->submitted_us,

@@ -35,7 +35,7 @@ uint64_t weft_generation_bytes(const weft_served_model *m, const weft_generate_p
 static uint64_t longest_request(const weft_served_model *m, bool all) {
   const weft_model_info *info = weft_model_get_info(m->model);
   const weft_generation_size size = {.n_prompt = 1, .answer_max = m->context - 1};
-  weft_request_params params = {.n_tokens = 1, .asked = {.collected = true}};
+  weft_request_params params = {.n_tokens = 1, .asked = {.collected = true, .draft = m->draft}};
   if (all) {
     params.asked.sampling.logprobs = true;
     params.asked.sampling.n_top_logprobs = WEFT_TOP_LOGPROBS_MAX;

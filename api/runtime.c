@@ -13,6 +13,7 @@
 #include "api/answer_defaults.h"
 #include "api/chat_template.h"
 #include "api/config.h"
+#include "api/drafts.h"
 #include "api/request_memory.h"
 #include "api/served_names.h"
 #include "api/step_rows.h"
@@ -117,12 +118,14 @@ static weft_status load_model(weft_runtime *rt, weft_served_model *m, weft_error
     return weft_fail(error, WEFT_E_INVALID, "%s: a context of %u has no room for a prompt and an answer", path,
                      m->context);
   }
-  return answer_defaults_open(&rt->options, m, error);
+  status = drafts_open(&rt->options, m, error);
+  return status == WEFT_OK ? answer_defaults_open(&rt->options, m, error) : status;
 }
 
 static weft_status check_names(const weft_runtime *rt, weft_error *error) {
   weft_status status = served_names_check(rt, error);
   if (status == WEFT_OK) status = chat_templates_check(rt, error);
+  if (status == WEFT_OK) status = drafts_check(rt, error);
   if (status != WEFT_OK) return status;
   for (uint32_t i = 0; i < rt->options.n_kv_8bit; i++) {
     const char *name = rt->options.kv_8bit[i];
@@ -362,6 +365,7 @@ static void write_plan(weft_runtime *rt) {
       weft_text_printf(t, "\n");
     }
     answer_defaults_print(m, t);
+    drafts_print(m, t);
     uint32_t room = weft_engine_room(engine, i, m->context);
     weft_text_printf(t, "  room     %u requests that grow to %u tokens", room, m->context);
     if (info->canvas_length > 0 && info->canvas_length < m->context) {
@@ -429,6 +433,7 @@ static weft_status open_runners(weft_runtime *rt, weft_error *error) {
                                         .name = m->name,
                                         .limits = limits_of(&rt->options),
                                         .n_slots = rt->options.running,
+                                        .draft_rows_max = drafts_rows_max(&rt->options, m),
                                         .n_saves = rt->options.saved_canvases,
                                         .seq_tokens_max = m->context,
                                         .suppressed = suppressed,
@@ -560,6 +565,7 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   rt->options.split = NULL;
   rt->options.split_ratio = NULL;
   rt->options.kv_8bit = NULL;
+  rt->options.drafts = NULL;
   rt->options.served_names = NULL;
   rt->options.tenant = NULL;
   rt->options.sampling = NULL;

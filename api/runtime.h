@@ -45,6 +45,8 @@ typedef struct weft_served_model {
   weft_kv_layout layout;
   uint32_t context;       /* longest prompt + answer */
   weft_sampling sampling; /* what a request gets that leaves these open (answer_defaults.h) */
+  weft_draft draft;       /* the same of drafts, n_max the most for any request; has_drafts: some may have them */
+  bool has_drafts;
   weft_entropy_bound entropy_bound;
 } weft_served_model;
 

@@ -6,6 +6,7 @@
 #include <xxhash.h>
 
 #include "api/answer_defaults.h"
+#include "api/drafts.h"
 #include "api/generation_internal.h"
 #include "api/request_memory.h"
 #include "base/memory.h"
@@ -34,6 +35,7 @@ static uint64_t fresh_seed(void) {
  * generation that computes it, and an answer by tokens has no canvases. */
 static void fill_asked(const weft_generation *g, weft_generate_params *asked) {
   answer_defaults_fill(g->model, &asked->sampling, &asked->entropy_bound);
+  drafts_fill(g->model, &asked->draft);
   if (!asked->has_seed) asked->sampling.seed = fresh_seed();
   asked->echo = asked->echo && asked->sibling == NULL;
   asked->prompt_logprobs = asked->prompt_logprobs && asked->sibling == NULL;

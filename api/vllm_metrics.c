@@ -25,6 +25,18 @@ static const weft_counter_row counters[] = {
      "Prompt tokens looked up in the prefix cache, once per request, when it starts to run.",
      AT(requests.n_sought_tokens)},
     {"vllm:prefix_cache_hits_total", "counter", "Those of them that were found.", AT(requests.n_found_tokens)},
+    {"vllm:spec_decode_num_drafts_total", "counter", "Times that a request had drafts in a step.",
+     AT(requests.drafts.n_runs)},
+    {"vllm:spec_decode_num_draft_tokens_total", "counter", "Drafts that were computed.", AT(requests.drafts.n_drafted)},
+    {"vllm:spec_decode_num_accepted_tokens_total", "counter", "Those of them that are tokens of answers.",
+     AT(requests.drafts.n_accepted)},
+    {"weft_draft_nanoseconds_total", "counter", "Time of the host to draft.", AT(requests.drafts.draft_ns)},
+    {"weft_draft_verify_microseconds_total", "counter", "Time of the device for steps with drafts.",
+     AT(requests.drafts.verify_us)},
+    {"weft_draft_commit_nanoseconds_total", "counter", "Time of the host to take in what such steps gave.",
+     AT(requests.drafts.commit_ns)},
+    {"weft_draft_rollback_nanoseconds_total", "counter", "Of that, the time to take back what wrong drafts had.",
+     AT(requests.drafts.back_ns)},
 };
 
 typedef struct histogram_row {
@@ -60,6 +72,21 @@ static void put_counters(const weft_runtime *rt, const model_view *view, weft_te
       weft_text_printf(out, "%s{", counters[r].name);
       weft_prometheus_label(out, "model_name", rt->model[i].name);
       weft_text_printf(out, "} %llu\n", weft_counter_of(&view[i], &counters[r]));
+    }
+  }
+}
+
+/* By the place of a draft among those of its step. */
+static void put_accepted(const weft_runtime *rt, const model_view *view, weft_text *out) {
+  static const char name[] = "vllm:spec_decode_num_accepted_tokens_per_pos_total";
+  weft_prometheus_head(out, name, "counter", "Drafts that are tokens of answers, by their place in the step.");
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    uint32_t n = rt->model[i].has_drafts ? rt->model[i].draft.n_max : 0;
+    for (uint32_t k = 0; k < n; k++) {
+      weft_text_printf(out, "%s{", name);
+      weft_prometheus_label(out, "model_name", rt->model[i].name);
+      weft_text_printf(out, ",position=\"%u\"} %llu\n", k,
+                       (unsigned long long)view[i].requests.drafts.n_accepted_at[k]);
     }
   }
 }
@@ -140,6 +167,7 @@ void weft_vllm_metrics(weft_runtime *rt, const weft_engine_stats *stats, weft_te
   if (view == NULL) return;
   for (uint32_t i = 0; i < rt->n_models; i++) view_model(rt, stats, i, &view[i]);
   put_counters(rt, view, out);
+  put_accepted(rt, view, out);
   put_usage(rt, view, out);
   put_finished(rt, view, out);
   for (size_t r = 0; r < sizeof histograms / sizeof *histograms; r++) {

@@ -57,6 +57,8 @@ typedef struct weft_open_options {
   bool shared_cache;          /* one prefix cache for all tenants; each can then tell by times what others have asked */
   const char *const *kv_8bit; /* [n_kv_8bit] names of models whose keys and values are kept in 8 bits; "all" */
   uint32_t n_kv_8bit;
+  const char *const *drafts; /* [n_drafts] "off", "ngram", "ngram:K", "asked", or MODEL= and one of them (--draft) */
+  uint32_t n_drafts;
   const char *const *served_names; /* [n_served_names] NAME, or MODEL=NAME, for clients; further names are aliases */
   uint32_t n_served_names;
   const char *const *chat_templates; /* [n_chat_templates] FILE or MODEL=FILE: used in place of the model file's own */
@@ -105,6 +107,7 @@ typedef struct weft_token_logprob {
 typedef struct weft_usage_counts {
   uint32_t prompt_tokens, cached_tokens, completion_tokens;
   uint32_t canvases, denoise_steps, preemptions;
+  uint32_t drafted, accepted; /* drafts that were computed; those that are tokens of the answer */
   uint64_t queue_us, first_token_us, total_us, denoising_us; /* from submit to start, first token, end, denoise step */
 } weft_usage_counts;
 

@@ -43,6 +43,7 @@ static const field_row body_rows[] = {
      .what = "longest answer; must be given",
      .at = AT(max_tokens),
      .range = {WEFT_RANGE_MAX_TOKENS}},
+    {.name = "speculative_config", .kind = FIELD_READ, .what = WEFT_DIALECT_DRAFTS, .read = weft_dialect_drafts},
     {.name = "stop_sequences", .kind = FIELD_READ, .what = "strings that end the answer", .read = weft_openai_stop},
     {.name = "stream",
      .kind = FIELD_BOOL,

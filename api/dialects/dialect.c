@@ -7,6 +7,7 @@
 
 #include "api/dialects/places.h"
 #include "model/text/json_tree.h"
+#include "api/dialects/field_tables.h"
 #include "api/served_names.h"
 
 /* What depends on the model: the way of writing that a tag behind its name asks for, and whether it can think. */
@@ -132,6 +133,67 @@ weft_status weft_dialect_window(weft_gen *gen, const json_t *value, const char *
   if (!field_whole(value, &n) || n < -1 || n > INT32_MAX) return field_wrong(why, field, "a whole number from -1");
   gen->params.sampling.penalty_window = n < 0 ? 0 : n == 0 ? UINT32_MAX : (uint32_t)n;
   return WEFT_OK;
+}
+
+/* ---- drafts, as vLLM's speculative_config ---- */
+
+#define DRAFT_AT(field) offsetof(weft_gen, params.draft.field)
+
+static weft_status read_draft_method(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
+  bool ngram = json_is_string(value) && strcmp(json_string_value(value), "ngram") == 0;
+  gen->params.draft.kind = WEFT_DRAFT_NGRAM;
+  if (ngram) return WEFT_OK;
+  return weft_refuse(why, 400, "unsupported", field, "%s: drafts come from a request's own text: \"ngram\"", field);
+}
+
+/* 0: none. */
+static weft_status read_draft_number(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
+  const weft_range range = {WEFT_RANGE_DRAFTS};
+  char allowed[WEFT_RANGE_TEXT];
+  json_int_t n = json_integer_value(value);
+  if (!json_is_integer(value)) return field_wrong(why, field, "a whole number");
+  if (n != 0 && !weft_range_has(&range, (double)n))
+    return weft_refuse(why, 400, "invalid_value", field, "%s is %lld; it must be %s, or 0: none", field, (long long)n,
+                       weft_range_text(&range, allowed));
+  gen->params.draft.n_max = (uint32_t)n;
+  return WEFT_OK;
+}
+
+static const field_row draft_rows[] = {
+    {.name = "method", .kind = FIELD_READ, .what = "ngram", .read = read_draft_method},
+    {.name = "num_speculative_tokens",
+     .kind = FIELD_READ,
+     .what = "most drafts of a step, where that is fewer than the server's; 0: none",
+     .read = read_draft_number},
+    {.name = "prompt_lookup_max",
+     .kind = FIELD_U32,
+     .what = "most tokens that must be the same",
+     .at = DRAFT_AT(ngram_most),
+     .range = {WEFT_RANGE_NGRAM}},
+    {.name = "prompt_lookup_min",
+     .kind = FIELD_U32,
+     .what = "least tokens that must be the same",
+     .at = DRAFT_AT(ngram_least),
+     .range = {WEFT_RANGE_NGRAM}},
+    {.name = "model", .kind = FIELD_REFUSED, .what = "a model that drafts is none of the request's choice"},
+    {.name = "disable_by_batch_size", .kind = FIELD_MET, .what = "there are drafts where they gain"},
+};
+const field_table draft_fields = FIELD_TABLE("speculative_config, in every dialect", draft_rows);
+
+weft_status weft_dialect_drafts(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
+  weft_draft *d = &gen->params.draft;
+  char prefix[64];
+  (void)snprintf(prefix, sizeof prefix, "%s.", field);
+  if (!json_is_object(value)) return field_wrong(why, field, "an object");
+  d->kind = WEFT_DRAFT_NGRAM;
+  weft_status status = fields_read(gen, &draft_fields, value, prefix, why);
+  if (status != WEFT_OK) return status;
+  const json_t *n = field_of(value, "num_speculative_tokens");
+  if (n != NULL && json_integer_value(n) == 0) d->kind = WEFT_DRAFT_OFF;
+  if (d->ngram_least == 0 || d->ngram_most == 0 || d->ngram_least <= d->ngram_most) return WEFT_OK;
+  return weft_refuse(why, 400, "invalid_value", "speculative_config.prompt_lookup_min",
+                     "speculative_config.prompt_lookup_min is %u and prompt_lookup_max %u: it may be at most that",
+                     d->ngram_least, d->ngram_most);
 }
 
 weft_status weft_dialect_variables(weft_gen *gen, const json_t *object, const char **variables, weft_refusal *why) {

@@ -68,6 +68,8 @@ weft_status weft_dialect_open(const char *body, size_t n, const weft_body_rules 
 weft_status weft_dialect_effort(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
 weft_status weft_dialect_think_so(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
 weft_status weft_dialect_thinking(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
+#define WEFT_DIALECT_DRAFTS "drafts: guesses at next tokens, which change no answer; where the server has them"
+weft_status weft_dialect_drafts(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
 weft_status weft_dialect_window(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why);
 /* Adds the members of an object to the variables of the chat template. */
 weft_status weft_dialect_variables(weft_gen *gen, const json_t *object, const char **variables, weft_refusal *why);

@@ -15,7 +15,7 @@ extern const field_table anthropic_fields, anthropic_output_fields, anthropic_me
     anthropic_tool_fields, anthropic_choice_fields;
 extern const field_table ollama_chat_fields, ollama_generate_fields, ollama_option_fields, ollama_message_fields,
     ollama_show_fields;
-extern const field_table tokenize_fields, detokenize_fields;
+extern const field_table tokenize_fields, detokenize_fields, draft_fields;
 
 extern const field_table *const field_tables[];
 extern const size_t n_field_tables;

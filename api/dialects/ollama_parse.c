@@ -71,6 +71,7 @@ static const field_row option_rows[] = {
      .kind = FIELD_READ,
      .what = "penalties look at so many of the last tokens; -1: at all; 0: off",
      .read = weft_dialect_window},
+    {.name = "speculative_config", .kind = FIELD_READ, .what = WEFT_DIALECT_DRAFTS, .read = weft_dialect_drafts},
     {.name = "mode", .kind = FIELD_READ, .what = "autoregressive, diffusion or auto", .read = weft_openai_mode},
     {.name = "diffusion", .kind = FIELD_READ, .what = "how a canvas is denoised", .read = weft_openai_diffusion},
     {.name = "typical_p",

@@ -28,8 +28,12 @@ static void put_usage(const weft_answer *a, weft_text *out) {
   weft_text_printf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu}", (unsigned long long)u.cached);
   weft_text_printf(out,
                    ",\"completion_tokens_details\":{\"reasoning_tokens\":%llu,\"canvases\":%llu,"
-                   "\"denoise_steps\":%llu}}",
+                   "\"denoise_steps\":%llu",
                    (unsigned long long)u.thinking, (unsigned long long)u.canvases, (unsigned long long)u.steps);
+  if (u.drafted > 0)
+    weft_text_printf(out, ",\"accepted_prediction_tokens\":%llu,\"rejected_prediction_tokens\":%llu",
+                     (unsigned long long)u.accepted, (unsigned long long)(u.drafted - u.accepted));
+  weft_text_puts(out, "}}");
 }
 
 /* One event with one choice in it. */

@@ -77,6 +77,7 @@ static weft_status read_stray_mode(weft_gen *gen, const json_t *value, const cha
   {.name = "ignore_eos", .kind = FIELD_BOOL, .what = "the model's ends do not end the answer", .at = AT(ignore_eos)}, \
   {.name = "seed", .kind = FIELD_SEED, .what = "equal seeds give equal answers"}, \
   {.name = "random_seed", .kind = FIELD_SEED, .what = "seed, as Mistral's API calls it"}, \
+  {.name = "speculative_config", .kind = FIELD_READ, .what = WEFT_DIALECT_DRAFTS, .read = weft_dialect_drafts}, \
   {.name = "timeout_ms", .kind = FIELD_U32, .what = "the request ends after so long", .at = AT(timeout_ms), \
    .range = {0, 1, UINT32_MAX, false}}, \
   LATER("stop", "strings that end the answer"), \

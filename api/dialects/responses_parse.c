@@ -87,6 +87,7 @@ static weft_status read_words(weft_gen *gen, const json_t *value, const char *fi
 static const field_row body_rows[] = {
     {.name = "model", .kind = FIELD_TEXT, .what = "which model answers", .at = AT(model)},
     FIELD_ROW("input", LATER, "a text, or items"),
+    {.name = "speculative_config", .kind = FIELD_READ, .what = WEFT_DIALECT_DRAFTS, .read = weft_dialect_drafts},
     {.name = "instructions", .kind = FIELD_READ, .what = "the system's message", .read = read_words},
     {.name = "previous_response_id", .kind = FIELD_READ, .what = "the conversation that goes on", .read = read_words},
     {.name = "store", .kind = FIELD_READ, .what = "false: the response is not kept", .read = read_flag},

@@ -77,6 +77,8 @@ weft_answer_usage weft_answer_get_usage(const weft_answer *a) {
     u.thinking += c->n_thinking_tokens;
     u.canvases += c->usage.canvases;
     u.steps += c->usage.denoise_steps;
+    u.drafted += c->usage.drafted;
+    u.accepted += c->usage.accepted;
   }
   return u;
 }

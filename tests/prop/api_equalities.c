@@ -7,6 +7,7 @@
  *   read as they come, or not before they have ended
  *   from a small and a large pool, with few and many rows, running requests and threads, with and without prefix cache
  *   while others are cancelled
+ *   with drafts from each request's own n-grams
  *   on one device, with the layers on several, with a part of every layer on two, and with the model on each of several
  *   on a card also: with and without graphs, with and without the arena, with as many experts in host memory as can be
  *   and with half of them, and that in a small pool; with products of 8 bits from integers of weights as from codes
@@ -48,14 +49,15 @@ typedef struct variant {
   const char *devices, *ratio;
   bool no_peer, replicas;
   uint64_t device_bytes;
+  const char *drafts;         /* as --draft has it; NULL: none */
   bool integers, no_integers; /* of weights: must be kept; must be left out, for want of room */
 } variant;
 
 static const char *models[2];
 static uint32_t n_kinds;
 static bool has_chat;
-static bool by_tensor, eight; /* what is compared with one device's is computed by two shards; products of 8 bits */
-static uint64_t seed;
+static bool by_tensor, eight;    /* what is compared with one device's is computed by two shards; products of 8 bits */
+static uint64_t seed, n_drafted; /* n_drafted: over all variants, since how many there are depends on times */
 static char label[160];
 static answer wanted[KINDS], got[KINDS];
 
@@ -304,6 +306,8 @@ static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) 
                                .backend = v->backend,
                                .threads = v->threads,
                                .kv_bytes = v->kv_bytes,
+                               .drafts = &v->drafts,
+                               .n_drafts = v->drafts != NULL ? 1 : 0,
                                .host_bytes = v->host_bytes,
                                .spill_bytes = v->spill_bytes,
                                .spill_file = v->spill_bytes == 0 ? NULL : WEFT_BINARY_DIR "/api_equalities.spill",
@@ -417,6 +421,10 @@ static void play_and_compare(const variant *v) {
   weft_runtime *rt = open_runtime(v);
   play(v, rt);
   compare(v);
+  weft_request_stats stats;
+  weft_replicas_get_request_stats(rt->replicas, 0, &stats);
+  need(stats.drafts.n_drafted == 0 || v->drafts != NULL, v->name, "drafts that nobody asked for");
+  n_drafted += stats.drafts.n_drafted;
   check_card(v, rt);
   need(weft_unwell(rt) == NULL, "health", "unwell");
   weft_close(rt);
@@ -542,6 +550,9 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
       {"a small pool, host memory behind it", backend, small_bytes, 64, 20, 2, .host_bytes = 8 << 20, .order = 1},
       {"a small pool, little memory, a file", backend, small_bytes, 64, 20, 2, .host_bytes = 512 << 10,
        .spill_bytes = 16 << 20, .order = 1},
+      {"drafts", backend, room, 96, 16, 2, .drafts = "ngram:4"},
+      {"many drafts, a small pool, others come and go", backend, small_bytes, 64, 20, 2, .drafts = "ngram:16",
+       .cancels = true, .order = 1},
       {"others come and go", backend, 8 << 20, 80, 12, 2, .cancels = true, .readers = true},
   };
   models[0] = path;
@@ -641,5 +652,6 @@ int main(int argc, char **argv) {
   run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", "cpu", KINDS, 700 << 10, false);
   run_in_shards("cpu");
   if (test_amount(0, 1, 1) != 0) run(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", "ref", 2, 0, false);
+  need(n_drafted > 0, "drafts", "there were none");
   return 0;
 }
