@@ -8,7 +8,7 @@
 
 /* A step of a card has the same time for some ten rows more than for one; grams of two tokens are often chance, and one
  * of four tells little more than one of three. */
-enum { N_MAX = 8, NGRAM_LEAST = 2, NGRAM_MOST = 4, ROWS_MAX = 512 };
+enum { N_MAX = 8, NGRAM_LEAST = 2, NGRAM_MOST = 4, ROWS_MAX = 2048 };
 
 /* [MODEL=]HOW: HOW, and the model's name and its length; 0: all. */
 static const char *how_of(const char *word, size_t *n_model) {

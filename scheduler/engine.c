@@ -458,6 +458,12 @@ uint32_t weft_engine_list_pins(weft_engine *engine, weft_pin_info *out, uint32_t
   return weft_pins_list(engine, out, max);
 }
 
+void weft_engine_set_drafter(weft_engine *engine, const weft_drafter *drafter, bool always) {
+  WEFT_CHECK(weft_engine_idle(engine));
+  engine->config.drafter = drafter;
+  engine->config.drafts_always = always;
+}
+
 uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_tokens) {
   return weft_fit_room(engine, lane, n_tokens);
 }

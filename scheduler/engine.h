@@ -120,6 +120,10 @@ uint64_t weft_engine_request_bytes(const weft_request_params *params, uint32_t a
 uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max);
 uint32_t weft_engine_get_requests(weft_engine *engine, weft_request_record *out, uint32_t max);
 
+/* Another drafter for requests that leave drafts open, and whether there are as many drafts as there can be; to
+ * measure. Only while the engine is idle. */
+void weft_engine_set_drafter(weft_engine *engine, const weft_drafter *drafter, bool always);
+
 /* The pager, which the engine owns. Only the engine thread may use it, or a test that steps the engine itself. */
 weft_pager *weft_engine_pager(weft_engine *engine);
 

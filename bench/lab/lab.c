@@ -77,6 +77,9 @@ static const weft_option rows[] = {
     {"from", 0, FIRST, BENCH, U32(from, 512, 2, 1 << 20), "N", "bench frontier: tokens of the first context"},
     {"to", 0, FIRST, BENCH, U32(to, 0, 0, 1 << 20), "N", "bench frontier: of the last one [0: what the context holds]"},
     {"step", 0, FIRST, BENCH, U32(step, 0, 0, 1 << 20), "N", "bench frontier: from one to the next [0: twice as many]"},
+    {"accept", 0, FIRST, BENCH, TEXT(accept), "X,X",
+     "bench drafts: an oracle drafts, and each draft is right with this chance [the drafter of --draft]"},
+    {"depths", 0, FIRST, BENCH, TEXT(depths), "N,N", "bench drafts: so many drafts of a step, besides as many as gain"},
     {"cases", 0, FIRST, EVAL, TEXT(cases), "FILE", "examples, one JSON object per line"},
     {"structured", 0, FIRST, EVAL, FLAG(structured), NULL, "hold each answer to the schema of its example"},
     {"limit", 0, FIRST, EVAL, U32(limit, 0, 0, 1 << 20), "N", "examples per family [0: all]"},
@@ -163,7 +166,7 @@ const weft_command weft_lab_commands[] = {
     {"bench", WEFT_OPENS_RUNTIME | BENCH, weft_lab_bench,
      "[model "
      "[context|prefill|sequences|canvases|mix|blocks|recompute]|preset|frontier|stages|compare A.csv "
-     "B.csv|room|kernels "
+     "B.csv|room|drafts|kernels "
      "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|tenants|profile] -m FILE",
      "measure speed and memory",
      "  weft bench model -m a.gguf                      prefill, decode and canvas steps\n"
@@ -172,6 +175,7 @@ const weft_command weft_lab_commands[] = {
      "  weft bench preset -m a.gguf                     fixed settings and prompts\n"
      "  weft bench stages -m a.gguf                     each stage switched back to its plain path\n"
      "  weft bench serving -m a.gguf --repeat 3         a server of its own under parallel requests\n"
+     "  weft bench drafts -m a.gguf --draft ngram:8 --accept 0.6,0.8 --depths 2,4,8    drafts beside none\n"
      "  weft bench profile -m a.gguf >machine.json      this machine, for weft sim --profile\n",
      UINT32_MAX},
     {"eval", WEFT_OPENS_RUNTIME | EVAL, weft_lab_eval, "-m FILE --cases FILE",

@@ -24,7 +24,8 @@ typedef struct weft_lab_config {
   /* bench, eval, soak */
   const char *llama, *cases;
   uint32_t n_prompt, n_generate, n_parallel, repeat, limit, seconds;
-  uint32_t from, to, step; /* bench frontier */
+  uint32_t from, to, step;     /* bench frontier */
+  const char *accept, *depths; /* bench drafts */
   bool csv, cpu_time, structured;
   /* prove */
   const char *matrix, *baseline, *suite, *contract, *budget, *proofs, *work, *commit, *report_check;

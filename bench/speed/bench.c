@@ -13,7 +13,8 @@ static const struct {
     {"preset", weft_bench_preset},       {"stages", weft_bench_stages},     {"room", weft_bench_room},
     {"kernels", weft_bench_kernels},     {"pager", weft_bench_pager},       {"capacity", weft_bench_capacity},
     {"scheduler", weft_bench_scheduler}, {"peer", weft_bench_peer},         {"serving", weft_bench_serving},
-    {"pressure", weft_bench_pressure},   {"tenants", weft_bench_tenants},   {"profile", weft_bench_profile},
+    {"drafts", weft_bench_drafts},       {"pressure", weft_bench_pressure}, {"tenants", weft_bench_tenants},
+    {"profile", weft_bench_profile},
 };
 enum { PARTS = sizeof parts / sizeof *parts };
 

@@ -68,8 +68,8 @@ static int submit_one(weft_runtime *rt, const weft_load *load, uint64_t seed, ui
   return status == 0 ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error);
 }
 
-/* Reads one generation to its end, or to its first denoise step. */
-static int drain_generation(weft_generation *g, bool to_first_step, weft_usage_counts *usage) {
+/* Reads one generation to its end, or to its first denoise step. answer: where its tokens go, or NULL. */
+static int drain_generation(weft_generation *g, bool to_first_step, int32_t *answer, weft_usage_counts *usage) {
   weft_delta d;
   for (;;) {
     int status = weft_next(g, 1000, &d);
@@ -77,6 +77,9 @@ static int drain_generation(weft_generation *g, bool to_first_step, weft_usage_c
     if (status != 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", weft_status_text((weft_status)status));
     if (to_first_step && d.kind == WEFT_DELTA_CANVAS) return 0;
     if (d.kind == WEFT_DELTA_END) break;
+    if (answer == NULL || d.kind != WEFT_DELTA_TEXT) continue;
+    memcpy(answer, d.tokens, d.n_tokens * sizeof *answer);
+    answer += d.n_tokens;
   }
   *usage = d.usage;
   if (strcmp(d.finish, "error") == 0) return weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", d.error);
@@ -93,17 +96,19 @@ int weft_measure(weft_runtime *rt, const weft_load *load, uint64_t seed, weft_me
   memset(out, 0, sizeof *out);
   for (uint32_t i = 0; i < n_all && code == 0; i++) code = submit_one(rt, load, seed, i, tokens, &list[i]);
   for (uint32_t i = 0; i < load->n_parallel && code == 0 && load->diffusion; i++)
-    code = drain_generation(list[i], true, &usage);
+    code = drain_generation(list[i], true, NULL, &usage);
   if (load->diffusion) last_first = weft_clock_us();
   for (uint32_t i = 0; i < load->n_parallel && code == 0; i++) {
-    code = drain_generation(list[i], false, &usage);
+    int32_t *answer = load->answers == NULL ? NULL : load->answers + (size_t)i * load->n_generate;
+    code = drain_generation(list[i], false, answer, &usage);
     uint64_t first = start + usage.first_token_us;
     if (!load->diffusion && first > last_first) last_first = first;
     uint32_t n = load->diffusion ? usage.denoise_steps : usage.completion_tokens;
     out->n_tokens += n > 0 ? n - 1 : 0;
     if (start + usage.total_us > end) end = start + usage.total_us;
   }
-  for (uint32_t i = load->n_parallel; i < n_all && code == 0; i++) code = drain_generation(list[i], false, &usage);
+  for (uint32_t i = load->n_parallel; i < n_all && code == 0; i++)
+    code = drain_generation(list[i], false, NULL, &usage);
   for (uint32_t i = 0; list != NULL && i < n_all; i++) weft_generation_free(list[i]);
   weft_free(list);
   weft_free(tokens);
@@ -296,7 +301,7 @@ int weft_measure_answer(weft_runtime *rt, const weft_load *load, uint64_t seed, 
   uint32_t at = 0;
   *out = (weft_answer_times){.n_computed = 0};
   if (code == 0) code = submit_one(rt, load, seed, 0, tokens, &g);
-  if (code == 0) code = drain_generation(g, false, &usage);
+  if (code == 0) code = drain_generation(g, false, NULL, &usage);
   uint32_t n = code == 0 ? await_steps(rt, start_us, usage.completion_tokens - 1, record, &at) : 0;
   out->n_computed = load->n_prompt - usage.cached_tokens;
   if (code == 0) code = take_answer(record, at, n, start_us, out);

@@ -15,6 +15,7 @@ typedef struct weft_load {
   uint32_t n_steps;
   bool found;            /* prefixes are found and left: prompts of one seed share their beginning */
   const int32_t *tokens; /* [n_prompt] of every prompt; NULL: random ones */
+  int32_t *answers;      /* [n_parallel][n_generate] where answers of tokens go; NULL: nowhere */
 } weft_load;
 
 typedef struct weft_measured {
