@@ -185,6 +185,31 @@ def check_verdicts(bench):
     bench.run(11, one("spill"), line="is counted, and nothing was")
 
 
+def check_kept(bench):
+    """Answers of a baseline that are used again in a later run, and not where anything is another."""
+    keep = os.path.join(bench.folder, "kept")
+    profile = bench.write("base.json", {"description": "x", "options": {"kv-mib": 64, "context": 1024}})
+
+    def starts(*words, code=0, model=None):
+        bench.run(code, one("kv-8bit", "greedy", "logits_kv_8bit", "--keep", keep, *words), model=model)
+        with open(bench.report, encoding="utf-8") as f:
+            report = json.load(f)
+        expect(report["baseline"]["profile"] == words[1] and report["device"] != "", f"kept: no facts of the baseline: {report['baseline']}")
+        return report["starts"], report["derived"][0]["kept"]
+
+    first = ["--baseline", profile]
+    expect(starts(*first) == (2, False), "kept: the first run has nothing to take")
+    expect(starts(*first) == (1, True), "kept: the second run did not take what was kept")
+    name = sorted(os.listdir(keep))[0]
+    with open(os.path.join(keep, name), "r+", encoding="utf-8") as f:
+        f.truncate(100)
+    expect(starts(*first) == (2, False), "kept: half a file was taken")
+    expect(starts(*first) == (1, True), "kept: it was not written again")
+    other = bench.write("other.json", {"description": "x", "options": {"kv-mib": 65, "context": 1024}})
+    expect(starts("--baseline", other) == (2, False), "kept: answers of another profile were taken")
+    expect(starts(*first, model=bench.model_ar) == (2, False), "kept: answers of another model were taken")
+
+
 def check_owners(bench):
     """Each thing that an owner of weights has to do, left out in turn."""
     with open(os.path.join(PROOFS, "weight-servers", "double.json"), encoding="utf-8") as f:
@@ -238,7 +263,7 @@ def check_ends(bench):
 def main():
     with tempfile.TemporaryDirectory(prefix="weft-test-prove-") as folder:
         bench = Bench(folder)
-        for part in check_smoke, check_drift, check_verdicts, check_owners, check_ends:
+        for part in check_smoke, check_drift, check_verdicts, check_kept, check_owners, check_ends:
             if len(sys.argv) > 2 and part.__name__ not in sys.argv[2:]:
                 continue
             part(bench)

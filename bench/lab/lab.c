@@ -145,6 +145,8 @@ static const weft_option rows[] = {
      "folder of these files"},
     {"work", 0, FIRST, PROVE, WEFT_OPTION_IS_TEXT_OR(weft_lab_config, work, "/tmp"), "DIR",
      "where a folder for logs and copies is made, and removed at the end"},
+    {"keep", 0, FIRST, PROVE, TEXT(keep), "DIR",
+     "keep the baseline's answers there, and take those of a run before where nothing has changed since"},
     {"commit", 0, FIRST, PROVE, TEXT(commit), "TEXT", "the commit that this program was built from, for the report"},
     {"defaults", 0, FIRST, PROVE, FLAG(defaults), NULL, "only print the defaults that proofs are about, as JSON"},
     {"report-check", 0, FIRST, PROVE, TEXT(report_check), "FILE",

@@ -28,7 +28,7 @@ typedef struct weft_lab_config {
   const char *accept, *depths; /* bench drafts */
   bool csv, cpu_time, structured;
   /* prove */
-  const char *matrix, *baseline, *suite, *contract, *budget, *proofs, *work, *commit, *report_check;
+  const char *matrix, *baseline, *suite, *contract, *budget, *proofs, *work, *keep, *commit, *report_check;
   weft_text_list candidates, prompt_files;
   bool defaults;
   /* boot */

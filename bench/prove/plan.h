@@ -18,6 +18,7 @@ typedef struct prove_set {
   const char *suite_name, *prompts_name; /* of cells; borrowed */
   json_t *suite, *prompts, *requests, *budget;
   bool scored;               /* a cell wants log probabilities */
+  bool kept;                 /* the answers are those of a run before (kept.h) */
   json_t *baseline, *scores; /* the baseline's answers, and their log probabilities */
   prove_outcome outcome;     /* of the baseline */
   uint32_t n_used;           /* cells that compared with these answers */

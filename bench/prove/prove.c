@@ -15,6 +15,7 @@
 #include "bench/prove/answers.h"
 #include "bench/prove/contracts.h"
 #include "bench/prove/files.h"
+#include "bench/prove/kept.h"
 #include "bench/prove/report.h"
 
 enum { START_SECONDS = 600, ROW_SECONDS = 60, WORK_FILES = 16 };
@@ -24,6 +25,7 @@ typedef struct proof_run {
   prove_plan plan;
   prove_place place;
   char folder[PROVE_PATH_MAX / 2], device[128];
+  prove_kept kept;
   json_t *baseline; /* its facts */
   uint32_t n_starts;
 } proof_run;
@@ -75,23 +77,53 @@ static void note_device(proof_run *run, const prove_server *server) {
                  json_is_string(first) ? json_string_value(first) : "unknown");
 }
 
+/* Sets that a run before has answered. The number of those that it has not. */
+static uint32_t take_kept(proof_run *run, const json_t *profile) {
+  uint32_t n_left = 0;
+  for (uint32_t i = 0; i < run->plan.n_sets; i++) {
+    prove_set *set = &run->plan.set[i];
+    json_t *kept = prove_kept_read(&run->kept, profile, &run->place, set);
+    if (kept == NULL) n_left += 1;
+    if (kept != NULL && run->baseline == NULL) {
+      run->baseline = json_incref(json_object_get(kept, "facts"));
+      (void)snprintf(run->device, sizeof run->device, "%s", prove_text(kept, "device", ""));
+    }
+    json_decref(kept);
+  }
+  return n_left;
+}
+
+static void keep_sets(proof_run *run, const json_t *profile) {
+  weft_error error = {{0}};
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < run->plan.n_sets && status == WEFT_OK; i++)
+    status = prove_kept_write(&run->kept, profile, &run->place, &run->plan.set[i], run->baseline, run->device, &error);
+  if (status != WEFT_OK) weft_log(WEFT_LOG_WARN, "answers are not kept: %s", error.text);
+}
+
 static void run_baseline(proof_run *run) {
   prove_plan *plan = &run->plan;
   prove_server server;
   prove_outcome outcome = {.verdict = PROVE_PROVEN};
-  if (prove_server_open(&server, &run->place, plan->baseline, &outcome) == PROVE_PROVEN)
-    (void)start_server(run, &server, plan->set[0].budget, &outcome);
+  bool opened = prove_server_open(&server, &run->place, plan->baseline, &outcome) == PROVE_PROVEN;
+  if (opened && take_kept(run, server.profile) == 0) {
+    prove_server_close(&server);
+    return;
+  }
+  if (opened) (void)start_server(run, &server, plan->set[0].budget, &outcome);
   for (uint32_t i = 0; i < plan->n_sets; i++) {
     prove_set *set = &plan->set[i];
+    if (set->kept) continue;
     if (outcome.verdict == PROVE_PROVEN) answer_set(&server, set);
     if (outcome.verdict != PROVE_PROVEN) set->outcome = outcome; /* it never came so far */
     if (set->outcome.verdict == PROVE_DIED || set->outcome.verdict == PROVE_STOPPED) outcome = set->outcome;
   }
   (void)prove_server_stop(&server, &outcome);
   note_device(run, &server);
+  json_decref(run->baseline);
   run->baseline = prove_facts(&server);
-  if (outcome.verdict != PROVE_PROVEN && plan->n_sets > 0)
-    (void)prove_end(&plan->set[0].outcome, outcome.verdict, "%s", outcome.line);
+  if (outcome.verdict != PROVE_PROVEN) (void)prove_end(&plan->set[0].outcome, outcome.verdict, "%s", outcome.line);
+  keep_sets(run, server.profile);
   prove_server_close(&server);
 }
 
@@ -361,6 +393,7 @@ int weft_lab_prove(const weft_config *product) {
                             .models = &product->models,
                             .backend = product->backend,
                             .options = json_object_get(run.plan.matrix, "options")};
+  prove_kept_open(&run.kept, config->keep, &run.place);
   prove_catch_signals();
   code = run_proof(&run);
   if (nftw(run.folder, remove_entry, WORK_FILES, FTW_DEPTH | FTW_PHYS) != 0)

@@ -199,9 +199,9 @@ static json_t *write_derived(const prove_plan *plan) {
   json_t *list = json_array();
   for (uint32_t i = 0; i < plan->n_sets; i++) {
     const prove_set *set = &plan->set[i];
-    (void)json_array_append_new(
-        list, json_pack("{s:s, s:s, s:s, s:i, s:b}", "what", "answers of the baseline", "suite", set->suite_name,
-                        "prompts", set->prompts_name, "used_by", (int)set->n_used, "reused", set->n_used > 1));
+    (void)json_array_append_new(list, json_pack("{s:s, s:s, s:s, s:i, s:b, s:b}", "what", "answers of the baseline",
+                                                "suite", set->suite_name, "prompts", set->prompts_name, "used_by",
+                                                (int)set->n_used, "reused", set->n_used > 1, "kept", (int)set->kept));
   }
   return list;
 }
