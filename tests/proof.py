@@ -147,6 +147,9 @@ def check_drift(bench):
             else:
                 canvases = found["canvases"]
                 expect(found["what"] == "canvas" and canvases["baseline"] != canvases["candidate"], f"{name}: {found}")
+                ids = [canvases[whose]["token_ids"] for whose in ("baseline", "candidate")]
+                place = next((i for i, pair in enumerate(zip(*ids)) if pair[0] != pair[1]), None)
+                expect(len(ids[0]) == len(ids[1]) == 32 and found["position"] == place, f"{name}: position {found['position']}, not {place}")
 
 
 def check_verdicts(bench):

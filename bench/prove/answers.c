@@ -92,10 +92,10 @@ static void take_choice(answer_stream *s, json_t *choice, uint64_t at_us) {
 
 /* A canvas as a client sees it after a denoise step. */
 static void take_canvas(answer_stream *s, json_t *event, uint64_t at_us) {
-  json_t *canvas =
-      json_pack("{s:O, s:O, s:O, s:O, s:O}", "block", json_object_get(event, "block"), "step",
-                json_object_get(event, "step"), "text", json_object_get(event, "text"), "accepted",
-                json_object_get(event, "accepted"), "mean_entropy", json_object_get(event, "mean_entropy"));
+  static const char *const names[] = {"block", "step", "text", "token_ids", "accepted", "mean_entropy"};
+  json_t *canvas = json_object();
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    (void)json_object_set(canvas, names[i], json_object_get(event, names[i])); /* as for the canvas itself: */
   (void)json_array_append_new(s->canvases, canvas); /* a missing one makes answers differ, which is told */
   if (s->first_us == 0) s->first_us = at_us;
   s->last_us = at_us;

@@ -53,6 +53,17 @@ static void set_tokens(json_t *difference, size_t position, json_t *baseline, js
   (void)json_object_set_new(difference, "candidate_token", share_or_null(candidate));
 }
 
+/* The first position of two canvases that has another token; none, where what was accepted or how sure the model was
+ * differs alone. */
+static void find_position(json_t *difference, const json_t *one, const json_t *other) {
+  const json_t *ours = json_object_get(one, "token_ids"), *theirs = json_object_get(other, "token_ids");
+  for (size_t i = 0; i < json_array_size(ours) && i < json_array_size(theirs); i++) {
+    if (json_equal(json_array_get(ours, i), json_array_get(theirs, i))) continue;
+    set_tokens(difference, i, json_array_get(ours, i), json_array_get(theirs, i));
+    return;
+  }
+}
+
 /* The first denoise step after which the canvases differ. */
 static json_t *compare_canvases(size_t place, const json_t *a, const json_t *b) {
   const json_t *ours = json_object_get(a, "canvases"), *theirs = json_object_get(b, "canvases");
@@ -63,6 +74,7 @@ static json_t *compare_canvases(size_t place, const json_t *a, const json_t *b) 
     json_t *d = begin_difference(place, a, "canvas");
     (void)json_object_set_new(
         d, "canvases", json_pack("{s:o, s:o}", "baseline", share_or_null(one), "candidate", share_or_null(other)));
+    find_position(d, one, other);
     return d;
   }
   return NULL;
@@ -83,10 +95,8 @@ static json_t *compare_tokens(size_t place, const json_t *a, const json_t *b) {
 
 static json_t *compare_answer(size_t place, const json_t *a, const json_t *b) {
   static const char *const more[] = {"prompt_tokens", "finish", "denoise_steps"};
-  json_t *canvas = compare_canvases(place, a, b), *d = compare_tokens(place, a, b);
-  if (d != NULL && canvas != NULL) (void)json_object_set(d, "canvases", json_object_get(canvas, "canvases"));
-  if (d == NULL) d = json_incref(canvas);
-  json_decref(canvas);
+  json_t *d = compare_canvases(place, a, b); /* before any token of it is part of the answer */
+  if (d == NULL) d = compare_tokens(place, a, b);
   for (size_t i = 0; d == NULL && i < sizeof more / sizeof *more; i++) {
     if (!json_equal(json_object_get(a, more[i]), json_object_get(b, more[i]))) d = begin_difference(place, a, more[i]);
   }
@@ -108,9 +118,13 @@ static void tell_difference(const json_t *d, const char *who, prove_outcome *out
     (void)prove_end(outcome, PROVE_DIFFERS, "%s: prompt '%s', token %llu of the answer: %s against %s", who, prompt,
                     (unsigned long long)prove_number(d, "position", 0), ours, theirs);
   } else if (strcmp(what, "canvas") == 0) {
-    (void)prove_end(outcome, PROVE_DIFFERS, "%s: prompt '%s', canvas %llu after denoise step %llu", who, prompt,
+    char where[96] = "";
+    if (json_is_integer(json_object_get(d, "position")))
+      (void)snprintf(where, sizeof where, ", position %llu: %s against %s",
+                     (unsigned long long)prove_number(d, "position", 0), ours, theirs);
+    (void)prove_end(outcome, PROVE_DIFFERS, "%s: prompt '%s', canvas %llu after denoise step %llu%s", who, prompt,
                     (unsigned long long)prove_number(canvas, "block", 0),
-                    (unsigned long long)prove_number(canvas, "step", 0));
+                    (unsigned long long)prove_number(canvas, "step", 0), where);
   } else {
     (void)prove_end(outcome, PROVE_DIFFERS, "%s: prompt '%s': %s", who, prompt, what);
   }
@@ -275,7 +289,8 @@ json_t *prove_row_ask(uint16_t port, const json_t *difference, const json_t *ans
                       prove_outcome *outcome) {
   json_t *ours = json_object_get(difference, "baseline_token"),
          *theirs = json_object_get(difference, "candidate_token");
-  if (!json_is_integer(json_object_get(difference, "position"))) return NULL;
+  bool canvas = strcmp(prove_text(difference, "what", ""), "canvas") == 0; /* its rows are gone with its step */
+  if (canvas || !json_is_integer(json_object_get(difference, "position"))) return NULL;
   const json_t *answer = json_array_get(answers, prove_number(difference, "place", 0));
   size_t n = prove_number(difference, "position", 0);
   n += json_array_size(json_object_get(answer, "prompt_tokens"));

@@ -136,7 +136,8 @@ static void test_fits(void **state) {
 #define ANSWER(tokens, finish, canvases)                                                            \
   "{\"prompt\":\"p\",\"seed\":1,\"format\":0,\"repeat\":0,\"prompt_tokens\":[7],\"tokens\":" tokens \
   ",\"finish\":\"" finish "\",\"denoise_steps\":3,\"canvases\":[" canvases "]}"
-#define CANVAS(step, text) "{\"block\":0,\"step\":" step ",\"text\":\"" text "\"}"
+#define CANVAS(step, text) "{\"block\":0,\"step\":" step ",\"text\":\"" text "\",\"token_ids\":[1]}"
+#define IDS(step, ids)     "{\"block\":0,\"step\":" step ",\"text\":\"\",\"token_ids\":" ids "}"
 
 static void test_differences(void **state) {
   static const struct {
@@ -150,7 +151,10 @@ static void test_differences(void **state) {
       {"[" ANSWER("[1]", "stop", "") "]", "[" ANSWER("[1]", "length", "") "]", "finish", -1},
       {"[" ANSWER("[1]", "stop", CANVAS("0", "a")) "]", "[" ANSWER("[1]", "stop", CANVAS("0", "b")) "]", "canvas", -1},
       {"[" ANSWER("[1]", "stop", CANVAS("0", "a")) "]", "[" ANSWER("[1]", "stop", "") "]", "canvas", -1},
-      {"[" ANSWER("[1]", "stop", CANVAS("0", "a")) "]", "[" ANSWER("[2]", "stop", CANVAS("0", "b")) "]", "token", 0},
+      {"[" ANSWER("[1]", "stop", CANVAS("0", "a")) "]", "[" ANSWER("[2]", "stop", CANVAS("0", "b")) "]", "canvas", -1},
+      {"[" ANSWER("[1]", "stop", CANVAS("0", "a")) "]", "[" ANSWER("[2]", "stop", CANVAS("0", "a")) "]", "token", 0},
+      {"[" ANSWER("[1]", "stop", IDS("0", "[4,5,6]")) "]", "[" ANSWER("[1]", "stop", IDS("0", "[4,7,6]")) "]", "canvas",
+       1},
   };
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
