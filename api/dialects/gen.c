@@ -59,6 +59,10 @@ static const char *packed_as(const char *body, size_t n) {
   return NULL;
 }
 
+/* Members that are schemas, in which a U+0000 is kept: answers must have it. */
+static const char *const schemas[] = {"schema", "parameters",  "input_schema", "format",
+                                      "json",   "guided_json", "json_schema",  NULL};
+
 weft_status weft_body_load(const char *body, size_t n, const weft_json_size *limits, json_t **out, weft_refusal *why) {
   size_t bad_at;
   json_error_t error;
@@ -77,7 +81,7 @@ weft_status weft_body_load(const char *body, size_t n, const weft_json_size *lim
   }
   weft_status status = check_size(body, n, limits, why);
   if (status != WEFT_OK) return status;
-  json_t *root = weft_json_read(body, n, 0, &error);
+  json_t *root = weft_json_read(body, n, WEFT_JSON_ZEROS, &error);
   if (root == NULL) {
     return weft_refuse(why, 400, "invalid_json", NULL, "the body is not valid JSON at line %d, column %d (byte %d): %s",
                        error.line, error.column, error.position, error.text);
@@ -85,6 +89,10 @@ weft_status weft_body_load(const char *body, size_t n, const weft_json_size *lim
   if (!json_is_object(root)) {
     json_decref(root);
     return weft_refuse(why, 400, "invalid_json", NULL, "the body must be a JSON object");
+  }
+  if (memmem(body, n, "\\u0000", 6) != NULL && !weft_json_drop_zeros(root, schemas)) {
+    json_decref(root);
+    return weft_refuse_status(why, WEFT_E_NO_MEMORY, "no memory for the request", false);
   }
   *out = root;
   return WEFT_OK;

@@ -5,6 +5,7 @@
 
 #include "base/memory.h"
 #include "base/random.h"
+#include "model/text/json_tree.h"
 
 void automaton_close(automaton *a) {
   weft_free(a->first);
@@ -145,6 +146,7 @@ static bool add_text(grammar_builder *b, text_node **node, uint32_t *n, uint32_t
   for (size_t left = strlen(text), size; left > 0; left -= size, text += size) {
     size = weft_utf8_decode(text, left, &c);
     if (size == 0 || !builder_step(b, 1)) return false;
+    if (c == WEFT_JSON_ZERO_CHARACTER) c = 0;
     uint32_t before = GRAMMAR_NONE, child = (*node)[at].child;
     while (child != GRAMMAR_NONE && (*node)[child].character < c && builder_step(b, 1)) {
       before = child;
@@ -311,21 +313,81 @@ bool automaton_has(grammar_builder *b, const automaton *a, const char *text, siz
   for (size_t size; n > 0; n -= size, text += size) {
     size = weft_utf8_decode(text, n, &c);
     if (size == 0) return false;
-    state = automaton_next(a, state, c);
+    state = automaton_next(a, state, c == WEFT_JSON_ZERO_CHARACTER ? 0 : c);
     if (state == GRAMMAR_NONE) return false;
   }
   return a->final[state];
 }
 
+/* Many ranges from one state to another are a rule of their own, which is made once. */
+typedef struct range_rules {
+  const automaton *a;
+  grammar_writing writing;
+  uint32_t *made; /* pairs: the state whose ranges they are, and where they lead; the rule is beside them */
+  uint32_t n, capacity;
+} range_rules;
+
+enum { RANGES_APART = 24, MADE = 3 };
+
+static uint32_t count_ranges(const automaton *a, uint32_t state, uint32_t to) {
+  uint32_t n = 0;
+  for (uint32_t i = a->first[state]; i < a->first[state + 1]; i++) n += a->edge[i].to == to ? 1 : 0;
+  return n;
+}
+
+static bool has_same_ranges(grammar_builder *b, const automaton *a, const uint32_t *x, uint32_t state, uint32_t to) {
+  uint32_t i = a->first[x[0]], k = a->first[state], end = a->first[x[0] + 1], stop = a->first[state + 1];
+  if (!builder_step(b, 1 + (stop - k) / 4)) return false;
+  for (;; i++, k++) {
+    while (i < end && a->edge[i].to != x[1]) i += 1;
+    while (k < stop && a->edge[k].to != to) k += 1;
+    if (i == end || k == stop) return i == end && k == stop;
+    if (a->edge[i].low != a->edge[k].low || a->edge[i].high != a->edge[k].high) return false;
+  }
+}
+
+static uint32_t rule_of_ranges(grammar_builder *b, range_rules *r, uint32_t state, uint32_t to) {
+  for (uint32_t i = 0; i < r->n && builder_ok(b); i++) {
+    if (has_same_ranges(b, r->a, r->made + i * MADE, state, to)) return r->made[i * MADE + 2];
+  }
+  uint32_t rule = builder_rule_open(b);
+  if (!builder_ok(b)) return 0;
+  for (uint32_t i = r->a->first[state]; i < r->a->first[state + 1] && builder_ok(b); i++) {
+    const automaton_edge e = r->a->edge[i];
+    if (e.to == to) builder_written(b, b->rule[rule].first, b->rule[rule].last, e.low, e.high, r->writing);
+  }
+  if (!builder_grow(b, (void **)&r->made, r->n, &r->capacity, MADE * sizeof *r->made)) return 0;
+  const uint32_t made[MADE] = {state, to, rule};
+  memcpy(r->made + (size_t)r->n++ * MADE, made, sizeof made);
+  return rule;
+}
+
+static void emit_state(grammar_builder *b, range_rules *r, uint32_t first, uint32_t s) {
+  const automaton *a = r->a;
+  uint32_t last = GRAMMAR_NONE;
+  bool many = a->first[s + 1] - a->first[s] > RANGES_APART, apart = false;
+  for (uint32_t i = a->first[s]; i < a->first[s + 1] && builder_ok(b); i++) {
+    const automaton_edge e = a->edge[i];
+    if (many && e.to != last) {
+      bool before = false; /* whether the ranges that lead there were written */
+      for (uint32_t k = a->first[s]; k < i && !before; k++) before = a->edge[k].to == e.to;
+      apart = builder_step(b, 1 + (i - a->first[s]) / 16) && count_ranges(a, s, e.to) > RANGES_APART;
+      if (apart && !before) builder_call(b, first + s, first + e.to, rule_of_ranges(b, r, s, e.to));
+      last = e.to;
+    }
+    if (!many || !apart) builder_written(b, first + s, first + e.to, e.low, e.high, r->writing);
+  }
+}
+
 void automaton_emit(grammar_builder *b, const automaton *a, grammar_writing writing, uint32_t from, uint32_t to) {
   uint32_t first = b->n_states;
+  range_rules rules = {.a = a, .writing = writing};
   for (uint32_t s = 0; s < a->n_states; s++) (void)builder_state(b);
   if (!builder_ok(b) || automaton_is_empty(a)) return;
   builder_empty(b, from, first);
   for (uint32_t s = 0; s < a->n_states && builder_ok(b); s++) {
     if (a->final[s]) builder_empty(b, first + s, to);
-    for (uint32_t i = a->first[s]; i < a->first[s + 1] && builder_ok(b); i++) {
-      builder_written(b, first + s, first + a->edge[i].to, a->edge[i].low, a->edge[i].high, writing);
-    }
+    emit_state(b, &rules, first, s);
   }
+  weft_free(rules.made);
 }

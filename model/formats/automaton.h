@@ -35,7 +35,7 @@ void automaton_finish(grammar_builder *b, automaton *a);
 
 /* Texts of min to max characters; max GRAMMAR_NONE: without end. */
 automaton automaton_sized(grammar_builder *b, uint32_t min, uint32_t max);
-/* The n texts. */
+/* The n texts, as a tree of JSON has them: WEFT_JSON_ZERO is U+0000. */
 automaton automaton_texts(grammar_builder *b, const char *const *text, uint32_t n);
 /* What is in both; what is in the first one and not in the second. */
 automaton automaton_both(grammar_builder *b, const automaton *x, const automaton *y);

@@ -12,16 +12,27 @@
 #include "base/random.h"
 #include "model/formats/automaton.h"
 
-enum { NFA_STATES_MAX = 1 << 15, AHEADS_MAX = 64 };
+enum { NFA_STATES_MAX = 1 << 15, AHEADS_MAX = 64, BEHINDS_MAX = 8, PASTS_MAX = 1 << 13 };
 
 /* The kind of a character beside a border. END is what comes last and first. */
 typedef enum neighbour { NEXT_END, NEXT_WORD, NEXT_OTHER, NEXT_UNSURE, NEIGHBOURS } neighbour;
 
-typedef enum edge_kind { TO_EMPTY, TO_RANGE, TO_BEGIN, TO_END, TO_BORDER, TO_NO_BORDER, TO_AHEAD } edge_kind;
+typedef enum edge_kind {
+  TO_EMPTY,
+  TO_RANGE,
+  TO_SET, /* many ranges */
+  TO_BEGIN,
+  TO_END,
+  TO_BORDER,
+  TO_NO_BORDER,
+  TO_AHEAD,
+  TO_BEHIND
+} edge_kind;
 
 typedef struct nfa_edge {
   uint32_t from, to, kind;
-  uint32_t low, high; /* RANGE; low: AHEAD, which of ahead[] */
+  uint32_t low,
+      high; /* RANGE; SET: where in range[], how many; low: AHEAD, BEHIND, which of them; high: BEHIND, negated */
 } nfa_edge;
 
 typedef struct place {
@@ -36,6 +47,12 @@ typedef struct span {
   uint32_t at, n;
 } span;
 
+/* What came before a set: the kind of the last character; and of each look at what stands before the state that all
+ * of the text so far leads to. */
+typedef struct past {
+  uint32_t last, behind[BEHINDS_MAX];
+} past;
+
 typedef struct regex_machine {
   grammar_builder *b;
   expressions *e;
@@ -44,6 +61,8 @@ typedef struct regex_machine {
   nfa_edge *edge;
   uint32_t n_edges, edges_capacity;
   uint32_t *edge_at; /* [n_states + 1], once the edges are sorted */
+  uint32_t (*range)[2];
+  uint32_t n_ranges, ranges_capacity;
   bool borders, begins;
   automaton *ahead; /* [AHEADS_MAX * NEIGHBOURS] */
   uint32_t n_aheads;
@@ -54,7 +73,11 @@ typedef struct regex_machine {
   /* sets of places, the states of the result */
   place *pool;
   span *set;
-  uint32_t *before; /* of a set: what came last */
+  uint32_t *before; /* of a set: which of the pasts */
+  past *past;
+  uint32_t n_pasts, pasts_capacity;
+  automaton behind[BEHINDS_MAX];
+  uint32_t n_behinds;
   uint32_t n_pool, pool_capacity, n_sets, sets_capacity, before_capacity;
   uint32_t *slot, n_slots;
   /* of the set that goes on */
@@ -93,8 +116,9 @@ static void open_machine(regex_machine *m, grammar_builder *b, expressions *e, r
 
 static void close_machine(regex_machine *m) {
   for (uint32_t i = 0; i < m->n_aheads * NEIGHBOURS; i++) automaton_close(&m->ahead[i]);
-  void *const all[] = {m->edge, m->edge_at, m->ahead, m->part, m->owed,   m->pool,
-                       m->set,  m->before,  m->slot,  m->mark, m->closed, m->cut};
+  for (uint32_t i = 0; i < m->n_behinds; i++) automaton_close(&m->behind[i]);
+  void *const all[] = {m->past, m->range, m->edge,   m->edge_at, m->ahead, m->part,   m->owed,
+                       m->pool, m->set,   m->before, m->slot,    m->mark,  m->closed, m->cut};
   for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) weft_free(all[i]);
 }
 
@@ -133,11 +157,36 @@ static void add_ahead(regex_machine *m, expression x, uint32_t from, uint32_t to
   add_edge(m, from, to, TO_AHEAD, number, 0);
 }
 
-static void add_set(regex_machine *m, expression x, uint32_t from, uint32_t to) {
-  uint32_t n = expression_sort_set(m->e, &x, m->reading);
-  for (uint32_t i = 0; i < n && builder_ok(m->b); i++) {
-    add_edge(m, from, to, TO_RANGE, m->e->sorted[i][0], m->e->sorted[i][1]);
+/* What stands before must match, or must not: the automaton of the texts that end so, which reads all of the text
+ * beside this one. */
+static void add_behind(regex_machine *m, expression x, uint32_t from, uint32_t to) {
+  regex_machine inner;
+  if (m->n_behinds == BEHINDS_MAX) {
+    builder_fail(m->b, WEFT_E_TOO_LARGE, "a regular expression has more than %d looks at what stands before",
+                 BEHINDS_MAX);
   }
+  if (!builder_ok(m->b)) return;
+  regex_reading flipped = m->reading == REGEX_SURELY ? REGEX_PERHAPS : REGEX_SURELY;
+  open_machine(&inner, m->b, m->e, !x.negated || m->reading == REGEX_PLAIN ? m->reading : flipped);
+  uint32_t begin = add_state(&inner), number = m->n_behinds++;
+  add_any(&inner, inner.first);
+  add_edge(&inner, inner.first, begin, TO_EMPTY, 0, 0);
+  add_expression(&inner, x.child, begin, inner.last);
+  m->behind[number] = make_automaton(&inner, NEXT_END);
+  close_machine(&inner);
+  add_edge(m, from, to, TO_BEHIND, number, x.negated ? 1 : 0);
+}
+
+static void add_set(regex_machine *m, expression x, uint32_t from, uint32_t to) {
+  enum { FEW = 8 };
+  uint32_t n = expression_sort_set(m->e, &x, m->reading), at = m->n_ranges;
+  for (uint32_t i = 0; i < n && builder_ok(m->b); i++) {
+    if (n <= FEW) add_edge(m, from, to, TO_RANGE, m->e->sorted[i][0], m->e->sorted[i][1]);
+    if (n <= FEW || !builder_step(m->b, 1)) continue;
+    if (!builder_grow(m->b, (void **)&m->range, m->n_ranges, &m->ranges_capacity, sizeof *m->range)) return;
+    memcpy(m->range[m->n_ranges++], m->e->sorted[i], sizeof *m->range);
+  }
+  if (n > FEW) add_edge(m, from, to, TO_SET, at, n);
 }
 
 static void add_repeat(regex_machine *m, expression x, uint32_t from, uint32_t to) {
@@ -172,6 +221,8 @@ static void add_expression(regex_machine *m, uint32_t at, uint32_t from, uint32_
     add_repeat(m, x, from, to);
   } else if (x.kind == EXPR_AHEAD) {
     add_ahead(m, x, from, to);
+  } else if (x.kind == EXPR_BEHIND) {
+    add_behind(m, x, from, to);
   } else if (x.kind >= EXPR_BEGIN) {
     m->begins = m->begins || x.kind == EXPR_BEGIN;
     m->borders = m->borders || x.kind == EXPR_BORDER || x.kind == EXPR_NO_BORDER;
@@ -282,6 +333,38 @@ static bool allows_edge(const regex_machine *m, uint32_t kind, neighbour before,
   return ((before == NEXT_WORD) != (after == NEXT_WORD)) == (kind == TO_BORDER);
 }
 
+/* Whether the text so far ends as a look asks. */
+static bool stands_before(const regex_machine *m, const past *p, const nfa_edge *e) {
+  const automaton *a = &m->behind[e->low];
+  bool matches = p->behind[e->low] != GRAMMAR_NONE && a->final[p->behind[e->low]];
+  return matches == (e->high == 0);
+}
+
+static uint32_t number_past(regex_machine *m, const past *p) {
+  for (uint32_t i = 0; i < m->n_pasts && builder_step(m->b, 1); i++) {
+    if (memcmp(&m->past[i], p, sizeof *p) == 0) return i;
+  }
+  if (m->n_pasts == PASTS_MAX) builder_fail(m->b, WEFT_E_TOO_LARGE, "what stands before is of too many kinds");
+  if (!builder_ok(m->b) || !builder_grow(m->b, (void **)&m->past, m->n_pasts, &m->pasts_capacity, sizeof *p)) return 0;
+  m->past[m->n_pasts] = *p;
+  return m->n_pasts++;
+}
+
+/* The past before all of the text; after one more character. */
+static past first_past(const regex_machine *m, neighbour before) {
+  past p = {.last = limit_memory(m, before)};
+  for (uint32_t i = 0; i < m->n_behinds; i++) p.behind[i] = automaton_is_empty(&m->behind[i]) ? GRAMMAR_NONE : 0;
+  return p;
+}
+
+static past next_past(const regex_machine *m, past p, uint32_t c) {
+  p.last = limit_memory(m, kind_of(m, c));
+  for (uint32_t i = 0; i < m->n_behinds; i++) {
+    if (p.behind[i] != GRAMMAR_NONE) p.behind[i] = automaton_next(&m->behind[i], p.behind[i], c);
+  }
+  return p;
+}
+
 static void push_closed(regex_machine *m, place p) {
   if (p.owed == 0) {
     if (m->mark[p.state] == m->mark_value) return;
@@ -299,7 +382,8 @@ static void push_closed(regex_machine *m, place p) {
 /* What a set reaches by nothing, between two kinds of characters. */
 static void close_set(regex_machine *m, uint32_t set, neighbour after, bool line_feed) {
   span s = m->set[set];
-  neighbour before = (neighbour)m->before[set];
+  const past before_all = m->past[m->before[set]];
+  neighbour before = (neighbour)before_all.last;
   m->n_closed = 0;
   m->mark_value += 1;
   for (uint32_t i = 0; i < s.n && builder_ok(m->b); i++) push_closed(m, m->pool[s.at + i]);
@@ -309,9 +393,11 @@ static void close_set(regex_machine *m, uint32_t set, neighbour after, bool line
     for (uint32_t k = m->edge_at[p.state]; k < m->edge_at[p.state + 1] && builder_ok(m->b); k++) {
       const nfa_edge *e = &m->edge[k];
       uint32_t owed = p.owed;
-      if (e->kind == TO_RANGE) continue;
+      if (e->kind == TO_RANGE || e->kind == TO_SET) continue;
       if (e->kind == TO_AHEAD) {
         owed = owe_more(m, owed, e->low * NEIGHBOURS + before);
+      } else if (e->kind == TO_BEHIND) {
+        if (!stands_before(m, &before_all, e)) continue;
       } else if (e->kind != TO_EMPTY && !allows_edge(m, e->kind, before, after, line_feed)) {
         continue;
       }
@@ -350,8 +436,8 @@ static bool grow_slots(regex_machine *m) {
 }
 
 /* The set of the places from `at` on, an old one if there is one like it. */
-static uint32_t number_set(regex_machine *m, uint32_t at, neighbour before) {
-  uint32_t n = m->n_pool - at, kept = 0, capacity = m->sets_capacity;
+static uint32_t number_set(regex_machine *m, uint32_t at, const past *p) {
+  uint32_t n = m->n_pool - at, kept = 0, capacity = m->sets_capacity, before = number_past(m, p);
   if (!builder_step(m->b, 2 + 4 * (uint64_t)n) || !grow_slots(m)) return 0;
   if (n > 1) qsort(m->pool + at, n, sizeof *m->pool, compare_places);
   for (uint32_t i = 0; i < n; i++) {
@@ -363,7 +449,7 @@ static uint32_t number_set(regex_machine *m, uint32_t at, neighbour before) {
     uint32_t found = m->slot[hash % m->n_slots];
     if (found == 0) break;
     span s = m->set[found - 1];
-    if (s.n != kept || m->before[found - 1] != (uint32_t)before) continue;
+    if (s.n != kept || m->before[found - 1] != before) continue;
     if (memcmp(m->pool + s.at, m->pool + at, kept * sizeof *m->pool) != 0) continue;
     m->n_pool = at;
     return found - 1;
@@ -396,6 +482,15 @@ static void cut_at_automaton(regex_machine *m, const automaton *a, uint32_t stat
   }
 }
 
+static void cut_at_edge(regex_machine *m, const nfa_edge *e) {
+  if (e->kind == TO_RANGE) push_cut(m, e->low);
+  if (e->kind == TO_RANGE) push_cut(m, e->high + 1);
+  for (uint32_t i = 0; e->kind == TO_SET && i < e->high && builder_step(m->b, 1); i++) {
+    push_cut(m, m->range[e->low + i][0]);
+    push_cut(m, m->range[e->low + i][1] + 1);
+  }
+}
+
 static int compare_cuts(const void *a, const void *b) {
   const uint32_t *x = a, *y = b;
   return (*x > *y) - (*x < *y);
@@ -406,15 +501,17 @@ static void find_cuts(regex_machine *m, uint32_t set) {
   static const uint32_t fixed[] = {'\n', '\n' + 1, '0', '9' + 1, 'A', 'Z' + 1, '_', '_' + 1, 'a', 'z' + 1, 0x80};
   m->n_cuts = 0;
   push_cut(m, 0);
+  for (uint32_t i = 0; i < m->n_behinds && builder_ok(m->b); i++) {
+    uint32_t state = m->past[m->before[set]].behind[i];
+    if (state != GRAMMAR_NONE) cut_at_automaton(m, &m->behind[i], state);
+  }
   for (uint32_t i = 0; i < sizeof fixed / sizeof *fixed && m->e->n_assertions > 0; i++) push_cut(m, fixed[i]);
   for (uint32_t kind = 0; kind < NEIGHBOURS && builder_ok(m->b); kind++) {
     close_set(m, set, (neighbour)kind, kind == NEXT_OTHER);
     for (uint32_t i = 0; i < m->n_closed && builder_ok(m->b); i++) {
       place p = m->closed[i];
       for (uint32_t k = m->edge_at[p.state]; k < m->edge_at[p.state + 1]; k++) {
-        if (m->edge[k].kind != TO_RANGE) continue;
-        push_cut(m, m->edge[k].low);
-        push_cut(m, m->edge[k].high + 1);
+        cut_at_edge(m, &m->edge[k]);
       }
       span s = m->owed[p.owed];
       for (uint32_t k = 0; k < s.n; k++) {
@@ -434,8 +531,22 @@ static void find_cuts(regex_machine *m, uint32_t set) {
 
 /* ---- the result ---- */
 
+static bool takes_character(const regex_machine *m, const nfa_edge *e, uint32_t c) {
+  if (e->kind != TO_SET) return e->kind == TO_RANGE && e->low <= c && c <= e->high;
+  uint32_t low = e->low, end = e->low + e->high, high = end;
+  while (low < high) {
+    uint32_t middle = low + (high - low) / 2;
+    if (m->range[middle][1] < c) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low < end && m->range[low][0] <= c;
+}
+
 /* The set that a character leads to from the places that are closed; GRAMMAR_NONE: none. */
-static uint32_t follow_character(regex_machine *m, uint32_t c) {
+static uint32_t follow_character(regex_machine *m, uint32_t before, uint32_t c) {
   uint32_t at = m->n_pool;
   for (uint32_t i = 0; i < m->n_closed && builder_ok(m->b); i++) {
     place p = m->closed[i];
@@ -443,14 +554,15 @@ static uint32_t follow_character(regex_machine *m, uint32_t c) {
     if (!builder_step(m->b, 1 + m->edge_at[p.state + 1] - m->edge_at[p.state])) return GRAMMAR_NONE;
     for (uint32_t k = m->edge_at[p.state]; k < m->edge_at[p.state + 1]; k++) {
       const nfa_edge *e = &m->edge[k];
-      if (e->kind != TO_RANGE || e->low > c || e->high < c) continue;
+      if (!takes_character(m, e, c)) continue;
       if (owed == GRAMMAR_NONE) owed = p.owed == 0 ? 0 : follow_owed(m, p.owed, c);
       if (owed == GRAMMAR_NONE) break;
       push_place(m, (place){e->to, owed});
     }
   }
   if (!builder_ok(m->b) || m->n_pool == at) return GRAMMAR_NONE;
-  return number_set(m, at, limit_memory(m, kind_of(m, c)));
+  const past p = next_past(m, m->past[before], c);
+  return number_set(m, at, &p);
 }
 
 static int compare_edges(const void *a, const void *b) {
@@ -480,7 +592,9 @@ static automaton make_automaton(regex_machine *m, neighbour before) {
   m->n_pool = m->n_sets = 0;
   if (m->n_slots > 0) memset(m->slot, 0, m->n_slots * sizeof *m->slot);
   push_place(m, (place){m->first, 0});
-  if (builder_ok(m->b)) (void)number_set(m, 0, limit_memory(m, before));
+  const past begin = first_past(m, before);
+  m->n_pasts = 0;
+  if (builder_ok(m->b)) (void)number_set(m, 0, &begin);
   for (uint32_t set = 0; set < m->n_sets && builder_ok(m->b); set++) {
     bool final = false;
     close_set(m, set, NEXT_END, false);
@@ -492,7 +606,7 @@ static automaton make_automaton(regex_machine *m, neighbour before) {
     for (uint32_t i = 0; i < m->n_cuts && builder_ok(m->b); i++) {
       uint32_t low = m->cut[i], high = i + 1 < m->n_cuts ? m->cut[i + 1] - 1 : AUTOMATON_CHARACTER_MAX;
       if (i == 0 || m->e->n_assertions > 0) close_set(m, set, kind_of(m, low), low == '\n');
-      uint32_t to = follow_character(m, low);
+      uint32_t to = follow_character(m, m->before[set], low);
       if (to != GRAMMAR_NONE) automaton_add_edge(m->b, &a, low, high, to);
     }
   }

@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "model/formats/grammar_graph.h"
 #include "model/formats/grammar_internal.h"
+#include "model/formats/unicode_class.h"
 
 bool grammar_spend(weft_grammar_work *work, uint64_t n) {
   if (work == NULL) return true;
@@ -66,7 +67,8 @@ static weft_status measure_grammar(weft_grammar *g, const char *why, weft_error 
 
 weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_t n, const weft_token_trie *trie,
                                  weft_grammar **out, weft_grammar_work *work, weft_error *error) {
-  grammar_builder b = {.trie = trie, .work = work, .error = error};
+  unicode_classes classes = {.n = 0};
+  grammar_builder b = {.trie = trie, .work = work, .error = error, .classes = &classes};
   *out = NULL;
   weft_grammar *g = weft_alloc(1, sizeof *g);
   if (g == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the grammar");
@@ -76,6 +78,7 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
   grammar_read(&b, kind, n == 0 ? "" : text, n);
   weft_status status = grammar_determinise(&b, g);
   builder_close(&b);
+  unicode_classes_close(&classes);
   if (status == WEFT_OK) status = grammar_minimise(g, error);
   if (status == WEFT_OK) status = measure_grammar(g, b.why, error);
   if (status == WEFT_OK) status = grammar_tabulate(g, error);

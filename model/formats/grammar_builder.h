@@ -42,7 +42,8 @@ typedef struct grammar_builder {
   grammar_style style;
   uint32_t shared[4 * STYLES]; /* rules that are made once in each style: white space, string, character, value */
   const weft_token_trie *trie;
-  weft_grammar_work *work; /* the builder's steps are counted there, too */
+  struct unicode_classes *classes; /* of the compiling; NULL: classes by properties are refused */
+  weft_grammar_work *work;         /* the builder's steps are counted there, too */
   weft_status status;
   weft_error *error;
   char why[480]; /* why nothing fits a part of a schema, where that is known: told if nothing fits the whole */

@@ -201,7 +201,7 @@ void grammar_add_calls(grammar_builder *b, const json_t *root) {
 
 void grammar_read_calls(grammar_builder *b, const char *text, size_t n) {
   json_error_t error;
-  json_t *root = weft_json_read(text, n, 0, &error);
+  json_t *root = weft_json_read(text, n, WEFT_JSON_ZEROS, &error);
   grammar_add_calls(b, root);
   json_decref(root);
 }
@@ -239,7 +239,7 @@ static uint32_t add_thinking(grammar_builder *b, const json_t *thinking, uint32_
 
 void grammar_read_answer(grammar_builder *b, const char *text, size_t n) {
   json_error_t error;
-  json_t *root = weft_json_read(text, n, 0, &error);
+  json_t *root = weft_json_read(text, n, WEFT_JSON_ZEROS, &error);
   const json_t *thinking = json_object_get(root, "thinking"), *calls = json_object_get(root, "calls");
   const json_t *format = json_object_get(root, "format"), *of = json_object_get(format, "text");
   if (json_is_null(thinking)) thinking = NULL;

@@ -5,6 +5,8 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "model/formats/unicode_class.h"
+#include "model/text/json_tree.h"
 
 enum { CHARACTER_MAX = 0x10FFFF };
 
@@ -60,14 +62,15 @@ uint32_t expression_repeat(expressions *e, uint32_t child, uint32_t min, uint32_
 uint32_t expression_peek(const expressions *e) {
   uint32_t c;
   if (e->i >= e->n_text || weft_utf8_decode(e->text + e->i, e->n_text - e->i, &c) == 0) return GRAMMAR_NONE;
-  return c;
+  return c == WEFT_JSON_ZERO_CHARACTER ? 0 : c;
 }
 
 uint32_t expression_take(expressions *e) {
   uint32_t c;
   size_t n = e->i >= e->n_text ? 0 : weft_utf8_decode(e->text + e->i, e->n_text - e->i, &c);
   e->i += n;
-  return n == 0 || !builder_step(e->b, 1) ? GRAMMAR_NONE : c;
+  if (n == 0 || !builder_step(e->b, 1)) return GRAMMAR_NONE;
+  return c == WEFT_JSON_ZERO_CHARACTER ? 0 : c;
 }
 
 static bool take_number(expressions *e, uint32_t *out) {
@@ -204,6 +207,12 @@ static void push_classes(expressions *e, uint32_t *n, uint8_t bits, regex_readin
   if (sure) push_range(e, n, 0x202A, CHARACTER_MAX);
 }
 
+/* What classes by properties hold for some and not for others. */
+static void push_unassigned(expressions *e, uint32_t *n) {
+  const unicode_class *none = unicode_class_of(e->b, "Cn");
+  for (uint32_t i = 0; none != NULL && i < none->n; i++) push_range(e, n, none->range[i][0], none->range[i][1]);
+}
+
 uint32_t expression_sort_set(expressions *e, const expression *set, regex_reading reading) {
   uint32_t n = 0;
   regex_reading inner = !set->negated || reading == REGEX_PLAIN ? reading
@@ -213,6 +222,7 @@ uint32_t expression_sort_set(expressions *e, const expression *set, regex_readin
     push_range(e, &n, e->range[set->ranges + 2 * i], e->range[set->ranges + 2 * i + 1]);
   }
   push_classes(e, &n, set->classes, inner);
+  if ((set->classes & CLASS_PROPERTY) != 0 && inner == REGEX_PERHAPS) push_unassigned(e, &n);
   return settle_ranges(e, n, set->negated);
 }
 

@@ -21,7 +21,8 @@ typedef enum expression_kind {
   EXPR_END,
   EXPR_BORDER,    /* of a word */
   EXPR_NO_BORDER, /* \B */
-  EXPR_AHEAD      /* child: what follows; negated: what does not */
+  EXPR_AHEAD,     /* child: what follows; negated: what does not */
+  EXPR_BEHIND     /* child: what stands before; negated: what does not */
 } expression_kind;
 
 enum {
@@ -31,7 +32,8 @@ enum {
   CLASS_NOT_WORD = 8,
   CLASS_SPACE = 16,
   CLASS_NOT_SPACE = 32,
-  CLASS_DOT = 64
+  CLASS_DOT = 64,
+  CLASS_PROPERTY = 128 /* some ranges are of a class by a property: unassigned characters may be in it, too */
 };
 
 typedef enum regex_reading {
@@ -45,7 +47,7 @@ typedef enum regex_reading {
 
 typedef struct expression {
   uint8_t kind;
-  bool negated;              /* SET, AHEAD */
+  bool negated;              /* SET, AHEAD, BEHIND */
   uint8_t classes;           /* SET */
   uint32_t child, next;      /* GRAMMAR_NONE: there is none */
   uint32_t min, max;         /* REPEAT */

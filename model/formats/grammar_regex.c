@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: MIT */
 /* Regular expressions, as far as they describe regular languages: characters, classes, groups, alternatives,
- * repetitions, anchors, borders of words, what must or must not follow. Lazy repetitions match the same texts as
- * others. Backward references and what must stand before are refused by name. */
+ * repetitions, anchors, borders of words, what must or must not follow or stand before. Lazy repetitions match the same
+ * texts as others. Backward references are refused by name. */
 #include <string.h>
 
 #include "model/formats/automaton.h"
+#include "model/formats/unicode_class.h"
 
 static uint32_t read_choice(expressions *e, uint32_t depth);
 
@@ -70,6 +71,35 @@ static uint32_t escaped_character(expressions *e, uint32_t c) {
   return c;
 }
 
+/* \p{NAME}, \P{NAME} or \pL, behind the letter: the characters that are surely in it. */
+static void add_property(expressions *e, uint32_t set, bool negated) {
+  char name[UNICODE_NAME_MAX] = {0};
+  size_t n = 0;
+  uint32_t c = expression_take(e);
+  bool braces = c == '{';
+  if (braces) c = expression_take(e);
+  if (braces && c == '^') negated = !negated, c = expression_take(e);
+  for (; c < 0x80 && c != '}' && n + 1 < sizeof name; c = braces ? expression_take(e) : '}') name[n++] = (char)c;
+  const unicode_class *class = c == '}' ? unicode_class_of(e->b, name) : NULL, *none = NULL;
+  if (class != NULL) none = unicode_class_of(e->b, "Cn");
+  if (class == NULL || none == NULL) {
+    builder_fail(e->b, WEFT_E_UNSUPPORTED, "regular expression, byte %zu: there is no class \\p{%.40s}", e->i, name);
+    return;
+  }
+  uint32_t at = 0, k = 0, m = 0; /* each stretch of characters that lie alike in both */
+  while (at <= 0x10FFFF && builder_step(e->b, 1)) {
+    while (k < class->n && class->range[k][1] < at) k += 1;
+    while (m < none->n && none->range[m][1] < at) m += 1;
+    bool in = k < class->n && class->range[k][0] <= at, open = m < none->n && none->range[m][0] <= at;
+    uint32_t end = in ? class->range[k][1] : k < class->n ? class->range[k][0] - 1 : 0x10FFFF;
+    uint32_t stop = open ? none->range[m][1] : m < none->n ? none->range[m][0] - 1 : 0x10FFFF;
+    if (stop < end) end = stop;
+    if (!open && in != negated) expression_range(e, set, at, end);
+    at = end + 1;
+  }
+  if (builder_ok(e->b)) e->at[set].classes |= CLASS_PROPERTY;
+}
+
 static uint32_t add_assertion(expressions *e, expression_kind kind) {
   e->n_assertions += 1;
   return expression_new(e, kind);
@@ -87,7 +117,11 @@ static uint32_t read_escape(expressions *e) {
   if (c == 'b' || c == 'B') return add_assertion(e, c == 'b' ? EXPR_BORDER : EXPR_NO_BORDER);
   if (c >= '1' && c <= '9') return fail_at(e, "backward references are not supported");
   if (c == 'k') return fail_at(e, "backward references are not supported");
-  if (c == 'p' || c == 'P') return fail_at(e, "classes by Unicode properties are not supported: write the ranges");
+  if (c == 'p' || c == 'P') {
+    uint32_t set = expression_new(e, EXPR_SET);
+    if (builder_ok(e->b)) add_property(e, set, c == 'P');
+    return set;
+  }
   c = escaped_character(e, c);
   return builder_ok(e->b) ? expression_character(e, c) : 0;
 }
@@ -98,6 +132,10 @@ static uint32_t read_member(expressions *e, uint32_t set) {
   if (c != '\\') return c;
   c = expression_take(e);
   if (c == 'b') return '\b';
+  if (c == 'p' || c == 'P') {
+    add_property(e, set, c == 'P');
+    return GRAMMAR_NONE;
+  }
   uint8_t class = find_class(c);
   e->at[set].classes |= class;
   return class != 0 ? GRAMMAR_NONE : escaped_character(e, c);
@@ -128,14 +166,29 @@ static uint32_t read_brackets(expressions *e) {
   return set;
 }
 
-/* (?=...) or (?!...), behind its mark. */
-static uint32_t read_ahead(expressions *e, uint32_t depth, bool negated) {
-  uint32_t ahead = add_assertion(e, EXPR_AHEAD), inner = read_choice(e, depth + 1);
+/* Whether an assertion stands in the expression that may not stand within a look at what stands before, or, where it
+ * is one at what follows, a look at what stands before. */
+static bool has_assertion(const expressions *e, uint32_t at, bool behind) {
+  for (; at != GRAMMAR_NONE; at = e->at[at].next) {
+    const expression *x = &e->at[at];
+    if (behind ? x->kind > EXPR_BEGIN : x->kind == EXPR_BEHIND) return true;
+    if (has_assertion(e, x->child, behind)) return true;
+  }
+  return false;
+}
+
+/* (?=...), (?!...), (?<=...) or (?<!...), behind its mark. */
+static uint32_t read_look(expressions *e, uint32_t depth, bool behind, bool negated) {
+  uint32_t look = add_assertion(e, behind ? EXPR_BEHIND : EXPR_AHEAD), inner = read_choice(e, depth + 1);
   if (builder_ok(e->b) && expression_take(e) != ')') return fail_at(e, "a group ( is not closed");
-  if (!builder_ok(e->b)) return 0;
-  e->at[ahead].child = inner;
-  e->at[ahead].negated = negated;
-  return ahead;
+  if (!builder_ok(e->b) || !builder_step(e->b, e->n)) return 0;
+  if (has_assertion(e, inner, behind)) {
+    return fail_at(e, behind ? "within (?<= and (?<! no assertion but ^ is supported"
+                             : "(?<= and (?<! are not supported within (?= and (?!");
+  }
+  e->at[look].child = inner;
+  e->at[look].negated = negated;
+  return look;
 }
 
 static uint32_t read_group(expressions *e, uint32_t depth) {
@@ -143,14 +196,15 @@ static uint32_t read_group(expressions *e, uint32_t depth) {
   if (expression_peek(e) == '?') {
     (void)expression_take(e);
     uint32_t c = expression_take(e);
-    if (c == '=' || c == '!') return read_ahead(e, depth, c == '!');
-    bool named = c == 'P' || (c == '<' && expression_peek(e) != '=' && expression_peek(e) != '!');
+    if (c == '=' || c == '!') return read_look(e, depth, false, c == '!');
+    bool behind = c == '<' && (expression_peek(e) == '=' || expression_peek(e) == '!');
+    if (behind) return read_look(e, depth, true, expression_take(e) == '!');
+    bool named = c == 'P' || c == '<';
     if (named) {
       while (expression_peek(e) != '>' && expression_peek(e) != GRAMMAR_NONE) (void)expression_take(e);
       if (expression_take(e) != '>') return fail_at(e, "a group's name is not closed");
     } else if (c != ':') {
-      return fail_at(e, c == '<' ? "assertions of what stands before, (?<= and (?<!, are not supported"
-                                 : "flags in groups are not supported");
+      return fail_at(e, "flags in groups are not supported");
     }
   }
   uint32_t inner = read_choice(e, depth + 1);

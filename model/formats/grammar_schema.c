@@ -469,7 +469,7 @@ uint32_t schema_add_rule(grammar_builder *b, const json_t *schema, const char *o
 void grammar_read_schema(grammar_builder *b, const char *text, size_t n) {
   json_error_t error;
   schema_reader r = {.b = b, .path = "#", .made = json_array()};
-  r.root = weft_json_read(text, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &error);
+  r.root = weft_json_read(text, n, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | WEFT_JSON_ZEROS, &error);
   if (r.root == NULL) {
     builder_fail(b, WEFT_E_INVALID, "the schema is not valid JSON at byte %d: %.120s", error.position, error.text);
   } else if (r.made == NULL) {

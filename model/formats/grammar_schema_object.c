@@ -433,8 +433,7 @@ static uint32_t put_constant(schema_reader *r, const json_t *value, uint32_t fro
     if (kind == WEFT_CALLABLE_TEXT_OR_NULL && text != NULL && strcmp(text, "null") == 0) fits = false;
     from = fits ? style_tag(b, from, name) : GRAMMAR_NONE;
     if (from == GRAMMAR_NONE) return from;
-    from = kind == WEFT_CALLABLE_VALUE || null ? json_written_constant(b, from, member)
-                                               : builder_text(b, from, text, json_string_length(member));
+    from = kind == WEFT_CALLABLE_VALUE || null ? json_written_constant(b, from, member) : style_text(b, from, text);
     from = style_tag_close(b, from);
   }
   return from;

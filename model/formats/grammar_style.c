@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "model/formats/grammar_json.h"
+#include "model/text/json_tree.h"
 
 enum { NAME_MAX = 64 /* characters of a name that the model chooses */ };
 
@@ -59,19 +60,27 @@ uint32_t style_string_of(grammar_builder *b, uint32_t from, automaton *texts) {
 
 /* Whether a name can stand without quotes: what ends one, or begins something else, is none of it. */
 static bool is_bare(const char *name) {
-  bool word = name[0] != 0;
+  bool word = name[0] != 0 && strstr(name, WEFT_JSON_ZERO) == NULL;
   for (const char *at = name; *at != 0; at++) {
     word = word && (uint8_t)*at > ' ' && strchr(":=,{}[]\"'<|>", *at) == NULL;
   }
   return word;
 }
 
+uint32_t style_text(grammar_builder *b, uint32_t from, const char *text) {
+  for (const char *zero; (zero = strstr(text, WEFT_JSON_ZERO)) != NULL; text = zero + strlen(WEFT_JSON_ZERO)) {
+    from = builder_text(b, builder_text(b, from, text, (size_t)(zero - text)), "", 1);
+  }
+  return put_words(b, from, text);
+}
+
 static uint32_t put_marked(grammar_builder *b, uint32_t from, const char *text) {
   if (strstr(text, GEMMA_QUOTE) != NULL) return GRAMMAR_NONE;
-  return builder_marker(b, put_words(b, builder_marker(b, from, GEMMA_QUOTE), text), GEMMA_QUOTE);
+  return builder_marker(b, style_text(b, builder_marker(b, from, GEMMA_QUOTE), text), GEMMA_QUOTE);
 }
 
 bool style_writes_name(const grammar_builder *b, bool tag, const char *name) {
+  if (tag && strstr(name, WEFT_JSON_ZERO) != NULL) return false;
   if (!tag) return b->style != STYLE_GEMMA || strstr(name, GEMMA_QUOTE) == NULL;
   while (*name != 0 && (uint8_t)*name >= ' ' && *name != '>') name += 1;
   return *name == 0;

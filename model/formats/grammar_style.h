@@ -24,6 +24,8 @@ uint32_t style_string_sized(grammar_builder *b, uint32_t from, uint32_t min, uin
 /* A string of the set, which is narrowed to what can be written. */
 uint32_t style_string_of(grammar_builder *b, uint32_t from, automaton *texts);
 uint32_t style_constant(grammar_builder *b, uint32_t from, const json_t *value);
+/* A text of a schema as it is. */
+uint32_t style_text(grammar_builder *b, uint32_t from, const char *text);
 /* Whether a name can be written, as a member's or in a tag. */
 bool style_writes_name(const grammar_builder *b, bool tag, const char *name);
 /* The name of a member, without its colon; GRAMMAR_NONE: it cannot be written. */

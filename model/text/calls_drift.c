@@ -77,7 +77,7 @@ bool calls_drift_head(weft_call_reader *r, size_t from) {
   mend.take = take_text;
   size_t n = json_mend_read(&mend, r->held.bytes + from, r->held.n - from, r->last);
   bool whole = json_mend_done(&mend), taken = false;
-  json_t *call = whole && text.n > 0 ? weft_json_read(text.bytes, text.n, 0, NULL) : NULL;
+  json_t *call = whole && text.n > 0 ? weft_json_read(text.bytes, text.n, WEFT_JSON_ZEROS, NULL) : NULL;
   const char *name = call == NULL ? NULL : read_call(call, mend.mark, &arguments);
   if (text.refused || arguments.refused) r->held.refused = true;
   if (name != NULL && !arguments.refused) {

@@ -77,7 +77,7 @@ typedef struct json_repair {
   const char *text;
   size_t n;
   weft_text *out;
-  bool changed;
+  bool changed, zeros;
 } json_repair;
 
 static void put_bytes(json_repair *r, const char *bytes, size_t n) {
@@ -131,20 +131,27 @@ static void repair_string(json_repair *r, size_t from, size_t end) {
     put_bytes(r, "\"", 1);
     return;
   }
+  static const char zero[] = "\\uFDD1";
   size_t kept = from;
   for (size_t i = from + 1; i + 1 < end;) {
-    if (r->text[i] != '\\') {
+    bool own = end - i > 3 && memcmp(r->text + i, WEFT_JSON_ZERO, 3) == 0;
+    if (r->text[i] != '\\' && !own) {
       i += 1;
       continue;
     }
-    int code = escape_at(r, i), next = is_high(code) ? escape_at(r, i + ESCAPE_LENGTH) : -1;
-    if (code == 0 || is_low(code) || (is_high(code) && !is_low(next))) {
+    int code = own ? -1 : escape_at(r, i), next = is_high(code) ? escape_at(r, i + ESCAPE_LENGTH) : -1;
+    bool half = is_low(code) || (is_high(code) && !is_low(next));
+    if (own || code == 0 || code == WEFT_JSON_ZERO_CHARACTER || half) {
       r->changed = true;
       put_bytes(r, r->text + kept, i - kept);
-      put_bytes(r, escape, ESCAPE_LENGTH);
-      kept = i + ESCAPE_LENGTH;
+      if (own) put_bytes(r, replacement, strlen(replacement));
+      if (!own) put_bytes(r, code == 0 && r->zeros ? zero : escape, ESCAPE_LENGTH);
+      kept = i + (own ? strlen(WEFT_JSON_ZERO) : ESCAPE_LENGTH);
     }
-    i += code < 0 ? 2 : is_high(code) && is_low(next) ? 2 * ESCAPE_LENGTH : ESCAPE_LENGTH;
+    i += own                             ? strlen(WEFT_JSON_ZERO)
+         : code < 0                      ? 2
+         : is_high(code) && is_low(next) ? 2 * ESCAPE_LENGTH
+                                         : ESCAPE_LENGTH;
   }
   put_bytes(r, r->text + kept, end - kept);
 }
@@ -189,7 +196,7 @@ static size_t repair_text(json_repair *r, size_t until) {
 /* Where in the text that was given the fault is. */
 static void place_error(const char *text, size_t n, json_error_t *error) {
   weft_text copy = {0};
-  json_repair r = {.text = text, .n = n, .out = &copy};
+  json_repair r = {.text = text, .n = n, .out = &copy}; /* what stands for a zero is as long in either way */
   size_t at = error->position < 0 ? 0 : repair_text(&r, (size_t)error->position);
   weft_text_free(&copy);
   error->line = 1;
@@ -205,12 +212,13 @@ static void place_error(const char *text, size_t n, json_error_t *error) {
 
 json_t *weft_json_read(const char *text, size_t n, size_t flags, json_error_t *error) {
   json_error_t own;
-  json_repair look = {.text = text, .n = n};
+  json_repair look = {.text = text, .n = n, .zeros = (flags & WEFT_JSON_ZEROS) != 0};
+  flags &= ~(size_t)WEFT_JSON_ZEROS;
   if (error == NULL) error = &own;
   (void)repair_text(&look, 0);
   if (!look.changed) return json_loadb(text, n, flags, error);
   weft_text copy = {.max = SIZE_MAX};
-  json_repair r = {.text = text, .n = n, .out = &copy};
+  json_repair r = {.text = text, .n = n, .out = &copy, .zeros = look.zeros};
   (void)repair_text(&r, SIZE_MAX);
   json_t *json = NULL;
   if (weft_text_status(&copy) == WEFT_OK) {
@@ -224,6 +232,49 @@ json_t *weft_json_read(const char *text, size_t n, size_t flags, json_error_t *e
   return json;
 }
 
+/* ---- zeros ---- */
+
+static void replace_zeros(char *text) {
+  for (char *at = text; (at = strstr(at, WEFT_JSON_ZERO)) != NULL;) memcpy(at, replacement, strlen(replacement));
+}
+
+static bool drop_in_name(json_t *object, const char *name) {
+  char *plain = strstr(name, WEFT_JSON_ZERO) == NULL ? NULL : weft_strdup(name);
+  if (plain == NULL) return strstr(name, WEFT_JSON_ZERO) == NULL;
+  replace_zeros(plain);
+  bool ok = json_object_set(object, plain, json_object_get(object, name)) == 0 && json_object_del(object, name) == 0;
+  weft_free(plain);
+  return ok;
+}
+
+static bool drop_in_object(json_t *object, const char *const *kept) {
+  const char *name;
+  json_t *value;
+  void *next;
+  bool ok = true;
+  json_object_foreach(object, name, value) {
+    const char *const *keeps = kept;
+    while (*keeps != NULL && strcmp(*keeps, name) != 0) keeps += 1;
+    if (*keeps == NULL || !json_is_object(value)) ok = weft_json_drop_zeros(value, kept) && ok;
+  }
+  json_object_foreach_safe(object, next, name, value) ok = drop_in_name(object, name) && ok;
+  return ok;
+}
+
+bool weft_json_drop_zeros(json_t *json, const char *const *kept) {
+  bool ok = true;
+  if (json_is_object(json)) return drop_in_object(json, kept);
+  for (size_t i = 0; i < json_array_size(json); i++) ok = weft_json_drop_zeros(json_array_get(json, i), kept) && ok;
+  const char *text = json_string_value(json);
+  if (text == NULL || strstr(text, WEFT_JSON_ZERO) == NULL) return ok;
+  char *plain = weft_strdup(text);
+  if (plain == NULL) return false;
+  replace_zeros(plain);
+  ok = json_string_set(json, plain) == 0;
+  weft_free(plain);
+  return ok;
+}
+
 /* ---- writing ---- */
 
 static void write_string(const char *bytes, size_t n, weft_text *out) {
@@ -232,6 +283,11 @@ static void write_string(const char *bytes, size_t n, weft_text *out) {
   weft_text_append(out, "\"", 1);
   for (size_t i = 0; i < n; i++) {
     unsigned char c = (unsigned char)bytes[i];
+    if (c == 0xEF && n - i >= 3 && memcmp(bytes + i, WEFT_JSON_ZERO, 3) == 0) {
+      weft_text_append(out, bytes + from, i - from);
+      weft_text_puts(out, "\\u0000");
+      from = i + 3;
+    }
     if (c >= 0x20 && c != '"' && c != '\\') continue;
     const char *known = c == 0 ? NULL : strchr(plain, c);
     weft_text_append(out, bytes + from, i - from);

@@ -202,6 +202,77 @@ static void numbers_have_any_size(void **state) {
   }
 }
 
+/* Classes by what Unicode says of characters, and looks at what stands before. */
+static void classes_and_looks_behind(void **state) {
+  static const schema_row rows[] = {
+      {"{\"type\":\"string\",\"pattern\":\"^\\\\p{L}[\\\\p{Lu}\\\\p{Nd}_-]+$\"}",
+       {"\"aB7\"", "\"\xC3\xA9\xC3\x89-\"", "\"\xCE\xB1\xD9\xA3\""},
+       {"\"1B\"", "\"ab\"", "\"a\"", "\"\xE2\x82\xAC_\""}},
+      {"{\"type\":\"string\",\"pattern\":\"^\\\\p{Script=Greek}\\\\p{gc=Uppercase_Letter}\\\\pN$\",\"maxLength\":9}",
+       {"\"\xCE\xB1Z9\"", "\"\xCE\xA9\xCE\xA9\xC2\xBD\""},
+       {"\"aZ9\"", "\"\xCE\xB1z9\"", "\"\xCE\xB1ZZ\""}},
+      {"{\"type\":\"string\",\"pattern\":\"^[^\\\\p{L}]\\\\P{L}[\\\\P{L}x]$\"}",
+       {"\"1-x\"", "\"  .\""},
+       {"\"a-x\"", "\"1ax\"", "\"1-y\""}},
+      {"{\"type\":\"object\",\"patternProperties\":{\"^\\\\p{Ll}+$\":{\"type\":\"null\"}},\"additionalProperties\":"
+       "false}",
+       {"{}", "{\"\xC3\xA9\":null}"},
+       {"{\"A\":null}", "{\"a\":1}"}},
+      {"{\"type\":\"string\",\"pattern\":\"(?<=x)y\"}", {"\"xy\"", "\"axyb\""}, {"\"y\"", "\"x y\""}},
+      {"{\"type\":\"string\",\"pattern\":\"^[ab]+(?<!ab)$\"}", {"\"a\"", "\"abb\"", "\"aba\""}, {"\"ab\"", "\"aab\""}},
+      {"{\"type\":\"string\",\"pattern\":\"(?<=^|,)b(?=,|$)\",\"maxLength\":4}",
+       {"\"b\"", "\"a,b\"", "\"b,a\""},
+       {"\"ab\"", "\"ba\"", "\"a,bc\""}},
+      {"{\"type\":\"string\",\"pattern\":\"^.*(?<=\\\\.)(jpg|png)$\"}",
+       {"\"a.jpg\"", "\".png\""},
+       {"\"ajpg\"", "\"a.jpgx\""}},
+      {"{\"type\":\"string\",\"not\":{\"pattern\":\"(?<!a)b\"},\"maxLength\":2}",
+       {"\"ab\"", "\"a\""},
+       {"\"b\"", "\"bb\""}},
+  };
+  static const char *const refused[][2] = {
+      {"{\"pattern\":\"\\\\p{Foo}\"}", "there is no class \\p{Foo}"},
+      {"{\"pattern\":\"\\\\p{L\"}", "there is no class"},
+      {"{\"pattern\":\"(a)\\\\1\"}", "backward references are not supported"},
+      {"{\"pattern\":\"(?<x>a)\\\\k<x>\"}", "backward references are not supported"},
+      {"{\"pattern\":\"(?<=\\\\b)a\"}", "within (?<= and (?<! no assertion but ^"},
+      {"{\"pattern\":\"(?=a(?<=a))a\"}", "not supported within (?="},
+  };
+  (void)state;
+  CHECK(rows);
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    weft_grammar *g = NULL;
+    weft_error error = {{0}};
+    weft_status status = weft_grammar_compile(WEFT_GRAMMAR_JSON_SCHEMA, refused[i][0], strlen(refused[i][0]),
+                                              world.trie, &g, NULL, &error);
+    if (status == WEFT_OK || strstr(error.text, refused[i][1]) == NULL) fail_msg("%s: %s", refused[i][0], error.text);
+  }
+}
+
+/* U+0000 in a constant, a name or a pattern is demanded as an escape; half of a pair is U+FFFD. */
+static void zeros_are_escapes(void **state) {
+  static const schema_row rows[] = {
+      {"{\"const\":\"a\\u0000b\"}",
+       {"\"a\\u0000b\""},
+       {"\"a\xEF\xBF\xBD"
+        "b\"",
+        "\"ab\""}},
+      {"{\"enum\":[\"\\u0000\",\"x\"],\"minLength\":1,\"pattern\":\"^[^x]$\"}", {"\"\\u0000\""}, {"\"x\"", "\"\""}},
+      {"{\"type\":\"object\",\"properties\":{\"a\\u0000\":{\"enum\":[{\"\\u0000\":[\"\\u0000\"]}]}},\"required\":["
+       "\"a\\u0000\"],"
+       "\"additionalProperties\":{\"type\":\"null\"}}",
+       {"{\"a\\u0000\":{\"\\u0000\":[\"\\u0000\"]}}"},
+       {"{}", "{\"a\":{}}"}},
+      {"{\"type\":\"string\",\"pattern\":\"^\\u0000\\\\u0000$\"}", {"\"\\u0000\\u0000\""}, {"\"\""}},
+      {"{\"type\":\"string\",\"maxLength\":1,\"not\":{\"const\":\"\\u0000\"},\"pattern\":\"^\\u0000?$\"}",
+       {"\"\""},
+       {"\"\\u0000\""}},
+      {"{\"const\":\"\\ud800\"}", {"\"\xEF\xBF\xBD\""}, {"\"\\ud800\""}},
+  };
+  (void)state;
+  CHECK(rows);
+}
+
 static void objects_fit_all_that_is_said_of_them(void **state) {
   static const schema_row rows[] = {
       {"{\"propertyNames\":{\"pattern\":\"^[a-c]{1,2}$\"},\"additionalProperties\":{\"type\":\"null\"}}",
@@ -353,7 +424,7 @@ static void what_cannot_be_held_is_widened(void **state) {
   static const struct {
     const char *parameters, *in, *out;
   } rows[] = {
-      {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"(?<=x)y\"},\"b\":{\"const\":1}},"
+      {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"(x)\\\\1\"},\"b\":{\"const\":1}},"
        "\"required\":[\"a\",\"b\"]}",
        "{\"a\":\"any\",\"b\":1}", "{\"a\":\"any\",\"b\":2}"},
       {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},\"uniqueItems\":"
@@ -467,6 +538,8 @@ int main(void) {
       cmocka_unit_test(texts_fit_all_that_is_said_of_them),
       cmocka_unit_test(numbers_fit_all_that_is_said_of_them),
       cmocka_unit_test(numbers_have_any_size),
+      cmocka_unit_test(zeros_are_escapes),
+      cmocka_unit_test(classes_and_looks_behind),
       cmocka_unit_test(objects_fit_all_that_is_said_of_them),
       cmocka_unit_test(arrays_fit_all_that_is_said_of_them),
       cmocka_unit_test(references_lead_where_identifiers_say),

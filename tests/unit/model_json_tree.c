@@ -50,6 +50,28 @@ static void what_no_tree_holds_is_read(void **state) {
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check_written(rows[i][0], rows[i][1]);
 }
 
+/* A zero that is asked for is kept, and dropped again but in the members that are named. */
+static void zeros_are_kept_where_they_are_asked_for(void **state) {
+  static const char text[] =
+      "{\"a\\u0000\":\"\\u0000b\",\"l\":[\"\\u0000\",\"\xEF\xB7\x91\\ufdd1\"],\"schema\":{\"const\":\"\\u0000\"},"
+      "\"x\":{\"schema\":\"\\u0000\"}}";
+  static const char *const kept[] = {"schema", NULL};
+  weft_text out = {0};
+  (void)state;
+  json_t *json = weft_json_read(text, strlen(text), WEFT_JSON_ZEROS, NULL);
+  weft_json_write(json, &out);
+  assert_string_equal(out.bytes, "{\"a\\u0000\":\"\\u0000b\",\"l\":[\"\\u0000\",\"" FFFD FFFD
+                                 "\"],\"schema\":{\"const\":\"\\u0000\"},\"x\":{\"schema\":\"\\u0000\"}}");
+  assert_true(weft_json_drop_zeros(json, kept));
+  weft_text_clear(&out);
+  weft_json_write(json, &out);
+  assert_string_equal(out.bytes, "{\"l\":[\"" FFFD "\",\"" FFFD FFFD
+                                 "\"],\"schema\":{\"const\":\"\\u0000\"},\"x\":{\"schema\":\"" FFFD "\"},\"a" FFFD
+                                 "\":\"" FFFD "b\"}");
+  weft_text_free(&out);
+  json_decref(json);
+}
+
 static void such_a_number_is_nothing_else(void **state) {
   static const char text[] = "[18446744073709551616,18]";
   (void)state;
@@ -149,9 +171,9 @@ static void refused_memory_is_an_error(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_no_tree_holds_is_read),        cmocka_unit_test(such_a_number_is_nothing_else),
-      cmocka_unit_test(errors_have_the_place_in_the_text), cmocka_unit_test(what_jansson_reads_is_the_same),
-      cmocka_unit_test(refused_memory_is_an_error),
+      cmocka_unit_test(what_no_tree_holds_is_read),     cmocka_unit_test(zeros_are_kept_where_they_are_asked_for),
+      cmocka_unit_test(such_a_number_is_nothing_else),  cmocka_unit_test(errors_have_the_place_in_the_text),
+      cmocka_unit_test(what_jansson_reads_is_the_same), cmocka_unit_test(refused_memory_is_an_error),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
