@@ -153,7 +153,26 @@ def is_multiple(validator, of, instance, schema):
         yield jsonschema.ValidationError(f"{instance!r} is not a multiple of {of!r}")
 
 
-Judge = jsonschema.validators.extend(jsonschema.Draft202012Validator, {"multipleOf": is_multiple})
+def has_pattern(validator, pattern, instance, schema):
+    """With the regex package, which knows classes by Unicode properties, where it is installed."""
+    if validator.is_type(instance, "string") and not regex.search(pattern, instance):
+        yield jsonschema.ValidationError(f"{instance!r} does not match {pattern!r}")
+
+
+def have_patterns(validator, patterns, instance, schema):
+    for pattern, subschema in patterns.items():
+        for name in instance if validator.is_type(instance, "object") else []:
+            if regex.search(pattern, name):
+                yield from validator.descend(instance[name], subschema, path=name, schema_path=pattern)
+
+
+OWN = {"multipleOf": is_multiple}
+try:
+    import regex
+    OWN.update(pattern=has_pattern, patternProperties=have_patterns)
+except ImportError:
+    pass
+Judge = jsonschema.validators.extend(jsonschema.Draft202012Validator, OWN)
 
 
 def judge(lines, schemas, checker):
