@@ -7,7 +7,7 @@ plans, not for answers. Needs Python alone.
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
            qwen3-30b-a3b | qwen3-8b | llama-2-7b | llama-3-8b; gemma4-1b is nobody's model, but the shape of the 26B at a
            size that a CPU with two cores runs
-    TYPES  q4_0 | q4_k_m | q8_0 | bf16 | none: keys and vocabulary without weights, for bench/formats.c
+    TYPES  q4_0 | q4_k_m | q8_0 | bf16 | mxfp4: experts in MXFP4, all else in Q8_0 | none: keys and vocabulary without weights, for bench/formats.c
     sparse the weights are zeros that take no room on the disk: for `weft inspect` only
 
 Routers are random, so that tokens spread over experts as random ones do. The vocabulary is made up, but of the kinds of
@@ -21,9 +21,11 @@ import sys
 # name: GGML id, elements and bytes of a block, and the scales that every block begins with
 TYPES = {"F32": (0, 1, 4, b""), "F16": (1, 1, 2, b""), "BF16": (30, 1, 2, b""), "Q8_0": (8, 32, 34, struct.pack("<e", 3e-4)),
          "Q4_0": (2, 32, 18, struct.pack("<e", 4e-3)), "Q5_0": (6, 32, 22, struct.pack("<e", 2e-3)),
-         "Q4_K": (12, 256, 144, struct.pack("<ee", 6e-5, 4.5e-4)), "Q6_K": (14, 256, 210, b"")}
+         "MXFP4": (39, 32, 17, bytes([119])), "Q4_K": (12, 256, 144, struct.pack("<ee", 6e-5, 4.5e-4)), "Q6_K": (14, 256, 210, b"")}
 FALLBACK = {"Q4_K": "Q5_0", "Q6_K": "Q8_0"}  # of rows that are no multiple of 256
-MIXES = {"q4_0": ("Q4_0", "Q4_0", "Q6_K"), "q4_k_m": ("Q4_K", "Q6_K", "Q6_K"), "q8_0": ("Q8_0",) * 3, "bf16": ("BF16",) * 3}
+MIXES = {"q4_0": ("Q4_0", "Q4_0", "Q6_K"), "q4_k_m": ("Q4_K", "Q6_K", "Q6_K"), "q8_0": ("Q8_0",) * 3, "bf16": ("BF16",) * 3,
+         "mxfp4": ("Q8_0",) * 3}
+EXPERTS = {"mxfp4": "MXFP4"}  # where experts have another type than the mix says
 
 
 def gemma(layers, hidden, ff, heads, kv, kv_global, window, experts=0, period=6, per_layer=0, shared=0, k_eq_v=True):
@@ -269,8 +271,8 @@ def add_gemma(w, m, mix):
             put("ffn_gate_inp.scale", "F32", hidden)
             put("ffn_down_exps.scale", "F32", m["experts"])
             put("ffn_gate_inp.weight", "F32", hidden, m["experts"])
-            put("ffn_gate_up_exps.weight", matrix, hidden, 2 * m["expert_ff"], m["experts"])
-            put("ffn_down_exps.weight", rich, m["expert_ff"], hidden, m["experts"])
+            put("ffn_gate_up_exps.weight", m["expert_type"] or matrix, hidden, 2 * m["expert_ff"], m["experts"])
+            put("ffn_down_exps.weight", m["expert_type"] or rich, m["expert_ff"], hidden, m["experts"])
 
 
 def add_attention(put, m, mix, head, kv, has_values):
@@ -311,15 +313,15 @@ def add_llama(w, m, mix):
             add_mlp(put, mix, m["hidden"], m["ff"])
             continue
         put("ffn_gate_inp.weight", "F32", m["hidden"], m["experts"])
-        put("ffn_gate_exps.weight", matrix, m["hidden"], m["expert_ff"], m["experts"])
-        put("ffn_up_exps.weight", matrix, m["hidden"], m["expert_ff"], m["experts"])
-        put("ffn_down_exps.weight", rich, m["expert_ff"], m["hidden"], m["experts"])
+        put("ffn_gate_exps.weight", m["expert_type"] or matrix, m["hidden"], m["expert_ff"], m["experts"])
+        put("ffn_up_exps.weight", m["expert_type"] or matrix, m["hidden"], m["expert_ff"], m["experts"])
+        put("ffn_down_exps.weight", m["expert_type"] or rich, m["expert_ff"], m["hidden"], m["experts"])
 
 
 def main():
     if len(sys.argv) < 4 or sys.argv[1] not in MODELS or sys.argv[2] not in {*MIXES, "none"}:
         raise SystemExit(__doc__)
-    m, w = MODELS[sys.argv[1]], Writer()
+    m, w = dict(MODELS[sys.argv[1]], expert_type=EXPERTS.get(sys.argv[2])), Writer()
     w.key("general.architecture", m["arch"])
     w.key("general.name", f"synthetic {sys.argv[1]} {sys.argv[2]}")
     add_sizes(w, m)
