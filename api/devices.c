@@ -316,6 +316,9 @@ void devices_print(const weft_devices *devices, uint32_t rows, weft_text *out) {
     else
       weft_text_printf(out, "device   %s %s, %u threads (%s): products of %u bits, %s%s%u rows a step\n", d->backend,
                        d->isa, d->n_threads, d->name, d->products, integers, graphs, rows);
+    if (d->memory_rate > 0.0)
+      weft_text_printf(out, "  clocks   give %.2f TB/s of memory and %.0f TFLOP/s of products of 16 bits at most\n",
+                       d->memory_rate * 1e-12, d->product_rate * 1e-12);
     weft_text_printf(out, "  kernels  %s\n", paths);
   }
   for (uint32_t i = 0; i < devices->n && devices->n > 1 && !devices->replicas; i++) print_link(devices, i, out);

@@ -293,11 +293,16 @@ if [ $peer = yes ] && [ $SECONDS -lt "$seconds" ]; then
 fi
 bench room room-large room --kv-mib 17600 -c 2304 --rows 20480 --running 70
 
-python3 - "$out" "{$facts,\"model\":$(python3 "$here/facts.py" "$model")}" "$canvas" <<'PY'
+python3 - "$out" "{$facts,\"model\":$(python3 "$here/facts.py" "$model")}" "$canvas" "$("$prebuilt/bench_device_ops" cuda no-case 2>&1 | tail -1)" <<'PY'
 import glob, json, os, re, sys
 out, here = sys.argv[1], json.loads(sys.argv[2])
 is_target = sys.argv[3] != '0'
 # floors on one H200, prompts of 512 tokens: sums over the ops of max(bytes / 4.2 TB/s, operations / 770 TFLOP/s)
+# by what the card says of its clocks; another card, or one with other clocks, has none
+rates = re.search(r'floors by ([0-9.]+) and ([0-9.]+)', sys.argv[4])
+if not rates or abs(float(rates[1]) / 4.2 - 1) > 0.02 or abs(float(rates[2]) / 770 - 1) > 0.02:
+    is_target = False
+    print('no floors: those of steps are sums for 4.2 TB/s and 770 TFLOP/s, and this card has others:', sys.argv[4])
 floors = {'canvas step, 1 at once, after 512': 5.7, 'canvas step, 1 at once, after 16384': 6.6, 'canvas step, 8 at once, after 512': 25.0,
           'canvas step, 32 at once, after 512': 101.0, 'decode, 1 at once, after 512': 1800.0,
           'decode, 32 at once, after 512': 7000.0, 'decode, 128 at once, after 512': 15500.0, 'prefill 2048': 121000.0}

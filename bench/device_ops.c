@@ -7,8 +7,9 @@
  *        from integers of weights.
  *
  * A case is enqueued many times between two syncs, so launches overlap with work as in a step. Weights rotate
- * among copies that together exceed the cache. floor_us: the larger of bytes over BANDWIDTH and operations over
- * RATE, which are what one H200 was measured to do. */
+ * among copies that together exceed the cache. floor_us: the larger of bytes and operations over what the card can be
+ * expected to do: shares of what its clocks give at most, as one H200 was measured to reach them (4.2 of 4.92 TB/s, 770
+ * of 1070 TFLOP/s). A device that does not say its clocks has no floors. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@
 #include "bench/energy.h"
 #include "kernels/ops.h"
 
-static const double BANDWIDTH = 4.2e12, RATE = 770e12; /* bytes/s, operations/s */
+static const double MEMORY_SHARE = 4.2e12 / 4.917e12, PRODUCT_SHARE = 770e12 / 1070.5e12;
 
 enum { HIDDEN = 2816, VOCAB = 262144, EXPERTS = 128, TOP = 8, FF = 704, ROWS_MAX = 8192, COPIES_MAX = 8 };
 enum { CACHE_BYTES = 160 << 20, ITERATIONS_MAX = 200, N_X = ROWS_MAX * 16 * 512 /* inputs */ };
@@ -580,6 +581,13 @@ static void print_sustained(room *r, const bench_case *c, double each, double se
                joules / n / n_times * 1e3, joules / took, energy_mhz(&meter));
 }
 
+/* Seconds; 0: the device does not say its clocks. */
+static double floor_of(const room *r) {
+  const weft_device_info *d = weft_device_get_info(r->device);
+  if (!(d->memory_rate > 0.0) || !(d->product_rate > 0.0)) return 0.0;
+  return fmax(r->bytes / (MEMORY_SHARE * d->memory_rate), r->operations / (PRODUCT_SHARE * d->product_rate));
+}
+
 static void time_case(room *r, const bench_case *c, double seconds) {
   double sample[5];
   bool has_weights = c->what == WORK_MATMUL || c->what == WORK_EXPERTS || c->what == WORK_HEAD ||
@@ -592,13 +600,12 @@ static void time_case(room *r, const bench_case *c, double seconds) {
   uint32_t n = first > 0.02 / ITERATIONS_MAX ? (uint32_t)(0.02 / first) + 2 : ITERATIONS_MAX;
   for (uint32_t i = 0; i < 5; i++) sample[i] = seconds_of(r, c, n) / n;
   qsort(sample, 5, sizeof *sample, by_value);
-  double floor_s = fmax(r->bytes / BANDWIDTH, r->operations / RATE), median = sample[2];
-  (void)printf(
-      "{\"op\":\"%s\",\"type\":\"%s\",\"rows\":%u,\"kv\":%u,\"us\":%.2f,\"spread_us\":%.2f,\"floor_us\":%.2f,"
-      "\"ratio\":%.2f,\"gb_s\":%.0f,\"tflop_s\":%.1f",
-      c->name, weft_type_find((int32_t)c->type)->name, c->n_rows, c->kv_len, median * 1e6,
-      (sample[4] - sample[0]) * 1e6, floor_s * 1e6, median / floor_s, r->bytes / median * 1e-9,
-      r->operations / median * 1e-12);
+  double floor_s = floor_of(r), median = sample[2];
+  (void)printf("{\"op\":\"%s\",\"type\":\"%s\",\"rows\":%u,\"kv\":%u,\"us\":%.2f,\"spread_us\":%.2f", c->name,
+               weft_type_find((int32_t)c->type)->name, c->n_rows, c->kv_len, median * 1e6,
+               (sample[4] - sample[0]) * 1e6);
+  if (floor_s > 0.0) (void)printf(",\"floor_us\":%.2f,\"ratio\":%.2f", floor_s * 1e6, median / floor_s);
+  (void)printf(",\"gb_s\":%.0f,\"tflop_s\":%.1f", r->bytes / median * 1e-9, r->operations / median * 1e-12);
   if (seconds > 0.0) print_sustained(r, c, median, seconds);
   (void)puts("}");
   (void)fflush(stdout);
@@ -660,7 +667,13 @@ int main(int argc, char **argv) {
   fill_inputs(&r, host, n_x);
   fill_pages(&r, n_pages, pages_bytes);
   weft_free(host);
-  (void)fprintf(stderr, "%s on %s\n", weft_device_get_info(r.device)->name, weft_device_get_info(r.device)->backend);
+  const weft_device_info *d = weft_device_get_info(r.device);
+  (void)fprintf(stderr, "%s on %s", d->name, d->backend);
+  if (d->memory_rate > 0.0)
+    (void)fprintf(stderr, ", by its clocks %.2f TB/s and %.0f TFLOP/s; floors by %.2f and %.0f", d->memory_rate * 1e-12,
+                  d->product_rate * 1e-12, MEMORY_SHARE * d->memory_rate * 1e-12,
+                  PRODUCT_SHARE * d->product_rate * 1e-12);
+  (void)fprintf(stderr, "\n");
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
     if (argc > 2 && strstr(cases[i].name, argv[2]) == NULL) continue;
     uint32_t n_rows = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 0;

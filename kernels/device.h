@@ -85,11 +85,14 @@ typedef struct weft_device_info {
   uint32_t n_threads;
   uint64_t memory_bytes;      /* total */
   uint64_t memory_free_bytes; /* at open */
-  bool host_memory;           /* device pointers are ordinary memory: nothing need be uploaded */
-  bool immediate;             /* what is enqueued is computed before the call returns: nothing runs beside the host */
-  bool graphs;                /* steps that come again are recorded */
-  uint32_t products;          /* bits of the numbers in products with quantised weights; ref: 32 */
-  bool integers;              /* weights lie there as integers too */
+  /* What the card's clocks give at most, as it was asked at open: bytes of its memory and operations of products of 16
+   * bits, a second. 0: not known. Nothing is chosen by them; measurements put their floors by them. */
+  double memory_rate, product_rate;
+  bool host_memory;  /* device pointers are ordinary memory: nothing need be uploaded */
+  bool immediate;    /* what is enqueued is computed before the call returns: nothing runs beside the host */
+  bool graphs;       /* steps that come again are recorded */
+  uint32_t products; /* bits of the numbers in products with quantised weights; ref: 32 */
+  bool integers;     /* weights lie there as integers too */
 } weft_device_info;
 
 /* config NULL: all defaults. The caller owns *out and closes it. Errors, each with a line in *error: UNSUPPORTED (there

@@ -123,9 +123,11 @@ static void test_what_is_said(void **state) {
   weft_close(rt);
 }
 
-/* Where weights lie as integers too, the plan says so. A precision that a backend has not is refused. */
+/* Where weights lie as integers too, the plan says so; and what a card says of its clocks. A precision that a backend has not is refused. */
 static void test_precision(void **state) {
   static const char *const said = ": products of 32 bits, weights as integers too, 64 rows a step\n";
+  static const char *const clocks =
+      "  clocks   give 4.92 TB/s of memory and 1070 TFLOP/s of products of 16 bits at most\n";
   fake_card *card = fake_card_open(false);
   weft_devices devices = {.n = 1, .device = {&card->base}};
   weft_text text = {0};
@@ -139,6 +141,11 @@ static void test_precision(void **state) {
   card->base.info.integers = true;
   devices_print(&devices, 64, &text);
   check_words(text.bytes, &said, 1);
+  assert_null(strstr(text.bytes, "clocks")); /* a device that does not say them */
+  card->base.info.memory_rate = 4.917e12;
+  card->base.info.product_rate = 1.0705e15;
+  devices_print(&devices, 64, &text);
+  check_words(text.bytes, &clocks, 1);
   weft_text_free(&text);
   devices_close(&devices);
   assert_int_equal(devices_precision(NULL, &bits, NULL), WEFT_OK);
