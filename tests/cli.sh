@@ -203,6 +203,13 @@ expect 2 'n-generate must be from 3' "$weft" bench frontier -m $demo --n-generat
 for row in '--no-graphs                          left out: only a card has this' '--backend ref' 'as it is, again'; do
   expect 0 "$row" cat "$dir/stages"
 done
+"$weft" bench phases -m $demo --n-prompt 64 --repeat 1 -q >"$dir/phases"
+for row in 'prefill        64 rows' 'canvas         32 rows' 'head           32 rows' 'soft           32 rows' 'experts'; do
+  expect 0 "$row" cat "$dir/phases"
+done
+expect 0 '"phase": "soft"' "$weft" bench phases -m $demo --n-prompt 64 --repeat 1 -q --json
+expect 0 'prefill,64,1,' "$weft" bench phases -m $ar --n-prompt 64 --repeat 1 -q --csv
+expect 2 'leave --devices out' "$weft" bench phases -m $demo --devices 0,1 -q
 expect 0 'long' "$weft" bench preset -m tests/golden/models/ar-base.gguf --repeat 1 -q
 expect 0 'canvases at once' "$weft" bench room -m $demo --kv-mib 2 -c 256 --running 8
 expect 2 'no case holds' "$weft" bench kernels types Q4_KM --cpu-time --threads 1

@@ -167,7 +167,7 @@ const weft_option_table weft_lab_options = {rows, sizeof rows / sizeof *rows, si
 const weft_command weft_lab_commands[] = {
     {"bench", WEFT_OPENS_RUNTIME | BENCH, weft_lab_bench,
      "[model "
-     "[context|prefill|sequences|canvases|mix|blocks|recompute]|preset|frontier|stages|compare A.csv "
+     "[context|prefill|sequences|canvases|mix|blocks|recompute]|preset|frontier|stages|phases|compare A.csv "
      "B.csv|room|drafts|kernels "
      "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|tenants|profile] -m FILE",
      "measure speed and memory",
@@ -176,6 +176,7 @@ const weft_command weft_lab_commands[] = {
      "  weft bench compare before.csv now.csv           what changed, and whether it is more than noise\n"
      "  weft bench preset -m a.gguf                     fixed settings and prompts\n"
      "  weft bench stages -m a.gguf                     each stage switched back to its plain path\n"
+     "  weft bench phases -m a.gguf                     where the time of a step goes: prefill, canvas, head, soft\n"
      "  weft bench serving -m a.gguf --repeat 3         a server of its own under parallel requests\n"
      "  weft bench drafts -m a.gguf --draft ngram:8 --accept 0.6,0.8 --depths 2,4,8    drafts beside none\n"
      "  weft bench profile -m a.gguf >machine.json      this machine, for weft sim --profile\n",

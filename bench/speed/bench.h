@@ -12,6 +12,7 @@ int weft_bench_drafts(const weft_lab_config *config);
 int weft_bench_compare(const weft_lab_config *config);
 int weft_bench_frontier(const weft_lab_config *config);
 int weft_bench_peer(const weft_lab_config *config);
+int weft_bench_phases(const weft_lab_config *config);
 int weft_bench_preset(const weft_lab_config *config);
 int weft_bench_pressure(const weft_lab_config *config);
 int weft_bench_profile(const weft_lab_config *config);
