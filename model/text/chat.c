@@ -354,6 +354,10 @@ static attempt try_way(const weft_chat *chat, const json_t *messages, chat_way w
   return a;
 }
 
+/* How many levels each dimension has. */
+static const uint32_t levels[CHAT_DIMENSIONS] = {CHAT_SYSTEM_WAYS, CHAT_ARGUMENTS_WAYS, CHAT_BESIDE_WAYS,
+                                                 CHAT_CALLS_WAYS,  CHAT_IDS_WAYS,       CHAT_ROWS_WAYS};
+
 /* The log hears once of each way in which this template makes conversations be told. */
 static void log_way(const weft_chat *chat, chat_way way) {
   static const char *const lines[CHAT_DIMENSIONS][CHAT_SYSTEM_WAYS] = {
@@ -367,9 +371,10 @@ static void log_way(const weft_chat *chat, chat_way way) {
        "text beside calls is told at the end of the message before"},
       {NULL, "several calls of a message are told one by one", "results without their calls are told as the user's",
        "calls are told as text of the assistant, and results as the user's"},
-      {NULL, "ids of calls are told as functions.NAME:INDEX"}};
-  for (uint32_t i = 0; i < CHAT_DIMENSIONS; i++) {
-    uint32_t bit = 1u << (i * CHAT_SYSTEM_WAYS + way.level[i]);
+      {NULL, "ids of calls are told as functions.NAME:INDEX"},
+      {NULL, "messages of one role in a row are told as one"}};
+  for (uint32_t i = 0, at = 0; i < CHAT_DIMENSIONS; at += levels[i++]) {
+    uint32_t bit = 1u << (at + way.level[i]);
     if (way.level[i] == 0 || (atomic_fetch_or(&chat->told->ways, bit) & bit) != 0) continue;
     weft_log(WEFT_LOG_WARN, "the chat template of %.200s does not take a conversation as it is: %s; told once",
              chat->name, lines[i][way.level[i]]);
@@ -378,8 +383,6 @@ static void log_way(const weft_chat *chat, chat_way way) {
 
 /* The next way after *way, those that change least first; false: there is none. */
 static bool find_next_way(const chat_ways may, const bool known[CHAT_DIMENSIONS], chat_way *way) {
-  static const uint32_t levels[CHAT_DIMENSIONS] = {CHAT_SYSTEM_WAYS, CHAT_ARGUMENTS_WAYS, CHAT_BESIDE_WAYS,
-                                                   CHAT_CALLS_WAYS, CHAT_IDS_WAYS};
   uint32_t n = 1, at = 0, sum = 0, top = 0;
   for (uint32_t i = 0; i < CHAT_DIMENSIONS; i++) {
     at += n * way->level[i];
@@ -407,7 +410,7 @@ static bool find_next_way(const chat_ways may, const bool known[CHAT_DIMENSIONS]
 
 /* Prints the conversation as it is; where the template refuses it or leaves text out, in the ways that may help, until
  * all of it is there, or as much work was done as one request may ask for. The line is that of the conversation as it
- * is. */
+ * is, unless a way leaves nothing out but tools. */
 static weft_status print_messages(const weft_chat *chat, const json_t *messages, bool calls_anyway, json_t *values,
                                   weft_jinja_text *out, weft_error *error) {
   uint64_t steps = weft_jinja_budget_default().steps;
@@ -427,8 +430,9 @@ static weft_status print_messages(const weft_chat *chat, const json_t *messages,
     }
     if (left-- == 0 || !find_next_way(may, known, &way)) return first;
     a = try_way(chat, messages, way, calls_anyway, values, &steps, out, &line);
-    if (a.status == WEFT_E_NO_MEMORY) *error = line;
-    if (a.status == WEFT_E_NO_MEMORY) return a.status;
+    bool tools_alone = a.status == WEFT_E_UNSUPPORTED && a.lost.tool != NULL && !a.lost.any; /* all else is there */
+    if (a.status == WEFT_E_NO_MEMORY || tools_alone) *error = line;
+    if (a.status == WEFT_E_NO_MEMORY || tools_alone) return a.status;
     if (a.status == WEFT_OK) log_way(chat, way);
   }
   return a.status == WEFT_OK ? WEFT_OK : first;

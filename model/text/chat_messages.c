@@ -546,6 +546,31 @@ static void tell_calls_so(telling *t, const json_t *messages, uint8_t way) {
   }
 }
 
+/* What one of the two says in a row becomes one message; calls stay in messages of their own. */
+static bool goes_on(const json_t *before, const json_t *message) {
+  const char *role = role_of(message);
+  bool speaks = strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0;
+  return before != NULL && speaks && is_role(before, role) && !has_calls(before) && !has_calls(message);
+}
+
+static void tell_rows(telling *t, const json_t *messages, uint8_t way) {
+  size_t i;
+  json_t *message;
+  (void)way;
+  json_array_foreach(messages, i, message) {
+    if (!goes_on(t->last, message)) {
+      add_told(t, json_incref(message));
+      continue;
+    }
+    if (!t->joined) { /* the list's own from here on: it changes */
+      json_t *copy = json_copy(t->last);
+      t->failed = copy == NULL || json_array_set_new(t->list, json_array_size(t->list) - 1, copy) != 0 || t->failed;
+      if (!t->failed) t->last = copy;
+    }
+    join_text(t, content_of(message));
+  }
+}
+
 /* A new list; takes messages. */
 static json_t *tell_again(json_t *messages, void (*tell)(telling *, const json_t *, uint8_t), uint8_t way) {
   telling t = {.list = json_array()};
@@ -572,7 +597,8 @@ json_t *chat_messages_tell(const json_t *messages, chat_way way, bool short_ids)
   }
   told = tell_again(told, tell_system, way.level[CHAT_SYSTEM]);
   told = tell_again(told, tell_beside, way.level[CHAT_BESIDE]);
-  return tell_again(told, tell_calls_so, way.level[CHAT_CALLS]);
+  told = tell_again(told, tell_calls_so, way.level[CHAT_CALLS]);
+  return tell_again(told, tell_rows, way.level[CHAT_ROWS]);
 }
 
 uint64_t chat_messages_cost(const json_t *json) {
@@ -592,7 +618,7 @@ void chat_messages_ways(const json_t *messages, chat_ways out) {
   const json_t *asking = NULL; /* calls of the message before results */
   size_t n_results = 0;
   bool developer = false, system = false, late = false, calls = false, beside = false, several = false;
-  bool results = false, orphans = false, nameless = false;
+  bool results = false, orphans = false, nameless = false, rows = false;
   json_array_foreach(messages, i, message) {
     developer = developer || is_role(message, "developer");
     late = late || (is_system(message) && i > 0);
@@ -601,6 +627,9 @@ void chat_messages_ways(const json_t *messages, chat_ways out) {
     beside = beside || has_text_beside(message);
     several = several || json_array_size(json_object_get(message, "tool_calls")) > 1;
     nameless = nameless || has_nameless_call(message);
+    const char *role = role_of(message);
+    bool speaks = strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0; /* calls may become text */
+    rows = rows || (i > 0 && speaks && is_role(json_array_get(messages, i - 1), role));
     bool result = is_role(message, "tool");
     orphans = orphans || (result && !is_asked_for(message, asking, n_results));
     results = results || result;
@@ -618,4 +647,5 @@ void chat_messages_ways(const json_t *messages, chat_ways out) {
   out[CHAT_CALLS][CHAT_CALLS_ORPHANS] = orphans;
   out[CHAT_CALLS][CHAT_CALLS_TEXT] = (calls || results) && !nameless;
   out[CHAT_IDS][CHAT_IDS_FUNCTIONS] = calls;
+  out[CHAT_ROWS][CHAT_ROWS_JOINED] = rows;
 }

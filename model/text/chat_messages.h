@@ -53,7 +53,13 @@ enum {
   CHAT_IDS_FUNCTIONS, /* functions.NAME:INDEX, where INDEX counts the calls of the conversation */
   CHAT_IDS_WAYS
 };
-enum { CHAT_SYSTEM, CHAT_ARGUMENTS, CHAT_BESIDE, CHAT_CALLS, CHAT_IDS, CHAT_DIMENSIONS };
+/* How messages of one role in a row are told. */
+enum {
+  CHAT_ROWS_AS_GIVEN,
+  CHAT_ROWS_JOINED, /* as one, for templates that want the user and the assistant in turn */
+  CHAT_ROWS_WAYS
+};
+enum { CHAT_SYSTEM, CHAT_ARGUMENTS, CHAT_BESIDE, CHAT_CALLS, CHAT_IDS, CHAT_ROWS, CHAT_DIMENSIONS };
 
 /* A level of each dimension. */
 typedef struct chat_way {

@@ -446,6 +446,32 @@ static void calls_are_told_as_text_where_none_are_known(void **state) {
              m + 1, 2, "[assistant]sof{'a': 'b'}g{'a': None}r1", NULL);
 }
 
+/* A client's notes, and answers in several items, make rows of one role; some templates want the two in turn. */
+static void rows_of_one_role(void **state) {
+  static const char in_turn[] = OPEN
+      "{% if (m.role == 'user') != (loop.index0 % 2 == 0) or m.role not in ['user', 'assistant'] %}{{ "
+      "raise_exception('in turn') "
+      "}}{% endif %}"
+      "[{{ m.role }}]{{ m.content }}" CLOSE;
+  const weft_chat_message m[] = {say("user", "a"),      say("user", "b"),     say("user", "c"), say("assistant", "d"),
+                                 say("assistant", "e"), say("assistant", ""), say("user", "f")};
+  weft_chat_message called[] = {
+      say("user", "a"),
+      say("assistant", "b"),
+      call("c", "{\"tool_calls\":[{\"id\":\"1\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]}"),
+      say("tool", "r"),
+      say("user", "d"),
+      say("developer", "e"),
+      say("user", "f")};
+  (void)state;
+  check_told(OPEN "[{{ m.role }}]{{ m.content }}" CLOSE, m, 7,
+             "[user]a[user]b[user]c[assistant]d[assistant]e[assistant][user]f", NULL);
+  check_told(in_turn, m, 7, "[user]a\n\nb\n\nc[assistant]d\n\ne[user]f", NULL);
+  called[3].more = "{\"tool_call_id\":\"1\",\"name\":\"f\"}";
+  check_told(in_turn, called, 7,
+             "[user]a[assistant]b\n\nc\n{\"name\":\"f\",\"arguments\":{}}[user]Result of f:\nr\n\nd\n\ne\n\nf", NULL);
+}
+
 /* Kimi's models know a call by its id alone, which has the function's name in it. */
 static void ids_that_have_names(void **state) {
   static const char template[] = OPEN
@@ -598,6 +624,7 @@ int main(void) {
       cmocka_unit_test(calls_are_told_as_text_where_none_are_known),
       cmocka_unit_test(ids_have_the_form_of_the_template),
       cmocka_unit_test(ids_that_have_names),
+      cmocka_unit_test(rows_of_one_role),
       cmocka_unit_test(tools_are_shown_or_refused),
       cmocka_unit_test(refused_memory_is_an_error),
       cmocka_unit_test(all_text_arrives_or_is_refused),

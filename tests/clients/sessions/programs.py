@@ -193,4 +193,85 @@ def aider(talk):
     assert json.loads(talk.ask("GET", "/v1/responses/" + before))["id"] == before
 
 
-PROGRAMS = (claude_code, codex, copilot_over_ollama, home_assistant, opencode, cline, aider)
+IMAGE = "data:image/png;base64," + "aGkh" * 40
+
+
+def librechat(talk):
+    """LibreChat keeps parts of many kinds, and gives results of MCP servers as they came."""
+    tools = [{"type": "function", "function": {"name": "search_mcp_docs", "description": "Finds.", "parameters": schema(q=SHORT)}}]
+    common = {"tools": tools, "user": "u", "max_tokens": 60.0, "stop": [""], "reasoning_effort": "default", "presence_penalty": 0, "frequency_penalty": 0, "seed": 7.0}
+    results = ([{"type": "text", "text": "found"}, {"type": "image_url", "image_url": {"url": IMAGE}}], [{"type": "resource", "resource": {"uri": "file:///a", "text": "hi"}}],
+               {"content": [{"type": "text", "text": "x"}], "isError": False}, None, 3)
+    said = (None, [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}, {"type": "text", "text": "x"}], [{"type": "refusal", "refusal": "no"}], "x", [])
+    history = [{"role": "system", "content": "You are LibreChat."}]
+    for turn in range(5):
+        history += [{"role": "user", "content": f"What is 3 + {turn}?"}]
+        forced = turn == 1
+        text, calls = talk.chat({**common, "stream": turn % 2 == 0, "tool_choice": "required" if forced else "auto", "messages": history})
+        assert calls or not forced
+        calls = calls or [(f"call_{turn}", "search_mcp_docs" if turn < 4 else "other.server/tool", '{"q":')]
+        history += [{"role": "assistant", "content": said[turn], "annotations": [], "audio": None, "tool_calls": [
+            {"index": k, "id": i, "type": "function", "function": {"name": n, "arguments": a}} for k, (i, n, a) in enumerate(calls)]}]
+        history += [{"role": "tool", "tool_call_id": i, "name": n, "content": results[turn]} for i, n, _ in calls]
+    talk.chat({**common, "messages": history + [{"role": "user", "content": "a"}, {"role": "user", "content": "b"}]})
+
+
+def open_webui(talk):
+    """Open WebUI asks Ollama, and its pipes speak the older way of one function."""
+    assert talk.get("/api/version")["version"]
+    common = {"keep_alive": "5m", "options": {"num_predict": 20.0, "stop": [""], "num_ctx": 4096.0, "repeat_last_n": 64.0, "seed": 3.0}, "think": "low"}
+    history = [{"role": "system", "content": "You are a helper."}]
+    talk.model = talk.model.upper()
+    for turn in range(5):
+        history += [{"role": "user", "content": f"Look {turn}.", "images": []}]
+        text, _ = talk.ollama("/api/chat", {**common, "stream": turn % 2 == 0, "messages": history})
+        history += [{"role": "assistant", "content": text, "images": ["aGkh"] if turn == 1 else None, "tool_calls": [
+                        {"function": {"index": 0, "name": "look", "arguments": ({"n": 1}, '{"n": 1}', None, {}, '{"n":')[turn]}}]},
+                    {"role": "tool", "tool_name": "look", "content": ("ok", {"seen": True}, None, "", "x")[turn], "images": ["aGkh"] if turn == 2 else []}]
+    talk.ollama("/api/chat", {**common, "stream": False, "messages": history, "options": {"num_predict": 4}})
+    older = [{"role": "user", "content": "Go."}, {"role": "assistant", "content": None, "function_call": {"name": "look", "arguments": "{}"}},
+             {"role": "function", "name": "look", "content": "seen"}]
+    talk.chat({"messages": older, "max_tokens": 4})
+
+
+def zed(talk):
+    """Zed's agent over messages: results hold documents by their place, and what servers ran stays in the history."""
+    tools = [{"name": "read_file", "description": "Reads.", "input_schema": schema(path=SHORT)}]
+    common = {"max_tokens": 60, "tools": tools, "system": "You are Zed.", "stop_sequences": [""], "thinking": {"type": "disabled"}, "temperature": 1.0}
+    results = ([{"type": "document", "source": {"type": "url", "url": "http://a/b.pdf"}}], [{"type": "search_result", "source": "s", "title": "t", "content": []}],
+               [{"type": "image", "source": {"type": "url", "url": "http://a"}}, {"type": "text", "text": "x"}], [{"type": "weather", "t": 3}], {"a": 1})
+    beside = ({"type": "compaction", "content": None}, {"type": "container_upload", "file_id": "f"}, {"type": "server_tool_use", "id": "s1", "name": "web_search", "input": {"query": "a"}},
+              {"type": "mcp_tool_use", "id": "m1", "name": "a.b", "server_name": "s", "input": {}}, {"type": "redacted_thinking", "data": "aGkh"})
+    history = []
+    for turn in range(5):
+        history += [{"role": "user", "content": f"Read {turn}."}]
+        forced = {"tool_choice": {"type": "any", "disable_parallel_tool_use": True}} if turn == 2 else {}
+        content = talk.messages({**common, **forced, "stream": turn % 2 == 0, "messages": history})
+        uses = [b for b in content if b["type"] == "tool_use"]
+        assert uses or turn != 2, content
+        uses = uses or [{"type": "tool_use", "id": f"toolu_{turn}", "name": "read_file"}]
+        history += [{"role": "assistant", "content": [beside[turn]] + uses},
+                    {"role": "user", "content": [{"type": "tool_result", "tool_use_id": u["id"], "content": results[turn]} for u in uses]}]
+    talk.messages({**common, "messages": history})
+
+
+def jetbrains(talk):
+    """JetBrains' assistants by responses: items with `id` alone, results without a text, pictures that other servers made."""
+    tools = [{"type": "function", "name": "run", "description": "Runs.", "strict": False, "parameters": schema(c=SHORT)}, {"type": "shell"}, {"type": "mcp", "server_label": "s", "server_url": "u"}]
+    common = {"tools": tools, "store": False, "max_output_tokens": 60, "reasoning": {"effort": "default"}, "top_p": 1}
+    between = ([{"type": "local_shell_call", "id": "l1", "action": {"type": "exec", "command": ["ls"]}}, {"type": "local_shell_call_output", "id": "l1", "output": "a.c"}],
+               [{"type": "apply_patch_call", "call_id": "p1", "operation": {"type": "delete_file", "path": "a"}}, {"type": "apply_patch_call_output", "call_id": "p1", "status": "completed"}],
+               [{"type": "image_generation_call", "id": "i1", "status": "completed", "result": "aGkh" * 40}],
+               [{"type": "code_interpreter_call", "id": "c1", "code": "1", "container_id": "c", "outputs": [{"type": "image", "url": IMAGE}]}],
+               [{"type": "computer_call", "call_id": "u1", "action": {"type": "screenshot"}}, {"type": "computer_call_output", "call_id": "u1", "output": {"type": "computer_screenshot", "image_url": IMAGE}}])
+    history = []
+    for turn in range(5):
+        history += [{"role": "user", "content": f"Go {turn}."}]
+        made = talk.response({**common, "stream": turn % 2 == 0, "tool_choice": "required" if turn == 3 else "auto", "input": history})
+        calls = [i for i in made if i["type"] == "function_call"]
+        assert calls or turn != 3, made
+        history += made + [{"type": "function_call_output", "call_id": c["call_id"], "output": [{"type": "input_file", "filename": "a", "file_data": IMAGE}]} for c in calls] + between[turn]
+    talk.response({**common, "input": history})
+
+
+PROGRAMS = (claude_code, codex, copilot_over_ollama, home_assistant, opencode, cline, aider, librechat, open_webui, zed, jetbrains)
