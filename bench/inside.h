@@ -25,6 +25,7 @@
 #include "base/random.h"
 #include "base/text.h"
 #include "base/threads.h"
+#include "kernels/arena.h"
 #include "kernels/cpu/thread_pool.h"
 #include "kernels/ops.h"
 #include "model/check.h"

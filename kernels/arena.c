@@ -92,7 +92,7 @@ weft_status weight_arena_take(weight_arena *a, uint64_t n_bytes, void **out) {
   bool own = !a->plain && n_bytes >= WEIGHT_ARENA_OWN;
   if (!own) piece = chunk_with_room(a, n);
   if (piece == NULL && !own) {
-    uint64_t chunk = a->plain ? WEIGHT_ARENA_PLAIN_CHUNK : WEIGHT_ARENA_CHUNK;
+    uint64_t chunk = a->chunk > 0 ? a->chunk : a->plain ? WEIGHT_ARENA_PLAIN_CHUNK : WEIGHT_ARENA_CHUNK;
     piece = take_piece(a, n > chunk ? n : chunk, &status);
   }
   if (piece == NULL) piece = take_piece(a, n, &status); /* a piece to itself; also where a whole chunk does not fit */

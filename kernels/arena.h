@@ -43,7 +43,8 @@ typedef struct weight_arena {
   const weight_arena_calls *calls;
   void *self;
   uint64_t grain, n_bytes_max;
-  bool plain; /* the card cannot map */
+  bool plain;     /* the card cannot map */
+  uint64_t chunk; /* bytes of a chunk; 0, as open leaves it: WEIGHT_ARENA_CHUNK or _PLAIN_CHUNK. A caller may set it */
   weight_arena_piece *piece;
   uint32_t n_pieces, pieces_max;
   uint64_t n_asked, n_taken; /* bytes of weights, and of the card's memory for them */

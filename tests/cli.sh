@@ -209,6 +209,11 @@ for row in 'prefill        64 rows' 'canvas         32 rows' 'head           32 
 done
 expect 0 '"phase": "soft"' "$weft" bench phases -m $demo --n-prompt 64 --repeat 1 -q --json
 expect 0 'prefill,64,1,' "$weft" bench phases -m $ar --n-prompt 64 --repeat 1 -q --csv
+expect 0 "the arena's own" "$weft" bench arena -m $demo
+# 6.9 MiB of weights, the largest of them 272 KiB: one chunk has them all, and one of 8 MiB wastes least
+expect 0 '"mapped, 8",8,15.69,1,2,the largest within a thousandth of the best' "$weft" bench arena -m $demo --csv
+expect 0 '"plain, 1024",1024,' "$weft" bench arena -m $demo --csv
+expect 2 'bench arena: name one' "$weft" bench arena
 expect 2 'leave --devices out' "$weft" bench phases -m $demo --devices 0,1 -q
 expect 0 'long' "$weft" bench preset -m tests/golden/models/ar-base.gguf --repeat 1 -q
 expect 0 'canvases at once' "$weft" bench room -m $demo --kv-mib 2 -c 256 --running 8

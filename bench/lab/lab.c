@@ -167,7 +167,7 @@ const weft_option_table weft_lab_options = {rows, sizeof rows / sizeof *rows, si
 const weft_command weft_lab_commands[] = {
     {"bench", WEFT_OPENS_RUNTIME | BENCH, weft_lab_bench,
      "[model "
-     "[context|prefill|sequences|canvases|mix|blocks|recompute]|preset|frontier|stages|phases|compare A.csv "
+     "[context|prefill|sequences|canvases|mix|blocks|recompute]|preset|frontier|stages|phases|arena|compare A.csv "
      "B.csv|room|drafts|kernels "
      "[WORD...]|pager|capacity|scheduler|peer|serving|pressure|tenants|profile] -m FILE",
      "measure speed and memory",

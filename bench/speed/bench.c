@@ -9,12 +9,12 @@ static const struct {
   const char *name;
   int (*run)(const weft_lab_config *config);
 } parts[] = {
-    {"model", weft_bench_model},       {"frontier", weft_bench_frontier},   {"compare", weft_bench_compare},
-    {"preset", weft_bench_preset},     {"phases", weft_bench_phases},       {"stages", weft_bench_stages},
-    {"room", weft_bench_room},         {"kernels", weft_bench_kernels},     {"pager", weft_bench_pager},
-    {"capacity", weft_bench_capacity}, {"scheduler", weft_bench_scheduler}, {"peer", weft_bench_peer},
-    {"serving", weft_bench_serving},   {"drafts", weft_bench_drafts},       {"pressure", weft_bench_pressure},
-    {"tenants", weft_bench_tenants},   {"profile", weft_bench_profile},
+    {"model", weft_bench_model},       {"frontier", weft_bench_frontier}, {"compare", weft_bench_compare},
+    {"preset", weft_bench_preset},     {"phases", weft_bench_phases},     {"arena", weft_bench_arena},
+    {"stages", weft_bench_stages},     {"room", weft_bench_room},         {"kernels", weft_bench_kernels},
+    {"pager", weft_bench_pager},       {"capacity", weft_bench_capacity}, {"scheduler", weft_bench_scheduler},
+    {"peer", weft_bench_peer},         {"serving", weft_bench_serving},   {"drafts", weft_bench_drafts},
+    {"pressure", weft_bench_pressure}, {"tenants", weft_bench_tenants},   {"profile", weft_bench_profile},
 };
 enum { PARTS = sizeof parts / sizeof *parts };
 

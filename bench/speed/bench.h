@@ -9,6 +9,7 @@
 /* One row of `weft bench` each. */
 int weft_bench_model(const weft_lab_config *config);
 int weft_bench_drafts(const weft_lab_config *config);
+int weft_bench_arena(const weft_lab_config *config);
 int weft_bench_compare(const weft_lab_config *config);
 int weft_bench_frontier(const weft_lab_config *config);
 int weft_bench_peer(const weft_lab_config *config);

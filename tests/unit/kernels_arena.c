@@ -195,8 +195,27 @@ static void test_cap(void **state) {
   assert_int_equal(c.n_memory, 0);
 }
 
+/* Chunks of another size, for those who look for the best one. */
+static void test_chunk(void **state) {
+  (void)state;
+  for (uint64_t mib = 4; mib <= 64; mib *= 4) {
+    card c = {.next = 1 << 24};
+    weight_arena a;
+    void *at;
+    weight_arena_open(&a, &calls, &c, GRAIN, 0);
+    a.chunk = mib << 20;
+    assert_int_equal(weight_arena_take(&a, 1000, &at), WEFT_OK);
+    assert_int_equal(a.n_taken, mib << 20);
+    assert_int_equal(weight_arena_take(&a, 1000, &at), WEFT_OK);    /* in the same chunk */
+    assert_int_equal(weight_arena_take(&a, 3 << 20, &at), WEFT_OK); /* a piece to itself, as ever */
+    assert_int_equal(a.n_taken, (mib << 20) + (4 << 20));
+    weight_arena_close(&a);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_mapped), cmocka_unit_test(test_plain),
-                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_cap)};
+                                     cmocka_unit_test(test_refused), cmocka_unit_test(test_cap),
+                                     cmocka_unit_test(test_chunk)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
