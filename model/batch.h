@@ -97,6 +97,15 @@ typedef struct weft_copy_end {
   uint64_t us; /* microseconds that a copy to or from the file took, without the time it waited for its turn */
 } weft_copy_end;
 
+#define WEFT_STATE_NONE UINT32_MAX
+
+/* A state that is to be written: of a group of states, at a border that the segment's rows reach. */
+typedef struct weft_state_write {
+  uint32_t segment, group;
+  uint32_t position; /* kv_len < position <= kv_len + n_rows, a multiple of the group's block_tokens */
+  uint32_t table_at; /* table + table_at: its pages, state_pages of them */
+} weft_state_write;
+
 typedef struct weft_batch {
   uint64_t number; /* counts the steps of this runner */
   uint32_t n_rows, n_stored, n_encoder, n_segments, n_groups;
@@ -104,11 +113,16 @@ typedef struct weft_batch {
   const int32_t *position; /* [n_rows] */
   const weft_segment *segment;
   /* Per layer group: the KV slot of each row, page * block_tokens + offset; -1 for rows that store in scratch. */
-  const int64_t *kv_slot[WEFT_GROUPS_MAX]; /* [n_rows] each */
+  const int64_t *kv_slot[WEFT_GROUPS_MAX]; /* [n_rows] each; NULL for a group of states */
   /* Block table of segment s in group g: table + table_at[s * n_groups + g]; covers the segment's kv_len plus,
-   * for a segment that stores in the pool, its own rows. Entries that no row can see may be any value. */
+   * for a segment that stores in the pool, its own rows. Entries that no row can see may be any value. Of a group of
+   * states it is the pages of the state that the first row begins with, at the last border at or before kv_len;
+   * table_at is WEFT_STATE_NONE where that is position 0. A row behind a border among the segment's own rows begins
+   * with the state there, whether it is written or not. */
   const uint32_t *table;
   const uint32_t *table_at;
+  const weft_state_write *state; /* [n_states] */
+  uint32_t n_states;
   const weft_page_copy *copy; /* pages to copy before any row is computed, in this order */
   uint32_t n_copies;
 } weft_batch;

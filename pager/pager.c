@@ -294,8 +294,9 @@ uint32_t weft_pager_pages_for(const weft_pager *pager, uint32_t model, uint32_t 
   for (uint32_t g = 0; g < s->n_groups; g++) {
     const pager_group *group = &s->group[g];
     uint64_t n_blocks = pager_blocks(group, n_tokens);
-    if (group->layers.state_pages != 0) { /* the last border, and the one that the rows in flight reach */
-      n_pages += (n_blocks < 2 ? n_blocks : 2) * group->layers.state_pages;
+    if (group->layers.state_pages != 0) { /* before the rows, where they end, and where they may end instead */
+      uint64_t n_states = n_rows > 1 ? 3 : 2;
+      n_pages += (n_blocks < n_states ? n_blocks : n_states) * group->layers.state_pages;
       continue;
     }
     uint64_t n_seen = blocks_touched(group, (uint64_t)group->layers.window + n_rows - 1);

@@ -36,8 +36,8 @@ void pager_run_keep(weft_pager *pager, weft_page page);
 /* The first page of a state left the lists of CACHED pages and was counted as evicted; now the state is. */
 void pager_run_evicted(weft_pager *pager, weft_page page);
 
-/* Pages that a reserve up to `end` takes for states: for those that the next rows may need, where the rows before
- * `sure` are not void, and for snapshots at boundaries; and how many of them the owner of the sequence pays for. */
+/* Pages that a reserve up to `end` takes for states that the next rows may need, where the rows before `sure` are not
+ * void, and for snapshots at boundaries; and how many of them the owner of the sequence pays for. */
 typedef struct pager_state_need {
   uint32_t n_next, n_next_own, n_snapshots, n_snapshots_own;
 } pager_state_need;
@@ -138,8 +138,9 @@ static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_lis
 void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t group_id);
 /* A CACHED page becomes the most recently used one of its WARM list. */
 void pager_page_touch(weft_pager *pager, weft_page page);
-/* A CACHED page becomes the last one of the COLD list. */
+/* A CACHED page becomes the last one of the COLD list; or, of a state the first, goes to host memory (false: cannot). */
 void pager_page_cool(weft_pager *pager, weft_page page);
+bool pager_state_sink(weft_pager *pager, weft_page page);
 /* Makes the node of some content free: forgets the oldest content of the lowest tier, or else evicts a block, whose
  * pages become FREE. False: there is neither. */
 bool pager_evict_one(weft_pager *pager);

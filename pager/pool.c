@@ -82,6 +82,16 @@ pager_list pager_first_due(const weft_pager *pager, const weft_page oldest[PAGER
   return first;
 }
 
+static inline void count_evicted(weft_pager *pager, weft_page page, uint32_t group_id, bool is_state) {
+  weft_owner_usage *payer = &pager->owner[pager->page[page].owner];
+  payer->n_cached -= 1;
+  payer->n_evicted += 1;
+  pager->usage[group_id].n_cached -= 1;
+  pager->stats.n_cached -= 1;
+  pager->stats.n_evicted += 1;
+  if (is_state) pager_run_evicted(pager, page);
+}
+
 /* Takes the block that is to be evicted next out of its list and out of the index, and returns its page; of a state the
  * first, and the others become FREE. If `spill` is set, the content of a WARM block goes to host memory, if there is
  * any.
@@ -97,14 +107,8 @@ static weft_page evict_next_page(weft_pager *pager, bool spill) {
   WEFT_CHECK(page < pager->n_pages && pager->page[page].state == PAGER_CACHED);
   prefetch_victims(pager, pager->page[page].next);
   page_list_remove(pager, page);
-  weft_owner_usage *payer = &pager->owner[pager->page[page].owner];
-  payer->n_cached -= 1;
-  payer->n_evicted += 1;
-  pager->usage[pager_group_id_at(pager, pager->page[page].node, pager->page[page].group)].n_cached -= 1;
-  pager->stats.n_cached -= 1;
-  pager->stats.n_evicted += 1;
   bool is_state = pager->run != NULL && pager->run[page] != 0;
-  if (is_state) pager_run_evicted(pager, page);
+  count_evicted(pager, page, pager_group_id_at(pager, pager->page[page].node, pager->page[page].group), is_state);
   if (spill && warm && pager->n_host > 0 && pager_spill_out(pager, page)) {
     if (is_state) pager_run_dissolve(pager, page);
     return page;
@@ -174,6 +178,16 @@ void pager_page_touch(weft_pager *pager, weft_page page) {
   WEFT_CHECK(pager->page[page].state == PAGER_CACHED);
   page_list_remove(pager, page);
   page_list_append(pager, page, warm_list_of(pager, page));
+}
+
+bool pager_state_sink(weft_pager *pager, weft_page page) {
+  uint32_t group_id = pager_group_id_at(pager, pager->page[page].node, pager->page[page].group);
+  if (pager->n_host == 0 || !pager_spill_out(pager, page)) return false;
+  page_list_remove(pager, page);
+  count_evicted(pager, page, group_id, true);
+  pager_run_dissolve(pager, page);
+  pager_page_free(pager, page);
+  return true;
 }
 
 void pager_page_cool(weft_pager *pager, weft_page page) {

@@ -344,14 +344,19 @@ static inline pager_reach place_reach(const weft_pager *pager, uint32_t place) {
   return pager_place_is_slot(place) ? pager_spill_reach(pager, place) : PAGER_NOWHERE;
 }
 
+/* A sequence that has promised a block which ends with base block `end`, and will be there; NONE: there is none. */
+static weft_seq promiser_at(const pager_model *model, const uint32_t *places, uint32_t end) {
+  for (uint32_t g = 0; g < model->n_plain; g++)
+    if ((end & (model->group[g].span - 1)) == 0 && pager_place_is_promise(places[g]))
+      return places[g] & ~PAGER_PLACE_PROMISE;
+  return WEFT_SEQ_NONE;
+}
+
 /* Counts of the groups of states at a node that ends with base block `end`. A state can be had, too, where a block that
  * ends with it is promised by a sequence that will have the state. */
 static void match_states(const weft_pager *pager, const pager_model *model, const uint32_t *places, uint32_t end,
                          group_run *runs) {
-  weft_seq promiser = WEFT_SEQ_NONE;
-  for (uint32_t g = 0; g < model->n_plain && promiser == WEFT_SEQ_NONE; g++)
-    if ((end & (model->group[g].span - 1)) == 0 && pager_place_is_promise(places[g]))
-      promiser = places[g] & ~PAGER_PLACE_PROMISE;
+  weft_seq promiser = promiser_at(model, places, end);
   for (uint32_t g = model->n_plain; g < model->n_groups; g++) {
     if ((end & (model->group[g].span - 1)) != 0) continue;
     pager_reach reach = place_reach(pager, places[g]);
@@ -390,6 +395,9 @@ static void match_groups(const weft_pager *pager, const pager_model *model, uint
 
 /* The sequence that computes the last block missing up to `position`. It computes all blocks before that, too. */
 static weft_seq last_promiser(const weft_pager *pager, const pager_model *model, uint32_t position) {
+  const uint32_t *last = pager_places(pager, pager->path[(position >> pager->base_shift) - 1]);
+  for (uint32_t g = model->n_plain; g < model->n_groups; g++)
+    if (place_reach(pager, last[g]) == PAGER_NOWHERE) return promiser_at(model, last, position >> pager->base_shift);
   for (uint32_t end = position >> pager->base_shift; end > 0; end--) {
     const uint32_t *places = pager_places(pager, pager->path[end - 1]);
     for (uint32_t g = 0; g < model->n_groups; g++) {

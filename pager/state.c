@@ -110,15 +110,16 @@ static void chain_remove(weft_pager *pager, weft_page page) {
   pager->n_kept_pages -= pager_run_length(pager, page);
 }
 
-/* The state, which is in a WARM list, is chained. While WARM states hold more than their share of the pool, the one
- * that was let go first becomes COLD. */
+/* The state, which is in a WARM list, is chained. While WARM states hold more than their share of the pool, the one that
+ * was let go first goes to host memory, or becomes COLD where that has no room. */
 static void keep_warm(weft_pager *pager, weft_page page) {
   pager->page[page].keep = 1;
   chain_append(pager, page);
   while (pager->n_kept_pages > pager->n_pages / WARM_PART) {
     weft_page first = list_at(pager, pager->kept[0])[PAGER_RUN_HEAD];
     chain_remove(pager, first);
-    pager_page_cool(pager, first);
+    pager->page[first].keep = 0;
+    if (!pager_state_sink(pager, first)) pager_page_cool(pager, first);
   }
 }
 

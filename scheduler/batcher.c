@@ -24,6 +24,8 @@ weft_status weft_batcher_open(weft_batcher *batcher, const weft_runner_info *inf
                             .groups_max = groups_max,
                             .copies_max = copies_max,
                             .block_shift = smallest_block_shift(info)};
+  while (batcher->n_plain < groups_max && info->group[batcher->n_plain].state_pages == 0) batcher->n_plain += 1;
+  uint32_t n_states = groups_max - batcher->n_plain;
   batcher->token = weft_alloc(rows_max, sizeof *batcher->token);
   batcher->position = weft_alloc(rows_max, sizeof *batcher->position);
   batcher->segment = weft_alloc(segments_max, sizeof *batcher->segment);
@@ -31,7 +33,9 @@ weft_status weft_batcher_open(weft_batcher *batcher, const weft_runner_info *inf
   batcher->copy = weft_alloc(copies_max, sizeof *batcher->copy);
   bool ok = batcher->token != NULL && batcher->position != NULL && batcher->segment != NULL &&
             batcher->table_at != NULL && batcher->copy != NULL;
-  for (uint32_t g = 0; ok && g < groups_max; g++) {
+  if (n_states > 0) batcher->state = weft_alloc((size_t)rows_max * n_states, sizeof *batcher->state);
+  ok = ok && (batcher->state != NULL || n_states == 0);
+  for (uint32_t g = 0; ok && g < batcher->n_plain; g++) {
     batcher->kv_slot[g] = weft_alloc(rows_max, sizeof *batcher->kv_slot[g]);
     ok = batcher->kv_slot[g] != NULL;
   }
@@ -45,6 +49,7 @@ void weft_batcher_close(weft_batcher *batcher) {
   weft_free(batcher->position);
   weft_free(batcher->segment);
   weft_free(batcher->table_at);
+  weft_free(batcher->state);
   weft_free(batcher->copy);
   for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) weft_free(batcher->kv_slot[g]);
   memset(batcher, 0, sizeof *batcher);
@@ -97,7 +102,7 @@ static void place_rows(weft_placement *placement, uint32_t block, weft_seq seq, 
   const weft_page *tables = weft_pager_tables(pager);
   bool known = placement->block != UINT32_MAX; /* then its tables lie where they did */
   placement->block = block;
-  for (uint32_t g = 0; g < info->n_groups; g++) {
+  for (uint32_t g = 0; g < b->n_plain; g++) {
     uint32_t n_entries, shift = (uint32_t)__builtin_ctz(info->group[g].block_tokens);
     if (!known) {
       placement->group[g].table_at = (uint32_t)(weft_pager_table(pager, seq, g, &n_entries) - tables);
@@ -118,10 +123,10 @@ static void pack_decode(weft_batcher *b, const weft_work *work, uint32_t segment
   if (placement->block != position >> shift) {
     place_rows(placement, position >> shift, work->request->seq, position, b, pager, info);
   }
-  uint32_t n_groups = info->n_groups, within = position & ((1u << shift) - 1);
-  uint32_t *restrict at = b->table_at + (size_t)segment * n_groups;
+  uint32_t n_plain = b->n_plain, within = position & ((1u << shift) - 1);
+  uint32_t *restrict at = b->table_at + (size_t)segment * info->n_groups;
   int64_t *const *kv_slot = b->kv_slot;
-  for (uint32_t g = 0; g < n_groups; g++) {
+  for (uint32_t g = 0; g < n_plain; g++) {
     at[g] = placement->group[g].table_at;
     kv_slot[g][row] = ((int64_t)placement->group[g].unit << shift) + within - back;
   }
@@ -131,7 +136,7 @@ static void pack_tables(weft_batcher *b, const weft_work *work, uint32_t segment
                         const weft_pager *pager, const weft_runner_info *info) {
   const weft_page *tables = weft_pager_tables(pager);
   uint32_t *at = b->table_at + (size_t)segment * info->n_groups;
-  for (uint32_t g = 0; g < info->n_groups; g++) {
+  for (uint32_t g = 0; g < b->n_plain; g++) {
     uint32_t n_entries;
     const weft_page *table = weft_pager_table(pager, work->request->seq, g, &n_entries);
     at[g] = (uint32_t)(table - tables);
@@ -143,6 +148,44 @@ static void pack_tables(weft_batcher *b, const weft_work *work, uint32_t segment
     }
   }
 }
+
+/* ---- states ----------------------------------------------------------------------------------- */
+
+/* Where the pages of the request's state at a border are listed; NONE: it has none there. */
+static uint32_t state_at(const weft_pager *pager, weft_seq seq, uint32_t g, uint32_t border) {
+  const weft_page *pages = weft_pager_state(pager, seq, g, border);
+  return pages == NULL ? WEFT_STATE_NONE : (uint32_t)(pages - weft_pager_tables(pager));
+}
+
+/* The state that a segment begins with in group g, and those that it writes; returns how many there are then. */
+static uint32_t pack_states(weft_batcher *b, const weft_work *work, uint32_t segment, uint32_t g,
+                            const weft_pager *pager, const weft_runner_info *info, uint32_t n_states) {
+  uint32_t every = info->group[g].block_tokens, border = work->kv_len & ~(every - 1);
+  uint32_t from = state_at(pager, work->request->seq, g, border);
+  WEFT_CHECK((from == WEFT_STATE_NONE) == (border == 0));
+  b->table_at[(size_t)segment * info->n_groups + g] = from;
+  if (work->kind == WEFT_WORK_DENOISE) return n_states;
+  for (border += every; border <= work->kv_len + work->n_rows; border += every) {
+    uint32_t to = state_at(pager, work->request->seq, g, border);
+    if (to == WEFT_STATE_NONE) continue; /* no row begins there */
+    b->state[n_states++] = (weft_state_write){.segment = segment, .group = g, .position = border, .table_at = to};
+  }
+  return n_states;
+}
+
+/* Of all segments: a state may give way to an equal one that another request published first, so none is kept from
+ * step to step. */
+static uint32_t pack_all_states(weft_batcher *b, const weft_step_plan *plan, const weft_pager *pager,
+                                const weft_runner_info *info) {
+  uint32_t n_states = 0, n_segments = plan->n_causal + plan->n_canvas;
+  for (uint32_t s = 0; s < n_segments; s++) {
+    const weft_work *work = s < plan->n_causal ? &plan->causal[s] : &plan->canvas[s - plan->n_causal];
+    for (uint32_t g = b->n_plain; g < info->n_groups; g++) n_states = pack_states(b, work, s, g, pager, info, n_states);
+  }
+  return n_states;
+}
+
+/* ---- copies ----------------------------------------------------------------------------------- */
 
 static uint32_t pack_copies(weft_batcher *b, weft_pager *pager) {
   uint32_t n = weft_pager_take_copies(pager, b->copy, b->copies_max);
@@ -157,7 +200,7 @@ typedef int64_t pair_of_slots __attribute__((vector_size(16), aligned(8), may_al
 /* Rows [first, end) of the batch are rows [first + shift, end + shift) of the last batch, one position later. */
 static void move_on(weft_batcher *b, uint32_t first, uint32_t end, uint32_t shift, uint32_t n_groups) {
   if (first == end) return;
-  for (uint32_t g = 0; g < n_groups; g++) {
+  for (uint32_t g = 0; g < b->n_plain; g++) {
     int64_t *slot = b->kv_slot[g];
     uint32_t i = first;
     for (; i + 4 <= end; i += 4) {
@@ -268,8 +311,10 @@ weft_batch weft_batcher_build(weft_batcher *b, const weft_step_plan *plan, weft_
                       .segment = b->segment,
                       .table = weft_pager_tables(pager),
                       .table_at = b->table_at,
+                      .state = b->state,
+                      .n_states = b->n_plain < info->n_groups ? pack_all_states(b, plan, pager, info) : 0,
                       .copy = b->copy,
                       .n_copies = pack_copies(b, pager)};
-  for (uint32_t g = 0; g < info->n_groups; g++) batch.kv_slot[g] = b->kv_slot[g];
+  for (uint32_t g = 0; g < b->n_plain; g++) batch.kv_slot[g] = b->kv_slot[g];
   return batch;
 }

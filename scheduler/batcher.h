@@ -14,12 +14,14 @@
 
 typedef struct weft_batcher {
   uint32_t rows_max, segments_max, groups_max, copies_max;
+  uint32_t n_plain;          /* groups of keys and values; those of states come after them */
   uint32_t block_shift;      /* log2 of the tokens of the smallest block of the lane */
   uint32_t n_lead;           /* of the last batch: decode rows before the first segment of another kind */
   int32_t *token, *position; /* [rows_max], owned like all arrays here */
   weft_segment *segment;     /* [segments_max] */
   int64_t *kv_slot[WEFT_GROUPS_MAX];
   uint32_t *table_at;
+  weft_state_write *state; /* [rows_max] for each group of states */
   weft_page_copy *copy;
 } weft_batcher;
 

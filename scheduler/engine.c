@@ -135,12 +135,22 @@ static void open_cost(weft_lane *lane) {
   uint32_t n_full = 0, n_layers = 0;
   for (uint32_t g = 0; g < info->n_groups; g++) {
     const weft_layer_group *group = &info->group[g];
+    if (group->state_pages != 0) continue; /* a state costs a row the same wherever it is */
     n_layers += group->n_layers;
     if (group->window == 0) n_full += group->n_layers;
     if (group->window > layers.window) layers.window = group->window;
   }
   layers.full = n_layers == 0 ? WEFT_COST_WHOLE : (uint32_t)((uint64_t)n_full * WEFT_COST_WHOLE / n_layers);
   weft_cost_open(&lane->cost, &layers);
+}
+
+static void open_states(weft_lane *lane) {
+  for (uint32_t g = 0; g < lane->info->n_groups; g++) {
+    const weft_layer_group *group = &lane->info->group[g];
+    if (group->state_pages == 0) continue;
+    if (lane->border_min == 0 || group->block_tokens < lane->border_min) lane->border_min = group->block_tokens;
+    lane->state_pages += group->state_pages;
+  }
 }
 
 static weft_status open_lane(weft_engine *e, uint32_t index) {
@@ -152,6 +162,7 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   lane->context =
       lane->info->context_length < e->config.seq_tokens_max ? lane->info->context_length : e->config.seq_tokens_max;
   range_of_blocks(lane->info, &lane->block_min, &lane->block_max);
+  open_states(lane);
   lane->restores_max = weft_cost_restores_max(lane->info->page_bytes);
   lane->fit_tokens = weft_fit_longest(e, index, 1, e->config.n_pages);
   lane->fit_canvas = canvas == 0 ? 0 : weft_fit_longest(e, index, canvas, e->config.n_pages);

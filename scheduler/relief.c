@@ -4,19 +4,21 @@
 #include "scheduler/debt.h"
 #include "scheduler/pins.h"
 
-/* The first position before which the rows up to `end` may be void. Of a run all but the first may be; and the last row of
- * a prompt may be told to the pager later (lifecycle.c). */
+/* The first position before which the rows up to `end` may be void. Of a run all but the first may be; and the last row
+ * of a prompt may be told to the pager later (lifecycle.c). */
 static uint32_t sure_end(const weft_request *r, uint32_t end) {
   if (r->prefilling) return end == r->n_prompt ? end - 1 : end;
   return r->denoises ? end : r->n_planned + 1;
 }
 
 /* Blocks for the positions before `end`, and for the rest of the smallest block that `end` lies in: that costs no page,
- * since every group's block is a multiple of it. */
+ * since every group's block is a multiple of it; but where it ends at a border it costs a state. */
 static weft_status reserve_to(weft_engine *e, weft_request *r, uint32_t end) {
-  uint32_t grain = e->lane[r->lane].block_min;
+  const weft_lane *lane = &e->lane[r->lane];
+  uint32_t grain = lane->block_min;
   uint32_t rounded = (end + grain - 1) & ~(grain - 1);
   if (rounded > e->config.seq_tokens_max) rounded = e->config.seq_tokens_max;
+  if (lane->border_min != 0 && (rounded & (lane->border_min - 1)) == 0) rounded = end;
   weft_status status =
       weft_pager_reserve(e->pager, r->seq, rounded - r->n_committed, sure_end(r, end) - r->n_committed);
   WEFT_CHECK(status == WEFT_OK || status == WEFT_NO_BLOCKS ||
@@ -66,7 +68,7 @@ bool weft_relief_yields(const weft_engine *e, const weft_request *r, uint32_t n)
   if (e->claims.none_set_aside) return false;
   if (!weft_tenants_may_start(&e->tenants, waiter->tenant) || !weft_debt_goes_before_starved(e, waiter)) return false;
   const weft_lane *lane = &e->lane[r->lane];
-  uint32_t own = lane->info->n_groups * (n / lane->block_min + 1);
+  uint32_t own = lane->info->n_groups * (n / lane->block_min + 1) + lane->state_pages;
   if (weft_pager_headroom(e->pager) >= waiter->wait.need_pages + own) return false;
   weft_debt debt = weft_debt_open(e, waiter, WEFT_DEBT_PAGES, waiter->wait.need_pages);
   return weft_debt_is_within_share(e, &debt, waiter) && weft_debt_owes(e, &debt, r->tenant, waiter);
@@ -74,7 +76,8 @@ bool weft_relief_yields(const weft_engine *e, const weft_request *r, uint32_t n)
 
 static weft_request *find_debtor(const weft_engine *e, const weft_request *r) {
   if (e->claims.n_leaving > 0) return NULL;
-  weft_debt debt = weft_debt_open(e, r, WEFT_DEBT_PAGES, e->lane[r->lane].info->n_groups);
+  weft_debt debt =
+      weft_debt_open(e, r, WEFT_DEBT_PAGES, e->lane[r->lane].info->n_groups + e->lane[r->lane].state_pages);
   return weft_debt_find(e, &debt, r);
 }
 

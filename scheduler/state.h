@@ -55,6 +55,8 @@ typedef struct weft_lane {
   uint32_t rows_max;             /* budget of one step */
   uint32_t n_stages;             /* steps that its runner computes at once; 1 without overlap */
   uint32_t block_min, block_max; /* tokens of the smallest and the largest block of its groups */
+  uint32_t border_min;           /* positions between two borders of its states, the least; 0: it has none */
+  uint32_t state_pages;          /* of one state of each of its groups of states */
   uint32_t context;              /* most tokens of a request, prompt and answer together */
   uint32_t restores_max;         /* pages that one step may bring back from host memory before it admits no more */
   uint32_t fit_tokens;           /* longest sequence that fits the pool alone, computed row by row */

@@ -29,6 +29,10 @@ uint64_t weft_fake_cell(const weft_fake_model *model, uint32_t g, int32_t token,
   return mix_hashes(h, (uint64_t)(uint32_t)token);
 }
 
+uint64_t weft_fake_state(const weft_fake_model *model, uint32_t g, uint32_t border, const weft_fake_sums *seen) {
+  return mix_hashes(digest_sums(model, seen), ~((uint64_t)g << 32 | border));
+}
+
 weft_sampled weft_fake_token(const weft_fake_model *model, const weft_fake_sums *seen, uint32_t position, uint64_t seed,
                              uint32_t choice) {
   weft_draw_key key = {.seed = seed, .choice = choice, .purpose = WEFT_DRAW_TOKEN, .position = position};

@@ -5,7 +5,8 @@
  * of everything that the row at this position sees in all groups; the next token is a hash of
  * everything that the last row sees. So one wrong, stale, lost or invisible position changes all
  * that follows, as in a real model. Sums make it cheap: what a row sees in a group is the sum of
- * the cells in its window. */
+ * the cells in its window. In a group of states it is the state at the last border at or before it, a hash of the one
+ * before and of all that the row before the border sees. */
 #ifndef WEFT_BENCH_DOUBLES_FAKE_MODEL_H
 #define WEFT_BENCH_DOUBLES_FAKE_MODEL_H
 
@@ -30,6 +31,9 @@ uint32_t weft_fake_first_visible(const weft_layer_group *group, uint32_t positio
 /* The cell of group g at position; seen: the positions before it that its row sees. */
 uint64_t weft_fake_cell(const weft_fake_model *model, uint32_t g, int32_t token, uint32_t position,
                         const weft_fake_sums *seen);
+/* The state of group g at a border; seen: what the row before the border sees, itself included, and of group g the
+ * state at the border before it (0: there is none). */
+uint64_t weft_fake_state(const weft_fake_model *model, uint32_t g, uint32_t border, const weft_fake_sums *seen);
 /* The token after a row at position - 1; seen includes that row. */
 weft_sampled weft_fake_token(const weft_fake_model *model, const weft_fake_sums *seen, uint32_t position, uint64_t seed,
                              uint32_t choice);

@@ -7,47 +7,9 @@
 
 #include "base/check.h"
 #include "base/memory.h"
-#include "bench/doubles/fake_store.h"
+#include "bench/doubles/fake_flight.h"
 
 /* ---- the runner ------------------------------------------------------------------------------ */
-
-typedef struct fake_slot {
-  bool open;
-  weft_slot_params params;
-  int32_t *tokens; /* [context_length] with a store */
-  uint32_t n_tokens;
-  int32_t last_token;
-  uint32_t block, next_step; /* the denoise step that may come next */
-  weft_fake_canvas canvas;
-  void *canvas_memory;
-} fake_slot;
-
-/* A canvas outside its slot. */
-typedef struct fake_save {
-  bool full;
-  uint32_t block, next_step;
-  weft_fake_canvas canvas;
-  void *memory;
-} fake_save;
-
-/* One batch from submit until the collect after its own. */
-typedef struct fake_flight {
-  uint64_t number, device_us;
-  bool computed;
-  uint32_t n_segments, n_copies, n_results;
-  weft_segment *segment;
-  int32_t *token;
-  int64_t *kv_slot[WEFT_GROUPS_MAX];
-  uint32_t *table, *table_at;
-  weft_page_copy *copy;
-  weft_segment_result *result;
-  weft_scored *scored; /* [scored_rows_max] */
-  weft_sampled *drawn; /* [segments_max + draft_rows_max] */
-  uint32_t n_scored, n_drawn;
-  int32_t *canvas_rows; /* [4][rows_max]: argmax, in, drawn, out */
-  float *entropy;
-  uint8_t *accepted;
-} fake_flight;
 
 typedef struct fake_runner {
   weft_runner head;
@@ -58,6 +20,7 @@ typedef struct fake_runner {
   fake_flight *flight; /* [depth + 1] */
   uint32_t first, n_flight;
   uint32_t segments_max, table_stride;
+  uint32_t n_plain, state_pages; /* groups of keys and values; pages of a state of each other group */
   uint64_t n_submits, n_collects, n_slot_opens, n_sampled;
   bool broken;
   char violation[256];
@@ -85,6 +48,13 @@ static cell *cell_at(fake_runner *f, uint32_t g, int64_t kv_slot) {
   return &store->cell[page * store->stride + (uint64_t)kv_slot % block_tokens];
 }
 
+/* Whether another request writes the page in this batch. */
+static bool writes_another(const fake_runner *f, const fake_flight *b, uint32_t s, uint32_t page) {
+  const weft_fake_store *store = f->config.store;
+  const page_note *note = &store->note[page < store->n_pages ? page : 0];
+  return note->batch == store->n_batches && (note->slot != b->segment[s].slot || note->runner != f->config.id);
+}
+
 static uint64_t read_cell(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t g, uint32_t position) {
   weft_fake_store *store = f->config.store;
   uint32_t block_tokens = f->info.group[g].block_tokens;
@@ -93,9 +63,9 @@ static uint64_t read_cell(fake_runner *f, const fake_flight *b, uint32_t s, uint
     note_violation(f, "segment %u reads position %u of group %u through page %u", s, position, g, page);
     return 0;
   }
-  const page_note *note = &store->note[page];
-  if (note->batch == store->n_batches && (note->slot != b->segment[s].slot || note->runner != f->config.id)) {
-    note_violation(f, "segment %u reads page %u, which slot %u writes in the same batch", s, page, note->slot);
+  if (writes_another(f, b, s, page)) {
+    note_violation(f, "segment %u reads page %u, which slot %u writes in the same batch", s, page,
+                   store->note[page].slot);
   }
   const cell *c = cell_at(f, g, (int64_t)page * block_tokens + position % block_tokens);
   if (c->runner != f->config.id + 1 || c->group != g || c->position != position) {
@@ -105,10 +75,44 @@ static uint64_t read_cell(fake_runner *f, const fake_flight *b, uint32_t s, uint
   return c->value;
 }
 
+static fake_state state_of(const fake_runner *f, uint32_t g, uint32_t border, const uint32_t *page) {
+  return (fake_state){page, f->info.group[g].state_pages, g, border, f->config.id};
+}
+
+/* The state that the first row of the segment begins with. */
+static uint64_t read_state(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t g) {
+  uint32_t every = f->info.group[g].block_tokens, at = b->table_at[s * f->info.n_groups + g];
+  const uint32_t *page = at == WEFT_STATE_NONE ? NULL : b->table + at;
+  fake_state state = state_of(f, g, b->segment[s].kv_len / every * every, page);
+  uint64_t value = 0;
+  bool good = (state.border == 0) == (page == NULL);
+  if (good && state.border > 0) good = weft_fake_state_read(f->config.store, &state, &value);
+  for (uint32_t i = 0; good && state.border > 0 && i < state.n_pages; i++)
+    good = !writes_another(f, b, s, state.page[i]);
+  if (!good) note_violation(f, "segment %u, group %u: the state at %u is not there", s, g, state.border);
+  return value;
+}
+
+/* Behind the row at position - 1 lies a border: there are new states, some of which the batch keeps. */
+static void pass_border(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t position, weft_fake_sums *sums) {
+  const weft_fake_sums with_row = *sums;
+  for (uint32_t g = f->n_plain; g < f->info.n_groups; g++) {
+    if (position % f->info.group[g].block_tokens != 0) continue;
+    sums->group[g] = weft_fake_state(&f->config.model, g, position, &with_row);
+    for (uint32_t i = 0; i < b->n_states; i++) {
+      const weft_state_write *w = &b->state[i];
+      if (w->segment != s || w->group != g || w->position != position) continue;
+      fake_state state = state_of(f, g, position, b->written + w->table_at);
+      weft_fake_state_write(f->config.store, &state, sums->group[g]);
+    }
+  }
+}
+
 /* What the row at `position` sees before it. */
 static weft_fake_sums gather_sums(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t position) {
   weft_fake_sums sums = {{0}};
-  for (uint32_t g = 0; g < f->info.n_groups; g++) {
+  for (uint32_t g = f->n_plain; g < f->info.n_groups; g++) sums.group[g] = read_state(f, b, s, g);
+  for (uint32_t g = 0; g < f->n_plain; g++) {
     uint32_t first = weft_fake_first_visible(&f->info.group[g], position);
     for (uint32_t p = first; p < position; p++) sums.group[g] += read_cell(f, b, s, g, p);
   }
@@ -121,7 +125,7 @@ static void write_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t
   const weft_segment *segment = &b->segment[s];
   uint32_t position = segment->kv_len + (row - segment->first_row);
   weft_fake_sums before = *sums;
-  for (uint32_t g = 0; g < f->info.n_groups; g++) {
+  for (uint32_t g = 0; g < f->n_plain; g++) {
     cell *c = cell_at(f, g, b->kv_slot[g][row]);
     c->value = weft_fake_cell(&f->config.model, g, token, position, &before);
     c->position = position;
@@ -132,7 +136,7 @@ static void write_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t
 }
 
 static void forget_row(fake_runner *f, const fake_flight *b, uint32_t s, uint32_t position, weft_fake_sums *sums) {
-  for (uint32_t g = 0; g < f->info.n_groups; g++) {
+  for (uint32_t g = 0; g < f->n_plain; g++) {
     const weft_layer_group *group = &f->info.group[g];
     uint32_t now = weft_fake_first_visible(group, position);
     uint32_t next = weft_fake_first_visible(group, position + 1);
@@ -221,6 +225,7 @@ static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
     write_row(f, b, s, row, row_token(f, b, segment, slot, row, in_run), &sums);
     score_row(f, b, segment, i, &sums, result);
     if (in_run && i >= first_drawn) in_run = draw_token(f, b, segment, i, &sums, result);
+    if (f->n_plain < f->info.n_groups) pass_border(f, b, s, position + 1, &sums);
     if (i + 1 < segment->n_rows) forget_row(f, b, s, position, &sums);
   }
   if (segment->token_source == WEFT_TOKENS_ARGMAX && !slot->canvas.done) {
@@ -283,24 +288,31 @@ static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
 
 /* ---- a batch --------------------------------------------------------------------------------- */
 
+static void note_write(fake_runner *f, const weft_segment *segment, uint64_t page) {
+  weft_fake_store *store = f->config.store;
+  if (page >= store->n_pages) return; /* shows when it is written */
+  page_note *note = &store->note[page];
+  if (note->batch == store->n_batches && note->slot != segment->slot) {
+    note_violation(f, "slots %u and %u both write page %llu", note->slot, segment->slot, (unsigned long long)page);
+  }
+  *note = (page_note){.batch = store->n_batches, .slot = segment->slot, .runner = f->config.id};
+}
+
 /* Notes which request writes which page, so that reads by others show. */
 static void note_writes(fake_runner *f, const fake_flight *b) {
-  weft_fake_store *store = f->config.store;
-  store->n_batches += 1;
+  f->config.store->n_batches += 1;
+  for (uint32_t i = 0; i < b->n_states; i++) {
+    const weft_state_write *w = &b->state[i];
+    for (uint32_t k = 0; k < f->info.group[w->group].state_pages; k++)
+      note_write(f, &b->segment[w->segment], b->written[w->table_at + k]);
+  }
   for (uint32_t s = 0; s < b->n_segments; s++) {
     const weft_segment *segment = &b->segment[s];
     if (segment->stores != WEFT_STORES_POOL) continue;
-    for (uint32_t g = 0; g < f->info.n_groups; g++) {
+    for (uint32_t g = 0; g < f->n_plain; g++) {
       for (uint32_t i = 0; i < segment->n_rows; i++) {
         int64_t kv_slot = b->kv_slot[g][segment->first_row + i];
-        uint64_t page = (uint64_t)kv_slot / f->info.group[g].block_tokens;
-        if (kv_slot < 0 || page >= store->n_pages) continue; /* shows when it is written */
-        page_note *note = &store->note[page];
-        if (note->batch == store->n_batches && note->slot != segment->slot) {
-          note_violation(f, "slots %u and %u both write page %llu", note->slot, segment->slot,
-                         (unsigned long long)page);
-        }
-        *note = (page_note){.batch = store->n_batches, .slot = segment->slot, .runner = f->config.id};
+        note_write(f, segment, kv_slot < 0 ? UINT64_MAX : (uint64_t)kv_slot / f->info.group[g].block_tokens);
       }
     }
   }
@@ -424,12 +436,26 @@ static void copy_tables(fake_runner *f, fake_flight *b, const weft_batch *batch)
     const weft_segment *segment = &batch->segment[s];
     uint32_t end = segment->kv_len + (segment->stores == WEFT_STORES_POOL ? segment->n_rows : 0);
     for (uint32_t g = 0; g < n_groups; g++) {
-      uint32_t block_tokens = f->info.group[g].block_tokens;
-      uint32_t n = (end + block_tokens - 1) / block_tokens;
+      uint32_t block_tokens = f->info.group[g].block_tokens, is_state = g >= f->n_plain;
+      uint32_t n = is_state ? f->info.group[g].state_pages : (end + block_tokens - 1) / block_tokens;
+      b->table_at[s * n_groups + g] = WEFT_STATE_NONE;
+      if (is_state && batch->table_at[s * n_groups + g] == WEFT_STATE_NONE) continue;
       memcpy(b->table + at, batch->table + batch->table_at[s * n_groups + g], n * sizeof *b->table);
       b->table_at[s * n_groups + g] = at;
       at += n;
     }
+  }
+}
+
+static void copy_states(fake_runner *f, fake_flight *b, const weft_batch *batch) {
+  uint32_t at = 0;
+  b->n_states = batch->n_states;
+  for (uint32_t i = 0; i < batch->n_states; i++) {
+    uint32_t n = f->info.group[batch->state[i].group].state_pages;
+    b->state[i] = batch->state[i];
+    b->state[i].table_at = at;
+    memcpy(b->written + at, batch->table + batch->state[i].table_at, n * sizeof *b->written);
+    at += n;
   }
 }
 
@@ -440,10 +466,11 @@ static void copy_batch(fake_runner *f, fake_flight *b, const weft_batch *batch) 
   memcpy(b->segment, batch->segment, batch->n_segments * sizeof *b->segment);
   if (f->config.store == NULL) return;
   memcpy(b->token, batch->token, batch->n_rows * sizeof *b->token);
-  for (uint32_t g = 0; g < f->info.n_groups; g++) {
+  for (uint32_t g = 0; g < f->n_plain; g++) {
     memcpy(b->kv_slot[g], batch->kv_slot[g], batch->n_rows * sizeof *b->kv_slot[g]);
   }
   copy_tables(f, b, batch);
+  copy_states(f, b, batch);
   b->n_copies = batch->n_copies;
   if (batch->n_copies > COPIES_MAX) {
     note_violation(f, "%u page copies in one batch", batch->n_copies);
@@ -612,6 +639,8 @@ static void close_flight(fake_flight *b) {
   for (uint32_t g = 0; g < WEFT_GROUPS_MAX; g++) weft_free(b->kv_slot[g]);
   weft_free(b->table);
   weft_free(b->table_at);
+  weft_free(b->state);
+  weft_free(b->written);
   weft_free(b->copy);
   weft_free(b->result);
   weft_free(b->scored);
@@ -654,7 +683,10 @@ static bool open_flight(const fake_runner *f, fake_flight *b) {
   b->table = weft_alloc(segments * f->table_stride, sizeof *b->table);
   b->table_at = weft_alloc(segments * f->info.n_groups, sizeof *b->table_at);
   b->copy = weft_alloc(COPIES_MAX, sizeof *b->copy);
-  ok = b->token != NULL && b->table != NULL && b->table_at != NULL && b->copy != NULL;
+  b->state = weft_alloc(rows * f->info.n_groups, sizeof *b->state);
+  b->written = weft_alloc(rows * f->state_pages + 1, sizeof *b->written);
+  ok = b->token != NULL && b->table != NULL && b->table_at != NULL && b->copy != NULL && b->state != NULL &&
+       b->written != NULL;
   for (uint32_t g = 0; ok && g < f->info.n_groups; g++) {
     b->kv_slot[g] = weft_alloc(rows, sizeof *b->kv_slot[g]);
     ok = b->kv_slot[g] != NULL;
@@ -705,7 +737,9 @@ static void fill_info(fake_runner *f) {
   info->n_groups = c->model.n_groups;
   for (uint32_t g = 0; g < info->n_groups; g++) {
     info->group[g] = c->model.group[g];
-    f->table_stride += c->context_length / info->group[g].block_tokens + 1;
+    f->table_stride += c->context_length / info->group[g].block_tokens + 1 + info->group[g].state_pages;
+    f->state_pages += info->group[g].state_pages;
+    f->n_plain += info->group[g].state_pages == 0;
   }
   info->entropy_bound = weft_entropy_bound_default();
   f->segments_max = 2 * c->n_slots < c->rows_max ? 2 * c->n_slots : c->rows_max;

@@ -60,6 +60,35 @@ void weft_fake_store_close(weft_fake_store *store) {
   weft_free(store);
 }
 
+/* ---- states ---------------------------------------------------------------------------------- */
+
+/* What page i of a state holds. */
+static uint64_t part_of(uint64_t value, uint32_t i) {
+  return i == 0 ? value : weft_mix64(value + i);
+}
+
+void weft_fake_state_write(weft_fake_store *store, const fake_state *state, uint64_t value) {
+  for (uint32_t i = 0; i < state->n_pages; i++) {
+    if (state->page[i] >= store->n_pages) continue; /* shows when it is read */
+    store->cell[(uint64_t)state->page[i] * store->stride] = (cell){.value = part_of(value, i),
+                                                                   .position = state->border,
+                                                                   .group = (uint16_t)state->group,
+                                                                   .runner = (uint16_t)(state->runner + 1)};
+  }
+}
+
+bool weft_fake_state_read(const weft_fake_store *store, const fake_state *state, uint64_t *value) {
+  for (uint32_t i = 0; i < state->n_pages; i++) {
+    if (state->page[i] >= store->n_pages) return false;
+    const cell *c = &store->cell[(uint64_t)state->page[i] * store->stride];
+    if (i == 0) *value = c->value;
+    if (c->value != part_of(*value, i) || c->position != state->border || c->group != state->group ||
+        c->runner != state->runner + 1)
+      return false;
+  }
+  return true;
+}
+
 /* ---- copies ---------------------------------------------------------------------------------- */
 
 static uint64_t draw_roll(weft_fake_store *store) {

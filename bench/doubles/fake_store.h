@@ -52,6 +52,15 @@ struct weft_fake_store {
   uint32_t n_pending;
 };
 
+/* A state: its pages, of which every one says whose it is, and at which border. */
+typedef struct fake_state {
+  const uint32_t *page; /* [n_pages] */
+  uint32_t n_pages, group, border, runner;
+} fake_state;
+
+void weft_fake_state_write(weft_fake_store *store, const fake_state *state, uint64_t value);
+/* False: some page is not of this state. */
+bool weft_fake_state_read(const weft_fake_store *store, const fake_state *state, uint64_t *value);
 /* Copies to the host that will fail are known at submit. */
 void weft_fake_store_judge_copies(weft_fake_store *store, weft_page_copy *copy, uint32_t n);
 void weft_fake_store_run_copies(weft_fake_store *store, const weft_page_copy *copy, uint32_t n);

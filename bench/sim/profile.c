@@ -36,9 +36,11 @@ static void read_groups(weft_json_fields *f, json_t *list, weft_sim_model *m) {
   m->n_groups = (uint32_t)json_array_size(list);
   for (uint32_t g = 0; g < m->n_groups; g++) {
     weft_json_fields row = {.where = f->where, .root = json_array_get(list, g)};
-    m->group[g] = (weft_layer_group){.block_tokens = (uint32_t)weft_json_number(&row, "block_tokens", 1, 256, NAN),
-                                     .window = (uint32_t)weft_json_number(&row, "window", 0, WEFT_SIM_VOCAB, 0),
-                                     .n_layers = (uint32_t)weft_json_number(&row, "layers", 1, 1024, 1)};
+    m->group[g] =
+        (weft_layer_group){.block_tokens = (uint32_t)weft_json_number(&row, "block_tokens", 1, 256, NAN),
+                           .window = (uint32_t)weft_json_number(&row, "window", 0, WEFT_SIM_VOCAB, 0),
+                           .n_layers = (uint32_t)weft_json_number(&row, "layers", 1, 1024, 1),
+                           .state_pages = (uint32_t)weft_json_number(&row, "state_pages", 0, WEFT_STATE_PAGES_MAX, 0)};
     f->bad = f->bad || row.bad;
   }
 }

@@ -369,7 +369,19 @@ static bool one_waits(const sim *s) {
 
 /* ---- one seed -------------------------------------------------------------------------------- */
 
+static void add_state_totals(const sim *s) {
+  bool any = false;
+  for (uint32_t i = 0; i < s->config.n_models; i++) {
+    uint32_t last = s->fake[i].model.n_groups - 1;
+    if (s->fake[i].model.group[last].state_pages == 0) continue;
+    any = true;
+    totals.n_state_hits += weft_pager_group_usage(weft_engine_pager(s->engine), i, last).n_hits;
+  }
+  totals.n_state_worlds += any;
+}
+
 static void add_totals(sim *s) {
+  add_state_totals(s);
   weft_engine_stats stats;
   weft_engine_get_stats(s->engine, &stats);
   totals.n_steps += stats.n_steps;

@@ -28,13 +28,19 @@ static inline void solo_row(solo_state *s, int32_t token, weft_fake_sums *with_r
   weft_fake_sums before = s->seen;
   uint32_t p = s->n++;
   for (uint32_t g = 0; g < s->model->n_groups; g++) {
+    if (s->model->group[g].state_pages != 0) continue;
     s->cell[g][p] = weft_fake_cell(s->model, g, token, p, &before);
     s->seen.group[g] += s->cell[g][p];
   }
   *with_row = s->seen;
-  for (uint32_t g = 0; g < s->model->n_groups; g++) { /* what the row at p + 1 sees no more */
-    uint32_t now = weft_fake_first_visible(&s->model->group[g], p);
-    uint32_t next = weft_fake_first_visible(&s->model->group[g], p + 1);
+  for (uint32_t g = 0; g < s->model->n_groups; g++) { /* what the row at p + 1 sees no more; of states, what it sees */
+    const weft_layer_group *group = &s->model->group[g];
+    if (group->state_pages != 0) {
+      if ((p + 1) % group->block_tokens == 0) s->seen.group[g] = weft_fake_state(s->model, g, p + 1, with_row);
+      continue;
+    }
+    uint32_t now = weft_fake_first_visible(group, p);
+    uint32_t next = weft_fake_first_visible(group, p + 1);
     if (next > now) s->seen.group[g] -= s->cell[g][now];
   }
 }

@@ -146,6 +146,7 @@ static inline weft_cost_layers watch_layers(const weft_runner_info *info) {
   weft_cost_layers layers = {.n_experts = info->n_experts, .n_used = info->n_experts_used};
   uint64_t n_full = 0, n = 0;
   for (uint32_t g = 0; g < info->n_groups; g++) {
+    if (info->group[g].state_pages != 0) continue;
     n += info->group[g].n_layers;
     if (info->group[g].window == 0) n_full += info->group[g].n_layers;
     if (info->group[g].window > layers.window) layers.window = info->group[g].window;

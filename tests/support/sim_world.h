@@ -6,6 +6,7 @@
  * room, so that starved requests, waiters and debts of pages meet. In four worlds in ten a drafter guesses next
  * tokens, between always right and hardly ever; it knows the answers. In three in ten half of the requests have
  * drafts from their own n-grams. Of both kinds of worlds half have as many drafts as there are, whatever they cost.
+ * In one world in three models keep states beside keys, of a page or of many, with borders at every position or at some.
  * One world in eight is a fair one: one model, memory and slots for everybody, no prefix cache, no faults, half of
  * them with all requests at once, tenants of one class with weights; there the fairness bound holds, with and
  * without a target for the time between tokens, and however old requests grow. */
@@ -248,6 +249,23 @@ static void make_fair(sim *s) {
   s->slow = chance(s, 50);
 }
 
+/* ---- states ---- */
+
+/* Groups of states, of at most an eighth of the pool each, a few of at most a third. Draws of their own, at the end, so
+ * that the worlds of old seeds stay what they were but for this. */
+static void make_states(sim *s) {
+  for (uint32_t i = 0; i < s->config.n_models && chance_apart(s, 80, 34); i++) {
+    weft_fake_model *model = &s->fake[i].model;
+    uint64_t draws = weft_mix64(s->seed ^ weft_mix64(90 + i));
+    uint32_t part = draws % 8 == 0 ? 3 : 8, most = s->config.n_pages / part;
+    if (most > 300) most = 300;
+    if (s->fair) most = 20; /* there nothing but rows is short */
+    for (uint32_t n = (draws >> 8) % 4 == 0 ? 2 : 1; n > 0; n--, draws = weft_mix64(draws))
+      model->group[model->n_groups++] = (weft_layer_group){
+          .block_tokens = 1u << (draws >> 16) % 6, .n_layers = 1, .state_pages = 1 + (uint32_t)(draws >> 32) % most};
+  }
+}
+
 /* ---- drafts ---------------------------------------------------------------------------------- */
 
 static bool begins_with(const sim_request *r, const int32_t *tokens, uint32_t n) {
@@ -396,6 +414,7 @@ static void open_world(sim *s) {
   bool crowded = kind >= 28 && chance_apart(s, 1, 25);
   if (crowded) make_crowded(s);
   make_drafter(s);
+  make_states(s);
   for (uint32_t b = 0; b < BASES; b++)
     for (uint32_t i = 0; i < SIM_PROMPT_MAX; i++) s->base[b][i] = (int32_t)draw(s, 0, 10000);
   weft_error error = {{0}};

@@ -233,6 +233,37 @@ static void tenants_are_served_by_weight(void **state) {
 }
 
 /* Two models on one pool and one device: a step belongs to one of them and takes its time. */
+/* A hit of a model with states ends at a border, here at a multiple of 64 where its prompt ended. */
+static void states_decide_where_hits_end(void **state) {
+  static const char lines[] =
+      "{\"timestamp\":0,\"input_length\":1000,\"hash_ids\":[1,2],\"output_length\":3}\n"
+      "{\"timestamp\":9000,\"input_length\":1000,\"hash_ids\":[1,2],\"output_length\":3}\n";
+  static const char *const states[] = {"", ", {\"block_tokens\": 64, \"state_pages\": 100}"};
+  static char out[OUTPUT];
+  char options[LINE], path[64], profile[512];
+  (void)state;
+  (void)snprintf(path, sizeof path, "%s.json", trace);
+  write_file(trace, lines);
+  (void)snprintf(options, sizeof options, "--json --kv-mib 256 --trace %s --profile %s", trace, path);
+  for (uint32_t i = 0; i < 2; i++) {
+    (void)snprintf(profile, sizeof profile,
+                   "{\"page_kib\": 640, \"models\": [{\"name\": \"a\", \"step_us\": 1000, \"row_us\": 10,"
+                   " \"groups\": [{\"block_tokens\": 16}%s]}]}",
+                   states[i]);
+    write_file(path, profile);
+    json_t *root = read_numbers(sim(options, out), out);
+    assert_number(root, "finished", 2);
+    assert_number(root, "hit_percent", 100.0 * (i == 0 ? 992 : 960) / 2000);
+    json_decref(root);
+  }
+  write_file(path,
+             "{\"models\": [{\"step_us\": 1, \"row_us\": 1, \"groups\": [{\"block_tokens\": 64, "
+             "\"state_pages\": 4}]}]}");
+  assert_int_not_equal(sim(options, out), 0);
+  assert_non_null(strstr(out, "keys and values first"));
+  assert_int_equal(unlink(path), 0);
+}
+
 static void models_take_turns(void **state) {
   static const char profile[] =
       "{\"page_kib\": 64, \"models\": ["
@@ -431,6 +462,7 @@ int main(void) {
       cmocka_unit_test(tenants_are_served_alike),
       cmocka_unit_test(bad_traces_are_named),
       cmocka_unit_test(models_take_turns),
+      cmocka_unit_test(states_decide_where_hits_end),
       cmocka_unit_test(requests_end_early),
       cmocka_unit_test(equal_prefixes_meet),
       cmocka_unit_test(tenants_are_served_by_weight),

@@ -96,6 +96,7 @@ static void the_last_border_has_a_state(void **state) {
   assert_int_equal(weft_pager_pages_for(pager, 0, 63, 63), 4 + 4);
   assert_int_equal(weft_pager_pages_for(pager, 0, 64, 64), 4 + 4 + K);
   assert_int_equal(weft_pager_pages_for(pager, 0, 640, 1), 40 + 5 + 2 * K);
+  assert_int_equal(weft_pager_pages_for(pager, 0, 640, 2), 40 + 5 + 3 * K);
   kit_end(pager, r.seq);
 }
 
@@ -263,6 +264,28 @@ static void a_follower_gets_a_state(void **state) {
   kit_result b = kit_admit(pager, other, 800, 1);
   kit_is_cached(b, 448);
   kit_check(pager);
+  weft_pager_release(pager, b.seq);
+  kit_end(pager, a.seq);
+}
+
+/* Keys are cached and the state is gone: who computes it is known by a block that no hit needs, of a window of one. */
+static void a_follower_of_a_state_alone(void **state) {
+  (void)state;
+  int32_t tokens[TOKENS];
+  weft_pager_model model = {
+      .n_groups = 3,
+      .group = {{.block_tokens = 16}, {.block_tokens = 16, .window = 1}, {.block_tokens = BORDER, .state_pages = 3}}};
+  weft_pager *pager = kit_open_config((weft_pager_config){.n_pages = 100, .n_seqs = 4, .model = &model});
+  kit_run(pager, kit_tokens(tokens, 70, 0, 1), 70);
+  kit_drain_cold(pager);
+  while (weft_pager_group_usage(pager, 0, STATES).n_cached > 0) assert_true(pager_evict_one(pager));
+  assert_int_equal(weft_pager_group_usage(pager, 0, 0).n_cached, 4);
+  kit_result a = kit_admit(pager, tokens, 70, 1);
+  kit_is_cached(a, 0);
+  kit_waits(kit_admit(pager, tokens, 70, 1), a.seq);
+  kit_compute(pager, a.seq, tokens, 70);
+  kit_result b = kit_admit(pager, tokens, 70, 1);
+  kit_is_cached(b, 64);
   weft_pager_release(pager, b.seq);
   kit_end(pager, a.seq);
 }
@@ -443,6 +466,24 @@ static uint32_t take(weft_pager *pager, weft_page_copy *copy, uint32_t kind) {
     if (all[i].kind == kind) copy[n_of++] = all[i];
   kit_check(pager);
   return n_of;
+}
+
+/* A snapshot beyond the limit goes to host memory, where there is any, and is found there. */
+static void a_snapshot_beyond_the_limit_goes_down(void **state) {
+  (void)state;
+  enum { K = 30, N = 400 };
+  int32_t tokens[TOKENS];
+  weft_page_copy copy[1024];
+  weft_pager *pager = open_tiers(N, K, 200, 0);
+  for (int32_t i = 1; i <= 8; i++) kit_run(pager, kit_tokens(tokens, 70, 0, i), 70);
+  assert_int_equal(weft_pager_group_usage(pager, 0, STATES).n_cached, 6);
+  assert_int_equal(weft_pager_group_usage(pager, 0, STATES).n_host, 2);
+  assert_int_equal(stats_of(pager).n_host_held, 2 * K);
+  assert_int_equal(take(pager, copy, WEFT_PAGE_TO_HOST), 2 * K);
+  kit_result r = admit_below(pager, kit_tokens(tokens, 70, 0, 1), 70, false);
+  kit_is_cached(r, 64);
+  assert_int_equal(take(pager, copy, WEFT_HOST_TO_PAGE), K); /* its keys were still here */
+  kit_end(pager, r.seq);
 }
 
 /* All pages of a state go to host memory, one copy each, and come back together. */
@@ -646,6 +687,7 @@ int main(void) {
                                      cmocka_unit_test(a_turn_begins_at_a_state),
                                      cmocka_unit_test(a_preempted_request_finds_its_state),
                                      cmocka_unit_test(a_follower_gets_a_state),
+                                     cmocka_unit_test(a_follower_of_a_state_alone),
                                      cmocka_unit_test(nobody_waits_for_a_state_that_was_passed),
                                      cmocka_unit_test(a_snapshot_is_worth_no_refusal),
                                      cmocka_unit_test(a_state_needs_room),
@@ -653,6 +695,7 @@ int main(void) {
                                      cmocka_unit_test(snapshots_have_a_limit),
                                      cmocka_unit_test(a_state_is_paid_for_once),
                                      cmocka_unit_test(a_state_computed_twice_goes_back),
+                                     cmocka_unit_test(a_snapshot_beyond_the_limit_goes_down),
                                      cmocka_unit_test(a_state_goes_down_and_comes_back),
                                      cmocka_unit_test(a_lost_page_loses_the_state),
                                      cmocka_unit_test(a_state_moves_to_the_file),

@@ -1,0 +1,50 @@
+/* SPDX-License-Identifier: MIT */
+/* What a fake runner has in its slots, and of the batches that it was given; for fake_runner.c only. All arrays are the
+ * runner's own, copied from the batch. */
+#ifndef WEFT_BENCH_DOUBLES_FAKE_FLIGHT_H
+#define WEFT_BENCH_DOUBLES_FAKE_FLIGHT_H
+
+#include "bench/doubles/fake_store.h"
+
+typedef struct fake_slot {
+  bool open;
+  weft_slot_params params;
+  int32_t *tokens; /* [context_length] with a store */
+  uint32_t n_tokens;
+  int32_t last_token;
+  uint32_t block, next_step; /* the denoise step that may come next */
+  weft_fake_canvas canvas;
+  void *canvas_memory;
+} fake_slot;
+
+/* A canvas outside its slot. */
+typedef struct fake_save {
+  bool full;
+  uint32_t block, next_step;
+  weft_fake_canvas canvas;
+  void *memory;
+} fake_save;
+
+/* One batch from submit until the collect after its own. */
+typedef struct fake_flight {
+  uint64_t number, device_us;
+  bool computed;
+  uint32_t n_segments, n_copies, n_results;
+  weft_segment *segment;
+  int32_t *token;
+  int64_t *kv_slot[WEFT_GROUPS_MAX];
+  uint32_t *table, *table_at;
+  weft_state_write *state; /* [n_states], whose pages are in `written` */
+  uint32_t *written;
+  uint32_t n_states;
+  weft_page_copy *copy;
+  weft_segment_result *result;
+  weft_scored *scored; /* [scored_rows_max] */
+  weft_sampled *drawn; /* [segments_max + draft_rows_max] */
+  uint32_t n_scored, n_drawn;
+  int32_t *canvas_rows; /* [4][rows_max]: argmax, in, drawn, out */
+  float *entropy;
+  uint8_t *accepted;
+} fake_flight;
+
+#endif
