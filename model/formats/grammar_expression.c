@@ -201,9 +201,14 @@ static void push_classes(expressions *e, uint32_t *n, uint8_t bits, regex_readin
   }
   if ((bits & CLASS_DOT) == 0) return;
   bool sure = reading == REGEX_SURELY; /* JavaScript has four ends of a line */
-  push_range(e, n, 0, '\n' - 1);
-  push_range(e, n, '\n' + 1, sure ? '\r' - 1 : CHARACTER_MAX);
-  if (sure) push_range(e, n, '\r' + 1, 0x2027);
+  if (reading == REGEX_PERHAPS) {
+    push_range(e, n, 0, '\n' - 1);
+    push_range(e, n, '\n' + 1, CHARACTER_MAX);
+    return;
+  }
+  push_range(e, n, '\t', '\t'); /* of control characters those that text has */
+  if (!sure) push_range(e, n, '\r', '\r');
+  push_range(e, n, 0x20, sure ? 0x2027 : CHARACTER_MAX);
   if (sure) push_range(e, n, 0x202A, CHARACTER_MAX);
 }
 
@@ -211,6 +216,35 @@ static void push_classes(expressions *e, uint32_t *n, uint8_t bits, regex_readin
 static void push_unassigned(expressions *e, uint32_t *n) {
   const unicode_class *none = unicode_class_of(e->b, "Cn");
   for (uint32_t i = 0; none != NULL && i < none->n; i++) push_range(e, n, none->range[i][0], none->range[i][1]);
+}
+
+/* The sorted ranges without the character that is avoided. */
+static uint32_t cut_out(expressions *e, uint32_t n) {
+  uint32_t c = e->avoids, before = n;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t low = e->sorted[i][0], high = e->sorted[i][1];
+    if (c < low || c > high) continue;
+    if (low == c && high == c) {
+      memmove(e->sorted[i], e->sorted[i + 1], (n - i - 1) * sizeof *e->sorted);
+      n -= 1;
+    } else if (low == c) {
+      e->sorted[i][0] = c + 1;
+    } else {
+      e->sorted[i][1] = c - 1;
+      if (high > c) push_range(e, &n, c + 1, high);
+      for (uint32_t k = n; high > c && k-- > i + 2;) { /* to its place */
+        e->sorted[k][0] = e->sorted[k - 1][0];
+        e->sorted[k][1] = e->sorted[k - 1][1];
+      }
+      if (high > c && i + 1 < n) {
+        e->sorted[i + 1][0] = c + 1;
+        e->sorted[i + 1][1] = high;
+      }
+    }
+    break;
+  }
+  e->lost = e->lost || (n == 0 && before > 0);
+  return n;
 }
 
 uint32_t expression_sort_set(expressions *e, const expression *set, regex_reading reading) {
@@ -223,7 +257,8 @@ uint32_t expression_sort_set(expressions *e, const expression *set, regex_readin
   }
   push_classes(e, &n, set->classes, inner);
   if ((set->classes & CLASS_PROPERTY) != 0 && inner == REGEX_PERHAPS) push_unassigned(e, &n);
-  return settle_ranges(e, n, set->negated);
+  n = settle_ranges(e, n, set->negated);
+  return e->avoids == 0 ? n : cut_out(e, n);
 }
 
 static void emit_set(expressions *e, const expression *set, uint32_t from, uint32_t to) {

@@ -62,6 +62,8 @@ typedef struct expressions {
   uint32_t n, n_ranges, capacity, ranges_capacity;
   grammar_writing writing;
   regex_reading reading;
+  uint32_t avoids; /* a character that no set may have; 0: none */
+  bool lost;       /* some set had nothing else */
   uint32_t n_assertions;
   uint32_t (*sorted)[2]; /* of the set that was made ranges last */
   uint32_t sorted_capacity;

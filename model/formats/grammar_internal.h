@@ -38,9 +38,14 @@ static inline bool grammar_is_stopped(const weft_grammar_work *work) {
 /* ---- readers: text to rules; b->root is set ---- */
 
 void grammar_read_regex(grammar_builder *b, const char *text, size_t n);
-/* A schema's `pattern`, which may match anywhere inside a JSON string: between from and to, which stand inside the
- * quotes. */
-void grammar_read_pattern(grammar_builder *b, const char *text, size_t n, grammar_writing writing, uint32_t from,
+/* How the texts of a pattern are written. avoids: a character that is left out of them, 0: none. */
+typedef struct pattern_writing {
+  grammar_writing writing;
+  uint32_t avoids;
+} pattern_writing;
+/* A schema's `pattern`, which may match anywhere inside a string: between from and to, which stand inside its quotes.
+ * false: the pattern may need the character that is avoided, and nothing was added. */
+bool grammar_read_pattern(grammar_builder *b, const char *text, size_t n, const pattern_writing *how, uint32_t from,
                           uint32_t to);
 void grammar_read_gbnf(grammar_builder *b, const char *text, size_t n);
 void grammar_read_schema(grammar_builder *b, const char *text, size_t n);

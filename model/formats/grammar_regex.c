@@ -336,8 +336,14 @@ void grammar_read_regex(grammar_builder *b, const char *text, size_t n) {
   if (builder_ok(b)) read_whole(&e, false, b->rule[b->root].first, b->rule[b->root].last);
 }
 
-void grammar_read_pattern(grammar_builder *b, const char *text, size_t n, grammar_writing writing, uint32_t from,
+bool grammar_read_pattern(grammar_builder *b, const char *text, size_t n, const pattern_writing *how, uint32_t from,
                           uint32_t to) {
-  expressions e = {.b = b, .text = text, .n_text = n, .writing = writing, .reading = REGEX_SURELY};
+  expressions e = {
+      .b = b, .text = text, .n_text = n, .writing = how->writing, .reading = REGEX_SURELY, .avoids = how->avoids};
+  builder_mark before = builder_mark_here(b);
   if (builder_ok(b)) read_whole(&e, true, from, to);
+  bool failed = b->status == WEFT_E_UNSUPPORTED || b->status == WEFT_E_TOO_LARGE;
+  bool lost = how->avoids != 0 && (e.lost || failed) && b->n_steps <= GRAMMAR_STEPS_MAX;
+  if (lost) builder_take_back(b, before);
+  return !lost;
 }

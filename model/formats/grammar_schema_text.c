@@ -143,6 +143,25 @@ automaton schema_texts(schema_reader *r, const json_t *flat) {
   return a;
 }
 
+/* The first pattern of a text, or that of its first format. */
+static const char *find_alone(const json_t *flat) {
+  const json_t *patterns = json_object_get(flat, FLAT_PATTERNS), *formats = json_object_get(flat, FLAT_FORMATS);
+  const char *format = json_string_value(json_array_get(formats, 0));
+  if (patterns != NULL) return json_string_value(json_array_get(patterns, 0));
+  return format == NULL ? NULL : schema_format_pattern(format);
+}
+
+/* A string of one pattern alone; GRAMMAR_NONE: the mark that ends it may stand in the pattern. */
+static uint32_t emit_alone(schema_reader *r, const char *pattern, uint32_t from) {
+  static const pattern_writing ways[STYLES] = {
+      [STYLE_JSON] = {WRITING_JSON, 0}, [STYLE_TAGS] = {WRITING_TAGS, 0}, [STYLE_GEMMA] = {WRITING_PLAIN, '|'}};
+  grammar_builder *b = r->b;
+  bool gemma = b->style == STYLE_GEMMA;
+  uint32_t in = gemma ? builder_marker(b, from, GEMMA_QUOTE) : builder_text(b, from, "\"", 1), out = builder_state(b);
+  if (!grammar_read_pattern(b, pattern, strlen(pattern), &ways[b->style], in, out)) return GRAMMAR_NONE;
+  return gemma ? builder_marker(b, out, GEMMA_QUOTE) : builder_text(b, out, "\"", 1);
+}
+
 uint32_t schema_emit_string(schema_reader *r, const json_t *flat, uint32_t from) {
   grammar_builder *b = r->b;
   const json_t *patterns = json_object_get(flat, FLAT_PATTERNS), *formats = json_object_get(flat, FLAT_FORMATS);
@@ -156,16 +175,11 @@ uint32_t schema_emit_string(schema_reader *r, const json_t *flat, uint32_t from)
     return builder_state(b);
   }
   if (n == 0 && !excludes) return json_string_sized(b, from, min, max);
-  const char *alone = NULL;
-  if (n == 1 && !sized && !excludes) {
-    alone = patterns != NULL ? json_string_value(json_array_get(patterns, 0))
-                             : schema_format_pattern(json_string_value(json_array_get(formats, 0)));
-  }
+  const char *alone = n == 1 && !sized && !excludes ? find_alone(flat) : NULL;
   if (alone != NULL && r->lenient && !is_readable(r, alone)) return json_string_any(b, from);
-  if (alone != NULL && b->style == STYLE_JSON) {
-    uint32_t in = builder_text(b, from, "\"", 1), out = builder_state(b);
-    grammar_read_pattern(b, alone, strlen(alone), WRITING_JSON, in, out);
-    return builder_text(b, out, "\"", 1);
+  if (alone != NULL) {
+    uint32_t to = emit_alone(r, alone, from);
+    if (to != GRAMMAR_NONE) return to;
   }
   automaton a = schema_texts(r, flat);
   if (builder_ok(b) && automaton_is_empty(&a)) schema_contradict(r, "no text fits all that is said of it");
@@ -186,6 +200,15 @@ static uint32_t emit_argument(schema_reader *r, const json_t *flat, bool nullabl
   if (max < min || !builder_ok(b)) return builder_state(b);
   if (plain && min == 0 && max == GRAMMAR_NONE) return style_argument_any(b, from);
   if (plain) return style_argument_sized(b, from, min, max);
+  size_t n =
+      json_array_size(json_object_get(flat, FLAT_PATTERNS)) + json_array_size(json_object_get(flat, FLAT_FORMATS));
+  bool others = json_object_get(flat, FLAT_NO_PATTERNS) != NULL || json_object_get(flat, FLAT_NO_TEXTS) != NULL ||
+                json_object_get(flat, "enum") != NULL;
+  const char *alone = n == 1 && min == 0 && max == GRAMMAR_NONE && !others && !nullable ? find_alone(flat) : NULL;
+  if (alone != NULL && r->lenient && !is_readable(r, alone)) return style_argument_any(b, from);
+  uint32_t out = builder_state(b);
+  const pattern_writing way = {WRITING_PLAIN, '<'};
+  if (alone != NULL && grammar_read_pattern(b, alone, strlen(alone), &way, from, out)) return style_tag_close(b, out);
   automaton a = schema_texts(r, flat);
   if (nullable) {
     automaton one = automaton_texts(b, null, 1);

@@ -6,7 +6,10 @@
 #include "model/formats/grammar_json.h"
 #include "model/text/json_tree.h"
 
-enum { NAME_MAX = 64 /* characters of a name that the model chooses */ };
+enum {
+  NAME_MAX = 64, /* characters of a name that the model chooses */
+  STATES_LARGE = 128
+};
 
 static uint32_t put_words(grammar_builder *b, uint32_t from, const char *words) {
   return builder_text(b, from, words, strlen(words));
@@ -14,8 +17,21 @@ static uint32_t put_words(grammar_builder *b, uint32_t from, const char *words) 
 
 /* ---- texts ---- */
 
+/* Large sets lose a character of the mark, since each state would be needed once for every part of the mark. */
+static bool exclude_character(grammar_builder *b, automaton *texts, const char *mark) {
+  const char *pattern = strcmp(mark, GEMMA_QUOTE) == 0 ? "^[^|]*$" : "^[^<]*$";
+  automaton others = automaton_found(b, pattern, strlen(pattern), REGEX_PLAIN),
+            left = automaton_both(b, texts, &others);
+  bool any = !automaton_is_empty(&left);
+  automaton_close(&others);
+  automaton_close(any ? texts : &left);
+  if (any) *texts = left;
+  return any;
+}
+
 void style_exclude_mark(grammar_builder *b, automaton *texts, const char *mark) {
   weft_text quoted = {0};
+  if (texts->n_states > STATES_LARGE && exclude_character(b, texts, mark)) return;
   for (const char *at = mark; *at != 0; at++)
     weft_text_printf(&quoted, strchr("<>|\"/", *at) != NULL ? "\\%c" : "%c", *at);
   if (weft_text_status(&quoted) != WEFT_OK) {

@@ -195,8 +195,7 @@ def judge(lines, schemas, checker):
             answers += 1
             lengths.append(int(tokens) / max(1, shortest))
             try:
-                jsonschema.validate(json.loads(bytes.fromhex(text).decode()), schemas[at][1],
-                                    cls=Judge, format_checker=checker)
+                Judge(schemas[at][1], format_checker=checker).validate(json.loads(bytes.fromhex(text).decode()))
             except Exception as error:  # whatever it is, the answer is not valid
                 bad.append((schemas[at][1], bytes.fromhex(text), str(error).split("\n")[0]))
     return counts, why, sorted(slow), answers, bad, lengths

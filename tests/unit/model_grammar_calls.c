@@ -393,6 +393,12 @@ static void arguments_fit_in_every_form(void **state) {
       "{\"anyOf\":[{\"properties\":{\"k\":{\"const\":\"a\"},\"n\":{\"type\":\"integer\"}},\"required\":[\"k\",\"n\"]},{"
       "\"properties\":{"
       "\"k\":{\"const\":\"b\"},\"n\":{\"type\":\"string\"}},\"required\":[\"k\",\"n\"]}]}",
+      "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^<[a-z]+>$\"},\"b\":{\"type\":"
+      "\"array\",\"items\":{"
+      "\"type\":\"string\",\"pattern\":\"^[a-z]*\\\\|b|<\\\\|$\"},\"minItems\":1},\"c\":{\"type\":\"string\","
+      "\"pattern\":"
+      "\"^(?=.*[a-z])(?=.*\\\\d).{8,64}$\"},\"d\":{\"type\":\"string\",\"pattern\":\"^.{2,3000}$\"}},\"required\":["
+      "\"a\",\"b\",\"c\",\"d\"]}",
       "{\"enum\":[{\"deep\":[null],\"word\":\"x\"},{},{\"word\":\"null\"},3]}",
       "{\"type\":\"object\",\"properties\":{\"free\":{},\"s\":{\"anyOf\":[{\"type\":\"string\",\"maxLength\":3},{"
       "\"type\":\"null\"}]}},"
