@@ -59,7 +59,7 @@ class Bench:
         return path
 
     def command(self, *words, model=None):
-        return [WEFT, "prove", "-m", model or self.model, "--work", self.work, "-o", self.report, *words]
+        return [WEFT, "prove", "-m", model or self.model, "--backend", "cpu", "--work", self.work, "-o", self.report, *words]
 
     def look_clean(self, what):
         until = time.monotonic() + 30
