@@ -97,7 +97,8 @@ def check_smoke(bench):
     expect(any(entry["reused"] for entry in report["derived"]), "smoke: the baseline's answers were not used again")
     expect(report["starts"] < len(cells), "smoke: a server for every cell")
     timed = next(c for c in cells if c["suite"] == "greedy" and c["verdict"] == "proven")["timing"]["candidate"]
-    expect(timed["tokens_per_second"]["runs"] >= 8 and timed["first_ms"]["runs"] >= 8, f"smoke: too few times: {timed}")
+    rate = timed["tokens_per_second"]  # an answer that was read at once, on a busy machine, has none
+    expect(timed["first_ms"]["runs"] == 8 and (rate is None or 1 <= rate["runs"] <= 8), f"smoke: times are missing: {timed}")
     owner = next(c for c in cells if c["candidate"] == "shared-weights-double")
     expect(owner["weight_server_validation"]["valid"] and owner["weight_server"]["clean_up"], f"smoke: {owner}")
     expect(owner["configuration"]["models"] == ["from-the-weight-server"], "smoke: workers were not told what is exported")
