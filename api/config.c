@@ -142,7 +142,8 @@ static const weft_option product_rows[] = {
     {"draft", 0, SCHEDULING, RUNTIME, LIST(drafts), "HOW",
      "guess next tokens and compute them in the same step, where that gains; answers stay the same: ngram[:K] from "
      "each "
-     "request's own text, asked[:K] for requests that ask, or off; MODEL=HOW for one of several models; may be "
+     "request's own text, asked[:K] for requests that ask, shadow[:K] to check them, or off; MODEL=HOW for one of "
+     "several models; may be "
      "repeated "
      "[off]"},
     {"no-overlap", 0, SCHEDULING, ENGINE, FLAG(no_overlap), NULL, "apply each step before planning the next"},

@@ -17,7 +17,7 @@ static const char *how_of(const char *word, size_t *n_model) {
   return sign == NULL ? word : sign + 1;
 }
 
-/* off, ngram, asked; the latter two with :K. */
+/* off, ngram, asked, shadow; the latter three with :K. */
 static bool read_how(const char *how, weft_served_model *m) {
   const char *colon = strchr(how, ':');
   size_t n = colon == NULL ? strlen(how) : (size_t)(colon - how);
@@ -26,13 +26,14 @@ static bool read_how(const char *how, weft_served_model *m) {
   if (colon != NULL && colon[1] >= '0' && colon[1] <= '9') n_max = strtoul(colon + 1, &end, 10);
   bool number = colon == NULL || (end != NULL && *end == 0 && n_max >= 1 && n_max <= WEFT_DRAFTS_MAX);
   bool ngram = n == 5 && strncmp(how, "ngram", n) == 0, asked = n == 5 && strncmp(how, "asked", n) == 0;
-  bool off = colon == NULL && strcmp(how, "off") == 0;
+  bool off = colon == NULL && strcmp(how, "off") == 0, shadow = n == 6 && strncmp(how, "shadow", n) == 0;
   m->has_drafts = !off;
-  m->draft = (weft_draft){.kind = ngram ? WEFT_DRAFT_NGRAM : WEFT_DRAFT_OFF,
+  m->draft = (weft_draft){.kind = ngram || shadow ? WEFT_DRAFT_NGRAM : WEFT_DRAFT_OFF,
+                          .shadow = shadow,
                           .n_max = (uint32_t)n_max,
                           .ngram_least = NGRAM_LEAST,
                           .ngram_most = NGRAM_MOST};
-  return off || ((ngram || asked) && number);
+  return off || ((ngram || asked || shadow) && number);
 }
 
 weft_status drafts_open(const weft_open_options *o, weft_served_model *m, weft_error *error) {
@@ -44,8 +45,8 @@ weft_status drafts_open(const weft_open_options *o, weft_served_model *m, weft_e
     if (n_model > 0 && (strlen(m->file_name) != n_model || strncmp(o->drafts[i], m->file_name, n_model) != 0)) continue;
     if (!read_how(how, m))
       return weft_fail(error, WEFT_E_INVALID,
-                       "--draft %s: give off, ngram, ngram:K (K drafts of a step, 1 to %d), or asked[:K] for requests "
-                       "that ask for drafts; with MODEL= before it, of one model",
+                       "--draft %s: give off, ngram, ngram:K (K drafts of a step, 1 to %d), asked[:K] for requests "
+                       "that ask for drafts, or shadow[:K] to check them; with MODEL= before it, of one model",
                        o->drafts[i], WEFT_DRAFTS_MAX);
   }
   if (!m->has_drafts || !o->no_deterministic) return WEFT_OK;
@@ -82,6 +83,7 @@ void drafts_fill(const weft_served_model *m, weft_draft *d) {
     return;
   }
   if (d->kind == WEFT_DRAFT_DEFAULT) d->kind = m->draft.kind;
+  d->shadow = m->draft.shadow;
   if (d->n_max == 0 || d->n_max > m->draft.n_max) d->n_max = m->draft.n_max;
   if (d->ngram_most == 0) d->ngram_most = d->ngram_least > NGRAM_MOST ? d->ngram_least : NGRAM_MOST;
   if (d->ngram_least == 0) d->ngram_least = d->ngram_most < NGRAM_LEAST ? d->ngram_most : NGRAM_LEAST;
@@ -89,6 +91,7 @@ void drafts_fill(const weft_served_model *m, weft_draft *d) {
 
 void drafts_print(const weft_served_model *m, weft_text *out) {
   if (!m->has_drafts) return;
-  weft_text_printf(out, "  drafts   at most %u of a step, %s\n", m->draft.n_max,
-                   m->draft.kind == WEFT_DRAFT_NGRAM ? "from each request's own n-grams" : "for requests that ask");
+  weft_text_printf(out, "  drafts   at most %u of a step, %s%s\n", m->draft.n_max,
+                   m->draft.kind == WEFT_DRAFT_NGRAM ? "from each request's own n-grams" : "for requests that ask",
+                   m->draft.shadow ? ", only to be compared" : "");
 }

@@ -35,6 +35,10 @@ static const weft_counter_row counters[] = {
      AT(requests.drafts.verify_us)},
     {"weft_draft_commit_nanoseconds_total", "counter", "Time of the host to take in what such steps gave.",
      AT(requests.drafts.commit_ns)},
+    {"weft_draft_shadow_tokens_total", "counter", "Tokens that a shadow foretold and that were then made row by row.",
+     AT(requests.drafts.n_shadowed)},
+    {"weft_draft_shadow_differences_total", "counter", "Those of them that were others.",
+     AT(requests.drafts.n_differences)},
     {"weft_draft_rollback_nanoseconds_total", "counter", "Of that, the time to take back what wrong drafts had.",
      AT(requests.drafts.back_ns)},
 };

@@ -82,6 +82,7 @@ typedef struct weft_draft {
   weft_draft_kind kind;
   uint32_t n_max;                   /* [8] most drafts of a step */
   uint32_t ngram_least, ngram_most; /* [2, 4] how many tokens must be the same */
+  bool shadow; /* [false] to check: drafts are verified, and the answer is made row by row all the same and compared */
 } weft_draft;
 
 /* How a canvas is denoised: the entropy-bound rule (model/sampler.h). */

@@ -75,6 +75,7 @@ typedef struct weft_segment {
    * row in the slot's history. Only segments with tokens of the host have scored rows or drafts. */
   uint32_t first_output, n_outputs;
   weft_ask ask;
+  bool peeks;     /* of a run: its result is told, and the slot is as if the run had never been */
   uint32_t block; /* decoder pass: which canvas of the request, from 0 */
   uint32_t step;  /* decoder pass: denoise step of this canvas, from 0 */
 } weft_segment;

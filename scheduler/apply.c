@@ -208,6 +208,28 @@ static void judge_drafts(weft_engine *e, weft_request *r, const weft_work *work,
   weft_drafting_judge(&r->drafting, tenant, work->n_rows - 1, n_right, r->n_answer);
 }
 
+/* What a shadow's run gave is kept to be compared, and the request is as if the run had never been. */
+static void keep_foretold(weft_engine *e, weft_request *r, const weft_work *work, const weft_segment_result *result) {
+  weft_drafting *d = &r->drafting;
+  d->foretold_at = r->n_tokens;
+  d->n_foretold = result->n_taken;
+  for (uint32_t i = 0; i < result->n_taken; i++) d->foretold[i] = result->token[i].token;
+  e->stats.n_void_rows += work->n_rows;
+  judge_drafts(e, r, work, result->n_taken);
+  r->n_pending = 0;
+  r->n_planned = r->n_valid;
+  weft_lifecycle_take_back(e, r);
+}
+
+/* The next token of the answer beside what a shadow foretold. */
+static void compare_foretold(weft_engine *e, const weft_request *r, int32_t token) {
+  const weft_drafting *d = &r->drafting;
+  if (r->n_tokens < d->foretold_at || r->n_tokens >= d->foretold_at + d->n_foretold) return;
+  e->requests[r->lane].drafts.n_shadowed += 1;
+  if (token == d->foretold[r->n_tokens - d->foretold_at]) return;
+  e->requests[r->lane].drafts.n_differences += 1;
+}
+
 /* A run of several rows. Each token that is taken is held by the next row, whose keys and values are therefore valid.
  * The rows after the last one are void, and nothing stands on them, since a run has no successor in flight. Its reader
  * is told once. */
@@ -242,10 +264,11 @@ static inline void apply_causal(weft_engine *e, const weft_work *work, const wef
     e->stats.n_void_rows += work->n_rows;
   } else if (work->kind == WEFT_WORK_DECODE) {
     land_row(e, r, work, block_min);
+    if (r->drafts && r->drafting.shadow && !result->bad) compare_foretold(e, r, result->token->token);
     apply_one(e, r, result);
   } else if (work->kind == WEFT_WORK_VERIFY) {
     uint64_t start_ns = weft_clock_ns();
-    apply_run(e, r, work, result);
+    (work->peeks ? keep_foretold : apply_run)(e, r, work, result);
     e->requests[r->lane].drafts.commit_ns += weft_clock_ns() - start_ns;
   } else {
     land_rows(e, r, work);

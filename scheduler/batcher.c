@@ -80,6 +80,7 @@ static inline void pack_segment(weft_segment *segment, const weft_work *work, ui
   segment->first_output = work->first_output;
   segment->n_outputs = work->n_outputs;
   segment->ask = (weft_ask)work->ask;
+  segment->peeks = work->kind == WEFT_WORK_VERIFY && work->peeks;
   segment->block = denoises ? work->block : 0;
   segment->step = denoises ? work->step : 0;
 }

@@ -48,6 +48,7 @@ void weft_drafting_open(weft_drafting *d, const weft_draft *draft, void *memory,
   *d = (weft_drafting){
       .kind = (uint8_t)draft->kind, .n_max = limited ? (uint8_t)draft->n_max : WEFT_DRAFTS_MAX, .runs = true};
   d->pause = WEFT_DRAFTS_PAUSE;
+  d->shadow = draft->shadow;
   if (draft->kind != WEFT_DRAFT_NGRAM) return;
   d->ngram = (weft_ngram){.entry = memory,
                           .n_entries = weft_ngram_entries(n_tokens_max, draft->ngram_least, draft->ngram_most),

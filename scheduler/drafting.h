@@ -36,6 +36,7 @@ typedef struct weft_acceptance {
 typedef struct weft_drafting {
   uint8_t kind;   /* weft_draft_kind: NGRAM, or DEFAULT: the engine's drafter */
   bool runs;      /* it has runs now */
+  bool shadow;    /* what runs give is only compared with what rows give one by one */
   bool compares;  /* the next token is to be compared with the first guess, since no run does that */
   uint8_t n_max;  /* drafts of a run, at most */
   uint8_t n_lost; /* runs in a row without a right draft, less the guesses that were right since */
@@ -43,6 +44,9 @@ typedef struct weft_drafting {
   weft_acceptance own;
   uint32_t pause, try_at; /* tokens of the answer: until the next trial, and when it is */
   weft_ngram ngram;
+  /* Of a shadow's last run: the tokens that it foretold, [n_foretold] from token foretold_at of the text on. */
+  uint32_t foretold_at, n_foretold;
+  int32_t foretold[1 + WEFT_DRAFTS_MAX];
   int32_t guess[WEFT_DRAFTS_MAX]; /* [n_guessed] what may come after the last token that is known */
 } weft_drafting;
 

@@ -62,6 +62,7 @@ static void perform_verify(weft_planning *p, weft_request *r, const weft_rows *r
   r->usage.n_drafted += n_drafts;
   weft_work *work = add_rows(p, r, rows);
   work->source = WEFT_TOKENS_HOST;
+  work->peeks = r->drafting.shadow;
   p->draft_rows_left -= n_drafts;
   r->n_planned += rows->n;
   r->n_pending = (uint8_t)rows->n;

@@ -36,6 +36,7 @@ typedef struct weft_work {
   uint8_t kind;   /* weft_work_kind */
   uint8_t source; /* weft_token_source */
   uint8_t ask;    /* weft_ask */
+  bool peeks;     /* verify: as in model/batch.h */
 } weft_work;
 
 typedef struct weft_step_plan {

@@ -174,13 +174,19 @@ static uint32_t find_drafts(weft_planning *p, const weft_request *r, uint32_t n_
   return k;
 }
 
+/* Whether the next row gives a token that a shadow foretold, or the first one of a run that gave none. */
+static bool follows_shadow(const weft_request *r) {
+  const weft_drafting *d = &r->drafting;
+  return r->n_tokens < d->foretold_at + (d->n_foretold > 0 ? d->n_foretold : 1);
+}
+
 /* How many tokens a run may draw is not known before it has landed, so it has no successor in flight; and a request
  * waits for its rows in flight before it has a run, since drafts follow tokens that are known. */
 static weft_rows_verdict rows_of_run(weft_planning *p, const weft_request *r, weft_rows *out) {
   bool has_run = r->n_pending > r->n_in_flight;
   *out = (weft_rows){0};
   if (has_run) return WEFT_ROWS_NONE;
-  uint32_t n = count_drafts(p, r, out);
+  uint32_t n = follows_shadow(r) ? 0 : count_drafts(p, r, out);
   if (n > 0 && r->n_in_flight > 0) return WEFT_ROWS_NONE;
   weft_rows_verdict verdict = weft_rows_of_decode(p, r);
   if (verdict != WEFT_ROWS_SOME) return verdict;

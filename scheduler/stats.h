@@ -26,6 +26,7 @@ typedef struct weft_draft_stats {
   uint64_t n_runs, n_drafted, n_accepted;
   uint64_t n_accepted_at[WEFT_DRAFTS_MAX]; /* by the place of the draft in its run */
   uint64_t draft_ns, verify_us, commit_ns, back_ns;
+  uint64_t n_shadowed, n_differences; /* tokens that shadows foretold and rows then gave; those that were others */
 } weft_draft_stats;
 
 /* Counters of the requests of one model. */

@@ -143,8 +143,9 @@ static void add_histogram(weft_histogram *sum, const weft_histogram *part) {
 
 static void add_drafts(weft_draft_stats *sum, const weft_draft_stats *part) {
 #define U64(field) WIDE(weft_draft_stats, field)
-  static const summed_field fields[] = {U64(n_runs),   U64(n_drafted), U64(n_accepted), U64(n_accepted_at),
-                                        U64(draft_ns), U64(verify_us), U64(commit_ns),  U64(back_ns)};
+  static const summed_field fields[] = {U64(n_runs),     U64(n_drafted),    U64(n_accepted), U64(n_accepted_at),
+                                        U64(draft_ns),   U64(verify_us),    U64(commit_ns),  U64(back_ns),
+                                        U64(n_shadowed), U64(n_differences)};
 #undef U64
   ADD(sum, part, fields);
 }

@@ -219,6 +219,8 @@ static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
   fake_slot *slot = &f->slot[segment->slot];
   uint32_t first_drawn = segment->n_rows - weft_segment_n_sampled(segment);
   bool in_run = true;
+  uint32_t n_tokens = slot->n_tokens;
+  int32_t last_token = slot->last_token;
   weft_fake_sums sums = gather_sums(f, b, s, segment->kv_len);
   for (uint32_t i = 0; i < segment->n_rows; i++) {
     uint32_t row = segment->first_row + i, position = segment->kv_len + i;
@@ -227,6 +229,12 @@ static void compute_causal(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
     if (in_run && i >= first_drawn) in_run = draw_token(f, b, segment, i, &sums, result);
     if (f->n_plain < f->info.n_groups) pass_border(f, b, s, position + 1, &sums);
     if (i + 1 < segment->n_rows) forget_row(f, b, s, position, &sums);
+  }
+  if (segment->peeks) {
+    slot->n_tokens = n_tokens;
+    slot->last_token = last_token;
+    weft_sampled *last = &b->drawn[b->n_drawn - 1];
+    if (f->config.peeks_lie) last->token = (last->token + 1) % (int32_t)f->info.n_vocab;
   }
   if (segment->token_source == WEFT_TOKENS_ARGMAX && !slot->canvas.done) {
     note_violation(f, "slot %u: a canvas that is not done is committed", segment->slot);

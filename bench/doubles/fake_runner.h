@@ -45,6 +45,7 @@ typedef struct weft_fake_config {
   uint64_t (*law)(void *self, const weft_batch *batch); /* device time in us; NULL: always 1000 */
   void *law_self;
   uint64_t fail_submit_at, fail_collect_at, fail_slot_at; /* 1-based call; 0: never */
+  bool peeks_lie;                                         /* the last token of a run that is only told is another one */
   uint64_t leave_format_at; /* 1-based token that it gives, which is told to be none of its answer's format; 0: never */
 } weft_fake_config;
 

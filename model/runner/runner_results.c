@@ -28,7 +28,7 @@ static void take_plain_rows(device_runner *r, runner_flight *f) {
     weft_sampled *sampled = &f->token[o->n_logits + j];
     *sampled = (weft_sampled){.token = token};
     if (result->n_taken++ == 0) result->token = sampled;
-    slot_push(r, s, token);
+    if (!f->segment[index].peeks) slot_push(r, s, token);
     if (f->draft[at] == token) over = UINT32_MAX;
   }
 }
@@ -48,11 +48,14 @@ static void take_logits_rows(device_runner *r, runner_flight *f) {
     if (result->bad) continue;
     weft_sampled *sampled = &f->token[j];
     weft_sampling_take(&f->sampled[j], sampled);
+    bool peeks = f->segment[index].peeks;
+    weft_matcher *matcher = peeks ? &r->draft_matcher : &s->matcher;
+    if (peeks && result->n_taken == 0) *matcher = s->matcher;
     if (result->n_taken++ == 0) result->token = sampled;
-    slot_push(r, s, sampled->token);
+    if (!peeks) slot_push(r, s, sampled->token);
     if (s->matcher.grammar != NULL) {
-      result->left_format = !weft_matcher_take(&s->matcher, r->grammar_scratch, sampled->token);
-      result->complete = weft_matcher_is_done(&s->matcher);
+      result->left_format = !weft_matcher_take(matcher, r->grammar_scratch, sampled->token);
+      result->complete = weft_matcher_is_done(matcher);
     }
     if (f->draft[j] == sampled->token && !result->left_format && !result->complete) over = UINT32_MAX;
   }

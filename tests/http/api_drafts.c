@@ -28,6 +28,10 @@ static int open_asked(void **state) {
   return open_with(state, "weft-demo-ar=asked");
 }
 
+static int open_shadow(void **state) {
+  return open_with(state, "shadow:4");
+}
+
 static int open_off(void **state) {
   return open_with(state, "off");
 }
@@ -144,6 +148,16 @@ static void test_only_who_asks(void **state) {
   assert_true(n_drafted() > 0);
 }
 
+/* Both are computed, and what the rows give one by one is the answer. */
+static void test_shadow(void **state) {
+  (void)state;
+  const char *fields = "\"prompt\":" REPEATS ",\"max_tokens\":60,\"temperature\":0,\"ignore_eos\":true";
+  same_answers(COMPLETIONS, fields, "choices.0.text");
+  same_answers(CHAT, ASKS "\"max_tokens\":60,\"seed\":4,\"repetition_penalty\":1.2", "choices.0.message.content");
+  assert_true(n_drafted() > 0 && metric("weft_draft_shadow_tokens_total") > 20);
+  assert_int_equal(metric("weft_draft_shadow_differences_total"), 0);
+}
+
 /* Without drafts no request has any, and none is counted. */
 static void test_off(void **state) {
   (void)state;
@@ -185,10 +199,12 @@ int main(void) {
   const struct CMUnitTest ngram[] = {cmocka_unit_test(test_answers_are_the_same), cmocka_unit_test(test_what_is_told),
                                      cmocka_unit_test(test_refusals)};
   const struct CMUnitTest asked[] = {cmocka_unit_test(test_only_who_asks)};
+  const struct CMUnitTest shadow[] = {cmocka_unit_test(test_shadow)};
   const struct CMUnitTest off[] = {cmocka_unit_test(test_off)};
   const struct CMUnitTest options[] = {cmocka_unit_test(test_options)};
   int failed = cmocka_run_group_tests(ngram, open_ngram, close_talk);
   failed += cmocka_run_group_tests(asked, open_asked, close_talk);
+  failed += cmocka_run_group_tests(shadow, open_shadow, close_talk);
   failed += cmocka_run_group_tests(off, open_off, close_talk);
   return failed + cmocka_run_group_tests(options, NULL, NULL);
 }

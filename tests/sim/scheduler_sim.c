@@ -394,6 +394,8 @@ static void add_totals(sim *s) {
     weft_engine_get_request_stats(s->engine, i, &requests);
     totals.n_drafted += requests.drafts.n_drafted;
     totals.n_accepted += requests.drafts.n_accepted;
+    totals.n_shadowed += requests.drafts.n_shadowed;
+    if (requests.drafts.n_differences > 0) FAIL(s, "a run foretold another token than its rows gave");
     if (s->config.drafter == NULL && !s->ngrams && requests.drafts.n_drafted > 0)
       FAIL(s, "drafts that nobody asked for");
   }

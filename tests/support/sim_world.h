@@ -341,8 +341,11 @@ static void make_request(sim *s, sim_request *r) {
   p->tokens = r->prompt;
   uint64_t kind = weft_mix64(s->seed ^ weft_mix64((uint64_t)(r - s->request) + 64));
   if (s->ngrams && !p->canvas && kind % 2 == 0)
-    p->asked.draft = (weft_draft){
-        .kind = WEFT_DRAFT_NGRAM, .n_max = 1 + kind / 2 % 8, .ngram_least = 1, .ngram_most = 1 + kind / 16 % 4};
+    p->asked.draft = (weft_draft){.kind = WEFT_DRAFT_NGRAM,
+                                  .n_max = 1 + kind / 2 % 8,
+                                  .ngram_least = 1,
+                                  .ngram_most = 1 + kind / 16 % 4,
+                                  .shadow = kind / 64 % 4 == 0};
   p->max_tokens = chance(s, 15) ? draw(s, 1, 3) : draw(s, 1, s->length_max);
   p->stop_tokens = stop_tokens;
   p->n_stop_tokens = draw(s, 0, 2);

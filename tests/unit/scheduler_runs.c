@@ -162,6 +162,46 @@ static void a_request_leaves_with_a_run_in_flight(void **state) {
   assert_int_equal(end_and_release(r), WEFT_FINISH_CANCELLED);
 }
 
+/* Where runs would give another token, a shadow counts it, and the answer is right all the same. */
+static void shadows_count_differences(void **state) {
+  (void)state;
+  weft_request_params p = ask(false, 10, 21);
+  weft_request_stats s;
+  p.asked.draft.shadow = true;
+  w.fake[0].peeks_lie = true;
+  open_drafting(&p, 4, 4);
+  weft_request *r = submit(&p);
+  run_out();
+  weft_engine_get_request_stats(w.engine, 0, &s);
+  assert_int_equal(s.drafts.n_differences, s.drafts.n_runs);
+  check_equal_solo(r, &p);
+}
+
+/* A shadow's runs are taken back whole: each token of the answer comes from a row of its own, and is what was foretold.
+ * The pager has the blocks of a world without drafts. */
+static void shadows_change_nothing(void **state) {
+  (void)state;
+  for (uint32_t overlap = 0; overlap < 2; overlap++) {
+    for (uint32_t right = 0; right <= 4; right += 2) {
+      plan_world();
+      w.config.overlap = overlap == 1;
+      weft_request_params p = ask(false, 10, 21);
+      p.asked.draft.shadow = true;
+      open_drafting(&p, 4, right);
+      weft_request *r = submit(&p);
+      weft_request_stats s;
+      run_out();
+      weft_engine_get_request_stats(w.engine, 0, &s);
+      assert_true(s.drafts.n_runs >= 4 && s.drafts.n_accepted >= 3 * right);
+      assert_int_equal(s.drafts.n_differences, 0);
+      assert_in_range(s.drafts.n_shadowed, s.drafts.n_runs, 20);
+      assert_int_equal(stats().n_rows - stats().n_void_rows, 10 + 20);
+      check_equal_solo(r, &p);
+      (void)close_world(NULL);
+    }
+  }
+}
+
 /* A drafter of another vocabulary: what this one does not have ends the run. */
 static uint32_t guess_wild(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
                            int32_t *out) {
@@ -211,6 +251,8 @@ int main(void) {
                                      TEST(an_answer_ends_within_a_run),
                                      TEST(a_bad_row_ends_a_run),
                                      TEST(a_request_leaves_with_a_run_in_flight),
+                                     TEST(shadows_change_nothing),
+                                     TEST(shadows_count_differences),
                                      TEST(drafts_are_of_the_vocabulary),
                                      TEST(canvases_have_no_drafts)};
   return cmocka_run_group_tests(tests, NULL, free_oracle);
