@@ -8,6 +8,7 @@
 #   - the defaults that operations.md prints are those of `weft serve --help`
 #   - fields.md is what `weft fields` prints
 #   - links to files of the tree lead somewhere
+#   - a path of a room that any page names is there
 #   - the table of docs/where.md names files that exist and functions that stand in them
 #   - what docs/coverage.md names as evidence exists: tests, functions in them, commands, scripts; each row names some
 #   - a table of measured numbers stands under a link to a record, or under words that say what it is: one run, by hand
@@ -107,6 +108,11 @@ while IFS=: read -r file target; do
   path=$(dirname "$file")/${target%%#*}
   if [ -z "${target%%#*}" ] || [ -e "$path" ]; then ok; else bad "$file: no file $target"; fi
 done < <(grep -oHE '\]\([^)]+\)' README.md CONTRIBUTING.md CHANGELOG.md SOURCES.md docs/*.md bench/results/*.md | sed -E 's/\]\(//; s/\)$//' | grep -v '://')
+
+# Any page: a path that begins with a room is there: as it stands, as a header, or as the name of a test.
+while IFS=: read -r file path; do
+  if compgen -G "${path%/}" >/dev/null || [ -e "$path.h" ] || [ -e "tests/$path.c" ] || grep -q "NAME $path " CMakeLists.txt; then ok; else bad "$file: there is no $path"; fi
+done < <(grep -oHE '`(base|pager|kernels|model|scheduler|api|bench|tests|docs)/[a-z0-9_/.*-]+`' README.md CONTRIBUTING.md docs/*.md | tr -d '`' | sort -u)
 
 # where.md: | question | `path/file.c` `function`, `path/other.c` | ... : a word without a slash stands in the file before it
 while IFS='|' read -r _ question where _; do
