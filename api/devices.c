@@ -235,14 +235,17 @@ weft_status devices_split(const weft_devices *devices, uint32_t replica, const w
 void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint32_t n, uint64_t kv_bytes) {
   uint64_t n_bytes = 0, n_integers = 0;
   double all = 0.0;
+  devices->integers_missing = 0;
+  for (uint32_t p = 0; p < devices->n; p++) {
+    if (!weft_device_keep_integers(devices->device[p], true)) return;
+  }
   for (uint32_t i = 0; i < n; i++) {
     uint64_t bytes, integers;
-    weft_split_weights(gguf[i], &bytes, &integers);
+    weft_split_weights(gguf[i], devices->device[0], &bytes, &integers);
     n_bytes += bytes;
     n_integers += integers;
   }
   for (uint32_t p = 0; p < devices->n; p++) all += devices->has_ratio ? devices->ratio[p] : 1.0;
-  devices->integers_missing = 0;
   for (uint32_t p = 0; p < devices->n; p++) {
     double share = devices->replicas ? 1.0 : (devices->has_ratio ? devices->ratio[p] : 1.0) / all;
     uint64_t has = weft_device_memory_left(devices->device[p]), room = weights_room(devices, p);
@@ -250,7 +253,6 @@ void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint
     uint64_t weights = (uint64_t)(share * (double)(n_bytes + n_integers)), wanted = weights + pages;
     uint64_t missing = wanted > has ? wanted - has : 0;
     if (weights > room && weights - room > missing) missing = weights - room;
-    if (!weft_device_keep_integers(devices->device[p], true)) return;
     if (missing > devices->integers_missing) devices->integers_missing = missing;
   }
   for (uint32_t p = 0; p < devices->n && devices->integers_missing > 0; p++)

@@ -72,12 +72,13 @@ static weft_status open_named(const weft_device_config *config, weft_device **ou
 }
 
 /* UNSUPPORTED, with a line, where the device that opened does not multiply as was asked. */
-static weft_status check_products(const weft_device_config *config, const weft_device_info *info, weft_error *error) {
+static weft_status check_products(const weft_device_config *config, const weft_device *device, weft_error *error) {
+  const weft_device_info *info = &device->info;
   if (config->products != 0 && config->products != info->products)
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "backend '%s' multiplies quantised weights in %u bits, not in %u; leave out --precision",
                      info->backend, info->products, config->products);
-  if (config->integers && strcmp(info->backend, "cuda") != 0)
+  if (config->integers && device->calls->integers_bytes == NULL)
     return weft_fail(error, WEFT_E_UNSUPPORTED, "backend '%s' keeps no integers of weights", info->backend);
   if (config->integers && info->products != 8)
     return weft_fail(error, WEFT_E_UNSUPPORTED, "integers of weights are for products of 8 bits");
@@ -99,7 +100,7 @@ weft_status weft_device_open(const weft_device_config *config, weft_device **out
   static const weft_device_config best = {0};
   if (config == NULL) config = &best;
   weft_status status = open_named(config, out, error);
-  if (status == WEFT_OK) status = check_products(config, &(*out)->info, error);
+  if (status == WEFT_OK) status = check_products(config, *out, error);
   if (status != WEFT_OK && *out != NULL) {
     weft_device_close(*out);
     *out = NULL;
@@ -277,21 +278,13 @@ uint64_t weight_file_bytes(const weft_weight *weight) {
   return n_bytes > UINT64_MAX / 4 ? 0 : n_bytes; /* so that the bytes of the held type do not overflow either */
 }
 
-/* As kernels/cuda/weights/int8_weights.h lays them out: blocks of 64 outputs with whole spans of 256 inputs, and a step in f32 for
- * each output and span. kernels/kernels_matmul holds the two together on a card. */
-uint64_t weft_weight_integers_bytes(const weft_weight *weight, unsigned uses) {
-  const weft_type_info *type = weft_type_find((int32_t)weight->type);
-  if ((uses & WEFT_USE_EMBED) != 0 || type == NULL || !ref_w8a8_takes(type->held_as)) return 0;
-  uint64_t n_blocks = weight->n_mats * (((uint64_t)weight->n_out + 63) / 64);
-  return n_blocks * (((uint64_t)weight->n_in + 255) / 256) * (256 * 64 + 64 * sizeof(float));
-}
-
 uint64_t weft_device_integers_bytes(const weft_device *device, const weft_weight *weight, unsigned uses) {
-  return device != NULL && device->info.integers ? weft_weight_integers_bytes(weight, uses) : 0;
+  if (device == NULL || !device->info.integers || device->calls->integers_bytes == NULL) return 0;
+  return device->calls->integers_bytes(weight, uses);
 }
 
 bool weft_device_keep_integers(weft_device *device, bool keep) {
-  bool can = strcmp(device->info.backend, "cuda") == 0 && device->info.products == 8;
+  bool can = device->calls->integers_bytes != NULL && device->info.products == 8;
   device->info.integers = can && keep;
   return can;
 }

@@ -193,12 +193,10 @@ typedef struct weft_weight_source {
 weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, const weft_weight_source *source,
                                     unsigned uses, weft_error *error);
 /* Weights that are loaded from now on lie on the device as integers too, or do not: the same bits. Before any weight is
- * loaded. False: the device keeps none (another backend than cuda, or products of 16 bits). */
+ * loaded. False: the device keeps none (its backend has none, or products of 16 bits). */
 bool weft_device_keep_integers(weft_device *device, bool keep);
-/* Bytes that the integers of a weight would take, on any device that keeps them; 0: a weight that has none. */
-uint64_t weft_weight_integers_bytes(const weft_weight *weight, unsigned uses);
-/* Bytes that a device which keeps integers will take for those of a weight, besides its codes: a plan's number, made
- * from type (of the file), n_in, n_out and n_mats. 0: it keeps none of this weight, or device is NULL. */
+/* Bytes that the device will take for the integers of a weight, besides its codes: a plan's number that the backend
+ * makes from type (of the file), n_in, n_out and n_mats. 0: the device keeps none of this weight, or is NULL. */
 uint64_t weft_device_integers_bytes(const weft_device *device, const weft_weight *weight, unsigned uses);
 /* How rows of activations lie in memory for the products that read them: F32, or a form of the backend's own, which no
  * other code looks into. In such a form rows are handed on whole, from the op that leaves them to the one that reads

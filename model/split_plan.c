@@ -98,22 +98,22 @@ static uint32_t layer_of(const char *name) {
   return *name == '.' ? layer : UINT32_MAX;
 }
 
-/* Bytes that the integers of a tensor would take; what stands for tokens is looked up and has none. */
-static uint64_t integers_of(const weft_gguf_tensor *tensor) {
+/* Bytes that the device takes for the integers of a tensor; what stands for tokens is looked up and has none. */
+static uint64_t integers_of(const weft_device *device, const weft_gguf_tensor *tensor) {
   const weft_weight weight = {.type = tensor->type,
                               .n_in = (uint32_t)tensor->ne[0],
                               .n_out = (uint32_t)tensor->ne[1],
                               .n_mats = (uint32_t)tensor->ne[2]};
   bool is_looked_up = strncmp(tensor->name, "output", 6) == 0 || strstr(tensor->name, "token_embd") != NULL;
-  return weft_weight_integers_bytes(&weight, is_looked_up ? WEFT_USE_EMBED : WEFT_USE_MATMUL);
+  return weft_device_integers_bytes(device, &weight, is_looked_up ? WEFT_USE_EMBED : WEFT_USE_MATMUL);
 }
 
-void weft_split_weights(const weft_gguf *gguf, uint64_t *n_bytes, uint64_t *n_integers) {
+void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64_t *n_bytes, uint64_t *n_integers) {
   *n_bytes = *n_integers = 0;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(gguf, i);
     *n_bytes += tensor->n_bytes;
-    *n_integers += integers_of(tensor);
+    *n_integers += integers_of(device, tensor);
   }
 }
 
@@ -123,7 +123,7 @@ static void count_bytes(const weft_gguf *gguf, const weft_device *device, weft_s
     uint32_t layer = layer_of(tensor->name);
     bool is_head = strncmp(tensor->name, "output", 6) == 0,
          is_embedding = strcmp(tensor->name, "token_embd.weight") == 0;
-    uint64_t n_bytes = tensor->n_bytes + (weft_device_get_info(device)->integers ? integers_of(tensor) : 0);
+    uint64_t n_bytes = tensor->n_bytes + integers_of(device, tensor);
     if (layer < ask->n_layers) before[layer + 1] += n_bytes;
     if (layer != UINT32_MAX) continue;
     if (!is_head) ask->first_bytes += n_bytes;

@@ -46,8 +46,8 @@ typedef struct weft_split_reason {
   double head; /* the work of the head, in layers */
 } weft_split_reason;
 
-/* Bytes of a file's weights on devices, and of the integers that a device may keep of them besides. */
-void weft_split_weights(const weft_gguf *gguf, uint64_t *n_bytes, uint64_t *n_integers);
+/* Bytes of a file's weights on devices, and of the integers that the device keeps of them besides. */
+void weft_split_weights(const weft_gguf *gguf, const weft_device *device, uint64_t *n_bytes, uint64_t *n_integers);
 
 /* Plans the cut of a file's model: by `ratio` [n_devices] of layers, or with ratio NULL by work, the head of a diffusion
  * model counting as a fifth of its layers, that of others as a fifteenth. Without a ratio, room [n_devices] (bytes for

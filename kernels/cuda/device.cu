@@ -8,6 +8,7 @@
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/module.h"
 #include "kernels/cuda/set.h"
+#include "kernels/cuda/weights/int8_weights.h"
 
 weft_status cuda_judge(cuda_device *d, cudaError_t error, const char *what) {
   if (error == cudaSuccess) return WEFT_OK;
@@ -387,6 +388,7 @@ static device_calls make_calls(void) {
   calls.follow = device_follow;
   calls.weight = cuda_weight_place;
   calls.weight_read = cuda_weight_read;
+  calls.integers_bytes = int8_weights_bytes;
   calls.weight_free = cuda_weight_free;
   calls.weight_unpack = cuda_weight_unpack;
   return calls;

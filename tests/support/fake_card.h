@@ -700,6 +700,13 @@ static inline void fake_close(weft_device *device) {
 static const step_graphs_calls fake_graphs_calls = {fake_capture, fake_capture_end, fake_instantiate, fake_update,
                                                     fake_launch,  fake_free_graph,  fake_free_graph};
 
+/* A layout of the card's own: a byte for each element of a quantised weight that is not looked up. */
+static inline uint64_t fake_integers_bytes(const weft_weight *weight, unsigned uses) {
+  const weft_type_info *type = weft_type_find((int32_t)weight->type);
+  if (type == NULL || type->n_elements == 1 || (uses & WEFT_USE_EMBED) != 0) return 0;
+  return (uint64_t)weight->n_mats * weight->n_out * weight->n_in;
+}
+
 static const device_calls fake_calls = {.close = fake_close,
                                         .alloc = fake_alloc_card,
                                         .free = fake_free,
@@ -718,6 +725,7 @@ static const device_calls fake_calls = {.close = fake_close,
                                         .exchange = fake_exchange,
                                         .weight = fake_weight,
                                         .weight_read = fake_weight_read,
+                                        .integers_bytes = fake_integers_bytes,
                                         .weight_free = fake_weight_free,
                                         .weight_unpack = fake_weight_unpack};
 

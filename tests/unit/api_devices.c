@@ -171,33 +171,38 @@ static void test_integers_where_there_is_room(void **state) {
   weft_gguf *gguf;
   (void)state;
   assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
-  weft_split_weights(gguf, &n_bytes, &n_integers);
+  fake_card *counts = fake_card_open(false);
+  counts->base.info.integers = true;
+  weft_split_weights(gguf, &counts->base, &n_bytes, &n_integers);
+  weft_device_close(&counts->base);
   assert_true(n_bytes > 5 << 20 && n_integers > 3 << 20);
+  device_calls without = fake_calls;
+  without.integers_bytes = NULL;
   const uint64_t all = n_bytes + n_integers;
   const struct {
-    const char *backend;
+    bool has_integers; /* the backend */
     uint32_t n, products;
     bool replicas;
     uint64_t has, most, kv; /* of each device; most: for weights, 0: 7/8 */
     bool kept;
     uint64_t missing;
   } table[] = {
-      {"cuda", 1, 8, false, 4 * all, 0, all, true, 0},
-      {"cuda", 1, 8, false, 2 * all, 0, all, true, 0},
-      {"cuda", 1, 8, false, 2 * all, 0, all + 10, false, 10}, /* the pages would not fit beside them */
-      {"cuda", 1, 8, false, 2 * all, 0, 0, true, 0},          /* a quarter is for pages */
-      {"cuda", 1, 8, false, 2 * all, all, all, true, 0},
-      {"cuda", 1, 8, false, 2 * all, all - 5, all, false, 5}, /* more than weights may take */
-      {"cuda", 2, 8, false, all, 0, all, true, 0},            /* half of all on each */
-      {"cuda", 2, 8, true, all, 0, all, false, all},          /* replicas have all of it each */
-      {"cuda", 1, 16, false, 4 * all, 0, 0, false, 0},        /* not wanted */
-      {"cpu", 1, 8, false, 4 * all, 0, 0, false, 0},          /* kept on cards alone */
+      {true, 1, 8, false, 4 * all, 0, all, true, 0},
+      {true, 1, 8, false, 2 * all, 0, all, true, 0},
+      {true, 1, 8, false, 2 * all, 0, all + 10, false, 10}, /* the pages would not fit beside them */
+      {true, 1, 8, false, 2 * all, 0, 0, true, 0},          /* a quarter is for pages */
+      {true, 1, 8, false, 2 * all, all, all, true, 0},
+      {true, 1, 8, false, 2 * all, all - 5, all, false, 5}, /* more than weights may take */
+      {true, 2, 8, false, all, 0, all, true, 0},            /* half of all on each */
+      {true, 2, 8, true, all, 0, all, false, all},          /* replicas have all of it each */
+      {true, 1, 16, false, 4 * all, 0, 0, false, 0},        /* not wanted */
+      {false, 1, 8, false, 4 * all, 0, 0, false, 0},        /* the backend has none */
   };
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     weft_devices devices = {.n = table[i].n, .replicas = table[i].replicas};
     for (uint32_t p = 0; p < table[i].n; p++) {
       fake_card *card = fake_card_open(false);
-      card->base.info.backend = table[i].backend;
+      if (!table[i].has_integers) card->base.calls = &without;
       card->base.info.products = table[i].products;
       card->base.info.memory_free_bytes = table[i].has;
       card->base.info.host_memory = false;

@@ -63,6 +63,15 @@ int8_sections int8_sections_of(const weft_weight *weight) {
   return place;
 }
 
+uint64_t int8_weights_bytes(const weft_weight *weight, unsigned uses) {
+  const weft_type_info *type = weft_type_find((int32_t)weight->type);
+  if (type == NULL || (uses & WEFT_USE_EMBED) != 0 || !w8a8_takes(type->held_as)) return 0;
+  weft_weight held = *weight;
+  held.type = type->held_as;
+  int8_sections place = int8_sections_of(&held);
+  return place.end - place.int8_weights;
+}
+
 template <int T>
 static weft_status make_of_type(cuda_device *d, const make_args &a, uint32_t n_tiles) {
   if constexpr (w8a8_takes(T)) {

@@ -37,6 +37,8 @@ typedef struct int8_sections {
   uint64_t int8_weights, steps, end;
 } int8_sections;
 int8_sections int8_sections_of(const weft_weight *weight);
+/* The bytes of int8 and steps (device_calls.integers_bytes). */
+uint64_t int8_weights_bytes(const weft_weight *weight, unsigned uses);
 /* Makes the int8 of a weight whose row tiles and steps are at `data`. */
 weft_status int8_weights_make(cuda_device *d, const weft_weight *weight, uint8_t *data);
 
