@@ -230,7 +230,7 @@ static void set_default(weft_config *config, const weft_option *o) {
 }
 
 /* Two commands may have rows with other defaults for one field: those of the command itself come last. */
-static void set_defaults(weft_config *config, const weft_option_table *more, unsigned command) {
+void weft_config_defaults(weft_config *config, const weft_option_table *more, unsigned command) {
   memset(config, 0, more == NULL ? sizeof *config : more->n_bytes);
   const weft_option *o;
   for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) set_default(config, o);
@@ -247,18 +247,14 @@ void weft_config_answer(const weft_config *config, weft_generate_params *params)
 
 void weft_generate_defaults(weft_generate_params *params) {
   weft_config config;
-  set_defaults(&config, NULL, WEFT_CMD_GENERATE);
+  weft_config_defaults(&config, NULL, WEFT_CMD_GENERATE);
   *params = (weft_generate_params){0};
   weft_config_answer(&config, params);
 }
 
-void weft_config_defaults(weft_config *config, unsigned command) {
-  set_defaults(config, NULL, command);
-}
-
 void weft_config_fill_open(weft_open_options *options) {
   weft_config config;
-  set_defaults(&config, NULL, WEFT_CMD_SERVE);
+  weft_config_defaults(&config, NULL, WEFT_CMD_SERVE);
   if (options->context == 0) options->context = config.context;
   if (options->running == 0) options->running = config.running;
   if (options->queue == 0) options->queue = config.queue;
@@ -495,7 +491,7 @@ static weft_status parse_config_file(weft_config *config, int argc, char **argv,
   weft_config flags;
   char name[64];
   const weft_option *o = find_row(NULL, "config", strlen("config"), WEFT_CMD_SERVE);
-  set_defaults(&flags, NULL, WEFT_CMD_SERVE);
+  weft_config_defaults(&flags, NULL, WEFT_CMD_SERVE);
   flags.source = WEFT_FROM_COMMAND_LINE;
   weft_status status = parse_arguments(&flags, NULL, WEFT_CMD_SERVE, argc, argv, error);
   const char *path = flags.config_file != NULL ? flags.config_file : from_environment(o, name);
@@ -504,7 +500,7 @@ static weft_status parse_config_file(weft_config *config, int argc, char **argv,
 
 weft_status weft_config_parse(weft_config *config, const weft_option_table *more, unsigned command, int argc,
                               char **argv, weft_error *error) {
-  set_defaults(config, more, command);
+  weft_config_defaults(config, more, command);
   weft_status status = WEFT_OK;
   if (command == WEFT_CMD_SERVE) status = parse_config_file(config, argc, argv, error);
   if (status == WEFT_OK) status = parse_environment(config, more, command, error);

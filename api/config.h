@@ -169,8 +169,8 @@ void weft_config_help(const weft_option_table *more, unsigned command, FILE *to)
 void weft_config_answer(const weft_config *config, weft_generate_params *params);
 /* Options of weft_open from the configuration. */
 weft_open_options weft_config_open(const weft_config *config);
-/* Every option of the product has the default that it has for the command. */
-void weft_config_defaults(weft_config *config, unsigned command);
+/* Every option, of the product and of `more` (NULL: none), has the default that it has for the command. */
+void weft_config_defaults(weft_config *config, const weft_option_table *more, unsigned command);
 /* Members that are 0 or NULL get the default of their option, where it has one. */
 void weft_config_fill_open(weft_open_options *options);
 /* The file mode that a text such as "660" means; 0: the text is not three octal digits. */

@@ -259,7 +259,7 @@ static uint32_t longest_context(const weft_runtime *runtime) {
 
 void weft_server_fill_options(weft_server_options *options) {
   weft_config config;
-  weft_config_defaults(&config, WEFT_CMD_SERVE);
+  weft_config_defaults(&config, NULL, WEFT_CMD_SERVE);
   if (options->host == NULL) options->host = config.host;
   if (options->socket_mode == 0) options->socket_mode = weft_config_mode(config.socket_mode);
   if (options->body_mib == 0) options->body_mib = config.body_mib;
