@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: MIT
-# tests/lint/symbols.sh BUILD: functions and variables of the product that only tests use. There are none, except the seams
-# of seams.txt, each with its reason: what nobody uses goes away, what only a test needs belongs to the tests.
+# tests/lint/symbols.sh BUILD: what the objects of a build say. Functions and variables of the product that only tests use:
+# there are none, except the seams of seams.txt, each with its reason; what nobody uses goes away, what only a test needs
+# belongs to the tests. And circles of files by calls: the folders that have none keep it so.
 #
 # Names come from the objects of the release build; uses are counted in the sources, comments left out. What weft.h exports
 # is used by those who link libweft. The interfaces of ops are made by a macro for each op of WEFT_OPS, so their names
@@ -32,5 +33,24 @@ bad=$(comm -23 "$work/unused" "$work/seams")
 stale=$(comm -13 "$work/unused" "$work/seams")
 for name in $bad; do echo "symbols: $name is used by tests alone"; done
 for name in $stale; do echo "symbols: seams.txt names $name, which the product uses or has not"; done
-[ -z "$bad$stale" ] && echo "symbols: none is used by tests alone, but $(wc -l <"$work/seams") seams"
-[ -z "$bad$stale" ]
+
+# In these folders no file calls, by way of others, one that calls it: each can be read after those that it needs.
+circles=''
+for folder in base scheduler api api/dialects api/cli; do
+  room=${folder##*/}
+  [ -f "$build/libweft_$room.a" ] || room=${folder%%/*}
+  ls "$folder"/*.c | sed 's#.*/##' >"$work/files"
+  nm -A -g "$build/libweft_$room.a" 2>/dev/null | awk '
+    NR == FNR { ours[$1 ".o"] = 1; next }
+    { split($1, path, ":"); file = path[2] }
+    !(file in ours) { next }
+    $(NF - 1) == "U" { use[file " " $NF] = 1; next }
+    { home[$NF] = file }
+    END { for (pair in use) { split(pair, p, " "); if (p[2] in home && home[p[2]] != p[1]) print p[1], home[p[2]] } }
+  ' "$work/files" - | sort -u | tsort >/dev/null 2>"$work/circle" || true
+  [ -s "$work/circle" ] || continue
+  circles=yes
+  echo "symbols: files of $folder/ form a circle by calls: $(sed -n 's/^tsort: \([^ -].*\)\.c\.o$/\1/p' "$work/circle" | paste -sd ' ')"
+done
+[ -z "$bad$stale$circles" ] && echo "symbols: none is used by tests alone, but $(wc -l <"$work/seams") seams; no circle of files"
+[ -z "$bad$stale$circles" ]
