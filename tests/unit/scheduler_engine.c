@@ -466,6 +466,40 @@ static void an_end_outside_of_the_format_is_an_end(void **state) {
   assert_int_equal(end_and_release(r), WEFT_FINISH_STOP);
 }
 
+/* What was asked is kept once, in the request: the client may change and free what it gave, and no pointer to it stays.
+ */
+static void what_was_asked_is_kept(void **state) {
+  (void)state;
+  open_world();
+  weft_logit_bias bias = {3, 1.5f};
+  char name[] = "a model";
+  uint32_t retry_ms = 7;
+  uint64_t retry_us = 7;
+  weft_request_params p = ask(false, 4, 2);
+  p.asked.sampling.bias = &bias;
+  p.asked.sampling.n_bias = 1;
+  p.asked.model = p.asked.cache_salt = p.asked.format_text = name;
+  p.asked.prompt.text = name;
+  p.asked.n_format_text = p.asked.prompt.n_text = sizeof name;
+  p.asked.retry_ms = &retry_ms;
+  p.asked.stop_self = &retry_ms;
+  p.asked.priority = 5;
+  p.asked.keep_stop = true;
+  p.retry_us = &retry_us;
+  weft_request *r = submit(&p);
+  const weft_generate_params *asked = weft_engine_asked(r);
+  bias = (weft_logit_bias){0};
+  memset(&p, 0, sizeof p);
+  static const weft_generate_params none;
+  assert_memory_equal(asked, &none, offsetof(weft_generate_params, tenant));
+  assert_true(asked->priority == 5 && asked->keep_stop && asked->sampling.n_bias == 1);
+  assert_true(asked->sampling.bias != &bias && asked->sampling.bias->token == 3);
+  run_out();
+  assert_ptr_equal(weft_engine_asked(r), asked); /* until release */
+  assert_int_equal(asked->priority, 5);
+  weft_engine_release(w.engine, r);
+}
+
 /* ---- events ---------------------------------------------------------------------------------- */
 
 static void canvas_events_come_in_order(void **state) {
@@ -551,6 +585,7 @@ static void times_are_the_callers(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {TEST(submit_refuses_with_a_line),
                                      TEST(open_refuses_with_a_line),
+                                     TEST(what_was_asked_is_kept),
                                      TEST(the_queue_is_bounded),
                                      TEST(prompts_go_in_chunks),
                                      TEST(canvases_and_decodes_mix),
