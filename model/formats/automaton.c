@@ -190,40 +190,27 @@ typedef struct pairing {
   const automaton *x, *y;
   bool minus;
   uint32_t (*pair)[2]; /* of the states made: a state of x, one of y or GRAMMAR_NONE */
-  uint32_t *slot, n_pairs, n_slots, capacity;
+  builder_slots slots;
+  uint32_t n_pairs, capacity;
 } pairing;
 
-static bool grow_slots(pairing *p) {
-  uint32_t n = p->n_slots == 0 ? 256 : 2 * p->n_slots;
-  if (p->n_slots > 2 * p->n_pairs + 2) return true;
-  uint32_t *slot = weft_alloc(n, sizeof *slot);
-  if (slot == NULL) {
-    builder_fail(p->b, WEFT_E_NO_MEMORY, "no memory for the grammar");
-    return false;
-  }
-  for (uint32_t i = 0; i < p->n_pairs; i++) {
-    uint64_t at = weft_mix64((uint64_t)p->pair[i][0] << 32 | p->pair[i][1]);
-    while (slot[at % n] != 0) at += 1;
-    slot[at % n] = i + 1;
-  }
-  weft_free(p->slot);
-  p->slot = slot;
-  p->n_slots = n;
-  return true;
+static uint64_t hash_pair(const void *self, uint32_t i) {
+  const pairing *p = self;
+  return weft_mix64((uint64_t)p->pair[i][0] << 32 | p->pair[i][1]);
 }
 
 static uint32_t number_pair(pairing *p, uint32_t s, uint32_t t) {
-  if (!builder_step(p->b, 2) || !grow_slots(p)) return 0;
+  if (!builder_step(p->b, 2) || !builder_slots_grow(p->b, &p->slots, 256, p->n_pairs, 0, hash_pair, p)) return 0;
   uint64_t at = weft_mix64((uint64_t)s << 32 | t);
   for (;; at++) {
-    uint32_t found = p->slot[at % p->n_slots];
+    uint32_t found = p->slots.slot[at % p->slots.n];
     if (found == 0) break;
     if (p->pair[found - 1][0] == s && p->pair[found - 1][1] == t) return found - 1;
   }
   if (!builder_grow(p->b, (void **)&p->pair, p->n_pairs, &p->capacity, sizeof *p->pair)) return 0;
   p->pair[p->n_pairs][0] = s;
   p->pair[p->n_pairs][1] = t;
-  p->slot[at % p->n_slots] = p->n_pairs + 1;
+  p->slots.slot[at % p->slots.n] = p->n_pairs + 1;
   return p->n_pairs++;
 }
 
@@ -264,7 +251,7 @@ static automaton pair_states(grammar_builder *b, const automaton *x, const autom
     follow_pair(&p, &made, s, t);
   }
   weft_free(p.pair);
-  weft_free(p.slot);
+  weft_free(p.slots.slot);
   automaton_finish(b, &made);
   return made;
 }

@@ -79,7 +79,7 @@ typedef struct regex_machine {
   automaton behind[BEHINDS_MAX];
   uint32_t n_behinds;
   uint32_t n_pool, pool_capacity, n_sets, sets_capacity, before_capacity;
-  uint32_t *slot, n_slots;
+  builder_slots slots;
   /* of the set that goes on */
   place *closed;
   uint32_t n_closed, closed_capacity;
@@ -117,8 +117,8 @@ static void open_machine(regex_machine *m, grammar_builder *b, expressions *e, r
 static void close_machine(regex_machine *m) {
   for (uint32_t i = 0; i < m->n_aheads * NEIGHBOURS; i++) automaton_close(&m->ahead[i]);
   for (uint32_t i = 0; i < m->n_behinds; i++) automaton_close(&m->behind[i]);
-  void *const all[] = {m->past, m->range, m->edge,   m->edge_at, m->ahead, m->part,   m->owed,
-                       m->pool, m->set,   m->before, m->slot,    m->mark,  m->closed, m->cut};
+  void *const all[] = {m->past, m->range, m->edge,   m->edge_at,    m->ahead, m->part,   m->owed,
+                       m->pool, m->set,   m->before, m->slots.slot, m->mark,  m->closed, m->cut};
   for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) weft_free(all[i]);
 }
 
@@ -416,29 +416,16 @@ static uint64_t hash_places(const place *p, uint32_t n, uint32_t before) {
   return hash;
 }
 
-static bool grow_slots(regex_machine *m) {
-  uint32_t n = m->n_slots == 0 ? 256 : 2 * m->n_slots;
-  if (m->n_slots > 2 * m->n_sets + 2) return true;
-  uint32_t *slot = weft_alloc(n, sizeof *slot);
-  if (slot == NULL) {
-    builder_fail(m->b, WEFT_E_NO_MEMORY, "no memory for the grammar");
-    return false;
-  }
-  for (uint32_t i = 0; i < m->n_sets; i++) {
-    uint64_t at = hash_places(m->pool + m->set[i].at, m->set[i].n, m->before[i]);
-    while (slot[at % n] != 0) at += 1;
-    slot[at % n] = i + 1;
-  }
-  weft_free(m->slot);
-  m->slot = slot;
-  m->n_slots = n;
-  return true;
+static uint64_t hash_set(const void *self, uint32_t i) {
+  const regex_machine *m = self;
+  return hash_places(m->pool + m->set[i].at, m->set[i].n, m->before[i]);
 }
 
 /* The set of the places from `at` on, an old one if there is one like it. */
 static uint32_t number_set(regex_machine *m, uint32_t at, const past *p) {
   uint32_t n = m->n_pool - at, kept = 0, capacity = m->sets_capacity, before = number_past(m, p);
-  if (!builder_step(m->b, 2 + 4 * (uint64_t)n) || !grow_slots(m)) return 0;
+  if (!builder_step(m->b, 2 + 4 * (uint64_t)n) || !builder_slots_grow(m->b, &m->slots, 256, m->n_sets, 0, hash_set, m))
+    return 0;
   if (n > 1) qsort(m->pool + at, n, sizeof *m->pool, compare_places);
   for (uint32_t i = 0; i < n; i++) {
     if (i == 0 || compare_places(&m->pool[at + i], &m->pool[at + kept - 1]) != 0)
@@ -446,7 +433,7 @@ static uint32_t number_set(regex_machine *m, uint32_t at, const past *p) {
   }
   uint64_t hash = hash_places(m->pool + at, kept, before);
   for (;; hash++) {
-    uint32_t found = m->slot[hash % m->n_slots];
+    uint32_t found = m->slots.slot[hash % m->slots.n];
     if (found == 0) break;
     span s = m->set[found - 1];
     if (s.n != kept || m->before[found - 1] != before) continue;
@@ -459,7 +446,7 @@ static uint32_t number_set(regex_machine *m, uint32_t at, const past *p) {
   m->n_pool = at + kept;
   m->set[m->n_sets] = (span){at, kept};
   m->before[m->n_sets] = before;
-  m->slot[hash % m->n_slots] = m->n_sets + 1;
+  m->slots.slot[hash % m->slots.n] = m->n_sets + 1;
   return m->n_sets++;
 }
 
@@ -590,7 +577,7 @@ static automaton make_automaton(regex_machine *m, neighbour before) {
   automaton a = {.everything = GRAMMAR_NONE};
   if (!builder_ok(m->b) || !prepare_machine(m)) return a;
   m->n_pool = m->n_sets = 0;
-  if (m->n_slots > 0) memset(m->slot, 0, m->n_slots * sizeof *m->slot);
+  if (m->slots.n > 0) memset(m->slots.slot, 0, m->slots.n * sizeof *m->slots.slot);
   push_place(m, (place){m->first, 0});
   const past begin = first_past(m, before);
   m->n_pasts = 0;

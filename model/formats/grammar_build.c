@@ -53,6 +53,25 @@ bool builder_grow(grammar_builder *b, void **list, uint32_t n, uint32_t *capacit
   return true;
 }
 
+bool builder_slots_grow(grammar_builder *b, builder_slots *slots, uint32_t first, uint32_t n, uint32_t base,
+                        uint64_t (*hash)(const void *self, uint32_t i), const void *self) {
+  if (slots->n > 2 * n + 2) return true;
+  uint32_t n_slots = slots->n == 0 ? first : 2 * slots->n;
+  uint32_t *slot = weft_alloc(n_slots, sizeof *slot);
+  if (slot == NULL) {
+    builder_fail(b, WEFT_E_NO_MEMORY, "no memory for the grammar");
+    return false;
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    uint64_t at = hash(self, i);
+    while (slot[at % n_slots] != 0) at += 1;
+    slot[at % n_slots] = base + i + 1;
+  }
+  weft_free(slots->slot);
+  *slots = (builder_slots){slot, n_slots};
+  return true;
+}
+
 uint32_t builder_state(grammar_builder *b) {
   if (!builder_step(b, 1)) return 0;
   if (b->n_states >= GRAMMAR_STATES_MAX) {

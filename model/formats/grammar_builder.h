@@ -61,6 +61,17 @@ bool builder_step(grammar_builder *b, uint64_t n);
 /* Room for one more of a list that holds n items: weft_grow, whose refusal ends the building. */
 bool builder_grow(grammar_builder *b, void **list, uint32_t n, uint32_t *capacity, size_t size);
 
+/* A hash table in which the maker of a list finds what the list has already: a slot holds a thing's number + 1, 0 is free.
+ * The slot of a thing is the first at or behind its hash, around the end, that is free or holds it. Zero-initialise; the
+ * owner frees `slot`. */
+typedef struct builder_slots {
+  uint32_t *slot, n;
+} builder_slots;
+/* Room for one more thing beside the n that are in it: where more than half of the slots would be taken, twice as many
+ * (`first` at the beginning) get thing i, of this hash, as number base + i. */
+bool builder_slots_grow(grammar_builder *b, builder_slots *slots, uint32_t first, uint32_t n, uint32_t base,
+                        uint64_t (*hash)(const void *self, uint32_t i), const void *self);
+
 /* A place in what was built, to which it can be taken back after a failure that is not of memory, with the failure. */
 typedef struct builder_mark {
   uint32_t n_states, n_edges, n_rules;

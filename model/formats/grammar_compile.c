@@ -24,9 +24,9 @@ typedef struct subsets {
   uint32_t *order;             /* [n_rules] of the grammar: rule of the builder */
   uint32_t *pool, n_pool, pool_capacity;
   uint32_t *set_at, *set_n, n_sets, sets_capacity; /* of the present rule; set i is state first_state + i */
-  /* Hash: the state of a set + 1. What is at most first_state is of an earlier rule, and the slot counts as free: so
-   * the slots, which may be many, are not cleared for every rule. */
-  uint32_t *slot, n_slots;
+  /* By the states of sets. What is at most first_state is of an earlier rule, and the slot counts as free: so the slots,
+   * which may be many, are not cleared for every rule. */
+  builder_slots slots;
   uint32_t *mark, mark_value; /* [n_states of b] */
   move *moves;
   uint32_t n_moves, moves_capacity, calls_capacity, states_capacity, first_state;
@@ -83,23 +83,9 @@ static uint64_t hash_members(const uint32_t *member, uint32_t n) {
   return hash;
 }
 
-static bool grow_slots(subsets *s) {
-  if (s->n_slots >= 2 * (s->n_sets + 1)) return true;
-  uint32_t n = s->n_slots == 0 ? 2048 : s->n_slots * 2;
-  uint32_t *slot = weft_alloc(n, sizeof *slot);
-  if (slot == NULL) {
-    builder_fail(s->b, WEFT_E_NO_MEMORY, "no memory for the grammar");
-    return false;
-  }
-  for (uint32_t i = 0; i < s->n_sets; i++) {
-    uint64_t at = hash_members(s->pool + s->set_at[i], s->set_n[i]);
-    while (slot[at % n] != 0) at += 1;
-    slot[at % n] = s->first_state + i + 1;
-  }
-  weft_free(s->slot);
-  s->slot = slot;
-  s->n_slots = n;
-  return true;
+static uint64_t hash_set(const void *self, uint32_t i) {
+  const subsets *s = self;
+  return hash_members(s->pool + s->set_at[i], s->set_n[i]);
 }
 
 /* The members from `at` on as a set: its number, an old one if there is one like it. */
@@ -109,10 +95,10 @@ static uint32_t intern_members(subsets *s, uint32_t at) {
   while (n >> compares > 0) compares += 1;
   if (!builder_step(s->b, (uint64_t)n * compares / 2 + 1)) return 0;
   if (n > 1) qsort(s->pool + at, n, sizeof *s->pool, compare_members);
-  if (!grow_slots(s)) return 0;
+  if (!builder_slots_grow(s->b, &s->slots, 2048, s->n_sets, s->first_state, hash_set, s)) return 0;
   uint64_t hash = hash_members(s->pool + at, n);
   for (;; hash++) {
-    uint32_t found = s->slot[hash % s->n_slots];
+    uint32_t found = s->slots.slot[hash % s->slots.n];
     if (found <= s->first_state) break;
     found -= s->first_state + 1;
     if (s->set_n[found] != n || memcmp(s->pool + s->set_at[found], s->pool + at, n * sizeof *s->pool) != 0) continue;
@@ -127,7 +113,7 @@ static uint32_t intern_members(subsets *s, uint32_t at) {
   if (!builder_grow(s->b, (void **)&s->set_n, s->n_sets, &s->sets_capacity, sizeof *s->set_n)) return 0;
   s->set_at[s->n_sets] = at;
   s->set_n[s->n_sets] = n;
-  s->slot[hash % s->n_slots] = s->first_state + s->n_sets + 1;
+  s->slots.slot[hash % s->slots.n] = s->first_state + s->n_sets + 1;
   return s->n_sets++;
 }
 
@@ -402,8 +388,8 @@ weft_status grammar_determinise(grammar_builder *b, weft_grammar *g) {
     for (uint32_t i = 0; i < g->n_rules && builder_ok(b); i++) make_rule(&s, i);
     if (builder_ok(b) && fill_table(&s) == WEFT_OK) find_beginnings(&s);
   }
-  void *const all[] = {s.edge_at, s.edge_of, s.nullable, s.rule_of, s.order, s.pool,
-                       s.set_at,  s.set_n,   s.slot,     s.mark,    s.moves};
+  void *const all[] = {s.edge_at, s.edge_of, s.nullable,   s.rule_of, s.order, s.pool,
+                       s.set_at,  s.set_n,   s.slots.slot, s.mark,    s.moves};
   for (uint32_t i = 0; i < sizeof all / sizeof *all; i++) weft_free(all[i]);
   g->cost += b->n_steps;
   return b->status;

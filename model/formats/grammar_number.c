@@ -55,7 +55,8 @@ typedef struct number_machine {
   multiple multiple[NUMBER_MULTIPLES];
   uint32_t fraction_max; /* digits behind the point */
   number_state *state;
-  uint32_t *slot, n_states, n_slots, capacity, digits_max;
+  builder_slots slots;
+  uint32_t n_states, capacity, digits_max;
 } number_machine;
 
 /* Digits behind those that can be written are left out: the numbers that can be written lie on the same side of what is
@@ -190,36 +191,21 @@ static uint64_t hash_state(const number_state *s) {
   return hash;
 }
 
-static bool grow_slots(number_machine *m) {
-  uint32_t n = m->n_slots == 0 ? 1024 : 2 * m->n_slots;
-  if (m->n_slots > 2 * m->n_states + 2) return true;
-  uint32_t *slot = weft_alloc(n, sizeof *slot);
-  if (slot == NULL) {
-    builder_fail(m->b, WEFT_E_NO_MEMORY, "no memory for the grammar");
-    return false;
-  }
-  for (uint32_t i = 0; i < m->n_states; i++) {
-    uint64_t at = hash_state(&m->state[i]);
-    while (slot[at % n] != 0) at += 1;
-    slot[at % n] = i + 1;
-  }
-  weft_free(m->slot);
-  m->slot = slot;
-  m->n_slots = n;
-  return true;
+static uint64_t hash_number(const void *self, uint32_t i) {
+  return hash_state(&((const number_machine *)self)->state[i]);
 }
 
 static uint32_t number_state_of(number_machine *m, const number_state *s) {
-  if (!builder_step(m->b, 4) || !grow_slots(m)) return 0;
+  if (!builder_step(m->b, 4) || !builder_slots_grow(m->b, &m->slots, 1024, m->n_states, 0, hash_number, m)) return 0;
   uint64_t at = hash_state(s);
   for (;; at++) {
-    uint32_t found = m->slot[at % m->n_slots];
+    uint32_t found = m->slots.slot[at % m->slots.n];
     if (found == 0) break;
     if (memcmp(&m->state[found - 1], s, sizeof *s) == 0) return found - 1;
   }
   if (!builder_grow(m->b, (void **)&m->state, m->n_states, &m->capacity, sizeof *m->state)) return 0;
   m->state[m->n_states] = *s;
-  m->slot[at % m->n_slots] = m->n_states + 1;
+  m->slots.slot[at % m->slots.n] = m->n_states + 1;
   return m->n_states++;
 }
 
@@ -321,6 +307,6 @@ uint32_t json_number_of(grammar_builder *b, uint32_t from, const json_number_kin
   automaton_emit(b, &a, WRITING_PLAIN, from, to);
   automaton_close(&a);
   weft_free(m.state);
-  weft_free(m.slot);
+  weft_free(m.slots.slot);
   return any ? to : GRAMMAR_NONE;
 }
