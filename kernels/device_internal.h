@@ -40,8 +40,8 @@ typedef struct device_calls {
   /* NULL: the device has no memory of its own, and weight gets the source's bytes */
   weft_status (*weight_read)(weft_device *device, weft_weight *weight, const weft_weight_source *source, unsigned uses,
                              weft_error *error);
-  /* Bytes that the integers of a weight of the file's type take beside it, where they are kept; 0: that weight has none.
-   * NULL: the backend keeps none. */
+  /* Bytes that the integers of a weight of the file's type take beside it, where they are kept; 0: that weight has
+   * none. NULL: the backend keeps none. */
   uint64_t (*integers_bytes)(const weft_weight *weight, unsigned uses);
   void (*weight_free)(weft_device *device, weft_weight *weight);
   weft_status (*weight_unpack)(weft_device *device, const weft_weight *weight, void *file_bytes);

@@ -61,9 +61,9 @@ bool builder_step(grammar_builder *b, uint64_t n);
 /* Room for one more of a list that holds n items: weft_grow, whose refusal ends the building. */
 bool builder_grow(grammar_builder *b, void **list, uint32_t n, uint32_t *capacity, size_t size);
 
-/* A hash table in which the maker of a list finds what the list has already: a slot holds a thing's number + 1, 0 is free.
- * The slot of a thing is the first at or behind its hash, around the end, that is free or holds it. Zero-initialise; the
- * owner frees `slot`. */
+/* A hash table in which the maker of a list finds what the list has already: a slot holds a thing's number + 1; 0 is
+ * free. The slot of a thing is the first at or behind its hash, around the end, that is free or holds it.
+ * Zero-initialise; the owner frees `slot`. */
 typedef struct builder_slots {
   uint32_t *slot, n;
 } builder_slots;

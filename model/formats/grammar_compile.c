@@ -24,8 +24,8 @@ typedef struct subsets {
   uint32_t *order;             /* [n_rules] of the grammar: rule of the builder */
   uint32_t *pool, n_pool, pool_capacity;
   uint32_t *set_at, *set_n, n_sets, sets_capacity; /* of the present rule; set i is state first_state + i */
-  /* By the states of sets. What is at most first_state is of an earlier rule, and the slot counts as free: so the slots,
-   * which may be many, are not cleared for every rule. */
+  /* By the states of sets. What is at most first_state is of an earlier rule, and the slot counts as free: so the
+   * slots, which may be many, are not cleared for every rule. */
   builder_slots slots;
   uint32_t *mark, mark_value; /* [n_states of b] */
   move *moves;
