@@ -402,7 +402,7 @@ def check(name, seen):
         else:
             missed.append(f"{wrong} ({e:.0e})")
     print(line + "\n    not seen: " + (", ".join(missed) or "none"), flush=True)
-    return f"{name} disagrees" if max(err, err_stream) > 2e-5 else None
+    return f"{name} disagrees" if max(err, err_stream) > 4e-5 else None
 
 
 def main():
