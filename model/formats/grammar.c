@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "model/formats/grammar_graph.h"
 #include "model/formats/grammar_internal.h"
@@ -65,17 +66,27 @@ static weft_status measure_grammar(weft_grammar *g, const char *why, weft_error 
   return weft_fail(error, status, "%.240s; %.240s", why, own.text);
 }
 
-weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_t n, const weft_token_trie *trie,
-                                 weft_grammar **out, weft_grammar_work *work, weft_error *error) {
+typedef struct compiling {
+  weft_grammar_kind kind;
+  const char *text;
+  size_t n;
+  const weft_token_trie *trie;
+  weft_grammar_work *work;
+  bool widest, may_widen; /* as of the builder */
+} compiling;
+
+static weft_status compile_once(compiling *c, weft_grammar **out, weft_error *error) {
   unicode_classes classes = {.n = 0};
-  grammar_builder b = {.trie = trie, .work = work, .error = error, .classes = &classes};
+  weft_grammar_work *work = c->work;
+  grammar_builder b = {.trie = c->trie, .work = work, .error = error, .classes = &classes, .widest = c->widest};
   *out = NULL;
   weft_grammar *g = weft_alloc(1, sizeof *g);
   if (g == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the grammar");
-  g->trie = trie;
+  g->trie = c->trie;
   g->work = work;
   for (uint32_t i = 0; i < sizeof b.shared / sizeof *b.shared; i++) b.shared[i] = GRAMMAR_NONE;
-  grammar_read(&b, kind, n == 0 ? "" : text, n);
+  grammar_read(&b, c->kind, c->n == 0 ? "" : c->text, c->n);
+  c->may_widen = b.may_widen;
   weft_status status = grammar_determinise(&b, g);
   builder_close(&b);
   unicode_classes_close(&classes);
@@ -94,6 +105,22 @@ weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_
                (uint64_t)g->n_rules * sizeof *g->rule;
   *out = g;
   return WEFT_OK;
+}
+
+/* What cannot be held with what tools that are not strict say of their arguments is held without. */
+weft_status weft_grammar_compile(weft_grammar_kind kind, const char *text, size_t n, const weft_token_trie *trie,
+                                 weft_grammar **out, weft_grammar_work *work, weft_error *error) {
+  compiling c = {.kind = kind, .text = text, .n = n, .trie = trie, .work = work};
+  weft_error own = {{0}};
+  weft_status status = compile_once(&c, out, &own);
+  bool refused = status == WEFT_E_UNSUPPORTED || status == WEFT_E_TOO_LARGE || status == WEFT_E_INVALID;
+  if (!refused || !c.may_widen) return status == WEFT_OK ? status : weft_fail(error, status, "%s", own.text);
+  weft_error why = {{0}};
+  c.widest = true;
+  status = compile_once(&c, out, &why);
+  if (status != WEFT_OK) return weft_fail(error, status, "%s", own.text); /* the first fault is the caller's */
+  weft_log(WEFT_LOG_WARN, "tools that are not strict may be called with any arguments, since: %.300s", own.text);
+  return status;
 }
 
 weft_status weft_grammar_for_canvases(weft_grammar *g, weft_grammar_work *work, weft_error *error) {

@@ -13,6 +13,8 @@
  *     (comparing constants by their size, looking up references by their length), so steps follow the time, and
  *     compiling ends about WEFT_GRAMMAR_LOOK steps, or a walk of the vocabulary, after nobody wants it any more. Making
  *     a mask and taking a token need no memory beyond the scratch.
+ *   - Calls of tools that are not strict are held to as much of their schema as can be: where a part cannot, it is
+ *     wider, and where nothing else helps, compiling begins once more without what these schemas say.
  *   - What a JSON schema says of types, properties, items, numbers and lengths holds for every answer. Where a
  *     keyword allows more than is generated here (a number of 400 digits, properties in another order), every answer
  *     is still one that the schema allows.

@@ -40,6 +40,7 @@ typedef struct grammar_builder {
   uint32_t root;
   uint64_t n_steps;
   grammar_style style;
+  bool widest, may_widen; /* arguments of tools that are not strict are any object; there are such, and more is said */
   uint32_t shared[4 * STYLES]; /* rules that are made once in each style: white space, string, character, value */
   const weft_token_trie *trie;
   struct unicode_classes *classes; /* of the compiling; NULL: classes by properties are refused */

@@ -95,7 +95,9 @@ static void add_tool(calls_grammar *g, const json_t *tool) {
   static const char *const tails[WEFT_CALL_FORMS] = {[WEFT_CALLS_QWEN] = "</function>\n", [WEFT_CALLS_GEMMA] = ""};
   grammar_builder *b = g->b;
   const char *name = json_string_value(json_object_get(tool, "name"));
-  bool any = json_object_get(tool, "parameters") == NULL;
+  bool strict = json_is_true(json_object_get(tool, "strict")), any = json_object_get(tool, "parameters") == NULL;
+  b->may_widen = b->may_widen || (!strict && !any);
+  any = any || (!strict && b->widest);
   if (name == NULL) builder_fail(b, WEFT_E_INVALID, "a tool must have a name");
   if (!builder_ok(b)) return;
   const char *head = heads[g->form], *middle = behind[g->form], *tail = tails[g->form];

@@ -458,6 +458,11 @@ static void what_cannot_be_held_is_widened(void **state) {
        "\"minContains\":65}},\"required\":[\"a\",\"b\"]}",
        "{\"a\":null,\"b\":[]}", "{\"a\":null,\"b\":2}"},
       {"{\"$ref\":\"#\"}", "{\"a\":1}", "[]"},
+      {"{\"type\":\"object\",\"properties\":{\"a\":{\"$ref\":\"#\"}},\"required\":[\"a\"]}", "{\"a\":1}", "[]"},
+      {"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"integer\",\"minimum\":5,\"maximum\":1}},\"required\":["
+       "\"a\"]}",
+       "{\"a\":1}", "[]"},
+      {"{\"type\":\"object\",\"maxProperties\":0,\"required\":[\"a\"]}", "{\"a\":1}", "[]"},
       {"{\"allOf\":[{\"$ref\":\"#/$defs/x\"}],\"$defs\":{\"x\":{\"allOf\":[{\"$ref\":\"#/$defs/x\"}]}}}", "{\"a\":1}",
        "[]"},
   };
