@@ -61,7 +61,7 @@ def check_origin(weft):
     server = Server(weft, keys=None)
     try:
         port = server.port
-        for host, good_codes in (("attacker.example", None), (f"attacker.example:{port}", None), ("127.0.0.1.attacker.example", None),
+        for host, good_codes in (("attacker.example.com", None), (f"attacker.example.com:{port}", None), ("127.0.0.1.attacker.example.com", None),
                                  (HOST, 200), (f"{HOST}:{port}", 200), (f"localhost:{port}", 200)):
             for path in ("/admin/trace", "/health", "/metrics"):
                 raw = f"GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode()
@@ -69,8 +69,8 @@ def check_origin(weft):
                 good = answer.code == 200 if good_codes else answer.code in (400, 403, 421)
                 yield f"Host {host.replace(str(port), 'PORT')} asks for {path}", good, str(answer.code or answer.fault)
         pin = {"tokens": tokens(1, 64), "public": True}
-        host = asyncio.run(ask_raw(port, request_of("POST", "/admin/pins", None, pin).replace(b"Host: 127.0.0.1", b"Host: attacker.example")))
-        yield "Host attacker.example makes a pin", host.code in (400, 403, 421), str(host.code)
+        host = asyncio.run(ask_raw(port, request_of("POST", "/admin/pins", None, pin).replace(b"Host: 127.0.0.1", b"Host: attacker.example.com")))
+        yield "Host attacker.example.com makes a pin", host.code in (400, 403, 421), str(host.code)
         body = completion([700], 1)
         for site, good_codes in (("cross-site", (403,)), ("same-origin", (200,)), ("none", (200,))):
             answer = talk(server, "POST", "/v1/completions", None, body, (f"Sec-Fetch-Site: {site}",))

@@ -126,6 +126,11 @@ static void test_pages_are_filled(void **state) {
   assert_true(n_won > 10);
 }
 
+/* A card that keeps a byte for each element of a weight that is not looked up. */
+static uint64_t count_integers(const weft_weight *weight, unsigned uses) {
+  return (uses & WEFT_USE_EMBED) != 0 ? 0 : (uint64_t)weight->n_mats * weight->n_out * weight->n_in;
+}
+
 /* Of a file with 6 layers, two devices: what was asked for holds whatever room there is; else room goes before balance,
  * unless no cut has room. Integers of weights take room. */
 static void test_reasons(void **state) {
@@ -139,7 +144,8 @@ static void test_reasons(void **state) {
                {{5, 1}, {1, 1}, 5, WEFT_SPLIT_ASKED, false},   {{0}, {UINT64_MAX, 1}, 4, WEFT_SPLIT_TOO_LITTLE, false},
                {{0}, {3 << 20, 0}, 2, WEFT_SPLIT_ROOM, false}, {{0}, {6 << 20, 0}, 4, WEFT_SPLIT_EVEN, false},
                {{0}, {6 << 20, 0}, 2, WEFT_SPLIT_ROOM, true}};
-  weft_device card = {.calls = NULL};
+  static const device_calls calls = {.integers_bytes = count_integers};
+  weft_device card = {.calls = &calls};
   weft_gguf *gguf;
   (void)state;
   assert_int_equal(weft_gguf_open(WEFT_SOURCE_DIR "/model/demo/weft-demo.gguf", &gguf, NULL), WEFT_OK);
