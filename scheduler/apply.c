@@ -197,13 +197,13 @@ static void land_rows(weft_engine *e, weft_request *r, const weft_work *work) {
   weft_lifecycle_commit(e, r);
 }
 
-/* Of the run's drafts, those before the last token that was taken were right. */
+/* Of the run's drafts, those before the last token that was taken were right. The request may have ended: what its
+ * reader sees was counted before. */
 static void judge_drafts(weft_engine *e, weft_request *r, const weft_work *work, uint32_t n_taken) {
   weft_draft_stats *stats = &e->requests[r->lane].drafts;
   uint32_t n_right = n_taken > 0 ? n_taken - 1 : 0;
   for (uint32_t i = 0; i < n_right; i++) stats->n_accepted_at[i] += 1;
   stats->n_accepted += n_right;
-  r->usage.n_accepted += n_right;
   weft_acceptance *tenant = &e->lane[r->lane].acceptance[r->tenant];
   weft_drafting_judge(&r->drafting, tenant, work->n_rows - 1, n_right, r->n_answer);
 }
@@ -215,6 +215,7 @@ static void keep_foretold(weft_engine *e, weft_request *r, const weft_work *work
   d->n_foretold = result->n_taken;
   for (uint32_t i = 0; i < result->n_taken; i++) d->foretold[i] = result->token[i].token;
   e->stats.n_void_rows += work->n_rows;
+  r->usage.n_accepted += result->n_taken > 0 ? result->n_taken - 1 : 0;
   judge_drafts(e, r, work, result->n_taken);
   r->n_pending = 0;
   r->n_planned = r->n_valid;
@@ -241,6 +242,7 @@ static void apply_run(weft_engine *e, weft_request *r, const weft_work *work, co
   WEFT_CHECK(result->n_taken + result->bad > 0 && result->n_taken <= work->n_outputs);
   for (; n < result->n_taken && r->finish == WEFT_FINISH_NONE; n++) {
     r->n_valid += 1;
+    if (n > 0) r->usage.n_accepted += 1; /* the token before was a draft; the last one may end the request */
     apply_token(e, r, &result->token[n], n + 1 == result->n_taken ? result : &nothing);
     grew = grew || e->n_told > n_told;
     e->n_told = n_told;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* Drafts as a user sees them: every dialect's field, answers that are the same bytes with and without, what usage and
  * /metrics tell of them, and the lines of what is refused. */
+#include "api/runtime.h"
 #include "tests/support/http_conversation.h"
 
 #define CHAT        "/v1/chat/completions"
@@ -12,11 +13,13 @@
 static const char *const models[] = {DEMO_AR_MODEL};
 static talk server;
 
+/* As many drafts as there can be, whatever steps cost on this machine. */
 static int open_with(void **state, const char *how) {
   static const char *drafts[1];
   drafts[0] = how;
   weft_open_options options = {.models = models, .n_models = 1, .kv_bytes = 8 << 20, .drafts = drafts, .n_drafts = 1};
   *state = talk_serve(&server, NULL, options, (weft_server_options){0});
+  weft_engine_set_drafter(weft_replicas_at(server.runtime->replicas, 0), NULL, true);
   return 0;
 }
 
