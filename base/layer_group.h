@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* A layer group: layers of one model whose keys and values have the same shape and are kept for the same window, so
- * that these layers share one block table. The model cuts its layers into groups, the scheduler fills the block tables,
+/* A layer group: layers of one model whose keys and values are kept for the same window in blocks of the same positions,
+ * so that these layers share one block table. The model cuts its layers into groups, the scheduler fills the block tables,
  * and the pager hands out the pages; all three describe a group with the struct below.
  *
  * Law: a block is block_tokens neighbouring positions of all layers of a group, and it fills one page. In a group of
