@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What the attention kernels share: segments on the device, what a row sees, where a key lies in the paged cache, and
- * how the online softmax is rescaled and chunks are merged.
+ * the factors by which a softmax so far is rescaled and chunks are merged. The online softmax itself is each kernel's
+ * own: flash.cu, decode_stream.cu, decode_cluster.cu.
  *
  * A query is one head of one row. The queries of a segment that read the same kv head (grouped-query attention) are
  * numbered f = row * group + (head % group), group = heads per kv head.

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* The pipeline of warp-specialised GEMM: a ring of shared-memory stages between producer and consumer warps, the tile
- * scheduler, the mainloop of a consumer warp, and the epilogue. gemm_dense.cu, gemm_grouped.cu and w8a8_gemm.cu are
- * built of it; int8_gemm.cu uses the ring and the scheduler alone, since its weights are not dequantised. (CUTLASS
- * calls the same design a persistent warp-specialised kernel.)
+ * scheduler, the mainloop of a consumer warp, and the epilogue; producers are each kernel's own. gemm_dense.cu,
+ * gemm_grouped.cu and w8a8_gemm.cu are built of it; int8_gemm.cu uses the ring and the scheduler alone, since its
+ * weights are not dequantised. (CUTLASS calls the same design a persistent warp-specialised kernel.)
  *
  * A stage holds the next inputs of the weights, or of the rows. Producer lanes fill the stages by bulk async copies,
  * as far ahead as the ring goes; consumer warps read them. Every stage has two mbarriers: `full` completes when the
