@@ -2,12 +2,12 @@
 /* What the tools of a request mean for its answer: whether calls are read from the answer, in which form, and whether
  * the answer is held to a grammar.
  *
- * Law: an answer that must be a call (tool_choice required, or a named function), and a call of a tool that is
- * strict, are held to a grammar, so that the call always parses and its arguments fit their schema. The grammar begins where
- * thinking ends. Beside a format the answer is calls, or a text of the format. A request
- * for which that is not possible is refused with one line, never served without the grammar. Tools that the
- * model would not know of, because its chat template has no place for them, are refused where the prompt is made
- * (model/text/chat.h), unless the grammar forces the call. */
+ * Law: an answer that must be a call (tool_choice required, or a named function), and a call of a tool that is strict,
+ * are held to a grammar, so that the call always parses and its arguments fit their schema. The grammar begins where
+ * thinking ends. Beside a format the answer is calls, or a text of the format. A request for which that is not possible
+ * is refused with one line, never served without the grammar. Tools that the model would not know of, because its chat
+ * template has no place for them, are refused where the prompt is made (model/text/chat.h), unless the grammar forces
+ * the call. */
 #ifndef WEFT_API_CALL_PLAN_H
 #define WEFT_API_CALL_PLAN_H
 

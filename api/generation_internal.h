@@ -2,7 +2,8 @@
 /* What a generation consists of, for the files that make and read it: submission.c, generation.c, reader.c.
  *
  * Law: a generation has three parts, each with one owner.
- *   what was decided at submit   written by submission.c before the engine has the request, read by everyone afterwards
+ *   what was decided at submit   written by submission.c before the engine has the request, and request, asked and parts
+ *                                before submit returns (the engine thread reads none of these three); then read by all
  *   watch                        the engine thread's alone, from submit until weft_engine_release has returned
  *   reader                       the reader's thread alone
  * What the client asked for is not copied: `asked` is the copy of the engine's request (base/asked.h), which is there

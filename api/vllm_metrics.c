@@ -39,8 +39,8 @@ static const weft_counter_row counters[] = {
      AT(requests.drafts.n_shadowed)},
     {"weft_draft_shadow_differences_total", "counter", "Those of them that were others.",
      AT(requests.drafts.n_differences)},
-    {"weft_draft_rollback_nanoseconds_total", "counter", "Of that, the time to take back what wrong drafts had.",
-     AT(requests.drafts.back_ns)},
+    {"weft_draft_rollback_nanoseconds_total", "counter",
+     "Time of the host, of that to take in, to take back what wrong drafts had.", AT(requests.drafts.back_ns)},
 };
 
 typedef struct histogram_row {

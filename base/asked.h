@@ -4,9 +4,8 @@
  *
  * Law: there is one copy of what was asked, and it never changes. weft_submit fills in what the client left to the
  * model (base/sampling.h), and the engine keeps the copy in its memory of the request (weft_request_params.asked in
- * scheduler/params.h). The scheduler, the generation that reads the answer (api/reader.c)
- * and the answer of a dialect (api/dialects/stream.h) point to it and copy nothing of it: who needs a member reads it
- * there. It lives as long as the request: the engine holds a reference until nothing of the request is in flight, the
+ * scheduler/params.h). The scheduler, the generation that reads the answer (api/reader.c) and the answer of a dialect
+ * (api/dialects/stream.h) point to it and copy nothing of it: who needs a member reads it there. It lives as long as the request: the engine holds a reference until nothing of the request is in flight, the
  * generation one until weft_generation_free, and whoever points to it by a generation does so no longer than that.
  *
  * The members before `tenant` are pointers of the client and what belongs to them. Submit reads them and makes what is

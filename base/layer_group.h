@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* A layer group: layers of one model whose keys and values are kept for the same window in blocks of the same positions,
- * so that these layers share one block table. The model cuts its layers into groups, the scheduler fills the block tables,
- * and the pager hands out the pages; all three describe a group with the struct below.
+/* A layer group: layers of one model whose keys and values are kept for the same window in blocks of the same
+ * positions, so that these layers share one block table. The model cuts its layers into groups, the scheduler fills the
+ * block tables, and the pager hands out the pages; all three describe a group with the struct below.
  *
  * Law: a block is block_tokens neighbouring positions of all layers of a group, and it fills one page. In a group of
  * states a block is instead the state after its last position: what a recurrence has made of all positions up to there.

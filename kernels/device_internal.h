@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* What stands behind weft_device: a table of functions and the facts about the device.
  *
- * Law: only kernels/ includes this file, and doubles that take the place of a device. A backend's own struct begins with a weft_device, so that a pointer to one is
- * a pointer to the other. The backend fills info, kernels and calls, and its close frees the struct. device.c checks
- * the arguments before it calls a function of the table. */
+ * Law: only kernels/ includes this file, and doubles that take the place of a device. A backend's own struct begins
+ * with a weft_device, so that a pointer to one is a pointer to the other. The backend fills info, kernels and calls,
+ * and its close frees the struct. device.c checks the arguments before it calls a function of the table. */
 #ifndef WEFT_KERNELS_DEVICE_INTERNAL_H
 #define WEFT_KERNELS_DEVICE_INTERNAL_H
 

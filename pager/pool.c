@@ -94,8 +94,7 @@ static inline void count_evicted(weft_pager *pager, weft_page page, uint32_t gro
 
 /* Takes the block that is to be evicted next out of its list and out of the index, and returns its page; of a state the
  * first, and the others become FREE. If `spill` is set, the content of a WARM block goes to host memory, if there is
- * any.
- */
+ * any. */
 static weft_page evict_next_page(weft_pager *pager, bool spill) {
   weft_page oldest[PAGER_N_LISTS];
   for (uint32_t list = 0; list < PAGER_N_LISTS; list++)

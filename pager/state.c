@@ -51,8 +51,8 @@ weft_page pager_run_take(weft_pager *pager, uint32_t owner, uint32_t group_id) {
   uint32_t at = pager->free_run[group_id], n_pages = group->layers.state_pages;
   WEFT_CHECK(at != 0);
   weft_page *list = list_at(pager, at), *page = list + PAGER_RUN_HEAD;
-  pager->free_run[group_id] =
-      list[PAGER_RUN_N]; /* before pages are taken, since that may evict runs, whose lists become free */
+  /* Before pages are taken, since that may evict runs, whose lists become free. */
+  pager->free_run[group_id] = list[PAGER_RUN_N];
   list[PAGER_RUN_N] = n_pages;
   page[0] = pager_page_next(pager, owner, group_id);
   for (uint32_t i = 1; i < n_pages; i++) {
@@ -110,8 +110,8 @@ static void chain_remove(weft_pager *pager, weft_page page) {
   pager->n_kept_pages -= pager_run_length(pager, page);
 }
 
-/* The state, which is in a WARM list, is chained. While WARM states hold more than their share of the pool, the one that
- * was let go first goes to host memory, or becomes COLD where that has no room. */
+/* The state, which is in a WARM list, is chained. While WARM states hold more than their share of the pool, the one
+ * that was let go first goes to host memory, or becomes COLD where that has no room. */
 static void keep_warm(weft_pager *pager, weft_page page) {
   pager->page[page].keep = 1;
   chain_append(pager, page);
@@ -184,7 +184,7 @@ void pager_run_evicted(weft_pager *pager, weft_page page) {
 
 /* ---- which states a sequence takes ------------------------------------------------------------ */
 
-/* The rows up to n_blocks borders end with a state at each of the chosen ones: the last, and those of boundaries. */
+/* Whether a boundary of the sequence lies at the end of this block, so that the state there is worth a snapshot. */
 static bool is_snapshot(const weft_pager *pager, weft_seq seq, const pager_group *group, uint32_t block) {
   return pager->seq[seq].tail != PAGER_NODE_NONE &&
          pager_boundary_at(pager, seq, (block + 1) * group->layers.block_tokens);

@@ -5,9 +5,10 @@
  * tokens that it is expected to give beyond the one of a plain row must be worth more than the rows of the drafts
  * cost, both counted in the predicted time of the step (cost.h), in which a token is worth the time of the step
  * divided by the tokens that it is expected to give. What is expected follows from the rate at which drafts were
- * right, less half of its standard error: of the request, which begins with that of its tenant. A request begins
- * with runs where the gain is above WEFT_DRAFTS_BEGIN, goes on while it is above WEFT_DRAFTS_GO_ON, and ends them at
- * once after WEFT_DRAFTS_LOST runs in a row of which no draft was right. What follows is tried again:
+ * right, less half of its standard error: of the request, which begins with that of its tenant. A request has runs
+ * from its first token on while the gain is above WEFT_DRAFTS_GO_ON. Once it has none, it begins again where the gain is
+ * above WEFT_DRAFTS_BEGIN. It ends them at once after WEFT_DRAFTS_LOST runs in a row of which no draft was right.
+ * What follows is tried again:
  *   of its own n-grams   each token is compared with what was guessed, whether a run was planned or not; a right
  *                        guess takes back one lost run
  *   of another drafter   a run of WEFT_DRAFTS_TRIAL drafts after WEFT_DRAFTS_PAUSE tokens of the answer, then after

@@ -107,9 +107,9 @@ static uint32_t least_of(uint32_t a, uint32_t b) {
 
 /* How many drafts there is room for: rows, places of the answer before its last one, and what the drafter has. */
 static uint32_t room_for_drafts(const weft_planning *p, const weft_request *r) {
-  uint32_t n = least_of(p->draft_rows_left, r->drafting.n_max), n_answer = r->n_end - r->n_tokens;
+  uint32_t n = least_of(p->draft_rows_left, r->drafting.n_max), n_left = r->n_end - r->n_tokens;
   n = least_of(n, p->rows_left > 0 ? p->rows_left - 1 : 0);
-  n = least_of(n, n_answer > 0 ? n_answer - 1 : 0);
+  n = least_of(n, n_left > 0 ? n_left - 1 : 0);
   return r->drafting.kind == WEFT_DRAFT_NGRAM ? least_of(n, r->drafting.n_guessed) : n;
 }
 
@@ -161,11 +161,11 @@ static uint32_t ask_drafter(weft_planning *p, const weft_request *r, uint32_t n_
 /* The drafts of a request, in p->draft: at most n_max, and none from one on that the vocabulary does not have, that
  * would end the answer (nothing is drawn after it), or that its format does not allow. */
 static uint32_t find_drafts(weft_planning *p, const weft_request *r, uint32_t n_max) {
-  uint32_t n = 0, k = 0;
+  uint32_t k = 0;
   n_max = weft_pace_drafts(&p->pace, n_max, r->n_planned + 1);
   if (n_max == 0) return 0;
   uint64_t start_ns = weft_clock_ns();
-  n = ask_drafter(p, r, n_max);
+  uint32_t n = ask_drafter(p, r, n_max);
   while (k < n && (uint32_t)p->draft[k] < p->lane->info->n_vocab && !weft_request_is_stop_token(r, p->draft[k])) k++;
   weft_runner *runner = p->lane->runner;
   if (k > 0 && r->params.grammar != NULL && runner->ops->allowed != NULL)

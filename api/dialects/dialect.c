@@ -140,9 +140,8 @@ weft_status weft_dialect_window(weft_gen *gen, const json_t *value, const char *
 #define DRAFT_AT(field) offsetof(weft_gen, params.draft.field)
 
 static weft_status read_draft_method(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
-  bool ngram = json_is_string(value) && strcmp(json_string_value(value), "ngram") == 0;
-  gen->params.draft.kind = WEFT_DRAFT_NGRAM;
-  if (ngram) return WEFT_OK;
+  (void)gen;
+  if (json_is_string(value) && strcmp(json_string_value(value), "ngram") == 0) return WEFT_OK;
   return weft_refuse(why, 400, "unsupported", field, "%s: drafts come from a request's own text: \"ngram\"", field);
 }
 

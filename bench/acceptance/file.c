@@ -56,7 +56,6 @@ static void describe_file(acceptance *a) {
 /* ---- numbers ---- */
 
 typedef struct numbers_seen {
-  acceptance *a;
   weft_lab_progress progress;
   char first[512]; /* finding, in words */
 } numbers_seen;
@@ -75,7 +74,7 @@ static void show_bytes(void *self, uint64_t n_bytes, uint64_t n_bytes_all) {
 }
 
 static void check_numbers(acceptance *a) {
-  numbers_seen seen = {.a = a, .progress = {.what = "reading numbers", .quiet = a->config->product.quiet}};
+  numbers_seen seen = {.progress = {.what = "reading numbers", .quiet = a->config->product.quiet}};
   weft_numbers_report report = {0};
   weft_error error = {{0}};
   const weft_numbers_args args = {.gguf = a->gguf, .take = take_finding, .progress = show_bytes, .self = &seen};

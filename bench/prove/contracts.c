@@ -53,44 +53,43 @@ static void set_tokens(json_t *difference, size_t position, json_t *baseline, js
   (void)json_object_set_new(difference, "candidate_token", share_or_null(candidate));
 }
 
+/* The first place at which two lists differ, one of which may be shorter; their length where they do not. */
+static size_t find_difference(const json_t *ours, const json_t *theirs) {
+  size_t n = json_array_size(ours), n_theirs = json_array_size(theirs), i = 0;
+  while (i < n && i < n_theirs && json_equal(json_array_get(ours, i), json_array_get(theirs, i))) i++;
+  return i;
+}
+
 /* The first position of two canvases that has another token; none, where what was accepted or how sure the model was
  * differs alone. */
 static void find_position(json_t *difference, const json_t *one, const json_t *other) {
   const json_t *ours = json_object_get(one, "token_ids"), *theirs = json_object_get(other, "token_ids");
-  for (size_t i = 0; i < json_array_size(ours) && i < json_array_size(theirs); i++) {
-    if (json_equal(json_array_get(ours, i), json_array_get(theirs, i))) continue;
+  size_t i = find_difference(ours, theirs);
+  if (i < json_array_size(ours) && i < json_array_size(theirs))
     set_tokens(difference, i, json_array_get(ours, i), json_array_get(theirs, i));
-    return;
-  }
 }
 
 /* The first denoise step after which the canvases differ. */
 static json_t *compare_canvases(size_t place, const json_t *a, const json_t *b) {
   const json_t *ours = json_object_get(a, "canvases"), *theirs = json_object_get(b, "canvases");
-  size_t n = json_array_size(ours), n_theirs = json_array_size(theirs);
-  for (size_t i = 0; i < n || i < n_theirs; i++) {
-    json_t *one = json_array_get(ours, i), *other = json_array_get(theirs, i);
-    if (one != NULL && other != NULL && json_equal(one, other)) continue;
-    json_t *d = begin_difference(place, a, "canvas");
-    (void)json_object_set_new(
-        d, "canvases", json_pack("{s:o, s:o}", "baseline", share_or_null(one), "candidate", share_or_null(other)));
-    find_position(d, one, other);
-    return d;
-  }
-  return NULL;
+  size_t i = find_difference(ours, theirs);
+  json_t *one = json_array_get(ours, i), *other = json_array_get(theirs, i);
+  if (one == NULL && other == NULL) return NULL;
+  json_t *d = begin_difference(place, a, "canvas");
+  (void)json_object_set_new(d, "canvases",
+                            json_pack("{s:o, s:o}", "baseline", share_or_null(one), "candidate", share_or_null(other)));
+  find_position(d, one, other);
+  return d;
 }
 
 static json_t *compare_tokens(size_t place, const json_t *a, const json_t *b) {
   const json_t *ours = json_object_get(a, "tokens"), *theirs = json_object_get(b, "tokens");
-  size_t n = json_array_size(ours), n_theirs = json_array_size(theirs);
-  for (size_t i = 0; i < n || i < n_theirs; i++) {
-    json_t *one = json_array_get(ours, i), *other = json_array_get(theirs, i);
-    if (one != NULL && other != NULL && json_equal(one, other)) continue;
-    json_t *d = begin_difference(place, a, "token");
-    set_tokens(d, i, one, other);
-    return d;
-  }
-  return NULL;
+  size_t i = find_difference(ours, theirs);
+  json_t *one = json_array_get(ours, i), *other = json_array_get(theirs, i);
+  if (one == NULL && other == NULL) return NULL;
+  json_t *d = begin_difference(place, a, "token");
+  set_tokens(d, i, one, other);
+  return d;
 }
 
 static json_t *compare_answer(size_t place, const json_t *a, const json_t *b) {

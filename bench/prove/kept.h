@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: MIT */
 /* Answers of a baseline that are kept from one run of `weft prove` to the next (--keep).
  *
- * Law: they are used again only where everything that made them is the same: this program, byte by byte, the machine,
- * the model files, the profile with the options of the matrix, the suite and the prompts. Whatever cannot be read, or
- * is of something else, is as if it were not there. */
+ * Law: they are used again only where these are the same: this program, byte by byte, the machine,
+ * the model files, the profile with the options of the matrix, the suite and the prompts. The environment and the
+ * module of a card are not compared. Whatever cannot be read, or is of something else, is as if it were not there. */
 #ifndef WEFT_BENCH_PROVE_KEPT_H
 #define WEFT_BENCH_PROVE_KEPT_H
 

@@ -9,17 +9,13 @@
 #include "bench/prove/ask.h"
 #include "bench/prove/contracts.h"
 #include "bench/prove/files.h"
+#include "bench/speed/measure.h"
 
 static json_t *share_or_null(json_t *value) {
   return value != NULL ? json_incref(value) : json_null();
 }
 
 /* ---- times ---------------------------------------------------------------------------------------------------- */
-
-static int order_numbers(const void *a, const void *b) {
-  double x = *(const double *)a, y = *(const double *)b;
-  return x < y ? -1 : x > y;
-}
 
 static json_t *sum_up(const json_t *answers, const char *name) {
   size_t n = 0;
@@ -28,8 +24,7 @@ static json_t *sum_up(const json_t *answers, const char *name) {
     const json_t *number = json_object_get(json_array_get(answers, i), name);
     if (json_is_number(number)) value[n++] = json_number_value(number);
   }
-  if (n > 1) qsort(value, n, sizeof *value, order_numbers);
-  double median = n == 0 ? 0.0 : n % 2 == 1 ? value[n / 2] : 0.5 * (value[n / 2 - 1] + value[n / 2]);
+  double median = n == 0 ? 0.0 : weft_median(value, (uint32_t)n); /* in order from here on */
   json_t *figure =
       n == 0 ? json_null()
              : json_pack("{s:f, s:f, s:f, s:f, s:i}", "median", median, "least", value[0], "most", value[n - 1],

@@ -28,9 +28,6 @@ bool decimal_of(const json_t *json, decimal *out);
 void decimal_read(const char *text, size_t n, decimal *out);
 bool decimal_is_number(const json_t *json);
 
-static inline bool decimal_is_zero(const decimal *d) {
-  return d->n == 0;
-}
 /* The digit i, from 0; 0 behind the last one. */
 uint32_t decimal_digit(const decimal *d, int64_t i);
 int decimal_compare(const decimal *a, const decimal *b); /* below 0, 0, above 0 */

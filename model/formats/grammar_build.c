@@ -137,16 +137,20 @@ uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker) {
   return to;
 }
 
-void builder_others(grammar_builder *b, uint32_t from, uint32_t to, const char *sorted) {
+void builder_characters_but(grammar_builder *b, uint32_t from, uint32_t to, const char *sorted) {
   uint32_t low = 0x20;
-  for (const char *at = "\t\n\r"; *at != 0; at++) {
-    if (strchr(sorted, *at) == NULL) builder_bytes(b, from, to, (uint8_t)*at, (uint8_t)*at);
-  }
   for (; *sorted != 0; sorted++) {
     if ((uint8_t)*sorted > low) builder_characters(b, from, to, low, (uint8_t)*sorted - 1u);
     if ((uint8_t)*sorted >= low) low = (uint8_t)*sorted + 1u;
   }
   builder_characters(b, from, to, low, 0x10FFFF);
+}
+
+void builder_others(grammar_builder *b, uint32_t from, uint32_t to, const char *sorted) {
+  for (const char *at = "\t\n\r"; *at != 0; at++) {
+    if (strchr(sorted, *at) == NULL) builder_bytes(b, from, to, (uint8_t)*at, (uint8_t)*at);
+  }
+  builder_characters_but(b, from, to, sorted);
 }
 
 /* After k letters of the marker the state k is reached. After a letter that does not fit at most that one counts,

@@ -94,7 +94,9 @@ void builder_call(grammar_builder *b, uint32_t from, uint32_t to, uint32_t rule)
 uint32_t builder_text(grammar_builder *b, uint32_t from, const char *text, size_t n);
 /* A marker of calls: its token, where the vocabulary has one, else its letters. */
 uint32_t builder_marker(grammar_builder *b, uint32_t from, const char *marker);
-/* Characters but those listed, all of which are ASCII and sorted, and control characters but tabs and ends of lines. */
+/* Characters but control characters and those listed, all of which are ASCII and sorted. */
+void builder_characters_but(grammar_builder *b, uint32_t from, uint32_t to, const char *sorted);
+/* The same with tabs and ends of lines, where they are not listed. */
 void builder_others(grammar_builder *b, uint32_t from, uint32_t to, const char *sorted);
 /* Any text up to and with the marker, whose first letter stands in it once; its letters do not stand in the text.
  * `end`: where the text may end without it; `after`: where the marker leads; GRAMMAR_NONE: nowhere. */

@@ -58,10 +58,7 @@ static void add_hex(grammar_builder *b, uint32_t from, uint32_t to) {
 
 /* The characters that stand for themselves in a string, < among them or not. */
 static void add_plain(grammar_builder *b, uint32_t from, uint32_t to, bool less) {
-  builder_characters(b, from, to, 0x20, '"' - 1);
-  builder_characters(b, from, to, '"' + 1, less ? '\\' - 1 : '<' - 1);
-  if (!less) builder_characters(b, from, to, '<' + 1, '\\' - 1);
-  builder_characters(b, from, to, '\\' + 1, 0x10FFFF);
+  builder_characters_but(b, from, to, less ? "\"\\" : "\"<\\");
 }
 
 /* Surrogates are left to be written as what they stand for. */
@@ -92,11 +89,7 @@ static void add_string_character(grammar_builder *b, uint32_t from, uint32_t to)
 /* Behind a < within tags no / stands for itself. */
 static void add_less(grammar_builder *b, uint32_t in, uint32_t last) {
   uint32_t less = builder_text(b, in, "<", 1);
-  builder_characters(b, less, in, 0x20, '"' - 1);
-  builder_characters(b, less, in, '"' + 1, '/' - 1);
-  builder_characters(b, less, in, '/' + 1, '<' - 1);
-  builder_characters(b, less, in, '<' + 1, '\\' - 1);
-  builder_characters(b, less, in, '\\' + 1, 0x10FFFF);
+  builder_characters_but(b, less, in, "\"/<\\");
   builder_bytes(b, less, less, '<', '<');
   add_escape(b, less, in);
   builder_bytes(b, less, last, '"', '"');
@@ -183,9 +176,7 @@ uint32_t json_key_other(grammar_builder *b, uint32_t from, const char *const *na
   uint32_t in = builder_text(b, from, "\"", 1), free_state = builder_state(b), end = builder_state(b);
   const uint32_t to[2] = {free_state, end};
   add_other_keys(b, in, name, 0, n, 0, to);
-  builder_characters(b, free_state, free_state, 0x20, '"' - 1);
-  builder_characters(b, free_state, free_state, '"' + 1, '\\' - 1);
-  builder_characters(b, free_state, free_state, '\\' + 1, 0x10FFFF);
+  builder_characters_but(b, free_state, free_state, "\"\\");
   builder_bytes(b, free_state, end, '"', '"');
   return end;
 }

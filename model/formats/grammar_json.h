@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Pieces of JSON, and what a schema is read with, in the builder's style. Private to model/grammar_*.c.
+/* Pieces of JSON, and what a schema is read with, in the builder's style. Private to model/formats.
  *
  * Law: after { [ , : and before ] } white space is nothing, one blank, or a line end and up to 32 blanks; there is none
  * before a value that is the whole answer, none after it. Numbers have at most 15 digits before the point and 15 after
@@ -30,7 +30,7 @@ uint32_t json_written_constant(grammar_builder *b, uint32_t from, const json_t *
 uint32_t json_string_of(grammar_builder *b, uint32_t from, automaton *texts);
 /* A string of min to max characters; max GRAMMAR_NONE: any number. */
 uint32_t json_string_sized(grammar_builder *b, uint32_t from, uint32_t min, uint32_t max);
-/* A property's name that is none of the n names, which are sorted; the name has no escapes. */
+/* A property's name that is none of the n names, which are sorted; in STYLE_JSON the name has no escapes. */
 uint32_t json_key_other(grammar_builder *b, uint32_t from, const char *const *name, uint32_t n);
 
 /* Bounds of a number. `open`: the bound itself is out. */
@@ -38,9 +38,11 @@ typedef struct json_bounds {
   decimal low, high;
   bool has_low, has_high, low_open, high_open;
 } json_bounds;
+bool json_bounds_hold(const json_bounds *bounds, const decimal *value);
 
-/* Numbers within bounds: whole ones; all, fractions included. GRAMMAR_NONE: there is none of at most 15 digits. */
+/* Whole numbers within bounds. GRAMMAR_NONE: there is none of at most 15 digits. */
 uint32_t json_integer_within(grammar_builder *b, uint32_t from, const json_bounds *bounds);
+/* Any number, fractions included. */
 uint32_t json_number_any(grammar_builder *b, uint32_t from);
 
 /* What else a number must be (grammar_number.c): whole, or not; a multiple of each of several numbers. */

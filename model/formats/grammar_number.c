@@ -251,16 +251,18 @@ static bool write_times(const decimal *of, uint32_t times, weft_text *out) {
   return weft_text_status(out) == WEFT_OK;
 }
 
+bool json_bounds_hold(const json_bounds *d, const decimal *value) {
+  int low = d->has_low ? decimal_compare(value, &d->low) : 1,
+      high = d->has_high ? decimal_compare(value, &d->high) : -1;
+  return (low > 0 || (low == 0 && !d->low_open)) && (high < 0 || (high == 0 && !d->high_open));
+}
+
 /* Whether the number, as text, lies within the bounds and is of the kind. */
 static bool fits_kind(const json_number_kind *kind, const weft_text *text) {
-  const json_bounds *d = &kind->bounds;
   decimal value;
   decimal_read(text->bytes, text->n, &value);
-  int low = d->has_low ? decimal_compare(&value, &d->low) : 1,
-      high = d->has_high ? decimal_compare(&value, &d->high) : -1;
   bool whole = decimal_is_whole(&value);
-  return (low > 0 || (low == 0 && !d->low_open)) && (high < 0 || (high == 0 && !d->high_open)) &&
-         (whole || !kind->whole) && (!whole || !kind->fraction);
+  return json_bounds_hold(&kind->bounds, &value) && (whole || !kind->whole) && (!whole || !kind->fraction);
 }
 
 /* Multiples of a number of many digits, one by one; of a number that is too long for that, 0 alone. */

@@ -63,9 +63,7 @@ static schema_verdict fits_number(schema_reader *r, const json_t *flat, const js
   decimal number, of;
   const json_t *multiples = json_object_get(flat, FLAT_MULTIPLES);
   (void)decimal_of(value, &number);
-  int low = d.has_low ? decimal_compare(&number, &d.low) : 1,
-      high = d.has_high ? decimal_compare(&number, &d.high) : -1;
-  schema_verdict so = is_sure((low > 0 || (low == 0 && !d.low_open)) && (high < 0 || (high == 0 && !d.high_open)));
+  schema_verdict so = is_sure(json_bounds_hold(&d, &number));
   if (json_object_get(flat, FLAT_FRACTION) != NULL && decimal_is_whole(&number)) so = FITS_NOT;
   for (size_t i = 0; i < json_array_size(multiples) && builder_step(r->b, 1 + number.n / 16); i++) {
     (void)decimal_of(json_array_get(multiples, i), &of);

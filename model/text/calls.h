@@ -58,7 +58,8 @@ typedef struct weft_callable {
  * function's arguments; NULL: there is none. */
 weft_status weft_callable_types(const char *parameters, weft_text *out);
 /* How the text of an argument is read: as a string; the same, but for the word null; as JSON, or as a string where it
- * is no JSON. types: what weft_callable_types made, or NULL; name: of n bytes, none of a parameter's for any other. */
+ * is no JSON. types: what weft_callable_types made, or NULL; name: n bytes;
+ * a name that types does not have is read as its entry for all others says. */
 typedef enum weft_callable_kind {
   WEFT_CALLABLE_TEXT,
   WEFT_CALLABLE_TEXT_OR_NULL,

@@ -239,7 +239,7 @@ bool chat_messages_is_function_id(const char *id, const char *name) {
   return *index != 0 && index[strspn(index, "0123456789")] == 0;
 }
 
-/* The id of the call that is number `at` of the conversation; *told lives as long as the call. */
+/* The id of the call that is number `at` of the conversation. */
 static bool tell_function_id(json_t *call, uint64_t at, json_t *of_id) {
   const char *name = json_string_value(json_object_get(function_of(call), "name")),
              *id = json_string_value(json_object_get(call, "id"));
