@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "model/inspect.h"
 #include "model/models.h"
 #include "model/text/chat.h"
 
@@ -167,4 +168,64 @@ void inspect_report_close(inspect_report *r) {
   if (r == NULL) return;
   weft_free(r->types);
   weft_free(r);
+}
+
+/* ---- for those who plan ---- */
+
+/* Tables of which a token reads a row: that of embeddings, where another tensor is the head, and that of layers. */
+static bool is_looked_up(const weft_gguf *gguf, const char *name) {
+  if (strcmp(name, "per_layer_token_embd.weight") == 0) return true;
+  return strcmp(name, "token_embd.weight") == 0 && weft_gguf_tensor_find(gguf, "output.weight") != NULL;
+}
+
+static void count_weights(const weft_gguf *gguf, weft_file_facts *f) {
+  for (uint32_t i = 0; i < weft_gguf_n_tensors(gguf); i++) {
+    const weft_gguf_tensor *t = weft_gguf_tensor_at(gguf, i);
+    uint64_t n = t->ne[0] * t->ne[1] * t->ne[2] * t->ne[3];
+    f->weight_bytes += t->n_bytes;
+    if (strstr(t->name, "_exps.weight") != NULL) {
+      f->expert_bytes += t->n_bytes;
+      f->n_expert_weights += n;
+    } else if (is_looked_up(gguf, t->name)) {
+      f->embedding_bytes += t->n_bytes;
+    } else {
+      f->n_other_weights += n;
+    }
+  }
+}
+
+weft_status weft_inspect_facts(const weft_gguf *gguf, weft_file_facts **out, weft_error *error) {
+  inspect_report *r;
+  *out = NULL;
+  weft_status status = inspect_report_open(gguf, &r, error);
+  if (status != WEFT_OK) return status;
+  weft_file_facts *f = weft_alloc(1, sizeof *f);
+  if (f == NULL) {
+    inspect_report_close(r);
+    return weft_fail(error, WEFT_E_NO_MEMORY, "%s: out of memory", weft_gguf_path(gguf));
+  }
+  const model_hyper *h = &r->hyper;
+  (void)snprintf(f->name, sizeof f->name, "%s", r->name);
+  f->serves = r->serves;
+  f->refusal = r->refusal;
+  f->chat = r->chat;
+  f->chat_line = r->chat_line;
+  f->keys = r->keys;
+  count_weights(gguf, f);
+  if (r->keys == WEFT_OK) {
+    (void)snprintf(f->arch, sizeof f->arch, "%s", h->arch);
+    f->n_layers = h->n_layers;
+    f->n_hidden = h->n_hidden;
+    f->n_vocab = h->n_vocab;
+    f->n_experts = h->n_experts;
+    f->n_experts_used = h->n_experts_used;
+    f->context_length = h->context_length;
+    f->canvas_length = h->canvas_length;
+    f->canvas_steps = h->canvas_length > 0 ? h->entropy_bound.max_steps : 0;
+    f->geometry = r->geometry;
+    f->layout = r->layout;
+  }
+  inspect_report_close(r);
+  *out = f;
+  return WEFT_OK;
 }

@@ -84,6 +84,11 @@ expect 0 '"kv' "$weft" inspect $demo --json
 expect 0 'weft serves this file' "$weft" inspect $demo
 expect 0 'weft serves this file, without chat' "$weft" inspect tests/golden/models/ar-base.gguf
 expect 0 "architecture 'deepseek4' is not supported" "$weft" inspect tests/fuzz/corpus/model_gguf/good-types.gguf
+expect 0 '0 bad' "$weft" doctor -m $demo --port 0
+expect 0 '"state":"ok"' "$weft" doctor -m $demo --port 0 --json
+expect 1 'cut.gguf' "$weft" doctor -m "$dir/cut.gguf" --port 0
+expect 1 'raise the limit (ulimit -n' bash -c "ulimit -n 20; '$weft' doctor --port 0"
+expect 2 'no option is named' "$weft" doctor --rowz 1
 expect 0 'numbers: 143 tensors read, 0 broken' "$weft" check numbers -m $demo
 expect 0 '{"sound":true,"tensors":143' "$weft" check numbers -m $demo --json
 expect 0 'agrees with ref: 120 ops' "$weft" check -m $tiny --devices 0,1 -q

@@ -29,6 +29,7 @@ typedef struct weft_command {
 int weft_cli_generate(const weft_config *config);
 int weft_cli_chat(const weft_config *config);
 int weft_cli_serve(const weft_config *config);
+int weft_cli_doctor(const weft_config *config);
 int weft_cli_fields(const weft_config *config);
 int weft_cli_inspect(const weft_config *config);
 int weft_cli_tokenize(const weft_config *config);

@@ -124,6 +124,8 @@ typedef struct weft_http_plan {
 
 /* One line names the address and the reason (a port in use). *out is set before any callback runs. */
 weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft_error *error);
+/* Whether a server could listen there: it does, for a moment, and leaves nothing behind. Errors as of open. */
+weft_status weft_http_try(const char *host, uint32_t port, uint32_t socket_mode, bool *loopback, weft_error *error);
 weft_http_plan weft_http_get_plan(const weft_http *http);
 uint32_t weft_http_port(const weft_http *http);
 /* Whether the server listens on a loopback address or a unix socket, so that only this machine reaches it. */

@@ -172,3 +172,15 @@ void http_stop_listening(weft_http *http) {
   if (http->listener >= 0) (void)close(http->listener);
   http->listener = -1;
 }
+
+weft_status weft_http_try(const char *host, uint32_t port, uint32_t socket_mode, bool *loopback, weft_error *error) {
+  weft_http *http = weft_alloc(1, sizeof *http);
+  if (http == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the server");
+  http->config = (weft_http_config){.port = port, .socket_mode = socket_mode};
+  http->listener = -1;
+  weft_status status = http_listen(http, host, error);
+  *loopback = status == WEFT_OK && http->loopback;
+  http_stop_listening(http);
+  weft_free(http);
+  return status;
+}

@@ -5,6 +5,7 @@
 #include <openssl/ssl.h>
 #include <pthread.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/memory.h"
 
@@ -155,6 +156,16 @@ void tls_identity_close(tls_identity *identity) {
   if (identity == NULL) return;
   SSL_CTX_free(identity->context);
   weft_free(identity);
+}
+
+bool tls_identity_ends(const tls_identity *identity, int64_t *seconds, char *text, size_t n) {
+  const X509 *certificate = SSL_CTX_get0_certificate(identity->context);
+  const ASN1_TIME *end = certificate == NULL ? NULL : X509_get0_notAfter(certificate);
+  struct tm day;
+  int days, rest;
+  if (end == NULL || ASN1_TIME_diff(&days, &rest, NULL, end) != 1 || ASN1_TIME_to_tm(end, &day) != 1) return false;
+  *seconds = (int64_t)days * 86400 + rest;
+  return strftime(text, n, "%Y-%m-%d %H:%M UTC", &day) > 0;
 }
 
 /* ---- one session ---- */

@@ -30,6 +30,10 @@ typedef enum tls_state {
 weft_status tls_identity_open(const char *certificate, const char *key, tls_identity **out, weft_error *error);
 void tls_identity_close(tls_identity *identity); /* sessions that began with it go on; NULL is fine */
 
+/* Until when the certificate holds: seconds from now (negative: it is over), and as text for people. False: it does not
+ * say. */
+bool tls_identity_ends(const tls_identity *identity, int64_t *seconds, char *text, size_t n);
+
 /* Opens a session on the server's side. NULL: no memory. */
 tls_session *tls_open(const tls_identity *identity);
 void tls_close(tls_session *session); /* NULL is fine */

@@ -28,6 +28,12 @@ static const weft_command commands[] = {
      0},
     {"demo", WEFT_CMD_DEMO, weft_cli_demo, "-m FILE -m FILE", "serve the demo model and show what happens",
      "  weft demo -m model/demo/weft-demo.gguf -m model/demo/weft-demo-ar.gguf\n", 0},
+    {"doctor", WEFT_CMD_SERVE, weft_cli_doctor, "[-m FILE] [OPTIONS OF serve]",
+     "what is wrong with this machine, and with options of serve; no model is loaded",
+     "  weft doctor\n"
+     "  weft doctor -m a.gguf --host 0.0.0.0 --api-keys keys\n"
+     "  weft doctor --config weft.conf --json\n",
+     0},
     {"fields", WEFT_CMD_FIELDS, weft_cli_fields, "", "print what the server does with each field of a body",
      "  weft fields\n", 0},
     {"inspect", WEFT_CMD_INSPECT, weft_cli_inspect, "FILE", "print what a GGUF file holds",
