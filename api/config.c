@@ -173,6 +173,7 @@ static const weft_option product_rows[] = {
      "who may connect to the unix socket, as for chmod"},
     {"allow-origin", 0, SERVER, SERVE, LIST(origins), "ORIGIN",
      "pages of this origin may ask, and its host be asked for; may be repeated"},
+    {"no-page", 0, SERVER, SERVE, FLAG(no_page), NULL, "serve no page at /"},
     {"strict-fields", 0, SERVER, SERVE, FLAG(strict_fields), NULL,
      "refuse requests with a field that the endpoint does not know, instead of naming it in the log"},
     {"directory", 0, SERVER, SERVE, TEXT(directory), "DIR",

@@ -127,6 +127,7 @@ typedef struct weft_config {
   const char *host, *socket_mode, *tls_cert, *tls_key, *api_keys, *directory;
   weft_text_list api_key, pin_files, origins;
   uint32_t port, body_mib, connections, drain_seconds;
+  bool no_page;
   bool strict_fields;
   /* one generation */
   const char *prompt, *input, *tokens, *system, *mode, *trace;

@@ -15,7 +15,7 @@
 typedef struct weft_server weft_server;
 struct weft_keys; /* api/server/keys.h */
 
-enum { WEFT_ENDPOINTS_MAX = 64, WEFT_CODES_MAX = 16 };
+enum { WEFT_ENDPOINTS_MAX = 64, WEFT_CODES_MAX = 17 };
 
 struct weft_server {
   weft_runtime *runtime;
@@ -24,6 +24,7 @@ struct weft_server {
   const char *host; /* the host that the server was told to listen on; NULL: none */
   const char *const *origins;
   uint32_t n_origins;
+  bool no_page;
   weft_body_rules body_rules;
   weft_responses *responses; /* responses that clients may ask for again */
   uint64_t body_bytes;       /* of one body, at most */

@@ -77,6 +77,7 @@ typedef struct weft_note {
   uint32_t index, tenant;
   bool has_tenant; /* it is known who asks */
   bool anthropic;  /* the client says that it speaks Anthropic's dialect */
+  bool html, kept; /* it takes the file of the page that it asks for; it has this very file already */
   uint64_t begun_us;
 } weft_note;
 

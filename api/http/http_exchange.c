@@ -186,6 +186,7 @@ static const char *reason_of(int code) {
     const char *reason;
   } rows[] = {{200, "OK"},
               {204, "No Content"},
+              {304, "Not Modified"},
               {400, "Bad Request"},
               {401, "Unauthorized"},
               {403, "Forbidden"},
@@ -267,7 +268,7 @@ void http_put_answer(http_connection *c) {
   }
   if (streams) weft_text_puts(&c->out, "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n");
   if (streams && c->minor > 0) weft_text_puts(&c->out, "Transfer-Encoding: chunked\r\n");
-  if (!streams && x->code != 204) weft_text_printf(&c->out, "Content-Length: %zu\r\n", n);
+  if (!streams && x->code != 204 && x->code != 304) weft_text_printf(&c->out, "Content-Length: %zu\r\n", n);
   put_connection(c);
   bool small = n <= SMALL_ANSWER_BYTES;
   if (!streams && small && !c->bodiless) weft_text_append(&c->out, bytes, n);

@@ -25,7 +25,7 @@
 #include "api/http/workers.h"
 
 enum {
-  HEADERS_MAX = 8,
+  HEADERS_MAX = 12,
   ID_BYTES_MAX = 128,
   CODE_LEFT = 499,
   TENANTS_MAX = 256,

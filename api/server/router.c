@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "api/server/page.h"
+
 const weft_endpoint weft_endpoints[] = {
     {"POST", "/v1/chat/completions", WEFT_ACCESS_TENANT, false, weft_handle_chat},
     {"POST", "/v1/completions", WEFT_ACCESS_TENANT, false, weft_handle_completions},
@@ -30,6 +32,7 @@ const weft_endpoint weft_endpoints[] = {
     {"GET", "/tokenizer_info", WEFT_ACCESS_TENANT, true, weft_handle_tokenizer_info},
     {"POST", "/detokenize", WEFT_ACCESS_TENANT, false, weft_handle_detokenize},
     {"GET", "/", WEFT_ACCESS_OPEN, true, weft_handle_root},
+    {"GET", WEFT_PAGE_PATHS, WEFT_ACCESS_OPEN, true, weft_handle_page_file},
     {"GET", "/health", WEFT_ACCESS_OPEN, true, weft_handle_ready},
     {"GET", "/readyz", WEFT_ACCESS_OPEN, true, weft_handle_ready},
     {"GET", "/livez", WEFT_ACCESS_OPEN, true, weft_handle_alive},
@@ -61,6 +64,7 @@ weft_refusal_form weft_router_refusals(const char *path) {
 
 static bool path_fits(const char *pattern, const char *path) {
   size_t n = strlen(pattern);
+  if (strcmp(pattern, WEFT_PAGE_PATHS) == 0) return weft_page_find(path) != NULL;
   if (pattern[n - 1] == '*') return strncmp(pattern, path, n - 1) == 0;
   return strcmp(pattern, path) == 0;
 }
@@ -123,6 +127,6 @@ const weft_endpoint *weft_router_find(const char *method, const char *path, cons
     return NULL;
   }
   *allow = methods_of(path);
-  (void)weft_refuse(why, 405, "method_not_allowed", NULL, "%s takes %s, not %.16s", other->path, *allow, method);
+  (void)weft_refuse(why, 405, "method_not_allowed", NULL, "%.256s takes %s, not %.16s", path, *allow, method);
   return NULL;
 }

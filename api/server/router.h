@@ -20,8 +20,12 @@ typedef enum weft_access {
   WEFT_ACCESS_OPERATE /* the operator's key; a program on this machine */
 } weft_access;
 
+#define WEFT_PAGE_PATHS "/(page)"
+
 typedef struct weft_endpoint {
-  const char *method, *path; /* a path that ends in * stands for all paths that begin with what is before the * */
+  /* A path that ends in * stands for all paths that begin with what is before the *; WEFT_PAGE_PATHS for those of the
+   * files of the page (page.h). */
+  const char *method, *path;
   weft_access access;
   /* The handler answers before it returns and parses no body, so it runs on the network thread and not on a worker. */
   bool quick;
@@ -50,9 +54,11 @@ void weft_handle_model(weft_server *server, weft_exchange *x);
 void weft_handle_metrics(weft_server *server, weft_exchange *x);
 void weft_handle_trace(weft_server *server, weft_exchange *x);
 void weft_handle_version(weft_server *server, weft_exchange *x);
-void weft_handle_root(weft_server *server, weft_exchange *x);
 void weft_handle_tokenize(weft_server *server, weft_exchange *x);
 void weft_handle_detokenize(weft_server *server, weft_exchange *x);
+/* page.c: the page at /, or the line for programs that look for Ollama; the other files of the page */
+void weft_handle_root(weft_server *server, weft_exchange *x);
+void weft_handle_page_file(weft_server *server, weft_exchange *x);
 /* tokenizer_info.c */
 void weft_handle_tokenizer_info(weft_server *server, weft_exchange *x);
 /* probes.c */

@@ -7,6 +7,7 @@
 #include "api/formats.h"
 #include "api/prometheus.h"
 #include "api/server/origins.h"
+#include "api/server/page.h"
 #include "api/server/request_log.h"
 #include "api/server/router.h"
 #include "base/clock.h"
@@ -17,8 +18,9 @@
 enum { IDLE_SECONDS = 120, N_WORKERS = 4, BODIES_FACTOR = 16 };
 
 /* Codes that have a counter of their own; all others share the last one. */
-static const int codes[WEFT_CODES_MAX] = {200, 204, 400, 401, 403, 404, 405, 408, 409, 413, 429, 499, 500, 503, 504, 0};
-enum { N_CODES = 16 };
+static const int codes[WEFT_CODES_MAX] = {200, 204, 304, 400, 401, 403, 404, 405, 408,
+                                          409, 413, 429, 499, 500, 503, 504, 0};
+enum { N_CODES = WEFT_CODES_MAX };
 
 static uint32_t code_index(int code) {
   for (uint32_t i = 0; i < N_CODES - 1; i++) {
@@ -85,6 +87,13 @@ static weft_status check_host(const weft_server *s, weft_exchange *x, weft_refus
                      host);
 }
 
+/* A person follows a link of another site to the page: that site learns nothing of it, and cannot show it in a frame. */
+static bool is_visit(weft_exchange *x) {
+  const char *to = weft_exchange_header(x, "Sec-Fetch-Dest");
+  bool page = strcmp(weft_exchange_path(x), "/") == 0 && weft_exchange_note(x)->html;
+  return page && to != NULL && strcasecmp(to, "document") == 0 && weft_exchange_header(x, "Origin") == NULL;
+}
+
 static weft_status check_origin(const weft_server *s, weft_exchange *x, weft_refusal *why) {
   const char *origin = weft_exchange_header(x, "Origin"), *site = weft_exchange_header(x, "Sec-Fetch-Site");
   const char *allowed = allowed_origin(s, origin), *host = weft_exchange_host(x);
@@ -95,7 +104,7 @@ static weft_status check_origin(const weft_server *s, weft_exchange *x, weft_ref
     return WEFT_OK;
   }
   bool foreign = origin != NULL && (host == NULL || strcasecmp(origins_host(origin), host) != 0);
-  if (!foreign && (site == NULL || strcasecmp(site, "cross-site") != 0)) return WEFT_OK;
+  if (!foreign && (site == NULL || strcasecmp(site, "cross-site") != 0 || is_visit(x))) return WEFT_OK;
   return weft_refuse(why, 403, "cross_origin", NULL, "pages of %.80s may not ask here: --allow-origin lets them",
                      origin == NULL ? "other sites" : origin);
 }
@@ -157,6 +166,7 @@ static bool begin_exchange(void *self, weft_exchange *x) {
   const weft_endpoint *route = weft_router_find(weft_exchange_method(x), weft_exchange_path(x), &allow, &why);
   note->route = route;
   note->anthropic = weft_exchange_header(x, "anthropic-version") != NULL;
+  weft_page_read_headers(x);
   note->begun_us = weft_clock_us();
   note->index = route == NULL ? WEFT_ENDPOINTS_MAX : (uint32_t)(route - weft_endpoints);
   weft_exchange_set_refusals(x, weft_router_refusals(weft_exchange_path(x)));
@@ -281,6 +291,7 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
   s->host = o->host;
   s->origins = o->origins;
   s->n_origins = o->n_origins;
+  s->no_page = o->no_page;
   s->body_rules.strict_fields = o->strict_fields;
   s->body_rules.json = weft_json_limits(longest_context(runtime));
   uint64_t body = s->body_bytes = (uint64_t)o->body_mib << 20;

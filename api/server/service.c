@@ -151,14 +151,6 @@ void weft_handle_model(weft_server *s, weft_exchange *x) {
   weft_exchange_refuse(x, &why);
 }
 
-/* Programs of Ollama ask whether somebody is here before they ask for anything else. */
-void weft_handle_root(weft_server *s, weft_exchange *x) {
-  weft_text body = {0};
-  (void)s;
-  weft_text_puts(&body, "weft is here. For programs that look for it: Ollama is running\n");
-  weft_exchange_answer(x, 200, "text/plain; charset=utf-8", &body);
-}
-
 /* ---- how it is doing ---- */
 
 void weft_handle_metrics(weft_server *s, weft_exchange *x) {

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: MIT
+# The files of this folder as C: cmake -DTO=FILE.c -DFILES=a;b -P embed.cmake. What it writes is declared in
+# api/server/page.h: each file's bytes, its type by the end of its name, and a tag that changes whenever the bytes do.
+cmake_minimum_required(VERSION 3.22)
+set(type_html "text/html; charset=utf-8")
+set(type_css "text/css; charset=utf-8")
+set(type_js "text/javascript; charset=utf-8")
+set(type_svg "image/svg+xml")
+set(type_png "image/png")
+set(type_ico "image/x-icon")
+set(arrays "")
+set(rows "")
+set(n 0)
+foreach(file ${FILES})
+  get_filename_component(name "${file}" NAME)
+  string(REGEX REPLACE "^.*\\." "" end "${name}")
+  if(NOT name MATCHES "^[a-z0-9_.-]+$" OR NOT DEFINED type_${end})
+    message(FATAL_ERROR "${file}: a file of the page is named by small letters, digits, '.', '-' and '_', and ends in "
+                        "html, css, js, svg, png or ico")
+  endif()
+  file(READ "${file}" bytes HEX)
+  if(bytes STREQUAL "")
+    message(FATAL_ERROR "${file} is empty")
+  endif()
+  string(SHA256 tag "${bytes}")
+  string(SUBSTRING "${tag}" 0 32 tag)
+  string(REGEX REPLACE "([0-9a-f][0-9a-f])" "0x\\1," bytes "${bytes}")
+  string(REGEX REPLACE "(................................................................................)" "\\1\n" bytes "${bytes}")
+  string(APPEND arrays "static const unsigned char file_${n}[] = {\n${bytes}};\n")
+  string(APPEND rows "    {\"${name}\", \"${type_${end}}\", \"\\\"${tag}\\\"\", file_${n}, sizeof file_${n}},\n")
+  math(EXPR n "${n} + 1")
+endforeach()
+file(WRITE "${TO}" "/* Written by api/page/embed.cmake. */\n#include \"api/server/page.h\"\n\n${arrays}
+const weft_page_file weft_page_files[] = {\n${rows}};
+const uint32_t weft_n_page_files = ${n};\n")
