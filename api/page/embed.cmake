@@ -31,5 +31,4 @@ foreach(file ${FILES})
   math(EXPR n "${n} + 1")
 endforeach()
 file(WRITE "${TO}" "/* Written by api/page/embed.cmake. */\n#include \"api/server/page.h\"\n\n${arrays}
-const weft_page_file weft_page_files[] = {\n${rows}};
-const uint32_t weft_n_page_files = ${n};\n")
+const weft_page_file weft_page_files[] = {\n${rows}    {0}};\n")

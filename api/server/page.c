@@ -6,8 +6,8 @@
 static const char first_file[] = "/index.html";
 
 const weft_page_file *weft_page_find(const char *path) {
-  for (uint32_t i = 0; i < weft_n_page_files; i++) {
-    if (path[0] == '/' && strcmp(path + 1, weft_page_files[i].name) == 0) return &weft_page_files[i];
+  for (const weft_page_file *file = weft_page_files; file->name != NULL; file++) {
+    if (path[0] == '/' && strcmp(path + 1, file->name) == 0) return file;
   }
   return NULL;
 }

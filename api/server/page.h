@@ -18,8 +18,7 @@ typedef struct weft_page_file {
   size_t n;
 } weft_page_file;
 
-extern const weft_page_file weft_page_files[]; /* [weft_n_page_files] */
-extern const uint32_t weft_n_page_files;
+extern const weft_page_file weft_page_files[]; /* the last one has no name */
 
 /* The file at a path ("/page.css"); NULL: there is none. */
 const weft_page_file *weft_page_find(const char *path);

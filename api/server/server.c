@@ -87,7 +87,7 @@ static weft_status check_host(const weft_server *s, weft_exchange *x, weft_refus
                      host);
 }
 
-/* A person follows a link of another site to the page: that site learns nothing of it, and cannot show it in a frame. */
+/* A person follows a link of another site to the page: that site learns nothing of it and cannot show it in a frame. */
 static bool is_visit(weft_exchange *x) {
   const char *to = weft_exchange_header(x, "Sec-Fetch-Dest");
   bool page = strcmp(weft_exchange_path(x), "/") == 0 && weft_exchange_note(x)->html;

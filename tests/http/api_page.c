@@ -80,8 +80,7 @@ static void test_head(void **state) {
 
 static void test_files(void **state) {
   talk *t = *state;
-  for (uint32_t i = 0; i < weft_n_page_files; i++) {
-    const weft_page_file *file = &weft_page_files[i];
+  for (const weft_page_file *file = weft_page_files; file->name != NULL; file++) {
     char path[256], tag[128], value[256];
     (void)snprintf(path, sizeof path, "/%s", file->name);
     talk_answer a = talk_ask(t->port, "GET", path, "");
