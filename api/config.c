@@ -8,8 +8,13 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#include "api/option_names.h"
 #include "base/memory.h"
+#include "base/nearest.h"
+#include "base/text.h"
 
 #define FLAG(field)  WEFT_OPTION_IS_FLAG(weft_config, field)
 #define TEXT(field)  WEFT_OPTION_IS_TEXT(weft_config, field)
@@ -57,7 +62,9 @@ static const weft_option product_rows[] = {
      "chat template in place of the one in the model file; MODEL=FILE for one of several models; may be repeated"},
     {"unused-tensors", 0, FIRST, RUNTIME, FLAG(unused_tensors), NULL,
      "open a file although tensors of its layers are not used: answers may be wrong"},
-    {"config", 0, FIRST, SERVE, TEXT(config_file), "FILE", "read options from lines `name = value`"},
+    {"config", 0, FIRST, SERVE, TEXT(config_file), "FILE",
+     "read options from lines `name = value` [weft/weft.conf in $XDG_CONFIG_HOME or ~/.config, "
+     "else " WEFT_CONFIG_OF_MACHINE "]"},
     {"host", 0, FIRST, SERVE, TEXT_OR(host, "127.0.0.1"), "ADDRESS",
      "address to listen on, or unix:PATH for a unix socket"},
     {"port", 'p', FIRST, SERVE | DEMO, U32(port, 8080, 0, 65535), "N", "port to listen on; 0 picks a free one"},
@@ -192,6 +199,7 @@ static const weft_option product_rows[] = {
     {"json", 0, OUTPUT, ALL, FLAG(json), NULL, "print JSON"},
     {"quiet", 'q', OUTPUT, ALL, FLAG(quiet), NULL, "no progress bars"},
     {"verbose", 'v', OUTPUT, ALL, FLAG(verbose), NULL, "say more on standard error"},
+    {"version", 0, OUTPUT, ALL, FLAG(version), NULL, "print the version"},
     {"help", 'h', OUTPUT, ALL, FLAG(help), NULL, "this text"},
 };
 enum { N_PRODUCT_ROWS = sizeof product_rows / sizeof *product_rows };
@@ -210,7 +218,7 @@ static void *option_field(weft_config *config, size_t at) {
 static const weft_option *find_row(const weft_option_table *more, const char *name, size_t n, unsigned command) {
   const weft_option *o;
   for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) {
-    if ((o->commands & command) != 0 && strlen(o->name) == n && strncmp(o->name, name, n) == 0) return o;
+    if ((o->commands & command) != 0 && weft_same_name(name, n, o->name)) return o;
   }
   return NULL;
 }
@@ -218,6 +226,19 @@ static const weft_option *find_row(const weft_option_table *more, const char *na
 /* The command has the row, and no row of `more` takes its place. */
 static bool has_row(const weft_option_table *more, const weft_option *o, unsigned command) {
   return o == find_row(more, o->name, strlen(o->name), command);
+}
+
+bool weft_config_is_lasting(const weft_option *o) {
+  return o->at != offsetof(weft_config, help) && o->at != offsetof(weft_config, version);
+}
+
+const weft_option *weft_config_next(const weft_option_table *more, unsigned command, uint32_t *at) {
+  const weft_option *o;
+  while ((o = row_at(more, *at)) != NULL) {
+    *at += 1;
+    if (has_row(more, o, command)) return o;
+  }
+  return NULL;
 }
 
 static void set_default(weft_config *config, const weft_option *o) {
@@ -364,29 +385,13 @@ static const char *from_environment(const weft_option *o, char *name) {
   return getenv(name);
 }
 
-/* Options that have another name now: a value that was given under the old one must not be passed over. */
-static const struct {
-  const char *name, *now;
-} retired_options[] = {
-    {"products", "--precision exact (16 bits) or --precision fast (8 bits)"},
-    {"integers", "--precision fast, which keeps them where there is room"},
-    {"diffusion-seed", "--seed"},
-};
-
-static const char *find_retired(const char *name, size_t n) {
-  for (size_t i = 0; i < sizeof retired_options / sizeof *retired_options; i++) {
-    if (strlen(retired_options[i].name) == n && memcmp(retired_options[i].name, name, n) == 0)
-      return retired_options[i].now;
-  }
-  return NULL;
-}
-
 static weft_status check_retired_environment(weft_error *error) {
-  for (size_t i = 0; i < sizeof retired_options / sizeof *retired_options; i++) {
+  weft_option old = {.name = NULL};
+  for (size_t i = 0; (old.name = weft_option_retired_at(i)) != NULL; i++) {
     char name[64];
-    const weft_option old = {.name = retired_options[i].name};
     if (from_environment(&old, name) != NULL)
-      return weft_fail(error, WEFT_E_INVALID, "%s of the environment: say %s", name, retired_options[i].now);
+      return weft_fail(error, WEFT_E_INVALID, "%s of the environment: say %s", name,
+                       weft_option_retired(old.name, strlen(old.name)));
   }
   return WEFT_OK;
 }
@@ -400,7 +405,7 @@ static weft_status parse_environment(weft_config *config, const weft_option_tabl
   for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) {
     char name[64];
     weft_error why = {{0}};
-    if (!has_row(more, o, command)) continue;
+    if (!has_row(more, o, command) || !weft_config_is_lasting(o)) continue;
     const char *value = from_environment(o, name);
     if (value == NULL) continue;
     weft_status status =
@@ -418,9 +423,11 @@ static weft_status parse_line(weft_config *config, char *line, const char *path,
   *equals = 0;
   char *name = trim_text(line), *value = trim_text(equals + 1);
   const weft_option *o = find_row(NULL, name, strlen(name), WEFT_CMD_SERVE);
-  const char *now = o == NULL ? find_retired(name, strlen(name)) : NULL;
-  if (now != NULL) return weft_fail(error, WEFT_E_INVALID, "%s:%u: instead of %s say %s", path, number, name, now);
-  if (o == NULL) return weft_fail(error, WEFT_E_INVALID, "%s:%u: no option is named '%s'", path, number, name);
+  if (o == NULL) {
+    char where[160];
+    (void)snprintf(where, sizeof where, "%.140s:%u: ", path, number);
+    return weft_option_unknown(NULL, WEFT_CMD_SERVE, where, name, name, strlen(name), error);
+  }
   if (o->kind == WEFT_OPTION_TEXT || o->kind == WEFT_OPTION_LIST) { /* these keep a pointer */
     weft_status status = own_text(config, value, &value, error);
     if (status != WEFT_OK) return status;
@@ -451,20 +458,19 @@ static weft_status parse_argument(weft_config *config, const weft_option_table *
     return WEFT_OK;
   }
   const weft_option *o = NULL;
-  const char *value = NULL;
+  const char *value = NULL, *servers;
   if (word[1] == '-') {
     const char *equals = strchr(word, '=');
     size_t n = equals == NULL ? strlen(word + 2) : (size_t)(equals - word - 2);
     o = find_row(more, word + 2, n, command);
     if (equals != NULL) value = equals + 1;
-    const char *now = o == NULL ? find_retired(word + 2, n) : NULL;
-    if (now != NULL) return weft_fail(error, WEFT_E_INVALID, "instead of %.*s say %s", (int)n + 2, word, now);
-  } else {
+    if (o == NULL) return weft_option_unknown(more, command, "", word, word + 2, n, error);
+  } else if (weft_option_foreign_short(word, &servers) == NULL) {
     o = find_letter(more, word[1], command);
     if (word[2] != 0) value = word + 2;
     if (value != NULL && o != NULL && o->kind == WEFT_OPTION_FLAG) o = NULL; /* the letter of a flag stands alone */
   }
-  if (o == NULL) return weft_fail(error, WEFT_E_INVALID, "no option is named '%s': --help lists them", word);
+  if (o == NULL) return weft_option_unknown(more, command, "", word, word + 1, strlen(word + 1), error);
   if (o->kind == WEFT_OPTION_FLAG) {
     return value == NULL ? set_value(config, o, "", error) : set_flag_text(config, o, value, error);
   }
@@ -484,6 +490,33 @@ static weft_status parse_arguments(weft_config *config, const weft_option_table 
   return status;
 }
 
+/* The file at a place where nobody named one; WEFT_E_NOT_FOUND: there is none. */
+static weft_status parse_file_at(weft_config *config, weft_text *path, weft_error *error) {
+  char *kept;
+  if (weft_text_status(path) != WEFT_OK) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the options");
+  if (access(path->bytes, F_OK) != 0 && (errno == ENOENT || errno == ENOTDIR)) return WEFT_E_NOT_FOUND;
+  weft_status status = own_text(config, path->bytes, &kept, error);
+  if (status == WEFT_OK) status = parse_file(config, kept, error);
+  if (status == WEFT_OK) config->config_read = kept;
+  return status;
+}
+
+/* The user's own file, or else the machine's. */
+static weft_status parse_default_file(weft_config *config, weft_error *error) {
+  const char *folder = getenv("XDG_CONFIG_HOME"), *home = getenv("HOME");
+  bool named = folder != NULL && folder[0] == '/'; /* a relative one is to be passed over, says its standard */
+  weft_text path = {0};
+  weft_status status = WEFT_E_NOT_FOUND;
+  if (named) weft_text_printf(&path, "%s/weft/weft.conf", folder);
+  if (!named && home != NULL && home[0] == '/') weft_text_printf(&path, "%s/.config/weft/weft.conf", home);
+  if (path.n > 0) status = parse_file_at(config, &path, error);
+  weft_text_clear(&path);
+  weft_text_puts(&path, WEFT_CONFIG_OF_MACHINE);
+  if (status == WEFT_E_NOT_FOUND) status = parse_file_at(config, &path, error);
+  weft_text_free(&path);
+  return status == WEFT_E_NOT_FOUND ? WEFT_OK : status;
+}
+
 /* The command line is read once before the file, for the file's name and so that a wrong flag is told first. */
 static weft_status parse_config_file(weft_config *config, int argc, char **argv, weft_error *error) {
   weft_config flags;
@@ -492,8 +525,46 @@ static weft_status parse_config_file(weft_config *config, int argc, char **argv,
   weft_config_defaults(&flags, NULL, WEFT_CMD_SERVE);
   flags.source = WEFT_FROM_COMMAND_LINE;
   weft_status status = parse_arguments(&flags, NULL, WEFT_CMD_SERVE, argc, argv, error);
+  if (status != WEFT_OK || flags.help || flags.version) return status;
   const char *path = flags.config_file != NULL ? flags.config_file : from_environment(o, name);
-  return status == WEFT_OK && path != NULL ? parse_file(config, path, error) : status;
+  return path != NULL ? parse_file(config, path, error) : parse_default_file(config, error);
+}
+
+/* What another name of the environment means for what is drawn. */
+static void read_terminal(weft_config *config) {
+  const char *no_colour = getenv("NO_COLOR"), *terminal = getenv("TERM");
+  config->terminal_is_dumb = terminal == NULL || strcmp(terminal, "dumb") == 0;
+  config->no_colour = config->terminal_is_dumb || (no_colour != NULL && no_colour[0] != 0);
+}
+
+/* The variable is WEFT_ and the name of an option. */
+static bool names_option(const weft_option_table *more, const char *name, size_t n) {
+  char plain[64];
+  if (n >= sizeof plain) return false;
+  for (size_t i = 0; i < n; i++) plain[i] = (char)tolower((unsigned char)name[i]);
+  return find_row(more, plain, n, UINT32_MAX) != NULL;
+}
+
+bool weft_config_stranger(const weft_option_table *more, uint32_t *at, char *line, size_t n_line) {
+  static const char prefix[] = "WEFT_";
+  for (; environ != NULL && environ[*at] != NULL; (*at)++) {
+    const char *variable = environ[*at], *name = variable + sizeof prefix - 1;
+    if (strncmp(variable, prefix, sizeof prefix - 1) != 0) continue;
+    size_t n = strcspn(name, "=");
+    if (names_option(more, name, n)) continue;
+    weft_nearest nearest = weft_nearest_to(name, n);
+    const weft_option *o;
+    for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) weft_nearest_try(&nearest, o->name);
+    int n_said = snprintf(line, n_line, "warning: WEFT_%.*s of the environment is the name of no option%s",
+                          n < 64 ? (int)n : 64, name, nearest.best == NULL ? "" : ": did you mean WEFT_");
+    if (nearest.best != NULL && n_said > 0 && (size_t)n_said < n_line) {
+      (void)snprintf(line + n_said, n_line - (size_t)n_said, "%s?", nearest.best); /* a cut line is still one */
+      for (char *c = line + n_said; *c != 0; c++) *c = *c == '-' ? '_' : (char)toupper((unsigned char)*c);
+    }
+    *at += 1;
+    return true;
+  }
+  return false;
 }
 
 weft_status weft_config_parse(weft_config *config, const weft_option_table *more, unsigned command, int argc,
@@ -504,51 +575,39 @@ weft_status weft_config_parse(weft_config *config, const weft_option_table *more
   if (status == WEFT_OK) status = parse_environment(config, more, command, error);
   config->source = WEFT_FROM_COMMAND_LINE;
   if (status == WEFT_OK) status = parse_arguments(config, more, command, argc, argv, error);
+  read_terminal(config);
   uint32_t bits;
   return status == WEFT_OK ? devices_precision(config->precision, &bits, error) : status;
+}
+
+/* A file, or the name of one that should be there. */
+static bool is_model_word(const char *word) {
+  static const char suffix[] = ".gguf";
+  size_t n = strlen(word);
+  struct stat about;
+  return (n >= sizeof suffix && strcmp(word + n - (sizeof suffix - 1), suffix) == 0) ||
+         (stat(word, &about) == 0 && S_ISREG(about.st_mode));
+}
+
+weft_status weft_config_take_models(weft_config *config, weft_error *error) {
+  const weft_option *model = find_row(NULL, "model", strlen("model"), WEFT_CMD_SERVE);
+  weft_status status = WEFT_OK;
+  uint32_t n_left = 0;
+  for (uint32_t i = 0; i < config->words.n && status == WEFT_OK; i++) {
+    const char *word = config->words.item[i];
+    if (is_model_word(word)) {
+      status = set_value(config, model, word, error);
+    } else {
+      config->words.item[n_left++] = word;
+    }
+  }
+  config->words.n = n_left;
+  return status;
 }
 
 void weft_config_free(weft_config *config) {
   for (uint32_t i = 0; i < config->n_owned; i++) weft_free(config->owned[i]);
   config->n_owned = 0;
-}
-
-static void print_row(const weft_option *o, FILE *to) {
-  char left[48], initial[32] = "";
-  (void)snprintf(left, sizeof left, "%c%c%s --%s%s%s", o->letter != 0 ? '-' : ' ', o->letter != 0 ? o->letter : ' ',
-                 o->letter != 0 ? "," : " ", o->name, o->argument != NULL ? " " : "",
-                 o->argument != NULL ? o->argument : "");
-  bool is_number = o->kind == WEFT_OPTION_U32 || o->kind == WEFT_OPTION_F32;
-  if (is_number && strchr(o->help, '[') == NULL) (void)snprintf(initial, sizeof initial, " [%g]", o->range.initial);
-  if (o->text != NULL) (void)snprintf(initial, sizeof initial, " [%s]", o->text);
-  (void)fprintf(to, "  %-34s %s%s\n", left, o->help, initial);
-}
-
-/* The row of the command at index or after it that belongs to the topic; NULL: there is none. */
-static const weft_option *next_of_topic(const weft_option_table *more, unsigned command, const char *topic,
-                                        uint32_t *index) {
-  const weft_option *o;
-  for (; (o = row_at(more, *index)) != NULL; (*index)++) {
-    if (has_row(more, o, command) && strcmp(o->topic, topic) == 0) return o;
-  }
-  return NULL;
-}
-
-static void print_topic(const weft_option_table *more, unsigned command, const char *topic, FILE *to) {
-  const weft_option *o;
-  (void)fprintf(to, "\n%s:\n", topic);
-  for (uint32_t i = 0; (o = next_of_topic(more, command, topic, &i)) != NULL; i++) print_row(o, to);
-}
-
-/* Topics stand in the order of their first rows, what every command has at the end. */
-void weft_config_help(const weft_option_table *more, unsigned command, FILE *to) {
-  const weft_option *o;
-  for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) {
-    uint32_t first = 0;
-    if (strcmp(o->topic, OUTPUT) == 0 || next_of_topic(more, command, o->topic, &first) != o) continue;
-    print_topic(more, command, o->topic, to);
-  }
-  print_topic(more, command, OUTPUT, to);
 }
 
 weft_open_options weft_config_open(const weft_config *config) {

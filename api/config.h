@@ -3,10 +3,12 @@
  * and help come from that row, and weft_open takes its defaults from it too. The product's rows are in config.c; the
  * laboratory has a table of its own (bench/lab/lab.c), which is handed over by main.
  *
- * Law: later wins: default, then the file of --config (lines `name = value`; `weft serve` only), then the environment
+ * Law: later wins: default, then the file of --config (lines `name = value`; `weft serve` only; without it
+ * weft/weft.conf of the user's folder of configurations, else that of the machine), then the environment
  * (WEFT_NAME in capitals, dashes as underscores; every option of every command), then the command line. A list that a
  * later source gives replaces the earlier source's list; in the environment the items of a list are separated by
- * commas. An unknown name or a value out of range is one line and a failure, never a guess. This is the only file that
+ * commas. An unknown name or a value out of range is one line and a failure, never a guess; it says what was
+ * probably meant (api/option_names.h). In a name an underscore is a dash. This is the only file that
  * reads the environment. */
 #ifndef WEFT_API_CONFIG_H
 #define WEFT_API_CONFIG_H
@@ -21,6 +23,9 @@
 #include "base/status.h"
 
 enum { WEFT_LIST_MAX = 64 };
+
+/* Where `weft serve` looks for its configuration when neither the command line nor the user's own folder has one. */
+#define WEFT_CONFIG_OF_MACHINE "/etc/weft/weft.conf"
 
 /* Where a value came from; the later ones win. */
 typedef enum weft_option_source {
@@ -122,7 +127,7 @@ typedef struct weft_config {
   uint32_t tpot_ms, slice_ms;
   uint32_t saved_canvases;
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, no_peer_access, unused_tensors,
-      quiet, verbose, json, help;
+      quiet, verbose, json, help, version;
   /* the server */
   const char *host, *socket_mode, *tls_cert, *tls_key, *api_keys, *directory;
   weft_text_list api_key, pin_files, origins;
@@ -144,6 +149,9 @@ typedef struct weft_config {
   /* arguments that are not options */
   weft_text_list words;
   weft_option_source source; /* the one that is being read */
+  const char *config_read;   /* the file that was read although nobody named one; NULL: none */
+  bool no_colour;            /* NO_COLOR is set, or the terminal is dumb */
+  bool terminal_is_dumb;     /* TERM says that it cannot move its cursor */
   /* texts of the --config file and lists of the environment, which the configuration owns */
   char *owned[2 * WEFT_LIST_MAX];
   uint32_t n_owned;
@@ -163,9 +171,18 @@ typedef struct weft_option_table {
  * too. */
 weft_status weft_config_parse(weft_config *config, const weft_option_table *more, unsigned command, int argc,
                               char **argv, weft_error *error);
+/* Words of the command line that name files, or end in .gguf, are models, as if -m stood before each; other words stay.
+ * After weft_config_parse. */
+weft_status weft_config_take_models(weft_config *config, weft_error *error);
 void weft_config_free(weft_config *config);
-/* The options of a command by topic, for --help. */
-void weft_config_help(const weft_option_table *more, unsigned command, FILE *to);
+/* The next row that the command has, from *at on, which begins at 0; NULL: there are no more. A row of `more` takes the
+ * place of the product's of the same name. */
+const weft_option *weft_config_next(const weft_option_table *more, unsigned command, uint32_t *at);
+/* The option makes sense in a file or in the environment: all but --help and --version do. */
+bool weft_config_is_lasting(const weft_option *option);
+/* One line of warning for the next variable WEFT_... of the environment that is the name of no option of any command,
+ * from *at on, which begins at 0; false: there are no more. */
+bool weft_config_stranger(const weft_option_table *more, uint32_t *at, char *line, size_t n_line);
 /* Copies what the options say of sampling into params. */
 void weft_config_answer(const weft_config *config, weft_generate_params *params);
 /* Options of weft_open from the configuration. */

@@ -621,7 +621,7 @@ const weft_served_model *weft_runtime_model(const weft_runtime *rt, const char *
     const weft_served_model *m = &rt->model[*index];
     if (served_names_lead(m, name, i / rt->n_models)) return m;
   }
-  (void)weft_fail(error, WEFT_E_NOT_FOUND, "no model is named '%.64s': GET /v1/models lists what is served", name);
+  (void)served_names_unknown(rt, name, error);
   return NULL;
 }
 

@@ -5,6 +5,7 @@
 #include <strings.h>
 
 #include "base/memory.h"
+#include "base/nearest.h"
 
 char *served_names_of_file(const char *path) {
   const char *slash = strrchr(path, '/');
@@ -121,4 +122,17 @@ weft_status served_names_check(const weft_runtime *rt, weft_error *error) {
     }
   }
   return WEFT_OK;
+}
+
+weft_status served_names_unknown(const weft_runtime *rt, const char *name, weft_error *error) {
+  weft_nearest nearest = weft_nearest_to(name, strlen(name));
+  const char *known;
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    for (uint32_t k = 0; (known = name_at(&rt->model[i], k)) != NULL; k++) weft_nearest_try(&nearest, known);
+  }
+  if (nearest.best == NULL)
+    return weft_fail(error, WEFT_E_NOT_FOUND, "no model is named '%.64s': GET /v1/models lists what is served", name);
+  return weft_fail(error, WEFT_E_NOT_FOUND,
+                   "no model is named '%.64s': did you mean '%.64s'? GET /v1/models lists what is served", name,
+                   nearest.best);
 }

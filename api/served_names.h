@@ -26,6 +26,8 @@ const char *served_names_tag(const char *name);
  * for all models. */
 enum { SERVED_NAMES_WAYS = 4 };
 bool served_names_lead(const weft_served_model *m, const char *name, uint32_t way);
+/* Fails with one line: nothing is served under the name, and which name may be meant. */
+weft_status served_names_unknown(const weft_runtime *runtime, const char *name, weft_error *error);
 /* Whether the name is one of the model's, in capital or small letters. */
 bool served_names_fit(const weft_served_model *m, const char *name);
 

@@ -12,6 +12,7 @@
 #include "api/chat_template.h"
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
+#include "api/cli/manual.h"
 #include "api/cli/metric.h"
 #include "api/json.h"
 #include "api/process_metrics.h"

@@ -35,6 +35,15 @@ expect 0 '--diffusion-steps' "$weft" generate --help
 expect 0 'What everybody needs first' "$weft" serve --help
 expect 0 '--goodput-tpot-ms' "$weft" sim --help
 expect 2 'no command is named' "$weft" dance
+expect 2 "did you mean weft serve?" "$weft" serv
+expect 2 "did you mean weft serve?" "$weft" help serv
+expect 0 'What everybody needs first' "$weft" help serve
+expect 0 'weft 0.' "$weft" serve --version
+expect 0 'weft 0.' "$weft" -v
+expect 2 'here it is --context N' "$weft" serve --max-model-len 4096
+expect 2 'here it is --devices 0,1 --split tensor' "$weft" serve -tp 2
+WEFT_PROT=1 expect 2 'WEFT_PROT of the environment is the name of no option: did you mean WEFT_PORT?' "$weft" serve
+WEFT_PROT=$'1\n\x1b[31m' WEFT_KV_MIB=16 expect 0 '' "$weft" fields
 expect 2 'no option is named' "$weft" generate --rowz 1
 expect 2 'no option is named' "$weft" generate --requests 1
 expect 2 'must be a whole number from 1 to' "$weft" generate -m $demo -p x --running 0
@@ -105,7 +114,8 @@ expect 2 'WEFT_TEST_MODEL=FILE' env -u WEFT_TEST_MODEL ./dev test-model
 expect 2 'it has: numbers' "$weft" check letters -m $demo
 expect 2 "generate: 'backwards.' belongs to no option" "$weft" generate -m $demo --chat -p Write backwards.
 expect 2 "chat: 'hello' belongs to no option" "$weft" chat -m $demo hello
-expect 2 "serve: 'a.gguf' belongs to no option" "$weft" serve a.gguf
+expect 3 'a.gguf: No such file' "$weft" serve a.gguf
+expect 0 '10 23 41 68 77 95' "$weft" generate $demo --chat -p 'Sort from low to high: 41 77 23 95 10 68' --seed 1
 expect 2 "check: 'more' belongs to no option" "$weft" check numbers more -m $demo
 expect 2 "no option is named '-hf'" "$weft" generate -hf owner/name
 expect 2 "no option is named '-help'" "$weft" serve -help

@@ -23,8 +23,11 @@ typedef struct weft_command {
   int (*run)(const weft_config *config);
   const char *usage, *help;
   const char *examples; /* whole lines */
-  uint32_t n_words;     /* most words that belong to no option; others are refused */
+  uint32_t n_words;     /* most words that belong to no option; others are refused; or WEFT_WORDS_ARE_MODELS */
 } weft_command;
+
+/* Words that name files are models, as if -m stood before each; others are refused. */
+enum { WEFT_WORDS_ARE_MODELS = 0x7fffffff };
 
 int weft_cli_generate(const weft_config *config);
 int weft_cli_chat(const weft_config *config);

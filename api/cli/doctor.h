@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* What is wrong with a machine or with the options of `weft serve`, found without loading a model.
  *
- * Law: doctor_look reads facts of the machine and changes nothing; doctor_judge_machine is a pure function of these facts
- * and of the options, so that every fault can be tested without having it; doctor_judge_options opens the files and the
- * address that the options name, as the server would, and closes them again. Each line says what is so, and where that is
- * wrong what to do. */
+ * * Law: doctor_look reads facts of the machine and changes nothing; doctor_judge_machine is a pure function of
+ * these facts and of the options, so that every fault can be tested without having it; doctor_judge_options opens
+ * the files and the address that the options name, as the server would, and closes them again. Each line says
+ * what is so, and where that is wrong what to do. */
 #ifndef WEFT_API_CLI_DOCTOR_H
 #define WEFT_API_CLI_DOCTOR_H
 

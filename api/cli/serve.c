@@ -89,6 +89,7 @@ static void say_where(const weft_config *config, const weft_runtime *rt, uint32_
   bool good = weft_text_status(&names) == WEFT_OK && weft_text_status(&line) == WEFT_OK;
   if (good && weft_text_status(&url) == WEFT_OK) {
     weft_cli_say(to, "serving %s on %s", names.bytes, url.bytes);
+    if (config->config_read != NULL) weft_cli_say(to, "options from %s", config->config_read);
     if (config->json) {
       (void)fputs(line.bytes, stdout);
       (void)fflush(stdout); /* a reader that left is no reason to stop */

@@ -146,8 +146,9 @@ void weft_handle_model(weft_server *s, weft_exchange *x) {
     return;
   }
   weft_refusal why;
-  (void)weft_refuse(&why, 404, "model_not_found", "model",
-                    "no model is named '%.64s': GET /v1/models lists what is served", name);
+  weft_error error;
+  (void)served_names_unknown(s->runtime, name, &error);
+  (void)weft_refuse(&why, 404, "model_not_found", "model", "%s", error.text);
   weft_exchange_refuse(x, &why);
 }
 

@@ -104,34 +104,26 @@ json_t *prove_facts(const prove_server *server) {
                    share_or_null(server->models), "counted", share_or_null(server->counted));
 }
 
-/* The text in the last brackets of a line of --help; a flag is off, and what has no brackets has no default. */
-static json_t *read_default(const char *line, const char *behind) {
-  const char *left = strrchr(line, '['), *right = left == NULL ? NULL : strchr(left, ']');
+/* What the option has when nobody gives it: a number or a text, or what the last brackets of its help say; a flag is
+ * off. */
+static json_t *read_default(const weft_option *o) {
+  char initial[32];
+  if (weft_manual_default(o, initial)[0] != 0) return json_string(initial);
+  const char *left = strrchr(o->help, '['), *right = left == NULL ? NULL : strchr(left, ']');
   if (right != NULL) return json_stringn(left + 1, (size_t)(right - left - 1));
-  return json_string(behind[0] == ' ' && behind[1] != ' ' ? "none" : "off"); /* the name of a value follows, or none */
+  return json_string(o->kind == WEFT_OPTION_FLAG ? "off" : "none");
 }
 
 json_t *prove_defaults(void) {
-  static const char *const topics[] = {WEFT_TOPIC_MEMORY ":", WEFT_TOPIC_SCHEDULING ":", WEFT_TOPIC_DEVICE ":"};
+  static const char *const topics[] = {WEFT_TOPIC_MEMORY, WEFT_TOPIC_SCHEDULING, WEFT_TOPIC_DEVICE};
   json_t *defaults = json_object();
-  char *text = NULL, *save = NULL;
-  size_t n = 0;
-  FILE *to = open_memstream(&text, &n);
-  bool inside = false;
-  if (to != NULL) weft_config_help(NULL, WEFT_CMD_SERVE, to);
-  bool written = to != NULL && fclose(to) == 0;
-  for (char *line = written ? strtok_r(text, "\n", &save) : NULL; line != NULL; line = strtok_r(NULL, "\n", &save)) {
-    if (line[0] != ' ') inside = false;
-    for (size_t i = 0; line[0] != ' ' && i < sizeof topics / sizeof *topics; i++)
-      inside = inside || strcmp(line, topics[i]) == 0;
-    const char *name = line[0] == ' ' && inside ? strstr(line, "--") : NULL;
-    if (name == NULL) continue;
-    size_t length = strcspn(name + 2, " ");
-    char key[64];
-    (void)snprintf(key, sizeof key, "%.*s", (int)length, name + 2);
-    (void)json_object_set_new(defaults, key, read_default(line, name + 2 + length)); /* a missing one is missed */
+  uint32_t at = 0;
+  for (const weft_option *o; (o = weft_config_next(NULL, WEFT_CMD_SERVE, &at)) != NULL;) {
+    for (size_t i = 0; i < sizeof topics / sizeof *topics; i++) {
+      if (strcmp(o->topic, topics[i]) != 0) continue;
+      (void)json_object_set_new(defaults, o->name, read_default(o)); /* a missing one is missed */
+    }
   }
-  free(text);
   return defaults;
 }
 

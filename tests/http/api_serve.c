@@ -177,6 +177,9 @@ static void test_two_models(void **state) {
   assert_non_null(strstr(a.body.bytes, "gpt-5"));
   talk_answer_free(&a);
   talk_check(talk_ask(server.port, "POST", "/tokenize", "{\"model\":\"gpt-5\",\"prompt\":\"a\"}"), 404, "");
+  static const char meant[] = "did you mean 'weft-demo'?";
+  talk_check(talk_ask(server.port, "POST", CHAT, "{\"model\":\"weft-dmeo\"," USER "}"), 404, meant);
+  talk_check(talk_ask(server.port, "GET", "/v1/models/weft_demos", ""), 404, meant);
   talk_check(talk_ask(server.port, "POST", CHAT, "{\"model\":\"weft-demo-ar\",\"mode\":\"diffusion\"," USER "}"), 400,
              "no canvas");
   talk_grows(server.port, "weft_switches_total", 0);

@@ -9,6 +9,7 @@
 #include <cmocka.h>
 
 #include "api/config.h"
+#include "api/option_names.h"
 #include "api/server/server.h"
 #include "api/step_rows.h"
 #include "base/memory.h"
@@ -185,19 +186,124 @@ static void a_second_table(void **state) {
   assert_int_equal(weft_config_parse(&w.product, &table, SWIM | WEFT_FOR_ALL, 0, NULL, &error), WEFT_OK);
   assert_int_equal(w.product.rows, 3);
   assert_int_equal(w.depth, 40);
-  char *help = NULL;
-  size_t n_help = 0;
-  FILE *to = open_memstream(&help, &n_help);
-  assert_non_null(to);
-  weft_config_help(&table, DIVE | WEFT_FOR_ALL, to);
-  assert_int_equal(fclose(to), 0);
-  assert_string_equal(help,
-                      "\nWater:\n  -d, --depth N                      metres [40]\n"
-                      "\nOutput:\n      --json                         print JSON\n"
-                      "  -q, --quiet                        no progress bars\n"
-                      "  -v, --verbose                      say more on standard error\n"
-                      "  -h, --help                         this text\n");
-  free(help);
+  static const char *const wanted[] = {"depth", "json", "quiet", "verbose", "version", "help", NULL};
+  uint32_t at = 0, n = 0;
+  for (const weft_option *o; (o = weft_config_next(&table, DIVE | WEFT_FOR_ALL, &at)) != NULL; n++) {
+    assert_non_null(wanted[n]);
+    assert_string_equal(o->name, wanted[n]);
+  }
+  assert_null(wanted[n]);
+}
+
+static void expect_unknown(unsigned command, const char *word, const char *line) {
+  weft_config c;
+  weft_error error;
+  const char *words[] = {word, "1"};
+  assert_int_equal(parse(&c, command, 2, words, &error), WEFT_E_INVALID);
+  assert_string_equal(error.text, line);
+}
+
+static void names_that_are_no_options(void **state) {
+  (void)state;
+  expect_unknown(WEFT_CMD_SERVE, "--prot", "no option is named '--prot': did you mean --port? --help lists them");
+  expect_unknown(WEFT_CMD_SERVE, "--kv_mbi=4",
+                 "no option is named '--kv_mbi=4': did you mean --kv-mib? --help lists them");
+  expect_unknown(WEFT_CMD_SERVE, "--elephant", "no option is named '--elephant': --help lists them");
+  expect_unknown(WEFT_CMD_SERVE, "-help", "no option is named '-help': did you mean --help? --help lists them");
+  expect_unknown(WEFT_CMD_SERVE, "--max-model-len",
+                 "--max-model-len is an option of vLLM; here it is --context N: the longest prompt plus answer");
+  expect_unknown(WEFT_CMD_SERVE, "--max_num_seqs=9",
+                 "--max_num_seqs is an option of vLLM; here it is --running N: requests running at once");
+  expect_unknown(WEFT_CMD_GENERATE, "-ngl",
+                 "-ngl is an option of llama-server; here it is not needed: --backend cuda holds all layers, and "
+                 "--device-mib N leaves experts in host memory");
+}
+
+/* The option is one of a command that a user runs. */
+static bool is_option(const char *name, size_t n) {
+  static const unsigned commands[] = {WEFT_CMD_SERVE, WEFT_CMD_GENERATE};
+  for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+    uint32_t at = 0;
+    for (const weft_option *o; (o = weft_config_next(NULL, commands[i], &at)) != NULL;) {
+      if (strlen(o->name) == n && memcmp(o->name, name, n) == 0) return true;
+    }
+  }
+  return false;
+}
+
+/* Every option that is named in place of another server's is there, and no name of theirs is one of ours. */
+static void options_of_other_servers(void **state) {
+  (void)state;
+  const char *name, *here, *servers;
+  size_t n_rows = 0;
+  for (; (name = weft_option_foreign_at(n_rows, &here)) != NULL; n_rows++) {
+    if (is_option(name, strlen(name))) fail_msg("--%s is an option of weft", name);
+    assert_ptr_equal(weft_option_foreign(name, strlen(name), &servers), here); /* once in the table */
+    for (const char *at = strstr(here, "--"); at != NULL; at = strstr(at + 2, "--")) {
+      size_t n = strspn(at + 2, "abcdefghijklmnopqrstuvwxyz0123456789-");
+      if (!is_option(at + 2, n)) fail_msg("%s: there is no %.*s", name, (int)n + 2, at);
+    }
+  }
+  assert_true(n_rows > 60);
+}
+
+static void names_with_underscores(void **state) {
+  (void)state;
+  weft_config c;
+  weft_error error;
+  const char *words[] = {"--kv_mib", "9", "--no_overlap", "--spill_mib=7"};
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 4, words, &error), WEFT_OK);
+  assert_int_equal(c.kv_mib, 9);
+  assert_int_equal(c.spill_mib, 7);
+  assert_true(c.no_overlap);
+}
+
+static void variables_that_are_no_options(void **state) {
+  (void)state;
+  char line[256];
+  uint32_t at = 0;
+  setenv("WEFT_PROT", "1", 1);
+  setenv("WEFT_ELEPHANT", "\033[2J", 1);
+  setenv("WEFT_KV_MIB", "7", 1);
+  setenv("WEFT_VERSION", "0.1", 1); /* of an image: no request to print it */
+  bool port = false, elephant = false;
+  while (weft_config_stranger(NULL, &at, line, sizeof line)) {
+    port = port || strcmp(line,
+                          "warning: WEFT_PROT of the environment is the name of no option: did you mean "
+                          "WEFT_PORT?") == 0;
+    elephant = elephant || strcmp(line, "warning: WEFT_ELEPHANT of the environment is the name of no option") == 0;
+    if (strstr(line, "KV_MIB") != NULL || strstr(line, "VERSION") != NULL) fail_msg("%s", line);
+  }
+  assert_true(port && elephant);
+  weft_config c;
+  weft_error error;
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 0, NULL, &error), WEFT_OK);
+  assert_false(c.version);
+  unsetenv("WEFT_PROT");
+  unsetenv("WEFT_ELEPHANT");
+  unsetenv("WEFT_KV_MIB");
+  unsetenv("WEFT_VERSION");
+}
+
+static void colours_are_a_wish(void **state) {
+  static const struct {
+    const char *no_color, *term;
+    bool none, dumb;
+  } table[] = {{NULL, "xterm", false, false},
+               {"", "xterm", false, false},
+               {"1", "xterm", true, false},
+               {NULL, "dumb", true, true},
+               {NULL, NULL, true, true}};
+  (void)state;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    weft_config c;
+    weft_error error;
+    (void)(table[i].no_color != NULL ? setenv("NO_COLOR", table[i].no_color, 1) : unsetenv("NO_COLOR"));
+    (void)(table[i].term != NULL ? setenv("TERM", table[i].term, 1) : unsetenv("TERM"));
+    assert_int_equal(parse(&c, WEFT_CMD_CHAT, 0, NULL, &error), WEFT_OK);
+    assert_int_equal(c.no_colour, table[i].none);
+    assert_int_equal(c.terminal_is_dumb, table[i].dumb);
+  }
 }
 
 static void write_file(const char *path, const char *text) {
@@ -205,6 +311,23 @@ static void write_file(const char *path, const char *text) {
   assert_non_null(file);
   assert_true(fputs(text, file) >= 0);
   assert_int_equal(fclose(file), 0);
+}
+
+static void words_that_are_models(void **state) {
+  (void)state;
+  weft_config c;
+  weft_error error;
+  const char *file = WEFT_BINARY_DIR "/test_model_word.txt";
+  write_file(file, "a model");
+  const char *words[] = {"missing.gguf", "hello", file, ".gguf", "/", "-m", "named.gguf"};
+  assert_int_equal(parse(&c, WEFT_CMD_CHAT, 7, words, &error), WEFT_OK);
+  assert_int_equal(weft_config_take_models(&c, &error), WEFT_OK);
+  assert_int_equal(c.models.n, 3);
+  assert_string_equal(c.models.item[0], "named.gguf");
+  assert_string_equal(c.models.item[1], "missing.gguf");
+  assert_string_equal(c.models.item[2], file);
+  assert_int_equal(c.words.n, 3);
+  assert_string_equal(c.words.item[0], "hello");
 }
 
 static void environment_and_file_yield_to_flags(void **state) {
@@ -294,6 +417,12 @@ int main(void) {
                                      cmocka_unit_test(defaults_of_answers_are_options_of_a_server),
                                      cmocka_unit_test(rows_of_a_step),
                                      cmocka_unit_test(a_second_table),
+                                     cmocka_unit_test(names_that_are_no_options),
+                                     cmocka_unit_test(options_of_other_servers),
+                                     cmocka_unit_test(names_with_underscores),
+                                     cmocka_unit_test(variables_that_are_no_options),
+                                     cmocka_unit_test(colours_are_a_wish),
+                                     cmocka_unit_test(words_that_are_models),
                                      cmocka_unit_test(environment_and_file_yield_to_flags),
                                      cmocka_unit_test(lists_are_replaced),
                                      cmocka_unit_test(id_lists)};

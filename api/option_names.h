@@ -1,0 +1,26 @@
+/* SPDX-License-Identifier: MIT */
+/* What a name that is no option probably meant: an option that has another name now, an option of another server, or a
+ * slip of the hand.
+ *
+ * Law: whoever types the option of a server that they know gets ours in one line; every option named there exists. */
+#ifndef WEFT_API_OPTION_NAMES_H
+#define WEFT_API_OPTION_NAMES_H
+
+#include "api/config.h"
+
+/* What the option is called now; NULL: it was never an option. name[0 .. n) is without dashes before it. */
+const char *weft_option_retired(const char *name, size_t n);
+/* The index-th name that was an option; NULL: there are no more. */
+const char *weft_option_retired_at(size_t index);
+/* What another server's option is here, in words that follow `here`; NULL: none has it. *servers: whose it is. */
+const char *weft_option_foreign(const char *name, size_t n, const char **servers);
+/* The same for a name of several letters behind one dash, as -ngl. */
+const char *weft_option_foreign_short(const char *name, const char **servers);
+/* The index-th row of the table of other servers' options; NULL: there are no more. *here: as above. */
+const char *weft_option_foreign_at(size_t index, const char **here);
+/* Fails with one line: name[0 .. n) is no option of the command, and what was meant. where: words before the
+ * line, as the place in a file; given: the word as it was written. */
+weft_status weft_option_unknown(const weft_option_table *more, unsigned command, const char *where, const char *given,
+                                const char *name, size_t n, weft_error *error);
+
+#endif
