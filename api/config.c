@@ -197,7 +197,7 @@ static const weft_option product_rows[] = {
     {"trace", 0, OUTPUT, GENERATE, TEXT(trace), "FILE", "one JSON object per denoise step"},
     {"output", 'o', OUTPUT, TRACE, TEXT(output), "FILE", "where the result goes"},
     {"json", 0, OUTPUT, ALL, FLAG(json), NULL, "print JSON"},
-    {"quiet", 'q', OUTPUT, ALL, FLAG(quiet), NULL, "no progress bars"},
+    {"quiet", 'q', OUTPUT, ALL, FLAG(quiet), NULL, "no progress bars; serve says one line"},
     {"verbose", 'v', OUTPUT, ALL, FLAG(verbose), NULL, "say more on standard error"},
     {"version", 0, OUTPUT, ALL, FLAG(version), NULL, "print the version"},
     {"help", 'h', OUTPUT, ALL, FLAG(help), NULL, "this text"},

@@ -188,12 +188,16 @@ weft_status devices_open(const weft_open_options *options, weft_devices *devices
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
     weft_device_config config = config_of(options, devices, n, index[i], devices->weights_bytes_max[i]);
     if (i > 0) config.backend = weft_device_get_info(devices->device[0])->backend; /* the first one may have chosen */
-    status = weft_device_open(&config, &devices->device[i], error);
+    weft_error said = {{0}};
+    status = weft_device_open(&config, &devices->device[i], &said);
     if (status == WEFT_OK) devices->n = i + 1;
+    if (status != WEFT_OK) (void)weft_fail(error, status, "%s", said.text);
+    if (i == 0) devices->why = said;
   }
   const weft_device_info *info[WEFT_DEVICES_MAX];
   for (uint32_t i = 0; i < devices->n; i++) info[i] = weft_device_get_info(devices->device[i]);
   if (status == WEFT_OK && devices->replicas) status = devices_check_kinds(info, devices->n, error);
+  if (options->backend != NULL) (void)weft_fail(&devices->why, WEFT_OK, "--backend names it");
   devices->no_peer = options->no_peer_access;
   if (status == WEFT_OK) find_links(devices);
   return status;

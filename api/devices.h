@@ -16,6 +16,7 @@
 typedef struct weft_devices {
   weft_device *device[WEFT_DEVICES_MAX];
   uint32_t n;
+  weft_error why;                 /* one clause: why device 0 is of its backend */
   double ratio[WEFT_DEVICES_MAX]; /* of layers */
   bool has_ratio;
   bool by_tensor;               /* every device has a shard of each model (model/shards.h) */

@@ -54,11 +54,15 @@ static const backend backends[] = {
 weft_status device_open_best(const device_openers *openers, const weft_device_config *config, weft_device **out,
                              weft_error *error) {
   weft_error why = {{0}};
-  if (openers->has_card()) {
-    if (openers->card(config, out, &why) == WEFT_OK) return WEFT_OK;
+  if (!openers->has_card()) {
+    (void)weft_fail(&why, WEFT_OK, "no NVIDIA driver is visible here");
+  } else if (openers->card(config, out, &why) == WEFT_OK) {
+    return weft_fail(error, WEFT_OK, "there is a card");
+  } else {
     weft_log(WEFT_LOG_WARN, "%s; using the cpu", why.text);
   }
-  return openers->cpu(config, out, error);
+  weft_status status = openers->cpu(config, out, error);
+  return status == WEFT_OK ? weft_fail(error, WEFT_OK, "%s", why.text) : status;
 }
 
 static weft_status open_named(const weft_device_config *config, weft_device **out, weft_error *error) {

@@ -112,7 +112,7 @@ bool cuda_has_driver(void);
 /* A line about the kernel sets of libweft-cuda.so, or why it is not there. Needs no driver and no card. */
 void cuda_module_describe(char *out, size_t n);
 /* How a config that names no backend is opened: a card where the machine has one. If it cannot be used, a warning says
- * why, and the cpu serves. */
+ * why, and the cpu serves. On success *error has the reason for the choice. */
 typedef struct device_openers {
   bool (*has_card)(void);
   weft_status (*card)(const weft_device_config *config, weft_device **out, weft_error *error);

@@ -211,9 +211,9 @@ static int read_port(int fd, uint16_t *port) {
 }
 
 int weft_child_start(weft_child *child, const char *const *args) {
-  const char *argv[ARGS_MAX + 8] = {"weft",   "serve",    "--port",   "0",
-                                    "--json", "--config", "/dev/null"}; /* no file of the user's */
-  uint32_t n = 7;
+  const char *argv[ARGS_MAX + 8] = {"weft",   "serve",   "--port",   "0",
+                                    "--json", "--quiet", "--config", "/dev/null"}; /* no file of the user's */
+  uint32_t n = 8;
   for (uint32_t i = 0; args[i] != NULL && n < ARGS_MAX; i++) argv[n++] = args[i];
   int pipe_fd[2];
   posix_spawn_file_actions_t actions;

@@ -35,7 +35,7 @@ typedef struct weft_child {
   uint16_t port;
 } weft_child;
 
-/* Starts this program again as `serve ARGS... --port 0 --json` and waits until it listens. args ends with NULL.
+/* Starts this program again as `serve ARGS... --port 0 --json --quiet` and waits until it listens. args ends with NULL.
  * 0, or -1 after one line. */
 int weft_child_start(weft_child *child, const char *const *args);
 /* SIGTERM, then waits. Returns its exit code, or -1. */

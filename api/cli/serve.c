@@ -10,6 +10,8 @@
 #include <unistd.h>
 
 #include "api/cli/cli.h"
+#include "api/cli/notify.h"
+#include "api/cli/start_lines.h"
 #include "api/http/tls.h"
 #include "api/json.h"
 #include "api/server/descriptors.h"
@@ -61,43 +63,44 @@ static bool wait_idle(weft_server *server, uint64_t ms) {
   return false;
 }
 
-static bool is_unix(const weft_config *config) {
-  return strncmp(config->host, "unix:", 5) == 0;
-}
-
-/* to: where standard error was before the log took its place. */
-static void say_where(const weft_config *config, const weft_runtime *rt, uint32_t port, int to) {
-  const char *host = config->host;
-  const char *left = strchr(host, ':') != NULL ? "[" : "", *right = *left != 0 ? "]" : "";
-  weft_text names = {0}, line = {0}, url = {0};
-  if (is_unix(config)) {
-    weft_text_printf(&url, "%s%s", host, config->tls_cert == NULL ? "" : ", in TLS");
-  } else {
-    weft_text_printf(&url, "%s://%s%s%s:%u", config->tls_cert == NULL ? "http" : "https", left, host, right, port);
-  }
+/* The object of --json. */
+static void print_where(const weft_config *config, const weft_runtime *rt, uint32_t port, weft_text *names) {
+  weft_text line = {0};
   weft_text_puts(&line, "{\"port\":");
   weft_text_printf(&line, "%u,\"host\":", port);
-  weft_json_words(&line, host);
+  weft_json_words(&line, config->host);
   weft_text_puts(&line, ",\"models\":[");
   for (uint32_t i = 0; i < weft_n_models(rt); i++) {
     const char *name = weft_model_at(rt, i).name;
-    weft_text_printf(&names, i == 0 ? "%s" : ", %s", name);
+    weft_text_printf(names, i == 0 ? "%s" : ", %s", name);
     if (i > 0) weft_text_puts(&line, ",");
     weft_json_words(&line, name);
   }
   weft_text_puts(&line, "]}\n");
-  bool good = weft_text_status(&names) == WEFT_OK && weft_text_status(&line) == WEFT_OK;
-  if (good && weft_text_status(&url) == WEFT_OK) {
-    weft_cli_say(to, "serving %s on %s", names.bytes, url.bytes);
-    if (config->config_read != NULL) weft_cli_say(to, "options from %s", config->config_read);
-    if (config->json) {
-      (void)fputs(line.bytes, stdout);
-      (void)fflush(stdout); /* a reader that left is no reason to stop */
-    }
+  if (config->json && weft_text_status(&line) == WEFT_OK) {
+    (void)fputs(line.bytes, stdout);
+    (void)fflush(stdout); /* a reader that left is no reason to stop */
   }
-  weft_text_free(&names);
   weft_text_free(&line);
+}
+
+/* to: where standard error was before the log took its place. */
+static void say_where(const weft_config *config, const weft_runtime *rt, const weft_server *server, int to) {
+  weft_text names = {0}, url = {0}, facts = {0};
+  uint32_t port = weft_server_port(server);
+  print_where(config, rt, port, &names);
+  start_print_url(config, port, &url);
+  if (weft_text_status(&names) == WEFT_OK && weft_text_status(&url) == WEFT_OK) {
+    weft_cli_say(to, "serving %s on %s", names.bytes, url.bytes);
+    start_print_facts(config, rt, url.bytes, !weft_server_is_loopback(server), &facts);
+  }
+  char *save = NULL;
+  bool told = !config->quiet && weft_text_status(&facts) == WEFT_OK && facts.bytes != NULL;
+  for (char *line = told ? strtok_r(facts.bytes, "\n", &save) : NULL; line != NULL; line = strtok_r(NULL, "\n", &save))
+    weft_cli_say(to, "%s", line);
+  weft_text_free(&names);
   weft_text_free(&url);
+  weft_text_free(&facts);
 }
 
 static void say_what_is_open(const weft_config *config, uint32_t port, int to) {
@@ -176,13 +179,26 @@ static void reload_files(weft_server *server, const read_again *files, workplace
   }
 }
 
+/* A manager that is not there, or does not listen, is no reason to stop; who waits for READY=1 will say so. */
+static void tell_manager(const char *lines) {
+  if (notify_send(lines) < 0)
+    weft_log(WEFT_LOG_WARN, "NOTIFY_SOCKET: the service manager could not be told '%s'", lines);
+}
+
 static void serve_until_signal(const weft_config *config, weft_server *server, const read_again *files,
                                workplace *place) {
+  tell_manager("READY=1");
   for (int number = 0; number != SIGTERM && number != SIGINT; number = wait_signal(-1)) {
-    if (number == SIGHUP) reload_files(server, files, place);
+    if (number != SIGHUP) continue;
+    (void)notify_reloading(); /* READY=1 says when it is over */
+    reload_files(server, files, place);
+    tell_manager("READY=1");
   }
-  weft_log(WEFT_LOG_INFO, "draining: at most %u s; a second signal cancels what is running", config->drain_seconds);
+  tell_manager("STOPPING=1");
   weft_server_drain(server);
+  if (weft_server_idle(server)) return;
+  weft_cli_say(STDERR_FILENO, "draining: what runs has %u s to come to its end; a second Ctrl-C or SIGTERM cancels it",
+               config->drain_seconds);
   bool again = wait_idle(server, (uint64_t)config->drain_seconds * 1000u);
   if (weft_server_idle(server)) return;
   weft_log(WEFT_LOG_WARN, again ? "cancelling what is running" : "the time to drain is up: cancelling what is running");
@@ -252,7 +268,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   if (code == 0) {
     int to = place->log >= 0 ? dup(STDERR_FILENO) : STDERR_FILENO;
     code = enter_workplace(place); /* first, so that no request is logged elsewhere */
-    if (code == 0) say_where(config, rt, weft_server_port(server), to);
+    if (code == 0) say_where(config, rt, server, to);
     if (code == 0 && keys == NULL && !weft_server_is_loopback(server))
       say_what_is_open(config, weft_server_port(server), to);
     if (to > STDERR_FILENO) (void)close(to);

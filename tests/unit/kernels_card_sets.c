@@ -159,12 +159,14 @@ static weft_status open_cpu(const weft_device_config *config, weft_device **out,
   return weft_device_open(&cpu, out, error);
 }
 
-static void expect_backend(const char *name, uint32_t asked) {
+static void expect_backend(const char *name, uint32_t asked, const char *why) {
   static const device_openers openers = {tell_has_card, open_card, open_cpu};
   weft_device_config config = {.n_threads = 1};
   weft_device *device = NULL;
+  weft_error error = {{0}};
   n_cards_asked = 0;
-  assert_int_equal(device_open_best(&openers, &config, &device, NULL), WEFT_OK);
+  assert_int_equal(device_open_best(&openers, &config, &device, &error), WEFT_OK);
+  assert_string_equal(error.text, why);
   assert_string_equal(weft_device_get_info(device)->backend, name);
   assert_int_equal(n_cards_asked, asked);
   weft_device_close(device);
@@ -174,11 +176,11 @@ static void the_cpu_serves_where_the_card_cannot(void **state) {
   (void)state;
   weft_log_set_level((weft_log_level)-1); /* the warning is the point of it, and no fault of this test */
   has_card = false, card_opens = true;
-  expect_backend("cpu", 0);
+  expect_backend("cpu", 0, "no NVIDIA driver is visible here");
   has_card = true;
-  expect_backend("ref", 1);
+  expect_backend("ref", 1, "there is a card");
   card_opens = false;
-  expect_backend("cpu", 1);
+  expect_backend("cpu", 1, "no code for this card");
 }
 
 /* ---- paths ---- */
