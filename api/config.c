@@ -183,6 +183,8 @@ static const weft_option product_rows[] = {
     {"no-page", 0, SERVER, SERVE, FLAG(no_page), NULL, "serve no page at /"},
     {"strict-fields", 0, SERVER, SERVE, FLAG(strict_fields), NULL,
      "refuse requests with a field that the endpoint does not know, instead of naming it in the log"},
+    {"public-metrics", 0, SERVER, SERVE, FLAG(public_metrics), NULL,
+     "/metrics and the load are for everybody, without a key"},
     {"directory", 0, SERVER, SERVE, TEXT(directory), "DIR",
      "work there once all files are open; the log goes to DIR/weft.log"},
     {"body-mib", 0, SERVER, SERVE, U32(body_mib, 8, 1, 1024), "N", "largest request body in MiB"},

@@ -133,7 +133,7 @@ typedef struct weft_config {
   weft_text_list api_key, pin_files, origins;
   uint32_t port, body_mib, connections, drain_seconds;
   bool no_page;
-  bool strict_fields;
+  bool strict_fields, public_metrics;
   /* one generation */
   const char *prompt, *input, *tokens, *system, *mode, *trace;
   weft_text_list stop;

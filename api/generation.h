@@ -3,11 +3,13 @@
 #ifndef WEFT_API_GENERATION_H
 #define WEFT_API_GENERATION_H
 
-#include "api/weft.h"
+#include "api/runtime.h"
 #include "model/text/calls.h"
 
 /* Whether its answer may hold calls of tools, and how they are written in its text. */
 bool weft_generation_calls(const weft_generation *generation, weft_call_form *form);
+/* Whether the model writes what is asked for by diffusion. */
+bool generation_by_canvas(const weft_served_model *model, const weft_generate_params *params);
 /* What was asked for: the one copy (base/asked.h), until the generation is freed. */
 const weft_generate_params *weft_generation_asked(const weft_generation *generation);
 

@@ -625,6 +625,17 @@ const weft_served_model *weft_runtime_model(const weft_runtime *rt, const char *
   return NULL;
 }
 
+weft_cache_size weft_runtime_cache(const weft_runtime *rt, uint32_t model) {
+  const weft_kv_layout *layout = &rt->model[model].layout;
+  weft_cache_size size = {0};
+  for (uint32_t g = 0; g < layout->n_groups; g++) {
+    if (layout->group[g].block_tokens > size.block_tokens) size.block_tokens = layout->group[g].block_tokens;
+  }
+  uint64_t n_tokens = weft_engine_tokens(weft_replicas_at(rt->replicas, 0), model) * rt->n_replicas;
+  size.n_blocks = n_tokens / size.block_tokens;
+  return size;
+}
+
 uint32_t weft_n_models(const weft_runtime *rt) {
   return rt->n_models;
 }

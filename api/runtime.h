@@ -82,6 +82,13 @@ const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const c
 static inline weft_key128 weft_runtime_domain(const weft_runtime *runtime, uint32_t tenant) {
   return (weft_key128){runtime->options.shared_cache ? 0u : tenant + 1u, 0x7765667430303031ull};
 }
+/* The cache of a model as routers count it: tokens of a block, the largest of the model's layer groups, at whose ends
+ * hits end; and how many such blocks of it fill the pools of all replicas while no other model has pages. */
+typedef struct weft_cache_size {
+  uint32_t block_tokens;
+  uint64_t n_blocks;
+} weft_cache_size;
+weft_cache_size weft_runtime_cache(const weft_runtime *runtime, uint32_t model);
 /* A line that names the first replica that broke while the others go on; NULL: there is none. Until weft_close. */
 const char *weft_degraded(const weft_runtime *runtime);
 /* Copies the line of a weft_error to the caller's buffer and returns the status as int. */

@@ -20,7 +20,7 @@ static bool asks_for_tokens(const weft_generate_params *p) {
 }
 
 /* Where the choice is the model's, what is not defined for a canvas decides it. */
-static bool answers_by_canvas(const weft_served_model *m, const weft_generate_params *p) {
+bool generation_by_canvas(const weft_served_model *m, const weft_generate_params *p) {
   bool can = weft_model_get_info(m->model)->canvas_length > 0 && !asks_for_tokens(p);
   return p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && can);
 }
@@ -106,6 +106,7 @@ static weft_status get_grammar(weft_generation *g, const weft_generate_params *p
   const weft_format_ask ask = {p->tenant, kind, is_held_canvas(g), text, n, p->stop_submit, p->stop_self};
   weft_status status = weft_formats_get(g->model->formats, &ask, &g->grammar, &retry_us, error);
   if (status == WEFT_RATE_LIMIT && p->retry_ms != NULL) *p->retry_ms = generation_ms(retry_us);
+  if (status == WEFT_RATE_LIMIT && p->own_limit != NULL) *p->own_limit = true;
   return status;
 }
 
@@ -199,7 +200,7 @@ static void choose_stop_tokens(const weft_generation *g, weft_request_params *ou
 /* Decides what the engine is to do for out->asked. */
 static weft_status prepare_request(weft_generation *g, uint64_t now, weft_request_params *out, weft_error *error) {
   weft_generate_params *asked = &out->asked;
-  g->canvas = answers_by_canvas(g->model, asked);
+  g->canvas = generation_by_canvas(g->model, asked);
   fill_asked(g, asked);
   weft_status status = open_generation(g, asked, error);
   if (status != WEFT_OK) return status;
@@ -291,6 +292,7 @@ static weft_status submit_prompts(submission *s, const weft_generate_params *par
   }
   if (status != WEFT_OK) return status;
   s->request->retry_us = &retry_us;
+  s->request->own_limit = params->own_limit;
   status = weft_replicas_submit_all(s->runtime->replicas, s->request, s->n, s->now, s->handle, error);
   if (params->retry_ms != NULL) *params->retry_ms = generation_ms(retry_us);
   for (uint32_t i = 0; i < s->n && status == WEFT_OK; i++) {

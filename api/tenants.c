@@ -60,18 +60,19 @@ static const weft_counter_row rows[] = {
      AT(charged_us)},
 };
 
+const char *const weft_refused_names[WEFT_REFUSED_KINDS] = {[WEFT_REFUSED_QUEUE] = "queue",
+                                                            [WEFT_REFUSED_TENANT_QUEUE] = "tenant_queue",
+                                                            [WEFT_REFUSED_TOKENS] = "tokens",
+                                                            [WEFT_REFUSED_MEMORY] = "memory"};
+
 static void put_refused(weft_runtime *rt, const weft_tenant_stats *stats, weft_text *out) {
-  static const char *const reasons[] = {[WEFT_REFUSED_QUEUE] = "queue",
-                                        [WEFT_REFUSED_TENANT_QUEUE] = "tenant_queue",
-                                        [WEFT_REFUSED_TOKENS] = "tokens",
-                                        [WEFT_REFUSED_MEMORY] = "memory"};
   weft_prometheus_head(out, "weft_tenant_refused_total", "counter",
                        "Requests refused: the queue of all, its own queue, its tokens per minute, memory of requests.");
   for (uint32_t r = 0; r < WEFT_REFUSED_KINDS; r++) {
     for (uint32_t i = 0; i < rt->options.tenants; i++) {
       weft_text_puts(out, "weft_tenant_refused_total{");
       weft_prometheus_label(out, "tenant", rt->tenant_name[i]);
-      weft_text_printf(out, ",reason=\"%s\"} %llu\n", reasons[r], (unsigned long long)stats[i].n_refused[r]);
+      weft_text_printf(out, ",reason=\"%s\"} %llu\n", weft_refused_names[r], (unsigned long long)stats[i].n_refused[r]);
     }
   }
 }

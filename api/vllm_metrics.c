@@ -4,12 +4,14 @@
 #include <stddef.h>
 
 #include "api/prometheus.h"
+#include "api/tenants.h"
 #include "base/memory.h"
 
 /* One model as the rows below see it. */
 typedef struct model_view {
   weft_request_stats requests;
-  uint32_t n_running, n_waiting;
+  uint32_t n_running, n_waiting, n_deferred;
+  uint64_t n_refused[WEFT_REFUSED_KINDS];
   double usage; /* share of the pool, 0 to 1 */
 } model_view;
 
@@ -105,13 +107,45 @@ static void put_usage(const weft_runtime *rt, const model_view *view, weft_text 
       weft_text_printf(out, "} %.6f\n", view[i].usage);
     }
   }
-  weft_prometheus_head(out, "vllm:cache_config_info", "gauge", "How the KV pool is cut.");
+}
+
+/* Readers multiply the two numbers: their product is how many tokens of the model fill the pools of all replicas. */
+static void put_cache(const weft_runtime *rt, weft_text *out) {
+  weft_prometheus_head(out, "vllm:cache_config_info", "gauge",
+                       "Tokens of a block of the model as cache events tell it, and how many of them fill the pool.");
   for (uint32_t i = 0; i < rt->n_models; i++) {
+    const weft_cache_size size = weft_runtime_cache(rt, i);
     weft_text_puts(out, "vllm:cache_config_info{");
     weft_prometheus_label(out, "model_name", rt->model[i].name);
-    weft_text_printf(out, ",block_size=\"%u\",num_gpu_blocks=\"%u\",page_bytes=\"%llu\"} 1\n",
-                     rt->model[i].layout.group[0].block_tokens, rt->n_replicas * rt->n_pages,
-                     (unsigned long long)rt->page_bytes);
+    weft_text_printf(out, ",block_size=\"%u\",num_gpu_blocks=\"%llu\",page_bytes=\"%llu\"} 1\n", size.block_tokens,
+                     (unsigned long long)size.n_blocks, (unsigned long long)rt->page_bytes);
+  }
+}
+
+static void put_waiting(const weft_runtime *rt, const model_view *view, weft_text *out) {
+  static const char name[] = "vllm:num_requests_waiting_by_reason";
+  weft_prometheus_head(out, name, "gauge",
+                       "Requests waiting: for room (capacity), or for a prefix that another one computes or that comes "
+                       "from the file (deferred).");
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    const uint32_t n[] = {view[i].n_waiting - view[i].n_deferred, view[i].n_deferred};
+    for (int k = 0; k < 2; k++) {
+      weft_text_printf(out, "%s{", name);
+      weft_prometheus_label(out, "model_name", rt->model[i].name);
+      weft_text_printf(out, ",reason=\"%s\"} %u\n", k == 0 ? "capacity" : "deferred", n[k]);
+    }
+  }
+}
+
+static void put_rejected(const weft_runtime *rt, const model_view *view, weft_text *out) {
+  static const char name[] = "vllm:admission_rejections_total";
+  weft_prometheus_head(out, name, "counter", "Requests refused with 429, by the limit that they met.");
+  for (uint32_t i = 0; i < rt->n_models; i++) {
+    for (uint32_t k = 0; k < WEFT_REFUSED_KINDS; k++) {
+      weft_text_printf(out, "%s{", name);
+      weft_prometheus_label(out, "model_name", rt->model[i].name);
+      weft_text_printf(out, ",reason=\"%s\"} %llu\n", weft_refused_names[k], (unsigned long long)view[i].n_refused[k]);
+    }
   }
 }
 
@@ -162,6 +196,8 @@ static void view_model(weft_runtime *rt, const weft_engine_stats *stats, uint32_
   for (uint32_t g = 0; g < rt->model[index].layout.n_groups; g++) n_pinned += usage[g].n_pinned;
   view->n_running = stats->lane[index].n_running;
   view->n_waiting = stats->lane[index].n_waiting;
+  view->n_deferred = stats->lane[index].n_deferred;
+  weft_engine_get_refused(weft_replicas_at(rt->replicas, 0), index, view->n_refused); /* replicas share their places */
   view->usage = stats->pager.n_pages == 0 ? 0.0 : (double)n_pinned / (double)stats->pager.n_pages;
 }
 
@@ -173,6 +209,9 @@ void weft_vllm_metrics(weft_runtime *rt, const weft_engine_stats *stats, weft_te
   put_counters(rt, view, out);
   put_accepted(rt, view, out);
   put_usage(rt, view, out);
+  put_cache(rt, out);
+  put_waiting(rt, view, out);
+  put_rejected(rt, view, out);
   put_finished(rt, view, out);
   for (size_t r = 0; r < sizeof histograms / sizeof *histograms; r++) {
     weft_prometheus_head(out, histograms[r].name, "histogram", histograms[r].help);

@@ -55,6 +55,7 @@ typedef struct weft_generate_params {
   /* Out, may be NULL; only that of the first request of a submission is used. With status 3 or 5: an estimate of the
    * milliseconds after which the submission would be accepted; 0: never. */
   uint32_t *retry_ms;
+  bool *own_limit; /* the same: with these statuses, whether the limit is the tenant's own and not one of all tenants */
   bool (*stop_submit)(void *self); /* asked while formats compile; true: submitting ends with status 6; may be NULL */
   void *stop_self;
 

@@ -121,6 +121,7 @@ const char *weft_engine_check(const weft_engine *e) {
   for (uint32_t i = 0; broken == NULL && i < e->n_lanes; i++) {
     counts n = {0};
     broken = check_running(e, &e->lane[i], &n);
+    if (broken == NULL && n_waiting[i] != e->lane[i].n_deferred) broken = "deferred requests are miscounted";
     if (broken == NULL) broken = check_queues(e, i, &n_waiting[i]);
     if (broken == NULL && n_waiting[i] != e->lane[i].n_waiting) broken = "waiting requests are miscounted";
     n_running += n.n_running;

@@ -478,3 +478,11 @@ void weft_engine_set_drafter(weft_engine *engine, const weft_drafter *drafter, b
 uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_tokens) {
   return weft_fit_room(engine, lane, n_tokens);
 }
+
+uint64_t weft_engine_tokens(const weft_engine *engine, uint32_t lane) {
+  return weft_fit_tokens(engine, lane);
+}
+
+void weft_engine_get_refused(const weft_engine *engine, uint32_t model, uint64_t out[WEFT_REFUSED_KINDS]) {
+  weft_places_get_refused(engine->places, model, out);
+}

@@ -99,6 +99,12 @@ weft_sent_pool weft_engine_get_pool(weft_engine *engine);
 bool weft_engine_can_run(const weft_engine *engine, uint32_t model); /* its device has not failed */
 bool weft_engine_has(const weft_engine *engine, const weft_request *request);
 
+/* Requests of a model that were refused by any of the engines that share their places, by why. */
+void weft_engine_get_refused(const weft_engine *engine, uint32_t model, uint64_t out[WEFT_REFUSED_KINDS]);
+/* How many tokens of one lane fill the pool, in requests as long as its context: what one request of that length holds
+ * is all pages of groups that keep every token, and those of one window or state of the others. Any thread. */
+uint64_t weft_engine_tokens(const weft_engine *engine, uint32_t lane);
+
 /* How many requests of one lane, each growing to n_tokens tokens, can run at once without a preemption while no other
  * request runs: what the pool holds under the rules of admission, at most running_max. Any thread. */
 uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_tokens);

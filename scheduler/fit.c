@@ -25,3 +25,8 @@ uint32_t weft_fit_room(const weft_engine *e, uint32_t lane, uint32_t n_tokens) {
   while (n < e->config.running_max && n * each + last + weft_policy_margin(n, n_pages) <= n_pages) n++;
   return n;
 }
+
+uint64_t weft_fit_tokens(const weft_engine *e, uint32_t lane) {
+  uint32_t context = e->lane[lane].context;
+  return (uint64_t)context * e->config.n_pages / weft_pager_pages_for(e->pager, lane, context, 1);
+}

@@ -10,6 +10,8 @@
 uint32_t weft_fit_pages(const weft_engine *engine, uint32_t lane, uint32_t n_tokens);
 /* Tokens of the longest sequence of the lane that n_pages pages hold while n_rows rows of it are in flight. */
 uint32_t weft_fit_longest(const weft_engine *engine, uint32_t lane, uint32_t n_rows, uint32_t n_pages);
+/* As weft_engine_tokens (engine.h). */
+uint64_t weft_fit_tokens(const weft_engine *engine, uint32_t lane);
 /* As weft_engine_room (engine.h). */
 uint32_t weft_fit_room(const weft_engine *engine, uint32_t lane, uint32_t n_tokens);
 

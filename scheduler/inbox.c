@@ -165,7 +165,10 @@ static weft_status judge_limits(weft_request *const *request, uint32_t n, uint64
                          places->n_live, places->live_max);
     }
   }
-  if (status != WEFT_OK) account->n_refused[shortage->why] += n;
+  if (status != WEFT_OK) {
+    account->n_refused[shortage->why] += n;
+    for (uint32_t i = 0; i < n; i++) places->n_refused[request[i]->lane][shortage->why] += 1;
+  }
   return status;
 }
 

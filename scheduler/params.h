@@ -93,6 +93,8 @@ typedef struct weft_request_params {
   /* Out, may be NULL; only that of the first request of a submission is used. With FULL or RATE_LIMIT: the estimated
    * microseconds until places, tokens and memory suffice; 0: never. */
   uint64_t *retry_us;
+  /* Out, may be NULL; with FULL and RATE_LIMIT: the limit is the tenant's own, not one of all tenants. */
+  bool *own_limit;
   /* What its client asked for, with all numbers filled in; what is derived from it stands above. The request has the
    * one copy that lasts (base/asked.h). Where prompt_logprobs is set, no cached prefix is used. */
   weft_generate_params asked;

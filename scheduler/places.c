@@ -38,3 +38,15 @@ weft_account weft_places_account(weft_places *p, uint32_t tenant) {
   (void)pthread_mutex_unlock(&p->mutex);
   return account;
 }
+
+void weft_places_count_refused(weft_places *p, uint32_t model, weft_refused why, uint32_t n) {
+  (void)pthread_mutex_lock(&p->mutex);
+  p->n_refused[model][why] += n;
+  (void)pthread_mutex_unlock(&p->mutex);
+}
+
+void weft_places_get_refused(weft_places *p, uint32_t model, uint64_t out[WEFT_REFUSED_KINDS]) {
+  (void)pthread_mutex_lock(&p->mutex);
+  memcpy(out, p->n_refused[model], sizeof p->n_refused[model]);
+  (void)pthread_mutex_unlock(&p->mutex);
+}

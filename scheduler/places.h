@@ -20,6 +20,7 @@ typedef struct weft_places {
   uint64_t n_submissions;
   weft_account *account; /* [n_tenants] */
   uint32_t n_tenants;
+  uint64_t n_refused[WEFT_MODELS_MAX][WEFT_REFUSED_KINDS]; /* requests by model, as the accounts count them by tenant */
   weft_budget budget;
 } weft_places;
 
@@ -28,5 +29,8 @@ weft_status weft_places_open(weft_places *places, const weft_engine_config *conf
 void weft_places_close(weft_places *places);
 /* A copy of a tenant's account. */
 weft_account weft_places_account(weft_places *places, uint32_t tenant);
+/* n requests of a model were refused. Any thread. */
+void weft_places_count_refused(weft_places *places, uint32_t model, weft_refused why, uint32_t n);
+void weft_places_get_refused(weft_places *places, uint32_t model, uint64_t out[WEFT_REFUSED_KINDS]);
 
 #endif

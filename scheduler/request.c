@@ -70,6 +70,7 @@ static void copy_params(weft_request *r, const weft_request_params *params, char
   memset(&r->params.asked, 0, offsetof(weft_generate_params, tenant)); /* the client's pointers */
   r->params.sibling = NULL;                                            /* likewise */
   r->params.retry_us = NULL;
+  r->params.own_limit = NULL;
   r->tokens = (int32_t *)(void *)(base + l->tokens);
   memcpy(r->tokens, params->tokens, (size_t)params->n_tokens * sizeof(int32_t));
   r->params.tokens = r->tokens;

@@ -14,6 +14,7 @@ void weft_snapshot_take(weft_engine *e) {
   for (uint32_t i = 0; i < e->n_lanes; i++) {
     e->stats.lane[i].n_running = e->lane[i].n_running;
     e->stats.lane[i].n_waiting = e->lane[i].n_waiting;
+    e->stats.lane[i].n_deferred = e->lane[i].n_deferred;
   }
   (void)pthread_mutex_lock(&e->stats_mutex);
   e->shared_stats = e->stats;

@@ -73,6 +73,7 @@ typedef struct weft_lane {
   weft_link prefilling, leaving;
   uint32_t n_running;   /* requests that hold a slot, leaving ones included */
   uint32_t n_waiting;   /* requests in queues, followers, and those that wait for the file */
+  uint32_t n_deferred;  /* of n_waiting: followers and those that wait for the file */
   uint32_t n_in_flight; /* plans submitted and not landed */
   weft_cost_model cost;
   double used_us;           /* device time; a lane that had nothing to do is raised to turn_us, so it saves up none */

@@ -353,7 +353,10 @@ static weft_status open_all(weft_engine *const *engine, const weft_request_param
     weft_status status = weft_request_open(&p, &size[i], budget, &out[i], error);
     if (status != WEFT_OK) {
       free_all(out, i);
-      if (status == WEFT_FULL) weft_budget_count_refused(budget, p.tenant, n);
+      if (status == WEFT_FULL) {
+        weft_budget_count_refused(budget, p.tenant, n);
+        weft_places_count_refused(engine[0]->places, p.model, WEFT_REFUSED_MEMORY, n);
+      }
       return status;
     }
     out[i]->inbox = &engine[i]->inbox;
@@ -383,6 +386,8 @@ weft_status weft_engines_submit(weft_engine *const *engine, const weft_request_p
     if (status == WEFT_OK) return WEFT_OK;
     free_all(out, n);
   }
+  bool own = shortage.why == WEFT_REFUSED_TENANT_QUEUE || shortage.why == WEFT_REFUSED_TOKENS;
+  if (params->own_limit != NULL) *params->own_limit = own;
   if (params->retry_us != NULL) *params->retry_us = weft_snapshot_retry_us(engine[0], params->tenant, &shortage);
   return status;
 }

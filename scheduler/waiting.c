@@ -54,6 +54,7 @@ void weft_waiting_dequeue(weft_engine *e, weft_request *r) {
     weft_tenants_dequeued(&e->tenants, r);
   } else {
     r->wait.leader = WEFT_SEQ_NONE;
+    e->lane[r->lane].n_deferred -= 1;
   }
 }
 
@@ -64,13 +65,19 @@ static void come_back(weft_engine *e, weft_request *r) {
   weft_waiting_enqueue(e, r);
 }
 
+/* It leaves its queue and still waits, for the leader. */
+static void defer_request(weft_engine *e, weft_request *r, weft_seq leader) {
+  weft_waiting_dequeue(e, r);
+  count_waiting(e, r, 1);
+  r->wait.leader = leader;
+  e->lane[r->lane].n_deferred += 1;
+}
+
 /* ---- followers ------------------------------------------------------------------------------- */
 
 void weft_waiting_follow(weft_engine *e, weft_request *r, weft_seq leader, uint32_t wake_at) {
   weft_followers *f = &e->followers[leader];
-  weft_waiting_dequeue(e, r);
-  count_waiting(e, r, 1); /* it still waits */
-  r->wait.leader = leader;
+  defer_request(e, r, leader);
   r->wait.wake_at = wake_at;
   r->wait.followed_from = weft_pager_n_valid(e->pager, leader);
   if (weft_list_empty(&f->list) || wake_at < f->wake_at) f->wake_at = wake_at;
@@ -119,10 +126,8 @@ bool weft_waiting_may_wait_for_file(const weft_engine *e, const weft_request *r)
 void weft_waiting_for_file(weft_engine *e, weft_request *r, uint32_t n_pages) {
   weft_file_waits *f = &e->file_waits;
   double us = weft_cost_row_us(&e->lane[r->lane].cost) * r->n_tokens;
-  weft_waiting_dequeue(e, r);
-  count_waiting(e, r, 1); /* it still waits */
+  defer_request(e, r, WEFT_LEADER_FILE);
   e->stats.n_file_waits += 1;
-  r->wait.leader = WEFT_LEADER_FILE;
   r->wait.n_file_waits += 1;
   r->wait.file_pages = n_pages;
   f->n_pages += n_pages;

@@ -245,6 +245,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
                                .origins = config->origins.item,
                                .n_origins = config->origins.n,
                                .no_page = config->no_page,
+                               .public_metrics = config->public_metrics,
                                .strict_fields = config->strict_fields};
   weft_runtime *rt = NULL;
   weft_server *server = NULL;

@@ -25,6 +25,7 @@ struct weft_server {
   const char *const *origins;
   uint32_t n_origins;
   bool no_page;
+  bool public_metrics; /* counts of all tenants are for everybody */
   weft_body_rules body_rules;
   weft_responses *responses; /* responses that clients may ask for again */
   uint64_t body_bytes;       /* of one body, at most */

@@ -10,6 +10,9 @@
 /* openai.c */
 void weft_handle_chat(weft_server *server, weft_exchange *x);
 void weft_handle_completions(weft_server *server, weft_exchange *x);
+/* openai_render.c */
+void weft_handle_render_chat(weft_server *server, weft_exchange *x);
+void weft_handle_render_completions(weft_server *server, weft_exchange *x);
 /* anthropic.c */
 void weft_handle_messages(weft_server *server, weft_exchange *x);
 void weft_handle_count_tokens(weft_server *server, weft_exchange *x);

@@ -166,6 +166,14 @@ static weft_status read_stray_mode(weft_gen *gen, const json_t *value, const cha
   REFUSED("detokenize", "answers are text", "true"), \
   REFUSED("prompt_embeds", "prompts are text or token ids", NULL), \
   REFUSED("kv_transfer_params", "keys and values stay on this server", NULL), \
+  MET("stream_reasoning", "thinking is streamed as it comes"), \
+  REFUSED("no_stop_trim", "include_stop_str_in_output keeps the stop string", NULL), \
+  REFUSED("regex", "guided_regex holds an answer to an expression", NULL), \
+  REFUSED("ebnf", "guided_grammar holds an answer to a grammar", NULL), \
+  REFUSED("lora_path", "adapters are not supported", NULL), \
+  REFUSED("return_hidden_states", "answers are text", NULL), \
+  MET("session_params", "equal prefixes are found by themselves"), \
+  {.name = "sampling_seed", .kind = FIELD_SEED, .what = "seed, as SGLang calls it"}, \
   REFUSED("repetition_detection", "answers end by their own ends, stop strings and max_tokens", NULL)
 
 static const field_row chat_rows[] = {
@@ -202,6 +210,7 @@ static const field_row chat_rows[] = {
     REFUSED("thinking_token_budget", "thinking is not cut; max_tokens holds for it, too", "-1"),
     REFUSED("thinking_budget_tokens", "thinking is not cut; max_tokens holds for it, too", "-1"),
     REFUSED("reasoning_budget", "thinking is not cut; max_tokens holds for it, too", "-1"),
+    REFUSED("separate_reasoning", "thinking is given as reasoning_content", "true"),
     REFUSED("include_reasoning", "thinking is given; thinking false asks for none", "true"),
     REFUSED("reasoning_format", "thinking is given as reasoning_content", "\"auto\" \"deepseek\""),
     REFUSED("safe_prompt", "no prompts are added here: send a system message", NULL),
@@ -214,6 +223,7 @@ static const field_row completions_rows[] = {
     LATER("prompt", "text or token ids, one prompt or several"),
     REFUSED("tools", "tools belong to /v1/chat/completions", NULL),
     BOTH_NOT_READ,
+    REFUSED("continue_final_message", "a conversation is continued at /v1/chat/completions", NULL),
     REFUSED("suffix", "filling in before a suffix is not supported", NULL),
     REFUSED("add_special_tokens", "a prompt of token ids has those that it names", "true"),
     REFUSED("input_prefix", "filling in is not supported", NULL),

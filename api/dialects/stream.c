@@ -387,6 +387,7 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
                                   weft_generation **out, weft_refusal *why) {
   const weft_gen *gen = config->gen;
   char line[512];
+  bool own_limit = false;
   uint32_t retry_ms = 0, n = gen->n_prompts * gen->wanted.n_choices;
   submission own = {config, a->exchange};
   for (uint32_t p = 0; p < gen->n_prompts; p++) {
@@ -399,11 +400,13 @@ static weft_status submit_prompts(weft_answer *a, const weft_answer_config *conf
     params[p].stop_self = &own;
   }
   params->retry_ms = &retry_ms;
+  params->own_limit = &own_limit;
   int status = weft_submit_all(config->runtime, params, gen->n_prompts, gen->wanted.n_choices, out, line, sizeof line);
   if (status != 0) {
     (void)weft_refuse_status(why, status, line, atomic_load(config->draining));
     places_name(gen, why);
     why->retry_s = (retry_ms + 999) / 1000;
+    why->own_limit = own_limit;
     return WEFT_E_INVALID;
   }
   a->asked = weft_generation_asked(out[0]);

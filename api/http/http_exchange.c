@@ -141,6 +141,7 @@ void weft_exchange_refuse(weft_exchange *x, const weft_refusal *why) {
   char seconds[16];
   (void)snprintf(seconds, sizeof seconds, "%u", why->retry_s > 0 ? why->retry_s : 1);
   if (why->http == 429) weft_exchange_set_header(x, "Retry-After", seconds);
+  if (why->http == 429) weft_exchange_set_header(x, "X-Limit-Scope", why->own_limit ? "tenant" : "server");
   if (why->http == 503) weft_exchange_set_header(x, "Retry-After", "5");
   weft_log(WEFT_LOG_INFO, "%s: refused: %d: %s", x->id, why->http, why->message);
   weft_exchange_answer(x, why->http, "application/json", &body);

@@ -20,6 +20,7 @@ weft_status weft_refuse(weft_refusal *r, int http, const char *code, const char 
   r->http = http;
   r->code = code;
   r->retry_s = 0;
+  r->own_limit = false;
   (void)snprintf(r->param, sizeof r->param, "%s", param == NULL ? "" : param); /* a cut name is still a hint */
   va_start(list, format);
   (void)vsnprintf(r->message, sizeof r->message, format, list); /* a cut line is still a line */

@@ -17,6 +17,7 @@ typedef struct weft_refusal {
   char param[64];   /* the field at fault, or empty */
   char message[512];
   uint32_t retry_s; /* seconds after which to come again; 0: not known */
+  bool own_limit;   /* of a 429: the limit is the tenant's own, which another server of a fleet has, too */
 } weft_refusal;
 
 /* Fills all fields; param may be NULL. Always returns WEFT_E_INVALID, so that a caller can `return

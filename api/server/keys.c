@@ -241,9 +241,12 @@ static weft_status add_line(weft_keys *keys, const char *line, size_t n, const c
   if (none_again || weft_keys_find(keys, line + key, n_key, &tenant)) {
     return weft_fail(error, WEFT_E_INVALID, "%s:%u: this key is there twice", file, number);
   }
-  if (n_key == 1 && line[key] == '-' && n_name == strlen(WEFT_OPERATOR) &&
-      memcmp(line + name, WEFT_OPERATOR, n_name) == 0) {
-    return weft_fail(error, WEFT_E_INVALID, "%s:%u: who sends no key cannot be the operator", file, number);
+  if (n_key == 1 && line[key] == '-') {
+    static const char *const trusted[] = {WEFT_OPERATOR, WEFT_ROUTER};
+    for (size_t i = 0; i < sizeof trusted / sizeof *trusted; i++) {
+      if (n_name != strlen(trusted[i]) || memcmp(line + name, trusted[i], n_name) != 0) continue;
+      return weft_fail(error, WEFT_E_INVALID, "%s:%u: who sends no key cannot be the %s", file, number, trusted[i]);
+    }
   }
   if (keys->table->n == WEFT_KEYS_MAX)
     return weft_fail(error, WEFT_E_TOO_LARGE, "%s has more than %d keys", file, WEFT_KEYS_MAX);
@@ -368,6 +371,29 @@ const char *weft_keys_tenant(const weft_keys *keys, uint32_t tenant) {
 
 bool weft_keys_is_operator(const weft_keys *keys, uint32_t tenant) {
   return strcmp(weft_keys_tenant(keys, tenant), WEFT_OPERATOR) == 0;
+}
+
+bool weft_keys_is_metrics(const weft_keys *keys, uint32_t tenant) {
+  return strcmp(weft_keys_tenant(keys, tenant), WEFT_METRICS) == 0;
+}
+
+bool weft_keys_is_router(const weft_keys *keys, uint32_t tenant) {
+  return strcmp(weft_keys_tenant(keys, tenant), WEFT_ROUTER) == 0;
+}
+
+bool weft_keys_find_tenant(const weft_keys *keys, const char *name, uint32_t *tenant) {
+  for (uint32_t i = 0; i < keys->n_tenants; i++) {
+    if (strcmp(keys->tenant[i], name) != 0) continue;
+    *tenant = i;
+    return true;
+  }
+  return false;
+}
+
+bool weft_keys_one_asks(const weft_keys *keys) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < keys->n_tenants; i++) n += !weft_keys_is_metrics(keys, i);
+  return n == 1;
 }
 
 bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *tenant) {

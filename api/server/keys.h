@@ -5,7 +5,8 @@
  * key is the tenant of the key `-`, if there is one. Tenants are numbered in the order in which they first appear;
  * several keys may name one tenant. What a tenant may do follows its name, on one of its lines:
  *   KEY TENANT weight=2 class=high running=8 queued=32 tokens-per-minute=60000 blocks=4096
- * The tenant named WEFT_OPERATOR may also do what only the operator may (router.h).
+ * The tenant named WEFT_OPERATOR may also do what only the operator may (router.h). That named WEFT_METRICS may read
+ * counters and what is served, and nothing else. That named WEFT_ROUTER may say for which of the other tenants it asks.
  *
  * Law: whether and where a key matches does not show in the time that a look-up takes; keys are wiped before their
  * memory is given back. Tenants, their order and what they may do are immutable after open; which keys there are
@@ -22,6 +23,8 @@
 enum { WEFT_KEY_BYTES_MAX = 128, WEFT_KEYS_MAX = 4096, WEFT_TENANTS_MAX = 255 };
 
 #define WEFT_OPERATOR  "operator"
+#define WEFT_METRICS   "metrics"
+#define WEFT_ROUTER    "router"
 #define WEFT_EVERYBODY "default" /* also who asks where there are no keys */
 
 typedef struct weft_keys weft_keys;
@@ -45,8 +48,14 @@ uint32_t weft_keys_n_tenants(const weft_keys *keys);
 const weft_tenant_options *weft_keys_options(const weft_keys *keys);
 /* The name of a tenant; borrowed until close. */
 const char *weft_keys_tenant(const weft_keys *keys, uint32_t tenant);
-/* True: this tenant is the operator. */
+/* True: this tenant is the operator, that of metrics, that of routers. */
 bool weft_keys_is_operator(const weft_keys *keys, uint32_t tenant);
+bool weft_keys_is_metrics(const weft_keys *keys, uint32_t tenant);
+bool weft_keys_is_router(const weft_keys *keys, uint32_t tenant);
+/* The number of the tenant of a name. False: there is none. */
+bool weft_keys_find_tenant(const weft_keys *keys, const char *name, uint32_t *tenant);
+/* True: all keys that may ask for answers are of one tenant. */
+bool weft_keys_one_asks(const weft_keys *keys);
 /* The tenant of a key of n bytes. False: the key is not known. Any thread. */
 bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *tenant);
 /* The tenant of clients that send no key. False: they have none, and are refused. */

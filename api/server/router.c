@@ -8,6 +8,8 @@
 const weft_endpoint weft_endpoints[] = {
     {"POST", "/v1/chat/completions", WEFT_ACCESS_TENANT, false, weft_handle_chat},
     {"POST", "/v1/completions", WEFT_ACCESS_TENANT, false, weft_handle_completions},
+    {"POST", "/v1/chat/completions/render", WEFT_ACCESS_TENANT, false, weft_handle_render_chat},
+    {"POST", "/v1/completions/render", WEFT_ACCESS_TENANT, false, weft_handle_render_completions},
     {"POST", "/v1/responses", WEFT_ACCESS_TENANT, false, weft_handle_responses},
     {"GET", "/v1/responses/*", WEFT_ACCESS_TENANT, false, weft_handle_response},
     {"DELETE", "/v1/responses/*", WEFT_ACCESS_TENANT, false, weft_handle_response_delete},
@@ -26,8 +28,8 @@ const weft_endpoint weft_endpoints[] = {
     {"POST", "/api/create", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
     {"POST", "/api/copy", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
     {"DELETE", "/api/delete", WEFT_ACCESS_TENANT, false, weft_handle_ollama_not_here},
-    {"GET", "/v1/models", WEFT_ACCESS_TENANT, true, weft_handle_models},
-    {"GET", "/v1/models/*", WEFT_ACCESS_TENANT, true, weft_handle_model},
+    {"GET", "/v1/models", WEFT_ACCESS_ABOUT, true, weft_handle_models},
+    {"GET", "/v1/models/*", WEFT_ACCESS_ABOUT, true, weft_handle_model},
     {"POST", "/tokenize", WEFT_ACCESS_TENANT, false, weft_handle_tokenize},
     {"GET", "/tokenizer_info", WEFT_ACCESS_TENANT, true, weft_handle_tokenizer_info},
     {"POST", "/detokenize", WEFT_ACCESS_TENANT, false, weft_handle_detokenize},
@@ -40,6 +42,13 @@ const weft_endpoint weft_endpoints[] = {
     {"POST", "/ping", WEFT_ACCESS_OPEN, true, weft_handle_ready},
     {"GET", "/load", WEFT_ACCESS_COUNTS, true, weft_handle_load},
     {"GET", "/metrics", WEFT_ACCESS_COUNTS, true, weft_handle_metrics},
+    {"GET", "/get_load", WEFT_ACCESS_COUNTS, true, weft_handle_loads},
+    {"GET", "/loads", WEFT_ACCESS_COUNTS, true, weft_handle_loads},
+    {"GET", "/v1/loads", WEFT_ACCESS_COUNTS, true, weft_handle_loads},
+    {"GET", "/server_info", WEFT_ACCESS_ABOUT, true, weft_handle_server_info},
+    {"GET", "/get_server_info", WEFT_ACCESS_ABOUT, true, weft_handle_server_info},
+    {"GET", "/model_info", WEFT_ACCESS_ABOUT, true, weft_handle_model_info},
+    {"GET", "/get_model_info", WEFT_ACCESS_ABOUT, true, weft_handle_model_info},
     {"GET", "/version", WEFT_ACCESS_OPEN, true, weft_handle_version},
     {"GET", "/admin/pins", WEFT_ACCESS_OPERATE, true, weft_handle_pins},
     {"POST", "/admin/pins", WEFT_ACCESS_OPERATE, false, weft_handle_pin},
@@ -73,8 +82,8 @@ static bool path_fits(const char *pattern, const char *path) {
 static bool is_for_tenants(const char *path) {
   for (uint32_t i = 0; i < weft_n_endpoints; i++) {
     weft_access access = weft_endpoints[i].access;
-    if ((access == WEFT_ACCESS_OPEN || access == WEFT_ACCESS_TENANT) && path_fits(weft_endpoints[i].path, path))
-      return true;
+    bool every = access == WEFT_ACCESS_OPEN || access == WEFT_ACCESS_TENANT || access == WEFT_ACCESS_ABOUT;
+    if (every && path_fits(weft_endpoints[i].path, path)) return true;
   }
   return false;
 }

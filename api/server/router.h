@@ -13,9 +13,11 @@
 /* Who may ask. Before the semicolon: where the server has API keys; after it: where it has none. */
 typedef enum weft_access {
   WEFT_ACCESS_OPEN,   /* every client, with or without a key */
-  WEFT_ACCESS_TENANT, /* any known key; every client */
-  /* the operator's key, because the answer shows counts of all tenants; or any key where all keys are of one tenant,
-   * which then sees its own counts; every client */
+  WEFT_ACCESS_TENANT, /* any known key but those of metrics; every client */
+  WEFT_ACCESS_ABOUT,  /* any known key; every client */
+  /* the operator's key and those of metrics, because the answer shows counts of all tenants; or any key where all
+   * that may ask are of one tenant, which then sees its own counts; or every client where the operator wants that
+   * (--public-metrics); every client */
   WEFT_ACCESS_COUNTS,
   WEFT_ACCESS_OPERATE /* the operator's key; a program on this machine */
 } weft_access;
@@ -65,6 +67,12 @@ void weft_handle_tokenizer_info(weft_server *server, weft_exchange *x);
 void weft_handle_alive(weft_server *server, weft_exchange *x);
 void weft_handle_ready(weft_server *server, weft_exchange *x);
 void weft_handle_load(weft_server *server, weft_exchange *x);
+/* about.c: what routers ask of a worker */
+void weft_handle_server_info(weft_server *server, weft_exchange *x);
+void weft_handle_model_info(weft_server *server, weft_exchange *x);
+void weft_handle_loads(weft_server *server, weft_exchange *x);
+/* The header of a request that asks for a report of the load, in the answer's head. Any answer; only in begin. */
+void weft_about_load(weft_server *server, weft_exchange *x);
 /* admin.c */
 void weft_handle_pin(weft_server *server, weft_exchange *x);
 void weft_handle_pins(weft_server *server, weft_exchange *x);

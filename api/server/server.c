@@ -40,22 +40,70 @@ static const char *key_of(weft_exchange *x, bool *sent) {
   return strncasecmp(header, scheme, sizeof scheme - 1) == 0 ? header + sizeof scheme - 1 : NULL;
 }
 
+/* What the tenant of a key may ask for. */
+static weft_status check_tenant(const weft_server *s, uint32_t tenant, weft_access access, weft_refusal *why) {
+  bool counts = access == WEFT_ACCESS_COUNTS, about = access == WEFT_ACCESS_ABOUT;
+  if (weft_keys_is_operator(s->keys, tenant)) return WEFT_OK;
+  if (weft_keys_is_metrics(s->keys, tenant)) {
+    if (counts || about) return WEFT_OK;
+    return weft_refuse(why, 403, "metrics_only", NULL, "keys of the tenant `%s` read counters and nothing else",
+                       WEFT_METRICS);
+  }
+  if (access == WEFT_ACCESS_TENANT || about || (counts && weft_keys_one_asks(s->keys))) return WEFT_OK;
+  return weft_refuse(why, 403, "operator_only", NULL, "only the operator may do this: use a key of the tenant `%s`%s",
+                     WEFT_OPERATOR, counts ? ", or of `" WEFT_METRICS "`" : "");
+}
+
+/* The tenant that a router says it asks for; it is trusted. *said is false where it says nothing. */
+static weft_status hear_router(const weft_server *s, weft_exchange *x, bool *said, weft_refusal *why) {
+  static const char *const headers[] = {"X-Tenant-ID", "x-llm-d-inference-fairness-id",
+                                        "x-gateway-inference-fairness-id"};
+  const char *name = NULL;
+  for (size_t i = 0; i < sizeof headers / sizeof *headers && name == NULL; i++) {
+    name = weft_exchange_header(x, headers[i]);
+  }
+  uint32_t tenant = 0;
+  *said = name != NULL && *name != 0;
+  if (!*said) return WEFT_OK;
+  bool plain = weft_keys_find_tenant(s->keys, name, &tenant) && !weft_keys_is_operator(s->keys, tenant) &&
+               !weft_keys_is_metrics(s->keys, tenant);
+  if (!plain) {
+    return weft_refuse(why, 403, "unknown_tenant", NULL,
+                       "a router may not ask for '%.64s': it is no tenant of the keys' file that asks for answers",
+                       name);
+  }
+  weft_exchange_note(x)->tenant = tenant;
+  return WEFT_OK;
+}
+
+/* The key of a router beside that of its client. */
+static weft_status check_router(const weft_server *s, weft_exchange *x, bool *said, weft_refusal *why) {
+  const char *key = weft_exchange_header(x, "X-Router-Key");
+  uint32_t tenant;
+  *said = false;
+  if (key == NULL) return WEFT_OK;
+  if (weft_keys_find(s->keys, key, strlen(key), &tenant) && weft_keys_is_router(s->keys, tenant))
+    return hear_router(s, x, said, why);
+  return weft_refuse(why, 401, "invalid_api_key", NULL, "X-Router-Key is no key of the tenant `%s`", WEFT_ROUTER);
+}
+
 static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access access, weft_refusal *why) {
-  bool sent;
+  bool sent, said;
   const char *key = key_of(x, &sent);
   weft_note *note = weft_exchange_note(x);
-  bool known = !sent && weft_keys_find_none(s->keys, &note->tenant);
+  weft_status status = check_router(s, x, &said, why);
+  if (status != WEFT_OK) return status;
+  bool known = said || (!sent && weft_keys_find_none(s->keys, &note->tenant));
   if (!known && key == NULL) {
     return weft_refuse(why, 401, "missing_api_key", NULL,
                        "an API key is needed: send the header Authorization: Bearer KEY");
   }
   if (!known && !weft_keys_find(s->keys, key, strlen(key), &note->tenant))
     return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
+  if (!said && weft_keys_is_router(s->keys, note->tenant)) status = hear_router(s, x, &said, why);
+  if (status != WEFT_OK) return status;
   note->has_tenant = true;
-  bool own_counts = access == WEFT_ACCESS_COUNTS && weft_keys_n_tenants(s->keys) == 1;
-  if (access == WEFT_ACCESS_TENANT || own_counts || weft_keys_is_operator(s->keys, note->tenant)) return WEFT_OK;
-  return weft_refuse(why, 403, "operator_only", NULL, "only the operator may do this: use a key of the tenant `%s`",
-                     WEFT_OPERATOR);
+  return check_tenant(s, note->tenant, access, why);
 }
 
 /* ---- pages and names ---- */
@@ -135,7 +183,7 @@ static bool came_through(weft_exchange *x) {
 }
 
 static weft_status check_access(const weft_server *s, weft_exchange *x, weft_access access, weft_refusal *why) {
-  if (access == WEFT_ACCESS_OPEN) return WEFT_OK;
+  if (access == WEFT_ACCESS_OPEN || (access == WEFT_ACCESS_COUNTS && s->public_metrics)) return WEFT_OK;
   if (s->keys != NULL) return check_key(s, x, access, why);
   if (access != WEFT_ACCESS_OPERATE) return WEFT_OK;
   if (check_host(s, x, why) != WEFT_OK) return WEFT_E_INVALID; /* also where others may ask */
@@ -179,7 +227,9 @@ static bool begin_exchange(void *self, weft_exchange *x) {
     weft_exchange_refuse(x, &who);
   } else if (preflight) {
     answer_preflight(x);
-  } else if (route == NULL) {
+  } else if (route != NULL) {
+    weft_about_load(s, x);
+  } else {
     if (allow != NULL) weft_exchange_set_header(x, "Allow", allow);
     weft_exchange_refuse(x, &why);
   }
@@ -292,6 +342,7 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
   s->origins = o->origins;
   s->n_origins = o->n_origins;
   s->no_page = o->no_page;
+  s->public_metrics = o->public_metrics;
   s->body_rules.strict_fields = o->strict_fields;
   s->body_rules.json = weft_json_limits(longest_context(runtime));
   uint64_t body = s->body_bytes = (uint64_t)o->body_mib << 20;

@@ -29,6 +29,7 @@ typedef struct weft_server_options {
   const char *const *origins;
   uint32_t n_origins;
   bool no_page;                /* the page at / is not served */
+  bool public_metrics;         /* counters need no key */
   bool strict_fields;          /* fields of bodies that nobody knows are refused, not only named in the log */
   uint64_t (*clock_us)(void);  /* [weft_clock_us] clock of deadlines; tests pass their own */
   uint64_t (*worker_us)(void); /* [the thread's processor time] clock of a worker's work; tests pass their own */

@@ -111,6 +111,7 @@ static void the_newest_gives_way(void **state) {
   talk_answer a = talk_receive(red[5]), b = talk_receive(red[4]);
   assert_int_equal(a.code, 429);
   assert_non_null(strstr(a.body.bytes, "gave its place to another tenant"));
+  assert_string_equal(talk_header(&a, "X-Limit-Scope", seconds, sizeof seconds), "server");
   assert_true(strtoul(talk_header(&a, "Retry-After", seconds, sizeof seconds), NULL, 10) > 0);
   assert_int_equal(b.code, 200);
   json_t *events = talk_events(&b.body);

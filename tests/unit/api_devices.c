@@ -360,7 +360,7 @@ static void test_what_is_said_of_replicas(void **state) {
                                         "weft_replica_steps_total{device=\"3\"} 0",
                                         "weft_pool_pages 256",
                                         "weft_host_pages 128",
-                                        "num_gpu_blocks=\"256\"",
+                                        "vllm:cache_config_info{model_name=\"weft-demo\",block_size=\"32\",",
                                         "weft_well 1"};
   weft_open_options options = demo("0,3");
   weft_runtime *rt;
