@@ -12,6 +12,7 @@
 #include "scheduler/step.h"
 #include "scheduler/thread.h"
 #include "scheduler/waiting.h"
+#include "scheduler/watch.h"
 
 enum {
   TENANTS_MAX = WEFT_OWNER_OPERATOR, /* tenants are owners of the pager below it */
@@ -219,6 +220,7 @@ static weft_status take_memory(weft_engine *e) {
   if (status != WEFT_OK) return status;
   e->claims.tenant = e->tenants.claims;
   status = weft_recorder_open(&e->recorder);
+  if (status == WEFT_OK) status = weft_watch_open(e);
   if (status != WEFT_OK) return status;
   e->shared_usage = weft_alloc((size_t)e->n_lanes * WEFT_GROUPS_MAX, sizeof *e->shared_usage);
   e->requests = weft_alloc(e->n_lanes, sizeof *e->requests);
@@ -253,6 +255,7 @@ static void free_engine(weft_engine *e) {
   weft_waiting_close(e);
   weft_tenants_close(&e->tenants);
   weft_pins_close(&e->pins);
+  weft_watch_close(e);
   weft_free(e->shared_usage);
   weft_free(e->requests);
   weft_free(e->shared_requests);
@@ -387,6 +390,19 @@ void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out) {
   for (uint32_t i = 0; i < engine->n_lanes; i++) add_request_stats(out, &engine->shared_requests[i]);
   (void)pthread_mutex_unlock(&engine->stats_mutex);
   out->request_bytes = weft_budget_held(&engine->places->budget);
+  out->n_views = weft_watch_count(engine);
+}
+
+weft_status weft_engine_open_view(const weft_engine *engine, weft_view *out) {
+  return weft_watch_open_view(engine, out);
+}
+
+void weft_engine_ask_view(weft_engine *engine) {
+  weft_watch_ask(engine);
+}
+
+bool weft_engine_await_view(weft_engine *engine, uint64_t until_us, weft_view *out) {
+  return weft_watch_await(engine, until_us, out);
 }
 
 uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max) {

@@ -21,6 +21,7 @@
 #include "scheduler/recorder.h"
 #include "scheduler/sent_prefixes.h"
 #include "scheduler/stats.h"
+#include "scheduler/view.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -125,6 +126,15 @@ uint64_t weft_engine_request_bytes(const weft_request_params *params, uint32_t a
  * Returns how many were copied. Any thread. */
 uint32_t weft_engine_get_steps(weft_engine *engine, weft_step_record *out, uint32_t max);
 uint32_t weft_engine_get_requests(weft_engine *engine, weft_request_record *out, uint32_t max);
+
+/* What those who watch a server see (view.h); any thread. A view for copies of this engine's, which the caller closes
+ * (weft_view_close). NO_MEMORY. */
+weft_status weft_engine_open_view(const weft_engine *engine, weft_view *out);
+/* Asks for a view: the engine takes it at the end of a turn, soon. */
+void weft_engine_ask_view(weft_engine *engine);
+/* Waits for it, at most until weft_clock_us reaches until_us. False: it is late. Either way *out is the newest view,
+ * which is all zero but for its sizes where there is none. */
+bool weft_engine_await_view(weft_engine *engine, uint64_t until_us, weft_view *out);
 
 /* Another drafter for requests that leave drafts open, and whether there are as many drafts as there can be; to
  * measure. Only while the engine is idle. */

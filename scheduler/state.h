@@ -12,7 +12,7 @@
  *   relief                             starts, where missing blocks come from
  *   lifecycle                          how a request changes state: enter, finish, preempt, leave, break
  *   waiting, pins, copies, snapshot,   queues and followers; pinned prefixes; ends of page copies; counters for other
- *   fit, check                         threads; what the pool holds; the laws, recomputed
+ *   watch, fit, check                  threads, and views; what the pool holds; the laws, recomputed
  *
  * The files that decide change no request's state. What a decision needs of the pager (a pinned prefix, reserved
  * blocks) is taken while it is made, because it changes what fits for the next request of the same plan.
@@ -38,6 +38,7 @@
 #include "scheduler/stats.h"
 #include "scheduler/ready.h"
 #include "scheduler/tenant.h"
+#include "scheduler/view.h"
 
 enum {
   WEFT_STAGES_MAX = 8,                   /* of a runner */
@@ -141,6 +142,7 @@ typedef struct weft_engine {
   weft_request_stats *shared_requests; /* [n_lanes], under stats_mutex */
   weft_forecast shared_forecast;       /* under stats_mutex */
   weft_group_usage *shared_usage;      /* [n_lanes][WEFT_GROUPS_MAX], under stats_mutex */
+  weft_watch watch;                    /* any thread, but for what it says there */
   pthread_t thread;
   bool has_thread; /* start and stop: the caller's thread */
 } weft_engine;

@@ -60,6 +60,7 @@ typedef struct weft_engine_stats {
   uint64_t n_canvases_saved, n_canvases_resumed;                      /* of preempted requests, in mid-canvas */
   uint64_t n_file_waits, n_file_waits_in_vain; /* waits of requests for the file; those after which one computed */
   uint64_t n_prompt_tokens, n_cached_tokens, n_answer_tokens, n_canvases, n_denoise_steps;
+  uint64_t n_views;                          /* taken for those who watch (view.h) */
   uint32_t n_running, n_waiting;             /* now */
   uint32_t n_pins, n_pins_held, n_pin_pages; /* now: declared pins; those in the pool; the pages of these */
   uint64_t n_pins_dropped;                   /* pins let go for a request that lacked blocks */

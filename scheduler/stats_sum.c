@@ -103,6 +103,7 @@ void weft_engine_stats_add(weft_engine_stats *sum, const weft_engine_stats *part
                                         U64(n_canvases_resumed),
                                         U64(n_file_waits),
                                         U64(n_file_waits_in_vain),
+                                        U64(n_views),
                                         U64(n_prompt_tokens),
                                         U64(n_cached_tokens),
                                         U64(n_answer_tokens),

@@ -10,6 +10,7 @@
 #include "scheduler/planner.h"
 #include "scheduler/snapshot.h"
 #include "scheduler/waiting.h"
+#include "scheduler/watch.h"
 
 /* ---- what came from outside ------------------------------------------------------------------ */
 
@@ -320,9 +321,10 @@ weft_status weft_step_turn(weft_engine *e, uint64_t now_us) {
     e->plan_ns += turn_ns - e->runner_ns;
   }
   if (!launched) weft_forecast_idle(&e->forecast);
-  if (!launched && !landed && e->n_changes == n_changes) return WEFT_AGAIN;
-  weft_snapshot_take(e);
-  return WEFT_OK;
+  bool idle = !launched && !landed && e->n_changes == n_changes;
+  if (!idle) weft_snapshot_take(e);
+  weft_watch_turn(e, idle);
+  return idle ? WEFT_AGAIN : WEFT_OK;
 }
 
 void weft_step_end_all(weft_engine *e) {

@@ -20,7 +20,7 @@ done | awk 'NF == 3 && $2 ~ /[A-Z]/ { print $3 }' | sort -u >"$work/defined"
 grep -ohE 'WEFT_API [^;]*\(' api/weft.h | sed -E 's/.*[ *](weft_[a-z0-9_]+)\($/\1/' | sort -u >"$work/exported"
 awk '!/^#/ && NF > 1 { print $1 }' tests/lint/seams.txt | sort -u >"$work/seams"
 git ls-files --cached --others --exclude-standard -- {base,pager,kernels,model,scheduler,api,bench}/'*.c' '*.cu' '*.cuh' \
-  {base,pager,kernels,model,scheduler,api,bench}/'*.h' | grep -v '^tests/' | xargs cat |
+  {base,pager,kernels,model,scheduler,api,bench}/'*.h' api/page/'*.cmake' | grep -v '^tests/' | xargs cat |
   sed -E 's#/\*[^*]*\*/##g; s#//.*##; s#^ \* .*##; s#^/\*.*##' | grep -oE '[A-Za-z_][A-Za-z0-9_]*' | sort | uniq -c |
   awk '{ print $2, $1 }' | sort >"$work/words"
 # A literal function is written once where it is declared and once where it is defined: a third time is a use.
