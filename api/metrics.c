@@ -47,6 +47,7 @@ static const weft_counter_row weft_rows[] = {
     {"weft_step_microseconds_total", "counter", "Time in steps.", AT(step_us)},
     {"weft_plan_microseconds_total", "counter", "Part of it that planned and applied.", AT(plan_us)},
     {"weft_plan_hidden_microseconds_total", "counter", "Part of that while the device had a step.", AT(hidden_us)},
+    {"weft_views_total", "counter", "Copies of what runs and of the pool, made for those who watch.", AT(n_views)},
     {"weft_pool_pages", "gauge", "Pages of the KV pool.", AT(pager.n_pages)},
     {"weft_pool_pages_free", "gauge", "Pages that hold nothing.", AT(pager.n_free)},
     {"weft_pool_pages_cached", "gauge", "Pages with content that nobody holds.", AT(pager.n_cached)},

@@ -2,8 +2,9 @@
 /* The grid: a picture of the pool for who looks on, of bounded size however large the pool is.
  *
  * Law. A cell stands for pages_per_cell pages in a row, the last one for those that are left; it has the state and the
- * payer that most of them have. The pages of a state are like its first one. To look changes nothing in the pager. A scan goes on where it left off, so that it can be spread over several steps; a
- * cell is then as old as the step that looked at it. Nothing is allocated after open. */
+ * payer that most of them have. The pages of a state are like its first one. To look changes nothing in the pager. A
+ * scan goes on where it left off, so that it can be spread over several steps; a cell is then as old as the step that
+ * looked at it. Nothing is allocated after open. */
 #ifndef WEFT_PAGER_GRID_H
 #define WEFT_PAGER_GRID_H
 

@@ -13,7 +13,8 @@
 #include "api/weft.h"
 
 typedef struct weft_server weft_server;
-struct weft_keys; /* api/server/keys.h */
+struct weft_keys;     /* api/server/keys.h */
+struct weft_watchers; /* api/server/watch.h */
 
 enum { WEFT_ENDPOINTS_MAX = 64, WEFT_CODES_MAX = 17 };
 
@@ -27,6 +28,7 @@ struct weft_server {
   bool no_page;
   bool public_metrics; /* counts of all tenants are for everybody */
   weft_body_rules body_rules;
+  struct weft_watchers *watchers;
   weft_responses *responses; /* responses that clients may ask for again */
   uint64_t body_bytes;       /* of one body, at most */
   atomic_bool draining;

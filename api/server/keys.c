@@ -19,6 +19,7 @@ enum { FILE_BYTES_MAX = 4 << 20, NAME_BYTES_MAX = 64, KEY_LINE_MAX = WEFT_KEY_BY
 typedef struct key_row {
   unsigned char bytes[WEFT_KEY_BYTES_MAX];
   uint32_t n, tenant;
+  uint32_t ticket; /* from 1; a key that a reload leaves to its tenant keeps it, and no other key ever gets it */
 } key_row;
 
 /* What a reload changes. It is a struct of its own behind a pointer, so that functions with a const weft_keys can lock
@@ -27,6 +28,7 @@ typedef struct key_table {
   pthread_mutex_t lock;
   key_row *row;
   uint32_t n, capacity;
+  uint32_t n_tickets, n_reloads;
   bool has_none;
   uint32_t none; /* tenant of clients that send no key */
 } key_table;
@@ -223,6 +225,7 @@ static weft_status add_key(key_table *t, const char *key, size_t n_key, uint32_t
   memcpy(row->bytes, key, n_key);
   row->n = (uint32_t)n_key;
   row->tenant = tenant;
+  row->ticket = ++t->n_tickets;
   return WEFT_OK;
 }
 
@@ -236,9 +239,9 @@ static weft_status add_line(weft_keys *keys, const char *line, size_t n, const c
   size_t n_name = word_at(line, n, key + n_key, &name);
   status = check_words(n_key, line + name, n_name, file, number, error);
   if (status != WEFT_OK) return status;
-  uint32_t tenant = 0;
+  uint32_t tenant = 0, ticket;
   bool none_again = n_key == 1 && line[key] == '-' && keys->table->has_none;
-  if (none_again || weft_keys_find(keys, line + key, n_key, &tenant)) {
+  if (none_again || weft_keys_find(keys, line + key, n_key, &tenant, &ticket)) {
     return weft_fail(error, WEFT_E_INVALID, "%s:%u: this key is there twice", file, number);
   }
   if (n_key == 1 && line[key] == '-') {
@@ -396,10 +399,10 @@ bool weft_keys_one_asks(const weft_keys *keys) {
   return n == 1;
 }
 
-bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *tenant) {
+bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *tenant, uint32_t *ticket) {
   key_table *t = keys->table;
   unsigned char padded[WEFT_KEY_BYTES_MAX] = {0};
-  uint32_t found = 0, index = 0;
+  uint32_t found = 0, index = 0, own = 0;
   memcpy(padded, key, n < sizeof padded ? n : sizeof padded);
   (void)pthread_mutex_lock(&t->lock);
   for (uint32_t i = 0; i < t->n; i++) {
@@ -410,11 +413,31 @@ bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *
     uint32_t same = (uint32_t)0 - (uint32_t)(((differs | (0 - differs)) >> 63) ^ 1u);
     found |= same;
     index |= row->tenant & same;
+    own |= row->ticket & same;
   }
   (void)pthread_mutex_unlock(&t->lock);
   explicit_bzero(padded, sizeof padded);
-  if (found != 0) *tenant = index;
-  return found != 0;
+  if (found == 0) return false;
+  *tenant = index;
+  *ticket = own;
+  return true;
+}
+
+bool weft_keys_hold(const weft_keys *keys, uint32_t ticket, uint32_t tenant) {
+  key_table *t = keys->table;
+  (void)pthread_mutex_lock(&t->lock);
+  bool holds = ticket == 0 && t->has_none && t->none == tenant;
+  for (uint32_t i = 0; i < t->n && ticket != 0 && !holds; i++) holds = t->row[i].ticket == ticket;
+  (void)pthread_mutex_unlock(&t->lock);
+  return holds;
+}
+
+uint32_t weft_keys_n_reloads(const weft_keys *keys) {
+  key_table *t = keys->table;
+  (void)pthread_mutex_lock(&t->lock);
+  uint32_t n = t->n_reloads;
+  (void)pthread_mutex_unlock(&t->lock);
+  return n;
 }
 
 bool weft_keys_find_none(const weft_keys *keys, uint32_t *tenant) {
@@ -452,6 +475,21 @@ static weft_status match_tenants(const weft_keys *keys, const weft_keys *fresh, 
   return WEFT_OK;
 }
 
+/* Rows of a key that stays the same tenant's keep their ticket, all others get new ones. */
+static void keep_tickets(const key_table *now, key_table *next) {
+  next->n_tickets = now->n_tickets;
+  for (uint32_t i = 0; i < next->n; i++) {
+    key_row *row = &next->row[i];
+    row->ticket = 0;
+    for (uint32_t k = 0; k < now->n && row->ticket == 0; k++) {
+      const key_row *old = &now->row[k];
+      bool same = old->tenant == row->tenant && old->n == row->n && memcmp(old->bytes, row->bytes, row->n) == 0;
+      if (same) row->ticket = old->ticket;
+    }
+    if (row->ticket == 0) row->ticket = ++next->n_tickets;
+  }
+}
+
 weft_status weft_keys_reload(weft_keys *keys, const weft_keys_source *source, weft_error *error) {
   weft_keys *fresh;
   uint32_t number[WEFT_TENANTS_MAX];
@@ -462,10 +500,13 @@ weft_status weft_keys_reload(weft_keys *keys, const weft_keys_source *source, we
     key_table *now = keys->table, *next = fresh->table;
     for (uint32_t i = 0; i < next->n; i++) next->row[i].tenant = number[next->row[i].tenant];
     if (next->has_none) next->none = number[next->none];
+    keep_tickets(now, next);
     (void)pthread_mutex_lock(&now->lock);
     key_table old = *now;
     now->row = next->row;
     now->n = next->n;
+    now->n_tickets = next->n_tickets;
+    now->n_reloads += 1;
     now->capacity = next->capacity;
     now->has_none = next->has_none;
     now->none = next->none;

@@ -56,9 +56,13 @@ bool weft_keys_is_router(const weft_keys *keys, uint32_t tenant);
 bool weft_keys_find_tenant(const weft_keys *keys, const char *name, uint32_t *tenant);
 /* True: all keys that may ask for answers are of one tenant. */
 bool weft_keys_one_asks(const weft_keys *keys);
-/* The tenant of a key of n bytes. False: the key is not known. Any thread. */
-bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *tenant);
-/* The tenant of clients that send no key. False: they have none, and are refused. */
+/* The tenant of a key of n bytes, and its ticket, which stands for the key in weft_keys_hold. False: the key is not
+ * known. Any thread, as all below. */
+bool weft_keys_find(const weft_keys *keys, const char *key, size_t n, uint32_t *tenant, uint32_t *ticket);
+/* The tenant of clients that send no key, whose ticket is 0. False: they have none, and are refused. */
 bool weft_keys_find_none(const weft_keys *keys, uint32_t *tenant);
+/* Whether the key that had this ticket still leads to the tenant. */
+bool weft_keys_hold(const weft_keys *keys, uint32_t ticket, uint32_t tenant);
+uint32_t weft_keys_n_reloads(const weft_keys *keys); /* while it stays, no key was taken away */
 
 #endif

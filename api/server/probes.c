@@ -6,7 +6,7 @@
  * so: whoever starts it again chooses when. */
 #include "api/json.h"
 #include "api/runtime.h"
-#include "api/server/router.h"
+#include "api/server/watch.h"
 
 enum { READY = 1 };
 
@@ -36,7 +36,8 @@ void weft_handle_ready(weft_server *s, weft_exchange *x) {
 
 void weft_handle_load(weft_server *s, weft_exchange *x) {
   weft_text body = {0};
-  uint32_t n = weft_http_active(s->http); /* this question is one of them */
-  weft_text_printf(&body, "{\"server_load\":%u}", n > 0 ? n - 1 : 0);
+  /* this question is one of them, and who looks on is no load */
+  uint32_t n = weft_http_active(s->http), n_others = 1 + weft_watchers_count(s->watchers);
+  weft_text_printf(&body, "{\"server_load\":%u}", n > n_others ? n - n_others : 0);
   weft_exchange_answer(x, 200, "application/json", &body);
 }

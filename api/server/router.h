@@ -63,6 +63,9 @@ void weft_handle_root(weft_server *server, weft_exchange *x);
 void weft_handle_page_file(weft_server *server, weft_exchange *x);
 /* tokenizer_info.c */
 void weft_handle_tokenizer_info(weft_server *server, weft_exchange *x);
+/* watch.c */
+void weft_handle_stats(weft_server *server, weft_exchange *x);
+void weft_handle_stats_stream(weft_server *server, weft_exchange *x);
 /* probes.c */
 void weft_handle_alive(weft_server *server, weft_exchange *x);
 void weft_handle_ready(weft_server *server, weft_exchange *x);

@@ -10,6 +10,7 @@
 #include "api/server/page.h"
 #include "api/server/request_log.h"
 #include "api/server/router.h"
+#include "api/server/watch.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -82,7 +83,8 @@ static weft_status check_router(const weft_server *s, weft_exchange *x, bool *sa
   uint32_t tenant;
   *said = false;
   if (key == NULL) return WEFT_OK;
-  if (weft_keys_find(s->keys, key, strlen(key), &tenant) && weft_keys_is_router(s->keys, tenant))
+  if (weft_keys_find(s->keys, key, strlen(key), &tenant, &weft_exchange_note(x)->ticket) &&
+      weft_keys_is_router(s->keys, tenant))
     return hear_router(s, x, said, why);
   return weft_refuse(why, 401, "invalid_api_key", NULL, "X-Router-Key is no key of the tenant `%s`", WEFT_ROUTER);
 }
@@ -98,7 +100,7 @@ static weft_status check_key(const weft_server *s, weft_exchange *x, weft_access
     return weft_refuse(why, 401, "missing_api_key", NULL,
                        "an API key is needed: send the header Authorization: Bearer KEY");
   }
-  if (!known && !weft_keys_find(s->keys, key, strlen(key), &note->tenant))
+  if (!known && !weft_keys_find(s->keys, key, strlen(key), &note->tenant, &note->ticket))
     return weft_refuse(why, 401, "invalid_api_key", NULL, "this API key is not known here");
   if (!said && weft_keys_is_router(s->keys, note->tenant)) status = hear_router(s, x, &said, why);
   if (status != WEFT_OK) return status;
@@ -295,6 +297,7 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
   }
   weft_prometheus_head(out, "weft_responses_bytes", "gauge", "Memory of responses that clients may ask for again.");
   weft_text_printf(out, "weft_responses_bytes %llu\n", (unsigned long long)weft_responses_bytes(s->responses));
+  weft_watchers_metrics(s->watchers, out);
   weft_prometheus_head(out, "weft_log_lines_dropped_total", "counter", "Lines of the log that nobody took.");
   weft_text_printf(out, "weft_log_lines_dropped_total %llu\n", (unsigned long long)weft_log_dropped());
   weft_prometheus_head(out, "weft_http_worker_microseconds_total", "counter",
@@ -324,6 +327,12 @@ void weft_server_fill_options(weft_server_options *options) {
   if (options->socket_mode == 0) options->socket_mode = weft_config_mode(config.socket_mode);
   if (options->body_mib == 0) options->body_mib = config.body_mib;
   if (options->connections == 0) options->connections = config.connections;
+}
+
+static void free_server(weft_server *s) {
+  weft_watchers_close(s->watchers);
+  weft_responses_close(s->responses);
+  weft_free(s);
 }
 
 weft_status weft_server_open(const weft_server_options *options, weft_runtime *runtime, weft_server **out,
@@ -369,18 +378,14 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
     for (uint32_t i = 0; i < config.n_tenants; i++) weight[i] = weft_keys_options(o->keys)[i].weight;
   }
   status = weft_responses_open(config.n_tenants, 0, &s->responses);
-  if (status != WEFT_OK) {
-    weft_free(s);
-    return weft_fail(error, status, "no memory for the server");
-  }
-  status = weft_http_open(&config, &s->http, error);
-  if (status != WEFT_OK) {
-    weft_responses_close(s->responses);
-    weft_free(s);
-    return status;
-  }
-  *out = s;
-  return WEFT_OK;
+  if (status != WEFT_OK) (void)weft_fail(error, status, "no memory for the server");
+  if (status == WEFT_OK) status = weft_watchers_open(runtime, o->keys, &s->watchers, error);
+  if (status == WEFT_OK) status = weft_http_open(&config, &s->http, error);
+  if (status == WEFT_OK)
+    *out = s;
+  else
+    free_server(s);
+  return status;
 }
 
 uint32_t weft_server_port(const weft_server *s) {
@@ -419,6 +424,7 @@ bool weft_server_is_loopback(const weft_server *s) {
 
 void weft_server_drain(weft_server *s) {
   atomic_store(&s->draining, true);
+  weft_watchers_drain(s->watchers);
   weft_drain(s->runtime);
 }
 
@@ -434,6 +440,5 @@ void weft_server_close(weft_server *s) {
   if (s == NULL) return;
   atomic_store(&s->draining, true);
   weft_http_close(s->http);
-  weft_responses_close(s->responses);
-  weft_free(s);
+  free_server(s);
 }

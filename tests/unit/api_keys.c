@@ -6,11 +6,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
 #include "api/server/keys.h"
 #include "tests/support/refuse_each.h"
+
+static uint32_t ticket; /* of the key that was found last */
 
 static weft_keys *parse(const char *text) {
   weft_keys *keys;
@@ -21,7 +24,7 @@ static weft_keys *parse(const char *text) {
 
 static bool finds(const weft_keys *keys, const char *key, uint32_t tenant) {
   uint32_t found = 999;
-  return weft_keys_find(keys, key, strlen(key), &found) && found == tenant;
+  return weft_keys_find(keys, key, strlen(key), &found, &ticket) && found == tenant;
 }
 
 static void keys_name_tenants(void **state) {
@@ -42,9 +45,9 @@ static void keys_name_tenants(void **state) {
   uint32_t tenant;
   static const char *const others[] = {"", "k", "k11", "K1", "k1 ", "# comment", "red"};
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
-    assert_false(weft_keys_find(keys, others[i], strlen(others[i]), &tenant));
+    assert_false(weft_keys_find(keys, others[i], strlen(others[i]), &tenant, &ticket));
   }
-  assert_false(weft_keys_find(keys, "k1\0", 3, &tenant)); /* the padding is no part of a key */
+  assert_false(weft_keys_find(keys, "k1\0", 3, &tenant, &ticket)); /* the padding is no part of a key */
   weft_keys_close(keys);
   weft_keys_close(NULL);
 }
@@ -69,7 +72,7 @@ static void lines_say_what_a_tenant_may_do(void **state) {
   assert_int_equal(o[2].priority_class, -1);
   assert_true(weft_keys_find_none(keys, &tenant));
   assert_int_equal(tenant, 2);
-  assert_false(weft_keys_find(keys, "-", 1, &tenant)); /* sent, it is a key nobody has */
+  assert_false(weft_keys_find(keys, "-", 1, &tenant, &ticket)); /* sent, it is a key nobody has */
   weft_keys_close(keys);
   keys = parse("k1 red");
   assert_false(weft_keys_find_none(keys, &tenant));
@@ -83,11 +86,11 @@ static void long_keys_compare_whole(void **state) {
   memset(key, 'x', sizeof key);
   (void)snprintf(text, sizeof text, "%.128s t", key);
   weft_keys *keys = parse(text);
-  assert_true(weft_keys_find(keys, key, 128, &tenant));
-  assert_false(weft_keys_find(keys, key, 127, &tenant));
-  assert_false(weft_keys_find(keys, key, 129, &tenant)); /* the first 128 bytes are equal */
+  assert_true(weft_keys_find(keys, key, 128, &tenant, &ticket));
+  assert_false(weft_keys_find(keys, key, 127, &tenant, &ticket));
+  assert_false(weft_keys_find(keys, key, 129, &tenant, &ticket)); /* the first 128 bytes are equal */
   key[127] = 'y';
-  assert_false(weft_keys_find(keys, key, 128, &tenant));
+  assert_false(weft_keys_find(keys, key, 128, &tenant, &ticket));
   weft_keys_close(keys);
 }
 
@@ -122,9 +125,9 @@ static void marks_and_line_ends(void **state) {
   for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
     uint32_t tenant = 9;
     keys = parse(texts[i]);
-    assert_true(weft_keys_find(keys, "k1", 2, &tenant));
+    assert_true(weft_keys_find(keys, "k1", 2, &tenant, &ticket));
     assert_string_equal(weft_keys_tenant(keys, tenant), "red");
-    assert_true(weft_keys_find(keys, "k2", 2, &tenant));
+    assert_true(weft_keys_find(keys, "k2", 2, &tenant, &ticket));
     assert_string_equal(weft_keys_tenant(keys, tenant), "blue");
     weft_keys_close(keys);
   }
@@ -191,11 +194,61 @@ static void refused_memory_is_an_error(void **state) {
   (void)refuse_each(parse_three, NULL, false);
 }
 
+static uint32_t ticket_of(const weft_keys *keys, const char *key, uint32_t tenant) {
+  assert_true(finds(keys, key, tenant));
+  return ticket;
+}
+
+static void write_keys(const char *path, const char *text) {
+  FILE *file = fopen(path, "wb");
+  assert_non_null(file);
+  assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
+  assert_int_equal(fclose(file), 0);
+}
+
+/* What began with a key learns that it was taken away: also where another key came in its place, or the same one leads
+ * to another tenant now; a key that stays is held whatever else changes. */
+static void tickets_stand_for_keys(void **state) {
+  char path[] = "/tmp/weft-keys-XXXXXX";
+  const weft_keys_source source = {.path = path};
+  weft_error error = {{0}};
+  weft_keys *keys = NULL;
+  (void)state;
+  int fd = mkstemp(path);
+  assert_true(fd >= 0);
+  (void)close(fd);
+  write_keys(path, "k1 red\nk2 blue\nk3 red\n- blue\n");
+  assert_int_equal(weft_keys_open(&source, &keys, &error), WEFT_OK);
+  uint32_t k1 = ticket_of(keys, "k1", 0), k2 = ticket_of(keys, "k2", 1), k3 = ticket_of(keys, "k3", 0);
+  assert_true(k1 != k2 && k2 != k3 && k1 != k3 && k1 != 0 && k2 != 0 && k3 != 0);
+  assert_true(weft_keys_hold(keys, k1, 0) && weft_keys_hold(keys, 0, 1) && !weft_keys_hold(keys, 0, 0));
+  assert_int_equal(weft_keys_n_reloads(keys), 0);
+  write_keys(path, "k4 blue\nk3 red\nk2 red\n- red\n");
+  assert_int_equal(weft_keys_reload(keys, &source, &error), WEFT_OK);
+  assert_int_equal(weft_keys_n_reloads(keys), 1);
+  assert_true(weft_keys_hold(keys, k3, 0));
+  assert_int_equal(ticket_of(keys, "k3", 0), k3);
+  assert_false(weft_keys_hold(keys, k1, 0)); /* gone */
+  assert_false(weft_keys_hold(keys, k2, 1)); /* another tenant's */
+  assert_false(weft_keys_hold(keys, 0, 1));  /* who sends none is another one now */
+  assert_true(weft_keys_hold(keys, 0, 0));
+  write_keys(path, "k1 red\nk3 red\n");
+  assert_int_equal(weft_keys_reload(keys, &source, &error), WEFT_OK);
+  assert_false(weft_keys_hold(keys, k1, 0)); /* it came back: what it began before has ended */
+  assert_true(weft_keys_hold(keys, k3, 0));
+  write_keys(path, "k1 green\n"); /* refused: nothing changes */
+  assert_int_equal(weft_keys_reload(keys, &source, &error), WEFT_E_UNSUPPORTED);
+  assert_true(weft_keys_hold(keys, k3, 0));
+  assert_int_equal(weft_keys_n_reloads(keys), 2);
+  weft_keys_close(keys);
+  (void)unlink(path);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(keys_name_tenants),         cmocka_unit_test(lines_say_what_a_tenant_may_do),
-      cmocka_unit_test(long_keys_compare_whole),   cmocka_unit_test(many_keys),
-      cmocka_unit_test(marks_and_line_ends),       cmocka_unit_test(bad_files_name_the_line),
-      cmocka_unit_test(refused_memory_is_an_error)};
+      cmocka_unit_test(keys_name_tenants),          cmocka_unit_test(lines_say_what_a_tenant_may_do),
+      cmocka_unit_test(long_keys_compare_whole),    cmocka_unit_test(many_keys),
+      cmocka_unit_test(marks_and_line_ends),        cmocka_unit_test(bad_files_name_the_line),
+      cmocka_unit_test(refused_memory_is_an_error), cmocka_unit_test(tickets_stand_for_keys)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
