@@ -80,3 +80,11 @@ bool weft_generation_calls(const weft_generation *g, weft_call_form *form) {
 const weft_generate_params *weft_generation_asked(const weft_generation *g) {
   return g->asked;
 }
+
+weft_status weft_generation_piece(const weft_generation *g, int32_t token, weft_text *out) {
+  return weft_tokenizer_piece(g->model->tokenizer, token, true, out);
+}
+
+bool weft_generation_ends_with(const weft_generation *g, int32_t token) {
+  return weft_tokenizer_is_eog(g->model->tokenizer, token);
+}

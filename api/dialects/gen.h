@@ -43,6 +43,7 @@ typedef struct weft_wanted {
   uint32_t n_choices; /* answers that are made of each prompt (best_of) */
   uint32_t n_given;   /* how many of these the client gets, the most likely ones (n) */
   bool stream, include_usage, token_ids;
+  bool canvas_tokens;   /* canvases that are streamed tell of each position */
   bool prompt_logprobs; /* the answer has a list of the prompt's logprobs, with n_prompt_logprobs likely tokens each */
   uint32_t n_prompt_logprobs;
 } weft_wanted;

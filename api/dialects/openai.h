@@ -78,6 +78,10 @@ weft_status weft_openai_echo(weft_gen *gen, weft_openai_kind kind, const json_t 
 weft_status weft_openai_read_prompt_logprobs(weft_gen *gen, const json_t *root, weft_refusal *why);
 void weft_openai_prompt_logprobs(const weft_answer *answer, const weft_choice *choice, weft_pieces *out);
 void weft_openai_prompt_part(const weft_answer *answer, weft_choice *choice, const weft_delta *part);
+/* Writes each position of a canvas as further members of a JSON object (api/dialects/openai_canvas.c). The delta has a
+ * trace. */
+void weft_openai_canvas_tokens(const weft_answer *answer, const weft_choice *choice, const weft_delta *delta,
+                               weft_text *out);
 
 extern const weft_dialect weft_openai_chat, weft_openai_completions;
 

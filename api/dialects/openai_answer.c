@@ -71,6 +71,7 @@ static void put_canvas(const weft_answer *a, const weft_choice *c, const weft_de
     weft_text_puts(out, ",\"token_ids\":");
     weft_json_ids(out, d->tokens, d->n_tokens);
   }
+  if (a->wanted.canvas_tokens) weft_openai_canvas_tokens(a, c, d, out);
   weft_text_puts(out, "}");
   weft_sse_end(out);
 }

@@ -92,7 +92,7 @@ static weft_status read_stray_mode(weft_gen *gen, const json_t *value, const cha
   LATER("echo", "the prompt in front of the answer; only in completions"), \
   LATER("stream", "events in place of one body"), \
   LATER("stream_options", "include_usage"), \
-  LATER("stream_canvas", "an event after every denoise step"), \
+  LATER("stream_canvas", "an event after every denoise step; `\"tokens\"`: with every position in it"), \
   LATER("return_token_ids", "token ids beside the text"), \
   LATER("skip_special_tokens", "false: print control tokens"), \
   LATER("response_format", "format of the answer"), \

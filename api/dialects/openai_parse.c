@@ -200,11 +200,23 @@ weft_status weft_openai_variables(weft_gen *gen, const json_t *root, weft_prompt
   return weft_dialect_variables(gen, kwargs, &prompt->variables, why);
 }
 
+/* true, false or "tokens". */
+static weft_status read_stream_canvas(weft_gen *gen, const json_t *root, weft_refusal *why) {
+  const json_t *value = field_of(root, "stream_canvas");
+  const char *word = json_string_value(value);
+  if (value == NULL) return WEFT_OK;
+  bool tokens = word != NULL && strcmp(word, "tokens") == 0;
+  if (!tokens && !json_is_boolean(value)) return field_wrong(why, "stream_canvas", "true, false or \"tokens\"");
+  gen->params.canvas_deltas = tokens || json_is_true(value);
+  gen->params.trace = gen->wanted.canvas_tokens = tokens;
+  return WEFT_OK;
+}
+
 static weft_status read_stream(weft_gen *gen, const json_t *root, weft_refusal *why) {
   bool special = true;
   weft_status status = field_flag(root, "stream", &gen->wanted.stream, why);
   if (status == WEFT_OK) status = field_flag(root, "return_token_ids", &gen->wanted.token_ids, why);
-  if (status == WEFT_OK) status = field_flag(root, "stream_canvas", &gen->params.canvas_deltas, why);
+  if (status == WEFT_OK) status = read_stream_canvas(gen, root, why);
   if (status == WEFT_OK) status = field_flag(root, "skip_special_tokens", &special, why);
   if (status != WEFT_OK) return status;
   const json_t *options = field_of(root, "stream_options");

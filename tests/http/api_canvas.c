@@ -7,6 +7,8 @@
  *   and nothing after [DONE] text     what is committed for a block is what its last canvas showed (of the last block:
  *            the beginning, where the answer ends inside the canvas), and all of it together is the answer of the same
  *            request without a stream */
+#include <math.h>
+
 #include "tests/support/http_conversation.h"
 
 #define CHAT "/v1/chat/completions"
@@ -159,7 +161,97 @@ static void test_requests(void **state) {
   }
 }
 
+/* ---- every position ---- */
+
+#define BROKEN "\xEF\xBF\xBD"
+
+typedef struct piece_counts {
+  uint32_t n_canvases, n_drawn, n_noise, n_broken, n_moved;
+} piece_counts;
+
+static json_int_t count_null(json_t *list) {
+  json_int_t n = 0;
+  for (size_t i = 0; i < json_array_size(list); i++) n += json_is_null(json_array_get(list, i));
+  return n;
+}
+
+/* What an event says of its positions agrees with what it says of all of them. */
+static void check_positions(json_t *data, piece_counts *n) {
+  static const char *const lists[] = {"pieces", "drawn", "noise", "entropy"};
+  json_t *pieces = at(data, "pieces"), *noise = at(data, "noise");
+  json_int_t end = int_at(data, "end");
+  weft_text joined = {0};
+  double sum = 0;
+  bool broken = false;
+  for (size_t i = 0; i < 4; i++) assert_int_equal(json_array_size(at(data, lists[i])), POSITIONS);
+  assert_int_equal(count_null(noise), int_at(data, "accepted"));
+  assert_in_range(end, 0, POSITIONS);
+  assert_true(int_at(data, "step") < int_at(data, "steps"));
+  for (json_int_t i = 0; i < POSITIONS; i++) {
+    const char *piece = json_string_value(json_array_get(pieces, (size_t)i));
+    const char *random = json_string_value(json_array_get(noise, (size_t)i));
+    assert_non_null(piece);
+    if (i < end) weft_text_puts(&joined, piece);
+    broken = broken || (i < end && strstr(piece, BROKEN) != NULL);
+    n->n_broken += random != NULL && strstr(random, BROKEN) != NULL;
+    sum += json_number_value(json_array_get(at(data, "entropy"), (size_t)i));
+  }
+  if (!broken && strchr(text_at(data, "text"), '<') == NULL && (joined.n == 0 || strchr(joined.bytes, '<') == NULL))
+    assert_string_equal(joined.n == 0 ? "" : joined.bytes, text_at(data, "text"));
+  assert_true(fabs(sum / POSITIONS - json_number_value(at(data, "mean_entropy"))) < 0.001);
+  n->n_canvases += 1;
+  n->n_noise += (uint32_t)(POSITIONS - count_null(noise));
+  n->n_drawn += (uint32_t)(POSITIONS - count_null(at(data, "drawn")));
+  weft_text_free(&joined);
+}
+
+/* The same canvases as without the positions, the same text, and broken bytes only where a token is a part of a
+ * character: hot canvases, whose noise has any token of the vocabulary. */
+static void check_tokens(const char *path, const char *ask) {
+  piece_counts n = {0};
+  char body[1024];
+  (void)snprintf(body, sizeof body, "{%s,\"stream\":true,\"stream_canvas\":true,\"return_token_ids\":true}", ask);
+  json_t *plain = talk_stream(server.port, path, body);
+  (void)snprintf(body, sizeof body, "{%s,\"stream\":true,\"stream_canvas\":\"tokens\",\"return_token_ids\":true}", ask);
+  json_t *events = talk_stream(server.port, path, body);
+  size_t i;
+  json_t *event;
+  assert_int_equal(json_array_size(events), json_array_size(plain));
+  json_array_foreach(events, i, event) {
+    static const char *const same[] = {"choices.0.delta", "choices.0.text", "text",        "block",        "step",
+                                       "accepted",        "stopped",        "temperature", "mean_entropy", "token_ids"};
+    json_t *other = json_array_get(plain, i);
+    assert_string_equal(text_at(event, "event"), text_at(other, "event"));
+    if (json_is_string(at(event, "data"))) continue;
+    for (size_t k = 0; k < sizeof same / sizeof *same; k++)
+      assert_true(json_equal(at(at(event, "data"), same[k]), at(at(other, "data"), same[k])) ||
+                  at(at(event, "data"), same[k]) == at(at(other, "data"), same[k]));
+    if (strcmp(text_at(event, "event"), "replace") != 0) continue;
+    assert_null(at(at(other, "data"), "pieces"));
+    check_positions(at(event, "data"), &n);
+  }
+  assert_true(n.n_canvases > 4);
+  assert_true(n.n_noise > 0 && n.n_drawn > 0 && n.n_broken > 0);
+  json_decref(plain);
+  json_decref(events);
+}
+
+static void test_positions(void **state) {
+#define HOT \
+  "\"max_tokens\":64,\"diffusion\":{\"steps\":8,\"confidence\":0,\"entropy_bound\":0.05,\"t_max\":4,\"t_min\":1}"
+  (void)state;
+  check_tokens(CHAT, TABLE HOT);
+  check_tokens("/v1/completions", "\"prompt\":\"Tom 43 Oslo; Ana 88\",\"mode\":\"diffusion\",\"seed\":3," HOT);
+  /* by no diffusion there are no canvases, whatever is asked of them */
+  json_t *events = talk_stream(server.port, CHAT,
+                               "{\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"mode\":\"autoregressive\","
+                               "\"max_tokens\":4,\"stream\":true,\"stream_canvas\":\"tokens\"}");
+  for (size_t i = 0; i < json_array_size(events); i++)
+    assert_string_equal(text_at(json_array_get(events, i), "event"), "");
+  json_decref(events);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_requests)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_requests), cmocka_unit_test(test_positions)};
   return cmocka_run_group_tests(tests, open_server, close_talk);
 }
