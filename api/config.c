@@ -202,6 +202,10 @@ static const weft_option product_rows[] = {
     {"quiet", 'q', OUTPUT, ALL, FLAG(quiet), NULL, "no progress bars; serve says one line"},
     {"verbose", 'v', OUTPUT, ALL, FLAG(verbose), NULL, "say more on standard error"},
     {"version", 0, OUTPUT, ALL, FLAG(version), NULL, "print the version"},
+    {"log-level", 0, OUTPUT, ALL, TEXT(log_level), "LEVEL",
+     "least lines of the log: error, warning, notice, info or debug [notice, with -v info]"},
+    {"log-format", 0, OUTPUT, ALL, TEXT_OR(log_format, "text"), "HOW",
+     "lines of standard error: text, or json, an object each"},
     {"help", 'h', OUTPUT, ALL, FLAG(help), NULL, "this text"},
 };
 enum { N_PRODUCT_ROWS = sizeof product_rows / sizeof *product_rows };
@@ -569,6 +573,23 @@ bool weft_config_stranger(const weft_option_table *more, uint32_t *at, char *lin
   return false;
 }
 
+static weft_status check_log(const weft_config *config, weft_error *error) {
+  weft_log_level level;
+  weft_log_form form;
+  if (!weft_log_form_of(config->log_format, &form))
+    return weft_fail(error, WEFT_E_INVALID, "--log-format: '%.64s' must be text or json", config->log_format);
+  if (config->log_level == NULL || weft_log_level_of(config->log_level, &level)) return WEFT_OK;
+  return weft_fail(error, WEFT_E_INVALID, "--log-level: '%.64s' must be error, warning, notice, info or debug",
+                   config->log_level);
+}
+
+weft_log_settings weft_config_log(const weft_config *config) {
+  weft_log_settings log = {config->verbose ? WEFT_LOG_INFO : WEFT_LOG_NOTICE, WEFT_LOG_TEXT};
+  (void)weft_log_form_of(config->log_format, &log.form);
+  if (config->log_level != NULL) (void)weft_log_level_of(config->log_level, &log.level);
+  return log;
+}
+
 weft_status weft_config_parse(weft_config *config, const weft_option_table *more, unsigned command, int argc,
                               char **argv, weft_error *error) {
   weft_config_defaults(config, more, command);
@@ -579,6 +600,7 @@ weft_status weft_config_parse(weft_config *config, const weft_option_table *more
   if (status == WEFT_OK) status = parse_arguments(config, more, command, argc, argv, error);
   read_terminal(config);
   uint32_t bits;
+  if (status == WEFT_OK) status = check_log(config, error);
   return status == WEFT_OK ? devices_precision(config->precision, &bits, error) : status;
 }
 

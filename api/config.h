@@ -19,6 +19,7 @@
 #include <stdio.h>
 
 #include "api/weft.h"
+#include "base/log.h"
 #include "base/range.h"
 #include "base/status.h"
 
@@ -128,6 +129,7 @@ typedef struct weft_config {
   uint32_t saved_canvases;
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, no_peer_access, unused_tensors,
       quiet, verbose, json, help, version;
+  const char *log_format, *log_level; /* checked by weft_config_parse */
   /* the server */
   const char *host, *socket_mode, *tls_cert, *tls_key, *api_keys, *directory;
   weft_text_list api_key, pin_files, origins;
@@ -183,6 +185,8 @@ bool weft_config_is_lasting(const weft_option *option);
 /* One line of warning for the next variable WEFT_... of the environment that is the name of no option of any command,
  * from *at on, which begins at 0; false: there are no more. */
 bool weft_config_stranger(const weft_option_table *more, uint32_t *at, char *line, size_t n_line);
+/* Level and form of the log, as the options say. */
+weft_log_settings weft_config_log(const weft_config *config);
 /* Copies what the options say of sampling into params. */
 void weft_config_answer(const weft_config *config, weft_generate_params *params);
 /* Options of weft_open from the configuration. */

@@ -151,9 +151,10 @@ void weft_utf8_repair(const char *bytes, size_t n, weft_text *out) {
   weft_text_append(out, bytes, n);
 }
 
-static bool is_plain(const char *text, size_t n, size_t *n_bytes) {
+bool weft_utf8_plain(const char *bytes, size_t n, size_t *n_bytes, uint32_t *code_point) {
   uint32_t code = 0;
-  *n_bytes = weft_utf8_decode(text, n, &code);
+  *n_bytes = weft_utf8_decode(bytes, n, &code);
+  *code_point = code;
   if (*n_bytes == 0) return false;
   bool separates = code == 0x2028 || code == 0x2029;
   bool directs = (code >= 0x202A && code <= 0x202E) || (code >= 0x2066 && code <= 0x2069); /* reorders what is shown */
@@ -164,7 +165,8 @@ size_t weft_utf8_clean(const char *text, char *out, size_t n_max) {
   enum { ESCAPE_BYTES = 4 };
   size_t n = strlen(text), n_bytes, at = 0;
   for (size_t i = 0; i < n; i += n_bytes) {
-    bool plain = is_plain(text + i, n - i, &n_bytes);
+    uint32_t code;
+    bool plain = weft_utf8_plain(text + i, n - i, &n_bytes, &code);
     if (n_bytes == 0) n_bytes = 1;
     if (at + n_bytes * ESCAPE_BYTES + 1 > n_max) break;
     if (plain) {

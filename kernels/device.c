@@ -102,7 +102,9 @@ weft_status weft_device_open(const weft_device_config *config, weft_device **out
   if (out == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_open: out is NULL");
   *out = NULL;
   static const weft_device_config best = {0};
-  if (config == NULL) config = &best;
+  weft_device_config filled = config == NULL ? best : *config;
+  filled.log = weft_log_get();
+  config = &filled;
   weft_status status = open_named(config, out, error);
   if (status == WEFT_OK) status = check_products(config, *out, error);
   if (status != WEFT_OK && *out != NULL) {

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "base/log.h"
 #include "base/status.h"
 #include "kernels/quant.h"
 
@@ -62,6 +63,7 @@ typedef struct weft_device_config {
                                  it stay in host memory and are copied over at each use: the same bits; with integers
                                  they are refused */
   uint64_t memory_bytes_max;  /* ref, cpu: most memory that alloc and weights take; more is refused [0: no bound] */
+  weft_log_settings log;      /* filled in by weft_device_open: a module has a log of its own */
 } weft_device_config;
 
 /* Counts of steps between graph_begin and graph_end, by how they ran. */

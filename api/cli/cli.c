@@ -8,20 +8,27 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 
-static void say_line(int to, const char *format, va_list list) {
-  char line[1024], clean[2 * sizeof line];
-  (void)vsnprintf(line, sizeof line, format, list); /* a cut line is still a line */
-  (void)weft_utf8_clean(line, clean, sizeof clean);
-  (void)dprintf(to, "weft: %s\n", clean); /* to where nobody may be listening */
+static void say_line(int to, weft_log_level level, const char *format, va_list list) {
+  char text[1024], line[WEFT_LOG_LINE];
+  (void)vsnprintf(text, sizeof text, format, list); /* a cut line is still a line */
+  if (weft_log_get().form == WEFT_LOG_JSON) {
+    const weft_log_event event = {NULL, text, NULL, 0};
+    size_t n = weft_log_write(level, &event, line);
+    (void)!write(to, line, n); /* to where nobody may be listening */
+    return;
+  }
+  (void)weft_utf8_clean(text, line, sizeof line);
+  (void)dprintf(to, "weft: %s\n", line); /* likewise */
 }
 
 int weft_cli_fail(int code, const char *format, ...) {
   va_list list;
   va_start(list, format);
-  say_line(STDERR_FILENO, format, list);
+  say_line(STDERR_FILENO, WEFT_LOG_ERROR, format, list);
   va_end(list);
   return code;
 }
@@ -29,8 +36,19 @@ int weft_cli_fail(int code, const char *format, ...) {
 void weft_cli_say(int to, const char *format, ...) {
   va_list list;
   va_start(list, format);
-  say_line(to, format, list);
+  say_line(to, WEFT_LOG_NOTICE, format, list);
   va_end(list);
+}
+
+void weft_cli_tell_plan(const char *plan) {
+  char text[1024];
+  while (*plan != 0) {
+    size_t n = strcspn(plan, "\n");
+    const weft_log_event event = {"plan", text, NULL, 0};
+    (void)snprintf(text, sizeof text, "%.*s", (int)n, plan);
+    weft_log_tell(WEFT_LOG_INFO, &event);
+    plan += n + (plan[n] != 0);
+  }
 }
 
 int weft_cli_open_code(int status) {
@@ -61,7 +79,7 @@ int weft_cli_open(const weft_config *config, weft_runtime **runtime) {
   char error[512];
   int status = weft_open(&options, runtime, error, sizeof error);
   if (status != 0) return weft_cli_fail(weft_cli_open_code(status), "%s", error);
-  if (config->verbose) (void)fputs(weft_plan(*runtime), stderr);
+  weft_cli_tell_plan(weft_plan(*runtime));
   return 0;
 }
 

@@ -40,11 +40,13 @@ int weft_cli_demo(const weft_config *config);
 int weft_cli_trace(const weft_config *config);
 int weft_cli_top(const weft_config *config);
 
-/* Writes one line to standard error and returns the code. Whatever the words hold it is one line: what would be none is
+/* Writes one line to standard error and returns the code: with --log-format json an object of the log. Whatever the words hold it is one line: what would be none is
  * written as \xNN (weft_utf8_clean). */
 int weft_cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The same line to a descriptor: for news that are no failure. */
 void weft_cli_say(int to, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* A plan (weft_plan) in the log, each line a line of its own. */
+void weft_cli_tell_plan(const char *plan);
 /* The exit code of a status of weft_open: what the machine refuses at start (memory, threads) is LOAD, too. */
 int weft_cli_open_code(int status);
 /* The exit code of a status of weft_submit, and of what comes later. */

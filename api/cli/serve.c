@@ -166,14 +166,14 @@ static void reload_files(weft_server *server, const read_again *files, workplace
   reopen_log(place);
   if (files->keys_path != NULL) {
     if (weft_keys_reload(files->keys, &files->keys_source, &error) == WEFT_OK) {
-      weft_log(WEFT_LOG_WARN, "SIGHUP: the keys of %s are in use now", files->keys_path);
+      weft_log(WEFT_LOG_NOTICE, "SIGHUP: the keys of %s are in use now", files->keys_path);
     } else {
       weft_log(WEFT_LOG_ERROR, "SIGHUP: the old keys stay: %s", error.text);
     }
   }
   if (files->tls_cert == NULL) return;
   if (weft_server_renew(server, files->tls_cert, files->tls_key, &error) == WEFT_OK) {
-    weft_log(WEFT_LOG_WARN, "SIGHUP: new connections are shown the certificate of %s", files->tls_cert);
+    weft_log(WEFT_LOG_NOTICE, "SIGHUP: new connections are shown the certificate of %s", files->tls_cert);
   } else {
     weft_log(WEFT_LOG_ERROR, "SIGHUP: the old certificate stays: %s", error.text);
   }
@@ -211,8 +211,8 @@ static const weft_tenant_options everybody = {.name = WEFT_EVERYBODY};
 static void say_plan(const weft_runtime *rt, const weft_server *server) {
   weft_text more = {0};
   weft_server_plan(server, &more);
-  (void)fputs(weft_plan(rt), stderr);
-  if (weft_text_status(&more) == WEFT_OK) (void)fputs(more.bytes, stderr);
+  weft_cli_tell_plan(weft_plan(rt));
+  if (weft_text_status(&more) == WEFT_OK) weft_cli_tell_plan(more.bytes);
   weft_text_free(&more);
 }
 
@@ -265,7 +265,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   if (code == 0 && (where.connections = fit_connections(where.connections)) == 0) code = WEFT_EXIT_LOAD;
   if (code == 0 && (status = weft_server_open(&where, rt, &server, &error)) != WEFT_OK)
     code = weft_cli_fail(status == WEFT_E_NO_MEMORY ? WEFT_EXIT_LOAD : WEFT_EXIT_USAGE, "%s", error.text);
-  if (code == 0 && config->verbose) say_plan(rt, server);
+  if (code == 0) say_plan(rt, server);
   if (code == 0) {
     int to = place->log >= 0 ? dup(STDERR_FILENO) : STDERR_FILENO;
     code = enter_workplace(place); /* first, so that no request is logged elsewhere */

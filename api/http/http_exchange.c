@@ -143,7 +143,10 @@ void weft_exchange_refuse(weft_exchange *x, const weft_refusal *why) {
   if (why->http == 429) weft_exchange_set_header(x, "Retry-After", seconds);
   if (why->http == 429) weft_exchange_set_header(x, "X-Limit-Scope", why->own_limit ? "tenant" : "server");
   if (why->http == 503) weft_exchange_set_header(x, "Retry-After", "5");
-  weft_log(WEFT_LOG_INFO, "%s: refused: %d: %s", x->id, why->http, why->message);
+  const weft_log_field fields[] = {weft_log_words("id", x->id), weft_log_number("code", (uint64_t)why->http),
+                                   weft_log_words("error", why->code)};
+  const weft_log_event event = {"refused", why->message, fields, 3};
+  weft_log_tell(WEFT_LOG_INFO, &event);
   weft_exchange_answer(x, why->http, "application/json", &body);
 }
 
@@ -293,7 +296,10 @@ void http_put_fault(http_connection *c, const weft_http_fault *fault) {
   weft_text body = {0};
   (void)weft_refuse(&why, fault->code, fault->word, NULL, "%s", fault->message);
   weft_refusal_json(&why, &body);
-  weft_log(WEFT_LOG_INFO, "not a request: %d: %s", fault->code, fault->message);
+  const weft_log_field fields[] = {weft_log_number("code", (uint64_t)fault->code),
+                                   weft_log_words("error", fault->word)};
+  const weft_log_event event = {"no_request", fault->message, fields, 2};
+  weft_log_tell(WEFT_LOG_INFO, &event);
   c->keep_alive = false;
   put_first(c, fault->code);
   weft_text_printf(&c->out, "Content-Type: application/json\r\nContent-Length: %zu\r\n", body.n);

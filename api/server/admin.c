@@ -94,6 +94,12 @@ static weft_status read_pin(const weft_keys *keys, const json_t *root, weft_pref
   return WEFT_OK;
 }
 
+static void tell_pin(uint32_t id, const char *text) {
+  const weft_log_field field = weft_log_number("id", id);
+  const weft_log_event event = {"pin", text, &field, 1};
+  weft_log_tell(WEFT_LOG_INFO, &event);
+}
+
 /* operator: the tenant that computes public prefixes. */
 static weft_status declare_one(weft_runtime *rt, const weft_keys *keys, uint32_t operator, const json_t * root,
                                uint32_t *id, weft_refusal *why) {
@@ -109,7 +115,7 @@ static weft_status declare_one(weft_runtime *rt, const weft_keys *keys, uint32_t
       status = weft_refuse_status(why, code, line, false);
     }
   }
-  if (status == WEFT_OK) weft_log(WEFT_LOG_INFO, "pin %u: %s", *id, p.is_public ? "public" : "of one tenant");
+  if (status == WEFT_OK) tell_pin(*id, p.is_public ? "public" : "of one tenant");
   weft_gen_close(&gen);
   return status;
 }
@@ -223,7 +229,7 @@ void weft_handle_unpin(weft_server *s, weft_exchange *x) {
   }
   weft_text body = {0};
   weft_text_printf(&body, "{\"id\":%u,\"unpinned\":true}", (uint32_t)id);
-  weft_log(WEFT_LOG_INFO, "pin %u: ended by the operator", (uint32_t)id);
+  tell_pin((uint32_t)id, "ended by the operator");
   weft_exchange_answer(x, 200, "application/json", &body);
 }
 

@@ -1,14 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* The line of the log that a request leaves: who asked for what, what it came to and how long it took.
+/* The log's line of a request: who asked, what it came to, where the time went.
  *
- * Law: every request that was read leaves exactly one line, when its last byte is out or its client has left, as words of
- * the form name=value whose order never changes; what a request has not, its line has not. */
+ * Law: each fact is a field of its own (base/log.h), of which those stand there that the request has. */
 #ifndef WEFT_API_SERVER_REQUEST_LOG_H
 #define WEFT_API_SERVER_REQUEST_LOG_H
 
 #include "api/server/router.h"
 
-/* Appends the line. code: 0 when no answer was sent; left: the client did not wait for the end. */
-void weft_request_line(const weft_server *server, weft_exchange *exchange, int code, bool left, weft_text *out);
+/* left: the client went before its answer was complete. Writes nothing where the level is lower. */
+void weft_request_tell(const weft_server *server, weft_exchange *exchange, int code, bool left);
 
 #endif

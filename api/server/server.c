@@ -247,11 +247,7 @@ static void count_exchange(void *self, weft_exchange *x, int code, bool left) {
   weft_server *s = self;
   if (code > 0) atomic_fetch_add(&s->answered[weft_exchange_note(x)->index][code_index(code)], 1);
   if (left) atomic_fetch_add(&s->left, 1);
-  if (!weft_log_wants(WEFT_LOG_INFO)) return;
-  weft_text line = {0};
-  weft_request_line(s, x, code, left, &line);
-  if (weft_text_status(&line) == WEFT_OK) weft_log(WEFT_LOG_INFO, "%s", line.bytes);
-  weft_text_free(&line);
+  weft_request_tell(s, x, code, left);
 }
 
 /* ---- what it counted ---- */

@@ -91,8 +91,8 @@ static int run_command(const weft_manual *manual, const weft_command *command, i
                          "a value of several words in quotes",
                          command->name, word);
   } else {
+    weft_log_set(weft_config_log(&config.product));
     warn_of_strangers();
-    if (config.product.verbose) weft_log_set_level(WEFT_LOG_INFO);
     code = command->run(&config.product);
   }
   weft_config_free(&config.product);

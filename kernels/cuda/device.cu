@@ -547,6 +547,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "backend 'cuda': libweft-cuda.so was built for another version of weft: %s differs", differs);
   }
+  weft_log_set(config->log);
   cuda_device *d = (cuda_device *)weft_alloc(1, sizeof *d);
   if (d == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: the cuda device");
   d->base.calls = &calls;

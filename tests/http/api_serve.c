@@ -357,7 +357,7 @@ static void test_a_line_for_each_request(void **state) {
                          "{\"stream\":true,\"mode\":\"autoregressive\",\"ignore_eos\":true," USER "}"),
              200, "");
   talk_check(talk_ask_as(p.port, "GET", "/a%20code=200", "X-Request-Id: two\r\n", ""), 404, "");
-  read_line_with(p.err, " one POST ", line, sizeof line);
+  read_line_with(p.err, " request: id=one method=POST path=/v1/chat/completions code=200 ", line, sizeof line);
   int year = 0, minute = 0;
   assert_int_equal(sscanf(line, "weft: %4d-%*2d-%*2dT%*2d:%2d:", &year, &minute), 2);
   assert_in_range(year, 2024, 9999);
@@ -366,10 +366,45 @@ static void test_a_line_for_each_request(void **state) {
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
     if (strstr(line, words[i]) == NULL) fail_msg("'%s' lacks '%s'", line, words[i]);
   }
-  read_line_with(p.err, " two: refused: 404: nothing is served", line, sizeof line);
-  read_line_with(p.err, " two GET ", line, sizeof line);
-  assert_non_null(strstr(line, " two GET /a%20code=200 code=404 ms="));
+  read_line_with(p.err, " refused: text=\"nothing is served at ", line, sizeof line);
+  assert_non_null(strstr(line, "\" id=two code=404 error=unknown_url"));
+  read_line_with(p.err, " request: id=two ", line, sizeof line);
+  assert_non_null(strstr(line, " id=two method=GET path=\"/a code=200\" code=404 ms="));
   assert_int_equal(kill(p.pid, SIGTERM), 0);
+  assert_int_equal(await_end(&p), 0);
+}
+
+/* Every line of a server's standard error, from the plan to the drain, is an object that says when and how grave. */
+static void test_every_line_is_an_object(void **state) {
+  char line[4096];
+  uint32_t n_plan = 0, n_requests = 0;
+  (void)state;
+  program p =
+      launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "-v", "--log-format", "json", NULL});
+  read_line(p.out, line, sizeof line);
+  json_t *where = json_loads(line, 0, NULL);
+  p.port = (uint16_t)int_at(where, "port");
+  json_decref(where);
+  talk_check(talk_ask_as(p.port, "GET", "/a%22,%22level%22:%22error%22%20%E2%80%AE", "X-Request-Id: two\r\n", ""), 404,
+             "");
+  assert_int_equal(kill(p.pid, SIGHUP), 0);
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  for (read_line(p.err, line, sizeof line); line[0] != 0; read_line(p.err, line, sizeof line)) {
+    json_t *root = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+    if (root == NULL) fail_msg("no object: %s", line);
+    const char *topic = json_string_value(json_object_get(root, "topic"));
+    if (topic != NULL && strcmp(topic, "plan") == 0) n_plan++;
+    if (topic != NULL && strcmp(topic, "request") == 0) {
+      n_requests++;
+      assert_string_equal(json_string_value(json_object_get(root, "path")), "/a\",\"level\":\"error\" \xe2\x80\xae");
+      assert_string_equal(json_string_value(json_object_get(root, "level")), "info");
+    }
+    if (strlen(json_string_value(json_object_get(root, "time"))) != 24) fail_msg("no time: %s", line);
+    assert_non_null(json_string_value(json_object_get(root, "level")));
+    json_decref(root);
+  }
+  assert_true(n_plan > 5);
+  assert_int_equal(n_requests, 1);
   assert_int_equal(await_end(&p), 0);
 }
 
@@ -639,6 +674,7 @@ int main(void) {
       cmocka_unit_test(test_few_descriptors),
       cmocka_unit_test(test_an_open_host_is_said),
       cmocka_unit_test(test_a_line_for_each_request),
+      cmocka_unit_test(test_every_line_is_an_object),
       cmocka_unit_test(test_a_key_of_the_command_line),
       cmocka_unit_test(test_bad_command_lines),
   };

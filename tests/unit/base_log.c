@@ -101,8 +101,9 @@ static void a_full_pipe_holds_up_nobody(void **state) {
   assert_int_equal(n_lines, 640 - dropped);
   weft_log(WEFT_LOG_WARN, "again");
   (void)take(out, sizeof out);
-  char words[64];
-  (void)snprintf(words, sizeof words, " %d lines of this log were dropped", (int)dropped);
+  char words[128];
+  (void)snprintf(words, sizeof words, " log: text=\"%d lines of this log were dropped: nobody took them\" dropped=%d\n",
+                 (int)dropped, (int)dropped);
   assert_non_null(strstr(out, words));
   assert_non_null(strstr(out, " warning: again\n"));
   weft_log(WEFT_LOG_WARN, "and again");
