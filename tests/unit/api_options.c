@@ -186,7 +186,8 @@ static void a_second_table(void **state) {
   assert_int_equal(weft_config_parse(&w.product, &table, SWIM | WEFT_FOR_ALL, 0, NULL, &error), WEFT_OK);
   assert_int_equal(w.product.rows, 3);
   assert_int_equal(w.depth, 40);
-  static const char *const wanted[] = {"depth", "json", "quiet", "verbose", "version", "help", NULL};
+  static const char *const wanted[] = {"depth",     "json",       "quiet", "verbose", "version",
+                                       "log-level", "log-format", "help",  NULL};
   uint32_t at = 0, n = 0;
   for (const weft_option *o; (o = weft_config_next(&table, DIVE | WEFT_FOR_ALL, &at)) != NULL; n++) {
     assert_non_null(wanted[n]);
