@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: MIT */
 /* The log of the process.
  *
- * Law: a line is a list of fields, each with a name: time (UTC, to the millisecond), level, topic where it has one, text,
- * and those of its topic. One function writes them in either form:
+ * Law: a line is a list of fields, each with a name: time (UTC, to the millisecond), level, topic where it has one,
+ * text, and those of its topic. One function writes them in either form:
  *   weft: 2026-01-31T12:00:00.000Z info: request: code=200 path="/a b"
  *   {"time":"2026-01-31T12:00:00.000Z","level":"info","topic":"request","code":200,"path":"/a b"}
  * Lines go to standard error. The libraries log only what an operator can act on; results of a program never go to the
  * log. The program sets level and form once, when it starts.
  *
  * A line stays one line whatever its fields hold: control characters, characters that change the direction of writing
- * and bytes that are not UTF-8 are written as \xNN, in JSON as \uNNNN, so that nothing a client sent can begin a line or
- * a field of its own or send commands to the operator's terminal. A field that is too long is cut, one for which there
- * is no room left out, and the field `cut` says so. No thread waits for the log: a line that a full pipe cannot take is
- * dropped and counted, and before the next line that can be written stands how many were lost. Any thread may write. */
+ * and bytes that are not UTF-8 are written as \xNN, in JSON as \uNNNN, so that nothing a client sent can begin a line
+ * or a field of its own or send commands to the operator's terminal. A field that is too long is cut, one for which
+ * there is no room left out, and the field `cut` says so. No thread waits for the log: a line that a full pipe cannot
+ * take is dropped and counted, and before the next line that can be written stands how many were lost. Any thread may
+ * write. */
 #ifndef WEFT_BASE_LOG_H
 #define WEFT_BASE_LOG_H
 

@@ -49,8 +49,8 @@ bool weft_utf8_valid(const char *bytes, size_t n, size_t *bad_at);
 size_t weft_utf8_mark(const char *bytes, size_t n);
 /* Appends the bytes, with U+FFFD in the place of every byte that is not part of a well-formed sequence. */
 void weft_utf8_repair(const char *bytes, size_t n, weft_text *out);
-/* The character at bytes: its length (0: it is not UTF-8, or n is 0) and code point. True: it may stand in a line as it is;
- * false for control characters and those that change the direction of writing, or begin a line. */
+/* The character at bytes: its length (0: it is not UTF-8, or n is 0) and code point. True: it may stand in a line as it
+ * is; false for control characters and those that change the direction of writing, or begin a line. */
 bool weft_utf8_plain(const char *bytes, size_t n, size_t *n_bytes, uint32_t *code_point);
 /* Writes a text that ends with a zero byte to out[n_max], and a zero byte behind it: control characters, characters that
  * change the direction of writing and bytes that are not UTF-8 as \xNN, so that it is one line and sends no commands to
