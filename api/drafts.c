@@ -4,36 +4,77 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/memory.h"
 #include "scheduler/draft.h"
 
 /* A step of a card has the same time for some ten rows more than for one; grams of two tokens are often chance, and one
  * of four tells little more than one of three. */
 enum { N_MAX = 8, NGRAM_LEAST = 2, NGRAM_MOST = 4, ROWS_MAX = 2048 };
 
+/* Of a canvas that drafts: its tokens are guesses, so few steps must do. */
+enum { CANVAS_STEPS = 4 };
+
+/* ---- the words of the option -------------------------------------------------------------------- */
+
 /* [MODEL=]HOW: HOW, and the model's name and its length; 0: all. */
 static const char *how_of(const char *word, size_t *n_model) {
-  const char *sign = strrchr(word, '=');
-  *n_model = sign == NULL ? 0 : (size_t)(sign - word);
-  return sign == NULL ? word : sign + 1;
+  size_t n = strcspn(word, "=:");
+  *n_model = word[n] == '=' ? n : 0;
+  return word[n] == '=' ? word + n + 1 : word;
 }
 
-/* off, ngram, asked, shadow; the latter three with :K. */
-static bool read_how(const char *how, weft_served_model *m) {
-  const char *colon = strchr(how, ':');
-  size_t n = colon == NULL ? strlen(how) : (size_t)(colon - how);
-  unsigned long n_max = colon == NULL ? N_MAX : 0;
+static bool is_for(const char *word, size_t n_model, const weft_served_model *m) {
+  return n_model == 0 || (strlen(m->file_name) == n_model && strncmp(word, m->file_name, n_model) == 0);
+}
+
+/* HOW in its parts: kind[:FILE][:K]. */
+typedef struct how_parts {
+  size_t n_kind;
+  const char *file; /* [n_file] */
+  size_t n_file;
+  unsigned long n_max; /* 0: what stands there is no number, or out of range */
+} how_parts;
+
+static unsigned long read_number(const char *digits) {
   char *end = NULL;
-  if (colon != NULL && colon[1] >= '0' && colon[1] <= '9') n_max = strtoul(colon + 1, &end, 10);
-  bool number = colon == NULL || (end != NULL && *end == 0 && n_max >= 1 && n_max <= WEFT_DRAFTS_MAX);
-  bool ngram = n == 5 && strncmp(how, "ngram", n) == 0, asked = n == 5 && strncmp(how, "asked", n) == 0;
-  bool off = colon == NULL && strcmp(how, "off") == 0, shadow = n == 6 && strncmp(how, "shadow", n) == 0;
-  m->has_drafts = !off;
-  m->draft = (weft_draft){.kind = ngram || shadow ? WEFT_DRAFT_NGRAM : WEFT_DRAFT_OFF,
-                          .shadow = shadow,
-                          .n_max = (uint32_t)n_max,
+  unsigned long n = digits[0] >= '0' && digits[0] <= '9' ? strtoul(digits, &end, 10) : 0;
+  return end != NULL && *end == 0 && n <= WEFT_DRAFTS_MAX ? n : 0;
+}
+
+static how_parts split_how(const char *how) {
+  how_parts p = {.n_kind = strcspn(how, ":"), .n_max = N_MAX};
+  const char *rest = how[p.n_kind] == 0 ? NULL : how + p.n_kind + 1, *number = rest;
+  if (rest != NULL && p.n_kind == 5 && strncmp(how, "model", 5) == 0) {
+    number = strrchr(rest, ':');
+    if (number != NULL && (number[1] == 0 || strspn(number + 1, "0123456789") != strlen(number + 1))) number = NULL;
+    p.file = rest;
+    p.n_file = number == NULL ? strlen(rest) : (size_t)(number - rest);
+    if (number != NULL) number += 1;
+  }
+  if (number != NULL) p.n_max = read_number(number);
+  return p;
+}
+
+/* off; and ngram, asked, shadow, canvas, model:FILE, each with :K or without. False: none of these, or no memory. */
+static bool read_how(const char *how, weft_served_model *m) {
+  static const char *const kinds[] = {"off", "ngram", "asked", "shadow", "canvas", "model"};
+  enum { OFF, NGRAM, ASKED, SHADOW, CANVAS, MODEL, N_KINDS };
+  how_parts p = split_how(how);
+  uint32_t kind = 0;
+  while (kind < N_KINDS && (strlen(kinds[kind]) != p.n_kind || strncmp(how, kinds[kind], p.n_kind) != 0)) kind++;
+  bool good = kind < N_KINDS && (kind == OFF ? how[p.n_kind] == 0 : p.n_max > 0) && (kind != MODEL || p.n_file > 0);
+  m->has_drafts = kind != OFF;
+  m->draft_canvas = kind == CANVAS;
+  m->draft = (weft_draft){.kind = kind == NGRAM || kind == SHADOW   ? WEFT_DRAFT_NGRAM
+                                  : kind == CANVAS || kind == MODEL ? WEFT_DRAFT_DEFAULT
+                                                                    : WEFT_DRAFT_OFF,
+                          .shadow = kind == SHADOW,
+                          .n_max = (uint32_t)p.n_max,
                           .ngram_least = NGRAM_LEAST,
                           .ngram_most = NGRAM_MOST};
-  return off || ((ngram || asked || shadow) && number);
+  weft_free(m->draft_file);
+  m->draft_file = good && kind == MODEL ? weft_strndup(p.file, p.n_file) : NULL;
+  return good && (kind != MODEL || m->draft_file != NULL);
 }
 
 weft_status drafts_open(const weft_open_options *o, weft_served_model *m, weft_error *error) {
@@ -42,12 +83,14 @@ weft_status drafts_open(const weft_open_options *o, weft_served_model *m, weft_e
   for (uint32_t i = 0; i < o->n_drafts; i++) {
     size_t n_model;
     const char *how = how_of(o->drafts[i], &n_model);
-    if (n_model > 0 && (strlen(m->file_name) != n_model || strncmp(o->drafts[i], m->file_name, n_model) != 0)) continue;
+    if (!is_for(o->drafts[i], n_model, m)) continue;
     if (!read_how(how, m))
-      return weft_fail(error, WEFT_E_INVALID,
-                       "--draft %s: give off, ngram, ngram:K (K drafts of a step, 1 to %d), asked[:K] for requests "
-                       "that ask for drafts, or shadow[:K] to check them; with MODEL= before it, of one model",
-                       o->drafts[i], WEFT_DRAFTS_MAX);
+      return weft_fail(
+          error, WEFT_E_INVALID,
+          "--draft %s: give off, ngram, ngram:K (K drafts of a step, 1 to %d), model:FILE[:K] for a smaller "
+          "model that drafts, canvas[:K] for a model that drafts for itself by diffusion, asked[:K] for "
+          "n-grams of requests that ask, or shadow[:K] to check them; with MODEL= before it, of one model",
+          o->drafts[i], WEFT_DRAFTS_MAX);
   }
   if (!m->has_drafts || !o->no_deterministic) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID,
@@ -55,19 +98,105 @@ weft_status drafts_open(const weft_open_options *o, weft_served_model *m, weft_e
                    "--no-deterministic or --draft");
 }
 
+/* ---- models that draft --------------------------------------------------------------------------- */
+
+/* The model of the file that drafts for m; UINT32_MAX: it is not open yet. */
+static uint32_t drafter_of(const weft_runtime *rt, const weft_served_model *m) {
+  uint32_t i = 0;
+  while (i < rt->n_models && strcmp(rt->model[i].path, m->draft_file) != 0) i++;
+  return i < rt->n_models ? i : UINT32_MAX;
+}
+
+weft_status drafts_open_files(weft_runtime *rt, weft_error *error) {
+  for (uint32_t i = 0; i < rt->n_served; i++) {
+    const weft_served_model *m = &rt->model[i];
+    if (m->draft_file == NULL || drafter_of(rt, m) != UINT32_MAX) continue;
+    weft_status status = weft_runtime_open_file(rt, m->draft_file, error);
+    if (status != WEFT_OK) return status;
+  }
+  return WEFT_OK;
+}
+
+/* The first token that the two do not have in common; UINT32_MAX: they have all. */
+static weft_status compare_vocabularies(const weft_tokenizer *a, const weft_tokenizer *b, uint32_t *at) {
+  uint32_t n = weft_tokenizer_n_vocab(a), n_other = weft_tokenizer_n_vocab(b);
+  weft_text one = {0}, other = {0};
+  *at = n == n_other ? UINT32_MAX : n < n_other ? n : n_other;
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < n && *at == UINT32_MAX && status == WEFT_OK; i++) {
+    one.n = other.n = 0;
+    status = weft_tokenizer_piece(a, (int32_t)i, true, &one);
+    if (status == WEFT_OK) status = weft_tokenizer_piece(b, (int32_t)i, true, &other);
+    if (one.n != other.n || (one.n > 0 && memcmp(one.bytes, other.bytes, one.n) != 0)) *at = i;
+  }
+  weft_text_free(&one);
+  weft_text_free(&other);
+  return status;
+}
+
+static weft_status check_drafter(const weft_runtime *rt, const weft_served_model *m, weft_error *error) {
+  const weft_model_info *info = weft_model_get_info(m->model);
+  uint32_t at = UINT32_MAX;
+  if (m->draft_canvas && info->canvas_length == 0)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--draft canvas: %s has no canvas: give ngram, or model:FILE for a model that drafts", m->name);
+  if (m->draft_file == NULL) return WEFT_OK;
+  const weft_served_model *drafter = &rt->model[drafter_of(rt, m)];
+  weft_status status = compare_vocabularies(m->tokenizer, drafter->tokenizer, &at);
+  if (status != WEFT_OK) return weft_fail(error, status, "no memory to compare the vocabularies of --draft");
+  if (drafter == m)
+    return weft_fail(error, WEFT_E_INVALID, "--draft model:%s: it would draft for itself", m->draft_file);
+  if (at == UINT32_MAX) return WEFT_OK;
+  return weft_fail(
+      error, WEFT_E_INVALID,
+      "--draft model:%s: it has %u tokens and %s has %u, and token %u is not the same: a model that drafts "
+      "has the same vocabulary; write MODEL=model:FILE where only one of several models has it",
+      m->draft_file, weft_tokenizer_n_vocab(drafter->tokenizer), m->name, weft_tokenizer_n_vocab(m->tokenizer), at);
+}
+
+static model_drafter_lane lane_of(const weft_runtime *rt, uint32_t i) {
+  const weft_served_model *m = &rt->model[i];
+  model_drafter_lane lane = {.drafts = m->draft_canvas || m->draft_file != NULL, .model = i};
+  if (m->draft_file != NULL) lane.model = drafter_of(rt, m);
+  if (!m->draft_canvas) return lane;
+  lane.canvas = m->entropy_bound;
+  lane.canvas.max_steps = CANVAS_STEPS;
+  return lane;
+}
+
+weft_status drafts_start(weft_runtime *rt, weft_error *error) {
+  model_drafter_lane lane[WEFT_MODELS_MAX] = {{0}};
+  bool any = false;
+  uint32_t context = 0;
+  for (uint32_t i = 0; i < rt->n_served; i++) {
+    lane[i] = lane_of(rt, i);
+    any = any || lane[i].drafts;
+    if (rt->model[i].context > context) context = rt->model[i].context;
+  }
+  for (uint32_t r = 0; r < rt->n_replicas && any; r++) {
+    weft_engine *engine = weft_replicas_at(rt->replicas, r);
+    weft_status status =
+        model_drafter_open(engine, lane, rt->n_models, rt->options.running, context, &rt->drafter[r], error);
+    if (status != WEFT_OK) return status;
+    weft_engine_set_drafter(engine, model_drafter_calls(rt->drafter[r]), false);
+  }
+  return WEFT_OK;
+}
+
+/* ---- checks, and what a request gets --------------------------------------------------------------- */
+
 weft_status drafts_check(const weft_runtime *rt, weft_error *error) {
   for (uint32_t i = 0; i < rt->options.n_drafts; i++) {
     size_t n_model;
     const char *word = rt->options.drafts[i];
     (void)how_of(word, &n_model);
     bool known = n_model == 0;
-    for (uint32_t k = 0; k < rt->n_models && !known; k++) {
-      const char *name = rt->model[k].file_name;
-      known = strlen(name) == n_model && strncmp(word, name, n_model) == 0;
-    }
+    for (uint32_t k = 0; k < rt->n_served && !known; k++) known = is_for(word, n_model, &rt->model[k]);
     if (!known) return weft_fail(error, WEFT_E_INVALID, "--draft: no model's file is named '%.*s'", (int)n_model, word);
   }
-  return WEFT_OK;
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < rt->n_served && status == WEFT_OK; i++) status = check_drafter(rt, &rt->model[i], error);
+  return status;
 }
 
 uint32_t drafts_rows_max(const weft_open_options *o, const weft_served_model *m) {
@@ -82,16 +211,23 @@ void drafts_fill(const weft_served_model *m, weft_draft *d) {
     *d = (weft_draft){.kind = WEFT_DRAFT_OFF};
     return;
   }
-  if (d->kind == WEFT_DRAFT_DEFAULT) d->kind = m->draft.kind;
+  bool of_a_model = m->draft.kind == WEFT_DRAFT_DEFAULT, of_ngrams = d->ngram_least + d->ngram_most > 0;
+  if (d->kind == WEFT_DRAFT_DEFAULT || (of_a_model && !of_ngrams)) d->kind = m->draft.kind;
   d->shadow = m->draft.shadow;
   if (d->n_max == 0 || d->n_max > m->draft.n_max) d->n_max = m->draft.n_max;
   if (d->ngram_most == 0) d->ngram_most = d->ngram_least > NGRAM_MOST ? d->ngram_least : NGRAM_MOST;
   if (d->ngram_least == 0) d->ngram_least = d->ngram_most < NGRAM_LEAST ? d->ngram_most : NGRAM_LEAST;
 }
 
-void drafts_print(const weft_served_model *m, weft_text *out) {
+void drafts_print(const weft_runtime *rt, const weft_served_model *m, weft_text *out) {
   if (!m->has_drafts) return;
-  weft_text_printf(out, "  drafts   at most %u of a step, %s%s\n", m->draft.n_max,
-                   m->draft.kind == WEFT_DRAFT_NGRAM ? "from each request's own n-grams" : "for requests that ask",
-                   m->draft.shadow ? ", only to be compared" : "");
+  weft_text_printf(out, "  drafts   at most %u of a step, ", m->draft.n_max);
+  if (m->draft_file != NULL)
+    weft_text_printf(out, "by %s\n", rt->model[drafter_of(rt, m)].name);
+  else if (m->draft_canvas)
+    weft_text_printf(out, "by a canvas of %d steps\n", CANVAS_STEPS);
+  else
+    weft_text_printf(out, "%s%s\n",
+                     m->draft.kind == WEFT_DRAFT_NGRAM ? "from each request's own n-grams" : "for requests that ask",
+                     m->draft.shadow ? ", only to be compared" : "");
 }

@@ -1,22 +1,30 @@
 /* SPDX-License-Identifier: MIT */
-/* --draft: which requests have drafts (scheduler/draft.h), and what a request gets that leaves them open.
+/* --draft: which requests have drafts (scheduler/draft.h), which models draft for which, and what a request gets that
+ * leaves drafts open.
  *
  * Law: this file alone reads the words of the option, and writes the numbers that a request leaves at 0. Drafts change
  * no answer since a row's bits do not depend on the rows beside it; where they may (--no-deterministic), drafts are
- * refused. Without the option no memory is taken and no draft is made, whatever requests ask for. */
+ * refused. Without the option no memory is taken and no draft is made, whatever requests ask for. A model that drafts
+ * for another is opened after those that are served, as one more model of the same pool; nobody can ask it. It has the
+ * vocabulary of the model that it drafts for, token by token. */
 #ifndef WEFT_API_DRAFTS_H
 #define WEFT_API_DRAFTS_H
 
 #include "api/runtime.h"
 
-/* Sets model->draft and model->has_drafts from what the option says of the model, or of all. INVALID with one line. */
+/* Sets the model's draft, has_drafts, draft_file and draft_canvas from what the option says of it, or of all. INVALID
+ * with one line. */
 weft_status drafts_open(const weft_open_options *options, weft_served_model *model, weft_error *error);
-/* Whether every model that the option names is there. INVALID with one line. */
+/* Opens the files of models that draft and are not served. */
+weft_status drafts_open_files(weft_runtime *runtime, weft_error *error);
+/* Whether every model that the option names is there, and whether those that draft can. INVALID with one line. */
 weft_status drafts_check(const weft_runtime *runtime, weft_error *error);
+/* Gives the engine of each replica its drafter, before it starts. */
+weft_status drafts_start(weft_runtime *runtime, weft_error *error);
 /* Rows with drafts that one step of the model may have; 0: none. */
 uint32_t drafts_rows_max(const weft_open_options *options, const weft_served_model *model);
 /* What the request leaves open. */
 void drafts_fill(const weft_served_model *model, weft_draft *draft);
-void drafts_print(const weft_served_model *model, weft_text *out);
+void drafts_print(const weft_runtime *runtime, const weft_served_model *model, weft_text *out);
 
 #endif

@@ -76,10 +76,15 @@ static weft_status open_copies(weft_runtime *rt, weft_served_model *m, weft_erro
   return status;
 }
 
-static weft_status open_file(weft_runtime *rt, weft_served_model *m, const char *path, weft_error *error) {
+weft_status weft_runtime_open_file(weft_runtime *rt, const char *path, weft_error *error) {
+  if (rt->n_models == WEFT_MODELS_MAX)
+    return weft_fail(error, WEFT_E_INVALID,
+                     "%s would be model %u, those that draft included; at most %d share one pool", path,
+                     rt->n_models + 1, WEFT_MODELS_MAX);
+  weft_served_model *m = &rt->model[rt->n_models++];
   m->path = weft_strdup(path);
   if (m->path == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %s", path);
-  weft_status status = served_names_set(&rt->options, path, m, error);
+  weft_status status = served_names_set(rt, path, m, error);
   if (status == WEFT_OK) status = weft_gguf_open(path, &m->gguf, error);
   if (status == WEFT_OK) status = weft_tokenizer_open(m->gguf, &m->tokenizer, error);
   if (status == WEFT_OK) status = chat_template_open(&rt->options, m, error);
@@ -118,8 +123,7 @@ static weft_status load_model(weft_runtime *rt, weft_served_model *m, weft_error
     return weft_fail(error, WEFT_E_INVALID, "%s: a context of %u has no room for a prompt and an answer", path,
                      m->context);
   }
-  status = drafts_open(&rt->options, m, error);
-  return status == WEFT_OK ? answer_defaults_open(&rt->options, m, error) : status;
+  return answer_defaults_open(&rt->options, m, error);
 }
 
 static weft_status check_names(const weft_runtime *rt, weft_error *error) {
@@ -344,9 +348,9 @@ static void write_plan(weft_runtime *rt) {
     const weft_model_info *info = weft_model_get_info(m->model);
     char name[512];
     (void)weft_utf8_clean(m->name, name, sizeof name);
-    weft_text_printf(t, "model    %s: %s, weights %.1f MiB, activations %.1f MiB, slots and head %.1f MiB, context %u",
-                     name, info->arch, mib_of(info->weight_bytes), mib_of(info->scratch_bytes),
-                     mib_of(m->copy[0].runner_bytes), m->context);
+    weft_text_printf(t, "%s %s: %s, weights %.1f MiB, activations %.1f MiB, slots and head %.1f MiB, context %u",
+                     i < rt->n_served ? "model   " : "drafter ", name, info->arch, mib_of(info->weight_bytes),
+                     mib_of(info->scratch_bytes), mib_of(m->copy[0].runner_bytes), m->context);
     if (info->canvas_length > 0) {
       weft_text_printf(t, ", canvas %u with %.2f MiB of state", info->canvas_length,
                        mib_of((uint64_t)info->canvas_length * info->n_hidden * sizeof(float)));
@@ -365,7 +369,7 @@ static void write_plan(weft_runtime *rt) {
       weft_text_printf(t, "\n");
     }
     answer_defaults_print(m, t);
-    drafts_print(m, t);
+    drafts_print(rt, m, t);
     uint32_t room = weft_engine_room(engine, i, m->context);
     weft_text_printf(t, "  room     %u requests that grow to %u tokens", room, m->context);
     if (info->canvas_length > 0 && info->canvas_length < m->context) {
@@ -481,6 +485,7 @@ static weft_status open_engines(weft_runtime *rt, const weft_tenant_config *tena
     if (rt->store[r]->file != NULL)
       weft_kv_file_watch(rt->store[r]->file, wake_engine, weft_replicas_at(rt->replicas, r));
   }
+  if (status == WEFT_OK) status = drafts_start(rt, error);
   if (status == WEFT_OK) status = weft_replicas_start(rt->replicas);
   if (status != WEFT_OK && error->text[0] == 0)
     (void)weft_fail(error, status, "the engine could not start: %s", weft_status_text(status));
@@ -494,6 +499,20 @@ static weft_status open_tenants_and_engines(weft_runtime *rt, weft_error *error)
   if (status == WEFT_OK) status = open_engines(rt, tenant, error);
   weft_free(tenant);
   return status;
+}
+
+/* The models that are served, then those that only draft. */
+static weft_status open_files(weft_runtime *rt, weft_error *error) {
+  const weft_open_options *o = &rt->options;
+  rt->model = weft_alloc(WEFT_MODELS_MAX, sizeof *rt->model);
+  if (rt->model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u models", o->n_models);
+  for (uint32_t i = 0; i < o->n_models; i++) {
+    weft_status status = weft_runtime_open_file(rt, o->models[i], error);
+    rt->n_served = rt->n_models;
+    if (status == WEFT_OK) status = drafts_open(o, &rt->model[i], error);
+    if (status != WEFT_OK) return status;
+  }
+  return drafts_open_files(rt, error);
 }
 
 static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
@@ -513,15 +532,10 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
                    device->name);
   }
   rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->devices.device[0]), options->running);
-  rt->model = weft_alloc(options->n_models, sizeof *rt->model);
-  if (rt->model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u models", options->n_models);
-  for (uint32_t i = 0; i < options->n_models; i++) {
-    rt->n_models = i + 1;
-    status = open_file(rt, &rt->model[i], options->models[i], error);
-    if (status != WEFT_OK) return status;
-  }
+  status = open_files(rt, error);
+  if (status != WEFT_OK) return status;
   choose_integers(rt);
-  for (uint32_t i = 0; i < options->n_models; i++) {
+  for (uint32_t i = 0; i < rt->n_models; i++) {
     status = load_model(rt, &rt->model[i], error);
     if (status != WEFT_OK) return status;
   }
@@ -580,9 +594,11 @@ void weft_close(weft_runtime *rt) {
     if (rt->store[r] != NULL && rt->store[r]->file != NULL) weft_kv_file_watch(rt->store[r]->file, NULL, NULL);
   }
   if (rt->replicas != NULL) weft_replicas_stop(rt->replicas);
+  for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) model_drafter_close(rt->drafter[r]);
   weft_replicas_close(rt->replicas);
   for (uint32_t i = 0; i < rt->n_models; i++) {
     weft_served_model *m = &rt->model[i];
+    weft_free(m->draft_file);
     for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) {
       if (m->copy[r].runner != NULL) m->copy[r].runner->ops->close(m->copy[r].runner);
       weft_model_close(m->copy[r].model);
@@ -615,11 +631,11 @@ bool weft_idle(const weft_runtime *rt) {
 const weft_served_model *weft_runtime_model(const weft_runtime *rt, const char *name, uint32_t *index,
                                             weft_error *error) {
   *index = 0;
-  if (name == NULL || rt->n_models == 1) return &rt->model[0];
-  for (uint32_t i = 0; i < SERVED_NAMES_WAYS * rt->n_models; i++) {
-    *index = i % rt->n_models;
+  if (name == NULL || rt->n_served == 1) return &rt->model[0];
+  for (uint32_t i = 0; i < SERVED_NAMES_WAYS * rt->n_served; i++) {
+    *index = i % rt->n_served;
     const weft_served_model *m = &rt->model[*index];
-    if (served_names_lead(m, name, i / rt->n_models)) return m;
+    if (served_names_lead(m, name, i / rt->n_served)) return m;
   }
   (void)served_names_unknown(rt, name, error);
   return NULL;
@@ -637,11 +653,11 @@ weft_cache_size weft_runtime_cache(const weft_runtime *rt, uint32_t model) {
 }
 
 uint32_t weft_n_models(const weft_runtime *rt) {
-  return rt->n_models;
+  return rt->n_served;
 }
 
 weft_model_card weft_model_at(const weft_runtime *rt, uint32_t index) {
-  if (index >= rt->n_models) return (weft_model_card){0};
+  if (index >= rt->n_served) return (weft_model_card){0};
   const weft_served_model *m = &rt->model[index];
   const weft_model_info *info = weft_model_get_info(m->model);
   return (weft_model_card){.name = m->name,

@@ -8,6 +8,7 @@
 
 #include "api/devices.h"
 #include "api/formats.h"
+#include "api/model_drafter.h"
 #include "api/weft.h"
 #include "base/clock.h"
 #include "base/text.h"
@@ -47,6 +48,8 @@ typedef struct weft_served_model {
   weft_sampling sampling; /* what a request gets that leaves these open (answer_defaults.h) */
   weft_draft draft;       /* the same of drafts, n_max the most for any request; has_drafts: some may have them */
   bool has_drafts;
+  char *draft_file;  /* --draft model: the file of the model that drafts for this one; NULL: none */
+  bool draft_canvas; /* --draft canvas: it drafts for itself by diffusion */
   weft_entropy_bound entropy_bound;
 } weft_served_model;
 
@@ -60,8 +63,9 @@ struct weft_runtime {
   uint32_t n_replicas;                    /* devices_n_replicas */
   weft_kv_store *store[WEFT_DEVICES_MAX]; /* [n_replicas] */
   weft_replicas *replicas;
-  weft_served_model *model;
-  uint32_t n_models;
+  weft_served_model *model; /* [n_models] the first n_served are served; the others only draft (drafts.h) */
+  uint32_t n_models, n_served;
+  model_drafter *drafter[WEFT_DEVICES_MAX];     /* [n_replicas] NULL: no model drafts */
   uint32_t n_pages, n_host_pages, n_file_pages; /* of each replica */
   uint64_t page_bytes;
   char **tenant_name; /* [options.tenants] */
@@ -91,6 +95,8 @@ typedef struct weft_cache_size {
 weft_cache_size weft_runtime_cache(const weft_runtime *runtime, uint32_t model);
 /* A line that names the first replica that broke while the others go on; NULL: there is none. Until weft_close. */
 const char *weft_degraded(const weft_runtime *runtime);
+/* Opens the file of the next model, rt->model[n_models++]; while the runtime is opened. */
+weft_status weft_runtime_open_file(weft_runtime *runtime, const char *path, weft_error *error);
 /* Copies the line of a weft_error to the caller's buffer and returns the status as int. */
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error);
 

@@ -23,11 +23,13 @@ static const char *name_in(const weft_open_options *o, const char *entry, const 
   return (size_t)(equals - entry) == n && memcmp(entry, file_name, n) == 0 ? equals + 1 : NULL;
 }
 
-weft_status served_names_set(const weft_open_options *o, const char *path, weft_served_model *m, weft_error *error) {
+weft_status served_names_set(const weft_runtime *rt, const char *path, weft_served_model *m, weft_error *error) {
+  const weft_open_options *o = &rt->options;
+  bool drafts = m >= rt->model + o->n_models; /* it has no name but its file's */
   m->file_name = served_names_of_file(path);
   m->alias = weft_alloc(o->n_served_names + 1u, sizeof *m->alias);
   bool good = m->file_name != NULL && m->alias != NULL;
-  for (uint32_t i = 0; good && i < o->n_served_names; i++) {
+  for (uint32_t i = 0; good && !drafts && i < o->n_served_names; i++) {
     const char *name = name_in(o, o->served_names[i], m->file_name);
     if (name == NULL) continue;
     char *copy = weft_strdup(name);
@@ -92,14 +94,14 @@ static const char *name_at(const weft_served_model *m, uint32_t i) {
 
 static weft_status check_entry(const weft_runtime *rt, const char *entry, weft_error *error) {
   const char *name = NULL;
-  for (uint32_t i = 0; i < rt->n_models && name == NULL; i++)
+  for (uint32_t i = 0; i < rt->n_served && name == NULL; i++)
     name = name_in(&rt->options, entry, rt->model[i].file_name);
   if (name != NULL && *name != 0) return WEFT_OK;
   if (name != NULL) return weft_fail(error, WEFT_E_INVALID, "--served-model-name %s: the name is empty", entry);
   if (strchr(entry, '=') == NULL) {
     return weft_fail(error, WEFT_E_INVALID,
                      "--served-model-name %s: there are %u models: say MODEL=NAME, where MODEL is the name of its file",
-                     entry, rt->n_models);
+                     entry, rt->n_served);
   }
   return weft_fail(error, WEFT_E_INVALID, "--served-model-name %s: no model's file has this name", entry);
 }

@@ -13,9 +13,8 @@
 /* The name of a file without folder and .gguf. The caller frees it; NULL: no memory. */
 char *served_names_of_file(const char *path);
 /* Sets m->file_name, m->name and m->alias. An entry of options->served_names is NAME, where there is one model, or
- * MODEL=NAME. */
-weft_status served_names_set(const weft_open_options *options, const char *path, weft_served_model *m,
-                             weft_error *error);
+ * MODEL=NAME. A model that only drafts has the name of its file. */
+weft_status served_names_set(const weft_runtime *runtime, const char *path, weft_served_model *m, weft_error *error);
 /* After all models were named: an entry for no model, and a name for two of them, are refused. */
 weft_status served_names_check(const weft_runtime *runtime, weft_error *error);
 void served_names_free(weft_served_model *m);

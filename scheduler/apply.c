@@ -28,6 +28,7 @@ static void tell_all(weft_engine *e) {
 
 static void count_first_token(weft_engine *e, weft_request *r) {
   r->usage.first_token_us = e->now_us;
+  if (r->is_draft) return;
   uint64_t ttft = e->now_us > r->usage.submitted_us ? e->now_us - r->usage.submitted_us : 0;
   weft_histogram_count_us(&e->requests[r->lane].ttft, ttft);
 }
@@ -43,7 +44,7 @@ static void publish_answer(weft_engine *e, weft_request *r, uint32_t n_answer, w
   }
   if (n_answer > before) {
     if (before == 0) count_first_token(e, r);
-    e->requests[r->lane].n_answer_tokens += n_answer - before;
+    if (!r->is_draft) e->requests[r->lane].n_answer_tokens += n_answer - before;
     r->n_answer = n_answer;
     weft_request_publish(r, n_answer);
   }
@@ -83,7 +84,7 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_sampl
     publish_answer(e, r, r->n_answer + 1, finish);
     return;
   }
-  e->requests[r->lane].n_answer_tokens += 1;
+  e->requests[r->lane].n_answer_tokens += !r->is_draft;
   r->n_answer += 1;
   weft_request_publish(r, r->n_answer);
   tell_later(e, r);

@@ -90,8 +90,10 @@ void weft_drafting_judge(weft_drafting *d, weft_acceptance *tenant, uint32_t n, 
   }
 }
 
-bool weft_drafting_tries(const weft_drafting *d, uint32_t n_answer) {
-  return d->kind != WEFT_DRAFT_NGRAM && n_answer >= d->try_at;
+bool weft_drafting_tries(const weft_drafting *d, const weft_acceptance *tenant, uint32_t n_answer) {
+  bool known = d->own.n_judged == 0 && tenant->n_judged >= WEFT_DRAFTS_KNOWN;
+  uint32_t from = known && d->try_at < WEFT_DRAFTS_PAUSE ? WEFT_DRAFTS_PAUSE : d->try_at;
+  return d->kind != WEFT_DRAFT_NGRAM && n_answer >= from;
 }
 
 /* ---- how many --------------------------------------------------------------------------------- */

@@ -4,16 +4,17 @@
  * Law. Drafts never change an answer (draft.h), only what it costs. A run of k drafts is planned where it gains: the
  * tokens that it is expected to give beyond the one of a plain row must be worth more than the rows of the drafts
  * cost, both counted in the predicted time of the step (cost.h), in which a token is worth the time of the step
- * divided by the tokens that it is expected to give. What is expected follows from the rate at which drafts were
- * right, less half of its standard error: of the request, which begins with that of its tenant. A request has runs
- * from its first token on while the gain is above WEFT_DRAFTS_GO_ON. Once it has none, it begins again where the gain is
- * above WEFT_DRAFTS_BEGIN. It ends them at once after WEFT_DRAFTS_LOST runs in a row of which no draft was right.
- * What follows is tried again:
+ * divided by the tokens that it is expected to give. Where drafts take time to make, the wait for them counts in the
+ * same way. What is expected follows from the rate at which drafts were right, less half of its standard error: of the
+ * request, which begins with that of its tenant. A request has runs from its first token on while the gain is above
+ * WEFT_DRAFTS_GO_ON. Once it has none, it begins again where the gain is above WEFT_DRAFTS_BEGIN. It ends them at once
+ * after WEFT_DRAFTS_LOST runs in a row of which no draft was right. What follows is tried again:
  *   of its own n-grams   each token is compared with what was guessed, whether a run was planned or not; a right
  *                        guess takes back one lost run
  *   of another drafter   a run of WEFT_DRAFTS_TRIAL drafts after WEFT_DRAFTS_PAUSE tokens of the answer, then after
  *                        twice as many, up to WEFT_DRAFTS_PAUSE_MAX; a run of which half were right makes the pause
- *                        short again
+ *                        short again. The first one is at once, but after a pause where WEFT_DRAFTS_KNOWN drafts of
+ *                        the tenant's other requests were judged
  * The same answers and the same times of steps give the same decisions. Engine thread, but for open. */
 #ifndef WEFT_SCHEDULER_DRAFTING_H
 #define WEFT_SCHEDULER_DRAFTING_H
@@ -27,7 +28,13 @@
 /* In hundredths of a token for each run. A step is not planned ahead of the results of runs, so where steps overlap
  * both are higher by WEFT_DRAFTS_AHEAD, and by what a request loses that waits for its rows in flight. */
 enum { WEFT_DRAFTS_BEGIN = 20, WEFT_DRAFTS_GO_ON = 4, WEFT_DRAFTS_AHEAD = 8 };
-enum { WEFT_DRAFTS_LOST = 6, WEFT_DRAFTS_TRIAL = 2, WEFT_DRAFTS_PAUSE = 64, WEFT_DRAFTS_PAUSE_MAX = 4096 };
+enum {
+  WEFT_DRAFTS_LOST = 6,
+  WEFT_DRAFTS_TRIAL = 2,
+  WEFT_DRAFTS_PAUSE = 64,
+  WEFT_DRAFTS_PAUSE_MAX = 4096,
+  WEFT_DRAFTS_KNOWN = 32
+};
 
 /* How often drafts were right, over about the last few. A draft behind a wrong one is not judged. */
 typedef struct weft_acceptance {
@@ -65,7 +72,7 @@ void weft_drafting_began(weft_drafting *drafting, bool trial, uint32_t n_answer)
 void weft_drafting_judge(weft_drafting *drafting, weft_acceptance *tenant, uint32_t n, uint32_t n_right,
                          uint32_t n_answer);
 /* Whether a drafter may be tried again though a run is not expected to gain. */
-bool weft_drafting_tries(const weft_drafting *drafting, uint32_t n_answer);
+bool weft_drafting_tries(const weft_drafting *drafting, const weft_acceptance *tenant, uint32_t n_answer);
 
 /* The predicted microseconds that the rows of n drafts add to the step. */
 typedef double (*weft_draft_price)(const void *self, uint32_t n);

@@ -491,6 +491,10 @@ void weft_engine_set_drafter(weft_engine *engine, const weft_drafter *drafter, b
   engine->config.drafts_always = always;
 }
 
+uint32_t weft_engine_last_step(const weft_request *request) {
+  return request->planned_in;
+}
+
 uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_tokens) {
   return weft_fit_room(engine, lane, n_tokens);
 }

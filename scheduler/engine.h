@@ -99,6 +99,8 @@ void weft_engine_get_load(weft_engine *engine, uint32_t tenant, weft_replica_loa
 weft_sent_pool weft_engine_get_pool(weft_engine *engine);
 bool weft_engine_can_run(const weft_engine *engine, uint32_t model); /* its device has not failed */
 bool weft_engine_has(const weft_engine *engine, const weft_request *request);
+/* The low half of the number of the last step that had rows of the request; engine thread. */
+uint32_t weft_engine_last_step(const weft_request *request);
 
 /* Requests of a model that were refused by any of the engines that share their places, by why. */
 void weft_engine_get_refused(const weft_engine *engine, uint32_t model, uint64_t out[WEFT_REFUSED_KINDS]);

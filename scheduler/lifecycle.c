@@ -23,8 +23,10 @@ static weft_tenant_stats *tenant_stats(weft_engine *e, const weft_request *r) {
 void weft_lifecycle_accept(weft_engine *e, weft_request *r) {
   r->accepted = true;
   r->arrival = e->n_arrivals++;
-  e->stats.n_submitted += 1;
-  tenant_stats(e, r)->n_submitted += 1;
+  if (!r->is_draft) {
+    e->stats.n_submitted += 1;
+    tenant_stats(e, r)->n_submitted += 1;
+  }
   if (r->params.deadline_us > 0) {
     weft_deadlines_add(&e->deadlines, r->params.deadline_us, r, &r->deadline_at);
   }
@@ -53,6 +55,7 @@ static void expect_no_more(weft_request *r) {
 static void count_start(weft_engine *e, weft_request *r) {
   r->admitted_once = true;
   r->usage.started_us = e->now_us;
+  if (r->is_draft) return;
   uint64_t waited = e->now_us > r->usage.submitted_us ? e->now_us - r->usage.submitted_us : 0;
   weft_histogram_count_us(&e->requests[r->lane].queue, waited);
   e->requests[r->lane].n_prompt_tokens += r->params.n_tokens;
@@ -179,6 +182,8 @@ static void leave_engine(weft_engine *e, weft_request *r) {
   weft_pager_release(e->pager, seq);
   e->followers[seq].leader = NULL;
   r->seq = WEFT_SEQ_NONE;
+  const weft_drafter *drafter = e->config.drafter;
+  if (r->drafts && drafter != NULL && drafter->end != NULL) drafter->end(drafter->self, r->lane, r->slot);
   lane->runner->ops->slot_close(lane->runner, r->slot);
   lane->free_slot[lane->n_free_slots++] = r->slot;
   lane->n_running -= 1;
@@ -253,6 +258,7 @@ void weft_lifecycle_landed_last(weft_engine *e, weft_request *r) {
 
 /* How many of the tokens that its tenant's account gave for the request it did not use. */
 static uint32_t tokens_unused(const weft_request *r) {
+  if (r->is_draft) return 0;
   if (!r->admitted_once) return r->n_prompt + r->size.answer_max;
   return r->usage.n_cached + r->size.answer_max - r->n_answer;
 }
@@ -266,6 +272,7 @@ static void count_finish(weft_engine *e, weft_request *r) {
   weft_usage *u = &r->usage;
   u->n_answer = r->n_answer;
   u->finished_us = e->now_us;
+  if (r->is_draft) return;
   weft_request_stats *all = &e->requests[r->lane];
   all->n_finished[r->finish] += 1;
   weft_histogram_count_us(&all->e2e, u->finished_us > u->submitted_us ? u->finished_us - u->submitted_us : 0);
@@ -310,7 +317,7 @@ void weft_lifecycle_finish(weft_engine *e, weft_request *r, weft_finish finish, 
   weft_deadlines_remove(&e->deadlines, &r->deadline_at);
   expect_no_more(r);
   count_finish(e, r);
-  record_request(e, r);
+  if (!r->is_draft) record_request(e, r);
   bool waited = r->state == WEFT_REQUEST_WAITING;
   if (waited) weft_waiting_dequeue(e, r);
   if (waited) drop_canvas(e, r);

@@ -85,6 +85,9 @@ typedef struct weft_request_params {
   weft_notify notify;       /* NULL: none */
   void *notify_self;
   uint64_t deadline_us; /* absolute, engine time; 0: none */
+  /* Its answer is a guess at that of another request of the tenant (draft.h). It is charged with its rows and takes a
+   * place, but no tokens of a minute, and nobody counts it among the tenant's or the model's requests. */
+  bool is_draft;
   /* A request with the same prompt that is not released yet: the prompt is computed once and forked. Model, canvas,
    * tenant, domain and no_cache must be the same. Each request of such a group has its own answer, end and limits. */
   weft_request *sibling;

@@ -159,6 +159,7 @@ weft_status weft_request_open(const weft_request_params *params, const weft_requ
   r->n_tokens = r->n_prompt = params->n_tokens;
   r->last_token = params->tokens[params->n_tokens - 1];
   r->has_logprobs = r->logprobs != NULL;
+  r->is_draft = params->is_draft;
   r->n_end = params->n_tokens + size->answer_max;
   r->denoises = params->canvas;
   r->tenant = (uint16_t)params->tenant;

@@ -117,6 +117,7 @@ struct weft_request {
   bool prefilling : 1; /* tokens the host knows have no rows yet */
   bool drafts : 1;     /* its rows may be runs with drafts (rows.h) */
   bool denoises : 1;   /* it answers by canvases: after its prompt it has denoise steps and commits; else it draws */
+  bool is_draft : 1;   /* asked */
   bool has_stop_tokens : 1, has_rule : 1, has_notify : 1, has_logprobs : 1;
 
   /* ---- engine: the second cache line is what packing its row touches ---- */

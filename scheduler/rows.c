@@ -123,6 +123,13 @@ static double price_drafts(const void *self, uint32_t n) {
   return weft_pace_drafts_us(of->pace, n, of->kv_len);
 }
 
+/* A request waits for drafts that take time to make, and has no rows meanwhile. */
+static double tokens_waited(const weft_planning *p, const weft_request *r, double token_us) {
+  const weft_drafter *drafter = p->engine->config.drafter;
+  if (r->drafting.kind == WEFT_DRAFT_NGRAM || drafter->wait_us == NULL) return 0.0;
+  return drafter->wait_us(drafter->self, r->lane) / token_us;
+}
+
 /* Where steps overlap, the next step waits for a run; and a request that waits for its rows in flight before it can
  * have a run leaves out a row in a step that others have. row: what a row costs, in tokens. */
 static double tokens_lost(const weft_planning *p, const weft_request *r, double row) {
@@ -138,11 +145,11 @@ static uint32_t count_drafts(const weft_planning *p, const weft_request *r, weft
   if (n_max == 0 || p->engine->config.drafts_always) return n_max;
   const draft_prices prices = {.pace = &p->pace, .kv_len = r->n_tokens};
   double n_tokens = p->n_expected > 1.0 ? p->n_expected : 1.0, token_us = weft_pace_step_us(&p->pace) / n_tokens;
-  double n_lost = tokens_lost(p, r, price_drafts(&prices, 1) / token_us);
+  double n_lost = tokens_lost(p, r, price_drafts(&prices, 1) / token_us) + tokens_waited(p, r, token_us);
   uint32_t n = weft_drafting_depth(d, &p->lane->acceptance[r->tenant], n_max, token_us, n_lost, price_drafts, &prices,
                                    &out->n_expected);
   if (n > 0) return n;
-  out->trial = weft_drafting_tries(d, r->n_answer);
+  out->trial = weft_drafting_tries(d, &p->lane->acceptance[r->tenant], r->n_answer);
   out->rests = !out->trial;
   return out->trial ? least_of(n_max, WEFT_DRAFTS_TRIAL) : 0;
 }
@@ -150,8 +157,10 @@ static uint32_t count_drafts(const weft_planning *p, const weft_request *r, weft
 static uint32_t ask_drafter(weft_planning *p, const weft_request *r, uint32_t n_max) {
   const weft_drafter *drafter = p->engine->config.drafter;
   if (r->drafting.kind != WEFT_DRAFT_NGRAM) {
-    uint32_t n = drafter->guess(drafter->self, r->lane, r->tokens, r->n_tokens, n_max, p->draft);
-    WEFT_CHECK(n <= n_max);
+    const weft_draft_text text = {
+        .model = r->lane, .slot = r->slot, .params = &r->params, .tokens = r->tokens, .n_tokens = r->n_tokens};
+    uint32_t n = drafter->guess(drafter->self, &text, n_max, p->draft);
+    WEFT_CHECK(n <= n_max || n == WEFT_DRAFTS_COMING);
     return n;
   }
   memcpy(p->draft, r->drafting.guess, n_max * sizeof *p->draft);
@@ -159,16 +168,17 @@ static uint32_t ask_drafter(weft_planning *p, const weft_request *r, uint32_t n_
 }
 
 /* The drafts of a request, in p->draft: at most n_max, and none from one on that the vocabulary does not have, that
- * would end the answer (nothing is drawn after it), or that its format does not allow. */
+ * would end the answer (nothing is drawn after it), or that its format does not allow. Or WEFT_DRAFTS_COMING. */
 static uint32_t find_drafts(weft_planning *p, const weft_request *r, uint32_t n_max) {
   uint32_t k = 0;
   n_max = weft_pace_drafts(&p->pace, n_max, r->n_planned + 1);
   if (n_max == 0) return 0;
   uint64_t start_ns = weft_clock_ns();
   uint32_t n = ask_drafter(p, r, n_max);
+  if (n == WEFT_DRAFTS_COMING) k = n;
   while (k < n && (uint32_t)p->draft[k] < p->lane->info->n_vocab && !weft_request_is_stop_token(r, p->draft[k])) k++;
   weft_runner *runner = p->lane->runner;
-  if (k > 0 && r->params.grammar != NULL && runner->ops->allowed != NULL)
+  if (k > 0 && k <= n_max && r->params.grammar != NULL && runner->ops->allowed != NULL)
     k = runner->ops->allowed(runner, r->slot, p->draft, k);
   p->engine->requests[r->lane].drafts.draft_ns += weft_clock_ns() - start_ns;
   return k;
@@ -190,7 +200,9 @@ static weft_rows_verdict rows_of_run(weft_planning *p, const weft_request *r, we
   if (n > 0 && r->n_in_flight > 0) return WEFT_ROWS_NONE;
   weft_rows_verdict verdict = weft_rows_of_decode(p, r);
   if (verdict != WEFT_ROWS_SOME) return verdict;
-  choose_run(1 + (n > 0 ? find_drafts(p, r, n) : 0), out);
+  if (n > 0) n = find_drafts(p, r, n);
+  if (n == WEFT_DRAFTS_COMING) return WEFT_ROWS_NONE;
+  choose_run(1 + n, out);
   return WEFT_ROWS_SOME;
 }
 

@@ -13,8 +13,8 @@
  *                    the runner has it when it makes the row's mask (model/runner/runner_sample.c)
  *   with drafts      where drafts are expected to gain (drafting.h), nothing while any rows are in flight; then a run
  *                    of the last token and as many drafts as gain most, the drafter has, and rows and time are there
- *                    for. Else as without drafts, but nothing while a run is in flight (step.c: no step of the lane
- *                    is then planned at all, if it has one stage)
+ *                    for; nothing while the drafter makes them. Else as without drafts, but nothing while a run is
+ *                    in flight (step.c: no step of the lane is then planned at all, if it has one stage)
  *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step
  *                    of the next canvas on top of it
  *

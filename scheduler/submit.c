@@ -222,7 +222,7 @@ static weft_status check_grammar(const weft_request_params *p, const weft_reques
 static weft_status check_tokens_per_minute(const weft_engine *e, const weft_request_params *p,
                                            const weft_request_size *size, weft_error *error) {
   uint32_t limit = e->places->account[p->tenant].tokens_per_minute; /* never changes */
-  if (limit == 0 || p->n_tokens + size->answer_max <= limit) return WEFT_OK;
+  if (limit == 0 || p->is_draft || p->n_tokens + size->answer_max <= limit) return WEFT_OK;
   return weft_fail(error, WEFT_E_LIMIT,
                    "%u prompt tokens and %u answer tokens are more than this tenant's %u a minute; "
                    "prompt and max_tokens together may be as many",
@@ -261,8 +261,9 @@ static weft_status judge_request(const weft_engine *e, const weft_request_params
   return status == WEFT_OK ? check_tokens_per_minute(e, p, size, error) : status;
 }
 
+/* Of its tenant's account. */
 static uint64_t tokens_of(const weft_request_params *p, const weft_request_size *size) {
-  return (uint64_t)p->n_tokens + size->answer_max;
+  return p->is_draft ? 0 : (uint64_t)p->n_tokens + size->answer_max;
 }
 
 static weft_status too_many(const weft_engine *e, const weft_account *own, uint32_t n, uint64_t n_tokens,

@@ -141,8 +141,12 @@ weft_status weft_dialect_window(weft_gen *gen, const json_t *value, const char *
 
 static weft_status read_draft_method(weft_gen *gen, const json_t *value, const char *field, weft_refusal *why) {
   (void)gen;
-  if (json_is_string(value) && strcmp(json_string_value(value), "ngram") == 0) return WEFT_OK;
-  return weft_refuse(why, 400, "unsupported", field, "%s: drafts come from a request's own text: \"ngram\"", field);
+  const char *method = json_is_string(value) ? json_string_value(value) : "";
+  if (strcmp(method, "ngram") == 0 || strcmp(method, "draft_model") == 0) return WEFT_OK;
+  return weft_refuse(why, 400, "unsupported", field,
+                     "%s: drafts come from where the server has them, a request's own text (\"ngram\") or a model "
+                     "(\"draft_model\")",
+                     field);
 }
 
 /* 0: none. */
@@ -159,7 +163,10 @@ static weft_status read_draft_number(weft_gen *gen, const json_t *value, const c
 }
 
 static const field_row draft_rows[] = {
-    {.name = "method", .kind = FIELD_READ, .what = "ngram", .read = read_draft_method},
+    {.name = "method",
+     .kind = FIELD_READ,
+     .what = "ngram or draft_model: both ask for what the server has",
+     .read = read_draft_method},
     {.name = "num_speculative_tokens",
      .kind = FIELD_READ,
      .what = "most drafts of a step, where that is fewer than the server's; 0: none",

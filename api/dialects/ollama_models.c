@@ -98,7 +98,7 @@ void weft_handle_ollama_version(weft_server *s, weft_exchange *x) {
 void weft_handle_ollama_tags(weft_server *s, weft_exchange *x) {
   weft_text body = {0};
   weft_text_puts(&body, "{\"models\":[");
-  for (uint32_t i = 0; i < s->runtime->n_models; i++) {
+  for (uint32_t i = 0; i < s->runtime->n_served; i++) {
     weft_text_puts(&body, i > 0 ? ",{" : "{");
     put_model(&s->runtime->model[i], s->runtime->model[i].name, &body);
     weft_text_puts(&body, ",");
@@ -113,7 +113,7 @@ void weft_handle_ollama_ps(weft_server *s, weft_exchange *x) {
   bool on_host = weft_device_get_info(s->runtime->devices.device[0])->host_memory;
   weft_text body = {0};
   weft_text_puts(&body, "{\"models\":[");
-  for (uint32_t i = 0; i < s->runtime->n_models; i++) {
+  for (uint32_t i = 0; i < s->runtime->n_served; i++) {
     const weft_served_model *m = &s->runtime->model[i];
     uint64_t bytes = on_host ? 0 : weft_model_get_info(m->model)->weight_bytes;
     weft_text_puts(&body, i > 0 ? ",{" : "{");

@@ -26,6 +26,7 @@ typedef struct drafts_bench {
   int32_t *wanted; /* [n_parallel][n_generate] the answers without drafts */
   int32_t *got;
   json_t *records;
+  weft_draft_kind own; /* of --draft */
 } drafts_bench;
 
 /* ---- the oracle ------------------------------------------------------------------------------- */
@@ -41,11 +42,9 @@ static uint32_t find_sequence(const drafts_bench *b, const int32_t *tokens) {
   return UINT32_MAX;
 }
 
-static uint32_t guess_answer(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
-                             int32_t *out) {
+static uint32_t guess_answer(void *self, const weft_draft_text *text, uint32_t n_max, int32_t *out) {
   const drafts_bench *b = self;
-  uint32_t s = find_sequence(b, tokens), at = n_tokens - b->load.n_prompt, n = 0;
-  (void)model;
+  uint32_t s = find_sequence(b, text->tokens), at = text->n_tokens - b->load.n_prompt, n = 0;
   if (s == UINT32_MAX) return 0;
   const int32_t *answer = b->wanted + (size_t)s * b->load.n_generate;
   for (; n < n_max && at + n < b->load.n_generate; n++) {
@@ -58,14 +57,18 @@ static uint32_t guess_answer(void *self, uint32_t model, const int32_t *tokens, 
 
 /* ---- one measurement -------------------------------------------------------------------------- */
 
-/* Requests have this kind of drafts, at most n_max of a step; n_max CHOSEN: as many as gain. */
+/* Requests have this kind of drafts, at most n_max of a step; n_max CHOSEN: as many as gain. oracle NULL: the drafter of
+ * --draft. */
 static void set_drafts(drafts_bench *b, weft_draft_kind kind, uint32_t n_max, uint32_t most,
                        const weft_drafter *oracle) {
   while (!weft_idle(b->rt)) (void)usleep(200); /* a request leaves a moment after its end was told */
   b->rt->model[0].draft.kind = kind;
   b->rt->model[0].draft.n_max = n_max == CHOSEN ? most : n_max;
-  for (uint32_t r = 0; r < b->rt->n_replicas; r++)
-    weft_engine_set_drafter(weft_replicas_at(b->rt->replicas, r), oracle, n_max != CHOSEN);
+  for (uint32_t r = 0; r < b->rt->n_replicas; r++) {
+    const model_drafter *own = b->rt->drafter[r];
+    const weft_drafter *drafter = oracle == NULL && own != NULL ? model_drafter_calls(own) : oracle;
+    weft_engine_set_drafter(weft_replicas_at(b->rt->replicas, r), drafter, n_max != CHOSEN);
+  }
 }
 
 static int measure_rate(drafts_bench *b, int32_t *answers, double *rate) {
@@ -122,7 +125,7 @@ static int run_case(drafts_bench *b, double right, uint32_t depth, uint32_t most
     if (i == 1) before = drafts_so_far(b);
     set_drafts(b, WEFT_DRAFT_OFF, 1, most, NULL);
     code = measure_rate(b, b->wanted, &plain[i]);
-    set_drafts(b, right == OWN ? WEFT_DRAFT_NGRAM : WEFT_DRAFT_DEFAULT, depth, most, right == OWN ? NULL : &oracle);
+    set_drafts(b, right == OWN ? b->own : WEFT_DRAFT_DEFAULT, depth, most, right == OWN ? NULL : &oracle);
     if (code == 0) code = measure_rate(b, b->got, &drafted[i]);
     if (code == 0 && memcmp(b->got, b->wanted, n_bytes) != 0)
       code = weft_cli_fail(WEFT_EXIT_FAILED, "bench: an answer with drafts is another one than without");
@@ -181,6 +184,7 @@ int weft_bench_drafts(const weft_lab_config *config) {
                          WEFT_DRAFTS_MAX);
   int code = weft_cli_open(&config->product, &b.rt);
   if (code != 0) return code;
+  b.own = b.rt->model[0].draft.kind;
   uint32_t most = b.rt->model[0].draft.n_max, context = b.rt->model[0].context;
   b.n_vocab = weft_model_at(b.rt, 0).vocabulary;
   b.load = (weft_load){.n_prompt = config->n_prompt, .n_generate = config->n_generate};
@@ -190,7 +194,7 @@ int weft_bench_drafts(const weft_lab_config *config) {
       code = weft_cli_fail(WEFT_EXIT_USAGE, "--depths %g is more than the %u of --draft", depth[k], most);
   }
   if (code == 0 && !b.rt->model[0].has_drafts)
-    code = weft_cli_fail(WEFT_EXIT_USAGE, "bench drafts: nothing drafts here: give --draft ngram:K");
+    code = weft_cli_fail(WEFT_EXIT_USAGE, "bench drafts: nothing drafts here: give --draft ngram:K or model:FILE");
   if (code == 0 && (uint64_t)config->n_prompt + config->n_generate > context)
     code = weft_cli_fail(WEFT_EXIT_USAGE, "bench: prompt and answer have more tokens than the context of %u", context);
   for (uint32_t i = 0; i < sizeof sweep / sizeof *sweep && code == 0; i++) {

@@ -7,7 +7,7 @@
  *   read as they come, or not before they have ended
  *   from a small and a large pool, with few and many rows, running requests and threads, with and without prefix cache
  *   while others are cancelled
- *   with drafts from each request's own n-grams
+ *   with drafts from each request's own n-grams, by a canvas of the model itself, and by another model
  *   on one device, with the layers on several, with a part of every layer on two, and with the model on each of several
  *   on a card also: with and without graphs, with and without the arena, with as many experts in host memory as can be
  *   and with half of them, and that in a small pool; with products of 8 bits from integers of weights as from codes
@@ -50,6 +50,7 @@ typedef struct variant {
   bool no_peer, replicas;
   uint64_t device_bytes;
   const char *drafts;         /* as --draft has it; NULL: none */
+  bool always;                /* as many drafts as there can be, whatever they cost */
   bool integers, no_integers; /* of weights: must be kept; must be left out, for want of room */
 } variant;
 
@@ -296,6 +297,14 @@ static void play(const variant *v, weft_runtime *rt) {
   read_all(rt, g, v->readers);
 }
 
+static void draft_always(weft_runtime *rt) {
+  for (uint32_t r = 0; r < rt->n_replicas; r++) {
+    const model_drafter *drafter = rt->drafter[r];
+    weft_engine_set_drafter(weft_replicas_at(rt->replicas, r), drafter != NULL ? model_drafter_calls(drafter) : NULL,
+                            true);
+  }
+}
+
 /* NULL and a line: it cannot be opened. */
 static weft_runtime *try_to_open(const variant *v, char *error, size_t n_error) {
   weft_runtime *rt = NULL;
@@ -335,6 +344,7 @@ static weft_runtime *open_runtime(const variant *v) {
   weft_runtime *rt = try_to_open(v, error, sizeof error);
   need(rt != NULL, "open", error);
   has_chat = weft_model_at(rt, 0).chat;
+  if (v->always) draft_always(rt);
   return rt;
 }
 
@@ -537,6 +547,13 @@ static void play_in_shards(const char *backend, uint64_t small_bytes) {
   play_and_compare(&v);
 }
 
+/* A model of the same vocabulary, as --draft has it. */
+static const char *drafter_of(const char *path) {
+  if (strstr(path, "dg-base") != NULL) return "model:" WEFT_SOURCE_DIR "/tests/golden/models/ar-base.gguf:6";
+  if (strstr(path, "golden") != NULL) return "model:" WEFT_SOURCE_DIR "/tests/golden/models/ar-12b.gguf:6";
+  return "model:" WEFT_SOURCE_DIR "/model/demo/weft-demo-draft.gguf:6";
+}
+
 /* in_shards: the answers of one device must come from two shards too. */
 static void run(const char *path, const char *backend, uint32_t kinds, uint64_t small_bytes, bool in_shards) {
   const uint64_t room = 32 << 20;
@@ -553,6 +570,10 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
       {"drafts", backend, room, 96, 16, 2, .drafts = "ngram:4"},
       {"many drafts, a small pool, others come and go", backend, small_bytes, 64, 20, 2, .drafts = "ngram:16",
        .cancels = true, .order = 1},
+      {"drafts by a canvas", backend, room, 96, 16, 2, .drafts = "canvas:8", .always = true, .order = 2},
+      {"drafts by a canvas, a small pool, others come and go", backend, small_bytes, 64, 20, 2, .drafts = "canvas:16",
+       .always = true, .cancels = true},
+      {"drafts by another model", backend, room, 96, 16, 2, .drafts = drafter_of(path), .always = true, .order = 1},
       {"others come and go", backend, 8 << 20, 80, 12, 2, .cancels = true, .readers = true},
   };
   models[0] = path;
@@ -572,7 +593,10 @@ static void run(const char *path, const char *backend, uint32_t kinds, uint64_t 
   (void)printf("%s: %u requests, %u tokens, %u stopped\n", label, n_kinds, n_tokens, n_stopped);
   uint32_t n = n_kinds == KINDS ? sizeof variants / sizeof *variants : 1;
   by_tensor = in_shards;
-  for (uint32_t i = 0; i < n; i++) play_and_compare(&variants[i]);
+  for (uint32_t i = 0; i < n; i++) {
+    bool other = variants[i].drafts != NULL && strncmp(variants[i].drafts, "model:", 6) == 0;
+    if (!by_tensor || !other) play_and_compare(&variants[i]); /* not every model has shards */
+  }
   if (by_tensor) {
     play_in_shards(backend, small_bytes);
     by_tensor = false;

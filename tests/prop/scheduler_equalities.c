@@ -188,17 +188,16 @@ static void make_requests(const rig *r, uint64_t seed) {
 /* ---- drafts -------------------------------------------------------------------------------------------- */
 
 /* Up to sixteen of the next tokens of a request that begins so, about one in eight of them wrong; or none. */
-static uint32_t guess_next(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
-                           int32_t *out) {
-  uint64_t state = n_tokens;
+static uint32_t guess_next(void *self, const weft_draft_text *text, uint32_t n_max, int32_t *out) {
+  uint64_t state = text->n_tokens;
   (void)self;
   for (uint32_t i = 0; i < show->n_requests; i++) {
     const weft_request_params *p = &requests[i];
     const answer *a = &alone[i];
-    uint32_t at = n_tokens - p->n_tokens;
-    if (p->model != model || p->canvas || n_tokens < p->n_tokens || at >= a->n) continue;
-    if (memcmp(tokens, p->tokens, p->n_tokens * sizeof *tokens) != 0) continue;
-    if (memcmp(tokens + p->n_tokens, a->tokens, at * sizeof *tokens) != 0) continue;
+    uint32_t at = text->n_tokens - p->n_tokens;
+    if (p->model != text->model || p->canvas || text->n_tokens < p->n_tokens || at >= a->n) continue;
+    if (memcmp(text->tokens, p->tokens, p->n_tokens * sizeof *text->tokens) != 0) continue;
+    if (memcmp(text->tokens + p->n_tokens, a->tokens, at * sizeof *text->tokens) != 0) continue;
     uint32_t n = draw(&state, 17);
     if (n > n_max) n = n_max;
     if (n > a->n - at) n = a->n - at;

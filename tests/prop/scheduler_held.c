@@ -78,15 +78,13 @@ static uint64_t void_rows(rig *r) {
 
 /* Up to six next tokens of the request that begins so, some of them wrong: then another token, which the format may
  * have or not. */
-static uint32_t guess_next(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
-                           int32_t *out) {
+static uint32_t guess_next(void *self, const weft_draft_text *text, uint32_t n_max, int32_t *out) {
   (void)self;
-  (void)model;
   for (uint32_t i = 0; i < REQUESTS; i++) {
     weft_request_params p = ask(i);
-    uint32_t at = n_tokens - p.n_tokens, n = 1 + n_tokens * 7 % 6;
-    if (n_tokens < p.n_tokens || memcmp(tokens, p.tokens, p.n_tokens * sizeof *tokens) != 0) continue;
-    if (at > alone[i].n || memcmp(tokens + p.n_tokens, alone[i].tokens, at * sizeof *tokens) != 0) continue;
+    uint32_t at = text->n_tokens - p.n_tokens, n = 1 + text->n_tokens * 7 % 6;
+    if (text->n_tokens < p.n_tokens || memcmp(text->tokens, p.tokens, p.n_tokens * sizeof *text->tokens) != 0) continue;
+    if (at > alone[i].n || memcmp(text->tokens + p.n_tokens, alone[i].tokens, at * sizeof *text->tokens) != 0) continue;
     if (n > n_max) n = n_max;
     if (n > alone[i].n - at) n = alone[i].n - at;
     for (uint32_t k = 0; k < n; k++) {

@@ -5,7 +5,7 @@
  * world in six is a crowded one: three tenants on two models, many requests at once, and a pool in which few find
  * room, so that starved requests, waiters and debts of pages meet. In four worlds in ten a drafter guesses next
  * tokens, between always right and hardly ever; it knows the answers. In three in ten half of the requests have
- * drafts from their own n-grams. Of both kinds of worlds half have as many drafts as there are, whatever they cost.
+ * drafts from their own n-grams. Half of the drafters need time. Of both kinds of worlds half have as many drafts as there are, whatever they cost.
  * In one world in three models keep states beside keys, of a page or of many, with borders at every position or at some.
  * One world in eight is a fair one: one model, memory and slots for everybody, no prefix cache, no faults, half of
  * them with all requests at once, tenants of one class with weights; there the fairness bound holds, with and
@@ -44,6 +44,8 @@ typedef struct sim {
   weft_tenant_config tenant[TENANTS_MAX];
   sim_tokens tokens[TENANTS_MAX];
   weft_drafter drafter;
+  bool late;           /* now and then its drafts are coming */
+  uint32_t late_in;    /* the last step in which they were */
   bool ngrams;         /* some requests have drafts from their own n-grams */
   uint32_t n_right;    /* percent of its guesses that are right */
   service_watch watch; /* fair worlds: around the only runner */
@@ -276,18 +278,22 @@ static bool begins_with(const sim_request *r, const int32_t *tokens, uint32_t n)
 }
 
 /* Some of the tokens that come next, the wrong ones among them one higher than they should be. */
-static uint32_t guess_next(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
-                           int32_t *out) {
+static uint32_t guess_next(void *self, const weft_draft_text *text, uint32_t n_max, int32_t *out) {
   sim *s = self;
-  uint64_t draws = weft_mix64(s->seed ^ weft_mix64(n_tokens + 1000 * (uint64_t)s->step));
+  uint64_t draws = weft_mix64(s->seed ^ weft_mix64(text->n_tokens + 1000 * (uint64_t)s->step));
+  if (s->late && draws >> 40 & 1) {
+    s->late_in = s->step;
+    return WEFT_DRAFTS_COMING;
+  }
   for (uint32_t i = 0; i < s->n_requests; i++) {
     const sim_request *r = &s->request[i];
-    if (r->params.model != model || r->params.canvas || !begins_with(r, tokens, n_tokens)) continue;
-    uint32_t at = n_tokens - r->params.n_tokens, n = (uint32_t)(draws % (n_max + 1));
+    if (r->params.model != text->model || r->params.canvas || !begins_with(r, text->tokens, text->n_tokens)) continue;
+    uint32_t at = text->n_tokens - r->params.n_tokens, n = (uint32_t)(draws % (n_max + 1));
     if (n > r->solo.n - at) n = r->solo.n - at;
     for (uint32_t k = 0; k < n; k++) {
       bool right = weft_mix64(draws + k) % 100 < s->n_right;
-      out[k] = right ? r->solo.tokens[at + k] : (r->solo.tokens[at + k] + 1) % (int32_t)s->fake[model].model.n_vocab;
+      out[k] =
+          right ? r->solo.tokens[at + k] : (r->solo.tokens[at + k] + 1) % (int32_t)s->fake[text->model].model.n_vocab;
     }
     return n;
   }
@@ -302,6 +308,8 @@ static void make_drafter(sim *s) {
   if (!chance_apart(s, 60, 40)) return;
   s->drafter = (weft_drafter){.guess = guess_next, .self = s};
   s->n_right = (uint32_t)(weft_mix64(s->seed ^ 61) % 101);
+  s->late = !s->fair && weft_mix64(s->seed ^ 64) % 2 == 0;
+  s->late_in = UINT32_MAX;
   s->config.drafter = &s->drafter;
   for (uint32_t i = 0; i < s->config.n_models; i++)
     s->fake[i].draft_rows_max = 1 + (uint32_t)(weft_mix64(s->seed + i) % 40);

@@ -77,7 +77,7 @@ static void a_drafter_is_tried_again_ever_more_rarely(void **state) {
   uint32_t n_trials = 0, last = 0, between = 0;
   for (uint32_t i = 0; i < WEFT_DRAFTS_LOST; i++) weft_drafting_judge(&d, &tenant, 4, 0, i);
   for (uint32_t n = 4; n < 20000; n++) {
-    if (!weft_drafting_tries(&d, n)) continue;
+    if (!weft_drafting_tries(&d, &tenant, n)) continue;
     weft_drafting_began(&d, true, n);
     weft_drafting_judge(&d, &tenant, WEFT_DRAFTS_TRIAL, 0, n);
     assert_true(n_trials < 2 || n - last >= between);
@@ -101,8 +101,12 @@ static void a_tenant_is_remembered(void **state) {
     weft_drafting_judge(&e, &bad, 8, 0, i);
   }
   weft_drafting d = open_other();
+  weft_acceptance unknown = {0};
   assert_true(depth_of(&d, &good, 300) > 2);
   assert_int_equal(depth_of(&d, &bad, 100), 0);
+  assert_true(weft_drafting_tries(&d, &unknown, 0));
+  assert_false(weft_drafting_tries(&d, &bad, WEFT_DRAFTS_PAUSE - 1));
+  assert_true(weft_drafting_tries(&d, &bad, WEFT_DRAFTS_PAUSE));
 }
 
 /* N-grams of a text that begins to repeat itself: guesses are compared without a run, and bring runs back. */
@@ -120,7 +124,7 @@ static void ngrams_come_back_by_themselves(void **state) {
   d.runs = false;
   for (uint32_t n = 21; n <= 200; n++) {
     weft_drafting_learn(&d, &tenant, text, n);
-    assert_false(weft_drafting_tries(&d, n));
+    assert_false(weft_drafting_tries(&d, &tenant, n));
     if (n < 107) assert_int_equal(depth_of(&d, &tenant, 100), 0);
   }
   assert_int_equal(d.n_lost, 0);
@@ -156,11 +160,9 @@ static uint64_t time_of_step(void *self, const weft_batch *batch) {
   return us;
 }
 
-static uint32_t guess_some(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
-                           int32_t *out) {
-  uint32_t i = (uint32_t)tokens[0], at = n_tokens - l.params[i].n_tokens, n = 0;
+static uint32_t guess_some(void *self, const weft_draft_text *text, uint32_t n_max, int32_t *out) {
+  uint32_t i = (uint32_t)text->tokens[0], at = text->n_tokens - l.params[i].n_tokens, n = 0;
   (void)self;
-  (void)model;
   for (; n < n_max && at + n < l.alone[i].n; n++) {
     bool right = weft_mix64(i * 100003 + at + n) % 100 < l.percent;
     out[n] = (l.alone[i].tokens[at + n] + (right ? 0 : 1)) % VOCAB;

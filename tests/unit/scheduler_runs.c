@@ -12,14 +12,13 @@ typedef struct oracle {
 
 static oracle knows;
 
-static uint32_t guess(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
-                      int32_t *out) {
+static uint32_t guess(void *self, const weft_draft_text *text, uint32_t n_max, int32_t *out) {
   oracle *o = self;
-  uint32_t n = o->n_most < n_max ? o->n_most : n_max, at = n_tokens - o->n_prompt;
-  assert_int_equal(model, 0);
+  uint32_t n = o->n_most < n_max ? o->n_most : n_max, at = text->n_tokens - o->n_prompt;
+  assert_int_equal(text->model, 0);
   assert_true(n_max > 0 && n_max <= WEFT_DRAFTS_MAX);
   if (at > o->alone.n) fail_msg("%u tokens of an answer of %u", at, o->alone.n);
-  assert_memory_equal(tokens + o->n_prompt, o->alone.tokens, at * sizeof *tokens);
+  assert_memory_equal(text->tokens + o->n_prompt, o->alone.tokens, at * sizeof *text->tokens);
   for (uint32_t i = 0; i < n; i++) {
     int32_t right = at + i < o->alone.n ? o->alone.tokens[at + i] : 0;
     out[i] = i < o->n_right ? right : (right + 1) % VOCAB;
@@ -203,10 +202,9 @@ static void shadows_change_nothing(void **state) {
 }
 
 /* A drafter of another vocabulary: what this one does not have ends the run. */
-static uint32_t guess_wild(void *self, uint32_t model, const int32_t *tokens, uint32_t n_tokens, uint32_t n_max,
-                           int32_t *out) {
-  uint32_t n = guess(self, model, tokens, n_tokens, n_max, out);
-  if (n > 1) out[1] = n_tokens % 4 < 2 ? VOCAB : -1;
+static uint32_t guess_wild(void *self, const weft_draft_text *text, uint32_t n_max, int32_t *out) {
+  uint32_t n = guess(self, text, n_max, out);
+  if (n > 1) out[1] = text->n_tokens % 4 < 2 ? VOCAB : -1;
   return n;
 }
 
@@ -222,6 +220,104 @@ static void drafts_are_of_the_vocabulary(void **state) {
   assert_int_equal(run_counting(), 1 + 20 / 2); /* two tokens a step */
   assert_int_equal(stats().n_void_rows, 0);
   check_equal_solo(r, &p);
+}
+
+/* A drafter that needs time: each text is asked about three times before there are drafts, and about nothing else of
+ * that request meanwhile. */
+typedef struct late_oracle {
+  oracle *of;
+  uint32_t n_asked, n_tokens, n_ended;
+} late_oracle;
+
+static late_oracle late;
+
+static uint32_t guess_late(void *self, const weft_draft_text *text, uint32_t n_max, int32_t *out) {
+  late_oracle *l = self;
+  assert_int_equal(l->n_ended, 0);
+  if (l->n_tokens != text->n_tokens) l->n_asked = 0;
+  l->n_tokens = text->n_tokens;
+  return l->n_asked++ < 3 ? WEFT_DRAFTS_COMING : guess(l->of, text, n_max, out);
+}
+
+static void end_late(void *self, uint32_t model, uint32_t slot) {
+  late_oracle *l = self;
+  assert_int_equal(model, 0);
+  assert_true(slot < w.config.running_max);
+  l->n_ended += 1;
+}
+
+static const weft_drafter late_drafter = {.guess = guess_late, .end = end_late, .self = &late};
+
+/* While drafts are coming the request has no rows, so there is nothing to do, and the steps are those of a drafter that
+ * is there at once. */
+static void drafts_may_come_late(void **state) {
+  (void)state;
+  for (uint32_t overlap = 0; overlap < 2; overlap++) {
+    plan_world();
+    w.config.overlap = overlap == 1;
+    weft_request_params p = ask(false, 10, 21);
+    open_drafting(&p, 4, 4);
+    (void)close_world(NULL);
+    late = (late_oracle){.of = &knows};
+    w.config.drafter = &late_drafter;
+    open_world();
+    weft_request *r = submit(&p);
+    uint64_t before = stats().n_steps;
+    for (uint32_t turn = 0; !weft_engine_idle(w.engine); turn++) {
+      assert_true(turn < 200);
+      (void)weft_engine_step(w.engine, ++w.now);
+    }
+    assert_int_equal(stats().n_steps - before, 1 + 20 / 5);
+    assert_int_equal(late.n_ended, 1);
+    check_equal_solo(r, &p);
+    (void)close_world(NULL);
+  }
+}
+
+/* A request that leaves while its drafts are coming. */
+static void a_request_leaves_before_its_drafts_come(void **state) {
+  (void)state;
+  plan_world();
+  weft_request_params p = ask(false, 10, 21);
+  open_drafting(&p, 4, 4);
+  (void)close_world(NULL);
+  late = (late_oracle){.of = &knows};
+  w.config.drafter = &late_drafter;
+  open_world();
+  weft_request *r = submit(&p);
+  (void)weft_engine_step(w.engine, ++w.now);
+  (void)weft_engine_step(w.engine, ++w.now);
+  assert_int_equal(late.n_asked, 1);
+  weft_engine_cancel(w.engine, r);
+  run_out();
+  assert_int_equal(late.n_ended, 1);
+  weft_engine_release(w.engine, r);
+}
+
+/* Requests that are drafts of another one: their tenant pays for their rows, and has no more requests or tokens. */
+static void drafts_are_no_requests_of_their_tenant(void **state) {
+  static const weft_tenant_config tenant[3] = {{.tokens_per_minute = 31}};
+  (void)state;
+  plan_world();
+  w.config.tenant = tenant;
+  open_world();
+  weft_request_params p = ask(false, 10, 21), draft = ask(false, 25, 8);
+  draft.is_draft = true;
+  for (uint32_t i = 0; i < 3; i++) {
+    weft_request *r = submit(&draft);
+    run_out();
+    check_equal_solo(r, &draft);
+  }
+  weft_tenant_stats own;
+  weft_engine_get_tenant_stats(w.engine, 0, &own);
+  assert_int_equal(own.n_submitted + own.n_finished + own.n_prompt_tokens + own.n_answer_tokens, 0);
+  assert_true(own.charged_us > 0 || own.n_rows > 0);
+  weft_request *r = submit(&p); /* all tokens of the minute */
+  run_out();
+  check_equal_solo(r, &p);
+  weft_request_stats requests;
+  weft_engine_get_request_stats(w.engine, 0, &requests);
+  assert_int_equal(requests.n_answer_tokens, 21);
 }
 
 /* Requests that ask for logprobs or penalties have drafts too; canvases are not asked for. */
@@ -254,6 +350,9 @@ int main(void) {
                                      TEST(shadows_change_nothing),
                                      TEST(shadows_count_differences),
                                      TEST(drafts_are_of_the_vocabulary),
+                                     TEST(drafts_may_come_late),
+                                     TEST(a_request_leaves_before_its_drafts_come),
+                                     TEST(drafts_are_no_requests_of_their_tenant),
                                      TEST(canvases_have_no_drafts)};
   return cmocka_run_group_tests(tests, NULL, free_oracle);
 }

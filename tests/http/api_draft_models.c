@@ -1,0 +1,158 @@
+/* SPDX-License-Identifier: MIT */
+/* Models that draft, and canvases that draft for their own model: answers are the same bytes with and without, some of
+ * the drafts are right, nobody can ask the drafter, and where it finds no place answers go on without. */
+#include "api/runtime.h"
+#include "tests/support/http_conversation.h"
+
+#define CHAT        "/v1/chat/completions"
+#define COMPLETIONS "/v1/completions"
+#define OFF         "\"speculative_config\":{\"num_speculative_tokens\":0},"
+#define DEMO_DRAFT  WEFT_SOURCE_DIR "/model/demo/weft-demo-draft.gguf"
+
+static talk server;
+
+/* As many drafts as there can be, whatever steps cost on this machine. */
+static int open_with(const char *model, const char *how, uint32_t running) {
+  static const char *models[1], *drafts[1];
+  models[0] = model;
+  drafts[0] = how;
+  weft_open_options options = {
+      .models = models, .n_models = 1, .kv_bytes = 16 << 20, .drafts = drafts, .n_drafts = 1, .running = running};
+  assert_non_null(talk_serve(&server, NULL, options, (weft_server_options){0}));
+  weft_runtime *rt = server.runtime;
+  assert_non_null(rt->drafter[0]);
+  weft_engine_set_drafter(weft_replicas_at(rt->replicas, 0), model_drafter_calls(rt->drafter[0]), true);
+  return 0;
+}
+
+static int open_model(void **state) {
+  *state = &server;
+  return open_with(DEMO_AR_MODEL, "model:" DEMO_DRAFT ":5", 8);
+}
+
+static int open_canvas(void **state) {
+  *state = &server;
+  return open_with(DEMO_MODEL, "canvas:12", 8);
+}
+
+/* The request that is answered takes the only place. */
+static int open_narrow(void **state) {
+  *state = &server;
+  return open_with(DEMO_AR_MODEL, "model:" DEMO_DRAFT, 1);
+}
+
+static json_t *ask(const char *path, const char *draft, const char *fields) {
+  char body[2048];
+  (void)snprintf(body, sizeof body, "{%s%s}", draft, fields);
+  return talk_json(server.port, path, body);
+}
+
+typedef struct told {
+  uint64_t accepted, rejected;
+} told;
+
+/* Two answers without drafts but for their own are one; adds what is told of drafts. */
+static void same_answers(const char *path, const char *fields, const char *text, told *sum) {
+  json_t *plain = ask(path, OFF, fields), *drafted = ask(path, "", fields);
+  const char *wanted = json_string_value(at(plain, text));
+  assert_non_null(wanted);
+  assert_string_equal(json_string_value(at(drafted, text)), wanted);
+  assert_null(at(plain, "usage.completion_tokens_details.accepted_prediction_tokens"));
+  if (at(drafted, "usage.completion_tokens_details.accepted_prediction_tokens") != NULL) {
+    sum->accepted += (uint64_t)int_at(drafted, "usage.completion_tokens_details.accepted_prediction_tokens");
+    sum->rejected += (uint64_t)int_at(drafted, "usage.completion_tokens_details.rejected_prediction_tokens");
+  }
+  json_decref(plain);
+  json_decref(drafted);
+}
+
+#define ASKS "\"messages\":[{\"role\":\"user\",\"content\":\"List all numbers from 34 to 49.\"}],"
+#define FORM                                                                                                      \
+  "\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{\"name\":\"n\",\"schema\":{\"type\":\"array\"," \
+  "\"items\":{\"type\":\"integer\",\"maximum\":9,\"minimum\":0},\"minItems\":12,\"maxItems\":12}}}"
+
+static told ask_all(const char *mode) {
+  char fields[1024];
+  told sum = {0};
+  static const char *const chats[] = {"\"max_tokens\":60,\"temperature\":0",
+                                      "\"max_tokens\":60,\"temperature\":0.8,\"top_p\":0.9,\"seed\":7",
+                                      "\"max_tokens\":60,\"seed\":4,\"repetition_penalty\":1.2,\"logprobs\":true",
+                                      "\"max_tokens\":80,\"seed\":3," FORM};
+  for (size_t i = 0; i < sizeof chats / sizeof *chats; i++) {
+    (void)snprintf(fields, sizeof fields, "%s" ASKS "%s", mode, chats[i]);
+    same_answers(CHAT, fields, "choices.0.message.content", &sum);
+  }
+  (void)snprintf(fields, sizeof fields,
+                 "%s\"prompt\":\"7 23 41 7 23 41 7 23\",\"max_tokens\":70,\"ignore_eos\":true,\"seed\":5", mode);
+  same_answers(COMPLETIONS, fields, "choices.0.text", &sum);
+  return sum;
+}
+
+static void test_model(void **state) {
+  (void)state;
+  told sum = ask_all("");
+  assert_true(sum.accepted > 40 && sum.accepted > sum.rejected / 4);
+}
+
+static void test_canvas(void **state) {
+  (void)state;
+  told sum = ask_all("\"mode\":\"autoregressive\",");
+  assert_true(sum.accepted > 10);
+}
+
+/* The drafter is no model of the server, and its requests are nobody's. */
+static void test_nobody_asks_the_drafter(void **state) {
+  (void)state;
+  json_t *list = talk_json(server.port, "/v1/models", NULL);
+  assert_int_equal(json_array_size(at(list, "data")), 1);
+  assert_string_equal(json_string_value(at(list, "data.0.id")), "weft-demo-ar");
+  json_decref(list);
+  talk_answer metrics = talk_ask(server.port, "GET", "/metrics", "");
+  const char *of = strstr(metrics.body.bytes, "vllm:request_success_total{model_name=\"weft-demo-draft\",");
+  for (; of != NULL; of = strstr(of + 1, "vllm:request_success_total{model_name=\"weft-demo-draft\","))
+    assert_int_equal(strtoull(strchr(of, '}') + 2, NULL, 10), 0);
+  talk_answer_free(&metrics);
+}
+
+/* Drafts find no place while their request runs: they are given up, and the answer is the same. */
+static void test_no_place(void **state) {
+  (void)state;
+  told sum = {0};
+  same_answers(COMPLETIONS, "\"prompt\":\"7 23 41 7 23\",\"max_tokens\":9,\"ignore_eos\":true,\"temperature\":0",
+               "choices.0.text", &sum);
+  assert_int_equal(sum.accepted + sum.rejected, 0);
+}
+
+static void refused_open(const char *model, const char *how, const char *words) {
+  char error[512] = "";
+  weft_runtime *rt = NULL;
+  weft_open_options options = {.models = &model,
+                               .n_models = 1,
+                               .kv_bytes = 8 << 20,
+                               .drafts = &how,
+                               .n_drafts = 1,
+                               .backend = "cpu",
+                               .quiet = true};
+  assert_int_not_equal(weft_open(&options, &rt, error, sizeof error), 0);
+  if (strstr(error, words) == NULL) fail_msg("%s: %s", how, error);
+}
+
+static void test_refusals(void **state) {
+  (void)state;
+  refused_open(DEMO_AR_MODEL, "canvas", "weft-demo-ar has no canvas");
+  refused_open(DEMO_AR_MODEL, "model:", "model:FILE");
+  refused_open(DEMO_AR_MODEL, "model:" DEMO_DRAFT ":33", "1 to 32");
+  refused_open(DEMO_AR_MODEL, "model:/no/such/file.gguf", "/no/such/file.gguf");
+  refused_open(DEMO_AR_MODEL, "model:" DEMO_AR_MODEL, "it would draft for itself");
+}
+
+int main(void) {
+  const struct CMUnitTest model[] = {cmocka_unit_test(test_model), cmocka_unit_test(test_nobody_asks_the_drafter)};
+  const struct CMUnitTest canvas[] = {cmocka_unit_test(test_canvas)};
+  const struct CMUnitTest narrow[] = {cmocka_unit_test(test_no_place)};
+  const struct CMUnitTest refusals[] = {cmocka_unit_test(test_refusals)};
+  int failed = cmocka_run_group_tests(model, open_model, close_talk);
+  failed += cmocka_run_group_tests(canvas, open_canvas, close_talk);
+  failed += cmocka_run_group_tests(narrow, open_narrow, close_talk);
+  return failed + cmocka_run_group_tests(refusals, NULL, NULL);
+}
