@@ -107,14 +107,12 @@ static uint32_t drafter_of(const weft_runtime *rt, const weft_served_model *m) {
   return i < rt->n_models ? i : UINT32_MAX;
 }
 
-weft_status drafts_open_files(weft_runtime *rt, weft_error *error) {
+const char *drafts_next_file(const weft_runtime *rt) {
   for (uint32_t i = 0; i < rt->n_served; i++) {
     const weft_served_model *m = &rt->model[i];
-    if (m->draft_file == NULL || drafter_of(rt, m) != UINT32_MAX) continue;
-    weft_status status = weft_runtime_open_file(rt, m->draft_file, error);
-    if (status != WEFT_OK) return status;
+    if (m->draft_file != NULL && drafter_of(rt, m) == UINT32_MAX) return m->draft_file;
   }
-  return WEFT_OK;
+  return NULL;
 }
 
 /* The first token that the two do not have in common; UINT32_MAX: they have all. */

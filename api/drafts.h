@@ -15,8 +15,8 @@
 /* Sets the model's draft, has_drafts, draft_file and draft_canvas from what the option says of it, or of all. INVALID
  * with one line. */
 weft_status drafts_open(const weft_open_options *options, weft_served_model *model, weft_error *error);
-/* Opens the files of models that draft and are not served. */
-weft_status drafts_open_files(weft_runtime *runtime, weft_error *error);
+/* The next file of a model that drafts and is not open; NULL: there is none. */
+const char *drafts_next_file(const weft_runtime *runtime);
 /* Whether every model that the option names is there, and whether those that draft can. INVALID with one line. */
 weft_status drafts_check(const weft_runtime *runtime, weft_error *error);
 /* Gives the engine of each replica its drafter, before it starts. */

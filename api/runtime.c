@@ -76,7 +76,7 @@ static weft_status open_copies(weft_runtime *rt, weft_served_model *m, weft_erro
   return status;
 }
 
-weft_status weft_runtime_open_file(weft_runtime *rt, const char *path, weft_error *error) {
+static weft_status open_file(weft_runtime *rt, const char *path, weft_error *error) {
   if (rt->n_models == WEFT_MODELS_MAX)
     return weft_fail(error, WEFT_E_INVALID,
                      "%s would be model %u, those that draft included; at most %d share one pool", path,
@@ -507,12 +507,15 @@ static weft_status open_files(weft_runtime *rt, weft_error *error) {
   rt->model = weft_alloc(WEFT_MODELS_MAX, sizeof *rt->model);
   if (rt->model == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u models", o->n_models);
   for (uint32_t i = 0; i < o->n_models; i++) {
-    weft_status status = weft_runtime_open_file(rt, o->models[i], error);
+    weft_status status = open_file(rt, o->models[i], error);
     rt->n_served = rt->n_models;
     if (status == WEFT_OK) status = drafts_open(o, &rt->model[i], error);
     if (status != WEFT_OK) return status;
   }
-  return drafts_open_files(rt, error);
+  weft_status status = WEFT_OK;
+  for (const char *path; status == WEFT_OK && (path = drafts_next_file(rt)) != NULL;)
+    status = open_file(rt, path, error);
+  return status;
 }
 
 static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {

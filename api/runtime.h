@@ -95,8 +95,6 @@ typedef struct weft_cache_size {
 weft_cache_size weft_runtime_cache(const weft_runtime *runtime, uint32_t model);
 /* A line that names the first replica that broke while the others go on; NULL: there is none. Until weft_close. */
 const char *weft_degraded(const weft_runtime *runtime);
-/* Opens the file of the next model, rt->model[n_models++]; while the runtime is opened. */
-weft_status weft_runtime_open_file(weft_runtime *runtime, const char *path, weft_error *error);
 /* Copies the line of a weft_error to the caller's buffer and returns the status as int. */
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error);
 

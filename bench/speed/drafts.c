@@ -57,8 +57,8 @@ static uint32_t guess_answer(void *self, const weft_draft_text *text, uint32_t n
 
 /* ---- one measurement -------------------------------------------------------------------------- */
 
-/* Requests have this kind of drafts, at most n_max of a step; n_max CHOSEN: as many as gain. oracle NULL: the drafter of
- * --draft. */
+/* Requests have this kind of drafts, at most n_max of a step; n_max CHOSEN: as many as gain. oracle NULL: the drafter
+ * of --draft. */
 static void set_drafts(drafts_bench *b, weft_draft_kind kind, uint32_t n_max, uint32_t most,
                        const weft_drafter *oracle) {
   while (!weft_idle(b->rt)) (void)usleep(200); /* a request leaves a moment after its end was told */

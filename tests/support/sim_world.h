@@ -4,12 +4,12 @@
  * One world in six is a filed one: a few prompts come again and again, and their blocks go through all tiers. One
  * world in six is a crowded one: three tenants on two models, many requests at once, and a pool in which few find
  * room, so that starved requests, waiters and debts of pages meet. In four worlds in ten a drafter guesses next
- * tokens, between always right and hardly ever; it knows the answers. In three in ten half of the requests have
- * drafts from their own n-grams. Half of the drafters need time. Of both kinds of worlds half have as many drafts as there are, whatever they cost.
- * In one world in three models keep states beside keys, of a page or of many, with borders at every position or at some.
- * One world in eight is a fair one: one model, memory and slots for everybody, no prefix cache, no faults, half of
- * them with all requests at once, tenants of one class with weights; there the fairness bound holds, with and
- * without a target for the time between tokens, and however old requests grow. */
+ * tokens, between always right and hardly ever; it knows the answers. In three in ten half of the requests have drafts
+ * from their own n-grams. Half of the drafters need time. Of both kinds of worlds half have as many drafts as there
+ * are, whatever they cost. In one world in three models keep states beside keys, of a page or of many, with borders at
+ * every position or at some. One world in eight is a fair one: one model, memory and slots for everybody, no prefix
+ * cache, no faults, half of them with all requests at once, tenants of one class with weights; there the fairness
+ * bound holds, with and without a target for the time between tokens, and however old requests grow. */
 #ifndef WEFT_TESTS_SIM_WORLD_H
 #define WEFT_TESTS_SIM_WORLD_H
 
