@@ -40,6 +40,7 @@
 
 enum {
   GENERATE = WEFT_FOR_GENERATE,
+  CHAT = WEFT_FOR_CHAT,
   SERVE = WEFT_FOR_SERVE,
   TOKENIZE = WEFT_FOR_TOKENIZE,
   DEMO = WEFT_FOR_DEMO,
@@ -70,9 +71,12 @@ static const weft_option product_rows[] = {
     {"port", 'p', FIRST, SERVE | DEMO, U32(port, 8080, 0, 65535), "N", "port to listen on; 0 picks a free one"},
     {"port", 'p', FIRST, TRACE | TOP, U32(port, 8080, 1, 65535), "N", "port of the server, on this machine"},
     {"host", 0, FIRST, TRACE | TOP, TEXT(host), "ADDRESS", "unix:PATH of the server, where it has no port"},
-    {"tls-cert", 0, FIRST, TRACE | TOP, TEXT(tls_cert), "FILE", "the server's certificate, where it speaks TLS"},
+    {"url", 0, FIRST, CHAT, TEXT(url), "URL",
+     "talk to this server in place of a model file: any that speaks OpenAI's protocol; -m names one of its models"},
+    {"tls-cert", 0, FIRST, TRACE | TOP | CHAT, TEXT(tls_cert), "FILE", "the server's certificate, where it speaks TLS"},
     {"key-file", 0, FIRST, TRACE | TOP, TEXT(key_file), "FILE",
      "file with the operator's API key, where the server wants one"},
+    {"key-file", 0, FIRST, CHAT, TEXT(key_file), "FILE", "file with the API key, where the server of --url wants one"},
     {"api-keys", 0, FIRST, SERVE, TEXT(api_keys), "FILE", "lines `KEY TENANT [LIMITS]`: only these keys may ask"},
     {"api-key", 0, FIRST, SERVE, LIST(api_key), "KEY",
      "who sends this key may ask, as the tenant `default`; may be repeated; WEFT_API_KEY keeps it off the command "
@@ -535,6 +539,19 @@ static weft_status parse_config_file(weft_config *config, int argc, char **argv,
   if (status != WEFT_OK || flags.help || flags.version) return status;
   const char *path = flags.config_file != NULL ? flags.config_file : from_environment(o, name);
   return path != NULL ? parse_file(config, path, error) : parse_default_file(config, error);
+}
+
+char *weft_config_state_file(const char *name) {
+  const char *folder = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+  weft_text path = {0};
+  if (folder != NULL && folder[0] == '/') {
+    weft_text_printf(&path, "%s/weft/%s", folder, name);
+  } else if (home != NULL && home[0] == '/') {
+    weft_text_printf(&path, "%s/.local/state/weft/%s", home, name);
+  }
+  if (weft_text_status(&path) == WEFT_OK) return path.bytes; /* NULL where there is no place */
+  weft_text_free(&path);
+  return NULL;
 }
 
 /* What another name of the environment means for what is drawn. */

@@ -144,8 +144,8 @@ typedef struct weft_config {
   weft_sampling sampling;
   weft_entropy_bound entropy_bound;
   bool has_seed;
-  /* trace, top */
-  const char *key_file, *output;
+  /* trace, top, chat with a server */
+  const char *key_file, *output, *url;
   uint32_t frames;
   float interval;
   /* arguments that are not options */
@@ -177,6 +177,9 @@ weft_status weft_config_parse(weft_config *config, const weft_option_table *more
  * After weft_config_parse. */
 weft_status weft_config_take_models(weft_config *config, weft_error *error);
 void weft_config_free(weft_config *config);
+/* Where the program keeps what it remembers for the user: weft/NAME in $XDG_STATE_HOME or ~/.local/state. The
+ * caller frees it with weft_free; NULL: there is no place, or no memory. */
+char *weft_config_state_file(const char *name);
 /* The next row that the command has, from *at on, which begins at 0; NULL: there are no more. A row of `more` takes the
  * place of the product's of the same name. */
 const weft_option *weft_config_next(const weft_option_table *more, unsigned command, uint32_t *at);

@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: MIT */
-/* The one door of the laboratory (bench/) into the product: simulation, speed, quality and load programs measure the
- * insides of a runtime, which weft.h does not show.
+/* The one door of the laboratory (bench/) into the product: simulation, speed, quality and load programs measure
+ * the insides of a runtime, which weft.h does not show.
  *
- * Law: the laboratory includes headers of the product through this file alone, so that this list is everything that a
- * change of an inside interface can break here; nothing of the product includes a file of bench/. The program's main
- * (bench/lab/main.c) stands here because it has the commands of both. The doubles (bench/doubles) stand below the laboratory and include
- * what they stand for themselves, because tests of the scheduler link them without the API. */
+ * * Law: the laboratory includes headers of the product through this file alone, so that this list is everything
+ * that a change of an inside interface can break here; nothing of the product includes a file of bench/. The
+ * program's main (bench/lab/main.c) stands here because it has the commands of both. The doubles (bench/doubles)
+ * stand below the laboratory and include what they stand for themselves, because tests of the scheduler link them
+ * without the API. */
 #ifndef WEFT_BENCH_INSIDE_H
 #define WEFT_BENCH_INSIDE_H
 
 #include "api/chat_template.h"
+#include "api/cli/child.h"
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
 #include "api/cli/manual.h"

@@ -90,7 +90,7 @@ expect 2 "--log-format: 'xml' must be text or json" "$weft" generate -m $demo -p
 expect 2 "--log-level: 'loud' must be error" "$weft" generate -m $demo -p x --log-level loud
 expect 3 '"level":"error","text":"missing' "$weft" generate -m missing.gguf -p x --log-format json
 expect 0 'Z info: plan: pool' "$weft" generate -m $demo -p x -n 4 --log-level info --seed 1
-expect 0 '' bash -c "'$weft' generate -m $demo --chat -p 'Sort from low to high: 41 7 23' --log-level error 2>&1 | grep -v 7"
+expect 1 '' bash -c "'$weft' generate -m $demo --chat -p 'Sort from low to high: 41 7 23' --log-level error 2>&1 | grep -v 7"
 head -c 5000 $demo >"$dir/cut.gguf"
 expect 3 'cut.gguf' "$weft" inspect "$dir/cut.gguf"
 expect 0 'diffusion-gemma' "$weft" inspect $demo

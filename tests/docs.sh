@@ -53,7 +53,7 @@ while IFS= read -r command; do
       line=${command//127.0.0.1:8080/127.0.0.1:$(cat "$work/port")}
       if bash -o pipefail -c "${line/curl /curl -f }" >"$work/out" 2>&1 && [ -s "$work/out" ]; then ok; else bad "$command"; fi ;;
     build/weft*)
-      if bash -c "'$weft' ${command#build/weft}" >"$work/out" 2>&1 </dev/null && [ -s "$work/out" ]; then ok; else bad "$command"; fi ;;
+      if bash -c "'$weft' ${command#build/weft}" >"$work/out" 2>&1 <<<'What is 58 + 37?' && [ -s "$work/out" ]; then ok; else bad "$command"; fi ;;
     *) bad "README: what is '$command'?" ;;
   esac
 done <"$work/commands"

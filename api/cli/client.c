@@ -1,49 +1,103 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/cli/client.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <netdb.h>
 #include <netinet/in.h>
 #include <openssl/ssl.h>
+#include <openssl/x509v3.h>
 #include <poll.h>
 #include <signal.h>
-#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 
-#include "api/cli/cli.h"
+#include "base/clock.h"
 
-extern char **environ;
-
-enum { ARGS_MAX = 64, ANSWER_TIMEOUT_MS = 600000 };
+enum { TIMEOUT_MS = 600000, LOOK_MS = 50, PIECE = 16384, HEAD_MAX = 65536, STALL_SECONDS = 30 };
 
 /* One connection, and TLS over it or none. */
 typedef struct wire_to {
+  const weft_client_call *call;
+  uint64_t until_us;
   int fd;
   SSL_CTX *context;
   SSL *ssl;        /* NULL: none */
   sigset_t before; /* OpenSSL writes so that a server that is gone is a signal: it is blocked meanwhile */
 } wire_to;
 
-static int dial_server(const weft_target *target) {
-  struct sockaddr_in address = {
-      .sin_family = AF_INET, .sin_port = htons(target->port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+/* An answer as far as it has come. */
+typedef struct answer_reader {
+  const weft_client_call *call;
+  weft_text raw, *body;
+  size_t raw_at, line_at;
+  uint64_t chunk_left; /* of a chunked body */
+  uint64_t length;     /* of a body of known length; UINT64_MAX: up to the end of the connection */
+  int status;          /* 0: the head has not come yet */
+  bool chunked, whole, bad;
+} answer_reader;
+
+/* ---- the connection -------------------------------------------------------------------------- */
+
+static bool told_to_leave(const wire_to *to) {
+  return weft_clock_us() >= to->until_us || (to->call->stop != NULL && to->call->stop(to->call->self));
+}
+
+/* Waits for events; false: it was told to leave, or the time is up. */
+static bool wait_for(const wire_to *to, short events) {
+  for (;;) {
+    struct pollfd wait = {.fd = to->fd, .events = events};
+    if (told_to_leave(to)) return false;
+    if (poll(&wait, 1, LOOK_MS) > 0) return true; /* an error is told by the call that was waited for */
+  }
+}
+
+/* Connects without waiting for longer than the request may take. */
+static bool connect_socket(wire_to *to, const struct sockaddr *name, socklen_t n_name) {
+  int error = 0;
+  socklen_t n_error = sizeof error;
+  to->fd = socket(name->sa_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (to->fd < 0) return false;
+  bool good = connect(to->fd, name, n_name) == 0;
+  if (!good && errno == EINPROGRESS && wait_for(to, POLLOUT))
+    good = getsockopt(to->fd, SOL_SOCKET, SO_ERROR, &error, &n_error) == 0 && error == 0;
+  /* From here on calls wait, but not for ever: reads are begun when something is there. */
+  const struct timeval stall = {.tv_sec = STALL_SECONDS};
+  good = good && fcntl(to->fd, F_SETFL, 0) == 0 &&
+         setsockopt(to->fd, SOL_SOCKET, SO_SNDTIMEO, &stall, sizeof stall) == 0 &&
+         setsockopt(to->fd, SOL_SOCKET, SO_RCVTIMEO, &stall, sizeof stall) == 0;
+  if (good) return true;
+  (void)close(to->fd); /* the failure is reported already */
+  to->fd = -1;
+  return false;
+}
+
+static bool dial_socket(const weft_target *target, wire_to *to) {
   struct sockaddr_un path = {.sun_family = AF_UNIX};
-  const struct sockaddr *name = target->socket != NULL ? (const void *)&path : (const void *)&address;
-  if (target->socket != NULL && strlen(target->socket) >= sizeof path.sun_path) return -1;
-  if (target->socket != NULL) memcpy(path.sun_path, target->socket, strlen(target->socket));
-  int fd = socket(name->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  if (fd < 0 || connect(fd, name, target->socket != NULL ? sizeof path : sizeof address) == 0) return fd;
-  (void)close(fd); /* the failure is reported already */
-  return -1;
+  if (strlen(target->socket) >= sizeof path.sun_path) return false;
+  memcpy(path.sun_path, target->socket, strlen(target->socket));
+  return connect_socket(to, (const struct sockaddr *)&path, sizeof path);
+}
+
+static bool dial_server(const weft_target *target, wire_to *to) {
+  if (target->socket != NULL) return dial_socket(target, to);
+  const struct addrinfo hints = {.ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICSERV};
+  struct addrinfo *list = NULL;
+  char port[8];
+  (void)snprintf(port, sizeof port, "%u", target->port);
+  if (getaddrinfo(target->host == NULL ? "127.0.0.1" : target->host, port, &hints, &list) != 0) return false;
+  bool good = false;
+  for (const struct addrinfo *a = list; a != NULL && !good && !told_to_leave(to); a = a->ai_next) {
+    good = connect_socket(to, a->ai_addr, a->ai_addrlen);
+  }
+  freeaddrinfo(list);
+  return good;
 }
 
 static void hang_up(wire_to *to) {
@@ -59,22 +113,33 @@ static void hang_up(wire_to *to) {
   if (to->fd >= 0) (void)close(to->fd); /* all was read, or the answer is not wanted */
 }
 
-/* The server must show exactly the certificate of to->tls_cert. Who signed it and which name it has does not matter,
- * since the server is on this machine. */
+/* With a certificate that was named, who signed it and which name it has does not matter. */
+static bool trust_server(const weft_target *target, wire_to *to) {
+  if (target->tls_cert != NULL) {
+    if (SSL_CTX_load_verify_file(to->context, target->tls_cert) != 1) return false;
+    (void)X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(to->context), X509_V_FLAG_PARTIAL_CHAIN); /* known flags */
+  } else if (SSL_CTX_set_default_verify_paths(to->context) != 1) {
+    return false;
+  }
+  SSL_CTX_set_verify(to->context, SSL_VERIFY_PEER, NULL);
+  to->ssl = SSL_new(to->context);
+  if (to->ssl == NULL || target->tls_cert != NULL) return to->ssl != NULL;
+  const char *host = target->host == NULL ? "127.0.0.1" : target->host;
+  X509_VERIFY_PARAM *checks = SSL_get0_param(to->ssl);
+  return X509_VERIFY_PARAM_set1_ip_asc(checks, host) == 1 ||
+         (SSL_set1_host(to->ssl, host) == 1 && SSL_set_tlsext_host_name(to->ssl, host) == 1);
+}
+
 static bool reach_server(const weft_target *target, wire_to *to) {
-  *to = (wire_to){.fd = dial_server(target)};
-  if (to->fd < 0 || target->tls_cert == NULL) return to->fd >= 0;
+  if (!dial_server(target, to)) return false;
+  if (target->tls_cert == NULL && !target->tls) return true;
   to->context = SSL_CTX_new(TLS_client_method());
   if (to->context == NULL) return false;
   sigset_t pipe_signal;
   (void)sigemptyset(&pipe_signal);
   (void)sigaddset(&pipe_signal, SIGPIPE);
   (void)pthread_sigmask(SIG_BLOCK, &pipe_signal, &to->before);
-  if (SSL_CTX_load_verify_file(to->context, target->tls_cert) != 1) return false;
-  SSL_CTX_set_verify(to->context, SSL_VERIFY_PEER, NULL);
-  (void)X509_VERIFY_PARAM_set_flags(SSL_CTX_get0_param(to->context), X509_V_FLAG_PARTIAL_CHAIN); /* known flags */
-  to->ssl = SSL_new(to->context);
-  return to->ssl != NULL && SSL_set_fd(to->ssl, to->fd) == 1 && SSL_connect(to->ssl) == 1;
+  return trust_server(target, to) && SSL_set_fd(to->ssl, to->fd) == 1 && SSL_connect(to->ssl) == 1;
 }
 
 static ssize_t read_some(wire_to *from, char *bytes, size_t n) {
@@ -87,7 +152,7 @@ static bool send_all(wire_to *to, const char *bytes, size_t n) {
   while (n > 0) {
     ssize_t sent = to->ssl != NULL ? SSL_write(to->ssl, bytes, n > INT_MAX ? INT_MAX : (int)n)
                                    : send(to->fd, bytes, n, MSG_NOSIGNAL);
-    if (to->ssl == NULL && sent < 0 && errno == EINTR) continue;
+    if (to->ssl == NULL && sent < 0 && errno == EINTR && !told_to_leave(to)) continue;
     if (sent <= 0) return false;
     bytes += sent;
     n -= (size_t)sent;
@@ -95,62 +160,140 @@ static bool send_all(wire_to *to, const char *bytes, size_t n) {
   return true;
 }
 
-static uint64_t now_ms(void) {
-  struct timespec t;
-  (void)clock_gettime(CLOCK_MONOTONIC, &t); /* cannot fail with this clock */
-  return (uint64_t)t.tv_sec * 1000u + (uint64_t)t.tv_nsec / 1000000u;
+static bool send_request(const weft_target *target, const weft_client_call *call, wire_to *to) {
+  weft_text head = {0};
+  size_t n = call->body == NULL ? 0 : strlen(call->body);
+  const char *host = target->host == NULL ? "127.0.0.1" : target->host, *six = strchr(host, ':');
+  weft_text_printf(&head, "%s %s%s HTTP/1.1\r\nHost: %s%s%s", call->method,
+                   target->prefix == NULL ? "" : target->prefix, call->path, six == NULL ? "" : "[", host,
+                   six == NULL ? "" : "]");
+  if (target->socket == NULL && target->host != NULL) weft_text_printf(&head, ":%u", target->port);
+  weft_text_printf(&head, "\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n", n);
+  if (target->key != NULL) weft_text_printf(&head, "Authorization: Bearer %s\r\n", target->key);
+  weft_text_puts(&head, "\r\n");
+  bool good = weft_text_status(&head) == WEFT_OK && send_all(to, head.bytes, head.n) && send_all(to, call->body, n);
+  if (head.bytes != NULL) explicit_bzero(head.bytes, head.n); /* it holds the key */
+  weft_text_free(&head);
+  return good;
 }
 
-/* Reads until the server closes. False: broken; *left: the time was up. */
-static bool receive_all(wire_to *from, weft_text *out, uint32_t timeout_ms, bool *left) {
-  char piece[16384];
-  uint64_t until = now_ms() + timeout_ms;
-  *left = false;
-  for (;;) {
-    uint64_t now = now_ms();
-    struct pollfd wait = {.fd = from->fd, .events = POLLIN};
-    bool there = from->ssl != NULL && SSL_pending(from->ssl) > 0;
-    int ready = there ? 1 : now >= until ? 0 : poll(&wait, 1, (int)(until - now));
-    if (ready < 0 && errno == EINTR) continue;
-    if (ready == 0) {
-      *left = true;
-      return true;
-    }
-    ssize_t n = ready < 0 ? -1 : read_some(from, piece, sizeof piece);
-    if (n < 0) return false;
-    if (n == 0) return true;
-    weft_text_append(out, piece, (size_t)n);
+/* ---- the answer ------------------------------------------------------------------------------ */
+
+/* The head, once it is there: status and how the body ends. */
+static void read_head(answer_reader *r) {
+  char *end = r->raw.n == 0 ? NULL : memmem(r->raw.bytes, r->raw.n, "\r\n\r\n", 4);
+  if (end == NULL || r->raw.n < 12) {
+    r->bad = r->raw.n > HEAD_MAX;
+    return;
   }
-}
-
-/* Chunked bodies to plain ones, in place. */
-static void join_chunks(char *body, size_t *n) {
-  size_t from = 0, to = 0;
-  while (from < *n) {
-    char *end;
-    size_t length = strtoul(body + from, &end, 16);
-    char *line = memchr(body + from, '\n', *n - from);
-    if (length == 0 || line == NULL) break;
-    from = (size_t)(line - body) + 1;
-    if (length > *n - from) length = *n - from;
-    memmove(body + to, body + from, length);
-    to += length;
-    from += length + 2;
-  }
-  *n = to;
-}
-
-static int split_answer(weft_text *all, weft_text *out) {
-  if (all->n < 12 || strncmp(all->bytes, "HTTP/1.", 7) != 0) return -1;
-  char *end = strstr(all->bytes, "\r\n\r\n");
-  if (end == NULL) return -1;
-  int status = (int)strtol(all->bytes + 9, NULL, 10);
-  size_t head = (size_t)(end - all->bytes) + 4, n = all->n - head;
   *end = 0;
-  bool chunked = strcasestr(all->bytes, "transfer-encoding: chunked") != NULL;
-  if (chunked) join_chunks(all->bytes + head, &n);
-  weft_text_append(out, all->bytes + head, n);
+  r->bad = strncmp(r->raw.bytes, "HTTP/1.", 7) != 0;
+  r->status = (int)strtol(r->raw.bytes + 9, NULL, 10);
+  r->bad = r->bad || r->status < 100 || r->status > 999;
+  r->chunked = strcasestr(r->raw.bytes, "\r\ntransfer-encoding: chunked") != NULL;
+  const char *length = strcasestr(r->raw.bytes, "\r\ncontent-length:");
+  r->length = length == NULL ? UINT64_MAX : strtoull(length + 17, NULL, 10);
+  r->raw_at = (size_t)(end - r->raw.bytes) + 4;
+}
+
+/* One piece of a chunked body; false: more bytes are needed, or none follow. */
+static bool read_chunk(answer_reader *r) {
+  size_t left = r->raw.n - r->raw_at;
+  const char *at = r->raw.bytes + r->raw_at;
+  if (r->chunk_left > 0) {
+    size_t n = left < r->chunk_left ? left : (size_t)r->chunk_left;
+    weft_text_append(r->body, at, n);
+    r->raw_at += n;
+    r->chunk_left -= n;
+    return n > 0;
+  }
+  while (left >= 2 && at[0] == '\r' && at[1] == '\n') at += 2, left -= 2, r->raw_at += 2; /* behind the chunk before */
+  const char *line = left == 0 ? NULL : memchr(at, '\n', left);
+  if (line == NULL) return false;
+  r->chunk_left = strtoull(at, NULL, 16);
+  r->raw_at += (size_t)(line - at) + 1;
+  r->whole = r->chunk_left == 0;
+  return !r->whole;
+}
+
+static void give_lines(answer_reader *r, uint64_t now_us) {
+  while (r->body->n > r->line_at) {
+    const char *line = r->body->bytes + r->line_at, *end = memchr(line, '\n', r->body->n - r->line_at);
+    if (end == NULL) return;
+    size_t n = (size_t)(end - line);
+    if (r->call->take != NULL) r->call->take(r->call->self, line, n > 0 && line[n - 1] == '\r' ? n - 1 : n, now_us);
+    r->line_at = (size_t)(end - r->body->bytes) + 1;
+  }
+}
+
+/* What was taken over to the body is dropped from the front of raw. */
+static void drop_taken(answer_reader *r) {
+  if (r->status == 0 || r->raw_at == 0) return;
+  memmove(r->raw.bytes, r->raw.bytes + r->raw_at, r->raw.n - r->raw_at);
+  r->raw.n -= r->raw_at;
+  r->raw.bytes[r->raw.n] = 0;
+  r->raw_at = 0;
+}
+
+static void take_bytes(answer_reader *r, const char *bytes, size_t n, uint64_t now_us) {
+  weft_text_append(&r->raw, bytes, n);
+  if (weft_text_status(&r->raw) != WEFT_OK) return;
+  if (r->status == 0) read_head(r);
+  if (r->status == 0 || r->bad) return;
+  if (r->chunked) {
+    while (!r->whole && read_chunk(r)) {
+    }
+  } else if (r->raw.n > r->raw_at) {
+    weft_text_append(r->body, r->raw.bytes + r->raw_at, r->raw.n - r->raw_at);
+    r->raw_at = r->raw.n;
+  }
+  drop_taken(r);
+  if (!r->chunked && r->body->n >= r->length) r->whole = true;
+  give_lines(r, now_us);
+}
+
+static int read_answer(answer_reader *r, wire_to *from) {
+  char piece[PIECE];
+  for (;;) {
+    bool there = from->ssl != NULL && SSL_pending(from->ssl) > 0;
+    if (!there && !wait_for(from, POLLIN)) return WEFT_CLIENT_LEFT;
+    ssize_t n = read_some(from, piece, sizeof piece);
+    if (n < 0 && from->ssl == NULL && errno == EINTR) continue;
+    if (n > 0) take_bytes(r, piece, (size_t)n, weft_clock_us());
+    if (r->bad || weft_text_status(&r->raw) != WEFT_OK || weft_text_status(r->body) != WEFT_OK)
+      return WEFT_CLIENT_BROKEN;
+    bool open_end = !r->chunked && r->length == UINT64_MAX;
+    if (r->whole || (n == 0 && r->status != 0 && open_end)) return r->status;
+    if (n <= 0) return WEFT_CLIENT_BROKEN;
+  }
+}
+
+int weft_client_run(const weft_target *target, const weft_client_call *call, weft_text *out) {
+  uint32_t timeout_ms = call->timeout_ms > 0 ? call->timeout_ms : TIMEOUT_MS;
+  wire_to to = {.call = call, .until_us = weft_clock_us() + (uint64_t)timeout_ms * 1000u, .fd = -1};
+  answer_reader reader = {.call = call, .raw = {.max = WEFT_CLIENT_BYTES_MAX}, .body = out, .length = UINT64_MAX};
+  if (out->max == 0) out->max = WEFT_CLIENT_BYTES_MAX;
+  size_t n_before = out->n;
+  reader.line_at = n_before;
+  int status = WEFT_CLIENT_UNREACHED;
+  if (reach_server(target, &to)) {
+    /* Who refuses a body answers before it was sent whole: the answer is read all the same. */
+    bool sent = send_request(target, call, &to);
+    status = read_answer(&reader, &to);
+    if (!sent && status < 0) status = WEFT_CLIENT_BROKEN;
+  } else if (told_to_leave(&to)) {
+    status = WEFT_CLIENT_LEFT;
+  }
+  hang_up(&to);
+  weft_text_free(&reader.raw);
   return status;
+}
+
+int weft_client_ask(const weft_target *target, const char *method, const char *path, const char *body, weft_text *out,
+                    uint32_t cancel_after_ms) {
+  const weft_client_call call = {.method = method, .path = path, .body = body, .timeout_ms = cancel_after_ms};
+  int status = weft_client_run(target, &call, out);
+  return status == WEFT_CLIENT_LEFT && cancel_after_ms == 0 ? WEFT_CLIENT_BROKEN : status;
 }
 
 int weft_client_request(uint16_t port, const char *method, const char *path, const char *body, weft_text *out,
@@ -164,97 +307,52 @@ int weft_client_request_as(uint16_t port, const char *key, const char *method, c
   return weft_client_ask(&target, method, path, body, out, cancel_after_ms);
 }
 
-int weft_client_ask(const weft_target *target, const char *method, const char *path, const char *body, weft_text *out,
-                    uint32_t cancel_after_ms) {
-  weft_text head = {0}, all = {0};
-  int status = -1;
-  wire_to to;
-  bool reached = reach_server(target, &to), left = false;
-  size_t n = body == NULL ? 0 : strlen(body);
-  weft_text_printf(&head,
-                   "%s %s HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\nContent-Type: application/json\r\n"
-                   "Content-Length: %zu\r\n",
-                   method, path, n);
-  if (target->key != NULL) weft_text_printf(&head, "Authorization: Bearer %s\r\n", target->key);
-  weft_text_puts(&head, "\r\n");
-  if (reached && weft_text_status(&head) == WEFT_OK && send_all(&to, head.bytes, head.n) && send_all(&to, body, n) &&
-      receive_all(&to, &all, cancel_after_ms > 0 ? cancel_after_ms : ANSWER_TIMEOUT_MS, &left)) {
-    if (left) {
-      status = cancel_after_ms > 0 ? 0 : -1;
-    } else {
-      status = split_answer(&all, out);
-    }
+/* ---- where a server is ----------------------------------------------------------------------- */
+
+/* HOST, [HOST], HOST:PORT or [HOST]:PORT. */
+static bool read_authority(const char *at, size_t n, weft_client_url *out) {
+  const char *host = at, *end = at + n, *host_end, *port = NULL;
+  if (n > 0 && at[0] == '[') {
+    host = at + 1;
+    host_end = memchr(host, ']', n - 1);
+    if (host_end == NULL) return false;
+    if (host_end + 1 < end) port = host_end[1] == ':' ? host_end + 2 : end;
+  } else {
+    host_end = memchr(at, ':', n);
+    if (host_end != NULL) port = host_end + 1;
+    if (host_end == NULL) host_end = end;
   }
-  hang_up(&to);
-  weft_text_free(&head);
-  weft_text_free(&all);
-  return status;
+  size_t n_host = (size_t)(host_end - host);
+  if (n_host == 0 || n_host >= sizeof out->host) return false;
+  memcpy(out->host, host, n_host);
+  out->host[n_host] = 0;
+  out->port = out->tls ? 443 : 80;
+  if (strpbrk(out->host, "@ \t") != NULL) return false;
+  if (port == NULL) return true;
+  char *behind;
+  unsigned long number = port < end && *port >= '0' && *port <= '9' ? strtoul(port, &behind, 10) : 0;
+  if (number == 0 || number > 65535 || behind != end) return false;
+  out->port = (uint16_t)number;
+  return true;
 }
 
-/* ---- a server of our own ----------------------------------------------------------------------------------- */
-
-static int read_port(int fd, uint16_t *port) {
-  char line[512];
-  size_t n = 0;
-  while (n + 1 < sizeof line) {
-    ssize_t got = read(fd, line + n, 1);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0 || line[n] == '\n') break;
-    n += 1;
+weft_status weft_client_read_url(const char *url, weft_client_url *out, weft_error *error) {
+  static const char plain[] = "http://", tls[] = "https://";
+  *out = (weft_client_url){.tls = strncmp(url, tls, sizeof tls - 1) == 0};
+  bool good = out->tls || strncmp(url, plain, sizeof plain - 1) == 0;
+  const char *at = good ? url + (out->tls ? sizeof tls : sizeof plain) - 1 : url;
+  size_t n = strcspn(at, "/?#"), n_path = strlen(at + n);
+  good = good && read_authority(at, n, out);
+  while (n_path > 0 && at[n + n_path - 1] == '/') n_path--;
+  for (size_t i = 0; good && i < n_path; i++) {
+    unsigned char c = (unsigned char)at[n + i];
+    good = c > ' ' && c < 0x7F && c != '?' && c != '#';
   }
-  line[n] = 0;
-  const char *at = strstr(line, "\"port\"");
-  if (at == NULL) return -1;
-  at += strcspn(at, ":") + 1;
-  *port = (uint16_t)strtoul(at, NULL, 10);
-  return *port == 0 ? -1 : 0;
-}
-
-int weft_child_start(weft_child *child, const char *const *args) {
-  const char *argv[ARGS_MAX + 8] = {"weft",   "serve",   "--port",   "0",
-                                    "--json", "--quiet", "--config", "/dev/null"}; /* no file of the user's */
-  uint32_t n = 8;
-  for (uint32_t i = 0; args[i] != NULL && n < ARGS_MAX; i++) argv[n++] = args[i];
-  int pipe_fd[2];
-  posix_spawn_file_actions_t actions;
-  child->pid = -1;
-  if (pipe2(pipe_fd, O_CLOEXEC) != 0) return weft_cli_fail(-1, "pipe: %s", strerror(errno));
-  (void)posix_spawn_file_actions_init(&actions); /* cannot fail on Linux */
-  int status = posix_spawn_file_actions_adddup2(&actions, pipe_fd[1], STDOUT_FILENO);
-  if (status == 0) {
-    status = posix_spawn(&child->pid, "/proc/self/exe", &actions, NULL, (char *const *)(uintptr_t)argv, environ);
-  }
-  (void)posix_spawn_file_actions_destroy(&actions); /* nothing to lose */
-  (void)close(pipe_fd[1]);                          /* the child's end */
-  if (status != 0) child->pid = -1;
-  int failed = status != 0 ? -1 : read_port(pipe_fd[0], &child->port);
-  (void)close(pipe_fd[0]); /* one line was all */
-  if (failed == 0) return 0;
-  (void)weft_child_stop(child);
-  return weft_cli_fail(-1, "the server did not start");
-}
-
-int weft_child_stop(weft_child *child) {
-  if (child->pid <= 0) return -1;
-  int status = 0;
-  (void)kill(child->pid, SIGTERM); /* gone already is as good */
-  while (waitpid(child->pid, &status, 0) < 0) {
-    if (errno != EINTR) return -1;
-  }
-  child->pid = -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-}
-
-uint64_t weft_child_kib(const weft_child *child, const char *field) {
-  char path[64], line[256];
-  uint64_t kib = 0;
-  (void)snprintf(path, sizeof path, "/proc/%d/status", (int)child->pid);
-  FILE *file = fopen(path, "r");
-  if (file == NULL) return 0;
-  size_t n = strlen(field);
-  while (fgets(line, sizeof line, file) != NULL) {
-    if (strncmp(line, field, n) == 0 && line[n] == ':') kib = strtoull(line + n + 1, NULL, 10);
-  }
-  (void)fclose(file); /* only read */
-  return kib;
+  good = good && n_path < sizeof out->prefix;
+  if (!good)
+    return weft_fail(error, WEFT_E_INVALID, "'%.200s' is no URL of a server: http://HOST[:PORT][/PATH] or https://...",
+                     url);
+  memcpy(out->prefix, at + n, n_path);
+  out->prefix[n_path] = 0;
+  return WEFT_OK;
 }

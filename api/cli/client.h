@@ -1,26 +1,57 @@
 /* SPDX-License-Identifier: MIT */
-/* A small HTTP client for servers on this machine, and a `weft serve` as a child process: what `weft top`, `trace` and
- * `demo` and the laboratory (soak, bench) need.
+/* An HTTP client: what `weft top`, `trace`, `demo`, `chat --url` and the laboratory ask of servers. One request,
+ * one connection; the answer may be a stream.
  *
- * Law: a request goes to 127.0.0.1 or to a unix socket, and the caller ends every child that it started. */
+ * * Law: a request ends by its time and when it is told to, whatever the server does, and nothing that a server
+ * sends makes it take more than WEFT_CLIENT_BYTES_MAX of memory. Over TLS the server shows exactly the
+ * certificate that was named or, where none was, one for its host that the system trusts. */
 #ifndef WEFT_API_CLI_CLIENT_H
 #define WEFT_API_CLI_CLIENT_H
 
+#include <stdbool.h>
 #include <stdint.h>
-#include <sys/types.h>
 
+#include "base/status.h"
 #include "base/text.h"
+
+enum { WEFT_CLIENT_BYTES_MAX = 256 << 20, WEFT_CLIENT_HOST_MAX = 256, WEFT_CLIENT_PREFIX_MAX = 512 };
 
 /* Where a server is, and who asks. */
 typedef struct weft_target {
-  const char *socket; /* path of a unix socket; NULL: 127.0.0.1 */
+  const char *socket; /* path of a unix socket; NULL: host and port */
+  const char *host;   /* name or address; NULL: 127.0.0.1 */
   uint16_t port;
-  const char *tls_cert; /* a file in PEM: the server has to show this certificate; NULL: plain HTTP */
+  bool tls;             /* HTTPS */
+  const char *tls_cert; /* a file in PEM: HTTPS, and the server has to show this certificate; NULL: see the law */
+  const char *prefix;   /* stands before every path; NULL: nothing */
   const char *key;      /* NULL: none */
 } weft_target;
 
-/* One exchange; the body of the answer goes to out. cancel_after_ms > 0: hang up after that long (status 0).
- * Returns the HTTP status, 0 after hanging up, -1 when the server could not be reached or broke off. */
+/* What a URL such as https://host:8443/under says; the target points into it. */
+typedef struct weft_client_url {
+  char host[WEFT_CLIENT_HOST_MAX], prefix[WEFT_CLIENT_PREFIX_MAX];
+  uint16_t port;
+  bool tls;
+} weft_client_url;
+
+typedef struct weft_client_call {
+  const char *method, *path;
+  const char *body;    /* JSON; NULL: none */
+  uint32_t timeout_ms; /* 0: ten minutes */
+  /* Lines of the body as they come, without their ends, with the time (weft_clock_us) at which their last byte
+   * was read; NULL: nobody wants them. */
+  void (*take)(void *self, const char *line, size_t n, uint64_t at_us);
+  bool (*stop)(void *self); /* asked some twenty times a second; true: leave; NULL: never */
+  void *self;
+} weft_client_call;
+
+/* Beside the HTTP status: the time was up, or it was told to leave; the server broke off before its answer was
+ * whole; no server was reached, or it is not the one that was meant (TLS). */
+enum { WEFT_CLIENT_LEFT = 0, WEFT_CLIENT_BROKEN = -1, WEFT_CLIENT_UNREACHED = -2 };
+
+/* One exchange; out gets the whole body, or what came of it. Returns the HTTP status or one of the above. */
+int weft_client_run(const weft_target *target, const weft_client_call *call, weft_text *out);
+/* The same with a plain request. cancel_after_ms > 0: hang up after that long. */
 int weft_client_ask(const weft_target *target, const char *method, const char *path, const char *body, weft_text *out,
                     uint32_t cancel_after_ms);
 /* The same on a port of 127.0.0.1. */
@@ -29,18 +60,7 @@ int weft_client_request(uint16_t port, const char *method, const char *path, con
 /* The same with an API key; NULL: none. */
 int weft_client_request_as(uint16_t port, const char *key, const char *method, const char *path, const char *body,
                            weft_text *out, uint32_t cancel_after_ms);
-
-typedef struct weft_child {
-  pid_t pid;
-  uint16_t port;
-} weft_child;
-
-/* Starts this program again as `serve ARGS... --port 0 --json --quiet` and waits until it listens. args ends with NULL.
- * 0, or -1 after one line. */
-int weft_child_start(weft_child *child, const char *const *args);
-/* SIGTERM, then waits. Returns its exit code, or -1. */
-int weft_child_stop(weft_child *child);
-/* A field of /proc/PID/status in KiB ("VmHWM", "VmRSS"); 0 when unknown. */
-uint64_t weft_child_kib(const weft_child *child, const char *field);
+/* http://HOST[:PORT][/PATH] or https://... */
+weft_status weft_client_read_url(const char *url, weft_client_url *out, weft_error *error);
 
 #endif

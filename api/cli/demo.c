@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/cli/child.h"
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
 #include "api/cli/metric.h"

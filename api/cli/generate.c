@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "api/cli/canvas_cells.h"
 #include "api/cli/cli.h"
 #include "api/cli/screen.h"
 #include "api/runtime.h"
@@ -17,6 +18,8 @@ typedef struct output_state {
   const weft_config *config;
   FILE *trace;
   weft_screen screen; /* live redraw; off when standard output is no terminal */
+  weft_canvas_cells cells;
+  weft_runtime *runtime;
   weft_text text;
   json_t *tokens, *logprobs;
 } output_state;
@@ -60,7 +63,8 @@ static void keep_logprobs(output_state *s, const weft_delta *d) {
 static void take_delta(output_state *s, const weft_delta *d) {
   if (d->kind == WEFT_DELTA_CANVAS) {
     if (s->trace != NULL) write_trace(s->trace, d);
-    weft_screen_canvas(&s->screen, d);
+    const weft_canvas_view view = weft_canvas_cells_view(&s->cells, s->runtime, NULL, d);
+    weft_screen_canvas(&s->screen, &view);
     return;
   }
   weft_text_append(&s->text, d->text, d->n_text);
@@ -95,6 +99,7 @@ static int write_answers(output_state *s, weft_runtime *rt, const weft_generate_
   if (status != 0) return weft_cli_fail(weft_cli_code(status), "%s", error);
   weft_delta d = {0};
   int code = 0;
+  if (weft_answer_mode(g) != WEFT_MODE_DIFFUSION) weft_screen_plain(&s->screen);
   for (;;) {
     status = weft_next(g, 1000, &d);
     if (status == WEFT_AGAIN) continue;
@@ -164,14 +169,16 @@ int weft_cli_generate(const weft_config *config) {
     params.trace = true;
   }
   if (code == 0) {
-    weft_screen_begin(&s.screen, weft_terminal_stdout(), !config->no_live && !config->json);
-    params.canvas_deltas = s.screen.live || params.trace;
+    weft_screen_begin(&s.screen, weft_terminal_stdout(config), !config->no_live && !config->json);
+    params.canvas_deltas = params.trace = s.screen.live || params.trace;
+    s.runtime = rt;
     code = write_answers(&s, rt, &params);
   }
   if (s.trace != NULL && fclose(s.trace) != 0 && code == 0) {
     code = weft_cli_fail(WEFT_EXIT_RUNTIME, "--trace %s: %s", config->trace, strerror(errno));
   }
   weft_close(rt);
+  weft_canvas_cells_free(&s.cells);
   weft_text_free(&s.text);
   json_decref(s.tokens);
   json_decref(s.logprobs);

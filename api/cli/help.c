@@ -75,7 +75,9 @@ static void put_paragraph(weft_text *out, const char *words, uint32_t n_columns)
 
 static void put_commands(weft_text *out, const weft_command_list *list, uint32_t n_columns) {
   char left[64];
-  weft_text_printf(out, "\n%s:\n", list->heading);
+  (void)snprintf(left, sizeof left, "%s:", list->heading);
+  weft_text_puts(out, "\n");
+  put_paragraph(out, left, n_columns);
   for (uint32_t i = 0; i < list->n; i++) {
     (void)snprintf(left, sizeof left, "  weft %-10s", list->row[i].name);
     put_entry(out, left, list->row[i].help, COMMAND_COLUMN, n_columns);

@@ -6,7 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "api/cli/screen.h"
+#include "api/cli/terminal.h"
 #include "base/memory.h"
 #include "base/nearest.h"
 
@@ -202,7 +202,7 @@ static int print_generated(const weft_manual *manual, const char *what, const ch
 
 int weft_manual_run(const weft_manual *manual, int argc, char **argv) {
   weft_text text = {0};
-  uint32_t n_columns = weft_terminal_stdout().n_columns;
+  uint32_t n_columns = weft_terminal_stdout(NULL).n_columns;
   if (argc > 2) return weft_cli_fail(WEFT_EXIT_USAGE, "help: '%s' is a word too many", argv[2]);
   if (argc > 0 && argv[0][0] == '-') return print_generated(manual, argv[0], argc > 1 ? argv[1] : NULL);
   if (argc > 1) return weft_cli_fail(WEFT_EXIT_USAGE, "help: '%s' is a word too many", argv[1]);

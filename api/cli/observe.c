@@ -10,20 +10,19 @@
 #include "base/clock.h"
 #include "base/memory.h"
 
-enum { KEY_BYTES_MAX = 256, BUCKETS_MAX = 64 };
+enum { BUCKETS_MAX = 64 };
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-/* 0 and the key of --key-file ("" without the option), or an exit code after one line. */
-static int read_key(const weft_config *config, char key[KEY_BYTES_MAX]) {
+int weft_observe_key(const weft_config *config, char key[WEFT_KEY_BYTES_MAX]) {
   size_t n = 0;
   key[0] = 0;
   if (config->key_file == NULL) return 0;
   char *text = weft_cli_read(config->key_file, &n);
   if (text == NULL) return WEFT_EXIT_USAGE;
   size_t length = strcspn(text, " \t\r\n");
-  bool good = length > 0 && length < KEY_BYTES_MAX;
-  if (good) (void)snprintf(key, KEY_BYTES_MAX, "%.*s", (int)length, text);
+  bool good = length > 0 && length < WEFT_KEY_BYTES_MAX;
+  if (good) (void)snprintf(key, WEFT_KEY_BYTES_MAX, "%.*s", (int)length, text);
   explicit_bzero(text, n);
   weft_free(text);
   return good ? 0 : weft_cli_fail(WEFT_EXIT_USAGE, "%s holds no key", config->key_file);
@@ -58,14 +57,14 @@ static int explain_status(const weft_config *config, const char *path, int statu
 
 int weft_observe_get(const weft_config *config, const char *path, weft_text *out) {
   static const char unix_prefix[] = "unix:";
-  char key[KEY_BYTES_MAX];
+  char key[WEFT_KEY_BYTES_MAX];
   bool is_unix = config->host != NULL && strncmp(config->host, unix_prefix, sizeof unix_prefix - 1) == 0;
   if (config->host != NULL && !is_unix) {
     return weft_cli_fail(WEFT_EXIT_USAGE,
                          "--host %s: the server is looked for on this machine: name unix:PATH, or --port",
                          config->host);
   }
-  int code = read_key(config, key);
+  int code = weft_observe_key(config, key);
   if (code != 0) return code;
   const weft_target target = {.socket = is_unix ? config->host + sizeof unix_prefix - 1 : NULL,
                               .port = (uint16_t)config->port,

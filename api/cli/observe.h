@@ -11,6 +11,9 @@
 
 /* Where the server is looked for: "127.0.0.1:8080" or "unix:PATH". */
 void weft_observe_name(const weft_config *config, char *out, size_t n_out);
+/* 0 and the key of --key-file ("" without the option), or an exit code after one line. */
+enum { WEFT_KEY_BYTES_MAX = 256 };
+int weft_observe_key(const weft_config *config, char key[WEFT_KEY_BYTES_MAX]);
 /* One answer of GET path with the key of --key-file. 0, or an exit code after one line. */
 int weft_observe_get(const weft_config *config, const char *path, weft_text *out);
 

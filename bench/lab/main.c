@@ -15,9 +15,12 @@ static const weft_command commands[] = {
      "  weft generate -m a.gguf -i story.txt -n 200 --temperature 0.7 --seed 1\n"
      "  weft generate -m a.gguf --chat -p \"What is 58 + 37?\" --mode autoregressive --json\n",
      WEFT_WORDS_ARE_MODELS},
-    {"chat", WEFT_CMD_CHAT, weft_cli_chat, "FILE", "talk to a model on the terminal",
+    {"chat", WEFT_CMD_CHAT, weft_cli_chat, "FILE | --url URL", "talk to a model on the terminal",
      "  weft chat a.gguf\n"
+     "  weft chat --url http://127.0.0.1:8080    with a server, weft's or another\n"
      "  weft chat a.gguf --system \"Answer in one line.\" --temperature 0\n",
+     WEFT_WORDS_ARE_MODELS},
+    {"run", WEFT_CMD_CHAT, weft_cli_chat, "FILE | --url URL", "the same as chat", "  weft run a.gguf\n",
      WEFT_WORDS_ARE_MODELS},
     {"serve", WEFT_CMD_SERVE, weft_cli_serve, "FILE [FILE ...]", "an OpenAI-compatible HTTP server",
      "  weft serve a.gguf                                      one model on 127.0.0.1:8080\n"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* What a person sees: a small terminal interprets what the screen sends, and the same terminal that was given nothing but
- * the answer shows the same text. Pseudo-terminals show that the program knows one and draws on it. */
+/* What a person sees: a small terminal interprets what the screen sends, and the same terminal that was given
+ * nothing but the answer shows the same text. Pseudo-terminals show that the program knows one and draws on it. */
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -34,14 +34,34 @@ typedef struct screen_story {
   screen_event event[EVENTS_MAX];
 } screen_story;
 
+static const weft_config colourful; /* neither NO_COLOR nor a dumb terminal */
+
+static bool is_ascii(const char *text) {
+  for (; *text != 0; text++) {
+    if ((unsigned char)*text >= 0x80) return false;
+  }
+  return true;
+}
+
 static void play_on(const screen_story *story, weft_terminal terminal) {
   weft_screen screen;
   weft_screen_begin(&screen, terminal, true);
   for (uint32_t i = 0; i < story->n; i++) {
     const screen_event *e = &story->event[i];
     if (e->canvas) {
-      weft_delta d = {.kind = WEFT_DELTA_CANVAS, .text = e->text, .n_text = strlen(e->text), .step = i, .n_tokens = 8};
-      weft_screen_canvas(&screen, &d);
+      /* by thirds: noise, drawn, accepted */
+      size_t n = strlen(e->text), third = n / 3;
+      const weft_cell cell[] = {{0, (uint32_t)third, WEFT_CELL_NOISE},
+                                {(uint32_t)third, (uint32_t)third, WEFT_CELL_DRAWN},
+                                {(uint32_t)(2 * third), (uint32_t)(n - 2 * third), WEFT_CELL_ACCEPTED}};
+      const weft_canvas_view view = {.text = e->text,
+                                     .n_text = n,
+                                     .step = i,
+                                     .n_positions = 8,
+                                     .cell = cell,
+                                     .n_cells = i % 2 == 0 && is_ascii(e->text) ? 3 : 0};
+      weft_screen_canvas(&screen, &view);
+
     } else {
       weft_screen_text(&screen, e->text, strlen(e->text));
     }
@@ -49,15 +69,19 @@ static void play_on(const screen_story *story, weft_terminal terminal) {
   weft_screen_end(&screen);
 }
 
-/* What a terminal of the story's size is sent. Each newline arrives as CR LF, as the line discipline of a terminal sends
- * it. */
+/* What a terminal of the story's size is sent. Each newline arrives as CR LF, as the line discipline of a
+ * terminal sends it. */
 static void play(const screen_story *story, weft_text *sent) {
   char *written = NULL;
   size_t n = 0;
   FILE *to = open_memstream(&written, &n);
   assert_non_null(to);
-  play_on(story,
-          (weft_terminal){.to = to, .is_terminal = true, .n_columns = story->n_columns, .n_rows = story->n_rows});
+  play_on(story, (weft_terminal){.to = to,
+                                 .is_terminal = true,
+                                 .moves = true,
+                                 .colours = true,
+                                 .n_columns = story->n_columns,
+                                 .n_rows = story->n_rows});
   assert_int_equal(fclose(to), 0);
   for (size_t i = 0; i < n; i++) {
     if (written[i] == '\n') weft_text_puts(sent, "\r");
@@ -81,7 +105,7 @@ static void be_the_child(const screen_story *story, char **argv, int slave) {
     execv(argv[0], argv);
     _exit(127);
   }
-  play_on(story, weft_terminal_stdout());
+  play_on(story, weft_terminal_stdout(&colourful));
   _exit(0);
 }
 
@@ -262,12 +286,112 @@ static void random_stories(void **state) {
   }
 }
 
+/* What is on the screen after a text, a canvas, and a change of size where n_columns_then is not 0. */
+static void see_canvas(uint16_t n_columns, uint16_t n_rows, const weft_canvas_view *view, uint16_t n_columns_then,
+                       weft_text *out) {
+  weft_screen screen;
+  weft_text sent = {0};
+  char *written = NULL;
+  size_t n = 0;
+  FILE *to = open_memstream(&written, &n);
+  assert_non_null(to);
+  weft_screen_begin(
+      &screen, (weft_terminal){.to = to, .is_terminal = true, .moves = true, .n_columns = n_columns, .n_rows = n_rows},
+      true);
+  weft_screen_text(&screen, "first\nso: ", 10);
+  weft_screen_canvas(&screen, view);
+  if (n_columns_then > 0) {
+    weft_screen_resize(&screen, n_columns_then, n_rows);
+    weft_screen_canvas(&screen, view);
+    n_columns = n_columns_then;
+  }
+  assert_int_equal(fflush(to), 0);
+  size_t from = 0;
+  for (size_t i = 0; i + 3 < n; i++) from = memcmp(written + i, "\033[2J", 4) == 0 ? i + 4 : from; /* cleared */
+  for (size_t i = from; i < n; i++) {
+    if (written[i] == '\n') weft_text_puts(&sent, "\r");
+    weft_text_append(&sent, &written[i], 1);
+  }
+  terminal_screen *seen = terminal_open(n_rows, n_columns);
+  terminal_write(seen, sent.bytes, sent.n);
+  if (seen->wrong != NULL) fail_msg("the terminal was sent %s", seen->wrong);
+  terminal_text(seen, out);
+  free(seen);
+  weft_screen_end(&screen);
+  assert_int_equal(fclose(to), 0);
+  free(written);
+  weft_text_free(&sent);
+}
+
+/* All rows of a canvas are drawn, as far as the screen has room, above a line of its own that says how far it is. */
+static void all_rows_of_a_canvas(void **state) {
+  static const char text[] = "one\ntwo\nthree\nfour\nfive";
+  const weft_canvas_view view = {
+      .text = text, .n_text = strlen(text), .step = 3, .n_steps = 48, .accepted = 9, .n_positions = 64};
+  static const struct {
+    uint16_t n_columns, n_rows, then;
+    const char *seen;
+  } table[] = {{80, 24, 0, "first\nso: one\ntwo\nthree\nfour\nfive\n[canvas 1, step 4 of 48: 9 of 64 accepted]\n"},
+               {20, 24, 0, "first\nso: one\ntwo\nthree\nfour\nfive\n1: 4/48, 9/64\n"},
+               {20, 4, 0, "first\nso: one\ntwo\nthree\n1: 4/48, 9/64\n"},
+               {80, 24, 20, "first\nso: one\ntwo\nthree\nfour\nfive\n1: 4/48, 9/64\n"},
+               {20, 24, 60, "first\nso: one\ntwo\nthree\nfour\nfive\n[canvas 1, step 4 of 48: 9 of 64 accepted]\n"},
+               {80, 24, 8, "first\nso:\n"}, /* no room any more */
+               {80, 3, 0, "first\nso:\n"}};
+  (void)state;
+  for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
+    weft_text got = {0};
+    see_canvas(table[i].n_columns, table[i].n_rows, &view, table[i].then, &got);
+    assert_string_equal(got.bytes, table[i].seen);
+    weft_text_free(&got);
+  }
+}
+
+static void colours_of_a_canvas(void **state) {
+  (void)state;
+  const weft_cell cell[] = {{0, 2, WEFT_CELL_ACCEPTED}, {2, 1, WEFT_CELL_DRAWN}, {3, 2, WEFT_CELL_NOISE}};
+  const weft_canvas_view view = {.text = "10 \033[", .n_text = 5, .cell = cell, .n_cells = 3, .n_positions = 3};
+  for (int coloured = 0; coloured < 2; coloured++) {
+    weft_screen screen;
+    char *written = NULL;
+    size_t n = 0;
+    FILE *to = open_memstream(&written, &n);
+    assert_non_null(to);
+    weft_screen_begin(
+        &screen,
+        (weft_terminal){
+            .to = to, .is_terminal = true, .moves = true, .colours = coloured == 1, .n_columns = 80, .n_rows = 24},
+        true);
+    weft_screen_canvas(&screen, &view);
+    weft_screen_end(&screen);
+    assert_int_equal(fclose(to), 0);
+    const char *wanted = coloured ? "\033[1m10\033[0m\033[2m \033[0m\033[90m?[\033[0m" : "\033[J10 ?[\n[canvas";
+    if (strstr(written, wanted) == NULL) fail_msg("%s", written);
+    free(written);
+  }
+}
+
+/* Without UTF-8 nothing but ASCII is sent. */
+static void a_terminal_without_utf8(void **state) {
+  (void)state;
+  char *written = NULL;
+  size_t n = 0;
+  FILE *to = open_memstream(&written, &n);
+  assert_non_null(to);
+  const weft_terminal terminal = {.to = to, .is_terminal = true, .is_ascii = true};
+  static const char text[] = "na\xC3\xAFve \xE7\x8C\xAB\n";
+  weft_terminal_put(&terminal, text, strlen(text), false);
+  assert_int_equal(fclose(to), 0);
+  assert_string_equal(written, "na?ve ?\n");
+  free(written);
+}
+
 /* Standard output is put back before anything is asserted. */
 static weft_terminal terminal_of(int fd) {
   int kept = dup(STDOUT_FILENO);
   (void)fflush(stdout);
   (void)dup2(fd, STDOUT_FILENO);
-  weft_terminal t = weft_terminal_stdout();
+  weft_terminal t = weft_terminal_stdout(&colourful);
   (void)dup2(kept, STDOUT_FILENO);
   close(kept);
   return t;
@@ -306,7 +430,7 @@ static void the_program_draws_canvases(void **state) {
   assert_int_equal(pclose(pipe), 0);
   assert_true(answer.n > 40 && answer.n < 60); /* one line of the terminal */
   answer.bytes[answer.n - 1] = 0;              /* its newline */
-  if (strstr(bytes.bytes, "kept]") == NULL || strstr(bytes.bytes, answer.bytes) == NULL) {
+  if (strstr(bytes.bytes, "accepted]") == NULL || strstr(bytes.bytes, answer.bytes) == NULL) {
     fail_msg("no canvases, or not the answer \"%s\", in what the terminal was sent:\n%s", answer.bytes, bytes.bytes);
   }
   weft_text_free(&bytes);
@@ -314,11 +438,17 @@ static void the_program_draws_canvases(void **state) {
 }
 
 int main(void) {
+  (void)setenv("TERM", "xterm", 1);
+  (void)setenv("LC_ALL", "C.UTF-8", 1);
+  (void)unsetenv("NO_COLOR");
   const struct CMUnitTest tests[] = {cmocka_unit_test(several_canvases_without_newlines),
                                      cmocka_unit_test(text_that_ends_in_the_last_column),
                                      cmocka_unit_test(a_line_longer_than_the_screen),
                                      cmocka_unit_test(control_characters_are_not_sent),
                                      cmocka_unit_test(random_stories),
+                                     cmocka_unit_test(all_rows_of_a_canvas),
+                                     cmocka_unit_test(colours_of_a_canvas),
+                                     cmocka_unit_test(a_terminal_without_utf8),
                                      cmocka_unit_test(standard_output_is_known),
                                      cmocka_unit_test(the_program_draws_canvases)};
   return cmocka_run_group_tests(tests, NULL, NULL);
