@@ -72,3 +72,13 @@ void weft_account_give_back(weft_account *a, uint64_t n_tokens, uint64_t now_us)
   refill_minute(a, now_us);
   add_tokens(a, n_tokens * minute_us);
 }
+
+weft_tenant_left weft_account_left(weft_account *a, uint64_t now_us) {
+  weft_tenant_left left = {.requests_max = a->live_max, .tokens_max = a->tokens_per_minute};
+  if (a->n_live < a->live_max) left.requests = a->live_max - a->n_live;
+  if (a->tokens_per_minute == 0) return left;
+  refill_minute(a, now_us);
+  left.tokens = (uint32_t)(a->level / minute_us);
+  left.tokens_full_us = (a->tokens_per_minute * minute_us - a->level) / a->tokens_per_minute;
+  return left;
+}

@@ -38,6 +38,9 @@ typedef struct weft_shortage {
   uint64_t tokens_us;    /* microseconds until the bucket holds enough tokens */
 } weft_shortage;
 
+/* What the tenant may still submit. */
+weft_tenant_left weft_account_left(weft_account *account, uint64_t now_us);
+
 /* running_max: the limit over all tenants. */
 void weft_account_open(weft_account *account, const weft_tenant_config *config, uint32_t running_max);
 /* Whether the tenant may submit n_requests requests that may use n_tokens tokens together; takes nothing. FULL when

@@ -413,6 +413,11 @@ uint32_t weft_engine_get_requests(weft_engine *engine, weft_request_record *out,
   return weft_recorder_requests(&engine->recorder, out, max);
 }
 
+weft_tenant_left weft_engine_get_tenant_left(weft_engine *engine, uint32_t tenant, uint64_t now_us) {
+  weft_account account = weft_places_account(engine->places, tenant);
+  return weft_account_left(&account, now_us);
+}
+
 void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_tenant_stats *out) {
   weft_account account = weft_places_account(engine->places, tenant);
   (void)pthread_mutex_lock(&engine->stats_mutex);

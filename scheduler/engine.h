@@ -115,6 +115,7 @@ uint32_t weft_engine_room(const weft_engine *engine, uint32_t lane, uint32_t n_t
 /* A consistent copy of the counters, as the engine thread left them after its last turn; any thread. */
 void weft_engine_get_stats(weft_engine *engine, weft_engine_stats *out);
 void weft_engine_get_request_stats(weft_engine *engine, uint32_t model, weft_request_stats *out); /* of one model */
+weft_tenant_left weft_engine_get_tenant_left(weft_engine *engine, uint32_t tenant, uint64_t now_us);
 void weft_engine_get_tenant_stats(weft_engine *engine, uint32_t tenant, weft_tenant_stats *out);
 
 /* The blocks of each layer group of a model, as one copy; out: [n_groups]. */

@@ -319,6 +319,10 @@ void weft_replicas_get_request_stats(weft_replicas *rs, uint32_t model, weft_req
   }
 }
 
+weft_tenant_left weft_replicas_get_tenant_left(weft_replicas *rs, uint32_t tenant, uint64_t now_us) {
+  return weft_engine_get_tenant_left(rs->engine[0], tenant, now_us); /* all have the same places */
+}
+
 void weft_replicas_get_tenant_stats(weft_replicas *rs, uint32_t tenant, weft_tenant_stats *out) {
   weft_tenant_stats part;
   weft_engine_get_tenant_stats(rs->engine[0], tenant, out);

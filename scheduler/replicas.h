@@ -55,6 +55,8 @@ uint32_t weft_replicas_list_pins(weft_replicas *replicas, weft_pin_info *out, ui
 /* Sums, as stats_sum.h says. Group usage: [WEFT_GROUPS_MAX]. */
 void weft_replicas_get_stats(weft_replicas *replicas, weft_engine_stats *out);
 void weft_replicas_get_request_stats(weft_replicas *replicas, uint32_t model, weft_request_stats *out);
+/* What a tenant may still submit now, with the limits that it has. */
+weft_tenant_left weft_replicas_get_tenant_left(weft_replicas *replicas, uint32_t tenant, uint64_t now_us);
 void weft_replicas_get_tenant_stats(weft_replicas *replicas, uint32_t tenant, weft_tenant_stats *out);
 void weft_replicas_get_group_usage(weft_replicas *replicas, uint32_t model, weft_group_usage *out);
 

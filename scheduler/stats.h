@@ -110,4 +110,11 @@ typedef struct weft_pin_info {
   uint64_t expires_us; /* engine time; 0: never */
 } weft_pin_info;
 
+/* What a tenant may still submit. */
+typedef struct weft_tenant_left {
+  uint32_t requests_max, requests; /* in the engine at once, of which are left; requests_max 0: no limit */
+  uint32_t tokens_max, tokens;     /* of a minute; tokens_max 0: no limit */
+  uint64_t tokens_full_us;         /* until the minute's tokens are all there again */
+} weft_tenant_left;
+
 #endif

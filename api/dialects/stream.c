@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "api/dialects/answer_calls.h"
+#include "api/dialects/limits_told.h"
 #include "api/generation.h"
 #include "api/json.h"
 #include "api/dialects/places.h"
@@ -447,6 +448,7 @@ void weft_answer_start(const weft_answer_config *config, weft_exchange *x) {
   if (status == WEFT_OK && answer_calls_open(a, config->gen) != WEFT_OK) {
     status = weft_refuse(&why, 503, "no_memory", NULL, "no memory for this request: try again later");
   }
+  limits_tell(config->runtime, config->tenant, x);
   if (status != WEFT_OK) {
     close_answer(a);
     if (!weft_exchange_gives_back(x)) weft_exchange_refuse(x, &why);

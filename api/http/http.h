@@ -75,10 +75,11 @@ typedef struct weft_note {
   const void *route;
   const void *answer; /* lives until the exchange is done */
   uint32_t index, tenant;
-  uint32_t ticket; /* of the key that was sent; 0: none was */
-  bool has_tenant; /* it is known who asks */
-  bool anthropic;  /* the client says that it speaks Anthropic's dialect */
-  bool html, kept; /* it takes the file of the page that it asks for; it has this very file already */
+  uint32_t ticket;   /* of the key that was sent; 0: none was */
+  bool has_tenant;   /* it is known who asks */
+  bool anthropic;    /* the client says that it speaks Anthropic's dialect */
+  bool open_metrics; /* it would rather have counters in that form */
+  bool html, kept;   /* it takes the file of the page that it asks for; it has this very file already */
   uint64_t begun_us;
 } weft_note;
 

@@ -15,6 +15,7 @@
 #include <unistd.h>
 
 #include "api/http/http_internal.h"
+#include "api/http/pack.h"
 #include "base/check.h"
 #include "base/memory.h"
 
@@ -210,6 +211,7 @@ static step begin_request(http_connection *c, const weft_http_head *head) {
   c->n_read = 0;
   c->chunks = (weft_chunks){0};
   bool has_body = c->chunked || c->length > 0;
+  x->unpacks = pack_wanted(weft_exchange_header(x, "Accept-Encoding"), "gzip") > 0;
   x->quick = http->config.begin(http->config.self, x);
   x->who = http->config.n_tenants > 1 ? x->note.tenant % TENANTS_MAX : TENANTS_MAX + c->address;
   enter_phase(c, has_body ? PHASE_BODY : PHASE_WORK, has_body ? BODY_US + c->length * 1000000 / BODY_BYTES_PER_S : 0);

@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "api/http/http_internal.h"
+#include "api/http/pack.h"
 #include "base/check.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -114,6 +115,30 @@ void weft_exchange_set_header(weft_exchange *x, const char *name, const char *va
   x->header[i].value = v;
 }
 
+static const char *header_of_answer(const weft_exchange *x, const char *name) {
+  for (uint32_t i = 0; i < x->n_headers; i++) {
+    if (strcasecmp(x->header[i].name, name) == 0) return x->header[i].value;
+  }
+  return NULL;
+}
+
+/* Packs the answer where that may be (pack.h); caches are told that it depends on the client. */
+static void pack_answer(weft_exchange *x) {
+  bool may = x->code == 200 && strcmp(x->method, "GET") == 0 && x->text.n >= PACK_BYTES_MIN &&
+             x->text.n <= PACK_BYTES_MAX && header_of_answer(x, "ETag") == NULL;
+  if (!may) return;
+  char vary[96];
+  const char *others = header_of_answer(x, "Vary");
+  (void)snprintf(vary, sizeof vary, "%.64s%sAccept-Encoding", others != NULL ? others : "", others != NULL ? ", " : "");
+  weft_exchange_set_header(x, "Vary", vary);
+  weft_text packed;
+  if (!x->unpacks || !pack_gzip(&x->text, &packed)) return;
+  weft_text_free(&x->text);
+  x->text = packed;
+  weft_exchange_set_header(x, "Content-Encoding", "gzip");
+  if (header_of_answer(x, "Content-Encoding") == NULL) x->lacks_text = true; /* bytes that nobody could read */
+}
+
 void weft_exchange_answer(weft_exchange *x, int code, const char *type, weft_text *body) {
   WEFT_CHECK(x->answer == ANSWER_NONE || x->answer == ANSWER_LATER);
   x->answer = ANSWER_WHOLE;
@@ -128,6 +153,7 @@ void weft_exchange_answer(weft_exchange *x, int code, const char *type, weft_tex
   }
   x->text = *body;
   *body = (weft_text){0};
+  pack_answer(x);
 }
 
 void weft_exchange_refuse(weft_exchange *x, const weft_refusal *why) {

@@ -25,7 +25,7 @@
 #include "api/http/workers.h"
 
 enum {
-  HEADERS_MAX = 12,
+  HEADERS_MAX = 24,
   ID_BYTES_MAX = 128,
   CODE_LEFT = 499,
   TENANTS_MAX = 256,
@@ -90,6 +90,7 @@ struct weft_exchange {
   const char *type;
   weft_text text;  /* ANSWER_WHOLE */
   size_t n_fed;    /* how much of it was copied to the connection's out */
+  bool unpacks;    /* the client does */
   bool lacks_text; /* there was no memory for it: the answer is a short one that says so */
   struct {
     char *name, *value;

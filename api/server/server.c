@@ -5,6 +5,7 @@
 
 #include "api/config.h"
 #include "api/formats.h"
+#include "api/http/pack.h"
 #include "api/prometheus.h"
 #include "api/server/origins.h"
 #include "api/server/page.h"
@@ -150,7 +151,10 @@ static weft_status check_origin(const weft_server *s, weft_exchange *x, weft_ref
   if (allowed != NULL) {
     weft_exchange_set_header(x, "Access-Control-Allow-Origin", allowed);
     weft_exchange_set_header(x, "Vary", "Origin");
-    weft_exchange_set_header(x, "Access-Control-Expose-Headers", "Retry-After, X-Request-Id");
+    weft_exchange_set_header(x, "Access-Control-Expose-Headers",
+                             "Retry-After, X-Request-Id, X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests, "
+                             "X-RateLimit-Reset-Requests, X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens, "
+                             "X-RateLimit-Reset-Tokens");
     return WEFT_OK;
   }
   bool foreign = origin != NULL && (host == NULL || strcasecmp(origins_host(origin), host) != 0);
@@ -217,6 +221,9 @@ static bool begin_exchange(void *self, weft_exchange *x) {
   note->route = route;
   note->anthropic = weft_exchange_header(x, "anthropic-version") != NULL;
   weft_page_read_headers(x);
+  const char *accept = weft_exchange_header(x, "Accept");
+  uint32_t open_metrics = pack_wanted(accept, "application/openmetrics-text");
+  note->open_metrics = open_metrics > 0 && open_metrics >= pack_wanted(accept, "text/plain");
   note->begun_us = weft_clock_us();
   note->index = route == NULL ? WEFT_ENDPOINTS_MAX : (uint32_t)(route - weft_endpoints);
   weft_exchange_set_refusals(x, weft_router_refusals(weft_exchange_path(x)));

@@ -5,6 +5,7 @@
 
 #include "api/dialects/field_tables.h"
 #include "api/dialects/openai.h"
+#include "api/exposition.h"
 #include "api/json.h"
 #include "api/prompt.h"
 #include "api/runtime.h"
@@ -161,7 +162,16 @@ void weft_handle_metrics(weft_server *s, weft_exchange *x) {
   body.refused = body.refused || text == NULL;
   weft_release(text);
   weft_server_metrics(s, &body);
-  weft_exchange_answer(x, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
+  weft_text out = {0};
+  bool open = weft_exchange_note(x)->open_metrics;
+  if (weft_text_status(&body) != WEFT_OK) out.refused = true;
+  exposition_write(&body, open, &out);
+  weft_text_free(&body);
+  weft_exchange_set_header(x, "Vary", "Accept, Origin");
+  weft_exchange_answer(
+      x, 200,
+      open ? "application/openmetrics-text; version=1.0.0; charset=utf-8" : "text/plain; version=0.0.4; charset=utf-8",
+      &out);
 }
 
 void weft_handle_trace(weft_server *s, weft_exchange *x) {
