@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-# The files of this folder as C: cmake -DTO=FILE.c -DFILES=a;b -P embed.cmake. What it writes is declared in
+# The files of this folder as C: cmake -DTO=FILE.c -DFILES=a,b -P embed.cmake. What it writes is declared in
 # api/server/page.h: each file's bytes, its type by the end of its name, and a tag that changes whenever the bytes do.
 cmake_minimum_required(VERSION 3.22)
 set(type_html "text/html; charset=utf-8")
@@ -8,6 +8,7 @@ set(type_js "text/javascript; charset=utf-8")
 set(type_svg "image/svg+xml")
 set(type_png "image/png")
 set(type_ico "image/x-icon")
+string(REPLACE "," ";" FILES "${FILES}")
 set(arrays "")
 set(rows "")
 set(n 0)

@@ -133,7 +133,7 @@ while read -r n licence file; do
   max=${limit_of["file $file"]:-$max}
   [ "$n" -le "$max" ] || complain "$file has $n lines; the limit is $max"
   [ "$licence" = 1 ] || complain "$file: the first line names the licence"
-done < <(files '*.c' '*.h' '*.cu' '*.cuh' | xargs awk '
+done < <(files '*.c' '*.h' '*.cu' '*.cuh' '*.js' '*.css' | xargs awk '
   FNR == 1 { if (file != "") print n, licence, file
              file = FILENAME
              licence = /SPDX-License-Identifier: MIT/ }
@@ -169,14 +169,21 @@ clang_format=$(command -v clang-format-14 || command -v clang-format || true)
 if [ -n "$clang_format" ] && "$clang_format" --version | grep -q 'version 14\.'; then
   while IFS=: read -r file line _; do
     complain "$file:$line: not as clang-format makes it: ./dev format"
-  done < <(files '*.c' '*.h' '*.cu' '*.cuh' | xargs "$clang_format" --dry-run 2>&1 | grep -E '^[^ :]+:[0-9]+:.*-Wclang-format' || true)
+  done < <(files '*.c' '*.h' '*.cu' '*.cuh' '*.js' | xargs "$clang_format" --dry-run 2>&1 | grep -E '^[^ :]+:[0-9]+:.*-Wclang-format' || true)
 else
   echo "lint: clang-format 14 is not installed: form is not checked" >&2
 fi
-wide=$(files '*.c' '*.h' '*.cu' '*.cuh' | LC_ALL=C.UTF-8 xargs grep -nE '^.{121,}' | cut -d: -f1,2 || true)
+wide=$(files '*.c' '*.h' '*.cu' '*.cuh' '*.js' '*.css' | LC_ALL=C.UTF-8 xargs grep -nE '^.{121,}' | cut -d: -f1,2 || true)
 n=$(grep -c . <<<"$wide" || true)
 max=${limit_of["width all"]:-0}
 [ "$n" -le "$max" ] || complain "$n lines are wider than 120 columns; the limit is $max:"$'\n'"$wide"
+
+# The page at / asks nobody but its server, and what it shows is text: no markup is made, no code is run from a text.
+while IFS=: read -r file line text; do
+  complain "$file:$line: the page makes nodes and no markup, and names no foreign address: $text"
+done < <(files 'api/page/*.js' 'api/page/*.css' 'api/page/*.html' | xargs grep -nE \
+  'innerHTML|outerHTML|insertAdjacentHTML|document\.write|DOMParser|eval\(|new Function|<style|[^-]style="|[[:space:]]on[a-z]+="|(src|href)="(https?:)?//|url\(|@import|["`]https?://[^w]' |
+  grep -v 'http://www.w3.org/2000/svg' || true)
 
 # The tracked tree. A file that was deleted and not yet committed is not there.
 total=0
