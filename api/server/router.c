@@ -51,6 +51,8 @@ const weft_endpoint weft_endpoints[] = {
     {"GET", "/get_model_info", WEFT_ACCESS_ABOUT, true, weft_handle_model_info},
     {"GET", "/stats", WEFT_ACCESS_TENANT, false, weft_handle_stats},
     {"GET", "/stats/stream", WEFT_ACCESS_TENANT, false, weft_handle_stats_stream},
+    {"GET", "/openapi.json", WEFT_ACCESS_OPEN, false, weft_handle_openapi},
+    {"GET", "/docs", WEFT_ACCESS_OPEN, false, weft_handle_docs},
     {"GET", "/version", WEFT_ACCESS_OPEN, true, weft_handle_version},
     {"GET", "/admin/pins", WEFT_ACCESS_OPERATE, true, weft_handle_pins},
     {"POST", "/admin/pins", WEFT_ACCESS_OPERATE, false, weft_handle_pin},

@@ -61,6 +61,9 @@ void weft_handle_detokenize(weft_server *server, weft_exchange *x);
 /* page.c: the page at /, or the line for programs that look for Ollama; the other files of the page */
 void weft_handle_root(weft_server *server, weft_exchange *x);
 void weft_handle_page_file(weft_server *server, weft_exchange *x);
+/* openapi.c, docs_page.c: what there is, for programs and for people */
+void weft_handle_openapi(weft_server *server, weft_exchange *x);
+void weft_handle_docs(weft_server *server, weft_exchange *x);
 /* tokenizer_info.c */
 void weft_handle_tokenizer_info(weft_server *server, weft_exchange *x);
 /* watch.c */
