@@ -17,7 +17,7 @@ enum {
   WEFT_VIEW_RUNNING_MAX = 1024, /* running requests, at most */
   WEFT_VIEW_WAITING_MAX = 256,  /* waiting ones, */
   WEFT_VIEW_QUEUE_MAX = 16,     /* of them of one tenant and model */
-  WEFT_VIEW_SCAN_PAGES = 4096   /* that one turn looks at while the engine is busy */
+  WEFT_VIEW_SCAN_PAGES = 2048   /* that one turn looks at while the engine is busy */
 };
 
 typedef enum weft_phase {

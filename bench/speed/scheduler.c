@@ -7,8 +7,9 @@
  * (six groups, blocks of 16 and 32 tokens), with some hundred tokens of context; every step crosses
  * block boundaries for its share of the requests. --n-parallel takes one number of requests,
  * --n-generate times --repeat is the number of steps. The result is the median over steps, since
- * the machine may be shared; the best step stands beside it. bench/instructions.sh counts the
- * instructions of the same work. */
+ * the machine may be shared; the best step stands beside it. Then views are asked for, as while somebody
+ * watches the server (scheduler/watch.h): what one costs in all, and in the step that it costs most, beyond the median of
+ * steps without. bench/instructions.sh counts the instructions of the same work. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -24,12 +25,14 @@ enum {
   ANSWER = 1024,
   WARM_STEPS = 64,
   STEPS_MAX = 896,
+  VIEW_STEPS = 640,
   CONTEXT = 2048,
   PAGES_PER_REQUEST = 6 * (PROMPT + ANSWER) / 16
 };
 
 typedef struct bench_result {
   double median_us, best_us;
+  double view_us, view_step_us; /* of a view; of the step that it costs most */
 } bench_result;
 
 typedef struct bench_task {
@@ -112,31 +115,83 @@ static double step_us(bench_world *w, uint64_t now_us) {
   return (double)(after.plan_us - before.plan_us);
 }
 
-static weft_status measure_task(const bench_task *task, uint32_t n, bench_result *out, weft_error *error) {
-  bench_world w = {0};
-  double times[STEPS_MAX];
-  uint32_t n_steps = task->n_steps;
-  uint64_t now_us = 1;
-  weft_status status = open_world(&w, n, task->overlap, error);
-  if (status == WEFT_OK) status = submit_all(&w, error);
+static double wall_us(bench_world *w, uint64_t now_us) {
+  uint64_t start_ns = weft_clock_ns();
+  (void)weft_engine_step(w->engine, now_us);
+  return (double)(weft_clock_ns() - start_ns) / 1e3;
+}
+
+static double median_of(double *values, uint32_t n) {
+  if (n == 0) return 0;
+  qsort(values, n, sizeof *values, by_value);
+  return values[n / 2];
+}
+
+/* Nobody else asks for views here, so the steps until one is there are those that it costs: some that look at a part of
+ * the pool, and a last one that takes the view. */
+static weft_status measure_views(bench_world *w, uint64_t now_us, bench_result *out) {
+  double plain[VIEW_STEPS], parts[VIEW_STEPS], last[VIEW_STEPS];
+  uint32_t n_parts = 0, n_last = 0;
+  weft_view view;
+  weft_status status = weft_engine_open_view(w->engine, &view);
+  if (status != WEFT_OK) return status;
+  for (uint32_t i = 0; i < VIEW_STEPS / 4; i++) plain[i] = wall_us(w, now_us++);
+  double plain_us = median_of(plain, VIEW_STEPS / 4);
+  while (n_parts + n_last < VIEW_STEPS) {
+    if (view.number == n_last) weft_engine_ask_view(w->engine);
+    double more = wall_us(w, now_us++) - plain_us;
+    bool taken = weft_engine_await_view(w->engine, 0, &view) && view.number > n_last;
+    *(taken ? &last[n_last++] : &parts[n_parts++]) = more;
+  }
+  weft_view_close(&view);
+  double part_us = median_of(parts, n_parts), last_us = median_of(last, n_last);
+  out->view_us = last_us + (n_last == 0 ? 0 : part_us * n_parts / n_last);
+  out->view_step_us = part_us > last_us ? part_us : last_us;
+  return WEFT_OK;
+}
+
+/* Prompts first, then some steps of decoding so that every structure is warm. */
+static weft_status open_warm(bench_world *w, uint32_t n, bool overlap, uint64_t *now_us, weft_error *error) {
   weft_engine_stats stats = {0};
-  /* Prompts first, then some steps of decoding so that every structure is warm. */
+  weft_status status = open_world(w, n, overlap, error);
+  if (status == WEFT_OK) status = submit_all(w, error);
   while (status == WEFT_OK && stats.n_decode_rows < (uint64_t)n * WARM_STEPS) {
-    (void)weft_engine_step(w.engine, now_us++);
-    weft_engine_get_stats(w.engine, &stats);
+    (void)weft_engine_step(w->engine, (*now_us)++);
+    weft_engine_get_stats(w->engine, &stats);
   }
-  uint64_t n_rows = stats.n_decode_rows;
-  for (uint32_t i = 0; status == WEFT_OK && i < n_steps; i++) times[i] = step_us(&w, now_us++);
-  if (status == WEFT_OK) {
-    weft_engine_get_stats(w.engine, &stats);
-    if (stats.n_decode_rows - n_rows != (uint64_t)n * n_steps) {
-      status = weft_fail(error, WEFT_E_INVALID, "%llu rows in %u steps of %u requests",
-                         (unsigned long long)(stats.n_decode_rows - n_rows), n_steps, n);
-    }
-    qsort(times, n_steps, sizeof *times, by_value);
-    *out = (bench_result){.median_us = times[n_steps / 2], .best_us = times[0]};
+  return status;
+}
+
+static weft_status measure_steps(bench_world *w, uint32_t n_steps, uint64_t now_us, bench_result *out,
+                                 weft_error *error) {
+  double times[STEPS_MAX];
+  weft_engine_stats before, after;
+  weft_engine_get_stats(w->engine, &before);
+  for (uint32_t i = 0; i < n_steps; i++) times[i] = step_us(w, now_us++);
+  weft_engine_get_stats(w->engine, &after);
+  uint64_t n_rows = after.n_decode_rows - before.n_decode_rows;
+  if (n_rows != (uint64_t)w->n * n_steps) {
+    return weft_fail(error, WEFT_E_INVALID, "%llu rows in %u steps of %u requests", (unsigned long long)n_rows, n_steps,
+                     w->n);
   }
-  close_world(&w);
+  qsort(times, n_steps, sizeof *times, by_value);
+  out->median_us = times[n_steps / 2];
+  out->best_us = times[0];
+  return WEFT_OK;
+}
+
+/* Each part in a world of its own: answers have an end. */
+static weft_status measure_task(const bench_task *task, uint32_t n, bench_result *out, weft_error *error) {
+  weft_status status = WEFT_OK;
+  for (int part = 0; part < 2 && status == WEFT_OK; part++) {
+    bench_world w = {0};
+    uint64_t now_us = 1;
+    status = open_warm(&w, n, task->overlap, &now_us, error);
+    if (status == WEFT_OK && part == 0) status = measure_steps(&w, task->n_steps, now_us, out, error);
+    if (status == WEFT_OK && part == 1 && measure_views(&w, now_us, out) != WEFT_OK)
+      status = weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a view of %u requests", n);
+    close_world(&w);
+  }
   return status;
 }
 
@@ -149,14 +204,22 @@ static void print_json(const bench_task *task, const bench_result *results) {
   for (uint32_t i = 0; i < task->n_sizes; i++) {
     (void)printf("%s\"%u\":%.1f", i == 0 ? "" : ",", task->size[i], results[i].best_us);
   }
+  (void)printf("},\"view_us\":{");
+  for (uint32_t i = 0; i < task->n_sizes; i++) {
+    (void)printf("%s\"%u\":%.1f", i == 0 ? "" : ",", task->size[i], results[i].view_us);
+  }
+  (void)printf("},\"view_step_us\":{");
+  for (uint32_t i = 0; i < task->n_sizes; i++) {
+    (void)printf("%s\"%u\":%.1f", i == 0 ? "" : ",", task->size[i], results[i].view_step_us);
+  }
   (void)printf("}}\n");
 }
 
 static void print_table(const bench_task *task, const bench_result *results) {
-  (void)printf("%8s %12s %12s %14s\n", "running", "step us", "best us", "ns per row");
+  (void)printf("%8s %12s %12s %14s %12s %12s\n", "running", "step us", "best us", "ns per row", "view us", "of a step");
   for (uint32_t i = 0; i < task->n_sizes; i++) {
-    (void)printf("%8u %12.1f %12.1f %14.1f\n", task->size[i], results[i].median_us, results[i].best_us,
-                 results[i].median_us * 1e3 / task->size[i]);
+    (void)printf("%8u %12.1f %12.1f %14.1f %12.1f %12.1f\n", task->size[i], results[i].median_us, results[i].best_us,
+                 results[i].median_us * 1e3 / task->size[i], results[i].view_us, results[i].view_step_us);
   }
 }
 
