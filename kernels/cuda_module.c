@@ -2,10 +2,12 @@
 /* Finding and opening libweft-cuda.so. The program links no CUDA library: the module is loaded when the backend is
  * asked for, and stays loaded. */
 #include <dlfcn.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "base/path.h"
 #include "kernels/cuda/module.h"
 
 static const char module_name[] = "libweft-cuda.so";
@@ -14,29 +16,12 @@ bool cuda_has_driver(void) {
   return access("/dev/nvidiactl", F_OK) == 0 || access("/dev/dxg", F_OK) == 0;
 }
 
-/* The folder of the program or library that this code is part of, with its last '/'; "" if unknown. */
-static void own_folder(char *folder, size_t n) {
-  Dl_info info;
-  char link[1024];
-  folder[0] = 0;
-  if (dladdr((void *)(uintptr_t)own_folder, &info) == 0 || info.dli_fname == NULL) return;
-  const char *path = info.dli_fname;
-  if (strchr(path, '/') == NULL) { /* a program found through PATH */
-    ssize_t got = readlink("/proc/self/exe", link, sizeof link - 1);
-    if (got <= 0) return;
-    link[got] = 0;
-    path = link;
-  }
-  const char *slash = strrchr(path, '/');
-  if (slash != NULL) (void)snprintf(folder, n, "%.*s", (int)(slash - path + 1), path);
-}
-
-/* Looks for the module beside the program, in ../lib where an installation has it, and then where the system's loader
- * looks. */
+/* Opens the module that lies beside the program, where a build has it, or in the folder of this version, which an
+ * installation has beside the library: a module of another version is never met. */
 static void *open_module(weft_error *error) {
-  static const char *const places[] = {"", "../lib/"};
-  char folder[1024], path[1200];
-  own_folder(folder, sizeof folder);
+  static const char *const places[] = {"", WEFT_MODULE_FROM_LIBRARY, WEFT_MODULE_FROM_PROGRAM};
+  char folder[PATH_MAX], path[PATH_MAX + 256];
+  weft_path_own_folder(folder, sizeof folder);
   for (size_t i = 0; folder[0] != 0 && i < sizeof places / sizeof places[0]; i++) {
     (void)snprintf(path, sizeof path, "%s%s%s", folder, places[i], module_name);
     if (access(path, F_OK) != 0) continue;
@@ -44,14 +29,12 @@ static void *open_module(weft_error *error) {
     if (module == NULL) (void)weft_fail(error, WEFT_E_UNSUPPORTED, "backend 'cuda': %s", dlerror());
     return module;
   }
-  void *module = dlopen(module_name, RTLD_NOW | RTLD_LOCAL);
-  if (module == NULL) {
-    (void)weft_fail(error, WEFT_E_UNSUPPORTED,
-                    "backend 'cuda': %s is not beside the program (%s): build weft with the CUDA "
-                    "Toolkit, or use --backend cpu",
-                    module_name, dlerror());
-  }
-  return module;
+  (void)weft_fail(
+      error, WEFT_E_UNSUPPORTED,
+      "backend 'cuda': %s is neither beside the program nor in %s%s: install weft-cuda, build weft with the "
+      "CUDA Toolkit, or use --backend cpu",
+      module_name, folder, WEFT_MODULE_FROM_PROGRAM);
+  return NULL;
 }
 
 void cuda_module_describe(char *out, size_t n) {

@@ -2,16 +2,19 @@
 /* weft demo: serves the demo model over HTTP and shows, in a few lines, what weft is for: canvases being denoised and
  * sequences being decoded in the same steps of one model, then two models taking turns over one pool. Every
  * number is read from the server's /metrics; the demo fails when they do not show it. */
+#include <errno.h>
 #include <jansson.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "api/cli/child.h"
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
 #include "api/cli/metric.h"
+#include "base/path.h"
 #include "base/threads.h"
 
 enum { WORKERS = 16, ROUNDS = 6 };
@@ -206,17 +209,33 @@ static void stem_of(const char *path, char *out, size_t n) {
   if (dot != NULL) *dot = 0;
 }
 
+/* The demo models of an installation: beside the program, wherever it was moved to. file: [2][1024] */
+static bool find_installed(char (*file)[1024]) {
+  static const char *const names[] = {"weft-demo.gguf", "weft-demo-ar.gguf"};
+  char folder[512];
+  weft_path_own_folder(folder, sizeof folder);
+  for (int i = 0; i < 2; i++) {
+    (void)snprintf(file[i], sizeof file[i], "%s%s%s", folder, WEFT_DEMO_FROM_PROGRAM, names[i]);
+    if (folder[0] == 0 || access(file[i], R_OK) != 0) return false;
+  }
+  return true;
+}
+
 int weft_cli_demo(const weft_config *config) {
-  if (config->models.n != 2)
+  char name[2][1024], installed[2][1024];
+  weft_config own = *config;
+  if (own.models.n == 0 && find_installed(installed)) {
+    own.models = (weft_text_list){.item = {installed[0], installed[1]}, .n = 2};
+  }
+  if (own.models.n != 2)
     return weft_cli_fail(WEFT_EXIT_USAGE,
                          "demo: name the diffusion and the autoregressive demo model, -m FILE -m FILE");
-  char name[2][128];
-  for (uint32_t i = 0; i < 2; i++) stem_of(config->models.item[i], name[i], sizeof name[i]);
-  const char *names[] = {name[0], name[1]};
-  int code = one_weight_set(config, names[0]);
-  if (code == 0) code = two_weight_sets(config, names);
+  for (uint32_t i = 0; i < 2; i++) stem_of(own.models.item[i], name[i], sizeof name[i]);
+  const char *names[] = {name[0], name[1]}, *program = program_invocation_name;
+  int code = one_weight_set(&own, names[0]);
+  if (code == 0) code = two_weight_sets(&own, names);
   if (code == 0)
-    (void)printf("\nTry it:  build/weft chat -m %s\n         build/weft serve -m %s --port 8080\n",
-                 config->models.item[0], config->models.item[0]);
+    (void)printf("\nTry it:  %s chat -m %s\n         %s serve -m %s --port 8080\n", program, own.models.item[0],
+                 program, own.models.item[0]);
   return code;
 }

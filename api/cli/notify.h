@@ -8,8 +8,8 @@
 
 #include "base/status.h"
 
-/* lines: NAME=VALUE, with line feeds between them. WEFT_AGAIN: nobody waits. Errors: INVALID (NOTIFY_SOCKET is no address
- * of a unix socket), IO. */
+/* lines: NAME=VALUE, with line feeds between them. WEFT_AGAIN: nobody waits. Errors: INVALID (NOTIFY_SOCKET is no
+ * address of a unix socket), IO. */
 weft_status notify_send(const char *lines);
 /* RELOADING=1 with the time that a manager of Type=notify-reload wants beside it. */
 weft_status notify_reloading(void);

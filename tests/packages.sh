@@ -1,0 +1,156 @@
+#!/usr/bin/env bash
+# SPDX-License-Identifier: MIT
+# tests/packages.sh FOLDER [deb|wheel|source]...: the files of a release (api/package/make.sh) do what docs/install.md says: each is installed where nothing
+# of ours is, answers, and leaves nothing when it is removed. Without words: deb and wheel. What it typed and read goes to FOLDER/transcripts.
+#   deb     a bare Debian 12 (mmdebstrap): apt, the first answer, the service's options, a changed configuration, removal
+#   source  the same: ./dev demo of the source, which installs a compiler; minutes
+#   wheel   an environment of Python: pip, the program, the client, removal
+# What a machine has no tool for is left out with a line. Nothing is judged by time; the times are in the transcripts.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+files=$(realpath "$1")
+shift
+[ $# -gt 0 ] || set -- deb wheel
+mkdir -p "$files/transcripts"
+question='Sort from low to high: 41 7 23'
+answer='7 23 41'
+
+# What is done inside the bare root, by its shell. $1: the folder with the files.
+try_deb() {
+  cat <<TRY
+say() { printf '\n\$ %s\n' "\$*"; }
+listing() { find / -xdev \( -path /proc -o -path /sys -o -path /dev -o -path /tmp -o -path /files -o -path /var/cache -o -path /var/log -o -path /var/lib/apt -o -path /var/lib/dpkg \) -prune -o -print | sort; }
+set -e
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+listing >/tmp/before
+say apt install ./weft_*.deb
+time apt-get install -y -qq --no-install-recommends /files/weft_*.deb
+say "weft generate -m /usr/share/weft/demo/weft-demo.gguf --chat -p '$question'"
+time weft generate -m /usr/share/weft/demo/weft-demo.gguf --chat -p '$question' | tee /tmp/answer
+grep -qx '$answer' /tmp/answer
+say weft demo
+time weft demo
+say weft serve
+weft serve --json >/tmp/where 2>/tmp/said &
+server=\$!
+until [ -s /tmp/where ]; do kill -0 \$server; sleep 0.1; done
+kill \$server
+wait \$server
+cat /tmp/said
+grep -q 'options from /etc/weft/weft.conf' /tmp/said
+grep -q 'serving weft-demo on http://127.0.0.1:8080' /tmp/said
+say "the manual, completions, the licence"
+ls -l /usr/share/man/man1/weft.1.gz /usr/share/bash-completion/completions/weft /usr/share/doc/weft/copyright
+bash -n /usr/share/bash-completion/completions/weft
+gzip -dc /usr/share/man/man1/weft-serve.1.gz | grep -q kv-mib
+[ ! -e /usr/lib/x86_64-linux-gnu/libweft.so ]
+say "a changed configuration stays"
+echo '# ours' >>/etc/weft/weft.conf
+apt-get install -y -qq --reinstall /files/weft_*.deb
+grep '# ours' /etc/weft/weft.conf
+say apt install ./libweft0.3_*.deb ./libweft-dev_*.deb
+apt-get install -y -qq --no-install-recommends /files/libweft0*.deb /files/libweft-dev_*.deb
+ldconfig -p | grep libweft.so.0
+say apt purge weft libweft-dev
+apt-get purge -y -qq weft libweft-dev
+apt-get autoremove --purge -y -qq
+listing >/tmp/after
+say "what is left that was not there before"
+diff /tmp/before /tmp/after && echo nothing
+TRY
+}
+
+try_source() {
+  cat <<TRY
+set -e
+export DEBIAN_FRONTEND=noninteractive
+apt-get update -qq
+cd /tmp && tar -xzf /files/weft-*.tar.gz && cd weft-*
+printf '\n\$ ./dev demo   (installs the compiler and libraries, builds, answers)\n'
+time ./dev demo
+printf '\n\$ ./dev demo   (again)\n'
+time ./dev demo >/tmp/again
+ls build/test_* build/libweft-cuda.so 2>/dev/null && { echo "more was built than the program"; exit 1; }
+dpkg-query -W libcmocka-dev 2>/dev/null && { echo "more was installed than the program needs"; exit 1; }
+printf '\n\$ build/weft generate -m model/demo/weft-demo.gguf --chat -p "%s"\n' '$question'
+build/weft generate -m model/demo/weft-demo.gguf --chat -p '$question' | tee /tmp/answer
+grep -qx '$answer' /tmp/answer
+TRY
+}
+
+# in_bare_debian NAME: runs the script of try_NAME in a root that has nothing but what every Debian has, and apt.
+in_bare_debian() {
+  local name=$1 work
+  command -v mmdebstrap >/dev/null || { echo "packages: mmdebstrap is not installed: $name left out"; return 0; }
+  work=$(mktemp -d)
+  "try_$name" >"$work/try.sh"
+  if mmdebstrap --quiet --variant=minbase \
+    --customize-hook='mkdir -p "$1/files"' --customize-hook="copy-in $(find "$files" -maxdepth 1 -type f -printf '%p ') /files" \
+    --customize-hook="copy-in $work/try.sh /tmp" --customize-hook='chroot "$1" bash /tmp/try.sh' \
+    bookworm /dev/null >"$files/transcripts/$name.txt" 2>&1 </dev/null; then
+    echo "packages: $name: installed, answered, removed ($(grep -c . "$files/transcripts/$name.txt") lines in transcripts/$name.txt)"
+  else
+    tail -40 "$files/transcripts/$name.txt"
+    echo "packages: $name failed"
+    rm -rf "$work"
+    return 1
+  fi
+  rm -rf "$work"
+}
+
+try_wheel() {
+  local home=$1 port=''
+  set -x
+  python3 -m venv "$home"
+  "$home/bin/pip" freeze --all >"$home/before"
+  find "$home" -type f -not -name '*.pyc' | sort >"$home/listing-before"
+  time "$home/bin/pip" install -q --no-index --no-compile "$files"/weft-*.whl
+  "$home/bin/weft" --version
+  [ "$("$home/bin/weft" generate -m "$home/share/weft/demo/weft-demo.gguf" --chat -p "$question")" = "$answer" ]
+  "$home/bin/weft" demo
+  "$home/bin/weft" serve -m "$home/share/weft/demo/weft-demo.gguf" --port 0 --json -q --config /dev/null >"$home/where" &
+  server=$!
+  trap 'kill $server 2>/dev/null' EXIT
+  until [ -n "$port" ]; do kill -0 $server; sleep 0.1; port=$(sed -n 's/.*"port":\([0-9]*\).*/\1/p' "$home/where"); done
+  (cd / && "$home/bin/python" - "$port" "$question" "$answer" <<'PY'
+import asyncio, sys, weft
+async def main():
+    async with weft.Client(f"http://127.0.0.1:{sys.argv[1]}") as client:
+        steps = []
+        answer = await client.ask(sys.argv[2], progress=steps.append)
+        assert answer.text == sys.argv[3] and steps and steps[-1].share == 1, answer
+        print(answer)
+asyncio.run(main())
+PY
+  )
+  kill $server
+  wait $server
+  "$home/bin/pip" uninstall -q -y weft
+  rm "$home/where"
+  find "$home" -type f -not -name '*.pyc' | sort | diff "$home/listing-before" -
+  "$home/bin/pip" freeze --all | diff "$home/before" -
+}
+
+in_environment() {
+  local work
+  python3 -c 'import venv, ensurepip' 2>/dev/null || { echo "packages: python3-venv is not installed: wheel left out"; return 0; }
+  work=$(mktemp -d)
+  if (set -e; try_wheel "$work/environment") >"$files/transcripts/wheel.txt" 2>&1 </dev/null; then
+    echo "packages: wheel: installed, answered, removed"
+    rm -rf "$work"
+  else
+    tail -30 "$files/transcripts/wheel.txt"
+    echo "packages: wheel failed"
+    rm -rf "$work"
+    return 1
+  fi
+}
+
+for what in "$@"; do
+  case $what in
+    deb | source) in_bare_debian "$what" ;;
+    wheel) in_environment ;;
+    *) echo "packages: there is no test '$what'" >&2; exit 2 ;;
+  esac
+done
