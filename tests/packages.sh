@@ -43,7 +43,7 @@ grep -q 'serving weft-demo on http://127.0.0.1:8080' /tmp/said
 say "the manual, completions, the licence"
 ls -l /usr/share/man/man1/weft.1.gz /usr/share/bash-completion/completions/weft /usr/share/doc/weft/copyright
 bash -n /usr/share/bash-completion/completions/weft
-gzip -dc /usr/share/man/man1/weft-serve.1.gz | grep -q kv-mib
+gzip -dc /usr/share/man/man1/weft-serve.1.gz | grep -q 'kv.*mib'
 [ ! -e /usr/lib/x86_64-linux-gnu/libweft.so ]
 say "a changed configuration stays"
 echo '# ours' >>/etc/weft/weft.conf
@@ -147,10 +147,12 @@ in_environment() {
   fi
 }
 
+failed=0
 for what in "$@"; do
   case $what in
-    deb | source) in_bare_debian "$what" ;;
-    wheel) in_environment ;;
+    deb | source) in_bare_debian "$what" || failed=1 ;;
+    wheel) in_environment || failed=1 ;;
     *) echo "packages: there is no test '$what'" >&2; exit 2 ;;
   esac
 done
+exit $failed

@@ -215,8 +215,11 @@ static bool find_installed(char (*file)[1024]) {
   char folder[512];
   weft_path_own_folder(folder, sizeof folder);
   for (int i = 0; i < 2; i++) {
-    (void)snprintf(file[i], sizeof file[i], "%s%s%s", folder, WEFT_DEMO_FROM_PROGRAM, names[i]);
-    if (folder[0] == 0 || access(file[i], R_OK) != 0) return false;
+    char *whole, path[1024];
+    (void)snprintf(path, sizeof path, "%s%s%s", folder, WEFT_DEMO_FROM_PROGRAM, names[i]);
+    if (folder[0] == 0 || access(path, R_OK) != 0 || (whole = realpath(path, NULL)) == NULL) return false;
+    (void)snprintf(file[i], sizeof file[i], "%s", whole);
+    free(whole); /* of the C library */
   }
   return true;
 }
