@@ -102,6 +102,7 @@ in_bare_debian() {
 try_wheel() {
   local home=$1 port=''
   set -x
+  PS4='$ '
   python3 -m venv "$home"
   "$home/bin/pip" freeze --all >"$home/before"
   find "$home" -type f -not -name '*.pyc' | sort >"$home/listing-before"
@@ -124,6 +125,7 @@ async def main():
 asyncio.run(main())
 PY
   )
+  trap - EXIT
   kill $server
   wait $server
   "$home/bin/pip" uninstall -q -y weft
@@ -136,7 +138,9 @@ in_environment() {
   local work
   python3 -c 'import venv, ensurepip' 2>/dev/null || { echo "packages: python3-venv is not installed: wheel left out"; return 0; }
   work=$(mktemp -d)
-  if (set -e; try_wheel "$work/environment") >"$files/transcripts/wheel.txt" 2>&1 </dev/null; then
+  export -f try_wheel
+  # a shell of its own, since a condition would go on behind what fails
+  if files=$files question=$question answer=$answer bash -euo pipefail -c 'try_wheel "$1"' - "$work/environment" >"$files/transcripts/wheel.txt" 2>&1 </dev/null; then
     echo "packages: wheel: installed, answered, removed"
     rm -rf "$work"
   else

@@ -45,9 +45,11 @@ async def talk(url):
         plain = await client.ask([{"role": "user", "content": QUESTION}], mode="autoregressive", temperature=0)
         assert plain.mode == "autoregressive" and plain.usage.canvases == 0, plain
         parts, canvases = [], []
-        async for event in client.stream(QUESTION, seed=7):
+        async for event in client.stream(QUESTION, tokens=True, seed=7):
             if isinstance(event, weft.Canvas):
                 canvases.append(event)
+                assert len(event.pieces) == len(event.noise) == len(event.drawn) == len(event.entropy) == event.positions
+                assert event.accepted == event.noise.count(None), event
             elif isinstance(event, weft.Part):
                 parts.append(event.text)
         assert canvases and "".join(parts) == event.text
