@@ -37,7 +37,7 @@ def tag_of(program):
 
 def licences():
     """Of the libraries that are linked into the program, as Debian's packages state them."""
-    for name in ("libjansson-dev", "libpcre2-dev", "libssl-dev", "libxxhash-dev", "libjemalloc-dev", "libedit-dev", "libbsd-dev", "libmd-dev",
+    for name in ("libjansson-dev", "libpcre2-dev", "libssl-dev", "libxxhash-dev", "libjemalloc-dev", "zlib1g-dev", "libedit-dev", "libbsd-dev", "libmd-dev",
                  "libncurses-dev"):
         path = f"/usr/share/doc/{name}/copyright"
         if not os.path.exists(path):
