@@ -33,6 +33,15 @@ static void count_first_token(weft_engine *e, weft_request *r) {
   weft_histogram_count_us(&e->requests[r->lane].ttft, ttft);
 }
 
+/* Counted as they are made, so that rates of a tenant are right while its requests run. */
+static inline void count_answer(weft_engine *e, const weft_request *r, uint32_t n) {
+  if (r->is_draft) return;
+  weft_tenant *tenant = &e->tenants.tenant[r->tenant];
+  e->requests[r->lane].n_answer_tokens += n;
+  tenant->stats.n_answer_tokens += n;
+  tenant->changed = true;
+}
+
 /* n_answer tokens are in place; the stop rule may cut them, never below what was published. */
 static void publish_answer(weft_engine *e, weft_request *r, uint32_t n_answer, weft_finish finish) {
   uint32_t before = r->n_answer;
@@ -44,7 +53,7 @@ static void publish_answer(weft_engine *e, weft_request *r, uint32_t n_answer, w
   }
   if (n_answer > before) {
     if (before == 0) count_first_token(e, r);
-    if (!r->is_draft) e->requests[r->lane].n_answer_tokens += n_answer - before;
+    count_answer(e, r, n_answer - before);
     r->n_answer = n_answer;
     weft_request_publish(r, n_answer);
   }
@@ -84,7 +93,7 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_sampl
     publish_answer(e, r, r->n_answer + 1, finish);
     return;
   }
-  e->requests[r->lane].n_answer_tokens += !r->is_draft;
+  count_answer(e, r, 1);
   r->n_answer += 1;
   weft_request_publish(r, r->n_answer);
   tell_later(e, r);

@@ -277,7 +277,6 @@ static void count_finish(weft_engine *e, weft_request *r) {
   all->n_finished[r->finish] += 1;
   weft_histogram_count_us(&all->e2e, u->finished_us > u->submitted_us ? u->finished_us - u->submitted_us : 0);
   tenant_stats(e, r)->n_finished += 1;
-  tenant_stats(e, r)->n_answer_tokens += r->n_answer;
   if (r->admitted_once) weft_forecast_answer(&e->forecast, cost_of_answer(r));
   if (r->admitted_once) {
     weft_histogram_count_tokens(&all->prompt, r->params.n_tokens);

@@ -418,7 +418,95 @@ def lines_from_a_pipe():
     expect(got.returncode == 0 and got.stdout == b'', 'an empty pipe', got)
 
 
-tests = [help_is_wrapped, chat_with_a_model, chat_edits_lines, an_answer_is_stopped, a_full_context_asks, conversations_are_kept,
+def drawn(out):
+    """The views that were drawn, each as its lines without styles."""
+    text = re.sub(r'\x1b\[[0-9;?]*[mKJhl]', '', out.decode('utf-8', 'replace').replace('\r', ''))
+    return [view.split('\n') for view in text.split('\x1b[H')[1:]]
+
+
+def top_is_live():
+    keys = work + '/tenants'
+    with open(keys, 'w') as file:
+        file.write('key-operator operator\nkey-red red\nkey-blue blue\n')
+    with open(work + '/operator', 'w') as file:
+        file.write('key-operator\n')
+    args = ('--api-keys', keys, '--context', '2048')
+    server, port = start_server(0, *args)
+    more = threading.Event()
+
+    def ask_always():  # one answer after another, each longer than a view
+        body = json.dumps({'prompt': [5, 6, 7], 'max_tokens': 2000, 'ignore_eos': True, 'mode': 'autoregressive', 'stream': True}).encode()
+        while not more.is_set():
+            try:
+                with socket.create_connection(('127.0.0.1', port), timeout=5) as s:
+                    s.sendall(b'POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer key-red\r\nConnection: close\r\n'
+                              b'Content-Length: %d\r\n\r\n' % len(body) + body)
+                    while s.recv(65536) and not more.is_set():
+                        pass
+            except OSError:
+                time.sleep(0.05)
+
+    load = threading.Thread(target=ask_always)
+    load.start()
+    asks = ('top', '--port', str(port), '--key-file', work + '/operator', '--interval', '0.2')
+    answered = []
+    for _ in range(20):
+        got = subprocess.run([weft, *asks, '--json'], capture_output=True, timeout=WAIT)
+        answered.append(json.loads(got.stdout))
+        red = next((x for x in answered[-1]['tenants'] if x['name'] == 'red'), {})
+        if red.get('running') == 1 and red.get('ended_per_second') == 0 and red.get('answer_tokens_per_second', 0) > 0:
+            break
+    else:
+        expect(False, 'the rate of a tenant whose request runs', answered[-2:])
+    expect({'server', 'pages', 'steps_per_second', 'first_token_p50_ms', 'models'} <= answered[-1].keys(), 'top --json', answered[-1])
+    for rows, columns in ((24, 80), (10, 20), (4, 12), (50, 200)):
+        t = Terminal(*asks, rows=rows, columns=columns)
+        t.wait('weft at')
+        t.send('h')
+        if columns >= 80:
+            t.wait('q leave')
+            t.send('ni')
+            t.wait('(now n)')
+            t.wait('weft at')
+            t.wait('weft at')
+            names = [line.split()[0] for line in drawn(t.out)[-2] if re.match('(red|blue|operator) ', line)]
+            t.send(' ')
+            t.wait('paused')
+            t.send(' hn')
+        t.resize(rows + 1, columns)
+        time.sleep(0.5)
+        t.send('q')
+        t.end(0, f'top at {columns} columns')
+        views = drawn(t.out)
+        expect(t.out.endswith(b'\x1b[?25h\x1b[?1049l'), 'top leaves its screen', t.out[-40:])
+        wide = [line for view in views[:-1] for line in view if len(line) > columns]
+        high = [len(view) for view in views[:-1] if len(view) > rows + 1]
+        expect(not wide and not high and len(views) > 1, f'top at {columns} by {rows}', (wide[:1], high[:1]))
+        if columns >= 80:
+            expect(names == sorted(names, reverse=True) and len(names) == 3, 'tenants by name, reversed', names)
+    t = Terminal(*asks)
+    t.wait('weft at')
+    server.kill()
+    server.wait()
+    t.wait('no server answers')
+    t.wait('looking again')
+    server, port = start_server(port, *args)
+    t.seen = len(t.out)
+    limit = time.monotonic() + WAIT
+    while any('no server' in line for line in drawn(t.out)[-1]) and time.monotonic() < limit:
+        t.read(0.1)
+    expect(not any('no server' in line for line in drawn(t.out)[-1]), 'a server that comes back', t.out[-400:])
+    t.send('\x03')
+    t.end(0, 'top, Ctrl-C')
+    more.set()
+    load.join()
+    server.kill()
+    server.wait()
+    got = subprocess.run([weft, *asks], capture_output=True, timeout=WAIT)
+    expect(got.returncode == 4 and b'no server answers' in got.stderr and got.stdout == b'', 'top without a server', got)
+
+
+tests = [top_is_live, help_is_wrapped, chat_with_a_model, chat_edits_lines, an_answer_is_stopped, a_full_context_asks, conversations_are_kept,
          chat_with_a_server, a_hostile_server, the_size_changes, lines_from_a_pipe]
 for test in tests:
     if not only or test.__name__ in only:

@@ -1,16 +1,23 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/cli/observe.h"
 
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
+#include "api/cli/interrupt.h"
 #include "api/cli/metric.h"
 #include "base/clock.h"
 #include "base/memory.h"
 
-enum { BUCKETS_MAX = 64 };
+enum { BUCKETS_MAX = 64, ASK_MS = 30000 };
+
+static bool is_interrupted(void *self) {
+  (void)self;
+  return weft_interrupts_told();
+}
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
@@ -36,49 +43,66 @@ void weft_observe_name(const weft_config *config, char *out, size_t n_out) {
   }
 }
 
-static int explain_status(const weft_config *config, const char *path, int status) {
+static int tell_code(weft_error *why, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+static int tell_code(weft_error *why, int code, const char *format, ...) {
+  va_list list;
+  va_start(list, format);
+  (void)vsnprintf(why->text, sizeof why->text, format, list); /* a cut line is still a line */
+  va_end(list);
+  return code;
+}
+
+static int explain_status(const weft_config *config, const char *path, int status, weft_error *why) {
   char name[160];
   weft_observe_name(config, name, sizeof name);
   if (status == 401 || status == 403) {
-    return weft_cli_fail(WEFT_EXIT_USAGE,
-                         "the server at %s wants the operator's key: name its file with --key-file FILE", name);
+    return tell_code(why, WEFT_EXIT_USAGE,
+                     "the server at %s wants the operator's key: name its file with --key-file FILE", name);
   }
   if (status == 400 && config->tls_cert == NULL) {
-    return weft_cli_fail(WEFT_EXIT_USAGE, "the server at %s speaks TLS: name its certificate with --tls-cert FILE",
-                         name);
+    return tell_code(why, WEFT_EXIT_USAGE, "the server at %s speaks TLS: name its certificate with --tls-cert FILE",
+                     name);
   }
   if (status >= 0) {
-    return weft_cli_fail(WEFT_EXIT_RUNTIME, "the server at %s gave HTTP status %d for %s", name, status, path);
+    return tell_code(why, WEFT_EXIT_RUNTIME, "the server at %s gave HTTP status %d for %s", name, status, path);
   }
-  return weft_cli_fail(WEFT_EXIT_RUNTIME, "no server answers at %s%s%s", name,
-                       config->tls_cert == NULL ? "" : " with the certificate of ",
-                       config->tls_cert == NULL ? "" : config->tls_cert);
+  return tell_code(why, WEFT_EXIT_RUNTIME, "no server answers at %s%s%s", name,
+                   config->tls_cert == NULL ? "" : " with the certificate of ",
+                   config->tls_cert == NULL ? "" : config->tls_cert);
 }
 
-int weft_observe_get(const weft_config *config, const char *path, weft_text *out) {
+int weft_observe_try(const weft_config *config, const char *path, weft_text *out, weft_error *why) {
   static const char unix_prefix[] = "unix:";
   char key[WEFT_KEY_BYTES_MAX];
   bool is_unix = config->host != NULL && strncmp(config->host, unix_prefix, sizeof unix_prefix - 1) == 0;
   if (config->host != NULL && !is_unix) {
-    return weft_cli_fail(WEFT_EXIT_USAGE,
-                         "--host %s: the server is looked for on this machine: name unix:PATH, or --port",
-                         config->host);
+    return tell_code(why, WEFT_EXIT_USAGE,
+                     "--host %s: the server is looked for on this machine: name unix:PATH, or --port", config->host);
   }
   int code = weft_observe_key(config, key);
+  why->text[0] = 0; /* it was told */
   if (code != 0) return code;
   const weft_target target = {.socket = is_unix ? config->host + sizeof unix_prefix - 1 : NULL,
                               .port = (uint16_t)config->port,
                               .tls_cert = config->tls_cert,
                               .key = key[0] == 0 ? NULL : key};
-  int status = weft_client_ask(&target, "GET", path, NULL, out, 0);
+  const weft_client_call call = {.method = "GET", .path = path, .timeout_ms = ASK_MS, .stop = is_interrupted};
+  int status = weft_client_run(&target, &call, out);
   explicit_bzero(key, sizeof key);
   if (status == 200 && weft_text_status(out) == WEFT_OK && out->bytes != NULL) return 0;
-  return explain_status(config, path, status);
+  return explain_status(config, path, status == WEFT_CLIENT_LEFT ? WEFT_CLIENT_BROKEN : status, why);
 }
 
-int weft_reading_take(const weft_config *config, weft_reading *reading) {
+int weft_observe_get(const weft_config *config, const char *path, weft_text *out) {
+  weft_error why;
+  int code = weft_observe_try(config, path, out, &why);
+  return code != 0 && why.text[0] != 0 ? weft_cli_fail(code, "%s", why.text) : code;
+}
+
+int weft_reading_take(const weft_config *config, weft_reading *reading, weft_error *why) {
   weft_text_clear(&reading->text);
-  int code = weft_observe_get(config, "/metrics", &reading->text);
+  int code = weft_observe_try(config, "/metrics", &reading->text, why);
   reading->at_us = weft_clock_us();
   return code;
 }

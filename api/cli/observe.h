@@ -23,8 +23,10 @@ typedef struct weft_reading {
   uint64_t at_us;
 } weft_reading;
 
-/* 0, or an exit code after one line. */
-int weft_reading_take(const weft_config *config, weft_reading *reading);
+/* The same without the line, which `why` gets. */
+int weft_observe_try(const weft_config *config, const char *path, weft_text *out, weft_error *why);
+/* 0, or an exit code and a line in `why`. */
+int weft_reading_take(const weft_config *config, weft_reading *reading, weft_error *why);
 /* See weft_metric_of. */
 double weft_reading_of(const weft_reading *reading, const char *name, const char *label, const char *value);
 /* By how much a metric grew per second between two readings. */

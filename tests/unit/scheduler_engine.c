@@ -101,11 +101,17 @@ static void prompts_go_in_chunks(void **state) {
   weft_engine_stats s = stats();
   assert_int_equal(s.n_prefill_rows, 20);
   assert_int_equal(s.n_answer_tokens, 1); /* the last chunk gives a token */
+  weft_tenant_stats own;
+  weft_engine_get_tenant_stats(w.engine, 0, &own);
+  assert_int_equal(own.n_finished, 0);
+  assert_int_equal(own.n_answer_tokens, 1); /* its tenant's, too, while it runs */
   step(2);
   s = stats();
   assert_int_equal(s.n_decode_rows, 2);
   assert_int_equal(s.n_steps, 5);
   assert_int_equal(s.n_finished[WEFT_FINISH_LENGTH], 1); /* the last token needs no row of its own */
+  weft_engine_get_tenant_stats(w.engine, 0, &own);
+  assert_int_equal(own.n_answer_tokens, 3);
   check_equal_solo(r, &p);
 }
 
