@@ -211,10 +211,10 @@ export class PoolView {
              model.broken         ? "its device has failed" :
                  model.canvas > 0 ? `canvases of ${model.canvas}` :
                                     "token by token",
-             count(model.running ?? 0),
-             count(model.waiting ?? 0),
-             model.steps === undefined ? "" : count(model.steps),
-             model.rows === undefined ? "" : count(model.rows),
+             countOf(model.running),
+             countOf(model.waiting),
+             countOf(model.steps),
+             countOf(model.rows),
              model.busy_us === undefined ?
                  "" :
                  `${count(Math.min(100, this.rate((s) => s.models[i]?.busy_us ?? 0) / 1e4))} %`,
@@ -306,6 +306,9 @@ function bar(part, words) {
   line.style.setProperty("--part", String(Math.min(1, Math.max(0, part))));
   return make("span", {class: "gauge"}, make("span", {}, words), line);
 }
+
+// A count that the viewer may see, or nothing.
+function countOf(value) { return value === undefined ? "" : count(value); }
 
 function ofLimit(value, limit) { return `${count(value ?? 0)}${limit !== undefined ? ` / ${count(limit)}` : ""}`; }
 

@@ -84,6 +84,20 @@ def expect(what, got, wanted):
         raise chromium.Failed(f"{what}: {got!r}, not {wanted!r}")
 
 
+FRAMES = "new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
+
+
+def let_until(world, tab, condition):
+    """Lets events of an answer go, one at a time, until the page shows what is waited for."""
+    gate, end = world.proxy.gate, time.monotonic() + chromium.PATIENCE
+    while not tab.value(condition):
+        if time.monotonic() > end:
+            raise chromium.Failed(f"waited in vain until {condition}")
+        if gate.passed >= gate.allowed:
+            gate.let(1)
+        tab.value(FRAMES)
+
+
 # ---- the tests: each is a function of the world
 
 def test_canvas(world):
@@ -96,7 +110,7 @@ def test_canvas(world):
     for step in range(1, 6):
         world.proxy.gate.let(1)
         tab.wait(f"document.querySelector('details.canvas > summary').dataset.more.startsWith('{step} step')", f"step {step} is shown")
-        tab.wait("new Promise(done => requestAnimationFrame(() => done(true)))", "a frame is painted")
+        tab.value(FRAMES)
         seen.append(tab.value(CELLS))
     changes = sum(a != b for a, b in zip(seen, seen[1:]))
     if changes < 3:
@@ -140,12 +154,11 @@ def stop_and_go_on(world, mode):
     tab.click("#more")
     world.proxy.gate.hold()
     ask(tab, "List all numbers from 34 to 49.", model="weft-demo", mode=mode)
-    for _ in range(40):
-        if tab.value(f"{ANSWER}.querySelector(':scope > .text').textContent.length") >= 8:
-            break
-        world.proxy.gate.let(1)
-        time.sleep(0.05)
-    tab.click("#send")
+    let_until(world, tab, "document.querySelector('.answer > .text:not(.draft)').textContent.length >= 8")
+    if mode == "diffusion":
+        tab.click("#send")
+    else:
+        tab.press("Escape")
     begun = ended(tab)
     world.proxy.gate.open()
     if not begun or "stopped" not in tab.value(f"{ANSWER}.querySelector('.took').textContent"):
@@ -417,6 +430,41 @@ def test_names_and_keys(world):
     tab.value("location.hash = '#pool'")
     tab.wait("document.querySelector('.grid path') !== null", "the pool is shown")
     named(tab, "pool")
+
+
+# The least contrast of texts that are shown with the background behind them, as WCAG has it, and whose it is.
+CONTRAST = """(() => {
+    const read = (text) => (text.match(/^rgba?\\(([^)]+)\\)/) || [0, ""])[1].split(",").map(Number);
+    const light = (c) => c.slice(0, 3).map(v => v / 255).map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+    const behind = (node) => {
+        for (let at = node; at; at = at.parentElement) {
+            const c = read(getComputedStyle(at).backgroundColor);
+            if (c.length === 3 || c[3] === 1) return c;
+        }
+        return [255, 255, 255];
+    };
+    return [...document.querySelectorAll(".who *, .took, .facts dt, .facts dd, .quiet, .talks a, th, .note, .figure dt, .state, .legend, .words, .main")]
+        .filter(node => node.getClientRects().length > 0 && node.textContent.trim() !== "" && !node.disabled).map(node => {
+            const [a, b] = [light(read(getComputedStyle(node).color)), light(behind(node))].sort((x, y) => y - x);
+            return [(a + 0.05) / (b + 0.05), node.className || node.tagName];
+        }).sort((x, y) => x[0] - y[0])[0]; })()"""
+
+
+def test_contrast(world):
+    """Small text can be read by day and by night, in both views."""
+    tab = world.visit()
+    ask(tab, "What is 58 + 37?", model="weft-demo", mode="diffusion")
+    ended(tab)
+    for place in "#chat", "#pool":
+        if place == "#pool":
+            tab.value("location.hash = '#pool'")
+            tab.wait("document.querySelector('.grid path') !== null", "the pool is shown")
+        for theme in "light", "dark":
+            tab.prefer(prefers_color_scheme=theme)
+            ratio, whose = tab.value(CONTRAST)
+            if ratio < 4.5:
+                raise chromium.Failed(f"{place} {theme}: {whose} has a contrast of {ratio:.2f}, below 4.5")
 
 
 def named(tab, view):

@@ -49,6 +49,7 @@ class Load:
 
 def keep(tab, folder, name):
     path = os.path.join(folder, f"{name}.png")
+    tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
     time.sleep(0.5)  # fades have ended
     tab.picture(path)
     if os.path.getsize(path) > MOST_BYTES:
@@ -92,9 +93,11 @@ def draw_all(world, folder):
             time.sleep(12)
             both(desk, folder, name)
             desk.close()
-        phone = world.visit("operator-key", url=url, place="#pool", width=390, height=844, phone=True)
-        time.sleep(6)
-        both(phone, folder, "pool-phone")
+        for key, name in ("operator-key", "pool-phone"), ("search-key", "tenant-phone"):
+            phone = world.visit(key, url=url, place="#pool", width=390, height=844, phone=True)
+            time.sleep(6)
+            both(phone, folder, name)
+            phone.close()
         load.end()
     finally:
         server.stop()
