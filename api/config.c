@@ -46,6 +46,7 @@ enum {
   DEMO = WEFT_FOR_DEMO,
   TRACE = WEFT_FOR_TRACE,
   TOP = WEFT_FOR_TOP,
+  PULL = WEFT_FOR_PULL,
   WRITES = WEFT_FOR_GENERATE | WEFT_FOR_CHAT,
   ANSWERS = WRITES | SERVE, /* of a server: what requests get that leave it open */
   MODELS = WEFT_FOR_MODELS,
@@ -57,6 +58,13 @@ enum {
 /* In the order of --help: topics in the order of their first row. */
 static const weft_option product_rows[] = {
     {"model", 'm', FIRST, MODELS, LIST(models), "FILE", "GGUF file to load; may be repeated"},
+    {"hf", 0, FIRST, MODELS, LIST(hub_models), "OWNER/NAME[:QUANT]",
+     "model of a hub, fetched where it is not there yet; -hf is the same; may be repeated"},
+    {"hub", 0, FIRST, MODELS | PULL, TEXT_OR(hub, "https://huggingface.co"), "URL",
+     "address of the hub, or of a mirror"},
+    {"hub-token", 0, FIRST, MODELS | PULL, TEXT(hub_token), "FILE",
+     "file with the token for the hub, where a model wants one [HF_TOKEN of the environment]"},
+    {"cache", 0, FIRST, MODELS | PULL, TEXT(cache), "DIR", "folder of models from hubs [~/.cache/weft/models]"},
     {"served-model-name", 0, FIRST, SERVE, LIST(served_names), "NAME",
      "what clients call the model; MODEL=NAME for one of several; may be repeated: the first one stands in answers"},
     {"chat-template", 0, FIRST, RUNTIME, LIST(chat_templates), "FILE",
@@ -476,6 +484,8 @@ static weft_status parse_argument(weft_config *config, const weft_option_table *
     o = find_row(more, word + 2, n, command);
     if (equals != NULL) value = equals + 1;
     if (o == NULL) return weft_option_unknown(more, command, "", word, word + 2, n, error);
+  } else if (strcmp(word, "-hf") == 0) { /* as others write it */
+    o = find_row(more, "hf", strlen("hf"), command);
   } else if (weft_option_foreign_short(word, &servers) == NULL) {
     o = find_letter(more, word[1], command);
     if (word[2] != 0) value = word + 2;
@@ -645,6 +655,32 @@ weft_status weft_config_take_models(weft_config *config, weft_error *error) {
   }
   config->words.n = n_left;
   return status;
+}
+
+weft_status weft_config_add_model(weft_config *config, const char *path, weft_error *error) {
+  char *kept;
+  if (config->models.n == WEFT_LIST_MAX) return weft_fail(error, WEFT_E_INVALID, "more than %d models", WEFT_LIST_MAX);
+  weft_status status = own_text(config, path, &kept, error);
+  if (status == WEFT_OK) config->models.item[config->models.n++] = kept;
+  return status;
+}
+
+char *weft_config_cache_folder(void) {
+  const char *folder = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+  weft_text path = {0};
+  if (folder != NULL && folder[0] == '/') {
+    weft_text_printf(&path, "%s/weft/models", folder);
+  } else if (home != NULL && home[0] == '/') {
+    weft_text_printf(&path, "%s/.cache/weft/models", home);
+  }
+  if (weft_text_status(&path) == WEFT_OK) return path.bytes; /* NULL where there is no place */
+  weft_text_free(&path);
+  return NULL;
+}
+
+char *weft_config_hub_token(void) {
+  const char *token = getenv("HF_TOKEN");
+  return token == NULL || token[0] == 0 ? NULL : weft_strdup(token);
 }
 
 void weft_config_free(weft_config *config) {

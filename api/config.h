@@ -51,6 +51,7 @@ enum {
   WEFT_FOR_DEMO = 1 << 4,
   WEFT_FOR_TRACE = 1 << 5,
   WEFT_FOR_TOP = 1 << 6,
+  WEFT_FOR_PULL = 1 << 7,
   WEFT_FOR_MODELS = 1 << 8,     /* every command that opens a model file */
   WEFT_FOR_RUNTIME = 1 << 9,    /* every command that opens a runtime with weft_open */
   WEFT_FOR_ENGINE = 1 << 10,    /* these, and the simulation, which runs an engine without a model */
@@ -68,6 +69,7 @@ enum {
   WEFT_CMD_INSPECT = WEFT_OPENS_MODEL,
   WEFT_CMD_FIELDS = WEFT_FOR_ALL,
   WEFT_CMD_TOKENIZE = WEFT_FOR_TOKENIZE | WEFT_OPENS_MODEL,
+  WEFT_CMD_PULL = WEFT_FOR_PULL | WEFT_FOR_ALL,
   WEFT_CMD_TRACE = WEFT_FOR_TRACE | WEFT_FOR_ALL,
   WEFT_CMD_TOP = WEFT_FOR_TOP | WEFT_FOR_ALL
 };
@@ -130,6 +132,9 @@ typedef struct weft_config {
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, no_peer_access, unused_tensors,
       quiet, verbose, json, help, version;
   const char *log_format, *log_level; /* checked by weft_config_parse */
+  /* models by name */
+  weft_text_list hub_models;
+  const char *hub, *hub_token, *cache;
   /* the server */
   const char *host, *socket_mode, *tls_cert, *tls_key, *api_keys, *directory;
   weft_text_list api_key, pin_files, origins;
@@ -176,6 +181,12 @@ weft_status weft_config_parse(weft_config *config, const weft_option_table *more
 /* Words of the command line that name files, or end in .gguf, are models, as if -m stood before each; other words stay.
  * After weft_config_parse. */
 weft_status weft_config_take_models(weft_config *config, weft_error *error);
+/* One more model; its path is copied. */
+weft_status weft_config_add_model(weft_config *config, const char *path, weft_error *error);
+/* The folder for models that are fetched, and the token for the hub that the environment has (HF_TOKEN); NULL: none. The
+ * caller frees. */
+char *weft_config_cache_folder(void);
+char *weft_config_hub_token(void);
 void weft_config_free(weft_config *config);
 /* Where the program keeps what it remembers for the user: weft/NAME in $XDG_STATE_HOME or ~/.local/state. The
  * caller frees it with weft_free; NULL: there is no place, or no memory. */

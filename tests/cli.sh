@@ -122,7 +122,9 @@ expect 2 "chat: 'hello' belongs to no option" "$weft" chat -m $demo hello
 expect 3 'a.gguf: No such file' "$weft" serve a.gguf
 expect 0 '10 23 41 68 77 95' "$weft" generate $demo --chat -p 'Sort from low to high: 41 77 23 95 10 68' --seed 1
 expect 2 "check: 'more' belongs to no option" "$weft" check numbers more -m $demo
-expect 2 "no option is named '-hf'" "$weft" generate -hf owner/name
+expect 2 "'owner' is no name of a model on a hub" "$weft" generate -hf owner -p x
+expect 2 'is no name of a model on a hub' "$weft" pull '../../etc:x'
+expect 2 'write an address that begins with https' "$weft" pull a/b --hub http://192.0.2.1 --cache "$dir/hub"
 expect 2 "no option is named '-help'" "$weft" serve -help
 expect 0 'the answer has no text: its tokens are padding' "$weft" generate -m $demo -p 'What is 58 + 37?' --seed 1
 expect 1 'rows are zero, the first is row' "$weft" check -m "$dir/zeros.gguf"

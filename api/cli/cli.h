@@ -32,6 +32,7 @@ enum { WEFT_WORDS_ARE_MODELS = 0x7fffffff };
 int weft_cli_generate(const weft_config *config);
 int weft_cli_chat(const weft_config *config);
 int weft_cli_serve(const weft_config *config);
+int weft_cli_pull(const weft_config *config);
 int weft_cli_doctor(const weft_config *config);
 int weft_cli_fields(const weft_config *config);
 int weft_cli_inspect(const weft_config *config);
@@ -51,6 +52,9 @@ void weft_cli_tell_plan(const char *plan);
 int weft_cli_open_code(int status);
 /* The exit code of a status of weft_submit, and of what comes later. */
 int weft_cli_code(int status);
+/* The models that -hf names become models of the configuration, fetched where they are not there yet. 0, or an exit code
+ * after one line. */
+int weft_cli_take_hub_models(weft_config *config);
 /* Opens what -m names; 0, or an exit code after one line. */
 int weft_cli_open(const weft_config *config, weft_runtime **runtime);
 /* What --mode says; NULL: auto. 0, or an exit code after one line. */

@@ -43,6 +43,11 @@ static const weft_command commands[] = {
      "  weft inspect a.gguf\n"
      "  weft inspect a.gguf --json\n",
      1},
+    {"pull", WEFT_CMD_PULL, weft_cli_pull, "OWNER/NAME[:QUANT]", "fetch a model from a hub, and print where it is",
+     "  weft pull OWNER/NAME\n"
+     "  weft pull OWNER/NAME:Q8_0 --cache /models\n"
+     "  weft serve -hf OWNER/NAME:Q4_K_M\n",
+     8},
     {"tokenize", WEFT_CMD_TOKENIZE, weft_cli_tokenize, "-m FILE -p TEXT", "text to token ids, or ids to text",
      "  weft tokenize -m a.gguf -p \"some text\"\n"
      "  weft tokenize -m a.gguf --tokens 2,5,9\n",
@@ -96,7 +101,8 @@ static int run_command(const weft_manual *manual, const weft_command *command, i
   } else {
     weft_log_set(weft_config_log(&config.product));
     warn_of_strangers();
-    code = command->run(&config.product);
+    code = weft_cli_take_hub_models(&config.product);
+    if (code == 0) code = command->run(&config.product);
   }
   weft_config_free(&config.product);
   return code;
