@@ -52,8 +52,8 @@ grep '# ours' /etc/weft/weft.conf
 say apt install ./libweft0.3_*.deb ./libweft-dev_*.deb
 apt-get install -y -qq --no-install-recommends /files/libweft0*.deb /files/libweft-dev_*.deb
 ldconfig -p | grep libweft.so.0
-say apt purge weft libweft-dev
-apt-get purge -y -qq weft libweft-dev
+say apt purge weft libweft-dev libweft0.3
+apt-get purge -y -qq weft libweft-dev libweft0.3
 apt-get autoremove --purge -y -qq
 listing >/tmp/after
 say "what is left that was not there before"
