@@ -610,6 +610,7 @@ static uint64_t attention_work(const weft_model *model, const model_part *part, 
       .n_rows = model->limits.rows_max,
       .n_heads = hyper->n_heads,
       .window = hyper->window[l],
+      .scale = hyper->attention_scale, /* it chooses kernels, and so does the type of keys */
       .q_stride = cols,
       .out_stride = cols,
   };

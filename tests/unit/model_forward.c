@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include "kernels/device_internal.h"
 #include "tests/support/gguf_requantise.h"
 #include "tests/support/model_harness.h"
 
@@ -214,12 +215,45 @@ static void test_info(void **state) {
   harness_close(&f.h);
 }
 
+/* ---- the scratch that is planned at open ---- */
+
+static weft_kernels watched_kernels;
+static uint64_t (*scratch_of)(weft_device *device, const weft_attention_args *args);
+static uint32_t n_planned, n_chosen;
+
+static uint64_t note_scratch(weft_device *device, const weft_attention_args *args) {
+  n_planned += args->segment == NULL;
+  n_chosen += args->segment == NULL && args->scale > 0.0f && args->kv.type == WEFT_TYPE_F32 && args->n_heads > 0;
+  return scratch_of(device, args);
+}
+
+static void watch_scratch(void *self, weft_device *device) {
+  (void)self;
+  watched_kernels = *device->kernels;
+  scratch_of = watched_kernels.attention_scratch;
+  watched_kernels.attention_scratch = note_scratch;
+  device->kernels = &watched_kernels;
+}
+
+/* A backend chooses its kernels, and so its scratch, by the arguments that steps will have: the plan of a step gives it
+ * all of them but the rows. */
+static void test_planned_attention(void **state) {
+  (void)state;
+  fixture f;
+  weft_device_on_open(watch_scratch, NULL);
+  open_fixture(&f, "dg-base");
+  weft_device_on_open(NULL, NULL);
+  assert_int_equal(n_planned, f.h.info->n_layers);
+  assert_int_equal(n_chosen, n_planned);
+  harness_close(&f.h);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_sound),         cmocka_unit_test(test_refused),
       cmocka_unit_test(test_output_orders), cmocka_unit_test(test_no_canvas_without_diffusion),
       cmocka_unit_test(test_bad_token),     cmocka_unit_test(test_nan_weights),
-      cmocka_unit_test(test_info),
+      cmocka_unit_test(test_info),          cmocka_unit_test(test_planned_attention),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
