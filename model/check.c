@@ -9,24 +9,18 @@
 #include "base/random.h"
 #include "kernels/ops.h"
 #include "model/logits.h"
+#include "model/op_outputs.h"
 
-enum { OUTPUTS_MAX = 1 + WEFT_NORM_THEN_MAX, PRODUCTS = 4 };
+enum { PRODUCTS = 4 };
 static const char *const products[PRODUCTS] = {"matmul", "experts", "head_rows", "soft"};
 static const float temperature_of_check = 0.8f;
-
-/* What one op gave: rows of floats (or of expert ids). */
-typedef struct output {
-  void *data;
-  uint64_t n_rows, n_cols, stride;
-  bool is_ids;
-} output;
 
 typedef struct record {
   const char *op;
   uint32_t layer, index, n_outputs;
   uint64_t work; /* of products with weights, in weights read or multiplied; 0: another op */
-  uint64_t n[OUTPUTS_MAX];
-  float *values[OUTPUTS_MAX]; /* host, dense */
+  uint64_t n[OP_OUTPUTS_MAX];
+  float *values[OP_OUTPUTS_MAX]; /* host, dense */
 } record;
 
 /* What a device's watch gets: the run, and the device of the op. */
@@ -54,59 +48,10 @@ struct check_run {
   uint32_t n_seen[PRODUCTS], first, n_taken; /* first, n_taken: rows of the op at hand that ref computes */
 };
 
-/* ---- what ops write -------------------------------------------------------------------------------------- */
-
 #define IS(name) (strcmp(op, name) == 0)
 
-static uint32_t outputs_of(const char *op, const void *args, output out[OUTPUTS_MAX]) {
-  if (IS("embed")) {
-    const weft_embed_args *a = args;
-    out[0] = (output){a->y, a->n_rows, a->weight->n_in, a->y_stride, false};
-  } else if (IS("norm")) {
-    const weft_norm_args *a = args;
-    out[0] = (output){a->y, a->n_rows, a->n_cols, a->y_stride, false};
-    for (uint32_t i = 0; i < a->n_then; i++)
-      out[1 + i] = (output){a->then[i], a->n_rows, a->n_cols, a->y_stride, false};
-    return 1 + a->n_then;
-  } else if (IS("matmul")) {
-    const weft_matmul_args *a = args;
-    for (uint32_t i = 0; i < a->n_weights; i++)
-      out[i] = (output){a->y[i], a->n_rows, a->weight[i]->n_out, a->y_stride[i], false};
-    return a->activation != 0 ? 1 : a->n_weights;
-  } else if (IS("qkv")) {
-    const weft_qkv_args *a = args;
-    out[0] = (output){a->q, a->n_rows, (uint64_t)a->n_heads * a->kv.head_dim, a->q_stride, false};
-  } else if (IS("attention")) {
-    const weft_attention_args *a = args;
-    out[0] = (output){a->out, a->n_rows, (uint64_t)a->n_heads * a->kv.head_dim, a->out_stride, false};
-  } else if (IS("gate")) {
-    const weft_gate_args *a = args;
-    out[0] = (output){a->y, a->n_rows, a->n_cols, a->y_stride, false};
-  } else if (IS("route")) {
-    const weft_route_args *a = args;
-    out[0] = (output){a->ids, a->n_rows, a->k, a->k, true};
-    out[1] = (output){a->weights, a->n_rows, a->k, a->k, false};
-    return 2;
-  } else if (IS("experts")) {
-    const weft_experts_args *a = args;
-    out[0] = (output){a->y, a->n_rows, a->down->n_out, a->y_stride, false};
-    if (a->shared.gate == NULL) return 1;
-    out[1] = (output){a->shared.y, a->n_rows, a->shared.down->n_out, a->shared.y_stride, false};
-    return 2;
-  } else if (IS("head_rows")) {
-    const weft_head_rows_args *a = args;
-    out[0] = (output){a->logits, a->n_rows, a->weight->n_out, a->logits_stride, false};
-  } else if (IS("soft")) {
-    const weft_soft_args *a = args;
-    out[0] = (output){a->soft, a->n_rows, a->weight->n_in, a->soft_stride, false};
-  } else {
-    return 0;
-  }
-  return 1;
-}
-
 /* Rows between a device and dense host memory. */
-static weft_status move_rows(weft_device *d, const output *o, float *host, bool download) {
+static weft_status move_rows(weft_device *d, const op_output *o, float *host, bool download) {
   weft_status status = WEFT_OK;
   for (uint64_t r = 0; r < o->n_rows && status == WEFT_OK; r++) {
     float *at = (float *)o->data + r * o->stride, *there = host + r * o->n_cols;
@@ -130,7 +75,7 @@ static void judge_error(check_run *run, const char *op, uint32_t layer, uint32_t
   report->agrees = report->error <= 1.0;
 }
 
-static void compare_output(check_run *run, const record *r, const output *o, const float *device, const float *ref) {
+static void compare_output(check_run *run, const record *r, const op_output *o, const float *device, const float *ref) {
   for (uint64_t row = run->first; row < run->first + run->n_taken; row++) {
     const float *a = device + row * o->n_cols, *b = ref + row * o->n_cols;
     double worst = 0.0, square = 0.0;
@@ -411,8 +356,8 @@ static record *add_record(check_run *run) {
 }
 
 static weft_status keep_record(check_run *run, const char *op, const void *args) {
-  output out[OUTPUTS_MAX];
-  uint32_t n = outputs_of(op, args, out);
+  op_output out[OP_OUTPUTS_MAX];
+  uint32_t n = op_outputs_of(op, args, out);
   record *r = add_record(run);
   if (r == NULL) return WEFT_E_NO_MEMORY;
   uint64_t n_rows;
@@ -433,8 +378,8 @@ static weft_status keep_record(check_run *run, const char *op, const void *args)
 }
 
 static weft_status hold_against(check_run *run, const char *op, const void *args) {
-  output out[OUTPUTS_MAX];
-  uint32_t n = outputs_of(op, args, out);
+  op_output out[OP_OUTPUTS_MAX];
+  uint32_t n = op_outputs_of(op, args, out);
   if (run->at == run->n_records) return WEFT_E_INVALID;
   record *r = &run->record[run->at++];
   if (strcmp(r->op, op) != 0 || r->n_outputs != n) return WEFT_E_INVALID;
@@ -531,7 +476,7 @@ weft_status weft_check(const weft_check_args *args, weft_check_report *report, w
   if (status == WEFT_OK) status = run_on(&run, args->ref, error);
   if (status == WEFT_OK) tell_progress(&run, true);
   for (uint32_t i = 0; i < run.n_records; i++) {
-    for (uint32_t k = 0; k < OUTPUTS_MAX; k++) weft_free(run.record[i].values[k]);
+    for (uint32_t k = 0; k < OP_OUTPUTS_MAX; k++) weft_free(run.record[i].values[k]);
   }
   weft_free(run.record);
   return status;
