@@ -211,7 +211,7 @@ weft_status runner_open_held(device_runner *r) {
   held->token = weft_alloc(r->canvas_length, sizeof *held->token);
   if (status == WEFT_OK && held->token == NULL) status = WEFT_E_NO_MEMORY;
   uint64_t n_found = 2 * (uint64_t)r->canvas_length * WEFT_GRAPH_CLASSES * sizeof(uint32_t);
-  held->d_found = runner_memory_take(&r->memory, r->last, n_found, RUNNER_ANYWHERE, &status);
+  held->d_found = runner_memory_take(&r->memory, r->last, n_found, &status);
   r->n_bytes += r->in_place ? n_found : 3 * n_found;
   for (uint32_t i = 0; i < 2 && status == WEFT_OK; i++)
     held->found[i] = r->in_place ? held->d_found : take_found(r, n_found, &status);

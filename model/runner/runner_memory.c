@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "model/runner/runner_memory.h"
 
+#include <stdio.h>
+
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -29,13 +31,12 @@ static bool is_full(weft_device *device, uint64_t n_bytes, weft_status status) {
   return !weft_device_get_info(device)->host_memory || weft_device_memory_left(device) < n_bytes;
 }
 
-static weft_status find_room(runner_memory *m, weft_device *home, uint64_t n_bytes, runner_reach reach,
-                             runner_piece *out) {
+static weft_status find_room(runner_memory *m, weft_device *home, uint64_t n_bytes, runner_piece *out) {
   weft_device *first = m->split->device[0];
   *out = (runner_piece){.n_bytes = n_bytes, .from = home};
   weft_status status = weft_device_alloc(home, n_bytes, &out->memory);
-  if (!is_full(home, n_bytes, status) || reach == RUNNER_AT_HOME) return status;
-  if (reach == RUNNER_ANYWHERE && home != first && weft_device_reaches(home, first)) {
+  if (!is_full(home, n_bytes, status)) return status;
+  if (home != first && weft_device_reaches(home, first)) {
     out->from = first;
     status = weft_device_alloc(first, n_bytes, &out->memory);
     if (status == WEFT_OK) m->n_bytes_first += n_bytes;
@@ -47,8 +48,7 @@ static weft_status find_room(runner_memory *m, weft_device *home, uint64_t n_byt
   return status;
 }
 
-void *runner_memory_take(runner_memory *m, weft_device *home, uint64_t n_bytes, runner_reach reach,
-                         weft_status *status) {
+void *runner_memory_take(runner_memory *m, weft_device *home, uint64_t n_bytes, weft_status *status) {
   if (*status != WEFT_OK) return NULL;
   runner_piece *piece = weft_grow(m->piece, m->n_pieces, &m->pieces_max, 64, sizeof *m->piece);
   if (piece == NULL) {
@@ -57,27 +57,49 @@ void *runner_memory_take(runner_memory *m, weft_device *home, uint64_t n_bytes, 
   }
   m->piece = piece;
   m->asked[home == m->split->device[0] ? 0 : m->split->n_devices - 1] += n_bytes;
-  *status = find_room(m, home, n_bytes, reach, &m->piece[m->n_pieces]);
+  *status = find_room(m, home, n_bytes, &m->piece[m->n_pieces]);
   return *status == WEFT_OK ? m->piece[m->n_pieces++].memory : NULL;
 }
 
-bool runner_memory_in_host(const runner_memory *m, const void *at) {
-  for (uint32_t i = 0; m->n_bytes_host > 0 && i < m->n_pieces; i++) {
-    const runner_piece *piece = &m->piece[i];
-    uintptr_t begin = (uintptr_t)piece->memory;
-    if ((uintptr_t)at >= begin && (uintptr_t)at < begin + piece->n_bytes) return piece->in_host;
+/* The buffer that an address lies in; NULL: none of the runner's. */
+static const runner_piece *find_piece(const runner_memory *m, const void *at) {
+  for (uint32_t i = 0; i < m->n_pieces; i++) {
+    uintptr_t begin = (uintptr_t)m->piece[i].memory;
+    if ((uintptr_t)at >= begin && (uintptr_t)at < begin + m->piece[i].n_bytes) return &m->piece[i];
   }
-  return false;
+  return NULL;
 }
 
-void runner_memory_tell(const runner_memory *m, const char *name) {
+static bool is_of(const runner_memory *m, const void *at, const weft_device *home) {
+  const runner_piece *piece = find_piece(m, at);
+  return piece == NULL || (!piece->in_host && piece->from == home);
+}
+
+bool runner_memory_is_sent(const runner_memory *m, const void *to, const void *from) {
+  if (m->n_bytes_first + m->n_bytes_host == 0) return true;
+  return is_of(m, to, m->split->device[0]) && is_of(m, from, weft_split_last(m->split));
+}
+
+/* "; soft embeddings on device 1", or nothing where there are none. */
+static void tell_soft(const runner_memory *m, const void *soft, char *out, size_t n) {
+  const runner_piece *piece = soft == NULL ? NULL : find_piece(m, soft);
+  out[0] = 0;
+  if (piece == NULL) return;
+  if (piece->in_host)
+    (void)snprintf(out, n, "; soft embeddings are made in host memory");
+  else
+    (void)snprintf(out, n, "; soft embeddings are made on device %u", weft_device_get_info(piece->from)->index);
+}
+
+void runner_memory_tell(const runner_memory *m, const char *name, const void *soft) {
   const double mib = 1024.0 * 1024.0;
-  char room[WEFT_SPLIT_ROOM_MAX];
+  char room[WEFT_SPLIT_ROOM_MAX], made[64];
   if (m->n_bytes_first + m->n_bytes_host == 0) return;
+  tell_soft(m, soft, made, sizeof made);
   weft_log(
       WEFT_LOG_WARN,
-      "%s: of slots and head %.2f MiB lie on device %u and %.2f MiB in host memory, because a device is full; steps "
+      "%s: of slots and head %.2f MiB lie on device %u and %.2f MiB in host memory, because a device is full%s; steps "
       "are slower. %s; lower --kv-mib, --rows or --running",
       name, (double)m->n_bytes_first / mib, weft_device_get_info(m->split->device[0])->index,
-      (double)m->n_bytes_host / mib, weft_split_tell_room(m->split, m->asked, m->left, room));
+      (double)m->n_bytes_host / mib, made, weft_split_tell_room(m->split, m->asked, m->left, room));
 }

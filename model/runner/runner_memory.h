@@ -3,19 +3,14 @@
  *
  * Law. Each buffer has a home: the device whose ops use it. Where the home has no room for it, it goes to the first
  * device of the split, if ops of the home reach that one's memory; and where that has no room either, to host memory
- * that all devices reach. Answers have the same bits; steps are slower, and runner_memory_tell says so. What
- * weft_device_send reads or writes cannot go everywhere (runner_reach). A device error is no lack of room. On ref and
- * cpu only a bound (memory_bytes_max) leads to other places: without one a refusal is the host's. */
+ * that all devices reach. Answers have the same bits; steps are slower, and runner_memory_tell says so. What one device
+ * sends to another lies at its home on both sides; from or to any other place the sender copies, in the same order
+ * (runner_memory_is_sent). A device error is no lack of room. On ref and cpu only a bound (memory_bytes_max) leads to
+ * other places: without one a refusal is the host's. */
 #ifndef WEFT_MODEL_RUNNER_RUNNER_MEMORY_H
 #define WEFT_MODEL_RUNNER_RUNNER_MEMORY_H
 
 #include "model/split.h"
-
-typedef enum runner_reach {
-  RUNNER_AT_HOME, /* it is sent from: weft_device_send takes memory of its device alone */
-  RUNNER_OR_HOST, /* it is sent to: in host memory the sender writes it by a copy of its own */
-  RUNNER_ANYWHERE
-} runner_reach;
 
 typedef struct runner_piece {
   void *memory;
@@ -37,11 +32,10 @@ void runner_memory_open(runner_memory *memory, const weft_split *split);
 /* Frees all of it. */
 void runner_memory_close(runner_memory *memory);
 /* NULL: *status says why, or was not OK before. home: the first or the last device of the split. */
-void *runner_memory_take(runner_memory *memory, weft_device *home, uint64_t n_bytes, runner_reach reach,
-                         weft_status *status);
-/* Whether an address lies in a buffer that is in host memory because its home was full. */
-bool runner_memory_in_host(const runner_memory *memory, const void *at);
-/* One line of the log, if something does not lie at home. */
-void runner_memory_tell(const runner_memory *memory, const char *name);
+void *runner_memory_take(runner_memory *memory, weft_device *home, uint64_t n_bytes, weft_status *status);
+/* Whether weft_device_send takes a piece of a buffer of the last device to one of the first: both lie at home. */
+bool runner_memory_is_sent(const runner_memory *memory, const void *to, const void *from);
+/* One line of the log, if something does not lie at home. soft: where soft embeddings are made; NULL: nowhere. */
+void runner_memory_tell(const runner_memory *memory, const char *name, const void *soft);
 
 #endif

@@ -61,21 +61,14 @@ static void *take_host(device_runner *r, uint64_t n, uint64_t size, weft_status 
   return memory;
 }
 
-static void *take_memory_of(device_runner *r, weft_device *home, uint64_t n, uint64_t size, runner_reach reach,
-                            weft_status *status) {
+static void *take_memory_of(device_runner *r, weft_device *home, uint64_t n, uint64_t size, weft_status *status) {
   r->n_bytes += n * size;
-  return runner_memory_take(&r->memory, home, n * size, reach, status);
+  return runner_memory_take(&r->memory, home, n * size, status);
 }
 
-/* Of the last device, whose ops alone use it. */
+/* Of the last device, whose ops use it. */
 static void *take_device(device_runner *r, uint64_t n, uint64_t size, weft_status *status) {
-  return take_memory_of(r, r->last, n, size, RUNNER_ANYWHERE, status);
-}
-
-/* Of the last device, which sends it to the first one. */
-static void *take_sent(device_runner *r, uint64_t n, uint64_t size, weft_status *status) {
-  runner_reach reach = r->split->n_devices == 1 ? RUNNER_ANYWHERE : RUNNER_AT_HOME;
-  return take_memory_of(r, r->last, n, size, reach, status);
+  return take_memory_of(r, r->last, n, size, status);
 }
 
 /* Host memory that the devices reach. */
@@ -97,7 +90,7 @@ static weft_status open_slots(device_runner *r) {
     s->bias = take_host(r, WEFT_LOGIT_BIAS_MAX, sizeof *s->bias, &status);
     if (c == 0) continue;
     s->canvas = take_host(r, c, sizeof *s->canvas, &status);
-    s->soft = take_memory_of(r, r->first, c * r->n_hidden, sizeof(float), RUNNER_OR_HOST, &status);
+    s->soft = take_memory_of(r, r->first, c * r->n_hidden, sizeof(float), &status);
     if (!r->in_place) s->classes = take_device(r, runner_classes_words(r->info.n_vocab), sizeof *s->classes, &status);
   }
   return status;
@@ -185,7 +178,7 @@ static weft_status open_mirror(device_runner *r) {
     return WEFT_OK;
   }
   uint64_t n_words = runner_mirror_canvas(r, r->config.n_slots);
-  r->d_mirror = take_memory_of(r, r->first, n_words, sizeof *r->d_mirror, RUNNER_OR_HOST, &status);
+  r->d_mirror = take_memory_of(r, r->first, n_words, sizeof *r->d_mirror, &status);
   return status;
 }
 
@@ -194,11 +187,11 @@ static weft_status open_device(device_runner *r) {
   weft_device *d = r->last;
   uint64_t n = r->stats_max, n_scored = r->info.scored_rows_max;
   r->d_hidden = take_device(r, (uint64_t)r->output_max * r->n_hidden, sizeof(float), &status);
-  if (r->canvas_length > 0) r->d_soft = take_sent(r, n * r->n_hidden, sizeof(float), &status);
+  if (r->canvas_length > 0) r->d_soft = take_device(r, n * r->n_hidden, sizeof(float), &status);
   r->d_logits = take_device(r, (uint64_t)r->logit_rows_max * r->info.n_vocab, sizeof(float), &status);
   uint64_t n_cells = r->canvas_length == 0 ? r->config.n_slots : runner_canvas_cell(r, r->config.n_slots);
   r->d_inputs = take_device(r, inputs_words(r), sizeof *r->d_inputs, &status);
-  r->d_cells = take_sent(r, n_cells, sizeof *r->d_cells, &status);
+  r->d_cells = take_device(r, n_cells, sizeof *r->d_cells, &status);
   r->d_stats = take_device(r, runner_stats_bytes(n), 1, &status);
   r->d_asked = take_device(r, r->asked_words, sizeof *r->d_asked, &status);
   r->d_masks = take_device(r, (uint64_t)r->logit_rows_max * r->mask_words, sizeof *r->d_masks, &status);
@@ -210,7 +203,7 @@ static weft_status open_device(device_runner *r) {
   r->d_bad = take_device(r, r->logit_rows_max, 1, &status);
   if (r->canvas_length > 0 && !r->in_place) {
     uint64_t n_floats = (uint64_t)r->config.limits.canvas_rows_max * r->n_hidden;
-    r->d_soft_in = take_memory_of(r, r->first, n_floats, sizeof(float), RUNNER_ANYWHERE, &status);
+    r->d_soft_in = take_memory_of(r, r->first, n_floats, sizeof(float), &status);
   }
   if (status == WEFT_OK) status = open_mirror(r);
   if (status != WEFT_OK) return status;
@@ -312,7 +305,7 @@ weft_status weft_device_runner_open(const weft_device_runner_config *config, wef
         "the runner of %s needs more memory than there is (%s, or more); lower --running, --rows or --kv-mib",
         config->name, room);
   }
-  runner_memory_tell(&r->memory, config->name);
+  runner_memory_tell(&r->memory, config->name, r->d_soft);
   if (n_bytes != NULL) *n_bytes = r->n_bytes;
   *out = &r->base;
   return WEFT_OK;

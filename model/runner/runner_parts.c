@@ -76,9 +76,10 @@ void runner_note_writes(device_runner *r, const runner_flight *f) {
 
 /* ---- to the first device ---- */
 
-/* From the last device to a buffer of the first one, also where that did not find room there. */
+/* From a buffer of the last device to one of the first, wherever they found room: the last device does it in its
+ * order. */
 static weft_status send_to_first(device_runner *r, void *to, const void *from, uint64_t n_bytes, uint64_t *crossed) {
-  if (!runner_memory_in_host(&r->memory, to)) return model_send(r->last, r->first, to, from, n_bytes, crossed);
+  if (runner_memory_is_sent(&r->memory, to, from)) return model_send(r->last, r->first, to, from, n_bytes, crossed);
   if (r->first != r->last) (void)__atomic_fetch_add(crossed, n_bytes, __ATOMIC_RELAXED);
   return weft_device_copy(r->last, to, from, n_bytes);
 }

@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* Cards that are full when a runner is opened: each buffer that may lie elsewhere goes to the first card, or where that
- * is full or out of reach to host memory, and all answers are what they are with room enough. Buffers that the last of
- * several cards sends from have no other place: a refusal of one names the cards, what is needed and what is free. */
+/* Cards that are full when a runner is opened: each buffer goes to the first card, or where that is full or out of
+ * reach to host memory, and all answers are what they are with room enough; soft embeddings also one stage after another,
+ * with the line of the log that says where they are made. Where nothing has room, the refusal names the cards, what is
+ * needed and what is free. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -76,8 +79,8 @@ static void same(const char *what, const rig_answer *got, const rig_answer *want
   }
 }
 
-/* Opens a runner on cards of which `which` refuses piece `site`; there is no host memory where `no_host`. */
-static weft_status open_runner(const rig_options *o, uint32_t which, uint32_t site, weft_error *error) {
+/* Opens a runner on cards of which `which` refuses piece `site`, and where `nowhere` all that is asked for after it. */
+static weft_status open_runner(const rig_options *o, uint32_t which, uint32_t site, bool nowhere, weft_error *error) {
   rig r = {0};
   bool full[PIECES] = {false};
   weft_runner *runner = NULL;
@@ -88,6 +91,11 @@ static weft_status open_runner(const rig_options *o, uint32_t which, uint32_t si
   r.n_models = 1;
   rig_open_models(&r, &own, &limits);
   rig_fill_cards(&r, &own);
+  for (uint32_t p = 0; p < o->n_devices && nowhere; p++) {
+    fake_card *card = fake_of(r.split[0].device[p]);
+    card->fail_alloc = card->n_allocs + 1;
+    card->fail_on = true;
+  }
   weft_device_runner_config config = {.model = r.model[0],
                                       .store = r.store,
                                       .layout = &r.layout[0],
@@ -107,35 +115,27 @@ static weft_status open_runner(const rig_options *o, uint32_t which, uint32_t si
   return status;
 }
 
-/* Which pieces of the last card have another place. */
-static uint32_t find_movable(const rig_options *o, bool *movable) {
-  uint32_t n = 0, n_fixed = 0;
-  for (uint32_t i = 0; i < PIECES; i++) {
-    weft_error error = {{0}};
-    weft_status status = open_runner(o, o->n_devices - 1, i, &error);
-    movable[i] = status == WEFT_OK;
-    n += movable[i];
-    if (movable[i]) continue;
-    n_fixed += 1;
-    assert_int_equal(status, WEFT_E_NO_MEMORY);
-    if (strstr(error.text, "MiB needed") == NULL || strstr(error.text, "MiB free") == NULL ||
-        strstr(error.text, "lower --running, --rows or --kv-mib") == NULL || strstr(error.text, "device ") == NULL)
-      fail_msg("piece %u: the line is: %s", i, error.text);
-  }
-  assert_int_equal(n_fixed, o->n_devices == 1 ? 0 : 2); /* soft embeddings and cells, which are sent */
-  return n;
+/* Every piece of the last card has another place; with none the line says what is needed. */
+static void find_places(const rig_options *o) {
+  weft_error error = {{0}};
+  for (uint32_t i = 0; i < PIECES; i++)
+    if (open_runner(o, o->n_devices - 1, i, false, &error) != WEFT_OK) fail_msg("piece %u: %s", i, error.text);
+  assert_int_equal(open_runner(o, o->n_devices - 1, 0, true, &error), WEFT_E_NO_MEMORY);
+  if (strstr(error.text, "MiB needed") == NULL || strstr(error.text, "MiB free") == NULL ||
+      strstr(error.text, "lower --running, --rows or --kv-mib") == NULL || strstr(error.text, "device ") == NULL)
+    fail_msg("the line is: %s", error.text);
 }
 
 static void play_full(const char *backend, uint32_t n_devices) {
   static rig_answer wanted[N], got[N];
-  bool movable[PIECES], all[PIECES];
+  bool all[PIECES];
   uint64_t n_first, n_host, n_moved;
   memset(all, true, sizeof all);
   rig_options o = options_of(backend, n_devices);
   play(&o, wanted, &n_first, &n_host);
   assert_int_equal(n_first + n_host, 0);
-  (void)find_movable(&o, movable);
-  o.full[n_devices - 1] = movable;
+  find_places(&o);
+  o.full[n_devices - 1] = all;
   play(&o, got, &n_first, &n_host);
   same("a full card", got, wanted);
   assert_true(n_devices == 1 ? n_first == 0 && n_host > 0 : n_first > 0 && n_host == 0);
@@ -154,6 +154,57 @@ static void play_full(const char *backend, uint32_t n_devices) {
                 (unsigned long long)n_moved >> 10, (unsigned long long)n_host >> 10);
 }
 
+/* ---- soft embeddings ---- */
+
+/* What play logs, in text [n]. */
+static void play_logged(const rig_options *o, rig_answer *answers, char *text, size_t n) {
+  uint64_t n_first, n_host;
+  FILE *file = tmpfile();
+  int kept = dup(STDERR_FILENO);
+  assert_true(file != NULL && kept >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+  weft_log_set_level(WEFT_LOG_WARN);
+  play(o, answers, &n_first, &n_host);
+  weft_log_set_level((weft_log_level)-1);
+  assert_true(dup2(kept, STDERR_FILENO) >= 0);
+  (void)close(kept);
+  rewind(file);
+  size_t n_read = fread(text, 1, n - 1, file);
+  text[n_read] = 0;
+  (void)fclose(file);
+}
+
+/* From the last device to the first one and to host memory, each because the place before refused. */
+static void test_soft_embeddings(void **state) {
+  static rig_answer wanted[N], got[N];
+  static char text[1 << 14];
+  bool one[PIECES] = {false}, all[PIECES];
+  rig_options o = options_of("fake late graphs", 2);
+  (void)state;
+  make_requests();
+  memset(all, true, sizeof all);
+  play_logged(&o, wanted, text, sizeof text);
+  assert_string_equal(text, ""); /* at home */
+  o.full[1] = one;
+  uint32_t site = 0;
+  for (; site < PIECES; site++) { /* which piece they are */
+    one[site] = true;
+    play_logged(&o, got, text, sizeof text);
+    if (strstr(text, "soft embeddings are made on device 0") != NULL) break;
+    one[site] = false;
+  }
+  assert_true(site < PIECES);
+  same("soft embeddings on the first card", got, wanted);
+  o.full[0] = all;
+  play_logged(&o, got, text, sizeof text);
+  assert_non_null(strstr(text, "soft embeddings are made in host memory"));
+  same("soft embeddings in host memory", got, wanted);
+  o.full[0] = NULL;
+  o.unreachable = true;
+  play_logged(&o, got, text, sizeof text);
+  assert_non_null(strstr(text, "soft embeddings are made in host memory"));
+  same("soft embeddings in host memory, since the first card is out of reach", got, wanted);
+}
+
 static void test_places(void **state) {
   (void)state;
   make_requests();
@@ -167,6 +218,6 @@ static void test_places(void **state) {
 
 int main(void) {
   weft_log_set_level((weft_log_level)-1); /* every runner says what lies elsewhere */
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_places)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_places), cmocka_unit_test(test_soft_embeddings)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
