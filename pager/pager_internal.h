@@ -48,8 +48,8 @@ void pager_states_require(const weft_pager *pager, weft_seq seq);
 void pager_states_trim(weft_pager *pager, weft_seq seq);
 /* Lets go of the states that end at base block `end`. */
 void pager_states_release(weft_pager *pager, weft_seq seq, uint32_t end);
-/* Takes them, the snapshots if there is room for all; keys and values were taken before. */
-void pager_states_take(weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure);
+/* Takes what pager_states_need found, the snapshots if there is room for all; keys and values were taken since. */
+void pager_states_take(weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure, const pager_state_need *need);
 /* True: the running sequence holds a state at the position, or can still be made to keep one there. */
 bool pager_state_is_coming(const weft_pager *pager, weft_seq seq, uint32_t group, uint32_t position);
 bool pager_runs_check(const weft_pager *pager, weft_error *error);

@@ -217,12 +217,11 @@ pager_state_need pager_states_need(const weft_pager *pager, weft_seq seq, uint32
   return need;
 }
 
-void pager_states_take(weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure) {
+void pager_states_take(weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure, const pager_state_need *need) {
   pager_seq *s = &pager->seq[seq];
   const pager_model *model = &pager->model[s->model];
-  pager_state_need need = pager_states_need(pager, seq, end, sure);
-  bool snapshots = need.n_next + need.n_snapshots <= weft_pager_headroom(pager) &&
-                   !pager_over_limit(pager, s->owner, need.n_next_own + need.n_snapshots_own);
+  bool snapshots = need->n_next + need->n_snapshots <= weft_pager_headroom(pager) &&
+                   !pager_over_limit(pager, s->owner, need->n_next_own + need->n_snapshots_own);
   for (uint32_t g = model->n_plain; g < model->n_groups; g++) {
     const pager_group *group = &model->group[g];
     weft_page *table = pager_table(pager, seq, g);

@@ -102,8 +102,9 @@ static inline uint32_t table_take_blocks(weft_pager *pager, weft_page *table, ui
   return to;
 }
 
-/* How many pages a reserve up to `end` takes that the owner of the sequence pays for, and not the operator. */
-static uint32_t count_reserve_own(const weft_pager *pager, weft_seq seq, uint32_t end, uint32_t sure) {
+/* How many pages a reserve up to `end` takes for keys and values that the owner of the sequence pays for, and not the
+ * operator. */
+static uint32_t count_reserve_own(const weft_pager *pager, weft_seq seq, uint32_t end) {
   const pager_seq *s = &pager->seq[seq];
   const pager_model *model = &pager->model[s->model];
   uint32_t n_own = 0;
@@ -113,7 +114,7 @@ static uint32_t count_reserve_own(const weft_pager *pager, weft_seq seq, uint32_
     n_own += shared_entry(pager, s, group) != NULL && s->n_valid >> group->shift >= n_public;
     if (n_blocks > n_public) n_own += n_blocks - (s->end[g] > n_public ? s->end[g] : n_public);
   }
-  return pager_has_states(model) ? n_own + pager_states_need(pager, seq, end, sure).n_next_own : n_own;
+  return n_own;
 }
 
 /* has_states: of the sequence's model; a constant where this is called, so that models without states pay nothing. */
@@ -129,9 +130,11 @@ static inline __attribute__((always_inline)) weft_status reserve(weft_pager *pag
     n_new += pager_blocks(&model->group[g], end) - s->end[g];
     n_copies += shared_entry(pager, s, &model->group[g]) != NULL;
   }
-  if (has_states) n_new += pager_states_need(pager, seq, end, s->n_valid + n_sure).n_next;
+  pager_state_need need = {0};
+  if (has_states) need = pager_states_need(pager, seq, end, s->n_valid + n_sure);
+  n_new += need.n_next;
   if (pager->owner[s->owner].limit != 0 &&
-      pager_over_limit(pager, s->owner, count_reserve_own(pager, seq, end, s->n_valid + n_sure)))
+      pager_over_limit(pager, s->owner, count_reserve_own(pager, seq, end) + need.n_next_own))
     return WEFT_QUOTA;
   if ((uint64_t)n_new + n_copies > pager->stats.n_free + pager->stats.n_cached) return WEFT_NO_BLOCKS;
   uint32_t n_forked = pager->n_copies_waiting - pager->n_spills_waiting;
@@ -149,7 +152,7 @@ static inline __attribute__((always_inline)) weft_status reserve(weft_pager *pag
     }
     s->end[g] = table_take_blocks(pager, table, block, n_blocks, s->owner, group_id);
   }
-  if (has_states) pager_states_take(pager, seq, end, s->n_valid + n_sure);
+  if (has_states) pager_states_take(pager, seq, end, s->n_valid + n_sure, &need);
   s->n_reserved = end;
   return WEFT_OK;
 }
