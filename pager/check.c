@@ -48,7 +48,7 @@ static bool list_check(const weft_pager *pager, recount *now, pager_list list, u
       return BROKEN("page %u is in a cached list with state %u, older page %u", page, record->state,
                     record->cached.older);
     if (list == PAGER_COLD && record->keep) return BROKEN("page %u is worth keeping and COLD", page);
-    bool state = pager->run != NULL && pager->run[page] != 0;
+    bool state = pager_is_state(pager, page);
     if (list != PAGER_COLD && state && !record->keep) return BROKEN("page %u begins a state kept for nobody", page);
     uint32_t due = (uint8_t)(record->cached.due - pager->clock);
     if (list != PAGER_COLD && (due < wait || due > 1u << (list - PAGER_WARM)))
@@ -211,7 +211,7 @@ static bool table_check(const weft_pager *pager, recount *now, weft_seq seq, uin
     if (pager->page[table[block]].pinned.group_id != pager_group_id(s->model, g))
       return BROKEN("sequence %u, group %u: page %u is of group id %u", seq, g, table[block],
                     pager->page[table[block]].pinned.group_id);
-    if (is_state != (pager->run != NULL && pager->run[table[block]] != 0))
+    if (is_state != pager_is_state(pager, table[block]))
       return BROKEN("sequence %u, group %u: page %u begins a state, or none", seq, g, table[block]);
     now->usage[pager_group_id(s->model, g)].n_pinned += now->page_refs[table[block]] == 0;
     now->page_refs[table[block]] += 1;

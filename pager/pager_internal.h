@@ -86,9 +86,14 @@ static inline uint32_t pager_group_pages(const pager_group *group) {
   return group->layers.state_pages == 0 ? 1 : group->layers.state_pages;
 }
 
+/* Whether the page is the first one of a state. */
+static inline bool pager_is_state(const weft_pager *pager, weft_page page) {
+  return pager->run != NULL && pager->run[page] != 0;
+}
+
 /* The pages of the block whose first page this is: more than one only of a state. */
 static inline uint32_t pager_block_pages(const weft_pager *pager, weft_page page) {
-  return pager->run == NULL || pager->run[page] == 0 ? 1 : pager_run_length(pager, page);
+  return pager_is_state(pager, page) ? pager_run_length(pager, page) : 1;
 }
 
 /* A page with one reference and meaningless content. There must be headroom. The caller calls pager_count_taken. */
@@ -136,6 +141,21 @@ static inline void pager_page_unpin(weft_pager *pager, weft_page page, pager_lis
 
 /* Adds one reference to a published page. If no sequence held the page, the owner pays for it from now on. */
 void pager_page_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t group_id);
+/* Both for the block whose first page this is, whether it is a state or not. */
+static inline void pager_block_pin(weft_pager *pager, weft_page page, uint32_t owner, uint32_t group_id) {
+  if (pager_is_state(pager, page))
+    pager_run_pin(pager, page, owner, group_id);
+  else
+    pager_page_pin(pager, page, owner, group_id);
+}
+
+static inline void pager_block_unpin(weft_pager *pager, weft_page page, pager_list list) {
+  if (pager_is_state(pager, page))
+    pager_run_unpin(pager, page, list);
+  else
+    pager_page_unpin(pager, page, list);
+}
+
 /* A CACHED page becomes the most recently used one of its WARM list. */
 void pager_page_touch(weft_pager *pager, weft_page page);
 /* A CACHED page becomes the last one of the COLD list; or, of a state the first, goes to host memory (false: cannot). */

@@ -106,7 +106,7 @@ static weft_page evict_next_page(weft_pager *pager, bool spill) {
   WEFT_CHECK(page < pager->n_pages && pager->page[page].state == PAGER_CACHED);
   prefetch_victims(pager, pager->page[page].next);
   page_list_remove(pager, page);
-  bool is_state = pager->run != NULL && pager->run[page] != 0;
+  bool is_state = pager_is_state(pager, page);
   count_evicted(pager, page, pager_group_id_at(pager, pager->page[page].node, pager->page[page].group), is_state);
   if (spill && warm && pager->n_host > 0 && pager_spill_out(pager, page)) {
     if (is_state) pager_run_dissolve(pager, page);

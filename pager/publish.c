@@ -89,13 +89,9 @@ static inline void publish_page(weft_pager *pager, const pager_seq *s, uint32_t 
   weft_page *entry = &s->table[pager->model[s->model].group[group].table_offset + block];
   if (pager_place_is_page(*place)) {
     WEFT_CHECK(*place != *entry);
-    bool plain = group < pager->model[s->model].n_plain;
-    (plain ? pager_page_pin : pager_run_pin)(pager, *place, pager_payer(s, &pager->model[s->model].group[group], block),
-                                             pager_group_id(s->model, group));
-    if (plain)
-      pager_page_unpin(pager, *entry, PAGER_WARM);
-    else
-      pager_run_unpin(pager, *entry, PAGER_WARM);
+    pager_block_pin(pager, *place, pager_payer(s, &pager->model[s->model].group[group], block),
+                    pager_group_id(s->model, group));
+    pager_block_unpin(pager, *entry, PAGER_WARM);
     *entry = *place;
     pager->stats.n_duplicates += 1;
     return;

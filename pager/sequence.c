@@ -47,7 +47,6 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
   weft_page *table = pager_table(pager, seq, g);
   uint32_t first = pager_window_first(group, n_hit), end = n_hit >> group->shift;
   uint32_t n_public = pager_public_blocks(s, group), group_id = pager_group_id(s->model, g);
-  bool plain = group->layers.state_pages == 0;
   for (uint32_t block = 0; block < first; block++) table[block] = WEFT_PAGE_NONE;
   for (uint32_t block = first; block < end; block++) {
     uint32_t node = pager->path[(block + 1) * group->span - 1];
@@ -58,10 +57,8 @@ static void pin_hit(weft_pager *pager, weft_seq seq, uint32_t g, uint32_t n_hit)
     uint32_t owner = block < n_public ? WEFT_OWNER_OPERATOR : s->owner;
     if (!pager_place_is_page(table[block]))
       pager_restore_pick(pager, table[block]);
-    else if (plain)
-      pager_page_pin(pager, table[block], owner, group_id);
     else
-      pager_run_pin(pager, table[block], owner, group_id);
+      pager_block_pin(pager, table[block], owner, group_id);
   }
   s->first[g] = first;
   s->end[g] = end;
@@ -250,10 +247,8 @@ weft_status weft_pager_fork(weft_pager *pager, weft_seq seq, uint32_t n_tokens, 
     weft_page *table = pager_table(pager, fork, g);
     memcpy(table, pager_table(pager, seq, g), end * sizeof *table);
     for (uint32_t block = first; block < end; block++)
-      if (g < model->n_plain)
-        pager_page_pin(pager, table[block], s->owner, pager_group_id(s->model, g)); /* PINNED: its payer stays */
-      else if (table[block] != WEFT_PAGE_NONE)
-        pager_run_pin(pager, table[block], s->owner, pager_group_id(s->model, g));
+      if (table[block] != WEFT_PAGE_NONE) /* NONE: a state that was not taken */
+        pager_block_pin(pager, table[block], s->owner, pager_group_id(s->model, g)); /* PINNED: its payer stays */
     s->first[g] = first;
     s->end[g] = end;
   }

@@ -341,7 +341,7 @@ bool pager_runs_check(const weft_pager *pager, weft_error *error) {
   }
   for (weft_page page = 0; page < pager->n_pages_touched; page++) {
     n_found += pager->page[page].state == PAGER_MEMBER;
-    if (pager->run == NULL || pager->run[page] == 0) continue;
+    if (!pager_is_state(pager, page)) continue;
     n_used += 1;
     if (!run_check(pager, page, &n_members, error)) return false;
   }

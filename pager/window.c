@@ -74,10 +74,7 @@ void pager_window_drop(weft_pager *pager, weft_seq seq) {
       table[block] = WEFT_PAGE_NONE;
       if (pager->page[page].node != PAGER_NODE_NONE && window_needs_block(pager, seq, group, block))
         pager->page[page].keep = 1;
-      if (g < model->n_plain)
-        pager_page_unpin(pager, page, PAGER_COLD);
-      else
-        pager_run_unpin(pager, page, PAGER_COLD);
+      pager_block_unpin(pager, page, PAGER_COLD);
       pager->stats.n_window_dropped += 1;
     }
     if (first > s->first[g]) s->first[g] = first;
@@ -87,7 +84,7 @@ void pager_window_drop(weft_pager *pager, weft_seq seq) {
 
 void pager_window_keep_block(weft_pager *pager, uint32_t place) {
   if (!pager_place_is_page(place)) return;
-  if (pager->run != NULL && pager->run[place] != 0) {
+  if (pager_is_state(pager, place)) {
     pager_run_keep(pager, place);
     return;
   }
