@@ -38,7 +38,6 @@ static bool allows_object(const json_t *type) {
 static void refuse_type(grammar_builder *b, const char *name, const json_t *type) {
   weft_text text = {0};
   if (type != NULL) weft_json_write(type, &text);
-  weft_text_append(&text, "", 1);
   builder_fail(b, WEFT_E_INVALID,
                "the arguments of %.64s are an object: the type of their schema must be object%s%.60s", name,
                type == NULL ? "" : ", and is ", text.refused || type == NULL ? "" : text.bytes);
@@ -48,7 +47,6 @@ static void refuse_type(grammar_builder *b, const char *name, const json_t *type
 static uint32_t add_schema(grammar_builder *b, const json_t *schema, const char *name, bool lenient) {
   weft_text text = {0}, types = {0};
   weft_json_write(schema, &text);
-  weft_text_append(&text, "", 1);
   bool tags = b->style == STYLE_TAGS;
   weft_status status = weft_text_status(&text);
   if (status == WEFT_OK && tags) status = weft_callable_types(text.bytes, &types);

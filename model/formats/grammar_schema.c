@@ -162,7 +162,6 @@ uint32_t schema_count(schema_reader *r, const json_t *schema, const char *keywor
   if (otherwise == GRAMMAR_NONE) return count > INT32_MAX ? GRAMMAR_NONE : GRAMMAR_COUNT_MAX;
   weft_text text = {0};
   weft_json_write(value, &text);
-  weft_text_append(&text, "", 1);
   schema_fail(r, WEFT_E_TOO_LARGE, "%s is %.40s; at most %d are allowed", keyword, text.refused ? "" : text.bytes,
               GRAMMAR_COUNT_MAX);
   weft_text_free(&text);

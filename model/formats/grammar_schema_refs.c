@@ -67,7 +67,6 @@ static char *resolve_uri(reference_walk *w, const char *base, const char *refere
   }
   weft_text_append(&text, base, kept);
   weft_text_puts(&text, reference);
-  weft_text_append(&text, "", 1);
   char *out = weft_text_status(&text) == WEFT_OK ? weft_strndup(text.bytes, text.n) : NULL;
   weft_text_free(&text);
   if (out == NULL) {
@@ -166,7 +165,6 @@ static void note_anchor(reference_walk *w, const json_t *schema, const char *key
   if (name == NULL) return;
   if (name[0] == '#') name += 1;
   weft_text_printf(&uri, "%s#%s", base, name);
-  weft_text_append(&uri, "", 1);
   if (weft_text_status(&uri) != WEFT_OK) {
     schema_fail(w->r, WEFT_E_NO_MEMORY, "no memory for it");
   } else {
@@ -199,7 +197,6 @@ static char *find_place(reference_walk *w, const char *uri) {
   if (path == NULL) return NULL;
   weft_text_puts(&text, path);
   if (!anchor && uri[n] == '#') weft_text_puts(&text, uri + n + 1);
-  weft_text_append(&text, "", 1);
   char *out = weft_text_status(&text) == WEFT_OK ? weft_strndup(text.bytes, text.n) : NULL;
   weft_text_free(&text);
   if (out == NULL) schema_fail(w->r, WEFT_E_NO_MEMORY, "no memory for it");

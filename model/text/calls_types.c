@@ -132,7 +132,7 @@ weft_status weft_callable_types(const char *parameters, weft_text *out) {
   }
   json_decref(f.properties);
   json_decref(f.root);
-  weft_text_append(out, "", 1);
+  weft_text_append(out, "", 1); /* a byte that is no letter ends the list: others may follow in *out */
   return ok ? weft_text_status(out) : WEFT_E_NO_MEMORY;
 }
 

@@ -335,18 +335,21 @@ static weft_status tell_loss(const weft_chat *chat, const chat_lost *lost, weft_
                    lost->message, lost->role, chat->name, lost->what);
 }
 
+/* Prints a conversation, and finds what of it the template leaves out. */
+static weft_status print_told(const weft_chat *chat, json_t *told, json_t *values, uint64_t *steps,
+                              weft_jinja_text *out, chat_lost *lost, weft_error *error) {
+  if (json_object_set(values, "messages", told) != 0) return no_memory(error);
+  weft_status status = print_prompt(chat, values, steps, out, error);
+  if (status != WEFT_OK) return status;
+  status = chat_messages_lost(told, json_object_get(values, "tools"), out, lost);
+  return status == WEFT_OK ? WEFT_OK : no_memory(error);
+}
+
 static attempt try_way(const weft_chat *chat, const json_t *messages, chat_way way, bool calls_anyway, json_t *values,
                        uint64_t *steps, weft_jinja_text *out, weft_error *error) {
   attempt a = {.status = WEFT_OK};
   json_t *told = chat_messages_tell(messages, way, chat->calls == WEFT_CALLS_MISTRAL);
-  if (told == NULL || json_object_set(values, "messages", told) != 0) {
-    json_decref(told);
-    a.status = no_memory(error);
-    return a;
-  }
-  a.status = print_prompt(chat, values, steps, out, error);
-  const json_t *tools = json_object_get(values, "tools");
-  if (a.status == WEFT_OK && chat_messages_lost(told, tools, out, &a.lost) != WEFT_OK) a.status = no_memory(error);
+  a.status = told == NULL ? no_memory(error) : print_told(chat, told, values, steps, out, &a.lost, error);
   if (a.status == WEFT_OK && a.lost.tool != NULL) a.status = tell_tools_lost(chat, &a.lost, calls_anyway, error);
   if (a.status == WEFT_OK && a.lost.any) a.status = tell_loss(chat, &a.lost, error);
   json_decref(told);
@@ -454,15 +457,10 @@ static weft_status show_tool(const weft_chat *chat, const weft_chat_message *mes
   chat_lost lost;
   weft_status status = values == NULL ? no_memory(error) : chat_messages_read(messages, n, &list, error);
   if (status == WEFT_OK) status = add_values(values, &options, error);
-  if (status == WEFT_OK && json_object_set(values, "messages", list) != 0) status = no_memory(error);
   if (status == WEFT_OK) {
-    weft_status printed = print_prompt(chat, values, &steps, &text, &line);
+    weft_status printed = print_told(chat, list, values, &steps, &text, &lost, &line);
+    if (printed == WEFT_OK) *out = lost.tool == NULL;
     if (printed == WEFT_E_NO_MEMORY) status = no_memory(error);
-    if (printed == WEFT_OK) {
-      status = chat_messages_lost(list, json_object_get(values, "tools"), &text, &lost);
-      if (status == WEFT_OK) *out = lost.tool == NULL;
-      if (status != WEFT_OK) (void)no_memory(error);
-    }
   }
   weft_jinja_text_free(&text);
   json_decref(values);

@@ -237,7 +237,6 @@ static void masks_of_ambiguous_grammars_are_bounded(void **state) {
                      i + 1);
   }
   weft_text_puts(&text, "r8 ::= [a-z]+\n");
-  weft_text_append(&text, "", 1);
   weft_grammar *g = compile(GBNF, text.bytes);
   weft_matcher_begin(&m, g);
   for (int i = 0; i < 20; i++) {
@@ -263,7 +262,6 @@ static void masks_of_ambiguous_grammars_are_bounded_to_the_end(void **state) {
     weft_text_printf(&text, "r%d ::= a%d | b%d\na%d ::= r%d [^~]*\nb%d ::= r%d [^~x]*\n", i, i, i, i, i + 1, i, i + 1);
   }
   weft_text_puts(&text, "r8 ::= [^~]+\n");
-  weft_text_append(&text, "", 1);
   weft_grammar *g = compile(GBNF, text.bytes);
   for (uint32_t n_taken = 0; n_taken < 6; n_taken++) {
     weft_matcher_begin(&m, g);

@@ -285,7 +285,6 @@ static const char *read_arguments(const char *line, size_t n, weft_text *text) {
   uint32_t which = 0;
   while (which + 1 < WEFT_CALL_FORMS && strcmp(weft_call_form_name((weft_call_form)which), form) != 0) which += 1;
   weft_json_write(json_object_get(tool, "parameters"), &schema);
-  weft_text_append(&schema, "", 1);
   (void)weft_callable_types(schema.bytes, &types);
   const weft_callable callable = {json_string_value(json_object_get(tool, "name")), types.bytes};
   weft_call_reader reader;
@@ -361,7 +360,6 @@ static void depth_is_that_of_the_reader(void **state) {
       for (uint32_t k = 0; k < n; k++) weft_text_puts(&answer, rows[i].close);
       if (rows[i].levels == 3) weft_text_puts(&answer, "}");
       weft_text_puts(&answer, "}");
-      weft_text_append(&answer, "", 1);
       const char *const words[] = {answer.bytes, NULL};
       uint32_t depth = n * rows[i].levels + (rows[i].levels == 3 ? 1 : 0);
       if (takes(&w, g, words) != (depth <= WEFT_JSON_DEPTH)) fail_msg("%s", answer.bytes);
