@@ -1,11 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Law: a state is a block that ends at its border and lies in a run of pages, which are taken, paid for, evicted and
- * moved as one. The record of the first page speaks for the run: its state, references, owner, node and place in a
- * list. The other pages are its members and name it. A list says which pages a run has; the pages may lie anywhere, so
- * a pool cannot be too fragmented for a state. The lists lie behind the block tables, in the same array, so that a
- * batch can name them by their offset. They never move while the run exists.
- *
- * Of the borders that a reserve reaches, the next rows need the last one that the sure rows reach, and those behind it.
+/* Of the borders that a reserve reaches, the next rows need the last one that the sure rows reach, and those behind it.
  * The table has states there, and snapshots at the boundaries before; the entries of the other borders are NONE.
  *
  *   border            64    128    192    256    320        reserve of 300 rows; a boundary at 128
