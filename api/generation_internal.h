@@ -73,7 +73,7 @@ struct weft_generation {
   bool held_thinking;    /* the grammar begins with thinking */
   bool canvas;           /* the answer is written by diffusion */
   answer_limits limits;
-  uint64_t format_key; /* of the format that was asked for */
+  uint64_t format_key; /* of the format, where siblings must have the same one: with tools or thinking */
   prompt_parts parts;
   weft_stops stops;
 

@@ -134,28 +134,30 @@ static uint64_t key_of_format(const weft_generate_params *p) {
                                 : XXH3_64bits_withSeed(p->format_text, p->n_format_text, (uint64_t)p->format);
 }
 
-/* What tools and a format mean for the answer. A sibling's prompt has the same tools, and what is held with them is as
- * the sibling's: it has the sibling's format or leaves it out. */
-static weft_status find_answer(weft_generation *g, const weft_generate_params *p, weft_error *error) {
+/* A sibling's prompt has the same tools, and what is held with them is as the sibling's: the format is the sibling's,
+ * named again or left out. */
+static weft_status find_answer_of_sibling(weft_generation *g, const weft_generate_params *p, weft_error *error) {
+  const weft_generation *sibling = p->sibling;
   const weft_text none = {0};
-  g->format_key = key_of_format(p);
-  if (p->sibling != NULL) {
-    g->calls = p->sibling->calls;
-    g->held_thinking = p->sibling->held_thinking;
-    if (g->calls.held || g->held_thinking) {
-      if (p->format != WEFT_FORMAT_ANY && g->format_key != p->sibling->format_key) {
-        return weft_fail(error, WEFT_E_UNSUPPORTED,
-                         "a sibling of a generation with tools or thinking has its format: give the same one, or none");
-      }
-      g->grammar = weft_grammar_ref(p->sibling->grammar);
-      return WEFT_OK;
-    }
-    return find_grammar(g, p, &none, error);
-  }
+  g->calls = sibling->calls;
+  g->held_thinking = sibling->held_thinking;
+  if (!g->calls.held && !g->held_thinking) return find_grammar(g, p, &none, error);
+  if (p->format != WEFT_FORMAT_ANY && key_of_format(p) != sibling->format_key)
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "a sibling of a generation with tools or thinking has its format: give the same one, or none");
+  g->format_key = sibling->format_key;
+  g->grammar = weft_grammar_ref(sibling->grammar);
+  return WEFT_OK;
+}
+
+/* What tools and a format mean for the answer. */
+static weft_status find_answer(weft_generation *g, const weft_generate_params *p, weft_error *error) {
+  if (p->sibling != NULL) return find_answer_of_sibling(g, p, error);
   weft_text calls = {0};
   weft_status status = call_plan_make(g->model, p, g->canvas, &g->calls, &calls, error);
   if (status == WEFT_OK) status = find_grammar(g, p, &calls, error);
   g->held_thinking = g->grammar != NULL && (p->prompt.thinking || g->prompt.thinks);
+  if (g->calls.held || g->held_thinking) g->format_key = key_of_format(p);
   weft_text_free(&calls);
   return status;
 }

@@ -315,6 +315,44 @@ static void test_siblings_of_calls(void **state) {
   ends(first, "stop");
 }
 
+static int submit_sibling(weft_generation *of, const char *format, weft_generation **out, char error[512]) {
+  weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
+  p.prompt = (weft_prompt){0};
+  p.ignore_eos = false;
+  p.max_tokens = 100;
+  p.sibling = of;
+  p.sampling.choice = 1;
+  if (format != NULL) {
+    p.format = WEFT_FORMAT_REGEX;
+    p.format_text = format;
+    p.n_format_text = strlen(format);
+  }
+  return weft_submit(runtime, &p, out, error, 512);
+}
+
+/* Where thinking is held with a format, siblings have that format, also those of a sibling that did not name it. */
+static void test_siblings_of_formats(void **state) {
+  static const weft_chat_turn turn = {.role = "user", .content = "hi"};
+  weft_generation *of[3] = {NULL}, *other = NULL;
+  char error[512] = "";
+  weft_generate_params p = sound(WEFT_MODE_AUTOREGRESSIVE);
+  (void)state;
+  p.prompt = (weft_prompt){.turns = &turn, .n_turns = 1, .thinking = true};
+  p.ignore_eos = false;
+  p.max_tokens = 100;
+  p.format = WEFT_FORMAT_REGEX;
+  p.format_text = "a+";
+  p.n_format_text = 2;
+  if (weft_submit(runtime, &p, &of[0], error, sizeof error) != 0) fail_msg("%s", error);
+  if (submit_sibling(of[0], NULL, &of[1], error) != 0) fail_msg("%s", error);
+  if (submit_sibling(of[1], "a+", &of[2], error) != 0) fail_msg("%s", error);
+  for (uint32_t i = 0; i < 3; i++) {
+    assert_int_equal(submit_sibling(of[i], "b+", &other, error), WEFT_E_UNSUPPORTED);
+    assert_non_null(strstr(error, "a sibling of a generation with tools or thinking has its format"));
+  }
+  for (uint32_t i = 0; i < 3; i++) weft_generation_free(of[i]);
+}
+
 /* Where a prompt is only read, it may have the whole context, and -1 cuts it to that. */
 static void test_cut_prompts(void **state) {
   (void)state;
@@ -442,6 +480,7 @@ int main(void) {
                                      cmocka_unit_test(test_others),
                                      cmocka_unit_test(test_siblings),
                                      cmocka_unit_test(test_siblings_of_calls),
+                                     cmocka_unit_test(test_siblings_of_formats),
                                      cmocka_unit_test(test_cut_prompts),
                                      cmocka_unit_test(test_full),
                                      cmocka_unit_test(test_together),
