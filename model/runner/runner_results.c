@@ -9,7 +9,23 @@ static void slot_push(device_runner *r, runner_slot *s, int32_t token) {
   if (s->n_history < r->config.seq_tokens_max) s->history[s->n_history++] = token;
 }
 
-/* The rows of a run in order, until one did not draw what the next one holds. A row that fills up is no run's. */
+/* The rows of a run come in order, until one did not draw what the next one holds: then *over is their segment. Returns
+ * where the row's token belongs; NULL: nowhere. A row that fills up is no run's. */
+static weft_segment_result *enter_row(runner_slot *s, runner_flight *f, uint32_t index, bool bad, uint32_t *over) {
+  if (s == NULL) return NULL;
+  s->n_pending -= 1;
+  if (index == *over) return NULL;
+  *over = index;
+  f->result[index].bad = bad;
+  return bad ? NULL : &f->result[index];
+}
+
+static void take_token(device_runner *r, runner_slot *s, const weft_segment *segment, weft_segment_result *result,
+                       weft_sampled *sampled) {
+  if (result->n_taken++ == 0) result->token = sampled;
+  if (!segment->peeks) slot_push(r, s, sampled->token);
+}
+
 static void take_plain_rows(device_runner *r, runner_flight *f) {
   const runner_outputs *o = &f->outputs;
   uint32_t over = UINT32_MAX; /* the segment whose run has ended */
@@ -17,42 +33,29 @@ static void take_plain_rows(device_runner *r, runner_flight *f) {
   for (uint32_t j = 0; j < o->n_plain; j++) {
     uint32_t at = runner_first_stats(o) + j, index = f->output_segment[at];
     runner_slot *s = index == UINT32_MAX ? NULL : runner_slot_of(r, f, index);
-    if (s == NULL) continue;
-    weft_segment_result *result = &f->result[index];
-    s->n_pending -= 1;
-    if (index == over) continue;
-    over = index;
-    result->bad = stats.bad[j] != 0;
-    if (result->bad) continue;
-    int32_t token = s->params.sampling.temperature > 0.0f ? stats.drawn[j] : stats.argmax[j];
+    weft_segment_result *result = enter_row(s, f, index, stats.bad[j] != 0, &over);
+    if (result == NULL) continue;
     weft_sampled *sampled = &f->token[o->n_logits + j];
-    *sampled = (weft_sampled){.token = token};
-    if (result->n_taken++ == 0) result->token = sampled;
-    if (!f->segment[index].peeks) slot_push(r, s, token);
-    if (f->draft[at] == token) over = UINT32_MAX;
+    *sampled = (weft_sampled){.token = s->params.sampling.temperature > 0.0f ? stats.drawn[j] : stats.argmax[j]};
+    take_token(r, s, &f->segment[index], result, sampled);
+    if (f->draft[at] == sampled->token) over = UINT32_MAX;
   }
 }
 
-/* Runs as in take_plain_rows. A token that leaves or completes the format ends its run too. */
+/* A token that leaves or completes the format ends its run too. */
 static void take_logits_rows(device_runner *r, runner_flight *f) {
-  uint32_t over = UINT32_MAX; /* the segment whose run has ended */
+  uint32_t over = UINT32_MAX;
   for (uint32_t j = 0; j < f->outputs.n_logits; j++) {
     uint32_t index = f->output_segment[j];
     runner_slot *s = runner_slot_of(r, f, index);
-    if (s == NULL) continue;
-    weft_segment_result *result = &f->result[index];
-    s->n_pending -= 1;
-    if (index == over) continue;
-    over = index;
-    result->bad = f->sampled[j].bad != 0;
-    if (result->bad) continue;
+    weft_segment_result *result = enter_row(s, f, index, f->sampled[j].bad != 0, &over);
+    if (result == NULL) continue;
     weft_sampled *sampled = &f->token[j];
     weft_sampling_take(&f->sampled[j], sampled);
     bool peeks = f->segment[index].peeks;
     weft_matcher *matcher = peeks ? &r->draft_matcher : &s->matcher;
     if (peeks && result->n_taken == 0) *matcher = s->matcher;
-    if (result->n_taken++ == 0) result->token = sampled;
-    if (!peeks) slot_push(r, s, sampled->token);
+    take_token(r, s, &f->segment[index], result, sampled);
     if (s->matcher.grammar != NULL) {
       result->left_format = !weft_matcher_take(matcher, r->grammar_scratch, sampled->token);
       result->complete = weft_matcher_is_done(matcher);
