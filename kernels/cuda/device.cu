@@ -432,6 +432,17 @@ static weft_kernels make_kernels(const cuda_set *set) {
   return k;
 }
 
+/* The table of a device is that of its set. */
+typedef struct kernel_tables {
+  weft_kernels of[CUDA_SETS];
+} kernel_tables;
+
+static kernel_tables make_tables(void) {
+  kernel_tables tables;
+  for (uint32_t i = 0; i < CUDA_SETS; i++) tables.of[i] = make_kernels(&cuda_sets[i]);
+  return tables;
+}
+
 /* ---- open ----------------------------------------------------------------------------------------------- */
 
 /* Memory moves twice a clock. A multiprocessor of compute capability 9.0 does 2048 multiplications and additions of 16
@@ -540,7 +551,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
                                                                                     weft_device **out,
                                                                                     weft_error *error) {
   static const device_calls calls = make_calls();
-  static const weft_kernels kernels[CUDA_SETS] = {make_kernels(&cuda_sets[0])};
+  static const kernel_tables tables = make_tables();
   weft_cuda_module_terms ours = weft_cuda_module_our_terms();
   const char *differs = weft_cuda_module_compare(terms, &ours);
   if (differs != NULL) {
@@ -561,7 +572,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->no_peer = config->no_peer;
   weft_status status = find_card(d, config->index, config->isa, error);
   if (status == WEFT_OK) {
-    d->base.kernels = &kernels[d->set - cuda_sets];
+    d->base.kernels = &tables.of[d->set - cuda_sets];
     status = take_memory(d, config);
     if (status == WEFT_E_NO_MEMORY)
       (void)weft_fail(error, status,
