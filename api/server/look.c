@@ -2,6 +2,7 @@
 #include "api/server/look.h"
 
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include <xxhash.h>
@@ -11,6 +12,15 @@
 
 /* The numbers of page.md. */
 enum { STATE_FREE = 0, STATE_OTHERS = 4, OWNER_NONE = -1 };
+/* Most bytes of each part, numbers of the longest kind and names of the longest that keys may have among them. */
+enum {
+  HEAD_BYTES = 2048,
+  MODEL_BYTES = 512,
+  TENANT_BYTES = 1024,
+  REQUEST_BYTES = 512,
+  RUN_BYTES = 16,
+  STEP_BYTES = 384
+};
 
 /* For whom it is written. */
 typedef struct viewer {
@@ -22,6 +32,17 @@ typedef struct viewer {
 
 /* ---- taking one -------------------------------------------------------------------------------- */
 
+static size_t count_bytes(const look *l) {
+  size_t n = HEAD_BYTES + (size_t)LOOK_REQUESTS * REQUEST_BYTES + (size_t)l->n_tenants * TENANT_BYTES;
+  for (uint32_t i = 0; i < l->runtime->n_models; i++)
+    n += MODEL_BYTES + 6 * strlen(l->runtime->model[i].name); /* an escaped byte is six */
+  for (uint32_t r = 0; r < l->runtime->n_replicas; r++) {
+    const uint32_t n_cells = l->replica[r].view.n_cells;
+    n += HEAD_BYTES + (size_t)n_cells * RUN_BYTES + (size_t)LOOK_STEPS * STEP_BYTES + (size_t)l->n_tenants * 64;
+  }
+  return n;
+}
+
 weft_status look_open(look *l, weft_runtime *runtime, const weft_keys *keys) {
   *l = (look){.runtime = runtime, .keys = keys, .n_tenants = runtime->options.tenants};
   l->replica = weft_alloc(runtime->n_replicas, sizeof *l->replica);
@@ -29,7 +50,10 @@ weft_status look_open(look *l, weft_runtime *runtime, const weft_keys *keys) {
   weft_status status = l->replica == NULL || l->tenant == NULL ? WEFT_E_NO_MEMORY : WEFT_OK;
   for (uint32_t r = 0; r < runtime->n_replicas && status == WEFT_OK; r++)
     status = weft_engine_open_view(weft_replicas_at(runtime->replicas, r), &l->replica[r].view);
-  if (status != WEFT_OK) look_close(l);
+  if (status == WEFT_OK)
+    l->bytes_max = count_bytes(l);
+  else
+    look_close(l);
   return status;
 }
 

@@ -409,6 +409,8 @@ void weft_server_plan(const weft_server *s, weft_text *out) {
                    (double)weft_jinja_budget_default().bytes / mib);
   weft_text_printf(out, "responses at most %.1f MiB that clients of /v1/responses may ask for again\n",
                    WEFT_RESPONSES_BYTES / mib);
+  weft_text_printf(out, "stats    at most %.1f MiB for those who watch\n",
+                   (double)weft_watchers_bytes_max(s->watchers) / mib);
   weft_text_printf(out,
                    "http     %.1f MiB at most for bodies being read, %.1f MiB for answers that wait for their clients, "
                    "%.1f MiB for %u connections%s\n",

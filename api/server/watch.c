@@ -11,7 +11,12 @@
 #include "base/memory.h"
 #include "base/threads.h"
 
-enum { PIECE_BYTES = 1 << 16 };
+enum {
+  PIECE_BYTES = 1 << 16,
+  WATCHERS_MAX = 64,
+  OF_TENANT_MAX = 16, /* of the watchers, where there are several tenants */
+  EVENT_BYTES = 64    /* what stands around the object */
+};
 
 /* A text that its readers share: an event, and within it the object. */
 typedef struct parcel {
@@ -82,6 +87,7 @@ static parcel *write_parcel(const look *l, uint32_t tenant) {
   parcel *p = weft_alloc(1, sizeof *p);
   if (p == NULL) return NULL;
   p->n_references = 1;
+  p->text.max = l->bytes_max + EVENT_BYTES;
   weft_sse_begin(&p->text, "stats");
   p->from = p->text.n;
   look_put_head(l, tenant, &p->text);
@@ -264,6 +270,21 @@ static void close_watch(void *self) {
   weft_free(w);
 }
 
+/* A place among those who watch. */
+static weft_status take_place(weft_watchers *all, uint32_t tenant, weft_refusal *why) {
+  lock_all(all);
+  feed *f = &all->feed[tenant];
+  bool room = all->n < WATCHERS_MAX && (all->look.n_tenants == 1 || f->n < OF_TENANT_MAX);
+  if (room) {
+    all->n += 1;
+    f->n += 1;
+  }
+  unlock_all(all);
+  if (room) return WEFT_OK;
+  return weft_refuse(why, 429, "too_many_requests", NULL, "%d clients watch already, or %d of this tenant",
+                     WATCHERS_MAX, OF_TENANT_MAX);
+}
+
 static void join_watch(watcher *w) {
   weft_watchers *all = w->all;
   lock_all(all);
@@ -271,8 +292,6 @@ static void join_watch(watcher *w) {
   w->next = all->first;
   if (w->next != NULL) w->next->before = w;
   all->first = w;
-  all->n += 1;
-  f->n += 1;
   w->seen = w->once ? f->n_looks : f->newest == NULL ? f->changed : f->changed - 1;
   if (!w->once && all->draining) w->end = WATCH_DRAINS;
   if (key_is_gone(w)) w->end = WATCH_KEY_GONE;
@@ -282,18 +301,17 @@ static void join_watch(watcher *w) {
 
 static void begin_watch(weft_server *s, weft_exchange *x, bool once) {
   const weft_note *note = weft_exchange_note(x);
-  watcher *w = weft_alloc(1, sizeof *w);
+  uint32_t tenant = s->keys == NULL ? 0 : note->tenant;
   weft_refusal why;
-  if (w == NULL) {
-    (void)weft_refuse(&why, 503, "no_memory", NULL, "no memory for the answer: try again later");
+  watcher *w = weft_alloc(1, sizeof *w);
+  weft_status status = w == NULL ? WEFT_E_NO_MEMORY : take_place(s->watchers, tenant, &why);
+  if (w == NULL) (void)weft_refuse(&why, 503, "no_memory", NULL, "no memory for the answer: try again later");
+  if (status != WEFT_OK) {
+    weft_free(w);
     weft_exchange_refuse(x, &why);
     return;
   }
-  *w = (watcher){.all = s->watchers,
-                 .exchange = x,
-                 .tenant = s->keys == NULL ? 0 : note->tenant,
-                 .ticket = note->ticket,
-                 .once = once};
+  *w = (watcher){.all = s->watchers, .exchange = x, .tenant = tenant, .ticket = note->ticket, .once = once};
   const weft_source source = {
       .pull = once ? pull_answer : pull_stream, .wait = say_wait, .left = leave_watch, .close = close_watch, .self = w};
   if (once)
@@ -382,6 +400,11 @@ uint32_t weft_watchers_count(weft_watchers *all) {
   uint32_t n = all->n;
   unlock_all(all);
   return n;
+}
+
+uint64_t weft_watchers_bytes_max(const weft_watchers *all) {
+  uint32_t n_feeds = all->look.n_tenants < WATCHERS_MAX ? all->look.n_tenants : WATCHERS_MAX;
+  return (all->look.bytes_max + EVENT_BYTES) * (WATCHERS_MAX + 2 * (uint64_t)n_feeds);
 }
 
 void weft_watchers_metrics(weft_watchers *all, weft_text *out) {

@@ -3,7 +3,8 @@
  *
  * Law. There is one look (look.h) in a period for all who watch, and none where nobody does: the thread that takes it
  * sleeps then. Each tenant's text is written once for all of its watchers, who share it. A watcher has at most the text
- * that it is being sent: who does not read misses the texts in between, and delays nobody. A stream ends when its key
+ * that it is being sent: who does not read misses the texts in between, and delays nobody. There are 64 at most, and 16
+ * of one tenant. A stream ends when its key
  * is taken away and when the server drains, with an event that says so; a question is answered while it drains, too.
  *
  * Threads: any. The server's HTTP is closed before the watchers are. */
@@ -21,6 +22,8 @@ void weft_watchers_close(weft_watchers *watchers); /* NULL is fine */
 void weft_watchers_drain(weft_watchers *watchers);
 /* Streams and questions that are open. */
 uint32_t weft_watchers_count(weft_watchers *watchers);
+/* Most bytes of what is written for them. */
+uint64_t weft_watchers_bytes_max(const weft_watchers *watchers);
 /* Appends counters as Prometheus text. */
 void weft_watchers_metrics(weft_watchers *watchers, weft_text *out);
 

@@ -286,6 +286,15 @@ static void test_ten_watch(void **state) {
   struct pollfd quiet = {.fd = s[0].fd, .events = POLLIN};
   while (poll(&quiet, 1, 0) > 0) assert_true(read_more(&s[0]));
   uint32_t n_before = count_events(&s[0]);
+  /* nine of the operator's watch: there is room for seven more of it, and for others */
+  stream more[7];
+  for (int i = 0; i < 7; i++) more[i] = watch(t->port, OPERATOR);
+  for (int i = 0; i < 7; i++) await_events(&more[i], 1);
+  talk_check(talk_ask_as(t->port, "GET", "/stats", OPERATOR, ""), 429, "too_many_requests");
+  talk_check(talk_ask_as(t->port, "GET", "/stats/stream", OPERATOR, ""), 429, "too_many_requests");
+  talk_check(talk_ask_as(t->port, "GET", "/stats", BLUE, ""), 200, "own");
+  for (int i = 0; i < 7; i++) close_stream(&more[i]);
+  while (metric_as(t->port, OPERATOR, "weft_watchers") > N) (void)poll(NULL, 0, 1);
   looks = metric_as(t->port, OPERATOR, "weft_looks_total");
   while (metric_as(t->port, OPERATOR, "weft_looks_total") < looks + 3) (void)poll(NULL, 0, 10);
   while (poll(&quiet, 1, 0) > 0) assert_true(read_more(&s[0]));
