@@ -120,10 +120,10 @@ export class CanvasView {
           }
         },
         this.title);
+    const strip = make("div", {class: "strip"}, this.player, make("div", {class: "track"}, this.trace, this.slider));
     this.node = make(
         "details", {class: "canvas", open: true, "aria-label": `Canvas ${this.number}`}, this.summary, this.grid,
-        make("div", {class: "strip"}, this.player, make("div", {class: "track"}, this.trace, this.slider)), list,
-        this.readout);
+        make("div", {class: "deck"}, strip, list, this.readout));
   }
 
   // Takes in what came since the last frame.

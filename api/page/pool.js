@@ -276,7 +276,7 @@ class ReplicaView {
     if (pool.host?.pages > 0) parts.push(`${count(pool.host.held)} of ${count(pool.host.pages)} in host memory`);
     if (pool.file?.pages > 0) parts.push(`${count(pool.file.held)} of ${count(pool.file.pages)} in the file`);
     setText(this.facts, parts.join(" · "));
-    this.grid.update(pool, this.steps.hidden);
+    this.grid.update(pool, this.steps.hidden && innerWidth > 760);
     const names =
         pool.owners.map((owner) => (owner.kind === "tenant" ? stats.tenants[owner.tenant]?.name ?? "" : owner.kind));
     const told = JSON.stringify(names);

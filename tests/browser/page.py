@@ -307,6 +307,27 @@ def test_megabyte(world):
         world.proxy.canned.clear()
 
 
+def test_no_room(world):
+    """A browser whose storage is full shows the answer and says that it is not kept; with little room the oldest canvases go."""
+    tab = world.visit()
+    most = tab.value("""(() => { let n = 1 << 22;
+        for (let step = 1 << 22; step >= 64; step >>= 1) try { localStorage.setItem('fill', 'x'.repeat(n)); n += step; } catch { n -= step; }
+        localStorage.setItem('fill', 'x'.repeat(n - 64)); return n - 64; })()""")
+    ask(tab, "What is 58 + 37?", model="weft-demo", mode="diffusion")
+    expect("the answer", ended(tab), "95")
+    tab.wait("document.querySelector('#banner').textContent.includes('storage is full')", "it is said that there is no room")
+    tab.value(f"localStorage.setItem('fill', 'x'.repeat({most - 8000}))")
+    for question in STORY, "What is 72 - 17?":
+        ask(tab, question)
+        answer = ended(tab)
+    expect("the banner", tab.value("document.querySelector('#banner').hidden"), True)
+    tab.call("Page.reload")
+    tab.wait(f"document.querySelectorAll('.answer').length === 3 && {TEXT} === '55'", "the conversation was kept")
+    expect("the answer", answer, "55")
+    canvases = tab.value("[...document.querySelectorAll('.answer')].map(a => a.querySelectorAll('details.canvas').length)")
+    expect("the oldest canvases go", canvases, [0, 0, 1])
+
+
 def test_wrong_clock(world):
     """A clock that stands still in 1970 changes neither the order of conversations nor the times that are shown."""
     tab = world.visit(before="Date.now = () => 0;")
