@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* Cards that are full when a runner is opened: each buffer goes to the first card, or where that is full or out of
  * reach to host memory, and all answers are what they are with room enough; soft embeddings also one stage after
- * another, with the line of the log that says where they are made. Where nothing has room, the refusal names the cards, what is
- * needed and what is free. */
+ * another, with the line of the log that says where they are made. Where nothing has room, the refusal names the cards,
+ * what is needed and what is free. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
