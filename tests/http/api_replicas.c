@@ -81,6 +81,27 @@ static void check_health(int code, const char *words) {
   }
 }
 
+/* Who watches sees each pool by itself, and a pin in both: its pages; a model as broken once no replica has it. */
+static void check_stats(json_int_t n_pinned, bool broken) {
+  talk_answer a = talk_ask_as(server.port, "GET", "/stats", boss, "");
+  assert_int_equal(a.code, 200);
+  json_t *root = json_loads(a.body.bytes, 0, NULL);
+  json_int_t n_seen = 0;
+  assert_int_equal(json_array_size(at(root, "replicas")), 2);
+  assert_int_equal(json_is_true(at(root, "models.0.broken")), broken);
+  assert_int_equal(int_at(root, "queue.running_max"), 8);
+  for (size_t i = 0; i < 2; i++) {
+    json_t *pool = json_object_get(json_array_get(at(root, "replicas"), i), "pool");
+    assert_int_equal(int_at(pool, "free") + int_at(pool, "cached") + int_at(pool, "live") + int_at(pool, "pinned"),
+                     int_at(pool, "pages"));
+    n_seen += int_at(pool, "pinned");
+    if (!broken) assert_true(json_array_size(at(root, i == 0 ? "replicas.0.steps" : "replicas.1.steps")) > 0);
+  }
+  assert_int_equal(n_seen, n_pinned);
+  json_decref(root);
+  talk_answer_free(&a);
+}
+
 static void test_metrics(void **state) {
   (void)state;
   char *text[2];
@@ -106,6 +127,7 @@ static void test_metrics(void **state) {
   assert_true(metric("\nvllm:request_success_total{model_name=\"weft-demo-ar\",finished_reason=\"length\"} ") == 6);
   assert_true(metric("\nweft_tenant_requests_total{tenant=\"red\"} ") == 6);
   check_health(200, "{\"status\":\"ok\"}");
+  check_stats(0, false);
 }
 
 /* Two that run and two that wait are the tenant's limit, over both replicas; and a client that leaves ends what it had on
@@ -217,6 +239,8 @@ static void test_pins_and_reset(void **state) {
   double pages = metric("\nweft_pin_pages ");
   assert_true(pages >= 2 && (int)pages % 2 == 0); /* in two pools */
   talk_check(talk_ask_as(server.port, "GET", "/admin/pins", boss, ""), 200, "\"held\":true");
+  await("\nweft_pool_pages_pinned ", pages);
+  check_stats((json_int_t)pages, false);
   talk_check(talk_ask_as(server.port, "DELETE", path, boss, ""), 200, "");
   await("\nweft_pins ", 0);
   assert_true(metric("\nweft_pool_pages_cached ") > 0);
@@ -268,6 +292,7 @@ static void test_broken(void **state) {
   talk_answer_free(&a);
   check_health(503, "{\"status\":\"unwell\",\"message\":\"device ");
   assert_true(metric("\nweft_well ") == 0);
+  check_stats(0, true);
 }
 
 int main(void) {
