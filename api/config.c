@@ -247,6 +247,16 @@ static bool has_row(const weft_option_table *more, const weft_option *o, unsigne
   return o == find_row(more, o->name, strlen(o->name), command);
 }
 
+/* The option of the command that the name is nearest to; NULL: none is near. */
+static const char *nearest_option(const weft_option_table *more, unsigned command, const char *name, size_t n) {
+  weft_nearest nearest = weft_nearest_to(name, n);
+  const weft_option *o;
+  for (uint32_t i = 0; (o = row_at(more, i)) != NULL; i++) {
+    if (has_row(more, o, command)) weft_nearest_try(&nearest, o->name);
+  }
+  return nearest.best;
+}
+
 bool weft_config_is_lasting(const weft_option *o) {
   return o->at != offsetof(weft_config, help) && o->at != offsetof(weft_config, version);
 }
@@ -445,7 +455,8 @@ static weft_status parse_line(weft_config *config, char *line, const char *path,
   if (o == NULL) {
     char where[160];
     (void)snprintf(where, sizeof where, "%.140s:%u: ", path, number);
-    return weft_option_unknown(NULL, WEFT_CMD_SERVE, where, name, name, strlen(name), error);
+    return weft_option_unknown(nearest_option(NULL, WEFT_CMD_SERVE, name, strlen(name)), where, name, name,
+                               strlen(name), error);
   }
   if (o->kind == WEFT_OPTION_TEXT || o->kind == WEFT_OPTION_LIST) { /* these keep a pointer */
     weft_status status = own_text(config, value, &value, error);
@@ -483,7 +494,7 @@ static weft_status parse_argument(weft_config *config, const weft_option_table *
     size_t n = equals == NULL ? strlen(word + 2) : (size_t)(equals - word - 2);
     o = find_row(more, word + 2, n, command);
     if (equals != NULL) value = equals + 1;
-    if (o == NULL) return weft_option_unknown(more, command, "", word, word + 2, n, error);
+    if (o == NULL) return weft_option_unknown(nearest_option(more, command, word + 2, n), "", word, word + 2, n, error);
   } else if (strcmp(word, "-hf") == 0) { /* as others write it */
     o = find_row(more, "hf", strlen("hf"), command);
   } else if (weft_option_foreign_short(word, &servers) == NULL) {
@@ -491,7 +502,9 @@ static weft_status parse_argument(weft_config *config, const weft_option_table *
     if (word[2] != 0) value = word + 2;
     if (value != NULL && o != NULL && o->kind == WEFT_OPTION_FLAG) o = NULL; /* the letter of a flag stands alone */
   }
-  if (o == NULL) return weft_option_unknown(more, command, "", word, word + 1, strlen(word + 1), error);
+  if (o == NULL)
+    return weft_option_unknown(nearest_option(more, command, word + 1, strlen(word + 1)), "", word, word + 1,
+                               strlen(word + 1), error);
   if (o->kind == WEFT_OPTION_FLAG) {
     return value == NULL ? set_value(config, o, "", error) : set_flag_text(config, o, value, error);
   }

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 #include "api/option_names.h"
 
+#include <stdbool.h>
 #include <string.h>
 
 #include "base/nearest.h"
@@ -112,9 +113,11 @@ static const struct {
     {"repeat-penalty", LLAMA " and " OLLAMA, "--repetition-penalty X"},
     {"system-prompt", LLAMA, "--system TEXT"},
     {"-sys", LLAMA, "--system TEXT"},
-    {"model-draft", LLAMA, "--draft ngram: no second model drafts"},
-    {"-md", LLAMA, "--draft ngram: no second model drafts"},
+    {"model-draft", LLAMA, "--draft model:FILE"},
+    {"-md", LLAMA, "--draft model:FILE"},
     {"draft-max", LLAMA, "--draft ngram:K"},
+    {"hf-repo", LLAMA, "--hf OWNER/NAME[:QUANT]"},
+    {"-hfr", LLAMA, "--hf OWNER/NAME[:QUANT]"},
     {"conversation", LLAMA, "weft chat"},
     {"-cnv", LLAMA, "weft chat"},
     {"interactive", LLAMA, "weft chat"},
@@ -154,8 +157,8 @@ const char *weft_option_foreign_at(size_t index, const char **here) {
   return foreign_options[index].name;
 }
 
-weft_status weft_option_unknown(const weft_option_table *more, unsigned command, const char *where, const char *given,
-                                const char *name, size_t n, weft_error *error) {
+weft_status weft_option_unknown(const char *nearest, const char *where, const char *given, const char *name, size_t n,
+                                weft_error *error) {
   const char *servers, *now = weft_option_retired(name, n);
   int n_given = (int)strcspn(given, "="); /* the value is not what is wrong */
   if (now != NULL) return weft_fail(error, WEFT_E_INVALID, "%sinstead of %.*s say %s", where, n_given, given, now);
@@ -164,13 +167,10 @@ weft_status weft_option_unknown(const weft_option_table *more, unsigned command,
   if (here != NULL)
     return weft_fail(error, WEFT_E_INVALID, "%s%.*s is an option of %s; here it is %s", where, n_given, given, servers,
                      here);
-  weft_nearest nearest = weft_nearest_to(name, n);
-  uint32_t at = 0;
-  for (const weft_option *o; (o = weft_config_next(more, command, &at)) != NULL;) weft_nearest_try(&nearest, o->name);
   bool flag = given[0] == '-';
-  if (nearest.best == NULL && flag)
+  if (nearest == NULL && flag)
     return weft_fail(error, WEFT_E_INVALID, "%sno option is named '%s': --help lists them", where, given);
-  if (nearest.best == NULL) return weft_fail(error, WEFT_E_INVALID, "%sno option is named '%s'", where, given);
+  if (nearest == NULL) return weft_fail(error, WEFT_E_INVALID, "%sno option is named '%s'", where, given);
   return weft_fail(error, WEFT_E_INVALID, "%sno option is named '%s': did you mean %s%s?%s", where, given,
-                   flag ? "--" : "", nearest.best, flag ? " --help lists them" : "");
+                   flag ? "--" : "", nearest, flag ? " --help lists them" : "");
 }

@@ -6,7 +6,9 @@
 #ifndef WEFT_API_OPTION_NAMES_H
 #define WEFT_API_OPTION_NAMES_H
 
-#include "api/config.h"
+#include <stddef.h>
+
+#include "base/status.h"
 
 /* What the option is called now; NULL: it was never an option. name[0 .. n) is without dashes before it. */
 const char *weft_option_retired(const char *name, size_t n);
@@ -18,9 +20,10 @@ const char *weft_option_foreign(const char *name, size_t n, const char **servers
 const char *weft_option_foreign_short(const char *name, const char **servers);
 /* The index-th row of the table of other servers' options; NULL: there are no more. *here: as above. */
 const char *weft_option_foreign_at(size_t index, const char **here);
-/* Fails with one line: name[0 .. n) is no option of the command, and what was meant. where: words before the
- * line, as the place in a file; given: the word as it was written. */
-weft_status weft_option_unknown(const weft_option_table *more, unsigned command, const char *where, const char *given,
-                                const char *name, size_t n, weft_error *error);
+/* Fails with one line: name[0 .. n) is no option, and what was meant. nearest: the option of the command that is
+ * nearest to the name; NULL: none is near. where: words before the line, as the place in a file; given: the word
+ * as it was written. */
+weft_status weft_option_unknown(const char *nearest, const char *where, const char *given, const char *name, size_t n,
+                                weft_error *error);
 
 #endif

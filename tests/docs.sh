@@ -60,7 +60,7 @@ done <"$work/commands"
 [ "$passed" -ge 5 ] || bad "README: fewer commands ran than it has"
 
 # Command lines: from `weft COMMAND` to the end of the code, in blocks and between backticks.
-for name in generate chat serve demo doctor pull inspect tokenize top trace bench eval check logits perplexity soak sim test-model prove boot; do
+for name in generate chat run serve demo doctor pull inspect tokenize top trace bench eval check logits perplexity soak sim test-model prove boot; do
   "$weft" "$name" --help | grep -oE -- '--[a-z0-9-]+' | sort -u >"$work/$name.options"
 done
 grep -noE 'weft [a-z-]+ [^`]*' README.md CONTRIBUTING.md docs/*.md bench/*.sh | sed -E 's/[|;>].*//; s/ # .*//' >"$work/lines"

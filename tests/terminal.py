@@ -154,6 +154,30 @@ def chat_with_a_model():
             expect(b'\x1b' not in t.out, 'a dumb terminal', t.out)
 
 
+def names_of_files_are_hostile():
+    name = work + '/m\x1b]0;owned\x07\n.gguf'
+    if not os.path.exists(name):
+        os.symlink(os.path.realpath(demo), name)
+    t = Terminal('run', name, '--mode', 'ar', '--temperature', '0')
+    t.wait('m?]0;owned?')
+    t.wait('> ')
+    t.ask('/model', 'm?]0;owned?')
+    t.ask('/load \x1b[200~\x1b]0;owned\x07\x1b[201~', 'No such file')
+    t.ask('What is 58 + 37?', '95')
+    t.send('/exit\r')
+    t.end(0, 'a hostile name of a file')
+    for args in (['generate', name, '--chat', '-p', 'What is 58 + 37?', '-v'], ['inspect', name], ['serve', name, '--port', '99999'],
+                 ['chat', work + '/none\x1b]0;owned\x07.gguf'], ['dance\x1b]0;owned\x07'], ['help', '\x1b]0;owned\x07'],
+                 ['serve', '--\x1b]0;owned\x07'], ['chat', '--url', 'http://\x1b]0;owned\x07']):
+        t2 = Terminal(*args)
+        limit = time.monotonic() + WAIT
+        while t2.process.poll() is None and time.monotonic() < limit:
+            t2.read(0.1)
+        t2.end(t2.process.poll(), f'{args[0]} with a hostile name')
+        expect(b'\x1b]' not in t2.out and b'\x07' not in t2.out, f'{args} reached the terminal', t2.out)
+    expect(b'\x1b]' not in t.out and b'\x07' not in t.out, 'a hostile name of a file reached the terminal', t.out)
+
+
 def chat_edits_lines():
     t = Terminal('chat', demo, '--seed', '1', '--mode', 'ar', '--temperature', '0')
     t.wait('> ')
@@ -414,6 +438,8 @@ def lines_from_a_pipe():
     expect(got.returncode == 0 and got.stdout.count(b'\n') == 3 and b'> ' not in got.stdout and b'\x1b' not in got.stdout, 'a pipe', got)
     got = run('1 ' * 200 + '\nWhat is 58 + 37?\n', '-c', '128')
     expect(got.returncode == 2 and b'95' not in got.stdout and got.stderr.count(b'\n') == 1, 'a pipe with a question that is too long', got)
+    got = run('What is\x1b[2J 58 + 37?\r\n\x00\x07\n/system\x1b a\x7fb\n')
+    expect(got.returncode == 0 and b'ab.' in got.stdout, 'control characters from a pipe', got)
     got = run('')
     expect(got.returncode == 0 and got.stdout == b'', 'an empty pipe', got)
 
@@ -506,7 +532,7 @@ def top_is_live():
     expect(got.returncode == 4 and b'no server answers' in got.stderr and got.stdout == b'', 'top without a server', got)
 
 
-tests = [top_is_live, help_is_wrapped, chat_with_a_model, chat_edits_lines, an_answer_is_stopped, a_full_context_asks, conversations_are_kept,
+tests = [top_is_live, names_of_files_are_hostile, help_is_wrapped, chat_with_a_model, chat_edits_lines, an_answer_is_stopped, a_full_context_asks, conversations_are_kept,
          chat_with_a_server, a_hostile_server, the_size_changes, lines_from_a_pipe]
 for test in tests:
     if not only or test.__name__ in only:

@@ -224,7 +224,8 @@ static void run_load(chat_state *s, const char *rest) {
 
 static void put_model(const chat_state *s, uint32_t index) {
   weft_text about = {0};
-  say_words(s, s->speaker->model_name(s->speaker, index));
+  const char *name = s->speaker->model_name(s->speaker, index);
+  weft_terminal_put(&s->terminal, name, strlen(name), true);
   s->speaker->describe(s->speaker, index, &about);
   if (about.n > 0 && weft_text_status(&about) == WEFT_OK) {
     (void)printf(": ");

@@ -41,8 +41,8 @@ int weft_cli_demo(const weft_config *config);
 int weft_cli_trace(const weft_config *config);
 int weft_cli_top(const weft_config *config);
 
-/* Writes one line to standard error and returns the code: with --log-format json an object of the log. Whatever the words hold it is one line: what would be none is
- * written as \xNN (weft_utf8_clean). */
+/* Writes one line to standard error and returns the code: with --log-format json an object of the log. Whatever
+ * the words hold it is one line: what would be none is written as \xNN (weft_utf8_clean). */
 int weft_cli_fail(int code, const char *format, ...) __attribute__((format(printf, 2, 3)));
 /* The same line to a descriptor: for news that are no failure. */
 void weft_cli_say(int to, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -52,8 +52,8 @@ void weft_cli_tell_plan(const char *plan);
 int weft_cli_open_code(int status);
 /* The exit code of a status of weft_submit, and of what comes later. */
 int weft_cli_code(int status);
-/* The models that -hf names become models of the configuration, fetched where they are not there yet. 0, or an exit code
- * after one line. */
+/* The models that -hf names become models of the configuration, fetched where they are not there yet. 0, or an
+ * exit code after one line. */
 int weft_cli_take_hub_models(weft_config *config);
 /* Opens what -m names; 0, or an exit code after one line. */
 int weft_cli_open(const weft_config *config, weft_runtime **runtime);

@@ -61,6 +61,9 @@ static void keep_logprobs(output_state *s, const weft_delta *d) {
 }
 
 static void take_delta(output_state *s, const weft_delta *d) {
+  weft_terminal now = s->screen.terminal;
+  weft_terminal_measure(&now);
+  weft_screen_resize(&s->screen, now.n_columns, now.n_rows);
   if (d->kind == WEFT_DELTA_CANVAS) {
     if (s->trace != NULL) write_trace(s->trace, d);
     const weft_canvas_view view = weft_canvas_cells_view(&s->cells, s->runtime, NULL, d);

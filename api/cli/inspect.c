@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* weft inspect: what a GGUF file holds, and what it would cost to serve. */
 #include "api/cli/cli.h"
+#include "api/cli/terminal.h"
 #include "model/inspect.h"
 
 int weft_cli_inspect(const weft_config *config) {
@@ -14,7 +15,9 @@ int weft_cli_inspect(const weft_config *config) {
   weft_error error = {{0}};
   weft_status status = weft_gguf_open(path, &gguf, &error);
   if (status == WEFT_OK) status = weft_inspect(gguf, config->json, &text, &error);
-  if (status == WEFT_OK) (void)fwrite(text.bytes, 1, text.n, stdout); /* seen by the flush in main */
+  const weft_terminal terminal = weft_terminal_stdout(config);
+  if (status == WEFT_OK)
+    weft_terminal_put(&terminal, text.bytes, text.n, false); /* errors are seen by the flush in main */
   weft_text_free(&text);
   weft_gguf_close(gguf);
   return status == WEFT_OK ? 0 : weft_cli_fail(weft_cli_code(status), "%s", error.text);

@@ -283,6 +283,21 @@ static void close_editor(weft_line *line) {
 
 /* ---- as it comes ------------------------------------------------------------------------------- */
 
+/* Bytes that are no UTF-8 become U+FFFD, control characters go. */
+static void keep_text(const char *bytes, size_t n, weft_text *out) {
+  for (size_t i = 0; i < n;) {
+    uint32_t character;
+    size_t length = weft_utf8_decode(bytes + i, n - i, &character);
+    if (length == 0) {
+      weft_utf8_repair(bytes + i, 1, out);
+    } else if (is_text(character)) {
+      weft_text_append(out, bytes + i, length);
+    }
+    i += length > 0 ? length : 1;
+  }
+  weft_text_puts(out, "");
+}
+
 /* What was typed, up to a newline or the end. */
 static weft_line_end read_plain(weft_line *line, const char *prompt, weft_text *out) {
   char piece[4096];
@@ -307,8 +322,7 @@ static weft_line_end read_plain(weft_line *line, const char *prompt, weft_text *
   }
   size_t n = newline == NULL ? line->plain.n : (size_t)(newline - line->plain.bytes);
   if (newline == NULL && n == 0) return WEFT_LINE_CLOSED;
-  weft_utf8_repair(line->plain.bytes, n > 0 && line->plain.bytes[n - 1] == '\r' ? n - 1 : n, out);
-  weft_text_puts(out, "");
+  keep_text(line->plain.bytes, n, out);
   size_t taken = newline == NULL ? n : n + 1;
   memmove(line->plain.bytes, line->plain.bytes + taken, line->plain.n - taken);
   line->plain.n -= taken;

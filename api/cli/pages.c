@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "api/cli/manual.h"
+#include "api/option_names.h"
 
 /* A line of text: no character of it is an instruction to roff. */
 static void put_roff(weft_text *out, const char *words) {
@@ -104,6 +105,23 @@ static void put_page_examples(weft_text *out, const char *examples) {
   weft_text_puts(out, ".fi\n");
 }
 
+/* What options of other servers are here. */
+static void put_foreign(weft_text *out) {
+  const char *name, *here, *servers;
+  weft_text_puts(out, ".SH OPTIONS OF OTHER SERVERS\n");
+  put_line(out, "They are no options here. Who gives one is told what it is here:");
+  for (size_t i = 0; (name = weft_option_foreign_at(i, &here)) != NULL; i++) {
+    (void)weft_option_foreign(name, strlen(name), &servers); /* it is in the table */
+    weft_text_puts(out, ".TP\n\\fB");
+    put_roff(out, name[0] == '-' ? "" : "--");
+    put_roff(out, name);
+    weft_text_puts(out, "\\fR (");
+    put_roff(out, servers);
+    weft_text_puts(out, ")\n");
+    put_line(out, here);
+  }
+}
+
 static void put_environment(weft_text *out) {
   weft_text_puts(out, ".SH ENVIRONMENT\n.TP\n\\fBWEFT_NAME\\fR\n");
   put_line(out,
@@ -175,6 +193,7 @@ void weft_manual_page(const weft_manual *manual, const weft_command *command, we
   weft_manual_read(manual, command->options,
                    &(weft_manual_reader){.topic = put_page_topic, .option = put_page_option, .self = out});
   put_page_examples(out, command->examples);
+  if ((command->options & WEFT_FOR_SERVE) != 0) put_foreign(out);
   put_environment(out);
   put_exit_codes(out);
   weft_text_puts(out, ".SH SEE ALSO\n\\fBweft\\fR(1)");

@@ -47,8 +47,9 @@ static int fill_list(const char *folder, hub_list *list) {
   if (open == NULL) return 0;
   for (const struct dirent *entry; (entry = readdir(open)) != NULL && list->n < HUB_FILES_MAX;) {
     hub_file *f = &list->file[list->n];
-    if (strlen(entry->d_name) >= sizeof f->path) continue;
-    (void)snprintf(f->path, sizeof f->path, "%s", entry->d_name);
+    size_t n = strlen(entry->d_name);
+    if (n >= sizeof f->path) continue;
+    memcpy(f->path, entry->d_name, n + 1);
     list->n += 1;
   }
   (void)closedir(open); /* only read */
