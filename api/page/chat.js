@@ -225,7 +225,8 @@ export class ChatView {
   }
 
   leave() {
-    for (const {talk, turn} of this.running.values()) {
+    for (const {talk, answer, turn} of this.running.values()) {
+      answer.stop();
       if (turn.end === "") turn.end = "stopped";
       keepTalk(talk);
     }

@@ -30,7 +30,11 @@ export function readTalk(id) {
   try {
     const talk = JSON.parse(localStorage.getItem(PLACE + id));
     if (talk === null || talk.id !== id || !Array.isArray(talk.turns)) return null;
-    for (const turn of talk.turns) turn.canvases = (turn.canvases ?? []).map(unpackCanvas);
+    for (const turn of talk.turns) {
+      turn.canvases = (turn.canvases ?? []).map(unpackCanvas);
+      if (turn.draft) turn.text += turn.draft; // a canvas that was left in the middle
+      if (turn.draft) turn.draft = "";
+    }
     return talk;
   } catch {
     return null; // not ours, or from another version of the page

@@ -207,6 +207,20 @@ def test_edit_reload_tabs(world):
     tab.wait("document.querySelectorAll('.talks li').length === 1", "and back")
 
 
+def test_reload_midway(world):
+    """A page that is loaded anew in the middle of an answer has what was there, and can go on with it."""
+    tab = world.visit()
+    world.proxy.gate.hold()
+    ask(tab, "List all numbers from 34 to 49.", model="weft-demo", mode="diffusion")
+    let_until(world, tab, "document.querySelectorAll('.answer .draft *').length > 0")
+    begun = tab.value("document.querySelector('.answer .draft').textContent.trim()")
+    tab.call("Page.reload")
+    tab.wait(f"document.querySelector('.answer') !== null && {TEXT} === {json.dumps(begun)}", "what was there is there again")
+    world.proxy.gate.open()
+    tab.click(".answer button[aria-label='Continue this answer']")
+    tab.wait(f"{IDLE} && {TEXT}.length > {len(begun)}", "it goes on")
+
+
 def test_formats_tools(world):
     """Tools are declared, called, given a result; a schema holds the answer; what is no JSON is said and not asked."""
     tab = world.visit()
