@@ -47,6 +47,7 @@ enum {
   TRACE = WEFT_FOR_TRACE,
   TOP = WEFT_FOR_TOP,
   PULL = WEFT_FOR_PULL,
+  PLAN = WEFT_FOR_PLAN,
   WRITES = WEFT_FOR_GENERATE | WEFT_FOR_CHAT,
   ANSWERS = WRITES | SERVE, /* of a server: what requests get that leave it open */
   MODELS = WEFT_FOR_MODELS,
@@ -89,6 +90,10 @@ static const weft_option product_rows[] = {
     {"api-key", 0, FIRST, SERVE, LIST(api_key), "KEY",
      "who sends this key may ask, as the tenant `default`; may be repeated; WEFT_API_KEY keeps it off the command "
      "line"},
+    {"users", 'n', FIRST, PLAN, U32(users, 8, 1, 8192), "N", "who ask at once"},
+    {"prompt", 0, FIRST, PLAN, U32(plan_prompt, 1024, 1, 1 << 20), "N", "tokens of a prompt"},
+    {"answer", 0, FIRST, PLAN, U32(plan_answer, 512, 1, 1 << 20), "N", "tokens of an answer"},
+    {"card", 0, FIRST, PLAN, TEXT(card), "NAME", "a card of the table, such as h200 [what this machine has]"},
     {"prompt", 'p', FIRST, GENERATE | TOKENIZE, TEXT(prompt), "TEXT", "the prompt"},
     {"input", 'i', FIRST, GENERATE | TOKENIZE, TEXT(input), "FILE", "read the prompt from a file; - is standard input"},
     {"tokens", 0, FIRST, GENERATE | TOKENIZE, TEXT(tokens), "IDS", "token ids instead of text: 2,5,9"},

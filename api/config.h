@@ -52,10 +52,11 @@ enum {
   WEFT_FOR_TRACE = 1 << 5,
   WEFT_FOR_TOP = 1 << 6,
   WEFT_FOR_PULL = 1 << 7,
-  WEFT_FOR_MODELS = 1 << 8,     /* every command that opens a model file */
-  WEFT_FOR_RUNTIME = 1 << 9,    /* every command that opens a runtime with weft_open */
-  WEFT_FOR_ENGINE = 1 << 10,    /* these, and the simulation, which runs an engine without a model */
-  WEFT_FOR_ALL = 1 << 11,       /* every command */
+  WEFT_FOR_MODELS = 1 << 8,  /* every command that opens a model file */
+  WEFT_FOR_RUNTIME = 1 << 9, /* every command that opens a runtime with weft_open */
+  WEFT_FOR_ENGINE = 1 << 10, /* these, and the simulation, which runs an engine without a model */
+  WEFT_FOR_ALL = 1 << 11,    /* every command */
+  WEFT_FOR_PLAN = 1 << 12,
   WEFT_FOR_LABORATORY = 1 << 16 /* from here on the bits belong to bench/lab/lab.h */
 };
 
@@ -69,6 +70,7 @@ enum {
   WEFT_CMD_INSPECT = WEFT_OPENS_MODEL,
   WEFT_CMD_FIELDS = WEFT_FOR_ALL,
   WEFT_CMD_TOKENIZE = WEFT_FOR_TOKENIZE | WEFT_OPENS_MODEL,
+  WEFT_CMD_PLAN = WEFT_FOR_PLAN | WEFT_OPENS_MODEL,
   WEFT_CMD_PULL = WEFT_FOR_PULL | WEFT_FOR_ALL,
   WEFT_CMD_TRACE = WEFT_FOR_TRACE | WEFT_FOR_ALL,
   WEFT_CMD_TOP = WEFT_FOR_TOP | WEFT_FOR_ALL
@@ -132,6 +134,9 @@ typedef struct weft_config {
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, no_peer_access, unused_tensors,
       quiet, verbose, json, help, version;
   const char *log_format, *log_level; /* checked by weft_config_parse */
+  /* plan */
+  const char *card;
+  uint32_t users, plan_prompt, plan_answer;
   /* models by name */
   weft_text_list hub_models;
   const char *hub, *hub_token, *cache;

@@ -32,8 +32,9 @@ typedef struct weft_file_facts {
   uint32_t canvas_steps;                      /* most denoise steps of a canvas */
   uint64_t weight_bytes;                      /* of all tensors */
   uint64_t expert_bytes;                      /* of these, tensors of routed experts */
+  uint64_t canvas_bytes;                      /* of these, tensors that only the pass of canvases reads */
   uint64_t embedding_bytes;                   /* of these, tables that a token reads one row of, and no product reads */
-  uint64_t n_expert_weights, n_other_weights; /* numbers in products: of routed experts, of all else */
+  uint64_t n_expert_weights, n_other_weights; /* numbers in products: of routed experts, of all but these two kinds */
   weft_kv_geometry geometry;
   weft_kv_layout layout; /* of one device */
 } weft_file_facts;

@@ -186,6 +186,8 @@ static void count_weights(const weft_gguf *gguf, weft_file_facts *f) {
     if (strstr(t->name, "_exps.weight") != NULL) {
       f->expert_bytes += t->n_bytes;
       f->n_expert_weights += n;
+    } else if (strstr(t->name, "self_cond") != NULL) {
+      f->canvas_bytes += t->n_bytes;
     } else if (is_looked_up(gguf, t->name)) {
       f->embedding_bytes += t->n_bytes;
     } else {

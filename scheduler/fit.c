@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "scheduler/fit.h"
 
+#include "scheduler/policy.h"
+
 uint32_t weft_fit_pages(const weft_engine *e, uint32_t lane, uint32_t n_tokens) {
   uint32_t rows = n_tokens < e->config.prefill_chunk ? n_tokens : e->config.prefill_chunk;
   return weft_pager_pages_for(e->pager, lane, n_tokens, rows);
@@ -20,10 +22,8 @@ uint32_t weft_fit_longest(const weft_engine *e, uint32_t lane, uint32_t n_rows, 
 }
 
 uint32_t weft_fit_room(const weft_engine *e, uint32_t lane, uint32_t n_tokens) {
-  uint64_t each = weft_pager_pages_for(e->pager, lane, n_tokens, 1), last = weft_fit_pages(e, lane, n_tokens);
-  uint32_t n = 0, n_pages = e->config.n_pages;
-  while (n < e->config.running_max && n * each + last + weft_policy_margin(n, n_pages) <= n_pages) n++;
-  return n;
+  return weft_policy_room(weft_pager_pages_for(e->pager, lane, n_tokens, 1), weft_fit_pages(e, lane, n_tokens),
+                          e->config.n_pages, e->config.running_max);
 }
 
 uint64_t weft_fit_tokens(const weft_engine *e, uint32_t lane) {

@@ -103,6 +103,12 @@ expect 0 '"state":"ok"' "$weft" doctor -m $demo --port 0 --json
 expect 1 'cut.gguf' "$weft" doctor -m "$dir/cut.gguf" --port 0
 expect 1 'raise the limit (ulimit -n' bash -c "ulimit -n 20; '$weft' doctor --port 0"
 expect 2 'no option is named' "$weft" doctor --rowz 1
+expect 0 'weft serve -m model/demo/weft-demo.gguf --kv-mib' "$weft" plan $demo --users 16
+expect 0 '"fits":true' "$weft" plan $demo --card h200 --json
+expect 1 'no kernels for this card (sm_89)' "$weft" plan $demo --card rtx-4090
+expect 2 'is not in the table, which has h100' "$weft" plan $demo --card abacus
+expect 2 "more than the model's context of 2048" "$weft" plan $demo --prompt 2000 --answer 500
+expect 2 'name one GGUF file' "$weft" plan
 expect 0 'numbers: 143 tensors read, 0 broken' "$weft" check numbers -m $demo
 expect 0 '{"sound":true,"tensors":143' "$weft" check numbers -m $demo --json
 expect 0 'agrees with ref: 120 ops' "$weft" check -m $tiny --devices 0,1 -q

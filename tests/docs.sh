@@ -60,7 +60,7 @@ done <"$work/commands"
 [ "$passed" -ge 5 ] || bad "README: fewer commands ran than it has"
 
 # Command lines: from `weft COMMAND` to the end of the code, in blocks and between backticks.
-for name in generate chat run serve demo doctor pull inspect tokenize top trace bench eval check logits perplexity soak sim test-model prove boot; do
+for name in generate chat run serve demo doctor plan pull inspect tokenize top trace bench eval check logits perplexity soak sim test-model prove boot; do
   "$weft" "$name" --help | grep -oE -- '--[a-z0-9-]+' | sort -u >"$work/$name.options"
 done
 grep -noE 'weft [a-z-]+ [^`]*' README.md CONTRIBUTING.md docs/*.md bench/*.sh | sed -E 's/[|;>].*//; s/ # .*//' >"$work/lines"
@@ -100,6 +100,20 @@ while IFS='|' read -r _ names defaults _; do
     else bad "docs/operations.md: ${name[$i]} is not ${value[$i]} by default"; fi
   done
 done < <(grep -E '^\| `--' docs/operations.md)
+
+# coming-from.md: | `--their-option` | what it is here |: the program says the same, and what is named there exists.
+n=0
+cat "$work"/*.options | sort -u >"$work/all"
+while IFS='|' read -r _ theirs here _; do
+  n=$((n + 1))
+  option=$(tr -d '` ' <<<"$theirs") here=$(sed 's/`//g; s/^ *//; s/ *$//' <<<"$here")
+  said=$("$weft" serve "$option" 1 2>&1 </dev/null | tr -d '`')
+  if [[ $said == *"$here"* ]]; then ok; else bad "docs/coming-from.md: $option: '$here' is not what weft serve says: $said"; fi
+  for ours in $(grep -oE -- '--[a-z][a-z0-9-]+' <<<"$here"); do
+    if grep -qxF -- "$ours" "$work/all"; then ok; else bad "docs/coming-from.md: $option: no command has $ours"; fi
+  done
+done < <(grep -E '^\| `-' docs/coming-from.md)
+if [ $n -ge 60 ]; then ok; else bad "docs/coming-from.md: $n rows"; fi
 
 # fields.md is what the program prints of the tables by which it reads bodies.
 if "$weft" fields | diff - docs/fields.md >"$work/fields"; then ok; else bad "docs/fields.md: weft fields > docs/fields.md: $(head -3 "$work/fields")"; fi

@@ -32,6 +32,7 @@ enum { WEFT_WORDS_ARE_MODELS = 0x7fffffff };
 int weft_cli_generate(const weft_config *config);
 int weft_cli_chat(const weft_config *config);
 int weft_cli_serve(const weft_config *config);
+int weft_cli_plan(const weft_config *config);
 int weft_cli_pull(const weft_config *config);
 int weft_cli_doctor(const weft_config *config);
 int weft_cli_fields(const weft_config *config);

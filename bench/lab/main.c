@@ -43,6 +43,11 @@ static const weft_command commands[] = {
      "  weft inspect a.gguf\n"
      "  weft inspect a.gguf --json\n",
      1},
+    {"plan", WEFT_CMD_PLAN, weft_cli_plan, "FILE [--users N --prompt P --answer A]",
+     "which memory a file needs for so many users, and at what rate; no weight is loaded",
+     "  weft plan a.gguf --users 32 --prompt 2048 --answer 512\n"
+     "  weft plan a.gguf --card h200 --users 256\n",
+     WEFT_WORDS_ARE_MODELS},
     {"pull", WEFT_CMD_PULL, weft_cli_pull, "OWNER/NAME[:QUANT]", "fetch a model from a hub, and print where it is",
      "  weft pull OWNER/NAME\n"
      "  weft pull OWNER/NAME:Q8_0 --cache /models\n"

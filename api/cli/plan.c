@@ -1,0 +1,150 @@
+/* SPDX-License-Identifier: MIT */
+/* weft plan FILE: card, pool, streams and rate for a number of users, before anything is loaded. */
+#include "api/cli/plan.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "api/cli/cli.h"
+#include "api/json.h"
+#include "base/memory.h"
+
+static double gib_of(uint64_t n_bytes) {
+  return (double)n_bytes / (double)(1ull << 30);
+}
+
+/* What this machine would serve by. */
+static weft_status find_own(const weft_config *config, plan_card *card, weft_error *error) {
+  const weft_device_config wanted = {.backend = config->backend, .n_threads = config->threads, .isa = config->isa};
+  weft_device *device = NULL;
+  weft_status status = weft_device_open(&wanted, &device, error);
+  if (status != WEFT_OK) return status;
+  const weft_device_info *info = weft_device_get_info(device);
+  *card = (plan_card){.memory_bytes = info->memory_free_bytes,
+                      .memory_rate = info->memory_rate,
+                      .product_rate = info->product_rate,
+                      .capability = info->host_memory ? 0 : 90};
+  (void)snprintf(card->title, sizeof card->title, "%.90s", info->name);
+  weft_device_close(device);
+  return WEFT_OK;
+}
+
+static void write_rates(const weft_file_facts *f, const plan_card *card, const plan_need *need, const plan_result *r,
+                        weft_text *out) {
+  if (card->capability == 0) {
+    weft_text_puts(out, "rate     not told of a processor: weft bench model sequences -m FILE measures it\n");
+    return;
+  }
+  if (r->decode_floor <= 0) {
+    weft_text_puts(out, "rate     not told: the card does not say what it can do\n");
+    return;
+  }
+  weft_text_printf(out,
+                   "rate     token by token about %.0f tokens a second for all, %.0f for each; memory and products "
+                   "alone allow %.0f\n",
+                   r->decode_rate, r->decode_rate / need->users, r->decode_floor);
+  if (r->canvas_ms > 0)
+    weft_text_printf(out, "         by diffusion about %.1f ms a step of %u canvases of %u, at most %u steps each\n",
+                     r->canvas_ms, need->users, f->canvas_length, f->canvas_steps);
+  weft_text_printf(out, "         a prompt about %.1f s, the others waiting\n", need->n_prompt / r->prefill_rate);
+}
+
+static void write_text(const char *path, const weft_file_facts *f, const plan_card *card, const plan_need *need,
+                       const plan_result *r, weft_text *out) {
+  uint64_t whole = f->weight_bytes + r->reserve_bytes + r->pool_bytes;
+  char clean[512];
+  (void)weft_utf8_clean(path, clean, sizeof clean);
+  weft_text_printf(out, "file     %s: %s, %.2f GiB of weights, context %u\n", clean, f->arch, gib_of(f->weight_bytes),
+                   f->context_length);
+  weft_text_printf(out, "on       %s, %.1f GiB%s\n", card->title, gib_of(card->memory_bytes),
+                   card->name == NULL ? " free" : "");
+  weft_text_printf(out, "a user   %u tokens of prompt and %u of answer: %.1f MiB of keys and values\n", need->n_prompt,
+                   need->n_answer, (double)r->user_bytes / (1 << 20));
+  weft_text_printf(out, "%u users  --kv-mib %" PRIu64 "; with weights and about %.1f GiB for the rest %.2f GiB\n",
+                   need->users, r->kv_mib, gib_of(r->reserve_bytes), gib_of(whole));
+  weft_text_printf(out, "streams  %u at once in what weights leave\n", r->streams);
+  write_rates(f, card, need, r, out);
+  if (!r->has_kernels) {
+    weft_text_printf(out, "no       weft has no kernels for this card (sm_%u): a processor would serve the file\n",
+                     card->capability);
+  } else if (!r->fits) {
+    weft_text_printf(out, "no       it lacks %.2f GiB: fewer users, shorter ones, a file of a smaller type, or %s\n",
+                     gib_of(whole - card->memory_bytes), card->capability > 0 ? "several cards" : "more memory");
+  } else {
+    weft_text_printf(out, "so       weft serve -m %s --kv-mib %" PRIu64 " --context %u --running %u\n", clean,
+                     r->kv_mib, need->n_prompt + need->n_answer, need->users);
+  }
+}
+
+static void write_json(const char *path, const weft_file_facts *f, const plan_card *card, const plan_need *need,
+                       const plan_result *r, weft_text *out) {
+  weft_text_puts(out, "{\"file\":");
+  weft_json_words(out, path);
+  weft_text_puts(out, ",\"card\":");
+  weft_json_words(out, card->title);
+  weft_text_printf(out,
+                   ",\"memory_bytes\":%" PRIu64 ",\"weight_bytes\":%" PRIu64 ",\"reserve_bytes\":%" PRIu64
+                   ",\"user_bytes\":%" PRIu64 ",\"pool_bytes\":%" PRIu64 ",\"kv_mib\":%" PRIu64
+                   ",\"context\":%u,\"users\":%u,\"streams\":%u,\"kernels\":%s,\"fits\":%s",
+                   card->memory_bytes, f->weight_bytes, r->reserve_bytes, r->user_bytes, r->pool_bytes, r->kv_mib,
+                   need->n_prompt + need->n_answer, need->users, r->streams, r->has_kernels ? "true" : "false",
+                   r->fits ? "true" : "false");
+  const struct {
+    const char *name;
+    double value;
+  } rates[] = {{"decode_tokens_per_second", r->decode_rate},
+               {"decode_floor_tokens_per_second", r->decode_floor},
+               {"prefill_tokens_per_second", r->prefill_rate},
+               {"canvas_step_ms", r->canvas_ms},
+               {"canvas_step_floor_ms", r->canvas_floor_ms}};
+  for (size_t i = 0; i < sizeof rates / sizeof *rates; i++) {
+    weft_text_printf(out, ",\"%s\":", rates[i].name);
+    if (rates[i].value > 0) weft_json_real(out, rates[i].value);
+    if (!(rates[i].value > 0)) weft_text_puts(out, "null");
+  }
+  weft_text_puts(out, "}\n");
+}
+
+/* The facts of the file that is named, which weft would serve. The caller frees. */
+static weft_status read_facts(const char *path, weft_file_facts **facts, weft_error *error) {
+  weft_gguf *gguf = NULL;
+  weft_status status = weft_gguf_open(path, &gguf, error);
+  if (status == WEFT_OK) status = weft_inspect_facts(gguf, facts, error);
+  if (status == WEFT_OK && (*facts)->serves != WEFT_OK) {
+    status = (*facts)->serves;
+    *error = (*facts)->refusal;
+  }
+  weft_gguf_close(gguf);
+  return status;
+}
+
+int weft_cli_plan(const weft_config *config) {
+  weft_file_facts *facts = NULL;
+  weft_error error = {{0}};
+  weft_text text = {0};
+  plan_card own = {0};
+  plan_result result = {0};
+  const plan_card *card = &own;
+  const plan_need need = {config->users, config->plan_prompt, config->plan_answer};
+  if (config->models.n != 1) return weft_cli_fail(WEFT_EXIT_USAGE, "plan: name one GGUF file");
+  const char *path = config->models.item[0];
+  weft_status status = read_facts(path, &facts, &error);
+  if (status == WEFT_OK && config->card != NULL) {
+    card = plan_find_card(config->card, &error);
+    if (card == NULL) status = WEFT_E_NOT_FOUND;
+  } else if (status == WEFT_OK) {
+    status = find_own(config, &own, &error);
+  }
+  if (status == WEFT_OK) status = plan_compute(facts, card, &need, &result, &error);
+  if (status == WEFT_OK) {
+    (config->json ? write_json : write_text)(path, facts, card, &need, &result, &text);
+    status = weft_text_status(&text);
+  }
+  if (status == WEFT_OK) (void)fputs(text.bytes, stdout); /* a failure is seen by the flush in main */
+  weft_text_free(&text);
+  weft_free(facts);
+  if (status != WEFT_OK)
+    return weft_cli_fail(weft_cli_code(status), "%s", error.text[0] != 0 ? error.text : weft_status_text(status));
+  return result.fits && result.has_kernels ? WEFT_EXIT_OK : WEFT_EXIT_FAILED;
+}

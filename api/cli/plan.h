@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: MIT */
+/* What a file needs on a card or a processor for a number of users, computed from its header alone.
+ *
+ * Law: pages are those that the pager would take and the scheduler would leave free (pager.h, policy.h), so the pool that is
+ * named holds the users that it is named for. A floor is what memory and products of the card need at least
+ * (docs/performance.md); what is expected is a floor times what a card that was measured took of its own. Nothing is said of
+ * the rate of a processor: it was not measured here. */
+#ifndef WEFT_API_CLI_PLAN_H
+#define WEFT_API_CLI_PLAN_H
+
+#include "base/status.h"
+#include "model/inspect.h"
+
+/* A card, by its maker's figures or as the driver tells it. */
+typedef struct plan_card {
+  const char *name; /* for --card; NULL: of this machine */
+  char title[96];
+  uint64_t memory_bytes;
+  double memory_rate, product_rate; /* bytes, and operations of 16 bits, a second; 0: not known */
+  uint32_t capability;              /* 90 is compute capability 9.0; 0: a processor */
+} plan_card;
+
+typedef struct plan_need {
+  uint32_t users, n_prompt, n_answer;
+} plan_need;
+
+typedef struct plan_result {
+  uint64_t page_bytes, user_bytes; /* of a page; of keys and values of one user */
+  uint64_t room_bytes;             /* that weights and reserve leave */
+  uint64_t pool_bytes, kv_mib;     /* for all users */
+  uint64_t reserve_bytes;          /* activations, slots, driver */
+  uint32_t streams;                /* users that fit at once in room_bytes */
+  bool fits, has_kernels;
+  double decode_floor, decode_rate;  /* tokens a second of all users; 0: not known */
+  double prefill_rate;               /* tokens a second */
+  double canvas_floor_ms, canvas_ms; /* of a step with a canvas of every user; 0: none */
+} plan_result;
+
+/* The card of a name; NULL with a line that names all. */
+const plan_card *plan_find_card(const char *name, weft_error *error);
+/* Errors: INVALID (prompt and answer are longer than the model's context), NO_MEMORY. */
+weft_status plan_compute(const weft_file_facts *file, const plan_card *card, const plan_need *need, plan_result *out,
+                         weft_error *error);
+
+#endif
