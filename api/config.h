@@ -188,8 +188,8 @@ weft_status weft_config_parse(weft_config *config, const weft_option_table *more
 weft_status weft_config_take_models(weft_config *config, weft_error *error);
 /* One more model; its path is copied. */
 weft_status weft_config_add_model(weft_config *config, const char *path, weft_error *error);
-/* The folder for models that are fetched, and the token for the hub that the environment has (HF_TOKEN); NULL: none. The
- * caller frees. */
+/* The folder for models that are fetched, and the token for the hub that the environment has (HF_TOKEN); NULL: none.
+ * The caller frees. */
 char *weft_config_cache_folder(void);
 char *weft_config_hub_token(void);
 void weft_config_free(weft_config *config);

@@ -49,8 +49,8 @@ bool weft_policy_is_due_before(const weft_candidate *a, const weft_candidate *b)
 /* Pages that must stay free when one more request is admitted, so that the running requests can take their next page
  * without a preemption. */
 uint32_t weft_policy_margin(uint32_t n_running, uint32_t n_pages);
-/* How many requests, at most n_most, run at once in n_pages: each holds `each` pages, and one of them, in the middle of a
- * chunk of its prompt, `last`. */
+/* How many requests, at most n_most, run at once in n_pages: each holds `each` pages, and one of them, in the middle of
+ * a chunk of its prompt, `last`. */
 uint32_t weft_policy_room(uint64_t each, uint64_t last, uint32_t n_pages, uint32_t n_most);
 
 /* Which lane's turn it is: of the lanes with work the one that has used least of the device, the next one in circular

@@ -54,11 +54,12 @@ typedef struct hub_source {
 
 /* INVALID with a line: an address that is neither https nor on this machine. */
 weft_status hub_check_url(const char *url, weft_error *error);
-/* GET url of the hub into out. Errors: IO with a line, NOT_FOUND where the hub has no such thing, UNSUPPORTED: this build
- * has no libcurl. */
+/* GET url of the hub into out. Errors: IO with a line, NOT_FOUND where the hub has no such thing, UNSUPPORTED: this
+ * build has no libcurl. */
 weft_status hub_get(const hub_source *source, const char *url, weft_text *out, weft_error *error);
-/* Fetches a file of the hub to a place, where it goes on with what is there of it. Errors: IO with a line (the disk is
- * full, the hub cannot be reached or broke off again and again), FORMAT: the sum is another, and what came is removed. */
+/* Fetches a file of the hub to a place, where it goes on with what is there of it. Errors: IO with a line (the hub
+ * cannot be reached or broke off again and again), NO_MEMORY: the disk is full, FORMAT: the sum is another, and what
+ * came is removed. */
 weft_status hub_fetch(const hub_source *source, const char *url, const hub_file *file, const char *place,
                       weft_error *error);
 

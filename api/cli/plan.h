@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* What a file needs on a card or a processor for a number of users, computed from its header alone.
  *
- * Law: pages are those that the pager would take and the scheduler would leave free (pager.h, policy.h), so the pool that is
- * named holds the users that it is named for. A floor is what memory and products of the card need at least
- * (docs/performance.md); what is expected is a floor times what a card that was measured took of its own. Nothing is said of
- * the rate of a processor: it was not measured here. */
+ * Law: pages are those that the pager would take and the scheduler would leave free (pager.h, policy.h), so the pool
+ * that is named holds the users that it is named for. A floor is what memory and products of the card need at least
+ * (docs/performance.md); what is expected is a floor times what a card that was measured took of its own. Nothing is
+ * said of the rate of a processor: it was not measured here. */
 #ifndef WEFT_API_CLI_PLAN_H
 #define WEFT_API_CLI_PLAN_H
 

@@ -124,8 +124,9 @@ static void rates_follow_the_card(void **state) {
   weft_free(facts);
 }
 
-/* The figures of the record that the factors come from, DiffusionGemma 26B in Q4_K_M on an H200 (bench/results/h200.json):
- * what is foretold of the same shapes lies within a third of what was measured, also for counts that no factor was taken from. */
+/* The figures of the record that the factors come from, DiffusionGemma 26B in Q4_K_M on an H200
+ * (bench/results/h200.json): what is foretold of the same shapes lies within a third of what was measured, also for
+ * counts that no factor was taken from. */
 static void the_measured_card_is_foretold(void **state) {
   weft_file_facts *f = facts_of(demo);
   weft_error error = {{0}};
