@@ -331,6 +331,23 @@ def chat_with_a_server():
         t.end(code, f'--url {url}')
 
 
+def chat_over_tls():
+    cert, key = work + '/cert.pem', work + '/key.pem'
+    subprocess.run(['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-keyout', key, '-out', cert, '-days', '2', '-subj', '/CN=weft'],
+                   check=True, capture_output=True)
+    server, port = start_server(0, '--tls-cert', cert, '--tls-key', key)
+    t = Terminal('chat', '--url', f'https://127.0.0.1:{port}/', '--tls-cert', cert, '--temperature', '0', '--mode', 'ar')
+    t.wait('> ')
+    t.ask('What is 58 + 37?', '95')
+    t.send('/exit\r')
+    t.end(0, 'chat over TLS')
+    t = Terminal('chat', '--url', f'https://127.0.0.1:{port}/')  # nobody whom the system trusts has signed it
+    t.wait('--tls-cert FILE names one')
+    t.end(4, 'a certificate that is not trusted')
+    server.kill()
+    server.wait()
+
+
 ESCAPE = '\x1b]0;owned\x07\x1b[2J\x9b31m'
 
 
@@ -350,7 +367,7 @@ class Hostile(http.server.BaseHTTPRequestHandler):
         self.wfile.write(body)
 
     def do_GET(self):
-        models = {'data': [{'id': f'm{ESCAPE}'}, {'id': 'new\nline'}, {'id': 5}, {'id': 'x' * 300}]}
+        models = {'data': [{'id': f'm{ESCAPE}'}, {'id': 'new\nline'}, {'id': 5}, {'id': 'x' * 300}, {'id': 'w', 'owned_by': 'weft'}]}
         self.answer(200, json.dumps(models).encode(), Content_Type='application/json')
 
     def do_POST(self):
@@ -376,7 +393,7 @@ class Hostile(http.server.BaseHTTPRequestHandler):
                      {'choices': [{'delta': {'reasoning_content': f'thought {ESCAPE}'}, 'finish_reason': 5}]},
                      {'choices': [{'delta': {'content': ' and done'}, 'finish_reason': 'stop'}]}]
             events = b''.join(b'data: ' + json.dumps(x).encode() + b'\r\n\r\n' for x in lines)
-            canvas = {'text': ESCAPE, 'pieces': [ESCAPE, 5, None], 'noise': [None, ESCAPE], 'drawn': 7, 'step': -1, 'positions': 10**30}
+            canvas = {'text': ESCAPE, 'pieces': [ESCAPE, 5, None], 'noise': [None, ESCAPE], 'drawn': 7, 'step': -1, 'positions': 10**15}
             event = b'event: replace\ndata: ' + json.dumps(canvas).encode() + b'\n\n'
             self.answer(200, event + events + b'data: {"choices":[{"delta":{"content":"\xff\n\ndata: [DONE]\n\n')
 
@@ -384,11 +401,15 @@ class Hostile(http.server.BaseHTTPRequestHandler):
 def a_hostile_server():
     server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Hostile)
     threading.Thread(target=server.serve_forever, daemon=True).start()
+    given = {'--top-p': ('top_p', 0.5), '--top-k': ('top_k', 7), '--seed': ('seed', 3), '--max-tokens': ('max_tokens', 9), '--min-p': ('min_p', 0.25),
+             '--stop': ('stop', 'END'), '--presence-penalty': ('presence_penalty', 1.5), '--diffusion-steps': ('diffusion', 5)}
+    words = [str(word) for option, (_, value) in given.items() for word in (option, value)]
     for env in ({}, {'LC_ALL': 'C'}):
-        t = Terminal('chat', '--url', f'http://127.0.0.1:{server.server_port}/v1/', env=env)
+        t = Terminal('chat', '--url', f'http://127.0.0.1:{server.server_port}/v1/', *words, '--thinking', env=env)
         t.wait('m?]0;owned')
         t.wait('> ')
-        t.ask('hello', 'and done')
+        t.ask('hello', '(thinking) thought')
+        expect(b'said ?]0;owned??[2J?31m(thinking) thought ?]0;owned??[2J?31m\r\n\r\n and done' in t.out, 'where thinking ends', t.out)
         t.ask('refuse', 'HTTP status 400: no')
         for question in ('garbage', 'head', 'chunks', 'length'):
             t.ask(question, 'broke off')
@@ -400,12 +421,18 @@ def a_hostile_server():
         t.ask('/model', 'm?]0;owned')
         t.ask('/model x', 'no model is named')
         t.ask('hello', 'and done')
+        t.ask('/model w', 'The model is w')
+        t.ask('hello', 'and done')  # with canvases
+        expect(b'[canvas 1, step 1: 0 of 0 accepted]' in t.out, 'a canvas of a hostile server', t.out)
         t.send('/exit\r')
         t.end(0, 'a hostile server')
         for bad in (b'\x1b]', b'\x07', b'\x1b[2J', b'\x9b31', b'\xc2\x9b'):
             expect(bad not in t.out.replace(b'"\x9b', b''), f'{bad} of a server reached the terminal', t.out)
+    asked = dict(Hostile.asked[0], stop=Hostile.asked[0]['stop'][0], diffusion=Hostile.asked[0]['diffusion']['steps'])
+    expect(all(asked[name] == value for name, value in given.values()), 'options in a request', asked)
+    expect(asked['chat_template_kwargs'] == {'enable_thinking': True} and 'temperature' not in asked, 'thinking in a request', asked)
     expect('mode' not in Hostile.asked[0] and 'stream_canvas' not in Hostile.asked[0], 'what only weft takes', Hostile.asked[0])
-    expect([m['role'] for m in Hostile.asked[-1]['messages']] == ['user', 'assistant'] * 2 + ['user'], 'questions without an answer are not kept', Hostile.asked[-1])
+    expect([m['role'] for m in Hostile.asked[-1]['messages']] == ['user', 'assistant'] * 3 + ['user'], 'questions without an answer are not kept', Hostile.asked[-1])
     server.shutdown()
     expect(Hostile.left == [True, True] and Hostile.asked[-1]['messages'][3]['content'] == 'begun ', 'an answer that was stopped', Hostile.left)
     silent = socket.create_server(('127.0.0.1', 0))  # takes connections and says nothing
@@ -533,7 +560,7 @@ def top_is_live():
 
 
 tests = [top_is_live, names_of_files_are_hostile, help_is_wrapped, chat_with_a_model, chat_edits_lines, an_answer_is_stopped, a_full_context_asks, conversations_are_kept,
-         chat_with_a_server, a_hostile_server, the_size_changes, lines_from_a_pipe]
+         chat_with_a_server, chat_over_tls, a_hostile_server, the_size_changes, lines_from_a_pipe]
 for test in tests:
     if not only or test.__name__ in only:
         test()

@@ -32,12 +32,17 @@ typedef struct chat_state {
   /* of the answer that is being written */
   weft_screen screen;
   weft_text answer;
+  bool thinks;
 } chat_state;
 
 /* ---- an answer --------------------------------------------------------------------------------- */
 
 static void hear_text(void *self, const char *text, size_t n, bool thinking) {
   chat_state *s = self;
+  static const char begins[] = "(thinking) ", ends[] = "\n\n";
+  if (s->talks && thinking && !s->thinks) weft_screen_text(&s->screen, begins, sizeof begins - 1);
+  if (s->talks && !thinking && s->thinks) weft_screen_text(&s->screen, ends, sizeof ends - 1);
+  s->thinks = thinking;
   if (!thinking) weft_text_append(&s->answer, text, n);
   weft_screen_text(&s->screen, text, n);
 }
@@ -72,6 +77,7 @@ static weft_said ask_speaker(chat_state *s, weft_error *why) {
   (void)weft_resizes_take();
   weft_terminal_measure(&s->terminal);
   weft_screen_begin(&s->screen, s->terminal, !s->config->no_live);
+  s->thinks = false;
   weft_text_clear(&s->answer);
   weft_text_puts(&s->answer, "");
   const weft_speaker_asks asks = {.turn = s->conversation.turn,

@@ -197,9 +197,55 @@ static bool is_stopped(void *self) {
 
 /* ---- asking ------------------------------------------------------------------------------------ */
 
+/* Members that an option asks for: what was not given is the server's to choose. */
+static bool add_options(const weft_config *config, json_t *root, json_t *diffusion) {
+  const weft_sampling *s = &config->sampling;
+  const weft_entropy_bound *d = &config->entropy_bound;
+  const struct {
+    json_t *to;
+    const char *member;
+    bool given;
+    double value;
+  } rows[] = {{root, "top_p", s->top_p >= 0.0f, (double)s->top_p},
+              {root, "min_p", s->min_p > 0.0f, (double)s->min_p},
+              {root, "presence_penalty", s->presence_penalty != 0.0f, (double)s->presence_penalty},
+              {root, "frequency_penalty", s->frequency_penalty != 0.0f, (double)s->frequency_penalty},
+              {root, "repetition_penalty", s->repetition_penalty != 1.0f, (double)s->repetition_penalty},
+              {diffusion, "t_min", d->t_min >= 0.0f, (double)d->t_min},
+              {diffusion, "t_max", d->t_max >= 0.0f, (double)d->t_max},
+              {diffusion, "entropy_bound", d->entropy_bound >= 0.0f, (double)d->entropy_bound},
+              {diffusion, "confidence", d->confidence >= 0.0f, (double)d->confidence}};
+  const struct {
+    json_t *to;
+    const char *member;
+    bool given;
+    json_int_t value;
+  } whole[] = {{root, "max_tokens", config->max_tokens > 0, config->max_tokens},
+               {root, "seed", config->has_seed, (json_int_t)s->seed},
+               {root, "top_k", s->top_k >= 0, s->top_k},
+               {diffusion, "steps", d->max_steps > 0, d->max_steps},
+               {diffusion, "blocks", config->canvases > 0, config->canvases},
+               {diffusion, "stability", d->stability >= 0, d->stability}};
+  bool good = true;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+    if (rows[i].given) good = json_object_set_new(rows[i].to, rows[i].member, json_real(rows[i].value)) == 0 && good;
+  for (size_t i = 0; i < sizeof whole / sizeof *whole; i++)
+    if (whole[i].given)
+      good = json_object_set_new(whole[i].to, whole[i].member, json_integer(whole[i].value)) == 0 && good;
+  if (d->no_self_conditioning) good = json_object_set_new(diffusion, "self_conditioning", json_false()) == 0 && good;
+  if (config->thinking)
+    good = json_object_set_new(root, "chat_template_kwargs", json_pack("{s:b}", "enable_thinking", 1)) == 0 && good;
+  json_t *stop = json_array();
+  for (uint32_t i = 0; i < config->stop.n; i++)
+    good = json_array_append_new(stop, json_string(config->stop.item[i])) == 0 && good;
+  if (config->stop.n > 0) good = json_object_set(root, "stop", stop) == 0 && good;
+  json_decref(stop);
+  if (json_object_size(diffusion) > 0) good = json_object_set(root, "diffusion", diffusion) == 0 && good;
+  return good;
+}
+
 static char *make_body(const remote_speaker *r, const weft_speaker_asks *asks) {
-  const weft_config *config = r->config;
-  json_t *messages = json_array(), *root = json_object();
+  json_t *messages = json_array(), *root = json_object(), *diffusion = json_object();
   for (uint32_t i = 0; i < asks->n_turns; i++) {
     (void)json_array_append_new(messages,
                                 json_pack("{s:s, s:s}", "role", asks->turn[i].role, "content", asks->turn[i].content));
@@ -210,10 +256,7 @@ static char *make_body(const remote_speaker *r, const weft_speaker_asks *asks) {
   good = json_object_set_new(root, "stream", json_true()) == 0 && good;
   if (asks->temperature >= 0.0f)
     good = json_object_set_new(root, "temperature", json_real((double)asks->temperature)) == 0 && good;
-  if (config->max_tokens > 0)
-    good = json_object_set_new(root, "max_tokens", json_integer(config->max_tokens)) == 0 && good;
-  if (config->has_seed)
-    good = json_object_set_new(root, "seed", json_integer((json_int_t)config->sampling.seed)) == 0 && good;
+  good = add_options(r->config, root, diffusion) && good;
   if (is_weft(r, asks->model)) {
     static const char *const modes[] = {"auto", "autoregressive", "diffusion"};
     good = json_object_set_new(root, "mode", json_string(modes[asks->mode])) == 0 && good;
@@ -221,6 +264,7 @@ static char *make_body(const remote_speaker *r, const weft_speaker_asks *asks) {
   }
   char *body = good ? json_dumps(root, JSON_COMPACT) : NULL;
   json_decref(root);
+  json_decref(diffusion);
   return body;
 }
 
@@ -234,6 +278,7 @@ static weft_said ask_remote(weft_speaker *s, const weft_speaker_asks *asks, cons
     return WEFT_SAID_REFUSED;
   }
   r->listener = listener;
+  if (!is_weft(r, asks->model) || asks->mode == WEFT_MODE_AUTOREGRESSIVE) listener->plain(listener->self);
   r->too_long = false;
   r->finish[0] = r->failure[0] = 0;
   weft_text_clear(&r->event);
@@ -287,7 +332,8 @@ static int list_models(remote_speaker *r) {
   json_t *root = status == 200 && body.n > 0 ? json_loadb(body.bytes, body.n, 0, NULL) : NULL;
   int code = 0;
   if (status == WEFT_CLIENT_LEFT || status == WEFT_CLIENT_UNREACHED) {
-    code = weft_cli_fail(WEFT_EXIT_RUNTIME, "no server answers at %s", r->config->url);
+    code = weft_cli_fail(WEFT_EXIT_RUNTIME, "no server answers at %s%s", r->config->url,
+                         !r->url.tls ? "" : ", or not with a certificate to be trusted: --tls-cert FILE names one");
   } else if (status != 200 && status != 404) {
     (void)explain_status(r, status, &body, &why);
     code = weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", why.text);
