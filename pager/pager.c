@@ -177,6 +177,12 @@ static bool take_memory(weft_pager *pager) {
     pager->journal = alloc_zeroed(pager, pager->journal_mask + 1, sizeof *pager->journal);
     pager->journal_name = alloc_zeroed(pager, pager->n_nodes, sizeof *pager->journal_name);
   }
+  if (pager->watched) {
+    pager->changed = alloc_zeroed(pager, pager->n_nodes, sizeof *pager->changed);
+    pager->is_changed = alloc_zeroed(pager, pager->n_nodes, sizeof *pager->is_changed);
+    if (pager->changed == NULL || pager->is_changed == NULL) return false;
+    pager->watched = false; /* until somebody does */
+  }
   pager->path = alloc_zeroed(pager, n_path, sizeof *pager->path);
   pager->path_hash = alloc_zeroed(pager, n_path, sizeof *pager->path_hash);
   return pager->page && pager->node && pager->place && pager->node_tokens && pager->line && pager->seq &&
@@ -200,6 +206,7 @@ weft_status weft_pager_open(const weft_pager_config *config, weft_pager **out, w
   for (uint32_t i = 0; i < config->n_models; i++) open_model(pager, &pager->model[i], &config->model[i]);
   pager->base_shift = (uint32_t)__builtin_ctz(pager->base_tokens);
   pager->journal_mask = (uint64_t)config->journal_capacity - 1;
+  pager->watched = config->changes;
   pager->hash_mask = (pager_hash){.low = UINT64_MAX, .high = UINT32_MAX};
   pager->free_page = PAGER_LINK_NONE;
   pager->free_node = PAGER_NODE_NONE;

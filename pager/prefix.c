@@ -253,6 +253,7 @@ void pager_node_unref(weft_pager *pager, uint32_t node) {
     if (--record->refs != 0) return;
     index_erase(pager, pager_hash_of(pager, node), node);
     uint32_t parent = record->parent;
+    pager_node_changed(pager, node);
     record->live = 0;
     record->parent = pager->free_node;
     pager->free_node = node;

@@ -33,7 +33,7 @@ enum {
   PAGER_SECRET_WORDS = 24, /* of the secret with which the index hashes: 192 bytes, as many as XXH3 has of its own */
   PAGER_MATCH_BATCH = 32,  /* base blocks whose memory is fetched at the same time while a prompt is matched */
   PAGER_COST_LOG_MAX = 3,  /* the most that the cost of computing a block again adds to its worth */
-  PAGER_ALLOCATIONS_MAX = 16,
+  PAGER_ALLOCATIONS_MAX = 18,
   PAGER_NODE_EVICTIONS_MAX = 1024 /* pages that are evicted for one new node before it is given up */
 };
 
@@ -195,6 +195,10 @@ struct weft_pager {
   weft_journal_event *journal;
   uint64_t journal_mask, journal_next;
   weft_key128 *journal_name; /* [n_nodes]: what a node is called outside of this process */
+  uint32_t *changed;         /* [n_nodes] the nodes of the list of changes; NULL: the pager was opened without */
+  uint8_t *is_changed;       /* [n_nodes] 1: the node is in the list */
+  uint32_t n_changed, n_swept, n_sweep; /* nodes n_swept to n_sweep - 1 are still to be told, changed or not */
+  bool watched, cleared;                /* cleared: since changes were taken */
 
   uint32_t *path;        /* scratch of admit: the nodes of the prompt, */
   pager_hash *path_hash; /* and the hashes of its base blocks */
@@ -202,5 +206,12 @@ struct weft_pager {
   void *allocation[PAGER_ALLOCATIONS_MAX];
   uint32_t n_allocations;
 };
+
+/* The node is new, gone, or one of its blocks can be had from another tier than before. */
+static inline void pager_node_changed(weft_pager *pager, uint32_t node) {
+  if (!pager->watched || pager->is_changed[node]) return;
+  pager->is_changed[node] = 1;
+  pager->changed[pager->n_changed++] = node;
+}
 
 #endif

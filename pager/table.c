@@ -41,6 +41,12 @@ void pager_copy_emit(weft_pager *pager, weft_copy_kind kind, uint32_t from, uint
   if (pager_copy_fills_page(kind)) pager->page[to].copy = 1;
 }
 
+/* What the host's slot holds can be brought back from now on. */
+static void fill_slot(weft_pager *pager, uint32_t s) {
+  pager->slot[s].waiting = 0;
+  if (pager->slot[s].node != PAGER_NODE_NONE) pager_node_changed(pager, pager->slot[s].node);
+}
+
 /* A copy was taken. Its target is no longer waiting for a copy, unless another waiting copy has the same target. */
 static void copy_was_taken(weft_pager *pager, const weft_page_copy *copy) {
   bool page = pager_copy_fills_page(copy->kind), move = weft_copy_is_move(copy->kind);
@@ -54,7 +60,7 @@ static void copy_was_taken(weft_pager *pager, const weft_page_copy *copy) {
   if (page)
     pager->page[copy->to].copy = 0;
   else
-    pager->slot[copy->to].waiting = 0;
+    fill_slot(pager, copy->to);
 }
 
 uint32_t weft_pager_take_copies(weft_pager *pager, weft_page_copy *out, uint32_t max) {

@@ -126,6 +126,7 @@ static weft_status open_pager(weft_engine *e, weft_error *error) {
                               .n_models = c->n_models,
                               .model = model,
                               .no_prefix_cache = c->no_prefix_cache,
+                              .changes = c->prefix_feed,
                               .hash_seed = c->hash_seed};
   return weft_pager_open(&config, &e->pager, error);
 }
@@ -217,6 +218,7 @@ static weft_status take_memory(weft_engine *e) {
     if (status != WEFT_OK) return status;
   }
   weft_status status = weft_tenants_open(&e->tenants, c->tenant, c->n_tenants, e->n_lanes);
+  if (status == WEFT_OK && c->prefix_feed) status = weft_prefix_feed_open(e->pager, &e->feed);
   if (status != WEFT_OK) return status;
   e->claims.tenant = e->tenants.claims;
   status = weft_recorder_open(&e->recorder);
@@ -264,6 +266,7 @@ static void free_engine(weft_engine *e) {
   weft_free(e->ranked);
   weft_free(e->told);
   weft_places_close(&e->own_places);
+  weft_prefix_feed_close(e->feed);
   weft_pager_close(e->pager);
   weft_free(e);
 }
@@ -447,6 +450,10 @@ void weft_engine_get_group_usage(weft_engine *engine, uint32_t model, weft_group
   (void)pthread_mutex_lock(&engine->stats_mutex);
   memcpy(out, usage, engine->lane[model].info->n_groups * sizeof *out);
   (void)pthread_mutex_unlock(&engine->stats_mutex);
+}
+
+weft_prefix_feed *weft_engine_feed(weft_engine *engine) {
+  return engine->feed;
 }
 
 weft_pager *weft_engine_pager(weft_engine *engine) {

@@ -18,6 +18,7 @@
 
 #include "scheduler/event.h"
 #include "scheduler/params.h"
+#include "scheduler/prefix_feed.h"
 #include "scheduler/recorder.h"
 #include "scheduler/sent_prefixes.h"
 #include "scheduler/stats.h"
@@ -142,6 +143,9 @@ bool weft_engine_await_view(weft_engine *engine, uint64_t until_us, weft_view *o
 /* Another drafter for requests that leave drafts open, and whether there are as many drafts as there can be; to
  * measure. Only while the engine is idle. */
 void weft_engine_set_drafter(weft_engine *engine, const weft_drafter *drafter, bool always);
+
+/* What changes in the prefix trie, for one reader on another thread; NULL: the engine was opened without. */
+weft_prefix_feed *weft_engine_feed(weft_engine *engine);
 
 /* The pager, which the engine owns. Only the engine thread may use it, or a test that steps the engine itself. */
 weft_pager *weft_engine_pager(weft_engine *engine);

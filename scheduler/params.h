@@ -45,6 +45,7 @@ typedef struct weft_engine_config {
   uint32_t seq_tokens_max;          /* longest request: prompt + answer */
   bool overlap;                     /* plan step n+1 before the results of step n are applied */
   bool no_prefix_cache;
+  bool prefix_feed;   /* what changes in the prefix trie can be read (weft_engine_feed) */
   uint64_t hash_seed; /* of the prefix index (weft_pager_config); 0: drawn at open and secret, as a server needs it */
   uint32_t pins_max;  /* prefixes the operator may pin; each has a sequence of the pager */
   uint64_t request_bytes_max; /* host memory of all requests, waiting or running (budget.h); 0: no limit */

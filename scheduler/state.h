@@ -33,6 +33,7 @@
 #include "scheduler/inbox.h"
 #include "scheduler/pace.h"
 #include "scheduler/plan.h"
+#include "scheduler/prefix_feed.h"
 #include "scheduler/pin.h"
 #include "scheduler/recorder.h"
 #include "scheduler/stats.h"
@@ -96,6 +97,7 @@ typedef struct weft_engine {
   uint32_t n_lanes;
   weft_lane lane[WEFT_MODELS_MAX];
   weft_pager *pager;
+  weft_prefix_feed *feed; /* NULL: nobody may read it */
   weft_tenants tenants;
   weft_deadlines deadlines;
   weft_file_waits file_waits;

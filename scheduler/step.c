@@ -8,6 +8,7 @@
 #include "scheduler/lifecycle.h"
 #include "scheduler/pins.h"
 #include "scheduler/planner.h"
+#include "scheduler/prefix_feed.h"
 #include "scheduler/snapshot.h"
 #include "scheduler/waiting.h"
 #include "scheduler/watch.h"
@@ -320,6 +321,7 @@ weft_status weft_step_turn(weft_engine *e, uint64_t now_us) {
     e->step_ns += turn_ns;
     e->plan_ns += turn_ns - e->runner_ns;
   }
+  if (e->feed != NULL) weft_prefix_feed_fill(e->feed, e->pager);
   if (!launched) weft_forecast_idle(&e->forecast);
   bool idle = !launched && !landed && e->n_changes == n_changes;
   if (!idle) weft_snapshot_take(e);

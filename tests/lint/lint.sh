@@ -43,8 +43,9 @@ inner_arrows() {
     api) echo "api" ;;
     api/http) echo "api api/http" ;;
     api/dialects) echo "api api/http api/dialects" ;;
-    api/server) echo "api api/http api/dialects api/server" ;;
-    api/cli) echo "api api/http api/dialects api/server api/cli" ;;
+    api/events) echo "api api/events" ;;
+    api/server) echo "api api/http api/dialects api/events api/server" ;;
+    api/cli) echo "api api/http api/dialects api/events api/server api/cli" ;;
     *) complain "$1 is no room of tests/lint/lint.sh" ;;
   esac
 }
@@ -82,7 +83,7 @@ layers=(
   "draft ngram"
   "drafting"
   "list deadline cost policy queue_share replica_choice recorder forecast claims params canvas_ring budget"
-  "event sent_prefixes view"
+  "event sent_prefixes view prefix_feed"
   "stats pace file_wait"
   "request latency account pin stats_sum"
   "tenant ready plan places"
