@@ -477,7 +477,8 @@ static weft_status open_engines(weft_runtime *rt, const weft_tenant_config *tena
       .target_tpot_us = (uint64_t)rt->options.target_tpot_ms * 1000,
       /* where steps are computed inside submit, planning ahead would only add void rows */
       .overlap = !weft_device_get_info(rt->devices.device[0])->immediate && !rt->options.no_overlap,
-      .no_prefix_cache = rt->options.no_prefix_cache};
+      .no_prefix_cache = rt->options.no_prefix_cache,
+      .prefix_feed = rt->options.prefix_feed};
   weft_replicas_config config = {.n = rt->n_replicas, .engine = each};
   for (uint32_t r = 0; r < rt->n_replicas; r++) config.runner[r] = runners[r];
   weft_status status = weft_replicas_open(&config, &rt->replicas, error);

@@ -75,6 +75,7 @@ typedef struct weft_open_options {
   const char *precision; /* [exact on a GPU, fast on cpu] products with quantised weights in 16 bits, or in 8 */
   const char *devices, *device_mib; /* ["0"] layers are shared out to these, as "0,1"; [7/8] MiB of each for weights */
   const char *split, *split_ratio;  /* ["auto"]: layer, tensor or replicas; [planned] layers of each, as "7,3" */
+  bool prefix_feed;                 /* what is cached can be told to routers (weft serve --kv-events) */
   bool quiet;                       /* no progress bars on standard error */
 } weft_open_options;
 

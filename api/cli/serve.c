@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "api/cli/cli.h"
+#include "api/events/kv_events.h"
 #include "api/cli/notify.h"
 #include "api/cli/start_lines.h"
 #include "api/http/tls.h"
@@ -231,6 +232,27 @@ static uint32_t fit_connections(uint32_t wanted) {
   return n;
 }
 
+static int open_events(const weft_config *config, weft_runtime *rt, kv_events **out) {
+  const kv_events_options options = {.endpoint = config->kv_events,
+                                     .replay = config->kv_events_replay,
+                                     .topic = config->kv_events_topic,
+                                     .form = config->kv_events_form,
+                                     .tokens = config->kv_events_tokens.item,
+                                     .n_tokens = config->kv_events_tokens.n};
+  bool more = options.replay != NULL || options.topic != NULL || options.form != NULL || options.n_tokens > 0;
+  weft_error error = {{0}};
+  if (config->kv_events == NULL && more)
+    return weft_cli_fail(WEFT_EXIT_USAGE, "cache events are told where --kv-events says: give it, too");
+  if (config->kv_events == NULL) return 0;
+  if (kv_events_open(&options, rt, out, &error) != WEFT_OK) return weft_cli_fail(WEFT_EXIT_USAGE, "%s", error.text);
+  if (!kv_events_is_local(*out))
+    weft_cli_say(STDERR_FILENO,
+                 "warning: --kv-events %s: whoever reaches it is told what is cached, without a key: let only routers "
+                 "through",
+                 config->kv_events);
+  return 0;
+}
+
 static int serve_at_place(const weft_config *config, const read_again *files, workplace *place) {
   weft_open_options options = weft_config_open(config);
   const weft_keys *keys = files->keys;
@@ -249,8 +271,10 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
                                .strict_fields = config->strict_fields};
   weft_runtime *rt = NULL;
   weft_server *server = NULL;
+  kv_events *events = NULL;
   weft_error error = {{0}};
   char line[512];
+  options.prefix_feed = config->kv_events != NULL;
   options.sampling = &config->sampling;
   options.entropy_bound = &config->entropy_bound;
   options.tenants = keys == NULL ? 1 : weft_keys_n_tenants(keys);
@@ -262,6 +286,8 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
     if (weft_admin_pin_file(rt, keys, config->pin_files.item[i], &error) != WEFT_OK)
       code = weft_cli_fail(WEFT_EXIT_USAGE, "--pin %s", error.text);
   }
+  if (code == 0) code = open_events(config, rt, &events);
+  where.events = events;
   if (code == 0 && (where.connections = fit_connections(where.connections)) == 0) code = WEFT_EXIT_LOAD;
   if (code == 0 && (status = weft_server_open(&where, rt, &server, &error)) != WEFT_OK)
     code = weft_cli_fail(status == WEFT_E_NO_MEMORY ? WEFT_EXIT_LOAD : WEFT_EXIT_USAGE, "%s", error.text);
@@ -276,6 +302,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   }
   if (code == 0) serve_until_signal(config, server, files, place);
   weft_server_close(server);
+  kv_events_close(events);
   weft_close(rt);
   return code;
 }

@@ -26,7 +26,8 @@ struct weft_server {
   const char *const *origins;
   uint32_t n_origins;
   bool no_page;
-  bool public_metrics; /* counts of all tenants are for everybody */
+  const struct kv_events *events; /* api/events/kv_events.h; NULL: none */
+  bool public_metrics;            /* counts of all tenants are for everybody */
   weft_body_rules body_rules;
   struct weft_watchers *watchers;
   weft_responses *responses; /* responses that clients may ask for again */

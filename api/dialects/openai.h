@@ -20,6 +20,10 @@ weft_status weft_openai_parse_chat(const char *body, size_t n, const weft_body_r
                                    weft_refusal *why);
 weft_status weft_openai_parse_completions(const char *body, size_t n, const weft_body_rules *rules, weft_gen *gen,
                                           weft_refusal *why);
+struct weft_server; /* api/dialects/context.h */
+/* Appends what a parsed body would be computed from (openai_render.c). id: of the request. */
+weft_status weft_openai_render(const struct weft_server *server, const weft_gen *gen, weft_openai_kind kind,
+                               const char *id, weft_text *out, weft_refusal *why);
 /* Sets the turns of a prompt and nothing else of *out. */
 weft_status weft_openai_messages(weft_gen *gen, const json_t *messages, weft_prompt *out, weft_refusal *why);
 /* Reads chat_template_kwargs: sets thinking and variables of *prompt. */

@@ -4,7 +4,7 @@
  * each prompt, for completions.
  *
  * Law: token_ids are those that the same body sent for an answer is computed from, also where it is cut. */
-#include <string.h>
+#include <stdio.h>
 
 #include "api/answer_limits.h"
 #include "api/dialects/dialect.h"
@@ -79,6 +79,22 @@ static void put_request(const weft_gen *gen, const weft_served_model *model, con
   weft_text_printf(out, ",\"priority\":%d,\"kv_transfer_params\":null,\"token_offsets\":null}", -gen->params.priority);
 }
 
+/* Refuses a prompt that no answer could be computed from, as asking for one does. */
+static weft_status check_tokens(const weft_served_model *model, const weft_tokens *tokens, weft_refusal *why) {
+  uint32_t n_vocab = weft_tokenizer_n_vocab(model->tokenizer);
+  if (tokens->n > model->context) {
+    char line[96];
+    (void)snprintf(line, sizeof line, "it has %u tokens and the context is %u", tokens->n, model->context);
+    return weft_refuse_status(why, WEFT_E_TOO_LARGE, line, false);
+  }
+  for (uint32_t i = 0; i < tokens->n; i++) {
+    if (tokens->ids[i] >= 0 && (uint32_t)tokens->ids[i] < n_vocab) continue;
+    return weft_refuse(why, 400, "invalid_value", "prompt", "token %u of the prompt is %d; the vocabulary has %u", i,
+                       tokens->ids[i], n_vocab);
+  }
+  return WEFT_OK;
+}
+
 /* Appends the request of prompt number i. */
 static weft_status render_prompt(const weft_server *s, const weft_gen *gen, uint32_t i, const char *prefix,
                                  const char *id, weft_text *out, weft_refusal *why) {
@@ -94,25 +110,33 @@ static weft_status render_prompt(const weft_server *s, const weft_gen *gen, uint
     const uint32_t n_canvas = canvas ? weft_model_get_info(model->model)->canvas_length : 0;
     kept.n = answer_limits_prompt(&gen->params, kept.n, model->context, n_canvas);
     kept.ids += encoded.tokens.n - kept.n;
-    put_request(gen, model, prefix, id, &kept, out);
+    status = check_tokens(model, &kept, why);
+    if (status == WEFT_OK) put_request(gen, model, prefix, id, &kept, out);
   }
   prompt_close(&encoded);
   return status;
 }
 
-static void answer_render(weft_server *s, weft_exchange *x, weft_parser parse, const char *prefix, bool list) {
+weft_status weft_openai_render(const weft_server *s, const weft_gen *gen, weft_openai_kind kind, const char *id,
+                               weft_text *out, weft_refusal *why) {
+  bool list = kind == WEFT_OPENAI_COMPLETIONS;
+  weft_status status = WEFT_OK;
+  weft_text_puts(out, list ? "[" : "");
+  for (uint32_t i = 0; i < gen->n_prompts && status == WEFT_OK; i++) {
+    weft_text_puts(out, i > 0 ? "," : "");
+    status = render_prompt(s, gen, i, list ? "cmpl-" : "chatcmpl-", id, out, why);
+  }
+  weft_text_puts(out, list ? "]" : "");
+  return status;
+}
+
+static void answer_render(weft_server *s, weft_exchange *x, weft_openai_kind kind) {
   weft_gen gen;
   weft_refusal why;
   weft_text body = {0};
+  weft_parser parse = kind == WEFT_OPENAI_CHAT ? weft_openai_parse_chat : weft_openai_parse_completions;
   if (weft_dialect_read(s, x, parse, &gen) != WEFT_OK) return;
-  weft_status status = WEFT_OK;
-  weft_text_puts(&body, list ? "[" : "");
-  for (uint32_t i = 0; i < gen.n_prompts && status == WEFT_OK; i++) {
-    weft_text_puts(&body, i > 0 ? "," : "");
-    status = render_prompt(s, &gen, i, prefix, weft_exchange_id(x), &body, &why);
-  }
-  weft_text_puts(&body, list ? "]" : "");
-  if (status == WEFT_OK) {
+  if (weft_openai_render(s, &gen, kind, weft_exchange_id(x), &body, &why) == WEFT_OK) {
     weft_exchange_answer(x, 200, "application/json", &body);
   } else {
     weft_text_free(&body);
@@ -122,9 +146,9 @@ static void answer_render(weft_server *s, weft_exchange *x, weft_parser parse, c
 }
 
 void weft_handle_render_chat(weft_server *s, weft_exchange *x) {
-  answer_render(s, x, weft_openai_parse_chat, "chatcmpl-", false);
+  answer_render(s, x, WEFT_OPENAI_CHAT);
 }
 
 void weft_handle_render_completions(weft_server *s, weft_exchange *x) {
-  answer_render(s, x, weft_openai_parse_completions, "cmpl-", true);
+  answer_render(s, x, WEFT_OPENAI_COMPLETIONS);
 }

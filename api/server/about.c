@@ -8,6 +8,7 @@
 #include <string.h>
 #include <strings.h>
 
+#include "api/events/kv_events.h"
 #include "api/json.h"
 #include "api/runtime.h"
 #include "api/server/router.h"
@@ -55,6 +56,10 @@ void weft_handle_server_info(weft_server *s, weft_exchange *x) {
     weft_text_puts(&body, i == 0 ? "{" : ",{");
     put_name("served_model_name", rt->model[i].name, &body);
     put_size(rt, i, &body);
+    if (s->events != NULL) {
+      weft_text_puts(&body, ",\"kv_event_sources\":");
+      kv_events_sources(s->events, i, &body);
+    }
     weft_text_puts(&body, "}");
   }
   weft_text_puts(&body, "]}");
@@ -69,6 +74,18 @@ void weft_handle_model_info(weft_server *s, weft_exchange *x) {
   put_name("model_type", weft_model_get_info(m->model)->arch, &body);
   weft_text_printf(&body, "\"is_generation\":true,\"max_model_len\":%u}", m->context);
   answer_json(x, &body);
+}
+
+void weft_handle_kv_event_sources(weft_server *s, weft_exchange *x) {
+  weft_text body = {0};
+  weft_refusal why;
+  if (s->events != NULL) {
+    kv_events_sources(s->events, 0, &body);
+    answer_json(x, &body);
+    return;
+  }
+  (void)weft_refuse(&why, 404, "no_kv_events", NULL, "this server tells no cache events: --kv-events does");
+  weft_exchange_refuse(x, &why);
 }
 
 /* ---- load ---- */

@@ -45,6 +45,7 @@ const weft_endpoint weft_endpoints[] = {
     {"GET", "/get_load", WEFT_ACCESS_COUNTS, true, weft_handle_loads},
     {"GET", "/loads", WEFT_ACCESS_COUNTS, true, weft_handle_loads},
     {"GET", "/v1/loads", WEFT_ACCESS_COUNTS, true, weft_handle_loads},
+    {"GET", "/kv_event_sources", WEFT_ACCESS_COUNTS, true, weft_handle_kv_event_sources},
     {"GET", "/server_info", WEFT_ACCESS_ABOUT, true, weft_handle_server_info},
     {"GET", "/get_server_info", WEFT_ACCESS_ABOUT, true, weft_handle_server_info},
     {"GET", "/model_info", WEFT_ACCESS_ABOUT, true, weft_handle_model_info},

@@ -77,6 +77,7 @@ void weft_handle_load(weft_server *server, weft_exchange *x);
 void weft_handle_server_info(weft_server *server, weft_exchange *x);
 void weft_handle_model_info(weft_server *server, weft_exchange *x);
 void weft_handle_loads(weft_server *server, weft_exchange *x);
+void weft_handle_kv_event_sources(weft_server *server, weft_exchange *x);
 /* The header of a request that asks for a report of the load, in the answer's head. Any answer; only in begin. */
 void weft_about_load(weft_server *server, weft_exchange *x);
 /* admin.c */

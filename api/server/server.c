@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "api/config.h"
+#include "api/events/kv_events.h"
 #include "api/formats.h"
 #include "api/http/pack.h"
 #include "api/prometheus.h"
@@ -298,6 +299,7 @@ void weft_server_metrics(weft_server *s, weft_text *out) {
     weft_text_printf(out, "weft_http_connections_ended_total{reason=\"%s\"} %llu\n", end_names[i],
                      (unsigned long long)weft_http_ended(s->http, (weft_http_end)i));
   }
+  if (s->events != NULL) kv_events_metrics(s->events, out);
   weft_prometheus_head(out, "weft_responses_bytes", "gauge", "Memory of responses that clients may ask for again.");
   weft_text_printf(out, "weft_responses_bytes %llu\n", (unsigned long long)weft_responses_bytes(s->responses));
   weft_watchers_metrics(s->watchers, out);
@@ -355,6 +357,7 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
   s->n_origins = o->n_origins;
   s->no_page = o->no_page;
   s->public_metrics = o->public_metrics;
+  s->events = o->events;
   s->body_rules.strict_fields = o->strict_fields;
   s->body_rules.json = weft_json_limits(longest_context(runtime));
   uint64_t body = s->body_bytes = (uint64_t)o->body_mib << 20;

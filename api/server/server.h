@@ -28,11 +28,12 @@ typedef struct weft_server_options {
   /* [none] pages of these origins (SCHEME://HOST[:PORT]) may ask, and requests may name their hosts */
   const char *const *origins;
   uint32_t n_origins;
-  bool no_page;                /* the page at / is not served */
-  bool public_metrics;         /* counters need no key */
-  bool strict_fields;          /* fields of bodies that nobody knows are refused, not only named in the log */
-  uint64_t (*clock_us)(void);  /* [weft_clock_us] clock of deadlines; tests pass their own */
-  uint64_t (*worker_us)(void); /* [the thread's processor time] clock of a worker's work; tests pass their own */
+  bool no_page;                   /* the page at / is not served */
+  const struct kv_events *events; /* [none] what routers are told of the cache */
+  bool public_metrics;            /* counters need no key */
+  bool strict_fields;             /* fields of bodies that nobody knows are refused, not only named in the log */
+  uint64_t (*clock_us)(void);     /* [weft_clock_us] clock of deadlines; tests pass their own */
+  uint64_t (*worker_us)(void);    /* [the thread's processor time] clock of a worker's work; tests pass their own */
 } weft_server_options;
 
 /* Members that are 0 or NULL get the default of their option of `weft serve`, where it has one. */

@@ -217,6 +217,7 @@ static void test_render(void **state) {
   talk_answer_free(&metrics);
   assert_int_equal(code_as(&server, "", "POST", CHAT "/render", "{\"messages\":[]}"), 400);
   assert_int_equal(code_as(&server, "", "POST", CHAT "/render", "{"), 400);
+  assert_int_equal(code_as(&server, "", "POST", COMPLETIONS "/render", "{\"prompt\":[5,6,99999]}"), 400);
   talk_close(&server);
 }
 

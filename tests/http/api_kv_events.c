@@ -1,0 +1,301 @@
+/* SPDX-License-Identifier: MIT */
+/* Cache events of a running server, read as a router reads them: what is stored is found, with evictions and lower
+ * tiers; late readers and those that missed something have the same index as one that heard all; tokens of a tenant
+ * that was not named are told to nobody; and readers that misbehave hold nobody up. */
+#include "tests/support/http_conversation.h"
+
+#ifndef WEFT_KV_EVENTS
+int main(void) {
+  puts("left out: built without libzmq and libmsgpack");
+  return 77;
+}
+#else
+#include "api/events/kv_events.h"
+#include "base/random.h"
+#include "tests/support/kv_reader.h"
+
+enum { QUIET_MS = 300, PROMPTS = 24, PROMPT_MAX = 200 };
+
+typedef struct told_server {
+  talk talk;
+  kv_events *events;
+} told_server;
+
+static void open_told(told_server *t, const char *keys, weft_open_options options, kv_events_options events) {
+  weft_error error;
+  options.prefix_feed = true;
+  (void)talk_serve(&t->talk, keys, options, (weft_server_options){0});
+  events.endpoint = "tcp://127.0.0.1:*";
+  events.replay = "tcp://127.0.0.1:*";
+  if (kv_events_open(&events, t->talk.runtime, &t->events, &error) != WEFT_OK) fail_msg("%s", error.text);
+  assert_true(kv_events_is_local(t->events));
+}
+
+static void close_told(told_server *t) {
+  kv_events_close(t->events);
+  talk_close(&t->talk);
+}
+
+static kv_reader join(const told_server *t) {
+  return reader_open(kv_events_endpoint(t->events, 0, 0, false), kv_events_endpoint(t->events, 0, 0, true));
+}
+
+/* Follows until the first batch, which clears, is there. */
+static void begin(kv_reader *r) {
+  uint64_t until = weft_clock_us() + (uint64_t)READER_MS * 1000;
+  while (r->n_cleared == 0) {
+    if (weft_clock_us() > until) fail_msg("no batch came");
+    (void)reader_follow(r, 20);
+  }
+}
+
+static double counter(const told_server *t, const char *name) {
+  weft_text text = {0};
+  char line[96];
+  kv_events_metrics(t->events, &text);
+  (void)snprintf(line, sizeof line, "\n%s ", name);
+  const char *at = strstr(text.bytes, line);
+  assert_non_null(at);
+  double value = strtod(at + strlen(line), NULL);
+  weft_text_free(&text);
+  return value;
+}
+
+/* Asks with a prompt of token ids and gives how many of them were found. */
+static uint32_t ask(const told_server *t, const char *key, const int32_t *tokens, uint32_t n) {
+  weft_text body = {0};
+  weft_text_puts(&body, "{\"max_tokens\":1,\"mode\":\"autoregressive\",\"ignore_eos\":true,\"prompt\":[");
+  for (uint32_t i = 0; i < n; i++) weft_text_printf(&body, "%s%d", i > 0 ? "," : "", tokens[i]);
+  weft_text_puts(&body, "]}");
+  talk_answer a = talk_ask_as(t->talk.port, "POST", "/v1/completions", key, body.bytes);
+  if (a.code != 200) fail_msg("%d %s", a.code, a.body.bytes);
+  json_t *root = json_loads(a.body.bytes, 0, NULL);
+  uint32_t found = (uint32_t)int_at(root, "usage.prompt_tokens_details.cached_tokens");
+  json_decref(root);
+  talk_answer_free(&a);
+  weft_text_free(&body);
+  return found;
+}
+
+/* Prompts that begin alike and part, in a way that a seed decides. */
+static uint32_t make_prompt(uint64_t seed, int32_t *out) {
+  uint32_t n = 40 + (uint32_t)(weft_mix64(seed) % (PROMPT_MAX - 40)), shared = (uint32_t)(weft_mix64(seed + 1) % 97);
+  uint64_t family = weft_mix64(seed + 2) % 3;
+  for (uint32_t i = 0; i < n; i++) out[i] = 20 + (int32_t)(weft_mix64((i < shared ? family : seed * 1000) + i) % 200);
+  return n;
+}
+
+/* ---- what is told is found ---- */
+
+static void test_index_from_events(void **state) {
+  told_server t;
+  (void)state;
+  /* so little room that prompts push each other out, into host memory and out of that */
+  open_told(&t, NULL, (weft_open_options){.kv_bytes = 1 << 20, .context = 256, .host_bytes = 1 << 19},
+            (kv_events_options){.tokens = (const char *const[]){"all"}, .n_tokens = 1});
+  kv_reader first = join(&t), late = join(&t);
+  begin(&first);
+  begin(&late);
+  uint32_t n_told = 0, n_found = 0;
+  for (uint64_t i = 0; i < 3 * PROMPTS; i++) {
+    int32_t tokens[PROMPT_MAX];
+    uint32_t n = make_prompt(i % PROMPTS, tokens);
+    (void)reader_follow(&first, QUIET_MS / 10);
+    uint32_t told = reader_overlap(&first, tokens, n - 1), found = ask(&t, "", tokens, n);
+    if (found > told) fail_msg("prompt %d: %u tokens are told, and %u were found", (int)i, told, found);
+    n_told += told;
+    n_found += found;
+  }
+  assert_true(first.n_removed > 0 && n_found > 0);
+  /* windows let a hit end before what is told, by a boundary's distance at most */
+  assert_true(n_found * 2 > n_told);
+  (void)reader_follow(&first, QUIET_MS);
+  (void)reader_follow(&late, QUIET_MS);
+  reader_compare(&first, &late);
+  bool host = false;
+  for (uint32_t i = 0; i < first.n; i++) host = host || strcmp(first.unit[i].medium, "CPU") == 0;
+  assert_true(host);
+  /* one that comes now, one that asks for all of it again, and one that missed the middle */
+  kv_reader last = join(&t), again = join(&t);
+  begin(&last);
+  (void)reader_follow(&last, QUIET_MS);
+  reader_compare(&first, &last);
+  assert_true(reader_replay(&again, 0) > 0);
+  reader_compare(&first, &again);
+  assert_int_equal(reader_replay(&again, again.number + 1), 0);
+  assert_int_equal(reader_replay(&again, UINT64_MAX), 0);
+  talk_answer a = talk_ask(t.talk.port, "POST", "/reset_prefix_cache", "");
+  assert_int_equal(a.code, 200);
+  talk_answer_free(&a);
+  (void)reader_follow(&first, QUIET_MS);
+  assert_int_equal(first.n, 0);
+  reader_close(&first);
+  reader_close(&late);
+  reader_close(&last);
+  reader_close(&again);
+  close_told(&t);
+}
+
+/* Without a subscriber nothing is listed, numbered or sent. Who unsubscribes leaves no trace. */
+static void test_nobody_listens(void **state) {
+  int32_t tokens[PROMPT_MAX];
+  told_server t;
+  (void)state;
+  open_told(&t, NULL, (weft_open_options){0}, (kv_events_options){0});
+  (void)ask(&t, "", tokens, make_prompt(1, tokens));
+  assert_true(counter(&t, "weft_kv_event_batches_total") == 0);
+  for (int i = 0; i < 3; i++) {
+    kv_reader r = join(&t);
+    begin(&r); /* everything that is there, though it came before */
+    (void)reader_follow(&r, QUIET_MS);
+    assert_true(r.n > 0);
+    reader_close(&r);
+    uint64_t until = weft_clock_us() + (uint64_t)READER_MS * 1000;
+    while (counter(&t, "weft_kv_event_subscribers") > 0 && weft_clock_us() < until) (void)poll(NULL, 0, 5);
+    double n = counter(&t, "weft_kv_event_batches_total");
+    (void)ask(&t, "", tokens, make_prompt(2 + (uint64_t)i, tokens));
+    assert_true(counter(&t, "weft_kv_event_batches_total") == n);
+  }
+  close_told(&t);
+}
+
+/* ---- what is private ---- */
+
+static void test_tokens_of_named_tenants_alone(void **state) {
+  static const char red[] = "Authorization: Bearer sk-red\r\n", blue[] = "Authorization: Bearer sk-blue\r\n";
+  int32_t tokens[PROMPT_MAX];
+  told_server t;
+  (void)state;
+  open_told(&t, "sk-red red\nsk-blue blue\n", (weft_open_options){0},
+            (kv_events_options){.tokens = (const char *const[]){"red"}, .n_tokens = 1});
+  kv_reader r = join(&t);
+  begin(&r);
+  uint32_t n = make_prompt(3, tokens);
+  (void)ask(&t, blue, tokens, n);
+  (void)reader_follow(&r, QUIET_MS);
+  uint32_t n_private = r.n;
+  assert_true(n_private > 0);
+  for (uint32_t i = 0; i < r.n; i++) assert_true(!r.unit[i].has_tokens && r.unit[i].has_keys);
+  assert_int_equal(reader_overlap(&r, tokens, n), 0);
+  (void)ask(&t, red, tokens, n);
+  (void)reader_follow(&r, QUIET_MS);
+  assert_int_equal(r.n, 2 * n_private); /* the same prompt has other names */
+  assert_int_equal(reader_overlap(&r, tokens, n), n / 32 * 32);
+  reader_close(&r);
+  close_told(&t);
+}
+
+/* ---- readers that misbehave ---- */
+
+static void send_garbage(void *context, int type, const char *endpoint, uint32_t seed) {
+  int none = 0;
+  void *s = zmq_socket(context, type);
+  (void)zmq_setsockopt(s, ZMQ_LINGER, &none, sizeof none);
+  assert_int_equal(zmq_connect(s, endpoint), 0);
+  for (uint32_t i = 0; i < 60; i++) {
+    uint8_t bytes[600];
+    uint32_t n = (uint32_t)(weft_mix64(seed * 1000 + i) % (i % 10 == 9 ? sizeof bytes : 12));
+    for (uint32_t k = 0; k < n; k++) bytes[k] = (uint8_t)weft_mix64(seed + i * 700 + k);
+    (void)zmq_send(s, bytes, n, ZMQ_DONTWAIT | (i % 3 == 0 ? ZMQ_SNDMORE : 0)); /* whatever becomes of it */
+  }
+  (void)poll(NULL, 0, 20);
+  (void)zmq_close(s);
+}
+
+static void test_hostile_readers(void **state) {
+  int32_t tokens[PROMPT_MAX];
+  told_server t;
+  (void)state;
+  open_told(&t, NULL, (weft_open_options){.kv_bytes = 1 << 20, .context = 256},
+            (kv_events_options){.tokens = (const char *const[]){"all"}, .n_tokens = 1});
+  const char *events = kv_events_endpoint(t.events, 0, 0, false), *replay = kv_events_endpoint(t.events, 0, 0, true);
+  kv_reader good = join(&t), flood[24];
+  begin(&good);
+  for (uint32_t i = 0; i < 24; i++) flood[i] = reader_open(NULL, replay);
+  for (uint64_t i = 0; i < 40; i++) {
+    uint32_t n = make_prompt(i, tokens);
+    (void)ask(&t, "", tokens, n); /* is answered */
+    for (uint32_t k = 0; k < 24; k++)
+      for (uint32_t j = 0; j < 20; j++) reader_ask(&flood[k], j % 2 == 0 ? 0 : i); /* and nobody takes the replays */
+    if (i % 8 == 0) {
+      send_garbage(good.context, ZMQ_DEALER, replay, (uint32_t)i);
+      send_garbage(good.context, ZMQ_XSUB, events, (uint32_t)i);
+      send_garbage(good.context, ZMQ_DEALER, events, (uint32_t)i);
+      send_garbage(good.context, ZMQ_SUB, replay, (uint32_t)i);
+    }
+  }
+  assert_true(counter(&t, "weft_kv_event_strange_total") > 0);
+  assert_true(counter(&t, "weft_kv_event_replays_ended_total") > 0);
+  (void)reader_follow(&good, QUIET_MS); /* without a gap */
+  kv_reader late = join(&t);
+  assert_true(reader_replay(&late, 0) > 0);
+  (void)reader_follow(&good, QUIET_MS);
+  reader_compare(&good, &late);
+  for (uint32_t i = 0; i < 24; i++) reader_close(&flood[i]);
+  reader_close(&good);
+  reader_close(&late);
+  close_told(&t);
+}
+
+/* ---- numbers that begin again ---- */
+
+static void test_numbers_begin_again(void **state) {
+  int32_t tokens[PROMPT_MAX];
+  told_server t;
+  (void)state;
+  open_told(
+      &t, NULL, (weft_open_options){0},
+      (kv_events_options){.tokens = (const char *const[]){"default", "all"}, .n_tokens = 0, .start = UINT64_MAX - 3});
+  kv_reader first = join(&t), second = join(&t);
+  begin(&first);
+  for (uint64_t i = 0; i < 6; i++) {
+    (void)ask(&t, "", tokens, make_prompt(i, tokens));
+    (void)reader_follow(&first, 50);
+  }
+  (void)reader_follow(&first, QUIET_MS);
+  assert_true(first.number < 100);
+  (void)reader_replay(&second, UINT64_MAX - 3);
+  assert_int_equal(second.number, first.number);
+  reader_compare(&first, &second);
+  reader_close(&first);
+  reader_close(&second);
+  close_told(&t);
+}
+
+/* ---- options ---- */
+
+static void refuse_options(const told_server *t, kv_events_options o, const char *words) {
+  weft_error error;
+  kv_events *events;
+  assert_int_not_equal(kv_events_open(&o, t->talk.runtime, &events, &error), WEFT_OK);
+  assert_null(events);
+  if (strstr(error.text, words) == NULL) fail_msg("'%s' is not in '%s'", words, error.text);
+}
+
+static void test_options_are_refused(void **state) {
+  static const char *const nobody[] = {"nobody"};
+  static const char *const endpoints[] = {"",         "70000",         "0",           "tcp://127.0.0.1", "ipc://",
+                                          "http://x", "tcp://*:65536", "tcp://a:12x", "inproc://x"};
+  told_server t;
+  (void)state;
+  open_told(&t, NULL, (weft_open_options){0}, (kv_events_options){0});
+  for (size_t i = 0; i < sizeof endpoints / sizeof *endpoints; i++)
+    refuse_options(&t, (kv_events_options){.endpoint = endpoints[i]}, "--kv-events: '");
+  refuse_options(&t, (kv_events_options){.endpoint = "tcp://127.0.0.1:*", .replay = "x"}, "--kv-events-replay: 'x'");
+  refuse_options(&t, (kv_events_options){.endpoint = "tcp://127.0.0.1:*", .form = "maps"}, "--kv-events-form");
+  refuse_options(&t, (kv_events_options){.endpoint = "tcp://127.0.0.1:*", .tokens = nobody, .n_tokens = 1},
+                 "no tenant is named 'nobody'");
+  refuse_options(&t, (kv_events_options){.endpoint = kv_events_endpoint(t.events, 0, 0, false)},
+                 "Address already in use");
+  close_told(&t);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_index_from_events),   cmocka_unit_test(test_nobody_listens),
+      cmocka_unit_test(test_hostile_readers),     cmocka_unit_test(test_tokens_of_named_tenants_alone),
+      cmocka_unit_test(test_numbers_begin_again), cmocka_unit_test(test_options_are_refused),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
+#endif
