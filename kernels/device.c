@@ -407,6 +407,10 @@ void weft_device_watch(weft_device *device, weft_op_watch watch, void *self) {
   device->layer = 0;
 }
 
+void weft_device_serial_kernels(weft_device *device, bool on) {
+  device->serial_kernels = on;
+}
+
 void weft_device_at_layer(weft_device *device, uint32_t layer) {
   device->layer = layer;
 }

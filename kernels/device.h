@@ -124,8 +124,8 @@ uint64_t weft_device_memory_left(weft_device *device);
  * as alloc. */
 weft_status weft_device_alloc_host(weft_device *device, uint64_t n_bytes, void **out);
 void weft_device_free_host(weft_device *device, void *memory);
-/* upload copies from the host: `from` may be reused as soon as it returns. download copies to the host, and returns
- * when the bytes are there. copy and zero only enqueue; either side of a copy may be memory of alloc_host. */
+/* upload copies from the host, and `from` may be reused when it returns; download to the host, and returns when the
+ * bytes are there. copy and zero only enqueue; a copy may also be between memory of alloc_host and of any device. */
 weft_status weft_device_upload(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status weft_device_download(weft_device *device, void *to, const void *from, uint64_t n_bytes);
 weft_status weft_device_copy(weft_device *device, void *to, const void *from, uint64_t n_bytes);
@@ -143,8 +143,8 @@ enum { WEFT_DEVICES_MAX = 8 };
 weft_status weft_device_send(weft_device *from, weft_device *to, void *to_memory, const void *from_memory,
                              uint64_t n_bytes);
 weft_status weft_device_follow(weft_device *device, weft_device *other, uint32_t mark);
-/* Whether ops of `device` may read and write what weft_device_alloc of `other` gave: always on ref and cpu, and between
- * cards that reach each other's memory. What is sent between others goes through host memory. */
+/* Whether ops and copies of `device` may read and write what weft_device_alloc of `other` gave: always on ref and cpu,
+ * and between cards that reach each other's memory. What is sent between others goes through host memory. */
 bool weft_device_reaches(weft_device *device, weft_device *other);
 /* Whether a call of the device has ever reported DEVICE. From any thread. */
 bool weft_device_broken(const weft_device *device);
@@ -233,6 +233,9 @@ weft_weights_report weft_device_weights(const weft_device *device);
  * does not run, and the watch has to give its outputs. NULL turns this off. */
 typedef bool (*weft_op_watch)(void *self, uint32_t layer, const char *op, const void *args, bool done);
 void weft_device_watch(weft_device *device, weft_op_watch watch, void *self);
+/* For experiments: from now on no kernel begins before the kernel before it has ended (cuda: launches are no longer
+ * programmatic dependent ones), or it may again; the same bits. A graph goes on as it was recorded. */
+void weft_device_serial_kernels(weft_device *device, bool on);
 void weft_device_at_layer(weft_device *device, uint32_t layer);
 /* The inverse of weft_device_weight, for tests: writes the weight as blocks of weight->type to host memory. */
 weft_status weft_device_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);

@@ -68,7 +68,7 @@ struct weft_device {
   void *watch_self;
   uint32_t layer;
   bool broken; /* a call has reported DEVICE */
-  bool plain_rows;
+  bool plain_rows, serial_kernels;
 };
 
 static inline void device_enter(weft_device *device) {

@@ -101,7 +101,7 @@ static inline void cuda_start(cuda_device *device, void (*kernel)(P...), dim3 gr
   config.dynamicSmemBytes = shared_bytes;
   config.stream = device->stream;
   config.attrs = &early;
-  config.numAttrs = device->fresh ? 0 : 1;
+  config.numAttrs = device->fresh || device->base.serial_kernels ? 0 : 1;
   device->fresh = false;
   (void)cudaLaunchKernelEx(&config, kernel, P(args)...);
 }

@@ -205,18 +205,24 @@ static inline void attention_start(cuda_device *device, void (*kernel)(attention
                                    uint32_t cluster, uint32_t n_threads, uint32_t shared_bytes,
                                    const attention_kernel_args &args) {
   cudaLaunchAttribute how[2];
-  how[0].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  how[0].val.programmaticStreamSerializationAllowed = 1;
-  how[1].id = cudaLaunchAttributeClusterDimension;
-  how[1].val.clusterDim.x = cluster;
-  how[1].val.clusterDim.y = how[1].val.clusterDim.z = 1;
+  uint32_t n_how = 0;
+  if (!device->base.serial_kernels) {
+    how[n_how].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    how[n_how++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (cluster > 1) {
+    how[n_how].id = cudaLaunchAttributeClusterDimension;
+    how[n_how].val.clusterDim.x = cluster;
+    how[n_how].val.clusterDim.y = how[n_how].val.clusterDim.z = 1;
+    n_how++;
+  }
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(n_blocks);
   config.blockDim = dim3(n_threads);
   config.dynamicSmemBytes = shared_bytes;
   config.stream = device->stream;
   config.attrs = how;
-  config.numAttrs = cluster > 1 ? 2 : 1;
+  config.numAttrs = n_how;
   (void)cudaLaunchKernelEx(&config, kernel, args);
 }
 

@@ -82,18 +82,32 @@ static __device__ __forceinline__ void load_x(const x_source<NT> &x, uint32_t un
   if constexpr (RAW) {
     uint32_t c = threadIdx.x % 4, in = tail ? 2 * c + i : 4 * c + i;
     b[0] = x.raw[unit * 16 + in];
-  } else {
+  } else { /* no __ldg: the prologue may still write these rows when this kernel begins */
 #pragma unroll
-    for (int n = 0; n < NT; n++)
-      b[n] = __ldg((const uint4 *)(const void *)(x.prepared[n] + ((uint64_t)unit * 4 + i) * 512));
+    for (int n = 0; n < NT; n++) b[n] = *(const uint4 *)(const void *)(x.prepared[n] + ((uint64_t)unit * 4 + i) * 512);
   }
 }
 
+/* The lane's share of x for 128 inputs, in registers. */
+template <int NT>
+struct x_unit {
+  uint4 of[4][NT];
+};
+
+template <int T, int NT, bool RAW>
+static __device__ __forceinline__ void load_unit_x(const gemm_args &a, const x_source<NT> &x, uint32_t unit,
+                                                   x_unit<NT> &to) {
+  bool tail = packed_shape_of(T).unit == 128 && is_tail_unit(a, unit);
+#pragma unroll
+  for (int i = 0; i < 4; i++) load_x<NT, RAW>(x, unit, tail ? i % 2 : i, tail, to.of[i]);
+}
+
 /* sum += the piece in the ring's stage, which holds units [unit, end). EARLY: x is loaded before it is needed, which
- * takes registers. */
+ * takes registers; that of the first unit, where it comes from memory, is `ahead`, loaded before the wait for the
+ * piece. */
 template <int T, int NT, bool RAW, bool EARLY = NT <= 2>
 static __device__ __forceinline__ void multiply_piece(const gemm_args &a, const gemv_ring &ring, uint32_t unit,
-                                                      uint32_t end, const x_source<NT> &x,
+                                                      uint32_t end, const x_source<NT> &x, const x_unit<NT> &ahead,
                                                       const prescale_powers &powers, float (&sum)[NT][4]) {
   uint32_t lane = threadIdx.x % 32;
 #pragma unroll
@@ -104,11 +118,10 @@ static __device__ __forceinline__ void multiply_piece(const gemm_args &a, const 
     lane_codes<T> codes;
     lane_scales<T> scales;
     dequant_factors factors;
-    uint4 b[EARLY ? 4 : 1][NT];
-    if constexpr (EARLY) {
-#pragma unroll
-      for (int i = 0; i < 4; i++) load_x<NT, RAW>(x, unit + u, block.tail ? i % 2 : i, block.tail, b[i]);
-    }
+    x_unit<NT> b;
+    if constexpr (EARLY && !RAW)
+      if (u == 0) b = ahead;
+    if (EARLY && (RAW || u > 0)) load_unit_x<T, NT, RAW>(a, x, unit + u, b);
     load_codes<T>(block, lane, codes);
     load_scales<T>(block, lane / 4, lane % 4, scales);
     make_dequant_factors<T>(scales, block.half, lane % 4, powers, factors);
@@ -116,13 +129,13 @@ static __device__ __forceinline__ void multiply_piece(const gemm_args &a, const 
     for (int i = 0; i < 4; i++) {
       if (i >= 2 && block.tail) continue;
       const int at = EARLY ? i : 0;
-      if constexpr (!EARLY) load_x<NT, RAW>(x, unit + u, i, block.tail, b[0]);
+      if constexpr (!EARLY) load_x<NT, RAW>(x, unit + u, i, block.tail, b.of[0]);
       uint32_t w[2][4];
       dequantise_operands<T>(codes, factors, i, w);
 #pragma unroll
       for (int n = 0; n < NT; n++) {
-        mma<packed_is_bf16(T)>(sum[n], w[0], b[at][n].x, b[at][n].y);
-        mma<packed_is_bf16(T)>(sum[n], w[1], b[at][n].z, b[at][n].w);
+        mma<packed_is_bf16(T)>(sum[n], w[0], b.of[at][n].x, b.of[at][n].y);
+        mma<packed_is_bf16(T)>(sum[n], w[1], b.of[at][n].z, b.of[at][n].w);
       }
     }
   }
@@ -265,8 +278,10 @@ static __device__ __forceinline__ void multiply_tile(const gemm_args &a, const x
   for (int e = 0; e < n; e++) all[e] = 0.0f;
 #pragma unroll 1
   for (uint32_t unit = 0, left = a.split_units; unit < a.n_units;) {
+    x_unit<1> ahead;
+    if (!RAW) load_unit_x<T, 1, RAW>(a, x, unit, ahead);
     ring_wait(ring);
-    multiply_piece<T, 1, RAW>(a, ring, unit, a.n_units, x, powers, sum);
+    multiply_piece<T, 1, RAW>(a, ring, unit, a.n_units, x, ahead, powers, sum);
     uint32_t stage = ring.at;
     ring_advance(ring);
     issue(stage);
@@ -333,8 +348,10 @@ static __device__ __forceinline__ void multiply_split(const gemm_args &a, gemv_r
   for (int at = 0; at < 4 * NT; at++) sum[at / 4][at % 4] = 0.0f;
 #pragma unroll 1
   for (; unit < end; unit += gemv_units(T)) {
+    x_unit<NT> ahead;
+    if (EARLY && !RAW) load_unit_x<T, NT, RAW>(a, x, unit, ahead);
     ring_wait(ring);
-    multiply_piece<T, NT, RAW, EARLY>(a, ring, unit, end, x, powers, sum);
+    multiply_piece<T, NT, RAW, EARLY>(a, ring, unit, end, x, ahead, powers, sum);
     uint32_t stage = ring.at;
     ring_advance(ring);
     issue(stage);

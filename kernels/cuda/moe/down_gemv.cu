@@ -143,7 +143,7 @@ static __device__ __forceinline__ void shared_tiles(const gemm_args &a, uint32_t
 #pragma unroll 1
     for (; task.unit < task.end; task.unit += gemv_units(T)) {
       ring_wait(ring);
-      multiply_piece<T, 1, true>(a, ring, task.unit, task.end, x, opened.powers, sum);
+      multiply_piece<T, 1, true>(a, ring, task.unit, task.end, x, x_unit<1>(), opened.powers, sum);
       uint32_t stage = ring.at;
       ring_advance(ring);
       issue_task<T>(a, ring, stage, first_tile, ahead);
