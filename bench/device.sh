@@ -4,7 +4,7 @@
 # JSON record per row of the targets.
 #
 #   bench/device.sh [-p PREBUILT] [-m MODEL.gguf] [-o OUT] [-c COMMIT] [-q] [-s] [-t] [-e SECONDS] [-w PART]...
-#     -p  folder with weft, libweft-cuda.so, bench_device_ops and the tests named below (and lib/ with shared libraries that
+#     -p  folder with weft, libweft-cuda.so, bench_device_ops, bench_graph_mix and the tests named below (and lib/ with shared libraries that
 #         the machine lacks, racecheck/libweft-cuda.so, compiled with -DWEFT_RACECHECK -lineinfo, and without-NAME/ with
 #         modules that lack one wait between streams); without it the tree is built here, which needs cmake and nvcc
 #     -m  a model, as bench/synthetic_gguf.py writes it (diffusion-gemma-26b for the targets; qwen3-30b-a3b, llama-2-7b and the others
@@ -18,6 +18,8 @@
 #         and sequences are the columns S_PP and S_TG of others' benches, for 1 to 64 and 1 to 128 sequences
 #         split, which only runs where it is named and where there are two cards: the model on one card, with its layers on two, and with
 #         each layer on both, in turns, twice; some 6 minutes, at most 9
+#         graph_mix, which only runs where it is named: steps as graphs beside the same steps call by call, bit for bit, and what a difference
+#         depends on (bench/graph_mix.c); with a file of 18 GB a minute. It exits with 1 where there is a difference
 #         serving, which only runs where it is named: `weft serve` under load (bench/serving.py), some 8 minutes
 # Files: tests.jsonl (each test: result, seconds, command), check.jsonl (weft check on the card), ops.jsonl (every case of bench_device_ops beside its floor), energy.jsonl (those of 256 rows under sustained work), serving.jsonl (bench/serving.py), model.json (records {work, device, date, commit, command,
 # machine_code (the hash of the kernels, bench/machine_code.py), model (bench/facts.py), median, runs, spread (largest less smallest; null: one run), unit, floor, ratio, experts_touched, experts_expected}), room.json, peer.jsonl, one log per test.
@@ -271,6 +273,13 @@ split() {
   done
 }
 [[ " $parts " != *" split "* ]] || split || failed=1
+graph_mix() {
+  local code=0
+  timeout 400 "$prebuilt/bench_graph_mix" "$model" cuda >"$out/graph_mix.log" 2>&1 || code=$?
+  cat "$out/graph_mix.log"
+  [ $code = 0 ] && echo 'passed  steps as graphs' || { echo "FAILED  steps as graphs: exit code $code"; return 1; }
+}
+[[ " $parts " != *" graph_mix "* ]] || graph_mix || failed=1
 [[ " $parts " != *" serving "* ]] || python3 "$here/serving.py" "$prebuilt/weft" "$model" | tee "$out/serving.jsonl"
 one='--n-prompt 512 --kv-mib 32768 -c 1024'
 # shellcheck disable=SC2086 # a list of options

@@ -4,283 +4,9 @@
  *
  * Pages begin full of NaN and only positions that some row sees are written; table entries of
  * blocks that no row sees are wild. So one read beyond a mask shows as NaN or as a crash. */
+#include "tests/kernels/attention_cases.h"
 #include "tests/kernels/harness.h"
 #include "tests/kernels/weights.h"
-
-enum { SEGMENTS_MAX = 5 };
-
-typedef enum rows_kind { CAUSAL, CANVAS, WHOLE_STORED, CAUSAL_SCRATCH } rows_kind;
-
-typedef struct segment_case {
-  uint32_t n_rows, kv_len;
-  rows_kind kind;
-} segment_case;
-
-static bool is_whole(const segment_case *segment) {
-  return segment->kind == CANVAS || segment->kind == WHOLE_STORED;
-}
-
-static bool in_scratch(const segment_case *segment) {
-  return segment->kind == CANVAS || segment->kind == CAUSAL_SCRATCH;
-}
-
-typedef struct attention_case {
-  const char *name;
-  uint32_t n_heads, n_kv_heads, dim, block, window;
-  weft_type type;
-  float scale; /* 0: 1 / sqrt(dim) */
-  segment_case segment[SEGMENTS_MAX];
-} attention_case;
-
-#define F WEFT_TYPE_F32
-#define B WEFT_TYPE_BF16
-#define Q WEFT_TYPE_Q8_0
-static const attention_case cases[] = {
-    /* name              heads kv dim block window type scale  rows, kv_len, kind */
-    {"one key", 1, 1, 8, 16, 0, F, 0, {{1, 0, CAUSAL}}},
-    {"smallest head", 2, 1, 8, 1, 0, F, 0, {{5, 3, CAUSAL}}},
-    {"dim 16", 4, 2, 16, 4, 0, F, 0, {{7, 30, CAUSAL}, {1, 90, CAUSAL}}},
-    {"dim 24", 3, 3, 24, 8, 0, B, 0, {{9, 17, CAUSAL}}},
-    {"dim 40", 5, 1, 40, 2, 0, F, 0, {{3, 300, CAUSAL}}},
-    {"dim 56", 2, 2, 56, 16, 0, B, 0, {{2, 600, CAUSAL}, {3, 0, CAUSAL}}},
-    {"dim 72", 6, 2, 72, 32, 0, B, 0, {{4, 100, CAUSAL}}},
-    {"dim 512", 4, 1, 512, 32, 0, B, 0, {{3, 270, CAUSAL}}},
-    {"dim 512 canvas", 2, 1, 512, 16, 0, F, 0, {{16, 250, CANVAS}}},
-    {"12B, global", 16, 1, 512, 32, 0, B, 1.0f, {{1, 400, CAUSAL}, {9, 250, CAUSAL}}},
-    {"12B, window", 16, 8, 256, 16, 64, B, 1.0f, {{1, 300, CAUSAL}, {9, 60, CAUSAL}}},
-    {"31B, global", 32, 4, 512, 32, 0, B, 1.0f, {{1, 300, CAUSAL}, {5, 254, CAUSAL}}},
-    {"31B, window", 32, 16, 256, 16, 64, B, 1.0f, {{1, 300, CAUSAL}, {5, 62, CAUSAL}}},
-    {"E2B, window", 8, 1, 256, 16, 64, B, 1.0f, {{1, 300, CAUSAL}, {9, 60, CAUSAL}}},
-    {"30B-A3B", 32, 4, 128, 16, 0, B, 0, {{1, 700, CAUSAL}, {9, 250, CAUSAL}}},
-    {"7B, a head of keys each", 32, 32, 128, 16, 0, B, 0, {{1, 300, CAUSAL}, {9, 250, CAUSAL}}},
-    {"dim 1024", 2, 1, 1024, 16, 0, F, 0, {{2, 30, CAUSAL}}},
-    {"decode", 8, 2, 128, 16, 0, B, 0, {{1, 700, CAUSAL}}},
-    {"decode, 7 heads per kv", 14, 2, 64, 16, 0, B, 0, {{1, 513, CAUSAL}}},
-    {"decode, chunk edges",
-     4,
-     2,
-     64,
-     16,
-     0,
-     F,
-     0,
-     {{1, 254, CAUSAL}, {1, 255, CAUSAL}, {1, 256, CAUSAL}, {1, 511, CAUSAL}, {1, 512, CAUSAL}}},
-    {"runs of 2 to 8 rows",
-     16,
-     2,
-     512,
-     32,
-     0,
-     B,
-     1.0f,
-     {{2, 1023, CAUSAL}, {3, 600, CAUSAL}, {4, 1021, CAUSAL}, {5, 253, CAUSAL}, {8, 1020, CAUSAL}}},
-    {"runs of 9 to 17 rows",
-     16,
-     2,
-     512,
-     32,
-     0,
-     B,
-     1.0f,
-     {{9, 1016, CAUSAL}, {12, 300, CAUSAL}, {15, 1010, CAUSAL}, {16, 1009, CAUSAL}, {17, 1008, CAUSAL}}},
-    {"runs in a window",
-     16,
-     8,
-     256,
-     16,
-     64,
-     B,
-     1.0f,
-     {{2, 62, CAUSAL}, {4, 300, CAUSAL}, {7, 60, CAUSAL}, {13, 1015, CAUSAL}, {17, 50, CAUSAL}}},
-    {"runs over 8 bits",
-     8,
-     2,
-     128,
-     16,
-     0,
-     Q,
-     0,
-     {{2, 1023, CAUSAL}, {5, 400, CAUSAL}, {9, 1019, CAUSAL}, {16, 250, CAUSAL}, {17, 1010, CAUSAL}}},
-    {"long decode", 4, 2, 64, 16, 0, B, 0, {{1, 5000, CAUSAL}}},
-    {"long decode, one kv head", 8, 1, 64, 32, 0, F, 0, {{1, 9000, CAUSAL}}},
-    {"prefill", 4, 2, 64, 16, 0, B, 0, {{80, 0, CAUSAL}}},
-    {"prefill chunk", 4, 1, 128, 16, 0, B, 0, {{50, 230, CAUSAL}}},
-    {"prefill of one head per kv", 2, 2, 64, 16, 0, B, 0, {{70, 200, CAUSAL}}},
-    {"scale 1", 2, 1, 256, 16, 0, F, 1.0f, {{6, 290, CAUSAL}}},
-    {"window, short",
-     4,
-     2,
-     64,
-     16,
-     64,
-     F,
-     0,
-     {{1, 61, CAUSAL}, {1, 62, CAUSAL}, {1, 63, CAUSAL}, {1, 64, CAUSAL}, {1, 65, CAUSAL}}},
-    {"window of 1", 2, 1, 16, 4, 1, F, 0, {{5, 9, CAUSAL}, {1, 0, CAUSAL}, {4, 6, CANVAS}}},
-    {"window of 2", 2, 1, 16, 4, 2, F, 0, {{5, 9, CAUSAL}, {4, 6, CANVAS}, {4, 1, CANVAS}}},
-    {"window, prefill across", 4, 2, 32, 8, 40, B, 0, {{100, 0, CAUSAL}, {30, 35, CAUSAL}}},
-    {"window, decode far out", 4, 2, 64, 16, 100, B, 0, {{1, 3000, CAUSAL}, {1, 2999, CAUSAL}}},
-    {"window over chunks", 2, 1, 64, 16, 512, B, 0, {{40, 700, CAUSAL}}},
-    {"window, canvas",
-     4,
-     2,
-     64,
-     16,
-     64,
-     F,
-     0,
-     {{32, 62, CANVAS}, {32, 63, CANVAS}, {32, 64, CANVAS}, {32, 65, CANVAS}, {32, 900, CANVAS}}},
-    {"canvas, no prompt", 4, 2, 64, 16, 0, F, 0, {{32, 0, CANVAS}}},
-    {"canvas over a chunk edge", 4, 1, 64, 16, 0, B, 0, {{40, 240, CANVAS}, {32, 256, CANVAS}}},
-    {"canvas longer than a chunk", 2, 1, 32, 16, 0, B, 0, {{300, 100, CANVAS}}},
-    {"15 to 64 queries",
-     1,
-     1,
-     64,
-     16,
-     0,
-     B,
-     0,
-     {{15, 112, CAUSAL}, {16, 113, CAUSAL}, {17, 111, CAUSAL}, {63, 65, CAUSAL}, {64, 64, CAUSAL}}},
-    {"65 to 129 queries",
-     1,
-     1,
-     128,
-     16,
-     0,
-     B,
-     0,
-     {{65, 63, CAUSAL}, {127, 0, CAUSAL}, {128, 1, CAUSAL}, {129, 127, CANVAS}}},
-    {"few queries, edges of 1024",
-     4,
-     2,
-     256,
-     16,
-     140,
-     B,
-     0,
-     {{1, 1022, CAUSAL}, {1, 1023, CAUSAL}, {1, 1024, CAUSAL}, {8, 1020, CAUSAL}, {7, 1020, CANVAS}}},
-    {"few queries, edges of 128",
-     8,
-     1,
-     512,
-     32,
-     0,
-     B,
-     0,
-     {{1, 126, CAUSAL}, {1, 127, CAUSAL}, {1, 128, CAUSAL}, {2, 255, CAUSAL}, {2, 30, CANVAS}}},
-    {"few queries, window of 1024",
-     2,
-     1,
-     64,
-     16,
-     1024,
-     B,
-     0,
-     {{1, 1023, CAUSAL}, {1, 1024, CAUSAL}, {1, 2046, CAUSAL}, {1, 2047, CAUSAL}, {8, 3068, CAUSAL}}},
-    {"dim 128, window over 1024",
-     4,
-     2,
-     128,
-     16,
-     70,
-     B,
-     0,
-     {{8, 1995, CAUSAL}, {40, 2020, CAUSAL}, {8, 2045, CANVAS}, {30, 2047, CANVAS}, {1, 4000, CAUSAL}}},
-    {"dim 256, causal over 1024", 4, 2, 256, 16, 150, B, 0, {{40, 1000, CAUSAL}, {33, 128, CAUSAL}}},
-    {"dim 256, canvas over 1024", 2, 1, 256, 16, 60, B, 0, {{70, 990, CANVAS}, {40, 1024, CANVAS}, {33, 1900, CANVAS}}},
-    {"dim 512, causal over 1024", 8, 1, 512, 32, 60, B, 0, {{20, 1010, CAUSAL}, {9, 127, CAUSAL}, {3, 4094, CAUSAL}}},
-    {"dim 512, canvas over 1024", 8, 1, 512, 16, 130, B, 0, {{17, 1100, CANVAS}, {3, 1023, CANVAS}, {1, 2000, CAUSAL}}},
-    {"chunks in turns", 16, 1, 64, 16, 0, B, 0, {{3, 4100, CANVAS}}},
-    {"chunks in turns, window", 8, 1, 128, 8, 400, B, 0, {{16, 1200, CAUSAL}, {9, 2200, CANVAS}}},
-    {"many sequences, dim 64",
-     48,
-     24,
-     64,
-     16,
-     60,
-     B,
-     0,
-     {{1, 127, CAUSAL}, {4, 1021, CAUSAL}, {8, 1018, CANVAS}, {1, 2047, CAUSAL}}},
-    {"many sequences, dim 128", 48, 24, 128, 8, 60, B, 0, {{1, 128, CAUSAL}, {3, 1023, CAUSAL}, {1, 2000, CAUSAL}}},
-    {"many sequences, dim 256", 48, 24, 256, 16, 50, B, 0, {{1, 1023, CAUSAL}, {2, 1024, CAUSAL}, {1, 90, CAUSAL}}},
-    {"many sequences, dim 512", 24, 12, 512, 32, 40, B, 0, {{1, 1024, CAUSAL}, {5, 255, CAUSAL}, {1, 300, CAUSAL}}},
-    {"chunks of a sequence, dim 64", 68, 34, 64, 16, 40, B, 0, {{1, 1040, CAUSAL}}},
-    {"chunks of a sequence, dim 512", 17, 17, 512, 16, 30, B, 0, {{1, 1030, CAUSAL}}},
-    {"8 bits, smallest head", 2, 1, 32, 16, 0, Q, 0, {{5, 3, CAUSAL}, {4, 6, CANVAS}}},
-    {"8 bits, dim 96", 3, 1, 96, 8, 0, Q, 0, {{1, 300, CAUSAL}, {9, 17, CANVAS}}},
-    {"8 bits, decode", 8, 2, 128, 16, 0, Q, 0, {{1, 700, CAUSAL}, {1, 255, CAUSAL}, {1, 256, CAUSAL}}},
-    {"8 bits, long decode", 4, 1, 256, 32, 0, Q, 0, {{1, 5000, CAUSAL}}},
-    {"8 bits, prefill chunk", 4, 2, 64, 16, 0, Q, 0, {{80, 230, CAUSAL}}},
-    {"8 bits, dim 512 canvas", 4, 1, 512, 16, 0, Q, 0, {{48, 250, CANVAS}}},
-    {"8 bits, mixed, window",
-     4,
-     2,
-     256,
-     16,
-     48,
-     Q,
-     0,
-     {{1, 100, CAUSAL}, {32, 77, CANVAS}, {20, 31, CAUSAL}, {32, 300, CANVAS}, {1, 0, CAUSAL}}},
-    {"mixed",
-     4,
-     2,
-     64,
-     16,
-     0,
-     B,
-     0,
-     {{1, 100, CAUSAL}, {32, 77, CANVAS}, {20, 31, CAUSAL}, {32, 300, CANVAS}, {1, 0, CAUSAL}}},
-    {"mixed, window",
-     4,
-     2,
-     64,
-     16,
-     48,
-     F,
-     0,
-     {{1, 100, CAUSAL}, {32, 77, CANVAS}, {20, 31, CAUSAL}, {32, 300, CANVAS}, {1, 0, CAUSAL}}},
-    {"whole and stored",
-     4,
-     2,
-     64,
-     16,
-     0,
-     B,
-     0,
-     {{40, 240, WHOLE_STORED}, {1, 0, WHOLE_STORED}, {9, 255, WHOLE_STORED}}},
-    {"whole and stored, window", 4, 2, 64, 8, 40, B, 0, {{30, 20, WHOLE_STORED}, {70, 700, WHOLE_STORED}}},
-    {"whole and stored, dim 256", 4, 2, 256, 16, 60, B, 0, {{70, 990, WHOLE_STORED}, {3, 1024, WHOLE_STORED}}},
-    {"whole and stored, dim 512", 8, 1, 512, 32, 0, B, 0, {{20, 1010, WHOLE_STORED}, {2, 127, WHOLE_STORED}}},
-    {"causal in scratch", 4, 2, 64, 16, 0, B, 0, {{40, 240, CAUSAL_SCRATCH}, {1, 0, CAUSAL_SCRATCH}}},
-    {"causal in scratch, window", 4, 2, 64, 8, 40, B, 0, {{8, 20, CAUSAL_SCRATCH}, {70, 700, CAUSAL_SCRATCH}}},
-    {"causal in scratch, dim 256", 4, 2, 256, 16, 60, B, 0, {{70, 990, CAUSAL_SCRATCH}, {3, 1024, CAUSAL_SCRATCH}}},
-    {"causal in scratch, dim 512", 8, 1, 512, 32, 0, B, 0, {{20, 1010, CAUSAL_SCRATCH}, {2, 127, CAUSAL_SCRATCH}}},
-    {"every kind, f32",
-     4,
-     2,
-     32,
-     8,
-     30,
-     F,
-     0,
-     {{5, 40, CAUSAL}, {9, 31, WHOLE_STORED}, {6, 12, CAUSAL_SCRATCH}, {16, 29, CANVAS}, {7, 0, WHOLE_STORED}}},
-    {"every kind, 8 bits",
-     4,
-     2,
-     64,
-     16,
-     0,
-     Q,
-     0,
-     {{5, 40, CAUSAL}, {9, 250, WHOLE_STORED}, {6, 254, CAUSAL_SCRATCH}, {16, 29, CANVAS}, {7, 0, WHOLE_STORED}}},
-};
-#undef F
-#undef B
-#undef Q
-#undef CAUSAL
-#undef CANVAS
-enum { N_CASES = sizeof cases / sizeof cases[0] };
 
 /* A case laid out: keys and values of every segment, in pages of the wanted block size. */
 typedef struct layout {
@@ -546,6 +272,77 @@ static void test_bits(void **state) {
   }
 }
 
+/* Calls with nothing between them, so that where a device lets a kernel begin early, each begins in the one before. */
+enum { CHAIN = 4, LENGTHS = 5, GRAPH_KEY = 1 };
+
+static weft_status enqueue_chain(weft_device *device, const layout *l, const weft_attention_segment *segment,
+                                 const buffer *scratch, const buffer *out) {
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < CHAIN && status == WEFT_OK; i++) {
+    weft_attention_args args = l->args;
+    args.segment = segment;
+    args.out = out[i].data;
+    args.scratch = scratch->data;
+    args.scratch_bytes = scratch->n_bytes;
+    status = weft_attention(device, &args);
+  }
+  return status;
+}
+
+/* The case's segments, on top of fewer keys where they have enough. */
+static void shorten(const layout *l, uint32_t by, weft_attention_segment *segment) {
+  for (uint32_t s = 0; s < l->n_segments; s++) {
+    segment[s] = l->segment[s];
+    if (segment[s].kv_len >= 64) segment[s].kv_len -= by;
+    if (segment[s].n_old > segment[s].kv_len) segment[s].n_old = segment[s].kv_len;
+  }
+}
+
+/* A step that comes again with other lengths: call by call, recorded as a graph, launched again. Lengths end where they
+ * began, and a graph that was made for one of them is launched for the others. */
+static void check_graph(weft_device *device, const char *name, const layout *l) {
+  weft_attention_segment segment[SEGMENTS_MAX];
+  uint64_t scratch_bytes = 64;
+  for (uint32_t by = 0; by < LENGTHS; by++) {
+    weft_attention_args args = l->args;
+    shorten(l, by, segment);
+    args.segment = segment;
+    uint64_t n = weft_attention_scratch(device, &args);
+    scratch_bytes = n > scratch_bytes ? n : scratch_bytes;
+  }
+  buffer scratch = buffer_new(scratch_bytes), out[CHAIN];
+  for (uint32_t i = 0; i < CHAIN; i++) out[i] = buffer_new(l->q.n_bytes);
+  for (uint32_t turn = 0; turn < 2 * LENGTHS; turn++) {
+    shorten(l, turn % LENGTHS, segment);
+    buffer wanted = run(device, l, segment, l->n_segments);
+    for (uint32_t i = 0; i < CHAIN; i++) memset(out[i].data, 0xFF, out[i].n_bytes);
+    weft_status status;
+    weft_device_graph_begin(device, GRAPH_KEY, NULL);
+    do status = enqueue_chain(device, l, segment, &scratch, out);
+    while (weft_device_graph_end(device, &status));
+    assert_int_equal(done(device, status), WEFT_OK);
+    for (uint32_t i = 0; i < CHAIN; i++) {
+      same_rows(l, name, "a step as a graph", &wanted, &out[i], 0, l->n_rows);
+    }
+    buffer_free(&wanted);
+  }
+  for (uint32_t i = 0; i < CHAIN; i++) buffer_free(&out[i]);
+  buffer_free(&scratch);
+}
+
+/* Devices without graphs compute the same calls: one case in nine shows that the test's lengths are right. */
+static void test_graphs(void **state) {
+  const devices *all = *state;
+  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
+    layout l;
+    lay_out(&cases[i], cases[i].block, &l);
+    for (uint32_t d = 0; d < all->n; d++) {
+      if (weft_device_get_info(all->cpu[d])->graphs || i % 9 == 0) check_graph(all->cpu[d], all->name[d], &l);
+    }
+    lay_out_free(&l);
+  }
+}
+
 /* ref is slow: the small cases only. */
 static void test_bits_of_ref(void **state) {
   const devices *all = *state;
@@ -771,6 +568,7 @@ int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_parity),       cmocka_unit_test(test_bits),     cmocka_unit_test(test_bits_of_ref),
       cmocka_unit_test(test_huge_strides), cmocka_unit_test(test_refusals), cmocka_unit_test(test_prepared),
+      cmocka_unit_test(test_graphs),
   };
   return cmocka_run_group_tests_name("kernels/attention", tests, setup_devices, teardown_devices);
 }
