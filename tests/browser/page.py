@@ -208,17 +208,30 @@ def test_edit_reload_tabs(world):
 
 
 def test_reload_midway(world):
-    """A page that is loaded anew in the middle of an answer has what was there, and can go on with it."""
-    tab = world.visit()
+    """A page that is loaded anew in the middle of an answer has what was there, and can go on with it; so can another tab."""
+    context = world.browser.context()
+    tab = world.visit(context=context)
     world.proxy.gate.hold()
-    ask(tab, "List all numbers from 34 to 49.", model="weft-demo", mode="diffusion")
-    let_until(world, tab, "document.querySelectorAll('.answer .draft *').length > 0")
-    begun = tab.value("document.querySelector('.answer .draft').textContent.trim()")
+    ask(tab, STORY, model="weft-demo", mode="diffusion")
+    kept = "Object.values(localStorage).filter(v => v.includes('\"turns\"')).map(v => JSON.parse(v).turns.at(-1).draft)[0]"
+    for _ in range(20):  # it is kept every two seconds while it grows
+        world.proxy.gate.let(1)
+        tab.value("new Promise(done => setTimeout(() => done(true), 200))")
+        begun = tab.value(kept)
+        if begun:
+            break
+    else:
+        raise chromium.Failed("an answer that grows is not kept")
+    other = world.visit(context=context, place=tab.value("location.hash"))
+    other.wait(f"document.querySelector('.answer') !== null && {TEXT} === {json.dumps(begun.strip())}", "another tab has what was kept")
+    shown = tab.value("document.querySelector('.answer .draft').textContent.trim()")
     tab.call("Page.reload")
-    tab.wait(f"document.querySelector('.answer') !== null && {TEXT} === {json.dumps(begun)}", "what was there is there again")
+    tab.wait(f"document.querySelector('.answer') !== null && {TEXT} === {json.dumps(shown)}", "what was there is there again")
     world.proxy.gate.open()
+    tab.wait("document.querySelector('#model').options.length > 0", "the models are listed")
     tab.click(".answer button[aria-label='Continue this answer']")
-    tab.wait(f"{IDLE} && {TEXT}.length > {len(begun)}", "it goes on")
+    tab.wait(f"{IDLE} && {ANSWER}.querySelector('.took').textContent.includes('tokens')", "it goes on")
+    expect("how it begins", tab.value(TEXT).startswith(shown), True)
 
 
 def test_formats_tools(world):
