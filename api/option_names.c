@@ -48,7 +48,6 @@ static const struct {
     {"speculative-config", VLLM, "--draft ngram"},
     {"dtype", VLLM, "in the model file: its types of weights are used as they are; --precision chooses the products"},
     {"quantization", VLLM, "in the model file: its types of weights are used as they are"},
-    {"-q", VLLM, "in the model file: its types of weights are used as they are"},
     {"tokenizer", VLLM, "in the model file"},
     {"trust-remote-code", VLLM, "not there: no code of a model is run"},
     {"reasoning-parser", VLLM, "not needed: the model's template says how it thinks"},
@@ -149,6 +148,11 @@ const char *weft_option_foreign_short(const char *name, const char **servers) {
   return name[0] == '-' && name[1] != '-' && name[1] != 0 && name[2] != 0
              ? weft_option_foreign(name, strlen(name), servers)
              : NULL;
+}
+
+const char *weft_option_server_at(size_t index) {
+  static const char *const servers[] = {VLLM, LLAMA, OLLAMA};
+  return index < sizeof servers / sizeof *servers ? servers[index] : NULL;
 }
 
 const char *weft_option_foreign_at(size_t index, const char **here) {

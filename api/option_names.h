@@ -18,6 +18,8 @@ const char *weft_option_retired_at(size_t index);
 const char *weft_option_foreign(const char *name, size_t n, const char **servers);
 /* The same for a name of several letters behind one dash, as -ngl. */
 const char *weft_option_foreign_short(const char *name, const char **servers);
+/* The index-th server whose options are known; NULL: there are no more. */
+const char *weft_option_server_at(size_t index);
 /* The index-th row of the table of other servers' options; NULL: there are no more. *here: as above. */
 const char *weft_option_foreign_at(size_t index, const char **here);
 /* Fails with one line: name[0 .. n) is no option, and what was meant. nearest: the option of the command that is

@@ -102,6 +102,7 @@ while IFS='|' read -r _ names defaults _; do
 done < <(grep -E '^\| `--' docs/operations.md)
 
 # coming-from.md: | `--their-option` | what it is here |: the program says the same, and what is named there exists.
+if "$weft" help --other-servers | diff - <(sed -n '/^## vLLM/,$p' docs/coming-from.md) >"$work/foreign"; then ok; else bad "docs/coming-from.md: from ## vLLM on it is weft help --other-servers: $(head -3 "$work/foreign")"; fi
 n=0
 cat "$work"/*.options | sort -u >"$work/all"
 while IFS='|' read -r _ theirs here _; do

@@ -45,6 +45,8 @@ const char *weft_manual_default(const weft_option *option, char out[32]);
  * that look for lines. */
 void weft_manual_usage(const weft_manual *manual, uint32_t n_columns, weft_text *out);
 void weft_manual_help(const weft_manual *manual, const weft_command *command, uint32_t n_columns, weft_text *out);
+/* The options of other servers and ours, as tables of docs/coming-from.md. */
+void weft_manual_foreign(weft_text *out);
 /* The man page weft-COMMAND(1); NULL: weft(1). */
 void weft_manual_page(const weft_manual *manual, const weft_command *command, weft_text *out);
 /* The man page weft.conf(5). */

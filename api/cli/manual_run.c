@@ -86,12 +86,14 @@ static int print_generated(const weft_manual *manual, const char *what, const ch
     }
   } else if (strcmp(what, "--example-config") == 0 && of == NULL) {
     weft_manual_example(manual, &text);
+  } else if (strcmp(what, "--other-servers") == 0 && of == NULL) {
+    weft_manual_foreign(&text);
   } else if (strcmp(what, "--write") == 0 && of != NULL) {
     return write_all(manual, of);
   } else {
     return weft_cli_fail(WEFT_EXIT_USAGE,
                          "help: '%s': it takes the name of a command, or --man [COMMAND], --completions SHELL, "
-                         "--example-config or --write DIR",
+                         "--example-config, --other-servers or --write DIR",
                          what);
   }
   return print_text(&text);

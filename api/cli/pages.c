@@ -220,3 +220,36 @@ void weft_manual_page_of_file(const weft_manual *manual, weft_text *out) {
                    &(weft_manual_reader){.topic = put_page_topic, .option = put_file_option, .self = out});
   weft_text_puts(out, ".SH SEE ALSO\n\\fBweft\\-serve\\fR(1)\n");
 }
+
+/* Words with our options in code, each with its value where that is a placeholder or a number. */
+static void put_code(weft_text *out, const char *words) {
+  while (*words != 0) {
+    size_t n = strncmp(words, "--", 2) == 0 ? 2 + strspn(words + 2, "abcdefghijklmnopqrstuvwxyz0123456789-") : 0;
+    if (n == 0) {
+      weft_text_append(out, words++, 1);
+      continue;
+    }
+    bool value = words[n] == ' ' &&
+                 ((words[n + 1] >= 'A' && words[n + 1] <= 'Z') || (words[n + 1] >= '0' && words[n + 1] <= '9'));
+    if (value) n += 1 + strcspn(words + n + 1, " ,:`");
+    weft_text_puts(out, "`");
+    weft_text_append(out, words, n);
+    weft_text_puts(out, "`");
+    words += n;
+  }
+}
+
+void weft_manual_foreign(weft_text *out) {
+  const char *server, *name, *here, *servers;
+  for (size_t s = 0; (server = weft_option_server_at(s)) != NULL; s++) {
+    weft_text_printf(out, "## %s\n\n| its option | here |\n|---|---|\n", server);
+    for (size_t i = 0; (name = weft_option_foreign_at(i, &here)) != NULL; i++) {
+      (void)weft_option_foreign(name, strlen(name), &servers); /* it is in the table */
+      if (strstr(servers, server) == NULL) continue;
+      weft_text_printf(out, "| `%s%s` | ", name[0] == '-' ? "" : "--", name);
+      put_code(out, here);
+      weft_text_puts(out, " |\n");
+    }
+    weft_text_puts(out, weft_option_server_at(s + 1) == NULL ? "" : "\n");
+  }
+}
