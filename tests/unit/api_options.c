@@ -239,7 +239,7 @@ static void options_of_other_servers(void **state) {
   size_t n_rows = 0;
   for (; (name = weft_option_foreign_at(n_rows, &here)) != NULL; n_rows++) {
     if (is_option(name, strlen(name))) fail_msg("--%s is an option of weft", name);
-    if (name[0] == '-') assert_true(strlen(name) > 2); /* one letter may be an option of ours */
+    if (name[0] == '-') assert_true(strlen(name) > 2);                         /* one letter may be an option of ours */
     assert_ptr_equal(weft_option_foreign(name, strlen(name), &servers), here); /* once in the table */
     for (const char *at = strstr(here, "--"); at != NULL; at = strstr(at + 2, "--")) {
       size_t n = strspn(at + 2, "abcdefghijklmnopqrstuvwxyz0123456789-");
