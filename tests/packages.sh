@@ -31,15 +31,15 @@ time weft generate -m /usr/share/weft/demo/weft-demo.gguf --chat -p '$question' 
 grep -qx '$answer' /tmp/answer
 say weft demo
 time weft demo
-say weft serve
-weft serve --json >/tmp/where 2>/tmp/said &
+say weft serve --port 0
+weft serve --port 0 --json >/tmp/where 2>/tmp/said &
 server=\$!
 until [ -s /tmp/where ]; do kill -0 \$server; sleep 0.1; done
 kill \$server
 wait \$server
 cat /tmp/said
 grep -q 'options from /etc/weft/weft.conf' /tmp/said
-grep -q 'serving weft-demo on http://127.0.0.1:8080' /tmp/said
+grep -q 'serving weft-demo on http://127.0.0.1:' /tmp/said
 say "the manual, completions, the licence"
 ls -l /usr/share/man/man1/weft.1.gz /usr/share/bash-completion/completions/weft /usr/share/doc/weft/copyright
 bash -n /usr/share/bash-completion/completions/weft
@@ -104,8 +104,8 @@ try_wheel() {
   set -x
   PS4='$ '
   python3 -m venv "$home"
-  "$home/bin/pip" freeze --all >"$home/before"
-  find "$home" -type f -not -name '*.pyc' | sort >"$home/listing-before"
+  "$home/bin/pip" freeze --all >"$home.freeze"
+  find "$home" -type f -not -name '*.pyc' | sort >"$home.listing"
   time "$home/bin/pip" install -q --no-index --no-compile "$files"/weft-*.whl
   "$home/bin/weft" --version
   [ "$("$home/bin/weft" generate -m "$home/share/weft/demo/weft-demo.gguf" --chat -p "$question")" = "$answer" ]
@@ -130,8 +130,8 @@ PY
   wait $server
   "$home/bin/pip" uninstall -q -y weft
   rm "$home/where"
-  find "$home" -type f -not -name '*.pyc' | sort | diff "$home/listing-before" -
-  "$home/bin/pip" freeze --all | diff "$home/before" -
+  find "$home" -type f -not -name '*.pyc' | sort | diff "$home.listing" -
+  "$home/bin/pip" freeze --all | diff "$home.freeze" -
 }
 
 in_environment() {
