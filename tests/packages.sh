@@ -89,7 +89,7 @@ in_bare_debian() {
     --customize-hook='mkdir -p "$1/files"' --customize-hook="copy-in $(find "$files" -maxdepth 1 -type f -printf '%p ') /files" \
     --customize-hook="copy-in $work/try.sh /tmp" --customize-hook='chroot "$1" bash /tmp/try.sh' \
     bookworm /dev/null >"$files/transcripts/$name.txt" 2>&1 </dev/null; then
-    echo "packages: $name: installed, answered, removed ($(grep -c . "$files/transcripts/$name.txt") lines in transcripts/$name.txt)"
+    echo "packages: $name: as it should be ($(grep -c . "$files/transcripts/$name.txt") lines in transcripts/$name.txt)"
   else
     tail -40 "$files/transcripts/$name.txt"
     echo "packages: $name failed"

@@ -198,8 +198,10 @@ static void serve_until_signal(const weft_config *config, weft_server *server, c
   tell_manager("STOPPING=1");
   weft_server_drain(server);
   if (weft_server_idle(server)) return;
-  weft_cli_say(STDERR_FILENO, "draining: what runs has %u s to come to its end; a second Ctrl-C or SIGTERM cancels it",
-               config->drain_seconds);
+  if (!config->quiet)
+    weft_cli_say(STDERR_FILENO,
+                 "draining: what runs has %u s to come to its end; a second Ctrl-C or SIGTERM cancels it",
+                 config->drain_seconds);
   bool again = wait_idle(server, (uint64_t)config->drain_seconds * 1000u);
   if (weft_server_idle(server)) return;
   weft_log(WEFT_LOG_WARN, again ? "cancelling what is running" : "the time to drain is up: cancelling what is running");
