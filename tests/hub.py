@@ -211,5 +211,10 @@ expect("without a hub, too", done.returncode == 0, done)
 done = run(*ask, "-hf", "o/new", "--hub", "http://127.0.0.1:9")
 expect("a hub that does not answer", done.returncode == 3 and "o/new" in done.stderr, done)
 
+shown = pathlib.Path(folder.name) / "shown"
+done = run(shell=f"command -v script >/dev/null || exit 99; script -qec '{weft} pull o/m --hub {url} --cache {shown}' /dev/null")
+if done.returncode != 99:
+    expect("on a terminal it is seen how far it is", done.returncode == 0 and "[" + 30 * "#" + "] 100 %" in done.stdout, done)
+
 print(f"{passed} passed, {failed} failed")
 sys.exit(1 if failed else 0)

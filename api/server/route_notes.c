@@ -66,6 +66,7 @@ const route_note route_notes[] = {
     {"GET", "/loads", ABOUT, "load and use of the cache, for routers", NULL, JSON},
     {"GET", "/v1/loads", ABOUT, "as /loads", NULL, JSON},
     {"GET", "/get_load", ABOUT, "as /loads", NULL, JSON},
+    {"GET", "/kv_event_sources", ABOUT, "where events of the prefix cache are published, for routers", NULL, JSON},
     {"GET", "/metrics", ABOUT, "counters for Prometheus; as OpenMetrics where Accept asks for it", NULL, TEXT},
     {"GET", "/admin/pins", OPERATOR, "prefixes that are kept in the pool", NULL, JSON},
     {"POST", "/admin/pins", OPERATOR, "keeps one more", NULL, JSON},
