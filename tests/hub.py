@@ -211,6 +211,11 @@ expect("without a hub, too", done.returncode == 0, done)
 done = run(*ask, "-hf", "o/new", "--hub", "http://127.0.0.1:9")
 expect("a hub that does not answer", done.returncode == 3 and "o/new" in done.stderr, done)
 
+n = len(asked)
+done = run("doctor", "--port", "0", "--cache", str(cache), "-hf", "o/m", "-hf", "o/unfetched", "--hub", url)
+expect("weft doctor looks at what is there and fetches nothing", done.returncode == 0 and len(asked) == n and
+       f"ok    model      {cache}/o/m/m-Q4_K_M.gguf: diffusion-gemma" in done.stdout and "weft pull o/unfetched fetches it" in done.stdout, done)
+
 shown = pathlib.Path(folder.name) / "shown"
 done = run(shell=f"command -v script >/dev/null || exit 99; script -qec '{weft} pull o/m --hub {url} --cache {shown}' /dev/null")
 if done.returncode != 99:

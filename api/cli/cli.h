@@ -53,6 +53,8 @@ void weft_cli_tell_plan(const char *plan);
 int weft_cli_open_code(int status);
 /* The exit code of a status of weft_submit, and of what comes later. */
 int weft_cli_code(int status);
+/* Where a model that -hf names lies, without asking anybody. False, with a line: it is not there, or it is no name. */
+bool weft_cli_find_hub_model(const weft_config *config, const char *name, char *place, size_t n, weft_error *error);
 /* The models that -hf names become models of the configuration, fetched where they are not there yet. 0, or an
  * exit code after one line. */
 int weft_cli_take_hub_models(weft_config *config);

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "api/cli/cli.h"
 #include "api/cli/doctor.h"
 #include "api/http/http.h"
 #include "api/http/tls.h"
@@ -271,7 +272,14 @@ static uint64_t judge_model(const char *path, doctor_report *r) {
 
 static void judge_models(const doctor_facts *f, const weft_config *config, doctor_report *r) {
   uint64_t n_bytes = 0, n_room = f->free_bytes;
-  if (config->models.n == 0) {
+  for (uint32_t i = 0; i < config->hub_models.n; i++) {
+    char place[1024];
+    weft_error error = {{0}};
+    bool kept = weft_cli_find_hub_model(config, config->hub_models.item[i], place, sizeof place, &error);
+    if (kept) n_bytes += judge_model(place, r);
+    if (!kept) add_line(r, "model", DOCTOR_LOOK, "%s", error.text);
+  }
+  if (config->models.n + config->hub_models.n == 0) {
     add_line(r, "model", DOCTOR_LOOK, "none is named: give -m FILE to have it looked at");
     return;
   }

@@ -167,6 +167,18 @@ static int fetch_named(const weft_config *config, const char *text, bool asks, c
   return weft_cli_fail(code, "%s", error.text);
 }
 
+bool weft_cli_find_hub_model(const weft_config *config, const char *text, char *place, size_t n, weft_error *error) {
+  hub_name name;
+  char folder[PATH_BYTES], path[PATH_BYTES];
+  if (hub_name_read(text, &name, error) != WEFT_OK || name_folder(config, &name, folder, error) != WEFT_OK)
+    return false;
+  bool kept = find_kept(folder, &name, path);
+  if (!kept)
+    (void)weft_fail(error, WEFT_E_NOT_FOUND, "%s is not in %.300s: weft pull %s fetches it", text, folder, text);
+  if (kept) (void)snprintf(place, n, "%s", path);
+  return kept;
+}
+
 int weft_cli_take_hub_models(weft_config *config) {
   for (uint32_t i = 0; i < config->hub_models.n; i++) {
     char place[PATH_BYTES];

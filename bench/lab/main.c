@@ -106,7 +106,7 @@ static int run_command(const weft_manual *manual, const weft_command *command, i
   } else {
     weft_log_set(weft_config_log(&config.product));
     warn_of_strangers();
-    code = weft_cli_take_hub_models(&config.product);
+    if (command->run != weft_cli_doctor) code = weft_cli_take_hub_models(&config.product); /* it only looks */
     if (code == 0) code = command->run(&config.product);
   }
   weft_config_free(&config.product);
