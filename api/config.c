@@ -600,10 +600,13 @@ static void read_terminal(weft_config *config) {
   config->no_colour = config->terminal_is_dumb || (no_colour != NULL && no_colour[0] != 0);
 }
 
-/* The variable is WEFT_ and the name of an option. */
+/* The variable is WEFT_ and the name of an option, or one of those that ./dev and the tests read. */
 static bool names_option(const weft_option_table *more, const char *name, size_t n) {
+  static const char *const of_tests[] = {"AMOUNT", "CLIENTS", "TEST_MODEL"};
   char plain[64];
   if (n >= sizeof plain) return false;
+  for (size_t i = 0; i < sizeof of_tests / sizeof *of_tests; i++)
+    if (strlen(of_tests[i]) == n && memcmp(name, of_tests[i], n) == 0) return true;
   for (size_t i = 0; i < n; i++) plain[i] = (char)tolower((unsigned char)name[i]);
   return find_row(more, plain, n, UINT32_MAX) != NULL;
 }

@@ -196,7 +196,7 @@ static void view_model(weft_runtime *rt, const weft_engine_stats *stats, uint32_
   for (uint32_t g = 0; g < rt->model[index].layout.n_groups; g++) n_pinned += usage[g].n_pinned;
   view->n_running = stats->lane[index].n_running;
   view->n_waiting = stats->lane[index].n_waiting;
-  view->n_deferred = stats->lane[index].n_deferred;
+  view->n_deferred = (uint32_t)stats->lane[index].n_deferred;
   weft_engine_get_refused(weft_replicas_at(rt->replicas, 0), index, view->n_refused); /* replicas share their places */
   view->usage = stats->pager.n_pages == 0 ? 0.0 : (double)n_pinned / (double)stats->pager.n_pages;
 }

@@ -49,7 +49,7 @@ typedef struct weft_lane_stats {
   uint64_t measured_us, predicted_us, error_us, ratio[WEFT_STEP_RATIOS];
   double ratio_sum;              /* of measured by predicted time */
   uint32_t n_running, n_waiting; /* now */
-  uint32_t n_deferred; /* now, of n_waiting: those that wait for a prefix, which a request computes or the file has */
+  uint64_t n_deferred; /* now, of n_waiting: those that wait for a prefix, which a request computes or the file has */
 } weft_lane_stats;
 
 typedef struct weft_engine_stats {

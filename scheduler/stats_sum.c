@@ -33,7 +33,7 @@ static void add_lane(weft_lane_stats *sum, const weft_lane_stats *part) {
 #define U64(field) WIDE(weft_lane_stats, field)
 #define U32(field) NARROW(weft_lane_stats, field)
   static const summed_field fields[] = {U64(n_steps),  U64(n_rows), U64(busy_us),   U64(measured_us), U64(predicted_us),
-                                        U64(error_us), U64(ratio),  U32(n_running), U32(n_waiting),   U32(n_deferred)};
+                                        U64(error_us), U64(ratio),  U32(n_running), U32(n_waiting),   U64(n_deferred)};
 #undef U64
 #undef U32
   ADD(sum, part, fields);

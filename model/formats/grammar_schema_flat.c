@@ -165,14 +165,16 @@ static bool put_listed_keyword(schema_reader *r, const char *key, const json_t *
   return true;
 }
 
+static bool is_exclusive(const char *key) {
+  return strcmp(key, "exclusiveMinimum") == 0 || strcmp(key, "exclusiveMaximum") == 0;
+}
+
 static void put_keyword(schema_reader *r, const json_t *schema, const char *key, json_t *value, json_t *into) {
   if (key[0] == '\001') {
     schema_set(r, into, key, json_incref(value));
   } else if (strcmp(key, "items") == 0 && json_is_array(value)) {
     put_old_items(r, schema, into);
-  } else if (strcmp(key, "exclusiveMinimum") == 0 && json_is_boolean(value)) {
-    put_old_bound(r, schema, key, into);
-  } else if (strcmp(key, "exclusiveMaximum") == 0 && json_is_boolean(value)) {
+  } else if (is_exclusive(key) && json_is_boolean(value)) {
     put_old_bound(r, schema, key, into);
   } else if (strcmp(key, "enum") == 0 && json_object_get(schema, "const") != NULL) {
     return; /* const is put in its place, and looked for in the list */
