@@ -5,8 +5,8 @@
  * wrote shows, and is fenced by guard bytes, so that a write next to it shows. A device that this machine lacks is left
  * out with a line on standard error.
  *
- * The quick amount (amount.h) is fewer numbers of rows and the best of the cpu's instruction sets alone, but all of them
- * under the address sanitizer. A test program takes arguments, for slow tools: "quick" for the best instruction set
+ * The quick amount (amount.h) is fewer numbers of rows and the best of the cpu's instruction sets alone; under the
+ * address sanitizer it is each of them in turn, another one for the next case of a test. A test program takes arguments, for slow tools: "quick" for the best instruction set
  * alone in any case, a pattern ('*' and '?') of the tests to run, and K/N for every Nth case from case K on. */
 #ifndef WEFT_TESTS_KERNELS_HARNESS_H
 #define WEFT_TESTS_KERNELS_HARNESS_H
@@ -158,7 +158,7 @@ typedef struct devices {
 static bool quick, best_only; /* fewer numbers of rows; of the cpu's instruction sets the best alone */
 static uint32_t case_first = 0, case_step = 1;
 
-/* Where an instruction set is compiled so that a sanitizer sees what it touches, every one of them runs. */
+/* Where an instruction set is compiled so that a sanitizer sees what it touches, every one of them has its turn. */
 #ifdef __SANITIZE_ADDRESS__
 static const bool touches_are_seen = true;
 #else
@@ -249,6 +249,11 @@ static inline void close_devices(devices *all) {
   memory_home = NULL;
   weft_device_close(all->ref);
   for (uint32_t i = 0; i < all->n; i++) weft_device_close(all->cpu[i]);
+}
+
+/* Whether device d leaves case number `turn` of a test to another instruction set. */
+static inline bool is_out_of_turn(const devices *all, uint32_t d, uint32_t turn) {
+  return quick && touches_are_seen && d < all->n_cpu && (turn + d) % all->n_cpu != 0;
 }
 
 /* For groups of tests whose state is the devices. */

@@ -180,6 +180,7 @@ static void test_gated(void **state) {
                                        {WEFT_TYPE_BF16, WEFT_TYPE_BF16}, {WEFT_TYPE_Q4_K, WEFT_TYPE_Q8_0}};
   for (uint32_t d = 0; d < all->n; d++) {
     for (uint32_t t = 0; t < sizeof types / sizeof types[0]; t++) {
+      if (is_out_of_turn(all, d, t)) continue;
       weft_weight g = matrix(all->cpu[d], types[t][0], 72, 1536, 100),
                   u = matrix(all->cpu[d], types[t][1], 72, 1536, 900);
       for (uint32_t c = 0; c < N_COUNTS; c++) gated_once(all->cpu[d], all->name[d], &g, &u, row_counts[c]);
@@ -253,6 +254,7 @@ static void test_prepared(void **state) {
   static const uint32_t widths[] = {256, 2816, 4096, 5120}, counts[] = {9, 17, 40, 600};
   for (uint32_t d = 0; d < all->n; d++) {
     for (uint32_t w = 0; w < sizeof widths / sizeof *widths; w++) {
+      if (is_out_of_turn(all, d, w)) continue;
       weft_weight weight = matrix(all->cpu[d], WEFT_TYPE_Q4_K, 48, widths[w], 60);
       for (uint32_t c = 0; c < sizeof counts / sizeof *counts; c++)
         prepared_once(all->cpu[d], all->name[d], &weight, counts[c]);
@@ -328,6 +330,7 @@ static void test_router(void **state) {
                {WEFT_TYPE_F32, 64, 4096}};
   for (uint32_t d = 0; d < all->n; d++) {
     for (uint32_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+      if (is_out_of_turn(all, d, c)) continue;
       weft_weight router = matrix(all->cpu[d], cases[c].type, cases[c].n_experts, cases[c].n_in, 300);
       for (uint32_t r = 0; r < sizeof route_counts / sizeof *route_counts; r++)
         route_once(all->cpu[d], all->name[d], &router, route_counts[r]);
@@ -560,7 +563,7 @@ static void test_shared(void **state) {
   const devices *all = *state;
   for (uint32_t d = 0; d < all->n; d++) {
     for (uint32_t i = 0; i < sizeof layer_cases / sizeof *layer_cases; i++) {
-      if (layer_cases[i].n_shared > 1000 && !is_cuda(all->cpu[d])) continue;
+      if ((layer_cases[i].n_shared > 1000 && !is_cuda(all->cpu[d])) || is_out_of_turn(all, d, i)) continue;
       layer l = layer_new(all->cpu[d], &layer_cases[i]);
       for (uint32_t c = i % 2; c < N_COUNTS; c += quick ? 2 : 1)
         shared_once(all->cpu[d], all->name[d], &l, row_counts[c]);

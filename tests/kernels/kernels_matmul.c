@@ -150,18 +150,20 @@ static void test_products(void **state) {
     for (uint32_t j = 0; j < ROWS * c->n_in; j++) { /* rows of all sizes, 2^-78 to 1 */
       x[j] = ldexpf(x[j], -2 * (int)(j / c->n_in));
     }
-    buffer y[DEVICES_MAX];
-    for (uint32_t d = 0; d < f->all.n; d++) rows_are_their_own(c, f->all.name[d], f->all.cpu[d], &s, x, &y[d]);
+    buffer y[DEVICES_MAX] = {{0}}, *best = &y[f->all.n_cpu - 1];
+    for (uint32_t d = 0; d < f->all.n; d++)
+      if (!is_out_of_turn(&f->all, d, i)) rows_are_their_own(c, f->all.name[d], f->all.cpu[d], &s, x, &y[d]);
     for (uint32_t d = 1; d < f->all.n_cpu; d++) { /* one numerics on all isas; floats: all that have fma */
-      if (is_float(c->type) && d == 1) continue;
+      if ((is_float(c->type) && d == 1) || y[d].data == NULL || y[d - 1].data == NULL) continue;
       assert_same(name, f->all.name[d], "the isa before", y[d].data, y[d - 1].data, y[d].n_bytes);
     }
-    for (uint32_t t = 0; t < 2; t++) {
+    for (uint32_t t = 0; t < 2 && best->data != NULL; t++) {
       buffer again = product_of(f->more[t], &s, x, ROWS);
-      assert_same(name, "cpu", "another number of threads", again.data, y[f->all.n_cpu - 1].data, again.n_bytes);
+      assert_same(name, "cpu", "another number of threads", again.data, best->data, again.n_bytes);
       buffer_free(&again);
     }
-    for (uint32_t d = 0; d < f->all.n; d++) buffer_free(&y[d]);
+    for (uint32_t d = 0; d < f->all.n; d++)
+      if (y[d].data != NULL) buffer_free(&y[d]);
     memory_free(x);
     stored_free(&s);
   }
@@ -554,6 +556,7 @@ static void test_hostile_rows(void **state) {
   static const float bad[2] = {NAN, INFINITY};
   for (uint32_t d = 0; d < f->all.n; d++) {
     for (uint32_t t = 0; t < N_TYPES; t++) {
+      if (is_out_of_turn(&f->all, d, t)) continue;
       const uint32_t n_in = 256, n_out = 20, n_rows = 5;
       stored s = stored_new(all_types[t], 1, n_out, n_in, 70 + t);
       weft_weight weight = upload(f->all.cpu[d], &s);
@@ -653,7 +656,8 @@ static void test_scales(void **state) {
   fill_normal(x, 600 * 768, 1300);
   for (uint32_t t = case_first; t < sizeof types / sizeof types[0]; t += case_step) {
     scales_on(f->all.ref, "ref", types[t], x);
-    for (uint32_t d = 0; d < f->all.n; d++) scales_on(f->all.cpu[d], f->all.name[d], types[t], x);
+    for (uint32_t d = 0; d < f->all.n; d++)
+      if (!is_out_of_turn(&f->all, d, t)) scales_on(f->all.cpu[d], f->all.name[d], types[t], x);
   }
   memory_free(x);
 }
