@@ -276,7 +276,7 @@ static bool play(pair *p, const subject *s, const gguf_writer *of_cpu, const ggu
   uint32_t n_vocab = p->cpu.info->n_vocab;
   p->cpu_logits = harness_alloc((size_t)ROWS_MAX * n_vocab, sizeof(float));
   p->other_logits = harness_alloc((size_t)ROWS_MAX * n_vocab, sizeof(float));
-  uint32_t n_plays = 2 * test_amount(1, 2, 4); /* each prompt token by token, then by canvases */
+  uint32_t n_plays = 2 * test_amount(1, 1, 4); /* each prompt token by token, then by canvases */
   for (uint32_t i = 0; i < n_plays; i++) {
     int32_t prompt[PROMPT_MAX];
     uint32_t n = make_prompt(p->cpu.gguf, s, i / 2, n_vocab, prompt);

@@ -7,8 +7,9 @@
  * The environment variable WEFT_AMOUNT says how often cases are repeated that differ only in what was drawn:
  *
  *   quick      `./dev check`, and every test of `./dev test` under a sanitizer
- *   (not set)  `./dev test` without sanitizers, `./dev soak` under them, and a test program that is started by hand
- *   nightly    `./dev soak` without sanitizers */
+ *   (not set)  `./dev test` without sanitizers, `./dev soak` under them, and a test program that is started by hand:
+ *              every kind of case, but not every combination where the next backend has the others
+ *   nightly    `./dev soak` without sanitizers: every combination */
 #ifndef WEFT_TESTS_AMOUNT_H
 #define WEFT_TESTS_AMOUNT_H
 
