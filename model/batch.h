@@ -140,16 +140,17 @@ typedef struct weft_batch_bounds {
  * exist. Tokens, pages and block tables are not checked: the scheduler is responsible for their values. */
 bool weft_batch_is_sound(const weft_batch *batch, const weft_batch_bounds *bounds);
 
-/* What a slot needs to know of the request that takes it. slot_open copies everything except where a comment says
- * more. */
+/* What a slot needs to know of the request that takes it. What is pointed to is the request's own and borrowed until
+ * slot_close, and while a segment of the slot is in flight; tokens alone are copied by slot_open. */
 typedef struct weft_slot_params {
-  bool draws;                    /* its segments may draw tokens */
-  bool denoises;                 /* its segments may be denoise steps; of a slot that draws nothing, commits too */
-  weft_sampling sampling;        /* bias is copied */
-  weft_grammar *grammar;         /* NULL: no format; borrowed, the request holds a reference until slot_close */
-  const weft_token_rules *rules; /* NULL: none; borrowed in the same way; a request has no grammar beside rules */
-  weft_entropy_bound entropy_bound;
-  const int32_t *tokens; /* all tokens so far: prompt, then answer (after preemption) */
+  bool draws;    /* its segments may draw tokens */
+  bool denoises; /* its segments may be denoise steps; of a slot that draws nothing, commits too */
+  bool logprobs; /* tokens come with logprobs, also where sampling does not ask for them */
+  const weft_sampling *sampling;
+  const weft_entropy_bound *entropy_bound;
+  weft_grammar *grammar;         /* NULL: no format; the request holds a reference */
+  const weft_token_rules *rules; /* NULL: none; a request has no grammar beside rules */
+  const int32_t *tokens;         /* all tokens so far: prompt, then answer (after preemption) */
   uint32_t n_tokens, n_prompt;
   uint32_t max_tokens; /* most tokens that the answer may have; bounds the history */
   bool trace;          /* results of canvases carry the arrays of the trace */

@@ -113,16 +113,16 @@ bool weft_perform_relief(weft_engine *e, weft_request *r, const weft_relief *rel
 static weft_status open_slot(weft_engine *e, weft_lane *lane, weft_request *r) {
   weft_slot_params params = {.draws = !r->params.canvas,
                              .denoises = r->params.canvas,
-                             .sampling = r->params.asked.sampling,
+                             .logprobs = r->has_logprobs, /* for a score, too */
+                             .sampling = &r->params.asked.sampling,
+                             .entropy_bound = &r->params.asked.entropy_bound,
                              .grammar = r->params.grammar,
                              .rules = r->params.rules,
-                             .entropy_bound = r->params.asked.entropy_bound,
                              .tokens = r->tokens,
                              .n_tokens = r->n_tokens,
                              .n_prompt = r->params.n_tokens,
                              .max_tokens = r->size.answer_max,
                              .trace = r->params.asked.trace};
-  params.sampling.logprobs = r->has_logprobs; /* for a score, too */
   uint64_t start_ns = weft_clock_ns();
   weft_status status = lane->runner->ops->slot_open(lane->runner, r->slot, &params);
   e->runner_ns += weft_clock_ns() - start_ns;

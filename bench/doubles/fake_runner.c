@@ -184,7 +184,7 @@ static bool draw_token(fake_runner *f, fake_flight *b, const weft_segment *segme
                    slot->n_tokens);
   }
   weft_sampled *drawn = &b->drawn[b->n_drawn++];
-  *drawn = weft_fake_token(&f->config.model, seen, end, slot->params.sampling.seed, slot->params.sampling.choice);
+  *drawn = weft_fake_token(&f->config.model, seen, end, slot->params.sampling->seed, slot->params.sampling->choice);
   slot->last_token = drawn->token;
   if (end < f->info.context_length) slot->tokens[end] = slot->last_token;
   slot->n_tokens = end + 1; /* also where the row is bad: rows in flight stand on it */
@@ -283,8 +283,8 @@ static void compute_canvas(fake_runner *f, fake_flight *b, uint32_t s, weft_segm
   slot->block = segment->block;
   slot->next_step = segment->step + 1;
   weft_fake_sums sums = gather_sums(f, b, s, segment->kv_len);
-  weft_fake_canvas_step(&f->config.model, c, &sums, segment->kv_len, &slot->params.sampling,
-                        &slot->params.entropy_bound, segment->step);
+  weft_fake_canvas_step(&f->config.model, c, &sums, segment->kv_len, slot->params.sampling, slot->params.entropy_bound,
+                        segment->step);
   result->bad = weft_fake_is_bad(&f->config.model, &sums);
   result->done = c->done;
   result->stopped = c->stopped;
@@ -339,7 +339,7 @@ static void compute_light(fake_runner *f, fake_flight *b) {
     result->token = &b->drawn[s];
     if (segment->pass == WEFT_PASS_DECODER) {
       fake_slot *slot = &f->slot[segment->slot];
-      result->done = segment->step + 1 == slot->params.entropy_bound.max_steps;
+      result->done = segment->step + 1 == slot->params.entropy_bound->max_steps;
       result->argmax = b->canvas_rows + segment->first_row;
     } else {
       b->drawn[s].token = (int32_t)((segment->slot + segment->kv_len) % f->info.n_vocab);

@@ -64,7 +64,7 @@ static const weft_runner_info *layer_info(const weft_runner *runner) {
 
 static weft_status layer_slot_open(weft_runner *runner, uint32_t slot, const weft_slot_params *p) {
   sim_lane *lane = (sim_lane *)runner;
-  uint32_t at = (uint32_t)p->sampling.seed;
+  uint32_t at = (uint32_t)p->sampling->seed;
   lane->item_of[slot] = at;
   end_waiting(lane->replica, at);
   return lane->inner->ops->slot_open(lane->inner, slot, p);

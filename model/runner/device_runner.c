@@ -24,11 +24,7 @@ static weft_status runner_slot_open(weft_runner *base, uint32_t index, const wef
   if (params->n_tokens > r->config.seq_tokens_max) return WEFT_E_TOO_LARGE;
   s->params = *params;
   s->params.tokens = s->history;
-  s->params.sampling.bias = s->bias;
-  WEFT_CHECK(params->sampling.n_bias <= WEFT_LOGIT_BIAS_MAX);
-  if (params->sampling.n_bias > 0) {
-    memcpy(s->bias, params->sampling.bias, params->sampling.n_bias * sizeof *s->bias);
-  }
+  WEFT_CHECK(params->sampling->n_bias <= WEFT_LOGIT_BIAS_MAX);
   memcpy(s->history, params->tokens, params->n_tokens * sizeof *s->history);
   s->n_history = params->n_tokens;
   s->n_pending = 0;
@@ -59,7 +55,7 @@ void runner_settle_first(device_runner *r, uint32_t n) {
 }
 
 void runner_start_canvas(const device_runner *r, const runner_slot *s, const weft_segment *segment, int32_t *tokens) {
-  const weft_sampling *p = &s->params.sampling;
+  const weft_sampling *p = s->params.sampling;
   for (uint32_t i = 0; i < segment->n_rows; i++) {
     weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_INIT, segment->kv_len + i, 0};
     tokens[i] = (int32_t)weft_draw_below(&key, r->info.n_vocab);
@@ -197,8 +193,8 @@ static runner_inputs inputs_at(int32_t *memory, const runner_outputs *o) {
 /* A row of a canvas; j: its place among the statistics. */
 static void ask_canvas_row(device_runner *r, const runner_inputs *in, uint32_t j, const weft_segment *segment,
                            uint64_t position) {
-  const weft_entropy_bound *p = &r->slots[segment->slot].params.entropy_bound;
-  const weft_sampling *s = &r->slots[segment->slot].params.sampling;
+  const weft_entropy_bound *p = r->slots[segment->slot].params.entropy_bound;
+  const weft_sampling *s = r->slots[segment->slot].params.sampling;
   weft_draw_key draw = {s->seed, s->choice, WEFT_DRAW_CANVAS, position, segment->step};
   weft_draw_key fresh = {s->seed, s->choice, WEFT_DRAW_RENOISE, position, segment->step};
   in->temperature[j] = weft_entropy_bound_temperature(p, segment->step);
@@ -211,7 +207,7 @@ static void ask_canvas_row(device_runner *r, const runner_inputs *in, uint32_t j
  * of several of a run. The host knows the last token of such a run before any row follows. */
 static void ask_plain_row(device_runner *r, const runner_inputs *in, uint32_t j, const weft_segment *segment,
                           uint64_t position, const runner_flight *f) {
-  const weft_sampling *p = &r->slots[segment->slot].params.sampling;
+  const weft_sampling *p = r->slots[segment->slot].params.sampling;
   weft_draw_key key = {p->seed, p->choice, WEFT_DRAW_TOKEN, position + 1, 0};
   uint32_t n = f->outputs.n_plain + f->outputs.n_canvas_rows;
   in->temperature[j] = p->temperature > 0.0f ? p->temperature : 1.0f;
@@ -241,7 +237,7 @@ static weft_status send_inputs(device_runner *r, runner_flight *f, const runner_
     ask_canvas_row(r, &in, j, segment, position);
     if (r->output_row[at] != segment->first_row) continue;
     weft_canvas_row *canvas = &in.canvas[n_canvases++];
-    weft_entropy_bound_rule(&r->slots[segment->slot].params.entropy_bound, segment->step, &canvas->rule);
+    weft_entropy_bound_rule(r->slots[segment->slot].params.entropy_bound, segment->step, &canvas->rule);
     canvas->rule.agree = r->slots[segment->slot].params.grammar != NULL ? 1 : 0;
     canvas->slot = segment->slot;
     canvas->first = j;
@@ -264,7 +260,7 @@ static weft_status place_soft(device_runner *r, const weft_batch *batch) {
     const weft_segment *segment = &batch->segment[i];
     const runner_slot *s = &r->slots[segment->slot];
     bool decoder = segment->pass == WEFT_PASS_DECODER;
-    bool has_soft = decoder && segment->step > 0 && !s->params.entropy_bound.no_self_conditioning;
+    bool has_soft = decoder && segment->step > 0 && !s->params.entropy_bound->no_self_conditioning;
     r->soft_of[i] = has_soft ? s->soft : NULL;
     if (r->in_place || !decoder) continue;
     uint64_t n = (uint64_t)segment->n_rows * r->n_hidden;

@@ -45,8 +45,7 @@ typedef struct runner_slot {
   uint32_t generation;     /* counts slot_open, so that results of an earlier request are not applied */
   uint32_t n_pending;      /* flights that draw a token which is not in the history yet */
   uint64_t written_by;     /* the newest step, counted from 1, that writes its cells and soft embedding; 0: none */
-  weft_slot_params params; /* tokens and bias: the slot's copies; grammar, rules: the request's */
-  weft_logit_bias *bias;   /* [WEFT_LOGIT_BIAS_MAX] */
+  weft_slot_params params; /* tokens: the slot's copy; all else that it points to: the request's */
   int32_t *history;        /* [seq_tokens_max] prompt, then answer */
   uint32_t n_history;
   weft_matcher matcher; /* where in the request's grammar the answer is */
@@ -60,7 +59,8 @@ typedef struct runner_slot {
 
 /* Whether the slot's rows are plain: statistics are all that sampling needs of them, no logits and no mask. */
 static inline bool runner_is_plain(const runner_slot *s) {
-  return s->params.grammar == NULL && s->params.rules == NULL && weft_sampling_is_plain(&s->params.sampling);
+  return s->params.grammar == NULL && s->params.rules == NULL && !s->params.logprobs &&
+         weft_sampling_is_plain(s->params.sampling);
 }
 
 /* The state of a canvas that is kept outside its slot; canvas and soft are those of runner_slot. */

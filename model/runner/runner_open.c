@@ -14,7 +14,6 @@ static void close_slots(device_runner *r) {
   if (r->slots == NULL) return;
   for (uint32_t i = 0; i < r->config.n_slots; i++) {
     runner_slot *s = &r->slots[i];
-    weft_free(s->bias);
     weft_free(s->history);
     weft_free(s->canvas);
   }
@@ -87,7 +86,6 @@ static weft_status open_slots(device_runner *r) {
   for (uint32_t i = 0; i < r->config.n_slots && status == WEFT_OK; i++) {
     runner_slot *s = &r->slots[i];
     s->history = take_host(r, r->config.seq_tokens_max, sizeof *s->history, &status);
-    s->bias = take_host(r, WEFT_LOGIT_BIAS_MAX, sizeof *s->bias, &status);
     if (c == 0) continue;
     s->canvas = take_host(r, c, sizeof *s->canvas, &status);
     s->soft = take_memory_of(r, r->first, c * r->n_hidden, sizeof(float), &status);

@@ -36,7 +36,7 @@ static void take_plain_rows(device_runner *r, runner_flight *f) {
     weft_segment_result *result = enter_row(s, f, index, stats.bad[j] != 0, &over);
     if (result == NULL) continue;
     weft_sampled *sampled = &f->token[o->n_logits + j];
-    *sampled = (weft_sampled){.token = s->params.sampling.temperature > 0.0f ? stats.drawn[j] : stats.argmax[j]};
+    *sampled = (weft_sampled){.token = s->params.sampling->temperature > 0.0f ? stats.drawn[j] : stats.argmax[j]};
     take_token(r, s, &f->segment[index], result, sampled);
     if (f->draft[at] == sampled->token) over = UINT32_MAX;
   }

@@ -89,7 +89,7 @@ static void ask_mask(device_runner *r, const drawing_row *drawing, weft_sample_r
 static bool ask_row(device_runner *r, const drawing_row *drawing, uint32_t j, asked_size *size) {
   const runner_slot *s = drawing->slot;
   const weft_segment *segment = drawing->segment;
-  const weft_sampling *p = &s->params.sampling;
+  const weft_sampling *p = s->params.sampling;
   weft_sample_row *row = (weft_sample_row *)(void *)(r->asked + (uint64_t)j * ROW_WORDS);
   int32_t *heap = r->asked + rows_words(r);
   uint32_t pending = s->n_pending > 0 ? 1 : 0, n_prompt = s->params.n_prompt;
@@ -99,6 +99,7 @@ static bool ask_row(device_runner *r, const drawing_row *drawing, uint32_t j, as
   uint64_t need = (uint64_t)p->n_bias * BIAS_WORDS + n_history, bias_at = (size->n_words + 1) / 2 * 2;
   if (bias_at + need > r->asked_words - rows_words(r)) return false;
   weft_sampling_ask(p, (uint64_t)segment->kv_len + drawing->at + 1, row);
+  if (s->params.logprobs) row->logprobs = 1, row->n_top = p->n_top_logprobs;
   row->cell = weft_segment_n_sampled(segment) > 1 ? -1 : (int32_t)segment->slot; /* the host knows all of a run */
   row->pending = skip != UINT32_MAX ? pending : 0;
   row->bias_at = (uint32_t)(bias_at / BIAS_WORDS);
@@ -158,7 +159,7 @@ static weft_status sample_rows(device_runner *r, uint32_t first, uint32_t n, con
 static bool needs_tokens(const runner_slot *s) {
   if (s->n_pending == 0) return false;
   if (mask_needs_tokens(s)) return true;
-  return s->n_pending > 1 && weft_sampling_forgets(&s->params.sampling, s->n_history, s->params.n_prompt) != UINT32_MAX;
+  return s->n_pending > 1 && weft_sampling_forgets(s->params.sampling, s->n_history, s->params.n_prompt) != UINT32_MAX;
 }
 
 /* Settles the flights before this one, the last, if a row needs tokens of theirs. */

@@ -57,7 +57,7 @@ static inline const weft_runner_info *watch_info(const weft_runner *runner) {
 
 static inline weft_status watch_slot_open(weft_runner *runner, uint32_t slot, const weft_slot_params *p) {
   service_watch *w = (service_watch *)runner;
-  uint32_t request = (uint32_t)(p->sampling.seed >> 8) - 1;
+  uint32_t request = (uint32_t)(p->sampling->seed >> 8) - 1;
   w->tenant_of_slot[slot] = w->tenant_of[request];
   watch_ended(w, request);
   return w->inner->ops->slot_open(w->inner, slot, p);

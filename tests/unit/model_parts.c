@@ -148,12 +148,26 @@ static void test_passes(void **state) {
 
 /* ---- a restored canvas ----------------------------------------------------------------------------------- */
 
+/* What the requests in the slots ask for, which a slot borrows. */
+static weft_sampling asked[SLOTS];
+static weft_entropy_bound bound;
+
+static weft_slot_params ask(uint32_t slot, uint64_t seed, const int32_t *tokens, uint32_t n_tokens) {
+  asked[slot] = weft_sampling_neutral();
+  asked[slot].seed = seed;
+  bound = weft_entropy_bound_default();
+  bound.confidence = 0; /* never done before its last step */
+  return (weft_slot_params){.denoises = true,
+                            .sampling = &asked[slot],
+                            .entropy_bound = &bound,
+                            .tokens = tokens,
+                            .n_tokens = n_tokens,
+                            .n_prompt = PROMPT,
+                            .max_tokens = 64};
+}
+
 static void open_slot(weft_runner *r, uint32_t slot, uint64_t seed, const int32_t *prompt) {
-  weft_slot_params p = {.denoises = true, .tokens = prompt, .n_tokens = PROMPT, .n_prompt = PROMPT, .max_tokens = 64};
-  p.sampling = weft_sampling_neutral();
-  p.sampling.seed = seed;
-  p.entropy_bound = weft_entropy_bound_default();
-  p.entropy_bound.confidence = 0; /* never done before its last step */
+  weft_slot_params p = ask(slot, seed, prompt, PROMPT);
   assert_int_equal(r->ops->slot_open(r, slot, &p), WEFT_OK);
 }
 
@@ -287,14 +301,12 @@ static void test_scores(void **state) {
 enum { ANSWER = 14 };
 
 static void open_answer(weft_runner *r, float temperature, const int32_t *prompt, float penalty, bool both) {
-  weft_slot_params p = {
-      .draws = true, .denoises = both, .tokens = prompt, .n_tokens = PROMPT, .n_prompt = PROMPT, .max_tokens = ANSWER};
-  p.sampling = weft_sampling_neutral();
-  p.sampling.seed = 11;
-  p.sampling.temperature = temperature;
-  p.sampling.repetition_penalty = penalty;
-  p.entropy_bound = weft_entropy_bound_default();
-  p.entropy_bound.confidence = 0;
+  weft_slot_params p = ask(0, 11, prompt, PROMPT);
+  p.draws = true;
+  p.denoises = both;
+  p.max_tokens = ANSWER;
+  asked[0].temperature = temperature;
+  asked[0].repetition_penalty = penalty;
   assert_int_equal(r->ops->slot_open(r, 0, &p), WEFT_OK);
 }
 
@@ -388,12 +400,7 @@ static void denoise_alone(uint32_t n, const int32_t *answer, int32_t argmax[2][R
   memcpy(tokens + PROMPT, answer, KNOWN * sizeof *tokens);
   world_open(&w, n, 0);
   weft_runner *r = open_runner(&w);
-  weft_slot_params p = {
-      .denoises = true, .tokens = tokens, .n_tokens = PROMPT + KNOWN, .n_prompt = PROMPT, .max_tokens = 64};
-  p.sampling = weft_sampling_neutral();
-  p.sampling.seed = 11;
-  p.entropy_bound = weft_entropy_bound_default();
-  p.entropy_bound.confidence = 0;
+  weft_slot_params p = ask(0, 11, tokens, PROMPT + KNOWN);
   assert_int_equal(r->ops->slot_open(r, 0, &p), WEFT_OK);
   assert_int_equal(submit_run(&w, r, 0, PROMPT + KNOWN, 0, tokens), WEFT_OK);
   (void)collect(r);
