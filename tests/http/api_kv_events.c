@@ -14,7 +14,7 @@ int main(void) {
 #include "base/random.h"
 #include "tests/support/kv_reader.h"
 
-enum { QUIET_MS = 300, PROMPTS = 24, PROMPT_MAX = 200 };
+enum { PROMPTS = 24, PROMPT_MAX = 200, UNIT = 32 /* tokens, of the demo model */ };
 
 typedef struct told_server {
   talk talk;
@@ -46,6 +46,35 @@ static void begin(kv_reader *r) {
   while (r->n_cleared == 0) {
     if (weft_clock_us() > until) fail_msg("no batch came");
     (void)reader_follow(r, 20);
+  }
+}
+
+/* Follows until the index has all whole units of a prompt that was asked: the events of its turn, and of all turns
+ * before it, are there then. */
+static void await_prompt(kv_reader *r, const int32_t *tokens, uint32_t n) {
+  uint64_t until = weft_clock_us() + (uint64_t)READER_MS * 1000;
+  while (reader_overlap(r, tokens, n) < n / UNIT * UNIT) {
+    if (weft_clock_us() > until) fail_msg("a prompt of %u tokens is never told", n);
+    (void)reader_follow(r, 5);
+  }
+}
+
+/* Both follow until they have heard the same. */
+static void await_same(kv_reader *a, kv_reader *b) {
+  uint64_t until = weft_clock_us() + (uint64_t)READER_MS * 1000;
+  do {
+    if (weft_clock_us() > until) fail_msg("two readers never hear the same");
+    (void)reader_follow(a, 5);
+    (void)reader_follow(b, 5);
+  } while (!a->has_number || !b->has_number || a->number != b->number);
+  reader_compare(a, b);
+}
+
+static void await_units(kv_reader *r, uint32_t n) {
+  uint64_t until = weft_clock_us() + (uint64_t)READER_MS * 1000;
+  while (r->n != n) {
+    if (weft_clock_us() > until) fail_msg("%u units are told, and never %u", r->n, n);
+    (void)reader_follow(r, 5);
   }
 }
 
@@ -100,26 +129,23 @@ static void test_index_from_events(void **state) {
   for (uint64_t i = 0; i < 3 * PROMPTS; i++) {
     int32_t tokens[PROMPT_MAX];
     uint32_t n = make_prompt(i % PROMPTS, tokens);
-    (void)reader_follow(&first, QUIET_MS / 10);
     uint32_t told = reader_overlap(&first, tokens, n - 1), found = ask(&t, "", tokens, n);
     if (found > told) fail_msg("prompt %d: %u tokens are told, and %u were found", (int)i, told, found);
     n_told += told;
     n_found += found;
+    await_prompt(&first, tokens, n);
   }
   assert_true(first.n_removed > 0 && n_found > 0);
   /* windows let a hit end before what is told, by a boundary's distance at most */
   assert_true(n_found * 2 > n_told);
-  (void)reader_follow(&first, QUIET_MS);
-  (void)reader_follow(&late, QUIET_MS);
-  reader_compare(&first, &late);
+  await_same(&first, &late);
   bool host = false;
   for (uint32_t i = 0; i < first.n; i++) host = host || strcmp(first.unit[i].medium, "CPU") == 0;
   assert_true(host);
   /* one that comes now, one that asks for all of it again, and one that missed the middle */
   kv_reader last = join(&t), again = join(&t);
   begin(&last);
-  (void)reader_follow(&last, QUIET_MS);
-  reader_compare(&first, &last);
+  await_same(&first, &last);
   assert_true(reader_replay(&again, 0) > 0);
   reader_compare(&first, &again);
   assert_int_equal(reader_replay(&again, again.number + 1), 0);
@@ -127,8 +153,7 @@ static void test_index_from_events(void **state) {
   talk_answer a = talk_ask(t.talk.port, "POST", "/reset_prefix_cache", "");
   assert_int_equal(a.code, 200);
   talk_answer_free(&a);
-  (void)reader_follow(&first, QUIET_MS);
-  assert_int_equal(first.n, 0);
+  await_units(&first, 0);
   reader_close(&first);
   reader_close(&late);
   reader_close(&last);
@@ -141,14 +166,14 @@ static void test_nobody_listens(void **state) {
   int32_t tokens[PROMPT_MAX];
   told_server t;
   (void)state;
-  open_told(&t, NULL, (weft_open_options){0}, (kv_events_options){0});
+  open_told(&t, NULL, (weft_open_options){0},
+            (kv_events_options){.tokens = (const char *const[]){"all"}, .n_tokens = 1});
   (void)ask(&t, "", tokens, make_prompt(1, tokens));
   assert_true(counter(&t, "weft_kv_event_batches_total") == 0);
   for (int i = 0; i < 3; i++) {
     kv_reader r = join(&t);
     begin(&r); /* everything that is there, though it came before */
-    (void)reader_follow(&r, QUIET_MS);
-    assert_true(r.n > 0);
+    await_prompt(&r, tokens, make_prompt(1, tokens));
     reader_close(&r);
     uint64_t until = weft_clock_us() + (uint64_t)READER_MS * 1000;
     while (counter(&t, "weft_kv_event_subscribers") > 0 && weft_clock_us() < until) (void)poll(NULL, 0, 5);
@@ -172,15 +197,12 @@ static void test_tokens_of_named_tenants_alone(void **state) {
   begin(&r);
   uint32_t n = make_prompt(3, tokens);
   (void)ask(&t, blue, tokens, n);
-  (void)reader_follow(&r, QUIET_MS);
-  uint32_t n_private = r.n;
-  assert_true(n_private > 0);
+  await_units(&r, n / UNIT);
   for (uint32_t i = 0; i < r.n; i++) assert_true(!r.unit[i].has_tokens && r.unit[i].has_keys);
   assert_int_equal(reader_overlap(&r, tokens, n), 0);
   (void)ask(&t, red, tokens, n);
-  (void)reader_follow(&r, QUIET_MS);
-  assert_int_equal(r.n, 2 * n_private); /* the same prompt has other names */
-  assert_int_equal(reader_overlap(&r, tokens, n), n / 32 * 32);
+  await_units(&r, 2 * (n / UNIT)); /* the same prompt has other names */
+  assert_int_equal(reader_overlap(&r, tokens, n), n / UNIT * UNIT);
   reader_close(&r);
   close_told(&t);
 }
@@ -226,11 +248,11 @@ static void test_hostile_readers(void **state) {
   }
   assert_true(counter(&t, "weft_kv_event_strange_total") > 0);
   assert_true(counter(&t, "weft_kv_event_replays_ended_total") > 0);
-  (void)reader_follow(&good, QUIET_MS); /* without a gap */
+  await_prompt(&good, tokens, make_prompt(39, tokens)); /* without a gap */
   kv_reader late = join(&t);
   assert_true(reader_replay(&late, 0) > 0);
-  (void)reader_follow(&good, QUIET_MS);
-  reader_compare(&good, &late);
+  begin(&late);
+  await_same(&good, &late);
   for (uint32_t i = 0; i < 24; i++) reader_close(&flood[i]);
   reader_close(&good);
   reader_close(&late);
@@ -243,20 +265,18 @@ static void test_numbers_begin_again(void **state) {
   int32_t tokens[PROMPT_MAX];
   told_server t;
   (void)state;
-  open_told(
-      &t, NULL, (weft_open_options){0},
-      (kv_events_options){.tokens = (const char *const[]){"default", "all"}, .n_tokens = 0, .start = UINT64_MAX - 3});
+  open_told(&t, NULL, (weft_open_options){0},
+            (kv_events_options){.tokens = (const char *const[]){"all"}, .n_tokens = 1, .start = UINT64_MAX - 3});
   kv_reader first = join(&t), second = join(&t);
   begin(&first);
   for (uint64_t i = 0; i < 6; i++) {
     (void)ask(&t, "", tokens, make_prompt(i, tokens));
-    (void)reader_follow(&first, 50);
+    await_prompt(&first, tokens, make_prompt(i, tokens));
   }
-  (void)reader_follow(&first, QUIET_MS);
   assert_true(first.number < 100);
-  (void)reader_replay(&second, UINT64_MAX - 3);
-  assert_int_equal(second.number, first.number);
-  reader_compare(&first, &second);
+  (void)reader_replay(&second, UINT64_MAX - 3); /* or, where it is gone, from the live events on */
+  begin(&second);
+  await_same(&first, &second);
   reader_close(&first);
   reader_close(&second);
   close_told(&t);
