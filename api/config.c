@@ -478,7 +478,9 @@ static weft_status parse_line(weft_config *config, char *line, const char *path,
     weft_status status = own_text(config, value, &value, error);
     if (status != WEFT_OK) return status;
   }
-  return set_flag_text(config, o, value, error);
+  weft_error why = {{0}};
+  weft_status status = set_flag_text(config, o, value, &why);
+  return status == WEFT_OK ? WEFT_OK : weft_fail(error, status, "%s:%u: %s", path, number, why.text);
 }
 
 static weft_status parse_file(weft_config *config, const char *path, weft_error *error) {

@@ -99,6 +99,23 @@ static void fail_chat(chat_state *s, int code, const char *words) {
   s->leaves = true;
 }
 
+/* The letter of what is to be dropped: a letter or word of the question, nothing else; 0: it is none of these. A line
+ * that cannot be read drops nothing. */
+static char read_drop(chat_state *s) {
+  static const char *const words[] = {"oldest", "half", "all", "nothing"};
+  weft_text answer = {0};
+  char letter = weft_line_read(s->line, "drop> ", false, &answer) == WEFT_LINE_READ ? 0 : 'n';
+  const char *word = letter == 0 && answer.n > 0 ? answer.bytes + strspn(answer.bytes, " \t") : "";
+  size_t n = strcspn(word, " \t");
+  bool alone = n > 0 && word[n + strspn(word + n, " \t")] == 0;
+  for (size_t i = 0; alone && i < sizeof words / sizeof *words; i++) {
+    bool whole = strlen(words[i]) == n;
+    if ((n == 1 || whole) && strncmp(word, words[i], n) == 0) letter = words[i][0];
+  }
+  weft_text_free(&answer);
+  return letter;
+}
+
 /* True: something was dropped, and the question can be asked again. */
 static bool ask_what_to_drop(chat_state *s, const weft_error *why) {
   uint32_t n = weft_conversation_questions(&s->conversation);
@@ -108,10 +125,11 @@ static bool ask_what_to_drop(chat_state *s, const weft_error *why) {
       "The conversation has %u questions. Drop the (o)ldest, the older (h)alf, (a)ll before this one, or (n)othing? ",
       n);
   (void)fflush(stdout);
-  weft_text answer = {0};
-  weft_line_end end = weft_line_read(s->line, "drop> ", false, &answer);
-  char letter = end == WEFT_LINE_READ && answer.n > 0 ? answer.bytes[strspn(answer.bytes, " \t")] : 'n';
-  weft_text_free(&answer);
+  char letter;
+  while ((letter = read_drop(s)) == 0) {
+    (void)printf("Say o, h, a or n; the question that waits is asked again after that.\n");
+    (void)fflush(stdout);
+  }
   uint32_t wanted = letter == 'o' ? 1 : letter == 'h' ? n / 2 : letter == 'a' ? n - 1 : 0;
   uint32_t dropped = weft_conversation_drop(&s->conversation, wanted);
   if (dropped > 0) (void)printf("%u of %u dropped.\n", dropped, n);
@@ -142,7 +160,10 @@ static void answer_question(chat_state *s, const char *question) {
   }
   weft_conversation_take_back(&s->conversation);
   if (said == WEFT_SAID_STOPPED && !s->talks) s->leaves = true, s->code = WEFT_EXIT_STOPPED;
-  if (said == WEFT_SAID_STOPPED) return;
+  if (said == WEFT_SAID_STOPPED) {
+    if (s->talks) (void)printf("Stopped before anything was final: the question is not kept.\n");
+    return;
+  }
   if (said == WEFT_SAID_TOO_LONG && s->talks) {
     (void)printf("The question was not asked; /clear begins anew.\n");
     return;

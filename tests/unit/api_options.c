@@ -356,6 +356,10 @@ static void environment_and_file_yield_to_flags(void **state) {
   write_file(path, "rows 64\n");
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 4, words, &error), WEFT_E_FORMAT);
   assert_non_null(strstr(error.text, ":1:"));
+  weft_config_free(&c);
+  write_file(path, "queue = 5\nrows = x\n");
+  assert_int_equal(parse(&c, WEFT_CMD_SERVE, 4, words, &error), WEFT_E_INVALID);
+  assert_non_null(strstr(error.text, "test_config.txt:2: --rows: 'x'"));
 }
 
 /* A list of a later source takes the place of an earlier one's; every option has a name in the environment. */
