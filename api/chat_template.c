@@ -5,22 +5,17 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "api/served_names.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "model/text/jinja.h"
-
-/* Whether an entry is MODEL=FILE, with this model. */
-static bool is_for(const char *entry, const char *model) {
-  size_t n = strlen(model);
-  return strncmp(entry, model, n) == 0 && entry[n] == '=';
-}
 
 /* The file that options name for this model, or NULL. */
 static const char *file_for(const weft_open_options *o, const char *name) {
   const char *file = NULL;
   for (uint32_t i = 0; i < o->n_chat_templates; i++) {
-    const char *entry = o->chat_templates[i];
-    if (is_for(entry, name)) return entry + strlen(name) + 1;
+    const char *entry = o->chat_templates[i], *own = served_names_after(entry, name);
+    if (own != NULL) return own;
     if (strchr(entry, '=') == NULL) file = entry;
   }
   return file;
@@ -68,7 +63,8 @@ weft_status chat_templates_check(const weft_runtime *rt, weft_error *error) {
   for (uint32_t i = 0; i < rt->options.n_chat_templates; i++) {
     const char *entry = rt->options.chat_templates[i], *equals = strchr(entry, '=');
     bool known = equals == NULL;
-    for (uint32_t k = 0; k < rt->n_models; k++) known = known || is_for(entry, rt->model[k].file_name);
+    for (uint32_t k = 0; k < rt->n_models; k++)
+      known = known || served_names_after(entry, rt->model[k].file_name) != NULL;
     if (known) continue;
     return weft_fail(error, WEFT_E_INVALID, "--chat-template %s: no model's file is named '%.*s'", entry,
                      (int)(equals - entry), entry);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "api/served_names.h"
 #include "base/memory.h"
 #include "scheduler/draft.h"
 
@@ -16,15 +17,9 @@ enum { CANVAS_STEPS = 4 };
 
 /* ---- the words of the option -------------------------------------------------------------------- */
 
-/* [MODEL=]HOW: HOW, and the model's name and its length; 0: all. */
-static const char *how_of(const char *word, size_t *n_model) {
-  size_t n = strcspn(word, "=:");
-  *n_model = word[n] == '=' ? n : 0;
-  return word[n] == '=' ? word + n + 1 : word;
-}
-
-static bool is_for(const char *word, size_t n_model, const weft_served_model *m) {
-  return n_model == 0 || (strlen(m->file_name) == n_model && strncmp(word, m->file_name, n_model) == 0);
+/* The HOW of [MODEL=]HOW where it is for this model; NULL: it is for another one. */
+static const char *how_for(const char *word, const weft_served_model *m) {
+  return word[strcspn(word, "=:")] == '=' ? served_names_after(word, m->file_name) : word;
 }
 
 /* HOW in its parts: kind[:FILE][:K]. */
@@ -81,9 +76,8 @@ weft_status drafts_open(const weft_open_options *o, weft_served_model *m, weft_e
   m->draft = (weft_draft){.kind = WEFT_DRAFT_OFF};
   m->has_drafts = false;
   for (uint32_t i = 0; i < o->n_drafts; i++) {
-    size_t n_model;
-    const char *how = how_of(o->drafts[i], &n_model);
-    if (!is_for(o->drafts[i], n_model, m)) continue;
+    const char *how = how_for(o->drafts[i], m);
+    if (how == NULL) continue;
     if (!read_how(how, m))
       return weft_fail(
           error, WEFT_E_INVALID,
@@ -185,12 +179,11 @@ weft_status drafts_start(weft_runtime *rt, weft_error *error) {
 
 weft_status drafts_check(const weft_runtime *rt, weft_error *error) {
   for (uint32_t i = 0; i < rt->options.n_drafts; i++) {
-    size_t n_model;
     const char *word = rt->options.drafts[i];
-    (void)how_of(word, &n_model);
-    bool known = n_model == 0;
-    for (uint32_t k = 0; k < rt->n_served && !known; k++) known = is_for(word, n_model, &rt->model[k]);
-    if (!known) return weft_fail(error, WEFT_E_INVALID, "--draft: no model's file is named '%.*s'", (int)n_model, word);
+    bool known = false;
+    for (uint32_t k = 0; k < rt->n_served && !known; k++) known = how_for(word, &rt->model[k]) != NULL;
+    if (known) continue;
+    return weft_fail(error, WEFT_E_INVALID, "--draft: no model's file is named '%.*s'", (int)strcspn(word, "="), word);
   }
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < rt->n_served && status == WEFT_OK; i++) status = check_drafter(rt, &rt->model[i], error);

@@ -15,12 +15,15 @@ char *served_names_of_file(const char *path) {
   return weft_strndup(name, n);
 }
 
+const char *served_names_after(const char *entry, const char *file_name) {
+  size_t n = strlen(file_name);
+  return strncmp(entry, file_name, n) == 0 && entry[n] == '=' ? entry + n + 1 : NULL;
+}
+
 /* The name that an entry has for the model of this file; NULL: it is another's. */
 static const char *name_in(const weft_open_options *o, const char *entry, const char *file_name) {
-  const char *equals = strchr(entry, '=');
-  size_t n = strlen(file_name);
-  if (equals == NULL) return o->n_models == 1 ? entry : NULL;
-  return (size_t)(equals - entry) == n && memcmp(entry, file_name, n) == 0 ? equals + 1 : NULL;
+  if (strchr(entry, '=') == NULL) return o->n_models == 1 ? entry : NULL;
+  return served_names_after(entry, file_name);
 }
 
 weft_status served_names_set(const weft_runtime *rt, const char *path, weft_served_model *m, weft_error *error) {
