@@ -16,6 +16,15 @@ bool weft_same_name(const char *a, size_t n, const char *b) {
   return b[n] == 0;
 }
 
+void weft_plain_name(const char *name, char *out, size_t n_out) {
+  size_t n = 0;
+  for (; *name != 0 && n + 1 < n_out; name++) {
+    char c = plain_letter(*name);
+    if ((c >= 'a' && c <= 'z') || (c >= '0' && c <= '9')) out[n++] = c;
+  }
+  out[n] = 0;
+}
+
 static uint32_t least_of(uint32_t a, uint32_t b) {
   return a < b ? a : b;
 }

@@ -5,6 +5,7 @@
 
 #include "api/cli/plan.h"
 #include "api/step_rows.h"
+#include "base/nearest.h"
 #include "pager/pager.h"
 #include "scheduler/policy.h"
 
@@ -35,14 +36,36 @@ static const plan_card cards[] = {
 };
 enum { N_CARDS = sizeof cards / sizeof *cards };
 
-const plan_card *plan_find_card(const char *name, weft_error *error) {
+/* By its name or title as people write them, or by a part of the title that no other card has, as 4090. */
+static const plan_card *match_card(const char *given) {
+  char wanted[96], name[96], title[96];
+  const plan_card *part = NULL;
+  uint32_t n_parts = 0;
+  weft_plain_name(given, wanted, sizeof wanted);
+  for (int i = 0; i < N_CARDS && wanted[0] != 0; i++) {
+    weft_plain_name(cards[i].name, name, sizeof name);
+    weft_plain_name(cards[i].title, title, sizeof title);
+    if (strcmp(name, wanted) == 0 || strcmp(title, wanted) == 0) return &cards[i];
+    if (strstr(title, wanted) == NULL) continue;
+    part = &cards[i];
+    n_parts += 1;
+  }
+  return n_parts == 1 ? part : NULL;
+}
+
+const plan_card *plan_find_card(const char *given, weft_error *error) {
   char names[320] = "";
   size_t n = 0;
+  weft_nearest nearest = weft_nearest_to(given, strlen(given));
+  const plan_card *card = match_card(given);
+  if (card != NULL) return card;
   for (int i = 0; i < N_CARDS; i++) {
-    if (strcasecmp(cards[i].name, name) == 0) return &cards[i];
+    weft_nearest_try(&nearest, cards[i].name);
     n += (size_t)snprintf(names + n, sizeof names - n, "%s%s", i > 0 ? ", " : "", cards[i].name);
   }
-  (void)weft_fail(error, WEFT_E_NOT_FOUND, "--card: '%.32s' is not in the table, which has %s", name, names);
+  (void)weft_fail(error, WEFT_E_NOT_FOUND, "--card: '%.32s' is not in the table, which has %s%s%s%s", given, names,
+                  nearest.best == NULL ? "" : ": did you mean ", nearest.best == NULL ? "" : nearest.best,
+                  nearest.best == NULL ? "" : "?");
   return NULL;
 }
 

@@ -49,8 +49,22 @@ static void names_that_are_the_same(void **state) {
   assert_false(weft_same_name("KV-mib", 6, "kv-mib"));
 }
 
+static void names_without_what_stands_between(void **state) {
+  char plain[8];
+  (void)state;
+  weft_plain_name("RTX-40 9_0", plain, sizeof plain);
+  assert_string_equal(plain, "rtx4090");
+  weft_plain_name("GeForce 4090", plain, sizeof plain); /* cut */
+  assert_string_equal(plain, "geforce");
+  weft_plain_name("-\xC3\xA4 ", plain, sizeof plain);
+  assert_string_equal(plain, "");
+  weft_plain_name("x", plain, 1);
+  assert_string_equal(plain, "");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(slips_of_the_hand), cmocka_unit_test(words_that_mean_nothing),
-                                     cmocka_unit_test(names_that_are_the_same)};
+                                     cmocka_unit_test(names_that_are_the_same),
+                                     cmocka_unit_test(names_without_what_stands_between)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -109,6 +109,19 @@ static void rates_follow_the_card(void **state) {
   (void)state;
   assert_null(plan_find_card("abacus", &error));
   assert_non_null(strstr(error.text, "which has h100, h100-pcie"));
+  assert_null(plan_find_card("rtx-4080", &error));
+  assert_non_null(strstr(error.text, ": did you mean rtx-4090?"));
+  assert_null(plan_find_card("100", &error)); /* h100, a100 and others */
+  assert_null(plan_find_card("-", &error));
+  static const char *const written[][2] = {
+      {"4090", "rtx-4090"},     {"rtx4090", "rtx-4090"},    {"RTX 4090", "rtx-4090"}, {"RTX_4090", "rtx-4090"},
+      {"h100", "h100"},         {"H100 PCIe", "h100-pcie"}, {"NVIDIA H200", "h200"},  {"GeForce RTX 5090", "rtx-5090"},
+      {"a100 40GB", "a100-40"}, {"GH200-144", "gh200-144"}};
+  for (size_t i = 0; i < sizeof written / sizeof *written; i++) {
+    const plan_card *card = plan_find_card(written[i][0], &error);
+    assert_non_null(card);
+    assert_string_equal(card->name, written[i][1]);
+  }
   for (uint32_t users = 1; users <= 256; users *= 2) {
     plan_result r = plan(facts, h200, (plan_need){users, 512, 128}),
                 slower = plan(facts, h100, (plan_need){users, 512, 128});
