@@ -562,8 +562,23 @@ def top_is_live():
     expect(got.returncode == 4 and b'no server answers' in got.stderr and got.stdout == b'', 'top without a server', got)
 
 
+def the_demo_moves():
+    """On a terminal each step of the canvas over the one before; elsewhere each as a line, as noise becomes an answer."""
+    answer = 'duck happy fox corn soup rice'
+    t = Terminal('demo', demo, 'model/demo/weft-demo-ar.gguf')
+    t.wait('slowed down')
+    for words in ('step 1 of', 'step 2 of', 'step 3 of', answer, 'steps)', 'clients', 'Try it:'):
+        t.wait(words)
+    t.end(0, 'demo')
+    expect(t.out.count(b'\x1b8') >= 3, 'a canvas over itself', t.out[:2000])
+    got = subprocess.run([weft, 'demo', demo, 'model/demo/weft-demo-ar.gguf'], capture_output=True, timeout=10 * WAIT)
+    steps = re.findall(rb'  step +\d+  (.*)\n', got.stdout)
+    expect(got.returncode == 0 and b'\x1b' not in got.stdout, 'demo in a pipe', got)
+    expect(len(steps) >= 3 and b'_' in steps[0] and steps[0] != steps[-1] == answer.encode(), 'a line for each step', got.stdout)
+
+
 tests = [top_is_live, names_of_files_are_hostile, help_is_wrapped, chat_with_a_model, chat_edits_lines, an_answer_is_stopped, a_full_context_asks, conversations_are_kept,
-         chat_with_a_server, chat_over_tls, a_hostile_server, the_size_changes, lines_from_a_pipe]
+         chat_with_a_server, chat_over_tls, a_hostile_server, the_size_changes, lines_from_a_pipe, the_demo_moves]
 for test in tests:
     if not only or test.__name__ in only:
         test()

@@ -13,6 +13,7 @@
 #include "api/cli/child.h"
 #include "api/cli/cli.h"
 #include "api/cli/client.h"
+#include "api/cli/demo_canvas.h"
 #include "api/cli/metric.h"
 #include "base/path.h"
 #include "base/threads.h"
@@ -42,11 +43,10 @@ typedef struct worker {
   _Atomic uint32_t *n_decoding; /* workers that still ask token by token: the others go on as long */
 } worker;
 
-static char *body_of(const char *model, const char *question, bool diffusion, bool stream) {
-  json_t *root =
-      json_pack("{s:s, s:[{s:s, s:s}], s:i, s:f, s:i, s:s, s:b, s:b}", "model", model, "messages", "role", "user",
-                "content", question, "max_tokens", 64, "temperature", 0.0, "seed", 7, "mode",
-                diffusion ? "diffusion" : "autoregressive", "stream", (int)stream, "stream_canvas", (int)stream);
+static char *body_of(const char *model, const char *question, bool diffusion) {
+  json_t *root = json_pack("{s:s, s:[{s:s, s:s}], s:i, s:f, s:i, s:s}", "model", model, "messages", "role", "user",
+                           "content", question, "max_tokens", 64, "temperature", 0.0, "seed", 7, "mode",
+                           diffusion ? "diffusion" : "autoregressive");
   char *body = json_dumps(root, JSON_COMPACT);
   json_decref(root);
   return body;
@@ -73,7 +73,7 @@ static void *ask_questions(void *self) {
   for (uint32_t round = 0; round < ROUNDS || (w->diffusion && atomic_load(w->n_decoding) > 0); round++) {
     const char *question = questions[(w->index + round) % N_QUESTIONS];
     weft_text answer = {0};
-    char *body = body_of(w->model, question, w->diffusion, false);
+    char *body = body_of(w->model, question, w->diffusion);
     int status = body == NULL ? -1 : weft_client_request(w->port, "POST", "/v1/chat/completions", body, &answer, 0);
     char *text = status == 200 ? answer_of(answer.bytes) : NULL;
     if (text == NULL) w->n_failed += 1;
@@ -111,33 +111,6 @@ static uint32_t run_load(uint16_t port, const char *const *models, uint32_t n_mo
   return n_failed + (WORKERS - n_started);
 }
 
-/* One canvas, step by step, from the server's replace events. */
-static int show_canvas(uint16_t port, const char *model) {
-  weft_text answer = {0};
-  const char *question = questions[0];
-  char *body = body_of(model, question, true, true);
-  int status = body == NULL ? -1 : weft_client_request(port, "POST", "/v1/chat/completions", body, &answer, 0);
-  free(body);
-  (void)printf("One canvas, after every denoise step (%s):\n", question);
-  uint32_t n = 0;
-  char *save = NULL;
-  bool replace = false;
-  for (char *line = status == 200 ? strtok_r(answer.bytes, "\n", &save) : NULL; line != NULL;
-       line = strtok_r(NULL, "\n", &save)) {
-    if (strncmp(line, "event: replace", 14) == 0) replace = true;
-    if (strncmp(line, "data: ", 6) != 0 || !replace) continue;
-    replace = false;
-    json_t *event = json_loads(line + 6, 0, NULL);
-    const char *text = json_string_value(json_object_get(event, "text"));
-    (void)printf("  step %2u  ", ++n);
-    for (const char *c = text == NULL ? "" : text; *c != 0; c++) (void)putchar((unsigned char)*c < 0x20 ? ' ' : *c);
-    (void)putchar('\n');
-    json_decref(event);
-  }
-  weft_text_free(&answer);
-  return n > 0 ? 0 : weft_cli_fail(WEFT_EXIT_FAILED, "no replace event came (HTTP status %d)", status);
-}
-
 static int read_metrics(uint16_t port, weft_text *out) {
   weft_text_clear(out);
   return weft_client_request(port, "GET", "/metrics", NULL, out, 0) == 200
@@ -150,9 +123,10 @@ static int one_weight_set(const weft_config *config, const char *name) {
   const char *args[] = {"-m", config->models.item[0], "--kv-mib", "16", "--context", "1024", "--running", "16", NULL};
   if (weft_child_start(&child, args) != 0) return WEFT_EXIT_RUNTIME;
   weft_text text = {0};
-  int code = show_canvas(child.port, name);
+  int code = weft_demo_canvas(config, child.port, name);
   if (code == 0) {
     (void)printf("\n%d clients, half by diffusion, half token by token, on one model:\n", WORKERS);
+    (void)fflush(stdout); /* what follows takes a while */
     uint32_t n_failed = run_load(child.port, &name, 1, true);
     if (n_failed > 0) code = weft_cli_fail(WEFT_EXIT_FAILED, "%u requests failed", n_failed);
   }
