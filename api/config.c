@@ -78,8 +78,11 @@ static const weft_option product_rows[] = {
     {"host", 0, FIRST, SERVE, TEXT_OR(host, "127.0.0.1"), "ADDRESS",
      "address to listen on, or unix:PATH for a unix socket"},
     {"port", 'p', FIRST, SERVE | DEMO, U32(port, 8080, 0, 65535), "N", "port to listen on; 0 picks a free one"},
-    {"port", 'p', FIRST, TRACE | TOP, U32(port, 8080, 1, 65535), "N", "port of the server, on this machine"},
-    {"host", 0, FIRST, TRACE | TOP, TEXT(host), "ADDRESS", "unix:PATH of the server, where it has no port"},
+    {"port", 'p', FIRST, TRACE | TOP, U32(port, 8080, 1, 65535), "N", "port of the server"},
+    {"host", 0, FIRST, TRACE | TOP, TEXT(host), "ADDRESS",
+     "where the server listens: an address, or unix:PATH [127.0.0.1]"},
+    {"url", 0, FIRST, TRACE | TOP, TEXT(url), "URL",
+     "the same in one, as https://host:8443, in place of --host and --port"},
     {"url", 0, FIRST, CHAT, TEXT(url), "URL",
      "talk to this server in place of a model file: any that speaks OpenAI's protocol; -m names one of its models"},
     {"tls-cert", 0, FIRST, TRACE | TOP | CHAT, TEXT(tls_cert), "FILE", "the server's certificate, where it speaks TLS"},
@@ -602,13 +605,10 @@ static void read_terminal(weft_config *config) {
   config->no_colour = config->terminal_is_dumb || (no_colour != NULL && no_colour[0] != 0);
 }
 
-/* The variable is WEFT_ and the name of an option, or one of those that ./dev and the tests read. */
+/* The variable is WEFT_ and the name of an option; those of ./dev and the tests begin with DEV_. */
 static bool names_option(const weft_option_table *more, const char *name, size_t n) {
-  static const char *const of_tests[] = {"AMOUNT", "CLIENTS", "TEST_MODEL"};
   char plain[64];
   if (n >= sizeof plain) return false;
-  for (size_t i = 0; i < sizeof of_tests / sizeof *of_tests; i++)
-    if (strlen(of_tests[i]) == n && memcmp(name, of_tests[i], n) == 0) return true;
   for (size_t i = 0; i < n; i++) plain[i] = (char)tolower((unsigned char)name[i]);
   return find_row(more, plain, n, UINT32_MAX) != NULL;
 }

@@ -107,6 +107,9 @@ expect 0 'weft serve -m model/demo/weft-demo.gguf --kv-mib' "$weft" plan $demo -
 expect 0 '"fits":true' "$weft" plan $demo --card h200 --json
 expect 1 'no kernels for this card (sm_89)' "$weft" plan $demo --card rtx-4090
 expect 2 'is not in the table, which has h100' "$weft" plan $demo --card abacus
+expect 1 'GeForce RTX 4090' "$weft" plan $demo --card 4090
+expect 0 'NVIDIA H100 NVL' "$weft" plan $demo --card 'H100 NVL'
+expect 2 'did you mean rtx-4090?' "$weft" plan $demo --card rtx-4080
 expect 2 "more than the model's context of 2048" "$weft" plan $demo --prompt 2000 --answer 500
 expect 2 'name one GGUF file' "$weft" plan
 expect 0 'numbers: 143 tensors read, 0 broken' "$weft" check numbers -m $demo
@@ -121,7 +124,7 @@ expect 1 'compare the checksum' "$weft" test-model -m "$dir/zeros.gguf" -q
 expect 1 'Compare the size and the checksum' "$weft" test-model -m "$dir/cut.gguf" -q
 expect 2 'name one GGUF file' "$weft" test-model
 expect 3 'No such file' "$weft" test-model -m $demo --text missing.txt
-expect 2 'WEFT_TEST_MODEL=FILE' env -u WEFT_TEST_MODEL ./dev test-model
+expect 2 './dev test-model FILE' ./dev test-model
 expect 2 'it has: numbers' "$weft" check letters -m $demo
 expect 2 "generate: 'backwards.' belongs to no option" "$weft" generate -m $demo --chat -p Write backwards.
 expect 2 "chat: 'hello' belongs to no option" "$weft" chat -m $demo hello
@@ -297,12 +300,16 @@ serve -m $tiny --port 0 --tls-cert "$dir/server.pem" --tls-key "$dir/server.key"
 port=$(sed 's/.*"port":\([0-9]*\).*/\1/' "$dir/where")
 expect 0 'first token' "$weft" top --port "$port" --tls-cert "$dir/server.pem" --interval 0.1
 expect 2 'speaks TLS: name its certificate' "$weft" top --port "$port"
+expect 0 'first token' "$weft" top --host 127.0.0.1 --port "$port" --tls-cert "$dir/server.pem" --interval 0.1
+expect 0 'first token' "$weft" top --url "https://localhost:$port" --tls-cert "$dir/server.pem" --interval 0.1
+expect 2 'leave out --host' "$weft" top --url "https://localhost:$port" --host 127.0.0.1
+expect 2 '--url: ' "$weft" trace --url ftp://localhost
+expect 4 'no server answers at [::1]:1' "$weft" top --host ::1 --port 1
 expect 4 'no server answers' "$weft" top --port "$port" --tls-cert "$dir/other.pem"
 kill $server && wait $server
 serve -m $tiny --host "unix:$dir/socket"
 expect 0 '"traceEvents"' "$weft" trace --host "unix:$dir/socket"
 expect 2 'somebody answers there' "$weft" serve -m $tiny --host "unix:$dir/socket"
-expect 2 'name unix:PATH' "$weft" top --host 192.0.2.1
 kill $server && wait $server
 expect 4 'no server answers' "$weft" trace --host "unix:$dir/socket"
 echo "$passed passed, $failed failed"

@@ -35,11 +35,41 @@ int weft_observe_key(const weft_config *config, char key[WEFT_KEY_BYTES_MAX]) {
   return good ? 0 : weft_cli_fail(WEFT_EXIT_USAGE, "%s holds no key", config->key_file);
 }
 
+/* The path of --host unix:PATH, or NULL. */
+static const char *path_of_socket(const weft_config *config) {
+  static const char prefix[] = "unix:";
+  bool is_unix = config->host != NULL && strncmp(config->host, prefix, sizeof prefix - 1) == 0;
+  return is_unix ? config->host + sizeof prefix - 1 : NULL;
+}
+
+/* Where the options say that the server is; the target points into both. The key is left out. */
+static weft_status find_target(const weft_config *config, weft_client_url *url, weft_target *target,
+                               weft_error *error) {
+  *target = (weft_target){.socket = path_of_socket(config),
+                          .host = config->host,
+                          .port = (uint16_t)config->port,
+                          .tls_cert = config->tls_cert};
+  if (config->url == NULL) return WEFT_OK;
+  if (config->host != NULL)
+    return weft_fail(error, WEFT_E_INVALID, "--url %s says where the server is: leave out --host", config->url);
+  if (weft_client_read_url(config->url, url, error) != WEFT_OK) {
+    const weft_error why = *error;
+    return weft_fail(error, WEFT_E_INVALID, "--url: %s", why.text);
+  }
+  target->host = url->host;
+  target->port = url->port;
+  target->tls = url->tls;
+  target->prefix = url->prefix;
+  return WEFT_OK;
+}
+
 void weft_observe_name(const weft_config *config, char *out, size_t n_out) {
-  if (config->host != NULL) {
-    (void)snprintf(out, n_out, "%s", config->host);
+  const char *host = config->host == NULL ? "127.0.0.1" : config->host;
+  if (config->url != NULL || path_of_socket(config) != NULL) {
+    (void)snprintf(out, n_out, "%s", config->url != NULL ? config->url : host);
   } else {
-    (void)snprintf(out, n_out, "127.0.0.1:%u", config->port);
+    bool six = strchr(host, ':') != NULL;
+    (void)snprintf(out, n_out, "%s%s%s:%u", six ? "[" : "", host, six ? "]" : "", config->port);
   }
 }
 
@@ -73,20 +103,14 @@ static int explain_status(const weft_config *config, const char *path, int statu
 }
 
 int weft_observe_try(const weft_config *config, const char *path, weft_text *out, weft_error *why) {
-  static const char unix_prefix[] = "unix:";
   char key[WEFT_KEY_BYTES_MAX];
-  bool is_unix = config->host != NULL && strncmp(config->host, unix_prefix, sizeof unix_prefix - 1) == 0;
-  if (config->host != NULL && !is_unix) {
-    return tell_code(why, WEFT_EXIT_USAGE,
-                     "--host %s: the server is looked for on this machine: name unix:PATH, or --port", config->host);
-  }
+  weft_client_url url;
+  weft_target target;
+  if (find_target(config, &url, &target, why) != WEFT_OK) return WEFT_EXIT_USAGE;
   int code = weft_observe_key(config, key);
   why->text[0] = 0; /* it was told */
   if (code != 0) return code;
-  const weft_target target = {.socket = is_unix ? config->host + sizeof unix_prefix - 1 : NULL,
-                              .port = (uint16_t)config->port,
-                              .tls_cert = config->tls_cert,
-                              .key = key[0] == 0 ? NULL : key};
+  target.key = key[0] == 0 ? NULL : key;
   const weft_client_call call = {.method = "GET", .path = path, .timeout_ms = ASK_MS, .stop = is_interrupted};
   int status = weft_client_run(&target, &call, out);
   explicit_bzero(key, sizeof key);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* A look at a running server of this machine: its counters, read as numbers.
+/* A look at a running server: its counters, read as numbers.
  *
  * Law: a metric that the server does not have is 0; the difference of two readings is never negative, although a server
  * that was started again counts from 0. */
@@ -9,7 +9,7 @@
 #include "api/config.h"
 #include "base/text.h"
 
-/* Where the server is looked for: "127.0.0.1:8080" or "unix:PATH". */
+/* Where the server is looked for: "127.0.0.1:8080", "unix:PATH" or the URL. */
 void weft_observe_name(const weft_config *config, char *out, size_t n_out);
 /* 0 and the key of --key-file ("" without the option), or an exit code after one line. */
 enum { WEFT_KEY_BYTES_MAX = 256 };

@@ -4,7 +4,7 @@
  * Law: a test never decides by the clock. It waits for what must come for as long as a whole run of the tests may
  * last, so that a loaded machine only makes it slower; what never comes ends there.
  *
- * The environment variable WEFT_AMOUNT says how often cases are repeated that differ only in what was drawn:
+ * The environment variable DEV_AMOUNT says how often cases are repeated that differ only in what was drawn:
  *
  *   quick      `./dev check`, and every test of `./dev test` under a sanitizer
  *   (not set)  `./dev test` without sanitizers, `./dev soak` under them, and a test program that is started by hand:
@@ -22,11 +22,11 @@
 enum { TEST_WAIT_MS = 1800000 };
 
 static inline uint32_t test_amount(uint32_t quick, uint32_t full, uint32_t nightly) {
-  const char *name = getenv("WEFT_AMOUNT");
+  const char *name = getenv("DEV_AMOUNT");
   if (name == NULL || name[0] == 0) return full;
   if (strcmp(name, "quick") == 0) return quick;
   if (strcmp(name, "nightly") == 0) return nightly;
-  (void)fprintf(stderr, "WEFT_AMOUNT is '%s'; use quick or nightly, or leave it unset\n", name);
+  (void)fprintf(stderr, "DEV_AMOUNT is '%s'; use quick or nightly, or leave it unset\n", name);
   exit(2);
 }
 
