@@ -3,6 +3,7 @@
 # tests/docs.sh WEFT: what README and docs/ tell a reader to type is true. (The C example has a test of its own,
 # unit/api_example.) Prints `N passed, N failed`.
 #   - the console blocks of README run: programs on the demo model, a server, requests to it; the answers shown come out
+#   - the first block of README has what tests/packages.sh runs, as it stands; files of a release that pages name have this version
 #   - a command line of weft anywhere in docs names only options that the command has
 #   - the table of another engine's variables in sources.md is whole, and the options that it names exist
 #   - the defaults that operations.md prints are those of `weft serve --help`
@@ -58,6 +59,19 @@ while IFS= read -r command; do
   esac
 done <"$work/commands"
 [ "$passed" -ge 5 ] || bad "README: fewer commands ran than it has"
+
+# The first block of README: tests/packages.sh runs these, and ./dev packages makes the files that they name.
+version=$(sed -nE 's/^project\(weft VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
+awk '/^```sh/ { inside = 1; next } /^```/ { if (inside) exit } inside' README.md | sed -E 's/ +#.*$//' >"$work/first"
+diff <(sed -E 's/^(\.\/dev [a-z]+|apt install|podman build) ?.*/\1/' "$work/first") - >"$work/differs" <<'LINES' && ok || bad "README: its first block: $(head -3 "$work/differs")"
+./dev demo
+./dev packages
+apt install
+podman build
+LINES
+while IFS=: read -r file name; do
+  if [[ $name == *[_-]"$version"[_-]* ]]; then ok; else bad "$file: $name is not of version $version"; fi
+done < <(grep -oHE '\b(lib)?weft[a-z-]*[_-][0-9]+\.[0-9]+\.[0-9]+[_-][a-z]' README.md docs/install.md api/package/Containerfile*)
 
 # Command lines: from `weft COMMAND` to the end of the code, in blocks and between backticks.
 for name in generate chat run serve demo doctor plan pull inspect tokenize top trace bench eval check logits perplexity soak sim test-model prove boot; do

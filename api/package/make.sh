@@ -6,6 +6,8 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 out=$(realpath -m "$1")
+git rev-parse -q --verify HEAD >/dev/null 2>&1 || { echo "make.sh: a release is made of a commit, and this folder has none: clone the repository with git" >&2; exit 2; }
+[ -z "$(git status --porcelain)" ] || echo "make.sh: what is not committed is not in these files: $(git status --porcelain | head -3 | tr '\n' ';')" >&2
 mkdir -p "$out"
 [ -z "$(ls -A "$out")" ] || { echo "make.sh: $out is not empty" >&2; exit 2; }
 version=$(sed -nE 's/^project\(weft VERSION ([0-9.]+).*/\1/p' CMakeLists.txt)
@@ -16,7 +18,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 git archive --format=tar --prefix="weft-$version/" HEAD | gzip -9n >"$out/weft-$version.tar.gz"
-tar -C "$work" -xzf "$out/weft-$version.tar.gz"
+tar --no-same-permissions -C "$work" -xzf "$out/weft-$version.tar.gz"
 cuda=OFF
 [ "${2:-}" != cuda ] || cuda=ON
 cmake -S "$work/weft-$version" -B "$work/build" -G Ninja -DWEFT_TESTS=OFF -DWEFT_CUDA=$cuda -DCMAKE_INSTALL_PREFIX=/usr \
