@@ -221,6 +221,8 @@ static const weft_option product_rows[] = {
      "work there once all files are open; the log goes to DIR/weft.log"},
     {"body-mib", 0, SERVER, SERVE, U32(body_mib, 8, 1, 1024), "N", "largest request body in MiB"},
     {"connections", 0, SERVER, SERVE, U32(connections, 1024, 1, 65536), "N", "connections at once"},
+    {"lame-duck-seconds", 0, SERVER, SERVE, U32(lame_duck_seconds, 0, 0, 86400), "N",
+     "after SIGTERM, say at /health for N s that the server drains, and answer all that still comes; then drain"},
     {"drain-seconds", 0, SERVER, SERVE, U32(drain_seconds, 20, 0, 86400), "N",
      "how long SIGTERM waits for running requests"},
     {"frames", 0, OUTPUT, TOP, U32(frames, 0, 0, 1 << 30), "N", "end after N views [0: on a terminal never, else 1]"},

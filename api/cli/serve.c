@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* weft serve: models behind HTTP until SIGTERM or SIGINT, which drain; a second one cancels. SIGHUP reads the keys
+/* weft serve: models behind HTTP until SIGTERM or SIGINT, which drain, after a while in which
+ * routers learn of it; a second one cancels. SIGHUP reads the keys
  * and the TLS certificate again and begins a new log; while the server drains it does nothing. */
 #include <errno.h>
 #include <fcntl.h>
@@ -62,6 +63,22 @@ static bool wait_idle(weft_server *server, uint64_t ms) {
     if (number != 0 && number != SIGHUP) return true;
   }
   return false;
+}
+
+/* Routers look at /health now and then, and send requests until they saw that this server leaves. A signal to end makes
+ * it short. */
+static void tell_leaving(const weft_config *config, weft_server *server) {
+  uint64_t until = weft_clock_us() + (uint64_t)config->lame_duck_seconds * 1000000u;
+  weft_server_leave(server);
+  if (config->lame_duck_seconds > 0 && !config->quiet)
+    weft_cli_say(
+        STDERR_FILENO,
+        "leaving: /health says so for %u s, and requests are answered; a second Ctrl-C or SIGTERM drains at once",
+        config->lame_duck_seconds);
+  while (weft_clock_us() < until) {
+    int number = wait_signal(LOOK_MS);
+    if (number != 0 && number != SIGHUP) return;
+  }
 }
 
 /* The object of --json. */
@@ -196,6 +213,7 @@ static void serve_until_signal(const weft_config *config, weft_server *server, c
     tell_manager("READY=1");
   }
   tell_manager("STOPPING=1");
+  tell_leaving(config, server);
   weft_server_drain(server);
   if (weft_server_idle(server)) return;
   if (!config->quiet)

@@ -30,9 +30,9 @@ struct weft_server {
   bool public_metrics;            /* counts of all tenants are for everybody */
   weft_body_rules body_rules;
   struct weft_watchers *watchers;
-  weft_responses *responses; /* responses that clients may ask for again */
-  uint64_t body_bytes;       /* of one body, at most */
-  atomic_bool draining;
+  weft_responses *responses;     /* responses that clients may ask for again */
+  uint64_t body_bytes;           /* of one body, at most */
+  atomic_bool draining, leaving; /* leaving: answers as before, but says that it is not ready */
   atomic_uint_fast64_t answered[WEFT_ENDPOINTS_MAX + 1][WEFT_CODES_MAX]; /* by route and code; last route: none */
   atomic_uint_fast64_t left;
 };

@@ -424,7 +424,10 @@ void kv_events_sources(const kv_events *e, uint32_t model, weft_text *out) {
   for (uint32_t r = 0; r < e->n_replicas; r++) {
     const kv_stream *s = stream_of(e, model, r);
     weft_text_printf(
-        out, "%s\"%u\":{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"endpoint\":", r > 0 ? "," : "", r);
+        out,
+        "%s\"%u\":{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\",\"encoding\":\"msgpack\",\"schema_version\":1,"
+        "\"endpoint\":",
+        r > 0 ? "," : "", r);
     weft_json_words(out, s->endpoint);
     weft_text_puts(out, ",\"replay_endpoint\":");
     if (s->replayer != NULL)

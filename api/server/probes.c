@@ -3,7 +3,8 @@
  *
  * Law: alive and ready differ. A server that drains is alive, and must not be killed for it, but wants no new requests; one
  * whose device broke is neither, since a new start is what helps it. Where another replica goes on it is both, and says
- * so: whoever starts it again chooses when. */
+ * so: whoever starts it again chooses when. A server that leaves says that it drains before it does, so that a balancer sends
+ * its requests elsewhere while those that still come are answered. */
 #include "api/json.h"
 #include "api/runtime.h"
 #include "api/server/watch.h"
@@ -14,7 +15,8 @@ enum { READY = 1 };
 static void answer_probe(weft_server *s, weft_exchange *x, int wanted) {
   const char *unwell = weft_unwell(s->runtime), *degraded = unwell == NULL ? weft_degraded(s->runtime) : NULL;
   const char *message = unwell != NULL ? unwell : degraded;
-  bool draining = atomic_load(&s->draining), good = unwell == NULL && !(wanted == READY && draining);
+  bool draining = atomic_load(&s->draining) || atomic_load(&s->leaving),
+       good = unwell == NULL && !(wanted == READY && draining);
   weft_text body = {0};
   const char *word = unwell != NULL ? "unwell" : draining ? "draining" : degraded != NULL ? "degraded" : "ok";
   weft_text_printf(&body, "{\"status\":\"%s\"", word);

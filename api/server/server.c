@@ -430,6 +430,10 @@ bool weft_server_is_loopback(const weft_server *s) {
   return weft_http_is_loopback(s->http);
 }
 
+void weft_server_leave(weft_server *s) {
+  atomic_store(&s->leaving, true);
+}
+
 void weft_server_drain(weft_server *s) {
   atomic_store(&s->draining, true);
   weft_watchers_drain(s->watchers);

@@ -42,6 +42,8 @@ void weft_server_fill_options(weft_server_options *options);
 weft_status weft_server_open(const weft_server_options *options, weft_runtime *runtime, weft_server **out,
                              weft_error *error);
 uint32_t weft_server_port(const weft_server *server);
+/* Who asks whether the server is ready is told that it drains; requests are answered as before. Any thread. */
+void weft_server_leave(weft_server *server);
 void weft_server_drain(weft_server *server);
 /* The server can be reached from this machine alone. */
 bool weft_server_is_loopback(const weft_server *server);

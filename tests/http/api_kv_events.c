@@ -259,6 +259,35 @@ static void test_hostile_readers(void **state) {
   close_told(&t);
 }
 
+/* ---- where the events are ---- */
+
+static const char *words_at(const json_t *object, const char *name) {
+  const char *words = json_string_value(json_object_get(object, name));
+  if (words == NULL) fail_msg("no %s", name);
+  return words;
+}
+
+/* vllm-router subscribes to nothing, and says nothing, where a source names no encoding or no version of its form. */
+static void test_sources(void **state) {
+  (void)state;
+  told_server t;
+  weft_text text = {0};
+  open_told(&t, NULL, (weft_open_options){.kv_bytes = 1 << 20, .context = 256}, (kv_events_options){0});
+  kv_events_sources(t.events, 0, &text);
+  assert_int_equal(weft_text_status(&text), WEFT_OK);
+  json_t *all = json_loads(text.bytes, 0, NULL), *source = json_object_get(all, "0");
+  assert_string_equal(words_at(source, "endpoint"), kv_events_endpoint(t.events, 0, 0, false));
+  assert_string_equal(words_at(source, "replay_endpoint"), kv_events_endpoint(t.events, 0, 0, true));
+  assert_string_equal(words_at(source, "publisher"), "zmq");
+  assert_string_equal(words_at(source, "encoding"), "msgpack");
+  assert_int_equal(json_integer_value(json_object_get(source, "schema_version")), 1);
+  assert_true(json_is_true(json_object_get(source, "enable_kv_cache_events")));
+  assert_int_equal(json_object_size(all), 1);
+  json_decref(all);
+  weft_text_free(&text);
+  close_told(&t);
+}
+
 /* ---- numbers that begin again ---- */
 
 static void test_numbers_begin_again(void **state) {
@@ -312,9 +341,13 @@ static void test_options_are_refused(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_index_from_events),   cmocka_unit_test(test_nobody_listens),
-      cmocka_unit_test(test_hostile_readers),     cmocka_unit_test(test_tokens_of_named_tenants_alone),
-      cmocka_unit_test(test_numbers_begin_again), cmocka_unit_test(test_options_are_refused),
+      cmocka_unit_test(test_index_from_events),
+      cmocka_unit_test(test_nobody_listens),
+      cmocka_unit_test(test_hostile_readers),
+      cmocka_unit_test(test_tokens_of_named_tenants_alone),
+      cmocka_unit_test(test_numbers_begin_again),
+      cmocka_unit_test(test_options_are_refused),
+      cmocka_unit_test(test_sources),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -314,6 +314,31 @@ static void test_signal_drains(void **state) {
   }
 }
 
+/* With --lame-duck-seconds what comes after the signal is answered, while /health says that the server leaves; the next
+ * signal drains. */
+static void test_lame_duck(void **state) {
+  (void)state;
+  program p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "--lame-duck-seconds", "3600",
+                                           "--drain-seconds", "3600", NULL});
+  await_port(&p);
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  int code = 200;
+  while (code == 200) {
+    talk_answer health = talk_ask(p.port, "GET", "/health", "");
+    code = health.code;
+    talk_answer_free(&health);
+  }
+  assert_int_equal(code, 503);
+  talk_check(talk_ask(p.port, "POST", COMPLETIONS, "{\"prompt\":\"a\",\"max_tokens\":2}"), 200, "\"choices\"");
+  int fd = stream_until_first_event(p.port);
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  talk_answer a = talk_receive(fd);
+  assert_true(a.complete);
+  talk_answer_free(&a);
+  (void)close(fd);
+  assert_int_equal(await_end(&p), 0);
+}
+
 static void test_second_signal_cancels(void **state) {
   (void)state;
   program p = launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "--running", "1",
@@ -665,6 +690,7 @@ int main(void) {
       cmocka_unit_test(test_two_models),
       cmocka_unit_test(test_model_without_template),
       cmocka_unit_test(test_signal_drains),
+      cmocka_unit_test(test_lame_duck),
       cmocka_unit_test(test_second_signal_cancels),
       cmocka_unit_test(test_port_in_use),
       cmocka_unit_test(test_directories_keep_logs_apart),
