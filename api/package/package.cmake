@@ -14,6 +14,7 @@ install(DIRECTORY ${CMAKE_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATAROO
 file(GLOB pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/*.md)
 install(FILES README.md CHANGELOG.md DESTINATION ${doc_folder}/weft COMPONENT weft)
 install(FILES ${pages} DESTINATION ${doc_folder}/weft/docs COMPONENT weft)
+install(FILES docs/examples/grafana.json DESTINATION ${doc_folder}/weft/docs/examples COMPONENT weft)
 configure_file(${package_folder}/weft.service.in weft.service @ONLY)
 configure_file(${package_folder}/weft.conf.in weft.conf @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/weft.service DESTINATION lib/systemd/system COMPONENT weft)
