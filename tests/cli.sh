@@ -108,6 +108,7 @@ expect 0 '"fits":true' "$weft" plan $demo --card h200 --json
 expect 1 'no kernels for this card (sm_89)' "$weft" plan $demo --card rtx-4090
 expect 2 'is not in the table, which has h100' "$weft" plan $demo --card abacus
 expect 1 'GeForce RTX 4090' "$weft" plan $demo --card 4090
+expect 1 '' bash -c "'$weft' plan $demo --card 4090 | grep 'not told'" # of a card that the last line refuses
 expect 0 'NVIDIA H100 NVL' "$weft" plan $demo --card 'H100 NVL'
 expect 2 'did you mean rtx-4090?' "$weft" plan $demo --card rtx-4080
 expect 2 "more than the model's context of 2048" "$weft" plan $demo --prompt 2000 --answer 500

@@ -36,6 +36,7 @@ static void write_rates(const weft_file_facts *f, const plan_card *card, const p
     weft_text_puts(out, "rate     not told of a processor: weft bench model sequences -m FILE measures it\n");
     return;
   }
+  if (!r->has_kernels) return; /* the last line says so */
   if (r->decode_floor <= 0) {
     weft_text_puts(out, "rate     not told: the card does not say what it can do\n");
     return;

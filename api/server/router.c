@@ -137,7 +137,7 @@ const weft_endpoint *weft_router_find(const char *method, const char *path, cons
   }
   *allow = NULL;
   if (other == NULL) {
-    (void)weft_refuse(why, 404, "unknown_url", NULL, "nothing is served at %.256s", path);
+    (void)weft_refuse(why, 404, "unknown_url", NULL, "nothing is served at %.256s: /docs lists what is", path);
     return NULL;
   }
   *allow = methods_of(path);

@@ -195,7 +195,7 @@ static void test_paths_and_methods(void **state) {
     int code;
     const char *allow, *words;
   } rows[] = {
-      {"GET", "/nowhere", 404, "", "nothing is served at /nowhere"},
+      {"GET", "/nowhere", 404, "", "nothing is served at /nowhere: /docs lists what is"},
       {"POST", "/v1/embeddings", 404, "", "/v1/embeddings"},
       {"GET", "/v1/chat/completions", 405, "POST", "takes POST"},
       {"DELETE", "/v1/models", 405, "GET, HEAD", "takes GET"},

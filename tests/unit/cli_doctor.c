@@ -67,6 +67,12 @@ static void judge(const doctor_facts *facts, const weft_config *config) {
   doctor_judge_machine(facts, config, &report);
 }
 
+static void judge_and_expect(const doctor_facts *facts, const weft_config *config, const char *topic,
+                             doctor_state state, const char *words) {
+  judge(facts, config);
+  expect(topic, state, words);
+}
+
 static void a_sound_machine_has_no_fault(void **state) {
   (void)state;
   weft_config config = OPTIONS("-p", "0");
@@ -81,15 +87,13 @@ static void faults_of_the_processor(void **state) {
   weft_config config = OPTIONS("-p", "0");
   doctor_facts f = sound;
   (void)snprintf(f.isa, sizeof f.isa, "portable");
-  judge(&f, &config);
-  expect("processor", DOCTOR_LOOK, "neither AVX2 nor AVX-512");
+  judge_and_expect(&f, &config, "processor", DOCTOR_LOOK, "neither AVX2 nor AVX-512");
   f = sound;
   f.quota = 2.0;
-  judge(&f, &config);
-  expect("processor", DOCTOR_LOOK, "allows 2.0 processors and 8 threads would share them: give --threads 2");
+  judge_and_expect(&f, &config, "processor", DOCTOR_LOOK,
+                   "allows 2.0 processors and 8 threads would share them: give --threads 2");
   (void)snprintf(f.no_cpu.text, sizeof f.no_cpu.text, "--isa avx512: this processor lacks it");
-  judge(&f, &config);
-  expect("processor", DOCTOR_BAD, "lacks it");
+  judge_and_expect(&f, &config, "processor", DOCTOR_BAD, "lacks it");
 }
 
 static void faults_of_the_driver(void **state) {
@@ -97,30 +101,24 @@ static void faults_of_the_driver(void **state) {
   weft_config config = OPTIONS("-p", "0"), card = OPTIONS("--backend", "cuda"), cpu = OPTIONS("--backend", "cpu");
   doctor_facts f = sound;
   f.has_driver = false;
-  judge(&f, &config);
-  expect("driver", DOCTOR_BAD, "--gpus all");
+  judge_and_expect(&f, &config, "driver", DOCTOR_BAD, "--gpus all");
   judge(&f, &cpu);
   assert_int_equal(count_faults(), 0); /* nobody asked for it */
   f.n_on_bus = 0;
-  judge(&f, &config);
-  expect("driver", DOCTOR_OK, "no NVIDIA card is here: the cpu serves");
-  judge(&f, &card);
-  expect("driver", DOCTOR_BAD, "leave out --backend cuda");
+  judge_and_expect(&f, &config, "driver", DOCTOR_OK, "no NVIDIA card is here: the cpu serves");
+  judge_and_expect(&f, &card, "driver", DOCTOR_BAD, "leave out --backend cuda");
   f = sound;
   f.driver_fault = EACCES;
-  judge(&f, &config);
-  expect("driver", DOCTOR_BAD, "Permission denied");
+  judge_and_expect(&f, &config, "driver", DOCTOR_BAD, "Permission denied");
   f = sound;
   f.has_uvm = false;
-  judge(&f, &config);
-  expect("driver", DOCTOR_BAD, "nvidia-modprobe -u");
+  judge_and_expect(&f, &config, "driver", DOCTOR_BAD, "nvidia-modprobe -u");
   f.is_guest = true; /* WSL has neither file */
   judge(&f, &config);
   assert_int_equal(count_faults(), 0);
   f = sound;
   (void)snprintf(f.no_library, sizeof f.no_library, "libcuda.so.1: cannot open shared object file");
-  judge(&f, &config);
-  expect("driver", DOCTOR_BAD, "libcuda1) in the version of the driver, 550.54.15");
+  judge_and_expect(&f, &config, "driver", DOCTOR_BAD, "libcuda1) in the version of the driver, 550.54.15");
 }
 
 static void faults_of_module_and_card(void **state) {
@@ -129,12 +127,10 @@ static void faults_of_module_and_card(void **state) {
   doctor_facts f = sound;
   f.n_cards = 0;
   (void)snprintf(f.no_card.text, sizeof f.no_card.text, "backend 'cuda': libweft-cuda.so is not beside the program");
-  judge(&f, &config);
-  expect("module", DOCTOR_BAD, "not beside the program; until then the cpu serves");
+  judge_and_expect(&f, &config, "module", DOCTOR_BAD, "not beside the program; until then the cpu serves");
   f = sound;
   f.card[0].free_bytes = 20ull << 30;
-  judge(&f, &config);
-  expect("card", DOCTOR_LOOK, "20.0 of 150.0 GiB free: other programs hold the rest");
+  judge_and_expect(&f, &config, "card", DOCTOR_LOOK, "20.0 of 150.0 GiB free: other programs hold the rest");
 }
 
 static void faults_of_memory_and_limits(void **state) {
@@ -143,24 +139,19 @@ static void faults_of_memory_and_limits(void **state) {
   doctor_facts f = sound;
   f.free_bytes = 100ull << 20;
   f.no_huge_pages = true;
-  judge(&f, &config);
-  expect("memory", DOCTOR_BAD, "100 MiB are free");
+  judge_and_expect(&f, &config, "memory", DOCTOR_BAD, "100 MiB are free");
   expect("memory", DOCTOR_LOOK, "huge pages are off");
   f = sound;
   f.free_bytes = 0;
-  judge(&f, &config);
-  expect("memory", DOCTOR_LOOK, "mount /proc");
+  judge_and_expect(&f, &config, "memory", DOCTOR_LOOK, "mount /proc");
   f = sound;
   f.n_descriptors = 256;
-  judge(&f, &config);
-  expect("limits", DOCTOR_LOOK, "256 file descriptors leave room for 230 of 1024 connections");
+  judge_and_expect(&f, &config, "limits", DOCTOR_LOOK, "256 file descriptors leave room for 230 of 1024 connections");
   f.n_descriptors = 20;
-  judge(&f, &config);
-  expect("limits", DOCTOR_BAD, "ulimit -n");
+  judge_and_expect(&f, &config, "limits", DOCTOR_BAD, "ulimit -n");
   f = sound;
   f.threads_left = 12;
-  judge(&f, &config);
-  expect("limits", DOCTOR_BAD, "12 more threads are allowed and a server starts 24");
+  judge_and_expect(&f, &config, "limits", DOCTOR_BAD, "12 more threads are allowed and a server starts 24");
 }
 
 /* ---- what the system says, as files of a folder ---- */
