@@ -3,17 +3,22 @@
 
 static const uint64_t minute_us = 60000000;
 
+static void set_places(weft_account *a, const weft_tenant_config *config, uint32_t running_max) {
+  a->weight = config->weight == 0 ? 1 : config->weight;
+  a->running_max = running_max;
+  a->waiting_max = config->waiting_max;
+  a->blocks_max = config->blocks_max;
+  a->live_max = 0;
+  if (config->running_max > 0 && config->running_max < running_max) a->running_max = config->running_max;
+  if (config->waiting_max == 0) return;
+  uint64_t most = (uint64_t)a->running_max + config->waiting_max;
+  a->live_max = most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
+}
+
 void weft_account_open(weft_account *account, const weft_tenant_config *config, uint32_t running_max) {
-  *account = (weft_account){.weight = config->weight == 0 ? 1 : config->weight,
-                            .running_max = running_max,
-                            .waiting_max = config->waiting_max,
-                            .tokens_per_minute = config->tokens_per_minute,
-                            .level = config->tokens_per_minute * minute_us};
-  if (config->running_max > 0 && config->running_max < running_max) account->running_max = config->running_max;
-  if (config->waiting_max > 0) {
-    uint64_t most = (uint64_t)account->running_max + config->waiting_max;
-    account->live_max = most < UINT32_MAX ? (uint32_t)most : UINT32_MAX;
-  }
+  *account =
+      (weft_account){.tokens_per_minute = config->tokens_per_minute, .level = config->tokens_per_minute * minute_us};
+  set_places(account, config, running_max);
   weft_list_init(&account->unstarted);
   weft_list_init(&account->remaining);
 }
@@ -28,6 +33,18 @@ static void refill_minute(weft_account *a, uint64_t now_us) {
   uint64_t passed_us = now_us - a->filled_us;
   add_tokens(a, a->tokens_per_minute * (passed_us < minute_us ? passed_us : minute_us));
   a->filled_us = now_us;
+}
+
+void weft_account_change(weft_account *a, const weft_tenant_config *config, uint32_t running_max, uint64_t now_us) {
+  a->limits += 1;
+  set_places(a, config, running_max);
+  if (config->tokens_per_minute == a->tokens_per_minute) return;
+  if (a->tokens_per_minute > 0) refill_minute(a, now_us);
+  uint64_t taken = a->tokens_per_minute * minute_us - a->level, most = config->tokens_per_minute * minute_us;
+  a->tokens_per_minute = config->tokens_per_minute;
+  a->tokens_limits = a->limits;
+  a->level = taken < most ? most - taken : 0;
+  if (now_us > a->filled_us) a->filled_us = now_us;
 }
 
 static weft_status check_places(const weft_account *a, uint32_t n_requests, weft_shortage *shortage,

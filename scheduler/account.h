@@ -8,7 +8,11 @@
  * bucket that holds one minute's worth, full at first, refilled evenly in engine time. A submission takes all that its
  * requests may use, their prompts and longest answers; the end of each request gives back what it did not use: prompt
  * tokens found in the cache, the rest of the answer, everything when it never started. So in any span of t minutes the
- * tokens taken, less those given back, are at most (1 + t) times the limit. */
+ * tokens taken, less those given back, are at most (1 + t) times the limit.
+ *
+ * The limits may change while requests are there (weft_account_change). Requests that were judged by earlier limits
+ * keep their places and end as they would; `limits` tells them apart. What has been taken from the bucket stays taken,
+ * and what was taken before its size changed is not given back, so that the law of the bucket holds across the change. */
 #ifndef WEFT_SCHEDULER_ACCOUNT_H
 #define WEFT_SCHEDULER_ACCOUNT_H
 
@@ -25,6 +29,9 @@ typedef struct weft_account {
    * remaining: of submissions of which a part has started, in the order in which that happened. */
   weft_link unstarted, remaining;
   uint32_t tokens_per_minute;
+  uint32_t blocks_max;                               /* pages that a request may need at most; 0: no limit */
+  uint32_t limits;                                   /* how often the limits have changed */
+  uint32_t tokens_limits;                            /* the same when tokens_per_minute changed last */
   uint64_t level;                                    /* of the bucket: tokens times the 60,000,000 us of a minute */
   uint64_t filled_us;                                /* engine time of the last refill */
   uint64_t n_refused[WEFT_REFUSED_KINDS], n_evicted; /* requests */
@@ -43,6 +50,9 @@ weft_tenant_left weft_account_left(weft_account *account, uint64_t now_us);
 
 /* running_max: the limit over all tenants. */
 void weft_account_open(weft_account *account, const weft_tenant_config *config, uint32_t running_max);
+/* The tenant has these limits from now on. running_max: as in open. */
+void weft_account_change(weft_account *account, const weft_tenant_config *config, uint32_t running_max,
+                         uint64_t now_us);
 /* Whether the tenant may submit n_requests requests that may use n_tokens tokens together; takes nothing. FULL when
  * places are short, else RATE_LIMIT when tokens are, with a line; *shortage says how much is missing. */
 weft_status weft_account_check(weft_account *account, uint32_t n_requests, uint64_t n_tokens, uint64_t now_us,

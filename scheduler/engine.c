@@ -30,19 +30,23 @@ typedef struct limit {
   uint32_t value, low, high;
 } limit;
 
-static weft_status check_tenants(const weft_engine_config *c, weft_error *error) {
-  for (uint32_t i = 0; c->tenant != NULL && i < c->n_tenants; i++) {
-    const weft_tenant_config *t = &c->tenant[i];
-    if (t->weight > WEFT_WEIGHT_MAX) {
-      return weft_fail(error, WEFT_E_INVALID, "engine: weight of tenant %u is %u; at most %d", i, t->weight,
-                       WEFT_WEIGHT_MAX);
-    }
-    if (t->priority_class < WEFT_CLASS_LOW || t->priority_class > WEFT_CLASS_HIGH) {
-      return weft_fail(error, WEFT_E_INVALID, "engine: class of tenant %u is %d; it must be -1, 0 or 1", i,
-                       t->priority_class);
-    }
+static weft_status check_tenant(uint32_t i, const weft_tenant_config *t, weft_error *error) {
+  if (t->weight > WEFT_WEIGHT_MAX) {
+    return weft_fail(error, WEFT_E_INVALID, "engine: weight of tenant %u is %u; at most %d", i, t->weight,
+                     WEFT_WEIGHT_MAX);
+  }
+  if (t->priority_class < WEFT_CLASS_LOW || t->priority_class > WEFT_CLASS_HIGH) {
+    return weft_fail(error, WEFT_E_INVALID, "engine: class of tenant %u is %d; it must be -1, 0 or 1", i,
+                     t->priority_class);
   }
   return WEFT_OK;
+}
+
+static weft_status check_tenants(const weft_engine_config *c, weft_error *error) {
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; status == WEFT_OK && c->tenant != NULL && i < c->n_tenants; i++)
+    status = check_tenant(i, &c->tenant[i], error);
+  return status;
 }
 
 static weft_status check_limits(const weft_engine_config *c, weft_error *error) {
@@ -369,6 +373,24 @@ bool weft_engine_idle(weft_engine *engine) {
 
 void weft_engine_reset_cache(weft_engine *engine) {
   weft_inbox_reset_cache(&engine->inbox);
+}
+
+weft_status weft_engines_change_tenant(weft_engine *const *engine, uint32_t n, uint32_t tenant,
+                                       const weft_tenant_config *config, const weft_tenant_config *each,
+                                       uint64_t now_us, weft_error *error) {
+  weft_inbox *inbox[WEFT_REPLICAS_MAX];
+  uint32_t n_tenants = engine[0]->config.n_tenants;
+  if (tenant >= n_tenants) return weft_fail(error, WEFT_E_INVALID, "tenant number %u; there are %u", tenant, n_tenants);
+  weft_status status = check_tenant(tenant, config, error);
+  if (status != WEFT_OK) return status;
+  for (uint32_t i = 0; i < n; i++) inbox[i] = &engine[i]->inbox;
+  weft_inboxes_change_tenant(inbox, n, tenant, config, each, now_us);
+  return WEFT_OK;
+}
+
+weft_status weft_engine_change_tenant(weft_engine *engine, uint32_t tenant, const weft_tenant_config *config,
+                                      uint64_t now_us, weft_error *error) {
+  return weft_engines_change_tenant(&engine, 1, tenant, config, config, now_us, error);
 }
 
 static void add_histogram(uint64_t *buckets, uint64_t *sum, const weft_histogram *part) {

@@ -77,6 +77,16 @@ void weft_engine_stop(weft_engine *engine); /* ends the thread; running requests
  * end. */
 void weft_engine_drain(weft_engine *engine);
 bool weft_engine_idle(weft_engine *engine);
+/* Gives a tenant other weight, class and limits, at any time; a place without a tenant (params.h) becomes that tenant's so.
+ * Requests that are there keep their places and go on to their end, under the limits of blocks and of tokens that they
+ * were judged by; what is submitted later is judged by the new ones. INVALID with a line, and nothing has changed. Any
+ * thread; takes no memory. */
+weft_status weft_engine_change_tenant(weft_engine *engine, uint32_t tenant, const weft_tenant_config *config,
+                                      uint64_t now_us, weft_error *error);
+/* The same for n engines that share their places: config is that of all of them, each[i] that of engine[i]. */
+weft_status weft_engines_change_tenant(weft_engine *const *engine, uint32_t n, uint32_t tenant,
+                                       const weft_tenant_config *config, const weft_tenant_config *each,
+                                       uint64_t now_us, weft_error *error);
 /* Drops the prefix cache at the start of the next turn. Pins stay declared, and are held again once a request has
  * computed them. */
 void weft_engine_reset_cache(weft_engine *engine);

@@ -9,12 +9,20 @@
 #include "pager/pager.h"
 #include "scheduler/queue_share.h"
 
+static void free_inbox(weft_inbox *inbox) {
+  weft_free(inbox->of);
+  weft_free(inbox->tenant);
+  weft_free(inbox->taken);
+}
+
 weft_status weft_inbox_open(weft_inbox *inbox, weft_places *places) {
   memset(inbox, 0, sizeof *inbox);
   inbox->of = weft_alloc(places->n_tenants, sizeof *inbox->of);
-  if (inbox->of == NULL) return WEFT_E_NO_MEMORY;
-  if (weft_condition_open(&inbox->changed) != WEFT_OK) {
-    weft_free(inbox->of);
+  inbox->tenant = weft_alloc(places->n_tenants, sizeof *inbox->tenant);
+  inbox->taken = weft_alloc(places->n_tenants, sizeof *inbox->taken);
+  bool good = inbox->of != NULL && inbox->tenant != NULL && inbox->taken != NULL;
+  if (!good || weft_condition_open(&inbox->changed) != WEFT_OK) {
+    free_inbox(inbox);
     return WEFT_E_NO_MEMORY;
   }
   inbox->places = places;
@@ -25,7 +33,7 @@ weft_status weft_inbox_open(weft_inbox *inbox, weft_places *places) {
 
 void weft_inbox_close(weft_inbox *inbox) {
   (void)pthread_cond_destroy(&inbox->changed);
-  weft_free(inbox->of);
+  free_inbox(inbox);
 }
 
 static void lock_inbox(weft_inbox *inbox) {
@@ -56,11 +64,17 @@ static void leave_queue(weft_account *account, weft_request *r) {
   account->n_unstarted -= 1;
 }
 
+/* It was judged by other limits than its tenant has now. */
+static bool is_old(const weft_inbox *inbox, const weft_request *r) {
+  return r->limits != inbox->places->account[r->tenant].limits;
+}
+
 static void count_live(weft_inbox *inbox, const weft_request *r) {
   inbox->all.n_requests += 1;
   inbox->all.n_rows += r->n_rows;
   inbox->of[r->tenant].n_requests += 1;
   inbox->of[r->tenant].n_rows += r->n_rows;
+  inbox->tenant[r->tenant].n_old += is_old(inbox, r);
   inbox->places->n_live += 1;
 }
 
@@ -75,6 +89,7 @@ static void leave_engine(weft_request *r) {
   inbox->all.n_rows -= r->n_rows;
   inbox->of[r->tenant].n_requests -= 1;
   inbox->of[r->tenant].n_rows -= r->n_rows;
+  inbox->tenant[r->tenant].n_old -= is_old(inbox, r);
   inbox->places->n_live -= 1;
 }
 
@@ -247,7 +262,9 @@ void weft_inbox_end(weft_inbox *inbox, weft_request *r, uint32_t n_unused, uint6
     leave_engine(r);
   }
   r->place = WEFT_PLACE_NONE;
-  weft_account_give_back(&inbox->places->account[r->tenant], n_unused, now_us);
+  weft_account *account = &inbox->places->account[r->tenant];
+  /* what was taken from a bucket of another size, or from none, is not given back to this one */
+  if ((int32_t)(r->limits - account->tokens_limits) >= 0) weft_account_give_back(account, n_unused, now_us);
   unlock_inbox(inbox);
 }
 
@@ -270,6 +287,22 @@ void weft_inbox_reset_cache(weft_inbox *inbox) {
   lock_inbox(inbox);
   inbox->reset_cache = true;
   note_and_unlock(inbox);
+}
+
+void weft_inboxes_change_tenant(weft_inbox *const *inbox, uint32_t n, uint32_t tenant, const weft_tenant_config *all,
+                                const weft_tenant_config *each, uint64_t now_us) {
+  weft_places *places = inbox[0]->places;
+  (void)pthread_mutex_lock(&places->mutex);
+  weft_account_change(&places->account[tenant], all, places->running_max, now_us);
+  for (uint32_t i = 0; i < n; i++) {
+    weft_inbox_tenant *t = &inbox[i]->tenant[tenant];
+    t->config = each[i];
+    t->n_old = inbox[i]->of[tenant].n_requests;
+    inbox[i]->n_changed += !t->changed;
+    t->changed = true;
+    wake_engine(inbox[i]);
+  }
+  (void)pthread_mutex_unlock(&places->mutex);
 }
 
 void weft_inbox_poke(weft_inbox *inbox) {
@@ -297,12 +330,26 @@ bool weft_inbox_draining(weft_inbox *inbox) {
   return draining;
 }
 
+/* A change is taken again in every turn until the requests that are older than it have ended. */
+static void take_changes(weft_inbox *inbox, weft_inbox_notes *notes) {
+  for (uint32_t i = 0; inbox->n_changed > 0 && i < inbox->places->n_tenants; i++) {
+    weft_inbox_tenant *t = &inbox->tenant[i];
+    if (!t->changed) continue;
+    t->changed = t->n_old > 0;
+    inbox->n_changed -= !t->changed;
+    inbox->taken[notes->n_changes++] =
+        (weft_tenant_change){.config = t->config, .tenant = i, .none_old = t->n_old == 0};
+  }
+  notes->change = inbox->taken;
+}
+
 void weft_inbox_take(weft_inbox *inbox, weft_inbox_notes *notes) {
   lock_inbox(inbox);
   *notes =
       (weft_inbox_notes){.submitted = inbox->first, .cancelled = inbox->cancelled, .reset_cache = inbox->reset_cache};
   weft_list_init(&notes->evicted);
   weft_list_splice_back(&notes->evicted, &inbox->evicted);
+  take_changes(inbox, notes);
   inbox->first = NULL;
   inbox->last = &inbox->first;
   inbox->cancelled = NULL;

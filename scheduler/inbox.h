@@ -12,6 +12,10 @@
  * start; so no evicted request ever runs. A request that ends for another reason first takes its note back: it ends
  * once.
  *
+ * The limits of a tenant change in its account and in the notes of every inbox at once (weft_inboxes_change_tenant), so
+ * what is submitted later is judged by the new ones, and each engine thread takes them at its next turn. n_old counts
+ * the live requests that were judged by earlier limits.
+ *
  * Everything here is under the mutex of the places, held for a few instructions. The engine thread sleeps on `changed`
  * and never misses a note, because notes are counted. */
 #ifndef WEFT_SCHEDULER_INBOX_H
@@ -21,6 +25,19 @@
 #include "scheduler/replica_choice.h"
 #include "scheduler/request.h"
 
+/* What an engine shall know of a tenant that has changed. */
+typedef struct weft_tenant_change {
+  weft_tenant_config config;
+  uint32_t tenant;
+  bool none_old; /* no request that was judged by earlier limits is left in this engine */
+} weft_tenant_change;
+
+typedef struct weft_inbox_tenant {
+  weft_tenant_config config;
+  uint32_t n_old; /* of this engine's live requests, those judged by other limits than the account's */
+  bool changed;   /* the engine thread has not taken it, or requests that are older than it are left */
+} weft_inbox_tenant;
+
 typedef struct weft_inbox {
   weft_places *places; /* borrowed */
   pthread_cond_t changed;
@@ -28,6 +45,9 @@ typedef struct weft_inbox {
   weft_request *cancelled;     /* linked by cancel_next */
   weft_link evicted;           /* requests whose place was taken, linked by evicted_link */
   weft_replica_load all, *of;  /* the requests of this engine that have a place; of: [n_tenants] */
+  weft_inbox_tenant *tenant;   /* [n_tenants] */
+  weft_tenant_change *taken;   /* [n_tenants], the engine thread's: what it took last */
+  uint32_t n_changed;          /* of tenant[] */
   uint64_t n_notes, n_taken_notes;
   bool draining, closed, stop, reset_cache;
 } weft_inbox;
@@ -36,6 +56,8 @@ typedef struct weft_inbox {
 typedef struct weft_inbox_notes {
   weft_request *submitted, *cancelled;
   weft_link evicted;
+  const weft_tenant_change *change; /* [n_changes], until the next take */
+  uint32_t n_changes;
   bool reset_cache;
 } weft_inbox_notes;
 
@@ -51,6 +73,10 @@ void weft_inbox_close(weft_inbox *inbox);
  * requests may use together, prompts and longest answers. */
 weft_status weft_inboxes_put(weft_request *const *request, uint32_t n, uint64_t n_tokens, uint64_t now_us,
                              weft_shortage *shortage, weft_error *error);
+/* Gives a tenant other limits: those of all in its account, and each[i] to the engine of inbox[i], of the same places.
+ * Takes no memory. */
+void weft_inboxes_change_tenant(weft_inbox *const *inbox, uint32_t n, uint32_t tenant, const weft_tenant_config *all,
+                                const weft_tenant_config *each, uint64_t now_us);
 /* Notes that the request is cancelled. Takes over one reference to the request, which the caller gives. */
 void weft_inbox_cancel(weft_inbox *inbox, weft_request *request);
 void weft_inbox_drain(weft_inbox *inbox);

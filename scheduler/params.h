@@ -40,8 +40,8 @@ typedef struct weft_engine_config {
   uint32_t prefill_chunk;     /* most rows of one prompt in one step; 0: rows_per_step */
   uint32_t running_max;       /* requests running at once, over all models */
   uint32_t waiting_max;       /* requests beyond running_max; queue_share.h decides who gives way beyond that */
-  uint32_t n_tenants;         /* 1 .. 255 */
-  const weft_tenant_config *tenant; /* [n_tenants], copied; NULL: all default */
+  uint32_t n_tenants;         /* 1 .. 255; places for those that come later among them */
+  const weft_tenant_config *tenant; /* [n_tenants], copied; NULL: all default; weft_engine_change_tenant */
   uint32_t seq_tokens_max;          /* longest request: prompt + answer */
   bool overlap;                     /* plan step n+1 before the results of step n are applied */
   bool no_prefix_cache;

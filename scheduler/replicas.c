@@ -34,17 +34,23 @@ static uint32_t part_of_limit(const weft_replicas *rs, uint32_t limit, uint32_t 
   return limit / rs->n + (place_in_order(rs, tenant, i) < limit % rs->n);
 }
 
+/* What replica i is told of a tenant. */
+static weft_tenant_config config_of_part(const weft_replicas *rs, const weft_tenant_config *all, uint32_t tenant,
+                                         uint32_t i) {
+  weft_tenant_config own = *all;
+  uint32_t part = part_of_limit(rs, all->running_max, tenant, i);
+  if (all->running_max > 0) own.running_max = part > 0 ? part : 1;
+  return own;
+}
+
 static weft_status open_engine(weft_replicas *rs, const weft_replicas_config *config, uint32_t i,
                                weft_tenant_config *tenant, weft_error *error) {
   weft_engine_config own = config->engine;
   own.runner = config->runner[i];
   own.places = &rs->places;
   own.waiting_max = rs->places.live_max - own.running_max; /* all may come to one */
-  for (uint32_t t = 0; own.tenant != NULL && t < own.n_tenants; t++) {
-    tenant[t] = own.tenant[t];
-    uint32_t part = part_of_limit(rs, tenant[t].running_max, t, i);
-    if (tenant[t].running_max > 0) tenant[t].running_max = part > 0 ? part : 1;
-  }
+  for (uint32_t t = 0; own.tenant != NULL && t < own.n_tenants; t++)
+    tenant[t] = config_of_part(rs, &own.tenant[t], t, i);
   if (own.tenant != NULL) own.tenant = tenant;
   return weft_engine_open(&own, &rs->engine[i], error);
 }
@@ -135,6 +141,19 @@ void weft_replicas_reset_cache(weft_replicas *rs) {
   (void)pthread_mutex_lock(&rs->mutex);
   weft_sent_forget(&rs->sent);
   (void)pthread_mutex_unlock(&rs->mutex);
+}
+
+weft_status weft_replicas_change_tenant(weft_replicas *rs, uint32_t tenant, const weft_tenant_config *config,
+                                        uint64_t now_us, weft_error *error) {
+  weft_tenant_config each[WEFT_REPLICAS_MAX];
+  if (rs->n == 1 || tenant >= rs->n_tenants)
+    return weft_engine_change_tenant(rs->engine[0], tenant, config, now_us, error);
+  for (uint32_t i = 0; i < rs->n; i++) each[i] = config_of_part(rs, config, tenant, i);
+  (void)pthread_mutex_lock(&rs->mutex);
+  weft_status status = weft_engines_change_tenant(rs->engine, rs->n, tenant, config, each, now_us, error);
+  if (status == WEFT_OK) rs->running_max[tenant] = config->running_max;
+  (void)pthread_mutex_unlock(&rs->mutex);
+  return status;
 }
 
 /* ---- submit ---------------------------------------------------------------------------------- */

@@ -12,6 +12,9 @@
  * the same ones. Fair share,
  * classes, turns and limits on pages are rules of each replica about what it has.
  *
+ * A tenant's limits may change at any time, in all replicas at once (weft_replicas_change_tenant). A request that waits on
+ * a replica whose part of a smaller limit is none runs there as one of a part of one.
+ *
  * A replica whose device failed gets no request of the models that broke, while another one works. A pin is declared in
  * all replicas whose device works, under one number, or in none.
  *
@@ -47,6 +50,9 @@ void weft_replicas_stop(weft_replicas *replicas);
 void weft_replicas_drain(weft_replicas *replicas);
 bool weft_replicas_idle(weft_replicas *replicas);
 void weft_replicas_reset_cache(weft_replicas *replicas);
+/* config: over all replicas, as in open, but for blocks_max, which is of each. */
+weft_status weft_replicas_change_tenant(weft_replicas *replicas, uint32_t tenant, const weft_tenant_config *config,
+                                        uint64_t now_us, weft_error *error);
 weft_status weft_replicas_pin(weft_replicas *replicas, const weft_pin_params *params, uint64_t now_us, uint32_t *id,
                               weft_error *error);
 weft_status weft_replicas_unpin(weft_replicas *replicas, uint32_t id);

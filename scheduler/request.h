@@ -161,6 +161,7 @@ struct weft_request {
   /* ---- the inbox: under its mutex ---- */
   weft_link unstarted_link, evicted_link; /* in its tenant's account; in the inbox */
   uint64_t submission;                    /* number of the submission that it is a part of */
+  uint32_t limits;                        /* weft_account.limits when it was judged; set by submit */
   uint8_t place;                          /* weft_place */
   bool submission_started;                /* a part of its submission has started */
   struct weft_inbox *inbox; /* of the engine that it was submitted to; like n_rows set by submit, then never changed */

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 #include "scheduler/step.h"
 
+#include <string.h>
+
 #include "base/check.h"
 #include "scheduler/admission.h"
 #include "scheduler/apply.h"
@@ -15,10 +17,32 @@
 
 /* ---- what came from outside ------------------------------------------------------------------ */
 
+/* Requests that are older than a smaller limit of blocks may need more than it, so until they have ended the limit that
+ * they were judged by holds. What a request has as its rank follows its tenant's class. */
+static void change_tenant(weft_engine *e, const weft_tenant_change *change) {
+  weft_tenant_config config = change->config;
+  const weft_tenant_config before = e->tenants.tenant[change->tenant].config;
+  uint32_t now = before.blocks_max;
+  bool smaller = config.blocks_max > 0 && (now == 0 || now > config.blocks_max);
+  if (smaller && !change->none_old) config.blocks_max = now;
+  (void)pthread_mutex_lock(&e->stats_mutex);
+  weft_tenants_change(&e->tenants, change->tenant, &config);
+  (void)pthread_mutex_unlock(&e->stats_mutex);
+  weft_pager_set_owner_limit(e->pager, change->tenant, config.blocks_max);
+  for (uint32_t i = 0; i < e->n_running; i++) {
+    if (e->ranked[i]->tenant == change->tenant)
+      e->rank[i].priority = weft_tenants_rank(&e->tenants, e->ranked[i]).priority;
+  }
+  if (memcmp(&before, &e->tenants.tenant[change->tenant].config, sizeof before) == 0) return;
+  e->claims.tenant[change->tenant].limited = 0;
+  e->n_changes += 1;
+}
+
 static void take_inbox(weft_engine *e) {
   weft_inbox_notes notes;
   weft_link *link;
   weft_inbox_take(&e->inbox, &notes);
+  for (uint32_t i = 0; i < notes.n_changes; i++) change_tenant(e, &notes.change[i]);
   while ((link = weft_list_pop_front(&notes.evicted)) != NULL) {
     weft_request *r = WEFT_OF_LINK(link, weft_request, evicted_link);
     r->turned_away = true;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
 /* Submit: every request is judged here, before it costs anything. What happens when the queue is full is decided in
- * inbox.c. Any thread; reads only what never changes after open.
+ * inbox.c. Any thread; reads what never changes after open, and one copy of the tenant's limits for each submission.
  *
  * Law. The engine can finish whatever passes with the pool as it is, alone if need be. A limit that only shortens the
  * answer (context) shortens it. A limit that no schedule can keep (pool, places for all requests of the submission,
@@ -106,8 +106,8 @@ typedef struct fit_within {
   const char *of;
 } fit_within;
 
-static fit_within fit_of(const weft_engine *e, const weft_lane *lane, uint32_t tenant) {
-  uint32_t limit = e->tenants.tenant[tenant].config.blocks_max; /* never changes */
+/* limit: pages that its tenant may hold; 0: all. */
+static fit_within fit_of(const weft_engine *e, const weft_lane *lane, uint32_t limit) {
   if (limit == 0 || limit >= e->config.n_pages) {
     return (fit_within){e->config.n_pages, lane->fit_tokens, lane->fit_canvas, "of the pool"};
   }
@@ -219,9 +219,8 @@ static weft_status check_grammar(const weft_request_params *p, const weft_reques
                    p->max_tokens > size->answer_max ? "shorten the prompt" : "raise max_tokens");
 }
 
-static weft_status check_tokens_per_minute(const weft_engine *e, const weft_request_params *p,
-                                           const weft_request_size *size, weft_error *error) {
-  uint32_t limit = e->places->account[p->tenant].tokens_per_minute; /* never changes */
+static weft_status check_tokens_per_minute(uint32_t limit, const weft_request_params *p, const weft_request_size *size,
+                                           weft_error *error) {
   if (limit == 0 || p->is_draft || p->n_tokens + size->answer_max <= limit) return WEFT_OK;
   return weft_fail(error, WEFT_E_LIMIT,
                    "%u prompt tokens and %u answer tokens are more than this tenant's %u a minute; "
@@ -229,13 +228,10 @@ static weft_status check_tokens_per_minute(const weft_engine *e, const weft_requ
                    p->n_tokens, size->answer_max, limit);
 }
 
-static weft_status judge_request(const weft_engine *e, const weft_request_params *p, const weft_request_params *before,
-                                 weft_request_size *size, weft_error *error) {
+static weft_status judge_request(const weft_engine *e, const weft_account *own, const weft_request_params *p,
+                                 const weft_request_params *before, weft_request_size *size, weft_error *error) {
   if (p->model >= e->n_lanes) {
     return weft_fail(error, WEFT_E_INVALID, "model number %u; there are %u", p->model, e->n_lanes);
-  }
-  if (p->tenant >= e->config.n_tenants) {
-    return weft_fail(error, WEFT_E_INVALID, "tenant number %u; there are %u", p->tenant, e->config.n_tenants);
   }
   const weft_lane *lane = &e->lane[p->model];
   if (lane->broken) return weft_fail(error, WEFT_E_DEVICE, "%s", lane->reason);
@@ -253,12 +249,12 @@ static weft_status judge_request(const weft_engine *e, const weft_request_params
                      "it, or serve with a larger --context",
                      context, p->n_tokens, context - 1);
   }
-  fit_within fit = fit_of(e, lane, p->tenant);
+  fit_within fit = fit_of(e, lane, own->blocks_max);
   status =
       p->canvas ? size_canvas(&fit, lane, p, context, size, error) : size_autoregressive(&fit, p, context, size, error);
   if (status == WEFT_OK) status = check_rules(p, lane->info, error);
   if (status == WEFT_OK) status = check_grammar(p, size, lane->info, error);
-  return status == WEFT_OK ? check_tokens_per_minute(e, p, size, error) : status;
+  return status == WEFT_OK ? check_tokens_per_minute(own->tokens_per_minute, p, size, error) : status;
 }
 
 /* Of its tenant's account. */
@@ -286,10 +282,9 @@ static weft_status too_many(const weft_engine *e, const weft_account *own, uint3
                    n, (unsigned long long)n_tokens, own->tokens_per_minute, n_fit);
 }
 
-/* Whether an engine that has nothing to do takes them all; what it looks at never changes. */
-static weft_status judge_together(const weft_engine *e, const weft_request_params *p, const weft_request_size *size,
-                                  uint32_t n, uint64_t *n_tokens, weft_error *error) {
-  const weft_account *own = &e->places->account[p->tenant];
+/* Whether an engine that has nothing to do takes them all, as long as the tenant's limits stay. */
+static weft_status judge_together(const weft_engine *e, const weft_account *own, const weft_request_params *p,
+                                  const weft_request_size *size, uint32_t n, uint64_t *n_tokens, weft_error *error) {
   uint32_t places = e->places->live_max, n_fit = 0;
   if (own->live_max > 0 && own->live_max < places) places = own->live_max;
   *n_tokens = 0;
@@ -344,7 +339,7 @@ uint64_t weft_engine_rows(const weft_engine *e, const weft_request_params *p) {
 }
 
 /* FULL: the budget has no room for all of them now; those that had it give it back. */
-static weft_status open_all(weft_engine *const *engine, const weft_request_params *params,
+static weft_status open_all(weft_engine *const *engine, const weft_account *own, const weft_request_params *params,
                             const weft_request_size *size, uint32_t n, uint64_t now_us, weft_request **out,
                             weft_error *error) {
   weft_budget *budget = &engine[0]->places->budget;
@@ -361,6 +356,7 @@ static weft_status open_all(weft_engine *const *engine, const weft_request_param
       return status;
     }
     out[i]->inbox = &engine[i]->inbox;
+    out[i]->limits = own->limits;
     out[i]->n_rows = rows_of(&p, p.canvas ? (uint64_t)size[i].n_blocks * size[i].n_canvas : size[i].answer_max);
     out[i]->usage.submitted_us = now_us;
   }
@@ -374,13 +370,19 @@ weft_status weft_engines_submit(weft_engine *const *engine, const weft_request_p
   weft_shortage shortage = {.why = WEFT_REFUSED_MEMORY, .n_own_places = n};
   memset(out, 0, n * sizeof *out);
   memset(size, 0, n * sizeof *size);
+  const uint32_t n_tenants = engine[0]->config.n_tenants;
+  for (uint32_t i = 0; i < n; i++) {
+    if (params[i].tenant >= n_tenants)
+      return weft_fail(error, WEFT_E_INVALID, "tenant number %u; there are %u", params[i].tenant, n_tenants);
+  }
+  const weft_account own_limits = weft_places_account(engine[0]->places, params->tenant), *account = &own_limits;
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
-    status = judge_request(engine[i], &params[i], i > 0 ? &params[i - 1] : NULL, &size[i], error);
+    status = judge_request(engine[i], account, &params[i], i > 0 ? &params[i - 1] : NULL, &size[i], error);
   }
-  if (status == WEFT_OK) status = judge_together(engine[0], params, size, n, &n_tokens, error);
+  if (status == WEFT_OK) status = judge_together(engine[0], account, params, size, n, &n_tokens, error);
   if (status == WEFT_OK) status = judge_memory(engine[0], params, size, n, error);
-  if (status == WEFT_OK) status = open_all(engine, params, size, n, now_us, out, error);
+  if (status == WEFT_OK) status = open_all(engine, account, params, size, n, now_us, out, error);
   if (status != WEFT_OK && status != WEFT_FULL) return status;
   if (status == WEFT_OK) {
     status = weft_inboxes_put(out, n, n_tokens, now_us, &shortage, error);

@@ -24,14 +24,19 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
   }
   for (size_t i = 0; i < (size_t)n_tenants * n_lanes; i++) weft_list_init(&tenants->queue[i]);
   for (uint32_t i = 0; i < n_tenants; i++) {
-    weft_tenant *t = &tenants->tenant[i];
-    if (config != NULL) t->config = config[i];
-    if (t->config.weight == 0) t->config.weight = 1;
-    t->ticks = WEFT_CLOCK_UNIT / t->config.weight;
-    weft_list_init(&t->works);
+    const weft_tenant_config plain = {.weight = 0};
+    weft_tenants_change(tenants, i, config == NULL ? &plain : &config[i]);
+    weft_list_init(&tenants->tenant[i].works);
   }
   weft_tenants_reset_levels(tenants);
   return WEFT_OK;
+}
+
+void weft_tenants_change(weft_tenants *tenants, uint32_t tenant, const weft_tenant_config *config) {
+  weft_tenant *t = &tenants->tenant[tenant];
+  t->config = *config;
+  if (t->config.weight == 0) t->config.weight = 1;
+  t->ticks = WEFT_CLOCK_UNIT / t->config.weight;
 }
 
 void weft_tenants_close(weft_tenants *tenants) {

@@ -70,6 +70,9 @@ typedef struct weft_tenants {
 weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *config, uint32_t n_tenants,
                               uint32_t n_lanes);
 void weft_tenants_close(weft_tenants *tenants);
+/* The tenant has these weight, class and limits from the next plan on; its clock stays. Engine thread, under the
+ * engine's stats_mutex, between plans. */
+void weft_tenants_change(weft_tenants *tenants, uint32_t tenant, const weft_tenant_config *config);
 /* Puts a waiting request into its queue, where its priority and the time of its submission say. */
 void weft_tenants_enqueue(weft_tenants *tenants, weft_request *request);
 /* The caller has unlinked the request from its queue: the request is counted as queued no longer. */
