@@ -35,7 +35,7 @@ static int close_server(void **state) {
   return close_talk(state);
 }
 
-/* %s: the ids. Each answer has some megabytes of logprobs, ids or text. */
+/* %s: the ids. Each answer has up to some megabytes of logprobs, ids or text, and its length hangs on no chance. */
 static const struct {
   const char *path, *body;
   size_t least; /* bytes of the answer */
@@ -49,22 +49,24 @@ static const struct {
      "{\"prompt\":%s,\"n\":128,\"max_tokens\":2,\"return_token_ids\":true,\"stream\":true,\"seed\":1}", 1 << 17},
     {"/v1/responses",
      "{\"input\":\"Tell all.\",\"include\":[\"message.output_text.logprobs\"],\"top_logprobs\":20,\"stream\":true,"
-     "\"max_output_tokens\":400,\"temperature\":2}",
-     1 << 12},
+     "\"max_output_tokens\":400,\"temperature\":2,\"seed\":1,\"ignore_eos\":true}",
+     1 << 20},
     {"/v1/responses",
      "{\"input\":\"Tell all.\",\"include\":[\"message.output_text.logprobs\"],\"top_logprobs\":20,"
-     "\"max_output_tokens\":400,\"temperature\":2}",
-     1 << 11},
+     "\"max_output_tokens\":400,\"temperature\":2,\"seed\":1,\"ignore_eos\":true}",
+     1 << 18},
     {"/v1/chat/completions",
      "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell all.\"}],\"logprobs\":true,\"top_logprobs\":20,\"n\":32,"
      "\"max_tokens\":60,\"ignore_eos\":true,\"seed\":1}",
      1 << 20},
     {"/api/chat",
      "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell all.\"}],\"logprobs\":true,\"top_logprobs\":20,"
-     "\"options\":{\"num_predict\":400,\"temperature\":2}}",
-     1 << 10},
+     "\"options\":{\"num_predict\":400,\"temperature\":2,\"seed\":1},\"ignore_eos\":true}",
+     1 << 18},
     {"/v1/messages",
-     "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell all.\"}],\"max_tokens\":400,\"stream\":true}", 1 << 8},
+     "{\"messages\":[{\"role\":\"user\",\"content\":\"Tell all.\"}],"
+     "\"max_tokens\":400,\"stream\":true,\"seed\":1,\"ignore_eos\":true}",
+     1 << 8},
 };
 enum { ASKS = sizeof asks / sizeof *asks };
 
