@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* What supervisors and balancers of load ask: is it alive, is it ready, how much has it to do.
  *
- * Law: alive and ready differ. A server that drains is alive, and must not be killed for it, but wants no new requests; one
- * whose device broke is neither, since a new start is what helps it. Where another replica goes on it is both, and says
- * so: whoever starts it again chooses when. A server that leaves says that it drains before it does, so that a balancer sends
- * its requests elsewhere while those that still come are answered. */
+ * Law: alive and ready differ. A server that drains is alive, and must not be killed for it, but wants no new requests;
+ * one whose device broke is neither, since a new start is what helps it. Where another replica goes on it is both, and
+ * says so: whoever starts it again chooses when. A server that leaves says that it drains before it does, so that a
+ * balancer sends its requests elsewhere while those that still come are answered. */
 #include "api/json.h"
 #include "api/runtime.h"
 #include "api/server/watch.h"
