@@ -41,6 +41,7 @@
 #define WEFT_API_HTTP_HTTP_H
 
 #include "api/http/refusal.h"
+#include "api/http/trace_context.h"
 #include "base/text.h"
 
 enum {
@@ -162,6 +163,8 @@ const char *weft_exchange_path(const weft_exchange *exchange);
 /* Takes another path in its place, for who answers it; where memory is refused the old one stays. Only in begin. */
 void weft_exchange_set_path(weft_exchange *exchange, const char *path);
 const char *weft_exchange_id(const weft_exchange *exchange); /* X-Request-Id of the client, or a fresh one */
+/* The trace that the client names; the answer's head has it as `traceresponse`, with a span of this exchange. */
+const weft_trace_context *weft_exchange_trace(const weft_exchange *exchange);
 /* Sets how refusals of this exchange are written; without it weft_refusal_json writes them. Only in begin. */
 typedef void (*weft_refusal_form)(const weft_refusal *why, const char *id, weft_text *out);
 void weft_exchange_set_refusals(weft_exchange *exchange, weft_refusal_form form);

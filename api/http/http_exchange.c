@@ -25,18 +25,32 @@ static bool id_is_fit(const char *id) {
   return true;
 }
 
-static void make_id(weft_exchange *x, const char *given) {
+/* n random bytes as hexadecimal digits. False: they are zeros. */
+static bool draw_hex(char *out, size_t n) {
   static const char digits[] = "0123456789abcdef";
+  unsigned char bytes[16], any = 0;
+  WEFT_CHECK(n <= sizeof bytes);
+  if (getrandom(bytes, n, 0) != (ssize_t)n) memset(bytes, 0, sizeof bytes);
+  for (size_t i = 0; i < n; i++) {
+    out[2 * i] = digits[bytes[i] >> 4];
+    out[2 * i + 1] = digits[bytes[i] & 15];
+    any |= bytes[i];
+  }
+  out[2 * n] = 0;
+  return any != 0;
+}
+
+static void make_id(weft_exchange *x, const char *given) {
   if (given != NULL && id_is_fit(given)) {
     memcpy(x->id, given, strlen(given) + 1);
     return;
   }
-  unsigned char bytes[16];
-  if (getrandom(bytes, sizeof bytes, 0) != (ssize_t)sizeof bytes) memset(bytes, 0, sizeof bytes);
-  for (size_t i = 0; i < sizeof bytes; i++) {
-    x->id[2 * i] = digits[bytes[i] >> 4];
-    x->id[2 * i + 1] = digits[bytes[i] & 15];
-  }
+  (void)draw_hex(x->id, 16);
+}
+
+static void read_trace(weft_exchange *x, const weft_http_head *head) {
+  weft_trace_context_read(head, &x->trace);
+  if (x->trace.known && !draw_hex(x->trace.span_id, 8)) x->trace = (weft_trace_context){0};
 }
 
 weft_exchange *http_exchange_open(http_connection *c, const weft_http_head *head) {
@@ -54,6 +68,7 @@ weft_exchange *http_exchange_open(http_connection *c, const weft_http_head *head
     return NULL;
   }
   make_id(x, weft_http_field_of(head, "X-Request-Id"));
+  read_trace(x, head);
   return x;
 }
 
@@ -293,6 +308,8 @@ void http_put_answer(http_connection *c) {
   put_first(c, x->code);
   if (x->type != NULL) weft_text_printf(&c->out, "Content-Type: %s\r\n", x->type);
   weft_text_printf(&c->out, "X-Request-Id: %s\r\n", x->id);
+  const weft_trace_context *t = &x->trace;
+  if (t->known) weft_text_printf(&c->out, "traceresponse: 00-%s-%s-%s\r\n", t->trace_id, t->span_id, t->flags);
   for (uint32_t i = 0; i < x->n_headers; i++) {
     weft_text_printf(&c->out, "%s: %s\r\n", x->header[i].name, x->header[i].value);
   }
@@ -354,6 +371,10 @@ void weft_exchange_set_path(weft_exchange *x, const char *path) {
 
 const char *weft_exchange_id(const weft_exchange *x) {
   return x->id;
+}
+
+const weft_trace_context *weft_exchange_trace(const weft_exchange *x) {
+  return &x->trace;
 }
 
 const char *weft_exchange_host(const weft_exchange *x) {

@@ -70,6 +70,7 @@ struct weft_exchange {
   uint32_t who; /* whose share it counts in: the tenant, or TENANTS_MAX + the address where there is one tenant */
   char *method, *path;
   char id[ID_BYTES_MAX + 1];
+  weft_trace_context trace;
   weft_refusal_form refusals; /* NULL: the common one */
   bool is_local, quick;
   bool active; /* read whole: counted by weft_http_active */

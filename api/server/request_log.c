@@ -8,7 +8,7 @@
 #include "base/clock.h"
 #include "base/log.h"
 
-enum { FIELDS_MAX = 24, FINISH_BYTES = 128 };
+enum { FIELDS_MAX = 32, FINISH_BYTES = 128 };
 
 /* The fields of one line, and what is made for it. */
 typedef struct request_line {
@@ -44,6 +44,35 @@ static void add_finish(request_line *l, const weft_answer *a) {
   if (n > 0) add_words(l, "finish", l->finish);
 }
 
+/* The trace, and the client's span in it that this request is a child of. */
+static void add_trace(request_line *l, const weft_trace_context *t) {
+  if (!t->known) return;
+  add_words(l, "trace_id", t->trace_id);
+  add_words(l, "span_id", t->span_id);
+  add_words(l, "parent_span_id", t->parent_id);
+  add_words(l, "trace_flags", t->flags);
+  if (t->state[0] != 0) add_words(l, "trace_state", t->state);
+}
+
+/* What came behind the queue, for the choice that was first to have a token: its prompt, and its answer token by token
+ * or in canvases, up to the end of the last choice. */
+static void add_spans(request_line *l, const weft_answer *a) {
+  const weft_usage_counts *first = NULL;
+  uint64_t end_us = 0, n_steps = 0;
+  for (uint32_t i = 0; i < a->n; i++) {
+    const weft_usage_counts *u = &a->choice[i].usage;
+    n_steps += u->denoise_steps;
+    if (u->total_us > end_us) end_us = u->total_us;
+    if (u->first_token_us > 0 && (first == NULL || u->first_token_us < first->first_token_us)) first = u;
+  }
+  if (first == NULL) return;
+  bool canvas = first->denoising_us > 0;
+  uint64_t from_us = canvas ? first->denoising_us : first->first_token_us;
+  add_ms(l, "prefill_ms", from_us > first->queue_us ? from_us - first->queue_us : 0);
+  add_ms(l, canvas ? "denoise_ms" : "decode_ms", end_us > from_us ? end_us - from_us : 0);
+  if (canvas) add_number(l, "denoise_steps", n_steps);
+}
+
 /* Tokens as its usage counts them; times of the choice that was first, and of the one that was last. */
 static void add_answer(request_line *l, const weft_answer *a) {
   weft_answer_usage sum = weft_answer_get_usage(a);
@@ -64,6 +93,7 @@ static void add_answer(request_line *l, const weft_answer *a) {
     add_number(l, "preemptions", n_preemptions);
     add_ms(l, "queue_ms", queue_us);
     if (first_us != UINT64_MAX) add_ms(l, "first_ms", first_us);
+    add_spans(l, a);
   }
   add_finish(l, a);
 }
@@ -78,6 +108,7 @@ void weft_request_tell(const weft_server *s, weft_exchange *x, int code, bool le
   add_number(&l, "code", (uint64_t)code);
   if (s->keys == NULL) add_words(&l, "tenant", WEFT_EVERYBODY);
   if (s->keys != NULL && note->has_tenant) add_words(&l, "tenant", weft_keys_tenant(s->keys, note->tenant));
+  add_trace(&l, weft_exchange_trace(x));
   if (note->answer != NULL) add_answer(&l, note->answer);
   if (note->begun_us > 0) add_ms(&l, "ms", weft_clock_us() - note->begun_us);
   if (left) l.field[l.n++] = weft_log_true("left");

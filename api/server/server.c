@@ -153,7 +153,8 @@ static weft_status check_origin(const weft_server *s, weft_exchange *x, weft_ref
     weft_exchange_set_header(x, "Access-Control-Allow-Origin", allowed);
     weft_exchange_set_header(x, "Vary", "Origin");
     weft_exchange_set_header(x, "Access-Control-Expose-Headers",
-                             "Retry-After, X-Request-Id, X-RateLimit-Limit-Requests, X-RateLimit-Remaining-Requests, "
+                             "Retry-After, X-Request-Id, traceresponse, X-RateLimit-Limit-Requests, "
+                             "X-RateLimit-Remaining-Requests, "
                              "X-RateLimit-Reset-Requests, X-RateLimit-Limit-Tokens, X-RateLimit-Remaining-Tokens, "
                              "X-RateLimit-Reset-Tokens");
     return WEFT_OK;

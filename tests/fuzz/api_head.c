@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "api/http/http_parse.h"
+#include "api/http/trace_context.h"
 #include "tests/support/fuzz_require.h"
 
 /* What a connection was understood as, folded into a number. */
@@ -23,6 +24,17 @@ static void note(reading *r, const char *bytes, size_t n) {
 static void note_text(reading *r, const char *text) {
   for (const char *c = text; *c != 0; c++) REQUIRE((unsigned char)*c >= 0x20 ? *c != 0x7F : *c == '\t');
   note(r, text, strlen(text) + 1);
+}
+
+/* Whatever the fields hold, what is kept of a trace could stand in a head again. */
+static void note_trace(reading *r, const weft_http_head *head) {
+  weft_trace_context t;
+  weft_trace_context_read(head, &t);
+  REQUIRE(t.known ? strlen(t.trace_id) == 32 && strlen(t.parent_id) == 16 : t.trace_id[0] == 0 && t.state[0] == 0);
+  REQUIRE(strspn(t.trace_id, "0123456789abcdef") == strlen(t.trace_id) && strlen(t.state) <= WEFT_TRACE_STATE_MAX);
+  note_text(r, t.trace_id);
+  note_text(r, t.parent_id);
+  note_text(r, t.state);
 }
 
 static void note_head(reading *r, const weft_http_head *head) {
@@ -43,6 +55,7 @@ static void note_head(reading *r, const weft_http_head *head) {
     note_text(r, head->field[i].value);
   }
   REQUIRE(n_hosts <= 1 && n_lengths <= 1);
+  note_trace(r, head);
   r->n_requests += 1;
 }
 

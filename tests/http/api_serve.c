@@ -399,6 +399,95 @@ static void test_a_line_for_each_request(void **state) {
   assert_int_equal(await_end(&p), 0);
 }
 
+/* ---- traces ---- */
+
+#define TRACE_ID "4bf92f3577b34da6a3ce929d0e0e4736"
+#define TRACED   "traceparent: 00-" TRACE_ID "-00f067aa0ba902b7-01\r\ntracestate: a=1, b@c=2\r\n"
+
+static const char *words_at(const json_t *root, const char *name) {
+  const char *words = json_string_value(json_object_get(root, name));
+  return words == NULL ? "" : words;
+}
+
+/* The collector's configuration names no field of the log that this line lacks. */
+static void check_collector(const json_t *line) {
+  static char text[65536];
+  uint32_t n_names = 0;
+  FILE *file = fopen(WEFT_SOURCE_DIR "/docs/examples/otel-collector.yaml", "r");
+  assert_non_null(file);
+  text[fread(text, 1, sizeof text - 1, file)] = 0;
+  assert_int_equal(fclose(file), 0);
+  for (const char *at = strstr(text, "attributes."); at != NULL; at = strstr(at, "attributes.")) {
+    char name[64] = "";
+    at += strlen("attributes.");
+    assert_int_equal(sscanf(at, "%63[a-z_]", name), 1);
+    if (json_object_get(line, name) == NULL) fail_msg("no request has '%s' in the log", name);
+    n_names += 1;
+  }
+  assert_true(n_names >= 5);
+}
+
+/* One request of a trace: the answer's head names the trace and a span, the log's line has them and the times. */
+static void check_traced(const program *p, const char *path, const char *body, bool canvas) {
+  char response[128], line[4096];
+  talk_answer a = talk_ask_as(p->port, "POST", path, TRACED, body);
+  if (a.code != 200) fail_msg("%s: %d %s", path, a.code, a.body);
+  (void)talk_header(&a, "traceresponse", response, sizeof response);
+  talk_answer_free(&a);
+  assert_int_equal(strlen(response), 55);
+  assert_memory_equal(response, "00-" TRACE_ID "-", 36);
+  assert_string_equal(response + 52, "-01");
+  read_line_with(p->err, "\"topic\":\"request\"", line, sizeof line);
+  json_t *root = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+  assert_non_null(root);
+  assert_string_equal(words_at(root, "trace_id"), TRACE_ID);
+  assert_string_equal(words_at(root, "parent_span_id"), "00f067aa0ba902b7");
+  assert_int_equal(strlen(words_at(root, "span_id")), 16);
+  assert_memory_equal(words_at(root, "span_id"), response + 36, 16);
+  assert_string_equal(words_at(root, "trace_flags"), "01");
+  assert_string_equal(words_at(root, "trace_state"), "a=1,b@c=2");
+  double sum = 0, ms = json_number_value(json_object_get(root, "ms"));
+  const char *const spans[] = {"queue_ms", "prefill_ms", canvas ? "denoise_ms" : "decode_ms"};
+  for (size_t i = 0; i < sizeof spans / sizeof *spans; i++) {
+    if (!json_is_number(json_object_get(root, spans[i]))) fail_msg("%s: no %s in %s", path, spans[i], line);
+    sum += json_number_value(json_object_get(root, spans[i]));
+  }
+  assert_true(sum <= ms + 0.2); /* each is rounded to a tenth */
+  assert_true((json_integer_value(json_object_get(root, "denoise_steps")) > 0) == canvas);
+  check_collector(root);
+  json_decref(root);
+}
+
+static void test_traces_are_told(void **state) {
+#define SAY      "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"ignore_eos\":true"
+#define BY_TOKEN ",\"mode\":\"autoregressive\""
+  char response[128], line[4096];
+  (void)state;
+  program p =
+      launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "-v", "--log-format", "json", NULL});
+  read_line(p.out, line, sizeof line);
+  json_t *where = json_loads(line, 0, NULL);
+  p.port = (uint16_t)int_at(where, "port");
+  json_decref(where);
+  check_traced(&p, CHAT, "{\"max_tokens\":2," SAY BY_TOKEN "}", false);
+  check_traced(&p, CHAT, "{\"max_tokens\":2,\"stream\":true," SAY BY_TOKEN "}", false);
+  check_traced(&p, CHAT, "{\"max_tokens\":2," SAY ",\"mode\":\"diffusion\"}", true);
+  check_traced(&p, "/v1/completions", "{\"max_tokens\":2,\"prompt\":\"hi\",\"ignore_eos\":true" BY_TOKEN "}", false);
+  check_traced(&p, "/v1/messages", "{\"max_tokens\":2," SAY BY_TOKEN "}", false);
+  check_traced(&p, "/v1/responses", "{\"max_output_tokens\":16,\"input\":\"hi\"" BY_TOKEN "}", false);
+  check_traced(&p, "/api/chat", "{\"stream\":false,\"options\":{\"num_predict\":2}," SAY BY_TOKEN "}", false);
+  check_traced(&p, "/api/generate", "{\"stream\":true,\"options\":{\"num_predict\":2},\"prompt\":\"hi\"" BY_TOKEN "}",
+               false);
+  talk_answer a = talk_ask_as(p.port, "GET", "/health", "traceparent: 00-" TRACE_ID "-0000000000000000-01\r\n", "");
+  assert_int_equal(a.code, 200);
+  assert_string_equal(talk_header(&a, "traceresponse", response, sizeof response), "");
+  talk_answer_free(&a);
+  read_line_with(p.err, "\"topic\":\"request\"", line, sizeof line);
+  assert_null(strstr(line, "trace"));
+  assert_int_equal(kill(p.pid, SIGTERM), 0);
+  assert_int_equal(await_end(&p), 0);
+}
+
 /* Every line of a server's standard error, from the plan to the drain, is an object that says when and how grave. */
 static void test_every_line_is_an_object(void **state) {
   char line[4096];
@@ -701,6 +790,7 @@ int main(void) {
       cmocka_unit_test(test_an_open_host_is_said),
       cmocka_unit_test(test_a_line_for_each_request),
       cmocka_unit_test(test_every_line_is_an_object),
+      cmocka_unit_test(test_traces_are_told),
       cmocka_unit_test(test_a_key_of_the_command_line),
       cmocka_unit_test(test_bad_command_lines),
   };
