@@ -39,7 +39,7 @@ typedef struct weft_lab_config {
   uint32_t requests, burst, tenants, prompt_tokens, answer_tokens, shared_tokens, prefixes, longest_tokens, cancel_ms;
   uint32_t deadline_ms;
   /* sim: replicas, the device, what counts as good */
-  const char *profile, *plots, *router;
+  const char *profile, *plots, *router, *replay, *assignment;
   uint32_t replicas, router_blocks, canvas_steps, canvas_steps_min;
   float router_bound, step_us, row_us, key_us, goodput_ttft_ms, goodput_tpot_ms;
 } weft_lab_config;

@@ -195,6 +195,44 @@ static void add_device(collector *c, const weft_sim_counts *n, uint32_t n_replic
   add_metric(c, "fairness_max_over_min", "x", measure_fairness(c->load, n));
 }
 
+/* A piece of a prompt behind all that stands before it. */
+typedef struct prompt_piece {
+  uint64_t chain;
+  uint32_t n_tokens;
+} prompt_piece;
+
+static int by_chain(const void *a, const void *b) {
+  const prompt_piece *x = a, *y = b;
+  if (x->chain != y->chain) return x->chain < y->chain ? -1 : 1;
+  return (x->n_tokens < y->n_tokens) - (x->n_tokens > y->n_tokens);
+}
+
+/* Prompt tokens of all that started, each prefix once in its sharing domain and model. NAN: no memory. */
+static double count_distinct(const collector *c) {
+  const weft_sim_load *load = c->load;
+  prompt_piece *piece = weft_alloc(load->n_ids, sizeof *piece);
+  double sum = 0.0;
+  uint64_t n = 0;
+  if (piece == NULL) return NAN;
+  for (uint32_t i = 0; i < load->n; i++) {
+    const weft_sim_item *item = &load->item[i];
+    if (c->run->outcome[i].started_us == 0 && c->run->outcome[i].first_us == 0) continue;
+    uint64_t domain = c->config->product.shared_cache ? 0 : item->tenant + 1;
+    uint64_t chain = weft_mix64((uint64_t)item->model << 32 | domain);
+    for (uint32_t at = 0; at < item->n_prompt; at += WEFT_SIM_BLOCK) {
+      uint32_t left = item->n_prompt - at;
+      chain = weft_mix64(chain ^ weft_mix64(load->id[item->first_id + at / WEFT_SIM_BLOCK] + 1));
+      piece[n++] = (prompt_piece){chain, left < WEFT_SIM_BLOCK ? left : WEFT_SIM_BLOCK};
+    }
+  }
+  qsort(piece, n, sizeof *piece, by_chain);
+  for (uint64_t i = 0; i < n; i++) {
+    if (i == 0 || piece[i].chain != piece[i - 1].chain) sum += piece[i].n_tokens;
+  }
+  weft_free(piece);
+  return sum;
+}
+
 static double spread_of_requests(const collector *c) {
   uint32_t count[WEFT_SIM_REPLICAS] = {0}, most = 0;
   for (uint32_t i = 0; i < c->load->n; i++) {
@@ -227,6 +265,7 @@ void weft_sim_collect(const weft_lab_config *config, const weft_sim_load *load, 
   add_steps(&c, counts, sums.recomputed);
   add_device(&c, counts, scope.replica < 0 ? run->n_replicas : 1);
   if (scope.replica >= 0) return;
+  add_metric(&c, "prompt_tokens_distinct", "", count_distinct(&c));
   add_metric(&c, "replicas", "", run->n_replicas);
   add_metric(&c, "spilled", "", (double)run->n_spilled);
   add_metric(&c, "requests_max_over_mean", "x", spread_of_requests(&c));

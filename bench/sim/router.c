@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "bench/lab/lab.h"
+#include "bench/sim/assignment.h"
 
 enum { POINTS = 128 }; /* of a replica */
 
@@ -15,7 +16,7 @@ static int by_place(const void *a, const void *b) {
   return (x->replica > y->replica) - (x->replica < y->replica);
 }
 
-int weft_sim_router_open(const weft_lab_config *config, weft_sim_router *out) {
+int weft_sim_router_open(const weft_lab_config *config, const weft_sim_load *load, weft_sim_router *out) {
   *out = (weft_sim_router){.n_replicas = config->replicas,
                            .n_blocks = config->router_blocks,
                            .shared_cache = config->product.shared_cache,
@@ -24,6 +25,9 @@ int weft_sim_router_open(const weft_lab_config *config, weft_sim_router *out) {
   out->round_robin = strcmp(name, "round-robin") == 0;
   out->by_prefix = strcmp(name, "prefix") == 0;
   out->canvas_steps = config->canvas_steps;
+  if (config->replay != NULL && config->router != NULL) {
+    return weft_cli_fail(WEFT_EXIT_USAGE, "sim: --replay and --router exclude each other");
+  }
   if (!out->round_robin && !out->by_prefix && strcmp(name, "hash") != 0) {
     return weft_cli_fail(WEFT_EXIT_USAGE, "sim: --router '%s' must be hash, round-robin or prefix", name);
   }
@@ -40,12 +44,14 @@ int weft_sim_router_open(const weft_lab_config *config, weft_sim_router *out) {
     out->point[i] = (weft_sim_point){.at = weft_mix64(weft_mix64(i / POINTS + 1) + i % POINTS), .replica = i / POINTS};
   }
   qsort(out->point, out->n_points, sizeof *out->point, by_place);
-  return 0;
+  return config->replay == NULL ? 0 : weft_sim_assignment_read(config->replay, load->n, out->n_replicas, &out->replay);
 }
 
 void weft_sim_router_close(weft_sim_router *router) {
   weft_sent_close(&router->sent);
   weft_free(router->point);
+  weft_free(router->replay);
+  router->replay = NULL;
   router->point = NULL;
 }
 
@@ -121,9 +127,10 @@ static uint32_t by_prefix(weft_sim_router *r, const weft_sim_load *load, const w
 
 uint32_t weft_sim_router_take(weft_sim_router *r, const weft_sim_load *load, const weft_sim_item *item,
                               const weft_sent_pool *pool, int32_t *prompt) {
-  uint32_t at = r->round_robin ? r->next++ % r->n_replicas
-                : r->by_prefix ? by_prefix(r, load, item, pool, prompt)
-                               : by_hash(r, key_of(r, load, item));
+  uint32_t at = r->replay != NULL ? r->replay[item - load->item]
+                : r->round_robin  ? r->next++ % r->n_replicas
+                : r->by_prefix    ? by_prefix(r, load, item, pool, prompt)
+                                  : by_hash(r, key_of(r, load, item));
   r->load[at] += 1;
   r->n_live += 1;
   return at;

@@ -8,7 +8,7 @@
  * prefixes meet, a popular prefix overflows always to the same next replicas, and no replica has
  * more than ceil(bound * m / n) of the m requests in flight. `round-robin`: in turn.
  * A load is the number of requests routed and not ended. `prefix`: as weft serve --split replicas chooses, by the same
- * functions (scheduler/replica_choice.h, scheduler/sent_prefixes.h). */
+ * functions (scheduler/replica_choice.h, scheduler/sent_prefixes.h). With --replay a file chooses (assignment.h). */
 #ifndef WEFT_BENCH_SIM_ROUTER_H
 #define WEFT_BENCH_SIM_ROUTER_H
 
@@ -26,6 +26,7 @@ typedef struct weft_sim_router {
   double bound;
   weft_sim_point *point; /* by place on the ring */
   uint32_t load[WEFT_SIM_REPLICAS], n_live;
+  uint32_t *replay;   /* [load.n]; NULL: it chooses itself */
   uint64_t n_spilled; /* requests that their first replica had no room for */
   /* by_prefix: requests routed and not ended, by tenant too; rows of all that were routed. */
   weft_sent_prefixes sent;
@@ -34,7 +35,7 @@ typedef struct weft_sim_router {
 } weft_sim_router;
 
 /* 0, or an exit code after one line. */
-int weft_sim_router_open(const weft_lab_config *config, weft_sim_router *out);
+int weft_sim_router_open(const weft_lab_config *config, const weft_sim_load *load, weft_sim_router *out);
 void weft_sim_router_close(weft_sim_router *router);
 /* The replica for this item; it has one request more from now on. pool: [n_replicas]. prompt: [load->longest], scratch. */
 uint32_t weft_sim_router_take(weft_sim_router *router, const weft_sim_load *load, const weft_sim_item *item,

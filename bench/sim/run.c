@@ -180,8 +180,11 @@ int weft_sim_run_load(const weft_lab_config *config, const weft_sim_profile *pro
   sim_clock s = {.world = {.config = config, .profile = profile, .load = load, .run = out}};
   weft_error error = {{0}};
   out->n_replicas = config->replicas;
-  int code = weft_sim_router_open(config, &s.router);
-  if (code != 0) return code;
+  int code = weft_sim_router_open(config, load, &s.router);
+  if (code != 0) {
+    weft_sim_router_close(&s.router);
+    return code;
+  }
   weft_status status = open_clock(&s, &error);
   while (status == WEFT_OK && next_event(&s, &status, &error)) {
   }

@@ -2,6 +2,7 @@
 #include "bench/sim/sim.h"
 
 #include "bench/lab/lab.h"
+#include "bench/sim/assignment.h"
 
 int weft_lab_sim(const weft_config *product) {
   const weft_lab_config *config = weft_lab_of(product);
@@ -18,6 +19,7 @@ int weft_lab_sim(const weft_config *product) {
   int code = weft_sim_profile_open(config, &profile);
   if (code == 0) code = weft_sim_load_open(config, &profile, &load);
   if (code == 0) code = weft_sim_run_load(config, &profile, &load, &run);
+  if (code == 0 && config->assignment != NULL) code = weft_sim_assignment_write(config->assignment, &load, &run);
   if (code == 0) code = weft_sim_report(config, &load, &run);
   if (code == 0 && config->plots != NULL) code = weft_sim_figures(config, &load, &run);
   weft_sim_run_close(&run);

@@ -20,8 +20,8 @@
 #include "bench/sim/series.h"
 
 enum {
-  WEFT_SIM_BLOCK = 512,  /* tokens that one hash id of a trace stands for */
-  WEFT_SIM_REPLICAS = 64 /* most replicas */
+  WEFT_SIM_BLOCK = 512,    /* tokens that one hash id of a trace stands for */
+  WEFT_SIM_REPLICAS = 1000 /* most replicas */
 };
 
 /* One request of the load. */

@@ -385,6 +385,83 @@ static void a_written_trace_gives_the_same_numbers(void **state) {
   json_decref(root);
 }
 
+static double number_at(const json_t *root, const char *name) {
+  return json_number_value(json_object_get(root, name));
+}
+
+/* What a router chose, replayed, gives the numbers that it gave; so do as many prompts as there are, all distinct. */
+static void assignments_are_replayed(void **state) {
+  static const char *const routers[] = {"round-robin", "prefix", "hash"};
+  static const char load[] =
+      "--json --requests 120 --rate 60 --seed 5 --replicas 4 --shared 0.8 --prefixes 6 --shared-cache";
+  static char made[OUTPUT], again[OUTPUT];
+  char options[LINE];
+  (void)state;
+  for (size_t i = 0; i < 3; i++) {
+    (void)snprintf(options, sizeof options, "%s --router %s --assignment %s", load, routers[i], trace);
+    json_t *first = read_numbers(sim(options, made), made);
+    (void)snprintf(options, sizeof options, "%s --replay %s", load, trace);
+    json_t *second = read_numbers(sim(options, again), again);
+    assert_number(second, "prefill_rows", number_at(first, "prefill_rows"));
+    assert_true(number_at(first, "prefill_rows") >= number_at(first, "prompt_tokens_distinct"));
+    assert_number(first, "requests", 120);
+    (void)json_object_del(first, "spilled"); /* hash alone counts them */
+    (void)json_object_del(second, "spilled");
+    assert_true(json_equal(first, second));
+    json_decref(first);
+    json_decref(second);
+  }
+  static const char distinct[] =
+      "{\"timestamp\":0,\"input_length\":700,\"output_length\":2}\n"
+      "{\"timestamp\":9,\"input_length\":900,\"output_length\":2}\n"
+      "{\"timestamp\":12,\"input_length\":1030,\"output_length\":2}\n";
+  static const char same[] =
+      "{\"timestamp\":0,\"input_length\":1024,\"output_length\":2,\"hash_ids\":[4,9]}\n"
+      "{\"timestamp\":2000,\"input_length\":700,\"output_length\":2,\"hash_ids\":[4,9]}\n"
+      "{\"timestamp\":4000,\"input_length\":1024,\"output_length\":2,\"hash_ids\":[9,4]}\n";
+  check_numbers(distinct, "--replicas 3 --router round-robin",
+                (const number[]){{"prefill_rows", 2630}, {"prompt_tokens_distinct", 2630}, {NULL, 0}});
+  check_numbers(same, "",
+                (const number[]){{"prompt_tokens_distinct", 2048}, {"prefill_rows", 2048 + 700 - 672}, {NULL, 0}});
+  check_numbers(same, "--replicas 3 --router round-robin", (const number[]){{"prefill_rows", 2748}, {NULL, 0}});
+}
+
+static void bad_assignments_are_named(void **state) {
+  static const struct {
+    const char *lines, *words;
+  } bad[] = {{"0\n1\n", "has 2 lines for a load of 3"},
+             {"0\n1\n0\n1\n", "has 4 lines"},
+             {"0\n2\n0\n", ":2: a line must be"},
+             {"0\n\n0\n", ":2: "},
+             {"-1\n", ":1: "},
+             {"00000\n", ":1: "},
+             {"", "has 0 lines"}};
+  static char out[OUTPUT];
+  char options[LINE];
+  (void)state;
+  (void)snprintf(options, sizeof options, "--requests 3 --replicas 2 --replay %s", trace);
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    write_file(trace, bad[i].lines);
+    assert_int_equal(sim(options, out), 3);
+    if (strstr(out, bad[i].words) == NULL) fail_msg("'%s' is not in: %s", bad[i].words, out);
+  }
+  assert_int_equal(sim("--replay /nowhere", out), 3);
+  assert_int_equal(sim("--replay x --router hash", out), 2);
+  assert_int_equal(sim("--requests 3 --assignment /nowhere/x", out), 2);
+}
+
+/* As many as there may be, each with a small pool: no request is lost. */
+static void a_thousand_replicas_run(void **state) {
+  static char out[OUTPUT];
+  (void)state;
+  (void)sim(
+      "--csv --requests 300 --rate 1000 --long 0 --replicas 1000 --running 4 --queue 8 --kv-mib 1024 --rows 256 "
+      "--router round-robin | sed -n 2p",
+      out);
+  if (strncmp(out, "all,300,300,", 12) != 0) fail_msg("%.200s", out);
+  assert_int_equal(sim("--replicas 1001", out), 2);
+}
+
 static void plots_are_drawn(void **state) {
   static const char *const names[] = {"ttft", "each", "pool", "queue", "tenants"};
   static char out[OUTPUT];
@@ -470,6 +547,9 @@ int main(void) {
       cmocka_unit_test(popular_prefixes_overflow),
       cmocka_unit_test(plots_are_drawn),
       cmocka_unit_test(a_written_trace_gives_the_same_numbers),
+      cmocka_unit_test(assignments_are_replayed),
+      cmocka_unit_test(bad_assignments_are_named),
+      cmocka_unit_test(a_thousand_replicas_run),
   };
   return cmocka_run_group_tests(tests, open_trace, close_trace);
 }
