@@ -16,8 +16,9 @@ struct head_factors {
   float weight[2][PAIRS], sine[PAIRS], cosine[PAIRS];
 };
 
-/* Not inlined: it is long, and a lane calls it up to sixteen times. */
-static __device__ __noinline__ float2 sine_and_cosine(float angle) {
+/* Not inlined: it is long, and a lane calls it up to sixteen times. Not static: nvcc would give it a name with a hash of the
+ * folder, and no two builds the same bytes. */
+__device__ __noinline__ float2 qkv_sine_and_cosine(float angle) {
   float2 both;
   sincosf(angle, &both.x, &both.y);
   return both;
@@ -31,7 +32,7 @@ static __device__ __forceinline__ void find_angles(const float *inv_freq, int32_
   for (int t = 0; t < PAIRS; t++) {
     uint32_t i = threadIdx.x % 32 + 32 * t;
     if (i >= dim / 2 || inv_freq == NULL) continue;
-    float2 both = sine_and_cosine(__fmul_rn((float)position, inv_freq[i]));
+    float2 both = qkv_sine_and_cosine(__fmul_rn((float)position, inv_freq[i]));
     f.sine[t] = both.x, f.cosine[t] = both.y;
   }
 }
