@@ -15,7 +15,8 @@ char *served_names_of_file(const char *path);
 /* Sets m->file_name, m->name and m->alias. An entry of options->served_names is NAME, where there is one model, or
  * MODEL=NAME. A model that only drafts has the name of its file. */
 weft_status served_names_set(const weft_runtime *runtime, const char *path, weft_served_model *m, weft_error *error);
-/* What an entry MODEL=WORDS of an option says of the model whose file has this name: WORDS; NULL: it names another, or none. */
+/* What an entry MODEL=WORDS of an option says of the model whose file has this name: WORDS; NULL: it names another
+ * model, or none. */
 const char *served_names_after(const char *entry, const char *file_name);
 /* After all models were named: an entry for no model, and a name for two of them, are refused. */
 weft_status served_names_check(const weft_runtime *runtime, weft_error *error);

@@ -27,8 +27,8 @@ weft_nearest weft_nearest_to(const char *word, size_t n);
 void weft_nearest_try(weft_nearest *nearest, const char *candidate);
 /* Equal, where a dash is an underscore. b ends with a zero byte. */
 bool weft_same_name(const char *a, size_t n, const char *b);
-/* Letters and digits of a name alone, in small letters: `RTX 4090` and rtx-4090 are the same. Cut where out is full; it ends
- * with a zero byte. n_out: at least 1. */
+/* Letters and digits of a name alone, in small letters: `RTX 4090` and rtx-4090 are the same. Cut where out is full;
+ * it ends with a zero byte. n_out: at least 1. */
 void weft_plain_name(const char *name, char *out, size_t n_out);
 
 #ifdef __cplusplus

@@ -16,8 +16,8 @@ struct head_factors {
   float weight[2][PAIRS], sine[PAIRS], cosine[PAIRS];
 };
 
-/* Not inlined: it is long, and a lane calls it up to sixteen times. Not static: nvcc would give it a name with a hash of the
- * folder, and no two builds the same bytes. */
+/* Not inlined: it is long, and a lane calls it up to sixteen times. Not static: nvcc would give it a name with a hash
+ * of the folder, and no two builds the same bytes. */
 __device__ __noinline__ float2 qkv_sine_and_cosine(float angle) {
   float2 both;
   sincosf(angle, &both.x, &both.y);
