@@ -90,6 +90,9 @@ static const weft_option product_rows[] = {
      "file with the operator's API key, where the server wants one"},
     {"key-file", 0, FIRST, CHAT, TEXT(key_file), "FILE", "file with the API key, where the server of --url wants one"},
     {"api-keys", 0, FIRST, SERVE, TEXT(api_keys), "FILE", "lines `KEY TENANT [LIMITS]`: only these keys may ask"},
+    {"spare-tenants", 0, FIRST, SERVE, U32(spare_tenants, 0, 0, 254), "N",
+     "places for tenants that the file of --api-keys names later, when SIGHUP reads it again [0: 16 where it names "
+     "several, else none]"},
     {"api-key", 0, FIRST, SERVE, LIST(api_key), "KEY",
      "who sends this key may ask, as the tenant `default`; may be repeated; WEFT_API_KEY keeps it off the command "
      "line"},

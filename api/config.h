@@ -145,7 +145,7 @@ typedef struct weft_config {
   weft_text_list api_key, pin_files, origins;
   const char *kv_events, *kv_events_replay, *kv_events_topic, *kv_events_form;
   weft_text_list kv_events_tokens;
-  uint32_t port, body_mib, connections, lame_duck_seconds, drain_seconds;
+  uint32_t port, spare_tenants, body_mib, connections, lame_duck_seconds, drain_seconds;
   bool no_page;
   bool strict_fields, public_metrics;
   /* one generation */

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* What weft_open opens and weft_close frees: models, device, KV store and engine. For the files of api/ only.
  *
- * Law: weft_open fills in everything; until weft_close only the engine, the formats and what devices say of themselves
- * change. */
+ * Law: weft_open fills in everything; until weft_close only the engine, the formats, tenants that come into places and
+ * what devices say of themselves change. */
 #ifndef WEFT_API_RUNTIME_H
 #define WEFT_API_RUNTIME_H
 
@@ -68,7 +68,8 @@ struct weft_runtime {
   model_drafter *drafter[WEFT_DEVICES_MAX];     /* [n_replicas] NULL: no model drafts */
   uint32_t n_pages, n_host_pages, n_file_pages; /* of each replica */
   uint64_t page_bytes;
-  char **tenant_name; /* [options.tenants] */
+  char **tenant_name;       /* [options.tenants] those below n_named never change; what comes after them has none yet */
+  _Atomic uint32_t n_named; /* grows by weft_tenants_set alone (api/tenants.h) */
   uint8_t salt_secret
       [WEFT_SALT_SECRET]; /* drawn at open: who may choose a salt cannot search for one that is like another */
   weft_text plan;

@@ -9,6 +9,7 @@
 #include "api/drafts.h"
 #include "api/generation_internal.h"
 #include "api/request_memory.h"
+#include "api/tenants.h"
 #include "base/memory.h"
 
 _Static_assert((int)WEFT_ANSWERS_MAX == (int)WEFT_SUBMISSION_MAX, "what weft.h promises, the engine takes");
@@ -245,9 +246,9 @@ static weft_status take_memory(submission *s, weft_error *error) {
 static weft_status prepare_at(submission *s, uint32_t at, weft_error *error) {
   weft_runtime *rt = s->runtime;
   weft_request_params *request = &s->request[at];
-  if (request->asked.tenant >= rt->options.tenants) {
+  if (request->asked.tenant >= weft_tenants_count(rt)) {
     return weft_fail(error, WEFT_E_INVALID, "tenant %u does not exist; there are %u", request->asked.tenant,
-                     rt->options.tenants);
+                     weft_tenants_count(rt));
   }
   const weft_served_model *m = weft_runtime_model(rt, request->asked.model, &request->model, error);
   if (m == NULL) return WEFT_E_NOT_FOUND;

@@ -6,6 +6,23 @@
 #include "api/prometheus.h"
 #include "base/memory.h"
 
+static weft_tenant_config config_of(const weft_tenant_options *o) {
+  return (weft_tenant_config){.weight = o->weight,
+                              .priority_class = o->priority_class,
+                              .running_max = o->running,
+                              .waiting_max = o->queued,
+                              .tokens_per_minute = o->tokens_per_minute,
+                              .blocks_max = o->blocks};
+}
+
+/* A place for a tenant that comes later has room for any name. */
+static char *copy_name(const char *name) {
+  size_t n = strlen(name), room = n == 0 ? WEFT_TENANT_NAME_BYTES : n;
+  char *copy = weft_alloc(room + 1, 1);
+  if (copy != NULL) memcpy(copy, name, n);
+  return copy;
+}
+
 weft_status weft_tenants_name(weft_runtime *rt, weft_tenant_config *config, weft_error *error) {
   uint32_t n = rt->options.tenants;
   rt->tenant_name = weft_alloc(n, sizeof *rt->tenant_name);
@@ -16,19 +33,32 @@ weft_status weft_tenants_name(weft_runtime *rt, weft_tenant_config *config, weft
     weft_text number = {0};
     weft_text_printf(&number, "%u", i);
     if (weft_text_status(&number) == WEFT_OK) {
-      const char *name = o.name == NULL ? number.bytes : o.name;
-      rt->tenant_name[i] = weft_strndup(name, strlen(name));
+      rt->tenant_name[i] = copy_name(o.name == NULL ? number.bytes : o.name);
     }
     weft_text_free(&number);
     good = rt->tenant_name[i] != NULL;
-    config[i] = (weft_tenant_config){.weight = o.weight,
-                                     .priority_class = o.priority_class,
-                                     .running_max = o.running,
-                                     .waiting_max = o.queued,
-                                     .tokens_per_minute = o.tokens_per_minute,
-                                     .blocks_max = o.blocks};
+    config[i] = config_of(&o);
+    if (good && rt->tenant_name[i][0] != 0 && rt->n_named == i) rt->n_named = i + 1;
   }
   return good ? WEFT_OK : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u tenants", n);
+}
+
+uint32_t weft_tenants_count(const weft_runtime *rt) {
+  return rt->n_named;
+}
+
+weft_status weft_tenants_set(weft_runtime *rt, uint32_t tenant, const weft_tenant_options *o, weft_error *error) {
+  const weft_tenant_config config = config_of(o);
+  bool is_new = tenant == rt->n_named;
+  if (is_new && (o->name == NULL || strlen(o->name) - 1 >= WEFT_TENANT_NAME_BYTES))
+    return weft_fail(error, WEFT_E_INVALID, "a tenant's name has 1 to %d bytes", WEFT_TENANT_NAME_BYTES);
+  if (tenant > rt->n_named)
+    return weft_fail(error, WEFT_E_INVALID, "tenant number %u comes after %u", tenant, rt->n_named);
+  weft_status status = weft_replicas_change_tenant(rt->replicas, tenant, &config, weft_clock_us(), error);
+  if (status != WEFT_OK || !is_new) return status;
+  memcpy(rt->tenant_name[tenant], o->name, strlen(o->name) + 1);
+  rt->n_named = tenant + 1; /* from here on others read the name */
+  return WEFT_OK;
 }
 
 void weft_tenants_forget(weft_runtime *rt) {
@@ -65,11 +95,11 @@ const char *const weft_refused_names[WEFT_REFUSED_KINDS] = {[WEFT_REFUSED_QUEUE]
                                                             [WEFT_REFUSED_TOKENS] = "tokens",
                                                             [WEFT_REFUSED_MEMORY] = "memory"};
 
-static void put_refused(weft_runtime *rt, const weft_tenant_stats *stats, weft_text *out) {
+static void put_refused(weft_runtime *rt, const weft_tenant_stats *stats, uint32_t n, weft_text *out) {
   weft_prometheus_head(out, "weft_tenant_refused_total", "counter",
                        "Requests refused: the queue of all, its own queue, its tokens per minute, memory of requests.");
   for (uint32_t r = 0; r < WEFT_REFUSED_KINDS; r++) {
-    for (uint32_t i = 0; i < rt->options.tenants; i++) {
+    for (uint32_t i = 0; i < n; i++) {
       weft_text_puts(out, "weft_tenant_refused_total{");
       weft_prometheus_label(out, "tenant", rt->tenant_name[i]);
       weft_text_printf(out, ",reason=\"%s\"} %llu\n", weft_refused_names[r], (unsigned long long)stats[i].n_refused[r]);
@@ -77,21 +107,21 @@ static void put_refused(weft_runtime *rt, const weft_tenant_stats *stats, weft_t
   }
 }
 
-static void put_queue_time(weft_runtime *rt, const weft_tenant_stats *stats, weft_text *out) {
+static void put_queue_time(weft_runtime *rt, const weft_tenant_stats *stats, uint32_t n, weft_text *out) {
   weft_prometheus_head(out, "weft_tenant_queue_seconds", "summary", "From submission to the first step.");
-  for (uint32_t i = 0; i < rt->options.tenants; i++) {
-    unsigned long long n = 0;
-    for (uint32_t k = 0; k < 20; k++) n += stats[i].queue[k];
+  for (uint32_t i = 0; i < n; i++) {
+    unsigned long long n_started = 0;
+    for (uint32_t k = 0; k < 20; k++) n_started += stats[i].queue[k];
     weft_text_puts(out, "weft_tenant_queue_seconds_sum{");
     weft_prometheus_label(out, "tenant", rt->tenant_name[i]);
     weft_text_printf(out, "} %.6f\nweft_tenant_queue_seconds_count{", (double)stats[i].queue_us / 1e6);
     weft_prometheus_label(out, "tenant", rt->tenant_name[i]);
-    weft_text_printf(out, "} %llu\n", n);
+    weft_text_printf(out, "} %llu\n", n_started);
   }
 }
 
 void weft_tenants_metrics(weft_runtime *rt, weft_text *out) {
-  uint32_t n = rt->options.tenants;
+  uint32_t n = weft_tenants_count(rt);
   weft_tenant_stats *stats = weft_alloc(n, sizeof *stats);
   out->refused = out->refused || stats == NULL;
   for (uint32_t i = 0; stats != NULL && i < n; i++) {
@@ -105,7 +135,7 @@ void weft_tenants_metrics(weft_runtime *rt, weft_text *out) {
       weft_text_printf(out, "} %llu\n", weft_counter_of(&stats[i], &rows[r]));
     }
   }
-  if (stats != NULL) put_refused(rt, stats, out);
-  if (stats != NULL) put_queue_time(rt, stats, out);
+  if (stats != NULL) put_refused(rt, stats, n, out);
+  if (stats != NULL) put_queue_time(rt, stats, n, out);
   weft_free(stats);
 }

@@ -11,6 +11,7 @@
 
 #include "api/json.h"
 #include "api/runtime.h"
+#include "api/tenants.h"
 #include "base/memory.h"
 
 enum { FIRST_LOOP = 1, REQUESTS = 2, NEXT_LOOP = 3, ENGINE_ROW = 0, FIRST_MODEL_ROW = 1 };
@@ -149,7 +150,8 @@ static void put_names(trace *t, weft_runtime *rt) {
     }
   }
   put_name(t, "process_name", REQUESTS, 0, "requests");
-  for (uint32_t i = 0; i < rt->options.tenants; i++) {
+  const uint32_t n_tenants = weft_tenants_count(rt);
+  for (uint32_t i = 0; i < n_tenants; i++) {
     put_name(t, "thread_name", REQUESTS, i, rt->tenant_name[i]);
   }
 }

@@ -28,7 +28,7 @@ typedef struct weft_runtime weft_runtime;
 
 /* One tenant. Zero-initialise; every zero means the default in brackets. */
 typedef struct weft_tenant_options {
-  const char *name;           /* [its number] name in metrics */
+  const char *name;           /* [its number] name in metrics; "": a place, kept for a tenant that comes later */
   uint32_t weight;            /* [1] its share of the device against other tenants, at most 1000 */
   int32_t priority_class;     /* [normal] whose requests start first: -1 low, 0 normal, 1 high */
   uint32_t running, queued;   /* [no limit] requests running at once, and waiting beyond them */

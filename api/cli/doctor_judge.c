@@ -189,8 +189,10 @@ static void judge_keys_and_tls(const weft_config *config, doctor_report *r) {
     weft_keys *keys = NULL;
     const weft_keys_source source = {config->api_keys, config->api_key.item, config->api_key.n};
     if (weft_keys_open(&source, &keys, &error) == WEFT_OK) {
-      uint32_t n = weft_keys_n_tenants(keys);
-      add_line(r, "keys", DOCTOR_OK, "of %u tenant%s", n, n == 1 ? "" : "s");
+      if (config->api_keys != NULL) weft_keys_keep_places(keys, config->spare_tenants);
+      uint32_t n = weft_keys_n_tenants(keys), n_more = weft_keys_n_places(keys) - n;
+      add_line(r, "keys", DOCTOR_OK, "of %u tenant%s, and SIGHUP may add %u (--spare-tenants)", n, n == 1 ? "" : "s",
+               n_more);
     } else {
       add_line(r, "keys", DOCTOR_BAD, "%s", error.text);
     }

@@ -178,13 +178,20 @@ typedef struct read_again {
   char *keys_path, *tls_cert, *tls_key;
 } read_again;
 
+static void change_tenant(void *server, uint32_t tenant, const weft_tenant_options *options) {
+  weft_server_change_tenant(server, tenant, options);
+}
+
 /* SIGHUP. */
 static void reload_files(weft_server *server, const read_again *files, workplace *place) {
   weft_error error = {{0}};
   reopen_log(place);
   if (files->keys_path != NULL) {
-    if (weft_keys_reload(files->keys, &files->keys_source, &error) == WEFT_OK) {
-      weft_log(WEFT_LOG_NOTICE, "SIGHUP: the keys of %s are in use now", files->keys_path);
+    const weft_keys_listener listener = {.change = change_tenant, .self = server};
+    weft_keys_news news;
+    if (weft_keys_reload(files->keys, &files->keys_source, &listener, &news, &error) == WEFT_OK) {
+      weft_log(WEFT_LOG_NOTICE, "SIGHUP: the keys of %s are in use now; tenants: %u new, %u changed, %u gone",
+               files->keys_path, news.n_new, news.n_changed, news.n_gone);
     } else {
       weft_log(WEFT_LOG_ERROR, "SIGHUP: the old keys stay: %s", error.text);
     }
@@ -297,7 +304,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   options.prefix_feed = config->kv_events != NULL;
   options.sampling = &config->sampling;
   options.entropy_bound = &config->entropy_bound;
-  options.tenants = keys == NULL ? 1 : weft_keys_n_tenants(keys);
+  options.tenants = keys == NULL ? 1 : weft_keys_n_places(keys);
   options.tenant = keys == NULL ? &everybody : weft_keys_options(keys);
   int status = weft_open(&options, &rt, line, sizeof line);
   if (status != 0) return weft_cli_fail(weft_cli_open_code(status), "%s", line);
@@ -357,6 +364,7 @@ int weft_cli_serve(const weft_config *config) {
   if (config->api_keys != NULL || config->api_key.n > 0) {
     weft_status status = weft_keys_open(&files.keys_source, &files.keys, &error);
     if (status != WEFT_OK) return weft_cli_fail(WEFT_EXIT_USAGE, "API keys: %s", error.text);
+    if (config->api_keys != NULL) weft_keys_keep_places(files.keys, config->spare_tenants);
   }
   descriptors_raise();
   workplace place;

@@ -46,6 +46,7 @@ void kv_events_metrics(const kv_events *events, weft_text *out) {
 #include "api/events/kv_stream.h"
 #include "api/json.h"
 #include "api/prometheus.h"
+#include "api/tenants.h"
 #include "base/memory.h"
 #include "base/threads.h"
 
@@ -279,7 +280,7 @@ static void add_told(kv_events *e, uint32_t tenant) {
 }
 
 static weft_status read_told(kv_events *e, const kv_events_options *o, weft_error *error) {
-  uint32_t n_tenants = e->runtime->options.tenants;
+  uint32_t n_tenants = weft_tenants_count(e->runtime); /* who comes later is told of by keyed names alone */
   e->told = weft_alloc(n_tenants, sizeof *e->told);
   if (e->told == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for cache events");
   e->names.told = e->told;

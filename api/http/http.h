@@ -144,6 +144,8 @@ uint64_t weft_http_answer_bytes(weft_http *http); /* bytes of large finished ans
 uint64_t weft_http_ended(weft_http *http, weft_http_end how); /* how many connections ended in this way */
 /* The most work on answers that was ever done between two looks at the sockets. */
 uint64_t weft_http_most_work(weft_http *http);
+/* The tenant's weight at the workers from now on; nothing where there is one tenant. Any thread. */
+void weft_http_set_weight(weft_http *http, uint32_t tenant, uint32_t weight);
 /* Processor time that workers spent on a tenant's requests. */
 uint64_t weft_http_worker_us(weft_http *http, uint32_t tenant);
 /* Tells every source that its answer is not wanted any more, as if all clients had left; the clients still get its

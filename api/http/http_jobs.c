@@ -137,6 +137,10 @@ void http_jobs_close(weft_http *http) {
   if (http->workers != NULL) weft_workers_stop(http->workers);
 }
 
+void weft_http_set_weight(weft_http *http, uint32_t tenant, uint32_t weight) {
+  if (http->config.n_tenants > 1) weft_workers_set_weight(http->workers, tenant, weight);
+}
+
 uint64_t weft_http_worker_us(weft_http *http, uint32_t tenant) {
   uint64_t us = 0;
   if (http->config.n_tenants > 1) return weft_workers_used_us(http->workers, tenant);

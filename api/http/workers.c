@@ -209,6 +209,13 @@ bool weft_workers_take_back(weft_workers *w, weft_job *job) {
   return waits;
 }
 
+void weft_workers_set_weight(weft_workers *w, uint32_t tenant, uint32_t weight) {
+  WEFT_CHECK(tenant < w->config.n_tenants);
+  (void)pthread_mutex_lock(&w->mutex);
+  w->tenant[tenant].weight = weight == 0 ? 1 : weight;
+  (void)pthread_mutex_unlock(&w->mutex);
+}
+
 uint64_t weft_workers_used_us(weft_workers *w, uint32_t tenant) {
   (void)pthread_mutex_lock(&w->mutex);
   uint64_t us = w->tenant[tenant].used_us;

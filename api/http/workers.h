@@ -58,6 +58,8 @@ bool weft_workers_put(weft_workers *workers, weft_job *job, uint32_t tenant);
 bool weft_workers_gives_back(weft_workers *workers, weft_job *job);
 /* True: the job was still waiting and is the caller's again. False: it runs, or has run. */
 bool weft_workers_take_back(weft_workers *workers, weft_job *job);
+/* The tenant's weight from the next job on. */
+void weft_workers_set_weight(weft_workers *workers, uint32_t tenant, uint32_t weight);
 /* Processor time charged to a tenant so far. */
 uint64_t weft_workers_used_us(weft_workers *workers, uint32_t tenant);
 /* Runs the waiting jobs with closing set and ends the threads; from then on nothing can be put. */

@@ -30,11 +30,7 @@ static weft_status read_number(const json_t *value, const char *field, json_int_
 static weft_status read_tenant(const weft_keys *keys, const json_t *value, uint32_t *out, weft_refusal *why) {
   const char *name = json_string_value(value);
   if (name == NULL) return refuse_value(why, "tenant", "a tenant's name");
-  for (uint32_t i = 0; keys != NULL && i < weft_keys_n_tenants(keys); i++) {
-    if (strcmp(weft_keys_tenant(keys, i), name) != 0) continue;
-    *out = i;
-    return WEFT_OK;
-  }
+  if (keys != NULL && weft_keys_find_tenant(keys, name, out)) return WEFT_OK;
   return weft_refuse(why, 400, "invalid_value", "tenant", "no tenant is named '%.64s'", name);
 }
 

@@ -22,8 +22,8 @@ typedef struct key_row {
   uint32_t ticket; /* from 1; a key that a reload leaves to its tenant keeps it, and no other key ever gets it */
 } key_row;
 
-/* What a reload changes. It is a struct of its own behind a pointer, so that functions with a const weft_keys can lock
- * it. */
+/* What a reload changes, beside the tenants, which change under the same lock. It is a struct of its own behind a
+ * pointer, so that functions with a const weft_keys can lock it. */
 typedef struct key_table {
   pthread_mutex_t lock;
   key_row *row;
@@ -37,8 +37,10 @@ struct weft_keys {
   key_table *table;
   char *tenant[WEFT_TENANTS_MAX];
   weft_tenant_options option[WEFT_TENANTS_MAX];
-  uint32_t told_in[WEFT_TENANTS_MAX]; /* line of its options; 0: none yet */
-  uint32_t n_tenants;
+  uint32_t told_in[WEFT_TENANTS_MAX];  /* line of its options; 0: none yet */
+  uint32_t first_in[WEFT_TENANTS_MAX]; /* the first line that names it */
+  bool gone[WEFT_TENANTS_MAX];         /* no key leads to it any more */
+  uint32_t n_tenants, n_places;
 };
 
 static weft_status name_tenant(weft_keys *keys, const char *name, size_t n, uint32_t *index) {
@@ -254,6 +256,7 @@ static weft_status add_line(weft_keys *keys, const char *line, size_t n, const c
   if (keys->table->n == WEFT_KEYS_MAX)
     return weft_fail(error, WEFT_E_TOO_LARGE, "%s has more than %d keys", file, WEFT_KEYS_MAX);
   status = name_tenant(keys, line + name, n_name, &tenant);
+  if (status == WEFT_OK && keys->first_in[tenant] == 0) keys->first_in[tenant] = number;
   if (status == WEFT_OK) status = add_key(keys->table, line + key, n_key, tenant);
   if (status == WEFT_FULL) {
     return weft_fail(error, WEFT_E_TOO_LARGE, "%s:%u: more than %d tenants", file, number, WEFT_TENANTS_MAX);
@@ -292,6 +295,7 @@ weft_status weft_keys_parse(const char *text, size_t n, const char *name, weft_k
     weft_keys_close(keys);
     return status;
   }
+  keys->n_places = keys->n_tenants;
   *out = keys;
   return WEFT_OK;
 }
@@ -360,16 +364,49 @@ void weft_keys_close(weft_keys *keys) {
   weft_free(keys);
 }
 
+static void lock_keys(const weft_keys *keys) {
+  (void)pthread_mutex_lock(&keys->table->lock);
+}
+
+static void unlock_keys(const weft_keys *keys) {
+  (void)pthread_mutex_unlock(&keys->table->lock);
+}
+
+void weft_keys_keep_places(weft_keys *keys, uint32_t n) {
+  uint32_t most = WEFT_TENANTS_MAX - keys->n_tenants;
+  if (n == 0 && keys->n_tenants > 1) n = WEFT_TENANTS_SPARE;
+  keys->n_places = keys->n_tenants + (n < most ? n : most);
+  for (uint32_t i = keys->n_tenants; i < keys->n_places; i++) keys->option[i].name = "";
+}
+
 uint32_t weft_keys_n_tenants(const weft_keys *keys) {
-  return keys->n_tenants;
+  lock_keys(keys);
+  uint32_t n = keys->n_tenants;
+  unlock_keys(keys);
+  return n;
+}
+
+uint32_t weft_keys_n_places(const weft_keys *keys) {
+  return keys->n_places;
 }
 
 const weft_tenant_options *weft_keys_options(const weft_keys *keys) {
   return keys->option;
 }
 
+weft_tenant_options weft_keys_get_options(const weft_keys *keys, uint32_t tenant) {
+  weft_tenant_options options = {0};
+  lock_keys(keys);
+  if (tenant < keys->n_tenants) options = keys->option[tenant];
+  unlock_keys(keys);
+  return options;
+}
+
 const char *weft_keys_tenant(const weft_keys *keys, uint32_t tenant) {
-  return tenant < keys->n_tenants ? keys->tenant[tenant] : "";
+  lock_keys(keys);
+  const char *name = tenant < keys->n_tenants ? keys->tenant[tenant] : "";
+  unlock_keys(keys);
+  return name;
 }
 
 bool weft_keys_is_operator(const weft_keys *keys, uint32_t tenant) {
@@ -384,18 +421,27 @@ bool weft_keys_is_router(const weft_keys *keys, uint32_t tenant) {
   return strcmp(weft_keys_tenant(keys, tenant), WEFT_ROUTER) == 0;
 }
 
+/* n_tenants: there is none. Under the lock. */
+static uint32_t number_of(const weft_keys *keys, const char *name) {
+  uint32_t i = 0;
+  while (i < keys->n_tenants && strcmp(keys->tenant[i], name) != 0) i++;
+  return i;
+}
+
 bool weft_keys_find_tenant(const weft_keys *keys, const char *name, uint32_t *tenant) {
-  for (uint32_t i = 0; i < keys->n_tenants; i++) {
-    if (strcmp(keys->tenant[i], name) != 0) continue;
-    *tenant = i;
-    return true;
-  }
-  return false;
+  lock_keys(keys);
+  uint32_t i = number_of(keys, name);
+  bool found = i < keys->n_tenants && !keys->gone[i];
+  unlock_keys(keys);
+  if (found) *tenant = i;
+  return found;
 }
 
 bool weft_keys_one_asks(const weft_keys *keys) {
   uint32_t n = 0;
-  for (uint32_t i = 0; i < keys->n_tenants; i++) n += !weft_keys_is_metrics(keys, i);
+  lock_keys(keys);
+  for (uint32_t i = 0; i < keys->n_tenants; i++) n += !keys->gone[i] && strcmp(keys->tenant[i], WEFT_METRICS) != 0;
+  unlock_keys(keys);
   return n == 1;
 }
 
@@ -456,21 +502,21 @@ static bool same_rights(const weft_tenant_options *a, const weft_tenant_options 
          a->queued == b->queued && a->tokens_per_minute == b->tokens_per_minute && a->blocks == b->blocks;
 }
 
-/* number[t]: which tenant of keys tenant t of fresh is. */
+/* number[t]: which tenant of keys tenant t of fresh is; new ones get the next numbers. */
 static weft_status match_tenants(const weft_keys *keys, const weft_keys *fresh, const char *path, uint32_t *number,
                                  weft_error *error) {
+  uint32_t next = keys->n_tenants, n_gone = 0;
+  for (uint32_t i = 0; i < keys->n_tenants; i++) n_gone += number_of(fresh, keys->tenant[i]) == fresh->n_tenants;
   for (uint32_t t = 0; t < fresh->n_tenants; t++) {
-    uint32_t i = 0;
-    while (i < keys->n_tenants && strcmp(keys->tenant[i], fresh->tenant[t]) != 0) i++;
-    if (i == keys->n_tenants) {
-      return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: tenant %s is new: restart the server to add a tenant", path,
-                       fresh->tenant[t]);
-    }
-    if (!same_rights(&keys->option[i], &fresh->option[t])) {
-      return weft_fail(error, WEFT_E_UNSUPPORTED, "%s: what tenant %s may do has changed: restart the server for that",
-                       path, fresh->tenant[t]);
-    }
-    number[t] = i;
+    number[t] = number_of(keys, fresh->tenant[t]);
+    if (number[t] < keys->n_tenants) continue;
+    number[t] = next++;
+    if (number[t] < keys->n_places) continue;
+    return weft_fail(error, WEFT_FULL,
+                     "%s:%u: there is no place for the new tenant %s: the server has places for %u tenants, %u of them "
+                     "of tenants that this file no longer names; restart it, with a larger --spare-tenants if more "
+                     "shall come",
+                     path, fresh->first_in[t], fresh->tenant[t], keys->n_places, n_gone);
   }
   return WEFT_OK;
 }
@@ -490,9 +536,58 @@ static void keep_tickets(const key_table *now, key_table *next) {
   }
 }
 
-weft_status weft_keys_reload(weft_keys *keys, const weft_keys_source *source, weft_error *error) {
+/* Who is told is told before a key leads to the tenant. */
+static void tell_changes(const weft_keys *keys, const weft_keys *fresh, const uint32_t *number,
+                         const weft_keys_listener *listener, weft_keys_news *news) {
+  for (uint32_t t = 0; t < fresh->n_tenants; t++) {
+    bool is_new = number[t] >= keys->n_tenants;
+    bool changed = !is_new && !same_rights(&keys->option[number[t]], &fresh->option[t]);
+    news->n_new += is_new;
+    news->n_changed += changed;
+    if ((is_new || changed) && listener != NULL) listener->change(listener->self, number[t], &fresh->option[t]);
+  }
+}
+
+/* Under the lock. */
+static void take_tenants(weft_keys *keys, weft_keys *fresh, const uint32_t *number, weft_keys_news *news) {
+  bool was_gone[WEFT_TENANTS_MAX];
+  uint32_t n = keys->n_tenants;
+  memcpy(was_gone, keys->gone, sizeof was_gone);
+  for (uint32_t i = 0; i < n; i++) keys->gone[i] = true;
+  for (uint32_t t = 0; t < fresh->n_tenants; t++) {
+    uint32_t at = number[t];
+    const char *name = keys->option[at].name;
+    keys->option[at] = fresh->option[t];
+    keys->gone[at] = false;
+    if (at < n) {
+      keys->option[at].name = name;
+      continue;
+    }
+    keys->tenant[at] = fresh->tenant[t]; /* its memory goes over */
+    fresh->tenant[t] = NULL;
+    keys->n_tenants += 1;
+  }
+  for (uint32_t i = 0; i < n; i++) news->n_gone += keys->gone[i] && !was_gone[i];
+}
+
+static void take_rows(key_table *now, key_table *next) {
+  key_table old = *now;
+  now->row = next->row;
+  now->n = next->n;
+  now->n_tickets = next->n_tickets;
+  now->n_reloads += 1;
+  now->capacity = next->capacity;
+  now->has_none = next->has_none;
+  now->none = next->none;
+  next->row = old.row; /* wiped with the rest of it */
+  next->capacity = old.capacity;
+}
+
+weft_status weft_keys_reload(weft_keys *keys, const weft_keys_source *source, const weft_keys_listener *listener,
+                             weft_keys_news *news, weft_error *error) {
   weft_keys *fresh;
   uint32_t number[WEFT_TENANTS_MAX];
+  *news = (weft_keys_news){0};
   weft_status status = weft_keys_open(source, &fresh, error);
   if (status != WEFT_OK) return status;
   status = match_tenants(keys, fresh, source->path, number, error);
@@ -501,18 +596,11 @@ weft_status weft_keys_reload(weft_keys *keys, const weft_keys_source *source, we
     for (uint32_t i = 0; i < next->n; i++) next->row[i].tenant = number[next->row[i].tenant];
     if (next->has_none) next->none = number[next->none];
     keep_tickets(now, next);
-    (void)pthread_mutex_lock(&now->lock);
-    key_table old = *now;
-    now->row = next->row;
-    now->n = next->n;
-    now->n_tickets = next->n_tickets;
-    now->n_reloads += 1;
-    now->capacity = next->capacity;
-    now->has_none = next->has_none;
-    now->none = next->none;
-    (void)pthread_mutex_unlock(&now->lock);
-    next->row = old.row; /* wiped with the rest of it */
-    next->capacity = old.capacity;
+    tell_changes(keys, fresh, number, listener, news);
+    lock_keys(keys);
+    take_tenants(keys, fresh, number, news);
+    take_rows(now, next);
+    unlock_keys(keys);
   }
   weft_keys_close(fresh);
   return status;

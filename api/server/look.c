@@ -8,6 +8,7 @@
 #include <xxhash.h>
 
 #include "api/json.h"
+#include "api/tenants.h"
 #include "base/memory.h"
 
 /* The numbers of page.md. */
@@ -77,7 +78,8 @@ void look_take(look *l, bool draining) {
     weft_engine_get_stats(engine, &own->stats);
     own->n_steps = weft_engine_get_steps(engine, own->step, LOOK_STEPS);
   }
-  for (uint32_t t = 0; t < l->n_tenants; t++) weft_replicas_get_tenant_stats(replicas, t, &l->tenant[t]);
+  l->n_named = weft_tenants_count(l->runtime);
+  for (uint32_t t = 0; t < l->n_named; t++) weft_replicas_get_tenant_stats(replicas, t, &l->tenant[t]);
   (void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail with this clock */
   l->time_ms = (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
   l->now_us = weft_clock_us();
@@ -161,13 +163,12 @@ static void put_models(const viewer *v) {
   weft_text_puts(v->out, "]");
 }
 
-static const weft_tenant_options *options_of(const look *l, uint32_t tenant) {
-  static const weft_tenant_options none = {0};
-  return l->keys == NULL ? &none : &weft_keys_options(l->keys)[tenant];
+static weft_tenant_options options_of(const look *l, uint32_t tenant) {
+  return l->keys == NULL ? (weft_tenant_options){0} : weft_keys_get_options(l->keys, tenant);
 }
 
 static uint32_t weight_of(const look *l, uint32_t tenant) {
-  uint32_t weight = options_of(l, tenant)->weight;
+  uint32_t weight = options_of(l, tenant).weight;
   return weight == 0 ? 1 : weight;
 }
 
@@ -178,7 +179,7 @@ static bool is_active(const look *l, uint32_t tenant) {
 /* Its part of the device among the tenants that have requests now (weft_tenants_share_of). */
 static double share_of(const look *l, uint32_t tenant) {
   double sum = 0;
-  for (uint32_t t = 0; t < l->n_tenants; t++) sum += is_active(l, t) || t == tenant ? weight_of(l, t) : 0;
+  for (uint32_t t = 0; t < l->n_named; t++) sum += is_active(l, t) || t == tenant ? weight_of(l, t) : 0;
   return weight_of(l, tenant) / sum;
 }
 
@@ -202,13 +203,13 @@ static void put_limits(const weft_tenant_options *o, weft_text *out) {
 
 static void put_tenant(const viewer *v, uint32_t tenant) {
   const weft_tenant_stats *s = &v->look->tenant[tenant];
+  const weft_tenant_options options = options_of(v->look, tenant);
   uint64_t n_refused = 0;
   for (int i = 0; i < WEFT_REFUSED_KINDS; i++) n_refused += s->n_refused[i];
   put_name(v->out, "{\"name\":", v->look->runtime->tenant_name[tenant]);
   weft_text_printf(v->out, ",\"weight\":%u,\"class\":%d,\"share\":%.3f,\"active\":%s", weight_of(v->look, tenant),
-                   options_of(v->look, tenant)->priority_class, share_of(v->look, tenant),
-                   yes_no(is_active(v->look, tenant)));
-  put_limits(options_of(v->look, tenant), v->out);
+                   options.priority_class, share_of(v->look, tenant), yes_no(is_active(v->look, tenant)));
+  put_limits(&options, v->out);
   weft_text_printf(v->out, ",\"running\":%u,\"waiting\":%u,\"pages\":%u,\"pages_cached\":%u", s->n_running,
                    s->n_waiting, s->n_blocks, s->n_blocks_cached);
   put_u64(v->out, ",\"submitted\":", s->n_submitted);
@@ -226,7 +227,7 @@ static void put_tenant(const viewer *v, uint32_t tenant) {
 
 static void put_tenants(const viewer *v) {
   weft_text_puts(v->out, ",\"tenants\":[");
-  for (uint32_t t = v->all ? 0 : v->tenant; t < (v->all ? v->look->n_tenants : v->tenant + 1); t++) {
+  for (uint32_t t = v->all ? 0 : v->tenant; t < (v->all ? v->look->n_named : v->tenant + 1); t++) {
     if (v->all && t > 0) weft_text_puts(v->out, ",");
     put_tenant(v, t);
   }
@@ -340,8 +341,7 @@ typedef struct shown_cell {
 static shown_cell show_cell(const viewer *v, weft_grid_cell cell) {
   if (cell.state == WEFT_GRID_FREE) return (shown_cell){STATE_FREE, OWNER_NONE};
   if (!v->all) return cell.owner == v->tenant ? (shown_cell){cell.state, 0} : (shown_cell){STATE_OTHERS, 1};
-  return (shown_cell){cell.state,
-                      cell.owner == WEFT_OWNER_OPERATOR ? (int32_t)v->look->n_tenants : (int32_t)cell.owner};
+  return (shown_cell){cell.state, cell.owner == WEFT_OWNER_OPERATOR ? (int32_t)v->look->n_named : (int32_t)cell.owner};
 }
 
 static void put_grid(const viewer *v, const weft_view *view) {
@@ -360,7 +360,7 @@ static void put_grid(const viewer *v, const weft_view *view) {
 
 static void put_owners(const viewer *v) {
   weft_text_puts(v->out, ",\"owners\":[");
-  for (uint32_t t = 0; t < (v->all ? v->look->n_tenants : 1); t++)
+  for (uint32_t t = 0; t < (v->all ? v->look->n_named : 1); t++)
     weft_text_printf(v->out, "{\"kind\":\"tenant\",\"tenant\":%u},", t);
   weft_text_puts(v->out, v->all ? "{\"kind\":\"public\"}]" : "{\"kind\":\"others\"}]");
 }

@@ -23,13 +23,13 @@ typedef struct look_replica {
 
 typedef struct look {
   weft_runtime *runtime;
-  const weft_keys *keys;     /* NULL: there are none */
-  look_replica *replica;     /* [runtime->n_replicas] */
-  weft_tenant_stats *tenant; /* [n_tenants] */
-  uint32_t n_tenants;
-  size_t bytes_max;         /* of what look_put_head and look_put_rest write for one tenant */
-  uint64_t number, time_ms; /* of the look; since 1970 */
-  uint64_t now_us;          /* weft_clock_us */
+  const weft_keys *keys;       /* NULL: there are none */
+  look_replica *replica;       /* [runtime->n_replicas] */
+  weft_tenant_stats *tenant;   /* [n_tenants] */
+  uint32_t n_tenants, n_named; /* places for tenants; those that had a tenant when the look was taken */
+  size_t bytes_max;            /* of what look_put_head and look_put_rest write for one tenant */
+  uint64_t number, time_ms;    /* of the look; since 1970 */
+  uint64_t now_us;             /* weft_clock_us */
   bool draining;
 } look;
 

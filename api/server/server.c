@@ -13,6 +13,8 @@
 #include "api/server/request_log.h"
 #include "api/server/router.h"
 #include "api/server/watch.h"
+#include "api/tenants.h"
+#include "base/check.h"
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/memory.h"
@@ -371,7 +373,7 @@ weft_status weft_server_open(const weft_server_options *options, weft_runtime *r
                              .bodies_bytes_max = body * BODIES_FACTOR,
                              .connections_max = o->connections,
                              .n_workers = N_WORKERS,
-                             .n_tenants = o->keys == NULL ? 1 : weft_keys_n_tenants(o->keys),
+                             .n_tenants = o->keys == NULL ? 1 : weft_keys_n_places(o->keys),
                              .clock_us = o->clock_us,
                              .worker_us = o->worker_us,
                              .idle_seconds = o->idle_seconds == 0 ? IDLE_SECONDS : o->idle_seconds,
@@ -413,6 +415,10 @@ void weft_server_plan(const weft_server *s, weft_text *out) {
                    (double)weft_jinja_budget_default().bytes / mib);
   weft_text_printf(out, "responses at most %.1f MiB that clients of /v1/responses may ask for again\n",
                    WEFT_RESPONSES_BYTES / mib);
+  if (s->keys != NULL) {
+    uint32_t n = weft_keys_n_tenants(s->keys), n_places = weft_keys_n_places(s->keys);
+    weft_text_printf(out, "tenants  %u, and places for %u more (--spare-tenants)\n", n, n_places - n);
+  }
   weft_text_printf(out, "stats    at most %.1f MiB for those who watch\n",
                    (double)weft_watchers_bytes_max(s->watchers) / mib);
   weft_text_printf(out,
@@ -421,6 +427,13 @@ void weft_server_plan(const weft_server *s, weft_text *out) {
                    (double)plan.body_bytes / mib, (double)plan.answer_bytes / mib,
                    (double)plan.connection_bytes * plan.n_connections / mib, plan.n_connections,
                    plan.tls ? " in TLS" : "");
+}
+
+void weft_server_change_tenant(weft_server *s, uint32_t tenant, const weft_tenant_options *options) {
+  weft_error error = {{0}};
+  weft_status status = weft_tenants_set(s->runtime, tenant, options, &error);
+  WEFT_CHECK(status == WEFT_OK); /* the file of keys allows nothing that it refuses */
+  weft_http_set_weight(s->http, tenant, options->weight);
 }
 
 weft_status weft_server_renew(weft_server *s, const char *tls_cert, const char *tls_key, weft_error *error) {

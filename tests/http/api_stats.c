@@ -404,7 +404,8 @@ static void test_key_is_taken_away(void **state) {
   await_events(&gone, 1);
   await_events(&stays, 1);
   write_file(path, "sk-op operator\nsk-red-2 red weight=2 running=8\nsk-new red\nsk-blue blue\n");
-  if (weft_keys_reload(t.keys, &source, &error) != WEFT_OK) fail_msg("%s", error.text);
+  weft_keys_news news;
+  if (weft_keys_reload(t.keys, &source, NULL, &news, &error) != WEFT_OK) fail_msg("%s", error.text);
   await_end(&gone, "\"code\":\"invalid_api_key\"");
   talk_check(talk_ask_as(t.port, "GET", "/stats", RED, ""), 401, "invalid_api_key");
   uint32_t n = count_events(&stays);

@@ -53,7 +53,7 @@ static inline void talk_open(talk *t, const weft_open_options *options, const we
 }
 
 /* What the options leave at zero is small: one thread, and keys for 256 tokens of the demo model. keys_text NULL:
- * everybody may ask. Gives t back. */
+ * everybody may ask. options.tenants: places kept beyond those that the keys name. Gives t back. */
 static inline talk *talk_serve(talk *t, const char *keys_text, weft_open_options options, weft_server_options where) {
   static const char *const demo[] = {DEMO_MODEL};
   weft_error error = {{0}};
@@ -68,7 +68,8 @@ static inline talk *talk_serve(talk *t, const char *keys_text, weft_open_options
   options.quiet = true;
   if (keys_text != NULL) {
     if (weft_keys_parse(keys_text, strlen(keys_text), "keys", &keys, &error) != WEFT_OK) fail_msg("%s", error.text);
-    options.tenants = weft_keys_n_tenants(keys);
+    if (options.tenants > 0) weft_keys_keep_places(keys, options.tenants);
+    options.tenants = weft_keys_n_places(keys);
     options.tenant = weft_keys_options(keys);
   }
   where.keys = keys;

@@ -213,6 +213,7 @@ static void tickets_stand_for_keys(void **state) {
   const weft_keys_source source = {.path = path};
   weft_error error = {{0}};
   weft_keys *keys = NULL;
+  weft_keys_news news;
   (void)state;
   int fd = mkstemp(path);
   assert_true(fd >= 0);
@@ -224,7 +225,7 @@ static void tickets_stand_for_keys(void **state) {
   assert_true(weft_keys_hold(keys, k1, 0) && weft_keys_hold(keys, 0, 1) && !weft_keys_hold(keys, 0, 0));
   assert_int_equal(weft_keys_n_reloads(keys), 0);
   write_keys(path, "k4 blue\nk3 red\nk2 red\n- red\n");
-  assert_int_equal(weft_keys_reload(keys, &source, &error), WEFT_OK);
+  assert_int_equal(weft_keys_reload(keys, &source, NULL, &news, &error), WEFT_OK);
   assert_int_equal(weft_keys_n_reloads(keys), 1);
   assert_true(weft_keys_hold(keys, k3, 0));
   assert_int_equal(ticket_of(keys, "k3", 0), k3);
@@ -233,22 +234,175 @@ static void tickets_stand_for_keys(void **state) {
   assert_false(weft_keys_hold(keys, 0, 1));  /* who sends none is another one now */
   assert_true(weft_keys_hold(keys, 0, 0));
   write_keys(path, "k1 red\nk3 red\n");
-  assert_int_equal(weft_keys_reload(keys, &source, &error), WEFT_OK);
+  assert_int_equal(weft_keys_reload(keys, &source, NULL, &news, &error), WEFT_OK);
   assert_false(weft_keys_hold(keys, k1, 0)); /* it came back: what it began before has ended */
   assert_true(weft_keys_hold(keys, k3, 0));
   write_keys(path, "k1 green\n"); /* refused: nothing changes */
-  assert_int_equal(weft_keys_reload(keys, &source, &error), WEFT_E_UNSUPPORTED);
+  assert_int_equal(weft_keys_reload(keys, &source, NULL, &news, &error), WEFT_FULL);
   assert_true(weft_keys_hold(keys, k3, 0));
   assert_int_equal(weft_keys_n_reloads(keys), 2);
   weft_keys_close(keys);
   (void)unlink(path);
 }
 
+/* ---- tenants that come, change and go ---- */
+
+typedef struct heard {
+  uint32_t n, tenant[8];
+  weft_tenant_options options[8];
+  char name[8][16];
+} heard;
+
+static void hear_change(void *self, uint32_t tenant, const weft_tenant_options *options) {
+  heard *h = self;
+  assert_true(h->n < 8);
+  h->tenant[h->n] = tenant;
+  h->options[h->n] = *options;
+  (void)snprintf(h->name[h->n++], sizeof h->name[0], "%s", options->name);
+}
+
+typedef struct reload_world {
+  char path[32];
+  weft_keys_source source;
+  weft_keys *keys;
+  heard heard;
+  weft_keys_news news;
+  weft_error error;
+} reload_world;
+
+static void open_reload(reload_world *w, const char *text, uint32_t n_spare) {
+  *w = (reload_world){.path = "/tmp/weft-keys-XXXXXX"};
+  int fd = mkstemp(w->path);
+  assert_true(fd >= 0);
+  (void)close(fd);
+  w->source.path = w->path;
+  write_keys(w->path, text);
+  assert_int_equal(weft_keys_open(&w->source, &w->keys, &w->error), WEFT_OK);
+  weft_keys_keep_places(w->keys, n_spare);
+}
+
+static void close_reload(reload_world *w) {
+  weft_keys_close(w->keys);
+  (void)unlink(w->path);
+}
+
+static weft_status reload(reload_world *w, const char *text) {
+  const weft_keys_listener listener = {.change = hear_change, .self = &w->heard};
+  w->heard.n = 0;
+  w->error = (weft_error){{0}};
+  write_keys(w->path, text);
+  return weft_keys_reload(w->keys, &w->source, &listener, &w->news, &w->error);
+}
+
+static void tenants_come_change_and_go(void **state) {
+  reload_world w;
+  uint32_t tenant;
+  (void)state;
+  open_reload(&w, "k1 red weight=2\nk2 blue\n", 2);
+  assert_int_equal(weft_keys_n_places(w.keys), 4);
+  assert_int_equal(weft_keys_n_tenants(w.keys), 2);
+  assert_string_equal(weft_keys_options(w.keys)[3].name, "");
+  assert_int_equal(reload(&w, "k1 red weight=3\nk3 green running=4\n"), WEFT_OK);
+  assert_int_equal(w.heard.n, 2);
+  assert_int_equal(w.heard.tenant[0], 0);
+  assert_int_equal(w.heard.options[0].weight, 3);
+  assert_int_equal(w.heard.tenant[1], 2);
+  assert_int_equal(w.heard.options[1].running, 4);
+  assert_string_equal(w.heard.name[1], "green");
+  assert_true(w.news.n_new == 1 && w.news.n_changed == 1 && w.news.n_gone == 1);
+  assert_true(finds(w.keys, "k1", 0) && finds(w.keys, "k3", 2) && !finds(w.keys, "k2", 1));
+  assert_int_equal(weft_keys_get_options(w.keys, 0).weight, 3);
+  assert_int_equal(weft_keys_get_options(w.keys, 3).weight, 0);
+  assert_string_equal(weft_keys_tenant(w.keys, 1), "blue"); /* its requests may still run */
+  assert_false(weft_keys_find_tenant(w.keys, "blue", &tenant));
+  assert_true(weft_keys_find_tenant(w.keys, "green", &tenant) && tenant == 2);
+  /* who comes back is who it was, and no other tenant ever gets its number */
+  assert_int_equal(reload(&w, "k1 red weight=3\nk4 white\nk2 blue\n"), WEFT_OK);
+  assert_true(finds(w.keys, "k4", 3) && finds(w.keys, "k2", 1) && !finds(w.keys, "k3", 2));
+  assert_int_equal(w.heard.n, 1);
+  assert_true(w.news.n_new == 1 && w.news.n_changed == 0 && w.news.n_gone == 1);
+  assert_false(weft_keys_one_asks(w.keys));
+  assert_int_equal(reload(&w, "k1 red weight=3\n"), WEFT_OK);
+  assert_true(weft_keys_one_asks(w.keys));
+  close_reload(&w);
+}
+
+static void a_bad_file_changes_nothing(void **state) {
+  static const struct {
+    const char *text, *words;
+  } rows[] = {{"k9 red weight=5\nk2 blue\nk3 \n", ":3: a line is `KEY TENANT`"},
+              {"k9 red weight=5\nk2 blue weight=0\n", ":2: weight is a number from 1 to 1000"},
+              {"k9 red weight=5\nk9 blue\n", ":2: this key is there twice"},
+              {"", "holds no key"},
+              {"k9 red weight=5\n# all\nk3 green\nk4 white\n",
+               ":4: there is no place for the new tenant white: the server has places for 3 tenants, 1 of them of "
+               "tenants that this file no longer names; restart it, with a larger --spare-tenants"}};
+  reload_world w;
+  (void)state;
+  open_reload(&w, "k1 red\nk2 blue\n", 1);
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    assert_true(reload(&w, rows[i].text) != WEFT_OK);
+    if (strstr(w.error.text, rows[i].words) == NULL) fail_msg("'%s' does not say '%s'", w.error.text, rows[i].words);
+    assert_int_equal(w.heard.n, 0);
+    assert_true(finds(w.keys, "k1", 0) && finds(w.keys, "k2", 1) && !finds(w.keys, "k9", 0));
+    assert_int_equal(weft_keys_get_options(w.keys, 0).weight, 0);
+    assert_int_equal(weft_keys_n_tenants(w.keys), 2);
+    assert_int_equal(weft_keys_n_reloads(w.keys), 0);
+  }
+  close_reload(&w);
+}
+
+/* Without a number, a file of several tenants has some places more and one of a single tenant has none. */
+static void places_are_kept_where_there_are_several(void **state) {
+  weft_keys *keys;
+  weft_error error = {{0}};
+  (void)state;
+  assert_int_equal(weft_keys_parse("a red\n", 6, "file", &keys, &error), WEFT_OK);
+  weft_keys_keep_places(keys, 0);
+  assert_int_equal(weft_keys_n_places(keys), 1);
+  weft_keys_keep_places(keys, 1000);
+  assert_int_equal(weft_keys_n_places(keys), WEFT_TENANTS_MAX);
+  weft_keys_close(keys);
+  assert_int_equal(weft_keys_parse("a red\nb blue\n", 13, "file", &keys, &error), WEFT_OK);
+  weft_keys_keep_places(keys, 0);
+  assert_int_equal(weft_keys_n_places(keys), 2 + WEFT_TENANTS_SPARE);
+  weft_keys_close(keys);
+}
+
+static weft_status reload_three(void *self, weft_error *error) {
+  reload_world *w = self;
+  const weft_keys_listener listener = {.change = hear_change, .self = &w->heard};
+  w->heard.n = 0;
+  weft_status status = weft_keys_reload(w->keys, &w->source, &listener, &w->news, error);
+  if (status == WEFT_OK) return status;
+  assert_int_equal(w->heard.n, 0);
+  assert_int_equal(weft_keys_n_tenants(w->keys), 1);
+  assert_true(finds(w->keys, "k1", 0));
+  return status;
+}
+
+static void refused_memory_changes_nothing(void **state) {
+  reload_world w;
+  (void)state;
+  open_reload(&w, "k1 red\n", 4);
+  write_keys(w.path, "k5 red weight=2\nk6 blue\nk7 green\n");
+  (void)refuse_each(reload_three, &w, false);
+  assert_true(finds(w.keys, "k7", 2));
+  close_reload(&w);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(keys_name_tenants),          cmocka_unit_test(lines_say_what_a_tenant_may_do),
-      cmocka_unit_test(long_keys_compare_whole),    cmocka_unit_test(many_keys),
-      cmocka_unit_test(marks_and_line_ends),        cmocka_unit_test(bad_files_name_the_line),
-      cmocka_unit_test(refused_memory_is_an_error), cmocka_unit_test(tickets_stand_for_keys)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(tenants_come_change_and_go),
+                                     cmocka_unit_test(a_bad_file_changes_nothing),
+                                     cmocka_unit_test(places_are_kept_where_there_are_several),
+                                     cmocka_unit_test(refused_memory_changes_nothing),
+                                     cmocka_unit_test(keys_name_tenants),
+                                     cmocka_unit_test(lines_say_what_a_tenant_may_do),
+                                     cmocka_unit_test(long_keys_compare_whole),
+                                     cmocka_unit_test(many_keys),
+                                     cmocka_unit_test(marks_and_line_ends),
+                                     cmocka_unit_test(bad_files_name_the_line),
+                                     cmocka_unit_test(refused_memory_is_an_error),
+                                     cmocka_unit_test(tickets_stand_for_keys)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
