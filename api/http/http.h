@@ -174,6 +174,8 @@ void weft_exchange_set_refusals(weft_exchange *exchange, weft_refusal_form form)
 const char *weft_exchange_host(const weft_exchange *exchange);
 /* A header of the request, or NULL. Only in begin. */
 const char *weft_exchange_header(const weft_exchange *exchange, const char *name);
+/* The index-th of the headers of this name, or NULL. Only in begin. */
+const char *weft_exchange_header_at(const weft_exchange *exchange, const char *name, uint32_t index);
 /* Whether the client is on this machine. */
 bool weft_exchange_is_local(const weft_exchange *exchange);
 /* The body, n bytes, not ended by zero. The exchange owns it: valid until the handler returns. */

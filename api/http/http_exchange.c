@@ -385,6 +385,10 @@ const char *weft_exchange_header(const weft_exchange *x, const char *name) {
   return weft_http_field_of(&x->http->head, name);
 }
 
+const char *weft_exchange_header_at(const weft_exchange *x, const char *name, uint32_t index) {
+  return weft_http_field_at(&x->http->head, name, index);
+}
+
 const char *weft_exchange_body(const weft_exchange *x, size_t *n) {
   *n = x->body.n;
   return x->body.bytes == NULL ? "" : x->body.bytes;

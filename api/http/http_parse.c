@@ -168,11 +168,15 @@ static weft_parse parse_field(char *line, weft_http_head *head, weft_http_fault 
   return WEFT_PARSE_DONE;
 }
 
-const char *weft_http_field_of(const weft_http_head *head, const char *name) {
+const char *weft_http_field_at(const weft_http_head *head, const char *name, uint32_t index) {
   for (uint32_t i = 0; i < head->n_fields; i++) {
-    if (strcasecmp(head->field[i].name, name) == 0) return head->field[i].value;
+    if (strcasecmp(head->field[i].name, name) == 0 && index-- == 0) return head->field[i].value;
   }
   return NULL;
+}
+
+const char *weft_http_field_of(const weft_http_head *head, const char *name) {
+  return weft_http_field_at(head, name, 0);
 }
 
 static uint32_t count_fields(const weft_http_head *head, const char *name) {
@@ -228,6 +232,7 @@ static weft_parse check_fields(weft_http_head *head, const char *authority, weft
   if (head->host == NULL && head->minor == 1) return refuse_form(fault, "HTTP/1.1 needs the header field Host");
   if (count_fields(head, "Authorization") > 1) return refuse_form(fault, "Authorization is there twice");
   if (count_fields(head, "X-Api-Key") > 1) return refuse_form(fault, "X-Api-Key is there twice");
+  if (count_fields(head, "X-Router-Key") > 1) return refuse_form(fault, "X-Router-Key is there twice");
   if (authority != NULL) head->host = authority;
   head->keep_alive = head->minor == 1 ? !field_lists(connection, "close") : field_lists(connection, "keep-alive");
   if (expect != NULL && strcasecmp(expect, "100-continue") != 0) {

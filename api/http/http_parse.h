@@ -62,6 +62,8 @@ typedef struct weft_http_head {
 weft_parse weft_http_parse(char *bytes, size_t n, weft_http_head *head, weft_http_fault *fault);
 /* The value of a header; NULL when it is absent, the first when there are several. */
 const char *weft_http_field_of(const weft_http_head *head, const char *name);
+/* The value of the index-th field of this name; NULL: there are no more. */
+const char *weft_http_field_at(const weft_http_head *head, const char *name, uint32_t index);
 
 /* Where a body in chunks is. Zero-initialise. */
 typedef struct weft_chunks {

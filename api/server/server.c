@@ -59,17 +59,32 @@ static weft_status check_tenant(const weft_server *s, uint32_t tenant, weft_acce
                      WEFT_OPERATOR, counts ? ", or of `" WEFT_METRICS "`" : "");
 }
 
-/* The tenant that a router says it asks for; it is trusted. *said is false where it says nothing. */
-static weft_status hear_router(const weft_server *s, weft_exchange *x, bool *said, weft_refusal *why) {
+/* The tenant that a router names; NULL: none. A router that adds a field to those of its client sends two: it is not
+ * known then which of them to trust. */
+static weft_status read_tenant(const weft_exchange *x, const char **out, weft_refusal *why) {
   static const char *const headers[] = {"X-Tenant-ID", "x-llm-d-inference-fairness-id",
                                         "x-gateway-inference-fairness-id"};
-  const char *name = NULL;
-  for (size_t i = 0; i < sizeof headers / sizeof *headers && name == NULL; i++) {
-    name = weft_exchange_header(x, headers[i]);
+  *out = NULL;
+  for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+    const char *name;
+    for (uint32_t k = 0; (name = weft_exchange_header_at(x, headers[i], k)) != NULL; k++) {
+      if (*name == 0) continue;
+      if (*out != NULL && strcmp(*out, name) != 0)
+        return weft_refuse(why, 400, "two_tenants", NULL,
+                           "two tenants are named: a router must replace X-Tenant-ID and fairness ids of its client");
+      *out = name;
+    }
   }
+  return WEFT_OK;
+}
+
+/* The tenant that a router says it asks for; it is trusted. *said is false where it says nothing. */
+static weft_status hear_router(const weft_server *s, weft_exchange *x, bool *said, weft_refusal *why) {
+  const char *name;
+  weft_status status = read_tenant(x, &name, why);
+  *said = status == WEFT_OK && name != NULL;
+  if (!*said) return status;
   uint32_t tenant = 0;
-  *said = name != NULL && *name != 0;
-  if (!*said) return WEFT_OK;
   bool plain = weft_keys_find_tenant(s->keys, name, &tenant) && !weft_keys_is_operator(s->keys, tenant) &&
                !weft_keys_is_metrics(s->keys, tenant);
   if (!plain) {

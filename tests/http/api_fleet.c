@@ -255,6 +255,53 @@ static void test_router_speaks_for_tenants(void **state) {
   talk_close(&server);
 }
 
+/* What a client puts beside what a router says, and what else a router may say that is wrong. */
+static void test_router_is_lied_to(void **state) {
+  static const char gate[] = "Authorization: Bearer sk-gate\r\n";
+  static const struct {
+    const char *headers;
+    int code;
+  } row[] = {
+      {"X-Tenant-ID: red\r\nX-Tenant-ID: blue\r\n", 400},
+      {"X-Tenant-ID: blue\r\nx-tenant-id: red\r\n", 400},
+      {"X-Tenant-ID: red\r\nx-llm-d-inference-fairness-id: blue\r\n", 400},
+      {"x-gateway-inference-fairness-id: red\r\nx-llm-d-inference-fairness-id: operator\r\n", 400},
+      {"X-Tenant-ID: red, blue\r\n", 403},
+      {"X-Tenant-ID: Red\r\n", 403},
+      {"X-Tenant-ID: red\r\nX-Tenant-ID:\r\nx-llm-d-inference-fairness-id: red\r\n", 200},
+      {"X-Tenant-ID:\r\nx-llm-d-inference-fairness-id: operator\r\n", 403},
+      {"X-Router-Key: sk-gate\r\nX-Router-Key: sk-gate\r\nX-Tenant-ID: red\r\n", 400},
+      {"X-Router-Key: sk-gat\r\nX-Tenant-ID: red\r\n", 401},
+      {"X-Router-Key: sk-gatee\r\nX-Tenant-ID: red\r\n", 401},
+      {"X-Router-Key:\r\nX-Tenant-ID: red\r\n", 401},
+  };
+  char headers[4096], name[2048];
+  talk server;
+  (void)state;
+  talk_serve(&server, keys_text, (weft_open_options){.kv_bytes = 8 << 20, .context = 512}, (weft_server_options){0});
+  for (size_t i = 0; i < sizeof row / sizeof *row; i++) {
+    (void)snprintf(headers, sizeof headers, "%s%s", gate, row[i].headers);
+    int code = code_as(&server, headers, "POST", CHAT, hi);
+    if (code != row[i].code) fail_msg("%s: %d, and not %d", row[i].headers, code, row[i].code);
+  }
+  for (int last = 0; last < 2; last++) { /* what is quoted of a name is cut before a character, never in one */
+    memset(name, 'a', sizeof name);
+    for (int i = 63; i + 2 < (int)sizeof name && last == 1; i += 2) memcpy(name + i, "\xc3\xa9", 2);
+    name[sizeof name - 1] = 0;
+    (void)snprintf(headers, sizeof headers, "%sX-Tenant-ID: %s\r\n", gate, name);
+    talk_answer a = talk_ask_as(server.port, "POST", CHAT, headers, hi);
+    json_t *root = json_loads(a.body.bytes, 0, NULL);
+    if (a.code != 403 || root == NULL) fail_msg("%d %s", a.code, a.body.bytes);
+    assert_string_equal(text_at(root, "error.code"), "unknown_tenant");
+    json_decref(root);
+    talk_answer_free(&a);
+  }
+  /* from who is no router it is nothing */
+  assert_int_equal(
+      code_as(&server, "Authorization: Bearer sk-red\r\nX-Tenant-ID: a\r\nX-Tenant-ID: b\r\n", "POST", CHAT, hi), 200);
+  talk_close(&server);
+}
+
 /* ---- whose limit it was ---- */
 
 static void test_scope_of_a_limit(void **state) {
@@ -309,6 +356,7 @@ int main(void) {
       cmocka_unit_test(test_preface),
       cmocka_unit_test(test_scope_of_a_limit),
       cmocka_unit_test(test_router_speaks_for_tenants),
+      cmocka_unit_test(test_router_is_lied_to),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
