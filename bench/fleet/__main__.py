@@ -1,9 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: MIT
-"""weft behind routers that others make, on this machine alone: python3 bench/fleet [--home DIR] [--router NAME] [--json]
+"""weft behind routers that others make, on this machine alone: python3 bench/fleet [table | prefixes] [options]
 
-Starts three `weft serve` with a demo model and each router before them, and prints a table of what was tried and how it ended. The
-routers are installed by `./dev fleet` in environments outside of the tree. Exit status 1: a cell failed."""
+table     starts three `weft serve` with a demo model and each router before them, and prints a table of what was tried and how it
+          ended. Exit status 1: a cell failed.
+prefixes  what the routers find in the caches of three replicas, in tokens, beside the least that must be computed (prefixes.py);
+          --record FILE: as a record of bench/results
+
+The routers are installed by `./dev fleet` in environments outside of the tree."""
 import argparse
 import json
 import os
@@ -11,13 +15,18 @@ import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from prefixes import run_prefixes  # noqa: E402
 from routers import KINDS  # noqa: E402
 from table import CELLS, Fleet, check_router  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEMO = os.path.join(ROOT, "model/demo/weft-demo.gguf")
-OPTIONS = ["-m", DEMO, "--backend", "cpu", "-t", "1", "--kv-mib", "32", "--drain-seconds", "120", "--chat-template",
-           os.path.join(ROOT, "tests/clients/tools.jinja")]
+OPTIONS = ["-m", DEMO, "--backend", "cpu", "--drain-seconds", "120"]
+NOTES = ("tokens of prompts, so that what else the machine did changes nothing; computed: the median of the runs, spread: the largest less the "
+         "smallest; least_as_routed and requests (by replica) are those of the median run. Routers: " +
+         ", ".join(f"{k.name} {k.version}" for k in KINDS) +
+         "; sessions: --kv-aware-session-affinity-ttl-secs 3600, with the tenant as X-Session-ID")
+TABLE = [*OPTIONS, "-t", "1", "--kv-mib", "32", "--chat-template", os.path.join(ROOT, "tests/clients/tools.jinja")]
 
 
 def print_table(rows):
@@ -31,33 +40,61 @@ def print_table(rows):
         print(f"| {kind.name} {kind.version} | " + " | ".join(words) + " |")
 
 
-def main():
-    parser = argparse.ArgumentParser(prog="bench/fleet", description=__doc__.split("\n\n", maxsplit=1)[0])
-    parser.add_argument("--weft", default=os.path.join(ROOT, "build/weft"))
-    parser.add_argument("--home", default=os.path.expanduser("~/.cache/weft/clients"))
-    parser.add_argument("--router", choices=[k.name for k in KINDS])
-    parser.add_argument("--json", action="store_true")
-    parser.add_argument("--keep", help="a folder for the logs of all processes")
-    o = parser.parse_args()
+def say(line):
+    print(line, file=sys.stderr, flush=True)
+
+
+def make_table(o):
     rows = {}
-    with tempfile.TemporaryDirectory(prefix="weft-fleet-") as folder:
-        folder = o.keep or folder
-        for kind in KINDS:
-            if o.router not in (None, kind.name):
-                continue
-            if why := kind.missing(o.home):
-                rows[kind.name] = {"left out": why}
-                print(f"left out: {kind.name} {kind.version}: {why}", file=sys.stderr)
-                continue
-            own = os.path.join(folder, kind.name)
-            os.makedirs(own, exist_ok=True)
-            fleet = Fleet(o.weft, "weft-demo", own, OPTIONS)
-            try:
-                rows[kind.name] = check_router(kind, o.home, fleet, own, lambda line: print(line, file=sys.stderr, flush=True))
-            finally:
-                fleet.end()
+    for kind in KINDS:
+        if o.router not in (None, kind.name):
+            continue
+        if why := kind.missing(o.home):
+            rows[kind.name] = {"left out": why}
+            say(f"left out: {kind.name} {kind.version}: {why}")
+            continue
+        own = os.path.join(o.folder, kind.name)
+        os.makedirs(own, exist_ok=True)
+        fleet = Fleet(o.weft, "weft-demo", own, TABLE)
+        try:
+            rows[kind.name] = check_router(kind, o.home, fleet, own, say)
+        finally:
+            fleet.end()
     print(json.dumps(rows, indent=1)) if o.json else print_table(rows)
     return any(words.startswith("FAILED") for row in rows.values() for words in row.values())
+
+
+def measure_prefixes(o):
+    about, rows = run_prefixes(o, OPTIONS, say)
+    if o.record:
+        sys.path.insert(0, os.path.join(ROOT, "bench"))
+        import facts
+        words = [f"--{name} {getattr(o, name)}" for name in ("tenants", "requests", "clients", "runs", "seed")]
+        command = " ".join(["./dev fleet prefixes --kv-mib", *map(str, o.kv_mib), *words])
+        record = facts.facts(facts.identity(DEMO)) | dict(command=command, load=about, notes=NOTES, rows=rows)
+        with open(o.record, "w", encoding="utf-8") as f:
+            f.write(json.dumps(record, indent=1) + "\n")
+    print(json.dumps(rows, indent=1))
+    return any("failed" in row for row in rows)
+
+
+def main():
+    parser = argparse.ArgumentParser(prog="bench/fleet", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", choices=("table", "prefixes"), default="table")
+    parser.add_argument("--weft", default=os.path.join(ROOT, "build/weft"))
+    parser.add_argument("--home", default=os.path.expanduser("~/.cache/weft/clients"), help="the folder of the environments")
+    parser.add_argument("--router", choices=[k.name for k in KINDS], help="this one alone")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--keep", help="a folder for the logs of all processes")
+    parser.add_argument("--record", help="prefixes: a file for the record")
+    parser.add_argument("--kv-mib", type=int, nargs="+", default=[32, 12], help="prefixes: the pool of each replica, in turn [32 12]")
+    for name, default in (("tenants", 64), ("requests", 600), ("clients", 4), ("runs", 3), ("seed", 1)):
+        parser.add_argument(f"--{name}", type=int, default=default, help=f"prefixes: [{default}]")
+    o = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="weft-fleet-") as folder:
+        o.folder = o.keep or folder
+        os.makedirs(o.folder, exist_ok=True)
+        return make_table(o) if o.what == "table" else measure_prefixes(o)
 
 
 if __name__ == "__main__":

@@ -90,11 +90,13 @@ class Child:
 class Replica(Child):
     """A `weft serve`. It keeps its ports when it is started again."""
 
-    def __init__(self, weft, number, folder, options):
+    def __init__(self, weft, number, folder, options, events=True):
         self.port, self.events, self.replay = free_ports(3)
         self.url = f"http://127.0.0.1:{self.port}"
         words = [weft, "serve", "--host", "127.0.0.1", "--port", str(self.port), "--public-metrics", "--log-level", "info",
-                 "--lame-duck-seconds", "3600", "--kv-events", str(self.events), "--kv-events-replay", str(self.replay), "--kv-events-tokens", "all", *options]
+                 "--lame-duck-seconds", "3600", *options]
+        if events:
+            words += ["--kv-events", str(self.events), "--kv-events-replay", str(self.replay), "--kv-events-tokens", "all"]
         super().__init__(words, os.path.join(folder, f"replica-{number}.log"))
 
     def start(self):
