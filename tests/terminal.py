@@ -84,6 +84,17 @@ class Terminal:
         self.seen = at + len(words)
         return True
 
+    def prompt(self):
+        """Until a line can be typed. The line editor writes its prompt before it takes the terminal over, and a key between these, such
+        as Ctrl-D, would be the terminal's own."""
+        self.wait('> ')
+        end = time.monotonic() + WAIT
+        while b'\x1b[?2004h' in self.out and self.process.poll() is None and termios.tcgetattr(self.slave)[3] & termios.ICANON:
+            if time.monotonic() > end:
+                expect(False, 'a prompt that no line can be typed at', self.out[self.seen:])
+                return
+            time.sleep(0.001)
+
     def send(self, text):
         os.write(self.master, text.encode() if isinstance(text, str) else text)
 
@@ -92,7 +103,7 @@ class Terminal:
         self.send(line + '\r')
         self.wait('\n')  # the echo
         good = self.wait(words)
-        self.wait('> ')
+        self.prompt()
         return good
 
     def end(self, code, what):
@@ -133,7 +144,7 @@ def chat_with_a_model():
     for columns, env in ((20, {}), (80, {}), (200, {}), (80, {'LC_ALL': 'C'}), (80, {'NO_COLOR': '1'}), (80, {'TERM': 'dumb'})):
         t = Terminal('chat', demo, '--seed', '1', columns=columns, env=env)
         t.wait('weft-demo')
-        t.wait('> ')
+        t.prompt()
         t.ask('/help', '/temperature')
         t.ask('', '')
         t.ask('What is 58 + 37?', '95')
@@ -160,7 +171,7 @@ def names_of_files_are_hostile():
         os.symlink(os.path.realpath(demo), name)
     t = Terminal('run', name, '--mode', 'ar', '--temperature', '0')
     t.wait('m?]0;owned?')
-    t.wait('> ')
+    t.prompt()
     t.ask('/model', 'm?]0;owned?')
     t.ask('/load \x1b[200~\x1b]0;owned\x07\x1b[201~', 'No such file')
     t.ask('What is 58 + 37?', '95')
@@ -180,7 +191,7 @@ def names_of_files_are_hostile():
 
 def chat_edits_lines():
     t = Terminal('chat', demo, '--seed', '1', '--mode', 'ar', '--temperature', '0')
-    t.wait('> ')
+    t.prompt()
     if b'\x1b[?2004h' not in t.out:
         print('chat_edits_lines: this build has no line editor: left out')
         t.send('/exit\r')
@@ -190,37 +201,37 @@ def chat_edits_lines():
     t.wait('perature ')
     t.send('0.5\r')
     t.wait('is 0.5')
-    t.wait('> ')
+    t.prompt()
     t.send('/model we\t')
     t.wait('ft-demo ')
     t.send('\r')
     t.wait('The model is')
-    t.wait('> ')
+    t.prompt()
     t.send('\x1b[200~What is 58\r+ 37?\x1b[201~')  # a paste of two lines is one question
     t.wait('+ 37?')
     t.send('\r')
-    t.wait('> ')
+    t.prompt()
     t.send('/save ' + work + '/pasted.json\r')
     t.wait('Saved')
-    t.wait('> ')
+    t.prompt()
     t.send('/sytem\x1b[D\x1b[D\x1b[Ds\r')  # left, and a letter in the middle
     t.wait('The system text is empty')
-    t.wait('> ')
+    t.prompt()
     t.send('continued\\\rand ended\\\rhere\x03')  # Ctrl-C drops a line, and does not end the chat
     t.wait('Ctrl-C again')
-    t.wait('> ')
+    t.prompt()
     t.send('\x04')
     t.end(0, 'chat that edits lines')
     with open(work + '/pasted.json') as file:
         said = json.load(file)['messages']
     expect(said[0] == {'role': 'user', 'content': 'What is 58\n+ 37?'} and len(said) == 2, 'a paste', said)
     t = Terminal('chat', demo)
-    t.wait('> ')
+    t.prompt()
     t.send('\x1b[A')  # the last line of the session before
     t.wait('/sys')
     t.send('\x03')
     t.wait('Ctrl-C again')
-    t.wait('> ')
+    t.prompt()
     t.send('\x03')
     t.end(130, 'Ctrl-C twice')
     expect(os.stat(work + '/state/weft/chat-history').st_mode & 0o777 == 0o600, 'the history is of the user alone')
@@ -228,11 +239,11 @@ def chat_edits_lines():
 
 def an_answer_is_stopped():
     t = Terminal('chat', demo, '--mode', 'ar', '-c', '2048', '-n', '1900', '--system', 'x')
-    t.wait('> ')
+    t.prompt()
     t.send('List all numbers from 100 to 160.\r')
     t.wait('100 101')
     t.send('\x03')
-    t.wait('> ')
+    t.prompt()
     t.ask('What is 58 + 37?', '95')
     t.send('/exit\r')
     t.end(0, 'an answer that was stopped')
@@ -241,10 +252,10 @@ def an_answer_is_stopped():
 def a_full_context_asks():
     for columns in (80, 20):
         t = Terminal('chat', demo, '-c', '128', '--seed', '1', '--mode', 'ar', '--temperature', '0', columns=columns)
-        t.wait('> ')
+        t.prompt()
         for _ in range(20):
             t.send('List all numbers from 34 to 49.\r')
-            t.wait('> ')
+            t.prompt()
             if b'drop> ' in t.out:
                 break
         expect(b'drop> ' in t.out, 'a full context asks', t.out)
@@ -254,13 +265,13 @@ def a_full_context_asks():
         t.send('all\r')
         t.wait('dropped.')
         t.wait('49')
-        t.wait('> ')
+        t.prompt()
         t.ask('/model', 'weft-demo')
         t.send('1 ' * 200 + '\r')  # one question that is too long by itself
         t.wait('drop> ')
         t.send('n\r')
         t.wait('was not asked')
-        t.wait('> ')
+        t.prompt()
         t.ask('/clear', 'forgotten')
         t.ask('1 ' * 200, 'was not asked')  # there is nothing to drop
         t.send('/exit\r')
@@ -269,7 +280,7 @@ def a_full_context_asks():
 
 def conversations_are_kept():
     t = Terminal('chat', demo, '--mode', 'ar', '--temperature', '0', '--system', 'Be short.')
-    t.wait('> ')
+    t.prompt()
     t.ask('What is 58 + 37?', '95')
     t.ask('/save ' + work + '/said.json', 'Saved')
     t.ask('/save ' + work, 'no conversation')
@@ -294,7 +305,7 @@ def conversations_are_kept():
         roles = [m['role'] for m in json.load(file)['messages']]
     expect(roles == ['system', 'user', 'assistant'], 'what was saved', roles)
     t = Terminal('chat', demo, '--mode', 'ar', '--temperature', '0', limit_files=True)  # as a disk that is full
-    t.wait('> ')
+    t.prompt()
     t.ask('What is 58 + 37?', '95')
     t.ask(f'/save {work}/said.json', 'was not saved')
     t.send('/exit\r')
@@ -308,7 +319,7 @@ def chat_with_a_server():
     server, port = start_server()
     t = Terminal('chat', '--url', f'http://127.0.0.1:{port}', '--seed', '1', '--temperature', '0')
     t.wait('weft-demo')
-    t.wait('> ')
+    t.prompt()
     t.ask('List all numbers from 34 to 49.', '48 49')
     expect(b'accepted]' in t.out, 'canvases of a server', t.out)
     t.ask('/mode ar', 'autoregressive')
@@ -317,7 +328,7 @@ def chat_with_a_server():
     t.wait('drop> ')
     t.send('n\r')
     t.wait('was not asked')
-    t.wait('> ')
+    t.prompt()
     server.kill()
     server.wait()
     t.ask('What is 58 + 37?', f'no server answers at http://127.0.0.1:{port}')
@@ -340,7 +351,7 @@ def chat_over_tls():
                    check=True, capture_output=True)
     server, port = start_server(0, '--tls-cert', cert, '--tls-key', key)
     t = Terminal('chat', '--url', f'https://127.0.0.1:{port}/', '--tls-cert', cert, '--temperature', '0', '--mode', 'ar')
-    t.wait('> ')
+    t.prompt()
     t.ask('What is 58 + 37?', '95')
     t.send('/exit\r')
     t.end(0, 'chat over TLS')
@@ -410,7 +421,7 @@ def a_hostile_server():
     for env in ({}, {'LC_ALL': 'C'}):
         t = Terminal('chat', '--url', f'http://127.0.0.1:{server.server_port}/v1/', *words, '--thinking', env=env)
         t.wait('m?]0;owned')
-        t.wait('> ')
+        t.prompt()
         t.ask('hello', '(thinking) thought')
         expect(b'said ?]0;owned??[2J?31m(thinking) thought ?]0;owned??[2J?31m\r\n\r\n and done' in t.out, 'where thinking ends', t.out)
         t.ask('refuse', 'HTTP status 400: no')
@@ -419,7 +430,7 @@ def a_hostile_server():
         t.send('hang\r')
         t.wait('begun ')
         t.send('\x03')  # ends the answer, and nothing else
-        t.wait('> ')
+        t.prompt()
         expect(b'Ctrl-C again' not in t.out, 'Ctrl-C during an answer', t.out)
         t.ask('/model', 'm?]0;owned')
         t.ask('/model x', 'no model is named')
@@ -448,14 +459,14 @@ def a_hostile_server():
 
 def the_size_changes():
     t = Terminal('chat', demo, '--seed', '1')
-    t.wait('> ')
+    t.prompt()
     for rows, columns in ((10, 40), (5, 20), (3, 10), (50, 200), (24, 80)):
         t.resize(rows, columns)
         t.ask('What is 58 + 37?', '95')
     t.send('List all numbers from 34 to 49.\r')
     t.resize(12, 33)
     t.wait('49')
-    t.wait('> ')
+    t.prompt()
     t.send('/exit\r')
     t.end(0, 'a terminal that changes its size')
 
