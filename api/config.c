@@ -334,6 +334,11 @@ void weft_config_fill_open(weft_open_options *options) {
   if (options->saved_canvases == 0) options->saved_canvases = config.saved_canvases;
 }
 
+const char *weft_config_socket(const char *host) {
+  static const char prefix[] = "unix:";
+  return strncmp(host, prefix, sizeof prefix - 1) == 0 ? host + sizeof prefix - 1 : NULL;
+}
+
 uint32_t weft_config_mode(const char *text) {
   size_t n = strlen(text);
   bool octal = n > 0 && n <= 4 && strspn(text, "01234567") == n;

@@ -216,6 +216,8 @@ weft_open_options weft_config_open(const weft_config *config);
 void weft_config_defaults(weft_config *config, const weft_option_table *more, unsigned command);
 /* Members that are 0 or NULL get the default of their option, where it has one. */
 void weft_config_fill_open(weft_open_options *options);
+/* The path of a host that is unix:PATH; NULL: it is another one. */
+const char *weft_config_socket(const char *host);
 /* The file mode that a text such as "660" means; 0: the text is not three octal digits. */
 uint32_t weft_config_mode(const char *text);
 /* The ids of a text such as "2,5,9"; the caller frees *ids. */

@@ -176,7 +176,7 @@ static void judge_address(const weft_config *config, doctor_report *r) {
     add_line(r, "address", DOCTOR_LOOK,
              "port %u of %s is free, and without API keys whoever reaches it may use every model: give --api-keys",
              config->port, config->host);
-  } else if (strncmp(config->host, "unix:", 5) == 0) {
+  } else if (weft_config_socket(config->host) != NULL) {
     add_line(r, "address", DOCTOR_OK, "%s is free", config->host);
   } else {
     add_line(r, "address", DOCTOR_OK, "port %u of %s is free", config->port, config->host);

@@ -37,9 +37,7 @@ int weft_observe_key(const weft_config *config, char key[WEFT_KEY_BYTES_MAX]) {
 
 /* The path of --host unix:PATH, or NULL. */
 static const char *path_of_socket(const weft_config *config) {
-  static const char prefix[] = "unix:";
-  bool is_unix = config->host != NULL && strncmp(config->host, prefix, sizeof prefix - 1) == 0;
-  return is_unix ? config->host + sizeof prefix - 1 : NULL;
+  return config->host == NULL ? NULL : weft_config_socket(config->host);
 }
 
 /* Where the options say that the server is; the target points into both. The key is left out. */

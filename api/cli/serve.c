@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
-/* weft serve: models behind HTTP until SIGTERM or SIGINT, which drain, after a while in which
- * routers learn of it; a second one cancels. SIGHUP reads the keys
- * and the TLS certificate again and begins a new log; while the server drains it does nothing. */
+/* weft serve: models behind HTTP until SIGTERM or SIGINT. The server says for a while that it leaves, if
+ * --lame-duck-seconds asks for that, then drains; each further signal ends what it does now, and the last one cancels
+ * what runs. SIGHUP reads the keys and the TLS certificate again and begins a new log; once the server leaves it does
+ * nothing. */
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -5,13 +5,9 @@
 
 #include "api/runtime.h"
 
-static bool is_unix(const char *host) {
-  return strncmp(host, "unix:", 5) == 0;
-}
-
 void start_print_url(const weft_config *config, uint32_t port, weft_text *out) {
   const char *host = config->host, *left = strchr(host, ':') != NULL ? "[" : "", *right = *left != 0 ? "]" : "";
-  if (is_unix(host)) {
+  if (weft_config_socket(host) != NULL) {
     weft_text_printf(out, "%s%s", host, config->tls_cert == NULL ? "" : ", in TLS");
   } else {
     weft_text_printf(out, "%s://%s%s%s:%u", config->tls_cert == NULL ? "http" : "https", left, host, right, port);
@@ -50,7 +46,7 @@ void start_print_facts(const weft_config *config, const weft_runtime *rt, const 
                        weft_text *out) {
   print_devices(&rt->devices, out);
   print_room(rt, out);
-  if (is_unix(config->host)) {
+  if (weft_config_socket(config->host) != NULL) {
     weft_text_puts(out, "open    over the socket: /v1 (OpenAI), / (Anthropic, Ollama), /metrics, /health\n");
   } else {
     weft_text_printf(out, "open    %s (%sAnthropic, Ollama), %s/v1 (OpenAI), /metrics, /health\n", url,

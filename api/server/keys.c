@@ -9,11 +9,12 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "api/tenants.h"
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/text.h"
 
-enum { FILE_BYTES_MAX = 4 << 20, NAME_BYTES_MAX = 64, KEY_LINE_MAX = WEFT_KEY_BYTES_MAX + 16 };
+enum { FILE_BYTES_MAX = 4 << 20, KEY_LINE_MAX = WEFT_KEY_BYTES_MAX + 16 };
 
 /* Zero padded, so that comparing reads the same bytes whatever the lengths are. */
 typedef struct key_row {
@@ -43,17 +44,19 @@ struct weft_keys {
   uint32_t n_tenants, n_places;
 };
 
+/* The tenant of a name of n bytes; n_tenants: there is none. Under the lock, once there are other threads. */
+static uint32_t number_of(const weft_keys *keys, const char *name, size_t n) {
+  uint32_t i = 0;
+  while (i < keys->n_tenants && (strlen(keys->tenant[i]) != n || memcmp(keys->tenant[i], name, n) != 0)) i++;
+  return i;
+}
+
 static weft_status name_tenant(weft_keys *keys, const char *name, size_t n, uint32_t *index) {
-  for (uint32_t i = 0; i < keys->n_tenants; i++) {
-    if (strlen(keys->tenant[i]) == n && memcmp(keys->tenant[i], name, n) == 0) {
-      *index = i;
-      return WEFT_OK;
-    }
-  }
+  *index = number_of(keys, name, n);
+  if (*index < keys->n_tenants) return WEFT_OK;
   if (keys->n_tenants == WEFT_TENANTS_MAX) return WEFT_FULL;
   char *copy = weft_strndup(name, n);
   if (copy == NULL) return WEFT_E_NO_MEMORY;
-  *index = keys->n_tenants;
   keys->option[keys->n_tenants].name = copy;
   keys->tenant[keys->n_tenants++] = copy;
   return WEFT_OK;
@@ -200,9 +203,9 @@ static weft_status check_words(size_t n_key, const char *name, size_t n_name, co
   if (n_name == 0) {
     return weft_fail(error, WEFT_E_FORMAT, "%s:%u: a line is `KEY TENANT`", file, number);
   }
-  if (n_key > WEFT_KEY_BYTES_MAX || n_name > NAME_BYTES_MAX) {
+  if (n_key > WEFT_KEY_BYTES_MAX || n_name > WEFT_TENANT_NAME_BYTES) {
     return weft_fail(error, WEFT_E_TOO_LARGE, "%s:%u: a key has at most %d bytes and a tenant's name at most %d", file,
-                     number, WEFT_KEY_BYTES_MAX, NAME_BYTES_MAX);
+                     number, WEFT_KEY_BYTES_MAX, WEFT_TENANT_NAME_BYTES);
   }
   for (size_t i = 0; i < n_name; i++) {
     unsigned char c = (unsigned char)name[i];
@@ -421,16 +424,9 @@ bool weft_keys_is_router(const weft_keys *keys, uint32_t tenant) {
   return strcmp(weft_keys_tenant(keys, tenant), WEFT_ROUTER) == 0;
 }
 
-/* n_tenants: there is none. Under the lock. */
-static uint32_t number_of(const weft_keys *keys, const char *name) {
-  uint32_t i = 0;
-  while (i < keys->n_tenants && strcmp(keys->tenant[i], name) != 0) i++;
-  return i;
-}
-
 bool weft_keys_find_tenant(const weft_keys *keys, const char *name, uint32_t *tenant) {
   lock_keys(keys);
-  uint32_t i = number_of(keys, name);
+  uint32_t i = number_of(keys, name, strlen(name));
   bool found = i < keys->n_tenants && !keys->gone[i];
   unlock_keys(keys);
   if (found) *tenant = i;
@@ -506,9 +502,10 @@ static bool same_rights(const weft_tenant_options *a, const weft_tenant_options 
 static weft_status match_tenants(const weft_keys *keys, const weft_keys *fresh, const char *path, uint32_t *number,
                                  weft_error *error) {
   uint32_t next = keys->n_tenants, n_gone = 0;
-  for (uint32_t i = 0; i < keys->n_tenants; i++) n_gone += number_of(fresh, keys->tenant[i]) == fresh->n_tenants;
+  for (uint32_t i = 0; i < keys->n_tenants; i++)
+    n_gone += number_of(fresh, keys->tenant[i], strlen(keys->tenant[i])) == fresh->n_tenants;
   for (uint32_t t = 0; t < fresh->n_tenants; t++) {
-    number[t] = number_of(keys, fresh->tenant[t]);
+    number[t] = number_of(keys, fresh->tenant[t], strlen(fresh->tenant[t]));
     if (number[t] < keys->n_tenants) continue;
     number[t] = next++;
     if (number[t] < keys->n_places) continue;

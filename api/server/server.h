@@ -49,10 +49,10 @@ void weft_server_drain(weft_server *server);
 bool weft_server_is_loopback(const weft_server *server);
 /* Appends one line: the most host memory that connections and the bodies that they read can take. */
 void weft_server_plan(const weft_server *server, weft_text *out);
-/* New connections are shown this certificate; after a failure they are shown the one before. */
 /* A tenant has other weight, class and limits from now on, or is new (weft_tenants_set); options that the keys' file
  * has checked. While requests run. */
 void weft_server_change_tenant(weft_server *server, uint32_t tenant, const weft_tenant_options *options);
+/* New connections are shown this certificate; after a failure they are shown the one before. */
 weft_status weft_server_renew(weft_server *server, const char *tls_cert, const char *tls_key, weft_error *error);
 /* No generation is running and no request is being answered. A request that was not read whole does not count. */
 bool weft_server_idle(weft_server *server);

@@ -21,11 +21,7 @@ static int open_server(void **state) {
 }
 
 static double metric(const char *name) {
-  talk_answer a = talk_ask_as(server.port, "GET", "/metrics", boss, "");
-  assert_int_equal(a.code, 200);
-  double value = talk_metric_of(a.body.bytes, name);
-  talk_answer_free(&a);
-  return value;
+  return talk_metric_as(server.port, boss, name);
 }
 
 static double n_refused(int code) {

@@ -44,19 +44,14 @@ static talk_answer say(const char *who, const char *prompt, uint32_t n, const ch
 }
 
 static double metric(const char *name) {
-  talk_answer a = talk_ask_as(server.port, "GET", "/metrics", boss, "");
-  assert_int_equal(a.code, 200);
-  const char *at = strstr(a.body.bytes, name);
-  double value = at == NULL ? -1 : strtod(at + strlen(name), NULL);
-  talk_answer_free(&a);
-  return value;
+  return talk_metric_as(server.port, boss, name);
 }
 
 static double of_both(const char *name) {
   char line[96];
   double sum = 0;
   for (int i = 0; i < 2; i++) {
-    (void)snprintf(line, sizeof line, "\n%s{device=\"%d\"} ", name, i);
+    (void)snprintf(line, sizeof line, "%s{device=\"%d\"}", name, i);
     double value = metric(line);
     assert_true(value >= 0);
     sum += value;
@@ -121,11 +116,11 @@ static void test_metrics(void **state) {
   free(text[1]);
   await("\nvllm:num_requests_running{model_name=\"weft-demo-ar\"} ", 0);
   assert_true(of_both("weft_replica_requests_submitted_total") == 6);
-  assert_true(of_both("weft_replica_steps_total") == metric("\nweft_steps_total "));
-  assert_true(of_both("weft_replica_rows_total") == metric("\nweft_rows_total "));
-  assert_true(of_both("weft_replica_pool_pages_cached") == metric("\nweft_pool_pages_cached "));
-  assert_true(metric("\nvllm:request_success_total{model_name=\"weft-demo-ar\",finished_reason=\"length\"} ") == 6);
-  assert_true(metric("\nweft_tenant_requests_total{tenant=\"red\"} ") == 6);
+  assert_true(of_both("weft_replica_steps_total") == metric("weft_steps_total"));
+  assert_true(of_both("weft_replica_rows_total") == metric("weft_rows_total"));
+  assert_true(of_both("weft_replica_pool_pages_cached") == metric("weft_pool_pages_cached"));
+  assert_true(metric("vllm:request_success_total{model_name=\"weft-demo-ar\",finished_reason=\"length\"}") == 6);
+  assert_true(metric("weft_tenant_requests_total{tenant=\"red\"}") == 6);
   check_health(200, "{\"status\":\"ok\"}");
   check_stats(0, false);
 }
@@ -236,14 +231,14 @@ static void test_pins_and_reset(void **state) {
   json_decref(root);
   talk_answer_free(&a);
   await("\nweft_pins_held ", 1); /* it is one pin */
-  double pages = metric("\nweft_pin_pages ");
+  double pages = metric("weft_pin_pages");
   assert_true(pages >= 2 && (int)pages % 2 == 0); /* in two pools */
   talk_check(talk_ask_as(server.port, "GET", "/admin/pins", boss, ""), 200, "\"held\":true");
   await("\nweft_pool_pages_pinned ", pages);
   check_stats((json_int_t)pages, false);
   talk_check(talk_ask_as(server.port, "DELETE", path, boss, ""), 200, "");
   await("\nweft_pins ", 0);
-  assert_true(metric("\nweft_pool_pages_cached ") > 0);
+  assert_true(metric("weft_pool_pages_cached") > 0);
   talk_check(talk_ask_as(server.port, "POST", "/reset_prefix_cache", boss, ""), 200, "");
   await("\nweft_pool_pages_cached ", 0);
 }
@@ -283,15 +278,15 @@ static void test_broken(void **state) {
   }
   assert_int_equal(n_failed, 1);
   check_health(200, "{\"status\":\"degraded\",\"message\":\"device 1 (");
-  assert_true(metric("\nweft_well ") == 1);
-  assert_true(metric("\nweft_replica_well{device=\"0\"} ") == 1);
-  assert_true(metric("\nweft_replica_well{device=\"1\"} ") == 0);
+  assert_true(metric("weft_well") == 1);
+  assert_true(metric("weft_replica_well{device=\"0\"}") == 1);
+  assert_true(metric("weft_replica_well{device=\"1\"}") == 0);
   break_device(0);
   talk_answer a = say(red, "The soft ball", 12, "");
   assert_int_not_equal(a.code, 200);
   talk_answer_free(&a);
   check_health(503, "{\"status\":\"unwell\",\"message\":\"device ");
-  assert_true(metric("\nweft_well ") == 0);
+  assert_true(metric("weft_well") == 0);
   check_stats(0, true);
 }
 

@@ -246,7 +246,8 @@ static void read_line(int fd, char *line, size_t n_max) {
   line[n] = 0;
 }
 
-static void await_port(program *p) {
+/* From the object of --json. */
+static void read_port(program *p) {
   char line[512];
   read_line(p->out, line, sizeof line);
   json_t *root = json_loads(line, 0, NULL);
@@ -257,6 +258,11 @@ static void await_port(program *p) {
   p->port = (uint16_t)int_at(root, "port");
   assert_string_equal(text_at(root, "models.0"), "weft-demo");
   json_decref(root);
+}
+
+static void await_port(program *p) {
+  char line[512];
+  read_port(p);
   do {
     read_line(p->err, line, sizeof line);
   } while (line[0] != 0 && strncmp(line, "weft: serving", 13) != 0); /* -v prints the plan first */
@@ -465,10 +471,7 @@ static void test_traces_are_told(void **state) {
   (void)state;
   program p =
       launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "-v", "--log-format", "json", NULL});
-  read_line(p.out, line, sizeof line);
-  json_t *where = json_loads(line, 0, NULL);
-  p.port = (uint16_t)int_at(where, "port");
-  json_decref(where);
+  read_port(&p);
   check_traced(&p, CHAT, "{\"max_tokens\":2," SAY BY_TOKEN "}", false);
   check_traced(&p, CHAT, "{\"max_tokens\":2,\"stream\":true," SAY BY_TOKEN "}", false);
   check_traced(&p, CHAT, "{\"max_tokens\":2," SAY ",\"mode\":\"diffusion\"}", true);
@@ -495,10 +498,7 @@ static void test_every_line_is_an_object(void **state) {
   (void)state;
   program p =
       launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "-v", "--log-format", "json", NULL});
-  read_line(p.out, line, sizeof line);
-  json_t *where = json_loads(line, 0, NULL);
-  p.port = (uint16_t)int_at(where, "port");
-  json_decref(where);
+  read_port(&p);
   talk_check(talk_ask_as(p.port, "GET", "/a%22,%22level%22:%22error%22%20%E2%80%AE", "X-Request-Id: two\r\n", ""), 404,
              "");
   assert_int_equal(kill(p.pid, SIGHUP), 0);

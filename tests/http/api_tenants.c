@@ -88,12 +88,7 @@ static int code_of(const char *who) {
 }
 
 static double metric(const char *name) {
-  talk_answer a = talk_ask_as(server.port, "GET", "/metrics", boss, "");
-  assert_int_equal(a.code, 200);
-  const char *at = strstr(a.body.bytes, name);
-  double value = at == NULL ? -1 : strtod(at + strlen(name), NULL);
-  talk_answer_free(&a);
-  return value;
+  return talk_metric_as(server.port, boss, name);
 }
 
 /* The object of a tenant in what the operator sees; the caller drops *root. */
@@ -203,7 +198,7 @@ static void test_tenants_come_change_and_go_under_load(void **state) {
   check_stats("green", 2, 50);
   talk_check(say_ar(green, 60), 400, "more than this tenant's 50 a minute");
   assert_int_equal(code_of(green), 200);
-  assert_true(metric("\nweft_tenant_requests_total{tenant=\"green\"} ") >= 0);
+  assert_true(metric("weft_tenant_requests_total{tenant=\"green\"}") >= 0);
   hang_up("sk-red red weight=3\nsk-op operator\nsk-green green\n"); /* blue goes, while its stream runs */
   assert_int_equal(code_of(blue), 401);
   talk_check(say_ar(green, 60), 200, "\"completion_tokens\":60");
@@ -213,7 +208,7 @@ static void test_tenants_come_change_and_go_under_load(void **state) {
   hang_up("sk-red red\nsk-op operator\nsk-green green\nsk-blue blue queued=3\n"); /* and is back, as who it was */
   assert_int_equal(code_of(blue), 200);
   check_stats("red", 1, 0);
-  assert_true(metric("\nweft_tenant_completion_tokens_total{tenant=\"blue\"} ") >= 300);
+  assert_true(metric("weft_tenant_completion_tokens_total{tenant=\"blue\"}") >= 300);
 }
 
 /* What a new tenant is shown is its own: no counts, no cached prefix, no kept response of anybody. */

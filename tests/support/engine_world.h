@@ -103,6 +103,21 @@ static inline weft_request_params ask(bool canvas, uint32_t n_tokens, uint32_t m
   return p;
 }
 
+/* Token by token, of this tenant, in a domain of its own and without the prefix cache. */
+static inline weft_request_params ask_as(uint32_t tenant, uint32_t n_tokens, uint32_t max_tokens) {
+  weft_request_params p = ask(false, n_tokens, max_tokens);
+  p.tenant = tenant;
+  p.domain.low = tenant + 1;
+  p.asked.no_cache = true;
+  return p;
+}
+
+static inline weft_tenant_stats tenant_stats(uint32_t tenant) {
+  weft_tenant_stats s;
+  weft_engine_get_tenant_stats(w.engine, tenant, &s);
+  return s;
+}
+
 static inline weft_request *submit(const weft_request_params *p) {
   weft_request *r = NULL;
   weft_error error = {{0}};

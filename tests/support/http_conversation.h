@@ -394,12 +394,17 @@ static inline double talk_metric_of(const char *text, const char *name) {
   return -1;
 }
 
-static inline double talk_metric(uint16_t port, const char *name) {
-  talk_answer a = talk_ask(port, "GET", "/metrics", "");
+/* who: header lines. */
+static inline double talk_metric_as(uint16_t port, const char *who, const char *name) {
+  talk_answer a = talk_ask_as(port, "GET", "/metrics", who, "");
   assert_int_equal(a.code, 200);
   double value = talk_metric_of(a.body.bytes, name);
   talk_answer_free(&a);
   return value;
+}
+
+static inline double talk_metric(uint16_t port, const char *name) {
+  return talk_metric_as(port, "", name);
 }
 
 /* Requests ended for this reason. */

@@ -14,23 +14,9 @@ static void open_tenants(weft_tenant_config a, weft_tenant_config b) {
   open_world();
 }
 
-static weft_request_params ask_as(uint32_t tenant, uint32_t n_tokens, uint32_t max_tokens) {
-  weft_request_params p = ask(false, n_tokens, max_tokens);
-  p.tenant = tenant;
-  p.domain.low = tenant + 1;
-  p.asked.no_cache = true;
-  return p;
-}
-
 static void change(uint32_t tenant, weft_tenant_config config) {
   weft_error error = {{0}};
   if (weft_engine_change_tenant(w.engine, tenant, &config, ++w.now, &error) != WEFT_OK) fail_msg("%s", error.text);
-}
-
-static weft_tenant_stats stats_of(uint32_t tenant) {
-  weft_tenant_stats s;
-  weft_engine_get_tenant_stats(w.engine, tenant, &s);
-  return s;
 }
 
 /* ---- shares ---- */
@@ -47,11 +33,11 @@ static void flood(uint32_t tenant) {
 /* Rows of each tenant in n steps, while all have work. */
 static void count_rows(uint32_t n, uint64_t rows[3]) {
   uint64_t before[3];
-  for (uint32_t t = 0; t < 3; t++) before[t] = stats_of(t).n_rows;
+  for (uint32_t t = 0; t < 3; t++) before[t] = tenant_stats(t).n_rows;
   step(n);
   for (uint32_t t = 0; t < 3; t++) {
-    rows[t] = stats_of(t).n_rows - before[t];
-    assert_true(stats_of(t).n_waiting > 0 || rows[t] == 0);
+    rows[t] = tenant_stats(t).n_rows - before[t];
+    assert_true(tenant_stats(t).n_waiting > 0 || rows[t] == 0);
   }
 }
 
@@ -117,16 +103,16 @@ static void a_running_limit_changes(void **state) {
   weft_request *mine[8];
   submit_all(&p, mine, 8);
   step(1);
-  assert_int_equal(stats_of(0).n_running, 4);
+  assert_int_equal(tenant_stats(0).n_running, 4);
   change(0, (weft_tenant_config){.running_max = 1});
   step(2);
-  assert_int_equal(stats_of(0).n_running, 4); /* who runs goes on */
-  while (stats_of(0).n_finished < 4) step(1);
+  assert_int_equal(tenant_stats(0).n_running, 4); /* who runs goes on */
+  while (tenant_stats(0).n_finished < 4) step(1);
   step(2);
-  assert_int_equal(stats_of(0).n_running, 1);
+  assert_int_equal(tenant_stats(0).n_running, 1);
   change(0, (weft_tenant_config){0});
   step(1);
-  assert_int_equal(stats_of(0).n_running, 8 - stats_of(0).n_finished);
+  assert_int_equal(tenant_stats(0).n_running, 8 - tenant_stats(0).n_finished);
   run_out();
   for (uint32_t i = 0; i < 8; i++) {
     assert_int_equal(finish_of(mine[i], NULL, NULL).finish, WEFT_FINISH_LENGTH);

@@ -268,9 +268,7 @@ static void prompts_are_not_squeezed_out_after_a_canvas(void **state) {
 }
 
 static uint64_t charged_us(uint32_t tenant) {
-  weft_tenant_stats s;
-  weft_engine_get_tenant_stats(w.engine, tenant, &s);
-  return s.charged_us;
+  return tenant_stats(tenant).charged_us;
 }
 
 /* Of two canvases that find too few rows left, the one that is due first goes first, not the one that waited longest.

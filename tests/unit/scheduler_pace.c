@@ -180,9 +180,7 @@ static void idle_time_is_not_saved_up(void **state) {
 }
 
 static uint64_t charged_us(uint32_t tenant) {
-  weft_tenant_stats s;
-  weft_engine_get_tenant_stats(w.engine, tenant, &s);
-  return s.charged_us;
+  return tenant_stats(tenant).charged_us;
 }
 
 /* One tenant decodes, for another one's canvases the target leaves no time: what they are given

@@ -22,20 +22,6 @@ static void open_queue(uint32_t waiting_max, uint32_t running_max) {
   open_tenants((weft_tenant_config){0}, (weft_tenant_config){0});
 }
 
-static weft_request_params ask_as(uint32_t tenant, uint32_t n_tokens, uint32_t max_tokens) {
-  weft_request_params p = ask(false, n_tokens, max_tokens);
-  p.tenant = tenant;
-  p.domain.low = tenant + 1;
-  p.asked.no_cache = true;
-  return p;
-}
-
-static weft_tenant_stats tenant_stats(uint32_t tenant) {
-  weft_tenant_stats s;
-  weft_engine_get_tenant_stats(w.engine, tenant, &s);
-  return s;
-}
-
 /* Prompts of 80 rows in steps of 40: a short one of another tenant does not wait behind them all. */
 static void prompts_take_turns(void **state) {
   (void)state;
