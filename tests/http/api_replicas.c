@@ -114,7 +114,7 @@ static void test_metrics(void **state) {
   }
   free(text[0]);
   free(text[1]);
-  await("\nvllm:num_requests_running{model_name=\"weft-demo-ar\"} ", 0);
+  await("vllm:num_requests_running{model_name=\"weft-demo-ar\"}", 0);
   assert_true(of_both("weft_replica_requests_submitted_total") == 6);
   assert_true(of_both("weft_replica_steps_total") == metric("weft_steps_total"));
   assert_true(of_both("weft_replica_rows_total") == metric("weft_rows_total"));
@@ -193,9 +193,9 @@ static bool find_late(uint32_t replica, weft_request_record *late) {
 /* Another tenant asks for two and a half times what may run: who comes then waits for a place and a few steps, by the
  * engine's own count. */
 static void test_flood(void **state) {
-  static const char *const counts[] = {"\nweft_tenant_requests_running{tenant=\"red\"} ",
-                                       "\nweft_tenant_requests_waiting{tenant=\"red\"} ",
-                                       "\nweft_tenant_requests_total{tenant=\"red\"} "};
+  static const char *const counts[] = {"weft_tenant_requests_running{tenant=\"red\"}",
+                                       "weft_tenant_requests_waiting{tenant=\"red\"}",
+                                       "weft_tenant_requests_total{tenant=\"red\"}"};
   pthread_t thread[FLOOD];
   weft_request_record late = {.submitted_us = 0};
   uint64_t until = weft_clock_us() + (uint64_t)TALK_MS * 1000;
@@ -230,17 +230,17 @@ static void test_pins_and_reset(void **state) {
   (void)snprintf(path, sizeof path, "/admin/pins/%lld", (long long)int_at(root, "id"));
   json_decref(root);
   talk_answer_free(&a);
-  await("\nweft_pins_held ", 1); /* it is one pin */
+  await("weft_pins_held", 1); /* it is one pin */
   double pages = metric("weft_pin_pages");
   assert_true(pages >= 2 && (int)pages % 2 == 0); /* in two pools */
   talk_check(talk_ask_as(server.port, "GET", "/admin/pins", boss, ""), 200, "\"held\":true");
-  await("\nweft_pool_pages_pinned ", pages);
+  await("weft_pool_pages_pinned", pages);
   check_stats((json_int_t)pages, false);
   talk_check(talk_ask_as(server.port, "DELETE", path, boss, ""), 200, "");
-  await("\nweft_pins ", 0);
+  await("weft_pins", 0);
   assert_true(metric("weft_pool_pages_cached") > 0);
   talk_check(talk_ask_as(server.port, "POST", "/reset_prefix_cache", boss, ""), 200, "");
-  await("\nweft_pool_pages_cached ", 0);
+  await("weft_pool_pages_cached", 0);
 }
 
 #define X(op)                                                                        \
