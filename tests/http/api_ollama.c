@@ -122,7 +122,8 @@ static void test_options(void **state) {
   assert_string_equal(text_at(root, "done_reason"), "stop");
   json_decref(root);
   json_decref(openai);
-  root = talk_model(server.port, CHAT, names[1], TABLE ",\"stream\":false,\"options\":{\"num_predict\":3}");
+  root = talk_model(server.port, CHAT, names[1],
+                    TABLE ",\"stream\":false,\"ignore_eos\":true,\"options\":{\"num_predict\":3}");
   assert_string_equal(text_at(root, "done_reason"), "length");
   assert_int_equal(int_at(root, "eval_count"), 3);
   json_decref(root);

@@ -465,21 +465,22 @@ static void check_traced(const program *p, const char *path, const char *body, b
 }
 
 static void test_traces_are_told(void **state) {
-#define SAY      "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}],\"ignore_eos\":true"
-#define BY_TOKEN ",\"mode\":\"autoregressive\""
+#define SAY      "\"messages\":[{\"role\":\"user\",\"content\":\"hi\"}]"
+#define BY       ",\"ignore_eos\":true,\"mode\":"
+#define BY_TOKEN BY "\"autoregressive\"}"
   char response[128], line[4096];
   (void)state;
   program p =
       launch((const char *const[]){"-m", DEMO_MODEL, "--port", "0", "--json", "-v", "--log-format", "json", NULL});
   read_port(&p);
-  check_traced(&p, CHAT, "{\"max_tokens\":2," SAY BY_TOKEN "}", false);
-  check_traced(&p, CHAT, "{\"max_tokens\":2,\"stream\":true," SAY BY_TOKEN "}", false);
-  check_traced(&p, CHAT, "{\"max_tokens\":2," SAY ",\"mode\":\"diffusion\"}", true);
-  check_traced(&p, "/v1/completions", "{\"max_tokens\":2,\"prompt\":\"hi\",\"ignore_eos\":true" BY_TOKEN "}", false);
-  check_traced(&p, "/v1/messages", "{\"max_tokens\":2," SAY BY_TOKEN "}", false);
-  check_traced(&p, "/v1/responses", "{\"max_output_tokens\":16,\"input\":\"hi\"" BY_TOKEN "}", false);
-  check_traced(&p, "/api/chat", "{\"stream\":false,\"options\":{\"num_predict\":2}," SAY BY_TOKEN "}", false);
-  check_traced(&p, "/api/generate", "{\"stream\":true,\"options\":{\"num_predict\":2},\"prompt\":\"hi\"" BY_TOKEN "}",
+  check_traced(&p, CHAT, "{\"max_tokens\":2," SAY BY_TOKEN, false);
+  check_traced(&p, CHAT, "{\"max_tokens\":2,\"stream\":true," SAY BY_TOKEN, false);
+  check_traced(&p, CHAT, "{\"max_tokens\":2," SAY BY "\"diffusion\"}", true);
+  check_traced(&p, "/v1/completions", "{\"max_tokens\":2,\"prompt\":\"hi\"" BY_TOKEN, false);
+  check_traced(&p, "/v1/messages", "{\"max_tokens\":2," SAY BY_TOKEN, false);
+  check_traced(&p, "/v1/responses", "{\"max_output_tokens\":16,\"input\":\"hi\"" BY_TOKEN, false);
+  check_traced(&p, "/api/chat", "{\"stream\":false,\"options\":{\"num_predict\":2}," SAY BY_TOKEN, false);
+  check_traced(&p, "/api/generate", "{\"stream\":true,\"options\":{\"num_predict\":2},\"prompt\":\"hi\"" BY_TOKEN,
                false);
   talk_answer a = talk_ask_as(p.port, "GET", "/health", "traceparent: 00-" TRACE_ID "-0000000000000000-01\r\n", "");
   assert_int_equal(a.code, 200);
