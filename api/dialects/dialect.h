@@ -59,6 +59,10 @@ weft_status weft_dialect_open(const char *body, size_t n, const weft_body_rules 
   {.name = "logit_bias", .kind = FIELD_REFUSED, .what = "ask /v1/chat/completions for it"}, \
   {.name = "response_format", .kind = FIELD_REFUSED, .what = "the format of the answer has another name here"}, \
   {.name = "chat_template", .kind = FIELD_REFUSED, .what = "the template is the model's or the operator's"}
+/* The one row of top_k, for every dialect that has it: clients and routers that were made for vLLM write -1 for off. */
+#define WEFT_DIALECT_TOP_K \
+  {.name = "top_k", .kind = FIELD_OFF, .what = "sampling; -1 or 0: off", .at = offsetof(weft_gen, params.sampling.top_k), \
+   .range = {WEFT_RANGE_TOP_K}}
 /* clang-format on */
 
 /* Readers of what several dialects have. effort: how hard to think, which becomes a variable of chat templates;

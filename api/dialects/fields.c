@@ -116,14 +116,16 @@ static weft_status read_number(const field_row *row, const json_t *value, const 
     *(uint32_t *)at = UINT32_MAX;
     return WEFT_OK;
   }
+  if (row->kind == FIELD_OFF && number == -1) number = 0;
   if (!weft_range_has(&row->range, number)) {
     char allowed[WEFT_RANGE_TEXT];
+    const char *also = row->kind == FIELD_COUNT ? ", or -1: no limit" : row->kind == FIELD_OFF ? ", or -1: off" : "";
     return weft_refuse(why, 400, "invalid_value", field, "%s is %.12g; it must be %s%s", field, number,
-                       weft_range_text(&row->range, allowed), row->kind == FIELD_COUNT ? ", or -1: no limit" : "");
+                       weft_range_text(&row->range, allowed), also);
   }
   if (row->kind == FIELD_REAL) *(float *)at = (float)number;
   if (row->kind == FIELD_U32 || row->kind == FIELD_COUNT) *(uint32_t *)at = (uint32_t)number;
-  if (row->kind == FIELD_I32) *(int32_t *)at = (int32_t)number;
+  if (row->kind == FIELD_I32 || row->kind == FIELD_OFF) *(int32_t *)at = (int32_t)number;
   return WEFT_OK;
 }
 

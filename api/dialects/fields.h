@@ -22,6 +22,7 @@ typedef enum field_kind {
   FIELD_TEXT,
   FIELD_SEED,   /* sets params.has_seed too */
   FIELD_COUNT,  /* a U32 of which -1 says that there is no limit */
+  FIELD_OFF,    /* an I32 of which 0 says that it is off, and -1 the same */
   FIELD_READ,   /* read by the function of the row */
   FIELD_LATER,  /* read by the caller of fields_read, after all other fields */
   FIELD_MET,    /* asks for what holds here anyway, or for nothing: a name, a mark of the form */

@@ -44,7 +44,7 @@ static const field_row option_rows[] = {
      .what = "sampling",
      .at = AT(sampling.temperature),
      .range = {WEFT_RANGE_TEMPERATURE}},
-    {.name = "top_k", .kind = FIELD_I32, .what = "sampling", .at = AT(sampling.top_k), .range = {WEFT_RANGE_TOP_K}},
+    WEFT_DIALECT_TOP_K,
     {.name = "top_p", .kind = FIELD_REAL, .what = "sampling", .at = AT(sampling.top_p), .range = {WEFT_RANGE_TOP_P}},
     {.name = "min_p", .kind = FIELD_REAL, .what = "sampling", .at = AT(sampling.min_p), .range = {WEFT_RANGE_MIN_P}},
     {.name = "seed",

@@ -60,7 +60,7 @@ static weft_status read_stray_mode(weft_gen *gen, const json_t *value, const cha
    .at = AT(model)}, \
   NUMBER("temperature", REAL, "sampling", sampling.temperature, WEFT_RANGE_TEMPERATURE), \
   NUMBER("top_p", REAL, "sampling", sampling.top_p, WEFT_RANGE_TOP_P), \
-  NUMBER("top_k", I32, "sampling; -1 or 0: off", sampling.top_k, -1, -1, INT32_MAX, false), \
+  WEFT_DIALECT_TOP_K, \
   NUMBER("min_p", REAL, "sampling", sampling.min_p, WEFT_RANGE_MIN_P), \
   NUMBER("repetition_penalty", REAL, "sampling", sampling.repetition_penalty, WEFT_RANGE_REPETITION_PENALTY), \
   NUMBER("repeat_penalty", REAL, "repetition_penalty, as llama-server calls it", sampling.repetition_penalty, \

@@ -284,7 +284,6 @@ static weft_status read_longest(weft_gen *gen, const json_t *root, weft_refusal 
 static weft_status read_values(weft_gen *gen, weft_openai_kind kind, const json_t *root, weft_refusal *why) {
   const field_table *table = kind == WEFT_OPENAI_CHAT ? &openai_chat_fields : &openai_completions_fields;
   weft_status status = fields_read(gen, table, root, "", why);
-  if (gen->params.sampling.top_k < 0 && field_of(root, "top_k") != NULL) gen->params.sampling.top_k = 0;
   if (status == WEFT_OK) status = weft_openai_echo(gen, kind, root, why);
   if (status == WEFT_OK) status = read_longest(gen, root, why);
   if (status == WEFT_OK) status = read_choices(gen, kind, root, why);

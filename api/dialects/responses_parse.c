@@ -96,7 +96,7 @@ static const field_row body_rows[] = {
     {.name = "temperature", .kind = FIELD_REAL, .what = "sampling", .at = AT(sampling.temperature),
      .range = {WEFT_RANGE_TEMPERATURE}},
     {.name = "top_p", .kind = FIELD_REAL, .what = "sampling", .at = AT(sampling.top_p), .range = {WEFT_RANGE_TOP_P}},
-    {.name = "top_k", .kind = FIELD_I32, .what = "sampling", .at = AT(sampling.top_k), .range = {WEFT_RANGE_TOP_K}},
+    WEFT_DIALECT_TOP_K,
     {.name = "stream",
      .kind = FIELD_BOOL,
      .what = "events in place of one body",

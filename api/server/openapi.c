@@ -23,6 +23,7 @@ static const char *type_of(const field_row *row) {
     case FIELD_I32:
     case FIELD_SEED:
     case FIELD_COUNT:
+    case FIELD_OFF:
       return "integer";
     case FIELD_REAL:
       return "number";
@@ -41,10 +42,11 @@ static void put_ref(weft_text *out, const field_table *table) {
 
 static void put_range(weft_text *out, const field_row *row) {
   const weft_range *r = &row->range;
-  bool number = row->kind == FIELD_U32 || row->kind == FIELD_I32 || row->kind == FIELD_REAL || row->kind == FIELD_COUNT;
+  bool also_minus_one = row->kind == FIELD_COUNT || row->kind == FIELD_OFF;
+  bool number = row->kind == FIELD_U32 || row->kind == FIELD_I32 || row->kind == FIELD_REAL || also_minus_one;
   if (!number || (r->least == 0 && r->greatest == 0)) return;
   weft_text_printf(out, ",\"%s\":", r->above ? "exclusiveMinimum" : "minimum");
-  weft_json_real(out, row->kind == FIELD_COUNT ? -1.0 : r->least);
+  weft_json_real(out, also_minus_one ? -1.0 : r->least);
   weft_text_puts(out, ",\"maximum\":");
   weft_json_real(out, r->greatest);
 }

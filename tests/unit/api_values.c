@@ -101,6 +101,51 @@ static void lengths_of_ollama(void **state) {
   }
 }
 
+/* vLLM's two words for off, as routers write them into whatever body they hand on; left out, it is the model's. */
+static void top_k_is_off(void **state) {
+  static const struct {
+    weft_parser parser;
+    const char *body; /* %s: a member, or nothing */
+  } rows[] = {{weft_openai_parse_chat, "{" ONE "%s}"},
+              {weft_openai_parse_completions, "{\"prompt\":\"a\"%s}"},
+              {weft_anthropic_parse, "{\"max_tokens\":1," ONE "%s}"},
+              {weft_responses_parse, "{\"input\":\"a\"%s}"},
+              {weft_ollama_parse_chat, "{" ONE ",\"options\":{\"seed\":1%s}}"},
+              {weft_ollama_parse_generate, "{\"prompt\":\"a\",\"options\":{\"seed\":1%s}}"}};
+  static const struct {
+    const char *member;
+    int32_t top_k; /* -2: refused */
+  } values[] = {{"", -1},
+                {",\"top_k\":null", -1},
+                {",\"top_k\":-1", 0},
+                {",\"top_k\":-1.0", 0},
+                {",\"top_k\":0", 0},
+                {",\"top_k\":7", 7},
+                {",\"top_k\":-2", -2}};
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    for (size_t k = 0; k < sizeof values / sizeof *values; k++) {
+      const char *hole = strstr(rows[i].body, "%s");
+      weft_text body = {0};
+      weft_gen gen;
+      weft_refusal why;
+      weft_text_append(&body, rows[i].body, (size_t)(hole - rows[i].body));
+      weft_text_puts(&body, values[k].member);
+      weft_text_puts(&body, hole + 2);
+      weft_status status = parse(rows[i].parser, body.bytes, &gen, &why);
+      bool good = (status == WEFT_OK) == (values[k].top_k != -2);
+      if (!good) fail_msg("%s: %s", body.bytes, status == WEFT_OK ? "was read" : why.message);
+      if (status == WEFT_OK) {
+        if (gen.params.sampling.top_k != values[k].top_k) fail_msg("%s: %d", body.bytes, gen.params.sampling.top_k);
+        weft_gen_close(&gen);
+      } else {
+        assert_non_null(strstr(why.message, "top_k is -2; it must be from 0 to 2147483647, or -1: off"));
+      }
+      weft_text_free(&body);
+    }
+  }
+}
+
 /* ---- stop strings ---- */
 
 static void empty_stop_strings(void **state) {
@@ -228,7 +273,9 @@ static void refusals_name_places_of_the_body(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(whole_numbers_with_fractions),
-                                     cmocka_unit_test(lengths_of_ollama), cmocka_unit_test(empty_stop_strings),
+                                     cmocka_unit_test(lengths_of_ollama),
+                                     cmocka_unit_test(top_k_is_off),
+                                     cmocka_unit_test(empty_stop_strings),
                                      cmocka_unit_test(words_of_effort),
                                      cmocka_unit_test(refusals_name_places_of_the_body)};
   weft_log_set_level((weft_log_level)-1);
