@@ -50,9 +50,21 @@ static double queue_of(const weft_sim_item *item, const weft_sim_outcome *o) {
 
 /* ---- many ------------------------------------------------------------------------------------ */
 
-static bool in_scope(const weft_sim_load *load, const weft_sim_run *run, weft_sim_scope scope, uint32_t at) {
-  if (scope.tenant >= 0 && load->item[at].tenant != (uint32_t)scope.tenant) return false;
-  return scope.replica < 0 || run->outcome[at].replica == (uint32_t)scope.replica;
+/* The requests of one replica, of one tenant, or all of them. */
+typedef struct scope_items {
+  const uint32_t *item; /* NULL: 0, 1, 2, … */
+  uint32_t n;
+} scope_items;
+
+static scope_items items_of(const weft_sim_load *load, const weft_sim_run *run, weft_sim_scope scope) {
+  if (scope.replica < 0 && scope.tenant < 0) return (scope_items){.n = load->n};
+  const weft_sim_groups *groups = scope.replica >= 0 ? &run->by_replica : &run->by_tenant;
+  const uint32_t *first = groups->first + (scope.replica >= 0 ? scope.replica : scope.tenant);
+  return (scope_items){.item = groups->item + first[0], .n = first[1] - first[0]};
+}
+
+static uint32_t item_at(const scope_items *items, uint32_t i) {
+  return items->item == NULL ? i : items->item[i];
 }
 
 static int by_value(const void *a, const void *b) {
@@ -62,10 +74,11 @@ static int by_value(const void *a, const void *b) {
 
 uint32_t weft_sim_sorted(const weft_sim_load *load, const weft_sim_run *run, weft_sim_scope scope, weft_sim_value value,
                          double *out) {
+  scope_items items = items_of(load, run, scope);
   uint32_t n = 0;
-  for (uint32_t i = 0; i < load->n; i++) {
-    if (!in_scope(load, run, scope, i)) continue;
-    double x = value(&load->item[i], &run->outcome[i]);
+  for (uint32_t i = 0; i < items.n; i++) {
+    uint32_t at = item_at(&items, i);
+    double x = value(&load->item[at], &run->outcome[at]);
     if (x >= 0.0) out[n++] = x;
   }
   qsort(out, n, sizeof *out, by_value);
@@ -108,20 +121,21 @@ typedef struct outcome_sums {
 
 static outcome_sums sum_outcomes(const collector *c) {
   outcome_sums s = {0};
-  for (uint32_t i = 0; i < c->load->n; i++) {
-    const weft_sim_outcome *o = &c->run->outcome[i];
-    if (!in_scope(c->load, c->run, c->scope, i)) continue;
+  scope_items items = items_of(c->load, c->run, c->scope);
+  for (uint32_t i = 0; i < items.n; i++) {
+    const weft_sim_item *item = &c->load->item[item_at(&items, i)];
+    const weft_sim_outcome *o = &c->run->outcome[item_at(&items, i)];
     s.n += 1;
     s.finished += is_good(o);
     s.refused += o->refused;
     s.cancelled += o->cancelled;
     s.expired += o->expired;
     s.failed += o->failed;
-    s.met += meets_targets(c->config, &c->load->item[i], o);
+    s.met += meets_targets(c->config, item, o);
     s.answer += o->n_answer;
     s.cached += o->n_cached;
     s.recomputed += o->n_recomputed;
-    if (o->started_us > 0 || o->first_us > 0) s.prompt += c->load->item[i].n_prompt;
+    if (o->started_us > 0 || o->first_us > 0) s.prompt += item->n_prompt;
   }
   return s;
 }
@@ -234,10 +248,10 @@ static double count_distinct(const collector *c) {
 }
 
 static double spread_of_requests(const collector *c) {
-  uint32_t count[WEFT_SIM_REPLICAS] = {0}, most = 0;
-  for (uint32_t i = 0; i < c->load->n; i++) {
-    uint32_t n = ++count[c->run->outcome[i].replica];
-    if (n > most) most = n;
+  const uint32_t *first = c->run->by_replica.first;
+  uint32_t most = 0;
+  for (uint32_t i = 0; i < c->run->n_replicas; i++) {
+    if (first[i + 1] - first[i] > most) most = first[i + 1] - first[i];
   }
   return (double)most * c->run->n_replicas / c->load->n;
 }

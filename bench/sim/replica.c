@@ -256,11 +256,14 @@ weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_si
   return weft_engine_open(&config, &r->engine, error);
 }
 
+void weft_sim_replica_release(weft_sim_replica *r, uint32_t at) {
+  if (r == NULL) return;
+  weft_engine_release(r->engine, r->world->request[at].handle);
+  r->world->request[at].handle = NULL;
+}
+
 void weft_sim_replica_close(weft_sim_replica *r) {
   if (r == NULL) return;
-  for (uint32_t i = 0; i < r->world->load->n; i++) {
-    if (r->world->request[i].replica == r) weft_engine_release(r->engine, r->world->request[i].handle);
-  }
   weft_engine_close(r->engine);
   for (uint32_t m = 0; m < WEFT_SIM_MODELS; m++) {
     sim_lane *lane = &r->lane[m];

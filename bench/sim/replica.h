@@ -35,7 +35,10 @@ typedef struct weft_sim_world {
 } weft_sim_world;
 
 weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_sim_replica **out, weft_error *error);
-void weft_sim_replica_close(weft_sim_replica *replica); /* NULL is fine */
+/* All its requests were released. NULL is fine. */
+void weft_sim_replica_close(weft_sim_replica *replica);
+/* Forgets request `at`, whatever became of it. NULL: no replica had it. */
+void weft_sim_replica_release(weft_sim_replica *replica, uint32_t at);
 
 /* The time of its next turn; UINT64_MAX: it has nothing to do. */
 uint64_t weft_sim_replica_next(const weft_sim_replica *replica);

@@ -25,10 +25,8 @@ static const weft_sim_metrics *collect_scope(sim_report *r, int32_t replica, int
 }
 
 static bool is_present(const sim_report *r, uint32_t tenant) {
-  for (uint32_t i = 0; i < r->load->n; i++) {
-    if (r->load->item[i].tenant == tenant) return true;
-  }
-  return false;
+  const uint32_t *first = r->run->by_tenant.first;
+  return first[tenant + 1] > first[tenant];
 }
 
 /* ---- table ----------------------------------------------------------------------------------- */

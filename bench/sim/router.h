@@ -37,7 +37,8 @@ typedef struct weft_sim_router {
 /* 0, or an exit code after one line. */
 int weft_sim_router_open(const weft_lab_config *config, const weft_sim_load *load, weft_sim_router *out);
 void weft_sim_router_close(weft_sim_router *router);
-/* The replica for this item; it has one request more from now on. pool: [n_replicas]. prompt: [load->longest], scratch. */
+/* The replica for this item; it has one request more from now on. pool: [n_replicas] where by_prefix. prompt:
+ * [load->longest], scratch. */
 uint32_t weft_sim_router_take(weft_sim_router *router, const weft_sim_load *load, const weft_sim_item *item,
                               const weft_sent_pool *pool, int32_t *prompt);
 void weft_sim_router_ended(weft_sim_router *router, uint32_t replica, const weft_sim_item *item);

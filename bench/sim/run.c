@@ -8,6 +8,7 @@
 #include "bench/lab/lab.h"
 #include "bench/sim/replica.h"
 #include "bench/sim/router.h"
+#include "bench/sim/turns.h"
 
 typedef struct sim_cancel {
   uint64_t at_us;
@@ -17,6 +18,7 @@ typedef struct sim_cancel {
 typedef struct sim_clock {
   weft_sim_world world;
   weft_sim_router router;
+  weft_sim_turns turns;
   weft_sim_replica *replica[WEFT_SIM_REPLICAS];
   sim_cancel *cancel; /* in order of time */
   uint32_t n_cancels, next_cancel, next_item;
@@ -52,7 +54,8 @@ static weft_status open_clock(sim_clock *s, weft_error *error) {
   s->world.prompt = weft_alloc(load->longest, sizeof *s->world.prompt);
   s->cancel = weft_alloc(load->n, sizeof *s->cancel);
   if (run->outcome == NULL || run->replica == NULL || s->world.request == NULL || s->world.prompt == NULL ||
-      s->cancel == NULL || !weft_sim_series_open(&run->series, load->n_tenants)) {
+      s->cancel == NULL || !weft_sim_series_open(&run->series, load->n_tenants) ||
+      !weft_sim_turns_open(&s->turns, run->n_replicas)) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u requests", load->n);
   }
   list_cancels(s);
@@ -64,31 +67,51 @@ static weft_status open_clock(sim_clock *s, weft_error *error) {
 }
 
 static void close_clock(sim_clock *s) {
+  for (uint32_t i = 0; s->world.request != NULL && i < s->world.load->n; i++) {
+    weft_sim_replica_release(s->world.request[i].replica, i);
+  }
   for (uint32_t i = 0; i < s->world.run->n_replicas; i++) weft_sim_replica_close(s->replica[i]);
   weft_sim_router_close(&s->router);
+  weft_sim_turns_close(&s->turns);
   weft_free(s->world.request);
   weft_free(s->world.prompt);
   weft_free(s->cancel);
+}
+
+static void close_groups(weft_sim_groups *g) {
+  weft_free(g->item);
+  weft_free(g->first);
+  *g = (weft_sim_groups){0};
 }
 
 void weft_sim_run_close(weft_sim_run *run) {
   weft_free(run->outcome);
   weft_free(run->replica);
   weft_sim_series_close(&run->series);
+  close_groups(&run->by_replica);
+  close_groups(&run->by_tenant);
   run->outcome = NULL;
   run->replica = NULL;
 }
 
 /* ---- events ---------------------------------------------------------------------------------- */
 
+/* After whatever may have changed when its next turn is. */
+static void renew_turn(sim_clock *s, uint32_t replica) {
+  weft_sim_turns_set(&s->turns, replica, weft_sim_replica_next(s->replica[replica]));
+}
+
 static weft_status arrive_next(sim_clock *s, weft_error *error) {
   uint32_t at = s->next_item++;
   const weft_sim_item *item = &s->world.load->item[at];
-  weft_sent_pool pool[WEFT_SIM_REPLICAS];
-  for (uint32_t i = 0; i < s->world.run->n_replicas; i++) pool[i] = weft_sim_replica_pool(s->replica[i]);
+  weft_sent_pool pool[WEFT_REPLICAS_MAX];
+  for (uint32_t i = 0; s->router.by_prefix && i < s->world.run->n_replicas; i++) {
+    pool[i] = weft_sim_replica_pool(s->replica[i]);
+  }
   uint32_t replica = weft_sim_router_take(&s->router, s->world.load, item, pool, s->world.prompt);
   weft_status status = weft_sim_replica_submit(s->replica[replica], at, error);
   if (s->world.run->outcome[at].refused) weft_sim_router_ended(&s->router, replica, item);
+  renew_turn(s, replica);
   return status;
 }
 
@@ -104,19 +127,15 @@ static weft_status turn_replica(sim_clock *s, uint32_t at, weft_error *error) {
   while ((ended = weft_sim_replica_settle(s->replica[at])) != 0) {
     weft_sim_router_ended(&s->router, at, &s->world.load->item[ended - 1]);
   }
-  return weft_sim_replica_turn(s->replica[at], error);
+  weft_status status = weft_sim_replica_turn(s->replica[at], error);
+  renew_turn(s, at);
+  return status;
 }
 
 /* False: everything is over. */
 static bool next_event(sim_clock *s, weft_status *status, weft_error *error) {
-  uint64_t turn_us = UINT64_MAX, cancel_us = UINT64_MAX, item_us = UINT64_MAX;
-  uint32_t first = 0;
-  for (uint32_t i = 0; i < s->world.run->n_replicas; i++) {
-    uint64_t at_us = weft_sim_replica_next(s->replica[i]);
-    if (at_us >= turn_us) continue;
-    turn_us = at_us;
-    first = i;
-  }
+  uint32_t first = weft_sim_turns_first(&s->turns);
+  uint64_t turn_us = s->turns.at_us[first], cancel_us = UINT64_MAX, item_us = UINT64_MAX;
   if (s->next_cancel < s->n_cancels) cancel_us = s->cancel[s->next_cancel].at_us;
   if (s->next_item < s->world.load->n) item_us = s->world.load->item[s->next_item].at_us;
   if (item_us <= turn_us && item_us <= cancel_us && item_us != UINT64_MAX) {
@@ -159,6 +178,22 @@ static void add_counts(weft_sim_counts *all, const weft_sim_counts *one) {
   }
 }
 
+static uint32_t group_of(const sim_clock *s, bool by_replica, uint32_t item) {
+  return by_replica ? s->world.run->outcome[item].replica : s->world.load->item[item].tenant;
+}
+
+/* Counts, adds up, then places: what the report asks of one group costs no look at the others. */
+static bool group_requests(const sim_clock *s, bool by_replica, uint32_t n_groups, weft_sim_groups *out) {
+  uint32_t n = s->world.load->n;
+  out->item = weft_alloc(n, sizeof *out->item);
+  out->first = weft_alloc((size_t)n_groups + 2, sizeof *out->first);
+  if (out->item == NULL || out->first == NULL) return false;
+  for (uint32_t i = 0; i < n; i++) out->first[group_of(s, by_replica, i) + 2] += 1;
+  for (uint32_t g = 2; g <= n_groups; g++) out->first[g + 1] += out->first[g];
+  for (uint32_t i = 0; i < n; i++) out->item[out->first[group_of(s, by_replica, i) + 1]++] = i;
+  return true;
+}
+
 static weft_status finish_run(sim_clock *s, weft_error *error) {
   weft_sim_run *run = s->world.run;
   uint64_t end_us = 0;
@@ -172,6 +207,10 @@ static weft_status finish_run(sim_clock *s, weft_error *error) {
     add_counts(&run->total, &run->replica[i]);
   }
   run->n_spilled = s->router.n_spilled;
+  if (!group_requests(s, true, run->n_replicas, &run->by_replica) ||
+      !group_requests(s, false, s->world.load->n_tenants, &run->by_tenant)) {
+    return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u requests", s->world.load->n);
+  }
   return status;
 }
 

@@ -9,6 +9,7 @@
  *   load      requests; from a trace (trace) or drawn (draw)
  *   router    which replica a request goes to
  *   replica   one engine and pager under the clock
+ *   turns     whose turn is next
  *   run       all replicas, in order of time
  *   series    what happened when, in a bounded number of bins
  *   metrics   numbers of a run; report prints them, figures draws them */
@@ -85,6 +86,12 @@ typedef struct weft_sim_counts {
   double service_backlog[WEFT_SIM_TENANTS]; /* and in the steps of backlog_us */
 } weft_sim_counts;
 
+/* The requests of the load in groups, each in the order of the load: group g has item[first[g]] to item[first[g + 1]]. */
+typedef struct weft_sim_groups {
+  uint32_t *item;  /* [load.n] */
+  uint32_t *first; /* [groups + 2] */
+} weft_sim_groups;
+
 typedef struct weft_sim_run {
   weft_sim_outcome *outcome; /* [load.n] */
   weft_sim_counts total;
@@ -92,6 +99,7 @@ typedef struct weft_sim_run {
   uint32_t n_replicas;
   uint64_t n_spilled; /* requests that the router sent past their first replica */
   weft_sim_series series;
+  weft_sim_groups by_replica, by_tenant;
 } weft_sim_run;
 
 /* Runs the load to its end. 0, or an exit code after one line. */
