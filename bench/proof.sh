@@ -5,8 +5,8 @@
 #
 #   bench/proof.sh [-p PREBUILT] [-m MODEL.gguf] [-o OUT] [-c COMMIT] cpu|card
 #     cpu   proof-cpu.json: what a cpu shows
-#     card  proof-card.json on one card, with the demo model; proof-cards.json where there are two; with -m also
-#           proof-card-NAME.json of a larger model, some minutes more
+#     card  proof-card.json on one card, with the demo model, and drift-card.json: faults inside fail there, too; proof-cards.json
+#           where there are two; with -m also proof-card-large.json of a large model, ten starts of it
 #     -p    folder with weft and libweft-cuda.so [build]
 #     -o    folder of the reports [bench/results]
 set -euo pipefail
@@ -27,11 +27,11 @@ where=${1:-}
 mkdir -p "$out"
 [ -d "$prebuilt/lib" ] && export LD_LIBRARY_PATH=$prebuilt/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 failed=0
-# prove NAME MATRIX MODEL: the report with the facts that records have besides
+# prove NAME MATRIX MODEL OPTIONS...: the report with the facts that records have besides
 prove() {
   local code=0
   echo "== $1: $2 on $(basename "$3")"
-  "$prebuilt/weft" prove -m "$3" --matrix "$2" --commit "$commit" -o "$out/$1" || code=$?
+  "$prebuilt/weft" prove -m "$3" --matrix "$2" "${@:4}" --commit "$commit" -o "$out/$1" || code=$?
   [ "$code" = 0 ] || { failed=1; echo "exit code $code"; }
   [ -e "$out/$1" ] || return 0
   python3 - "$out/$1" "$3" "$prebuilt/libweft-cuda.so" "$where" <<'PY'
@@ -52,7 +52,8 @@ if [ "$where" = cpu ]; then
   prove proof-cpu.json defaults-cpu $demo
 else
   prove proof-card.json defaults-card $demo
+  prove drift-card.json drift $demo --backend cuda
   [ "$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)" -lt 2 ] || prove proof-cards.json defaults-cards $demo
-  [ -z "$model" ] || prove "proof-card-$(basename "$model" .gguf).json" defaults-card "$model"
+  [ -z "$model" ] || prove proof-card-large.json defaults-large "$model"
 fi
 exit $failed

@@ -32,6 +32,8 @@ enum { WEFT_WORDS_ARE_MODELS = 0x7fffffff };
 int weft_cli_generate(const weft_config *config);
 int weft_cli_chat(const weft_config *config);
 int weft_cli_serve(const weft_config *config);
+/* The same; `opened` is called before anybody can ask anything: the laboratory's place in a server. */
+int weft_cli_serve_opened(const weft_config *config, void (*opened)(weft_runtime *rt));
 int weft_cli_plan(const weft_config *config);
 int weft_cli_pull(const weft_config *config);
 int weft_cli_doctor(const weft_config *config);

@@ -281,7 +281,8 @@ static int open_events(const weft_config *config, weft_runtime *rt, kv_events **
   return 0;
 }
 
-static int serve_at_place(const weft_config *config, const read_again *files, workplace *place) {
+static int serve_at_place(const weft_config *config, const read_again *files, workplace *place,
+                          void (*opened)(weft_runtime *rt)) {
   weft_open_options options = weft_config_open(config);
   const weft_keys *keys = files->keys;
   weft_server_options where = {.host = config->host,
@@ -309,6 +310,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   options.tenant = keys == NULL ? &everybody : weft_keys_options(keys);
   int status = weft_open(&options, &rt, line, sizeof line);
   if (status != 0) return weft_cli_fail(weft_cli_open_code(status), "%s", line);
+  if (opened != NULL) opened(rt);
   int code = 0;
   for (uint32_t i = 0; code == 0 && i < config->pin_files.n; i++) {
     if (weft_admin_pin_file(rt, keys, config->pin_files.item[i], &error) != WEFT_OK)
@@ -352,7 +354,7 @@ static char *name_from_root(const char *path, int *code) {
   return name;
 }
 
-int weft_cli_serve(const weft_config *config) {
+int weft_cli_serve_opened(const weft_config *config, void (*opened)(weft_runtime *rt)) {
   read_again files = {0};
   weft_error error = {{0}};
   if (weft_config_mode(config->socket_mode) == 0) {
@@ -376,11 +378,15 @@ int weft_cli_serve(const weft_config *config) {
   files.tls_cert = name_from_root(config->tls_cert, &code);
   files.tls_key = name_from_root(config->tls_key, &code);
   if (code == 0) code = catch_signals();
-  if (code == 0) code = serve_at_place(config, &files, &place);
+  if (code == 0) code = serve_at_place(config, &files, &place, opened);
   close_workplace(&place);
   weft_keys_close(files.keys);
   weft_free(files.keys_path);
   weft_free(files.tls_cert);
   weft_free(files.tls_key);
   return code;
+}
+
+int weft_cli_serve(const weft_config *config) {
+  return weft_cli_serve_opened(config, NULL);
 }

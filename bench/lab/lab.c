@@ -155,6 +155,7 @@ static const weft_option rows[] = {
      "only look whether a report is of its schema and what its verdicts are"},
     {"parent", 0, FIRST, BOOT, U32(parent, 0, 0, 1 << 30), "PID", "end when this process ends, which started this one"},
     {"dry-run", 0, FIRST, BOOT, FLAG(dry_run), NULL, "only say whether models and pool have room"},
+    {"drafts-always", 0, FIRST, BOOT, FLAG(drafts_always), NULL, "runs of drafts whether they gain or not"},
     {"drop-key", 0, FIRST, BOOT, FLAG(drop_key), NULL, "a fault: no row sees the key of position 0"},
     {"die-at", 0, FIRST, BOOT, U32(die_at, 0, 0, 1 << 30), "N",
      "a fault: the process kills itself in call N of attention [0: never]"},

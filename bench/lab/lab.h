@@ -33,7 +33,7 @@ typedef struct weft_lab_config {
   bool defaults;
   /* boot */
   uint32_t parent, die_at;
-  bool dry_run, drop_key;
+  bool dry_run, drop_key, drafts_always;
   /* sim: the load */
   float rate, diffusion, shared, long_share, skew, cancel, urgent;
   uint32_t requests, burst, tenants, prompt_tokens, answer_tokens, shared_tokens, prefixes, longest_tokens, cancel_ms;

@@ -2,7 +2,8 @@
 /* weft boot: `weft serve` for a proof, and what a proof asks before it starts one.
  *
  * Law: it runs the product's own serve with the product's own options. Beside it, it ends with the process that
- * started it, says on standard output which devices it opened, and may have a fault inside (bench/doubles/drift.h).
+ * started it, says on standard output which devices it opened, and may have a fault inside (bench/doubles/drift.h) or
+ * plan runs of drafts whether they gain or not, which else hangs on the times of the machine.
  * --dry-run opens the first device, says whether the models and the pool have room, and ends. */
 #include <inttypes.h>
 #include <signal.h>
@@ -81,6 +82,14 @@ static int tell_room(const weft_config *config) {
   return 0;
 }
 
+/* Drafts of every request, as many as there are. */
+static void force_drafts(weft_runtime *rt) {
+  for (uint32_t r = 0; r < rt->n_replicas; r++) {
+    const model_drafter *own = rt->drafter[r];
+    weft_engine_set_drafter(weft_replicas_at(rt->replicas, r), own == NULL ? NULL : model_drafter_calls(own), true);
+  }
+}
+
 int weft_lab_boot(const weft_config *product) {
   const weft_lab_config *config = weft_lab_of(product);
   static weft_drift drift; /* as long as the process: devices ask it */
@@ -93,5 +102,5 @@ int weft_lab_boot(const weft_config *product) {
   if (product->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
   if (config->dry_run) return tell_room(product);
   weft_device_on_open(take_device, &drift);
-  return weft_cli_serve(product);
+  return weft_cli_serve_opened(product, config->drafts_always ? force_drafts : NULL);
 }

@@ -189,22 +189,37 @@ static void run_cell(prove_server *server, prove_cell *cell, set_answers *a) {
 
 /* A profile whose part did nothing in these answers has proved nothing by them: it names counters that say so. */
 static const char *find_idle(const prove_server *server) {
-  const char *name;
-  json_t *value;
-  json_object_foreach(server->counted, name, value) {
-    if (json_number_value(value) <= 0.0) return name;
+  size_t i;
+  json_t *name;
+  json_array_foreach(json_object_get(server->profile, "counters"), i, name) {
+    const char *text = json_string_value(name);
+    if (json_number_value(json_object_get(server->counted, text)) <= 0.0) return text;
+  }
+  return NULL;
+}
+
+/* What the profile says is never counted, and was; or nobody can say, since there is no such counter. */
+static const char *find_grown(const prove_server *server) {
+  const json_t *names = json_object_get(server->profile, "stays_zero");
+  for (size_t i = 0; i < json_array_size(names); i++) {
+    const char *name = json_string_value(json_array_get(names, i));
+    const json_t *value = json_object_get(server->counted, name);
+    if (value == NULL || json_number_value(value) > 0.0) return name;
   }
   return NULL;
 }
 
 /* What the cells of a candidate get when it is gone. */
 static void end_cell(const prove_server *server, prove_cell *cell) {
-  const char *idle = find_idle(server);
+  const char *idle = find_idle(server), *grown = find_grown(server);
   cell->candidate_facts = prove_facts(server);
   cell->owner = prove_owner_block(&server->owner);
   cell->owner_validation = prove_owner_validation(&server->owner);
   if (cell->outcome.verdict == PROVE_PROVEN && json_is_false(json_object_get(cell->owner_validation, "valid")))
     (void)prove_end(&cell->outcome, PROVE_OWNER_BROKEN, "the weight server was not all that a proof asks of it");
+  if (cell->outcome.verdict == PROVE_PROVEN && grown != NULL)
+    (void)prove_end(&cell->outcome, PROVE_DIFFERS, "profile '%s' says that %s stays 0: it is %g, or there is none",
+                    server->name, grown, json_number_value(json_object_get(server->counted, grown)));
   if (cell->outcome.verdict == PROVE_PROVEN && idle != NULL)
     (void)prove_end(&cell->outcome, PROVE_UNPROVEN, "profile '%s' says that %s is counted, and nothing was",
                     server->name, idle);
@@ -240,9 +255,7 @@ static void run_candidate(proof_run *run, uint32_t first) {
     if (cell->outcome.verdict == PROVE_DIED || cell->outcome.verdict == PROVE_STOPPED) outcome = cell->outcome;
   }
   bool told = outcome.verdict != PROVE_PROVEN;
-  const json_t *counters = json_object_get(server.profile, "counters");
-  if (!told && counters != NULL)
-    server.counted = prove_counts(server.port, counters, weft_clock_us() + ROW_SECONDS * 1000000ull);
+  if (!told) server.counted = prove_counts(server.port, server.profile, weft_clock_us() + ROW_SECONDS * 1000000ull);
   (void)prove_server_stop(&server, &outcome);
   for (uint32_t i = first; i < plan->n; i++) {
     prove_cell *cell = &plan->cell[i];

@@ -73,15 +73,23 @@ json_t *prove_acceptance(uint16_t port, uint64_t until_us) {
   return found;
 }
 
-json_t *prove_counts(uint16_t port, const json_t *names, uint64_t until_us) {
-  weft_text text = {0};
-  const prove_ask ask = {.port = port, .path = "/metrics", .until_us = until_us};
-  json_t *counts = json_object();
-  bool there = prove_ask_run(&ask, &text) == 200;
+static void count_named(const char *metrics, const json_t *names, json_t *counts) {
   for (size_t i = 0; i < json_array_size(names); i++) {
     const char *name = json_string_value(json_array_get(names, i));
-    double sum = there ? sum_counter(text.bytes, name) : 0.0;
-    (void)json_object_set_new(counts, name, json_real(sum > 0.0 ? sum : 0.0)); /* what is missing counts as 0 */
+    double sum = sum_counter(metrics, name);
+    if (sum >= 0.0) (void)json_object_set_new(counts, name, json_real(sum));
+  }
+}
+
+json_t *prove_counts(uint16_t port, const json_t *profile, uint64_t until_us) {
+  weft_text text = {0};
+  const prove_ask ask = {.port = port, .path = "/metrics", .until_us = until_us};
+  const json_t *grow = json_object_get(profile, "counters"), *stay = json_object_get(profile, "stays_zero");
+  if (grow == NULL && stay == NULL) return NULL;
+  json_t *counts = json_object();
+  if (prove_ask_run(&ask, &text) == 200) {
+    count_named(text.bytes, grow, counts);
+    count_named(text.bytes, stay, counts);
   }
   weft_text_free(&text);
   return counts;

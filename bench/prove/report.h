@@ -18,8 +18,9 @@ json_t *prove_facts(const prove_server *server);
 json_t *prove_defaults(void);
 /* Drafted and accepted tokens as a server counts them; null where it counts none. until_us: as ever. */
 json_t *prove_acceptance(uint16_t port, uint64_t until_us);
-/* {name: value} of counters of /metrics, over all labels; 0 where there is none of that name. */
-json_t *prove_counts(uint16_t port, const json_t *names, uint64_t until_us);
+/* {name: value} of the counters of /metrics that a profile names, over all labels; one that is not there is left out.
+ * NULL: it names none. */
+json_t *prove_counts(uint16_t port, const json_t *profile, uint64_t until_us);
 /* What was counted between two of prove_acceptance. */
 json_t *prove_acceptance_since(const json_t *before, const json_t *after);
 /* The whole report; the caller owns it. NULL: no memory. baseline: its facts. */

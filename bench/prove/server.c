@@ -12,8 +12,9 @@
 enum { ARGS_MAX = 250, ROOM_SECONDS = 120, STOP_MS = 30000 };
 
 /* Options that are the runner's own. */
-static const char *const own_options[] = {"model",   "port",  "host",    "config", "json",    "help",
-                                          "api-key", "quiet", "verbose", "parent", "dry-run", "directory"};
+static const char *const own_options[] = {"model",   "port",      "host",     "config",  "json",
+                                          "help",    "api-key",   "quiet",    "verbose", "parent",
+                                          "dry-run", "directory", "drop-key", "die-at",  "drafts-always"};
 
 static prove_verdict check_options(const prove_server *server, prove_outcome *outcome) {
   const char *name;
@@ -68,6 +69,7 @@ static bool make_options(prove_server *server) {
   json_object_foreach(json_object_get(server->profile, "options"), name, value) {
     good = good && add_option(server, server->options, name, value);
   }
+  if (prove_flag(server->profile, "drafts_always")) good = good && add_text(server->options, "--drafts-always");
   if (prove_flag(drift, "drop_key")) good = good && add_text(server->options, "--drop-key");
   if (json_object_get(drift, "die_at") != NULL) {
     (void)snprintf(number, sizeof number, "%" PRIu64, prove_number(drift, "die_at", 0));
@@ -85,8 +87,6 @@ prove_verdict prove_server_open(prove_server *server, const prove_place *place, 
   server->owner.model = place->models->item[0];
   if (prove_file_read(place->proofs, "profiles", name, &server->profile, &error) != WEFT_OK)
     return prove_end(outcome, PROVE_BAD_FILE, "profile '%s': %s", name, error.text);
-  const char *refused = prove_text(server->profile, "refused", NULL);
-  if (refused != NULL) return prove_end(outcome, PROVE_REFUSED, "profile '%s' is refused: %s", name, refused);
   if (check_options(server, outcome) != PROVE_PROVEN) return outcome->verdict;
   const char *owner = prove_text(server->profile, "weight_server", NULL);
   if (owner == NULL) return PROVE_PROVEN;
