@@ -201,7 +201,7 @@ static const weft_option product_rows[] = {
      "speak TLS: the certificate with its chain, as PEM; with --tls-key"},
     {"tls-key", 0, SERVER, SERVE, TEXT(tls_key), "FILE", "the key of that certificate, as PEM without a password"},
     {"socket-mode", 0, SERVER, SERVE, TEXT_OR(socket_mode, "660"), "OCTAL",
-     "who may connect to the unix socket, as for chmod"},
+     "who may connect to unix sockets (--host unix:PATH, --kv-events ipc://PATH), as for chmod"},
     {"allow-origin", 0, SERVER, SERVE, LIST(origins), "ORIGIN",
      "pages of this origin may ask, and its host be asked for; may be repeated"},
     {"no-page", 0, SERVER, SERVE, FLAG(no_page), NULL, "serve no page at /"},

@@ -263,6 +263,7 @@ static uint32_t fit_connections(uint32_t wanted) {
 static int open_events(const weft_config *config, weft_runtime *rt, kv_events **out) {
   const kv_events_options options = {.endpoint = config->kv_events,
                                      .replay = config->kv_events_replay,
+                                     .socket_mode = weft_config_mode(config->socket_mode),
                                      .topic = config->kv_events_topic,
                                      .form = config->kv_events_form,
                                      .tokens = config->kv_events_tokens.item,

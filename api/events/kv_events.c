@@ -50,7 +50,7 @@ void kv_events_metrics(const kv_events *events, weft_text *out) {
 #include "base/memory.h"
 #include "base/threads.h"
 
-enum { IDLE_MS = 1000, BUSY_MS = 2, FIRST_POLLED = 1 };
+enum { IDLE_MS = 1000, BUSY_MS = 2, FIRST_POLLED = 1, OWNER_ALONE = 0600 };
 
 /* One replica as the thread sees it. */
 typedef struct event_replica {
@@ -218,7 +218,7 @@ static weft_status make_endpoint(const char *flag, const char *given, uint32_t i
   bool bare = is_port(given, strlen(given)), tcp = strncmp(given, "tcp://", 6) == 0;
   const char *port = bare ? given : tcp && colon > given + 5 ? colon + 1 : "";
   int n = 0;
-  if (strncmp(given, "ipc://", 6) == 0 && given[6] != 0) {
+  if (strncmp(given, "ipc://", 6) == 0 && given[6] != 0 && strchr("*@", given[6]) == NULL) {
     n = snprintf(out, KV_ENDPOINT_BYTES, index == 0 ? "%s" : "%s.%u", given, index);
   } else if (tcp && strcmp(port, "*") == 0) {
     n = snprintf(out, KV_ENDPOINT_BYTES, "%s", given);
@@ -317,10 +317,13 @@ static weft_status open_stream(kv_events *e, const kv_events_options *o, uint32_
                                    .form = form,
                                    .model = model,
                                    .rank = replica,
+                                   .socket_mode = o->socket_mode == 0 ? OWNER_ALONE : o->socket_mode,
                                    .start = o->start};
   status = weft_text_status(&topic) == WEFT_OK ? WEFT_OK : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a topic");
-  if (status == WEFT_OK) status = kv_stream_open(&config, stream_of(e, model, replica), error);
-  e->n_streams += 1; /* what was opened of it is closed */
+  if (status == WEFT_OK) {
+    status = kv_stream_open(&config, stream_of(e, model, replica), error);
+    e->n_streams += 1; /* what was opened of it is closed */
+  }
   weft_text_free(&topic);
   return status;
 }

@@ -18,6 +18,7 @@ typedef struct kv_events kv_events;
 /* Zero-initialise. */
 typedef struct kv_events_options {
   const char *endpoint;      /* PORT, tcp://ADDRESS:PORT (PORT * is a free one) or ipc://PATH */
+  uint32_t socket_mode;      /* [owner alone] of the files of unix sockets */
   const char *replay;        /* the same, for replays; NULL: none */
   const char *topic;         /* [""] of every batch; {model} stands for the model's name */
   const char *form;          /* [maps] "arrays", "bytes", or both with a comma between */

@@ -3,6 +3,7 @@
 
 #ifdef WEFT_KV_EVENTS
 #include <errno.h>
+#include <stdio.h>
 #include <string.h>
 #include <time.h>
 #include <zmq.h>
@@ -17,10 +18,31 @@ static bool set_option(void *socket, int option, int value) {
   return zmq_setsockopt(socket, option, &value, sizeof value) == 0;
 }
 
-static weft_status bind_socket(void *socket, const char *endpoint, char *bound, weft_error *error) {
-  size_t n = KV_ENDPOINT_BYTES;
-  if (zmq_bind(socket, endpoint) == 0 && zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &n) == 0) return WEFT_OK;
+static weft_status fail_to_bind(const char *endpoint, weft_error *error) {
   return weft_fail(error, WEFT_E_IO, "cache events cannot be told at %s: %s", endpoint, zmq_strerror(zmq_errno()));
+}
+
+/* The file is ours, since the library's own unix sockets take the place of whatever has their name. */
+static weft_status bind_path(void *socket, const char *endpoint, uint32_t mode, weft_local_socket *local, char *bound,
+                             weft_error *error) {
+  static const char scheme[] = "ipc://";
+  weft_status status =
+      weft_local_socket_open("cache events cannot be told at ipc://", endpoint + sizeof scheme - 1, mode, local, error);
+  if (status != WEFT_OK) return status;
+  if (!set_option(socket, ZMQ_USE_FD, local->fd) || zmq_bind(socket, endpoint) != 0)
+    return fail_to_bind(endpoint, error);
+  local->fd = -1; /* the library closes it */
+  int n = snprintf(bound, KV_ENDPOINT_BYTES, "%s%s", scheme, local->path);
+  return n < KV_ENDPOINT_BYTES ? WEFT_OK
+                               : weft_fail(error, WEFT_E_INVALID, "%s: the path from the root is too long", endpoint);
+}
+
+static weft_status bind_socket(void *socket, const char *endpoint, uint32_t mode, weft_local_socket *local, char *bound,
+                               weft_error *error) {
+  size_t n = KV_ENDPOINT_BYTES;
+  if (strncmp(endpoint, "ipc://", 6) == 0) return bind_path(socket, endpoint, mode, local, bound, error);
+  if (zmq_bind(socket, endpoint) == 0 && zmq_getsockopt(socket, ZMQ_LAST_ENDPOINT, bound, &n) == 0) return WEFT_OK;
+  return fail_to_bind(endpoint, error);
 }
 
 static weft_status open_publisher(const kv_stream_config *config, kv_stream *s, weft_error *error) {
@@ -32,7 +54,7 @@ static weft_status open_publisher(const kv_stream_config *config, kv_stream *s, 
   int64_t most = FRAME_BYTES_MAX;
   good = good && zmq_setsockopt(s->publisher, ZMQ_MAXMSGSIZE, &most, sizeof most) == 0;
   if (!good) return weft_fail(error, WEFT_E_NO_MEMORY, "cache events: no socket: %s", zmq_strerror(zmq_errno()));
-  return bind_socket(s->publisher, config->endpoint, s->endpoint, error);
+  return bind_socket(s->publisher, config->endpoint, config->socket_mode, &s->local[0], s->endpoint, error);
 }
 
 /* MANDATORY: who does not take its replay is refused more of it, in place of what is dropped unseen. */
@@ -45,11 +67,15 @@ static weft_status open_replayer(const kv_stream_config *config, kv_stream *s, w
   int64_t most = FRAME_BYTES_MAX;
   good = good && zmq_setsockopt(s->replayer, ZMQ_MAXMSGSIZE, &most, sizeof most) == 0;
   if (!good) return weft_fail(error, WEFT_E_NO_MEMORY, "cache events: no socket: %s", zmq_strerror(zmq_errno()));
-  return bind_socket(s->replayer, config->replay_endpoint, s->replay_endpoint, error);
+  return bind_socket(s->replayer, config->replay_endpoint, config->socket_mode, &s->local[1], s->replay_endpoint,
+                     error);
 }
 
 weft_status kv_stream_open(const kv_stream_config *config, kv_stream *s, weft_error *error) {
-  *s = (kv_stream){.model = config->model, .rank = config->rank, .batch = {.form = config->form}};
+  *s = (kv_stream){.model = config->model,
+                   .rank = config->rank,
+                   .batch = {.form = config->form},
+                   .local = {WEFT_NO_LOCAL_SOCKET, WEFT_NO_LOCAL_SOCKET}};
   s->topic = weft_strdup(config->topic);
   if (s->topic == NULL || kv_replay_open(&s->replay, config->start) != WEFT_OK)
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for cache events");
@@ -58,6 +84,7 @@ weft_status kv_stream_open(const kv_stream_config *config, kv_stream *s, weft_er
 }
 
 void kv_stream_close(kv_stream *s) {
+  for (int i = 0; i < 2; i++) weft_local_socket_close(&s->local[i]);
   if (s->publisher != NULL) (void)zmq_close(s->publisher);
   if (s->replayer != NULL) (void)zmq_close(s->replayer);
   s->publisher = s->replayer = NULL;

@@ -19,6 +19,7 @@
 
 #include "api/events/kv_replay.h"
 #include "api/events/kv_wire.h"
+#include "base/local_socket.h"
 
 enum {
   KV_ENDPOINT_BYTES = 256,
@@ -52,6 +53,7 @@ typedef struct kv_stream_counts {
 typedef struct kv_stream {
   uint32_t model, rank;
   void *publisher, *replayer; /* sockets; replayer NULL: there is none */
+  weft_local_socket local[2]; /* the files of both, where they are unix sockets */
   char endpoint[KV_ENDPOINT_BYTES], replay_endpoint[KV_ENDPOINT_BYTES];
   char *topic;
   kv_batch batch; /* being made */
@@ -69,7 +71,8 @@ typedef struct kv_stream_config {
   const char *topic;
   kv_form form;
   uint32_t model, rank;
-  uint64_t start; /* number of the first batch */
+  uint32_t socket_mode; /* of the files of unix sockets */
+  uint64_t start;       /* number of the first batch */
 } kv_stream_config;
 
 /* Binds. One line names the endpoint and the reason. close: whatever was returned. */

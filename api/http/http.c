@@ -235,7 +235,7 @@ weft_status weft_http_open(const weft_http_config *config, weft_http **out, weft
   if (http == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the server");
   http->config = *config;
   http->config.host = http->config.tls_cert = http->config.tls_key = NULL; /* not kept */
-  http->listener = http->epoll = http->wakes = -1;
+  http->listener = http->local.fd = http->epoll = http->wakes = -1;
   (void)pthread_mutex_init(&http->lock, NULL); /* these cannot fail with default attributes on this system */
   http_share_open(http);
   http_turns_open(http);
@@ -266,7 +266,7 @@ uint32_t weft_http_port(const weft_http *http) {
 }
 
 bool weft_http_is_unix(const weft_http *http) {
-  return http->socket_path != NULL;
+  return http->local.path != NULL;
 }
 
 bool weft_http_is_loopback(const weft_http *http) {

@@ -17,12 +17,12 @@
 #include <netinet/in.h>
 #include <pthread.h>
 #include <stdatomic.h>
-#include <sys/types.h>
 
 #include "api/http/http.h"
 #include "api/http/http_parse.h"
 #include "api/http/tls.h"
 #include "api/http/workers.h"
+#include "base/local_socket.h"
 
 enum {
   HEADERS_MAX = 24,
@@ -147,10 +147,8 @@ struct weft_http {
   weft_http_config config;
   int listener, epoll, wakes; /* wakes: an eventfd */
   uint32_t port;
-  char *socket_path; /* of a unix socket, from the root; NULL: none */
-  dev_t socket_device;
-  ino_t socket_inode; /* as it was made: another file of that name is not removed */
-  bool listening;     /* the listener is watched; not while descriptors are short */
+  weft_local_socket local; /* of a unix socket: its file */
+  bool listening;          /* the listener is watched; not while descriptors are short */
   pthread_t network;
   bool has_network, loopback, told_of_http; /* told_of_http: the log says that a client spoke plain HTTP to TLS */
   uint32_t n_waiting;                       /* connections that wait for their turn at the handshake */

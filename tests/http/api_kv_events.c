@@ -1,7 +1,10 @@
 /* SPDX-License-Identifier: MIT */
 /* Cache events of a running server, read as a router reads them: what is stored is found, with evictions and lower
  * tiers; late readers and those that missed something have the same index as one that heard all; tokens of a tenant
- * that was not named are told to nobody; and readers that misbehave hold nobody up. */
+ * that was not named are told to nobody; readers that misbehave hold nobody up; each model of each replica has sockets
+ * of its own; and unix sockets take no other file's place. */
+#include <sys/stat.h>
+
 #include "tests/support/http_conversation.h"
 
 #ifndef WEFT_KV_EVENTS
@@ -25,8 +28,7 @@ static void open_told(told_server *t, const char *keys, weft_open_options option
   weft_error error;
   options.prefix_feed = true;
   (void)talk_serve(&t->talk, keys, options, (weft_server_options){0});
-  events.endpoint = "tcp://127.0.0.1:*";
-  events.replay = "tcp://127.0.0.1:*";
+  if (events.endpoint == NULL) events.endpoint = events.replay = "tcp://127.0.0.1:*";
   if (kv_events_open(&events, t->talk.runtime, &t->events, &error) != WEFT_OK) fail_msg("%s", error.text);
   assert_true(kv_events_is_local(t->events));
 }
@@ -90,10 +92,11 @@ static double counter(const told_server *t, const char *name) {
   return value;
 }
 
-/* Asks with a prompt of token ids and gives how many of them were found. */
-static uint32_t ask(const told_server *t, const char *key, const int32_t *tokens, uint32_t n) {
+/* Asks a model with a prompt of token ids and gives how many of them were found. */
+static uint32_t ask_model(const told_server *t, const char *key, const char *model, const int32_t *tokens, uint32_t n) {
   weft_text body = {0};
-  weft_text_puts(&body, "{\"max_tokens\":1,\"mode\":\"autoregressive\",\"ignore_eos\":true,\"prompt\":[");
+  weft_text_printf(
+      &body, "{\"model\":\"%s\",\"max_tokens\":1,\"mode\":\"autoregressive\",\"ignore_eos\":true,\"prompt\":[", model);
   for (uint32_t i = 0; i < n; i++) weft_text_printf(&body, "%s%d", i > 0 ? "," : "", tokens[i]);
   weft_text_puts(&body, "]}");
   talk_answer a = talk_ask_as(t->talk.port, "POST", "/v1/completions", key, body.bytes);
@@ -104,6 +107,10 @@ static uint32_t ask(const told_server *t, const char *key, const int32_t *tokens
   talk_answer_free(&a);
   weft_text_free(&body);
   return found;
+}
+
+static uint32_t ask(const told_server *t, const char *key, const int32_t *tokens, uint32_t n) {
+  return ask_model(t, key, "weft-demo", tokens, n);
 }
 
 /* Prompts that begin alike and part, in a way that a seed decides. */
@@ -259,6 +266,157 @@ static void test_hostile_readers(void **state) {
   close_told(&t);
 }
 
+/* ---- several models, several replicas ---- */
+
+enum { MODELS = 2, REPLICAS = 2, STREAMS = MODELS * REPLICAS };
+
+/* All follow until those of a model have a prompt, one of them or the other, and gives which. */
+static uint32_t await_one_of(kv_reader reader[STREAMS], uint32_t model, const int32_t *tokens, uint32_t n) {
+  uint64_t until = weft_clock_us() + (uint64_t)READER_MS * 1000;
+  for (;;) {
+    for (uint32_t i = 0; i < STREAMS; i++) (void)reader_follow(&reader[i], 2);
+    for (uint32_t i = model * REPLICAS; i < (model + 1) * REPLICAS; i++)
+      if (reader_overlap(&reader[i], tokens, n) == n / UNIT * UNIT) return i;
+    if (weft_clock_us() > until) fail_msg("a prompt of %u tokens is never told", n);
+  }
+}
+
+static void open_several(told_server *t, const char *folder) {
+  static const char *const models[] = {DEMO_MODEL, DEMO_AR_MODEL};
+  char events[96], replay[96];
+  (void)snprintf(events, sizeof events, "ipc://%s/e", folder);
+  (void)snprintf(replay, sizeof replay, "ipc://%s/r", folder);
+  open_told(t, NULL,
+            (weft_open_options){.models = models,
+                                .n_models = MODELS,
+                                .kv_bytes = 1 << 20,
+                                .context = 256,
+                                .backend = "cpu",
+                                .devices = "0,1",
+                                .split = "replicas"},
+            (kv_events_options){.tokens = (const char *const[]){"all"},
+                                .n_tokens = 1,
+                                .endpoint = events,
+                                .replay = replay,
+                                .topic = "kv@pod@{model}"});
+}
+
+/* The place of a stream behind the path that was given. */
+static void check_endpoint(const told_server *t, const char *folder, uint32_t i) {
+  char events[96], replay[96];
+  (void)snprintf(events, sizeof events, i == 0 ? "ipc://%s/e" : "ipc://%s/e.%u", folder, i);
+  (void)snprintf(replay, sizeof replay, i == 0 ? "ipc://%s/r" : "ipc://%s/r.%u", folder, i);
+  assert_string_equal(kv_events_endpoint(t->events, i / REPLICAS, i % REPLICAS, false), events);
+  assert_string_equal(kv_events_endpoint(t->events, i / REPLICAS, i % REPLICAS, true), replay);
+}
+
+/* Each model of each replica is told by sockets of its own, with its topic and its rank; models push each other out of
+ * the pool that they share, which those hear that follow the model that lost. */
+static void test_several_models(void **state) {
+  static const char *const name[MODELS] = {"weft-demo", "weft-demo-ar"};
+  char folder[] = "/tmp/weft-events-XXXXXX", topic[64];
+  int32_t tokens[PROMPT_MAX];
+  kv_reader reader[STREAMS], late[STREAMS];
+  uint32_t n_told[STREAMS] = {0};
+  told_server t;
+  (void)state;
+  assert_non_null(mkdtemp(folder));
+  open_several(&t, folder);
+  for (uint32_t i = 0; i < STREAMS; i++) {
+    check_endpoint(&t, folder, i);
+    reader[i] = reader_open(NULL, NULL);
+    assert_int_equal(zmq_setsockopt(reader[i].subscriber, ZMQ_UNSUBSCRIBE, "", 0), 0);
+    (void)snprintf(topic, sizeof topic, "kv@pod@%s", name[i / REPLICAS]);
+    assert_int_equal(zmq_setsockopt(reader[i].subscriber, ZMQ_SUBSCRIBE, topic, strlen(topic)), 0);
+    assert_int_equal(zmq_connect(reader[i].subscriber, kv_events_endpoint(t.events, i / REPLICAS, i % REPLICAS, false)),
+                     0);
+    begin(&reader[i]);
+    assert_int_equal(reader[i].rank, i % REPLICAS);
+  }
+  for (uint64_t i = 0; i < 2 * PROMPTS; i++) {
+    uint32_t model = i % MODELS, n = make_prompt(i / MODELS % PROMPTS, tokens); /* the same prompts for both */
+    (void)ask_model(&t, "", name[model], tokens, n);
+    n_told[await_one_of(reader, model, tokens, n)] += 1;
+  }
+  for (uint32_t i = 0; i < STREAMS; i++) {
+    late[i] = reader_open(kv_events_endpoint(t.events, i / REPLICAS, i % REPLICAS, false), NULL);
+    begin(&late[i]);
+    await_same(&reader[i], &late[i]);
+  }
+  for (uint32_t m = 0; m < MODELS; m++) {
+    const kv_reader *own = &reader[m * REPLICAS];
+    assert_int_equal(n_told[m * REPLICAS] + n_told[m * REPLICAS + 1], PROMPTS);
+    assert_true(own[0].n_removed + own[1].n_removed > 0);
+  }
+  talk_answer a = talk_ask(t.talk.port, "POST", "/reset_prefix_cache", "");
+  assert_int_equal(a.code, 200);
+  talk_answer_free(&a);
+  for (uint32_t i = 0; i < STREAMS; i++) {
+    await_units(&reader[i], 0);
+    reader_close(&reader[i]);
+    reader_close(&late[i]);
+  }
+  close_told(&t);
+  assert_int_equal(rmdir(folder), 0); /* no socket is left in it */
+}
+
+/* ---- unix sockets ---- */
+
+static void write_file(const char *path, const char *text) {
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+/* A socket of a process that was killed: its file is there, and nobody answers. */
+static void leave_socket(const char *path) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  (void)snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+  assert_int_equal(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
+  assert_int_equal(close(fd), 0);
+}
+
+static void refuse_options(const told_server *t, kv_events_options o, const char *words);
+
+static void test_unix_sockets(void **state) {
+  char folder[] = "/tmp/weft-events-XXXXXX", path[64], events[96], replay[96];
+  int32_t tokens[PROMPT_MAX];
+  struct stat file;
+  told_server t;
+  (void)state;
+  assert_non_null(mkdtemp(folder));
+  (void)snprintf(path, sizeof path, "%s/e", folder);
+  (void)snprintf(events, sizeof events, "ipc://%s", path);
+  (void)snprintf(replay, sizeof replay, "ipc://%s/r", folder);
+  leave_socket(path); /* its place is taken */
+  open_told(
+      &t, NULL, (weft_open_options){0},
+      (kv_events_options){.tokens = (const char *const[]){"all"}, .n_tokens = 1, .endpoint = events, .replay = replay});
+  assert_int_equal(lstat(path, &file), 0);
+  assert_true(S_ISSOCK(file.st_mode) && (file.st_mode & 0777) == 0600);
+  refuse_options(&t, (kv_events_options){.endpoint = events}, "/e: somebody answers there");
+  kv_reader live = join(&t), again = join(&t); /* and the first server still has it */
+  begin(&live);
+  (void)ask(&t, "", tokens, make_prompt(1, tokens));
+  await_prompt(&live, tokens, make_prompt(1, tokens));
+  assert_true(reader_replay(&again, 0) > 0);
+  begin(&again);
+  await_same(&live, &again);
+  reader_close(&live);
+  reader_close(&again);
+  (void)snprintf(path, sizeof path, "%s/letter", folder);
+  (void)snprintf(replay, sizeof replay, "ipc://%s", path);
+  write_file(path, "dear");
+  refuse_options(&t, (kv_events_options){.endpoint = replay}, "letter: a file that is no socket is there");
+  assert_int_equal(stat(path, &file), 0);
+  assert_true(S_ISREG(file.st_mode) && file.st_size == 4);
+  assert_int_equal(unlink(path), 0);
+  refuse_options(&t, (kv_events_options){.endpoint = "ipc:///nowhere/at/all"}, "/nowhere/at/all: No such file");
+  close_told(&t);
+  assert_int_equal(rmdir(folder), 0);
+}
+
 /* ---- where the events are ---- */
 
 static const char *words_at(const json_t *object, const char *name) {
@@ -324,7 +482,8 @@ static void refuse_options(const told_server *t, kv_events_options o, const char
 static void test_options_are_refused(void **state) {
   static const char *const nobody[] = {"nobody"};
   static const char *const endpoints[] = {"",         "70000",         "0",           "tcp://127.0.0.1", "ipc://",
-                                          "http://x", "tcp://*:65536", "tcp://a:12x", "inproc://x"};
+                                          "http://x", "tcp://*:65536", "tcp://a:12x", "inproc://x",      "ipc://@x",
+                                          "ipc://*"};
   told_server t;
   (void)state;
   open_told(&t, NULL, (weft_open_options){0}, (kv_events_options){0});
@@ -348,6 +507,8 @@ int main(void) {
       cmocka_unit_test(test_numbers_begin_again),
       cmocka_unit_test(test_options_are_refused),
       cmocka_unit_test(test_sources),
+      cmocka_unit_test(test_several_models),
+      cmocka_unit_test(test_unix_sockets),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

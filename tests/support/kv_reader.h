@@ -22,7 +22,7 @@ typedef struct kv_reader {
   void *context, *subscriber, *asker;
   reader_unit *unit;
   uint32_t n, n_cleared, n_stored, n_removed;
-  uint64_t number; /* of the last batch */
+  uint64_t number, rank; /* of the last batch */
   bool has_number;
 } kv_reader;
 
@@ -111,6 +111,7 @@ static inline void reader_apply(kv_reader *r, const void *bytes, size_t n) {
   assert_int_equal(at, n);
   assert_true(all.data.type == MSGPACK_OBJECT_ARRAY && all.data.via.array.size == 3);
   const msgpack_object_array *events = &all.data.via.array.ptr[1].via.array;
+  r->rank = all.data.via.array.ptr[2].via.u64;
   for (uint32_t i = 0; i < events->size; i++) {
     const msgpack_object *event = &events->ptr[i], *type = reader_member(event, "type");
     assert_ptr_equal(type, &event->via.map.ptr[0].val);
