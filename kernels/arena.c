@@ -89,7 +89,7 @@ weft_status weight_arena_take(weight_arena *a, uint64_t n_bytes, void **out) {
   *out = NULL;
   if (n_bytes > UINT64_MAX / 2) return WEFT_E_NO_MEMORY;
   uint64_t n = round_up(n_bytes == 0 ? 1 : n_bytes, ALIGN);
-  bool own = !a->plain && n_bytes >= WEIGHT_ARENA_OWN;
+  bool own = n_bytes >= (a->plain ? WEIGHT_ARENA_PLAIN_OWN : WEIGHT_ARENA_OWN);
   if (!own) piece = chunk_with_room(a, n);
   if (piece == NULL && !own) {
     uint64_t chunk = a->chunk > 0 ? a->chunk : a->plain ? WEIGHT_ARENA_PLAIN_CHUNK : WEIGHT_ARENA_CHUNK;

@@ -3,8 +3,9 @@
  *
  * Law: where the card can map memory, a weight of WEIGHT_ARENA_OWN bytes or more has a piece to itself, whose address
  * is a multiple of the grain (2 MiB), and smaller weights share pieces, which are then called chunks. Where the card
- * cannot map, all weights share chunks, which are plain allocations. In a chunk weights lie at multiples of 256 bytes.
- * The memory taken from the card never exceeds n_bytes_max (0: no cap): a take beyond it is NO_MEMORY and takes
+ * cannot map, pieces are plain allocations, and only a weight of WEIGHT_ARENA_PLAIN_OWN bytes or more has one to
+ * itself: in chunks such weights would leave ends that no other fits in. In a chunk weights lie at multiples of 256
+ * bytes. The memory taken from the card never exceeds n_bytes_max (0: no cap): a take beyond it is NO_MEMORY and takes
  * nothing. After an error the arena holds what it held before. One thread at a time may call it. */
 #ifndef WEFT_KERNELS_ARENA_H
 #define WEFT_KERNELS_ARENA_H
@@ -18,7 +19,8 @@
 extern "C" {
 #endif
 
-enum { WEIGHT_ARENA_OWN = 1 << 20, WEIGHT_ARENA_CHUNK = 16 << 20, WEIGHT_ARENA_PLAIN_CHUNK = 256 << 20 };
+enum { WEIGHT_ARENA_OWN = 1 << 20, WEIGHT_ARENA_CHUNK = 16 << 20 };
+enum { WEIGHT_ARENA_PLAIN_OWN = 32 << 20, WEIGHT_ARENA_PLAIN_CHUNK = 256 << 20 };
 
 /* What the arena asks of the card. reserve takes address space without memory, map gives memory to all of a reserved
  * range; both are UNSUPPORTED on a card that cannot map. alloc takes plain memory. */

@@ -213,9 +213,25 @@ static void test_chunk(void **state) {
   }
 }
 
+/* Weights that would leave the ends of chunks empty take no more than themselves. */
+static void test_large_plain(void **state) {
+  (void)state;
+  enum { LARGE = 130 << 20, N = 20 };
+  card c = {.next = 1 << 24, .no_mapping = true};
+  weight_arena a;
+  void *at;
+  weight_arena_open(&a, &calls, &c, 0, 0);
+  assert_int_equal(weight_arena_take(&a, 1000, &at), WEFT_OK);
+  for (uint32_t i = 0; i < N; i++) assert_int_equal(weight_arena_take(&a, LARGE, &at), WEFT_OK);
+  assert_int_equal(weight_arena_take(&a, 31 << 20, &at), WEFT_OK); /* in the chunk */
+  assert_int_equal(a.n_taken, WEIGHT_ARENA_PLAIN_CHUNK + N * (uint64_t)LARGE);
+  weight_arena_close(&a);
+  assert_int_equal(c.n_memory, 0);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mapped), cmocka_unit_test(test_plain),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_mapped),  cmocka_unit_test(test_plain),
                                      cmocka_unit_test(test_refused), cmocka_unit_test(test_cap),
-                                     cmocka_unit_test(test_chunk)};
+                                     cmocka_unit_test(test_chunk),   cmocka_unit_test(test_large_plain)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
