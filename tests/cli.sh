@@ -213,10 +213,13 @@ steps="bench frontier -m $demo --from 128 --to 640 --step 256 --repeat 2 --n-gen
 expect 0 '' "$weft" $steps -o "$dir/found.csv" --plots "$dir/plots"
 expect 0 '128,128 384,256 640,256 ' echo "$(awk -F, 'NR > 1 { printf "%s,%s ", $1, $2 }' "$dir/found.csv")"
 expect 0 'gen_tps_ss,gen_tps_ss_cv,canvas_ms,canvas_ms_cv,kv_bytes' cat "$dir/found.csv"
-for plot in prefill decode canvas; do expect 0 '</svg>' cat "$dir/plots/$plot.svg"; done
+for plot in prefill first decode canvas; do expect 0 '</svg>' cat "$dir/plots/$plot.svg"; done
 "$weft" $steps --no-prefix-cache --csv >"$dir/computed.csv"
 expect 0 '128,128 384,384 640,640 ' echo "$(awk -F, 'NR > 1 { printf "%s,%s ", $1, $2 }' "$dir/computed.csv")"
 expect 0 '+50.00 %' "$weft" bench compare "$dir/found.csv" "$dir/computed.csv"
+expect 0 '' "$weft" bench compare "$dir/found.csv" "$dir/computed.csv" --plots "$dir/both"
+expect 0 '2 lines' echo "$(grep -c '<path fill="none"' "$dir/both/computed.svg") lines"
+expect 0 '</svg>' cat "$dir/both/first_ms.svg"
 expect 0 '6 same' echo "$("$weft" bench compare "$dir/found.csv" "$dir/found.csv" | grep -cE '(computed|kv_bytes) .* same$') same"
 expect 0 '3 same' echo "$("$weft" bench compare "$dir/found.csv" "$dir/computed.csv" | grep -c 'kv_bytes .* same$') same"
 printf 'work,a,a_cv,b\n"x, y",100,1,5\nz,1,1,1\n' >"$dir/a.csv"
@@ -226,6 +229,7 @@ sed -i 's/102,1/103,1/' "$dir/b.csv"
 expect 0 '3.00 %  ' "$weft" bench compare "$dir/a.csv" "$dir/b.csv"
 expect 0 '0 noise' echo "$("$weft" bench compare "$dir/a.csv" "$dir/b.csv" | grep -c noise) noise"
 expect 0 'only in' "$weft" bench compare "$dir/a.csv" "$dir/b.csv"
+expect 2 'work, has no numbers' "$weft" bench compare "$dir/a.csv" "$dir/b.csv" --plots "$dir/both"
 expect 1 'in common' "$weft" bench compare "$dir/a.csv" "$dir/found.csv"
 expect 2 'as many cells' "$weft" bench compare "$dir/a.csv" README.md
 expect 2 'name two files' "$weft" bench compare "$dir/a.csv"

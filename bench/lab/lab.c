@@ -176,7 +176,8 @@ const weft_command weft_lab_commands[] = {
      "measure speed and memory",
      "  weft bench model -m a.gguf                      prefill, decode and canvas steps\n"
      "  weft bench frontier -m a.gguf --from 2048 --to 65536 --step 2048 -o now.csv --plots plots\n"
-     "  weft bench compare before.csv now.csv           what changed, and whether it is more than noise\n"
+     "  weft bench compare before.csv now.csv           what changed, and whether it is more than noise; --plots draws "
+     "both\n"
      "  weft bench preset -m a.gguf                     fixed settings and prompts\n"
      "  weft bench stages -m a.gguf                     each stage switched back to its plain path\n"
      "  weft bench phases -m a.gguf                     where the time of a step goes: prefill, canvas, head, soft\n"

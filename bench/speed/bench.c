@@ -2,8 +2,10 @@
 /* weft bench: which part is measured. */
 #include "bench/speed/bench.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const struct {
   const char *name;
@@ -22,6 +24,16 @@ void weft_bench_print(const json_t *records) {
   char *text = json_dumps(records, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
   (void)printf("%s\n", text == NULL ? "[]" : text);
   free(text); /* of jansson */
+}
+
+int weft_bench_draw(const weft_lab_config *config, const weft_plot *plot, const char *file) {
+  char path[4096];
+  if (mkdir(config->plots, 0777) != 0 && errno != EEXIST)
+    return weft_cli_fail(WEFT_EXIT_USAGE, "--plots %s: %s", config->plots, strerror(errno));
+  int length = snprintf(path, sizeof path, "%s/%s", config->plots, file);
+  if (length < 0 || (size_t)length >= sizeof path)
+    return weft_cli_fail(WEFT_EXIT_USAGE, "--plots: the name is too long");
+  return weft_plot_write(plot, path);
 }
 
 static int refuse_part(const char *what) {

@@ -5,6 +5,7 @@
 #include <jansson.h>
 
 #include "bench/lab/lab.h"
+#include "bench/sim/plot.h"
 
 /* One row of `weft bench` each. */
 int weft_bench_model(const weft_lab_config *config);
@@ -28,5 +29,7 @@ int weft_bench_scheduler(const weft_lab_config *config);
 
 /* Records as they are printed with --json; an empty list where there is no memory for the text. */
 void weft_bench_print(const json_t *records);
+/* A picture in the folder of --plots, which is made where there is none. 0, or an exit code after one line. */
+int weft_bench_draw(const weft_lab_config *config, const weft_plot *plot, const char *file);
 
 #endif

@@ -3,8 +3,9 @@
  *
  * Law: files are what --csv prints: a line of names, then rows whose first cell names the row. Rows and figures that
  * both files have are compared; what only one has is said. A change within twice the variation of both runs is
- * called noise, where the files have that variation (columns NAME_cv in percent, or `spread` beside `median`). Exit
- * code 1: no row is in both. */
+ * called noise, where the files have that variation (columns NAME_cv in percent, or `spread` beside `median`). With
+ * --plots each figure of both is a picture over the first column, where that has numbers. Exit code 1: no row is in
+ * both. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -135,6 +136,54 @@ static int compare_files(const csv_file *a, const csv_file *b) {
   return weft_cli_fail(WEFT_EXIT_FAILED, "%s and %s have no row and figure in common", a->path, b->path);
 }
 
+/* ---- pictures ---- */
+
+typedef struct plotted_line {
+  double x[ROWS_MAX], y[ROWS_MAX];
+  uint32_t n;
+} plotted_line;
+
+/* The rows of a file that have numbers in both columns, in the order of the file. */
+static void take_line(const csv_file *f, uint32_t column, plotted_line *line) {
+  line->n = 0;
+  for (uint32_t r = 0; r < f->n_rows; r++) {
+    if (read_number(f->cell[r][0], &line->x[line->n]) && read_number(f->cell[r][column], &line->y[line->n]))
+      line->n += 1;
+  }
+}
+
+static int draw_figure(const weft_lab_config *config, const csv_file *file, uint32_t column, uint32_t other,
+                       plotted_line *line, uint32_t *n_drawn) {
+  const char *name = file[0].name[column];
+  char title[96], svg[80];
+  (void)snprintf(title, sizeof title, "%.60s, A and B", name);
+  (void)snprintf(svg, sizeof svg, "%.60s.svg", name);
+  weft_plot plot = {.title = title, .x_name = file[0].name[0], .y_name = name};
+  take_line(&file[0], column, &line[0]);
+  take_line(&file[1], other, &line[1]);
+  if (line[0].n == 0 || line[1].n == 0 || strchr(name, '/') != NULL) return 0;
+  for (uint32_t i = 0; i < 2; i++)
+    plot.line[plot.n_lines++] =
+        (weft_plot_line){.name = i == 0 ? "A" : "B", .x = line[i].x, .y = line[i].y, .n = line[i].n};
+  *n_drawn += 1;
+  return weft_bench_draw(config, &plot, svg);
+}
+
+static int draw_files(const weft_lab_config *config, const csv_file *file) {
+  uint32_t n = 0;
+  int code = 0;
+  if (config->plots == NULL) return 0;
+  plotted_line *line = weft_alloc(2, sizeof *line);
+  if (line == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "out of memory");
+  for (uint32_t c = 1; c < file[0].n_columns && code == 0; c++) {
+    int32_t other = find_column(&file[1], file[0].name[c]);
+    if (other > 0 && is_figure(file[0].name[c])) code = draw_figure(config, file, c, (uint32_t)other, line, &n);
+  }
+  weft_free(line);
+  if (code != 0 || n > 0) return code;
+  return weft_cli_fail(WEFT_EXIT_USAGE, "--plots: the first column, %s, has no numbers to draw over", file[0].name[0]);
+}
+
 int weft_bench_compare(const weft_lab_config *config) {
   const weft_text_list *words = &config->product.words;
   if (words->n != 3)
@@ -145,6 +194,7 @@ int weft_bench_compare(const weft_lab_config *config) {
   int code = read_csv(words->item[1], &file[0]);
   if (code == 0) code = read_csv(words->item[2], &file[1]);
   if (code == 0) code = compare_files(&file[0], &file[1]);
+  if (code == 0) code = draw_files(config, file);
   weft_free(file[0].text);
   weft_free(file[1].text);
   weft_free(file);

@@ -9,7 +9,6 @@
 #include <errno.h>
 #include <jansson.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "bench/sim/plot.h"
 #include "bench/speed/bench.h"
@@ -19,13 +18,14 @@ enum { STEPS_MAX = 256, WALKS_MAX = 64, CANVAS_STEPS = 12, WARM_SEED = 7000 };
 
 typedef enum frontier_figure {
   PREFILL = 0,    /* tokens of the increment per second */
-  GEN_TPS = 1,    /* tokens per second behind the first one */
-  GEN_TPS_SS = 2, /* steady state: behind the second one */
-  CANVAS_MS = 3,  /* a denoise step */
-  FIGURES = 4
+  FIRST_MS = 1,   /* to the first token */
+  GEN_TPS = 2,    /* tokens per second behind the first one */
+  GEN_TPS_SS = 3, /* steady state: behind the second one */
+  CANVAS_MS = 4,  /* a denoise step */
+  FIGURES = 5
 } frontier_figure;
 
-static const char *const figure_names[FIGURES] = {"prefill_tps", "gen_tps", "gen_tps_ss", "canvas_ms"};
+static const char *const figure_names[FIGURES] = {"prefill_tps", "first_ms", "gen_tps", "gen_tps_ss", "canvas_ms"};
 
 typedef struct frontier_step {
   uint32_t context, n_computed;
@@ -80,6 +80,7 @@ static int take_step(frontier *f, frontier_step *s, uint64_t seed, uint32_t walk
     s->n_computed = t.n_computed;
     s->kv_bytes = t.kv_pages_max * f->rt->page_bytes;
     s->value[PREFILL][walk] = (double)t.n_computed / t.prefill_s;
+    s->value[FIRST_MS][walk] = 1000.0 * t.prefill_s;
     s->value[GEN_TPS][walk] = t.n_decoded / t.decode_s;
     s->value[GEN_TPS_SS][walk] = (t.n_decoded - 1) / t.steady_s;
   }
@@ -173,7 +174,6 @@ static void print_table(const frontier *f) {
 static int draw_figure(const frontier *f, uint32_t first, uint32_t n, const char *title, const char *y_name,
                        const char *file) {
   double x[STEPS_MAX], y[FIGURES][STEPS_MAX];
-  char path[4096];
   weft_plot plot = {.title = title, .x_name = "tokens of the context", .y_name = y_name};
   for (uint32_t i = 0; i < f->n_steps; i++) {
     x[i] = f->step[i].context;
@@ -181,18 +181,14 @@ static int draw_figure(const frontier *f, uint32_t first, uint32_t n, const char
   }
   for (uint32_t k = 0; k < n; k++)
     plot.line[plot.n_lines++] = (weft_plot_line){.name = figure_names[first + k], .x = x, .y = y[k], .n = f->n_steps};
-  int length = snprintf(path, sizeof path, "%s/%s", f->config->plots, file);
-  if (length < 0 || (size_t)length >= sizeof path)
-    return weft_cli_fail(WEFT_EXIT_USAGE, "--plots: the name is too long");
-  return weft_plot_write(&plot, path);
+  return weft_bench_draw(f->config, &plot, file);
 }
 
 static int draw_all(const frontier *f) {
   if (f->config->plots == NULL) return 0;
-  if (mkdir(f->config->plots, 0777) != 0 && errno != EEXIST)
-    return weft_cli_fail(WEFT_EXIT_USAGE, "--plots %s: %s", f->config->plots, strerror(errno));
   int code = 0;
   if (f->autoregressive) code = draw_figure(f, PREFILL, 1, "Prefill of the increment", "tokens/s", "prefill.svg");
+  if (f->autoregressive && code == 0) code = draw_figure(f, FIRST_MS, 1, "Time to the first token", "ms", "first.svg");
   if (f->autoregressive && code == 0) code = draw_figure(f, GEN_TPS, 2, "Decode", "tokens/s", "decode.svg");
   if (f->canvases && code == 0) code = draw_figure(f, CANVAS_MS, 1, "A denoise step", "ms", "canvas.svg");
   return code;

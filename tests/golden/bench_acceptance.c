@@ -119,6 +119,10 @@ static void test_untaught(void **state) {
   json_t *report = run_on(GOLDEN "qwen3-base.gguf", "--text", WEFT_SOURCE_DIR "/LICENSE", 1);
   need(report, "round trip", "good", "the text of 10");
   json_decref(report);
+  report = run_on(GOLDEN "ar-e2b.gguf", NULL, NULL, 1); /* no number in tensors that no layer reads */
+  need(report, "numbers", "bad", "blk.5.attn_k.weight");
+  need(report, "shapes", "good", "fit together");
+  json_decref(report);
   report = run_on(GOLDEN "llama-base.gguf", NULL, NULL, 1);
   need(report, "tokenizer", "bad", "no tokenizer");
   need(report, "answers", "left out", "tokenizer");
