@@ -7,7 +7,8 @@ table     starts three `weft serve` with a demo model and each router before the
 prefixes  what the routers find in the caches of three replicas, in tokens, beside the least that must be computed (prefixes.py);
           --record FILE: as a record of bench/results
 
-The routers are installed by `./dev fleet` in environments outside of the tree."""
+The routers are installed by `./dev fleet` in environments outside of the tree. `./dev fleet ray` is a program of its own
+(with_ray.py), since it runs where Ray is installed."""
 import argparse
 import json
 import os

@@ -2,9 +2,9 @@
 """What clients send through a router, and what came back.
 
 Law: an answer is its status and its bytes, with what differs from one request to the next (its id, its time, what was cached)
-written as 0; a stream is whole when it ended with data: [DONE]. How many tokens one event of a stream holds is chance, too: tokens
-that come while the client is written to share an event. So the pieces of a choice are joined, each with the bytes around it, and
-choices that are written in turns are looked at one by one (said)."""
+written as 0; a stream is whole when it ended with data: [DONE]. Comments, which a server sends while nothing comes, are left out. How
+many tokens one event of a stream holds is chance, too: tokens that come while the client is written to share an event. So the pieces of
+a choice are joined, each with the bytes around it, and choices that are written in turns are looked at one by one (said)."""
 import http.client
 import json
 import re
@@ -44,6 +44,8 @@ def said(data):
     """The whole events of a stream, by choice, with pieces that follow one another joined."""
     choices = {}
     for event in data.split(b"\n\n")[:-1]:
+        if event.startswith(b":"):
+            continue
         if event.startswith(b"data: {\"error\""):
             break  # a router says so that a stream broke: whole is False
         index, around, text, logprobs = piece_of(event)
