@@ -44,12 +44,36 @@ def compile_headers(prefix, work):
             run(*compiler, "-Wall", "-Wextra", "-Werror", "-pedantic", "-fsyntax-only", "-I", include, "-", input=f"#include <{header}>\n", cwd=work)
 
 
+def service_where_installed(build, prefix):
+    """The service starts what is there, with a configuration that is there and names a model that is there; one that was changed stays."""
+    service, conf = os.path.join(prefix, "lib/systemd/system/weft.service"), os.path.join(prefix, "etc/weft/weft.conf")
+    with open(service, encoding="utf-8") as f:
+        assert f"\nExecStart={prefix}/bin/weft serve --config {conf}\n" in f.read(), prefix
+    run(f"{prefix}/bin/weft", "doctor", "--config", conf, "--port", "0")
+    if shutil.which("systemd-analyze"):
+        run("systemd-analyze", "verify", "--man=no", service)
+    with open(conf, "a", encoding="utf-8") as f:
+        f.write("context = 1024\n")
+    run("cmake", "--install", build, "--prefix", prefix)
+    with open(conf, encoding="utf-8") as f:
+        assert f.read().endswith("context = 1024\n"), conf
+
+
+def half_a_build(work):
+    """Where only the program was built, as `./dev build` does, nothing is installed, and the line says what to do."""
+    run("cmake", "-S", ROOT, "-B", f"{work}/bare", "-DWEFT_TESTS=OFF", "-DWEFT_CUDA=OFF")
+    done = subprocess.run(["cmake", "--install", f"{work}/bare", "--prefix", f"{work}/none"], capture_output=True, text=True, check=False)
+    assert done.returncode != 0 and "nothing was installed" in " ".join(done.stderr.split()) and not os.path.exists(f"{work}/none"), done
+
+
 def main():
     build = os.path.abspath(sys.argv[1])
     demo = os.path.join(ROOT, "model/demo/weft-demo.gguf")
     with tempfile.TemporaryDirectory() as work:
         first, prefix = os.path.join(work, "first"), os.path.join(work, "moved here")
         run("cmake", "--install", build, "--prefix", first)
+        service_where_installed(build, first)
+        half_a_build(work)
         os.rename(first, prefix)
         library = os.path.dirname(find(prefix, "lib/**/libweft.so"))
         where = os.environ | {"LD_LIBRARY_PATH": library, "PKG_CONFIG_PATH": os.path.join(library, "pkgconfig")}
@@ -79,13 +103,6 @@ def main():
                         "share/doc/weft/copyright", "share/doc/weft/docs/operations.md", "share/doc/weft/examples/weft.conf", "etc/weft/weft.conf",
                         f"lib/**/libweft.so.{'.'.join(version.split('.')[:2])}"):
             find(prefix, pattern)
-        service = find(prefix, "lib/systemd/system/weft.service")
-        if shutil.which("systemd-analyze"):
-            with open(service, encoding="utf-8") as f:
-                text = re.sub(r"^ExecStart=\S+", f"ExecStart={link}", f.read(), flags=re.M)
-            with open(os.path.join(work, "weft.service"), "w", encoding="utf-8") as f:
-                f.write(text)
-            run("systemd-analyze", "verify", "--man=no", os.path.join(work, "weft.service"))
         if os.path.exists(os.path.join(build, "libweft-cuda.so")): # of this version alone, and found from the program
             assert find(prefix, "lib/**/libweft-cuda.so").endswith(f"/weft/{version}/libweft-cuda.so")
             assert "libweft-cuda.so is neither" not in run(program, "--version")

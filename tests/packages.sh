@@ -77,6 +77,7 @@ say "the manual, completions, the licence"
 ls -l /usr/share/man/man1/weft.1.gz /usr/share/bash-completion/completions/weft /usr/share/doc/weft/copyright
 bash -n /usr/share/bash-completion/completions/weft
 gzip -dc /usr/share/man/man1/weft-serve.1.gz | grep -q 'kv.*mib'
+grep -qx 'ExecStart=/usr/bin/weft serve --config /etc/weft/weft.conf' /usr/lib/systemd/system/weft.service
 [ ! -e /usr/lib/x86_64-linux-gnu/libweft.so ]
 say "a changed configuration stays"
 echo '# ours' >>/etc/weft/weft.conf

@@ -7,6 +7,11 @@ set(library_package libweft${PROJECT_VERSION_MAJOR}.${PROJECT_VERSION_MINOR})
 set(package_folder ${CMAKE_SOURCE_DIR}/api/package)
 set(doc_folder ${CMAKE_INSTALL_DATAROOTDIR}/doc)
 
+# Before anything is copied: `./dev build` builds the program alone, and half an installation would be left.
+install(CODE "if(NOT EXISTS \"$<TARGET_FILE:weft_shared>\")
+  message(FATAL_ERROR \"the library is not built yet, and nothing was installed: cmake --build ${CMAKE_BINARY_DIR} builds all that is installed\")
+endif()" COMPONENT library)
+
 # weft
 install(TARGETS weft RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT weft)
 install(FILES model/demo/weft-demo.gguf model/demo/weft-demo-ar.gguf DESTINATION ${CMAKE_INSTALL_DATAROOTDIR}/weft/demo COMPONENT weft)
@@ -14,13 +19,20 @@ install(DIRECTORY ${CMAKE_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATAROO
 file(GLOB pages CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/docs/*.md)
 install(FILES README.md CHANGELOG.md DESTINATION ${doc_folder}/weft COMPONENT weft)
 install(FILES ${pages} DESTINATION ${doc_folder}/weft/docs COMPONENT weft)
-install(FILES docs/examples/grafana.json DESTINATION ${doc_folder}/weft/docs/examples COMPONENT weft)
+install(FILES docs/examples/grafana.json docs/examples/otel-collector.yaml DESTINATION ${doc_folder}/weft/docs/examples COMPONENT weft)
 install(DIRECTORY docs/examples/kubernetes DESTINATION ${doc_folder}/weft/docs/examples COMPONENT weft)
 install(FILES docs/examples/ray_serve/weft_serve.py DESTINATION ${doc_folder}/weft/docs/examples/ray_serve COMPONENT weft)
-configure_file(${package_folder}/weft.service.in weft.service @ONLY)
-configure_file(${package_folder}/weft.conf.in weft.conf @ONLY)
-install(FILES ${CMAKE_BINARY_DIR}/weft.service DESTINATION lib/systemd/system COMPONENT weft)
-install(FILES ${CMAKE_BINARY_DIR}/weft.conf DESTINATION ${CMAKE_INSTALL_SYSCONFDIR}/weft COMPONENT weft)
+# The service and its configuration name each other and the program, so they are written when the folder is known. A configuration that
+# is there is somebody's, and stays.
+install(CODE "set(bin \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_BINDIR}\")
+set(share \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_DATAROOTDIR}\")
+set(etc \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_SYSCONFDIR}/weft\")
+configure_file(\"${package_folder}/weft.service.in\" \"${CMAKE_BINARY_DIR}/weft.service\" @ONLY)
+configure_file(\"${package_folder}/weft.conf.in\" \"${CMAKE_BINARY_DIR}/weft.conf\" @ONLY)
+file(INSTALL \"${CMAKE_BINARY_DIR}/weft.service\" DESTINATION \"\${CMAKE_INSTALL_PREFIX}/lib/systemd/system\")
+if(NOT EXISTS \"\$ENV{DESTDIR}\${etc}/weft.conf\")
+  file(INSTALL \"${CMAKE_BINARY_DIR}/weft.conf\" DESTINATION \"\${etc}\")
+endif()" COMPONENT weft)
 
 # libweft0.3
 install(TARGETS weft_shared EXPORT weftTargets
