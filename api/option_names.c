@@ -124,6 +124,25 @@ static const struct {
 };
 enum { N_FOREIGN = sizeof foreign_options / sizeof *foreign_options };
 
+/* Commands of other programs that are none of ours. */
+static const struct {
+  const char *name, *servers, *here;
+} foreign_commands[] = {
+    {"ls", OLLAMA, "the folder ~/.cache/weft/models: weft pull and -hf put their files there"},
+    {"list", OLLAMA, "the folder ~/.cache/weft/models: weft pull and -hf put their files there"},
+    {"rm", OLLAMA, "the removal of a file: weft pull and -hf put theirs into ~/.cache/weft/models"},
+    {"show", OLLAMA, "weft inspect FILE"},
+    {"ps", OLLAMA, "weft top"},
+    {"stop", OLLAMA, "not needed: models stay loaded until the server ends"},
+    {"create", OLLAMA, "not there: a model is a GGUF file, and options of weft serve set what its answers begin with"},
+    {"cp", OLLAMA, "weft serve --served-model-name NAME"},
+    {"push", OLLAMA, "not there: files are fetched, and none is sent"},
+    {"complete", VLLM, "weft generate FILE -p TEXT"},
+    {"collect-env", VLLM, "weft doctor"},
+    {"run-batch", VLLM, "not there: send the requests to weft serve"},
+};
+enum { N_FOREIGN_COMMANDS = sizeof foreign_commands / sizeof *foreign_commands };
+
 const char *weft_option_retired(const char *name, size_t n) {
   for (size_t i = 0; i < N_RETIRED; i++) {
     if (weft_same_name(name, n, retired_options[i].name)) return retired_options[i].now;
@@ -159,6 +178,13 @@ const char *weft_option_foreign_at(size_t index, const char **here) {
   if (index >= N_FOREIGN) return NULL;
   *here = foreign_options[index].here;
   return foreign_options[index].name;
+}
+
+const char *weft_command_foreign_at(size_t index, const char **servers, const char **here) {
+  if (index >= N_FOREIGN_COMMANDS) return NULL;
+  *servers = foreign_commands[index].servers;
+  *here = foreign_commands[index].here;
+  return foreign_commands[index].name;
 }
 
 weft_status weft_option_unknown(const char *nearest, const char *where, const char *given, const char *name, size_t n,

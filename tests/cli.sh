@@ -37,6 +37,12 @@ expect 0 '--goodput-tpot-ms' "$weft" sim --help
 expect 2 'no command is named' "$weft" dance
 expect 2 "did you mean weft serve?" "$weft" serv
 expect 2 "did you mean weft serve?" "$weft" help serv
+expect 2 'ps is a command of Ollama; here it is weft top' "$weft" ps
+expect 0 'To measure, test and simulate' "$weft" -help
+expect 2 "run: there is no file 'gemma4': a model is a GGUF file, or one of a hub: -hf OWNER/NAME" "$weft" run gemma4
+expect 2 "plan: there is no file 'none/at/all'" "$weft" plan none/at/all
+expect 2 'or a model of a hub with -hf OWNER/NAME' "$weft" run
+expect 0 '2,372,446,354' "$weft" tokenize $demo -p hello
 expect 0 'What everybody needs first' "$weft" help serve
 expect 0 'weft 0.' "$weft" serve --version
 expect 0 'weft 0.' "$weft" -v

@@ -129,6 +129,17 @@ while IFS='|' read -r _ theirs here _; do
   done
 done < <(grep -E '^\| `-' docs/coming-from.md)
 if [ $n -ge 60 ]; then ok; else bad "docs/coming-from.md: $n rows"; fi
+n=0
+while IFS='|' read -r _ theirs here _; do
+  n=$((n + 1))
+  command=$(tr -d '` ' <<<"$theirs") here=$(sed 's/`//g; s/^ *//; s/ *$//' <<<"$here")
+  said=$("$weft" "$command" 2>&1 </dev/null)
+  if [[ $said == *"here it is $here"* ]]; then ok; else bad "docs/coming-from.md: $command: '$here' is not what weft says: $said"; fi
+  for ours in $(grep -oE -- '--[a-z][a-z0-9-]+' <<<"$here"); do
+    if grep -qxF -- "$ours" "$work/all"; then ok; else bad "docs/coming-from.md: $command: no command has $ours"; fi
+  done
+done < <(sed -n '/^## vLLM/,$p' docs/coming-from.md | grep -E '^\| `[a-z]')
+if [ $n -ge 10 ]; then ok; else bad "docs/coming-from.md: $n rows of commands"; fi
 
 # fields.md is what the program prints of the tables by which it reads bodies.
 if "$weft" fields | diff - docs/fields.md >"$work/fields"; then ok; else bad "docs/fields.md: weft fields > docs/fields.md: $(head -3 "$work/fields")"; fi

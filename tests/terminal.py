@@ -146,6 +146,7 @@ def chat_with_a_model():
         t.wait('weft-demo')
         t.prompt()
         t.ask('/help', '/temperature')
+        t.ask('/?', '/temperature')
         t.ask('', '')
         t.ask('What is 58 + 37?', '95')
         t.ask('/mode ar', 'autoregressive')

@@ -300,6 +300,7 @@ static const struct {
     {"/save", "FILE", "write the conversation to a file, as JSON", run_save},
     {"/load", "FILE", "go on with a conversation from a file", run_load},
     {"/exit", "", "leave, as Ctrl-D does", run_exit},
+    {"/?", "", NULL, run_help},
     {"/quit", "", NULL, run_exit},
     {"/bye", "", NULL, run_exit},
 };

@@ -74,7 +74,7 @@ int weft_cli_code(int status) {
 }
 
 int weft_cli_open(const weft_config *config, weft_runtime **runtime) {
-  if (config->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
+  if (config->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, WEFT_NO_MODEL);
   weft_open_options options = weft_config_open(config);
   char error[512];
   int status = weft_open(&options, runtime, error, sizeof error);

@@ -26,6 +26,9 @@ typedef struct weft_command {
   uint32_t n_words;     /* most words that belong to no option; others are refused; or WEFT_WORDS_ARE_MODELS */
 } weft_command;
 
+/* What a command says that has none. */
+#define WEFT_NO_MODEL "no model: name a GGUF file with -m FILE, or a model of a hub with -hf OWNER/NAME"
+
 /* Words that name files are models, as if -m stood before each; others are refused. */
 enum { WEFT_WORDS_ARE_MODELS = 0x7fffffff };
 

@@ -3,6 +3,7 @@
 
 #include <string.h>
 
+#include "api/option_names.h"
 #include "base/nearest.h"
 
 /* ---- the tables ------------------------------------------------------------------------------ */
@@ -25,6 +26,11 @@ const weft_command *weft_manual_find(const weft_manual *manual, const char *name
 }
 
 int weft_manual_no_command(const weft_manual *manual, const char *name) {
+  const char *foreign, *servers, *here;
+  for (size_t i = 0; (foreign = weft_command_foreign_at(i, &servers, &here)) != NULL; i++) {
+    if (strcmp(foreign, name) == 0)
+      return weft_cli_fail(WEFT_EXIT_USAGE, "%s is a command of %s; here it is %s", name, servers, here);
+  }
   uint32_t at = 0;
   weft_nearest nearest = weft_nearest_to(name, strlen(name));
   for (const weft_command *c; (c = weft_manual_next(manual, &at)) != NULL;) weft_nearest_try(&nearest, c->name);

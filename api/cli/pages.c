@@ -231,11 +231,25 @@ static void put_code(weft_text *out, const char *words) {
     }
     bool value = words[n] == ' ' &&
                  ((words[n + 1] >= 'A' && words[n + 1] <= 'Z') || (words[n + 1] >= '0' && words[n + 1] <= '9'));
-    if (value) n += 1 + strcspn(words + n + 1, " ,:`");
+    if (value) n += 1 + strcspn(words + n + 1, " :`");
+    if (words[n - 1] == ',') n--; /* the sentence's */
     weft_text_puts(out, "`");
     weft_text_append(out, words, n);
     weft_text_puts(out, "`");
     words += n;
+  }
+}
+
+static void put_foreign_commands(weft_text *out, const char *server) {
+  const char *name, *servers, *here;
+  bool begun = false;
+  for (size_t i = 0; (name = weft_command_foreign_at(i, &servers, &here)) != NULL; i++) {
+    if (strstr(servers, server) == NULL) continue;
+    if (!begun) weft_text_puts(out, "\n| its command | here |\n|---|---|\n");
+    begun = true;
+    weft_text_printf(out, "| `%s` | ", name);
+    put_code(out, here);
+    weft_text_puts(out, " |\n");
   }
 }
 
@@ -250,6 +264,7 @@ void weft_manual_foreign(weft_text *out) {
       put_code(out, here);
       weft_text_puts(out, " |\n");
     }
+    put_foreign_commands(out, server);
     weft_text_puts(out, weft_option_server_at(s + 1) == NULL ? "" : "\n");
   }
 }

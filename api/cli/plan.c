@@ -62,7 +62,8 @@ static void write_text(const char *path, const weft_file_facts *f, const plan_ca
                    card->name == NULL ? " free" : "");
   weft_text_printf(out, "a user   %u tokens of prompt and %u of answer: %.1f MiB of keys and values\n", need->n_prompt,
                    need->n_answer, (double)r->user_bytes / (1 << 20));
-  weft_text_printf(out, "%u users  --kv-mib %" PRIu64 "; with weights and about %.1f GiB for the rest %.2f GiB\n",
+  weft_text_printf(out,
+                   "users    %u at once: --kv-mib %" PRIu64 "; with weights and about %.1f GiB for the rest %.2f GiB\n",
                    need->users, r->kv_mib, gib_of(r->reserve_bytes), gib_of(whole));
   weft_text_printf(out, "streams  %u at once in what weights leave\n", r->streams);
   write_rates(f, card, need, r, out);

@@ -53,10 +53,10 @@ static const weft_command commands[] = {
      "  weft pull OWNER/NAME:Q8_0 --cache /models\n"
      "  weft serve -hf OWNER/NAME:Q4_K_M\n",
      8},
-    {"tokenize", WEFT_CMD_TOKENIZE, weft_cli_tokenize, "-m FILE -p TEXT", "text to token ids, or ids to text",
-     "  weft tokenize -m a.gguf -p \"some text\"\n"
-     "  weft tokenize -m a.gguf --tokens 2,5,9\n",
-     0},
+    {"tokenize", WEFT_CMD_TOKENIZE, weft_cli_tokenize, "FILE -p TEXT", "text to token ids, or ids to text",
+     "  weft tokenize a.gguf -p \"some text\"\n"
+     "  weft tokenize a.gguf --tokens 2,5,9\n",
+     WEFT_WORDS_ARE_MODELS},
     {"top", WEFT_CMD_TOP, weft_cli_top, "[--port N]", "a running server, live: pool, models, tenants, latencies",
      "  weft top --port 8080\n", 0},
     {"trace", WEFT_CMD_TRACE, weft_cli_trace, "[--port N] [-o FILE]",
@@ -83,6 +83,20 @@ static void warn_of_strangers(void) {
   }
 }
 
+/* A word that belongs to no option. Where no model is named yet it was meant to be one, as with servers that know
+ * models by name. */
+static int refuse_word(const weft_command *command, const weft_config *config, const char *word) {
+  if (command->n_words == WEFT_WORDS_ARE_MODELS && config->models.n == 0 && config->hub_models.n == 0)
+    return weft_cli_fail(WEFT_EXIT_USAGE,
+                         "%s: there is no file '%s': a model is a GGUF file, or one of a hub: -hf OWNER/NAME fetches "
+                         "it where it is not there yet",
+                         command->name, word);
+  return weft_cli_fail(WEFT_EXIT_USAGE,
+                       "%s: '%s' belongs to no option: a value stands behind the name of its option, as -m FILE or -p "
+                       "TEXT, and a value of several words in quotes",
+                       command->name, word);
+}
+
 static int run_command(const weft_manual *manual, const weft_command *command, int argc, char **argv) {
   weft_lab_config config;
   weft_error error;
@@ -98,11 +112,7 @@ static int run_command(const weft_manual *manual, const weft_command *command, i
   } else if (config.product.version) {
     code = print_version();
   } else if (config.product.words.n > (takes_models ? 0 : command->n_words)) {
-    const char *word = config.product.words.item[takes_models ? 0 : command->n_words];
-    code = weft_cli_fail(WEFT_EXIT_USAGE,
-                         "%s: '%s' belongs to no option: a value stands behind the name of its option, as -m FILE, and "
-                         "a value of several words in quotes",
-                         command->name, word);
+    code = refuse_word(command, &config.product, config.product.words.item[takes_models ? 0 : command->n_words]);
   } else {
     weft_log_set(weft_config_log(&config.product));
     warn_of_strangers();
@@ -133,7 +143,7 @@ static int print_usage(const weft_manual *manual) {
   return WEFT_EXIT_USAGE;
 }
 
-static const char *const help_words[] = {"help", "--help", "-h", NULL};
+static const char *const help_words[] = {"help", "--help", "-help", "-h", NULL};
 static const char *const version_words[] = {"version", "--version", "-V", "-v", NULL};
 
 static bool is_one_of(const char *word, const char *const *words) {

@@ -99,7 +99,7 @@ int weft_lab_boot(const weft_config *product) {
     if ((uint32_t)getppid() != config->parent)
       return weft_cli_fail(WEFT_EXIT_USAGE, "boot: --parent %" PRIu32 " is not who started this", config->parent);
   }
-  if (product->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
+  if (product->models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, WEFT_NO_MODEL);
   if (config->dry_run) return tell_room(product);
   weft_device_on_open(take_device, &drift);
   return weft_cli_serve_opened(product, config->drafts_always ? force_drafts : NULL);

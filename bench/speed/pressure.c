@@ -118,7 +118,7 @@ int weft_bench_pressure(const weft_lab_config *config) {
   enum { RUNS = 4, FIFTH = 5 };
   result r[RUNS] = {{0}};
   uint64_t page_bytes = 0, ample = (uint64_t)256 << 20;
-  int code = config->product.models.n == 0 ? weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE")
+  int code = config->product.models.n == 0 ? weft_cli_fail(WEFT_EXIT_USAGE, WEFT_NO_MODEL)
                                            : run_pressure(config, &(tiers){.pool = ample}, &r[0], &page_bytes);
   uint64_t all = (uint64_t)r[0].pages * page_bytes, tenth = (uint64_t)(r[0].pages / 10.0) * page_bytes;
   const tiers small[] = {

@@ -100,7 +100,7 @@ int weft_bench_tenants(const weft_lab_config *config) {
   weft_runtime *rt;
   char error[512];
   double alone[ASKED], flooded[ASKED], probe[PROBES];
-  if (config->product.models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, "no model: name a GGUF file with -m FILE");
+  if (config->product.models.n == 0) return weft_cli_fail(WEFT_EXIT_USAGE, WEFT_NO_MODEL);
   options.tenants = 2;
   options.tenant = NULL;
   options.context = 2 * FLOOD_TOKENS;
