@@ -40,6 +40,7 @@ void kv_events_metrics(const kv_events *events, weft_text *out) {
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 #include <zmq.h>
 
@@ -77,6 +78,7 @@ struct kv_events {
   pthread_t thread;
   bool has_thread, local;
   _Atomic bool stop;
+  uint64_t start; /* number of the first batch of each stream */
 };
 
 static kv_stream *stream_of(const kv_events *e, uint32_t model, uint32_t replica) {
@@ -268,6 +270,12 @@ static void put_topic(const char *form, const char *model, weft_text *out) {
   if (out->bytes == NULL) weft_text_append(out, "", 0);
 }
 
+static uint64_t time_now_us(void) {
+  struct timespec now;
+  (void)clock_gettime(CLOCK_REALTIME, &now); /* cannot fail with this clock */
+  return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
 /* ---- opening ---------------------------------------------------------------------------------- */
 
 /* The domain of a tenant whose tokens may be told. */
@@ -318,7 +326,7 @@ static weft_status open_stream(kv_events *e, const kv_events_options *o, uint32_
                                    .model = model,
                                    .rank = replica,
                                    .socket_mode = o->socket_mode == 0 ? OWNER_ALONE : o->socket_mode,
-                                   .start = o->start};
+                                   .start = e->start};
   status = weft_text_status(&topic) == WEFT_OK ? WEFT_OK : weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a topic");
   if (status == WEFT_OK) {
     status = kv_stream_open(&config, stream_of(e, model, replica), error);
@@ -379,8 +387,12 @@ weft_status kv_events_open(const kv_events_options *o, weft_runtime *runtime, kv
   *out = NULL;
   kv_events *e = weft_alloc(1, sizeof *e);
   if (e == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for cache events");
-  *e = (kv_events){
-      .runtime = runtime, .n_replicas = runtime->n_replicas, .n_models = runtime->n_models, .wake = -1, .local = true};
+  *e = (kv_events){.runtime = runtime,
+                   .n_replicas = runtime->n_replicas,
+                   .n_models = runtime->n_models,
+                   .wake = -1,
+                   .local = true,
+                   .start = o->start == 0 ? time_now_us() : o->start};
   weft_status status = open_parts(e, o, error);
   if (status == WEFT_OK)
     *out = e;
@@ -474,5 +486,13 @@ void kv_events_metrics(const kv_events *e, weft_text *out) {
   for (uint32_t k = 0; k < e->n_streams; k++) n_subscribers += atomic_load(&e->stream[k].counts.n_subscribers);
   weft_prometheus_head(out, "weft_kv_event_subscribers", "gauge", "Subscriptions to cache events.");
   weft_text_printf(out, "weft_kv_event_subscribers %u\n", n_subscribers);
+  weft_prometheus_head(out, "weft_kv_event_next_number", "gauge", "Number of the next batch of cache events.");
+  for (uint32_t k = 0; k < e->n_streams; k++) {
+    const kv_stream *s = &e->stream[k];
+    weft_text_puts(out, "weft_kv_event_next_number{");
+    weft_prometheus_label(out, "model_name", e->runtime->model[s->model].name);
+    weft_text_printf(out, ",replica=\"%u\"} %llu\n", s->rank,
+                     (unsigned long long)kv_replay_number(&s->replay, atomic_load(&s->counts.n_batches)));
+  }
 }
 #endif

@@ -4,7 +4,9 @@
  * Law. One thread here reads what changed in each engine's trie (scheduler/prefix_feed.h), keeps a mirror of it
  * (kv_mirror.h) and sends what is different (kv_stream.h). No engine waits for it, and while nobody subscribes to a
  * replica its engine lists nothing. Each model of each replica has an endpoint of its own: the given port and one more
- * for each, replica by replica of the first model, then of the second.
+ * for each, replica by replica of the first model, then of the second. Numbers begin with the time, so that those of a
+ * server that is started again are higher than all that its readers saw: some take a number that they have seen for a
+ * batch that came twice, and would keep what the first server had.
  *
  * Privacy. Tokens are told of public prefixes and of the tenants that the operator names; of all others there are keyed
  * names and no tokens (kv_names.h). A port alone means the loopback address. */
@@ -24,7 +26,7 @@ typedef struct kv_events_options {
   const char *form;          /* [maps] "arrays", "bytes", or both with a comma between */
   const char *const *tokens; /* [n_tokens] tenants whose tokens are told, or "all" */
   uint32_t n_tokens;
-  uint64_t start; /* number of the first batch */
+  uint64_t start; /* [microseconds since 1970] number of the first batch */
 } kv_events_options;
 
 /* The runtime must have been opened with prefix_feed, and outlive the events. INVALID, UNSUPPORTED (the program was

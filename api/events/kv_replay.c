@@ -44,12 +44,9 @@ void kv_replay_push(kv_replay *r, weft_text *batch) {
 
 bool kv_replay_find(const kv_replay *r, uint64_t number, uint64_t *count) {
   uint64_t next = kv_replay_next(r), n_back = next >= number ? next - number : next + (n_numbers - number);
-  *count = r->next;
-  if (number == n_numbers || n_back > r->next) return true; /* it was not given yet */
-  *count = r->next - n_back;
-  if (*count >= r->first) return true;
-  *count = r->first;
-  return false;
+  bool to_come = number == n_numbers || n_back > n_numbers / 2, kept = n_back <= r->next - r->first;
+  *count = to_come ? r->next : kept ? r->next - n_back : r->first;
+  return to_come || kept;
 }
 
 const weft_text *kv_replay_at(const kv_replay *r, uint64_t count) {

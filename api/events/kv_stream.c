@@ -188,6 +188,19 @@ static void end_asker(kv_stream *s, uint32_t i) {
   s->asker[i] = s->asker[--s->n_askers];
 }
 
+/* Where an asker goes: in the place of its own earlier replay, which it does not want any more, in a free one, or in
+ * that of the replay of which nothing was taken for the longest time. */
+static kv_asker *place_of_asker(kv_stream *s, const kv_asker *asker) {
+  kv_asker *idle = &s->asker[0];
+  for (uint32_t i = 0; i < s->n_askers; i++) {
+    kv_asker *other = &s->asker[i];
+    if (other->n_identity == asker->n_identity && memcmp(other->identity, asker->identity, asker->n_identity) == 0)
+      return other;
+    if (other->until_us < idle->until_us) idle = other;
+  }
+  return s->n_askers < KV_ASKERS_MAX ? &s->asker[s->n_askers] : idle;
+}
+
 /* [identity, empty, number], or without the empty frame. */
 static void hear_asker(kv_stream *s, const heard_frames *m, uint64_t now_us) {
   int last = m->n_frames - 1;
@@ -204,18 +217,12 @@ static void hear_asker(kv_stream *s, const heard_frames *m, uint64_t now_us) {
   asker.end = s->replay.next;
   if (asker.tell_all) asker.next = asker.end;
   atomic_fetch_add(&s->counts.n_replays, 1);
-  for (uint32_t i = 0; i < s->n_askers; i++) {
-    const kv_asker *other = &s->asker[i];
-    if (other->n_identity != asker.n_identity || memcmp(other->identity, asker.identity, asker.n_identity) != 0)
-      continue;
-    atomic_fetch_add(&s->counts.n_ended, 1);
-    s->asker[i] = asker;
-    return;
-  }
-  if (s->n_askers == KV_ASKERS_MAX)
-    atomic_fetch_add(&s->counts.n_ended, 1);
+  kv_asker *to = place_of_asker(s, &asker);
+  if (to == &s->asker[s->n_askers])
+    s->n_askers += 1;
   else
-    s->asker[s->n_askers++] = asker;
+    atomic_fetch_add(&s->counts.n_ended, 1);
+  *to = asker;
 }
 
 bool kv_stream_hear(kv_stream *s, uint64_t now_us) {

@@ -6,7 +6,8 @@
  *
  * Law. Nothing here waits for a reader. A subscriber that does not take what it is sent loses batches until it has
  * room, which it sees by their numbers, and n_overruns counts how often that began; who asks for a replay and does
- * not take it, or asks again, has that replay ended. Requests that are none are passed over. A replay from a number
+ * not take it, or asks again, has that replay ended, and where too many ask, the one of which nothing was taken for
+ * the longest time. Requests that are none are passed over. A replay from a number
  * that is not kept any more begins with one batch that clears all and stores everything that is told, under the last
  * number given: so a late reader is whole. One that only subscribes gets the same as the next batch, at most one in
  * KV_TELL_ALL_US for all subscribers together.

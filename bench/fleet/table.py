@@ -131,9 +131,9 @@ class Checks:
             last = [0, -1]
 
             def taken(replica=replica, last=last):
-                last[0], last[1] = last[1], int(replica.count("weft_kv_event_batches_total"))
+                last[0], last[1] = last[1], int(replica.count("weft_kv_event_next_number"))
                 read = re.findall(rf"advanced source={re.escape(replica.url)} rank=\d+ seq=(\d+)", self.router.read_log())
-                return last[0] == last[1] and (last[1] == 0 or (read and int(read[-1]) + 1 >= last[1]))
+                return last[0] == last[1] and read and int(read[-1]) + 1 >= last[1]
             wait_for("a router that has read all events", taken)
 
     def drain(self):

@@ -155,6 +155,7 @@ static void test_index_from_events(void **state) {
   await_same(&first, &last);
   assert_true(reader_replay(&again, 0) > 0);
   reader_compare(&first, &again);
+  assert_true(again.number > 1000000000000000); /* a time: a server that ran before had none as high */
   assert_int_equal(reader_replay(&again, again.number + 1), 0);
   assert_int_equal(reader_replay(&again, UINT64_MAX), 0);
   talk_answer a = talk_ask(t.talk.port, "POST", "/reset_prefix_cache", "");
@@ -469,6 +470,35 @@ static void test_numbers_begin_again(void **state) {
   close_told(&t);
 }
 
+/* A server that is started again numbers higher than before, and whoever goes on from the old one's last number is told
+ * everything. */
+static void test_started_again(void **state) {
+  int32_t tokens[PROMPT_MAX];
+  const kv_events_options told = {.tokens = (const char *const[]){"all"}, .n_tokens = 1};
+  uint32_t n = make_prompt(5, tokens);
+  told_server t;
+  (void)state;
+  open_told(&t, NULL, (weft_open_options){0}, told);
+  kv_reader before = join(&t);
+  begin(&before);
+  (void)ask(&t, "", tokens, n);
+  await_prompt(&before, tokens, n);
+  close_told(&t);
+  open_told(&t, NULL, (weft_open_options){0}, told);
+  kv_reader other = join(&t), after = join(&t);
+  begin(&other);
+  (void)ask(&t, "", tokens, n);
+  await_prompt(&other, tokens, n);
+  assert_true(other.number > before.number + 1000);
+  assert_true(reader_replay(&after, before.number + 1) > 0);
+  assert_int_equal(after.n_cleared, 1);
+  await_same(&other, &after);
+  reader_close(&before);
+  reader_close(&other);
+  reader_close(&after);
+  close_told(&t);
+}
+
 /* ---- options ---- */
 
 static void refuse_options(const told_server *t, kv_events_options o, const char *words) {
@@ -508,6 +538,7 @@ int main(void) {
       cmocka_unit_test(test_options_are_refused),
       cmocka_unit_test(test_sources),
       cmocka_unit_test(test_several_models),
+      cmocka_unit_test(test_started_again),
       cmocka_unit_test(test_unix_sockets),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -188,10 +188,12 @@ static void test_numbers_begin_again(void **state) {
     check_found(&r, numbers[i], true, i);
     assert_int_equal(kv_replay_at(&r, i)->bytes[0], 'a' + (int)i);
   }
-  check_found(&r, 2, true, 4);          /* the next */
-  check_found(&r, 3, true, 4);          /* not given yet */
-  check_found(&r, UINT64_MAX, true, 4); /* no number */
-  check_found(&r, UINT64_MAX - 3, true, 4);
+  check_found(&r, 2, true, 4);               /* the next */
+  check_found(&r, 3, true, 4);               /* not given yet */
+  check_found(&r, UINT64_MAX, true, 4);      /* no number */
+  check_found(&r, UINT64_MAX - 3, false, 0); /* of a server that ran before this one */
+  check_found(&r, UINT64_MAX / 2 + 9, false, 0);
+  check_found(&r, UINT64_MAX / 2 - 9, true, 4);
   kv_replay_push(&r, NULL);
   assert_null(kv_replay_at(&r, 4));
   for (int i = 0; i < KV_REPLAY_BATCHES; i++) push(&r, 'x');
