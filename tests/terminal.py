@@ -71,17 +71,17 @@ class Terminal:
         return False
 
     def wait(self, words, seconds=WAIT):
-        """Until the words came, after those that were waited for before."""
-        words = words.encode()
+        """Until the words came, after those that were waited for before. A line may be wrapped between them."""
+        pattern = re.compile(re.sub(rb'(?<=\S)\\ (?=\S)', rb'(?: |\\r\\n *)', re.escape(words.encode())))
         end = time.monotonic() + seconds
-        while (at := self.out.find(words, self.seen)) < 0:
+        while (at := pattern.search(self.out, self.seen)) is None:
             if time.monotonic() > end:
                 expect(False, f'waiting for {words}', self.out[self.seen:])
                 return False
             if not self.read(0.2) and self.process.poll() is not None and not self.read(0.2):
                 expect(False, f'ended while waiting for {words}', self.out[self.seen:])
                 return False
-        self.seen = at + len(words)
+        self.seen = at.end()
         return True
 
     def prompt(self):
@@ -346,6 +346,36 @@ def chat_with_a_server():
         t.end(code, f'--url {url}')
 
 
+def chat_over_a_socket():
+    path = work + '/socket'
+    server = subprocess.Popen([weft, 'serve', demo, '--host', 'unix:' + path, '-q', '--config', '/dev/null', '--kv-mib', '16'], stderr=subprocess.PIPE)
+    server.stderr.readline()  # it serves
+    t = Terminal('chat', '--url', 'unix:' + path, '--temperature', '0', '--mode', 'ar')
+    t.prompt()
+    t.ask('What is 58 + 37?', '95')
+    t.send('/exit\r')
+    t.end(0, 'chat over a unix socket')
+    got = subprocess.run([weft, 'top', '--url', 'unix:' + path, '--json'], capture_output=True, timeout=WAIT)
+    expect(got.returncode == 0 and json.loads(got.stdout)['server'] == 'unix:' + path, 'top over a unix socket', got)
+    server.kill()
+    server.wait()
+
+
+def lines_break_between_words():
+    for columns in (40, 80):
+        t = Terminal('serve', demo, '--port', '0', '--kv-mib', '16', '--config', '/dev/null', columns=columns)
+        t.wait('a second one cancels it')
+        t.process.terminate()
+        t.end(0, 'serve')
+        lines = t.out.decode().replace('\r', '').split('\n')
+        wide = [line for line in lines if len(line) > columns and ' ' in line.strip()]
+        expect(not wide and any(line.startswith('  ') for line in lines), f'the start on {columns} columns', lines)
+        whole = ' '.join(' '.join(lines).split())
+        expect('weft: pool 16 MiB of keys and values (--kv-mib) weft: room at once for' in whole, 'what the start says', whole)
+    got = subprocess.run([weft, 'chat', '--url', 'ftp://x'], capture_output=True, timeout=WAIT)
+    expect(got.stderr.count(b'\n') == 1 and len(got.stderr) > 80, 'one line where no terminal is', got.stderr)
+
+
 def chat_over_tls():
     cert, key = work + '/cert.pem', work + '/key.pem'
     subprocess.run(['openssl', 'req', '-x509', '-newkey', 'rsa:2048', '-nodes', '-keyout', key, '-out', cert, '-days', '2', '-subj', '/CN=weft'],
@@ -590,7 +620,7 @@ def the_demo_moves():
 
 
 tests = [top_is_live, names_of_files_are_hostile, help_is_wrapped, chat_with_a_model, chat_edits_lines, an_answer_is_stopped, a_full_context_asks, conversations_are_kept,
-         chat_with_a_server, chat_over_tls, a_hostile_server, the_size_changes, lines_from_a_pipe, the_demo_moves]
+         chat_with_a_server, chat_over_a_socket, lines_break_between_words, chat_over_tls, a_hostile_server, the_size_changes, lines_from_a_pipe, the_demo_moves]
 for test in tests:
     if not only or test.__name__ in only:
         test()

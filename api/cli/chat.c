@@ -121,10 +121,17 @@ static bool ask_what_to_drop(chat_state *s, const weft_error *why) {
   uint32_t n = weft_conversation_questions(&s->conversation);
   (void)weft_cli_fail(0, "%s", why->text);
   if (n < 2) return false;
-  (void)printf(
-      "The conversation has %u questions. Drop the (o)ldest, the older (h)alf, (a)ll before this one, or (n)othing? ",
+  weft_text words = {0}, lines = {0};
+  weft_text_printf(
+      &words,
+      "The conversation has %u questions. Drop the (o)ldest, the older (h)alf, (a)ll before this one, or (n)othing?",
       n);
+  weft_terminal_measure(&s->terminal);
+  if (weft_text_status(&words) == WEFT_OK) weft_terminal_wrap(&lines, words.bytes, 0, 0, s->terminal.n_columns);
+  if (weft_text_status(&lines) == WEFT_OK && lines.bytes != NULL) (void)fputs(lines.bytes, stdout);
   (void)fflush(stdout);
+  weft_text_free(&words);
+  weft_text_free(&lines);
   char letter;
   while ((letter = read_drop(s)) == 0) {
     (void)printf("Say o, h, a or n; the question that waits is asked again after that.\n");
@@ -154,7 +161,8 @@ static void answer_question(chat_state *s, const char *question) {
   while (said == WEFT_SAID_TOO_LONG && s->talks && ask_what_to_drop(s, &why)) said = ask_speaker(s, &why);
   if (said == WEFT_SAID || said == WEFT_SAID_LENGTH || (said == WEFT_SAID_STOPPED && s->answer.n > 0)) {
     keep_answer(s);
-    if (s->talks && said == WEFT_SAID_LENGTH) (void)weft_cli_fail(0, "the answer ends here because it was too long");
+    if (s->talks && said == WEFT_SAID_LENGTH)
+      (void)weft_cli_fail(0, "the answer ends here: the context is full, or its limit reached (--max-tokens)");
     if (said == WEFT_SAID_STOPPED && !s->talks) s->leaves = true, s->code = WEFT_EXIT_STOPPED;
     return;
   }

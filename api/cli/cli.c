@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* What commands share: failing with one line, opening models, parameters from options, reading a file. */
 #include "api/cli/cli.h"
+#include "api/cli/terminal.h"
 
 #include <errno.h>
 #include <stdarg.h>
@@ -12,6 +13,21 @@
 #include "base/memory.h"
 #include "base/text.h"
 
+/* On a terminal at words, below the first one or, of a line with a name in its first column (`pool    4096 MiB`),
+ * below what follows that; elsewhere one line. */
+static void write_wrapped(int to, const char *line) {
+  enum { MARK = sizeof "weft: " - 1, NARROW = 60 };
+  uint32_t n_columns = weft_terminal_width(to);
+  size_t name = strcspn(line, " "), n = strncmp(line + name, "  ", 2) == 0 ? name + strspn(line + name, " ") : 0;
+  uint32_t column = MARK + (uint32_t)n;
+  weft_text out = {0};
+  weft_text_printf(&out, "weft: %.*s", (int)n, line);
+  weft_terminal_wrap(&out, line + n, column, n_columns < NARROW ? 2 : column, n_columns);
+  bool wraps = n_columns > 0 && weft_text_status(&out) == WEFT_OK;
+  (void)dprintf(to, "%s%s%s", wraps ? out.bytes : "weft: ", wraps ? "" : line, wraps ? "" : "\n"); /* likewise */
+  weft_text_free(&out);
+}
+
 static void say_line(int to, weft_log_level level, const char *format, va_list list) {
   char text[1024], line[WEFT_LOG_LINE];
   (void)vsnprintf(text, sizeof text, format, list); /* a cut line is still a line */
@@ -22,7 +38,7 @@ static void say_line(int to, weft_log_level level, const char *format, va_list l
     return;
   }
   (void)weft_utf8_clean(text, line, sizeof line);
-  (void)dprintf(to, "weft: %s\n", line); /* likewise */
+  write_wrapped(to, line);
 }
 
 int weft_cli_fail(int code, const char *format, ...) {

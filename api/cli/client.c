@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "api/config.h"
 #include "base/clock.h"
 
 enum { TIMEOUT_MS = 600000, LOOK_MS = 50, PIECE = 16384, HEAD_MAX = 65536, STALL_SECONDS = 30 };
@@ -338,7 +339,8 @@ static bool read_authority(const char *at, size_t n, weft_client_url *out) {
 
 weft_status weft_client_read_url(const char *url, weft_client_url *out, weft_error *error) {
   static const char plain[] = "http://", tls[] = "https://";
-  *out = (weft_client_url){.tls = strncmp(url, tls, sizeof tls - 1) == 0};
+  *out = (weft_client_url){.tls = strncmp(url, tls, sizeof tls - 1) == 0, .socket = weft_config_socket(url)};
+  if (out->socket != NULL) return WEFT_OK;
   bool good = out->tls || strncmp(url, plain, sizeof plain - 1) == 0;
   const char *at = good ? url + (out->tls ? sizeof tls : sizeof plain) - 1 : url;
   size_t n = strcspn(at, "/?#"), n_path = strlen(at + n);
@@ -350,8 +352,8 @@ weft_status weft_client_read_url(const char *url, weft_client_url *out, weft_err
   }
   good = good && n_path < sizeof out->prefix;
   if (!good)
-    return weft_fail(error, WEFT_E_INVALID, "'%.200s' is no URL of a server: http://HOST[:PORT][/PATH] or https://...",
-                     url);
+    return weft_fail(error, WEFT_E_INVALID,
+                     "'%.200s' is no URL of a server: http://HOST[:PORT][/PATH], https://... or unix:PATH", url);
   memcpy(out->prefix, at + n, n_path);
   out->prefix[n_path] = 0;
   return WEFT_OK;

@@ -27,8 +27,9 @@ typedef struct weft_target {
   const char *key;      /* NULL: none */
 } weft_target;
 
-/* What a URL such as https://host:8443/under says; the target points into it. */
+/* What a URL such as https://host:8443/under says, or unix:PATH; the target points into it. */
 typedef struct weft_client_url {
+  const char *socket; /* points into the URL; NULL: host and port */
   char host[WEFT_CLIENT_HOST_MAX], prefix[WEFT_CLIENT_PREFIX_MAX];
   uint16_t port;
   bool tls;
@@ -60,7 +61,7 @@ int weft_client_request(uint16_t port, const char *method, const char *path, con
 /* The same with an API key; NULL: none. */
 int weft_client_request_as(uint16_t port, const char *key, const char *method, const char *path, const char *body,
                            weft_text *out, uint32_t cancel_after_ms);
-/* http://HOST[:PORT][/PATH] or https://... */
+/* http://HOST[:PORT][/PATH], https://... or unix:PATH */
 weft_status weft_client_read_url(const char *url, weft_client_url *out, weft_error *error);
 
 #endif

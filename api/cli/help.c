@@ -3,34 +3,12 @@
 #include <string.h>
 
 #include "api/cli/manual.h"
+#include "api/cli/terminal.h"
 
 enum { OPTION_COLUMN = 37, NARROW = 72, NARROW_INDENT = 6, COMMAND_COLUMN = 18 };
 
 static void put_blanks(weft_text *out, uint32_t n) {
   for (uint32_t i = 0; i < n; i++) weft_text_puts(out, " ");
-}
-
-/* Words on lines of at most n_columns (0: on one line), all but the first line indented. column: where the first word
- * begins. Ends the line. */
-static void put_wrapped(weft_text *out, const char *words, uint32_t column, uint32_t indent, uint32_t n_columns) {
-  bool first = true;
-  while (*words != 0) {
-    size_t n = strcspn(words, " ");
-    if (!first && n_columns > 0 && column + 1 + n > n_columns) {
-      weft_text_puts(out, "\n");
-      put_blanks(out, indent);
-      column = indent;
-    } else if (!first) {
-      weft_text_puts(out, " ");
-      column += 1;
-    }
-    weft_text_append(out, words, n);
-    column += (uint32_t)n;
-    words += n;
-    while (*words == ' ') words++;
-    first = false;
-  }
-  weft_text_puts(out, "\n");
 }
 
 /* `left` in the first columns, the words beside it or, where it is too long or the terminal too narrow, below. */
@@ -39,13 +17,13 @@ static void put_entry(weft_text *out, const char *left, const char *words, uint3
   weft_text_puts(out, left);
   if (n_columns == 0 || (n_columns >= NARROW && n + 1 <= column)) {
     put_blanks(out, n < column ? column - (uint32_t)n : 1);
-    put_wrapped(out, words, column, column, n_columns);
+    weft_terminal_wrap(out, words, column, column, n_columns);
     return;
   }
   uint32_t indent = n_columns >= NARROW ? column : NARROW_INDENT;
   weft_text_puts(out, "\n");
   put_blanks(out, indent);
-  put_wrapped(out, words, indent, indent, n_columns);
+  weft_terminal_wrap(out, words, indent, indent, n_columns);
 }
 
 /* Examples are whole lines: a command to copy, and behind three blanks what it is for. A command is never broken. */
@@ -63,14 +41,14 @@ static void put_examples(weft_text *out, const char *examples, uint32_t n_column
       weft_text_puts(out, "\n");
       put_blanks(out, NARROW_INDENT);
       (void)snprintf(words, sizeof words, "%.*s", (int)(examples + n - what), what);
-      put_wrapped(out, words, NARROW_INDENT, NARROW_INDENT, n_columns);
+      weft_terminal_wrap(out, words, NARROW_INDENT, NARROW_INDENT, n_columns);
     }
     examples += n + (examples[n] == '\n');
   }
 }
 
 static void put_paragraph(weft_text *out, const char *words, uint32_t n_columns) {
-  put_wrapped(out, words, 0, 0, n_columns);
+  weft_terminal_wrap(out, words, 0, 0, n_columns);
 }
 
 static void put_commands(weft_text *out, const weft_command_list *list, uint32_t n_columns) {
@@ -135,7 +113,7 @@ void weft_manual_help(const weft_manual *manual, const weft_command *command, ui
   const weft_manual_reader reader = {.topic = put_topic, .option = put_option, .self = &writer};
   weft_text line = {0};
   weft_text_printf(&line, "weft %s %s", command->name, command->usage);
-  if (weft_text_status(&line) == WEFT_OK) put_wrapped(out, line.bytes, 0, NARROW_INDENT, n_columns);
+  if (weft_text_status(&line) == WEFT_OK) weft_terminal_wrap(out, line.bytes, 0, NARROW_INDENT, n_columns);
   weft_text_free(&line);
   put_paragraph(out, command->help, n_columns);
   weft_text_puts(out, "\nExamples:\n");

@@ -54,6 +54,7 @@ static weft_status find_target(const weft_config *config, weft_client_url *url, 
     const weft_error why = *error;
     return weft_fail(error, WEFT_E_INVALID, "--url: %s", why.text);
   }
+  target->socket = url->socket;
   target->host = url->host;
   target->port = url->port;
   target->tls = url->tls;

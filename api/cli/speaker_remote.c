@@ -359,7 +359,8 @@ int weft_speaker_open_remote(const weft_config *config, weft_speaker **out) {
   if (code == 0 && !has_version && n + 4 > sizeof r->url.prefix)
     code = weft_cli_fail(WEFT_EXIT_USAGE, "--url: the path is too long");
   if (code == 0 && !has_version) memcpy(r->url.prefix + n, "/v1", sizeof "/v1");
-  r->target = (weft_target){.host = r->url.host,
+  r->target = (weft_target){.socket = r->url.socket,
+                            .host = r->url.host,
                             .port = r->url.port,
                             .tls = r->url.tls,
                             .tls_cert = config->tls_cert,

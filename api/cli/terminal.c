@@ -18,6 +18,11 @@ static bool takes_utf8(void) {
   return utf8;
 }
 
+uint32_t weft_terminal_width(int descriptor) {
+  struct winsize size;
+  return isatty(descriptor) == 1 && ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 void weft_terminal_measure(weft_terminal *t) {
   struct winsize size;
   if (!t->is_terminal || ioctl(fileno(t->to), TIOCGWINSZ, &size) != 0) return;
@@ -77,4 +82,25 @@ const char *weft_terminal_style(const weft_terminal *t, weft_style style) {
   static const char *const styles[] = {"\033[0m",  "\033[1m",  "\033[2m",  "\033[90m",
                                        "\033[31m", "\033[32m", "\033[33m", "\033[36m"};
   return t->colours ? styles[style] : "";
+}
+
+void weft_terminal_wrap(weft_text *out, const char *words, uint32_t column, uint32_t indent, uint32_t n_columns) {
+  bool first = true;
+  while (*words != 0) {
+    size_t n = strcspn(words, " ");
+    if (!first && n_columns > 0 && column + 1 + n > n_columns) {
+      weft_text_puts(out, "\n");
+      for (uint32_t i = 0; i < indent; i++) weft_text_puts(out, " ");
+      column = indent;
+    } else if (!first) {
+      weft_text_puts(out, " ");
+      column += 1;
+    }
+    weft_text_append(out, words, n);
+    column += (uint32_t)n;
+    words += n;
+    while (*words == ' ') words++;
+    first = false;
+  }
+  weft_text_puts(out, "\n");
 }

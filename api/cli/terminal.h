@@ -12,6 +12,7 @@
 #include <stdio.h>
 
 #include "api/config.h"
+#include "base/text.h"
 
 /* Where text goes. n_columns and n_rows: 0 where the size of the terminal is not known, and without a terminal. */
 typedef struct weft_terminal {
@@ -33,6 +34,12 @@ void weft_terminal_measure(weft_terminal *terminal);
 void weft_terminal_put(const weft_terminal *terminal, const char *text, size_t n, bool one_line);
 /* Columns that n bytes take at most: a character that is no ASCII takes up to two, a tab up to eight. */
 size_t weft_terminal_columns(const char *text, size_t n);
+
+/* The columns of the terminal that a descriptor is; 0: it is none, or does not know. */
+uint32_t weft_terminal_width(int descriptor);
+/* Appends words on lines of at most n_columns (0: on one line), all but the first line indented; blanks between words
+ * become one. column: where the first word begins. Ends the line. */
+void weft_terminal_wrap(weft_text *out, const char *words, uint32_t column, uint32_t indent, uint32_t n_columns);
 
 typedef enum weft_style {
   WEFT_PLAIN,
