@@ -37,7 +37,7 @@ typedef struct weft_lab_config {
   /* sim: the load */
   float rate, diffusion, shared, long_share, skew, cancel, urgent;
   uint32_t requests, burst, tenants, prompt_tokens, answer_tokens, shared_tokens, prefixes, longest_tokens, cancel_ms;
-  uint32_t deadline_ms;
+  uint32_t deadline_ms, trace_block, clients;
   /* sim: replicas, the device, what counts as good */
   const char *profile, *plots, *router, *replay, *assignment;
   uint32_t replicas, router_blocks, canvas_steps, canvas_steps_min;

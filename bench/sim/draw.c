@@ -42,10 +42,11 @@ static uint32_t draw_model(const weft_lab_config *c, const weft_sim_profile *pro
 }
 
 /* The first n_shared ids are those of one of the shared prompts. */
-static void draw_ids(const weft_lab_config *c, uint32_t at, uint32_t n_shared, uint32_t n_ids, uint64_t *id) {
+static void draw_ids(const weft_lab_config *c, const weft_sim_load *load, uint32_t at, uint32_t n_shared,
+                     uint32_t n_ids, uint64_t *id) {
   uint64_t prefix = (uint64_t)(draw_uniform(c, at, PREFIX) * c->prefixes);
-  for (uint32_t i = 0; i < n_shared; i++) id[i] = prefix * WEFT_SIM_IDS + i;
-  weft_sim_own_ids(at, n_shared, n_ids, id);
+  for (uint32_t i = 0; i < n_shared; i++) id[i] = prefix * (WEFT_SIM_TOKENS / load->block) + i;
+  weft_sim_own_ids(load, at, n_shared, n_ids, id);
 }
 
 static void draw_limits(const weft_lab_config *c, uint32_t at, weft_sim_item *item) {
@@ -74,11 +75,11 @@ int weft_sim_draw(const weft_lab_config *c, const weft_sim_profile *profile, wef
     if (draw_uniform(c, i, LONG) < (double)c->long_share) item.n_prompt = c->longest_tokens;
     uint32_t n_shared = 0;
     if (draw_uniform(c, i, SHARES) < (double)c->shared) {
-      n_shared = weft_sim_blocks_of(c->shared_tokens);
-      item.n_prompt += n_shared * WEFT_SIM_BLOCK;
+      n_shared = weft_sim_blocks_of(load, c->shared_tokens);
+      item.n_prompt += n_shared * load->block;
     }
     draw_limits(c, i, &item);
-    draw_ids(c, i, n_shared, weft_sim_blocks_of(item.n_prompt), id);
+    draw_ids(c, load, i, n_shared, weft_sim_blocks_of(load, item.n_prompt), id);
     code = weft_sim_load_add(load, profile, &item, id);
   }
   return code;

@@ -181,6 +181,7 @@ static void add_steps(collector *c, const weft_sim_counts *n, double recomputed)
   add_metric(c, "preemptions", "", (double)n->n_preemptions);
   add_metric(c, "pages_to_host", "", (double)n->n_pages_out);
   add_metric(c, "pages_back", "", (double)n->n_pages_back);
+  add_metric(c, "pages_evicted", "", (double)n->n_pages_evicted);
   add_metric(c, "prediction_error_percent", "%", part_of_whole(100.0 * (double)n->error_us, (double)n->measured_us));
 }
 
@@ -233,10 +234,10 @@ static double count_distinct(const collector *c) {
     if (c->run->outcome[i].started_us == 0 && c->run->outcome[i].first_us == 0) continue;
     uint64_t domain = c->config->product.shared_cache ? 0 : item->tenant + 1;
     uint64_t chain = weft_mix64((uint64_t)item->model << 32 | domain);
-    for (uint32_t at = 0; at < item->n_prompt; at += WEFT_SIM_BLOCK) {
+    for (uint32_t at = 0; at < item->n_prompt; at += load->block) {
       uint32_t left = item->n_prompt - at;
-      chain = weft_mix64(chain ^ weft_mix64(load->id[item->first_id + at / WEFT_SIM_BLOCK] + 1));
-      piece[n++] = (prompt_piece){chain, left < WEFT_SIM_BLOCK ? left : WEFT_SIM_BLOCK};
+      chain = weft_mix64(chain ^ weft_mix64(load->id[item->first_id + at / load->block] + 1));
+      piece[n++] = (prompt_piece){chain, left < load->block ? left : load->block};
     }
   }
   qsort(piece, n, sizeof *piece, by_chain);
@@ -270,6 +271,8 @@ void weft_sim_collect(const weft_lab_config *config, const weft_sim_load *load, 
   outcome_sums sums = sum_outcomes(&c);
   add_outcomes(&c, &sums);
   add_times(&c);
+  add_metric(&c, "prompt_tokens", "", sums.prompt);
+  add_metric(&c, "hit_tokens", "", sums.cached);
   add_metric(&c, "hit_percent", "%", part_of_whole(100.0 * sums.cached, sums.prompt));
   if (scope.tenant >= 0) {
     add_metric(&c, "rows", "", (double)counts->rows[scope.tenant]);

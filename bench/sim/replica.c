@@ -428,6 +428,7 @@ weft_status weft_sim_replica_finish(weft_sim_replica *r, uint64_t end_us, weft_e
   c->n_preemptions = stats.n_preemptions;
   c->n_pages_out = stats.pager.n_spilled;
   c->n_pages_back = stats.pager.n_restored;
+  c->n_pages_evicted = stats.pager.n_evicted;
   for (uint32_t i = 0; i < r->world->profile->n_models; i++) {
     c->measured_us += stats.lane[i].measured_us;
     c->error_us += stats.lane[i].error_us;

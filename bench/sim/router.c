@@ -57,7 +57,7 @@ void weft_sim_router_close(weft_sim_router *router) {
 
 /* The last block of a prompt may be partial: the next turn has another one there. */
 static uint64_t key_of(const weft_sim_router *r, const weft_sim_load *load, const weft_sim_item *item) {
-  uint32_t n = item->n_prompt / WEFT_SIM_BLOCK;
+  uint32_t n = item->n_prompt / load->block;
   if (n > r->n_blocks) n = r->n_blocks;
   if (n == 0) n = 1;
   uint64_t domain = r->shared_cache ? 0 : item->tenant + 1;

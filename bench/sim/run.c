@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: MIT */
 /* All replicas in order of time: an arrival, a cancel, or the turn of the replica whose clock is
  * behind all others, whichever comes first. What the router knows at a time is what happened
- * before. */
+ * before. With --clients request k arrives when a client is free for the k-th time: so many at the
+ * start, then one for each request that ended. A turn begins before those who hear of its end ask again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,10 @@ typedef struct sim_clock {
   weft_sim_router router;
   weft_sim_turns turns;
   weft_sim_replica *replica[WEFT_SIM_REPLICAS];
-  sim_cancel *cancel; /* in order of time */
+  weft_sim_load *load; /* the world's */
+  sim_cancel *cancel;  /* in order of time */
+  uint64_t *free_us;   /* with --clients: when a client was free, in order */
+  uint32_t n_free;
   uint32_t n_cancels, next_cancel, next_item;
 } sim_clock;
 
@@ -53,12 +57,19 @@ static weft_status open_clock(sim_clock *s, weft_error *error) {
   s->world.request = weft_alloc(load->n, sizeof *s->world.request);
   s->world.prompt = weft_alloc(load->longest, sizeof *s->world.prompt);
   s->cancel = weft_alloc(load->n, sizeof *s->cancel);
+  s->free_us = weft_alloc(load->n, sizeof *s->free_us);
   if (run->outcome == NULL || run->replica == NULL || s->world.request == NULL || s->world.prompt == NULL ||
-      s->cancel == NULL || !weft_sim_series_open(&run->series, load->n_tenants) ||
+      s->cancel == NULL || s->free_us == NULL || !weft_sim_series_open(&run->series, load->n_tenants) ||
       !weft_sim_turns_open(&s->turns, run->n_replicas)) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u requests", load->n);
   }
   list_cancels(s);
+  uint32_t n_clients = s->world.config->clients;
+  if (n_clients > 0 && s->n_cancels > 0) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--clients does not go with requests that are cancelled: leave one of them out");
+  }
+  s->n_free = n_clients < load->n ? n_clients : load->n; /* all at 0 */
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < run->n_replicas && status == WEFT_OK; i++) {
     status = weft_sim_replica_open(&s->world, i, &s->replica[i], error);
@@ -76,6 +87,7 @@ static void close_clock(sim_clock *s) {
   weft_free(s->world.request);
   weft_free(s->world.prompt);
   weft_free(s->cancel);
+  weft_free(s->free_us);
 }
 
 static void close_groups(weft_sim_groups *g) {
@@ -101,8 +113,23 @@ static void renew_turn(sim_clock *s, uint32_t replica) {
   weft_sim_turns_set(&s->turns, replica, weft_sim_replica_next(s->replica[replica]));
 }
 
+/* The router knows it, and so does its client. */
+static void end_request(sim_clock *s, uint32_t item, uint32_t replica, uint64_t now_us) {
+  weft_sim_router_ended(&s->router, replica, &s->load->item[item]);
+  if (s->world.config->clients > 0 && s->n_free < s->load->n) s->free_us[s->n_free++] = now_us;
+}
+
+/* UINT64_MAX: not before something else happens. */
+static uint64_t next_arrival(const sim_clock *s) {
+  if (s->next_item >= s->load->n) return UINT64_MAX;
+  if (s->world.config->clients == 0) return s->load->item[s->next_item].at_us;
+  return s->next_item < s->n_free ? s->free_us[s->next_item] : UINT64_MAX;
+}
+
 static weft_status arrive_next(sim_clock *s, weft_error *error) {
-  uint32_t at = s->next_item++;
+  uint32_t at = s->next_item;
+  s->load->item[at].at_us = next_arrival(s);
+  s->next_item += 1;
   const weft_sim_item *item = &s->world.load->item[at];
   weft_sent_pool pool[WEFT_REPLICAS_MAX];
   for (uint32_t i = 0; s->router.by_prefix && i < s->world.run->n_replicas; i++) {
@@ -110,7 +137,7 @@ static weft_status arrive_next(sim_clock *s, weft_error *error) {
   }
   uint32_t replica = weft_sim_router_take(&s->router, s->world.load, item, pool, s->world.prompt);
   weft_status status = weft_sim_replica_submit(s->replica[replica], at, error);
-  if (s->world.run->outcome[at].refused) weft_sim_router_ended(&s->router, replica, item);
+  if (s->world.run->outcome[at].refused) end_request(s, at, replica, item->at_us);
   renew_turn(s, replica);
   return status;
 }
@@ -124,9 +151,8 @@ static void cancel_next(sim_clock *s) {
 /* What ended in the turn before is known to others from its end on, which is now. */
 static weft_status turn_replica(sim_clock *s, uint32_t at, weft_error *error) {
   uint32_t ended;
-  while ((ended = weft_sim_replica_settle(s->replica[at])) != 0) {
-    weft_sim_router_ended(&s->router, at, &s->world.load->item[ended - 1]);
-  }
+  uint64_t now_us = weft_sim_replica_next(s->replica[at]);
+  while ((ended = weft_sim_replica_settle(s->replica[at])) != 0) end_request(s, ended - 1, at, now_us);
   weft_status status = weft_sim_replica_turn(s->replica[at], error);
   renew_turn(s, at);
   return status;
@@ -135,9 +161,8 @@ static weft_status turn_replica(sim_clock *s, uint32_t at, weft_error *error) {
 /* False: everything is over. */
 static bool next_event(sim_clock *s, weft_status *status, weft_error *error) {
   uint32_t first = weft_sim_turns_first(&s->turns);
-  uint64_t turn_us = s->turns.at_us[first], cancel_us = UINT64_MAX, item_us = UINT64_MAX;
+  uint64_t turn_us = s->turns.at_us[first], cancel_us = UINT64_MAX, item_us = next_arrival(s);
   if (s->next_cancel < s->n_cancels) cancel_us = s->cancel[s->next_cancel].at_us;
-  if (s->next_item < s->world.load->n) item_us = s->world.load->item[s->next_item].at_us;
   if (item_us <= turn_us && item_us <= cancel_us && item_us != UINT64_MAX) {
     *status = arrive_next(s, error);
   } else if (cancel_us <= turn_us && cancel_us != UINT64_MAX) {
@@ -167,6 +192,7 @@ static void add_counts(weft_sim_counts *all, const weft_sim_counts *one) {
   all->n_preemptions += one->n_preemptions;
   all->n_pages_out += one->n_pages_out;
   all->n_pages_back += one->n_pages_back;
+  all->n_pages_evicted += one->n_pages_evicted;
   all->measured_us += one->measured_us;
   all->error_us += one->error_us;
   all->n_prefill_rows += one->n_prefill_rows;
@@ -214,9 +240,9 @@ static weft_status finish_run(sim_clock *s, weft_error *error) {
   return status;
 }
 
-int weft_sim_run_load(const weft_lab_config *config, const weft_sim_profile *profile, const weft_sim_load *load,
+int weft_sim_run_load(const weft_lab_config *config, const weft_sim_profile *profile, weft_sim_load *load,
                       weft_sim_run *out) {
-  sim_clock s = {.world = {.config = config, .profile = profile, .load = load, .run = out}};
+  sim_clock s = {.load = load, .world = {.config = config, .profile = profile, .load = load, .run = out}};
   weft_error error = {{0}};
   out->n_replicas = config->replicas;
   int code = weft_sim_router_open(config, load, &s.router);
