@@ -20,15 +20,16 @@ import tempfile
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 from prefixes import run_prefixes  # noqa: E402
 from routers import KINDS  # noqa: E402
+from rows import write_record  # noqa: E402
 from simulated import run_simulated  # noqa: E402
 from table import CELLS, Fleet, check_router  # noqa: E402
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 DEMO = os.path.join(ROOT, "model/demo/weft-demo.gguf")
 OPTIONS = ["-m", DEMO, "--backend", "cpu", "--drain-seconds", "120"]
-SIMULATED = ("counts of one run of each, so that what else the machine did changes nothing but which requests met; measured: by the counters of the "
-             "replicas; simulated: weft sim with --replay of what each replica was sent, or with --router prefix where the server does not say it. "
-             "profile: weft bench profile, of the same machine")
+SIMULATED = ("counts, so that what else the machine did changes nothing but which requests met; measured and simulated: medians of the runs; measured: by the counters of the "
+             "replicas; simulated: weft sim with --replay of what each replica was sent, or with --router prefix where the server does not say it, and with clients that think "
+             "so long that as many requests are in flight in the mean; spread: by the single runs. profile: weft bench profile, of the same machine")
 NOTES = ("tokens of prompts, so that what else the machine did changes nothing; computed: the median of the runs, spread: the largest less the "
          "smallest; least_as_routed and requests (by replica) are those of the median run. Routers: " +
          ", ".join(f"{k.name} {k.version}" for k in KINDS) +
@@ -80,8 +81,9 @@ def measure_prefixes(o):
         words = [f"--{name} {getattr(o, name)}" for name in ("tenants", "requests", "clients", "runs", "seed")]
         command = " ".join([f"./dev fleet {o.what} --kv-mib", *map(str, o.kv_mib), *words])
         record = facts.facts(facts.identity(DEMO)) | dict(command=command, load=about, notes=SIMULATED if simulated else NOTES, rows=rows)
-        with open(o.record, "w", encoding="utf-8") as f:
-            f.write(json.dumps(record, indent=1) + "\n")
+        if simulated:
+            record["spread"] = "by the single runs of each row"
+        write_record(o.record, record)
     print(json.dumps(rows, indent=1))
     return any("failed" in row or row.get("apart_percent", 0) > 10 for row in rows)
 

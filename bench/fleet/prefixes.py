@@ -9,6 +9,7 @@ what another had (the router's), or what a replica had seen was no longer in its
 what each replica was sent in the place of everything; the rest is the second.
 
 Law: who asks what is drawn from the seed alone; all figures are counts of tokens, and none is a time."""
+import datetime
 import os
 import random
 import re
@@ -92,6 +93,15 @@ def sent_to(replica, n):
     return sorted(int(i) for i in found if int(i) < n)
 
 
+def in_flight(logs):
+    """How many requests of the load the replicas had at once, in the mean, by their logs: the sum of their times over the time of all."""
+    ends, times = [], []
+    for end, ms in re.findall(rf"(\S+)Z info: request: id=load-\d+ method=POST path={CHAT} code=200 .* ms=([\d.]+)$", "\n".join(logs), re.M):
+        ends.append(datetime.datetime.fromisoformat(end).timestamp())
+        times.append(float(ms) / 1000)
+    return sum(times) / (max(ends) - min(e - t for e, t in zip(ends, times)))
+
+
 def measure(start, replicas, bodies, prompts, unit, clients):
     """One run: start() begins what stands before the replicas and returns (its port, how it is ended). By replica: tokens of prompts that
     were computed and that were found, pages given up, requests; and the tokens of each answer."""
@@ -103,7 +113,7 @@ def measure(start, replicas, bodies, prompts, unit, clients):
             said = ask_all(port, bodies, clients)
             for replica in replicas:
                 replica.idle()
-            run = dict(computed=[r.computed() for r in replicas], found=[r.found() for r in replicas], evicted=[r.evicted() for r in replicas],
+            run = dict(in_flight=in_flight([r.read_log() for r in replicas]), computed=[r.computed() for r in replicas], found=[r.found() for r in replicas], evicted=[r.evicted() for r in replicas],
                        requests=[sent_to(r, len(bodies)) for r in replicas], said=said)
         finally:
             end()
