@@ -210,6 +210,18 @@ static void add_device(collector *c, const weft_sim_counts *n, uint32_t n_replic
   add_metric(c, "fairness_max_over_min", "x", measure_fairness(c->load, n));
 }
 
+/* What happened to replicas, and what they told of their caches. */
+static void add_fleet(collector *c, const weft_sim_counts *n) {
+  double seconds = c->run->has_events ? c->seconds : NAN;
+  add_metric(c, "failures", "", n->n_failures);
+  add_metric(c, "replaced", "", n->n_replaced);
+  add_metric(c, "event_batches_per_s", "1/s", part_of_whole((double)n->n_event_batches, seconds));
+  add_metric(c, "events_per_s", "1/s", part_of_whole((double)n->n_events, seconds));
+  add_metric(c, "event_blocks_per_s", "1/s", part_of_whole((double)n->n_blocks_told, seconds));
+  add_metric(c, "event_bytes_per_s", "B/s",
+             n->n_event_bytes > 0 ? part_of_whole((double)n->n_event_bytes, seconds) : NAN);
+}
+
 /* A piece of a prompt behind all that stands before it. */
 typedef struct prompt_piece {
   uint64_t chain;
@@ -281,11 +293,16 @@ void weft_sim_collect(const weft_lab_config *config, const weft_sim_load *load, 
   }
   add_steps(&c, counts, sums.recomputed);
   add_device(&c, counts, scope.replica < 0 ? run->n_replicas : 1);
+  add_fleet(&c, counts);
   if (scope.replica >= 0) return;
   add_metric(&c, "prompt_tokens_distinct", "", count_distinct(&c));
   add_metric(&c, "replicas", "", run->n_replicas);
   add_metric(&c, "spilled", "", (double)run->n_spilled);
   add_metric(&c, "requests_max_over_mean", "x", spread_of_requests(&c));
+  add_metric(&c, "credit_percent", "%",
+             run->has_events ? part_of_whole(100.0 * (double)run->n_credited, sums.prompt) : NAN);
+  add_metric(&c, "index_blocks_most", "", run->has_events ? run->n_index_most : NAN);
+  add_metric(&c, "upgraded_at_s", "s", run->upgraded_us > 0 ? (double)run->upgraded_us / 1e6 : NAN);
 }
 
 double weft_sim_metric_of(const weft_sim_metrics *metrics, const char *name) {

@@ -8,6 +8,8 @@
  *   profile   models of a device: geometry, and what a step costs
  *   load      requests; from a trace (trace) or drawn (draw)
  *   router    which replica a request goes to
+ *   told      what replicas tell of their caches; index: what a router knows of it
+ *   fate      which replicas fail, are replaced and come back
  *   replica   one engine and pager under the clock
  *   turns     whose turn is next
  *   run       all replicas, in order of time
@@ -80,7 +82,9 @@ typedef struct weft_sim_counts {
   uint64_t n_pages, n_pages_peak; /* of the pool; most pinned at once */
   uint64_t n_steps, n_mixed_steps, n_switches, n_rows, n_void_rows, n_preemptions;
   uint64_t n_prefill_rows, n_denoise_steps;
-  uint64_t n_pages_out, n_pages_back;       /* to host memory, from there */
+  uint64_t n_pages_out, n_pages_back;                               /* to host memory, from there */
+  uint64_t n_event_batches, n_events, n_blocks_told, n_event_bytes; /* of cache events, with --router index */
+  uint32_t n_failures, n_replaced;                                  /* how often it failed, was drained and replaced */
   uint64_t n_pages_evicted;                 /* given up for new content, whether host memory took it or not */
   uint64_t measured_us, error_us;           /* of steps; |what the engine predicted - that| */
   uint64_t rows[WEFT_SIM_TENANTS];          /* computed for each tenant */
@@ -88,7 +92,8 @@ typedef struct weft_sim_counts {
   double service_backlog[WEFT_SIM_TENANTS]; /* and in the steps of backlog_us */
 } weft_sim_counts;
 
-/* The requests of the load in groups, each in the order of the load: group g has item[first[g]] to item[first[g + 1]]. */
+/* The requests of the load in groups, each in the order of the load: group g has item[first[g]] to the one before
+ * item[first[g + 1]]. */
 typedef struct weft_sim_groups {
   uint32_t *item;  /* [load.n] */
   uint32_t *first; /* [groups + 2] */
@@ -99,7 +104,11 @@ typedef struct weft_sim_run {
   weft_sim_counts total;
   weft_sim_counts *replica; /* [n_replicas] */
   uint32_t n_replicas;
-  uint64_t n_spilled; /* requests that the router sent past their first replica */
+  uint64_t n_spilled;    /* requests that the router sent past their first replica */
+  uint64_t n_credited;   /* prompt tokens that the index said are cached where the requests were sent */
+  uint32_t n_index_most; /* blocks of replicas that the index knew at once */
+  uint64_t upgraded_us;  /* when the last replica was back from an upgrade; 0: not all were */
+  bool has_events;       /* events were told */
   weft_sim_series series;
   weft_sim_groups by_replica, by_tenant;
 } weft_sim_run;
