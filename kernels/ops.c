@@ -28,8 +28,13 @@ static bool rows_fit(uint32_t n_rows, uint64_t stride, uint64_t n_cols) {
   return last < (1ull << 60) && n_cols < (1ull << 32);
 }
 
-static bool is_activation(weft_activation activation) {
+/* A factor of its own, which products can be gated with as they are made. */
+static bool is_factor(weft_activation activation) {
   return activation == WEFT_GELU_TANH || activation == WEFT_SILU;
+}
+
+static bool is_activation(weft_activation activation) {
+  return is_factor(activation) || activation == WEFT_CLAMPED_SILU;
 }
 
 static weft_status check_weight(weft_device *device, const char *op, const weft_weight *weight) {
@@ -102,7 +107,7 @@ static weft_status check_matmul(weft_device *device, const weft_matmul_args *arg
     REQUIRE("matmul", rows_fit(args->n_rows, args->y_stride[w], args->weight[w]->n_out), "y_stride");
   }
   REQUIRE("matmul", rows_fit(args->n_rows, args->x_stride, args->weight[0]->n_in), "x_stride");
-  REQUIRE("matmul", args->activation == 0 || is_activation(args->activation), "activation");
+  REQUIRE("matmul", args->activation == 0 || is_factor(args->activation), "activation");
   REQUIRE("matmul", args->activation == 0 || (args->n_weights == 2 && args->weight[0]->n_out == args->weight[1]->n_out),
           "an activation wants two weights of one shape");
   return check_scratch("matmul", weft_matmul_scratch(device, args), args->scratch, args->scratch_bytes);
@@ -214,6 +219,7 @@ static weft_status check_route(weft_device *device, const weft_route_args *args)
   REQUIRE("route", args->k > 0 && args->k <= args->n_experts, "k");
   REQUIRE("route", args->n_experts <= 65536, "n_experts");
   REQUIRE("route", rows_fit(args->n_rows, args->logits_stride, args->n_experts), "logits_stride");
+  REQUIRE("route", args->router != NULL || args->router_bias == NULL, "a bias without a router");
   return args->router != NULL ? check_router(device, args) : WEFT_OK;
 }
 
@@ -256,6 +262,10 @@ static weft_status check_experts(weft_device *device, const weft_experts_args *a
   REQUIRE("experts", args->k > 0 && args->k <= parts_experts_count(args), "k");
   REQUIRE("experts", (uint64_t)args->n_rows * args->k <= INT32_MAX, "more than 2^31 pairs of a row and an expert");
   REQUIRE("experts", is_activation(args->activation), "activation");
+  REQUIRE("experts", is_factor(args->activation) || args->shared.gate == NULL,
+          "a shared MLP beside experts with a clamped gate");
+  REQUIRE("experts", (args->gate_bias == NULL) == (args->down_bias == NULL), "gate_bias without down_bias");
+  REQUIRE("experts", (args->up_bias == NULL) == (args->down_bias == NULL), "up_bias without down_bias");
   REQUIRE("experts", rows_fit(args->n_rows, args->x_stride, args->down->n_out), "x_stride");
   REQUIRE("experts", rows_fit(args->n_rows, args->y_stride, args->down->n_out), "y_stride");
   status = args->shared.gate != NULL ? check_shared(device, args) : WEFT_OK;

@@ -28,6 +28,7 @@
 #include "kernels/canvas.h"
 #include "kernels/classes.h"
 #include "kernels/device.h"
+#include "kernels/experts.h"
 #include "kernels/kv_row.h"
 #include "kernels/sample.h"
 
@@ -74,8 +75,6 @@ typedef struct weft_norm_args {
   float eps;
 } weft_norm_args;
 
-typedef enum weft_activation { WEFT_GELU_TANH = 1, WEFT_SILU = 2 } weft_activation;
-
 /* ---- matmul: y[i] = x W[i]^T, times the scale of W[i], for up to three weights of one input (Numerics above) -- *
  * With an activation there are two weights of one shape, and y[0] = act(x W[0]^T) * (x W[1]^T); y[1] is scratch. */
 typedef struct weft_matmul_args {
@@ -117,7 +116,8 @@ typedef struct weft_qkv_args {
  * position p sees keys k <= p and, with a window W, k > p - W; whole: every row sees all n_rows keys of the segment and
  * those before it, with a window only k > kv_len - W. stores: the segment's own keys, which qkv wrote, lie in pages
  * (pool) or, from that of first_row on, in own_k and own_v (scratch); then the segment is never cut. Host memory.
- * out = softmax(scale * q k^T) v, heads grouped: query head h reads kv head h / (n_heads / n_kv_heads).      */
+ * out = softmax(scale * q k^T) v, heads grouped: query head h reads kv head h / (n_heads / n_kv_heads). With sinks the
+ * softmax of head h has one term more, e^sinks[h], which no value belongs to and scale does not multiply.       */
 typedef struct weft_attention_segment {
   uint32_t first_row, n_rows;
   uint32_t kv_len;
@@ -141,9 +141,10 @@ typedef struct weft_attention_args {
   uint64_t q_stride, out_stride;
   void *scratch;
   uint64_t scratch_bytes;
+  const float *sinks; /* optional [n_heads] */
 } weft_attention_args;
 
-/* ---- gate: y = act(g) * u --------------------------------------------------------------------------------- */
+/* ---- gate: y = act(g) * u, or the clamped gate of both (kernels/experts.h) ------------------------------------- */
 typedef struct weft_gate_args {
   const float *g, *u;
   float *y; /* may equal g */
@@ -154,7 +155,7 @@ typedef struct weft_gate_args {
 
 /* ---- route: softmax over all experts, the k largest (ties: lower index first; NaN counts as -infinity), renormalised
  * over the k, then times expert_scale[e] (not renormalised again). ids and weights in rank order, largest first.
- * With a router, logits are first x W^T, as matmul makes them.                                                */
+ * With a router, logits are first x W^T, as matmul makes them, plus router_bias, as norm adds it.             */
 typedef struct weft_route_args {
   const float *x;            /* [n_rows, router->n_in] */
   const weft_weight *router; /* optional [n_experts, n_in] */
@@ -166,39 +167,10 @@ typedef struct weft_route_args {
   uint64_t x_stride, logits_stride;
   void *scratch; /* only with a router */
   uint64_t scratch_bytes;
+  const float *router_bias; /* optional [n_experts], only with a router */
 } weft_route_args;
 
-/* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)), e = ids[r,j] ------- *
- * The sum is low + high, in f32: low over the ranks with e < n_experts / 2, high over the others, each in rank order
- * from +0. The stacks may hold some experts only, from first_expert on: a rank whose expert is not among them adds
- * nothing, so the sum of two calls with half of the experts each has the bits of one call with all. An expert that does
- * not exist is INVALID; on cuda its row becomes NaN. Weights are gate_up (gate rows first, then up rows) or gate and
- * up. Products, also of act * up with down, have matmul's numerics; on cuda results of down in 8 bits are then bf16.
- * shared: an MLP that every row takes, as two matmuls; experts do not read what it writes, nor it what they write. */
-typedef struct weft_shared_args {
-  const float *x; /* [n_rows, n_in], in x_form */
-  weft_rows_form x_form;
-  const weft_weight *gate, *up, *down; /* gate NULL: there is none */
-  float *g, *u, *y; /* g, u: [n_rows, n_ff], where the gated product is made; y: [n_rows, down->n_out] */
-  uint64_t x_stride, y_stride;
-} weft_shared_args;
-typedef struct weft_experts_args {
-  const float *x; /* [n_rows, n_in], in x_form */
-  weft_rows_form x_form;
-  const int32_t *ids;
-  const float *weights;
-  const weft_weight *gate_up;   /* [n_mats, 2 * n_ff, n_in], or NULL */
-  const weft_weight *gate, *up; /* [n_mats, n_ff, n_in] when gate_up is NULL */
-  const weft_weight *down;      /* [n_mats, n_in, n_ff] */
-  float *y;                     /* [n_rows, n_in] */
-  weft_shared_args shared;
-  uint32_t n_rows, k, first_expert, n_experts; /* n_experts 0: first_expert is 0, and there are n_mats */
-  uint64_t x_stride, y_stride;
-  weft_activation activation;
-  void *scratch;
-  uint64_t scratch_bytes;
-  uint32_t *n_touched; /* optional host counter: distinct experts that were multiplied are added (cpu, ref) */
-} weft_experts_args;
+/* ---- experts: kernels/experts.h ------------------------------------------------------------------------------- */
 
 /* ---- head_stats: the head of rows that need no logits (plain rows, canvases) ------------------------------- *
  * z = logit / temperature with logit = cap ? cap * tanh(h.W / cap) : h.W, over the tokens allowed to the row; all

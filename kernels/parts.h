@@ -14,6 +14,7 @@
 #include "kernels/ops.h"
 
 typedef weft_status (*parts_matmul_call)(weft_device *device, const weft_matmul_args *args);
+typedef weft_status (*parts_norm_call)(weft_device *device, const weft_norm_args *args);
 typedef uint64_t (*parts_matmul_measure)(weft_device *device, const weft_matmul_args *args);
 
 /* Arguments of a product of rows; weights are still to be added. */
@@ -67,11 +68,28 @@ static inline uint64_t parts_route_scratch(weft_device *device, const weft_route
   return route->router == NULL ? 0 : measure(device, &product);
 }
 
+/* What adds the router's bias to the product. */
+static inline weft_norm_args parts_route_bias(const weft_route_args *route) {
+  weft_norm_args args;
+  memset(&args, 0, sizeof args);
+  args.x = args.y = route->logits;
+  args.x_stride = args.y_stride = route->logits_stride;
+  args.add = route->router_bias;
+  args.n_rows = route->n_rows;
+  args.n_cols = route->n_experts;
+  args.plain = true;
+  return args;
+}
+
 /* Computes the logits of a route. Without a router they are there already. */
 static inline weft_status parts_route_logits(weft_device *device, const weft_route_args *route,
-                                             parts_matmul_call matmul) {
+                                             parts_matmul_call matmul, parts_norm_call norm) {
+  if (route->router == NULL) return WEFT_OK;
   weft_matmul_args product = parts_route_product(route);
-  return route->router == NULL ? WEFT_OK : matmul(device, &product);
+  weft_status status = matmul(device, &product);
+  if (status != WEFT_OK || route->router_bias == NULL) return status;
+  weft_norm_args bias = parts_route_bias(route);
+  return norm(device, &bias);
 }
 
 /* The gate that follows the two products of a matmul with an activation. */

@@ -243,9 +243,14 @@ static void merge_chunk(const attention_run *run, const attention_tile *tile, ui
   }
 }
 
+/* The sink comes last. It is weighed by the maximum of the scores, whatever its own size: where e^(sink - max) is
+ * beyond f32, the result is below what f32 tells from 0. */
 static void finish_tile(const attention_run *run, const attention_tile *tile, const attention_state *state) {
+  const float *sinks = run->args->sinks;
   for (uint32_t i = 0; i < tile->n_queries; i++) {
-    run->code->scale(out_of(run, tile, i), 1.0f / state->sum[i], run->args->kv.head_dim);
+    float sum = state->sum[i];
+    if (sinks != NULL) sum += expf(sinks[tile->head[i]] - state->max[i]);
+    run->code->scale(out_of(run, tile, i), 1.0f / sum, run->args->kv.head_dim);
   }
 }
 

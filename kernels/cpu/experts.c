@@ -213,6 +213,13 @@ static void store_h(const experts_run *run, float *h, uint32_t begin, uint32_t n
   }
 }
 
+/* y[r][i] += bias[i], rows y_stride numbers apart. */
+static void add_bias(float *y, uint64_t y_stride, uint32_t n_rows, const float *bias, uint32_t n) {
+  for (uint32_t r = 0; r < n_rows; r++, y += y_stride) {
+    for (uint32_t i = 0; i < n; i++) y[i] += bias[i];
+  }
+}
+
 /* task = (touched expert) * n_ff_tasks + (part of n_ff) */
 static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
   (void)thread;
@@ -229,6 +236,11 @@ static void gate_up_task(void *arg, uint32_t task, uint32_t thread) {
     n_rows = cpu_group_next(run->first[expert + 1] - slot);
     run_columns(run, &gate_tile, expert, slot, n_rows, gate);
     run_columns(run, &up_tile, expert, slot, n_rows, up);
+    if (run->args->gate_bias != NULL) {
+      uint64_t at = (uint64_t)expert * run->n_ff + begin;
+      add_bias(g, FF_WIDTH, n_rows, run->args->gate_bias + at, n);
+      add_bias(u, FF_WIDTH, n_rows, run->args->up_bias + at, n);
+    }
     for (uint32_t r = 0; r < n_rows; r++) {
       run->rows->gate(run->args->activation, g + r * FF_WIDTH, u + r * FF_WIDTH, g + r * FF_WIDTH, n);
     }
@@ -254,6 +266,8 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
   uint64_t row_bytes = cpu_group_row_bytes(cpu_is_quantised(args->down->type), run->n_ff);
   float *out = run->out + thread * run->n_slots * width;
   cpu_tile tile = {0};
+  uint32_t n_cols = run->n_in - panel * CPU_PANEL, first_high = find_first_high(run);
+  if (n_cols > n_panels * CPU_PANEL) n_cols = n_panels * CPU_PANEL;
   for (uint32_t i = 0; i < run->n_touched; i++) {
     uint32_t expert = run->touched[i], end = run->first[expert + 1];
     tile = cpu_tile_of(args->down, expert, panel, n_panels);
@@ -267,10 +281,10 @@ static void down_task(void *arg, uint32_t task, uint32_t thread) {
       tile.x = run->h_groups + slot * row_bytes;
       tile.y = out + slot * width;
       cpu_tile_run(run->products, &tile);
+      if (args->down_bias == NULL) continue;
+      add_bias(tile.y, width, tile.n_rows, args->down_bias + (uint64_t)expert * run->n_in + panel * CPU_PANEL, n_cols);
     }
   }
-  uint32_t n_cols = run->n_in - panel * CPU_PANEL, first_high = find_first_high(run);
-  if (n_cols > n_panels * CPU_PANEL) n_cols = n_panels * CPU_PANEL;
   for (uint32_t r = 0; r < args->n_rows; r++) {
     const cpu_ranked ranked = {
         out, width, run->slot_of + (uint64_t)r * args->k, args->weights + (uint64_t)r * args->k, args->k, first_high};

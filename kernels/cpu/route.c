@@ -44,7 +44,7 @@ uint64_t cpu_route_scratch(weft_device *device, const weft_route_args *args) {
 }
 
 weft_status cpu_route(weft_device *device, const weft_route_args *args) {
-  weft_status status = parts_route_logits(device, args, cpu_matmul);
+  weft_status status = parts_route_logits(device, args, cpu_matmul, cpu_norm);
   if (status != WEFT_OK) return status;
   weft_route_args copy = *args;
   cpu_for_rows(device, args->n_rows, args->n_experts, route_rows, &copy);

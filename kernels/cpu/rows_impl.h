@@ -64,7 +64,27 @@ SIMD_INLINE vf activate_vf(weft_activation activation, vf x) {
   return activation == WEFT_SILU ? vf_silu(x) : vf_gelu_tanh(x);
 }
 
+/* A limit is the first operand, so that a number that is none stays none. */
+SIMD_INLINE vf clamped_gate(vf g, vf u) {
+  const vf limit = vf_set(WEFT_GATE_LIMIT), one = vf_set(1.0f);
+  g = vf_min(limit, g);
+  u = vf_max(-limit, vf_min(limit, u));
+  return g / (one + vf_exp(vf_set(-WEFT_GATE_SLOPE) * g)) * (u + one);
+}
+
+static void gate_clamped_row(const float *g, const float *u, float *y, uint32_t n) {
+  uint32_t i = 0;
+  for (; i + VF_LANES <= n; i += VF_LANES) vf_store(y + i, clamped_gate(vf_load(g + i), vf_load(u + i)));
+  uint32_t left = n - i;
+  if (left == 0) return;
+  vf_store_some(y + i, clamped_gate(vf_load_some(g + i, left), vf_load_some(u + i, left)), left);
+}
+
 static void gate_row(weft_activation activation, const float *g, const float *u, float *y, uint32_t n) {
+  if (activation == WEFT_CLAMPED_SILU) {
+    gate_clamped_row(g, u, y, n);
+    return;
+  }
   uint32_t i = 0;
   for (; i + VF_LANES <= n; i += VF_LANES) {
     vf_store(y + i, activate_vf(activation, vf_load(g + i)) * vf_load(u + i));

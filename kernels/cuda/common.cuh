@@ -73,6 +73,26 @@ static __device__ __forceinline__ float gate_product(weft_activation activation,
   return __fmul_rn(activate_f32(activation, g), u);
 }
 
+/* The clamped gate of both (kernels/experts.h). A comparison, and no minimum, so that what is no number stays none. */
+static __device__ __forceinline__ float clamped_gate(float g, float u) {
+  const float limit = WEFT_GATE_LIMIT;
+  float part;
+  g = g > limit ? limit : g;
+  u = u > limit ? limit : u;
+  u = u < -limit ? -limit : u;
+  asm("rcp.approx.ftz.f32 %0, %1;"
+      : "=f"(part)
+      : "f"(__fadd_rn(1.0f, power_of_2(__fmul_rn(-1.44269504f * WEFT_GATE_SLOPE, g)))));
+  return __fmul_rn(__fmul_rn(g, part), __fadd_rn(u, 1.0f));
+}
+
+/* Either gate, of what the biases at index `at` were added to. */
+static __device__ __forceinline__ float biased_gate(weft_activation activation, float g, float u,
+                                                    const float *gate_bias, const float *up_bias, uint64_t at) {
+  if (gate_bias != NULL) g = __fadd_rn(g, gate_bias[at]), u = __fadd_rn(u, up_bias[at]);
+  return activation == WEFT_CLAMPED_SILU ? clamped_gate(g, u) : gate_product(activation, g, u);
+}
+
 /* cap_logit is cap tanh(logit / cap), off by at most 2^-22 of the cap. The tangent is (e - 1) / (e + 1), where e is
  * e^(2 |logit| / cap) = 2^(slope |logit|); cap_slope gives the slope. */
 static inline float cap_slope(float cap) {

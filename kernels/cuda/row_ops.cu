@@ -372,7 +372,7 @@ weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
 /* ---- gate ----------------------------------------------------------------------------------------------- */
 
 /* A thread has four columns of a row where they may be read at once, else one. */
-template <class T>
+template <class T, bool CLAMPED>
 static __global__ void __launch_bounds__(ROW_THREADS) gate_kernel(const __grid_constant__ weft_gate_args a) {
   launch_dependents_and_wait();
   constexpr uint32_t n = sizeof(T) / sizeof(float);
@@ -381,8 +381,10 @@ static __global__ void __launch_bounds__(ROW_THREADS) gate_kernel(const __grid_c
     T g = *(const T *)(const void *)(a.g + r * a.g_stride + i),
       u = *(const T *)(const void *)(a.u + r * a.u_stride + i), y;
 #pragma unroll
-    for (uint32_t e = 0; e < n; e++)
-      ((float *)&y)[e] = gate_product(a.activation, ((const float *)&g)[e], ((const float *)&u)[e]);
+    for (uint32_t e = 0; e < n; e++) {
+      float own = ((const float *)&g)[e], by = ((const float *)&u)[e];
+      ((float *)&y)[e] = CLAMPED ? clamped_gate(own, by) : gate_product(a.activation, own, by);
+    }
     *(T *)(void *)(a.y + r * a.y_stride + i) = y;
   }
 }
@@ -394,7 +396,9 @@ weft_status cuda_gate(weft_device *device, const weft_gate_args *args) {
   bool wide = args->n_cols % 4 == 0 && is_wide(args->g, args->g_stride) && is_wide(args->u, args->u_stride) &&
               is_wide(args->y, args->y_stride);
   dim3 grid(cuda_ceil(args->n_cols, (wide ? 4 : 1) * ROW_THREADS), args->n_rows < 65535 ? args->n_rows : 65535);
-  cuda_start(d, wide ? gate_kernel<float4> : gate_kernel<float>, grid, ROW_THREADS, 0, *args);
+  auto kernel = args->activation == WEFT_CLAMPED_SILU ? (wide ? gate_kernel<float4, true> : gate_kernel<float, true>)
+                                                      : (wide ? gate_kernel<float4, false> : gate_kernel<float, false>);
+  cuda_start(d, kernel, grid, ROW_THREADS, 0, *args);
   return cuda_launched(d, "gate");
 }
 

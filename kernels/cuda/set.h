@@ -13,6 +13,7 @@
 #include "kernels/cuda/cuda.h"
 
 struct gemm_args;
+struct experts_biases;
 struct attention_kernel_args;
 struct head_group;
 
@@ -28,6 +29,9 @@ typedef struct cuda_set {
   weft_status (*int8_gemm)(cuda_device *d, const struct gemm_args *args);
   weft_status (*gemv_down)(cuda_device *d, const struct gemm_args *args, const struct gemm_args *shared,
                            const float *weights, uint32_t k);
+  weft_status (*gemv_gate_up_biased)(cuda_device *d, const struct gemm_args *args, const struct experts_biases *biases);
+  weft_status (*gemv_down_biased)(cuda_device *d, const struct gemm_args *args, const float *weights, uint32_t k,
+                                  const float *bias);
   weft_status (*w8a8_gemv_down)(cuda_device *d, const struct gemm_args *args, const struct gemm_args *shared,
                                 const float *weights, uint32_t k);
   weft_status (*attention_flash)(cuda_device *d, const struct attention_kernel_args *args, uint32_t n_groups);

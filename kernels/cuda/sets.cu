@@ -31,6 +31,8 @@ extern const cuda_set cuda_sets[CUDA_SETS] = {
      w8a8_gemm,
      int8_gemm,
      experts_gemv_down,
+     experts_gemv_gate_up_biased,
+     experts_gemv_down_biased,
      w8a8_gemv_down,
      attention_flash,
      attention_decode_stream,

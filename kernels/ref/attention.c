@@ -5,7 +5,7 @@
  *   state       (m, l, o) fresh | (m, l, o) fresh | (m, l, o) fresh     m: the largest score so far
  *                                                                       l: sum of e^(score - m)
  *                                                                       o: sum of e^(score - m) * value
- *   result      the chunks' states merged, ascending; then o / l
+ *   result      the chunks' states merged, ascending; then o / l, where a sink adds e^(sink - m) to l
  *
  * The state and its merge are those of the online softmax (Milakov and Gimelshein, arXiv 1805.02867), on which
  * FlashAttention is built. A segment's own key i has position kv_len + i wherever it is stored, so its keys go on in the
@@ -98,6 +98,7 @@ static void attend_row(const weft_attention_args *args, const weft_attention_seg
     merge_chunk(&all, &chunk, dim);
     begin = stop;
   }
+  if (args->sinks != NULL) all.sum += exp((double)args->sinks[head] - all.max);
   float *out = args->out + row * args->out_stride + (uint64_t)head * dim;
   for (uint32_t d = 0; d < dim; d++) out[d] = (float)(all.out[d] / all.sum);
 }

@@ -24,14 +24,19 @@ static void gate_up(const weft_experts_args *args, uint32_t expert, const float 
   for (uint32_t f = 0; f < n_ff; f++) {
     double g = ref_product(gate, expert, f, x, row);
     double u = ref_product(up, expert, first_up + f, x, row);
-    h[f] = (float)(ref_activate(args->activation, g) * u);
+    if (args->gate_bias != NULL) {
+      g += (double)args->gate_bias[(uint64_t)expert * n_ff + f];
+      u += (double)args->up_bias[(uint64_t)expert * n_ff + f];
+    }
+    h[f] = (float)ref_gated(args->activation, g, u);
   }
 }
 
-/* What an expert makes of h for output i. Of a product of 8 bits it is rounded to bf16. */
+/* What an expert makes of h for output i. Of a product of 8 bits it is rounded to bf16 before the bias is added. */
 static double down_product(const weft_experts_args *args, uint32_t expert, uint32_t i, const float *h, float *row) {
   double made = ref_product(args->down, expert, i, h, row);
-  return args->down->layout == REF_EIGHT ? (double)weft_bf16_to_f32(weft_f32_to_bf16((float)made)) : made;
+  if (args->down->layout == REF_EIGHT) made = (double)weft_bf16_to_f32(weft_f32_to_bf16((float)made));
+  return args->down_bias == NULL ? made : made + (double)args->down_bias[(uint64_t)expert * args->down->n_out + i];
 }
 
 static weft_status run_routed(const weft_experts_args *args) {

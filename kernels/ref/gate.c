@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* gate: y = act(g) * u. */
+/* gate: y = act(g) * u, or the clamped gate of both. */
 #include "kernels/ref/ref.h"
 
 weft_status ref_gate(weft_device *device, const weft_gate_args *args) {
@@ -9,7 +9,7 @@ weft_status ref_gate(weft_device *device, const weft_gate_args *args) {
     const float *u = args->u + r * args->u_stride;
     float *y = args->y + r * args->y_stride;
     for (uint32_t i = 0; i < args->n_cols; i++) {
-      y[i] = (float)(ref_activate(args->activation, (double)g[i]) * (double)u[i]);
+      y[i] = (float)ref_gated(args->activation, (double)g[i], (double)u[i]);
     }
   }
   return WEFT_OK;

@@ -110,8 +110,17 @@ double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, con
   return scale * ref_dot(x, values, weight->n_in);
 }
 
-double ref_activate(weft_activation activation, double x) {
+static double apply_activation(weft_activation activation, double x) {
   if (activation == WEFT_SILU) return x / (1.0 + exp(-x));
   const double sqrt_2_over_pi = 0.79788456080286535588;
   return 0.5 * x * (1.0 + tanh(sqrt_2_over_pi * (x + 0.044715 * x * x * x)));
+}
+
+double ref_gated(weft_activation activation, double g, double u) {
+  if (activation != WEFT_CLAMPED_SILU) return apply_activation(activation, g) * u;
+  const double limit = (double)WEFT_GATE_LIMIT, slope = (double)WEFT_GATE_SLOPE;
+  if (g > limit) g = limit;
+  if (u > limit) u = limit;
+  if (u < -limit) u = -limit;
+  return g / (1.0 + exp(-slope * g)) * (u + 1.0);
 }

@@ -29,7 +29,8 @@ double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, con
 /* Whether weights of a type can be multiplied in 8 bits; and such a product, with values as above. */
 bool ref_w8a8_takes(weft_type type);
 float ref_w8a8_dot(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
-double ref_activate(weft_activation activation, double x);
+/* act(g) * u, or the clamped gate of both. */
+double ref_gated(weft_activation activation, double g, double u);
 /* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight. Tokens that are not allowed
  * weigh nothing; allowed NULL: all are. Scratch: sum, n_in doubles; row, n_in floats. */
 void ref_soft_row(const weft_weight *weight, const float *logits, const uint32_t *allowed, float temperature,

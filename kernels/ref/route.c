@@ -29,7 +29,7 @@ uint64_t ref_route_scratch(weft_device *device, const weft_route_args *args) {
 }
 
 weft_status ref_route(weft_device *device, const weft_route_args *args) {
-  weft_status status = parts_route_logits(device, args, ref_matmul);
+  weft_status status = parts_route_logits(device, args, ref_matmul, ref_norm);
   if (status != WEFT_OK) return status;
   for (uint32_t r = 0; r < args->n_rows; r++) {
     const float *logits = args->logits + r * args->logits_stride;

@@ -8,29 +8,38 @@ typedef struct experts_case {
   weft_type gate_type, up_type, down_type; /* up_type NONE: gate and up are one stack */
   uint32_t n_experts, k, n_in, n_ff;
   weft_activation activation;
-  bool scaled; /* every matrix has a scale */
+  unsigned extra; /* SCALES, BIASES: every matrix has one */
 } experts_case;
 
+enum { SCALES = 1, BIASES = 2 };
+
 static const experts_case cases[] = {
-    {"4 bits, one stack", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_K, 7, 3, 256, 256, WEFT_GELU_TANH, false},
-    {"8 bits", WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, 5, 2, 96, 160, WEFT_SILU, false},
-    {"mixed", WEFT_TYPE_Q6_K, WEFT_TYPE_BF16, WEFT_TYPE_Q5_0, 4, 4, 256, 96, WEFT_GELU_TANH, false},
-    {"float", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_SILU, false},
-    {"up inside a panel", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_F16, 3, 1, 40, 41, WEFT_SILU, false},
-    {"down in floats", WEFT_TYPE_Q4_0, WEFT_TYPE_NONE, WEFT_TYPE_F32, 9, 8, 64, 72, WEFT_GELU_TANH, false},
-    {"5 bits with minima", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q5_1, 5, 3, 256, 96, WEFT_GELU_TANH, false},
-    {"2 and 3 bits", WEFT_TYPE_Q2_K, WEFT_TYPE_NONE, WEFT_TYPE_Q3_K, 5, 2, 256, 256, WEFT_SILU, false},
-    {"4 bits by a table", WEFT_TYPE_IQ4_XS, WEFT_TYPE_IQ3_S, WEFT_TYPE_IQ4_NL, 4, 2, 256, 96, WEFT_GELU_TANH, false},
-    {"scaled", WEFT_TYPE_NVFP4, WEFT_TYPE_NVFP4, WEFT_TYPE_NVFP4, 6, 3, 256, 192, WEFT_GELU_TANH, true},
-    {"scaled, one stack", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 5, 2, 96, 160, WEFT_SILU, true},
-    {"scaled floats", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_SILU, true},
-    {"several rows of an expert", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 5, 3, 768, 96, WEFT_GELU_TANH, false},
-    {"the same in 16 bits", WEFT_TYPE_BF16, WEFT_TYPE_BF16, WEFT_TYPE_F16, 9, 8, 520, 48, WEFT_SILU, true},
+    {"4 bits, one stack", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_K, 7, 3, 256, 256, WEFT_GELU_TANH, 0},
+    {"8 bits", WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, 5, 2, 96, 160, WEFT_SILU, 0},
+    {"mixed", WEFT_TYPE_Q6_K, WEFT_TYPE_BF16, WEFT_TYPE_Q5_0, 4, 4, 256, 96, WEFT_GELU_TANH, 0},
+    {"float", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_SILU, 0},
+    {"up inside a panel", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_F16, 3, 1, 40, 41, WEFT_SILU, 0},
+    {"down in floats", WEFT_TYPE_Q4_0, WEFT_TYPE_NONE, WEFT_TYPE_F32, 9, 8, 64, 72, WEFT_GELU_TANH, 0},
+    {"5 bits with minima", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q5_1, 5, 3, 256, 96, WEFT_GELU_TANH, 0},
+    {"2 and 3 bits", WEFT_TYPE_Q2_K, WEFT_TYPE_NONE, WEFT_TYPE_Q3_K, 5, 2, 256, 256, WEFT_SILU, 0},
+    {"4 bits by a table", WEFT_TYPE_IQ4_XS, WEFT_TYPE_IQ3_S, WEFT_TYPE_IQ4_NL, 4, 2, 256, 96, WEFT_GELU_TANH, 0},
+    {"scaled", WEFT_TYPE_NVFP4, WEFT_TYPE_NVFP4, WEFT_TYPE_NVFP4, 6, 3, 256, 192, WEFT_GELU_TANH, SCALES},
+    {"scaled, one stack", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 5, 2, 96, 160, WEFT_SILU, SCALES},
+    {"scaled floats", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_SILU, SCALES},
+    {"biases", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 5, 2, 96, 160, WEFT_SILU, SCALES | BIASES},
+    {"clamped", WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, 6, 3, 96, 160, WEFT_CLAMPED_SILU, BIASES},
+    {"clamped, biases of floats", WEFT_TYPE_F32, WEFT_TYPE_F32, WEFT_TYPE_F32, 6, 2, 40, 56, WEFT_CLAMPED_SILU, BIASES},
+    {"clamped, up inside a panel", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_BF16, 3, 1, 40, 41, WEFT_CLAMPED_SILU,
+     BIASES},
+    {"clamped, down in floats", WEFT_TYPE_Q4_0, WEFT_TYPE_Q8_0, WEFT_TYPE_F32, 9, 8, 64, 72, WEFT_CLAMPED_SILU, 0},
+    {"several rows of an expert", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 5, 3, 768, 96, WEFT_GELU_TANH, 0},
+    {"the same in 16 bits", WEFT_TYPE_BF16, WEFT_TYPE_BF16, WEFT_TYPE_F16, 9, 8, 520, 48, WEFT_SILU, SCALES},
 };
 enum { N_CASES = sizeof cases / sizeof cases[0], WIDE = N_CASES - 2, ROWS = 40, WIDTH_MAX = 768 };
 
 typedef struct weights {
   stored gate, up, down;
+  float *bias[3]; /* of gate, up and down; NULL: none */
 } weights;
 
 /* The scale of a stack's matrices, in memory of its own. */
@@ -46,10 +55,15 @@ static weights make_weights(const experts_case *c, uint64_t seed) {
   w.gate = stored_new(c->gate_type, c->n_experts, fused ? 2 * c->n_ff : c->n_ff, c->n_in, seed);
   if (!fused) w.up = stored_new(c->up_type, c->n_experts, c->n_ff, c->n_in, seed + 1);
   w.down = stored_new(c->down_type, c->n_experts, c->n_in, c->n_ff, seed + 2);
-  if (c->scaled) {
+  if ((c->extra & SCALES) != 0) {
     give_scales(&w.gate, seed + 3);
     if (!fused) give_scales(&w.up, seed + 4);
     give_scales(&w.down, seed + 5);
+  }
+  for (uint32_t i = 0; i < 3 && (c->extra & BIASES) != 0; i++) {
+    uint64_t n = (uint64_t)c->n_experts * (i == 2 ? c->n_in : c->n_ff);
+    w.bias[i] = memory_new(n, sizeof *w.bias[i]);
+    fill_normal(w.bias[i], n, seed + 6 + i);
   }
   return w;
 }
@@ -58,6 +72,9 @@ static void free_weights(weights *w) {
   const stored *const all[] = {&w->gate, &w->up, &w->down};
   for (uint32_t i = 0; i < 3; i++) {
     if (all[i]->shape.scale != NULL) memory_free((void *)(uintptr_t)all[i]->shape.scale);
+  }
+  for (uint32_t i = 0; i < 3; i++) {
+    if (w->bias[i] != NULL) memory_free(w->bias[i]);
   }
   stored_free(&w->gate);
   if (w->up.bytes != NULL) stored_free(&w->up);
@@ -97,11 +114,19 @@ static buffer run_experts(weft_device *device, const experts_case *c, const weig
   args.x_stride = args.y_stride = c->n_in;
   args.activation = c->activation;
   args.n_touched = n_touched;
+  args.gate_bias = w->bias[0];
+  args.up_bias = w->bias[1];
+  args.down_bias = w->bias[2];
   RUN_OP(experts, device, &args);
   weft_device_weight_free(device, &gate);
   weft_device_weight_free(device, &up);
   weft_device_weight_free(device, &down);
   return y;
+}
+
+/* y += the expert's n numbers of a bias. */
+static void one_bias(const float *bias, uint32_t expert, uint32_t n, float *y) {
+  for (uint32_t i = 0; i < n && bias != NULL; i++) y[i] += bias[(uint64_t)expert * n + i];
 }
 
 /* y = x W^T for rows [begin, begin + n) of one expert's matrix. */
@@ -130,11 +155,14 @@ static void row_of_parts(weft_device *device, const experts_case *c, const weigh
     uint32_t e = (uint32_t)ids[j];
     one_product(device, &w->gate, e, 0, c->n_ff, x, g);
     one_product(device, fused ? &w->gate : &w->up, e, fused ? c->n_ff : 0, c->n_ff, x, u);
+    one_bias(w->bias[0], e, c->n_ff, g);
+    one_bias(w->bias[1], e, c->n_ff, u);
     weft_gate_args gate = {g, u, g, 1, c->n_ff, c->n_ff, c->n_ff, c->n_ff, c->activation};
     assert_int_equal(done(device, weft_gate(device, &gate)), WEFT_OK);
     one_product(device, &w->down, e, 0, c->n_in, g, out);
     bool rounds = strcmp(weft_device_kernels(device)->numerics(device, w->down.shape.type), "s8x256-i32") == 0;
     for (uint32_t i = 0; rounds && i < c->n_in; i++) out[i] = weft_bf16_to_f32(weft_f32_to_bf16(out[i]));
+    one_bias(w->bias[2], e, c->n_in, out);
     float *sum = e < c->n_experts / 2 ? low : high;
     for (uint32_t i = 0; i < c->n_in; i++) sum[i] += rank_weights[j] * out[i];
   }
@@ -283,16 +311,19 @@ static void items_agree(weft_device *device, const char *name, const subject *u)
 static void test_many_items(void **state) {
   fixture *f = *state;
   static const experts_case many[] = {
-      {"many items of 4 bits", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 64, 8, 256, 704, WEFT_GELU_TANH, false},
-      {"many items of 16 bits", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_BF16, 64, 8, 256, 704, WEFT_GELU_TANH, false},
-      {"gate and up apart", WEFT_TYPE_Q5_K, WEFT_TYPE_Q5_K, WEFT_TYPE_F16, 9, 4, 256, 88, WEFT_SILU, true},
-      {"a stack of 6 bits", WEFT_TYPE_Q6_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 9, 4, 512, 96, WEFT_SILU, true},
-      {"64 inputs behind the last 128", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 9, 4, 192, 96, WEFT_SILU, true},
-      {"a block and a half", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q5_0, 9, 4, 96, 160, WEFT_GELU_TANH, true},
-      {"the same of 5 bits", WEFT_TYPE_Q5_0, WEFT_TYPE_Q5_0, WEFT_TYPE_F16, 9, 4, 320, 72, WEFT_GELU_TANH, false},
-      {"the same of 4 bits", WEFT_TYPE_Q4_0, WEFT_TYPE_NONE, WEFT_TYPE_F32, 9, 4, 192, 48, WEFT_GELU_TANH, false},
-      {"experts of many rows", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 6, 3, 512, 192, WEFT_GELU_TANH, true},
-      {"the same apart", WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, WEFT_TYPE_Q6_K, 6, 3, 256, 256, WEFT_SILU, true}};
+      {"many items of 4 bits", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 64, 8, 256, 704, WEFT_GELU_TANH, 0},
+      {"many items of 16 bits", WEFT_TYPE_F16, WEFT_TYPE_NONE, WEFT_TYPE_BF16, 64, 8, 256, 704, WEFT_GELU_TANH, 0},
+      {"gate and up apart", WEFT_TYPE_Q5_K, WEFT_TYPE_Q5_K, WEFT_TYPE_F16, 9, 4, 256, 88, WEFT_SILU, SCALES},
+      {"a stack of 6 bits", WEFT_TYPE_Q6_K, WEFT_TYPE_NONE, WEFT_TYPE_Q4_0, 9, 4, 512, 96, WEFT_SILU, SCALES},
+      {"64 inputs behind the last 128", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 9, 4, 192, 96, WEFT_SILU,
+       SCALES},
+      {"a block and a half", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q5_0, 9, 4, 96, 160, WEFT_GELU_TANH, SCALES},
+      {"the same of 5 bits", WEFT_TYPE_Q5_0, WEFT_TYPE_Q5_0, WEFT_TYPE_F16, 9, 4, 320, 72, WEFT_GELU_TANH, 0},
+      {"the same of 4 bits", WEFT_TYPE_Q4_0, WEFT_TYPE_NONE, WEFT_TYPE_F32, 9, 4, 192, 48, WEFT_GELU_TANH, 0},
+      {"experts of many rows", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 6, 3, 512, 192, WEFT_GELU_TANH, SCALES},
+      {"clamped", WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, WEFT_TYPE_MXFP4, 9, 4, 288, 96, WEFT_CLAMPED_SILU, BIASES},
+      {"clamped, one stack", WEFT_TYPE_Q8_0, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 6, 3, 256, 256, WEFT_CLAMPED_SILU, BIASES},
+      {"the same apart", WEFT_TYPE_Q8_0, WEFT_TYPE_Q8_0, WEFT_TYPE_Q6_K, 6, 3, 256, 256, WEFT_SILU, SCALES}};
   for (uint32_t i = case_first; i < sizeof many / sizeof many[0]; i += case_step) {
     subject u = {.c = &many[i], .w = make_weights(&many[i], 1100 + 10 * i)};
     u.in = make_inputs(&many[i], 256, 1150 + i);
@@ -345,8 +376,8 @@ static void check_rounded(weft_device *device, const char *name, const subject *
 
 static void test_rounded(void **state) {
   fixture *f = *state;
-  static const experts_case one = {"one", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 4, 1, 256,
-                                   96,    WEFT_GELU_TANH, false};
+  static const experts_case one = {"one", WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, WEFT_TYPE_Q8_0, 4, 1, 256, 96, WEFT_GELU_TANH,
+                                   0};
   const weft_device_config config = {.backend = "ref", .products = 8};
   weft_device *ref = NULL;
   subject u = {.c = &one, .w = make_weights(&one, 1500), .in = make_inputs(&one, ROWS, 1550)};

@@ -269,10 +269,11 @@ enum { ROUTE_SPARE = 64 }; /* rows after the last one, which stay as they are */
 static const uint32_t route_counts[] = {1, 2, 3, 4, 5, 32, 33, 70, 140, 690};
 static const uint32_t route_many[] = {1100, 2250, 3300}; /* more items than a card has multiprocessors */
 
-static void route_once(weft_device *device, const char *name, const weft_weight *router, uint32_t n_rows) {
+static void route_once(weft_device *device, const char *name, const weft_weight *router, bool biased, uint32_t n_rows) {
   enum { K = 4 };
   uint64_t n_all = n_rows + ROUTE_SPARE, n = n_all * router->n_out;
   float *x = rows_new((uint64_t)n_rows * router->n_in, 7), *logits[2], *weights[2], *scale = rows_new(router->n_out, 8);
+  float *bias = rows_new(router->n_out, 4);
   int32_t *ids[2];
   for (uint32_t way = 0; way < 2; way++) {
     logits[way] = rows_new(n, 9);
@@ -288,7 +289,8 @@ static void route_once(weft_device *device, const char *name, const weft_weight 
                              .n_experts = router->n_out,
                              .k = K,
                              .x_stride = router->n_in,
-                             .logits_stride = router->n_out};
+                             .logits_stride = router->n_out,
+                             .router_bias = biased ? bias : NULL};
     route.scratch = scratch_of(route.scratch_bytes = weft_route_scratch(device, &route));
     if (way == 1) {
       weft_matmul_args m = {.x = x,
@@ -301,7 +303,12 @@ static void route_once(weft_device *device, const char *name, const weft_weight 
                             .scratch = route.scratch,
                             .scratch_bytes = route.scratch_bytes};
       assert_int_equal(done(device, weft_matmul(device, &m)), WEFT_OK);
+      weft_norm_args add = {.x = logits[1], .add = bias, .y = logits[1], .n_rows = n_rows, .n_cols = router->n_out};
+      add.x_stride = add.y_stride = router->n_out;
+      add.plain = true;
+      if (biased) assert_int_equal(done(device, weft_norm(device, &add)), WEFT_OK);
       route.router = NULL;
+      route.router_bias = NULL;
     }
     assert_int_equal(done(device, weft_route(device, &route)), WEFT_OK);
     if (route.scratch != NULL) memory_free(route.scratch);
@@ -314,6 +321,7 @@ static void route_once(weft_device *device, const char *name, const weft_weight 
     memory_free(weights[way]);
     memory_free(ids[way]);
   }
+  memory_free(bias);
   memory_free(scale);
   memory_free(x);
 }
@@ -323,22 +331,21 @@ static void test_router(void **state) {
   static const struct {
     weft_type type;
     uint32_t n_experts, n_in;
-  } cases[] = {{WEFT_TYPE_F32, 128, 2816},
-               {WEFT_TYPE_F32, 9, 32},
-               {WEFT_TYPE_F32, 300, 512},
-               {WEFT_TYPE_Q8_0, 16, 256},
-               {WEFT_TYPE_F32, 64, 4096}};
+    bool biased;
+  } cases[] = {{WEFT_TYPE_F32, 128, 2816, false}, {WEFT_TYPE_F32, 9, 32, false},    {WEFT_TYPE_F32, 300, 512, false},
+               {WEFT_TYPE_Q8_0, 16, 256, false},  {WEFT_TYPE_F32, 64, 4096, false}, {WEFT_TYPE_F32, 32, 2880, true},
+               {WEFT_TYPE_F32, 128, 2880, true},  {WEFT_TYPE_Q8_0, 16, 256, true}};
   for (uint32_t d = 0; d < all->n; d++) {
     for (uint32_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
       if (is_out_of_turn(all, d, c)) continue;
       weft_weight router = matrix(all->cpu[d], cases[c].type, cases[c].n_experts, cases[c].n_in, 300);
       for (uint32_t r = 0; r < sizeof route_counts / sizeof *route_counts; r++)
-        route_once(all->cpu[d], all->name[d], &router, route_counts[r]);
+        route_once(all->cpu[d], all->name[d], &router, cases[c].biased, route_counts[r]);
       weft_device_weight_free(all->cpu[d], &router);
     }
     weft_weight router = matrix(all->cpu[d], WEFT_TYPE_F32, 100, 388, 301);
     for (uint32_t r = 0; r < sizeof route_many / sizeof *route_many; r++)
-      route_once(all->cpu[d], all->name[d], &router, route_many[r]);
+      route_once(all->cpu[d], all->name[d], &router, r % 2 == 1, route_many[r]);
     weft_device_weight_free(all->cpu[d], &router);
   }
 }

@@ -118,10 +118,11 @@ static void run_gate(weft_device *device, weft_activation activation, uint32_t n
 static void test_gate(void **state) {
   const devices *all = *state;
   static const uint32_t widths[] = {1, 7, 16, 33, 96, 704, 2112};
-  for (size_t i = 0; i < 2 * sizeof widths / sizeof widths[0]; i++) {
-    weft_activation activation = i % 2 == 0 ? WEFT_GELU_TANH : WEFT_SILU;
-    const char *name = i % 2 == 0 ? "gelu" : "silu";
-    uint32_t n_cols = widths[i / 2];
+  static const char *const names[] = {"gelu", "silu", "clamped"};
+  for (size_t i = 0; i < 3 * sizeof widths / sizeof widths[0]; i++) {
+    weft_activation activation = (weft_activation)(WEFT_GELU_TANH + i % 3);
+    const char *name = names[i % 3];
+    uint32_t n_cols = widths[i / 3];
     uint64_t stride = n_cols + PAD;
     buffer ref = buffer_new(ROWS * stride * sizeof(float));
     run_gate(all->ref, activation, n_cols, 0, ROWS, ref.data);
@@ -142,6 +143,27 @@ static void test_gate(void **state) {
     }
     buffer_free(&ref);
   }
+}
+
+/* A clamped gate, number by number: what lies beyond the limits counts as the limit; what is no number stays none. */
+static void test_clamped_gate(void **state) {
+  const devices *all = *state;
+  static const float g[8] = {7, 7.5f, 1e30f, -7.5f, 0, NAN, 1, -100}, u[8] = {1, 9, -9, -1e30f, 5, 1, NAN, 7};
+  float *in = memory_new(16, sizeof *in), *y = memory_new(8, sizeof *y);
+  memcpy(in, g, sizeof g);
+  memcpy(in + 8, u, sizeof u);
+  weft_gate_args args = {in, in + 8, y, 1, 8, 8, 8, 8, WEFT_CLAMPED_SILU};
+  for (uint32_t d = 0; d <= all->n; d++) {
+    weft_device *device = d == 0 ? all->ref : all->cpu[d - 1];
+    assert_int_equal(done(device, weft_gate(device, &args)), WEFT_OK);
+    double seven = 7.0 / (1.0 + exp(-1.702 * 7.0)), low = -7.5 / (1.0 + exp(1.702 * 7.5));
+    const double want[5] = {seven * 2, seven * 8, seven * -6, low * -6, 0};
+    for (uint32_t i = 0; i < 5; i++) assert_true(fabs((double)y[i] - want[i]) <= 8 * (double)ULP * 56);
+    assert_true(isnan(y[5]) && isnan(y[6]));
+    assert_true(fabs((double)y[7]) < 1e-30);
+  }
+  memory_free(in);
+  memory_free(y);
 }
 
 /* ---- route ---- */
@@ -635,17 +657,12 @@ static void test_memory(void **state) {
 
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm),
-                                     cmocka_unit_test(test_gate),
-                                     cmocka_unit_test(test_route),
-                                     cmocka_unit_test(test_route_nan),
-                                     cmocka_unit_test(test_qkv),
-                                     cmocka_unit_test(test_embed),
-                                     cmocka_unit_test(test_embed_says_why),
-                                     cmocka_unit_test(test_soft),
-                                     cmocka_unit_test(test_refusals),
-                                     cmocka_unit_test(test_open),
-                                     cmocka_unit_test(test_open_without_memory),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm),         cmocka_unit_test(test_gate),
+                                     cmocka_unit_test(test_clamped_gate), cmocka_unit_test(test_route),
+                                     cmocka_unit_test(test_route_nan),    cmocka_unit_test(test_qkv),
+                                     cmocka_unit_test(test_embed),        cmocka_unit_test(test_embed_says_why),
+                                     cmocka_unit_test(test_soft),         cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_open),         cmocka_unit_test(test_open_without_memory),
                                      cmocka_unit_test(test_memory)};
   return cmocka_run_group_tests_name("kernels/ops", tests, setup_devices, teardown_devices);
 }

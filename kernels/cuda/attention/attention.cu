@@ -26,7 +26,8 @@ static bool is_fast(const weft_attention_args *args) {
   const weft_kv_view *kv = &args->kv;
   uint64_t all = (uint64_t)(uintptr_t)kv->base | kv->page_bytes | kv->k_offset | kv->v_offset |
                  (uint64_t)(uintptr_t)args->own_k | (uint64_t)(uintptr_t)args->own_v;
-  bool known = kv->head_dim == 64 || kv->head_dim == 128 || kv->head_dim == 256 || kv->head_dim == 512;
+  bool wider = kv->head_dim == 128 || kv->head_dim == 256 || kv->head_dim == 512;
+  bool known = kv->head_dim == 64 || (wider && args->sinks == NULL);
   bool in_pairs = ((uintptr_t)args->out & 7u) == 0 && args->out_stride % 2 == 0;
   return kv->type == WEFT_TYPE_BF16 && known && all % 16 == 0 && in_pairs && args->scale > 0.0f;
 }

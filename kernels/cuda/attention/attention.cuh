@@ -12,7 +12,8 @@
  * new maximum, the weights of the tile are 2^(score - maximum) as bf16, and out adds the values of 16 keys at a time,
  * ascending. The sum of weights is computed as one more column of out, whose values are all 1. Chunks are merged
  * ascending, each from a fresh state. A key that a row does not see weighs 0, which changes no bit, so a row's bits
- * depend on absolute positions alone. attention_fallback takes the calls whose head size, type of keys or alignment
+ * depend on absolute positions alone. A sink is added to the sum of all chunks (add_sink): of heads of 64 dimensions
+ * the kernels have a variant with sinks. attention_fallback takes the calls whose head size, type of keys or alignment
  * the others cannot take; its sums have an order of their own. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_CUH
@@ -112,6 +113,16 @@ static __device__ __forceinline__ float weight_of(float score, float scale, floa
   return power_of_2(__fmaf_rn(score, scale, -anchor));
 }
 
+/* A head's sum of weights with its sink, relative to the maximum of the scores as the others are. */
+static __device__ __forceinline__ float add_sink(const attention_kernel_args &k, uint32_t head, float max, float sum) {
+  return __fadd_rn(sum, exp2f(__fmaf_rn(k.op.sinks[head], 1.44269504088896f, -max)));
+}
+
+/* The head of query f. */
+static __device__ __forceinline__ uint32_t head_of_query(const attention_kernel_args &k, uint32_t kv_head, uint32_t f) {
+  return kv_head * k.group + (f - row_of_query(k, f) * k.group);
+}
+
 /* Reads queries as bf16 in pieces of four numbers. A query has ROW_PIECES of them (head_dim / 4), all queries
  * N_PIECES; each piece goes to put(query, piece of the query, bits). Queries beyond the item are zeros. Up to 16
  * loads of a thread are in flight at once. */
@@ -164,7 +175,7 @@ static __device__ __forceinline__ float *decode_row(const attention_kernel_args 
 
 /* Stores rows g and g + 8 of an item, 8 N dimensions of the warp, of which the lane's first is `dim`: the final result
  * or, for attention_combine, that of the item's one chunk. */
-template <int D, int N>
+template <int D, int N, bool SINKS>
 static __device__ __forceinline__ void store_decode(const attention_kernel_args &k, const attention_item &item,
                                                     const weft_attention_segment &s, uint32_t kv_head, uint32_t dim,
                                                     const float (&all)[N][4], const float (&all_max)[2],
@@ -173,7 +184,9 @@ static __device__ __forceinline__ void store_decode(const attention_kernel_args 
   for (int h = 0; h < 2; h++) {
     uint32_t r = threadIdx.x % 32 / 4 + 8 * h;
     if (r >= item.n) continue;
-    float *to = decode_row(k, item, s, kv_head, r), times = item.part_step > 0 ? 1.0f : __frcp_rn(all_sum[h]);
+    float sum = all_sum[h];
+    if (SINKS && item.part_step == 0) sum = add_sink(k, head_of_query(k, kv_head, item.first + r), all_max[h], sum);
+    float *to = decode_row(k, item, s, kv_head, r), times = item.part_step > 0 ? 1.0f : __frcp_rn(sum);
     if (item.part_step > 0 && dim == 0) to[D] = all_max[h], to[D + 1] = all_sum[h];
 #pragma unroll
     for (int n = 0; n < N; n++)

@@ -313,13 +313,13 @@ static __device__ __forceinline__ void merge_chunk(const decode_sums &s, decode_
   }
 }
 
-template <int D, int RING>
+template <int D, int RING, bool SINKS>
 static __device__ __forceinline__ void store_rows(const attention_kernel_args &k, const decode_block<D, RING> &b,
                                                   const decode_rows &rows) {
   using shape = decode_shape<D, RING>;
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = b.rank * shape::dims + warp * 8 + lane % 4 * 2;
   if (warp >= shape::warps) return;
-  store_decode<D, 1>(k, b.item, b.segment, b.kv_head, dim, rows.all, rows.all_max, rows.all_sum);
+  store_decode<D, 1, SINKS>(k, b.item, b.segment, b.kv_head, dim, rows.all, rows.all_max, rows.all_sum);
 }
 
 /* Computes one chunk. All blocks have called cluster_arrive before, which says that the chunk before may be
@@ -376,7 +376,7 @@ static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, 
   }
 }
 
-template <int D, int RING>
+template <int D, int RING, bool SINKS = false>
 static __global__ void __launch_bounds__(DECODE_THREADS, 1)
     decode_cluster_kernel(const __grid_constant__ attention_kernel_args k) {
   using shape = decode_shape<D, RING>;
@@ -415,9 +415,10 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 1)
     do_chunk<D, RING>(k, b, chunk, s);
     merge_chunk(s, rows);
   }
-  store_rows<D, RING>(k, b, rows);
+  store_rows<D, RING, SINKS>(k, b, rows);
 }
 
+template <bool SINKS>
 static __global__ void combine_kernel(const __grid_constant__ attention_kernel_args k) {
   launch_dependents_and_wait();
   attention_merge m = k.merges[blockIdx.x];
@@ -436,6 +437,7 @@ static __global__ void combine_kernel(const __grid_constant__ attention_kernel_a
       sum = rescale_add(sum, keep, one[dim + 1], add);
       value = rescale_add(value, keep, one[d], add);
     }
+    if (SINKS) sum = add_sink(k, kv_head * k.group + f % k.group, most, sum);
     out[d] = __fmul_rn(value, __frcp_rn(sum));
   }
 }
@@ -450,10 +452,10 @@ uint32_t attention_decode_cluster_room(const cuda_device *d, uint32_t head_dim) 
                                                    : DECODE_512];
 }
 
-template <int D, int RING>
+template <int D, int RING, bool SINKS = false>
 static void start_decode(cuda_device *d, const attention_kernel_args *args) {
   uint32_t n = args->n_items * args->op.kv.n_kv_heads * decode_shape<D, RING>::blocks;
-  attention_start(d, decode_cluster_kernel<D, RING>, n, decode_shape<D, RING>::blocks, DECODE_THREADS,
+  attention_start(d, decode_cluster_kernel<D, RING, SINKS>, n, decode_shape<D, RING>::blocks, DECODE_THREADS,
                   sizeof(decode_memory<D, RING>), *args);
 }
 
@@ -462,7 +464,7 @@ weft_status attention_decode_cluster(cuda_device *d, const attention_kernel_args
   bool deep = args->n_items * args->op.kv.n_kv_heads <= d->n_attention_clusters[DECODE_256_DEEP];
   switch (args->op.kv.head_dim) {
     case 64:
-      start_decode<64, 4>(d, args);
+      args->op.sinks != NULL ? start_decode<64, 4, true>(d, args) : start_decode<64, 4>(d, args);
       break;
     case 128:
       start_decode<128, 4>(d, args);
@@ -478,16 +480,17 @@ weft_status attention_decode_cluster(cuda_device *d, const attention_kernel_args
 }
 
 weft_status attention_combine(cuda_device *d, const attention_kernel_args *args) {
-  cuda_start(d, combine_kernel, dim3(args->n_merges, args->op.kv.n_kv_heads, DECODE_QUERIES), 128, 0, *args);
+  auto kernel = args->op.sinks != NULL ? combine_kernel<true> : combine_kernel<false>;
+  cuda_start(d, kernel, dim3(args->n_merges, args->op.kv.n_kv_heads, DECODE_QUERIES), 128, 0, *args);
   return cuda_launched(d, "joining attention");
 }
 
 /* Asks the card, too, how many clusters of the kernel it holds at once. They may be fewer than multiprocessors /
  * blocks, because a cluster must lie within one group of multiprocessors. */
-template <int D, int RING>
+template <int D, int RING, bool SINKS = false>
 static weft_status set_up(cuda_device *d, int kernel) {
-  cudaError_t error = cudaFuncSetAttribute(decode_cluster_kernel<D, RING>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           sizeof(decode_memory<D, RING>));
+  cudaError_t error = cudaFuncSetAttribute(decode_cluster_kernel<D, RING, SINKS>,
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(decode_memory<D, RING>));
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim.x = decode_shape<D, RING>::blocks;
@@ -499,13 +502,14 @@ static weft_status set_up(cuda_device *d, int kernel) {
   config.attrs = &cluster;
   config.numAttrs = 1;
   int n = 0;
-  if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&n, decode_cluster_kernel<D, RING>, &config);
+  if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&n, decode_cluster_kernel<D, RING, SINKS>, &config);
   d->n_attention_clusters[kernel] = n > 0 ? (uint32_t)n : 1;
   return cuda_judge(d, error, "setting up attention");
 }
 
 weft_status attention_decode_cluster_setup(cuda_device *d) {
-  weft_status status = set_up<64, 4>(d, DECODE_64);
+  weft_status status = set_up<64, 4, true>(d, DECODE_64);
+  if (status == WEFT_OK) status = set_up<64, 4>(d, DECODE_64);
   if (status == WEFT_OK) status = set_up<128, 4>(d, DECODE_128);
   if (status == WEFT_OK) status = set_up<256, 2>(d, DECODE_256);
   if (status == WEFT_OK) status = set_up<256, 4>(d, DECODE_256_DEEP);

@@ -184,15 +184,15 @@ static __device__ __forceinline__ void merge_chunk(stream_sums<N> &s) {
   }
 }
 
-template <int D, int N>
+template <int D, int N, bool SINKS>
 static __device__ __forceinline__ void store_rows(const attention_kernel_args &k, const stream_block<D> &b,
                                                   const stream_sums<N> &s) {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   uint32_t dim = b.slice * stream_shape<D>::dims + warp * N * 8 + lane % 4 * 2;
-  store_decode<D, N>(k, b.item, b.segment, b.kv_head, dim, s.all, s.all_max, s.all_sum);
+  store_decode<D, N, SINKS>(k, b.item, b.segment, b.kv_head, dim, s.all, s.all_max, s.all_sum);
 }
 
-template <int D>
+template <int D, bool SINKS>
 static __device__ __forceinline__ void stream_tiles(const attention_kernel_args &k, const stream_block<D> &b) {
   constexpr int n = stream_shape<D>::n_sums, dims = stream_shape<D>::dims;
   uint32_t first[2], end[2];
@@ -245,10 +245,10 @@ static __device__ __forceinline__ void stream_tiles(const attention_kernel_args 
     at = next;
     __syncthreads();
   }
-  store_rows(k, b, s);
+  store_rows<D, n, SINKS>(k, b, s);
 }
 
-template <int D>
+template <int D, bool SINKS = false>
 static __global__ void __launch_bounds__(STREAM_THREADS, 1)
     decode_stream_kernel(const __grid_constant__ attention_kernel_args k) {
   launch_dependent_grids();
@@ -265,19 +265,19 @@ static __global__ void __launch_bounds__(STREAM_THREADS, 1)
   uint32_t unused;
   find_visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
   find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
-  stream_tiles(k, b);
+  stream_tiles<D, SINKS>(k, b);
 }
 
-template <int D>
+template <int D, bool SINKS = false>
 static void start_stream(cuda_device *d, const attention_kernel_args *args) {
   uint32_t n = args->n_items * args->op.kv.n_kv_heads * stream_shape<D>::slices;
-  attention_start(d, decode_stream_kernel<D>, n, 1, STREAM_THREADS, sizeof(stream_memory<D>), *args);
+  attention_start(d, decode_stream_kernel<D, SINKS>, n, 1, STREAM_THREADS, sizeof(stream_memory<D>), *args);
 }
 
 weft_status attention_decode_stream(cuda_device *d, const attention_kernel_args *args) {
   switch (args->op.kv.head_dim) {
     case 64:
-      start_stream<64>(d, args);
+      args->op.sinks != NULL ? start_stream<64, true>(d, args) : start_stream<64>(d, args);
       break;
     case 128:
       start_stream<128>(d, args);
@@ -292,14 +292,15 @@ weft_status attention_decode_stream(cuda_device *d, const attention_kernel_args 
   return cuda_launched(d, "attention");
 }
 
-template <int D>
+template <int D, bool SINKS = false>
 static cudaError_t set_up(void) {
-  return cudaFuncSetAttribute(decode_stream_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  return cudaFuncSetAttribute(decode_stream_kernel<D, SINKS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               sizeof(stream_memory<D>));
 }
 
 weft_status attention_decode_stream_setup(cuda_device *d) {
   cudaError_t error = set_up<64>();
+  if (error == cudaSuccess) error = set_up<64, true>();
   if (error == cudaSuccess) error = set_up<128>();
   if (error == cudaSuccess) error = set_up<256>();
   if (error == cudaSuccess) error = set_up<512>();

@@ -67,7 +67,7 @@ static __device__ __forceinline__ void softmax_chunk(const weft_attention_args &
   __syncwarp();
 }
 
-template <weft_type T>
+template <weft_type T, bool SINKS>
 static __global__ void __launch_bounds__(32 * FALLBACK_WARPS)
     fallback_kernel(const __grid_constant__ attention_kernel_args k) {
   launch_dependents_and_wait();
@@ -105,6 +105,7 @@ static __global__ void __launch_bounds__(32 * FALLBACK_WARPS)
     }
     __syncwarp();
   }
+  if (SINKS) all_sum = add_sink(k, head, all_max, all_sum);
   float *to = a.out + row * a.out_stride + (uint64_t)head * dim;
 #pragma unroll
   for (int t = 0; t < WEFT_HEAD_DIM_MAX / 32; t++) {
@@ -113,16 +114,21 @@ static __global__ void __launch_bounds__(32 * FALLBACK_WARPS)
   }
 }
 
-weft_status attention_fallback(cuda_device *d, const attention_kernel_args *args) {
-  size_t bytes = FALLBACK_WARPS * sizeof(fallback_memory);
+template <weft_type T>
+static void start_fallback(cuda_device *d, const attention_kernel_args *args) {
   dim3 grid(args->n_items, args->op.kv.n_kv_heads);
+  cuda_start(d, args->op.sinks != NULL ? fallback_kernel<T, true> : fallback_kernel<T, false>, grid,
+             32 * FALLBACK_WARPS, FALLBACK_WARPS * sizeof(fallback_memory), *args);
+}
+
+weft_status attention_fallback(cuda_device *d, const attention_kernel_args *args) {
   weft_type type = args->op.kv.type;
   if (type == WEFT_TYPE_BF16) {
-    cuda_start(d, fallback_kernel<WEFT_TYPE_BF16>, grid, 32 * FALLBACK_WARPS, bytes, *args);
+    start_fallback<WEFT_TYPE_BF16>(d, args);
   } else if (type == WEFT_TYPE_Q8_0) {
-    cuda_start(d, fallback_kernel<WEFT_TYPE_Q8_0>, grid, 32 * FALLBACK_WARPS, bytes, *args);
+    start_fallback<WEFT_TYPE_Q8_0>(d, args);
   } else {
-    cuda_start(d, fallback_kernel<WEFT_TYPE_F32>, grid, 32 * FALLBACK_WARPS, bytes, *args);
+    start_fallback<WEFT_TYPE_F32>(d, args);
   }
   return cuda_launched(d, "attention");
 }

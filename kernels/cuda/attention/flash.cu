@@ -383,7 +383,7 @@ static __device__ __forceinline__ void store_span(const attention_kernel_args &k
 
 /* Merges the chunk to its rows in memory; the last chunk divides them by their sums, and quantises them for W8A8 if
  * it should. */
-template <class shape>
+template <class shape, bool SINKS>
 static __device__ __forceinline__ void merge_chunk(const attention_kernel_args &k, const flash_block &b, uint32_t chunk,
                                                    flash_rows &rows, flash_sums<shape::n_sums> &sums) {
   bool is_first = chunk == b.item.chunk, is_last = chunk + 1 == b.item.chunk_end;
@@ -396,7 +396,9 @@ static __device__ __forceinline__ void merge_chunk(const attention_kernel_args &
     uint32_t n = threadIdx.x / GROUP_THREADS * FLASH_QUERIES + query_of(h), f = b.item.first + n;
     if (n >= b.item.n) continue;
     uint32_t i = row_of_query(k, f);
-    float times = is_last ? __frcp_rn(rows.all_sum[h]) : 1.0f;
+    float sum = rows.all_sum[h];
+    if (SINKS && is_last) sum = add_sink(k, b.kv_head * k.group + (f - i * k.group), rows.all_max[h], sum);
+    float times = is_last ? __frcp_rn(sum) : 1.0f;
     uint32_t column = (b.kv_head * k.group + (f - i * k.group)) * k.op.kv.head_dim + b.slice * shape::dims;
     float *to =
         k.op.out + ((uint64_t)b.segment.first_row + i) * k.op.out_stride + (uint64_t)column + threadIdx.x % 4 * 2;
@@ -418,7 +420,7 @@ static __device__ __forceinline__ void merge_chunk(const attention_kernel_args &
   if (k.turns > 1 && !is_last) release_turn(k, b, rows);
 }
 
-template <int D, int GROUPS>
+template <int D, int GROUPS, bool SINKS>
 static __device__ __forceinline__ void multiply_all(const attention_kernel_args &k, const flash_block &b,
                                                     uint8_t *queries) {
   using shape = flash_shape<D, GROUPS>;
@@ -455,7 +457,7 @@ static __device__ __forceinline__ void multiply_all(const attention_kernel_args 
       online_softmax<shape::n_sums>(scale, rows, score, weight, sums);
       add_values<shape>(b, weight, at, sums.out);
     }
-    merge_chunk<shape>(k, b, chunk, rows, sums);
+    merge_chunk<shape, SINKS>(k, b, chunk, rows, sums);
   }
 }
 
@@ -489,7 +491,7 @@ static __device__ __forceinline__ bool open_block(const attention_kernel_args &k
   return true;
 }
 
-template <int D, int GROUPS>
+template <int D, int GROUPS, bool SINKS>
 static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
     flash_kernel(const __grid_constant__ attention_kernel_args k) {
   launch_dependent_grids();
@@ -502,7 +504,7 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
     copy_all<D, GROUPS>(k, b);
   } else {
     if constexpr (GROUPS == 2) setmaxnreg_inc<232>();
-    multiply_all<D, GROUPS>(k, b, memory);
+    multiply_all<D, GROUPS, SINKS>(k, b, memory);
   }
 /* release_turn writes to the memory of a block that waits for it and has therefore not ended. The racecheck tool
  * does not see that, so in a build for it all blocks leave together. */
@@ -511,19 +513,21 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
 #endif
 }
 
-template <int D>
+template <int D, bool SINKS = false>
 static void start_flash(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups) {
   uint32_t n = args->n_items * args->op.kv.n_kv_heads * attention_slices(D) * args->turns;
   if (n_groups == 1)
-    attention_start(d, flash_kernel<D, 1>, n, args->turns, flash_shape<D, 1>::threads, flash_shape<D, 1>::bytes, *args);
+    attention_start(d, flash_kernel<D, 1, SINKS>, n, args->turns, flash_shape<D, 1>::threads, flash_shape<D, 1>::bytes,
+                    *args);
   else
-    attention_start(d, flash_kernel<D, 2>, n, args->turns, flash_shape<D, 2>::threads, flash_shape<D, 2>::bytes, *args);
+    attention_start(d, flash_kernel<D, 2, SINKS>, n, args->turns, flash_shape<D, 2>::threads, flash_shape<D, 2>::bytes,
+                    *args);
 }
 
 weft_status attention_flash(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups) {
   switch (args->op.kv.head_dim) {
     case 64:
-      start_flash<64>(d, args, n_groups);
+      args->op.sinks != NULL ? start_flash<64, true>(d, args, n_groups) : start_flash<64>(d, args, n_groups);
       break;
     case 128:
       start_flash<128>(d, args, n_groups);
@@ -538,17 +542,18 @@ weft_status attention_flash(cuda_device *d, const attention_kernel_args *args, u
   return cuda_launched(d, "attention");
 }
 
-template <int D>
+template <int D, bool SINKS = false>
 static cudaError_t set_up(void) {
-  cudaError_t error =
-      cudaFuncSetAttribute(flash_kernel<D, 1>, cudaFuncAttributeMaxDynamicSharedMemorySize, flash_shape<D, 1>::bytes);
+  cudaError_t error = cudaFuncSetAttribute(flash_kernel<D, 1, SINKS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           flash_shape<D, 1>::bytes);
   if (error != cudaSuccess) return error;
-  return cudaFuncSetAttribute(flash_kernel<D, 2>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  return cudaFuncSetAttribute(flash_kernel<D, 2, SINKS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                               flash_shape<D, 2>::bytes);
 }
 
 weft_status attention_flash_setup(cuda_device *d) {
   cudaError_t error = set_up<64>();
+  if (error == cudaSuccess) error = set_up<64, true>();
   if (error == cudaSuccess) error = set_up<128>();
   if (error == cudaSuccess) error = set_up<256>();
   if (error == cudaSuccess) error = set_up<512>();

@@ -115,7 +115,7 @@ static __global__ void __maxnreg__(gemv_registers(NT))
                           GATED ? w_unscales[buffer][1] : 0};
       run_epilogue<NT, GATED>(
           a, of, own - split * NT * 128, [](uint32_t r) { return r; },
-          [&](uint32_t r) { return RAW ? power_of_two(-scale_exponent[r]) : a.x_unscale[r]; });
+          [&](uint32_t r) { return RAW ? power_of_two(-scale_exponent[r]) : a.x_unscale[r]; }, plain_gate{a});
     }
     buffer ^= 1;
   }

@@ -318,12 +318,21 @@ typedef struct epilogue_args {
   float w_unscale, up_w_unscale;
 } epilogue_args;
 
-/* The epilogue of a row tile: reduces its splits, gates and stores. y_row(column) is the row of y, unscale(column)
+/* act(g) * u of an output. */
+struct plain_gate {
+  const gemm_args &a;
+  __device__ __forceinline__ float operator()(uint32_t, float g, float u) const {
+    return gate_product(a.activation, g, u);
+  }
+};
+
+/* The epilogue of a row tile: reduces its splits, gates and stores. gate(output, g, u) is the gated product,
+ * y_row(column) is the row of y, unscale(column)
  * undoes the scaling of the row of x. part: the sums of a row tile, [splits][NT][lane][4]; a lane takes those of one
  * output and of every second row. */
-template <int NT, bool GATED, class F, class G>
+template <int NT, bool GATED, class F, class G, class H>
 static __device__ __forceinline__ void run_epilogue(const gemm_args &a, const epilogue_args &end, const float *part,
-                                                    F &&y_row, G &&unscale) {
+                                                    F &&y_row, G &&unscale, const H &gate) {
   uint32_t lane = threadIdx.x % 32, half = lane / 2 % 2, out = end.tile * 16 + lane / 4 + 8 * half;
   if (out >= end.weight->n_out) return;
 #pragma unroll 1
@@ -331,8 +340,8 @@ static __device__ __forceinline__ void run_epilogue(const gemm_args &a, const ep
     const float *from = part + (column / 8 * 32 + lane / 4 * 4 + column % 8 / 2) * 4 + 2 * half + column % 2;
     float own = unscale(column), value = reduce_split_k(a.n_splits, from, NT * 128, own, end.w_unscale);
     if (GATED)
-      value = gate_product(a.activation, value,
-                           reduce_split_k(a.n_splits, from + a.n_splits * NT * 128, NT * 128, own, end.up_w_unscale));
+      value =
+          gate(out, value, reduce_split_k(a.n_splits, from + a.n_splits * NT * 128, NT * 128, own, end.up_w_unscale));
     end.weight->y[(uint64_t)y_row(column) * end.weight->y_stride + out] = value;
   }
 }

@@ -171,11 +171,10 @@ static __host__ __device__ __forceinline__ uint32_t size_of_rows(uint32_t n_unit
   return own > other ? own : other;
 }
 
-/* shared: without weights there is none. Registers leave room for two blocks and some of the next kernel's. */
-template <int T>
-static __global__ void __maxnreg__(96)
-    down_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gemm_args shared, const float *weights,
-                uint32_t k, uint32_t n_stages) {
+/* shared: without weights there is none. */
+template <int T, bool BIASED>
+static __device__ __forceinline__ void multiply_down(const gemm_args &a, const gemm_args &shared, const float *weights,
+                                                     uint32_t k, uint32_t n_stages, const float *bias) {
   extern __shared__ __align__(128) uint8_t memory[]; /* stages of the warps, their rows, 16 results of ranks or tasks */
   __shared__ __align__(8) uint64_t filled[DOWN_WARPS * DOWN_STAGES_MAX];
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -209,7 +208,22 @@ static __global__ void __maxnreg__(96)
     if (j + DOWN_WARPS < k) matrix = matrix_of(a, __ldcg(ids + j + DOWN_WARPS));
   }
   __syncthreads();
-  combine_ranks_store(a, weights, r, k, done);
+  combine_ranks_store<BIASED>(a, weights, r, k, done, bias);
+}
+
+/* Registers leave room for two blocks and some of the next kernel's. */
+template <int T>
+static __global__ void __maxnreg__(96)
+    down_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gemm_args shared, const float *weights,
+                uint32_t k, uint32_t n_stages) {
+  multiply_down<T, false>(a, shared, weights, k, n_stages, NULL);
+}
+
+template <int T>
+static __global__ void __maxnreg__(96)
+    down_biased_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gemm_args shared,
+                       const float *weights, uint32_t k, uint32_t n_stages, const float *bias) {
+  multiply_down<T, true>(a, shared, weights, k, n_stages, bias);
 }
 
 template <int T>
@@ -231,18 +245,26 @@ static uint32_t stages_of(uint32_t n_units, uint32_t tile_bytes, uint32_t k, con
 
 template <int T>
 static weft_status launch_down(cuda_device *d, const gemm_args &a, const gemm_args &shared, const float *weights,
-                               uint32_t k) {
+                               uint32_t k, const float *bias) {
   uint32_t n_stages = stages_of<T>(a.n_units, a.tile_bytes, k, shared),
            bytes = bytes_of<T>(a.n_units, a.tile_bytes, k, n_stages, shared);
   dim3 grid(a.weight[0].n_tiles + cuda_ceil(shared.weight[0].n_tiles, DOWN_SHARED_TILES), a.n_rows);
-  cuda_start(d, down_kernel<T>, grid, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_stages);
+  if (bias == NULL) {
+    cuda_start(d, down_kernel<T>, grid, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_stages);
+  } else if constexpr (experts_gemv_takes_biases(T)) {
+    cuda_start(d, down_biased_kernel<T>, grid, 32 * DOWN_WARPS, bytes, a, shared, weights, k, n_stages, bias);
+  } else {
+    return WEFT_E_UNSUPPORTED;
+  }
   return cuda_launched(d, "the down side of experts");
 }
 
 template <int T>
 static weft_status set_up(cuda_device *d) {
-  cudaError_t error =
-      cudaFuncSetAttribute(down_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, GEMV_SHARED_BYTES_MAX);
+  const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  cudaError_t error = cudaFuncSetAttribute(down_kernel<T>, most, GEMV_SHARED_BYTES_MAX);
+  if constexpr (experts_gemv_takes_biases(T))
+    if (error == cudaSuccess) error = cudaFuncSetAttribute(down_biased_kernel<T>, most, GEMV_SHARED_BYTES_MAX);
   return cuda_judge(d, error, "setting up experts");
 }
 
@@ -266,7 +288,15 @@ bool experts_gemv_down_shares(const gemm_args *args, const gemm_args *shared) {
 weft_status experts_gemv_down(cuda_device *d, const gemm_args *args, const gemm_args *shared, const float *weights,
                               uint32_t k) {
   return dispatch_packed_type(
-      args->type, [&](auto type) { return launch_down<decltype(type)::value>(d, *args, *shared, weights, k); });
+      args->type, [&](auto type) { return launch_down<decltype(type)::value>(d, *args, *shared, weights, k, NULL); });
+}
+
+weft_status experts_gemv_down_biased(cuda_device *d, const gemm_args *args, const float *weights, uint32_t k,
+                                     const float *bias) {
+  gemm_args none;
+  memset(&none, 0, sizeof none);
+  return dispatch_packed_type(
+      args->type, [&](auto type) { return launch_down<decltype(type)::value>(d, *args, none, weights, k, bias); });
 }
 
 weft_status experts_gemv_down_setup(cuda_device *d) {

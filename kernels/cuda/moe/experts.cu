@@ -7,7 +7,8 @@
  *             multiple of 8 on. Places and the list of jobs (some places of one expert each) stay on the device. The
  *             prologue writes rows at their places
  *   gate, up  the results are [place][2 n_ff] f32, or act(g) * u of them, [place][n_ff], where the GEMM has a gated
- *             epilogue (gemm_has_gated_epilogue); the prologue of down reads the same places
+ *             epilogue (gemm_has_gated_epilogue); the prologue of down reads the same places. With biases or a clamped
+ *             gate a kernel between the two makes the gated product, in place (gate_pairs_kernel)
  *   down      the results are [place][n_in], f32, or bf16 in W8A8 (gemm/w8a8.h), and y[row] adds those of its ranks
  *             one after another, in the two sums of ops.h
  *   few rows  are not permuted. A GEMV takes each expert once, with the pairs that chose it, and leaves act(g) * u of
@@ -177,6 +178,27 @@ static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t
   h[place * n_ff + i] = gate_product(activation, row[0], row[n_ff]);
 }
 
+/* The gated products of pairs [0, gridDim.y), with biases or a clamped gate. */
+typedef struct gate_pairs_args {
+  const float *gu; /* [place][2 n_ff] */
+  float *h;        /* rows h_stride numbers apart; may be gu */
+  uint64_t h_stride;
+  const int32_t *pair_at, *ids;
+  uint32_t n_ff, first_expert;
+  const float *gate_bias, *up_bias;
+  weft_activation activation;
+} gate_pairs_args;
+
+static __global__ void gate_pairs_kernel(const __grid_constant__ gate_pairs_args a) {
+  launch_dependents_and_wait();
+  int64_t place = a.pair_at[blockIdx.y];
+  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= a.n_ff || place < 0) return;
+  const float *row = a.gu + place * 2 * a.n_ff + i;
+  uint64_t at = (uint64_t)((uint32_t)a.ids[blockIdx.y] - a.first_expert) * a.n_ff + i;
+  a.h[place * a.h_stride + i] = biased_gate(a.activation, row[0], row[a.n_ff], a.gate_bias, a.up_bias, at);
+}
+
 /* n results beside each other, as they lie in memory: one, or 16 bytes that are read at once. */
 template <class T, uint32_t n>
 struct results {
@@ -215,6 +237,20 @@ static __device__ __forceinline__ void store_sums(float *y, const float (&sums)[
   }
 }
 
+/* value += the bias that begins at `from`. */
+template <uint32_t n>
+static __device__ __forceinline__ void add_down_bias(const float *from, float (&value)[n]) {
+  float bias[n];
+  if constexpr (n == 1) {
+    bias[0] = *from;
+  } else {
+#pragma unroll
+    for (uint32_t e = 0; e < n; e += 4) *(float4 *)(void *)(bias + e) = *(const float4 *)(const void *)(from + e);
+  }
+#pragma unroll
+  for (uint32_t e = 0; e < n; e++) value[e] = __fadd_rn(value[e], bias[e]);
+}
+
 /* Threads of a block that have n columns each. */
 __host__ __device__ constexpr uint32_t combine_threads(uint32_t n) {
   return n > 4 ? 128 : 256;
@@ -224,7 +260,7 @@ __host__ __device__ constexpr uint32_t combine_threads(uint32_t n) {
  * once, else one column, and loads those of COMBINE_RANKS ranks at a time. A rank whose expert is elsewhere is zero
  * times zero, which changes no sum that begins at zero; one whose expert does not exist is NaN times zero. `high`
  * has a bit for each rank that high_sum takes. */
-template <uint32_t n, class T>
+template <uint32_t n, class T, bool BIASED>
 static __global__ void __launch_bounds__(combine_threads(n))
     combine_kernel(const __grid_constant__ weft_experts_args a, const T *down, const int32_t *pair_at, uint32_t n_in) {
   launch_dependents_and_wait();
@@ -250,9 +286,17 @@ static __global__ void __launch_bounds__(combine_threads(n))
     for (uint32_t j = 0; j < COMBINE_RANKS; j++) {
       float weight = __shfl_sync(0xFFFFFFFFu, weights, j);
       if (first + j >= a.k) continue; /* without this branch additions are moved between the loads */
+      float own[BIASED ? n : 1];
+      if constexpr (BIASED) {
+        uint32_t there = __shfl_sync(0xFFFFFFFFu, id, j) - a.first_expert;
+        bool is_here = __shfl_sync(0xFFFFFFFFu, places, j) >= 0;
+#pragma unroll
+        for (uint32_t e = 0; e < n; e++) own[e] = value[j].at(e);
+        if (is_here && i < n_in) add_down_bias(a.down_bias + (uint64_t)there * n_in + i, own);
+      }
 #pragma unroll
       for (uint32_t e = 0; e < n; e++) {
-        float term = __fmul_rn(weight, value[j].at(e));
+        float term = __fmul_rn(weight, BIASED ? own[BIASED ? e : 0] : value[j].at(e));
         if ((high >> j & 1u) != 0)
           high_sum[e] = __fadd_rn(high_sum[e], term);
         else
@@ -411,13 +455,18 @@ static weft_status input_prologue(cuda_device *d, const weft_experts_args *args,
   return gemm_operand_of(weight) == OPERAND_F32 ? WEFT_OK : gemm_prologue(d, weight, &rows);
 }
 
+/* Whether no GEMM makes the gated product, but a kernel of its own. */
+static bool gates_apart(const weft_experts_args *args) {
+  return args->gate_bias != NULL || args->activation == WEFT_CLAMPED_SILU;
+}
+
 /* Gate and up in one grouped GEMM with a gated epilogue, [place][n_ff]. False: there is none. */
 static bool gated_gate_up_args(const cuda_device *d, const weft_experts_args *args, const experts_plan *p,
                                gemm_args *a) {
   const weft_weight *first = args->gate_up != NULL ? args->gate_up : args->gate;
   bool alike =
       args->gate_up != NULL ? p->n_ff % 16 == 0 : args->up->type == first->type && args->up->layout == first->layout;
-  if (!alike || args->down->type == WEFT_TYPE_F32) return false;
+  if (!alike || args->down->type == WEFT_TYPE_F32 || gates_apart(args)) return false;
   *a = gate_up_args(args, p, first, p->gate_up, p->n_ff);
   a->weight[0].n_out = p->n_ff;
   if (args->gate_up == NULL) a->weight[a->n_weights++] = gemm_weight_of(args->up, p->gate_up, p->n_ff);
@@ -442,9 +491,34 @@ static weft_status gate_up_gemm(cuda_device *d, const weft_experts_args *args, c
   return status == WEFT_OK ? gemm(d, &a) : status;
 }
 
+/* gate_pairs_kernel for all pairs: in place, or to the rows that F32 weights read. */
+static weft_status gate_pairs(cuda_device *d, const weft_experts_args *args, const experts_plan *p) {
+  bool f32 = args->down->type == WEFT_TYPE_F32;
+  gate_pairs_args a = {p->gate_up,
+                       f32 ? (float *)p->h : p->gate_up,
+                       (f32 ? 1ull : 2ull) * p->n_ff,
+                       p->pair_at,
+                       args->ids,
+                       p->n_ff,
+                       args->first_expert,
+                       args->gate_bias,
+                       args->up_bias,
+                       args->activation};
+  for (uint32_t first = 0; first < p->n_pairs; first += 65535) {
+    uint32_t n = p->n_pairs - first < 65535 ? p->n_pairs - first : 65535;
+    cuda_start(d, gate_pairs_kernel, dim3(cuda_ceil(p->n_ff, 256), n), 256, 0, a);
+    a.pair_at += n;
+    a.ids += n;
+  }
+  return cuda_launched(d, "gating experts");
+}
+
 /* The prologue of down: act(g) * u of all pairs. is_gated: it is there, and is not made first. */
 static weft_status gated_prologue(cuda_device *d, const weft_experts_args *args, const experts_plan *p, bool is_gated) {
-  if (args->down->type == WEFT_TYPE_F32) {
+  if (gates_apart(args)) {
+    weft_status status = gate_pairs(d, args, p);
+    if (status != WEFT_OK || args->down->type == WEFT_TYPE_F32) return status;
+  } else if (args->down->type == WEFT_TYPE_F32) {
     for (uint32_t first = 0; first < p->n_pairs; first += 65535) {
       uint32_t n = p->n_pairs - first < 65535 ? p->n_pairs - first : 65535;
       cuda_start(d, pair_gate_kernel, dim3(cuda_ceil(p->n_ff, 256), n), 256, 0, p->gate_up, (float *)p->h,
@@ -455,7 +529,7 @@ static weft_status gated_prologue(cuda_device *d, const weft_experts_args *args,
   prologue_args a = gemm_prologue_of(args->down, p->n_pairs);
   a.x = p->gate_up;
   a.x_stride = is_gated ? p->n_ff : 2ull * p->n_ff;
-  a.gated = !is_gated;
+  a.gated = !is_gated && !gates_apart(args);
   a.up_at = p->n_ff;
   a.activation = args->activation;
   a.is_tiled = true;
@@ -477,7 +551,9 @@ static weft_status combine_ranks(cuda_device *d, const weft_experts_args *args, 
   const int32_t *pair_at = p->pair_at;
   a.n_experts = p->n_all;
   bool wide = p->n_in % at_once == 0 && args->y_stride % 4 == 0 && ((uintptr_t)args->y & 15u) == 0;
-  auto kernel = wide ? combine_kernel<at_once, T> : combine_kernel<1, T>;
+  auto plain = wide ? combine_kernel<at_once, T, false> : combine_kernel<1, T, false>,
+       biased = wide ? combine_kernel<at_once, T, true> : combine_kernel<1, T, true>,
+       kernel = args->down_bias != NULL ? biased : plain;
   const uint32_t n_columns = wide ? at_once : 1, n_threads = combine_threads(n_columns);
   for (uint32_t first = 0; first < args->n_rows; first += 65535) {
     uint32_t n = args->n_rows - first < 65535 ? args->n_rows - first : 65535;
@@ -506,12 +582,15 @@ static weft_status down_gemm(cuda_device *d, const weft_experts_args *args, cons
 /* ---- few rows ------------------------------------------------------------------------------------------- */
 
 /* Whether the GEMV kernels take a call: gate and up are whole row tiles of one type and layout, and either all
- * weights or none are multiplied as W8A8. */
+ * weights or none are multiplied as W8A8. With biases or a clamped gate they are those of experts_gemv_takes_biases. */
 static bool takes_gemv(const weft_experts_args *args, const experts_plan *p) {
   const weft_weight *in = args->gate_up != NULL ? args->gate_up : args->gate;
   int type = in->type;
   bool is_w8a8 = gemm_operand_of(in) == OPERAND_INT8;
   if (is_w8a8 != (gemm_operand_of(args->down) == OPERAND_INT8)) return false;
+  if (gates_apart(args) && (is_w8a8 || args->shared.gate != NULL || !experts_gemv_takes_biases(type) ||
+                            !experts_gemv_takes_biases(args->down->type)))
+    return false;
   if (args->gate_up != NULL ? p->n_ff % 16 != 0 : args->up->type != type || args->up->layout != in->layout)
     return false;
   if (args->n_rows > EXPERTS_GEMV_ROWS || args->down->type == WEFT_TYPE_F32) return false;
@@ -573,7 +652,9 @@ static weft_status gemv_gate_up(weft_device *device, const weft_experts_args *ar
   }
   const cuda_device *d = cuda_of(device);
   a.raw.is_there = d->choice == args->ids && d->experts.stream == NULL; /* NULL: it waits for no copy of experts */
-  return gemm(cuda_of(device), &a);
+  if (!gates_apart(args)) return gemm(cuda_of(device), &a);
+  const experts_biases biases = {args->gate_bias, args->up_bias};
+  return cuda_of(device)->set->gemv_gate_up_biased(cuda_of(device), &a, &biases);
 }
 
 static weft_status gemv_down(weft_device *device, const weft_experts_args *args, const experts_plan *p) {
@@ -596,6 +677,8 @@ static weft_status gemv_down(weft_device *device, const weft_experts_args *args,
   else
     memset(&b, 0, sizeof b);
   const cuda_set *set = cuda_of(device)->set;
+  if (args->down_bias != NULL)
+    return set->gemv_down_biased(cuda_of(device), &a, args->weights, args->k, args->down_bias);
   auto down = a.is_w8a8 ? set->w8a8_gemv_down : set->gemv_down;
   weft_status status = down(cuda_of(device), &a, &b, args->weights, args->k);
   if (takes || shared->gate == NULL || status != WEFT_OK) return status;

@@ -15,6 +15,15 @@ enum { EXPERTS_GEMV_PAIRS = 64 /* most pairs of the rows: a block has as many th
  * (gate_up_gemv.cu). */
 weft_status experts_gemv_gate_up(cuda_device *d, const gemm_args *args);
 weft_status experts_gemv_gate_up_setup(cuda_device *d);
+/* The same with biases, [n_mats, n_ff] or NULL, or a clamped gate, and without a shared MLP. Kernels are there for the
+ * types that models with them have. */
+typedef struct experts_biases {
+  const float *gate, *up;
+} experts_biases;
+static constexpr bool experts_gemv_takes_biases(int type) {
+  return type == WEFT_TYPE_MXFP4;
+}
+weft_status experts_gemv_gate_up_biased(cuda_device *d, const gemm_args *args, const experts_biases *biases);
 /* Whether rows with so many inputs and ranks fit into a block's shared memory. */
 bool experts_gemv_down_fits(uint32_t n_in, uint32_t k);
 /* Whether experts_gemv_down can compute the down projection of a shared MLP of the same rows in the same launch. */
@@ -26,6 +35,9 @@ bool experts_gemv_down_shares(const gemm_args *args, const gemm_args *shared);
 weft_status experts_gemv_down(cuda_device *d, const gemm_args *args, const gemm_args *shared, const float *weights,
                               uint32_t k);
 weft_status experts_gemv_down_setup(cuda_device *d);
+/* The same with a bias, [n_mats, n_in], added to each rank's product; without a shared MLP. */
+weft_status experts_gemv_down_biased(cuda_device *d, const gemm_args *args, const float *weights, uint32_t k,
+                                     const float *bias);
 
 /* What the kernels with weights dequantised to 16 bits (down_gemv.cu) and in W8A8 (gemm/w8a8_gemv.cu) share. */
 enum {
@@ -37,9 +49,11 @@ enum {
 };
 
 /* Writes the block's 16 outputs of row r: the ranks' results, done[k][16], times their weights, in the two sums of
- * ops.h. What done has of ranks whose expert is elsewhere is not used; of one that does not exist it is NaN. */
+ * ops.h. What done has of ranks whose expert is elsewhere is not used; of one that does not exist it is NaN. BIASED:
+ * bias [n_matrices, n_out] is added to the ranks' results. */
+template <bool BIASED = false>
 static __device__ __forceinline__ void combine_ranks_store(const gemm_args &a, const float *weights, uint64_t r,
-                                                           uint32_t k, const float *done) {
+                                                           uint32_t k, const float *done, const float *bias = NULL) {
   uint32_t out = blockIdx.x * 16 + threadIdx.x;
   if (threadIdx.x >= 16 || out >= a.weight[0].n_out) return;
   float low = 0.0f, high = 0.0f;
@@ -52,7 +66,10 @@ static __device__ __forceinline__ void combine_ranks_store(const gemm_args &a, c
 #pragma unroll
     for (uint32_t j = 0; j < DOWN_RANKS; j++) {
       if (first + j >= k) break;
-      float term = __fmul_rn(weight[j], done[16 * (first + j) + threadIdx.x]);
+      float own = done[16 * (first + j) + threadIdx.x];
+      if (BIASED && matrix_of(a, id[j]) < a.n_matrices)
+        own = __fadd_rn(own, bias[(uint64_t)matrix_of(a, id[j]) * a.weight[0].n_out + out]);
+      float term = __fmul_rn(weight[j], own);
       if ((uint32_t)id[j] < a.n_experts && matrix_of(a, id[j]) >= a.n_matrices) continue;
       if ((uint32_t)id[j] < a.n_experts / 2)
         low = __fadd_rn(low, term);

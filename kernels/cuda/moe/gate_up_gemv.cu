@@ -98,10 +98,19 @@ typedef struct gate_up_cursor {
   uint32_t job, tile;
 } gate_up_cursor;
 
-/* ONE: of one row. */
-template <int T, bool ONE>
-static __global__ void __maxnreg__(80)
-    gate_up_gemv_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gate_up_items items) {
+/* The gate of an expert's outputs after its biases were added. */
+struct expert_gate {
+  const gemm_args &a;
+  const float *gate_bias, *up_bias;
+  uint64_t first; /* of the expert's numbers */
+  __device__ __forceinline__ float operator()(uint32_t out, float g, float u) const {
+    return biased_gate(a.activation, g, u, gate_bias, up_bias, first + out);
+  }
+};
+
+/* ONE: of one row. gate_of(matrix) is the gate of an expert's outputs. */
+template <int T, bool ONE, class F>
+static __device__ __forceinline__ void multiply_gate_up(const gemm_args &a, const gate_up_items &items, F &&gate_of) {
   extern __shared__ __align__(128) uint8_t memory[]; /* gemv_bytes */
   __shared__ __align__(8) uint64_t filled[GEMV_WARPS_MAX * GEMV_STAGES];
   __shared__ uint32_t most_of[GEMV_WARPS_MAX];
@@ -188,37 +197,69 @@ static __global__ void __maxnreg__(80)
                           __fmul_rn(low[1], scale_of(*up, matrix))};
       run_epilogue<1, true>(
           a, of, mine - split * 128, [&](uint32_t c) { return own ? job.pair[c] : c; },
-          [&](uint32_t c) { return power_of_two(-scale_exponent[row_of(c)]); });
+          [&](uint32_t c) { return power_of_two(-scale_exponent[row_of(c)]); }, gate_of(matrix));
     }
     buffer ^= 1;
   }
 }
 
-/* args NULL: sets the kernel up. */
 template <int T, bool ONE>
-static weft_status start_gate_up(cuda_device *d, const gemm_args *args) {
+static __global__ void __maxnreg__(80)
+    gate_up_gemv_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gate_up_items items) {
+  multiply_gate_up<T, ONE>(a, items, [&](uint32_t) { return plain_gate{a}; });
+}
+
+template <int T, bool ONE>
+static __global__ void __maxnreg__(80)
+    gate_up_biased_kernel(const __grid_constant__ gemm_args a, const __grid_constant__ gate_up_items items,
+                          const __grid_constant__ experts_biases biases) {
+  multiply_gate_up<T, ONE>(a, items, [&](uint32_t matrix) {
+    return expert_gate{a, biases.gate, biases.up, (uint64_t)matrix * a.weight[0].n_out};
+  });
+}
+
+template <int T, bool ONE>
+static weft_status set_up(cuda_device *d) {
+  weft_status status = gemv_set_up(d, (const void *)gate_up_gemv_kernel<T, ONE>);
+  if constexpr (experts_gemv_takes_biases(T))
+    if (status == WEFT_OK) status = gemv_set_up(d, (const void *)gate_up_biased_kernel<T, ONE>);
+  return status;
+}
+
+/* biases NULL: there are none, and no clamped gate. */
+template <int T, bool ONE>
+static weft_status start_gate_up(cuda_device *d, const gemm_args *args, const experts_biases *biases) {
   static_assert(gemv_bytes<T, 1>(2 * GEMV_SPLITS_MAX, 0, 0) + GEMM_RAW_BYTES <= GEMV_SHARED_BYTES_MAX, "shared memory");
-  if (args == NULL) return gemv_set_up(d, (const void *)gate_up_gemv_kernel<T, ONE>);
   uint32_t n_warps = 2 * args->n_splits, n_groups = gemv_tiles(*args);
   uint32_t bytes = gemv_bytes<T, 1>(n_warps, args->n_rows * (takes_both(*args) ? 2 : 1), args->n_units);
   gemv_items all = gemv_items_of(*args, 2);
   uint32_t n_blocks = gemv_blocks_of(d, all, n_warps, bytes);
   gate_up_items items = {n_groups, n_blocks / n_groups, n_blocks % n_groups};
-  cuda_start(d, gate_up_gemv_kernel<T, ONE>, n_blocks, 32 * n_warps, bytes, *args, items);
+  if (biases == NULL) {
+    cuda_start(d, gate_up_gemv_kernel<T, ONE>, n_blocks, 32 * n_warps, bytes, *args, items);
+  } else if constexpr (experts_gemv_takes_biases(T)) {
+    cuda_start(d, gate_up_biased_kernel<T, ONE>, n_blocks, 32 * n_warps, bytes, *args, items, *biases);
+  } else {
+    return WEFT_E_UNSUPPORTED;
+  }
   return cuda_launched(d, "the input side of experts");
 }
 
-weft_status experts_gemv_gate_up(cuda_device *d, const gemm_args *args) {
+weft_status experts_gemv_gate_up_biased(cuda_device *d, const gemm_args *args, const experts_biases *biases) {
   return dispatch_packed_type(args->type, [&](auto type) {
     constexpr int T = decltype(type)::value;
-    return args->n_rows == 1 ? start_gate_up<T, true>(d, args) : start_gate_up<T, false>(d, args);
+    return args->n_rows == 1 ? start_gate_up<T, true>(d, args, biases) : start_gate_up<T, false>(d, args, biases);
   });
+}
+
+weft_status experts_gemv_gate_up(cuda_device *d, const gemm_args *args) {
+  return experts_gemv_gate_up_biased(d, args, NULL);
 }
 
 weft_status experts_gemv_gate_up_setup(cuda_device *d) {
   return each_packed_type([&](auto type) {
     constexpr int T = decltype(type)::value;
-    weft_status status = start_gate_up<T, true>(d, NULL);
-    return status == WEFT_OK ? start_gate_up<T, false>(d, NULL) : status;
+    weft_status status = set_up<T, true>(d);
+    return status == WEFT_OK ? set_up<T, false>(d) : status;
   });
 }

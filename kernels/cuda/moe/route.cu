@@ -75,6 +75,7 @@ static __global__ void route_kernel(const __grid_constant__ weft_route_args a, b
     choose_of_many(a, r);
 }
 
+template <bool BIASED>
 static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(32 * ROUTER_WARPS, 1)
     route_one_row_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
   __shared__ float logits[ROUTER_EXPERTS]; /* of the first block */
@@ -104,6 +105,7 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(32 * RO
   }
   sum = sum_of_chains(sum);
   if (lane == 0 && e < a.n_experts) {
+    if (BIASED) sum = __fadd_rn(sum, a.router_bias[e]);
     a.logits[e] = sum;
     store_to_cluster(&logits[e], 0, sum);
   }
@@ -154,7 +156,7 @@ static __device__ __forceinline__ void add_chains(const float4 *x, const float4 
   }
 }
 
-template <int R>
+template <int R, bool BIASED>
 static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_THREADS, 1)
     route_cluster_kernel(const __grid_constant__ weft_route_args a, const float *weights, uint32_t n_in) {
   constexpr uint32_t n_rows = 2 * R,
@@ -202,6 +204,7 @@ static __global__ void __cluster_dims__(ROUTER_BLOCKS) __launch_bounds__(PART_TH
 #pragma unroll
         for (uint32_t p = 0; p < ROUTER_BLOCKS; p += 2 * step) all[p] = __fadd_rn(all[p], all[p + step]);
       }
+      if (BIASED && e < a.n_experts) all[0] = __fadd_rn(all[0], a.router_bias[e]);
       logits[own][e] = all[0];
       if (e < a.n_experts) a.logits[(uint64_t)(first + r) * a.logits_stride + e] = all[0];
     }
@@ -237,17 +240,23 @@ uint64_t cuda_route_scratch(weft_device *device, const weft_route_args *args) {
   return cuda_matmul_scratch(device, &m);
 }
 
-/* args NULL: sets the kernel up. */
+template <int R>
+static weft_status set_up_parts(cuda_device *d) {
+  const cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+  cudaError_t error = cudaFuncSetAttribute(route_cluster_kernel<R, false>, most, PART_BYTES);
+  if (error == cudaSuccess) error = cudaFuncSetAttribute(route_cluster_kernel<R, true>, most, PART_BYTES);
+  return cuda_judge(d, error, "setting up routers");
+}
+
+/* args NULL: sets the kernels up. */
 template <int R>
 static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
-  if (args == NULL)
-    return cuda_judge(
-        d, cudaFuncSetAttribute(route_cluster_kernel<R>, cudaFuncAttributeMaxDynamicSharedMemorySize, PART_BYTES),
-        "setting up routers");
+  if (args == NULL) return set_up_parts<R>(d);
   const weft_weight *w = args->router;
   uint32_t n = cuda_ceil(args->n_rows, 2 * R), n_clusters = n < d->n_router_clusters ? n : d->n_router_clusters;
-  cuda_start(d, route_cluster_kernel<R>, ROUTER_BLOCKS * n_clusters, PART_THREADS, part_bytes(w->n_in, R), *args,
-             weights_of(w), w->n_in);
+  auto kernel = args->router_bias != NULL ? route_cluster_kernel<R, true> : route_cluster_kernel<R, false>;
+  cuda_start(d, kernel, ROUTER_BLOCKS * n_clusters, PART_THREADS, part_bytes(w->n_in, R), *args, weights_of(w),
+             w->n_in);
   return cuda_launched(d, "a router of many rows");
 }
 
@@ -270,7 +279,7 @@ static weft_status count_clusters(cuda_device *d) {
   config.blockDim = dim3(PART_THREADS);
   config.dynamicSmemBytes = PART_BYTES;
   int n = 0;
-  cudaError_t error = cudaOccupancyMaxActiveClusters(&n, route_cluster_kernel<PART_ROWS>, &config);
+  cudaError_t error = cudaOccupancyMaxActiveClusters(&n, route_cluster_kernel<PART_ROWS, false>, &config);
   d->n_router_clusters = n > 0 ? (uint32_t)n : 1;
   return cuda_judge(d, error, "setting up routers");
 }
@@ -293,8 +302,8 @@ weft_status cuda_route(weft_device *device, const weft_route_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   if (args->router != NULL && is_one_kernel(args)) {
-    cuda_start(d, route_one_row_kernel, ROUTER_BLOCKS, 32 * ROUTER_WARPS, 0, *args, weights_of(args->router),
-               args->router->n_in);
+    auto kernel = args->router_bias != NULL ? route_one_row_kernel<true> : route_one_row_kernel<false>;
+    cuda_start(d, kernel, ROUTER_BLOCKS, 32 * ROUTER_WARPS, 0, *args, weights_of(args->router), args->router->n_in);
     weft_status status = cuda_launched(d, "router");
     d->choice = args->ids;
     return status;
@@ -305,11 +314,8 @@ weft_status cuda_route(weft_device *device, const weft_route_args *args) {
     d->choice = args->ids;
     return status;
   }
-  if (args->router != NULL) {
-    weft_matmul_args m = parts_route_product(args);
-    weft_status status = cuda_matmul(device, &m);
-    if (status != WEFT_OK) return status;
-  }
+  weft_status status = parts_route_logits(device, args, cuda_matmul, cuda_norm);
+  if (status != WEFT_OK) return status;
   cuda_start(d, route_kernel, cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, is_small(args));
   return cuda_launched(d, "route");
 }

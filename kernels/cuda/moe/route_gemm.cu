@@ -171,7 +171,7 @@ static __global__ void __launch_bounds__(TILED_THREADS, 1)
   }
 }
 
-template <int PARTS>
+template <int PARTS, bool BIASED>
 static __global__ void __launch_bounds__(32 * ROUTE_WARPS)
     route_choose_kernel(const __grid_constant__ weft_route_args a, const float *parts) {
   __shared__ float4 logits[ROUTE_WARPS][ROUTER_EXPERTS / 4];
@@ -195,6 +195,11 @@ static __global__ void __launch_bounds__(32 * ROUTE_WARPS)
         to = __fadd_rn(to, ((const float *)&all[p + step])[c]);
       }
     }
+  }
+#pragma unroll
+  for (uint32_t c = 0; BIASED && c < 4; c++) {
+    float &to = ((float *)&all[0])[c];
+    if (4 * lane + c < a.n_experts) to = __fadd_rn(to, a.router_bias[4 * lane + c]);
   }
   logits[warp][lane] = all[0];
   __syncwarp();
@@ -223,7 +228,10 @@ weft_status route_gemm(cuda_device *d, const weft_route_args *args, const float 
   bool paired = 2 * cuda_ceil(n_items / 2, n_blocks) == cuda_ceil(n_items, n_blocks); /* as many turns as alone */
   cuda_start(d, route_gemm_kernel, n_items < n_blocks ? n_items : n_blocks, TILED_THREADS, TILED_BYTES, *args, weights,
              args->router->n_in, paired, parts);
-  cuda_start(d, paired ? route_choose_kernel<TILED_PARTS / 2> : route_choose_kernel<TILED_PARTS>,
-             cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, (const float *)parts);
+  constexpr int all = TILED_PARTS, half = TILED_PARTS / 2;
+  auto choose = args->router_bias != NULL
+                    ? (paired ? route_choose_kernel<half, true> : route_choose_kernel<all, true>)
+                    : (paired ? route_choose_kernel<half, false> : route_choose_kernel<all, false>);
+  cuda_start(d, choose, cuda_ceil(args->n_rows, ROUTE_WARPS), 32 * ROUTE_WARPS, 0, *args, (const float *)parts);
   return cuda_launched(d, "a router of many rows");
 }

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: MIT */
+/* The op experts: a mixture-of-experts MLP, and how its two products are gated. Part of kernels/ops.h, whose laws hold.
+ *
+ * Activations. The first two are functions of g that u is multiplied by: GELU (by tanh) and SiLU. The third is a gate
+ * of both numbers: with g held to at most L and u to [-L, L], L = WEFT_GATE_LIMIT, it is
+ *
+ *   g / (1 + e^(-a g)) * (u + 1)    a = WEFT_GATE_SLOPE
+ *
+ * A number that is none stays none. Only the ops gate and experts (without a shared MLP) have it. */
+#ifndef WEFT_KERNELS_EXPERTS_H
+#define WEFT_KERNELS_EXPERTS_H
+
+#include "kernels/device.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef enum weft_activation { WEFT_GELU_TANH = 1, WEFT_SILU = 2, WEFT_CLAMPED_SILU = 3 } weft_activation;
+
+#define WEFT_GATE_SLOPE 1.702f
+#define WEFT_GATE_LIMIT 7.0f
+
+/* ---- experts: y[r] = sum over ranks j of weights[r,j] * down[e](act(gate[e] x) * (up[e] x)), e = ids[r,j] ------- *
+ * The sum is low + high, in f32: low over the ranks with e < n_experts / 2, high over the others, each in rank order
+ * from +0. The stacks may hold some experts only, from first_expert on: a rank whose expert is not among them adds
+ * nothing, so the sum of two calls with half of the experts each has the bits of one call with all. An expert that does
+ * not exist is INVALID; on cuda its row becomes NaN. Weights are gate_up (gate rows first, then up rows) or gate and
+ * up. Products, also of act * up with down, have matmul's numerics; on cuda results of down in 8 bits are then bf16.
+ * With biases each is added in f32 to what the product with its matrix gives: before the gate, and after down.
+ * shared: an MLP that every row takes, as two matmuls; experts do not read what it writes, nor it what they write. */
+typedef struct weft_shared_args {
+  const float *x; /* [n_rows, n_in], in x_form */
+  weft_rows_form x_form;
+  const weft_weight *gate, *up, *down; /* gate NULL: there is none */
+  float *g, *u, *y; /* g, u: [n_rows, n_ff], where the gated product is made; y: [n_rows, down->n_out] */
+  uint64_t x_stride, y_stride;
+} weft_shared_args;
+typedef struct weft_experts_args {
+  const float *x; /* [n_rows, n_in], in x_form */
+  weft_rows_form x_form;
+  const int32_t *ids;
+  const float *weights;
+  const weft_weight *gate_up;   /* [n_mats, 2 * n_ff, n_in], or NULL */
+  const weft_weight *gate, *up; /* [n_mats, n_ff, n_in] when gate_up is NULL */
+  const weft_weight *down;      /* [n_mats, n_in, n_ff] */
+  float *y;                     /* [n_rows, n_in] */
+  weft_shared_args shared;
+  uint32_t n_rows, k, first_expert, n_experts; /* n_experts 0: first_expert is 0, and there are n_mats */
+  uint64_t x_stride, y_stride;
+  weft_activation activation;
+  void *scratch;
+  uint64_t scratch_bytes;
+  uint32_t *n_touched; /* optional host counter: distinct experts that were multiplied are added (cpu, ref) */
+  const float *gate_bias, *up_bias, *down_bias; /* optional [n_mats, n_ff], the same, [n_mats, n_in]; of all or none */
+} weft_experts_args;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
