@@ -19,22 +19,6 @@ enum { PER_LAYER_MAX = 1 << 14 };
 
 /* ---- keys ---- */
 
-static weft_status read_window(const model_keys *keys, model_hyper *hyper) {
-  static const char *const name = ".attention.sliding_window_pattern";
-  uint32_t window, period = 0;
-  weft_status status = model_keys_u32(keys, ".attention.sliding_window", 1, 1 << 30, &window);
-  if (status == WEFT_OK) status = hyper_check_per_layer(keys, hyper, name);
-  if (status != WEFT_OK) return status;
-  bool is_scalar = model_keys_count(keys, name) <= 1;
-  if (is_scalar) status = model_keys_u32(keys, name, 1, WEFT_LAYERS_MAX, &period);
-  for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) {
-    uint32_t sliding = is_scalar ? (l + 1) % period != 0 : 0;
-    if (!is_scalar) status = model_keys_u32_at(keys, name, l, 0, 1, &sliding);
-    hyper->window[l] = sliding ? window : 0;
-  }
-  return status;
-}
-
 /* The two head sizes: of layers without and with a window. */
 static weft_status read_head_dim(const model_keys *keys, bool windowed, uint32_t *out) {
   static const char *const names[3][2] = {
@@ -83,7 +67,7 @@ weft_status gemma4_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *e
   if (status == WEFT_OK) {
     status = model_keys_u32_or(&keys, ".embedding_length_per_layer_input", 0, PER_LAYER_MAX, 0, &hyper->n_per_layer);
   }
-  if (status == WEFT_OK) status = read_window(&keys, hyper);
+  if (status == WEFT_OK) status = hyper_read_windows(&keys, hyper, 0);
   if (status == WEFT_OK) status = read_heads(&keys, hyper);
   if (status == WEFT_OK) status = read_shared_keys(&keys, hyper);
   if (status == WEFT_OK) status = hyper_read_ff(&keys, hyper);

@@ -62,6 +62,44 @@ weft_status hyper_read_heads(const model_keys *keys, model_hyper *hyper, bool kv
   return status;
 }
 
+weft_status hyper_read_head_dim(const model_keys *keys, model_hyper *hyper) {
+  static const char *const name = ".attention.key_length";
+  uint32_t head_dim;
+  if (model_keys_count(keys, name) == 0 && hyper->n_hidden % hyper->n_heads != 0) {
+    return weft_fail(keys->error, WEFT_E_FORMAT,
+                     "%s: key '%s%s' is missing, and %" PRIu32 " heads do not share a width of %" PRIu32 " evenly",
+                     weft_gguf_path(keys->gguf), keys->arch, name, hyper->n_heads, hyper->n_hidden);
+  }
+  weft_status status =
+      model_keys_u32_or(keys, name, 8, HYPER_HEAD_DIM_MAX, hyper->n_hidden / hyper->n_heads, &head_dim);
+  if (status == WEFT_OK && (head_dim < 8 || head_dim > HYPER_HEAD_DIM_MAX)) {
+    return weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: heads of %" PRIu32 "; 8 to %d are supported",
+                     weft_gguf_path(keys->gguf), head_dim, HYPER_HEAD_DIM_MAX);
+  }
+  if (status == WEFT_OK) status = hyper_check_same(keys, ".attention.value_length", head_dim);
+  if (status == WEFT_OK) status = hyper_check_same(keys, ".rope.dimension_count", head_dim);
+  if (status == WEFT_OK) status = hyper_check_head_dim(keys, name, head_dim);
+  for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) hyper->head_dim[l] = head_dim;
+  return status;
+}
+
+weft_status hyper_read_windows(const model_keys *keys, model_hyper *hyper, uint32_t period_or) {
+  static const char *const name = ".attention.sliding_window_pattern";
+  uint32_t window, period = period_or;
+  weft_status status = model_keys_u32(keys, ".attention.sliding_window", 1, 1 << 30, &window);
+  if (status == WEFT_OK) status = hyper_check_per_layer(keys, hyper, name);
+  if (status != WEFT_OK) return status;
+  uint64_t n = model_keys_count(keys, name);
+  bool is_scalar = n <= 1;
+  if (n == 1 || (n == 0 && period_or == 0)) status = model_keys_u32(keys, name, 1, WEFT_LAYERS_MAX, &period);
+  for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) {
+    uint32_t sliding = is_scalar ? (l + 1) % period != 0 : 0;
+    if (!is_scalar) status = model_keys_u32_at(keys, name, l, 0, 1, &sliding);
+    hyper->window[l] = sliding ? window : 0;
+  }
+  return status;
+}
+
 /* ---- feed-forward ---- */
 
 weft_status hyper_read_ff(const model_keys *keys, model_hyper *hyper) {

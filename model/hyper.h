@@ -22,6 +22,11 @@ weft_status hyper_check_head_dim(const model_keys *keys, const char *name, uint3
 weft_status hyper_check_same(const model_keys *keys, const char *name, uint32_t wanted);
 /* head_count, and head_count_kv of each layer; without that key every head has keys of its own, if it is optional. */
 weft_status hyper_read_heads(const model_keys *keys, model_hyper *hyper, bool kv_is_optional);
+/* key_length, the same for all layers and for keys, values and rotation; where it is missing heads share the width. */
+weft_status hyper_read_head_dim(const model_keys *keys, model_hyper *hyper);
+/* sliding_window of the layers that sliding_window_pattern says: a list, or a period p, of which each p-th layer sees
+ * all. period_or: where the key is missing (0: the key is required). */
+weft_status hyper_read_windows(const model_keys *keys, model_hyper *hyper, uint32_t period_or);
 /* The keys of experts. width_or is the width of an expert where the key is missing (0: the key is required). A layer
  * with a router tensor has experts; FORMAT when a file has experts and no router. */
 weft_status hyper_read_experts(const model_keys *keys, model_hyper *hyper, uint32_t width_or);

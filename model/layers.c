@@ -349,6 +349,7 @@ static weft_status attend_rows(model_step *step, uint32_t l, const weft_kv_view 
       .out_stride = cols,
       .scratch = s->work,
       .scratch_bytes = s->work_bytes,
+      .sinks = model->layers[l].sinks,
   };
   return weft_attention(step->part->device, &args);
 }
@@ -495,6 +496,9 @@ static weft_experts_args experts_args(const weft_model *model, const model_part 
       .activation = model->hyper.activation,
       .scratch = s->work,
       .scratch_bytes = s->work_bytes,
+      .gate_bias = layer->gate_exps_bias,
+      .up_bias = layer->up_exps_bias,
+      .down_bias = layer->down_exps_bias,
   };
 }
 
@@ -514,6 +518,7 @@ static weft_route_args route_args(const weft_model *model, const model_part *par
       .logits_stride = model->hyper.n_experts,
       .scratch = s->work,
       .scratch_bytes = s->work_bytes,
+      .router_bias = layer->router_bias,
   };
 }
 
@@ -613,6 +618,7 @@ static uint64_t attention_work(const weft_model *model, const model_part *part, 
       .scale = hyper->attention_scale, /* it chooses kernels, and so does the type of keys */
       .q_stride = cols,
       .out_stride = cols,
+      .sinks = model->layers[l].sinks,
   };
   return weft_attention_scratch(part->device, &args);
 }

@@ -3,7 +3,6 @@
  * head size, a gated MLP with SiLU or routed experts in its place. What differs between them is in the file: biases,
  * norms of queries and keys, experts, a head of its own. Only how rows of a head lie is a matter of the architecture:
  * the converter of llama puts the two that rotate together side by side. */
-#include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 #include <string.h>
@@ -15,27 +14,6 @@
 #include "model/tensor_rows.h"
 
 /* ---- keys ---- */
-
-static weft_status read_head_dim(const model_keys *keys, model_hyper *hyper) {
-  static const char *const name = ".attention.key_length";
-  uint32_t head_dim;
-  if (model_keys_count(keys, name) == 0 && hyper->n_hidden % hyper->n_heads != 0) {
-    return weft_fail(keys->error, WEFT_E_FORMAT,
-                     "%s: key '%s%s' is missing, and %" PRIu32 " heads do not share a width of %" PRIu32 " evenly",
-                     weft_gguf_path(keys->gguf), keys->arch, name, hyper->n_heads, hyper->n_hidden);
-  }
-  weft_status status =
-      model_keys_u32_or(keys, name, 8, HYPER_HEAD_DIM_MAX, hyper->n_hidden / hyper->n_heads, &head_dim);
-  if (status == WEFT_OK && (head_dim < 8 || head_dim > HYPER_HEAD_DIM_MAX)) {
-    return weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: heads of %" PRIu32 "; 8 to %d are supported",
-                     weft_gguf_path(keys->gguf), head_dim, HYPER_HEAD_DIM_MAX);
-  }
-  if (status == WEFT_OK) status = hyper_check_same(keys, ".attention.value_length", head_dim);
-  if (status == WEFT_OK) status = hyper_check_same(keys, ".rope.dimension_count", head_dim);
-  if (status == WEFT_OK) status = hyper_check_head_dim(keys, name, head_dim);
-  for (uint32_t l = 0; status == WEFT_OK && l < hyper->n_layers; l++) hyper->head_dim[l] = head_dim;
-  return status;
-}
 
 /* What other architectures say in these keys would change the numbers, and is not computed. */
 static weft_status refuse_others(const model_keys *keys) {
@@ -75,7 +53,7 @@ weft_status llama_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *er
   weft_status status = hyper_read_sizes(&keys, hyper);
   if (status == WEFT_OK) status = refuse_others(&keys);
   if (status == WEFT_OK) status = hyper_read_heads(&keys, hyper, true);
-  if (status == WEFT_OK) status = read_head_dim(&keys, hyper);
+  if (status == WEFT_OK) status = hyper_read_head_dim(&keys, hyper);
   if (status == WEFT_OK) status = read_window(&keys, hyper);
   if (status == WEFT_OK) status = read_ffn(&keys, hyper);
   if (status == WEFT_OK) status = model_keys_f32_or(&keys, ".rope.freq_base", 1, 1e12, 10000.0f, &hyper->rope_base);
@@ -113,26 +91,10 @@ static const tensor_row layer_rows[] = {
     ROW("ffn_down_exps.scale", VECTOR, MOE_NEVER, expert_scale, 0, DIM_EXPERTS),
 };
 
-static weft_status load_rope(weights_loader *loader) {
-  weft_model *model = loader->model;
-  uint32_t head_dim = model->hyper.head_dim[0];
-  float divisor[HYPER_HEAD_DIM_MAX / 2];
-  weft_status found = weights_read(loader, "rope_freqs.weight", head_dim / 2, divisor), status = WEFT_OK;
-  if (found != WEFT_OK && found != WEFT_E_NOT_FOUND) return found;
-  for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
-    model_part *part = &model->part[p];
-    weights_at_layer(loader, part->first_layer);
-    status =
-        rope_frequencies(loader, head_dim, model->hyper.rope_base, found == WEFT_OK ? divisor : NULL, &part->inv_freq);
-    part->inv_freq_window = part->inv_freq;
-  }
-  return status;
-}
-
 weft_status llama_load(weft_model *model, weights_loader *loader) {
   weft_status status = WEIGHTS_LOAD(loader, global_rows, UINT32_MAX, &model->globals);
   if (status == WEFT_OK) status = weights_output_norm(loader);
-  if (status == WEFT_OK) status = load_rope(loader);
+  if (status == WEFT_OK) status = rope_load(loader);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
     status = WEIGHTS_LOAD(loader, layer_rows, l, &model->layers[l]);
     if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, scale_rows, l, &model->layers[l]);

@@ -22,7 +22,8 @@ typedef enum rope_scaling_kind { ROPE_PLAIN = 0, ROPE_LINEAR = 1, ROPE_YARN = 2 
 typedef struct rope_scaling {
   rope_scaling_kind kind;
   float factor, attention, fast, slow;
-  uint32_t context; /* the context that the model was trained on */
+  uint32_t context;   /* the context that the model was trained on */
+  bool between_pairs; /* the blend begins and ends between two pairs, and not at a whole one */
 } rope_scaling;
 
 /* Sizes of a model, from the keys. Every field was checked against a bound. */
@@ -53,7 +54,10 @@ typedef struct model_layer {
   weft_weight q, k, v, o;                         /* v.data == NULL: values are the raw keys */
   const float *q_bias, *k_bias, *v_bias, *o_bias; /* NULL: none */
   weft_weight gate, up, down;
+  const float *sinks; /* [n_heads]; NULL: none */
   weft_weight router, gate_up_exps, gate_exps, up_exps, down_exps;
+  const float *router_bias;                                    /* NULL: none */
+  const float *gate_exps_bias, *up_exps_bias, *down_exps_bias; /* [experts of the shard][outputs]; NULL: none */
   const float *attn_norm, *q_norm, *k_norm, *post_attn_norm;
   const float *ffn_norm, *post_ffw_norm;
   const float *post_ffw_norm_1, *pre_ffw_norm_2, *post_ffw_norm_2; /* only with experts */

@@ -14,6 +14,7 @@ static const model_arch archs[] = {
     {"qwen2", llama_read, llama_load, layers_embed, llama_layer},
     {"qwen3", llama_read, llama_load, layers_embed, llama_layer},
     {"qwen3moe", llama_read, llama_load, layers_embed, llama_layer},
+    {"gpt-oss", gpt_oss_read, gpt_oss_load, layers_embed, llama_layer},
     {"diffusion-gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
     {"diffusion_gemma", diffusion_gemma_read, diffusion_gemma_load, diffusion_gemma_embed, gemma4_layer},
 };
@@ -52,6 +53,13 @@ static weft_status find_arch(const weft_gguf *gguf, const model_arch **arch, wef
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "%s: architecture '%s' is a part beside a model (%s) and no model; give the file of the model",
                      weft_gguf_path(gguf), shown, shown[0] == 'c' ? "an encoder of images or sound" : "a drafter");
+  }
+  if (strcmp(shown, "gptoss") == 0) {
+    return weft_fail(
+        error, WEFT_E_UNSUPPORTED,
+        "%s: architecture 'gptoss' names its tensors as Ollama does; take a file of llama.cpp's converter, "
+        "whose architecture is 'gpt-oss'",
+        weft_gguf_path(gguf));
   }
   char names[256];
   model_arch_names(names, sizeof names);

@@ -42,6 +42,8 @@ weft_status gemma4_layer(model_step *step, uint32_t layer);
 weft_status llama_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status llama_load(weft_model *model, weights_loader *loader);
 weft_status llama_layer(model_step *step, uint32_t layer);
+weft_status gpt_oss_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
+weft_status gpt_oss_load(weft_model *model, weights_loader *loader);
 weft_status diffusion_gemma_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status diffusion_gemma_load(weft_model *model, weights_loader *loader);
 weft_status diffusion_gemma_embed(model_step *step);

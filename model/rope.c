@@ -76,8 +76,9 @@ static double find_pair(const rope_scaling *scaling, uint32_t head_dim, double b
 /* yarn: pairs that turn often keep their frequency, pairs that turn less than once are slowed by the factor, and those
  * between are blended. Returns the share of the slowed frequency. */
 static double slowed_share(const rope_scaling *scaling, uint32_t head_dim, double base, uint32_t pair) {
-  double low = floor(find_pair(scaling, head_dim, base, (double)scaling->fast));
-  double high = ceil(find_pair(scaling, head_dim, base, (double)scaling->slow));
+  double low = find_pair(scaling, head_dim, base, (double)scaling->fast);
+  double high = find_pair(scaling, head_dim, base, (double)scaling->slow);
+  if (!scaling->between_pairs) low = floor(low), high = ceil(high);
   low = fmax(low, 0);
   high = fmin(high, (double)head_dim - 1);
   double share = ((double)pair - low) / fmax(high - low, 0.001);
@@ -105,4 +106,20 @@ weft_status rope_frequencies(weights_loader *loader, uint32_t head_dim, float ba
     values[i] = scale_frequency(scaling, head_dim, base, i, frequency);
   }
   return weights_vector(loader, values, head_dim / 2, out);
+}
+
+weft_status rope_load(weights_loader *loader) {
+  weft_model *model = loader->model;
+  uint32_t head_dim = model->hyper.head_dim[0];
+  float divisor[HYPER_HEAD_DIM_MAX / 2];
+  weft_status found = weights_read(loader, "rope_freqs.weight", head_dim / 2, divisor), status = WEFT_OK;
+  if (found != WEFT_OK && found != WEFT_E_NOT_FOUND) return found;
+  for (uint32_t p = 0; p < model->n_parts && status == WEFT_OK; p++) {
+    model_part *part = &model->part[p];
+    weights_at_layer(loader, part->first_layer);
+    status =
+        rope_frequencies(loader, head_dim, model->hyper.rope_base, found == WEFT_OK ? divisor : NULL, &part->inv_freq);
+    part->inv_freq_window = part->inv_freq;
+  }
+  return status;
 }

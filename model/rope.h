@@ -17,5 +17,8 @@ float rope_score_factor(const rope_scaling *scaling);
  * where 1e29 or more means that the pair does not rotate. */
 weft_status rope_frequencies(weights_loader *loader, uint32_t head_dim, float base, const float *divisor,
                              const float **out);
+/* The frequencies of a model whose layers all have one head size and rotate alike, for each of its parts; with the
+ * divisors of rope_freqs.weight, if the file has it. */
+weft_status rope_load(weights_loader *loader);
 
 #endif

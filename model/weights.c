@@ -26,6 +26,8 @@ static uint64_t dim_value(const weft_model *model, tensor_dim dim, uint32_t laye
       return hyper->n_vocab;
     case DIM_Q:
       return (uint64_t)hyper->n_heads * hyper->head_dim[l] * model->n_shards;
+    case DIM_HEADS:
+      return (uint64_t)hyper->n_heads * model->n_shards;
     case DIM_KV:
       return (uint64_t)hyper->n_kv_heads[l] * hyper->head_dim[l] * hyper->n_kv_shares[l];
     case DIM_HEAD:
@@ -223,7 +225,7 @@ weft_status weights_vector(weights_loader *loader, const float *values, uint64_t
  * element of a quantised type has no bytes of its own that could be moved. */
 static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *tensor, const weights_slice *slice,
                                 uint32_t head_dim, const float **out) {
-  uint64_t n = tensor->ne[0];
+  uint64_t n = tensor->ne[0] * tensor->ne[1];
   float *values = weft_alloc((size_t)n, sizeof *values), *unpaired = NULL;
   weft_status status = values != NULL ? read_values(loader, tensor, n, values) : fail_no_memory(loader, tensor);
   if (status == WEFT_OK && head_dim > 0) {

@@ -23,7 +23,8 @@ typedef enum tensor_dim {
   DIM_ONE,
   DIM_HIDDEN,
   DIM_VOCAB,
-  DIM_Q,    /* heads * head_dim of the layer */
+  DIM_Q, /* heads * head_dim of the layer */
+  DIM_HEADS,
   DIM_KV,   /* kv heads * head_dim of the layer */
   DIM_HEAD, /* head_dim of the layer */
   DIM_DOWN, /* hidden numbers that the feed-forward part of the layer makes */
@@ -37,7 +38,7 @@ typedef enum tensor_dim {
 
 typedef enum tensor_kind {
   TENSOR_MATRIX = 1, /* field: weft_weight */
-  TENSOR_VECTOR = 2, /* field: const float * on the device */
+  TENSOR_VECTOR = 2, /* field: const float * on the device; with DIM_EXPERTS second, one vector per expert */
   TENSOR_SCALAR = 3, /* field: float */
   /* As MATRIX and VECTOR, for heads that rotate: with hyper.rope_paired, rows 2 i and 2 i + 1 of a head are moved to
    * rows i and head_dim / 2 + i. */

@@ -74,9 +74,14 @@ static weft_status cut_rows(const weights_loader *loader, const weft_gguf_tensor
 
 static void cut_vector(const weft_model *model, const tensor_row *row, uint32_t layer, weights_slice *out) {
   range own = {0, out->n};
-  if (row->dim[0] == DIM_Q) own = cut_shares(model, out->n, model->n_shards);
+  if (row->dim[0] == DIM_Q || row->dim[0] == DIM_HEADS) own = cut_shares(model, out->n, model->n_shards);
   if (row->dim[0] == DIM_KV) own = cut_shares(model, out->n, model->hyper.n_kv_shares[layer]);
   if (row->dim[0] == DIM_EXPERTS && row->kind == TENSOR_SCALE) own = cut_experts(model);
+  if (row->dim[1] == DIM_EXPERTS) {
+    own = cut_experts(model);
+    own.first *= out->n / model->hyper.n_experts;
+    own.n *= out->n / model->hyper.n_experts;
+  }
   out->first = own.first;
   out->n = own.n;
 }
@@ -85,7 +90,7 @@ weft_status weights_slice_of(const weights_loader *loader, const weft_gguf_tenso
                              uint32_t layer, weights_slice *out) {
   const weft_model *model = loader->model;
   range rows = {0, tensor->ne[1]}, matrices = {0, tensor->ne[2]};
-  *out = (weights_slice){.matrix = *tensor, .n = tensor->ne[0]};
+  *out = (weights_slice){.matrix = *tensor, .n = tensor->ne[0] * tensor->ne[1]};
   if (model->n_shards == 1 || layer == UINT32_MAX) return WEFT_OK;
   if (row->kind != TENSOR_MATRIX && row->kind != TENSOR_HEADS_MATRIX) {
     cut_vector(model, row, layer, out);

@@ -16,9 +16,11 @@ import sys
 import gguf
 import numpy as np
 
+import check_gpt_oss
 import check_llama
 import golden_floats
 import tiny_configs
+import tiny_gpt_oss
 import tiny_llama
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -379,12 +381,15 @@ def compare(model, head, ops, floats, wrong, run_of):
     return worst, worst_stream
 
 
-ALL = tiny_configs.ALL + tiny_llama.ALL
+ALL = tiny_configs.ALL + tiny_llama.ALL + tiny_gpt_oss.ALL
 
 
 def family_of(name):
     """The module whose pass computes the model."""
-    return check_llama if any(t.name == name for t in tiny_llama.ALL) else sys.modules[__name__]
+    for tiny, family in ((tiny_llama, check_llama), (tiny_gpt_oss, check_gpt_oss)):
+        if any(t.name == name for t in tiny.ALL):
+            return family
+    return sys.modules[__name__]
 
 
 def check(name, seen):
@@ -407,13 +412,13 @@ def check(name, seen):
 
 def main():
     names = sys.argv[1:] or [t.name for t in ALL]
-    families = (sys.modules[__name__], check_llama)
+    families = (sys.modules[__name__], check_llama, check_gpt_oss)
     seen = {(f, w): [] for f in families for w in f.MISTAKES}
     bad = [line for line in (check(name, seen) for name in names) if line]
     for (family, wrong), where in seen.items():
         print(f"{wrong:28s} seen by {len(where)}")
-        # one model of the llama family at a time has a kind of rotation, a window or biases
-        if len(where) < (1 if family is check_llama else 2) and not sys.argv[1:]:
+        # of the llama family one model at a time has a kind of rotation, a window or biases, and of gpt-oss there are two
+        if len(where) < (2 if family is families[0] else 1) and not sys.argv[1:]:
             bad.append(f"{wrong} seen by {len(where)}")
     if bad:
         raise SystemExit("; ".join(bad))

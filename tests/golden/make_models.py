@@ -20,6 +20,7 @@ import check_models
 import golden_floats
 import tiny_configs
 import tiny_gguf
+import tiny_gpt_oss
 import tiny_llama
 import tiny_models
 
@@ -64,7 +65,8 @@ class Watch:
             if hasattr(layer, "router"):
                 self.handles.append(layer.router.register_forward_hook(self.routed))
             if hasattr(layer.mlp, "experts"):
-                self.handles.append(layer.mlp.gate.register_forward_hook(self.routed_logits))
+                router = layer.mlp.gate if hasattr(layer.mlp, "gate") else layer.mlp.router
+                self.handles.append(router.register_forward_hook(self.routed_logits))
 
     def first(self, _module, args, kwargs):
         x = args[0] if args else kwargs["hidden_states"]
@@ -155,14 +157,17 @@ class Divided:
         return self
 
 
-def is_llama(t):
-    return isinstance(t, tiny_llama.Tiny)
+def autoregressive(t):
+    """The module that builds and writes a model of a family without canvases; None of gemma4."""
+    return next((m for m in (tiny_llama, tiny_gpt_oss) if isinstance(t, m.Tiny)), None)
 
 
 def prompt_lengths(t):
     if t.window == 0:
         return [1, 7, 8, 9, 16, 17, 40]
     w, c = t.window, max(t.canvas, 8)
+    if w > 64:  # every row of a prompt is at an edge of its own
+        return [1, w + 1, w + 11]
     lengths = {1, 3, w - 1, w, w + 1, 2 * w - 1, w + c + 3}
     return sorted(n for n in lengths if n > 0)
 
@@ -204,7 +209,7 @@ def dg_cases(t, session, g):
 
 @torch.no_grad()
 def make(t, seed):
-    dg, ar = (None, tiny_llama.build(t, seed)) if is_llama(t) else tiny_models.build(t, seed)
+    dg, ar = (None, autoregressive(t).build(t, seed)) if autoregressive(t) else tiny_models.build(t, seed)
     rec = Recorder()
     watch = {"ar": Watch(ar.model.layers, t.top_k)}
     if dg is not None:
@@ -226,8 +231,8 @@ def make(t, seed):
 
 def save(t, dg, ar, rec, floats, seed):
     base = os.path.join(OUT, t.name)
-    if is_llama(t):
-        tiny_llama.write(base + ".gguf", t, ar)
+    if autoregressive(t):
+        autoregressive(t).write(base + ".gguf", t, ar)
     else:
         tiny_gguf.write(base + ".gguf", t, ar if dg is None else dg, dg is not None)
     lines = ["weft-golden-model 1", f"gguf {t.name}.gguf", f"arch {t.arch}"]

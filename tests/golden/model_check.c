@@ -145,7 +145,7 @@ static void run_bounded(void) {
 
 int main(void) {
   static const char *const models[] = {"ar-base", "dg-base",    "ar-dense-v", "dg-c16-w4",
-                                       "ar-e2b",  "qwen3-base", "llama-moe"};
+                                       "ar-e2b",  "qwen3-base", "llama-moe",  "gpt-oss-base"};
   for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
     fault none = {.op = NULL};
     weft_check_report r = run(models[i], cpu(), 1e-3f, &none);

@@ -27,7 +27,8 @@ static inline const uint8_t *requantise_key_end(const gguf_key *key) {
 
 /* The type that a tensor gets. */
 static inline weft_type requantise_type(const weft_gguf_tensor *tensor, weft_type wanted) {
-  if (tensor->n_dims < 2 || strstr(tensor->name, "ffn_gate_inp") != NULL) return WEFT_TYPE_F32;
+  bool is_vector = tensor->n_dims < 2 || strstr(tensor->name, ".bias") != NULL; /* or one for each expert */
+  if (is_vector || strstr(tensor->name, "ffn_gate_inp") != NULL) return WEFT_TYPE_F32;
   if (weft_type_row_bytes(wanted, tensor->ne[0]) > 0) return wanted;
   return tensor->ne[0] % 32 == 0 ? WEFT_TYPE_Q8_0 : WEFT_TYPE_F32;
 }

@@ -456,6 +456,82 @@ static void test_llama_tensors(void **state) {
   refused("qwen3moe-base", (gguf_edit){.drop_tensor = "blk.1.ffn_down_exps.weight"}, WEFT_E_FORMAT, "is missing");
 }
 
+static void test_gpt_oss_keys(void **state) {
+  (void)state;
+  static const char *const required[] = {"block_count",
+                                         "context_length",
+                                         "embedding_length",
+                                         "feed_forward_length",
+                                         "expert_feed_forward_length",
+                                         "expert_used_count",
+                                         "attention.head_count",
+                                         "attention.head_count_kv",
+                                         "attention.sliding_window",
+                                         "attention.layer_norm_rms_epsilon",
+                                         "rope.freq_base"};
+  static const struct {
+    const char *key;
+    uint32_t value;
+    weft_status status;
+    const char *words;
+  } cases[] = {
+      {"gpt-oss.block_count", 3, WEFT_E_FORMAT, "'blk.2.attn_norm.weight' is missing"},
+      {"gpt-oss.attention.head_count", 3, WEFT_E_FORMAT, "do not share 2 key heads evenly"},
+      {"gpt-oss.attention.key_length", 1u << 31, WEFT_E_FORMAT, "it must be 8..1024"},
+      {"gpt-oss.attention.value_length", 8, WEFT_E_UNSUPPORTED, "differs from key_length 16"},
+      {"gpt-oss.attention.sliding_window", 0, WEFT_E_FORMAT, "is 0; it must be 1.."},
+      {"gpt-oss.attention.sliding_window_pattern", 0, WEFT_E_FORMAT, "is 0; it must be 1..256"},
+      {"gpt-oss.expert_count", 0, WEFT_E_FORMAT, "'gpt-oss.expert_count' is missing or 0"},
+      {"gpt-oss.expert_count", 9, WEFT_E_FORMAT, "'blk.0.ffn_gate_inp.weight' has shape"},
+      {"gpt-oss.expert_used_count", 9, WEFT_E_FORMAT, "is 9; it must be 1..3"},
+      {"gpt-oss.expert_feed_forward_length", 1u << 31, WEFT_E_FORMAT, "it must be 1.."},
+      {"gpt-oss.expert_feed_forward_length", 16, WEFT_E_FORMAT, "'blk.0.ffn_gate_exps.bias' has shape"},
+      {"gpt-oss.expert_shared_count", 1, WEFT_E_UNSUPPORTED, "shared experts are not supported"},
+      {"gpt-oss.rope.scaling.original_context_length", 0, WEFT_E_FORMAT, "it must be 1.."},
+  };
+  weft_model_info info;
+  for (size_t i = 0; i < sizeof required / sizeof *required; i++) {
+    char key[96], words[128];
+    (void)snprintf(key, sizeof key, "gpt-oss.%s", required[i]);
+    (void)snprintf(words, sizeof words, "key '%s' is missing", key);
+    refused("gpt-oss-base", (gguf_edit){.drop_key = key}, WEFT_E_FORMAT, words);
+  }
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+    refused("gpt-oss-base", (gguf_edit){.set_u32 = cases[i].key, .value = cases[i].value}, cases[i].status,
+            cases[i].words);
+  refused("gpt-oss-pattern", (gguf_edit){.set_u32 = "gpt-oss.block_count", .value = 3}, WEFT_E_FORMAT,
+          "sliding_window_pattern' has 2 elements for 3 layers");
+  refused("gpt-oss-base", (gguf_edit){.set_string = "general.architecture", .text = "gptoss"}, WEFT_E_UNSUPPORTED,
+          "take a file of llama.cpp's converter, whose architecture is 'gpt-oss'");
+  accepted("gpt-oss-base", (gguf_edit){.set_u32 = "gpt-oss.attention.sliding_window_pattern", .value = 1}, &info);
+  assert_true(info.kv.set[0].window == 0 && info.kv.set[1].window == 0);
+  accepted("gpt-oss-pattern", (gguf_edit){0}, &info);
+  assert_true(info.kv.set[0].window == 0 && info.kv.set[1].window == 5);
+  accepted("gpt-oss-base", (gguf_edit){0}, &info);
+  assert_true(info.kv.set[0].window == 128 && info.kv.set[1].window == 0 && info.n_experts == 3);
+}
+
+static void test_gpt_oss_tensors(void **state) {
+  (void)state;
+  static const char *const needed[] = {"attn_norm.weight",   "attn_q.weight",       "attn_k.weight",
+                                       "attn_v.weight",      "attn_output.weight",  "attn_q.bias",
+                                       "attn_k.bias",        "attn_v.bias",         "attn_output.bias",
+                                       "attn_sinks.weight",  "ffn_gate_inp.weight", "post_attention_norm.weight",
+                                       "ffn_gate_inp.bias",  "ffn_gate_exps.bias",  "ffn_up_exps.bias",
+                                       "ffn_down_exps.bias", "ffn_down_exps.weight"};
+  for (size_t i = 0; i < sizeof needed / sizeof *needed; i++) {
+    char name[64], words[128];
+    (void)snprintf(name, sizeof name, "blk.1.%s", needed[i]);
+    (void)snprintf(words, sizeof words, "tensor '%s' is missing", name);
+    refused("gpt-oss-base", (gguf_edit){.drop_tensor = name}, WEFT_E_FORMAT, words);
+    (void)snprintf(words, sizeof words, "'%s' has shape", name);
+    refused("gpt-oss-base", (gguf_edit){.reshape = name}, WEFT_E_FORMAT, words);
+  }
+  refused("gpt-oss-base", (gguf_edit){.drop_tensor = "blk.1.ffn_up_exps.weight"}, WEFT_E_FORMAT, "blk.1 needs either");
+  refused("gpt-oss-base", (gguf_edit){.add_scalar = "blk.1.ffn_gate_up_exps.bias"}, WEFT_E_UNSUPPORTED,
+          "'blk.1.ffn_gate_up_exps.bias' is not used by a gpt-oss model");
+}
+
 static void test_what_may_differ(void **state) {
   (void)state;
   weft_model_info info;
@@ -598,6 +674,8 @@ int main(void) {
       cmocka_unit_test(test_refused_before_weights_are_read),
       cmocka_unit_test(test_shared_layers),
       cmocka_unit_test(test_llama_keys),
+      cmocka_unit_test(test_gpt_oss_keys),
+      cmocka_unit_test(test_gpt_oss_tensors),
       cmocka_unit_test(test_llama_tensors),
       cmocka_unit_test(test_quantised_bias),
   };
