@@ -2,7 +2,8 @@
 /* The pre-tokenizers of gpt2 vocabularies: ordered lists of patterns, run by PCRE2.
  *
  * Law: pattern k cuts every piece that pattern k-1 left into its matches and the stretches between
- * them; each piece is looked at alone, and no byte is lost. No pattern here repeats a repetition,
+ * them; each piece is looked at alone, and no byte is lost. No pattern here repeats a repetition, and where two that
+ * share letters follow each other the second gives back or takes at most what the first had,
  * so a match costs at most the length of one run of equal class, and runs are consumed by the match
  * that measures them: linear in the text. */
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -44,6 +45,16 @@ enum { SPLIT_PATTERNS_MAX = 6 };
   "|[^\\r\\n\\p{L}\\p{N}]?[\\p{L}\\p{M}]+|" DIGIT "| ?[^" SPACES \
   "\\p{L}\\p{M}\\p{N}]+[\\r\\n]*"                                \
   "|" SPACES_AT_LAST
+/* A word is what rises, then falls: in both parts marks and letters without case. Its suffix, in any case that Unicode
+ * has, belongs to it. */
+#define UPPER_LETTERS "[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]"
+#define LOWER_LETTERS "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]"
+#define WORD_SUFFIX   "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+#define O200K_LINE                                                                                                 \
+  "[^\\r\\n\\p{L}\\p{N}]?" UPPER_LETTERS "*" LOWER_LETTERS "+" WORD_SUFFIX "|[^\\r\\n\\p{L}\\p{N}]?" UPPER_LETTERS \
+  "+" LOWER_LETTERS "*" WORD_SUFFIX "|\\p{N}{1,3}| ?[^" SPACES                                                     \
+  "\\p{L}\\p{N}]+[\\r\\n/]*"                                                                                       \
+  "|" SPACES_AT_LAST
 #define DEEPSEEK3_LINE                           \
   ASCII_MARKS                                    \
   "[A-Za-z]+"                                    \
@@ -68,6 +79,7 @@ static const split_group groups[] = {
     {" dbrx smaug-bpe glm4 chatglm-bpe ", {MODERN_LINE("\\p{N}{1,3}")}, false, false},
     {" qwen2 deepseek-r1-qwen kormo f2llmv2 megrez stablelm2 ", {MODERN_LINE(DIGIT)}, false, false},
     {" qwen35 ", {QWEN35_LINE}, false, false},
+    {" gpt-4o llama4 kanana2 ", {O200K_LINE}, false, false},
     {" starcoder refact command-r smollm codeshell exaone minerva-7b ", {DIGIT, GPT2_LINE}, false, false},
     {" deepseek-coder ",
      {"[\\r\\n]", S "?\\p{L}+", S "?\\p{P}+", "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+", DIGIT},
@@ -131,7 +143,7 @@ weft_status split_open(weft_bytes pre, split **out, split_info *info, weft_error
     return weft_fail(error, WEFT_E_UNSUPPORTED,
                      "tokenizer.ggml.pre is '%.*s', which weft does not know; known are default, "
                      "gpt-2, llama-bpe, qwen2, "
-                     "qwen35, starcoder, deepseek-coder, deepseek-v3 and their relatives",
+                     "qwen35, gpt-4o, starcoder, deepseek-coder, deepseek-v3 and their relatives",
                      pre.n > 40 ? 40 : (int)pre.n, pre.data);
   }
   *info = (split_info){group->ignore_merges, group->add_bos};
