@@ -5,8 +5,8 @@ plans, not for answers. Needs Python alone.
 
   bench/synthetic_gguf.py MODEL TYPES FILE [sparse]
     MODEL  gemma4-1b | gemma4-e2b | gemma4-e4b | gemma4-12b | gemma4-26b | gemma4-31b | diffusion-gemma-26b |
-           qwen3-30b-a3b | qwen3-8b | llama-2-7b | llama-3-8b; gemma4-1b is nobody's model, but the shape of the 26B at a
-           size that a CPU with two cores runs
+           qwen3-30b-a3b | qwen3-8b | llama-2-7b | llama-3-8b | gpt-oss-20b | gpt-oss-120b; gemma4-1b is nobody's
+           model, but the shape of the 26B at a size that a CPU with two cores runs
     TYPES  q4_0 | q4_k_m | q8_0 | bf16 | mxfp4: experts in MXFP4, all else in Q8_0 | none: keys and vocabulary without weights, for bench/formats.c
     sparse the weights are zeros that take no room on the disk: for `weft inspect` only
 
@@ -39,6 +39,11 @@ def llama(arch, layers, hidden, ff, heads, kv, vocab, context, theta, experts=0,
                 experts=experts, used=8, expert_ff=expert_ff, head=128, eps=eps, tied=tied)
 
 
+def gpt_oss(layers, experts):
+    return dict(arch="gpt-oss", layers=layers, hidden=2880, ff=2880, heads=64, kv=8, vocab=201088, context=131072,
+                theta=150000.0, experts=experts, used=4, expert_ff=2880, head=64, eps=1e-5, window=128)
+
+
 MODELS = {
     "gemma4-1b": dict(gemma(12, 1024, 1024, 8, 4, 2, 1024, experts=64), vocab=32768, head=128, head_global=256, expert_ff=256),
     "gemma4-e2b": gemma(35, 1536, 6144, 8, 1, 1, 512, period=5, per_layer=256, shared=20, k_eq_v=False),
@@ -50,6 +55,8 @@ MODELS = {
     "qwen3-30b-a3b": llama("qwen3moe", 48, 2048, 6144, 32, 4, 151936, 40960, 1e6, 128, 768),
     "qwen3-8b": llama("qwen3", 36, 4096, 12288, 32, 8, 151936, 40960, 1e6),
     "llama-2-7b": llama("llama", 32, 4096, 11008, 32, 32, 32000, 4096, 1e4, eps=1e-5),
+    "gpt-oss-20b": gpt_oss(24, 32),
+    "gpt-oss-120b": gpt_oss(36, 128),
     "llama-3-8b": llama("llama", 32, 4096, 14336, 32, 8, 128256, 8192, 5e5, eps=1e-5),
 }
 
@@ -135,6 +142,9 @@ blocks.made = {}
 def fill(f, base, tensor):
     name, kind, shape, at, n = tensor
     f.seek(base + at)
+    if len(shape) == 1 and name.endswith(".bias"):
+        f.write(bytes(n))
+        return
     if len(shape) == 1:  # norms and scales are 1, and so are divisors of frequencies but for those that never turn
         ones = [1.0 if name != "rope_freqs.weight" or i < shape[0] // 4 else 1e30 for i in range(shape[0])]
         f.write(struct.pack(f"<{shape[0]}f", *ones))
@@ -197,7 +207,7 @@ def add_vocabulary(w, m):
     w.key("tokenizer.ggml.tokens", tokens)
     w.key_int32s("tokenizer.ggml.token_type", types)
     if kind == "gpt2":
-        w.key("tokenizer.ggml.pre", "qwen2" if m["arch"] != "llama" else "llama-bpe")
+        w.key("tokenizer.ggml.pre", {"llama": "llama-bpe", "gpt-oss": "gpt-4o"}.get(m["arch"], "qwen2"))
     else:
         w.key("tokenizer.ggml.scores", [float(-i) for i in range(n)])
     if kind != "llama":
@@ -318,6 +328,39 @@ def add_llama(w, m, mix):
         put("ffn_down_exps.weight", m["expert_type"] or rich, m["expert_ff"], m["hidden"], m["experts"])
 
 
+def add_gpt_oss(w, m, mix):
+    k, matrix, rich, embed = m["arch"] + ".", *mix
+    w.key(k + "feed_forward_length", m["ff"])
+    w.key(k + "attention.head_count_kv", m["kv"])
+    for part in "attention.key_length", "attention.value_length":
+        w.key(k + part, m["head"])
+    w.key(k + "attention.sliding_window", m["window"])
+    w.key(k + "rope.freq_base", m["theta"])
+    w.key(k + "rope.scaling.type", "yarn")
+    w.key(k + "rope.scaling.factor", 32.0)
+    w.key(k + "rope.scaling.original_context_length", 4096)
+    w.tensor("token_embd.weight", matrix, m["hidden"], m["vocab"])
+    w.tensor("output_norm.weight", "F32", m["hidden"])
+    w.tensor("output.weight", embed, m["hidden"], m["vocab"])
+    hidden, ff, experts = m["hidden"], m["expert_ff"], m["experts"]
+    queries, keys = m["heads"] * m["head"], m["kv"] * m["head"]
+    for i in range(m["layers"]):
+        put = lambda name, kind, *shape: w.tensor(f"blk.{i}.{name}", kind, *shape)  # noqa: E731
+        for name in "attn_norm", "post_attention_norm":
+            put(name + ".weight", "F32", hidden)
+        for name, kind, n_in, n_out in (("attn_q", matrix, hidden, queries), ("attn_k", matrix, hidden, keys),
+                                        ("attn_v", rich, hidden, keys), ("attn_output", matrix, queries, hidden)):
+            put(name + ".weight", kind, n_in, n_out)
+            put(name + ".bias", "F32", n_out)
+        put("attn_sinks.weight", "F32", m["heads"])
+        put("ffn_gate_inp.weight", "F32", hidden, experts)
+        put("ffn_gate_inp.bias", "F32", experts)
+        for name, kind, n_in, n_out in (("gate", matrix, hidden, ff), ("up", matrix, hidden, ff),
+                                        ("down", rich, ff, hidden)):
+            put(f"ffn_{name}_exps.weight", m["expert_type"] or kind, n_in, n_out, experts)
+            put(f"ffn_{name}_exps.bias", "F32", n_out, experts)
+
+
 def main():
     if len(sys.argv) < 4 or sys.argv[1] not in MODELS or sys.argv[2] not in {*MIXES, "none"}:
         raise SystemExit(__doc__)
@@ -326,7 +369,8 @@ def main():
     w.key("general.name", f"synthetic {sys.argv[1]} {sys.argv[2]}")
     add_sizes(w, m)
     if sys.argv[2] != "none":
-        (add_gemma if "gemma" in m["arch"] else add_llama)(w, m, MIXES[sys.argv[2]])
+        add = {"gemma4": add_gemma, "diffusion-gemma": add_gemma, "gpt-oss": add_gpt_oss}.get(m["arch"], add_llama)
+        add(w, m, MIXES[sys.argv[2]])
     add_vocabulary(w, m)
     w.write(sys.argv[3], "sparse" in sys.argv[4:])
     print(f"{sys.argv[3]}: {os.path.getsize(sys.argv[3]) / 1e9:.2f} GB, {len(w.tensors)} tensors")
