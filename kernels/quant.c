@@ -17,13 +17,6 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "stored numbers are li
 
 enum { BLOCK = 32, SUPER = 256 };
 
-static const weft_type_info type_table[] = {
-#define X(name, id, n_elements, n_bytes, held_as, values) \
-  {WEFT_TYPE_##name, #name, n_elements, n_bytes, WEFT_TYPE_##held_as, values},
-    WEFT_TYPE_MAP(X)
-#undef X
-};
-
 /* Every id that the format has defined. Ids that are "removed" once had a meaning and must never be read again. */
 static const char *const id_names[] = {
     "F32",     "F16",    "Q4_0",  "Q4_1",    "removed", "removed", "Q5_0",   "Q5_1",    "Q8_0",  "Q8_1",    "Q2_K",
@@ -33,10 +26,17 @@ static const char *const id_names[] = {
 };
 
 const weft_type_info *weft_type_find(int32_t id) {
-  for (size_t i = 0; i < sizeof type_table / sizeof *type_table; i++) {
-    if ((int32_t)type_table[i].type == id) return &type_table[i];
+  switch (id) {
+#define X(type, number, n_elements, n_bytes, held_as, values)                                                       \
+  case number: {                                                                                                    \
+    static const weft_type_info info = {WEFT_TYPE_##type, #type, n_elements, n_bytes, WEFT_TYPE_##held_as, values}; \
+    return &info;                                                                                                   \
   }
-  return NULL;
+    WEFT_TYPE_MAP(X)
+#undef X
+    default:
+      return NULL;
+  }
 }
 
 const weft_type_info *weft_type_find_stored(int32_t id) {

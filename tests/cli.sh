@@ -195,7 +195,7 @@ expect 2 'token by token' "$weft" perplexity -m $ar -f $text -c 64 --noise 0.5
 expect 2 'no canvas pass' "$weft" perplexity -m $ar -f $text -c 64 --mode diffusion
 expect 2 'two runs' "$weft" perplexity -m $tiny -f $text --save-logits "$dir/a" --kl "$dir/a"
 printf 'What is 58 + 37?\n\n' >"$dir/said"
-if "$weft" chat -m $demo --mode ar --temperature 0 <"$dir/said" 2>/dev/null | grep -qF 95; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "failed: chat"; fi
+if grep -qF 95 <<<"$("$weft" chat -m $demo --mode ar --temperature 0 <"$dir/said" 2>/dev/null)"; then passed=$((passed + 1)); else failed=$((failed + 1)); echo "failed: chat"; fi
 expect 0 'mixed' "$weft" demo -m $demo -m $ar
 expect 0 'passed' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 1
 expect 1 'FAILED' "$weft" eval -m $demo --cases model/demo/eval.jsonl --limit 2 --no-self-conditioning

@@ -110,7 +110,7 @@ while IFS='|' read -r _ names defaults _; do
   mapfile -t value < <(tr ',' '\n' <<<"$defaults" | tr -d ' ')
   for i in "${!name[@]}"; do
     [[ ${value[$i]:-} =~ ^[0-9.]+$ ]] || continue
-    if "$weft" serve --help | grep -E -- " ${name[$i]}( |$)" | grep -qE "\[${value[$i]}[]:]"; then ok
+    if grep -qE "\[${value[$i]}[]:]" <<<"$("$weft" serve --help | grep -E -- " ${name[$i]}( |$)")"; then ok
     else bad "docs/operations.md: ${name[$i]} is not ${value[$i]} by default"; fi
   done
 done < <(grep -E '^\| `--' docs/operations.md)

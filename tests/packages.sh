@@ -76,7 +76,8 @@ grep -q 'serving weft-demo on http://127.0.0.1:' /tmp/said
 say "the manual, completions, the licence"
 ls -l /usr/share/man/man1/weft.1.gz /usr/share/bash-completion/completions/weft /usr/share/doc/weft/copyright
 bash -n /usr/share/bash-completion/completions/weft
-gzip -dc /usr/share/man/man1/weft-serve.1.gz | grep -q 'kv.*mib'
+gzip -dc /usr/share/man/man1/weft-serve.1.gz >/tmp/page
+grep -q 'kv.*mib' /tmp/page
 grep -qx 'ExecStart=/usr/bin/weft serve --config /etc/weft/weft.conf' /usr/lib/systemd/system/weft.service
 [ ! -e /usr/lib/x86_64-linux-gnu/libweft.so ]
 say "a changed configuration stays"
@@ -157,7 +158,8 @@ $1 --host 127.0.0.1 --port 0 --json >/tmp/where &
 server=\$!
 until [ -s /tmp/where ]; do kill -0 \$server; sleep 0.1; done
 port=\$(sed -n 's/.*"port":\([0-9]*\).*/\1/p' /tmp/where)
-weft top --port "\$port" --json | grep -q '"well":true'
+weft top --port "\$port" --json >/tmp/top
+grep -q '"well":true' /tmp/top
 weft generate -m /usr/share/weft/demo/weft-demo.gguf --chat -p '$question' | tee /tmp/answer
 grep -qx '$answer' /tmp/answer
 kill \$server

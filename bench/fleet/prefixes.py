@@ -9,6 +9,7 @@ what another had (the router's), or what a replica had seen was no longer in its
 what each replica was sent in the place of everything; the rest is the second.
 
 Law: who asks what is drawn from the seed alone; all figures are counts of tokens, and none is a time."""
+import datetime
 import os
 import random
 import re
@@ -62,8 +63,8 @@ def least_of(prompts, unit):
 
 
 def ask_all(port, bodies, clients):
-    """Each body once, in order, by so many clients at once; each is named by its place in the order."""
-    lock, turn = threading.Lock(), iter(range(len(bodies)))
+    """Each body once, in order, by so many clients at once; each is named by its place in the order. Returns the tokens of each answer."""
+    lock, turn, said = threading.Lock(), iter(range(len(bodies))), [0] * len(bodies)
 
     def client():
         while True:
@@ -74,6 +75,8 @@ def ask_all(port, bodies, clients):
             answer = ask(port, CHAT, bodies[i], headers=[("X-Request-ID", f"load-{i}"), ("X-Session-ID", bodies[i]["messages"][0]["content"][:24])])
             if not answer.whole:
                 failed.append(f"request {i}: {answer.brief()}")
+                continue
+            said[i] = answer.json()["usage"]["completion_tokens"]
     failed = []
     threads = [threading.Thread(target=client, daemon=True) for _ in range(clients)]
     for t in threads:
@@ -81,6 +84,7 @@ def ask_all(port, bodies, clients):
     for t in threads:
         t.join()
     assert not failed, failed[0]
+    return said
 
 
 def sent_to(replica, n):
@@ -89,24 +93,34 @@ def sent_to(replica, n):
     return sorted(int(i) for i in found if int(i) < n)
 
 
+def in_flight(logs):
+    """How many requests of the load the replicas had at once, in the mean, by their logs: the sum of their times over the time of all."""
+    ends, times = [], []
+    for end, ms in re.findall(rf"(\S+)Z info: request: id=load-\d+ method=POST path={CHAT} code=200 .* ms=([\d.]+)$", "\n".join(logs), re.M):
+        ends.append(datetime.datetime.fromisoformat(end).timestamp())
+        times.append(float(ms) / 1000)
+    return sum(times) / (max(ends) - min(e - t for e, t in zip(ends, times)))
+
+
 def measure(start, replicas, bodies, prompts, unit, clients):
-    """One run: start() begins what stands before the replicas and returns (its port, how it is ended)."""
+    """One run: start() begins what stands before the replicas and returns (its port, how it is ended). By replica: tokens of prompts that
+    were computed and that were found, pages given up, requests; and the tokens of each answer."""
     for replica in replicas:
         replica.start()
     try:
         port, end = start()
         try:
-            ask_all(port, bodies, clients)
+            said = ask_all(port, bodies, clients)
             for replica in replicas:
                 replica.idle()
-            computed = [r.computed() for r in replicas]
-            requests = [sent_to(r, len(bodies)) for r in replicas]
+            run = dict(in_flight=in_flight([r.read_log() for r in replicas]), computed=[r.computed() for r in replicas], found=[r.found() for r in replicas], evicted=[r.evicted() for r in replicas],
+                       requests=[sent_to(r, len(bodies)) for r in replicas], said=said)
         finally:
             end()
     finally:
         for replica in replicas:
             replica.end()
-    return computed, requests
+    return run
 
 
 def run_contender(name, make, o, mib, load):
@@ -116,7 +130,8 @@ def run_contender(name, make, o, mib, load):
         folder = os.path.join(o.folder, f"{name.replace(' ', '-')}-{mib}-{turn}")
         os.makedirs(folder)
         replicas, start = make(folder)
-        computed, requests = measure(start, replicas, bodies, prompts, unit, o.clients)
+        run = measure(start, replicas, bodies, prompts, unit, o.clients)
+        computed, requests = run["computed"], run["requests"]
         assert len(replicas) == 1 or sum(map(len, requests)) == len(bodies), [len(r) for r in requests]
         # the server of --split replicas does not say which of its replicas answered
         routed = sum(least_of([prompts[i] for i in r], unit) for r in requests) if len(replicas) > 1 else None

@@ -133,6 +133,13 @@ class Replica(Child):
         """Tokens of prompts that were not found in the cache."""
         return int(self.count("vllm:prompt_tokens_total") - self.count("vllm:prefix_cache_hits_total"))
 
+    def found(self):
+        return int(self.count("vllm:prefix_cache_hits_total"))
+
+    def evicted(self):
+        """Pages of cached content that were given up for new content."""
+        return int(self.count("weft_pool_evicted_total"))
+
     def idle(self):
         wait_for("a replica without requests", lambda: self.running() == 0)
 

@@ -37,8 +37,11 @@ typedef struct weft_lab_config {
   /* sim: the load */
   float rate, diffusion, shared, long_share, skew, cancel, urgent;
   uint32_t requests, burst, tenants, prompt_tokens, answer_tokens, shared_tokens, prefixes, longest_tokens, cancel_ms;
-  uint32_t deadline_ms;
+  uint32_t deadline_ms, trace_block, clients;
+  float think_ms;
   /* sim: replicas, the device, what counts as good */
+  float zipf, day_s, swing, move_s, fail_s, away_s, upgrade_s;
+  uint32_t copies, router_lag_ms, index_lag_ms, upgrade_at_once;
   const char *profile, *plots, *router, *replay, *assignment;
   uint32_t replicas, router_blocks, canvas_steps, canvas_steps_min;
   float router_bound, step_us, row_us, key_us, goodput_ttft_ms, goodput_tpot_ms;

@@ -41,11 +41,52 @@ static uint32_t draw_model(const weft_lab_config *c, const weft_sim_profile *pro
   return last;
 }
 
+/* The sums of the weights 1 / k^zipf of the first 1, 2, … prefixes, over the sum of all. */
+static double *sum_weights(const weft_lab_config *c) {
+  double *sum = weft_alloc(c->prefixes, sizeof *sum), all = 0.0;
+  if (sum == NULL) return NULL;
+  for (uint32_t k = 0; k < c->prefixes; k++) sum[k] = all += pow(k + 1.0, -(double)c->zipf);
+  for (uint32_t k = 0; k < c->prefixes; k++) sum[k] /= all;
+  return sum;
+}
+
+static uint32_t draw_prefix(const weft_lab_config *c, const double *sum, uint32_t at) {
+  double u = draw_uniform(c, at, PREFIX);
+  if (c->zipf <= 0.0f) return (uint32_t)(u * c->prefixes);
+  uint32_t low = 0, high = c->prefixes - 1;
+  while (low < high) {
+    uint32_t middle = low + (high - low) / 2;
+    if (sum[middle] <= u) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
+
+/* The time at which so many requests are due in the mean, with a rate of rate * (1 - swing cos(2 pi t / day)): the
+ * integral of that is Kepler's equation, whose left side grows with t. */
+static double due_at(const weft_lab_config *c, double even_us) {
+  if (c->day_s <= 0.0f) return even_us;
+  double turn = 6.283185307179586 / (1e6 * (double)c->day_s), swing = (double)c->swing;
+  double low = even_us - swing / turn, high = even_us + swing / turn;
+  for (uint32_t i = 0; i < 60; i++) {
+    double middle = low + (high - low) / 2;
+    if (middle - swing / turn * sin(turn * middle) < even_us) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return high;
+}
+
 /* The first n_shared ids are those of one of the shared prompts. */
-static void draw_ids(const weft_lab_config *c, uint32_t at, uint32_t n_shared, uint32_t n_ids, uint64_t *id) {
-  uint64_t prefix = (uint64_t)(draw_uniform(c, at, PREFIX) * c->prefixes);
-  for (uint32_t i = 0; i < n_shared; i++) id[i] = prefix * WEFT_SIM_IDS + i;
-  weft_sim_own_ids(at, n_shared, n_ids, id);
+static void draw_ids(const weft_sim_load *load, uint64_t prefix, uint32_t at, uint32_t n_shared, uint32_t n_ids,
+                     uint64_t *id) {
+  for (uint32_t i = 0; i < n_shared; i++) id[i] = prefix * (WEFT_SIM_TOKENS / load->block) + i;
+  weft_sim_own_ids(load, at, n_shared, n_ids, id);
 }
 
 static void draw_limits(const weft_lab_config *c, uint32_t at, weft_sim_item *item) {
@@ -59,13 +100,15 @@ static void draw_limits(const weft_lab_config *c, uint32_t at, weft_sim_item *it
 int weft_sim_draw(const weft_lab_config *c, const weft_sim_profile *profile, weft_sim_load *load, uint64_t *id) {
   double at_us = 0.0;
   int code = 0;
+  double *weights = sum_weights(c);
+  if (weights == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for %u prefixes", c->prefixes);
   bool both =
       weft_sim_model_for(profile, true) < profile->n_models && weft_sim_model_for(profile, false) < profile->n_models;
   for (uint32_t i = 0; i < c->requests && code == 0; i++) {
     if (i % c->burst == 0) at_us -= 1e6 * c->burst / (double)c->rate * log(draw_uniform(c, i, GAP));
     double normal =
         sqrt(-2.0 * log(draw_uniform(c, i, NORMAL_1))) * cos(6.283185307179586 * draw_uniform(c, i, NORMAL_2));
-    weft_sim_item item = {.at_us = (uint64_t)at_us, .tenant = draw_tenant(c, i)};
+    weft_sim_item item = {.at_us = (uint64_t)due_at(c, at_us), .tenant = draw_tenant(c, i)};
     item.n_prompt = tokens_of(c->prompt_tokens * exp(normal), c->longest_tokens);
     item.n_answer = tokens_of(-(double)c->answer_tokens * log(draw_uniform(c, i, ANSWER)), WEFT_SIM_TOKENS / 4);
     item.diffusion =
@@ -74,12 +117,13 @@ int weft_sim_draw(const weft_lab_config *c, const weft_sim_profile *profile, wef
     if (draw_uniform(c, i, LONG) < (double)c->long_share) item.n_prompt = c->longest_tokens;
     uint32_t n_shared = 0;
     if (draw_uniform(c, i, SHARES) < (double)c->shared) {
-      n_shared = weft_sim_blocks_of(c->shared_tokens);
-      item.n_prompt += n_shared * WEFT_SIM_BLOCK;
+      n_shared = weft_sim_blocks_of(load, c->shared_tokens);
+      item.n_prompt += n_shared * load->block;
     }
     draw_limits(c, i, &item);
-    draw_ids(c, i, n_shared, weft_sim_blocks_of(item.n_prompt), id);
+    draw_ids(load, draw_prefix(c, weights, i), i, n_shared, weft_sim_blocks_of(load, item.n_prompt), id);
     code = weft_sim_load_add(load, profile, &item, id);
   }
+  weft_free(weights);
   return code;
 }

@@ -5,13 +5,13 @@
 #include "bench/lab/lab.h"
 #include "bench/sim/sim.h"
 
-uint32_t weft_sim_blocks_of(uint32_t n_tokens) {
-  return n_tokens / WEFT_SIM_BLOCK + (n_tokens % WEFT_SIM_BLOCK != 0);
+uint32_t weft_sim_blocks_of(const weft_sim_load *load, uint32_t n_tokens) {
+  return n_tokens / load->block + (n_tokens % load->block != 0);
 }
 
-void weft_sim_own_ids(uint32_t at, uint32_t first, uint32_t n_ids, uint64_t *id) {
+void weft_sim_own_ids(const weft_sim_load *load, uint32_t at, uint32_t first, uint32_t n_ids, uint64_t *id) {
   for (uint32_t i = first; i < n_ids; i++) {
-    id[i] = (UINT64_C(1) << 62) + (uint64_t)at * WEFT_SIM_IDS + i;
+    id[i] = (UINT64_C(1) << 62) + (uint64_t)at * (WEFT_SIM_TOKENS / load->block) + i;
   }
 }
 
@@ -31,7 +31,7 @@ static bool make_room(weft_sim_load *load, uint32_t n_ids) {
 
 int weft_sim_load_add(weft_sim_load *load, const weft_sim_profile *profile, const weft_sim_item *item,
                       const uint64_t *id) {
-  uint32_t n_ids = weft_sim_blocks_of(item->n_prompt);
+  uint32_t n_ids = weft_sim_blocks_of(load, item->n_prompt);
   if (!make_room(load, n_ids)) {
     return weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for request %u", load->n);
   }
@@ -56,8 +56,8 @@ void weft_sim_load_close(weft_sim_load *load) {
 
 void weft_sim_load_prompt(const weft_sim_load *load, const weft_sim_item *item, int32_t *tokens) {
   for (uint32_t i = 0; i < item->n_prompt; i++) {
-    uint64_t id = load->id[item->first_id + i / WEFT_SIM_BLOCK];
-    uint64_t bits = weft_mix64(weft_mix64(id + 1) + i % WEFT_SIM_BLOCK);
+    uint64_t id = load->id[item->first_id + i / load->block];
+    uint64_t bits = weft_mix64(weft_mix64(id + 1) + i % load->block);
     tokens[i] = (int32_t)(bits % WEFT_SIM_VOCAB);
   }
 }
@@ -84,7 +84,8 @@ static int read_tenants(const char *path, weft_sim_load *load) {
 int weft_sim_load_open(const weft_lab_config *config, const weft_sim_profile *profile, weft_sim_load *out) {
   int code = config->product.api_keys == NULL ? 0 : read_tenants(config->product.api_keys, out);
   if (code != 0) return code;
-  uint64_t *id = weft_alloc(WEFT_SIM_IDS, sizeof *id);
+  out->block = config->product.trace == NULL ? WEFT_SIM_BLOCK : config->trace_block;
+  uint64_t *id = weft_alloc(WEFT_SIM_TOKENS / out->block, sizeof *id);
   if (id == NULL) return weft_cli_fail(WEFT_EXIT_RUNTIME, "sim: no memory for the ids of a prompt");
   code = config->product.trace == NULL ? weft_sim_draw(config, profile, out, id)
                                        : weft_sim_trace_read(config->product.trace, profile, out, id);

@@ -181,6 +181,7 @@ static void add_steps(collector *c, const weft_sim_counts *n, double recomputed)
   add_metric(c, "preemptions", "", (double)n->n_preemptions);
   add_metric(c, "pages_to_host", "", (double)n->n_pages_out);
   add_metric(c, "pages_back", "", (double)n->n_pages_back);
+  add_metric(c, "pages_evicted", "", (double)n->n_pages_evicted);
   add_metric(c, "prediction_error_percent", "%", part_of_whole(100.0 * (double)n->error_us, (double)n->measured_us));
 }
 
@@ -209,6 +210,18 @@ static void add_device(collector *c, const weft_sim_counts *n, uint32_t n_replic
   add_metric(c, "fairness_max_over_min", "x", measure_fairness(c->load, n));
 }
 
+/* What happened to replicas, and what they told of their caches. */
+static void add_fleet(collector *c, const weft_sim_counts *n) {
+  double seconds = c->run->has_events ? c->seconds : NAN;
+  add_metric(c, "failures", "", n->n_failures);
+  add_metric(c, "replaced", "", n->n_replaced);
+  add_metric(c, "event_batches_per_s", "1/s", part_of_whole((double)n->n_event_batches, seconds));
+  add_metric(c, "events_per_s", "1/s", part_of_whole((double)n->n_events, seconds));
+  add_metric(c, "event_blocks_per_s", "1/s", part_of_whole((double)n->n_blocks_told, seconds));
+  add_metric(c, "event_bytes_per_s", "B/s",
+             n->n_event_bytes > 0 ? part_of_whole((double)n->n_event_bytes, seconds) : NAN);
+}
+
 /* A piece of a prompt behind all that stands before it. */
 typedef struct prompt_piece {
   uint64_t chain;
@@ -233,10 +246,10 @@ static double count_distinct(const collector *c) {
     if (c->run->outcome[i].started_us == 0 && c->run->outcome[i].first_us == 0) continue;
     uint64_t domain = c->config->product.shared_cache ? 0 : item->tenant + 1;
     uint64_t chain = weft_mix64((uint64_t)item->model << 32 | domain);
-    for (uint32_t at = 0; at < item->n_prompt; at += WEFT_SIM_BLOCK) {
+    for (uint32_t at = 0; at < item->n_prompt; at += load->block) {
       uint32_t left = item->n_prompt - at;
-      chain = weft_mix64(chain ^ weft_mix64(load->id[item->first_id + at / WEFT_SIM_BLOCK] + 1));
-      piece[n++] = (prompt_piece){chain, left < WEFT_SIM_BLOCK ? left : WEFT_SIM_BLOCK};
+      chain = weft_mix64(chain ^ weft_mix64(load->id[item->first_id + at / load->block] + 1));
+      piece[n++] = (prompt_piece){chain, left < load->block ? left : load->block};
     }
   }
   qsort(piece, n, sizeof *piece, by_chain);
@@ -270,6 +283,8 @@ void weft_sim_collect(const weft_lab_config *config, const weft_sim_load *load, 
   outcome_sums sums = sum_outcomes(&c);
   add_outcomes(&c, &sums);
   add_times(&c);
+  add_metric(&c, "prompt_tokens", "", sums.prompt);
+  add_metric(&c, "hit_tokens", "", sums.cached);
   add_metric(&c, "hit_percent", "%", part_of_whole(100.0 * sums.cached, sums.prompt));
   if (scope.tenant >= 0) {
     add_metric(&c, "rows", "", (double)counts->rows[scope.tenant]);
@@ -278,11 +293,16 @@ void weft_sim_collect(const weft_lab_config *config, const weft_sim_load *load, 
   }
   add_steps(&c, counts, sums.recomputed);
   add_device(&c, counts, scope.replica < 0 ? run->n_replicas : 1);
+  add_fleet(&c, counts);
   if (scope.replica >= 0) return;
   add_metric(&c, "prompt_tokens_distinct", "", count_distinct(&c));
   add_metric(&c, "replicas", "", run->n_replicas);
   add_metric(&c, "spilled", "", (double)run->n_spilled);
   add_metric(&c, "requests_max_over_mean", "x", spread_of_requests(&c));
+  add_metric(&c, "credit_percent", "%",
+             run->has_events ? part_of_whole(100.0 * (double)run->n_credited, sums.prompt) : NAN);
+  add_metric(&c, "index_blocks_most", "", run->has_events ? run->n_index_most : NAN);
+  add_metric(&c, "upgraded_at_s", "s", run->upgraded_us > 0 ? (double)run->upgraded_us / 1e6 : NAN);
 }
 
 double weft_sim_metric_of(const weft_sim_metrics *metrics, const char *name) {

@@ -9,7 +9,7 @@
 
 #include "bench/sim/sim.h"
 
-enum { WEFT_SIM_METRICS = 64, WEFT_SIM_ALL = -1 };
+enum { WEFT_SIM_METRICS = 96, WEFT_SIM_ALL = -1 };
 
 typedef struct weft_sim_metric {
   const char *name, *unit;

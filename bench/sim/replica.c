@@ -31,6 +31,7 @@ struct weft_sim_replica {
   weft_sim_world *world;
   weft_sim_counts *counts;
   weft_engine *engine;
+  weft_sim_told *told;
   uint64_t now_us, free_us; /* the clock; when the device is free */
   uint32_t index, n_slots, n_live, last_ended, n_stuck;
   bool idle;
@@ -219,21 +220,14 @@ static bool open_lane(weft_sim_replica *r, uint32_t index, uint32_t rows, uint32
   return true;
 }
 
-weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_sim_replica **out, weft_error *error) {
+static weft_status open_parts(weft_sim_replica *r, weft_error *error) {
+  const weft_sim_world *world = r->world;
   const weft_lab_config *c = world->config;
   uint32_t rows = c->product.rows, context = or_else(c->product.context, world->load->longest + 1);
-  weft_sim_replica *r = *out = weft_alloc(1, sizeof *r);
-  if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for replica %u", index);
-  r->world = world;
-  r->index = index;
-  r->counts = &world->run->replica[index];
-  r->idle = true;
-  r->n_slots = c->product.running;
-  r->counts->n_pages = (uint64_t)or_else(c->product.kv_mib, 16384) * 1024 / world->profile->page_kib;
   weft_runner *runner[WEFT_SIM_MODELS];
   for (uint32_t i = 0; i < world->profile->n_models; i++) {
     if (!open_lane(r, i, rows, context)) {
-      return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for replica %u", index);
+      return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for replica %u", r->index);
     }
     runner[i] = &r->lane[i].head;
   }
@@ -252,8 +246,44 @@ weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_si
       .target_tpot_us = (uint64_t)c->product.tpot_ms * 1000,
       .overlap = !c->product.no_overlap,
       .no_prefix_cache = c->product.no_prefix_cache,
+      .prefix_feed = world->index != NULL,
       .hash_seed = 1};
-  return weft_engine_open(&config, &r->engine, error);
+  weft_status status = weft_engine_open(&config, &r->engine, error);
+  if (status != WEFT_OK || world->index == NULL) return status;
+  status = weft_sim_told_open(&world->names, world->profile, r->engine, config.n_host_pages > 0, world->index, r->index,
+                              r->now_us, &r->told);
+  return status == WEFT_OK ? WEFT_OK : weft_fail(error, status, "no memory for replica %u", r->index);
+}
+
+static void close_parts(weft_sim_replica *r) {
+  weft_sim_told_close(r->told);
+  weft_engine_close(r->engine);
+  r->told = NULL;
+  r->engine = NULL;
+  for (uint32_t m = 0; m < WEFT_SIM_MODELS; m++) {
+    sim_lane *lane = &r->lane[m];
+    if (lane->inner != NULL) lane->inner->ops->close(lane->inner);
+    for (uint32_t i = 0; i <= DEPTH; i++) {
+      weft_free(lane->flight[i].segment);
+      weft_free(lane->flight[i].n_stop);
+    }
+    weft_free(lane->item_of);
+    weft_free(lane->result);
+    *lane = (sim_lane){.first = 0};
+  }
+}
+
+weft_status weft_sim_replica_open(weft_sim_world *world, uint32_t index, weft_sim_replica **out, weft_error *error) {
+  const weft_lab_config *c = world->config;
+  weft_sim_replica *r = *out = weft_alloc(1, sizeof *r);
+  if (r == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for replica %u", index);
+  r->world = world;
+  r->index = index;
+  r->counts = &world->run->replica[index];
+  r->idle = true;
+  r->n_slots = c->product.running;
+  r->counts->n_pages = (uint64_t)or_else(c->product.kv_mib, 16384) * 1024 / world->profile->page_kib;
+  return open_parts(r, error);
 }
 
 void weft_sim_replica_release(weft_sim_replica *r, uint32_t at) {
@@ -264,17 +294,7 @@ void weft_sim_replica_release(weft_sim_replica *r, uint32_t at) {
 
 void weft_sim_replica_close(weft_sim_replica *r) {
   if (r == NULL) return;
-  weft_engine_close(r->engine);
-  for (uint32_t m = 0; m < WEFT_SIM_MODELS; m++) {
-    sim_lane *lane = &r->lane[m];
-    if (lane->inner != NULL) lane->inner->ops->close(lane->inner);
-    for (uint32_t i = 0; i <= DEPTH; i++) {
-      weft_free(lane->flight[i].segment);
-      weft_free(lane->flight[i].n_stop);
-    }
-    weft_free(lane->item_of);
-    weft_free(lane->result);
-  }
+  close_parts(r);
   weft_free(r);
 }
 
@@ -328,6 +348,16 @@ uint32_t weft_sim_replica_settle(weft_sim_replica *r) {
   return ended;
 }
 
+void weft_sim_replica_break(weft_sim_replica *r, uint32_t at, uint64_t now_us) {
+  weft_sim_request *request = &r->world->request[at];
+  if (request->replica != r || request->handle == NULL || request->ended) return;
+  r->world->run->outcome[at].failed = true;
+  r->world->run->outcome[at].finished_us = now_us;
+  request->ended = true;
+  request->next_ended = r->last_ended;
+  r->last_ended = at + 1;
+}
+
 weft_status weft_sim_replica_submit(weft_sim_replica *r, uint32_t at, weft_error *error) {
   weft_sim_world *w = r->world;
   const weft_sim_item *item = &w->load->item[at];
@@ -337,7 +367,7 @@ weft_status weft_sim_replica_submit(weft_sim_replica *r, uint32_t at, weft_error
   weft_sim_load_prompt(w->load, item, w->prompt);
   weft_request_params params = {.model = item->model,
                                 .tenant = item->tenant,
-                                .domain = {.low = w->config->product.shared_cache ? 0 : item->tenant + 1},
+                                .domain = weft_sim_domain(w->config->product.shared_cache, item->tenant),
                                 .canvas = item->diffusion,
                                 .tokens = w->prompt,
                                 .n_tokens = item->n_prompt,
@@ -391,6 +421,7 @@ static void watch_engine(weft_sim_replica *r, uint64_t since_us) {
 
 weft_status weft_sim_replica_turn(weft_sim_replica *r, weft_error *error) {
   uint64_t since_us = r->now_us;
+  if (r->told != NULL) weft_sim_told_flush(r->told, r->now_us, r->counts);
   weft_status status = weft_engine_step(r->engine, r->now_us);
   if (status == WEFT_OK) {
     r->n_stuck = 0;
@@ -398,12 +429,16 @@ weft_status weft_sim_replica_turn(weft_sim_replica *r, weft_error *error) {
     return WEFT_OK;
   }
   if (status != WEFT_AGAIN) return weft_fail(error, status, "the engine refused a step");
-  r->idle = r->n_live == 0;
-  if (r->idle) return WEFT_OK;
+  r->idle = r->n_live == 0 && !weft_sim_told_waits(r->told);
+  if (r->n_live == 0) return WEFT_OK;
   r->now_us += IDLE_US; /* a request waits for time to pass */
   watch_engine(r, since_us);
   if (++r->n_stuck < STUCK_TURNS) return WEFT_OK;
   return weft_fail(error, WEFT_E_INVALID, "%u requests are stuck; a bug", r->n_live);
+}
+
+uint32_t weft_sim_replica_live(const weft_sim_replica *r) {
+  return r->n_live;
 }
 
 weft_sent_pool weft_sim_replica_pool(weft_sim_replica *r) {
@@ -414,32 +449,50 @@ uint64_t weft_sim_replica_end(const weft_sim_replica *r) {
   return r->now_us;
 }
 
-weft_status weft_sim_replica_finish(weft_sim_replica *r, uint64_t end_us, weft_error *error) {
+/* What the engine counted since it was opened; the simulation is also a test of the real engine and pager: their laws
+ * hold after every run. */
+static weft_status take_counts(weft_sim_replica *r, weft_error *error) {
   weft_engine_stats stats;
   weft_sim_counts *c = r->counts;
   weft_engine_get_stats(r->engine, &stats);
-  weft_sim_series_add(&r->world->run->series, r->watched_us, end_us, r->seen);
-  c->end_us = r->now_us;
-  c->n_steps = stats.n_steps;
-  c->n_mixed_steps = stats.n_mixed_steps;
-  c->n_switches = stats.n_switches;
-  c->n_rows = stats.n_rows;
-  c->n_void_rows = stats.n_void_rows;
-  c->n_preemptions = stats.n_preemptions;
-  c->n_pages_out = stats.pager.n_spilled;
-  c->n_pages_back = stats.pager.n_restored;
+  c->n_steps += stats.n_steps;
+  c->n_mixed_steps += stats.n_mixed_steps;
+  c->n_switches += stats.n_switches;
+  c->n_rows += stats.n_rows;
+  c->n_void_rows += stats.n_void_rows;
+  c->n_preemptions += stats.n_preemptions;
+  c->n_pages_out += stats.pager.n_spilled;
+  c->n_pages_back += stats.pager.n_restored;
+  c->n_pages_evicted += stats.pager.n_evicted;
+  c->n_prefill_rows += stats.n_prefill_rows;
+  c->n_denoise_steps += stats.n_denoise_steps;
   for (uint32_t i = 0; i < r->world->profile->n_models; i++) {
     c->measured_us += stats.lane[i].measured_us;
     c->error_us += stats.lane[i].error_us;
-  }
-  c->n_prefill_rows = stats.n_prefill_rows;
-  c->n_denoise_steps = stats.n_denoise_steps;
-  for (uint32_t i = 0; i < r->world->profile->n_models; i++) {
     const char *violation = weft_fake_runner_violation(r->lane[i].inner);
     if (violation != NULL) return weft_fail(error, WEFT_E_INVALID, "%s; a bug", violation);
   }
-  /* The simulation is also a test of the real engine and pager: their laws hold after every run. */
   const char *broken = weft_engine_check(r->engine);
   if (broken != NULL) return weft_fail(error, WEFT_E_INVALID, "a law of the engine is broken: %s; a bug", broken);
   return weft_pager_check(weft_engine_pager(r->engine), error) ? WEFT_OK : WEFT_E_INVALID;
+}
+
+weft_status weft_sim_replica_renew(weft_sim_replica *r, uint64_t now_us, weft_error *error) {
+  while (weft_engine_step(r->engine, now_us) == WEFT_OK) { /* what was in flight lands for nobody */
+  }
+  weft_status status = take_counts(r, error);
+  if (status != WEFT_OK) return status;
+  weft_sim_series_add(&r->world->run->series, r->watched_us, now_us, r->seen);
+  memset(r->seen, 0, sizeof r->seen);
+  close_parts(r);
+  r->now_us = r->free_us = r->watched_us = now_us;
+  r->idle = true;
+  r->n_stuck = 0;
+  return open_parts(r, error);
+}
+
+weft_status weft_sim_replica_finish(weft_sim_replica *r, uint64_t end_us, weft_error *error) {
+  weft_sim_series_add(&r->world->run->series, r->watched_us, end_us, r->seen);
+  r->counts->end_us = r->now_us;
+  return take_counts(r, error);
 }

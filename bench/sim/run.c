@@ -1,11 +1,14 @@
 /* SPDX-License-Identifier: MIT */
-/* All replicas in order of time: an arrival, a cancel, or the turn of the replica whose clock is
- * behind all others, whichever comes first. What the router knows at a time is what happened
- * before. */
+/* All replicas in order of time: what happens to a replica (fate.h), an arrival, a cancel, or the turn of the replica
+ * whose clock is behind all others, whichever comes first. Every request of the load ends once: it finishes, is refused
+ * or cancelled, expires, or fails with its replica; it is refused where no replica serves. What the router knows at a
+ * time is what happened before. With --clients request k arrives when a client is free for the k-th time: so many at
+ * the start, then one for each request that ended. A turn begins before those who hear of its end ask again. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "bench/lab/lab.h"
+#include "bench/sim/fate.h"
 #include "bench/sim/replica.h"
 #include "bench/sim/router.h"
 #include "bench/sim/turns.h"
@@ -19,8 +22,12 @@ typedef struct sim_clock {
   weft_sim_world world;
   weft_sim_router router;
   weft_sim_turns turns;
+  weft_sim_fates fates;
   weft_sim_replica *replica[WEFT_SIM_REPLICAS];
-  sim_cancel *cancel; /* in order of time */
+  weft_sim_load *load; /* the world's */
+  sim_cancel *cancel;  /* in order of time */
+  uint64_t *free_us;   /* with --clients: when a client was free, in order */
+  uint32_t n_free;
   uint32_t n_cancels, next_cancel, next_item;
 } sim_clock;
 
@@ -53,12 +60,19 @@ static weft_status open_clock(sim_clock *s, weft_error *error) {
   s->world.request = weft_alloc(load->n, sizeof *s->world.request);
   s->world.prompt = weft_alloc(load->longest, sizeof *s->world.prompt);
   s->cancel = weft_alloc(load->n, sizeof *s->cancel);
+  s->free_us = weft_alloc(load->n, sizeof *s->free_us);
   if (run->outcome == NULL || run->replica == NULL || s->world.request == NULL || s->world.prompt == NULL ||
-      s->cancel == NULL || !weft_sim_series_open(&run->series, load->n_tenants) ||
-      !weft_sim_turns_open(&s->turns, run->n_replicas)) {
+      s->cancel == NULL || s->free_us == NULL || !weft_sim_series_open(&run->series, load->n_tenants) ||
+      !weft_sim_turns_open(&s->turns, run->n_replicas) || !weft_sim_fates_open(s->world.config, &s->fates)) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u requests", load->n);
   }
   list_cancels(s);
+  uint32_t n_clients = s->world.config->clients;
+  if (n_clients > 0 && s->n_cancels > 0) {
+    return weft_fail(error, WEFT_E_INVALID,
+                     "--clients does not go with requests that are cancelled: leave one of them out");
+  }
+  s->n_free = n_clients < load->n ? n_clients : load->n; /* all at 0 */
   weft_status status = WEFT_OK;
   for (uint32_t i = 0; i < run->n_replicas && status == WEFT_OK; i++) {
     status = weft_sim_replica_open(&s->world, i, &s->replica[i], error);
@@ -73,9 +87,11 @@ static void close_clock(sim_clock *s) {
   for (uint32_t i = 0; i < s->world.run->n_replicas; i++) weft_sim_replica_close(s->replica[i]);
   weft_sim_router_close(&s->router);
   weft_sim_turns_close(&s->turns);
+  weft_sim_fates_close(&s->fates);
   weft_free(s->world.request);
   weft_free(s->world.prompt);
   weft_free(s->cancel);
+  weft_free(s->free_us);
 }
 
 static void close_groups(weft_sim_groups *g) {
@@ -101,16 +117,38 @@ static void renew_turn(sim_clock *s, uint32_t replica) {
   weft_sim_turns_set(&s->turns, replica, weft_sim_replica_next(s->replica[replica]));
 }
 
+/* The router knows it, and so does its client. */
+static void end_request(sim_clock *s, uint32_t item, uint32_t replica, uint64_t now_us) {
+  if (replica != WEFT_SIM_NOBODY) weft_sim_router_ended(&s->router, replica, item, now_us);
+  double think_us = 1000.0 * (double)s->world.config->think_ms;
+  if (s->world.config->clients > 0 && s->n_free < s->load->n)
+    s->free_us[s->n_free++] = now_us + (uint64_t)(think_us + 0.5);
+}
+
+/* UINT64_MAX: not before something else happens. */
+static uint64_t next_arrival(const sim_clock *s) {
+  if (s->next_item >= s->load->n) return UINT64_MAX;
+  if (s->world.config->clients == 0) return s->load->item[s->next_item].at_us;
+  return s->next_item < s->n_free ? s->free_us[s->next_item] : UINT64_MAX;
+}
+
 static weft_status arrive_next(sim_clock *s, weft_error *error) {
-  uint32_t at = s->next_item++;
+  uint32_t at = s->next_item;
+  s->load->item[at].at_us = next_arrival(s);
+  s->next_item += 1;
   const weft_sim_item *item = &s->world.load->item[at];
   weft_sent_pool pool[WEFT_REPLICAS_MAX];
-  for (uint32_t i = 0; s->router.by_prefix && i < s->world.run->n_replicas; i++) {
+  for (uint32_t i = 0; s->router.rule == WEFT_SIM_PREFIX && i < s->world.run->n_replicas; i++) {
     pool[i] = weft_sim_replica_pool(s->replica[i]);
   }
-  uint32_t replica = weft_sim_router_take(&s->router, s->world.load, item, pool, s->world.prompt);
+  uint32_t replica = weft_sim_router_take(&s->router, at, pool, s->world.prompt);
+  if (replica == WEFT_SIM_NOBODY) {
+    s->world.run->outcome[at].refused = true;
+    end_request(s, at, WEFT_SIM_NOBODY, item->at_us);
+    return WEFT_OK;
+  }
   weft_status status = weft_sim_replica_submit(s->replica[replica], at, error);
-  if (s->world.run->outcome[at].refused) weft_sim_router_ended(&s->router, replica, item);
+  if (s->world.run->outcome[at].refused) end_request(s, at, replica, item->at_us);
   renew_turn(s, replica);
   return status;
 }
@@ -122,22 +160,80 @@ static void cancel_next(sim_clock *s) {
 }
 
 /* What ended in the turn before is known to others from its end on, which is now. */
-static weft_status turn_replica(sim_clock *s, uint32_t at, weft_error *error) {
+static void settle_replica(sim_clock *s, uint32_t at, uint64_t now_us) {
   uint32_t ended;
-  while ((ended = weft_sim_replica_settle(s->replica[at])) != 0) {
-    weft_sim_router_ended(&s->router, at, &s->world.load->item[ended - 1]);
+  while ((ended = weft_sim_replica_settle(s->replica[at])) != 0) end_request(s, ended - 1, at, now_us);
+}
+
+/* What it had is gone, and it is away for a while. */
+static weft_status leave_duty(sim_clock *s, uint32_t at, uint64_t now_us, weft_error *error) {
+  weft_status status = weft_sim_replica_renew(s->replica[at], now_us, error);
+  weft_sim_fates_gone(&s->fates, at, now_us);
+  weft_sim_router_pass_over(&s->router, at, true);
+  renew_turn(s, at);
+  return status;
+}
+
+/* One that is being drained goes when it has nothing more. */
+static weft_status turn_replica(sim_clock *s, uint32_t at, weft_error *error) {
+  uint64_t now_us = weft_sim_replica_next(s->replica[at]);
+  settle_replica(s, at, now_us);
+  if (s->fates.duty[at] == WEFT_SIM_LEAVING && weft_sim_replica_live(s->replica[at]) == 0) {
+    s->world.run->replica[at].n_replaced += 1;
+    return leave_duty(s, at, now_us, error);
   }
   weft_status status = weft_sim_replica_turn(s->replica[at], error);
   renew_turn(s, at);
   return status;
 }
 
+/* All that runs there fails. In the middle of a step it waits for the end of the step. */
+static weft_status fail_replica(sim_clock *s, uint32_t at, uint64_t now_us, weft_error *error) {
+  uint64_t turn_us = weft_sim_replica_next(s->replica[at]);
+  if (turn_us != UINT64_MAX && turn_us > now_us) {
+    weft_sim_fates_put_off(&s->fates, at, turn_us);
+    return WEFT_OK;
+  }
+  settle_replica(s, at, now_us);
+  for (uint32_t i = 0; i < s->next_item; i++) {
+    if (s->world.request[i].replica == s->replica[at]) weft_sim_replica_break(s->replica[at], i, now_us);
+  }
+  settle_replica(s, at, now_us);
+  s->world.run->replica[at].n_failures += 1;
+  return leave_duty(s, at, now_us, error);
+}
+
+static weft_status meet_fate(sim_clock *s, weft_error *error) {
+  uint64_t now_us = weft_sim_fates_next(&s->fates);
+  weft_sim_fate fate = weft_sim_fates_take(&s->fates);
+  switch (fate.kind) {
+    case WEFT_SIM_NOTHING:
+      return WEFT_OK;
+    case WEFT_SIM_FAILS:
+      return fail_replica(s, fate.replica, now_us, error);
+    case WEFT_SIM_RETURNS:
+      weft_sim_router_pass_over(&s->router, fate.replica, false);
+      return WEFT_OK;
+    case WEFT_SIM_LEAVES:
+      break;
+  }
+  weft_sim_router_pass_over(&s->router, fate.replica, true);
+  if (weft_sim_replica_next(s->replica[fate.replica]) != UINT64_MAX) return WEFT_OK; /* it goes at the end of a turn */
+  s->world.run->replica[fate.replica].n_replaced += 1;
+  return leave_duty(s, fate.replica, now_us, error);
+}
+
 /* False: everything is over. */
 static bool next_event(sim_clock *s, weft_status *status, weft_error *error) {
   uint32_t first = weft_sim_turns_first(&s->turns);
-  uint64_t turn_us = s->turns.at_us[first], cancel_us = UINT64_MAX, item_us = UINT64_MAX;
+  uint64_t turn_us = s->turns.at_us[first], cancel_us = UINT64_MAX, item_us = next_arrival(s);
+  uint64_t fate_us = weft_sim_fates_next(&s->fates);
   if (s->next_cancel < s->n_cancels) cancel_us = s->cancel[s->next_cancel].at_us;
-  if (s->next_item < s->world.load->n) item_us = s->world.load->item[s->next_item].at_us;
+  bool over = turn_us == UINT64_MAX && cancel_us == UINT64_MAX && item_us == UINT64_MAX;
+  if (!over && fate_us <= turn_us && fate_us <= cancel_us && fate_us <= item_us) {
+    *status = meet_fate(s, error);
+    return true;
+  }
   if (item_us <= turn_us && item_us <= cancel_us && item_us != UINT64_MAX) {
     *status = arrive_next(s, error);
   } else if (cancel_us <= turn_us && cancel_us != UINT64_MAX) {
@@ -167,6 +263,13 @@ static void add_counts(weft_sim_counts *all, const weft_sim_counts *one) {
   all->n_preemptions += one->n_preemptions;
   all->n_pages_out += one->n_pages_out;
   all->n_pages_back += one->n_pages_back;
+  all->n_pages_evicted += one->n_pages_evicted;
+  all->n_event_batches += one->n_event_batches;
+  all->n_events += one->n_events;
+  all->n_blocks_told += one->n_blocks_told;
+  all->n_event_bytes += one->n_event_bytes;
+  all->n_failures += one->n_failures;
+  all->n_replaced += one->n_replaced;
   all->measured_us += one->measured_us;
   all->error_us += one->error_us;
   all->n_prefill_rows += one->n_prefill_rows;
@@ -207,6 +310,12 @@ static weft_status finish_run(sim_clock *s, weft_error *error) {
     add_counts(&run->total, &run->replica[i]);
   }
   run->n_spilled = s->router.n_spilled;
+  run->n_credited = s->router.n_credited;
+  weft_sim_index_learn(&s->router.index, UINT64_MAX); /* what nobody asked for any more */
+  run->n_index_most = s->router.index.n_most;
+  run->upgraded_us = s->fates.upgraded_us;
+  run->has_events = s->world.index != NULL;
+  if (s->router.index.refused) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for the router's index");
   if (!group_requests(s, true, run->n_replicas, &run->by_replica) ||
       !group_requests(s, false, s->world.load->n_tenants, &run->by_tenant)) {
     return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %u requests", s->world.load->n);
@@ -214,12 +323,14 @@ static weft_status finish_run(sim_clock *s, weft_error *error) {
   return status;
 }
 
-int weft_sim_run_load(const weft_lab_config *config, const weft_sim_profile *profile, const weft_sim_load *load,
+int weft_sim_run_load(const weft_lab_config *config, const weft_sim_profile *profile, weft_sim_load *load,
                       weft_sim_run *out) {
-  sim_clock s = {.world = {.config = config, .profile = profile, .load = load, .run = out}};
+  sim_clock s = {.load = load, .world = {.config = config, .profile = profile, .load = load, .run = out}};
   weft_error error = {{0}};
   out->n_replicas = config->replicas;
-  int code = weft_sim_router_open(config, load, &s.router);
+  weft_sim_names_open(config, profile, load, &s.world.names);
+  int code = weft_sim_router_open(config, load, &s.world.names, &s.router);
+  if (s.router.rule == WEFT_SIM_INDEX) s.world.index = &s.router.index;
   if (code != 0) {
     weft_sim_router_close(&s.router);
     return code;

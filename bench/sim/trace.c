@@ -13,14 +13,14 @@
 #include "bench/sim/sim.h"
 
 /* The ids of the prompt's blocks; those of a line without hash_ids are its own. */
-static void read_ids(weft_json_fields *f, uint32_t n_ids, uint64_t *id) {
+static void read_ids(weft_json_fields *f, const weft_sim_load *load, uint32_t n_ids, uint64_t *id) {
   json_t *list = json_object_get(f->root, "hash_ids");
   if (list == NULL) {
-    weft_sim_own_ids(f->line, 0, n_ids, id);
+    weft_sim_own_ids(load, f->line, 0, n_ids, id);
     return;
   }
   if (!json_is_array(list) || json_array_size(list) < n_ids) {
-    weft_json_complain(f, "\"hash_ids\" must be a list of %u ids, one for each %d tokens", n_ids, WEFT_SIM_BLOCK);
+    weft_json_complain(f, "\"hash_ids\" must be a list of %u ids, one for each %u tokens", n_ids, load->block);
     return;
   }
   for (uint32_t i = 0; i < n_ids; i++) {
@@ -49,7 +49,8 @@ static uint32_t read_model(weft_json_fields *f, const weft_sim_profile *profile,
   return 0;
 }
 
-static void read_line(weft_json_fields *f, const weft_sim_profile *profile, weft_sim_item *item, uint64_t *id) {
+static void read_line(weft_json_fields *f, const weft_sim_profile *profile, const weft_sim_load *load,
+                      weft_sim_item *item, uint64_t *id) {
   const char *kind = weft_json_text(f, "kind", "ar");
   item->diffusion = strcmp(kind, "diffusion") == 0;
   if (!item->diffusion && strcmp(kind, "ar") != 0) {
@@ -63,7 +64,7 @@ static void read_line(weft_json_fields *f, const weft_sim_profile *profile, weft
   item->cancel_us = (uint64_t)(1000.0 * weft_json_number(f, "cancel_after", 0, 1e9, 0));
   item->deadline_us = (uint64_t)(1000.0 * weft_json_number(f, "deadline", 0, 1e9, 0));
   item->model = read_model(f, profile, item->diffusion);
-  if (!f->bad) read_ids(f, weft_sim_blocks_of(item->n_prompt), id);
+  if (!f->bad) read_ids(f, load, weft_sim_blocks_of(load, item->n_prompt), id);
 }
 
 static int take_line(const char *path, uint32_t number, const char *text, size_t n, const weft_sim_profile *profile,
@@ -75,7 +76,7 @@ static int take_line(const char *path, uint32_t number, const char *text, size_t
   if (!json_is_object(root)) {
     weft_json_complain(&f, "a line must be one JSON object");
   } else {
-    read_line(&f, profile, &item, id);
+    read_line(&f, profile, load, &item, id);
   }
   if (load->n > 0 && item.at_us < load->item[load->n - 1].at_us) {
     weft_json_complain(&f, "the timestamp is before that of the line above");
@@ -109,7 +110,7 @@ int weft_sim_trace_read(const char *path, const weft_sim_profile *profile, weft_
 static bool write_line(FILE *file, const weft_sim_profile *profile, const weft_sim_load *load,
                        const weft_sim_item *item) {
   json_t *root = json_object(), *ids = json_array();
-  for (uint32_t i = 0; i < weft_sim_blocks_of(item->n_prompt); i++) {
+  for (uint32_t i = 0; i < weft_sim_blocks_of(load, item->n_prompt); i++) {
     (void)json_array_append_new(ids, json_integer((json_int_t)load->id[item->first_id + i]));
   }
   (void)json_object_set_new(root, "timestamp", json_real((double)item->at_us / 1000.0));

@@ -2,6 +2,7 @@
 /* Thinking, tools and formats of the answer in one request, in every dialect that has them, by both ways of writing: the
  * grammar begins where thinking ends, and holds a call or a text of the format. And mode auto: what a canvas cannot do makes
  * the answer token by token, and the answer says so. */
+#include "tests/support/amount.h"
 #include "tests/support/http_conversation.h"
 #include "tests/support/schema_check.h"
 
@@ -61,9 +62,9 @@ static void chats_hold_all_of_it(void **state) {
               {FORMAT "," TOOLS_OF(",\"strict\":true") ",\"thinking\":true", true, true}};
   (void)state;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    for (int k = 0; k < 4; k++) {
+    for (uint32_t k = 0; k < test_amount(2, 4, 4); k++) {
       weft_text body = {0};
-      weft_text_printf(&body, "{\"model\":\"%s\",\"mode\":\"%s\",\"seed\":%d,\"max_tokens\":120," USER ",%s}",
+      weft_text_printf(&body, "{\"model\":\"%s\",\"mode\":\"%s\",\"seed\":%u,\"max_tokens\":120," USER ",%s}",
                        "weft-demo", k % 2 == 0 ? "autoregressive" : "diffusion", k, rows[i].fields);
       json_t *answer = talk_json(server.port, CHAT, body.bytes);
       const json_t *message = at(answer, "choices.0.message"), *calls = json_object_get(message, "tool_calls");

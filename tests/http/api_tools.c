@@ -2,6 +2,7 @@
 /* Tools over HTTP: prompts with declarations, calls and results; answers that must be calls, streamed and whole;
  * what is refused. The chat templates are not the one with which the demo models were taught to call: grammars make the
  * calls, and a bias where the choice is the model's. What was taught is in api_structured.c. */
+#include "tests/support/amount.h"
 #include "tests/support/http_refusal.h"
 #include "tests/support/schema_check.h"
 
@@ -118,9 +119,9 @@ static void calls_that_must_be(void **state) {
   (void)state;
   size_t n_more = 0;
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
-    for (int seed = 1; seed <= 2; seed++) {
+    for (uint32_t seed = 1; seed <= test_amount(1, 2, 2); seed++) {
       weft_text body = {0}, whole = {0}, streamed = {0};
-      weft_text_printf(&body, "{%s%s,%s,\"max_tokens\":200,\"temperature\":0.7,\"seed\":%d,\"stream\":false}",
+      weft_text_printf(&body, "{%s%s,%s,\"max_tokens\":200,\"temperature\":0.7,\"seed\":%u,\"stream\":false}",
                        rows[i].model, USER, rows[i].fields, seed);
       json_t *answer = talk_json(server.port, CHAT, body.bytes);
       read_whole(at(answer, "choices.0"), &whole);
@@ -229,7 +230,9 @@ static void forms_that_are_no_json(void **state) {
                                  .n_chat_templates = 1};
     talk own;
     (void)talk_serve(&own, NULL, options, (weft_server_options){0});
+    /* each row both ways; the quick amount: each row with the one template one way, with the other the other way */
     for (size_t i = 0; i < 2 * sizeof rows / sizeof *rows; i++) {
+      if (test_amount(1, 0, 0) != 0 && (i / 2 + i + t) % 2 != 0) continue;
       weft_text body = {0};
       weft_text_printf(&body, "{\"mode\":\"%s\",\"max_tokens\":240,\"seed\":%zu," USER ",%s}",
                        i % 2 == 0 ? "autoregressive" : "diffusion", i, rows[i / 2].fields);
@@ -264,10 +267,10 @@ static void thinking_by_letters(void **state) {
                                  .n_chat_templates = 1};
     talk own;
     (void)talk_serve(&own, NULL, options, (weft_server_options){0});
-    for (int i = 0; i < 6; i++) {
+    for (uint32_t i = 0; i < 6; i += test_amount(5, 1, 1)) { /* quick: each field once, each way of writing once */
       weft_text body = {0};
       weft_text_printf(&body,
-                       "{\"mode\":\"%s\",\"max_tokens\":200,\"seed\":%d," USER
+                       "{\"mode\":\"%s\",\"max_tokens\":200,\"seed\":%u," USER
                        ",%s,\"response_format\":{\"type\":"
                        "\"json_schema\",\"json_schema\":{\"name\":\"x\",\"schema\":" SCHEMA "}}}",
                        i % 2 == 0 ? "autoregressive" : "diffusion", i,

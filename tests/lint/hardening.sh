@@ -18,7 +18,7 @@ for file in "${files[@]}"; do
   wants "$file" "no segment becomes read-only after linking" 'GNU_RELRO' -l
   wants "$file" "symbols are bound later" 'BIND_NOW|Flags:.*NOW' -d
   wants "$file" "its stack can be executed" 'GNU_STACK .* RW +0x' -l
-  if readelf -dW "$file" | grep -q TEXTREL; then complain "$file: its code is changed when it is loaded"; fi
+  if grep -q TEXTREL <<<"$(readelf -dW "$file")"; then complain "$file: its code is changed when it is loaded"; fi
 done
 for file in "$folder/weft" "$folder/libweft.so"; do # C of ours
   wants "$file" "no guards on the stack" '__stack_chk_fail' -s --dyn-syms

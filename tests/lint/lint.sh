@@ -127,6 +127,12 @@ ban 'exit|_exit|quick_exit|abort' '^base/check.c$' 'a library never ends the pro
 ban 'pthread_create' '^base/threads.c$' 'threads are started by base/threads.h' thread
 ban 'rand|srand|random|drand48' '^$' 'draws are stateless: base/random.h' rand
 
+# A search that ends at its first match breaks the pipe of what still writes to it, and under pipefail that is a failure, now and
+# then: a file or a string is searched instead.
+while IFS=: read -r file line _; do
+  complain "$file:$line: 'grep -q' at the end of a pipe: grep -q WORDS <<<\"\$(COMMAND)\""
+done < <(files '*.sh' dev .ci/run | xargs grep -nE '[^|]\| *grep -[a-zA-Z]*q' /dev/null || true)
+
 # Sizes.
 while read -r n licence file; do
   max=800
@@ -168,7 +174,7 @@ done < <(files {base,pager,kernels,model,scheduler,api}/'*.h' | grep -v '^api/we
 # Form: what clang-format 14 makes of it, where that version is installed (others differ in corners), and nothing wider than
 # 120 columns: clang-format leaves comments and strings as they are.
 clang_format=$(command -v clang-format-14 || command -v clang-format || true)
-if [ -n "$clang_format" ] && "$clang_format" --version | grep -q 'version 14\.'; then
+if [ -n "$clang_format" ] && grep -q 'version 14\.' <<<"$("$clang_format" --version)"; then
   while IFS=: read -r file line _; do
     complain "$file:$line: not as clang-format makes it: ./dev format"
   done < <(files '*.c' '*.h' '*.cu' '*.cuh' '*.js' | xargs "$clang_format" --dry-run 2>&1 | grep -E '^[^ :]+:[0-9]+:.*-Wclang-format' || true)

@@ -15,71 +15,9 @@
 #include <cmocka.h>
 #include <jansson.h>
 
-enum { LINE = 2048, OUTPUT = 65536 };
+#include "tests/support/sim_run.h"
 
-static char trace[] = "/tmp/weft-sim-XXXXXX", folder[] = "/tmp/weft-sim-plots-XXXXXX";
-
-/* Runs it; the exit code. */
-static int sim(const char *options, char *out) {
-  char command[LINE];
-  (void)snprintf(command, sizeof command, "%s/weft sim %s 2>&1", WEFT_BINARY_DIR, options);
-  FILE *pipe = popen(command, "r");
-  assert_non_null(pipe);
-  size_t n = fread(out, 1, OUTPUT - 1, pipe);
-  out[n] = 0;
-  int status = pclose(pipe);
-  assert_true(WIFEXITED(status));
-  return WEXITSTATUS(status);
-}
-
-static void write_file(const char *name, const char *text) {
-  FILE *file = fopen(name, "w");
-  assert_non_null(file);
-  assert_true(fputs(text, file) >= 0);
-  assert_int_equal(fclose(file), 0);
-}
-
-/* Runs a trace with steps of 1 ms, whatever they hold. */
-static int sim_trace(const char *lines, const char *options, char *out) {
-  char all[LINE];
-  write_file(trace, lines);
-  (void)snprintf(all, sizeof all, "--json --trace %s --step-us 1000 --row-us 0 --key-us 0 %s", trace, options);
-  return sim(all, out);
-}
-
-static json_t *read_numbers(int code, const char *out) {
-  json_t *root = code == 0 ? json_loads(out, 0, NULL) : NULL;
-  if (root == NULL) fail_msg("exit code %d: %s", code, out);
-  return root;
-}
-
-static json_t *sim_numbers(const char *lines, const char *options) {
-  static char out[OUTPUT];
-  return read_numbers(sim_trace(lines, options, out), out);
-}
-
-static void assert_number(const json_t *root, const char *name, double expected) {
-  double x = json_number_value(json_object_get(root, name));
-  if (!(fabs(x - expected) <= 1e-6 * (1.0 + fabs(expected)))) {
-    fail_msg("%s is %.9g, not %.9g", name, x, expected);
-  }
-}
-
-typedef struct number {
-  const char *name; /* NULL: the end of a list */
-  double value;
-} number;
-
-/* A run of which these numbers are to be seen. */
-static void check_numbers(const char *lines, const char *options, const number *expected) {
-  json_t *root = sim_numbers(lines, options);
-  for (; expected->name != NULL; expected++) assert_number(root, expected->name, expected->value);
-  json_decref(root);
-}
-
-static void check_number(const char *lines, const char *options, const char *name, double expected) {
-  check_numbers(lines, options, (const number[]){{name, expected}, {NULL, 0}});
-}
+static char folder[] = "/tmp/weft-sim-plots-XXXXXX";
 
 static void same_seed_same_numbers(void **state) {
   static char first[OUTPUT], second[OUTPUT], other[OUTPUT];
@@ -385,10 +323,6 @@ static void a_written_trace_gives_the_same_numbers(void **state) {
   json_decref(root);
 }
 
-static double number_at(const json_t *root, const char *name) {
-  return json_number_value(json_object_get(root, name));
-}
-
 /* What a router chose, replayed, gives the numbers that it gave; so do as many prompts as there are, all distinct. */
 static void assignments_are_replayed(void **state) {
   static const char *const routers[] = {"round-robin", "prefix", "hash"};
@@ -518,15 +452,12 @@ static void bad_traces_are_named(void **state) {
   assert_non_null(strstr(out, "raise rows per step to 256"));
 }
 
-static int open_trace(void **state) {
-  (void)state;
-  int file = mkstemp(trace);
-  return file < 0 || close(file) != 0 || mkdtemp(folder) == NULL || access(WEFT_BINARY_DIR "/weft", X_OK) != 0;
+static int open_files(void **state) {
+  return open_trace(state) != 0 || mkdtemp(folder) == NULL;
 }
 
-static int close_trace(void **state) {
-  (void)state;
-  return unlink(trace) != 0 || rmdir(folder) != 0;
+static int close_files(void **state) {
+  return close_trace(state) != 0 || rmdir(folder) != 0;
 }
 
 int main(void) {
@@ -551,5 +482,5 @@ int main(void) {
       cmocka_unit_test(bad_assignments_are_named),
       cmocka_unit_test(a_thousand_replicas_run),
   };
-  return cmocka_run_group_tests(tests, open_trace, close_trace);
+  return cmocka_run_group_tests(tests, open_files, close_files);
 }
