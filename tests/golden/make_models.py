@@ -183,7 +183,7 @@ def ar_cases(t, session, g):
     longest, window = max(prompt_lengths(t)), t.window or 8
     for n in prompt_lengths(t):
         s = session(f"prompt-{n}")
-        s.encode(draw_tokens(g, n, t.vocab, True), n == window + 1)
+        s.encode(draw_tokens(g, n, t.vocab, True), n == (window + 1 if window <= 64 else 1))
     s = session("cached")
     s.encode(draw_tokens(g, window - 2, t.vocab, True), False)
     for n in (1, 1, 1, 1, window + 2, 1):

@@ -24,10 +24,10 @@ class Tiny:
     seed: int
     layers: int = 2
     vocab: int = 32
-    hidden: int = 32
+    hidden: int = 16
     experts: int = 3
     top_k: int = 2
-    moe: int = 32
+    moe: int = 16
     heads: int = 4
     kv: int = 2
     head_dim: int = 16
@@ -47,7 +47,7 @@ class Tiny:
 
 ALL = [
     Tiny("gpt-oss-base", 351, rope=YARN),
-    Tiny("gpt-oss-pattern", 352, vocab=16, hidden=16, top_k=1, moe=16, window=5, windows="01", pattern=True, theta=1e3,
+    Tiny("gpt-oss-pattern", 352, vocab=16, top_k=1, window=5, windows="01", pattern=True, theta=1e3,
          fused=True, eps=0.02),
 ]
 

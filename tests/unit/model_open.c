@@ -485,7 +485,7 @@ static void test_gpt_oss_keys(void **state) {
       {"gpt-oss.expert_count", 9, WEFT_E_FORMAT, "'blk.0.ffn_gate_inp.weight' has shape"},
       {"gpt-oss.expert_used_count", 9, WEFT_E_FORMAT, "is 9; it must be 1..3"},
       {"gpt-oss.expert_feed_forward_length", 1u << 31, WEFT_E_FORMAT, "it must be 1.."},
-      {"gpt-oss.expert_feed_forward_length", 16, WEFT_E_FORMAT, "'blk.0.ffn_gate_exps.bias' has shape"},
+      {"gpt-oss.expert_feed_forward_length", 8, WEFT_E_FORMAT, "'blk.0.ffn_gate_exps.bias' has shape"},
       {"gpt-oss.expert_shared_count", 1, WEFT_E_UNSUPPORTED, "shared experts are not supported"},
       {"gpt-oss.rope.scaling.original_context_length", 0, WEFT_E_FORMAT, "it must be 1.."},
   };
