@@ -9,8 +9,8 @@ prefixes  what the routers find in the caches of three replicas, in tokens, besi
 simulated the same load, and `weft sim` given what each replica was sent, beside each other (simulated.py); --record as above. Exit status
           1: something is further apart than 10 %
 
-The routers are installed by `./dev fleet` in environments outside of the tree. `./dev fleet ray` is a program of its own
-(with_ray.py), since it runs where Ray is installed."""
+The routers are installed by `./dev fleet` in environments outside of the tree. `./dev fleet ray` and `./dev fleet dynamo` are
+programs of their own (with_ray.py, with_dynamo.py), since they run where Ray and Dynamo are installed."""
 import argparse
 import json
 import os

@@ -4,6 +4,7 @@
 Law: a process here ends with this program, however this program ends; whoever waits for a state gives up after WAIT_S."""
 import ctypes
 import os
+import random
 import re
 import signal
 import socket
@@ -12,6 +13,7 @@ import time
 
 from client import ask, get
 
+given = set()  # ports, by free_ports
 WAIT_S = 120.0  # a machine with other work may take long; nothing is judged by it
 
 
@@ -24,14 +26,21 @@ def end_with_parent(parent):
 
 
 def free_ports(n):
-    sockets = [socket.socket() for _ in range(n)]
-    try:
-        for s in sockets:
-            s.bind(("127.0.0.1", 0))
-        return [s.getsockname()[1] for s in sockets]
-    finally:
-        for s in sockets:
-            s.close()
+    """Ports that nobody listens on, each given once; below those that the kernel gives to connections, so that none takes one meanwhile."""
+    with open("/proc/sys/net/ipv4/ip_local_port_range", encoding="ascii") as f:
+        end = int(f.read().split()[0])
+    found = []
+    while len(found) < n:
+        port = random.randrange(min(10000, end // 2), end)
+        with socket.socket() as s:
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in given:
+            given.add(port)
+            found.append(port)
+    return found
 
 
 class NeverCame(AssertionError):

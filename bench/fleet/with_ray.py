@@ -227,7 +227,8 @@ class Checks:
             good = (is_beginning(one.answer.text, text) if one.answer.stream else True) if one in broken else one.answer.text == text
             assert good, first_difference(one.answer, text)
         did = sum(p.finished() - before.get(p.pid, 0) for p in processes())
-        assert 0 < len(broken) < len(asked) and len(asked) - len(broken) >= did, f"{did} streams ended on others, {len(broken)} of {len(asked)} broke; there ran {ran}, killed was {victim.pid}"
+        words = f"{did} streams ended on others, {len(broken)} of {len(asked)} broke; there ran {ran}, killed was {victim.pid}"
+        assert 0 < len(broken) < len(asked) and len(asked) - len(broken) >= did, words
         wait_for("an answer", lambda: ask(self.port, "/v1/models").status == 200, SCALE_S)
         self.same(CHAT, self.chat("What is 58 + 37?"))
         return f"ok, {len(broken)} of {len(asked)} broke, all its own"
