@@ -11,13 +11,17 @@
 /* A case laid out: keys and values of every segment, in pages of the wanted block size. */
 typedef struct layout {
   const attention_case *of;
-  uint32_t block, n_segments, n_rows;
+  uint32_t block, n_segments, n_rows, n_shorter; /* n_shorter: positions by which test_graphs shortens segments */
   weft_attention_segment segment[SEGMENTS_MAX];
   buffer q, pages, own_k, own_v, table[SEGMENTS_MAX], sinks;
   weft_attention_args args;
 } layout;
 
 enum { PAD = 24 /* elements between rows */ };
+
+/* Calls of test_graphs with nothing between them, so that where a device lets a kernel begin early, each begins in the one
+ * before; lengths of a segment, each shorter by one. */
+enum { CHAIN = 4, LENGTHS = 5, GRAPH_KEY = 1 };
 
 /* The stored key (value) `position` of a segment: a function of its name alone, not of the layout. */
 static void write_vector(const attention_case *c, uint32_t segment, uint32_t head, uint32_t position, bool is_value,
@@ -39,6 +43,7 @@ static void lay_out_segment(layout *l, uint32_t s, uint32_t *next_page) {
   uint64_t size = weft_kv_row_bytes(c->type, c->dim);
   uint32_t n_keys = segment->kv_len + (in_scratch(segment) ? 0 : segment->n_rows);
   uint32_t n_blocks = n_keys / l->block + 1, first = first_seen(c, segment);
+  first -= first < l->n_shorter ? first : l->n_shorter; /* a shorter segment's window begins earlier */
   l->table[s] = buffer_new(n_blocks * sizeof(uint32_t));
   uint32_t *table = l->table[s].data;
   for (uint32_t position = first; position < n_keys; position++) {
@@ -76,8 +81,8 @@ static void lay_out_view(layout *l, uint32_t n_pages) {
   l->args.kv.base = l->pages.data;
 }
 
-static void lay_out(const attention_case *c, uint32_t block, layout *l) {
-  *l = (layout){.of = c, .block = block};
+static void lay_out_for(const attention_case *c, uint32_t block, uint32_t n_shorter, layout *l) {
+  *l = (layout){.of = c, .block = block, .n_shorter = n_shorter};
   uint32_t n_pages = 0;
   for (uint32_t s = 0; s < SEGMENTS_MAX && c->segment[s].n_rows > 0; s++) {
     const segment_case *segment = &c->segment[s];
@@ -119,6 +124,10 @@ static void lay_out(const attention_case *c, uint32_t block, layout *l) {
   l->args.scale = c->scale != 0.0f ? c->scale : 1.0f / sqrtf((float)c->dim);
   l->args.q_stride = stride;
   l->args.out_stride = stride;
+}
+
+static void lay_out(const attention_case *c, uint32_t block, layout *l) {
+  lay_out_for(c, block, 0, l);
 }
 
 static void lay_out_free(layout *l) {
@@ -282,9 +291,6 @@ static void test_bits(void **state) {
   }
 }
 
-/* Calls with nothing between them, so that where a device lets a kernel begin early, each begins in the one before. */
-enum { CHAIN = 4, LENGTHS = 5, GRAPH_KEY = 1 };
-
 static weft_status enqueue_chain(weft_device *device, const layout *l, const weft_attention_segment *segment,
                                  const buffer *scratch, const buffer *out) {
   weft_status status = WEFT_OK;
@@ -345,7 +351,7 @@ static void test_graphs(void **state) {
   const devices *all = *state;
   for (uint32_t i = case_first; i < N_CASES; i += case_step) {
     layout l;
-    lay_out(&cases[i], cases[i].block, &l);
+    lay_out_for(&cases[i], cases[i].block, LENGTHS - 1, &l);
     for (uint32_t d = 0; d < all->n; d++) {
       const bool shows = i % 9 == 0 && i / 9 % all->n_cpu == d;
       if (weft_device_get_info(all->cpu[d])->graphs || shows) check_graph(all->cpu[d], all->name[d], &l);
