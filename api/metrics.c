@@ -113,8 +113,6 @@ static const weft_counter_row graph_rows[] = {
     {"weft_graph_launches_total", "counter", "Steps that were one launch of a graph.", GRAPH(launches)},
     {"weft_graph_patched_total", "counter", "Of these, by new tables alone.", GRAPH(patched)},
     {"weft_graph_captures_total", "counter", "Steps that were recorded as a graph.", GRAPH(captures)},
-    {"weft_graph_updates_total", "counter", "Of these, put into an older graph in place.", GRAPH(updates)},
-    {"weft_graph_updates_refused_total", "counter", "Older graphs that had another shape.", GRAPH(updates_refused)},
     {"weft_graph_eager_total", "counter", "Steps that may come again, seen for the first time.", GRAPH(eager)},
     {"weft_graph_refused_total", "counter", "1: the device gave up on graphs.", GRAPH(refused)},
 };

@@ -70,8 +70,6 @@ typedef struct weft_device_config {
 typedef struct weft_graph_counters {
   uint64_t eager;           /* ran call by call: their signature was new, or their tables did not fit */
   uint64_t captures;        /* recorded as a graph, then launched */
-  uint64_t updates;         /* captures that were put into an older graph in place */
-  uint64_t updates_refused; /* captures whose older graph had another shape */
   uint64_t launches;        /* graphs launched */
   uint64_t patched;         /* launches that needed new tables only */
   uint64_t refused;         /* 1: the device gave up on graphs */
@@ -158,8 +156,8 @@ weft_status weft_device_wait(weft_device *device, uint32_t mark);
  * launch (kernels/graphs.h); on any other device the step just runs. The step must be enqueued as often as end says:
  *   weft_device_graph_begin(device, key, NULL);
  *   do status = enqueue(); while (weft_device_graph_end(device, &status));
- * In between there may be ops, copies, zeroing and uploads, on memory that stays where it is from step to step. Steps
- * of one key are variants of one another: a graph of one may be updated into that of another. */
+ * In between there may be ops, copies, zeroing and uploads, on memory that stays where it is from step to step. A step of another key is
+ * another step, even where all calls are the same. */
 /* vote: of devices that compute one step together and wait for one another within it, each on a thread of its own. All
  * of them launch a graph of the step, or all run it call by call: `all` is called once for a step and device, returns
  * when it was called for every device or one has failed, and says whether each was ready to launch. NULL: it is one. */

@@ -135,31 +135,18 @@ static weft_status launch_graph(step_graphs *g, step_graph *graph) {
   return g->calls->launch(g->device, graph->exec);
 }
 
-/* Where the next graph goes: to the place of a stale graph of the same key, else to a free place, else to that of the
- * graph that was launched least recently. */
+/* Where the next graph goes: to a free place, else to that of the graph that was launched least recently. */
 static step_graph *place_of_next(step_graphs *g) {
-  step_graph *free_place = NULL, *oldest = &g->graph[0], *stale = NULL;
+  step_graph *oldest = &g->graph[0];
   for (uint32_t i = 0; i < STEP_GRAPHS_MAX; i++) {
     step_graph *at = &g->graph[i];
-    if (at->exec == NULL) {
-      if (free_place == NULL) free_place = at;
-      continue;
-    }
-    if (oldest->exec == NULL || at->last < oldest->last) oldest = at;
-    bool is_stale = at->key == g->key && g->n_steps - at->last > STEP_GRAPHS_STALE;
-    if (is_stale && (stale == NULL || at->last < stale->last)) stale = at;
+    if (at->exec == NULL) return at;
+    if (at->last < oldest->last) oldest = at;
   }
-  return stale != NULL ? stale : free_place != NULL ? free_place : oldest;
+  return oldest;
 }
 
 static weft_status make_exec(step_graphs *g, step_graph *place, void *graph) {
-  if (place->exec != NULL && place->key == g->key) {
-    if (g->calls->update(g->device, place->exec, graph)) {
-      count_one(&g->n.updates);
-      return WEFT_OK;
-    }
-    count_one(&g->n.updates_refused);
-  }
   drop_graph(g, place);
   weft_status status = g->calls->instantiate(g->device, graph, &place->exec);
   if (status == WEFT_E_NO_MEMORY) { /* other graphs are given up to make room */
@@ -224,7 +211,6 @@ static bool end_capture(step_graphs *g, weft_status *status) {
   if (captured != WEFT_OK) return refuse_graphs(g, captured, status);
   count_one(&g->n.captures);
   place->signature = g->walked;
-  place->key = g->key;
   place->last = g->n_steps;
   if (!all_ready(g, true)) return run_eagerly(g);
   *status = launch_graph(g, place);

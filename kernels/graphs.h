@@ -7,9 +7,10 @@
  * the graph is launched: every call would have been the same, so the bits are the same. Otherwise the step runs call
  * by call, and it is captured as a graph the second time that its signature is seen. Of STEP_GRAPHS_MAX graphs the
  * least recently launched one makes room. Where devices vote, a graph is launched only if each has one for this step,
- * and a device that would record the step does so all the same. A graph of the same key that was not launched for
- * STEP_GRAPHS_STALE steps is updated in place where the device can do that. A device that refuses to capture goes on
- * without graphs. One thread calls everything. */
+ * and a device that would record the step does so all the same. A device that refuses to capture goes on without
+ * graphs. A graph is never updated into that of another step: on an H200 with CUDA 13.0 cudaGraphExecUpdate took graphs
+ * in which other kernels stood in the place of kernels with clusters, and what was launched then gave other numbers.
+ * One thread calls everything. */
 #ifndef WEFT_KERNELS_GRAPHS_H
 #define WEFT_KERNELS_GRAPHS_H
 
@@ -22,7 +23,6 @@ extern "C" {
 enum {
   STEP_GRAPHS_MAX = 48,
   STEP_GRAPHS_SEEN = 64,   /* signatures remembered without a graph */
-  STEP_GRAPHS_STALE = 32,  /* steps without a launch after which a graph may be updated into another */
   STEP_GRAPHS_TABLES = 64, /* different tables of one step */
   STEP_GRAPHS_TABLE_BYTES = 4 << 20
 };
@@ -39,7 +39,6 @@ typedef struct step_graphs_calls {
   /* Ends the capture, also where it failed; *graph is then NULL. */
   weft_status (*capture_end)(weft_device *device, void **graph);
   weft_status (*instantiate)(weft_device *device, void *graph, void **exec);
-  bool (*update)(weft_device *device, void *exec, void *graph); /* false: refused; exec may only be freed then */
   weft_status (*launch)(weft_device *device, void *exec);
   void (*free_graph)(weft_device *device, void *graph);
   void (*free_exec)(weft_device *device, void *exec);
@@ -51,8 +50,8 @@ typedef struct step_graphs_signature {
 
 typedef struct step_graph {
   step_graphs_signature signature;
-  uint64_t key, last; /* last: number of the step that launched it */
-  void *exec;         /* NULL: no graph here */
+  uint64_t last; /* number of the step that launched it */
+  void *exec;    /* NULL: no graph here */
 } step_graph;
 
 typedef struct step_graphs {

@@ -246,7 +246,6 @@ static weft_status judge_graph(cuda_device *d, cudaError_t error, const char *wh
     case cudaErrorNotSupported:
     case cudaErrorStreamCaptureUnsupported:
     case cudaErrorStreamCaptureInvalidated:
-    case cudaErrorGraphExecUpdateFailure:
       (void)cudaGetLastError();
       return WEFT_E_UNSUPPORTED;
     default:
@@ -277,13 +276,6 @@ static weft_status graph_instantiate(weft_device *device, void *graph, void **ex
   return judge_graph(cuda_of(device), error, "a graph");
 }
 
-static bool graph_update(weft_device *device, void *exec, void *graph) {
-  cudaGraphExecUpdateResultInfo info;
-  memset(&info, 0, sizeof info);
-  cudaError_t error = cudaGraphExecUpdate((cudaGraphExec_t)exec, (cudaGraph_t)graph, &info);
-  return judge_graph(cuda_of(device), error, "updating a graph") == WEFT_OK;
-}
-
 static weft_status graph_launch(weft_device *device, void *exec) {
   cuda_device *d = cuda_of(device);
   weft_status status = d->lost ? WEFT_E_DEVICE : cuda_experts_join(d);
@@ -302,7 +294,7 @@ static void free_exec(weft_device *device, void *exec) {
   (void)cuda_judge(d, cudaGraphExecDestroy((cudaGraphExec_t)exec), "freeing a graph");
 }
 
-static const step_graphs_calls graph_calls = {graph_capture, graph_capture_end, graph_instantiate, graph_update,
+static const step_graphs_calls graph_calls = {graph_capture, graph_capture_end, graph_instantiate,
                                               graph_launch,  free_graph,        free_exec};
 
 /* ---- tables --------------------------------------------------------------------------------------------- */

@@ -240,8 +240,8 @@ void runner_note_writes(device_runner *r, const runner_flight *flight);
 weft_status runner_send_cells(device_runner *r, const runner_flight *flight);
 weft_status runner_send_soft(device_runner *r, uint32_t slot, const float *soft, uint64_t n_rows);
 
-/* Whether the step is steady (only decode rows, canvases and commits; no run of several rows, since graphs with these
- * gave other tokens on a card) on a device that keeps graphs, so that a graph of the step will be used again. */
+/* Whether the step is steady (only decode rows, runs of one length, canvases and commits) on a device that keeps
+ * graphs, so that a graph of the step will be used again. */
 bool runner_is_steady(const device_runner *r, const weft_batch *batch);
 /* Repeats the last plain decode row of the batch until the number of plain decode rows is one of the sizes for which
  * graphs are kept. A repeated row computes and writes the same values to the same places, so results do not change. The

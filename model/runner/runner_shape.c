@@ -12,10 +12,21 @@ static bool is_plain_decode(const device_runner *r, const weft_segment *s) {
   return is_decode(s) && runner_is_plain(&r->slots[s->slot]);
 }
 
+/* Rows of a run, if all of the segment are; else 0. */
+static uint32_t run_rows(const weft_segment *s) {
+  return s->n_rows > 1 && weft_segment_n_sampled(s) == s->n_rows ? s->n_rows : 0;
+}
+
 bool runner_is_steady(const device_runner *r, const weft_batch *batch) {
+  uint32_t n_run = 0; /* rows of each run so far */
   if (!r->graphs) return false;
   for (uint32_t i = 0; i < batch->n_segments; i++) {
     const weft_segment *s = &batch->segment[i];
+    uint32_t n = run_rows(s);
+    if (n > 0 && (n_run == 0 || n_run == n)) {
+      n_run = n;
+      continue;
+    }
     if (s->pass != WEFT_PASS_DECODER && !is_decode(s) && s->token_source != WEFT_TOKENS_ARGMAX) return false;
   }
   return true;

@@ -410,10 +410,9 @@ static void play_variant(const variant *chosen, const char *backend, const char 
                  (unsigned long long)s.n_void_rows);
   (void)printf("  %-28s %s\n", v->name, all);
   if (graphs.launches > 0) {
-    (void)printf("  %-28s %llu launches, %llu patched, %llu captures, %llu updates, %llu call by call\n", "",
+    (void)printf("  %-28s %llu launches, %llu patched, %llu captures, %llu call by call\n", "",
                  (unsigned long long)graphs.launches, (unsigned long long)graphs.patched,
-                 (unsigned long long)graphs.captures, (unsigned long long)graphs.updates,
-                 (unsigned long long)graphs.eager);
+                 (unsigned long long)graphs.captures, (unsigned long long)graphs.eager);
   }
   bool streamed = strcmp(backend, "fake experts") == 0;
   rig_need(!streamed || fake_of(r.device)->n_fetched > 0, what, "no experts came from host memory");

@@ -74,7 +74,7 @@ typedef struct fake_card {
   uint64_t n_allocs, fail_alloc, n_calls, fail_call, n_reads, fail_read;
   uint64_t n_alive, alive_bytes, n_syncs;
   bool fail_on; /* and every later allocation, also of host memory: there is no other place */
-  bool refuse_capture, refuse_update, lost;
+  bool refuse_capture, lost;
   /* card memory alone: a full card refuses the pieces [i] for which full[i], counted from when it became full */
   const bool *full;
   uint32_t n_full, n_pieces;
@@ -598,18 +598,6 @@ static inline weft_status fake_instantiate(weft_device *device, void *graph, voi
   return WEFT_OK;
 }
 
-/* As a card: the same calls in the same order. */
-static inline bool fake_update(weft_device *device, void *exec, void *graph) {
-  fake_graph *to = exec;
-  const fake_graph *from = graph;
-  if (fake_of(device)->refuse_update || to->n != from->n) return false;
-  for (uint32_t i = 0; i < to->n; i++) {
-    if (to->node[i].call != from->node[i].call) return false;
-  }
-  memcpy(to->node, from->node, to->n * sizeof *to->node);
-  return true;
-}
-
 static inline weft_status fake_repeat(fake_card *card, const fake_node *node) {
   const weft_kernels *kernels = weft_device_kernels(card->ref);
   fake_move move;
@@ -697,7 +685,7 @@ static inline void fake_close(weft_device *device) {
 
 /* ---- open ---- */
 
-static const step_graphs_calls fake_graphs_calls = {fake_capture, fake_capture_end, fake_instantiate, fake_update,
+static const step_graphs_calls fake_graphs_calls = {fake_capture, fake_capture_end, fake_instantiate,
                                                     fake_launch,  fake_free_graph,  fake_free_graph};
 
 /* A layout of the card's own: a byte for each element of a quantised weight that is not looked up. */
