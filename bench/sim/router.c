@@ -30,8 +30,8 @@ static int check_options(const weft_lab_config *c, const weft_sim_router *r) {
                      : c->index_lag_ms > 0 && r->rule != WEFT_SIM_INDEX ? "index-lag-ms"
                                                                         : NULL;
   if (lost == NULL) return 0;
-  return weft_cli_fail(WEFT_EXIT_USAGE, "sim: --%s means nothing to --%s: it is of --router %s", lost,
-                       c->replay != NULL ? "replay" : "router", strcmp(lost, "index-lag-ms") == 0 ? "index" : "hash");
+  return weft_cli_fail(WEFT_EXIT_USAGE, "sim: --%s goes with --router %s alone", lost,
+                       strcmp(lost, "index-lag-ms") == 0 ? "index" : "hash");
 }
 
 /* The rule of --router. False: there is no such. */

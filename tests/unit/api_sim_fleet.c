@@ -364,9 +364,9 @@ static void popular_prefixes_are_drawn_more(void **state) {
 
 static void bad_fleets_are_refused(void **state) {
   (void)state;
-  check_refused("--router index --copies 2", 2, "--copies means nothing to --router: it is of --router hash");
-  check_refused("--router round-robin --move-s 3", 2, "--move-s means nothing");
-  check_refused("--index-lag-ms 3", 2, "--index-lag-ms means nothing to --router: it is of --router index");
+  check_refused("--router index --copies 2", 2, "--copies goes with --router hash alone");
+  check_refused("--router round-robin --move-s 3", 2, "--move-s goes with --router hash alone");
+  check_refused("--index-lag-ms 3", 2, "--index-lag-ms goes with --router index alone");
   check_refused("--router nowhere", 2, "must be hash, round-robin, prefix or index");
   check_refused("--upgrade-at-once 0", 2, "upgrade-at-once");
   check_refused("--swing 1", 2, "swing");
