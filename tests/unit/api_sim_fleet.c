@@ -276,6 +276,18 @@ static void events_are_counted(void **state) {
   json_decref(root);
 }
 
+/* More blocks of one step than the engine tells in a turn: the rest is told although the replica is idle then. */
+static void all_is_told_in_the_end(void **state) {
+  static const char lines[] = "{\"timestamp\":0,\"input_length\":65536,\"output_length\":1}\n";
+  char options[LINE / 2], path[64];
+  (void)state;
+  (void)snprintf(path, sizeof path, "%s.json", trace);
+  write_file(path, groups);
+  (void)snprintf(options, sizeof options, "--profile %s --router index --rows 65536 --no-overlap", path);
+  check_number(lines, options, "index_blocks_most", 65536 / 16);
+  assert_int_equal(unlink(path), 0);
+}
+
 /* 40 of one prompt at once, on 8 replicas: on the first of its key, as far as the bound lets it, or on four of them. */
 static void copies_share_a_prefix(void **state) {
   static char lines[16384];
@@ -388,6 +400,7 @@ int main(void) {
       cmocka_unit_test(an_index_without_lag_knows_what_is_found),
       cmocka_unit_test(a_late_index_sends_elsewhere),
       cmocka_unit_test(events_are_counted),
+      cmocka_unit_test(all_is_told_in_the_end),
       cmocka_unit_test(copies_share_a_prefix),
       cmocka_unit_test(tenants_move),
       cmocka_unit_test(days_swing),
