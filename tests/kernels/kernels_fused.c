@@ -83,6 +83,13 @@ static void run_norms(weft_device *device, const norms *s, uint32_t n_rows, bool
   }
 }
 
+/* Numbers of rows that give every multiprocessor of a card work say nothing more of a cpu than the eighth part of them:
+ * in the quick amount it has that. */
+enum { FEWER = 8 };
+static uint32_t few_on_cpu(const weft_device *device, uint32_t n_rows) {
+  return quick && !is_cuda(device) ? n_rows / FEWER : n_rows;
+}
+
 static void test_norms(void **state) {
   const devices *all = *state;
   static const uint32_t widths[] = {8, 37, 200, 2816, 5000};
@@ -166,7 +173,7 @@ static void test_gated_many(void **state) {
     for (uint32_t i = case_first; i < sizeof cases / sizeof cases[0]; i += case_step) {
       weft_weight g = matrix(all->cpu[d], cases[i].gate, 2104, cases[i].n_in, 100),
                   u = matrix(all->cpu[d], cases[i].up, 2104, cases[i].n_in, 900);
-      gated_once(all->cpu[d], all->name[d], &g, &u, cases[i].n_rows);
+      gated_once(all->cpu[d], all->name[d], &g, &u, few_on_cpu(all->cpu[d], cases[i].n_rows));
       weft_device_weight_free(all->cpu[d], &g);
       weft_device_weight_free(all->cpu[d], &u);
     }
@@ -193,18 +200,19 @@ static void test_gated(void **state) {
 /* Many rows at once have the bits of some rows at a time. */
 static void test_many_norms(void **state) {
   const devices *all = *state;
-  enum { MANY = 600, SOME = 40, WIDE = 2816 };
+  enum { MANY = 640, SOME = MANY / FEWER / 2, WIDE = 2816 };
   for (uint32_t d = 0; d < all->n; d++) {
-    norms a = norms_new(MANY, WIDE, NULL), b = norms_new(MANY, WIDE, &a);
-    run_norms(all->cpu[d], &a, MANY, true, true, THEN);
-    for (uint32_t first = 0; first < MANY; first += SOME) {
+    uint32_t n = few_on_cpu(all->cpu[d], MANY);
+    norms a = norms_new(n, WIDE, NULL), b = norms_new(n, WIDE, &a);
+    run_norms(all->cpu[d], &a, n, true, true, THEN);
+    for (uint32_t first = 0; first < n; first += SOME) {
       norms some = b;
       uint64_t at = (uint64_t)first * WIDE;
       some.x += at, some.x2 += at, some.y += at, some.weight[3] += first;
       for (uint32_t k = 0; k < THEN; k++) some.then[k] += at;
       run_norms(all->cpu[d], &some, SOME, true, true, THEN);
     }
-    size_t n_bytes = (size_t)MANY * WIDE * sizeof(float);
+    size_t n_bytes = (size_t)n * WIDE * sizeof(float);
     assert_same("many norms", all->name[d], "the sum", b.y, a.y, n_bytes);
     for (uint32_t k = 0; k < THEN; k++)
       assert_same("many norms", all->name[d], "a norm that follows", b.then[k], a.then[k], n_bytes);
@@ -345,7 +353,7 @@ static void test_router(void **state) {
     }
     weft_weight router = matrix(all->cpu[d], WEFT_TYPE_F32, 100, 388, 301);
     for (uint32_t r = 0; r < sizeof route_many / sizeof *route_many; r++)
-      route_once(all->cpu[d], all->name[d], &router, r % 2 == 1, route_many[r]);
+      route_once(all->cpu[d], all->name[d], &router, r % 2 == 1, few_on_cpu(all->cpu[d], route_many[r]));
     weft_device_weight_free(all->cpu[d], &router);
   }
 }
