@@ -68,11 +68,11 @@ typedef struct weft_device_config {
 
 /* Counts of steps between graph_begin and graph_end, by how they ran. */
 typedef struct weft_graph_counters {
-  uint64_t eager;           /* ran call by call: their signature was new, or their tables did not fit */
-  uint64_t captures;        /* recorded as a graph, then launched */
-  uint64_t launches;        /* graphs launched */
-  uint64_t patched;         /* launches that needed new tables only */
-  uint64_t refused;         /* 1: the device gave up on graphs */
+  uint64_t eager;    /* ran call by call: their signature was new, or their tables did not fit */
+  uint64_t captures; /* recorded as a graph, then launched */
+  uint64_t launches; /* graphs launched */
+  uint64_t patched;  /* launches that needed new tables only */
+  uint64_t refused;  /* 1: the device gave up on graphs */
 } weft_graph_counters;
 
 typedef struct weft_device_info {
