@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
-/* Thinking, tools and formats of the answer in one request, in every dialect that has them, by both ways of writing: the
- * grammar begins where thinking ends, and holds a call or a text of the format. And mode auto: what a canvas cannot do makes
- * the answer token by token, and the answer says so. */
+/* Thinking, tools and formats of the answer in one request, in every dialect that has them, by both ways of writing:
+ * the grammar begins where thinking ends, and holds a call or a text of the format. And mode auto: what a canvas cannot
+ * do makes the answer token by token, and the answer says so. */
 #include "tests/support/amount.h"
 #include "tests/support/http_conversation.h"
 #include "tests/support/schema_check.h"
