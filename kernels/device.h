@@ -156,8 +156,8 @@ weft_status weft_device_wait(weft_device *device, uint32_t mark);
  * launch (kernels/graphs.h); on any other device the step just runs. The step must be enqueued as often as end says:
  *   weft_device_graph_begin(device, key, NULL);
  *   do status = enqueue(); while (weft_device_graph_end(device, &status));
- * In between there may be ops, copies, zeroing and uploads, on memory that stays where it is from step to step. A step of another key is
- * another step, even where all calls are the same. */
+ * In between there may be ops, copies, zeroing and uploads, on memory that stays where it is from step to step. A step
+ * of another key is another step, even where all calls are the same. */
 /* vote: of devices that compute one step together and wait for one another within it, each on a thread of its own. All
  * of them launch a graph of the step, or all run it call by call: `all` is called once for a step and device, returns
  * when it was called for every device or one has failed, and says whether each was ready to launch. NULL: it is one. */

@@ -19,8 +19,8 @@ typedef struct layout {
 
 enum { PAD = 24 /* elements between rows */ };
 
-/* Calls of test_graphs with nothing between them, so that where a device lets a kernel begin early, each begins in the one
- * before; lengths of a segment, each shorter by one. */
+/* Calls of test_graphs with nothing between them, so that where a device lets a kernel begin early, each begins in the
+ * one before; lengths of a segment, each shorter by one. */
 enum { CHAIN = 4, LENGTHS = 5, GRAPH_KEY = 1 };
 
 /* The stored key (value) `position` of a segment: a function of its name alone, not of the layout. */
