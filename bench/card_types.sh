@@ -42,7 +42,7 @@ for turn in $(seq "$turns"); do
   for types in "$@"; do
     [ $SECONDS -lt "$seconds" ] || { echo "left out: $types, turn $turn: $SECONDS s are over"; continue; }
     # shellcheck disable=SC2086 # a list of words
-    python3 "$here/facts.py" run -m "$dir/$model-$types.gguf" -f turn="$turn" -f types="$types" "$prebuilt/weft" bench model $sweeps -m "$dir/$model-$types.gguf" \
+    python3 "$here/facts.py" run -m "$dir/$model-$types.gguf" -f turn="$turn" -f types="$types" -f runs="$repeat" "$prebuilt/weft" bench model $sweeps -m "$dir/$model-$types.gguf" \
       --backend "$backend" -q --json --n-prompt 512 --n-generate 64 --repeat "$repeat" --running "$at_once" -c 1024 --kv-mib "$mib" >>"$out"
     echo "$types, turn $turn: $SECONDS s"
   done

@@ -6,7 +6,7 @@
 #   bench/proof.sh [-p PREBUILT] [-m MODEL.gguf] [-o OUT] [-c COMMIT] cpu|card
 #     cpu   proof-cpu.json: what a cpu shows
 #     card  proof-card.json on one card, with the demo model, drift-card.json: faults inside fail there, too, and drafters-card.json: each
-#           drafter; proof-cards.json where there are two cards; with -m also proof-card-large.json of a large model, some ten starts of it
+#           drafter; proof-cards.json where there are two cards; with -m also large-card.json of a large model, some ten starts of it
 #     -p    folder with weft and libweft-cuda.so [build]
 #     -o    folder of the reports [bench/results]
 set -euo pipefail
@@ -55,6 +55,6 @@ else
   prove drift-card.json drift $demo --backend cuda
   prove drafters-card.json drafters $demo --backend cuda
   [ "$(nvidia-smi --query-gpu=name --format=csv,noheader | wc -l)" -lt 2 ] || prove proof-cards.json defaults-cards $demo
-  [ -z "$model" ] || prove proof-card-large.json defaults-large "$model"
+  [ -z "$model" ] || prove large-card.json defaults-large "$model"
 fi
 exit $failed

@@ -225,7 +225,7 @@ expect 0 '128,128 384,384 640,640 ' echo "$(awk -F, 'NR > 1 { printf "%s,%s ", $
 expect 0 '+50.00 %' "$weft" bench compare "$dir/found.csv" "$dir/computed.csv"
 expect 0 '' "$weft" bench compare "$dir/found.csv" "$dir/computed.csv" --plots "$dir/both"
 expect 0 '2 lines' echo "$(grep -c '<path fill="none"' "$dir/both/computed.svg") lines"
-expect 0 '</svg>' cat "$dir/both/first_ms.svg"
+expect 0 '>computed</text>' cat "$dir/both/first_ms.svg"
 expect 0 '6 same' echo "$("$weft" bench compare "$dir/found.csv" "$dir/found.csv" | grep -cE '(computed|kv_bytes) .* same$') same"
 expect 0 '3 same' echo "$("$weft" bench compare "$dir/found.csv" "$dir/computed.csv" | grep -c 'kv_bytes .* same$') same"
 printf 'work,a,a_cv,b\n"x, y",100,1,5\nz,1,1,1\n' >"$dir/a.csv"

@@ -152,19 +152,25 @@ static void take_line(const csv_file *f, uint32_t column, plotted_line *line) {
   }
 }
 
+/* The name of a file without its folder and what follows a dot. */
+static const char *name_line(const csv_file *f, char out[48]) {
+  const char *name = strrchr(f->path, '/') != NULL ? strrchr(f->path, '/') + 1 : f->path;
+  (void)snprintf(out, 48, "%.*s", (int)(strcspn(name, ".") < 40 ? strcspn(name, ".") : 40), name);
+  return out;
+}
+
 static int draw_figure(const weft_lab_config *config, const csv_file *file, uint32_t column, uint32_t other,
                        plotted_line *line, uint32_t *n_drawn) {
   const char *name = file[0].name[column];
-  char title[96], svg[80];
-  (void)snprintf(title, sizeof title, "%.60s, A and B", name);
+  char svg[80], names[2][48];
   (void)snprintf(svg, sizeof svg, "%.60s.svg", name);
-  weft_plot plot = {.title = title, .x_name = file[0].name[0], .y_name = name};
+  weft_plot plot = {.title = name, .x_name = file[0].name[0], .y_name = name};
   take_line(&file[0], column, &line[0]);
   take_line(&file[1], other, &line[1]);
   if (line[0].n == 0 || line[1].n == 0 || strchr(name, '/') != NULL) return 0;
   for (uint32_t i = 0; i < 2; i++)
     plot.line[plot.n_lines++] =
-        (weft_plot_line){.name = i == 0 ? "A" : "B", .x = line[i].x, .y = line[i].y, .n = line[i].n};
+        (weft_plot_line){.name = name_line(&file[i], names[i]), .x = line[i].x, .y = line[i].y, .n = line[i].n};
   *n_drawn += 1;
   return weft_bench_draw(config, &plot, svg);
 }
