@@ -51,6 +51,7 @@ PRES = {
                     r"""[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+"""
                     r"""| ?[\p{P}\p{S}]+[\r\n]*""" + TAIL],
 }
+STORED = ("llama-bpe", "qwen2")  # as files; the others differ in their key of the pre-tokenizer alone
 BASE_PRE = "gpt-2"  # the lines that others have in common with it are stored once
 
 
@@ -210,9 +211,10 @@ def make_bpe(lines, texts, broken):
         def rows(items):
             return [(plain.encode(x).ids, special.encode(x).ids) for x in items]
 
-        write_gguf(f"bpe-{pre}.gguf", "qwen3moe", "gpt2", tokens, types, merges=merges, pre=pre,
-                   bos_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"],
-                   pad_token_id=ids["<|endoftext|>"], add_bos_token=pre == "llama-bpe")
+        if pre in STORED:
+            write_gguf(f"bpe-{pre}.gguf", "qwen3moe", "gpt2", tokens, types, merges=merges, pre=pre,
+                       bos_token_id=ids["<|endoftext|>"], eos_token_id=ids["<|im_end|>"],
+                       pad_token_id=ids["<|endoftext|>"], add_bos_token=pre == "llama-bpe")
         write_ids(f"bpe-{pre}.ids.txt", rows(texts), base)
         base = base or rows(texts)
         if pre in ("gpt-2", "qwen2"):
