@@ -46,8 +46,8 @@ static weft_status need_tokens(const weft_chat *chat, weft_bytes t, weft_error *
 }
 
 /* By chat_thoughts. */
-static const char *const thought_open[] = {NULL, "<|channel>", "<think>"}, *const thought_close[] = {NULL, "<channel|>",
-                                                                                                     "</think>"};
+static const char *const thought_open[] = {NULL, "<|channel>", "<think>", NULL};
+static const char *const thought_close[] = {NULL, "<channel|>", "</think>", NULL};
 
 /* How this template's model marks its thinking. */
 static void read_thoughts(weft_chat *chat, weft_bytes t) {
@@ -64,11 +64,14 @@ static void read_thoughts(weft_chat *chat, weft_bytes t) {
     if (tokens) chat->thought_end = to;
     break;
   }
+  if (chat->thoughts == CHAT_THOUGHTS_NONE && chat_harmony_find(chat->tokenizer, t, &chat->harmony))
+    chat->thoughts = CHAT_THOUGHTS_HARMONY;
   chat->lacks_switch = has_text(t, "<|think|>") && weft_tokenizer_find(chat->tokenizer, "<|think|>") < 0;
 }
 
 static void read_calls(weft_chat *chat, weft_bytes t) {
   chat->calls = weft_call_form_of(t.data, t.n);
+  if (chat->thoughts == CHAT_THOUGHTS_HARMONY) chat->calls = WEFT_CALLS_HERMES; /* as which its stream gives them */
   for (uint32_t i = 0; i < WEFT_CALL_MARKERS; i++) {
     if (!weft_call_form_has(chat->calls, weft_call_markers[i])) continue; /* it says nothing here */
     int32_t id = weft_tokenizer_find(chat->tokenizer, weft_call_markers[i]);
@@ -198,6 +201,7 @@ static bool ends_with_letters(const weft_chat *chat, const int32_t *tokens, uint
  * written, too, count at the very end alone. */
 bool weft_chat_starts_thinking(const weft_chat *chat, const int32_t *tokens, uint32_t n) {
   if (chat->thoughts == CHAT_THOUGHTS_NONE) return false;
+  if (chat->thoughts == CHAT_THOUGHTS_HARMONY) return chat_harmony_starts_thinking(chat, tokens, n);
   if (chat->thought_letters) return ends_with_letters(chat, tokens, n);
   while (n > 0 && tokens[n - 1] != chat->thought && tokens[n - 1] != chat->thought_end) n -= 1;
   return n > 0 && tokens[n - 1] == chat->thought;
@@ -276,6 +280,11 @@ static weft_status add_values(json_t *values, const weft_chat_options *options, 
 }
 
 /* ---- rendering ------------------------------------------------------------------------------- */
+
+/* The member of a message that holds its thinking, where the template has another name for it than others. */
+static const char *thinking_member(const weft_chat *chat) {
+  return chat->thoughts == CHAT_THOUGHTS_HARMONY ? "thinking" : NULL;
+}
 
 /* *steps: that all attempts together may still take. */
 static weft_status print_prompt(const weft_chat *chat, const json_t *values, uint64_t *steps, weft_jinja_text *out,
@@ -455,7 +464,8 @@ static weft_status show_tool(const weft_chat *chat, const weft_chat_message *mes
   weft_jinja_text text = {0};
   weft_error line = {{0}};
   chat_lost lost;
-  weft_status status = values == NULL ? no_memory(error) : chat_messages_read(messages, n, &list, error);
+  weft_status status =
+      values == NULL ? no_memory(error) : chat_messages_read(messages, n, thinking_member(chat), &list, error);
   if (status == WEFT_OK) status = add_values(values, &options, error);
   if (status == WEFT_OK) {
     weft_status printed = print_told(chat, list, values, &steps, &text, &lost, &line);
@@ -522,7 +532,7 @@ weft_status weft_chat_split(const weft_chat *chat, const weft_chat_message *mess
   if (status != WEFT_OK) return status;
   weft_jinja_text text = {0};
   json_t *values = json_object(), *list = NULL;
-  status = values == NULL ? no_memory(error) : chat_messages_read(messages, n, &list, error);
+  status = values == NULL ? no_memory(error) : chat_messages_read(messages, n, thinking_member(chat), &list, error);
   if (status == WEFT_OK) status = add_values(values, options, error);
   if (status == WEFT_OK) status = print_messages(chat, list, options->calls_anyway, values, &text, error);
   json_decref(values);

@@ -44,7 +44,12 @@ static weft_status read_more(const char *text, json_t *message, weft_error *erro
   return done ? WEFT_OK : no_memory(error);
 }
 
-static weft_status add_message(json_t *list, const weft_chat_message *m, weft_error *error) {
+/* A message with a call has room for thinking or for content, so there the content stays. */
+static bool has_room(const json_t *message, const weft_chat_message *m) {
+  return m->thinking != NULL && (json_object_get(message, "tool_calls") == NULL || m->n_content == 0);
+}
+
+static weft_status add_message(json_t *list, const weft_chat_message *m, const char *thinking, weft_error *error) {
   json_t *message = json_object();
   bool done = put_member(message, "role", json_string(m->role)) &&
               put_member(message, "content", text_value(m->content, m->n_content));
@@ -52,14 +57,18 @@ static weft_status add_message(json_t *list, const weft_chat_message *m, weft_er
     done = done && put_member(message, "reasoning_content", text_value(m->thinking, m->n_thinking));
   weft_status status = done ? WEFT_OK : no_memory(error);
   if (status == WEFT_OK && m->more != NULL) status = read_more(m->more, message, error);
+  if (status == WEFT_OK && thinking != NULL && has_room(message, m) &&
+      !put_member(message, thinking, text_value(m->thinking, m->n_thinking)))
+    status = no_memory(error);
   if (json_array_append_new(list, message) != 0) return no_memory(error);
   return status;
 }
 
-weft_status chat_messages_read(const weft_chat_message *messages, uint32_t n, json_t **out, weft_error *error) {
+weft_status chat_messages_read(const weft_chat_message *messages, uint32_t n, const char *thinking, json_t **out,
+                               weft_error *error) {
   json_t *list = *out = json_array();
   weft_status status = list == NULL ? no_memory(error) : WEFT_OK;
-  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) status = add_message(list, &messages[i], error);
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) status = add_message(list, &messages[i], thinking, error);
   if (status == WEFT_OK) return WEFT_OK;
   json_decref(list);
   *out = NULL;

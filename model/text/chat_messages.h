@@ -66,8 +66,10 @@ typedef struct chat_way {
   uint8_t level[CHAT_DIMENSIONS];
 } chat_way;
 
-/* The messages as they came, as a new list; arguments of calls as they were given. INVALID, NO_MEMORY: with a line. */
-weft_status chat_messages_read(const weft_chat_message *messages, uint32_t n, json_t **out, weft_error *error);
+/* The messages as they came, as a new list; arguments of calls as they were given. thinking: a further name of the member
+ * that holds thinking, or NULL. INVALID, NO_MEMORY: with a line. */
+weft_status chat_messages_read(const weft_chat_message *messages, uint32_t n, const char *thinking, json_t **out,
+                               weft_error *error);
 /* How much work it is to tell a value once: its bytes, and what each of its parts costs. */
 uint64_t chat_messages_cost(const json_t *json);
 /* Which levels of each dimension tell these messages in another way than the level 0 does. */

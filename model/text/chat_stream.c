@@ -4,9 +4,13 @@
 
 #include "model/text/chat_internal.h"
 
-/* IN_START: before the first text of an answer whose markers are letters. */
-enum { IN_ANSWER, IN_NAME, IN_THINKING, IN_START };
+/* IN_START: before the first text of an answer whose markers are letters. Of Harmony: IN_FIRST_HEADER, which the prompt
+ * has begun; IN_HEADER, behind a message; IN_CALL, the arguments of a call. */
+enum { IN_ANSWER, IN_NAME, IN_THINKING, IN_START, IN_FIRST_HEADER, IN_HEADER, IN_CALL };
 enum { NAME_MAX_BYTES = 64, START_BLANKS = 16 }; /* a channel's name longer than this was no name */
+enum { HEADER_MAX_BYTES = 320 };
+static const char call_open[] = "<tool_call>{\"name\":\"",
+                  call_middle[] = "\",\"arguments\":", call_close[] = "}</tool_call>";
 
 /* Where text goes: n bytes of one channel. */
 typedef struct outlet {
@@ -23,7 +27,8 @@ void weft_chat_stream_open(weft_chat_stream *s, const weft_chat *chat, const wef
   memset(s, 0, sizeof *s);
   s->chat = chat;
   bool letters = chat != NULL && chat->thought_letters;
-  s->state = starts_thinking ? IN_THINKING : letters ? IN_START : IN_ANSWER;
+  bool harmony = chat != NULL && chat->thoughts == CHAT_THOUGHTS_HARMONY;
+  s->state = starts_thinking ? IN_THINKING : letters ? IN_START : harmony ? IN_FIRST_HEADER : IN_ANSWER;
   s->keeps_newlines = (detok_flags & WEFT_DETOK_WHOLE_TOKENS) != 0;
   weft_detok_open(&s->detok, tokenizer, detok_flags);
 }
@@ -33,7 +38,9 @@ weft_status weft_chat_stream_reserve(weft_chat_stream *s) {
   weft_status status = weft_detok_reserve(&s->detok);
   weft_text_reserve(&s->text, weft_detok_text_max(&s->detok));
   bool letters = s->chat != NULL && s->chat->thought_letters;
-  weft_text_reserve(&s->name, NAME_MAX_BYTES + (letters ? 2 * weft_detok_text_max(&s->detok) : 0));
+  bool harmony = s->chat != NULL && s->chat->thoughts == CHAT_THOUGHTS_HARMONY;
+  weft_text_reserve(&s->name, (harmony ? HEADER_MAX_BYTES : NAME_MAX_BYTES) +
+                                  (letters || harmony ? 2 * weft_detok_text_max(&s->detok) : 0));
   if (status == WEFT_OK) status = weft_text_status(&s->text);
   return status == WEFT_OK ? weft_text_status(&s->name) : status;
 }
@@ -56,7 +63,7 @@ static void give_text(weft_chat_stream *s, const char *text, size_t n, const out
   }
   if (n == 0) return;
   s->skip_newlines = false;
-  if (s->state == IN_ANSWER) {
+  if (s->state == IN_ANSWER || s->state == IN_CALL) {
     put_text(s, out, text, n);
     return;
   }
@@ -134,9 +141,35 @@ static void give_lettered(weft_chat_stream *s, const char *text, size_t n, bool 
   s->skip_newlines = true; /* what is held of the answer is given with the text that comes next */
 }
 
+/* What was held as a header is the answer. */
+static void give_header(weft_chat_stream *s, const outlet *out) {
+  s->state = IN_ANSWER;
+  if (s->name.n > 0) give_text(s, s->name.bytes, s->name.n, out);
+  weft_text_clear(&s->name);
+}
+
+/* Text of a header. An answer that is held to a format has none, and begins at once. */
+static void give_headed(weft_chat_stream *s, const char *text, size_t n, bool last, const outlet *out) {
+  if (n > 0) weft_text_append(&s->name, text, n);
+  if (weft_text_status(&s->name) != WEFT_OK || s->name.n == 0) return;
+  if (s->name.n > HEADER_MAX_BYTES) {
+    give_header(s, out);
+  } else if (s->state == IN_FIRST_HEADER && (last || !chat_harmony_may_begin(s->name.bytes, s->name.n))) {
+    give_header(s, out);
+  }
+}
+
+static bool in_header(const weft_chat_stream *s) {
+  return s->state == IN_FIRST_HEADER || s->state == IN_HEADER;
+}
+
 /* s->text, which came from the detok, goes where it belongs. */
 static void route_text(weft_chat_stream *s, bool last, const outlet *out) {
-  s->thinking = s->state != IN_ANSWER && s->state != IN_START;
+  s->thinking = s->state == IN_NAME || s->state == IN_THINKING;
+  if (in_header(s)) {
+    give_headed(s, s->text.n == 0 ? "" : s->text.bytes, s->text.n, last, out);
+    return;
+  }
   if (s->chat != NULL && s->chat->thought_letters) {
     give_lettered(s, s->text.n == 0 ? "" : s->text.bytes, s->text.n, last, out);
     return;
@@ -167,6 +200,52 @@ static weft_status take_marker(weft_chat_stream *s, uint32_t next, const outlet 
   return status == WEFT_OK ? stream_status(s) : status;
 }
 
+/* ---- Harmony ---- */
+
+/* A message begins, as its header says. */
+static void begin_message(weft_chat_stream *s, const outlet *out) {
+  chat_harmony_header header = chat_harmony_read(s->name.n == 0 ? "" : s->name.bytes, s->name.n);
+  bool calls = header.name != NULL && s->shows_calls;
+  s->state = calls ? IN_CALL : header.thinking ? IN_THINKING : IN_ANSWER;
+  s->thinking = header.thinking;
+  s->skip_newlines = header.thinking;
+  if (!calls) return;
+  put_text(s, out, call_open, sizeof call_open - 1);
+  put_text(s, out, header.name, header.n);
+  put_text(s, out, call_middle, sizeof call_middle - 1);
+}
+
+/* Markers between the parts of a header are kept with its text. */
+static weft_status take_harmony(weft_chat_stream *s, int32_t id, const outlet *out, uint32_t *n_ids) {
+  const chat_harmony *h = &s->chat->harmony;
+  uint32_t n = 0;
+  weft_text_clear(&s->text);
+  weft_status status = weft_detok_flush(&s->detok, &s->text, &n);
+  route_text(s, false, out);
+  if (n_ids != NULL) *n_ids = n + 1;
+  if (status != WEFT_OK || stream_status(s) != WEFT_OK) return status == WEFT_OK ? stream_status(s) : status;
+  if (id == h->message && in_header(s)) {
+    begin_message(s, out);
+    weft_text_clear(&s->name);
+  } else if (id == h->channel || id == h->constrain) {
+    if (!in_header(s) || s->name.n > HEADER_MAX_BYTES / 2) weft_text_clear(&s->name);
+    s->state = IN_HEADER;
+    weft_text_puts(&s->name, id == h->channel ? "<|channel|>" : " ");
+  } else if (id == h->start || id == h->end) {
+    if (s->state == IN_CALL) put_text(s, out, call_close, sizeof call_close - 1);
+    s->state = IN_HEADER;
+    weft_text_clear(&s->name);
+  }
+  s->n_newlines = 0;
+  return stream_status(s);
+}
+
+static bool is_of_harmony(const weft_chat *chat, int32_t id) {
+  const chat_harmony *h = &chat->harmony;
+  if (chat->thoughts != CHAT_THOUGHTS_HARMONY || id < 0) return false;
+  return id == h->start || id == h->channel || id == h->constrain || id == h->message || id == h->end;
+}
+
 bool weft_chat_is_call_marker(const weft_chat *chat, int32_t id) {
   for (uint32_t i = 0; i < chat->n_call_markers; i++) {
     if (chat->call_marker[i] == id) return true;
@@ -190,6 +269,7 @@ static weft_status push_token(weft_chat_stream *s, int32_t id, const outlet *out
     return take_marker(s, chat->thoughts == CHAT_THOUGHTS_CHANNEL ? IN_NAME : IN_THINKING, out, n_ids);
   }
   if (chat != NULL && id >= 0 && id == chat->thought_end) return take_marker(s, IN_ANSWER, out, n_ids);
+  if (chat != NULL && is_of_harmony(chat, id)) return take_harmony(s, id, out, n_ids);
   weft_text_clear(&s->text);
   weft_status status = print_token(s, id, n_ids);
   if (status != WEFT_OK) return status;
