@@ -110,7 +110,7 @@ static const weft_option product_rows[] = {
      "longest answer [0: up to the context, at most " TEXT_OF(WEFT_ANSWER_TOKENS) "]"},
     {"temperature", 0, FIRST, ANSWERS, F32(sampling.temperature, WEFT_RANGE_TEMPERATURE), "X",
      "0 is greedy [the model's]"},
-    {"seed", 's', FIRST, WRITES, U64(sampling.seed, has_seed), "N", "the same seed gives the same answer [fresh]"},
+    {"seed", 's', FIRST, ANSWERS, U64(sampling.seed, has_seed), "N", "the same seed gives the same answer [fresh]"},
     {"system", 0, ANSWER, WRITES, TEXT(system), "TEXT", "system text of the chat"},
     {"thinking", 0, ANSWER, WRITES, FLAG(thinking), NULL, "let the model think before it answers"},
     {"stop", 0, ANSWER, WRITES, LIST(stop), "TEXT", "end before this text; may be repeated"},

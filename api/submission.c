@@ -11,6 +11,7 @@
 #include "api/request_memory.h"
 #include "api/tenants.h"
 #include "base/memory.h"
+#include "base/random.h"
 
 _Static_assert((int)WEFT_ANSWERS_MAX == (int)WEFT_SUBMISSION_MAX, "what weft.h promises, the engine takes");
 
@@ -26,8 +27,10 @@ bool generation_by_canvas(const weft_served_model *m, const weft_generate_params
   return p->mode == WEFT_MODE_DIFFUSION || (p->mode == WEFT_MODE_AUTO && can);
 }
 
-static uint64_t fresh_seed(void) {
+/* The next seed of --seed's row, or one that nobody can foretell. */
+static uint64_t next_seed(weft_runtime *runtime) {
   uint64_t seed = 0;
+  if (runtime->options.seed != NULL) return weft_mix64(runtime->seed + weft_mix64(runtime->n_seeds++));
   if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = weft_clock_us();
   return seed;
 }
@@ -37,7 +40,7 @@ static uint64_t fresh_seed(void) {
 static void fill_asked(const weft_generation *g, weft_generate_params *asked) {
   answer_defaults_fill(g->model, &asked->sampling, &asked->entropy_bound);
   drafts_fill(g->model, &asked->draft);
-  if (!asked->has_seed) asked->sampling.seed = fresh_seed();
+  if (!asked->has_seed) asked->sampling.seed = next_seed(g->runtime);
   asked->echo = asked->echo && asked->sibling == NULL;
   asked->prompt_logprobs = asked->prompt_logprobs && asked->sibling == NULL;
   asked->canvas_deltas = asked->canvas_deltas && g->canvas;

@@ -65,6 +65,7 @@ typedef struct weft_open_options {
   uint32_t n_chat_templates;
   const weft_sampling *sampling;           /* [the model's] temperature, top_k and top_p of requests that name none */
   const weft_entropy_bound *entropy_bound; /* [the model's] the same, of canvases */
+  const uint64_t *seed;    /* [a fresh one each] requests that name none get the next of a row that begins with it */
   bool unused_tensors;     /* open a file although tensors of its layers are not used: answers may be wrong */
   uint32_t pins;           /* [serve] prefixes that weft_pin may keep */
   uint32_t target_tpot_ms; /* [none] target for the time between tokens; prompts and canvases get what is left */

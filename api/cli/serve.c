@@ -306,6 +306,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
   char line[512];
   options.prefix_feed = config->kv_events != NULL;
   options.sampling = &config->sampling;
+  if (config->has_seed) options.seed = &config->sampling.seed;
   options.entropy_bound = &config->entropy_bound;
   options.tenants = keys == NULL ? 1 : weft_keys_n_places(keys);
   options.tenant = keys == NULL ? &everybody : weft_keys_options(keys);

@@ -67,6 +67,42 @@ static void test_a_temperature_of_the_server_is_that_of_requests_without_one(voi
   free(warm_too);
 }
 
+enum { ANSWERS = 3 };
+
+/* What a server that begins with this seed answers to one question asked again and again, without one. */
+static void ask_unseeded(uint64_t seed, char *text[ANSWERS]) {
+  talk one;
+  (void)talk_serve(&one, NULL, (weft_open_options){.backend = "cpu", .seed = &seed}, (weft_server_options){0});
+  for (uint32_t i = 0; i < ANSWERS; i++) {
+    json_t *answer = talk_json(one.port, "/v1/chat/completions",
+                               "{" QUESTION
+                               ",\"max_tokens\":24,\"ignore_eos\":true,\"temperature\":2,"
+                               "\"mode\":\"autoregressive\"}");
+    text[i] = strdup(text_at(answer, "choices.0.message.content"));
+    json_decref(answer);
+    assert_non_null(text[i]);
+  }
+  talk_close(&one);
+}
+
+static void test_requests_without_a_seed_have_one_of_the_servers_row(void **state) {
+  char *text[ANSWERS], *again[ANSWERS], *other[ANSWERS];
+  (void)state;
+  ask_unseeded(5, text);
+  ask_unseeded(5, again);
+  ask_unseeded(6, other);
+  for (uint32_t i = 0; i < ANSWERS; i++) {
+    assert_string_equal(text[i], again[i]);
+    assert_string_not_equal(text[i], other[i]);
+    assert_string_not_equal(text[i], text[(i + 1) % ANSWERS]);
+  }
+  for (uint32_t i = 0; i < ANSWERS; i++) {
+    free(text[i]);
+    free(again[i]);
+    free(other[i]);
+  }
+}
+
 static void test_the_plan_says_what_holds(void **state) {
   (void)state;
   assert_non_null(strstr(weft_plan(server.runtime), "): products of 8 bits, 512 rows a step\n"));
@@ -207,6 +243,7 @@ static void test_contradictions_are_refused_when_the_server_starts(void **state)
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_a_canvas_takes_the_servers_steps_and_a_request_its_own),
                                      cmocka_unit_test(test_a_temperature_of_the_server_is_that_of_requests_without_one),
+                                     cmocka_unit_test(test_requests_without_a_seed_have_one_of_the_servers_row),
                                      cmocka_unit_test(test_the_plan_says_what_holds),
                                      cmocka_unit_test(test_self_conditioning_of_the_server),
                                      cmocka_unit_test(test_instructions_are_chosen),
