@@ -11,6 +11,7 @@
 
 #include <cmocka.h>
 
+#include "base/random.h"
 #include "model/text/chat_internal.h"
 #include "tests/support/tokenizer_fixture.h"
 
@@ -186,6 +187,10 @@ static void test_calls(void **state) {
         "<|channel|>commentary to=functions.f<|message|>{}<|end|><|start|>assistant to=functions.g<|channel|>commentary"
         "<|message|>{\"b\":2}",
         true, false, "[f]{}[.][g]{\"b\":2}[.]");
+  /* calls that a grammar holds, at the beginning and in a message */
+  reads(&w, "<tool_call>{\"name\":\"f\",\"arguments\":{\"a\":1}}</tool_call>", true, false, "[f]{\"a\":1}[.]");
+  reads(&w, "<|channel|>final<|message|><tool_call>{\"name\":\"f\",\"arguments\":{}}</tool_call>", true, false,
+        "[f]{}[.]");
   /* the answer is cut off within the arguments; arguments that the model left open */
   reads(&w, "<|channel|>commentary to=functions.f<|message|>{\"a\":\"b", true, true, "[f]{\"a\":\"b[-]");
   reads(&w, "<|channel|>commentary to=functions.f<|message|>{\"a\":\"b\"", true, false, "[f]{\"a\":\"b\"}[.]");
@@ -241,6 +246,37 @@ static void test_prompts(void **state) {
   world_close(&w);
 }
 
+/* Markers and texts in any order: both ways of asking give the same, every token is accounted for, and arguments of calls
+ * end. */
+static void test_any_order(void **state) {
+  static const char *const parts[] = {
+      "<|start|>", "<|end|>", "<|message|>", "<|channel|>",     "<|constrain|>", "assistant",
+      "analysis",  "final",   "commentary",  " to=functions.f", " to=",          "{\"a\":\"\xC3\xA9\"}",
+      "\n\n",      "json",    "<tool_call>", "}</tool_call>",   "x y",           "\"",
+      "{"};
+  (void)state;
+  world w;
+  world_open(&w, true);
+  for (uint32_t round = 0; round < 3000; round++) {
+    weft_draw_key key = {.seed = round, .purpose = WEFT_DRAW_TEST};
+    weft_text text = {0};
+    weft_tokens tokens = {0};
+    weft_error error;
+    account got[2];
+    uint64_t n = 1 + weft_draw_bits(&key) % 24;
+    while (key.position++ < n) weft_text_puts(&text, parts[weft_draw_bits(&key) % (sizeof parts / sizeof *parts)]);
+    assert_int_equal(weft_tokenizer_encode(w.t, text.bytes, text.n, WEFT_ENCODE_PARSE_SPECIAL, &tokens, &error),
+                     WEFT_OK);
+    for (uint32_t i = 0; i < 2; i++) read_answer(&w, &tokens, round % 2 == 0, i == 1, round % 3 == 0, &got[i]);
+    assert_string_equal(got[0].all.bytes == NULL ? "" : got[0].all.bytes,
+                        got[1].all.bytes == NULL ? "" : got[1].all.bytes);
+    for (uint32_t i = 0; i < 2; i++) weft_text_free(&got[i].all);
+    weft_tokens_free(&tokens);
+    weft_text_free(&text);
+  }
+  world_close(&w);
+}
+
 /* Without all of its tokens a vocabulary is of another model, and what there is of them is text. */
 static void test_needs_its_tokens(void **state) {
   (void)state;
@@ -253,11 +289,8 @@ static void test_needs_its_tokens(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_channels),
-      cmocka_unit_test(test_calls),
-      cmocka_unit_test(test_headers_that_never_end),
-      cmocka_unit_test(test_prompts),
-      cmocka_unit_test(test_needs_its_tokens),
+      cmocka_unit_test(test_channels), cmocka_unit_test(test_calls),     cmocka_unit_test(test_headers_that_never_end),
+      cmocka_unit_test(test_prompts),  cmocka_unit_test(test_any_order), cmocka_unit_test(test_needs_its_tokens),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
