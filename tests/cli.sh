@@ -39,8 +39,8 @@ expect 2 "did you mean weft serve?" "$weft" serv
 expect 2 "did you mean weft serve?" "$weft" help serv
 expect 2 'ps is a command of Ollama; here it is weft top' "$weft" ps
 expect 0 'To measure, test and simulate' "$weft" -help
-expect 2 "run: there is no file 'gemma4': a model is a GGUF file, or one of a hub: -hf OWNER/NAME" "$weft" run gemma4
-expect 2 "plan: there is no file 'none/at/all'" "$weft" plan none/at/all
+expect 2 "run: 'gemma4' is no file: a model is a GGUF file, or one of a hub: -hf OWNER/NAME" "$weft" run gemma4
+expect 2 "plan: 'none/at/all' is no file" "$weft" plan none/at/all
 expect 2 'or a model of a hub with -hf OWNER/NAME' "$weft" run
 expect 0 '2,372,446,354' "$weft" tokenize $demo -p hello
 expect 0 'What everybody needs first' "$weft" help serve

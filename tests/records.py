@@ -5,6 +5,7 @@ write records say all that the schema wants. tests/records.py WEFT."""
 import copy
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(ROOT, "bench")]
 import facts
+import pictures
 import records
 
 DEMO = os.path.join(ROOT, "model/demo/weft-demo.gguf")
@@ -129,10 +131,26 @@ def test_age(folder):
     assert age(folder).returncode == 0
 
 
+def test_pictures(folder):
+    """Each shows what its records say; one whose record has another figure, or that is not there, is told."""
+    assert list(pictures.faults()) == []
+    shutil.copytree(pictures.RESULTS, folder, dirs_exist_ok=True)
+    path = os.path.join(folder, "h200-peer-llama.json")
+    with open(path, encoding="utf-8") as f:
+        record = json.load(f)
+    (row,) = (row for row in record["rows"] if (row["model"], row["engine"], row["work"], row["graphs"]) == ("llama-2-7b q4_0", "weft", "S_TG 64", True))
+    row["median"] += 1
+    with open(path, "w", encoding="utf-8") as f:
+        json.dump(record, f)
+    (fault,) = pictures.faults(folder)
+    assert fault.startswith("docs/pictures/decode.svg "), fault
+    assert len(list(pictures.faults(folder=folder))) == len(pictures.PICTURES)
+
+
 def main():
     test_schema()
     test_rows_of_a_command()
-    for test in (test_identity, test_parts, test_age):
+    for test in (test_identity, test_parts, test_age, test_pictures):
         with tempfile.TemporaryDirectory() as folder:
             test(folder)
     with tempfile.TemporaryDirectory() as folder:

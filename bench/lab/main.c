@@ -88,7 +88,7 @@ static void warn_of_strangers(void) {
 static int refuse_word(const weft_command *command, const weft_config *config, const char *word) {
   if (command->n_words == WEFT_WORDS_ARE_MODELS && config->models.n == 0 && config->hub_models.n == 0)
     return weft_cli_fail(WEFT_EXIT_USAGE,
-                         "%s: there is no file '%s': a model is a GGUF file, or one of a hub: -hf OWNER/NAME fetches "
+                         "%s: '%s' is no file: a model is a GGUF file, or one of a hub: -hf OWNER/NAME fetches "
                          "it where it is not there yet",
                          command->name, word);
   return weft_cli_fail(WEFT_EXIT_USAGE,
