@@ -43,7 +43,7 @@ static size_t naive_found(const stop_list *list, const char *text, size_t end, s
   for (uint32_t i = 0; i < list->n; i++) {
     size_t length = strlen(list->text[i]);
     for (size_t k = 1; k <= length && k <= end; k++) {
-      if (memcmp(text + end - k, list->text[i], k) != 0) continue;
+      if (text[end - k] != list->text[i][0] || memcmp(text + end - k, list->text[i], k) != 0) continue;
       if (k > *held) *held = k;
       if (k == length && k > found) found = k;
     }
