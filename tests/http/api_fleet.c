@@ -345,17 +345,41 @@ static void test_preface(void **state) {
   talk_close(&server);
 }
 
+/* Thousands of probes, some of which connect and say nothing: each that asks is answered, and a stream beside them has
+ * its tokens. */
+static void test_health_probes(void **state) {
+  enum { PROBES = 3000 };
+  static const char body[] =
+      "{\"prompt\":\"hi\",\"max_tokens\":120,\"ignore_eos\":true,\"temperature\":0,\"mode\":\"autoregressive\","
+      "\"stream\":true,"
+      "\"stream_options\":{\"include_usage\":true}}";
+  weft_text heard = {0};
+  talk server;
+  (void)state;
+  talk_serve(&server, NULL, (weft_open_options){0}, (weft_server_options){0});
+  int stream = talk_dial(server.port);
+  talk_send(stream, "POST", COMPLETIONS, "Connection: close\r\n", body, sizeof body - 1);
+  while (heard.bytes == NULL || strstr(heard.bytes, "data: ") == NULL)
+    assert_true(talk_read(stream, &heard, TALK_MS) > 0);
+  for (uint32_t i = 0; i < PROBES; i++) {
+    if (i % 3 == 0) (void)close(talk_dial(server.port));
+    assert_int_equal(code_as(&server, "", "GET", "/health", ""), 200);
+  }
+  while (talk_read(stream, &heard, TALK_MS) > 0) continue;
+  assert_non_null(strstr(heard.bytes, "\"completion_tokens\":120"));
+  assert_non_null(strstr(heard.bytes, "[DONE]"));
+  (void)close(stream);
+  weft_text_free(&heard);
+  talk_close(&server);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_metrics_key),
-      cmocka_unit_test(test_metrics_key_beside_one_tenant),
-      cmocka_unit_test(test_public_metrics),
-      cmocka_unit_test(test_capacity),
-      cmocka_unit_test(test_load_header),
-      cmocka_unit_test(test_render),
-      cmocka_unit_test(test_preface),
-      cmocka_unit_test(test_scope_of_a_limit),
-      cmocka_unit_test(test_router_speaks_for_tenants),
+      cmocka_unit_test(test_metrics_key),       cmocka_unit_test(test_metrics_key_beside_one_tenant),
+      cmocka_unit_test(test_public_metrics),    cmocka_unit_test(test_capacity),
+      cmocka_unit_test(test_load_header),       cmocka_unit_test(test_render),
+      cmocka_unit_test(test_preface),           cmocka_unit_test(test_health_probes),
+      cmocka_unit_test(test_scope_of_a_limit),  cmocka_unit_test(test_router_speaks_for_tenants),
       cmocka_unit_test(test_router_is_lied_to),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
