@@ -105,8 +105,9 @@ static __device__ __forceinline__ void add_to(T &sum, const T &v) {
     sum.word[i] = __float_as_uint(__fadd_rn(__uint_as_float(sum.word[i]), __uint_as_float(v.word[i])));
 }
 
-/* Asked now and then by who waits; since: when it was asked first. */
-static __device__ __noinline__ bool gives_up(uint32_t *word, uint64_t *since) {
+/* Asked now and then by who waits; since: when it was asked first. Not static: nvcc would give it a name with a hash of
+ * the folder, and no two builds the same bytes. */
+__device__ __noinline__ bool exchange_gives_up(uint32_t *word, uint64_t *since) {
   uint32_t broken;
   uint64_t now;
   asm volatile("ld.relaxed.sys.global.b32 %0, [%1];" : "=r"(broken) : "l"(word) : "memory");
@@ -211,7 +212,7 @@ template <class T>
 static __device__ __forceinline__ bool wait_for(const exchange_plan &a, T *place, T &v) {
   uint64_t since = 0;
   for (uint32_t n_waits = 1; !has_come(v); n_waits++) {
-    if (n_waits % EXCHANGE_WAITS == 0 && gives_up(a.broken, &since)) return false;
+    if (n_waits % EXCHANGE_WAITS == 0 && exchange_gives_up(a.broken, &since)) return false;
     take(place, v);
   }
   *place = empty_place<T>();

@@ -127,6 +127,10 @@ ban 'exit|_exit|quick_exit|abort' '^base/check.c$' 'a library never ends the pro
 ban 'pthread_create' '^base/threads.c$' 'threads are started by base/threads.h' thread
 ban 'rand|srand|random|drand48' '^$' 'draws are stateless: base/random.h' rand
 
+# nvcc names a static function of a card that is not inlined with a hash of the folder, so no two builds would have the same bytes.
+while IFS=: read -r file line _; do complain "$file:$line: a function of a card that is not inlined is not static: builds would differ"
+done < <(files '*.cu' '*.cuh' | xargs grep -nE 'static.*__noinline__|__noinline__.*static' || true)
+
 # A search that ends at its first match breaks the pipe of what still writes to it, and under pipefail that is a failure, now and
 # then: a file or a string is searched instead.
 while IFS=: read -r file line _; do
