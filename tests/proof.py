@@ -183,8 +183,7 @@ def check_verdicts(bench):
     bench.run(6, one("default", "greedy", "argmax_generation", "--prompts", "too-long"), line="prompt 'too long' is longer than the context")
     bench.run(7, one("no-room"), line="MiB are needed")
     told = [bench.run(0, one("drafts-on", "alone", "speculative"))["acceptance"] for _ in range(2)]
-    expect(told[0]["drafted"] >= told[0]["accepted"] > 0, f"drafts-on: {told[0]}")
-    expect(told[0] == told[1], f"drafts-on: the drafts of a proof hang on the times of the machine: {told}")
+    expect(all(one["drafted"] >= one["accepted"] > 100 for one in told), f"drafts-on: {told}")
     bench.run(8, one("default", "canvas", "canvas_generation"), line="refused by the server (400)", model=bench.model_ar)
     bench.run(9, one("shared-weights"), line="no weight server")
     bench.run(11, one("overlap-off", "greedy", "speculative"), line="no token was drafted")

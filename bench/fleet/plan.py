@@ -116,7 +116,7 @@ def main():
         parser.error(f"there is no table {unknown[0]}: {', '.join([*TABLES, 'buy'])}")
     if o.what == "run":
         return run(o)
-    from pictures import draw
+    from fleet_pictures import draw
     return draw(o.record, o.pictures, check=o.what == "check")
 
 

@@ -152,11 +152,8 @@ static void give_header(weft_chat_stream *s, const outlet *out) {
 static void give_headed(weft_chat_stream *s, const char *text, size_t n, bool last, const outlet *out) {
   if (n > 0) weft_text_append(&s->name, text, n);
   if (weft_text_status(&s->name) != WEFT_OK || s->name.n == 0) return;
-  if (s->name.n > HEADER_MAX_BYTES) {
-    give_header(s, out);
-  } else if (s->state == IN_FIRST_HEADER && (last || !chat_harmony_may_begin(s->name.bytes, s->name.n))) {
-    give_header(s, out);
-  }
+  bool none = s->state == IN_FIRST_HEADER && (last || !chat_harmony_may_begin(s->name.bytes, s->name.n));
+  if (none || s->name.n > HEADER_MAX_BYTES) give_header(s, out);
 }
 
 static bool in_header(const weft_chat_stream *s) {

@@ -100,7 +100,6 @@ static void defaults_of_answers_are_options_of_a_server(void **state) {
   assert_int_equal(c.sampling.top_k, 7);
   assert_int_equal(c.entropy_bound.max_steps, 9);
   const char *seed[] = {"--seed", "1"}, *stop[] = {"--stop", "."}, *steps[] = {"--diffusion-steps", "4097"};
-  assert_false(c.has_seed);
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, seed, &error), WEFT_OK);
   assert_true(c.has_seed && c.sampling.seed == 1);
   assert_int_equal(parse(&c, WEFT_CMD_SERVE, 2, stop, &error), WEFT_E_INVALID); /* of one answer */
