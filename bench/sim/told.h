@@ -14,7 +14,7 @@
 typedef struct weft_sim_names {
   kv_names names;
   kv_told_domain told[WEFT_SIM_TENANTS];
-  char salt[WEFT_SIM_TENANTS][16];
+  char salt[WEFT_SIM_TENANTS][24];
   bool shared_cache;
   uint32_t unit_tokens[WEFT_SIM_MODELS];
 } weft_sim_names;
