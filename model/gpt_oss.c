@@ -26,11 +26,7 @@ static weft_status refuse_others(const model_keys *keys) {
       {".expert_group_count", "groups of experts"},
       {".leading_dense_block_count", "leading dense layers"},
   };
-  for (uint32_t i = 0; i < sizeof names / sizeof *names; i++) {
-    weft_status status = hyper_refuse_if_set(keys, names[i][0], names[i][1]);
-    if (status != WEFT_OK) return status;
-  }
-  return WEFT_OK;
+  return hyper_refuse_each(keys, names, sizeof names / sizeof *names);
 }
 
 weft_status gpt_oss_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error) {
@@ -74,14 +70,5 @@ static const tensor_row layer_rows[] = {
 };
 
 weft_status gpt_oss_load(weft_model *model, weights_loader *loader) {
-  weft_status status = WEIGHTS_LOAD(loader, global_rows, UINT32_MAX, &model->globals);
-  if (status == WEFT_OK) status = weights_output_norm(loader);
-  if (status == WEFT_OK) status = rope_load(loader);
-  for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
-    status = WEIGHTS_LOAD(loader, layer_rows, l, &model->layers[l]);
-    if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, scale_rows, l, &model->layers[l]);
-  }
-  if (status != WEFT_OK) return status;
-  return weights_load_experts(loader, expert_rows, sizeof expert_rows / sizeof *expert_rows, expert_scale_rows,
-                              sizeof expert_scale_rows / sizeof *expert_scale_rows);
+  return llama_load_rows(model, loader, layer_rows, sizeof layer_rows / sizeof *layer_rows);
 }

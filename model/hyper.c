@@ -14,6 +14,12 @@ weft_status hyper_refuse_if_set(const model_keys *keys, const char *name, const 
                    weft_gguf_path(keys->gguf), keys->arch, name, value, what);
 }
 
+weft_status hyper_refuse_each(const model_keys *keys, const char *const (*names)[2], uint32_t n) {
+  weft_status status = WEFT_OK;
+  for (uint32_t i = 0; i < n && status == WEFT_OK; i++) status = hyper_refuse_if_set(keys, names[i][0], names[i][1]);
+  return status;
+}
+
 weft_status hyper_check_per_layer(const model_keys *keys, const model_hyper *hyper, const char *name) {
   uint64_t n = model_keys_count(keys, name);
   if (n <= 1 || n == hyper->n_layers) return WEFT_OK;

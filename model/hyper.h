@@ -17,6 +17,8 @@ weft_status hyper_read_sizes(const model_keys *keys, model_hyper *hyper);
 weft_status hyper_check_per_layer(const model_keys *keys, const model_hyper *hyper, const char *name);
 /* UNSUPPORTED when the key is there and not 0; `what` completes "... are not supported". */
 weft_status hyper_refuse_if_set(const model_keys *keys, const char *name, const char *what);
+/* The same for the first of several keys that is set; names: a key and `what` of each. */
+weft_status hyper_refuse_each(const model_keys *keys, const char *const (*names)[2], uint32_t n);
 /* A head size is a multiple of 8 up to HYPER_HEAD_DIM_MAX, and other keys must not say another. */
 weft_status hyper_check_head_dim(const model_keys *keys, const char *name, uint32_t head_dim);
 weft_status hyper_check_same(const model_keys *keys, const char *name, uint32_t wanted);

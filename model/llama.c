@@ -24,12 +24,9 @@ static weft_status refuse_others(const model_keys *keys) {
       {".expert_group_count", "groups of experts"},
       {".leading_dense_block_count", "leading dense layers"},
   };
-  for (uint32_t i = 0; i < sizeof names / sizeof *names; i++) {
-    weft_status status = hyper_refuse_if_set(keys, names[i][0], names[i][1]);
-    if (status != WEFT_OK) return status;
-  }
-  float factor;
-  weft_status status = model_keys_f32_or(keys, ".expert_weights_scale", -1e6, 1e6, 1.0f, &factor);
+  float factor = 1.0f;
+  weft_status status = hyper_refuse_each(keys, names, sizeof names / sizeof *names);
+  if (status == WEFT_OK) status = model_keys_f32_or(keys, ".expert_weights_scale", -1e6, 1e6, 1.0f, &factor);
   if (status != WEFT_OK || factor == 1.0f || factor == 0.0f) return status;
   return weft_fail(keys->error, WEFT_E_UNSUPPORTED, "%s: key '%s.expert_weights_scale' is %g; only 1 is supported",
                    weft_gguf_path(keys->gguf), keys->arch, (double)factor);
@@ -91,17 +88,21 @@ static const tensor_row layer_rows[] = {
     ROW("ffn_down_exps.scale", VECTOR, MOE_NEVER, expert_scale, 0, DIM_EXPERTS),
 };
 
-weft_status llama_load(weft_model *model, weights_loader *loader) {
+weft_status llama_load_rows(weft_model *model, weights_loader *loader, const tensor_row *rows, uint32_t n_rows) {
   weft_status status = WEIGHTS_LOAD(loader, global_rows, UINT32_MAX, &model->globals);
   if (status == WEFT_OK) status = weights_output_norm(loader);
   if (status == WEFT_OK) status = rope_load(loader);
   for (uint32_t l = 0; status == WEFT_OK && l < model->hyper.n_layers; l++) {
-    status = WEIGHTS_LOAD(loader, layer_rows, l, &model->layers[l]);
+    status = weights_load(loader, rows, n_rows, l, &model->layers[l]);
     if (status == WEFT_OK) status = WEIGHTS_LOAD(loader, scale_rows, l, &model->layers[l]);
   }
   if (status != WEFT_OK) return status;
   return weights_load_experts(loader, expert_rows, sizeof expert_rows / sizeof *expert_rows, expert_scale_rows,
                               sizeof expert_scale_rows / sizeof *expert_scale_rows);
+}
+
+weft_status llama_load(weft_model *model, weights_loader *loader) {
+  return llama_load_rows(model, loader, layer_rows, sizeof layer_rows / sizeof *layer_rows);
 }
 
 /* ---- forward ---- */

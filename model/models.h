@@ -42,6 +42,8 @@ weft_status gemma4_layer(model_step *step, uint32_t layer);
 weft_status llama_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status llama_load(weft_model *model, weights_loader *loader);
 weft_status llama_layer(model_step *step, uint32_t layer);
+/* Loads as llama_load does, with the rows of another architecture's layers. */
+weft_status llama_load_rows(weft_model *model, weights_loader *loader, const tensor_row *rows, uint32_t n_rows);
 weft_status gpt_oss_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
 weft_status gpt_oss_load(weft_model *model, weights_loader *loader);
 weft_status diffusion_gemma_read(const weft_gguf *gguf, model_hyper *hyper, weft_error *error);
