@@ -413,7 +413,8 @@ static weft_status fill_options(weft_runtime *rt, const weft_open_options *optio
                      WEFT_MODELS_MAX);
   }
   weft_config_fill_open(o);
-  if (o->seed != NULL) rt->seed = *o->seed;
+  rt->has_seed = o->seed != NULL;
+  if (rt->has_seed) rt->seed = *o->seed;
   if (o->saved_canvases > o->running) o->saved_canvases = o->running;
   if (o->tenants == 0) o->tenants = 1;
   if (o->pins > 4096 || o->running > 8192 || o->queue > 65536 || o->rows > 65536 || o->context > 1u << 20 ||
@@ -589,6 +590,7 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   rt->options.tenant = NULL;
   rt->options.sampling = NULL;
   rt->options.entropy_bound = NULL;
+  rt->options.seed = NULL;
   *out = rt;
   return 0;
 }

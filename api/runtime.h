@@ -73,7 +73,8 @@ struct weft_runtime {
   uint8_t salt_secret
       [WEFT_SALT_SECRET]; /* drawn at open: who may choose a salt cannot search for one that is like another */
   weft_text plan;
-  uint64_t seed;            /* of options.seed */
+  bool has_seed; /* --seed was given */
+  uint64_t seed;
   _Atomic uint64_t n_seeds; /* requests that got one of its row */
   /* Of each device, what weft_unwell, and of each replica what weft_degraded says when it broke. */
   char unwell[WEFT_DEVICES_MAX][192], degraded[WEFT_DEVICES_MAX][224];

@@ -30,7 +30,7 @@ bool generation_by_canvas(const weft_served_model *m, const weft_generate_params
 /* The next seed of --seed's row, or one that nobody can foretell. */
 static uint64_t next_seed(weft_runtime *runtime) {
   uint64_t seed = 0;
-  if (runtime->options.seed != NULL) return weft_mix64(runtime->seed + weft_mix64(runtime->n_seeds++));
+  if (runtime->has_seed) return weft_mix64(runtime->seed + weft_mix64(runtime->n_seeds++));
   if (getrandom(&seed, sizeof seed, 0) != (ssize_t)sizeof seed) seed = weft_clock_us();
   return seed;
 }

@@ -2,7 +2,8 @@
 /* Llama and its relatives (Qwen2, Qwen3, Qwen3-MoE): norms before attention and before the feed-forward part, one
  * head size, a gated MLP with SiLU or routed experts in its place. What differs between them is in the file: biases,
  * norms of queries and keys, experts, a head of its own. Only how rows of a head lie is a matter of the architecture:
- * the converter of llama puts the two that rotate together side by side. */
+ * the converter of llama puts the two that rotate together side by side. gpt_oss.c reads other keys and tensors, and
+ * has the same layer. */
 #include <math.h>
 #include <stddef.h>
 #include <string.h>

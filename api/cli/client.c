@@ -358,3 +358,8 @@ weft_status weft_client_read_url(const char *url, weft_client_url *out, weft_err
   out->prefix[n_path] = 0;
   return WEFT_OK;
 }
+
+weft_target weft_client_target(const weft_client_url *url) {
+  return (weft_target){
+      .socket = url->socket, .host = url->host, .port = url->port, .tls = url->tls, .prefix = url->prefix};
+}

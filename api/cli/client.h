@@ -63,5 +63,7 @@ int weft_client_request_as(uint16_t port, const char *key, const char *method, c
                            weft_text *out, uint32_t cancel_after_ms);
 /* http://HOST[:PORT][/PATH], https://... or unix:PATH */
 weft_status weft_client_read_url(const char *url, weft_client_url *out, weft_error *error);
+/* The server that a URL names, without certificate and key. */
+weft_target weft_client_target(const weft_client_url *url);
 
 #endif

@@ -54,11 +54,8 @@ static weft_status find_target(const weft_config *config, weft_client_url *url, 
     const weft_error why = *error;
     return weft_fail(error, WEFT_E_INVALID, "--url: %s", why.text);
   }
-  target->socket = url->socket;
-  target->host = url->host;
-  target->port = url->port;
-  target->tls = url->tls;
-  target->prefix = url->prefix;
+  *target = weft_client_target(url);
+  target->tls_cert = config->tls_cert;
   return WEFT_OK;
 }
 

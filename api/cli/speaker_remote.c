@@ -359,13 +359,9 @@ int weft_speaker_open_remote(const weft_config *config, weft_speaker **out) {
   if (code == 0 && !has_version && n + 4 > sizeof r->url.prefix)
     code = weft_cli_fail(WEFT_EXIT_USAGE, "--url: the path is too long");
   if (code == 0 && !has_version) memcpy(r->url.prefix + n, "/v1", sizeof "/v1");
-  r->target = (weft_target){.socket = r->url.socket,
-                            .host = r->url.host,
-                            .port = r->url.port,
-                            .tls = r->url.tls,
-                            .tls_cert = config->tls_cert,
-                            .prefix = r->url.prefix,
-                            .key = r->key[0] == 0 ? NULL : r->key};
+  r->target = weft_client_target(&r->url);
+  r->target.tls_cert = config->tls_cert;
+  r->target.key = r->key[0] == 0 ? NULL : r->key;
   if (code == 0) code = list_models(r);
   if (code == 0) {
     *out = &r->speaker;

@@ -235,7 +235,7 @@ static void hear_end(weft_sim_router *r, const weft_sim_ended *end) {
   const weft_sim_item *item = &r->requests->item[end->item];
   r->load[end->replica] -= 1;
   r->n_live -= 1;
-  if (r->rule != WEFT_SIM_PREFIX || r->replay != NULL) return;
+  if (r->rule != WEFT_SIM_PREFIX) return;
   r->all[end->replica].n_rows -= rows_of(r, item);
   r->all[end->replica].n_requests -= 1;
   r->own[end->replica][item->tenant].n_rows -= rows_of(r, item);

@@ -184,16 +184,22 @@ static weft_status stream_status(const weft_chat_stream *s) {
   return status == WEFT_OK ? weft_text_status(&s->text) : status;
 }
 
-static weft_status take_marker(weft_chat_stream *s, uint32_t next, const outlet *out, uint32_t *n_ids) {
+/* Gives the text that the tokens before a marker still owe. *n_ids: of these, and the marker. */
+static weft_status give_before(weft_chat_stream *s, const outlet *out, uint32_t *n_ids) {
   uint32_t n = 0;
   weft_text_clear(&s->text);
   weft_status status = weft_detok_flush(&s->detok, &s->text, &n);
   route_text(s, false, out);
+  if (n_ids != NULL) *n_ids = n + 1;
+  return status;
+}
+
+static weft_status take_marker(weft_chat_stream *s, uint32_t next, const outlet *out, uint32_t *n_ids) {
+  weft_status status = give_before(s, out, n_ids);
   weft_text_clear(&s->name);
   s->n_newlines = 0;
   s->state = next;
   s->skip_newlines = next == IN_THINKING || (next == IN_ANSWER && s->chat->thoughts == CHAT_THOUGHTS_TAGS);
-  if (n_ids != NULL) *n_ids = n + 1;
   return status == WEFT_OK ? stream_status(s) : status;
 }
 
@@ -215,11 +221,7 @@ static void begin_message(weft_chat_stream *s, const outlet *out) {
 /* Markers between the parts of a header are kept with its text. */
 static weft_status take_harmony(weft_chat_stream *s, int32_t id, const outlet *out, uint32_t *n_ids) {
   const chat_harmony *h = &s->chat->harmony;
-  uint32_t n = 0;
-  weft_text_clear(&s->text);
-  weft_status status = weft_detok_flush(&s->detok, &s->text, &n);
-  route_text(s, false, out);
-  if (n_ids != NULL) *n_ids = n + 1;
+  weft_status status = give_before(s, out, n_ids);
   if (status != WEFT_OK || stream_status(s) != WEFT_OK) return status == WEFT_OK ? stream_status(s) : status;
   if (id == h->message && in_header(s)) {
     begin_message(s, out);

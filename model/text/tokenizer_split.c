@@ -2,10 +2,10 @@
 /* The pre-tokenizers of gpt2 vocabularies: ordered lists of patterns, run by PCRE2.
  *
  * Law: pattern k cuts every piece that pattern k-1 left into its matches and the stretches between
- * them; each piece is looked at alone, and no byte is lost. No pattern here repeats a repetition, and where two that
- * share letters follow each other the second gives back or takes at most what the first had,
- * so a match costs at most the length of one run of equal class, and runs are consumed by the match
- * that measures them: linear in the text. */
+ * them; each piece is looked at alone, and no byte is lost. No pattern here repeats a repetition, and where two
+ * repetitions that share letters stand side by side, the second takes or gives back at most what the first took. So a
+ * match costs at most the length of one run of equal class, and runs are consumed by the match that measures them:
+ * linear in the text. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <string.h>

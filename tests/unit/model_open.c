@@ -95,6 +95,16 @@ static void test_architecture(void **state) {
   refused("ar-base", (gguf_edit){.set_u32 = "general.architecture"}, WEFT_E_FORMAT, "must be a string");
 }
 
+/* A model without one of these keys of its architecture is refused, and the key is named. */
+static void refused_without(const char *model, const char *arch, const char *const *keys, size_t n) {
+  for (size_t i = 0; i < n; i++) {
+    char key[96], words[128];
+    (void)snprintf(key, sizeof key, "%s.%s", arch, keys[i]);
+    (void)snprintf(words, sizeof words, "key '%s' is missing", key);
+    refused(model, (gguf_edit){.drop_key = key}, WEFT_E_FORMAT, words);
+  }
+}
+
 static void test_required_keys(void **state) {
   (void)state;
   static const char *const names[] = {"block_count",
@@ -111,12 +121,7 @@ static void test_required_keys(void **state) {
                                       "attention.sliding_window_pattern",
                                       "attention.layer_norm_rms_epsilon",
                                       "rope.freq_base"};
-  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-    char key[96], words[128];
-    (void)snprintf(key, sizeof key, "gemma4.%s", names[i]);
-    (void)snprintf(words, sizeof words, "key '%s' is missing", key);
-    refused("ar-base", (gguf_edit){.drop_key = key}, WEFT_E_FORMAT, words);
-  }
+  refused_without("ar-base", "gemma4", names, sizeof names / sizeof *names);
 }
 
 static void test_bounds(void **state) {
@@ -367,12 +372,7 @@ static void test_llama_keys(void **state) {
       {"llama-base", "llama.rope.scaling.original_context_length", 0, WEFT_E_FORMAT, "it must be 1.."},
   };
   weft_model_info info;
-  for (size_t i = 0; i < sizeof required / sizeof *required; i++) {
-    char key[96], words[128];
-    (void)snprintf(key, sizeof key, "llama.%s", required[i]);
-    (void)snprintf(words, sizeof words, "key '%s' is missing", key);
-    refused("llama-base", (gguf_edit){.drop_key = key}, WEFT_E_FORMAT, words);
-  }
+  refused_without("llama-base", "llama", required, sizeof required / sizeof *required);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     refused(cases[i].model, (gguf_edit){.set_u32 = cases[i].key, .value = cases[i].value}, cases[i].status,
             cases[i].words);
@@ -490,12 +490,7 @@ static void test_gpt_oss_keys(void **state) {
       {"gpt-oss.rope.scaling.original_context_length", 0, WEFT_E_FORMAT, "it must be 1.."},
   };
   weft_model_info info;
-  for (size_t i = 0; i < sizeof required / sizeof *required; i++) {
-    char key[96], words[128];
-    (void)snprintf(key, sizeof key, "gpt-oss.%s", required[i]);
-    (void)snprintf(words, sizeof words, "key '%s' is missing", key);
-    refused("gpt-oss-base", (gguf_edit){.drop_key = key}, WEFT_E_FORMAT, words);
-  }
+  refused_without("gpt-oss-base", "gpt-oss", required, sizeof required / sizeof *required);
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
     refused("gpt-oss-base", (gguf_edit){.set_u32 = cases[i].key, .value = cases[i].value}, cases[i].status,
             cases[i].words);

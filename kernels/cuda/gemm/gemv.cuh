@@ -327,9 +327,8 @@ struct plain_gate {
 };
 
 /* The epilogue of a row tile: reduces its splits, gates and stores. gate(output, g, u) is the gated product,
- * y_row(column) is the row of y, unscale(column)
- * undoes the scaling of the row of x. part: the sums of a row tile, [splits][NT][lane][4]; a lane takes those of one
- * output and of every second row. */
+ * y_row(column) is the row of y, unscale(column) undoes the scaling of the row of x. part: the sums of a row tile,
+ * [splits][NT][lane][4]; a lane takes those of one output and of every second row. */
 template <int NT, bool GATED, class F, class G, class H>
 static __device__ __forceinline__ void run_epilogue(const gemm_args &a, const epilogue_args &end, const float *part,
                                                     F &&y_row, G &&unscale, const H &gate) {
