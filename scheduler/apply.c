@@ -35,11 +35,7 @@ static void count_first_token(weft_engine *e, weft_request *r) {
 
 /* Counted as they are made, so that rates of a tenant are right while its requests run. */
 static inline void count_answer(weft_engine *e, const weft_request *r, uint32_t n) {
-  if (r->is_draft) return;
-  weft_tenant *tenant = &e->tenants.tenant[r->tenant];
-  e->requests[r->lane].n_answer_tokens += n;
-  tenant->stats.n_answer_tokens += n;
-  tenant->changed = true;
+  e->answered[r->tenant] += n;
 }
 
 /* n_answer tokens are in place; the stop rule may cut them, never below what was published. */
@@ -53,7 +49,7 @@ static void publish_answer(weft_engine *e, weft_request *r, uint32_t n_answer, w
   }
   if (n_answer > before) {
     if (before == 0) count_first_token(e, r);
-    count_answer(e, r, n_answer - before);
+    if (!r->is_draft) count_answer(e, r, n_answer - before);
     r->n_answer = n_answer;
     weft_request_publish(r, n_answer);
   }
@@ -84,11 +80,13 @@ static inline void apply_token(weft_engine *e, weft_request *r, const weft_sampl
     weft_lifecycle_finish(e, r, WEFT_FINISH_ERROR, "a token was drawn that the format of the answer does not have");
     return;
   }
-  WEFT_CHECK(r->n_tokens < r->n_end);
-  r->tokens[r->n_tokens++] = r->last_token = token;
-  if (r->has_logprobs) weft_request_keep_logprobs(r, sampled);
-  bool full = r->n_tokens == r->n_end;
-  if (full || of->complete || r->n_answer == 0 || r->has_rule) {
+  uint32_t n_tokens = r->n_tokens, n_end = r->n_end;
+  WEFT_CHECK(n_tokens < n_end);
+  r->tokens[n_tokens++] = r->last_token = token;
+  r->n_tokens = n_tokens;
+  bool full = n_tokens == n_end;
+  if (full || of->complete || r->n_answer == 0 || r->has_logprobs || r->has_rule || r->is_draft) {
+    if (r->has_logprobs) weft_request_keep_logprobs(r, sampled);
     weft_finish finish = of->complete ? WEFT_FINISH_STOP : full ? WEFT_FINISH_LENGTH : WEFT_FINISH_NONE;
     publish_answer(e, r, r->n_answer + 1, finish);
     return;
@@ -232,13 +230,21 @@ static void keep_foretold(weft_engine *e, weft_request *r, const weft_work *work
   weft_lifecycle_take_back(e, r);
 }
 
-/* The next token of the answer beside what a shadow foretold. */
-static void compare_foretold(weft_engine *e, const weft_request *r, int32_t token) {
+/* A token of the answer, which came at position `at`, beside what a shadow foretold. */
+static void compare_foretold(weft_engine *e, const weft_request *r, uint32_t at, int32_t token) {
   const weft_drafting *d = &r->drafting;
-  if (r->n_tokens < d->foretold_at || r->n_tokens >= d->foretold_at + d->n_foretold) return;
+  if (at < d->foretold_at || at >= d->foretold_at + d->n_foretold) return;
   e->requests[r->lane].drafts.n_shadowed += 1;
-  if (token == d->foretold[r->n_tokens - d->foretold_at]) return;
+  if (token == d->foretold[at - d->foretold_at]) return;
   e->requests[r->lane].drafts.n_differences += 1;
+}
+
+/* The step has been applied to a request that is drafted for. */
+static void follow_drafts(weft_engine *e, weft_request *r, const weft_work *work, const weft_segment_result *result) {
+  if (r->drafting.shadow && work->kind == WEFT_WORK_DECODE && !result->bad)
+    compare_foretold(e, r, work->kv_len + 1, result->token->token);
+  if (r->finish == WEFT_FINISH_NONE)
+    weft_drafting_learn(&r->drafting, &e->lane[r->lane].acceptance[r->tenant], r->tokens, r->n_tokens);
 }
 
 /* A run of several rows. Each token that is taken is held by the next row, whose keys and values are therefore valid.
@@ -274,9 +280,11 @@ static inline void apply_causal(weft_engine *e, const weft_work *work, const wef
   weft_request *r = work->request;
   if (r->finish != WEFT_FINISH_NONE) {
     e->stats.n_void_rows += work->n_rows;
-  } else if (work->kind == WEFT_WORK_DECODE) {
+    weft_lifecycle_landed(e, r);
+    return;
+  }
+  if (work->kind == WEFT_WORK_DECODE) {
     land_row(e, r, work, block_min);
-    if (r->drafts && r->drafting.shadow && !result->bad) compare_foretold(e, r, result->token->token);
     apply_one(e, r, result);
   } else if (work->kind == WEFT_WORK_VERIFY) {
     uint64_t start_ns = weft_clock_ns();
@@ -286,8 +294,7 @@ static inline void apply_causal(weft_engine *e, const weft_work *work, const wef
     land_rows(e, r, work);
     if (work->kind == WEFT_WORK_PREFILL) apply_prompt(e, r, work, result);
   }
-  if (r->drafts && r->finish == WEFT_FINISH_NONE)
-    weft_drafting_learn(&r->drafting, &e->lane[r->lane].acceptance[r->tenant], r->tokens, r->n_tokens);
+  if (r->drafts) follow_drafts(e, r, work, result);
   weft_lifecycle_landed(e, r);
 }
 
@@ -328,6 +335,7 @@ bool weft_apply_step(weft_engine *engine, weft_step_plan *plan, const weft_step_
   const weft_segment_result *next = result->result, *end = next + result->n_results;
   uint32_t n_causal = plan->n_causal, block_min = engine->lane[plan->lane].block_min;
   engine->n_told = 0;
+  engine->answered = engine->tenants.answered + (size_t)plan->lane * engine->tenants.n_tenants;
   for (uint32_t i = 0; i < n_causal; i++) {
     const weft_work *work = &plan->causal[i];
     const weft_segment_result *own = NULL;

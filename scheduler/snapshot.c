@@ -16,6 +16,7 @@ void weft_snapshot_take(weft_engine *e) {
     e->stats.lane[i].n_waiting = e->lane[i].n_waiting;
     e->stats.lane[i].n_deferred = e->lane[i].n_deferred;
   }
+  for (uint32_t i = 0; i < e->n_lanes; i++) e->requests[i].n_answer_tokens = weft_tenants_answered(&e->tenants, i);
   (void)pthread_mutex_lock(&e->stats_mutex);
   e->shared_stats = e->stats;
   memcpy(e->shared_requests, e->requests, e->n_lanes * sizeof *e->requests);

@@ -117,6 +117,7 @@ typedef struct weft_engine {
 
   weft_request **told; /* while a step is applied: the requests whose answer grew */
   uint32_t n_told;
+  uint64_t *answered; /* [n_tenants] of tenants.answered: those of the lane whose step is applied */
 
   weft_step_plan plan[WEFT_FLIGHT_MAX]; /* [depth] */
   uint32_t depth; /* plans submitted and not landed: one without overlap, else one more than the stages of a lane */

@@ -13,12 +13,13 @@ weft_status weft_tenants_open(weft_tenants *tenants, const weft_tenant_config *c
   tenants->tenant = weft_alloc(n_tenants, sizeof *tenants->tenant);
   tenants->queue = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->queue);
   tenants->ready = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->ready);
+  tenants->answered = weft_alloc((size_t)n_tenants * n_lanes, sizeof *tenants->answered);
   tenants->contender = weft_alloc(n_tenants, sizeof *tenants->contender);
   tenants->excess = weft_alloc(n_tenants, sizeof *tenants->excess);
   tenants->claims = weft_alloc(n_tenants, sizeof *tenants->claims);
   tenants->shared = weft_alloc(n_tenants, sizeof *tenants->shared);
-  if (tenants->tenant == NULL || tenants->queue == NULL || tenants->ready == NULL || tenants->contender == NULL ||
-      tenants->excess == NULL || tenants->claims == NULL || tenants->shared == NULL) {
+  if (tenants->tenant == NULL || tenants->queue == NULL || tenants->ready == NULL || tenants->answered == NULL ||
+      tenants->contender == NULL || tenants->excess == NULL || tenants->claims == NULL || tenants->shared == NULL) {
     weft_tenants_close(tenants);
     return WEFT_E_NO_MEMORY;
   }
@@ -43,6 +44,7 @@ void weft_tenants_close(weft_tenants *tenants) {
   weft_free(tenants->tenant);
   weft_free(tenants->queue);
   weft_free(tenants->ready);
+  weft_free(tenants->answered);
   weft_free(tenants->contender);
   weft_free(tenants->excess);
   weft_free(tenants->claims);
@@ -245,6 +247,12 @@ void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work) {
   if (tenants->now >= CLOCK_MAX) turn_back(tenants);
 }
 
+uint64_t weft_tenants_answered(const weft_tenants *tenants, uint32_t lane) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < tenants->n_tenants; i++) sum += tenants->answered[(size_t)lane * tenants->n_tenants + i];
+  return sum;
+}
+
 /* ---- what others see ------------------------------------------------------------------------- */
 
 void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager) {
@@ -254,6 +262,9 @@ void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager) {
     bool evicted = t->stats.n_blocks_cached != usage.n_cached; /* by others, while it did nothing */
     if (!t->changed && !evicted && t->stats.n_running == 0) continue;
     t->changed = false;
+    t->stats.n_answer_tokens = 0;
+    for (uint32_t lane = 0; lane < tenants->n_lanes; lane++)
+      t->stats.n_answer_tokens += tenants->answered[(size_t)lane * tenants->n_tenants + i];
     t->stats.charged_us = t->charged_before / WEFT_COST_PER_US;
     t->stats.n_blocks = usage.n_pinned;
     t->stats.n_blocks_cached = usage.n_cached;

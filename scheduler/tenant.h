@@ -61,6 +61,7 @@ typedef struct weft_tenants {
   weft_tenant_claims *claims;  /* [n_tenants], the engine's claims of each tenant */
   weft_link *queue;            /* [n_lanes][n_tenants] */
   weft_tenant_ready *ready;    /* [n_lanes][n_tenants] */
+  uint64_t *answered;          /* [n_lanes][n_tenants] tokens of answers, counted as they are made */
   uint32_t *contender;         /* [n_tenants], scratch of share.c */
   uint32_t *excess;            /* [n_tenants], scratch of relief.c: pages beyond each tenant's share */
   weft_tenant_view *shared;    /* [n_tenants], under the engine's stats_mutex */
@@ -112,6 +113,9 @@ void weft_tenants_settle(weft_tenants *tenants, uint32_t lane, const weft_cost_m
                          const weft_cost_shape *step);
 /* Raises the clocks of all tenants that want nothing (claims.h, tenant.wants), as the law above says. */
 void weft_tenants_level(weft_tenants *tenants, uint64_t lanes_with_work);
+
+/* Tokens of answers by the lane's requests so far. */
+uint64_t weft_tenants_answered(const weft_tenants *tenants, uint32_t lane);
 
 /* Copies what other threads may see to `shared`. Engine thread, under the engine's stats_mutex. */
 void weft_tenants_share(weft_tenants *tenants, const weft_pager *pager);
