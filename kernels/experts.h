@@ -6,7 +6,8 @@
  *
  *   g / (1 + e^(-a g)) * (u + 1)    a = WEFT_GATE_SLOPE
  *
- * A number that is none stays none. Only the ops gate and experts (without a shared MLP) have it. */
+ * A number that is none stays none. Only the ops gate and experts (without a shared MLP) have it. The fourth, the
+ * factor 1 / (1 + e^-g), is of the op gate alone. */
 #ifndef WEFT_KERNELS_EXPERTS_H
 #define WEFT_KERNELS_EXPERTS_H
 
@@ -16,7 +17,12 @@
 extern "C" {
 #endif
 
-typedef enum weft_activation { WEFT_GELU_TANH = 1, WEFT_SILU = 2, WEFT_CLAMPED_SILU = 3 } weft_activation;
+typedef enum weft_activation {
+  WEFT_GELU_TANH = 1,
+  WEFT_SILU = 2,
+  WEFT_CLAMPED_SILU = 3,
+  WEFT_SIGMOID = 4
+} weft_activation;
 
 #define WEFT_GATE_SLOPE 1.702f
 #define WEFT_GATE_LIMIT 7.0f

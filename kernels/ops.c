@@ -198,8 +198,9 @@ static weft_status check_attention(weft_device *device, const weft_attention_arg
 static weft_status check_gate(weft_device *device, const weft_gate_args *args) {
   (void)device;
   REQUIRE("gate", args->g != NULL && args->u != NULL && args->y != NULL, "g, u or y is NULL");
-  REQUIRE("gate", is_activation(args->activation), "activation");
-  REQUIRE("gate", rows_fit(args->n_rows, args->g_stride, args->n_cols), "g_stride");
+  REQUIRE("gate", is_activation(args->activation) || args->activation == WEFT_SIGMOID, "activation");
+  REQUIRE("gate", !args->one_g || args->activation == WEFT_SIGMOID, "one number gates a row by its sigmoid alone");
+  REQUIRE("gate", rows_fit(args->n_rows, args->g_stride, args->one_g ? 1 : args->n_cols), "g_stride");
   REQUIRE("gate", rows_fit(args->n_rows, args->u_stride, args->n_cols), "u_stride");
   REQUIRE("gate", rows_fit(args->n_rows, args->y_stride, args->n_cols), "y_stride");
   return WEFT_OK;
@@ -340,6 +341,109 @@ static weft_status check_move(weft_device *device, const weft_move_args *args) {
   (void)device;
   REQUIRE("move", args->to != NULL && args->from != NULL && args->from_at != NULL, "a pointer is NULL");
   return WEFT_OK;
+}
+
+/* ---- the delta rule ---- */
+
+static weft_status check_run(const char *op, const weft_run_view *view, uint64_t n_bytes) {
+  REQUIRE(op, view->base != NULL && view->unit_bytes == n_bytes, "a state's memory or the size of its units");
+  REQUIRE(op, view->page_bytes % 4 == 0 && view->offset % 4 == 0, "a state is not aligned to its elements");
+  REQUIRE(op, view->unit_bytes <= view->page_bytes, "a unit of a state is larger than a page");
+  REQUIRE(op, view->offset % view->page_bytes <= view->page_bytes - view->unit_bytes, "a unit is cut by a page end");
+  return WEFT_OK;
+}
+
+static weft_status check_delta_view(const weft_device *device, const char *op, const weft_delta_view *view) {
+  if (device->kernels->delta_rule == NULL || device->kernels->delta_rows == NULL) {
+    weft_log(WEFT_LOG_ERROR, "op %s: the %s backend does not have it", op, device->info.backend);
+    return WEFT_E_UNSUPPORTED;
+  }
+  REQUIRE(op, view->type == WEFT_TYPE_F32 || view->type == WEFT_TYPE_BF16, "rows are of type F32 or BF16");
+  REQUIRE(op, view->dim > 0 && view->dim % 8 == 0 && view->dim <= WEFT_DELTA_DIM_MAX,
+          "dim is not a multiple of 8 up to 256");
+  REQUIRE(op, view->n_k_heads > 0 && view->n_v_heads <= 4096 && view->n_v_heads % view->n_k_heads == 0,
+          "n_v_heads is not a multiple of n_k_heads");
+  REQUIRE(op, view->n_v_heads > 0, "n_v_heads is 0");
+  REQUIRE(op, view->every >= WEFT_DELTA_TAPS && view->every <= WEFT_DELTA_EVERY_MAX, "every");
+  REQUIRE(op, (view->every & (view->every - 1)) == 0, "every is not a power of two");
+  REQUIRE(op, view->base != NULL && view->block_tokens > 0, "there are no pages for rows");
+  REQUIRE(op, view->page_bytes % 4 == 0 && view->offset % 4 == 0, "rows are not aligned to their elements");
+  uint64_t block = view->block_tokens * weft_delta_row_bytes(view);
+  REQUIRE(op, view->offset <= view->page_bytes && block <= view->page_bytes - view->offset, "rows leave their page");
+  uint64_t tail = (WEFT_DELTA_TAPS - 1) * 4ull * weft_delta_channels(view);
+  weft_status status = check_run(op, &view->state, (uint64_t)view->dim * view->dim * 4);
+  return status == WEFT_OK ? check_run(op, &view->tail, tail) : status;
+}
+
+static weft_status check_delta_segments(const char *op, const weft_delta_view *view, const weft_delta_segment *segment,
+                                        uint32_t n_segments, uint32_t n_rows) {
+  uint64_t end = 0;
+  REQUIRE(op, segment != NULL && n_segments > 0, "there are no segments");
+  for (uint32_t s = 0; s < n_segments; s++) {
+    REQUIRE(op, segment[s].first_row == end && segment[s].n_rows > 0, "segments do not follow one another");
+    end += segment[s].n_rows;
+    REQUIRE(op, (uint64_t)segment[s].kv_len + segment[s].n_rows < (1u << 31), "kv_len");
+    REQUIRE(op, segment[s].table != NULL, "a segment has no table");
+    REQUIRE(op, (segment[s].state == NULL) == (segment[s].kv_len < view->every), "a segment without its state");
+  }
+  REQUIRE(op, end == n_rows, "segments do not cover the rows");
+  return WEFT_OK;
+}
+
+static weft_status check_delta_rows(weft_device *device, const weft_delta_rows_args *args) {
+  const char *op = "delta_rows";
+  const weft_delta_view *view = &args->view;
+  weft_status status = check_delta_view(device, op, view);
+  if (status == WEFT_OK) status = check_delta_segments(op, view, args->segment, args->n_segments, args->n_rows);
+  if (status != WEFT_OK) return status;
+  uint64_t keys = (uint64_t)view->n_k_heads * view->dim, values = (uint64_t)view->n_v_heads * view->dim;
+  REQUIRE(op, args->x != NULL && args->alpha != NULL && args->beta != NULL, "x, alpha or beta is NULL");
+  REQUIRE(op, args->conv != NULL && args->a != NULL && args->dt != NULL, "conv, a or dt is NULL");
+  REQUIRE(op, args->q != NULL && args->v != NULL, "q or v is NULL");
+  REQUIRE(op, rows_fit(args->n_rows, args->x_stride, 2 * keys + values), "x_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->alpha_stride, view->n_v_heads), "alpha_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->beta_stride, view->n_v_heads), "beta_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->q_stride, keys), "q_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->v_stride, values), "v_stride");
+  return WEFT_OK;
+}
+
+/* Writes ascend, and each is at a border that its segment reaches. */
+static weft_status check_writes(const weft_delta_rule_args *args) {
+  const char *op = "delta_rule";
+  REQUIRE(op, args->write != NULL || args->n_writes == 0, "write is NULL");
+  for (uint32_t i = 0; i < args->n_writes; i++) {
+    const weft_delta_write *write = &args->write[i], *before = i == 0 ? NULL : write - 1;
+    REQUIRE(op, write->segment < args->n_segments && write->pages != NULL, "a write without a segment or pages");
+    const weft_delta_segment *segment = &args->segment[write->segment];
+    REQUIRE(op, write->position % args->view.every == 0, "a write is not at a border");
+    REQUIRE(op, write->position > segment->kv_len && write->position - segment->kv_len <= segment->n_rows,
+            "a write is at a border that its segment does not reach");
+    REQUIRE(op,
+            before == NULL || before->segment < write->segment ||
+                (before->segment == write->segment && before->position < write->position),
+            "writes do not ascend");
+  }
+  return WEFT_OK;
+}
+
+static weft_status check_delta_rule(weft_device *device, const weft_delta_rule_args *args) {
+  const char *op = "delta_rule";
+  const weft_delta_view *view = &args->view;
+  weft_status status = check_delta_view(device, op, view);
+  if (status == WEFT_OK) status = check_delta_segments(op, view, args->segment, args->n_segments, args->n_rows);
+  if (status == WEFT_OK) status = check_writes(args);
+  if (status != WEFT_OK) return status;
+  uint64_t keys = (uint64_t)view->n_k_heads * view->dim, values = (uint64_t)view->n_v_heads * view->dim;
+  REQUIRE(op, args->q != NULL && args->v != NULL && args->beta != NULL, "q, v or beta is NULL");
+  REQUIRE(op, args->z != NULL && args->norm != NULL && args->out != NULL, "z, norm or out is NULL");
+  REQUIRE(op, args->eps >= 0.0f, "eps is negative");
+  REQUIRE(op, rows_fit(args->n_rows, args->q_stride, keys), "q_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->v_stride, values), "v_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->beta_stride, view->n_v_heads), "beta_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->z_stride, values), "z_stride");
+  REQUIRE(op, rows_fit(args->n_rows, args->out_stride, values), "out_stride");
+  return check_scratch(op, weft_delta_rule_scratch(device, args), args->scratch, args->scratch_bytes);
 }
 
 /* ---- dispatch ---- */

@@ -27,6 +27,7 @@
 #include "base/segment.h"
 #include "kernels/canvas.h"
 #include "kernels/classes.h"
+#include "kernels/delta.h"
 #include "kernels/device.h"
 #include "kernels/experts.h"
 #include "kernels/kv_row.h"
@@ -147,10 +148,11 @@ typedef struct weft_attention_args {
 /* ---- gate: y = act(g) * u, or the clamped gate of both (kernels/experts.h) ------------------------------------- */
 typedef struct weft_gate_args {
   const float *g, *u;
-  float *y; /* may equal g */
+  float *y; /* may equal g or u */
   uint32_t n_rows, n_cols;
   uint64_t g_stride, u_stride, y_stride;
   weft_activation activation;
+  bool one_g; /* g has one number for each row */
 } weft_gate_args;
 
 /* ---- route: softmax over all experts, the k largest (ties: lower index first; NaN counts as -infinity), renormalised
@@ -232,13 +234,16 @@ typedef struct weft_move_args {
   uint32_t n_rows;
 } weft_move_args;
 
-/* ---- sample: kernels/sample.h. classes: kernels/classes.h. canvas: kernels/canvas.h. */
+/* ---- sample: kernels/sample.h. classes: kernels/classes.h. canvas: kernels/canvas.h. delta_*: delta.h. */
 #define WEFT_OPS(X) \
   X(embed)          \
   X(norm)           \
   X(matmul)         \
   X(qkv)            \
-  X(attention) X(gate) X(route) X(experts) X(head_stats) X(head_rows) X(soft) X(sample) X(canvas) X(classes) X(move)
+  X(attention)      \
+  X(gate)           \
+  X(route)          \
+  X(experts) X(head_stats) X(head_rows) X(soft) X(sample) X(canvas) X(classes) X(move) X(delta_rows) X(delta_rule)
 
 /* What a backend fills. <op>_walk, on a backend with graphs (kernels/graphs.h), makes the host tables of a call and
  * launches nothing; NULL: the op has no tables. <op>_scratch gives the bytes that a call of this shape needs (pure;

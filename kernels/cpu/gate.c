@@ -10,8 +10,12 @@ static void gate_rows(void *arg, uint32_t first, uint32_t end) {
   const gate_run *run = arg;
   const weft_gate_args *args = run->args;
   for (uint64_t r = first; r < end; r++) {
-    run->rows->gate(args->activation, args->g + r * args->g_stride, args->u + r * args->u_stride,
-                    args->y + r * args->y_stride, args->n_cols);
+    const float *g = args->g + r * args->g_stride, *u = args->u + r * args->u_stride;
+    float *y = args->y + r * args->y_stride;
+    if (args->one_g)
+      run->rows->gate_by_one(g[0], u, y, args->n_cols);
+    else
+      run->rows->gate(args->activation, g, u, y, args->n_cols);
   }
 }
 

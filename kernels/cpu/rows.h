@@ -19,6 +19,7 @@ typedef struct cpu_norm_row {
 typedef struct cpu_rows {
   void (*norm)(const cpu_norm_row *row);
   void (*gate)(weft_activation activation, const float *g, const float *u, float *y, uint32_t n);
+  void (*gate_by_one)(float g, const float *u, float *y, uint32_t n); /* WEFT_SIGMOID */
   void (*scale)(float *y, float factor, uint32_t n);
   /* cosf and sinf of (float)position * inv_freq[i] */
   void (*angles)(const float *inv_freq, int32_t position, uint32_t n, float *cosine, float *sine);

@@ -61,6 +61,7 @@ static void norm_row(const cpu_norm_row *row) {
 }
 
 SIMD_INLINE vf activate_vf(weft_activation activation, vf x) {
+  if (activation == WEFT_SIGMOID) return vf_set(1.0f) / (vf_set(1.0f) + vf_exp(-x));
   return activation == WEFT_SILU ? vf_silu(x) : vf_gelu_tanh(x);
 }
 
@@ -92,6 +93,13 @@ static void gate_row(weft_activation activation, const float *g, const float *u,
   uint32_t left = n - i;
   if (left == 0) return;
   vf_store_some(y + i, activate_vf(activation, vf_load_some(g + i, left)) * vf_load_some(u + i, left), left);
+}
+
+static void gate_row_by_one(float g, const float *u, float *y, uint32_t n) {
+  const vf factor = activate_vf(WEFT_SIGMOID, vf_set(g));
+  uint32_t i = 0;
+  for (; i + VF_LANES <= n; i += VF_LANES) vf_store(y + i, vf_load(u + i) * factor);
+  if (i < n) vf_store_some(y + i, vf_load_some(u + i, n - i) * factor, n - i);
 }
 
 static void scale_row(float *y, float factor, uint32_t n) {
@@ -188,6 +196,7 @@ static void to_q8(const float *x, uint8_t *y, uint32_t n) {
 const cpu_rows ROWS_TABLE = {
     .norm = norm_row,
     .gate = gate_row,
+    .gate_by_one = gate_row_by_one,
     .scale = scale_row,
     .angles = rope_angles,
     .head = norm_head,

@@ -393,6 +393,7 @@ weft_status cuda_gate(weft_device *device, const weft_gate_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   if (args->n_cols == 0) return WEFT_OK;
+  if (args->activation == WEFT_SIGMOID) return WEFT_E_UNSUPPORTED;
   bool wide = args->n_cols % 4 == 0 && is_wide(args->g, args->g_stride) && is_wide(args->u, args->u_stride) &&
               is_wide(args->y, args->y_stride);
   dim3 grid(cuda_ceil(args->n_cols, (wide ? 4 : 1) * ROW_THREADS), args->n_rows < 65535 ? args->n_rows : 65535);

@@ -112,6 +112,7 @@ double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, con
 
 static double apply_activation(weft_activation activation, double x) {
   if (activation == WEFT_SILU) return x / (1.0 + exp(-x));
+  if (activation == WEFT_SIGMOID) return 1.0 / (1.0 + exp(-x));
   const double sqrt_2_over_pi = 0.79788456080286535588;
   return 0.5 * x * (1.0 + tanh(sqrt_2_over_pi * (x + 0.044715 * x * x * x)));
 }

@@ -157,7 +157,7 @@ static void row_of_parts(weft_device *device, const experts_case *c, const weigh
     one_product(device, fused ? &w->gate : &w->up, e, fused ? c->n_ff : 0, c->n_ff, x, u);
     one_bias(w->bias[0], e, c->n_ff, g);
     one_bias(w->bias[1], e, c->n_ff, u);
-    weft_gate_args gate = {g, u, g, 1, c->n_ff, c->n_ff, c->n_ff, c->n_ff, c->activation};
+    weft_gate_args gate = {g, u, g, 1, c->n_ff, c->n_ff, c->n_ff, c->n_ff, c->activation, false};
     assert_int_equal(done(device, weft_gate(device, &gate)), WEFT_OK);
     one_product(device, &w->down, e, 0, c->n_in, g, out);
     bool rounds = strcmp(weft_device_kernels(device)->numerics(device, w->down.shape.type), "s8x256-i32") == 0;

@@ -96,6 +96,11 @@ static void test_norm(void **state) {
 
 /* ---- gate ---- */
 
+/* A backend without the delta rule has no gate by a sigmoid either. */
+static bool has_gate(weft_device *device, weft_activation activation) {
+  return activation != WEFT_SIGMOID || weft_device_kernels(device)->delta_rule != NULL;
+}
+
 static void run_gate(weft_device *device, weft_activation activation, uint32_t n_cols, uint32_t first, uint32_t n,
                      float *y) {
   uint64_t stride = n_cols + PAD;
@@ -118,15 +123,16 @@ static void run_gate(weft_device *device, weft_activation activation, uint32_t n
 static void test_gate(void **state) {
   const devices *all = *state;
   static const uint32_t widths[] = {1, 7, 16, 33, 96, 704, 2112};
-  static const char *const names[] = {"gelu", "silu", "clamped"};
-  for (size_t i = 0; i < 3 * sizeof widths / sizeof widths[0]; i++) {
-    weft_activation activation = (weft_activation)(WEFT_GELU_TANH + i % 3);
-    const char *name = names[i % 3];
-    uint32_t n_cols = widths[i / 3];
+  static const char *const names[] = {"gelu", "silu", "clamped", "sigmoid"};
+  for (size_t i = 0; i < 4 * sizeof widths / sizeof widths[0]; i++) {
+    weft_activation activation = (weft_activation)(WEFT_GELU_TANH + i % 4);
+    const char *name = names[i % 4];
+    uint32_t n_cols = widths[i / 4];
     uint64_t stride = n_cols + PAD;
     buffer ref = buffer_new(ROWS * stride * sizeof(float));
     run_gate(all->ref, activation, n_cols, 0, ROWS, ref.data);
     for (uint32_t d = 0; d < all->n; d++) {
+      if (!has_gate(all->cpu[d], activation)) continue;
       buffer out = buffer_new(ref.n_bytes), one = buffer_new(stride * sizeof(float));
       run_gate(all->cpu[d], activation, n_cols, 0, ROWS, out.data);
       /* |g u| < 4 * 3.5 in the rows of size 3 and 4 * 210 in row 0. The argument of the exponential
@@ -145,6 +151,42 @@ static void test_gate(void **state) {
   }
 }
 
+/* One number for each row: the bits that a row of equal numbers gives, also in the place of u. */
+static void test_gate_by_one(void **state) {
+  const devices *all = *state;
+  static const uint32_t widths[] = {1, 17, 2048};
+  for (size_t i = 0; i < sizeof widths / sizeof widths[0]; i++) {
+    uint64_t n_cols = widths[i], n = ROWS * n_cols;
+    buffer g = buffer_new(n * sizeof(float)), u = buffer_new(g.n_bytes), y = buffer_new(g.n_bytes);
+    for (uint64_t r = 0; r < ROWS; r++)
+      for (uint64_t c = 0; c < n_cols; c++) ((float *)g.data)[r * n_cols + c] = 4.0f * random_normal(90, r);
+    for (uint32_t d = 0; d <= all->n; d++) {
+      weft_device *device = d < all->n ? all->cpu[d] : all->ref;
+      if (!has_gate(device, WEFT_SIGMOID)) continue;
+      weft_gate_args args = {.g = g.data,
+                             .u = u.data,
+                             .y = y.data,
+                             .n_rows = ROWS,
+                             .n_cols = (uint32_t)n_cols,
+                             .g_stride = n_cols,
+                             .u_stride = n_cols,
+                             .y_stride = n_cols,
+                             .activation = WEFT_SIGMOID};
+      fill_normal(u.data, n, 91);
+      assert_int_equal(done(device, weft_gate(device, &args)), WEFT_OK);
+      args.one_g = true;
+      args.y = u.data;
+      assert_int_equal(done(device, weft_gate(device, &args)), WEFT_OK);
+      assert_same("a gate by one number", d < all->n ? all->name[d] : "ref", "in place", y.data, u.data, g.n_bytes);
+      args.activation = WEFT_SILU;
+      assert_int_equal(weft_gate(device, &args), WEFT_E_INVALID);
+    }
+    buffer_free(&g);
+    buffer_free(&u);
+    buffer_free(&y);
+  }
+}
+
 /* A clamped gate, number by number: what lies beyond the limits counts as the limit; what is no number stays none. */
 static void test_clamped_gate(void **state) {
   const devices *all = *state;
@@ -152,7 +194,7 @@ static void test_clamped_gate(void **state) {
   float *in = memory_new(16, sizeof *in), *y = memory_new(8, sizeof *y);
   memcpy(in, g, sizeof g);
   memcpy(in + 8, u, sizeof u);
-  weft_gate_args args = {in, in + 8, y, 1, 8, 8, 8, 8, WEFT_CLAMPED_SILU};
+  weft_gate_args args = {in, in + 8, y, 1, 8, 8, 8, 8, WEFT_CLAMPED_SILU, false};
   for (uint32_t d = 0; d <= all->n; d++) {
     weft_device *device = d == 0 ? all->ref : all->cpu[d - 1];
     assert_int_equal(done(device, weft_gate(device, &args)), WEFT_OK);
@@ -657,12 +699,19 @@ static void test_memory(void **state) {
 
 int main(int argc, char **argv) {
   take_arguments(argc, argv);
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm),         cmocka_unit_test(test_gate),
-                                     cmocka_unit_test(test_clamped_gate), cmocka_unit_test(test_route),
-                                     cmocka_unit_test(test_route_nan),    cmocka_unit_test(test_qkv),
-                                     cmocka_unit_test(test_embed),        cmocka_unit_test(test_embed_says_why),
-                                     cmocka_unit_test(test_soft),         cmocka_unit_test(test_refusals),
-                                     cmocka_unit_test(test_open),         cmocka_unit_test(test_open_without_memory),
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_norm),
+                                     cmocka_unit_test(test_gate),
+                                     cmocka_unit_test(test_gate_by_one),
+                                     cmocka_unit_test(test_clamped_gate),
+                                     cmocka_unit_test(test_route),
+                                     cmocka_unit_test(test_route_nan),
+                                     cmocka_unit_test(test_qkv),
+                                     cmocka_unit_test(test_embed),
+                                     cmocka_unit_test(test_embed_says_why),
+                                     cmocka_unit_test(test_soft),
+                                     cmocka_unit_test(test_refusals),
+                                     cmocka_unit_test(test_open),
+                                     cmocka_unit_test(test_open_without_memory),
                                      cmocka_unit_test(test_memory)};
   return cmocka_run_group_tests_name("kernels/ops", tests, setup_devices, teardown_devices);
 }
