@@ -187,6 +187,7 @@ typedef struct weft_step_result {
   uint32_t n_results; /* segments with an output, in batch order */
   const weft_segment_result *result;
   uint64_t device_us; /* microseconds that the step took, without the time it waited for the step before it */
+  bool is_new;        /* a device that repeats steps as graphs had none of this one: the next of its kind is faster */
 } weft_step_result;
 
 #ifdef __cplusplus

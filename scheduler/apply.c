@@ -207,24 +207,28 @@ static void land_rows(weft_engine *e, weft_request *r, const weft_work *work) {
 
 /* Of the run's drafts, those before the last token that was taken were right. The request may have ended: what its
  * reader sees was counted before. */
-static void judge_drafts(weft_engine *e, weft_request *r, const weft_work *work, uint32_t n_taken) {
+static void judge_drafts(weft_engine *e, weft_step_plan *plan, const weft_work *work, uint32_t n_taken) {
+  weft_request *r = work->request;
   weft_draft_stats *stats = &e->requests[r->lane].drafts;
   uint32_t n_right = n_taken > 0 ? n_taken - 1 : 0;
   for (uint32_t i = 0; i < n_right; i++) stats->n_accepted_at[i] += 1;
   stats->n_accepted += n_right;
+  plan->n_gained += n_right;
   weft_acceptance *tenant = &e->lane[r->lane].acceptance[r->tenant];
   weft_drafting_judge(&r->drafting, tenant, work->n_rows - 1, n_right, r->n_answer);
 }
 
 /* What a shadow's run gave is kept to be compared, and the request is as if the run had never been. */
-static void keep_foretold(weft_engine *e, weft_request *r, const weft_work *work, const weft_segment_result *result) {
+static void keep_foretold(weft_engine *e, weft_step_plan *plan, const weft_work *work,
+                          const weft_segment_result *result) {
+  weft_request *r = work->request;
   weft_drafting *d = &r->drafting;
   d->foretold_at = r->n_tokens;
   d->n_foretold = result->n_taken;
   for (uint32_t i = 0; i < result->n_taken; i++) d->foretold[i] = result->token[i].token;
   e->stats.n_void_rows += work->n_rows;
   r->usage.n_accepted += result->n_taken > 0 ? result->n_taken - 1 : 0;
-  judge_drafts(e, r, work, result->n_taken);
+  judge_drafts(e, plan, work, result->n_taken);
   r->n_pending = 0;
   r->n_planned = r->n_valid;
   weft_lifecycle_take_back(e, r);
@@ -250,7 +254,8 @@ static void follow_drafts(weft_engine *e, weft_request *r, const weft_work *work
 /* A run of several rows. Each token that is taken is held by the next row, whose keys and values are therefore valid.
  * The rows after the last one are void, and nothing stands on them, since a run has no successor in flight. Its reader
  * is told once. */
-static void apply_run(weft_engine *e, weft_request *r, const weft_work *work, const weft_segment_result *result) {
+static void apply_run(weft_engine *e, weft_step_plan *plan, const weft_work *work, const weft_segment_result *result) {
+  weft_request *r = work->request;
   static const weft_segment_result nothing = {0}; /* is said of tokens before the last one */
   uint32_t n_told = e->n_told, n = 0;
   bool grew = false;
@@ -265,7 +270,7 @@ static void apply_run(weft_engine *e, weft_request *r, const weft_work *work, co
   }
   if (r->finish == WEFT_FINISH_NONE && result->bad) end_as_bad(e, r);
   e->stats.n_void_rows += work->n_rows - n;
-  judge_drafts(e, r, work, n);
+  judge_drafts(e, plan, work, n);
   if (r->finish != WEFT_FINISH_NONE) return; /* its reader was told */
   if (grew) tell_later(e, r);
   r->n_pending = 0;
@@ -275,8 +280,8 @@ static void apply_run(weft_engine *e, weft_request *r, const weft_work *work, co
   e->requests[r->lane].drafts.back_ns += weft_clock_ns() - start_ns;
 }
 
-static inline void apply_causal(weft_engine *e, const weft_work *work, const weft_segment_result *result,
-                                uint32_t block_min) {
+static inline void apply_causal(weft_engine *e, weft_step_plan *plan, const weft_work *work,
+                                const weft_segment_result *result, uint32_t block_min) {
   weft_request *r = work->request;
   if (r->finish != WEFT_FINISH_NONE) {
     e->stats.n_void_rows += work->n_rows;
@@ -288,7 +293,7 @@ static inline void apply_causal(weft_engine *e, const weft_work *work, const wef
     apply_one(e, r, result);
   } else if (work->kind == WEFT_WORK_VERIFY) {
     uint64_t start_ns = weft_clock_ns();
-    (work->peeks ? keep_foretold : apply_run)(e, r, work, result);
+    (work->peeks ? keep_foretold : apply_run)(e, plan, work, result);
     e->requests[r->lane].drafts.commit_ns += weft_clock_ns() - start_ns;
   } else {
     land_rows(e, r, work);
@@ -341,7 +346,7 @@ bool weft_apply_step(weft_engine *engine, weft_step_plan *plan, const weft_step_
     const weft_segment_result *own = NULL;
     if (i + FAR_AHEAD < n_causal) prefetch_works(engine, work, block_min);
     if (work->n_outputs > 0 && (own = take_result(&next, end, i)) == NULL) return false;
-    apply_causal(engine, work, own, block_min);
+    apply_causal(engine, plan, work, own, block_min);
   }
   for (uint32_t i = 0; i < plan->n_canvas; i++) {
     const weft_segment_result *own = take_result(&next, end, n_causal + i);

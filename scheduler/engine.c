@@ -183,7 +183,9 @@ static weft_status open_lane(weft_engine *e, uint32_t index) {
   lane->n_free_slots = lane->info->n_slots;
   lane->free_save = weft_alloc(lane->info->n_saves, sizeof *lane->free_save);
   lane->acceptance = weft_alloc(e->config.n_tenants, sizeof *lane->acceptance);
-  if (lane->free_save == NULL || lane->acceptance == NULL) return WEFT_E_NO_MEMORY;
+  lane->depth = weft_alloc(1, sizeof *lane->depth);
+  if (lane->free_save == NULL || lane->acceptance == NULL || lane->depth == NULL) return WEFT_E_NO_MEMORY;
+  weft_depth_open(lane->depth);
   for (uint32_t i = 0; i < lane->info->n_saves; i++) lane->free_save[i] = i;
   lane->n_free_saves = lane->info->n_saves;
   return weft_ready_open(&lane->ready, lane->info->n_slots);
@@ -253,6 +255,7 @@ static void free_engine(weft_engine *e) {
     weft_free(e->lane[i].free_slot);
     weft_free(e->lane[i].free_save);
     weft_free(e->lane[i].acceptance);
+    weft_free(e->lane[i].depth);
     weft_ready_close(&e->lane[i].ready);
     weft_batcher_close(&e->lane[i].batcher);
   }

@@ -58,16 +58,6 @@ void weft_pace_spend(weft_pace *p, uint32_t n, uint32_t kv_len, bool canvas, uin
   p->prompt_due = p->canvas_due = p->decode_due = false;
 }
 
-double weft_pace_step_us(const weft_pace *p) {
-  return weft_cost_step(p->model, &p->shape);
-}
-
-double weft_pace_drafts_us(const weft_pace *p, uint32_t n, uint32_t kv_len) {
-  weft_cost_shape shape = p->shape;
-  weft_cost_add(&p->model->layers, &shape, n, kv_len, false, n);
-  return weft_cost_step(p->model, &shape) - weft_cost_step(p->model, &p->shape);
-}
-
 uint32_t weft_pace_drafts(const weft_pace *p, uint32_t n, uint32_t kv_len) {
   if (p->budget_us <= 0.0) return n;
   while (n > 0 && !fits_time(p, n, kv_len, false, n)) n /= 2;

@@ -55,10 +55,6 @@ uint32_t weft_pace_chunk(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t 
 bool weft_pace_canvas(weft_pace *pace, uint32_t n, uint32_t kv_len, uint32_t n_outputs);
 /* True when a decode row that weft_pace_open was not told of has time; it is counted as planned. */
 bool weft_pace_decode(weft_pace *pace, uint32_t kv_len);
-/* The predicted microseconds that n drafts, which would follow kv_len keys, add to the step; and those of what is
- * planned and expected so far. */
-double weft_pace_drafts_us(const weft_pace *pace, uint32_t n, uint32_t kv_len);
-double weft_pace_step_us(const weft_pace *pace);
 /* How many of n drafts, which would follow kv_len keys, have time. They are never due. */
 uint32_t weft_pace_drafts(const weft_pace *pace, uint32_t n, uint32_t kv_len);
 /* n rows are planned: their time is no longer free. */

@@ -48,14 +48,29 @@ static void perform_prefill(weft_planning *p, weft_request *r, const weft_rows *
   weft_lifecycle_make_ready(p->engine, r);
 }
 
+/* What the rows of drafts add to the plan. */
+static void count_run(weft_planning *p, const weft_request *r, uint32_t n_rows) {
+  const weft_cost_layers *layers = &p->lane->cost.layers;
+  weft_cost_shape one = {0}, all = {0}, *of = &p->plan->of_drafts;
+  weft_cost_add(layers, &one, 1, r->n_planned, false, 1);
+  weft_cost_add(layers, &all, n_rows, r->n_planned, false, n_rows);
+  of->n_rows += all.n_rows - one.n_rows;
+  of->n_outputs += all.n_outputs - one.n_outputs;
+  of->n_reads += all.n_reads - one.n_reads;
+  of->n_products += all.n_products - one.n_products;
+  p->plan->n_runs += 1;
+  if (n_rows - 1 > p->plan->n_drafts_most) p->plan->n_drafts_most = n_rows - 1;
+  if (r->drafting.kind != WEFT_DRAFT_NGRAM) p->plan->waits_drafter = true;
+}
+
 /* The drafts stand behind the tokens of the request until the run has landed. */
 static void perform_verify(weft_planning *p, weft_request *r, const weft_rows *rows) {
   uint32_t n_drafts = rows->n - 1;
   memcpy(r->tokens + r->n_tokens, p->draft, n_drafts * sizeof *p->draft);
   weft_pace_spend_drafts(&p->pace, n_drafts, r->n_planned + 1);
-  p->n_expected += rows->n_expected;
-  r->drafting.runs = true;
-  weft_drafting_began(&r->drafting, rows->trial, r->n_answer);
+  p->n_decode_keys += r->n_planned;
+  count_run(p, r, rows->n);
+  weft_drafting_began(&r->drafting);
   weft_draft_stats *stats = &p->engine->requests[r->lane].drafts;
   stats->n_runs += 1;
   stats->n_drafted += n_drafts;
@@ -80,7 +95,6 @@ void weft_perform_rows(weft_planning *p, weft_request *r, const weft_rows *rows)
       perform_denoise(p, r, rows);
       break;
     case WEFT_WORK_DECODE:
-      if (rows->rests) r->drafting.runs = false;
       weft_perform_decode(p, r);
       break;
     case WEFT_WORK_VERIFY:

@@ -28,4 +28,7 @@ void weft_plan_begin(weft_step_plan *plan, uint64_t number, uint32_t lane) {
   plan->n_causal = plan->n_canvas = plan->n_rows = 0;
   plan->shape = (weft_cost_shape){0};
   memset(plan->n_rows_of, 0, sizeof plan->n_rows_of);
+  plan->n_runs = plan->n_drafts_most = plan->n_gained = 0;
+  plan->of_drafts = (weft_cost_shape){0};
+  plan->waits_drafter = plan->trial = plan->waited = false;
 }

@@ -51,6 +51,11 @@ typedef struct weft_step_plan {
   uint32_t n_rows, n_rows_of[WEFT_WORK_KINDS]; /* the second by weft_work_kind */
   weft_cost_shape shape;                       /* of all works */
   double predicted_us;                         /* device time by the cost model */
+  /* Of runs (depth.h): how many, the rows of their drafts, the most drafts of one, tokens that they gave beyond one
+   * each; whether one had drafts that take time to make; and whether they are a trial, and the lane waited for them. */
+  uint32_t n_runs, n_drafts_most, n_gained;
+  weft_cost_shape of_drafts;
+  bool waits_drafter, trial, waited;
 } weft_step_plan;
 
 weft_status weft_plan_open(weft_step_plan *plan, uint32_t n_max);

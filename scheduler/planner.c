@@ -4,6 +4,7 @@
 #include "scheduler/lifecycle.h"
 #include "scheduler/light.h"
 #include "scheduler/perform.h"
+#include "scheduler/runs.h"
 
 enum { FAR_AHEAD = 16, AHEAD = 8 }; /* requests between a prefetch and its use */
 
@@ -226,9 +227,8 @@ static void open_pace(weft_planning *p) {
 static void close_plan(weft_planning *p) {
   weft_lane *lane = p->lane;
   const uint32_t *rows = p->plan->n_rows_of;
-  if (rows[WEFT_WORK_DECODE] > 0 && !p->alone) {
-    lane->keys_per_decode = (uint32_t)(p->n_decode_keys / rows[WEFT_WORK_DECODE]);
-  }
+  uint32_t n_decode = rows[WEFT_WORK_DECODE] + p->plan->n_runs;
+  if (n_decode > 0 && !p->alone) lane->keys_per_decode = (uint32_t)(p->n_decode_keys / n_decode);
   bool canvas = rows[WEFT_WORK_DENOISE] + rows[WEFT_WORK_COMMIT] > 0;
   bool narrow = !canvas && weft_ready_has_canvas(&lane->ready);
   lane->late.n_narrow = narrow ? lane->late.n_narrow + p->canvas_lacks_rows : 0;
@@ -250,12 +250,12 @@ void weft_planner_run(weft_engine *e, weft_lane *lane, weft_step_plan *plan) {
                      .plan = plan,
                      .rows_left = lane->rows_max,
                      .scored_rows_left = lane->info->scored_rows_max,
-                     .draft_rows_left = lane->info->draft_rows_max,
-                     .n_expected = lane->ready.n_decode};
+                     .draft_rows_left = lane->info->draft_rows_max};
   p.n_ready_left = weft_rows_n_ready(&p);
   p.restores_end = weft_pager_get_stats(e->pager).n_restored + lane->restores_max;
   e->claims.preempted = false;
   open_pace(&p);
+  weft_runs_choose(&p);
   serve_starved(&p);
   bool narrowed = lane->late.n_narrow >= WEFT_PACE_HELD && serve_narrowed(&p);
   if (!narrowed && weft_policy_prefill_first(lane->late.n_prompts)) serve_squeezed(&p);

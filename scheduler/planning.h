@@ -14,7 +14,6 @@ typedef struct weft_planning {
   uint32_t rows_left;
   uint32_t scored_rows_left; /* rows of prompts that may be scored */
   uint32_t draft_rows_left;
-  double n_expected; /* tokens of answers that the decode rows and runs of this step are expected to give */
   int32_t draft[WEFT_DRAFTS_MAX]; /* what the drafter gave for the request that is asked about */
   uint32_t n_ready_left;          /* requests that decode or denoise and may still get rows (rows.h, stages) */
   weft_pace pace;

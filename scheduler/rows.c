@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "scheduler/runs.h"
+
 static bool has_time_for_canvas(weft_planning *p, const weft_request *r, uint32_t n_outputs) {
   if (weft_pace_canvas(&p->pace, r->size.n_canvas, r->n_planned, n_outputs)) return true;
   weft_share_hold(p, r);
@@ -113,45 +115,11 @@ static uint32_t room_for_drafts(const weft_planning *p, const weft_request *r) {
   return r->drafting.kind == WEFT_DRAFT_NGRAM ? least_of(n, r->drafting.n_guessed) : n;
 }
 
-typedef struct draft_prices {
-  const weft_pace *pace;
-  uint32_t kv_len;
-} draft_prices;
-
-static double price_drafts(const void *self, uint32_t n) {
-  const draft_prices *of = self;
-  return weft_pace_drafts_us(of->pace, n, of->kv_len);
-}
-
-/* A request waits for drafts that take time to make, and has no rows meanwhile. */
-static double tokens_waited(const weft_planning *p, const weft_request *r, double token_us) {
-  const weft_drafter *drafter = p->engine->config.drafter;
-  if (r->drafting.kind == WEFT_DRAFT_NGRAM || drafter->wait_us == NULL) return 0.0;
-  return drafter->wait_us(drafter->self, r->lane) / token_us;
-}
-
-/* Where steps overlap, the next step waits for a run; and a request that waits for its rows in flight before it can
- * have a run leaves out a row in a step that others have. row: what a row costs, in tokens. */
-static double tokens_lost(const weft_planning *p, const weft_request *r, double row) {
-  if (!p->engine->config.overlap || p->lane->info->depth == 1) return 0.0;
-  bool leaves_out = r->n_in_flight > 0 && p->lane->ready.n_decode > 1 && row < 1.0;
-  return WEFT_DRAFTS_AHEAD / 100.0 + (leaves_out ? 1.0 - row : 0.0);
-}
-
-/* How many drafts the request should have now; 0: none. Sets the members of *out that say why. */
-static uint32_t count_drafts(const weft_planning *p, const weft_request *r, weft_rows *out) {
-  const weft_drafting *d = &r->drafting;
+/* How many drafts the request should have now; 0: none. */
+static uint32_t count_drafts(const weft_planning *p, const weft_request *r) {
   uint32_t n_max = room_for_drafts(p, r);
-  if (n_max == 0 || p->engine->config.drafts_always) return n_max;
-  const draft_prices prices = {.pace = &p->pace, .kv_len = r->n_tokens};
-  double n_tokens = p->n_expected > 1.0 ? p->n_expected : 1.0, token_us = weft_pace_step_us(&p->pace) / n_tokens;
-  double n_lost = tokens_lost(p, r, price_drafts(&prices, 1) / token_us) + tokens_waited(p, r, token_us);
-  uint32_t n = weft_drafting_depth(d, &p->lane->acceptance[r->tenant], n_max, token_us, n_lost, price_drafts, &prices,
-                                   &out->n_expected);
-  if (n > 0) return n;
-  out->trial = weft_drafting_tries(d, &p->lane->acceptance[r->tenant], r->n_answer);
-  out->rests = !out->trial;
-  return out->trial ? least_of(n_max, WEFT_DRAFTS_TRIAL) : 0;
+  if (n_max == 0 || p->engine->config.drafts_always) return weft_runs_follow_shadow(r) ? 0 : n_max;
+  return least_of(n_max, weft_runs_depth(p->lane, r));
 }
 
 static uint32_t ask_drafter(weft_planning *p, const weft_request *r, uint32_t n_max) {
@@ -184,19 +152,13 @@ static uint32_t find_drafts(weft_planning *p, const weft_request *r, uint32_t n_
   return k;
 }
 
-/* Whether the next row gives a token that a shadow foretold, or the first one of a run that gave none. */
-static bool follows_shadow(const weft_request *r) {
-  const weft_drafting *d = &r->drafting;
-  return r->n_tokens < d->foretold_at + (d->n_foretold > 0 ? d->n_foretold : 1);
-}
-
 /* How many tokens a run may draw is not known before it has landed, so it has no successor in flight; and a request
  * waits for its rows in flight before it has a run, since drafts follow tokens that are known. */
 static weft_rows_verdict rows_of_run(weft_planning *p, const weft_request *r, weft_rows *out) {
   bool has_run = r->n_pending > r->n_in_flight;
   *out = (weft_rows){0};
   if (has_run) return WEFT_ROWS_NONE;
-  uint32_t n = follows_shadow(r) ? 0 : count_drafts(p, r, out);
+  uint32_t n = count_drafts(p, r);
   if (n > 0 && r->n_in_flight > 0) return WEFT_ROWS_NONE;
   weft_rows_verdict verdict = weft_rows_of_decode(p, r);
   if (verdict != WEFT_ROWS_SOME) return verdict;

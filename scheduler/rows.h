@@ -11,8 +11,8 @@
  *                    weft_pace_chunk (pace.h) finds time for beside those that decode
  *   autoregressive   the row after a token that is still being sampled, also where that token decides what may follow:
  *                    the runner has it when it makes the row's mask (model/runner/runner_sample.c)
- *   with drafts      where drafts are expected to gain (drafting.h), nothing while any rows are in flight; then a run
- *                    of the last token and as many drafts as gain most, the drafter has, and rows and time are there
+ *   with drafts      where the step is to have runs of it (runs.h), nothing while any rows are in flight; then a run
+ *                    of the last token and as many drafts as were chosen, the drafter has, and rows and time are there
  *                    for; nothing while the drafter makes them. Else as without drafts, but nothing while a run is
  *                    in flight (step.c: no step of the lane is then planned at all, if it has one stage)
  *   canvas           the next denoise step; after the last possible step the commit of the canvas, and the first step
@@ -48,10 +48,6 @@ typedef struct weft_rows {
   bool may_be_fewer; /* when blocks are short (weft_rows_cut); else it is all or none */
   uint32_t first_output, n_outputs;
   weft_ask ask;
-  /* Of a request with drafts: a run is tried again; there were drafts, and they would not have gained; what a run is
-   * expected to give beyond one token. */
-  bool trial, rests;
-  double n_expected;
 } weft_rows;
 
 /* Whether the request's rows in flight are still near the first stages, so that rows planned now would wait for them. */

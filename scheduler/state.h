@@ -8,8 +8,8 @@
  *   step                               the order of a turn: inbox, expiry, launch, land
  *   planner                            the one loop that makes a plan: which request is due, which rows it gets
  *   perform, apply                     carry out what was decided; take in what a step computed
- *   share, light, rows, admission,     decide: whose turn it is, how long a step may be, which rows, which request
- *   relief                             starts, where missing blocks come from
+ *   share, light, runs, rows,          decide: whose turn it is, how long a step may be, how many drafts, which rows,
+ *   admission, relief                  which request starts, where missing blocks come from
  *   lifecycle                          how a request changes state: enter, finish, preempt, leave, break
  *   waiting, pins, copies, snapshot,   queues and followers; pinned prefixes; ends of page copies; counters for other
  *   watch, fit, check                  threads, and views; what the pool holds; the laws, recomputed
@@ -28,6 +28,7 @@
 #include "base/clock.h"
 #include "scheduler/batcher.h"
 #include "scheduler/claims.h"
+#include "scheduler/depth.h"
 #include "scheduler/file_wait.h"
 #include "scheduler/forecast.h"
 #include "scheduler/inbox.h"
@@ -82,6 +83,8 @@ typedef struct weft_lane {
   uint32_t keys_per_decode; /* mean over the decode rows of the last plan that had some */
   weft_pace_late late;
   weft_acceptance *acceptance; /* [n_tenants] how often drafts of the tenant's requests were right */
+  weft_depth *depth;
+  bool waits_for_drafts; /* it waits for its rows in flight, so that the next step has runs (runs.h) */
   uint64_t n_batches;
 } weft_lane;
 

@@ -11,6 +11,7 @@
 #include "scheduler/pins.h"
 #include "scheduler/planner.h"
 #include "scheduler/prefix_feed.h"
+#include "scheduler/runs.h"
 #include "scheduler/snapshot.h"
 #include "scheduler/waiting.h"
 #include "scheduler/watch.h"
@@ -76,19 +77,19 @@ static void expire_deadlines(weft_engine *e) {
 
 /* What a run gives is known when it has landed. A step that was planned before would be without its requests, and
  * without those that wait to have runs; so with one stage the lane waits, and its requests stay in the same steps. */
-static bool waits_for_run(const weft_engine *e, const weft_lane *lane) {
+static bool waits_for_run(weft_engine *e, weft_lane *lane) {
   if (lane->n_stages > 1) return false;
   for (uint32_t i = 0; i < e->n_flight; i++) {
     const weft_step_plan *plan = &e->plan[(e->first_flight + i) % e->depth];
     if (plan->lane == lane->index && plan->n_rows_of[WEFT_WORK_VERIFY] > 0) return true;
   }
-  return false;
+  return weft_runs_wait(e, lane);
 }
 
-static uint64_t lanes_with_work(const weft_engine *e) {
+static uint64_t lanes_with_work(weft_engine *e) {
   uint64_t bits = 0;
   for (uint32_t i = 0; i < e->n_lanes; i++) {
-    const weft_lane *lane = &e->lane[i];
+    weft_lane *lane = &e->lane[i];
     bool work = !lane->broken && lane->n_in_flight < lane->info->depth && lane->n_running + lane->n_waiting > 0;
     bits |= (uint64_t)(work && !waits_for_run(e, lane)) << i;
   }
@@ -295,6 +296,7 @@ static void land_step(weft_engine *e) {
       weft_lifecycle_break(e, lane, status, "a step");
     } else {
       lane->n_in_flight -= 1;
+      if (plan->n_rows > 0) weft_runs_landed(e, plan, &result);
       if (plan->n_rows > 0) learn_cost(e, plan, result.device_us);
     }
     if (plan->n_rows > 0) count_lane(e, plan);

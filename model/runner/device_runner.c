@@ -395,12 +395,15 @@ static weft_status run_part(device_runner *r, runner_flight *f, const runner_ste
   weft_status status = model_enter(pass, p);
   if (status != WEFT_OK) return status;
   const weft_shards *exchanges = r->config.model->exchanges;
+  const weft_graph_counters before = weft_device_graph_counters(d);
   if (step->steady)
     weft_device_graph_begin(d, pass->args->graph_key, exchanges == NULL ? NULL : weft_shards_vote(exchanges));
   do {
     status = model_compute(pass);
     if (status == WEFT_OK && is_last) status = run_head_stats(r, step, &f->outputs, pass->args->share != NULL);
   } while (step->steady && weft_device_graph_end(d, &status));
+  const weft_graph_counters after = weft_device_graph_counters(d);
+  if (after.eager + after.captures != before.eager + before.captures) f->step.is_new = true;
   return status == WEFT_OK ? model_leave(pass) : status;
 }
 
