@@ -7,8 +7,8 @@
  *             multiple of 8 on. Places and the list of jobs (some places of one expert each) stay on the device. The
  *             prologue writes rows at their places
  *   gate, up  the results are [place][2 n_ff] f32, or act(g) * u of them, [place][n_ff], where the GEMM has a gated
- *             epilogue (gemm_has_gated_epilogue); the prologue of down reads the same places. With biases or a clamped
- *             gate a kernel between the two makes the gated product, in place (gate_pairs_kernel)
+ *             epilogue (gemm_has_gated_epilogue); the prologue of down reads the same places. With biases, a
+ *             clamped gate or F32 weights of down a kernel between the two makes the gated product (gate_pairs_kernel)
  *   down      the results are [place][n_in], f32, or bf16 in W8A8 (gemm/w8a8.h), and y[row] adds those of its ranks
  *             one after another, in the two sums of ops.h
  *   few rows  are not permuted. A GEMV takes each expert once, with the pairs that chose it, and leaves act(g) * u of
@@ -167,18 +167,8 @@ static __global__ void __launch_bounds__(PERMUTE_THREADS) permute_w8a8_kernel(co
   }
 }
 
-/* act(g) * u of all pairs, for F32 down weights. */
-static __global__ void pair_gate_kernel(const float *gu, float *h, const int32_t *pair_at, uint32_t n_ff,
-                                        weft_activation activation) {
-  launch_dependents_and_wait();
-  int64_t place = pair_at[blockIdx.y];
-  uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
-  if (i >= n_ff || place < 0) return;
-  const float *row = gu + place * 2 * n_ff + i;
-  h[place * n_ff + i] = gate_product(activation, row[0], row[n_ff]);
-}
-
-/* The gated products of pairs [0, gridDim.y), with biases or a clamped gate. */
+/* The gated products of pairs [0, gridDim.y), where the GEMM has none: with biases, with a clamped gate or for an F32
+ * down. */
 typedef struct gate_pairs_args {
   const float *gu; /* [place][2 n_ff] */
   float *h;        /* rows h_stride numbers apart; may be gu */
@@ -515,16 +505,10 @@ static weft_status gate_pairs(cuda_device *d, const weft_experts_args *args, con
 
 /* The prologue of down: act(g) * u of all pairs. is_gated: it is there, and is not made first. */
 static weft_status gated_prologue(cuda_device *d, const weft_experts_args *args, const experts_plan *p, bool is_gated) {
-  if (gates_apart(args)) {
+  bool f32 = args->down->type == WEFT_TYPE_F32;
+  if (f32 || gates_apart(args)) {
     weft_status status = gate_pairs(d, args, p);
-    if (status != WEFT_OK || args->down->type == WEFT_TYPE_F32) return status;
-  } else if (args->down->type == WEFT_TYPE_F32) {
-    for (uint32_t first = 0; first < p->n_pairs; first += 65535) {
-      uint32_t n = p->n_pairs - first < 65535 ? p->n_pairs - first : 65535;
-      cuda_start(d, pair_gate_kernel, dim3(cuda_ceil(p->n_ff, 256), n), 256, 0, p->gate_up, (float *)p->h,
-                 p->pair_at + first, p->n_ff, args->activation);
-    }
-    return cuda_launched(d, "gating experts");
+    if (status != WEFT_OK || f32) return status;
   }
   prologue_args a = gemm_prologue_of(args->down, p->n_pairs);
   a.x = p->gate_up;

@@ -248,10 +248,8 @@ static weft_status set_up_parts(cuda_device *d) {
   return cuda_judge(d, error, "setting up routers");
 }
 
-/* args NULL: sets the kernels up. */
 template <int R>
 static weft_status start_parts(cuda_device *d, const weft_route_args *args) {
-  if (args == NULL) return set_up_parts<R>(d);
   const weft_weight *w = args->router;
   uint32_t n = cuda_ceil(args->n_rows, 2 * R), n_clusters = n < d->n_router_clusters ? n : d->n_router_clusters;
   auto kernel = args->router_bias != NULL ? route_cluster_kernel<R, true> : route_cluster_kernel<R, false>;
@@ -285,11 +283,11 @@ static weft_status count_clusters(cuda_device *d) {
 }
 
 weft_status route_setup(cuda_device *d) {
-  weft_status status = start_parts<1>(d, NULL);
-  if (status == WEFT_OK) status = start_parts<2>(d, NULL);
-  if (status == WEFT_OK) status = start_parts<3>(d, NULL);
-  if (status == WEFT_OK) status = start_parts<5>(d, NULL);
-  if (status == WEFT_OK) status = start_parts<PART_ROWS>(d, NULL);
+  weft_status status = set_up_parts<1>(d);
+  if (status == WEFT_OK) status = set_up_parts<2>(d);
+  if (status == WEFT_OK) status = set_up_parts<3>(d);
+  if (status == WEFT_OK) status = set_up_parts<5>(d);
+  if (status == WEFT_OK) status = set_up_parts<PART_ROWS>(d);
   if (status == WEFT_OK) status = route_gemm_setup(d);
   return status == WEFT_OK ? count_clusters(d) : status;
 }
