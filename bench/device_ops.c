@@ -62,10 +62,10 @@ typedef struct bench_case {
   { name, WORK_EXPERTS, WEFT_TYPE_##type, WEFT_TYPE_##down, rows, 0, HIDDEN, 0, 0, 0, 0, 0, 0, true }
 #define ROUTE(name, rows) \
   { name, WORK_ROUTE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, EXPERTS, HIDDEN, 0, 0, 0, 0, 0, 0, false }
-#define SLIDE(name, rows, kv, segments, canvas) \
-  { name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 1024, kv, segments, canvas }
-#define GLOBAL(name, rows, kv, segments, canvas) \
-  { name, WORK_ATTENTION, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 2, 512, 0, kv, segments, canvas }
+#define SLIDE(name, type, rows, kv, segments, canvas) \
+  { name, WORK_ATTENTION, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 1024, kv, segments, canvas }
+#define GLOBAL(name, type, rows, kv, segments, canvas) \
+  { name, WORK_ATTENTION, WEFT_TYPE_##type, WEFT_TYPE_NONE, rows, 0, 0, 16, 2, 512, 0, kv, segments, canvas }
 /* The norms of a layer after its attention or, if is_end, after its experts. */
 #define NORMS(name, rows, is_end) \
   { name, WORK_NORMS, WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, rows, 16, HIDDEN, 0, 0, 0, 0, 0, 0, is_end }
@@ -139,16 +139,26 @@ static const bench_case cases[] = {
     MOE("experts", Q4_K, Q8_0, 8192),
     PREPARED("prepared experts", Q4_K, Q8_0, 2048),
     PREPARED("prepared experts", Q4_K, Q8_0, 8192),
-    SLIDE("sliding decode", 1, 4096, 1, false),
-    SLIDE("sliding decode", 32, 1024, 32, false),
-    GLOBAL("global decode", 1, 4096, 1, false),
-    GLOBAL("global decode", 1, 16384, 1, false),
-    GLOBAL("global decode", 32, 1024, 32, false),
-    SLIDE("sliding canvas", 256, 512, 1, true),
-    GLOBAL("global canvas", 256, 512, 1, true),
-    GLOBAL("global canvas", 256, 16384, 1, true),
-    SLIDE("sliding prefill", 2048, 0, 1, false),
-    GLOBAL("global prefill", 2048, 0, 1, false),
+    SLIDE("sliding decode", BF16, 1, 4096, 1, false),
+    SLIDE("sliding decode", BF16, 32, 1024, 32, false),
+    GLOBAL("global decode", BF16, 1, 4096, 1, false),
+    GLOBAL("global decode", BF16, 1, 16384, 1, false),
+    GLOBAL("global decode", BF16, 32, 1024, 32, false),
+    SLIDE("sliding canvas", BF16, 256, 512, 1, true),
+    GLOBAL("global canvas", BF16, 256, 512, 1, true),
+    GLOBAL("global canvas", BF16, 256, 16384, 1, true),
+    SLIDE("sliding prefill", BF16, 2048, 0, 1, false),
+    GLOBAL("global prefill", BF16, 2048, 0, 1, false),
+    SLIDE("sliding decode", Q8_0, 1, 4096, 1, false),
+    SLIDE("sliding decode", Q8_0, 32, 1024, 32, false),
+    GLOBAL("global decode", Q8_0, 1, 4096, 1, false),
+    GLOBAL("global decode", Q8_0, 1, 16384, 1, false),
+    GLOBAL("global decode", Q8_0, 32, 1024, 32, false),
+    SLIDE("sliding canvas", Q8_0, 256, 512, 1, true),
+    GLOBAL("global canvas", Q8_0, 256, 512, 1, true),
+    GLOBAL("global canvas", Q8_0, 256, 16384, 1, true),
+    SLIDE("sliding prefill", Q8_0, 2048, 0, 1, false),
+    GLOBAL("global prefill", Q8_0, 2048, 0, 1, false),
     HEAD("head_stats", Q4_K, 1, false),
     HEAD("head_stats", Q4_K, 32, false),
     HEAD("head_stats with soft", Q4_K, 256, true),
@@ -337,7 +347,7 @@ static weft_status run_attention(room *r, const bench_case *c, uint32_t i) {
   (void)i;
   static weft_attention_segment segment[64];
   uint32_t per = c->n_rows / c->n_segments, block = c->window > 0 ? 16 : 32, n_blocks = (c->kv_len + per) / block + 1;
-  uint64_t plane = (uint64_t)c->n_kv_heads * block * c->dim * 2;
+  uint64_t row = weft_kv_row_bytes(c->type, c->dim), plane = (uint64_t)c->n_kv_heads * block * row;
   double keys = c->window > 0 && c->kv_len + per > c->window ? c->window : c->kv_len + per;
   for (uint32_t s = 0; s < c->n_segments; s++)
     segment[s] = (weft_attention_segment){.first_row = s * per,
@@ -356,7 +366,7 @@ static weft_status run_attention(room *r, const bench_case *c, uint32_t i) {
   a.q_stride = a.out_stride = (uint64_t)c->n_heads * c->dim;
   a.scratch = want_scratch(r, weft_attention_scratch(r->device, &a), &a.scratch_bytes);
   if (!c->canvas && c->kv_len == 0) keys = c->window > 0 ? keys : keys / 2; /* causal: half of all pairs */
-  r->bytes = c->n_segments * keys * c->n_kv_heads * c->dim * 4.0 + 8.0 * c->n_rows * a.q_stride;
+  r->bytes = c->n_segments * keys * c->n_kv_heads * 2.0 * (double)row + 8.0 * c->n_rows * a.q_stride;
   r->operations = 4.0 * c->n_rows * keys * c->n_heads * c->dim;
   return weft_attention(r->device, &a);
 }

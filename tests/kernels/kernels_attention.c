@@ -171,14 +171,14 @@ static double fewest_keys(const attention_case *c) {
   return (double)fewest;
 }
 
-/* cuda multiplies bf16 keys and values with queries and weights that are rounded to bf16 too: a score errs by
- * about 2^-9 of scale * sqrt(dim), a weight by that and by 2^-9 of itself; both errors have random signs, so they
- * average over the keys, of which softmax makes few count: a quarter, or, where scores are wide, a single one. The 8 is
- * for the largest of many. */
+/* cuda multiplies keys and values of bf16, or of 8 bits rounded to bf16, with queries and weights that are rounded to
+ * bf16 too: a score errs by about 2^-9 of scale * sqrt(dim), a weight by that and by 2^-9 of itself; both errors have
+ * random signs, so they average over the keys, of which softmax makes few count: a quarter, or, where scores are wide,
+ * a single one. The 8 is for the largest of many. */
 static double tolerance_on(const layout *l, const weft_device *device) {
   uint32_t dim = l->of->dim;
   bool fast = dim == 64 || dim == 128 || dim == 256 || dim == 512;
-  if (!is_cuda(device) || l->of->type != WEFT_TYPE_BF16 || !fast) return tolerance(l);
+  if (!is_cuda(device) || l->of->type == WEFT_TYPE_F32 || !fast) return tolerance(l);
   double wide = (double)l->args.scale * sqrt((double)dim), per_key = 8.0 * 0x1p-9 * (1.0 + wide);
   return per_key / (wide > 2.0 ? 1.0 : sqrt(fmax(1.0, fewest_keys(l->of) / 4.0)));
 }
@@ -533,6 +533,7 @@ static const attention_case prepared_cases[] = {
     {"prepared, beside decode", 4, 2, 256, 16, 0, WEFT_TYPE_BF16, 1.0f, false, {{40, 10, CAUSAL}, {1, 300, CAUSAL}}},
     {"prepared, 128", 8, 2, 128, 16, 0, WEFT_TYPE_BF16, 1.0f, false, {{40, 10, CAUSAL}}},
     {"prepared, sinks", 4, 2, 64, 16, 0, WEFT_TYPE_BF16, 1.0f, true, {{40, 10, CAUSAL}, {30, 1100, CAUSAL}}},
+    {"prepared, 8 bits", 4, 2, 256, 16, 0, WEFT_TYPE_Q8_0, 1.0f, false, {{40, 0, CAUSAL}, {30, 1100, CAUSAL}}},
     {"prepared, f32", 4, 2, 256, 16, 0, WEFT_TYPE_F32, 1.0f, false, {{20, 10, CAUSAL}}},
 };
 

@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/rows_q8.cuh"
 #include "kernels/cuda/gemm/w8a8.h"
 #include "kernels/cuda/set.h"
 
 enum { PART_FLOATS_MAX = 12 << 20, SPLIT_ITEMS_MAX = 16384, TURNS_MAX = 8 };
 
-/* How many items of a call each kernel gets. Calls with bf16 keys have items for few and for many queries, all other
+/* How many items of a call each kernel gets. Calls that is_fast have items for few and for many queries, all other
  * calls are for attention_fallback. */
 typedef struct attention_cut {
   bool fast, split; /* split: every chunk of a decode item is an item */
@@ -21,15 +22,18 @@ typedef struct attention_cut {
   uint64_t n_part_rows;
 } attention_cut;
 
-/* What attention_decode_cluster and attention_flash can read; any other call is for attention_fallback. */
+/* What attention_decode_cluster, attention_decode_stream and attention_flash can read; any other call is for
+ * attention_fallback. */
 static bool is_fast(const weft_attention_args *args) {
   const weft_kv_view *kv = &args->kv;
   uint64_t all = (uint64_t)(uintptr_t)kv->base | kv->page_bytes | kv->k_offset | kv->v_offset |
                  (uint64_t)(uintptr_t)args->own_k | (uint64_t)(uintptr_t)args->own_v;
+  bool q8 = kv->type == WEFT_TYPE_Q8_0;
   bool wider = kv->head_dim == 128 || kv->head_dim == 256 || kv->head_dim == 512;
   bool known = kv->head_dim == 64 || (wider && args->sinks == NULL);
   bool in_pairs = ((uintptr_t)args->out & 7u) == 0 && args->out_stride % 2 == 0;
-  return kv->type == WEFT_TYPE_BF16 && known && all % 16 == 0 && in_pairs && args->scale > 0.0f;
+  return (q8 || kv->type == WEFT_TYPE_BF16) && known && all % (q8 ? q8_piece((int)kv->head_dim) : 16) == 0 &&
+         in_pairs && args->scale > 0.0f;
 }
 
 /* Chunks that queries [first, first + n) of a segment see: [*chunk, *end). */

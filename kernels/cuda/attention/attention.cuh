@@ -13,8 +13,9 @@
  * ascending. The sum of weights is computed as one more column of out, whose values are all 1. Chunks are merged
  * ascending, each from a fresh state. A key that a row does not see weighs 0, which changes no bit, so a row's bits
  * depend on absolute positions alone. A sink is added to the sum of all chunks (add_sink): of heads of 64 dimensions
- * the kernels have a variant with sinks. attention_fallback takes the calls whose head size, type of keys or alignment
- * the others cannot take; its sums have an order of their own. */
+ * the kernels have a variant with sinks. Keys and values of 8 bits become bf16 first, and of sixteen elements of such a
+ * key the order is another one, the same in all (rows_q8.cuh). attention_fallback takes the calls whose head size, type
+ * of keys or alignment the others cannot take; its sums have an order of their own. */
 #ifndef WEFT_KERNELS_CUDA_ATTENTION_CUH
 #define WEFT_KERNELS_CUDA_ATTENTION_CUH
 
@@ -173,11 +174,22 @@ static __device__ __forceinline__ float *decode_row(const attention_kernel_args 
          (uint64_t)(kv_head * k.group + (f - i * k.group)) * dim;
 }
 
-/* Stores rows g and g + 8 of an item, 8 N dimensions of the warp, of which the lane's first is `dim`: the final result
- * or, for attention_combine, that of the item's one chunk. */
-template <int D, int N, bool SINKS>
+/* Which of the dimensions of all warps number e of product n is that a lane has, where a warp's N products have 8
+ * dimensions each. Over values of 8 bits, of sixteen dimensions the even ones are columns of one product and the odd
+ * ones of the next (rows_q8.cuh), which is another warp's if a warp has one product. */
+template <int N, bool Q8>
+static __device__ __forceinline__ uint32_t dimension_of(int n, int e) {
+  uint32_t warp = threadIdx.x / 32, c = threadIdx.x % 4;
+  if (!Q8) return warp * N * 8 + n * 8 + c * 2 + e;
+  if (N == 1) return warp / 2 * 16 + c * 4 + e * 2 + warp % 2;
+  return warp * N * 8 + n / 2 * 16 + c * 4 + e * 2 + n % 2;
+}
+
+/* Stores rows g and g + 8 of an item, of dimensions from `first` on 8 N of each warp: the final result or, for
+ * attention_combine, that of the item's one chunk. */
+template <int D, int N, bool SINKS, bool Q8>
 static __device__ __forceinline__ void store_decode(const attention_kernel_args &k, const attention_item &item,
-                                                    const weft_attention_segment &s, uint32_t kv_head, uint32_t dim,
+                                                    const weft_attention_segment &s, uint32_t kv_head, uint32_t first,
                                                     const float (&all)[N][4], const float (&all_max)[2],
                                                     const float (&all_sum)[2]) {
 #pragma unroll
@@ -187,11 +199,17 @@ static __device__ __forceinline__ void store_decode(const attention_kernel_args 
     float sum = all_sum[h];
     if (SINKS && item.part_step == 0) sum = add_sink(k, head_of_query(k, kv_head, item.first + r), all_max[h], sum);
     float *to = decode_row(k, item, s, kv_head, r), times = item.part_step > 0 ? 1.0f : __frcp_rn(sum);
-    if (item.part_step > 0 && dim == 0) to[D] = all_max[h], to[D + 1] = all_sum[h];
+    if (item.part_step > 0 && first == 0 && threadIdx.x / 32 == 0 && threadIdx.x % 4 == 0)
+      to[D] = all_max[h], to[D + 1] = all_sum[h];
+    to += first;
 #pragma unroll
-    for (int n = 0; n < N; n++)
-      *(float2 *)(void *)(to + dim + 8 * n) =
-          make_float2(__fmul_rn(all[n][2 * h], times), __fmul_rn(all[n][2 * h + 1], times));
+    for (int n = 0; n < N; n++) {
+      float one = __fmul_rn(all[n][2 * h], times), next = __fmul_rn(all[n][2 * h + 1], times);
+      if (Q8)
+        to[dimension_of<N, Q8>(n, 0)] = one, to[dimension_of<N, Q8>(n, 1)] = next;
+      else
+        *(float2 *)(void *)(to + dimension_of<N, Q8>(n, 0)) = make_float2(one, next);
+    }
   }
 }
 

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: MIT */
-/* Flash decoding of up to sixteen queries over bf16 keys, for heads of 64, 128, 256 and 512, where there are few work
- * items: a cluster of blocks shares a chunk of 1024 positions through distributed shared memory. Each block scores
- * some of the chunk's keys; then each adds the values of all keys in some of the dimensions. In between they send each
- * other what all need:
+/* Flash decoding of up to sixteen queries over keys of bf16 or 8 bits, for heads of 64, 128, 256 and 512, where there
+ * are few work items: a cluster of blocks shares a chunk of 1024 positions through distributed shared memory. Each
+ * block scores some of the chunk's keys; then each adds the values of all keys in some of the dimensions. In between
+ * they send each other what all need:
  *
  *   scores    of the block's keys (registers); largest of each tile -> all blocks
  *   weights   online softmax: relative to the largest so far, as bf16 -> all blocks
  *   values    out (registers) += weights x values, tiles ascending
  *
- * Keys, and then values, come by async copies through a ring of stages in shared memory. Where there would be few
+ * Keys, and then values, come by async copies through a ring of stages in shared memory, as they are stored; those of 8
+ * bits become bf16 in the registers of the warp that multiplies them (rows_q8.cuh). Where there would be few
  * clusters, every chunk is an item of its own (split-KV), and attention_combine merges the chunks by the same
  * functions. Positions that no query sees are not read. */
 #include "kernels/cuda/attention/attention.cuh"
+#include "kernels/cuda/attention/rows_q8.cuh"
 #include "kernels/cuda/mbarrier.cuh"
 
 enum {
@@ -23,8 +25,11 @@ enum {
   DECODE_BLOCKS_MAX = 8
 };
 
-template <int D, int RING>
+template <int D, int RING, bool Q8>
 struct decode_shape {
+  static constexpr int dim = D, ring = RING;
+  static constexpr bool q8 = Q8;
+  static constexpr bool early = !Q8 || q8_early(D);              /* keys may be copied before the inputs are there */
   static constexpr int blocks = D >= 256 ? 8 : D == 128 ? 4 : 2; /* of a cluster */
   static constexpr int keys = CHUNK / blocks;                    /* scored by a block */
   static constexpr int tiles = keys / TILE;
@@ -33,41 +38,45 @@ struct decode_shape {
   static constexpr int warps = dims / 8;                                   /* that add values */
   static constexpr int value_unit = D == 512 ? 512 : D == 256 ? 256 : 128; /* keys */
   static constexpr int value_units = CHUNK / value_unit;
-  static constexpr int key_stride = D + 8, value_stride = dims + 8; /* bf16 per row */
-  static constexpr int key_bytes = KEY_UNIT * key_stride * 2, value_bytes = value_unit * value_stride * 2;
+  static constexpr int vector = Q8 ? q8_bytes(D) : D * 2; /* bytes of a key, as it is stored */
+  static constexpr int slice = Q8 ? dims : dims * 2;      /* bytes of a value that a block takes, without factors */
+  static constexpr int q_stride = D + 8;
+  static constexpr int key_stride = Q8 ? q8_stride(q8_bytes(D)) : D * 2 + 16; /* bytes, in a stage */
+  static constexpr int value_stride = Q8 ? q8_stride(dims + q8_piece(D)) : dims * 2 + 16;
+  static constexpr int key_bytes = KEY_UNIT * key_stride, value_bytes = value_unit * value_stride;
   static constexpr int stage = key_bytes > value_bytes ? key_bytes : value_bytes;
 };
 
-template <int D, int RING>
+template <class shape>
 struct decode_memory {
-  __nv_bfloat16 q[DECODE_QUERIES * decode_shape<D, RING>::key_stride];
+  __nv_bfloat16 q[DECODE_QUERIES * shape::q_stride];
   __nv_bfloat16 weight[DECODE_QUERIES * WEIGHT_STRIDE];
-  uint8_t ring[RING][decode_shape<D, RING>::stage];
+  uint8_t ring[shape::ring][shape::stage];
   float tile_max[N_TILES][DECODE_QUERIES];
-  float warp_max[decode_shape<D, RING>::tiles][DECODE_WARPS][DECODE_QUERIES];
+  float warp_max[shape::tiles][DECODE_WARPS][DECODE_QUERIES];
   uint32_t page[CHUNK];
   uint64_t has_maxima, has_weights; /* of all blocks */
 };
 
-template <int D, int RING>
+template <class shape>
 struct decode_block {
   attention_item item;
   weft_attention_segment segment;
   uint32_t kv_head, rank, first, end; /* positions that some query sees */
   uint32_t base, low, high;           /* of the chunk; what is seen of it, [low, high) */
   uint32_t fresh;                     /* keys of the chunk from here on are not there before the inputs are */
-  decode_memory<D, RING> *m;
+  decode_memory<shape> *m;
 };
 
 /* A lane's scores: the warp has eight keys of every unit and 16 queries. */
-template <int D, int RING>
+template <class shape>
 struct decode_scores {
-  float of[decode_shape<D, RING>::key_units][4];
+  float of[shape::key_units][4];
 };
 
 /* Loads the part of the block table that the chunk needs into shared memory. */
-template <int D, int RING>
-static __device__ __forceinline__ void load_pages(const attention_kernel_args &k, const decode_block<D, RING> &b) {
+template <class shape>
+static __device__ __forceinline__ void load_pages(const attention_kernel_args &k, const decode_block<shape> &b) {
   bool pool = b.segment.stores == WEFT_STORES_POOL;
   uint32_t end = pool ? b.base + b.high : min(b.base + b.high, b.segment.kv_len), low = b.base + b.low;
   if (low >= end) return;
@@ -75,81 +84,97 @@ static __device__ __forceinline__ void load_pages(const attention_kernel_args &k
   for (uint32_t i = block + threadIdx.x; i <= last; i += DECODE_THREADS) b.m->page[i - base] = b.segment.table[i];
 }
 
-/* Starts copies of N bytes of each of COUNT keys (or values) of the chunk, from first_key on. A warp copies an eighth
- * of them, and each of its lanes knows where some of them lie. Keys that no query sees become zeros. fresh: copies only
- * keys that this step stores; else only all others. */
-template <int D, int RING, int COUNT, int N>
-static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k, const decode_block<D, RING> &b,
-                                                 uint32_t first_key, bool is_value, uint64_t offset, uint8_t *to,
-                                                 bool fresh) {
-  constexpr int own = COUNT / DECODE_WARPS, steps = own * N / 512, known = own > 32 ? own / 32 : 1;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-  uint64_t at[known];
-  uint32_t seen[known], wanted[known];
-#pragma unroll
-  for (int i = 0; i < known; i++) {
-    uint32_t key = first_key + warp * own + i * 32 + lane % (own < 32 ? own : 32);
-    bool ok = key >= b.low && key < b.high;
-    at[i] = (uint64_t)(uintptr_t)k.op.kv.base;
-    if (ok) {
-      uint32_t page = is_own_key(b.segment, b.base + key) ? 0 : b.m->page[key >> k.block_shift];
-      at[i] = (uint64_t)(uintptr_t)key_at(k.op, b.segment, b.kv_head, b.base + key, page, is_value, 2ull * D) + offset;
-    }
-    seen[i] = __ballot_sync(0xFFFFFFFFu, ok);
-    wanted[i] = __ballot_sync(0xFFFFFFFFu, (ok && key >= b.fresh) == fresh);
-  }
-  uint32_t base = shared_address(to) + warp * own * (N + 16);
+/* Starts copies of N bytes of each of a warp's rows of bf16. */
+template <int OWN, int N>
+static __device__ __forceinline__ void copy_rows(uint32_t to, const uint64_t *at, const uint32_t *wanted,
+                                                 const uint32_t *seen) {
+  constexpr int steps = OWN * N / 512, rows = N < 512 ? 512 / N : 1; /* of a step */
+  uint32_t lane = threadIdx.x % 32;
 #pragma unroll
   for (int step = 0; step < steps; step++) {
-    constexpr int rows = N < 512 ? 512 / N : 1; /* of a step */
     uint32_t part = (step * 32 + lane) % (N / 16),
              row = rows == 1 ? step / (N / 512 > 0 ? N / 512 : 1) : step * rows + lane / (N / 16);
     int i = step * rows / (N < 512 ? 32 : 32 * (N / 512));
     uint64_t from = __shfl_sync(0xFFFFFFFFu, at[i], row % 32);
     if ((wanted[i] >> row % 32 & 1) == 0) continue;
-    cp_async_16_if(base + row * (N + 16) + part * 16, (const uint8_t *)(uintptr_t)from + part * 16,
+    cp_async_16_if(to + row * (N + 16) + part * 16, (const uint8_t *)(uintptr_t)from + part * 16,
                    (seen[i] >> row % 32 & 1) != 0);
+  }
+}
+
+/* Starts copies of COUNT keys of the chunk, or of the block's slice of their values, from first_key on. A warp copies
+ * an eighth of them, and each of its lanes knows where some of them lie. Keys that no query sees become zeros. fresh:
+ * copies only keys that this step stores; else only all others. */
+template <class shape, int COUNT, bool VALUES>
+static __device__ __forceinline__ void copy_keys(const attention_kernel_args &k, const decode_block<shape> &b,
+                                                 uint32_t first_key, uint8_t *to, bool fresh) {
+  constexpr int own = COUNT / DECODE_WARPS, rows = own < 32 ? own : 32, known = own / rows;
+  constexpr int stride = VALUES ? shape::value_stride : shape::key_stride;
+  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, skipped = VALUES ? b.rank * shape::slice : 0;
+  uint64_t at[known];
+  uint32_t seen[known], wanted[known];
+#pragma unroll
+  for (int i = 0; i < known; i++) {
+    uint32_t key = first_key + warp * own + i * 32 + lane % rows;
+    bool ok = key >= b.low && key < b.high;
+    at[i] = (uint64_t)(uintptr_t)k.op.kv.base;
+    if (ok) {
+      uint32_t page = is_own_key(b.segment, b.base + key) ? 0 : b.m->page[key >> k.block_shift];
+      at[i] =
+          (uint64_t)(uintptr_t)key_at(k.op, b.segment, b.kv_head, b.base + key, page, VALUES, shape::vector) + skipped;
+    }
+    seen[i] = __ballot_sync(0xFFFFFFFFu, ok);
+    wanted[i] = __ballot_sync(0xFFFFFFFFu, (ok && key >= b.fresh) == fresh);
+  }
+  uint32_t base = shared_address(to) + warp * own * stride;
+  if constexpr (!shape::q8) {
+    copy_rows<own, VALUES ? shape::slice : shape::dim * 2>(base, at, wanted, seen);
+  } else {
+    constexpr int piece = q8_piece(shape::dim), tail = VALUES ? piece : q8_bytes(shape::dim) - shape::dim;
+    uint32_t tail_at = shape::dim - skipped + (VALUES ? skipped / WEFT_KV_Q8_BLOCK * 2 / piece * piece : 0);
+#pragma unroll
+    for (int i = 0; i < known; i++)
+      q8_copy_rows<piece, VALUES ? shape::slice : shape::dim, tail, rows, stride>(base + i * 32 * stride, at[i],
+                                                                                  tail_at, wanted[i], seen[i]);
   }
 }
 
 /* Starts the copies of unit `unit` of the chunk. The block's keys come first, then the values of all keys. Copies
  * nothing of a unit that no query sees. */
-template <int D, int RING>
-static __device__ __forceinline__ void copy_unit(const attention_kernel_args &k, const decode_block<D, RING> &b,
+template <class shape>
+static __device__ __forceinline__ void copy_unit(const attention_kernel_args &k, const decode_block<shape> &b,
                                                  uint32_t unit, bool fresh) {
-  using shape = decode_shape<D, RING>;
-  uint8_t *to = b.m->ring[unit % RING];
+  uint8_t *to = b.m->ring[unit % shape::ring];
   uint32_t low = fresh ? max(b.low, b.fresh) : b.low;
   if (unit < shape::key_units) {
     uint32_t key = b.rank * shape::keys + unit * KEY_UNIT;
-    if (key < b.high && key + KEY_UNIT > low) copy_keys<D, RING, KEY_UNIT, D * 2>(k, b, key, false, 0, to, fresh);
+    if (key < b.high && key + KEY_UNIT > low) copy_keys<shape, KEY_UNIT, false>(k, b, key, to, fresh);
   } else if (unit < shape::key_units + shape::value_units) {
     uint32_t key = (unit - shape::key_units) * shape::value_unit;
-    if (key < b.high && key + shape::value_unit > low)
-      copy_keys<D, RING, shape::value_unit, shape::dims * 2>(k, b, key, true, (uint64_t)b.rank * shape::dims * 2, to,
-                                                             fresh);
+    if (key < b.high && key + shape::value_unit > low) copy_keys<shape, shape::value_unit, true>(k, b, key, to, fresh);
   }
 }
 
 /* The same, as one group of asynchronous copies. */
-template <int D, int RING>
-static __device__ __forceinline__ void copy_next(const attention_kernel_args &k, const decode_block<D, RING> &b,
+template <class shape>
+static __device__ __forceinline__ void copy_next(const attention_kernel_args &k, const decode_block<shape> &b,
                                                  uint32_t unit) {
-  copy_unit<D, RING>(k, b, unit, false);
+  copy_unit<shape>(k, b, unit, false);
   cp_async_commit();
 }
 
 /* Starts the copies of the first units of the first chunk: of what is older than the step before the inputs are there,
- * of the rest after that. */
-template <int D, int RING>
-static __device__ __forceinline__ void copy_first(const attention_kernel_args &k, decode_block<D, RING> &b) {
+ * of the rest after that. Where they may not begin before, all wait. */
+template <class shape>
+static __device__ __forceinline__ void copy_first(const attention_kernel_args &k, decode_block<shape> &b) {
   b.fresh = max(b.segment.n_old, b.base) - b.base;
+  if (!shape::early) wait_for_prior_grids();
 #pragma unroll 1
-  for (int unit = 0; unit < RING; unit++) copy_unit<D, RING>(k, b, unit, false);
+  for (int unit = 0; unit < shape::ring; unit++) copy_unit<shape>(k, b, unit, false);
   wait_for_prior_grids();
 #pragma unroll 1
-  for (int unit = 0; unit < RING; unit++) {
-    copy_unit<D, RING>(k, b, unit, true);
+  for (int unit = 0; unit < shape::ring; unit++) {
+    copy_unit<shape>(k, b, unit, true);
     cp_async_commit();
   }
   b.fresh = UINT32_MAX;
@@ -157,44 +182,67 @@ static __device__ __forceinline__ void copy_first(const attention_kernel_args &k
 
 /* Computes the scores of the warp's eight keys of two units: two chains over the head dimension, side by side, so that
  * one need not wait for the other. */
-template <int D, int RING>
-static __device__ __forceinline__ void score_units(const decode_block<D, RING> &b, uint32_t unit,
-                                                   decode_scores<D, RING> &score) {
-  using shape = decode_shape<D, RING>;
+template <class shape>
+static __device__ __forceinline__ void score_units(const decode_block<shape> &b, uint32_t unit,
+                                                   decode_scores<shape> &score) {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, k_at[2];
-  uint32_t q_at = shared_address(b.m->q + lane % 16 * shape::key_stride + lane / 16 * 8);
+  uint32_t q_at = shared_address(b.m->q + lane % 16 * shape::q_stride + lane / 16 * 8);
 #pragma unroll
   for (int i = 0; i < 2; i++) {
     k_at[i] =
-        shared_address(b.m->ring[(unit + i) % RING]) + ((warp * 8 + lane % 8) * shape::key_stride + lane / 8 * 8) * 2;
+        shared_address(b.m->ring[(unit + i) % shape::ring]) + (warp * 8 + lane % 8) * shape::key_stride + lane / 8 * 16;
     score.of[unit + i][0] = score.of[unit + i][1] = score.of[unit + i][2] = score.of[unit + i][3] = 0.0f;
   }
-#pragma unroll 4
-  for (int d = 0; d < D; d += 32) {
-    uint32_t w[2][4], v[2][4];
+  if constexpr (shape::q8) {
+#pragma unroll 2
+    for (int d = 0; d < shape::dim; d += 64) {
+      uint32_t v[2][4];
+      float factor[2][2];
 #pragma unroll
-    for (int i = 0; i < 2; i++) {
-      ldmatrix_x4(w[i], q_at + d * 2 + i * 32);
-      ldmatrix_x4(v[i], k_at[i] + d * 2);
+      for (int i = 0; i < 2; i++) {
+        const uint8_t *row = b.m->ring[(unit + i) % shape::ring] + (warp * 8 + lane / 4) * shape::key_stride;
+        ldmatrix_x4(v[i], k_at[i] + d);
+        factor[i][0] = q8_factor(row + shape::dim, d / 32), factor[i][1] = q8_factor(row + shape::dim, d / 32 + 1);
+      }
+#pragma unroll
+      for (int j = 0; j < 4; j++) {
+        uint32_t w[4];
+        ldmatrix_x4(w, q_at + d * 2 + j * 32);
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+          uint32_t low, high;
+          q8_key(v[i][j], factor[i][j / 2], low, high);
+          mma_bf16(score.of[unit + i], w, low, high);
+        }
+      }
     }
+  } else {
+#pragma unroll 4
+    for (int d = 0; d < shape::dim; d += 32) {
+      uint32_t w[2][4], v[2][4];
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-      mma_bf16(score.of[unit + i % 2], w[i / 2], v[i % 2][i / 2 * 2], v[i % 2][i / 2 * 2 + 1]);
+      for (int i = 0; i < 2; i++) {
+        ldmatrix_x4(w[i], q_at + d * 2 + i * 32);
+        ldmatrix_x4(v[i], k_at[i] + d * 2);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; i++)
+        mma_bf16(score.of[unit + i % 2], w[i / 2], v[i % 2][i / 2 * 2], v[i % 2][i / 2 * 2 + 1]);
+    }
   }
 }
 
 /* Which key of the chunk score e of a unit belongs to. */
-template <int D, int RING>
-static __device__ __forceinline__ uint32_t key_of(const decode_block<D, RING> &b, uint32_t unit, uint32_t e) {
-  return b.rank * decode_shape<D, RING>::keys + unit * KEY_UNIT + threadIdx.x / 32 * 8 + threadIdx.x % 4 * 2 + e % 2;
+template <class shape>
+static __device__ __forceinline__ uint32_t key_of(const decode_block<shape> &b, uint32_t unit, uint32_t e) {
+  return b.rank * shape::keys + unit * KEY_UNIT + threadIdx.x / 32 * 8 + threadIdx.x % 4 * 2 + e % 2;
 }
 
 /* Makes scores of what a row does not see -inf, and sends the largest score of each of the block's tiles to all blocks
  * of the cluster. */
-template <int D, int RING>
-static __device__ __forceinline__ void share_maxima(const attention_kernel_args &k, const decode_block<D, RING> &b,
-                                                    decode_scores<D, RING> &score) {
-  using shape = decode_shape<D, RING>;
+template <class shape>
+static __device__ __forceinline__ void share_maxima(const attention_kernel_args &k, const decode_block<shape> &b,
+                                                    decode_scores<shape> &score) {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -206,7 +254,7 @@ static __device__ __forceinline__ void share_maxima(const attention_kernel_args 
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         int unit = 2 * t + i / 2, e = 2 * h + i % 2;
-        uint32_t position = b.base + key_of<D, RING>(b, unit, e);
+        uint32_t position = b.base + key_of<shape>(b, unit, e);
         if (position < first || position >= end) score.of[unit][e] = -INFINITY;
         most = fmaxf(most, score.of[unit][e]);
       }
@@ -229,10 +277,9 @@ static __device__ __forceinline__ void share_maxima(const attention_kernel_args 
 
 /* Online softmax: writes the weights of the block's keys to its own shared memory, and sends them to the other
  * blocks, 16 bytes at a time. */
-template <int D, int RING>
-static __device__ __forceinline__ void online_softmax(float scale, const decode_block<D, RING> &b,
-                                                      const decode_scores<D, RING> &score) {
-  using shape = decode_shape<D, RING>;
+template <class shape>
+static __device__ __forceinline__ void online_softmax(float scale, const decode_block<shape> &b,
+                                                      const decode_scores<shape> &score) {
   uint32_t lane = threadIdx.x % 32;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
@@ -245,7 +292,7 @@ static __device__ __forceinline__ void online_softmax(float scale, const decode_
       float anchor = anchor_of(__fmul_rn(most, scale));
 #pragma unroll
       for (int unit = 2 * t; unit < 2 * t + 2; unit++) {
-        *(uint32_t *)(void *)(b.m->weight + r * WEIGHT_STRIDE + key_of<D, RING>(b, unit, 0)) = pair_bf16(
+        *(uint32_t *)(void *)(b.m->weight + r * WEIGHT_STRIDE + key_of<shape>(b, unit, 0)) = pair_bf16(
             weight_of(score.of[unit][2 * h], scale, anchor), weight_of(score.of[unit][2 * h + 1], scale, anchor));
       }
     }
@@ -266,14 +313,29 @@ typedef struct decode_sums {
   float most[2], out[4], sum[4];
 } decode_sums;
 
-/* Adds a tile of values, which begins at row `row` of a stage, after rescaling what there was to the new maximum. */
-template <int D, int RING>
-static __device__ __forceinline__ void add_tile(float scale, const decode_block<D, RING> &b, uint32_t tile,
-                                                uint32_t stage, uint32_t row, decode_sums &s) {
-  using shape = decode_shape<D, RING>;
+/* A lane's registers of the operands of 32 keys' values, from row `row` of a stage on. */
+template <class shape>
+static __device__ __forceinline__ void load_values(const decode_block<shape> &b, uint32_t stage, uint32_t row,
+                                                   uint32_t (&v)[4]) {
   uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint8_t *from = b.m->ring[stage] + row * shape::value_stride;
+  uint32_t at = shared_address(from) + lane * shape::value_stride + (shape::q8 ? warp / 2 : warp) * 16;
+  ldmatrix_x4_trans(v, at);
+  if constexpr (shape::q8) {
+    uint32_t block = (b.rank * shape::dims + warp * 8) / WEFT_KV_Q8_BLOCK % (q8_piece(shape::dim) / 2);
+    from += lane % 4 * 2 * shape::value_stride + shape::dims;
+#pragma unroll
+    for (int i = 0; i < 4; i++, from += 8 * shape::value_stride)
+      v[i] = q8_values(v[i], warp % 2, q8_factor(from, block), q8_factor(from + shape::value_stride, block));
+  }
+}
+
+/* Adds a tile of values, which begins at row `row` of a stage, after rescaling what there was to the new maximum. */
+template <class shape>
+static __device__ __forceinline__ void add_tile(float scale, const decode_block<shape> &b, uint32_t tile,
+                                                uint32_t stage, uint32_t row, decode_sums &s) {
+  uint32_t lane = threadIdx.x % 32;
   uint32_t p_at = shared_address(b.m->weight + lane % 16 * WEIGHT_STRIDE + tile * TILE + lane / 16 * 8);
-  uint32_t v_at = shared_address(b.m->ring[stage]) + ((row + lane) * shape::value_stride + warp * 8) * 2;
 #pragma unroll
   for (int h = 0; h < 2; h++) {
     float most = fmaxf(s.most[h], __fmul_rn(b.m->tile_max[tile][lane / 4 + 8 * h], scale));
@@ -288,7 +350,7 @@ static __device__ __forceinline__ void add_tile(float scale, const decode_block<
     uint32_t w[2][4], v[4];
     ldmatrix_x4(w[0], p_at + key * 2);
     ldmatrix_x4(w[1], p_at + key * 2 + 32);
-    ldmatrix_x4_trans(v, v_at + key * shape::value_stride * 2);
+    load_values(b, stage, row + key, v);
     mma_bf16(s.out, w[0], v[0], v[1]);
     mma_bf16(s.sum, w[0], ones, ones);
     mma_bf16(s.out, w[1], v[2], v[3]);
@@ -313,76 +375,77 @@ static __device__ __forceinline__ void merge_chunk(const decode_sums &s, decode_
   }
 }
 
-template <int D, int RING, bool SINKS>
-static __device__ __forceinline__ void store_rows(const attention_kernel_args &k, const decode_block<D, RING> &b,
+template <class shape, bool SINKS>
+static __device__ __forceinline__ void store_rows(const attention_kernel_args &k, const decode_block<shape> &b,
                                                   const decode_rows &rows) {
-  using shape = decode_shape<D, RING>;
-  uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, dim = b.rank * shape::dims + warp * 8 + lane % 4 * 2;
-  if (warp >= shape::warps) return;
-  store_decode<D, 1, SINKS>(k, b.item, b.segment, b.kv_head, dim, rows.all, rows.all_max, rows.all_sum);
+  if (threadIdx.x / 32 >= shape::warps) return;
+  store_decode<shape::dim, 1, SINKS, shape::q8>(k, b.item, b.segment, b.kv_head, b.rank * shape::dims, rows.all,
+                                                rows.all_max, rows.all_sum);
 }
 
 /* Computes one chunk. All blocks have called cluster_arrive before, which says that the chunk before may be
  * overwritten. */
-template <int D, int RING>
-static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, decode_block<D, RING> &b,
-                                                uint32_t chunk, decode_sums &s) {
-  using shape = decode_shape<D, RING>;
+template <class shape>
+static __device__ __forceinline__ void do_chunk(const attention_kernel_args &k, decode_block<shape> &b, uint32_t chunk,
+                                                decode_sums &s) {
   float scale = k.op.scale * 1.44269504088896f;
   b.base = chunk * CHUNK;
   b.low = max(b.first, b.base) - b.base, b.high = min(b.end, b.base + CHUNK) - b.base;
-  load_pages<D, RING>(k, b);
+  load_pages<shape>(k, b);
   if (threadIdx.x == 0) {
     mbarrier_expect(&b.m->has_maxima, N_TILES * DECODE_QUERIES * 4);
     mbarrier_expect(&b.m->has_weights, b.item.n * (CHUNK - shape::keys) * 2);
   }
   __syncthreads();
   if (chunk == b.item.chunk) {
-    copy_first<D, RING>(k, b);
-    load_queries<D, DECODE_QUERIES, DECODE_THREADS>(
+    copy_first<shape>(k, b);
+    load_queries<shape::dim, DECODE_QUERIES, DECODE_THREADS>(
         k, b.item, b.segment, b.kv_head, 0, [&](uint32_t row, uint32_t piece, uint2 x) {
-          *(uint2 *)(void *)(b.m->q + row * shape::key_stride + piece * 4) = x;
+          __nv_bfloat16 *to = b.m->q + row * shape::q_stride;
+          if (shape::q8)
+            q8_put(piece, x, [&](uint32_t place, uint32_t word) { *(uint32_t *)(void *)(to + place) = word; });
+          else
+            *(uint2 *)(void *)(to + piece * 4) = x;
         });
   } else {
 #pragma unroll 1
-    for (int unit = 0; unit < RING; unit++) copy_next<D, RING>(k, b, unit);
+    for (int unit = 0; unit < shape::ring; unit++) copy_next<shape>(k, b, unit);
   }
-  decode_scores<D, RING> score;
+  decode_scores<shape> score;
 #pragma unroll
   for (int unit = 0; unit < shape::key_units; unit += 2) {
-    cp_async_wait<RING - 2>();
+    cp_async_wait<shape::ring - 2>();
     __syncthreads();
-    score_units<D, RING>(b, unit, score);
+    score_units<shape>(b, unit, score);
     __syncthreads();
-    copy_next<D, RING>(k, b, unit + RING);
-    copy_next<D, RING>(k, b, unit + 1 + RING);
+    copy_next<shape>(k, b, unit + shape::ring);
+    copy_next<shape>(k, b, unit + 1 + shape::ring);
   }
   uint32_t parity = (chunk - b.item.chunk) & 1;
-  share_maxima<D, RING>(k, b, score);
+  share_maxima<shape>(k, b, score);
   mbarrier_wait_cluster(&b.m->has_maxima, parity);
-  online_softmax<D, RING>(scale, b, score);
+  online_softmax<shape>(scale, b, score);
   mbarrier_wait_cluster(&b.m->has_weights, parity);
 #pragma unroll 1
   for (int unit = shape::key_units; unit < shape::key_units + shape::value_units; unit++) {
-    cp_async_wait<RING - 1>();
+    cp_async_wait<shape::ring - 1>();
     __syncthreads();
     uint32_t first = (unit - shape::key_units) * (shape::value_unit / TILE);
     for (uint32_t t = 0; t < shape::value_unit / TILE && threadIdx.x / 32 < shape::warps; t++) {
       uint32_t key = (first + t) * TILE;
-      if (key < b.high && key + TILE > b.low) add_tile<D, RING>(scale, b, first + t, unit % RING, t * TILE, s);
+      if (key < b.high && key + TILE > b.low) add_tile<shape>(scale, b, first + t, unit % shape::ring, t * TILE, s);
     }
     __syncthreads();
-    copy_next<D, RING>(k, b, unit + RING);
+    copy_next<shape>(k, b, unit + shape::ring);
   }
 }
 
-template <int D, int RING, bool SINKS = false>
+template <class shape, bool SINKS>
 static __global__ void __launch_bounds__(DECODE_THREADS, 1)
     decode_cluster_kernel(const __grid_constant__ attention_kernel_args k) {
-  using shape = decode_shape<D, RING>;
   extern __shared__ __align__(128) uint8_t memory[];
-  decode_block<D, RING> b;
-  b.m = (decode_memory<D, RING> *)(void *)memory;
+  decode_block<shape> b;
+  b.m = (decode_memory<shape> *)(void *)memory;
   if (threadIdx.x == 0) {
     mbarrier_init(&b.m->has_maxima), mbarrier_init(&b.m->has_weights);
     mbarrier_init_fence();
@@ -412,10 +475,10 @@ static __global__ void __launch_bounds__(DECODE_THREADS, 1)
       cluster_arrive_first();
     else
       cluster_arrive();
-    do_chunk<D, RING>(k, b, chunk, s);
+    do_chunk<shape>(k, b, chunk, s);
     merge_chunk(s, rows);
   }
-  store_rows<D, RING, SINKS>(k, b, rows);
+  store_rows<shape, SINKS>(k, b, rows);
 }
 
 template <bool SINKS>
@@ -454,9 +517,15 @@ uint32_t attention_decode_cluster_room(const cuda_device *d, uint32_t head_dim) 
 
 template <int D, int RING, bool SINKS = false>
 static void start_decode(cuda_device *d, const attention_kernel_args *args) {
-  uint32_t n = args->n_items * args->op.kv.n_kv_heads * decode_shape<D, RING>::blocks;
-  attention_start(d, decode_cluster_kernel<D, RING, SINKS>, n, decode_shape<D, RING>::blocks, DECODE_THREADS,
-                  sizeof(decode_memory<D, RING>), *args);
+  using plain = decode_shape<D, RING, false>;
+  using q8 = decode_shape<D, RING, true>;
+  uint32_t n = args->n_items * args->op.kv.n_kv_heads * plain::blocks;
+  if (args->op.kv.type == WEFT_TYPE_Q8_0)
+    attention_start(d, decode_cluster_kernel<q8, SINKS>, n, q8::blocks, DECODE_THREADS, sizeof(decode_memory<q8>),
+                    *args);
+  else
+    attention_start(d, decode_cluster_kernel<plain, SINKS>, n, plain::blocks, DECODE_THREADS,
+                    sizeof(decode_memory<plain>), *args);
 }
 
 weft_status attention_decode_cluster(cuda_device *d, const attention_kernel_args *args) {
@@ -485,24 +554,34 @@ weft_status attention_combine(cuda_device *d, const attention_kernel_args *args)
   return cuda_launched(d, "joining attention");
 }
 
+template <class shape, bool SINKS>
+static cudaError_t ask_for_memory(void) {
+  return cudaFuncSetAttribute(decode_cluster_kernel<shape, SINKS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                              sizeof(decode_memory<shape>));
+}
+
 /* Asks the card, too, how many clusters of the kernel it holds at once. They may be fewer than multiprocessors /
- * blocks, because a cluster must lie within one group of multiprocessors. */
+ * blocks, because a cluster must lie within one group of multiprocessors. Those over keys of 8 bits need less memory,
+ * so it holds at least as many. */
 template <int D, int RING, bool SINKS = false>
 static weft_status set_up(cuda_device *d, int kernel) {
-  cudaError_t error = cudaFuncSetAttribute(decode_cluster_kernel<D, RING, SINKS>,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize, sizeof(decode_memory<D, RING>));
+  using plain = decode_shape<D, RING, false>;
+  using q8 = decode_shape<D, RING, true>;
+  static_assert(sizeof(decode_memory<q8>) <= sizeof(decode_memory<plain>), "room");
+  cudaError_t error = ask_for_memory<plain, SINKS>();
+  if (error == cudaSuccess) error = ask_for_memory<q8, SINKS>();
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim.x = decode_shape<D, RING>::blocks;
+  cluster.val.clusterDim.x = plain::blocks;
   cluster.val.clusterDim.y = cluster.val.clusterDim.z = 1;
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(decode_shape<D, RING>::blocks);
+  config.gridDim = dim3(plain::blocks);
   config.blockDim = dim3(DECODE_THREADS);
-  config.dynamicSmemBytes = sizeof(decode_memory<D, RING>);
+  config.dynamicSmemBytes = sizeof(decode_memory<plain>);
   config.attrs = &cluster;
   config.numAttrs = 1;
   int n = 0;
-  if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&n, decode_cluster_kernel<D, RING, SINKS>, &config);
+  if (error == cudaSuccess) error = cudaOccupancyMaxActiveClusters(&n, decode_cluster_kernel<plain, SINKS>, &config);
   d->n_attention_clusters[kernel] = n > 0 ? (uint32_t)n : 1;
   return cuda_judge(d, error, "setting up attention");
 }

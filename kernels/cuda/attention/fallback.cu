@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: MIT */
-/* Attention for any head size and any type of keys (F32, BF16, 8 bits): one warp per query, f32 throughout, a softmax
- * over a chunk of keys at a time.
+/* Attention for any head size and any type of keys: one warp per query, f32 throughout, a softmax over a chunk of keys
+ * at a time.
  *
  *   scores   lane l has keys l, l + 32, ... of the chunk; a score is four chains over the head dimension
  *   out      lane l has dimensions l, l + 32, ...; keys are added ascending */

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: MIT */
-/* Flash attention of many queries (prefill, canvases) over bf16 keys, for heads of 64, 128, 256 and 512:
+/* Flash attention of many queries (prefill, canvases) over keys of bf16 or 8 bits, for heads of 64, 128, 256 and 512:
  * warp-specialised, with wgmma and online softmax, as FlashAttention-3 (Shah et al. 2024).
  *
  *   consumer  one or two warpgroups of 64 queries each, which use the same keys. A warpgroup makes the scores of a
  *             tile in registers (both operands in shared memory), turns them into weights in place by online softmax,
  *             and adds weights x values to out, in registers too. That has room for 256 dimensions, so heads of 512
  *             are shared by two blocks
- *   producer  one more warpgroup, which issues the async copies of keys and values from their pages
+ *   producer  one more warpgroup, which issues the async copies of keys and values from their pages. Those of 8 bits
+ *             it copies to a queue first, and makes bf16 of them (rows_q8.cuh); a thread converts what it copied itself
  *   stages    a ring of 16 KiB each: of every tile of 128 keys first the keys, 64 dimensions at a time, then the
  *             values, some keys at a time
  *   turns     where there would be few blocks, the blocks of a cluster take an item's chunks in turn. Each merges its
@@ -16,6 +17,7 @@
  * step are issued before the inputs are there. */
 #include "kernels/cuda/attention/attention.cuh"
 #include "kernels/cuda/attention/attention_wgmma.cuh"
+#include "kernels/cuda/attention/rows_q8.cuh"
 #include "kernels/cuda/gemm/w8a8.cuh"
 
 enum {
@@ -24,20 +26,26 @@ enum {
   STAGES_MAX = 12,
   GROUP_THREADS = 128,
   BYTES_MAX = 227 << 10,
-  BARRIERS_BYTES = 3072
+  BARRIERS_BYTES = 3072,
+  QUEUE = 3,  /* stages of 8 bits that are being copied */
+  PIECES = 4, /* of sixteen numbers, that a thread has of each */
+  QUEUE_BYTES = QUEUE * PIECES * GROUP_THREADS * (16 + 4)
 };
 
-template <int D, int GROUPS>
+template <int D, int GROUPS, bool Q8>
 struct flash_shape {
+  static constexpr int dim = D, groups = GROUPS;
+  static constexpr bool q8 = Q8;
   static constexpr int dims = D < 256 ? D : 256; /* of out, in a block */
   static constexpr int n_sums = dims / 8;
   static constexpr int key_stages = D / PANEL; /* of a tile */
   static constexpr int value_stages = dims / PANEL;
   static constexpr int value_keys = TILE / value_stages; /* of a stage */
   static constexpr int q_bytes = FLASH_QUERIES * D * 2;  /* of a group */
-  static constexpr int fit = (BYTES_MAX - BARRIERS_BYTES - GROUPS * q_bytes) / STAGE_BYTES;
+  static constexpr int queue_bytes = Q8 ? QUEUE_BYTES : 0;
+  static constexpr int fit = (BYTES_MAX - BARRIERS_BYTES - queue_bytes - GROUPS * q_bytes) / STAGE_BYTES;
   static constexpr int ring = fit < STAGES_MAX ? fit : STAGES_MAX;
-  static constexpr int bytes = GROUPS * q_bytes + ring * STAGE_BYTES + BARRIERS_BYTES;
+  static constexpr int bytes = GROUPS * q_bytes + ring * STAGE_BYTES + queue_bytes + BARRIERS_BYTES;
   static constexpr int threads = (GROUPS + 1) * GROUP_THREADS;
 };
 
@@ -52,7 +60,7 @@ typedef struct flash_block {
   weft_attention_segment segment;
   uint32_t kv_head, slice, rank; /* of turns */
   uint32_t first, end;           /* positions that some query sees */
-  uint8_t *ring;
+  uint8_t *ring, *queue;
   flash_barriers *barriers;
 } flash_block;
 
@@ -115,9 +123,8 @@ static __device__ __forceinline__ void copy_rows(uint32_t to, uint64_t own, uint
                  (seen >> (i * 4 + lane / 8) & 1) != 0);
 }
 
-template <int D, int GROUPS>
+template <class shape>
 static __device__ __forceinline__ void copy_tile(const flash_block &b, const tile_keys &t, ring_state &at) {
-  using shape = flash_shape<D, GROUPS>;
 #pragma unroll 1
   for (int panel = 0; panel < shape::key_stages; panel++) {
     mbarrier_wait(&b.barriers->empty[at.stage], at.parity ^ 1);
@@ -143,7 +150,7 @@ static __device__ __forceinline__ void copy_tile(const flash_block &b, const til
   }
 }
 
-template <int D, int GROUPS>
+template <class shape>
 static __device__ __forceinline__ void copy_all(const attention_kernel_args &k, const flash_block &b) {
   ring_state at = {0, 0};
   for (uint32_t chunk = b.item.chunk + b.rank; chunk < b.item.chunk_end; chunk += k.turns) {
@@ -152,13 +159,133 @@ static __device__ __forceinline__ void copy_all(const attention_kernel_args &k, 
     uint32_t position = position_of(chunk, tile), page = look_up(k, b, position);
     for (; tile < tile_end; tile++) {
       if (chunk * CHUNK + (tile + 1) * TILE > b.segment.n_old) wait_for_prior_grids();
-      tile_keys t = keys_of(k, b, position, page, 2ull * D);
+      tile_keys t = keys_of(k, b, position, page, shape::dim * 2);
       position += TILE;
       if (tile + 1 < tile_end) page = look_up(k, b, position); /* a tile ahead of its use */
-      copy_tile<D, GROUPS>(b, t, at);
+      copy_tile<shape>(b, t, at);
     }
   }
   cp_async_wait<0>();
+}
+
+/* ---- producer warpgroup, 8 bits -------------------------------------------------------------------------- */
+
+/* The next stage to be copied. */
+typedef struct q8_source {
+  uint32_t chunk, tile, tile_end, part; /* part: stage of the tile */
+  uint32_t position, page;
+  tile_keys t;
+} q8_source;
+
+/* Piece `step` of a thread in a stage: which of the warp's keys of the stage, and which sixteen numbers. */
+typedef struct q8_place {
+  uint32_t key, piece;
+} q8_place;
+
+template <class shape>
+static __device__ __forceinline__ q8_place place_of(bool values, uint32_t step) {
+  constexpr uint32_t across = shape::dims / 16;
+  uint32_t i = step * 32 + threadIdx.x % 32;
+  return values ? q8_place{i / across, i % across} : q8_place{i / 4, i % 4};
+}
+
+static __device__ __forceinline__ uint32_t queue_at(uint32_t slot, uint32_t step) {
+  return (slot * PIECES + step) * GROUP_THREADS + threadIdx.x % GROUP_THREADS;
+}
+
+static __device__ __forceinline__ void open_chunk(const attention_kernel_args &k, const flash_block &b, uint32_t chunk,
+                                                  q8_source &from) {
+  from.chunk = chunk, from.part = 0;
+  if (chunk >= b.item.chunk_end) return;
+  tiles_of(b, chunk, &from.tile, &from.tile_end);
+  from.position = position_of(chunk, from.tile);
+  from.page = look_up(k, b, from.position);
+}
+
+/* Starts the copies of the next stage into slot `slot` of the queue; false: there is none. */
+template <class shape>
+static __device__ __forceinline__ bool copy_q8(const attention_kernel_args &k, const flash_block &b, q8_source &from,
+                                               uint32_t slot) {
+  constexpr int unit = q8_piece(shape::dim);
+  if (from.chunk >= b.item.chunk_end) return false;
+  if (from.part == 0) {
+    if (from.chunk * CHUNK + (from.tile + 1) * TILE > b.segment.n_old) wait_for_prior_grids();
+    from.t = keys_of(k, b, from.position, from.page, q8_bytes(shape::dim));
+    from.position += TILE;
+    if (from.tile + 1 < from.tile_end) from.page = look_up(k, b, from.position); /* a tile ahead of its use */
+  }
+  bool values = from.part >= shape::key_stages;
+  uint32_t part = values ? from.part - shape::key_stages : from.part;
+  uint32_t first_key = values ? part * (shape::value_keys / 4) : 0;
+  uint32_t first = values ? b.slice * shape::dims : part * PANEL; /* number of a row */
+  uint32_t to = shared_address(b.queue), factors = to + QUEUE * PIECES * GROUP_THREADS * 16;
+#pragma unroll
+  for (int step = 0; step < PIECES; step++) {
+    q8_place p = place_of<shape>(values, step);
+    uint32_t key = first_key + p.key, number = first + p.piece * 16;
+    uint64_t row = __shfl_sync(0xFFFFFFFFu, values ? from.t.value : from.t.key, key);
+    bool seen = (from.t.seen >> key & 1) != 0;
+#pragma unroll
+    for (int i = 0; i < 16; i += unit)
+      cp_async_if<unit>(to + queue_at(slot, step) * 16 + i, (const uint8_t *)(uintptr_t)row + number + i, seen);
+    cp_async_if<4>(factors + queue_at(slot, step) * 4, (const uint8_t *)(uintptr_t)row + shape::dim + number / 64 * 4,
+                   seen);
+  }
+  if (++from.part == shape::key_stages + shape::value_stages) {
+    from.part = 0;
+    if (++from.tile == from.tile_end) open_chunk(k, b, from.chunk + k.turns, from);
+  }
+  return true;
+}
+
+/* Makes bf16 of what the thread copied to a slot of the queue, in stage `part` of a tile. */
+template <class shape>
+static __device__ __forceinline__ void convert_q8(const flash_block &b, uint32_t slot, uint32_t part, uint8_t *stage) {
+  bool values = part >= shape::key_stages;
+  uint32_t warp = threadIdx.x / 32 % 4, odd = threadIdx.x / 2 % 2; /* odd: the second of a word's two factors */
+  const uint4 *queue = (const uint4 *)(const void *)b.queue;
+  const __half *factors = (const __half *)(const void *)(queue + QUEUE * PIECES * GROUP_THREADS);
+#pragma unroll
+  for (int step = 0; step < PIECES; step++) {
+    q8_place p = place_of<shape>(values, step);
+    uint4 numbers = queue[queue_at(slot, step)];
+    float factor = __half2float(factors[queue_at(slot, step) * 2 + odd]);
+    uint32_t a[4], c[4];
+    q8_key(numbers.x, factor, a[0], c[0]), q8_key(numbers.y, factor, a[1], c[1]);
+    q8_key(numbers.z, factor, a[2], c[2]), q8_key(numbers.w, factor, a[3], c[3]);
+    uint32_t row = p.key / 4 * 16 + warp * 4 + p.key % 4, at = p.piece % 4 * 2;
+    uint8_t *to = stage + (values ? p.piece / 4 * (shape::value_keys * 128) : 0) + row * 128;
+    uint4 *low = (uint4 *)(void *)(to + ((at ^ row) & 7) * 16),
+          *high = (uint4 *)(void *)(to + (((at + 1) ^ row) & 7) * 16);
+    *low = values ? make_uint4(a[0], c[0], a[1], c[1]) : make_uint4(a[0], a[1], a[2], a[3]);
+    *high = values ? make_uint4(a[2], c[2], a[3], c[3]) : make_uint4(c[0], c[1], c[2], c[3]);
+  }
+}
+
+template <class shape>
+static __device__ __forceinline__ void convert_all(const attention_kernel_args &k, const flash_block &b) {
+  q8_source from;
+  uint32_t n = 0, slot = 0, part = 0;
+  if (!q8_early(shape::dim)) wait_for_prior_grids();
+  open_chunk(k, b, b.item.chunk + b.rank, from);
+#pragma unroll 1
+  for (int i = 0; i < QUEUE; i++) {
+    n += copy_q8<shape>(k, b, from, i) ? 1 : 0;
+    cp_async_commit();
+  }
+#pragma unroll 1
+  for (ring_state at = {0, 0}; n > 0; n--) {
+    cp_async_wait<QUEUE - 1>();
+    mbarrier_wait(&b.barriers->empty[at.stage], at.parity ^ 1);
+    convert_q8<shape>(b, slot, part, b.ring + at.stage * STAGE_BYTES);
+    fence_proxy_async();
+    mbarrier_arrive(&b.barriers->full[at.stage]);
+    advance<shape::ring>(at);
+    n += copy_q8<shape>(k, b, from, slot) ? 1 : 0;
+    cp_async_commit();
+    slot = slot + 1 == QUEUE ? 0 : slot + 1;
+    part = part + 1 == shape::key_stages + shape::value_stages ? 0 : part + 1;
+  }
 }
 
 /* ---- consumer warpgroups: scores, online softmax, values ------------------------------------------------- */
@@ -420,19 +547,27 @@ static __device__ __forceinline__ void merge_chunk(const attention_kernel_args &
   if (k.turns > 1 && !is_last) release_turn(k, b, rows);
 }
 
-template <int D, int GROUPS, bool SINKS>
+/* Puts a piece of a query where wgmma reads it. */
+template <bool Q8>
+static __device__ __forceinline__ void put_query(uint8_t *queries, uint32_t row, uint32_t piece, uint2 x) {
+  uint8_t *to = queries + piece / 16 * (FLASH_QUERIES * 128) + row * 128;
+  if (Q8)
+    q8_put(piece % 16, x, [&](uint32_t place, uint32_t word) {
+      *(uint32_t *)(void *)(to + ((place / 8 ^ row) & 7) * 16 + place % 8 * 2) = word;
+    });
+  else
+    *(uint2 *)(void *)(to + ((piece / 2 ^ row) & 7) * 16 + piece % 2 * 8) = x;
+}
+
+template <class shape, bool SINKS>
 static __device__ __forceinline__ void multiply_all(const attention_kernel_args &k, const flash_block &b,
                                                     uint8_t *queries) {
-  using shape = flash_shape<D, GROUPS>;
   queries += threadIdx.x / GROUP_THREADS * shape::q_bytes;
   uint32_t group = threadIdx.x / GROUP_THREADS;
   wait_for_prior_grids();
-  load_queries<D, FLASH_QUERIES, GROUP_THREADS>(
-      k, b.item, b.segment, b.kv_head, group * FLASH_QUERIES, [&](uint32_t row, uint32_t piece, uint2 x) {
-        uint8_t *to =
-            queries + piece / 16 * (FLASH_QUERIES * 128) + row * 128 + ((piece / 2 ^ row) & 7) * 16 + piece % 2 * 8;
-        *(uint2 *)(void *)to = x;
-      });
+  load_queries<shape::dim, FLASH_QUERIES, GROUP_THREADS>(
+      k, b.item, b.segment, b.kv_head, group * FLASH_QUERIES,
+      [&](uint32_t row, uint32_t piece, uint2 x) { put_query<shape::q8>(queries, row, piece, x); });
   fence_proxy_async();
   named_barrier_sync(1 + group);
   flash_rows rows;
@@ -461,10 +596,9 @@ static __device__ __forceinline__ void multiply_all(const attention_kernel_args 
   }
 }
 
-template <int D, int GROUPS>
+template <class shape>
 static __device__ __forceinline__ bool open_block(const attention_kernel_args &k, uint8_t *memory, flash_block &b) {
-  using shape = flash_shape<D, GROUPS>;
-  constexpr uint32_t slices = D / shape::dims;
+  constexpr uint32_t slices = shape::dim / shape::dims;
   uint32_t at = blockIdx.x / k.turns, across = at % (k.op.kv.n_kv_heads * slices);
   b.item = k.items[at / (k.op.kv.n_kv_heads * slices)];
   if (b.item.n == 0) return false;                                     /* void */
@@ -472,14 +606,15 @@ static __device__ __forceinline__ bool open_block(const attention_kernel_args &k
   b.rank = blockIdx.x % k.turns;
   b.kv_head = across / slices;
   b.slice = across % slices;
-  b.ring = memory + GROUPS * shape::q_bytes;
-  b.barriers = (flash_barriers *)(void *)(b.ring + shape::ring * STAGE_BYTES);
+  b.ring = memory + shape::groups * shape::q_bytes;
+  b.queue = b.ring + shape::ring * STAGE_BYTES;
+  b.barriers = (flash_barriers *)(void *)(b.queue + shape::queue_bytes);
   uint32_t unused;
   find_visible(b.segment, k.op.window, row_of_query(k, b.item.first), &b.first, &unused);
   find_visible(b.segment, k.op.window, row_of_query(k, b.item.first + b.item.n - 1), &unused, &b.end);
   if (threadIdx.x == 0) {
     for (int i = 0; i < shape::ring; i++)
-      mbarrier_init(&b.barriers->full[i], GROUP_THREADS), mbarrier_init(&b.barriers->empty[i], 4 * GROUPS);
+      mbarrier_init(&b.barriers->full[i], GROUP_THREADS), mbarrier_init(&b.barriers->empty[i], 4 * shape::groups);
     mbarrier_init(&b.barriers->turn[0], GROUP_THREADS), mbarrier_init(&b.barriers->turn[1], GROUP_THREADS);
     mbarrier_init_fence();
   }
@@ -491,20 +626,23 @@ static __device__ __forceinline__ bool open_block(const attention_kernel_args &k
   return true;
 }
 
-template <int D, int GROUPS, bool SINKS>
-static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
+template <class shape, bool SINKS>
+static __global__ void __launch_bounds__(shape::threads, 1)
     flash_kernel(const __grid_constant__ attention_kernel_args k) {
   launch_dependent_grids();
   extern __shared__ __align__(1024) uint8_t memory[];
   static_assert(sizeof(flash_barriers) <= BARRIERS_BYTES, "room");
   flash_block b;
-  if (!open_block<D, GROUPS>(k, memory, b)) return;
-  if (threadIdx.x / GROUP_THREADS == GROUPS) {
-    if constexpr (GROUPS == 2) setmaxnreg_dec<40>();
-    copy_all<D, GROUPS>(k, b);
+  if (!open_block<shape>(k, memory, b)) return;
+  if (threadIdx.x / GROUP_THREADS == shape::groups) {
+    if constexpr (shape::groups == 2) setmaxnreg_dec<40>();
+    if constexpr (shape::q8)
+      convert_all<shape>(k, b);
+    else
+      copy_all<shape>(k, b);
   } else {
-    if constexpr (GROUPS == 2) setmaxnreg_inc<232>();
-    multiply_all<D, GROUPS, SINKS>(k, b, memory);
+    if constexpr (shape::groups == 2) setmaxnreg_inc<232>();
+    multiply_all<shape, SINKS>(k, b, memory);
   }
 /* release_turn writes to the memory of a block that waits for it and has therefore not ended. The racecheck tool
  * does not see that, so in a build for it all blocks leave together. */
@@ -513,15 +651,20 @@ static __global__ void __launch_bounds__((GROUPS + 1) * GROUP_THREADS, 1)
 #endif
 }
 
+template <class shape, bool SINKS>
+static void start_shape(cuda_device *d, const attention_kernel_args *args) {
+  uint32_t n = args->n_items * args->op.kv.n_kv_heads * attention_slices(shape::dim) * args->turns;
+  attention_start(d, flash_kernel<shape, SINKS>, n, args->turns, shape::threads, shape::bytes, *args);
+}
+
 template <int D, bool SINKS = false>
 static void start_flash(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups) {
-  uint32_t n = args->n_items * args->op.kv.n_kv_heads * attention_slices(D) * args->turns;
-  if (n_groups == 1)
-    attention_start(d, flash_kernel<D, 1, SINKS>, n, args->turns, flash_shape<D, 1>::threads, flash_shape<D, 1>::bytes,
-                    *args);
+  if (args->op.kv.type == WEFT_TYPE_Q8_0)
+    n_groups == 1 ? start_shape<flash_shape<D, 1, true>, SINKS>(d, args)
+                  : start_shape<flash_shape<D, 2, true>, SINKS>(d, args);
   else
-    attention_start(d, flash_kernel<D, 2, SINKS>, n, args->turns, flash_shape<D, 2>::threads, flash_shape<D, 2>::bytes,
-                    *args);
+    n_groups == 1 ? start_shape<flash_shape<D, 1, false>, SINKS>(d, args)
+                  : start_shape<flash_shape<D, 2, false>, SINKS>(d, args);
 }
 
 weft_status attention_flash(cuda_device *d, const attention_kernel_args *args, uint32_t n_groups) {
@@ -542,13 +685,17 @@ weft_status attention_flash(cuda_device *d, const attention_kernel_args *args, u
   return cuda_launched(d, "attention");
 }
 
+template <class shape, bool SINKS>
+static cudaError_t ask_for_memory(void) {
+  return cudaFuncSetAttribute(flash_kernel<shape, SINKS>, cudaFuncAttributeMaxDynamicSharedMemorySize, shape::bytes);
+}
+
 template <int D, bool SINKS = false>
 static cudaError_t set_up(void) {
-  cudaError_t error = cudaFuncSetAttribute(flash_kernel<D, 1, SINKS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           flash_shape<D, 1>::bytes);
-  if (error != cudaSuccess) return error;
-  return cudaFuncSetAttribute(flash_kernel<D, 2, SINKS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                              flash_shape<D, 2>::bytes);
+  cudaError_t error = ask_for_memory<flash_shape<D, 1, false>, SINKS>();
+  if (error == cudaSuccess) error = ask_for_memory<flash_shape<D, 2, false>, SINKS>();
+  if (error == cudaSuccess) error = ask_for_memory<flash_shape<D, 1, true>, SINKS>();
+  return error == cudaSuccess ? ask_for_memory<flash_shape<D, 2, true>, SINKS>() : error;
 }
 
 weft_status attention_flash_setup(cuda_device *d) {
