@@ -99,6 +99,18 @@ double ref_dot(const float *a, const float *b, uint32_t n) {
   return sum;
 }
 
+void ref_dot_four(const float *a, uint64_t stride, const float *b, uint32_t n, double *sum) {
+  double sum0 = 0.0, sum1 = 0.0, sum2 = 0.0, sum3 = 0.0;
+  for (uint32_t i = 0; i < n; i++) {
+    double weight = (double)b[i];
+    sum0 += (double)a[i] * weight;
+    sum1 += (double)a[stride + i] * weight;
+    sum2 += (double)a[2 * stride + i] * weight;
+    sum3 += (double)a[3 * stride + i] * weight;
+  }
+  sum[0] = sum0, sum[1] = sum1, sum[2] = sum2, sum[3] = sum3;
+}
+
 double ref_scale(const weft_weight *weight, uint32_t matrix) {
   return weight->scale == NULL ? 1.0 : (double)weight->scale[matrix];
 }

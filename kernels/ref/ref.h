@@ -20,6 +20,8 @@ WEFT_OPS(X)
 void ref_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out);
 /* The sum of a[i] * b[i], in double, ascending. */
 double ref_dot(const float *a, const float *b, uint32_t n);
+/* The same of four rows a, stride apart. */
+void ref_dot_four(const float *a, uint64_t stride, const float *b, uint32_t n, double *sum);
 /* What products with matrix `matrix` are multiplied by. */
 double ref_scale(const weft_weight *weight, uint32_t matrix);
 /* Row `row` of matrix `matrix` times x, by ref_dot or, for weights of layout REF_EIGHT, in 8 bits; and times the
@@ -29,6 +31,12 @@ double ref_product(const weft_weight *weight, uint32_t matrix, uint32_t row, con
 /* Whether weights of a type can be multiplied in 8 bits; and such a product, with values as above. */
 bool ref_w8a8_takes(weft_type type);
 float ref_w8a8_dot(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values);
+enum { REF_SPAN = 256 }; /* inputs that have one scale */
+/* Its parts, for many rows: the integers of the weight's row from input `first` on, a multiple of REF_SPAN, and their
+ * step; the row's values are given. And what these n inputs of a row add to its sum. */
+float ref_w8a8_span(const weft_weight *weight, uint32_t matrix, uint32_t row, uint32_t first, const float *values,
+                    int32_t *codes);
+float ref_w8a8_add(const int32_t *codes, float step, const float *x, uint32_t n, float sum);
 /* act(g) * u, or the clamped gate of both. */
 double ref_gated(weft_activation activation, double g, double u);
 /* soft = scale * sum over v of exp(logit[v] / temperature - max) / total * row v of weight. Tokens that are not allowed

@@ -5,8 +5,6 @@
 
 #include "kernels/ref/ref.h"
 
-enum { SPAN = 256 };
-
 /* What a stored number is made of: value = scale * scale_of * code + least * least_of. */
 typedef struct number_parts {
   float scale, scale_of; /* scale_of: a super-block's integer for the scale, else 1 */
@@ -94,7 +92,7 @@ static float step_of(const float *value, uint32_t n) {
   float most = 0.0f, step;
   for (uint32_t i = 0; i < n; i++) {
     if (!isfinite(value[i])) return NAN;
-    most = fmaxf(most, fabsf(value[i]));
+    if (fabsf(value[i]) > most) most = fabsf(value[i]);
   }
   if (most < 0x1p-100f) return 0.0f;
   step = weft_bf16_to_f32(weft_f32_to_bf16((float)((double)most / 126.0)));
@@ -109,7 +107,7 @@ static float quantise_span(const float *x, uint32_t n, int32_t *codes) {
   for (uint32_t i = 0; i < n; i++) codes[i] = 0;
   for (uint32_t i = 0; i < n; i++) {
     if (!isfinite(x[i])) return NAN;
-    most = fmaxf(most, fabsf(x[i]));
+    if (fabsf(x[i]) > most) most = fabsf(x[i]);
   }
   if (most < 0x1p-100f) return 0.0f;
   float inverse = 127.0f / most;
@@ -117,21 +115,34 @@ static float quantise_span(const float *x, uint32_t n, int32_t *codes) {
   return most / 127.0f;
 }
 
-float ref_w8a8_dot(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values) {
+float ref_w8a8_span(const weft_weight *weight, uint32_t matrix, uint32_t row, uint32_t first, const float *values,
+                    int32_t *codes) {
   const uint8_t *stored = (const uint8_t *)weight->data +
                           ((uint64_t)matrix * weight->n_out + row) * weft_type_row_bytes(weight->type, weight->n_in);
+  uint32_t n = weight->n_in - first < REF_SPAN ? weight->n_in - first : REF_SPAN;
+  float step = step_of(values + first, n), over = step == 0.0f ? 0.0f : 1.0f / step;
+  for (uint32_t i = 0; i < n && isfinite(step); i++) {
+    number_parts parts = parts_of(weight->type, stored, first + i);
+    codes[i] = integer_of(weight->type, &parts, over);
+  }
+  return step;
+}
+
+float ref_w8a8_add(const int32_t *codes, float step, const float *x, uint32_t n, float sum) {
+  int32_t own[REF_SPAN], total = 0;
+  float scale = quantise_span(x, n, own);
+  for (uint32_t i = 0; i < n && isfinite(step) && isfinite(scale); i++) total += own[i] * codes[i];
+  return fmaf((float)total, scale * step, sum);
+}
+
+float ref_w8a8_dot(const weft_weight *weight, uint32_t matrix, uint32_t row, const float *x, float *values) {
+  int32_t codes[REF_SPAN];
   float sum = 0.0f;
   ref_weight_row(weight, matrix, row, values);
-  for (uint32_t first = 0; first < weight->n_in; first += SPAN) {
-    uint32_t n = weight->n_in - first < SPAN ? weight->n_in - first : SPAN;
-    int32_t codes[SPAN], total = 0;
-    float scale = quantise_span(x + first, n, codes), step = step_of(values + first, n);
-    float over = step == 0.0f ? 0.0f : 1.0f / step;
-    for (uint32_t i = 0; i < n && isfinite(step) && isfinite(scale); i++) {
-      number_parts parts = parts_of(weight->type, stored, first + i);
-      total += codes[i] * integer_of(weight->type, &parts, over);
-    }
-    sum = fmaf((float)total, scale * step, sum);
+  for (uint32_t first = 0; first < weight->n_in; first += REF_SPAN) {
+    uint32_t n = weight->n_in - first < REF_SPAN ? weight->n_in - first : REF_SPAN;
+    float step = ref_w8a8_span(weight, matrix, row, first, values, codes);
+    sum = ref_w8a8_add(codes, step, x + first, n, sum);
   }
   return sum;
 }
