@@ -490,7 +490,7 @@ static void run_cards(const cast *c, uint64_t seed) {
   play_alone("ref", NULL, seed);
   for (uint32_t i = 0; i < sizeof variants / sizeof *variants; i++) {
     bool plain = i % 4 == 1, files = variants[i].rig.n_file > 0;
-    if (plain || files || test_amount(0, i % 4 == 2, 1)) play_variant(&variants[i], "fake graphs", NULL);
+    if (plain || files || test_amount(0, i % 8 == 2, 1)) play_variant(&variants[i], "fake graphs", NULL);
     if (plain) play_variant(&variants[i], "fake", NULL);
     if (plain) play_variant(&variants[i], "fake experts", NULL);
   }
@@ -503,7 +503,7 @@ static void run_splits(const cast *c, const char *backend, uint64_t seed, uint32
   (void)snprintf(label, sizeof label, "several devices, %s", backend);
   play_alone(strncmp(backend, "fake", 4) == 0 ? "ref" : backend, NULL, seed);
   bool late = strstr(backend, "late") != NULL;
-  uint32_t stride = test_amount(4, 3, 1);
+  uint32_t stride = test_amount(4, 4, 1);
   for (n_devices = 2; n_devices <= 3; n_devices++) {
     for (uint32_t i = 0; i < n_variants; i++) {
       if (i % stride != (n_devices + seed) % stride && variants[i].rig.n_saves < 2) continue;
@@ -533,7 +533,7 @@ static void run_shards(uint64_t seed) {
   n_devices = 2;
   by_tensor = true;
   play_variant(&variants[0], "ref", NULL);
-  for (uint32_t i = 1; i < sizeof variants / sizeof *variants; i += test_amount(4, 2, 1))
+  for (uint32_t i = 1; i < sizeof variants / sizeof *variants; i += test_amount(4, 3, 1))
     play_variant(&variants[i], "fake graphs", NULL);
   n_devices = 1;
   by_tensor = false;
@@ -569,7 +569,7 @@ static void run_seed(uint64_t seed) {
       (void)snprintf(b, sizeof b, "tests/golden/models/%s", tiny[pair][1]);
       char *path[2] = {path_of(a), path_of(b)};
       const cast c = {{path[0], path[1]}, REQUESTS_MAX, 48, 96, 6, 30};
-      uint32_t stride = test_amount(4, 2, 1) * (1 + i); /* the next way begins with the next variant */
+      uint32_t stride = test_amount(4, 3, 1) * (1 + i); /* the next way begins with the next variant */
       run(&c, ways[w].backend, ways[w].isa, seed + w, n_all, stride);
       if (w == 0 && i == 0) run_cards(&c, seed);
       if (w == 0 && i == 0) {
