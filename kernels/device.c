@@ -295,7 +295,7 @@ bool weft_device_keep_integers(weft_device *device, bool keep) {
   return can;
 }
 
-static weft_status check_weight(weft_device *device, weft_weight *weight, weft_error *error) {
+weft_status weight_check(weft_device *device, weft_weight *weight, weft_error *error) {
   const weft_type_info *type = weft_type_find((int32_t)weight->type);
   if (type == NULL || !device->kernels->supports(device, weight->type)) {
     return weft_fail(error, WEFT_E_UNSUPPORTED, "weights of type %s cannot be used on the %s backend",
@@ -319,7 +319,7 @@ weft_status weft_device_weight(weft_device *device, weft_weight *weight, const v
   if (device == NULL || weight == NULL || file_bytes == NULL) {
     return weft_fail(error, WEFT_E_INVALID, "weft_device_weight: an argument is NULL");
   }
-  weft_status status = check_weight(device, weight, error);
+  weft_status status = weight_check(device, weight, error);
   return status == WEFT_OK ? calls_of(device)->weight(device, weight, file_bytes, uses, error) : status;
 }
 
@@ -328,7 +328,7 @@ weft_status weft_device_weight_read(weft_device *device, weft_weight *weight, co
   if (source == NULL || source->read == NULL || device == NULL || device->calls->weight_read == NULL)
     return weft_device_weight(device, weight, source == NULL ? NULL : source->bytes, uses, error);
   if (weight == NULL) return weft_fail(error, WEFT_E_INVALID, "weft_device_weight_read: weight is NULL");
-  weft_status status = check_weight(device, weight, error);
+  weft_status status = weight_check(device, weight, error);
   return status == WEFT_OK ? calls_of(device)->weight_read(device, weight, source, uses, error) : status;
 }
 
@@ -535,6 +535,7 @@ void host_describe(weft_device *device, const weft_device_config *config) {
   weft_device_info *info = &device->info;
   info->host_memory = true;
   info->immediate = true;
+  (void)snprintf(info->card, sizeof info->card, "host");
   char value[96];
   unsigned long long kib = 0;
   read_proc("/proc/cpuinfo", "model name", info->name, sizeof info->name);

@@ -62,6 +62,7 @@ typedef struct weft_device_config {
   uint64_t weights_bytes_max; /* cuda: most of the card's memory for weights [0: 7/8 of what is free]; experts beyond
                                  it stay in host memory and are copied over at each use: the same bits; with integers
                                  they are refused */
+  bool shares;                /* an owner of weights that other processes use (kernels/share.h) */
   uint64_t memory_bytes_max;  /* ref, cpu: most memory that alloc and weights take; more is refused [0: no bound] */
   weft_log_settings log;      /* filled in by weft_device_open: a module has a log of its own */
 } weft_device_config;
@@ -81,6 +82,7 @@ typedef struct weft_device_info {
   const char *set;     /* cuda: the kernel set; else NULL */
   bool isa_forced;     /* the config named the instructions or the set */
   uint32_t index;      /* of the config */
+  char card[40];       /* what tells the card from all others, wherever it is seen; of host memory "host" */
   char name[96];
   uint32_t n_threads;
   uint64_t memory_bytes;      /* total */

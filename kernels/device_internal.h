@@ -13,6 +13,20 @@
 
 struct shards_exchange; /* kernels/shards_exchange.h */
 
+/* Weights that other processes use (kernels/share.h): the functions of that header, of an owner or of any device. */
+typedef struct device_share_calls {
+  const char *(*transport)(weft_device *device);
+  weft_status (*seal)(weft_device *device, weft_error *error);
+  uint32_t (*n_pieces)(weft_device *device);
+  uint64_t (*piece_bytes)(weft_device *device, uint32_t piece);
+  bool (*find)(weft_device *device, const void *data, uint32_t *piece, uint64_t *at);
+  weft_status (*export_piece)(weft_device *device, uint32_t piece, int *fd, weft_error *error);
+  weft_status (*map)(weft_device *device, int fd, uint64_t n_bytes, const void **out, weft_error *error);
+  void (*unmap)(weft_device *device, const void *memory, uint64_t n_bytes);
+  bool (*is_read_only)(weft_device *device);
+  weft_status (*expect)(weft_device *device, weft_weight *weight, unsigned uses, weft_error *error);
+} device_share_calls;
+
 typedef struct device_calls {
   /* Called before every other call and every op: makes the device the one that the calling thread works on. NULL: the
    * backend needs no such thing. */
@@ -45,6 +59,7 @@ typedef struct device_calls {
   uint64_t (*integers_bytes)(const weft_weight *weight, unsigned uses);
   void (*weight_free)(weft_device *device, weft_weight *weight);
   weft_status (*weight_unpack)(weft_device *device, const weft_weight *weight, void *file_bytes);
+  const device_share_calls *share; /* NULL: the backend shares no weights */
 } device_calls;
 
 /* How much of its memory a device in host memory has given out, where that has a bound. */
@@ -63,12 +78,14 @@ struct weft_device {
   weft_device_info info;
   step_graphs *graphs; /* NULL: steps always run call by call */
   weft_weights_report weights;
-  host_budget budget; /* ref, cpu */
+  host_budget budget;           /* ref, cpu */
+  struct shared_memory *shared; /* ref, cpu: where an owner's weights lie; NULL: this is none */
   weft_op_watch watch;
   void *watch_self;
   uint32_t layer;
   bool broken; /* a call has reported DEVICE */
   bool plain_rows, serial_kernels;
+  bool shares; /* an owner of weights that other processes use */
 };
 
 static inline void device_enter(weft_device *device) {
@@ -135,6 +152,23 @@ weft_status host_send(weft_device *from, weft_device *to, void *to_memory, const
   .alloc = host_alloc, .free = host_free, .memory_left = host_memory_left, .alloc_host = host_alloc_unbound,        \
   .free_host = host_free_unbound, .upload = host_copy, .download = host_copy, .copy = host_copy, .zero = host_zero, \
   .sync = host_sync, .send = host_send
+/* The owner's memory of such a backend (kernels/share.c); open does nothing unless the config asks for an owner. */
+weft_status host_share_open(weft_device *device, const weft_device_config *config, weft_error *error);
+void host_share_close(weft_device *device);
+void *host_share_take(weft_device *device, uint64_t n_bytes); /* NULL: there is no room */
+const char *host_share_transport(weft_device *device);
+weft_status host_share_seal(weft_device *device, weft_error *error);
+uint32_t host_share_n_pieces(weft_device *device);
+uint64_t host_share_piece_bytes(weft_device *device, uint32_t piece);
+bool host_share_find(weft_device *device, const void *data, uint32_t *piece, uint64_t *at);
+weft_status host_share_export(weft_device *device, uint32_t piece, int *fd, weft_error *error);
+weft_status host_share_map(weft_device *device, int fd, uint64_t n_bytes, const void **out, weft_error *error);
+void host_share_unmap(weft_device *device, const void *memory, uint64_t n_bytes);
+bool host_share_is_read_only(weft_device *device);
+#define HOST_SHARE                                                                                   \
+  .transport = host_share_transport, .seal = host_share_seal, .n_pieces = host_share_n_pieces,       \
+  .piece_bytes = host_share_piece_bytes, .find = host_share_find, .export_piece = host_share_export, \
+  .map = host_share_map, .unmap = host_share_unmap, .is_read_only = host_share_is_read_only
 /* Counts n_bytes that are about to be taken; false: the bound refuses them. give: they have been freed. */
 bool host_budget_take(weft_device *device, uint64_t n_bytes);
 void host_budget_give(weft_device *device, uint64_t n_bytes);
@@ -155,5 +189,7 @@ void host_describe(weft_device *device, const weft_device_config *config);
 /* Bytes of the weight in file form: n_mats * n_out rows; 0 when a row is not a whole number of
  * blocks or the product does not fit 64 bits. */
 uint64_t weight_file_bytes(const weft_weight *weight);
+/* Whether the device can place such a weight, with a line where not; clears data and n_bytes. */
+weft_status weight_check(weft_device *device, weft_weight *weight, weft_error *error);
 
 #endif

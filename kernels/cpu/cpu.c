@@ -61,9 +61,12 @@ static weft_status choose_isa(const char *flag, const isa_row **out, weft_error 
 }
 
 static void cpu_close(weft_device *device) {
+  host_share_close(device);
   weft_thread_pool_close(cpu_thread_pool(device));
   weft_free(device);
 }
+
+static const device_share_calls cpu_share = {HOST_SHARE, .expect = cpu_expect};
 
 static const device_calls cpu_calls = {
     .close = cpu_close,
@@ -71,6 +74,7 @@ static const device_calls cpu_calls = {
     .weight = cpu_pack,
     .weight_free = cpu_free_weight,
     .weight_unpack = cpu_unpack,
+    .share = &cpu_share,
 };
 
 /* Two ops have their definition alone. */
@@ -101,6 +105,8 @@ weft_status cpu_device_open(const weft_device_config *config, weft_device **out,
   cpu->device.info.products = 8;
   cpu->device.info.n_threads = weft_thread_pool_size(cpu->pool);
   host_describe(&cpu->device, config);
-  *out = &cpu->device;
-  return WEFT_OK;
+  status = host_share_open(&cpu->device, config, error);
+  if (status == WEFT_OK) *out = &cpu->device;
+  if (status != WEFT_OK) cpu_close(&cpu->device);
+  return status;
 }

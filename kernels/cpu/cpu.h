@@ -68,6 +68,8 @@ const char *cpu_family(const weft_device *device, const char *op);
 /* ---- weights in the layout of this device: pack*.c ---- */
 weft_status cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                      weft_error *error);
+/* What cpu_pack makes of a weight: its type, layout and bytes. */
+weft_status cpu_expect(weft_device *device, weft_weight *weight, unsigned uses, weft_error *error);
 void cpu_free_weight(weft_device *device, weft_weight *weight);
 weft_status cpu_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
 /* Row `row` of matrix `matrix`, whatever its layout, as n_in floats: bit-equal to weft_dequantise_row of the file's

@@ -539,8 +539,8 @@ static void chunk_free(cpu_device *cpu, const void *memory) {
   weft_free(chunk);
 }
 
-weft_status cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
-                     weft_error *error) {
+weft_status cpu_expect(weft_device *device, weft_weight *weight, unsigned uses, weft_error *error) {
+  (void)device;
   (void)uses; /* one layout serves products, lookups and soft embeddings */
   pack_run run = make_run(weight);
   uint64_t n_tasks = (uint64_t)run.n_panels * weight->n_mats, n_bytes;
@@ -548,20 +548,33 @@ weft_status cpu_pack(weft_device *device, weft_weight *weight, const void *file_
     return weft_fail(error, WEFT_E_INVALID, "a weight of %u x %u x %u is too large for the cpu backend", weight->n_mats,
                      weight->n_out, weight->n_in);
   }
-  run.data = chunk_alloc((cpu_device *)(void *)device, n_bytes);
-  if (run.data == NULL) {
-    return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: %llu bytes for a weight", (unsigned long long)n_bytes);
-  }
-  run.file = file_bytes;
-  weft_thread_pool_run(cpu_thread_pool(device), pack_task, &run, (uint32_t)n_tasks);
   weight->type = run.info->type;
   weight->layout = CPU_LAYOUT_PANELS;
-  weight->data = run.data;
   weight->n_bytes = n_bytes;
   return WEFT_OK;
 }
 
+weft_status cpu_pack(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
+                     weft_error *error) {
+  pack_run run = make_run(weight);
+  weft_weight packed = *weight;
+  weft_status status = cpu_expect(device, &packed, uses, error);
+  if (status != WEFT_OK) return status;
+  run.data = device->shares ? host_share_take(device, packed.n_bytes)
+                            : chunk_alloc((cpu_device *)(void *)device, packed.n_bytes);
+  if (run.data == NULL) {
+    return weft_fail(error, WEFT_E_NO_MEMORY, "out of memory: %llu bytes for a weight",
+                     (unsigned long long)packed.n_bytes);
+  }
+  run.file = file_bytes;
+  weft_thread_pool_run(cpu_thread_pool(device), pack_task, &run, run.n_panels * weight->n_mats);
+  packed.data = run.data;
+  *weight = packed;
+  return WEFT_OK;
+}
+
 void cpu_free_weight(weft_device *device, weft_weight *weight) {
+  if (device->shares) return; /* it stays until the device is closed */
   chunk_free((cpu_device *)(void *)device, weight->data);
 }
 

@@ -54,6 +54,7 @@ typedef struct cuda_device {
   uint8_t *staging;                       /* device memory: file bytes on their way into the packed layout */
   cuda_plans plans;
   weight_arena arena; /* of weights */
+  uint64_t grain;     /* in which the card maps memory; 0: it cannot */
   cuda_host_experts experts;
   step_graphs graphs; /* base.graphs points here unless they are off */
   cudaEvent_t mark[WEFT_MARKS_MAX];
@@ -65,8 +66,9 @@ typedef struct cuda_device {
   uint32_t n_router_clusters;       /* clusters of the router's kernel that fit on the card at once */
   uint32_t n_attention_clusters[5]; /* the same of each kernel of attention_decode_cluster.cu */
   bool lost;
-  bool deterministic; /* a row's bits depend on that row alone */
-  bool w8a8;          /* weights that can be are multiplied in W8A8 (gemm/w8a8.h) */
+  bool shared_writable; /* the driver maps weights of other processes for reading and writing alone */
+  bool deterministic;   /* a row's bits depend on that row alone */
+  bool w8a8;            /* weights that can be are multiplied in W8A8 (gemm/w8a8.h) */
   /* A weight was placed since the last launch. The next kernel starts when all work before it has ended, because it may
    * read weights before it waits for its inputs. */
   bool fresh;
@@ -124,6 +126,8 @@ weft_status cuda_weight_read(weft_device *device, weft_weight *weight, const wef
                              weft_error *error);
 void cuda_weight_free(weft_device *device, weft_weight *weight);
 weft_status cuda_weight_unpack(weft_device *device, const weft_weight *weight, void *file_bytes);
+/* What placing makes of a weight: its type, layout and bytes. */
+weft_status cuda_weight_expect(weft_device *device, weft_weight *weight, unsigned uses, weft_error *error);
 
 #define X(op)                                                               \
   weft_status cuda_##op(weft_device *device, const weft_##op##_args *args); \
@@ -134,10 +138,13 @@ WEFT_OPS(X)
 /* An exchange between shards (exchange.cu). */
 weft_status cuda_exchange(weft_device *device, const struct shards_exchange *args);
 
-/* Memory of weights (host_experts.cu). n_bytes_max: most of the card's memory for them; 0: 7/8 of what is free. plain:
- * the arena maps nothing. */
+/* Memory of weights (weights/card_memory.cu). n_bytes_max: most of the card's memory for them; 0: 7/8 of what is free.
+ * plain: the arena maps nothing. */
 void cuda_arena_open(cuda_device *device, uint64_t n_bytes_max, bool plain);
-/* Copies a packed weight from device memory to pinned host memory; *out stands for the weight from then on. */
+/* Weights that other processes use. */
+const device_share_calls *cuda_share_calls(void);
+/* Experts in host memory (moe/host_experts.cu). keep copies a packed weight from device memory to pinned host memory;
+ * *out stands for the weight from then on. */
 weft_status cuda_experts_keep(cuda_device *device, const void *packed, uint64_t n_bytes, void **out);
 /* Frees such a weight. False: data is not one of them. */
 bool cuda_experts_forget(cuda_device *device, void *data);

@@ -383,6 +383,7 @@ static device_calls make_calls(void) {
   calls.integers_bytes = int8_weights_bytes;
   calls.weight_free = cuda_weight_free;
   calls.weight_unpack = cuda_weight_unpack;
+  calls.share = cuda_share_calls();
   return calls;
 }
 
@@ -489,6 +490,8 @@ static weft_status find_card(cuda_device *d, uint32_t index, const char *isa, we
   ask_rates(d, &properties);
   (void)snprintf(d->base.info.name, sizeof d->base.info.name, "%.95s", properties.name);
   (void)snprintf(d->isa, sizeof d->isa, "sm_%d%d", properties.major, properties.minor);
+  for (uint32_t i = 0; i < sizeof properties.uuid.bytes; i++)
+    (void)snprintf(d->base.info.card + 2 * i, 3, "%02x", (unsigned char)properties.uuid.bytes[i]);
   size_t free_bytes = 0, all_bytes = 0;
   found = cudaMemGetInfo(&free_bytes, &all_bytes);
   if (found != cudaSuccess) {
@@ -562,6 +565,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   d->base.info.products = d->w8a8 ? 8 : 16;
   d->base.info.integers = d->w8a8 && config->integers;
   d->no_peer = config->no_peer;
+  d->base.shares = config->shares;
   weft_status status = find_card(d, config->index, config->isa, error);
   if (status == WEFT_OK) {
     d->base.kernels = &tables.of[d->set - cuda_sets];

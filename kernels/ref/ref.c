@@ -9,34 +9,43 @@
 #include "base/memory.h"
 
 static void ref_close(weft_device *device) {
+  host_share_close(device);
   weft_free(device);
+}
+
+static weft_status ref_expect(weft_device *device, weft_weight *weight, unsigned uses, weft_error *error) {
+  (void)error;
+  bool eight = device->info.products == 8 && (uses & WEFT_USE_EMBED) == 0 && ref_w8a8_takes(weight->type);
+  weight->type = weft_type_find((int32_t)weight->type)->held_as;
+  weight->layout = eight ? REF_EIGHT : 0; /* the bytes are those of weight->type */
+  weight->n_bytes = (uint64_t)weight->n_mats * weight->n_out * weft_type_row_bytes(weight->type, weight->n_in);
+  return WEFT_OK;
 }
 
 static weft_status ref_weight(weft_device *device, weft_weight *weight, const void *file_bytes, unsigned uses,
                               weft_error *error) {
-  bool eight = device->info.products == 8 && (uses & WEFT_USE_EMBED) == 0 && ref_w8a8_takes(weight->type);
   void *bytes = NULL;
-  const weft_type stored = weight->type, held = weft_type_find((int32_t)stored)->held_as;
+  const weft_type stored = weight->type;
   const uint64_t n_rows = (uint64_t)weight->n_mats * weight->n_out;
   const uint64_t stored_bytes = weft_type_row_bytes(stored, weight->n_in);
-  const uint64_t held_bytes = weft_type_row_bytes(held, weight->n_in);
-  uint64_t n_bytes = n_rows * held_bytes;
-  weft_status status = host_alloc(device, n_bytes, &bytes);
+  (void)ref_expect(device, weight, uses, error);
+  const uint64_t held_bytes = weft_type_row_bytes(weight->type, weight->n_in);
+  if (device->shares) bytes = host_share_take(device, weight->n_bytes);
+  weft_status status =
+      device->shares ? (bytes == NULL ? WEFT_E_NO_MEMORY : WEFT_OK) : host_alloc(device, weight->n_bytes, &bytes);
   if (status != WEFT_OK) {
-    return weft_fail(error, status, "out of memory: %llu bytes for a weight", (unsigned long long)n_bytes);
+    return weft_fail(error, status, "out of memory: %llu bytes for a weight", (unsigned long long)weight->n_bytes);
   }
   for (uint64_t r = 0; r < n_rows; r++) {
     const uint8_t *row = (const uint8_t *)file_bytes + r * stored_bytes;
     weft_repack_row(stored, row, (uint8_t *)bytes + r * held_bytes, weight->n_in);
   }
-  weight->type = held;
-  weight->layout = eight ? REF_EIGHT : 0; /* the bytes are those of weight->type */
   weight->data = bytes;
-  weight->n_bytes = n_bytes;
   return WEFT_OK;
 }
 
 static void ref_weight_free(weft_device *device, weft_weight *weight) {
+  if (device->shares) return; /* it stays until the device is closed */
   host_free(device, (void *)(uintptr_t)weight->data);
 }
 
@@ -46,12 +55,15 @@ static weft_status ref_weight_unpack(weft_device *device, const weft_weight *wei
   return WEFT_OK;
 }
 
+static const device_share_calls ref_share = {HOST_SHARE, .expect = ref_expect};
+
 static const device_calls ref_calls = {
     .close = ref_close,
     HOST_CALLS,
     .weight = ref_weight,
     .weight_free = ref_weight_free,
     .weight_unpack = ref_weight_unpack,
+    .share = &ref_share,
 };
 
 static bool ref_supports(const weft_device *device, weft_type weight_type) {
@@ -82,8 +94,10 @@ weft_status ref_device_open(const weft_device_config *config, weft_device **out,
   device->info.products = config->products == 8 ? 8 : 32;
   device->info.n_threads = 1;
   host_describe(device, config);
-  *out = device;
-  return WEFT_OK;
+  weft_status status = host_share_open(device, config, error);
+  if (status == WEFT_OK) *out = device;
+  if (status != WEFT_OK) weft_free(device);
+  return status;
 }
 
 void ref_weight_row(const weft_weight *weight, uint32_t matrix, uint32_t row, float *out) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: MIT */
-/* Memory of weights: the arena of the card, and experts that lie in pinned host memory because the card is full.
+/* Experts that lie in pinned host memory because the card is full.
  *
  * Law: a weight in host memory is copied over a stream of its own into one of EXPERT_SLOTS slots of staging memory.
  * kernels/expert_slots.h decides which weight lies in which slot and what waits for what. The bytes are those that
@@ -8,115 +8,6 @@
 
 #include "base/log.h"
 #include "kernels/cuda/cuda.h"
-
-#include <cuda.h>
-
-/* ---- the arena of a card -------------------------------------------------------------------------------- */
-
-typedef struct driver_calls {
-  decltype(&cuMemAddressReserve) reserve;
-  decltype(&cuMemAddressFree) release;
-  decltype(&cuMemCreate) create;
-  decltype(&cuMemRelease) free_handle;
-  decltype(&cuMemMap) map;
-  decltype(&cuMemUnmap) unmap;
-  decltype(&cuMemSetAccess) set_access;
-  decltype(&cuMemGetAllocationGranularity) grain;
-} driver_calls;
-
-static driver_calls driver; /* the same for every device of the process */
-
-template <typename F>
-static bool find_call(const char *name, F *out) {
-  void *found = NULL;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
-  if (error != cudaSuccess) (void)cudaGetLastError();
-  *out = (F)found;
-  return error == cudaSuccess && result == cudaDriverEntryPointSuccess && found != NULL;
-}
-
-/* Memory of the card. */
-static CUmemAllocationProp memory_of(const cuda_device *d) {
-  CUmemAllocationProp p;
-  memset(&p, 0, sizeof p);
-  p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  p.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
-  p.location.id = d->card;
-  return p;
-}
-
-/* The unit in which the card maps memory; 0: it cannot. */
-static uint64_t find_grain(const cuda_device *d) {
-  bool found = find_call("cuMemAddressReserve", &driver.reserve) && find_call("cuMemAddressFree", &driver.release) &&
-               find_call("cuMemCreate", &driver.create) && find_call("cuMemRelease", &driver.free_handle) &&
-               find_call("cuMemMap", &driver.map) && find_call("cuMemUnmap", &driver.unmap) &&
-               find_call("cuMemSetAccess", &driver.set_access) &&
-               find_call("cuMemGetAllocationGranularity", &driver.grain);
-  size_t grain = 0;
-  CUmemAllocationProp p = memory_of(d);
-  if (!found || driver.grain(&grain, &p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS) return 0;
-  return grain;
-}
-
-static weft_status judge_driver(CUresult result) {
-  if (result == CUDA_SUCCESS) return WEFT_OK;
-  return result == CUDA_ERROR_OUT_OF_MEMORY ? WEFT_E_NO_MEMORY : WEFT_E_UNSUPPORTED;
-}
-
-static weft_status arena_reserve(void *self, uint64_t n_bytes, void **address) {
-  CUdeviceptr at = 0;
-  weft_status status = judge_driver(driver.reserve(&at, n_bytes, ((cuda_device *)self)->arena.grain, 0, 0));
-  *address = (void *)(uintptr_t)at;
-  return status;
-}
-
-static void arena_release(void *self, void *address, uint64_t n_bytes) {
-  (void)self;
-  (void)driver.release((CUdeviceptr)(uintptr_t)address, n_bytes);
-}
-
-static weft_status arena_map(void *self, void *address, uint64_t n_bytes) {
-  CUmemAllocationProp p = memory_of((const cuda_device *)self);
-  CUmemGenericAllocationHandle handle = 0;
-  CUdeviceptr at = (CUdeviceptr)(uintptr_t)address;
-  if (n_bytes > weft_device_memory_left((weft_device *)self)) return WEFT_E_NO_MEMORY;
-  weft_status status = judge_driver(driver.create(&handle, n_bytes, &p, 0));
-  if (status != WEFT_OK) return status;
-  status = judge_driver(driver.map(at, n_bytes, 0, handle, 0));
-  (void)driver.free_handle(handle); /* the mapping keeps it */
-  if (status != WEFT_OK) return status;
-  CUmemAccessDesc access;
-  memset(&access, 0, sizeof access);
-  access.location = p.location;
-  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
-  status = judge_driver(driver.set_access(at, n_bytes, &access, 1));
-  if (status != WEFT_OK) (void)driver.unmap(at, n_bytes);
-  return status;
-}
-
-static void arena_unmap(void *self, void *address, uint64_t n_bytes) {
-  cuda_device *d = (cuda_device *)self;
-  if (!d->lost) (void)cudaStreamSynchronize(d->stream);
-  (void)driver.unmap((CUdeviceptr)(uintptr_t)address, n_bytes);
-}
-
-static weft_status arena_alloc(void *self, uint64_t n_bytes, void **out) {
-  return cuda_alloc((cuda_device *)self, n_bytes, out, "memory for weights");
-}
-
-static void arena_free(void *self, void *memory) {
-  (void)cuda_judge((cuda_device *)self, cudaFree(memory), "freeing weights");
-}
-
-/* Without a limit, weights leave an eighth of the free memory to everything else. */
-void cuda_arena_open(cuda_device *d, uint64_t n_bytes_max, bool plain) {
-  static const weight_arena_calls calls = {arena_reserve, arena_release, arena_map,
-                                           arena_unmap,   arena_alloc,   arena_free};
-  uint64_t free_bytes = d->base.info.memory_free_bytes;
-  if (n_bytes_max == 0) n_bytes_max = free_bytes - free_bytes / 8;
-  weight_arena_open(&d->arena, &calls, d, plain ? 0 : find_grain(d), n_bytes_max);
-}
 
 /* ---- experts in host memory ----------------------------------------------------------------------------- */
 

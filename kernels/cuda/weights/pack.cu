@@ -452,7 +452,8 @@ static weft_status place_held(cuda_device *d, weft_weight *weight, const weft_we
   if (status == WEFT_OK) {
     status = fill_packed(d, weight, source, (uint8_t *)data);
     if (status != WEFT_OK) weight_arena_give(&d->arena, data, n_bytes);
-  } else if (status == WEFT_E_NO_MEMORY && uses == WEFT_USE_EXPERTS && weight->layout != INT8_LAYOUT) {
+  } else if (status == WEFT_E_NO_MEMORY && uses == WEFT_USE_EXPERTS && weight->layout != INT8_LAYOUT &&
+             !d->base.shares) {
     status = place_on_host(d, weight, source, n_bytes, &data);
   }
   note_arena(d);
@@ -464,6 +465,14 @@ static weft_status place_held(cuda_device *d, weft_weight *weight, const weft_we
   if (status != WEFT_OK) return weft_fail(error, status, "the device refused a weight: %s", weft_status_text(status));
   weight->data = data;
   weight->n_bytes = n_bytes;
+  return WEFT_OK;
+}
+
+weft_status cuda_weight_expect(weft_device *device, weft_weight *weight, unsigned uses, weft_error *error) {
+  (void)error;
+  weight->type = weft_type_find((int32_t)weight->type)->held_as;
+  weight->layout = layout_of(cuda_of(device), weight, uses);
+  weight->n_bytes = packed_bytes(weight);
   return WEFT_OK;
 }
 
@@ -492,6 +501,7 @@ weft_status cuda_weight_place(weft_device *device, weft_weight *weight, const vo
 void cuda_weight_free(weft_device *device, weft_weight *weight) {
   cuda_device *d = cuda_of(device);
   void *data = (void *)(uintptr_t)weight->data;
+  if (d->base.shares) return; /* it stays until the device is closed */
   if (cuda_experts_forget(d, data)) {
     d->base.weights.n_bytes_host -= weight->n_bytes;
   } else {

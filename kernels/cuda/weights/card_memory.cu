@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: MIT */
+/* Memory of the card for weights: the arena's calls, and pieces that other processes map (kernels/share.h).
+ *
+ * Law: an owner's pieces are mapped memory of the card (VMM) whose handles the driver exports as file descriptors. A
+ * process that maps one keeps it, whatever becomes of the owner. */
+#include <string.h>
+
+#include "base/log.h"
+#include "kernels/cuda/cuda.h"
+
+#include <cuda.h>
+
+/* ---- the arena ------------------------------------------------------------------------------------------- */
+
+typedef struct driver_calls {
+  decltype(&cuMemAddressReserve) reserve;
+  decltype(&cuMemAddressFree) release;
+  decltype(&cuMemCreate) create;
+  decltype(&cuMemRelease) free_handle;
+  decltype(&cuMemMap) map;
+  decltype(&cuMemUnmap) unmap;
+  decltype(&cuMemSetAccess) set_access;
+  decltype(&cuMemGetAllocationGranularity) grain;
+  decltype(&cuMemRetainAllocationHandle) retain;
+  decltype(&cuMemExportToShareableHandle) export_handle;
+  decltype(&cuMemImportFromShareableHandle) import_handle;
+  decltype(&cuDeviceGet) device;
+  decltype(&cuDeviceGetAttribute) attribute;
+  bool shares; /* the last five are there */
+} driver_calls;
+
+static driver_calls driver; /* the same for every device of the process */
+
+template <typename F>
+static bool find_call(const char *name, F *out) {
+  void *found = NULL;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  cudaError_t error = cudaGetDriverEntryPointByVersion(name, &found, 12000, cudaEnableDefault, &result);
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  *out = (F)found;
+  return error == cudaSuccess && result == cudaDriverEntryPointSuccess && found != NULL;
+}
+
+/* Memory of the card. */
+static CUmemAllocationProp memory_of(const cuda_device *d) {
+  CUmemAllocationProp p;
+  memset(&p, 0, sizeof p);
+  p.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  p.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
+  p.location.id = d->card;
+  if (d->base.shares) p.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  return p;
+}
+
+/* The unit in which the card maps memory; 0: it cannot. */
+static uint64_t find_grain(const cuda_device *d) {
+  bool found = find_call("cuMemAddressReserve", &driver.reserve) && find_call("cuMemAddressFree", &driver.release) &&
+               find_call("cuMemCreate", &driver.create) && find_call("cuMemRelease", &driver.free_handle) &&
+               find_call("cuMemMap", &driver.map) && find_call("cuMemUnmap", &driver.unmap) &&
+               find_call("cuMemSetAccess", &driver.set_access) &&
+               find_call("cuMemGetAllocationGranularity", &driver.grain);
+  driver.shares = find_call("cuMemRetainAllocationHandle", &driver.retain) &&
+                  find_call("cuMemExportToShareableHandle", &driver.export_handle) &&
+                  find_call("cuMemImportFromShareableHandle", &driver.import_handle) &&
+                  find_call("cuDeviceGet", &driver.device) && find_call("cuDeviceGetAttribute", &driver.attribute);
+  size_t grain = 0;
+  CUmemAllocationProp p = memory_of(d);
+  if (!found || driver.grain(&grain, &p, CU_MEM_ALLOC_GRANULARITY_RECOMMENDED) != CUDA_SUCCESS) return 0;
+  return grain;
+}
+
+static weft_status judge_driver(CUresult result) {
+  if (result == CUDA_SUCCESS) return WEFT_OK;
+  return result == CUDA_ERROR_OUT_OF_MEMORY ? WEFT_E_NO_MEMORY : WEFT_E_UNSUPPORTED;
+}
+
+static weft_status arena_reserve(void *self, uint64_t n_bytes, void **address) {
+  CUdeviceptr at = 0;
+  weft_status status = judge_driver(driver.reserve(&at, n_bytes, ((cuda_device *)self)->arena.grain, 0, 0));
+  *address = (void *)(uintptr_t)at;
+  return status;
+}
+
+static void arena_release(void *self, void *address, uint64_t n_bytes) {
+  (void)self;
+  (void)driver.release((CUdeviceptr)(uintptr_t)address, n_bytes);
+}
+
+static weft_status arena_map(void *self, void *address, uint64_t n_bytes) {
+  CUmemAllocationProp p = memory_of((const cuda_device *)self);
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr at = (CUdeviceptr)(uintptr_t)address;
+  if (n_bytes > weft_device_memory_left((weft_device *)self)) return WEFT_E_NO_MEMORY;
+  weft_status status = judge_driver(driver.create(&handle, n_bytes, &p, 0));
+  if (status != WEFT_OK) return status;
+  status = judge_driver(driver.map(at, n_bytes, 0, handle, 0));
+  (void)driver.free_handle(handle); /* the mapping keeps it */
+  if (status != WEFT_OK) return status;
+  CUmemAccessDesc access;
+  memset(&access, 0, sizeof access);
+  access.location = p.location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  status = judge_driver(driver.set_access(at, n_bytes, &access, 1));
+  if (status != WEFT_OK) (void)driver.unmap(at, n_bytes);
+  return status;
+}
+
+static void arena_unmap(void *self, void *address, uint64_t n_bytes) {
+  cuda_device *d = (cuda_device *)self;
+  if (!d->lost) (void)cudaStreamSynchronize(d->stream);
+  (void)driver.unmap((CUdeviceptr)(uintptr_t)address, n_bytes);
+}
+
+static weft_status arena_alloc(void *self, uint64_t n_bytes, void **out) {
+  return cuda_alloc((cuda_device *)self, n_bytes, out, "memory for weights");
+}
+
+static void arena_free(void *self, void *memory) {
+  (void)cuda_judge((cuda_device *)self, cudaFree(memory), "freeing weights");
+}
+
+/* Without a limit, weights leave an eighth of the free memory to everything else. */
+void cuda_arena_open(cuda_device *d, uint64_t n_bytes_max, bool plain) {
+  static const weight_arena_calls calls = {arena_reserve, arena_release, arena_map,
+                                           arena_unmap,   arena_alloc,   arena_free};
+  uint64_t free_bytes = d->base.info.memory_free_bytes;
+  if (n_bytes_max == 0) n_bytes_max = free_bytes - free_bytes / 8;
+  d->grain = find_grain(d); /* a worker's own arena is plain, and it maps all the same */
+  weight_arena_open(&d->arena, &calls, d, plain ? 0 : d->grain, n_bytes_max);
+}
+
+/* ---- pieces that other processes map --------------------------------------------------------------------- */
+
+/* The card maps memory and exports what it mapped. */
+static bool can_share(cuda_device *d) {
+  int can = 0;
+  CUdevice card = 0;
+  return driver.shares && d->grain != 0 && driver.device(&card, d->card) == CUDA_SUCCESS &&
+         driver.attribute(&can, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, card) ==
+             CUDA_SUCCESS &&
+         can != 0;
+}
+
+static const char *share_transport(weft_device *device) {
+  return can_share(cuda_of(device)) ? "vmm" : NULL;
+}
+
+static weft_status share_seal(weft_device *device, weft_error *error) {
+  cuda_device *d = cuda_of(device);
+  if (d->arena.plain)
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "the card mapped no memory, so none can be handed over");
+  weft_status status = cuda_judge(d, cudaStreamSynchronize(d->stream), "placing weights");
+  return status == WEFT_OK ? status : weft_fail(error, status, "the card did not place the weights");
+}
+
+static uint32_t share_n_pieces(weft_device *device) {
+  return cuda_of(device)->arena.n_pieces;
+}
+
+static uint64_t share_piece_bytes(weft_device *device, uint32_t piece) {
+  return cuda_of(device)->arena.piece[piece].n_bytes;
+}
+
+static bool share_find(weft_device *device, const void *data, uint32_t *piece, uint64_t *at) {
+  const weight_arena *arena = &cuda_of(device)->arena;
+  const uint8_t *byte = (const uint8_t *)data;
+  for (uint32_t i = 0; i < arena->n_pieces; i++) {
+    const weight_arena_piece *p = &arena->piece[i];
+    if (!p->mapped || byte < p->address || byte >= p->address + p->n_bytes) continue;
+    *piece = i;
+    *at = (uint64_t)(byte - p->address);
+    return true;
+  }
+  return false;
+}
+
+static weft_status share_export(weft_device *device, uint32_t piece, int *fd, weft_error *error) {
+  cuda_device *d = cuda_of(device);
+  CUmemGenericAllocationHandle handle = 0;
+  CUresult result = driver.retain(&handle, d->arena.piece[piece].address);
+  if (result == CUDA_SUCCESS) {
+    result = driver.export_handle(fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    (void)driver.free_handle(handle); /* the mapping keeps it */
+  }
+  if (result == CUDA_SUCCESS) return WEFT_OK;
+  return weft_fail(error, WEFT_E_DEVICE, "the driver exports no piece of weights (error %d)", (int)result);
+}
+
+/* Mappings for reading alone where the driver has them; else what every process of the card could write to. */
+static CUresult allow_reading(cuda_device *d, CUdeviceptr at, uint64_t n_bytes) {
+  CUmemAccessDesc access;
+  memset(&access, 0, sizeof access);
+  access.location = memory_of(d).location;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READ;
+  CUresult result = d->shared_writable ? CUDA_ERROR_NOT_SUPPORTED : driver.set_access(at, n_bytes, &access, 1);
+  if (result == CUDA_SUCCESS) return result;
+  d->shared_writable = true;
+  access.flags = CU_MEM_ACCESS_FLAGS_PROT_READWRITE;
+  return driver.set_access(at, n_bytes, &access, 1);
+}
+
+static weft_status share_map(weft_device *device, int fd, uint64_t n_bytes, const void **out, weft_error *error) {
+  cuda_device *d = cuda_of(device);
+  CUmemGenericAllocationHandle handle = 0;
+  CUdeviceptr at = 0;
+  if (!can_share(d) || n_bytes == 0 || n_bytes % d->grain != 0)
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "card %d maps no %llu bytes of weights of others", d->card,
+                     (unsigned long long)n_bytes);
+  CUresult result = driver.import_handle(&handle, (void *)(uintptr_t)fd, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
+  if (result != CUDA_SUCCESS)
+    return weft_fail(error, WEFT_E_FORMAT, "what was handed over is no memory of a card (error %d)", (int)result);
+  result = driver.reserve(&at, n_bytes, d->grain, 0, 0);
+  if (result == CUDA_SUCCESS) {
+    result = driver.map(at, n_bytes, 0, handle, 0);
+    if (result == CUDA_SUCCESS && (result = allow_reading(d, at, n_bytes)) != CUDA_SUCCESS)
+      (void)driver.unmap(at, n_bytes);
+    if (result != CUDA_SUCCESS) (void)driver.release(at, n_bytes);
+  }
+  (void)driver.free_handle(handle); /* the mapping keeps it */
+  if (result != CUDA_SUCCESS)
+    return weft_fail(error, judge_driver(result), "card %d does not map a piece of weights (error %d)", d->card,
+                     (int)result);
+  *out = (const void *)(uintptr_t)at;
+  return WEFT_OK;
+}
+
+static void share_unmap(weft_device *device, const void *memory, uint64_t n_bytes) {
+  cuda_device *d = cuda_of(device);
+  CUdeviceptr at = (CUdeviceptr)(uintptr_t)memory;
+  if (!d->lost) (void)cudaStreamSynchronize(d->stream);
+  (void)driver.unmap(at, n_bytes);
+  (void)driver.release(at, n_bytes);
+}
+
+static bool share_is_read_only(weft_device *device) {
+  return !cuda_of(device)->shared_writable;
+}
+
+static const device_share_calls share_calls = {share_transport,    share_seal,        share_n_pieces, share_piece_bytes,
+                                               share_find,         share_export,      share_map,      share_unmap,
+                                               share_is_read_only, cuda_weight_expect};
+
+const device_share_calls *cuda_share_calls(void) {
+  return &share_calls;
+}
