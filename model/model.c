@@ -205,6 +205,7 @@ weft_status model_open_shard(const model_opening *opening, uint32_t shard, weft_
   if (status == WEFT_OK) status = take_memory(model, gguf, error);
   if (status == WEFT_OK) status = take_arrays(model, gguf, error);
   if (status == WEFT_OK) status = load_weights(model, &loader);
+  model->info.read_bytes = gguf_reader_bytes(loader.reader);
   weights_close(&loader);
   if (status == WEFT_OK) status = take_scratch(model, gguf, error);
   if (status != WEFT_OK) {

@@ -15,6 +15,7 @@
 #include "model/gguf/gguf.h"
 #include "model/kv_layout.h"
 #include "model/kv_store.h"
+#include "model/shelf.h"
 #include "model/split.h"
 
 #ifdef __cplusplus
@@ -27,8 +28,9 @@ typedef struct weft_model_limits {
   uint32_t rows_max;        /* rows of one step */
   uint32_t canvas_rows_max; /* how many of these may be canvas rows */
   uint32_t segments_max;
-  bool kv_8bit;        /* keys and values in 8 bits (kernels/kv_row.h), not in the type that suits the file */
-  bool unused_tensors; /* open a file although some tensors of its layers are not used: answers may be wrong */
+  bool kv_8bit;            /* keys and values in 8 bits (kernels/kv_row.h), not in the type that suits the file */
+  bool unused_tensors;     /* open a file although some tensors of its layers are not used: answers may be wrong */
+  const weft_shelf *shelf; /* where matrices are noted or found, of a model on one device; NULL: neither */
 } weft_model_limits;
 
 /* A part of the model: the layers on one device, or a shard of all layers. */
@@ -46,7 +48,8 @@ typedef struct weft_model_info {
   float temperature, top_p;         /* general.sampling.* of the file; 1 where it has none */
   uint32_t top_k;                   /* of the same keys; 0, which is off, where the file has none */
   uint64_t fingerprint_low, fingerprint_high;
-  uint64_t weight_bytes, scratch_bytes; /* on all devices */
+  uint64_t weight_bytes, scratch_bytes; /* on all devices; of the weights, those that lie on a shelf included */
+  uint64_t read_bytes;                  /* of weights, read from the file */
   uint32_t n_parts;
   weft_model_part_info part[WEFT_DEVICES_MAX]; /* [n_parts] */
   weft_type kv_type;

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/memory.h"
 #include "base/memory_room.h"
+#include "kernels/share.h"
 #include "model/weights_slice.h"
 
 /* As the file has it: heads of all shards. */
@@ -152,6 +153,60 @@ static weft_status place_source(weights_loader *loader, const weft_gguf_tensor *
   return WEFT_OK;
 }
 
+/* ---- the shelf ---- */
+
+static bool finds_on_shelf(const weights_loader *loader) {
+  const weft_shelf *shelf = loader->model->limits.shelf;
+  return shelf != NULL && shelf->find != NULL;
+}
+
+/* What the owner placed is used only where this device would have made the same of the file. */
+static weft_status find_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, unsigned uses,
+                               weft_weight *out) {
+  const weft_shelf *shelf = loader->model->limits.shelf;
+  const weft_shelf_weight *found = NULL;
+  const void *data = NULL;
+  weft_error inner = {{0}};
+  weft_status status = weft_share_expect(loader->part->device, out, uses, &inner);
+  if (status == WEFT_OK) status = shelf->find(shelf->self, tensor->name, uses, &found, &data, &inner);
+  if (status != WEFT_OK)
+    return weft_fail(loader->error, status, "%s: tensor '%s': %.300s", weft_gguf_path(loader->gguf), tensor->name,
+                     inner.text);
+  bool same = found->type == out->type && found->layout == out->layout && found->n_in == out->n_in &&
+              found->n_out == out->n_out && found->n_mats == out->n_mats && found->n_bytes == out->n_bytes;
+  if (!same)
+    return weft_fail(loader->error, WEFT_E_FORMAT,
+                     "%s: tensor '%s' lies in another layout with the owner of the weights (%s, layout %u, %" PRIu64
+                     " bytes) than this process needs (%s, layout %u, %" PRIu64
+                     " bytes): give both the same options, or leave out --weights",
+                     weft_gguf_path(loader->gguf), tensor->name, weft_type_name_of_id((int32_t)found->type),
+                     found->layout, found->n_bytes, weft_type_name_of_id((int32_t)out->type), out->layout,
+                     out->n_bytes);
+  out->data = data; /* not the device's, so it is not among the part's weights */
+  count_bytes(loader, out->n_bytes);
+  return WEFT_OK;
+}
+
+static weft_status put_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, unsigned uses,
+                              const weft_weight *weight) {
+  const weft_shelf *shelf = loader->model->limits.shelf;
+  if (shelf == NULL || shelf->put == NULL) return WEFT_OK;
+  weft_shelf_weight kept = {.uses = uses,
+                            .type = weight->type,
+                            .layout = weight->layout,
+                            .n_in = weight->n_in,
+                            .n_out = weight->n_out,
+                            .n_mats = weight->n_mats,
+                            .n_bytes = weight->n_bytes};
+  int n = snprintf(kept.name, sizeof kept.name, "%s", tensor->name);
+  bool lies = weft_share_find(loader->part->device, weight->data, &kept.piece, &kept.at);
+  if (!lies || n < 0 || (size_t)n >= sizeof kept.name)
+    return weft_fail(loader->error, WEFT_E_UNSUPPORTED, "%s: tensor '%s' cannot be handed over: %s",
+                     weft_gguf_path(loader->gguf), tensor->name, lies ? "its name is too long" : "it lies elsewhere");
+  weft_status status = shelf->put(shelf->self, &kept);
+  return status == WEFT_OK ? WEFT_OK : fail_no_memory(loader, tensor);
+}
+
 /* bytes NULL: those of the file. */
 static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, const uint8_t *bytes,
                                 unsigned uses, weft_weight *out) {
@@ -174,6 +229,7 @@ static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *
     out->data = tensor->data;
     return check_supported(loader, tensor);
   }
+  if (finds_on_shelf(loader)) return find_matrix(loader, tensor, uses, out);
   weft_status status = WEFT_OK;
   if (bytes == NULL && weft_device_get_info(device)->host_memory) {
     const uint8_t *stored;
@@ -182,7 +238,8 @@ static weft_status place_matrix(weights_loader *loader, const weft_gguf_tensor *
   } else if (bytes == NULL) {
     source = gguf_reader_source(loader->reader, tensor);
   }
-  return status == WEFT_OK ? place_source(loader, tensor, &source, uses, out) : status;
+  if (status == WEFT_OK) status = place_source(loader, tensor, &source, uses, out);
+  return status == WEFT_OK ? put_matrix(loader, tensor, uses, out) : status;
 }
 
 static weft_status read_values(weights_loader *loader, const weft_gguf_tensor *tensor, uint64_t n, float *out) {
@@ -242,7 +299,7 @@ static weft_status place_vector(weights_loader *loader, const weft_gguf_tensor *
 static weft_status place_paired_matrix(weights_loader *loader, const weft_gguf_tensor *tensor, uint32_t head_dim,
                                        unsigned uses, weft_weight *out) {
   const uint8_t *bytes;
-  if (loader->judging) return place_matrix(loader, tensor, NULL, uses, out);
+  if (loader->judging || finds_on_shelf(loader)) return place_matrix(loader, tensor, NULL, uses, out);
   weft_status status = fetch_bytes(loader, tensor, &bytes);
   if (status != WEFT_OK) return status;
   uint8_t *rows = unpair_rows(bytes, tensor->n_bytes, tensor->ne[1], head_dim);
@@ -520,6 +577,7 @@ weft_status weights_check_unused(const weights_loader *loader) {
 weft_status weights_check_room(const weights_loader *loader) {
   const double gib = 1024.0 * 1024.0 * 1024.0;
   uint64_t available = weft_memory_available(), largest = 0;
+  if (finds_on_shelf(loader)) return WEFT_OK; /* they lie there already */
   if (available == 0 || !weft_device_get_info(loader->model->part[0].device)->host_memory) return WEFT_OK;
   for (uint32_t i = 0; i < weft_gguf_n_tensors(loader->gguf); i++) {
     const weft_gguf_tensor *tensor = weft_gguf_tensor_at(loader->gguf, i);

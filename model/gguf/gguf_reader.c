@@ -198,6 +198,10 @@ weft_weight_source gguf_reader_source(gguf_reader *r, const weft_gguf_tensor *te
   return source;
 }
 
+uint64_t gguf_reader_bytes(const gguf_reader *r) {
+  return r == NULL ? 0 : r->n_bytes;
+}
+
 const char *gguf_reader_error(const gguf_reader *r) {
   return r == NULL ? "" : r->error.text;
 }

@@ -23,6 +23,8 @@ weft_weight_source gguf_reader_source(gguf_reader *reader, const weft_gguf_tenso
 /* IO when a file has another size or date than when it was opened, because what was read may then be of two files. NULL
  * is fine. */
 weft_status gguf_reader_check_unchanged(const gguf_reader *reader, weft_error *error);
+/* Bytes that were read so far; 0 of a NULL reader. */
+uint64_t gguf_reader_bytes(const gguf_reader *reader);
 /* The line that says why a read failed; empty if none did, or if reader is NULL. */
 const char *gguf_reader_error(const gguf_reader *reader);
 
