@@ -48,6 +48,7 @@ enum {
   TOP = WEFT_FOR_TOP,
   PULL = WEFT_FOR_PULL,
   PLAN = WEFT_FOR_PLAN,
+  WEIGHTS = WEFT_FOR_WEIGHTS,
   WRITES = WEFT_FOR_GENERATE | WEFT_FOR_CHAT,
   ANSWERS = WRITES | SERVE, /* of a server: what requests get that leave it open */
   MODELS = WEFT_FOR_MODELS,
@@ -70,7 +71,19 @@ static const weft_option product_rows[] = {
      "what clients call the model; MODEL=NAME for one of several; may be repeated: the first one stands in answers"},
     {"chat-template", 0, FIRST, RUNTIME, LIST(chat_templates), "FILE",
      "chat template in place of the one in the model file; MODEL=FILE for one of several models; may be repeated"},
-    {"unused-tensors", 0, FIRST, RUNTIME, FLAG(unused_tensors), NULL,
+    {"weights", 0, FIRST, RUNTIME, TEXT(weights), "SOCKET",
+     "map the weights that a process `weft weights` owns, in place of loading them"},
+    {"socket", 0, FIRST, WEIGHTS, TEXT(socket), "PATH",
+     "unix socket where workers of this user find the weights; the manifest is PATH.json"},
+    {"scope", 0, FIRST, WEIGHTS, TEXT_OR(scope, "both"), "target|drafter|both",
+     "load the models that are served, those of --draft model:FILE, or both"},
+    {"reserve-mib", 0, FIRST, WEIGHTS, U32(reserve_mib, 0, 0, 1 << 24), "N",
+     "refuse to load unless N MiB stay free beside the weights"},
+    {"parent-pid", 0, FIRST, WEIGHTS, U32(parent_pid, 0, 1, INT32_MAX), "PID",
+     "end when this process has ended [none]"},
+    {"dry-run", 0, FIRST, WEIGHTS, FLAG(dry_run), NULL, "load nothing: print whether it would fit, as JSON"},
+    {"counts", 0, FIRST, WEIGHTS, FLAG(counts), NULL, "print what the owner at --socket loaded and was asked, as JSON"},
+    {"unused-tensors", 0, FIRST, RUNTIME | WEIGHTS, FLAG(unused_tensors), NULL,
      "open a file although tensors of its layers are not used: answers may be wrong"},
     {"config", 0, FIRST, SERVE, TEXT(config_file), "FILE",
      "read options from lines `name = value` [weft/weft.conf in $XDG_CONFIG_HOME or ~/.config, "
@@ -170,7 +183,7 @@ static const weft_option product_rows[] = {
      "most ms between two tokens of an answer; prompts and canvases fill the rest [0: no target]"},
     {"slice-ms", 0, SCHEDULING, ENGINE, U32(slice_ms, 0, 0, 60000), "N",
      "models in use take turns of N ms of the device [0: a step]"},
-    {"draft", 0, SCHEDULING, RUNTIME, LIST(drafts), "HOW",
+    {"draft", 0, SCHEDULING, RUNTIME | WEIGHTS, LIST(drafts), "HOW",
      "guess next tokens and compute them in the same step, where that gains; answers stay the same: ngram[:K] from "
      "each request's own text, model:FILE[:K] by a smaller model, canvas[:K] by the model's own diffusion, asked[:K] "
      "for "
@@ -178,10 +191,10 @@ static const weft_option product_rows[] = {
     {"no-overlap", 0, SCHEDULING, ENGINE, FLAG(no_overlap), NULL, "apply each step before planning the next"},
     {"backend", 0, DEVICE, MODELS, TEXT(backend), "cuda|cpu|ref", "what computes [the best there is]"},
     {"threads", 't', DEVICE, MODELS, U32(threads, 0, 0, 1024), "N", "threads of the cpu backend [0: all cores]"},
-    {"device-mib", 0, DEVICE, RUNTIME, TEXT(device_mib), "N,N",
+    {"device-mib", 0, DEVICE, RUNTIME | WEIGHTS, TEXT(device_mib), "N,N",
      "most MiB of each GPU for weights, or one number for all; experts beyond it stay in host memory [7/8 of what is "
      "free]; of cpu devices: for everything"},
-    {"devices", 0, DEVICE, RUNTIME, TEXT(devices), "N,N",
+    {"devices", 0, DEVICE, RUNTIME | WEIGHTS, TEXT(devices), "N,N",
      "share the layers of each model out to these devices, as 0,1 [one device]"},
     {"split", 0, DEVICE, RUNTIME, TEXT_OR(split, "auto"), "auto|layer|tensor|replicas",
      "with several devices: some layers on each, each layer on all, or the model on each; auto is layer"},
@@ -194,7 +207,7 @@ static const weft_option product_rows[] = {
     {"no-graphs", 0, DEVICE, RUNTIME, FLAG(no_graphs), NULL, "on a GPU: launch each step call by call"},
     {"no-arena", 0, DEVICE, RUNTIME, FLAG(no_arena), NULL,
      "on a GPU: weights in plain memory, not each at an aligned address"},
-    {"no-deterministic", 0, DEVICE, RUNTIME, FLAG(no_deterministic), NULL,
+    {"no-deterministic", 0, DEVICE, RUNTIME | WEIGHTS, FLAG(no_deterministic), NULL,
      "on a GPU: an answer may depend on what is computed beside it"},
     {"precision", 0, DEVICE, MODELS, TEXT(precision), "exact|fast",
      "products with quantised weights in 16 bits, or in 8 and faster [exact on a GPU, fast on cpu]"},
@@ -333,18 +346,6 @@ void weft_config_fill_open(weft_open_options *options) {
   if (options->queue == 0) options->queue = config.queue;
   if (options->pins == 0) options->pins = config.pins;
   if (options->saved_canvases == 0) options->saved_canvases = config.saved_canvases;
-}
-
-const char *weft_config_socket(const char *host) {
-  static const char prefix[] = "unix:";
-  return strncmp(host, prefix, sizeof prefix - 1) == 0 ? host + sizeof prefix - 1 : NULL;
-}
-
-uint32_t weft_config_mode(const char *text) {
-  size_t n = strlen(text);
-  bool octal = n > 0 && n <= 4 && strspn(text, "01234567") == n;
-  unsigned long mode = octal ? strtoul(text, NULL, 8) : 0;
-  return mode <= 0777 ? (uint32_t)mode : 0;
 }
 
 static const weft_option *find_letter(const weft_option_table *more, char letter, unsigned command) {
@@ -773,28 +774,6 @@ weft_open_options weft_config_open(const weft_config *config) {
                              .split_ratio = config->split_ratio,
                              .no_peer_access = config->no_peer_access,
                              .isa = config->isa,
+                             .weights = config->weights,
                              .quiet = config->quiet};
-}
-
-weft_status weft_config_ids(const char *text, const char *flag, int32_t **ids, uint32_t *n, weft_error *error) {
-  size_t n_max = 1;
-  for (const char *c = text; *c != 0; c++) n_max += *c == ',';
-  *n = 0;
-  *ids = weft_alloc(n_max, sizeof **ids);
-  if (*ids == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for %zu ids", n_max);
-  const char *at = text;
-  while (*at != 0) {
-    char *end;
-    errno = 0;
-    long id = strtol(at, &end, 10);
-    if (end == at || (*end != ',' && *end != 0) || errno != 0 || id < 0 || id > INT32_MAX) {
-      weft_free(*ids);
-      *ids = NULL;
-      return weft_fail(error, WEFT_E_INVALID, "%s: '%.20s' is no token id: ids are whole numbers with commas between",
-                       flag, at);
-    }
-    (*ids)[(*n)++] = (int32_t)id;
-    at = *end == ',' ? end + 1 : end;
-  }
-  return WEFT_OK;
 }

@@ -57,6 +57,7 @@ enum {
   WEFT_FOR_ENGINE = 1 << 10, /* these, and the simulation, which runs an engine without a model */
   WEFT_FOR_ALL = 1 << 11,    /* every command */
   WEFT_FOR_PLAN = 1 << 12,
+  WEFT_FOR_WEIGHTS = 1 << 13,
   WEFT_FOR_LABORATORY = 1 << 16 /* from here on the bits belong to bench/lab/lab.h */
 };
 
@@ -72,6 +73,7 @@ enum {
   WEFT_CMD_TOKENIZE = WEFT_FOR_TOKENIZE | WEFT_OPENS_MODEL,
   WEFT_CMD_PLAN = WEFT_FOR_PLAN | WEFT_OPENS_MODEL,
   WEFT_CMD_PULL = WEFT_FOR_PULL | WEFT_FOR_ALL,
+  WEFT_CMD_WEIGHTS = WEFT_FOR_WEIGHTS | WEFT_OPENS_MODEL,
   WEFT_CMD_TRACE = WEFT_FOR_TRACE | WEFT_FOR_ALL,
   WEFT_CMD_TOP = WEFT_FOR_TOP | WEFT_FOR_ALL
 };
@@ -134,6 +136,10 @@ typedef struct weft_config {
   bool shared_cache, no_prefix_cache, no_overlap, no_graphs, no_arena, no_deterministic, no_peer_access, unused_tensors,
       quiet, verbose, json, help, version;
   const char *log_format, *log_level; /* checked by weft_config_parse */
+  /* weights of another process, and that process */
+  const char *weights, *socket, *scope;
+  uint32_t reserve_mib, parent_pid;
+  bool dry_run, counts;
   /* plan */
   const char *card;
   uint32_t users, plan_prompt, plan_answer;

@@ -137,7 +137,7 @@ static weft_device_config config_of(const weft_open_options *o, const weft_devic
                               .no_peer = o->no_peer_access,
                               .n_threads = n_threads,
                               .no_graphs = o->no_graphs,
-                              .no_arena = o->no_arena,
+                              .no_arena = o->no_arena || o->weights != NULL, /* what is mapped lies elsewhere */
                               .no_deterministic = o->no_deterministic,
                               .isa = o->isa,
                               .products = devices->products,
@@ -176,6 +176,10 @@ uint32_t devices_n_replicas(const weft_devices *devices) {
 }
 
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error) {
+  return devices_open_as(options, false, devices, error);
+}
+
+weft_status devices_open_as(const weft_open_options *options, bool shares, weft_devices *devices, weft_error *error) {
   uint32_t index[WEFT_DEVICES_MAX], n;
   *devices = (weft_devices){.n = 0};
   weft_status status = read_devices(options->devices, index, &n, error);
@@ -187,6 +191,7 @@ weft_status devices_open(const weft_open_options *options, weft_devices *devices
   devices->n = 0;
   for (uint32_t i = 0; i < n && status == WEFT_OK; i++) {
     weft_device_config config = config_of(options, devices, n, index[i], devices->weights_bytes_max[i]);
+    config.shares = shares;
     if (i > 0) config.backend = weft_device_get_info(devices->device[0])->backend; /* the first one may have chosen */
     weft_error said = {{0}};
     status = weft_device_open(&config, &devices->device[i], &said);

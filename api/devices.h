@@ -40,6 +40,8 @@ void devices_choose_integers(weft_devices *devices, weft_gguf *const *gguf, uint
 /* Reads the options and opens the devices. Errors, each with a line: INVALID (a list that is none, a device named
  * twice, ratios that do not fit), and those of weft_device_open. */
 weft_status devices_open(const weft_open_options *options, weft_devices *devices, weft_error *error);
+/* The same; shares: they own weights that other processes use (kernels/share.h). */
+weft_status devices_open_as(const weft_open_options *options, bool shares, weft_devices *devices, weft_error *error);
 void devices_close(weft_devices *devices);
 /* How many times each model is there. */
 uint32_t devices_n_replicas(const weft_devices *devices);

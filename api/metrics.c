@@ -12,6 +12,7 @@
 #include "api/prometheus.h"
 #include "api/tenants.h"
 #include "api/vllm_metrics.h"
+#include "api/weights_import.h"
 
 #define AT(field) WEFT_COUNTER_AT(weft_engine_stats, field)
 
@@ -379,5 +380,5 @@ const char *weft_degraded(const weft_runtime *rt) {
     weft_engine_get_stats(weft_replicas_at(rt->replicas, r), &stats);
     if (stats.broken_runners != 0) return rt->degraded[r];
   }
-  return NULL;
+  return rt->weights == NULL ? NULL : weights_import_lost(rt->weights);
 }

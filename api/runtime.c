@@ -17,6 +17,7 @@
 #include "api/request_memory.h"
 #include "api/served_names.h"
 #include "api/step_rows.h"
+#include "api/weights_import.h"
 #include "base/log.h"
 #include "base/memory.h"
 
@@ -65,6 +66,8 @@ static weft_status open_copies(weft_runtime *rt, weft_served_model *m, weft_erro
   limits.kv_8bit = wants_8bit(&rt->options, m->file_name);
   limits.unused_tensors = rt->options.unused_tensors;
   weft_status status = WEFT_OK;
+  if (rt->weights != NULL)
+    status = weights_import_shelf(rt->weights, m->gguf, m >= rt->model + rt->n_served, &limits.shelf, error);
   for (uint32_t r = 0; r < rt->n_replicas && status == WEFT_OK; r++) {
     weft_model_copy *copy = &m->copy[r];
     status = devices_split(&rt->devices, r, m->gguf, &copy->split, &m->split_reason, error);
@@ -329,6 +332,7 @@ static void print_off(const weft_runtime *rt, weft_text *t) {
   const weft_open_options *o = &rt->options;
   if (o->no_prefix_cache) weft_text_puts(t, "off      prefixes shared between requests: --no-prefix-cache\n");
   if (o->no_graphs) weft_text_puts(t, "off      steps as graphs: --no-graphs\n");
+  if (rt->weights != NULL) weft_text_puts(t, "off      the arena of weights: --weights maps them\n");
   if (weft_device_get_info(rt->devices.device[0])->graphs && !devices_keep_graphs(&rt->devices))
     weft_text_puts(t, "off      steps as graphs: --split tensor without peer access\n");
   if (rt->devices.integers_missing > 0)
@@ -379,6 +383,7 @@ static void write_plan(weft_runtime *rt) {
     weft_text_printf(t, ", at once%s\n", each);
     if (m->layout.padding > 0.001) weft_text_printf(t, "  padding  %.1f %% of each page\n", m->layout.padding * 100.0);
   }
+  if (rt->weights != NULL) weights_import_print(rt->weights, t);
   weft_weights_report held = devices_weights(&rt->devices);
   if (held.n_bytes_held > 0) {
     weft_text_printf(t, "weights  %.1f MiB of device memory for %.1f MiB of weights", mib_of(held.n_bytes_held),
@@ -521,12 +526,8 @@ static weft_status open_files(weft_runtime *rt, weft_error *error) {
   return status;
 }
 
-static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
-  weft_status status = fill_options(rt, options, error);
-  if (status != WEFT_OK) return status;
-  status = devices_open(options, &rt->devices, error);
-  if (status != WEFT_OK) return status;
-  rt->n_replicas = devices_n_replicas(&rt->devices);
+/* What broke, where it did, is said in lines that are there before. */
+static void write_faults(weft_runtime *rt) {
   for (uint32_t p = 0; p < rt->devices.n; p++) {
     const weft_device_info *device = weft_device_get_info(rt->devices.device[p]);
     (void)snprintf(rt->degraded[p], sizeof rt->degraded[p],
@@ -537,14 +538,30 @@ static weft_status open_all(weft_runtime *rt, const weft_open_options *options, 
                    "device %u (%s) broke, and the requests of its models were ended: restart the server", device->index,
                    device->name);
   }
-  rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->devices.device[0]), options->running);
-  status = open_files(rt, error);
+}
+
+weft_status weft_runtime_begin(weft_runtime *rt, const weft_open_options *options, bool owns, weft_error *error) {
+  weft_status status = fill_options(rt, options, error);
   if (status != WEFT_OK) return status;
-  choose_integers(rt);
-  for (uint32_t i = 0; i < rt->n_models; i++) {
-    status = load_model(rt, &rt->model[i], error);
-    if (status != WEFT_OK) return status;
-  }
+  status = devices_open_as(options, owns, &rt->devices, error);
+  if (status != WEFT_OK) return status;
+  rt->n_replicas = devices_n_replicas(&rt->devices);
+  write_faults(rt);
+  rt->options.rows = step_rows_choose(options->rows, weft_device_get_info(rt->devices.device[0]), options->running);
+  if (options->weights != NULL && rt->devices.n > 1)
+    return weft_fail(error, WEFT_E_INVALID, "--weights %.200s: weights of another process lie on one device: name one",
+                     options->weights);
+  status = open_files(rt, error);
+  if (status == WEFT_OK && options->weights != NULL)
+    return weights_import_open(options->weights, rt->devices.device[0], &rt->weights, error);
+  if (status == WEFT_OK) choose_integers(rt);
+  return status;
+}
+
+static weft_status open_all(weft_runtime *rt, const weft_open_options *options, weft_error *error) {
+  weft_status status = weft_runtime_begin(rt, options, false, error);
+  for (uint32_t i = 0; i < rt->n_models && status == WEFT_OK; i++) status = load_model(rt, &rt->model[i], error);
+  if (status != WEFT_OK) return status;
   status = check_names(rt, error);
   if (status == WEFT_OK) answer_defaults_tell_unused(rt);
   if (status == WEFT_OK) status = plan_pool(rt, error);
@@ -581,6 +598,7 @@ int weft_open(const weft_open_options *options, weft_runtime **out, char *error,
   rt->options.precision = NULL;
   rt->options.spill_file = NULL;
   rt->options.devices = NULL;
+  rt->options.weights = NULL;
   rt->options.device_mib = NULL;
   rt->options.split = NULL;
   rt->options.split_ratio = NULL;
@@ -618,11 +636,16 @@ void weft_close(weft_runtime *rt) {
     served_names_free(m);
   }
   for (uint32_t r = 0; r < WEFT_DEVICES_MAX; r++) weft_kv_store_close(rt->store[r]);
+  weft_weights_close(rt->weights);
   devices_close(&rt->devices);
   weft_free(rt->model);
   weft_tenants_forget(rt);
   weft_text_free(&rt->plan);
   weft_free(rt);
+}
+
+int weft_runtime_owner(const weft_runtime *rt) {
+  return rt->weights == NULL ? -1 : weights_import_descriptor(rt->weights);
 }
 
 void weft_drain(weft_runtime *rt) {

@@ -60,6 +60,7 @@ enum { WEFT_SALT_SECRET = 192 };
 struct weft_runtime {
   weft_open_options options; /* with defaults filled in; its strings are the caller's and not read after weft_open */
   weft_devices devices;
+  weft_weights *weights;                  /* of another process; NULL: this one loads its own */
   uint32_t n_replicas;                    /* devices_n_replicas */
   weft_kv_store *store[WEFT_DEVICES_MAX]; /* [n_replicas] */
   weft_replicas *replicas;
@@ -80,6 +81,10 @@ struct weft_runtime {
   char unwell[WEFT_DEVICES_MAX][192], degraded[WEFT_DEVICES_MAX][224];
 };
 
+/* The first part of weft_open: options, devices and files are there, and it is decided whether integers of weights are
+ * kept; no weight is loaded. owns: the devices hand weights to other processes (api/weights_owner.h). The caller ends
+ * it with weft_close, after a failure too. */
+weft_status weft_runtime_begin(weft_runtime *runtime, const weft_open_options *options, bool owns, weft_error *error);
 /* The model of a name. name NULL: the first; where one model is served, it answers to any name. NULL with a line when
  * there is no such model. */
 const weft_served_model *weft_runtime_model(const weft_runtime *runtime, const char *name, uint32_t *index,
@@ -97,8 +102,11 @@ typedef struct weft_cache_size {
   uint64_t n_blocks;
 } weft_cache_size;
 weft_cache_size weft_runtime_cache(const weft_runtime *runtime, uint32_t model);
-/* A line that names the first replica that broke while the others go on; NULL: there is none. Until weft_close. */
+/* A line that names the first replica that broke while the others go on, or says that the owner of the weights has
+ * ended, while all goes on; NULL: there is no such news. Until weft_close. */
 const char *weft_degraded(const weft_runtime *runtime);
+/* Can be read, or is hung up, when the owner of the weights has ended; -1: they are this process' own. */
+int weft_runtime_owner(const weft_runtime *runtime);
 /* Copies the line of a weft_error to the caller's buffer and returns the status as int. */
 int weft_tell(const weft_error *from, weft_status status, char *error, size_t n_error);
 

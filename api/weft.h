@@ -78,6 +78,7 @@ typedef struct weft_open_options {
   const char *split, *split_ratio;  /* ["auto"]: layer, tensor or replicas; [planned] layers of each, as "7,3" */
   bool prefix_feed;                 /* what is cached can be told to routers (weft serve --kv-events) */
   bool quiet;                       /* no progress bars on standard error */
+  const char *weights; /* [none] socket of a process that owns the weights (`weft weights`): they are mapped */
 } weft_open_options;
 
 /* Loads the models, plans the memory and starts the engine thread; the caller owns *out until weft_close. */
@@ -222,6 +223,35 @@ WEFT_API int weft_tokenize(weft_runtime *runtime, const char *model, const char 
 WEFT_API int weft_detokenize(weft_runtime *runtime, const char *model, const int32_t *tokens, uint32_t n_tokens,
                              bool with_special, char **text, size_t *n_text, char *error, size_t n_error);
 WEFT_API void weft_release(void *memory);
+
+/* Weights of models that a process `weft weights` owns, from its manifest: ranges of pieces of memory. One thread at a
+ * time may call. A mapping stays until close, whatever becomes of the owner. Strings are the weights' until close. */
+typedef struct weft_weights weft_weights;
+typedef struct weft_weights_range {
+  const char *name;             /* of the tensor */
+  uint32_t uses, type, layout;  /* products 1, experts 2, rows that are looked up 4; as GGUF; packed */
+  uint32_t n_in, n_out, n_mats; /* shape: matrices of n_out rows of n_in elements */
+  uint32_t piece;
+  uint64_t at, n_bytes; /* in the piece */
+} weft_weights_range;
+/* Imports the manifest beside the socket, and checks it against its owner's word. */
+WEFT_API int weft_weights_open(const char *socket, weft_weights **out, char *error, size_t n_error);
+WEFT_API void weft_weights_close(weft_weights *weights); /* unmaps all; NULL is fine */
+WEFT_API uint32_t weft_weights_models(const weft_weights *weights);
+WEFT_API const char *weft_weights_model(const weft_weights *weights,
+                                        uint32_t model); /* its file; NULL: there is none */
+WEFT_API uint32_t weft_weights_count(const weft_weights *weights, uint32_t model);
+/* A range by its number, or by the tensor's name; negative: there is none. Two models never share what is found. */
+WEFT_API int weft_weights_at(const weft_weights *weights, uint32_t model, uint32_t index, weft_weights_range *out);
+WEFT_API int weft_weights_find(const weft_weights *weights, uint32_t model, const char *name, weft_weights_range *out);
+/* The bytes of a range, for reading alone; of weights on a card there is none: import the piece's descriptor there
+ * (weft_weights_descriptor), which is the caller's. */
+WEFT_API int weft_weights_map(weft_weights *weights, const weft_weights_range *range, const void **data, char *error,
+                              size_t n_error);
+WEFT_API int weft_weights_descriptor(weft_weights *weights, uint32_t piece, int *fd, char *error, size_t n_error);
+WEFT_API bool weft_weights_alive(weft_weights *weights); /* whether the owner still lives */
+/* What the owner loaded and was asked, as one JSON object; the caller frees it with weft_release. */
+WEFT_API int weft_weights_counts(weft_weights *weights, char **json, char *error, size_t n_error);
 
 /* All counters as Prometheus text (docs/operations.md explains the names), and as one JSON object. The caller frees the
  * text with weft_release; NULL: no memory. */

@@ -42,6 +42,7 @@ int weft_cli_pull(const weft_config *config);
 int weft_cli_doctor(const weft_config *config);
 int weft_cli_fields(const weft_config *config);
 int weft_cli_inspect(const weft_config *config);
+int weft_cli_weights(const weft_config *config);
 int weft_cli_tokenize(const weft_config *config);
 int weft_cli_demo(const weft_config *config);
 int weft_cli_trace(const weft_config *config);

@@ -17,6 +17,7 @@
 #include "api/cli/start_lines.h"
 #include "api/http/tls.h"
 #include "api/json.h"
+#include "api/runtime.h"
 #include "api/server/descriptors.h"
 #include "api/server/admin.h"
 #include "api/server/server.h"
@@ -48,12 +49,28 @@ static int catch_signals(void) {
   return good ? 0 : weft_cli_fail(WEFT_EXIT_RUNTIME, "serve: %s", strerror(errno));
 }
 
-/* The number of a signal that came within ms (-1: however long it takes), or 0. */
+/* The number of a signal that came within ms, or 0. */
 static int wait_signal(int ms) {
   unsigned char byte;
   struct pollfd wait = {.fd = signal_pipe[0], .events = POLLIN};
   if (poll(&wait, 1, ms) <= 0) return 0;
   return read(signal_pipe[0], &byte, 1) == 1 ? byte : 0;
+}
+
+/* The number of the next signal. When the owner of mapped weights ends meanwhile, the log says so, once. */
+static int wait_news(const weft_runtime *rt, int *owner) {
+  struct pollfd look[2] = {{.fd = signal_pipe[0], .events = POLLIN}, {.fd = *owner, .events = POLLIN}};
+  int number = 0;
+  while (number == 0) {
+    look[1].fd = *owner;
+    look[1].revents = 0;
+    if (poll(look, 2, -1) > 0 && look[1].revents != 0) {
+      (void)weft_degraded(rt); /* writes the line */
+      *owner = -1;
+    }
+    number = wait_signal(0);
+  }
+  return number;
 }
 
 /* True when a signal to end came. */
@@ -211,10 +228,11 @@ static void tell_manager(const char *lines) {
     weft_log(WEFT_LOG_WARN, "NOTIFY_SOCKET: the service manager could not be told '%s'", lines);
 }
 
-static void serve_until_signal(const weft_config *config, weft_server *server, const read_again *files,
-                               workplace *place) {
+static void serve_until_signal(const weft_config *config, const weft_runtime *rt, weft_server *server,
+                               const read_again *files, workplace *place) {
+  int owner = weft_runtime_owner(rt);
   tell_manager("READY=1");
-  for (int number = 0; number != SIGTERM && number != SIGINT; number = wait_signal(-1)) {
+  for (int number = 0; number != SIGTERM && number != SIGINT; number = wait_news(rt, &owner)) {
     if (number != SIGHUP) continue;
     (void)notify_reloading(); /* READY=1 says when it is over */
     reload_files(server, files, place);
@@ -332,7 +350,7 @@ static int serve_at_place(const weft_config *config, const read_again *files, wo
       say_what_is_open(config, weft_server_port(server), to);
     if (to > STDERR_FILENO) (void)close(to);
   }
-  if (code == 0) serve_until_signal(config, server, files, place);
+  if (code == 0) serve_until_signal(config, rt, server, files, place);
   weft_server_close(server);
   kv_events_close(events);
   weft_close(rt);

@@ -60,7 +60,13 @@ static const weft_command commands[] = {
     {"top", WEFT_CMD_TOP, weft_cli_top, "[--port N]", "a running server, live: pool, models, tenants, latencies",
      "  weft top --port 8080\n", 0},
     {"trace", WEFT_CMD_TRACE, weft_cli_trace, "[--port N] [-o FILE]",
-     "the last steps of a running server, for chrome://tracing", "  weft trace --port 8080 -o steps.json\n", 0}};
+     "the last steps of a running server, for chrome://tracing", "  weft trace --port 8080 -o steps.json\n", 0},
+    {"weights", WEFT_CMD_WEIGHTS, weft_cli_weights, "FILE --socket PATH",
+     "own the weights of models, so that several servers map one copy and start at once",
+     "  weft weights a.gguf --socket /run/user/1000/weft-weights\n"
+     "  weft serve a.gguf --weights /run/user/1000/weft-weights\n"
+     "  weft weights a.gguf --socket /run/user/1000/weft-weights --dry-run\n",
+     WEFT_WORDS_ARE_MODELS}};
 enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static const weft_command_list *command_lists(void) {

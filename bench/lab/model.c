@@ -8,6 +8,9 @@
 weft_status weft_lab_devices(const weft_lab_config *config, weft_devices *devices, weft_error *error) {
   weft_open_options options = weft_config_open(&config->product);
   options.no_graphs = true;
+  if (options.weights != NULL)
+    return weft_fail(error, WEFT_E_INVALID, "--weights %.200s: this command loads its model itself: leave it out",
+                     options.weights);
   weft_status status = devices_open(&options, devices, error);
   if (status == WEFT_OK && devices->replicas) {
     status =

@@ -1,90 +1,21 @@
 /* SPDX-License-Identifier: MIT */
 /* `weft serve` as a process, from its first line to its last: what it says when it listens, when it drains, and what a
  * service manager is told. */
-#include <fcntl.h>
-#include <spawn.h>
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/un.h>
-#include <sys/wait.h>
 
-#include "tests/support/http_conversation.h"
-
-extern char **environ;
-
-typedef struct program {
-  pid_t pid;
-  int out, err;
-  uint16_t port;
-} program;
-
-static void read_line(int fd, char *line, size_t n_max) {
-  size_t n = 0;
-  struct pollfd wait = {.fd = fd, .events = POLLIN};
-  while (n + 1 < n_max && poll(&wait, 1, TALK_MS) > 0 && read(fd, line + n, 1) == 1 && line[n] != '\n') n++;
-  line[n] = 0;
-}
+#include "tests/support/child_program.h"
 
 /* It listens when this returns. more: words up to NULL. */
 static program start_program(const char *const *more) {
-  static const char *const first[] = {WEFT_BINARY_DIR "/weft",
-                                      "serve",
-                                      "-m",
-                                      DEMO_MODEL,
-                                      "--port",
-                                      "0",
-                                      "--json",
-                                      "--kv-mib",
-                                      "4",
-                                      "--context",
-                                      "512",
-                                      "--threads",
-                                      "1",
-                                      NULL};
-  const char *args[32] = {0};
-  char line[512];
-  int n = 0, out[2], err[2];
-  program p = {0};
-  for (; first[n] != NULL; n++) args[n] = first[n];
-  for (; *more != NULL; more++) args[n++] = *more;
-  assert_int_equal(pipe2(out, O_CLOEXEC), 0);
-  assert_int_equal(pipe2(err, O_CLOEXEC), 0);
-  posix_spawn_file_actions_t actions;
-  (void)posix_spawn_file_actions_init(&actions);
-  (void)posix_spawn_file_actions_adddup2(&actions, out[1], 1);
-  (void)posix_spawn_file_actions_adddup2(&actions, err[1], 2);
-  assert_int_equal(posix_spawn(&p.pid, args[0], &actions, NULL, (char *const *)args, environ), 0);
-  (void)posix_spawn_file_actions_destroy(&actions);
-  (void)close(out[1]);
-  (void)close(err[1]);
-  p.out = out[0];
-  p.err = err[0];
-  read_line(p.out, line, sizeof line);
-  json_t *root = json_loads(line, 0, NULL);
-  if (root == NULL) {
-    read_line(p.err, line, sizeof line);
-    fail_msg("serve did not say where it listens: %s", line);
-  }
+  static const char *const first[] = {"serve", "-m",        DEMO_MODEL, "--port",    "0", "--json", "--kv-mib",
+                                      "4",     "--context", "512",      "--threads", "1", NULL};
+  program p = spawn_program(first, more);
+  json_t *root = await_object(&p);
   p.port = (uint16_t)int_at(root, "port");
   json_decref(root);
   return p;
-}
-
-/* Ends it, and gives what it said on standard error that nobody has read. */
-static void end_program(program *p, int number, char *rest, size_t n_max) {
-  size_t n = 0;
-  ssize_t got;
-  struct pollfd wait = {.fd = p->err, .events = POLLIN};
-  int how = 0;
-  assert_int_equal(kill(p->pid, number), 0);
-  while (n + 1 < n_max && poll(&wait, 1, TALK_MS) > 0 && (got = read(p->err, rest + n, n_max - 1 - n)) > 0)
-    n += (size_t)got;
-  rest[n] = 0;
-  assert_int_equal(waitpid(p->pid, &how, 0), p->pid);
-  assert_true(WIFEXITED(how));
-  assert_int_equal(WEXITSTATUS(how), 0);
-  (void)close(p->out);
-  (void)close(p->err);
 }
 
 static void expect_lines(const program *p, const char *const *lines) {

@@ -1,0 +1,335 @@
+/* SPDX-License-Identifier: MIT */
+#include "api/weights_import.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "api/runtime.h"
+#include "api/weights_talk.h"
+#include "base/log.h"
+#include "base/memory.h"
+#include "kernels/ops.h"
+#include "kernels/share.h"
+#include "kernels/shared_memory.h"
+
+enum { ANSWER_SECONDS = 60 };
+
+/* A model that was looked up. */
+typedef struct weights_place {
+  weft_weights *weights;
+  const weights_model *model;
+  weft_shelf shelf;
+} weights_place;
+
+struct weft_weights {
+  int fd; /* to the owner */
+  weights_manifest manifest;
+  weft_device *device; /* that pieces are mapped for; NULL: they are mapped as memory of the host */
+  const void **mapped; /* [n_pieces] NULL: not mapped */
+  weights_place place[WEIGHTS_MODELS_MAX];
+  uint64_t n_mapped; /* bytes of pieces */
+  _Atomic bool lost;
+  char lost_line[256];
+};
+
+/* ---- the owner ---- */
+
+static weft_status connect_owner(const char *path, int *out, int *pid, weft_error *error) {
+  struct sockaddr_un address = {.sun_family = AF_UNIX};
+  struct timeval patience = {.tv_sec = ANSWER_SECONDS};
+  if (strlen(path) >= sizeof address.sun_path)
+    return weft_fail(error, WEFT_E_INVALID, "the path of a socket has at most %zu bytes", sizeof address.sun_path - 1);
+  memcpy(address.sun_path, path, strlen(path));
+  int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd >= 0 && connect(fd, (const struct sockaddr *)&address, sizeof address) == 0 &&
+      setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience) == 0) {
+    *out = fd;
+    if (weights_peer_is_own(fd, pid)) return WEFT_OK;
+    (void)close(fd); /* nothing was said */
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "another user's process answers there");
+  }
+  int fault = errno;
+  if (fd >= 0) (void)close(fd); /* nothing was said */
+  if (fault == ECONNREFUSED || fault == ENOENT)
+    return weft_fail(error, WEFT_E_IO, "the manifest is stale: its owner has ended; start `weft weights` again");
+  return weft_fail(error, WEFT_E_IO, "%s", strerror(fault));
+}
+
+static weft_status greet_owner(int fd, weights_digest read, int pid, const weights_manifest *m, weft_error *error) {
+  weights_answer answer;
+  weft_status status = weights_talk_ask(fd, WEIGHTS_ASK_DIGEST, 0, &answer, NULL, NULL, error);
+  if (status != WEFT_OK) return status;
+  if (answer.digest.low == read.low && answer.digest.high == read.high && (uint32_t)pid == m->pid) return WEFT_OK;
+  return weft_fail(error, WEFT_E_UNSUPPORTED,
+                   "the manifest is stale: process %d, which answers there, has written another one", pid);
+}
+
+static weft_status open_weights(weft_weights *w, const char *socket, weft_error *error) {
+  weft_text text = {0};
+  int pid = 0;
+  char *path = weights_manifest_path(socket);
+  if (path == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a manifest");
+  weft_status status = weights_manifest_load(path, &text, error);
+  if (status == WEFT_OK) {
+    weft_error inner = {{0}};
+    status = weights_manifest_read(text.bytes, text.n, &w->manifest, &inner);
+    if (status != WEFT_OK) (void)weft_fail(error, status, "%s: %.300s", path, inner.text);
+  }
+  weft_free(path);
+  if (status == WEFT_OK) status = connect_owner(socket, &w->fd, &pid, error);
+  if (status == WEFT_OK)
+    status = greet_owner(w->fd, weights_manifest_digest(text.bytes, text.n), pid, &w->manifest, error);
+  weft_text_free(&text);
+  if (status != WEFT_OK) return status;
+  w->mapped = weft_alloc(w->manifest.n_pieces, sizeof *w->mapped);
+  if (w->mapped == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for a manifest");
+  (void)snprintf(w->lost_line, sizeof w->lost_line,
+                 "the owner of the weights (process %u) has ended: this process runs on with what it has mapped; start "
+                 "`weft weights` again before the next worker",
+                 w->manifest.pid);
+  return WEFT_OK;
+}
+
+/* Every refusal names the socket. */
+static weft_status open_named(const char *socket, weft_weights **out, weft_error *error) {
+  weft_error inner = {{0}};
+  *out = NULL;
+  weft_weights *w = weft_alloc(1, sizeof *w);
+  if (w == NULL) return weft_fail(error, WEFT_E_NO_MEMORY, "no memory for weights");
+  w->fd = -1;
+  weft_status status = open_weights(w, socket, &inner);
+  if (status == WEFT_OK) *out = w;
+  if (status == WEFT_OK) return status;
+  weft_weights_close(w);
+  return weft_fail(error, status, "--weights %.200s: %.300s", socket, inner.text);
+}
+
+int weft_weights_open(const char *socket, weft_weights **out, char *error, size_t n_error) {
+  weft_error why = {{0}};
+  weft_status status = open_named(socket, out, &why);
+  return status == WEFT_OK ? 0 : weft_tell(&why, status, error, n_error);
+}
+
+void weft_weights_close(weft_weights *w) {
+  if (w == NULL) return;
+  for (uint32_t i = 0; w->mapped != NULL && i < w->manifest.n_pieces; i++) {
+    if (w->mapped[i] == NULL) continue;
+    if (w->device != NULL)
+      weft_share_unmap(w->device, w->mapped[i], w->manifest.piece[i]);
+    else
+      shared_memory_unmap(w->mapped[i], w->manifest.piece[i]);
+  }
+  if (w->fd >= 0) (void)close(w->fd); /* the owner sees that we left */
+  weft_free(w->mapped);
+  weights_manifest_free(&w->manifest);
+  weft_free(w);
+}
+
+const char *weights_import_lost(weft_weights *w) {
+  char byte;
+  if (atomic_load(&w->lost)) return w->lost_line;
+  ssize_t n = recv(w->fd, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  if (n > 0 || (n < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR))) return NULL;
+  if (!atomic_exchange(&w->lost, true)) weft_log(WEFT_LOG_WARN, "%s", w->lost_line);
+  return w->lost_line;
+}
+
+bool weft_weights_alive(weft_weights *w) {
+  return weights_import_lost(w) == NULL;
+}
+
+int weights_import_descriptor(const weft_weights *w) {
+  return w->fd;
+}
+
+/* ---- pieces ---- */
+
+static weft_status fetch_piece(weft_weights *w, uint32_t piece, int *fd, weft_error *error) {
+  weights_answer answer;
+  *fd = -1;
+  weft_status status = weights_talk_ask(w->fd, WEIGHTS_ASK_PIECE, piece, &answer, NULL, fd, error);
+  if (status != WEFT_OK || answer.n_bytes == w->manifest.piece[piece]) return status;
+  (void)close(*fd); /* of other memory */
+  *fd = -1;
+  return weft_fail(error, WEFT_E_FORMAT, "piece %u has %" PRIu64 " bytes, and the manifest says %" PRIu64, piece,
+                   answer.n_bytes, w->manifest.piece[piece]);
+}
+
+static weft_status map_piece(weft_weights *w, uint32_t piece, weft_error *error) {
+  int fd;
+  uint64_t n_bytes = w->manifest.piece[piece];
+  if (w->mapped[piece] != NULL) return WEFT_OK;
+  if (w->device == NULL && strcmp(w->manifest.transport, "memfd") != 0)
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "the weights lie on a card, which only a device of weft maps");
+  weft_status status = fetch_piece(w, piece, &fd, error);
+  if (status != WEFT_OK) return status;
+  status = w->device != NULL ? weft_share_map(w->device, fd, n_bytes, &w->mapped[piece], error)
+                             : shared_memory_map(fd, n_bytes, &w->mapped[piece], error);
+  (void)close(fd); /* the mapping keeps the memory */
+  if (status == WEFT_OK) w->n_mapped += n_bytes;
+  return status;
+}
+
+static weft_status find_weight(void *self, const char *name, uint32_t uses, const weft_shelf_weight **out,
+                               const void **data, weft_error *error) {
+  weights_place *place = self;
+  weft_weights *w = place->weights;
+  *out = weights_model_find(place->model, name, uses);
+  if (*out == NULL) return weft_fail(error, WEFT_E_NOT_FOUND, "the owner of the weights has no such matrix");
+  weft_status status = map_piece(w, (*out)->piece, error);
+  if (status == WEFT_OK) *data = (const uint8_t *)w->mapped[(*out)->piece] + (*out)->at;
+  return status;
+}
+
+/* ---- for a runtime ---- */
+
+static weft_status fail_word(const char *what, const char *owner, const char *own, weft_error *error) {
+  return weft_fail(error, WEFT_E_UNSUPPORTED,
+                   "the weights were laid out for %s '%.60s', and this process has '%.60s': give both the same options",
+                   what, owner, own);
+}
+
+static weft_status check_device(const weights_manifest *m, weft_device *device, weft_error *error) {
+  const weft_device_info *info = weft_device_get_info(device);
+  const char *transport = weft_share_transport(device), *set = info->set == NULL ? "" : info->set;
+  if (strcmp(m->backend, info->backend) != 0) return fail_word("backend", m->backend, info->backend, error);
+  if (strcmp(m->card, info->card) != 0) return fail_word("card", m->card, info->card, error);
+  if (strcmp(m->set, set) != 0) return fail_word("kernel set", m->set, set, error);
+  if (transport == NULL || strcmp(m->transport, transport) != 0)
+    return fail_word("transport", m->transport, transport == NULL ? "none" : transport, error);
+  if (m->products != info->products)
+    return weft_fail(error, WEFT_E_UNSUPPORTED,
+                     "the weights were laid out for products of %u bits, and this process multiplies in %u: give both "
+                     "the same --precision",
+                     m->products, info->products);
+  (void)weft_device_keep_integers(device, m->integers);
+  if (weft_device_get_info(device)->integers != m->integers)
+    return fail_word("integers", m->integers ? "yes" : "no", m->integers ? "no" : "yes", error);
+  for (uint32_t i = 0; i < m->n_numerics; i++) {
+    const char *own = weft_device_kernels(device)->numerics(device, m->numerics[i].type);
+    if (strcmp(m->numerics[i].tag, own) != 0) return fail_word("sums in the order", m->numerics[i].tag, own, error);
+  }
+  return WEFT_OK;
+}
+
+weft_status weights_import_open(const char *socket, weft_device *device, weft_weights **out, weft_error *error) {
+  weft_error inner = {{0}};
+  weft_status status = open_named(socket, out, error);
+  if (status != WEFT_OK) return status;
+  (*out)->device = device;
+  status = check_device(&(*out)->manifest, device, &inner);
+  if (status == WEFT_OK) return status;
+  weft_weights_close(*out);
+  *out = NULL;
+  return weft_fail(error, status, "--weights %.150s: %.350s", socket, inner.text);
+}
+
+/* A file that has the name of one that the owner loaded, and not its content. */
+static bool was_replaced(const weights_manifest *m, const char *path) {
+  for (uint32_t i = 0; i < m->n_models; i++) {
+    const char *name = strrchr(m->model[i].file, '/'), *own = strrchr(path, '/');
+    if (strcmp(name == NULL ? m->model[i].file : name + 1, own == NULL ? path : own + 1) == 0) return true;
+  }
+  return false;
+}
+
+weft_status weights_import_shelf(weft_weights *w, const weft_gguf *gguf, bool drafts, const weft_shelf **out,
+                                 weft_error *error) {
+  const weights_manifest *m = &w->manifest;
+  uint64_t low, high;
+  const char *path = weft_gguf_path(gguf);
+  weft_gguf_fingerprint(gguf, &low, &high);
+  const weights_model *model = weights_manifest_find(m, low, high);
+  *out = NULL;
+  if (model == NULL && strcmp(m->scope, drafts ? "target" : "drafter") == 0) return WEFT_OK;
+  if (model == NULL)
+    return weft_fail(error, WEFT_E_UNSUPPORTED, "--weights %.150s: %.200s %s", m->socket, path,
+                     was_replaced(m, path)
+                         ? "is another file than the one whose weights lie there: start `weft weights` "
+                           "again"
+                         : "is none of the models whose weights lie there");
+  weights_place *place = &w->place[model - m->model];
+  *place = (weights_place){.weights = w, .model = model, .shelf = {.find = find_weight, .self = place}};
+  *out = &place->shelf;
+  return WEFT_OK;
+}
+
+void weights_import_print(const weft_weights *w, weft_text *out) {
+  char path[512];
+  (void)weft_utf8_clean(w->manifest.socket, path, sizeof path);
+  weft_text_printf(out, "mapped   %.1f MiB of weights from process %u at %s, by %s, %s\n",
+                   (double)w->n_mapped / 1048576.0, w->manifest.pid, path, w->manifest.transport,
+                   weft_share_is_read_only(w->device) ? "for reading alone" : "which a fault here could overwrite");
+}
+
+/* ---- for programs ---- */
+
+uint32_t weft_weights_models(const weft_weights *w) {
+  return w->manifest.n_models;
+}
+
+const char *weft_weights_model(const weft_weights *w, uint32_t model) {
+  return model < w->manifest.n_models ? w->manifest.model[model].file : NULL;
+}
+
+uint32_t weft_weights_count(const weft_weights *w, uint32_t model) {
+  return model < w->manifest.n_models ? w->manifest.model[model].n_weights : 0;
+}
+
+int weft_weights_at(const weft_weights *w, uint32_t model, uint32_t index, weft_weights_range *out) {
+  if (index >= weft_weights_count(w, model)) return WEFT_E_NOT_FOUND;
+  const weft_shelf_weight *one = &w->manifest.model[model].weight[index];
+  *out = (weft_weights_range){.name = one->name,
+                              .uses = one->uses,
+                              .type = (uint32_t)one->type,
+                              .layout = one->layout,
+                              .n_in = one->n_in,
+                              .n_out = one->n_out,
+                              .n_mats = one->n_mats,
+                              .piece = one->piece,
+                              .at = one->at,
+                              .n_bytes = one->n_bytes};
+  return 0;
+}
+
+int weft_weights_find(const weft_weights *w, uint32_t model, const char *name, weft_weights_range *out) {
+  for (uint32_t i = 0; i < weft_weights_count(w, model); i++) {
+    if (strcmp(w->manifest.model[model].weight[i].name, name) == 0) return weft_weights_at(w, model, i, out);
+  }
+  return WEFT_E_NOT_FOUND;
+}
+
+int weft_weights_map(weft_weights *w, const weft_weights_range *range, const void **data, char *error, size_t n_error) {
+  weft_error why = {{0}};
+  *data = NULL;
+  bool inside = range->piece < w->manifest.n_pieces && range->at <= w->manifest.piece[range->piece] &&
+                range->n_bytes <= w->manifest.piece[range->piece] - range->at;
+  if (!inside) (void)weft_fail(&why, WEFT_E_INVALID, "the range lies in no piece of these weights");
+  weft_status status = inside ? map_piece(w, range->piece, &why) : WEFT_E_INVALID;
+  if (status != WEFT_OK) return weft_tell(&why, status, error, n_error);
+  *data = (const uint8_t *)w->mapped[range->piece] + range->at;
+  return 0;
+}
+
+int weft_weights_descriptor(weft_weights *w, uint32_t piece, int *fd, char *error, size_t n_error) {
+  weft_error why = {{0}};
+  *fd = -1;
+  weft_status status = piece < w->manifest.n_pieces ? fetch_piece(w, piece, fd, &why)
+                                                    : weft_fail(&why, WEFT_E_NOT_FOUND, "there is no piece %u", piece);
+  return status == WEFT_OK ? 0 : weft_tell(&why, status, error, n_error);
+}
+
+int weft_weights_counts(weft_weights *w, char **json, char *error, size_t n_error) {
+  weft_error why = {{0}};
+  weights_answer answer;
+  char text[WEIGHTS_TALK_TEXT];
+  weft_status status = weights_talk_ask(w->fd, WEIGHTS_ASK_COUNTS, 0, &answer, text, NULL, &why);
+  *json = status == WEFT_OK ? weft_strdup(text) : NULL;
+  if (status == WEFT_OK && *json == NULL) status = WEFT_E_NO_MEMORY;
+  return status == WEFT_OK ? 0 : weft_tell(&why, status, error, n_error);
+}

@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: MIT */
+/* Weights of another process (weft_weights of weft.h), as a runtime uses them.
+ *
+ * Law: what is mapped computes the same bits as what this process would have loaded, or it is not mapped: backend,
+ * card, kernel set, bits of products, integers and the order of sums of each type are compared when the manifest is
+ * imported, and type, layout, shape and bytes of each matrix when it is looked up. A model is found by its file's
+ * fingerprint alone. Pieces are mapped when a matrix in them is first looked up, and stay until close, whatever becomes
+ * of their owner; the open connection says whether that still lives. */
+#ifndef WEFT_API_WEIGHTS_IMPORT_H
+#define WEFT_API_WEIGHTS_IMPORT_H
+
+#include "api/weft.h"
+#include "base/text.h"
+#include "model/gguf/gguf.h"
+#include "model/shelf.h"
+
+/* Before any weight is placed on the device, whose integers of weights are then as the owner's. Errors, each with a
+ * line: NOT_FOUND, IO (nobody answers: stale), FORMAT, UNSUPPORTED (it fits neither this process nor its device). */
+weft_status weights_import_open(const char *socket, weft_device *device, weft_weights **out, weft_error *error);
+/* The shelf of a model file; NULL, with WEFT_OK: the owner was told not to load models of this kind, so this process
+ * does. UNSUPPORTED, with a line: the owner has another file. It is the weights' until close. */
+weft_status weights_import_shelf(weft_weights *weights, const weft_gguf *gguf, bool drafts, const weft_shelf **out,
+                                 weft_error *error);
+/* NULL while the owner lives; else a line about it, the weights' until close. Any thread may call. */
+const char *weights_import_lost(weft_weights *weights);
+/* Can be read, or is hung up, when the owner has ended. */
+int weights_import_descriptor(const weft_weights *weights);
+/* The line of the plan. */
+void weights_import_print(const weft_weights *weights, weft_text *out);
+
+#endif
