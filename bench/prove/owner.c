@@ -108,6 +108,9 @@ static bool take_event(prove_owner *owner, const char *line, const char *wanted)
   if (strcmp(name, "broker") == 0) keep_event(&owner->broker, event);
   if (strcmp(name, "plan") == 0) (void)json_array_append(owner->plans, event); /* a missing one fails the verdict */
   if (strcmp(name, "request") == 0) owner->n_requests += 1;
+  const char *path = strcmp(name, "lock") == 0 ? prove_text(event, "path", NULL) : NULL;
+  if (path != NULL)
+    (void)snprintf(owner->lock, sizeof owner->lock, "%s", path); /* its length was looked at by open(2) */
   if (strcmp(name, "shutdown") == 0) owner->saw_shutdown = true;
   if (strcmp(name, "guard") == 0) owner->guarded = prove_number(event, "parent", 0) == (uint64_t)getpid();
   if (strcmp(name, "ready") == 0) {
@@ -254,8 +257,9 @@ prove_verdict prove_owner_stop(prove_owner *owner, prove_outcome *outcome) {
 
 void prove_owner_close(prove_owner *owner) {
   (void)prove_child_stop(&owner->child, (uint32_t)prove_number(owner->file, "stop_seconds", STOP_SECONDS) * 1000u);
-  if (owner->manifest[0] != 0) (void)unlink(owner->manifest); /* not there is as good */
-  if (owner->lock[0] != 0) (void)unlink(owner->lock);
+  if (owner->manifest[0] != 0) (void)unlink(owner->manifest);                      /* not there is as good */
+  bool own_lock = strncmp(owner->lock, owner->folder, strlen(owner->folder)) == 0; /* else it may be another's by now */
+  if (owner->lock[0] != 0 && own_lock) (void)unlink(owner->lock);
   json_decref(owner->file);
   json_decref(owner->preflight);
   json_decref(owner->upload);
