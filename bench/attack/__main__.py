@@ -150,13 +150,14 @@ def options():
     p.add_argument("--soak", type=float, default=0.0, metavar="SECONDS", help="all attacks mixed, then counts")
     p.add_argument("--tls", action="store_true", help="all over TLS; needs the command openssl")
     p.add_argument("--samples", type=int, default=0, help="requests of the victim [60; quick: 3]")
-    p.add_argument("--period", type=float, default=1.0, help="seconds between them [1]")
+    p.add_argument("--period", type=float, default=0.0, help="seconds between them [1; quick: 0.4]")
     p.add_argument("--limit", type=float, default=120.0, help="seconds after which a request counts as not served [120]")
     p.add_argument("--nice", type=int, default=-1, help="of the attackers [19; quick: 0]")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--json", default="", metavar="FILE", help="all figures")
     a = p.parse_args()
     a.samples = a.samples or (3 if a.quick else 60)
+    a.period = a.period or (0.4 if a.quick else 1.0)
     # A quick run may share the machine with much else: there an attacker that gives way to everybody never attacks.
     a.nice = a.nice if a.nice >= 0 else (0 if a.quick else 19)
     return p, a
