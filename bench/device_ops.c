@@ -38,7 +38,9 @@ typedef enum work {
   WORK_CLASSES,
   WORK_HELD,
   WORK_NORMS,
-  WORK_STORE
+  WORK_STORE,
+  WORK_DELTA_ROWS,
+  WORK_DELTA_RULE
 } work;
 
 typedef struct bench_case {
@@ -71,6 +73,11 @@ typedef struct bench_case {
   { name, WORK_NORMS, WEFT_TYPE_Q4_K, WEFT_TYPE_NONE, rows, 16, HIDDEN, 0, 0, 0, 0, 0, 0, is_end }
 #define STORE(name, rows) \
   { name, WORK_STORE, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 16, 8, 256, 0, 0, 1, false }
+/* Both ops of the delta rule, of sequences with kv_len positions before the call. */
+#define DELTA(rows, kv, segments)                                                                                     \
+  {"delta rows", WORK_DELTA_ROWS, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 32, 16, 128, 0, kv, segments, false}, { \
+    "delta rule", WORK_DELTA_RULE, WEFT_TYPE_BF16, WEFT_TYPE_NONE, rows, 0, 0, 32, 16, 128, 0, kv, segments, false    \
+  }
 #define SAMPLE(name, rows) \
   { name, WORK_SAMPLE, WEFT_TYPE_F32, WEFT_TYPE_NONE, rows, 0, 0, 0, 0, 0, 0, 0, 0, false }
 #define HELD(name, rows) \
@@ -159,6 +166,11 @@ static const bench_case cases[] = {
     GLOBAL("global canvas", Q8_0, 256, 16384, 1, true),
     SLIDE("sliding prefill", Q8_0, 2048, 0, 1, false),
     GLOBAL("global prefill", Q8_0, 2048, 0, 1, false),
+    DELTA(1, 96, 1),
+    DELTA(32, 96, 32),
+    DELTA(64, 96, 64),
+    DELTA(2048, 0, 1),
+    DELTA(2048, 0, 8),
     HEAD("head_stats", Q4_K, 1, false),
     HEAD("head_stats", Q4_K, 32, false),
     HEAD("head_stats with soft", Q4_K, 256, true),
@@ -446,6 +458,72 @@ static weft_status run_store(room *r, const bench_case *c, uint32_t i) {
   return weft_qkv(r->device, &a);
 }
 
+/* ---- the delta rule, in pages of 128 KiB that hold two units of the state or four rows ---- */
+
+enum { DELTA_PAGE = 1 << 17, DELTA_BLOCK = 4, DELTA_EVERY = 64, DELTA_STATE_PAGES = 16, DELTA_STATES_AT = 2048 };
+
+static weft_delta_view view_of(const room *r, const bench_case *c) {
+  weft_delta_view view = {.type = c->type,
+                          .dim = c->dim,
+                          .n_k_heads = c->n_kv_heads,
+                          .n_v_heads = c->n_heads,
+                          .every = DELTA_EVERY,
+                          .block_tokens = DELTA_BLOCK,
+                          .base = r->pages,
+                          .page_bytes = DELTA_PAGE};
+  view.state = (weft_run_view){r->pages, DELTA_PAGE, 0, (uint64_t)c->dim * c->dim * 4};
+  view.tail = (weft_run_view){r->pages, DELTA_PAGE, (uint64_t)DELTA_STATE_PAGES * DELTA_PAGE,
+                              (WEFT_DELTA_TAPS - 1) * 4ull * weft_delta_channels(&view)};
+  return view;
+}
+
+/* A sequence has its own pages from the border before the call on. */
+static const weft_delta_segment *segments_of(const room *r, const bench_case *c) {
+  static weft_delta_segment segment[64];
+  uint32_t per = c->n_rows / c->n_segments, skipped = c->kv_len / DELTA_EVERY * DELTA_EVERY / DELTA_BLOCK;
+  uint32_t n_blocks = (c->kv_len + per) / DELTA_BLOCK + 1 - skipped;
+  for (uint32_t s = 0; s < c->n_segments; s++)
+    segment[s] = (weft_delta_segment){
+        .first_row = s * per,
+        .n_rows = per,
+        .kv_len = c->kv_len,
+        .table = r->table + (uint64_t)s * n_blocks,
+        .state = c->kv_len < DELTA_EVERY ? NULL : r->table + DELTA_STATES_AT + s * (DELTA_STATE_PAGES + 1)};
+  return segment;
+}
+
+static weft_status run_delta_rows(room *r, const bench_case *c, uint32_t i) {
+  (void)i;
+  weft_delta_rows_args a = {.view = view_of(r, c), .x = r->x, .conv = r->numbers, .a = r->x, .dt = r->numbers};
+  uint64_t n = c->n_rows, channels = weft_delta_channels(&a.view);
+  a.alpha_stride = a.beta_stride = c->n_heads;
+  a.x_stride = channels, a.q_stride = (uint64_t)c->n_kv_heads * c->dim, a.v_stride = (uint64_t)c->n_heads * c->dim;
+  a.q = r->y, a.v = a.q + n * a.q_stride, a.beta = a.v + n * a.v_stride, a.alpha = r->x;
+  a.segment = segments_of(r, c), a.n_segments = c->n_segments, a.n_rows = c->n_rows;
+  r->bytes = (double)n *
+             (4.0 * (double)channels + 2.0 * (double)(channels + a.q_stride) + 4.0 * (double)(a.q_stride + a.v_stride));
+  r->operations = 0.0;
+  return weft_delta_rows(r->device, &a);
+}
+
+/* The state is read once; and of each row its k, q, v, z, u and result, and the keys and u since its border. */
+static weft_status run_delta_rule(room *r, const bench_case *c, uint32_t i) {
+  (void)i;
+  weft_delta_rule_args a = {.view = view_of(r, c), .q = r->y, .z = r->x, .norm = r->numbers, .eps = 1e-6f};
+  uint64_t n = c->n_rows;
+  a.q_stride = (uint64_t)c->n_kv_heads * c->dim, a.v_stride = (uint64_t)c->n_heads * c->dim;
+  a.z_stride = a.out_stride = a.v_stride, a.beta_stride = c->n_heads;
+  a.v = a.q + n * a.q_stride, a.beta = a.v + n * a.v_stride, a.out = r->soft;
+  a.segment = segments_of(r, c), a.n_segments = c->n_segments, a.n_rows = c->n_rows;
+  a.scratch = want_scratch(r, weft_delta_rule_scratch(r->device, &a), &a.scratch_bytes);
+  double state = (double)c->n_heads * c->dim * c->dim, before = c->n_segments * (double)(c->kv_len % DELTA_EVERY);
+  double row = (double)(a.q_stride + a.v_stride);
+  r->bytes = (c->kv_len < DELTA_EVERY ? 0.0 : c->n_segments * 4.0 * state) + 2.0 * row * (before + (double)n) +
+             (double)n * (4.0 * row + 8.0 * (double)a.v_stride);
+  r->operations = (double)n * 6.0 * state;
+  return weft_delta_rule(r->device, &a);
+}
+
 /* Twelve tokens are allowed, and one of them is drawn: an answer with a format, as most are asked for. */
 static weft_status run_held(room *r, const bench_case *c, uint32_t i) {
   (void)i;
@@ -561,8 +639,9 @@ static void fill_logits(room *r) {
 }
 
 typedef weft_status (*runner)(room *r, const bench_case *c, uint32_t i);
-static const runner runners[] = {run_matmul, run_experts, run_attention, run_head,  run_norm, run_sample,
-                                 run_route,  run_classes, run_held,      run_norms, run_store};
+static const runner runners[] = {run_matmul, run_experts,    run_attention, run_head, run_norm,
+                                 run_sample, run_route,      run_classes,   run_held, run_norms,
+                                 run_store,  run_delta_rows, run_delta_rule};
 
 static double seconds_of(room *r, const bench_case *c, uint32_t n) {
   uint64_t start = weft_clock_us();

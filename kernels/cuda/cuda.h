@@ -160,9 +160,12 @@ weft_status cuda_experts_join(cuda_device *device);
 /* The walks of ops that read tables (kernels/graphs.h): they make the tables and launch nothing. */
 weft_status cuda_attention_walk(weft_device *device, const weft_attention_args *args);
 weft_status cuda_head_stats_walk(weft_device *device, const weft_head_stats_args *args);
+weft_status cuda_delta_rows_walk(weft_device *device, const weft_delta_rows_args *args);
+weft_status cuda_delta_rule_walk(weft_device *device, const weft_delta_rule_args *args);
 
 /* Kernels that need more than 48 KiB of shared memory ask for it once, at open. */
 weft_status cuda_attention_setup(cuda_device *device);
+weft_status cuda_delta_setup(cuda_device *device);
 weft_status cuda_gemm_setup(cuda_device *device);
 weft_status cuda_soft_setup(cuda_device *device);
 

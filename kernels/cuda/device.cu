@@ -400,6 +400,11 @@ static weft_kernels make_kernels(const cuda_set *set) {
   k.attention_walk = cuda_attention_walk;
   k.attention_scratch = cuda_attention_scratch;
   k.gate = cuda_gate;
+  k.delta_rows = cuda_delta_rows;
+  k.delta_rows_walk = cuda_delta_rows_walk;
+  k.delta_rule = cuda_delta_rule;
+  k.delta_rule_walk = cuda_delta_rule_walk;
+  k.delta_rule_scratch = cuda_delta_rule_scratch;
   k.route = set->route;
   k.route_scratch = cuda_route_scratch;
   k.experts = cuda_experts;
@@ -579,6 +584,7 @@ extern "C" __attribute__((visibility("default"))) weft_status weft_cuda_module_o
   }
   if (status == WEFT_OK) {
     status = d->set->setup(d);
+    if (status == WEFT_OK) status = cuda_delta_setup(d);
     if (status != WEFT_OK)
       (void)weft_fail(error, status, "backend 'cuda': the driver does not load the kernels for %s (%s)",
                       d->base.info.name, d->isa);

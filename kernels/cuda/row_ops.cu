@@ -371,35 +371,53 @@ weft_status cuda_norm(weft_device *device, const weft_norm_args *args) {
 
 /* ---- gate ----------------------------------------------------------------------------------------------- */
 
+/* How a gate's products are made. */
+typedef enum gate_way { GATE_ACTIVATED, GATE_CLAMPED, GATE_SIGMOID } gate_way;
+
+template <gate_way WAY>
+static __device__ __forceinline__ float gate_one(weft_activation activation, float g, float u) {
+  if (WAY == GATE_CLAMPED) return clamped_gate(g, u);
+  if (WAY == GATE_SIGMOID) return __fdiv_rn(u, __fadd_rn(1.0f, expf(-g)));
+  return gate_product(activation, g, u);
+}
+
 /* A thread has four columns of a row where they may be read at once, else one. */
-template <class T, bool CLAMPED>
+template <class T, gate_way WAY>
 static __global__ void __launch_bounds__(ROW_THREADS) gate_kernel(const __grid_constant__ weft_gate_args a) {
   launch_dependents_and_wait();
   constexpr uint32_t n = sizeof(T) / sizeof(float);
   uint32_t i = n * (blockIdx.x * ROW_THREADS + threadIdx.x);
   for (uint64_t r = blockIdx.y; r < a.n_rows && i < a.n_cols; r += gridDim.y) {
-    T g = *(const T *)(const void *)(a.g + r * a.g_stride + i),
-      u = *(const T *)(const void *)(a.u + r * a.u_stride + i), y;
+    T g, u = *(const T *)(const void *)(a.u + r * a.u_stride + i), y;
+    float own = WAY == GATE_SIGMOID && a.one_g ? a.g[r * a.g_stride] : 0.0f;
+    if (WAY != GATE_SIGMOID || !a.one_g) g = *(const T *)(const void *)(a.g + r * a.g_stride + i);
 #pragma unroll
     for (uint32_t e = 0; e < n; e++) {
-      float own = ((const float *)&g)[e], by = ((const float *)&u)[e];
-      ((float *)&y)[e] = CLAMPED ? clamped_gate(own, by) : gate_product(a.activation, own, by);
+      if (WAY != GATE_SIGMOID || !a.one_g) own = ((const float *)&g)[e];
+      ((float *)&y)[e] = gate_one<WAY>(a.activation, own, ((const float *)&u)[e]);
     }
     *(T *)(void *)(a.y + r * a.y_stride + i) = y;
   }
+}
+
+template <gate_way WAY>
+static void start_gate(cuda_device *d, const weft_gate_args *args) {
+  bool wide = args->n_cols % 4 == 0 && (args->one_g || is_wide(args->g, args->g_stride)) &&
+              is_wide(args->u, args->u_stride) && is_wide(args->y, args->y_stride);
+  dim3 grid(cuda_ceil(args->n_cols, (wide ? 4 : 1) * ROW_THREADS), args->n_rows < 65535 ? args->n_rows : 65535);
+  cuda_start(d, wide ? gate_kernel<float4, WAY> : gate_kernel<float, WAY>, grid, ROW_THREADS, 0, *args);
 }
 
 weft_status cuda_gate(weft_device *device, const weft_gate_args *args) {
   cuda_device *d = cuda_of(device);
   if (d->lost) return WEFT_E_DEVICE;
   if (args->n_cols == 0) return WEFT_OK;
-  if (args->activation == WEFT_SIGMOID) return WEFT_E_UNSUPPORTED;
-  bool wide = args->n_cols % 4 == 0 && is_wide(args->g, args->g_stride) && is_wide(args->u, args->u_stride) &&
-              is_wide(args->y, args->y_stride);
-  dim3 grid(cuda_ceil(args->n_cols, (wide ? 4 : 1) * ROW_THREADS), args->n_rows < 65535 ? args->n_rows : 65535);
-  auto kernel = args->activation == WEFT_CLAMPED_SILU ? (wide ? gate_kernel<float4, true> : gate_kernel<float, true>)
-                                                      : (wide ? gate_kernel<float4, false> : gate_kernel<float, false>);
-  cuda_start(d, kernel, grid, ROW_THREADS, 0, *args);
+  if (args->activation == WEFT_SIGMOID)
+    start_gate<GATE_SIGMOID>(d, args);
+  else if (args->activation == WEFT_CLAMPED_SILU)
+    start_gate<GATE_CLAMPED>(d, args);
+  else
+    start_gate<GATE_ACTIVATED>(d, args);
   return cuda_launched(d, "gate");
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: MIT */
 /* delta_rows and delta_rule: ref against the recurrence itself, every device against ref within tolerances derived
  * here, and the same rows in calls of every kind bit for bit: at once, one by one, in chunks that end beside borders,
- * beside another sequence, and after rows that turned out to be void. */
+ * beside another sequence, after rows that turned out to be void, and as a graph where a device has graphs. */
 #include "tests/kernels/harness.h"
 
 enum { SEQUENCES = 2, POSITIONS = 200, BORDERS_MAX = 52, CHUNKS_MAX = 2 };
@@ -136,17 +136,10 @@ static buffer rows_buffer(uint32_t n_rows, uint64_t cols) {
   return buffer_new(n_rows * (cols + GAP) * sizeof(float));
 }
 
-static void prepare_call(world *w, const chunk *chunks, uint32_t n_chunks, call *k) {
+/* Rows and lists of the chunks, which have as many rows as the call has room for. */
+static void fill_call(world *w, const chunk *chunks, uint32_t n_chunks, call *k) {
   uint32_t heads = w->c->n_v_heads, every = w->c->every;
-  *k = (call){.n_rows = 0};
-  for (uint32_t i = 0; i < n_chunks; i++) k->n_rows += chunks[i].n;
-  k->x = rows_buffer(k->n_rows, w->channels);
-  k->alpha = rows_buffer(k->n_rows, heads);
-  k->beta = rows_buffer(k->n_rows, heads);
-  k->q = rows_buffer(k->n_rows, w->keys);
-  k->v = rows_buffer(k->n_rows, w->values);
-  k->z = rows_buffer(k->n_rows, w->values);
-  k->out = rows_buffer(k->n_rows, w->values);
+  k->n_writes = 0;
   for (uint32_t i = 0, first = 0; i < n_chunks; first += chunks[i++].n) {
     const chunk *at = &chunks[i];
     const sequence *s = &w->seq[at->seq];
@@ -164,56 +157,83 @@ static void prepare_call(world *w, const chunk *chunks, uint32_t n_chunks, call 
   }
 }
 
-static void finish_call(world *w, const chunk *chunks, uint32_t n_chunks, call *k) {
+static void prepare_call(world *w, const chunk *chunks, uint32_t n_chunks, call *k) {
+  uint32_t heads = w->c->n_v_heads;
+  *k = (call){.n_rows = 0};
+  for (uint32_t i = 0; i < n_chunks; i++) k->n_rows += chunks[i].n;
+  k->x = rows_buffer(k->n_rows, w->channels);
+  k->alpha = rows_buffer(k->n_rows, heads);
+  k->beta = rows_buffer(k->n_rows, heads);
+  k->q = rows_buffer(k->n_rows, w->keys);
+  k->v = rows_buffer(k->n_rows, w->values);
+  k->z = rows_buffer(k->n_rows, w->values);
+  k->out = rows_buffer(k->n_rows, w->values);
+  fill_call(w, chunks, n_chunks, k);
+}
+
+/* Takes the results out. */
+static void keep_results(world *w, const chunk *chunks, uint32_t n_chunks, const call *k) {
   for (uint32_t i = 0; i < n_chunks; i++) {
     const float *from = (const float *)k->out.data + k->segment[i].first_row * (uint64_t)(w->values + GAP);
     for (uint32_t r = 0; r < chunks[i].n; r++)
       memcpy(w->seq[chunks[i].seq].out + (uint64_t)(chunks[i].at + r) * w->values, from + r * (w->values + GAP),
              w->values * sizeof(float));
   }
+}
+
+static void finish_call(world *w, const chunk *chunks, uint32_t n_chunks, call *k) {
+  keep_results(w, chunks, n_chunks, k);
   buffer *const all[] = {&k->x, &k->alpha, &k->beta, &k->q, &k->v, &k->z, &k->out};
   for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) buffer_free(all[i]);
+}
+
+static weft_delta_rows_args rows_args(const world *w, const call *k, uint32_t n_chunks) {
+  return (weft_delta_rows_args){.view = w->view,
+                                .x = k->x.data,
+                                .alpha = k->alpha.data,
+                                .beta = k->beta.data,
+                                .conv = w->conv,
+                                .a = w->a,
+                                .dt = w->dt,
+                                .q = k->q.data,
+                                .v = k->v.data,
+                                .segment = k->segment,
+                                .n_segments = n_chunks,
+                                .n_rows = k->n_rows,
+                                .x_stride = w->channels + GAP,
+                                .alpha_stride = w->c->n_v_heads + GAP,
+                                .beta_stride = w->c->n_v_heads + GAP,
+                                .q_stride = w->keys + GAP,
+                                .v_stride = w->values + GAP};
+}
+
+static weft_delta_rule_args rule_args(const world *w, const call *k, uint32_t n_chunks) {
+  return (weft_delta_rule_args){.view = w->view,
+                                .q = k->q.data,
+                                .v = k->v.data,
+                                .beta = k->beta.data,
+                                .z = k->z.data,
+                                .norm = w->norm,
+                                .out = k->out.data,
+                                .segment = k->segment,
+                                .write = k->write,
+                                .n_segments = n_chunks,
+                                .n_writes = k->n_writes,
+                                .n_rows = k->n_rows,
+                                .eps = EPS,
+                                .q_stride = w->keys + GAP,
+                                .v_stride = w->values + GAP,
+                                .beta_stride = w->c->n_v_heads + GAP,
+                                .z_stride = w->values + GAP,
+                                .out_stride = w->values + GAP};
 }
 
 static void run_call(weft_device *device, world *w, const chunk *chunks, uint32_t n_chunks) {
   call k;
   prepare_call(w, chunks, n_chunks, &k);
-  weft_delta_rows_args rows = {.view = w->view,
-                               .x = k.x.data,
-                               .alpha = k.alpha.data,
-                               .beta = k.beta.data,
-                               .conv = w->conv,
-                               .a = w->a,
-                               .dt = w->dt,
-                               .q = k.q.data,
-                               .v = k.v.data,
-                               .segment = k.segment,
-                               .n_segments = n_chunks,
-                               .n_rows = k.n_rows,
-                               .x_stride = w->channels + GAP,
-                               .alpha_stride = w->c->n_v_heads + GAP,
-                               .beta_stride = w->c->n_v_heads + GAP,
-                               .q_stride = w->keys + GAP,
-                               .v_stride = w->values + GAP};
+  weft_delta_rows_args rows = rows_args(w, &k, n_chunks);
   assert_int_equal(done(device, weft_delta_rows(device, &rows)), WEFT_OK);
-  weft_delta_rule_args args = {.view = w->view,
-                               .q = k.q.data,
-                               .v = k.v.data,
-                               .beta = k.beta.data,
-                               .z = k.z.data,
-                               .norm = w->norm,
-                               .out = k.out.data,
-                               .segment = k.segment,
-                               .write = k.write,
-                               .n_segments = n_chunks,
-                               .n_writes = k.n_writes,
-                               .n_rows = k.n_rows,
-                               .eps = EPS,
-                               .q_stride = w->keys + GAP,
-                               .v_stride = w->values + GAP,
-                               .beta_stride = w->c->n_v_heads + GAP,
-                               .z_stride = w->values + GAP,
-                               .out_stride = w->values + GAP};
+  weft_delta_rule_args args = rule_args(w, &k, n_chunks);
   RUN_OP(delta_rule, device, &args);
   finish_call(w, chunks, n_chunks, &k);
 }
@@ -434,6 +454,54 @@ static void test_calls(void **state) {
   }
 }
 
+/* ---- as graphs ---- */
+
+/* Decode, row by row, as steps of which each is a graph if one was made for such a step: other positions, other lists,
+ * and at borders a write more. */
+static void check_graphs(weft_device *device, const char *name, uint32_t i) {
+  enum { GRAPH_KEY = 1 };
+  world calls, graphs;
+  open_world(&calls, &cases[i], 300 + i);
+  open_world(&graphs, &cases[i], 300 + i);
+  chunk one = {0, 0, 1};
+  call k;
+  prepare_call(&graphs, &one, 1, &k);
+  weft_delta_rule_args args = rule_args(&graphs, &k, 1);
+  buffer scratch = buffer_new(weft_delta_rule_scratch(device, &args));
+  for (; one.at < POSITIONS; one.at++) {
+    run_call(device, &calls, &one, 1);
+    fill_call(&graphs, &one, 1, &k);
+    weft_delta_rows_args rows = rows_args(&graphs, &k, 1);
+    args = rule_args(&graphs, &k, 1);
+    args.scratch = scratch.data, args.scratch_bytes = scratch.n_bytes;
+    weft_status status;
+    weft_device_graph_begin(device, GRAPH_KEY, NULL);
+    do {
+      status = weft_delta_rows(device, &rows);
+      if (status == WEFT_OK) status = weft_delta_rule(device, &args);
+    } while (weft_device_graph_end(device, &status));
+    assert_int_equal(done(device, status), WEFT_OK);
+    keep_results(&graphs, &one, 1, &k);
+  }
+  assert_same_world(&calls, &graphs, name, "steps as graphs");
+  buffer_free(&scratch);
+  finish_call(&graphs, &(chunk){0, POSITIONS - 1, 1}, 1, &k);
+  close_world(&graphs);
+  close_world(&calls);
+}
+
+/* Devices without graphs compute the same calls: one case shows that the test is right. */
+static void test_graphs(void **state) {
+  const devices *all = *state;
+  for (uint32_t i = case_first; i < N_CASES; i += case_step) {
+    if (i == 5) check_graphs(all->ref, "ref", i);
+    for (uint32_t d = 0; d < all->n; d++) {
+      if (weft_device_kernels(all->cpu[d])->delta_rule == NULL) continue;
+      if (weft_device_get_info(all->cpu[d])->graphs) check_graphs(all->cpu[d], all->name[d], i);
+    }
+  }
+}
+
 /* ---- refusals ---- */
 
 static void test_refusals(void **state) {
@@ -478,10 +546,8 @@ static void test_refusals(void **state) {
 
 int main(int argc, char **argv) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_recurrence),
-      cmocka_unit_test(test_devices),
-      cmocka_unit_test(test_calls),
-      cmocka_unit_test(test_refusals),
+      cmocka_unit_test(test_recurrence), cmocka_unit_test(test_devices),  cmocka_unit_test(test_calls),
+      cmocka_unit_test(test_graphs),     cmocka_unit_test(test_refusals),
   };
   take_arguments(argc, argv);
   return cmocka_run_group_tests(tests, setup_devices, teardown_devices);
