@@ -340,9 +340,10 @@ static int write_report(proof_run *run, double seconds) {
   int code = 0;
   if (report == NULL || prove_report_check(run->config->proofs, report, &error) != WEFT_OK)
     code = weft_cli_fail(WEFT_EXIT_RUNTIME, "%s", report == NULL ? "no memory for the report" : error.text);
-  if (code == 0 && product->output != NULL && json_dump_file(report, product->output, JSON_INDENT(1)) != 0)
+  if (code == 0 && product->output != NULL &&
+      json_dump_file(report, product->output, JSON_INDENT(1) | JSON_REAL_PRECISION(6)) != 0)
     code = weft_cli_fail(WEFT_EXIT_RUNTIME, "-o %s: %s", product->output, strerror(errno));
-  if (code == 0 && product->json) (void)json_dumpf(report, stdout, JSON_INDENT(1));
+  if (code == 0 && product->json) (void)json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
   json_decref(report);
   return code;
 }
