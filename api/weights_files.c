@@ -49,10 +49,11 @@ weft_status weights_manifest_save(const char *path, const weft_text *text, weft_
 static weft_status read_whole(int fd, const char *path, weft_text *out, weft_error *error) {
   char piece[16384];
   ssize_t n;
-  out->max = WEIGHTS_MANIFEST_BYTES;
+  out->max = WEIGHTS_MANIFEST_BYTES + sizeof piece; /* it may grow meanwhile: its reader judges the length again */
   while ((n = read(fd, piece, sizeof piece)) > 0) weft_text_append(out, piece, (size_t)n);
   if (n < 0) return weft_fail(error, WEFT_E_IO, "%s: %s", path, strerror(errno));
-  return weft_text_status(out) == WEFT_OK ? WEFT_OK : weft_fail(error, WEFT_E_FORMAT, "%s is too long", path);
+  weft_status status = weft_text_status(out);
+  return status == WEFT_OK ? WEFT_OK : weft_fail(error, status, "%s: no memory for the manifest", path);
 }
 
 weft_status weights_manifest_load(const char *path, weft_text *out, weft_error *error) {
@@ -64,6 +65,8 @@ weft_status weights_manifest_load(const char *path, weft_text *out, weft_error *
   weft_status status = WEFT_OK;
   if (fstat(fd, &about) != 0 || !S_ISREG(about.st_mode)) {
     status = weft_fail(error, WEFT_E_FORMAT, "%s is no file", path);
+  } else if (about.st_size > WEIGHTS_MANIFEST_BYTES) {
+    status = weft_fail(error, WEFT_E_FORMAT, "%s is too long", path);
   } else if (about.st_uid != geteuid() || (about.st_mode & 022) != 0) {
     status = weft_fail(error, WEFT_E_UNSUPPORTED,
                        "%s belongs to another user, or others may write to it: its weights are not used", path);

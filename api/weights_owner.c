@@ -22,7 +22,7 @@
 #include "kernels/share.h"
 #include "model/split_plan.h"
 
-enum { WORKERS_MAX = 256, STOPS_MAX = 4, N_SCOPES = 2 };
+enum { WORKERS_MAX = 256, STOPS_MAX = 4, N_SCOPES = 2, EVENT_BYTES = 32768 };
 
 typedef struct weights_worker {
   int fd, pid;
@@ -33,6 +33,7 @@ typedef struct weights_worker {
 struct weights_owner {
   void (*tell)(void *self, const char *event);
   void *tell_self;
+  weft_text event; /* that is being told */
   weft_runtime *runtime;
   weft_device *device;
   weights_manifest manifest;
@@ -47,55 +48,6 @@ struct weights_owner {
 };
 
 static const char *const scopes[N_SCOPES] = {"target", "drafter"};
-
-/* ---- events ---- */
-
-static void tell_text(const weights_owner *owner, weft_text *event) {
-  weft_text_puts(event, "}");
-  if (owner->tell != NULL && weft_text_status(event) == WEFT_OK) owner->tell(owner->tell_self, event->bytes);
-  weft_text_free(event);
-}
-
-static void tell_words(const weights_owner *owner, const char *event, const char *name, const char *words) {
-  weft_text text = {0};
-  weft_text_printf(&text, "{\"event\":\"%s\",\"%s\":", event, name);
-  weft_json_words(&text, words);
-  tell_text(owner, &text);
-}
-
-static void tell_support(const weights_owner *owner) {
-  const weft_device_info *info = weft_device_get_info(owner->device);
-  weft_text text = {0};
-  weft_text_printf(&text, "{\"event\":\"support\",\"backend\":\"%s\",\"card\":\"%s\",\"transport\":\"%s\"",
-                   info->backend, info->card, weft_share_transport(owner->device));
-  tell_text(owner, &text);
-}
-
-static void tell_loaded(const weights_owner *owner) {
-  const weights_manifest *m = &owner->manifest;
-  weft_text text = {0};
-  for (uint32_t i = 0; i < m->n_models; i++) {
-    weft_text_puts(&text, "{\"event\":\"plan\",\"file\":");
-    weft_json_words(&text, m->model[i].file);
-    weft_text_printf(&text, ",\"ranges\":%u,\"bytes\":%" PRIu64, m->model[i].n_weights,
-                     weights_model_bytes(&m->model[i]));
-    tell_text(owner, &text);
-  }
-  weft_text_printf(&text, "{\"event\":\"upload\",\"bytes\":%" PRIu64 ",\"read_bytes\":%" PRIu64 ",\"seconds\":%.6f",
-                   owner->n_placed, owner->n_read, (double)owner->load_us * 1e-6);
-  tell_text(owner, &text);
-}
-
-static void tell_ready(const weights_owner *owner) {
-  const weights_manifest *m = &owner->manifest;
-  weft_text text = {0};
-  tell_words(owner, "broker", "socket", m->socket);
-  weft_text_printf(&text,
-                   "{\"event\":\"ready\",\"backend\":\"%s\",\"scope\":\"%s\",\"bytes\":%" PRIu64 ",\"manifest\":",
-                   m->transport, m->scope, owner->n_placed);
-  weft_json_words(&text, owner->manifest_path);
-  tell_text(owner, &text);
-}
 
 static bool has_scope(const weights_owner_options *own, uint32_t scope) {
   return strcmp(own->scope, "both") == 0 || strcmp(own->scope, scopes[scope]) == 0;
@@ -162,6 +114,84 @@ static weft_status check_room(const weights_owner *owner, const weights_owner_op
                    "the weights need %" PRIu64 " MiB and --reserve-mib %" PRIu64 " MiB beside them; %" PRIu64
                    " MiB are free: lower it, or take fewer bits",
                    needed >> 20, own->reserve_bytes >> 20, left >> 20);
+}
+
+/* ---- events ---- */
+
+/* The memory for an event was taken at the start: none is lost for want of it. NULL: nobody is told. */
+static weft_text *begin_event(weights_owner *owner) {
+  weft_text_clear(&owner->event);
+  return owner->tell == NULL ? NULL : &owner->event;
+}
+
+static void tell_event(weights_owner *owner) {
+  weft_text_puts(&owner->event, "}");
+  if (weft_text_status(&owner->event) == WEFT_OK) owner->tell(owner->tell_self, owner->event.bytes);
+}
+
+static void tell_words(weights_owner *owner, const char *event, const char *name, const char *words) {
+  weft_text *text = begin_event(owner);
+  if (text == NULL) return;
+  weft_text_printf(text, "{\"event\":\"%s\",\"%s\":", event, name);
+  weft_json_words(text, words);
+  tell_event(owner);
+}
+
+static void tell_support(weights_owner *owner) {
+  const weft_device_info *info = weft_device_get_info(owner->device);
+  weft_text *text = begin_event(owner);
+  if (text == NULL) return;
+  weft_text_printf(text, "{\"event\":\"support\",\"backend\":\"%s\",\"card\":\"%s\",\"transport\":\"%s\"",
+                   info->backend, info->card, weft_share_transport(owner->device));
+  tell_event(owner);
+}
+
+static void tell_loaded(weights_owner *owner) {
+  const weights_manifest *m = &owner->manifest;
+  weft_text *text = NULL;
+  for (uint32_t i = 0; i < m->n_models && (text = begin_event(owner)) != NULL; i++) {
+    weft_text_puts(text, "{\"event\":\"plan\",\"file\":");
+    weft_json_words(text, m->model[i].file);
+    weft_text_printf(text, ",\"ranges\":%u,\"bytes\":%" PRIu64, m->model[i].n_weights,
+                     weights_model_bytes(&m->model[i]));
+    tell_event(owner);
+  }
+  if ((text = begin_event(owner)) == NULL) return;
+  weft_text_printf(text, "{\"event\":\"upload\",\"bytes\":%" PRIu64 ",\"read_bytes\":%" PRIu64 ",\"seconds\":%.6f",
+                   owner->n_placed, owner->n_read, (double)owner->load_us * 1e-6);
+  tell_event(owner);
+}
+
+static void tell_ready(weights_owner *owner) {
+  const weights_manifest *m = &owner->manifest;
+  tell_words(owner, "broker", "socket", m->socket);
+  weft_text *text = begin_event(owner);
+  if (text == NULL) return;
+  weft_text_printf(text, "{\"event\":\"ready\",\"backend\":\"%s\",\"scope\":\"%s\",\"bytes\":%" PRIu64 ",\"manifest\":",
+                   m->transport, m->scope, owner->n_placed);
+  weft_json_words(text, owner->manifest_path);
+  tell_event(owner);
+}
+
+static void tell_request(weights_owner *owner, int pid, const weights_ask *ask) {
+  weft_text *text = begin_event(owner);
+  if (text == NULL) return;
+  weft_text_printf(text, "{\"event\":\"request\",\"process\":%d,\"question\":%u,\"piece\":%u", pid, ask->question,
+                   ask->piece);
+  tell_event(owner);
+}
+
+static void tell_preflight(weights_owner *owner, const weights_owner_options *own, const char *why) {
+  weft_text *text = begin_event(owner);
+  if (text == NULL) return;
+  weft_text_printf(text, "{\"event\":\"preflight\",\"fits\":%s,\"transport\":\"%s\",\"models\":%u",
+                   why == NULL ? "true" : "false", weft_share_transport(owner->device),
+                   count_models(owner->runtime, own));
+  weft_text_printf(text, ",\"need_bytes\":%" PRIu64 ",\"free_bytes\":%" PRIu64 ",\"reserve_bytes\":%" PRIu64,
+                   needed_bytes(owner, own), weft_device_memory_left(owner->device), own->reserve_bytes);
+  if (why != NULL) weft_text_puts(text, ",\"reason\":");
+  if (why != NULL) weft_json_words(text, why);
+  tell_event(owner);
 }
 
 /* ---- the lock ---- */
@@ -292,8 +322,12 @@ static weft_status publish_manifest(weights_owner *owner, const weights_owner_op
 
 static weights_owner *make_owner(const weights_owner_options *own, weft_error *error) {
   weights_owner *owner = weft_alloc(1, sizeof *owner);
-  if (owner == NULL) (void)weft_fail(error, WEFT_E_NO_MEMORY, "no memory");
-  if (owner == NULL) return NULL;
+  if (owner != NULL) weft_text_reserve(&owner->event, EVENT_BYTES);
+  if (owner == NULL || weft_text_status(&owner->event) != WEFT_OK) {
+    weft_free(owner);
+    (void)weft_fail(error, WEFT_E_NO_MEMORY, "no memory for an owner of weights");
+    return NULL;
+  }
   owner->tell = own->tell;
   owner->tell_self = own->tell_self;
   owner->socket = (weft_local_socket)WEFT_NO_LOCAL_SOCKET;
@@ -321,7 +355,6 @@ weft_status weights_owner_open(const weft_open_options *options, const weights_o
 
 weft_status weights_owner_judge(const weft_open_options *options, const weights_owner_options *own, weft_error *error) {
   weft_error why = {{0}};
-  weft_text event = {0};
   weights_owner *owner = make_owner(own, error);
   if (owner == NULL) return WEFT_E_NO_MEMORY;
   weft_status status = begin_owner(owner, options, own, error);
@@ -330,13 +363,7 @@ weft_status weights_owner_judge(const weft_open_options *options, const weights_
     owner->tell = NULL; /* a lock that is given back at once is no news */
     bool fits = take_locks(owner, own, &why) == WEFT_OK && check_room(owner, own, &why) == WEFT_OK;
     owner->tell = own->tell;
-    weft_text_printf(&event, "{\"event\":\"preflight\",\"fits\":%s,\"transport\":\"%s\",\"models\":%u",
-                     fits ? "true" : "false", weft_share_transport(owner->device), count_models(owner->runtime, own));
-    weft_text_printf(&event, ",\"need_bytes\":%" PRIu64 ",\"free_bytes\":%" PRIu64 ",\"reserve_bytes\":%" PRIu64,
-                     needed_bytes(owner, own), weft_device_memory_left(owner->device), own->reserve_bytes);
-    if (!fits) weft_text_puts(&event, ",\"reason\":");
-    if (!fits) weft_json_words(&event, why.text);
-    tell_text(owner, &event);
+    tell_preflight(owner, own, fits ? NULL : why.text);
   }
   weights_owner_close(owner);
   return status;
@@ -351,6 +378,7 @@ void weights_owner_close(weights_owner *owner) {
   weights_manifest_free(&owner->manifest);
   for (uint32_t s = 0; s < N_SCOPES; s++) weights_lock_give(&owner->lock[s]);
   weft_free(owner->manifest_path);
+  weft_text_free(&owner->event);
   weft_free(owner);
 }
 
@@ -393,13 +421,6 @@ static void accept_worker(weights_owner *owner) {
   owner->worker[owner->n_workers++] = (weights_worker){.fd = fd, .pid = pid};
   owner->n_connects += 1;
   weft_log(WEFT_LOG_INFO, "weights: process %d connected; %u are connected", pid, owner->n_workers);
-}
-
-static void tell_request(const weights_owner *owner, int pid, const weights_ask *ask) {
-  weft_text text = {0};
-  weft_text_printf(&text, "{\"event\":\"request\",\"process\":%d,\"question\":%u,\"piece\":%u", pid, ask->question,
-                   ask->piece);
-  tell_text(owner, &text);
 }
 
 /* False: the worker is to be dropped. */
